@@ -1,0 +1,352 @@
+/*
+ * base: what every program needs and that knows nothing of training: errors, memory,
+ * strings, numbers as text, options, random numbers, hashes, exact sums, safe files.
+ *
+ * It calls the C library, POSIX and xxHash only, and no other floor.
+ */
+#ifndef BASE_H
+#define BASE_H
+
+#include <stdarg.h>
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <sys/types.h>
+#include <sysexits.h>
+
+#define PT_VERSION "0.1.0"
+
+#define ARRAY_LEN(a) (sizeof(a) / sizeof(*(a)))
+#define PRINTF(fmt, args) __attribute__((format(printf, fmt, args)))
+
+static inline int64_t min64(int64_t a, int64_t b)
+{
+	return a < b ? a : b;
+}
+
+static inline int64_t max64(int64_t a, int64_t b)
+{
+	return a > b ? a : b;
+}
+
+static inline int64_t ceil_div(int64_t a, int64_t b)
+{
+	return (a + b - 1) / b;
+}
+
+static inline int64_t round_up(int64_t a, int64_t to)
+{
+	return ceil_div(a, to) * to;
+}
+
+/* First item of part i when n items are dealt to `parts` as evenly as they go. */
+static inline int64_t part_begin(int64_t n, int64_t parts, int64_t i)
+{
+	return n / parts * i + min64(i, n % parts);
+}
+
+/* ---- err.c: exit codes, errors, messages ----------------------------------------- */
+
+/* The exit codes are <sysexits.h>'s where it has one: EX_USAGE 64, EX_DATAERR 65,
+ * EX_IOERR 74, EX_TEMPFAIL 75 ("checkpoint written, start me again"). */
+enum { EX_FAILED = 1, EX_TROUBLE = 2 };
+
+/* An error on its way up: an exit code and a message for a person. code 0: no error.
+ * Functions that read foreign bytes fill one and return -1; on success they leave it
+ * alone. */
+struct err {
+	int code;
+	char msg[1024];
+};
+
+/* Fills *e and returns -1, so that a reader can say `return err_set(...)`. */
+int err_set(struct err *e, int code, const char *fmt, ...) PRINTF(3, 4);
+/* Puts words in front of the message: "FILE: " before what a reader said. Returns -1. */
+int err_prefix(struct err *e, const char *fmt, ...) PRINTF(2, 3);
+
+/* Prints "NAME: rank R: message" and leaves the program. The hook, when set, is called
+ * instead of exit() (comm sets it, so that one rank's end is every rank's end). */
+_Noreturn void die(int code, const char *fmt, ...) PRINTF(2, 3);
+_Noreturn void die_err(const struct err *e);
+/* Says it as die() does, and returns the exit code. */
+int err_say(const struct err *e);
+extern void (*die_hook)(int code);
+
+/* A broken promise inside the program: prints where, and aborts. */
+#define BUG_ON(cond)                                    \
+	do {                                            \
+		if (cond)                               \
+			bug(__FILE__, __LINE__, #cond); \
+	} while (0)
+_Noreturn void bug(const char *file, int line, const char *what);
+
+/* Messages go to stderr. warn() speaks on every rank, info() only where log_speaks(). */
+void warn(const char *fmt, ...) PRINTF(1, 2);
+void info(const char *fmt, ...) PRINTF(1, 2);
+void log_name(const char *program);
+void log_rank(int rank, int size, bool all_ranks);
+void log_quiet(bool quiet);
+bool log_speaks(void);
+bool log_color(FILE *f); /* a terminal, and NO_COLOR is not set */
+
+/* Flushes and closes stdout, and dies when what was printed could not be written. */
+void stdout_close(void);
+
+/* ---- mem.c: memory --------------------------------------------------------------- */
+
+/* As their namesakes, but out of memory is the end of the program. */
+void *xmalloc(size_t n_bytes);
+void *xcalloc(size_t n, size_t n_bytes);
+void *xrealloc(void *p, size_t n_bytes);
+char *xstrdup(const char *s);
+
+/*
+ * An arena hands out pieces of one block, each on a cache line; pieces are given back
+ * all at once, or down to a mark. With no block (`arena_measure`) it hands out addresses
+ * that must not be touched and only counts: that is how a plan is made by the very code
+ * that will run.
+ */
+struct arena {
+	const char *name;
+	char *base;
+	size_t size_bytes, used_bytes, peak_bytes;
+};
+
+void arena_measure(struct arena *a, const char *name);
+void arena_init(struct arena *a, const char *name, size_t size_bytes);
+void arena_release(struct arena *a);
+void *arena_alloc(struct arena *a, size_t n_bytes);
+static inline float *arena_floats(struct arena *a, int64_t n)
+{
+	return arena_alloc(a, (size_t)n * sizeof(float));
+}
+
+static inline bool arena_measuring(const struct arena *a)
+{
+	return a->size_bytes == SIZE_MAX;
+}
+
+static inline size_t arena_mark(const struct arena *a)
+{
+	return a->used_bytes;
+}
+
+static inline void arena_reset(struct arena *a, size_t mark)
+{
+	a->used_bytes = mark;
+}
+
+/* ---- str.c: growing strings, text of numbers ------------------------------------- */
+
+struct str {
+	char *s; /* always ends in a NUL once anything was added */
+	size_t len, cap;
+};
+
+void str_free(struct str *b);
+void str_clear(struct str *b);
+void str_add(struct str *b, const void *p, size_t n_bytes);
+void str_puts(struct str *b, const char *s);
+void str_putc(struct str *b, char c);
+void str_printf(struct str *b, const char *fmt, ...) PRINTF(2, 3);
+
+/* A list of strings, each owned by the list. */
+struct strs {
+	char **v;
+	int64_t n;
+};
+
+void strs_add(struct strs *l, const char *s);
+void strs_free(struct strs *l);
+
+/* The whole text must be the number: -1 on anything else, and on overflow. Sizes take
+ * the suffixes K, M, G and T (1024-fold). */
+int parse_int(const char *s, int64_t *out);
+int parse_size(const char *s, int64_t *out);
+int parse_double(const char *s, double *out);
+
+enum { NUM_TEXT = 40 };
+/* The shortest decimal text that reads back as the same number. Returns buf. */
+char *text_double(char buf[static NUM_TEXT], double x);
+char *text_float(char buf[static NUM_TEXT], float x);
+/* "12.3 MiB", "1.5 G": three significant digits, for people. Returns buf. */
+char *text_bytes(char buf[static NUM_TEXT], double n_bytes);
+char *text_count(char buf[static NUM_TEXT], double n);
+
+/* Of names[0..n), the one nearest to `name` by edit distance, or NULL when none is near
+ * enough to be what a person meant. */
+const char *nearest(const char *name, const char *const *names, int64_t n);
+
+/* ---- clock.c --------------------------------------------------------------------- */
+
+double clock_seconds(void); /* monotonic; the zero is arbitrary */
+double clock_wall(void);    /* seconds since 1970 */
+/* "2026-11-20T10:51:00Z". Returns buf. */
+char *clock_text(char buf[static NUM_TEXT], double wall);
+
+/* ---- opt.c, help.c, gen.c: one table for one option ------------------------------ */
+
+enum opt_type {
+	OPT_END,    /* closes a table */
+	OPT_GROUP,  /* a heading: only `name` and `help` */
+	OPT_FLAG,   /* bool; --x sets it, --no-x clears it; in a config: x = yes|no */
+	OPT_INT,    /* int64_t in [min, max] */
+	OPT_SIZE,   /* int64_t bytes, with K, M, G, T */
+	OPT_DOUBLE, /* double in [min, max] */
+	OPT_STR,    /* const char *, NULL when unset */
+	OPT_ENUM,   /* int: index into `values` */
+	OPT_LIST,   /* struct strs: may be given many times */
+	OPT_ACTION, /* no value: `act` is called and decides what follows */
+};
+
+enum opt_flag {
+	OPT_ARITH =
+		1, /* fixes what is computed: two runs that differ here are different */
+	OPT_LOCAL = 2, /* belongs to this invocation: not saved with a run */
+};
+
+struct opt {
+	enum opt_type type;
+	char letter;	  /* short option, or 0 */
+	const char *name; /* long option, config key, and PT_NAME in the environment */
+	const char *arg; /* what the value is called in help; OPT_ENUM lists its values */
+	const char *def; /* default, as text; NULL: zero, no, or unset */
+	size_t offset;	 /* of the value in the program's struct of options */
+	const char *help;
+	unsigned flags;
+	double min, max;	   /* both 0: any */
+	const char *const *values; /* OPT_ENUM: names, closed by NULL */
+	const char *files; /* completion: "" any file, ".h5" such files, "/" folders */
+};
+
+struct program {
+	const char *name;
+	const char *summary;	     /* as in the man page's NAME */
+	const char *const *synopsis; /* lines after the program's name, closed by NULL */
+	const struct opt *opts;
+	size_t opts_bytes;    /* size of the struct that the offsets refer to */
+	const char *operands; /* completion of operands, as opt.files; NULL: none */
+	bool settings;	      /* operands like `lr=3e-4` are options */
+	void (*versions)(struct str *out); /* lines "library version", or NULL */
+};
+
+/*
+ * Fills *o from the defaults, the config text `base` (may be NULL: what a resumed run
+ * had), the file that the option "preset" names (looked for in the preset folder), the
+ * file that --config names, the environment and the command line, the later winning.
+ * Answers --help, --version, --print-config and --generate itself and exits 0. Returns
+ * the number of operands and puts them at argv[0..); -1 with *e set on a bad option.
+ */
+int opts_parse(const struct program *p, void *o, int argc, char **argv, const char *base,
+	struct err *e);
+/* Fills *o from the defaults and a config text only. Keys that are not known are an error,
+ * or passed over. */
+int opts_from_text(const struct program *p, void *o, const char *text, bool skip_unknown,
+	struct err *e);
+/* The options as a config text that reads back to the same values: those with all the
+ * flags `want` and none of `without`. */
+void opts_print(const struct program *p, const void *o, unsigned want, unsigned without,
+	struct str *out);
+/* Writes what is made from the table: kind is man, bash, zsh or fish. */
+int opts_generate(const struct program *p, const char *kind, FILE *f);
+/* The folder of presets: $PT_SHARE, else share/ beside or above the program. */
+void share_path(struct str *out, const char *below);
+
+/* ---- conf.c: config files -------------------------------------------------------- */
+
+/*
+ * Reads `key = value` lines: '#' starts a comment at the start of a line or after a
+ * blank, a value may stand in double quotes with \n \t \" \\ inside, [headings] are
+ * for people and ignored. Calls set() for each; a nonzero answer ends the reading.
+ */
+int conf_parse(const char *text, size_t len, const char *name,
+	int (*set)(void *to, const char *key, const char *value, struct err *e), void *to,
+	struct err *e);
+/* Appends `key = value`, quoted where the value needs it. */
+void conf_print(struct str *out, const char *key, const char *value);
+
+/* ---- file.c: reading, and writing that survives a crash -------------------------- */
+
+/* Reads a whole file; a bound keeps a hostile one from taking the memory. */
+int file_read(const char *path, size_t max_bytes, struct str *out, struct err *e);
+int file_make_folder(const char *path, struct err *e); /* as mkdir -p */
+bool file_exists(const char *path);
+/* Loops until all is written or read; -1 with errno set (0 for an early end). */
+int write_all(int fd, const void *p, size_t n_bytes);
+int pwrite_all(int fd, const void *p, size_t n_bytes, int64_t at);
+int pread_all(int fd, void *p, size_t n_bytes, int64_t at);
+/* Copies the whole of file descriptor `from` to `to`, from where each stands. */
+int copy_all(int from, int to);
+/* A file without a name, in $TMPDIR, for a stream that must be seekable: a stream may be
+ * larger than memory. `path` receives a name under /proc that opens it again for as long
+ * as the descriptor, which is returned, is open. */
+int file_anonymous(char path[static 64], struct err *e);
+
+/* A file that appears under its name only when it is complete: it is written as
+ * NAME.tmp, synced, renamed, and the folder is synced. */
+struct durable {
+	char *path, *tmp;
+};
+
+void durable_begin(struct durable *d, const char *path);
+int durable_commit(struct durable *d, struct err *e);
+void durable_abort(struct durable *d);	/* removes the temporary file */
+void durable_forget(struct durable *d); /* another rank looks after the files */
+
+/* ---- hash.c ---------------------------------------------------------------------- */
+
+uint64_t hash_bytes(const void *p, size_t n_bytes, uint64_t seed); /* XXH3, 64 bits */
+static inline uint64_t hash_mix(uint64_t x)
+{ /* the finaliser of SplitMix64 (Steele, Lea, Flood 2014) */
+	x = (x ^ x >> 30) * 0xbf58476d1ce4e5b9u;
+	x = (x ^ x >> 27) * 0x94d049bb133111ebu;
+	return x ^ x >> 31;
+}
+
+uint64_t hash_str(const char *s);
+const char *hash_version(void);
+/* Streaming, for bytes that pass by in pieces. */
+struct hash_state;
+struct hash_state *hash_open(void);
+void hash_add(struct hash_state *h, const void *p, size_t n_bytes);
+uint64_t hash_close(struct hash_state *h); /* frees it */
+
+/* ---- philox.h: counter-based random numbers -------------------------------------- */
+
+#include "base/philox.h"
+
+/* ---- exact.c: sums that no order of adding can change ---------------------------- */
+
+/*
+ * A sum of doubles as one long fixed-point integer: limb i counts multiples of
+ * 2^(32 i - 1088), so every finite double fits in three limbs and adding is integer
+ * addition. Two of them add limb by limb (an MPI_SUM over int64 does it), which makes
+ * any all-reduce exact. The last limbs count what is not a number.
+ */
+enum { EXACT_LIMBS = 68, EXACT_WORDS = EXACT_LIMBS + 3 };
+
+struct exact {
+	int64_t limb[EXACT_LIMBS];
+	int64_t n_nan, n_pos_inf, n_neg_inf;
+};
+
+void exact_add(struct exact *x, double v);
+/* Carries the limbs, so that 2^30 more additions or sums over ranks cannot overflow. */
+void exact_normalize(struct exact *x);
+/* The sum, rounded once to the nearest double, ties to even. */
+double exact_round(const struct exact *x);
+
+/* ---- progress.c: a bar on a terminal --------------------------------------------- */
+
+struct progress {
+	const char *title;
+	double total, start, last;
+	bool shown;
+};
+
+void progress_begin(struct progress *p, const char *title, double total);
+void progress_update(struct progress *p, double done, const char *note);
+void progress_end(struct progress *p);
+
+#endif

@@ -1,0 +1,27 @@
+/* Time: for measuring, and for people. */
+#include "base/base.h"
+
+#include <time.h>
+
+double clock_seconds(void)
+{
+	struct timespec t;
+	clock_gettime(CLOCK_MONOTONIC, &t);
+	return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
+}
+
+double clock_wall(void)
+{
+	struct timespec t;
+	clock_gettime(CLOCK_REALTIME, &t);
+	return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
+}
+
+char *clock_text(char buf[static NUM_TEXT], double wall)
+{
+	time_t t = (time_t)wall;
+	struct tm tm;
+	gmtime_r(&t, &tm);
+	strftime(buf, NUM_TEXT, "%Y-%m-%dT%H:%M:%SZ", &tm);
+	return buf;
+}

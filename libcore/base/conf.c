@@ -1,0 +1,124 @@
+/* Config files: `key = value`, a line each. */
+#include "base/base.h"
+
+#include <ctype.h>
+#include <stdlib.h>
+#include <string.h>
+
+static bool is_key(const char *s, size_t n)
+{
+	for (size_t i = 0; i < n; i++) {
+		bool ok = islower((unsigned char)s[i]) || isdigit((unsigned char)s[i]) ||
+			  s[i] == '-' || s[i] == '_' || s[i] == '.';
+		if (!ok)
+			return false;
+	}
+	return n > 0;
+}
+
+/* A quoted value from *p on, which stands behind the opening quote. */
+static int quoted(const char *p, const char *end, struct str *out)
+{
+	for (; p < end && *p != '"'; p++) {
+		char c = *p;
+		if (c == '\\' && p + 1 < end) {
+			c = *++p;
+			c = c == 'n' ? '\n' : c == 't' ? '\t' : c;
+		}
+		str_putc(out, c);
+	}
+	if (p == end)
+		return -1;
+	for (p++; p < end && isspace((unsigned char)*p); p++)
+		;
+	return p == end || *p == '#' ? 0 : -1;
+}
+
+static void bare(const char *p, const char *end, struct str *out)
+{
+	const char *stop = p;
+	while (stop < end &&
+		!(*stop == '#' && (stop == p || isspace((unsigned char)stop[-1]))))
+		stop++;
+	while (stop > p && isspace((unsigned char)stop[-1]))
+		stop--;
+	str_add(out, p, (size_t)(stop - p));
+}
+
+static int line_parse(const char *p, const char *end, struct str *value,
+	int (*set)(void *, const char *, const char *, struct err *), void *to,
+	struct err *e)
+{
+	while (p < end && isspace((unsigned char)*p))
+		p++;
+	if (p == end || *p == '#' || *p == '[')
+		return 0;
+	const char *equals = memchr(p, '=', (size_t)(end - p));
+	const char *key_end = equals;
+	while (key_end && key_end > p && isspace((unsigned char)key_end[-1]))
+		key_end--;
+	if (!equals || !is_key(p, (size_t)(key_end - p)))
+		return err_set(e, EX_DATAERR, "expected `key = value`");
+	char key[64];
+	size_t n = (size_t)(key_end - p);
+	if (n >= sizeof(key))
+		return err_set(e, EX_DATAERR, "a key of %zu characters", n);
+	memcpy(key, p, n);
+	key[n] = '\0';
+	for (p = equals + 1; p < end && isspace((unsigned char)*p); p++)
+		;
+	str_clear(value);
+	str_add(value, "", 0);
+	if (p < end && *p == '"') {
+		if (quoted(p + 1, end, value))
+			return err_set(e, EX_DATAERR, "%s: the quotes do not close", key);
+	} else {
+		bare(p, end, value);
+	}
+	if (memchr(value->s, '\0', value->len))
+		return err_set(e, EX_DATAERR, "%s: a NUL byte", key);
+	return set(to, key, value->s, e);
+}
+
+int conf_parse(const char *text, size_t len, const char *name,
+	int (*set)(void *to, const char *key, const char *value, struct err *e), void *to,
+	struct err *e)
+{
+	struct str value = {0};
+	int64_t line = 0;
+	int rc = 0;
+	for (const char *p = text, *stop = text + len; p < stop && !rc;) {
+		const char *end = memchr(p, '\n', (size_t)(stop - p));
+		end = end ? end : stop;
+		line++;
+		rc = line_parse(p, end, &value, set, to, e);
+		if (rc)
+			err_prefix(e, "%s:%lld: ", name, (long long)line);
+		p = end < stop ? end + 1 : stop;
+	}
+	str_free(&value);
+	return rc;
+}
+
+void conf_print(struct str *out, const char *key, const char *value)
+{
+	bool quote = !*value || *value == '"' || isspace((unsigned char)*value) ||
+		     isspace((unsigned char)value[strlen(value) - 1]) ||
+		     strpbrk(value, "#\n\t");
+	str_printf(out, "%s = %s", key, quote ? "\"" : value);
+	if (quote) {
+		for (const char *p = value; *p; p++) {
+			const char *escape = *p == '\n'	  ? "\\n"
+					     : *p == '\t' ? "\\t"
+					     : *p == '"'  ? "\\\""
+					     : *p == '\\' ? "\\\\"
+							  : NULL;
+			if (escape)
+				str_puts(out, escape);
+			else
+				str_putc(out, *p);
+		}
+		str_putc(out, '"');
+	}
+	str_putc(out, '\n');
+}

@@ -1,0 +1,157 @@
+/* Exit codes, errors and messages. */
+#include "base/base.h"
+
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+void (*die_hook)(int code);
+
+static const char *log_program = "pt";
+static int log_rank_id;
+static bool log_many, log_all, log_is_quiet;
+
+void log_name(const char *program)
+{
+	log_program = program;
+}
+
+void log_rank(int rank, int size, bool all_ranks)
+{
+	log_rank_id = rank;
+	log_many = size > 1;
+	log_all = all_ranks;
+}
+
+void log_quiet(bool quiet)
+{
+	log_is_quiet = quiet;
+}
+
+bool log_speaks(void)
+{
+	return !log_is_quiet && (log_rank_id == 0 || log_all);
+}
+
+bool log_color(FILE *f)
+{
+	const char *no = getenv("NO_COLOR"), *term = getenv("TERM");
+	if (no && *no)
+		return false;
+	return isatty(fileno(f)) && term && strcmp(term, "dumb") != 0;
+}
+
+/* One write for one line, so that lines of several ranks do not run into each other. */
+static void say(const char *grade, bool with_rank, const char *fmt, va_list ap)
+{
+	char line[2048];
+	size_t n = 0, room = sizeof(line) - 1;
+	n += (size_t)snprintf(line, room, "%s: ", log_program);
+	if (with_rank)
+		n += (size_t)snprintf(line + n, room - n, "rank %d: ", log_rank_id);
+	n += (size_t)snprintf(line + n, room - n, "%s", grade);
+	int more = vsnprintf(line + n, room - n, fmt, ap);
+	n += more < 0 ? 0 : (size_t)more;
+	if (n > room - 1)
+		n = room - 1;
+	line[n++] = '\n';
+	fflush(stdout);
+	if (write(STDERR_FILENO, line, n) < 0)
+		return; /* there is nobody left to tell */
+}
+
+int err_set(struct err *e, int code, const char *fmt, ...)
+{
+	va_list ap;
+	e->code = code;
+	va_start(ap, fmt);
+	vsnprintf(e->msg, sizeof(e->msg), fmt, ap);
+	va_end(ap);
+	return -1;
+}
+
+int err_prefix(struct err *e, const char *fmt, ...)
+{
+	char said[sizeof(e->msg)];
+	va_list ap;
+	memcpy(said, e->msg, sizeof(said));
+	va_start(ap, fmt);
+	int n = vsnprintf(e->msg, sizeof(e->msg), fmt, ap);
+	va_end(ap);
+	if (n >= 0 && (size_t)n < sizeof(e->msg))
+		snprintf(e->msg + n, sizeof(e->msg) - (size_t)n, "%s", said);
+	return -1;
+}
+
+static _Noreturn void leave(int code)
+{
+	fflush(NULL);
+	if (die_hook)
+		die_hook(code);
+	exit(code);
+}
+
+void die(int code, const char *fmt, ...)
+{
+	va_list ap;
+	va_start(ap, fmt);
+	say("", log_many, fmt, ap);
+	va_end(ap);
+	leave(code);
+}
+
+void die_err(const struct err *e)
+{
+	die(e->code, "%s", e->msg);
+}
+
+static void say_line(const char *grade, bool with_rank, const char *fmt, ...)
+	PRINTF(3, 4);
+static void say_line(const char *grade, bool with_rank, const char *fmt, ...)
+{
+	va_list ap;
+	va_start(ap, fmt);
+	say(grade, with_rank, fmt, ap);
+	va_end(ap);
+}
+
+int err_say(const struct err *e)
+{
+	say_line("", false, "%s", e->msg);
+	return e->code;
+}
+
+void bug(const char *file, int line, const char *what)
+{
+	fprintf(stderr, "%s: rank %d: BUG at %s:%d: %s\n", log_program, log_rank_id, file,
+		line, what);
+	fflush(NULL);
+	if (die_hook)
+		die_hook(134);
+	abort();
+}
+
+void warn(const char *fmt, ...)
+{
+	va_list ap;
+	va_start(ap, fmt);
+	say("warning: ", log_many, fmt, ap);
+	va_end(ap);
+}
+
+void info(const char *fmt, ...)
+{
+	if (!log_speaks())
+		return;
+	va_list ap;
+	va_start(ap, fmt);
+	say("", log_many && log_all, fmt, ap);
+	va_end(ap);
+}
+
+void stdout_close(void)
+{
+	if (fflush(stdout) || ferror(stdout) || (fclose(stdout) && errno != EBADF))
+		die(EX_IOERR, "standard output: %s", strerror(errno));
+}

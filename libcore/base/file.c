@@ -1,0 +1,190 @@
+/* Reading files whole, writing all of a buffer, and files that survive a crash. */
+#include "base/base.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+int write_all(int fd, const void *p, size_t n_bytes)
+{
+	const char *at = p;
+	while (n_bytes) {
+		ssize_t n = write(fd, at, n_bytes);
+		if (n < 0 && errno == EINTR)
+			continue;
+		if (n < 0)
+			return -1;
+		at += n, n_bytes -= (size_t)n;
+	}
+	return 0;
+}
+
+int pwrite_all(int fd, const void *p, size_t n_bytes, int64_t at)
+{
+	const char *from = p;
+	while (n_bytes) {
+		ssize_t n = pwrite(fd, from, n_bytes, at);
+		if (n < 0 && errno == EINTR)
+			continue;
+		if (n < 0)
+			return -1;
+		from += n, n_bytes -= (size_t)n, at += n;
+	}
+	return 0;
+}
+
+int pread_all(int fd, void *p, size_t n_bytes, int64_t at)
+{
+	char *to = p;
+	while (n_bytes) {
+		ssize_t n = pread(fd, to, n_bytes, at);
+		if (n < 0 && errno == EINTR)
+			continue;
+		if (n == 0)
+			errno = 0;
+		if (n <= 0)
+			return -1;
+		to += n, n_bytes -= (size_t)n, at += n;
+	}
+	return 0;
+}
+
+int copy_all(int from, int to)
+{
+	enum { PIECE = 1 << 18 };
+	char *piece = xmalloc(PIECE);
+	int rc = 0;
+	for (;;) {
+		ssize_t n = read(from, piece, PIECE);
+		if (n < 0 && errno == EINTR)
+			continue;
+		if (n <= 0 || write_all(to, piece, (size_t)n)) {
+			rc = n == 0 ? 0 : -1;
+			break;
+		}
+	}
+	free(piece);
+	return rc;
+}
+
+int file_read(const char *path, size_t max_bytes, struct str *out, struct err *e)
+{
+	char piece[1 << 14];
+	int fd = open(path, O_RDONLY | O_CLOEXEC);
+	if (fd < 0)
+		return err_set(e, EX_IOERR, "%s: %s", path, strerror(errno));
+	for (;;) {
+		ssize_t n = read(fd, piece, sizeof(piece));
+		if (n < 0 && errno == EINTR)
+			continue;
+		if (n < 0)
+			err_set(e, EX_IOERR, "%s: %s", path, strerror(errno));
+		else if (n > 0 && out->len + (size_t)n > max_bytes)
+			err_set(e, EX_DATAERR,
+				"%s: larger than the %zu bytes such a file may have",
+				path, max_bytes);
+		else if (n > 0) {
+			str_add(out, piece, (size_t)n);
+			continue;
+		}
+		close(fd);
+		if (n == 0)
+			str_add(out, "", 0);
+		return n == 0 ? 0 : -1;
+	}
+}
+
+bool file_exists(const char *path)
+{
+	struct stat st;
+	return stat(path, &st) == 0;
+}
+
+int file_make_folder(const char *path, struct err *e)
+{
+	char *copy = xstrdup(path);
+	int rc = 0;
+	for (char *p = copy + 1; !rc; p++) {
+		char was = *p;
+		if (was != '/' && was != '\0')
+			continue;
+		*p = '\0';
+		if (mkdir(copy, 0777) && errno != EEXIST)
+			rc = err_set(e, EX_IOERR, "%s: %s", copy, strerror(errno));
+		*p = was;
+		if (!was)
+			break;
+	}
+	free(copy);
+	return rc;
+}
+
+int file_anonymous(char path[static 64], struct err *e)
+{
+	const char *tmp = getenv("TMPDIR");
+	char name[4096];
+	snprintf(name, sizeof(name), "%s/pt-XXXXXX", tmp && *tmp ? tmp : "/tmp");
+	int fd = mkostemp(name, O_CLOEXEC);
+	if (fd >= 0)
+		unlink(name);
+	else
+		fd = memfd_create("pt", MFD_CLOEXEC);
+	if (fd < 0)
+		return err_set(e, EX_IOERR, "%s: %s", name, strerror(errno));
+	snprintf(path, 64, "/proc/self/fd/%d", fd);
+	return fd;
+}
+
+void durable_begin(struct durable *d, const char *path)
+{
+	struct str tmp = {0};
+	str_printf(&tmp, "%s.tmp", path);
+	*d = (struct durable){.path = xstrdup(path), .tmp = tmp.s};
+}
+
+void durable_forget(struct durable *d)
+{
+	free(d->path);
+	free(d->tmp);
+	*d = (struct durable){0};
+}
+
+void durable_abort(struct durable *d)
+{
+	if (d->tmp)
+		unlink(d->tmp);
+	durable_forget(d);
+}
+
+static int sync_path(const char *path, int flags)
+{
+	int fd = open(path, flags | O_CLOEXEC);
+	if (fd < 0)
+		return -1;
+	int rc = fsync(fd);
+	int saved = errno;
+	close(fd);
+	errno = saved;
+	return rc;
+}
+
+int durable_commit(struct durable *d, struct err *e)
+{
+	char *folder = xstrdup(d->path);
+	char *slash = strrchr(folder, '/');
+	if (slash)
+		slash[slash == folder] = '\0';
+	int rc = sync_path(d->tmp, O_RDONLY) || rename(d->tmp, d->path) ||
+		 sync_path(slash ? folder : ".", O_RDONLY | O_DIRECTORY);
+	if (rc) {
+		err_set(e, EX_IOERR, "%s: %s", d->path, strerror(errno));
+		unlink(d->tmp);
+	}
+	free(folder);
+	durable_forget(d);
+	return rc ? -1 : 0;
+}

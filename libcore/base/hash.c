@@ -1,0 +1,44 @@
+/* XXH3 (64 bits), from xxHash. */
+#include "base/base.h"
+
+#include <string.h>
+#include <xxhash.h>
+
+uint64_t hash_bytes(const void *p, size_t n_bytes, uint64_t seed)
+{
+	return XXH3_64bits_withSeed(p, n_bytes, seed);
+}
+
+uint64_t hash_str(const char *s)
+{
+	return XXH3_64bits(s, strlen(s));
+}
+
+const char *hash_version(void)
+{
+	static char text[NUM_TEXT];
+	unsigned v = XXH_versionNumber();
+	snprintf(text, sizeof(text), "%u.%u.%u", v / 10000, v / 100 % 100, v % 100);
+	return text;
+}
+
+struct hash_state *hash_open(void)
+{
+	XXH3_state_t *s = XXH3_createState();
+	if (!s)
+		die(EX_FAILED, "out of memory for a checksum");
+	XXH3_64bits_reset(s);
+	return (struct hash_state *)s;
+}
+
+void hash_add(struct hash_state *h, const void *p, size_t n_bytes)
+{
+	XXH3_64bits_update((XXH3_state_t *)h, p, n_bytes);
+}
+
+uint64_t hash_close(struct hash_state *h)
+{
+	uint64_t x = XXH3_64bits_digest((XXH3_state_t *)h);
+	XXH3_freeState((XXH3_state_t *)h);
+	return x;
+}

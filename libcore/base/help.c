@@ -1,0 +1,129 @@
+/* What an option table says to people: --help, --version, --print-config. */
+#include "base/opt.h"
+
+#include <string.h>
+
+static void print_wrapped(FILE *f, const char *text, int indent, int width)
+{
+	int at = indent;
+	while (*text) {
+		int word = (int)strcspn(text, " ");
+		if (at > indent && at + 1 + word > width) {
+			fprintf(f, "\n%*s", indent, "");
+			at = indent;
+		} else if (at > indent) {
+			putc(' ', f);
+			at++;
+		}
+		fprintf(f, "%.*s", word, text);
+		at += word;
+		text += word;
+		text += strspn(text, " ");
+	}
+	putc('\n', f);
+}
+
+void opt_arg(const struct opt *t, struct str *out)
+{
+	str_clear(out);
+	str_add(out, "", 0);
+	if (t->type == OPT_ENUM)
+		for (int i = 0; t->values[i]; i++)
+			str_printf(out, "%s%s", i ? "|" : "", t->values[i]);
+	else if (t->arg)
+		str_puts(out, t->arg);
+}
+
+void opt_print_help(const struct program *p)
+{
+	struct str arg = {0}, line = {0}, text = {0};
+	for (int i = 0; p->synopsis[i]; i++)
+		printf("%s %s%s%s\n", i ? "      " : "usage:", p->name,
+			*p->synopsis[i] ? " " : "", p->synopsis[i]);
+	printf("\n%s\n", p->summary);
+	for (const struct opt *t = NULL; (t = opt_next(p, t));) {
+		if (t->type == OPT_GROUP) {
+			printf("\n%s:\n", t->name);
+			continue;
+		}
+		opt_arg(t, &arg);
+		str_clear(&line);
+		if (t->letter)
+			str_printf(&line, "  -%c, ", t->letter);
+		else
+			str_puts(&line, "      ");
+		bool negatable = t->type == OPT_FLAG && t->def && !strcmp(t->def, "yes");
+		str_printf(&line, "--%s%s%s%s", negatable ? "[no-]" : "", t->name,
+			arg.len ? " " : "", arg.s);
+		str_clear(&text);
+		str_puts(&text, t->help);
+		if (t->def && t->type != OPT_FLAG && *t->def)
+			str_printf(&text, " [%s]", t->def);
+		if (line.len < 27)
+			printf("%-28s", line.s);
+		else
+			printf("%s\n%28s", line.s, "");
+		print_wrapped(stdout, text.s, 28, 90);
+	}
+	if (p->versions)
+		printf("\nThe manual: man %s; the whole toolkit: man 7 pt.\n", p->name);
+	str_free(&arg);
+	str_free(&line);
+	str_free(&text);
+}
+
+void opt_print_version(const struct program *p)
+{
+	struct str libs = {0};
+	printf("%s %s\n", p->name, PT_VERSION);
+	str_printf(&libs, "xxHash %s\n", hash_version());
+	if (p->versions)
+		p->versions(&libs);
+	fputs(libs.s, stdout);
+	str_free(&libs);
+}
+
+static void print_one(const struct opt *t, const void *v, struct str *out)
+{
+	char num[NUM_TEXT];
+	switch (t->type) {
+	case OPT_FLAG:
+		conf_print(out, t->name, *(const bool *)v ? "yes" : "no");
+		break;
+	case OPT_INT:
+	case OPT_SIZE:
+		str_printf(out, "%s = %lld\n", t->name, (long long)*(const int64_t *)v);
+		break;
+	case OPT_DOUBLE:
+		conf_print(out, t->name, text_double(num, *(const double *)v));
+		break;
+	case OPT_ENUM:
+		conf_print(out, t->name, t->values[*(const int *)v]);
+		break;
+	case OPT_STR:
+		if (*(const char *const *)v)
+			conf_print(out, t->name, *(const char *const *)v);
+		break;
+	case OPT_LIST:
+		for (int64_t i = 0; i < ((const struct strs *)v)->n; i++)
+			conf_print(out, t->name, ((const struct strs *)v)->v[i]);
+		break;
+	default:
+		break;
+	}
+}
+
+void opts_print(const struct program *p, const void *o, unsigned want, unsigned without,
+	struct str *out)
+{
+	for (const struct opt *t = p->opts; t->type != OPT_END; t++) {
+		if (t->type == OPT_GROUP) {
+			if (!want)
+				str_printf(
+					out, "%s[%s]\n", out->len ? "\n" : "", t->name);
+			continue;
+		}
+		if ((t->flags & want) == want && !(t->flags & without))
+			print_one(t, (const char *)o + t->offset, out);
+	}
+}

@@ -1,0 +1,84 @@
+/* Memory: the x-allocators and arenas. */
+#include "base/base.h"
+
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+
+enum { LINE = 64 };
+
+static _Noreturn void out_of_memory(size_t n_bytes)
+{
+	char text[NUM_TEXT];
+	die(EX_FAILED, "out of memory: %s asked for", text_bytes(text, (double)n_bytes));
+}
+
+void *xmalloc(size_t n_bytes)
+{
+	void *p = malloc(n_bytes ? n_bytes : 1);
+	if (!p)
+		out_of_memory(n_bytes);
+	return p;
+}
+
+void *xcalloc(size_t n, size_t n_bytes)
+{
+	void *p = calloc(n ? n : 1, n_bytes ? n_bytes : 1);
+	if (!p)
+		out_of_memory(n * n_bytes);
+	return p;
+}
+
+void *xrealloc(void *old, size_t n_bytes)
+{
+	void *p = realloc(old, n_bytes ? n_bytes : 1);
+	if (!p)
+		out_of_memory(n_bytes);
+	return p;
+}
+
+char *xstrdup(const char *s)
+{
+	size_t n = strlen(s) + 1;
+	return memcpy(xmalloc(n), s, n);
+}
+
+void arena_measure(struct arena *a, const char *name)
+{
+	*a = (struct arena){.name = name, .base = (char *)LINE, .size_bytes = SIZE_MAX};
+}
+
+/* Pages come from mmap: they are zero, they cost nothing until they are touched, and
+ * large ones may be huge pages, which matrix products like. */
+void arena_init(struct arena *a, const char *name, size_t size_bytes)
+{
+	*a = (struct arena){.name = name, .size_bytes = size_bytes};
+	if (!size_bytes)
+		return;
+	a->base = mmap(NULL, size_bytes, PROT_READ | PROT_WRITE,
+		MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+	if (a->base == MAP_FAILED) {
+		char text[NUM_TEXT];
+		die(EX_FAILED, "out of memory: %s for %s; --dry-run shows the plan",
+			text_bytes(text, (double)size_bytes), name);
+	}
+	madvise(a->base, size_bytes, MADV_HUGEPAGE);
+}
+
+void arena_release(struct arena *a)
+{
+	if (a->size_bytes && !arena_measuring(a))
+		munmap(a->base, a->size_bytes);
+	*a = (struct arena){0};
+}
+
+void *arena_alloc(struct arena *a, size_t n_bytes)
+{
+	size_t at = a->used_bytes;
+	size_t need = (n_bytes + LINE - 1) / LINE * LINE;
+	BUG_ON(need < n_bytes || need > a->size_bytes - at);
+	a->used_bytes = at + need;
+	if (a->used_bytes > a->peak_bytes)
+		a->peak_bytes = a->used_bytes;
+	return a->base + at;
+}

@@ -1,0 +1,549 @@
+/* Options: one table gives parsing, --help, --print-config and, in gen.c, the rest. */
+#include "base/base.h"
+#include "base/opt.h"
+
+#include <ctype.h>
+#include <getopt.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+/* What every program answers. */
+const struct opt common_opts[] = {
+	{OPT_GROUP, .name = "Common"},
+	{OPT_ACTION, 0, "config", "FILE", .files = "", .help = "Read options from FILE."},
+	{OPT_ACTION, 0, "print-config",
+		.help = "Print the options in force as a config file, and exit."},
+	{OPT_ACTION, 'q', "quiet", .help = "Say only what went wrong."},
+	{OPT_ACTION, 'h', "help", .help = "Print this help, and exit."},
+	{OPT_ACTION, 'V', "version",
+		.help = "Print the versions of the program and its "
+			"libraries, and exit."},
+	{OPT_ACTION, 0, "generate", "KIND",
+		.help = "Print what is made from the option table, and exit: man, bash, "
+			"zsh or "
+			"fish."},
+	{OPT_END},
+};
+
+struct parse {
+	const struct program *p;
+	const struct opt *
+		*all; /* the program's options and the common ones, no headings */
+	int n;
+	char *o;
+	bool *list_begun;   /* this source has already replaced the list */
+	const char *config; /* --config, or PT_CONFIG */
+	bool print_config, quiet, skip_unknown;
+	const char *generate;
+};
+
+const struct opt *opt_next(const struct program *p, const struct opt *at)
+{
+	if (!at)
+		return p->opts->type == OPT_END ? common_opts : p->opts;
+	at++;
+	bool in_common = at > common_opts && at < common_opts + ARRAY_LEN(common_opts);
+	if (at->type != OPT_END)
+		return at;
+	return in_common ? NULL : common_opts;
+}
+
+static int find(const struct parse *s, const char *name, bool *negated)
+{
+	*negated = false;
+	for (int i = 0; i < s->n; i++)
+		if (!strcmp(s->all[i]->name, name))
+			return i;
+	if (strncmp(name, "no-", 3))
+		return -1;
+	for (int i = 0; i < s->n; i++) {
+		if (s->all[i]->type == OPT_FLAG && !strcmp(s->all[i]->name, name + 3)) {
+			*negated = true;
+			return i;
+		}
+	}
+	return -1;
+}
+
+static int unknown(const struct parse *s, const char *what, const char *name, int code,
+	struct err *e)
+{
+	const char *names[256];
+	int n = 0;
+	for (int i = 0; i < s->n && n < (int)ARRAY_LEN(names); i++)
+		names[n++] = s->all[i]->name;
+	const char *near = nearest(name, names, n);
+	return err_set(e, code, "unknown %s '%s'%s%s%s", what, name,
+		near ? "; did you mean '" : "", near ? near : "", near ? "'?" : "");
+}
+
+static int check_range(const struct opt *t, double v, const char *text, struct err *e)
+{
+	bool bounded = t->min != 0 || t->max != 0;
+	if (!bounded || (v >= t->min && v <= t->max))
+		return 0;
+	char lo[NUM_TEXT], hi[NUM_TEXT];
+	if (t->max >= 1e18)
+		return err_set(e, EX_USAGE, "%s: %s is less than %s", t->name, text,
+			text_double(lo, t->min));
+	return err_set(e, EX_USAGE, "%s: %s is not between %s and %s", t->name, text,
+		text_double(lo, t->min), text_double(hi, t->max));
+}
+
+static int set_flag(const struct opt *t, const char *text, bool *v, struct err *e)
+{
+	static const char *const yes[] = {"yes", "true", "on", "1"};
+	static const char *const no[] = {"no", "false", "off", "0"};
+	for (size_t i = 0; i < ARRAY_LEN(yes); i++) {
+		if (!strcmp(text, yes[i]) || !strcmp(text, no[i])) {
+			*v = !strcmp(text, yes[i]);
+			return 0;
+		}
+	}
+	return err_set(e, EX_USAGE, "%s: '%s' is neither yes nor no", t->name, text);
+}
+
+static int set_enum(const struct opt *t, const char *text, int *v, struct err *e)
+{
+	int n = 0;
+	for (; t->values[n]; n++) {
+		if (!strcmp(t->values[n], text)) {
+			*v = n;
+			return 0;
+		}
+	}
+	struct str names = {0};
+	for (int i = 0; i < n; i++)
+		str_printf(&names, "%s%s", i ? ", " : "", t->values[i]);
+	const char *near = nearest(text, t->values, n);
+	err_set(e, EX_USAGE, "%s: '%s' is none of %s%s%s%s", t->name, text, names.s,
+		near ? "; did you mean '" : "", near ? near : "", near ? "'?" : "");
+	str_free(&names);
+	return -1;
+}
+
+static int set_value(struct parse *s, int i, const char *text, struct err *e)
+{
+	const struct opt *t = s->all[i];
+	void *v = s->o + t->offset;
+	int64_t n;
+	double d;
+	switch (t->type) {
+	case OPT_FLAG:
+		return set_flag(t, text, v, e);
+	case OPT_INT:
+		if (parse_int(text, &n))
+			return err_set(e, EX_USAGE, "%s: '%s' is not a whole number",
+				t->name, text);
+		if (check_range(t, (double)n, text, e))
+			return -1;
+		*(int64_t *)v = n;
+		return 0;
+	case OPT_SIZE:
+		if (parse_size(text, &n))
+			return err_set(e, EX_USAGE,
+				"%s: '%s' is not a size (a number, then K, M, G or T)",
+				t->name, text);
+		*(int64_t *)v = n;
+		return 0;
+	case OPT_DOUBLE:
+		if (parse_double(text, &d) || d != d)
+			return err_set(
+				e, EX_USAGE, "%s: '%s' is not a number", t->name, text);
+		if (check_range(t, d, text, e))
+			return -1;
+		*(double *)v = d;
+		return 0;
+	case OPT_ENUM:
+		return set_enum(t, text, v, e);
+	case OPT_STR:
+		*(const char **)v = *text ? xstrdup(text) : NULL;
+		return 0;
+	case OPT_LIST:
+		if (!s->list_begun[i])
+			*(struct strs *)v = (struct strs){0};
+		s->list_begun[i] = true;
+		strs_add(v, text);
+		return 0;
+	default:
+		bug(__FILE__, __LINE__, t->name);
+	}
+}
+
+static void source_begin(struct parse *s)
+{
+	memset(s->list_begun, 0, (size_t)s->n * sizeof(*s->list_begun));
+}
+
+static int set_from_conf(void *to, const char *key, const char *value, struct err *e)
+{
+	struct parse *s = to;
+	bool negated;
+	int i = find(s, key, &negated);
+	bool known = i >= 0 && !negated && s->all[i]->type != OPT_ACTION;
+	if (!known && s->skip_unknown)
+		return 0;
+	if (!known)
+		return unknown(s, "key", key, EX_DATAERR, e);
+	if (set_value(s, i, value, e)) {
+		e->code = EX_DATAERR;
+		return -1;
+	}
+	return 0;
+}
+
+static int apply_conf(struct parse *s, const char *text, const char *name, struct err *e)
+{
+	source_begin(s);
+	return conf_parse(text, strlen(text), name, set_from_conf, s, e);
+}
+
+static int apply_file(struct parse *s, const char *path, struct err *e)
+{
+	struct str text = {0};
+	int rc = file_read(path, 1 << 20, &text, e);
+	source_begin(s);
+	if (!rc)
+		rc = conf_parse(text.s, text.len, path, set_from_conf, s, e);
+	str_free(&text);
+	return rc;
+}
+
+static void defaults(struct parse *s)
+{
+	struct err e;
+	source_begin(s);
+	for (int i = 0; i < s->n; i++) {
+		const struct opt *t = s->all[i];
+		if (t->type != OPT_ACTION && t->def && set_value(s, i, t->def, &e))
+			die(EX_FAILED, "BUG: default of %s", e.msg);
+	}
+}
+
+static const char *env_of(const struct opt *t)
+{
+	char name[80] = "PT_";
+	size_t n = 3;
+	for (const char *p = t->name; *p && n < sizeof(name) - 1; p++)
+		name[n++] = *p == '-' ? '_' : (char)toupper((unsigned char)*p);
+	name[n] = '\0';
+	return getenv(name);
+}
+
+static int apply_env(struct parse *s, struct err *e)
+{
+	source_begin(s);
+	for (int i = 0; i < s->n; i++) {
+		const char *text = env_of(s->all[i]);
+		if (!text || s->all[i]->type == OPT_ACTION)
+			continue;
+		if (s->all[i]->type != OPT_LIST) {
+			if (set_value(s, i, text, e))
+				return err_prefix(e, "environment: ");
+			continue;
+		}
+		char *copy = xstrdup(text), *rest = copy, *item;
+		while ((item = strsep(&rest, ":")))
+			set_value(s, i, item, e);
+		free(copy);
+	}
+	return 0;
+}
+
+/* Where presets live: beside the installed program, or at the top of a source tree. */
+void share_path(struct str *out, const char *below)
+{
+	char exe[4096];
+	const char *env = getenv("PT_SHARE");
+	str_clear(out);
+	if (env) {
+		str_printf(out, "%s/%s", env, below);
+		return;
+	}
+	ssize_t n = readlink("/proc/self/exe", exe, sizeof(exe) - 1);
+	exe[n > 0 ? n : 0] = '\0';
+	for (int up = 0; up < 2; up++) {
+		char *slash = strrchr(exe, '/');
+		if (slash)
+			*slash = '\0';
+	}
+	str_printf(out, "%s/share/pt/%s", exe, below);
+	if (file_exists(out->s))
+		return;
+	str_clear(out);
+	str_printf(out, "%s/share/%s", exe, below);
+}
+
+static int apply_preset(struct parse *s, const char *name, struct err *e)
+{
+	struct str path = {0}, below = {0};
+	if (strchr(name, '/'))
+		return err_set(e, EX_USAGE, "preset: '%s' is a path; use --config", name);
+	str_printf(&below, "presets/%s.conf", name);
+	share_path(&path, below.s);
+	int rc;
+	if (!file_exists(path.s))
+		rc = err_set(e, EX_USAGE, "preset: there is no %s", path.s);
+	else
+		rc = apply_file(s, path.s, e);
+	str_free(&path);
+	str_free(&below);
+	return rc;
+}
+
+static int note_preset(void *to, const char *key, const char *value, struct err *e)
+{
+	(void)e;
+	if (!strcmp(key, "preset") && *value)
+		*(char **)to = xstrdup(value);
+	return 0;
+}
+
+/* A config file may itself name the preset that it changes. */
+static int preset_in_file(const char *path, char **preset, struct err *e)
+{
+	struct str text = {0};
+	int rc = file_read(path, 1 << 20, &text, e);
+	if (!rc)
+		rc = conf_parse(text.s, text.len, path, note_preset, preset, e);
+	str_free(&text);
+	return rc;
+}
+
+static int action(struct parse *s, const struct opt *t, const char *arg, struct err *e)
+{
+	if (!strcmp(t->name, "help")) {
+		opt_print_help(s->p);
+		stdout_close();
+		exit(0);
+	}
+	if (!strcmp(t->name, "version")) {
+		opt_print_version(s->p);
+		stdout_close();
+		exit(0);
+	}
+	if (!strcmp(t->name, "generate")) {
+		if (opts_generate(s->p, arg, stdout))
+			return err_set(e, EX_USAGE,
+				"generate: '%s' is none of man, bash, zsh, fish", arg);
+		stdout_close();
+		exit(0);
+	}
+	if (!strcmp(t->name, "config"))
+		s->config = arg;
+	else if (!strcmp(t->name, "print-config"))
+		s->print_config = true;
+	else
+		s->quiet = true;
+	return 0;
+}
+
+/* The command line, by getopt_long. With `scan` only the options that name other
+ * sources are looked at. */
+struct cli {
+	struct option *longs;
+	char *letters;
+};
+
+static void cli_build(const struct parse *s, struct cli *c)
+{
+	struct str letters = {0};
+	c->longs = xcalloc((size_t)s->n * 2 + 1, sizeof(*c->longs));
+	int n = 0;
+	str_puts(&letters, ":");
+	for (int i = 0; i < s->n; i++) {
+		const struct opt *t = s->all[i];
+		int arg = t->type == OPT_FLAG		    ? optional_argument
+			  : t->type != OPT_ACTION || t->arg ? required_argument
+							    : no_argument;
+		c->longs[n++] = (struct option){t->name, arg, NULL, 256 + i};
+		if (t->letter)
+			str_printf(&letters, "%c%s", t->letter,
+				arg == required_argument ? ":" : "");
+		if (t->type == OPT_FLAG) {
+			struct str no = {0};
+			str_printf(&no, "no-%s", t->name);
+			c->longs[n++] =
+				(struct option){no.s, no_argument, NULL, 256 + s->n + i};
+		}
+	}
+	c->letters = letters.s;
+}
+
+static void cli_free(struct cli *c)
+{
+	for (struct option *l = c->longs; l->name; l++)
+		if (!strncmp(l->name, "no-", 3) && l->has_arg == no_argument)
+			free((void *)l->name);
+	free(c->longs);
+	free(c->letters);
+}
+
+static int cli_bad(const struct parse *s, int c, char **argv, struct err *e)
+{
+	char letter[3] = {'-', (char)optopt, '\0'};
+	const char *given = argv[optind - 1];
+	if (c == ':')
+		return err_set(e, EX_USAGE, "option %s needs a value",
+			optopt >= 256 || strncmp(given, "--", 2) == 0 ? given : letter);
+	if (strncmp(given, "--", 2))
+		return err_set(e, EX_USAGE, "unknown option '%s'", letter);
+	if (optopt >= 256)
+		return err_set(e, EX_USAGE, "option %.*s takes no value",
+			(int)strcspn(given, "="), given);
+	char name[64];
+	snprintf(name, sizeof(name), "%.*s", (int)strcspn(given + 2, "="), given + 2);
+	int alike = 0;
+	for (int i = 0; i < s->n; i++)
+		alike += !strncmp(s->all[i]->name, name, strlen(name));
+	if (alike > 1)
+		return err_set(e, EX_USAGE,
+			"option '--%s' could be several; write it out", name);
+	return unknown(s, "option", name, EX_USAGE, e);
+}
+
+static int option_index(const struct parse *s, int c, bool *negated)
+{
+	*negated = false;
+	if (c >= 256) {
+		*negated = c - 256 >= s->n;
+		return (c - 256) % s->n;
+	}
+	for (int i = 0; i < s->n; i++)
+		if (s->all[i]->letter == c)
+			return i;
+	return -1;
+}
+
+static int apply_cli(struct parse *s, int argc, char **argv, bool scan,
+	const char **preset, struct err *e)
+{
+	struct cli cli;
+	int c, rc = 0;
+	cli_build(s, &cli);
+	source_begin(s);
+	optind = 0; /* GNU: start again */
+	opterr = 0;
+	while (!rc && (c = getopt_long(argc, argv, cli.letters, cli.longs, NULL)) != -1) {
+		if (c == '?' || c == ':') {
+			rc = cli_bad(s, c, argv, e);
+			break;
+		}
+		bool negated;
+		const struct opt *t = s->all[option_index(s, c, &negated)];
+		if (scan && !strcmp(t->name, "preset"))
+			*preset = optarg;
+		if (t->type == OPT_ACTION)
+			rc = scan ? action(s, t, optarg, e) : 0;
+		else if (!scan)
+			rc = set_value(s, option_index(s, c, &negated),
+				optarg	  ? optarg
+				: negated ? "no"
+					  : "yes",
+				e);
+	}
+	cli_free(&cli);
+	return rc;
+}
+
+/* Operands of the form key=value are settings, where the program says so. */
+static int apply_operands(struct parse *s, int argc, char **argv, struct err *e)
+{
+	int n = 0;
+	for (int i = optind; i < argc; i++) {
+		char *equals = strchr(argv[i], '=');
+		if (!s->p->settings || !equals) {
+			argv[n++] = argv[i];
+			continue;
+		}
+		char key[64];
+		bool negated;
+		snprintf(key, sizeof(key), "%.*s", (int)(equals - argv[i]), argv[i]);
+		int at = find(s, key, &negated);
+		if (at < 0 || negated || s->all[at]->type == OPT_ACTION) {
+			if (strchr(key, '/') || strchr(key, '.')) {
+				argv[n++] = argv[i]; /* a file whose name has a '=' */
+				continue;
+			}
+			return unknown(s, "key", key, EX_USAGE, e);
+		}
+		if (set_value(s, at, equals + 1, e))
+			return -1;
+	}
+	argv[n] = NULL;
+	return n;
+}
+
+static int parse_all(
+	struct parse *s, int argc, char **argv, const char *base, struct err *e)
+{
+	const char *preset = getenv("PT_PRESET");
+	s->config = getenv("PT_CONFIG");
+	if (apply_cli(s, argc, argv, true, &preset, e))
+		return -1;
+	char *from_config = NULL;
+	if (!preset && s->config && preset_in_file(s->config, &from_config, e))
+		return -1;
+	preset = preset ? preset : from_config;
+	defaults(s);
+	if (base && apply_conf(s, base, "the saved options", e))
+		return -1;
+	bool negated;
+	bool has_preset = find(s, "preset", &negated) >= 0;
+	if (has_preset && preset && apply_preset(s, preset, e))
+		return -1;
+	if (s->config && apply_file(s, s->config, e))
+		return -1;
+	if (apply_env(s, e) || apply_cli(s, argc, argv, false, &preset, e))
+		return -1;
+	return apply_operands(s, argc, argv, e);
+}
+
+static struct parse parse_begin(const struct program *p, void *o)
+{
+	struct parse s = {.p = p, .o = o};
+	for (const struct opt *t = NULL; (t = opt_next(p, t));) {
+		if (t->type == OPT_GROUP)
+			continue;
+		s.all = xrealloc(s.all, (size_t)(s.n + 1) * sizeof(*s.all));
+		s.all[s.n++] = t;
+	}
+	s.list_begun = xcalloc((size_t)s.n, sizeof(*s.list_begun));
+	memset(o, 0, p->opts_bytes);
+	return s;
+}
+
+static void parse_end(struct parse *s)
+{
+	free(s->all);
+	free(s->list_begun);
+}
+
+int opts_from_text(const struct program *p, void *o, const char *text, bool skip_unknown,
+	struct err *e)
+{
+	struct parse s = parse_begin(p, o);
+	s.skip_unknown = skip_unknown;
+	defaults(&s);
+	int rc = apply_conf(&s, text, "the saved options", e);
+	parse_end(&s);
+	return rc;
+}
+
+int opts_parse(const struct program *p, void *o, int argc, char **argv, const char *base,
+	struct err *e)
+{
+	struct parse s = parse_begin(p, o);
+	int rc = parse_all(&s, argc, argv, base, e);
+	if (rc >= 0 && s.print_config) {
+		struct str text = {0};
+		opts_print(p, o, 0, 0, &text);
+		fputs(text.s ? text.s : "", stdout);
+		stdout_close();
+		exit(0);
+	}
+	log_quiet(s.quiet);
+	parse_end(&s);
+	return rc;
+}
