@@ -1,0 +1,287 @@
+/*
+ * Attention, a block of queries against a block of keys at a time, so that no matrix of
+ * T x T ever exists (FlashAttention: Dao et al. 2022; its backward recomputes the
+ * probabilities from the log-sum-exp). One task is one head (backward: one key/value
+ * head) of one sequence: nothing is shared, so threads change no bit.
+ */
+#include "kernels/cpu/cpu.h"
+
+enum { BLOCK = 128 };
+
+/* A run of consecutive positions: rows [row, row + len) of a sequence's chunk. */
+struct run {
+	int64_t row, len, pos;
+};
+
+/* A chunk is two runs, or one when they touch. */
+static int runs_of(int64_t rows, const int64_t first[2], struct run r[2])
+{
+	int64_t half = rows / 2;
+	if (first[1] == first[0] + half || half * 2 != rows) {
+		r[0] = (struct run){0, rows, first[0]};
+		return 1;
+	}
+	r[0] = (struct run){0, half, first[0]};
+	r[1] = (struct run){half, half, first[1]};
+	return 2;
+}
+
+/* One block of a run: rows in the chunk, and the position of the first. */
+struct block {
+	int64_t row, len, pos;
+};
+
+static struct block block_of(struct run r, int64_t at)
+{
+	return (struct block){r.row + at, min64(BLOCK, r.len - at), r.pos + at};
+}
+
+/* Every probability of a row after its own position is hidden. */
+static void mask(float *s, struct block q, struct block k)
+{
+	if (k.pos + k.len - 1 <= q.pos)
+		return;
+	for (int64_t i = 0; i < q.len; i++)
+		for (int64_t j = max64(0, q.pos + i - k.pos + 1); j < k.len; j++)
+			s[i * BLOCK + j] = -INFINITY;
+}
+
+/* keep[j] = 0 or 1/(1-p) for keys [k.pos, k.pos + k.len) of one query. */
+static void drop_row(const struct attn *a, float *keep, int64_t sample, int64_t head,
+	int64_t q_pos, struct block k)
+{
+	float scale = 1.0f / (1.0f - a->drop.p);
+	uint32_t high = (uint32_t)(a->first_head + head) << 20;
+	for (int64_t j = 0; j < k.len;) {
+		int64_t pos = k.pos + j;
+		struct philox_block r =
+			philox(a->drop.key, high | (uint32_t)(pos >> 2), (uint32_t)q_pos,
+				(uint32_t)(a->drop.first_sample + sample), a->drop.step);
+		for (int l = (int)(pos & 3); l < 4 && j < k.len; l++, j++)
+			keep[j] = philox_uniform(r.x[l]) < a->drop.p ? 0 : scale;
+	}
+}
+
+/* Where head h of sequence b starts, and how far its rows are apart. */
+struct head {
+	float *p;
+	int64_t stride;
+};
+
+static struct head head_of(struct mat m, int64_t b, int64_t rows, int64_t h, int64_t dim)
+{
+	return (struct head){(float *)m.p + b * rows * m.cols + h * dim, m.cols};
+}
+
+static float *row_of(struct head h, int64_t row)
+{
+	return h.p + row * h.stride;
+}
+
+/* ---- forward --------------------------------------------------------------------- */
+
+/* s[len, keys] = scale q k^T, masked. */
+static void scores(const struct attn *a, float *s, struct head q, struct block qb,
+	struct head k, struct block kb)
+{
+	blas_gemm(false, true, qb.len, kb.len, a->dim, a->scale, row_of(q, qb.row),
+		q.stride, row_of(k, kb.row), k.stride, 0, s, BLOCK);
+	mask(s, qb, kb);
+}
+
+/* Turns scores into probabilities relative to the new running maximum. */
+static void softmax_row(
+	float *s, int64_t n, float *o, int64_t dim, float *max, float *sum)
+{
+	float top = max_of(s, n);
+	top = top > *max ? top : *max;
+	float base = top == -INFINITY ? 0 : top;
+	float fade = exp_f(*max - base);
+	for (int64_t j = 0; j < n; j++)
+		s[j] = exp_f(s[j] - base);
+	*sum = *sum * fade + sum_of(s, n);
+	*max = top;
+	for (int64_t j = 0; j < dim; j++)
+		o[j] *= fade;
+}
+
+static void fwd_block(const struct attn *a, struct head o, float *max, float *sum,
+	struct head q, struct head k, struct head v, struct block qb, struct block kb,
+	int64_t b, int64_t h)
+{
+	float s[BLOCK * BLOCK] __attribute__((aligned(64)));
+	float keep[BLOCK];
+	scores(a, s, q, qb, k, kb);
+	for (int64_t i = 0; i < qb.len; i++) {
+		int64_t row = qb.row + i;
+		softmax_row(s + i * BLOCK, kb.len, row_of(o, row), a->dim, max + row,
+			sum + row);
+		if (a->drop.p > 0) {
+			drop_row(a, keep, b, h, qb.pos + i, kb);
+			for (int64_t j = 0; j < kb.len; j++)
+				s[i * BLOCK + j] *= keep[j];
+		}
+	}
+	blas_gemm(false, false, qb.len, a->dim, kb.len, 1, s, BLOCK, row_of(v, kb.row),
+		v.stride, 1, row_of(o, qb.row), o.stride);
+}
+
+static void fwd_begin(struct head o, float *max, float *sum, struct block qb, int64_t dim)
+{
+	for (int64_t i = qb.row; i < qb.row + qb.len; i++) {
+		max[i] = -INFINITY;
+		sum[i] = 0;
+		memset(row_of(o, i), 0, (size_t)dim * sizeof(float));
+	}
+}
+
+static void fwd_end(
+	struct head o, float *max, const float *sum, struct block qb, int64_t dim)
+{
+	for (int64_t i = qb.row; i < qb.row + qb.len; i++) {
+		float *out = row_of(o, i), scale = 1.0f / sum[i];
+		max[i] += logf(sum[i]);
+		for (int64_t j = 0; j < dim; j++)
+			out[j] *= scale;
+	}
+}
+
+void K(attn_fwd)(struct device *d, const struct attn *a, struct mat o, float *max,
+	float *sum, struct mat q, struct mat k, struct mat v, bool begin, bool end)
+{
+	(void)d;
+	struct run q_runs[2], k_runs[2];
+	int n_q = runs_of(a->q_rows, a->q_first, q_runs);
+	int n_k = runs_of(a->k_rows, a->k_first, k_runs);
+	int64_t per_run = ceil_div(q_runs[0].len, BLOCK), group = a->heads / a->kv_heads;
+	blas_open();
+#pragma omp parallel for schedule(dynamic, 1)
+	for (int64_t t = 0; t < a->batch * a->heads * n_q * per_run; t++) {
+		int64_t b = t / (per_run * n_q) / a->heads,
+			h = t / (per_run * n_q) % a->heads;
+		/* the long rows of the triangle first: they take the longest */
+		struct run qr = q_runs[n_q - 1 - t / per_run % n_q];
+		struct block qb = block_of(qr, (per_run - 1 - t % per_run) * BLOCK);
+		struct head ho = head_of(o, b, a->q_rows, h, a->dim);
+		struct head hq = head_of(q, b, a->q_rows, h, a->dim);
+		struct head hk = head_of(k, b, a->k_rows, h / group, a->dim);
+		struct head hv = head_of(v, b, a->k_rows, h / group, a->dim);
+		float *m = max + (b * a->heads + h) * a->q_rows;
+		float *s = sum + (b * a->heads + h) * a->q_rows;
+		if (begin)
+			fwd_begin(ho, m, s, qb, a->dim);
+		for (int r = 0; r < n_k; r++) {
+			for (int64_t at = 0; at < k_runs[r].len; at += BLOCK) {
+				struct block kb = block_of(k_runs[r], at);
+				if (kb.pos > qb.pos + qb.len - 1)
+					break;
+				fwd_block(a, ho, m, s, hq, hk, hv, qb, kb, b, h);
+			}
+		}
+		if (end)
+			fwd_end(ho, m, s, qb, a->dim);
+	}
+}
+
+/* ---- backward -------------------------------------------------------------------- */
+
+struct bwd {
+	struct head q, k, v, o, dout, dq, dk, dv;
+	const float *lse;
+	float *delta;
+};
+
+/*
+ * With p = exp(s - lse), m the dropout mask and dp = dout v^T m:
+ * dv += (p m)^T dout; ds = p (dp - delta); dq += scale ds k; dk += scale ds^T q.
+ */
+static void bwd_block(const struct attn *a, const struct bwd *x, struct block qb,
+	struct block kb, int64_t b, int64_t h)
+{
+	float p[BLOCK * BLOCK] __attribute__((aligned(64)));
+	float ds[BLOCK * BLOCK] __attribute__((aligned(64)));
+	float keep[BLOCK];
+	scores(a, p, x->q, qb, x->k, kb);
+	blas_gemm(false, true, qb.len, kb.len, a->dim, 1, row_of(x->dout, qb.row),
+		x->dout.stride, row_of(x->v, kb.row), x->v.stride, 0, ds, BLOCK);
+	for (int64_t i = 0; i < qb.len; i++) {
+		float *pi = p + i * BLOCK, *di = ds + i * BLOCK;
+		float lse = x->lse[qb.row + i], delta = x->delta[qb.row + i];
+		for (int64_t j = 0; j < kb.len; j++)
+			pi[j] = exp_f(pi[j] - lse);
+		if (a->drop.p > 0) {
+			drop_row(a, keep, b, h, qb.pos + i, kb);
+			for (int64_t j = 0; j < kb.len; j++) {
+				di[j] = pi[j] * (di[j] * keep[j] - delta);
+				pi[j] *= keep[j];
+			}
+		} else {
+			for (int64_t j = 0; j < kb.len; j++)
+				di[j] = pi[j] * (di[j] - delta);
+		}
+	}
+	blas_gemm(true, false, kb.len, a->dim, qb.len, 1, p, BLOCK,
+		row_of(x->dout, qb.row), x->dout.stride, 1, row_of(x->dv, kb.row),
+		x->dv.stride);
+	blas_gemm(true, false, kb.len, a->dim, qb.len, a->scale, ds, BLOCK,
+		row_of(x->q, qb.row), x->q.stride, 1, row_of(x->dk, kb.row),
+		x->dk.stride);
+	blas_gemm(false, false, qb.len, a->dim, kb.len, a->scale, ds, BLOCK,
+		row_of(x->k, kb.row), x->k.stride, 1, row_of(x->dq, qb.row),
+		x->dq.stride);
+}
+
+static void bwd_begin(const struct attn *a, const struct bwd *x)
+{
+	for (int64_t i = 0; i < a->q_rows; i++)
+		x->delta[i] = dot(row_of(x->dout, i), row_of(x->o, i), a->dim);
+}
+
+static void bwd_head(const struct attn *a, const struct bwd *x, const struct run *q_runs,
+	int n_q, struct block kb, int64_t b, int64_t h)
+{
+	for (int r = 0; r < n_q; r++) {
+		for (int64_t at = 0; at < q_runs[r].len; at += BLOCK) {
+			struct block qb = block_of(q_runs[r], at);
+			if (kb.pos <= qb.pos + qb.len - 1)
+				bwd_block(a, x, qb, kb, b, h);
+		}
+	}
+}
+
+void K(attn_bwd)(struct device *d, const struct attn *a, struct mat dq, struct mat dk,
+	struct mat dv, float *delta, struct mat dout, struct mat o, const float *lse,
+	struct mat q, struct mat k, struct mat v, bool begin)
+{
+	(void)d;
+	struct run q_runs[2], k_runs[2];
+	int n_q = runs_of(a->q_rows, a->q_first, q_runs);
+	int n_k = runs_of(a->k_rows, a->k_first, k_runs);
+	int64_t group = a->heads / a->kv_heads;
+	blas_open();
+#pragma omp parallel for schedule(dynamic, 1)
+	for (int64_t t = 0; t < a->batch * a->kv_heads; t++) {
+		int64_t b = t / a->kv_heads, kvh = t % a->kv_heads;
+		for (int64_t h = kvh * group; h < (kvh + 1) * group; h++) {
+			int64_t state = (b * a->heads + h) * a->q_rows;
+			struct bwd x = {
+				.q = head_of(q, b, a->q_rows, h, a->dim),
+				.k = head_of(k, b, a->k_rows, kvh, a->dim),
+				.v = head_of(v, b, a->k_rows, kvh, a->dim),
+				.o = head_of(o, b, a->q_rows, h, a->dim),
+				.dout = head_of(dout, b, a->q_rows, h, a->dim),
+				.dq = head_of(dq, b, a->q_rows, h, a->dim),
+				.dk = head_of(dk, b, a->k_rows, kvh, a->dim),
+				.dv = head_of(dv, b, a->k_rows, kvh, a->dim),
+				.lse = lse + state,
+				.delta = delta + state,
+			};
+			if (begin)
+				bwd_begin(a, &x);
+			for (int r = 0; r < n_k; r++)
+				for (int64_t at = 0; at < k_runs[r].len; at += BLOCK)
+					bwd_head(a, &x, q_runs, n_q,
+						block_of(k_runs[r], at), b, h);
+		}
+	}
+}

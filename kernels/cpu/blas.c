@@ -1,0 +1,101 @@
+/*
+ * OpenBLAS, opened when the first product is asked for: programs that multiply nothing do
+ * not pay for loading it, and the processor's kind can be told to it first.
+ *
+ * Told, because OpenBLAS 0.3.21 does not know processors younger than itself and then
+ * takes its slowest kernels (5 times slower on an Emerald Rapids); and because its bits
+ * depend on that choice, so it belongs to us and into the run file.
+ */
+#include "kernels/cpu/cpu.h"
+
+#include <dlfcn.h>
+#include <pthread.h>
+#include <sched.h>
+#include <stdlib.h>
+
+enum { ROW_MAJOR = 101, NO_TRANS = 111, TRANS = 112 }; /* of the CBLAS interface */
+
+typedef void cblas_sgemm_fn(int order, int ta, int tb, int m, int n, int k, float alpha,
+	const float *a, int lda, const float *b, int ldb, float beta, float *c, int ldc);
+
+static cblas_sgemm_fn *sgemm;
+static char blas_text[96];
+static pthread_once_t once = PTHREAD_ONCE_INIT;
+
+int cpu_isa(void)
+{
+	static const char *const names[] = {"sse2", "avx2", "avx512"};
+	int best = 0;
+#if defined(__x86_64__)
+	__builtin_cpu_init();
+	if (__builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma"))
+		best = 1;
+	if (best && __builtin_cpu_supports("avx512f") &&
+		__builtin_cpu_supports("avx512bw") &&
+		__builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512vl"))
+		best = 2;
+#endif
+	const char *want = getenv("PT_ISA");
+	if (!want || !*want)
+		return best;
+	for (int i = 0; i < 3; i++) {
+		if (strcmp(want, names[i]))
+			continue;
+		if (i > best)
+			die(EX_USAGE, "PT_ISA: this processor has no %s", want);
+		return i;
+	}
+	die(EX_USAGE, "PT_ISA: '%s' is none of sse2, avx2, avx512", want);
+}
+
+static void load(void)
+{
+	static const char *const cores[] = {"Nehalem", "Haswell", "SkylakeX"};
+	setenv("OPENBLAS_CORETYPE", cores[cpu_isa()], 0);
+	setenv("OPENBLAS_NUM_THREADS", "1", 1); /* the threads are ours; see linear.c */
+	void *lib = dlopen("libopenblas.so.0", RTLD_NOW | RTLD_LOCAL);
+	if (!lib)
+		lib = dlopen("libopenblas.so", RTLD_NOW | RTLD_LOCAL);
+	if (!lib)
+		die(EX_FAILED, "OpenBLAS cannot be opened: %s (Debian: libopenblas0)",
+			dlerror());
+	/* POSIX lets a data pointer become a function pointer; ISO C has no way to say it. */
+	*(void **)&sgemm = dlsym(lib, "cblas_sgemm");
+	char *(*config)(void), *(*core)(void);
+	*(void **)&config = dlsym(lib, "openblas_get_config");
+	*(void **)&core = dlsym(lib, "openblas_get_corename");
+	if (!sgemm || !config || !core)
+		die(EX_FAILED, "libopenblas.so.0 is not OpenBLAS: %s", dlerror());
+	const char *text = config();
+	int n = (int)strcspn(text, " "); /* "OpenBLAS 0.3.21 NO_LAPACKE ..." */
+	if (text[n])
+		n += 1 + (int)strcspn(text + n + 1, " ");
+	snprintf(blas_text, sizeof(blas_text), "%.*s %s", n, text, core());
+}
+
+void blas_open(void)
+{
+	pthread_once(&once, load);
+}
+
+const char *device_blas(void)
+{
+	blas_open();
+	return blas_text;
+}
+
+void blas_gemm(bool ta, bool tb, int64_t m, int64_t n, int64_t k, float alpha,
+	const float *a, int64_t lda, const float *b, int64_t ldb, float beta, float *c,
+	int64_t ldc)
+{
+	sgemm(ROW_MAJOR, ta ? TRANS : NO_TRANS, tb ? TRANS : NO_TRANS, (int)m, (int)n,
+		(int)k, alpha, a, (int)lda, b, (int)ldb, beta, c, (int)ldc);
+}
+
+int cpu_count(void)
+{
+	cpu_set_t set;
+	if (sched_getaffinity(0, sizeof(set), &set))
+		return 1;
+	return CPU_COUNT(&set);
+}

@@ -1,0 +1,199 @@
+/*
+ * Shared by the CPU kernels. Each file of kernels is compiled once for every instruction
+ * set (ISA is sse2, avx2 or avx512); K(name) is the name of that copy.
+ *
+ * Reductions are written with v16, sixteen lanes wide on every instruction set, and
+ * nothing contracts a*b+c: so our own kernels give the same bits on every x86-64. Only
+ * OpenBLAS differs between processors.
+ */
+#ifndef KERNELS_CPU_H
+#define KERNELS_CPU_H
+
+#include "kernels/kernels.h"
+
+#include <math.h>
+#include <string.h>
+
+#ifndef ISA
+#define ISA sse2
+#endif
+#define K_PASTE(isa, name) cpu_##isa##_##name
+#define K_EXPAND(isa, name) K_PASTE(isa, name)
+#define K(name) K_EXPAND(ISA, name)
+
+#define KERNEL_PROTOTYPE(name) kern_##name K(name);
+KERNELS(KERNEL_PROTOTYPE)
+#undef KERNEL_PROTOTYPE
+
+extern const struct kernels cpu_sse2_kernels, cpu_avx2_kernels, cpu_avx512_kernels;
+
+/* Work below which a parallel region costs more than it gives, in elements. It decides
+ * who computes, never what. */
+enum { PARALLEL_FROM = 1 << 14 };
+
+/* ---- blas.c ---------------------------------------------------------------------- */
+
+/* c[m,n] = alpha op(a) op(b) + beta c, row-major, one thread. */
+void blas_gemm(bool ta, bool tb, int64_t m, int64_t n, int64_t k, float alpha,
+	const float *a, int64_t lda, const float *b, int64_t ldb, float beta, float *c,
+	int64_t ldc);
+/* Loads OpenBLAS with the kernels for this processor, the first time. */
+void blas_open(void);
+/* The widest instruction set of this processor and of $PT_ISA: 0 sse2, 1 avx2, 2 avx512. */
+int cpu_isa(void);
+
+/* ---- vectors --------------------------------------------------------------------- */
+
+typedef float v16 __attribute__((vector_size(64), aligned(4), may_alias));
+typedef int32_t v16i __attribute__((vector_size(64), aligned(4), may_alias));
+typedef double v8d __attribute__((vector_size(64), aligned(8), may_alias));
+
+static inline v16 v16_load(const float *p)
+{
+	return *(const v16 *)p;
+}
+
+/* The last n < 16 elements, zeros behind them. */
+static inline v16 v16_load_tail(const float *p, int64_t n)
+{
+	v16 v = {0};
+	memcpy(&v, p, (size_t)n * sizeof(float));
+	return v;
+}
+
+static inline float v16_sum(v16 v)
+{
+	for (int width = 8; width; width /= 2)
+		for (int i = 0; i < width; i++)
+			v[i] += v[i + width];
+	return v[0];
+}
+
+static inline v16 v16_max(v16 a, v16 b)
+{
+	v16i keep = a > b; /* NaN in b wins, so that it is not lost */
+	return (v16)(((v16i)a & keep) | ((v16i)b & ~keep));
+}
+
+static inline float dot(const float *x, const float *y, int64_t n)
+{
+	v16 a0 = {0}, a1 = {0}, a2 = {0}, a3 = {0};
+	int64_t i = 0;
+	for (; i + 64 <= n; i += 64) {
+		a0 += v16_load(x + i) * v16_load(y + i);
+		a1 += v16_load(x + i + 16) * v16_load(y + i + 16);
+		a2 += v16_load(x + i + 32) * v16_load(y + i + 32);
+		a3 += v16_load(x + i + 48) * v16_load(y + i + 48);
+	}
+	for (; i + 16 <= n; i += 16)
+		a0 += v16_load(x + i) * v16_load(y + i);
+	if (i < n)
+		a1 += v16_load_tail(x + i, n - i) * v16_load_tail(y + i, n - i);
+	return v16_sum((a0 + a1) + (a2 + a3));
+}
+
+static inline float sum_of(const float *x, int64_t n)
+{
+	v16 a0 = {0}, a1 = {0};
+	int64_t i = 0;
+	for (; i + 32 <= n; i += 32) {
+		a0 += v16_load(x + i);
+		a1 += v16_load(x + i + 16);
+	}
+	for (; i + 16 <= n; i += 16)
+		a0 += v16_load(x + i);
+	if (i < n)
+		a1 += v16_load_tail(x + i, n - i);
+	return v16_sum(a0 + a1);
+}
+
+static inline float max_of(const float *x, int64_t n)
+{
+	v16 m = {0};
+	m -= INFINITY;
+	int64_t i = 0;
+	for (; i + 16 <= n; i += 16)
+		m = v16_max(m, v16_load(x + i));
+	float best = -INFINITY;
+	for (int l = 0; l < 16; l++)
+		best = best > m[l] ? best : m[l];
+	for (; i < n; i++)
+		best = best > x[i] ? best : x[i];
+	return best;
+}
+
+/* ---- elementary functions -----------------------------------------------------------
+ * Branch-free, so that loops over them become vector code. Coefficients: Chebyshev fits
+ * made for these intervals. Against float64, tests/test_kernels.c holds them to 2 ULP. */
+
+static inline float as_float(int32_t bits)
+{
+	float f;
+	memcpy(&f, &bits, sizeof(f));
+	return f;
+}
+
+static inline int32_t as_bits(float f)
+{
+	int32_t bits;
+	memcpy(&bits, &f, sizeof(bits));
+	return bits;
+}
+
+/* e^x; 0 below -87.33 (where floats lose bits), infinity above 88.37. */
+static inline float exp_f(float x)
+{
+	const float magic = 0x1.8p23f; /* adding it rounds to a whole number */
+	float t = x * 1.44269504088896341f + magic;
+	float n = t - magic;
+	float r = x - n * 0.693359375f;
+	r = r - n * -2.12194440e-4f;
+	float q = 1.9890980869750327e-4f;
+	q = q * r + 1.3933641031986701e-3f;
+	q = q * r + 8.333310934448869e-3f;
+	q = q * r + 4.166646500604005e-2f;
+	q = q * r + 1.6666666681614256e-1f;
+	q = q * r + 5.0000000134577273e-1f;
+	float e = q * (r * r) + r + 1.0f;
+	int32_t exponent = (int32_t)((uint32_t)(as_bits(t) - as_bits(magic) + 127) << 23);
+	e = e * as_float(exponent);
+	e = x < -87.33f ? 0.0f : e;
+	return x > 88.37f ? INFINITY : e;
+}
+
+/* 1 / (1 + e^-x) */
+static inline float sigmoid_f(float x)
+{
+	return 1.0f / (1.0f + exp_f(-x));
+}
+
+/* The normal distribution function, (1 + erf(x / sqrt 2)) / 2. */
+static inline float normal_cdf_f(float x)
+{
+	float t = x * 0.70710678118654752f;
+	float a = t < 0 ? -t : t, s = t * t;
+	float p = -9.667044571486996e-6f;
+	p = p * s + 1.1265950929006e-4f;
+	p = p * s + -8.484080405535107e-4f;
+	p = p * s + 5.221031807858023e-3f;
+	p = p * s + -2.6865430727670243e-2f;
+	p = p * s + 1.1283782495236845e-1f;
+	p = p * s + -3.761263846802871e-1f;
+	p = p * s + 1.1283791670615435f;
+	float near = 0.5f + 0.5f * (p * t);
+	float c = a < 4.0f ? a : 4.0f;
+	float g = -1.6371514145936436e-6f;
+	g = g * c + 4.605804268918978e-5f;
+	g = g * c + -5.968056256607798e-4f;
+	g = g * c + 4.759596293266265e-3f;
+	g = g * c + -2.6421136005663898e-2f;
+	g = g * c + 1.1008008294882024e-1f;
+	g = g * c + 6.31826051559163e-1f;
+	g = g * c + 1.130233434841994f;
+	g = g * c + -3.2013804974969774e-4f;
+	float tail = a < 4.0f ? 0.5f * exp_f(-g) : 0.0f; /* erfc(a) / 2 */
+	float far = x < 0 ? tail : 1.0f - tail;
+	return a < 1.0f ? near : far;
+}
+
+#endif

@@ -1,0 +1,109 @@
+/*
+ * Matrix products. A product is cut into tiles by its shape alone, and each tile is one
+ * single-threaded OpenBLAS call: threads share tiles out, so their number changes no bit
+ * (OpenBLAS's own threading does: its AVX2 kernels round differently when a product is
+ * split).
+ */
+#include "kernels/cpu/cpu.h"
+
+enum { TILE = 512, TILE_MIN = 64, TILES_WANTED = 8 };
+
+struct tiles {
+	int64_t rows, cols; /* of one tile */
+	int64_t n_down, n_across;
+};
+
+static struct tiles tiles_of(int64_t rows, int64_t cols)
+{
+	int64_t down = ceil_div(rows, TILE), across = ceil_div(cols, TILE);
+	while (down * across < TILES_WANTED) {
+		bool tall = rows / down >= cols / across;
+		if ((tall ? rows / down : cols / across) < 2 * TILE_MIN)
+			break;
+		*(tall ? &down : &across) *= 2;
+	}
+	struct tiles t;
+	t.rows = round_up(ceil_div(rows, down), 16);
+	t.cols = round_up(ceil_div(cols, across), 16);
+	t.n_down = ceil_div(rows, t.rows);
+	t.n_across = ceil_div(cols, t.cols);
+	return t;
+}
+
+/* c[m,n] = op(a) op(b) (+ c), with op(a) [m,k]; bias is added to each row of c. */
+static void product(bool ta, bool tb, struct mat c, const float *a, int64_t lda,
+	const float *b, int64_t ldb, int64_t k, bool add, const float *bias)
+{
+	struct tiles t = tiles_of(c.rows, c.cols);
+	blas_open();
+#pragma omp parallel for schedule(dynamic, 1) if (t.n_down * t.n_across > 1)
+	for (int64_t i = 0; i < t.n_down * t.n_across; i++) {
+		int64_t r = i % t.n_down * t.rows, s = i / t.n_down * t.cols;
+		int64_t m = min64(t.rows, c.rows - r), n = min64(t.cols, c.cols - s);
+		float *out = (float *)c.p + r * c.cols + s;
+		blas_gemm(ta, tb, m, n, k, 1, ta ? a + r : a + r * lda, lda,
+			tb ? b + s * ldb : b + s, ldb, add ? 1 : 0, out, c.cols);
+		for (int64_t y = 0; bias && y < m; y++)
+			for (int64_t x = 0; x < n; x++)
+				out[y * c.cols + x] += bias[s + x];
+	}
+}
+
+void K(linear_fwd)(
+	struct device *d, struct mat y, struct mat x, struct mat w, struct mat bias)
+{
+	(void)d;
+	BUG_ON(y.rows != x.rows || y.cols != w.rows || x.cols != w.cols);
+	product(false, true, y, x.p, x.cols, w.p, w.cols, x.cols, false, bias.p);
+}
+
+void K(linear_bwd_x)(
+	struct device *d, struct mat dx, struct mat dy, struct mat w, bool add)
+{
+	(void)d;
+	BUG_ON(dx.rows != dy.rows || dx.cols != w.cols || dy.cols != w.rows);
+	product(false, false, dx, dy.p, dy.cols, w.p, w.cols, dy.cols, add, NULL);
+}
+
+void K(linear_bwd_w)(
+	struct device *d, struct mat dw, struct mat dy, struct mat x, bool add)
+{
+	(void)d;
+	BUG_ON(dw.rows != dy.cols || dw.cols != x.cols || dy.rows != x.rows);
+	product(true, false, dw, dy.p, dy.cols, x.p, x.cols, dy.rows, add, NULL);
+}
+
+void K(bias_fwd)(struct device *d, struct mat y, struct mat bias)
+{
+	(void)d;
+	BUG_ON(bias.cols != y.cols);
+	const float *b = bias.p;
+#pragma omp parallel for if (mat_size(y) > PARALLEL_FROM)
+	for (int64_t i = 0; i < y.rows; i++) {
+		float *out = (float *)y.p + i * y.cols;
+		for (int64_t j = 0; j < y.cols; j++)
+			out[j] += b[j];
+	}
+}
+
+void K(bias_bwd)(struct device *d, struct mat db, struct mat dy)
+{
+	enum { COLS = 64, ROWS = 64 };
+	(void)d;
+	BUG_ON(db.cols != dy.cols);
+#pragma omp parallel for if (mat_size(dy) > PARALLEL_FROM)
+	for (int64_t c = 0; c < dy.cols; c += COLS) {
+		int64_t n = min64(COLS, dy.cols - c);
+		float total[COLS] = {0};
+		for (int64_t r = 0; r < dy.rows; r += ROWS) {
+			float part[COLS] = {0};
+			for (int64_t i = r; i < min64(r + ROWS, dy.rows); i++)
+				for (int64_t j = 0; j < n; j++)
+					part[j] += ((
+						const float *)dy.p)[i * dy.cols + c + j];
+			for (int64_t j = 0; j < n; j++)
+				total[j] += part[j];
+		}
+		memcpy((float *)db.p + c, total, (size_t)n * sizeof(float));
+	}
+}

@@ -1,0 +1,117 @@
+/* LayerNorm and RMSNorm, forward beside backward. */
+#include "kernels/cpu/cpu.h"
+
+static void stats_of(enum norm_kind kind, const float *x, int64_t n, float eps,
+	float *mean, float *rstd)
+{
+	*mean = 0;
+	float square;
+	if (kind == NORM_LAYER) {
+		*mean = sum_of(x, n) / (float)n;
+		v16 s = {0};
+		int64_t i = 0;
+		for (; i + 16 <= n; i += 16) {
+			v16 c = v16_load(x + i) - *mean;
+			s += c * c;
+		}
+		square = v16_sum(s);
+		for (; i < n; i++)
+			square += (x[i] - *mean) * (x[i] - *mean);
+	} else {
+		square = dot(x, x, n);
+	}
+	*rstd = 1.0f / sqrtf(square / (float)n + eps);
+}
+
+void K(norm_fwd)(struct device *d, enum norm_kind kind, struct mat y, struct mat stats,
+	struct mat x, struct mat gamma, struct mat beta, float eps)
+{
+	(void)d;
+	BUG_ON(stats.cols != x.rows || gamma.cols != x.cols);
+	const float *g = gamma.p, *b = beta.p;
+#pragma omp parallel for if (mat_size(x) > PARALLEL_FROM)
+	for (int64_t i = 0; i < x.rows; i++) {
+		const float *in = (const float *)x.p + i * x.cols;
+		float *out = (float *)y.p + i * x.cols;
+		float mean, rstd;
+		stats_of(kind, in, x.cols, eps, &mean, &rstd);
+		((float *)stats.p)[i] = mean;
+		((float *)stats.p)[x.rows + i] = rstd;
+		if (b)
+			for (int64_t j = 0; j < x.cols; j++)
+				out[j] = (in[j] - mean) * rstd * g[j] + b[j];
+		else
+			for (int64_t j = 0; j < x.cols; j++)
+				out[j] = (in[j] - mean) * rstd * g[j];
+	}
+}
+
+/*
+ * With h = (x - mean) rstd and e = dy gamma:
+ * LayerNorm dx = rstd (e - mean(e) - h mean(e h)); RMSNorm has no mean(e).
+ */
+void K(norm_bwd_x)(struct device *d, enum norm_kind kind, struct mat dx, struct mat dy,
+	struct mat x, struct mat stats, struct mat gamma)
+{
+	(void)d;
+	const float *g = gamma.p;
+	int64_t n = x.cols;
+#pragma omp parallel for if (mat_size(x) > PARALLEL_FROM)
+	for (int64_t i = 0; i < x.rows; i++) {
+		const float *in = (const float *)x.p + i * n,
+			    *up = (const float *)dy.p + i * n;
+		float *out = (float *)dx.p + i * n;
+		float mean = ((const float *)stats.p)[i];
+		float rstd = ((const float *)stats.p)[x.rows + i];
+		v16 sum_e = {0}, sum_eh = {0};
+		for (int64_t j = 0; j < n; j += 16) {
+			int64_t w = min64(16, n - j);
+			bool full = w == 16;
+			v16 a = full ? v16_load(in + j) : v16_load_tail(in + j, w);
+			v16 u = full ? v16_load(up + j) : v16_load_tail(up + j, w);
+			v16 s = full ? v16_load(g + j) : v16_load_tail(g + j, w);
+			v16 e = u * s;
+			sum_e += e;
+			sum_eh += e * ((a - mean) * rstd);
+		}
+		float mean_e = kind == NORM_LAYER ? v16_sum(sum_e) / (float)n : 0;
+		float mean_eh = v16_sum(sum_eh) / (float)n;
+		for (int64_t j = 0; j < n; j++) {
+			float h = (in[j] - mean) * rstd;
+			out[j] += rstd * (up[j] * g[j] - mean_e - h * mean_eh);
+		}
+	}
+}
+
+void K(norm_bwd_w)(struct device *d, enum norm_kind kind, struct mat dgamma,
+	struct mat dbeta, struct mat dy, struct mat x, struct mat stats, int64_t first,
+	int64_t rows)
+{
+	enum { COLS = 64, ROWS = 64 };
+	(void)d, (void)kind;
+	const float *mean = stats.p, *rstd = mean + x.rows;
+#pragma omp parallel for if (rows * x.cols > PARALLEL_FROM)
+	for (int64_t c = 0; c < x.cols; c += COLS) {
+		int64_t n = min64(COLS, x.cols - c);
+		float total_g[COLS] = {0}, total_b[COLS] = {0};
+		for (int64_t r = first; r < first + rows; r += ROWS) {
+			float part_g[COLS] = {0}, part_b[COLS] = {0};
+			for (int64_t i = r; i < min64(r + ROWS, first + rows); i++) {
+				const float *in = (const float *)x.p + i * x.cols + c;
+				const float *up = (const float *)dy.p + i * x.cols + c;
+				for (int64_t j = 0; j < n; j++) {
+					part_g[j] +=
+						up[j] * ((in[j] - mean[i]) * rstd[i]);
+					part_b[j] += up[j];
+				}
+			}
+			for (int64_t j = 0; j < n; j++) {
+				total_g[j] += part_g[j];
+				total_b[j] += part_b[j];
+			}
+		}
+		memcpy((float *)dgamma.p + c, total_g, (size_t)n * sizeof(float));
+		if (dbeta.p)
+			memcpy((float *)dbeta.p + c, total_b, (size_t)n * sizeof(float));
+	}
+}

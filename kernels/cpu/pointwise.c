@@ -1,0 +1,185 @@
+/* Element by element: activations, residual sums, dropout, rotary positions, embeddings. */
+#include "kernels/cpu/cpu.h"
+
+/* ---- activations ----------------------------------------------------------------- */
+
+/* GELU (Hendrycks, Gimpel 2016) in its tanh form is x sigmoid(2u), because
+ * (1 + tanh u) / 2 = sigmoid(2u). */
+static inline float gelu_tanh_u2(float x)
+{
+	return 1.5957691216057308f * (x + 0.044715f * (x * x * x));
+}
+
+static void act_row(
+	enum act_kind kind, float *y, const float *a, const float *b, int64_t n)
+{
+	switch (kind) {
+	case ACT_GELU_TANH:
+		for (int64_t j = 0; j < n; j++)
+			y[j] = a[j] * sigmoid_f(gelu_tanh_u2(a[j]));
+		break;
+	case ACT_GELU:
+		for (int64_t j = 0; j < n; j++)
+			y[j] = a[j] * normal_cdf_f(a[j]);
+		break;
+	case ACT_SWIGLU:
+		for (int64_t j = 0; j < n; j++)
+			y[j] = a[j] * sigmoid_f(a[j]) * b[j];
+		break;
+	}
+}
+
+void K(act_fwd)(
+	struct device *d, enum act_kind kind, struct mat y, struct mat a, struct mat b)
+{
+	(void)d;
+	int64_t n = y.cols;
+#pragma omp parallel for if (mat_size(y) > PARALLEL_FROM)
+	for (int64_t i = 0; i < y.rows; i++)
+		act_row(kind, (float *)y.p + i * n, (const float *)a.p + i * n,
+			b.p ? (const float *)b.p + i * n : NULL, n);
+}
+
+static void act_bwd_row(enum act_kind kind, float *da, float *db, const float *dy,
+	const float *a, const float *b, int64_t n)
+{
+	switch (kind) {
+	case ACT_GELU_TANH:
+		for (int64_t j = 0; j < n; j++) {
+			float x = a[j], s = sigmoid_f(gelu_tanh_u2(x));
+			float du2 = 1.5957691216057308f * (1.0f + 0.134145f * (x * x));
+			da[j] = dy[j] * (s + x * (s * (1.0f - s)) * du2);
+		}
+		break;
+	case ACT_GELU:
+		for (int64_t j = 0; j < n; j++) {
+			float x = a[j];
+			float density = 0.39894228040143268f * exp_f(-0.5f * (x * x));
+			da[j] = dy[j] * (normal_cdf_f(x) + x * density);
+		}
+		break;
+	case ACT_SWIGLU:
+		for (int64_t j = 0; j < n; j++) {
+			float x = a[j], s = sigmoid_f(x), up = dy[j];
+			db[j] = up * (x * s);
+			da[j] = up * b[j] * (s + x * (s * (1.0f - s)));
+		}
+		break;
+	}
+}
+
+void K(act_bwd)(struct device *d, enum act_kind kind, struct mat da, struct mat db,
+	struct mat dy, struct mat a, struct mat b)
+{
+	(void)d;
+	int64_t n = dy.cols;
+#pragma omp parallel for if (mat_size(dy) > PARALLEL_FROM)
+	for (int64_t i = 0; i < dy.rows; i++)
+		act_bwd_row(kind, (float *)da.p + i * n,
+			db.p ? (float *)db.p + i * n : NULL, (const float *)dy.p + i * n,
+			(const float *)a.p + i * n,
+			b.p ? (const float *)b.p + i * n : NULL, n);
+}
+
+void K(add)(struct device *d, struct mat y, struct mat a, struct mat b)
+{
+	(void)d;
+	int64_t n = mat_size(y);
+	float *out = y.p;
+	const float *p = a.p, *q = b.p;
+#pragma omp parallel for simd if (n > PARALLEL_FROM)
+	for (int64_t i = 0; i < n; i++)
+		out[i] = p[i] + q[i];
+}
+
+/* ---- dropout --------------------------------------------------------------------- */
+
+void K(dropout)(struct device *d, struct mat y, struct mat x, const struct dropout *o)
+{
+	(void)d;
+	float keep = 1.0f / (1.0f - o->p);
+#pragma omp parallel for if (mat_size(x) > PARALLEL_FROM)
+	for (int64_t i = 0; i < x.rows; i++) {
+		const float *in = (const float *)x.p + i * x.cols;
+		float *out = (float *)y.p + i * x.cols;
+		uint32_t sample = (uint32_t)(o->first_sample + i / o->seq_rows);
+		for (int64_t j = 0; j < x.cols;) {
+			int64_t col = o->first_col + j;
+			struct philox_block r = philox(o->key, (uint32_t)(col >> 2),
+				(uint32_t)o->pos[i], sample, o->step);
+			for (int l = (int)(col & 3); l < 4 && j < x.cols; l++, j++)
+				out[j] = philox_uniform(r.x[l]) < o->p ? 0 : in[j] * keep;
+		}
+	}
+}
+
+/* ---- rotary positions ------------------------------------------------------------ */
+
+void K(rope)(struct device *d, struct mat x, int64_t dim, struct mat rope,
+	const int32_t *pos, float sign)
+{
+	(void)d;
+	int64_t half = dim / 2;
+	BUG_ON(x.cols % dim || rope.cols != dim);
+#pragma omp parallel for if (mat_size(x) > PARALLEL_FROM)
+	for (int64_t i = 0; i < x.rows; i++) {
+		const float *cosine = (const float *)rope.p + pos[i] * dim;
+		const float *sine = cosine + half;
+		for (int64_t h = 0; h < x.cols; h += dim) {
+			float *a = (float *)x.p + i * x.cols + h, *b = a + half;
+			for (int64_t j = 0; j < half; j++) {
+				float u = a[j], v = b[j], s = sign * sine[j];
+				a[j] = u * cosine[j] - v * s;
+				b[j] = v * cosine[j] + u * s;
+			}
+		}
+	}
+}
+
+/* ---- embeddings ------------------------------------------------------------------ */
+
+void K(embed_fwd)(struct device *d, struct mat y, struct mat w, const int32_t *ids,
+	int64_t first, bool add)
+{
+	(void)d;
+	BUG_ON(y.cols != w.cols);
+	int64_t n = y.cols;
+#pragma omp parallel for if (mat_size(y) > PARALLEL_FROM)
+	for (int64_t i = 0; i < y.rows; i++) {
+		int64_t id = ids[i] - first;
+		bool here = id >= 0 && id < w.rows;
+		float *out = (float *)y.p + i * n;
+		const float *in = (const float *)w.p + (here ? id : 0) * n;
+		if (!here && !add)
+			memset(out, 0, (size_t)n * sizeof(float));
+		else if (here && !add)
+			memcpy(out, in, (size_t)n * sizeof(float));
+		else if (here)
+			for (int64_t j = 0; j < n; j++)
+				out[j] += in[j];
+	}
+}
+
+/* Threads take columns, so each sum runs over the rows in their order. */
+void K(embed_bwd)(
+	struct device *d, struct mat dw, struct mat dy, const int32_t *ids, int64_t first)
+{
+	enum { COLS = 64 };
+	(void)d;
+#pragma omp parallel for if (mat_size(dw) > PARALLEL_FROM)
+	for (int64_t r = 0; r < dw.rows; r++)
+		memset((float *)dw.p + r * dw.cols, 0, (size_t)dw.cols * sizeof(float));
+#pragma omp parallel for if (mat_size(dy) > PARALLEL_FROM)
+	for (int64_t c = 0; c < dy.cols; c += COLS) {
+		int64_t n = min64(COLS, dy.cols - c);
+		for (int64_t i = 0; i < dy.rows; i++) {
+			int64_t id = ids[i] - first;
+			if (id < 0 || id >= dw.rows)
+				continue;
+			float *out = (float *)dw.p + id * dw.cols + c;
+			const float *in = (const float *)dy.p + i * dy.cols + c;
+			for (int64_t j = 0; j < n; j++)
+				out[j] += in[j];
+		}
+	}
+}

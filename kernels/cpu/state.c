@@ -1,0 +1,89 @@
+/* What is done to parameters, gradients and optimizer state. */
+#include "kernels/cpu/cpu.h"
+
+void K(adamw)(struct device *d, float *p, float *m, float *v, const float *g, int64_t n,
+	const struct adamw *o)
+{
+	(void)d;
+	const struct adamw a = *o;
+	float shrink = 1.0f - a.lr * a.decay, rate = a.lr / a.correct1;
+	float root = 1.0f / sqrtf(a.correct2);
+#pragma omp parallel for simd if (n > PARALLEL_FROM)
+	for (int64_t i = 0; i < n; i++) {
+		float grad = g[i] * a.grad_scale;
+		float m1 = a.beta1 * m[i] + (1.0f - a.beta1) * grad;
+		float v1 = a.beta2 * v[i] + (1.0f - a.beta2) * (grad * grad);
+		m[i] = m1;
+		v[i] = v1;
+		p[i] = p[i] * shrink - rate * (m1 / (sqrtf(v1) * root + a.eps));
+	}
+}
+
+void K(row_sumsq)(struct device *d, double *out, struct mat x)
+{
+	(void)d;
+#pragma omp parallel for if (mat_size(x) > PARALLEL_FROM)
+	for (int64_t i = 0; i < x.rows; i++) {
+		const float *row = (const float *)x.p + i * x.cols;
+		double lane[16] = {0};
+		int64_t j = 0;
+		for (; j + 16 <= x.cols; j += 16)
+			for (int l = 0; l < 16; l++)
+				lane[l] += (double)row[j + l] * (double)row[j + l];
+		for (int l = 0; j + l < x.cols; l++)
+			lane[l] += (double)row[j + l] * (double)row[j + l];
+		for (int width = 8; width; width /= 2)
+			for (int l = 0; l < width; l++)
+				lane[l] += lane[l + width];
+		out[i] = lane[0];
+	}
+}
+
+void K(exact_sum)(struct device *d, struct exact *x, const float *v, int64_t n)
+{
+	(void)d;
+	for (int64_t i = 0; i < n; i++)
+		exact_add(x, (double)v[i]);
+	exact_normalize(x);
+}
+
+void K(zero)(struct device *d, struct mat x)
+{
+	(void)d;
+	int64_t n = mat_size(x);
+#pragma omp parallel for if (n > PARALLEL_FROM)
+	for (int64_t i = 0; i < n; i += PARALLEL_FROM)
+		memset((float *)x.p + i, 0,
+			(size_t)min64(PARALLEL_FROM, n - i) * sizeof(float));
+}
+
+void K(copy)(struct device *d, struct mat to, struct mat from)
+{
+	(void)d;
+	BUG_ON(mat_size(to) != mat_size(from));
+	memcpy(to.p, from.p, (size_t)mat_size(to) * sizeof(float));
+}
+
+int64_t K(find_bad)(struct device *d, struct mat x)
+{
+	(void)d;
+	const float *p = x.p;
+	int64_t n = mat_size(x);
+	for (int64_t i = 0; i < n; i++)
+		if (!isfinite(p[i]))
+			return i;
+	return -1;
+}
+
+uint64_t K(hash)(struct device *d, const float *x, int64_t n, uint64_t key, int64_t first)
+{
+	(void)d;
+	uint64_t total = 0;
+#pragma omp parallel for reduction(+ : total) if (n > PARALLEL_FROM)
+	for (int64_t i = 0; i < n; i++) {
+		uint64_t at = (uint64_t)(first + i) * 0x9e3779b97f4a7c15u + key;
+		total += hash_mix(
+			at ^ (uint64_t)(uint32_t)as_bits(x[i]) * 0xd6e8feb86659fd93u);
+	}
+	return total;
+}

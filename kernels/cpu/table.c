@@ -1,0 +1,7 @@
+/* The table of one instruction set. */
+#include "kernels/cpu/cpu.h"
+
+#define STRING(x) #x
+#define NAME(isa) "cpu " STRING(isa)
+#define KERNEL_ENTRY(name) .name = K(name),
+const struct kernels K(kernels) = {.name = NAME(ISA), KERNELS(KERNEL_ENTRY)};

@@ -1,0 +1,229 @@
+/*
+ * kernels: every piece of arithmetic, declared once, and one table of them a device.
+ *
+ * A kernel is a pure function of its arguments: no state, no communication, no
+ * parallelism strategy. Its result does not depend on the number of threads. Sums inside
+ * a kernel run in an order that its shapes alone fix; nothing is summed with atomics.
+ * Nothing here knows what a layer is; the layers are libcore/model.
+ *
+ * Shapes are written [rows, cols], row-major and dense. Pointers are borrowed.
+ */
+#ifndef KERNELS_H
+#define KERNELS_H
+
+#include "base/base.h"
+
+enum dtype { DT_F32 };
+
+/* A dense matrix somewhere in the device's memory. */
+struct mat {
+	void *p;
+	int64_t rows, cols;
+	enum dtype type;
+};
+
+static inline struct mat mat(void *p, int64_t rows, int64_t cols)
+{
+	return (struct mat){p, rows, cols, DT_F32};
+}
+
+/* Rows [first, first + rows) of m. */
+static inline struct mat mat_rows(struct mat m, int64_t first, int64_t rows)
+{
+	return (struct mat){(float *)m.p + first * m.cols, rows, m.cols, m.type};
+}
+
+static inline int64_t mat_size(struct mat m)
+{
+	return m.rows * m.cols;
+}
+
+struct kernels;
+
+/* Where kernels run. One a rank; the planning device counts in it what would be done. */
+struct device {
+	const struct kernels *k;
+	int threads;
+	double flops;	       /* counted by the planning device only */
+	struct arena *scratch; /* kernels take temporary memory here and give it back */
+};
+
+enum norm_kind { NORM_LAYER, NORM_RMS };
+enum act_kind { ACT_GELU_TANH, ACT_GELU, ACT_SWIGLU };
+
+/* One use of dropout. The mask at (sample, position, channel) is a function of these and
+ * the key alone; rows are [sequence][position]. */
+struct dropout {
+	struct philox_key key;
+	float p; /* probability of dropping; 0: off */
+	uint32_t step;
+	int64_t first_sample; /* of the step, over the whole batch */
+	const int32_t *pos;   /* position of each row in its sequence */
+	int64_t seq_rows;     /* rows of one sequence */
+	int64_t first_col; /* of the whole tensor, where this is a slice of its columns */
+};
+
+/*
+ * One block of attention: the queries of a chunk against the keys and values of a chunk.
+ * A chunk of a sequence is two runs of consecutive positions (zigzag), of equal length.
+ * q, o: [batch * q_rows, heads * dim]; k, v: [batch * k_rows, kv_heads * dim]; max and
+ * sum, the state of the running softmax: [batch, heads, q_rows]. Query head h reads
+ * key/value head h / (heads / kv_heads). Causal, by position.
+ */
+struct attn {
+	int64_t batch, heads, kv_heads, dim;
+	int64_t q_rows, k_rows;
+	int64_t q_first[2], k_first[2]; /* first position of each run */
+	float scale;
+	struct dropout drop; /* on probabilities; pos and seq_rows unused */
+	int64_t first_head;  /* of the whole model, for the dropout mask */
+};
+
+struct adamw {
+	float lr, beta1, beta2, eps, decay;
+	float grad_scale;	  /* clipping */
+	float correct1, correct2; /* 1 - beta^step */
+};
+
+/* ---- the kernels ----------------------------------------------------------------- */
+
+/* y[i] = w[ids[i] - first], or 0 when that is not a row of w; added to y if `add`. */
+typedef void kern_embed_fwd(struct device *, struct mat y, struct mat w,
+	const int32_t *ids, int64_t first, bool add);
+/* dw = 0, then dw[ids[i] - first] += dy[i] for i ascending. */
+typedef void kern_embed_bwd(
+	struct device *, struct mat dw, struct mat dy, const int32_t *ids, int64_t first);
+
+/* y[n,out] = x[n,in] w[out,in]^T + bias[out]; bias.p may be NULL. */
+typedef void kern_linear_fwd(
+	struct device *, struct mat y, struct mat x, struct mat w, struct mat bias);
+/* dx[n,in] = dy[n,out] w[out,in]; added to dx if `add`. */
+typedef void kern_linear_bwd_x(
+	struct device *, struct mat dx, struct mat dy, struct mat w, bool add);
+/* dw[out,in] = dy[n,out]^T x[n,in]; added to dw if `add`. */
+typedef void kern_linear_bwd_w(
+	struct device *, struct mat dw, struct mat dy, struct mat x, bool add);
+/* y[i] += bias */
+typedef void kern_bias_fwd(struct device *, struct mat y, struct mat bias);
+/* db[1,out] = sum of the rows of dy, from the first to the last in blocks of 64 rows */
+typedef void kern_bias_bwd(struct device *, struct mat db, struct mat dy);
+
+/*
+ * LayerNorm (Ba, Kiros, Hinton 2016): y = (x - mean) rstd gamma + beta.
+ * RMSNorm (Zhang, Sennrich 2019): y = x rstd gamma, rstd = 1/sqrt(mean(x^2) + eps).
+ * beta.p may be NULL. stats[2, n] keeps mean and rstd for the backward.
+ */
+typedef void kern_norm_fwd(struct device *, enum norm_kind, struct mat y,
+	struct mat stats, struct mat x, struct mat gamma, struct mat beta, float eps);
+/* dx += the gradient of x */
+typedef void kern_norm_bwd_x(struct device *, enum norm_kind, struct mat dx,
+	struct mat dy, struct mat x, struct mat stats, struct mat gamma);
+/* dgamma = , dbeta = (if there is one): sums over rows [first, first + rows) of x */
+typedef void kern_norm_bwd_w(struct device *, enum norm_kind, struct mat dgamma,
+	struct mat dbeta, struct mat dy, struct mat x, struct mat stats, int64_t first,
+	int64_t rows);
+
+/* Turns pairs (j, j + dim/2) of each head by the angle of (position, j); rope[T, dim]
+ * holds cosines, then sines. `sign` -1 turns back, which is the backward. */
+typedef void kern_rope(struct device *, struct mat x, int64_t dim, struct mat rope,
+	const int32_t *pos, float sign);
+
+/*
+ * Blocked online-softmax attention (Dao et al. 2022; Milakov, Gimelshein 2018), over the
+ * chunks that a ring brings: `begin` with the first, `end` with the last, after which o is
+ * the output and max the log-sum-exp. Key blocks are taken in ascending order.
+ */
+typedef void kern_attn_fwd(struct device *, const struct attn *, struct mat o, float *max,
+	float *sum, struct mat q, struct mat k, struct mat v, bool begin, bool end);
+/* dq, dk, dv += the part of this pair of chunks. lse is the forward's `max`; delta[batch,
+ * heads, q_rows] is scratch, filled when `begin`. */
+typedef void kern_attn_bwd(struct device *, const struct attn *, struct mat dq,
+	struct mat dk, struct mat dv, float *delta, struct mat dout, struct mat o,
+	const float *lse, struct mat q, struct mat k, struct mat v, bool begin);
+
+/* y = gelu(a), or for SwiGLU (Shazeer 2020) y = silu(a) b. */
+typedef void kern_act_fwd(
+	struct device *, enum act_kind, struct mat y, struct mat a, struct mat b);
+/* da, db = ; db.p is NULL for GELU. da may be dy. */
+typedef void kern_act_bwd(struct device *, enum act_kind, struct mat da, struct mat db,
+	struct mat dy, struct mat a, struct mat b);
+
+/* y = a + b; y may be either. */
+typedef void kern_add(struct device *, struct mat y, struct mat a, struct mat b);
+/* y = x mask / (1 - p); y may be x. Its own backward. */
+typedef void kern_dropout(
+	struct device *, struct mat y, struct mat x, const struct dropout *);
+
+/*
+ * Cross-entropy over one slice of the vocabulary, columns [first, first + cols) of which
+ * those below `vocab` are real. max, sum, target: a float a row: the largest logit, the
+ * sum of exp(logit - max), the logit of the row's target or -infinity when it is not here.
+ */
+typedef void kern_xent_stats(struct device *, float *max, float *sum, float *target,
+	struct mat logits, const int32_t *targets, int64_t first, int64_t vocab);
+/* Joins the stats of n_slices slices, [slice][row] each, by the canonical tree:
+ * lse[row], loss[row] = lse - target. */
+typedef void kern_xent_join(struct device *, float *lse, float *loss, const float *max,
+	const float *sum, const float *target, int64_t n_slices, int64_t rows);
+/* logits = scale (softmax - onehot), in place */
+typedef void kern_xent_bwd(struct device *, struct mat logits, const float *lse,
+	const int32_t *targets, int64_t first, int64_t vocab, float scale);
+
+/* AdamW (Loshchilov, Hutter 2019), decoupled decay, in the order PyTorch has it. */
+typedef void kern_adamw(struct device *, float *p, float *m, float *v, const float *g,
+	int64_t n, const struct adamw *);
+/* out[i] = sum of squares of row i, in double */
+typedef void kern_row_sumsq(struct device *, double *out, struct mat x);
+/* x += the sum of v[0..n), exactly. On the host; waits for the device. */
+typedef void kern_exact_sum(struct device *, struct exact *x, const float *v, int64_t n);
+typedef void kern_zero(struct device *, struct mat x);
+typedef void kern_copy(struct device *, struct mat to, struct mat from);
+/* Index of the first element that is not finite, or -1. */
+typedef int64_t kern_find_bad(struct device *, struct mat x);
+/* Sum over elements of a hash of (key, first + index, bits): equal for any division of a
+ * tensor into parts. */
+typedef uint64_t kern_hash(
+	struct device *, const float *x, int64_t n, uint64_t key, int64_t first);
+
+/* Inference: a row's result does not depend on how many rows are given at once, so that
+ * decoding with a cache gives the bits of decoding without. y as linear_fwd. */
+typedef void kern_linear_row(
+	struct device *, struct mat y, struct mat x, struct mat w, struct mat bias);
+/* Row i of q [rows, heads * dim] is at position first + i and attends to the positions up
+ * to its own of k, v [.., kv_heads * dim]. */
+typedef void kern_attn_row(struct device *, struct mat o, struct mat q, struct mat k,
+	struct mat v, int64_t heads, int64_t kv_heads, int64_t dim, int64_t first,
+	float scale);
+
+/* The one list: the table of a device, its prototypes and the tests are made from it. */
+/* clang-format off */
+#define KERNELS(X) \
+	X(embed_fwd) X(embed_bwd) \
+	X(linear_fwd) X(linear_bwd_x) X(linear_bwd_w) X(bias_fwd) X(bias_bwd) \
+	X(norm_fwd) X(norm_bwd_x) X(norm_bwd_w) \
+	X(rope) X(attn_fwd) X(attn_bwd) \
+	X(act_fwd) X(act_bwd) X(add) X(dropout) \
+	X(xent_stats) X(xent_join) X(xent_bwd) \
+	X(adamw) X(row_sumsq) X(exact_sum) X(zero) X(copy) X(find_bad) X(hash) \
+	X(linear_row) X(attn_row)
+/* clang-format on */
+
+#define KERNEL_FIELD(name) kern_##name *name;
+struct kernels {
+	const char *name; /* "cpu avx512", ... */
+	KERNELS(KERNEL_FIELD)
+};
+#undef KERNEL_FIELD
+
+/* ---- devices --------------------------------------------------------------------- */
+
+/* The CPU, with the widest instructions that it and $PT_ISA (sse2, avx2, avx512) allow.
+ * The first matrix product opens OpenBLAS. threads 0: all this process may use. */
+void device_cpu(struct device *d, int threads);
+/* Counts FLOPs and touches nothing: pointers may be addresses of nothing. */
+void device_plan(struct device *d);
+/* "OpenBLAS 0.3.21 SkylakeX": part of what fixes the bits. Opens it. */
+const char *device_blas(void);
+int cpu_count(void); /* that this process may use */
+
+#endif
