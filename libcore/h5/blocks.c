@@ -1,0 +1,138 @@
+/* Large datasets with a checksum a block, whose bytes do not pass through HDF5. */
+#include "h5/impl.h"
+
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+
+enum { BLOCK_BYTES = 1 << 20 };
+
+static int checksum_path(const struct h5_blocks *b, char path[static 160])
+{
+	return snprintf(path, 160, "/xxh3%s", b->path) < 160 ? 0 : -1;
+}
+
+static const struct h5_field block_fields[] = {
+	{"block_rows", H5_I64, offsetof(struct h5_blocks, block_rows), false,
+		"rows of the dataset under one checksum"},
+	{0},
+};
+
+static void shape_blocks(struct h5_blocks *b, int ndim, const int64_t *dims)
+{
+	b->rows = ndim ? dims[0] : 1;
+	b->row_bytes = (int64_t)h5_type_bytes(b->type);
+	for (int i = 1; i < ndim; i++)
+		b->row_bytes *= dims[i];
+}
+
+static void count_blocks(struct h5_blocks *b)
+{
+	b->n_blocks = ceil_div(b->rows, b->block_rows);
+	b->xxh3 = xcalloc((size_t)b->n_blocks, sizeof(*b->xxh3));
+}
+
+int h5_blocks_reserve(struct h5 *f, const char *path, enum h5_type t, int ndim,
+	const int64_t *dims, struct h5_blocks *b, struct err *e)
+{
+	hsize_t n[H5_MAX_DIMS];
+	*b = (struct h5_blocks){.type = t, .offset = -1};
+	snprintf(b->path, sizeof(b->path), "%s", path);
+	shape_blocks(b, ndim, dims);
+	b->block_rows = max64(1, BLOCK_BYTES / max64(1, b->row_bytes));
+	count_blocks(b);
+	for (int i = 0; i < ndim; i++)
+		n[i] = (hsize_t)dims[i];
+	if (h5_make_groups(f, path, e))
+		return -1;
+	hid_t space = H5Screate_simple(ndim, n, NULL);
+	hid_t how = h5_how(H5P_DATASET_CREATE);
+	H5Pset_layout(how, H5D_CONTIGUOUS);
+	H5Pset_alloc_time(how, H5D_ALLOC_TIME_EARLY);
+	H5Pset_fill_time(how, H5D_FILL_TIME_NEVER);
+	hid_t d = H5Dcreate2(
+		f->id, path, h5_on_disk(t), space, H5P_DEFAULT, how, H5P_DEFAULT);
+	H5Pclose(how);
+	H5Sclose(space);
+	if (d < 0)
+		return h5_bad(f, e, EX_IOERR, "%s could not be made", path);
+	H5Dclose(d);
+	return h5_fields_write(f, path, block_fields, b, e);
+}
+
+int h5_blocks_place(struct h5 *f, struct h5_blocks *b, struct err *e)
+{
+	struct h5_info info;
+	if (h5_info(f, b->path, &info, e))
+		return -1;
+	b->offset = info.offset;
+	if (b->offset < 0 && b->rows)
+		return h5_bad(f, e, EX_IOERR, "%s has no place in the file", b->path);
+	return 0;
+}
+
+int h5_blocks_finish(struct h5 *f, const struct h5_blocks *b, struct err *e)
+{
+	char path[160];
+	if (checksum_path(b, path))
+		return h5_bad(f, e, EX_IOERR, "%s: the name is too long", b->path);
+	return h5_put(f, path, H5_U64, 1, &b->n_blocks, b->xxh3, e);
+}
+
+int h5_blocks_open(struct h5 *f, const char *path, struct h5_blocks *b, struct err *e)
+{
+	struct h5_info info;
+	char sums[160];
+	*b = (struct h5_blocks){0};
+	snprintf(b->path, sizeof(b->path), "%s", path);
+	if (checksum_path(b, sums) || h5_info(f, path, &info, e) ||
+		h5_fields_read(f, path, block_fields, b, e))
+		return -1;
+	b->type = info.type;
+	b->offset = info.offset;
+	shape_blocks(b, info.ndim, info.dims);
+	if (b->block_rows < 1 || (info.n && b->offset < 0))
+		return h5_bad(f, e, EX_DATAERR, "dataset %s is damaged", path);
+	b->n_blocks = ceil_div(b->rows, b->block_rows);
+	return h5_get(
+		f, sums, H5_U64, b->n_blocks, b->n_blocks, (void **)&b->xxh3, NULL, e);
+}
+
+void h5_blocks_free(struct h5_blocks *b)
+{
+	free(b->xxh3);
+	*b = (struct h5_blocks){0};
+}
+
+int64_t h5_block_bytes(const struct h5_blocks *b, int64_t block)
+{
+	return min64(b->block_rows, b->rows - block * b->block_rows) * b->row_bytes;
+}
+
+int h5_block_check(
+	const struct h5_blocks *b, int64_t block, const void *data, struct err *e)
+{
+	if (hash_bytes(data, (size_t)h5_block_bytes(b, block), 0) == b->xxh3[block])
+		return 0;
+	return err_set(e, EX_DATAERR,
+		"%s: rows %lld to %lld do not match their checksum: the file is damaged",
+		b->path, (long long)(block * b->block_rows),
+		(long long)(min64((block + 1) * b->block_rows, b->rows) - 1));
+}
+
+int h5_blocks_verify(const struct h5_blocks *b, int fd, struct err *e)
+{
+	int rc = 0;
+	char *piece = xmalloc((size_t)(b->block_rows * b->row_bytes));
+	for (int64_t i = 0; i < b->n_blocks && !rc; i++) {
+		int64_t at = b->offset + i * b->block_rows * b->row_bytes;
+		errno = 0;
+		if (pread_all(fd, piece, (size_t)h5_block_bytes(b, i), at))
+			rc = err_set(e, EX_IOERR, "%s: %s", b->path,
+				errno ? strerror(errno) : "the file ends too early");
+		else
+			rc = h5_block_check(b, i, piece, e);
+	}
+	free(piece);
+	return rc;
+}

@@ -1,0 +1,192 @@
+/* Datasets, read and written whole. */
+#include "h5/impl.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+/* H5Lexists looks one link deep: every part of the path must be asked for. */
+bool h5_has(struct h5 *f, const char *path)
+{
+	char part[256];
+	size_t n = strlen(path);
+	if (n >= sizeof(part))
+		return false;
+	for (size_t i = 1; i <= n; i++) {
+		if (path[i] != '/' && path[i] != '\0')
+			continue;
+		memcpy(part, path, i);
+		part[i] = '\0';
+		if (H5Lexists(f->id, part, H5P_DEFAULT) <= 0)
+			return false;
+	}
+	return true;
+}
+
+int h5_list(struct h5 *f, const char *group, struct strs *out, struct err *e)
+{
+	H5G_info_t info;
+	if (strcmp(group, "/") && !h5_has(f, group))
+		return h5_bad(f, e, EX_DATAERR, "%s is missing", group);
+	hid_t g = H5Gopen2(f->id, group, H5P_DEFAULT);
+	if (g < 0 || H5Gget_info(g, &info) < 0) {
+		H5Gclose(g);
+		return h5_bad(f, e, EX_DATAERR, "%s is no group", group);
+	}
+	int rc = 0;
+	for (hsize_t i = 0; i < info.nlinks && !rc; i++) {
+		char name[256];
+		ssize_t n = H5Lget_name_by_idx(g, ".", H5_INDEX_NAME, H5_ITER_INC, i,
+			name, sizeof(name), H5P_DEFAULT);
+		if (n <= 0 || n >= (ssize_t)sizeof(name))
+			rc = h5_bad(f, e, EX_DATAERR, "%s: a name that cannot be read",
+				group);
+		else
+			strs_add(out, name);
+	}
+	H5Gclose(g);
+	return rc;
+}
+
+int h5_info_of(struct h5 *f, hid_t dataset, struct h5_info *info)
+{
+	hid_t type = H5Dget_type(dataset), space = H5Dget_space(dataset);
+	hsize_t dims[H5_MAX_DIMS];
+	int t = h5_type_of(type);
+	int ndim = H5Sget_simple_extent_ndims(space);
+	int rc = -1;
+	if (t >= 0 && ndim >= 0 && ndim <= H5_MAX_DIMS) {
+		H5Sget_simple_extent_dims(space, dims, NULL);
+		*info = (struct h5_info){.type = (enum h5_type)t, .ndim = ndim, .n = 1};
+		rc = 0;
+		for (int i = 0; i < ndim; i++) {
+			info->dims[i] = (int64_t)dims[i];
+			if (info->dims[i] < 0 ||
+				__builtin_mul_overflow(info->n, info->dims[i], &info->n))
+				rc = -1;
+		}
+		haddr_t at = H5Dget_offset(dataset);
+		info->offset = at == HADDR_UNDEF ? -1 : (int64_t)at;
+	}
+	/* What lies in the file must lie in the file. */
+	int64_t bytes;
+	if (!rc && t != H5_TEXT && f->size_bytes && info->offset >= 0 &&
+		(__builtin_mul_overflow(
+			 info->n, (int64_t)h5_type_bytes(info->type), &bytes) ||
+			bytes > f->size_bytes || info->offset > f->size_bytes - bytes))
+		rc = -1;
+	H5Sclose(space);
+	H5Tclose(type);
+	return rc;
+}
+
+static hid_t open_dataset(struct h5 *f, const char *path, struct err *e)
+{
+	hid_t d = h5_has(f, path) ? H5Dopen2(f->id, path, H5P_DEFAULT) : -1;
+	if (d < 0)
+		h5_bad(f, e, EX_DATAERR, "dataset %s is missing", path);
+	return d;
+}
+
+int h5_info(struct h5 *f, const char *path, struct h5_info *info, struct err *e)
+{
+	hid_t d = open_dataset(f, path, e);
+	if (d < 0)
+		return -1;
+	int rc = h5_info_of(f, d, info);
+	H5Dclose(d);
+	return rc ? h5_bad(f, e, EX_DATAERR,
+			    "dataset %s is damaged or of a type not ours", path)
+		  : 0;
+}
+
+int h5_put(struct h5 *f, const char *path, enum h5_type t, int ndim, const int64_t *dims,
+	const void *data, struct err *e)
+{
+	hsize_t n[H5_MAX_DIMS];
+	for (int i = 0; i < ndim; i++)
+		n[i] = (hsize_t)dims[i];
+	if (h5_make_groups(f, path, e))
+		return -1;
+	if (h5_has(f, path))
+		H5Ldelete(f->id, path, H5P_DEFAULT);
+	hid_t space = H5Screate_simple(ndim, n, NULL);
+	hid_t how = h5_how(H5P_DATASET_CREATE);
+	hid_t d = H5Dcreate2(
+		f->id, path, h5_on_disk(t), space, H5P_DEFAULT, how, H5P_DEFAULT);
+	H5Pclose(how);
+	int rc = d < 0 ||
+		 H5Dwrite(d, h5_native(t), H5S_ALL, H5S_ALL, H5P_DEFAULT, data) < 0;
+	H5Dclose(d);
+	H5Sclose(space);
+	return rc ? h5_bad(f, e, EX_IOERR, "%s could not be written", path) : 0;
+}
+
+int h5_get(struct h5 *f, const char *path, enum h5_type t, int64_t n, int64_t max,
+	void **data, int64_t *n_read, struct err *e)
+{
+	struct h5_info info;
+	hid_t d = open_dataset(f, path, e);
+	if (d < 0)
+		return -1;
+	int rc = h5_info_of(f, d, &info);
+	if (rc || info.type != t || (n >= 0 && info.n != n) || info.n > max) {
+		rc = h5_bad(f, e, EX_DATAERR,
+			"dataset %s has not the type or size it should", path);
+	} else {
+		*data = xcalloc((size_t)info.n + 1, h5_type_bytes(t));
+		if (info.n && H5Dread(d, h5_native(t), H5S_ALL, H5S_ALL, H5P_DEFAULT,
+				      *data) < 0) {
+			free(*data);
+			*data = NULL;
+			rc = h5_bad(
+				f, e, EX_DATAERR, "dataset %s could not be read", path);
+		}
+		if (n_read)
+			*n_read = info.n;
+	}
+	H5Dclose(d);
+	return rc;
+}
+
+/* Text is a scalar string of its own length, so that h5dump and h5py show it as one. */
+int h5_put_text(struct h5 *f, const char *path, const char *text, struct err *e)
+{
+	if (h5_make_groups(f, path, e))
+		return -1;
+	if (h5_has(f, path))
+		H5Ldelete(f->id, path, H5P_DEFAULT);
+	size_t n = strlen(text);
+	hid_t type = H5Tcopy(H5T_C_S1), space = H5Screate(H5S_SCALAR);
+	H5Tset_size(type, n ? n : 1);
+	H5Tset_strpad(type, H5T_STR_NULLPAD);
+	H5Tset_cset(type, H5T_CSET_UTF8);
+	hid_t how = h5_how(H5P_DATASET_CREATE);
+	hid_t d = H5Dcreate2(f->id, path, type, space, H5P_DEFAULT, how, H5P_DEFAULT);
+	H5Pclose(how);
+	int rc = d < 0 || H5Dwrite(d, type, H5S_ALL, H5S_ALL, H5P_DEFAULT, text) < 0;
+	H5Dclose(d);
+	H5Sclose(space);
+	H5Tclose(type);
+	return rc ? h5_bad(f, e, EX_IOERR, "%s could not be written", path) : 0;
+}
+
+int h5_get_text(struct h5 *f, const char *path, struct str *out, struct err *e)
+{
+	enum { MAX = 1 << 26 };
+	hid_t d = open_dataset(f, path, e);
+	if (d < 0)
+		return -1;
+	hid_t type = H5Dget_type(d), space = H5Dget_space(d);
+	size_t n = H5Tget_size(type);
+	int rc = H5Tget_class(type) != H5T_STRING || H5Tis_variable_str(type) > 0 ||
+		 H5Sget_simple_extent_npoints(space) != 1 || n > MAX;
+	char *text = rc ? NULL : xcalloc(n + 1, 1);
+	rc = rc || H5Dread(d, type, H5S_ALL, H5S_ALL, H5P_DEFAULT, text) < 0;
+	if (!rc)
+		str_puts(out, text);
+	free(text);
+	H5Sclose(space);
+	H5Tclose(type);
+	H5Dclose(d);
+	return rc ? h5_bad(f, e, EX_DATAERR, "%s is no readable text", path) : 0;
+}

@@ -1,0 +1,161 @@
+/* Attributes, by table. */
+#include "h5/impl.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+enum { MAX_TEXT = 1 << 20 };
+
+static hid_t text_type(size_t n)
+{
+	hid_t t = H5Tcopy(H5T_C_S1);
+	H5Tset_size(t, n ? n : 1);
+	H5Tset_strpad(t, H5T_STR_NULLPAD);
+	H5Tset_cset(t, H5T_CSET_UTF8);
+	return t;
+}
+
+static int write_one(hid_t object, const struct h5_field *a, const void *value)
+{
+	bool text = a->type == H5_TEXT;
+	const char *s = text ? *(const char *const *)value : NULL;
+	if (text && !s)
+		return a->optional ? 0 : -1;
+	hid_t type = text ? text_type(strlen(s)) : h5_on_disk(a->type);
+	hid_t space = H5Screate(H5S_SCALAR);
+	if (H5Aexists(object, a->name) > 0)
+		H5Adelete(object, a->name);
+	hid_t id = H5Acreate2(object, a->name, type, space, H5P_DEFAULT, H5P_DEFAULT);
+	int rc = id < 0 ||
+		 H5Awrite(id, text ? type : h5_native(a->type), text ? s : value) < 0;
+	H5Aclose(id);
+	H5Sclose(space);
+	if (text)
+		H5Tclose(type);
+	return rc ? -1 : 0;
+}
+
+static int read_text(hid_t id, hid_t type, char **out)
+{
+	size_t n = H5Tget_size(type);
+	if (H5Tget_class(type) != H5T_STRING || H5Tis_variable_str(type) > 0 ||
+		n > MAX_TEXT)
+		return -1;
+	char *s = xcalloc(n + 1, 1);
+	hid_t memory = text_type(n);
+	int rc = H5Aread(id, memory, s) < 0;
+	H5Tclose(memory);
+	if (rc)
+		free(s);
+	else
+		*out = s;
+	return rc ? -1 : 0;
+}
+
+static int read_one(hid_t object, const struct h5_field *a, void *value)
+{
+	hid_t id = H5Aopen(object, a->name, H5P_DEFAULT);
+	hid_t type = id < 0 ? -1 : H5Aget_type(id);
+	hid_t space = id < 0 ? -1 : H5Aget_space(id);
+	int rc = -1;
+	if (type >= 0 && H5Sget_simple_extent_npoints(space) == 1) {
+		if (a->type == H5_TEXT)
+			rc = read_text(id, type, value);
+		else if (h5_type_of(type) == (int)a->type)
+			rc = H5Aread(id, h5_native(a->type), value) < 0 ? -1 : 0;
+	}
+	H5Sclose(space);
+	H5Tclose(type);
+	H5Aclose(id);
+	return rc;
+}
+
+int h5_make_groups(struct h5 *f, const char *path, struct err *e)
+{
+	char part[256];
+	for (const char *slash = strchr(path + 1, '/'); slash;
+		slash = strchr(slash + 1, '/')) {
+		size_t n = (size_t)(slash - path);
+		if (n >= sizeof(part))
+			return h5_bad(f, e, EX_DATAERR, "a path of %zu characters", n);
+		memcpy(part, path, n);
+		part[n] = '\0';
+		if (h5_has(f, part))
+			continue;
+		hid_t how = h5_how(H5P_GROUP_CREATE);
+		hid_t g = H5Gcreate2(f->id, part, H5P_DEFAULT, how, H5P_DEFAULT);
+		H5Pclose(how);
+		if (g < 0)
+			return h5_bad(f, e, EX_IOERR, "%s: cannot be created", part);
+		H5Gclose(g);
+	}
+	return 0;
+}
+
+int h5_fields_write(struct h5 *f, const char *path, const struct h5_field *table,
+	const void *from, struct err *e)
+{
+	char group[256];
+	snprintf(group, sizeof(group), "%s/", path);
+	if (strcmp(path, "/") && !h5_has(f, path) && h5_make_groups(f, group, e))
+		return -1;
+	hid_t object = H5Oopen(f->id, path, H5P_DEFAULT);
+	int rc = 0;
+	for (const struct h5_field *a = table; a->name && !rc; a++)
+		if (object < 0 || write_one(object, a, (const char *)from + a->offset))
+			rc = h5_bad(f, e, EX_IOERR,
+				"attribute %s of %s could not be written", a->name, path);
+	H5Oclose(object);
+	return rc;
+}
+
+int h5_fields_read(struct h5 *f, const char *path, const struct h5_field *table, void *to,
+	struct err *e)
+{
+	hid_t object = strcmp(path, "/") && !h5_has(f, path)
+			       ? -1
+			       : H5Oopen(f->id, path, H5P_DEFAULT);
+	if (object < 0)
+		return h5_bad(f, e, EX_DATAERR, "%s is missing", path);
+	int rc = 0;
+	for (const struct h5_field *a = table; a->name && !rc; a++) {
+		if (a->optional && H5Aexists(object, a->name) <= 0)
+			continue;
+		if (read_one(object, a, (char *)to + a->offset))
+			rc = h5_bad(f, e, EX_DATAERR,
+				"attribute %s of %s is missing or is no %s", a->name,
+				path, h5_type_name(a->type));
+	}
+	H5Oclose(object);
+	return rc;
+}
+
+struct format {
+	char *format;
+	int64_t version;
+};
+
+int h5_check_format(
+	struct h5 *f, const char *format, int64_t newest_version, struct err *e)
+{
+	static const struct h5_field table[] = {
+		{"format", H5_TEXT, offsetof(struct format, format)},
+		{"version", H5_I64, offsetof(struct format, version)},
+		{0},
+	};
+	struct format have = {0};
+	if (h5_fields_read(f, "/", table, &have, e)) {
+		free(have.format);
+		return h5_bad(f, e, EX_DATAERR, "not a %s file", format);
+	}
+	int rc = 0;
+	if (strcmp(have.format, format))
+		rc = h5_bad(f, e, EX_DATAERR, "a %.40s file, where a %s file is wanted",
+			have.format, format);
+	else if (have.version < 1 || have.version > newest_version)
+		rc = h5_bad(f, e, EX_DATAERR,
+			"version %lld of the %s format; this program reads 1 to %lld",
+			(long long)have.version, format, (long long)newest_version);
+	free(have.format);
+	return rc;
+}

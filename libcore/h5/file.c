@@ -1,0 +1,202 @@
+/* Files: opening, creating, closing, and streams. */
+#include "h5/impl.h"
+
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+static const struct {
+	size_t bytes;
+	const char *name;
+} types[] = {
+	[H5_U8] = {1, "u8"},
+	[H5_U16] = {2, "u16"},
+	[H5_U32] = {4, "u32"},
+	[H5_I64] = {8, "i64"},
+	[H5_U64] = {8, "u64"},
+	[H5_F32] = {4, "f32"},
+	[H5_F64] = {8, "f64"},
+	[H5_TEXT] = {1, "text"},
+};
+
+size_t h5_type_bytes(enum h5_type t)
+{
+	return types[t].bytes;
+}
+
+const char *h5_type_name(enum h5_type t)
+{
+	return types[t].name;
+}
+
+/* HDF5's type identifiers are made when the library starts, so this is no table. */
+static hid_t type_id(enum h5_type t, bool on_disk)
+{
+	switch (t) {
+	case H5_U8:
+	case H5_TEXT:
+		return on_disk ? H5T_STD_U8LE : H5T_NATIVE_UINT8;
+	case H5_U16:
+		return on_disk ? H5T_STD_U16LE : H5T_NATIVE_UINT16;
+	case H5_U32:
+		return on_disk ? H5T_STD_U32LE : H5T_NATIVE_UINT32;
+	case H5_I64:
+		return on_disk ? H5T_STD_I64LE : H5T_NATIVE_INT64;
+	case H5_U64:
+		return on_disk ? H5T_STD_U64LE : H5T_NATIVE_UINT64;
+	case H5_F32:
+		return on_disk ? H5T_IEEE_F32LE : H5T_NATIVE_FLOAT;
+	case H5_F64:
+		return on_disk ? H5T_IEEE_F64LE : H5T_NATIVE_DOUBLE;
+	}
+	return -1;
+}
+
+hid_t h5_native(enum h5_type t)
+{
+	return type_id(t, false);
+}
+
+hid_t h5_on_disk(enum h5_type t)
+{
+	return type_id(t, true);
+}
+
+int h5_type_of(hid_t type)
+{
+	for (enum h5_type t = H5_U8; t < H5_TEXT; t++)
+		if (H5Tequal(type, h5_on_disk(t)) > 0)
+			return (int)t;
+	return H5Tget_class(type) == H5T_STRING ? H5_TEXT : -1;
+}
+
+int h5_bad(const struct h5 *f, struct err *e, int code, const char *fmt, ...)
+{
+	char what[512];
+	va_list ap;
+	va_start(ap, fmt);
+	vsnprintf(what, sizeof(what), fmt, ap);
+	va_end(ap);
+	return err_set(e, code, "%s: %s", f->path, what);
+}
+
+hid_t h5_how(hid_t class)
+{
+	hid_t list = H5Pcreate(class);
+	H5Pset_obj_track_times(list, false);
+	H5Pset_attr_phase_change(list, 255, 255);
+	return list;
+}
+
+/* Files get their name when they are complete, so nobody reads one that is being written,
+ * and locks would only trouble network file systems. */
+static void library_begin(void)
+{
+	static bool begun;
+	if (begun)
+		return;
+	begun = true;
+	setenv("HDF5_USE_FILE_LOCKING", "FALSE", 0);
+	H5open();
+	H5Eset_auto2(H5E_DEFAULT, NULL, NULL);
+}
+
+static struct h5 *wrap(hid_t id, const char *path)
+{
+	struct h5 *f = xcalloc(1, sizeof(*f));
+	f->id = id;
+	f->path = xstrdup(path);
+	return f;
+}
+
+static hid_t access_list(void)
+{
+	hid_t fapl = H5Pcreate(H5P_FILE_ACCESS);
+	H5Pset_libver_bounds(fapl, H5F_LIBVER_V18, H5F_LIBVER_V18);
+	H5Pset_fclose_degree(fapl, H5F_CLOSE_STRONG);
+	return fapl;
+}
+
+static int open_as(struct h5 **f, const char *path, unsigned flags, struct err *e)
+{
+	struct stat st;
+	library_begin();
+	if (stat(path, &st) || access(path, R_OK))
+		return err_set(e, EX_IOERR, "%s: %s", path, strerror(errno));
+	if (!S_ISREG(st.st_mode))
+		return err_set(e, EX_DATAERR, "%s: not a regular file", path);
+	hid_t fapl = access_list();
+	hid_t id = H5Fopen(path, flags, fapl);
+	H5Pclose(fapl);
+	if (id < 0)
+		return err_set(
+			e, EX_DATAERR, "%s: not an HDF5 file, or a damaged one", path);
+	*f = wrap(id, path);
+	(*f)->size_bytes = st.st_size;
+	return 0;
+}
+
+int h5_open(struct h5 **f, const char *path, struct err *e)
+{
+	return open_as(f, path, H5F_ACC_RDONLY, e);
+}
+
+int h5_reopen(struct h5 **f, const char *path, struct err *e)
+{
+	return open_as(f, path, H5F_ACC_RDWR, e);
+}
+
+int h5_create(struct h5 **f, const char *path, struct err *e)
+{
+	library_begin();
+	hid_t fapl = access_list();
+	errno = 0;
+	hid_t how = h5_how(H5P_FILE_CREATE);
+	hid_t id = H5Fcreate(path, H5F_ACC_TRUNC, how, fapl);
+	int saved = errno;
+	H5Pclose(how);
+	H5Pclose(fapl);
+	if (id < 0)
+		return err_set(e, EX_IOERR, "%s: %s", path,
+			saved ? strerror(saved) : "cannot be created");
+	*f = wrap(id, path);
+	return 0;
+}
+
+int h5_close(struct h5 *f, struct err *e)
+{
+	if (!f)
+		return 0;
+	errno = 0;
+	int rc = H5Fclose(f->id) < 0 ? -1 : 0;
+	if (rc)
+		h5_bad(f, e, EX_IOERR, "%s",
+			errno ? strerror(errno) : "could not be closed");
+	free(f->path);
+	free(f);
+	return rc;
+}
+
+const char *h5_version(void)
+{
+	static char text[NUM_TEXT];
+	unsigned major, minor, release;
+	H5get_libversion(&major, &minor, &release);
+	snprintf(text, sizeof(text), "%u.%u.%u", major, minor, release);
+	return text;
+}
+
+int h5_from_stream(int fd, char path[static 64], struct err *e)
+{
+	int to = file_anonymous(path, e);
+	if (to < 0)
+		return -1;
+	if (copy_all(fd, to)) {
+		err_set(e, EX_IOERR, "standard input: %s", strerror(errno));
+		close(to);
+		return -1;
+	}
+	return 0; /* `to` stays open: the name leads through it */
+}

@@ -1,0 +1,29 @@
+/* Shared by the files of this floor only. */
+#ifndef H5_IMPL_H
+#define H5_IMPL_H
+
+#include "h5/h5.h"
+
+#include <hdf5.h>
+
+struct h5 {
+	hid_t id;
+	char *path;
+	int64_t size_bytes; /* of the file, when it was opened to read */
+};
+
+hid_t h5_native(enum h5_type t);  /* in memory */
+hid_t h5_on_disk(enum h5_type t); /* little-endian */
+/* -1 when it is none of ours. */
+int h5_type_of(hid_t type);
+/* How objects of a class (H5P_FILE_CREATE ...) are made: the same contents give the same
+ * bytes, so no times; attributes stay in the object's header. H5Pclose() it. */
+hid_t h5_how(hid_t class);
+/* "FILE: what": HDF5's own words are for programmers. Returns -1. */
+int h5_bad(const struct h5 *f, struct err *e, int code, const char *fmt, ...)
+	PRINTF(4, 5);
+/* The groups above `path`. */
+int h5_make_groups(struct h5 *f, const char *path, struct err *e);
+int h5_info_of(struct h5 *f, hid_t dataset, struct h5_info *info);
+
+#endif

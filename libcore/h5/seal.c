@@ -1,0 +1,172 @@
+/* The seal: one checksum over everything in a file that has none of its own. */
+#include "h5/impl.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+enum { MAX_DEPTH = 8, MAX_OBJECTS = 1 << 20, MAX_BYTES = 1 << 28 };
+
+struct seal {
+	uint64_t xxh3;
+};
+
+static const struct h5_field seal_fields[] = {
+	{"meta_xxh3", H5_U64, offsetof(struct seal, xxh3), false, "the seal"},
+	{0},
+};
+
+struct walk {
+	struct h5 *f;
+	struct hash_state *h;
+	int64_t n_objects;
+	struct err *e;
+};
+
+static void add_text(struct walk *w, const char *s)
+{
+	hash_add(w->h, s, strlen(s) + 1);
+}
+
+static void add_type(struct walk *w, hid_t type)
+{
+	int64_t what[2] = {h5_type_of(type), (int64_t)H5Tget_size(type)};
+	hash_add(w->h, what, sizeof(what));
+}
+
+static int add_attribute(struct walk *w, hid_t object, hsize_t i)
+{
+	char name[256];
+	hid_t id = H5Aopen_by_idx(
+		object, ".", H5_INDEX_NAME, H5_ITER_INC, i, H5P_DEFAULT, H5P_DEFAULT);
+	if (id < 0 || H5Aget_name(id, sizeof(name), name) <= 0) {
+		H5Aclose(id);
+		return -1;
+	}
+	int rc = 0;
+	hid_t type = H5Aget_type(id), space = H5Aget_space(id);
+	size_t n_bytes = H5Tget_size(type);
+	bool ours = H5Sget_simple_extent_npoints(space) == 1 && h5_type_of(type) >= 0 &&
+		    n_bytes <= MAX_BYTES && H5Tis_variable_str(type) <= 0;
+	if (!ours) {
+		rc = -1;
+	} else if (strcmp(name, seal_fields[0].name)) {
+		char *value = xcalloc(n_bytes + 1, 1);
+		rc = H5Aread(id, type, value) < 0 ? -1 : 0;
+		add_text(w, name);
+		add_type(w, type);
+		hash_add(w->h, value, n_bytes);
+		free(value);
+	}
+	H5Sclose(space);
+	H5Tclose(type);
+	H5Aclose(id);
+	return rc;
+}
+
+static int add_attributes(struct walk *w, hid_t object)
+{
+	H5O_info_t info;
+	if (H5Oget_info(object, &info) < 0)
+		return -1;
+	for (hsize_t i = 0; i < info.num_attrs; i++)
+		if (add_attribute(w, object, i))
+			return -1;
+	return 0;
+}
+
+/* Contents too, unless block checksums watch over them. */
+static int add_dataset(struct walk *w, hid_t d)
+{
+	hid_t type = H5Dget_type(d), space = H5Dget_space(d);
+	hsize_t dims[H5_MAX_DIMS] = {0};
+	int ndim = H5Sget_simple_extent_ndims(space);
+	hssize_t n = H5Sget_simple_extent_npoints(space);
+	size_t size = H5Tget_size(type);
+	bool blocks = H5Aexists(d, "block_rows") > 0;
+	int rc = ndim < 0 || ndim > H5_MAX_DIMS || n < 0 ||
+		 H5Tis_variable_str(type) > 0 || h5_type_of(type) < 0 ||
+		 (!blocks && (size_t)n > MAX_BYTES / (size ? size : 1));
+	if (!rc) {
+		H5Sget_simple_extent_dims(space, dims, NULL);
+		add_type(w, type);
+		hash_add(w->h, dims, sizeof(dims));
+	}
+	if (!rc && !blocks) {
+		char *data = xcalloc((size_t)n + 1, size);
+		rc = n && H5Dread(d, type, H5S_ALL, H5S_ALL, H5P_DEFAULT, data) < 0;
+		hash_add(w->h, data, (size_t)n * size);
+		free(data);
+	}
+	H5Sclose(space);
+	H5Tclose(type);
+	return rc ? -1 : 0;
+}
+
+static int walk_group(struct walk *w, const char *path, int depth);
+
+static int walk_object(struct walk *w, const char *path, int depth)
+{
+	hid_t id = H5Oopen(w->f->id, path, H5P_DEFAULT);
+	H5I_type_t kind = id < 0 ? H5I_BADID : H5Iget_type(id);
+	int rc = -1;
+	add_text(w, path);
+	if (++w->n_objects <= MAX_OBJECTS && (kind == H5I_GROUP || kind == H5I_DATASET))
+		rc = add_attributes(w, id);
+	if (!rc && kind == H5I_DATASET)
+		rc = add_dataset(w, id);
+	H5Oclose(id);
+	if (!rc && kind == H5I_GROUP)
+		rc = walk_group(w, path, depth);
+	if (rc && !w->e->code)
+		h5_bad(w->f, w->e, EX_DATAERR, "%s is damaged or not ours", path);
+	return rc;
+}
+
+static int walk_group(struct walk *w, const char *path, int depth)
+{
+	struct strs names = {0};
+	if (depth > MAX_DEPTH || h5_list(w->f, path, &names, w->e)) {
+		strs_free(&names);
+		return -1;
+	}
+	int rc = 0;
+	for (int64_t i = 0; i < names.n && !rc; i++) {
+		struct str child = {0};
+		str_printf(
+			&child, "%s%s%s", path, strcmp(path, "/") ? "/" : "", names.v[i]);
+		rc = walk_object(w, child.s, depth + 1);
+		str_free(&child);
+	}
+	strs_free(&names);
+	return rc;
+}
+
+static int seal_of(struct h5 *f, uint64_t *out, struct err *e)
+{
+	struct err said = {0};
+	struct walk w = {.f = f, .h = hash_open(), .e = &said};
+	int rc = walk_object(&w, "/", 0);
+	*out = hash_close(w.h);
+	if (rc)
+		*e = said;
+	return rc;
+}
+
+int h5_seal(struct h5 *f, struct err *e)
+{
+	struct seal s;
+	if (seal_of(f, &s.xxh3, e))
+		return -1;
+	return h5_fields_write(f, "/", seal_fields, &s, e);
+}
+
+int h5_check_seal(struct h5 *f, struct err *e)
+{
+	struct seal have, want;
+	if (h5_fields_read(f, "/", seal_fields, &want, e) || seal_of(f, &have.xxh3, e))
+		return -1;
+	if (have.xxh3 != want.xxh3)
+		return h5_bad(
+			f, e, EX_DATAERR, "does not match its seal: the file is damaged");
+	return 0;
+}
