@@ -1,0 +1,217 @@
+/* Collectives: one table of them, waiting, agreement. Degree 1 collapses here. */
+#include "comm/comm.h"
+
+#include <sched.h>
+#include <stdlib.h>
+#include <string.h>
+
+size_t comm_type_bytes(enum comm_type t)
+{
+	static const size_t bytes[] = {1, 1, 4, 4, 8, 8, 4, 8};
+	return bytes[t];
+}
+
+static double bus_allreduce(int n)
+{
+	return 2.0 * (n - 1) / n;
+}
+
+static double bus_share(int n)
+{
+	return (double)(n - 1) / n;
+}
+
+static double bus_whole(int n)
+{
+	(void)n;
+	return 1;
+}
+
+const struct coll_info coll_table[N_COLL] = {
+	[COLL_ALLREDUCE] = {"allreduce", 1, 1, false, true, bus_allreduce,
+		"every rank gets the sum"},
+	[COLL_REDUCE] = {"reduce", 1, 1, true, true, bus_whole, "the root gets the sum"},
+	[COLL_BROADCAST] = {"broadcast", 1, 1, true, false, bus_whole,
+		"every rank gets what the root has"},
+	[COLL_ALLGATHER] = {"allgather", 1, 0, false, false, bus_share,
+		"every rank gets what all ranks have"},
+	[COLL_REDUCESCATTER] = {"reducescatter", 0, 1, false, true, bus_share,
+		"each rank gets its part of the sum"},
+	[COLL_SCATTER] = {"scatter", 0, 1, true, false, bus_share,
+		"each rank gets its part of what the root has"},
+	[COLL_GATHER] = {"gather", 1, 0, true, false, bus_share,
+		"the root gets what all ranks have"},
+	[COLL_ALLTOALL] = {"alltoall", 0, 0, false, false, bus_share,
+		"each rank sends a part to every rank"},
+	[COLL_SENDRECV] = {"sendrecv", 1, 1, false, false, bus_whole,
+		"to the next rank, from the one before"},
+	[COLL_BARRIER] = {"barrier", 0, 0, false, false, bus_whole,
+		"nobody leaves before all came"},
+};
+
+/* ---- background work, and waiting ------------------------------------------------ */
+
+enum { MAX_BACKGROUND = 16 };
+
+static struct {
+	void (*poll)(void *);
+	void *with;
+} background[MAX_BACKGROUND];
+static int n_background;
+static double waited;
+
+void comm_background(void (*poll)(void *), void *with)
+{
+	BUG_ON(n_background == MAX_BACKGROUND);
+	background[n_background].poll = poll;
+	background[n_background++].with = with;
+}
+
+void comm_background_end(void (*poll)(void *), void *with)
+{
+	for (int i = 0; i < n_background; i++) {
+		if (background[i].poll != poll || background[i].with != with)
+			continue;
+		background[i] = background[--n_background];
+		return;
+	}
+	BUG_ON("not in the background");
+}
+
+void comm_poll(void)
+{
+	for (int i = 0; i < n_background; i++)
+		background[i].poll(background[i].with);
+}
+
+double comm_waited(void)
+{
+	return waited;
+}
+
+bool comm_test(struct comm *c, struct comm_req *r)
+{
+	return !r->n || c->ops->test(c, r);
+}
+
+void comm_wait(struct comm *c, struct comm_req *r, const char *what)
+{
+	enum { SPINS = 64 };
+	(void)what;
+	if (comm_test(c, r))
+		return;
+	double begin = clock_seconds();
+	for (int spins = 0; !comm_test(c, r); spins++) {
+		comm_poll();
+		if (spins > SPINS)
+			sched_yield();
+	}
+	waited += clock_seconds() - begin;
+}
+
+/* ---- collectives ----------------------------------------------------------------- */
+
+void comm_begin(
+	struct comm *c, enum coll what, const struct coll_args *a, struct comm_req *r)
+{
+	*r = (struct comm_req){0};
+	if (c->size == 1) {
+		if (a->send && a->recv && a->send != a->recv)
+			memcpy(a->recv, a->send,
+				(size_t)a->count * comm_type_bytes(a->type));
+		return;
+	}
+	c->seq++;
+	c->ops->begin(c, what, a, r);
+}
+
+void comm_send_begin(struct comm *c, const void *p, int64_t n_bytes, int peer, int tag,
+	struct comm_req *r)
+{
+	BUG_ON(c->size == 1);
+	c->ops->send(c, p, n_bytes, peer, tag, r);
+}
+
+void comm_recv_begin(
+	struct comm *c, void *p, int64_t n_bytes, int peer, int tag, struct comm_req *r)
+{
+	BUG_ON(c->size == 1);
+	c->ops->recv(c, p, n_bytes, peer, tag, r);
+}
+
+void comm_run(struct comm *c, enum coll what, const struct coll_args *a)
+{
+	struct comm_req r;
+	comm_begin(c, what, a, &r);
+	comm_wait(c, &r, coll_table[what].name);
+}
+
+void comm_barrier(struct comm *c)
+{
+	comm_run(c, COLL_BARRIER, &(struct coll_args){0});
+}
+
+void comm_bcast(struct comm *c, void *p, int64_t n_bytes, int root)
+{
+	comm_run(c, COLL_BROADCAST,
+		&(struct coll_args){
+			.recv = p, .count = n_bytes, .type = COMM_U8, .root = root});
+}
+
+void comm_bcast_str(struct comm *c, struct str *s, int root)
+{
+	int64_t len = (int64_t)s->len;
+	comm_bcast(c, &len, sizeof(len), root);
+	if (c->rank != root) {
+		char *room = xcalloc((size_t)len + 1, 1);
+		str_clear(s);
+		str_add(s, room, (size_t)len);
+		free(room);
+	}
+	str_add(s, "", 0);
+	comm_bcast(c, s->s, len, root);
+}
+
+void comm_sum_i64(struct comm *c, int64_t *v, int64_t n)
+{
+	comm_run(c, COLL_ALLREDUCE,
+		&(struct coll_args){
+			.recv = v, .count = n, .type = COMM_I64, .op = COMM_SUM});
+}
+
+static int64_t reduce_one(struct comm *c, int64_t v, enum comm_op op)
+{
+	comm_run(c, COLL_ALLREDUCE,
+		&(struct coll_args){.recv = &v, .count = 1, .type = COMM_I64, .op = op});
+	return v;
+}
+
+int64_t comm_max_i64(struct comm *c, int64_t v)
+{
+	return reduce_one(c, v, COMM_MAX);
+}
+
+int64_t comm_min_i64(struct comm *c, int64_t v)
+{
+	return reduce_one(c, v, COMM_MIN);
+}
+
+void comm_allgather(struct comm *c, const void *mine, void *all, int64_t n_bytes)
+{
+	comm_run(c, COLL_ALLGATHER,
+		&(struct coll_args){
+			.send = mine, .recv = all, .count = n_bytes, .type = COMM_U8});
+}
+
+int comm_agree(struct comm *c, struct err *e)
+{
+	int64_t first = comm_min_i64(c, e->code ? c->rank : c->size);
+	if (first == c->size)
+		return 0;
+	struct err said = *e;
+	comm_bcast(c, &said, sizeof(said), (int)first);
+	*e = said;
+	if (c->size > 1)
+		err_prefix(e, "rank %lld: ", (long long)first);
+	return -1;
+}

@@ -1,0 +1,218 @@
+/*
+ * comm: the only callers of MPI (and later NCCL). Groups of ranks, collectives, the
+ * canonical tree, agreement on errors.
+ *
+ * A group of one rank answers everything itself, without MPI; that is the only place
+ * where "degree 1" is a special case. Calls marked *collective* must be made by every
+ * rank of the group, in the same order. A failing MPI call ends the program with a message
+ * that names the group, the operation and the bytes.
+ */
+#ifndef COMM_H
+#define COMM_H
+
+#include "base/base.h"
+#include "kernels/kernels.h"
+
+/* ---- comm.c: groups -------------------------------------------------------------- */
+
+struct comm {
+	int rank, size;
+	char name[16];		    /* of the axis: "world", "dp", ... */
+	uint64_t seq;		    /* operations begun: the same on all ranks */
+	const struct comm_ops *ops; /* NULL when size is 1 */
+	void *impl;
+};
+
+/* All ranks that were started together: MPI is initialised when a launcher's variables
+ * are there (PMI_RANK, PMIX_RANK, or Slurm's), or PT_MPI=yes; with PT_MPI=no never. */
+struct comm *comm_open(void);
+/* This rank's number as the launcher's variables have it, before MPI runs; 0 alone. */
+int comm_rank_hint(void);
+/* A group of this rank alone. */
+struct comm *comm_self(const char *name);
+/* Collective. Ranks of one color form a group, ordered by their rank in c; a rank with
+ * color -1 gets NULL. */
+struct comm *comm_split(struct comm *c, int color, const char *name);
+/* Collective. Of a group of comm_split. */
+void comm_free(struct comm *c);
+/* Collective. Ends MPI. */
+void comm_close(struct comm *world);
+
+/* Where this rank is: its host, and the ranks of `world` on the same host. */
+struct comm_place {
+	char host[64];
+	int local_rank, local_size, n_hosts;
+};
+/* Collective. */
+void comm_place(struct comm *world, struct comm_place *place);
+const char *comm_version(void); /* "MPICH 4.0.2"; may be asked without MPI running */
+
+/* ---- coll.c: collectives --------------------------------------------------------- */
+
+enum comm_type {
+	COMM_I8,
+	COMM_U8,
+	COMM_I32,
+	COMM_U32,
+	COMM_I64,
+	COMM_U64,
+	COMM_F32,
+	COMM_F64
+};
+enum comm_op { COMM_SUM, COMM_PROD, COMM_MIN, COMM_MAX };
+size_t comm_type_bytes(enum comm_type t);
+
+enum coll {
+	COLL_ALLREDUCE,
+	COLL_REDUCE,
+	COLL_BROADCAST,
+	COLL_ALLGATHER,
+	COLL_REDUCESCATTER,
+	COLL_SCATTER,
+	COLL_GATHER,
+	COLL_ALLTOALL,
+	COLL_SENDRECV, /* to the next rank, from the one before, in a ring */
+	COLL_BARRIER,
+	N_COLL
+};
+
+/*
+ * What a collective is: `send_parts` and `recv_parts` tell how many blocks of `count`
+ * elements a rank's buffers hold (0: as many as there are ranks). Bus bandwidth is
+ * algorithm bandwidth times bus(n), where S counts as nccl-tests counts it
+ * (nccl-tests doc/PERFORMANCE.md).
+ */
+struct coll_info {
+	const char *name;
+	int send_parts, recv_parts;
+	bool has_root, has_op;
+	double (*bus)(int ranks);
+	const char *help;
+};
+extern const struct coll_info coll_table[N_COLL];
+
+struct coll_args {
+	const void *send; /* NULL: in place, where MPI has it */
+	void *recv;
+	int64_t count; /* elements of one block */
+	enum comm_type type;
+	enum comm_op op;
+	int root;
+};
+
+/* What is under way. Zeroed: nothing. */
+struct comm_req {
+	int64_t handle[2];
+	int n;
+};
+
+/* Collective: begins it. Buffers are the library's until it is done. */
+void comm_begin(
+	struct comm *c, enum coll what, const struct coll_args *a, struct comm_req *r);
+/* Point to point: bytes to or from rank `peer`. Messages of one tag arrive in order. */
+void comm_send_begin(struct comm *c, const void *p, int64_t n_bytes, int peer, int tag,
+	struct comm_req *r);
+void comm_recv_begin(
+	struct comm *c, void *p, int64_t n_bytes, int peer, int tag, struct comm_req *r);
+/* Done? Never waits. */
+bool comm_test(struct comm *c, struct comm_req *r);
+/* Waits, giving the processor to others meanwhile (MPICH's own waiting does not, which
+ * is ruinous when ranks outnumber cores), and keeps background work going. */
+void comm_wait(struct comm *c, struct comm_req *r, const char *what);
+/* Seconds this rank has spent in waits since it started. */
+double comm_waited(void);
+
+/* Collective, and they wait. */
+void comm_run(struct comm *c, enum coll what, const struct coll_args *a);
+void comm_barrier(struct comm *c);
+void comm_bcast(struct comm *c, void *p, int64_t n_bytes, int root);
+void comm_bcast_str(struct comm *c, struct str *s, int root);
+void comm_sum_i64(struct comm *c, int64_t *v, int64_t n); /* in place */
+int64_t comm_max_i64(struct comm *c, int64_t v);
+int64_t comm_min_i64(struct comm *c, int64_t v);
+/* all[rank] = each rank's n_bytes */
+void comm_allgather(struct comm *c, const void *mine, void *all, int64_t n_bytes);
+/*
+ * Did any rank fail? If so every rank gets the error of the lowest one that did, with the
+ * rank's number in front, and -1. Ranks must ask before the next collective after
+ * anything that may fail on one of them alone.
+ */
+int comm_agree(struct comm *c, struct err *e);
+
+/* Background work: a function that comm_wait() and comm_poll() call until it is told
+ * otherwise. */
+void comm_background(void (*poll)(void *), void *with);
+void comm_background_end(void (*poll)(void *), void *with);
+void comm_poll(void);
+
+/* ---- tree.c: the canonical tree -----------------------------------------------------
+ *
+ * A sum over n leaves is one binary tree over their indices: node (level, i) is the sum of
+ * leaves [i 2^level, (i+1) 2^level) that exist, as its left half plus its right half; a
+ * half that does not exist adds nothing. The tree is a function of n alone, so whoever
+ * holds which leaves, the sum has the same bits.
+ */
+struct tree_node {
+	int level;
+	int64_t index;
+};
+
+enum { TREE_MAX_NODES = 128 };
+
+/* The fewest nodes whose leaves are exactly [begin, end), in ascending order. */
+int tree_nodes(int64_t begin, int64_t end, struct tree_node out[static TREE_MAX_NODES]);
+
+/*
+ * A stack of nodes that leaves are pushed on in ascending order: neighbours that are the
+ * two halves of a node become that node. Position p of the stack is buffer p, so n leaves
+ * need log2(n) + 1 buffers.
+ */
+struct tree_stack {
+	struct tree_node node[TREE_MAX_NODES];
+	int n;
+};
+
+/* The next leaf is `index`. Tells how many times buffer top-1 must now become buffer
+ * top-1 plus buffer top (top: the last one in use, one less after each time). */
+int tree_push(struct tree_stack *s, int64_t index);
+/* No leaf below `end` will come any more: the same, for halves that stay empty. */
+int tree_finish(struct tree_stack *s, int64_t end);
+/* Buffers that leaves [begin, end) need at the worst moment. */
+int tree_depth(int64_t begin, int64_t end);
+
+/*
+ * Sums over a group: rank r holds leaves [begin[r], begin[r + 1]) as the nodes of
+ * tree_nodes, in parts[0..) of n floats each. Every rank ends with the sum of all in
+ * `result`, which may be parts[0]. Pieces of the vector are exchanged (all-to-all), each
+ * rank finishes the tree of its piece, and the pieces are gathered: for a power of two of
+ * equal shares, the bytes of a ring all-reduce.
+ */
+struct tree_sum;
+/* Collective. `scratch` has tree_scratch() floats and is in use until the end. */
+struct tree_sum *tree_sum_begin(struct comm *c, struct device *d, const int64_t *begin,
+	float *const *parts, int64_t n, float *result, float *scratch);
+int64_t tree_scratch(const struct comm *c, const int64_t *begin, int64_t n);
+bool tree_sum_done(struct tree_sum *s); /* never waits */
+void tree_sum_end(struct tree_sum *s);	/* waits, and frees it */
+/* Bytes that this rank sends in one such sum. */
+int64_t tree_bytes_sent(const struct comm *c, const int64_t *begin, int64_t n);
+
+/* ---- backends -------------------------------------------------------------------- */
+
+struct comm_ops {
+	void (*begin)(struct comm *c, enum coll what, const struct coll_args *a,
+		struct comm_req *r);
+	void (*send)(struct comm *c, const void *p, int64_t n_bytes, int peer, int tag,
+		struct comm_req *r);
+	void (*recv)(struct comm *c, void *p, int64_t n_bytes, int peer, int tag,
+		struct comm_req *r);
+	bool (*test)(struct comm *c, struct comm_req *r);
+	struct comm *(*split)(struct comm *c, int color);
+	void (*free)(struct comm *c);
+	void (*close)(struct comm *world);
+	void (*place)(struct comm *world, struct comm_place *place);
+};
+
+struct comm *comm_open_mpi(void); /* mpi.c */
+
+#endif

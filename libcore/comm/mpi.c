@@ -1,0 +1,268 @@
+/* The MPI backend. MPI_ERRORS_RETURN everywhere: a failure names what it was. */
+#include "comm/comm.h"
+
+#include <mpi.h>
+#include <stdlib.h>
+#include <string.h>
+
+_Static_assert(sizeof(MPI_Request) <= sizeof(int64_t), "a request fits in a handle");
+
+#define CHECK(c, call, what, n_bytes) check(c, call, what, (int64_t)(n_bytes))
+
+static void check(const struct comm *c, int rc, const char *what, int64_t n_bytes)
+{
+	char text[MPI_MAX_ERROR_STRING];
+	int len = 0;
+	if (rc == MPI_SUCCESS)
+		return;
+	MPI_Error_string(rc, text, &len);
+	die(EX_FAILED, "%s of %lld bytes on %s (%d ranks), number %llu: %.*s", what,
+		(long long)n_bytes, c->name, c->size, (unsigned long long)c->seq, len,
+		text);
+}
+
+static MPI_Comm mpi_of(const struct comm *c)
+{
+	return *(const MPI_Comm *)c->impl;
+}
+
+static MPI_Datatype mpi_type(enum comm_type t)
+{
+	switch (t) {
+	case COMM_I8:
+		return MPI_INT8_T;
+	case COMM_U8:
+		return MPI_UINT8_T;
+	case COMM_I32:
+		return MPI_INT32_T;
+	case COMM_U32:
+		return MPI_UINT32_T;
+	case COMM_I64:
+		return MPI_INT64_T;
+	case COMM_U64:
+		return MPI_UINT64_T;
+	case COMM_F32:
+		return MPI_FLOAT;
+	case COMM_F64:
+		return MPI_DOUBLE;
+	}
+	return MPI_DATATYPE_NULL;
+}
+
+static MPI_Op mpi_op(enum comm_op op)
+{
+	static const int order[] = {COMM_SUM, COMM_PROD, COMM_MIN, COMM_MAX};
+	const MPI_Op ops[] = {MPI_SUM, MPI_PROD, MPI_MIN, MPI_MAX};
+	for (size_t i = 0; i < ARRAY_LEN(order); i++)
+		if (order[i] == (int)op)
+			return ops[i];
+	return MPI_OP_NULL;
+}
+
+static void request_add(struct comm_req *r, MPI_Request m)
+{
+	memcpy(&r->handle[r->n++], &m, sizeof(m));
+}
+
+static int begin_ring(
+	MPI_Comm m, const struct comm *c, const struct coll_args *a, struct comm_req *r)
+{
+	MPI_Request q;
+	MPI_Datatype t = mpi_type(a->type);
+	int before = (c->rank + c->size - 1) % c->size, next = (c->rank + 1) % c->size;
+	int rc = MPI_Irecv_c(a->recv, a->count, t, before, 0, m, &q);
+	if (rc == MPI_SUCCESS) {
+		request_add(r, q);
+		rc = MPI_Isend_c(a->send, a->count, t, next, 0, m, &q);
+		request_add(r, q);
+	}
+	return rc;
+}
+
+static int begin_one(MPI_Comm m, const struct comm *c, enum coll what,
+	const struct coll_args *a, MPI_Request *q)
+{
+	MPI_Datatype t = mpi_type(a->type);
+	MPI_Op op = mpi_op(a->op);
+	const void *send = a->send ? a->send : MPI_IN_PLACE;
+	bool at_root = c->rank == a->root;
+	MPI_Count n = a->count;
+	switch (what) {
+	case COLL_ALLREDUCE:
+		return MPI_Iallreduce_c(send, a->recv, n, t, op, m, q);
+	case COLL_REDUCE: /* in place: only the root has two names for one buffer */
+		return MPI_Ireduce_c(a->send || at_root ? send : a->recv, a->recv, n, t,
+			op, a->root, m, q);
+	case COLL_BROADCAST:
+		return MPI_Ibcast_c(a->recv, n, t, a->root, m, q);
+	case COLL_ALLGATHER:
+		return MPI_Iallgather_c(send, n, t, a->recv, n, t, m, q);
+	case COLL_REDUCESCATTER:
+		return MPI_Ireduce_scatter_block_c(send, a->recv, n, t, op, m, q);
+	case COLL_SCATTER:
+		return MPI_Iscatter_c(a->send, n, t, a->recv, n, t, a->root, m, q);
+	case COLL_GATHER:
+		return MPI_Igather_c(a->send, n, t, a->recv, n, t, a->root, m, q);
+	case COLL_ALLTOALL:
+		return MPI_Ialltoall_c(send, n, t, a->recv, n, t, m, q);
+	default:
+		return MPI_Ibarrier(m, q);
+	}
+}
+
+static void mpi_begin(
+	struct comm *c, enum coll what, const struct coll_args *a, struct comm_req *r)
+{
+	int64_t n_bytes = a->count * (int64_t)comm_type_bytes(a->type);
+	MPI_Request q;
+	r->n = 0;
+	if (what == COLL_SENDRECV) {
+		CHECK(c, begin_ring(mpi_of(c), c, a, r), coll_table[what].name, n_bytes);
+		return;
+	}
+	CHECK(c, begin_one(mpi_of(c), c, what, a, &q), coll_table[what].name, n_bytes);
+	request_add(r, q);
+}
+
+static void mpi_send(struct comm *c, const void *p, int64_t n_bytes, int peer, int tag,
+	struct comm_req *r)
+{
+	MPI_Request q;
+	CHECK(c, MPI_Isend_c(p, n_bytes, MPI_BYTE, peer, tag, mpi_of(c), &q), "send",
+		n_bytes);
+	r->n = 0;
+	request_add(r, q);
+}
+
+static void mpi_recv(
+	struct comm *c, void *p, int64_t n_bytes, int peer, int tag, struct comm_req *r)
+{
+	MPI_Request q;
+	CHECK(c, MPI_Irecv_c(p, n_bytes, MPI_BYTE, peer, tag, mpi_of(c), &q), "receive",
+		n_bytes);
+	r->n = 0;
+	request_add(r, q);
+}
+
+static bool mpi_test(struct comm *c, struct comm_req *r)
+{
+	while (r->n) {
+		MPI_Request q;
+		int done;
+		memcpy(&q, &r->handle[r->n - 1], sizeof(q));
+		CHECK(c, MPI_Test(&q, &done, MPI_STATUS_IGNORE), "test", 0);
+		memcpy(&r->handle[r->n - 1], &q, sizeof(q));
+		if (!done)
+			return false;
+		r->n--;
+	}
+	return true;
+}
+
+static const struct comm_ops mpi_ops;
+
+static struct comm *wrap(MPI_Comm m)
+{
+	struct comm *c = xcalloc(1, sizeof(*c));
+	c->impl = xmalloc(sizeof(m));
+	memcpy(c->impl, &m, sizeof(m));
+	MPI_Comm_rank(m, &c->rank);
+	MPI_Comm_size(m, &c->size);
+	MPI_Comm_set_errhandler(m, MPI_ERRORS_RETURN);
+	c->ops = &mpi_ops;
+	return c;
+}
+
+static struct comm *mpi_split(struct comm *c, int color)
+{
+	MPI_Comm m;
+	CHECK(c,
+		MPI_Comm_split(mpi_of(c), color < 0 ? MPI_UNDEFINED : color, c->rank, &m),
+		"split", 0);
+	return m == MPI_COMM_NULL ? NULL : wrap(m);
+}
+
+static void mpi_free(struct comm *c)
+{
+	MPI_Comm_free(c->impl);
+	free(c->impl);
+	free(c);
+}
+
+static void mpi_abort(int code)
+{
+	MPI_Abort(MPI_COMM_WORLD, code);
+	_Exit(code);
+}
+
+static void mpi_close(struct comm *world)
+{
+	free(world->impl);
+	free(world);
+	die_hook = NULL;
+	MPI_Finalize();
+}
+
+static void mpi_place(struct comm *world, struct comm_place *place)
+{
+	MPI_Comm local;
+	char name[MPI_MAX_PROCESSOR_NAME];
+	int len, is_first;
+	MPI_Get_processor_name(name, &len);
+	snprintf(place->host, sizeof(place->host), "%.*s", len, name);
+	CHECK(world,
+		MPI_Comm_split_type(mpi_of(world), MPI_COMM_TYPE_SHARED, world->rank,
+			MPI_INFO_NULL, &local),
+		"split by host", 0);
+	MPI_Comm_rank(local, &place->local_rank);
+	MPI_Comm_size(local, &place->local_size);
+	is_first = place->local_rank == 0;
+	CHECK(world,
+		MPI_Allreduce(
+			&is_first, &place->n_hosts, 1, MPI_INT, MPI_SUM, mpi_of(world)),
+		"count of hosts", 4);
+	MPI_Comm_free(&local);
+}
+
+static const struct comm_ops mpi_ops = {
+	.begin = mpi_begin,
+	.send = mpi_send,
+	.recv = mpi_recv,
+	.test = mpi_test,
+	.split = mpi_split,
+	.free = mpi_free,
+	.close = mpi_close,
+	.place = mpi_place,
+};
+
+struct comm *comm_open_mpi(void)
+{
+	int level;
+	if (MPI_Init_thread(NULL, NULL, MPI_THREAD_FUNNELED, &level) != MPI_SUCCESS)
+		die(EX_FAILED, "MPI does not start");
+	struct comm *c = wrap(MPI_COMM_WORLD);
+	snprintf(c->name, sizeof(c->name), "world");
+	die_hook = mpi_abort;
+	return c;
+}
+
+const char *comm_version(void)
+{
+	static char text[MPI_MAX_LIBRARY_VERSION_STRING];
+	int len, major = 0, minor = 0;
+	MPI_Get_library_version(text, &len);
+	char *v = strstr(text, "MPICH Version:");
+	if (v) { /* "MPICH Version:\t4.0.2\n..." */
+		v += strlen("MPICH Version:");
+		v += strspn(v, " \t");
+		v[strcspn(v, "\n")] = '\0';
+		memmove(text + 6, v, strlen(v) + 1);
+		memcpy(text, "MPICH ", 6);
+	} else {
+		text[strcspn(text, "\n,")] = '\0';
+	}
+	MPI_Get_version(&major, &minor);
+	size_t n = strlen(text);
+	snprintf(text + n, sizeof(text) - n, " (MPI %d.%d)", major, minor);
+	return text;
+}
