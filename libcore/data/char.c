@@ -1,0 +1,180 @@
+/* The character tokenizer: a token a Unicode character that occurs, in code point order
+ * (as nanoGPT's shakespeare_char). Text is UTF-8. */
+#include "data/data.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+enum { CODE_POINTS = 0x110000 };
+#define ABSENT UINT32_MAX
+
+struct table {
+	uint32_t id_of[CODE_POINTS]; /* while learning: 1 when seen */
+};
+
+/*
+ * Length of the character at text[0..n), and its code point; 0 when it is cut off, -1
+ * when it is no UTF-8 (RFC 3629: shortest form, no surrogates, at most 10FFFF).
+ */
+static int utf8(const char *text, int64_t n, uint32_t *code)
+{
+	const uint8_t *p = (const uint8_t *)text;
+	if (p[0] < 0x80) {
+		*code = p[0];
+		return 1;
+	}
+	int len = p[0] >= 0xf0 ? 4 : p[0] >= 0xe0 ? 3 : 2;
+	if (p[0] < 0xc2 || p[0] > 0xf4)
+		return -1;
+	uint32_t c = p[0] & (0xffu >> (len + 1));
+	for (int i = 1; i < len; i++) {
+		if (i >= n)
+			return 0;
+		if ((p[i] & 0xc0) != 0x80)
+			return -1;
+		c = c << 6 | (p[i] & 0x3f);
+	}
+	static const uint32_t least[] = {0, 0, 0x80, 0x800, 0x10000};
+	if (c < least[len] || c >= CODE_POINTS || (c >= 0xd800 && c < 0xe000))
+		return -1;
+	*code = c;
+	return len;
+}
+
+static int put_utf8(uint32_t c, uint8_t out[4])
+{
+	if (c < 0x80) {
+		out[0] = (uint8_t)c;
+		return 1;
+	}
+	int len = c < 0x800 ? 2 : c < 0x10000 ? 3 : 4;
+	for (int i = len - 1; i > 0; i--, c >>= 6)
+		out[i] = (uint8_t)(0x80 | (c & 0x3f));
+	out[0] = (uint8_t)(0xf00u >> len | c);
+	return len;
+}
+
+static int64_t not_utf8(int64_t at, struct err *e)
+{
+	err_set(e, EX_DATAERR, "not UTF-8; --tokenizer byte takes any file");
+	return TEXT_BAD(at);
+}
+
+static struct table *table_of(const struct tokenizer *t)
+{
+	return t->own;
+}
+
+static int64_t learn(struct tokenizer *t, const char *text, int64_t n, bool final,
+	int64_t *n_tokens, struct err *e)
+{
+	if (!t->own)
+		t->own = xcalloc(1, sizeof(struct table));
+	uint32_t *seen = table_of(t)->id_of;
+	int64_t i = 0;
+	while (i < n) {
+		uint32_t c;
+		if ((uint8_t)text[i] < 0x80) {
+			seen[(uint8_t)text[i++]] = 1;
+			++*n_tokens;
+			continue;
+		}
+		int len = utf8(text + i, n - i, &c);
+		if (len < 0 || (len == 0 && final))
+			return not_utf8(i, e);
+		if (len == 0)
+			break;
+		seen[c] = 1;
+		i += len;
+		++*n_tokens;
+	}
+	return i;
+}
+
+static int learn_end(struct tokenizer *t, struct err *e)
+{
+	if (!t->own)
+		t->own = xcalloc(1, sizeof(struct table));
+	uint32_t *id_of = table_of(t)->id_of;
+	int64_t n = 0;
+	for (uint32_t c = 0; c < CODE_POINTS; c++)
+		n += id_of[c];
+	if (!n)
+		return err_set(e, EX_DATAERR, "the text is empty");
+	struct vocab *v = &t->vocab;
+	v->bytes = xmalloc((size_t)n * 4);
+	v->offset = xcalloc((size_t)n + 1, sizeof(int64_t));
+	for (uint32_t c = 0; c < CODE_POINTS; c++) {
+		if (!id_of[c]) {
+			id_of[c] = ABSENT;
+			continue;
+		}
+		int64_t at = v->offset[v->n];
+		id_of[c] = (uint32_t)v->n++;
+		v->offset[v->n] = at + put_utf8(c, v->bytes + at);
+	}
+	return 0;
+}
+
+static int ready(struct tokenizer *t, struct err *e)
+{
+	const struct vocab *v = &t->vocab;
+	t->own = xmalloc(sizeof(struct table));
+	uint32_t *id_of = table_of(t)->id_of;
+	memset(id_of, 0xff, sizeof(table_of(t)->id_of));
+	for (int64_t i = 0; i < v->n; i++) {
+		uint32_t c;
+		int64_t len = v->offset[i + 1] - v->offset[i];
+		if (len < 1 ||
+			utf8((const char *)v->bytes + v->offset[i], len, &c) != len)
+			return err_set(e, EX_DATAERR, "token %lld is no character",
+				(long long)i);
+		id_of[c] = (uint32_t)i;
+	}
+	return 0;
+}
+
+static int64_t encode(const struct tokenizer *t, const char *text, int64_t n, bool final,
+	uint32_t *out, int64_t room, int64_t *n_out, struct err *e)
+{
+	const uint32_t *id_of = table_of(t)->id_of;
+	int64_t i = 0, k = 0;
+	for (; i < n && k < room; k++) {
+		uint32_t c = (uint8_t)text[i];
+		int len = 1;
+		if (c >= 0x80)
+			len = utf8(text + i, n - i, &c);
+		if (len < 0 || (len == 0 && final))
+			return not_utf8(i, e);
+		if (len == 0)
+			break;
+		uint32_t id = id_of[c];
+		if (id == ABSENT) {
+			err_set(e, EX_DATAERR,
+				"the vocabulary has no character '%.*s' (U+%04X)", len,
+				text + i, c);
+			return TEXT_BAD(i);
+		}
+		if (out)
+			out[k] = id;
+		i += len;
+	}
+	*n_out = k;
+	return i;
+}
+
+static void release(struct tokenizer *t)
+{
+	free(t->own);
+	t->own = NULL;
+}
+
+const struct tokenizer_kind tokenizer_char = {
+	.name = "char",
+	.help = "a token a character that occurs in the text (UTF-8)",
+	.learn = learn,
+	.learn_end = learn_end,
+	.ready = ready,
+	.encode = encode,
+	.free = release,
+};

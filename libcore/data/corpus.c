@@ -1,0 +1,293 @@
+/* Shards, opened to be read: mapped, and checked where they are touched. */
+#include "data/data.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <signal.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+/* One split of one file. */
+struct segment {
+	int64_t first; /* number of its first token in the corpus */
+	struct h5_blocks blocks;
+	const char *tokens; /* in the map */
+	uint8_t *checked;   /* a flag a block */
+};
+
+struct file {
+	char *path;
+	struct shard_info info;
+	char *map;
+	size_t map_bytes;
+	struct segment seg[N_SPLITS];
+};
+
+struct corpus {
+	struct tokenizer t;
+	struct file *files;
+	int64_t n_files;
+	int64_t tokens[N_SPLITS];
+};
+
+/* A mapped file that becomes shorter kills the reader with SIGBUS. */
+static void on_sigbus(int sig)
+{
+	static const char text[] = "pt: a data file became shorter while it was read\n";
+	(void)sig;
+	if (write(STDERR_FILENO, text, sizeof(text) - 1) < 0)
+		_exit(EX_IOERR);
+	_exit(EX_IOERR);
+}
+
+static int map_file(struct file *f, struct err *e)
+{
+	struct stat st;
+	int fd = open(f->path, O_RDONLY | O_CLOEXEC);
+	if (fd < 0 || fstat(fd, &st)) {
+		err_set(e, EX_IOERR, "%s: %s", f->path, strerror(errno));
+		close(fd);
+		return -1;
+	}
+	f->map_bytes = (size_t)st.st_size;
+	f->map = mmap(NULL, f->map_bytes, PROT_READ, MAP_SHARED, fd, 0);
+	close(fd);
+	if (f->map == MAP_FAILED) {
+		f->map = NULL;
+		return err_set(e, EX_IOERR, "%s: %s", f->path, strerror(errno));
+	}
+	signal(SIGBUS, on_sigbus);
+	return 0;
+}
+
+static int open_segment(struct h5 *h, struct file *f, enum split s, struct err *e)
+{
+	struct segment *g = &f->seg[s];
+	char path[16];
+	snprintf(path, sizeof(path), "/%s", split_names[s]);
+	if (h5_blocks_open(h, path, &g->blocks, e))
+		return -1;
+	bool ours = (g->blocks.type == H5_U16 || g->blocks.type == H5_U32) &&
+		    g->blocks.row_bytes == (int64_t)h5_type_bytes(g->blocks.type) &&
+		    g->blocks.rows == f->info.tokens[s];
+	if (!ours || (g->blocks.rows &&
+			     g->blocks.offset + g->blocks.rows * g->blocks.row_bytes >
+				     (int64_t)f->map_bytes))
+		return err_set(e, EX_DATAERR, "%s: %s is damaged", f->path, path);
+	g->tokens = f->map + (g->blocks.rows ? g->blocks.offset : 0);
+	g->checked = xcalloc((size_t)g->blocks.n_blocks, 1);
+	return 0;
+}
+
+static int open_file(struct corpus *c, struct file *f, struct err *e)
+{
+	struct h5 *h;
+	struct tokenizer t = {0};
+	if (h5_open(&h, f->path, e))
+		return -1;
+	int rc = h5_check_format(h, "pt-shard", SHARD_VERSION, e) ||
+		 h5_check_seal(h, e) || h5_fields_read(h, "/", shard_fields, &f->info, e);
+	if (!rc && tokenizer_read(&t, h, e))
+		rc = err_prefix(e, "%s: ", f->path);
+	rc = rc || map_file(f, e);
+	for (int s = 0; s < N_SPLITS && !rc; s++)
+		rc = open_segment(h, f, (enum split)s, e);
+	if (!rc && !c->t.kind) {
+		c->t = t;
+		t = (struct tokenizer){0};
+	} else if (!rc && !tokenizer_same(&c->t, &t)) {
+		rc = err_set(e, EX_DATAERR, "%s: its tokenizer is not that of %s",
+			f->path, c->files[0].path);
+	}
+	tokenizer_free(&t);
+	return h5_close(h, rc ? &(struct err){0} : e) || rc ? -1 : 0;
+}
+
+/* Files of one corpus by their number, corpora as they were given. */
+static int by_number(const void *a, const void *b)
+{
+	const struct shard_info *x = &((const struct file *)a)->info;
+	const struct shard_info *y = &((const struct file *)b)->info;
+	return (x->index > y->index) - (x->index < y->index);
+}
+
+static int check_complete(const struct corpus *c, struct err *e)
+{
+	for (int64_t i = 0; i < c->n_files; i++) {
+		const struct shard_info *x = &c->files[i].info;
+		int64_t found = 0;
+		for (int64_t k = 0; k < c->n_files; k++)
+			found += c->files[k].info.source_xxh3 == x->source_xxh3 &&
+				 c->files[k].info.count == x->count;
+		if (found % x->count)
+			return err_set(e, EX_DATAERR,
+				"%s: is file %lld of %lld, but %lld of them were given",
+				c->files[i].path, (long long)x->index,
+				(long long)x->count, (long long)found);
+	}
+	return 0;
+}
+
+static void sort_files(struct corpus *c)
+{
+	for (int64_t i = 0; i < c->n_files;) {
+		int64_t n = 1;
+		while (i + n < c->n_files &&
+			c->files[i + n].info.source_xxh3 == c->files[i].info.source_xxh3)
+			n++;
+		qsort(c->files + i, (size_t)n, sizeof(*c->files), by_number);
+		i += n;
+	}
+}
+
+int corpus_open(struct corpus **out, const struct strs *files, struct err *e)
+{
+	struct corpus *c = xcalloc(1, sizeof(*c));
+	char stream[64];
+	int rc = files->n ? 0 : err_set(e, EX_USAGE, "no data: give shards with --data");
+	c->files = xcalloc((size_t)files->n, sizeof(*c->files));
+	for (int64_t i = 0; i < files->n && !rc; i++) {
+		struct file *f = &c->files[c->n_files++];
+		bool is_stream = !strcmp(files->v[i], "-");
+		rc = is_stream ? h5_from_stream(STDIN_FILENO, stream, e) : 0;
+		f->path = xstrdup(is_stream ? stream : files->v[i]);
+		rc = rc || open_file(c, f, e);
+	}
+	rc = rc || check_complete(c, e);
+	if (!rc)
+		sort_files(c);
+	for (int64_t i = 0; i < c->n_files && !rc; i++) {
+		for (int s = 0; s < N_SPLITS; s++) {
+			c->files[i].seg[s].first = c->tokens[s];
+			c->tokens[s] += c->files[i].info.tokens[s];
+		}
+	}
+	if (rc)
+		corpus_close(c);
+	else
+		*out = c;
+	return rc ? -1 : 0;
+}
+
+void corpus_close(struct corpus *c)
+{
+	if (!c)
+		return;
+	for (int64_t i = 0; i < c->n_files; i++) {
+		struct file *f = &c->files[i];
+		for (int s = 0; s < N_SPLITS; s++) {
+			h5_blocks_free(&f->seg[s].blocks);
+			free(f->seg[s].checked);
+		}
+		if (f->map)
+			munmap(f->map, f->map_bytes);
+		shard_info_free(&f->info);
+		free(f->path);
+	}
+	free(c->files);
+	tokenizer_free(&c->t);
+	free(c);
+}
+
+const struct tokenizer *corpus_tokenizer(const struct corpus *c)
+{
+	return &c->t;
+}
+
+int64_t corpus_tokens(const struct corpus *c, enum split split)
+{
+	return c->tokens[split];
+}
+
+uint64_t corpus_hash(const struct corpus *c)
+{
+	struct str packed = {0};
+	tokenizer_pack(&c->t, &packed);
+	uint64_t h = hash_bytes(packed.s, packed.len, 0);
+	str_free(&packed);
+	for (int64_t i = 0; i < c->n_files; i++)
+		for (int s = 0; s < N_SPLITS; s++)
+			h = hash_mix(h + c->files[i].info.xxh3[s]);
+	return h;
+}
+
+const struct shard_info *corpus_info(const struct corpus *c, int64_t file)
+{
+	return &c->files[file].info;
+}
+
+int64_t corpus_files(const struct corpus *c)
+{
+	return c->n_files;
+}
+
+static int64_t token_at(const struct segment *g, int64_t i)
+{
+	return g->blocks.type == H5_U16 ? ((const uint16_t *)g->tokens)[i]
+					: ((const uint32_t *)g->tokens)[i];
+}
+
+/* Threads may check a block twice; both find the same. */
+static int check_block(const struct corpus *c, const struct file *f,
+	const struct segment *g, int64_t block, struct err *e)
+{
+	const struct h5_blocks *b = &g->blocks;
+	if (__atomic_load_n(&g->checked[block], __ATOMIC_RELAXED))
+		return 0;
+	if (h5_block_check(b, block, g->tokens + block * b->block_rows * b->row_bytes, e))
+		return err_prefix(e, "%s: ", f->path);
+	int64_t end = min64(b->rows, (block + 1) * b->block_rows);
+	for (int64_t i = block * b->block_rows; i < end; i++)
+		if (token_at(g, i) >= c->t.vocab.n)
+			return err_set(e, EX_DATAERR,
+				"%s: %s: token %lld is %lld, of %lld", f->path, b->path,
+				(long long)i, (long long)token_at(g, i),
+				(long long)c->t.vocab.n);
+	__atomic_store_n(&g->checked[block], 1, __ATOMIC_RELAXED);
+	return 0;
+}
+
+static int read_segment(const struct corpus *c, const struct file *f,
+	const struct segment *g, int64_t at, int64_t n, int32_t *out, struct err *e)
+{
+	for (int64_t b = at / g->blocks.block_rows; b * g->blocks.block_rows < at + n;
+		b++)
+		if (check_block(c, f, g, b, e))
+			return -1;
+	if (g->blocks.type == H5_U16) {
+		const uint16_t *from = (const uint16_t *)g->tokens + at;
+		for (int64_t i = 0; i < n; i++)
+			out[i] = from[i];
+	} else {
+		memcpy(out, (const uint32_t *)g->tokens + at, (size_t)n * sizeof(*out));
+	}
+	return 0;
+}
+
+int corpus_read(struct corpus *c, enum split split, int64_t at, int64_t n, int32_t *out,
+	struct err *e)
+{
+	BUG_ON(at < 0 || n < 0 || at + n > c->tokens[split]);
+	int64_t lo = 0, hi = c->n_files - 1;
+	while (lo < hi) { /* the last file that begins at or before `at` */
+		int64_t mid = (lo + hi + 1) / 2;
+		if (c->files[mid].seg[split].first <= at)
+			lo = mid;
+		else
+			hi = mid - 1;
+	}
+	for (int64_t i = lo; n > 0; i++) {
+		const struct file *f = &c->files[i];
+		const struct segment *g = &f->seg[split];
+		int64_t here = min64(n, g->first + g->blocks.rows - at);
+		if (here <= 0)
+			continue;
+		if (read_segment(c, f, g, at - g->first, here, out, e))
+			return -1;
+		at += here, n -= here, out += here;
+	}
+	return 0;
+}

@@ -1,0 +1,208 @@
+/*
+ * data: text to tokens, shards on disk, which sample comes when, and getting it.
+ *
+ * No call is collective except the loader's. Everything read from a file is foreign.
+ */
+#ifndef DATA_H
+#define DATA_H
+
+#include "base/base.h"
+#include "comm/comm.h"
+#include "h5/h5.h"
+
+/* ---- tokenizer.c: tokenizers, one table; byte.c, char.c: the kinds --------------- */
+
+/* What every token stands for: token i is bytes [offset[i], offset[i + 1]). */
+struct vocab {
+	int64_t n;
+	uint8_t *bytes;
+	int64_t *offset; /* [n + 1] */
+};
+
+struct tokenizer;
+
+/*
+ * A kind of tokenizer. Text comes in pieces; `final` says that none follows in this
+ * document. What is left of an unfinished piece (half a character, say) is given again
+ * with the next one: functions return how many bytes they used, or TEXT_BAD(i) with *e
+ * set, where byte i is the bad one.
+ */
+#define TEXT_BAD(i) (-1 - (int64_t)(i))
+
+struct tokenizer_kind {
+	const char *name, *help;
+	/* Learning: called for all text, then learn_end() makes t->vocab. Adds the number of
+	 * tokens to *n_tokens, where it can be known yet; else sets it to -1. */
+	int64_t (*learn)(struct tokenizer *t, const char *text, int64_t n, bool final,
+		int64_t *n_tokens, struct err *e);
+	int (*learn_end)(struct tokenizer *t, struct err *e);
+	/* From t->vocab, read from a file, whatever encode() needs. */
+	int (*ready)(struct tokenizer *t, struct err *e);
+	/* At most `room` tokens to out (NULL: only counted); *n_out of them. */
+	int64_t (*encode)(const struct tokenizer *t, const char *text, int64_t n,
+		bool final, uint32_t *out, int64_t room, int64_t *n_out, struct err *e);
+	void (*free)(struct tokenizer *t);
+};
+
+struct tokenizer {
+	const struct tokenizer_kind *kind;
+	struct vocab vocab;
+	void *own; /* the kind's */
+};
+
+extern const struct tokenizer_kind *const tokenizer_kinds[]; /* closed by NULL */
+extern const struct tokenizer_kind tokenizer_byte, tokenizer_char;
+
+int tokenizer_init(struct tokenizer *t, const char *kind, struct err *e);
+void tokenizer_free(struct tokenizer *t);
+int tokenizer_write(const struct tokenizer *t, struct h5 *f, struct err *e);
+int tokenizer_read(struct tokenizer *t, struct h5 *f, struct err *e);
+/* As bytes of its own, to send to another rank; and back. */
+void tokenizer_pack(const struct tokenizer *t, struct str *out);
+int tokenizer_unpack(struct tokenizer *t, const struct str *packed, struct err *e);
+/* A whole text; *ids is allocated. Returns their number or -1. */
+int64_t tokenizer_encode_all(const struct tokenizer *t, const char *text, int64_t n,
+	uint32_t **ids, struct err *e);
+/* Appends what a token stands for; nothing for an id outside the vocabulary. */
+void tokenizer_decode(const struct tokenizer *t, int64_t id, struct str *out);
+bool tokenizer_same(const struct tokenizer *a, const struct tokenizer *b);
+extern const struct h5_field tokenizer_fields[]; /* for the manual */
+
+/* ---- text.c: sources of text ----------------------------------------------------- */
+
+/* Files, mapped one after the other. Standard input ("-") is spooled to a temporary file
+ * first when it cannot be mapped, so that text may be read twice. */
+struct text {
+	const char *name;
+	const char *p;
+	int64_t n_bytes;
+	int fd;
+};
+
+int text_open(struct text *t, const char *path, struct err *e);
+/* Tells the kernel that bytes before `at` will not be read again soon. */
+void text_passed(const struct text *t, int64_t at);
+void text_close(struct text *t);
+
+/* ---- shard.c: the file format ---------------------------------------------------- */
+
+enum split { SPLIT_TRAIN, SPLIT_VAL, N_SPLITS };
+extern const char *const split_names[N_SPLITS]; /* the datasets' names too */
+
+enum { SHARD_VERSION = 1 };
+
+/* The attributes of a shard. */
+struct shard_info {
+	const char *format, *created_by; /* shard_info_free() what was read */
+	int64_t version;
+	int64_t index, count;	  /* this is file `index` of `count` */
+	int64_t tokens[N_SPLITS]; /* in this file */
+	uint64_t xxh3[N_SPLITS];  /* of those */
+	int64_t total[N_SPLITS];  /* in all files of the corpus */
+	int64_t source_bytes, source_files, documents;
+	uint64_t source_xxh3;
+	const char *split; /* "tail" or "document" */
+	double val_fraction;
+	int64_t seed; /* of the split by document */
+};
+
+extern const struct h5_field shard_fields[];
+void shard_info_free(struct shard_info *s);
+
+/* ---- prepare.c: text to shards --------------------------------------------------- */
+
+struct prepare {
+	const char *tokenizer; /* a kind */
+	const char *separator; /* text between documents; NULL: a file is a document */
+	bool by_document;      /* split */
+	double val_fraction;
+	int64_t seed;
+	int64_t shard_bytes; /* of tokens in a file; 0: one file */
+	const char *out;     /* file name, or the part before -00000.h5; "-": stdout */
+	bool overwrite;
+};
+
+/* What was made; info is of the last file. */
+struct prepared {
+	struct shard_info info;
+	struct strs files;
+	int64_t vocab_size;
+	size_t token_bytes;
+};
+
+int prepare_run(const struct prepare *p, const struct strs *inputs, struct prepared *out,
+	struct err *e);
+/* Writes the text of a split of the files to f. */
+int prepare_decode(const struct strs *files, enum split split, FILE *f, struct err *e);
+
+/* ---- corpus.c: shards, opened to be read ----------------------------------------- */
+
+struct corpus;
+
+/* Files that belong together are put in order; one that is missing is an error. "-" is
+ * standard input. */
+int corpus_open(struct corpus **c, const struct strs *files, struct err *e);
+void corpus_close(struct corpus *c);
+const struct tokenizer *corpus_tokenizer(const struct corpus *c);
+int64_t corpus_tokens(const struct corpus *c, enum split split);
+uint64_t corpus_hash(const struct corpus *c); /* of all tokens and the vocabulary */
+const struct shard_info *corpus_info(const struct corpus *c, int64_t file);
+int64_t corpus_files(const struct corpus *c);
+/* Tokens [at, at + n) of a split, widened. Each block of the file is checked against its
+ * checksum, and its tokens against the vocabulary, when it is first touched. */
+int corpus_read(struct corpus *c, enum split split, int64_t at, int64_t n, int32_t *out,
+	struct err *e);
+
+/* ---- order.c: which sample comes when -------------------------------------------- */
+
+/* A random permutation of [0, n), evaluated at i: a Feistel network on the next power of
+ * four, walked until it lands inside (Black, Rogaway 2002). */
+int64_t order_permute(struct philox_key key, int64_t n, int64_t i);
+
+enum sampling {
+	SAMPLING_EPOCH,	 /* every window of a grid once, the grid shifted each epoch */
+	SAMPLING_RANDOM, /* each sample at its own random offset */
+	SAMPLING_EVEN,	 /* n windows at equal distances: evaluation */
+};
+
+struct order {
+	enum sampling sampling;
+	uint64_t seed;
+	int64_t n_tokens, context;
+	int64_t n_windows; /* of an epoch; SAMPLING_EVEN: of the set */
+};
+
+/* -1: there are fewer than context + 1 tokens. n_windows: for SAMPLING_EVEN, 0 for as
+ * many as fit side by side. */
+int order_init(struct order *o, enum sampling s, uint64_t seed, int64_t n_tokens,
+	int64_t context, int64_t n_windows);
+/* First token of global sample number g (counted from the start of the run). */
+int64_t order_start(const struct order *o, int64_t g);
+
+/* ---- loader.c: windows of tokens, fetched ahead ---------------------------------- */
+
+struct loader_config {
+	struct comm *comm;     /* the data-parallel group */
+	struct corpus *corpus; /* NULL on ranks that do not read */
+	int readers; /* ranks that read for the others; comm->size: each its own */
+	int64_t context;
+};
+
+struct loader;
+struct loader *loader_open(const struct loader_config *c);
+void loader_close(struct loader *l);
+/* Which rank reads for `rank`. */
+int loader_reader(int rank, int size, int readers);
+
+/*
+ * Collective. Begins to fetch samples [first + begin[rank], first + begin[rank + 1]) of
+ * `order`, in the background. At most two fetches may be under way.
+ */
+struct fetch;
+struct fetch *loader_begin(struct loader *l, enum split split, const struct order *order,
+	int64_t first, const int64_t *begin);
+/* The windows, [n][context + 1]. Dies on damaged data. They are valid until fetch_free. */
+const int32_t *loader_end(struct loader *l, struct fetch *f);
+void fetch_free(struct fetch *f);
+
+#endif

@@ -1,0 +1,178 @@
+/*
+ * Windows of tokens, fetched ahead by a thread. A rank reads its own, or some ranks read
+ * for the others and send; only the main thread speaks to other ranks, from the
+ * background work of comm.
+ */
+#include "data/data.h"
+
+#include <pthread.h>
+#include <stdlib.h>
+#include <string.h>
+
+struct loader {
+	struct loader_config c;
+	int n_fetches;
+};
+
+struct fetch {
+	struct loader *l;
+	enum split split;
+	struct order order;
+	int64_t first;
+	int64_t *begin;	  /* [size + 1] */
+	int64_t n;	  /* windows of this rank */
+	int32_t *windows; /* [n][context + 1] */
+	/* of a reader: the windows of ranks [rank_begin, rank_end), one after the other */
+	int rank_begin, rank_end;
+	int32_t *all;
+	pthread_t thread;
+	bool threaded, sent;
+	int read_done; /* set by the thread */
+	struct err error;
+	struct comm_req *reqs; /* [size] sends, or one receive */
+};
+
+int loader_reader(int rank, int size, int readers)
+{
+	for (int r = 0; r < readers; r++)
+		if (rank < part_begin(size, readers, r + 1))
+			return (int)part_begin(size, readers, r);
+	return 0;
+}
+
+struct loader *loader_open(const struct loader_config *c)
+{
+	struct loader *l = xcalloc(1, sizeof(*l));
+	l->c = *c;
+	return l;
+}
+
+void loader_close(struct loader *l)
+{
+	BUG_ON(l && l->n_fetches);
+	free(l);
+}
+
+static int64_t window(const struct fetch *f)
+{
+	return f->l->c.context + 1;
+}
+
+static void *read_windows(void *with)
+{
+	struct fetch *f = with;
+	int32_t *out = f->all;
+	int64_t end = f->begin[f->rank_end];
+	for (int64_t g = f->begin[f->rank_begin]; g < end && !f->error.code; g++) {
+		int64_t at = order_start(&f->order, f->first + g);
+		corpus_read(f->l->c.corpus, f->split, at, window(f), out, &f->error);
+		out += window(f);
+	}
+	__atomic_store_n(&f->read_done, 1, __ATOMIC_RELEASE);
+	return NULL;
+}
+
+static int64_t bytes_of(const struct fetch *f, int rank)
+{
+	return (f->begin[rank + 1] - f->begin[rank]) * window(f) *
+	       (int64_t)sizeof(int32_t);
+}
+
+/* When the reading is done, what others asked for goes out. */
+static void poll_fetch(void *with)
+{
+	enum { TAG = 1 << 17 };
+	struct fetch *f = with;
+	struct comm *c = f->l->c.comm;
+	if (f->sent || !__atomic_load_n(&f->read_done, __ATOMIC_ACQUIRE))
+		return;
+	f->sent = true;
+	if (f->error.code)
+		die_err(&f->error);
+	for (int r = f->rank_begin; r < f->rank_end; r++) {
+		int64_t skip = (f->begin[r] - f->begin[f->rank_begin]) * window(f);
+		if (r != c->rank && bytes_of(f, r))
+			comm_send_begin(
+				c, f->all + skip, bytes_of(f, r), r, TAG, &f->reqs[r]);
+	}
+}
+
+static void begin_reading(struct fetch *f)
+{
+	const struct loader_config *c = &f->l->c;
+	int64_t n = f->begin[f->rank_end] - f->begin[f->rank_begin];
+	bool alone = f->rank_end - f->rank_begin == 1;
+	f->all = alone ? f->windows
+		       : xcalloc((size_t)(n * window(f)) + 1, sizeof(*f->all));
+	BUG_ON(!c->corpus);
+	f->threaded = pthread_create(&f->thread, NULL, read_windows, f) == 0;
+	if (!f->threaded)
+		read_windows(f);
+	if (!alone)
+		comm_background(poll_fetch, f);
+}
+
+struct fetch *loader_begin(struct loader *l, enum split split, const struct order *order,
+	int64_t first, const int64_t *begin)
+{
+	enum { TAG = 1 << 17 };
+	struct comm *c = l->c.comm;
+	struct fetch *f = xcalloc(1, sizeof(*f));
+	BUG_ON(++l->n_fetches > 2);
+	f->l = l;
+	f->split = split;
+	f->order = *order;
+	f->first = first;
+	f->begin = xmalloc((size_t)(c->size + 1) * sizeof(*f->begin));
+	memcpy(f->begin, begin, (size_t)(c->size + 1) * sizeof(*f->begin));
+	f->n = begin[c->rank + 1] - begin[c->rank];
+	f->windows = xcalloc((size_t)(f->n * window(f)) + 1, sizeof(*f->windows));
+	f->reqs = xcalloc((size_t)c->size, sizeof(*f->reqs));
+	int reader = loader_reader(c->rank, c->size, l->c.readers);
+	if (reader != c->rank) {
+		if (f->n)
+			comm_recv_begin(c, f->windows, bytes_of(f, c->rank), reader, TAG,
+				&f->reqs[reader]);
+		return f;
+	}
+	f->rank_begin = c->rank;
+	f->rank_end = c->rank + 1;
+	while (f->rank_end < c->size &&
+		loader_reader(f->rank_end, c->size, l->c.readers) == c->rank)
+		f->rank_end++;
+	begin_reading(f);
+	return f;
+}
+
+const int32_t *loader_end(struct loader *l, struct fetch *f)
+{
+	struct comm *c = l->c.comm;
+	bool reads = f->rank_end > f->rank_begin,
+	     alone = f->rank_end - f->rank_begin == 1;
+	if (f->threaded)
+		pthread_join(f->thread, NULL);
+	f->threaded = false;
+	if (f->error.code)
+		die_err(&f->error);
+	if (reads && !alone) {
+		poll_fetch(f);
+		comm_background_end(poll_fetch, f);
+		int64_t skip = f->begin[c->rank] - f->begin[f->rank_begin];
+		memcpy(f->windows, f->all + skip * window(f),
+			(size_t)bytes_of(f, c->rank));
+	}
+	for (int r = 0; r < c->size; r++)
+		comm_wait(c, &f->reqs[r], "samples");
+	return f->windows;
+}
+
+void fetch_free(struct fetch *f)
+{
+	f->l->n_fetches--;
+	if (f->all != f->windows)
+		free(f->all);
+	free(f->windows);
+	free(f->begin);
+	free(f->reqs);
+	free(f);
+}

@@ -1,0 +1,74 @@
+/* Which sample comes when: a function of (seed, sample number), and nothing else. */
+#include "data/data.h"
+
+/* Four rounds of a balanced Feistel network on 2 * half bits, Philox as the round
+ * function: a permutation for any round function (Luby, Rackoff 1988). */
+static uint64_t feistel(struct philox_key key, int half, uint64_t x)
+{
+	uint64_t mask = ((uint64_t)1 << half) - 1;
+	uint64_t left = x >> half, right = x & mask;
+	for (uint32_t round = 0; round < 4; round++) {
+		struct philox_block r =
+			philox(key, (uint32_t)right, (uint32_t)(right >> 32), round, 0);
+		uint64_t f = ((uint64_t)r.x[1] << 32 | r.x[0]) & mask;
+		uint64_t next = left ^ f;
+		left = right;
+		right = next;
+	}
+	return left << half | right;
+}
+
+int64_t order_permute(struct philox_key key, int64_t n, int64_t i)
+{
+	int half = 1;
+	while (half < 31 && ((uint64_t)1 << 2 * half) < (uint64_t)n)
+		half++;
+	uint64_t x = (uint64_t)i;
+	do
+		x = feistel(key, half, x);
+	while (x >= (uint64_t)n);
+	return (int64_t)x;
+}
+
+/* Uniform in [0, n), from 64 random bits: the high word of the product. */
+static int64_t below(struct philox_block r, int64_t n)
+{
+	__extension__ typedef unsigned __int128 uint128;
+	uint64_t bits = (uint64_t)r.x[0] << 32 | r.x[1];
+	return (int64_t)((uint128)bits * (uint64_t)n >> 64);
+}
+
+int order_init(struct order *o, enum sampling s, uint64_t seed, int64_t n_tokens,
+	int64_t context, int64_t n_windows)
+{
+	*o = (struct order){s, seed, n_tokens, context, 0};
+	if (n_tokens < context + 1)
+		return -1;
+	int64_t fit = (n_tokens - 1) / context;
+	/* An epoch leaves room for the grid to shift by up to a window. */
+	if (s == SAMPLING_EVEN)
+		o->n_windows = n_windows ? n_windows : fit;
+	else
+		o->n_windows = max64(1, n_tokens / context - 1);
+	return 0;
+}
+
+int64_t order_start(const struct order *o, int64_t g)
+{
+	int64_t last = o->n_tokens - o->context - 1; /* the last place to start */
+	if (o->sampling == SAMPLING_RANDOM) {
+		struct philox_key key = philox_key(o->seed, PHILOX_OFFSET, 0);
+		return below(
+			philox(key, (uint32_t)g, (uint32_t)(g >> 32), 0, 0), last + 1);
+	}
+	if (o->sampling == SAMPLING_EVEN)
+		return o->n_windows > 1 ? last / (o->n_windows - 1) * g +
+						  last % (o->n_windows - 1) * g /
+							  (o->n_windows - 1)
+					: 0;
+	int64_t epoch = g / o->n_windows;
+	struct philox_key key = philox_key(o->seed, PHILOX_ORDER, (uint64_t)epoch);
+	int64_t room = min64(o->context, last - (o->n_windows - 1) * o->context + 1);
+	int64_t phase = below(philox(key, 0, 0, 0, 1), room);
+	return phase + order_permute(key, o->n_windows, g % o->n_windows) * o->context;
+}

@@ -1,0 +1,252 @@
+/*
+ * Text to shards. The text is read twice, once to learn the vocabulary and to count, once
+ * to encode, a piece at a time: memory does not grow with it.
+ */
+#include "data/data.h"
+#include "data/shard_writer.h"
+
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+enum { PIECE = 1 << 18 };
+
+struct job {
+	const struct prepare *p;
+	struct tokenizer t;
+	struct text *texts;
+	int64_t n_texts;
+	struct shard_info info; /* totals, as they become known */
+	int64_t train_left;	/* split by tail: training tokens still to come */
+	struct shard_writer *w;
+	struct progress bar;
+	double passed_bytes;
+	int64_t document; /* number of the current one */
+	bool counted;	  /* learning could tell the number of tokens */
+	int64_t n_tokens[N_SPLITS];
+};
+
+/* What a pass does with a piece of a document; returns the bytes it used, as a tokenizer. */
+typedef int64_t piece_fn(struct job *j, const char *text, int64_t n, bool final,
+	enum split s, struct err *e);
+
+static enum split split_of(const struct job *j)
+{
+	if (!j->p->by_document)
+		return SPLIT_TRAIN;
+	struct philox_key key = philox_key((uint64_t)j->p->seed, PHILOX_ORDER, 0x646f63);
+	struct philox_block r =
+		philox(key, (uint32_t)j->document, (uint32_t)(j->document >> 32), 0, 0);
+	return philox_uniform64(r.x[0], r.x[1]) < j->p->val_fraction ? SPLIT_VAL
+								     : SPLIT_TRAIN;
+}
+
+/* A document reaches to the end of its separator, so every byte is in one. */
+static int64_t document_end(const struct job *j, const struct text *t, int64_t at)
+{
+	const char *sep = j->p->separator;
+	if (!sep)
+		return t->n_bytes;
+	const char *hit = memmem(t->p + at, (size_t)(t->n_bytes - at), sep, strlen(sep));
+	return hit ? hit - t->p + (int64_t)strlen(sep) : t->n_bytes;
+}
+
+static int each_piece(struct job *j, const struct text *t, int64_t begin, int64_t end,
+	piece_fn *fn, struct err *e)
+{
+	enum split s = split_of(j);
+	for (int64_t at = begin; at < end;) {
+		int64_t n = min64(PIECE, end - at);
+		int64_t used = fn(j, t->p + at, n, at + n == end, s, e);
+		if (used < 0) {
+			int64_t bad = at + TEXT_BAD(used);
+			return err_prefix(e, "%s: byte %lld: ", t->name, (long long)bad);
+		}
+		at += used;
+		progress_update(&j->bar, j->passed_bytes + (double)at, NULL);
+	}
+	return 0;
+}
+
+static int each_document(struct job *j, piece_fn *fn, struct err *e)
+{
+	enum { KEEP = 1 << 24 };
+	j->document = 0;
+	for (int64_t i = 0; i < j->n_texts; i++) {
+		const struct text *t = &j->texts[i];
+		int64_t passed = 0;
+		for (int64_t at = 0, end; at < t->n_bytes; at = end, j->document++) {
+			end = document_end(j, t, at);
+			if (each_piece(j, t, at, end, fn, e))
+				return -1;
+			if (end - passed > KEEP)
+				text_passed(t, passed = end);
+		}
+		text_passed(t, t->n_bytes);
+		j->passed_bytes += (double)t->n_bytes;
+	}
+	return 0;
+}
+
+/* ---- the passes ------------------------------------------------------------------ */
+
+static int64_t learn_piece(struct job *j, const char *text, int64_t n, bool final,
+	enum split s, struct err *e)
+{
+	int64_t n_tokens = 0;
+	int64_t used = j->t.kind->learn(&j->t, text, n, final, &n_tokens, e);
+	if (n_tokens < 0)
+		j->counted = false;
+	j->n_tokens[s] += n_tokens;
+	return used;
+}
+
+static int64_t count_piece(struct job *j, const char *text, int64_t n, bool final,
+	enum split s, struct err *e)
+{
+	int64_t n_tokens;
+	int64_t used = j->t.kind->encode(&j->t, text, n, final, NULL, n, &n_tokens, e);
+	j->n_tokens[s] += n_tokens;
+	return used;
+}
+
+static int64_t encode_piece(struct job *j, const char *text, int64_t n, bool final,
+	enum split s, struct err *e)
+{
+	static uint32_t ids[PIECE];
+	int64_t n_ids;
+	int64_t used = j->t.kind->encode(&j->t, text, n, final, ids, PIECE, &n_ids, e);
+	if (used < 0)
+		return used;
+	int64_t train = j->p->by_document ? (s == SPLIT_TRAIN ? n_ids : 0)
+					  : min64(n_ids, j->train_left);
+	j->train_left -= train;
+	if (shard_writer_put(j->w, SPLIT_TRAIN, ids, train, e) ||
+		shard_writer_put(j->w, SPLIT_VAL, ids + train, n_ids - train, e))
+		return TEXT_BAD(0);
+	return used;
+}
+
+static uint64_t hash_texts(const struct job *j)
+{
+	struct hash_state *h = hash_open();
+	for (int64_t i = 0; i < j->n_texts; i++)
+		for (int64_t at = 0; at < j->texts[i].n_bytes; at += PIECE)
+			hash_add(h, j->texts[i].p + at,
+				(size_t)min64(PIECE, j->texts[i].n_bytes - at));
+	return hash_close(h);
+}
+
+/* The split as nanoGPT makes it: the last part of the tokens. */
+static int decide_split(struct job *j, struct err *e)
+{
+	int64_t all = j->n_tokens[SPLIT_TRAIN] + j->n_tokens[SPLIT_VAL];
+	if (!j->p->by_document) {
+		int64_t train = (int64_t)((double)all * (1 - j->p->val_fraction));
+		j->n_tokens[SPLIT_TRAIN] = train;
+		j->n_tokens[SPLIT_VAL] = all - train;
+	}
+	j->train_left = j->n_tokens[SPLIT_TRAIN];
+	for (int s = 0; s < N_SPLITS; s++)
+		j->info.total[s] = j->n_tokens[s];
+	if (!all)
+		return err_set(e, EX_DATAERR, "the text is empty");
+	if (j->p->by_document &&
+		(!j->n_tokens[SPLIT_TRAIN] ||
+			(j->p->val_fraction > 0 && !j->n_tokens[SPLIT_VAL])))
+		return err_set(e, EX_DATAERR,
+			"of %lld documents, none went to %s; use --split tail, another "
+			"--val-fraction or another --seed",
+			(long long)j->document,
+			j->n_tokens[SPLIT_TRAIN] ? "validation" : "training");
+	return 0;
+}
+
+static int learn(struct job *j, struct err *e)
+{
+	j->counted = true;
+	if (each_document(j, learn_piece, e) || j->t.kind->learn_end(&j->t, e))
+		return -1;
+	j->info.documents = j->document;
+	if (!j->counted) {
+		memset(j->n_tokens, 0, sizeof(j->n_tokens));
+		j->bar.total *= 1.5;
+		if (each_document(j, count_piece, e))
+			return -1;
+	}
+	return decide_split(j, e);
+}
+
+static int open_texts(struct job *j, const struct strs *inputs, struct err *e)
+{
+	int64_t n = inputs->n ? inputs->n : 1;
+	j->texts = xcalloc((size_t)n, sizeof(*j->texts));
+	for (; j->n_texts < n; j->n_texts++) {
+		const char *path = inputs->n ? inputs->v[j->n_texts] : "-";
+		if (text_open(&j->texts[j->n_texts], path, e))
+			return -1;
+		j->info.source_bytes += j->texts[j->n_texts].n_bytes;
+	}
+	j->info.source_files = n;
+	j->info.source_xxh3 = hash_texts(j);
+	return 0;
+}
+
+static int run(
+	struct job *j, const struct strs *inputs, struct prepared *out, struct err *e)
+{
+	if (tokenizer_init(&j->t, j->p->tokenizer, e) || open_texts(j, inputs, e))
+		return -1;
+	progress_begin(&j->bar, "pt-prepare", 2.0 * (double)j->info.source_bytes);
+	if (learn(j, e))
+		return -1;
+	j->w = shard_writer_open(j->p, &j->t, &j->info, e);
+	if (!j->w || each_document(j, encode_piece, e) ||
+		shard_writer_finish(j->w, out, e))
+		return -1;
+	out->vocab_size = j->t.vocab.n;
+	return 0;
+}
+
+int prepare_run(const struct prepare *p, const struct strs *inputs, struct prepared *out,
+	struct err *e)
+{
+	struct job j = {.p = p};
+	*out = (struct prepared){0};
+	j.info.split = p->by_document ? "document" : "tail";
+	j.info.val_fraction = p->val_fraction;
+	j.info.seed = p->seed;
+	int rc = run(&j, inputs, out, e);
+	progress_end(&j.bar);
+	shard_writer_close(j.w);
+	for (int64_t i = 0; i < j.n_texts; i++)
+		text_close(&j.texts[i]);
+	free(j.texts);
+	tokenizer_free(&j.t);
+	return rc;
+}
+
+int prepare_decode(const struct strs *files, enum split split, FILE *f, struct err *e)
+{
+	enum { N = 1 << 14 };
+	static int32_t ids[N];
+	struct corpus *c;
+	struct str text = {0};
+	if (corpus_open(&c, files, e))
+		return -1;
+	int rc = 0;
+	int64_t total = corpus_tokens(c, split);
+	for (int64_t at = 0; at < total && !rc; at += N) {
+		int64_t n = min64(N, total - at);
+		rc = corpus_read(c, split, at, n, ids, e);
+		str_clear(&text);
+		for (int64_t i = 0; i < n && !rc; i++)
+			tokenizer_decode(corpus_tokenizer(c), ids[i], &text);
+		if (!rc && fwrite(text.s, 1, text.len, f) != text.len)
+			rc = err_set(e, EX_IOERR, "standard output: %s", strerror(errno));
+	}
+	str_free(&text);
+	corpus_close(c);
+	return rc;
+}

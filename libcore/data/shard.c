@@ -1,0 +1,46 @@
+/* The shard format: its attributes. The manual page pt-shard(5) is made from this table. */
+#include "data/data.h"
+
+#include <stdlib.h>
+
+const char *const split_names[N_SPLITS] = {"train", "val"};
+
+#define F(field) offsetof(struct shard_info, field)
+const struct h5_field shard_fields[] = {
+	{"format", H5_TEXT, F(format), false, "\"pt-shard\""},
+	{"version", H5_I64, F(version), false, "version of the format: 1"},
+	{"created_by", H5_TEXT, F(created_by), false, "the program that wrote the file"},
+	{"index", H5_I64, F(index), false, "number of this file in its corpus, from 0"},
+	{"count", H5_I64, F(count), false, "number of files in the corpus"},
+	{"train_tokens", H5_I64, F(tokens[SPLIT_TRAIN]), false,
+		"training tokens in this file"},
+	{"val_tokens", H5_I64, F(tokens[SPLIT_VAL]), false,
+		"validation tokens in this file"},
+	{"train_xxh3", H5_U64, F(xxh3[SPLIT_TRAIN]), false,
+		"XXH3 of the bytes of this file's training tokens"},
+	{"val_xxh3", H5_U64, F(xxh3[SPLIT_VAL]), false,
+		"XXH3 of the bytes of this file's validation tokens"},
+	{"train_total", H5_I64, F(total[SPLIT_TRAIN]), false,
+		"training tokens in all files of the corpus"},
+	{"val_total", H5_I64, F(total[SPLIT_VAL]), false,
+		"validation tokens in all files of the corpus"},
+	{"source_bytes", H5_I64, F(source_bytes), false, "size of the text"},
+	{"source_files", H5_I64, F(source_files), false, "number of text files"},
+	{"source_xxh3", H5_U64, F(source_xxh3), false, "XXH3 of the text"},
+	{"documents", H5_I64, F(documents), false, "number of documents in the text"},
+	{"split", H5_TEXT, F(split), false,
+		"how validation text was chosen: tail or document"},
+	{"val_fraction", H5_F64, F(val_fraction), false,
+		"the part asked for as validation"},
+	{"seed", H5_I64, F(seed), false, "seed of the choice of documents"},
+	{0},
+};
+#undef F
+
+void shard_info_free(struct shard_info *s)
+{
+	free((void *)s->format);
+	free((void *)s->created_by);
+	free((void *)s->split);
+	*s = (struct shard_info){0};
+}

@@ -1,0 +1,290 @@
+/*
+ * Writing shards. The files are made first, empty but in their full shape; tokens are
+ * then written at their place by one cursor a split, which may stand in different files;
+ * checksums and seal come last, then the names.
+ */
+#include "data/shard_writer.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+struct out_file {
+	struct durable d;
+	char path[4096]; /* while it is written */
+	struct shard_info info;
+	struct h5_blocks blocks[N_SPLITS];
+};
+
+/* Where the next token of a split goes. */
+struct cursor {
+	int64_t file, at; /* in tokens of that file's dataset */
+	int fd;		  /* -1: not open */
+	char *block;	  /* the block being filled */
+	int64_t n_block;  /* tokens in it */
+	struct hash_state *all;
+};
+
+struct shard_writer {
+	const struct prepare *p;
+	const struct tokenizer *t;
+	struct out_file *files;
+	int64_t n_files;
+	enum h5_type type;
+	int stdout_fd; /* the image, when it goes to stdout; else -1 */
+	struct cursor cursor[N_SPLITS];
+};
+
+/* ---- making the files ------------------------------------------------------------ */
+
+/* Part of the tokens [0, train) then [train, train + val) that lies in [begin, end). */
+static void share(struct shard_info *i, int64_t begin, int64_t end)
+{
+	int64_t train = i->total[SPLIT_TRAIN];
+	i->tokens[SPLIT_TRAIN] = max64(0, min64(end, train) - begin);
+	i->tokens[SPLIT_VAL] = max64(0, end - max64(begin, train));
+}
+
+static int name_file(struct shard_writer *w, int64_t i, struct err *e)
+{
+	struct out_file *f = &w->files[i];
+	const char *out = w->p->out;
+	struct str path = {0};
+	if (!strcmp(out, "-")) {
+		char anonymous[64];
+		w->stdout_fd = file_anonymous(anonymous, e);
+		snprintf(f->path, sizeof(f->path), "%s", anonymous);
+		return w->stdout_fd < 0 ? -1 : 0;
+	}
+	size_t n = strlen(out);
+	bool has_suffix = n > 3 && !strcmp(out + n - 3, ".h5");
+	int stem = (int)(has_suffix ? n - 3 : n);
+	if (w->n_files == 1)
+		str_printf(&path, "%.*s.h5", stem, out);
+	else
+		str_printf(&path, "%.*s-%05lld.h5", stem, out, (long long)i);
+	int rc = 0;
+	if (file_exists(path.s) && !w->p->overwrite) {
+		rc = err_set(e, EX_IOERR, "%s exists; --overwrite replaces it", path.s);
+	} else {
+		durable_begin(&f->d, path.s);
+		snprintf(f->path, sizeof(f->path), "%s", f->d.tmp);
+	}
+	str_free(&path);
+	return rc;
+}
+
+static int make_file(struct shard_writer *w, struct out_file *f, struct err *e)
+{
+	struct h5 *h;
+	if (h5_create(&h, f->path, e))
+		return -1;
+	int rc = h5_fields_write(h, "/", shard_fields, &f->info, e) ||
+		 tokenizer_write(w->t, h, e);
+	for (int s = 0; s < N_SPLITS && !rc; s++) {
+		char path[16];
+		snprintf(path, sizeof(path), "/%s", split_names[s]);
+		rc = h5_blocks_reserve(
+			h, path, w->type, 1, &f->info.tokens[s], &f->blocks[s], e);
+	}
+	for (int s = 0; s < N_SPLITS && !rc; s++)
+		rc = h5_blocks_place(h, &f->blocks[s], e);
+	return h5_close(h, rc ? &(struct err){0} : e) || rc ? -1 : 0;
+}
+
+static int make_files(
+	struct shard_writer *w, const struct shard_info *info, struct err *e)
+{
+	int64_t bytes = (int64_t)h5_type_bytes(w->type);
+	int64_t total = info->total[SPLIT_TRAIN] + info->total[SPLIT_VAL];
+	int64_t per_file =
+		w->p->shard_bytes ? max64(1, w->p->shard_bytes / bytes) : total;
+	w->n_files = ceil_div(total, per_file);
+	if (w->n_files > 1 && !strcmp(w->p->out, "-"))
+		return err_set(
+			e, EX_USAGE, "--shard-size: standard output takes one file");
+	if (w->n_files > 99999)
+		return err_set(
+			e, EX_USAGE, "--shard-size: %lld files", (long long)w->n_files);
+	w->files = xcalloc((size_t)w->n_files, sizeof(*w->files));
+	for (int64_t i = 0; i < w->n_files; i++) {
+		struct out_file *f = &w->files[i];
+		f->info = *info;
+		f->info.format = "pt-shard";
+		f->info.created_by = "pt-prepare " PT_VERSION;
+		f->info.version = SHARD_VERSION;
+		f->info.index = i;
+		f->info.count = w->n_files;
+		share(&f->info, i * per_file, min64(total, (i + 1) * per_file));
+		if (name_file(w, i, e) || make_file(w, f, e))
+			return -1;
+	}
+	return 0;
+}
+
+struct shard_writer *shard_writer_open(const struct prepare *p, const struct tokenizer *t,
+	const struct shard_info *info, struct err *e)
+{
+	struct shard_writer *w = xcalloc(1, sizeof(*w));
+	w->p = p;
+	w->t = t;
+	w->type = t->vocab.n <= UINT16_MAX + 1 ? H5_U16 : H5_U32;
+	w->stdout_fd = -1;
+	for (int s = 0; s < N_SPLITS; s++)
+		w->cursor[s].fd = -1;
+	if (make_files(w, info, e)) {
+		shard_writer_close(w);
+		return NULL;
+	}
+	return w;
+}
+
+/* ---- filling them ---------------------------------------------------------------- */
+
+static int flush_block(struct shard_writer *w, enum split s, struct err *e)
+{
+	struct cursor *c = &w->cursor[s];
+	struct h5_blocks *b = &w->files[c->file].blocks[s];
+	if (!c->n_block)
+		return 0;
+	size_t n_bytes = (size_t)(c->n_block * b->row_bytes);
+	int64_t block = (c->at - 1) / b->block_rows;
+	b->xxh3[block] = hash_bytes(c->block, n_bytes, 0);
+	hash_add(c->all, c->block, n_bytes);
+	c->n_block = 0;
+	if (pwrite_all(c->fd, c->block, n_bytes,
+		    b->offset + block * b->block_rows * b->row_bytes))
+		return err_set(e, EX_IOERR, "%s: %s", w->p->out, strerror(errno));
+	return 0;
+}
+
+static int leave_file(struct shard_writer *w, enum split s, struct err *e)
+{
+	struct cursor *c = &w->cursor[s];
+	if (c->fd < 0)
+		return 0;
+	if (flush_block(w, s, e))
+		return -1;
+	w->files[c->file].info.xxh3[s] = hash_close(c->all);
+	c->all = NULL;
+	close(c->fd);
+	c->fd = -1;
+	c->file++;
+	c->at = 0;
+	return 0;
+}
+
+/* The next file that has room for this split. */
+static int enter_file(struct shard_writer *w, enum split s, struct err *e)
+{
+	struct cursor *c = &w->cursor[s];
+	while (c->file < w->n_files && !w->files[c->file].info.tokens[s])
+		c->file++;
+	BUG_ON(c->file == w->n_files);
+	struct out_file *f = &w->files[c->file];
+	c->fd = open(f->path, O_WRONLY | O_CLOEXEC);
+	if (c->fd < 0)
+		return err_set(e, EX_IOERR, "%s: %s", f->path, strerror(errno));
+	c->all = hash_open();
+	struct h5_blocks *b = &f->blocks[s];
+	c->block = xrealloc(c->block, (size_t)(b->block_rows * b->row_bytes));
+	return 0;
+}
+
+static void narrow(const struct shard_writer *w, char *to, const uint32_t *ids, int64_t n)
+{
+	if (w->type == H5_U32) {
+		memcpy(to, ids, (size_t)n * sizeof(*ids));
+		return;
+	}
+	uint16_t *out = (uint16_t *)to;
+	for (int64_t i = 0; i < n; i++)
+		out[i] = (uint16_t)ids[i];
+}
+
+int shard_writer_put(struct shard_writer *w, enum split s, const uint32_t *ids, int64_t n,
+	struct err *e)
+{
+	struct cursor *c = &w->cursor[s];
+	while (n > 0) {
+		if (c->fd < 0 && enter_file(w, s, e))
+			return -1;
+		struct out_file *f = &w->files[c->file];
+		struct h5_blocks *b = &f->blocks[s];
+		int64_t room =
+			min64(b->block_rows - c->n_block, f->info.tokens[s] - c->at);
+		int64_t now = min64(n, room);
+		narrow(w, c->block + c->n_block * b->row_bytes, ids, now);
+		ids += now, n -= now, c->n_block += now, c->at += now;
+		if (c->n_block == b->block_rows && flush_block(w, s, e))
+			return -1;
+		if (c->at == f->info.tokens[s] && leave_file(w, s, e))
+			return -1;
+	}
+	return 0;
+}
+
+/* ---- the end --------------------------------------------------------------------- */
+
+static int finish_file(struct shard_writer *w, struct out_file *f, struct err *e)
+{
+	struct h5 *h;
+	for (int s = 0; s < N_SPLITS; s++)
+		if (!f->info.tokens[s])
+			f->info.xxh3[s] = hash_bytes("", 0, 0);
+	if (h5_reopen(&h, f->path, e))
+		return -1;
+	int rc = h5_fields_write(h, "/", shard_fields, &f->info, e);
+	for (int s = 0; s < N_SPLITS && !rc; s++)
+		rc = h5_blocks_finish(h, &f->blocks[s], e);
+	rc = rc || h5_seal(h, e);
+	rc = h5_close(h, rc ? &(struct err){0} : e) || rc;
+	if (rc)
+		return -1;
+	if (w->stdout_fd < 0)
+		return durable_commit(&f->d, e);
+	if (lseek(w->stdout_fd, 0, SEEK_SET) || copy_all(w->stdout_fd, STDOUT_FILENO))
+		return err_set(e, EX_IOERR, "standard output: %s", strerror(errno));
+	return 0;
+}
+
+int shard_writer_finish(struct shard_writer *w, struct prepared *out, struct err *e)
+{
+	for (int s = 0; s < N_SPLITS; s++)
+		BUG_ON(w->cursor[s].fd >= 0);
+	for (int64_t i = 0; i < w->n_files; i++) {
+		char *name = xstrdup(
+			w->stdout_fd < 0 ? w->files[i].d.path : "standard output");
+		strs_add(&out->files, name);
+		free(name);
+		if (finish_file(w, &w->files[i], e))
+			return -1;
+	}
+	out->info = w->files[w->n_files - 1].info;
+	out->token_bytes = h5_type_bytes(w->type);
+	return 0;
+}
+
+void shard_writer_close(struct shard_writer *w)
+{
+	if (!w)
+		return;
+	for (int s = 0; s < N_SPLITS; s++) {
+		if (w->cursor[s].fd >= 0)
+			close(w->cursor[s].fd);
+		if (w->cursor[s].all)
+			hash_close(w->cursor[s].all);
+		free(w->cursor[s].block);
+	}
+	for (int64_t i = 0; i < w->n_files && w->files; i++) {
+		durable_abort(&w->files[i].d);
+		for (int s = 0; s < N_SPLITS; s++)
+			h5_blocks_free(&w->files[i].blocks[s]);
+	}
+	if (w->stdout_fd >= 0)
+		close(w->stdout_fd);
+	free(w->files);
+	free(w);
+}

@@ -1,0 +1,150 @@
+/* Tokenizers: the table, and what all kinds share. */
+#include "data/data.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+const struct tokenizer_kind *const tokenizer_kinds[] = {
+	&tokenizer_byte,
+	&tokenizer_char,
+	NULL,
+};
+
+enum { MAX_VOCAB = 1 << 24, MAX_VOCAB_BYTES = 1 << 28 };
+
+int tokenizer_init(struct tokenizer *t, const char *kind, struct err *e)
+{
+	*t = (struct tokenizer){0};
+	for (int i = 0; tokenizer_kinds[i]; i++)
+		if (!strcmp(tokenizer_kinds[i]->name, kind))
+			t->kind = tokenizer_kinds[i];
+	if (!t->kind)
+		return err_set(e, EX_DATAERR, "there is no tokenizer '%.40s'", kind);
+	return 0;
+}
+
+void tokenizer_free(struct tokenizer *t)
+{
+	if (t->kind && t->kind->free)
+		t->kind->free(t);
+	free(t->vocab.bytes);
+	free(t->vocab.offset);
+	*t = (struct tokenizer){0};
+}
+
+struct tokenizer_attrs {
+	char *kind;
+	int64_t n;
+};
+
+const struct h5_field tokenizer_fields[] = {
+	{"kind", H5_TEXT, offsetof(struct tokenizer_attrs, kind), false,
+		"the kind of tokenizer: byte or char"},
+	{"size", H5_I64, offsetof(struct tokenizer_attrs, n), false,
+		"number of tokens in the vocabulary"},
+	{0},
+};
+
+int tokenizer_write(const struct tokenizer *t, struct h5 *f, struct err *e)
+{
+	struct tokenizer_attrs a = {(char *)t->kind->name, t->vocab.n};
+	const struct vocab *v = &t->vocab;
+	int64_t n_offsets = v->n + 1, n_bytes = v->offset[v->n];
+	if (h5_fields_write(f, "/tokenizer", tokenizer_fields, &a, e) ||
+		h5_put(f, "/tokenizer/offsets", H5_I64, 1, &n_offsets, v->offset, e) ||
+		h5_put(f, "/tokenizer/bytes", H5_U8, 1, &n_bytes, v->bytes, e))
+		return -1;
+	return 0;
+}
+
+static int check_vocab(const struct vocab *v, int64_t n_bytes)
+{
+	if (v->offset[0] != 0 || v->offset[v->n] != n_bytes)
+		return -1;
+	for (int64_t i = 0; i < v->n; i++)
+		if (v->offset[i + 1] < v->offset[i])
+			return -1;
+	return 0;
+}
+
+int tokenizer_read(struct tokenizer *t, struct h5 *f, struct err *e)
+{
+	struct tokenizer_attrs a = {0};
+	int64_t n_bytes;
+	if (h5_fields_read(f, "/tokenizer", tokenizer_fields, &a, e))
+		return -1;
+	int rc = tokenizer_init(t, a.kind, e);
+	free(a.kind);
+	if (rc)
+		return -1;
+	if (a.n < 1 || a.n > MAX_VOCAB)
+		return err_set(
+			e, EX_DATAERR, "a vocabulary of %lld tokens", (long long)a.n);
+	t->vocab.n = a.n;
+	if (h5_get(f, "/tokenizer/offsets", H5_I64, a.n + 1, MAX_VOCAB + 1,
+		    (void **)&t->vocab.offset, NULL, e) ||
+		h5_get(f, "/tokenizer/bytes", H5_U8, -1, MAX_VOCAB_BYTES,
+			(void **)&t->vocab.bytes, &n_bytes, e) ||
+		check_vocab(&t->vocab, n_bytes) || t->kind->ready(t, e)) {
+		tokenizer_free(t);
+		return e->code ? -1 : err_set(e, EX_DATAERR, "the vocabulary is damaged");
+	}
+	return 0;
+}
+
+void tokenizer_pack(const struct tokenizer *t, struct str *out)
+{
+	int64_t n = t->vocab.n;
+	str_add(out, t->kind->name, strlen(t->kind->name) + 1);
+	str_add(out, &n, sizeof(n));
+	str_add(out, t->vocab.offset, (size_t)(n + 1) * sizeof(int64_t));
+	str_add(out, t->vocab.bytes, (size_t)t->vocab.offset[n]);
+}
+
+int tokenizer_unpack(struct tokenizer *t, const struct str *packed, struct err *e)
+{
+	const char *p = packed->s;
+	if (tokenizer_init(t, p, e))
+		return -1;
+	p += strlen(p) + 1;
+	memcpy(&t->vocab.n, p, sizeof(int64_t));
+	p += sizeof(int64_t);
+	size_t n_offset_bytes = (size_t)(t->vocab.n + 1) * sizeof(int64_t);
+	t->vocab.offset = xmalloc(n_offset_bytes);
+	memcpy(t->vocab.offset, p, n_offset_bytes);
+	p += n_offset_bytes;
+	size_t n_bytes = (size_t)t->vocab.offset[t->vocab.n];
+	t->vocab.bytes = xmalloc(n_bytes);
+	memcpy(t->vocab.bytes, p, n_bytes);
+	return t->kind->ready(t, e);
+}
+
+int64_t tokenizer_encode_all(const struct tokenizer *t, const char *text, int64_t n,
+	uint32_t **ids, struct err *e)
+{
+	int64_t n_ids;
+	*ids = xcalloc(
+		(size_t)n + 1, sizeof(**ids)); /* no kind makes more tokens than bytes */
+	if (t->kind->encode(t, text, n, true, *ids, n, &n_ids, e) < 0) {
+		free(*ids);
+		*ids = NULL;
+		return -1;
+	}
+	return n_ids;
+}
+
+void tokenizer_decode(const struct tokenizer *t, int64_t id, struct str *out)
+{
+	const struct vocab *v = &t->vocab;
+	if (id >= 0 && id < v->n)
+		str_add(out, v->bytes + v->offset[id],
+			(size_t)(v->offset[id + 1] - v->offset[id]));
+}
+
+bool tokenizer_same(const struct tokenizer *a, const struct tokenizer *b)
+{
+	const struct vocab *v = &a->vocab, *w = &b->vocab;
+	return a->kind == b->kind && v->n == w->n &&
+	       !memcmp(v->offset, w->offset, (size_t)(v->n + 1) * sizeof(int64_t)) &&
+	       !memcmp(v->bytes, w->bytes, (size_t)v->offset[v->n]);
+}
