@@ -1,0 +1,242 @@
+/*
+ * parallel: what moves when. The seams through which parallelism enters the model: slices
+ * of tensors (TP, SP), chunks of sequences (CP), the parameter store (DDP, ZeRO, FSDP),
+ * the pipeline's schedule. Layers call these and contain no `if` about a strategy.
+ *
+ * Law 1: arithmetic is that of *virtual* slices, chunks and micro-batches, whose numbers
+ * are fixed by the run. A rank plays one or more of each.
+ */
+#ifndef PARALLEL_H
+#define PARALLEL_H
+
+#include "base/base.h"
+#include "comm/comm.h"
+#include "kernels/kernels.h"
+
+/* ---- tensor.c: the tensor table -------------------------------------------------- */
+
+/* Which dimension virtual slices cut. Column-parallel products cut the rows of W[out,in],
+ * row-parallel ones its columns. */
+enum cut { CUT_NONE, CUT_ROWS, CUT_COLS };
+
+/* INIT_TRUNCATED: normal, drawn again beyond 3 standard deviations. */
+enum init { INIT_ZERO, INIT_ONE, INIT_NORMAL, INIT_TRUNCATED };
+
+/* One row of the table: all that is known of a parameter. Names, shards, initialisation,
+ * weight decay, checkpoints, plans and counts are made from it. */
+struct tensor {
+	char name[64];
+	/* What is gathered and reduced together: 0 is the embedding, then the blocks, the
+	 * last is the head. */
+	int unit;
+	int ndim;
+	int64_t dims[2]; /* of the whole tensor */
+	enum cut cut;
+	bool decay;
+	enum init init;
+	float std;
+	/* Leaves of its gradient in a micro-batch: uses (2 for a tied weight) x chunks x
+	 * pieces (parts of a chunk's rows, for what sequence parallelism would share). */
+	int uses, pieces;
+	/* filled in by tensors_place(): */
+	int slices;	    /* virtual slices it is cut into */
+	int64_t rows, cols; /* of a slice; a vector is one row a slice... of `cols` */
+	int64_t offset;	    /* of slice 0 in the parameters, in floats */
+};
+
+/* Lays the tensors out one after the other, each slice on a cache line, for n_slices
+ * virtual slices. Returns the number of floats. */
+int64_t tensors_place(struct tensor *t, int n, int n_slices);
+/* Where a slice begins, in floats. */
+int64_t tensor_at(const struct tensor *t, int slice);
+/* The element count, as users count parameters. */
+int64_t tensor_size(const struct tensor *t);
+/* Rows of the whole tensor [row, row + n) as checkpoints have them, from or to slices that
+ * begin at `base` + tensor_at(). */
+void tensor_get_rows(
+	const struct tensor *t, const float *base, int64_t row, int64_t n, float *out);
+void tensor_put_rows(
+	const struct tensor *t, float *base, int64_t row, int64_t n, const float *in);
+int64_t tensor_file_rows(const struct tensor *t); /* a vector has dims[0] rows of one */
+/* The index in the whole tensor of the first element of a row of a slice. */
+int64_t tensor_index(const struct tensor *t, int slice, int64_t row);
+
+/* ---- slices.c: tensor parallelism ------------------------------------------------ */
+
+/* The virtual slices, and those that this rank plays. */
+struct slices {
+	struct comm *axis;
+	int n, first, here;
+};
+
+/*
+ * A sum over virtual slices, by the canonical tree: the leave of a row-parallel product
+ * (forward), the enter of a column-parallel one (backward). The parts are written to
+ * slots, in slice order; with one slice the slot is the result itself.
+ */
+struct slice_sum {
+	const struct slices *s;
+	struct device *d;
+	struct mat out;
+	float *more[8]; /* further buffers, from the device's scratch */
+	struct tree_stack stack;
+	int next;
+	size_t mark;
+};
+
+void slice_sum_begin(
+	struct slice_sum *x, const struct slices *s, struct device *d, struct mat out);
+struct mat slice_sum_slot(struct slice_sum *x);
+void slice_sum_push(struct slice_sum *x);
+void slice_sum_end(struct slice_sum *x);
+
+/* ---- context.c: context parallelism ---------------------------------------------- */
+
+/* The virtual chunks of every sequence, zigzag: chunk i of n is pieces i and 2n-1-i of
+ * 2n, so that causal work is even. */
+struct chunks {
+	struct comm *axis;
+	int n, first, here;
+	int64_t context; /* positions of the whole sequence */
+};
+
+/* First positions of the two runs of a chunk, and the length of one run. */
+void chunk_runs(const struct chunks *c, int chunk, int64_t first[2], int64_t *len);
+/* pos[context / n]: the position of each row. */
+void chunk_positions(const struct chunks *c, int chunk, int32_t *pos);
+
+/* The order in which a ring brings key/value chunks: at step t the queries of chunk i
+ * meet chunk i - t (mod n). dK and dV of a chunk are summed in the order in which queries
+ * meet it, which the same loop gives. */
+struct ring {
+	const struct chunks *c;
+	int step;
+};
+
+struct ring ring_begin(const struct chunks *c);
+bool ring_next(struct ring *r);
+int ring_keys_for(const struct ring *r, int query_chunk);
+static inline bool ring_first(const struct ring *r)
+{
+	return r->step == 0;
+}
+
+static inline bool ring_last(const struct ring *r)
+{
+	return r->step == r->c->n - 1;
+}
+
+/* ---- store.c: parameters, gradients and optimizer state -------------------------- */
+
+struct store_config {
+	struct comm *dp; /* who shares the micro-batches */
+	struct device *device;
+	struct tensor *tensors; /* placed */
+	int n_tensors, n_units;
+	int64_t n_floats;
+	int chunks;	      /* virtual, a micro-batch */
+	int64_t n_micro;      /* micro-batches of a step, over all ranks */
+	int64_t bucket_bytes; /* gradients are reduced in buckets of at least this */
+};
+
+/* A part of a tensor: whole rows of one slice, with its gradient and optimizer state. */
+struct part {
+	const struct tensor *t;
+	int slice;
+	int64_t row, rows; /* within the slice */
+	float *p, *g, *m, *v;
+};
+
+/* What the store keeps, in bytes, for the plan. */
+struct store_bytes {
+	int64_t params, grads, optimizer, buffers;
+	int64_t sent; /* a step, by this rank */
+};
+
+struct store;
+
+/* What a store does. All calls that take a unit are made by all ranks in one order. */
+struct store_ops {
+	const char *name;
+	/* From use until done the unit's parameters are here. */
+	void (*use)(struct store *s, int unit);
+	void (*done)(struct store *s, int unit);
+	/* Every leaf of the unit's gradients of this step was pushed: begin to sum. */
+	void (*reduce)(struct store *s, int unit);
+	/* All sums are complete: the parts have their gradient. */
+	void (*step_end)(struct store *s);
+	void (*free)(struct store *s);
+};
+
+struct store {
+	const struct store_ops *ops;
+	struct store_config c;
+	/* Where all parameters and moments are, laid out as tensors_place() says; NULL in a
+	 * store that does not hold them all. */
+	float *whole, *whole_m, *whole_v;
+	const int64_t *deal; /* micro-batches of rank r: [deal[r], deal[r + 1]) */
+	struct store_bytes bytes;
+	struct part *updated; /* what the optimizer of this rank updates */
+	int64_t n_updated;
+	struct part
+		*counted; /* every element on exactly one rank: for norms and hashes */
+	int64_t n_counted;
+	void *own;
+};
+
+/* Every rank has all parameters (DDP). `run` is where they are kept; with a measuring
+ * arena nothing may be touched afterwards. */
+struct store *store_replicated(const struct store_config *c, struct arena *run);
+
+static inline void store_use(struct store *s, int unit)
+{
+	s->ops->use(s, unit);
+}
+
+static inline void store_done(struct store *s, int unit)
+{
+	s->ops->done(s, unit);
+}
+
+/* Between use and done: a slice of a parameter. A vector is a row. */
+struct mat store_param(struct store *s, const struct tensor *t, int slice);
+/*
+ * Where the next leaf of a gradient is to be written, and that it was. Leaves come in the
+ * order (micro-batch, use, chunk, piece); the store sums them in the canonical tree.
+ */
+struct mat store_leaf(struct store *s, const struct tensor *t, int slice);
+void store_leaf_done(struct store *s, const struct tensor *t, int slice);
+static inline void store_reduce(struct store *s, int unit)
+{
+	s->ops->reduce(s, unit);
+}
+
+static inline void store_step_end(struct store *s)
+{
+	s->ops->step_end(s);
+}
+
+void store_free(struct store *s);
+/* Collective over dp. The norm of the whole gradient: squares of a row in double, rows
+ * exactly. Every parameter counts once. */
+double store_grad_norm(struct store *s);
+/* A hash of all parameters that no layout changes. Collective over dp, unless `alone`:
+ * then of this rank's own copy, to compare replicas. */
+uint64_t store_hash(struct store *s, bool alone);
+
+/* ---- schedule.c: pipeline schedules ---------------------------------------------- */
+
+enum action_kind { ACTION_FORWARD, ACTION_BACKWARD };
+
+struct action {
+	enum action_kind kind;
+	int64_t micro;
+	int stage;
+};
+
+/* A schedule is data: what one rank does in a step, in order. One stage: forward, then
+ * backward, of micro-batches [begin, end). Returns the number of actions; *out is
+ * allocated. */
+int64_t schedule_make(int64_t begin, int64_t end, struct action **out);
+
+#endif

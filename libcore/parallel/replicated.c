@@ -1,0 +1,298 @@
+/*
+ * The replicated store (DDP): every rank has all parameters, gradients and optimizer
+ * state. Gradients are summed in buckets of whole units, begun as soon as the backward has
+ * passed them, while it goes on. Every rank updates everything; the gradient's norm and
+ * hashes are shared out.
+ */
+#include "parallel/parallel.h"
+
+#include <stdlib.h>
+
+/* Units [unit, last] are reduced together: floats [at, at + n) of the parameters. */
+struct bucket {
+	int unit, last;
+	int64_t at, n;
+	float **parts;
+	float *scratch;
+	struct tree_sum *sum; /* under way */
+};
+
+/* The gradient of one slice of one tensor: a stack of tree nodes. */
+struct grad {
+	struct tree_stack stack;
+	int64_t n_leaves; /* pushed in this step */
+};
+
+struct replicated {
+	float *p, *m, *v;
+	/* Position i of all stacks: floats at place[i][tensor], -1 for those whose stacks are
+	 * never so deep. Nodes that ranks exchange are at positions that all tensors have, and
+	 * lie there as the parameters do. */
+	int n_positions;
+	float **position;
+	int64_t **place;
+	struct grad **grads; /* [tensor][slice] */
+	struct bucket *buckets;
+	int n_buckets;
+};
+
+static struct replicated *own(const struct store *s)
+{
+	return s->own;
+}
+
+/* ---- leaves ---------------------------------------------------------------------- */
+
+static int64_t leaves_of(const struct store *s, const struct tensor *t)
+{
+	return (int64_t)t->uses * t->pieces * s->c.chunks;
+}
+
+/* Leaves of a micro-batch take a power of two of indices, so that a micro-batch is a node. */
+static int64_t leaf_span(const struct store *s, const struct tensor *t)
+{
+	int64_t span = 1;
+	while (span < leaves_of(s, t))
+		span *= 2;
+	return span;
+}
+
+static int64_t first_micro(const struct store *s)
+{
+	return s->deal[s->c.dp->rank];
+}
+
+static int64_t end_micro(const struct store *s)
+{
+	return s->deal[s->c.dp->rank + 1];
+}
+
+/* The next leaf goes on the stack; tells how many nodes it completes. */
+static int push_leaf(const struct store *s, const struct tensor *t, struct grad *g)
+{
+	int64_t n = leaves_of(s, t), span = leaf_span(s, t);
+	int64_t micro = first_micro(s) + g->n_leaves / n, inner = g->n_leaves % n;
+	g->n_leaves++;
+	int merges = tree_push(&g->stack, micro * span + inner);
+	if (inner == n - 1)
+		merges += tree_finish(&g->stack, (micro + 1) * span);
+	return merges;
+}
+
+/* How deep the stack of a tensor gets: by doing it. */
+static int depth_of(const struct store *s, const struct tensor *t)
+{
+	struct grad g = {.n_leaves = 0};
+	int64_t n = leaves_of(s, t) * (end_micro(s) - first_micro(s));
+	int depth = 1;
+	for (int64_t i = 0; i < n; i++) {
+		depth = depth > g.stack.n + 1 ? depth : g.stack.n + 1;
+		push_leaf(s, t, &g);
+	}
+	return depth;
+}
+
+static struct mat leaf_at(
+	struct store *s, const struct tensor *t, int slice, int position)
+{
+	struct replicated *r = own(s);
+	int64_t i = t - s->c.tensors;
+	BUG_ON(position >= r->n_positions || r->place[position][i] < 0);
+	int64_t at = r->place[position][i] + tensor_at(t, slice) - t->offset;
+	return mat(r->position[position] + at, t->rows, t->cols);
+}
+
+struct mat store_param(struct store *s, const struct tensor *t, int slice)
+{
+	return mat(own(s)->p + tensor_at(t, slice), t->rows, t->cols);
+}
+
+struct mat store_leaf(struct store *s, const struct tensor *t, int slice)
+{
+	return leaf_at(s, t, slice, own(s)->grads[t - s->c.tensors][slice].stack.n);
+}
+
+void store_leaf_done(struct store *s, const struct tensor *t, int slice)
+{
+	struct grad *g = &own(s)->grads[t - s->c.tensors][slice];
+	int merges = push_leaf(s, t, g);
+	for (int top = g->stack.n + merges - 1; merges > 0; merges--, top--) {
+		struct mat left = leaf_at(s, t, slice, top - 1);
+		s->c.device->k->add(s->c.device, left, left, leaf_at(s, t, slice, top));
+	}
+}
+
+/* ---- the operations -------------------------------------------------------------- */
+
+static void nothing(struct store *s, int unit)
+{
+	(void)s, (void)unit;
+}
+
+static void reduce(struct store *s, int unit)
+{
+	struct replicated *r = own(s);
+	for (int i = 0; i < r->n_buckets; i++) {
+		struct bucket *b = &r->buckets[i];
+		if (b->unit == unit)
+			b->sum = tree_sum_begin(s->c.dp, s->c.device, s->deal, b->parts,
+				b->n, r->position[0] + b->at, b->scratch);
+	}
+}
+
+static void step_end(struct store *s)
+{
+	struct replicated *r = own(s);
+	for (int i = 0; i < r->n_buckets; i++) {
+		BUG_ON(!r->buckets[i].sum);
+		tree_sum_end(r->buckets[i].sum);
+		r->buckets[i].sum = NULL;
+	}
+	for (int i = 0; i < s->c.n_tensors; i++)
+		for (int slice = 0; slice < s->c.tensors[i].slices; slice++)
+			r->grads[i][slice] = (struct grad){.n_leaves = 0};
+}
+
+static void free_replicated(struct store *s)
+{
+	struct replicated *r = own(s);
+	for (int i = 0; i < r->n_buckets; i++)
+		free(r->buckets[i].parts);
+	for (int i = 0; i < s->c.n_tensors; i++)
+		free(r->grads[i]);
+	for (int i = 0; i < r->n_positions; i++)
+		free(r->place[i]);
+	free(r->grads);
+	free(r->place);
+	free(r->position);
+	free(r->buckets);
+	free(r);
+}
+
+static const struct store_ops replicated_ops = {
+	.name = "replicated",
+	.use = nothing,
+	.done = nothing,
+	.reduce = reduce,
+	.step_end = step_end,
+	.free = free_replicated,
+};
+
+/* ---- making it ------------------------------------------------------------------- */
+
+static void place_grads(struct store *s, struct arena *run)
+{
+	struct replicated *r = own(s);
+	const struct store_config *c = &s->c;
+	int *depth = xcalloc((size_t)c->n_tensors, sizeof(*depth));
+	r->grads = xcalloc((size_t)c->n_tensors, sizeof(*r->grads));
+	for (int i = 0; i < c->n_tensors; i++) {
+		const struct tensor *t = &c->tensors[i];
+		depth[i] = depth_of(s, t);
+		r->grads[i] = xcalloc((size_t)t->slices, sizeof(**r->grads));
+		r->n_positions = depth[i] > r->n_positions ? depth[i] : r->n_positions;
+	}
+	r->position = xcalloc((size_t)r->n_positions, sizeof(*r->position));
+	r->place = xcalloc((size_t)r->n_positions, sizeof(*r->place));
+	for (int p = 0; p < r->n_positions; p++) {
+		int64_t at = 0;
+		r->place[p] = xcalloc((size_t)c->n_tensors, sizeof(**r->place));
+		for (int i = 0; i < c->n_tensors; i++) {
+			const struct tensor *t = &c->tensors[i];
+			bool here = p < depth[i];
+			r->place[p][i] = here ? at : -1;
+			at += here ? tensor_at(t, t->slices) - t->offset : 0;
+		}
+		r->position[p] = arena_floats(run, at);
+		s->bytes.grads += at * (int64_t)sizeof(float);
+	}
+	free(depth);
+}
+
+/* From the last unit to the first, as the backward passes them. */
+static void place_buckets(struct store *s, struct arena *run)
+{
+	struct replicated *r = own(s);
+	const struct store_config *c = &s->c;
+	struct tree_node nodes[TREE_MAX_NODES];
+	int n_parts = tree_nodes(first_micro(s), end_micro(s), nodes);
+	int64_t end = c->n_floats;
+	int last = c->n_units - 1;
+	r->buckets = xcalloc((size_t)c->n_units, sizeof(*r->buckets));
+	for (int i = c->n_tensors - 1; i >= 0; i--) {
+		const struct tensor *t = &c->tensors[i];
+		bool unit_begins = i == 0 || c->tensors[i - 1].unit != t->unit;
+		int64_t n = end - t->offset;
+		if (!unit_begins ||
+			(n * (int64_t)sizeof(float) < c->bucket_bytes && i > 0))
+			continue;
+		struct bucket *b = &r->buckets[r->n_buckets++];
+		*b = (struct bucket){
+			.unit = t->unit, .last = last, .at = t->offset, .n = n};
+		b->parts = xcalloc((size_t)n_parts + 1, sizeof(*b->parts));
+		for (int k = 0; k < n_parts; k++)
+			b->parts[k] = r->position[k] + b->at;
+		int64_t scratch = tree_scratch(c->dp, s->deal, n);
+		b->scratch = arena_floats(run, scratch);
+		s->bytes.buffers += scratch * (int64_t)sizeof(float);
+		s->bytes.sent += tree_bytes_sent(c->dp, s->deal, n);
+		end = t->offset;
+		last = t->unit - 1;
+	}
+}
+
+static void add_part(struct part **list, int64_t *n, struct part part)
+{
+	if (!part.rows)
+		return;
+	*list = xrealloc(*list, (size_t)(*n + 1) * sizeof(**list));
+	(*list)[(*n)++] = part;
+}
+
+/* Every rank updates all; what is counted is shared out by rows, vectors in turn. */
+static void list_parts(struct store *s)
+{
+	struct replicated *r = own(s);
+	int rank = s->c.dp->rank, size = s->c.dp->size, turn = 0;
+	for (int i = 0; i < s->c.n_tensors; i++) {
+		const struct tensor *t = &s->c.tensors[i];
+		for (int slice = 0; slice < t->slices; slice++) {
+			int64_t at = tensor_at(t, slice);
+			struct part all = {t, slice, 0, t->rows, r->p + at,
+				r->position[0] + at, r->m + at, r->v + at};
+			add_part(&s->updated, &s->n_updated, all);
+			int64_t row = part_begin(t->rows, size, rank);
+			int64_t rows = part_begin(t->rows, size, rank + 1) - row;
+			if (t->ndim == 1) {
+				row = 0;
+				rows = turn++ % size == rank;
+			}
+			int64_t skip = row * t->cols;
+			add_part(&s->counted, &s->n_counted,
+				(struct part){t, slice, row, rows, all.p + skip,
+					all.g + skip, all.m + skip, all.v + skip});
+		}
+	}
+}
+
+struct store *store_replicated(const struct store_config *c, struct arena *run)
+{
+	struct store *s = xcalloc(1, sizeof(*s));
+	struct replicated *r = xcalloc(1, sizeof(*r));
+	int64_t *deal = xcalloc((size_t)c->dp->size + 1, sizeof(*deal));
+	for (int i = 0; i <= c->dp->size; i++)
+		deal[i] = part_begin(c->n_micro, c->dp->size, i);
+	*s = (struct store){.ops = &replicated_ops, .c = *c, .deal = deal, .own = r};
+	r->p = arena_floats(run, c->n_floats);
+	r->m = arena_floats(run, c->n_floats);
+	r->v = arena_floats(run, c->n_floats);
+	s->whole = r->p;
+	s->whole_m = r->m;
+	s->whole_v = r->v;
+	s->bytes.params = c->n_floats * (int64_t)sizeof(float);
+	s->bytes.optimizer = 2 * s->bytes.params;
+	place_grads(s, run);
+	place_buckets(s, run);
+	list_parts(s);
+	return s;
+}
