@@ -1,0 +1,324 @@
+/* What a model is: options to shapes, and the tensor table. */
+#include "model/model.h"
+
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+const struct arch *const arch_table[] = {&arch_gpt2, &arch_llama};
+const char *const arch_names[] = {"gpt2", "llama", NULL};
+const char *const by_arch_names[] = {"by-arch", "yes", "no", NULL};
+const char *const act_names[] = {"by-arch", "gelu-tanh", "gelu", "swiglu", NULL};
+const char *const init_names[] = {"by-arch", "gpt2", "llama", "depth", NULL};
+const char *const rope_scaling_names[] = {"none", "linear", "llama3", NULL};
+
+/* ---- resolving ------------------------------------------------------------------- */
+
+static int parse_virtual(struct model *m, const char *text, struct err *e)
+{
+	m->tp = m->cp = 1;
+	char *copy = xstrdup(text ? text : ""), *rest = copy, *item;
+	int rc = 0;
+	while (!rc && (item = strsep(&rest, ","))) {
+		int64_t n;
+		char *value = strchr(item, '=');
+		if (!*item)
+			continue;
+		if (!value || parse_int(value + 1, &n) || n < 1 || n > 1024) {
+			rc = err_set(
+				e, EX_USAGE, "virtual: '%s' is not tp=N or cp=N", item);
+			break;
+		}
+		*value = '\0';
+		if (!strcmp(item, "tp"))
+			m->tp = (int)n;
+		else if (!strcmp(item, "cp"))
+			m->cp = (int)n;
+		else
+			rc = err_set(e, EX_USAGE,
+				"virtual: there is no axis '%s', only tp and cp", item);
+	}
+	free(copy);
+	return rc;
+}
+
+static int must_divide(
+	int64_t n, int64_t by, const char *what, const char *by_what, struct err *e)
+{
+	if (by > 0 && n % by == 0)
+		return 0;
+	return err_set(e, EX_USAGE, "%s (%lld) cannot be divided by %s (%lld)", what,
+		(long long)n, by_what, (long long)by);
+}
+
+static int check(struct model *m, struct err *e)
+{
+	const struct model_config *c = &m->c;
+	if (must_divide(c->dim, c->heads, "dim", "heads", e) ||
+		must_divide(c->heads, c->kv_heads, "heads", "kv-heads", e) ||
+		must_divide(c->heads, m->tp, "heads", "virtual tp", e) ||
+		must_divide(c->kv_heads, m->tp, "kv-heads", "virtual tp", e) ||
+		must_divide(c->ffn_dim, m->tp, "ffn-dim", "virtual tp", e))
+		return -1;
+	if (m->cp > 1 &&
+		must_divide(c->context, 2 * m->cp, "context", "2 x virtual cp", e))
+		return -1;
+	if (m->arch->rope && m->head_dim % 2)
+		return err_set(e, EX_USAGE,
+			"heads of %lld channels: rotary positions need pairs",
+			(long long)m->head_dim);
+	if (c->vocab < 1)
+		return err_set(e, EX_USAGE, "the vocabulary is empty; give --vocab");
+	return 0;
+}
+
+static bool decide(int choice, bool by_arch)
+{
+	return choice == BY_ARCH ? by_arch : choice == YES;
+}
+
+static int resolve(struct model *m, int64_t vocab, struct err *e)
+{
+	struct model_config *c = &m->c;
+	m->arch = arch_table[c->arch];
+	if (parse_virtual(m, c->virtual_degrees, e))
+		return -1;
+	if (vocab && c->vocab && c->vocab < vocab)
+		return err_set(e, EX_USAGE,
+			"vocab (%lld) is smaller than the data's (%lld)",
+			(long long)c->vocab, (long long)vocab);
+	c->vocab = c->vocab ? c->vocab : vocab;
+	c->kv_heads = c->kv_heads ? c->kv_heads : c->heads;
+	c->ffn_dim = c->ffn_dim ? c->ffn_dim : m->arch->ffn_dim(c->dim);
+	c->norm_eps = c->norm_eps > 0 ? c->norm_eps : m->arch->norm_eps;
+	c->act = c->act ? c->act : (int)m->arch->act;
+	c->init = c->init ? c->init : (int)m->arch->init;
+	m->act = c->act == ACTC_SWIGLU ? ACT_SWIGLU
+		 : c->act == ACTC_GELU ? ACT_GELU
+				       : ACT_GELU_TANH;
+	m->bias = decide(c->bias, m->arch->bias);
+	m->tie = decide(c->tie, m->arch->tie);
+	m->head_dim = c->heads ? c->dim / c->heads : 0;
+	int64_t multiple = max64(1, c->vocab_multiple);
+	while (multiple % m->tp)
+		multiple += max64(1, c->vocab_multiple);
+	m->padded_vocab = round_up(c->vocab, multiple);
+	return check(m, e);
+}
+
+/* ---- the tensor table ------------------------------------------------------------ */
+
+struct row {
+	const char *name;   /* a block's gets "layers.N." in front */
+	int64_t rows, cols; /* cols 0: a vector */
+	enum cut cut;
+	enum {
+		ROW_WEIGHT,
+		ROW_RESIDUAL,
+		ROW_GATE,
+		ROW_EMBED,
+		ROW_OUTPUT,
+		ROW_NORM,
+		ROW_BIAS
+	} kind;
+	bool there;
+	bool pieces; /* summed over pieces of a chunk's rows */
+	size_t slot; /* where the pointer to it goes */
+};
+
+/* How a weight is drawn. depth: torchtitan's, where the projections back into the residual
+ * stream shrink with depth (it truncates at 2, a hundred standard deviations, except for
+ * the output, at 3 of them); gpt2: they shrink with the number of layers; llama: as Hugging
+ * Face has it, all alike. */
+static void set_init(const struct model *m, struct tensor *t, int kind, int64_t layer)
+{
+	double layers = (double)m->c.layers;
+	t->init = INIT_NORMAL;
+	t->std = 0.02f;
+	if (kind == ROW_NORM || kind == ROW_BIAS) {
+		t->init = kind == ROW_NORM ? INIT_ONE : INIT_ZERO;
+	} else if (m->c.init == INITC_GPT2 && kind == ROW_RESIDUAL) {
+		t->std = (float)(0.02 / sqrt(2 * layers));
+	} else if (m->c.init == INITC_DEPTH) {
+		t->init = kind == ROW_OUTPUT ? INIT_TRUNCATED : INIT_NORMAL;
+		if (kind == ROW_EMBED)
+			t->std = 1;
+		else if (kind == ROW_OUTPUT)
+			t->std = (float)(1 / sqrt((double)m->c.dim));
+		else if (kind == ROW_RESIDUAL || kind == ROW_GATE)
+			t->std = (float)(0.02 / sqrt(2 * ((double)layer + 1)));
+	}
+}
+
+static void add(struct model *m, const struct row *r, int unit, int64_t layer)
+{
+	if (!r->there)
+		return;
+	struct tensor *t = &m->tensors[m->n_tensors++];
+	*t = (struct tensor){.unit = unit,
+		.ndim = r->cols ? 2 : 1,
+		.dims = {r->rows, r->cols},
+		.cut = r->cut,
+		.decay = r->cols > 0,
+		.uses = 1,
+		.pieces = r->pieces ? m->tp : 1};
+	if (layer >= 0)
+		snprintf(t->name, sizeof(t->name), "layers.%lld.%s", (long long)layer,
+			r->name);
+	else
+		snprintf(t->name, sizeof(t->name), "%s", r->name);
+	set_init(m, t, r->kind, layer);
+	char *base = layer >= 0 ? (char *)&m->blocks[layer] : (char *)m;
+	*(struct tensor **)(base + r->slot) = t;
+}
+
+static void add_block(struct model *m, int64_t layer)
+{
+#define B(field) offsetof(struct block_tensors, field)
+	int64_t dim = m->c.dim, kv = m->c.kv_heads * m->head_dim, ffn = m->c.ffn_dim;
+	bool bias = m->bias, gated = m->act == ACT_SWIGLU;
+	bool norm_bias = bias && m->arch->norm == NORM_LAYER;
+	/* clang-format off */
+	const struct row rows[] = {
+		{"attention_norm.weight",  dim, 0,   CUT_NONE, ROW_NORM,     true,  true,  B(norm1)},
+		{"attention_norm.bias",    dim, 0,   CUT_NONE, ROW_BIAS,     norm_bias, true, B(norm1_bias)},
+		{"attention.wq.weight",    dim, dim, CUT_ROWS, ROW_WEIGHT,   true,  false, B(wq)},
+		{"attention.wq.bias",      dim, 0,   CUT_ROWS, ROW_BIAS,     bias,  false, B(bq)},
+		{"attention.wk.weight",    kv,  dim, CUT_ROWS, ROW_WEIGHT,   true,  false, B(wk)},
+		{"attention.wk.bias",      kv,  0,   CUT_ROWS, ROW_BIAS,     bias,  false, B(bk)},
+		{"attention.wv.weight",    kv,  dim, CUT_ROWS, ROW_WEIGHT,   true,  false, B(wv)},
+		{"attention.wv.bias",      kv,  0,   CUT_ROWS, ROW_BIAS,     bias,  false, B(bv)},
+		{"attention.wo.weight",    dim, dim, CUT_COLS, ROW_RESIDUAL, true,  false, B(wo)},
+		{"attention.wo.bias",      dim, 0,   CUT_NONE, ROW_BIAS,     bias,  true,  B(bo)},
+		{"ffn_norm.weight",        dim, 0,   CUT_NONE, ROW_NORM,     true,  true,  B(norm2)},
+		{"ffn_norm.bias",          dim, 0,   CUT_NONE, ROW_BIAS,     norm_bias, true, B(norm2_bias)},
+		{"feed_forward.w1.weight", ffn, dim, CUT_ROWS, ROW_WEIGHT,   true,  false, B(w1)},
+		{"feed_forward.w1.bias",   ffn, 0,   CUT_ROWS, ROW_BIAS,     bias,  false, B(b1)},
+		{"feed_forward.w3.weight", ffn, dim, CUT_ROWS, ROW_GATE,     gated, false, B(w3)},
+		{"feed_forward.w3.bias",   ffn, 0,   CUT_ROWS, ROW_BIAS,     gated && bias, false, B(b3)},
+		{"feed_forward.w2.weight", dim, ffn, CUT_COLS, ROW_RESIDUAL, true,  false, B(w2)},
+		{"feed_forward.w2.bias",   dim, 0,   CUT_NONE, ROW_BIAS,     bias,  true,  B(b2)},
+	};
+	/* clang-format on */
+#undef B
+	for (size_t i = 0; i < ARRAY_LEN(rows); i++)
+		add(m, &rows[i], 1 + (int)layer, layer);
+}
+
+static void add_all(struct model *m)
+{
+#define M(field) offsetof(struct model, field)
+	int64_t dim = m->c.dim, vocab = m->padded_vocab;
+	bool norm_bias = m->bias && m->arch->norm == NORM_LAYER;
+	/* clang-format off */
+	const struct row first[] = {
+		{"tok_embeddings.weight", vocab, dim, CUT_ROWS, ROW_EMBED, true, false, M(tokens)},
+		{"pos_embeddings.weight", m->c.context, dim, CUT_NONE, ROW_EMBED, m->arch->learned_positions, true, M(positions)},
+	};
+	const struct row last[] = {
+		{"norm.weight",   dim,   0,   CUT_NONE, ROW_NORM,   true,      true,  M(norm)},
+		{"norm.bias",     dim,   0,   CUT_NONE, ROW_BIAS,   norm_bias, true,  M(norm_bias)},
+		{"output.weight", vocab, dim, CUT_ROWS, ROW_OUTPUT, !m->tie,   false, M(output)},
+	};
+	/* clang-format on */
+#undef M
+	for (size_t i = 0; i < ARRAY_LEN(first); i++)
+		add(m, &first[i], 0, -1);
+	for (int64_t l = 0; l < m->c.layers; l++)
+		add_block(m, l);
+	m->n_units = 2 + (int)m->c.layers;
+	for (size_t i = 0; i < ARRAY_LEN(last); i++)
+		add(m, &last[i], m->n_units - 1, -1);
+	if (m->tie) {
+		m->output = m->tokens;
+		m->tokens->uses = 2;
+	}
+}
+
+int model_init(
+	struct model *m, const struct model_config *c, int64_t vocab, struct err *e)
+{
+	enum { PER_BLOCK = 18, OTHERS = 5 };
+	*m = (struct model){.c = *c};
+	if (resolve(m, vocab, e))
+		return -1;
+	m->tensors =
+		xcalloc((size_t)(m->c.layers * PER_BLOCK + OTHERS), sizeof(*m->tensors));
+	m->blocks = xcalloc((size_t)m->c.layers, sizeof(*m->blocks));
+	add_all(m);
+	m->n_floats = tensors_place(m->tensors, m->n_tensors, m->tp);
+	return 0;
+}
+
+void model_free(struct model *m)
+{
+	free(m->tensors);
+	free(m->blocks);
+	*m = (struct model){0};
+}
+
+/* ---- counts ---------------------------------------------------------------------- */
+
+struct model_counts model_counts(const struct model *m)
+{
+	struct model_counts n = {0};
+	for (int i = 0; i < m->n_tensors; i++) {
+		const struct tensor *t = &m->tensors[i];
+		n.all += tensor_size(t);
+		n.decayed += t->decay ? tensor_size(t) : 0;
+		n.for_flops += t == m->positions ? 0 : tensor_size(t);
+	}
+	return n;
+}
+
+double model_flops_per_token(const struct model *m, bool causal)
+{
+	double attention =
+		12.0 * (double)m->c.layers * (double)m->c.dim * (double)m->c.context;
+	return 6.0 * (double)model_counts(m).for_flops +
+	       (causal ? attention / 2 : attention);
+}
+
+static void print_tensor(
+	const struct tensor *t, const char *name, const char *indent, struct str *out)
+{
+	char shape[NUM_TEXT];
+	if (t->ndim == 1)
+		snprintf(shape, sizeof(shape), "[%lld]", (long long)t->dims[0]);
+	else
+		snprintf(shape, sizeof(shape), "[%lld, %lld]", (long long)t->dims[0],
+			(long long)t->dims[1]);
+	str_printf(out, "%s%-*s %-16s %12lld%s\n", indent, 34 - (int)strlen(indent), name,
+		shape, (long long)tensor_size(t), t->decay ? "" : "  no decay");
+}
+
+static int64_t unit_size(const struct model *m, int unit)
+{
+	int64_t n = 0;
+	for (int i = 0; i < m->n_tensors; i++)
+		n += m->tensors[i].unit == unit ? tensor_size(&m->tensors[i]) : 0;
+	return n;
+}
+
+void model_print(const struct model *m, struct str *out)
+{
+	struct model_counts n = model_counts(m);
+	for (int i = 0; i < m->n_tensors; i++) {
+		const struct tensor *t = &m->tensors[i];
+		bool block = t->unit > 0 && t->unit < m->n_units - 1;
+		if (!block) {
+			print_tensor(t, t->name, "  ", out);
+			continue;
+		}
+		if (t->unit > 1)
+			continue; /* the blocks are alike */
+		if (m->tensors[i - 1].unit != t->unit)
+			str_printf(out, "  layers.0 to %lld, each: %30lld\n",
+				(long long)m->c.layers - 1, (long long)unit_size(m, 1));
+		print_tensor(
+			t, strchr(t->name + strlen("layers."), '.') + 1, "    ", out);
+	}
+	str_printf(out, "  %lld parameters: %lld decayed, %lld not%s\n", (long long)n.all,
+		(long long)n.decayed, (long long)(n.all - n.decayed),
+		m->tie ? "; the output is tied to tok_embeddings" : "");
+}

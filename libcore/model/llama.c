@@ -1,0 +1,20 @@
+/* Llama (Touvron et al. 2023): rotary positions (Su et al. 2021), RMSNorm, SwiGLU, grouped
+ * queries (Ainslie et al. 2023), no biases, an output of its own. */
+#include "model/model.h"
+
+/* Two thirds of 4 dim, to the next multiple of 256. */
+static int64_t ffn_dim(int64_t dim)
+{
+	return round_up(8 * dim / 3, 256);
+}
+
+const struct arch arch_llama = {
+	.name = "llama",
+	.help = "rotary positions, RMSNorm, SwiGLU, grouped queries",
+	.norm = NORM_RMS,
+	.norm_eps = 1e-5,
+	.rope = true,
+	.act = ACTC_SWIGLU,
+	.init = INITC_LLAMA,
+	.ffn_dim = ffn_dim,
+};

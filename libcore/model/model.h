@@ -1,0 +1,183 @@
+/*
+ * model: the tensor table of GPT-2 and Llama, the layers (forward beside backward), the
+ * whole passes, and generation with a key/value cache.
+ *
+ * A layer knows shapes and seams (parallel.h) and no strategy. Activations are
+ * [slice][chunk][row][width]: slices and chunks that this rank plays, rows of a
+ * micro-batch's chunk [sequence][position].
+ */
+#ifndef MODEL_H
+#define MODEL_H
+
+#include "base/base.h"
+#include "kernels/kernels.h"
+#include "parallel/parallel.h"
+
+/* ---- config.c: what a model is --------------------------------------------------- */
+
+enum arch_id { ARCH_GPT2, ARCH_LLAMA };
+enum yes_no { BY_ARCH, YES, NO };
+enum act_choice { ACTC_BY_ARCH, ACTC_GELU_TANH, ACTC_GELU, ACTC_SWIGLU };
+enum init_choice { INITC_BY_ARCH, INITC_GPT2, INITC_LLAMA, INITC_DEPTH };
+enum rope_scaling { ROPE_PLAIN, ROPE_LINEAR, ROPE_LLAMA3 };
+
+/* As the options say it; model_resolve() turns "by architecture" and 0 into values. */
+struct model_config {
+	int arch; /* enum arch_id */
+	int64_t layers, heads, kv_heads, dim, ffn_dim, context;
+	int64_t vocab, vocab_multiple;
+	int act, bias, tie, init;
+	double dropout, norm_eps;
+	double rope_theta, rope_factor, rope_low, rope_high;
+	int rope_scaling;
+	int64_t rope_original;
+	const char *virtual_degrees; /* "tp=2,cp=2" */
+};
+
+/* What an architecture brings: one row each, in gpt2.c and llama.c. */
+struct arch {
+	const char *name, *help;
+	enum norm_kind norm;
+	double norm_eps;
+	bool learned_positions, rope;
+	enum act_choice act;
+	enum init_choice init;
+	bool bias, tie;
+	int64_t (*ffn_dim)(int64_t dim);
+};
+
+extern const struct arch *const arch_table[];
+extern const struct arch arch_gpt2, arch_llama;
+/* Names for the options, closed by NULL. */
+extern const char *const arch_names[],
+	*const by_arch_names[], *const act_names[], *const init_names[],
+							    *const rope_scaling_names[];
+
+/* The tensors of one block; NULL where the model has none. */
+struct block_tensors {
+	struct tensor *norm1, *norm1_bias, *wq, *bq, *wk, *bk, *wv, *bv, *wo, *bo;
+	struct tensor *norm2, *norm2_bias, *w1, *b1, *w3, *b3, *w2, *b2;
+};
+
+struct model {
+	struct model_config c; /* resolved */
+	const struct arch *arch;
+	enum act_kind act;
+	bool bias, tie;
+	int tp, cp; /* virtual degrees */
+	int64_t head_dim, padded_vocab;
+	struct tensor *tensors;
+	int n_tensors, n_units;
+	int64_t n_floats;
+	struct tensor *tokens, *positions, *norm, *norm_bias,
+		*output; /* tied: output = tokens */
+	struct block_tensors *blocks;
+};
+
+/* `vocab`: of the data, used where the config says 0. Says why a shape is impossible. */
+int model_init(
+	struct model *m, const struct model_config *c, int64_t vocab, struct err *e);
+void model_free(struct model *m);
+
+/* Parameters: all, decayed, and those that count for FLOPs (without position embeddings). */
+struct model_counts {
+	int64_t all, decayed, for_flops;
+};
+struct model_counts model_counts(const struct model *m);
+/* FLOPs of training on one token: 6 N + 12 L C T, the PaLM and nanoGPT convention, in
+ * which attention is not halved for causality; `causal` halves it. */
+double model_flops_per_token(const struct model *m, bool causal);
+/* The tensors as a tree, with counts. */
+void model_print(const struct model *m, struct str *out);
+
+/* ---- init.c ---------------------------------------------------------------------- */
+
+/* Element i of a whole tensor is a function of (seed, name, i). Fills [first, first + n). */
+void init_range(
+	const struct tensor *t, uint64_t seed, int64_t first, int64_t n, float *out);
+/* Every part that this rank updates. */
+void init_parts(struct store *s, uint64_t seed);
+
+/* ---- pass.c: a forward and a backward -------------------------------------------- */
+
+/* The activations that a micro-batch keeps from its forward to its backward. */
+struct block_acts {
+	float *x, *h1, *stats1;		  /* [chunk][row][dim] */
+	float *q, *k, *v, *o, *max, *sum; /* [slice][chunk][row][heads or kv heads] */
+	float *x2, *h2, *stats2;
+	float *a, *b, *y; /* [slice][chunk][row][ffn] */
+};
+
+struct acts {
+	struct block_acts *block; /* [layers] */
+	float *x;		  /* what the last block gave */
+	float *dx;		  /* the gradient that flows back */
+};
+
+/* The first bad number that was met, when one is looked for. */
+struct probe {
+	char where[96];
+	int64_t index;
+	bool found;
+};
+
+/* Everything that a pass needs. */
+struct pass {
+	struct model *m;
+	struct device *d; /* its scratch arena is used */
+	struct store *store;
+	struct slices tp;
+	struct chunks cp;
+	int64_t batch, rows;	   /* sequences of a micro-batch; rows of a chunk */
+	int32_t *pos;		   /* [chunk][row] */
+	int32_t *tokens, *targets; /* [chunk][row] */
+	float *rope; /* [context][head_dim], NULL without rotary positions */
+	uint64_t seed;
+	/* of the micro-batch: */
+	bool train; /* gradients and dropout */
+	int64_t step, first_sample;
+	float loss_scale;     /* of the gradient: 1 / tokens of the whole batch */
+	struct exact loss;    /* sum over tokens, added to */
+	double head_backward; /* seconds of a forward that were backward, added to */
+	struct probe *probe;  /* NULL: do not look */
+	void (*tick)(void *); /* called between operations: keeps communication going */
+	void *tick_with;
+};
+
+/* One rank plays all virtual slices and chunks. Memory that lasts comes from `run`. */
+void pass_init(struct pass *p, struct model *m, struct device *d, struct store *store,
+	int64_t batch, uint64_t seed, struct arena *run);
+/* Puts windows [batch][context + 1] in the order of chunks. */
+void pass_load(struct pass *p, const int32_t *windows);
+void acts_alloc(const struct pass *p, struct acts *a, struct arena *micro);
+/* With p->train, the head's backward is part of the forward: no logits are kept. */
+void model_forward(struct pass *p, struct acts *a);
+/* `reduce`: this is the step's last micro-batch here, so gradients may be summed as soon
+ * as they are complete. */
+void model_backward(struct pass *p, struct acts *a, bool reduce);
+/* Cosines and sines for all positions, [context][head_dim]; NULL where there are none. */
+float *model_rope(const struct model *m, struct arena *run);
+
+/* ---- generate.c: decoding -------------------------------------------------------- */
+
+struct sampler {
+	double temperature; /* 0: the likeliest token */
+	int64_t top_k;	    /* 0: all */
+	double top_p;	    /* 1: all */
+	uint64_t seed;
+};
+
+struct decoder;
+/* `cache`: keep keys and values; without, every token is computed from the whole window
+ * again, with equal bits. */
+struct decoder *decoder_open(
+	struct model *m, struct device *d, struct store *store, bool cache);
+void decoder_close(struct decoder *g);
+/* Appends tokens to the text. When the context is full, the older half is forgotten. */
+void decoder_feed(struct decoder *g, const uint32_t *ids, int64_t n);
+/* Draws the next token, number `index` of stream `stream`. Does not feed it. */
+int64_t decoder_draw(
+	struct decoder *g, const struct sampler *s, uint64_t stream, int64_t index);
+const float *decoder_logits(const struct decoder *g); /* of the next token; [vocab] */
+
+#endif
