@@ -1,0 +1,127 @@
+/*
+ * ckpt: checkpoints in global coordinates: one dataset a tensor, in its full shape, so that
+ * reading under another layout is only reading. Every block of rows has a checksum, and a
+ * file has its name only when it is complete.
+ *
+ * The bytes of a checkpoint are a function of the run and the step: no layout, host or
+ * time is in it, so equal runs give files that cmp finds equal.
+ */
+#ifndef CKPT_H
+#define CKPT_H
+
+#include "base/base.h"
+#include "comm/comm.h"
+#include "data/data.h"
+#include "h5/h5.h"
+
+enum { CKPT_VERSION = 1 };
+
+/* What is kept of every tensor: the groups of a file. */
+enum ckpt_group { CKPT_MODEL, CKPT_EXP_AVG, CKPT_EXP_AVG_SQ, N_CKPT_GROUPS };
+extern const char *const ckpt_group_names[N_CKPT_GROUPS];
+
+/* The attributes of a checkpoint. */
+struct ckpt_info {
+	const char *format, *created_by;
+	int64_t version;
+	int64_t step, samples, tokens;	      /* done so far */
+	double loss, val_loss, best_val_loss; /* not a number: none */
+	uint64_t param_hash;
+	uint64_t data_hash; /* of the corpus; 0: none */
+};
+
+extern const struct h5_field ckpt_fields[];
+
+struct ckpt_tensor {
+	char name[64];
+	int ndim;
+	int64_t dims[2];
+};
+
+/* ---- write.c --------------------------------------------------------------------- */
+
+/* Puts rows [row, row + n) of a tensor, as in the whole tensor, into out. */
+typedef void ckpt_source(
+	void *with, enum ckpt_group g, int tensor, int64_t row, int64_t n, float *out);
+
+struct ckpt_write {
+	struct comm *comm; /* its ranks share the writing; all can give all rows */
+	const char *path;
+	struct ckpt_info info;
+	const char *config; /* of the run */
+	const struct tokenizer *tokenizer;
+	const struct ckpt_tensor *tensors;
+	int n_tensors;
+	ckpt_source *source;
+	void *with;
+};
+
+/* Collective. On an error no rank has changed a file that was there. */
+int ckpt_write(const struct ckpt_write *w, struct err *e);
+
+/* ---- read.c ---------------------------------------------------------------------- */
+
+struct ckpt {
+	char *path;
+	struct ckpt_info info;
+	struct str config;
+	struct tokenizer tokenizer;
+	struct ckpt_tensor *tensors;
+	int n_tensors;
+	int64_t size_bytes;
+	int fd;
+	struct h5_blocks *blocks; /* [group][tensor] */
+};
+
+int ckpt_open(struct ckpt **c, const char *path, struct err *e);
+void ckpt_close(struct ckpt *c);
+int ckpt_find(const struct ckpt *c, const char *name); /* -1: no such tensor */
+int64_t ckpt_row_size(const struct ckpt_tensor *t);    /* elements */
+int64_t ckpt_size(const struct ckpt_tensor *t);
+/* Rows of a tensor; every block that is touched is checked. */
+int ckpt_read_rows(const struct ckpt *c, enum ckpt_group g, int tensor, int64_t row,
+	int64_t n, float *out, struct err *e);
+/* Checks everything there is. */
+int ckpt_verify(const struct ckpt *c, struct err *e);
+/* Walks a tensor a piece at a time. */
+int ckpt_each(const struct ckpt *c, enum ckpt_group g, int tensor,
+	int (*fn)(void *with, int64_t first, const float *x, int64_t n), void *with,
+	struct err *e);
+/* As store_hash gives it for the parameters in the file. */
+int ckpt_param_hash(const struct ckpt *c, uint64_t *hash, struct err *e);
+
+/* ---- folder.c: the checkpoints of a run ------------------------------------------ */
+
+/* FOLDER/step-00000100.h5. Returns out->s. */
+const char *ckpt_name(struct str *out, const char *folder, int64_t step);
+/* Steps in ascending order of the files so named; *steps is allocated. */
+int64_t ckpt_list(const char *folder, int64_t **steps);
+/* Points FOLDER/NAME (latest.h5, best.h5) at a step, at once. */
+int ckpt_mark(const char *folder, const char *name, int64_t step, struct err *e);
+/* The step that a mark points at, or -1. */
+int64_t ckpt_marked(const char *folder, const char *name);
+/* Removes all but the last `keep` and the best. */
+void ckpt_prune(const char *folder, int64_t keep);
+/* The newest that is whole, verified to the last byte; NULL: there is none. Those that
+ * are damaged are warned about. The caller frees. */
+char *ckpt_newest(const char *folder);
+
+/* ---- diff.c ---------------------------------------------------------------------- */
+
+struct ckpt_delta {
+	enum ckpt_group group;
+	char name[64];
+	bool only_a, only_b, other_shape;
+	int64_t n, n_differ, first; /* elements; index of the first that differs */
+	double max_abs;
+	int64_t max_ulp;
+};
+
+/* What differs; *out is allocated. Returns their number, or -1. `with_optimizer`: not the
+ * parameters alone. */
+int64_t ckpt_diff(const struct ckpt *a, const struct ckpt *b, bool with_optimizer,
+	struct ckpt_delta **out, struct err *e);
+/* Floats between a and b, counting both zeros as one; INT64_MAX when one is not a number. */
+int64_t ulp_distance(float a, float b);
+
+#endif

@@ -1,0 +1,109 @@
+/* Two checkpoints, element by element. */
+#include "ckpt/ckpt.h"
+
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+int64_t ulp_distance(float a, float b)
+{
+	int32_t i, j;
+	if (isnan(a) || isnan(b))
+		return isnan(a) && isnan(b) ? 0 : INT64_MAX;
+	memcpy(&i, &a, sizeof(i));
+	memcpy(&j, &b, sizeof(j));
+	/* sign and magnitude to a number line */
+	int64_t x = i < 0 ? (int64_t)INT32_MIN - i : i;
+	int64_t y = j < 0 ? (int64_t)INT32_MIN - j : j;
+	return x > y ? x - y : y - x;
+}
+
+static bool same_bits(float a, float b)
+{
+	return !memcmp(&a, &b, sizeof(a));
+}
+
+static void compare(
+	struct ckpt_delta *d, const float *x, const float *y, int64_t at, int64_t n)
+{
+	for (int64_t i = 0; i < n; i++) {
+		if (same_bits(x[i], y[i]))
+			continue;
+		if (!d->n_differ++)
+			d->first = at + i;
+		double diff = fabs((double)x[i] - (double)y[i]);
+		if (!(diff <= d->max_abs)) /* not a number wins */
+			d->max_abs = diff;
+		d->max_ulp = max64(d->max_ulp, ulp_distance(x[i], y[i]));
+	}
+}
+
+static int compare_tensor(const struct ckpt *a, const struct ckpt *b, enum ckpt_group g,
+	int i, int j, struct ckpt_delta *d, struct err *e)
+{
+	const struct ckpt_tensor *t = &a->tensors[i];
+	int64_t width = ckpt_row_size(t);
+	int64_t rows = max64(1, (1 << 18) / width);
+	float *x = xmalloc((size_t)(rows * width) * sizeof(*x));
+	float *y = xmalloc((size_t)(rows * width) * sizeof(*y));
+	int rc = 0;
+	for (int64_t r = 0; r < t->dims[0] && !rc; r += rows) {
+		int64_t n = min64(rows, t->dims[0] - r);
+		rc = ckpt_read_rows(a, g, i, r, n, x, e) ||
+		     ckpt_read_rows(b, g, j, r, n, y, e);
+		if (!rc)
+			compare(d, x, y, r * width, n * width);
+	}
+	free(x);
+	free(y);
+	return rc ? -1 : 0;
+}
+
+static bool same_shape(const struct ckpt_tensor *a, const struct ckpt_tensor *b)
+{
+	return a->ndim == b->ndim && a->dims[0] == b->dims[0] &&
+	       (a->ndim == 1 || a->dims[1] == b->dims[1]);
+}
+
+static struct ckpt_delta *add(struct ckpt_delta **out, int64_t *n, const char *name)
+{
+	*out = xrealloc(*out, (size_t)(*n + 1) * sizeof(**out));
+	struct ckpt_delta *d = &(*out)[(*n)++];
+	*d = (struct ckpt_delta){.group = CKPT_MODEL};
+	snprintf(d->name, sizeof(d->name), "%s", name);
+	return d;
+}
+
+int64_t ckpt_diff(const struct ckpt *a, const struct ckpt *b, bool with_optimizer,
+	struct ckpt_delta **out, struct err *e)
+{
+	int64_t n = 0;
+	*out = NULL;
+	for (int i = 0; i < a->n_tensors; i++) {
+		const struct ckpt_tensor *t = &a->tensors[i];
+		int j = ckpt_find(b, t->name);
+		if (j < 0) {
+			add(out, &n, t->name)->only_a = true;
+			continue;
+		}
+		if (!same_shape(t, &b->tensors[j])) {
+			add(out, &n, t->name)->other_shape = true;
+			continue;
+		}
+		for (int g = 0; g < (with_optimizer ? N_CKPT_GROUPS : 1); g++) {
+			struct ckpt_delta d = {
+				.group = (enum ckpt_group)g, .n = ckpt_size(t)};
+			snprintf(d.name, sizeof(d.name), "%s", t->name);
+			if (compare_tensor(a, b, (enum ckpt_group)g, i, j, &d, e)) {
+				free(*out);
+				return -1;
+			}
+			if (d.n_differ)
+				*add(out, &n, t->name) = d;
+		}
+	}
+	for (int j = 0; j < b->n_tensors; j++)
+		if (ckpt_find(a, b->tensors[j].name) < 0)
+			add(out, &n, b->tensors[j].name)->only_b = true;
+	return n;
+}

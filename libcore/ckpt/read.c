@@ -1,0 +1,203 @@
+/* Reading checkpoints: everything that is used is checked first. */
+#include "ckpt/ckpt.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+int64_t ckpt_row_size(const struct ckpt_tensor *t)
+{
+	return t->ndim == 1 ? 1 : t->dims[1];
+}
+
+int64_t ckpt_size(const struct ckpt_tensor *t)
+{
+	return t->dims[0] * ckpt_row_size(t);
+}
+
+static struct h5_blocks *blocks_of(const struct ckpt *c, enum ckpt_group g, int tensor)
+{
+	return &c->blocks[(int)g * c->n_tensors + tensor];
+}
+
+static int open_tensors(struct ckpt *c, struct h5 *h, struct err *e)
+{
+	struct strs names = {0};
+	int rc = h5_list(h, "/model", &names, e);
+	if (!rc && (names.n < 1 || names.n > 1 << 20))
+		rc = err_set(e, EX_DATAERR, "%lld tensors", (long long)names.n);
+	c->n_tensors = rc ? 0 : (int)names.n;
+	c->tensors = xcalloc((size_t)c->n_tensors, sizeof(*c->tensors));
+	c->blocks = xcalloc((size_t)c->n_tensors * N_CKPT_GROUPS, sizeof(*c->blocks));
+	for (int i = 0; i < c->n_tensors * N_CKPT_GROUPS && !rc; i++) {
+		struct ckpt_tensor *t = &c->tensors[i % c->n_tensors];
+		struct h5_info info;
+		char path[320];
+		snprintf(path, sizeof(path), "/%s/%s", ckpt_group_names[i / c->n_tensors],
+			names.v[i % c->n_tensors]);
+		if (h5_info(h, path, &info, e) ||
+			h5_blocks_open(h, path, &c->blocks[i], e)) {
+			rc = -1;
+		} else if (info.type != H5_F32 || info.ndim < 1 || info.ndim > 2 ||
+			   strlen(names.v[i % c->n_tensors]) >= sizeof(t->name)) {
+			rc = err_set(e, EX_DATAERR, "%s is no tensor", path);
+		} else if (i >= c->n_tensors &&
+			   (info.ndim != t->ndim || info.dims[0] != t->dims[0] ||
+				   (info.ndim == 2 && info.dims[1] != t->dims[1]))) {
+			rc = err_set(e, EX_DATAERR,
+				"%s has another shape than the parameter", path);
+		} else {
+			snprintf(t->name, sizeof(t->name), "%s",
+				names.v[i % c->n_tensors]);
+			t->ndim = info.ndim;
+			memcpy(t->dims, info.dims, sizeof(t->dims));
+		}
+	}
+	strs_free(&names);
+	return rc;
+}
+
+static int read_all(struct ckpt *c, struct h5 *h, struct err *e)
+{
+	if (h5_check_format(h, "pt-checkpoint", CKPT_VERSION, e) || h5_check_seal(h, e) ||
+		h5_fields_read(h, "/", ckpt_fields, &c->info, e) ||
+		h5_get_text(h, "/config", &c->config, e))
+		return -1;
+	if (h5_has(h, "/tokenizer") && tokenizer_read(&c->tokenizer, h, e))
+		return err_prefix(e, "%s: ", c->path);
+	return open_tensors(c, h, e);
+}
+
+int ckpt_open(struct ckpt **out, const char *path, struct err *e)
+{
+	struct h5 *h;
+	if (h5_open(&h, path, e))
+		return -1;
+	struct ckpt *c = xcalloc(1, sizeof(*c));
+	c->path = xstrdup(path);
+	c->fd = -1;
+	int rc = read_all(c, h, e);
+	if (!rc && (c->fd = open(path, O_RDONLY | O_CLOEXEC)) < 0)
+		rc = err_set(e, EX_IOERR, "%s: %s", path, strerror(errno));
+	if (!rc)
+		c->size_bytes = lseek(c->fd, 0, SEEK_END);
+	rc = h5_close(h, rc ? &(struct err){0} : e) || rc ? -1 : 0;
+	if (rc)
+		ckpt_close(c);
+	else
+		*out = c;
+	return rc;
+}
+
+void ckpt_close(struct ckpt *c)
+{
+	if (!c)
+		return;
+	for (int i = 0; i < c->n_tensors * N_CKPT_GROUPS; i++)
+		h5_blocks_free(&c->blocks[i]);
+	if (c->fd >= 0)
+		close(c->fd);
+	tokenizer_free(&c->tokenizer);
+	str_free(&c->config);
+	free((void *)c->info.format);
+	free((void *)c->info.created_by);
+	free(c->blocks);
+	free(c->tensors);
+	free(c->path);
+	free(c);
+}
+
+int ckpt_find(const struct ckpt *c, const char *name)
+{
+	for (int i = 0; i < c->n_tensors; i++)
+		if (!strcmp(c->tensors[i].name, name))
+			return i;
+	return -1;
+}
+
+static int read_block(const struct ckpt *c, const struct h5_blocks *b, int64_t block,
+	float *out, struct err *e)
+{
+	int64_t at = b->offset + block * b->block_rows * b->row_bytes;
+	errno = 0;
+	if (pread_all(c->fd, out, (size_t)h5_block_bytes(b, block), at))
+		return err_set(e, EX_IOERR, "%s: %s", c->path,
+			errno ? strerror(errno) : "the file ends too early");
+	if (h5_block_check(b, block, out, e))
+		return err_prefix(e, "%s: ", c->path);
+	return 0;
+}
+
+int ckpt_read_rows(const struct ckpt *c, enum ckpt_group g, int tensor, int64_t row,
+	int64_t n, float *out, struct err *e)
+{
+	const struct h5_blocks *b = blocks_of(c, g, tensor);
+	int64_t width = ckpt_row_size(&c->tensors[tensor]);
+	BUG_ON(row < 0 || n < 0 || row + n > b->rows);
+	float *piece = xmalloc((size_t)(b->block_rows * b->row_bytes));
+	int rc = 0;
+	for (int64_t k = row / b->block_rows; k * b->block_rows < row + n && !rc; k++) {
+		int64_t first = k * b->block_rows;
+		int64_t from = max64(row, first);
+		int64_t to = min64(row + n, min64(b->rows, first + b->block_rows));
+		rc = read_block(c, b, k, piece, e);
+		if (!rc)
+			memcpy(out + (from - row) * width, piece + (from - first) * width,
+				(size_t)((to - from) * width) * sizeof(float));
+	}
+	free(piece);
+	return rc;
+}
+
+int ckpt_each(const struct ckpt *c, enum ckpt_group g, int tensor,
+	int (*fn)(void *with, int64_t first, const float *x, int64_t n), void *with,
+	struct err *e)
+{
+	const struct h5_blocks *b = blocks_of(c, g, tensor);
+	int64_t width = ckpt_row_size(&c->tensors[tensor]);
+	float *piece = xmalloc((size_t)(b->block_rows * b->row_bytes));
+	int rc = 0;
+	for (int64_t k = 0; k < b->n_blocks && !rc; k++) {
+		rc = read_block(c, b, k, piece, e);
+		if (!rc)
+			rc = fn(with, k * b->block_rows * width, piece,
+				h5_block_bytes(b, k) / (int64_t)sizeof(float));
+	}
+	free(piece);
+	return rc;
+}
+
+int ckpt_verify(const struct ckpt *c, struct err *e)
+{
+	for (int i = 0; i < c->n_tensors * N_CKPT_GROUPS; i++)
+		if (h5_blocks_verify(&c->blocks[i], c->fd, e))
+			return err_prefix(e, "%s: ", c->path);
+	return 0;
+}
+
+struct hash_job {
+	struct device d;
+	uint64_t key, sum;
+};
+
+static int hash_piece(void *with, int64_t first, const float *x, int64_t n)
+{
+	struct hash_job *j = with;
+	j->sum += j->d.k->hash(&j->d, x, n, j->key, first);
+	return 0;
+}
+
+int ckpt_param_hash(const struct ckpt *c, uint64_t *hash, struct err *e)
+{
+	struct hash_job j = {.sum = 0};
+	device_cpu(&j.d, 0);
+	for (int i = 0; i < c->n_tensors; i++) {
+		j.key = hash_str(c->tensors[i].name);
+		if (ckpt_each(c, CKPT_MODEL, i, hash_piece, &j, e))
+			return -1;
+	}
+	*hash = j.sum;
+	return 0;
+}

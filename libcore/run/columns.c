@@ -1,0 +1,90 @@
+/* The columns of a log: printing, parsing and HDF5 are made from this table. */
+#include "run/run.h"
+
+#include <string.h>
+
+const struct column columns[N_COLUMNS] = {
+	[COL_STEP] = {"step", COLUMN_INT, false, "", "optimizer steps done"},
+	[COL_TOKENS] = {"tokens", COLUMN_INT, false, "", "tokens consumed"},
+	[COL_LOSS] = {"loss", COLUMN_EXACT, true, "nats",
+		"training loss of this step's batch, a token"},
+	[COL_GRAD_NORM] = {"grad_norm", COLUMN_EXACT, true, "",
+		"norm of the whole gradient, before clipping"},
+	[COL_LR] = {"lr", COLUMN_EXACT, false, "", "learning rate of this step"},
+	[COL_TRAIN_LOSS] = {"train_loss", COLUMN_EXACT, true, "nats",
+		"loss on a fixed set of training windows"},
+	[COL_VAL_LOSS] = {"val_loss", COLUMN_EXACT, true, "nats",
+		"loss on the fixed set of validation windows"},
+	[COL_DT] = {"dt", COLUMN_ROUND, false, "s", "time of a step"},
+	[COL_DTF] = {"dtf", COLUMN_ROUND, false, "s", "of it in the forward"},
+	[COL_DTB] = {"dtb", COLUMN_ROUND, false, "s", "of it in the backward"},
+	[COL_DTC] = {"dtc", COLUMN_ROUND, false, "s", "of it waiting for communication"},
+	[COL_DTD] = {"dtd", COLUMN_ROUND, false, "s", "of it waiting for data"},
+	[COL_SPS] = {"sps", COLUMN_ROUND, false, "1/s", "samples a second"},
+	[COL_SPS_PER_GPU] = {"sps_per_gpu", COLUMN_ROUND, false, "1/s",
+		"samples a second and rank"},
+	[COL_TPS] = {"tps", COLUMN_ROUND, false, "1/s", "tokens a second"},
+	[COL_TPS_PER_GPU] = {"tps_per_gpu", COLUMN_ROUND, false, "1/s",
+		"tokens a second and rank"},
+	[COL_MFU] = {"mfu", COLUMN_ROUND, false, "",
+		"model FLOPs (6 N + 12 L C T a token) over the peak"},
+	[COL_MFU_CAUSAL] = {"mfu_causal", COLUMN_ROUND, false, "",
+		"the same, attention halved for causality"},
+	[COL_MEM] = {"mem", COLUMN_INT, false, "bytes",
+		"largest resident memory of a rank so far"},
+};
+
+int column_find(const char *name, size_t len)
+{
+	for (int c = 0; c < N_COLUMNS; c++)
+		if (strlen(columns[c].name) == len && !memcmp(columns[c].name, name, len))
+			return c;
+	return -1;
+}
+
+void row_print(const struct row *r, struct str *out)
+{
+	char num[NUM_TEXT];
+	bool first = true;
+	for (int c = 0; c < N_COLUMNS; c++) {
+		if (!row_has(r, c))
+			continue;
+		if (columns[c].kind == COLUMN_INT)
+			snprintf(num, sizeof(num), "%lld", (long long)r->v[c]);
+		else if (columns[c].kind == COLUMN_EXACT)
+			text_float(num, (float)r->v[c]);
+		else
+			snprintf(num, sizeof(num), "%.6g", r->v[c]);
+		str_printf(out, "%s%s=%s", first ? "" : " ", columns[c].name, num);
+		first = false;
+	}
+}
+
+int row_parse(const char *line, size_t len, struct row *r)
+{
+	*r = (struct row){.has = 0};
+	const char *end = line + len;
+	while (line < end) {
+		while (line < end && (*line == ' ' || *line == '\t' || *line == '\r'))
+			line++;
+		const char *word_end = line;
+		while (word_end < end && *word_end != ' ' && *word_end != '\t' &&
+			*word_end != '\r')
+			word_end++;
+		const char *equals = memchr(line, '=', (size_t)(word_end - line));
+		if (equals) {
+			char num[NUM_TEXT];
+			double v;
+			int c = column_find(line, (size_t)(equals - line));
+			size_t n = (size_t)(word_end - equals - 1);
+			if (c >= 0 && n < sizeof(num)) {
+				memcpy(num, equals + 1, n);
+				num[n] = '\0';
+				if (!parse_double(num, &v))
+					row_set(r, c, v);
+			}
+		}
+		line = word_end;
+	}
+	return row_has(r, COL_STEP) ? 0 : -1;
+}

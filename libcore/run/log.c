@@ -1,0 +1,295 @@
+/* A run's log: from lines, from HDF5, to HDF5. */
+#include "run/run.h"
+
+#include <errno.h>
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+enum { MAX_ROWS = 1 << 26 };
+
+#define F(field) offsetof(struct run_info, field)
+const struct h5_field run_fields[] = {
+	{"format", H5_TEXT, F(format), false, "\"pt-run\""},
+	{"version", H5_I64, F(version), false, "version of the format: 1"},
+	{"created_by", H5_TEXT, F(created_by), false, "the program that made the run"},
+	{"started", H5_TEXT, F(started), true, "when it was last started (UTC)"},
+	{"host", H5_TEXT, F(host), true, "host of rank 0"},
+	{"job", H5_TEXT, F(job), true, "the scheduler's job"},
+	{"command", H5_TEXT, F(command), true, "the command line"},
+	{"device", H5_TEXT, F(device), true, "what computes"},
+	{"libraries", H5_TEXT, F(libraries), true, "versions of libraries"},
+	{"layout", H5_TEXT, F(layout), true, "how the work was dealt out"},
+	{"ranks", H5_I64, F(ranks), true, "number of ranks"},
+	{"hosts", H5_I64, F(hosts), true, "number of hosts"},
+	{"threads", H5_I64, F(threads), true, "threads of a rank"},
+	{"arithmetic", H5_U64, F(arithmetic), true,
+		"hash of the dataset arithmetic: runs that differ here compute different "
+		"things"},
+	{0},
+};
+#undef F
+
+void run_log_rewind(struct run_log *l, int64_t step)
+{
+	while (l->n_rows && l->rows[l->n_rows - 1].v[COL_STEP] > (double)step)
+		l->n_rows--;
+}
+
+void run_log_add(struct run_log *l, const struct row *r)
+{
+	run_log_rewind(l, (int64_t)r->v[COL_STEP] - 1);
+	if (l->n_rows == l->room) {
+		l->room = l->room ? 2 * l->room : 256;
+		l->rows = xrealloc(l->rows, (size_t)l->room * sizeof(*l->rows));
+	}
+	l->rows[l->n_rows++] = *r;
+}
+
+void run_log_free(struct run_log *l)
+{
+	for (const struct h5_field *f = run_fields; f->name; f++)
+		if (f->type == H5_TEXT)
+			free(*(void **)((char *)&l->info + f->offset));
+	str_free(&l->config);
+	str_free(&l->arithmetic);
+	str_free(&l->events);
+	free(l->rows);
+	free(l->name);
+	*l = (struct run_log){0};
+}
+
+/* ---- lines ----------------------------------------------------------------------- */
+
+static int set_meta(void *to, const char *key, const char *value, struct err *e)
+{
+	struct run_info *info = to;
+	(void)e;
+	for (const struct h5_field *f = run_fields; f->name; f++) {
+		void *at = (char *)info + f->offset;
+		if (strcmp(f->name, key))
+			continue;
+		if (f->type == H5_TEXT) {
+			free(*(void **)at);
+			*(char **)at = xstrdup(value);
+		} else if (f->type == H5_U64) {
+			*(uint64_t *)at = strtoull(value, NULL, 0);
+		} else {
+			parse_int(value, at);
+		}
+	}
+	return 0;
+}
+
+static bool begins(const char *line, size_t len, const char *with)
+{
+	size_t n = strlen(with);
+	return len >= n && !memcmp(line, with, n);
+}
+
+int run_log_line(struct run_log *l, const char *line, size_t len, struct err *e)
+{
+	static const char meta[] = "# meta ", conf[] = "# config ", arith[] = "# arith ";
+	static const char event[] = "# event ", start[] = "# meta started";
+	struct row r;
+	if (begins(line, len, "step=")) {
+		if (!row_parse(line, len, &r) && l->n_rows < MAX_ROWS)
+			run_log_add(l, &r);
+		return 0;
+	}
+	if (begins(line, len, start)) { /* a new part of the run says everything anew */
+		str_clear(&l->config);
+		str_clear(&l->arithmetic);
+	}
+	if (begins(line, len, meta))
+		return conf_parse(line + strlen(meta), len - strlen(meta), "meta",
+			set_meta, &l->info, e);
+	if (begins(line, len, conf) || begins(line, len, arith)) {
+		size_t skip = begins(line, len, conf) ? strlen(conf) : strlen(arith);
+		struct str *to = begins(line, len, conf) ? &l->config : &l->arithmetic;
+		str_add(to, line + skip, len - skip);
+		str_putc(to, '\n');
+	} else if (begins(line, len, event)) {
+		int64_t step;
+		int n = 0;
+		long long s;
+		str_add(&l->events, line + strlen(event), len - strlen(event));
+		str_putc(&l->events, '\n');
+		char text[128];
+		snprintf(text, sizeof(text), "%.*s", (int)min64((int64_t)len, 127), line);
+		if (sscanf(text, "# event %*s step=%lld resume%n", &s, &n) == 1 && n) {
+			step = s;
+			run_log_rewind(l, step);
+		}
+	}
+	return 0;
+}
+
+static int read_lines(struct run_log *l, const char *text, size_t len, struct err *e)
+{
+	const char *end = text + len;
+	while (text < end) {
+		const char *stop = memchr(text, '\n', (size_t)(end - text));
+		if (!stop) /* a line that was cut off says nothing */
+			stop = end;
+		if (run_log_line(l, text, (size_t)(stop - text), e))
+			return -1;
+		text = stop + 1;
+	}
+	return 0;
+}
+
+/* ---- HDF5 ------------------------------------------------------------------------ */
+
+static enum h5_type column_type(int c)
+{
+	return columns[c].kind == COLUMN_INT	 ? H5_I64
+	       : columns[c].kind == COLUMN_EXACT ? H5_F32
+						 : H5_F64;
+}
+
+/* What is absent: a number that no column takes. */
+static void to_column(const struct run_log *l, int c, void *out)
+{
+	for (int64_t i = 0; i < l->n_rows; i++) {
+		const struct row *r = &l->rows[i];
+		bool has = row_has(r, c);
+		if (column_type(c) == H5_I64)
+			((int64_t *)out)[i] = has ? (int64_t)r->v[c] : INT64_MIN;
+		else if (column_type(c) == H5_F32)
+			((float *)out)[i] = has ? (float)r->v[c] : NAN;
+		else
+			((double *)out)[i] = has ? r->v[c] : (double)NAN;
+	}
+}
+
+static void from_column(struct run_log *l, int c, const void *in)
+{
+	for (int64_t i = 0; i < l->n_rows; i++) {
+		enum h5_type t = column_type(c);
+		double v = t == H5_I64	 ? (double)((const int64_t *)in)[i]
+			   : t == H5_F32 ? (double)((const float *)in)[i]
+					 : ((const double *)in)[i];
+		bool absent =
+			t == H5_I64 ? ((const int64_t *)in)[i] == INT64_MIN : isnan(v);
+		if (!absent)
+			row_set(&l->rows[i], c, v);
+	}
+}
+
+static int write_columns(const struct run_log *l, struct h5 *h, struct err *e)
+{
+	void *data = xcalloc((size_t)l->n_rows + 1, sizeof(double));
+	int rc = 0;
+	for (int c = 0; c < N_COLUMNS && !rc; c++) {
+		char path[64];
+		snprintf(path, sizeof(path), "/columns/%s", columns[c].name);
+		to_column(l, c, data);
+		rc = h5_put(h, path, column_type(c), 1, &l->n_rows, data, e);
+	}
+	free(data);
+	return rc;
+}
+
+static int read_columns(struct run_log *l, struct h5 *h, struct err *e)
+{
+	for (int c = 0; c < N_COLUMNS; c++) {
+		char path[64];
+		void *data;
+		int64_t n;
+		snprintf(path, sizeof(path), "/columns/%s", columns[c].name);
+		if (c != COL_STEP && !h5_has(h, path))
+			continue; /* an older program did not log it */
+		if (h5_get(h, path, column_type(c), c == COL_STEP ? -1 : l->n_rows,
+			    MAX_ROWS, &data, &n, e))
+			return -1;
+		if (c == COL_STEP) {
+			l->rows = xcalloc((size_t)n + 1, sizeof(*l->rows));
+			l->n_rows = l->room = n;
+		}
+		from_column(l, c, data);
+		free(data);
+	}
+	return 0;
+}
+
+int run_log_write(const struct run_log *l, const char *path, struct err *e)
+{
+	struct h5 *h;
+	struct run_info info = l->info;
+	info.format = "pt-run";
+	info.version = RUN_VERSION;
+	info.created_by = "pt-train " PT_VERSION;
+	if (h5_create(&h, path, e))
+		return -1;
+	int rc = h5_fields_write(h, "/", run_fields, &info, e) ||
+		 h5_put_text(h, "/config", l->config.s ? l->config.s : "", e) ||
+		 h5_put_text(
+			 h, "/arithmetic", l->arithmetic.s ? l->arithmetic.s : "", e) ||
+		 h5_put_text(h, "/events", l->events.s ? l->events.s : "", e) ||
+		 write_columns(l, h, e) || h5_seal(h, e);
+	return h5_close(h, rc ? &(struct err){0} : e) || rc ? -1 : 0;
+}
+
+static int read_h5(struct run_log *l, const char *path, struct err *e)
+{
+	struct h5 *h;
+	if (h5_open(&h, path, e))
+		return -1;
+	int rc = h5_check_format(h, "pt-run", RUN_VERSION, e) || h5_check_seal(h, e) ||
+		 h5_fields_read(h, "/", run_fields, &l->info, e) ||
+		 h5_get_text(h, "/config", &l->config, e) ||
+		 h5_get_text(h, "/arithmetic", &l->arithmetic, e) ||
+		 h5_get_text(h, "/events", &l->events, e) || read_columns(l, h, e);
+	return h5_close(h, rc ? &(struct err){0} : e) || rc ? -1 : 0;
+}
+
+/* ---- any of them ----------------------------------------------------------------- */
+
+static bool is_hdf5(const char *path)
+{
+	static const char signature[] = "\211HDF\r\n\032\n";
+	char have[8] = "";
+	FILE *f = fopen(path, "r");
+	bool yes = f && fread(have, 1, 8, f) == 8 && !memcmp(have, signature, 8);
+	if (f)
+		fclose(f);
+	return yes;
+}
+
+int run_log_read(struct run_log *l, const char *path, struct err *e)
+{
+	enum { MAX_TEXT = 1 << 30 };
+	char stream[64];
+	struct str text = {0}, in_folder = {0};
+	struct stat st;
+	*l = (struct run_log){0};
+	bool is_stdin = !strcmp(path, "-");
+	l->name = xstrdup(is_stdin ? "standard input" : path);
+	if (is_stdin && h5_from_stream(STDIN_FILENO, stream, e))
+		return -1;
+	if (is_stdin) {
+		path = stream;
+	} else if (stat(path, &st) == 0 && S_ISDIR(st.st_mode)) {
+		str_printf(&in_folder, "%s/run.h5", path);
+		path = in_folder.s;
+	}
+	int rc;
+	if (is_hdf5(path)) {
+		rc = read_h5(l, path, e);
+	} else {
+		rc = file_read(path, MAX_TEXT, &text, e) ||
+		     read_lines(l, text.s, text.len, e);
+		if (!rc && !l->n_rows)
+			rc = err_set(e, EX_DATAERR,
+				"%s: neither a run.h5 nor lines that begin with step=",
+				l->name);
+	}
+	str_free(&text);
+	str_free(&in_folder);
+	if (rc)
+		run_log_free(l);
+	return rc ? -1 : 0;
+}

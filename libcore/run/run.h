@@ -1,0 +1,139 @@
+/*
+ * run: what a run leaves behind. Its folder holds a journal (text, a line a write), the
+ * same as HDF5 (run.h5, republished whole), and checkpoints.
+ *
+ * The readers take the journal, run.h5, and the lines that pt-train prints; all of it is
+ * foreign. No call is collective: rank 0 writes.
+ */
+#ifndef RUN_H
+#define RUN_H
+
+#include "base/base.h"
+#include "h5/h5.h"
+
+enum { RUN_VERSION = 1 };
+
+/* ---- columns.c: one table of what is logged -------------------------------------- */
+
+enum column_kind {
+	COLUMN_INT,   /* whole, below 2^53 */
+	COLUMN_EXACT, /* a float, written so that no bit is lost */
+	COLUMN_ROUND, /* a measurement: six digits */
+};
+
+struct column {
+	const char *name;
+	enum column_kind kind;
+	bool curve; /* a result: pt-compare compares it */
+	const char *unit, *help;
+};
+
+enum column_id {
+	COL_STEP,
+	COL_TOKENS,
+	COL_LOSS,
+	COL_GRAD_NORM,
+	COL_LR,
+	COL_TRAIN_LOSS,
+	COL_VAL_LOSS,
+	COL_DT,
+	COL_DTF,
+	COL_DTB,
+	COL_DTC,
+	COL_DTD,
+	COL_SPS,
+	COL_SPS_PER_GPU,
+	COL_TPS,
+	COL_TPS_PER_GPU,
+	COL_MFU,
+	COL_MFU_CAUSAL,
+	COL_MEM,
+	N_COLUMNS
+};
+
+extern const struct column columns[N_COLUMNS];
+int column_find(const char *name, size_t len); /* -1: no such column */
+
+/* A row; what was not measured is absent. */
+struct row {
+	double v[N_COLUMNS];
+	uint32_t has; /* a bit a column */
+};
+
+static inline bool row_has(const struct row *r, int c)
+{
+	return r->has >> c & 1;
+}
+
+static inline void row_set(struct row *r, int c, double v)
+{
+	r->v[c] = v;
+	r->has |= 1u << c;
+}
+
+/* "step=10 tokens=7680 loss=2.5 ...", without a newline. */
+void row_print(const struct row *r, struct str *out);
+/* Reads such a line; unknown keys are passed over. -1: it is none. */
+int row_parse(const char *line, size_t len, struct row *r);
+
+/* ---- log.c: a run's log in memory ------------------------------------------------ */
+
+/* Who ran what, where. Texts may be NULL. */
+struct run_info {
+	const char *format, *created_by;
+	int64_t version;
+	const char *started; /* UTC */
+	const char *host, *job, *command, *device, *libraries, *layout;
+	int64_t ranks, hosts, threads;
+	uint64_t
+		arithmetic; /* hash of what fixes the bits: equal for runs that can be equal */
+};
+
+extern const struct h5_field run_fields[];
+
+struct run_log {
+	char *name; /* for messages: the file it came from */
+	struct run_info info;
+	struct str config;     /* `key = value` lines: the options */
+	struct str arithmetic; /* the same, of what fixes the bits */
+	struct str events;     /* a line each */
+	struct row *rows;      /* ascending steps */
+	int64_t n_rows, room;
+};
+
+/* A row with a step that is there already, or was passed, means that the run went back:
+ * rows from that step on are superseded. */
+void run_log_add(struct run_log *l, const struct row *r);
+/* Forgets rows after `step`: a run was resumed from there. */
+void run_log_rewind(struct run_log *l, int64_t step);
+/* One line of a journal or of standard output. */
+int run_log_line(struct run_log *l, const char *line, size_t len, struct err *e);
+/* A journal, a run.h5, printed lines, or "-" for any of them on standard input; a run's
+ * folder stands for its run.h5. */
+int run_log_read(struct run_log *l, const char *path, struct err *e);
+int run_log_write(const struct run_log *l, const char *path, struct err *e);
+void run_log_free(struct run_log *l);
+
+/* ---- journal.c: writing while the run goes on ------------------------------------ */
+
+struct journal {
+	struct run_log
+		log; /* all that was written, and what earlier parts of the run wrote */
+	char *folder;
+	int fd;
+	double published; /* when run.h5 was last written */
+};
+
+/* Continues FOLDER/journal.txt when `resume` is a step, beginning after it; -1 begins a
+ * new one. `info` and the texts are written as its head. */
+int journal_open(struct journal *j, const char *folder, int64_t resume,
+	const struct run_info *info, const char *config, const char *arithmetic,
+	struct err *e);
+int journal_row(struct journal *j, const struct row *r, struct err *e);
+int journal_event(struct journal *j, int64_t step, struct err *e, const char *fmt, ...)
+	PRINTF(4, 5);
+/* Writes run.h5 anew, under its name only when complete. */
+int journal_publish(struct journal *j, struct err *e);
+void journal_close(struct journal *j);
+
+#endif
