@@ -1,0 +1,170 @@
+/* pt-prepare: text to token shards. */
+#include "data/data.h"
+
+#include <string.h>
+#include <unistd.h>
+
+struct opts {
+	const char *out, *separator;
+	int tokenizer, split, decode;
+	double val_fraction;
+	int64_t seed, shard_size;
+	bool info, overwrite;
+};
+
+static const char *const tokenizers[] = {"byte", "char", NULL};
+static const char *const splits[] = {"tail", "document", NULL};
+static const char *const decodes[] = {"no", "train", "val", NULL};
+
+#define O(field) offsetof(struct opts, field)
+/* clang-format off */
+static const struct opt options[] = {
+	{OPT_GROUP, .name = "Making shards"},
+	{OPT_STR, 'o', "out", "FILE", NULL, O(out), "The shard to write. Several are called FILE-00000.h5, FILE-00001.h5, ... Without it, or with -, the shard goes to standard output.", .files = ".h5"},
+	{OPT_ENUM, 't', "tokenizer", NULL, "char", O(tokenizer), "byte: a token a byte. char: a token a character that occurs in the text, which must be UTF-8.", .values = tokenizers},
+	{OPT_ENUM, 's', "split", NULL, "tail", O(split), "How validation text is chosen. tail: the last part of the tokens. document: whole documents, at random.", .values = splits},
+	{OPT_DOUBLE, 'f', "val-fraction", "X", "0.1", O(val_fraction), "How much of the text is for validation.", 0, 0, 0.999999},
+	{OPT_STR, 0, "separator", "TEXT", NULL, O(separator), "Text between documents, which stays at the end of each. Without it every file is one document."},
+	{OPT_INT, 0, "seed", "N", "1", O(seed), "Seed of the choice of documents."},
+	{OPT_SIZE, 0, "shard-size", "BYTES", "0", O(shard_size), "Begin a new file after this many bytes of tokens. 0: one file."},
+	{OPT_FLAG, 0, "overwrite", NULL, "no", O(overwrite), "Replace files that exist."},
+	{OPT_GROUP, .name = "Looking at shards"},
+	{OPT_FLAG, 'i', "info", NULL, "no", O(info), "Print what is known of shards, a `key = value` line each."},
+	{OPT_ENUM, 'd', "decode", NULL, "no", O(decode), "Print the text of the training or the validation tokens of shards.", .values = decodes},
+	{OPT_END},
+};
+/* clang-format on */
+
+static const char *const synopsis[] = {
+	"[options] -o FILE.h5 [TEXT ...]",
+	"[options] [TEXT ...] > FILE.h5",
+	"--info SHARD ...",
+	"--decode train|val SHARD ...",
+	NULL,
+};
+
+static void versions(struct str *out)
+{
+	str_printf(out, "HDF5 %s\n", h5_version());
+}
+
+static const struct program program = {
+	.name = "pt-prepare",
+	.summary = "turn text into token shards for pt-train",
+	.synopsis = synopsis,
+	.opts = options,
+	.opts_bytes = sizeof(struct opts),
+	.operands = "",
+	.versions = versions,
+};
+
+static void print_field(const struct h5_field *f, const void *from)
+{
+	const void *v = (const char *)from + f->offset;
+	char num[NUM_TEXT];
+	struct str line = {0};
+	switch (f->type) {
+	case H5_TEXT:
+		conf_print(&line, f->name, *(const char *const *)v);
+		break;
+	case H5_U64:
+		str_printf(&line, "%s = 0x%016llx\n", f->name,
+			(unsigned long long)*(const uint64_t *)v);
+		break;
+	case H5_F64:
+		str_printf(&line, "%s = %s\n", f->name,
+			text_double(num, *(const double *)v));
+		break;
+	default:
+		str_printf(&line, "%s = %lld\n", f->name, (long long)*(const int64_t *)v);
+	}
+	fputs(line.s, stdout);
+	str_free(&line);
+}
+
+static int print_info(const struct strs *files, struct err *e)
+{
+	for (int64_t i = 0; i < files->n; i++) {
+		struct shard_info info = {0};
+		struct tokenizer t = {0};
+		struct h5 *h;
+		if (h5_open(&h, files->v[i], e))
+			return -1;
+		int rc = h5_check_format(h, "pt-shard", SHARD_VERSION, e) ||
+			 h5_check_seal(h, e) ||
+			 h5_fields_read(h, "/", shard_fields, &info, e) ||
+			 tokenizer_read(&t, h, e);
+		if (!rc) {
+			printf("%s# %s\n", i ? "\n" : "", files->v[i]);
+			for (const struct h5_field *f = shard_fields; f->name; f++)
+				print_field(f, &info);
+			printf("tokenizer = %s\nvocab = %lld\n", t.kind->name,
+				(long long)t.vocab.n);
+		}
+		shard_info_free(&info);
+		tokenizer_free(&t);
+		if (h5_close(h, rc ? &(struct err){0} : e) || rc)
+			return -1;
+	}
+	return 0;
+}
+
+static int prepare(const struct opts *o, const struct strs *texts, struct err *e)
+{
+	struct prepare p = {
+		.tokenizer = tokenizers[o->tokenizer],
+		.separator = o->separator,
+		.by_document = o->split == 1,
+		.val_fraction = o->val_fraction,
+		.seed = o->seed,
+		.shard_bytes = o->shard_size,
+		.out = o->out ? o->out : "-",
+		.overwrite = o->overwrite,
+	};
+	struct prepared made;
+	if (!strcmp(p.out, "-") && isatty(STDOUT_FILENO))
+		return err_set(e, EX_USAGE,
+			"standard output is a terminal, and a shard is no text; give "
+			"--out");
+	if (!texts->n && isatty(STDIN_FILENO))
+		return err_set(e, EX_USAGE, "no text: give files, or - and type");
+	if (prepare_run(&p, texts, &made, e))
+		return -1;
+	char bytes[NUM_TEXT];
+	info("%s of text in %lld document%s: %lld %s tokens of %zu bytes, %lld for "
+	     "training, "
+	     "%lld for validation",
+		text_bytes(bytes, (double)made.info.source_bytes),
+		(long long)made.info.documents, made.info.documents == 1 ? "" : "s",
+		(long long)made.vocab_size, p.tokenizer, made.token_bytes,
+		(long long)made.info.total[SPLIT_TRAIN],
+		(long long)made.info.total[SPLIT_VAL]);
+	for (int64_t i = 0; i < made.files.n; i++)
+		info("wrote %s", made.files.v[i]);
+	strs_free(&made.files);
+	return 0;
+}
+
+int main(int argc, char **argv)
+{
+	struct opts o;
+	struct err e = {0};
+	struct strs operands = {0};
+	log_name(program.name);
+	int n = opts_parse(&program, &o, argc, argv, NULL, &e);
+	if (n < 0)
+		return err_say(&e);
+	for (int i = 0; i < n; i++)
+		strs_add(&operands, argv[i]);
+	bool looking = o.info || o.decode;
+	if (looking && !n)
+		return err_say(&(struct err){EX_USAGE, "no shards given"});
+	int rc = o.info	    ? print_info(&operands, &e)
+		 : o.decode ? prepare_decode(
+				      &operands, (enum split)(o.decode - 1), stdout, &e)
+			    : prepare(&o, &operands, &e);
+	if (rc)
+		return err_say(&e);
+	stdout_close();
+	return 0;
+}

@@ -1,0 +1,374 @@
+/*
+ * The loop: step, log, evaluate, save, until the last step or until somebody says stop.
+ * Everything that ranks could see differently (signals, the clock) is a vote in the step.
+ */
+#include "train/train.h"
+#include "train/loop.h"
+
+#include <errno.h>
+#include <math.h>
+#include <signal.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/resource.h>
+#include <unistd.h>
+
+/* ---- signals --------------------------------------------------------------------- */
+
+static volatile sig_atomic_t stop_signal;
+
+static void on_stop(int sig)
+{
+	if (sig == SIGINT && stop_signal)
+		_exit(128 + SIGINT); /* asked twice */
+	stop_signal = sig;
+}
+
+static void catch_signals(void)
+{
+	static const int stops[] = {SIGTERM, SIGUSR1, SIGINT};
+	struct sigaction a = {.sa_handler = on_stop, .sa_flags = SA_RESTART};
+	sigemptyset(&a.sa_mask);
+	stop_signal = 0;
+	for (size_t i = 0; i < ARRAY_LEN(stops); i++)
+		sigaction(stops[i], &a, NULL);
+	signal(SIGPIPE, SIG_IGN); /* a reader that leaves does not end the training */
+}
+
+/* ---- what is written ------------------------------------------------------------- */
+
+static bool is_first(const struct run *r)
+{
+	return r->world->rank == 0;
+}
+
+static void trouble(struct run *r, const struct err *e)
+{
+	if (is_first(r))
+		warn("%s", e->msg);
+	r->failed = true;
+}
+
+static void event(struct run *r, const char *fmt, ...) PRINTF(2, 3);
+static void event(struct run *r, const char *fmt, ...)
+{
+	struct err e = {0};
+	char text[1024];
+	va_list ap;
+	if (!is_first(r))
+		return;
+	va_start(ap, fmt);
+	vsnprintf(text, sizeof(text), fmt, ap);
+	va_end(ap);
+	if (journal_event(&r->journal, r->t.step, &e, "%s", text))
+		trouble(r, &e);
+}
+
+static void print_line(struct run *r, const char *line)
+{
+	if (r->stdout_gone)
+		return;
+	if (r->bar.shown)
+		fprintf(stderr, "\r\033[K");
+	if (printf("%s\n", line) < 0 || fflush(stdout)) {
+		warn("standard output: %s; going on, the journal has every line",
+			strerror(errno));
+		r->stdout_gone = true;
+	}
+}
+
+static void publish(struct run *r)
+{
+	struct err e = {0};
+	if (is_first(r) && journal_publish(&r->journal, &e))
+		trouble(r, &e);
+}
+
+static void put_row(struct run *r, const struct row *row)
+{
+	struct err e = {0};
+	struct str line = {0};
+	if (is_first(r)) {
+		if (journal_row(&r->journal, row, &e))
+			trouble(r, &e);
+		row_print(row, &line);
+		print_line(r, line.s);
+		str_free(&line);
+		if (clock_seconds() - r->journal.published >= r->t.o.publish_secs)
+			publish(r);
+	}
+}
+
+/* ---- measurements ---------------------------------------------------------------- */
+
+static void measure(
+	struct run *r, const struct step_result *s, double seconds, double waited)
+{
+	r->since.steps++;
+	r->since.seconds += seconds;
+	r->since.forward += s->forward;
+	r->since.backward += s->backward;
+	r->since.data += s->data;
+	r->since.waited += waited;
+}
+
+/* Collective: the largest resident memory of a rank. */
+static double peak_memory(struct run *r)
+{
+	struct rusage u;
+	getrusage(RUSAGE_SELF, &u);
+	return (double)comm_max_i64(r->world, (int64_t)u.ru_maxrss * 1024);
+}
+
+static void fill_row(struct run *r, const struct step_result *s, struct row *row)
+{
+	const struct trainer *t = &r->t;
+	double n = (double)r->since.steps, dt = r->since.seconds / n;
+	double sps = (double)t->o.batch / dt, context = (double)t->model.c.context;
+	double ranks = (double)t->dp->size;
+	row_set(row, COL_LOSS, (double)s->loss);
+	row_set(row, COL_GRAD_NORM, (double)s->grad_norm);
+	row_set(row, COL_LR, (double)s->lr);
+	row_set(row, COL_DT, dt);
+	row_set(row, COL_DTF, r->since.forward / n);
+	row_set(row, COL_DTB, r->since.backward / n);
+	row_set(row, COL_DTC, r->since.waited / n);
+	row_set(row, COL_DTD, r->since.data / n);
+	row_set(row, COL_SPS, sps);
+	row_set(row, COL_SPS_PER_GPU, sps / ranks);
+	row_set(row, COL_TPS, sps * context);
+	row_set(row, COL_TPS_PER_GPU, sps * context / ranks);
+	if (r->peak_flops > 0) {
+		double rate = sps * context / ranks / r->peak_flops;
+		row_set(row, COL_MFU, rate * model_flops_per_token(&t->model, false));
+		row_set(row, COL_MFU_CAUSAL,
+			rate * model_flops_per_token(&t->model, true));
+	}
+	row_set(row, COL_MEM, peak_memory(r));
+	r->since = (struct since){.steps = 0};
+}
+
+static struct row new_row(const struct run *r)
+{
+	struct row row = {.has = 0};
+	row_set(&row, COL_STEP, (double)r->t.step);
+	row_set(&row, COL_TOKENS, (double)(r->t.samples * r->t.model.c.context));
+	return row;
+}
+
+/* ---- what happens between steps -------------------------------------------------- */
+
+static void save(struct run *r, const char *why)
+{
+	struct trainer *t = &r->t;
+	struct err e = {0};
+	struct str path = {0};
+	if (!t->o.ckpt || r->saved_step == t->step)
+		return;
+	double begin = clock_seconds();
+	int rc = trainer_save(t, ckpt_name(&path, r->ckpt_folder, t->step), &e);
+	bool best = !isnan(t->best_val_loss) && t->val_loss == t->best_val_loss &&
+		    r->eval_step == t->step;
+	if (!rc && is_first(r)) {
+		rc = ckpt_mark(r->ckpt_folder, "latest.h5", t->step, &e) ||
+		     (best && ckpt_mark(r->ckpt_folder, "best.h5", t->step, &e));
+		ckpt_prune(r->ckpt_folder, t->o.keep);
+	}
+	if (rc) {
+		trouble(r, &e);
+		event(r, "checkpoint failed: %s", e.msg);
+	} else {
+		r->saved_step = t->step;
+		event(r, "checkpoint %s (%s, %.3g s)", path.s, why,
+			clock_seconds() - begin);
+	}
+	r->saved_at = clock_seconds();
+	str_free(&path);
+	publish(r);
+}
+
+/* Returns whether the validation loss is the best so far. */
+static bool evaluate(struct run *r, struct row *row)
+{
+	struct trainer *t = &r->t;
+	double train = trainer_eval(t, SPLIT_TRAIN), val = trainer_eval(t, SPLIT_VAL);
+	if (!isnan(train))
+		row_set(row, COL_TRAIN_LOSS, train);
+	if (isnan(val))
+		return false;
+	row_set(row, COL_VAL_LOSS, val);
+	t->val_loss = val;
+	r->eval_step = t->step;
+	if (t->best_val_loss <= val)
+		return false;
+	t->best_val_loss = val;
+	return true;
+}
+
+static void write_sample(struct run *r)
+{
+	struct trainer *t = &r->t;
+	const struct tokenizer *tok = &t->data->tokenizer;
+	struct sampler s = {.temperature = 0.8,
+		.top_k = 200,
+		.top_p = 1,
+		.seed = (uint64_t)t->o.seed};
+	struct err e = {0};
+	struct str text = {0};
+	uint32_t *ids = NULL;
+	if (!is_first(r))
+		return;
+	const char *prompt = t->o.sample_prompt ? t->o.sample_prompt : "\n";
+	int64_t n = tokenizer_encode_all(tok, prompt, (int64_t)strlen(prompt), &ids, &e);
+	if (n < 0) { /* the prompt is not in the vocabulary: begin with its first token */
+		ids = xcalloc(1, sizeof(*ids));
+		n = 1;
+	}
+	struct decoder *g = decoder_open(&t->model, &t->d, t->store, true);
+	decoder_feed(g, ids, n);
+	for (int64_t i = 0; i < t->o.sample_tokens; i++) {
+		uint32_t id = (uint32_t)decoder_draw(g, &s, (uint64_t)t->step, i);
+		tokenizer_decode(tok, id, &text);
+		decoder_feed(g, &id, 1);
+	}
+	decoder_close(g);
+	info("a sample after step %lld:", (long long)t->step);
+	if (log_speaks())
+		fprintf(stderr, "%s\n", text.s ? text.s : "");
+	str_free(&text);
+	free(ids);
+}
+
+/* Collective. Are the parameters of all ranks the same? */
+static int check_replicas(struct run *r)
+{
+	struct comm *dp = r->t.dp;
+	uint64_t mine = store_hash(r->t.store, true);
+	uint64_t *all = xcalloc((size_t)dp->size, sizeof(*all));
+	struct str who = {0};
+	comm_allgather(dp, &mine, all, sizeof(mine));
+	for (int i = 0; i < dp->size; i++)
+		if (all[i] != all[0])
+			str_printf(&who, " %d", i);
+	bool differ = who.len > 0;
+	if (differ && is_first(r))
+		warn("step %lld: the parameters differ from rank 0's on rank%s",
+			(long long)r->t.step, who.s);
+	event(r, "replicas %016llx %s", (unsigned long long)all[0],
+		differ ? "DIFFER" : "are the same");
+	str_free(&who);
+	free(all);
+	return differ ? EX_FAILED : 0;
+}
+
+static bool every(int64_t n, int64_t step)
+{
+	return n > 0 && step % n == 0;
+}
+
+static void show_progress(struct run *r, const struct step_result *s)
+{
+	char note[64];
+	snprintf(note, sizeof(note), "step %lld loss %.4f", (long long)r->t.step,
+		(double)s->loss);
+	progress_update(&r->bar, (double)r->t.step, note);
+}
+
+/* After a step: rows, evaluation, checkpoint, sample. */
+static int after_step(struct run *r, const struct step_result *s, bool last)
+{
+	struct trainer *t = &r->t;
+	struct row row = new_row(r);
+	bool first_here = r->steps_here == 1, best = false;
+	bool log = every(t->o.log_every, t->step) || first_here || last;
+	bool eval = t->o.eval_every && (every(t->o.eval_every, t->step) || last);
+	if (log)
+		fill_row(r, s, &row);
+	if (eval)
+		best = evaluate(r, &row);
+	if (log || eval)
+		put_row(r, &row);
+	show_progress(r, s);
+	if (every(t->o.ckpt_every, t->step) || s->votes[1])
+		save(r, "in time");
+	else if (last)
+		save(r, "the last");
+	else if (best && t->o.ckpt_best)
+		save(r, "the best");
+	if (every(t->o.sample_every, t->step))
+		write_sample(r);
+	if (every(t->o.check_replicas_every, t->step))
+		return check_replicas(r);
+	return 0;
+}
+
+static int fail_step(struct run *r, struct step_result *s)
+{
+	event(r, "stopped: %s", s->why.s);
+	if (is_first(r))
+		warn("%s", s->why.s);
+	publish(r);
+	str_free(&s->why);
+	return EX_FAILED;
+}
+
+static int train(struct run *r)
+{
+	struct trainer *t = &r->t;
+	int rc = 0;
+	bool stop = false;
+	r->saved_at = clock_seconds();
+	progress_begin(&r->bar, "pt-train", (double)t->o.steps);
+	while (t->step < t->o.steps && !stop && !rc) {
+		struct step_result s;
+		int votes = stop_signal ? VOTE_STOP : 0;
+		if (is_first(r) && t->o.ckpt_secs > 0 &&
+			clock_seconds() - r->saved_at >= t->o.ckpt_secs)
+			votes |= VOTE_SAVE;
+		double begin = clock_seconds(), waited = comm_waited();
+		trainer_step(t, votes, &s);
+		measure(r, &s, clock_seconds() - begin, comm_waited() - waited);
+		r->steps_here++;
+		if (s.bad) {
+			rc = fail_step(r, &s);
+			break;
+		}
+		stop = s.votes[0] > 0;
+		rc = after_step(r, &s, t->step == t->o.steps || stop);
+	}
+	progress_end(&r->bar);
+	if (rc)
+		return rc;
+	if (stop && t->step < t->o.steps) {
+		event(r, "stopped by a signal");
+		publish(r);
+		info("stopped after step %lld; --resume auto goes on",
+			(long long)t->step);
+		return r->saved_step == t->step ? EX_TEMPFAIL : EX_IOERR;
+	}
+	save(r, "the last"); /* where no step was left to do */
+	return r->failed && t->o.ckpt && r->saved_step != t->step ? EX_IOERR : 0;
+}
+
+static int eval_only(struct run *r)
+{
+	struct row row = new_row(r);
+	struct str line = {0};
+	evaluate(r, &row);
+	row_print(&row, &line);
+	if (is_first(r))
+		print_line(r, line.s);
+	str_free(&line);
+	return 0;
+}
+
+int train_loop(struct run *r)
+{
+	catch_signals();
+	if (r->t.o.eval_only)
+		return eval_only(r);
+	int rc = train(r);
+	event(r, "ends with code %d after step %lld", rc, (long long)r->t.step);
+	publish(r);
+	return rc;
+}

@@ -1,0 +1,31 @@
+/* Shared by loop.c and start.c only: a run while it goes on. */
+#ifndef TRAIN_LOOP_H
+#define TRAIN_LOOP_H
+
+#include "train/train.h"
+
+/* Sums since the last row. */
+struct since {
+	int64_t steps;
+	double seconds, forward, backward, data, waited;
+};
+
+struct run {
+	struct comm *world;
+	struct data_set data;
+	struct trainer t;
+	struct journal journal; /* rank 0's */
+	char *folder, *ckpt_folder;
+	double peak_flops;
+	struct progress bar;
+	struct since since;
+	int64_t steps_here;	       /* done by this process */
+	int64_t saved_step, eval_step; /* -1: none */
+	double saved_at;
+	bool failed, stdout_gone;
+};
+
+/* Collective. Trains (or evaluates), and returns the exit code. */
+int train_loop(struct run *r);
+
+#endif

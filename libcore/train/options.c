@@ -1,0 +1,187 @@
+/* The options of pt-train: the one table, and texts made from it. */
+#include "train/train.h"
+
+#include <string.h>
+
+#define T(field) offsetof(struct train_opts, field)
+#define M(field) offsetof(struct train_opts, model.field)
+#define MANY 9e18
+
+static const char *const sampling_names[] = {"epoch", "random", NULL};
+static const char *const schedule_names[] = {"constant", "cosine", "linear", "wsd", NULL};
+static const char *const wsd_names[] = {"linear", "sqrt", NULL};
+static const char *const scale_names[] = {"none", "sqrt", "linear", NULL};
+static const char *const load_names[] = {"each", "broadcast", NULL};
+static const char *const device_names[] = {"auto", "cpu", NULL};
+
+/* clang-format off */
+static const struct opt options[] = {
+	{OPT_GROUP, .name = "Data"},
+	{OPT_LIST, 'd', "data", "FILE", NULL, T(data), "Train on the tokens of a shard; may be given many times, and operands are shards too. - is standard input.", OPT_LOCAL, .files = ".h5"},
+	{OPT_ENUM, 0, "sampling", NULL, "epoch", T(sampling), "Which windows are samples. epoch: a grid of windows, each once an epoch in random order, the grid shifted every epoch. random: each sample at a random place.", OPT_ARITH, .values = sampling_names},
+	{OPT_INT, 's', "seed", "N", "1", T(seed), "Seed of initial parameters, order of samples, and dropout.", OPT_ARITH},
+	{OPT_INT, 0, "readers", "N", "0", T(readers), "Let N ranks read the data and send it to the others. 0: every rank reads its own.", OPT_LOCAL, 0, 1e6},
+	{OPT_FLAG, 0, "data-per-rank", NULL, "no", T(data_per_rank), "Give rank r the files r, r + ranks, ... only. What is computed then depends on the number of ranks.", OPT_ARITH},
+
+	{OPT_GROUP, .name = "Batch"},
+	{OPT_INT, 'b', "batch", "N", "12", T(batch), "Sequences of one optimizer step, over all ranks.", OPT_ARITH, 1, MANY},
+	{OPT_INT, 'm', "micro-batch", "N", "0", T(micro_batch), "Sequences that go through the model at once. The batch is a whole number of them, dealt out to the ranks. 0: half the batch, or all of an odd one.", OPT_ARITH, 0, MANY},
+	{OPT_INT, 'n', "steps", "N", "2000", T(steps), "Optimizer steps. 0 writes the initial checkpoint.", OPT_ARITH, 0, MANY},
+
+	{OPT_GROUP, .name = "Model"},
+	{OPT_STR, 'p', "preset", "NAME", NULL, T(preset), "Begin with the options of a file in share/pt/presets: shakespeare-char, gpt2-124m, llama3-8b, ... What the config file and the command line say comes after it.", 0},
+	{OPT_ENUM, 'a', "arch", NULL, "gpt2", M(arch), "The architecture.", OPT_ARITH, .values = arch_names},
+	{OPT_INT, 0, "layers", "N", "4", M(layers), "Blocks.", OPT_ARITH, 1, 100000},
+	{OPT_INT, 0, "heads", "N", "4", M(heads), "Attention heads.", OPT_ARITH, 1, 4095},
+	{OPT_INT, 0, "kv-heads", "N", "0", M(kv_heads), "Key and value heads, for grouped queries. 0: as many as heads.", OPT_ARITH, 0, 4095},
+	{OPT_INT, 0, "dim", "N", "128", M(dim), "Width of the residual stream.", OPT_ARITH, 1, 1 << 22},
+	{OPT_INT, 0, "ffn-dim", "N", "0", M(ffn_dim), "Width of the feed-forward layer. 0: 4 dim for gpt2; 8/3 dim for llama, to a multiple of 256.", OPT_ARITH, 0, 1 << 24},
+	{OPT_INT, 'T', "context", "N", "64", M(context), "Tokens of a sequence.", OPT_ARITH, 1, 1 << 22},
+	{OPT_INT, 0, "vocab", "N", "0", M(vocab), "Size of the vocabulary. 0: that of the data.", OPT_ARITH, 0, 1 << 24},
+	{OPT_INT, 0, "vocab-multiple", "N", "1", M(vocab_multiple), "Pad the vocabulary to a multiple of N; padding is never predicted.", OPT_ARITH, 1, 1 << 20},
+	{OPT_ENUM, 0, "act", NULL, "by-arch", M(act), "The activation: gelu-tanh for gpt2, swiglu for llama.", OPT_ARITH, .values = act_names},
+	{OPT_ENUM, 0, "bias", NULL, "by-arch", M(bias), "Biases in linear layers and LayerNorm: yes for gpt2, no for llama.", OPT_ARITH, .values = by_arch_names},
+	{OPT_ENUM, 0, "tie", NULL, "by-arch", M(tie), "The output shares the token embedding: yes for gpt2, no for llama.", OPT_ARITH, .values = by_arch_names},
+	{OPT_DOUBLE, 0, "dropout", "P", "0", M(dropout), "Probability of dropout: embeddings, attention, residual branches.", OPT_ARITH, 0, 0.999},
+	{OPT_DOUBLE, 0, "norm-eps", "X", "0", M(norm_eps), "Added to the variance in norms. 0: 1e-5.", OPT_ARITH, 0, 1},
+	{OPT_ENUM, 0, "init", NULL, "by-arch", M(init), "Initial weights. gpt2: normal 0.02, residual projections by 1/sqrt(2 layers). llama: normal 0.02. depth: torchtitan's, shrinking with the depth of the block.", OPT_ARITH, .values = init_names},
+	{OPT_DOUBLE, 0, "rope-theta", "X", "10000", M(rope_theta), "Base of rotary positions.", OPT_ARITH, 1, 1e12},
+	{OPT_ENUM, 0, "rope-scaling", NULL, "none", M(rope_scaling), "Stretch rotary positions: linear, or Llama 3.1's.", OPT_ARITH, .values = rope_scaling_names},
+	{OPT_DOUBLE, 0, "rope-factor", "X", "8", M(rope_factor), "By how much.", OPT_ARITH, 1, 1e6},
+	{OPT_DOUBLE, 0, "rope-low", "X", "1", M(rope_low), "llama3: wavelengths above rope-original/X are stretched whole.", OPT_ARITH, 0.001, 1e6},
+	{OPT_DOUBLE, 0, "rope-high", "X", "4", M(rope_high), "llama3: wavelengths below rope-original/X are kept.", OPT_ARITH, 0.001, 1e6},
+	{OPT_INT, 0, "rope-original", "N", "8192", M(rope_original), "llama3: the context before stretching.", OPT_ARITH, 1, MANY},
+
+	{OPT_GROUP, .name = "Optimizer"},
+	{OPT_DOUBLE, 'l', "lr", "X", "1e-3", T(lr), "Learning rate, the largest of the schedule.", OPT_ARITH, 0, 1e30},
+	{OPT_DOUBLE, 0, "min-lr", "X", "1e-4", T(min_lr), "Learning rate at the end of the decay.", OPT_ARITH, 0, 1e30},
+	{OPT_ENUM, 0, "lr-schedule", NULL, "cosine", T(lr_schedule), "Shape of the decay after the warm-up. wsd: warm-up, stable, decay over the last --wsd-decay steps.", OPT_ARITH, .values = schedule_names},
+	{OPT_INT, 'w', "warmup", "N", "100", T(warmup), "Steps of linear warm-up.", OPT_ARITH, 0, MANY},
+	{OPT_INT, 0, "decay-steps", "N", "0", T(decay_steps), "Step at which the decay ends. 0: --steps.", OPT_ARITH, 0, MANY},
+	{OPT_INT, 0, "wsd-decay", "N", "0", T(wsd_decay), "wsd: steps of the decay. 0: a fifth.", OPT_ARITH, 0, MANY},
+	{OPT_ENUM, 0, "wsd-shape", NULL, "linear", T(wsd_shape), "wsd: linear, or 1 - sqrt (Haegele et al. 2024).", OPT_ARITH, .values = wsd_names},
+	{OPT_ENUM, 0, "lr-scale", NULL, "none", T(lr_scale), "Scale the learning rate with batch / --lr-scale-batch, or its root.", OPT_ARITH, .values = scale_names},
+	{OPT_INT, 0, "lr-scale-batch", "N", "0", T(lr_scale_batch), "The batch that --lr is meant for.", OPT_ARITH, 0, MANY},
+	{OPT_DOUBLE, 0, "beta1", "X", "0.9", T(beta1), "AdamW: decay of the mean.", OPT_ARITH, 0, 0.999999},
+	{OPT_DOUBLE, 0, "beta2", "X", "0.99", T(beta2), "AdamW: decay of the mean square.", OPT_ARITH, 0, 0.9999999},
+	{OPT_DOUBLE, 0, "eps", "X", "1e-8", T(eps), "AdamW: added to the root.", OPT_ARITH, 0, 1},
+	{OPT_DOUBLE, 0, "weight-decay", "X", "0.1", T(weight_decay), "AdamW: decoupled decay, of tensors of two dimensions.", OPT_ARITH, 0, 1e6},
+	{OPT_DOUBLE, 0, "clip", "X", "1", T(clip), "Largest norm of the gradient. 0: no clipping.", OPT_ARITH, 0, 1e30},
+
+	{OPT_GROUP, .name = "Who computes", .help = "None of these changes what is computed."},
+	{OPT_INT, 0, "dp", "N", "-1", T(dp), "Data-parallel ranks. -1: all that were started; another number only with --dry-run.", OPT_LOCAL, -1, 1e6},
+	{OPT_INT, 't', "threads", "N", "0", T(threads), "Threads of a rank. 0: the processors of the host, shared out to its ranks.", OPT_LOCAL, 0, 4096},
+	{OPT_ENUM, 0, "device", NULL, "auto", T(device), "What computes.", OPT_LOCAL, .values = device_names},
+	{OPT_SIZE, 0, "bucket", "BYTES", "25M", T(bucket_bytes), "Gradients are summed over ranks in buckets of at least this, while the backward goes on.", OPT_LOCAL},
+	{OPT_STR, 0, "virtual", "AXES", "tp=1,cp=1", M(virtual_degrees), "Virtual degrees of tensor and context parallelism: every weight is computed in tp slices and every sequence in cp chunks, whoever computes them. This one does fix what is computed.", OPT_ARITH},
+
+	{OPT_GROUP, .name = "Evaluation"},
+	{OPT_INT, 'e', "eval-every", "N", "250", T(eval_every), "Evaluate every N steps, and at the end. 0: never.", 0, 0, MANY},
+	{OPT_INT, 0, "eval-windows", "N", "240", T(eval_windows), "Windows of each split that are evaluated: always the same, at equal distances. 0: all that fit.", OPT_ARITH, 0, MANY},
+	{OPT_FLAG, 0, "eval-only", NULL, "no", T(eval_only), "Evaluate the checkpoint of --resume or --init-from, and stop.", OPT_LOCAL},
+	{OPT_INT, 0, "sample-every", "N", "0", T(sample_every), "Write a sample every N steps. 0: never.", 0, 0, MANY},
+	{OPT_INT, 0, "sample-tokens", "N", "200", T(sample_tokens), "Tokens of a sample.", 0, 1, 1e9},
+	{OPT_STR, 0, "sample-prompt", "TEXT", "\n", T(sample_prompt), "What a sample begins with.", 0},
+
+	{OPT_GROUP, .name = "Runs and checkpoints"},
+	{OPT_STR, 'o', "out", "FOLDER", NULL, T(out), "Folder of the run: journal, run.h5, checkpoints. Without it, the first of run-001, run-002, ... that does not exist.", OPT_LOCAL, .files = "/"},
+	{OPT_FLAG, 0, "overwrite", NULL, "no", T(overwrite), "Begin anew in a folder that holds a run.", OPT_LOCAL},
+	{OPT_STR, 'r', "resume", "CHECKPOINT", NULL, T(resume), "Go on from a checkpoint, with its options where none are given. auto: from the newest whole one in --out, or from the start when there is none.", OPT_LOCAL, .files = ".h5"},
+	{OPT_STR, 0, "init-from", "CHECKPOINT", NULL, T(init_from), "Begin a new run with the weights of a checkpoint.", 0, .files = ".h5"},
+	{OPT_ENUM, 0, "load", NULL, "each", T(load), "Who reads a checkpoint: each rank, or rank 0, which sends it to hosts that do not share a file system.", OPT_LOCAL, .values = load_names},
+	{OPT_FLAG, 0, "ckpt", NULL, "yes", T(ckpt), "Write checkpoints; without, not even the last.", OPT_LOCAL},
+	{OPT_INT, 'c', "ckpt-every", "N", "0", T(ckpt_every), "Write a checkpoint every N steps. 0: only by time, and at the end.", 0, 0, MANY},
+	{OPT_DOUBLE, 0, "ckpt-secs", "SECONDS", "600", T(ckpt_secs), "Write a checkpoint when the last one is this old. 0: never.", 0, 0, 1e9},
+	{OPT_FLAG, 0, "ckpt-best", NULL, "yes", T(ckpt_best), "Write a checkpoint when the validation loss is the least so far; best.h5 points at it.", 0},
+	{OPT_INT, 'k', "keep", "N", "2", T(keep), "Keep the last N checkpoints and the best. 0: all.", 0, 0, 1e6},
+
+	{OPT_GROUP, .name = "Log"},
+	{OPT_INT, 0, "log-every", "N", "10", T(log_every), "Print a line every N steps, and for the first and the last.", 0, 1, MANY},
+	{OPT_DOUBLE, 0, "publish-secs", "SECONDS", "30", T(publish_secs), "How old run.h5 may be, compared with the journal.", 0, 0, 1e9},
+	{OPT_INT, 0, "check-replicas-every", "N", "0", T(check_replicas_every), "Compare a hash of the parameters over the ranks every N steps, and stop when one differs. 0: never.", 0, 0, MANY},
+	{OPT_STR, 0, "peak-flops", "FLOPS", NULL, T(peak_flops), "Peak of one rank, which mfu divides by; measure: the rate of a large matrix product, measured at the start. Without it there is no mfu.", OPT_LOCAL},
+	{OPT_FLAG, 0, "log-all-ranks", NULL, "no", T(log_all_ranks), "Every rank speaks, not only rank 0.", OPT_LOCAL},
+	{OPT_FLAG, 0, "dry-run", NULL, "no", T(dry_run), "Print what a rank would need and do, and stop.", OPT_LOCAL},
+	{OPT_END},
+};
+/* clang-format on */
+
+static void versions(struct str *out)
+{
+	str_printf(out, "HDF5 %s\n%s\n%s\n", h5_version(), comm_version(), device_blas());
+}
+
+static const char *const synopsis[] = {
+	"-d SHARDS [options] [key=value ...] [SHARDS ...]",
+	"--resume CHECKPOINT|auto -d SHARDS [options]",
+	"--dry-run -d SHARDS | --vocab N [options]",
+	NULL,
+};
+
+const struct program train_program = {
+	.name = "pt-train",
+	.summary = "train a language model, alone or on many ranks, with equal bits",
+	.synopsis = synopsis,
+	.opts = options,
+	.opts_bytes = sizeof(struct train_opts),
+	.operands = ".h5",
+	.settings = true,
+	.versions = versions,
+};
+
+void train_config(const struct train_opts *o, struct str *out)
+{
+	opts_print(&train_program, o, 0, OPT_LOCAL, out);
+}
+
+void train_arithmetic(const struct train_opts *o, const struct model *m,
+	uint64_t data_hash, struct str *out)
+{
+	opts_print(&train_program, o, OPT_ARITH, 0, out);
+	str_printf(out, "data = 0x%016llx\n", (unsigned long long)data_hash);
+	str_printf(out, "parameters = %lld\n", (long long)model_counts(m).all);
+	conf_print(out, "blas", device_blas());
+	str_printf(out, "dtype = fp32\nprogram = %s\n", PT_VERSION);
+}
+
+/* ---- the model of a saved config ------------------------------------------------- */
+
+int train_model_from_config(struct model_config *m, const char *config, struct err *e)
+{
+	struct train_opts o;
+	if (opts_from_text(&train_program, &o, config, true, e))
+		return -1;
+	*m = o.model;
+	return 0;
+}
+
+int64_t trainer_micro_batches(const struct train_opts *o)
+{
+	return o->batch / o->micro_batch;
+}
+
+int train_opts_check(struct train_opts *o, struct err *e)
+{
+	if (!o->micro_batch)
+		o->micro_batch = o->batch % 2 ? o->batch : o->batch / 2;
+	if (o->batch % o->micro_batch)
+		return err_set(e, EX_USAGE,
+			"batch (%lld) is not a whole number of micro-batches (%lld)",
+			(long long)o->batch, (long long)o->micro_batch);
+	if (o->lr_scale != LR_SCALE_NONE && !o->lr_scale_batch)
+		return err_set(e, EX_USAGE, "lr-scale needs --lr-scale-batch");
+	if (o->lr_schedule == LR_WSD && !o->wsd_decay)
+		o->wsd_decay = max64(1, (o->decay_steps ? o->decay_steps : o->steps) / 5);
+	if (o->resume && o->init_from)
+		return err_set(
+			e, EX_USAGE, "resume and init-from are two different things");
+	if (o->resume && !strcmp(o->resume, "auto") && !o->out)
+		return err_set(e, EX_USAGE, "resume auto needs --out");
+	if (o->resume && o->overwrite)
+		return err_set(
+			e, EX_USAGE, "resume and overwrite are two different things");
+	if (o->data_per_rank && o->readers)
+		return err_set(e, EX_USAGE,
+			"data-per-rank and readers are two different things");
+	return 0;
+}

@@ -1,0 +1,338 @@
+/* Starting a run: its folder, where it goes on from, and what it says of itself. */
+#include "train/loop.h"
+
+#include <errno.h>
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+/* ---- the folder ------------------------------------------------------------------ */
+
+static int choose_folder(struct str *out, const struct train_opts *o, struct err *e)
+{
+	struct str journal = {0};
+	if (o->out) {
+		str_puts(out, o->out);
+	} else {
+		int n = 1;
+		do {
+			str_clear(out);
+			str_printf(out, "run-%03d", n++);
+		} while (file_exists(out->s));
+	}
+	str_printf(&journal, "%s/journal.txt", out->s);
+	int rc = 0;
+	if (file_exists(journal.s) && !o->overwrite && !o->resume && !o->start_over)
+		rc = err_set(e, EX_USAGE,
+			"%s holds a run: --resume auto goes on with it, --overwrite "
+			"begins anew, "
+			"--out names another folder",
+			out->s);
+	str_free(&journal);
+	return rc;
+}
+
+static void remove_old(const char *folder)
+{
+	int64_t *steps, n = ckpt_list(folder, &steps);
+	struct str path = {0};
+	for (int64_t i = 0; i < n; i++)
+		unlink(ckpt_name(&path, folder, steps[i]));
+	static const char *const marks[] = {"latest.h5", "best.h5"};
+	for (size_t i = 0; i < ARRAY_LEN(marks); i++) {
+		str_clear(&path);
+		str_printf(&path, "%s/%s", folder, marks[i]);
+		unlink(path.s);
+	}
+	str_free(&path);
+	free(steps);
+}
+
+static int make_folder(struct run *r, const struct train_opts *o, struct err *e)
+{
+	struct str folder = {0}, ckpt = {0};
+	if (r->world->rank == 0)
+		choose_folder(&folder, o, e);
+	if (comm_agree(r->world, e))
+		return -1;
+	comm_bcast_str(r->world, &folder, 0);
+	str_printf(&ckpt, "%s/checkpoints", folder.s);
+	if (r->world->rank == 0 && !o->eval_only) {
+		file_make_folder(ckpt.s, e);
+		if (!e->code && o->overwrite)
+			remove_old(ckpt.s);
+	}
+	r->folder = folder.s;
+	r->ckpt_folder = ckpt.s;
+	return comm_agree(r->world, e);
+}
+
+/* ---- what a run says of itself --------------------------------------------------- */
+
+static const char *scheduler_job(void)
+{
+	static const char *const vars[] = {
+		"SLURM_JOB_ID", "PBS_JOBID", "LSB_JOBID", "COBALT_JOBID", "FLUX_JOB_ID"};
+	static char text[128];
+	for (size_t i = 0; i < ARRAY_LEN(vars); i++) {
+		const char *id = getenv(vars[i]);
+		if (!id)
+			continue;
+		snprintf(text, sizeof(text), "%s=%s", vars[i], id);
+		return text;
+	}
+	return NULL;
+}
+
+static void describe_data(const struct run *r)
+{
+	char train[NUM_TEXT], val[NUM_TEXT];
+	info("data: %lld %s tokens in the vocabulary, %s for training, %s for "
+	     "validation, %s; %s",
+		(long long)r->data.tokenizer.vocab.n, r->data.tokenizer.kind->name,
+		text_count(train, (double)r->data.tokens[SPLIT_TRAIN]),
+		text_count(val, (double)r->data.tokens[SPLIT_VAL]),
+		r->t.o.sampling == SAMPLING_EPOCH ? "each window once an epoch"
+						  : "random offsets",
+		r->data.readers == r->world->size ? "every rank reads its own"
+						  : "read for the ranks that do not");
+}
+
+static void describe(const struct run *r, const struct run_info *i)
+{
+	const struct trainer *t = &r->t;
+	struct str tree = {0};
+	char a[NUM_TEXT], b[NUM_TEXT], c[NUM_TEXT];
+	info("%s on %s, %lld rank%s on %lld host%s, %lld thread%s each, %s%s%s",
+		i->started, i->host, (long long)i->ranks, i->ranks == 1 ? "" : "s",
+		(long long)i->hosts, i->hosts == 1 ? "" : "s", (long long)i->threads,
+		i->threads == 1 ? "" : "s", i->device, i->job ? ", job " : "",
+		i->job ? i->job : "");
+	info("%s; %s", i->created_by, i->libraries);
+	info("layout: %s; arithmetic %016llx, dtype fp32", i->layout,
+		(unsigned long long)i->arithmetic);
+	describe_data(r);
+	model_print(&t->model, &tree);
+	info("model: %s\n%s", t->model.arch->name, tree.s);
+	str_free(&tree);
+	info("a step: %lld sequences in %lld micro-batches, %lld tokens; %s FLOPs a "
+	     "token "
+	     "(6 N + 12 L C T; causal %s); memory %s a rank",
+		(long long)t->o.batch, (long long)trainer_micro_batches(&t->o),
+		(long long)(t->o.batch * t->model.c.context),
+		text_count(a, model_flops_per_token(&t->model, false)),
+		text_count(b, model_flops_per_token(&t->model, true)),
+		text_bytes(c, (double)plan_total(&t->plan)));
+	if (r->peak_flops > 0)
+		info("mfu is relative to %s FLOP/s a rank", text_count(a, r->peak_flops));
+	info("run in %s", r->folder);
+}
+
+static void legend(void)
+{
+	struct str text = {0};
+	for (int c = 0; c < N_COLUMNS; c++)
+		str_printf(&text, "\n  %-12s %s%s%s", columns[c].name, columns[c].help,
+			*columns[c].unit ? ", in " : "", columns[c].unit);
+	info("columns:%s", text.s);
+	str_free(&text);
+}
+
+static int open_journal(struct run *r, const struct train_opts *o, const char *command,
+	int64_t resume, struct err *e)
+{
+	struct comm_place place;
+	struct str config = {0}, arithmetic = {0}, libraries = {0}, layout = {0};
+	char started[NUM_TEXT];
+	comm_place(r->world, &place);
+	train_config(o, &config);
+	train_arithmetic(o, &r->t.model, r->data.hash, &arithmetic);
+	str_printf(&libraries, "HDF5 %s, %s, %s, xxHash %s", h5_version(),
+		r->world->size > 1 ? comm_version() : "no MPI", device_blas(),
+		hash_version());
+	str_printf(&layout, "dp=%d", r->t.dp->size);
+	struct run_info info = {
+		.created_by = "pt-train " PT_VERSION,
+		.version = RUN_VERSION,
+		.started = clock_text(started, clock_wall()),
+		.host = place.host,
+		.job = scheduler_job(),
+		.command = command,
+		.device = r->t.d.k->name,
+		.libraries = libraries.s,
+		.layout = layout.s,
+		.ranks = r->world->size,
+		.hosts = place.n_hosts,
+		.threads = r->t.d.threads,
+		.arithmetic = hash_str(arithmetic.s),
+	};
+	describe(r, &info);
+	if (r->world->rank == 0 && !o->eval_only)
+		journal_open(
+			&r->journal, r->folder, resume, &info, config.s, arithmetic.s, e);
+	if (r->world->rank == 0)
+		printf("# meta arithmetic = 0x%016llx\n",
+			(unsigned long long)info.arithmetic);
+	str_free(&config);
+	str_free(&arithmetic);
+	str_free(&libraries);
+	str_free(&layout);
+	return comm_agree(r->world, e);
+}
+
+/* ---- peak ------------------------------------------------------------------------ */
+
+/* The rate of a large product, the best of a few. */
+static double measure_peak(struct device *d)
+{
+	enum { N = 1536 };
+	float *x = xcalloc((size_t)3 * N * N, sizeof(*x));
+	struct mat a = mat(x, N, N), b = mat(x + N * N, N, N),
+		   c = mat(x + 2 * N * N, N, N);
+	double best = 0;
+	for (int i = 0; i < 3 * N * N; i++)
+		x[i] = (float)(i % 7);
+	for (int i = 0; i < 4; i++) {
+		double begin = clock_seconds();
+		d->k->linear_fwd(d, c, a, b, (struct mat){0});
+		double rate = 2.0 * N * N * N / (clock_seconds() - begin);
+		best = rate > best ? rate : best;
+	}
+	free(x);
+	return best;
+}
+
+static int find_peak(struct run *r, const struct train_opts *o, struct err *e)
+{
+	if (!o->peak_flops)
+		return 0;
+	if (!strcmp(o->peak_flops, "measure"))
+		r->peak_flops = measure_peak(&r->t.d);
+	else if (parse_double(o->peak_flops, &r->peak_flops) || r->peak_flops <= 0)
+		return err_set(e, EX_USAGE,
+			"peak-flops: '%s' is neither a number nor measure",
+			o->peak_flops);
+	return 0;
+}
+
+/* ---- going on -------------------------------------------------------------------- */
+
+static int read_config(const char *path, struct str *config, struct err *e)
+{
+	struct ckpt *c;
+	if (ckpt_open(&c, path, e))
+		return -1;
+	str_add(config, c->config.s, c->config.len);
+	ckpt_close(c);
+	return 0;
+}
+
+int train_find_resume(
+	struct train_opts *o, struct comm *world, struct str *config, struct err *e)
+{
+	struct str path = {0};
+	if (world->rank == 0) {
+		str_puts(&path, o->resume);
+		if (!strcmp(o->resume, "auto")) {
+			str_clear(&path);
+			str_printf(&path, "%s/checkpoints", o->out);
+			char *newest = ckpt_newest(path.s);
+			str_clear(&path);
+			str_puts(&path, newest ? newest : "");
+			free(newest);
+		}
+		if (path.len)
+			read_config(path.s, config, e);
+	}
+	if (comm_agree(world, e))
+		return -1;
+	comm_bcast_str(world, &path, 0);
+	comm_bcast_str(world, config, 0);
+	o->resume = path.len ? xstrdup(path.s) : NULL;
+	o->start_over = !path.len;
+	str_free(&path);
+	return 0;
+}
+
+static int start(struct run *r, struct train_opts *o, const char *command, struct err *e)
+{
+	int64_t resume = -1;
+	if (data_open(&r->data, o, r->world, e))
+		return -1;
+	if (trainer_open(&r->t, o, r->world, &r->data, e))
+		return -1;
+	find_peak(r, o, e);
+	if (comm_agree(r->world, e) || (!o->eval_only && make_folder(r, o, e)))
+		return -1;
+	const char *from = o->init_from ? o->init_from : o->resume;
+	if (from) {
+		if (trainer_load(&r->t, from, o->init_from != NULL, e))
+			return -1;
+		if (!o->init_from)
+			resume = r->t.step;
+		info("%s %s (step %lld)", o->init_from ? "weights from" : "going on from",
+			from, (long long)r->t.step);
+	}
+	if (o->eval_only && !from)
+		return err_set(e, EX_USAGE, "eval-only needs --resume or --init-from");
+	r->saved_step = resume;
+	if (open_journal(r, o, command, resume, e))
+		return -1;
+	legend();
+	return 0;
+}
+
+static int dry_run(const struct train_opts *o, struct comm *world, struct err *e)
+{
+	struct data_set data = {0};
+	struct model m;
+	struct plan p;
+	struct str out = {0}, tree = {0};
+	int ranks = o->dp > 0 ? (int)o->dp : world->size;
+	int rc = o->data.n ? data_open(&data, o, world, e) : 0;
+	rc = rc || model_init(&m, &o->model, data.tokenizer.vocab.n, e);
+	if (!rc && ranks > trainer_micro_batches(o))
+		rc = err_set(e, EX_USAGE,
+			"%d ranks, but a step has only %lld micro-batches", ranks,
+			(long long)trainer_micro_batches(o));
+	if (!rc && world->rank == 0) {
+		plan_make(o, &m, 0, ranks, &p);
+		model_print(&m, &tree);
+		plan_print(o, &m, ranks, &p, &out);
+		printf("# tensors\n%s%s", tree.s, out.s);
+	}
+	str_free(&out);
+	str_free(&tree);
+	return rc ? -1 : 0;
+}
+
+int train_run(struct train_opts *o, struct comm *world, const char *command)
+{
+	struct run r = {.world = world, .saved_step = -1, .eval_step = -1};
+	struct err e = {0};
+	int rc;
+	r.journal.fd = -1;
+	if (!o->dry_run && o->dp > 0 && o->dp != world->size)
+		rc = err_set(&e, EX_USAGE, "dp is %lld, but %d ranks were started",
+			(long long)o->dp, world->size);
+	else if (o->dry_run)
+		rc = dry_run(o, world, &e);
+	else
+		rc = start(&r, o, command, &e);
+	if (rc) {
+		/* All ranks agree on it, so one says it and all leave by the door. */
+		if (world->rank == 0)
+			err_say(&e);
+		return e.code;
+	}
+	if (o->dry_run)
+		return 0;
+	rc = train_loop(&r);
+	trainer_close(&r.t);
+	data_close(&r.data);
+	journal_close(&r.journal);
+	free(r.folder);
+	free(r.ckpt_folder);
+	return rc;
+}

@@ -1,0 +1,175 @@
+/* The training state, to and from checkpoints. */
+#include "train/train.h"
+
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+static const float *state_of(const struct store *s, enum ckpt_group g)
+{
+	const float *const of[] = {s->whole, s->whole_m, s->whole_v};
+	return of[g];
+}
+
+/* ---- saving ---------------------------------------------------------------------- */
+
+static void give_rows(
+	void *with, enum ckpt_group g, int tensor, int64_t row, int64_t n, float *out)
+{
+	struct trainer *t = with;
+	tensor_get_rows(&t->model.tensors[tensor], state_of(t->store, g), row, n, out);
+}
+
+static struct ckpt_tensor *describe(const struct model *m)
+{
+	struct ckpt_tensor *list = xcalloc((size_t)m->n_tensors, sizeof(*list));
+	for (int i = 0; i < m->n_tensors; i++) {
+		const struct tensor *t = &m->tensors[i];
+		snprintf(list[i].name, sizeof(list[i].name), "%s", t->name);
+		list[i].ndim = t->ndim;
+		memcpy(list[i].dims, t->dims, sizeof(t->dims));
+	}
+	return list;
+}
+
+int trainer_save(struct trainer *t, const char *path, struct err *e)
+{
+	struct str config = {0};
+	struct ckpt_tensor *tensors = describe(&t->model);
+	train_config(&t->o, &config);
+	struct ckpt_write w = {
+		.comm = t->dp,
+		.path = path,
+		.info =
+			{
+				.format = "pt-checkpoint",
+				.created_by = "pt-train " PT_VERSION,
+				.version = CKPT_VERSION,
+				.step = t->step,
+				.samples = t->samples,
+				.tokens = t->samples * t->model.c.context,
+				.loss = t->loss,
+				.val_loss = t->val_loss,
+				.best_val_loss = t->best_val_loss,
+				.param_hash = store_hash(t->store, false),
+				.data_hash = t->data->hash,
+			},
+		.config = config.s,
+		.tokenizer = &t->data->tokenizer,
+		.tensors = tensors,
+		.n_tensors = t->model.n_tensors,
+		.source = give_rows,
+		.with = t,
+	};
+	int rc = ckpt_write(&w, e);
+	free(tensors);
+	str_free(&config);
+	return rc;
+}
+
+/* ---- loading --------------------------------------------------------------------- */
+
+static int check_tensors(
+	const struct ckpt *c, const struct store_config *s, struct err *e)
+{
+	for (int i = 0; i < s->n_tensors; i++) {
+		const struct tensor *t = &s->tensors[i];
+		int k = ckpt_find(c, t->name);
+		if (k < 0)
+			return err_set(e, EX_DATAERR,
+				"%s: has no tensor %s: another model", c->path, t->name);
+		const struct ckpt_tensor *f = &c->tensors[k];
+		if (f->ndim != t->ndim || f->dims[0] != t->dims[0] ||
+			(t->ndim == 2 && f->dims[1] != t->dims[1]))
+			return err_set(e, EX_DATAERR,
+				"%s: %s is [%lld, %lld] there and [%lld, %lld] here: "
+				"another model",
+				c->path, t->name, (long long)f->dims[0],
+				(long long)f->dims[1], (long long)t->dims[0],
+				(long long)t->dims[1]);
+	}
+	if (c->n_tensors != s->n_tensors)
+		return err_set(e, EX_DATAERR,
+			"%s: has %d tensors, the model %d: another model", c->path,
+			c->n_tensors, s->n_tensors);
+	return 0;
+}
+
+/* A piece of a tensor: from the file, or from rank 0 which has it. */
+static int read_piece(const struct ckpt *c, struct comm *send, enum ckpt_group g,
+	const struct tensor *t, int64_t row, int64_t n, float *out, struct err *e)
+{
+	int rc = c ? ckpt_read_rows(c, g, ckpt_find(c, t->name), row, n, out, e) : 0;
+	if (!send)
+		return rc;
+	if (comm_agree(send, e))
+		return -1;
+	int64_t width = t->ndim == 1 ? 1 : t->dims[1];
+	comm_bcast(send, out, n * width * (int64_t)sizeof(float), 0);
+	return 0;
+}
+
+static int load_group(struct store *s, const struct ckpt *c, struct comm *send,
+	enum ckpt_group g, struct err *e)
+{
+	enum { PIECE_FLOATS = 1 << 20 };
+	float *base = (float *)state_of(s, g), *piece = NULL;
+	int rc = 0;
+	for (int i = 0; i < s->c.n_tensors && !rc; i++) {
+		const struct tensor *t = &s->c.tensors[i];
+		int64_t width = t->ndim == 1 ? 1 : t->dims[1];
+		int64_t rows = max64(1, PIECE_FLOATS / width);
+		piece = xrealloc(piece, (size_t)(rows * width) * sizeof(float));
+		for (int64_t r = 0; r < t->dims[0] && !rc; r += rows) {
+			int64_t n = min64(rows, t->dims[0] - r);
+			rc = read_piece(c, send, g, t, r, n, piece, e);
+			if (!rc)
+				tensor_put_rows(t, base, r, n, piece);
+		}
+	}
+	free(piece);
+	return rc;
+}
+
+int state_load_model(struct store *s, const struct ckpt *c, struct err *e)
+{
+	if (check_tensors(c, &s->c, e))
+		return -1;
+	return load_group(s, c, NULL, CKPT_MODEL, e);
+}
+
+static void take_numbers(struct trainer *t, const struct ckpt_info *info)
+{
+	t->step = info->step;
+	t->samples = info->samples;
+	t->loss = info->loss;
+	t->val_loss = info->val_loss;
+	t->best_val_loss = info->best_val_loss;
+	if (info->data_hash && info->data_hash != t->data->hash && t->dp->rank == 0)
+		warn("the checkpoint was trained on other data");
+}
+
+int trainer_load(struct trainer *t, const char *path, bool weights_only, struct err *e)
+{
+	bool one_reads = t->o.load == LOAD_BROADCAST;
+	struct comm *send = one_reads && t->dp->size > 1 ? t->dp : NULL;
+	struct ckpt *c = NULL;
+	if (!send || t->dp->rank == 0) {
+		if (!ckpt_open(&c, path, e))
+			check_tensors(c, &t->store->c, e);
+	}
+	int rc = comm_agree(t->dp, e);
+	for (int g = 0; g < (weights_only ? 1 : N_CKPT_GROUPS) && !rc; g++) {
+		load_group(t->store, c, send, (enum ckpt_group)g, e);
+		rc = comm_agree(t->dp, e);
+	}
+	if (!rc && !weights_only) {
+		struct ckpt_info info = c ? c->info : (struct ckpt_info){0};
+		info.format = info.created_by = NULL;
+		if (send)
+			comm_bcast(send, &info, sizeof(info), 0);
+		take_numbers(t, &info);
+	}
+	ckpt_close(c);
+	return rc;
+}
