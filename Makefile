@@ -32,7 +32,7 @@ LIB_SRC = $(wildcard $(FLOORS:%=libcore/%/*.c)) $(wildcard kernels/*.c) $(ONCE)
 LIB_OBJ = $(LIB_SRC:%.c=$O/%.o) $(foreach i,$(ISAS),$(PER_ISA:%.c=$O/%.$i.o))
 LIB = $O/libpt.a
 BINS = $(PROGRAMS:%=$O/%)
-UNIT = $(patsubst tests/%.c,$O/tests/%,$(wildcard tests/test_*.c))
+TESTS = $(patsubst tests/%.c,$O/tests/%,$(wildcard tests/test_*.c tests/ranks_*.c))
 
 all: $(BINS)
 
@@ -57,7 +57,7 @@ $O/%.$1.o: %.c $O/flags
 endef
 $(foreach i,$(ISAS),$(eval $(call isa_rule,$i)))
 
-$(UNIT): $O/tests/%: $O/tests/%.o $O/tests/support.o $(LIB)
+$(TESTS): $O/tests/%: $O/tests/%.o $O/tests/support.o $(LIB)
 	@echo "  LD    $@"
 	@$(CC) $(CFLAGS) $(LDFLAGS) -o $@ $^ -lcmocka $(LDLIBS)
 
@@ -67,9 +67,14 @@ $O/flags: FORCE
 	@echo '$(CC) $(CPPFLAGS) $(CFLAGS) $(LDFLAGS)' | cmp -s - $@ || \
 	  echo '$(CC) $(CPPFLAGS) $(CFLAGS) $(LDFLAGS)' >$@
 
--include $(LIB_OBJ:.o=.d) $(patsubst %,$O/cmd/%.d,$(PROGRAMS)) $(UNIT:=.d)
+-include $(LIB_OBJ:.o=.d) $(patsubst %,$O/cmd/%.d,$(PROGRAMS)) $(TESTS:=.d)
+
+tests: all $(TESTS)
+
+check: tests
+	tests/run $O
 
 clean:
 	rm -rf $O
 
-.PHONY: all clean FORCE
+.PHONY: all tests check clean FORCE

@@ -1,0 +1,30 @@
+/* Shared by the tests: what cmocka wants, random numbers, a folder that goes away. */
+#ifndef TESTS_SUPPORT_H
+#define TESTS_SUPPORT_H
+
+#include "base/base.h"
+
+#include <setjmp.h>
+#include <cmocka.h>
+
+/* A folder of this process, removed when it ends. */
+const char *test_folder(void);
+/* FOLDER/name; the text lasts until the program ends. */
+const char *test_path(const char *name);
+/* Writes a text file into the folder; returns its path. */
+const char *test_file(const char *name, const char *text);
+
+/* Random numbers, a function of (seed, i). */
+double test_uniform(uint64_t seed, int64_t i); /* in [0, 1) */
+double test_normal(uint64_t seed, int64_t i);
+void test_fill(float *x, int64_t n, uint64_t seed, double scale); /* normal */
+
+/* norm(x - y) / norm(y) */
+double test_distance(const float *x, const double *y, int64_t n);
+
+#define assert_near(x, y, tolerance) \
+	assert_near_at(x, y, tolerance, #x, __FILE__, __LINE__)
+void assert_near_at(double x, double y, double tolerance, const char *what,
+	const char *file, int line);
+
+#endif
