@@ -4,13 +4,20 @@
 #include <stdlib.h>
 #include <string.h>
 
+static void versions(struct str *out)
+{
+	str_printf(out, "HDF5 %s\n%s\n%s\n", h5_version(), comm_version(), device_blas());
+}
+
 /* Operands are data; what the option table cannot check is checked. */
 static int parse(
 	struct train_opts *o, int argc, char **argv, const char *base, struct err *e)
 {
 	char **copy = xcalloc((size_t)argc + 1, sizeof(*copy));
 	memcpy(copy, argv, (size_t)argc * sizeof(*copy));
-	int n = opts_parse(&train_program, o, argc, copy, base, e);
+	struct program program = train_program;
+	program.versions = versions;
+	int n = opts_parse(&program, o, argc, copy, base, e);
 	for (int i = 0; i < n; i++)
 		strs_add(&o->data, copy[i]);
 	free(copy);

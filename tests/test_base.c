@@ -74,7 +74,7 @@ static void nearest_name(void **state)
 	assert_null(nearest("something-else", names, 4));
 }
 
-/* ---- exact sums ------------------------------------------------------------------------ */
+/* ---- exact sums ------------------------------------------------------------------ */
 
 static void exact_sum_of_few(void **state)
 {
@@ -138,7 +138,7 @@ static void exact_rounds_once(void **state)
 	assert_true(exact_round(&tie) == 1 + 0x1p-52);
 }
 
-/* ---- options ----------------------------------------------------------------------------- */
+/* ---- options --------------------------------------------------------------------- */
 
 struct opts {
 	bool flag;
@@ -259,7 +259,7 @@ static void options_print_and_read_back(void **state)
 	str_free(&text);
 }
 
-/* ---- files ------------------------------------------------------------------------------- */
+/* ---- files ----------------------------------------------------------------------- */
 
 static void durable_replaces_at_once(void **state)
 {

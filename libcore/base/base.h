@@ -173,6 +173,8 @@ char *text_float(char buf[static NUM_TEXT], float x);
 /* "12.3 MiB", "1.5 G": three significant digits, for people. Returns buf. */
 char *text_bytes(char buf[static NUM_TEXT], double n_bytes);
 char *text_count(char buf[static NUM_TEXT], double n);
+/* Floats between a and b, counting both zeros as one; INT64_MAX when one is not a number. */
+int64_t float_ulps(float a, float b);
 
 /* Of names[0..n), the one nearest to `name` by edit distance, or NULL when none is near
  * enough to be what a person meant. */

@@ -142,6 +142,19 @@ char *text_float(char buf[static NUM_TEXT], float x)
 	return buf;
 }
 
+int64_t float_ulps(float a, float b)
+{
+	int32_t i, j;
+	if (isnan(a) || isnan(b))
+		return isnan(a) && isnan(b) ? 0 : INT64_MAX;
+	memcpy(&i, &a, sizeof(i));
+	memcpy(&j, &b, sizeof(j));
+	/* sign and magnitude to a number line */
+	int64_t x = i < 0 ? (int64_t)INT32_MIN - i : i;
+	int64_t y = j < 0 ? (int64_t)INT32_MIN - j : j;
+	return x > y ? x - y : y - x;
+}
+
 static char *text_scaled(char *buf, double x, double base, const char *const *units)
 {
 	int u = 0;

@@ -121,7 +121,5 @@ struct ckpt_delta {
  * parameters alone. */
 int64_t ckpt_diff(const struct ckpt *a, const struct ckpt *b, bool with_optimizer,
 	struct ckpt_delta **out, struct err *e);
-/* Floats between a and b, counting both zeros as one; INT64_MAX when one is not a number. */
-int64_t ulp_distance(float a, float b);
 
 #endif

@@ -5,19 +5,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-int64_t ulp_distance(float a, float b)
-{
-	int32_t i, j;
-	if (isnan(a) || isnan(b))
-		return isnan(a) && isnan(b) ? 0 : INT64_MAX;
-	memcpy(&i, &a, sizeof(i));
-	memcpy(&j, &b, sizeof(j));
-	/* sign and magnitude to a number line */
-	int64_t x = i < 0 ? (int64_t)INT32_MIN - i : i;
-	int64_t y = j < 0 ? (int64_t)INT32_MIN - j : j;
-	return x > y ? x - y : y - x;
-}
-
 static bool same_bits(float a, float b)
 {
 	return !memcmp(&a, &b, sizeof(a));
@@ -34,7 +21,7 @@ static void compare(
 		double diff = fabs((double)x[i] - (double)y[i]);
 		if (!(diff <= d->max_abs)) /* not a number wins */
 			d->max_abs = diff;
-		d->max_ulp = max64(d->max_ulp, ulp_distance(x[i], y[i]));
+		d->max_ulp = max64(d->max_ulp, float_ulps(x[i], y[i]));
 	}
 }
 

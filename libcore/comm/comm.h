@@ -13,7 +13,7 @@
 #include "base/base.h"
 #include "kernels/kernels.h"
 
-/* ---- comm.c: groups -------------------------------------------------------------- */
+/* ---- comm.c, world.c: groups ----------------------------------------------------- */
 
 struct comm {
 	int rank, size;

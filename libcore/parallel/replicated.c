@@ -158,7 +158,7 @@ static void free_replicated(struct store *s)
 	struct replicated *r = own(s);
 	for (int i = 0; i < r->n_buckets; i++)
 		free(r->buckets[i].parts);
-	for (int i = 0; i < s->c.n_tensors; i++)
+	for (int i = 0; i < s->c.n_tensors && r->grads; i++)
 		free(r->grads[i]);
 	for (int i = 0; i < r->n_positions; i++)
 		free(r->place[i]);
@@ -284,12 +284,14 @@ struct store *store_replicated(const struct store_config *c, struct arena *run)
 		deal[i] = part_begin(c->n_micro, c->dp->size, i);
 	*s = (struct store){.ops = &replicated_ops, .c = *c, .deal = deal, .own = r};
 	r->p = arena_floats(run, c->n_floats);
+	s->whole = r->p;
+	s->bytes.params = c->n_floats * (int64_t)sizeof(float);
+	if (!c->n_micro)
+		return s; /* to be read only */
 	r->m = arena_floats(run, c->n_floats);
 	r->v = arena_floats(run, c->n_floats);
-	s->whole = r->p;
 	s->whole_m = r->m;
 	s->whole_v = r->v;
-	s->bytes.params = c->n_floats * (int64_t)sizeof(float);
 	s->bytes.optimizer = 2 * s->bytes.params;
 	place_grads(s, run);
 	place_buckets(s, run);

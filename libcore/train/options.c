@@ -106,11 +106,6 @@ static const struct opt options[] = {
 };
 /* clang-format on */
 
-static void versions(struct str *out)
-{
-	str_printf(out, "HDF5 %s\n%s\n%s\n", h5_version(), comm_version(), device_blas());
-}
-
 static const char *const synopsis[] = {
 	"-d SHARDS [options] [key=value ...] [SHARDS ...]",
 	"--resume CHECKPOINT|auto -d SHARDS [options]",
@@ -126,7 +121,6 @@ const struct program train_program = {
 	.opts_bytes = sizeof(struct train_opts),
 	.operands = ".h5",
 	.settings = true,
-	.versions = versions,
 };
 
 void train_config(const struct train_opts *o, struct str *out)

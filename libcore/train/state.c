@@ -131,6 +131,19 @@ static int load_group(struct store *s, const struct ckpt *c, struct comm *send,
 	return rc;
 }
 
+struct store *state_inference(
+	struct model *m, struct device *d, struct comm *alone, struct arena *memory)
+{
+	struct store_config c = {.dp = alone,
+		.device = d,
+		.tensors = m->tensors,
+		.n_tensors = m->n_tensors,
+		.n_units = m->n_units,
+		.n_floats = m->n_floats,
+		.chunks = m->cp};
+	return store_replicated(&c, memory);
+}
+
 int state_load_model(struct store *s, const struct ckpt *c, struct err *e)
 {
 	if (check_tensors(c, &s->c, e))

@@ -57,7 +57,7 @@ struct train_opts {
 	bool start_over;
 };
 
-extern const struct program train_program;
+extern const struct program train_program; /* without .versions */
 /* The options as text: what is saved with a run, and what fixes the arithmetic. */
 void train_config(const struct train_opts *o, struct str *out);
 void train_arithmetic(const struct train_opts *o, const struct model *m,
@@ -165,7 +165,9 @@ int trainer_save(struct trainer *t, const char *path, struct err *e);
 /* Collective. `path` is read by every rank, or by rank 0 and sent. weights_only: a new run
  * begins with these parameters. */
 int trainer_load(struct trainer *t, const char *path, bool weights_only, struct err *e);
-/* The parameters of a checkpoint in a store of one rank, for inference. */
+/* A store that can only be read, and the parameters of a checkpoint in it: inference. */
+struct store *state_inference(
+	struct model *m, struct device *d, struct comm *alone, struct arena *memory);
 int state_load_model(struct store *s, const struct ckpt *c, struct err *e);
 
 /* ---- loop.c ---------------------------------------------------------------------- */

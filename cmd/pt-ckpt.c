@@ -1,0 +1,385 @@
+/* pt-ckpt: look at checkpoints, check them, compare them, remove them. */
+#include "ckpt/ckpt.h"
+
+#include <errno.h>
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+struct opts {
+	bool optimizer, config, force;
+};
+
+#define O(field) offsetof(struct opts, field)
+/* clang-format off */
+static const struct opt options[] = {
+	{OPT_GROUP, .name = "Options"},
+	{OPT_FLAG, 'a', "optimizer", NULL, "yes", O(optimizer), "diff: compare the optimizer's moments too."},
+	{OPT_FLAG, 'c', "config", NULL, "no", O(config), "show: print the options of the run instead of the tensors."},
+	{OPT_FLAG, 'f', "force", NULL, "no", O(force), "rm: remove also what latest.h5 or best.h5 points at."},
+	{OPT_END},
+};
+/* clang-format on */
+
+static const char *const synopsis[] = {
+	"ls [RUN | FOLDER | CHECKPOINT] ...",
+	"show [--config] CHECKPOINT",
+	"verify CHECKPOINT ...",
+	"diff [--no-optimizer] CHECKPOINT CHECKPOINT",
+	"hash CHECKPOINT ...",
+	"rm [--force] CHECKPOINT ...",
+	NULL,
+};
+
+static void versions(struct str *out)
+{
+	str_printf(out, "HDF5 %s\n", h5_version());
+}
+
+static const struct program program = {
+	.name = "pt-ckpt",
+	.summary = "list, show, verify, compare, hash and remove checkpoints",
+	.synopsis = synopsis,
+	.opts = options,
+	.opts_bytes = sizeof(struct opts),
+	.operands = ".h5",
+	.versions = versions,
+};
+
+/* "-" for what is not there. */
+static const char *number(char buf[static NUM_TEXT], double v)
+{
+	return isnan(v) ? "-" : text_float(buf, (float)v);
+}
+
+/* ---- ls -------------------------------------------------------------------------- */
+
+static void list_file(const char *path, const char *mark)
+{
+	struct ckpt *c;
+	struct err e = {0};
+	char loss[NUM_TEXT], val[NUM_TEXT], size[NUM_TEXT];
+	if (ckpt_open(&c, path, &e)) {
+		printf("%-9s %-14s %-11s %-11s %10s  %s%s\n", "-", "-", "-", "-",
+			"damaged", path, mark);
+		warn("%s", e.msg);
+		return;
+	}
+	printf("%-9lld %-14lld %-11s %-11s %10s  %s%s\n", (long long)c->info.step,
+		(long long)c->info.tokens, number(loss, c->info.loss),
+		number(val, c->info.val_loss), text_bytes(size, (double)c->size_bytes),
+		path, mark);
+	ckpt_close(c);
+}
+
+/* A run's folder stands for its checkpoints. */
+static int list_folder(const char *folder, struct err *e)
+{
+	struct str in_run = {0}, path = {0};
+	int64_t *steps;
+	str_printf(&in_run, "%s/checkpoints", folder);
+	const char *at = file_exists(in_run.s) ? in_run.s : folder;
+	int64_t n = ckpt_list(at, &steps);
+	int64_t latest = ckpt_marked(at, "latest.h5"), best = ckpt_marked(at, "best.h5");
+	for (int64_t i = 0; i < n; i++) {
+		struct str mark = {0};
+		str_printf(&mark, "%s%s", steps[i] == latest ? " (latest)" : "",
+			steps[i] == best ? " (best)" : "");
+		list_file(ckpt_name(&path, at, steps[i]), mark.s);
+		str_free(&mark);
+	}
+	int rc = n ? 0 : err_set(e, EX_DATAERR, "%s: no checkpoints there", folder);
+	free(steps);
+	str_free(&in_run);
+	str_free(&path);
+	return rc;
+}
+
+static int list(int n, char **names, const struct opts *o, struct err *e)
+{
+	static char here[] = ".";
+	char *only[] = {here};
+	struct stat st;
+	(void)o;
+	printf("%-9s %-14s %-11s %-11s %10s  %s\n", "# step", "tokens", "loss",
+		"val_loss", "size", "file");
+	for (int i = 0; i < (n ? n : 1); i++) {
+		const char *name = n ? names[i] : only[0];
+		if (stat(name, &st))
+			return err_set(e, EX_IOERR, "%s: %s", name, strerror(errno));
+		if (!S_ISDIR(st.st_mode))
+			list_file(name, "");
+		else if (list_folder(name, e))
+			return -1;
+	}
+	return 0;
+}
+
+/* ---- show ------------------------------------------------------------------------ */
+
+struct stats {
+	double sum, sumsq, max;
+	int64_t n, n_bad;
+};
+
+static int add_stats(void *with, int64_t first, const float *x, int64_t n)
+{
+	struct stats *s = with;
+	(void)first;
+	for (int64_t i = 0; i < n; i++) {
+		double v = (double)x[i];
+		if (!isfinite(v)) {
+			s->n_bad++;
+			continue;
+		}
+		s->sum += v;
+		s->sumsq += v * v;
+		s->max = fabs(v) > s->max ? fabs(v) : s->max;
+	}
+	s->n += n;
+	return 0;
+}
+
+static int show_tensors(const struct ckpt *c, struct err *e)
+{
+	int64_t total = 0;
+	printf("# %-36s %-16s %12s %11s %11s %11s\n", "tensor", "shape", "elements",
+		"mean", "rms", "max|x|");
+	for (int i = 0; i < c->n_tensors; i++) {
+		const struct ckpt_tensor *t = &c->tensors[i];
+		struct stats s = {0};
+		char shape[NUM_TEXT];
+		if (ckpt_each(c, CKPT_MODEL, i, add_stats, &s, e))
+			return -1;
+		if (t->ndim == 1)
+			snprintf(shape, sizeof(shape), "[%lld]", (long long)t->dims[0]);
+		else
+			snprintf(shape, sizeof(shape), "[%lld, %lld]",
+				(long long)t->dims[0], (long long)t->dims[1]);
+		printf("%-38s %-16s %12lld %11.4g %11.4g %11.4g", t->name, shape,
+			(long long)s.n, s.sum / (double)s.n, sqrt(s.sumsq / (double)s.n),
+			s.max);
+		if (s.n_bad)
+			printf("  %lld not finite", (long long)s.n_bad);
+		putchar('\n');
+		total += s.n;
+	}
+	printf("# %lld parameters\n", (long long)total);
+	return 0;
+}
+
+static int show(int n, char **names, const struct opts *o, struct err *e)
+{
+	struct ckpt *c;
+	char loss[NUM_TEXT], val[NUM_TEXT], best[NUM_TEXT];
+	(void)n;
+	if (ckpt_open(&c, names[0], e))
+		return -1;
+	int rc = 0;
+	if (o->config) {
+		fputs(c->config.s, stdout);
+	} else {
+		printf("step = %lld\nsamples = %lld\ntokens = %lld\nloss = %s\nval_loss "
+		       "= %s\n"
+		       "best_val_loss = %s\nparam_hash = 0x%016llx\ntokenizer = "
+		       "%s\nvocab = %lld\n"
+		       "created_by = %s\n",
+			(long long)c->info.step, (long long)c->info.samples,
+			(long long)c->info.tokens, number(loss, c->info.loss),
+			number(val, c->info.val_loss),
+			number(best, c->info.best_val_loss),
+			(unsigned long long)c->info.param_hash,
+			c->tokenizer.kind ? c->tokenizer.kind->name : "none",
+			(long long)c->tokenizer.vocab.n, c->info.created_by);
+		rc = show_tensors(c, e);
+	}
+	ckpt_close(c);
+	return rc;
+}
+
+/* ---- verify, hash ---------------------------------------------------------------- */
+
+static int verify_one(const char *path, struct err *e)
+{
+	struct ckpt *c;
+	uint64_t hash;
+	if (ckpt_open(&c, path, e))
+		return -1;
+	int rc = ckpt_verify(c, e) || ckpt_param_hash(c, &hash, e);
+	if (!rc && hash != c->info.param_hash)
+		rc = err_set(e, EX_DATAERR,
+			"%s: the parameters do not have the hash in the file", path);
+	ckpt_close(c);
+	return rc ? -1 : 0;
+}
+
+/* All are looked at; the first failure decides the exit code. */
+static int verify(int n, char **names, const struct opts *o, struct err *e)
+{
+	(void)o;
+	for (int i = 0; i < n; i++) {
+		struct err mine = {0};
+		if (!verify_one(names[i], &mine)) {
+			printf("%s: ok\n", names[i]);
+			continue;
+		}
+		printf("%s: DAMAGED\n", names[i]);
+		if (e->code)
+			err_say(&mine);
+		else
+			*e = mine;
+	}
+	return e->code ? -1 : 0;
+}
+
+static int print_hash(int n, char **names, const struct opts *o, struct err *e)
+{
+	(void)o;
+	for (int i = 0; i < n; i++) {
+		struct ckpt *c;
+		uint64_t hash;
+		if (ckpt_open(&c, names[i], e))
+			return -1;
+		int rc = ckpt_param_hash(c, &hash, e);
+		ckpt_close(c);
+		if (rc)
+			return -1;
+		printf("%016llx  %s\n", (unsigned long long)hash, names[i]);
+	}
+	return 0;
+}
+
+/* ---- diff ------------------------------------------------------------------------ */
+
+static void print_delta(const struct ckpt_delta *d)
+{
+	if (d->only_a || d->only_b || d->other_shape) {
+		printf("%-38s %s\n", d->name,
+			d->only_a   ? "only in the first"
+			: d->only_b ? "only in the second"
+				    : "has another shape");
+		return;
+	}
+	printf("%-38s %-10s %lld of %lld differ, from element %lld; max |Δ| %.4g, ",
+		d->name, ckpt_group_names[d->group], (long long)d->n_differ,
+		(long long)d->n, (long long)d->first, d->max_abs);
+	if (d->max_ulp == INT64_MAX)
+		printf("not a number\n");
+	else
+		printf("%lld ULP\n", (long long)d->max_ulp);
+}
+
+static int diff(int n, char **names, const struct opts *o, struct err *e)
+{
+	struct ckpt *a, *b;
+	struct ckpt_delta *list_of;
+	(void)n;
+	if (ckpt_open(&a, names[0], e))
+		return -1;
+	if (ckpt_open(&b, names[1], e)) {
+		ckpt_close(a);
+		return -1;
+	}
+	int64_t n_deltas = ckpt_diff(a, b, o->optimizer, &list_of, e);
+	for (int64_t i = 0; i < n_deltas; i++)
+		print_delta(&list_of[i]);
+	if (n_deltas == 0)
+		printf("%d tensors are the same%s\n", a->n_tensors,
+			o->optimizer ? ", with their moments" : "");
+	ckpt_close(a);
+	ckpt_close(b);
+	if (n_deltas < 0)
+		return -1;
+	free(list_of);
+	if (n_deltas)
+		e->code = EX_FAILED; /* said already */
+	return n_deltas ? -1 : 0;
+}
+
+/* ---- rm -------------------------------------------------------------------------- */
+
+/* Only what is a checkpoint, or what was meant to be one: never another file. */
+static int remove_one(const char *path, bool force, struct err *e)
+{
+	struct str folder = {0};
+	const char *slash = strrchr(path, '/');
+	struct ckpt *c;
+	struct stat st;
+	if (ckpt_open(&c, path, e))
+		return -1;
+	int64_t step = c->info.step;
+	ckpt_close(c);
+	if (lstat(path, &st) || S_ISLNK(st.st_mode))
+		return err_set(
+			e, EX_USAGE, "%s is a link; name the checkpoint itself", path);
+	str_printf(&folder, "%.*s", slash ? (int)(slash - path) : 1, slash ? path : ".");
+	bool marked = ckpt_marked(folder.s, "latest.h5") == step ||
+		      ckpt_marked(folder.s, "best.h5") == step;
+	str_free(&folder);
+	if (marked && !force)
+		return err_set(e, EX_USAGE,
+			"%s is the latest or the best; --force removes it", path);
+	if (unlink(path))
+		return err_set(e, EX_IOERR, "%s: %s", path, strerror(errno));
+	return 0;
+}
+
+static int remove_all(int n, char **names, const struct opts *o, struct err *e)
+{
+	for (int i = 0; i < n; i++)
+		if (remove_one(names[i], o->force, e))
+			return -1;
+	return 0;
+}
+
+/* ---- the commands ---------------------------------------------------------------- */
+
+static const struct {
+	const char *name;
+	int least, most; /* operands */
+	int (*run)(int n, char **names, const struct opts *o, struct err *e);
+} commands[] = {
+	{"ls", 0, INT32_MAX, list},
+	{"show", 1, 1, show},
+	{"verify", 1, INT32_MAX, verify},
+	{"diff", 2, 2, diff},
+	{"hash", 1, INT32_MAX, print_hash},
+	{"rm", 1, INT32_MAX, remove_all},
+};
+
+static int run(int n, char **operands, const struct opts *o, struct err *e)
+{
+	const char *names[ARRAY_LEN(commands)];
+	if (n < 1)
+		return err_set(e, EX_USAGE,
+			"say what to do: ls, show, verify, diff, hash or rm");
+	for (size_t i = 0; i < ARRAY_LEN(commands); i++) {
+		names[i] = commands[i].name;
+		if (strcmp(operands[0], names[i]))
+			continue;
+		if (n - 1 < commands[i].least || n - 1 > commands[i].most)
+			return err_set(e, EX_USAGE, "%s takes %d checkpoint%s", names[i],
+				commands[i].least, commands[i].most > 1 ? "s" : "");
+		return commands[i].run(n - 1, operands + 1, o, e);
+	}
+	const char *near = nearest(operands[0], names, (int64_t)ARRAY_LEN(names));
+	return err_set(e, EX_USAGE, "there is no command '%s'%s%s%s", operands[0],
+		near ? "; did you mean '" : "", near ? near : "", near ? "'?" : "");
+}
+
+int main(int argc, char **argv)
+{
+	struct opts o;
+	struct err e = {0};
+	log_name(program.name);
+	int n = opts_parse(&program, &o, argc, argv, NULL, &e);
+	if (n < 0)
+		return err_say(&e);
+	int rc = run(n, argv, &o, &e);
+	if (rc && *e.msg)
+		err_say(&e);
+	stdout_close();
+	return rc ? e.code : 0;
+}

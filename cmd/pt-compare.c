@@ -1,0 +1,134 @@
+/* pt-compare: are two loss curves the same? */
+#include "compare/compare.h"
+
+#include <stdlib.h>
+#include <string.h>
+#include <sys/ioctl.h>
+#include <unistd.h>
+
+struct opts {
+	int by, column;
+	double rtol, atol;
+	bool common, graph, table;
+	int64_t width, height;
+	struct strs plots;
+};
+
+static const char *const bys[] = {"step", "tokens", NULL};
+static const int by_columns[] = {COL_STEP, COL_TOKENS};
+static const char *const curves[] = {"loss", "grad_norm", "train_loss", "val_loss", NULL};
+
+#define O(field) offsetof(struct opts, field)
+/* clang-format off */
+static const struct opt options[] = {
+	{OPT_GROUP, .name = "Comparing"},
+	{OPT_ENUM, 'b', "by", NULL, "step", O(by), "What rows are matched by.", .values = bys},
+	{OPT_DOUBLE, 'r', "rtol", "X", "0", O(rtol), "Values are as good as equal within X times the control's.", 0, 0, 1e30},
+	{OPT_DOUBLE, 'a', "atol", "X", "0", O(atol), "Values are as good as equal within X.", 0, 0, 1e30},
+	{OPT_FLAG, 'c', "common", NULL, "no", O(common), "Compare the rows that both runs have; without, a row that only one has is a difference."},
+	{OPT_GROUP, .name = "Showing"},
+	{OPT_ENUM, 'y', "column", NULL, "loss", O(column), "The curve that is drawn or listed.", .values = curves},
+	{OPT_FLAG, 'g', "graph", NULL, "no", O(graph), "Draw the curves as text."},
+	{OPT_INT, 0, "width", "N", "0", O(width), "Width of that graph. 0: of the terminal.", 0, 0, 1000},
+	{OPT_INT, 0, "height", "N", "20", O(height), "Its height.", 0, 7, 1000},
+	{OPT_LIST, 'p', "plot", "FILE", NULL, O(plots), "Draw the curves to a .svg, .png or .pdf file, with gnuplot. May be given many times.", .files = ""},
+	{OPT_FLAG, 't', "table", NULL, "no", O(table), "Print the curves side by side, separated by tabs."},
+	{OPT_END},
+};
+/* clang-format on */
+
+static const char *const synopsis[] = {"[options] CONTROL TEST ...", NULL};
+
+static void versions(struct str *out)
+{
+	str_printf(out, "HDF5 %s\n", h5_version());
+}
+
+static const struct program program = {
+	.name = "pt-compare",
+	.summary = "say whether training runs are the same, bit for bit or within a "
+		   "tolerance",
+	.synopsis = synopsis,
+	.opts = options,
+	.opts_bytes = sizeof(struct opts),
+	.operands = "",
+	.versions = versions,
+};
+
+static int terminal_width(void)
+{
+	struct winsize w;
+	const char *columns_var = getenv("COLUMNS");
+	int64_t n;
+	if (ioctl(STDOUT_FILENO, TIOCGWINSZ, &w) == 0 && w.ws_col > 20)
+		return w.ws_col - 1;
+	if (columns_var && !parse_int(columns_var, &n) && n > 20 && n <= 1000)
+		return (int)n - 1;
+	return 79;
+}
+
+/* The worst verdict over all tests. */
+static enum verdict compare_all(
+	const struct run_log *logs, int n, const struct compare_opts *c)
+{
+	enum verdict worst = VERDICT_SAME;
+	for (int i = 1; i < n; i++) {
+		struct run_diff d;
+		struct str text = {0};
+		compare_runs(&logs[0], &logs[i], c, &d);
+		run_diff_print(&d, c, &text);
+		if (log_speaks())
+			printf("%s\n%s\n%s", logs[0].name, logs[i].name, text.s);
+		worst = d.verdict > worst ? d.verdict : worst;
+		run_diff_free(&d);
+		str_free(&text);
+	}
+	return worst;
+}
+
+static int show(const struct run_log *logs, int n, const struct opts *o, struct err *e)
+{
+	struct str text = {0};
+	int column = column_find(curves[o->column], strlen(curves[o->column]));
+	int by = by_columns[o->by];
+	if (o->table)
+		compare_table(logs, n, column, by, &text);
+	if (o->graph)
+		plot_text(logs, n, column, by,
+			o->width ? (int)o->width : terminal_width(), (int)o->height,
+			log_color(stdout), &text);
+	fputs(text.s ? text.s : "", stdout);
+	str_free(&text);
+	for (int64_t i = 0; i < o->plots.n; i++)
+		if (plot_file(logs, n, column, by, o->plots.v[i], e))
+			return -1;
+	return 0;
+}
+
+int main(int argc, char **argv)
+{
+	struct opts o;
+	struct err e = {0};
+	log_name(program.name);
+	int n = opts_parse(&program, &o, argc, argv, NULL, &e);
+	if (n < 0)
+		return err_say(&e);
+	if (n < 2)
+		return err_say(&(struct err){EX_USAGE, "two runs or more are compared"});
+	struct run_log *logs = xcalloc((size_t)n, sizeof(*logs));
+	for (int i = 0; i < n; i++)
+		if (run_log_read(&logs[i], argv[i], &e))
+			return err_say(&e), EX_TROUBLE;
+	struct compare_opts c = {by_columns[o.by], o.rtol, o.atol, o.common};
+	enum verdict worst = compare_all(logs, n, &c);
+	int rc = show(logs, n, &o, &e);
+	for (int i = 0; i < n; i++)
+		run_log_free(&logs[i]);
+	free(logs);
+	if (rc)
+		return err_say(&e) == EX_USAGE ? EX_USAGE : EX_TROUBLE;
+	stdout_close();
+	return worst == VERDICT_NOTHING	 ? EX_TROUBLE
+	       : worst == VERDICT_DIFFER ? EX_FAILED
+					 : 0;
+}

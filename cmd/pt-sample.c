@@ -1,0 +1,199 @@
+/* pt-sample: text from a checkpoint. */
+#include "train/train.h"
+
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+
+struct opts {
+	const char *prompt, *stop;
+	int64_t tokens, samples, top_k, seed, threads;
+	double temperature, top_p;
+	bool cache, echo, logits;
+};
+
+#define O(field) offsetof(struct opts, field)
+/* clang-format off */
+static const struct opt options[] = {
+	{OPT_GROUP, .name = "Sampling"},
+	{OPT_STR, 'p', "prompt", "TEXT", NULL, O(prompt), "What the text begins with. - takes every line of standard input as a prompt. Without it, a line break."},
+	{OPT_INT, 'n', "tokens", "N", "500", O(tokens), "Tokens to draw.", 0, 0, 1e15},
+	{OPT_INT, 'N', "samples", "N", "1", O(samples), "Texts to draw for each prompt.", 0, 1, 1e9},
+	{OPT_DOUBLE, 't', "temperature", "X", "0.8", O(temperature), "Divides the logits. 0: always the likeliest token.", 0, 0, 1e6},
+	{OPT_INT, 'k', "top-k", "N", "200", O(top_k), "Draw from the N likeliest tokens. 0: from all.", 0, 0, 1e9},
+	{OPT_DOUBLE, 0, "top-p", "P", "1", O(top_p), "Draw from the likeliest tokens that together have probability P.", 0, 0, 1},
+	{OPT_INT, 's', "seed", "N", "1", O(seed), "Seed. Equal seeds give equal text."},
+	{OPT_STR, 0, "stop", "TEXT", NULL, O(stop), "End a text when it has come to this."},
+	{OPT_FLAG, 'e', "echo", NULL, "yes", O(echo), "Print the prompt before the text."},
+	{OPT_GROUP, .name = "How"},
+	{OPT_FLAG, 0, "cache", NULL, "yes", O(cache), "Keep keys and values. Without, every token is computed from the whole context again: the text is the same."},
+	{OPT_INT, 0, "threads", "N", "0", O(threads), "Threads. 0: all processors.", 0, 0, 4096},
+	{OPT_FLAG, 0, "logits", NULL, "no", O(logits), "Print the logits after the prompt, a line a token, as hexadecimal floats, and draw nothing."},
+	{OPT_END},
+};
+/* clang-format on */
+
+static const char *const synopsis[] = {
+	"[options] CHECKPOINT [PROMPT]",
+	"[options] CHECKPOINT - < PROMPTS",
+	NULL,
+};
+
+static void versions(struct str *out)
+{
+	str_printf(out, "HDF5 %s\n", h5_version());
+}
+
+static const struct program program = {
+	.name = "pt-sample",
+	.summary = "draw text from a checkpoint of pt-train",
+	.synopsis = synopsis,
+	.opts = options,
+	.opts_bytes = sizeof(struct opts),
+	.operands = ".h5",
+	.versions = versions,
+};
+
+struct source {
+	const struct opts *o;
+	struct ckpt *ckpt;
+	struct model model;
+	struct device d;
+	struct comm *alone;
+	struct arena memory;
+	struct store *store;
+};
+
+/* The model of the checkpoint, with its parameters, on this process. */
+static int load(struct source *s, const char *path, struct err *e)
+{
+	struct model_config config;
+	if (ckpt_open(&s->ckpt, path, e))
+		return -1;
+	if (!s->ckpt->tokenizer.kind)
+		return err_set(e, EX_DATAERR, "%s has no vocabulary", path);
+	if (train_model_from_config(&config, s->ckpt->config.s, e) ||
+		model_init(&s->model, &config, s->ckpt->tokenizer.vocab.n, e))
+		return err_prefix(e, "%s: ", path);
+	device_cpu(&s->d, (int)s->o->threads);
+	s->alone = comm_self("alone");
+	struct arena size;
+	arena_measure(&size, "parameters");
+	store_free(state_inference(&s->model, &s->d, s->alone, &size));
+	arena_init(&s->memory, "parameters", size.peak_bytes);
+	s->store = state_inference(&s->model, &s->d, s->alone, &s->memory);
+	return state_load_model(s->store, s->ckpt, e);
+}
+
+static void print_logits(const struct source *s, const struct decoder *g)
+{
+	const float *x = decoder_logits(g);
+	for (int64_t i = 0; i < s->model.c.vocab; i++)
+		printf("%lld\t%a\n", (long long)i, (double)x[i]);
+}
+
+static bool ends_with(const struct str *text, const char *end)
+{
+	size_t n = strlen(end);
+	return text->len >= n && !memcmp(text->s + text->len - n, end, n);
+}
+
+/* Text appears as it is drawn. */
+static int put(const char *p, size_t n, struct err *e)
+{
+	if (fwrite(p, 1, n, stdout) == n && !fflush(stdout))
+		return 0;
+	return err_set(e, EX_IOERR, "standard output: %s", strerror(errno));
+}
+
+static int draw(struct source *s, const uint32_t *ids, int64_t n, uint64_t stream,
+	struct err *e)
+{
+	const struct opts *o = s->o;
+	const struct tokenizer *tok = &s->ckpt->tokenizer;
+	struct sampler how = {o->temperature, o->top_k, o->top_p, (uint64_t)o->seed};
+	struct decoder *g = decoder_open(&s->model, &s->d, s->store, o->cache);
+	struct str text = {0};
+	int rc = 0;
+	decoder_feed(g, ids, n);
+	if (o->logits)
+		print_logits(s, g);
+	for (int64_t i = 0; i < o->tokens && !o->logits && !rc; i++) {
+		size_t before = text.len;
+		uint32_t id = (uint32_t)decoder_draw(g, &how, stream, i);
+		tokenizer_decode(tok, id, &text);
+		rc = put(text.s + before, text.len - before, e);
+		if (o->stop && ends_with(&text, o->stop))
+			break;
+		if (i + 1 < o->tokens)
+			decoder_feed(g, &id, 1);
+	}
+	decoder_close(g);
+	str_free(&text);
+	return rc;
+}
+
+static int sample(struct source *s, const char *prompt, uint64_t stream, struct err *e)
+{
+	uint32_t *ids;
+	int64_t n = tokenizer_encode_all(
+		&s->ckpt->tokenizer, prompt, (int64_t)strlen(prompt), &ids, e);
+	if (n < 0)
+		return err_prefix(e, "the prompt: ");
+	int rc = n ? 0 : err_set(e, EX_USAGE, "the prompt is empty");
+	for (int64_t i = 0; i < s->o->samples && !rc; i++) {
+		if (s->o->echo && !s->o->logits)
+			rc = put(prompt, strlen(prompt), e);
+		rc = rc || draw(s, ids, n, stream + (uint64_t)i, e);
+		if (!s->o->logits)
+			rc = rc || put("\n", 1, e);
+	}
+	free(ids);
+	return rc;
+}
+
+/* Each line is a prompt, with a stream of random numbers of its own. */
+static int sample_lines(struct source *s, struct err *e)
+{
+	char *line = NULL;
+	size_t room = 0;
+	ssize_t n;
+	uint64_t stream = 0;
+	int rc = 0;
+	while (!rc && (n = getline(&line, &room, stdin)) >= 0) {
+		if (n && line[n - 1] == '\n')
+			line[n - 1] = '\0';
+		rc = *line ? sample(s, line, stream, e) : 0;
+		stream += (uint64_t)s->o->samples;
+	}
+	free(line);
+	return rc;
+}
+
+int main(int argc, char **argv)
+{
+	struct opts o;
+	struct err e = {0};
+	log_name(program.name);
+	int n = opts_parse(&program, &o, argc, argv, NULL, &e);
+	if (n < 0)
+		return err_say(&e);
+	if (n < 1 || n > 2)
+		return err_say(&(struct err){
+			EX_USAGE, "give a checkpoint, and perhaps a prompt"});
+	const char *prompt = n == 2 ? argv[1] : o.prompt ? o.prompt : "\n";
+	struct source s = {.o = &o};
+	int rc = load(&s, argv[0], &e);
+	if (!rc)
+		rc = !strcmp(prompt, "-") ? sample_lines(&s, &e)
+					  : sample(&s, prompt, 0, &e);
+	store_free(s.store);
+	model_free(&s.model);
+	ckpt_close(s.ckpt);
+	free(s.alone);
+	arena_release(&s.memory);
+	if (rc)
+		return err_say(&e);
+	stdout_close();
+	return 0;
+}

@@ -1,0 +1,254 @@
+/* Curves, as text and through gnuplot. */
+#include "compare/compare.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <math.h>
+#include <signal.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+struct range {
+	double low, high;
+};
+
+static void widen(struct range *r, double v)
+{
+	r->low = v < r->low ? v : r->low;
+	r->high = v > r->high ? v : r->high;
+}
+
+static bool point(const struct row *r, int column, int by, double *x, double *y)
+{
+	*x = r->v[by];
+	*y = r->v[column];
+	return row_has(r, column) && row_has(r, by) && isfinite(*y);
+}
+
+/* Both ranges over all logs; false when there is no point. */
+static bool find_ranges(const struct run_log *logs, int n, int column, int by,
+	struct range *xr, struct range *yr)
+{
+	double x, y;
+	*xr = *yr = (struct range){INFINITY, -INFINITY};
+	for (int i = 0; i < n; i++) {
+		for (int64_t k = 0; k < logs[i].n_rows; k++) {
+			if (!point(&logs[i].rows[k], column, by, &x, &y))
+				continue;
+			widen(xr, x);
+			widen(yr, y);
+		}
+	}
+	return xr->low <= xr->high;
+}
+
+/* ---- text ------------------------------------------------------------------------ */
+
+enum { MARGIN = 10, SEVERAL = 127 };
+
+static const char marks[] = "o+x*#%";
+
+static char mark_of(int run)
+{
+	return marks[run % (int)(sizeof(marks) - 1)];
+}
+
+static int place(double v, struct range r, int cells)
+{
+	double part = r.high > r.low ? (v - r.low) / (r.high - r.low) : 0.5;
+	int at = (int)(part * (cells - 1) + 0.5);
+	return at < 0 ? 0 : at >= cells ? cells - 1 : at;
+}
+
+struct canvas {
+	char *cells; /* [rows][cols]: 0, the number of a run from 1, or SEVERAL */
+	int cols, rows;
+	struct range x, y;
+};
+
+static void dot(struct canvas *c, int run, int col, double y)
+{
+	char *cell = &c->cells[(c->rows - 1 - place(y, c->y, c->rows)) * c->cols + col];
+	char mark = (char)(run + 1);
+	*cell = *cell == 0 || *cell == mark ? mark : SEVERAL;
+}
+
+/* Points, and the columns between them, so that sparse curves are curves. */
+static void draw(struct canvas *c, const struct run_log *l, int run, int column, int by)
+{
+	double x, y, before = 0;
+	int last = -1;
+	for (int64_t k = 0; k < l->n_rows; k++) {
+		if (!point(&l->rows[k], column, by, &x, &y))
+			continue;
+		int col = place(x, c->x, c->cols);
+		for (int i = last + 1; last >= 0 && i < col; i++)
+			dot(c, run, i, before + (y - before) * (i - last) / (col - last));
+		dot(c, run, col, y);
+		last = col;
+		before = y;
+	}
+}
+
+static void print_cell(char cell, bool color, struct str *out)
+{
+	if (cell == 0)
+		str_putc(out, ' ');
+	else if (cell == SEVERAL)
+		str_putc(out, '@');
+	else if (color)
+		str_printf(out, "\033[3%dm%c\033[0m", 1 + cell % 6, mark_of(cell - 1));
+	else
+		str_putc(out, mark_of(cell - 1));
+}
+
+void plot_text(const struct run_log *logs, int n, int column, int by, int width,
+	int height, bool color, struct str *out)
+{
+	struct canvas c = {.cols = width - MARGIN - 2, .rows = height - 3};
+	c.cols = c.cols < 10 ? 10 : c.cols;
+	c.rows = c.rows < 4 ? 4 : c.rows;
+	if (!find_ranges(logs, n, column, by, &c.x, &c.y)) {
+		str_printf(out, "no %s to draw\n", columns[column].name);
+		return;
+	}
+	c.cells = xcalloc((size_t)c.cols * (size_t)c.rows, 1);
+	for (int i = 0; i < n; i++)
+		draw(&c, &logs[i], i, column, by);
+	for (int r = 0; r < c.rows; r++) {
+		double y = c.y.high - (c.y.high - c.y.low) * r / (c.rows - 1);
+		if (r % 4 == 0 || r == c.rows - 1)
+			str_printf(out, "%*.4g |", MARGIN, y);
+		else
+			str_printf(out, "%*s |", MARGIN, "");
+		for (int i = 0; i < c.cols; i++)
+			print_cell(c.cells[r * c.cols + i], color, out);
+		while (out->len && out->s[out->len - 1] == ' ')
+			out->len--;
+		str_putc(out, '\n');
+	}
+	str_printf(out, "%*s +", MARGIN, columns[column].name);
+	for (int i = 0; i < c.cols; i++)
+		str_putc(out, '-');
+	str_printf(out, "\n%*s  %-*.0f%*.0f %s\n", MARGIN, "", c.cols / 2, c.x.low,
+		c.cols - c.cols / 2 - (int)strlen(columns[by].name) - 1, c.x.high,
+		columns[by].name);
+	for (int i = 0; i < n; i++)
+		str_printf(out, "%*s  %c %s\n", MARGIN, "", mark_of(i), logs[i].name);
+	if (n > 1)
+		str_printf(out, "%*s  @ several at one place\n", MARGIN, "");
+	free(c.cells);
+}
+
+/* ---- gnuplot --------------------------------------------------------------------- */
+
+/* In single quotes gnuplot takes everything as it is, a quote being written twice. */
+static void quote(struct str *out, const char *s)
+{
+	str_putc(out, '\'');
+	for (; *s; s++) {
+		if ((unsigned char)*s < ' ')
+			continue;
+		str_putc(out, *s);
+		if (*s == '\'')
+			str_putc(out, *s);
+	}
+	str_putc(out, '\'');
+}
+
+static void script(const struct run_log *logs, int n, int column, int by,
+	const char *terminal, struct str *out)
+{
+	double x, y;
+	str_printf(out, "set terminal %s\nset key top right noenhanced\nset grid\n",
+		terminal);
+	str_printf(out, "set xlabel '%s'\nset ylabel '%s' noenhanced\n", columns[by].name,
+		columns[column].name);
+	for (int i = 0; i < n; i++) {
+		str_printf(out, "$run%d << EOD\n", i);
+		for (int64_t k = 0; k < logs[i].n_rows; k++)
+			if (point(&logs[i].rows[k], column, by, &x, &y))
+				str_printf(out, "%.17g %.9g\n", x, y);
+		str_puts(out, "EOD\n");
+	}
+	str_puts(out, "plot ");
+	for (int i = 0; i < n; i++) {
+		/* later curves are thinner, so that equal ones show */
+		str_printf(out, "%s$run%d using 1:2 with lines linewidth %d title ",
+			i ? ", " : "", i, i == 0 ? 4 : 2);
+		quote(out, logs[i].name);
+	}
+	str_putc(out, '\n');
+}
+
+/* gnuplot reads its script from a pipe and writes the picture to a file that is open: no
+ * name and no shell is between. */
+static int run_gnuplot(const struct str *text, int picture, struct err *e)
+{
+	int pipes[2], status = 0;
+	if (pipe(pipes))
+		return err_set(e, EX_IOERR, "pipe: %s", strerror(errno));
+	pid_t pid = fork();
+	if (pid == 0) {
+		dup2(pipes[0], STDIN_FILENO);
+		dup2(picture, STDOUT_FILENO);
+		close(pipes[0]);
+		close(pipes[1]);
+		execlp("gnuplot", "gnuplot", "-", (char *)NULL);
+		_exit(127);
+	}
+	close(pipes[0]);
+	void (*old)(int) = signal(SIGPIPE, SIG_IGN);
+	int rc = pid < 0 ? -1 : write_all(pipes[1], text->s, text->len);
+	signal(SIGPIPE, old);
+	close(pipes[1]);
+	if (pid < 0 || waitpid(pid, &status, 0) < 0)
+		return err_set(e, EX_IOERR, "gnuplot: %s", strerror(errno));
+	if (WIFEXITED(status) && WEXITSTATUS(status) == 127)
+		return err_set(e, EX_FAILED,
+			"gnuplot cannot be started (Debian: gnuplot-nox); --graph draws "
+			"without it");
+	if (rc || status)
+		return err_set(e, EX_FAILED, "gnuplot failed");
+	return 0;
+}
+
+int plot_file(const struct run_log *logs, int n, int column, int by, const char *path,
+	struct err *e)
+{
+	static const struct {
+		const char *suffix, *terminal;
+	} kinds[] = {
+		{".svg", "svg size 900,540 dynamic background rgb 'white'"},
+		{".png", "pngcairo size 900,540"},
+		{".pdf", "pdfcairo size 18cm,11cm"},
+	};
+	const char *terminal = NULL;
+	for (size_t i = 0; i < ARRAY_LEN(kinds); i++) {
+		size_t len = strlen(path), suffix = strlen(kinds[i].suffix);
+		if (len > suffix && !strcmp(path + len - suffix, kinds[i].suffix))
+			terminal = kinds[i].terminal;
+	}
+	if (!terminal)
+		return err_set(
+			e, EX_USAGE, "plot: '%s' ends in none of .svg, .png, .pdf", path);
+	struct range xr, yr;
+	if (!find_ranges(logs, n, column, by, &xr, &yr))
+		return err_set(e, EX_DATAERR, "no %s to draw", columns[column].name);
+	struct durable d;
+	struct str text = {0};
+	durable_begin(&d, path);
+	int fd = open(d.tmp, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0666);
+	int rc = fd < 0 ? err_set(e, EX_IOERR, "%s: %s", d.tmp, strerror(errno)) : 0;
+	if (!rc) {
+		script(logs, n, column, by, terminal, &text);
+		rc = run_gnuplot(&text, fd, e);
+		close(fd);
+	}
+	rc = rc || durable_commit(&d, e);
+	durable_abort(&d);
+	str_free(&text);
+	return rc ? -1 : 0;
+}
