@@ -38,6 +38,14 @@ static void versions(struct str *out)
 	str_printf(out, "HDF5 %s\n", h5_version());
 }
 
+static int generate(const char *kind, FILE *f)
+{
+	if (strcmp(kind, "checkpoint"))
+		return -1;
+	h5_fields_man(ckpt_fields, f);
+	return 0;
+}
+
 static const struct program program = {
 	.name = "pt-ckpt",
 	.summary = "list, show, verify, compare, hash and remove checkpoints",
@@ -46,6 +54,7 @@ static const struct program program = {
 	.opts_bytes = sizeof(struct opts),
 	.operands = ".h5",
 	.versions = versions,
+	.generate = generate,
 };
 
 /* "-" for what is not there. */

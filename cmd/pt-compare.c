@@ -44,6 +44,17 @@ static void versions(struct str *out)
 	str_printf(out, "HDF5 %s\n", h5_version());
 }
 
+static int generate(const char *kind, FILE *f)
+{
+	if (!strcmp(kind, "run"))
+		h5_fields_man(run_fields, f);
+	else if (!strcmp(kind, "columns"))
+		columns_man(f);
+	else
+		return -1;
+	return 0;
+}
+
 static const struct program program = {
 	.name = "pt-compare",
 	.summary = "say whether training runs are the same, bit for bit or within a "
@@ -53,6 +64,7 @@ static const struct program program = {
 	.opts_bytes = sizeof(struct opts),
 	.operands = "",
 	.versions = versions,
+	.generate = generate,
 };
 
 static int terminal_width(void)

@@ -48,6 +48,17 @@ static void versions(struct str *out)
 	str_printf(out, "HDF5 %s\n", h5_version());
 }
 
+static int generate(const char *kind, FILE *f)
+{
+	if (!strcmp(kind, "shard"))
+		h5_fields_man(shard_fields, f);
+	else if (!strcmp(kind, "tokenizer"))
+		h5_fields_man(tokenizer_fields, f);
+	else
+		return -1;
+	return 0;
+}
+
 static const struct program program = {
 	.name = "pt-prepare",
 	.summary = "turn text into token shards for pt-train",
@@ -56,6 +67,7 @@ static const struct program program = {
 	.opts_bytes = sizeof(struct opts),
 	.operands = "",
 	.versions = versions,
+	.generate = generate,
 };
 
 static void print_field(const struct h5_field *f, const void *from)

@@ -106,8 +106,8 @@ static int put(const char *p, size_t n, struct err *e)
 	return err_set(e, EX_IOERR, "standard output: %s", strerror(errno));
 }
 
-static int draw(struct source *s, const uint32_t *ids, int64_t n, uint64_t stream,
-	struct err *e)
+static int draw(
+	struct source *s, const uint32_t *ids, int64_t n, uint64_t stream, struct err *e)
 {
 	const struct opts *o = s->o;
 	const struct tokenizer *tok = &s->ckpt->tokenizer;

@@ -231,6 +231,8 @@ struct program {
 	const char *operands; /* completion of operands, as opt.files; NULL: none */
 	bool settings;	      /* operands like `lr=3e-4` are options */
 	void (*versions)(struct str *out); /* lines "library version", or NULL */
+	/* Further kinds for --generate, made from the program's other tables; -1: no such. */
+	int (*generate)(const char *kind, FILE *f);
 };
 
 /*
@@ -250,8 +252,11 @@ int opts_from_text(const struct program *p, void *o, const char *text, bool skip
  * flags `want` and none of `without`. */
 void opts_print(const struct program *p, const void *o, unsigned want, unsigned without,
 	struct str *out);
-/* Writes what is made from the table: kind is man, bash, zsh or fish. */
+/* Writes what is made from the table: kind is man, bash, zsh or fish, or one of the
+ * program's own. */
 int opts_generate(const struct program *p, const char *kind, FILE *f);
+/* Text as mdoc wants it, with a newline. */
+void man_text(FILE *f, const char *s);
 /* The folder of presets: $PT_SHARE, else share/ beside or above the program. */
 void share_path(struct str *out, const char *below);
 
@@ -280,10 +285,9 @@ int pwrite_all(int fd, const void *p, size_t n_bytes, int64_t at);
 int pread_all(int fd, void *p, size_t n_bytes, int64_t at);
 /* Copies the whole of file descriptor `from` to `to`, from where each stands. */
 int copy_all(int from, int to);
-/* A file without a name, in $TMPDIR, for a stream that must be seekable: a stream may be
- * larger than memory. `path` receives a name under /proc that opens it again for as long
- * as the descriptor, which is returned, is open. */
-int file_anonymous(char path[static 64], struct err *e);
+/* A new file in $TMPDIR (or /tmp) for a stream that must be seekable, and may be larger than
+ * memory. `path` receives its name: the caller unlinks it. Returns a descriptor. */
+int file_temporary(char path[static 4096], struct err *e);
 
 /* A file that appears under its name only when it is complete: it is written as
  * NAME.tmp, synced, renamed, and the folder is synced. */

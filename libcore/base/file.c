@@ -5,7 +5,6 @@
 #include <fcntl.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/mman.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -123,19 +122,13 @@ int file_make_folder(const char *path, struct err *e)
 	return rc;
 }
 
-int file_anonymous(char path[static 64], struct err *e)
+int file_temporary(char path[static 4096], struct err *e)
 {
 	const char *tmp = getenv("TMPDIR");
-	char name[4096];
-	snprintf(name, sizeof(name), "%s/pt-XXXXXX", tmp && *tmp ? tmp : "/tmp");
-	int fd = mkostemp(name, O_CLOEXEC);
-	if (fd >= 0)
-		unlink(name);
-	else
-		fd = memfd_create("pt", MFD_CLOEXEC);
+	snprintf(path, 4096, "%s/pt-XXXXXX", tmp && *tmp ? tmp : "/tmp");
+	int fd = mkostemp(path, O_CLOEXEC);
 	if (fd < 0)
-		return err_set(e, EX_IOERR, "%s: %s", name, strerror(errno));
-	snprintf(path, 64, "/proc/self/fd/%d", fd);
+		return err_set(e, EX_IOERR, "%s: %s", path, strerror(errno));
 	return fd;
 }
 

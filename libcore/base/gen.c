@@ -5,18 +5,23 @@
 
 /* ---- mdoc ------------------------------------------------------------------------ */
 
-/* Text as mdoc wants it: no line may begin with a dot or a quote, backslashes are \e. */
-static void man_text(FILE *f, const char *s)
+/* No line may begin with a dot or a quote, sentences end lines, backslashes are \e, and no
+ * line is long. */
+void man_text(FILE *f, const char *s)
 {
-	char before = '\n';
-	for (; *s; before = *s++) {
+	enum { LONG = 72 };
+	int at = 0;
+	for (char before = '\n'; *s; before = *s++) {
 		bool sentence = *s == ' ' && (before == '.' || before == '?');
-		if (before == '\n' && (*s == '.' || *s == '\''))
+		bool breaks =
+			*s == ' ' && (sentence || at + (int)strcspn(s + 1, " ") > LONG);
+		if (at == 0 && (*s == '.' || *s == '\''))
 			fputs("\\&", f);
 		if (*s == '\\')
 			fputs("\\e", f);
 		else
-			putc(sentence ? '\n' : *s, f);
+			putc(breaks ? '\n' : *s, f);
+		at = breaks ? 0 : at + 1;
 	}
 	putc('\n', f);
 }
@@ -236,5 +241,5 @@ int opts_generate(const struct program *p, const char *kind, FILE *f)
 			return 0;
 		}
 	}
-	return -1;
+	return p->generate ? p->generate(kind, f) : -1;
 }

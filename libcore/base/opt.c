@@ -22,7 +22,7 @@ const struct opt common_opts[] = {
 	{OPT_ACTION, 0, "generate", "KIND",
 		.help = "Print what is made from the option table, and exit: man, bash, "
 			"zsh or "
-			"fish."},
+			"fish, and more in some programs."},
 	{OPT_END},
 };
 
@@ -325,8 +325,8 @@ static int action(struct parse *s, const struct opt *t, const char *arg, struct 
 	}
 	if (!strcmp(t->name, "generate")) {
 		if (opts_generate(s->p, arg, stdout))
-			return err_set(e, EX_USAGE,
-				"generate: '%s' is none of man, bash, zsh, fish", arg);
+			return err_set(
+				e, EX_USAGE, "generate: nothing is called '%s'", arg);
 		stdout_close();
 		exit(0);
 	}

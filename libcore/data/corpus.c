@@ -143,18 +143,45 @@ static void sort_files(struct corpus *c)
 	}
 }
 
+bool corpus_is_stream(const char *path)
+{
+	struct stat st;
+	return !strcmp(path, "-") || (stat(path, &st) == 0 && S_ISFIFO(st.st_mode));
+}
+
+/* A stream becomes a temporary file, whose name goes as soon as it is mapped. */
+static int open_stream(struct corpus *c, struct file *f, const char *path, struct err *e)
+{
+	char kept[4096];
+	bool is_stdin = !strcmp(path, "-");
+	int fd = is_stdin ? dup(STDIN_FILENO) : open(path, O_RDONLY | O_CLOEXEC);
+	if (fd < 0)
+		return err_set(e, EX_IOERR, "%s: %s", path, strerror(errno));
+	int rc = h5_from_stream(fd, kept, e);
+	close(fd);
+	if (rc)
+		return -1;
+	f->path = xstrdup(kept);
+	rc = open_file(c, f, e);
+	unlink(kept);
+	free(f->path);
+	f->path = xstrdup(is_stdin ? "standard input" : path);
+	return rc;
+}
+
 int corpus_open(struct corpus **out, const struct strs *files, struct err *e)
 {
 	struct corpus *c = xcalloc(1, sizeof(*c));
-	char stream[64];
 	int rc = files->n ? 0 : err_set(e, EX_USAGE, "no data: give shards with --data");
 	c->files = xcalloc((size_t)files->n, sizeof(*c->files));
 	for (int64_t i = 0; i < files->n && !rc; i++) {
 		struct file *f = &c->files[c->n_files++];
-		bool is_stream = !strcmp(files->v[i], "-");
-		rc = is_stream ? h5_from_stream(STDIN_FILENO, stream, e) : 0;
-		f->path = xstrdup(is_stream ? stream : files->v[i]);
-		rc = rc || open_file(c, f, e);
+		if (corpus_is_stream(files->v[i])) {
+			rc = open_stream(c, f, files->v[i], e);
+			continue;
+		}
+		f->path = xstrdup(files->v[i]);
+		rc = open_file(c, f, e);
 	}
 	rc = rc || check_complete(c, e);
 	if (!rc)

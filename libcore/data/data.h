@@ -139,8 +139,10 @@ int prepare_decode(const struct strs *files, enum split split, FILE *f, struct e
 
 struct corpus;
 
-/* Files that belong together are put in order; one that is missing is an error. "-" is
- * standard input. */
+/* Can be read only once, from its beginning to its end: "-" (standard input), or a FIFO. */
+bool corpus_is_stream(const char *path);
+/* Files that belong together are put in order; one that is missing is an error. A stream is
+ * kept in a temporary file. */
 int corpus_open(struct corpus **c, const struct strs *files, struct err *e);
 void corpus_close(struct corpus *c);
 const struct tokenizer *corpus_tokenizer(const struct corpus *c);

@@ -53,9 +53,7 @@ static int name_file(struct shard_writer *w, int64_t i, struct err *e)
 	const char *out = w->p->out;
 	struct str path = {0};
 	if (!strcmp(out, "-")) {
-		char anonymous[64];
-		w->stdout_fd = file_anonymous(anonymous, e);
-		snprintf(f->path, sizeof(f->path), "%s", anonymous);
+		w->stdout_fd = file_temporary(f->path, e);
 		return w->stdout_fd < 0 ? -1 : 0;
 	}
 	size_t n = strlen(out);
@@ -283,8 +281,10 @@ void shard_writer_close(struct shard_writer *w)
 		for (int s = 0; s < N_SPLITS; s++)
 			h5_blocks_free(&w->files[i].blocks[s]);
 	}
-	if (w->stdout_fd >= 0)
+	if (w->stdout_fd >= 0) {
+		unlink(w->files[0].path);
 		close(w->stdout_fd);
+	}
 	free(w->files);
 	free(w);
 }

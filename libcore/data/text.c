@@ -11,8 +11,10 @@
 /* A pipe may carry more than memory holds. */
 static int spool(int from, struct err *e)
 {
-	char path[64];
-	int fd = file_anonymous(path, e);
+	char path[4096];
+	int fd = file_temporary(path, e);
+	if (fd >= 0)
+		unlink(path);
 	if (fd >= 0 && copy_all(from, fd)) {
 		err_set(e, EX_IOERR, "keeping standard input in a file: %s",
 			strerror(errno));

@@ -130,6 +130,17 @@ int h5_fields_read(struct h5 *f, const char *path, const struct h5_field *table,
 	return rc;
 }
 
+void h5_fields_man(const struct h5_field *table, FILE *f)
+{
+	fputs(".Bl -tag -width Ds -compact\n", f);
+	for (const struct h5_field *a = table; a->name; a++) {
+		fprintf(f, ".It Va %s Pq %s%s\n", a->name, h5_type_name(a->type),
+			a->optional ? ", may be absent" : "");
+		man_text(f, a->doc);
+	}
+	fputs(".El\n", f);
+}
+
 struct format {
 	char *format;
 	int64_t version;

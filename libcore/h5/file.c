@@ -188,15 +188,16 @@ const char *h5_version(void)
 	return text;
 }
 
-int h5_from_stream(int fd, char path[static 64], struct err *e)
+int h5_from_stream(int fd, char path[static 4096], struct err *e)
 {
-	int to = file_anonymous(path, e);
+	int to = file_temporary(path, e);
 	if (to < 0)
 		return -1;
-	if (copy_all(fd, to)) {
-		err_set(e, EX_IOERR, "standard input: %s", strerror(errno));
-		close(to);
-		return -1;
+	int rc = copy_all(fd, to);
+	if (rc) {
+		err_set(e, EX_IOERR, "a stream, kept in %s: %s", path, strerror(errno));
+		unlink(path);
 	}
-	return 0; /* `to` stays open: the name leads through it */
+	close(to);
+	return rc;
 }

@@ -29,9 +29,10 @@ int h5_reopen(
 int h5_create(struct h5 **f, const char *path, struct err *e); /* empties the file */
 int h5_close(struct h5 *f, struct err *e); /* 0 for NULL; what is not written says so */
 const char *h5_version(void);
-/* Makes the stream on `fd` (a pipe) into a file that can be opened and mapped; `path`
- * receives its name. Its memory is given back when the process ends. */
-int h5_from_stream(int fd, char path[static 64], struct err *e);
+/* Copies the stream on `fd` (a pipe) to a temporary file that can be opened and mapped;
+ * `path` receives its name. The caller unlinks it when it is open. (HDF5 opens files by
+ * name only, and follows links, so a name under /proc will not do.) */
+int h5_from_stream(int fd, char path[static 4096], struct err *e);
 
 /* ---- fields.c: attributes by table ----------------------------------------------- */
 
@@ -51,6 +52,8 @@ int h5_fields_write(struct h5 *f, const char *path, const struct h5_field *table
 	const void *from, struct err *e);
 int h5_fields_read(struct h5 *f, const char *path, const struct h5_field *table, void *to,
 	struct err *e);
+/* The table as a list for a manual page. */
+void h5_fields_man(const struct h5_field *table, FILE *f);
 /* The file says attribute format = `format`, and a version that we know. */
 int h5_check_format(
 	struct h5 *f, const char *format, int64_t newest_version, struct err *e);

@@ -42,6 +42,19 @@ int column_find(const char *name, size_t len)
 	return -1;
 }
 
+void columns_man(FILE *f)
+{
+	static const char *const types[] = {"i64", "f32", "f64"};
+	fputs(".Bl -tag -width Ds -compact\n", f);
+	for (int c = 0; c < N_COLUMNS; c++) {
+		fprintf(f, ".It Va %s Pq %s%s%s\n", columns[c].name,
+			types[columns[c].kind], *columns[c].unit ? ", " : "",
+			columns[c].unit);
+		man_text(f, columns[c].help);
+	}
+	fputs(".El\n", f);
+}
+
 void row_print(const struct row *r, struct str *out)
 {
 	char num[NUM_TEXT];

@@ -262,7 +262,7 @@ static bool is_hdf5(const char *path)
 int run_log_read(struct run_log *l, const char *path, struct err *e)
 {
 	enum { MAX_TEXT = 1 << 30 };
-	char stream[64];
+	char stream[4096];
 	struct str text = {0}, in_folder = {0};
 	struct stat st;
 	*l = (struct run_log){0};
@@ -287,6 +287,8 @@ int run_log_read(struct run_log *l, const char *path, struct err *e)
 				"%s: neither a run.h5 nor lines that begin with step=",
 				l->name);
 	}
+	if (is_stdin)
+		unlink(stream);
 	str_free(&text);
 	str_free(&in_folder);
 	if (rc)

@@ -54,6 +54,9 @@ enum column_id {
 extern const struct column columns[N_COLUMNS];
 int column_find(const char *name, size_t len); /* -1: no such column */
 
+/* The table as a list for a manual page. */
+void columns_man(FILE *f);
+
 /* A row; what was not measured is absent. */
 struct row {
 	double v[N_COLUMNS];

@@ -17,7 +17,7 @@ static const char *const device_names[] = {"auto", "cpu", NULL};
 /* clang-format off */
 static const struct opt options[] = {
 	{OPT_GROUP, .name = "Data"},
-	{OPT_LIST, 'd', "data", "FILE", NULL, T(data), "Train on the tokens of a shard; may be given many times, and operands are shards too. - is standard input.", OPT_LOCAL, .files = ".h5"},
+	{OPT_LIST, 'd', "data", "FILE", NULL, T(data), "Train on the tokens of a shard; may be given many times, and operands are shards too. - is standard input; a FIFO may be given too.", OPT_LOCAL, .files = ".h5"},
 	{OPT_ENUM, 0, "sampling", NULL, "epoch", T(sampling), "Which windows are samples. epoch: a grid of windows, each once an epoch in random order, the grid shifted every epoch. random: each sample at a random place.", OPT_ARITH, .values = sampling_names},
 	{OPT_INT, 's', "seed", "N", "1", T(seed), "Seed of initial parameters, order of samples, and dropout.", OPT_ARITH},
 	{OPT_INT, 0, "readers", "N", "0", T(readers), "Let N ranks read the data and send it to the others. 0: every rank reads its own.", OPT_LOCAL, 0, 1e6},

@@ -68,8 +68,9 @@ int data_open(
 {
 	bool stream = false;
 	for (int64_t i = 0; i < o->data.n; i++)
-		stream |= !strcmp(o->data.v[i], "-");
-	/* Only rank 0 has standard input. */
+		stream |= corpus_is_stream(o->data.v[i]);
+	/* A stream can be read once: rank 0 reads it for all (only it has standard input). */
+	comm_bcast(dp, &stream, sizeof(stream), 0);
 	int64_t readers = stream ? 1 : o->readers ? o->readers : dp->size;
 	*d = (struct data_set){.readers = (int)min64(readers, dp->size)};
 	open_here(d, o, dp, e);
