@@ -46,6 +46,7 @@ void plan_make(
 		2 * mine * o->micro_batch * (m->c.context + 1) * (int64_t)sizeof(int32_t);
 	p->step_flops = x.d.flops * (double)mine;
 	free(x.acts.block);
+	free(x.pass.tp.axis);
 	store_free(s);
 }
 

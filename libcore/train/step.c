@@ -140,15 +140,10 @@ static void explain(struct trainer *t, const int32_t *windows, struct step_resul
 	str_free(&why);
 }
 
-void trainer_step(struct trainer *t, int votes, struct step_result *r)
+void trainer_step_on(
+	struct trainer *t, const int32_t *windows, int votes, struct step_result *r)
 {
 	*r = (struct step_result){.lr = (float)lr_at(&t->o, t->step + 1)};
-	double begin = clock_seconds();
-	struct fetch *now = t->next ? t->next : fetch_step(t, t->samples);
-	const int32_t *windows = loader_end(t->loader, now);
-	bool more = t->step + 1 < t->o.steps;
-	t->next = more ? fetch_step(t, t->samples + t->o.batch) : NULL;
-	r->data = clock_seconds() - begin;
 	run_schedule(t, windows, r);
 	store_step_end(t->store);
 	agree_on(t, votes, r);
@@ -156,11 +151,23 @@ void trainer_step(struct trainer *t, int votes, struct step_result *r)
 	r->bad = !isfinite(r->loss) || !isfinite(r->grad_norm);
 	if (r->bad) {
 		explain(t, windows, r);
-	} else {
-		update(t, r);
-		t->step++;
-		t->samples += t->o.batch;
-		t->loss = (double)r->loss;
+		return;
 	}
+	update(t, r);
+	t->step++;
+	t->samples += t->o.batch;
+	t->loss = (double)r->loss;
+}
+
+void trainer_step(struct trainer *t, int votes, struct step_result *r)
+{
+	double begin = clock_seconds();
+	struct fetch *now = t->next ? t->next : fetch_step(t, t->samples);
+	const int32_t *windows = loader_end(t->loader, now);
+	bool more = t->step + 1 < t->o.steps;
+	t->next = more ? fetch_step(t, t->samples + t->o.batch) : NULL;
+	double waited = clock_seconds() - begin;
+	trainer_step_on(t, windows, votes, r);
+	r->data = waited;
 	fetch_free(now);
 }

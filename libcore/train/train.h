@@ -151,6 +151,9 @@ struct step_result {
 
 /* Collective. One optimizer step; `votes` are this rank's. */
 void trainer_step(struct trainer *t, int votes, struct step_result *r);
+/* The same on given windows [sample][context + 1], those of this rank's micro-batches. */
+void trainer_step_on(
+	struct trainer *t, const int32_t *windows, int votes, struct step_result *r);
 
 /* ---- eval.c ---------------------------------------------------------------------- */
 

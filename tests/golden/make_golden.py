@@ -1,0 +1,377 @@
+#!/usr/bin/env python3
+"""Makes the golden files tests/golden/NAME.h5 that tests/test_golden.c compares with.
+
+An independent implementation of both architectures and of a training step, in float64 and
+on PyTorch's automatic differentiation. It is written from the papers' definitions, one
+elementary operation after the other. But for the names of tensors and options nothing of
+it comes from the C code. What can be said in two ways is said in the other one: rotary
+positions are a complex product here. The models are then trained a second time, with
+PyTorch's own layers, loss, clipping and optimizer, and the largest difference is printed;
+check_hugging_face.py compares them with a third implementation.
+
+The test suite reads the files and needs none of this. To make them again:
+
+    python3 -m venv venv
+    venv/bin/pip install torch==2.11.0 numpy==2.4.6 h5py==3.16.0
+    venv/bin/python tests/golden/make_golden.py [FOLDER]
+
+The same versions on the same kind of processor give the same bytes. Others may change the
+last bits of a float64, which is nothing to a comparison with float32.
+
+A file holds, all datasets contiguous:
+    config            the options of pt-train that say the same run
+    tokens            u16 [steps][batch][context + 1]: the windows of each step
+    weights/NAME      f32: the parameters at the start, not as initialised but all random,
+                      so that no bias is 0, no norm weight 1, and nothing hides
+    gradients/NAME    f64: of the first step, before clipping
+    loss, grad_norm (before clipping), lr     f64 [steps]
+"""
+import math
+import sys
+from pathlib import Path
+from types import SimpleNamespace
+
+import h5py
+import numpy as np
+import torch
+import torch.nn.functional as F
+
+# ---- the cases ---------------------------------------------------------------------
+
+# Sizes that are no multiples of anything a vector unit likes. The decay of the learning
+# rate ends before the steps do.
+COMMON = {
+    "layers": 3, "heads": 4, "dim": 24, "ffn-dim": 40, "context": 16, "vocab": 37,
+    "batch": 4, "steps": 20, "lr": 3e-3, "min-lr": 3e-4, "lr-schedule": "cosine",
+    "warmup": 4, "decay-steps": 16, "beta1": 0.9, "beta2": 0.95, "eps": 1e-8,
+    "weight-decay": 0.1, "clip": 1.0,
+}
+
+# What an architecture means when an option does not say otherwise.
+ARCH = {
+    "gpt2": {"norm": "layer", "act": "gelu-tanh", "bias": "yes", "tie": "yes"},
+    "llama": {"norm": "rms", "act": "swiglu", "bias": "no", "tie": "no",
+              "rope-theta": 1e4, "rope-scaling": "none"},
+}
+
+# llama3: the three frequencies of a head of 6 have wavelengths 6.3, 29 and 135. Of these
+# 6.3 is below 60/4 and kept, 135 is above 60/1 and stretched, 29 is in between.
+CASES = {
+    "gpt2": {"arch": "gpt2"},
+    "gpt2-plain": {"arch": "gpt2", "act": "gelu", "bias": "no", "tie": "no",
+                   "eps": 1e-4, "norm-eps": 1e-3},
+    "llama": {"arch": "llama", "kv-heads": 2},
+    "llama3": {"arch": "llama", "kv-heads": 2, "tie": "yes", "rope-theta": 100.0,
+               "rope-scaling": "llama3", "rope-factor": 8.0, "rope-low": 1.0,
+               "rope-high": 4.0, "rope-original": 60, "norm-eps": 1e-6},
+    "llama-bias": {"arch": "llama", "bias": "yes", "rope-theta": 50.0,
+                   "rope-scaling": "linear", "rope-factor": 2.0},
+}
+
+
+def spec_of(case):
+    return {"norm-eps": 1e-5, "kv-heads": COMMON["heads"], **COMMON,
+            **ARCH[CASES[case]["arch"]], **CASES[case]}
+
+
+def config_of(case):
+    """Only what the case says: the rest is for the architecture to know."""
+    options = {**COMMON, **CASES[case]}
+    return "".join(f"{key} = {value}\n" for key, value in options.items())
+
+
+# ---- parameters --------------------------------------------------------------------
+
+def shapes(s):
+    dim, ffn, kv = s["dim"], s["ffn-dim"], s["dim"] // s["heads"] * s["kv-heads"]
+    linear = {"attention.wq": (dim, dim), "attention.wk": (kv, dim),
+              "attention.wv": (kv, dim), "attention.wo": (dim, dim),
+              "feed_forward.w1": (ffn, dim), "feed_forward.w2": (dim, ffn)}
+    if s["act"] == "swiglu":
+        linear["feed_forward.w3"] = (ffn, dim)
+    norms = ["norm"]
+    table = {"tok_embeddings.weight": (s["vocab"], dim)}
+    if s["arch"] == "gpt2":
+        table["pos_embeddings.weight"] = (s["context"], dim)
+    for block in range(s["layers"]):
+        norms += [f"layers.{block}.attention_norm", f"layers.{block}.ffn_norm"]
+        for name, shape in linear.items():
+            table[f"layers.{block}.{name}.weight"] = shape
+            if s["bias"] == "yes":
+                table[f"layers.{block}.{name}.bias"] = shape[:1]
+    for name in norms:
+        table[f"{name}.weight"] = (dim,)
+        if s["bias"] == "yes" and s["norm"] == "layer":
+            table[f"{name}.bias"] = (dim,)
+    if s["tie"] == "no":
+        table["output.weight"] = (s["vocab"], dim)
+    return table
+
+
+def draw(case):
+    """Weights in float32, and tokens. NumPy promises never to change this generator."""
+    s = spec_of(case)
+    random = np.random.RandomState(list(case.encode()))
+    weights = {}
+    for name, shape in shapes(s).items():
+        x = random.standard_normal(shape)
+        if len(shape) == 2:
+            x *= shape[1] ** -0.5
+        elif name.endswith("norm.weight"):
+            x = 1 + 0.3 * x
+        else:
+            x *= 0.3
+        weights[name] = x.astype(np.float32)
+    u = random.random_sample((s["steps"], s["batch"], s["context"] + 1))
+    return weights, (s["vocab"] * u * u).astype(np.uint16)  # some tokens are frequent
+
+
+# ---- the definitions ---------------------------------------------------------------
+
+def layer_norm(x, weight, bias, eps):
+    """Ba, Kiros, Hinton 2016"""
+    deviation = x - x.mean(-1, keepdim=True)
+    y = deviation / torch.sqrt((deviation ** 2).mean(-1, keepdim=True) + eps) * weight
+    return y if bias is None else y + bias
+
+
+def rms_norm(x, weight, eps):
+    """Zhang, Sennrich 2019"""
+    return x / torch.sqrt((x ** 2).mean(-1, keepdim=True) + eps) * weight
+
+
+def gelu(x):
+    """Hendrycks, Gimpel 2016: x times the normal distribution function"""
+    return x * (1 + torch.erf(x / math.sqrt(2))) / 2
+
+
+def gelu_tanh(x):
+    return x * (1 + torch.tanh(math.sqrt(2 / math.pi) * (x + 0.044715 * x ** 3))) / 2
+
+
+def silu(x):
+    return x / (1 + torch.exp(-x))
+
+
+def attention(q, k, v):
+    """Vaswani et al. 2017, causal; a group of queries shares a key (Ainslie et al. 2023).
+    All are [batch, heads, positions, channels]."""
+    group = q.shape[1] // k.shape[1]
+    k, v = k.repeat_interleave(group, 1), v.repeat_interleave(group, 1)
+    n = q.shape[2]
+    score = torch.einsum("bhid,bhjd->bhij", q, k) / math.sqrt(q.shape[3])
+    score = score.masked_fill(torch.arange(n) > torch.arange(n)[:, None], -math.inf)
+    e = torch.exp(score - score.max(-1, keepdim=True).values)
+    return torch.einsum("bhij,bhjd->bhid", e / e.sum(-1, keepdim=True), v)
+
+
+def cross_entropy(logits, targets):
+    """Mean over tokens of -log of the probability of the one that came."""
+    log_p = logits - torch.logsumexp(logits, -1, keepdim=True)
+    return -log_p.gather(1, targets[:, None]).mean()
+
+
+PLAIN = SimpleNamespace(layer_norm=layer_norm, rms_norm=rms_norm, gelu=gelu,
+                        gelu_tanh=gelu_tanh, silu=silu, attention=attention,
+                        cross_entropy=cross_entropy)
+
+TORCH = SimpleNamespace(
+    layer_norm=lambda x, w, b, eps: F.layer_norm(x, x.shape[-1:], w, b, eps),
+    rms_norm=lambda x, w, eps: F.rms_norm(x, x.shape[-1:], w, eps),
+    gelu=F.gelu, gelu_tanh=lambda x: F.gelu(x, approximate="tanh"), silu=F.silu,
+    attention=lambda q, k, v: F.scaled_dot_product_attention(
+        q, k, v, is_causal=True, enable_gqa=q.shape[1] != k.shape[1]),
+    cross_entropy=F.cross_entropy)
+
+
+def rope_frequencies(s):
+    """Su et al. 2021; scaled as in Llama 3.1's model card and code (Meta 2024), or all by
+    one factor (Chen et al. 2023)."""
+    head_dim = s["dim"] // s["heads"]
+    scaled = []
+    for j in range(head_dim // 2):
+        f = s["rope-theta"] ** (-2 * j / head_dim)
+        turns = s.get("rope-original", 0) * f / (2 * math.pi)  # in the original context
+        if s["rope-scaling"] == "linear":
+            f /= s["rope-factor"]
+        elif s["rope-scaling"] == "llama3":
+            kept = (turns - s["rope-low"]) / (s["rope-high"] - s["rope-low"])
+            kept = min(1.0, max(0.0, kept))
+            f *= kept + (1 - kept) / s["rope-factor"]
+        scaled.append(f)
+    return torch.tensor(scaled, dtype=torch.float64)
+
+
+def rotate(x, frequencies):
+    """Channels j and j + half are one complex number, turned by position x frequency:
+    Hugging Face's order of channels."""
+    half = x.shape[-1] // 2
+    angle = torch.arange(x.shape[2])[:, None] * frequencies
+    z = torch.complex(x[..., :half], x[..., half:])
+    z = z * torch.polar(torch.ones_like(angle), angle)
+    return torch.cat([z.real, z.imag], -1)
+
+
+# ---- the models --------------------------------------------------------------------
+
+def linear(p, name, x):
+    y = x @ p[name + ".weight"].T
+    return y + p[name + ".bias"] if name + ".bias" in p else y
+
+
+def norm(p, name, x, s, ops):
+    if s["norm"] == "rms":
+        return ops.rms_norm(x, p[name + ".weight"], s["norm-eps"])
+    return ops.layer_norm(x, p[name + ".weight"], p.get(name + ".bias"), s["norm-eps"])
+
+
+def attend(p, block, x, s, ops):
+    def heads(name):
+        y = linear(p, f"{block}.attention.{name}", x)
+        return y.unflatten(-1, (-1, s["dim"] // s["heads"])).transpose(1, 2)
+
+    q, k, v = heads("wq"), heads("wk"), heads("wv")
+    if s["arch"] == "llama":
+        q, k = rotate(q, rope_frequencies(s)), rotate(k, rope_frequencies(s))
+    y = ops.attention(q, k, v).transpose(1, 2).flatten(2)
+    return linear(p, f"{block}.attention.wo", y)
+
+
+def feed_forward(p, block, x, s, ops):
+    h = linear(p, f"{block}.feed_forward.w1", x)
+    if s["act"] == "swiglu":  # Shazeer 2020
+        h = ops.silu(h) * linear(p, f"{block}.feed_forward.w3", x)
+    else:
+        h = ops.gelu(h) if s["act"] == "gelu" else ops.gelu_tanh(h)
+    return linear(p, f"{block}.feed_forward.w2", h)
+
+
+def loss_of(p, windows, s, ops):
+    x = p["tok_embeddings.weight"][windows[:, :-1]]
+    if s["arch"] == "gpt2":
+        x = x + p["pos_embeddings.weight"]
+    for i in range(s["layers"]):
+        block = f"layers.{i}"
+        x = x + attend(p, block, norm(p, f"{block}.attention_norm", x, s, ops), s, ops)
+        x = x + feed_forward(p, block, norm(p, f"{block}.ffn_norm", x, s, ops), s, ops)
+    table = "output.weight" if s["tie"] == "no" else "tok_embeddings.weight"
+    logits = norm(p, "norm", x, s, ops) @ p[table].T
+    return ops.cross_entropy(logits.flatten(0, 1), windows[:, 1:].flatten())
+
+
+# ---- training ----------------------------------------------------------------------
+
+def lr_of(s, step):
+    """Steps from 0; nanoGPT's schedule: a linear warm-up, then half a cosine."""
+    if step < s["warmup"]:
+        return s["lr"] * (step + 1) / (s["warmup"] + 1)
+    if step > s["decay-steps"]:
+        return s["min-lr"]
+    way = (step - s["warmup"]) / (s["decay-steps"] - s["warmup"])
+    return s["min-lr"] + (s["lr"] - s["min-lr"]) * (1 + math.cos(math.pi * way)) / 2
+
+
+class AdamW:
+    """Loshchilov, Hutter 2019, algorithm 2, after clipping by the norm of all gradients
+    (Pascanu et al. 2013; PyTorch added the 1e-6). Vectors do not decay."""
+
+    def __init__(self, p, s):
+        self.p, self.s, self.t = p, s, 0
+        self.m = {name: torch.zeros_like(x) for name, x in p.items()}
+        self.v = {name: torch.zeros_like(x) for name, x in p.items()}
+
+    def step(self, grads, lr):
+        s = self.s
+        self.t += 1
+        length = math.sqrt(sum((g ** 2).sum().item() for g in grads.values()))
+        shrink = min(1.0, s["clip"] / (length + 1e-6))
+        for name, x in self.p.items():
+            g = grads[name] * shrink
+            m = self.m[name] = s["beta1"] * self.m[name] + (1 - s["beta1"]) * g
+            v = self.v[name] = s["beta2"] * self.v[name] + (1 - s["beta2"]) * g ** 2
+            m_hat, v_hat = m / (1 - s["beta1"] ** self.t), v / (1 - s["beta2"] ** self.t)
+            decay = s["weight-decay"] if x.ndim == 2 else 0
+            with torch.no_grad():
+                x -= lr * (m_hat / (torch.sqrt(v_hat) + s["eps"]) + decay * x)
+        return length
+
+
+class TorchAdamW:
+    def __init__(self, p, s):
+        groups = [{"params": [x for x in p.values() if x.ndim == 2]},
+                  {"params": [x for x in p.values() if x.ndim == 1], "weight_decay": 0}]
+        self.p, self.s = p, s
+        self.adamw = torch.optim.AdamW(groups, betas=(s["beta1"], s["beta2"]),
+                                       eps=s["eps"], weight_decay=s["weight-decay"])
+
+    def step(self, grads, lr):
+        for name, x in self.p.items():
+            x.grad = grads[name].clone()
+        length = torch.nn.utils.clip_grad_norm_(self.p.values(), self.s["clip"])
+        for group in self.adamw.param_groups:
+            group["lr"] = lr
+        self.adamw.step()
+        return length.item()
+
+
+def train(case, ops=PLAIN, optimizer=AdamW):
+    s = spec_of(case)
+    weights, tokens = draw(case)
+    p = {name: torch.tensor(x, dtype=torch.float64, requires_grad=True)
+         for name, x in weights.items()}
+    adamw = optimizer(p, s)
+    out = SimpleNamespace(weights=weights, tokens=tokens, loss=[], grad_norm=[], lr=[])
+    for step in range(s["steps"]):
+        loss = loss_of(p, torch.tensor(tokens[step], dtype=torch.int64), s, ops)
+        grads = dict(zip(p, torch.autograd.grad(loss, list(p.values()))))
+        if step == 0:
+            out.gradients = {name: g.numpy() for name, g in grads.items()}
+        out.loss.append(loss.item())
+        out.lr.append(lr_of(s, step))
+        out.grad_norm.append(adamw.step(grads, out.lr[-1]))
+    return out
+
+
+# ---- output ------------------------------------------------------------------------
+
+def write(case, run, path):
+    with h5py.File(path, "w") as f:
+        f.attrs["created_by"] = np.bytes_(
+            f"make_golden.py, PyTorch {torch.__version__}, NumPy {np.__version__}")
+        f["config"] = np.bytes_(config_of(case))
+        f["tokens"] = run.tokens
+        for name in run.weights:
+            f[f"weights/{name}"] = run.weights[name]
+            f[f"gradients/{name}"] = run.gradients[name]
+        for name in "loss", "grad_norm", "lr":
+            f[name] = np.array(getattr(run, name))
+
+
+def largest_difference(run, other):
+    """Of gradients (norm of the difference over the norm), losses and norms. The gradient
+    of key biases without rotary positions is 0 but for rounding: nothing to compare."""
+    length = np.linalg.norm
+    gradients = max(length(g - other.gradients[name]) / length(g)
+                    for name, g in run.gradients.items() if length(g) > 1e-12)
+    series = [np.max(np.abs(np.divide(getattr(other, name), getattr(run, name)) - 1))
+              for name in ("loss", "grad_norm")]
+    return gradients, *series
+
+
+def main():
+    torch.set_num_threads(1)
+    torch.use_deterministic_algorithms(True)
+    folder = Path(sys.argv[1]) if len(sys.argv) > 1 else Path(__file__).parent
+    print("Largest relative differences between our definitions and PyTorch's own:")
+    for case in CASES:
+        run = train(case)
+        write(case, run, folder / f"{case}.h5")
+        differences = largest_difference(run, train(case, TORCH, TorchAdamW))
+        print("  {:<12} gradients {:.1e}, losses {:.1e}, norms {:.1e}; ".format(
+            case, *differences), end="")
+        print("loss {:.4f} to {:.4f}, norm {:.3f} to {:.3f}".format(
+            run.loss[0], run.loss[-1], max(run.grad_norm), min(run.grad_norm)))
+
+
+if __name__ == "__main__":
+    main()
