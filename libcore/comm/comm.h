@@ -60,6 +60,7 @@ enum comm_type {
 	COMM_F64
 };
 enum comm_op { COMM_SUM, COMM_PROD, COMM_MIN, COMM_MAX };
+enum { N_COMM_TYPES = COMM_F64 + 1, N_COMM_OPS = COMM_MAX + 1 };
 size_t comm_type_bytes(enum comm_type t);
 
 enum coll {
@@ -76,23 +77,38 @@ enum coll {
 	N_COLL
 };
 
+/* Where a collective may find its input and leave its result. */
+enum coll_place { COLL_OUT_OF_PLACE, COLL_IN_PLACE, N_COLL_PLACES };
+
 /*
  * What a collective is: `send_parts` and `recv_parts` tell how many blocks of `count`
  * elements a rank's buffers hold (0: as many as there are ranks). Bus bandwidth is
- * algorithm bandwidth times bus(n), where S counts as nccl-tests counts it
- * (nccl-tests doc/PERFORMANCE.md).
+ * coll_bytes() over the time, times bus(n) (nccl-tests doc/PERFORMANCE.md).
  */
 struct coll_info {
 	const char *name;
 	int send_parts, recv_parts;
 	bool has_root, has_op;
+	bool has_place[N_COLL_PLACES]; /* out of place, in place */
 	double (*bus)(int ranks);
+	const char *bus_text; /* the formula of bus() */
 	const char *help;
 };
 extern const struct coll_info coll_table[N_COLL];
 
+/* Blocks of the larger of a rank's two buffers. */
+int coll_blocks(enum coll what, int ranks);
+/* The bytes of that buffer: what nccl-tests calls size. */
+int64_t coll_bytes(enum coll what, int ranks, int64_t count, enum comm_type t);
+
+/*
+ * In place, `recv` is the only buffer and holds coll_blocks() blocks on every rank. Each
+ * block lies where it has its place in the larger buffer: in an allgather, gather and
+ * scatter, that of rank r is number r, before and after. A reducescatter leaves its result
+ * in block 0, and anything in the others, as MPI does.
+ */
 struct coll_args {
-	const void *send; /* NULL: in place, where MPI has it */
+	const void *send; /* NULL: in place */
 	void *recv;
 	int64_t count; /* elements of one block */
 	enum comm_type type;
