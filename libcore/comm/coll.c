@@ -28,27 +28,42 @@ static double bus_whole(int n)
 	return 1;
 }
 
+/* Places are those that MPI has: MPI_Bcast takes one buffer, MPI_Sendrecv two. */
+/* clang-format off */
 const struct coll_info coll_table[N_COLL] = {
-	[COLL_ALLREDUCE] = {"allreduce", 1, 1, false, true, bus_allreduce,
-		"every rank gets the sum"},
-	[COLL_REDUCE] = {"reduce", 1, 1, true, true, bus_whole, "the root gets the sum"},
-	[COLL_BROADCAST] = {"broadcast", 1, 1, true, false, bus_whole,
+	[COLL_ALLREDUCE] = {"allreduce", 1, 1, false, true, {true, true}, bus_allreduce, "2(n-1)/n",
+		"every rank gets the reduction"},
+	[COLL_REDUCE] = {"reduce", 1, 1, true, true, {true, true}, bus_whole, "1",
+		"the root gets the reduction"},
+	[COLL_BROADCAST] = {"broadcast", 1, 1, true, false, {false, true}, bus_whole, "1",
 		"every rank gets what the root has"},
-	[COLL_ALLGATHER] = {"allgather", 1, 0, false, false, bus_share,
+	[COLL_ALLGATHER] = {"allgather", 1, 0, false, false, {true, true}, bus_share, "(n-1)/n",
 		"every rank gets what all ranks have"},
-	[COLL_REDUCESCATTER] = {"reducescatter", 0, 1, false, true, bus_share,
-		"each rank gets its part of the sum"},
-	[COLL_SCATTER] = {"scatter", 0, 1, true, false, bus_share,
+	[COLL_REDUCESCATTER] = {"reducescatter", 0, 1, false, true, {true, true}, bus_share, "(n-1)/n",
+		"each rank gets its part of the reduction"},
+	[COLL_SCATTER] = {"scatter", 0, 1, true, false, {true, true}, bus_share, "(n-1)/n",
 		"each rank gets its part of what the root has"},
-	[COLL_GATHER] = {"gather", 1, 0, true, false, bus_share,
+	[COLL_GATHER] = {"gather", 1, 0, true, false, {true, true}, bus_share, "(n-1)/n",
 		"the root gets what all ranks have"},
-	[COLL_ALLTOALL] = {"alltoall", 0, 0, false, false, bus_share,
+	[COLL_ALLTOALL] = {"alltoall", 0, 0, false, false, {true, true}, bus_share, "(n-1)/n",
 		"each rank sends a part to every rank"},
-	[COLL_SENDRECV] = {"sendrecv", 1, 1, false, false, bus_whole,
+	[COLL_SENDRECV] = {"sendrecv", 1, 1, false, false, {true, false}, bus_whole, "1",
 		"to the next rank, from the one before"},
-	[COLL_BARRIER] = {"barrier", 0, 0, false, false, bus_whole,
+	[COLL_BARRIER] = {"barrier", 1, 1, false, false, {true, false}, bus_whole, "1",
 		"nobody leaves before all came"},
 };
+/* clang-format on */
+
+int coll_blocks(enum coll what, int ranks)
+{
+	const struct coll_info *i = &coll_table[what];
+	return i->send_parts && i->recv_parts ? 1 : ranks;
+}
+
+int64_t coll_bytes(enum coll what, int ranks, int64_t count, enum comm_type t)
+{
+	return count * coll_blocks(what, ranks) * (int64_t)comm_type_bytes(t);
+}
 
 /* ---- background work, and waiting ------------------------------------------------ */
 

@@ -49,15 +49,64 @@ static MPI_Datatype mpi_type(enum comm_type t)
 	return MPI_DATATYPE_NULL;
 }
 
-static MPI_Op mpi_op(enum comm_op op)
+/* ---- reductions ------------------------------------------------------------------ */
+
+/*
+ * MPICH compares unsigned integers as if they were signed (4.0.2: pmodels/mpich#6083; one
+ * type again in 2025: #7507), so their minimum and maximum are operations of our own.
+ */
+static MPI_Op unsigned_min, unsigned_max;
+
+static void fold_unsigned(
+	const void *from, void *to, int64_t n, MPI_Datatype t, bool largest)
 {
-	static const int order[] = {COMM_SUM, COMM_PROD, COMM_MIN, COMM_MAX};
-	const MPI_Op ops[] = {MPI_SUM, MPI_PROD, MPI_MIN, MPI_MAX};
-	for (size_t i = 0; i < ARRAY_LEN(order); i++)
-		if (order[i] == (int)op)
-			return ops[i];
+	int size;
+	MPI_Type_size(t, &size);
+	if (size == 1) {
+		const uint8_t *x = from;
+		uint8_t *y = to;
+		for (int64_t i = 0; i < n; i++)
+			y[i] = (x[i] > y[i]) == largest ? x[i] : y[i];
+	} else if (size == 4) {
+		const uint32_t *x = from;
+		uint32_t *y = to;
+		for (int64_t i = 0; i < n; i++)
+			y[i] = (x[i] > y[i]) == largest ? x[i] : y[i];
+	} else {
+		const uint64_t *x = from;
+		uint64_t *y = to;
+		for (int64_t i = 0; i < n; i++)
+			y[i] = (x[i] > y[i]) == largest ? x[i] : y[i];
+	}
+}
+
+static void fold_min(void *from, void *to, MPI_Count *n, MPI_Datatype *t)
+{
+	fold_unsigned(from, to, *n, *t, false);
+}
+
+static void fold_max(void *from, void *to, MPI_Count *n, MPI_Datatype *t)
+{
+	fold_unsigned(from, to, *n, *t, true);
+}
+
+static MPI_Op mpi_op(enum comm_op op, enum comm_type t)
+{
+	bool own = t == COMM_U8 || t == COMM_U32 || t == COMM_U64;
+	switch (op) {
+	case COMM_SUM:
+		return MPI_SUM;
+	case COMM_PROD:
+		return MPI_PROD;
+	case COMM_MIN:
+		return own ? unsigned_min : MPI_MIN;
+	case COMM_MAX:
+		return own ? unsigned_max : MPI_MAX;
+	}
 	return MPI_OP_NULL;
 }
+
+/* ---- operations ------------------------------------------------------------------ */
 
 static void request_add(struct comm_req *r, MPI_Request m)
 {
@@ -79,11 +128,18 @@ static int begin_ring(
 	return rc;
 }
 
+/* This rank's block of a gather or scatter in place: the root's stays where it is. */
+static void *own_block(const struct comm *c, const struct coll_args *a)
+{
+	int64_t at = c->rank * a->count * (int64_t)comm_type_bytes(a->type);
+	return c->rank == a->root ? MPI_IN_PLACE : (char *)a->recv + at;
+}
+
 static int begin_one(MPI_Comm m, const struct comm *c, enum coll what,
 	const struct coll_args *a, MPI_Request *q)
 {
 	MPI_Datatype t = mpi_type(a->type);
-	MPI_Op op = mpi_op(a->op);
+	MPI_Op op = mpi_op(a->op, a->type);
 	const void *send = a->send ? a->send : MPI_IN_PLACE;
 	bool at_root = c->rank == a->root;
 	MPI_Count n = a->count;
@@ -100,9 +156,11 @@ static int begin_one(MPI_Comm m, const struct comm *c, enum coll what,
 	case COLL_REDUCESCATTER:
 		return MPI_Ireduce_scatter_block_c(send, a->recv, n, t, op, m, q);
 	case COLL_SCATTER:
-		return MPI_Iscatter_c(a->send, n, t, a->recv, n, t, a->root, m, q);
+		return MPI_Iscatter_c(a->send ? a->send : a->recv, n, t,
+			a->send ? a->recv : own_block(c, a), n, t, a->root, m, q);
 	case COLL_GATHER:
-		return MPI_Igather_c(a->send, n, t, a->recv, n, t, a->root, m, q);
+		return MPI_Igather_c(a->send ? a->send : own_block(c, a), n, t, a->recv,
+			n, t, a->root, m, q);
 	case COLL_ALLTOALL:
 		return MPI_Ialltoall_c(send, n, t, a->recv, n, t, m, q);
 	default:
@@ -200,6 +258,8 @@ static void mpi_close(struct comm *world)
 	free(world->impl);
 	free(world);
 	die_hook = NULL;
+	MPI_Op_free(&unsigned_min);
+	MPI_Op_free(&unsigned_max);
 	MPI_Finalize();
 }
 
@@ -243,6 +303,8 @@ struct comm *comm_open_mpi(void)
 	struct comm *c = wrap(MPI_COMM_WORLD);
 	snprintf(c->name, sizeof(c->name), "world");
 	die_hook = mpi_abort;
+	CHECK(c, MPI_Op_create_c(fold_min, true, &unsigned_min), "an operation", 0);
+	CHECK(c, MPI_Op_create_c(fold_max, true, &unsigned_max), "an operation", 0);
 	return c;
 }
 

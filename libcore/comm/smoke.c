@@ -1,0 +1,242 @@
+/* The smoke test: in about a second, do ranks, hosts and libraries work together? */
+#include "comm/comm.h"
+
+#include <math.h>
+#include <signal.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+enum { WATCH_SECONDS = 30 };
+
+/* ---- the watch ------------------------------------------------------------------- */
+
+static const char *volatile phase = "MPI to start";
+static char watcher[80]; /* who waits */
+
+static void write_text(const char *s)
+{
+	if (write(STDERR_FILENO, s, strlen(s)) < 0)
+		return; /* there is nobody left to tell */
+}
+
+/* Calls only what a signal handler may. */
+static void too_late(int sig)
+{
+	(void)sig;
+	write_text(watcher);
+	write_text(phase);
+	write_text("\n");
+	_exit(EX_FAILED);
+}
+
+void smoke_watch(const char *program)
+{
+	struct sigaction a = {.sa_handler = too_late};
+	snprintf(watcher, sizeof(watcher), "%s: rank %d: gave up waiting for ", program,
+		comm_rank_hint());
+	sigaction(SIGALRM, &a, NULL);
+	alarm(WATCH_SECONDS);
+}
+
+/* ---- what is looked at ----------------------------------------------------------- */
+
+struct peer *peers_meet(struct comm *world, const char *libraries)
+{
+	struct peer mine = {.pid = getpid()};
+	struct peer *all = xcalloc((size_t)world->size, sizeof(*all));
+	struct comm_place place;
+	comm_place(world, &place);
+	snprintf(mine.host, sizeof(mine.host), "%s", place.host);
+	snprintf(mine.libraries, sizeof(mine.libraries), "%s", libraries);
+	comm_allgather(world, &mine, all, sizeof(mine));
+	return all;
+}
+
+/* Rank 0 says it. Returns `good`, which is the same on all ranks. */
+static bool verdict(const struct comm *c, bool good, const char *fmt, ...) PRINTF(3, 4);
+static bool verdict(const struct comm *c, bool good, const char *fmt, ...)
+{
+	va_list ap;
+	if (c->rank)
+		return good;
+	printf("%-4s ", good ? "OK" : "FAIL");
+	va_start(ap, fmt);
+	vprintf(fmt, ap);
+	va_end(ap);
+	putchar('\n');
+	fflush(stdout);
+	return good;
+}
+
+/* A launcher that belongs to another MPI starts n programs that each believe to be alone.
+ * The first of these variables is the nearest launcher's: a job's shell may have others. */
+static bool check_launcher(const struct comm *c)
+{
+	static const char *const vars[] = {
+		"PMI_SIZE", "OMPI_COMM_WORLD_SIZE", "SLURM_STEP_NUM_TASKS"};
+	int64_t n;
+	for (size_t i = 0; i < ARRAY_LEN(vars); i++) {
+		const char *text = getenv(vars[i]);
+		if (!text || parse_int(text, &n))
+			continue;
+		if (n == c->size)
+			break;
+		return verdict(c, false,
+			"ranks: %s says %lld, but MPI sees %d; does mpiexec belong to "
+			"%s?",
+			vars[i], (long long)n, c->size, comm_version());
+	}
+	return verdict(c, true, "ranks: %d", c->size);
+}
+
+/* A host's line stands where its first rank is. */
+static bool check_hosts(const struct comm *c, const struct peer *p)
+{
+	int n_hosts = 0;
+	struct str line = {0};
+	for (int first = 0; first < c->size; first++) {
+		bool seen = false;
+		for (int r = 0; r < first && !seen; r++)
+			seen = !strcmp(p[r].host, p[first].host);
+		if (seen)
+			continue;
+		n_hosts++;
+		str_clear(&line);
+		for (int r = first; r < c->size; r++)
+			if (!strcmp(p[r].host, p[first].host))
+				str_printf(&line, " %d", r);
+		verdict(c, true, "host %s: ranks%s", p[first].host, line.s);
+	}
+	str_free(&line);
+	return verdict(c, true, "hosts: %d", n_hosts);
+}
+
+static bool check_libraries(const struct comm *c, const struct peer *p)
+{
+	bool same = true;
+	for (int r = 1; r < c->size; r++)
+		if (strcmp(p[r].libraries, p->libraries))
+			same = verdict(c, false, "rank %d on %s has %s", r, p[r].host,
+				p[r].libraries);
+	return verdict(c, same, "libraries: %s%s", p->libraries,
+		same ? ", on all ranks" : " on rank 0");
+}
+
+static bool check_collective(struct bench *b, enum coll what)
+{
+	static const int64_t sizes[] = {1, 1000, 100000};
+	const struct coll_info *info = &coll_table[what];
+	struct coll_case c = {.what = what, .type = COMM_F32, .op = COMM_SUM};
+	int last = info->has_root ? b->comm->size - 1 : 0;
+	int64_t wrong = 0;
+	int runs = 0;
+	phase = info->name;
+	for (size_t i = 0; i < ARRAY_LEN(sizes); i++) {
+		for (int p = 0; p < N_COLL_PLACES; p++) {
+			struct bench_result r;
+			if (!info->has_place[p])
+				continue;
+			c.place = (enum coll_place)p;
+			c.root = i % 2 ? last : 0;
+			c.count = bench_count(b, what, c.type, sizes[i]);
+			bench_run(b, &c, &r);
+			wrong += r.wrong;
+			runs++;
+		}
+	}
+	return verdict(b->comm, !wrong, "%s: %d runs, %lld wrong elements", info->name,
+		runs, (long long)wrong);
+}
+
+static bool check_collectives(
+	struct comm *c, const bool wanted[N_COLL], const struct bench_fault *fault)
+{
+	struct bench b = {.iters = 1, .checks = 1, .fault = *fault};
+	struct err e = {0};
+	if (bench_open(&b, c, 1 << 20, &e))
+		return verdict(c, false, "%s", e.msg);
+	bool good = true;
+	for (int i = 0; i < N_COLL; i++)
+		if (wanted[i])
+			good &= check_collective(&b, (enum coll)i);
+	bench_close(&b);
+	return good;
+}
+
+/* ---- round trips ----------------------------------------------------------------- */
+
+/* Trips between pairs of one kind: on the same host, or not. */
+struct trips {
+	double min, max, sum;
+	int n, n_bad, slow[2];
+};
+
+static void trips_add(struct trips *t, double seconds, int a, int b)
+{
+	t->n++;
+	t->n_bad += isnan(seconds);
+	if (isnan(seconds))
+		return;
+	t->sum += seconds;
+	if (t->n == 1 || seconds < t->min)
+		t->min = seconds;
+	if (seconds >= t->max) {
+		t->max = seconds;
+		t->slow[0] = a, t->slow[1] = b;
+	}
+}
+
+/* Rank r leads the pairs (r, r + 1), (r, r + 2), (r, r + 4) ...: that is every pair of
+ * four ranks, every link of a ring, and n log n pairs of many. */
+static bool check_round_trips(struct comm *c, const struct peer *p)
+{
+	enum { MAX_DISTANCES = 31, TRIPS = 50 };
+	double mine[MAX_DISTANCES] = {0};
+	struct trips kinds[2] = {{0}};
+	phase = "a message between two ranks";
+	for (int d = 0; 1 << d < c->size; d++)
+		for (int r = 0; r < c->size; r++) {
+			int other = (r + (1 << d)) % c->size;
+			if (c->rank == r)
+				mine[d] = bench_round_trip(c, r, other, TRIPS);
+			else if (c->rank == other)
+				bench_round_trip(c, r, other, TRIPS);
+		}
+	double *all = xcalloc((size_t)c->size, sizeof(mine));
+	comm_allgather(c, mine, all, sizeof(mine));
+	for (int d = 0; 1 << d < c->size; d++)
+		for (int r = 0; r < c->size; r++) {
+			int other = (r + (1 << d)) % c->size;
+			bool far = strcmp(p[r].host, p[other].host) != 0;
+			trips_add(&kinds[far], all[r * MAX_DISTANCES + d], r, other);
+		}
+	free(all);
+	bool good = true;
+	for (int far = 0; far < 2; far++) {
+		const struct trips *t = &kinds[far];
+		if (t->n)
+			good &= verdict(c, !t->n_bad,
+				"round trip of 8 bytes %s: min %.2f, mean %.2f, max %.2f "
+				"us (ranks %d and %d), %d pairs, %d wrong",
+				far ? "between hosts" : "on a host", 1e6 * t->min,
+				1e6 * t->sum / t->n, 1e6 * t->max, t->slow[0], t->slow[1],
+				t->n, t->n_bad);
+	}
+	return good;
+}
+
+int smoke_run(struct comm *world, const struct peer *peers, const bool wanted[N_COLL],
+	const struct bench_fault *fault)
+{
+	phase = "the other ranks";
+	bool good = check_launcher(world);
+	good &= check_hosts(world, peers);
+	good &= check_libraries(world, peers);
+	good &= check_collectives(world, wanted, fault);
+	good &= check_round_trips(world, peers);
+	alarm(0);
+	verdict(world, good, "%s",
+		good ? "all is well" : "something is wrong: see above");
+	return good ? 0 : EX_FAILED;
+}

@@ -1,0 +1,242 @@
+#!/usr/bin/env bats
+# pt-collbench: results, the check of results, columns, files, the smoke test, usage.
+
+setup() {
+	cd "$BATS_TEST_TMPDIR" || return
+}
+
+quick=(-n 1 -w 0) # for tests that ask for results, not for times
+
+# bench RANKS ARGUMENT...: the table goes to the file `table`, its rows to `rows`.
+# 0 ranks: without mpiexec.
+bench() {
+	local n=$1 rc=0
+	shift
+	if [ "$n" -gt 0 ]; then
+		mpiexec -n "$n" pt-collbench "$@" >table || rc=$?
+	else
+		pt-collbench "$@" >table || rc=$?
+	fi
+	grep -v '^#' table >rows || true
+	return $rc
+}
+
+# There are N rows, each has all its columns, and no element is wrong.
+all_right() {
+	[ "$(wc -l <rows)" -eq "$1" ]
+	awk 'NF != 13 || $9 !~ /^(0|N\/A)$/ || $13 !~ /^(0|N\/A)$/ || $9 $13 == "N/AN/A" {
+		print; bad = 1 } END { exit bad }' rows
+	grep -qx '# Out of bounds values : 0 OK' table
+}
+
+# The collectives that have wrong elements.
+wrong() {
+	awk '/^# [a-z]+: / { name = $2 } !/^#/ && $9 + $13 > 0 { print name }' table |
+		tr -d : | sort -u
+}
+
+# refused CODE WORDS COMMAND...: ends with this code, says one line, and these words.
+refused() {
+	local code=$1 words=$2
+	shift 2
+	run "$@"
+	echo "$output"
+	[ "$status" -eq "$code" ]
+	[ "${#lines[@]}" -eq 1 ]
+	[[ $output == *"$words"* ]]
+}
+
+@test "alone, without mpiexec, allreduce from 8 bytes to 16 MiB" {
+	bench 0
+	all_right 22
+	grep -q '^# allreduce: ' table
+	awk '$8 != "0.00" || $12 != "0.00" { exit 1 }' rows
+}
+
+# Per type and size: 4 operations of 3 collectives, and 6 without; and one barrier. A root
+# more makes 4 + 3 rows more.
+@test "every type, operation and collective, without mpiexec" {
+	bench 0 all -d all -o all -b 8 -e 8000 -f 1000 "${quick[@]}"
+	all_right $((8 * 2 * 18 + 1))
+}
+
+@test "every type, operation, root and collective, 1 rank" {
+	bench 1 all -d all -o all -r all -b 8 -e 8000 -f 1000 "${quick[@]}"
+	all_right $((8 * 2 * 18 + 1))
+}
+
+@test "every type, operation, root and collective, 2 ranks" {
+	bench 2 all -d all -o all -r all -b 8 -e 8000 -f 1000 "${quick[@]}"
+	all_right $((8 * 2 * 25 + 1))
+}
+
+@test "every type, operation and collective, 3 ranks" {
+	bench 3 all -d all -o all -r 2 -b 1000 -e 1000 "${quick[@]}"
+	all_right $((8 * 18 + 1))
+}
+
+@test "every type, operation and collective, 4 ranks" {
+	bench 4 all -d all -o all -r 1 -b 1000 -e 1000 "${quick[@]}"
+	all_right $((8 * 18 + 1))
+}
+
+@test "more ranks than processors: 8" {
+	bench 8 all -b 1000 -e 1000 "${quick[@]}"
+	all_right 10
+}
+
+@test "large buffers, several checks" {
+	bench 2 all -b 4M -e 4M -c 2 "${quick[@]}"
+	all_right 10
+}
+
+@test "a flipped bit in any collective is found, and only there" {
+	for what in allreduce:1:3 reduce:1:0 broadcast:0:1 allgather:1:0 reducescatter:0:2 \
+		scatter:1:1 gather:0:7 alltoall:1:5 sendrecv:0:6 barrier:1:0; do
+		export PT_COLLBENCH_FAULT=$what
+		run bench 2 all -b 32 -e 32 "${quick[@]}"
+		[ "$status" -eq 1 ]
+		[ "$(wrong)" = "${what%%:*}" ]
+		grep -q '^# Out of bounds values : [1-9][0-9]* FAILED' table
+	done
+}
+
+@test "a flipped bit of every type is found" {
+	for type in int8 uint8 int32 uint32 int64 uint64 float double; do
+		export PT_COLLBENCH_FAULT=allreduce:0:0
+		run bench 0 -d $type -b 64 -e 64 "${quick[@]}"
+		[ "$status" -eq 1 ]
+		[ "$(awk '{ print $9, $13 }' rows)" = "1 1" ]
+	done
+}
+
+@test "a flipped bit around a buffer is found" {
+	for element in -1 -128 8 100; do
+		export PT_COLLBENCH_FAULT=allreduce:0:$element
+		run bench 0 -b 32 -e 32 "${quick[@]}"
+		[ "$status" -eq 1 ]
+	done
+	# A rank that gets no result: its buffer must stay as it was.
+	PT_COLLBENCH_FAULT=gather:1:0 run bench 2 gather -b 32 -e 32 "${quick[@]}"
+	[ "$status" -eq 1 ]
+}
+
+@test "a fault that was never made is no pass" {
+	for fault in allreduce:0:1000000 allreduce:5:0 gather:0:0; do
+		PT_COLLBENCH_FAULT=$fault run bench 0 -b 32 -e 32 "${quick[@]}"
+		[ "$status" -eq 64 ]
+	done
+	for fault in allreduce allreduce:0 allreduce:0: nonsense:0:0 all:0:0 allreduce:-1:0; do
+		PT_COLLBENCH_FAULT=$fault refused 64 PT_COLLBENCH_FAULT pt-collbench
+	done
+}
+
+@test "-c 0 does not check, and says so" {
+	bench 0 -c 0 -e 64
+	awk '$9 != "N/A" || $13 != "N/A" { exit 1 }' rows
+	grep -q '^# Out of bounds values : 0 NOT CHECKED' table
+}
+
+@test "columns: sizes" {
+	bench 0 -b 1K -e 3K -i 1K "${quick[@]}"
+	[ "$(awk '{ printf "%s ", $1 }' rows)" = "1024 2048 3072 " ]
+	bench 0 -b 1 -e 256 -f 4 -d double "${quick[@]}"
+	[ "$(awk '{ printf "%s:%s ", $1, $2 }' rows)" = "8:1 16:2 64:8 256:32 " ]
+	# S = count * size * ranks where a buffer has a block for each rank
+	bench 3 all -b 1000 -e 1000 -d int32 "${quick[@]}"
+	[ "$(awk '{ printf "%s:%s ", $1, $2 }' rows)" = "1000:250 1000:250 1000:250 996:83 \
+996:83 996:83 996:83 996:83 1000:250 0:0 " ]
+}
+
+@test "columns: bandwidths follow from time" {
+	bench 3 all -b 3M -e 3M -n 2 -w 0
+	awk -v factors='1.333 1 1 .667 .667 .667 .667 .667 1 1' '
+		function near(a, b) { d = a - b; return d < .02 + .02 * b && -d < .02 + .02 * b }
+		function check(time, alg, bus) {
+			if (time == "N/A") return
+			if (!near(alg, $1 / time / 1000) || !near(bus, alg * f[NR])) {
+				print; bad = 1
+			}
+		}
+		BEGIN { split(factors, f, " ") }
+		{ check($6, $7, $8); check($10, $11, $12) }
+		END { exit bad }' rows
+}
+
+@test "columns: -I, and none for what there is not" {
+	bench 2 reduce broadcast sendrecv barrier -I -b 64 -e 64 -r 1
+	awk 'NF != 21 { exit 1 }' rows
+	[ "$(awk '{ print $3, $4, $5, $6 == "N/A", $14 == "N/A" }' rows)" = "float sum 1 0 0
+float none 1 1 0
+float none -1 0 1
+none none -1 0 1" ]
+	awk 'NR == 1 && !($10 <= $12 && $12 <= $11 && $6 <= $11 && $13 >= 0) { exit 1 }' rows
+}
+
+@test "--out: a sealed file with a dataset for each column" {
+	bench 2 allreduce broadcast barrier -b 8 -e 32 --out bench.h5
+	[ ! -e bench.h5.tmp ]
+	for column in collective size count type redop root \
+		{out_of,in}_place/{time,algbw,busbw,wrong,i_min,i_max,i_p99,i_cv}; do
+		h5ls bench.h5/$column | grep -q 'Dataset {7}'
+	done
+	h5dump -d /size -y -o size bench.h5 >/dev/null
+	[ "$(tr -d ' ,\n' <size)" = 81632816320 ]
+	h5dump -d /in_place/wrong -y -o wrong bench.h5 >/dev/null
+	[ "$(tr -d ' \n' <wrong)" = 0,0,0,0,0,0,-1 ]
+	h5dump -a format bench.h5 | grep -q '"pt-collbench"'
+	h5dump -a ranks bench.h5 | grep -q '(0): 2'
+	h5dump -a collective/names bench.h5 | grep -q '"allreduce reduce broadcast '
+	h5dump -a meta_xxh3 bench.h5 | grep -q '(0): [0-9]'
+}
+
+@test "--out: what cannot be written is said before anything is measured" {
+	refused 74 none/bench.h5 mpiexec -n 2 pt-collbench --out none/bench.h5
+}
+
+@test "--smoke, 1 to 4 ranks" {
+	for n in 1 2 3 4; do
+		mpiexec -n $n pt-collbench --smoke >said
+		[ "$(tail -n 1 said)" = "OK   all is well" ]
+		[ "$(grep -c '^OK ' said)" -eq "$(wc -l <said)" ]
+		grep -q "^OK   ranks: $n$" said
+		for what in allreduce reduce broadcast allgather reducescatter scatter gather \
+			alltoall sendrecv barrier; do
+			grep -q "^OK   $what: [36] runs, 0 wrong elements" said
+		done
+		[ "$(grep -c 'round trip' said)" -eq $((n > 1)) ]
+	done
+	pt-collbench --smoke | grep -q '^OK   all is well'
+}
+
+@test "--smoke finds a wrong result, and another MPI's launcher" {
+	PT_COLLBENCH_FAULT=gather:0:0 run mpiexec -n 2 pt-collbench --smoke
+	[ "$status" -eq 1 ]
+	[[ $output == *"FAIL gather: 6 runs, 6 wrong elements"* ]]
+	[ "${lines[-1]}" = "FAIL something is wrong: see above" ]
+	OMPI_COMM_WORLD_SIZE=4 run pt-collbench --smoke barrier
+	[ "$status" -eq 1 ]
+	[[ ${lines[0]} == "FAIL ranks: OMPI_COMM_WORLD_SIZE says 4, but MPI sees 1"* ]]
+}
+
+@test "bad usage is one message and 64" {
+	refused 64 "did you mean 'allreduce'" mpiexec -n 2 pt-collbench alreduce
+	refused 64 "there is no rank 2 among 2" mpiexec -n 2 pt-collbench -r 2
+	refused 64 "neither a rank nor all" pt-collbench -r -1
+	refused 64 "did you mean 'float'" pt-collbench -d floot
+	refused 64 "op:" pt-collbench -o avg
+	refused 64 "more than maxbytes" pt-collbench -b 2K -e 1K
+	refused 64 "no size" pt-collbench -b 0
+	refused 64 "stepfactor" pt-collbench -f 1
+	refused 64 "iters" pt-collbench -n 0
+	refused 64 "unknown option" pt-collbench --minbyte-s 1
+	refused 64 "--out" pt-collbench --smoke --out bench.h5
+	refused 64 "give a smaller --maxbytes" mpiexec -n 2 pt-collbench -e 1000T
+}
+
+@test "the manual has the options of the table" {
+	man=$BATS_TEST_DIRNAME/../man/pt-collbench.1
+	sed '1,/^\.\\" BEGIN OPTIONS/d; /^\.\\" END OPTIONS/,$d' "$man" >written
+	pt-collbench --generate man | diff - written
+	mandoc -T lint -W warning "$man"
+}
