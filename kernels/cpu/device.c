@@ -14,6 +14,5 @@ void device_cpu(struct device *d, int threads)
 	};
 	*d = (struct device){.k = tables[cpu_isa()]};
 	d->threads = threads > 0 ? threads : cpu_count();
-	omp_set_dynamic(0);
 	omp_set_num_threads(d->threads);
 }
