@@ -19,7 +19,7 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
-enum { MAX_THREADS = 1024, SPINS = 400 };
+enum { MAX_THREADS = 1024, SPINS_LEAST = 200, SPINS_MOST = 4000 };
 enum { LOOP_NEW, LOOP_COMING, LOOP_READY };
 
 struct worker {
@@ -56,15 +56,28 @@ static void futex(atomic_uint *word, int op, unsigned value)
 	syscall(SYS_futex, word, op | FUTEX_PRIVATE_FLAG, value, NULL, NULL, 0);
 }
 
+/* How long to spin before sleeping: longer where it has paid, shorter where it has not. A
+ * thread that is always waited for in vain (its processor has other work) soon is not. */
+static _Thread_local int spins = SPINS_MOST;
+
+static void spins_paid(bool paid)
+{
+	spins += paid ? spins / 8 : -spins / 4;
+	spins = spins < SPINS_LEAST ? SPINS_LEAST : spins > SPINS_MOST ? SPINS_MOST : spins;
+}
+
 /* Until *word is no longer `old`. *asleep tells the other side to call. */
 static unsigned wait_change(atomic_uint *word, unsigned old, atomic_uint *asleep)
 {
-	for (int i = 0; i < SPINS; i++) {
+	for (int i = 0; i < spins; i++) {
 		unsigned now = atomic_load_explicit(word, memory_order_acquire);
-		if (now != old)
+		if (now != old) {
+			spins_paid(true);
 			return now;
+		}
 		pause_a_little();
 	}
+	spins_paid(false);
 	atomic_store(asleep, 1);
 	unsigned now;
 	while ((now = atomic_load(word)) == old)
@@ -121,11 +134,14 @@ static void call_workers(int n)
 static void join_workers(void)
 {
 	unsigned left;
-	for (int i = 0; i < SPINS; i++) {
-		if (!atomic_load_explicit(&pool.running, memory_order_acquire))
+	for (int i = 0; i < spins; i++) {
+		if (!atomic_load_explicit(&pool.running, memory_order_acquire)) {
+			spins_paid(true);
 			return;
+		}
 		pause_a_little();
 	}
+	spins_paid(false);
 	while ((left = atomic_load(&pool.running)))
 		futex(&pool.running, FUTEX_WAIT, left);
 }

@@ -1,0 +1,10 @@
+# fish completion for pt-ckpt; made by pt-ckpt --generate fish
+complete -c pt-ckpt -l optimizer -s a -d 'diff: compare the optimizer\'s moments too.'
+complete -c pt-ckpt -l config -s c -d 'show: print the options of the run instead of the tensors.'
+complete -c pt-ckpt -l force -s f -d 'rm: remove also what latest.h5 or best.h5 points at.'
+complete -c pt-ckpt -l config -r -F -d 'Read options from FILE.'
+complete -c pt-ckpt -l print-config -d 'Print the options in force as a config file, and exit.'
+complete -c pt-ckpt -l quiet -s q -d 'Say only what went wrong.'
+complete -c pt-ckpt -l help -s h -d 'Print this help, and exit.'
+complete -c pt-ckpt -l version -s V -d 'Print the versions of the program and its libraries, and exit.'
+complete -c pt-ckpt -l generate -x -d 'Print what is made from the option table, and exit: man, bash, zsh or fish, and more in some programs.'
