@@ -157,8 +157,8 @@ static inline float exp_f(float x)
 	q = q * r + 1.6666666681614256e-1f;
 	q = q * r + 5.0000000134577273e-1f;
 	float e = q * (r * r) + r + 1.0f;
-	int32_t exponent = (int32_t)((uint32_t)(as_bits(t) - as_bits(magic) + 127) << 23);
-	e = e * as_float(exponent);
+	uint32_t exponent = (uint32_t)as_bits(t) - (uint32_t)as_bits(magic) + 127;
+	e = e * as_float((int32_t)(exponent << 23));
 	e = x < -87.33f ? 0.0f : e;
 	return x > 88.37f ? INFINITY : e;
 }
