@@ -34,6 +34,9 @@ LIB_OBJ = $(LIB_SRC:%.c=$O/%.o) $(foreach i,$(ISAS),$(PER_ISA:%.c=$O/%.$i.o))
 LIB = $O/libpt.a
 BINS = $(PROGRAMS:%=$O/%)
 TESTS = $(patsubst tests/%.c,$O/tests/%,$(wildcard tests/test_*.c tests/ranks_*.c))
+# What tests share; a test links what it uses of it.
+TEST_OBJ = $(patsubst %.c,$O/%.o,$(filter-out tests/test_% tests/ranks_%,$(wildcard tests/*.c)))
+TEST_LIB = $O/tests/libtest.a
 
 all: $(BINS)
 
@@ -42,6 +45,8 @@ $(BINS): $O/%: $O/cmd/%.o $(LIB)
 	@$(CC) $(CFLAGS) $(LDFLAGS) -o $@ $^ $(LDLIBS)
 
 $(LIB): $(LIB_OBJ)
+$(TEST_LIB): $(TEST_OBJ)
+$(LIB) $(TEST_LIB):
 	@echo "  AR    $@"
 	@rm -f $@ && ar rcs $@ $^
 
@@ -58,7 +63,7 @@ $O/%.$1.o: %.c $O/flags
 endef
 $(foreach i,$(ISAS),$(eval $(call isa_rule,$i)))
 
-$(TESTS): $O/tests/%: $O/tests/%.o $O/tests/support.o $(LIB)
+$(TESTS): $O/tests/%: $O/tests/%.o $(TEST_LIB) $(LIB)
 	@echo "  LD    $@"
 	@$(CC) $(CFLAGS) $(LDFLAGS) -o $@ $^ -lcmocka $(LDLIBS)
 
@@ -68,7 +73,7 @@ $O/flags: FORCE
 	@echo '$(CC) $(CPPFLAGS) $(CFLAGS) $(LDFLAGS)' | cmp -s - $@ || \
 	  echo '$(CC) $(CPPFLAGS) $(CFLAGS) $(LDFLAGS)' >$@
 
--include $(LIB_OBJ:.o=.d) $(patsubst %,$O/cmd/%.d,$(PROGRAMS)) $(TESTS:=.d)
+-include $(LIB_OBJ:.o=.d) $(patsubst %,$O/cmd/%.d,$(PROGRAMS)) $(TESTS:=.d) $(TEST_OBJ:.o=.d)
 
 tests: all $(TESTS)
 

@@ -51,8 +51,13 @@ struct device {
 enum norm_kind { NORM_LAYER, NORM_RMS };
 enum act_kind { ACT_GELU_TANH, ACT_GELU, ACT_SWIGLU };
 
-/* One use of dropout. The mask at (sample, position, channel) is a function of these and
- * the key alone; rows are [sequence][position]. */
+/*
+ * One use of dropout. The mask at (sample, position, channel) is a function of these and
+ * the key alone; rows are [sequence][position]. An element is dropped where a uniform
+ * number is below p: word i % 4 of Philox at (head << 20 | i / 4, position, sample, step),
+ * i being the channel and head 0; of attention, i is the key's position, position the
+ * query's, and head counts those of the whole model.
+ */
 struct dropout {
 	struct philox_key key;
 	float p; /* probability of dropping; 0: off */

@@ -89,12 +89,12 @@ static void plan_linear_row(
 }
 #pragma GCC diagnostic pop
 
-/* Scores that a causal mask leaves, between two chunks of one or two runs. */
+/* Scores that a causal mask leaves, between two chunks: of two runs each, which may touch,
+ * or of one, where the length is odd. */
 static double visible(const struct attn *a)
 {
 	double n = 0;
-	bool one_run = a->q_first[1] == a->q_first[0] + a->q_rows / 2;
-	int runs = one_run ? 1 : 2;
+	int runs = a->q_rows % 2 ? 1 : 2;
 	for (int i = 0; i < runs; i++) {
 		for (int j = 0; j < runs; j++) {
 			double len = (double)a->q_rows / runs;

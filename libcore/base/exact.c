@@ -28,7 +28,7 @@ void exact_add(struct exact *x, double v)
 		mantissa >>= -at;
 		at = 0;
 	}
-	int128 wide = (int128)mantissa << at % DIGIT;
+	int128 wide = (int128)mantissa * ((int128)1 << at % DIGIT);
 	int limb = at / DIGIT;
 	bool negative = wide < 0;
 	uint128 u = negative ? -(uint128)wide : (uint128)wide;

@@ -56,8 +56,13 @@ static void man(const struct program *p, FILE *f)
 		man_text(f, t->help);
 		if (on)
 			fputs("On by default.\n", f);
-		else if (t->def && *t->def && t->type != OPT_FLAG)
-			fprintf(f, "The default is\n.Cm %s .\n", t->def);
+		opt_default(t, &arg);
+		if (!arg.len)
+			continue;
+		fputs("The default is\n.Cm ", f);
+		for (const char *c = arg.s; *c; c++)
+			fputs(*c == '\\' ? "\\e" : (char[]){*c, '\0'}, f);
+		fputs(" .\n", f);
 	}
 	fputs(".El\n", f);
 	str_free(&arg);

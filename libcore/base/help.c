@@ -34,6 +34,18 @@ void opt_arg(const struct opt *t, struct str *out)
 		str_puts(out, t->arg);
 }
 
+void opt_default(const struct opt *t, struct str *out)
+{
+	str_clear(out);
+	str_add(out, "", 0);
+	for (const char *p = t->def; p && *p && t->type != OPT_FLAG; p++) {
+		if (*p == '\n')
+			str_puts(out, "\\n");
+		else
+			str_putc(out, *p);
+	}
+}
+
 void opt_print_help(const struct program *p)
 {
 	struct str arg = {0}, line = {0}, text = {0};
@@ -57,8 +69,9 @@ void opt_print_help(const struct program *p)
 			arg.len ? " " : "", arg.s);
 		str_clear(&text);
 		str_puts(&text, t->help);
-		if (t->def && t->type != OPT_FLAG && *t->def)
-			str_printf(&text, " [%s]", t->def);
+		opt_default(t, &arg);
+		if (arg.len)
+			str_printf(&text, " [%s]", arg.s);
 		if (line.len < 27)
 			printf("%-28s", line.s);
 		else

@@ -1,0 +1,60 @@
+/*
+ * What the tests of kernels share: the device they run on, numbers in its memory, and the
+ * comparison of what it computed with what float64 says.
+ */
+#ifndef TESTS_DEVICE_H
+#define TESTS_DEVICE_H
+
+#include "support.h"
+#include "kernels/kernels.h"
+
+/* The device under test; opened once. */
+struct device *test_device(void);
+/* Opens it again: with this instruction set, NULL for the one that the program was started
+ * with, and this many threads, 0 for all. */
+void test_device_reopen(const char *isa, int threads);
+/* True, and said in TAP, when this machine lacks what $PT_ISA asks for. */
+bool test_device_missing(void);
+
+/* Memory of the device, until the test ends. Floats begin as NaN and stand between fences:
+ * what a kernel reads and should not spoils its result, what it writes and should not is
+ * found at the end. */
+float *floats(int64_t n);
+int32_t *ints(int64_t n);   /* zeros */
+double *doubles(int64_t n); /* zeros */
+struct mat mat_blank(int64_t rows, int64_t cols);
+
+/* Random numbers: the same ones each time a test runs, others at each call. */
+int64_t pick(int64_t low, int64_t high); /* both included */
+void fill_normal(float *x, int64_t n, double scale);
+
+/* The same matrix for the kernel and for the reference. */
+struct twin {
+	struct mat f;
+	double *r;
+};
+
+struct twin twin_random(int64_t rows, int64_t cols, double scale); /* normal */
+struct twin twin_blank(int64_t rows, int64_t cols); /* a result: NaN, and zeros */
+struct twin twin_none(void);
+void twin_sync(struct twin t); /* the reference gets the kernel's numbers */
+
+/* Fails when |x - y| / (|y| + rms(y)) is above the bound anywhere. */
+void check_close(
+	const char *what, const float *x, const double *y, int64_t n, double bound);
+void twin_check(const char *what, struct twin t, double bound);
+void check_bits(const char *what, const float *x, const float *y, int64_t n);
+
+/* Fixtures. A test's state is the device. */
+int device_begin(void **state);
+int device_end(void **state); /* says the worst error of each check */
+int memory_begin(void **state);
+int memory_end(void **state);
+
+#define on_device(f) cmocka_unit_test_setup_teardown(f, memory_begin, memory_end)
+#define run_on_device(tests)   \
+	(test_device_missing() \
+			? 0    \
+			: cmocka_run_group_tests(tests, device_begin, device_end))
+
+#endif

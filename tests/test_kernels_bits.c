@@ -1,0 +1,419 @@
+/*
+ * Every kernel gives the same bits on any number of threads, and those that do not call
+ * OpenBLAS on any instruction set.
+ * isa: sse2 avx2 avx512
+ */
+#include "device.h"
+
+#include <math.h>
+#include <string.h>
+
+/* Every matrix is larger than what one thread takes (PARALLEL_FROM of the CPU), and has
+ * tails. */
+enum { ROWS = 301, COLS = 211, N = ROWS * COLS, VOCAB = 40 };
+enum { BATCH = 3, SEQ = 150, HEADS = 4, KV_HEADS = 2, DIM = 24 };
+
+static int32_t *ids, *pos; /* [ROWS] */
+
+/* The same numbers for the same seed. */
+static struct mat numbers(int64_t rows, int64_t cols, uint64_t seed)
+{
+	struct mat m = mat_blank(rows, cols);
+	test_fill(m.p, rows * cols, seed, 1);
+	return m;
+}
+
+static struct mat nothing(void)
+{
+	return mat(NULL, 0, 0);
+}
+
+static uint64_t hash_of(struct mat m)
+{
+	return hash_bytes(m.p, (size_t)mat_size(m) * sizeof(float), 0);
+}
+
+/* ---- one run of each kernel: the hash of all that it wrote ------------------------------- */
+
+static uint64_t run_embed_fwd(struct device *d)
+{
+	struct mat y = numbers(ROWS, COLS, 1);
+	d->k->embed_fwd(d, y, numbers(VOCAB - 9, COLS, 2), ids, 5, true);
+	return hash_of(y);
+}
+
+static uint64_t run_embed_bwd(struct device *d)
+{
+	struct mat dw = mat_blank(VOCAB - 9, COLS);
+	d->k->embed_bwd(d, dw, numbers(ROWS, COLS, 1), ids, 5);
+	return hash_of(dw);
+}
+
+static uint64_t run_linear_fwd(struct device *d)
+{
+	struct mat y = mat_blank(ROWS, 530);
+	d->k->linear_fwd(
+		d, y, numbers(ROWS, COLS, 1), numbers(530, COLS, 2), numbers(1, 530, 3));
+	return hash_of(y);
+}
+
+static uint64_t run_linear_bwd_x(struct device *d)
+{
+	struct mat dx = numbers(ROWS, COLS, 1);
+	d->k->linear_bwd_x(d, dx, numbers(ROWS, 530, 2), numbers(530, COLS, 3), true);
+	return hash_of(dx);
+}
+
+static uint64_t run_linear_bwd_w(struct device *d)
+{
+	struct mat dw = mat_blank(530, COLS);
+	d->k->linear_bwd_w(d, dw, numbers(ROWS, 530, 1), numbers(ROWS, COLS, 2), false);
+	return hash_of(dw);
+}
+
+static uint64_t run_bias_fwd(struct device *d)
+{
+	struct mat y = numbers(ROWS, COLS, 1);
+	d->k->bias_fwd(d, y, numbers(1, COLS, 2));
+	return hash_of(y);
+}
+
+static uint64_t run_bias_bwd(struct device *d)
+{
+	struct mat db = mat_blank(1, COLS);
+	d->k->bias_bwd(d, db, numbers(ROWS, COLS, 1));
+	return hash_of(db);
+}
+
+static uint64_t run_norm_fwd(struct device *d)
+{
+	uint64_t hash = 0;
+	for (int kind = 0; kind < 2; kind++) {
+		struct mat y = mat_blank(ROWS, COLS), stats = mat_blank(2, ROWS);
+		d->k->norm_fwd(d, kind, y, stats, numbers(ROWS, COLS, 1),
+			numbers(1, COLS, 2), numbers(1, COLS, 3), 1e-5f);
+		hash = hash_mix(hash + hash_of(y)) + hash_of(stats);
+	}
+	return hash;
+}
+
+static uint64_t run_norm_bwd_x(struct device *d)
+{
+	uint64_t hash = 0;
+	for (int kind = 0; kind < 2; kind++) {
+		struct mat dx = numbers(ROWS, COLS, 1);
+		d->k->norm_bwd_x(d, kind, dx, numbers(ROWS, COLS, 2),
+			numbers(ROWS, COLS, 3), numbers(2, ROWS, 4), numbers(1, COLS, 5));
+		hash = hash_mix(hash + hash_of(dx));
+	}
+	return hash;
+}
+
+static uint64_t run_norm_bwd_w(struct device *d)
+{
+	struct mat dgamma = mat_blank(1, COLS), dbeta = mat_blank(1, COLS);
+	d->k->norm_bwd_w(d, NORM_LAYER, dgamma, dbeta, numbers(ROWS, COLS, 1),
+		numbers(ROWS, COLS, 2), numbers(2, ROWS, 3), 3, ROWS - 10);
+	return hash_of(dgamma) ^ hash_of(dbeta);
+}
+
+static uint64_t run_rope(struct device *d)
+{
+	struct mat x = numbers(ROWS, HEADS * DIM, 1);
+	d->k->rope(d, x, DIM, numbers(ROWS, DIM, 2), pos, 1);
+	return hash_of(x);
+}
+
+static struct attn attn_shape(void)
+{
+	return (struct attn){
+		.batch = BATCH,
+		.heads = HEADS,
+		.kv_heads = KV_HEADS,
+		.dim = DIM,
+		.q_rows = SEQ,
+		.k_rows = SEQ,
+		.q_first = {75, 225}, /* the first of two chunks, and itself */
+		.k_first = {75, 225},
+		.scale = 0.3f,
+		.drop = {.key = {{1, 2}}, .p = 0.1f},
+	};
+}
+
+static uint64_t run_attn_fwd(struct device *d)
+{
+	struct attn a = attn_shape();
+	int64_t n = BATCH * SEQ;
+	struct mat o = mat_blank(n, HEADS * DIM), max = mat_blank(n, HEADS),
+		   sum = mat_blank(n, HEADS);
+	d->k->attn_fwd(d, &a, o, max.p, sum.p, numbers(n, HEADS * DIM, 1),
+		numbers(n, KV_HEADS * DIM, 2), numbers(n, KV_HEADS * DIM, 3), true, true);
+	return hash_of(o) ^ hash_of(max);
+}
+
+static uint64_t run_attn_bwd(struct device *d)
+{
+	struct attn a = attn_shape();
+	int64_t n = BATCH * SEQ, q = HEADS * DIM, kv = KV_HEADS * DIM;
+	struct mat dq = numbers(n, q, 1), dk = numbers(n, kv, 2), dv = numbers(n, kv, 3);
+	struct mat delta = mat_blank(n, HEADS), lse = numbers(n, HEADS, 4);
+	d->k->attn_bwd(d, &a, dq, dk, dv, delta.p, numbers(n, q, 5), numbers(n, q, 6),
+		lse.p, numbers(n, q, 7), numbers(n, kv, 8), numbers(n, kv, 9), true);
+	return hash_of(dq) ^ hash_of(dk) ^ hash_of(dv) ^ hash_of(delta);
+}
+
+static uint64_t run_act_fwd(struct device *d)
+{
+	uint64_t hash = 0;
+	for (int kind = 0; kind < 3; kind++) {
+		struct mat y = mat_blank(ROWS, COLS);
+		d->k->act_fwd(d, kind, y, numbers(ROWS, COLS, 1), numbers(ROWS, COLS, 2));
+		hash = hash_mix(hash + hash_of(y));
+	}
+	return hash;
+}
+
+static uint64_t run_act_bwd(struct device *d)
+{
+	uint64_t hash = 0;
+	for (int kind = 0; kind < 3; kind++) {
+		bool gated = kind == ACT_SWIGLU;
+		struct mat da = mat_blank(ROWS, COLS), db = numbers(ROWS, COLS, 1);
+		d->k->act_bwd(d, kind, da, gated ? db : nothing(), numbers(ROWS, COLS, 2),
+			numbers(ROWS, COLS, 3),
+			gated ? numbers(ROWS, COLS, 4) : nothing());
+		hash = hash_mix(hash + hash_of(da)) + hash_of(db);
+	}
+	return hash;
+}
+
+static uint64_t run_add(struct device *d)
+{
+	struct mat y = mat_blank(ROWS, COLS);
+	d->k->add(d, y, numbers(ROWS, COLS, 1), numbers(ROWS, COLS, 2));
+	return hash_of(y);
+}
+
+static uint64_t run_dropout(struct device *d)
+{
+	struct dropout o = {.key = {{5, 6}}, .p = 0.2f, .pos = pos, .seq_rows = 43};
+	struct mat y = mat_blank(ROWS, COLS);
+	o.first_col = 3;
+	d->k->dropout(d, y, numbers(ROWS, COLS, 1), &o);
+	return hash_of(y);
+}
+
+static uint64_t run_xent_stats(struct device *d)
+{
+	struct mat max = mat_blank(1, ROWS), sum = mat_blank(1, ROWS),
+		   target = mat_blank(1, ROWS);
+	d->k->xent_stats(
+		d, max.p, sum.p, target.p, numbers(ROWS, COLS, 1), ids, 0, COLS - 5);
+	return hash_of(max) ^ hash_of(sum) ^ hash_of(target);
+}
+
+static uint64_t run_xent_join(struct device *d)
+{
+	enum { LONG = 40000 };
+	struct mat lse = mat_blank(1, LONG), loss = mat_blank(1, LONG),
+		   sum = numbers(3, LONG, 1);
+	for (int64_t i = 0; i < 3 * LONG; i++)
+		((float *)sum.p)[i] = 1 + fabsf(((float *)sum.p)[i]);
+	d->k->xent_join(d, lse.p, loss.p, numbers(3, LONG, 2).p, sum.p,
+		numbers(3, LONG, 3).p, 3, LONG);
+	return hash_of(lse) ^ hash_of(loss);
+}
+
+static uint64_t run_xent_bwd(struct device *d)
+{
+	struct mat x = numbers(ROWS, COLS, 1);
+	d->k->xent_bwd(d, x, numbers(1, ROWS, 2).p, ids, 0, COLS - 5, 0.1f);
+	return hash_of(x);
+}
+
+static uint64_t run_adamw(struct device *d)
+{
+	struct adamw a = {.lr = 0.1f,
+		.beta1 = 0.9f,
+		.beta2 = 0.99f,
+		.eps = 1e-8f,
+		.decay = 0.1f,
+		.grad_scale = 0.7f,
+		.correct1 = 0.3f,
+		.correct2 = 0.03f};
+	struct mat p = numbers(ROWS, COLS, 1), m = numbers(ROWS, COLS, 2),
+		   v = mat_blank(ROWS, COLS);
+	d->k->zero(d, v);
+	d->k->adamw(d, p.p, m.p, v.p, numbers(ROWS, COLS, 3).p, N, &a);
+	return hash_of(p) ^ hash_of(m) ^ hash_of(v);
+}
+
+static uint64_t run_row_sumsq(struct device *d)
+{
+	double *sum = doubles(ROWS);
+	d->k->row_sumsq(d, sum, numbers(ROWS, COLS, 1));
+	return hash_bytes(sum, ROWS * sizeof(double), 0);
+}
+
+static uint64_t run_exact_sum(struct device *d)
+{
+	struct exact x = {0};
+	d->k->exact_sum(d, &x, numbers(ROWS, COLS, 1).p, N);
+	return hash_bytes(&x, sizeof(x), 0);
+}
+
+static uint64_t run_zero(struct device *d)
+{
+	struct mat x = numbers(ROWS, COLS, 1);
+	d->k->zero(d, x);
+	return hash_of(x);
+}
+
+static uint64_t run_copy(struct device *d)
+{
+	struct mat x = mat_blank(ROWS, COLS);
+	d->k->copy(d, x, numbers(ROWS, COLS, 1));
+	return hash_of(x);
+}
+
+static uint64_t run_find_bad(struct device *d)
+{
+	struct mat x = numbers(ROWS, COLS, 1);
+	for (int64_t i = N / 3; i < N; i += 100)
+		((float *)x.p)[i] = NAN;
+	return (uint64_t)d->k->find_bad(d, x);
+}
+
+static uint64_t run_hash(struct device *d)
+{
+	return d->k->hash(d, numbers(ROWS, COLS, 1).p, N, 7, 8);
+}
+
+static uint64_t run_linear_row(struct device *d)
+{
+	struct mat y = mat_blank(19, 530);
+	d->k->linear_row(
+		d, y, numbers(19, COLS, 1), numbers(530, COLS, 2), numbers(1, 530, 3));
+	return hash_of(y);
+}
+
+static uint64_t run_attn_row(struct device *d)
+{
+	struct mat o = mat_blank(9, HEADS * DIM);
+	d->k->attn_row(d, o, numbers(9, HEADS * DIM, 1), numbers(SEQ, KV_HEADS * DIM, 2),
+		numbers(SEQ, KV_HEADS * DIM, 3), HEADS, KV_HEADS, DIM, SEQ - 9, 0.3f);
+	return hash_of(o);
+}
+
+/* ---- the comparisons --------------------------------------------------------------------- */
+
+/* Made from the list of kernels: one without a run does not compile. */
+static const struct kernel_run {
+	const char *name;
+	uint64_t (*run)(struct device *);
+} runs[] = {
+#define RUN(name) {#name, run_##name},
+	KERNELS(RUN)
+#undef RUN
+};
+
+static bool calls_blas(const char *name)
+{
+	static const char *const names[] = {
+		"linear_fwd", "linear_bwd_x", "linear_bwd_w", "attn_fwd", "attn_bwd"};
+	for (size_t i = 0; i < ARRAY_LEN(names); i++)
+		if (!strcmp(name, names[i]))
+			return true;
+	return false;
+}
+
+static void rows_begin(void)
+{
+	ids = ints(ROWS);
+	pos = ints(ROWS);
+	for (int i = 0; i < ROWS; i++) {
+		ids[i] = (int32_t)(test_uniform(1, i) * VOCAB);
+		pos[i] = (int32_t)(test_uniform(2, i) * ROWS);
+	}
+}
+
+static void threads(void **state)
+{
+	struct device *d = *state;
+	for (size_t i = 0; i < ARRAY_LEN(runs); i++) {
+		rows_begin();
+		test_device_reopen(NULL, 1);
+		uint64_t alone = runs[i].run(d);
+		for (int n = 2; n <= 3; n++) {
+			test_device_reopen(NULL, n);
+			for (int again = 0; again < 2; again++)
+				if (runs[i].run(d) != alone)
+					fail_msg("%s: other bits on %d threads",
+						runs[i].name, n);
+		}
+		assert_int_equal(memory_end(NULL), 0);
+	}
+	test_device_reopen(NULL, 0);
+}
+
+static void instruction_sets(void **state)
+{
+	struct device *d = *state;
+	rows_begin();
+	for (size_t i = 0; i < ARRAY_LEN(runs); i++) {
+		if (calls_blas(runs[i].name))
+			continue;
+		test_device_reopen("sse2", 0);
+		uint64_t sse2 = runs[i].run(d);
+		test_device_reopen(NULL, 0);
+		if (runs[i].run(d) != sse2)
+			fail_msg("%s: other bits than with sse2", runs[i].name);
+	}
+}
+
+/* e^x as the gradient of cross-entropy has it, and the activations, of floats of all sizes. */
+static uint64_t run_functions(struct device *d)
+{
+	enum { STEP = 4099, WIDE = 1024 };
+	int64_t rows = (UINT32_MAX / STEP) / WIDE;
+	struct mat x = mat_blank(rows, WIDE), one = mat_blank(rows, WIDE),
+		   y = mat_blank(rows, WIDE);
+	struct mat lse = mat_blank(1, rows);
+	int32_t *none = ints(rows);
+	for (int64_t i = 0; i < rows * WIDE; i++) {
+		uint32_t bits = (uint32_t)i * STEP;
+		float *to = (float *)x.p + i;
+		memcpy(to, &bits, sizeof(bits));
+		*to = isfinite(*to) ? *to : 0;
+		((float *)one.p)[i] = 1;
+	}
+	for (int64_t i = 0; i < rows; i++)
+		none[i] = -1;
+	d->k->zero(d, lse);
+	uint64_t hash = 0;
+	for (int kind = 0; kind < 3; kind++) {
+		d->k->act_fwd(d, kind, y, x, one);
+		hash = hash_mix(hash + hash_of(y));
+	}
+	d->k->xent_bwd(d, x, lse.p, none, 0, WIDE, 1);
+	return hash_mix(hash + hash_of(x));
+}
+
+static void functions(void **state)
+{
+	struct device *d = *state;
+	test_device_reopen("sse2", 0);
+	uint64_t sse2 = run_functions(d);
+	test_device_reopen(NULL, 0);
+	assert_true(run_functions(d) == sse2);
+}
+
+int main(void)
+{
+	const struct CMUnitTest tests[] = {
+		on_device(threads),
+		on_device(instruction_sets),
+		on_device(functions),
+	};
+	return run_on_device(tests);
+}

@@ -1,0 +1,209 @@
+/*
+ * Kernels on parameters, gradients and optimizer state.
+ * isa: sse2 avx2 avx512
+ */
+#include "device.h"
+#include "kernels_ref.h"
+
+#include <math.h>
+#include <string.h>
+
+enum { LARGE = 40000 }; /* enough for threads */
+
+/* ---- AdamW ------------------------------------------------------------------------------- */
+
+static void check_adamw(struct device *d, int64_t n, struct adamw o)
+{
+	struct twin p = twin_random(1, n, 1), m = twin_blank(1, n), v = twin_blank(1, n);
+	d->k->zero(d, m.f);
+	d->k->zero(d, v.f);
+	for (int step = 1; step <= 10; step++) {
+		struct twin g = twin_random(1, n, 0.1);
+		o.correct1 = (float)(1 - pow((double)o.beta1, step));
+		o.correct2 = (float)(1 - pow((double)o.beta2, step));
+		d->k->adamw(d, p.f.p, m.f.p, v.f.p, g.f.p, n, &o);
+		ref_adamw(p.r, m.r, v.r, g.r, n, &o, step);
+	}
+	twin_check("adamw, m", m, 1e-6);
+	twin_check("adamw, v", v, 1e-6);
+	twin_check("adamw, p", p, 1e-6);
+}
+
+static void adamw(void **state)
+{
+	static const struct adamw some[] = {
+		{.lr = 1e-2f,
+			.beta1 = 0.9f,
+			.beta2 = 0.999f,
+			.eps = 1e-8f,
+			.decay = 0,
+			.grad_scale = 1},
+		{.lr = 1e-2f,
+			.beta1 = 0.9f,
+			.beta2 = 0.95f,
+			.eps = 1e-8f,
+			.decay = 0.1f,
+			.grad_scale = 1},
+		{.lr = 3e-2f,
+			.beta1 = 0.8f,
+			.beta2 = 0.99f,
+			.eps = 1e-2f,
+			.decay = 0.5f,
+			.grad_scale = 0.037f},
+	};
+	static const int64_t sizes[] = {5, 15, 16, 1003, LARGE + 7};
+	for (size_t i = 0; i < ARRAY_LEN(some); i++)
+		for (size_t j = 0; j < ARRAY_LEN(sizes); j++)
+			check_adamw(*state, sizes[j], some[i]);
+}
+
+/* ---- sums -------------------------------------------------------------------------------- */
+
+static void row_sumsq(void **state)
+{
+	struct device *d = *state;
+	for (int i = 0; i < 10; i++) {
+		int64_t rows = pick(1, 60), cols = pick(1, 700);
+		struct mat x = mat_blank(rows, cols);
+		double *sum = doubles(rows);
+		fill_normal(
+			x.p, rows * cols, i < 5 ? 1 : 1e25); /* beyond what float holds */
+		d->k->row_sumsq(d, sum, x);
+		for (int64_t r = 0; r < rows; r++) {
+			long double want = 0;
+			for (int64_t j = 0; j < cols; j++) {
+				long double v = ((const float *)x.p)[r * cols + j];
+				want += v * v;
+			}
+			assert_near(sum[r], (double)want, 1e-14 * (double)want);
+		}
+	}
+}
+
+/* Multiples of 2^-20 below 2^20 sum in an integer. */
+static void exact_sum(void **state)
+{
+	struct device *d = *state;
+	float *x = floats(LARGE);
+	struct exact sum = {0};
+	int64_t want = 0;
+	for (int64_t i = 0; i < LARGE; i++) {
+		int64_t v = pick(-(1 << 23), 1 << 23);
+		x[i] = (float)ldexp((double)v, -(int)(i % 20));
+		want += v * ((int64_t)1 << (20 - i % 20));
+	}
+	d->k->exact_sum(d, &sum, x, 1000);
+	d->k->exact_sum(d, &sum, x + 1000, LARGE - 1000);
+	assert_true(exact_round(&sum) == ldexp((double)want, -20));
+	x[5] = INFINITY;
+	d->k->exact_sum(d, &sum, x, 10);
+	assert_true(exact_round(&sum) == (double)INFINITY);
+}
+
+/* ---- zero, copy, find_bad ---------------------------------------------------------------- */
+
+static void zero_and_copy(void **state)
+{
+	static const int64_t cols[] = {1, 17, 1 << 14, (1 << 14) + 1, LARGE};
+	struct device *d = *state;
+	for (size_t i = 0; i < ARRAY_LEN(cols); i++) {
+		struct mat x = twin_random(3, cols[i], 1).f, y = mat_blank(3, cols[i]);
+		d->k->copy(d, y, x);
+		check_bits("copy", y.p, x.p, mat_size(x));
+		d->k->zero(d, y);
+		for (int64_t j = 0; j < mat_size(y); j++)
+			assert_true(((float *)y.p)[j] == 0);
+	}
+}
+
+static void find_bad(void **state)
+{
+	static const float bad[] = {NAN, -NAN, INFINITY, -INFINITY};
+	static const int64_t at[] = {0, 1, 16, 77, LARGE - 1};
+	struct device *d = *state;
+	struct mat x = twin_random(1, LARGE, 1).f;
+	float *p = x.p;
+	p[3] = 3.4e38f;
+	assert_int_equal(d->k->find_bad(d, x), -1);
+	for (size_t i = ARRAY_LEN(at); i-- > 0;) { /* the first of ever more */
+		p[at[i]] = bad[i % ARRAY_LEN(bad)];
+		assert_int_equal(d->k->find_bad(d, x), at[i]);
+	}
+	for (size_t i = 0; i < ARRAY_LEN(bad); i++) {
+		p[0] = bad[i];
+		assert_int_equal(d->k->find_bad(d, x), 0);
+	}
+}
+
+/* ---- hash -------------------------------------------------------------------------------- */
+
+static void hash_is_additive(void **state)
+{
+	static const int64_t cuts[] = {0, 1, 2, 19, 1000, 20011, LARGE - 1, LARGE};
+	const int64_t first = (int64_t)1 << 40;
+	struct device *d = *state;
+	const float *x = twin_random(1, LARGE, 1).f.p;
+	uint64_t whole = d->k->hash(d, x, LARGE, 42, first), parts = 0;
+	for (size_t i = 0; i + 1 < ARRAY_LEN(cuts); i++)
+		parts += d->k->hash(
+			d, x + cuts[i], cuts[i + 1] - cuts[i], 42, first + cuts[i]);
+	assert_true(whole == parts);
+	assert_true(d->k->hash(d, x, 0, 42, first) == 0);
+}
+
+/* One bit of one element, its place, the first index, the key: each changes the hash. */
+static void hash_is_sensitive(void **state)
+{
+	enum { N = 1000 };
+	struct device *d = *state;
+	float *x = twin_random(1, N, 1).f.p;
+	uint64_t before = d->k->hash(d, x, N, 1, 0);
+	for (int64_t i = 0; i < N; i += 37) {
+		for (int bit = 0; bit < 32; bit++) {
+			uint32_t bits, kept;
+			memcpy(&kept, x + i, sizeof(kept));
+			bits = kept ^ (uint32_t)1 << bit;
+			memcpy(x + i, &bits, sizeof(bits));
+			assert_true(d->k->hash(d, x, N, 1, 0) != before);
+			memcpy(x + i, &kept, sizeof(kept));
+		}
+		float swap = x[i];
+		x[i] = x[(i + 1) % N];
+		x[(i + 1) % N] = swap;
+		assert_true(d->k->hash(d, x, N, 1, 0) != before);
+		x[(i + 1) % N] = x[i];
+		x[i] = swap;
+	}
+	assert_true(d->k->hash(d, x, N, 1, 0) == before);
+	assert_true(d->k->hash(d, x, N, 1, 1) != before);
+	assert_true(d->k->hash(d, x, N, 2, 0) != before);
+	x[7] = 0;
+	before = d->k->hash(d, x, N, 1, 0);
+	x[7] = -0.0f;
+	assert_true(d->k->hash(d, x, N, 1, 0) != before);
+}
+
+/* Hashes are kept in files and compared between devices: they must not change. */
+static void hash_is_known(void **state)
+{
+	struct device *d = *state;
+	float *x = floats(4);
+	for (int i = 0; i < 4; i++)
+		x[i] = (float)i - 1.5f;
+	assert_true(d->k->hash(d, x, 4, 3, 5) == 0x85565ea729ae943u);
+}
+
+int main(void)
+{
+	const struct CMUnitTest tests[] = {
+		on_device(adamw),
+		on_device(row_sumsq),
+		on_device(exact_sum),
+		on_device(zero_and_copy),
+		on_device(find_bad),
+		on_device(hash_is_additive),
+		on_device(hash_is_sensitive),
+		on_device(hash_is_known),
+	};
+	return run_on_device(tests);
+}
