@@ -1,5 +1,5 @@
 # pt: small programs that train language models in parallel, and prove the parallel run
-# right. `make` builds, `make check` tests, `make demo` shows; `make help` tells the rest.
+# right. `make help` tells the targets.
 
 PREFIX = /usr/local
 O = build
@@ -12,14 +12,17 @@ FLOORS = base h5 comm data ckpt run parallel model train compare
 
 # ---- flags --------------------------------------------------------------------------
 PKGS = hdf5-serial mpich libxxhash
+PKG_CFLAGS := $(shell pkg-config --cflags $(PKGS) 2>/dev/null)
+PKG_LIBS := $(shell pkg-config --libs $(PKGS) 2>/dev/null)
 WARN = -Wall -Wextra -Wpedantic -Wshadow -Wvla -Wmissing-prototypes -Wstrict-prototypes \
-  -Wconversion -Wno-sign-conversion -Wno-psabi -Wno-missing-field-initializers -Wundef -Wwrite-strings
+  -Wconversion -Wno-sign-conversion -Wno-psabi -Wno-missing-field-initializers -Wundef \
+  -Wwrite-strings
 # OpenMP is compiled but not linked: kernels/cpu/threads.c is its runtime.
-override CPPFLAGS += -fopenmp -D_GNU_SOURCE -Ilibcore -I. $(shell pkg-config --cflags $(PKGS))
+override CPPFLAGS += -fopenmp -D_GNU_SOURCE -Ilibcore -I. $(PKG_CFLAGS)
 # Contraction of a*b+c is pinned, for the sake of equal bits.
 override CFLAGS += -std=c11 -ffp-contract=off -fno-math-errno -fno-trapping-math \
   $(WARN) $(WERROR) $(if $(SANITIZE),-fsanitize=$(SANITIZE) -fno-omit-frame-pointer)
-LDLIBS = -Wl,--as-needed $(shell pkg-config --libs $(PKGS)) -ldl -lpthread -lm
+LDLIBS = -Wl,--as-needed $(PKG_LIBS) -ldl -lpthread -lm
 
 ISAS = sse2 $(if $(filter x86_64,$(shell uname -m)),avx2 avx512)
 ISA_sse2 =
@@ -33,10 +36,10 @@ LIB_SRC = $(wildcard $(FLOORS:%=libcore/%/*.c)) $(wildcard kernels/*.c) $(ONCE)
 LIB_OBJ = $(LIB_SRC:%.c=$O/%.o) $(foreach i,$(ISAS),$(PER_ISA:%.c=$O/%.$i.o))
 LIB = $O/libpt.a
 BINS = $(PROGRAMS:%=$O/%)
-TESTS = $(patsubst tests/%.c,$O/tests/%,$(wildcard tests/test_*.c tests/ranks_*.c))
-# What tests share; a test links what it uses of it.
-TEST_OBJ = $(patsubst %.c,$O/%.o,$(filter-out tests/test_% tests/ranks_%,$(wildcard tests/*.c)))
+TEST_SRC = $(wildcard tests/test_*.c tests/ranks_*.c)
+TESTS = $(TEST_SRC:tests/%.c=$O/tests/%)
 TEST_LIB = $O/tests/libtest.a
+TEST_OBJ = $(patsubst %.c,$O/%.o,$(filter-out $(TEST_SRC),$(wildcard tests/*.c)))
 
 all: $(BINS)
 
@@ -68,19 +71,87 @@ $(TESTS): $O/tests/%: $O/tests/%.o $(TEST_LIB) $(LIB)
 	@$(CC) $(CFLAGS) $(LDFLAGS) -o $@ $^ -lcmocka $(LDLIBS)
 
 # Other flags are another build: everything depends on this file, which changes with them.
+FLAGS = $(CC) $(CPPFLAGS) $(CFLAGS) $(LDFLAGS)
 $O/flags: FORCE
+	@pkg-config --exists $(PKGS) || { echo "missing: $(PKGS); run make deps" >&2; exit 1; }
 	@mkdir -p $O
-	@echo '$(CC) $(CPPFLAGS) $(CFLAGS) $(LDFLAGS)' | cmp -s - $@ || \
-	  echo '$(CC) $(CPPFLAGS) $(CFLAGS) $(LDFLAGS)' >$@
+	@echo '$(FLAGS)' | cmp -s - $@ || echo '$(FLAGS)' >$@
 
--include $(LIB_OBJ:.o=.d) $(patsubst %,$O/cmd/%.d,$(PROGRAMS)) $(TESTS:=.d) $(TEST_OBJ:.o=.d)
+-include $(LIB_OBJ:.o=.d) $(PROGRAMS:%=$O/cmd/%.d) $(TEST_OBJ:.o=.d) $(TESTS:=.d)
 
-tests: all $(TESTS)
+# ---- what is done with it -------------------------------------------------------------
+# A target `X` makes sure of the packages, and then is `X-now`, in a make that sees them.
+JOBS = -j$(shell nproc 2>/dev/null || echo 2)
+NEEDS_demo = build demo
+NEEDS_check = build check
+NEEDS_check-long = build check
+NEEDS_san = build check
+NEEDS_lint = build check lint
+demo check check-long san lint:
+	@[ "$(DEPS)" = no ] || share/deps $(NEEDS_$@)
+	@$(MAKE) --no-print-directory $(JOBS) $@-now
 
-check: tests
-	tests/run $O
+deps:
+	@[ "$(DEPS)" = no ] || share/deps build check demo
+
+demo-now: all
+	@PATH="$(abspath $O):$$PATH" share/demo
+
+check-now: all $(TESTS)
+	@tests/run $O
+
+check-long-now: all $(TESTS)
+	@tests/run $O . long
+
+# Leaks are not looked for: MPI and HDF5 keep what they have until the end.
+san-now:
+	@$(MAKE) --no-print-directory O=build-san SANITIZE=address,undefined \
+	  CFLAGS='-O1 -g -fno-sanitize-recover=undefined' build-san-tests
+build-lint-tests: $(TESTS)
+build-san-tests: all $(TESTS)
+	@ASAN_OPTIONS=detect_leaks=0 tests/run $O
+
+lint-now: all
+	@tests/lint $O
+
+generate: all
+	completions/generate $O
+
+# ---- installing -----------------------------------------------------------------------
+BIN = $(DESTDIR)$(PREFIX)/bin
+SHARE = $(DESTDIR)$(PREFIX)/share
+INSTALLED = $(PROGRAMS:%=$(BIN)/%) $(SHARE)/pt \
+  $(foreach m,$(notdir $(wildcard man/*.[1-9])),$(SHARE)/man/man$(patsubst .%,%,$(suffix $m))/$m) \
+  $(PROGRAMS:%=$(SHARE)/bash-completion/completions/%) \
+  $(PROGRAMS:%=$(SHARE)/zsh/site-functions/_%) \
+  $(PROGRAMS:%=$(SHARE)/fish/vendor_completions.d/%.fish)
+
+install: all
+	install -d $(BIN) $(SHARE)/pt $(foreach s,1 5 7,$(SHARE)/man/man$s) \
+	  $(SHARE)/bash-completion/completions $(SHARE)/zsh/site-functions \
+	  $(SHARE)/fish/vendor_completions.d
+	install $(BINS) $(BIN)
+	cp -r share/presets $(SHARE)/pt
+	for s in 1 5 7; do install -m 644 man/*.$$s $(SHARE)/man/man$$s; done
+	for p in $(PROGRAMS); do \
+	  install -m 644 completions/$$p.bash $(SHARE)/bash-completion/completions/$$p; \
+	  install -m 644 completions/_$$p $(SHARE)/zsh/site-functions; \
+	  install -m 644 completions/$$p.fish $(SHARE)/fish/vendor_completions.d; done
+
+uninstall:
+	rm -rf $(INSTALLED)
 
 clean:
-	rm -rf $O
+	rm -rf $O build-san build-lint demo
 
-.PHONY: all tests check clean FORCE
+help:
+	@echo 'all        build the programs into $O/ (the default)'
+	@echo 'demo       the main job, from text to a compared model, command by command'
+	@echo 'check      the tests;  check-long: the long ones too;  san: under sanitizers'
+	@echo 'lint       warnings, format, manual pages, floors, generated files'
+	@echo 'generate   make completions and option lists anew from the option tables'
+	@echo 'install    into PREFIX=$(PREFIX), below DESTDIR;  uninstall removes it'
+	@echo 'deps       install what is missing (Debian); DEPS=no skips that everywhere'
+
+.PHONY: all demo check check-long san lint demo-now check-now check-long-now san-now \
+  build-san-tests build-lint-tests lint-now deps generate install uninstall clean help FORCE

@@ -506,7 +506,7 @@ static int file_end(struct session *s, bool keep, struct err *e)
 {
 	if (s->file) {
 		int rc = keep && write_file(s, e);
-		rc |= h5_close(s->file, rc ? &(struct err){0} : e) != 0;
+		rc = h5_end(s->file, rc, e);
 		if (rc || !keep)
 			durable_abort(&s->out);
 		else

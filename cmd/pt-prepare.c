@@ -115,7 +115,7 @@ static int print_info(const struct strs *files, struct err *e)
 		}
 		shard_info_free(&info);
 		tokenizer_free(&t);
-		if (h5_close(h, rc ? &(struct err){0} : e) || rc)
+		if (h5_end(h, rc, e))
 			return -1;
 	}
 	return 0;

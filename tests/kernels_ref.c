@@ -4,7 +4,7 @@
 #include <math.h>
 #include <stdlib.h>
 
-/* ---- linear ------------------------------------------------------------------------------ */
+/* ---- linear ---------------------------------------------------------------------- */
 
 void ref_linear_fwd(double *y, const double *x, const double *w, const double *bias,
 	int64_t n, int64_t in, int64_t out)
@@ -44,7 +44,7 @@ void ref_bias_bwd(double *db, const double *dy, int64_t n, int64_t out)
 			db[o] += dy[i * out + o];
 }
 
-/* ---- norm -------------------------------------------------------------------------------- */
+/* ---- norm ------------------------------------------------------------------------ */
 
 static void normalize(enum norm_kind kind, double *h, double *rstd, const double *x,
 	int64_t n, double eps)
@@ -103,7 +103,7 @@ void ref_norm_bwd(enum norm_kind kind, double *dx, double *dgamma, double *dbeta
 	free(h);
 }
 
-/* ---- element by element ------------------------------------------------------------------ */
+/* ---- element by element ---------------------------------------------------------- */
 
 void ref_rope(double *x, int64_t rows, int64_t cols, int64_t dim, const double *table,
 	const int32_t *pos, double sign)
@@ -197,7 +197,7 @@ double ref_keep(
 	return uniform < (double)d->p ? 0 : 1 / (1 - (double)d->p);
 }
 
-/* ---- attention --------------------------------------------------------------------------- */
+/* ---- attention ------------------------------------------------------------------- */
 
 /* One query: p[j] = softmax of its scores over keys 0 .. i; returns the log-sum-exp. */
 static double probabilities(
@@ -292,7 +292,7 @@ void ref_attn_bwd(const struct ref_attn *a, double *dq, double *dk, double *dv,
 	free(p);
 }
 
-/* ---- loss and optimizer ------------------------------------------------------------------ */
+/* ---- loss and optimizer ---------------------------------------------------------- */
 
 static double log_sum_exp(const double *x, int64_t n)
 {

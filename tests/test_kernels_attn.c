@@ -71,7 +71,7 @@ static double *to_chunks(const struct seqs *s, const double *whole, int64_t cols
 	return m;
 }
 
-/* ---- the ring ---------------------------------------------------------------------------- */
+/* ---- the ring -------------------------------------------------------------------- */
 
 /* What the kernels compute with, all chunks of it. */
 struct acts {
@@ -153,7 +153,7 @@ static void run_ring(struct device *d, const struct seqs *s, struct acts *t, boo
 	}
 }
 
-/* ---- against the reference --------------------------------------------------------------- */
+/* ---- against the reference ------------------------------------------------------- */
 
 /* lse: the kernels' [chunk][batch][head][row], the reference's [batch][head][position] */
 static void check_lse(const struct seqs *s, const float *max, const double *lse)
@@ -257,7 +257,7 @@ static void large_scores(void **state)
 	}
 }
 
-/* ---- dropout ----------------------------------------------------------------------------- */
+/* ---- dropout --------------------------------------------------------------------- */
 
 /*
  * With queries of zero the probabilities of row i are 1 / (i + 1), and with values that are
@@ -300,7 +300,7 @@ static void dropout_mask(void **state)
 	}
 }
 
-/* ---- decoding ---------------------------------------------------------------------------- */
+/* ---- decoding -------------------------------------------------------------------- */
 
 /* Rows [first, first + n) of a sequence whose keys and values are all there. */
 static void check_rows(

@@ -33,7 +33,7 @@ static uint64_t hash_of(struct mat m)
 	return hash_bytes(m.p, (size_t)mat_size(m) * sizeof(float), 0);
 }
 
-/* ---- one run of each kernel: the hash of all that it wrote ------------------------------- */
+/* ---- one run of each kernel: the hash of all that it wrote ----------------------- */
 
 static uint64_t run_embed_fwd(struct device *d)
 {
@@ -305,7 +305,7 @@ static uint64_t run_attn_row(struct device *d)
 	return hash_of(o);
 }
 
-/* ---- the comparisons --------------------------------------------------------------------- */
+/* ---- the comparisons ------------------------------------------------------------- */
 
 /* Made from the list of kernels: one without a run does not compile. */
 static const struct kernel_run {

@@ -8,7 +8,7 @@
 #include <math.h>
 #include <string.h>
 
-/* ---- linear ------------------------------------------------------------------------------ */
+/* ---- linear ---------------------------------------------------------------------- */
 
 /* Where tails, tiles and single rows are; random shapes come on top. */
 static const struct linear_shape {
@@ -117,7 +117,7 @@ static void bias_bwd_order(void **state)
 	check_bits("bias_bwd", db.p, want.p, COLS);
 }
 
-/* ---- norm -------------------------------------------------------------------------------- */
+/* ---- norm ------------------------------------------------------------------------ */
 
 struct norm_case {
 	enum norm_kind kind;
@@ -185,7 +185,7 @@ static void norm(void **state)
 	check_norm(*state, (struct norm_case){NORM_RMS, 5, 1, false, 0, 5e-6});
 }
 
-/* ---- element by element ------------------------------------------------------------------ */
+/* ---- element by element ---------------------------------------------------------- */
 
 static void act(void **state)
 {
@@ -250,7 +250,7 @@ static void rope(void **state)
 	}
 }
 
-/* ---- embeddings -------------------------------------------------------------------------- */
+/* ---- embeddings ------------------------------------------------------------------ */
 
 /* Three slices of a table, one of which holds each id; a few ids are in none. */
 static void embed(void **state)
@@ -300,7 +300,7 @@ static void embed_bwd_order(void **state)
 	check_bits("embed_bwd", dw.p, want.p, VOCAB * COLS);
 }
 
-/* ---- dropout ----------------------------------------------------------------------------- */
+/* ---- dropout --------------------------------------------------------------------- */
 
 /* Three sequences of rows at positions of a zigzag. */
 static struct dropout dropout_some(int64_t seq_rows, float p)

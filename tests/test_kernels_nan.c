@@ -36,7 +36,7 @@ static struct mat random_mat(int64_t rows, int64_t cols)
 static const int64_t columns[] = {0, 15, 16, 63, 64, 95, 96, 99, 100};
 enum { COLS = 101 };
 
-/* ---- layers ------------------------------------------------------------------------------ */
+/* ---- layers ---------------------------------------------------------------------- */
 
 static void norm(void **state)
 {
@@ -106,7 +106,7 @@ static void linear(void **state)
 	}
 }
 
-/* ---- attention --------------------------------------------------------------------------- */
+/* ---- attention ------------------------------------------------------------------- */
 
 enum { SEQ = 200, DIM = 24 };
 static const int64_t places[] = {0, 1, 127, 128, 130, SEQ - 1};
@@ -196,7 +196,7 @@ static void attention_backward(void **state)
 	}
 }
 
-/* ---- loss, optimizer ---------------------------------------------------------------------- */
+/* ---- loss, optimizer ------------------------------------------------------------- */
 
 static void cross_entropy(void **state)
 {

@@ -73,7 +73,7 @@ static void check_slopes(const char *what, loss_of *loss, struct bench *t, doubl
 	assert_true(worst <= allowed);
 }
 
-/* ---- linear, bias ------------------------------------------------------------------------ */
+/* ---- linear, bias ---------------------------------------------------------------- */
 
 static double linear_loss(struct bench *t)
 {
@@ -94,7 +94,7 @@ static void linear(void **state)
 	free(t);
 }
 
-/* ---- norm -------------------------------------------------------------------------------- */
+/* ---- norm ------------------------------------------------------------------------ */
 
 static const double eps = 1e-3;
 
@@ -123,7 +123,7 @@ static void norm(void **state)
 	}
 }
 
-/* ---- element by element ------------------------------------------------------------------ */
+/* ---- element by element ---------------------------------------------------------- */
 
 static double act_loss(struct bench *t)
 {
@@ -197,7 +197,7 @@ static void dropout(void **state)
 	free(t);
 }
 
-/* ---- attention, loss --------------------------------------------------------------------- */
+/* ---- attention, loss ------------------------------------------------------------- */
 
 static double attn_loss(struct bench *t)
 {

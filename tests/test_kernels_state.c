@@ -10,7 +10,7 @@
 
 enum { LARGE = 40000 }; /* enough for threads */
 
-/* ---- AdamW ------------------------------------------------------------------------------- */
+/* ---- AdamW ----------------------------------------------------------------------- */
 
 static void check_adamw(struct device *d, int64_t n, struct adamw o)
 {
@@ -57,7 +57,7 @@ static void adamw(void **state)
 			check_adamw(*state, sizes[j], some[i]);
 }
 
-/* ---- sums -------------------------------------------------------------------------------- */
+/* ---- sums ------------------------------------------------------------------------ */
 
 static void row_sumsq(void **state)
 {
@@ -100,7 +100,7 @@ static void exact_sum(void **state)
 	assert_true(exact_round(&sum) == (double)INFINITY);
 }
 
-/* ---- zero, copy, find_bad ---------------------------------------------------------------- */
+/* ---- zero, copy, find_bad -------------------------------------------------------- */
 
 static void zero_and_copy(void **state)
 {
@@ -135,7 +135,7 @@ static void find_bad(void **state)
 	}
 }
 
-/* ---- hash -------------------------------------------------------------------------------- */
+/* ---- hash ------------------------------------------------------------------------ */
 
 static void hash_is_additive(void **state)
 {

@@ -18,6 +18,8 @@ enum { ROW_MAJOR = 101, NO_TRANS = 111, TRANS = 112 }; /* of the CBLAS interface
 typedef void cblas_sgemm_fn(int order, int ta, int tb, int m, int n, int k, float alpha,
 	const float *a, int lda, const float *b, int ldb, float beta, float *c, int ldc);
 
+typedef char *get_text_fn(void);
+
 static cblas_sgemm_fn *sgemm;
 static char blas_text[96];
 static pthread_once_t once = PTHREAD_ONCE_INIT;
@@ -48,6 +50,15 @@ int cpu_isa(void)
 	die(EX_USAGE, "PT_ISA: '%s' is none of sse2, avx2, avx512", want);
 }
 
+/* POSIX lets a data pointer become a function pointer; ISO C has no way to say it. */
+static void symbol(void *lib, const char *name, void *fn)
+{
+	void *p = dlsym(lib, name);
+	if (!p)
+		die(EX_FAILED, "libopenblas.so.0 has no %s: not OpenBLAS", name);
+	memcpy(fn, &p, sizeof(p));
+}
+
 static void load(void)
 {
 	static const char *const cores[] = {"Nehalem", "Haswell", "SkylakeX"};
@@ -59,13 +70,10 @@ static void load(void)
 	if (!lib)
 		die(EX_FAILED, "OpenBLAS cannot be opened: %s (Debian: libopenblas0)",
 			dlerror());
-	/* POSIX lets a data pointer become a function pointer; ISO C has no way to say it. */
-	*(void **)&sgemm = dlsym(lib, "cblas_sgemm");
-	char *(*config)(void), *(*core)(void);
-	*(void **)&config = dlsym(lib, "openblas_get_config");
-	*(void **)&core = dlsym(lib, "openblas_get_corename");
-	if (!sgemm || !config || !core)
-		die(EX_FAILED, "libopenblas.so.0 is not OpenBLAS: %s", dlerror());
+	get_text_fn *config, *core;
+	symbol(lib, "cblas_sgemm", &sgemm);
+	symbol(lib, "openblas_get_config", &config);
+	symbol(lib, "openblas_get_corename", &core);
 	const char *text = config();
 	int n = (int)strcspn(text, " "); /* "OpenBLAS 0.3.21 NO_LAPACKE ..." */
 	if (text[n])

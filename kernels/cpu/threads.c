@@ -63,7 +63,9 @@ static _Thread_local int spins = SPINS_MOST;
 static void spins_paid(bool paid)
 {
 	spins += paid ? spins / 8 : -spins / 4;
-	spins = spins < SPINS_LEAST ? SPINS_LEAST : spins > SPINS_MOST ? SPINS_MOST : spins;
+	spins = spins < SPINS_LEAST  ? SPINS_LEAST
+		: spins > SPINS_MOST ? SPINS_MOST
+				     : spins;
 }
 
 /* Until *word is no longer `old`. *asleep tells the other side to call. */
@@ -146,7 +148,7 @@ static void join_workers(void)
 		futex(&pool.running, FUTEX_WAIT, left);
 }
 
-/* ---- what GCC calls ---------------------------------------------------------------- */
+/* ---- what GCC calls -------------------------------------------------------------- */
 
 void GOMP_parallel(void (*fn)(void *), void *data, unsigned num_threads, unsigned flags);
 _Bool GOMP_loop_nonmonotonic_dynamic_start(

@@ -83,7 +83,7 @@ int ckpt_open(struct ckpt **out, const char *path, struct err *e)
 		rc = err_set(e, EX_IOERR, "%s: %s", path, strerror(errno));
 	if (!rc)
 		c->size_bytes = lseek(c->fd, 0, SEEK_END);
-	rc = h5_close(h, rc ? &(struct err){0} : e) || rc ? -1 : 0;
+	rc = h5_end(h, rc, e);
 	if (rc)
 		ckpt_close(c);
 	else

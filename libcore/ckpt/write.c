@@ -65,7 +65,7 @@ static int make_structure(struct job *j, struct err *e)
 	}
 	for (int i = 0; i < j->n && !rc; i++)
 		rc = h5_blocks_place(h, &j->blocks[i], e);
-	return h5_close(h, rc ? &(struct err){0} : e) || rc ? -1 : 0;
+	return h5_end(h, rc, e);
 }
 
 /* The other ranks learn where everything is. */
@@ -138,7 +138,7 @@ static int finish(struct job *j, struct err *e)
 	for (int i = 0; i < j->n && !rc; i++)
 		rc = h5_blocks_finish(h, &j->blocks[i], e);
 	rc = rc || h5_seal(h, e);
-	rc = h5_close(h, rc ? &(struct err){0} : e) || rc;
+	rc = h5_end(h, rc, e);
 	return rc ? -1 : durable_commit(&j->d, e);
 }
 

@@ -91,7 +91,7 @@ void comm_background_end(void (*poll)(void *), void *with)
 		background[i] = background[--n_background];
 		return;
 	}
-	BUG_ON("not in the background");
+	bug(__FILE__, __LINE__, "not in the background");
 }
 
 void comm_poll(void)

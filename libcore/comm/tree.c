@@ -161,7 +161,7 @@ static void finish_piece(struct tree_sum *s)
 {
 	struct comm *c = s->c;
 	int64_t at = piece_begin(c, s->n, c->rank), len = piece_len(c, s->n, c->rank);
-	struct held *held = NULL;
+	struct held *held = xmalloc(sizeof(*held));
 	int n_held = 0;
 	float *from = s->scratch;
 	for (int r = 0; r < c->size; r++) {

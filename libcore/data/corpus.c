@@ -103,7 +103,7 @@ static int open_file(struct corpus *c, struct file *f, struct err *e)
 			f->path, c->files[0].path);
 	}
 	tokenizer_free(&t);
-	return h5_close(h, rc ? &(struct err){0} : e) || rc ? -1 : 0;
+	return h5_end(h, rc, e);
 }
 
 /* Files of one corpus by their number, corpora as they were given. */

@@ -89,7 +89,7 @@ static int make_file(struct shard_writer *w, struct out_file *f, struct err *e)
 	}
 	for (int s = 0; s < N_SPLITS && !rc; s++)
 		rc = h5_blocks_place(h, &f->blocks[s], e);
-	return h5_close(h, rc ? &(struct err){0} : e) || rc ? -1 : 0;
+	return h5_end(h, rc, e);
 }
 
 static int make_files(
@@ -238,7 +238,7 @@ static int finish_file(struct shard_writer *w, struct out_file *f, struct err *e
 	for (int s = 0; s < N_SPLITS && !rc; s++)
 		rc = h5_blocks_finish(h, &f->blocks[s], e);
 	rc = rc || h5_seal(h, e);
-	rc = h5_close(h, rc ? &(struct err){0} : e) || rc;
+	rc = h5_end(h, rc, e);
 	if (rc)
 		return -1;
 	if (w->stdout_fd < 0)

@@ -179,6 +179,13 @@ int h5_close(struct h5 *f, struct err *e)
 	return rc;
 }
 
+int h5_end(struct h5 *f, int rc, struct err *e)
+{
+	struct err later;
+	int closed = h5_close(f, rc ? &later : e);
+	return rc || closed ? -1 : 0;
+}
+
 const char *h5_version(void)
 {
 	static char text[NUM_TEXT];

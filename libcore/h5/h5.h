@@ -28,6 +28,8 @@ int h5_reopen(
 	struct h5 **f, const char *path, struct err *e); /* to add to what is there */
 int h5_create(struct h5 **f, const char *path, struct err *e); /* empties the file */
 int h5_close(struct h5 *f, struct err *e); /* 0 for NULL; what is not written says so */
+/* Closes after work that ended with rc; *e is the first thing that went wrong. 0 or -1. */
+int h5_end(struct h5 *f, int rc, struct err *e);
 const char *h5_version(void);
 /* Copies the stream on `fd` (a pipe) to a temporary file that can be opened and mapped;
  * `path` receives its name. The caller unlinks it when it is open. (HDF5 opens files by

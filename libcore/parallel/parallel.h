@@ -134,8 +134,8 @@ struct store_config {
 	struct tensor *tensors; /* placed */
 	int n_tensors, n_units;
 	int64_t n_floats;
-	int chunks;	      /* virtual, a micro-batch */
-	int64_t n_micro;      /* micro-batches of a step, over all ranks; 0: only parameters */
+	int chunks;	 /* virtual, a micro-batch */
+	int64_t n_micro; /* micro-batches of a step, over all ranks; 0: only parameters */
 	int64_t bucket_bytes; /* gradients are reduced in buckets of at least this */
 };
 

@@ -230,7 +230,7 @@ int run_log_write(const struct run_log *l, const char *path, struct err *e)
 			 h, "/arithmetic", l->arithmetic.s ? l->arithmetic.s : "", e) ||
 		 h5_put_text(h, "/events", l->events.s ? l->events.s : "", e) ||
 		 write_columns(l, h, e) || h5_seal(h, e);
-	return h5_close(h, rc ? &(struct err){0} : e) || rc ? -1 : 0;
+	return h5_end(h, rc, e);
 }
 
 static int read_h5(struct run_log *l, const char *path, struct err *e)
@@ -243,7 +243,7 @@ static int read_h5(struct run_log *l, const char *path, struct err *e)
 		 h5_get_text(h, "/config", &l->config, e) ||
 		 h5_get_text(h, "/arithmetic", &l->arithmetic, e) ||
 		 h5_get_text(h, "/events", &l->events, e) || read_columns(l, h, e);
-	return h5_close(h, rc ? &(struct err){0} : e) || rc ? -1 : 0;
+	return h5_end(h, rc, e);
 }
 
 /* ---- any of them ----------------------------------------------------------------- */
