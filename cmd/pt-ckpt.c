@@ -9,7 +9,7 @@
 #include <unistd.h>
 
 struct opts {
-	bool optimizer, config, force;
+	bool optimizer, options, force;
 };
 
 #define O(field) offsetof(struct opts, field)
@@ -17,7 +17,7 @@ struct opts {
 static const struct opt options[] = {
 	{OPT_GROUP, .name = "Options"},
 	{OPT_FLAG, 'a', "optimizer", NULL, "yes", O(optimizer), "diff: compare the optimizer's moments too."},
-	{OPT_FLAG, 'c', "config", NULL, "no", O(config), "show: print the options of the run instead of the tensors."},
+	{OPT_FLAG, 'o', "options", NULL, "no", O(options), "show: print the options of the run instead of the tensors."},
 	{OPT_FLAG, 'f', "force", NULL, "no", O(force), "rm: remove also what latest.h5 or best.h5 points at."},
 	{OPT_END},
 };
@@ -25,7 +25,7 @@ static const struct opt options[] = {
 
 static const char *const synopsis[] = {
 	"ls [RUN | FOLDER | CHECKPOINT] ...",
-	"show [--config] CHECKPOINT",
+	"show [--options] CHECKPOINT",
 	"verify CHECKPOINT ...",
 	"diff [--no-optimizer] CHECKPOINT CHECKPOINT",
 	"hash CHECKPOINT ...",
@@ -187,7 +187,7 @@ static int show(int n, char **names, const struct opts *o, struct err *e)
 	if (ckpt_open(&c, names[0], e))
 		return -1;
 	int rc = 0;
-	if (o->config) {
+	if (o->options) {
 		fputs(c->config.s, stdout);
 	} else {
 		printf("step = %lld\nsamples = %lld\ntokens = %lld\nloss = %s\nval_loss "

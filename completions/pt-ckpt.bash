@@ -7,7 +7,7 @@ _pt_ckpt()
 	--generate) COMPREPLY=(); return ;;
 	esac
 	if [[ $cur == -* ]]; then
-		COMPREPLY=($(compgen -W '--optimizer --no-optimizer --config --force --config --print-config --quiet --help --version --generate ' -- "$cur"))
+		COMPREPLY=($(compgen -W '--optimizer --no-optimizer --options --force --config --print-config --quiet --help --version --generate ' -- "$cur"))
 		return
 	fi
 	COMPREPLY=($(compgen -f -X '!*.h5' -- "$cur") $(compgen -d -S / -- "$cur"))

@@ -1,6 +1,6 @@
 # fish completion for pt-ckpt; made by pt-ckpt --generate fish
 complete -c pt-ckpt -l optimizer -s a -d 'diff: compare the optimizer\'s moments too.'
-complete -c pt-ckpt -l config -s c -d 'show: print the options of the run instead of the tensors.'
+complete -c pt-ckpt -l options -s o -d 'show: print the options of the run instead of the tensors.'
 complete -c pt-ckpt -l force -s f -d 'rm: remove also what latest.h5 or best.h5 points at.'
 complete -c pt-ckpt -l config -r -F -d 'Read options from FILE.'
 complete -c pt-ckpt -l print-config -d 'Print the options in force as a config file, and exit.'

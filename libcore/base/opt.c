@@ -3,6 +3,7 @@
 #include "base/opt.h"
 
 #include <ctype.h>
+#include <dirent.h>
 #include <getopt.h>
 #include <stdlib.h>
 #include <string.h>
@@ -193,21 +194,13 @@ static int set_from_conf(void *to, const char *key, const char *value, struct er
 	return 0;
 }
 
-static int apply_conf(struct parse *s, const char *text, const char *name, struct err *e)
-{
-	source_begin(s);
-	return conf_parse(text, strlen(text), name, set_from_conf, s, e);
-}
+enum { MAX_CONFIG = 1 << 20 };
 
-static int apply_file(struct parse *s, const char *path, struct err *e)
+static int apply_text(
+	struct parse *s, const struct str *text, const char *name, struct err *e)
 {
-	struct str text = {0};
-	int rc = file_read(path, 1 << 20, &text, e);
 	source_begin(s);
-	if (!rc)
-		rc = conf_parse(text.s, text.len, path, set_from_conf, s, e);
-	str_free(&text);
-	return rc;
+	return conf_parse(text->s, text->len, name, set_from_conf, s, e);
 }
 
 static void defaults(struct parse *s)
@@ -275,21 +268,46 @@ void share_path(struct str *out, const char *below)
 	str_printf(out, "%s/share/%s", exe, below);
 }
 
+static int no_preset(const char *name, struct err *e)
+{
+	struct str folder = {0};
+	struct strs names = {0};
+	share_path(&folder, "presets");
+	DIR *d = opendir(folder.s);
+	for (struct dirent *f; d && (f = readdir(d));) {
+		char *dot = strrchr(f->d_name, '.');
+		if (dot && !strcmp(dot, ".conf")) {
+			*dot = '\0';
+			strs_add(&names, f->d_name);
+		}
+	}
+	if (d)
+		closedir(d);
+	const char *near = nearest(name, (const char *const *)names.v, names.n);
+	err_set(e, EX_USAGE, "there is no preset '%s' in %s%s%s%s", name, folder.s,
+		near ? "; did you mean '" : "", near ? near : "", near ? "'?" : "");
+	str_free(&folder);
+	strs_free(&names);
+	return -1;
+}
+
 static int apply_preset(struct parse *s, const char *name, struct err *e)
 {
-	struct str path = {0}, below = {0};
+	struct str path = {0}, below = {0}, text = {0};
 	if (strchr(name, '/'))
 		return err_set(e, EX_USAGE, "preset: '%s' is a path; use --config", name);
 	str_printf(&below, "presets/%s.conf", name);
 	share_path(&path, below.s);
 	int rc;
 	if (!file_exists(path.s))
-		rc = err_set(e, EX_USAGE, "preset: there is no %s", path.s);
+		rc = no_preset(name, e);
 	else
-		rc = apply_file(s, path.s, e);
+		rc = file_read(path.s, MAX_CONFIG, &text, e) ||
+		     apply_text(s, &text, path.s, e);
+	str_free(&text);
 	str_free(&path);
 	str_free(&below);
-	return rc;
+	return rc ? -1 : 0;
 }
 
 static int note_preset(void *to, const char *key, const char *value, struct err *e)
@@ -298,17 +316,6 @@ static int note_preset(void *to, const char *key, const char *value, struct err 
 	if (!strcmp(key, "preset") && *value)
 		*(char **)to = xstrdup(value);
 	return 0;
-}
-
-/* A config file may itself name the preset that it changes. */
-static int preset_in_file(const char *path, char **preset, struct err *e)
-{
-	struct str text = {0};
-	int rc = file_read(path, 1 << 20, &text, e);
-	if (!rc)
-		rc = conf_parse(text.s, text.len, path, note_preset, preset, e);
-	str_free(&text);
-	return rc;
 }
 
 static int action(struct parse *s, const struct opt *t, const char *arg, struct err *e)
@@ -475,29 +482,31 @@ static int apply_operands(struct parse *s, int argc, char **argv, struct err *e)
 	return n;
 }
 
+/* The sources, in the order in which they are applied; the config file is read once, since
+ * it may be a pipe, and may itself name the preset that it changes. */
 static int parse_all(
 	struct parse *s, int argc, char **argv, const char *base, struct err *e)
 {
 	const char *preset = getenv("PT_PRESET");
-	s->config = getenv("PT_CONFIG");
-	if (apply_cli(s, argc, argv, true, &preset, e))
-		return -1;
 	char *from_config = NULL;
-	if (!preset && s->config && preset_in_file(s->config, &from_config, e))
-		return -1;
+	struct str config = {0};
+	bool negated, has_preset = find(s, "preset", &negated) >= 0;
+	s->config = getenv("PT_CONFIG");
+	int rc = apply_cli(s, argc, argv, true, &preset, e) ||
+		 (s->config && file_read(s->config, MAX_CONFIG, &config, e));
+	if (!rc && !preset && s->config)
+		rc = conf_parse(
+			config.s, config.len, s->config, note_preset, &from_config, e);
 	preset = preset ? preset : from_config;
 	defaults(s);
-	if (base && apply_conf(s, base, "the saved options", e))
-		return -1;
-	bool negated;
-	bool has_preset = find(s, "preset", &negated) >= 0;
-	if (has_preset && preset && apply_preset(s, preset, e))
-		return -1;
-	if (s->config && apply_file(s, s->config, e))
-		return -1;
-	if (apply_env(s, e) || apply_cli(s, argc, argv, false, &preset, e))
-		return -1;
-	return apply_operands(s, argc, argv, e);
+	const struct str saved = {(char *)base, base ? strlen(base) : 0, 0};
+	rc = rc || (base && apply_text(s, &saved, "the saved options", e)) ||
+	     (has_preset && preset && apply_preset(s, preset, e)) ||
+	     (s->config && apply_text(s, &config, s->config, e)) || apply_env(s, e) ||
+	     apply_cli(s, argc, argv, false, &preset, e);
+	free(from_config);
+	str_free(&config);
+	return rc ? -1 : apply_operands(s, argc, argv, e);
 }
 
 static struct parse parse_begin(const struct program *p, void *o)
@@ -526,7 +535,8 @@ int opts_from_text(const struct program *p, void *o, const char *text, bool skip
 	struct parse s = parse_begin(p, o);
 	s.skip_unknown = skip_unknown;
 	defaults(&s);
-	int rc = apply_conf(&s, text, "the saved options", e);
+	const struct str saved = {(char *)text, strlen(text), 0};
+	int rc = apply_text(&s, &saved, "the saved options", e);
 	parse_end(&s);
 	return rc;
 }
