@@ -1,0 +1,67 @@
+# Shared by the bats files: a folder of each test, small data, runs that take a second.
+
+setup() {
+	cd "$BATS_TEST_TMPDIR" || exit 1
+}
+
+# A text with some structure: 40,000 characters.
+make_text() {
+	awk 'BEGIN { srand(1); split("the of and lord shall unto him that in israel", w, " ")
+		for (i = 0; i < 12000; i++)
+			printf "%s%s", w[int(rand() * rand() * 10) + 1], i % 12 == 11 ? ".\n" : " " }' |
+		head -c 40000
+}
+
+make_shard() { # FILE
+	make_text >text.txt
+	pt-prepare -q text.txt -o "${1:-data.h5}"
+}
+
+# A run of a second; further options follow, and win.
+export PT_DATA=data.h5
+TINY=(-q --layers 1 --heads 2 --dim 16 -T 16 -b 8 -m 2 -t 1
+	--eval-every 10 --eval-windows 8 --log-every 1 --warmup 2)
+
+tiny() { # OPTION...
+	pt-train "${TINY[@]}" "$@"
+}
+
+tiny_on() { # RANKS OPTION...
+	local n=$1
+	shift
+	mpiexec -n "$n" pt-train "${TINY[@]}" "$@"
+}
+
+wait_for() { # TEXT FILE: until it is there, for 20 seconds at most
+	for _ in $(seq 400); do
+		grep -q "$1" "$2" 2>/dev/null && return
+		sleep 0.05
+	done
+	echo "no '$1' in $2"
+	return 1
+}
+
+ended() { # PID: its code in $status
+	status=0
+	wait "$1" || status=$?
+}
+
+# Code of a command, with its messages in $output.
+code_of() { # CODE COMMAND...
+	local want=$1
+	shift
+	run "$@"
+	[ "$status" -eq "$want" ] || {
+		echo "code $status, not $want: $*"
+		echo "$output"
+		return 1
+	}
+}
+
+says() { # TEXT: it is in $output
+	[[ $output == *"$1"* ]] || {
+		echo "not said: $1"
+		echo "$output"
+		return 1
+	}
+}

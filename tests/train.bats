@@ -1,0 +1,306 @@
+#!/usr/bin/env bats
+# pt-train: layouts, readers, pipes, resuming, signals, killing, logs.
+load helpers
+
+same() { # RUN RUN: curves and checkpoints
+	pt-compare "$1" "$2" >cmp.txt || {
+		cat cmp.txt
+		return 1
+	}
+	cmp "$1/checkpoints/latest.h5" "$2/checkpoints/latest.h5"
+}
+
+@test "ranks, threads and readers change no bit" {
+	make_shard
+	tiny -n 20 -o one >/dev/null
+	tiny -n 20 -t 2 -o threads >/dev/null
+	same one threads
+	for n in 2 3 4; do
+		tiny_on $n -n 20 -o ranks$n >/dev/null
+		same one ranks$n
+	done
+	for r in 1 2; do
+		tiny_on 3 -n 20 -o readers$r --readers $r >/dev/null
+		same one readers$r
+	done
+}
+
+@test "with nothing but data it trains something sensible" {
+	make_shard
+	pt-train -d data.h5 -n 30 >out 2>err
+	grep -q '^step=1 ' out
+	grep -q '^step=30 .*val_loss=' out
+	[ -e run-001/run.h5 ] && [ -e run-001/checkpoints/step-00000030.h5 ]
+	grep -q 'layers.0 to 3' err
+	grep -q 'tied to tok_embeddings' err
+	# it has learned something
+	awk '{ for (i = 1; i <= NF; i++) if ($i ~ /^loss=/) { v = substr($i, 6); if (!first) first = v } }
+		END { exit !(v < first - 1) }' out
+	pt-train -q -d data.h5 -n 1 --no-ckpt >/dev/null
+	[ -e run-002/journal.txt ]
+	[ ! -e run-002/checkpoints/step-00000001.h5 ]
+}
+
+@test "pipes: pt-prepare | pt-train | tee | pt-compare" {
+	make_shard
+	tiny -n 20 -o control >/dev/null
+	pt-prepare -q - <text.txt | tiny -d - -n 20 -o piped | tee log | pt-compare control/run.h5 - >verdict
+	[ "${PIPESTATUS[*]}" = '0 0 0 0' ]
+	grep -q 'verdict: identical bit for bit' verdict
+	pt-compare log control
+	cmp control/checkpoints/latest.h5 piped/checkpoints/latest.h5
+	# a run.h5 passes a pipe too
+	cat control/run.h5 | pt-compare - log
+}
+
+@test "a FIFO under mpiexec: rank 0 reads for all" {
+	make_shard
+	tiny -n 10 -o control >/dev/null
+	mkfifo fifo
+	pt-prepare -q text.txt >fifo &
+	tiny_on 2 -n 10 -d fifo -o test >/dev/null
+	wait
+	same control test
+}
+
+@test "many shards train as one" {
+	make_shard
+	pt-prepare -q text.txt -o part --shard-size 8000
+	tiny -n 20 -o one >/dev/null
+	tiny -n 20 -o many -d part-00003.h5 $(ls part-*.h5 | grep -v 00003) >/dev/null
+	pt-compare one many | grep -q 'identical bit for bit'
+}
+
+@test "--data-per-rank gives each rank its own files" {
+	make_shard
+	code_of 64 tiny_on 3 --data-per-rank
+	says 'data-per-rank: 1 files for 3 ranks'
+	rev text.txt >other.txt
+	pt-prepare -q -t byte text.txt -o a.h5
+	pt-prepare -q -t byte other.txt -o b.h5
+	tiny_on 2 -n 10 -o own --data-per-rank -d a.h5 -d b.h5 >/dev/null
+	[ -e own/checkpoints/step-00000010.h5 ]
+}
+
+@test "resuming continues the curve, with any number of ranks" {
+	make_shard
+	tiny -n 40 -o whole >/dev/null
+	for from in 10 30; do
+		for ranks in 1 2 3; do
+			rm -rf again
+			mkdir -p again/checkpoints
+			tiny -n $from --decay-steps 40 -o again --overwrite >/dev/null
+			mpiexec -n $ranks pt-train -q --resume auto -o again -d data.h5 -n 40 --decay-steps 0 >/dev/null
+			pt-compare whole again
+			cmp whole/checkpoints/latest.h5 again/checkpoints/latest.h5
+		done
+	done
+}
+
+@test "resume auto takes the newest whole checkpoint, and begins anew without one" {
+	make_shard
+	tiny -n 30 -o whole --ckpt-every 5 --keep 0 >/dev/null
+	tiny -n 30 -o run --resume auto --ckpt-every 5 --keep 0 >/dev/null
+	for step in 00000030 00000025; do # damage two
+		printf 'x' | dd of=run/checkpoints/step-$step.h5 bs=1 seek=20000 conv=notrunc status=none
+	done
+	run pt-train --resume auto -o run -d data.h5
+	[ "$status" -eq 0 ]
+	says 'step-00000025.h5'
+	says 'going on from run/checkpoints/step-00000020.h5'
+	pt-compare whole run
+	cmp whole/checkpoints/latest.h5 run/checkpoints/latest.h5
+}
+
+@test "a run that exists is not lost by accident" {
+	make_shard
+	tiny -n 5 -o run >/dev/null
+	code_of 64 tiny -n 5 -o run
+	says '--resume auto goes on with it'
+	tiny -n 6 -o run --overwrite >/dev/null
+	[ ! -e run/checkpoints/step-00000005.h5 ]
+}
+
+@test "SIGUSR1 and SIGTERM: checkpoint, 75, and on to the same end" {
+	make_shard
+	tiny -n 300 --log-every 20 -o whole >/dev/null
+	for signal in USR1 TERM; do
+		rm -rf run
+		pt-train "${TINY[@]}" -n 300 --log-every 20 -o run >/dev/null 3>&- &
+		pid=$!
+		wait_for 'step=20 ' run/journal.txt
+		kill -$signal $pid
+		ended $pid
+		[ "$status" -eq 75 ]
+		mpiexec -n 2 pt-train -q --resume auto -o run >/dev/null
+		pt-compare --common whole run
+		cmp whole/checkpoints/latest.h5 run/checkpoints/latest.h5
+	done
+}
+
+@test "mpiexec hands a signal on, and its code is 75" {
+	make_shard
+	mpiexec -n 2 pt-train "${TINY[@]}" -n 100000 -o run >/dev/null 3>&- &
+	pid=$!
+	wait_for 'step=20 ' run/journal.txt
+	kill -TERM $pid
+	ended $pid
+	[ "$status" -eq 75 ]
+	pt-ckpt verify run/checkpoints/latest.h5
+}
+
+@test "kill -9 at any moment: the log opens, the checkpoint is whole, the curve goes on" {
+	make_shard
+	tiny -n 400 --ckpt-every 7 --keep 0 -o whole >/dev/null
+	for i in 1 2 3 4 5 6; do
+		rm -rf run
+		pt-train "${TINY[@]}" -n 400 --ckpt-every 7 --keep 0 -o run >/dev/null 3>&- &
+		pid=$!
+		sleep "0.$((i * 13 + 12))"
+		kill -9 $pid || true
+		ended $pid
+		if [ -e run/run.h5 ]; then pt-compare --common whole run; fi
+		tiny_on $((i % 3 + 1)) -n 400 --ckpt-every 7 --keep 0 -o run --resume auto >/dev/null
+		pt-compare whole run
+		cmp whole/checkpoints/latest.h5 run/checkpoints/latest.h5
+	done
+}
+
+@test "one rank killed: all end" {
+	make_shard
+	mpiexec -n 3 pt-train "${TINY[@]}" -n 100000 -o run >/dev/null 3>&- &
+	pid=$!
+	wait_for 'step=20 ' run/journal.txt
+	pkill -9 -n pt-train
+	begin=$SECONDS
+	ended $pid
+	[ "$status" -ne 0 ]
+	[ $((SECONDS - begin)) -lt 10 ]
+}
+
+@test "keep the last and the best" {
+	make_shard
+	tiny -n 60 --ckpt-every 5 --keep 2 --eval-every 5 -o run >/dev/null
+	n=$(ls run/checkpoints/step-*.h5 | wc -l)
+	[ "$n" -eq 2 ] || [ "$n" -eq 3 ]
+	[ "$(readlink run/checkpoints/latest.h5)" = step-00000060.h5 ]
+	best=$(readlink run/checkpoints/best.h5)
+	[ -e "run/checkpoints/$best" ]
+	# it is the best of the log
+	least=$(grep -o 'val_loss=[^ ]*' run/journal.txt | cut -d= -f2 | sort -g | head -n 1)
+	pt-ckpt show run/checkpoints/best.h5 | grep -qx "val_loss = $least"
+}
+
+@test "--steps 0, --init-from, --eval-only" {
+	make_shard
+	tiny -n 0 -o seed >/dev/null
+	[ -e seed/checkpoints/step-00000000.h5 ]
+	tiny -n 10 -o fresh >/dev/null
+	tiny -n 10 -o from --init-from seed/checkpoints/latest.h5 >/dev/null
+	pt-compare fresh from
+	pt-ckpt diff fresh/checkpoints/latest.h5 from/checkpoints/latest.h5
+	tiny -n 10 -o other -s 2 --init-from seed/checkpoints/latest.h5 >/dev/null
+	code_of 1 pt-ckpt diff fresh/checkpoints/latest.h5 other/checkpoints/latest.h5
+	tiny --eval-only --resume fresh/checkpoints/latest.h5 >out
+	want=$(grep -o 'val_loss=[^ ]*' fresh/journal.txt | tail -n 1)
+	grep -q "$want" out
+	mpiexec -n 2 pt-train -q -d data.h5 --eval-only --resume fresh/checkpoints/latest.h5 >out2
+	grep -q "$want" out2
+	code_of 65 tiny -n 10 -o bad --dim 32 --init-from seed/checkpoints/latest.h5
+	says 'another model'
+}
+
+@test "--load broadcast: one rank reads the checkpoint" {
+	make_shard
+	tiny -n 20 -o whole >/dev/null
+	tiny -n 10 --decay-steps 20 -o run >/dev/null
+	mpiexec -n 3 pt-train -q --resume auto --load broadcast -o run -d data.h5 -n 20 --decay-steps 0 >/dev/null
+	cmp whole/checkpoints/latest.h5 run/checkpoints/latest.h5
+}
+
+@test "virtual degrees train on one rank; they are arithmetic, ranks are not" {
+	make_shard
+	for a in gpt2 llama; do
+		tiny -n 20 --arch $a --virtual tp=2,cp=2 --dropout 0.1 -o $a >/dev/null
+		tiny_on 3 -n 20 --arch $a --virtual tp=2,cp=2 --dropout 0.1 -o ${a}3 >/dev/null
+		same $a ${a}3
+		tiny -n 20 --arch $a --dropout 0.1 -o ${a}1 >/dev/null
+		code_of 1 pt-compare $a ${a}1
+		says 'different arithmetic'
+		says 'virtual: tp=2,cp=2, tp=1,cp=1'
+		pt-compare --rtol 1e-3 $a ${a}1
+	done
+}
+
+@test "a number that is none stops the run, and says where it came from" {
+	make_shard
+	code_of 1 tiny -n 20 --lr 1e30 --clip 0 -o bad
+	says 'first bad: '
+	says 'samples '
+	[ ! -e bad/checkpoints/step-00000020.h5 ]
+	code_of 1 tiny_on 2 -n 20 --lr 1e30 --clip 0 -o bad2
+	says 'first bad: '
+	grep -q '# event .*stopped: step' bad2/journal.txt
+}
+
+@test "replicas are compared, and are the same" {
+	make_shard
+	tiny_on 3 -n 10 -o run --check-replicas-every 5 >/dev/null
+	[ "$(grep -c 'replicas .* are the same' run/journal.txt)" -eq 2 ]
+}
+
+@test "more ranks than micro-batches is refused by all, with one message" {
+	make_shard
+	code_of 64 mpiexec -n 5 pt-train -d data.h5 -b 8 -m 2 -q
+	says '5 ranks, but a step has only 4 micro-batches'
+	[ "$(grep -c 'ranks, but' <<<"$output")" -eq 1 ]
+}
+
+@test "a file that only one rank misses stops all" {
+	make_shard
+	# rank 1 looks for its data elsewhere
+	code_of 74 timeout 10 mpiexec -n 1 pt-train -q -d data.h5 -b 8 -m 2 : \
+		-n 1 pt-train -q -d nowhere.h5 -b 8 -m 2
+	says 'rank 1: nowhere.h5: No such file'
+}
+
+@test "the plan: dry runs allocate nothing, and are close to what is used" {
+	make_shard
+	pt-train --dry-run -p llama3-405b >out
+	grep -q '^total' out
+	opts='-d data.h5 --dim 512 --heads 8 --layers 8 -T 256 -b 32 -m 16'
+	plan=$(pt-train --dry-run $opts | awk '/^total/ { print $2 }')
+	[ "$plan" -gt 500000000 ]
+	small=$(pt-train -q -d data.h5 --dim 16 --heads 2 --layers 1 -T 16 -n 2 -o s --eval-every 0 --no-ckpt |
+		grep -o 'mem=[0-9]*' | tail -n 1 | cut -d= -f2)
+	big=$(pt-train -q $opts -n 2 -o b --eval-every 0 --no-ckpt | grep -o 'mem=[0-9]*' | tail -n 1 | cut -d= -f2)
+	awk -v plan="$plan" -v used=$((big - small)) 'BEGIN { print plan, used, plan / used
+		exit !(plan / used > 0.95 && plan / used < 1.05) }'
+}
+
+@test "logs: columns, exact floats, one write a line" {
+	make_shard
+	tiny -n 12 --log-every 5 --peak-flops 1e11 -o run >out
+	[ "$(grep -c '^step=' out)" -eq 4 ] # 1, 5, 10, 12
+	for c in tokens loss grad_norm lr dt dtf dtb dtc dtd sps sps_per_gpu tps tps_per_gpu mfu mfu_causal mem; do
+		grep -q "^step=12.* $c=[0-9]" out
+	done
+	tiny -n 2 -o plain | grep -c mfu= | grep -qx 0
+	cmp <(grep '^step=' out) <(grep '^step=' run/journal.txt)
+	h5ls run/run.h5/columns | grep -q '^loss'
+	h5dump -d /columns/step -y run/run.h5 | grep -q '1, 5, 10, 12'
+}
+
+@test "samples while it trains" {
+	make_shard
+	pt-train -d data.h5 --layers 1 --heads 2 --dim 16 -T 16 -n 4 --sample-every 2 --sample-tokens 30 \
+		--eval-every 0 -o run 2>err >/dev/null
+	[ "$(grep -c 'a sample after step' err)" -eq 2 ]
+}
+
+@test "a reader that leaves does not end the training" {
+	make_shard
+	tiny -n 30 -o run 2>err | head -n 2
+	[ -e run/checkpoints/step-00000030.h5 ]
+	grep -q 'going on, the journal has every line' err
+}
