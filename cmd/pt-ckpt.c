@@ -33,11 +33,6 @@ static const char *const synopsis[] = {
 	NULL,
 };
 
-static void versions(struct str *out)
-{
-	str_printf(out, "HDF5 %s\n", h5_version());
-}
-
 static int generate(const char *kind, FILE *f)
 {
 	if (strcmp(kind, "checkpoint"))
@@ -53,7 +48,7 @@ static const struct program program = {
 	.opts = options,
 	.opts_bytes = sizeof(struct opts),
 	.operands = ".h5",
-	.versions = versions,
+	.versions = h5_versions,
 	.generate = generate,
 };
 

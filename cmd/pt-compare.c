@@ -39,11 +39,6 @@ static const struct opt options[] = {
 
 static const char *const synopsis[] = {"[options] CONTROL TEST ...", NULL};
 
-static void versions(struct str *out)
-{
-	str_printf(out, "HDF5 %s\n", h5_version());
-}
-
 static int generate(const char *kind, FILE *f)
 {
 	if (!strcmp(kind, "run"))
@@ -63,7 +58,7 @@ static const struct program program = {
 	.opts = options,
 	.opts_bytes = sizeof(struct opts),
 	.operands = "",
-	.versions = versions,
+	.versions = h5_versions,
 	.generate = generate,
 };
 

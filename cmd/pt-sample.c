@@ -39,11 +39,6 @@ static const char *const synopsis[] = {
 	NULL,
 };
 
-static void versions(struct str *out)
-{
-	str_printf(out, "HDF5 %s\n", h5_version());
-}
-
 static const struct program program = {
 	.name = "pt-sample",
 	.summary = "draw text from a checkpoint of pt-train",
@@ -51,7 +46,7 @@ static const struct program program = {
 	.opts = options,
 	.opts_bytes = sizeof(struct opts),
 	.operands = ".h5",
-	.versions = versions,
+	.versions = h5_versions,
 };
 
 struct source {

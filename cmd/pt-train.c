@@ -46,9 +46,10 @@ static int run(struct train_opts *o, struct comm *world, int argc, char **argv)
 	struct comm_place place;
 	if (o->resume && resume(o, world, argc, argv, &e))
 		return world->rank ? e.code : err_say(&e);
-	comm_place(world, &place);
+	comm_place(&place);
 	if (!o->threads)
-		o->threads = max64(1, cpu_count() / place.local_size);
+		o->threads =
+			max64(1, min64(cpu_count(), place.processors / place.local_size));
 	for (int i = 0; i < argc; i++)
 		str_printf(&command, "%s%s", i ? " " : "", argv[i]);
 	int rc = train_run(o, world, command.s);

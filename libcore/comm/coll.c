@@ -110,16 +110,7 @@ bool comm_test(struct comm *c, struct comm_req *r)
 	return !r->n || c->ops->test(c, r);
 }
 
-/* More ranks on this host than processors, as far as the launcher tells. */
-static bool crowded(void)
-{
-	static int known = -1;
-	if (known < 0) {
-		const char *n = getenv("MPI_LOCALNRANKS");
-		known = n && atoi(n) > cpu_count();
-	}
-	return known > 0;
-}
+bool comm_crowded;
 
 void comm_wait(struct comm *c, struct comm_req *r, const char *what)
 {
@@ -131,7 +122,7 @@ void comm_wait(struct comm *c, struct comm_req *r, const char *what)
 	double begin = clock_seconds();
 	for (int spins = 0; !comm_test(c, r); spins++) {
 		comm_poll();
-		if (spins > YIELDS && crowded())
+		if (spins > YIELDS && comm_crowded)
 			nanosleep(&nap, NULL);
 		else if (spins > SPINS)
 			sched_yield();

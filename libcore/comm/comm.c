@@ -3,7 +3,6 @@
 
 #include <stdlib.h>
 #include <string.h>
-#include <unistd.h>
 
 struct comm *comm_self(const char *name)
 {
@@ -37,13 +36,4 @@ void comm_close(struct comm *world)
 		world->ops->close(world);
 	else
 		free(world);
-}
-
-void comm_place(struct comm *world, struct comm_place *place)
-{
-	*place = (struct comm_place){.local_size = 1, .n_hosts = 1};
-	if (world->ops)
-		world->ops->place(world, place);
-	else if (gethostname(place->host, sizeof(place->host) - 1))
-		snprintf(place->host, sizeof(place->host), "?");
 }

@@ -38,13 +38,14 @@ void comm_free(struct comm *c);
 /* Collective. Ends MPI. */
 void comm_close(struct comm *world);
 
-/* Where this rank is: its host, and the ranks of `world` on the same host. */
+/* Where this rank is: its host, the ranks of the world on the same host, and the processors
+ * that these may use together (a launcher may have bound each to a few of them). */
 struct comm_place {
 	char host[64];
-	int local_rank, local_size, n_hosts;
+	int local_rank, local_size, n_hosts, processors;
 };
-/* Collective. */
-void comm_place(struct comm *world, struct comm_place *place);
+/* Of the ranks that comm_open has found. */
+void comm_place(struct comm_place *place);
 const char *comm_version(void); /* "MPICH 4.0.2"; may be asked without MPI running */
 
 /* ---- coll.c: collectives --------------------------------------------------------- */
@@ -132,6 +133,8 @@ void comm_recv_begin(
 	struct comm *c, void *p, int64_t n_bytes, int peer, int tag, struct comm_req *r);
 /* Done? Never waits. */
 bool comm_test(struct comm *c, struct comm_req *r);
+/* More ranks on this host than processors: those that wait make room. */
+extern bool comm_crowded;
 /* Waits, giving the processor to others meanwhile (MPICH's own waiting does not, which
  * is ruinous when ranks outnumber cores), and keeps background work going. */
 void comm_wait(struct comm *c, struct comm_req *r, const char *what);
@@ -312,9 +315,9 @@ struct comm_ops {
 	struct comm *(*split)(struct comm *c, int color);
 	void (*free)(struct comm *c);
 	void (*close)(struct comm *world);
-	void (*place)(struct comm *world, struct comm_place *place);
 };
 
-struct comm *comm_open_mpi(void); /* mpi.c */
+/* mpi.c; fills in the place */
+struct comm *comm_open_mpi(struct comm_place *place);
 
 #endif

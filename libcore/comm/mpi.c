@@ -2,6 +2,7 @@
 #include "comm/comm.h"
 
 #include <mpi.h>
+#include <sched.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -263,9 +264,10 @@ static void mpi_close(struct comm *world)
 	MPI_Finalize();
 }
 
-static void mpi_place(struct comm *world, struct comm_place *place)
+static void find_place(struct comm *world, struct comm_place *place)
 {
 	MPI_Comm local;
+	cpu_set_t set;
 	char name[MPI_MAX_PROCESSOR_NAME];
 	int len, is_first;
 	MPI_Get_processor_name(name, &len);
@@ -281,6 +283,13 @@ static void mpi_place(struct comm *world, struct comm_place *place)
 		MPI_Allreduce(
 			&is_first, &place->n_hosts, 1, MPI_INT, MPI_SUM, mpi_of(world)),
 		"count of hosts", 4);
+	CPU_ZERO(&set);
+	if (sched_getaffinity(0, sizeof(set), &set))
+		CPU_SET(place->local_rank % CPU_SETSIZE, &set);
+	CHECK(world,
+		MPI_Allreduce(MPI_IN_PLACE, &set, sizeof(set), MPI_BYTE, MPI_BOR, local),
+		"union of processors", sizeof(set));
+	place->processors = CPU_COUNT(&set);
 	MPI_Comm_free(&local);
 }
 
@@ -292,10 +301,9 @@ static const struct comm_ops mpi_ops = {
 	.split = mpi_split,
 	.free = mpi_free,
 	.close = mpi_close,
-	.place = mpi_place,
 };
 
-struct comm *comm_open_mpi(void)
+struct comm *comm_open_mpi(struct comm_place *place)
 {
 	int level;
 	if (MPI_Init_thread(NULL, NULL, MPI_THREAD_FUNNELED, &level) != MPI_SUCCESS)
@@ -305,6 +313,7 @@ struct comm *comm_open_mpi(void)
 	die_hook = mpi_abort;
 	CHECK(c, MPI_Op_create_c(fold_min, true, &unsigned_min), "an operation", 0);
 	CHECK(c, MPI_Op_create_c(fold_max, true, &unsigned_max), "an operation", 0);
+	find_place(c, place);
 	return c;
 }
 

@@ -4,6 +4,7 @@
 
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 /* Started by a launcher? Alone, a rank needs no MPI, and starts in a third of the time. */
 static bool launched(void)
@@ -28,7 +29,23 @@ int comm_rank_hint(void)
 	return 0;
 }
 
+static struct comm_place here;
+
 struct comm *comm_open(void)
 {
-	return launched() ? comm_open_mpi() : comm_self("world");
+	if (launched()) {
+		struct comm *world = comm_open_mpi(&here);
+		comm_crowded = here.local_size > here.processors;
+		return world;
+	}
+	here = (struct comm_place){
+		.local_size = 1, .n_hosts = 1, .processors = cpu_count()};
+	if (gethostname(here.host, sizeof(here.host) - 1))
+		snprintf(here.host, sizeof(here.host), "?");
+	return comm_self("world");
+}
+
+void comm_place(struct comm_place *place)
+{
+	*place = here;
 }

@@ -195,6 +195,11 @@ const char *h5_version(void)
 	return text;
 }
 
+void h5_versions(struct str *out)
+{
+	str_printf(out, "HDF5 %s\n", h5_version());
+}
+
 int h5_from_stream(int fd, char path[static 4096], struct err *e)
 {
 	int to = file_temporary(path, e);

@@ -31,6 +31,7 @@ int h5_close(struct h5 *f, struct err *e); /* 0 for NULL; what is not written sa
 /* Closes after work that ended with rc; *e is the first thing that went wrong. 0 or -1. */
 int h5_end(struct h5 *f, int rc, struct err *e);
 const char *h5_version(void);
+void h5_versions(struct str *out); /* a line, for --version */
 /* Copies the stream on `fd` (a pipe) to a temporary file that can be opened and mapped;
  * `path` receives its name. The caller unlinks it when it is open. (HDF5 opens files by
  * name only, and follows links, so a name under /proc will not do.) */

@@ -145,7 +145,7 @@ static int open_journal(struct run *r, const struct train_opts *o, const char *c
 	struct comm_place place;
 	struct str config = {0}, arithmetic = {0}, libraries = {0}, layout = {0};
 	char started[NUM_TEXT];
-	comm_place(r->world, &place);
+	comm_place(&place);
 	train_config(o, &config);
 	train_arithmetic(o, &r->t.model, r->data.hash, &arithmetic);
 	str_printf(&libraries, "HDF5 %s, %s, %s, xxHash %s", h5_version(),
@@ -168,6 +168,11 @@ static int open_journal(struct run *r, const struct train_opts *o, const char *c
 		.arithmetic = hash_str(arithmetic.s),
 	};
 	describe(r, &info);
+	if (place.local_size * info.threads > place.processors)
+		warn("%d rank%s of %lld threads on %d processors of %s: fewer --threads "
+		     "would be faster",
+			place.local_size, place.local_size == 1 ? "" : "s",
+			(long long)info.threads, place.processors, place.host);
 	if (r->world->rank == 0 && !o->eval_only)
 		journal_open(
 			&r->journal, r->folder, resume, &info, config.s, arithmetic.s, e);
