@@ -101,7 +101,7 @@ check-now: all $(TESTS)
 	@tests/run $O
 
 check-long-now: all $(TESTS)
-	@tests/run $O . long
+	@LONG=yes tests/run $O
 
 # Leaks are not looked for: MPI and HDF5 keep what they have until the end.
 san-now:

@@ -233,10 +233,3 @@ none none -1 0 1" ]
 	refused 64 "--out" pt-collbench --smoke --out bench.h5
 	refused 64 "give a smaller --maxbytes" mpiexec -n 2 pt-collbench -e 1000T
 }
-
-@test "the manual has the options of the table" {
-	man=$BATS_TEST_DIRNAME/../man/pt-collbench.1
-	sed '1,/^\.\\" BEGIN OPTIONS/d; /^\.\\" END OPTIONS/,$d' "$man" >written
-	pt-collbench --generate man | diff - written
-	mandoc -T lint -W warning "$man"
-}

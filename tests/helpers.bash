@@ -14,11 +14,11 @@ make_text() {
 
 make_shard() { # FILE
 	make_text >text.txt
-	pt-prepare -q text.txt -o "${1:-data.h5}"
+	export PT_DATA=${1:-data.h5}
+	pt-prepare -q text.txt -o "$PT_DATA"
 }
 
 # A run of a second; further options follow, and win.
-export PT_DATA=data.h5
 TINY=(-q --layers 1 --heads 2 --dim 16 -T 16 -b 8 -m 2 -t 1
 	--eval-every 10 --eval-windows 8 --log-every 1 --warmup 2)
 
