@@ -251,10 +251,21 @@ int64_t corpus_files(const struct corpus *c)
 	return c->n_files;
 }
 
+/* HDF5 puts a dataset at any byte of the file: loads are of memory without alignment. */
+static inline int32_t load_u16(const char *p)
+{
+	uint16_t x;
+	memcpy(&x, p, sizeof(x));
+	return x;
+}
+
 static int64_t token_at(const struct segment *g, int64_t i)
 {
-	return g->blocks.type == H5_U16 ? ((const uint16_t *)g->tokens)[i]
-					: ((const uint32_t *)g->tokens)[i];
+	uint32_t x;
+	if (g->blocks.type == H5_U16)
+		return load_u16(g->tokens + i * (int64_t)sizeof(uint16_t));
+	memcpy(&x, g->tokens + i * (int64_t)sizeof(x), sizeof(x));
+	return x;
 }
 
 /* Threads may check a block twice; both find the same. */
@@ -284,13 +295,12 @@ static int read_segment(const struct corpus *c, const struct file *f,
 		b++)
 		if (check_block(c, f, g, b, e))
 			return -1;
-	if (g->blocks.type == H5_U16) {
-		const uint16_t *from = (const uint16_t *)g->tokens + at;
+	const char *from = g->tokens + at * g->blocks.row_bytes;
+	if (g->blocks.type == H5_U16)
 		for (int64_t i = 0; i < n; i++)
-			out[i] = from[i];
-	} else {
-		memcpy(out, (const uint32_t *)g->tokens + at, (size_t)n * sizeof(*out));
-	}
+			out[i] = load_u16(from + i * (int64_t)sizeof(uint16_t));
+	else
+		memcpy(out, from, (size_t)n * sizeof(*out));
 	return 0;
 }
 
