@@ -263,9 +263,11 @@ static int start(struct run *r, struct train_opts *o, const char *command, struc
 	if (trainer_open(&r->t, o, r->world, &r->data, e))
 		return -1;
 	find_peak(r, o, e);
-	if (comm_agree(r->world, e) || (!o->eval_only && make_folder(r, o, e)))
+	if (comm_agree(r->world, e))
 		return -1;
 	const char *from = o->init_from ? o->init_from : o->resume;
+	if (o->eval_only && !from)
+		return err_set(e, EX_USAGE, "eval-only needs --resume or --init-from");
 	if (from) {
 		if (trainer_load(&r->t, from, o->init_from != NULL, e))
 			return -1;
@@ -274,8 +276,9 @@ static int start(struct run *r, struct train_opts *o, const char *command, struc
 		info("%s %s (step %lld)", o->init_from ? "weights from" : "going on from",
 			from, (long long)r->t.step);
 	}
-	if (o->eval_only && !from)
-		return err_set(e, EX_USAGE, "eval-only needs --resume or --init-from");
+	/* Last, since --overwrite removes checkpoints, perhaps the one that was read. */
+	if (!o->eval_only && make_folder(r, o, e))
+		return -1;
 	r->saved_step = resume;
 	if (open_journal(r, o, command, resume, e))
 		return -1;
