@@ -126,7 +126,8 @@ static void describe(const struct run *r, const struct run_info *i)
 		text_bytes(c, (double)plan_total(&t->plan)));
 	if (r->peak_flops > 0)
 		info("mfu is relative to %s FLOP/s a rank", text_count(a, r->peak_flops));
-	info("run in %s", r->folder);
+	if (r->folder)
+		info("run in %s", r->folder);
 }
 
 static void legend(void)
@@ -329,9 +330,13 @@ int train_run(struct train_opts *o, struct comm *world, const char *command)
 			err_say(&e);
 		return e.code;
 	}
-	if (o->dry_run)
+	if (o->dry_run) {
+		stdout_close();
 		return 0;
+	}
 	rc = train_loop(&r);
+	if (o->eval_only)
+		stdout_close(); /* no journal has what was printed */
 	trainer_close(&r.t);
 	data_close(&r.data);
 	journal_close(&r.journal);
