@@ -127,11 +127,11 @@ INSTALLED = $(PROGRAMS:%=$(BIN)/%) $(SHARE)/pt \
   $(PROGRAMS:%=$(SHARE)/fish/vendor_completions.d/%.fish)
 
 install: all
-	install -d $(BIN) $(SHARE)/pt $(foreach s,1 5 7,$(SHARE)/man/man$s) \
+	install -d $(BIN) $(SHARE)/pt/presets $(foreach s,1 5 7,$(SHARE)/man/man$s) \
 	  $(SHARE)/bash-completion/completions $(SHARE)/zsh/site-functions \
 	  $(SHARE)/fish/vendor_completions.d
 	install $(BINS) $(BIN)
-	cp -r share/presets $(SHARE)/pt
+	install -m 644 share/presets/* $(SHARE)/pt/presets
 	for s in 1 5 7; do install -m 644 man/*.$$s $(SHARE)/man/man$$s; done
 	for p in $(PROGRAMS); do \
 	  install -m 644 completions/$$p.bash $(SHARE)/bash-completion/completions/$$p; \

@@ -60,15 +60,19 @@ static const char *number(char buf[static NUM_TEXT], double v)
 
 /* ---- ls -------------------------------------------------------------------------- */
 
-static void list_file(const char *path, const char *mark)
+/* All are listed; the first that is damaged decides the exit code. */
+static void list_file(const char *path, const char *mark, struct err *e)
 {
 	struct ckpt *c;
-	struct err e = {0};
+	struct err mine = {0};
 	char loss[NUM_TEXT], val[NUM_TEXT], size[NUM_TEXT];
-	if (ckpt_open(&c, path, &e)) {
+	if (ckpt_open(&c, path, &mine)) {
 		printf("%-9s %-14s %-11s %-11s %10s  %s%s\n", "-", "-", "-", "-",
 			"damaged", path, mark);
-		warn("%s", e.msg);
+		if (e->code)
+			err_say(&mine);
+		else
+			*e = mine;
 		return;
 	}
 	printf("%-9lld %-14lld %-11s %-11s %10s  %s%s\n", (long long)c->info.step,
@@ -91,7 +95,7 @@ static int list_folder(const char *folder, struct err *e)
 		struct str mark = {0};
 		str_printf(&mark, "%s%s", steps[i] == latest ? " (latest)" : "",
 			steps[i] == best ? " (best)" : "");
-		list_file(ckpt_name(&path, at, steps[i]), mark.s);
+		list_file(ckpt_name(&path, at, steps[i]), mark.s, e);
 		str_free(&mark);
 	}
 	int rc = n ? 0 : err_set(e, EX_DATAERR, "%s: no checkpoints there", folder);
@@ -114,11 +118,11 @@ static int list(int n, char **names, const struct opts *o, struct err *e)
 		if (stat(name, &st))
 			return err_set(e, EX_IOERR, "%s: %s", name, strerror(errno));
 		if (!S_ISDIR(st.st_mode))
-			list_file(name, "");
+			list_file(name, "", e);
 		else if (list_folder(name, e))
 			return -1;
 	}
-	return 0;
+	return e->code ? -1 : 0;
 }
 
 /* ---- show ------------------------------------------------------------------------ */

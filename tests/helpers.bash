@@ -58,10 +58,24 @@ code_of() { # CODE COMMAND...
 	}
 }
 
+# bats overlooks a failing `! COMMAND` that is not the last.
+not() { # COMMAND...
+	if "$@"; then
+		echo "succeeded: $*"
+		return 1
+	fi
+}
+
 says() { # TEXT: it is in $output
 	[[ $output == *"$1"* ]] || {
 		echo "not said: $1"
 		echo "$output"
 		return 1
 	}
+}
+
+damage() { # FILE COPY OFFSET: the copy has one bit flipped
+	cp "$1" "$2"
+	printf '%b' "\\x$(printf '%x' $((0x$(od -An -tx1 -j"$3" -N1 "$1" | tr -d ' ') ^ 1 << $3 % 8)))" |
+		dd of="$2" bs=1 seek="$3" conv=notrunc status=none
 }

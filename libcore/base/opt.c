@@ -85,7 +85,7 @@ static int check_range(const struct opt *t, double v, const char *text, struct e
 	if (!bounded || (v >= t->min && v <= t->max))
 		return 0;
 	char lo[NUM_TEXT], hi[NUM_TEXT];
-	if (t->max >= 1e18)
+	if (t->max >= 1e18 && v < t->min)
 		return err_set(e, EX_USAGE, "%s: %s is less than %s", t->name, text,
 			text_double(lo, t->min));
 	return err_set(e, EX_USAGE, "%s: %s is not between %s and %s", t->name, text,

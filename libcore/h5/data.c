@@ -22,29 +22,38 @@ bool h5_has(struct h5 *f, const char *path)
 	return true;
 }
 
+static herr_t add_name(hid_t g, const char *name, const H5L_info_t *info, void *to)
+{
+	enum { MAX_NAME = 255 };
+	(void)g;
+	(void)info;
+	if (strlen(name) > MAX_NAME)
+		return -1;
+	strs_add(to, name);
+	return 0;
+}
+
+static int by_name(const void *a, const void *b)
+{
+	return strcmp(*(char *const *)a, *(char *const *)b);
+}
+
+/* In native order, and sorted here: for any other order HDF5 (1.10) makes a table, and
+ * frees what it has not filled when the group is damaged. */
 int h5_list(struct h5 *f, const char *group, struct strs *out, struct err *e)
 {
-	H5G_info_t info;
 	if (strcmp(group, "/") && !h5_has(f, group))
 		return h5_bad(f, e, EX_DATAERR, "%s is missing", group);
 	hid_t g = H5Gopen2(f->id, group, H5P_DEFAULT);
-	if (g < 0 || H5Gget_info(g, &info) < 0) {
-		H5Gclose(g);
+	if (g < 0)
 		return h5_bad(f, e, EX_DATAERR, "%s is no group", group);
-	}
-	int rc = 0;
-	for (hsize_t i = 0; i < info.nlinks && !rc; i++) {
-		char name[256];
-		ssize_t n = H5Lget_name_by_idx(g, ".", H5_INDEX_NAME, H5_ITER_INC, i,
-			name, sizeof(name), H5P_DEFAULT);
-		if (n <= 0 || n >= (ssize_t)sizeof(name))
-			rc = h5_bad(f, e, EX_DATAERR, "%s: a name that cannot be read",
-				group);
-		else
-			strs_add(out, name);
-	}
+	int rc = H5Literate(g, H5_INDEX_NAME, H5_ITER_NATIVE, NULL, add_name, out) < 0;
 	H5Gclose(g);
-	return rc;
+	if (rc)
+		return h5_bad(f, e, EX_DATAERR, "%s cannot be listed", group);
+	if (out->n)
+		qsort(out->v, (size_t)out->n, sizeof(*out->v), by_name);
+	return 0;
 }
 
 int h5_info_of(struct h5 *f, hid_t dataset, struct h5_info *info)

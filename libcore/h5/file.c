@@ -99,6 +99,9 @@ static void library_begin(void)
 		return;
 	begun = true;
 	setenv("HDF5_USE_FILE_LOCKING", "FALSE", 0);
+	/* At exit HDF5 (1.10) would close again what could not be closed, on a full disk,
+	 * and crash. Its constants start it too: none is to be named before this. */
+	H5dont_atexit();
 	H5open();
 	H5Eset_auto2(H5E_DEFAULT, NULL, NULL);
 }
@@ -119,7 +122,7 @@ static hid_t access_list(void)
 	return fapl;
 }
 
-static int open_as(struct h5 **f, const char *path, unsigned flags, struct err *e)
+static int open_as(struct h5 **f, const char *path, bool write, struct err *e)
 {
 	struct stat st;
 	library_begin();
@@ -128,7 +131,7 @@ static int open_as(struct h5 **f, const char *path, unsigned flags, struct err *
 	if (!S_ISREG(st.st_mode))
 		return err_set(e, EX_DATAERR, "%s: not a regular file", path);
 	hid_t fapl = access_list();
-	hid_t id = H5Fopen(path, flags, fapl);
+	hid_t id = H5Fopen(path, write ? H5F_ACC_RDWR : H5F_ACC_RDONLY, fapl);
 	H5Pclose(fapl);
 	if (id < 0)
 		return err_set(
@@ -140,12 +143,12 @@ static int open_as(struct h5 **f, const char *path, unsigned flags, struct err *
 
 int h5_open(struct h5 **f, const char *path, struct err *e)
 {
-	return open_as(f, path, H5F_ACC_RDONLY, e);
+	return open_as(f, path, false, e);
 }
 
 int h5_reopen(struct h5 **f, const char *path, struct err *e)
 {
-	return open_as(f, path, H5F_ACC_RDWR, e);
+	return open_as(f, path, true, e);
 }
 
 int h5_create(struct h5 **f, const char *path, struct err *e)
@@ -190,6 +193,7 @@ const char *h5_version(void)
 {
 	static char text[NUM_TEXT];
 	unsigned major, minor, release;
+	library_begin();
 	H5get_libversion(&major, &minor, &release);
 	snprintf(text, sizeof(text), "%u.%u.%u", major, minor, release);
 	return text;

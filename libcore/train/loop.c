@@ -80,7 +80,10 @@ static void print_line(struct run *r, const char *line)
 static void publish(struct run *r)
 {
 	struct err e = {0};
-	if (is_first(r) && journal_publish(&r->journal, &e))
+	if (!is_first(r))
+		return;
+	r->stale = journal_publish(&r->journal, &e) != 0;
+	if (r->stale)
 		trouble(r, &e);
 }
 
@@ -89,8 +92,10 @@ static void put_row(struct run *r, const struct row *row)
 	struct err e = {0};
 	struct str line = {0};
 	if (is_first(r)) {
-		if (journal_row(&r->journal, row, &e))
+		if (journal_row(&r->journal, row, &e)) {
+			r->torn = true;
 			trouble(r, &e);
+		}
 		row_print(row, &line);
 		print_line(r, line.s);
 		str_free(&line);
@@ -370,5 +375,5 @@ int train_loop(struct run *r)
 	int rc = train(r);
 	event(r, "ends with code %d after step %lld", rc, (long long)r->t.step);
 	publish(r);
-	return rc;
+	return rc ? rc : r->torn || r->stale ? EX_IOERR : 0;
 }

@@ -23,6 +23,7 @@ struct run {
 	int64_t saved_step, eval_step; /* -1: none */
 	double saved_at;
 	bool failed, stdout_gone;
+	bool torn, stale; /* the journal lacks a line; run.h5 is not the latest */
 };
 
 /* Collective. Trains (or evaluates), and returns the exit code. */

@@ -87,7 +87,7 @@ static const struct opt options[] = {
 	{OPT_STR, 'o', "out", "FOLDER", NULL, T(out), "Folder of the run: journal, run.h5, checkpoints. Without it, the first of run-001, run-002, ... that does not exist.", OPT_LOCAL, .files = "/"},
 	{OPT_FLAG, 0, "overwrite", NULL, "no", T(overwrite), "Begin anew in a folder that holds a run.", OPT_LOCAL},
 	{OPT_STR, 'r', "resume", "CHECKPOINT", NULL, T(resume), "Go on from a checkpoint, with its options where none are given. auto: from the newest whole one in --out, or from the start when there is none.", OPT_LOCAL, .files = ".h5"},
-	{OPT_STR, 0, "init-from", "CHECKPOINT", NULL, T(init_from), "Begin a new run with the weights of a checkpoint.", 0, .files = ".h5"},
+	{OPT_STR, 0, "init-from", "CHECKPOINT", NULL, T(init_from), "Begin a new run with the weights of a checkpoint.", OPT_LOCAL, .files = ".h5"},
 	{OPT_ENUM, 0, "load", NULL, "each", T(load), "Who reads a checkpoint: each rank, or rank 0, which sends it to hosts that do not share a file system.", OPT_LOCAL, .values = load_names},
 	{OPT_FLAG, 0, "ckpt", NULL, "yes", T(ckpt), "Write checkpoints; without, not even the last.", OPT_LOCAL},
 	{OPT_INT, 'c', "ckpt-every", "N", "0", T(ckpt_every), "Write a checkpoint every N steps. 0: only by time, and at the end.", 0, 0, MANY},

@@ -126,7 +126,8 @@ static void describe(const struct run *r, const struct run_info *i)
 		text_bytes(c, (double)plan_total(&t->plan)));
 	if (r->peak_flops > 0)
 		info("mfu is relative to %s FLOP/s a rank", text_count(a, r->peak_flops));
-	info("run in %s", r->folder);
+	if (r->folder)
+		info("run in %s", r->folder);
 }
 
 static void legend(void)
@@ -268,9 +269,11 @@ static int start(struct run *r, struct train_opts *o, const char *command, struc
 	if (trainer_open(&r->t, o, r->world, &r->data, e))
 		return -1;
 	find_peak(r, o, e);
-	if (comm_agree(r->world, e) || (!o->eval_only && make_folder(r, o, e)))
+	if (comm_agree(r->world, e))
 		return -1;
 	const char *from = o->init_from ? o->init_from : o->resume;
+	if (o->eval_only && !from)
+		return err_set(e, EX_USAGE, "eval-only needs --resume or --init-from");
 	if (from) {
 		if (trainer_load(&r->t, from, o->init_from != NULL, e))
 			return -1;
@@ -279,8 +282,9 @@ static int start(struct run *r, struct train_opts *o, const char *command, struc
 		info("%s %s (step %lld)", o->init_from ? "weights from" : "going on from",
 			from, (long long)r->t.step);
 	}
-	if (o->eval_only && !from)
-		return err_set(e, EX_USAGE, "eval-only needs --resume or --init-from");
+	/* Last, since --overwrite removes checkpoints, perhaps the one that was read. */
+	if (!o->eval_only && make_folder(r, o, e))
+		return -1;
 	r->saved_step = resume;
 	if (open_journal(r, o, command, resume, e))
 		return -1;
@@ -331,9 +335,13 @@ int train_run(struct train_opts *o, struct comm *world, const char *command)
 			err_say(&e);
 		return e.code;
 	}
-	if (o->dry_run)
+	if (o->dry_run) {
+		stdout_close();
 		return 0;
+	}
 	rc = train_loop(&r);
+	if (o->eval_only)
+		stdout_close(); /* no journal has what was printed */
 	trainer_close(&r.t);
 	data_close(&r.data);
 	journal_close(&r.journal);

@@ -1,0 +1,258 @@
+#!/usr/bin/env bats
+# What all programs do with input, options and outputs that are no good: the code, one clear
+# message, nothing half-written, nothing lost.
+load helpers
+
+programs='pt-prepare pt-train pt-ckpt pt-compare pt-sample pt-collbench'
+
+# A command that is refused with one message, and without a trace.
+refused() { # CODE TEXT COMMAND...
+	local code=$1 text=$2 before=(*) after line n=0
+	shift 2
+	[ "$1" != tiny ] || set -- pt-train "${TINY[@]}" "${@:2}"
+	code_of "$code" timeout 20 "$@"
+	says "$text"
+	for line in "${lines[@]}"; do
+		[[ $line != pt-* ]] || n=$((n + 1))
+	done
+	after=(*)
+	[[ $n -eq 1 && ${after[*]} == "${before[*]}" ]] || {
+		echo "$n messages; left: ${after[*]}"
+		echo "$output"
+		return 1
+	}
+}
+
+@test "a config that is none: binary, too large, with NUL bytes, open quotes, no '='" {
+	make_shard
+	head -c 3000 /dev/zero | tr '\0' '\377' >binary
+	printf 'quiet = yes\0\n' >nul
+	{ echo '# large' && head -c 1100000 /dev/zero | tr '\0' '#'; } >large
+	printf 'config\n' >equals
+	printf '# fine\n\nquiet = "yes\n' >quotes
+	printf '%080d = 1\n' 0 >long
+	for p in $programs; do
+		refused 65 "binary:1: expected \`key = value\`" "$p" --config binary
+		refused 74 'nowhere: No such file' "$p" --config nowhere
+		refused 74 'nowhere: No such file' env PT_CONFIG=nowhere "$p"
+	done
+	refused 65 'nul:1: ' pt-train --config nul
+	refused 65 'large: larger than' pt-ckpt --config large
+	refused 65 'larger than' pt-prepare --config /dev/zero
+	refused 65 'equals:1: expected' pt-compare --config equals
+	refused 65 'quotes:3: ' pt-sample --config quotes
+	refused 65 'long:1: a key of 80 characters' pt-train --config long
+	refused 74 'text.txt/c: Not a directory' pt-train --config text.txt/c
+	refused 74 'Is a directory' pt-train --config .
+	refused 64 'needs a value' pt-train --config
+}
+
+@test "a config that is odd is read all the same" {
+	: >empty
+	printf 'layers = 3' >noend
+	printf '  [Model]\r\n\tlayers=3  # a comment\r\n\r\n' >crlf
+	printf 'layers = "3"\n' >quoted
+	[ "$(pt-train --config empty --print-config)" = "$(pt-train --print-config)" ]
+	for c in noend crlf quoted; do
+		pt-train --config $c --print-config | grep -qx 'layers = 3'
+	done
+	pt-train --config <(echo 'layers = 3') --print-config | grep -qx 'layers = 3'
+}
+
+@test "a value that is near an enum's is named, from wherever it came" {
+	make_shard
+	refused 64 "arch: 'lama' is none of gpt2, llama; did you mean 'llama'" pt-train --arch lama
+	refused 64 "environment: arch: 'lama'" env PT_ARCH=lama pt-train
+	refused 64 "did you mean 'llama'" pt-train arch=lama
+	echo 'arch = lama' >c.conf
+	refused 65 "c.conf:1: arch: 'lama'" pt-train --config c.conf
+	refused 64 "did you mean 'char'" pt-prepare -t chr text.txt
+	refused 64 "did you mean 'document'" pt-prepare --split documents text.txt
+	refused 64 "did you mean 'train'" pt-prepare --decode trian data.h5
+	refused 64 "did you mean 'float'" pt-collbench --datatype flaot
+	refused 64 "did you mean 'layers'" pt-train layres=3
+}
+
+@test "empty and absurd values are 64, and name the option" {
+	make_shard
+	for o in --layers=0 --layers=-1 --layers= --layers=1e9 --layers=99999999999999999999 --heads=3 \
+		--dim=0 --dim=99999999 --lr=nan --lr=-1 --lr=inf --lr= --steps=-1 --batch=0 --micro-batch=3 \
+		--micro-batch=16 --virtual=tp=0 --virtual=tp=3 --virtual=xx=2 --virtual=tp --virtual=tp=1000000000000 \
+		--context=0 --context=999999999999 --dropout=1 --dropout=-1 --threads=-1 --threads=99999 --preset=../x \
+		--clip=-1 --beta2=1 --keep=-1 --log-every=0 --eval-windows=-1 --warmup=-1 --vocab-multiple=0 \
+		--peak-flops=-1 --peak-flops=x --kv-heads=3 --seed=x --seed=1.5 --steps=0x --sampling= --dp=2; do
+		name=${o%%=*}
+		refused 64 "${name#--}" tiny -n 2 -o run "$o"
+	done
+	for o in --val-fraction=2 --val-fraction=-1 --val-fraction=nan --shard-size=-1 --shard-size=x \
+		--shard-size=9999999T --seed=x --tokenizer= --split=x; do
+		name=${o%%=*}
+		refused 64 "${name#--}" pt-prepare text.txt -o x.h5 "$o"
+	done
+	for o in --width=-1 --width=1001 --height=6 --rtol=x --atol=-1 --by= --column=lr; do
+		name=${o%%=*}
+		refused 64 "${name#--}" pt-compare a b "$o"
+	done
+	for o in --minbytes=x --maxbytes=-1 --stepfactor=x --iters=-1 --datatype= --root=x; do
+		name=${o%%=*}
+		refused 64 "${name#--}" pt-collbench "$o"
+	done
+}
+
+@test "data that is none" {
+	make_shard
+	tiny -n 2 -o old >/dev/null
+	cp old/checkpoints/step-00000002.h5 c.h5
+	refused 74 'nowhere.h5: No such file' tiny -d nowhere.h5 -o run
+	refused 74 'nowhere.h5: No such file' tiny -d data.h5 nowhere.h5 -o run
+	refused 65 'text.txt: not an HDF5 file' tiny -d text.txt -o run
+	refused 65 'a pt-checkpoint file, where a pt-shard file is wanted' tiny -d c.h5 -o run
+	refused 65 'a pt-run file' tiny -d old/run.h5 -o run
+	refused 65 'not a regular file' tiny -d . -o run
+	refused 65 'training tokens, but one sample needs' tiny -T 100000 -o run
+	for o in --resume --init-from; do
+		refused 74 'nowhere.h5: No such file' tiny -o run $o nowhere.h5
+		refused 65 'a pt-shard file, where a pt-checkpoint file is wanted' tiny -o run $o data.h5
+		refused 65 'not an HDF5 file' tiny -o run $o text.txt
+	done
+	refused 65 'a pt-checkpoint file' pt-prepare --info c.h5
+	refused 65 'a pt-checkpoint file' pt-prepare --decode val c.h5
+	refused 65 'not UTF-8' pt-prepare data.h5 -o x.h5
+	# shards of two corpora are not one
+	pt-prepare -q -t byte text.txt -o bytes.h5
+	refused 65 'bytes.h5' tiny -d data.h5 bytes.h5 -o run
+	# what comes through a pipe is kept nowhere
+	mkdir tmp
+	code_of 65 bash -c 'echo hello | TMPDIR=tmp pt-train -d - -n 2 -o run'
+	code_of 65 bash -c ': | TMPDIR=tmp pt-train -d - -n 2 -o run'
+	[ -z "$(ls tmp)" ]
+	[ ! -e run ]
+}
+
+@test "a shard that is cut off, or has one bit changed" {
+	make_shard
+	size=$(stat -c %s data.h5)
+	for n in 0 1 100 1000 $((size / 2)) $((size - 1)); do
+		head -c $n data.h5 >bad.h5
+		refused 65 'bad.h5: not an HDF5 file, or a damaged one' tiny -d bad.h5 -n 2 -o run
+		refused 65 'bad.h5: ' pt-prepare --info bad.h5
+		refused 65 'bad.h5: ' pt-prepare --decode train bad.h5
+		refused 65 '' bash -c 'pt-train -q -d - -n 2 -o run <bad.h5'
+	done
+	for s in train val; do pt-prepare --decode $s data.h5; done >whole
+	unseen=0
+	for at in $(seq 1 13 48) $(seq 100 2311 $((size - 1))); do
+		damage data.h5 bad.h5 "$at"
+		run bash -c 'for s in train val; do pt-prepare --decode $s bad.h5 || exit; done | cat >text
+			exit ${PIPESTATUS[0]}'
+		[ "$status" -eq 65 ] && continue
+		[ "$status" -eq 0 ] # where nothing is stored
+		cmp text whole
+		unseen=$((unseen + 1))
+	done
+	[ "$unseen" -lt 5 ]
+	# training sees it too, on whichever rank has it
+	damage data.h5 bad.h5 $((size / 2))
+	code_of 65 tiny -d bad.h5 -n 500 -o run
+	says 'do not match their checksum'
+	code_of 65 timeout 20 mpiexec -n 2 pt-train "${TINY[@]}" -d bad.h5 -n 500 -o run2
+	says 'do not match their checksum'
+}
+
+@test "an output below a file, or in no folder" {
+	make_shard
+	refused 74 'text.txt/run: Not a directory' tiny -n 2 -o text.txt/run
+	refused 74 'text.txt/checkpoints: Not a directory' tiny -n 2 -o text.txt
+	refused 74 'Not a directory' mpiexec -n 2 pt-train "${TINY[@]}" -n 2 -o text.txt/run
+	refused 74 'Not a directory' pt-prepare text.txt -o text.txt/x.h5
+	refused 74 'No such file' pt-prepare text.txt -o nowhere/x.h5
+	refused 74 'Not a directory' pt-collbench -b 8 -e 8 -n 1 --out text.txt/x.h5
+	if [ "$(id -u)" -ne 0 ]; then
+		mkdir locked
+		chmod a-w locked
+		refused 74 'Permission denied' tiny -n 2 -o locked/run
+		refused 74 'Permission denied' pt-prepare text.txt -o locked/x.h5
+	fi
+}
+
+@test "results that standard output does not take are 74" {
+	make_shard
+	tiny -n 2 -o run >/dev/null
+	c=run/checkpoints/latest.h5
+	for command in 'pt-prepare text.txt' 'pt-prepare --info data.h5' 'pt-prepare --decode train data.h5' \
+		"pt-ckpt ls run" "pt-ckpt show $c" "pt-ckpt hash $c" "pt-ckpt verify $c" "pt-ckpt diff $c $c" \
+		'pt-compare run run' 'pt-compare run run --table --graph' "pt-sample $c --logits" \
+		'pt-train --dry-run' 'pt-train --print-config' "pt-train -q --eval-only --resume $c" \
+		'pt-collbench -b 8 -e 8 -n 1'; do
+		code_of 74 bash -c "$command >/dev/full"
+		says 'standard output: No space left on device'
+	done
+	# a run has its journal, and goes on
+	code_of 0 bash -c "pt-train $(printf '%q ' "${TINY[@]}") -n 3 -o full >/dev/full"
+	says 'the journal has every line'
+	[ "$(grep -c ^step= full/journal.txt)" -eq 3 ]
+}
+
+# Files that may not grow stand for a full disk.
+full_disk() { # KIB COMMAND...
+	local kib=$1
+	shift
+	run bash -c 'trap "" XFSZ; ulimit -f "$0"; "$@" | cat' "$kib" bash -c '"$@" 2>&1 || echo "code $?"' x "$@"
+}
+
+@test "a full disk: 74, nothing half-written, nothing lost" {
+	make_shard
+	cp data.h5 before.h5
+	full_disk 20 pt-prepare -q --overwrite text.txt -o data.h5
+	says 'data.h5.tmp: File too large'
+	says 'code 74'
+	cmp data.h5 before.h5
+	tiny -n 5 --decay-steps 20 -o run >/dev/null
+	cp run/checkpoints/step-00000005.h5 saved.h5
+	full_disk 50 pt-train "${TINY[@]}" -n 20 --decay-steps 0 --ckpt-every 5 --resume auto -o run
+	says 'run/checkpoints/step-00000010.h5.tmp: File too large'
+	says 'code 74'
+	cmp run/checkpoints/latest.h5 saved.h5
+	# the log is whole, and the run goes on from what was saved
+	tiny -n 20 -o whole >/dev/null
+	pt-compare --common whole run
+	tiny -n 20 --decay-steps 0 --resume auto -o run >/dev/null
+	pt-compare --common whole run
+	cmp run/checkpoints/latest.h5 whole/checkpoints/latest.h5
+	# a log that could not be written
+	full_disk 5 pt-train "${TINY[@]}" -n 100 --no-ckpt -o unlogged
+	says 'unlogged/journal.txt: File too large'
+	says 'code 74'
+	[ -z "$(find . -name '*.tmp')" ]
+}
+
+@test "--overwrite loses no run for one that cannot begin" {
+	make_shard
+	tiny -n 5 -o run >/dev/null
+	find run -type f -exec md5sum {} + | sort >before
+	head -c 5000 run/checkpoints/latest.h5 >bad.h5
+	code_of 65 tiny --overwrite -o run --init-from bad.h5
+	code_of 74 tiny --overwrite -o run --init-from nowhere.h5
+	code_of 74 tiny --overwrite -o run -d nowhere.h5
+	code_of 64 tiny --overwrite -o run --heads 3
+	code_of 64 timeout 20 mpiexec -n 5 pt-train "${TINY[@]}" --overwrite -o run
+	find run -type f -exec md5sum {} + | sort | diff before -
+	# a run may begin anew from its own checkpoint, and goes on as any other
+	tiny -n 5 --overwrite -o run --init-from run/checkpoints/latest.h5 >/dev/null
+	tiny -n 10 --resume auto -o run >/dev/null
+	[ -e run/checkpoints/step-00000010.h5 ]
+}
+
+@test "all ranks end, with one message" {
+	make_shard
+	head -c 1000 data.h5 >bad.h5
+	printf 'layers = 0\n' >bad.conf
+	begin=$SECONDS
+	refused 65 'bad.h5: ' mpiexec -n 3 pt-train "${TINY[@]}" -d bad.h5 -o run
+	refused 65 'bad.conf:1: layers' mpiexec -n 3 pt-train "${TINY[@]}" --config bad.conf -o run
+	refused 64 "did you mean 'layers'" mpiexec -n 3 pt-train "${TINY[@]}" --layres 1 -o run
+	refused 64 'dp is 2, but 3 ranks' mpiexec -n 3 pt-train "${TINY[@]}" --dp 2 -o run
+	refused 74 'nowhere' mpiexec -n 3 pt-train "${TINY[@]}" --resume nowhere.h5 -o run
+	refused 64 'ranks, but' mpiexec -n 3 pt-train "${TINY[@]}" -b 4 -m 2 -o run
+	[ $((SECONDS - begin)) -lt 30 ]
+}

@@ -1,0 +1,242 @@
+#!/usr/bin/env bats
+# pt-ckpt: list, show, verify, compare, hash, remove; damaged and wrong files.
+load helpers
+
+# Runs with checkpoints at steps 10 and 20.
+make_run() { # FOLDER OPTION...
+	local folder=$1
+	shift
+	[ -e data.h5 ] || make_shard
+	tiny -n 20 -o "$folder" --keep 0 --ckpt-every 10 "$@" >/dev/null
+}
+
+at20=run/checkpoints/step-00000020.h5
+
+@test "ls: a line a checkpoint, of runs, folders and files" {
+	make_run run
+	val=$(grep -o 'val_loss=[^ ]*' run/journal.txt | cut -d= -f2)
+	for what in run run/checkpoints; do
+		pt-ckpt ls $what >out
+		[ "$(wc -l <out)" -eq 3 ]
+		diff <(sed 1d out | awk '{ print $1, $2, $4 }') \
+			<(paste -d' ' <(printf '10 1280\n20 2560\n') <(echo "$val"))
+		grep -q '^20 .*step-00000020.h5 (latest)' out
+		[ "$(grep -c '(latest)' out)" -eq 1 ]
+		grep -q "/$(readlink run/checkpoints/best.h5).*(best)" out
+	done
+	loss=$(grep -o '^step=20 .* loss=[^ ]*' run/journal.txt | sed 's/.*=//')
+	pt-ckpt ls $at20 | grep -q "^20 .* $loss .* KiB  $at20\$"
+	(cd run && pt-ckpt ls) | grep -q '^20 '
+	tiny -n 0 -o seed >/dev/null
+	pt-ckpt ls seed run | sed 1d | awk '{ print $1 }' | tr '\n' ' ' | grep -qx '0 10 20 '
+	pt-ckpt ls seed | grep -qE '^0 +0 +- '
+}
+
+@test "show: what is known, and every tensor; --options trains the same again" {
+	make_run run
+	pt-ckpt show $at20 >out
+	grep -qx 'step = 20' out
+	grep -qx 'samples = 160' out
+	grep -qx 'tokens = 2560' out
+	grep -qx 'tokenizer = char' out
+	n=$(awk '/^#/ || / = / { next } { sub(/\[.*\]/, ""); n += $2 } END { print n }' out)
+	grep -qx "# $n parameters" out
+	pt-train -d data.h5 "${TINY[@]:1}" --dry-run | grep -q "^  $n parameters"
+	h5ls $at20/model | sed 's/ .*//' | diff - <(awk '/\[/ { print $1 }' out | sort)
+	pt-ckpt show --options $at20 >options
+	pt-train -q --config options -d data.h5 --keep 0 -o again >/dev/null
+	cmp $at20 again/checkpoints/step-00000020.h5
+}
+
+@test "hash: of the parameters alone, on any layout" {
+	make_run run
+	hash=$(pt-ckpt hash $at20)
+	pt-ckpt show $at20 | grep -qx "param_hash = 0x${hash%% *}"
+	make_run again --log-every 7 -t 2
+	pt-ckpt hash again/checkpoints/latest.h5 | grep -q "^${hash%% *} "
+	make_run other -s 2
+	not grep -q "^${hash%% *} " <(pt-ckpt hash other/checkpoints/latest.h5)
+	[ "$(pt-ckpt hash run/checkpoints/step-*.h5 | sort -u | wc -l)" -eq 2 ]
+	# moments are no part of it
+	pt-train -q -d data.h5 -n 0 --init-from $at20 -o moved "${TINY[@]:1}" -n 0 >/dev/null
+	pt-ckpt hash moved/checkpoints/latest.h5 | grep -q "^${hash%% *} "
+}
+
+@test "diff: 0 the same, 1 they differ, with names, numbers and ULPs" {
+	make_run run
+	make_run same -t 2
+	code_of 0 pt-ckpt diff $at20 same/checkpoints/latest.h5
+	says '20 tensors are the same, with their moments'
+	code_of 1 pt-ckpt diff $at20 run/checkpoints/step-00000010.h5
+	[ "$(grep -c ' model ' <<<"$output")" -eq 20 ]
+	[ "$(grep -c ' exp_avg_sq ' <<<"$output")" -eq 20 ]
+	says 'max |Δ|'
+	code_of 1 pt-ckpt diff --no-optimizer $at20 run/checkpoints/step-00000010.h5
+	not grep -q exp_avg <<<"$output"
+	# the same parameters, other moments
+	tiny -n 0 --init-from $at20 -o moved >/dev/null
+	code_of 0 pt-ckpt diff --no-optimizer $at20 moved/checkpoints/latest.h5
+	says '20 tensors are the same'
+	code_of 1 pt-ckpt diff $at20 moved/checkpoints/latest.h5
+	not grep -q ' model ' <<<"$output"
+	# other models
+	make_run wide --dim 32
+	code_of 1 pt-ckpt diff $at20 wide/checkpoints/latest.h5
+	says 'has another shape'
+	make_run llama --arch llama
+	code_of 1 pt-ckpt diff $at20 llama/checkpoints/latest.h5
+	says 'only in the first'
+	says 'only in the second'
+}
+
+@test "diff: by how much, where it can be known" {
+	make_shard
+	tiny -n 0 -o zero >/dev/null
+	tiny -n 1 --lr 0.0009765625 --warmup 0 --clip 0 -o one >/dev/null
+	run pt-ckpt diff {zero,one}/checkpoints/latest.h5
+	# AdamW's first step is the learning rate, 2^-10; below 1 floats are 2^-24 apart
+	grep -qE '^norm.weight +model +16 of 16 differ, from element 0; max \|Δ\| 0.0009766, 16384 ULP$' <<<"$output"
+	# and from 0 it is as many floats as its bits say, within eps
+	ulps=$(sed -nE 's/^norm.bias +model .* 0.0009766, ([0-9]+) ULP$/\1/p' <<<"$output")
+	[ "$ulps" -gt $((0x3a800000 - 1000)) ]
+	[ "$ulps" -le $((0x3a800000)) ]
+}
+
+@test "verify: truncated anywhere it is damaged" {
+	make_run run
+	code_of 0 pt-ckpt verify $at20 run/checkpoints/latest.h5
+	says "$at20: ok"
+	size=$(stat -c %s $at20)
+	for n in 0 1 7 8 47 48 96 511 512 $(seq 1000 19973 "$size") $((size - 4096)) $((size - 1)); do
+		head -c "$n" $at20 >bad.h5
+		code_of 65 pt-ckpt verify bad.h5
+		says 'bad.h5: DAMAGED'
+		says 'pt-ckpt: bad.h5: '
+	done
+	# longer is no harm, and a hole is
+	{ cat $at20 && head -c 100 /dev/zero; } >long.h5
+	run pt-ckpt verify long.h5
+	[ "$status" -eq 0 ] || [ "$status" -eq 65 ]
+	cp $at20 bad.h5
+	dd if=/dev/zero of=bad.h5 bs=4096 seek=3 count=1 conv=notrunc status=none
+	code_of 65 pt-ckpt verify bad.h5
+}
+
+@test "verify: any bit of what is stored, and it says so" {
+	make_run run
+	size=$(stat -c %s $at20)
+	h5dump $at20 | sed 1d >dump
+	unseen=0
+	for at in $(seq 0 9 47) $(seq 50 97 800) $(seq 1000 2799 $((size - 1))) $((size - 1)); do
+		damage $at20 bad.h5 "$at"
+		run pt-ckpt verify bad.h5
+		[ "$status" -eq 65 ] && continue
+		# nothing is stored there
+		[ "$status" -eq 0 ]
+		h5dump bad.h5 | sed 1d | cmp - dump
+		unseen=$((unseen + 1))
+	done
+	[ "$unseen" -lt 10 ]
+}
+
+@test "verify: a damaged tensor is named, and no command takes it" {
+	make_run run
+	for tensor in model/norm.weight exp_avg/tok_embeddings.weight exp_avg_sq/norm.bias; do
+		at=$(h5dump -p -H -d "$tensor" $at20 | sed -n 's/.*OFFSET //p')
+		damage $at20 bad.h5 "$at"
+		code_of 65 pt-ckpt verify bad.h5
+		says "/$tensor: rows 0 to"
+		code_of 65 pt-ckpt diff $at20 bad.h5
+		code_of 65 pt-ckpt diff bad.h5 $at20
+		not grep -q 'are the same' <<<"$output"
+		code_of 65 pt-train -q -d data.h5 --resume bad.h5 -n 30 -o resumed
+		[ ! -e resumed/run.h5 ]
+	done
+	at=$(h5dump -p -H -d model/norm.weight $at20 | sed -n 's/.*OFFSET //p')
+	damage $at20 bad.h5 "$at"
+	for what in show hash; do
+		code_of 65 pt-ckpt $what bad.h5
+	done
+	code_of 65 pt-sample bad.h5
+	# all are looked at
+	code_of 65 pt-ckpt verify bad.h5 $at20 nowhere.h5
+	says 'bad.h5: DAMAGED'
+	says "$at20: ok"
+	says 'nowhere.h5: DAMAGED'
+}
+
+@test "ls names what is damaged, goes on, and ends with 65" {
+	make_run run
+	head -c 5000 $at20 >short
+	cp short $at20
+	code_of 65 pt-ckpt ls run
+	says "damaged  $at20 (latest)"
+	says "$at20: not an HDF5 file, or a damaged one"
+	grep -q '^10 ' <<<"$output"
+	mkdir none
+	code_of 65 pt-ckpt ls none
+	says 'none: no checkpoints there'
+	code_of 74 pt-ckpt ls nowhere
+	says 'nowhere: No such file'
+}
+
+@test "other files, folders and missing ones" {
+	make_run run
+	mkdir folder
+	for what in verify show hash rm; do
+		code_of 65 pt-ckpt $what data.h5
+		says 'a pt-shard file, where a pt-checkpoint file is wanted'
+		code_of 65 pt-ckpt $what run/run.h5
+		says 'a pt-run file'
+		code_of 65 pt-ckpt $what text.txt
+		says 'text.txt: not an HDF5 file'
+		code_of 65 pt-ckpt $what folder
+		code_of 74 pt-ckpt $what nowhere.h5
+		says 'nowhere.h5: No such file'
+		code_of 74 pt-ckpt $what text.txt/x.h5
+	done
+	[ -e data.h5 ]
+	[ -e text.txt ]
+	[ -e run/run.h5 ]
+	for pair in "$at20 data.h5" "text.txt $at20"; do
+		read -ra pair <<<"$pair"
+		code_of 65 pt-ckpt diff "${pair[@]}"
+	done
+	code_of 74 pt-ckpt diff $at20 nowhere.h5
+}
+
+@test "a wrong command, or too few operands, is 64" {
+	code_of 64 pt-ckpt
+	says 'ls, show, verify, diff, hash or rm'
+	code_of 64 pt-ckpt verfy x
+	says "did you mean 'verify'"
+	for what in show verify diff hash rm 'diff x' 'show x y' 'diff x y z'; do
+		read -ra what <<<"$what"
+		code_of 64 pt-ckpt "${what[@]}"
+	done
+}
+
+@test "rm: a checkpoint, no link, and the latest and the best only by --force" {
+	make_run run
+	ln -sfn step-00000020.h5 run/checkpoints/best.h5
+	code_of 64 pt-ckpt rm run/checkpoints/latest.h5
+	says 'is a link'
+	code_of 64 pt-ckpt rm $at20
+	says '--force removes it'
+	code_of 65 pt-ckpt rm run
+	[ -e $at20 ]
+	(cd run/checkpoints && code_of 64 pt-ckpt rm step-00000020.h5)
+	ln -sfn step-00000010.h5 run/checkpoints/best.h5
+	code_of 64 pt-ckpt rm run/checkpoints/step-00000010.h5
+	ln -sfn step-00000020.h5 run/checkpoints/best.h5
+	code_of 0 pt-ckpt rm run/checkpoints/step-00000010.h5
+	[ ! -e run/checkpoints/step-00000010.h5 ]
+	[ -e $at20 ]
+	code_of 0 pt-ckpt rm --force $at20
+	[ ! -e $at20 ]
+	# a checkpoint elsewhere, of a name that says nothing
+	make_run run --overwrite
+	cp $at20 mine
+	code_of 0 pt-ckpt rm mine
+	[ ! -e mine ]
+}

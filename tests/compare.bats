@@ -1,0 +1,416 @@
+#!/usr/bin/env bats
+# pt-compare: verdicts, where curves part, tolerances, inputs, graphs, plots, bad logs.
+load helpers
+
+log_of() { # LOSS...: a log, a row a loss
+	local i=0
+	for loss; do
+		i=$((i + 1))
+		echo "step=$i tokens=$((i * 10)) loss=$loss"
+	done
+}
+
+# A folder of PATH with these programs only.
+only() { # PROGRAM...
+	mkdir -p only
+	for p; do
+		ln -sf "$(command -v "$p")" only/
+	done
+}
+
+@test "verdicts and codes: 0 the same, 1 they differ, 2 trouble, 64 usage" {
+	log_of 3 2 >a
+	log_of 3 2 >same
+	log_of 3 2.5 >other
+	code_of 0 pt-compare a same
+	says 'loss       identical, 2 values'
+	says 'verdict: identical bit for bit'
+	code_of 1 pt-compare a other
+	says 'verdict: they differ'
+	code_of 2 pt-compare a nowhere
+	says 'nowhere: No such file'
+	code_of 64 pt-compare a
+	says 'two runs or more'
+	code_of 64 pt-compare
+	code_of 64 pt-compare a same --by stpe
+	says "did you mean 'step'"
+	code_of 64 pt-compare a same --rtol=-1
+	code_of 64 pt-compare a same --rtol nan
+}
+
+@test "--quiet says nothing, and has the code" {
+	log_of 3 2 >a
+	log_of 3 2.5 >b
+	code_of 1 pt-compare -q a b
+	[ -z "$output" ]
+	code_of 0 pt-compare -q a a
+	[ -z "$output" ]
+}
+
+@test "where they part: the first, the largest, in ULPs; differences do not cancel" {
+	log_of 2 2 2 2 2 >a
+	log_of 2 2.0000002 2.5 1.5 2.25 >b
+	code_of 1 pt-compare a b
+	says 'loss       4 of 5 values differ; first at step 2: 2, 2.0000002 (|Δ| 2.38e-07, 1 ULP); most at step 3: 2, 2.5 (|Δ| 0.5, 2097152 ULP)'
+	log_of 1 2 >a
+	log_of 2 1 >b
+	code_of 1 pt-compare a b
+	says '2 of 2 values differ'
+	# one bit is a difference, and digits beyond a float are none
+	log_of 1.0000001 >a
+	log_of 1.0000002 >b
+	code_of 1 pt-compare a b
+	says '1 ULP'
+	log_of 1.00000012 >b
+	code_of 0 pt-compare a b
+	# over zero, and with another sign
+	log_of -1e-45 >a
+	log_of 1e-45 >b
+	code_of 1 pt-compare a b
+	says '2 ULP'
+}
+
+@test "every curve counts, measurements do not" {
+	echo 'step=1 loss=2 grad_norm=1 train_loss=3 val_loss=4 dt=1 mem=10 lr=1' >a
+	echo 'step=1 loss=2 grad_norm=1 train_loss=3 val_loss=4 dt=2 mem=20 lr=2' >b
+	code_of 0 pt-compare a b
+	for c in loss grad_norm train_loss val_loss; do
+		sed "s/ $c=/&1/" b >moved
+		code_of 1 pt-compare a moved
+		says "$c"
+		says '1 of 1 values differ'
+		[ "$(grep -c identical <<<"$output")" -eq 3 ]
+	done
+}
+
+@test "--rtol is a part of the control, --atol is not, both add" {
+	log_of 10 100 >a
+	log_of 10.5 101 >b
+	code_of 1 pt-compare --rtol 0.049 a b
+	says '1 beyond the tolerance'
+	code_of 0 pt-compare --rtol 0.051 a b
+	says 'the same within the tolerance'
+	says '2 of 2 values differ, 0 beyond'
+	code_of 1 pt-compare --atol 0.9 a b
+	says '1 beyond the tolerance'
+	code_of 0 pt-compare --atol 1 a b
+	code_of 1 pt-compare --rtol 0.006 --atol 0.43 a b
+	code_of 0 pt-compare --rtol 0.006 --atol 0.45 a b
+	log_of 100 >a
+	log_of 110 >b
+	code_of 0 pt-compare --rtol 0.1 a b
+	code_of 1 pt-compare --rtol 0.095 a b
+	code_of 0 pt-compare --rtol 0.095 b a # 9.5 percent of 110
+}
+
+@test "rows that only one has differ, but for --common" {
+	log_of 5 4 3 2 >a
+	log_of 5 4 >short
+	code_of 1 pt-compare a short
+	says 'identical, 2 values; 2 only in the control, from step 3'
+	code_of 1 pt-compare short a
+	says '2 only in the test, from step 3'
+	code_of 0 pt-compare --common a short
+	says 'verdict: identical'
+	code_of 0 pt-compare a short --rtol 1 --common
+	code_of 1 pt-compare a short --rtol 1e9
+	# a common row that differs still does
+	log_of 5 4.5 >short
+	code_of 1 pt-compare --common a short
+	# nothing in common is trouble
+	sed 1,2d a >late
+	code_of 2 pt-compare --common short late
+	says 'nothing in common'
+	code_of 2 pt-compare short late
+	# a curve of one run only
+	sed 's/$/ val_loss=1/' a >measured
+	code_of 1 pt-compare a measured
+	says 'val_loss   no value in common; 4 only in the test'
+	code_of 0 pt-compare --common a measured
+}
+
+@test "rows are matched by step or by tokens" {
+	log_of 8 7 6 5 >a
+	printf 'step=1 tokens=20 loss=7\nstep=2 tokens=40 loss=5\n' >twice
+	code_of 1 pt-compare --common a twice
+	says 'first at step 1: 8, 7'
+	code_of 0 pt-compare --common --by tokens a twice
+	says 'identical, 2 values; 2 only in the control, from tokens 10'
+	code_of 1 pt-compare --by tokens a twice
+	cut -d' ' -f1,3 a >untold
+	code_of 2 pt-compare --by tokens untold a
+	code_of 0 pt-compare untold a
+}
+
+@test "a run is its folder, its run.h5, its journal, its lines, or standard input" {
+	make_shard
+	tiny -n 5 -o run >lines
+	for a in run run/ run/run.h5 run/journal.txt lines; do
+		for b in run run/run.h5 run/journal.txt lines; do
+			code_of 0 pt-compare "$a" "$b"
+			says 'loss       identical, 5 values'
+		done
+		[ -d "$a" ] || pt-compare run - <"$a" | grep -q '^standard input$'
+	done
+	cat run/run.h5 | pt-compare - run/journal.txt | grep -q 'identical, 5 values'
+	# the same through a FIFO, and nothing stays in TMPDIR
+	mkdir tmp
+	cat lines | TMPDIR=tmp pt-compare run -
+	[ -z "$(ls tmp)" ]
+}
+
+@test "several tests, one control: the worst is the code" {
+	log_of 3 2 >a
+	log_of 3 2 >b
+	log_of 3 1 >c
+	code_of 0 pt-compare a b a
+	[ "$(grep -c 'verdict: identical' <<<"$output")" -eq 2 ]
+	for order in 'b c' 'c b'; do
+		code_of 1 pt-compare a $order
+		[ "$(grep -c 'verdict: identical' <<<"$output")" -eq 1 ]
+		[ "$(grep -c 'verdict: they differ' <<<"$output")" -eq 1 ]
+	done
+	sed 's/step=/step=1/' c >far
+	code_of 2 pt-compare a far c
+	code_of 2 pt-compare a b nowhere
+}
+
+@test "what was logged again supersedes; a resumed run is one curve" {
+	log_of 5 4 3 2 >a
+	{
+		log_of 5 4 9 9 9
+		echo 'step=3 tokens=30 loss=3'
+		echo 'step=4 tokens=40 loss=2'
+	} >again
+	code_of 0 pt-compare a again
+	{
+		log_of 5 4 9 9 9
+		echo '# event 2026-11-20T10:51:00Z step=2 resume'
+		sed 1,2d a
+	} >resumed
+	code_of 0 pt-compare a resumed
+}
+
+@test "the graph: as wide and high as told, each run its mark" {
+	log_of 4 3 2 1 >a
+	log_of 1 2 3 4 >b
+	code_of 1 pt-compare a b --graph --width 40 --height 12
+	graph=$(grep -E '^ *([-0-9.e+]+)? \|' <<<"$output")
+	[ "$(wc -l <<<"$graph")" -eq 9 ] # and 3 of the axis
+	[ "$(awk '{ if (length > n) n = length } END { print n }' <<<"$graph")" -eq 40 ]
+	# falling from the upper left, rising to the upper right
+	[[ $(head -n 1 <<<"$graph") =~ ^\ +4\ \|o+\ +\++$ ]]
+	[[ $(tail -n 1 <<<"$graph") =~ ^\ +1\ \|\++\ +o+$ ]]
+	says ' o a'
+	says ' + b'
+	[ "$(grep -c @ <<<"$graph")" -le 2 ] # where they cross
+	# equal curves
+	code_of 0 pt-compare a a --graph --width 40 --height 12
+	not grep -E '^ *[-0-9.]* \|.*[o+]' <<<"$output"
+	[ "$(COLUMNS=50 pt-compare a b -g | grep -oE '^ +loss \+-+' | wc -c)" -eq 50 ]
+}
+
+@test "the graph and the table take --column and --by" {
+	sed 's/$/ val_loss=7/' <(log_of 4 3) >a
+	log_of 4 3 >b
+	code_of 1 pt-compare a b --graph --column val_loss
+	says ' val_loss +--'
+	code_of 1 pt-compare b a --graph --column grad_norm
+	says 'no grad_norm to draw'
+	pt-compare -q b a --table --common >t
+	diff t - <<-END
+		# step	b	a
+		1	4	4
+		2	3	3
+	END
+	pt-compare -qc b a --table --column val_loss --by tokens >t
+	diff t - <<-END
+		# tokens	b	a
+		10	-	7
+		20	-	7
+	END
+}
+
+@test "colors on a terminal only, and not with NO_COLOR" {
+	command -v script >/dev/null || skip 'no script(1)'
+	log_of 4 3 >a
+	log_of 4 2 >b
+	unset NO_COLOR
+	colors() { grep -c $'\033' <(script -qc "$1 pt-compare a b --graph" /dev/null </dev/null) || true; }
+	[ "$(colors 'env TERM=xterm')" -gt 3 ]
+	[ "$(colors 'env TERM=xterm NO_COLOR=')" -gt 3 ]
+	[ "$(colors 'env TERM=xterm NO_COLOR=1')" -eq 0 ]
+	[ "$(colors 'env TERM=dumb')" -eq 0 ]
+	code_of 1 env TERM=xterm pt-compare a b --graph
+	not grep $'\033' <<<"$output"
+}
+
+@test "--plot: svg, png and pdf, by name" {
+	command -v gnuplot >/dev/null || skip 'no gnuplot'
+	log_of 4 3 >a
+	log_of 4 2 >b
+	code_of 1 pt-compare a b -p x.svg --plot x.png --plot sub.dir.pdf
+	grep -q '<svg' x.svg
+	grep -q '</svg>' x.svg
+	grep -q '>a<' x.svg # the legend
+	grep -q '>b<' x.svg
+	[ "$(head -c 8 x.png | od -An -tx1)" = ' 89 50 4e 47 0d 0a 1a 0a' ]
+	[ "$(head -c 5 sub.dir.pdf)" = '%PDF-' ]
+	not ls *.tmp
+	code_of 64 pt-compare a b --plot x.gif
+	says "'x.gif' ends in none of"
+	code_of 64 pt-compare a b --plot .svg
+	code_of 2 pt-compare a b --plot a/x.svg
+	says 'a/x.svg.tmp: Not a directory'
+	code_of 2 pt-compare a b --plot no.svg --column val_loss
+	says 'no val_loss to draw'
+	[ ! -e no.svg ]
+}
+
+@test "without gnuplot, or with one that fails: 2, a word what to do, no file lost" {
+	log_of 4 3 >a
+	only pt-compare
+	echo before >x.svg
+	code_of 2 env PATH="$PWD/only" pt-compare a a --plot x.svg
+	says 'gnuplot cannot be started'
+	says '--graph draws without it'
+	says 'verdict: identical'
+	[ "$(cat x.svg)" = before ]
+	printf '#!/bin/sh\necho partly; exit 3\n' >only/gnuplot
+	chmod +x only/gnuplot
+	code_of 2 env PATH="$PWD/only" pt-compare a a --plot x.svg
+	says 'gnuplot failed'
+	[ "$(cat x.svg)" = before ]
+	# it goes before it has read everything
+	seq 20000 | sed 's/.*/step=& loss=&/' >long
+	printf '#!/bin/sh\nexit 0\n' >only/gnuplot
+	code_of 2 env PATH="$PWD/only" pt-compare long long --plot x.svg
+	says 'gnuplot failed'
+	[ "$(cat x.svg)" = before ]
+	[ ! -e x.svg.tmp ]
+	# and none is needed for the rest
+	rm only/gnuplot
+	env PATH="$PWD/only" pt-compare a a --graph
+}
+
+@test "names of runs are no commands of gnuplot" {
+	command -v gnuplot >/dev/null || skip 'no gnuplot'
+	log_of 4 3 >a
+	for name in "x' ; system('touch owned') ; y='" $'x\nsystem "touch owned"\n' \
+		"\`touch owned\`" "x'.system('touch owned').'" '{:90 big}^2' "''" 'x"y' \
+		$'EOD\nsystem "touch owned"' '@name' '%s%n' '<script>'; do
+		cp a "$name"
+		code_of 0 pt-compare a "$name" --plot x.svg
+		[ ! -e owned ]
+		grep -q '</svg>' x.svg
+		rm x.svg
+	done
+	# as it is, without markup
+	name="{:90 big}^2 it's''s \"x\" \\0471 ä"
+	cp a "$name"
+	pt-compare -q a "$name" --plot x.svg
+	grep -qF "$name" <(sed "s/&quot;/\"/g; s/&apos;/'/g" x.svg)
+}
+
+@test "the last line, cut off, says nothing" {
+	log_of 3.25 2.125 1.0625 >a
+	size=$(wc -c <a)
+	for n in $(seq $((size - 29)) $((size - 1))); do
+		head -c "$n" a >torn
+		code_of 0 pt-compare --common a torn
+		code_of 1 pt-compare a torn
+		says '; 1 only in the control, from step 3'
+	done
+	# in a pipe too
+	head -c $((size - 3)) a | pt-compare --common a - | grep -q 'identical, 2 values'
+}
+
+@test "what is no log is trouble, not a verdict" {
+	log_of 3 2 >a
+	: >empty
+	head -c 5000 /dev/zero >zeros
+	make_shard
+	head -c 700 data.h5 >torn.h5
+	printf '\211HDF\r\n\032\n' >signature
+	echo 'Step=1 loss=2' >text
+	for f in empty zeros text torn.h5 signature data.h5 . nowhere; do
+		code_of 2 pt-compare a $f
+		code_of 2 pt-compare $f a
+		says "${f#.}"
+	done
+	code_of 2 pt-compare a data.h5
+	says 'a pt-shard file, where a pt-run file is wanted'
+	code_of 2 pt-compare a - <empty
+	says 'standard input: neither'
+	code_of 2 pt-compare a - <torn.h5
+}
+
+@test "a damaged run.h5 is not believed" {
+	make_shard
+	tiny -n 5 -o run >/dev/null
+	size=$(stat -c %s run/run.h5)
+	for at in $(seq 0 211 $((size - 1))) 7174 $((size - 1)); do
+		damage run/run.h5 bad.h5 "$at"
+		run pt-compare run bad.h5
+		# where nothing is stored, nothing is lost
+		[ "$status" -eq 2 ] || {
+			says 'identical, 5 values'
+			cmp <(h5dump run/run.h5 | sed 1d) <(h5dump bad.h5 | sed 1d)
+		}
+	done
+	for n in 0 1 8 100 1000 $((size / 2)) $((size - 1)); do
+		head -c $n run/run.h5 >bad.h5
+		code_of 2 pt-compare run bad.h5
+	done
+}
+
+@test "not a number: equal to itself, within no tolerance of a number" {
+	log_of 3 nan >a
+	log_of 3 2 >b
+	code_of 0 pt-compare a a
+	for o in '' '--rtol 1e30 --atol 1e30'; do
+		code_of 1 pt-compare $o a b
+		says 'not a number'
+		code_of 1 pt-compare $o b a
+		says '1 of 2 values differ'
+	done
+	log_of 3 inf >a
+	code_of 1 pt-compare --atol 1e30 a b
+	code_of 1 pt-compare --atol 1e30 b a
+	# it is not drawn, and does not spoil the rest
+	log_of 4 nan inf 2 >a
+	code_of 0 pt-compare a a --graph --width 40
+	says '4 |@'
+	log_of nan nan >a
+	code_of 0 pt-compare a a --graph
+	says 'no loss to draw'
+}
+
+@test "steps that are no whole numbers are passed over" {
+	log_of 3 2 >a
+	for bad in nan inf -inf -1 1.5 1e300 9e18 0x x '' 99999999999999999999; do
+		{
+			cat a
+			echo "step=$bad tokens=$bad loss=7"
+		} >b
+		for by in step tokens; do
+			code_of 0 timeout 5 pt-compare --by $by a b --graph --table
+			code_of 0 timeout 5 pt-compare --by $by b a
+		done
+		sed "s/tokens=20/tokens=$bad/" a >b
+		code_of 1 timeout 5 pt-compare --by tokens a b
+		code_of 0 timeout 5 pt-compare --by step a b
+	done
+}
+
+@test "lines are read as they come: spaces, CRLF, unknown words, any length" {
+	log_of 3 2 >a
+	{
+		echo 'pt-train: hello step=9 loss=9'
+		echo '# a comment'
+		printf 'step=1  foo=bar\ttokens=10 loss=3 =5 loss= x=\r\n'
+		head -c 200000 /dev/zero | tr '\0' x
+		printf '\nstep=2 tokens=20 loss=2 loss=99999999999999999999999999999999999999999999999999\n'
+	} >b
+	code_of 0 pt-compare a b
+}

@@ -1,0 +1,201 @@
+#!/usr/bin/env bats
+# pt-sample: the cache, seeds, prompts, cutting off, streaming, refusals.
+load helpers
+
+ckpt=gpt2/checkpoints/latest.h5
+
+# A context of 16, which the texts below fill more than once.
+make_runs() {
+	make_shard
+	for a in gpt2 llama; do
+		tiny -n 20 --arch $a -o $a >/dev/null
+	done
+}
+
+@test "the cache changes nothing, beyond the context too, in both architectures" {
+	make_runs
+	tiny -n 20 --arch llama --heads 4 --kv-heads 2 -T 8 --virtual tp=2 -o grouped >/dev/null
+	long=$(head -c 100 text.txt)
+	for run in gpt2 llama grouped; do
+		for prompt in t 'unto the lord ' "$long"; do
+			pt-sample $run/checkpoints/latest.h5 "$prompt" -n 80 >cached
+			pt-sample --no-cache $run/checkpoints/latest.h5 "$prompt" -n 80 | cmp - cached
+			pt-sample --logits $run/checkpoints/latest.h5 "$prompt" >logits
+			pt-sample --logits --no-cache $run/checkpoints/latest.h5 "$prompt" | cmp - logits
+			[ "$(wc -l <logits)" -eq 17 ]
+		done
+	done
+	pt-sample --threads 1 $ckpt "$long" -n 80 >one
+	pt-sample --threads 2 $ckpt "$long" -n 80 | cmp - one
+}
+
+@test "as many tokens as told, of the vocabulary, after the prompt" {
+	make_runs
+	for n in 0 1 2 15 16 17 100; do
+		pt-sample $ckpt 'the lord' -n $n >out
+		[ "$(wc -c <out)" -eq $((8 + n + 1)) ]
+		[ "$(head -c 8 out)" = 'the lord' ]
+		pt-sample --no-echo $ckpt 'the lord' -n $n | cmp - <(tail -c +9 out)
+	done
+	[ -z "$(tr -d "$(tr -d '\n' <text.txt)"'\n' <out)" ]
+	# without a prompt, a line break
+	pt-sample $ckpt -n 5 | cmp - <(pt-sample $ckpt $'\n' -n 5)
+	pt-sample $ckpt --prompt 'the lord' -n 17 | cmp - <(pt-sample $ckpt 'the lord' -n 17)
+}
+
+@test "equal seeds give equal text, others another" {
+	make_runs
+	pt-sample $ckpt the -n 60 >one
+	pt-sample $ckpt the -n 60 --seed 1 | cmp - one
+	for s in 2 3 -1 9223372036854775807; do
+		pt-sample $ckpt the -n 60 --seed "$s" >other
+		not cmp -s one other
+	done
+	# longer is the same, and more
+	pt-sample --no-echo $ckpt the -n 90 | head -c 60 | cmp - <(pt-sample --no-echo $ckpt the -n 60 | head -c 60)
+}
+
+@test "samples and prompts have numbers of their own" {
+	make_runs
+	pt-sample -N 3 $ckpt the -n 20 --stop . >three
+	pt-sample -N 1 $ckpt the -n 20 --stop . >one
+	[ "$(head -c "$(wc -c <one)" three)" = "$(cat one)" ]
+	pt-sample -N 2 -n 9 $ckpt the --no-echo >two
+	[ "$(head -c 9 two)" != "$(tail -c 10 two)" ]
+	# a line a prompt; a last one without an end counts; empty ones do not
+	printf 'the\nlord\n\nin' | pt-sample $ckpt - -n 6 --no-echo --stop $'\n' >lines
+	printf 'the\n' | pt-sample $ckpt - -n 6 --no-echo --stop $'\n' >the
+	[ "$(head -c "$(wc -c <the)" lines)" = "$(cat the)" ]
+	printf 'the\nlord\n\nin' | pt-sample $ckpt - -n 0 | diff - <(printf 'the\nlord\nin\n')
+	pt-sample $ckpt the -n 6 --no-echo --stop $'\n' | cmp - the
+	printf 'of\nthe\n' | pt-sample $ckpt --prompt - -n 0 | diff - <(printf 'of\nthe\n')
+	: | pt-sample $ckpt - | cmp - /dev/null
+}
+
+@test "greedy: temperature 0, top-k 1 and top-p 0 take the likeliest" {
+	make_runs
+	pt-sample $ckpt 'the lord' -n 40 -t 0 >greedy
+	for o in '-k 1' '--top-p 0' '-t 0 --seed 7' '-t 1e-6 -k 0' '-k 1 --seed 9 -t 100'; do
+		read -ra o <<<"$o"
+		pt-sample $ckpt 'the lord' -n 40 "${o[@]}" | cmp - greedy
+	done
+	# it is the largest logit
+	best=$(pt-sample --logits $ckpt 'the lord' |
+		awk '{ cmd = "printf %.9g " $2; cmd | getline v; close(cmd)
+			if (NR == 1 || v > max) { max = v; id = $1 } } END { print id }')
+	next=$(head -c 9 greedy | tail -c 1 | od -An -tx1)
+	[ "$(LC_ALL=C fold -w1 <<<"$(LC_ALL=C grep -o . text.txt | LC_ALL=C sort -u)" | sed -n "${best}p" |
+		head -c 1 | od -An -tx1)" = "$next" ]
+}
+
+@test "top-k and top-p cut the unlikely off" {
+	make_runs
+	# the tokens after one prompt, in 300 samples, and how likely they are
+	drawn() { pt-sample $ckpt the --no-echo -n 1 -N 300 "$@" | LC_ALL=C sort | uniq -c | sort -rn | wc -l; }
+	[ "$(drawn -k 1)" -eq 1 ]
+	[ "$(drawn -k 3 -t 5)" -eq 3 ]
+	all=$(drawn -k 0 -t 5)
+	[ "$all" -gt 12 ]
+	[ "$(drawn -k 200 -t 5)" -eq "$all" ]
+	some=$(drawn -k 0 -t 1 --top-p 0.5)
+	[ "$some" -gt 1 ]
+	[ "$some" -lt "$all" ]
+	[ "$(drawn -k 0 --top-p 1 -t 5)" -eq "$all" ]
+}
+
+@test "--stop ends a text, and is its end" {
+	make_runs
+	pt-sample $ckpt the -n 200 --no-echo >whole
+	pt-sample $ckpt the -n 200 --no-echo --stop e >ended
+	[ "$(tail -c 2 ended)" = e ]
+	[ "$(tr -cd e <ended | wc -c)" -eq 1 ]
+	head -c $(($(wc -c <ended) - 1)) ended | cmp - <(head -c $(($(wc -c <ended) - 1)) whole)
+	two=$(tail -c +30 whole | tr -d '\n' | head -c 2)
+	pt-sample $ckpt the -n 200 --no-echo --stop "$two" | tr '\n' ' ' | grep -q "$two \$"
+	# in the prompt it does not count
+	[ "$(pt-sample $ckpt the -n 50 --stop the | wc -c)" -gt 4 ]
+	pt-sample $ckpt the -n 200 --no-echo --stop nothere | cmp - whole
+}
+
+@test "text appears as it is drawn" {
+	make_runs
+	mkfifo pipe out
+	pt-sample $ckpt - -n 8 --no-cache <pipe >out 3>&- &
+	pid=$!
+	exec 5>pipe 6<out
+	echo the >&5
+	read -rt 10 -n 8 first <&6 # while it waits for the next prompt
+	kill -0 $pid
+	[ "${first:0:3}" = the ]
+	exec 5>&-
+	cat <&6 >/dev/null
+	ended $pid
+	[ "$status" -eq 0 ]
+	# an endless text ends when its reader does
+	timeout 10 pt-sample $ckpt the -n 1000000000 | head -c 50 >start
+	[ "${PIPESTATUS[0]}" -ne 124 ]
+	[ "$(wc -c <start)" -eq 50 ]
+	code_of 74 bash -c "pt-sample $ckpt the >/dev/full"
+	says 'standard output'
+}
+
+@test "a prompt that cannot be is refused, and says why" {
+	make_runs
+	code_of 65 pt-sample $ckpt 'the Q'
+	says "the vocabulary has no character 'Q' (U+0051)"
+	code_of 65 pt-sample $ckpt 'über'
+	says '(U+00FC)'
+	code_of 65 pt-sample $ckpt $'the\377'
+	code_of 64 pt-sample $ckpt ''
+	says 'the prompt is empty'
+	[ "$(wc -l <<<"$output")" -eq 1 ]
+	# what came before it is there
+	code_of 65 bash -c "printf 'the\nQ\nlord\n' | pt-sample $ckpt - -n 0"
+	[ "$(head -n 1 <<<"$output")" = the ]
+	not grep -q lord <<<"$output"
+	# any byte is a token of bytes
+	pt-prepare -q -t byte text.txt -o bytes.h5
+	tiny -d bytes.h5 -n 2 -o bytes >/dev/null
+	[ "$(LC_ALL=C pt-sample bytes/checkpoints/latest.h5 $'\377\001' -n 5 | wc -c)" -eq 8 ]
+}
+
+@test "wrong options are 64, and nothing is drawn" {
+	make_runs
+	for o in '-n -1' '-n x' '-t -1' '-t nan' '-k -1' '--top-p 1.1' '--top-p -0.1' '-N 0' '--seed x' \
+		'--threads -1' '--tokens' '--temprature 1' 'a b'; do
+		read -ra o <<<"$o"
+		code_of 64 pt-sample $ckpt the "${o[@]}"
+		[[ $output == pt-sample:* ]]
+	done
+	code_of 64 pt-sample
+	code_of 64 pt-sample $ckpt the --temprature 1
+	says "did you mean 'temperature'"
+}
+
+@test "a checkpoint that is none, or is damaged" {
+	make_runs
+	code_of 74 pt-sample nowhere.h5
+	says 'nowhere.h5: No such file'
+	code_of 65 pt-sample data.h5
+	says 'a pt-shard file'
+	code_of 65 pt-sample text.txt
+	code_of 65 pt-sample gpt2
+	size=$(stat -Lc %s $ckpt)
+	for n in 0 100 5000 $((size / 2)) $((size - 1)); do
+		head -c $n $ckpt >bad.h5
+		code_of 65 pt-sample bad.h5 the
+		says 'bad.h5: '
+		not grep -q ^the <<<"$output"
+	done
+	pt-sample $ckpt the -n 30 >good
+	for at in $(seq 13 3001 $((size - 1))); do
+		damage $ckpt bad.h5 "$at"
+		run pt-sample bad.h5 the -n 30
+		# moments, and what nothing is stored in, are not read
+		[ "$status" -eq 65 ] || diff good - <<<"$output"
+	done
+	at=$(h5dump -p -H -d model/norm.weight $ckpt | sed -n 's/.*OFFSET //p')
+	damage $ckpt bad.h5 "$at"
+	code_of 65 pt-sample bad.h5 the
+	says '/model/norm.weight: rows 0 to'
+}
