@@ -133,7 +133,7 @@ static int read_lines(struct run_log *l, const char *text, size_t len, struct er
 	while (text < end) {
 		const char *stop = memchr(text, '\n', (size_t)(end - text));
 		if (!stop) /* a line that was cut off says nothing */
-			stop = end;
+			break;
 		if (run_log_line(l, text, (size_t)(stop - text), e))
 			return -1;
 		text = stop + 1;
