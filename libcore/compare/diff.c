@@ -23,11 +23,12 @@ static void add_pair(
 	struct value_pair p = {at, a, b, fabs((double)a - (double)b), float_ulps(a, b)};
 	if (!c->n_differ++)
 		c->first = c->largest = c->most_ulp = p;
-	if (!(p.abs <= c->largest.abs))
+	if (p.abs > c->largest.abs || (isnan(p.abs) && !isnan(c->largest.abs)))
 		c->largest = p;
 	if (p.ulp > c->most_ulp.ulp)
 		c->most_ulp = p;
-	if (!(p.abs <= o->atol + o->rtol * fabs((double)a)))
+	/* Of an infinite control, any part is infinite. */
+	if (!isfinite(p.abs) || p.abs > o->atol + o->rtol * fabs((double)a))
 		c->n_beyond++;
 }
 
