@@ -23,11 +23,12 @@ static void add_pair(
 	struct value_pair p = {at, a, b, fabs((double)a - (double)b), float_ulps(a, b)};
 	if (!c->n_differ++)
 		c->first = c->largest = c->most_ulp = p;
-	if (!(p.abs <= c->largest.abs))
+	if (p.abs > c->largest.abs || (isnan(p.abs) && !isnan(c->largest.abs)))
 		c->largest = p;
 	if (p.ulp > c->most_ulp.ulp)
 		c->most_ulp = p;
-	if (!(p.abs <= o->atol + o->rtol * fabs((double)a)))
+	/* Of an infinite control, any part is infinite. */
+	if (!isfinite(p.abs) || p.abs > o->atol + o->rtol * fabs((double)a))
 		c->n_beyond++;
 }
 
@@ -68,6 +69,7 @@ static void compare_curve(const struct run_log *control, const struct run_log *t
 struct lines {
 	const char *other; /* the text to look in */
 	struct str *out;
+	bool only_missing; /* say what the other has not, which is the control */
 };
 
 struct wanted {
@@ -94,7 +96,9 @@ static int compare_line(void *with, const char *key, const char *value, struct e
 	struct wanted w = {.key = key};
 	if (conf_parse(l->other, strlen(l->other), "", take_value, &w, e))
 		return -1;
-	if (!w.found || strcmp(w.value.s, value))
+	if (l->only_missing && !w.found)
+		str_printf(l->out, "%s: -, %s\n", key, value);
+	else if (!l->only_missing && (!w.found || strcmp(w.value.s, value)))
 		str_printf(l->out, "%s: %s, %s\n", key, value, w.found ? w.value.s : "-");
 	str_free(&w.value);
 	return 0;
@@ -108,9 +112,11 @@ static void compare_arithmetic(
 	d->other_arithmetic = a && b && a != b;
 	if (!d->other_arithmetic || !control->arithmetic.len || !test->arithmetic.len)
 		return;
-	struct lines l = {test->arithmetic.s, &d->arithmetic};
+	struct lines l = {test->arithmetic.s, &d->arithmetic, false};
+	struct lines rest = {control->arithmetic.s, &d->arithmetic, true};
 	conf_parse(
 		control->arithmetic.s, control->arithmetic.len, "", compare_line, &l, &e);
+	conf_parse(test->arithmetic.s, test->arithmetic.len, "", compare_line, &rest, &e);
 }
 
 void compare_runs(const struct run_log *control, const struct run_log *test,

@@ -93,6 +93,7 @@ int h5_blocks_open(struct h5 *f, const char *path, struct h5_blocks *b, struct e
 	shape_blocks(b, info.ndim, info.dims);
 	if (b->block_rows < 1 || (info.n && b->offset < 0))
 		return h5_bad(f, e, EX_DATAERR, "dataset %s is damaged", path);
+	b->block_rows = min64(b->block_rows, max64(1, b->rows));
 	b->n_blocks = ceil_div(b->rows, b->block_rows);
 	return h5_get(
 		f, sums, H5_U64, b->n_blocks, b->n_blocks, (void **)&b->xxh3, NULL, e);
