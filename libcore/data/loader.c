@@ -12,10 +12,12 @@
 struct loader {
 	struct loader_config c;
 	int n_fetches;
+	unsigned tags; /* a bit for each that is taken */
 };
 
 struct fetch {
 	struct loader *l;
+	int tag; /* 0 or 1: of two fetches, the later may be read first */
 	enum split split;
 	struct order order;
 	int64_t first;
@@ -92,8 +94,8 @@ static void poll_fetch(void *with)
 	for (int r = f->rank_begin; r < f->rank_end; r++) {
 		int64_t skip = (f->begin[r] - f->begin[f->rank_begin]) * window(f);
 		if (r != c->rank && bytes_of(f, r))
-			comm_send_begin(
-				c, f->all + skip, bytes_of(f, r), r, TAG, &f->reqs[r]);
+			comm_send_begin(c, f->all + skip, bytes_of(f, r), r, TAG + f->tag,
+				&f->reqs[r]);
 	}
 }
 
@@ -120,6 +122,8 @@ struct fetch *loader_begin(struct loader *l, enum split split, const struct orde
 	struct fetch *f = xcalloc(1, sizeof(*f));
 	BUG_ON(++l->n_fetches > 2);
 	f->l = l;
+	f->tag = l->tags & 1;
+	l->tags |= 1u << f->tag;
 	f->split = split;
 	f->order = *order;
 	f->first = first;
@@ -131,8 +135,8 @@ struct fetch *loader_begin(struct loader *l, enum split split, const struct orde
 	int reader = loader_reader(c->rank, c->size, l->c.readers);
 	if (reader != c->rank) {
 		if (f->n)
-			comm_recv_begin(c, f->windows, bytes_of(f, c->rank), reader, TAG,
-				&f->reqs[reader]);
+			comm_recv_begin(c, f->windows, bytes_of(f, c->rank), reader,
+				TAG + f->tag, &f->reqs[reader]);
 		return f;
 	}
 	f->rank_begin = c->rank;
@@ -169,6 +173,7 @@ const int32_t *loader_end(struct loader *l, struct fetch *f)
 void fetch_free(struct fetch *f)
 {
 	f->l->n_fetches--;
+	f->l->tags &= ~(1u << f->tag);
 	if (f->all != f->windows)
 		free(f->all);
 	free(f->windows);
