@@ -26,7 +26,7 @@ refused() { # CODE TEXT COMMAND...
 @test "a config that is none: binary, too large, with NUL bytes, open quotes, no '='" {
 	make_shard
 	head -c 3000 /dev/zero | tr '\0' '\377' >binary
-	printf 'quiet = yes\0\n' >nul
+	printf 'layers = 3\0\n' >nul
 	{ echo '# large' && head -c 1100000 /dev/zero | tr '\0' '#'; } >large
 	printf 'config\n' >equals
 	printf '# fine\n\nquiet = "yes\n' >quotes

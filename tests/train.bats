@@ -25,6 +25,15 @@ same() { # RUN RUN: curves and checkpoints
 	done
 }
 
+@test "readers mix nothing up when an evaluation comes between" {
+	make_shard
+	tiny -n 11 -o one >/dev/null
+	for i in 1 2 3 4 5 6 7 8; do
+		tiny_on 3 -n 11 --readers $((i % 2 + 1)) -o r$i >/dev/null
+		pt-compare -q one r$i
+	done
+}
+
 @test "with nothing but data it trains something sensible" {
 	make_shard
 	pt-train -d data.h5 -n 30 >out 2>err
