@@ -193,6 +193,9 @@ static void tolerance(void **state)
 		assert_int_equal(
 			verdict_of("step=1 loss=4\n", line, &o), some[i].verdict);
 	}
+	const struct compare_opts tenth = {.by = COL_STEP, .rtol = 0.1};
+	assert_int_equal(verdict_of("step=1 loss=-4\n", "step=1 loss=-4.1\n", &tenth),
+		VERDICT_WITHIN);
 	/* one beyond it is enough, whatever the others do */
 	const struct compare_opts o = {.by = COL_STEP, .atol = 0.5};
 	struct run_diff d =
@@ -262,7 +265,9 @@ static void missing_curves(void **state)
 	assert_int_equal(verdict_of(more, ABC, &exact), VERDICT_DIFFER);
 	assert_int_equal(verdict_of(ABC, more, &common), VERDICT_SAME);
 	assert_int_equal(verdict_of(more, more, &exact), VERDICT_SAME);
-	/* the worst curve is the verdict */
+	/* the worst curve is the verdict, be it the first or the last */
+	assert_int_equal(
+		verdict_of(more, "step=1 loss=2 val_loss=4\n", &common), VERDICT_DIFFER);
 	assert_int_equal(
 		verdict_of(more,
 			"step=1 loss=3 val_loss=5\nstep=2 loss=2\nstep=3 loss=1\n",

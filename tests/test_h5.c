@@ -4,8 +4,10 @@
 
 #include <fcntl.h>
 #include <math.h>
+#include <signal.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/resource.h>
 #include <unistd.h>
 
 static struct err e;
@@ -433,12 +435,15 @@ static void seal_finds_what_was_altered(void **state)
 	}
 }
 
-/* The bytes of a file are a function of what is in it. */
+/* The bytes of a file are a function of what is in it: no time is, which HDF5 keeps in
+ * whole seconds. */
 static void equal_files_are_equal_bytes(void **state)
 {
 	(void)state;
 	const char *a = test_path("a.h5"), *b = test_path("b.h5");
 	write_file(a, 10, 3);
+	for (int64_t now = (int64_t)clock_wall(); now == (int64_t)clock_wall();)
+		usleep(10000);
 	write_file(b, 10, 3);
 	struct str x = bytes_of(a), y = bytes_of(b);
 	assert_int_equal(x.len, y.len);
@@ -550,6 +555,23 @@ static void end_keeps_the_first_error(void **state)
 	assert_int_equal(h5_end(f, h5_check_seal(f, &e), &e), -1);
 	assert_non_null(strstr(e.msg, "meta_xxh3"));
 	assert_int_equal(h5_end(NULL, 0, &e), 0);
+	/* a file that cannot be written says so when it is closed, unless more was wrong */
+	for (int rc = -1; rc <= 0; rc++) {
+		struct rlimit old, none = {.rlim_max = RLIM_INFINITY};
+		e = (struct err){0};
+		assert_int_equal(h5_create(&f, test_path("full.h5"), &e), 0);
+		write_things(f, "/", &things);
+		if (rc)
+			err_set(&e, EX_USAGE, "the first");
+		getrlimit(RLIMIT_FSIZE, &old);
+		none.rlim_max = old.rlim_max;
+		signal(SIGXFSZ, SIG_IGN);
+		setrlimit(RLIMIT_FSIZE, &none);
+		int ended = h5_end(f, rc, &e);
+		setrlimit(RLIMIT_FSIZE, &old);
+		assert_int_equal(ended, -1);
+		assert_int_equal(e.code, rc ? EX_USAGE : EX_IOERR);
+	}
 }
 
 static void through_a_pipe(void **state)

@@ -282,8 +282,13 @@ static void a_torn_line_says_nothing(void **state)
 	for (size_t n = whole; n < text.len; n++) {
 		assert_int_equal(truncate(in_folder("journal.txt"), (off_t)n), 0);
 		check_file(in_folder("journal.txt"), 2);
-		/* and one that goes on says the same again */
+		/* a run that goes on cuts it off, and says the same again */
+		struct str now = {0};
 		open_journal(&j, 2);
+		file_read(in_folder("journal.txt"), SIZE_MAX, &now, &e);
+		assert_memory_equal(now.s, text.s, whole);
+		assert_int_equal(now.s[whole], '#');
+		str_free(&now);
 		put_rows(&j, 3, 3);
 		check_log(&j.log, 3);
 		journal_close(&j);
@@ -327,11 +332,13 @@ static void a_run_that_goes_on(void **state)
 static void a_run_begins_anew(void **state)
 {
 	struct journal j;
+	struct run_log l;
 	(void)state;
 	open_journal(&j, -1);
 	put_rows(&j, 1, 9);
 	journal_close(&j);
 	open_journal(&j, -1);
+	assert_int_equal(run_log_read(&l, in_folder("journal.txt"), &e), -1); /* no row */
 	put_rows(&j, 1, 4);
 	journal_close(&j);
 	check_file(in_folder("journal.txt"), 4);

@@ -91,7 +91,8 @@ hid_t h5_how(hid_t class)
 }
 
 /* Files get their name when they are complete, so nobody reads one that is being written,
- * and locks would only trouble network file systems. */
+ * and locks would only trouble network file systems. All files are closed by hand: what the
+ * library (1.10) does at exit crashes when a file could not be written to its end. */
 static void library_begin(void)
 {
 	static bool begun;
