@@ -95,6 +95,24 @@ static void counts(void **state)
 	model_free(&m);
 }
 
+static void widths(void **state)
+{
+	static const int64_t llama[][2] = {
+		{4096, 11008}, {5120, 13824}, {256, 768}, {96, 256}, {98, 512}};
+	char text[100];
+	(void)state;
+	for (size_t i = 0; i < ARRAY_LEN(llama); i++) {
+		snprintf(text, sizeof(text), "arch = llama\nheads = 1\ndim = %d\n",
+			(int)llama[i][0]);
+		struct model m = model_of(text, 64);
+		assert_int_equal(m.c.ffn_dim, llama[i][1]);
+		model_free(&m);
+	}
+	struct model m = model_of("arch = gpt2\ndim = 100\n", 64);
+	assert_int_equal(m.c.ffn_dim, 400);
+	model_free(&m);
+}
+
 /* Slices change where parameters lie, and never what they are. */
 static void slices_change_no_count(void **state)
 {
@@ -153,28 +171,30 @@ static void impossible_shapes(void **state)
 
 struct moments {
 	double mean, std, kurtosis, largest;
+	double next; /* correlation of neighbours */
 };
 
 static struct moments moments_of(const struct tensor *t, uint64_t seed)
 {
 	int64_t n = tensor_size(t);
 	float *x = xcalloc((size_t)n, sizeof(*x));
-	double s1 = 0, s2 = 0, s4 = 0, largest = 0;
+	double s1 = 0, s2 = 0, s4 = 0, next = 0, largest = 0;
 	init_range(t, seed, 0, n, x);
 	for (int64_t i = 0; i < n; i++) {
 		double v = (double)x[i];
 		s1 += v;
 		s2 += v * v;
 		s4 += v * v * v * v;
+		next += i > 0 ? v * (double)x[i - 1] : 0;
 		largest = fabs(v) > largest ? fabs(v) : largest;
 	}
 	free(x);
 	double var = s2 / (double)n;
-	return (struct moments){
-		s1 / (double)n, sqrt(var), s4 / (double)n / (var * var), largest};
+	return (struct moments){s1 / (double)n, sqrt(var), s4 / (double)n / (var * var),
+		largest, next / (double)n / var};
 }
 
-/* Normal, within five standard errors of mean and deviation. */
+/* Normal and independent, within five standard errors. */
 static void check_normal(const struct model *m, const char *name, double std)
 {
 	const struct tensor *t = find(m, name);
@@ -184,6 +204,7 @@ static void check_normal(const struct model *m, const char *name, double std)
 	assert_near(x.mean, 0, 5 * std / sqrt(n));
 	assert_near(x.std, std, 5 * std / sqrt(2 * n));
 	assert_near(x.kurtosis, 3, 5 * sqrt(24 / n));
+	assert_near(x.next, 0, 5 / sqrt(n));
 }
 
 static void check_all(const struct model *m, const char *name, float value)
@@ -474,6 +495,7 @@ int main(void)
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test(presets_have_their_size),
 		cmocka_unit_test(counts),
+		cmocka_unit_test(widths),
 		cmocka_unit_test(slices_change_no_count),
 		cmocka_unit_test(impossible_shapes),
 		cmocka_unit_test(weights_of_gpt2),

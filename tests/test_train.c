@@ -45,6 +45,15 @@ static void warm_up(void **state)
 	}
 	struct train_opts o = options("warmup = 0\nlr = 0.5\n");
 	assert_true(lr_at(&o, 1) == 0.5);
+	/* nothing comes after it */
+	for (size_t i = 0; i < ARRAY_LEN(schedules); i++) {
+		char text[200];
+		snprintf(text, sizeof(text), RATES "steps = 4\nlr-schedule = %s\n",
+			schedules[i]);
+		check_rates(text, rise, 1, 4);
+		o = options(text);
+		assert_true(lr_at(&o, 5) == (i == 0 ? 0.8 : 0.2));
+	}
 }
 
 /* nanoGPT's get_lr: min + (1 + cos(pi x)) / 2 (max - min), x = (it - warmup) / (end - warmup),
