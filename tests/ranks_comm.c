@@ -26,11 +26,18 @@ static void assert_on_all_at(bool good, const char *what, const char *file, int 
 
 /* ---- collectives ----------------------------------------------------------------- */
 
-/* Element i of block b of a rank: small, so that no type or order loses anything. */
-static double element(int rank, int64_t b, int64_t i, enum comm_op op)
+/* Element i of block b of a rank: such that no type or order loses anything. Of minima and
+ * maxima, every other one has the highest bit: large without a sign, and negative with one. */
+static double element(int rank, int64_t b, int64_t i, const struct coll_args *a)
 {
+	static const double top[N_COMM_TYPES] = {
+		-128, 0x1p7, -0x1p31, 0x1p31, -0x1p63, 0x1p63, -0x1p127, -0x1p1023};
 	int64_t x = rank * 31 + b * 7 + i * 3;
-	return (double)(op == COMM_PROD ? 1 + x % 2 : 1 + x % 20);
+	if (a->op == COMM_PROD)
+		return (double)(1 + x % 2);
+	if (a->op == COMM_SUM || x % 2)
+		return (double)(1 + x % 20);
+	return top[a->type] + (double)(1 + x % 20);
 }
 
 static double fold(enum comm_op op, double a, double b)
@@ -41,11 +48,11 @@ static double fold(enum comm_op op, double a, double b)
 				 : (a > b ? a : b);
 }
 
-static double reduced(int size, int64_t b, int64_t i, enum comm_op op)
+static double reduced(int size, int64_t b, int64_t i, const struct coll_args *a)
 {
-	double x = element(0, b, i, op);
+	double x = element(0, b, i, a);
 	for (int r = 1; r < size; r++)
-		x = fold(op, x, element(r, b, i, op));
+		x = fold(a->op, x, element(r, b, i, a));
 	return x;
 }
 
@@ -53,14 +60,20 @@ static void put(void *p, enum comm_type t, int64_t i, double v)
 {
 	switch (t) {
 	case COMM_I8:
+		((int8_t *)p)[i] = (int8_t)v;
+		break;
 	case COMM_U8:
 		((uint8_t *)p)[i] = (uint8_t)v;
 		break;
 	case COMM_I32:
+		((int32_t *)p)[i] = (int32_t)v;
+		break;
 	case COMM_U32:
 		((uint32_t *)p)[i] = (uint32_t)v;
 		break;
 	case COMM_I64:
+		((int64_t *)p)[i] = (int64_t)v;
+		break;
 	case COMM_U64:
 		((uint64_t *)p)[i] = (uint64_t)v;
 		break;
@@ -134,7 +147,7 @@ static void fill_input(struct buffers *x)
 	for (int64_t b = 0; b < blocks; b++)
 		for (int64_t i = 0; i < x->a.count; i++)
 			put(to, x->a.type, (b + shift) * x->a.count + i,
-				element(x->c->rank, b, i, x->a.op));
+				element(x->c->rank, b, i, &x->a));
 }
 
 static bool right(const struct buffers *x)
@@ -150,9 +163,8 @@ static bool right(const struct buffers *x)
 			continue;
 		for (int64_t i = 0; i < x->a.count && s.rank != UNTOUCHED; i++)
 			put(x->want + at, x->a.type, i,
-				s.rank == REDUCED
-					? reduced(x->c->size, s.block, i, x->a.op)
-					: element(s.rank, s.block, i, x->a.op));
+				s.rank == REDUCED ? reduced(x->c->size, s.block, i, &x->a)
+						  : element(s.rank, s.block, i, &x->a));
 		good = good &&
 		       !memcmp(x->recv + at, x->want + at, (size_t)block_bytes(x));
 	}
