@@ -409,7 +409,7 @@ static void agreement(void **state)
 			err_set(&e, world->rank % 2 ? EX_IOERR : EX_DATAERR,
 				"file %d: bad", world->rank);
 		int rc = comm_agree(world, &e);
-		if (world->size > 1)
+		if (world->size > 1) /* they say different things */
 			snprintf(want, sizeof(want), "rank %d: file %d: bad", first,
 				first);
 		else
@@ -419,6 +419,9 @@ static void agreement(void **state)
 		assert_on_all(!who || e.code == (first % 2 ? EX_IOERR : EX_DATAERR));
 		assert_on_all(!who || !strcmp(e.msg, want));
 	}
+	struct err e = {0};
+	err_set(&e, EX_USAGE, "all say this");
+	assert_on_all(comm_agree(world, &e) == -1 && !strcmp(e.msg, "all say this"));
 }
 
 /* ---- the canonical tree ---------------------------------------------------------- */

@@ -43,6 +43,21 @@ char *xstrdup(const char *s)
 	return memcpy(xmalloc(n), s, n);
 }
 
+int64_t memory_available(void)
+{
+	struct str text = {0};
+	int64_t kib = 0;
+	if (!file_read("/proc/meminfo", 1 << 16, &text, &(struct err){0})) {
+		static const char *const keys[] = {"MemAvailable:", "SwapFree:"};
+		for (size_t i = 0; i < ARRAY_LEN(keys); i++) {
+			const char *at = strstr(text.s ? text.s : "", keys[i]);
+			kib += at ? atoll(at + strlen(keys[i])) : 0;
+		}
+	}
+	str_free(&text);
+	return kib * 1024;
+}
+
 void arena_measure(struct arena *a, const char *name)
 {
 	*a = (struct arena){.name = name, .base = (char *)LINE, .size_bytes = SIZE_MAX};

@@ -11,20 +11,6 @@ const struct bench_result bench_nothing = {
 
 /* ---- buffers --------------------------------------------------------------------- */
 
-/* Bytes that this host can still give; 0: not known. */
-static int64_t memory_available(void)
-{
-	struct str text = {0};
-	int64_t kib = 0;
-	if (!file_read("/proc/meminfo", 1 << 16, &text, &(struct err){0})) {
-		const char *at = strstr(text.s ? text.s : "", "MemAvailable:");
-		if (at)
-			kib = atoll(at + strlen("MemAvailable:"));
-	}
-	str_free(&text);
-	return kib * 1024;
-}
-
 /* Two buffers, and as much again for what MPI takes for itself (it was seen to copy the
  * input of a reduction, and half the blocks of a gather). */
 static int check_memory(const struct bench *b, int64_t max_bytes, struct err *e)

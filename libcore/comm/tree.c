@@ -56,15 +56,23 @@ int tree_finish(struct tree_stack *s, int64_t end)
 	return merges;
 }
 
+/* Before leaf m is pushed the stack is the nodes of [begin, m). Most of them has the last m,
+ * or one that leaves its bits somewhere downwards and has ones from there on. */
 int tree_depth(int64_t begin, int64_t end)
 {
-	struct tree_stack s = {.n = 0};
-	int depth = 0;
-	for (int64_t i = begin; i < end; i++) {
-		depth = depth > s.n + 1 ? depth : s.n + 1;
-		tree_push(&s, i);
+	struct tree_node nodes[TREE_MAX_NODES];
+	int64_t last = end - 1;
+	if (begin >= end)
+		return 0;
+	int most = tree_nodes(begin, last, nodes);
+	for (int bit = 0; bit < 62 && last >> bit; bit++) {
+		int64_t m = (last ^ ((int64_t)1 << bit)) | (((int64_t)1 << bit) - 1);
+		if (!(last >> bit & 1) || m < begin)
+			continue;
+		int n = tree_nodes(begin, m, nodes);
+		most = most > n ? most : n;
 	}
-	return depth;
+	return most + 1;
 }
 
 /* ---- sums over a group ----------------------------------------------------------- */

@@ -73,7 +73,8 @@ struct decoder *decoder_open(
 	place(g, &size);
 	arena_init(&g->memory, "decoder", size.peak_bytes);
 	place(g, &g->memory);
-	size_t sums = 8 * (PIECE * (size_t)m->c.dim * sizeof(float) + 64);
+	size_t sums = (size_t)tree_depth(0, m->tp) *
+		      (PIECE * (size_t)m->c.dim * sizeof(float) + 64);
 	size_t scores =
 		(size_t)d->threads * (size_t)round_up(m->c.context, 16) * sizeof(float);
 	arena_init(&g->scratch, "decoder scratch", sums + scores + 64);

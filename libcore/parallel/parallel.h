@@ -78,7 +78,7 @@ struct slice_sum {
 	const struct slices *s;
 	struct device *d;
 	struct mat out;
-	float *more[8]; /* further buffers, from the device's scratch */
+	float *more[TREE_MAX_NODES]; /* further buffers, from the device's scratch */
 	struct tree_stack stack;
 	int next;
 	size_t mark;
@@ -205,6 +205,8 @@ struct mat store_param(struct store *s, const struct tensor *t, int slice);
  * order (micro-batch, use, chunk, piece); the store sums them in the canonical tree.
  */
 struct mat store_leaf(struct store *s, const struct tensor *t, int slice);
+/* Forgets the leaves of this rank that were not reduced. */
+void store_drop(struct store *s);
 void store_leaf_done(struct store *s, const struct tensor *t, int slice);
 static inline void store_reduce(struct store *s, int unit)
 {

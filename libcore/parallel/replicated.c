@@ -8,9 +8,10 @@
 
 #include <stdlib.h>
 
-/* Units [unit, last] are reduced together: floats [at, at + n) of the parameters. */
+/* Units from `unit` on, up to the next bucket's, are reduced together: floats [at, at + n)
+ * of the parameters. */
 struct bucket {
-	int unit, last;
+	int unit;
 	int64_t at, n;
 	float **parts;
 	float *scratch;
@@ -79,17 +80,12 @@ static int push_leaf(const struct store *s, const struct tensor *t, struct grad 
 	return merges;
 }
 
-/* How deep the stack of a tensor gets: by doing it. */
+/* How deep the stack of a tensor gets: on the nodes of whole micro-batches come those of
+ * one. A rank without micro-batches has one buffer, for the result. */
 static int depth_of(const struct store *s, const struct tensor *t)
 {
-	struct grad g = {.n_leaves = 0};
-	int64_t n = leaves_of(s, t) * (end_micro(s) - first_micro(s));
-	int depth = 1;
-	for (int64_t i = 0; i < n; i++) {
-		depth = depth > g.stack.n + 1 ? depth : g.stack.n + 1;
-		push_leaf(s, t, &g);
-	}
-	return depth;
+	int micro = tree_depth(first_micro(s), end_micro(s));
+	return micro ? micro - 1 + tree_depth(0, leaves_of(s, t)) : 1;
 }
 
 static struct mat leaf_at(
@@ -122,6 +118,13 @@ void store_leaf_done(struct store *s, const struct tensor *t, int slice)
 	}
 }
 
+void store_drop(struct store *s)
+{
+	for (int i = 0; i < s->c.n_tensors; i++)
+		for (int slice = 0; slice < s->c.tensors[i].slices; slice++)
+			own(s)->grads[i][slice] = (struct grad){.n_leaves = 0};
+}
+
 /* ---- the operations -------------------------------------------------------------- */
 
 static void nothing(struct store *s, int unit)
@@ -148,9 +151,7 @@ static void step_end(struct store *s)
 		tree_sum_end(r->buckets[i].sum);
 		r->buckets[i].sum = NULL;
 	}
-	for (int i = 0; i < s->c.n_tensors; i++)
-		for (int slice = 0; slice < s->c.tensors[i].slices; slice++)
-			r->grads[i][slice] = (struct grad){.n_leaves = 0};
+	store_drop(s);
 }
 
 static void free_replicated(struct store *s)
@@ -217,7 +218,6 @@ static void place_buckets(struct store *s, struct arena *run)
 	struct tree_node nodes[TREE_MAX_NODES];
 	int n_parts = tree_nodes(first_micro(s), end_micro(s), nodes);
 	int64_t end = c->n_floats;
-	int last = c->n_units - 1;
 	r->buckets = xcalloc((size_t)c->n_units, sizeof(*r->buckets));
 	for (int i = c->n_tensors - 1; i >= 0; i--) {
 		const struct tensor *t = &c->tensors[i];
@@ -227,8 +227,7 @@ static void place_buckets(struct store *s, struct arena *run)
 			(n * (int64_t)sizeof(float) < c->bucket_bytes && i > 0))
 			continue;
 		struct bucket *b = &r->buckets[r->n_buckets++];
-		*b = (struct bucket){
-			.unit = t->unit, .last = last, .at = t->offset, .n = n};
+		*b = (struct bucket){.unit = t->unit, .at = t->offset, .n = n};
 		b->parts = xcalloc((size_t)n_parts + 1, sizeof(*b->parts));
 		for (int k = 0; k < n_parts; k++)
 			b->parts[k] = r->position[k] + b->at;
@@ -237,7 +236,6 @@ static void place_buckets(struct store *s, struct arena *run)
 		s->bytes.buffers += scratch * (int64_t)sizeof(float);
 		s->bytes.sent += tree_bytes_sent(c->dp, s->deal, n);
 		end = t->offset;
-		last = t->unit - 1;
 	}
 }
 

@@ -7,7 +7,6 @@ void slice_sum_begin(
 	*x = (struct slice_sum){
 		.s = s, .d = d, .out = out, .mark = arena_mark(d->scratch)};
 	int depth = tree_depth(s->first, s->first + s->here);
-	BUG_ON(depth - 1 > (int)ARRAY_LEN(x->more));
 	for (int i = 0; i < depth - 1; i++)
 		x->more[i] = arena_floats(d->scratch, mat_size(out));
 	x->next = s->first;
