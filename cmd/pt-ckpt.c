@@ -89,7 +89,7 @@ static int list_folder(const char *folder, struct err *e)
 	int64_t *steps;
 	str_printf(&in_run, "%s/checkpoints", folder);
 	const char *at = file_exists(in_run.s) ? in_run.s : folder;
-	int64_t n = ckpt_list(at, &steps);
+	int64_t n = ckpt_list(at, &steps, e);
 	int64_t latest = ckpt_marked(at, "latest.h5"), best = ckpt_marked(at, "best.h5");
 	for (int64_t i = 0; i < n; i++) {
 		struct str mark = {0};
@@ -98,7 +98,9 @@ static int list_folder(const char *folder, struct err *e)
 		list_file(ckpt_name(&path, at, steps[i]), mark.s, e);
 		str_free(&mark);
 	}
-	int rc = n ? 0 : err_set(e, EX_DATAERR, "%s: no checkpoints there", folder);
+	int rc = n < 0 ? -1
+		 : n   ? 0
+		       : err_set(e, EX_DATAERR, "%s: no checkpoints there", folder);
 	free(steps);
 	str_free(&in_run);
 	str_free(&path);
@@ -382,7 +384,7 @@ int main(int argc, char **argv)
 	struct opts o;
 	struct err e = {0};
 	log_name(program.name);
-	int n = opts_parse(&program, &o, argc, argv, NULL, &e);
+	int n = opts_parse(&program, &o, argc, argv, &e);
 	if (n < 0)
 		return err_say(&e);
 	int rc = run(n, argv, &o, &e);

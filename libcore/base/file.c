@@ -165,19 +165,37 @@ static int sync_path(const char *path, int flags)
 	return rc;
 }
 
-int durable_commit(struct durable *d, struct err *e)
+static int sync_folder_of(const char *path)
 {
-	char *folder = xstrdup(d->path);
+	char *folder = xstrdup(path);
 	char *slash = strrchr(folder, '/');
 	if (slash)
 		slash[slash == folder] = '\0';
+	int rc = sync_path(slash ? folder : ".", O_RDONLY | O_DIRECTORY);
+	free(folder);
+	return rc;
+}
+
+int file_link(const char *target, const char *path, struct err *e)
+{
+	struct str tmp = {0};
+	str_printf(&tmp, "%s.tmp", path);
+	unlink(tmp.s);
+	int rc = symlink(target, tmp.s) || rename(tmp.s, path) || sync_folder_of(path);
+	if (rc)
+		err_set(e, EX_IOERR, "%s: %s", path, strerror(errno));
+	str_free(&tmp);
+	return rc ? -1 : 0;
+}
+
+int durable_commit(struct durable *d, struct err *e)
+{
 	int rc = sync_path(d->tmp, O_RDONLY) || rename(d->tmp, d->path) ||
-		 sync_path(slash ? folder : ".", O_RDONLY | O_DIRECTORY);
+		 sync_folder_of(d->path);
 	if (rc) {
 		err_set(e, EX_IOERR, "%s: %s", d->path, strerror(errno));
 		unlink(d->tmp);
 	}
-	free(folder);
 	durable_forget(d);
 	return rc ? -1 : 0;
 }

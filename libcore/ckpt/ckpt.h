@@ -54,6 +54,7 @@ struct ckpt_write {
 	int n_tensors;
 	ckpt_source *source;
 	void *with;
+	bool one_writes; /* rank 0, because others do not see its files */
 };
 
 /* Collective. On an error no rank has changed a file that was there. */
@@ -94,17 +95,22 @@ int ckpt_param_hash(const struct ckpt *c, uint64_t *hash, struct err *e);
 
 /* FOLDER/step-00000100.h5. Returns out->s. */
 const char *ckpt_name(struct str *out, const char *folder, int64_t step);
-/* Steps in ascending order of the files so named; *steps is allocated. */
-int64_t ckpt_list(const char *folder, int64_t **steps);
+/* Steps in ascending order of the files so named; *steps is allocated. A folder that does
+ * not exist has none; -1: it cannot be read. */
+int64_t ckpt_list(const char *folder, int64_t **steps, struct err *e);
 /* Points FOLDER/NAME (latest.h5, best.h5) at a step, at once. */
 int ckpt_mark(const char *folder, const char *name, int64_t step, struct err *e);
 /* The step that a mark points at, or -1. */
 int64_t ckpt_marked(const char *folder, const char *name);
-/* Removes all but the last `keep` and the best. */
+/* Removes all but the last `keep` and the best. 0: keeps all. */
 void ckpt_prune(const char *folder, int64_t keep);
-/* The newest that is whole, verified to the last byte; NULL: there is none. Those that
- * are damaged are warned about. The caller frees. */
-char *ckpt_newest(const char *folder);
+/* Removes what lies beyond step `after`, except `but`: what the run had written that is
+ * not gone on with; and what killed runs had begun to write. */
+void ckpt_drop(const char *folder, int64_t after, int64_t but);
+/* The newest that is whole, verified to the last byte; the caller frees. NULL: there are no
+ * checkpoints, or (then *e is set) none is whole or the folder cannot be read. Those that are
+ * damaged are warned about. */
+char *ckpt_newest(const char *folder, struct err *e);
 
 /* ---- diff.c ---------------------------------------------------------------------- */
 

@@ -33,13 +33,15 @@ static int ascending(const void *a, const void *b)
 	return (x > y) - (x < y);
 }
 
-int64_t ckpt_list(const char *folder, int64_t **steps)
+int64_t ckpt_list(const char *folder, int64_t **steps, struct err *e)
 {
 	int64_t n = 0;
 	*steps = NULL;
 	DIR *d = opendir(folder);
-	if (!d)
+	if (!d && errno == ENOENT)
 		return 0;
+	if (!d)
+		return err_set(e, EX_IOERR, "%s: %s", folder, strerror(errno));
 	for (struct dirent *f; (f = readdir(d));) {
 		int64_t step = step_of(f->d_name);
 		if (step < 0)
@@ -55,16 +57,11 @@ int64_t ckpt_list(const char *folder, int64_t **steps)
 
 int ckpt_mark(const char *folder, const char *name, int64_t step, struct err *e)
 {
-	struct str link = {0}, tmp = {0}, target = {0};
+	struct str link = {0}, target = {0};
 	str_printf(&link, "%s/%s", folder, name);
-	str_printf(&tmp, "%s/%s.tmp", folder, name);
 	str_printf(&target, "step-%08lld.h5", (long long)step);
-	unlink(tmp.s);
-	int rc = symlink(target.s, tmp.s) || rename(tmp.s, link.s);
-	if (rc)
-		rc = err_set(e, EX_IOERR, "%s: %s", link.s, strerror(errno));
+	int rc = file_link(target.s, link.s, e);
 	str_free(&link);
-	str_free(&tmp);
 	str_free(&target);
 	return rc;
 }
@@ -82,36 +79,82 @@ int64_t ckpt_marked(const char *folder, const char *name)
 	return step_of(target);
 }
 
+static void remove_step(const char *folder, int64_t step)
+{
+	struct str path = {0};
+	if (unlink(ckpt_name(&path, folder, step)))
+		warn("%s: %s", path.s, strerror(errno));
+	str_free(&path);
+}
+
 void ckpt_prune(const char *folder, int64_t keep)
 {
-	int64_t *steps, n = ckpt_list(folder, &steps),
-			best = ckpt_marked(folder, "best.h5");
-	struct str path = {0};
+	struct err e = {0};
+	int64_t *steps, n = ckpt_list(folder, &steps, &e);
+	int64_t best = ckpt_marked(folder, "best.h5");
+	if (n < 0)
+		warn("%s", e.msg);
 	for (int64_t i = 0; keep > 0 && i < n - keep; i++)
-		if (steps[i] != best && unlink(ckpt_name(&path, folder, steps[i])))
-			warn("%s: %s", path.s, strerror(errno));
-	str_free(&path);
+		if (steps[i] != best)
+			remove_step(folder, steps[i]);
 	free(steps);
 }
 
-char *ckpt_newest(const char *folder)
+/* Files that were being written when a run was killed. */
+static void remove_torn(const char *folder)
 {
-	int64_t *steps, n = ckpt_list(folder, &steps);
+	struct str path = {0};
+	DIR *d = opendir(folder);
+	for (struct dirent *f; d && (f = readdir(d));) {
+		if (strncmp(f->d_name, "step-", 5) || !strstr(f->d_name, ".h5.tmp"))
+			continue;
+		str_clear(&path);
+		str_printf(&path, "%s/%s", folder, f->d_name);
+		unlink(path.s);
+	}
+	if (d)
+		closedir(d);
+	str_free(&path);
+}
+
+void ckpt_drop(const char *folder, int64_t after, int64_t but)
+{
+	struct err e = {0};
+	struct str mark = {0};
+	int64_t *steps, n = ckpt_list(folder, &steps, &e);
+	int64_t best = ckpt_marked(folder, "best.h5");
+	for (int64_t i = 0; i < n; i++)
+		if (steps[i] > after && steps[i] != but)
+			remove_step(folder, steps[i]);
+	str_printf(&mark, "%s/best.h5", folder);
+	if (best > after)
+		unlink(mark.s);
+	str_free(&mark);
+	free(steps);
+	remove_torn(folder);
+}
+
+char *ckpt_newest(const char *folder, struct err *e)
+{
+	int64_t *steps, n = ckpt_list(folder, &steps, e);
 	struct str path = {0};
 	char *found = NULL;
 	for (int64_t i = n - 1; i >= 0 && !found; i--) {
 		struct ckpt *c;
-		struct err e = {0};
-		int rc = ckpt_open(&c, ckpt_name(&path, folder, steps[i]), &e);
+		struct err why = {0};
+		int rc = ckpt_open(&c, ckpt_name(&path, folder, steps[i]), &why);
 		if (!rc) {
-			rc = ckpt_verify(c, &e);
+			rc = ckpt_verify(c, &why);
 			ckpt_close(c);
 		}
 		if (rc)
-			warn("%s; looking for an older checkpoint", e.msg);
+			warn("%s; looking for an older checkpoint", why.msg);
 		else
 			found = xstrdup(path.s);
 	}
+	if (n > 0 && !found)
+		err_set(e, EX_DATAERR,
+			"%s: no checkpoint is whole; --overwrite begins anew", folder);
 	str_free(&path);
 	free(steps);
 	return found;

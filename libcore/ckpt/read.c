@@ -41,6 +41,7 @@ static int open_tensors(struct ckpt *c, struct h5 *h, struct err *e)
 			h5_blocks_open(h, path, &c->blocks[i], e)) {
 			rc = -1;
 		} else if (info.type != H5_F32 || info.ndim < 1 || info.ndim > 2 ||
+			   info.dims[0] < 1 || (info.ndim == 2 && info.dims[1] < 1) ||
 			   strlen(names.v[i % c->n_tensors]) >= sizeof(t->name)) {
 			rc = err_set(e, EX_DATAERR, "%s is no tensor", path);
 		} else if (i >= c->n_tensors &&
@@ -59,10 +60,19 @@ static int open_tensors(struct ckpt *c, struct h5 *h, struct err *e)
 	return rc;
 }
 
+static int check_info(const struct ckpt *c, struct err *e)
+{
+	const struct ckpt_info *i = &c->info;
+	if (i->step >= 0 && i->samples >= 0 && i->tokens >= 0)
+		return 0;
+	return err_set(e, EX_DATAERR, "%s: step %lld, %lld samples, %lld tokens", c->path,
+		(long long)i->step, (long long)i->samples, (long long)i->tokens);
+}
+
 static int read_all(struct ckpt *c, struct h5 *h, struct err *e)
 {
 	if (h5_check_format(h, "pt-checkpoint", CKPT_VERSION, e) || h5_check_seal(h, e) ||
-		h5_fields_read(h, "/", ckpt_fields, &c->info, e) ||
+		h5_fields_read(h, "/", ckpt_fields, &c->info, e) || check_info(c, e) ||
 		h5_get_text(h, "/config", &c->config, e))
 		return -1;
 	if (h5_has(h, "/tokenizer") && tokenizer_read(&c->tokenizer, h, e))

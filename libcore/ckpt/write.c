@@ -83,12 +83,15 @@ static void share_structure(struct job *j)
 	}
 }
 
-/* Blocks are dealt out by number. */
+/* Blocks are dealt out by number; or rank 0 writes all. */
 static int write_blocks(struct job *j, struct err *e)
 {
 	struct comm *c = j->w->comm;
-	int64_t begin = part_begin(j->n_blocks, c->size, c->rank);
-	int64_t end = part_begin(j->n_blocks, c->size, c->rank + 1);
+	int writers = j->w->one_writes ? 1 : c->size;
+	if (c->rank >= writers)
+		return 0;
+	int64_t begin = part_begin(j->n_blocks, writers, c->rank);
+	int64_t end = part_begin(j->n_blocks, writers, c->rank + 1);
 	int fd = open(j->d.tmp, O_WRONLY | O_CLOEXEC);
 	if (fd < 0)
 		return err_set(e, EX_IOERR, "%s: %s", j->d.tmp, strerror(errno));
