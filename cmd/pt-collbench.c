@@ -131,7 +131,7 @@ static int parse(struct session *s, int argc, char **argv, struct err *e)
 {
 	struct opts *o = &s->o;
 	const char *fault = getenv("PT_COLLBENCH_FAULT");
-	int n = opts_parse(&program, o, argc, argv, NULL, e);
+	int n = opts_parse(&program, o, argc, argv, e);
 	if (n < 0)
 		return -1;
 	for (int i = 0; i < n; i++) {

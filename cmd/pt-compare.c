@@ -117,7 +117,7 @@ int main(int argc, char **argv)
 	struct opts o;
 	struct err e = {0};
 	log_name(program.name);
-	int n = opts_parse(&program, &o, argc, argv, NULL, &e);
+	int n = opts_parse(&program, &o, argc, argv, &e);
 	if (n < 0)
 		return err_say(&e);
 	if (n < 2)

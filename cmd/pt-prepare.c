@@ -158,7 +158,7 @@ int main(int argc, char **argv)
 	struct err e = {0};
 	struct strs operands = {0};
 	log_name(program.name);
-	int n = opts_parse(&program, &o, argc, argv, NULL, &e);
+	int n = opts_parse(&program, &o, argc, argv, &e);
 	if (n < 0)
 		return err_say(&e);
 	for (int i = 0; i < n; i++)

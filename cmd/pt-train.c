@@ -9,64 +9,70 @@ static void versions(struct str *out)
 	str_printf(out, "HDF5 %s\n%s\n%s\n", h5_version(), comm_version(), device_blas());
 }
 
-/* Operands are data; what the option table cannot check is checked. */
-static int parse(
-	struct train_opts *o, int argc, char **argv, const char *base, struct err *e)
+static struct comm *world;
+static struct train_base found;
+static bool agreed; /* on an error, by all ranks */
+
+/* A run that goes on has the options it had, where none are given. */
+static int base(void *opts, struct str *text, struct err *e)
 {
-	char **copy = xcalloc((size_t)argc + 1, sizeof(*copy));
-	memcpy(copy, argv, (size_t)argc * sizeof(*copy));
+	const struct train_opts *o = opts;
+	if (!o->resume && !o->init_from)
+		return 0;
+	world = comm_open();
+	if (train_find_base(o, world, &found, e)) {
+		agreed = true;
+		return -1;
+	}
+	str_add(text, found.options.s, found.options.len);
+	return 0;
+}
+
+/* Operands are data; what the option table cannot check is checked. */
+static int parse(struct train_opts *o, int argc, char **argv, struct err *e)
+{
 	struct program program = train_program;
 	program.versions = versions;
-	int n = opts_parse(&program, o, argc, copy, base, e);
-	for (int i = 0; i < n; i++)
-		strs_add(&o->data, copy[i]);
-	free(copy);
-	return n < 0 ? -1 : train_opts_check(o, e);
-}
-
-/* A run that goes on has the options it had, unless others are given. */
-static int resume(
-	struct train_opts *o, struct comm *world, int argc, char **argv, struct err *e)
-{
-	struct str config = {0};
-	if (train_find_resume(o, world, &config, e))
+	program.base = base;
+	int n = opts_parse(&program, o, argc, argv, e);
+	if (n < 0)
 		return -1;
-	struct train_opts found = *o;
-	int rc = config.len ? parse(o, argc, argv, config.s, e) : 0;
-	o->resume = found.resume;
-	o->start_over = found.start_over;
-	str_free(&config);
-	return rc;
-}
-
-static int run(struct train_opts *o, struct comm *world, int argc, char **argv)
-{
-	struct err e = {0};
-	struct str command = {0};
-	struct comm_place place;
-	if (o->resume && resume(o, world, argc, argv, &e))
-		return world->rank ? e.code : err_say(&e);
-	comm_place(&place);
-	if (!o->threads)
-		o->threads =
-			max64(1, min64(cpu_count(), place.processors / place.local_size));
-	for (int i = 0; i < argc; i++)
-		str_printf(&command, "%s%s", i ? " " : "", argv[i]);
-	int rc = train_run(o, world, command.s);
-	str_free(&command);
-	return rc;
+	for (int i = 0; i < n; i++)
+		strs_add(&o->data, argv[i]);
+	if (o->resume || found.start_over) {
+		if (found.resume && o->init_from && !strcmp(o->resume, "auto"))
+			o->init_from = NULL; /* the run has begun, and goes on */
+		o->resume = found.resume;
+		o->start_over = found.start_over;
+	}
+	return train_opts_check(o, e);
 }
 
 int main(int argc, char **argv)
 {
-	struct train_opts o;
+	struct train_opts o = {0};
 	struct err e = {0};
+	struct str command = {0};
+	struct comm_place place;
 	log_name(train_program.name);
-	if (parse(&o, argc, argv, NULL, &e))
-		return comm_rank_hint() ? e.code : err_say(&e);
-	struct comm *world = comm_open();
+	for (int i = 0; i < argc; i++)
+		str_printf(&command, "%s%s", i ? " " : "", argv[i]);
+	parse(&o, argc, argv, &e);
+	/* What is wrong on one rank ends all: an option of one host's environment, say. */
+	if (!world)
+		world = comm_open();
 	log_rank(world->rank, world->size, o.log_all_ranks);
-	int rc = run(&o, world, argc, argv);
+	int rc;
+	if (agreed || comm_agree(world, &e)) {
+		rc = world->rank ? e.code : err_say(&e);
+	} else {
+		comm_place(&place);
+		if (!o.threads)
+			o.threads = max64(1,
+				min64(cpu_count(), place.processors / place.local_size));
+		rc = train_run(&o, world, command.s);
+	}
+	str_free(&command);
 	comm_close(world);
 	return rc;
 }

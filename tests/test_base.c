@@ -163,8 +163,17 @@ static const struct opt table[] = {
 	{OPT_LIST, 'l', "item", "X", NULL, O(list), "items"},
 	{OPT_END},
 };
+static const char *base_text;
+
+static int give_base(void *o, struct str *text, struct err *e)
+{
+	(void)o, (void)e;
+	str_puts(text, base_text ? base_text : "");
+	return 0;
+}
+
 static const struct program program = {"pt-test", "a test", synopsis, table,
-	sizeof(struct opts), .operands = "", .settings = true};
+	sizeof(struct opts), .operands = "", .settings = true, .base = give_base};
 
 static int parse(struct opts *o, struct err *e, const char *base, int n, ...)
 {
@@ -177,7 +186,8 @@ static int parse(struct opts *o, struct err *e, const char *base, int n, ...)
 	va_end(ap);
 	argv[n + 1] = NULL;
 	*e = (struct err){0};
-	return opts_parse(&program, o, n + 1, argv, base, e);
+	base_text = base;
+	return opts_parse(&program, o, n + 1, argv, e);
 }
 
 static void options_have_defaults(void **state)

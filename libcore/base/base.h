@@ -101,6 +101,9 @@ void *xcalloc(size_t n, size_t n_bytes);
 void *xrealloc(void *p, size_t n_bytes);
 char *xstrdup(const char *s);
 
+/* Bytes that this host can still give, swap included; 0: not known. */
+int64_t memory_available(void);
+
 /*
  * An arena hands out pieces of one block, each on a cache line; pieces are given back
  * all at once, or down to a mark. With no block (`arena_measure`) it hands out addresses
@@ -205,6 +208,7 @@ enum opt_type {
 enum opt_flag {
 	OPT_ARITH =
 		1, /* fixes what is computed: two runs that differ here are different */
+	OPT_MODEL = 4, /* shapes and arithmetic of the model: what its weights need */
 	OPT_LOCAL = 2, /* belongs to this invocation: not saved with a run */
 };
 
@@ -233,17 +237,18 @@ struct program {
 	void (*versions)(struct str *out); /* lines "library version", or NULL */
 	/* Further kinds for --generate, made from the program's other tables; -1: no such. */
 	int (*generate)(const char *kind, FILE *f);
+	/* Options that these go on from, such as a resumed run's: called when *o is filled
+	 * in, may append a config text; then all sources are applied anew, on top of it. */
+	int (*base)(void *o, struct str *text, struct err *e);
 };
 
 /*
- * Fills *o from the defaults, the config text `base` (may be NULL: what a resumed run
- * had), the file that the option "preset" names (looked for in the preset folder), the
+ * Fills *o from the defaults, the program's base, the file that the option "preset" names (looked for in the preset folder), the
  * file that --config names, the environment and the command line, the later winning.
  * Answers --help, --version, --print-config and --generate itself and exits 0. Returns
  * the number of operands and puts them at argv[0..); -1 with *e set on a bad option.
  */
-int opts_parse(const struct program *p, void *o, int argc, char **argv, const char *base,
-	struct err *e);
+int opts_parse(const struct program *p, void *o, int argc, char **argv, struct err *e);
 /* Fills *o from the defaults and a config text only. Keys that are not known are an error,
  * or passed over. */
 int opts_from_text(const struct program *p, void *o, const char *text, bool skip_unknown,
@@ -288,6 +293,8 @@ int copy_all(int from, int to);
 /* A new file in $TMPDIR (or /tmp) for a stream that must be seekable, and may be larger than
  * memory. `path` receives its name: the caller unlinks it. Returns a descriptor. */
 int file_temporary(char path[static 4096], struct err *e);
+/* A symbolic link in the place of what is at `path`, at once and for good. */
+int file_link(const char *target, const char *path, struct err *e);
 
 /* A file that appears under its name only when it is complete: it is written as
  * NAME.tmp, synced, renamed, and the folder is synced. */

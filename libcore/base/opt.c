@@ -482,31 +482,60 @@ static int apply_operands(struct parse *s, int argc, char **argv, struct err *e)
 	return n;
 }
 
-/* The sources, in the order in which they are applied; the config file is read once, since
- * it may be a pipe, and may itself name the preset that it changes. */
-static int parse_all(
-	struct parse *s, int argc, char **argv, const char *base, struct err *e)
+/* Texts that were read once: a config file may be a pipe, and may name the preset that it
+ * changes. */
+struct sources {
+	struct str base, config;
+	const char *preset;
+	char *config_preset;
+};
+
+/* In the order in which later ones win. Puts operands at argv[0..), and tells how many. */
+static int apply_sources(
+	struct parse *s, const struct sources *x, int argc, char **argv, struct err *e)
 {
-	const char *preset = getenv("PT_PRESET");
-	char *from_config = NULL;
-	struct str config = {0};
-	bool negated, has_preset = find(s, "preset", &negated) >= 0;
-	s->config = getenv("PT_CONFIG");
-	int rc = apply_cli(s, argc, argv, true, &preset, e) ||
-		 (s->config && file_read(s->config, MAX_CONFIG, &config, e));
-	if (!rc && !preset && s->config)
-		rc = conf_parse(
-			config.s, config.len, s->config, note_preset, &from_config, e);
-	preset = preset ? preset : from_config;
+	const char *preset = x->preset ? x->preset : x->config_preset;
+	bool negated;
+	memset(s->o, 0, s->p->opts_bytes);
 	defaults(s);
-	const struct str saved = {(char *)base, base ? strlen(base) : 0, 0};
-	rc = rc || (base && apply_text(s, &saved, "the saved options", e)) ||
-	     (has_preset && preset && apply_preset(s, preset, e)) ||
-	     (s->config && apply_text(s, &config, s->config, e)) || apply_env(s, e) ||
-	     apply_cli(s, argc, argv, false, &preset, e);
-	free(from_config);
-	str_free(&config);
-	return rc ? -1 : apply_operands(s, argc, argv, e);
+	if (x->base.len && apply_text(s, &x->base, "the saved options", e))
+		return -1;
+	if (preset && find(s, "preset", &negated) >= 0 && apply_preset(s, preset, e))
+		return -1;
+	if ((s->config && apply_text(s, &x->config, s->config, e)) || apply_env(s, e) ||
+		apply_cli(s, argc, argv, false, &preset, e))
+		return -1;
+	return apply_operands(s, argc, argv, e);
+}
+
+/* getopt_long and operands reorder what they are given, so each time a copy. */
+static int parse_all(struct parse *s, int argc, char **argv, struct err *e)
+{
+	struct sources x = {.preset = getenv("PT_PRESET")};
+	size_t n_bytes = (size_t)(argc + 1) * sizeof(*argv);
+	char **copy = memcpy(xmalloc(n_bytes), argv, n_bytes);
+	int n = -1;
+	s->config = getenv("PT_CONFIG");
+	if (apply_cli(s, argc, copy, true, &x.preset, e) ||
+		(s->config && file_read(s->config, MAX_CONFIG, &x.config, e)) ||
+		(s->config && conf_parse(x.config.s, x.config.len, s->config, note_preset,
+				      &x.config_preset, e)))
+		goto end;
+	memcpy(copy, argv, n_bytes);
+	n = apply_sources(s, &x, argc, copy, e);
+	if (n >= 0 && s->p->base && s->p->base(s->o, &x.base, e))
+		n = -1;
+	if (n >= 0 && x.base.len) {
+		memcpy(copy, argv, n_bytes);
+		n = apply_sources(s, &x, argc, copy, e);
+	}
+	memcpy(argv, copy, n_bytes);
+end:
+	free(copy);
+	free(x.config_preset);
+	str_free(&x.base);
+	str_free(&x.config);
+	return n;
 }
 
 static struct parse parse_begin(const struct program *p, void *o)
@@ -541,11 +570,10 @@ int opts_from_text(const struct program *p, void *o, const char *text, bool skip
 	return rc;
 }
 
-int opts_parse(const struct program *p, void *o, int argc, char **argv, const char *base,
-	struct err *e)
+int opts_parse(const struct program *p, void *o, int argc, char **argv, struct err *e)
 {
 	struct parse s = parse_begin(p, o);
-	int rc = parse_all(&s, argc, argv, base, e);
+	int rc = parse_all(&s, argc, argv, e);
 	if (rc >= 0 && s.print_config) {
 		struct str text = {0};
 		opts_print(p, o, 0, 0, &text);
