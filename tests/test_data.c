@@ -393,7 +393,7 @@ static const char *make_text(const char *name, int64_t n)
 static struct corpus *open_corpus(const struct strs *files)
 {
 	struct corpus *c = NULL;
-	assert_int_equal(corpus_open(&c, files, &e), 0);
+	assert_int_equal(corpus_open(&c, files, false, &e), 0);
 	return c;
 }
 
@@ -454,11 +454,11 @@ static void shards_in_any_order(void **state)
 	/* one that is missing, one that is twice there, another corpus' vocabulary */
 	struct corpus *c = NULL;
 	turned.n--;
-	assert_int_equal(corpus_open(&c, &turned, &e), -1);
+	assert_int_equal(corpus_open(&c, &turned, false, &e), -1);
 	assert_non_null(strstr(e.msg, "of them were given"));
 	struct prepared q = prepare("chars", "char", 0, make_text("text", N));
 	strs_add(&p.files, q.files.v[0]);
-	assert_int_equal(corpus_open(&c, &p.files, &e), -1);
+	assert_int_equal(corpus_open(&c, &p.files, false, &e), -1);
 	assert_non_null(strstr(e.msg, "its tokenizer is not that of"));
 	assert_null(c);
 }

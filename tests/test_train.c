@@ -265,7 +265,7 @@ static void options_that_do_not_go_together(void **state)
 		{"batch = 12\nmicro-batch = 5\n", "not a whole number of micro-batches"},
 		{"lr-scale = sqrt\n", "lr-scale needs --lr-scale-batch"},
 		{"resume = a\ninit-from = b\n", "resume and init-from"},
-		{"resume = auto\n", "resume auto needs --out"},
+		{"lr = 1e-4\nmin-lr = 2e-4\n", "min-lr (0.0002) is above lr (0.0001)"},
 		{"resume = a\noverwrite = yes\n", "resume and overwrite"},
 		{"data-per-rank = yes\nreaders = 1\n", "data-per-rank and readers"},
 	};
@@ -280,6 +280,7 @@ static void options_that_do_not_go_together(void **state)
 	}
 	assert_int_equal(options("batch = 12\n").micro_batch, 6);
 	assert_int_equal(options("batch = 7\n").micro_batch, 7);
+	assert_true(options("lr = 5e-3\n").min_lr == 5e-3 / 10);
 	struct train_opts o = options("batch = 12\nmicro-batch = 3\n");
 	assert_int_equal(trainer_micro_batches(&o), 4);
 }

@@ -315,3 +315,156 @@ same() { # RUN RUN: curves and checkpoints
 	[ -e run/checkpoints/step-00000030.h5 ]
 	grep -q 'going on, the journal has every line' err
 }
+
+@test "more gradient buckets than a handful" {
+	make_shard
+	tiny -n 3 --layers 20 -o one >/dev/null
+	tiny_on 2 -n 3 --layers 20 --bucket 1K -o many >/dev/null
+	same one many
+}
+
+@test "a stop adds nothing to the curve: rows, evaluations, checkpoints are those of the whole run" {
+	make_shard
+	options="-n 120 --log-every 7 --eval-every 50 --ckpt-every 40 --keep 0"
+	tiny $options -o whole >/dev/null
+	pt-train "${TINY[@]}" $options -o run >/dev/null 3>&- &
+	pid=$!
+	wait_for 'step=14 ' run/journal.txt
+	kill -TERM $pid
+	ended $pid
+	[ "$status" -eq 75 ]
+	pt-train -q --resume auto -o run >/dev/null
+	pt-compare whole run
+	for step in 0040 0080 0120; do
+		cmp "whole/checkpoints/step-0000$step.h5" "run/checkpoints/step-0000$step.h5"
+	done
+}
+
+@test "a signal with --no-ckpt says that nothing was kept" {
+	make_shard
+	pt-train "${TINY[@]}" -n 100000 --no-ckpt -o run >/dev/null 3>&- &
+	pid=$!
+	wait_for 'step=20 ' run/journal.txt
+	kill -TERM $pid
+	ended $pid
+	[ "$status" -eq 143 ]
+}
+
+@test "resuming an older checkpoint leaves the newer ones behind" {
+	make_shard
+	tiny -n 40 --ckpt-every 10 --keep 0 -o run >/dev/null
+	tiny -n 25 --ckpt-every 5 --keep 2 --resume run/checkpoints/step-00000010.h5 -o run >/dev/null
+	[ "$(readlink run/checkpoints/latest.h5)" = step-00000025.h5 ]
+	[ -e run/checkpoints/step-00000025.h5 ]
+	[ -e run/checkpoints/step-00000020.h5 ]
+	[ ! -e run/checkpoints/step-00000040.h5 ]
+	[ ! -e run/checkpoints/step-00000030.h5 ]
+}
+
+@test "resume auto with nothing but damaged checkpoints begins nothing anew" {
+	make_shard
+	tiny -n 10 -o run >/dev/null
+	for f in run/checkpoints/step-*.h5; do truncate -s 5000 "$f"; done
+	cp run/journal.txt before
+	code_of 65 tiny --resume auto -o run
+	says 'no checkpoint is whole'
+	cmp run/journal.txt before
+}
+
+@test "a mark that cannot be set is an error on all ranks, not a wait" {
+	make_shard
+	mkdir -p run/checkpoints/latest.h5/x
+	code_of 74 timeout 20 mpiexec -n 2 pt-train "${TINY[@]}" -n 20 --ckpt-every 10 -o run
+	says 'latest.h5'
+}
+
+@test "the validation loss is of the same windows, whatever the micro-batch" {
+	make_shard
+	for m in 1 4 8; do
+		tiny -n 1 -b 8 -m $m --eval-windows 9 --eval-every 1 -o m$m >/dev/null
+	done
+	pt-compare --rtol 1e-5 m1 m4 m8
+}
+
+@test "an error on one rank ends all" {
+	make_shard
+	code_of 64 timeout 20 mpiexec -n 1 pt-train "${TINY[@]}" -n 5 -o run : \
+		-n 1 pt-train "${TINY[@]}" -n 5 -o run --layres 3
+	says "rank 1: unknown option"
+	code_of 74 timeout 20 mpiexec -n 1 pt-train "${TINY[@]}" -n 5 -o run : \
+		-n 1 pt-train "${TINY[@]}" -n 5 -o run --config nowhere.conf
+	says 'rank 1: nowhere.conf'
+}
+
+@test "data that differ between ranks are refused" {
+	make_shard
+	rev text.txt >other.txt
+	pt-prepare -q other.txt -o other.h5
+	code_of 65 mpiexec -n 1 pt-train "${TINY[@]}" -n 5 -d data.h5 -o run : \
+		-n 1 pt-train "${TINY[@]}" -n 5 -d other.h5 -o run
+	says 'data of this rank are others'
+}
+
+@test "--data-per-rank: many files, one without a validation split" {
+	make_shard
+	pt-prepare -q text.txt -o part --shard-size 8000
+	tiny_on 2 -n 12 -b 4 --data-per-rank -d $(ls part-*.h5 | paste -sd ' ' | sed 's/ / -d /g') -o many >/dev/null
+	[ -e many/checkpoints/step-00000012.h5 ]
+	pt-prepare -q -t byte text.txt -o a.h5
+	pt-prepare -q -t byte -f 0 text.txt -o b.h5
+	timeout 20 mpiexec -n 2 pt-train "${TINY[@]}" -n 12 --data-per-rank -d a.h5 -d b.h5 -o own >/dev/null
+	not grep -q 'val_loss=' own/journal.txt
+}
+
+@test "another vocabulary of the same size is refused" {
+	make_shard
+	tiny -n 2 -o run >/dev/null
+	tr a-z b-za <text.txt >moved.txt
+	pt-prepare -q moved.txt -o moved.h5
+	code_of 65 tiny -n 4 -d moved.h5 --init-from run/checkpoints/latest.h5 -o a
+	says 'vocabulary'
+	code_of 65 tiny -n 4 -d moved.h5 --resume auto -o run
+	says 'vocabulary'
+}
+
+@test "fine-tuning: the model's options come with its weights; resume auto goes on with it" {
+	make_shard
+	tiny -n 3 --layers 2 --dim 24 --heads 3 -a llama -o base >/dev/null
+	for n in 6 12; do
+		pt-train -q -m 2 -b 4 -n $n --decay-steps 12 --init-from base/checkpoints/latest.h5 \
+			--resume auto -o tuned >/dev/null
+	done
+	pt-train -q -m 2 -b 4 -n 12 --init-from base/checkpoints/latest.h5 -o once >/dev/null
+	pt-ckpt diff once/checkpoints/latest.h5 tuned/checkpoints/latest.h5
+	grep -q 'config layers = 2' tuned/journal.txt
+	pt-train --resume tuned/checkpoints/latest.h5 --print-config | grep -qx 'layers = 2'
+	# a config that can be read only once
+	pt-train -q --resume auto -o tuned --config <(echo 'steps = 14') >/dev/null
+	[ -e tuned/checkpoints/step-00000014.h5 ]
+}
+
+@test "--load broadcast: ranks that share no folder" {
+	make_shard
+	mkdir -p a b
+	cp data.h5 a
+	cp data.h5 b
+	tiny -n 10 -o whole >/dev/null
+	mpiexec -n 1 -wdir "$PWD/a" pt-train "${TINY[@]}" --load broadcast -n 10 -o run : \
+		-n 1 -wdir "$PWD/b" pt-train "${TINY[@]}" --load broadcast -n 10 -o run >/dev/null
+	cmp whole/checkpoints/latest.h5 a/run/checkpoints/latest.h5
+}
+
+@test "what cannot fit is refused before it is touched" {
+	make_shard
+	code_of 1 timeout 20 pt-train -q -p llama3-70b
+	says 'out of memory'
+	[ ! -e run-001 ]
+	code_of 64 timeout 20 pt-train --dry-run -b 1000000000000 -m 500000000000
+	timeout 20 pt-train --dry-run -b 1000000000 -m 1 >/dev/null
+}
+
+@test "many virtual slices" {
+	make_shard
+	tiny -n 2 --dim 64 --heads 64 --virtual tp=64 --sample-every 2 --sample-tokens 5 -o run >/dev/null
+	[ -e run/checkpoints/step-00000002.h5 ]
+}

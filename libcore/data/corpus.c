@@ -24,6 +24,7 @@ struct file {
 	char *map;
 	size_t map_bytes;
 	struct segment seg[N_SPLITS];
+	int64_t group, given; /* the first file of its corpus, and itself, as given */
 };
 
 struct corpus {
@@ -92,6 +93,10 @@ static int open_file(struct corpus *c, struct file *f, struct err *e)
 		 h5_check_seal(h, e) || h5_fields_read(h, "/", shard_fields, &f->info, e);
 	if (!rc && tokenizer_read(&t, h, e))
 		rc = err_prefix(e, "%s: ", f->path);
+	if (!rc && (f->info.count < 1 || f->info.index < 0 ||
+			   f->info.index >= f->info.count))
+		rc = err_set(e, EX_DATAERR, "%s: file %lld of %lld", f->path,
+			(long long)f->info.index, (long long)f->info.count);
 	rc = rc || map_file(f, e);
 	for (int s = 0; s < N_SPLITS && !rc; s++)
 		rc = open_segment(h, f, (enum split)s, e);
@@ -106,41 +111,54 @@ static int open_file(struct corpus *c, struct file *f, struct err *e)
 	return h5_end(h, rc, e);
 }
 
-/* Files of one corpus by their number, corpora as they were given. */
-static int by_number(const void *a, const void *b)
+static bool same_corpus(const struct file *a, const struct file *b)
 {
-	const struct shard_info *x = &((const struct file *)a)->info;
-	const struct shard_info *y = &((const struct file *)b)->info;
-	return (x->index > y->index) - (x->index < y->index);
+	return a->info.source_xxh3 == b->info.source_xxh3 &&
+	       a->info.count == b->info.count;
 }
 
+/* A corpus may be given more than once, but each of its files as often as the others. */
 static int check_complete(const struct corpus *c, struct err *e)
 {
 	for (int64_t i = 0; i < c->n_files; i++) {
-		const struct shard_info *x = &c->files[i].info;
-		int64_t found = 0;
-		for (int64_t k = 0; k < c->n_files; k++)
-			found += c->files[k].info.source_xxh3 == x->source_xxh3 &&
-				 c->files[k].info.count == x->count;
-		if (found % x->count)
+		const struct file *x = &c->files[i];
+		int64_t found = 0, alike = 0;
+		for (int64_t k = 0; k < c->n_files; k++) {
+			found += same_corpus(x, &c->files[k]);
+			alike += same_corpus(x, &c->files[k]) &&
+				 x->info.index == c->files[k].info.index;
+		}
+		if (found != alike * x->info.count)
 			return err_set(e, EX_DATAERR,
-				"%s: is file %lld of %lld, but %lld of them were given",
-				c->files[i].path, (long long)x->index,
-				(long long)x->count, (long long)found);
+				"%s: is file %lld of %lld, but not all of them were "
+				"given",
+				x->path, (long long)x->info.index,
+				(long long)x->info.count);
 	}
 	return 0;
 }
 
+/* Corpora as they were given, the files of each by number. */
+static int in_order(const void *a, const void *b)
+{
+	const struct file *x = a, *y = b;
+	if (x->group != y->group)
+		return (x->group > y->group) - (x->group < y->group);
+	if (x->info.index != y->info.index)
+		return (x->info.index > y->info.index) - (x->info.index < y->info.index);
+	return (x->given > y->given) - (x->given < y->given);
+}
+
 static void sort_files(struct corpus *c)
 {
-	for (int64_t i = 0; i < c->n_files;) {
-		int64_t n = 1;
-		while (i + n < c->n_files &&
-			c->files[i + n].info.source_xxh3 == c->files[i].info.source_xxh3)
-			n++;
-		qsort(c->files + i, (size_t)n, sizeof(*c->files), by_number);
-		i += n;
+	for (int64_t i = 0; i < c->n_files; i++) {
+		struct file *f = &c->files[i];
+		f->given = f->group = i;
+		for (int64_t k = 0; k < i && f->group == i; k++)
+			if (same_corpus(f, &c->files[k]))
+				f->group = c->files[k].group;
 	}
+	qsort(c->files, (size_t)c->n_files, sizeof(*c->files), in_order);
 }
 
 bool corpus_is_stream(const char *path)
@@ -169,7 +187,7 @@ static int open_stream(struct corpus *c, struct file *f, const char *path, struc
 	return rc;
 }
 
-int corpus_open(struct corpus **out, const struct strs *files, struct err *e)
+int corpus_open(struct corpus **out, const struct strs *files, bool some, struct err *e)
 {
 	struct corpus *c = xcalloc(1, sizeof(*c));
 	int rc = files->n ? 0 : err_set(e, EX_USAGE, "no data: give shards with --data");
@@ -183,7 +201,7 @@ int corpus_open(struct corpus **out, const struct strs *files, struct err *e)
 		f->path = xstrdup(files->v[i]);
 		rc = open_file(c, f, e);
 	}
-	rc = rc || check_complete(c, e);
+	rc = rc || (!some && check_complete(c, e));
 	if (!rc)
 		sort_files(c);
 	for (int64_t i = 0; i < c->n_files && !rc; i++) {

@@ -141,9 +141,9 @@ struct corpus;
 
 /* Can be read only once, from its beginning to its end: "-" (standard input), or a FIFO. */
 bool corpus_is_stream(const char *path);
-/* Files that belong together are put in order; one that is missing is an error. A stream is
- * kept in a temporary file. */
-int corpus_open(struct corpus **c, const struct strs *files, struct err *e);
+/* Files that belong together are put in order; one that is missing is an error, unless
+ * `some` of them are enough. A stream is kept in a temporary file. */
+int corpus_open(struct corpus **c, const struct strs *files, bool some, struct err *e);
 void corpus_close(struct corpus *c);
 const struct tokenizer *corpus_tokenizer(const struct corpus *c);
 int64_t corpus_tokens(const struct corpus *c, enum split split);

@@ -20,6 +20,7 @@ static uint64_t feistel(struct philox_key key, int half, uint64_t x)
 
 int64_t order_permute(struct philox_key key, int64_t n, int64_t i)
 {
+	BUG_ON(i < 0 || i >= n);
 	int half = 1;
 	while (half < 31 && ((uint64_t)1 << 2 * half) < (uint64_t)n)
 		half++;
@@ -61,6 +62,8 @@ int64_t order_start(const struct order *o, int64_t g)
 		return below(
 			philox(key, (uint32_t)g, (uint32_t)(g >> 32), 0, 0), last + 1);
 	}
+	if (o->sampling == SAMPLING_EVEN)
+		g = min64(g, o->n_windows - 1);
 	if (o->sampling == SAMPLING_EVEN)
 		return o->n_windows > 1 ? last / (o->n_windows - 1) * g +
 						  last % (o->n_windows - 1) * g /

@@ -233,7 +233,7 @@ int prepare_decode(const struct strs *files, enum split split, FILE *f, struct e
 	static int32_t ids[N];
 	struct corpus *c;
 	struct str text = {0};
-	if (corpus_open(&c, files, e))
+	if (corpus_open(&c, files, false, e))
 		return -1;
 	int rc = 0;
 	int64_t total = corpus_tokens(c, split);

@@ -68,7 +68,8 @@ static int check(struct model *m, struct err *e)
 			"heads of %lld channels: rotary positions need pairs",
 			(long long)m->head_dim);
 	if (c->vocab < 1)
-		return err_set(e, EX_USAGE, "the vocabulary is empty; give --vocab");
+		return err_set(
+			e, EX_USAGE, "the vocabulary is empty; give --data or --vocab");
 	return 0;
 }
 
@@ -83,11 +84,7 @@ static int resolve(struct model *m, int64_t vocab, struct err *e)
 	m->arch = arch_table[c->arch];
 	if (parse_virtual(m, c->virtual_degrees, e))
 		return -1;
-	if (vocab && c->vocab && c->vocab < vocab)
-		return err_set(e, EX_USAGE,
-			"vocab (%lld) is smaller than the data's (%lld)",
-			(long long)c->vocab, (long long)vocab);
-	c->vocab = c->vocab ? c->vocab : vocab;
+	c->vocab = vocab ? vocab : c->vocab;
 	c->kv_heads = c->kv_heads ? c->kv_heads : c->heads;
 	c->ffn_dim = c->ffn_dim ? c->ffn_dim : m->arch->ffn_dim(c->dim);
 	c->norm_eps = c->norm_eps > 0 ? c->norm_eps : m->arch->norm_eps;
@@ -140,11 +137,14 @@ static void set_init(const struct model *m, struct tensor *t, int kind, int64_t 
 	} else if (m->c.init == INITC_GPT2 && kind == ROW_RESIDUAL) {
 		t->std = (float)(0.02 / sqrt(2 * layers));
 	} else if (m->c.init == INITC_DEPTH) {
-		t->init = kind == ROW_OUTPUT ? INIT_TRUNCATED : INIT_NORMAL;
-		if (kind == ROW_EMBED)
-			t->std = 1;
-		else if (kind == ROW_OUTPUT)
+		/* A tied table is the output too, and logits want its scale. */
+		bool output = kind == ROW_OUTPUT ||
+			      (m->tie && kind == ROW_EMBED && t->cut == CUT_ROWS);
+		t->init = output ? INIT_TRUNCATED : INIT_NORMAL;
+		if (output)
 			t->std = (float)(1 / sqrt((double)m->c.dim));
+		else if (kind == ROW_EMBED)
+			t->std = 1;
 		else if (kind == ROW_RESIDUAL || kind == ROW_GATE)
 			t->std = (float)(0.02 / sqrt(2 * ((double)layer + 1)));
 	}

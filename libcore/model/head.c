@@ -48,7 +48,8 @@ static void tile_forward(struct pass *p, struct tile *t)
 	k->xent_join(
 		p->d, t->lse, t->loss, t->max, t->sum, t->target, p->tp.here, t->rows);
 	watch(p, "loss", -1, mat(t->loss, 1, t->rows));
-	k->exact_sum(p->d, &p->loss, t->loss, t->rows);
+	int64_t counted = p->counted * (p->rows / p->batch) - t->first;
+	k->exact_sum(p->d, &p->loss, t->loss, max64(0, min64(counted, t->rows)));
 }
 
 static void tile_backward(struct pass *p, struct tile *t)

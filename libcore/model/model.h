@@ -136,8 +136,9 @@ struct pass {
 	/* of the micro-batch: */
 	bool train; /* gradients and dropout */
 	int64_t step, first_sample;
-	float loss_scale;     /* of the gradient: 1 / tokens of the whole batch */
-	struct exact loss;    /* sum over tokens, added to */
+	int64_t counted;   /* sequences of which the loss is taken; others only fill up */
+	float loss_scale;  /* of the gradient: 1 / tokens of the whole batch */
+	struct exact loss; /* sum over tokens, added to */
 	double head_backward; /* seconds of a forward that were backward, added to */
 	struct probe *probe;  /* NULL: do not look */
 	void (*tick)(void *); /* called between operations: keeps communication going */

@@ -54,7 +54,12 @@ void pass_init(struct pass *p, struct model *m, struct device *d, struct store *
 	int64_t batch, uint64_t seed, struct arena *run)
 {
 	struct comm *alone = comm_self("alone");
-	*p = (struct pass){.m = m, .d = d, .store = store, .batch = batch, .seed = seed};
+	*p = (struct pass){.m = m,
+		.d = d,
+		.store = store,
+		.batch = batch,
+		.counted = batch,
+		.seed = seed};
 	p->tp = (struct slices){alone, m->tp, 0, m->tp};
 	p->cp = (struct chunks){alone, m->cp, 0, m->cp, m->c.context};
 	int64_t seq_rows = m->c.context / m->cp;

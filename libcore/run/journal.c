@@ -13,9 +13,14 @@ static int put_line(struct journal *j, struct str *line, struct err *e)
 	if (run_log_line(&j->log, line->s, line->len, e))
 		return -1;
 	str_putc(line, '\n');
-	if (write_all(j->fd, line->s, line->len))
-		return err_set(
-			e, EX_IOERR, "%s/journal.txt: %s", j->folder, strerror(errno));
+	off_t end = lseek(j->fd, 0, SEEK_END);
+	if (write_all(j->fd, line->s, line->len)) {
+		err_set(e, EX_IOERR, "%s/journal.txt: %s", j->folder, strerror(errno));
+		/* Half a line would become one with the next. */
+		return end >= 0 && !ftruncate(j->fd, end)
+			       ? -1
+			       : err_prefix(e, "half a line is left in ");
+	}
 	return 0;
 }
 
@@ -136,6 +141,7 @@ int journal_publish(struct journal *j, struct err *e)
 	struct str path = {0};
 	struct durable d;
 	str_printf(&path, "%s/run.h5", j->folder);
+	fdatasync(j->fd); /* a resumed run reads the journal, not run.h5 */
 	durable_begin(&d, path.s);
 	int rc = run_log_write(&j->log, d.tmp, e) || durable_commit(&d, e);
 	durable_abort(&d);

@@ -22,6 +22,8 @@ const struct h5_field run_fields[] = {
 	{"device", H5_TEXT, F(device), true, "what computes"},
 	{"libraries", H5_TEXT, F(libraries), true, "versions of libraries"},
 	{"layout", H5_TEXT, F(layout), true, "how the work was dealt out"},
+	{"environment", H5_TEXT, F(environment), true,
+		"variables that concern pt, MPI, threads, the scheduler"},
 	{"ranks", H5_I64, F(ranks), true, "number of ranks"},
 	{"hosts", H5_I64, F(hosts), true, "number of hosts"},
 	{"threads", H5_I64, F(threads), true, "threads of a rank"},

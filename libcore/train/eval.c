@@ -10,11 +10,11 @@ double trainer_eval(struct trainer *t, enum split split)
 	struct comm *dp = t->dp;
 	struct order order;
 	int64_t b = t->o.micro_batch, context = t->model.c.context;
-	if (order_init(&order, SAMPLING_EVEN, 0, t->data->tokens[split], context,
-		    t->o.eval_windows))
+	/* Ranks that read data of their own may have more or less of it. */
+	int64_t tokens = comm_min_i64(dp, t->data->tokens[split]);
+	if (order_init(&order, SAMPLING_EVEN, 0, tokens, context, t->o.eval_windows))
 		return (double)NAN;
-	order.n_windows = round_up(order.n_windows, b);
-	int64_t n_micro = order.n_windows / b;
+	int64_t n_micro = ceil_div(order.n_windows, b);
 	int64_t *begin = xcalloc((size_t)dp->size + 1, sizeof(*begin));
 	t->pass.train = false;
 	t->pass.loss = (struct exact){0};
@@ -27,12 +27,15 @@ double trainer_eval(struct trainer *t, enum split split)
 		const int32_t *windows = loader_end(t->loader, f);
 		int64_t mine = (begin[dp->rank + 1] - begin[dp->rank]) / b;
 		for (int64_t m = 0; m < mine; m++) {
+			int64_t window = first * b + begin[dp->rank] + m * b;
 			pass_load(&t->pass, windows + m * b * (context + 1));
+			t->pass.counted = min64(b, order.n_windows - window);
 			model_forward(&t->pass, &t->acts);
 		}
 		fetch_free(f);
 	}
 	free(begin);
+	t->pass.counted = b;
 	comm_sum_i64(dp, (int64_t *)&t->pass.loss, EXACT_WORDS);
 	double loss = exact_round(&t->pass.loss) / (double)(order.n_windows * context);
 	return (double)(float)loss;

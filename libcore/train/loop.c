@@ -32,7 +32,6 @@ static void catch_signals(void)
 	stop_signal = 0;
 	for (size_t i = 0; i < ARRAY_LEN(stops); i++)
 		sigaction(stops[i], &a, NULL);
-	signal(SIGPIPE, SIG_IGN); /* a reader that leaves does not end the training */
 }
 
 /* ---- what is written ------------------------------------------------------------- */
@@ -163,6 +162,22 @@ static struct row new_row(const struct run *r)
 
 /* ---- what happens between steps -------------------------------------------------- */
 
+/* Marks what was saved, and removes what is not to be kept. */
+static int keep_house(struct run *r, struct err *e)
+{
+	const struct trainer *t = &r->t;
+	bool best = !isnan(t->best_val_loss) && t->val_loss == t->best_val_loss &&
+		    r->eval_step == t->step;
+	if (ckpt_mark(r->ckpt_folder, "latest.h5", t->step, e) ||
+		(best && ckpt_mark(r->ckpt_folder, "best.h5", t->step, e)))
+		return -1;
+	if (r->resumed_step >= 0 && !r->has_saved)
+		ckpt_drop(r->ckpt_folder, r->resumed_step, t->step);
+	r->has_saved = true;
+	ckpt_prune(r->ckpt_folder, t->o.keep);
+	return 0;
+}
+
 static void save(struct run *r, const char *why)
 {
 	struct trainer *t = &r->t;
@@ -172,12 +187,10 @@ static void save(struct run *r, const char *why)
 		return;
 	double begin = clock_seconds();
 	int rc = trainer_save(t, ckpt_name(&path, r->ckpt_folder, t->step), &e);
-	bool best = !isnan(t->best_val_loss) && t->val_loss == t->best_val_loss &&
-		    r->eval_step == t->step;
-	if (!rc && is_first(r)) {
-		rc = ckpt_mark(r->ckpt_folder, "latest.h5", t->step, &e) ||
-		     (best && ckpt_mark(r->ckpt_folder, "best.h5", t->step, &e));
-		ckpt_prune(r->ckpt_folder, t->o.keep);
+	if (!rc) {
+		if (is_first(r))
+			keep_house(r, &e);
+		rc = comm_agree(r->world, &e);
 	}
 	if (rc) {
 		trouble(r, &e);
@@ -279,25 +292,30 @@ static void show_progress(struct run *r, const struct step_result *s)
 	progress_update(&r->bar, (double)r->t.step, note);
 }
 
-/* After a step: rows, evaluation, checkpoint, sample. */
-static int after_step(struct run *r, const struct step_result *s, bool last)
+/* After a step: rows, evaluation, checkpoint, sample. Rows and evaluations are those that the
+ * run would have had if nobody had stopped it. */
+static int after_step(struct run *r, const struct step_result *s)
 {
 	struct trainer *t = &r->t;
 	struct row row = new_row(r);
-	bool first_here = r->steps_here == 1, best = false;
-	bool log = every(t->o.log_every, t->step) || first_here || last;
+	bool last = t->step == t->o.steps, best = false;
+	bool log = every(t->o.log_every, t->step) || t->step == 1 || last;
 	bool eval = t->o.eval_every && (every(t->o.eval_every, t->step) || last);
+	if (s->stop) /* first of all: who says stop may not wait for an evaluation */
+		save(r, "stopped");
 	if (log)
 		fill_row(r, s, &row);
-	if (eval)
+	if (eval) {
 		best = evaluate(r, &row);
+		r->saved_step = -1; /* its losses belong in the checkpoint */
+	}
 	if (log || eval)
 		put_row(r, &row);
 	show_progress(r, s);
-	if (every(t->o.ckpt_every, t->step) || s->votes[1])
+	if (every(t->o.ckpt_every, t->step) || s->save)
 		save(r, "in time");
-	else if (last)
-		save(r, "the last");
+	else if (last || s->stop)
+		save(r, last ? "the last" : "stopped");
 	else if (best && t->o.ckpt_best)
 		save(r, "the best");
 	if (every(t->o.sample_every, t->step))
@@ -317,40 +335,45 @@ static int fail_step(struct run *r, struct step_result *s)
 	return EX_FAILED;
 }
 
+static int stopped(struct run *r)
+{
+	struct trainer *t = &r->t;
+	event(r, "stopped by a signal");
+	publish(r);
+	if (!t->o.ckpt) {
+		info("stopped after step %lld, without a checkpoint", (long long)t->step);
+		return 128 + SIGTERM;
+	}
+	info("stopped after step %lld; --resume auto goes on", (long long)t->step);
+	return r->saved_step == t->step ? EX_TEMPFAIL : EX_IOERR;
+}
+
 static int train(struct run *r)
 {
 	struct trainer *t = &r->t;
 	int rc = 0;
 	bool stop = false;
+	catch_signals();
+	t->stop = &stop_signal;
 	r->saved_at = clock_seconds();
+	if (t->step >= t->o.steps && t->step > 0)
+		info("all %lld steps were done before", (long long)t->o.steps);
 	progress_begin(&r->bar, "pt-train", (double)t->o.steps);
 	while (t->step < t->o.steps && !stop && !rc) {
 		struct step_result s;
-		int votes = stop_signal ? VOTE_STOP : 0;
-		if (is_first(r) && t->o.ckpt_secs > 0 &&
-			clock_seconds() - r->saved_at >= t->o.ckpt_secs)
-			votes |= VOTE_SAVE;
+		bool due = is_first(r) && t->o.ckpt_secs > 0 &&
+			   clock_seconds() - r->saved_at >= t->o.ckpt_secs;
 		double begin = clock_seconds(), waited = comm_waited();
-		trainer_step(t, votes, &s);
+		trainer_step(t, due, &s);
 		measure(r, &s, clock_seconds() - begin, comm_waited() - waited);
-		r->steps_here++;
-		if (s.bad) {
-			rc = fail_step(r, &s);
-			break;
-		}
-		stop = s.votes[0] > 0;
-		rc = after_step(r, &s, t->step == t->o.steps || stop);
+		stop = s.stop > 0;
+		rc = s.bad ? fail_step(r, &s) : after_step(r, &s);
 	}
 	progress_end(&r->bar);
 	if (rc)
 		return rc;
-	if (stop && t->step < t->o.steps) {
-		event(r, "stopped by a signal");
-		publish(r);
-		info("stopped after step %lld; --resume auto goes on",
-			(long long)t->step);
-		return r->saved_step == t->step ? EX_TEMPFAIL : EX_IOERR;
-	}
+	if (stop && t->step < t->o.steps)
+		return stopped(r);
 	save(r, "the last"); /* where no step was left to do */
 	return r->failed && t->o.ckpt && r->saved_step != t->step ? EX_IOERR : 0;
 }
@@ -369,7 +392,7 @@ static int eval_only(struct run *r)
 
 int train_loop(struct run *r)
 {
-	catch_signals();
+	signal(SIGPIPE, SIG_IGN); /* a reader that leaves does not end the training */
 	if (r->t.o.eval_only)
 		return eval_only(r);
 	int rc = train(r);

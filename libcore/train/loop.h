@@ -19,8 +19,8 @@ struct run {
 	double peak_flops;
 	struct progress bar;
 	struct since since;
-	int64_t steps_here;	       /* done by this process */
-	int64_t saved_step, eval_step; /* -1: none */
+	int64_t resumed_step, saved_step, eval_step; /* -1: none */
+	bool has_saved;
 	double saved_at;
 	bool failed, stdout_gone;
 	bool torn, stale; /* the journal lacks a line; run.h5 is not the latest */

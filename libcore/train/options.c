@@ -24,37 +24,37 @@ static const struct opt options[] = {
 	{OPT_FLAG, 0, "data-per-rank", NULL, "no", T(data_per_rank), "Give rank r the files r, r + ranks, ... only. What is computed then depends on the number of ranks.", OPT_ARITH},
 
 	{OPT_GROUP, .name = "Batch"},
-	{OPT_INT, 'b', "batch", "N", "12", T(batch), "Sequences of one optimizer step, over all ranks.", OPT_ARITH, 1, MANY},
-	{OPT_INT, 'm', "micro-batch", "N", "0", T(micro_batch), "Sequences that go through the model at once. The batch is a whole number of them, dealt out to the ranks. 0: half the batch, or all of an odd one.", OPT_ARITH, 0, MANY},
+	{OPT_INT, 'b', "batch", "N", "12", T(batch), "Sequences of one optimizer step, over all ranks.", OPT_ARITH, 1, 1e12},
+	{OPT_INT, 'm', "micro-batch", "N", "0", T(micro_batch), "Sequences that go through the model at once. The batch is a whole number of them, dealt out to the ranks. 0: half the batch, or all of an odd one.", OPT_ARITH, 0, 1e12},
 	{OPT_INT, 'n', "steps", "N", "2000", T(steps), "Optimizer steps. 0 writes the initial checkpoint.", OPT_ARITH, 0, MANY},
 
 	{OPT_GROUP, .name = "Model"},
 	{OPT_STR, 'p', "preset", "NAME", NULL, T(preset), "Begin with the options of a file in share/pt/presets: shakespeare-char, gpt2-124m, llama3-8b, ... What the config file and the command line say comes after it.", 0},
-	{OPT_ENUM, 'a', "arch", NULL, "gpt2", M(arch), "The architecture.", OPT_ARITH, .values = arch_names},
-	{OPT_INT, 0, "layers", "N", "4", M(layers), "Blocks.", OPT_ARITH, 1, 100000},
-	{OPT_INT, 0, "heads", "N", "4", M(heads), "Attention heads.", OPT_ARITH, 1, 4095},
-	{OPT_INT, 0, "kv-heads", "N", "0", M(kv_heads), "Key and value heads, for grouped queries. 0: as many as heads.", OPT_ARITH, 0, 4095},
-	{OPT_INT, 0, "dim", "N", "128", M(dim), "Width of the residual stream.", OPT_ARITH, 1, 1 << 22},
-	{OPT_INT, 0, "ffn-dim", "N", "0", M(ffn_dim), "Width of the feed-forward layer. 0: 4 dim for gpt2; 8/3 dim for llama, to a multiple of 256.", OPT_ARITH, 0, 1 << 24},
-	{OPT_INT, 'T', "context", "N", "64", M(context), "Tokens of a sequence.", OPT_ARITH, 1, 1 << 22},
-	{OPT_INT, 0, "vocab", "N", "0", M(vocab), "Size of the vocabulary. 0: that of the data.", OPT_ARITH, 0, 1 << 24},
-	{OPT_INT, 0, "vocab-multiple", "N", "1", M(vocab_multiple), "Pad the vocabulary to a multiple of N; padding is never predicted.", OPT_ARITH, 1, 1 << 20},
-	{OPT_ENUM, 0, "act", NULL, "by-arch", M(act), "The activation: gelu-tanh for gpt2, swiglu for llama.", OPT_ARITH, .values = act_names},
-	{OPT_ENUM, 0, "bias", NULL, "by-arch", M(bias), "Biases in linear layers and LayerNorm: yes for gpt2, no for llama.", OPT_ARITH, .values = by_arch_names},
-	{OPT_ENUM, 0, "tie", NULL, "by-arch", M(tie), "The output shares the token embedding: yes for gpt2, no for llama.", OPT_ARITH, .values = by_arch_names},
+	{OPT_ENUM, 'a', "arch", NULL, "gpt2", M(arch), "The architecture.", OPT_ARITH | OPT_MODEL, .values = arch_names},
+	{OPT_INT, 0, "layers", "N", "4", M(layers), "Blocks.", OPT_ARITH | OPT_MODEL, 1, 100000},
+	{OPT_INT, 0, "heads", "N", "4", M(heads), "Attention heads.", OPT_ARITH | OPT_MODEL, 1, 4095},
+	{OPT_INT, 0, "kv-heads", "N", "0", M(kv_heads), "Key and value heads, for grouped queries. 0: as many as heads.", OPT_ARITH | OPT_MODEL, 0, 4095},
+	{OPT_INT, 0, "dim", "N", "128", M(dim), "Width of the residual stream.", OPT_ARITH | OPT_MODEL, 1, 1 << 22},
+	{OPT_INT, 0, "ffn-dim", "N", "0", M(ffn_dim), "Width of the feed-forward layer. 0: 4 dim for gpt2; 8/3 dim for llama, to a multiple of 256.", OPT_ARITH | OPT_MODEL, 0, 1 << 24},
+	{OPT_INT, 'T', "context", "N", "64", M(context), "Tokens of a sequence.", OPT_ARITH | OPT_MODEL, 1, 1 << 22},
+	{OPT_INT, 0, "vocab", "N", "0", M(vocab), "Size of the vocabulary where no data say it, for --dry-run.", OPT_ARITH | OPT_MODEL, 0, 1 << 24},
+	{OPT_INT, 0, "vocab-multiple", "N", "1", M(vocab_multiple), "Pad the vocabulary to a multiple of N; padding is never predicted.", OPT_ARITH | OPT_MODEL, 1, 1 << 20},
+	{OPT_ENUM, 0, "act", NULL, "by-arch", M(act), "The activation: gelu-tanh for gpt2, swiglu for llama.", OPT_ARITH | OPT_MODEL, .values = act_names},
+	{OPT_ENUM, 0, "bias", NULL, "by-arch", M(bias), "Biases in linear layers and LayerNorm: yes for gpt2, no for llama.", OPT_ARITH | OPT_MODEL, .values = by_arch_names},
+	{OPT_ENUM, 0, "tie", NULL, "by-arch", M(tie), "The output shares the token embedding: yes for gpt2, no for llama.", OPT_ARITH | OPT_MODEL, .values = by_arch_names},
 	{OPT_DOUBLE, 0, "dropout", "P", "0", M(dropout), "Probability of dropout: embeddings, attention, residual branches.", OPT_ARITH, 0, 0.999},
-	{OPT_DOUBLE, 0, "norm-eps", "X", "0", M(norm_eps), "Added to the variance in norms. 0: 1e-5.", OPT_ARITH, 0, 1},
+	{OPT_DOUBLE, 0, "norm-eps", "X", "0", M(norm_eps), "Added to the variance in norms. 0: 1e-5.", OPT_ARITH | OPT_MODEL, 0, 1},
 	{OPT_ENUM, 0, "init", NULL, "by-arch", M(init), "Initial weights. gpt2: normal 0.02, residual projections by 1/sqrt(2 layers). llama: normal 0.02. depth: torchtitan's, shrinking with the depth of the block.", OPT_ARITH, .values = init_names},
-	{OPT_DOUBLE, 0, "rope-theta", "X", "10000", M(rope_theta), "Base of rotary positions.", OPT_ARITH, 1, 1e12},
-	{OPT_ENUM, 0, "rope-scaling", NULL, "none", M(rope_scaling), "Stretch rotary positions: linear, or Llama 3.1's.", OPT_ARITH, .values = rope_scaling_names},
-	{OPT_DOUBLE, 0, "rope-factor", "X", "8", M(rope_factor), "By how much.", OPT_ARITH, 1, 1e6},
-	{OPT_DOUBLE, 0, "rope-low", "X", "1", M(rope_low), "llama3: wavelengths above rope-original/X are stretched whole.", OPT_ARITH, 0.001, 1e6},
-	{OPT_DOUBLE, 0, "rope-high", "X", "4", M(rope_high), "llama3: wavelengths below rope-original/X are kept.", OPT_ARITH, 0.001, 1e6},
-	{OPT_INT, 0, "rope-original", "N", "8192", M(rope_original), "llama3: the context before stretching.", OPT_ARITH, 1, MANY},
+	{OPT_DOUBLE, 0, "rope-theta", "X", "10000", M(rope_theta), "Base of rotary positions.", OPT_ARITH | OPT_MODEL, 1, 1e12},
+	{OPT_ENUM, 0, "rope-scaling", NULL, "none", M(rope_scaling), "Stretch rotary positions: linear, or Llama 3.1's.", OPT_ARITH | OPT_MODEL, .values = rope_scaling_names},
+	{OPT_DOUBLE, 0, "rope-factor", "X", "8", M(rope_factor), "By how much.", OPT_ARITH | OPT_MODEL, 1, 1e6},
+	{OPT_DOUBLE, 0, "rope-low", "X", "1", M(rope_low), "llama3: wavelengths above rope-original/X are stretched whole.", OPT_ARITH | OPT_MODEL, 0.001, 1e6},
+	{OPT_DOUBLE, 0, "rope-high", "X", "4", M(rope_high), "llama3: wavelengths below rope-original/X are kept.", OPT_ARITH | OPT_MODEL, 0.001, 1e6},
+	{OPT_INT, 0, "rope-original", "N", "8192", M(rope_original), "llama3: the context before stretching.", OPT_ARITH | OPT_MODEL, 1, MANY},
 
 	{OPT_GROUP, .name = "Optimizer"},
 	{OPT_DOUBLE, 'l', "lr", "X", "1e-3", T(lr), "Learning rate, the largest of the schedule.", OPT_ARITH, 0, 1e30},
-	{OPT_DOUBLE, 0, "min-lr", "X", "1e-4", T(min_lr), "Learning rate at the end of the decay.", OPT_ARITH, 0, 1e30},
+	{OPT_DOUBLE, 0, "min-lr", "X", "-1", T(min_lr), "Learning rate at the end of the decay. -1: a tenth of --lr.", OPT_ARITH, -1, 1e30},
 	{OPT_ENUM, 0, "lr-schedule", NULL, "cosine", T(lr_schedule), "Shape of the decay after the warm-up. wsd: warm-up, stable, decay over the last --wsd-decay steps.", OPT_ARITH, .values = schedule_names},
 	{OPT_INT, 'w', "warmup", "N", "100", T(warmup), "Steps of linear warm-up.", OPT_ARITH, 0, MANY},
 	{OPT_INT, 0, "decay-steps", "N", "0", T(decay_steps), "Step at which the decay ends. 0: --steps.", OPT_ARITH, 0, MANY},
@@ -87,7 +87,7 @@ static const struct opt options[] = {
 	{OPT_STR, 'o', "out", "FOLDER", NULL, T(out), "Folder of the run: journal, run.h5, checkpoints. Without it, the first of run-001, run-002, ... that does not exist.", OPT_LOCAL, .files = "/"},
 	{OPT_FLAG, 0, "overwrite", NULL, "no", T(overwrite), "Begin anew in a folder that holds a run.", OPT_LOCAL},
 	{OPT_STR, 'r', "resume", "CHECKPOINT", NULL, T(resume), "Go on from a checkpoint, with its options where none are given. auto: from the newest whole one in --out, or from the start when there is none.", OPT_LOCAL, .files = ".h5"},
-	{OPT_STR, 0, "init-from", "CHECKPOINT", NULL, T(init_from), "Begin a new run with the weights of a checkpoint.", OPT_LOCAL, .files = ".h5"},
+	{OPT_STR, 0, "init-from", "CHECKPOINT", NULL, T(init_from), "Begin a new run with the weights of a checkpoint, and its options of the model where none are given.", OPT_LOCAL, .files = ".h5"},
 	{OPT_ENUM, 0, "load", NULL, "each", T(load), "Who reads a checkpoint: each rank, or rank 0, which sends it to hosts that do not share a file system.", OPT_LOCAL, .values = load_names},
 	{OPT_FLAG, 0, "ckpt", NULL, "yes", T(ckpt), "Write checkpoints; without, not even the last.", OPT_LOCAL},
 	{OPT_INT, 'c', "ckpt-every", "N", "0", T(ckpt_every), "Write a checkpoint every N steps. 0: only by time, and at the end.", 0, 0, MANY},
@@ -96,7 +96,7 @@ static const struct opt options[] = {
 	{OPT_INT, 'k', "keep", "N", "2", T(keep), "Keep the last N checkpoints and the best. 0: all.", 0, 0, 1e6},
 
 	{OPT_GROUP, .name = "Log"},
-	{OPT_INT, 0, "log-every", "N", "10", T(log_every), "Print a line every N steps, and for the first and the last.", 0, 1, MANY},
+	{OPT_INT, 0, "log-every", "N", "10", T(log_every), "Print a line every N steps, and for the first and the last of the run.", 0, 1, MANY},
 	{OPT_DOUBLE, 0, "publish-secs", "SECONDS", "30", T(publish_secs), "How old run.h5 may be, compared with the journal.", 0, 0, 1e9},
 	{OPT_INT, 0, "check-replicas-every", "N", "0", T(check_replicas_every), "Compare a hash of the parameters over the ranks every N steps, and stop when one differs. 0: never.", 0, 0, MANY},
 	{OPT_STR, 0, "peak-flops", "FLOPS", NULL, T(peak_flops), "Peak of one rank, which mfu divides by; measure: the rate of a large matrix product, measured at the start. Without it there is no mfu.", OPT_LOCAL},
@@ -126,6 +126,11 @@ const struct program train_program = {
 void train_config(const struct train_opts *o, struct str *out)
 {
 	opts_print(&train_program, o, 0, OPT_LOCAL, out);
+}
+
+void train_model_options(const struct train_opts *o, struct str *out)
+{
+	opts_print(&train_program, o, OPT_MODEL, 0, out);
 }
 
 void train_arithmetic(const struct train_opts *o, const struct model *m,
@@ -169,8 +174,11 @@ int train_opts_check(struct train_opts *o, struct err *e)
 	if (o->resume && o->init_from)
 		return err_set(
 			e, EX_USAGE, "resume and init-from are two different things");
-	if (o->resume && !strcmp(o->resume, "auto") && !o->out)
-		return err_set(e, EX_USAGE, "resume auto needs --out");
+	if (o->min_lr < 0)
+		o->min_lr = o->lr / 10;
+	if (o->min_lr > o->lr)
+		return err_set(
+			e, EX_USAGE, "min-lr (%g) is above lr (%g)", o->min_lr, o->lr);
 	if (o->resume && o->overwrite)
 		return err_set(
 			e, EX_USAGE, "resume and overwrite are two different things");

@@ -9,9 +9,22 @@
 
 /* ---- the folder ------------------------------------------------------------------ */
 
+/* A run that ended before its first row has nothing to lose. */
+static bool holds_run(const char *folder)
+{
+	enum { HEADER = 1 << 20 };
+	struct str path = {0}, text = {0};
+	str_printf(&path, "%s/journal.txt", folder);
+	bool holds = file_exists(path.s);
+	if (holds && !file_read(path.s, HEADER, &text, &(struct err){0}))
+		holds = text.s && strstr(text.s, "\nstep=");
+	str_free(&path);
+	str_free(&text);
+	return holds;
+}
+
 static int choose_folder(struct str *out, const struct train_opts *o, struct err *e)
 {
-	struct str journal = {0};
 	if (o->out) {
 		str_puts(out, o->out);
 	} else {
@@ -21,32 +34,21 @@ static int choose_folder(struct str *out, const struct train_opts *o, struct err
 			str_printf(out, "run-%03d", n++);
 		} while (file_exists(out->s));
 	}
-	str_printf(&journal, "%s/journal.txt", out->s);
-	int rc = 0;
-	if (file_exists(journal.s) && !o->overwrite && !o->resume && !o->start_over)
-		rc = err_set(e, EX_USAGE,
-			"%s holds a run: --resume auto goes on with it, --overwrite "
-			"begins anew, "
-			"--out names another folder",
-			out->s);
-	str_free(&journal);
-	return rc;
+	if (o->overwrite || o->resume || o->start_over || !holds_run(out->s))
+		return 0;
+	return err_set(e, EX_USAGE,
+		"%s holds a run: --resume auto goes on with it, --overwrite begins anew, "
+		"--out names another folder",
+		out->s);
 }
 
 static void remove_old(const char *folder)
 {
-	int64_t *steps, n = ckpt_list(folder, &steps);
-	struct str path = {0};
-	for (int64_t i = 0; i < n; i++)
-		unlink(ckpt_name(&path, folder, steps[i]));
-	static const char *const marks[] = {"latest.h5", "best.h5"};
-	for (size_t i = 0; i < ARRAY_LEN(marks); i++) {
-		str_clear(&path);
-		str_printf(&path, "%s/%s", folder, marks[i]);
-		unlink(path.s);
-	}
-	str_free(&path);
-	free(steps);
+	struct str mark = {0};
+	ckpt_drop(folder, -1, -1);
+	str_printf(&mark, "%s/latest.h5", folder);
+	unlink(mark.s);
+	str_free(&mark);
 }
 
 static int make_folder(struct run *r, const struct train_opts *o, struct err *e)
@@ -83,6 +85,25 @@ static const char *scheduler_job(void)
 		return text;
 	}
 	return NULL;
+}
+
+/* Variables that may change how fast or what is computed; nothing that could be a secret. */
+static void list_environment(struct str *out)
+{
+	static const char *const begins[] = {"PT_", "OMP_", "OPENBLAS_", "MPI", "HYDRA_",
+		"PMI_", "UCX_", "FI_", "HDF5_", "NCCL_", "CUDA_", "SLURM_", "PBS_"};
+	static const char *const secret[] = {"TOKEN", "JWT", "KEY", "SECRET", "PASS"};
+	for (char **v = environ; *v; v++) {
+		bool ours = false, hide = false;
+		int name = (int)strcspn(*v, "=");
+		for (size_t i = 0; i < ARRAY_LEN(begins); i++)
+			ours |= !strncmp(*v, begins[i], strlen(begins[i]));
+		for (size_t i = 0; i < ARRAY_LEN(secret); i++)
+			hide |= memmem(*v, (size_t)name, secret[i], strlen(secret[i])) !=
+				NULL;
+		if (ours && !hide)
+			str_printf(out, "%s%s", out->len ? " " : "", *v);
+	}
 }
 
 static void describe_data(const struct run *r)
@@ -145,6 +166,7 @@ static int open_journal(struct run *r, const struct train_opts *o, const char *c
 {
 	struct comm_place place;
 	struct str config = {0}, arithmetic = {0}, libraries = {0}, layout = {0};
+	struct str environment = {0};
 	char started[NUM_TEXT];
 	comm_place(&place);
 	train_config(o, &config);
@@ -153,6 +175,7 @@ static int open_journal(struct run *r, const struct train_opts *o, const char *c
 		r->world->size > 1 ? comm_version() : "no MPI", device_blas(),
 		hash_version());
 	str_printf(&layout, "dp=%d", r->t.dp->size);
+	list_environment(&environment);
 	struct run_info info = {
 		.created_by = "pt-train " PT_VERSION,
 		.version = RUN_VERSION,
@@ -163,6 +186,7 @@ static int open_journal(struct run *r, const struct train_opts *o, const char *c
 		.device = r->t.d.k->name,
 		.libraries = libraries.s,
 		.layout = layout.s,
+		.environment = environment.s,
 		.ranks = r->world->size,
 		.hosts = place.n_hosts,
 		.threads = r->t.d.threads,
@@ -184,6 +208,7 @@ static int open_journal(struct run *r, const struct train_opts *o, const char *c
 	str_free(&arithmetic);
 	str_free(&libraries);
 	str_free(&layout);
+	str_free(&environment);
 	return comm_agree(r->world, e);
 }
 
@@ -224,39 +249,60 @@ static int find_peak(struct run *r, const struct train_opts *o, struct err *e)
 
 /* ---- going on -------------------------------------------------------------------- */
 
-static int read_config(const char *path, struct str *config, struct err *e)
+/* The options in a checkpoint: all, or only those of the model. */
+static int read_config(const char *path, bool all, struct str *out, struct err *e)
 {
 	struct ckpt *c;
+	struct train_opts saved;
 	if (ckpt_open(&c, path, e))
 		return -1;
-	str_add(config, c->config.s, c->config.len);
+	int rc = 0;
+	if (all)
+		str_add(out, c->config.s, c->config.len);
+	else if (!(rc = opts_from_text(&train_program, &saved, c->config.s, true, e)))
+		train_model_options(&saved, out);
 	ckpt_close(c);
-	return 0;
+	return rc;
 }
 
-int train_find_resume(
-	struct train_opts *o, struct comm *world, struct str *config, struct err *e)
+static int find_base(
+	const struct train_opts *o, struct str *path, struct str *options, struct err *e)
+{
+	bool search = o->resume && !strcmp(o->resume, "auto");
+	if (search) {
+		struct str folder = {0};
+		str_printf(&folder, "%s/checkpoints", o->out);
+		char *newest = ckpt_newest(folder.s, e);
+		str_puts(path, newest ? newest : "");
+		free(newest);
+		str_free(&folder);
+	} else if (o->resume) {
+		str_puts(path, o->resume);
+	}
+	if (e->code)
+		return -1;
+	if (path->len)
+		return read_config(path->s, true, options, e);
+	return o->init_from ? read_config(o->init_from, false, options, e) : 0;
+}
+
+int train_find_base(const struct train_opts *o, struct comm *world, struct train_base *b,
+	struct err *e)
 {
 	struct str path = {0};
-	if (world->rank == 0) {
-		str_puts(&path, o->resume);
-		if (!strcmp(o->resume, "auto")) {
-			str_clear(&path);
-			str_printf(&path, "%s/checkpoints", o->out);
-			char *newest = ckpt_newest(path.s);
-			str_clear(&path);
-			str_puts(&path, newest ? newest : "");
-			free(newest);
-		}
-		if (path.len)
-			read_config(path.s, config, e);
-	}
+	*b = (struct train_base){0};
+	if (o->resume && !strcmp(o->resume, "auto") && !o->out)
+		err_set(e, EX_USAGE, "resume auto needs --out");
+	if (comm_agree(world, e)) /* also on ranks that did not come so far */
+		return -1;
+	if (world->rank == 0)
+		find_base(o, &path, &b->options, e);
 	if (comm_agree(world, e))
 		return -1;
 	comm_bcast_str(world, &path, 0);
-	comm_bcast_str(world, config, 0);
-	o->resume = path.len ? xstrdup(path.s) : NULL;
-	o->start_over = !path.len;
+	comm_bcast_str(world, &b->options, 0);
+	b->resume = path.len ? xstrdup(path.s) : NULL;
+	b->start_over = o->resume && !path.len;
 	str_free(&path);
 	return 0;
 }
@@ -285,7 +331,7 @@ static int start(struct run *r, struct train_opts *o, const char *command, struc
 	/* Last, since --overwrite removes checkpoints, perhaps the one that was read. */
 	if (!o->eval_only && make_folder(r, o, e))
 		return -1;
-	r->saved_step = resume;
+	r->saved_step = r->resumed_step = resume;
 	if (open_journal(r, o, command, resume, e))
 		return -1;
 	legend();
@@ -300,11 +346,8 @@ static int dry_run(const struct train_opts *o, struct comm *world, struct err *e
 	struct str out = {0}, tree = {0};
 	int ranks = o->dp > 0 ? (int)o->dp : world->size;
 	int rc = o->data.n ? data_open(&data, o, world, e) : 0;
-	rc = rc || model_init(&m, &o->model, data.tokenizer.vocab.n, e);
-	if (!rc && ranks > trainer_micro_batches(o))
-		rc = err_set(e, EX_USAGE,
-			"%d ranks, but a step has only %lld micro-batches", ranks,
-			(long long)trainer_micro_batches(o));
+	rc = rc || model_init(&m, &o->model, data.tokenizer.vocab.n, e) ||
+	     train_check_ranks(o, &m, ranks, e);
 	if (!rc && world->rank == 0) {
 		plan_make(o, &m, 0, ranks, &p);
 		model_print(&m, &tree);
@@ -318,7 +361,8 @@ static int dry_run(const struct train_opts *o, struct comm *world, struct err *e
 
 int train_run(struct train_opts *o, struct comm *world, const char *command)
 {
-	struct run r = {.world = world, .saved_step = -1, .eval_step = -1};
+	struct run r = {
+		.world = world, .resumed_step = -1, .saved_step = -1, .eval_step = -1};
 	struct err e = {0};
 	int rc;
 	r.journal.fd = -1;

@@ -60,6 +60,7 @@ int trainer_save(struct trainer *t, const char *path, struct err *e)
 		.n_tensors = t->model.n_tensors,
 		.source = give_rows,
 		.with = t,
+		.one_writes = t->o.load == LOAD_BROADCAST,
 	};
 	int rc = ckpt_write(&w, e);
 	free(tensors);
@@ -93,6 +94,17 @@ static int check_tensors(
 			"%s: has %d tensors, the model %d: another model", c->path,
 			c->n_tensors, s->n_tensors);
 	return 0;
+}
+
+/* Rows of the embedding mean something only by the vocabulary. */
+static int check_vocabulary(
+	const struct ckpt *c, const struct data_set *data, struct err *e)
+{
+	if (!c->tokenizer.kind || tokenizer_same(&c->tokenizer, &data->tokenizer))
+		return 0;
+	return err_set(e, EX_DATAERR,
+		"%s: its vocabulary is not that of the data: prepare them with the same",
+		c->path);
 }
 
 /* A piece of a tensor: from the file, or from rank 0 which has it. */
@@ -168,8 +180,8 @@ int trainer_load(struct trainer *t, const char *path, bool weights_only, struct 
 	struct comm *send = one_reads && t->dp->size > 1 ? t->dp : NULL;
 	struct ckpt *c = NULL;
 	if (!send || t->dp->rank == 0) {
-		if (!ckpt_open(&c, path, e))
-			check_tensors(c, &t->store->c, e);
+		if (!ckpt_open(&c, path, e) && !check_tensors(c, &t->store->c, e))
+			check_vocabulary(c, t->data, e);
 	}
 	int rc = comm_agree(t->dp, e);
 	for (int g = 0; g < (weights_only ? 1 : N_CKPT_GROUPS) && !rc; g++) {

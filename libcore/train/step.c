@@ -11,6 +11,10 @@ static int64_t window_size(const struct trainer *t)
 
 static struct fetch *fetch_step(struct trainer *t, int64_t first_sample)
 {
+	const int64_t *deal = t->sample_deal + t->dp->rank;
+	/* Files of one's own have an order of their own, gone through without gaps. */
+	if (t->o.data_per_rank)
+		first_sample = first_sample / t->o.batch * (deal[1] - deal[0]) - deal[0];
 	return loader_begin(
 		t->loader, SPLIT_TRAIN, &t->order, first_sample, t->sample_deal);
 }
@@ -20,6 +24,7 @@ static void load_micro(struct trainer *t, const int32_t *windows, int64_t micro)
 	int64_t mine = micro - t->store->deal[t->dp->rank];
 	pass_load(&t->pass, windows + mine * t->o.micro_batch * window_size(t));
 	t->pass.train = true;
+	t->pass.counted = t->o.micro_batch;
 	t->pass.step = t->step + 1;
 	t->pass.first_sample = micro * t->o.micro_batch;
 	t->pass.loss_scale = 1.0f / (float)(t->o.batch * t->model.c.context);
@@ -47,17 +52,17 @@ static void run_schedule(struct trainer *t, const int32_t *windows, struct step_
 }
 
 /* The loss of the whole batch, and the votes, in one all-reduce of integers. */
-static void agree_on(struct trainer *t, int votes, struct step_result *r)
+static void agree_on(struct trainer *t, bool save, struct step_result *r)
 {
 	struct {
 		struct exact loss;
-		int64_t votes[2];
-	} all = {t->pass.loss, {(votes & VOTE_STOP) != 0, (votes & VOTE_SAVE) != 0}};
+		int64_t stop, save;
+	} all = {t->pass.loss, t->stop && *t->stop, save};
 	comm_sum_i64(t->dp, (int64_t *)&all, EXACT_WORDS + 2);
 	double tokens = (double)(t->o.batch * t->model.c.context);
 	r->loss = (float)(exact_round(&all.loss) / tokens);
-	r->votes[0] = all.votes[0];
-	r->votes[1] = all.votes[1];
+	r->stop = all.stop;
+	r->save = all.save;
 }
 
 static void update(struct trainer *t, const struct step_result *r)
@@ -83,16 +88,19 @@ static void update(struct trainer *t, const struct step_result *r)
 
 /* ---- when a number is none ------------------------------------------------------- */
 
-static bool bad_parameter(struct trainer *t, struct probe *p)
+/* Looks through the parameters, or through what this rank has of their gradients. */
+static bool bad_tensor(struct trainer *t, bool gradients, struct probe *p)
 {
 	for (int64_t i = 0; i < t->store->n_updated && !p->found; i++) {
 		const struct part *x = &t->store->updated[i];
-		int64_t at = t->d.k->find_bad(&t->d, mat(x->p, x->rows, x->t->cols));
+		float *v = gradients ? x->g : x->p;
+		int64_t at = t->d.k->find_bad(&t->d, mat(v, x->rows, x->t->cols));
 		if (at < 0)
 			continue;
 		p->found = true;
 		p->index = tensor_index(x->t, x->slice, x->row) + at;
-		snprintf(p->where, sizeof(p->where), "parameter %s", x->t->name);
+		snprintf(p->where, sizeof(p->where), "%s %s",
+			gradients ? "gradient of" : "parameter", x->t->name);
 	}
 	return p->found;
 }
@@ -102,9 +110,9 @@ static void hunt(struct trainer *t, const int32_t *windows, struct str *why)
 {
 	struct probe p = {.found = false};
 	const int64_t *deal = t->store->deal;
-	if (bad_parameter(t, &p)) {
-		str_printf(
-			why, "first bad: %s, element %lld", p.where, (long long)p.index);
+	if (bad_tensor(t, false, &p)) {
+		str_printf(why, "rank %d, before any sample: first bad: %s, element %lld",
+			t->dp->rank, p.where, (long long)p.index);
 		return;
 	}
 	t->pass.probe = &p;
@@ -113,6 +121,8 @@ static void hunt(struct trainer *t, const int32_t *windows, struct str *why)
 		load_micro(t, windows, m);
 		model_forward(&t->pass, &t->acts);
 		model_backward(&t->pass, &t->acts, false);
+		bad_tensor(t, true, &p);
+		store_drop(t->store);
 	}
 	t->pass.probe = NULL;
 	if (!p.found)
@@ -141,12 +151,12 @@ static void explain(struct trainer *t, const int32_t *windows, struct step_resul
 }
 
 void trainer_step_on(
-	struct trainer *t, const int32_t *windows, int votes, struct step_result *r)
+	struct trainer *t, const int32_t *windows, bool save, struct step_result *r)
 {
 	*r = (struct step_result){.lr = (float)lr_at(&t->o, t->step + 1)};
 	run_schedule(t, windows, r);
 	store_step_end(t->store);
-	agree_on(t, votes, r);
+	agree_on(t, save, r);
 	r->grad_norm = (float)store_grad_norm(t->store);
 	r->bad = !isfinite(r->loss) || !isfinite(r->grad_norm);
 	if (r->bad) {
@@ -159,7 +169,7 @@ void trainer_step_on(
 	t->loss = (double)r->loss;
 }
 
-void trainer_step(struct trainer *t, int votes, struct step_result *r)
+void trainer_step(struct trainer *t, bool save, struct step_result *r)
 {
 	double begin = clock_seconds();
 	struct fetch *now = t->next ? t->next : fetch_step(t, t->samples);
@@ -167,7 +177,7 @@ void trainer_step(struct trainer *t, int votes, struct step_result *r)
 	bool more = t->step + 1 < t->o.steps;
 	t->next = more ? fetch_step(t, t->samples + t->o.batch) : NULL;
 	double waited = clock_seconds() - begin;
-	trainer_step_on(t, windows, votes, r);
+	trainer_step_on(t, windows, save, r);
 	r->data = waited;
 	fetch_free(now);
 }

@@ -5,6 +5,8 @@
 #ifndef TRAIN_H
 #define TRAIN_H
 
+#include <signal.h>
+
 #include "base/base.h"
 #include "ckpt/ckpt.h"
 #include "comm/comm.h"
@@ -57,6 +59,13 @@ struct train_opts {
 	bool start_over;
 };
 
+/* A checkpoint that a run begins from, and the options that come with it. */
+struct train_base {
+	char *resume; /* NULL: nothing to go on from */
+	bool start_over;
+	struct str options;
+};
+
 extern const struct program train_program; /* without .versions */
 /* The options as text: what is saved with a run, and what fixes the arithmetic. */
 void train_config(const struct train_opts *o, struct str *out);
@@ -64,11 +73,13 @@ void train_arithmetic(const struct train_opts *o, const struct model *m,
 	uint64_t data_hash, struct str *out);
 /* Sets a model_config from a saved config, whose other keys are passed over. */
 int train_model_from_config(struct model_config *m, const char *config, struct err *e);
-/* Collective. Finds the checkpoint that o->resume means and puts its path there; the
- * options saved in it are appended to `config`. */
-int train_find_resume(
-	struct train_opts *o, struct comm *world, struct str *config, struct err *e);
-/* What the option table cannot check by itself; also fills in micro_batch. */
+/* The options that the weights of a model need. */
+void train_model_options(const struct train_opts *o, struct str *out);
+/* Collective. Finds the checkpoint that o->resume or o->init_from means: the former comes
+ * with all its options, the latter with those of the model. */
+int train_find_base(const struct train_opts *o, struct comm *world, struct train_base *b,
+	struct err *e);
+/* What the option table cannot check by itself; also fills in what others decide. */
 int train_opts_check(struct train_opts *o, struct err *e);
 
 /* ---- lr.c ------------------------------------------------------------------------ */
@@ -125,6 +136,8 @@ struct trainer {
 	int64_t *sample_deal; /* samples of a step that rank r has */
 	struct action *schedule;
 	int64_t n_actions;
+	/* NULL, or raised by a signal: this rank's vote to stop, at the end of a step */
+	const volatile sig_atomic_t *stop;
 	/* the state, which checkpoints keep */
 	int64_t step, samples;
 	double loss, val_loss, best_val_loss;
@@ -134,26 +147,26 @@ struct trainer {
 int trainer_open(struct trainer *t, const struct train_opts *o, struct comm *dp,
 	struct data_set *data, struct err *e);
 void trainer_close(struct trainer *t);
+/* Can so many ranks share a step, and can its sizes be counted? */
+int train_check_ranks(
+	const struct train_opts *o, const struct model *m, int ranks, struct err *e);
 int64_t trainer_micro_batches(const struct train_opts *o);
 
 /* ---- step.c ---------------------------------------------------------------------- */
 
-/* What ranks tell each other at the end of a step. */
-enum { VOTE_STOP = 1, VOTE_SAVE = 2 };
-
 struct step_result {
 	float loss, grad_norm, lr;
 	double forward, backward, data; /* seconds */
-	int64_t votes[2];		/* how many ranks voted to stop, to save */
+	int64_t stop, save;		/* how many ranks voted for it */
 	bool bad;	/* loss or norm is no number: nothing was updated */
 	struct str why; /* then: what was found */
 };
 
-/* Collective. One optimizer step; `votes` are this rank's. */
-void trainer_step(struct trainer *t, int votes, struct step_result *r);
+/* Collective. One optimizer step; `save` is this rank's vote. */
+void trainer_step(struct trainer *t, bool save, struct step_result *r);
 /* The same on given windows [sample][context + 1], those of this rank's micro-batches. */
 void trainer_step_on(
-	struct trainer *t, const int32_t *windows, int votes, struct step_result *r);
+	struct trainer *t, const int32_t *windows, bool save, struct step_result *r);
 
 /* ---- eval.c ---------------------------------------------------------------------- */
 

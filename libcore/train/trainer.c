@@ -27,13 +27,13 @@ static int open_here(struct data_set *d, const struct train_opts *o,
 	if (!files.n && o->data_per_rank && o->data.n)
 		rc = err_set(e, EX_USAGE, "data-per-rank: %lld files for %d ranks",
 			(long long)o->data.n, dp->size);
-	rc = rc || corpus_open(&d->corpus, &files, e);
+	rc = rc || corpus_open(&d->corpus, &files, o->data_per_rank, e);
 	strs_free(&files);
 	return rc;
 }
 
 /* Rank 0 tells those that do not read what they need to know. */
-static int share_data(struct data_set *d, struct comm *dp, struct err *e)
+static int share_data(struct data_set *d, bool own, struct comm *dp, struct err *e)
 {
 	struct str packed = {0};
 	if (d->corpus) {
@@ -50,7 +50,11 @@ static int share_data(struct data_set *d, struct comm *dp, struct err *e)
 	comm_bcast(dp, &first, sizeof(first), 0);
 	if (d->corpus && first.vocab != vocab)
 		err_set(e, EX_DATAERR,
-			"the data of this rank has another vocabulary than rank 0's");
+			"the data of this rank have another vocabulary than rank 0's");
+	else if (d->corpus && !own && first.hash != d->hash)
+		err_set(e, EX_DATAERR,
+			"the data of this rank are others than rank 0's "
+			"(--data-per-rank means that)");
 	if (comm_agree(dp, e))
 		return -1;
 	comm_bcast_str(dp, &packed, 0);
@@ -74,7 +78,7 @@ int data_open(
 	int64_t readers = stream ? 1 : o->readers ? o->readers : dp->size;
 	*d = (struct data_set){.readers = (int)min64(readers, dp->size)};
 	open_here(d, o, dp, e);
-	if (comm_agree(dp, e) || share_data(d, dp, e)) {
+	if (comm_agree(dp, e) || share_data(d, o->data_per_rank, dp, e)) {
 		data_close(d);
 		return -1;
 	}
@@ -90,7 +94,8 @@ void data_close(struct data_set *d)
 
 /* ---- the trainer ----------------------------------------------------------------- */
 
-static int check_ranks(const struct train_opts *o, int ranks, struct err *e)
+int train_check_ranks(
+	const struct train_opts *o, const struct model *m, int ranks, struct err *e)
 {
 	int64_t n = trainer_micro_batches(o);
 	if (ranks > n)
@@ -99,7 +104,34 @@ static int check_ranks(const struct train_opts *o, int ranks, struct err *e)
 			"micro-batch %lld): give a smaller --micro-batch, or fewer ranks",
 			ranks, (long long)n, n == 1 ? "" : "es", (long long)o->batch,
 			(long long)o->micro_batch);
+	/* What a plan counts must be countable. */
+	double rows = (double)o->micro_batch * (double)m->c.context;
+	double width = (double)(m->c.dim + m->c.ffn_dim + m->padded_vocab);
+	if (rows * width * (double)m->c.layers > 1e16 ||
+		(double)o->batch * (double)m->c.context > 1e16)
+		return err_set(e, EX_USAGE,
+			"a step of %lld sequences is more than any machine can do",
+			(long long)o->batch);
 	return 0;
+}
+
+/* What is planned is touched in the first step: better to refuse than to be killed then. */
+static int check_memory(const struct plan *p, struct err *e)
+{
+	struct comm_place place;
+	char need[NUM_TEXT], has[NUM_TEXT];
+	comm_place(&place);
+	double bytes = (double)plan_total(p) * place.local_size;
+	int64_t available = memory_available();
+	if (!available || bytes < (double)available)
+		return 0;
+	return err_set(e, EX_FAILED,
+		"out of memory: %d rank%s on %s need%s %s, and %s are free; --dry-run "
+		"shows "
+		"the plan",
+		place.local_size, place.local_size == 1 ? "" : "s", place.host,
+		place.local_size == 1 ? "s" : "", text_bytes(need, bytes),
+		text_bytes(has, (double)available));
 }
 
 static int open_order(struct trainer *t, struct err *e)
@@ -162,13 +194,14 @@ int trainer_open(struct trainer *t, const struct train_opts *o, struct comm *dp,
 		.val_loss = (double)NAN,
 		.best_val_loss = (double)NAN};
 	if (!model_init(&t->model, &o->model, data->tokenizer.vocab.n, e) &&
-		!check_ranks(o, dp->size, e))
-		open_order(t, e);
+		!train_check_ranks(o, &t->model, dp->size, e) && !open_order(t, e)) {
+		plan_make(o, &t->model, dp->rank, dp->size, &t->plan);
+		check_memory(&t->plan, e);
+	}
 	if (comm_agree(dp, e)) {
 		model_free(&t->model);
 		return -1;
 	}
-	plan_make(o, &t->model, dp->rank, dp->size, &t->plan);
 	open_compute(t);
 	struct loader_config c = {.comm = dp,
 		.corpus = data->corpus,
