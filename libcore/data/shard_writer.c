@@ -270,6 +270,7 @@ static int finish_file(struct shard_writer *w, struct out_file *f, struct err *e
 		return -1;
 	if (w->image < 0)
 		return durable_commit(&f->d, e);
+	file_remove(f->path); /* nobody opens it again, and a pipe may be slow */
 	rc = lseek(w->image, 0, SEEK_SET) || copy_all(w->image, w->to) || close(w->to);
 	w->to = -1;
 	return rc ? err_set(e, EX_IOERR, "%s: %s", special_name(w), strerror(errno)) : 0;
