@@ -1,6 +1,7 @@
 /* pt-prepare: text to token shards. */
 #include "data/data.h"
 
+#include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
 
@@ -9,7 +10,7 @@ struct opts {
 	int tokenizer, split, decode;
 	double val_fraction;
 	int64_t seed, shard_size;
-	bool info, overwrite;
+	bool info, verify, overwrite;
 };
 
 static const char *const tokenizers[] = {"byte", "char", NULL};
@@ -20,7 +21,7 @@ static const char *const decodes[] = {"no", "train", "val", NULL};
 /* clang-format off */
 static const struct opt options[] = {
 	{OPT_GROUP, .name = "Making shards"},
-	{OPT_STR, 'o', "out", "FILE", NULL, O(out), "The shard to write. Several are called FILE-00000.h5, FILE-00001.h5, ... Without it, or with -, the shard goes to standard output.", .files = ".h5"},
+	{OPT_STR, 'o', "out", "FILE", "-", O(out), "The shard to write; - is standard output. Several are called FILE-00000.h5, FILE-00001.h5, ..., without a .h5 that FILE ends in. A pipe or a device gets what standard output would.", .files = ".h5"},
 	{OPT_ENUM, 't', "tokenizer", NULL, "char", O(tokenizer), "byte: a token a byte. char: a token a character that occurs in the text, which must be UTF-8.", .values = tokenizers},
 	{OPT_ENUM, 's', "split", NULL, "tail", O(split), "How validation text is chosen. tail: the last part of the tokens. document: whole documents, at random.", .values = splits},
 	{OPT_DOUBLE, 'f', "val-fraction", "X", "0.1", O(val_fraction), "How much of the text is for validation.", 0, 0, 0.999999},
@@ -29,7 +30,8 @@ static const struct opt options[] = {
 	{OPT_SIZE, 0, "shard-size", "BYTES", "0", O(shard_size), "Begin a new file after this many bytes of tokens. 0: one file."},
 	{OPT_FLAG, 0, "overwrite", NULL, "no", O(overwrite), "Replace files that exist."},
 	{OPT_GROUP, .name = "Looking at shards"},
-	{OPT_FLAG, 'i', "info", NULL, "no", O(info), "Print what is known of shards, a `key = value` line each."},
+	{OPT_FLAG, 'i', "info", NULL, "no", O(info), "Print what is known of shards, a `key = value` line each. The tokens are not read."},
+	{OPT_FLAG, 0, "verify", NULL, "no", O(verify), "Check all of shards: the seal, the checksum of every block of tokens, that of the tokens of each file, and that each token is in the vocabulary. All are looked at."},
 	{OPT_ENUM, 'd', "decode", NULL, "no", O(decode), "Print the text of the training or the validation tokens of shards.", .values = decodes},
 	{OPT_END},
 };
@@ -39,6 +41,7 @@ static const char *const synopsis[] = {
 	"[options] -o FILE.h5 [TEXT ...]",
 	"[options] [TEXT ...] > FILE.h5",
 	"--info SHARD ...",
+	"--verify SHARD ...",
 	"--decode train|val SHARD ...",
 	NULL,
 };
@@ -92,28 +95,45 @@ static void print_field(const struct h5_field *f, const void *from)
 static int print_info(const struct strs *files, struct err *e)
 {
 	for (int64_t i = 0; i < files->n; i++) {
-		struct shard_info info = {0};
-		struct tokenizer t = {0};
-		struct h5 *h;
-		if (h5_open(&h, files->v[i], e))
+		struct corpus *c;
+		if (corpus_open_file(&c, files->v[i], e))
 			return -1;
-		int rc = h5_check_format(h, "pt-shard", SHARD_VERSION, e) ||
-			 h5_check_seal(h, e) ||
-			 h5_fields_read(h, "/", shard_fields, &info, e) ||
-			 tokenizer_read(&t, h, e);
-		if (!rc) {
-			printf("%s# %s\n", i ? "\n" : "", files->v[i]);
-			for (const struct h5_field *f = shard_fields; f->name; f++)
-				print_field(f, &info);
-			printf("tokenizer = %s\nvocab = %lld\n", t.kind->name,
-				(long long)t.vocab.n);
-		}
-		shard_info_free(&info);
-		tokenizer_free(&t);
-		if (h5_end(h, rc, e))
-			return -1;
+		printf("%s# %s\n", i ? "\n" : "", files->v[i]);
+		for (const struct h5_field *f = shard_fields; f->name; f++)
+			print_field(f, corpus_info(c, 0));
+		const struct tokenizer *t = corpus_tokenizer(c);
+		printf("tokenizer = %s\nvocab = %lld\n", t->kind->name,
+			(long long)t->vocab.n);
+		corpus_close(c);
 	}
 	return 0;
+}
+
+static int verify_one(const char *path, struct err *e)
+{
+	struct corpus *c;
+	if (corpus_open_file(&c, path, e))
+		return -1;
+	int rc = corpus_verify(c, e);
+	corpus_close(c);
+	return rc;
+}
+
+/* All are looked at; the first failure decides the exit code. */
+static int verify(const struct strs *files, struct err *e)
+{
+	for (int64_t i = 0; i < files->n; i++) {
+		struct err mine = {0};
+		if (!verify_one(files->v[i], &mine))
+			printf("%s: ok\n", files->v[i]);
+		else if (mine.code == EX_DATAERR)
+			printf("%s: DAMAGED\n", files->v[i]);
+		if (mine.code && e->code)
+			err_say(&mine);
+		else if (mine.code)
+			*e = mine;
+	}
+	return e->code ? -1 : 0;
 }
 
 static int prepare(const struct opts *o, const struct strs *texts, struct err *e)
@@ -125,10 +145,12 @@ static int prepare(const struct opts *o, const struct strs *texts, struct err *e
 		.val_fraction = o->val_fraction,
 		.seed = o->seed,
 		.shard_bytes = o->shard_size,
-		.out = o->out ? o->out : "-",
+		.out = o->out ? o->out : "",
 		.overwrite = o->overwrite,
 	};
 	struct prepared made;
+	if (!strcmp(p.out, "/dev/stdout")) /* a file behind it is not to be replaced */
+		p.out = "-";
 	if (!strcmp(p.out, "-") && isatty(STDOUT_FILENO))
 		return err_set(e, EX_USAGE,
 			"standard output is a terminal, and a shard is no text; give "
@@ -152,6 +174,39 @@ static int prepare(const struct opts *o, const struct strs *texts, struct err *e
 	return 0;
 }
 
+/* Ranks would write one file over the other. MPI is not asked: this program is not linked
+ * with it. -1: alone, or nobody says. */
+static int rank_of_many(void)
+{
+	static const char *const sizes[] = {
+		"PMI_SIZE", "OMPI_COMM_WORLD_SIZE", "SLURM_STEP_NUM_TASKS"};
+	static const char *const ranks[] = {
+		"PMI_RANK", "PMIX_RANK", "OMPI_COMM_WORLD_RANK", "SLURM_PROCID"};
+	const char *say = getenv("PT_MPI");
+	bool many = false;
+	for (size_t i = 0; i < ARRAY_LEN(sizes); i++)
+		many |= getenv(sizes[i]) && atoi(getenv(sizes[i])) > 1;
+	if (!many || (say && !strcmp(say, "no")))
+		return -1;
+	for (size_t i = 0; i < ARRAY_LEN(ranks); i++)
+		if (getenv(ranks[i]))
+			return atoi(getenv(ranks[i]));
+	return 0;
+}
+
+static int check(const struct opts *o, int64_t n_operands, struct err *e)
+{
+	int looks = o->info + o->verify + (o->decode != 0);
+	if (rank_of_many() >= 0)
+		return err_set(e, EX_USAGE,
+			"pt-prepare is one process: start it without mpiexec");
+	if (looks > 1)
+		return err_set(e, EX_USAGE, "give one of --info, --verify and --decode");
+	if (looks && !n_operands)
+		return err_set(e, EX_USAGE, "no shards given");
+	return 0;
+}
+
 int main(int argc, char **argv)
 {
 	struct opts o;
@@ -159,14 +214,12 @@ int main(int argc, char **argv)
 	struct strs operands = {0};
 	log_name(program.name);
 	int n = opts_parse(&program, &o, argc, argv, &e);
-	if (n < 0)
-		return err_say(&e);
+	if (n < 0 || check(&o, n, &e))
+		return rank_of_many() > 0 ? e.code : err_say(&e);
 	for (int i = 0; i < n; i++)
 		strs_add(&operands, argv[i]);
-	bool looking = o.info || o.decode;
-	if (looking && !n)
-		return err_say(&(struct err){EX_USAGE, "no shards given"});
 	int rc = o.info	    ? print_info(&operands, &e)
+		 : o.verify ? verify(&operands, &e)
 		 : o.decode ? prepare_decode(
 				      &operands, (enum split)(o.decode - 1), stdout, &e)
 			    : prepare(&o, &operands, &e);

@@ -204,7 +204,8 @@ full_disk() { # KIB COMMAND...
 	make_shard
 	cp data.h5 before.h5
 	full_disk 20 pt-prepare -q --overwrite text.txt -o data.h5
-	says 'data.h5.tmp: File too large'
+	says 'data.h5: File too large'
+	not says text.txt
 	says 'code 74'
 	cmp data.h5 before.h5
 	tiny -n 5 --decay-steps 20 -o run >/dev/null

@@ -290,9 +290,16 @@ int pwrite_all(int fd, const void *p, size_t n_bytes, int64_t at);
 int pread_all(int fd, void *p, size_t n_bytes, int64_t at);
 /* Copies the whole of file descriptor `from` to `to`, from where each stands. */
 int copy_all(int from, int to);
+/* The file goes when a signal or exit() ends the program, unless it is spared before. Signals
+ * that the program handles, or ignores, are left to it. One thread at a time. */
+void file_doom(const char *path);
+void file_spare(const char *path);
+void file_remove(const char *path);
 /* A new file in $TMPDIR (or /tmp) for a stream that must be seekable, and may be larger than
- * memory. `path` receives its name: the caller unlinks it. Returns a descriptor. */
+ * memory. `path` receives its name, which is doomed: the caller removes it. Returns a
+ * descriptor. */
 int file_temporary(char path[static 4096], struct err *e);
+const char *file_temporary_folder(void);
 /* A symbolic link in the place of what is at `path`, at once and for good. */
 int file_link(const char *target, const char *path, struct err *e);
 
@@ -302,7 +309,10 @@ struct durable {
 	char *path, *tmp;
 };
 
+/* All ranks know the temporary name, and what a killed program left is written over. */
 void durable_begin(struct durable *d, const char *path);
+/* A name of this process alone, NAME.xxxxxx.tmp, which is made: nobody else gets it. */
+int durable_begin_own(struct durable *d, const char *path, struct err *e);
 int durable_commit(struct durable *d, struct err *e);
 void durable_abort(struct durable *d);	/* removes the temporary file */
 void durable_forget(struct durable *d); /* another rank looks after the files */

@@ -19,7 +19,7 @@ struct segment {
 };
 
 struct file {
-	char *path;
+	char *path; /* as messages call it */
 	struct shard_info info;
 	char *map;
 	size_t map_bytes;
@@ -44,10 +44,10 @@ static void on_sigbus(int sig)
 	_exit(EX_IOERR);
 }
 
-static int map_file(struct file *f, struct err *e)
+static int map_file(struct file *f, const char *path, struct err *e)
 {
 	struct stat st;
-	int fd = open(f->path, O_RDONLY | O_CLOEXEC);
+	int fd = open(path, O_RDONLY | O_CLOEXEC);
 	if (fd < 0 || fstat(fd, &st)) {
 		err_set(e, EX_IOERR, "%s: %s", f->path, strerror(errno));
 		close(fd);
@@ -71,33 +71,36 @@ static int open_segment(struct h5 *h, struct file *f, enum split s, struct err *
 	snprintf(path, sizeof(path), "/%s", split_names[s]);
 	if (h5_blocks_open(h, path, &g->blocks, e))
 		return -1;
-	bool ours = (g->blocks.type == H5_U16 || g->blocks.type == H5_U32) &&
-		    g->blocks.row_bytes == (int64_t)h5_type_bytes(g->blocks.type) &&
-		    g->blocks.rows == f->info.tokens[s];
-	if (!ours || (g->blocks.rows &&
-			     g->blocks.offset + g->blocks.rows * g->blocks.row_bytes >
-				     (int64_t)f->map_bytes))
+	if ((g->blocks.type != H5_U16 && g->blocks.type != H5_U32) ||
+		g->blocks.row_bytes != (int64_t)h5_type_bytes(g->blocks.type))
+		return err_set(e, EX_DATAERR,
+			"%s: %s is of another type or shape than u16 or u32 in one "
+			"dimension",
+			f->path, path);
+	if (g->blocks.rows != f->info.tokens[s])
+		return err_set(e, EX_DATAERR, "%s: %s has %lld tokens, not %lld", f->path,
+			path, (long long)g->blocks.rows, (long long)f->info.tokens[s]);
+	if (g->blocks.rows && g->blocks.offset + g->blocks.rows * g->blocks.row_bytes >
+				      (int64_t)f->map_bytes)
 		return err_set(e, EX_DATAERR, "%s: %s is damaged", f->path, path);
 	g->tokens = f->map + (g->blocks.rows ? g->blocks.offset : 0);
 	g->checked = xcalloc((size_t)g->blocks.n_blocks, 1);
 	return 0;
 }
 
-static int open_file(struct corpus *c, struct file *f, struct err *e)
+/* The file lies at `path`. */
+static int open_at(struct corpus *c, struct file *f, const char *path, struct err *e)
 {
 	struct h5 *h;
 	struct tokenizer t = {0};
-	if (h5_open(&h, f->path, e))
+	if (h5_open_as(&h, path, f->path, H5_READ, e))
 		return -1;
-	int rc = h5_check_format(h, "pt-shard", SHARD_VERSION, e) ||
-		 h5_check_seal(h, e) || h5_fields_read(h, "/", shard_fields, &f->info, e);
-	if (!rc && tokenizer_read(&t, h, e))
-		rc = err_prefix(e, "%s: ", f->path);
+	int rc = shard_read(h, f->path, &f->info, &t, e);
 	if (!rc && (f->info.count < 1 || f->info.index < 0 ||
 			   f->info.index >= f->info.count))
 		rc = err_set(e, EX_DATAERR, "%s: file %lld of %lld", f->path,
 			(long long)f->info.index, (long long)f->info.count);
-	rc = rc || map_file(f, e);
+	rc = rc || map_file(f, path, e);
 	for (int s = 0; s < N_SPLITS && !rc; s++)
 		rc = open_segment(h, f, (enum split)s, e);
 	if (!rc && !c->t.kind) {
@@ -171,20 +174,27 @@ bool corpus_is_stream(const char *path)
 static int open_stream(struct corpus *c, struct file *f, const char *path, struct err *e)
 {
 	char kept[4096];
-	bool is_stdin = !strcmp(path, "-");
-	int fd = is_stdin ? dup(STDIN_FILENO) : open(path, O_RDONLY | O_CLOEXEC);
+	struct stat st;
+	int fd =
+		!strcmp(path, "-") ? dup(STDIN_FILENO) : open(path, O_RDONLY | O_CLOEXEC);
 	if (fd < 0)
-		return err_set(e, EX_IOERR, "%s: %s", path, strerror(errno));
+		return err_set(e, EX_IOERR, "%s: %s", f->path, strerror(errno));
 	int rc = h5_from_stream(fd, kept, e);
 	close(fd);
 	if (rc)
-		return -1;
-	f->path = xstrdup(kept);
-	rc = open_file(c, f, e);
-	unlink(kept);
-	free(f->path);
-	f->path = xstrdup(is_stdin ? "standard input" : path);
-	return rc;
+		return err_prefix(e, "%s: ", f->path);
+	if (!stat(kept, &st) && !st.st_size)
+		rc = err_set(e, EX_DATAERR, "%s is empty", f->path);
+	rc = rc || open_at(c, f, kept, e);
+	file_remove(kept);
+	return rc ? -1 : 0;
+}
+
+static int open_file(struct corpus *c, struct file *f, const char *path, struct err *e)
+{
+	f->path = xstrdup(!strcmp(path, "-") ? "standard input" : path);
+	return corpus_is_stream(path) ? open_stream(c, f, path, e)
+				      : open_at(c, f, path, e);
 }
 
 int corpus_open(struct corpus **out, const struct strs *files, bool some, struct err *e)
@@ -194,12 +204,7 @@ int corpus_open(struct corpus **out, const struct strs *files, bool some, struct
 	c->files = xcalloc((size_t)files->n, sizeof(*c->files));
 	for (int64_t i = 0; i < files->n && !rc; i++) {
 		struct file *f = &c->files[c->n_files++];
-		if (corpus_is_stream(files->v[i])) {
-			rc = open_stream(c, f, files->v[i], e);
-			continue;
-		}
-		f->path = xstrdup(files->v[i]);
-		rc = open_file(c, f, e);
+		rc = open_file(c, f, files->v[i], e);
 	}
 	rc = rc || (!some && check_complete(c, e));
 	if (!rc)
@@ -215,6 +220,21 @@ int corpus_open(struct corpus **out, const struct strs *files, bool some, struct
 	else
 		*out = c;
 	return rc ? -1 : 0;
+}
+
+int corpus_open_file(struct corpus **out, const char *path, struct err *e)
+{
+	struct corpus *c = xcalloc(1, sizeof(*c));
+	c->files = xcalloc(1, sizeof(*c->files));
+	c->n_files = 1;
+	if (open_file(c, c->files, path, e)) {
+		corpus_close(c);
+		return -1;
+	}
+	for (int s = 0; s < N_SPLITS; s++)
+		c->tokens[s] = c->files->info.tokens[s];
+	*out = c;
+	return 0;
 }
 
 void corpus_close(struct corpus *c)
@@ -344,5 +364,28 @@ int corpus_read(struct corpus *c, enum split split, int64_t at, int64_t n, int32
 			return -1;
 		at += here, n -= here, out += here;
 	}
+	return 0;
+}
+
+static int verify_segment(
+	const struct corpus *c, const struct file *f, enum split split, struct err *e)
+{
+	const struct segment *g = &f->seg[split];
+	for (int64_t b = 0; b < g->blocks.n_blocks; b++)
+		if (check_block(c, f, g, b, e))
+			return -1;
+	size_t n_bytes = (size_t)(g->blocks.rows * g->blocks.row_bytes);
+	if (hash_bytes(g->tokens, n_bytes, 0) == f->info.xxh3[split])
+		return 0;
+	return err_set(e, EX_DATAERR, "%s: %s: the tokens do not match %s_xxh3", f->path,
+		g->blocks.path, split_names[split]);
+}
+
+int corpus_verify(const struct corpus *c, struct err *e)
+{
+	for (int64_t i = 0; i < c->n_files; i++)
+		for (int s = 0; s < N_SPLITS; s++)
+			if (verify_segment(c, &c->files[i], (enum split)s, e))
+				return -1;
 	return 0;
 }

@@ -10,7 +10,7 @@
 #include "comm/comm.h"
 #include "h5/h5.h"
 
-/* ---- tokenizer.c: tokenizers, one table; byte.c, char.c: the kinds --------------- */
+/* ---- tokenizer.c: tokenizers, one table; byte.c, char.c, foreign.c: the kinds ---- */
 
 /* What every token stands for: token i is bytes [offset[i], offset[i + 1]). */
 struct vocab {
@@ -54,6 +54,8 @@ extern const struct tokenizer_kind *const tokenizer_kinds[]; /* closed by NULL *
 extern const struct tokenizer_kind tokenizer_byte, tokenizer_char;
 
 int tokenizer_init(struct tokenizer *t, const char *kind, struct err *e);
+/* A kind by any other name, which can decode and do no more. */
+int tokenizer_init_foreign(struct tokenizer *t, const char *kind, struct err *e);
 void tokenizer_free(struct tokenizer *t);
 int tokenizer_write(const struct tokenizer *t, struct h5 *f, struct err *e);
 int tokenizer_read(struct tokenizer *t, struct h5 *f, struct err *e);
@@ -107,6 +109,9 @@ struct shard_info {
 };
 
 extern const struct h5_field shard_fields[];
+/* Checks the format and the seal, then reads. */
+int shard_read(struct h5 *h, const char *name, struct shard_info *s, struct tokenizer *t,
+	struct err *e);
 void shard_info_free(struct shard_info *s);
 
 /* ---- prepare.c: text to shards --------------------------------------------------- */
@@ -118,7 +123,7 @@ struct prepare {
 	double val_fraction;
 	int64_t seed;
 	int64_t shard_bytes; /* of tokens in a file; 0: one file */
-	const char *out;     /* file name, or the part before -00000.h5; "-": stdout */
+	const char *out;     /* file name; several: before -00000.h5; "-": stdout */
 	bool overwrite;
 };
 
@@ -144,6 +149,8 @@ bool corpus_is_stream(const char *path);
 /* Files that belong together are put in order; one that is missing is an error, unless
  * `some` of them are enough. A stream is kept in a temporary file. */
 int corpus_open(struct corpus **c, const struct strs *files, bool some, struct err *e);
+/* One file, though it may be a part of a corpus. */
+int corpus_open_file(struct corpus **c, const char *path, struct err *e);
 void corpus_close(struct corpus *c);
 const struct tokenizer *corpus_tokenizer(const struct corpus *c);
 int64_t corpus_tokens(const struct corpus *c, enum split split);
@@ -154,6 +161,8 @@ int64_t corpus_files(const struct corpus *c);
  * checksum, and its tokens against the vocabulary, when it is first touched. */
 int corpus_read(struct corpus *c, enum split split, int64_t at, int64_t n, int32_t *out,
 	struct err *e);
+/* Checks all tokens: block by block, and each file's as a whole. */
+int corpus_verify(const struct corpus *c, struct err *e);
 
 /* ---- order.c: which sample comes when -------------------------------------------- */
 

@@ -8,6 +8,7 @@
 #include <errno.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 enum { PIECE = 1 << 18 };
@@ -59,6 +60,8 @@ static int each_piece(struct job *j, const struct text *t, int64_t begin, int64_
 	for (int64_t at = begin; at < end;) {
 		int64_t n = min64(PIECE, end - at);
 		int64_t used = fn(j, t->p + at, n, at + n == end, s, e);
+		if (used < 0 && e->code != EX_DATAERR) /* the text is not to blame */
+			return -1;
 		if (used < 0) {
 			int64_t bad = at + TEXT_BAD(used);
 			return err_prefix(e, "%s: byte %lld: ", t->name, (long long)bad);
@@ -193,10 +196,29 @@ static int open_texts(struct job *j, const struct strs *inputs, struct err *e)
 	return 0;
 }
 
+/* What can be known of it before the text is read. */
+static int check_out(const struct prepare *p, struct err *e)
+{
+	struct stat st;
+	size_t n = strlen(p->out);
+	if (!n)
+		return err_set(e, EX_USAGE, "out: an empty name");
+	if (!strcmp(p->out, "-"))
+		return 0;
+	bool exists = stat(p->out, &st) == 0;
+	if ((exists && S_ISDIR(st.st_mode)) || p->out[n - 1] == '/')
+		return err_set(
+			e, EX_IOERR, "%s is a folder; give the name of a file", p->out);
+	if (exists && S_ISREG(st.st_mode) && !p->shard_bytes && !p->overwrite)
+		return err_set(e, EX_IOERR, "%s exists; --overwrite replaces it", p->out);
+	return 0;
+}
+
 static int run(
 	struct job *j, const struct strs *inputs, struct prepared *out, struct err *e)
 {
-	if (tokenizer_init(&j->t, j->p->tokenizer, e) || open_texts(j, inputs, e))
+	if (check_out(j->p, e) || tokenizer_init(&j->t, j->p->tokenizer, e) ||
+		open_texts(j, inputs, e))
 		return -1;
 	progress_begin(&j->bar, "pt-prepare", 2.0 * (double)j->info.source_bytes);
 	if (learn(j, e))

@@ -2,6 +2,7 @@
 #include "data/data.h"
 
 #include <stdlib.h>
+#include <string.h>
 
 const char *const split_names[N_SPLITS] = {"train", "val"};
 
@@ -36,6 +37,26 @@ const struct h5_field shard_fields[] = {
 	{0},
 };
 #undef F
+
+static int check_numbers(const struct shard_info *s, const char *name, struct err *e)
+{
+	if (s->count < 1 || s->index < 0 || s->index >= s->count)
+		return err_set(e, EX_DATAERR, "%s: is file %lld of %lld", name,
+			(long long)s->index, (long long)s->count);
+	return 0;
+}
+
+int shard_read(struct h5 *h, const char *name, struct shard_info *s, struct tokenizer *t,
+	struct err *e)
+{
+	if (h5_check_format(h, "pt-shard", SHARD_VERSION, e) || h5_check_seal(h, e) ||
+		h5_fields_read(h, "/", shard_fields, s, e) || check_numbers(s, name, e))
+		return -1;
+	if (!tokenizer_read(t, h, e))
+		return 0;
+	bool named = !strncmp(e->msg, name, strlen(name)); /* the h5 floor names it */
+	return named ? -1 : err_prefix(e, "%s: ", name);
+}
 
 void shard_info_free(struct shard_info *s)
 {

@@ -1,7 +1,8 @@
 /*
  * Writing shards. The files are made first, empty but in their full shape; tokens are
  * then written at their place by one cursor a split, which may stand in different files;
- * checksums and seal come last, then the names.
+ * checksums and seal come last, then the names. What cannot be renamed to (a pipe) gets the
+ * image of the complete file.
  */
 #include "data/shard_writer.h"
 
@@ -9,11 +10,13 @@
 #include <fcntl.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 struct out_file {
 	struct durable d;
 	char path[4096]; /* while it is written */
+	char *name;	 /* what messages call it */
 	struct shard_info info;
 	struct h5_blocks blocks[N_SPLITS];
 };
@@ -33,7 +36,7 @@ struct shard_writer {
 	struct out_file *files;
 	int64_t n_files;
 	enum h5_type type;
-	int stdout_fd; /* the image, when it goes to stdout; else -1 */
+	int image, to; /* where the image is, and where it goes; -1: names are given */
 	struct cursor cursor[N_SPLITS];
 };
 
@@ -47,37 +50,60 @@ static void share(struct shard_info *i, int64_t begin, int64_t end)
 	i->tokens[SPLIT_VAL] = max64(0, end - max64(begin, train));
 }
 
+/* No file could get this name: standard output, a FIFO, a device. */
+static bool is_special(const char *out)
+{
+	struct stat st;
+	return !strcmp(out, "-") || (stat(out, &st) == 0 && !S_ISREG(st.st_mode));
+}
+
+static const char *special_name(const struct shard_writer *w)
+{
+	return strcmp(w->p->out, "-") ? w->p->out : "standard output";
+}
+
+static int begin_image(struct shard_writer *w, struct out_file *f, struct err *e)
+{
+	struct str name = {0};
+	str_printf(&name, "%s, kept in a file in %s", special_name(w),
+		file_temporary_folder());
+	f->name = name.s;
+	w->to = strcmp(w->p->out, "-") ? open(w->p->out, O_WRONLY | O_CLOEXEC)
+				       : dup(STDOUT_FILENO);
+	if (w->to < 0)
+		return err_set(e, EX_IOERR, "%s: %s", special_name(w), strerror(errno));
+	w->image = file_temporary(f->path, e);
+	return w->image < 0 ? -1 : 0;
+}
+
 static int name_file(struct shard_writer *w, int64_t i, struct err *e)
 {
 	struct out_file *f = &w->files[i];
 	const char *out = w->p->out;
-	struct str path = {0};
-	if (!strcmp(out, "-")) {
-		w->stdout_fd = file_temporary(f->path, e);
-		return w->stdout_fd < 0 ? -1 : 0;
-	}
+	struct str name = {0};
+	if (is_special(out))
+		return begin_image(w, f, e);
 	size_t n = strlen(out);
 	bool has_suffix = n > 3 && !strcmp(out + n - 3, ".h5");
-	int stem = (int)(has_suffix ? n - 3 : n);
 	if (w->n_files == 1)
-		str_printf(&path, "%.*s.h5", stem, out);
+		str_puts(&name, out);
 	else
-		str_printf(&path, "%.*s-%05lld.h5", stem, out, (long long)i);
-	int rc = 0;
-	if (file_exists(path.s) && !w->p->overwrite) {
-		rc = err_set(e, EX_IOERR, "%s exists; --overwrite replaces it", path.s);
-	} else {
-		durable_begin(&f->d, path.s);
-		snprintf(f->path, sizeof(f->path), "%s", f->d.tmp);
-	}
-	str_free(&path);
-	return rc;
+		str_printf(&name, "%.*s-%05lld.h5", (int)(has_suffix ? n - 3 : n), out,
+			(long long)i);
+	f->name = name.s;
+	if (file_exists(f->name) && !w->p->overwrite)
+		return err_set(
+			e, EX_IOERR, "%s exists; --overwrite replaces it", f->name);
+	if (durable_begin_own(&f->d, f->name, e))
+		return -1;
+	snprintf(f->path, sizeof(f->path), "%s", f->d.tmp);
+	return 0;
 }
 
 static int make_file(struct shard_writer *w, struct out_file *f, struct err *e)
 {
 	struct h5 *h;
-	if (h5_create(&h, f->path, e))
+	if (h5_open_as(&h, f->path, f->name, H5_MAKE, e))
 		return -1;
 	int rc = h5_fields_write(h, "/", shard_fields, &f->info, e) ||
 		 tokenizer_write(w->t, h, e);
@@ -100,9 +126,9 @@ static int make_files(
 	int64_t per_file =
 		w->p->shard_bytes ? max64(1, w->p->shard_bytes / bytes) : total;
 	w->n_files = ceil_div(total, per_file);
-	if (w->n_files > 1 && !strcmp(w->p->out, "-"))
-		return err_set(
-			e, EX_USAGE, "--shard-size: standard output takes one file");
+	if (w->n_files > 1 && is_special(w->p->out))
+		return err_set(e, EX_USAGE, "--shard-size: %lld files, but %s takes one",
+			(long long)w->n_files, special_name(w));
 	if (w->n_files > 99999)
 		return err_set(
 			e, EX_USAGE, "--shard-size: %lld files", (long long)w->n_files);
@@ -129,7 +155,7 @@ struct shard_writer *shard_writer_open(const struct prepare *p, const struct tok
 	w->p = p;
 	w->t = t;
 	w->type = t->vocab.n <= UINT16_MAX + 1 ? H5_U16 : H5_U32;
-	w->stdout_fd = -1;
+	w->image = w->to = -1;
 	for (int s = 0; s < N_SPLITS; s++)
 		w->cursor[s].fd = -1;
 	if (make_files(w, info, e)) {
@@ -154,7 +180,8 @@ static int flush_block(struct shard_writer *w, enum split s, struct err *e)
 	c->n_block = 0;
 	if (pwrite_all(c->fd, c->block, n_bytes,
 		    b->offset + block * b->block_rows * b->row_bytes))
-		return err_set(e, EX_IOERR, "%s: %s", w->p->out, strerror(errno));
+		return err_set(
+			e, EX_IOERR, "%s: %s", w->files[c->file].name, strerror(errno));
 	return 0;
 }
 
@@ -184,7 +211,7 @@ static int enter_file(struct shard_writer *w, enum split s, struct err *e)
 	struct out_file *f = &w->files[c->file];
 	c->fd = open(f->path, O_WRONLY | O_CLOEXEC);
 	if (c->fd < 0)
-		return err_set(e, EX_IOERR, "%s: %s", f->path, strerror(errno));
+		return err_set(e, EX_IOERR, "%s: %s", f->name, strerror(errno));
 	c->all = hash_open();
 	struct h5_blocks *b = &f->blocks[s];
 	c->block = xrealloc(c->block, (size_t)(b->block_rows * b->row_bytes));
@@ -232,7 +259,7 @@ static int finish_file(struct shard_writer *w, struct out_file *f, struct err *e
 	for (int s = 0; s < N_SPLITS; s++)
 		if (!f->info.tokens[s])
 			f->info.xxh3[s] = hash_bytes("", 0, 0);
-	if (h5_reopen(&h, f->path, e))
+	if (h5_open_as(&h, f->path, f->name, H5_ADD, e))
 		return -1;
 	int rc = h5_fields_write(h, "/", shard_fields, &f->info, e);
 	for (int s = 0; s < N_SPLITS && !rc; s++)
@@ -241,11 +268,12 @@ static int finish_file(struct shard_writer *w, struct out_file *f, struct err *e
 	rc = h5_end(h, rc, e);
 	if (rc)
 		return -1;
-	if (w->stdout_fd < 0)
+	if (w->image < 0)
 		return durable_commit(&f->d, e);
-	if (lseek(w->stdout_fd, 0, SEEK_SET) || copy_all(w->stdout_fd, STDOUT_FILENO))
-		return err_set(e, EX_IOERR, "standard output: %s", strerror(errno));
-	return 0;
+	file_remove(f->path); /* nobody opens it again, and a pipe may be slow */
+	rc = lseek(w->image, 0, SEEK_SET) || copy_all(w->image, w->to) || close(w->to);
+	w->to = -1;
+	return rc ? err_set(e, EX_IOERR, "%s: %s", special_name(w), strerror(errno)) : 0;
 }
 
 int shard_writer_finish(struct shard_writer *w, struct prepared *out, struct err *e)
@@ -253,10 +281,7 @@ int shard_writer_finish(struct shard_writer *w, struct prepared *out, struct err
 	for (int s = 0; s < N_SPLITS; s++)
 		BUG_ON(w->cursor[s].fd >= 0);
 	for (int64_t i = 0; i < w->n_files; i++) {
-		char *name = xstrdup(
-			w->stdout_fd < 0 ? w->files[i].d.path : "standard output");
-		strs_add(&out->files, name);
-		free(name);
+		strs_add(&out->files, w->image < 0 ? w->files[i].name : special_name(w));
 		if (finish_file(w, &w->files[i], e))
 			return -1;
 	}
@@ -278,13 +303,16 @@ void shard_writer_close(struct shard_writer *w)
 	}
 	for (int64_t i = 0; i < w->n_files && w->files; i++) {
 		durable_abort(&w->files[i].d);
+		free(w->files[i].name);
 		for (int s = 0; s < N_SPLITS; s++)
 			h5_blocks_free(&w->files[i].blocks[s]);
 	}
-	if (w->stdout_fd >= 0) {
-		unlink(w->files[0].path);
-		close(w->stdout_fd);
+	if (w->image >= 0) {
+		file_remove(w->files[0].path);
+		close(w->image);
 	}
+	if (w->to >= 0)
+		close(w->to);
 	free(w->files);
 	free(w);
 }

@@ -9,15 +9,15 @@
 #include <unistd.h>
 
 /* A pipe may carry more than memory holds. */
-static int spool(int from, struct err *e)
+static int spool(const char *name, int from, struct err *e)
 {
 	char path[4096];
 	int fd = file_temporary(path, e);
 	if (fd >= 0)
-		unlink(path);
+		file_remove(path);
 	if (fd >= 0 && copy_all(from, fd)) {
-		err_set(e, EX_IOERR, "keeping standard input in a file: %s",
-			strerror(errno));
+		err_set(e, EX_IOERR, "%s, kept in a file in %s: %s", name,
+			file_temporary_folder(), strerror(errno));
 		close(fd);
 		return -1;
 	}
@@ -38,7 +38,7 @@ int text_open(struct text *t, const char *path, struct err *e)
 	if (!S_ISREG(st.st_mode)) {
 		int spooled = S_ISDIR(st.st_mode) ? err_set(e, EX_IOERR,
 							    "%s: is a directory", t->name)
-						  : spool(fd, e);
+						  : spool(t->name, fd, e);
 		close(fd);
 		fd = spooled;
 		if (fd < 0 || fstat(fd, &st))

@@ -12,15 +12,27 @@ const struct tokenizer_kind *const tokenizer_kinds[] = {
 
 enum { MAX_VOCAB = 1 << 24, MAX_VOCAB_BYTES = 1 << 28 };
 
+static const struct tokenizer_kind *find_kind(const char *name)
+{
+	for (int i = 0; tokenizer_kinds[i]; i++)
+		if (!strcmp(tokenizer_kinds[i]->name, name))
+			return tokenizer_kinds[i];
+	return NULL;
+}
+
 int tokenizer_init(struct tokenizer *t, const char *kind, struct err *e)
 {
-	*t = (struct tokenizer){0};
-	for (int i = 0; tokenizer_kinds[i]; i++)
-		if (!strcmp(tokenizer_kinds[i]->name, kind))
-			t->kind = tokenizer_kinds[i];
+	*t = (struct tokenizer){.kind = find_kind(kind)};
 	if (!t->kind)
 		return err_set(e, EX_DATAERR, "there is no tokenizer '%.40s'", kind);
 	return 0;
+}
+
+/* What comes with its vocabulary may be of any kind. */
+static int init_any(struct tokenizer *t, const char *kind, struct err *e)
+{
+	return find_kind(kind) ? tokenizer_init(t, kind, e)
+			       : tokenizer_init_foreign(t, kind, e);
 }
 
 void tokenizer_free(struct tokenizer *t)
@@ -39,7 +51,7 @@ struct tokenizer_attrs {
 
 const struct h5_field tokenizer_fields[] = {
 	{"kind", H5_TEXT, offsetof(struct tokenizer_attrs, kind), false,
-		"the kind of tokenizer: byte or char"},
+		"the kind of tokenizer: byte, char, or the name of another"},
 	{"size", H5_I64, offsetof(struct tokenizer_attrs, n), false,
 		"number of tokens in the vocabulary"},
 	{0},
@@ -73,13 +85,15 @@ int tokenizer_read(struct tokenizer *t, struct h5 *f, struct err *e)
 	int64_t n_bytes;
 	if (h5_fields_read(f, "/tokenizer", tokenizer_fields, &a, e))
 		return -1;
-	int rc = tokenizer_init(t, a.kind, e);
+	int rc = init_any(t, a.kind, e);
 	free(a.kind);
 	if (rc)
 		return -1;
-	if (a.n < 1 || a.n > MAX_VOCAB)
+	if (a.n < 1 || a.n > MAX_VOCAB) {
+		tokenizer_free(t);
 		return err_set(
 			e, EX_DATAERR, "a vocabulary of %lld tokens", (long long)a.n);
+	}
 	t->vocab.n = a.n;
 	if (h5_get(f, "/tokenizer/offsets", H5_I64, a.n + 1, MAX_VOCAB + 1,
 		    (void **)&t->vocab.offset, NULL, e) ||
@@ -104,7 +118,7 @@ void tokenizer_pack(const struct tokenizer *t, struct str *out)
 int tokenizer_unpack(struct tokenizer *t, const struct str *packed, struct err *e)
 {
 	const char *p = packed->s;
-	if (tokenizer_init(t, p, e))
+	if (init_any(t, p, e))
 		return -1;
 	p += strlen(p) + 1;
 	memcpy(&t->vocab.n, p, sizeof(int64_t));
@@ -144,7 +158,7 @@ void tokenizer_decode(const struct tokenizer *t, int64_t id, struct str *out)
 bool tokenizer_same(const struct tokenizer *a, const struct tokenizer *b)
 {
 	const struct vocab *v = &a->vocab, *w = &b->vocab;
-	return a->kind == b->kind && v->n == w->n &&
+	return !strcmp(a->kind->name, b->kind->name) && v->n == w->n &&
 	       !memcmp(v->offset, w->offset, (size_t)(v->n + 1) * sizeof(int64_t)) &&
 	       !memcmp(v->bytes, w->bytes, (size_t)v->offset[v->n]);
 }

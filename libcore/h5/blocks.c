@@ -91,7 +91,11 @@ int h5_blocks_open(struct h5 *f, const char *path, struct h5_blocks *b, struct e
 	b->type = info.type;
 	b->offset = info.offset;
 	shape_blocks(b, info.ndim, info.dims);
-	if (b->block_rows < 1 || (info.n && b->offset < 0))
+	if (info.n && b->offset < 0)
+		return h5_bad(f, e, EX_DATAERR,
+			"dataset %s is %s; it must lie in one piece, to be mapped", path,
+			info.chunked ? "chunked" : "not contiguous");
+	if (b->block_rows < 1)
 		return h5_bad(f, e, EX_DATAERR, "dataset %s is damaged", path);
 	b->block_rows = min64(b->block_rows, max64(1, b->rows));
 	b->n_blocks = ceil_div(b->rows, b->block_rows);

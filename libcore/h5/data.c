@@ -75,6 +75,9 @@ int h5_info_of(struct h5 *f, hid_t dataset, struct h5_info *info)
 		}
 		haddr_t at = H5Dget_offset(dataset);
 		info->offset = at == HADDR_UNDEF ? -1 : (int64_t)at;
+		hid_t how = H5Dget_create_plist(dataset);
+		info->chunked = H5Pget_layout(how) == H5D_CHUNKED;
+		H5Pclose(how);
 	}
 	/* What lies in the file must lie in the file. */
 	int64_t bytes;

@@ -107,11 +107,11 @@ static void library_begin(void)
 	H5Eset_auto2(H5E_DEFAULT, NULL, NULL);
 }
 
-static struct h5 *wrap(hid_t id, const char *path)
+static struct h5 *wrap(hid_t id, const char *name)
 {
 	struct h5 *f = xcalloc(1, sizeof(*f));
 	f->id = id;
-	f->path = xstrdup(path);
+	f->path = xstrdup(name);
 	return f;
 }
 
@@ -123,38 +123,27 @@ static hid_t access_list(void)
 	return fapl;
 }
 
-static int open_as(struct h5 **f, const char *path, bool write, struct err *e)
+static int open_old(
+	struct h5 **f, const char *path, const char *name, bool write, struct err *e)
 {
 	struct stat st;
-	library_begin();
 	if (stat(path, &st) || access(path, R_OK))
-		return err_set(e, EX_IOERR, "%s: %s", path, strerror(errno));
+		return err_set(e, EX_IOERR, "%s: %s", name, strerror(errno));
 	if (!S_ISREG(st.st_mode))
-		return err_set(e, EX_DATAERR, "%s: not a regular file", path);
+		return err_set(e, EX_DATAERR, "%s: not a regular file", name);
 	hid_t fapl = access_list();
 	hid_t id = H5Fopen(path, write ? H5F_ACC_RDWR : H5F_ACC_RDONLY, fapl);
 	H5Pclose(fapl);
 	if (id < 0)
 		return err_set(
-			e, EX_DATAERR, "%s: not an HDF5 file, or a damaged one", path);
-	*f = wrap(id, path);
+			e, EX_DATAERR, "%s: not an HDF5 file, or a damaged one", name);
+	*f = wrap(id, name);
 	(*f)->size_bytes = st.st_size;
 	return 0;
 }
 
-int h5_open(struct h5 **f, const char *path, struct err *e)
+static int open_new(struct h5 **f, const char *path, const char *name, struct err *e)
 {
-	return open_as(f, path, false, e);
-}
-
-int h5_reopen(struct h5 **f, const char *path, struct err *e)
-{
-	return open_as(f, path, true, e);
-}
-
-int h5_create(struct h5 **f, const char *path, struct err *e)
-{
-	library_begin();
 	hid_t fapl = access_list();
 	errno = 0;
 	hid_t how = h5_how(H5P_FILE_CREATE);
@@ -163,10 +152,33 @@ int h5_create(struct h5 **f, const char *path, struct err *e)
 	H5Pclose(how);
 	H5Pclose(fapl);
 	if (id < 0)
-		return err_set(e, EX_IOERR, "%s: %s", path,
+		return err_set(e, EX_IOERR, "%s: %s", name,
 			saved ? strerror(saved) : "cannot be created");
-	*f = wrap(id, path);
+	*f = wrap(id, name);
 	return 0;
+}
+
+int h5_open_as(struct h5 **f, const char *path, const char *name, enum h5_mode mode,
+	struct err *e)
+{
+	library_begin();
+	return mode == H5_MAKE ? open_new(f, path, name, e)
+			       : open_old(f, path, name, mode == H5_ADD, e);
+}
+
+int h5_open(struct h5 **f, const char *path, struct err *e)
+{
+	return h5_open_as(f, path, path, H5_READ, e);
+}
+
+int h5_reopen(struct h5 **f, const char *path, struct err *e)
+{
+	return h5_open_as(f, path, path, H5_ADD, e);
+}
+
+int h5_create(struct h5 **f, const char *path, struct err *e)
+{
+	return h5_open_as(f, path, path, H5_MAKE, e);
 }
 
 int h5_close(struct h5 *f, struct err *e)
@@ -212,8 +224,9 @@ int h5_from_stream(int fd, char path[static 4096], struct err *e)
 		return -1;
 	int rc = copy_all(fd, to);
 	if (rc) {
-		err_set(e, EX_IOERR, "a stream, kept in %s: %s", path, strerror(errno));
-		unlink(path);
+		err_set(e, EX_IOERR, "a stream, kept in a file in %s: %s",
+			file_temporary_folder(), strerror(errno));
+		file_remove(path);
 	}
 	close(to);
 	return rc;

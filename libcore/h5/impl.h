@@ -8,7 +8,7 @@
 
 struct h5 {
 	hid_t id;
-	char *path;
+	char *path;	    /* as messages call it */
 	int64_t size_bytes; /* of the file, when it was opened to read */
 };
 
