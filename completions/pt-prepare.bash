@@ -15,7 +15,7 @@ _pt_prepare()
 	--generate) COMPREPLY=(); return ;;
 	esac
 	if [[ $cur == -* ]]; then
-		COMPREPLY=($(compgen -W '--out --tokenizer --split --val-fraction --separator --seed --shard-size --overwrite --info --decode --config --print-config --quiet --help --version --generate ' -- "$cur"))
+		COMPREPLY=($(compgen -W '--out --tokenizer --split --val-fraction --separator --seed --shard-size --overwrite --info --verify --decode --config --print-config --quiet --help --version --generate ' -- "$cur"))
 		return
 	fi
 	COMPREPLY=($(compgen -f -- "$cur"))

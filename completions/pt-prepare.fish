@@ -1,5 +1,5 @@
 # fish completion for pt-prepare; made by pt-prepare --generate fish
-complete -c pt-prepare -l out -s o -r -F -d 'The shard to write. Several are called FILE-00000.h5, FILE-00001.h5, ... Without it, or with -, the shard goes to standard output.'
+complete -c pt-prepare -l out -s o -r -F -d 'The shard to write; - is standard output. Several are called FILE-00000.h5, FILE-00001.h5, ..., without a .h5 that FILE ends in. A pipe or a device gets what standard output would.'
 complete -c pt-prepare -l tokenizer -s t -x -a 'byte char' -d 'byte: a token a byte. char: a token a character that occurs in the text, which must be UTF-8.'
 complete -c pt-prepare -l split -s s -x -a 'tail document' -d 'How validation text is chosen. tail: the last part of the tokens. document: whole documents, at random.'
 complete -c pt-prepare -l val-fraction -s f -x -d 'How much of the text is for validation.'
@@ -7,7 +7,8 @@ complete -c pt-prepare -l separator -x -d 'Text between documents, which stays a
 complete -c pt-prepare -l seed -x -d 'Seed of the choice of documents.'
 complete -c pt-prepare -l shard-size -x -d 'Begin a new file after this many bytes of tokens. 0: one file.'
 complete -c pt-prepare -l overwrite -d 'Replace files that exist.'
-complete -c pt-prepare -l info -s i -d 'Print what is known of shards, a `key = value` line each.'
+complete -c pt-prepare -l info -s i -d 'Print what is known of shards, a `key = value` line each. The tokens are not read.'
+complete -c pt-prepare -l verify -d 'Check all of shards: the seal, the checksum of every block of tokens, that of the tokens of each file, and that each token is in the vocabulary. All are looked at.'
 complete -c pt-prepare -l decode -s d -x -a 'no train val' -d 'Print the text of the training or the validation tokens of shards.'
 complete -c pt-prepare -l config -r -F -d 'Read options from FILE.'
 complete -c pt-prepare -l print-config -d 'Print the options in force as a config file, and exit.'
