@@ -16,6 +16,29 @@ static bool is_key(const char *s, size_t n)
 	return n > 0;
 }
 
+/* A heading may be followed by a comment. */
+static int heading(const char *p, const char *end, struct err *e)
+{
+	const char *close = memchr(p, ']', (size_t)(end - p));
+	for (p = close ? close + 1 : p; p < end && isspace((unsigned char)*p); p++)
+		;
+	if (close && (p == end || *p == '#'))
+		return 0;
+	return err_set(e, EX_DATAERR, "a heading is [words in brackets]");
+}
+
+static int no_key(const char *p, size_t n, struct err *e)
+{
+	char small[64];
+	size_t i = 0;
+	for (; i < n && i < sizeof(small) - 1; i++)
+		small[i] = (char)tolower((unsigned char)p[i]);
+	small[i] = '\0';
+	if (n == i && is_key(small, n))
+		return err_set(e, EX_DATAERR, "keys are in small letters: '%s'", small);
+	return err_set(e, EX_DATAERR, "expected `key = value`");
+}
+
 /* A quoted value from *p on, which stands behind the opening quote. */
 static int quoted(const char *p, const char *end, struct str *out)
 {
@@ -51,14 +74,16 @@ static int line_parse(const char *p, const char *end, struct str *value,
 {
 	while (p < end && isspace((unsigned char)*p))
 		p++;
-	if (p == end || *p == '#' || *p == '[')
+	if (p == end || *p == '#')
 		return 0;
+	if (*p == '[')
+		return heading(p, end, e);
 	const char *equals = memchr(p, '=', (size_t)(end - p));
 	const char *key_end = equals;
 	while (key_end && key_end > p && isspace((unsigned char)key_end[-1]))
 		key_end--;
 	if (!equals || !is_key(p, (size_t)(key_end - p)))
-		return err_set(e, EX_DATAERR, "expected `key = value`");
+		return no_key(p, equals ? (size_t)(key_end - p) : 0, e);
 	char key[64];
 	size_t n = (size_t)(key_end - p);
 	if (n >= sizeof(key))
@@ -87,7 +112,9 @@ int conf_parse(const char *text, size_t len, const char *name,
 	struct str value = {0};
 	int64_t line = 0;
 	int rc = 0;
-	for (const char *p = text, *stop = text + len; p < stop && !rc;) {
+	bool marked = len >= 3 && !memcmp(text, "\xef\xbb\xbf", 3); /* byte-order mark */
+	for (const char *p = text + (marked ? 3 : 0), *stop = text + len;
+		p < stop && !rc;) {
 		const char *end = memchr(p, '\n', (size_t)(stop - p));
 		end = end ? end : stop;
 		line++;
