@@ -1,25 +1,38 @@
 # bash completion for pt-collbench; made by pt-collbench --generate bash
 _pt_collbench()
 {
-	local cur=${COMP_WORDS[COMP_CWORD]} prev=${COMP_WORDS[COMP_CWORD-1]}
-	case $prev in
-	-b | --minbytes) COMPREPLY=(); return ;;
-	-e | --maxbytes) COMPREPLY=(); return ;;
-	-i | --stepbytes) COMPREPLY=(); return ;;
-	-f | --stepfactor) COMPREPLY=(); return ;;
-	-n | --iters) COMPREPLY=(); return ;;
-	-w | --warmup-iters) COMPREPLY=(); return ;;
-	-c | --check) COMPREPLY=(); return ;;
-	-o | --op) COMPREPLY=($(compgen -W 'sum prod min max all' -- "$cur")); return ;;
-	-d | --datatype) COMPREPLY=($(compgen -W 'int8 uint8 int32 uint32 int64 uint64 float double all' -- "$cur")); return ;;
-	-r | --root) COMPREPLY=(); return ;;
-	--out) COMPREPLY=($(compgen -f -X '!*.h5' -- "$cur") $(compgen -d -S / -- "$cur")); return ;;
-	--config) COMPREPLY=($(compgen -f -- "$cur")); return ;;
-	--generate) COMPREPLY=(); return ;;
+	local at=$COMP_CWORD flag=
+	local cur=${COMP_WORDS[at]}
+	[[ $cur == = ]] && cur= && at=$((at + 1))
+	local option=${COMP_WORDS[at-1]}
+	COMPREPLY=()
+	if [[ $option == = && ${COMP_WORDS[at-2]} == --* ]]; then
+		flag=${COMP_WORDS[at-2]}
+		option=--${flag#--}
+	fi
+	case $option in
+	-b | --minbytes) return ;;
+	-e | --maxbytes) return ;;
+	-i | --stepbytes) return ;;
+	-f | --stepfactor) return ;;
+	-n | --iters) return ;;
+	-w | --warmup-iters) return ;;
+	-c | --check) return ;;
+	-o | --op) mapfile -t COMPREPLY < <(compgen -W 'sum prod min max all' -- "$cur"); return ;;
+	-d | --datatype) mapfile -t COMPREPLY < <(compgen -W 'int8 uint8 int32 uint32 int64 uint64 float double all' -- "$cur"); return ;;
+	-r | --root) mapfile -t COMPREPLY < <(compgen -W 'all' -- "$cur"); return ;;
+	--out) compopt -o filenames 2>/dev/null; mapfile -t COMPREPLY < <(compgen -f -X '!*.h5' -- "$cur"; compgen -d -- "$cur"); return ;;
+	--config) compopt -o filenames 2>/dev/null; mapfile -t COMPREPLY < <(compgen -f -- "$cur"); return ;;
+	--generate) mapfile -t COMPREPLY < <(compgen -W 'man bash zsh fish' -- "$cur"); return ;;
 	esac
-	if [[ $cur == -* ]]; then
-		COMPREPLY=($(compgen -W '--minbytes --maxbytes --stepbytes --stepfactor --iters --warmup-iters --check --op --datatype --root --per-iteration --out --smoke --config --print-config --quiet --help --version --generate ' -- "$cur"))
+	if [[ $flag ]]; then
+		mapfile -t COMPREPLY < <(compgen -W 'yes no' -- "$cur")
 		return
 	fi
+	if [[ $cur == -* ]]; then
+		mapfile -t COMPREPLY < <(compgen -W '--minbytes --maxbytes --stepbytes --stepfactor --iters --warmup-iters --check --op --datatype --root --per-iteration --out --overwrite --smoke --config --print-config --quiet --help --version --generate ' -- "$cur")
+		return
+	fi
+	mapfile -t COMPREPLY < <(compgen -W 'allreduce reduce broadcast allgather reducescatter scatter gather alltoall sendrecv barrier all' -- "$cur")
 }
-complete -o filenames -F _pt_collbench pt-collbench
+complete -F _pt_collbench pt-collbench

@@ -1,22 +1,34 @@
 # bash completion for pt-compare; made by pt-compare --generate bash
 _pt_compare()
 {
-	local cur=${COMP_WORDS[COMP_CWORD]} prev=${COMP_WORDS[COMP_CWORD-1]}
-	case $prev in
-	-b | --by) COMPREPLY=($(compgen -W 'step tokens' -- "$cur")); return ;;
-	-r | --rtol) COMPREPLY=(); return ;;
-	-a | --atol) COMPREPLY=(); return ;;
-	-y | --column) COMPREPLY=($(compgen -W 'loss grad_norm train_loss val_loss' -- "$cur")); return ;;
-	--width) COMPREPLY=(); return ;;
-	--height) COMPREPLY=(); return ;;
-	-p | --plot) COMPREPLY=($(compgen -f -- "$cur")); return ;;
-	--config) COMPREPLY=($(compgen -f -- "$cur")); return ;;
-	--generate) COMPREPLY=(); return ;;
+	local at=$COMP_CWORD flag=
+	local cur=${COMP_WORDS[at]}
+	[[ $cur == = ]] && cur= && at=$((at + 1))
+	local option=${COMP_WORDS[at-1]}
+	COMPREPLY=()
+	if [[ $option == = && ${COMP_WORDS[at-2]} == --* ]]; then
+		flag=${COMP_WORDS[at-2]}
+		option=--${flag#--}
+	fi
+	case $option in
+	-b | --by) mapfile -t COMPREPLY < <(compgen -W 'step tokens' -- "$cur"); return ;;
+	-r | --rtol) return ;;
+	-a | --atol) return ;;
+	-y | --column) mapfile -t COMPREPLY < <(compgen -W 'loss grad_norm train_loss val_loss' -- "$cur"); return ;;
+	--width) return ;;
+	--height) return ;;
+	-p | --plot) compopt -o filenames 2>/dev/null; mapfile -t COMPREPLY < <(compgen -f -- "$cur"); return ;;
+	--config) compopt -o filenames 2>/dev/null; mapfile -t COMPREPLY < <(compgen -f -- "$cur"); return ;;
+	--generate) mapfile -t COMPREPLY < <(compgen -W 'man bash zsh fish run columns' -- "$cur"); return ;;
 	esac
-	if [[ $cur == -* ]]; then
-		COMPREPLY=($(compgen -W '--by --rtol --atol --common --column --graph --width --height --plot --table --config --print-config --quiet --help --version --generate ' -- "$cur"))
+	if [[ $flag ]]; then
+		mapfile -t COMPREPLY < <(compgen -W 'yes no' -- "$cur")
 		return
 	fi
-	COMPREPLY=($(compgen -f -- "$cur"))
+	if [[ $cur == -* ]]; then
+		mapfile -t COMPREPLY < <(compgen -W '--by --rtol --atol --common --column --graph --width --height --plot --table --config --print-config --quiet --help --version --generate ' -- "$cur")
+		return
+	fi
+	compopt -o filenames 2>/dev/null; mapfile -t COMPREPLY < <(compgen -f -- "$cur")
 }
-complete -o filenames -F _pt_compare pt-compare
+complete -F _pt_compare pt-compare

@@ -14,4 +14,4 @@ complete -c pt-compare -l print-config -d 'Print the options in force as a confi
 complete -c pt-compare -l quiet -s q -d 'Say only what went wrong.'
 complete -c pt-compare -l help -s h -d 'Print this help, and exit.'
 complete -c pt-compare -l version -s V -d 'Print the versions of the program and its libraries, and exit.'
-complete -c pt-compare -l generate -x -d 'Print what is made from the option table, and exit: man, bash, zsh or fish, and more in some programs.'
+complete -c pt-compare -l generate -x -a 'man bash zsh fish run columns' -d 'Print what is made from the option table, and exit: man, bash, zsh or fish, and more in some programs.'

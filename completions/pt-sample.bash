@@ -1,24 +1,36 @@
 # bash completion for pt-sample; made by pt-sample --generate bash
 _pt_sample()
 {
-	local cur=${COMP_WORDS[COMP_CWORD]} prev=${COMP_WORDS[COMP_CWORD-1]}
-	case $prev in
-	-p | --prompt) COMPREPLY=(); return ;;
-	-n | --tokens) COMPREPLY=(); return ;;
-	-N | --samples) COMPREPLY=(); return ;;
-	-t | --temperature) COMPREPLY=(); return ;;
-	-k | --top-k) COMPREPLY=(); return ;;
-	--top-p) COMPREPLY=(); return ;;
-	-s | --seed) COMPREPLY=(); return ;;
-	--stop) COMPREPLY=(); return ;;
-	--threads) COMPREPLY=(); return ;;
-	--config) COMPREPLY=($(compgen -f -- "$cur")); return ;;
-	--generate) COMPREPLY=(); return ;;
+	local at=$COMP_CWORD flag=
+	local cur=${COMP_WORDS[at]}
+	[[ $cur == = ]] && cur= && at=$((at + 1))
+	local option=${COMP_WORDS[at-1]}
+	COMPREPLY=()
+	if [[ $option == = && ${COMP_WORDS[at-2]} == --* ]]; then
+		flag=${COMP_WORDS[at-2]}
+		option=--${flag#--}
+	fi
+	case $option in
+	-p | --prompt) return ;;
+	-n | --tokens) return ;;
+	-N | --samples) return ;;
+	-t | --temperature) return ;;
+	-k | --top-k) return ;;
+	--top-p) return ;;
+	-s | --seed) return ;;
+	--stop) return ;;
+	--threads) return ;;
+	--config) compopt -o filenames 2>/dev/null; mapfile -t COMPREPLY < <(compgen -f -- "$cur"); return ;;
+	--generate) mapfile -t COMPREPLY < <(compgen -W 'man bash zsh fish' -- "$cur"); return ;;
 	esac
-	if [[ $cur == -* ]]; then
-		COMPREPLY=($(compgen -W '--prompt --tokens --samples --temperature --top-k --top-p --seed --stop --echo --no-echo --cache --no-cache --threads --logits --config --print-config --quiet --help --version --generate ' -- "$cur"))
+	if [[ $flag ]]; then
+		mapfile -t COMPREPLY < <(compgen -W 'yes no' -- "$cur")
 		return
 	fi
-	COMPREPLY=($(compgen -f -X '!*.h5' -- "$cur") $(compgen -d -S / -- "$cur"))
+	if [[ $cur == -* ]]; then
+		mapfile -t COMPREPLY < <(compgen -W '--prompt --tokens --samples --temperature --top-k --top-p --seed --stop --echo --no-echo --cache --no-cache --threads --logits --config --print-config --quiet --help --version --generate ' -- "$cur")
+		return
+	fi
+	compopt -o filenames 2>/dev/null; mapfile -t COMPREPLY < <(compgen -f -X '!*.h5' -- "$cur"; compgen -d -- "$cur")
 }
-complete -o filenames -F _pt_sample pt-sample
+complete -F _pt_sample pt-sample

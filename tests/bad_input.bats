@@ -62,7 +62,7 @@ refused() { # CODE TEXT COMMAND...
 @test "a value that is near an enum's is named, from wherever it came" {
 	make_shard
 	refused 64 "arch: 'lama' is none of gpt2, llama; did you mean 'llama'" pt-train --arch lama
-	refused 64 "environment: arch: 'lama'" env PT_ARCH=lama pt-train
+	refused 64 "environment: PT_ARCH: arch: 'lama'" env PT_ARCH=lama pt-train
 	refused 64 "did you mean 'llama'" pt-train arch=lama
 	echo 'arch = lama' >c.conf
 	refused 65 "c.conf:1: arch: 'lama'" pt-train --config c.conf
@@ -251,7 +251,7 @@ full_disk() { # KIB COMMAND...
 	begin=$SECONDS
 	refused 65 'bad.h5: ' mpiexec -n 3 pt-train "${TINY[@]}" -d bad.h5 -o run
 	refused 65 'bad.conf:1: layers' mpiexec -n 3 pt-train "${TINY[@]}" --config bad.conf -o run
-	refused 64 "did you mean 'layers'" mpiexec -n 3 pt-train "${TINY[@]}" --layres 1 -o run
+	refused 64 "did you mean '--layers'" mpiexec -n 3 pt-train "${TINY[@]}" --layres 1 -o run
 	refused 64 'dp is 2, but 3 ranks' mpiexec -n 3 pt-train "${TINY[@]}" --dp 2 -o run
 	refused 74 'nowhere' mpiexec -n 3 pt-train "${TINY[@]}" --resume nowhere.h5 -o run
 	refused 64 'ranks, but' mpiexec -n 3 pt-train "${TINY[@]}" -b 4 -m 2 -o run

@@ -27,7 +27,7 @@ programs='pt-prepare pt-train pt-ckpt pt-compare pt-sample pt-collbench'
 @test "a wrong option is 64, with the nearest name" {
 	for p in $programs; do
 		code_of 64 "$p" --versoin
-		says "did you mean 'version'"
+		says "unknown option '--versoin'; did you mean '--version'?"
 	done
 }
 
@@ -57,6 +57,116 @@ programs='pt-prepare pt-train pt-ckpt pt-compare pt-sample pt-collbench'
 	printf 'layers = 5\nhaeds = 3\n' >c.conf
 	code_of 65 pt-train --config c.conf -d x.h5
 	says "c.conf:2: unknown key 'haeds'; did you mean 'heads'"
+}
+
+@test "what is only for the command line, in another case, or no heading is said so" {
+	for key in quiet help config generate print-config; do
+		echo "$key = x" >c.conf
+		code_of 65 pt-compare --config c.conf
+		says "c.conf:1: '$key' is only for the command line"
+	done
+	code_of 64 pt-train quiet=yes
+	says "'quiet' is only for the command line"
+	echo 'no-ckpt = yes' >c.conf
+	code_of 65 pt-train --config c.conf
+	says "unknown key 'no-ckpt'; write 'ckpt = no'"
+	echo 'Layers = 3' >c.conf
+	code_of 65 pt-train --config c.conf
+	says "c.conf:1: keys are in small letters: 'layers'"
+	for line in '[Model' '[Model] x'; do
+		echo "$line" >c.conf
+		code_of 65 pt-train --config c.conf
+		says 'c.conf:1: a heading is [words in brackets]'
+	done
+	printf '\357\273\277# from an editor\n[Model] # why\nlayers = 3\n' >c.conf
+	pt-train --config c.conf --print-config | grep -qx 'layers = 3'
+}
+
+@test "messages name the variable, the option with its dashes, and plain bounds" {
+	code_of 64 env PT_LR=x pt-train
+	says "environment: PT_LR: lr: 'x' is not a number"
+	for x in inf -inf; do
+		code_of 64 pt-train --lr=$x
+		says "lr: $x is not finite"
+	done
+	code_of 64 pt-train --weight-decay 1e7
+	says 'not between 0 and 1000000'
+	code_of 64 pt-train --dropout 2
+	says 'not between 0 and 0.999'
+	code_of 64 pt-train --layres 3
+	says "unknown option '--layres'; did you mean '--layers'?"
+	code_of 64 pt-train --no-cktp
+	says "unknown option '--no-cktp'; did you mean '--no-ckpt'?"
+	code_of 64 pt-train --no-lyaers
+	not grep -q 'no-layers' <<<"$output"
+}
+
+@test "--generate: what it can make is said, and presets are listed" {
+	code_of 64 pt-ckpt --generate foo
+	says "generate: 'foo' is none of man, bash, zsh, fish, checkpoint"
+	code_of 64 pt-train --generate fihs
+	says "presets; did you mean 'fish'?"
+	pt-train --generate presets | diff - <(basename -s .conf "$BATS_TEST_DIRNAME"/../share/presets/*)
+	for p in $programs; do
+		for kind in $("$p" --generate foo 2>&1 | sed 's/.*none of //; s/;.*//; s/,//g'); do
+			"$p" --generate "$kind" >made
+			[ -s made ]
+		done
+	done
+}
+
+# What bash would offer for the last of these words; it takes --name=value as three.
+offers() { # PROGRAM WORD...
+	[ -n "$(declare -F "_${1//-/_}")" ] || . "$BATS_TEST_DIRNAME/../completions/$1.bash"
+	COMP_WORDS=("$@")
+	COMP_CWORD=$(($# - 1))
+	"_${1//-/_}" || true
+	printf '%s\n' "${COMPREPLY[@]}"
+}
+
+@test "bash completion: options, values, presets, commands, operands, files" {
+	[ "$(offers pt-train --arch = g)" = gpt2 ]
+	[ "$(offers pt-train --arch =)" = $'gpt2\nllama' ]
+	[ "$(offers pt-train arch = l)" = llama ]
+	[ "$(offers pt-train -a '')" = $'gpt2\nllama' ]
+	[ "$(offers pt-train lay)" = layers= ]
+	[ "$(offers pt-train ckpt = '')" = $'yes\nno' ]
+	[ "$(offers pt-train --no-ck)" = $'--no-ckpt\n--no-ckpt-best' ]
+	[ "$(offers pt-train --preset llama2)" = llama2-7b ]
+	[ "$(offers pt-train -p '')" = "$(pt-train --generate presets)" ]
+	[ "$(offers pt-train --resume au)" = auto ]
+	[ "$(offers pt-train --peak-flops '')" = measure ]
+	[ "$(offers pt-train -n '')" = '' ]
+	[ "$(offers pt-ckpt '')" = $'ls\nshow\nverify\ndiff\nhash\nrm' ]
+	[ "$(offers pt-ckpt -q ve)" = verify ]
+	[ "$(offers pt-collbench all allg)" = allgather ]
+	[ "$(offers pt-collbench --root '')" = all ]
+	[ "$(offers pt-ckpt --generate ch)" = checkpoint ]
+	mkdir 'a folder'
+	touch 'my file.h5' 'my file.txt'
+	[ "$(offers pt-ckpt show my)" = 'my file.h5' ]
+	[ "$(offers pt-sample a)" = 'a folder' ]
+	[ "$(offers pt-train -d my)" = 'my file.h5' ]
+	[ "$(offers pt-train --out '')" = 'a folder' ]
+	[ "$(offers pt-train --config my)" = $'my file.h5\nmy file.txt' ]
+	[ "$(offers pt-train my)" = 'my file.h5' ]
+	[ "$(offers pt-compare x = '' | sort)" = "$(find . -mindepth 1 -printf '%f\n' | sort)" ] # no setting: a name with a '='
+}
+
+@test "fish completion: the same words" {
+	command -v fish >/dev/null || skip 'no fish'
+	fishes() { # LINE
+		HOME=$PWD XDG_DATA_HOME=$PWD XDG_CONFIG_HOME=$PWD fish --no-config -c \
+			". '$BATS_TEST_DIRNAME/../completions/${1%% *}.fish'; complete -C '$1'" | cut -f1
+	}
+	[ "$(fishes 'pt-train --arch=g')" = --arch=gpt2 ]
+	[ "$(fishes 'pt-train --preset llama2')" = llama2-7b ]
+	[ "$(fishes 'pt-train arch=g')" = arch=gpt2 ]
+	[ "$(fishes 'pt-train --no-ckpt-')" = --no-ckpt-best ]
+	[ "$(fishes 'pt-train --resume au')" = auto ]
+	[ "$(fishes 'pt-ckpt ve')" = verify ]
+	[ "$(fishes 'pt-collbench allg')" = allgather ]
+	[ "$(fishes 'pt-ckpt --generate ch')" = checkpoint ]
 }
 
 @test "standard output that cannot be written is 74" {

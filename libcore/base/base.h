@@ -233,13 +233,16 @@ struct program {
 	const struct opt *opts;
 	size_t opts_bytes;    /* size of the struct that the offsets refer to */
 	const char *operands; /* completion of operands, as opt.files; NULL: none */
-	bool settings;	      /* operands like `lr=3e-4` are options */
+	/* Words that operands may be, closed by NULL; where files may follow, the first one. */
+	const char *const *(*words)(void);
+	bool settings;			   /* operands like `lr=3e-4` are options */
 	void (*versions)(struct str *out); /* lines "library version", or NULL */
 	/* Further kinds for --generate, made from the program's other tables; -1: no such. */
 	int (*generate)(const char *kind, FILE *f);
 	/* Options that these go on from, such as a resumed run's: called when *o is filled
 	 * in, may append a config text; then all sources are applied anew, on top of it. */
 	int (*base)(void *o, struct str *text, struct err *e);
+	const char *const *kinds; /* their names, closed by NULL */
 };
 
 /*
@@ -257,8 +260,8 @@ int opts_from_text(const struct program *p, void *o, const char *text, bool skip
  * flags `want` and none of `without`. */
 void opts_print(const struct program *p, const void *o, unsigned want, unsigned without,
 	struct str *out);
-/* Writes what is made from the table: kind is man, bash, zsh or fish, or one of the
- * program's own. */
+/* Writes what is made from the table: kind is man, bash, zsh or fish, presets (their
+ * names), or one of the program's own. */
 int opts_generate(const struct program *p, const char *kind, FILE *f);
 /* Text as mdoc wants it, with a newline. */
 void man_text(FILE *f, const char *s);

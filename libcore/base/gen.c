@@ -1,7 +1,62 @@
 /* What is made from an option table: the OPTIONS of a man page, and completions. */
 #include "base/opt.h"
 
+#include <ctype.h>
 #include <string.h>
+
+/* ---- words ----------------------------------------------------------------------- */
+
+/* `auto: from the newest ...` at the start of a sentence explains the word auto. */
+static void explained(const char *help, struct strs *out)
+{
+	bool start = true;
+	for (const char *p = help; *p; p++) {
+		size_t n = strcspn(p, ": ");
+		bool word = n > 1 && p[n] == ':' && p[n + 1] == ' ';
+		for (size_t i = 0; i < n && word; i++)
+			word = islower((unsigned char)p[i]);
+		if (start && word) {
+			struct str w = {0};
+			str_add(&w, p, n);
+			strs_add(out, w.s);
+			str_free(&w);
+		}
+		p += n;
+		start = n && *p && strchr(".;", p[-1]);
+		if (!*p)
+			return;
+	}
+}
+
+int opt_kinds(const struct program *p, const char *kinds[static OPT_MAX_WORDS])
+{
+	int n = 0;
+	for (const char *const *k =
+			(const char *const[]){"man", "bash", "zsh", "fish", NULL};
+		*k; k++)
+		kinds[n++] = *k;
+	for (const struct opt *t = p->opts; t->type != OPT_END; t++)
+		if (!strcmp(t->name, "preset"))
+			kinds[n++] = "presets";
+	for (const char *const *k = p->kinds; k && *k && n < OPT_MAX_WORDS; k++)
+		kinds[n++] = *k;
+	return n;
+}
+
+void opt_words(const struct program *p, const struct opt *t, struct strs *out)
+{
+	if (t->type == OPT_ENUM)
+		for (int i = 0; t->values[i]; i++)
+			strs_add(out, t->values[i]);
+	else if (t->type == OPT_STR)
+		explained(t->help, out);
+	else if (t->type == OPT_ACTION && !strcmp(t->name, "generate")) {
+		const char *kinds[OPT_MAX_WORDS];
+		int n = opt_kinds(p, kinds);
+		for (int i = 0; i < n; i++)
+			strs_add(out, kinds[i]);
+	}
+}
 
 /* ---- mdoc ------------------------------------------------------------------------ */
 
@@ -70,6 +125,42 @@ static void man(const struct program *p, FILE *f)
 
 /* ---- shells ---------------------------------------------------------------------- */
 
+static bool takes_value(const struct opt *t)
+{
+	return t->type == OPT_ENUM || (t->type != OPT_FLAG && t->arg);
+}
+
+static bool is_preset(const struct opt *t)
+{
+	return !strcmp(t->name, "preset");
+}
+
+/* May it be written key=value? */
+static bool is_key(const struct opt *t)
+{
+	return t->type != OPT_GROUP && t->type != OPT_ACTION;
+}
+
+/* `--no-x` is worth showing only where x is on. */
+static bool is_on(const struct opt *t)
+{
+	return t->type == OPT_FLAG && t->def && !strcmp(t->def, "yes");
+}
+
+/* "a b c", each with something before and behind it. */
+static void put_words(
+	FILE *f, const struct strs *w, const char *before, const char *behind)
+{
+	for (int64_t i = 0; i < w->n; i++)
+		fprintf(f, "%s%s%s%s", i ? " " : "", before, w->v[i], behind);
+}
+
+static void operand_words(const struct program *p, struct strs *out)
+{
+	for (const char *const *w = p->words ? p->words() : NULL; w && *w; w++)
+		strs_add(out, *w);
+}
+
 /* A name that may be a shell function. */
 static void function_name(const struct program *p, FILE *f)
 {
@@ -77,66 +168,134 @@ static void function_name(const struct program *p, FILE *f)
 		putc(*s == '-' ? '_' : *s, f);
 }
 
+/* ---- bash ------------------------------------------------------------------------ */
+
+/* Replies that are files: blanks in their names are quoted. */
 static void bash_files(FILE *f, const char *files)
 {
+	fputs("compopt -o filenames 2>/dev/null; mapfile -t COMPREPLY < <(", f);
 	if (!strcmp(files, "/"))
-		fputs("COMPREPLY=($(compgen -d -- \"$cur\"))", f);
+		fputs("compgen -d -- \"$cur\")", f);
 	else if (*files)
-		fprintf(f,
-			"COMPREPLY=($(compgen -f -X '!*%s' -- \"$cur\") "
-			"$(compgen -d -S / -- \"$cur\"))",
+		fprintf(f, "compgen -f -X '!*%s' -- \"$cur\"; compgen -d -- \"$cur\")",
 			files);
 	else
-		fputs("COMPREPLY=($(compgen -f -- \"$cur\"))", f);
+		fputs("compgen -f -- \"$cur\")", f);
 }
 
+static void bash_value(const struct program *p, const struct opt *t, FILE *f)
+{
+	struct strs words = {0};
+	opt_words(p, t, &words);
+	putc('\t', f);
+	if (t->letter)
+		fprintf(f, "-%c | ", t->letter);
+	fprintf(f, "--%s) ", t->name);
+	if (t->files) {
+		bash_files(f, t->files);
+		fputs("; ", f);
+	}
+	if (is_preset(t))
+		fputs("mapfile -t COMPREPLY < <(compgen -W \"$(\"${COMP_WORDS[0]}\" "
+		      "--generate presets 2>/dev/null)\" -- \"$cur\"); ",
+			f);
+	if (words.n) {
+		fprintf(f, "mapfile -t%s COMPREPLY < <(compgen -W '",
+			t->files ? " -O \"${#COMPREPLY[@]}\"" : "");
+		put_words(f, &words, "", "");
+		fputs("' -- \"$cur\"); ", f);
+	}
+	fputs("return ;;\n", f);
+	strs_free(&words);
+}
+
+static void bash_options(const struct program *p, FILE *f)
+{
+	fputs("\tif [[ $cur == -* ]]; then\n"
+	      "\t\tmapfile -t COMPREPLY < <(compgen -W '",
+		f);
+	for (const struct opt *t = NULL; (t = opt_next(p, t));) {
+		if (t->type == OPT_GROUP)
+			continue;
+		fprintf(f, "--%s ", t->name);
+		if (is_on(t))
+			fprintf(f, "--no-%s ", t->name);
+	}
+	fputs("' -- \"$cur\")\n\t\treturn\n\tfi\n", f);
+}
+
+static void bash_operands(const struct program *p, FILE *f)
+{
+	struct strs words = {0};
+	operand_words(p, &words);
+	if (words.n && p->operands) {
+		fputs("\tlocal word first=yes\n"
+		      "\tfor word in \"${COMP_WORDS[@]:1:COMP_CWORD-1}\"; do\n"
+		      "\t\t[[ $word == -* ]] || first=no\n"
+		      "\tdone\n"
+		      "\tif [[ $first == no ]]; then\n\t\t",
+			f);
+		bash_files(f, p->operands);
+		fputs("\n\t\treturn\n\tfi\n", f);
+	} else if (p->operands) {
+		putc('\t', f);
+		bash_files(f, p->operands);
+		putc('\n', f);
+	}
+	if (words.n) {
+		fputs("\tmapfile -t COMPREPLY < <(compgen -W '", f);
+		put_words(f, &words, "", "");
+		fputs("' -- \"$cur\")\n", f);
+	}
+	if (p->settings) { /* only when there is a letter: they are many */
+		fputs("\t[[ $cur ]] && mapfile -t -O \"${#COMPREPLY[@]}\" COMPREPLY < "
+		      "<(compgen -W '",
+			f);
+		for (const struct opt *t = p->opts; t->type != OPT_END; t++)
+			if (is_key(t))
+				fprintf(f, "%s= ", t->name);
+		fputs("' -- \"$cur\")\n"
+		      "\t[[ ${COMPREPLY[*]} == *= ]] && compopt -o nospace 2>/dev/null\n",
+			f);
+	}
+	strs_free(&words);
+}
+
+/* The line comes in pieces: `--name=value` as three words. */
 static void bash(const struct program *p, FILE *f)
 {
 	fprintf(f, "# bash completion for %s; made by %s --generate bash\n_", p->name,
 		p->name);
 	function_name(p, f);
-	fputs("()\n{\n\tlocal cur=${COMP_WORDS[COMP_CWORD]} "
-	      "prev=${COMP_WORDS[COMP_CWORD-1]}\n"
-	      "\tcase $prev in\n",
+	const char *only = p->settings ? "" : " && ${COMP_WORDS[at-2]} == --*";
+	fprintf(f,
+		"()\n{\n\tlocal at=$COMP_CWORD flag=\n"
+		"\tlocal cur=${COMP_WORDS[at]}\n"
+		"\t[[ $cur == = ]] && cur= && at=$((at + 1))\n"
+		"\tlocal option=${COMP_WORDS[at-1]}\n"
+		"\tCOMPREPLY=()\n"
+		"\tif [[ $option == =%s ]]; then\n"
+		"\t\tflag=${COMP_WORDS[at-2]}\n"
+		"\t\toption=--${flag#--}\n"
+		"\tfi\n"
+		"\tcase $option in\n",
+		only);
+	for (const struct opt *t = NULL; (t = opt_next(p, t));)
+		if (t->type != OPT_GROUP && takes_value(t))
+			bash_value(p, t, f);
+	fputs("\tesac\n"
+	      "\tif [[ $flag ]]; then\n"
+	      "\t\tmapfile -t COMPREPLY < <(compgen -W 'yes no' -- \"$cur\")\n"
+	      "\t\treturn\n\tfi\n",
 		f);
-	for (const struct opt *t = NULL; (t = opt_next(p, t));) {
-		bool valued = t->type != OPT_GROUP && t->type != OPT_FLAG && t->arg;
-		if (!valued && t->type != OPT_ENUM)
-			continue;
-		if (t->letter)
-			fprintf(f, "\t-%c | --%s) ", t->letter, t->name);
-		else
-			fprintf(f, "\t--%s) ", t->name);
-		if (t->type == OPT_ENUM) {
-			fputs("COMPREPLY=($(compgen -W '", f);
-			for (int i = 0; t->values[i]; i++)
-				fprintf(f, "%s%s", i ? " " : "", t->values[i]);
-			fputs("' -- \"$cur\"))", f);
-		} else if (t->files) {
-			bash_files(f, t->files);
-		} else {
-			fputs("COMPREPLY=()", f);
-		}
-		fputs("; return ;;\n", f);
-	}
-	fputs("\tesac\n\tif [[ $cur == -* ]]; then\n\t\tCOMPREPLY=($(compgen -W '", f);
-	for (const struct opt *t = NULL; (t = opt_next(p, t));) {
-		if (t->type == OPT_GROUP)
-			continue;
-		fprintf(f, "--%s ", t->name);
-		if (t->type == OPT_FLAG && t->def && !strcmp(t->def, "yes"))
-			fprintf(f, "--no-%s ", t->name);
-	}
-	fputs("' -- \"$cur\"))\n\t\treturn\n\tfi\n", f);
-	if (p->operands) {
-		putc('\t', f);
-		bash_files(f, p->operands);
-		putc('\n', f);
-	}
-	fputs("}\ncomplete -o filenames -F _", f);
+	bash_options(p, f);
+	bash_operands(p, f);
+	fputs("}\ncomplete -F _", f);
 	function_name(p, f);
 	fprintf(f, " %s\n", p->name);
 }
+
+/* ---- zsh ------------------------------------------------------------------------- */
 
 static void zsh_text(FILE *f, const char *s)
 {
@@ -160,44 +319,122 @@ static void zsh_files(FILE *f, const char *files)
 		fputs("_files", f);
 }
 
-static void zsh_one(FILE *f, const struct opt *t, const char *dashes, const char *name)
+/* What completes the value: words, files, or both. */
+static void zsh_value(const struct program *p, const struct opt *t, FILE *f)
 {
-	bool repeats = t->type == OPT_LIST;
-	fprintf(f, "\t'%s%s%s[", repeats ? "*" : "", dashes, name);
+	struct strs words = {0};
+	opt_words(p, t, &words);
+	if (is_preset(t)) {
+		fputs("{compadd -- $(${words[1]} --generate presets 2>/dev/null)}", f);
+	} else if (words.n && t->files) {
+		fputs("{compadd -- ", f);
+		put_words(f, &words, "", "");
+		fputs("; ", f);
+		zsh_files(f, t->files);
+		putc('}', f);
+	} else if (words.n) {
+		putc('(', f);
+		put_words(f, &words, "", "");
+		putc(')', f);
+	} else if (t->files) {
+		zsh_files(f, t->files);
+	}
+	strs_free(&words);
+}
+
+static void zsh_one(const struct program *p, FILE *f, const struct opt *t,
+	const char *dashes, const char *name)
+{
+	bool letter = !dashes[1];
+	fprintf(f, "\t'%s%s%s%s[", t->type == OPT_LIST ? "*" : "", dashes, name,
+		!takes_value(t) ? ""
+		: letter	? "+"
+				: "=");
 	zsh_text(f, t->help);
 	putc(']', f);
-	if (t->type == OPT_ENUM) {
-		fprintf(f, ":%s:(", t->name);
-		for (int i = 0; t->values[i]; i++)
-			fprintf(f, "%s%s", i ? " " : "", t->values[i]);
-		putc(')', f);
-	} else if (t->type != OPT_FLAG && t->arg) {
+	if (takes_value(t)) {
 		putc(':', f);
-		zsh_text(f, t->arg);
+		zsh_text(f, t->arg ? t->arg : t->name);
 		putc(':', f);
-		if (t->files)
-			zsh_files(f, t->files);
+		zsh_value(p, t, f);
 	}
 	fputs("' \\\n", f);
 }
 
+/* Operands that may be key=value: a key, then what its option takes. */
+static void zsh_settings(const struct program *p, FILE *f)
+{
+	fputs("_", f);
+	function_name(p, f);
+	fputs("_operand()\n{\n"
+	      "\tif compset -P 1 '*='; then\n"
+	      "\t\tcase ${IPREFIX%=} in\n",
+		f);
+	for (const struct opt *t = p->opts; t->type != OPT_END; t++) {
+		if (t->type != OPT_ENUM && t->type != OPT_FLAG)
+			continue;
+		fprintf(f, "\t\t%s) compadd -- ", t->name);
+		if (t->type == OPT_FLAG)
+			fputs("yes no", f);
+		for (int i = 0; t->type == OPT_ENUM && t->values[i]; i++)
+			fprintf(f, "%s%s", i ? " " : "", t->values[i]);
+		fputs(" ;;\n", f);
+	}
+	fputs("\t\tesac\n\telse\n\t\t[[ -n $PREFIX ]] && compadd -S '' --", f);
+	for (const struct opt *t = p->opts; t->type != OPT_END; t++)
+		if (is_key(t))
+			fprintf(f, " %s=", t->name);
+	fputs("\n\t\t", f);
+	zsh_files(f, p->operands);
+	fputs("\n\tfi\n}\n", f);
+}
+
+static void zsh_operands(const struct program *p, FILE *f)
+{
+	struct strs words = {0};
+	operand_words(p, &words);
+	if (words.n) {
+		fprintf(f, "\t'%s:word:(", p->operands ? "1" : "*");
+		put_words(f, &words, "", "");
+		fputs(p->operands ? ")' \\\n" : ")'\n", f);
+	}
+	strs_free(&words);
+	if (!p->operands)
+		return;
+	fputs("\t'*:file:", f);
+	if (p->settings) {
+		fputs("{_", f);
+		function_name(p, f);
+		fputs("_operand}", f);
+	} else {
+		zsh_files(f, p->operands);
+	}
+	fputs("'\n", f);
+}
+
 static void zsh(const struct program *p, FILE *f)
 {
-	fprintf(f, "#compdef %s\n# made by %s --generate zsh\n_arguments -s -S \\\n",
-		p->name, p->name);
+	fprintf(f, "#compdef %s\n# made by %s --generate zsh\n", p->name, p->name);
+	if (p->settings)
+		zsh_settings(p, f);
+	fputs("_arguments -s -S \\\n", f);
 	for (const struct opt *t = NULL; (t = opt_next(p, t));) {
 		if (t->type == OPT_GROUP)
 			continue;
 		char letter[2] = {t->letter, '\0'};
 		if (t->letter)
-			zsh_one(f, t, "-", letter);
-		zsh_one(f, t, "--", t->name);
+			zsh_one(p, f, t, "-", letter);
+		zsh_one(p, f, t, "--", t->name);
+		if (!is_on(t))
+			continue;
+		fprintf(f, "\t'--no-%s[not\\: ", t->name);
+		zsh_text(f, t->help);
+		fputs("]' \\\n", f);
 	}
-	fputs("\t'*:file:", f);
-	if (p->operands)
-		zsh_files(f, p->operands);
-	fputs("'\n", f);
+	zsh_operands(p, f);
 }
+
+/* ---- fish ------------------------------------------------------------------------ */
 
 static void fish_text(FILE *f, const char *s)
 {
@@ -208,30 +445,82 @@ static void fish_text(FILE *f, const char *s)
 	}
 }
 
+static void fish_one(const struct program *p, const struct opt *t, FILE *f)
+{
+	struct strs words = {0};
+	opt_words(p, t, &words);
+	fprintf(f, "complete -c %s -l %s", p->name, t->name);
+	if (t->letter)
+		fprintf(f, " -s %c", t->letter);
+	if (takes_value(t))
+		fputs(t->files ? " -r -F" : " -x", f);
+	if (is_preset(t))
+		fprintf(f, " -a '(%s --generate presets 2>/dev/null)'", p->name);
+	if (words.n) {
+		fputs(" -a '", f);
+		put_words(f, &words, "", "");
+		putc('\'', f);
+	}
+	fputs(" -d '", f);
+	fish_text(f, t->help);
+	fputs("'\n", f);
+	strs_free(&words);
+	if (!is_on(t))
+		return;
+	fprintf(f, "complete -c %s -l no-%s -d 'not: ", p->name, t->name);
+	fish_text(f, t->help);
+	fputs("'\n", f);
+}
+
+/* Operands that are key=value: all that can be told. */
+static void fish_settings(const struct program *p, FILE *f)
+{
+	fprintf(f, "complete -c %s -a '", p->name);
+	for (const struct opt *t = p->opts; t->type != OPT_END; t++) {
+		if (!is_key(t))
+			continue;
+		if (t->type == OPT_FLAG)
+			fprintf(f, "%s=yes %s=no ", t->name, t->name);
+		else if (t->type != OPT_ENUM)
+			fprintf(f, "%s= ", t->name);
+		for (int i = 0; t->type == OPT_ENUM && t->values[i]; i++)
+			fprintf(f, "%s=%s ", t->name, t->values[i]);
+	}
+	fputs("'\n", f);
+}
+
 static void fish(const struct program *p, FILE *f)
 {
+	struct strs words = {0};
 	fprintf(f, "# fish completion for %s; made by %s --generate fish\n", p->name,
 		p->name);
 	if (!p->operands)
 		fprintf(f, "complete -c %s -f\n", p->name);
-	for (const struct opt *t = NULL; (t = opt_next(p, t));) {
-		if (t->type == OPT_GROUP)
-			continue;
-		fprintf(f, "complete -c %s -l %s", p->name, t->name);
-		if (t->letter)
-			fprintf(f, " -s %c", t->letter);
-		if (t->type == OPT_ENUM) {
-			fputs(" -x -a '", f);
-			for (int i = 0; t->values[i]; i++)
-				fprintf(f, "%s%s", i ? " " : "", t->values[i]);
-			putc('\'', f);
-		} else if (t->type != OPT_FLAG && t->arg) {
-			fputs(t->files ? " -r -F" : " -x", f);
-		}
-		fputs(" -d '", f);
-		fish_text(f, t->help);
+	operand_words(p, &words);
+	if (words.n) {
+		fprintf(f, "complete -c %s %s-a '", p->name,
+			p->operands ? "-n __fish_is_first_arg -f " : "");
+		put_words(f, &words, "", "");
 		fputs("'\n", f);
 	}
+	if (p->settings)
+		fish_settings(p, f);
+	for (const struct opt *t = NULL; (t = opt_next(p, t));)
+		if (t->type != OPT_GROUP)
+			fish_one(p, t, f);
+	strs_free(&words);
+}
+
+static void presets(const struct program *p, FILE *f)
+{
+	struct str folder = {0};
+	struct strs names = {0};
+	(void)p;
+	preset_names(&folder, &names);
+	for (int64_t i = 0; i < names.n; i++)
+		fprintf(f, "%s\n", names.v[i]);
+	str_free(&folder);
+	strs_free(&names);
 }
 
 int opts_generate(const struct program *p, const char *kind, FILE *f)
@@ -239,7 +528,13 @@ int opts_generate(const struct program *p, const char *kind, FILE *f)
 	static const struct {
 		const char *kind;
 		void (*make)(const struct program *, FILE *);
-	} makers[] = {{"man", man}, {"bash", bash}, {"zsh", zsh}, {"fish", fish}};
+	} makers[] = {
+		{"man", man},
+		{"bash", bash},
+		{"zsh", zsh},
+		{"fish", fish},
+		{"presets", presets},
+	};
 	for (size_t i = 0; i < ARRAY_LEN(makers); i++) {
 		if (!strcmp(makers[i].kind, kind)) {
 			makers[i].make(p, f);

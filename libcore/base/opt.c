@@ -5,6 +5,7 @@
 #include <ctype.h>
 #include <dirent.h>
 #include <getopt.h>
+#include <math.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
@@ -67,16 +68,47 @@ static int find(const struct parse *s, const char *name, bool *negated)
 	return -1;
 }
 
-static int unknown(const struct parse *s, const char *what, const char *name, int code,
-	struct err *e)
+/* `dashes` stand before an option, and before nothing else. */
+static int unknown(const struct parse *s, const char *what, const char *dashes,
+	const char *name, int code, struct err *e)
 {
 	const char *names[256];
 	int n = 0;
+	bool no = *dashes && !strncmp(name, "no-", 3); /* only flags take it */
 	for (int i = 0; i < s->n && n < (int)ARRAY_LEN(names); i++)
-		names[n++] = s->all[i]->name;
-	const char *near = nearest(name, names, n);
-	return err_set(e, code, "unknown %s '%s'%s%s%s", what, name,
-		near ? "; did you mean '" : "", near ? near : "", near ? "'?" : "");
+		if ((!no || s->all[i]->type == OPT_FLAG) &&
+			(*dashes || s->all[i]->type != OPT_ACTION))
+			names[n++] = s->all[i]->name;
+	const char *near = nearest(no ? name + 3 : name, names, n);
+	char hint[128] = "";
+	if (near)
+		snprintf(hint, sizeof(hint), "; did you mean '%s%s%s'?", dashes,
+			no ? "no-" : "", near);
+	return err_set(e, code, "unknown %s '%s%s'%s", what, dashes, name, hint);
+}
+
+/* A key of a config file or an operand must be an option with a value. */
+static int find_key(const struct parse *s, const char *key, int code, struct err *e)
+{
+	bool negated;
+	int i = find(s, key, &negated);
+	if (i < 0)
+		return unknown(s, "key", "", key, code, e);
+	if (negated)
+		return err_set(e, code, "unknown key '%s'; write '%s = no'", key,
+			s->all[i]->name);
+	if (s->all[i]->type == OPT_ACTION)
+		return err_set(e, code, "'%s' is only for the command line", key);
+	return i;
+}
+
+/* A bound, in plain digits where it is a whole number that people read at a glance. */
+static const char *bound(char buf[static NUM_TEXT], double v)
+{
+	if (v != floor(v) || fabs(v) >= 1e15)
+		return text_double(buf, v);
+	snprintf(buf, NUM_TEXT, "%.0f", v);
+	return buf;
 }
 
 static int check_range(const struct opt *t, double v, const char *text, struct err *e)
@@ -87,9 +119,9 @@ static int check_range(const struct opt *t, double v, const char *text, struct e
 	char lo[NUM_TEXT], hi[NUM_TEXT];
 	if (t->max >= 1e18 && v < t->min)
 		return err_set(e, EX_USAGE, "%s: %s is less than %s", t->name, text,
-			text_double(lo, t->min));
+			bound(lo, t->min));
 	return err_set(e, EX_USAGE, "%s: %s is not between %s and %s", t->name, text,
-		text_double(lo, t->min), text_double(hi, t->max));
+		bound(lo, t->min), bound(hi, t->max));
 }
 
 static int set_flag(const struct opt *t, const char *text, bool *v, struct err *e)
@@ -152,6 +184,9 @@ static int set_value(struct parse *s, int i, const char *text, struct err *e)
 		if (parse_double(text, &d) || d != d)
 			return err_set(
 				e, EX_USAGE, "%s: '%s' is not a number", t->name, text);
+		if (!isfinite(d))
+			return err_set(
+				e, EX_USAGE, "%s: %s is not finite", t->name, text);
 		if (check_range(t, d, text, e))
 			return -1;
 		*(double *)v = d;
@@ -180,13 +215,10 @@ static void source_begin(struct parse *s)
 static int set_from_conf(void *to, const char *key, const char *value, struct err *e)
 {
 	struct parse *s = to;
-	bool negated;
-	int i = find(s, key, &negated);
-	bool known = i >= 0 && !negated && s->all[i]->type != OPT_ACTION;
-	if (!known && s->skip_unknown)
-		return 0;
-	if (!known)
-		return unknown(s, "key", key, EX_DATAERR, e);
+	struct err none;
+	int i = find_key(s, key, EX_DATAERR, s->skip_unknown ? &none : e);
+	if (i < 0)
+		return s->skip_unknown ? 0 : -1;
 	if (set_value(s, i, value, e)) {
 		e->code = EX_DATAERR;
 		return -1;
@@ -214,26 +246,26 @@ static void defaults(struct parse *s)
 	}
 }
 
-static const char *env_of(const struct opt *t)
+static const char *env_name(const struct opt *t, char name[static 80])
 {
-	char name[80] = "PT_";
-	size_t n = 3;
-	for (const char *p = t->name; *p && n < sizeof(name) - 1; p++)
+	size_t n = (size_t)snprintf(name, 80, "PT_");
+	for (const char *p = t->name; *p && n < 79; p++)
 		name[n++] = *p == '-' ? '_' : (char)toupper((unsigned char)*p);
 	name[n] = '\0';
-	return getenv(name);
+	return name;
 }
 
 static int apply_env(struct parse *s, struct err *e)
 {
 	source_begin(s);
 	for (int i = 0; i < s->n; i++) {
-		const char *text = env_of(s->all[i]);
+		char name[80];
+		const char *text = getenv(env_name(s->all[i], name));
 		if (!text || s->all[i]->type == OPT_ACTION)
 			continue;
 		if (s->all[i]->type != OPT_LIST) {
 			if (set_value(s, i, text, e))
-				return err_prefix(e, "environment: ");
+				return err_prefix(e, "environment: %s: ", name);
 			continue;
 		}
 		char *copy = xstrdup(text), *rest = copy, *item;
@@ -268,21 +300,33 @@ void share_path(struct str *out, const char *below)
 	str_printf(out, "%s/share/%s", exe, below);
 }
 
-static int no_preset(const char *name, struct err *e)
+static int by_name(const void *a, const void *b)
 {
-	struct str folder = {0};
-	struct strs names = {0};
-	share_path(&folder, "presets");
-	DIR *d = opendir(folder.s);
+	return strcmp(*(char *const *)a, *(char *const *)b);
+}
+
+void preset_names(struct str *folder, struct strs *names)
+{
+	share_path(folder, "presets");
+	DIR *d = opendir(folder->s);
 	for (struct dirent *f; d && (f = readdir(d));) {
 		char *dot = strrchr(f->d_name, '.');
 		if (dot && !strcmp(dot, ".conf")) {
 			*dot = '\0';
-			strs_add(&names, f->d_name);
+			strs_add(names, f->d_name);
 		}
 	}
 	if (d)
 		closedir(d);
+	if (names->n)
+		qsort(names->v, (size_t)names->n, sizeof(*names->v), by_name);
+}
+
+static int no_preset(const char *name, struct err *e)
+{
+	struct str folder = {0};
+	struct strs names = {0};
+	preset_names(&folder, &names);
 	const char *near = nearest(name, (const char *const *)names.v, names.n);
 	err_set(e, EX_USAGE, "there is no preset '%s' in %s%s%s%s", name, folder.s,
 		near ? "; did you mean '" : "", near ? near : "", near ? "'?" : "");
@@ -318,6 +362,20 @@ static int note_preset(void *to, const char *key, const char *value, struct err 
 	return 0;
 }
 
+static int no_kind(const struct program *p, const char *kind, struct err *e)
+{
+	const char *kinds[OPT_MAX_WORDS];
+	struct str list = {0};
+	int n = opt_kinds(p, kinds);
+	for (int i = 0; i < n; i++)
+		str_printf(&list, "%s%s", i ? ", " : "", kinds[i]);
+	const char *near = nearest(kind, kinds, n);
+	err_set(e, EX_USAGE, "generate: '%s' is none of %s%s%s%s", kind, list.s,
+		near ? "; did you mean '" : "", near ? near : "", near ? "'?" : "");
+	str_free(&list);
+	return -1;
+}
+
 static int action(struct parse *s, const struct opt *t, const char *arg, struct err *e)
 {
 	if (!strcmp(t->name, "help")) {
@@ -332,8 +390,7 @@ static int action(struct parse *s, const struct opt *t, const char *arg, struct 
 	}
 	if (!strcmp(t->name, "generate")) {
 		if (opts_generate(s->p, arg, stdout))
-			return err_set(
-				e, EX_USAGE, "generate: nothing is called '%s'", arg);
+			return no_kind(s->p, arg, e);
 		stdout_close();
 		exit(0);
 	}
@@ -407,7 +464,7 @@ static int cli_bad(const struct parse *s, int c, char **argv, struct err *e)
 	if (alike > 1)
 		return err_set(e, EX_USAGE,
 			"option '--%s' could be several; write it out", name);
-	return unknown(s, "option", name, EX_USAGE, e);
+	return unknown(s, "option", "--", name, EX_USAGE, e);
 }
 
 static int option_index(const struct parse *s, int c, bool *negated)
@@ -465,17 +522,13 @@ static int apply_operands(struct parse *s, int argc, char **argv, struct err *e)
 			continue;
 		}
 		char key[64];
-		bool negated;
 		snprintf(key, sizeof(key), "%.*s", (int)(equals - argv[i]), argv[i]);
-		int at = find(s, key, &negated);
-		if (at < 0 || negated || s->all[at]->type == OPT_ACTION) {
-			if (strchr(key, '/') || strchr(key, '.')) {
-				argv[n++] = argv[i]; /* a file whose name has a '=' */
-				continue;
-			}
-			return unknown(s, "key", key, EX_USAGE, e);
+		if (strchr(key, '/') || strchr(key, '.')) {
+			argv[n++] = argv[i]; /* a file whose name has a '=' */
+			continue;
 		}
-		if (set_value(s, at, equals + 1, e))
+		int at = find_key(s, key, EX_USAGE, e);
+		if (at < 0 || set_value(s, at, equals + 1, e))
 			return -1;
 	}
 	argv[n] = NULL;

@@ -11,6 +11,14 @@ const struct opt *opt_next(const struct program *p, const struct opt *at);
 void opt_arg(const struct opt *t, struct str *out);
 /* The default for people: nothing for flags and empty ones, \\n for a line break. */
 void opt_default(const struct opt *t, struct str *out);
+/* What may be written for the value: of an enum its names, of a text those words that its
+ * help explains in a sentence `word: what it does`, of --generate the kinds. Appended. */
+void opt_words(const struct program *p, const struct opt *t, struct strs *out);
+enum { OPT_MAX_WORDS = 32 };
+/* What --generate takes. Returns how many. */
+int opt_kinds(const struct program *p, const char *kinds[static OPT_MAX_WORDS]);
+/* The presets there are, in alphabetical order, and the folder. */
+void preset_names(struct str *folder, struct strs *names);
 void opt_print_help(const struct program *p);
 void opt_print_version(const struct program *p);
 
