@@ -60,6 +60,7 @@ static const struct program program = {
 	.operands = "",
 	.versions = h5_versions,
 	.generate = generate,
+	.kinds = (const char *const[]){"run", "columns", NULL},
 };
 
 static int terminal_width(void)
@@ -122,6 +123,9 @@ int main(int argc, char **argv)
 		return err_say(&e);
 	if (n < 2)
 		return err_say(&(struct err){EX_USAGE, "two runs or more are compared"});
+	for (int64_t i = 0; i < o.plots.n; i++)
+		if (plot_check(o.plots.v[i], &e))
+			return err_say(&e);
 	struct run_log *logs = xcalloc((size_t)n, sizeof(*logs));
 	for (int i = 0; i < n; i++)
 		if (run_log_read(&logs[i], argv[i], &e))

@@ -38,6 +38,12 @@ only() { # PROGRAM...
 	code_of 64 pt-compare a same --rtol nan
 }
 
+@test "a plot that cannot be is refused before anything is said" {
+	log_of 3 2 >a
+	code_of 64 pt-compare a a -p x.gif
+	[ "$output" = "pt-compare: plot: 'x.gif' ends in none of .svg, .png, .pdf" ]
+}
+
 @test "--quiet says nothing, and has the code" {
 	log_of 3 2 >a
 	log_of 3 2.5 >b

@@ -66,6 +66,7 @@ void compare_table(
 void plot_text(const struct run_log *logs, int n, int column, int by, int width,
 	int height, bool color, struct str *out);
 /* Through gnuplot, to a .svg, .png or .pdf file, which appears when it is complete. */
+int plot_check(const char *path, struct err *e); /* can a file of that name be drawn? */
 int plot_file(const struct run_log *logs, int n, int column, int by, const char *path,
 	struct err *e);
 

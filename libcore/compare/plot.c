@@ -217,8 +217,8 @@ static int run_gnuplot(const struct str *text, int picture, struct err *e)
 	return 0;
 }
 
-int plot_file(const struct run_log *logs, int n, int column, int by, const char *path,
-	struct err *e)
+/* How gnuplot is told what to draw, by the end of the name; NULL: no such kind. */
+static const char *terminal_of(const char *path)
 {
 	static const struct {
 		const char *suffix, *terminal;
@@ -227,15 +227,27 @@ int plot_file(const struct run_log *logs, int n, int column, int by, const char 
 		{".png", "pngcairo size 900,540"},
 		{".pdf", "pdfcairo size 18cm,11cm"},
 	};
-	const char *terminal = NULL;
 	for (size_t i = 0; i < ARRAY_LEN(kinds); i++) {
 		size_t len = strlen(path), suffix = strlen(kinds[i].suffix);
 		if (len > suffix && !strcmp(path + len - suffix, kinds[i].suffix))
-			terminal = kinds[i].terminal;
+			return kinds[i].terminal;
 	}
-	if (!terminal)
-		return err_set(
-			e, EX_USAGE, "plot: '%s' ends in none of .svg, .png, .pdf", path);
+	return NULL;
+}
+
+int plot_check(const char *path, struct err *e)
+{
+	return terminal_of(path)
+		       ? 0
+		       : err_set(e, EX_USAGE,
+				 "plot: '%s' ends in none of .svg, .png, .pdf", path);
+}
+
+int plot_file(const struct run_log *logs, int n, int column, int by, const char *path,
+	struct err *e)
+{
+	if (plot_check(path, e))
+		return -1;
 	struct range xr, yr;
 	if (!find_ranges(logs, n, column, by, &xr, &yr))
 		return err_set(e, EX_DATAERR, "no %s to draw", columns[column].name);
@@ -245,7 +257,7 @@ int plot_file(const struct run_log *logs, int n, int column, int by, const char 
 	int fd = open(d.tmp, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0666);
 	int rc = fd < 0 ? err_set(e, EX_IOERR, "%s: %s", d.tmp, strerror(errno)) : 0;
 	if (!rc) {
-		script(logs, n, column, by, terminal, &text);
+		script(logs, n, column, by, terminal_of(path), &text);
 		rc = run_gnuplot(&text, fd, e);
 		close(fd);
 	}
