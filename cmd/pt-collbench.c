@@ -10,7 +10,7 @@ struct opts {
 	int64_t minbytes, maxbytes, stepbytes, stepfactor, iters, warmup_iters, check;
 	int op, datatype;
 	const char *root, *out;
-	bool per_iteration, smoke;
+	bool overwrite, per_iteration, smoke;
 };
 
 /* clang-format off */
@@ -41,7 +41,8 @@ static const struct opt options[] = {
 	{OPT_STR, 'r', "root", "RANK", "0", O(root), "The root of collectives that have one. all: each rank, one after the other."},
 	{OPT_GROUP, .name = "Results"},
 	{OPT_FLAG, 'I', "per-iteration", NULL, "no", O(per_iteration), "Print also the spread of the times of single iterations."},
-	{OPT_STR, 0, "out", "FILE", NULL, O(out), "Write the results to this HDF5 file too. A file of that name is replaced.", .files = ".h5"},
+	{OPT_STR, 0, "out", "FILE", NULL, O(out), "Write the results to this HDF5 file too. Earlier results of that name are replaced, another file is not.", .files = ".h5"},
+	{OPT_FLAG, 0, "overwrite", NULL, "no", O(overwrite), "Replace the file, whatever it is."},
 	{OPT_FLAG, 0, "smoke", NULL, "no", O(smoke), "Only say, in about a second, whether ranks, hosts and libraries work together. Options about sizes, iterations and what is computed have no effect."},
 	{OPT_END},
 };
@@ -58,12 +59,15 @@ static void versions(struct str *out)
 	str_printf(out, "%s\nHDF5 %s\n", comm_version(), h5_version());
 }
 
+static const char *const *coll_names(void);
+
 static const struct program program = {
 	.name = "pt-collbench",
 	.summary = "time and check collectives between ranks",
 	.synopsis = synopsis,
 	.opts = options,
 	.opts_bytes = sizeof(struct opts),
+	.words = coll_names,
 	.versions = versions,
 };
 
@@ -490,10 +494,29 @@ static int write_file(const struct session *s, struct err *e)
 	return rc || h5_seal(s->file, e);
 }
 
+/* What is replaced unasked is what this program wrote. */
+static int may_replace(const struct opts *o, struct err *e)
+{
+	struct h5 *h;
+	struct err other = {0};
+	if (o->overwrite || !file_exists(o->out))
+		return 0;
+	int rc = h5_open(&h, o->out, &other);
+	if (!rc) {
+		rc = h5_check_format(h, "pt-collbench", 1, &other);
+		h5_end(h, rc, &other);
+	}
+	if (rc)
+		return err_set(e, EX_IOERR,
+			"%s exists, and is no result of %s; --overwrite replaces it",
+			o->out, program.name);
+	return 0;
+}
+
 /* The file is made before anything is measured: what cannot be written is said at once. */
 static int file_begin(struct session *s, struct err *e)
 {
-	if (s->o.out && s->world->rank == 0) {
+	if (s->o.out && s->world->rank == 0 && !may_replace(&s->o, e)) {
 		durable_begin(&s->out, s->o.out);
 		if (h5_create(&s->file, s->out.tmp, e))
 			durable_abort(&s->out);

@@ -190,6 +190,23 @@ none none -1 0 1" ]
 	h5dump -a meta_xxh3 bench.h5 | grep -q '(0): [0-9]'
 }
 
+@test "--out: earlier results are replaced, another file only by --overwrite" {
+	bench 1 -e 8 --out bench.h5
+	bench 1 -e 16 --out bench.h5
+	h5ls bench.h5/size | grep -q '{2}'
+	echo mine >text
+	cp bench.h5 short.h5
+	head -c 700 bench.h5 >short.h5
+	for f in text short.h5; do
+		cp "$f" before
+		refused 74 "$f exists, and is no result of pt-collbench; --overwrite" \
+			mpiexec -n 2 pt-collbench -e 8 --out "$f"
+		cmp "$f" before
+	done
+	bench 1 -e 8 --out text --overwrite
+	h5ls text >/dev/null
+}
+
 @test "--out: what cannot be written is said before anything is measured" {
 	refused 74 none/bench.h5 mpiexec -n 2 pt-collbench --out none/bench.h5
 }
