@@ -4,6 +4,7 @@
 #include <errno.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 
 struct opts {
 	const char *prompt, *stop;
@@ -16,9 +17,9 @@ struct opts {
 /* clang-format off */
 static const struct opt options[] = {
 	{OPT_GROUP, .name = "Sampling"},
-	{OPT_STR, 'p', "prompt", "TEXT", NULL, O(prompt), "What the text begins with. - takes every line of standard input as a prompt. Without it, a line break."},
+	{OPT_STR, 'p', "prompt", "TEXT", NULL, O(prompt), "What the text begins with. - takes every line of standard input as a prompt. An empty one, and none, begin with a line break, or with token 0 where the vocabulary has none."},
 	{OPT_INT, 'n', "tokens", "N", "500", O(tokens), "Tokens to draw.", 0, 0, 1e15},
-	{OPT_INT, 'N', "samples", "N", "1", O(samples), "Texts to draw for each prompt.", 0, 1, 1e9},
+	{OPT_INT, 'N', "samples", "N", "1", O(samples), "Texts to draw for each prompt, a line break after each.", 0, 1, 1e9},
 	{OPT_DOUBLE, 't', "temperature", "X", "0.8", O(temperature), "Divides the logits. 0: always the likeliest token.", 0, 0, 1e6},
 	{OPT_INT, 'k', "top-k", "N", "200", O(top_k), "Draw from the N likeliest tokens. 0: from all.", 0, 0, 1e9},
 	{OPT_DOUBLE, 0, "top-p", "P", "1", O(top_p), "Draw from the likeliest tokens that together have probability P.", 0, 0, 1},
@@ -34,8 +35,8 @@ static const struct opt options[] = {
 /* clang-format on */
 
 static const char *const synopsis[] = {
-	"[options] CHECKPOINT [PROMPT]",
-	"[options] CHECKPOINT - < PROMPTS",
+	"[options] RUN|CHECKPOINT [PROMPT]",
+	"[options] RUN|CHECKPOINT - < PROMPTS",
 	NULL,
 };
 
@@ -59,12 +60,24 @@ struct source {
 	struct store *store;
 };
 
+/* A run's folder stands for its last checkpoint. */
+static int open_named(struct ckpt **c, const char *name, struct err *e)
+{
+	struct str path = {0};
+	struct stat st;
+	str_printf(&path, "%s/checkpoints/latest.h5", name);
+	int rc = ckpt_open(c, lstat(path.s, &st) ? name : path.s, e);
+	str_free(&path);
+	return rc;
+}
+
 /* The model of the checkpoint, with its parameters, on this process. */
-static int load(struct source *s, const char *path, struct err *e)
+static int load(struct source *s, const char *name, struct err *e)
 {
 	struct model_config config;
-	if (ckpt_open(&s->ckpt, path, e))
+	if (open_named(&s->ckpt, name, e))
 		return -1;
+	const char *path = s->ckpt->path;
 	if (!s->ckpt->tokenizer.kind)
 		return err_set(e, EX_DATAERR, "%s has no vocabulary", path);
 	if (train_model_from_config(&config, s->ckpt->config.s, e) ||
@@ -128,38 +141,67 @@ static int draw(
 	return rc;
 }
 
-static int sample(struct source *s, const char *prompt, uint64_t stream, struct err *e)
+/* What a text without a prompt begins with: a line break, or else the first token. */
+static int64_t begin_empty(const struct tokenizer *t, struct str *text, uint32_t **ids)
 {
-	uint32_t *ids;
+	str_clear(text);
+	str_putc(text, '\n');
 	int64_t n = tokenizer_encode_all(
-		&s->ckpt->tokenizer, prompt, (int64_t)strlen(prompt), &ids, e);
-	if (n < 0)
-		return err_prefix(e, "the prompt: ");
-	int rc = n ? 0 : err_set(e, EX_USAGE, "the prompt is empty");
+		t, text->s, (int64_t)text->len, ids, &(struct err){0});
+	if (n > 0)
+		return n;
+	*ids = xcalloc(1, sizeof(**ids));
+	str_clear(text);
+	tokenizer_decode(t, 0, text);
+	return 1;
+}
+
+struct prompt {
+	const char *text;
+	size_t len;
+	uint64_t number;
+	const char *from; /* what messages call it */
+};
+
+/* Sample i of prompt number j has a stream of random numbers of its own. */
+static int sample(struct source *s, const struct prompt *p, struct err *e)
+{
+	const struct tokenizer *tok = &s->ckpt->tokenizer;
+	struct str text = {0};
+	uint32_t *ids;
+	int64_t n;
+	if (p->len) {
+		str_add(&text, p->text, p->len);
+		n = tokenizer_encode_all(tok, text.s, (int64_t)text.len, &ids, e);
+	} else {
+		n = begin_empty(tok, &text, &ids);
+	}
+	int rc = n < 0 ? err_prefix(e, "%s: ", p->from) : 0;
 	for (int64_t i = 0; i < s->o->samples && !rc; i++) {
 		if (s->o->echo && !s->o->logits)
-			rc = put(prompt, strlen(prompt), e);
-		rc = rc || draw(s, ids, n, stream + (uint64_t)i, e);
+			rc = put(text.s, text.len, e);
+		rc = rc || draw(s, ids, n, p->number << 32 | (uint64_t)i, e);
 		if (!s->o->logits)
 			rc = rc || put("\n", 1, e);
 	}
-	free(ids);
+	if (n >= 0)
+		free(ids);
+	str_free(&text);
 	return rc;
 }
 
-/* Each line is a prompt, with a stream of random numbers of its own. */
+/* Each line is a prompt. */
 static int sample_lines(struct source *s, struct err *e)
 {
-	char *line = NULL;
+	char *line = NULL, from[64];
 	size_t room = 0;
 	ssize_t n;
-	uint64_t stream = 0;
 	int rc = 0;
-	while (!rc && (n = getline(&line, &room, stdin)) >= 0) {
-		if (n && line[n - 1] == '\n')
-			line[n - 1] = '\0';
-		rc = *line ? sample(s, line, stream, e) : 0;
-		stream += (uint64_t)s->o->samples;
+	for (uint64_t j = 0; !rc && (n = getline(&line, &room, stdin)) >= 0; j++) {
+		n -= n && line[n - 1] == '\n';
+		snprintf(from, sizeof(from), "line %llu of standard input",
+			(unsigned long long)j + 1);
+		rc = sample(s, &(struct prompt){line, (size_t)n, j, from}, e);
 	}
 	free(line);
 	return rc;
@@ -176,12 +218,12 @@ int main(int argc, char **argv)
 	if (n < 1 || n > 2)
 		return err_say(&(struct err){
 			EX_USAGE, "give a checkpoint, and perhaps a prompt"});
-	const char *prompt = n == 2 ? argv[1] : o.prompt ? o.prompt : "\n";
+	const char *prompt = n == 2 ? argv[1] : o.prompt ? o.prompt : "";
+	struct prompt only = {prompt, strlen(prompt), 0, "the prompt"};
 	struct source s = {.o = &o};
 	int rc = load(&s, argv[0], &e);
 	if (!rc)
-		rc = !strcmp(prompt, "-") ? sample_lines(&s, &e)
-					  : sample(&s, prompt, 0, &e);
+		rc = !strcmp(prompt, "-") ? sample_lines(&s, &e) : sample(&s, &only, &e);
 	store_free(s.store);
 	model_free(&s.model);
 	ckpt_close(s.ckpt);

@@ -62,11 +62,23 @@ make_runs() {
 	[ "$(head -c "$(wc -c <one)" three)" = "$(cat one)" ]
 	pt-sample -N 2 -n 9 $ckpt the --no-echo >two
 	[ "$(head -c 9 two)" != "$(tail -c 10 two)" ]
-	# a line a prompt; a last one without an end counts; empty ones do not
+	# a line a prompt; a last one without an end counts, and an empty one is none
 	printf 'the\nlord\n\nin' | pt-sample $ckpt - -n 6 --no-echo --stop $'\n' >lines
 	printf 'the\n' | pt-sample $ckpt - -n 6 --no-echo --stop $'\n' >the
 	[ "$(head -c "$(wc -c <the)" lines)" = "$(cat the)" ]
-	printf 'the\nlord\n\nin' | pt-sample $ckpt - -n 0 | diff - <(printf 'the\nlord\nin\n')
+	printf 'the\nlord\n\nin' | pt-sample $ckpt - -n 0 | diff - <(printf 'the\nlord\n\n\nin\n')
+	for o in '-n 9' '-n 9 --no-echo'; do
+		read -ra o <<<"$o"
+		pt-sample $ckpt '' "${o[@]}" >empty
+		pt-sample $ckpt "${o[@]}" | cmp - empty
+		echo | pt-sample $ckpt - "${o[@]}" | cmp - empty
+	done
+	# sample i of prompt j is the same whatever is drawn beside it
+	printf 'the\nlord\n' | pt-sample $ckpt - -n 9 --no-echo | tail -c 10 >second
+	printf 'the\nlord\n' | pt-sample $ckpt - -n 9 --no-echo -N 3 >six
+	[ "$(wc -c <six)" -eq 60 ]
+	tail -c 30 six | head -c 10 | cmp - second
+	printf 'of\nlord\n' | pt-sample $ckpt - -n 9 --no-echo -N 2 | tail -c 20 | head -c 10 | cmp - second
 	pt-sample $ckpt the -n 6 --no-echo --stop $'\n' | cmp - the
 	printf 'of\nthe\n' | pt-sample $ckpt --prompt - -n 0 | diff - <(printf 'of\nthe\n')
 	: | pt-sample $ckpt - | cmp - /dev/null
@@ -146,13 +158,19 @@ make_runs() {
 	code_of 65 pt-sample $ckpt 'über'
 	says '(U+00FC)'
 	code_of 65 pt-sample $ckpt $'the\377'
-	code_of 64 pt-sample $ckpt ''
-	says 'the prompt is empty'
-	[ "$(wc -l <<<"$output")" -eq 1 ]
 	# what came before it is there
 	code_of 65 bash -c "printf 'the\nQ\nlord\n' | pt-sample $ckpt - -n 0"
+	says "line 2 of standard input: the vocabulary has no character 'Q'"
 	[ "$(head -n 1 <<<"$output")" = the ]
 	not grep -q lord <<<"$output"
+	# a vocabulary without a line break begins with its first token
+	printf 'ab%.0s' {1..500} >ab.txt
+	pt-prepare -q ab.txt -o ab.h5
+	tiny -d ab.h5 -n 2 -o ab >/dev/null
+	pt-sample ab -n 5 >out
+	[ "$(wc -c <out)" -eq 7 ]
+	[ "$(head -c 1 out)" = a ]
+	echo | pt-sample ab - -n 5 | cmp - out
 	# any byte is a token of bytes
 	pt-prepare -q -t byte text.txt -o bytes.h5
 	tiny -d bytes.h5 -n 2 -o bytes >/dev/null
@@ -169,7 +187,7 @@ make_runs() {
 	done
 	code_of 64 pt-sample
 	code_of 64 pt-sample $ckpt the --temprature 1
-	says "did you mean 'temperature'"
+	says "did you mean '--temperature'"
 }
 
 @test "a checkpoint that is none, or is damaged" {
@@ -179,7 +197,9 @@ make_runs() {
 	code_of 65 pt-sample data.h5
 	says 'a pt-shard file'
 	code_of 65 pt-sample text.txt
-	code_of 65 pt-sample gpt2
+	pt-sample gpt2 the -n 9 | cmp - <(pt-sample $ckpt the -n 9)
+	mkdir none
+	code_of 65 pt-sample none
 	size=$(stat -Lc %s $ckpt)
 	for n in 0 100 5000 $((size / 2)) $((size - 1)); do
 		head -c $n $ckpt >bad.h5
