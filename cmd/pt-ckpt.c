@@ -9,7 +9,7 @@
 #include <unistd.h>
 
 struct opts {
-	bool optimizer, options, force;
+	bool optimizer, strict, options, force;
 };
 
 #define O(field) offsetof(struct opts, field)
@@ -17,18 +17,19 @@ struct opts {
 static const struct opt options[] = {
 	{OPT_GROUP, .name = "Options"},
 	{OPT_FLAG, 'a', "optimizer", NULL, "yes", O(optimizer), "diff: compare the optimizer's moments too."},
+	{OPT_FLAG, 's', "strict", NULL, "no", O(strict), "diff: end with 1 also when only attributes, options or the vocabulary differ."},
 	{OPT_FLAG, 'o', "options", NULL, "no", O(options), "show: print the options of the run instead of the tensors."},
-	{OPT_FLAG, 'f', "force", NULL, "no", O(force), "rm: remove also what latest.h5 or best.h5 points at."},
+	{OPT_FLAG, 'f', "force", NULL, "no", O(force), "rm: remove also what latest.h5 or best.h5 points at, and what is damaged."},
 	{OPT_END},
 };
 /* clang-format on */
 
 static const char *const synopsis[] = {
 	"ls [RUN | FOLDER | CHECKPOINT] ...",
-	"show [--options] CHECKPOINT",
-	"verify CHECKPOINT ...",
-	"diff [--no-optimizer] CHECKPOINT CHECKPOINT",
-	"hash CHECKPOINT ...",
+	"show [--options] RUN|CHECKPOINT",
+	"verify RUN|CHECKPOINT ...",
+	"diff [--no-optimizer] [--strict] RUN|CHECKPOINT RUN|CHECKPOINT",
+	"hash RUN|CHECKPOINT ...",
 	"rm [--force] CHECKPOINT ...",
 	NULL,
 };
@@ -41,6 +42,8 @@ static int generate(const char *kind, FILE *f)
 	return 0;
 }
 
+static const char *const *command_names(void);
+
 static const struct program program = {
 	.name = "pt-ckpt",
 	.summary = "list, show, verify, compare, hash and remove checkpoints",
@@ -48,14 +51,49 @@ static const struct program program = {
 	.opts = options,
 	.opts_bytes = sizeof(struct opts),
 	.operands = ".h5",
+	.words = command_names,
 	.versions = h5_versions,
 	.generate = generate,
+	.kinds = (const char *const[]){"checkpoint", NULL},
 };
 
 /* "-" for what is not there. */
 static const char *number(char buf[static NUM_TEXT], double v)
 {
 	return isnan(v) ? "-" : text_float(buf, (float)v);
+}
+
+/* A run's folder stands for its last checkpoint. */
+static int open_named(struct ckpt **c, const char *name, struct err *e)
+{
+	static const char *const below[] = {"", "/checkpoints"};
+	struct str path = {0};
+	struct stat st;
+	bool found = false;
+	for (size_t i = 0; i < ARRAY_LEN(below) && !found; i++) {
+		str_clear(&path);
+		str_printf(&path, "%s%s/latest.h5", name, below[i]);
+		found = !lstat(path.s, &st);
+	}
+	int rc = ckpt_open(c, found ? path.s : name, e);
+	str_free(&path);
+	return rc;
+}
+
+/* Does it say that it is another kind of file? What says nothing may be a damaged one. */
+static bool is_other_file(const char *path)
+{
+	static const struct h5_field field[] = {{"format", H5_TEXT, 0, false, NULL}, {0}};
+	struct err e = {0};
+	struct h5 *h;
+	char *format = NULL;
+	if (h5_open(&h, path, &e))
+		return false;
+	bool other = !h5_fields_read(h, "/", field, &format, &e) &&
+		     strcmp(format, "pt-checkpoint");
+	h5_close(h, &e);
+	free(format);
+	return other;
 }
 
 /* ---- ls -------------------------------------------------------------------------- */
@@ -68,7 +106,7 @@ static void list_file(const char *path, const char *mark, struct err *e)
 	char loss[NUM_TEXT], val[NUM_TEXT], size[NUM_TEXT];
 	if (ckpt_open(&c, path, &mine)) {
 		printf("%-9s %-14s %-11s %-11s %10s  %s%s\n", "-", "-", "-", "-",
-			"damaged", path, mark);
+			is_other_file(path) ? "other" : "damaged", path, mark);
 		if (e->code)
 			err_say(&mine);
 		else
@@ -185,7 +223,7 @@ static int show(int n, char **names, const struct opts *o, struct err *e)
 	struct ckpt *c;
 	char loss[NUM_TEXT], val[NUM_TEXT], best[NUM_TEXT];
 	(void)n;
-	if (ckpt_open(&c, names[0], e))
+	if (open_named(&c, names[0], e))
 		return -1;
 	int rc = 0;
 	if (o->options) {
@@ -215,12 +253,12 @@ static int verify_one(const char *path, struct err *e)
 {
 	struct ckpt *c;
 	uint64_t hash;
-	if (ckpt_open(&c, path, e))
+	if (open_named(&c, path, e))
 		return -1;
 	int rc = ckpt_verify(c, e) || ckpt_param_hash(c, &hash, e);
 	if (!rc && hash != c->info.param_hash)
 		rc = err_set(e, EX_DATAERR,
-			"%s: the parameters do not have the hash in the file", path);
+			"%s: the parameters do not have the hash in the file", c->path);
 	ckpt_close(c);
 	return rc ? -1 : 0;
 }
@@ -235,7 +273,10 @@ static int verify(int n, char **names, const struct opts *o, struct err *e)
 			printf("%s: ok\n", names[i]);
 			continue;
 		}
-		printf("%s: DAMAGED\n", names[i]);
+		printf("%s: %s\n", names[i],
+			mine.code == EX_IOERR	  ? "cannot be read"
+			: is_other_file(names[i]) ? "no checkpoint"
+						  : "DAMAGED");
 		if (e->code)
 			err_say(&mine);
 		else
@@ -250,13 +291,13 @@ static int print_hash(int n, char **names, const struct opts *o, struct err *e)
 	for (int i = 0; i < n; i++) {
 		struct ckpt *c;
 		uint64_t hash;
-		if (ckpt_open(&c, names[i], e))
+		if (open_named(&c, names[i], e))
 			return -1;
 		int rc = ckpt_param_hash(c, &hash, e);
 		ckpt_close(c);
 		if (rc)
 			return -1;
-		printf("%016llx  %s\n", (unsigned long long)hash, names[i]);
+		printf("0x%016llx  %s\n", (unsigned long long)hash, names[i]);
 	}
 	return 0;
 }
@@ -281,52 +322,197 @@ static void print_delta(const struct ckpt_delta *d)
 		printf("%lld ULP\n", (long long)d->max_ulp);
 }
 
+static const char *field_text(const struct h5_field *f, const void *from, struct str *out)
+{
+	const void *v = (const char *)from + f->offset;
+	char num[NUM_TEXT];
+	str_clear(out);
+	switch (f->type) {
+	case H5_TEXT:
+		str_puts(out, *(const char *const *)v);
+		break;
+	case H5_F64:
+		str_puts(out, isnan(*(const double *)v)
+				      ? "none"
+				      : text_double(num, *(const double *)v));
+		break;
+	case H5_U64:
+		str_printf(out, "0x%016llx", (unsigned long long)*(const uint64_t *)v);
+		break;
+	default:
+		str_printf(out, "%lld", (long long)*(const int64_t *)v);
+	}
+	return out->s;
+}
+
+/* Attributes; the hash of the parameters is left to the tensors. */
+static void diff_fields(const struct ckpt *a, const struct ckpt *b, struct str *out)
+{
+	struct str x = {0}, y = {0};
+	for (const struct h5_field *f = ckpt_fields; f->name; f++) {
+		if (!strcmp(f->name, "param_hash"))
+			continue;
+		if (strcmp(field_text(f, &a->info, &x), field_text(f, &b->info, &y)))
+			str_printf(out, "  %s %s, %s\n", f->name, x.s, y.s);
+	}
+	str_free(&x);
+	str_free(&y);
+}
+
+struct wanted {
+	const char *key, *value;
+	bool found;
+};
+
+static int take_value(void *to, const char *key, const char *value, struct err *e)
+{
+	struct wanted *w = to;
+	(void)e;
+	if (!strcmp(key, w->key)) {
+		free((void *)w->value);
+		w->value = xstrdup(value);
+		w->found = true;
+	}
+	return 0;
+}
+
+struct options_diff {
+	const struct str *other;
+	struct str *out;
+	bool only_missing; /* say what the other has not, which is the first */
+};
+
+static int diff_option(void *with, const char *key, const char *value, struct err *e)
+{
+	const struct options_diff *d = with;
+	struct wanted w = {.key = key};
+	int rc = conf_parse(d->other->s, d->other->len, "", take_value, &w, e);
+	if (d->only_missing && !w.found)
+		str_printf(d->out, "  option %s -, %s\n", key, value);
+	else if (!d->only_missing && (!w.found || strcmp(w.value, value)))
+		str_printf(d->out, "  option %s %s, %s\n", key, value,
+			w.found ? w.value : "-");
+	free((void *)w.value);
+	return rc;
+}
+
+static int diff_options(
+	const struct ckpt *a, const struct ckpt *b, struct str *out, struct err *e)
+{
+	struct options_diff first = {&b->config, out, false},
+			    second = {&a->config, out, true};
+	if (conf_parse(a->config.s, a->config.len, a->path, diff_option, &first, e) ||
+		conf_parse(b->config.s, b->config.len, b->path, diff_option, &second, e))
+		return -1;
+	return 0;
+}
+
+static void diff_vocabulary(const struct ckpt *a, const struct ckpt *b, struct str *out)
+{
+	const struct tokenizer *x = &a->tokenizer, *y = &b->tokenizer;
+	const char *kind_x = x->kind ? x->kind->name : "none";
+	const char *kind_y = y->kind ? y->kind->name : "none";
+	struct str of_x = {0}, of_y = {0};
+	if (x->kind)
+		tokenizer_pack(x, &of_x);
+	if (y->kind)
+		tokenizer_pack(y, &of_y);
+	if (of_x.len != of_y.len || (of_x.len && memcmp(of_x.s, of_y.s, of_x.len)))
+		str_printf(out, "  vocabulary %lld %s, %lld %s\n", (long long)x->vocab.n,
+			kind_x, (long long)y->vocab.n, kind_y);
+	str_free(&of_x);
+	str_free(&of_y);
+}
+
+/* What is said of two whose tensors are the same, and the number of such lines. */
+static int64_t diff_rest(
+	const struct ckpt *a, const struct ckpt *b, const struct opts *o, struct err *e)
+{
+	struct str notes = {0};
+	int64_t n = 0;
+	diff_fields(a, b, &notes);
+	diff_vocabulary(a, b, &notes);
+	if (diff_options(a, b, &notes, e)) {
+		str_free(&notes);
+		return -1;
+	}
+	printf("%d tensors are the same%s%s\n%s", a->n_tensors,
+		o->optimizer ? ", with their moments" : "",
+		notes.len ? "; these differ:" : "", notes.len ? notes.s : "");
+	for (size_t i = 0; i < notes.len; i++)
+		n += notes.s[i] == '\n';
+	str_free(&notes);
+	return n;
+}
+
 static int diff(int n, char **names, const struct opts *o, struct err *e)
 {
 	struct ckpt *a, *b;
 	struct ckpt_delta *list_of;
 	(void)n;
-	if (ckpt_open(&a, names[0], e))
+	if (open_named(&a, names[0], e))
 		return -1;
-	if (ckpt_open(&b, names[1], e)) {
+	if (open_named(&b, names[1], e)) {
 		ckpt_close(a);
 		return -1;
 	}
 	int64_t n_deltas = ckpt_diff(a, b, o->optimizer, &list_of, e);
 	for (int64_t i = 0; i < n_deltas; i++)
 		print_delta(&list_of[i]);
-	if (n_deltas == 0)
-		printf("%d tensors are the same%s\n", a->n_tensors,
-			o->optimizer ? ", with their moments" : "");
+	if (n_deltas >= 0)
+		free(list_of);
+	int64_t n_rest = n_deltas ? 0 : diff_rest(a, b, o, e);
 	ckpt_close(a);
 	ckpt_close(b);
-	if (n_deltas < 0)
+	if (n_deltas < 0 || n_rest < 0)
 		return -1;
-	free(list_of);
-	if (n_deltas)
+	bool differ = n_deltas || (o->strict && n_rest);
+	if (differ)
 		e->code = EX_FAILED; /* said already */
-	return n_deltas ? -1 : 0;
+	return differ ? -1 : 0;
 }
 
 /* ---- rm -------------------------------------------------------------------------- */
 
-/* Only what is a checkpoint, or what was meant to be one: never another file. */
+/* step-N.h5, as pt-train names them. */
+static bool has_name(const char *file)
+{
+	size_t n = strlen(file), digits = strspn(file + (n < 5 ? n : 5), "0123456789");
+	return !strncmp(file, "step-", 5) && digits > 0 &&
+	       !strcmp(file + 5 + digits, ".h5");
+}
+
+/* Only what is a checkpoint, or with `force` what was meant to be one, by its name: never
+ * another file. */
 static int remove_one(const char *path, bool force, struct err *e)
 {
 	struct str folder = {0};
-	const char *slash = strrchr(path, '/');
-	struct ckpt *c;
+	const char *slash = strrchr(path, '/'), *file = slash ? slash + 1 : path;
+	struct ckpt *c = NULL;
 	struct stat st;
-	if (ckpt_open(&c, path, e))
-		return -1;
-	int64_t step = c->info.step;
+	if (lstat(path, &st))
+		return err_set(e, EX_IOERR, "%s: %s", path, strerror(errno));
+	if (ckpt_open(&c, path, e)) {
+		bool meant =
+			S_ISREG(st.st_mode) && has_name(file) && !is_other_file(path);
+		if (!meant)
+			return -1;
+		if (!force) {
+			str_puts(&folder, e->msg);
+			err_set(e, e->code, "%s; --force removes it", folder.s);
+			str_free(&folder);
+			return -1;
+		}
+		*e = (struct err){0};
+	}
+	int64_t step = c ? c->info.step : -1;
 	ckpt_close(c);
-	if (lstat(path, &st) || S_ISLNK(st.st_mode))
+	if (S_ISLNK(st.st_mode))
 		return err_set(
 			e, EX_USAGE, "%s is a link; name the checkpoint itself", path);
 	str_printf(&folder, "%.*s", slash ? (int)(slash - path) : 1, slash ? path : ".");
-	bool marked = ckpt_marked(folder.s, "latest.h5") == step ||
-		      ckpt_marked(folder.s, "best.h5") == step;
+	bool marked = step >= 0 && (ckpt_marked(folder.s, "latest.h5") == step ||
+					   ckpt_marked(folder.s, "best.h5") == step);
 	str_free(&folder);
 	if (marked && !force)
 		return err_set(e, EX_USAGE,
@@ -359,22 +545,31 @@ static const struct {
 	{"rm", 1, INT32_MAX, remove_all},
 };
 
+static const char *const *command_names(void)
+{
+	static const char *names[ARRAY_LEN(commands) + 1];
+	for (size_t i = 0; i < ARRAY_LEN(commands); i++)
+		names[i] = commands[i].name;
+	return names;
+}
+
 static int run(int n, char **operands, const struct opts *o, struct err *e)
 {
-	const char *names[ARRAY_LEN(commands)];
+	const char *const *names = command_names();
 	if (n < 1)
 		return err_set(e, EX_USAGE,
 			"say what to do: ls, show, verify, diff, hash or rm");
 	for (size_t i = 0; i < ARRAY_LEN(commands); i++) {
-		names[i] = commands[i].name;
 		if (strcmp(operands[0], names[i]))
 			continue;
 		if (n - 1 < commands[i].least || n - 1 > commands[i].most)
-			return err_set(e, EX_USAGE, "%s takes %d checkpoint%s", names[i],
-				commands[i].least, commands[i].most > 1 ? "s" : "");
+			return err_set(e, EX_USAGE, "%s takes %s", names[i],
+				commands[i].most == 1	? "one checkpoint"
+				: commands[i].most == 2 ? "two checkpoints"
+							: "one checkpoint or more");
 		return commands[i].run(n - 1, operands + 1, o, e);
 	}
-	const char *near = nearest(operands[0], names, (int64_t)ARRAY_LEN(names));
+	const char *near = nearest(operands[0], names, (int64_t)ARRAY_LEN(commands));
 	return err_set(e, EX_USAGE, "there is no command '%s'%s%s%s", operands[0],
 		near ? "; did you mean '" : "", near ? near : "", near ? "'?" : "");
 }

@@ -51,7 +51,7 @@ at20=run/checkpoints/step-00000020.h5
 @test "hash: of the parameters alone, on any layout" {
 	make_run run
 	hash=$(pt-ckpt hash $at20)
-	pt-ckpt show $at20 | grep -qx "param_hash = 0x${hash%% *}"
+	pt-ckpt show $at20 | grep -qx "param_hash = ${hash%% *}"
 	make_run again --log-every 7 -t 2
 	pt-ckpt hash again/checkpoints/latest.h5 | grep -q "^${hash%% *} "
 	make_run other -s 2
@@ -87,6 +87,44 @@ at20=run/checkpoints/step-00000020.h5
 	code_of 1 pt-ckpt diff $at20 llama/checkpoints/latest.h5
 	says 'only in the first'
 	says 'only in the second'
+}
+
+@test "diff: the same tensors, and what else differs; --strict minds it" {
+	make_run run
+	make_run other --eval-every 0 --vocab-multiple 1 --sample-tokens 7
+	code_of 0 pt-ckpt diff run/checkpoints/step-00000020.h5 other
+	says '20 tensors are the same, with their moments; these differ:'
+	val=$(pt-ckpt show run | sed -n 's/^val_loss = //p')
+	grep -qE "^  val_loss ${val:0:5}[0-9.]*, none\$" <<<"$output"
+	grep -qx '  option eval-every 10, 0' <<<"$output"
+	grep -qx '  option sample-tokens 200, 7' <<<"$output"
+	not grep -q 'vocabulary\|param_hash\|option seed' <<<"$output"
+	code_of 1 pt-ckpt diff --strict run other
+	says '20 tensors are the same'
+	code_of 0 pt-ckpt diff --strict run $at20
+	not grep -q differ <<<"$output"
+	# another vocabulary of the same size
+	tr a-z b-za <text.txt >moved.txt
+	pt-prepare -q moved.txt -o moved.h5
+	tiny -n 0 -o a >/dev/null
+	tiny -n 0 -o b -d moved.h5 >/dev/null
+	n=$(pt-ckpt show a | sed -n 's/^vocab = //p')
+	code_of 0 pt-ckpt diff a b
+	grep -qx "  vocabulary $n char, $n char" <<<"$output"
+	grep -qE '^  data_hash 0x[0-9a-f]{16}, 0x[0-9a-f]{16}$' <<<"$output"
+	code_of 1 pt-ckpt diff --strict a b
+}
+
+@test "a run's folder stands for its last checkpoint" {
+	make_run run
+	pt-ckpt show run | diff - <(pt-ckpt show $at20)
+	pt-ckpt hash run | diff - <(pt-ckpt hash $at20 | sed "s,$at20,run,")
+	code_of 0 pt-ckpt diff run $at20
+	code_of 0 pt-ckpt verify run/checkpoints
+	cp $at20 whole.h5
+	head -c 5000 whole.h5 >$at20
+	code_of 65 pt-ckpt verify run
+	says 'run: DAMAGED'
 }
 
 @test "diff: by how much, where it can be known" {
@@ -162,7 +200,11 @@ at20=run/checkpoints/step-00000020.h5
 	code_of 65 pt-ckpt verify bad.h5 $at20 nowhere.h5
 	says 'bad.h5: DAMAGED'
 	says "$at20: ok"
-	says 'nowhere.h5: DAMAGED'
+	says 'nowhere.h5: cannot be read'
+	not grep -q 'nowhere.h5: DAMAGED' <<<"$output"
+	code_of 74 pt-ckpt verify nowhere.h5
+	code_of 65 pt-ckpt verify data.h5
+	says 'data.h5: no checkpoint'
 }
 
 @test "ls names what is damaged, goes on, and ends with 65" {
@@ -176,6 +218,9 @@ at20=run/checkpoints/step-00000020.h5
 	mkdir none
 	code_of 65 pt-ckpt ls none
 	says 'none: no checkpoints there'
+	code_of 65 pt-ckpt ls data.h5
+	says 'other  data.h5'
+	not grep -q 'damaged' <<<"${lines[1]}"
 	code_of 74 pt-ckpt ls nowhere
 	says 'nowhere: No such file'
 }
@@ -234,6 +279,30 @@ at20=run/checkpoints/step-00000020.h5
 	[ -e $at20 ]
 	code_of 0 pt-ckpt rm --force $at20
 	[ ! -e $at20 ]
+	# what is damaged, by --force; never another file
+	make_run run --overwrite
+	for n in 0 5000; do
+		cp $at20 whole.h5
+		head -c $n whole.h5 >run/checkpoints/step-00000015.h5
+		code_of 65 pt-ckpt rm run/checkpoints/step-00000015.h5
+		says '--force removes it'
+		[ -e run/checkpoints/step-00000015.h5 ]
+		code_of 0 pt-ckpt rm -f run/checkpoints/step-00000015.h5
+		[ ! -e run/checkpoints/step-00000015.h5 ]
+	done
+	cp data.h5 step-00000001.h5
+	ln -s whole.h5 step-00000002.h5
+	mkdir step-00000003.h5
+	echo mine >step-1.h5.txt
+	for f in step-00000001.h5 step-00000003.h5 step-1.h5.txt text.txt; do
+		code_of 65 pt-ckpt rm -f $f
+	done
+	code_of 64 pt-ckpt rm -f step-00000002.h5
+	[ -e step-00000001.h5 ]
+	[ -e step-00000002.h5 ]
+	[ -d step-00000003.h5 ]
+	[ -e step-1.h5.txt ]
+	[ -e text.txt ]
 	# a checkpoint elsewhere, of a name that says nothing
 	make_run run --overwrite
 	cp $at20 mine
