@@ -146,7 +146,8 @@ clean:
 
 help:
 	@echo 'all        build the programs into $O/ (the default)'
-	@echo 'demo       the main job, from text to a compared model, command by command'
+	@echo 'demo       the main job, from text to a compared model, command by command;'
+	@echo '           DEMO_STEPS=60 make demo: in a hurry'
 	@echo 'check      the tests;  check-long: the long ones too;  san: under sanitizers'
 	@echo 'lint       warnings, format, manual pages, floors, generated files'
 	@echo 'generate   make completions and option lists anew from the option tables'
