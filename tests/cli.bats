@@ -13,6 +13,19 @@ programs='pt-prepare pt-train pt-ckpt pt-compare pt-sample pt-collbench'
 	done
 }
 
+@test "a manual's SYNOPSIS is what --help says" {
+	command -v mandoc >/dev/null || skip 'no mandoc'
+	for p in $programs; do
+		"$p" --help | awk 'NF == 0 { exit } { sub(/^usage:/, ""); print }' >help
+		mandoc -T ascii -O width=500 "$BATS_TEST_DIRNAME/../man/$p.1" | sed 's/.\x08//g' |
+			awk '/^[A-Z]/ { shown = $0 == "SYNOPSIS"; next } shown && NF && $1 != "mpiexec"' >man
+		diff <(tr A-Z a-z <help | sed 's/ *| */|/g; s/^ *//') <(sed 's/ *| */|/g; s/^ *//; s/  */ /g' man) || {
+			echo "$p"
+			return 1
+		}
+	done
+}
+
 @test "--version names the libraries" {
 	for p in $programs; do
 		"$p" --version >out
