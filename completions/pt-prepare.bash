@@ -27,7 +27,7 @@ _pt_prepare()
 		return
 	fi
 	if [[ $cur == -* ]]; then
-		mapfile -t COMPREPLY < <(compgen -W '--out --tokenizer --split --val-fraction --separator --seed --shard-size --overwrite --info --decode --config --print-config --quiet --help --version --generate ' -- "$cur")
+		mapfile -t COMPREPLY < <(compgen -W '--out --tokenizer --split --val-fraction --separator --seed --shard-size --overwrite --info --verify --decode --config --print-config --quiet --help --version --generate ' -- "$cur")
 		return
 	fi
 	compopt -o filenames 2>/dev/null; mapfile -t COMPREPLY < <(compgen -f -- "$cur")
