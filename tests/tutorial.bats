@@ -66,8 +66,8 @@ export -f stop_soon
 }
 
 @test "pt-run(5), pt-checkpoint(5): the examples in Python work" {
-	python=${PYTHON:-python3}
-	"$python" -c 'import h5py, numpy, xxhash' 2>/dev/null || skip "no h5py and xxhash in $python"
+	python=${PT_PYTHON:-python3}
+	"$python" -c 'import h5py, numpy, xxhash' 2>/dev/null || skip 'no h5py and xxhash (PT_PYTHON=PYTHON)'
 	make_shard
 	tiny -n 20 -o run >/dev/null
 	for page in pt-run pt-checkpoint; do
