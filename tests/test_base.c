@@ -227,7 +227,10 @@ static void options_refuse(void **state)
 	static const struct {
 		const char *arg, *says;
 	} bad[] = {
-		{"--nmber=3", "did you mean 'number'"},
+		{"--nmber=3", "unknown option '--nmber'; did you mean '--number'?"},
+		{"--no-flga", "did you mean '--no-flag'?"},
+		{"--ratio=inf", "is not finite"},
+		{"quiet=yes", "'quiet' is only for the command line"},
 		{"--number=x", "not a whole number"},
 		{"--number=11", "not between 1 and 10"},
 		{"--color=gren", "did you mean 'green'"},
