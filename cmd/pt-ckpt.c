@@ -63,23 +63,6 @@ static const char *number(char buf[static NUM_TEXT], double v)
 	return isnan(v) ? "-" : text_float(buf, (float)v);
 }
 
-/* A run's folder stands for its last checkpoint. */
-static int open_named(struct ckpt **c, const char *name, struct err *e)
-{
-	static const char *const below[] = {"", "/checkpoints"};
-	struct str path = {0};
-	struct stat st;
-	bool found = false;
-	for (size_t i = 0; i < ARRAY_LEN(below) && !found; i++) {
-		str_clear(&path);
-		str_printf(&path, "%s%s/latest.h5", name, below[i]);
-		found = !lstat(path.s, &st);
-	}
-	int rc = ckpt_open(c, found ? path.s : name, e);
-	str_free(&path);
-	return rc;
-}
-
 /* Does it say that it is another kind of file? What says nothing may be a damaged one. */
 static bool is_other_file(const char *path)
 {
@@ -223,7 +206,7 @@ static int show(int n, char **names, const struct opts *o, struct err *e)
 	struct ckpt *c;
 	char loss[NUM_TEXT], val[NUM_TEXT], best[NUM_TEXT];
 	(void)n;
-	if (open_named(&c, names[0], e))
+	if (ckpt_open(&c, names[0], e))
 		return -1;
 	int rc = 0;
 	if (o->options) {
@@ -253,7 +236,7 @@ static int verify_one(const char *path, struct err *e)
 {
 	struct ckpt *c;
 	uint64_t hash;
-	if (open_named(&c, path, e))
+	if (ckpt_open(&c, path, e))
 		return -1;
 	int rc = ckpt_verify(c, e) || ckpt_param_hash(c, &hash, e);
 	if (!rc && hash != c->info.param_hash)
@@ -291,7 +274,7 @@ static int print_hash(int n, char **names, const struct opts *o, struct err *e)
 	for (int i = 0; i < n; i++) {
 		struct ckpt *c;
 		uint64_t hash;
-		if (open_named(&c, names[i], e))
+		if (ckpt_open(&c, names[i], e))
 			return -1;
 		int rc = ckpt_param_hash(c, &hash, e);
 		ckpt_close(c);
@@ -450,9 +433,9 @@ static int diff(int n, char **names, const struct opts *o, struct err *e)
 	struct ckpt *a, *b;
 	struct ckpt_delta *list_of;
 	(void)n;
-	if (open_named(&a, names[0], e))
+	if (ckpt_open(&a, names[0], e))
 		return -1;
-	if (open_named(&b, names[1], e)) {
+	if (ckpt_open(&b, names[1], e)) {
 		ckpt_close(a);
 		return -1;
 	}
@@ -492,6 +475,8 @@ static int remove_one(const char *path, bool force, struct err *e)
 	struct stat st;
 	if (lstat(path, &st))
 		return err_set(e, EX_IOERR, "%s: %s", path, strerror(errno));
+	if (S_ISDIR(st.st_mode))
+		return err_set(e, EX_DATAERR, "%s is a folder; name its files", path);
 	if (ckpt_open(&c, path, e)) {
 		bool meant =
 			S_ISREG(st.st_mode) && has_name(file) && !is_other_file(path);

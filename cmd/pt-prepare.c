@@ -66,6 +66,7 @@ static const struct program program = {
 	.operands = "",
 	.versions = h5_versions,
 	.generate = generate,
+	.kinds = (const char *const[]){"shard", "tokenizer", NULL},
 };
 
 static void print_field(const struct h5_field *f, const void *from)

@@ -60,22 +60,11 @@ struct source {
 	struct store *store;
 };
 
-/* A run's folder stands for its last checkpoint. */
-static int open_named(struct ckpt **c, const char *name, struct err *e)
-{
-	struct str path = {0};
-	struct stat st;
-	str_printf(&path, "%s/checkpoints/latest.h5", name);
-	int rc = ckpt_open(c, lstat(path.s, &st) ? name : path.s, e);
-	str_free(&path);
-	return rc;
-}
-
 /* The model of the checkpoint, with its parameters, on this process. */
 static int load(struct source *s, const char *name, struct err *e)
 {
 	struct model_config config;
-	if (open_named(&s->ckpt, name, e))
+	if (ckpt_open(&s->ckpt, name, e))
 		return -1;
 	const char *path = s->ckpt->path;
 	if (!s->ckpt->tokenizer.kind)

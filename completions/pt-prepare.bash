@@ -20,7 +20,7 @@ _pt_prepare()
 	--shard-size) return ;;
 	-d | --decode) mapfile -t COMPREPLY < <(compgen -W 'no train val' -- "$cur"); return ;;
 	--config) compopt -o filenames 2>/dev/null; mapfile -t COMPREPLY < <(compgen -f -- "$cur"); return ;;
-	--generate) mapfile -t COMPREPLY < <(compgen -W 'man bash zsh fish' -- "$cur"); return ;;
+	--generate) mapfile -t COMPREPLY < <(compgen -W 'man bash zsh fish shard tokenizer' -- "$cur"); return ;;
 	esac
 	if [[ $flag ]]; then
 		mapfile -t COMPREPLY < <(compgen -W 'yes no' -- "$cur")

@@ -15,4 +15,4 @@ complete -c pt-prepare -l print-config -d 'Print the options in force as a confi
 complete -c pt-prepare -l quiet -s q -d 'Say only what went wrong.'
 complete -c pt-prepare -l help -s h -d 'Print this help, and exit.'
 complete -c pt-prepare -l version -s V -d 'Print the versions of the program and its libraries, and exit.'
-complete -c pt-prepare -l generate -x -a 'man bash zsh fish' -d 'Print what is made from the option table, and exit: man, bash, zsh or fish, and more in some programs.'
+complete -c pt-prepare -l generate -x -a 'man bash zsh fish shard tokenizer' -d 'Print what is made from the option table, and exit: man, bash, zsh or fish, and more in some programs.'

@@ -468,3 +468,12 @@ same() { # RUN RUN: curves and checkpoints
 	tiny -n 2 --dim 64 --heads 64 --virtual tp=64 --sample-every 2 --sample-tokens 5 -o run >/dev/null
 	[ -e run/checkpoints/step-00000002.h5 ]
 }
+
+@test "a run's folder stands for its last checkpoint" {
+	make_shard
+	tiny -n 4 -o run >/dev/null
+	tiny -n 8 --decay-steps 4 --resume run -o run >/dev/null
+	tiny -n 2 --init-from run -o tuned >/dev/null
+	[ -e run/checkpoints/step-00000008.h5 ]
+	[ -e tuned/checkpoints/step-00000002.h5 ]
+}

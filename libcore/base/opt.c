@@ -3,7 +3,6 @@
 #include "base/opt.h"
 
 #include <ctype.h>
-#include <dirent.h>
 #include <getopt.h>
 #include <math.h>
 #include <stdlib.h>
@@ -276,81 +275,13 @@ static int apply_env(struct parse *s, struct err *e)
 	return 0;
 }
 
-/* Where presets live: beside the installed program, or at the top of a source tree. */
-void share_path(struct str *out, const char *below)
-{
-	char exe[4096];
-	const char *env = getenv("PT_SHARE");
-	str_clear(out);
-	if (env) {
-		str_printf(out, "%s/%s", env, below);
-		return;
-	}
-	ssize_t n = readlink("/proc/self/exe", exe, sizeof(exe) - 1);
-	exe[n > 0 ? n : 0] = '\0';
-	for (int up = 0; up < 2; up++) {
-		char *slash = strrchr(exe, '/');
-		if (slash)
-			*slash = '\0';
-	}
-	str_printf(out, "%s/share/pt/%s", exe, below);
-	if (file_exists(out->s))
-		return;
-	str_clear(out);
-	str_printf(out, "%s/share/%s", exe, below);
-}
-
-static int by_name(const void *a, const void *b)
-{
-	return strcmp(*(char *const *)a, *(char *const *)b);
-}
-
-void preset_names(struct str *folder, struct strs *names)
-{
-	share_path(folder, "presets");
-	DIR *d = opendir(folder->s);
-	for (struct dirent *f; d && (f = readdir(d));) {
-		char *dot = strrchr(f->d_name, '.');
-		if (dot && !strcmp(dot, ".conf")) {
-			*dot = '\0';
-			strs_add(names, f->d_name);
-		}
-	}
-	if (d)
-		closedir(d);
-	if (names->n)
-		qsort(names->v, (size_t)names->n, sizeof(*names->v), by_name);
-}
-
-static int no_preset(const char *name, struct err *e)
-{
-	struct str folder = {0};
-	struct strs names = {0};
-	preset_names(&folder, &names);
-	const char *near = nearest(name, (const char *const *)names.v, names.n);
-	err_set(e, EX_USAGE, "there is no preset '%s' in %s%s%s%s", name, folder.s,
-		near ? "; did you mean '" : "", near ? near : "", near ? "'?" : "");
-	str_free(&folder);
-	strs_free(&names);
-	return -1;
-}
-
 static int apply_preset(struct parse *s, const char *name, struct err *e)
 {
-	struct str path = {0}, below = {0}, text = {0};
-	if (strchr(name, '/'))
-		return err_set(e, EX_USAGE, "preset: '%s' is a path; use --config", name);
-	str_printf(&below, "presets/%s.conf", name);
-	share_path(&path, below.s);
-	int rc;
-	if (!file_exists(path.s))
-		rc = no_preset(name, e);
-	else
-		rc = file_read(path.s, MAX_CONFIG, &text, e) ||
-		     apply_text(s, &text, path.s, e);
+	struct str text = {0}, path = {0};
+	int rc = preset_read(name, MAX_CONFIG, &path, &text, e) ||
+		 apply_text(s, &text, path.s, e);
 	str_free(&text);
 	str_free(&path);
-	str_free(&below);
 	return rc ? -1 : 0;
 }
 

@@ -19,6 +19,9 @@ enum { OPT_MAX_WORDS = 32 };
 int opt_kinds(const struct program *p, const char *kinds[static OPT_MAX_WORDS]);
 /* The presets there are, in alphabetical order, and the folder. */
 void preset_names(struct str *folder, struct strs *names);
+/* The text of a preset, and where it was; a name that does not exist suggests the nearest. */
+int preset_read(const char *name, size_t max_bytes, struct str *path, struct str *text,
+	struct err *e);
 void opt_print_help(const struct program *p);
 void opt_print_version(const struct program *p);
 

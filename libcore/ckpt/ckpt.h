@@ -74,6 +74,7 @@ struct ckpt {
 	struct h5_blocks *blocks; /* [group][tensor] */
 };
 
+/* A folder, of a run or of its checkpoints, stands for the latest in it. */
 int ckpt_open(struct ckpt **c, const char *path, struct err *e);
 void ckpt_close(struct ckpt *c);
 int ckpt_find(const struct ckpt *c, const char *name); /* -1: no such tensor */

@@ -5,6 +5,7 @@
 #include <fcntl.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 int64_t ckpt_row_size(const struct ckpt_tensor *t)
@@ -80,13 +81,32 @@ static int read_all(struct ckpt *c, struct h5 *h, struct err *e)
 	return open_tensors(c, h, e);
 }
 
-int ckpt_open(struct ckpt **out, const char *path, struct err *e)
+/* The file that a name stands for. */
+static char *resolve(const char *name)
+{
+	static const char *const below[] = {"/latest.h5", "/checkpoints/latest.h5"};
+	struct str path = {0};
+	struct stat st;
+	for (size_t i = 0; i < ARRAY_LEN(below); i++) {
+		str_clear(&path);
+		str_printf(&path, "%s%s", name, below[i]);
+		if (!lstat(path.s, &st))
+			return path.s;
+	}
+	str_free(&path);
+	return xstrdup(name);
+}
+
+int ckpt_open(struct ckpt **out, const char *name, struct err *e)
 {
 	struct h5 *h;
-	if (h5_open(&h, path, e))
+	char *path = resolve(name);
+	if (h5_open(&h, path, e)) {
+		free(path);
 		return -1;
+	}
 	struct ckpt *c = xcalloc(1, sizeof(*c));
-	c->path = xstrdup(path);
+	c->path = path;
 	c->fd = -1;
 	int rc = read_all(c, h, e);
 	if (!rc && (c->fd = open(path, O_RDONLY | O_CLOEXEC)) < 0)

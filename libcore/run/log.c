@@ -28,8 +28,8 @@ const struct h5_field run_fields[] = {
 	{"hosts", H5_I64, F(hosts), true, "number of hosts"},
 	{"threads", H5_I64, F(threads), true, "threads of a rank"},
 	{"arithmetic", H5_U64, F(arithmetic), true,
-		"hash of the dataset arithmetic: runs that differ here compute different "
-		"things"},
+		"hash of the dataset arithmetic: runs that differ here may compute "
+		"different things"},
 	{0},
 };
 #undef F

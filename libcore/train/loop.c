@@ -272,7 +272,7 @@ static int check_replicas(struct run *r)
 	if (differ && is_first(r))
 		warn("step %lld: the parameters differ from rank 0's on rank%s",
 			(long long)r->t.step, who.s);
-	event(r, "replicas %016llx %s", (unsigned long long)all[0],
+	event(r, "replicas 0x%016llx %s", (unsigned long long)all[0],
 		differ ? "DIFFER" : "are the same");
 	str_free(&who);
 	free(all);

@@ -131,7 +131,7 @@ static void describe(const struct run *r, const struct run_info *i)
 		i->threads == 1 ? "" : "s", i->device, i->job ? ", job " : "",
 		i->job ? i->job : "");
 	info("%s; %s", i->created_by, i->libraries);
-	info("layout: %s; arithmetic %016llx, dtype fp32", i->layout,
+	info("layout: %s; arithmetic 0x%016llx, dtype fp32", i->layout,
 		(unsigned long long)i->arithmetic);
 	describe_data(r);
 	model_print(&t->model, &tree);

@@ -1,0 +1,80 @@
+/* Presets: config files that come with the programs. */
+#include "base/base.h"
+#include "base/opt.h"
+
+#include <dirent.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+/* Where presets live: beside the installed program, or at the top of a source tree. */
+void share_path(struct str *out, const char *below)
+{
+	char exe[4096];
+	const char *env = getenv("PT_SHARE");
+	str_clear(out);
+	if (env) {
+		str_printf(out, "%s/%s", env, below);
+		return;
+	}
+	ssize_t n = readlink("/proc/self/exe", exe, sizeof(exe) - 1);
+	exe[n > 0 ? n : 0] = '\0';
+	for (int up = 0; up < 2; up++) {
+		char *slash = strrchr(exe, '/');
+		if (slash)
+			*slash = '\0';
+	}
+	str_printf(out, "%s/share/pt/%s", exe, below);
+	if (file_exists(out->s))
+		return;
+	str_clear(out);
+	str_printf(out, "%s/share/%s", exe, below);
+}
+
+static int by_name(const void *a, const void *b)
+{
+	return strcmp(*(char *const *)a, *(char *const *)b);
+}
+
+void preset_names(struct str *folder, struct strs *names)
+{
+	share_path(folder, "presets");
+	DIR *d = opendir(folder->s);
+	for (struct dirent *f; d && (f = readdir(d));) {
+		char *dot = strrchr(f->d_name, '.');
+		if (dot && !strcmp(dot, ".conf")) {
+			*dot = '\0';
+			strs_add(names, f->d_name);
+		}
+	}
+	if (d)
+		closedir(d);
+	if (names->n)
+		qsort(names->v, (size_t)names->n, sizeof(*names->v), by_name);
+}
+
+static int no_preset(const char *name, struct err *e)
+{
+	struct str folder = {0};
+	struct strs names = {0};
+	preset_names(&folder, &names);
+	const char *near = nearest(name, (const char *const *)names.v, names.n);
+	err_set(e, EX_USAGE, "there is no preset '%s' in %s%s%s%s", name, folder.s,
+		near ? "; did you mean '" : "", near ? near : "", near ? "'?" : "");
+	str_free(&folder);
+	strs_free(&names);
+	return -1;
+}
+
+int preset_read(const char *name, size_t max_bytes, struct str *path, struct str *text,
+	struct err *e)
+{
+	struct str below = {0};
+	if (strchr(name, '/'))
+		return err_set(e, EX_USAGE, "preset: '%s' is a path; use --config", name);
+	str_printf(&below, "presets/%s.conf", name);
+	share_path(path, below.s);
+	str_free(&below);
+	return file_exists(path->s) ? file_read(path->s, max_bytes, text, e)
+				    : no_preset(name, e);
+}
