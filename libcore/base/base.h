@@ -285,6 +285,9 @@ void conf_print(struct str *out, const char *key, const char *value);
 
 /* Reads a whole file; a bound keeps a hostile one from taking the memory. */
 int file_read(const char *path, size_t max_bytes, struct str *out, struct err *e);
+/* The rest of an open one, which messages call `name`. */
+int file_read_rest(
+	int fd, const char *name, size_t max_bytes, struct str *out, struct err *e);
 int file_make_folder(const char *path, struct err *e); /* as mkdir -p */
 bool file_exists(const char *path);
 /* Loops until all is written or read; -1 with errno set (0 for an early end). */
@@ -293,16 +296,6 @@ int pwrite_all(int fd, const void *p, size_t n_bytes, int64_t at);
 int pread_all(int fd, void *p, size_t n_bytes, int64_t at);
 /* Copies the whole of file descriptor `from` to `to`, from where each stands. */
 int copy_all(int from, int to);
-/* The file goes when a signal or exit() ends the program, unless it is spared before. Signals
- * that the program handles, or ignores, are left to it. One thread at a time. */
-void file_doom(const char *path);
-void file_spare(const char *path);
-void file_remove(const char *path);
-/* A new file in $TMPDIR (or /tmp) for a stream that must be seekable, and may be larger than
- * memory. `path` receives its name, which is doomed: the caller removes it. Returns a
- * descriptor. */
-int file_temporary(char path[static 4096], struct err *e);
-const char *file_temporary_folder(void);
 /* A symbolic link in the place of what is at `path`, at once and for good. */
 int file_link(const char *target, const char *path, struct err *e);
 
@@ -319,6 +312,26 @@ int durable_begin_own(struct durable *d, const char *path, struct err *e);
 int durable_commit(struct durable *d, struct err *e);
 void durable_abort(struct durable *d);	/* removes the temporary file */
 void durable_forget(struct durable *d); /* another rank looks after the files */
+
+/* ---- doomed.c: files that must not outlive the program --------------------------- */
+
+/* The file goes when a signal or exit() ends the program, unless it is spared before. Signals
+ * that the program handles, or ignores, are left to it. One thread at a time. */
+void file_doom(const char *path);
+void file_spare(const char *path);
+void file_remove(const char *path);
+/* Makes a file that is doomed from its first moment: -1 when there is one already. `path` may
+ * be a template as mkostemp's. */
+int file_make_doomed(char *path, bool template);
+/* All of them, now: for handlers of signals that end the program. */
+void file_remove_doomed(void);
+/* A new file in $TMPDIR (or /tmp) for a stream that must be seekable, and may be larger than
+ * memory. `path` receives its name, which is doomed: the caller removes it. Returns a
+ * descriptor. */
+int file_temporary(char path[static 4096], struct err *e);
+const char *file_temporary_folder(void);
+/* Such a file that holds the rest of the stream `from`, which messages call `name`. */
+int file_spool(int from, const char *name, char path[static 4096], struct err *e);
 
 /* ---- hash.c ---------------------------------------------------------------------- */
 

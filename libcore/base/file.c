@@ -3,7 +3,6 @@
 
 #include <errno.h>
 #include <fcntl.h>
-#include <signal.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
@@ -71,31 +70,34 @@ int copy_all(int from, int to)
 	return rc;
 }
 
-int file_read(const char *path, size_t max_bytes, struct str *out, struct err *e)
+int file_read_rest(
+	int fd, const char *name, size_t max_bytes, struct str *out, struct err *e)
 {
 	char piece[1 << 14];
-	int fd = open(path, O_RDONLY | O_CLOEXEC);
-	if (fd < 0)
-		return err_set(e, EX_IOERR, "%s: %s", path, strerror(errno));
 	for (;;) {
 		ssize_t n = read(fd, piece, sizeof(piece));
 		if (n < 0 && errno == EINTR)
 			continue;
 		if (n < 0)
-			err_set(e, EX_IOERR, "%s: %s", path, strerror(errno));
-		else if (n > 0 && out->len + (size_t)n > max_bytes)
-			err_set(e, EX_DATAERR,
+			return err_set(e, EX_IOERR, "%s: %s", name, strerror(errno));
+		if (out->len + (size_t)n > max_bytes)
+			return err_set(e, EX_DATAERR,
 				"%s: larger than the %zu bytes such a file may have",
-				path, max_bytes);
-		else if (n > 0) {
-			str_add(out, piece, (size_t)n);
-			continue;
-		}
-		close(fd);
+				name, max_bytes);
+		str_add(out, piece, (size_t)n);
 		if (n == 0)
-			str_add(out, "", 0);
-		return n == 0 ? 0 : -1;
+			return 0;
 	}
+}
+
+int file_read(const char *path, size_t max_bytes, struct str *out, struct err *e)
+{
+	int fd = open(path, O_RDONLY | O_CLOEXEC);
+	if (fd < 0)
+		return err_set(e, EX_IOERR, "%s: %s", path, strerror(errno));
+	int rc = file_read_rest(fd, path, max_bytes, out, e);
+	close(fd);
+	return rc;
 }
 
 bool file_exists(const char *path)
@@ -123,120 +125,6 @@ int file_make_folder(const char *path, struct err *e)
 	return rc;
 }
 
-/* ---- files that must not outlive the program --------------------------------------- */
-
-/* Used again, but never freed: a signal may come at any time, in any thread. */
-struct doomed {
-	struct doomed *next;
-	volatile sig_atomic_t armed;
-	char path[];
-};
-
-static struct doomed *doomed;
-static pid_t doomed_by; /* a child has no say in its parent's files */
-
-/* Calls only what a signal handler may. */
-static void remove_doomed(void)
-{
-	if (getpid() != doomed_by)
-		return;
-	struct doomed *f = __atomic_load_n(&doomed, __ATOMIC_ACQUIRE);
-	for (; f; f = f->next)
-		if (f->armed)
-			unlink(f->path);
-}
-
-static void on_end(int sig)
-{
-	remove_doomed();
-	signal(sig, SIG_DFL);
-	raise(sig);
-}
-
-static void watch_ends(void)
-{
-	static const int ends[] = {SIGHUP, SIGINT, SIGQUIT, SIGPIPE, SIGTERM, SIGALRM,
-		SIGUSR1, SIGUSR2, SIGXCPU, SIGXFSZ, SIGBUS};
-	struct sigaction a = {.sa_handler = on_end}, old;
-	sigemptyset(&a.sa_mask);
-	for (size_t i = 0; i < ARRAY_LEN(ends); i++)
-		if (!sigaction(ends[i], NULL, &old) && old.sa_handler == SIG_DFL)
-			sigaction(ends[i], &a, NULL);
-	atexit(remove_doomed);
-	doomed_by = getpid();
-}
-
-static struct doomed *find_doomed(const char *path)
-{
-	struct doomed *f = doomed;
-	while (f && strcmp(f->path, path))
-		f = f->next;
-	return f;
-}
-
-void file_doom(const char *path)
-{
-	struct doomed *f = find_doomed(path);
-	if (!doomed)
-		watch_ends();
-	if (f) {
-		f->armed = 1;
-		return;
-	}
-	size_t n = strlen(path) + 1;
-	f = xmalloc(sizeof(*f) + n);
-	memcpy(f->path, path, n);
-	f->armed = 1;
-	f->next = doomed;
-	__atomic_store_n(&doomed, f, __ATOMIC_RELEASE);
-}
-
-void file_spare(const char *path)
-{
-	struct doomed *f = find_doomed(path);
-	if (f)
-		f->armed = 0;
-}
-
-void file_remove(const char *path)
-{
-	unlink(path);
-	file_spare(path);
-}
-
-/* Makes a file that is doomed from its first moment: -1 when there is one already. */
-static int make_doomed(char *path, bool template)
-{
-	sigset_t all, old;
-	sigfillset(&all);
-	sigprocmask(SIG_BLOCK, &all, &old);
-	int fd = template ? mkostemp(path, O_CLOEXEC)
-			  : open(path, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666);
-	int saved = errno;
-	if (fd >= 0)
-		file_doom(path);
-	sigprocmask(SIG_SETMASK, &old, NULL);
-	errno = saved;
-	return fd;
-}
-
-const char *file_temporary_folder(void)
-{
-	const char *tmp = getenv("TMPDIR");
-	return tmp && *tmp ? tmp : "/tmp";
-}
-
-int file_temporary(char path[static 4096], struct err *e)
-{
-	const char *folder = file_temporary_folder();
-	snprintf(path, 4096, "%s/pt-XXXXXX", folder);
-	int fd = make_doomed(path, true);
-	if (fd < 0)
-		return err_set(e, EX_IOERR, "a temporary file in %s: %s", folder,
-			strerror(errno));
-	return fd;
-}
-
 /* ---- files that appear when they are complete -------------------------------------- */
 
 void durable_begin(struct durable *d, const char *path)
@@ -256,7 +144,7 @@ int durable_begin_own(struct durable *d, const char *path, struct err *e)
 		str_clear(&tmp);
 		r = hash_mix(r);
 		str_printf(&tmp, "%s.%06llx.tmp", path, (unsigned long long)(r >> 40));
-		fd = make_doomed(tmp.s, false);
+		fd = file_make_doomed(tmp.s, false);
 	} while (fd < 0 && errno == EEXIST);
 	if (fd < 0) {
 		err_set(e, EX_IOERR, "%s: %s", path, strerror(errno));
