@@ -8,8 +8,10 @@
 #include "support.h"
 #include "comm/comm.h"
 
+#include <fcntl.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 static struct comm *world;
 
@@ -354,7 +356,7 @@ static void messages(void **state)
 		}
 	}
 	while (r > reqs)
-		comm_wait(world, --r, "messages");
+		comm_wait(world, --r);
 	bool good = true;
 	for (int peer = 0; peer < n; peer++) {
 		for (int k = 0; k < N && peer != world->rank; k++) {
@@ -371,6 +373,46 @@ static void messages(void **state)
 	assert_on_all(good);
 }
 
+static jmp_buf died;
+
+static void remember_death(int code)
+{
+	longjmp(died, code);
+}
+
+/* What a wait finds says what was waited for: here a message too long for its buffer. */
+static void failures_have_names(void **state)
+{
+	char bytes[64] = "", said[512] = "";
+	const char *path = test_path("said");
+	struct comm_req r;
+	void (*hook)(int) = die_hook;
+	int err = dup(STDERR_FILENO);
+	volatile int code = 0;
+	(void)state;
+	if (world->size > 1 && world->rank == 0) {
+		comm_send_begin(world, bytes, 64, 1, 9, &r);
+		comm_wait(world, &r);
+	} else if (world->rank == 1) {
+		int to = open(path, O_RDWR | O_CREAT | O_CLOEXEC, 0666);
+		die_hook = remember_death;
+		dup2(to, STDERR_FILENO);
+		code = setjmp(died);
+		if (!code) {
+			comm_recv_begin(world, bytes, 24, 0, 9, &r);
+			comm_wait(world, &r);
+		}
+		dup2(err, STDERR_FILENO);
+		die_hook = hook;
+		assert_true(pread(to, said, sizeof(said) - 1, 0) > 0);
+		close(to);
+	}
+	close(err);
+	assert_on_all(world->rank != 1 || code == EX_FAILED);
+	assert_on_all(world->rank != 1 ||
+		      strstr(said, "receive of 24 bytes on world (") != NULL);
+}
+
 static int n_polls;
 
 static void count_polls(void *with)
@@ -384,7 +426,7 @@ static void waiting(void **state)
 	struct comm_req none = {0};
 	(void)state;
 	assert_on_all(comm_test(world, &none));
-	comm_wait(world, &none, "nothing");
+	comm_wait(world, &none);
 	comm_background(count_polls, &n_polls);
 	comm_poll();
 	comm_poll();
@@ -606,6 +648,7 @@ int main(void)
 		cmocka_unit_test(groups),
 		cmocka_unit_test(groups_do_not_meet),
 		cmocka_unit_test(messages),
+		cmocka_unit_test(failures_have_names),
 		cmocka_unit_test(waiting),
 		cmocka_unit_test(agreement),
 		cmocka_unit_test(sums_are_the_canonical_tree),

@@ -223,16 +223,16 @@ double bench_round_trip(struct comm *c, int leader, int other, int64_t n)
 			begin = clock_seconds();
 		if (c->rank == leader) {
 			comm_send_begin(c, &ball, sizeof(ball), other, TAG, &r);
-			comm_wait(c, &r, "send");
+			comm_wait(c, &r);
 			ball = ~i;
 			comm_recv_begin(c, &ball, sizeof(ball), other, TAG, &r);
-			comm_wait(c, &r, "receive");
+			comm_wait(c, &r);
 			same = same && ball == i;
 		} else {
 			comm_recv_begin(c, &ball, sizeof(ball), leader, TAG, &r);
-			comm_wait(c, &r, "receive");
+			comm_wait(c, &r);
 			comm_send_begin(c, &ball, sizeof(ball), leader, TAG, &r);
-			comm_wait(c, &r, "send");
+			comm_wait(c, &r);
 		}
 	}
 	return same ? (clock_seconds() - begin) / (double)n : NAN;

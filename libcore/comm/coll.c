@@ -110,11 +110,10 @@ bool comm_test(struct comm *c, struct comm_req *r)
 
 bool comm_crowded;
 
-void comm_wait(struct comm *c, struct comm_req *r, const char *what)
+void comm_wait(struct comm *c, struct comm_req *r)
 {
 	enum { SPINS = 64, YIELDS = 512 };
 	const struct timespec nap = {.tv_nsec = 50000};
-	(void)what;
 	if (comm_test(c, r))
 		return;
 	double begin = clock_seconds();
@@ -133,14 +132,14 @@ void comm_wait(struct comm *c, struct comm_req *r, const char *what)
 void comm_begin(
 	struct comm *c, enum coll what, const struct coll_args *a, struct comm_req *r)
 {
-	*r = (struct comm_req){0};
+	int64_t n_bytes = a->count * (int64_t)comm_type_bytes(a->type);
+	*r = (struct comm_req){.what = coll_table[what].name, .n_bytes = n_bytes};
 	if (c->size == 1) {
 		if (a->send && a->recv && a->send != a->recv)
-			memcpy(a->recv, a->send,
-				(size_t)a->count * comm_type_bytes(a->type));
+			memcpy(a->recv, a->send, (size_t)n_bytes);
 		return;
 	}
-	c->seq++;
+	r->seq = ++c->seq;
 	c->ops->begin(c, what, a, r);
 }
 
@@ -148,6 +147,7 @@ void comm_send_begin(struct comm *c, const void *p, int64_t n_bytes, int peer, i
 	struct comm_req *r)
 {
 	BUG_ON(c->size == 1);
+	*r = (struct comm_req){.what = "send", .n_bytes = n_bytes, .seq = c->seq};
 	c->ops->send(c, p, n_bytes, peer, tag, r);
 }
 
@@ -155,6 +155,7 @@ void comm_recv_begin(
 	struct comm *c, void *p, int64_t n_bytes, int peer, int tag, struct comm_req *r)
 {
 	BUG_ON(c->size == 1);
+	*r = (struct comm_req){.what = "receive", .n_bytes = n_bytes, .seq = c->seq};
 	c->ops->recv(c, p, n_bytes, peer, tag, r);
 }
 
@@ -162,7 +163,7 @@ void comm_run(struct comm *c, enum coll what, const struct coll_args *a)
 {
 	struct comm_req r;
 	comm_begin(c, what, a, &r);
-	comm_wait(c, &r, coll_table[what].name);
+	comm_wait(c, &r);
 }
 
 void comm_barrier(struct comm *c)

@@ -19,7 +19,7 @@ struct comm {
 	int rank, size;
 	char name[16];		    /* of the axis: "world", "dp", ... */
 	uint64_t seq;		    /* operations begun: the same on all ranks */
-	const struct comm_ops *ops; /* NULL when size is 1 */
+	const struct comm_ops *ops; /* NULL: of comm_self, without a backend */
 	void *impl;
 };
 
@@ -117,10 +117,13 @@ struct coll_args {
 	int root;
 };
 
-/* What is under way. Zeroed: nothing. */
+/* What is under way, and what messages call it. Zeroed: nothing. */
 struct comm_req {
 	int64_t handle[2];
 	int n;
+	const char *what;
+	int64_t n_bytes;
+	uint64_t seq; /* of the group, when it was begun */
 };
 
 /* Collective: begins it. Buffers are the library's until it is done. */
@@ -137,7 +140,7 @@ bool comm_test(struct comm *c, struct comm_req *r);
 extern bool comm_crowded;
 /* Waits, giving the processor to others meanwhile (MPICH's own waiting does not, which
  * is ruinous when ranks outnumber cores), and keeps background work going. */
-void comm_wait(struct comm *c, struct comm_req *r, const char *what);
+void comm_wait(struct comm *c, struct comm_req *r);
 /* Seconds this rank has spent in waits since it started. */
 double comm_waited(void);
 
@@ -207,7 +210,8 @@ int tree_depth(int64_t begin, int64_t end);
  * equal shares, the bytes of a ring all-reduce.
  */
 struct tree_sum;
-/* Collective. `scratch` has tree_scratch() floats and is in use until the end. */
+/* Collective. `scratch` has tree_scratch() floats. It, `begin`, `parts` and what they point
+ * at are in use until the end. */
 struct tree_sum *tree_sum_begin(struct comm *c, struct device *d, const int64_t *begin,
 	float *const *parts, int64_t n, float *result, float *scratch);
 int64_t tree_scratch(const struct comm *c, const int64_t *begin, int64_t n);
@@ -304,6 +308,7 @@ int smoke_run(struct comm *world, const struct peer *peers, const bool wanted[N_
 
 /* ---- backends -------------------------------------------------------------------- */
 
+/* Requests come with their names, and get their handles. */
 struct comm_ops {
 	void (*begin)(struct comm *c, enum coll what, const struct coll_args *a,
 		struct comm_req *r);

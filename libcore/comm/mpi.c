@@ -8,19 +8,24 @@
 
 _Static_assert(sizeof(MPI_Request) <= sizeof(int64_t), "a request fits in a handle");
 
-#define CHECK(c, call, what, n_bytes) check(c, call, what, (int64_t)(n_bytes))
-
-static void check(const struct comm *c, int rc, const char *what, int64_t n_bytes)
+/* Of what waits, too: `r` says what was begun, and MPI only that it failed. */
+static void check(const struct comm *c, int rc, const struct comm_req *r)
 {
 	char text[MPI_MAX_ERROR_STRING];
 	int len = 0;
 	if (rc == MPI_SUCCESS)
 		return;
 	MPI_Error_string(rc, text, &len);
-	die(EX_FAILED, "%s of %lld bytes on %s (%d ranks), number %llu: %.*s", what,
-		(long long)n_bytes, c->name, c->size, (unsigned long long)c->seq, len,
+	die(EX_FAILED, "%s of %lld bytes on %s (%d ranks), number %llu: %.*s", r->what,
+		(long long)r->n_bytes, c->name, c->size, (unsigned long long)r->seq, len,
 		text);
 }
+
+/* Of what is done when the call returns. */
+#define CHECK(c, call, name, bytes) \
+	check(c, call,              \
+		&(struct comm_req){ \
+			.what = (name), .n_bytes = (int64_t)(bytes), .seq = (c)->seq})
 
 static MPI_Comm mpi_of(const struct comm *c)
 {
@@ -172,14 +177,12 @@ static int begin_one(MPI_Comm m, const struct comm *c, enum coll what,
 static void mpi_begin(
 	struct comm *c, enum coll what, const struct coll_args *a, struct comm_req *r)
 {
-	int64_t n_bytes = a->count * (int64_t)comm_type_bytes(a->type);
 	MPI_Request q;
-	r->n = 0;
 	if (what == COLL_SENDRECV) {
-		CHECK(c, begin_ring(mpi_of(c), c, a, r), coll_table[what].name, n_bytes);
+		check(c, begin_ring(mpi_of(c), c, a, r), r);
 		return;
 	}
-	CHECK(c, begin_one(mpi_of(c), c, what, a, &q), coll_table[what].name, n_bytes);
+	check(c, begin_one(mpi_of(c), c, what, a, &q), r);
 	request_add(r, q);
 }
 
@@ -187,9 +190,7 @@ static void mpi_send(struct comm *c, const void *p, int64_t n_bytes, int peer, i
 	struct comm_req *r)
 {
 	MPI_Request q;
-	CHECK(c, MPI_Isend_c(p, n_bytes, MPI_BYTE, peer, tag, mpi_of(c), &q), "send",
-		n_bytes);
-	r->n = 0;
+	check(c, MPI_Isend_c(p, n_bytes, MPI_BYTE, peer, tag, mpi_of(c), &q), r);
 	request_add(r, q);
 }
 
@@ -197,9 +198,7 @@ static void mpi_recv(
 	struct comm *c, void *p, int64_t n_bytes, int peer, int tag, struct comm_req *r)
 {
 	MPI_Request q;
-	CHECK(c, MPI_Irecv_c(p, n_bytes, MPI_BYTE, peer, tag, mpi_of(c), &q), "receive",
-		n_bytes);
-	r->n = 0;
+	check(c, MPI_Irecv_c(p, n_bytes, MPI_BYTE, peer, tag, mpi_of(c), &q), r);
 	request_add(r, q);
 }
 
@@ -209,7 +208,7 @@ static bool mpi_test(struct comm *c, struct comm_req *r)
 		MPI_Request q;
 		int done;
 		memcpy(&q, &r->handle[r->n - 1], sizeof(q));
-		CHECK(c, MPI_Test(&q, &done, MPI_STATUS_IGNORE), "test", 0);
+		check(c, MPI_Test(&q, &done, MPI_STATUS_IGNORE), r);
 		memcpy(&r->handle[r->n - 1], &q, sizeof(q));
 		if (!done)
 			return false;

@@ -300,7 +300,7 @@ void tree_sum_end(struct tree_sum *s)
 			while (i < 2 * s->c->size && comm_test(s->c, &s->reqs[i]))
 				i++;
 			if (i < 2 * s->c->size)
-				comm_wait(s->c, &s->reqs[i], "tree sum");
+				comm_wait(s->c, &s->reqs[i]);
 		}
 		comm_background_end(poll_sum, s);
 	}

@@ -166,7 +166,7 @@ const int32_t *loader_end(struct loader *l, struct fetch *f)
 			(size_t)bytes_of(f, c->rank));
 	}
 	for (int r = 0; r < c->size; r++)
-		comm_wait(c, &f->reqs[r], "samples");
+		comm_wait(c, &f->reqs[r]);
 	return f->windows;
 }
 
