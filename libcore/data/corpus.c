@@ -3,10 +3,8 @@
 
 #include <errno.h>
 #include <fcntl.h>
-#include <signal.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/mman.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -21,8 +19,7 @@ struct segment {
 struct file {
 	char *path; /* as messages call it */
 	struct shard_info info;
-	char *map;
-	size_t map_bytes;
+	struct map map;
 	struct segment seg[N_SPLITS];
 	int64_t group, given; /* the first file of its corpus, and itself, as given */
 };
@@ -34,34 +31,18 @@ struct corpus {
 	int64_t tokens[N_SPLITS];
 };
 
-/* A mapped file that becomes shorter kills the reader with SIGBUS. */
-static void on_sigbus(int sig)
-{
-	static const char text[] = "pt: a data file became shorter while it was read\n";
-	(void)sig;
-	if (write(STDERR_FILENO, text, sizeof(text) - 1) < 0)
-		_exit(EX_IOERR);
-	_exit(EX_IOERR);
-}
-
 static int map_file(struct file *f, const char *path, struct err *e)
 {
 	struct stat st;
 	int fd = open(path, O_RDONLY | O_CLOEXEC);
-	if (fd < 0 || fstat(fd, &st)) {
-		err_set(e, EX_IOERR, "%s: %s", f->path, strerror(errno));
+	int rc;
+	if (fd < 0 || fstat(fd, &st))
+		rc = err_set(e, EX_IOERR, "%s: %s", f->path, strerror(errno));
+	else
+		rc = map_open(&f->map, fd, (size_t)st.st_size, f->path, e);
+	if (fd >= 0)
 		close(fd);
-		return -1;
-	}
-	f->map_bytes = (size_t)st.st_size;
-	f->map = mmap(NULL, f->map_bytes, PROT_READ, MAP_SHARED, fd, 0);
-	close(fd);
-	if (f->map == MAP_FAILED) {
-		f->map = NULL;
-		return err_set(e, EX_IOERR, "%s: %s", f->path, strerror(errno));
-	}
-	signal(SIGBUS, on_sigbus);
-	return 0;
+	return rc;
 }
 
 static int open_segment(struct h5 *h, struct file *f, enum split s, struct err *e)
@@ -81,9 +62,9 @@ static int open_segment(struct h5 *h, struct file *f, enum split s, struct err *
 		return err_set(e, EX_DATAERR, "%s: %s has %lld tokens, not %lld", f->path,
 			path, (long long)g->blocks.rows, (long long)f->info.tokens[s]);
 	if (g->blocks.rows && g->blocks.offset + g->blocks.rows * g->blocks.row_bytes >
-				      (int64_t)f->map_bytes)
+				      (int64_t)f->map.n_bytes)
 		return err_set(e, EX_DATAERR, "%s: %s is damaged", f->path, path);
-	g->tokens = f->map + (g->blocks.rows ? g->blocks.offset : 0);
+	g->tokens = f->map.p + (g->blocks.rows ? g->blocks.offset : 0);
 	g->checked = xcalloc((size_t)g->blocks.n_blocks, 1);
 	return 0;
 }
@@ -179,10 +160,11 @@ static int open_stream(struct corpus *c, struct file *f, const char *path, struc
 		!strcmp(path, "-") ? dup(STDIN_FILENO) : open(path, O_RDONLY | O_CLOEXEC);
 	if (fd < 0)
 		return err_set(e, EX_IOERR, "%s: %s", f->path, strerror(errno));
-	int rc = h5_from_stream(fd, kept, e);
+	int to = file_spool(fd, f->path, kept, e), rc = 0;
 	close(fd);
-	if (rc)
-		return err_prefix(e, "%s: ", f->path);
+	if (to < 0)
+		return -1;
+	close(to);
 	if (!stat(kept, &st) && !st.st_size)
 		rc = err_set(e, EX_DATAERR, "%s is empty", f->path);
 	rc = rc || open_at(c, f, kept, e);
@@ -247,8 +229,7 @@ void corpus_close(struct corpus *c)
 			h5_blocks_free(&f->seg[s].blocks);
 			free(f->seg[s].checked);
 		}
-		if (f->map)
-			munmap(f->map, f->map_bytes);
+		map_close(&f->map);
 		shard_info_free(&f->info);
 		free(f->path);
 	}

@@ -70,15 +70,30 @@ void tokenizer_decode(const struct tokenizer *t, int64_t id, struct str *out);
 bool tokenizer_same(const struct tokenizer *a, const struct tokenizer *b);
 extern const struct h5_field tokenizer_fields[]; /* for the manual */
 
+/* ---- map.c: files in memory ------------------------------------------------------ */
+
+/* The bytes of an open file, to read. When it becomes shorter meanwhile, touching what is
+ * gone ends the program (SIGBUS) with a message that names the file: EX_IOERR. */
+struct map {
+	char *p;
+	size_t n_bytes;
+	struct map_name *name; /* map.c's */
+};
+
+/* Of `n_bytes` bytes, at least one; the descriptor may be closed then. One thread at a time. */
+int map_open(struct map *m, int fd, size_t n_bytes, const char *name, struct err *e);
+void map_close(struct map *m);
+
 /* ---- text.c: sources of text ----------------------------------------------------- */
 
-/* Files, mapped one after the other. Standard input ("-") is spooled to a temporary file
- * first when it cannot be mapped, so that text may be read twice. */
+/* Files, all mapped at once, so that text may be read twice; only its pages come and go. A
+ * pipe is spooled to a temporary file first. Standard input ("-") is read from where it
+ * stands, and stands at its end then. */
 struct text {
 	const char *name;
-	const char *p;
+	const char *p; /* in the map */
 	int64_t n_bytes;
-	int fd;
+	struct map map;
 };
 
 int text_open(struct text *t, const char *path, struct err *e);
@@ -158,7 +173,8 @@ uint64_t corpus_hash(const struct corpus *c); /* of all tokens and the vocabular
 const struct shard_info *corpus_info(const struct corpus *c, int64_t file);
 int64_t corpus_files(const struct corpus *c);
 /* Tokens [at, at + n) of a split, widened. Each block of the file is checked against its
- * checksum, and its tokens against the vocabulary, when it is first touched. */
+ * checksum, and its tokens against the vocabulary, when it is first touched. Threads may read
+ * at once, each with an *e of its own; what opens and closes is for one thread. */
 int corpus_read(struct corpus *c, enum split split, int64_t at, int64_t n, int32_t *out,
 	struct err *e);
 /* Checks all tokens: block by block, and each file's as a whole. */

@@ -8,69 +8,67 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-/* A pipe may carry more than memory holds. */
-static int spool(const char *name, int from, struct err *e)
+/* From byte `begin` on. */
+static int map_text(struct text *t, int fd, off_t begin, struct err *e)
 {
-	char path[4096];
-	int fd = file_temporary(path, e);
-	if (fd >= 0)
-		file_remove(path);
-	if (fd >= 0 && copy_all(from, fd)) {
-		err_set(e, EX_IOERR, "%s, kept in a file in %s: %s", name,
-			file_temporary_folder(), strerror(errno));
-		close(fd);
+	struct stat st;
+	if (fstat(fd, &st))
+		return err_set(e, EX_IOERR, "%s: %s", t->name, strerror(errno));
+	if (begin >= st.st_size)
+		return 0;
+	if (map_open(&t->map, fd, (size_t)st.st_size, t->name, e))
 		return -1;
-	}
-	return fd;
+	madvise(t->map.p, t->map.n_bytes, MADV_SEQUENTIAL);
+	t->p = t->map.p + begin;
+	t->n_bytes = st.st_size - begin;
+	return 0;
+}
+
+/* A pipe may carry more than memory holds. */
+static int open_stream(struct text *t, int from, struct err *e)
+{
+	char kept[4096];
+	int fd = file_spool(from, t->name, kept, e);
+	if (fd < 0)
+		return -1;
+	file_remove(kept);
+	int rc = map_text(t, fd, 0, e);
+	close(fd);
+	return rc;
 }
 
 int text_open(struct text *t, const char *path, struct err *e)
 {
 	struct stat st;
 	bool is_stdin = !strcmp(path, "-");
-	*t = (struct text){.name = is_stdin ? "standard input" : path, .fd = -1};
+	*t = (struct text){.name = is_stdin ? "standard input" : path};
 	int fd = is_stdin ? dup(STDIN_FILENO) : open(path, O_RDONLY | O_CLOEXEC);
-	if (fd < 0 || fstat(fd, &st)) {
-		err_set(e, EX_IOERR, "%s: %s", t->name, strerror(errno));
+	int rc;
+	if (fd < 0 || fstat(fd, &st))
+		rc = err_set(e, EX_IOERR, "%s: %s", t->name, strerror(errno));
+	else if (S_ISDIR(st.st_mode))
+		rc = err_set(e, EX_IOERR, "%s: is a directory", t->name);
+	else if (S_ISREG(st.st_mode))
+		rc = map_text(t, fd, lseek(fd, 0, SEEK_CUR), e);
+	else
+		rc = open_stream(t, fd, e);
+	if (fd >= 0 && is_stdin) /* as if it had been read */
+		lseek(fd, 0, SEEK_END);
+	if (fd >= 0)
 		close(fd);
-		return -1;
-	}
-	if (!S_ISREG(st.st_mode)) {
-		int spooled = S_ISDIR(st.st_mode) ? err_set(e, EX_IOERR,
-							    "%s: is a directory", t->name)
-						  : spool(t->name, fd, e);
-		close(fd);
-		fd = spooled;
-		if (fd < 0 || fstat(fd, &st))
-			return -1;
-	}
-	t->fd = fd;
-	t->n_bytes = st.st_size;
-	if (!t->n_bytes)
-		return 0;
-	void *p = mmap(NULL, (size_t)t->n_bytes, PROT_READ, MAP_PRIVATE, fd, 0);
-	if (p == MAP_FAILED) {
-		err_set(e, EX_IOERR, "%s: %s", t->name, strerror(errno));
-		close(fd);
-		return -1;
-	}
-	madvise(p, (size_t)t->n_bytes, MADV_SEQUENTIAL);
-	t->p = p;
-	return 0;
+	return rc;
 }
 
 void text_passed(const struct text *t, int64_t at)
 {
-	int64_t page = sysconf(_SC_PAGESIZE);
-	if (t->p)
-		madvise((void *)t->p, (size_t)(at / page * page), MADV_DONTNEED);
+	if (!t->p)
+		return;
+	int64_t page = sysconf(_SC_PAGESIZE), end = t->p - t->map.p + at;
+	madvise(t->map.p, (size_t)(end / page * page), MADV_DONTNEED);
 }
 
 void text_close(struct text *t)
 {
-	if (t->p)
-		munmap((void *)t->p, (size_t)t->n_bytes);
-	if (t->fd >= 0)
-		close(t->fd);
-	*t = (struct text){.fd = -1};
+	map_close(&t->map);
+	*t = (struct text){0};
 }
