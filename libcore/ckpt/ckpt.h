@@ -85,7 +85,8 @@ int ckpt_read_rows(const struct ckpt *c, enum ckpt_group g, int tensor, int64_t 
 	int64_t n, float *out, struct err *e);
 /* Checks everything there is. */
 int ckpt_verify(const struct ckpt *c, struct err *e);
-/* Walks a tensor a piece at a time. */
+/* Walks a tensor a piece at a time. A nonzero answer of fn ends that and is what is returned;
+ * *e is set only when the file could not be read, and then -1 is returned. */
 int ckpt_each(const struct ckpt *c, enum ckpt_group g, int tensor,
 	int (*fn)(void *with, int64_t first, const float *x, int64_t n), void *with,
 	struct err *e);

@@ -83,9 +83,8 @@ int tokenizer_read(struct tokenizer *t, struct h5 *f, struct err *e)
 {
 	struct tokenizer_attrs a = {0};
 	int64_t n_bytes;
-	if (h5_fields_read(f, "/tokenizer", tokenizer_fields, &a, e))
-		return -1;
-	int rc = init_any(t, a.kind, e);
+	int rc = h5_fields_read(f, "/tokenizer", tokenizer_fields, &a, e) ||
+		 init_any(t, a.kind, e);
 	free(a.kind);
 	if (rc)
 		return -1;
