@@ -150,14 +150,8 @@ int ckpt_find(const struct ckpt *c, const char *name)
 static int read_block(const struct ckpt *c, const struct h5_blocks *b, int64_t block,
 	float *out, struct err *e)
 {
-	int64_t at = b->offset + block * b->block_rows * b->row_bytes;
-	errno = 0;
-	if (pread_all(c->fd, out, (size_t)h5_block_bytes(b, block), at))
-		return err_set(e, EX_IOERR, "%s: %s", c->path,
-			errno ? strerror(errno) : "the file ends too early");
-	if (h5_block_check(b, block, out, e))
-		return err_prefix(e, "%s: ", c->path);
-	return 0;
+	return h5_block_read(b, c->fd, block, out, e) ? err_prefix(e, "%s: ", c->path)
+						      : 0;
 }
 
 int ckpt_read_rows(const struct ckpt *c, enum ckpt_group g, int tensor, int64_t row,

@@ -125,19 +125,23 @@ int h5_block_check(
 		(long long)(min64((block + 1) * b->block_rows, b->rows) - 1));
 }
 
+int h5_block_read(
+	const struct h5_blocks *b, int fd, int64_t block, void *out, struct err *e)
+{
+	int64_t at = b->offset + block * b->block_rows * b->row_bytes;
+	errno = 0;
+	if (pread_all(fd, out, (size_t)h5_block_bytes(b, block), at))
+		return err_set(e, EX_IOERR, "%s: %s", b->path,
+			errno ? strerror(errno) : "the file ends too early");
+	return h5_block_check(b, block, out, e);
+}
+
 int h5_blocks_verify(const struct h5_blocks *b, int fd, struct err *e)
 {
 	int rc = 0;
 	char *piece = xmalloc((size_t)(b->block_rows * b->row_bytes));
-	for (int64_t i = 0; i < b->n_blocks && !rc; i++) {
-		int64_t at = b->offset + i * b->block_rows * b->row_bytes;
-		errno = 0;
-		if (pread_all(fd, piece, (size_t)h5_block_bytes(b, i), at))
-			rc = err_set(e, EX_IOERR, "%s: %s", b->path,
-				errno ? strerror(errno) : "the file ends too early");
-		else
-			rc = h5_block_check(b, i, piece, e);
-	}
+	for (int64_t i = 0; i < b->n_blocks && !rc; i++)
+		rc = h5_block_read(b, fd, i, piece, e);
 	free(piece);
 	return rc;
 }

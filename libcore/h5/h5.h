@@ -121,6 +121,9 @@ int64_t h5_block_bytes(
 /* Is this what was written? `data` is block number `block`. */
 int h5_block_check(
 	const struct h5_blocks *b, int64_t block, const void *data, struct err *e);
+/* Reads it into out, and checks it. */
+int h5_block_read(
+	const struct h5_blocks *b, int fd, int64_t block, void *out, struct err *e);
 /* Reads all of it from the file and checks each block. */
 int h5_blocks_verify(const struct h5_blocks *b, int fd, struct err *e);
 
