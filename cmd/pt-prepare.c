@@ -69,42 +69,19 @@ static const struct program program = {
 	.kinds = (const char *const[]){"shard", "tokenizer", NULL},
 };
 
-static void print_field(const struct h5_field *f, const void *from)
-{
-	const void *v = (const char *)from + f->offset;
-	char num[NUM_TEXT];
-	struct str line = {0};
-	switch (f->type) {
-	case H5_TEXT:
-		conf_print(&line, f->name, *(const char *const *)v);
-		break;
-	case H5_U64:
-		str_printf(&line, "%s = 0x%016llx\n", f->name,
-			(unsigned long long)*(const uint64_t *)v);
-		break;
-	case H5_F64:
-		str_printf(&line, "%s = %s\n", f->name,
-			text_double(num, *(const double *)v));
-		break;
-	default:
-		str_printf(&line, "%s = %lld\n", f->name, (long long)*(const int64_t *)v);
-	}
-	fputs(line.s, stdout);
-	str_free(&line);
-}
-
 static int print_info(const struct strs *files, struct err *e)
 {
 	for (int64_t i = 0; i < files->n; i++) {
 		struct corpus *c;
 		if (corpus_open_file(&c, files->v[i], e))
 			return -1;
-		printf("%s# %s\n", i ? "\n" : "", files->v[i]);
+		struct str text = {0};
 		for (const struct h5_field *f = shard_fields; f->name; f++)
-			print_field(f, corpus_info(c, 0));
+			h5_field_print(&text, f, corpus_info(c, 0));
 		const struct tokenizer *t = corpus_tokenizer(c);
-		printf("tokenizer = %s\nvocab = %lld\n", t->kind->name,
-			(long long)t->vocab.n);
+		printf("%s# %s\n%stokenizer = %s\nvocab = %lld\n", i ? "\n" : "",
+			files->v[i], text.s, t->kind->name, (long long)t->vocab.n);
+		str_free(&text);
 		corpus_close(c);
 	}
 	return 0;

@@ -130,6 +130,24 @@ int h5_fields_read(struct h5 *f, const char *path, const struct h5_field *table,
 	return rc;
 }
 
+void h5_field_print(struct str *out, const struct h5_field *a, const void *from)
+{
+	const void *v = (const char *)from + a->offset;
+	char num[NUM_TEXT];
+	const char *text = num;
+	if (a->type == H5_TEXT)
+		text = *(const char *const *)v;
+	else if (a->type == H5_U64)
+		snprintf(num, sizeof(num), "0x%016llx",
+			(unsigned long long)*(const uint64_t *)v);
+	else if (a->type == H5_F64)
+		text_double(num, *(const double *)v);
+	else
+		snprintf(num, sizeof(num), "%lld", (long long)*(const int64_t *)v);
+	if (text)
+		conf_print(out, a->name, text);
+}
+
 void h5_fields_man(const struct h5_field *table, FILE *f)
 {
 	fputs(".Bl -tag -width Ds -compact\n", f);

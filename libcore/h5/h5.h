@@ -57,6 +57,8 @@ struct h5_field {
  * which writing creates as a group when it is missing. */
 int h5_fields_write(struct h5 *f, const char *path, const struct h5_field *table,
 	const void *from, struct err *e);
+/* Appends `name = value` of one of them in a struct; of a text that is NULL nothing. */
+void h5_field_print(struct str *out, const struct h5_field *a, const void *from);
 int h5_fields_read(struct h5 *f, const char *path, const struct h5_field *table, void *to,
 	struct err *e);
 /* The table as a list for a manual page. */

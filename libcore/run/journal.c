@@ -43,21 +43,8 @@ static int put_text(struct journal *j, const char *word, const char *text, struc
 static int put_info(struct journal *j, const struct run_info *info, struct err *e)
 {
 	struct str text = {0};
-	char num[NUM_TEXT];
-	for (const struct h5_field *f = run_fields; f->name; f++) {
-		const void *at = (const char *)info + f->offset;
-		if (f->type == H5_TEXT && *(char *const *)at)
-			conf_print(&text, f->name, *(char *const *)at);
-		else if (f->type == H5_U64) {
-			snprintf(num, sizeof(num), "0x%016llx",
-				(unsigned long long)*(const uint64_t *)at);
-			conf_print(&text, f->name, num);
-		} else if (f->type == H5_I64) {
-			snprintf(num, sizeof(num), "%lld",
-				(long long)*(const int64_t *)at);
-			conf_print(&text, f->name, num);
-		}
-	}
+	for (const struct h5_field *f = run_fields; f->name; f++)
+		h5_field_print(&text, f, info);
 	int rc = put_text(j, "meta", text.s, e);
 	str_free(&text);
 	return rc;
