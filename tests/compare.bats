@@ -162,6 +162,7 @@ only() { # PROGRAM...
 	# the same through a FIFO, and nothing stays in TMPDIR
 	mkdir tmp
 	cat lines | TMPDIR=tmp pt-compare run -
+	TMPDIR=tmp pt-compare <(cat lines) <(cat run/run.h5)
 	[ -z "$(ls tmp)" ]
 }
 
@@ -349,6 +350,11 @@ only() { # PROGRAM...
 	code_of 2 pt-compare a - <empty
 	says 'standard input: neither'
 	code_of 2 pt-compare a - <torn.h5
+	says 'standard input: not an HDF5 file, or a damaged one'
+	mkfifo fifo
+	cat torn.h5 >fifo 3>&- &
+	code_of 2 pt-compare a fifo
+	says 'fifo: not an HDF5 file, or a damaged one'
 }
 
 @test "a damaged run.h5 is not believed" {

@@ -1,4 +1,4 @@
-/* Files: opening, creating, closing, and streams. */
+/* Files: opening, creating, closing. */
 #include "h5/impl.h"
 
 #include <errno.h>
@@ -215,19 +215,4 @@ const char *h5_version(void)
 void h5_versions(struct str *out)
 {
 	str_printf(out, "HDF5 %s\n", h5_version());
-}
-
-int h5_from_stream(int fd, char path[static 4096], struct err *e)
-{
-	int to = file_temporary(path, e);
-	if (to < 0)
-		return -1;
-	int rc = copy_all(fd, to);
-	if (rc) {
-		err_set(e, EX_IOERR, "a stream, kept in a file in %s: %s",
-			file_temporary_folder(), strerror(errno));
-		file_remove(path);
-	}
-	close(to);
-	return rc;
 }

@@ -27,7 +27,9 @@ int h5_open(struct h5 **f, const char *path, struct err *e); /* to read */
 int h5_reopen(
 	struct h5 **f, const char *path, struct err *e); /* to add to what is there */
 int h5_create(struct h5 **f, const char *path, struct err *e); /* empties the file */
-/* Any of them, of a file that messages call `name`: what the user knows it by. */
+/* Any of them, of a file that messages call `name`: what the user knows it by. (HDF5 opens
+ * files by name only, and follows links, so a name under /proc will not do: a stream becomes
+ * a file first, by file_spool().) */
 enum h5_mode { H5_READ, H5_ADD, H5_MAKE };
 int h5_open_as(struct h5 **f, const char *path, const char *name, enum h5_mode mode,
 	struct err *e);
@@ -36,10 +38,6 @@ int h5_close(struct h5 *f, struct err *e); /* 0 for NULL; what is not written sa
 int h5_end(struct h5 *f, int rc, struct err *e);
 const char *h5_version(void);
 void h5_versions(struct str *out); /* a line, for --version */
-/* Copies the stream on `fd` (a pipe) to a temporary file that can be opened and mapped;
- * `path` receives its name. The caller removes it when it is open. (HDF5 opens files by
- * name only, and follows links, so a name under /proc will not do.) */
-int h5_from_stream(int fd, char path[static 4096], struct err *e);
 
 /* ---- fields.c: attributes by table ----------------------------------------------- */
 

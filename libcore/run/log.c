@@ -2,6 +2,7 @@
 #include "run/run.h"
 
 #include <errno.h>
+#include <fcntl.h>
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
@@ -235,10 +236,10 @@ int run_log_write(const struct run_log *l, const char *path, struct err *e)
 	return h5_end(h, rc, e);
 }
 
-static int read_h5(struct run_log *l, const char *path, struct err *e)
+static int read_h5(struct run_log *l, const char *path, const char *name, struct err *e)
 {
 	struct h5 *h;
-	if (h5_open(&h, path, e))
+	if (h5_open_as(&h, path, name, H5_READ, e))
 		return -1;
 	int rc = h5_check_format(h, "pt-run", RUN_VERSION, e) || h5_check_seal(h, e) ||
 		 h5_fields_read(h, "/", run_fields, &l->info, e) ||
@@ -250,48 +251,74 @@ static int read_h5(struct run_log *l, const char *path, struct err *e)
 
 /* ---- any of them ----------------------------------------------------------------- */
 
-static bool is_hdf5(const char *path)
+static bool is_hdf5(int fd)
 {
 	static const char signature[] = "\211HDF\r\n\032\n";
-	char have[8] = "";
-	FILE *f = fopen(path, "r");
-	bool yes = f && fread(have, 1, 8, f) == 8 && !memcmp(have, signature, 8);
-	if (f)
-		fclose(f);
-	return yes;
+	char have[8];
+	return !pread_all(fd, have, 8, 0) && !memcmp(have, signature, 8);
+}
+
+static int read_text(struct run_log *l, int fd, const char *name, struct err *e)
+{
+	enum { MAX_TEXT = 1 << 30 };
+	struct str text = {0};
+	int rc = file_read_rest(fd, name, MAX_TEXT, &text, e) ||
+		 read_lines(l, text.s, text.len, e);
+	str_free(&text);
+	if (!rc && !l->n_rows)
+		rc = err_set(e, EX_DATAERR,
+			"%s: neither a run.h5 nor lines that begin with step=", l->name);
+	return rc;
+}
+
+/* The file at `path`, which messages call `name`. */
+static int read_file(
+	struct run_log *l, int fd, const char *path, const char *name, struct err *e)
+{
+	return is_hdf5(fd) ? read_h5(l, path, name, e) : read_text(l, fd, name, e);
+}
+
+/* What can be read only once is looked at twice, so it becomes a file. */
+static int read_stream(struct run_log *l, int from, struct err *e)
+{
+	char kept[4096];
+	int fd = file_spool(from, l->name, kept, e);
+	if (fd < 0)
+		return -1;
+	int rc = lseek(fd, 0, SEEK_SET)
+			 ? err_set(e, EX_IOERR, "%s: %s", l->name, strerror(errno))
+			 : read_file(l, fd, kept, l->name, e);
+	file_remove(kept);
+	close(fd);
+	return rc;
+}
+
+static int read_any(struct run_log *l, const char *path, struct err *e)
+{
+	struct stat st;
+	int fd = open(path, O_RDONLY | O_CLOEXEC);
+	if (fd < 0 || fstat(fd, &st)) {
+		err_set(e, EX_IOERR, "%s: %s", path, strerror(errno));
+		close(fd);
+		return -1;
+	}
+	int rc = S_ISREG(st.st_mode) ? read_file(l, fd, path, path, e)
+				     : read_stream(l, fd, e);
+	close(fd);
+	return rc;
 }
 
 int run_log_read(struct run_log *l, const char *path, struct err *e)
 {
-	enum { MAX_TEXT = 1 << 30 };
-	char stream[4096];
-	struct str text = {0}, in_folder = {0};
+	struct str in_folder = {0};
 	struct stat st;
-	*l = (struct run_log){0};
 	bool is_stdin = !strcmp(path, "-");
-	l->name = xstrdup(is_stdin ? "standard input" : path);
-	if (is_stdin && h5_from_stream(STDIN_FILENO, stream, e))
-		return -1;
-	if (is_stdin) {
-		path = stream;
-	} else if (stat(path, &st) == 0 && S_ISDIR(st.st_mode)) {
+	*l = (struct run_log){.name = xstrdup(is_stdin ? "standard input" : path)};
+	if (!is_stdin && stat(path, &st) == 0 && S_ISDIR(st.st_mode)) {
 		str_printf(&in_folder, "%s/run.h5", path);
 		path = in_folder.s;
 	}
-	int rc;
-	if (is_hdf5(path)) {
-		rc = read_h5(l, path, e);
-	} else {
-		rc = file_read(path, MAX_TEXT, &text, e) ||
-		     read_lines(l, text.s, text.len, e);
-		if (!rc && !l->n_rows)
-			rc = err_set(e, EX_DATAERR,
-				"%s: neither a run.h5 nor lines that begin with step=",
-				l->name);
-	}
-	if (is_stdin)
-		unlink(stream);
-	str_free(&text);
+	int rc = is_stdin ? read_stream(l, STDIN_FILENO, e) : read_any(l, path, e);
 	str_free(&in_folder);
 	if (rc)
 		run_log_free(l);

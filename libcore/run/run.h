@@ -112,8 +112,8 @@ void run_log_add(struct run_log *l, const struct row *r);
 void run_log_rewind(struct run_log *l, int64_t step);
 /* One line of a journal or of standard output. */
 int run_log_line(struct run_log *l, const char *line, size_t len, struct err *e);
-/* A journal, a run.h5, printed lines, or "-" for any of them on standard input; a run's
- * folder stands for its run.h5. */
+/* A journal, a run.h5, printed lines, through a pipe too, or "-" for any of them on standard
+ * input; a run's folder stands for its run.h5. */
 int run_log_read(struct run_log *l, const char *path, struct err *e);
 int run_log_write(const struct run_log *l, const char *path, struct err *e);
 void run_log_free(struct run_log *l);
