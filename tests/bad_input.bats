@@ -159,6 +159,67 @@ refused() { # CODE TEXT COMMAND...
 	says 'do not match their checksum'
 }
 
+@test "data that become shorter meanwhile end the run, on all ranks" {
+	make_shard
+	for n in 1 2; do # one of them reads, and the other hears of it
+		cp data.h5 short.h5
+		timeout 30 mpiexec -n $n pt-train "${TINY[@]}" --readers 1 -d short.h5 -n 1000000 -o run$n >out 2>err 3>&- &
+		wait_for '^step=5 ' out
+		truncate -s 100 short.h5
+		ended $!
+		[ "$status" -eq 74 ]
+		grep -q 'pt: short.h5 became shorter while it was read' err
+	done
+}
+
+# Needs h5py: PT_PYTHON names a Python that has it.
+@test "a small file that claims to be large takes no time and no memory" {
+	python=${PT_PYTHON:-python3}
+	"$python" -c 'import h5py' 2>/dev/null || skip "no h5py (PT_PYTHON=PYTHON)"
+	limit='ulimit -v 4000000'
+	! nm "$BUILD/pt-prepare" | grep -q __asan_init || limit=:
+	make_shard
+	tiny -n 3 -o run >/dev/null
+	cat >hostile.py <<-END
+		import h5py, shutil, sys
+		source, kind = sys.argv[1:]
+		shutil.copy(source, "bad.h5")
+		with h5py.File("bad.h5", "a", libver=("v108", "v108")) as f:
+		    g = f.create_group("many")
+		    if kind == "links":
+		        d = g.create_dataset("0", (1 << 25,), "<i8")
+		    elif kind == "chunks":
+		        d = g.create_dataset("0", (1 << 25,), "<i8", chunks=(1 << 20,))
+		    elif kind == "groups":
+		        for i in range(7):
+		            down = g.create_group("g")
+		            for k in range(30):
+		                g[str(k)] = down
+		            g = down
+		        d = None
+		    elif kind == "columns":
+		        for c in list(f["columns"]):
+		            t = f["columns"][c].dtype
+		            del f["columns"][c]
+		            d = f["columns"].create_dataset(c, (1 << 26,), t, chunks=(1 << 20,))
+		            d.attrs["block_rows"] = 1
+		        d = None
+		    for i in range(1, 2000 if d else 0):
+		        g[str(i)] = d
+	END
+	for kind in links chunks groups; do
+		"$python" hostile.py data.h5 $kind
+		[ "$(stat -c %s bad.h5)" -lt 1000000 ]
+		code_of 65 bash -c "$limit; exec timeout 10 pt-prepare --info bad.h5"
+		says 'damaged or not ours'
+		"$python" hostile.py run/run.h5 $kind
+		code_of 2 bash -c "$limit; exec timeout 10 pt-compare run bad.h5"
+		says 'damaged or not ours'
+	done
+	"$python" hostile.py run/run.h5 columns
+	code_of 2 bash -c "$limit; exec timeout 10 pt-compare run bad.h5"
+}
+
 @test "an output below a file, or in no folder" {
 	make_shard
 	refused 74 'text.txt/run: Not a directory' tiny -n 2 -o text.txt/run

@@ -81,9 +81,8 @@ int h5_info_of(struct h5 *f, hid_t dataset, struct h5_info *info)
 	}
 	/* What lies in the file must lie in the file. */
 	int64_t bytes;
-	if (!rc && t != H5_TEXT && f->size_bytes && info->offset >= 0 &&
-		(__builtin_mul_overflow(
-			 info->n, (int64_t)h5_type_bytes(info->type), &bytes) ||
+	if (!rc && f->size_bytes && info->offset >= 0 &&
+		(__builtin_mul_overflow(info->n, (int64_t)H5Tget_size(type), &bytes) ||
 			bytes > f->size_bytes || info->offset > f->size_bytes - bytes))
 		rc = -1;
 	H5Sclose(space);
@@ -141,9 +140,10 @@ int h5_get(struct h5 *f, const char *path, enum h5_type t, int64_t n, int64_t ma
 	if (d < 0)
 		return -1;
 	int rc = h5_info_of(f, d, &info);
-	if (rc || info.type != t || (n >= 0 && info.n != n) || info.n > max) {
+	if (rc || info.type != t || (n >= 0 && info.n != n) || info.n > max ||
+		(info.n && info.offset < 0)) {
 		rc = h5_bad(f, e, EX_DATAERR,
-			"dataset %s has not the type or size it should", path);
+			"dataset %s has not the type, size or layout it should", path);
 	} else {
 		*data = xcalloc((size_t)info.n + 1, h5_type_bytes(t));
 		if (info.n && H5Dread(d, h5_native(t), H5S_ALL, H5S_ALL, H5P_DEFAULT,
@@ -185,19 +185,20 @@ int h5_put_text(struct h5 *f, const char *path, const char *text, struct err *e)
 int h5_get_text(struct h5 *f, const char *path, struct str *out, struct err *e)
 {
 	enum { MAX = 1 << 26 };
+	struct h5_info info;
 	hid_t d = open_dataset(f, path, e);
 	if (d < 0)
 		return -1;
-	hid_t type = H5Dget_type(d), space = H5Dget_space(d);
+	hid_t type = H5Dget_type(d);
 	size_t n = H5Tget_size(type);
-	int rc = H5Tget_class(type) != H5T_STRING || H5Tis_variable_str(type) > 0 ||
-		 H5Sget_simple_extent_npoints(space) != 1 || n > MAX;
+	int rc = h5_info_of(f, d, &info) || info.type != H5_TEXT ||
+		 H5Tis_variable_str(type) > 0 || info.n != 1 || info.offset < 0 ||
+		 n > MAX;
 	char *text = rc ? NULL : xcalloc(n + 1, 1);
 	rc = rc || H5Dread(d, type, H5S_ALL, H5S_ALL, H5P_DEFAULT, text) < 0;
 	if (!rc)
 		str_puts(out, text);
 	free(text);
-	H5Sclose(space);
 	H5Tclose(type);
 	H5Dclose(d);
 	return rc ? h5_bad(f, e, EX_DATAERR, "%s is no readable text", path) : 0;

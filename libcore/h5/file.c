@@ -138,7 +138,7 @@ static int open_old(
 		return err_set(
 			e, EX_DATAERR, "%s: not an HDF5 file, or a damaged one", name);
 	*f = wrap(id, name);
-	(*f)->size_bytes = st.st_size;
+	(*f)->size_bytes = write ? 0 : st.st_size;
 	return 0;
 }
 

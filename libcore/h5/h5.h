@@ -7,8 +7,8 @@
  * name, type, shape and attribute, and the contents of every dataset that has no block
  * checksums. So h5ls, h5dump and h5py read our files, and a flipped bit is found.
  *
- * All readers treat the file as hostile: they return -1 and say what is wrong. No call is
- * collective; MPI is unknown here.
+ * All readers treat the file as hostile: they return -1 and say what is wrong, and take no
+ * more memory or time than its size is worth. No call is collective; MPI is unknown here.
  */
 #ifndef H5_H
 #define H5_H
@@ -55,10 +55,10 @@ struct h5_field {
  * which writing creates as a group when it is missing. */
 int h5_fields_write(struct h5 *f, const char *path, const struct h5_field *table,
 	const void *from, struct err *e);
-/* Appends `name = value` of one of them in a struct; of a text that is NULL nothing. */
-void h5_field_print(struct str *out, const struct h5_field *a, const void *from);
 int h5_fields_read(struct h5 *f, const char *path, const struct h5_field *table, void *to,
 	struct err *e);
+/* Appends `name = value` of one of them in a struct; of a text that is NULL nothing. */
+void h5_field_print(struct str *out, const struct h5_field *a, const void *from);
 /* The table as a list for a manual page. */
 void h5_fields_man(const struct h5_field *table, FILE *f);
 /* The file says attribute format = `format`, and a version that we know. */
@@ -85,8 +85,8 @@ int h5_info(struct h5 *f, const char *path, struct h5_info *info, struct err *e)
 /* Writes a whole dataset; the groups above it are made. */
 int h5_put(struct h5 *f, const char *path, enum h5_type t, int ndim, const int64_t *dims,
 	const void *data, struct err *e);
-/* Reads a whole dataset that must have this type, and n elements unless n is -1. It is
- * allocated: free() it. *n_read may be NULL. */
+/* Reads a whole dataset that must lie in one piece, have this type, and n elements unless n
+ * is -1. It is allocated: free() it. *n_read may be NULL. */
 int h5_get(struct h5 *f, const char *path, enum h5_type t, int64_t n, int64_t max,
 	void **data, int64_t *n_read, struct err *e);
 int h5_put_text(struct h5 *f, const char *path, const char *text, struct err *e);
@@ -131,6 +131,7 @@ int h5_blocks_verify(const struct h5_blocks *b, int fd, struct err *e);
 
 /* The last thing a writer does. */
 int h5_seal(struct h5 *f, struct err *e);
+/* Does it match? What is under the seal lies in one piece each, and all of it in the file. */
 int h5_check_seal(struct h5 *f, struct err *e);
 
 #endif

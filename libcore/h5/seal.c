@@ -4,7 +4,9 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { MAX_DEPTH = 8, MAX_OBJECTS = 1 << 20, MAX_BYTES = 1 << 28 };
+/* No link or attribute takes fewer bytes of a file than these. */
+enum { LINK_BYTES = 32, ATTRIBUTE_BYTES = 24 };
+enum { MAX_DEPTH = 8, MAX_BYTES = 1 << 28 };
 
 struct seal {
 	uint64_t xxh3;
@@ -18,9 +20,19 @@ static const struct h5_field seal_fields[] = {
 struct walk {
 	struct h5 *f;
 	struct hash_state *h;
-	int64_t n_objects;
+	/* Bytes of the file that may still be met. Many links to one object, and a dataset
+	 * that takes no room, would make a small file endless. */
+	int64_t left;
 	struct err *e;
 };
+
+static int spend(struct walk *w, int64_t bytes)
+{
+	if (bytes > w->left)
+		return -1;
+	w->left -= bytes;
+	return 0;
+}
 
 static void add_text(struct walk *w, const char *s)
 {
@@ -46,7 +58,8 @@ static int add_attribute(struct walk *w, hid_t object, hsize_t i)
 	hid_t type = H5Aget_type(id), space = H5Aget_space(id);
 	size_t n_bytes = H5Tget_size(type);
 	bool ours = H5Sget_simple_extent_npoints(space) == 1 && h5_type_of(type) >= 0 &&
-		    n_bytes <= MAX_BYTES && H5Tis_variable_str(type) <= 0;
+		    n_bytes <= MAX_BYTES && H5Tis_variable_str(type) <= 0 &&
+		    !spend(w, ATTRIBUTE_BYTES + (int64_t)n_bytes);
 	if (!ours) {
 		rc = -1;
 	} else if (strcmp(name, seal_fields[0].name)) {
@@ -77,27 +90,25 @@ static int add_attributes(struct walk *w, hid_t object)
 /* Contents too, unless block checksums watch over them. */
 static int add_dataset(struct walk *w, hid_t d)
 {
-	hid_t type = H5Dget_type(d), space = H5Dget_space(d);
-	hsize_t dims[H5_MAX_DIMS] = {0};
-	int ndim = H5Sget_simple_extent_ndims(space);
-	hssize_t n = H5Sget_simple_extent_npoints(space);
-	size_t size = H5Tget_size(type);
+	struct h5_info info;
+	hid_t type = H5Dget_type(d);
+	int64_t size = (int64_t)H5Tget_size(type), n_bytes = 0;
 	bool blocks = H5Aexists(d, "block_rows") > 0;
-	int rc = ndim < 0 || ndim > H5_MAX_DIMS || n < 0 ||
-		 H5Tis_variable_str(type) > 0 || h5_type_of(type) < 0 ||
-		 (!blocks && (size_t)n > MAX_BYTES / (size ? size : 1));
+	int rc = h5_info_of(w->f, d, &info) || H5Tis_variable_str(type) > 0;
+	if (!rc && !blocks)
+		rc = (info.n && info.offset < 0) ||
+		     __builtin_mul_overflow(info.n, size, &n_bytes) ||
+		     n_bytes > MAX_BYTES || spend(w, n_bytes);
 	if (!rc) {
-		H5Sget_simple_extent_dims(space, dims, NULL);
 		add_type(w, type);
-		hash_add(w->h, dims, sizeof(dims));
+		hash_add(w->h, info.dims, sizeof(info.dims));
 	}
 	if (!rc && !blocks) {
-		char *data = xcalloc((size_t)n + 1, size);
-		rc = n && H5Dread(d, type, H5S_ALL, H5S_ALL, H5P_DEFAULT, data) < 0;
-		hash_add(w->h, data, (size_t)n * size);
+		char *data = xcalloc((size_t)n_bytes + 1, 1);
+		rc = info.n && H5Dread(d, type, H5S_ALL, H5S_ALL, H5P_DEFAULT, data) < 0;
+		hash_add(w->h, data, (size_t)n_bytes);
 		free(data);
 	}
-	H5Sclose(space);
 	H5Tclose(type);
 	return rc ? -1 : 0;
 }
@@ -110,7 +121,7 @@ static int walk_object(struct walk *w, const char *path, int depth)
 	H5I_type_t kind = id < 0 ? H5I_BADID : H5Iget_type(id);
 	int rc = -1;
 	add_text(w, path);
-	if (++w->n_objects <= MAX_OBJECTS && (kind == H5I_GROUP || kind == H5I_DATASET))
+	if (kind == H5I_GROUP || kind == H5I_DATASET)
 		rc = add_attributes(w, id);
 	if (!rc && kind == H5I_DATASET)
 		rc = add_dataset(w, id);
@@ -125,7 +136,8 @@ static int walk_object(struct walk *w, const char *path, int depth)
 static int walk_group(struct walk *w, const char *path, int depth)
 {
 	struct strs names = {0};
-	if (depth > MAX_DEPTH || h5_list(w->f, path, &names, w->e)) {
+	if (depth > MAX_DEPTH || h5_list(w->f, path, &names, w->e) ||
+		spend(w, names.n * LINK_BYTES)) {
 		strs_free(&names);
 		return -1;
 	}
@@ -141,10 +153,10 @@ static int walk_group(struct walk *w, const char *path, int depth)
 	return rc;
 }
 
-static int seal_of(struct h5 *f, uint64_t *out, struct err *e)
+static int seal_of(struct h5 *f, int64_t budget, uint64_t *out, struct err *e)
 {
 	struct err said = {0};
-	struct walk w = {.f = f, .h = hash_open(), .e = &said};
+	struct walk w = {.f = f, .h = hash_open(), .left = budget, .e = &said};
 	int rc = walk_object(&w, "/", 0);
 	*out = hash_close(w.h);
 	if (rc)
@@ -155,7 +167,7 @@ static int seal_of(struct h5 *f, uint64_t *out, struct err *e)
 int h5_seal(struct h5 *f, struct err *e)
 {
 	struct seal s;
-	if (seal_of(f, &s.xxh3, e))
+	if (seal_of(f, INT64_MAX, &s.xxh3, e))
 		return -1;
 	return h5_fields_write(f, "/", seal_fields, &s, e);
 }
@@ -163,7 +175,9 @@ int h5_seal(struct h5 *f, struct err *e)
 int h5_check_seal(struct h5 *f, struct err *e)
 {
 	struct seal have, want;
-	if (h5_fields_read(f, "/", seal_fields, &want, e) || seal_of(f, &have.xxh3, e))
+	int64_t budget = f->size_bytes ? f->size_bytes : INT64_MAX;
+	if (h5_fields_read(f, "/", seal_fields, &want, e) ||
+		seal_of(f, budget, &have.xxh3, e))
 		return -1;
 	if (have.xxh3 != want.xxh3)
 		return h5_bad(
