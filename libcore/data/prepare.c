@@ -1,6 +1,7 @@
 /*
  * Text to shards. The text is read twice, once to learn the vocabulary and to count, once
- * to encode, a piece at a time: memory does not grow with it.
+ * to encode, a piece at a time: memory does not grow with it. (A third time in between, to
+ * count, where learning cannot tell the number of tokens.)
  */
 #include "data/data.h"
 #include "data/shard_writer.h"
@@ -23,10 +24,14 @@ struct job {
 	struct shard_writer *w;
 	struct progress bar;
 	double passed_bytes;
-	int64_t document; /* number of the current one */
-	bool counted;	  /* learning could tell the number of tokens */
+	int64_t document;	 /* number of the current one */
+	bool counted;		 /* learning could tell the number of tokens */
+	bool hashed;		 /* info.source_xxh3 is known: a pass was made */
+	struct hash_state *hash; /* of the pass that is being made */
 	int64_t n_tokens[N_SPLITS];
 };
+
+static const char changed[] = "the text changed while it was read";
 
 /* What a pass does with a piece of a document; returns the bytes it used, as a tokenizer. */
 typedef int64_t piece_fn(struct job *j, const char *text, int64_t n, bool final,
@@ -64,8 +69,11 @@ static int each_piece(struct job *j, const struct text *t, int64_t begin, int64_
 			return -1;
 		if (used < 0) {
 			int64_t bad = at + TEXT_BAD(used);
+			if (j->hashed) /* it was good in the first pass */
+				return err_set(e, EX_DATAERR, "%s: %s", t->name, changed);
 			return err_prefix(e, "%s: byte %lld: ", t->name, (long long)bad);
 		}
+		hash_add(j->hash, t->p + at, (size_t)used);
 		at += used;
 		progress_update(&j->bar, j->passed_bytes + (double)at, NULL);
 	}
@@ -76,6 +84,7 @@ static int each_document(struct job *j, piece_fn *fn, struct err *e)
 {
 	enum { KEEP = 1 << 24 };
 	j->document = 0;
+	j->hash = hash_open();
 	for (int64_t i = 0; i < j->n_texts; i++) {
 		const struct text *t = &j->texts[i];
 		int64_t passed = 0;
@@ -89,6 +98,12 @@ static int each_document(struct job *j, piece_fn *fn, struct err *e)
 		text_passed(t, t->n_bytes);
 		j->passed_bytes += (double)t->n_bytes;
 	}
+	uint64_t was = j->info.source_xxh3;
+	j->info.source_xxh3 = hash_close(j->hash);
+	j->hash = NULL;
+	if (j->hashed && j->info.source_xxh3 != was)
+		return err_set(e, EX_DATAERR, "%s", changed);
+	j->hashed = true;
 	return 0;
 }
 
@@ -129,16 +144,6 @@ static int64_t encode_piece(struct job *j, const char *text, int64_t n, bool fin
 		shard_writer_put(j->w, SPLIT_VAL, ids + train, n_ids - train, e))
 		return TEXT_BAD(0);
 	return used;
-}
-
-static uint64_t hash_texts(const struct job *j)
-{
-	struct hash_state *h = hash_open();
-	for (int64_t i = 0; i < j->n_texts; i++)
-		for (int64_t at = 0; at < j->texts[i].n_bytes; at += PIECE)
-			hash_add(h, j->texts[i].p + at,
-				(size_t)min64(PIECE, j->texts[i].n_bytes - at));
-	return hash_close(h);
 }
 
 /* The split as nanoGPT makes it: the last part of the tokens. */
@@ -192,7 +197,6 @@ static int open_texts(struct job *j, const struct strs *inputs, struct err *e)
 		j->info.source_bytes += j->texts[j->n_texts].n_bytes;
 	}
 	j->info.source_files = n;
-	j->info.source_xxh3 = hash_texts(j);
 	return 0;
 }
 
@@ -242,6 +246,8 @@ int prepare_run(const struct prepare *p, const struct strs *inputs, struct prepa
 	int rc = run(&j, inputs, out, e);
 	progress_end(&j.bar);
 	shard_writer_close(j.w);
+	if (j.hash)
+		hash_close(j.hash);
 	for (int64_t i = 0; i < j.n_texts; i++)
 		text_close(&j.texts[i]);
 	free(j.texts);

@@ -13,6 +13,8 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+enum { MAX_FILES = 99999 }; /* as their names have digits */
+
 struct out_file {
 	struct durable d;
 	char path[4096]; /* while it is written */
@@ -129,9 +131,11 @@ static int make_files(
 	if (w->n_files > 1 && is_special(w->p->out))
 		return err_set(e, EX_USAGE, "--shard-size: %lld files, but %s takes one",
 			(long long)w->n_files, special_name(w));
-	if (w->n_files > 99999)
-		return err_set(
-			e, EX_USAGE, "--shard-size: %lld files", (long long)w->n_files);
+	if (w->n_files > MAX_FILES)
+		return err_set(e, EX_USAGE,
+			"--shard-size: %lld bytes a file would be %lld files; %d is the "
+			"most",
+			(long long)w->p->shard_bytes, (long long)w->n_files, MAX_FILES);
 	w->files = xcalloc((size_t)w->n_files, sizeof(*w->files));
 	for (int64_t i = 0; i < w->n_files; i++) {
 		struct out_file *f = &w->files[i];
@@ -207,7 +211,8 @@ static int enter_file(struct shard_writer *w, enum split s, struct err *e)
 	struct cursor *c = &w->cursor[s];
 	while (c->file < w->n_files && !w->files[c->file].info.tokens[s])
 		c->file++;
-	BUG_ON(c->file == w->n_files);
+	if (c->file == w->n_files)
+		return err_set(e, EX_DATAERR, "more tokens than were counted");
 	struct out_file *f = &w->files[c->file];
 	c->fd = open(f->path, O_WRONLY | O_CLOEXEC);
 	if (c->fd < 0)

@@ -5,7 +5,8 @@
 #include "data/data.h"
 
 struct shard_writer;
-/* `info` has the totals; the tokens of each split then come in order. NULL on error. */
+/* `info` has the totals; the tokens of each split then come in order, and no more. NULL on
+ * error. */
 struct shard_writer *shard_writer_open(const struct prepare *p, const struct tokenizer *t,
 	const struct shard_info *info, struct err *e);
 int shard_writer_put(struct shard_writer *w, enum split s, const uint32_t *ids, int64_t n,
