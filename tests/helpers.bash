@@ -1,4 +1,6 @@
 # Shared by the bats files: a folder of each test, small data, runs that take a second.
+# (bats sets output and lines.)
+# shellcheck disable=SC2154
 
 setup() {
 	cd "$BATS_TEST_TMPDIR" || exit 1

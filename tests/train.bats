@@ -39,7 +39,8 @@ same() { # RUN RUN: curves and checkpoints
 	pt-train -d data.h5 -n 30 >out 2>err
 	grep -q '^step=1 ' out
 	grep -q '^step=30 .*val_loss=' out
-	[ -e run-001/run.h5 ] && [ -e run-001/checkpoints/step-00000030.h5 ]
+	[ -e run-001/run.h5 ]
+	[ -e run-001/checkpoints/step-00000030.h5 ]
 	grep -q 'layers.0 to 3' err
 	grep -q 'tied to tok_embeddings' err
 	# it has learned something
@@ -76,7 +77,7 @@ same() { # RUN RUN: curves and checkpoints
 	make_shard
 	pt-prepare -q text.txt -o part --shard-size 8000
 	tiny -n 20 -o one >/dev/null
-	tiny -n 20 -o many -d part-00003.h5 $(ls part-*.h5 | grep -v 00003) >/dev/null
+	tiny -n 20 -o many -d part-00003.h5 part-0000[!3].h5 >/dev/null
 	pt-compare one many | grep -q 'identical bit for bit'
 }
 
@@ -408,7 +409,8 @@ same() { # RUN RUN: curves and checkpoints
 @test "--data-per-rank: many files, one without a validation split" {
 	make_shard
 	pt-prepare -q text.txt -o part --shard-size 8000
-	tiny_on 2 -n 12 -b 4 --data-per-rank -d $(ls part-*.h5 | paste -sd ' ' | sed 's/ / -d /g') -o many >/dev/null
+	parts=(part-*.h5)
+	tiny_on 2 -n 12 -b 4 --data-per-rank "${parts[@]/#/--data=}" -o many >/dev/null
 	[ -e many/checkpoints/step-00000012.h5 ]
 	pt-prepare -q -t byte text.txt -o a.h5
 	pt-prepare -q -t byte -f 0 text.txt -o b.h5
