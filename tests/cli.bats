@@ -18,8 +18,8 @@ programs='pt-prepare pt-train pt-ckpt pt-compare pt-sample pt-collbench'
 	for p in $programs; do
 		"$p" --help | awk 'NF == 0 { exit } { sub(/^usage:/, ""); print }' >help
 		mandoc -T ascii -O width=500 "$BATS_TEST_DIRNAME/../man/$p.1" | sed 's/.\x08//g' |
-			awk '/^[A-Z]/ { shown = $0 == "SYNOPSIS"; next } shown && NF && $1 != "mpiexec"' >man
-		diff <(tr A-Z a-z <help | sed 's/ *| */|/g; s/^ *//') <(sed 's/ *| */|/g; s/^ *//; s/  */ /g' man) || {
+			awk '/^[A-Z]/ { shown = $0 == "SYNOPSIS"; next } shown && NF && $1 != "mpiexec"' >shown
+		diff <(tr A-Z a-z <help | sed 's/ *| */|/g; s/^ *//') <(sed 's/ *| */|/g; s/^ *//; s/  */ /g' shown) || {
 			echo "$p"
 			return 1
 		}
@@ -130,6 +130,7 @@ programs='pt-prepare pt-train pt-ckpt pt-compare pt-sample pt-collbench'
 
 # What bash would offer for the last of these words; it takes --name=value as three.
 offers() { # PROGRAM WORD...
+	# shellcheck source=/dev/null
 	[ -n "$(declare -F "_${1//-/_}")" ] || . "$BATS_TEST_DIRNAME/../completions/$1.bash"
 	COMP_WORDS=("$@")
 	COMP_CWORD=$(($# - 1))
