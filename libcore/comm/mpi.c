@@ -5,6 +5,7 @@
 #include <sched.h>
 #include <stdlib.h>
 #include <string.h>
+#include <time.h>
 
 _Static_assert(sizeof(MPI_Request) <= sizeof(int64_t), "a request fits in a handle");
 
@@ -247,8 +248,12 @@ static void mpi_free(struct comm *c)
 	free(c);
 }
 
+/* MPICH's launcher drops what it has not yet read of a rank's messages when the job is
+ * aborted: it gets the time to read why. */
 static void mpi_abort(int code)
 {
+	const struct timespec moment = {.tv_nsec = 200000000};
+	nanosleep(&moment, NULL);
 	MPI_Abort(MPI_COMM_WORLD, code);
 	_Exit(code);
 }
