@@ -270,21 +270,27 @@ int64_t corpus_files(const struct corpus *c)
 	return c->n_files;
 }
 
-/* HDF5 puts a dataset at any byte of the file: loads are of memory without alignment. */
-static inline int32_t load_u16(const char *p)
-{
-	uint16_t x;
-	memcpy(&x, p, sizeof(x));
-	return x;
-}
+enum { RUN = 32 };
 
-static int64_t token_at(const struct segment *g, int64_t i)
+/* Tokens [at, at + n). HDF5 puts a dataset at any byte of the file, so loads know no
+ * alignment; runs of a fixed length become vectors. */
+static void read_tokens(const struct segment *g, int64_t at, int64_t n, int32_t *out)
 {
-	uint32_t x;
-	if (g->blocks.type == H5_U16)
-		return load_u16(g->tokens + i * (int64_t)sizeof(uint16_t));
-	memcpy(&x, g->tokens + i * (int64_t)sizeof(x), sizeof(x));
-	return x;
+	const char *from = g->tokens + at * g->blocks.row_bytes;
+	if (g->blocks.type != H5_U16) {
+		memcpy(out, from, (size_t)n * sizeof(*out));
+		return;
+	}
+	uint16_t x[RUN];
+	int64_t i = 0;
+	for (; i + RUN <= n; i += RUN) {
+		memcpy(x, from + i * (int64_t)sizeof(*x), sizeof(x));
+		for (int k = 0; k < RUN; k++)
+			out[i + k] = x[k];
+	}
+	memcpy(x, from + i * (int64_t)sizeof(*x), (size_t)(n - i) * sizeof(*x));
+	for (int k = 0; i < n; i++, k++)
+		out[i] = x[k];
 }
 
 /* Threads may check a block twice; both find the same. */
@@ -296,13 +302,22 @@ static int check_block(const struct corpus *c, const struct file *f,
 		return 0;
 	if (h5_block_check(b, block, g->tokens + block * b->block_rows * b->row_bytes, e))
 		return err_prefix(e, "%s: ", f->path);
-	int64_t end = min64(b->rows, (block + 1) * b->block_rows);
-	for (int64_t i = block * b->block_rows; i < end; i++)
-		if (token_at(g, i) >= c->t.vocab.n)
-			return err_set(e, EX_DATAERR,
-				"%s: %s: token %lld is %lld, of %lld", f->path, b->path,
-				(long long)i, (long long)token_at(g, i),
-				(long long)c->t.vocab.n);
+	int64_t begin = block * b->block_rows,
+		end = min64(b->rows, begin + b->block_rows);
+	for (int64_t at = begin; at < end; at += RUN) {
+		int32_t run[RUN], most = 0;
+		int64_t n = min64(RUN, end - at);
+		read_tokens(g, at, n, run);
+		for (int64_t k = 0; k < n; k++) /* negative: 2^31 and above */
+			most |= run[k] | (run[k] >= c->t.vocab.n ? INT32_MIN : 0);
+		for (int64_t k = 0; k < n && most < 0; k++)
+			if (run[k] < 0 || run[k] >= c->t.vocab.n)
+				return err_set(e, EX_DATAERR,
+					"%s: %s: token %lld is %lld, of %lld", f->path,
+					b->path, (long long)(at + k),
+					(long long)(uint32_t)run[k],
+					(long long)c->t.vocab.n);
+	}
 	__atomic_store_n(&g->checked[block], 1, __ATOMIC_RELAXED);
 	return 0;
 }
@@ -314,12 +329,7 @@ static int read_segment(const struct corpus *c, const struct file *f,
 		b++)
 		if (check_block(c, f, g, b, e))
 			return -1;
-	const char *from = g->tokens + at * g->blocks.row_bytes;
-	if (g->blocks.type == H5_U16)
-		for (int64_t i = 0; i < n; i++)
-			out[i] = load_u16(from + i * (int64_t)sizeof(uint16_t));
-	else
-		memcpy(out, from, (size_t)n * sizeof(*out));
+	read_tokens(g, at, n, out);
 	return 0;
 }
 
