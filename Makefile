@@ -36,7 +36,7 @@ LIB_SRC = $(wildcard $(FLOORS:%=libcore/%/*.c)) $(wildcard kernels/*.c) $(ONCE)
 LIB_OBJ = $(LIB_SRC:%.c=$O/%.o) $(foreach i,$(ISAS),$(PER_ISA:%.c=$O/%.$i.o))
 LIB = $O/libpt.a
 BINS = $(PROGRAMS:%=$O/%)
-TEST_SRC = $(wildcard tests/test_*.c tests/ranks_*.c)
+TEST_SRC = $(wildcard tests/test_*.c tests/ranks_*.c tests/bench_*.c)
 TESTS = $(TEST_SRC:tests/%.c=$O/tests/%)
 TEST_LIB = $O/tests/libtest.a
 TEST_OBJ = $(patsubst %.c,$O/%.o,$(filter-out $(TEST_SRC),$(wildcard tests/*.c)))
@@ -86,8 +86,9 @@ NEEDS_demo = build demo
 NEEDS_check = build check
 NEEDS_check-long = build check
 NEEDS_san = build check
+NEEDS_bench = build check
 NEEDS_lint = build check lint
-demo check check-long san lint:
+demo check check-long san lint bench:
 	@[ "$(DEPS)" = no ] || share/deps $(NEEDS_$@)
 	@$(MAKE) --no-print-directory $(JOBS) $@-now
 
@@ -110,6 +111,9 @@ san-now:
 build-lint-tests: $(TESTS)
 build-san-tests: all $(TESTS)
 	@ASAN_OPTIONS=detect_leaks=0 tests/run $O
+
+bench-now: all $(TESTS)
+	@tests/bench $O
 
 lint-now: all
 	@tests/lint $O
@@ -149,10 +153,11 @@ help:
 	@echo 'demo       the main job, from text to a compared model, command by command;'
 	@echo '           DEMO_STEPS=60 make demo: in a hurry'
 	@echo 'check      the tests;  check-long: the long ones too;  san: under sanitizers'
+	@echo 'bench      how fast, against ceilings measured in the same run'
 	@echo 'lint       warnings, format, manual pages, floors, generated files'
 	@echo 'generate   make completions and option lists anew from the option tables'
 	@echo 'install    into PREFIX=$(PREFIX), below DESTDIR;  uninstall removes it'
 	@echo 'deps       install what is missing (Debian); DEPS=no skips that everywhere'
 
-.PHONY: all demo check check-long san lint demo-now check-now check-long-now san-now \
+.PHONY: all demo check check-long san lint bench bench-now demo-now check-now check-long-now san-now \
   build-san-tests build-lint-tests lint-now deps generate install uninstall clean help FORCE

@@ -193,11 +193,14 @@ static int open_journal(struct run *r, const struct train_opts *o, const char *c
 		.arithmetic = hash_str(arithmetic.s),
 	};
 	describe(r, &info);
-	if (place.local_size * info.threads > place.processors)
-		warn("%d rank%s of %lld threads on %d processors of %s: fewer --threads "
-		     "would be faster",
+	if (r->world->rank == 0 && place.local_size * info.threads > place.processors)
+		warn("%d rank%s of %lld thread%s on %d processors of %s: fewer %s would "
+		     "be "
+		     "faster",
 			place.local_size, place.local_size == 1 ? "" : "s",
-			(long long)info.threads, place.processors, place.host);
+			(long long)info.threads, info.threads == 1 ? "" : "s",
+			place.processors, place.host,
+			info.threads == 1 ? "ranks" : "threads");
 	if (r->world->rank == 0 && !o->eval_only)
 		journal_open(
 			&r->journal, r->folder, resume, &info, config.s, arithmetic.s, e);

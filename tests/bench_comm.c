@@ -1,0 +1,57 @@
+/*
+ * The canonical tree against MPI's own all-reduce, in turn: medians, in seconds.
+ *   mpiexec -n 2 bench_comm BYTES    prints "tree SECONDS mpi SECONDS"
+ */
+#include "comm/comm.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+enum { ROUNDS = 15 };
+
+static int ascending(const void *a, const void *b)
+{
+	double x = *(const double *)a, y = *(const double *)b;
+	return (x > y) - (x < y);
+}
+
+static double median(double *x)
+{
+	qsort(x, ROUNDS, sizeof(*x), ascending);
+	return x[ROUNDS / 2];
+}
+
+int main(int argc, char **argv)
+{
+	log_name("bench_comm");
+	struct comm *world = comm_open();
+	int64_t n = argc > 1 ? atoll(argv[1]) / (int64_t)sizeof(float) : 1 << 24;
+	int64_t *begin = xcalloc((size_t)world->size + 1, sizeof(*begin));
+	double tree[ROUNDS], mpi[ROUNDS];
+	struct device d;
+	device_cpu(&d, 1);
+	for (int r = 0; r <= world->size; r++)
+		begin[r] = r; /* one micro-batch each */
+	float *x = xcalloc((size_t)n, sizeof(*x));
+	float *scratch =
+		xcalloc((size_t)tree_scratch(world, begin, n) + 1, sizeof(*scratch));
+	for (int i = 0; i < ROUNDS; i++) {
+		comm_barrier(world);
+		double at = clock_seconds();
+		tree_sum_end(tree_sum_begin(world, &d, begin, &x, n, x, scratch));
+		tree[i] = clock_seconds() - at;
+		comm_barrier(world);
+		at = clock_seconds();
+		comm_run(world, COLL_ALLREDUCE,
+			&(struct coll_args){
+				.recv = x, .count = n, .type = COMM_F32, .op = COMM_SUM});
+		mpi[i] = clock_seconds() - at;
+	}
+	if (world->rank == 0)
+		printf("tree %.9f mpi %.9f\n", median(tree), median(mpi));
+	free(begin);
+	free(x);
+	free(scratch);
+	comm_close(world);
+	return 0;
+}
