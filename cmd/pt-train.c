@@ -17,13 +17,18 @@ static bool agreed; /* on an error, by all ranks */
 static int base(void *opts, struct str *text, struct err *e)
 {
 	const struct train_opts *o = opts;
-	if (!o->resume && !o->init_from)
-		return 0;
 	world = comm_open();
-	if (train_find_base(o, world, &found, e)) {
-		agreed = true;
+	/* All ranks pass here, or one has said what is wrong with its options. */
+	agreed = true;
+	if (comm_agree(world, e))
 		return -1;
-	}
+	int64_t has = o->resume || o->init_from;
+	if (comm_min_i64(world, has) != comm_max_i64(world, has))
+		return err_set(e, EX_USAGE,
+			"--resume or --init-from was given to some ranks only");
+	if (has && train_find_base(o, world, &found, e))
+		return -1;
+	agreed = false;
 	str_add(text, found.options.s, found.options.len);
 	return 0;
 }

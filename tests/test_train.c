@@ -280,7 +280,8 @@ static void options_that_do_not_go_together(void **state)
 	}
 	assert_int_equal(options("batch = 12\n").micro_batch, 6);
 	assert_int_equal(options("batch = 7\n").micro_batch, 7);
-	assert_true(options("lr = 5e-3\n").min_lr == 5e-3 / 10);
+	struct train_opts tenth = options("lr = 5e-3\nsteps = 9\nwarmup = 0\n");
+	assert_true(lr_at(&tenth, 10) == 5e-3 / 10);
 	struct train_opts o = options("batch = 12\nmicro-batch = 3\n");
 	assert_int_equal(trainer_micro_batches(&o), 4);
 }
@@ -438,7 +439,7 @@ static void printed(void **state)
 	(void)state;
 	assert_int_equal(model_init(&m, &o.model, 61, &e), 0);
 	plan_make(&o, &m, 0, 1, &p);
-	plan_print(&o, &m, 1, &p, &out);
+	plan_print(&o, &m, 1, &out);
 	snprintf(line, sizeof(line), "\ntotal          %16lld ",
 		(long long)plan_total(&p));
 	assert_non_null(strstr(out.s, line));

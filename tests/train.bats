@@ -163,19 +163,25 @@ same() { # RUN RUN: curves and checkpoints
 
 @test "kill -9 at any moment: the log opens, the checkpoint is whole, the curve goes on" {
 	make_shard
-	tiny -n 400 --ckpt-every 7 --keep 0 -o whole >/dev/null
-	for i in 1 2 3 4 5 6; do
+	options="-n 500 --ckpt-every 7 --keep 0"
+	tiny $options -o whole >/dev/null
+	killed=0
+	for ranks in 1 2 3 1 2 3; do
 		rm -rf run
-		pt-train "${TINY[@]}" -n 400 --ckpt-every 7 --keep 0 -o run >/dev/null 3>&- &
+		delay=0.$((100 + RANDOM % 900))
+		echo "$ranks ranks, killed after $delay s"
+		mpiexec -n $ranks pt-train "${TINY[@]}" $options -o run >/dev/null 2>&1 3>&- &
 		pid=$!
-		sleep "0.$((i * 13 + 12))"
-		kill -9 $pid || true
+		sleep $delay
+		pkill -9 -x pt-train || true
 		ended $pid
+		grep -q 'ends with code' run/journal.txt 2>/dev/null || killed=$((killed + 1))
 		if [ -e run/run.h5 ]; then pt-compare --common whole run; fi
-		tiny_on $((i % 3 + 1)) -n 400 --ckpt-every 7 --keep 0 -o run --resume auto >/dev/null
+		tiny_on $((ranks % 3 + 1)) $options -o run --resume auto >/dev/null
 		pt-compare whole run
 		cmp whole/checkpoints/latest.h5 run/checkpoints/latest.h5
 	done
+	[ $killed -gt 0 ]
 }
 
 @test "one rank killed: all end" {
@@ -280,14 +286,19 @@ same() { # RUN RUN: curves and checkpoints
 	make_shard
 	pt-train --dry-run -p llama3-405b >out
 	grep -q '^total' out
-	opts='-d data.h5 --dim 512 --heads 8 --layers 8 -T 256 -b 32 -m 16'
-	plan=$(pt-train --dry-run $opts | awk '/^total/ { print $2 }')
-	[ "$plan" -gt 500000000 ]
-	small=$(pt-train -q -d data.h5 --dim 16 --heads 2 --layers 1 -T 16 -n 2 -o s --eval-every 0 --no-ckpt |
-		grep -o 'mem=[0-9]*' | tail -n 1 | cut -d= -f2)
-	big=$(pt-train -q $opts -n 2 -o b --eval-every 0 --no-ckpt | grep -o 'mem=[0-9]*' | tail -n 1 | cut -d= -f2)
-	awk -v plan="$plan" -v used=$((big - small)) 'BEGIN { print plan, used, plan / used
-		exit !(plan / used > 0.95 && plan / used < 1.05) }'
+	used() { # COMMAND...: what the rank with most memory had
+		"$@" -n 2 --eval-every 0 --no-ckpt --overwrite -o run | grep -o 'mem=[0-9]*' | tail -n 1 | cut -d= -f2
+	}
+	small=$(used tiny)
+	# one rank; and three, of which the second needs another buffer of the tree
+	for ranks in 1 3; do
+		options='--dim 640 --heads 8 --layers 6 -T 32 -b 8 -m 1 -t 1'
+		plan=$(pt-train --dry-run $options --dp $ranks | awk '/^total/ { print $2 }')
+		[ "$plan" -gt 500000000 ]
+		big=$(used mpiexec -n $ranks pt-train -q $options)
+		awk -v plan="$plan" -v used=$((big - small)) 'BEGIN { print plan, used, plan / used
+			exit !(plan / used > 0.95 && plan / used < 1.05) }'
+	done
 }
 
 @test "logs: columns, exact floats, one write a line" {
@@ -478,4 +489,26 @@ same() { # RUN RUN: curves and checkpoints
 	tiny -n 2 --init-from run -o tuned >/dev/null
 	[ -e run/checkpoints/step-00000008.h5 ]
 	[ -e tuned/checkpoints/step-00000002.h5 ]
+}
+
+@test "the best of the first save after resuming is kept" {
+	make_shard
+	tiny -n 10 --eval-every 0 -o run >/dev/null
+	tiny -n 30 --eval-every 10 --ckpt-every 2 --keep 1 -o run --resume auto >/dev/null
+	best=$(readlink run/checkpoints/best.h5)
+	[ -e "run/checkpoints/$best" ]
+	# a folder with checkpoints holds a run, though its journal has no row
+	grep -v '^step=' run/journal.txt >x && mv x run/journal.txt
+	code_of 64 tiny -n 5 -o run
+	says 'holds a run'
+	# another lr moves min-lr with it
+	tiny -n 34 --lr 1e-5 -o run --resume auto >/dev/null
+}
+
+@test "a resume that only some ranks were given is refused" {
+	make_shard
+	tiny -n 4 -o run >/dev/null
+	code_of 64 timeout 20 mpiexec -n 1 pt-train "${TINY[@]}" -n 8 -o run : \
+		-n 1 -env PT_RESUME run pt-train "${TINY[@]}" -n 8 -o run
+	says 'to some ranks only'
 }

@@ -127,7 +127,7 @@ void ckpt_drop(const char *folder, int64_t after, int64_t but)
 		if (steps[i] > after && steps[i] != but)
 			remove_step(folder, steps[i]);
 	str_printf(&mark, "%s/best.h5", folder);
-	if (best > after)
+	if (best > after && best != but)
 		unlink(mark.s);
 	str_free(&mark);
 	free(steps);
@@ -154,7 +154,10 @@ char *ckpt_newest(const char *folder, struct err *e)
 	}
 	if (n > 0 && !found)
 		err_set(e, EX_DATAERR,
-			"%s: no checkpoint is whole; --overwrite begins anew", folder);
+			"%s: no checkpoint is whole; --overwrite, without --resume, "
+			"begins "
+			"anew",
+			folder);
 	str_free(&path);
 	free(steps);
 	return found;

@@ -23,6 +23,10 @@ const struct h5_field run_fields[] = {
 	{"device", H5_TEXT, F(device), true, "what computes"},
 	{"libraries", H5_TEXT, F(libraries), true, "versions of libraries"},
 	{"layout", H5_TEXT, F(layout), true, "how the work was dealt out"},
+	{"invocation", H5_TEXT, F(invocation), true,
+		"options that change nothing that is computed, as a config: data, "
+		"readers, "
+		"threads, what it began from"},
 	{"environment", H5_TEXT, F(environment), true,
 		"variables that concern pt, MPI, threads, the scheduler"},
 	{"ranks", H5_I64, F(ranks), true, "number of ranks"},
@@ -135,8 +139,10 @@ static int read_lines(struct run_log *l, const char *text, size_t len, struct er
 	const char *end = text + len;
 	while (text < end) {
 		const char *stop = memchr(text, '\n', (size_t)(end - text));
-		if (!stop) /* a line that was cut off says nothing */
+		if (!stop) { /* it may be half a number */
+			warn("%s: the last line has no end and is passed over", l->name);
 			break;
+		}
 		if (run_log_line(l, text, (size_t)(stop - text), e))
 			return -1;
 		text = stop + 1;

@@ -87,6 +87,7 @@ struct run_info {
 	int64_t version;
 	const char *started; /* UTC */
 	const char *host, *job, *command, *device, *libraries, *layout;
+	const char *invocation;	 /* options that compute nothing else, as a config */
 	const char *environment; /* NAME=VALUE, blanks between them */
 	int64_t ranks, hosts, threads;
 	uint64_t

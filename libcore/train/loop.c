@@ -19,8 +19,10 @@ static volatile sig_atomic_t stop_signal;
 
 static void on_stop(int sig)
 {
-	if (sig == SIGINT && stop_signal)
-		_exit(128 + SIGINT); /* asked twice */
+	if (sig == SIGINT && stop_signal) { /* asked twice */
+		file_remove_doomed();
+		_exit(128 + SIGINT);
+	}
 	stop_signal = sig;
 }
 
@@ -171,9 +173,6 @@ static int keep_house(struct run *r, struct err *e)
 	if (ckpt_mark(r->ckpt_folder, "latest.h5", t->step, e) ||
 		(best && ckpt_mark(r->ckpt_folder, "best.h5", t->step, e)))
 		return -1;
-	if (r->resumed_step >= 0 && !r->has_saved)
-		ckpt_drop(r->ckpt_folder, r->resumed_step, t->step);
-	r->has_saved = true;
 	ckpt_prune(r->ckpt_folder, t->o.keep);
 	return 0;
 }
@@ -328,8 +327,10 @@ static int after_step(struct run *r, const struct step_result *s)
 static int fail_step(struct run *r, struct step_result *s)
 {
 	event(r, "stopped: %s", s->why.s);
+	struct err e = {0};
+	err_set(&e, EX_FAILED, "%s", s->why.s);
 	if (is_first(r))
-		warn("%s", s->why.s);
+		err_say(&e);
 	publish(r);
 	str_free(&s->why);
 	return EX_FAILED;

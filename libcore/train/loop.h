@@ -17,10 +17,10 @@ struct run {
 	struct journal journal; /* rank 0's */
 	char *folder, *ckpt_folder;
 	double peak_flops;
+	int64_t most_bytes; /* planned, of the rank that needs most */
 	struct progress bar;
 	struct since since;
-	int64_t resumed_step, saved_step, eval_step; /* -1: none */
-	bool has_saved;
+	int64_t saved_step, eval_step; /* -1: none */
 	double saved_at;
 	bool failed, stdout_gone;
 	bool torn, stale; /* the journal lacks a line; run.h5 is not the latest */

@@ -22,7 +22,7 @@ static double left(const struct train_opts *o, double x)
 
 double lr_at(const struct train_opts *o, int64_t step)
 {
-	double scale = 1, lr = o->lr, lowest = o->min_lr;
+	double scale = 1, lr = o->lr, lowest = o->min_lr < 0 ? lr / 10 : o->min_lr;
 	if (o->lr_scale != LR_SCALE_NONE)
 		scale = (double)o->batch / (double)o->lr_scale_batch;
 	if (o->lr_scale == LR_SCALE_SQRT)

@@ -128,6 +128,11 @@ void train_config(const struct train_opts *o, struct str *out)
 	opts_print(&train_program, o, 0, OPT_LOCAL, out);
 }
 
+void train_invocation(const struct train_opts *o, struct str *out)
+{
+	opts_print(&train_program, o, OPT_LOCAL, 0, out);
+}
+
 void train_model_options(const struct train_opts *o, struct str *out)
 {
 	opts_print(&train_program, o, OPT_MODEL, 0, out);
@@ -174,9 +179,7 @@ int train_opts_check(struct train_opts *o, struct err *e)
 	if (o->resume && o->init_from)
 		return err_set(
 			e, EX_USAGE, "resume and init-from are two different things");
-	if (o->min_lr < 0)
-		o->min_lr = o->lr / 10;
-	if (o->min_lr > o->lr)
+	if (o->lr_schedule != LR_CONSTANT && o->min_lr > o->lr)
 		return err_set(
 			e, EX_USAGE, "min-lr (%g) is above lr (%g)", o->min_lr, o->lr);
 	if (o->resume && o->overwrite)

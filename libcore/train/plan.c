@@ -62,13 +62,53 @@ static void line(struct str *out, const char *name, int64_t n_bytes, const char 
 		text_bytes(text, (double)n_bytes), help);
 }
 
-void plan_print(const struct train_opts *o, const struct model *m, int ranks,
-	const struct plan *p, struct str *out)
+/* Ranks differ by how many micro-batches they have and how these lie in the tree. */
+static bool alike(const struct train_opts *o, int ranks, int a, int b)
+{
+	int64_t n = trainer_micro_batches(o);
+	struct tree_node nodes[TREE_MAX_NODES];
+	int64_t begin[] = {part_begin(n, ranks, a), part_begin(n, ranks, b)};
+	int64_t end[] = {part_begin(n, ranks, a + 1), part_begin(n, ranks, b + 1)};
+	return end[0] - begin[0] == end[1] - begin[1] &&
+	       tree_depth(begin[0], end[0]) == tree_depth(begin[1], end[1]) &&
+	       tree_nodes(begin[0], end[0], nodes) == tree_nodes(begin[1], end[1], nodes);
+}
+
+/* The plan of the rank that needs most; the totals of all, equal neighbours in one line. */
+static int plan_most(const struct train_opts *o, struct model *m, int ranks,
+	struct plan *most, struct str *totals)
+{
+	struct plan p;
+	int who = 0;
+	for (int first = 0, r; first < ranks; first = r) {
+		char name[NUM_TEXT], text[NUM_TEXT];
+		for (r = first + 1; r < ranks && alike(o, ranks, first, r); r++)
+			;
+		plan_make(o, m, first, ranks, &p);
+		if (!first || plan_total(&p) > plan_total(most)) {
+			*most = p;
+			who = first;
+		}
+		if (r == first + 1)
+			snprintf(name, sizeof(name), "rank %d", first);
+		else
+			snprintf(name, sizeof(name), "ranks %d-%d", first, r - 1);
+		str_printf(totals, "%-14s %16lld  %9s\n", name, (long long)plan_total(&p),
+			text_bytes(text, (double)plan_total(&p)));
+	}
+	return who;
+}
+
+void plan_print(const struct train_opts *o, struct model *m, int ranks, struct str *out)
 {
 	char text[NUM_TEXT];
+	struct plan most = {0}, *p = &most;
+	struct str totals = {0};
+	int who = plan_most(o, m, ranks, p, &totals);
 	int64_t mine =
 		p->store.params + p->store.grads + p->store.optimizer + p->store.buffers;
-	str_puts(out, "# memory of rank 0, in bytes\n");
+	str_printf(out, "# memory of rank %d%s, in bytes\n", who,
+		ranks > 1 ? ", which needs most" : "");
 	line(out, "parameters", p->store.params, "fp32");
 	line(out, "gradients", p->store.grads,
 		"fp32, with the buffers of the canonical tree");
@@ -80,7 +120,11 @@ void plan_print(const struct train_opts *o, const struct model *m, int ranks,
 		"token and position ids, rotary tables");
 	line(out, "data", p->data_bytes, "windows of this step and the next");
 	line(out, "total", plan_total(p), "beside the program and its libraries");
-	str_puts(out, "# work\n");
+	if (ranks > 1)
+		str_printf(out, "# memory of each rank\n%s", totals.s);
+	str_free(&totals);
+	str_puts(out,
+		"# work: N parameters without positions, L layers, C dim, T context\n");
 	str_printf(out, "%-14s %16.6g  %9s  6 N + 12 L C T, attention not halved\n",
 		"flops/token", model_flops_per_token(m, false),
 		text_count(text, model_flops_per_token(m, false)));
@@ -93,5 +137,5 @@ void plan_print(const struct train_opts *o, const struct model *m, int ranks,
 		(long long)(o->batch * m->c.context));
 	str_puts(out, "# communication\n");
 	str_printf(out, "%-14s %16d\n", "ranks", ranks);
-	line(out, "sent/step", p->store.sent, "gradients, by rank 0");
+	line(out, "sent/step", p->store.sent, "gradients, by this rank");
 }

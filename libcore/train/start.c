@@ -9,11 +9,20 @@
 
 /* ---- the folder ------------------------------------------------------------------ */
 
-/* A run that ended before its first row has nothing to lose. */
+/* A run that ended before its first row and checkpoint has nothing to lose. */
 static bool holds_run(const char *folder)
 {
 	enum { HEADER = 1 << 20 };
 	struct str path = {0}, text = {0};
+	int64_t *steps;
+	str_printf(&path, "%s/checkpoints", folder);
+	int64_t n = ckpt_list(path.s, &steps, &(struct err){0});
+	free(steps);
+	str_clear(&path);
+	if (n > 0) {
+		str_free(&path);
+		return true;
+	}
 	str_printf(&path, "%s/journal.txt", folder);
 	bool holds = file_exists(path.s);
 	if (holds && !file_read(path.s, HEADER, &text, &(struct err){0}))
@@ -144,7 +153,7 @@ static void describe(const struct run *r, const struct run_info *i)
 		(long long)(t->o.batch * t->model.c.context),
 		text_count(a, model_flops_per_token(&t->model, false)),
 		text_count(b, model_flops_per_token(&t->model, true)),
-		text_bytes(c, (double)plan_total(&t->plan)));
+		text_bytes(c, (double)r->most_bytes));
 	if (r->peak_flops > 0)
 		info("mfu is relative to %s FLOP/s a rank", text_count(a, r->peak_flops));
 	if (r->folder)
@@ -166,7 +175,7 @@ static int open_journal(struct run *r, const struct train_opts *o, const char *c
 {
 	struct comm_place place;
 	struct str config = {0}, arithmetic = {0}, libraries = {0}, layout = {0};
-	struct str environment = {0};
+	struct str environment = {0}, invocation = {0};
 	char started[NUM_TEXT];
 	comm_place(&place);
 	train_config(o, &config);
@@ -176,6 +185,7 @@ static int open_journal(struct run *r, const struct train_opts *o, const char *c
 		hash_version());
 	str_printf(&layout, "dp=%d", r->t.dp->size);
 	list_environment(&environment);
+	train_invocation(o, &invocation);
 	struct run_info info = {
 		.created_by = "pt-train " PT_VERSION,
 		.version = RUN_VERSION,
@@ -187,6 +197,7 @@ static int open_journal(struct run *r, const struct train_opts *o, const char *c
 		.libraries = libraries.s,
 		.layout = layout.s,
 		.environment = environment.s,
+		.invocation = invocation.s,
 		.ranks = r->world->size,
 		.hosts = place.n_hosts,
 		.threads = r->t.d.threads,
@@ -212,6 +223,7 @@ static int open_journal(struct run *r, const struct train_opts *o, const char *c
 	str_free(&libraries);
 	str_free(&layout);
 	str_free(&environment);
+	str_free(&invocation);
 	return comm_agree(r->world, e);
 }
 
@@ -296,7 +308,7 @@ int train_find_base(const struct train_opts *o, struct comm *world, struct train
 	*b = (struct train_base){0};
 	if (o->resume && !strcmp(o->resume, "auto") && !o->out)
 		err_set(e, EX_USAGE, "resume auto needs --out");
-	if (comm_agree(world, e)) /* also on ranks that did not come so far */
+	if (comm_agree(world, e))
 		return -1;
 	if (world->rank == 0)
 		find_base(o, &path, &b->options, e);
@@ -317,6 +329,7 @@ static int start(struct run *r, struct train_opts *o, const char *command, struc
 		return -1;
 	if (trainer_open(&r->t, o, r->world, &r->data, e))
 		return -1;
+	r->most_bytes = comm_max_i64(r->world, plan_total(&r->t.plan));
 	find_peak(r, o, e);
 	if (comm_agree(r->world, e))
 		return -1;
@@ -334,7 +347,10 @@ static int start(struct run *r, struct train_opts *o, const char *command, struc
 	/* Last, since --overwrite removes checkpoints, perhaps the one that was read. */
 	if (!o->eval_only && make_folder(r, o, e))
 		return -1;
-	r->saved_step = r->resumed_step = resume;
+	r->saved_step = resume;
+	/* As the journal's rows: what lies beyond is not of this run any more. */
+	if (resume >= 0 && r->world->rank == 0 && r->ckpt_folder)
+		ckpt_drop(r->ckpt_folder, resume, -1);
 	if (open_journal(r, o, command, resume, e))
 		return -1;
 	legend();
@@ -345,16 +361,14 @@ static int dry_run(const struct train_opts *o, struct comm *world, struct err *e
 {
 	struct data_set data = {0};
 	struct model m;
-	struct plan p;
 	struct str out = {0}, tree = {0};
 	int ranks = o->dp > 0 ? (int)o->dp : world->size;
 	int rc = o->data.n ? data_open(&data, o, world, e) : 0;
 	rc = rc || model_init(&m, &o->model, data.tokenizer.vocab.n, e) ||
 	     train_check_ranks(o, &m, ranks, e);
 	if (!rc && world->rank == 0) {
-		plan_make(o, &m, 0, ranks, &p);
 		model_print(&m, &tree);
-		plan_print(o, &m, ranks, &p, &out);
+		plan_print(o, &m, ranks, &out);
 		printf("# tensors\n%s%s", tree.s, out.s);
 	}
 	str_free(&out);
@@ -364,8 +378,7 @@ static int dry_run(const struct train_opts *o, struct comm *world, struct err *e
 
 int train_run(struct train_opts *o, struct comm *world, const char *command)
 {
-	struct run r = {
-		.world = world, .resumed_step = -1, .saved_step = -1, .eval_step = -1};
+	struct run r = {.world = world, .saved_step = -1, .eval_step = -1};
 	struct err e = {0};
 	int rc;
 	r.journal.fd = -1;

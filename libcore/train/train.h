@@ -73,6 +73,8 @@ void train_arithmetic(const struct train_opts *o, const struct model *m,
 	uint64_t data_hash, struct str *out);
 /* Sets a model_config from a saved config, whose other keys are passed over. */
 int train_model_from_config(struct model_config *m, const char *config, struct err *e);
+/* The options of this invocation only, which are not saved with a run. */
+void train_invocation(const struct train_opts *o, struct str *out);
 /* The options that the weights of a model need. */
 void train_model_options(const struct train_opts *o, struct str *out);
 /* Collective. Finds the checkpoint that o->resume or o->init_from means: the former comes
@@ -100,8 +102,8 @@ struct plan {
 void plan_make(
 	const struct train_opts *o, struct model *m, int rank, int ranks, struct plan *p);
 int64_t plan_total(const struct plan *p);
-void plan_print(const struct train_opts *o, const struct model *m, int ranks,
-	const struct plan *p, struct str *out);
+/* Of the rank that needs most, and the total of every rank. */
+void plan_print(const struct train_opts *o, struct model *m, int ranks, struct str *out);
 
 /* ---- trainer.c: everything that a run holds -------------------------------------- */
 

@@ -196,7 +196,8 @@ int trainer_open(struct trainer *t, const struct train_opts *o, struct comm *dp,
 	if (!model_init(&t->model, &o->model, data->tokenizer.vocab.n, e) &&
 		!train_check_ranks(o, &t->model, dp->size, e) && !open_order(t, e)) {
 		plan_make(o, &t->model, dp->rank, dp->size, &t->plan);
-		check_memory(&t->plan, e);
+		if (!o->eval_only) /* which touches little of it */
+			check_memory(&t->plan, e);
 	}
 	if (comm_agree(dp, e)) {
 		model_free(&t->model);
