@@ -41,7 +41,7 @@ static const struct opt options[] = {
 	{OPT_STR, 'r', "root", "RANK", "0", O(root), "The root of collectives that have one. all: each rank, one after the other."},
 	{OPT_GROUP, .name = "Results"},
 	{OPT_FLAG, 'I', "per-iteration", NULL, "no", O(per_iteration), "Print also the spread of the times of single iterations."},
-	{OPT_STR, 0, "out", "FILE", NULL, O(out), "Write the results to this HDF5 file too. Earlier results of that name are replaced, another file is not.", .files = ".h5"},
+	{OPT_STR, 0, "out", "FILE", NULL, O(out), "Write the results to this HDF5 file too; -o FILE.h5 does so as well. Earlier results of that name are replaced, another file is not.", .files = ".h5"},
 	{OPT_FLAG, 0, "overwrite", NULL, "no", O(overwrite), "Replace the file, whatever it is."},
 	{OPT_FLAG, 0, "smoke", NULL, "no", O(smoke), "Only say, in about a second, whether ranks, hosts and libraries work together. Options about sizes, iterations and what is computed have no effect."},
 	{OPT_END},
@@ -135,6 +135,14 @@ static int parse(struct session *s, int argc, char **argv, struct err *e)
 {
 	struct opts *o = &s->o;
 	const char *fault = getenv("PT_COLLBENCH_FAULT");
+	static char out[] = "--out";
+	/* -o is nccl-tests' reduction; but none is called x.h5, and all know what is meant. */
+	for (int i = 1; i + 1 < argc; i++) {
+		size_t len = strlen(argv[i + 1]);
+		if (!strcmp(argv[i], "-o") && len > 3 &&
+			!strcmp(argv[i + 1] + len - 3, ".h5"))
+			argv[i] = out;
+	}
 	int n = opts_parse(&program, o, argc, argv, e);
 	if (n < 0)
 		return -1;

@@ -12,7 +12,7 @@ complete -c pt-collbench -l op -s o -x -a 'sum prod min max all' -d 'The reducti
 complete -c pt-collbench -l datatype -s d -x -a 'int8 uint8 int32 uint32 int64 uint64 float double all' -d 'The type of the elements.'
 complete -c pt-collbench -l root -s r -x -a 'all' -d 'The root of collectives that have one. all: each rank, one after the other.'
 complete -c pt-collbench -l per-iteration -s I -d 'Print also the spread of the times of single iterations.'
-complete -c pt-collbench -l out -r -F -d 'Write the results to this HDF5 file too. Earlier results of that name are replaced, another file is not.'
+complete -c pt-collbench -l out -r -F -d 'Write the results to this HDF5 file too; -o FILE.h5 does so as well. Earlier results of that name are replaced, another file is not.'
 complete -c pt-collbench -l overwrite -d 'Replace the file, whatever it is.'
 complete -c pt-collbench -l smoke -d 'Only say, in about a second, whether ranks, hosts and libraries work together. Options about sizes, iterations and what is computed have no effect.'
 complete -c pt-collbench -l config -r -F -d 'Read options from FILE.'
