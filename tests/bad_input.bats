@@ -211,10 +211,10 @@ refused() { # CODE TEXT COMMAND...
 		"$python" hostile.py data.h5 $kind
 		[ "$(stat -c %s bad.h5)" -lt 1000000 ]
 		code_of 65 bash -c "$limit; exec timeout 10 pt-prepare --info bad.h5"
-		says 'damaged or not ours'
+		says 'not in one piece'
 		"$python" hostile.py run/run.h5 $kind
 		code_of 2 bash -c "$limit; exec timeout 10 pt-compare run bad.h5"
-		says 'damaged or not ours'
+		says 'not in one piece'
 	done
 	"$python" hostile.py run/run.h5 columns
 	code_of 2 bash -c "$limit; exec timeout 10 pt-compare run bad.h5"

@@ -21,7 +21,7 @@ static struct str shard;
 /* What a run computed. */
 struct trace {
 	float loss[STEPS], grad_norm[STEPS];
-	uint64_t hash[2]; /* in the middle and at the end */
+	uint64_t hash[STEPS]; /* of the parameters after the step */
 	double val_loss;
 };
 
@@ -63,10 +63,8 @@ static void train(struct comm *dp, const char *arch, int64_t n_micro, int64_t th
 		trainer_step(&t, 0, &r);
 		out->loss[i] = r.loss;
 		out->grad_norm[i] = r.grad_norm;
-		if (i == STEPS / 2)
-			out->hash[0] = store_hash(t.store, false);
+		out->hash[i] = store_hash(t.store, false);
 	}
-	out->hash[1] = store_hash(t.store, false);
 	out->val_loss = trainer_eval(&t, SPLIT_VAL);
 	trainer_close(&t);
 	data_close(&data);
