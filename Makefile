@@ -156,6 +156,7 @@ help:
 	@echo 'bench      how fast, against ceilings measured in the same run'
 	@echo 'lint       warnings, format, manual pages, floors, generated files'
 	@echo 'generate   make completions and option lists anew from the option tables'
+	@echo 'clean      removes what was built'
 	@echo 'install    into PREFIX=$(PREFIX), below DESTDIR;  uninstall removes it'
 	@echo 'deps       install what is missing (Debian); DEPS=no skips that everywhere'
 

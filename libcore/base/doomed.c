@@ -12,6 +12,7 @@
 struct doomed {
 	struct doomed *next;
 	volatile sig_atomic_t armed;
+	size_t room;
 	char path[];
 };
 
@@ -51,22 +52,26 @@ static void watch_ends(void)
 static struct doomed *find_doomed(const char *path)
 {
 	struct doomed *f = doomed;
-	while (f && strcmp(f->path, path))
+	while (f && (!f->armed || strcmp(f->path, path)))
 		f = f->next;
 	return f;
 }
 
 void file_doom(const char *path)
 {
-	struct doomed *f = find_doomed(path);
+	size_t n = strlen(path) + 1;
+	struct doomed *f = doomed;
 	if (!doomed)
 		watch_ends();
+	while (f && (f->armed || f->room < n))
+		f = f->next;
 	if (f) {
+		memcpy(f->path, path, n);
 		f->armed = 1;
 		return;
 	}
-	size_t n = strlen(path) + 1;
 	f = xmalloc(sizeof(*f) + n);
+	f->room = n;
 	memcpy(f->path, path, n);
 	f->armed = 1;
 	f->next = doomed;

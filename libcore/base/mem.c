@@ -47,12 +47,11 @@ int64_t memory_available(void)
 {
 	struct str text = {0};
 	int64_t kib = 0;
-	if (!file_read("/proc/meminfo", 1 << 16, &text, &(struct err){0})) {
-		static const char *const keys[] = {"MemAvailable:", "SwapFree:"};
-		for (size_t i = 0; i < ARRAY_LEN(keys); i++) {
-			const char *at = strstr(text.s ? text.s : "", keys[i]);
-			kib += at ? atoll(at + strlen(keys[i])) : 0;
-		}
+	if (!file_read("/proc/meminfo", 1 << 16, &text, &(struct err){0}) && text.s) {
+		const char *free_now = strstr(text.s, "MemAvailable:");
+		const char *swap = strstr(text.s, "SwapFree:");
+		kib = free_now ? atoll(free_now + strlen("MemAvailable:")) : 0;
+		kib += kib && swap ? atoll(swap + strlen("SwapFree:")) : 0;
 	}
 	str_free(&text);
 	return kib * 1024;

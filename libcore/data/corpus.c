@@ -77,10 +77,6 @@ static int open_at(struct corpus *c, struct file *f, const char *path, struct er
 	if (h5_open_as(&h, path, f->path, H5_READ, e))
 		return -1;
 	int rc = shard_read(h, f->path, &f->info, &t, e);
-	if (!rc && (f->info.count < 1 || f->info.index < 0 ||
-			   f->info.index >= f->info.count))
-		rc = err_set(e, EX_DATAERR, "%s: file %lld of %lld", f->path,
-			(long long)f->info.index, (long long)f->info.count);
 	rc = rc || map_file(f, path, e);
 	for (int s = 0; s < N_SPLITS && !rc; s++)
 		rc = open_segment(h, f, (enum split)s, e);

@@ -62,13 +62,11 @@ int64_t order_start(const struct order *o, int64_t g)
 		return below(
 			philox(key, (uint32_t)g, (uint32_t)(g >> 32), 0, 0), last + 1);
 	}
-	if (o->sampling == SAMPLING_EVEN)
-		g = min64(g, o->n_windows - 1);
-	if (o->sampling == SAMPLING_EVEN)
-		return o->n_windows > 1 ? last / (o->n_windows - 1) * g +
-						  last % (o->n_windows - 1) * g /
-							  (o->n_windows - 1)
-					: 0;
+	if (o->sampling == SAMPLING_EVEN) {
+		int64_t gaps = o->n_windows - 1;
+		g = min64(g, gaps); /* what only fills up a micro-batch is the last */
+		return gaps ? last / gaps * g + last % gaps * g / gaps : 0;
+	}
 	int64_t epoch = g / o->n_windows;
 	struct philox_key key = philox_key(o->seed, PHILOX_ORDER, (uint64_t)epoch);
 	int64_t room = min64(o->context, last - (o->n_windows - 1) * o->context + 1);

@@ -143,7 +143,10 @@ int h5_get(struct h5 *f, const char *path, enum h5_type t, int64_t n, int64_t ma
 	if (rc || info.type != t || (n >= 0 && info.n != n) || info.n > max ||
 		(info.n && info.offset < 0)) {
 		rc = h5_bad(f, e, EX_DATAERR,
-			"dataset %s has not the type, size or layout it should", path);
+			"dataset %s has not the type or size it should, or does not lie "
+			"in "
+			"one piece",
+			path);
 	} else {
 		*data = xcalloc((size_t)info.n + 1, h5_type_bytes(t));
 		if (info.n && H5Dread(d, h5_native(t), H5S_ALL, H5S_ALL, H5P_DEFAULT,

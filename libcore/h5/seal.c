@@ -129,7 +129,8 @@ static int walk_object(struct walk *w, const char *path, int depth)
 	if (!rc && kind == H5I_GROUP)
 		rc = walk_group(w, path, depth);
 	if (rc && !w->e->code)
-		h5_bad(w->f, w->e, EX_DATAERR, "%s is damaged or not ours", path);
+		h5_bad(w->f, w->e, EX_DATAERR,
+			"%s is damaged, not ours, or not in one piece", path);
 	return rc;
 }
 
