@@ -239,7 +239,7 @@ only() { # PROGRAM...
 }
 
 @test "colors on a terminal only, and not with NO_COLOR" {
-	command -v script >/dev/null || skip 'no script(1)'
+	script -qc true /dev/null </dev/null >/dev/null 2>&1 || skip 'no script(1), or no pseudo-terminal'
 	log_of 4 3 >a
 	log_of 4 2 >b
 	unset NO_COLOR
