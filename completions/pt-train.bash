@@ -58,6 +58,7 @@ _pt_train()
 	-t | --threads) return ;;
 	--device) mapfile -t COMPREPLY < <(compgen -W 'auto cpu' -- "$cur"); return ;;
 	--bucket) return ;;
+	--watchdog) return ;;
 	--virtual) return ;;
 	-e | --eval-every) return ;;
 	--eval-windows) return ;;
@@ -83,11 +84,11 @@ _pt_train()
 		return
 	fi
 	if [[ $cur == -* ]]; then
-		mapfile -t COMPREPLY < <(compgen -W '--data --sampling --seed --readers --data-per-rank --batch --micro-batch --steps --preset --arch --layers --heads --kv-heads --dim --ffn-dim --context --vocab --vocab-multiple --act --bias --tie --dropout --norm-eps --init --rope-theta --rope-scaling --rope-factor --rope-low --rope-high --rope-original --lr --min-lr --lr-schedule --warmup --decay-steps --wsd-decay --wsd-shape --lr-scale --lr-scale-batch --beta1 --beta2 --eps --weight-decay --clip --dp --threads --device --bucket --virtual --eval-every --eval-windows --eval-only --sample-every --sample-tokens --sample-prompt --out --overwrite --resume --init-from --load --ckpt --no-ckpt --ckpt-every --ckpt-secs --ckpt-best --no-ckpt-best --keep --log-every --publish-secs --check-replicas-every --peak-flops --log-all-ranks --dry-run --config --print-config --quiet --help --version --generate ' -- "$cur")
+		mapfile -t COMPREPLY < <(compgen -W '--data --sampling --seed --readers --data-per-rank --batch --micro-batch --steps --preset --arch --layers --heads --kv-heads --dim --ffn-dim --context --vocab --vocab-multiple --act --bias --tie --dropout --norm-eps --init --rope-theta --rope-scaling --rope-factor --rope-low --rope-high --rope-original --lr --min-lr --lr-schedule --warmup --decay-steps --wsd-decay --wsd-shape --lr-scale --lr-scale-batch --beta1 --beta2 --eps --weight-decay --clip --dp --threads --device --bucket --watchdog --virtual --eval-every --eval-windows --eval-only --sample-every --sample-tokens --sample-prompt --out --overwrite --resume --init-from --load --ckpt --no-ckpt --ckpt-every --ckpt-secs --ckpt-best --no-ckpt-best --keep --log-every --publish-secs --check-replicas-every --peak-flops --log-all-ranks --dry-run --config --print-config --quiet --help --version --generate ' -- "$cur")
 		return
 	fi
 	compopt -o filenames 2>/dev/null; mapfile -t COMPREPLY < <(compgen -f -X '!*.h5' -- "$cur"; compgen -d -- "$cur")
-	[[ $cur ]] && mapfile -t -O "${#COMPREPLY[@]}" COMPREPLY < <(compgen -W 'data= sampling= seed= readers= data-per-rank= batch= micro-batch= steps= preset= arch= layers= heads= kv-heads= dim= ffn-dim= context= vocab= vocab-multiple= act= bias= tie= dropout= norm-eps= init= rope-theta= rope-scaling= rope-factor= rope-low= rope-high= rope-original= lr= min-lr= lr-schedule= warmup= decay-steps= wsd-decay= wsd-shape= lr-scale= lr-scale-batch= beta1= beta2= eps= weight-decay= clip= dp= threads= device= bucket= virtual= eval-every= eval-windows= eval-only= sample-every= sample-tokens= sample-prompt= out= overwrite= resume= init-from= load= ckpt= ckpt-every= ckpt-secs= ckpt-best= keep= log-every= publish-secs= check-replicas-every= peak-flops= log-all-ranks= dry-run= ' -- "$cur")
+	[[ $cur ]] && mapfile -t -O "${#COMPREPLY[@]}" COMPREPLY < <(compgen -W 'data= sampling= seed= readers= data-per-rank= batch= micro-batch= steps= preset= arch= layers= heads= kv-heads= dim= ffn-dim= context= vocab= vocab-multiple= act= bias= tie= dropout= norm-eps= init= rope-theta= rope-scaling= rope-factor= rope-low= rope-high= rope-original= lr= min-lr= lr-schedule= warmup= decay-steps= wsd-decay= wsd-shape= lr-scale= lr-scale-batch= beta1= beta2= eps= weight-decay= clip= dp= threads= device= bucket= watchdog= virtual= eval-every= eval-windows= eval-only= sample-every= sample-tokens= sample-prompt= out= overwrite= resume= init-from= load= ckpt= ckpt-every= ckpt-secs= ckpt-best= keep= log-every= publish-secs= check-replicas-every= peak-flops= log-all-ranks= dry-run= ' -- "$cur")
 	[[ ${COMPREPLY[*]} == *= ]] && compopt -o nospace 2>/dev/null
 }
 complete -F _pt_train pt-train

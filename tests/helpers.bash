@@ -43,6 +43,15 @@ wait_for() { # TEXT FILE: until it is there, for 20 seconds at most
 	return 1
 }
 
+ranks_of() { # PID: of mpiexec; the processes that it started, or waits until there are some
+	local proxy
+	for _ in $(seq 200); do
+		proxy=$(pgrep -P "$1") && pgrep -P "${proxy%%$'\n'*}" && return
+		kill -0 "$1" 2>/dev/null || return 1
+		sleep 0.01
+	done
+}
+
 ended() { # PID: its code in $status
 	status=0
 	wait "$1" || status=$?

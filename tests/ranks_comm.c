@@ -9,6 +9,7 @@
 #include "comm/comm.h"
 
 #include <fcntl.h>
+#include <sched.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
@@ -499,7 +500,9 @@ struct sum {
 	struct device d;
 	const int64_t *begin;
 	int64_t n;
-	float *part[TREE_MAX_NODES], *result, *scratch;
+	struct sum_place at;
+	float *memory, *part[TREE_MAX_NODES], *scratch;
+	struct comm_shared *shared;
 	int64_t room; /* of the scratch */
 };
 
@@ -526,22 +529,36 @@ static bool push_leaves(struct sum *x, int64_t begin, int64_t end)
 	return good;
 }
 
-static bool sum_begin(struct sum *x, struct comm *c, const int64_t *begin, int64_t n)
+/* In shared memory, or by messages. */
+static bool sum_begin(
+	struct sum *x, struct comm *c, const int64_t *begin, int64_t n, bool shared)
 {
+	struct err e = {0};
 	*x = (struct sum){.begin = begin, .n = n};
 	device_cpu(&x->d, 1);
-	int depth = tree_depth(begin[c->rank], begin[c->rank + 1]);
-	for (int i = 0; i <= depth; i++)
-		x->part[i] = xcalloc((size_t)n + 1, sizeof(float));
-	bool own = (begin[c->size] + n) % 2; /* the result may be the first part */
-	x->result = own ? xcalloc((size_t)n + 1, sizeof(float)) : x->part[0];
-	x->room = tree_scratch(c, begin, n);
+	int depth = tree_depth(begin[c->rank], begin[c->rank + 1]) + 1;
+	int64_t bytes = depth * (n + 1) * (int64_t)sizeof(float);
+	if (shared) {
+		x->shared = comm_shared_open(c, bytes, 2, &e);
+		x->memory = (float *)(void *)x->shared->data[c->rank];
+	} else {
+		x->memory = xcalloc((size_t)bytes, 1);
+	}
+	for (int i = 0; i < depth; i++)
+		x->part[i] = x->memory + i * (n + 1);
+	x->room = shared ? 0 : tree_scratch(c, begin, n);
 	x->scratch = xcalloc((size_t)x->room + 1, sizeof(float));
 	for (int64_t i = 0; i <= n; i++)
-		x->result[i] = fence;
+		x->part[0][i] = fence;
 	x->scratch[x->room] = fence;
 	bool good = push_leaves(x, begin[c->rank], begin[c->rank + 1]);
-	x->sum = tree_sum_begin(c, &x->d, begin, x->part, n, x->result, x->scratch);
+	x->at = (struct sum_place){.first = x->memory,
+		.stride = n + 1,
+		.n = n,
+		.shared = x->shared,
+		.slot = 1,
+		.scratch = x->scratch};
+	x->sum = tree_sum_begin(c, &x->d, begin, &x->at);
 	return good;
 }
 
@@ -549,15 +566,15 @@ static bool sum_end(struct sum *x, const struct comm *c)
 {
 	int64_t leaves = x->begin[c->size];
 	tree_sum_end(x->sum);
-	bool good = x->result[x->n] == fence && x->scratch[x->room] == fence;
+	bool good = x->memory[x->n] == fence && x->scratch[x->room] == fence;
 	for (int64_t i = 0; i < x->n && good; i++) {
 		float want = tree_of(leaves, i);
-		good = !memcmp(&want, &x->result[i], sizeof(want));
+		good = !memcmp(&want, &x->memory[i], sizeof(want));
 	}
-	if (x->result != x->part[0])
-		free(x->result);
-	for (int i = 0; x->part[i]; i++)
-		free(x->part[i]);
+	if (x->shared)
+		comm_shared_close(x->shared);
+	else
+		free(x->memory);
 	free(x->scratch);
 	return good;
 }
@@ -595,10 +612,12 @@ static void sums_are_the_canonical_tree(void **state)
 			struct sum x;
 			int64_t n = lengths[(leaves + how) % (int64_t)ARRAY_LEN(lengths)];
 			deal(begin, world->size, leaves, how);
-			bool pushed = sum_begin(&x, world, begin, n);
-			bool right_sum = sum_end(&x, world);
-			assert_on_all(pushed);
-			assert_on_all(right_sum);
+			for (int shared = 0; shared <= world->shares; shared++) {
+				bool pushed = sum_begin(&x, world, begin, n, shared);
+				bool right_sum = sum_end(&x, world);
+				assert_on_all(pushed);
+				assert_on_all(right_sum);
+			}
 		}
 	}
 	free(begin);
@@ -617,13 +636,46 @@ static void sums_at_once(void **state)
 	deal(begin[1], world->size, 13, world->size + 1);
 	deal(begin[2], half->size, 6, 0);
 	for (int i = 0; i < N; i++)
-		good &= sum_begin(&x[i], world, begin[i % 2], 1000 + 300 * i);
-	good &= sum_begin(&y, half, begin[2], 777);
+		good &= sum_begin(&x[i], world, begin[i % 2], 1000 + 300 * i,
+			i % 2 && world->shares);
+	good &= sum_begin(&y, half, begin[2], 777, half->shares);
 	comm_barrier(world); /* a collective between begin and end */
 	good &= sum_end(&y, half);
 	for (int i = 0; i < N; i++) /* not in the same order everywhere */
 		good &= sum_end(&x[world->rank % 2 ? i : N - 1 - i], world);
 	comm_free(half);
+	assert_on_all(good);
+}
+
+/* Memory of all ranks is seen by all, zero at first, and numbers are said in order. */
+static void shared_memory(void **state)
+{
+	enum { N = 1000 };
+	struct err e = {0};
+	bool good = true;
+	(void)state;
+	if (!world->shares)
+		skip();
+	int64_t bytes = N * (world->rank + 1); /* each has its own size */
+	struct comm_shared *m = comm_shared_open(world, bytes, 2, &e);
+	assert_on_all(m != NULL);
+	for (int r = 0; r < world->size; r++)
+		for (int64_t i = 0; i < m->n_bytes[r]; i++)
+			good &= m->n_bytes[r] == N * (r + 1) && m->data[r][i] == 0;
+	comm_barrier(world);
+	memset(m->data[world->rank], world->rank + 1, (size_t)bytes);
+	comm_shared_say(m, 1, 5);
+	while (!comm_shared_said(m, 1, 5))
+		sched_yield();
+	good &= !comm_shared_said(m, 1, 6) && !comm_shared_said(m, 0, 1);
+	for (int r = 0; r < world->size; r++)
+		for (int64_t i = 0; i < m->n_bytes[r]; i++)
+			good &= m->data[r][i] == r + 1;
+	comm_barrier(world);
+	m->data[(world->rank + 1) % world->size][7] = 99; /* of another rank */
+	comm_barrier(world);
+	good &= m->data[world->rank][7] == 99;
+	comm_shared_close(m);
 	assert_on_all(good);
 }
 
@@ -653,6 +705,7 @@ int main(void)
 		cmocka_unit_test(agreement),
 		cmocka_unit_test(sums_are_the_canonical_tree),
 		cmocka_unit_test(sums_at_once),
+		cmocka_unit_test(shared_memory),
 		cmocka_unit_test(bytes_sent),
 	};
 	world = comm_open();

@@ -60,8 +60,12 @@ void K(zero)(struct device *d, struct mat x)
 void K(copy)(struct device *d, struct mat to, struct mat from)
 {
 	(void)d;
-	BUG_ON(mat_size(to) != mat_size(from));
-	memcpy(to.p, from.p, (size_t)mat_size(to) * sizeof(float));
+	int64_t n = mat_size(to);
+	BUG_ON(n != mat_size(from));
+#pragma omp parallel for if (n > PARALLEL_FROM)
+	for (int64_t i = 0; i < n; i += PARALLEL_FROM)
+		memcpy((float *)to.p + i, (const float *)from.p + i,
+			(size_t)min64(PARALLEL_FROM, n - i) * sizeof(float));
 }
 
 int64_t K(find_bad)(struct device *d, struct mat x)

@@ -118,6 +118,8 @@ struct arena {
 
 void arena_measure(struct arena *a, const char *name);
 void arena_init(struct arena *a, const char *name, size_t size_bytes);
+/* In memory of somebody else, who gives it back: the arena is not to be released. */
+void arena_over(struct arena *a, const char *name, void *base, size_t size_bytes);
 void arena_release(struct arena *a);
 void *arena_alloc(struct arena *a, size_t n_bytes);
 static inline float *arena_floats(struct arena *a, int64_t n)

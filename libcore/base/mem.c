@@ -79,6 +79,11 @@ void arena_init(struct arena *a, const char *name, size_t size_bytes)
 	madvise(a->base, size_bytes, MADV_HUGEPAGE);
 }
 
+void arena_over(struct arena *a, const char *name, void *base, size_t size_bytes)
+{
+	*a = (struct arena){.name = name, .base = base, .size_bytes = size_bytes};
+}
+
 void arena_release(struct arena *a)
 {
 	if (a->size_bytes && !arena_measuring(a))

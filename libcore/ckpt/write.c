@@ -113,6 +113,7 @@ static int write_blocks(struct job *j, struct err *e)
 			if (pwrite_all(fd, rows, n_bytes, at))
 				rc = err_set(
 					e, EX_IOERR, "%s: %s", j->d.tmp, strerror(errno));
+			comm_poll();
 		}
 	}
 	free(rows);

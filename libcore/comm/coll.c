@@ -96,6 +96,7 @@ void comm_poll(void)
 {
 	for (int i = 0; i < n_background; i++)
 		background[i].poll(background[i].with);
+	comm_watch_look();
 }
 
 double comm_waited(void)
@@ -110,21 +111,40 @@ bool comm_test(struct comm *c, struct comm_req *r)
 
 bool comm_crowded;
 
-void comm_wait(struct comm *c, struct comm_req *r)
+void comm_wait_for(
+	struct comm *c, bool (*done)(void *), void *with, const struct comm_req *what)
 {
 	enum { SPINS = 64, YIELDS = 512 };
 	const struct timespec nap = {.tv_nsec = 50000};
-	if (comm_test(c, r))
+	if (done(with))
 		return;
 	double begin = clock_seconds();
-	for (int spins = 0; !comm_test(c, r); spins++) {
+	comm_watch_wait(c, what);
+	for (int spins = 0; !done(with); spins++) {
 		comm_poll();
 		if (spins > YIELDS && comm_crowded)
 			nanosleep(&nap, NULL);
 		else if (spins > SPINS)
 			sched_yield();
 	}
+	comm_watch_wait(NULL, NULL);
 	waited += clock_seconds() - begin;
+}
+
+struct pending {
+	struct comm *c;
+	struct comm_req *r;
+};
+
+static bool is_done(void *with)
+{
+	const struct pending *p = with;
+	return comm_test(p->c, p->r);
+}
+
+void comm_wait(struct comm *c, struct comm_req *r)
+{
+	comm_wait_for(c, is_done, &(struct pending){c, r}, r);
 }
 
 /* ---- collectives ----------------------------------------------------------------- */

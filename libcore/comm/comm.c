@@ -17,8 +17,10 @@ struct comm *comm_split(struct comm *c, int color, const char *name)
 	if (c->size == 1)
 		return color < 0 ? NULL : comm_self(name);
 	struct comm *part = c->ops->split(c, color);
-	if (part)
+	if (part) {
 		snprintf(part->name, sizeof(part->name), "%s", name);
+		part->shares = c->shares;
+	}
 	return part;
 }
 
@@ -32,8 +34,11 @@ void comm_free(struct comm *c)
 
 void comm_close(struct comm *world)
 {
-	if (world->ops)
-		world->ops->close(world);
-	else
+	if (!world->ops) {
 		free(world);
+		return;
+	}
+	comm_barrier(world); /* under the watchdog, which MPI's own end is not */
+	comm_watch_end();
+	world->ops->close(world);
 }

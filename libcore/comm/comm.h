@@ -21,6 +21,7 @@ struct comm {
 	uint64_t seq;		    /* operations begun: the same on all ranks */
 	const struct comm_ops *ops; /* NULL: of comm_self, without a backend */
 	void *impl;
+	bool shares; /* all are on one host, and can have shared memory */
 };
 
 /* All ranks that were started together: MPI is initialised when a launcher's variables
@@ -43,6 +44,7 @@ void comm_close(struct comm *world);
 struct comm_place {
 	char host[64];
 	int local_rank, local_size, n_hosts, processors;
+	bool shares; /* all ranks can have shared memory: not with PT_SHARED=no */
 };
 /* Of the ranks that comm_open has found. */
 void comm_place(struct comm_place *place);
@@ -141,6 +143,9 @@ extern bool comm_crowded;
 /* Waits, giving the processor to others meanwhile (MPICH's own waiting does not, which
  * is ruinous when ranks outnumber cores), and keeps background work going. */
 void comm_wait(struct comm *c, struct comm_req *r);
+/* The same, for anything that comes true when others do their part of `what`. */
+void comm_wait_for(
+	struct comm *c, bool (*done)(void *), void *with, const struct comm_req *what);
 /* Seconds this rank has spent in waits since it started. */
 double comm_waited(void);
 
@@ -166,6 +171,43 @@ int comm_agree(struct comm *c, struct err *e);
 void comm_background(void (*poll)(void *), void *with);
 void comm_background_end(void (*poll)(void *), void *with);
 void comm_poll(void);
+
+/* ---- shared.c: memory that ranks of one host share --------------------------------- */
+
+/* Each rank has some, and sees that of all. It has no name, so nothing is left behind
+ * whatever happens to the ranks. */
+struct comm_shared {
+	struct comm *c;
+	char **data;	  /* [size]: of each rank, as this one sees it; zero at first */
+	int64_t *n_bytes; /* [size] */
+	void **base;
+	int n_slots;
+};
+
+/* Collective, in a group that shares (struct comm); `n_bytes` may differ. NULL: it cannot
+ * be had, on any rank, and *e says why. */
+struct comm_shared *comm_shared_open(
+	struct comm *c, int64_t n_bytes, int n_slots, struct err *e);
+/* When nobody uses this rank's data any more. */
+void comm_shared_close(struct comm_shared *m);
+/* A slot is a number that every rank says, and never takes back. What a rank wrote before
+ * it said `n` is seen by those who find that all ranks have said n or more. */
+void comm_shared_say(const struct comm_shared *m, int slot, uint64_t n);
+bool comm_shared_said(const struct comm_shared *m, int slot, uint64_t n);
+/* Resident bytes of this process that are other ranks' memory. */
+int64_t comm_shared_foreign(void);
+
+/* ---- watch.c: ranks that do not come ----------------------------------------------- */
+
+/* From now on, a rank that has waited for others this long ends the job with EX_FAILED, and
+ * says for what, and which ranks are missing; work that polls, however long, is not taken
+ * for missing. 0: never. comm_open() begins with COMM_WATCH. */
+enum { COMM_WATCH = 600 };
+void comm_watch(struct comm *world, double seconds);
+void comm_watch_end(void);
+/* coll.c says when a wait begins, and with NULL when it ends. */
+void comm_watch_wait(const struct comm *group, const struct comm_req *what);
+void comm_watch_look(void);
 
 /* ---- tree.c: the canonical tree -----------------------------------------------------
  *
@@ -202,22 +244,32 @@ int tree_finish(struct tree_stack *s, int64_t end);
 /* Buffers that leaves [begin, end) need at the worst moment. */
 int tree_depth(int64_t begin, int64_t end);
 
-/*
- * Sums over a group: rank r holds leaves [begin[r], begin[r + 1]) as the nodes of
- * tree_nodes, in parts[0..) of n floats each. Every rank ends with the sum of all in
- * `result`, which may be parts[0]. Pieces of the vector are exchanged (all-to-all), each
- * rank finishes the tree of its piece, and the pieces are gathered: for a power of two of
- * equal shares, the bytes of a ring all-reduce.
+/* ---- sum.c: sums over a group, by the canonical tree ------------------------------
+ *
+ * Rank r holds leaves [begin[r], begin[r + 1]) as the nodes of tree_nodes, n floats each.
+ * Every rank ends with the sum of all, in the place of its node 0, which every rank has.
+ * Pieces of the vector are exchanged (all-to-all), each rank finishes the tree of its
+ * piece, and the pieces are gathered: for a power of two of equal shares, the bytes of a
+ * ring all-reduce.
  */
+struct sum_place {
+	float *first; /* node k is at first + k * stride */
+	int64_t stride, n;
+	/* Either: node 0 of every rank lies at the same place in its shared memory, and no
+	 * other sum that is under way uses this slot. */
+	const struct comm_shared *shared;
+	int slot;
+	float *scratch; /* or: tree_scratch() floats */
+};
+
 struct tree_sum;
-/* Collective. `scratch` has tree_scratch() floats. It, `begin`, `parts` and what they point
- * at are in use until the end. */
+/* Collective. The nodes, `begin` and the scratch are in use until the end. */
 struct tree_sum *tree_sum_begin(struct comm *c, struct device *d, const int64_t *begin,
-	float *const *parts, int64_t n, float *result, float *scratch);
+	const struct sum_place *at);
 int64_t tree_scratch(const struct comm *c, const int64_t *begin, int64_t n);
 bool tree_sum_done(struct tree_sum *s); /* never waits */
 void tree_sum_end(struct tree_sum *s);	/* waits, and frees it */
-/* Bytes that this rank sends in one such sum. */
+/* Bytes that other ranks get from this one in such a sum. */
 int64_t tree_bytes_sent(const struct comm *c, const int64_t *begin, int64_t n);
 
 /* ---- verify.c: inputs whose results are known to the last bit -------------------- */
@@ -317,6 +369,8 @@ struct comm_ops {
 	void (*recv)(struct comm *c, void *p, int64_t n_bytes, int peer, int tag,
 		struct comm_req *r);
 	bool (*test)(struct comm *c, struct comm_req *r);
+	/* A message that has arrived, of this many bytes at most; false: there is none. */
+	bool (*take)(struct comm *c, void *p, int64_t n_bytes, int tag, int *peer);
 	struct comm *(*split)(struct comm *c, int color);
 	void (*free)(struct comm *c);
 	void (*close)(struct comm *world);

@@ -218,6 +218,19 @@ static bool mpi_test(struct comm *c, struct comm_req *r)
 	return true;
 }
 
+static bool mpi_take(struct comm *c, void *p, int64_t n_bytes, int tag, int *peer)
+{
+	int there;
+	MPI_Status s;
+	CHECK(c, MPI_Iprobe(MPI_ANY_SOURCE, tag, mpi_of(c), &there, &s), "probe", 0);
+	if (!there)
+		return false;
+	*peer = s.MPI_SOURCE;
+	CHECK(c, MPI_Recv_c(p, n_bytes, MPI_BYTE, *peer, tag, mpi_of(c), &s), "receive",
+		n_bytes);
+	return true;
+}
+
 static const struct comm_ops mpi_ops;
 
 static struct comm *wrap(MPI_Comm m)
@@ -302,6 +315,7 @@ static const struct comm_ops mpi_ops = {
 	.send = mpi_send,
 	.recv = mpi_recv,
 	.test = mpi_test,
+	.take = mpi_take,
 	.split = mpi_split,
 	.free = mpi_free,
 	.close = mpi_close,

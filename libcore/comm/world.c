@@ -31,18 +31,37 @@ int comm_rank_hint(void)
 
 static struct comm_place here;
 
+/* Containers, other users and small limits can stand between ranks of one host: tried
+ * once, so that plans are right. */
+static bool can_share(struct comm *world)
+{
+	struct err e = {0};
+	const char *say = getenv("PT_SHARED");
+	if (say && !strcmp(say, "no"))
+		return false;
+	if (world->size == 1 || here.n_hosts > 1)
+		return here.n_hosts == 1;
+	struct comm_shared *m = comm_shared_open(world, 0, 0, &e);
+	comm_shared_close(m);
+	return m != NULL;
+}
+
 struct comm *comm_open(void)
 {
+	struct comm *world;
 	if (launched()) {
-		struct comm *world = comm_open_mpi(&here);
+		world = comm_open_mpi(&here);
 		comm_crowded = here.local_size > here.processors;
-		return world;
+		comm_watch(world, COMM_WATCH);
+	} else {
+		world = comm_self("world");
+		here = (struct comm_place){
+			.local_size = 1, .n_hosts = 1, .processors = cpu_count()};
+		if (gethostname(here.host, sizeof(here.host) - 1))
+			snprintf(here.host, sizeof(here.host), "?");
 	}
-	here = (struct comm_place){
-		.local_size = 1, .n_hosts = 1, .processors = cpu_count()};
-	if (gethostname(here.host, sizeof(here.host) - 1))
-		snprintf(here.host, sizeof(here.host), "?");
-	return comm_self("world");
+	here.shares = world->shares = can_share(world);
+	return world;
 }
 
 void comm_place(struct comm_place *place)

@@ -8,13 +8,10 @@
 
 #include <stdlib.h>
 
-/* Units from `unit` on, up to the next bucket's, are reduced together: floats [at, at + n)
- * of the parameters. */
+/* Units from `unit` on, up to the next bucket's, are reduced together. */
 struct bucket {
 	int unit;
-	int64_t at, n;
-	float **parts;
-	float *scratch;
+	struct sum_place at;
 	struct tree_sum *sum; /* under way */
 };
 
@@ -26,6 +23,9 @@ struct grad {
 
 struct replicated {
 	float *p, *m, *v;
+	/* Gradients, which other ranks of this host may reach. */
+	struct arena grad_memory;
+	struct comm_shared *shared;
 	/* Position i of all stacks: floats at place[i][tensor], -1 for those whose stacks are
 	 * never so deep. Nodes that ranks exchange are at positions that all tensors have, and
 	 * lie there as the parameters do. */
@@ -138,8 +138,7 @@ static void reduce(struct store *s, int unit)
 	for (int i = 0; i < r->n_buckets; i++) {
 		struct bucket *b = &r->buckets[i];
 		if (b->unit == unit)
-			b->sum = tree_sum_begin(s->c.dp, s->c.device, s->deal, b->parts,
-				b->n, r->position[0] + b->at, b->scratch);
+			b->sum = tree_sum_begin(s->c.dp, s->c.device, s->deal, &b->at);
 	}
 }
 
@@ -157,8 +156,10 @@ static void step_end(struct store *s)
 static void free_replicated(struct store *s)
 {
 	struct replicated *r = own(s);
-	for (int i = 0; i < r->n_buckets; i++)
-		free(r->buckets[i].parts);
+	if (r->shared)
+		comm_shared_close(r->shared);
+	else
+		arena_release(&r->grad_memory);
 	for (int i = 0; i < s->c.n_tensors && r->grads; i++)
 		free(r->grads[i]);
 	for (int i = 0; i < r->n_positions; i++)
@@ -181,18 +182,41 @@ static const struct store_ops replicated_ops = {
 
 /* ---- making it ------------------------------------------------------------------- */
 
-static void place_grads(struct store *s, struct arena *run)
+/* Memory for gradients: shared, where ranks can share. */
+static void open_grads(struct store *s, bool measuring, int64_t n_bytes)
+{
+	struct replicated *r = own(s);
+	struct comm *dp = s->c.dp;
+	struct err e = {0};
+	s->bytes.grads = n_bytes;
+	if (measuring) {
+		arena_measure(&r->grad_memory, "gradients");
+	} else if (dp->size > 1 && dp->shares) {
+		r->shared = comm_shared_open(dp, n_bytes, s->c.n_units, &e);
+		if (!r->shared)
+			die_err(&e);
+		arena_over(&r->grad_memory, "gradients", r->shared->data[dp->rank],
+			(size_t)n_bytes);
+	} else {
+		arena_init(&r->grad_memory, "gradients", (size_t)n_bytes);
+	}
+}
+
+static void place_grads(struct store *s, bool measuring)
 {
 	struct replicated *r = own(s);
 	const struct store_config *c = &s->c;
 	int *depth = xcalloc((size_t)c->n_tensors, sizeof(*depth));
+	int64_t total = 0;
 	r->grads = xcalloc((size_t)c->n_tensors, sizeof(*r->grads));
 	for (int i = 0; i < c->n_tensors; i++) {
 		const struct tensor *t = &c->tensors[i];
 		depth[i] = depth_of(s, t);
 		r->grads[i] = xcalloc((size_t)t->slices, sizeof(**r->grads));
 		r->n_positions = depth[i] > r->n_positions ? depth[i] : r->n_positions;
+		total += depth[i] * (tensor_at(t, t->slices) - t->offset);
 	}
+	open_grads(s, measuring, total * (int64_t)sizeof(float));
 	r->position = xcalloc((size_t)r->n_positions, sizeof(*r->position));
 	r->place = xcalloc((size_t)r->n_positions, sizeof(*r->place));
 	for (int p = 0; p < r->n_positions; p++) {
@@ -204,8 +228,7 @@ static void place_grads(struct store *s, struct arena *run)
 			r->place[p][i] = here ? at : -1;
 			at += here ? tensor_at(t, t->slices) - t->offset : 0;
 		}
-		r->position[p] = arena_floats(run, at);
-		s->bytes.grads += at * (int64_t)sizeof(float);
+		r->position[p] = arena_floats(&r->grad_memory, at);
 	}
 	free(depth);
 }
@@ -215,8 +238,6 @@ static void place_buckets(struct store *s, struct arena *run)
 {
 	struct replicated *r = own(s);
 	const struct store_config *c = &s->c;
-	struct tree_node nodes[TREE_MAX_NODES];
-	int n_parts = tree_nodes(first_micro(s), end_micro(s), nodes);
 	int64_t end = c->n_floats;
 	r->buckets = xcalloc((size_t)c->n_units, sizeof(*r->buckets));
 	for (int i = c->n_tensors - 1; i >= 0; i--) {
@@ -226,14 +247,18 @@ static void place_buckets(struct store *s, struct arena *run)
 		if (!unit_begins ||
 			(n * (int64_t)sizeof(float) < c->bucket_bytes && i > 0))
 			continue;
-		struct bucket *b = &r->buckets[r->n_buckets++];
-		*b = (struct bucket){.unit = t->unit, .at = t->offset, .n = n};
-		b->parts = xcalloc((size_t)n_parts + 1, sizeof(*b->parts));
-		for (int k = 0; k < n_parts; k++)
-			b->parts[k] = r->position[k] + b->at;
-		int64_t scratch = tree_scratch(c->dp, s->deal, n);
-		b->scratch = arena_floats(run, scratch);
-		s->bytes.buffers += scratch * (int64_t)sizeof(float);
+		struct bucket *b = &r->buckets[r->n_buckets];
+		b->unit = t->unit;
+		b->at = (struct sum_place){.first = r->position[0] + t->offset,
+			.stride = c->n_floats,
+			.n = n,
+			.shared = r->shared,
+			.slot = r->n_buckets++};
+		if (!c->dp->shares) {
+			int64_t scratch = tree_scratch(c->dp, s->deal, n);
+			b->at.scratch = arena_floats(run, scratch);
+			s->bytes.buffers += scratch * (int64_t)sizeof(float);
+		}
 		s->bytes.sent += tree_bytes_sent(c->dp, s->deal, n);
 		end = t->offset;
 	}
@@ -291,7 +316,7 @@ struct store *store_replicated(const struct store_config *c, struct arena *run)
 	s->whole_m = r->m;
 	s->whole_v = r->v;
 	s->bytes.optimizer = 2 * s->bytes.params;
-	place_grads(s, run);
+	place_grads(s, arena_measuring(run));
 	place_buckets(s, run);
 	list_parts(s);
 	return s;

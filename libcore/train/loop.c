@@ -118,12 +118,13 @@ static void measure(
 	r->since.waited += waited;
 }
 
-/* Collective: the largest resident memory of a rank. */
+/* Collective: the largest resident memory of a rank, without what it sees of others'. */
 static double peak_memory(struct run *r)
 {
 	struct rusage u;
 	getrusage(RUSAGE_SELF, &u);
-	return (double)comm_max_i64(r->world, (int64_t)u.ru_maxrss * 1024);
+	int64_t peak = (int64_t)u.ru_maxrss * 1024 - comm_shared_foreign();
+	return (double)comm_max_i64(r->world, peak);
 }
 
 static void fill_row(struct run *r, const struct step_result *s, struct row *row)

@@ -15,7 +15,10 @@ void plan_make(
 	const struct train_opts *o, struct model *m, int rank, int ranks, struct plan *p)
 {
 	struct parts x;
-	struct comm dp = {.rank = rank, .size = ranks, .name = "plan"};
+	struct comm_place place;
+	comm_place(&place);
+	struct comm dp = {
+		.rank = rank, .size = ranks, .name = "plan", .shares = place.shares};
 	arena_measure(&x.run, "run");
 	arena_measure(&x.micro, "activations");
 	arena_measure(&x.scratch, "scratch");
@@ -52,7 +55,8 @@ void plan_make(
 
 int64_t plan_total(const struct plan *p)
 {
-	return p->run_bytes + p->micro_bytes + p->scratch_bytes + p->data_bytes;
+	return p->run_bytes + p->store.grads + p->micro_bytes + p->scratch_bytes +
+	       p->data_bytes;
 }
 
 static void line(struct str *out, const char *name, int64_t n_bytes, const char *help)
@@ -105,8 +109,7 @@ void plan_print(const struct train_opts *o, struct model *m, int ranks, struct s
 	struct plan most = {0}, *p = &most;
 	struct str totals = {0};
 	int who = plan_most(o, m, ranks, p, &totals);
-	int64_t mine =
-		p->store.params + p->store.grads + p->store.optimizer + p->store.buffers;
+	int64_t mine = p->store.params + p->store.optimizer + p->store.buffers;
 	str_printf(out, "# memory of rank %d%s, in bytes\n", who,
 		ranks > 1 ? ", which needs most" : "");
 	line(out, "parameters", p->store.params, "fp32");
@@ -115,7 +118,10 @@ void plan_print(const struct train_opts *o, struct model *m, int ranks, struct s
 	line(out, "optimizer", p->store.optimizer, "AdamW: two moments, fp32");
 	line(out, "activations", p->micro_bytes, "of one micro-batch");
 	line(out, "scratch", p->scratch_bytes, "temporary, in forward and backward");
-	line(out, "exchange", p->store.buffers, "for sums over ranks");
+	line(out, "exchange", p->store.buffers,
+		p->store.buffers || ranks == 1
+			? "for sums over ranks"
+			: "ranks of one host sum in shared memory (else PT_SHARED=no)");
 	line(out, "positions", p->run_bytes - mine,
 		"token and position ids, rotary tables");
 	line(out, "data", p->data_bytes, "windows of this step and the next");

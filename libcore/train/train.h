@@ -39,6 +39,7 @@ struct train_opts {
 	int64_t warmup, decay_steps, wsd_decay, lr_scale_batch;
 	/* who computes */
 	int64_t dp, threads, bucket_bytes;
+	double watchdog;
 	int device;
 	/* evaluation and samples */
 	int64_t eval_every, eval_windows, sample_every, sample_tokens;

@@ -1,0 +1,166 @@
+/*
+ * Memory that ranks of one host share: a memfd each, which the others open by way of /proc.
+ * MPI's shared windows would do as well, but they live in /dev/shm, which containers keep
+ * small, and leave their files there when a job is killed at the wrong moment.
+ */
+#include "comm/comm.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <stdatomic.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/random.h>
+#include <unistd.h>
+
+enum { PAGE = 4096, LINE = 64 };
+
+/* A segment is this, then a cache line for each slot, then, on a page, the data. */
+struct head {
+	/* A number of a process means another one in another container. */
+	uint64_t token[2];
+};
+
+struct offer {
+	int64_t pid, fd, n_bytes;
+	uint64_t token[2];
+};
+
+static int64_t own_bytes; /* of all segments of this process */
+
+static int64_t data_at(int n_slots)
+{
+	return round_up((n_slots + 1) * LINE, PAGE);
+}
+
+static int64_t size_of(const struct comm_shared *m, int rank)
+{
+	return data_at(m->n_slots) + m->n_bytes[rank];
+}
+
+static void *map(int fd, int64_t size)
+{
+	void *p = mmap(NULL, (size_t)size, PROT_READ | PROT_WRITE,
+		MAP_SHARED | MAP_NORESERVE, fd, 0);
+	if (p == MAP_FAILED)
+		return NULL;
+	madvise(p, (size_t)size, MADV_HUGEPAGE);
+	return p;
+}
+
+static int make_own(struct comm_shared *m, struct offer *mine, struct err *e)
+{
+	int64_t size = data_at(m->n_slots) + mine->n_bytes;
+	mine->fd = memfd_create("pt-shared", MFD_CLOEXEC);
+	if (mine->fd < 0 || ftruncate((int)mine->fd, size) ||
+		getrandom(mine->token, sizeof(mine->token), 0) < 0)
+		return err_set(e, EX_FAILED, "shared memory: %s", strerror(errno));
+	struct head *h = map((int)mine->fd, size);
+	if (!h)
+		return err_set(e, EX_FAILED, "shared memory: %s", strerror(errno));
+	memcpy(h->token, mine->token, sizeof(h->token));
+	m->base[m->c->rank] = h;
+	own_bytes += size;
+	return 0;
+}
+
+static int see_other(
+	struct comm_shared *m, int rank, const struct offer *o, struct err *e)
+{
+	char name[64];
+	snprintf(name, sizeof(name), "/proc/%lld/fd/%lld", (long long)o->pid,
+		(long long)o->fd);
+	int fd = open(name, O_RDWR | O_CLOEXEC);
+	if (fd < 0)
+		return err_set(e, EX_FAILED, "shared memory of rank %d: %s", rank,
+			strerror(errno));
+	struct head *h = lseek(fd, 0, SEEK_END) == size_of(m, rank)
+				 ? map(fd, size_of(m, rank))
+				 : NULL;
+	close(fd);
+	if (h && !memcmp(h->token, o->token, sizeof(h->token))) {
+		m->base[rank] = h;
+		return 0;
+	}
+	if (h)
+		munmap(h, (size_t)size_of(m, rank));
+	return err_set(e, EX_FAILED, "shared memory of rank %d cannot be seen", rank);
+}
+
+struct comm_shared *comm_shared_open(
+	struct comm *c, int64_t n_bytes, int n_slots, struct err *e)
+{
+	struct comm_shared *m = xcalloc(1, sizeof(*m));
+	struct offer mine = {.pid = getpid(), .fd = -1, .n_bytes = n_bytes};
+	struct offer *all = xcalloc((size_t)c->size, sizeof(*all));
+	m->c = c;
+	m->n_slots = n_slots;
+	m->data = xcalloc((size_t)c->size, sizeof(*m->data));
+	m->base = xcalloc((size_t)c->size, sizeof(*m->base));
+	m->n_bytes = xcalloc((size_t)c->size, sizeof(*m->n_bytes));
+	m->n_bytes[c->rank] = n_bytes;
+	make_own(m, &mine, e);
+	comm_allgather(c, &mine, all, sizeof(mine));
+	for (int r = 0; r < c->size; r++) {
+		m->n_bytes[r] = all[r].n_bytes;
+		if (r != c->rank && !e->code)
+			see_other(m, r, &all[r], e);
+		if (m->base[r])
+			m->data[r] = (char *)m->base[r] + data_at(n_slots);
+	}
+	free(all);
+	int failed = comm_agree(c, e); /* all have seen all */
+	if (mine.fd >= 0)
+		close((int)mine.fd);
+	if (!failed)
+		return m;
+	comm_shared_close(m);
+	return NULL;
+}
+
+void comm_shared_close(struct comm_shared *m)
+{
+	if (!m)
+		return;
+	own_bytes -= m->base[m->c->rank] ? size_of(m, m->c->rank) : 0;
+	for (int r = 0; r < m->c->size; r++)
+		if (m->base[r])
+			munmap(m->base[r], (size_t)size_of(m, r));
+	free(m->data);
+	free(m->base);
+	free(m->n_bytes);
+	free(m);
+}
+
+static _Atomic uint64_t *word_of(const struct comm_shared *m, int slot, int rank)
+{
+	BUG_ON(slot < 0 || slot >= m->n_slots);
+	return (_Atomic uint64_t *)((char *)m->base[rank] + (slot + 1) * LINE);
+}
+
+void comm_shared_say(const struct comm_shared *m, int slot, uint64_t n)
+{
+	atomic_store_explicit(word_of(m, slot, m->c->rank), n, memory_order_release);
+}
+
+bool comm_shared_said(const struct comm_shared *m, int slot, uint64_t n)
+{
+	for (int r = 0; r < m->c->size; r++)
+		if (atomic_load_explicit(word_of(m, slot, r), memory_order_acquire) < n)
+			return false;
+	return true;
+}
+
+int64_t comm_shared_foreign(void)
+{
+	struct str text = {0};
+	int64_t kib = 0;
+	if (own_bytes &&
+		!file_read("/proc/self/status", 1 << 16, &text, &(struct err){0})) {
+		const char *rss = strstr(text.s, "RssShmem:");
+		kib = rss ? atoll(rss + strlen("RssShmem:")) : 0;
+	}
+	str_free(&text);
+	return kib * 1024 > own_bytes ? kib * 1024 - own_bytes : 0;
+}

@@ -1,0 +1,123 @@
+#!/usr/bin/env bats
+# Ranks that are killed, stopped or slow: nothing hangs, nothing is lost, and the run goes on
+# to the same end, bit for bit.
+load helpers
+
+kills=20
+[ "${LONG:-no}" != yes ] || kills=200
+
+# A run of 1 to 3 ranks, of which at a random moment one is killed, or all, or the launcher.
+# What it was doing, as far as its folder tells, is counted in $phase.
+kill_one() { # RANKS VICTIM OPTION...
+	local ranks=$1 victim=$2 pid pids
+	shift 2
+	rm -rf run
+	mpiexec -n "$ranks" pt-train "${TINY[@]}" "$@" -o run >out 2>/dev/null 3>&- &
+	pid=$!
+	sleep "0.$(printf %03d $((RANDOM % 700)))"
+	pids=$(ranks_of $pid || true)
+	case $victim in
+	one) pids=$(shuf -n 1 <<<"$pids") ;;
+	launcher) pids="$pid" ;;
+	esac
+	# shellcheck disable=SC2086
+	kill -9 $pids 2>/dev/null || true
+	begin=$SECONDS
+	ended $pid
+	while pgrep -f "^pt-train .*$PWD/run" >/dev/null; do sleep 0.02; done
+	[ $((SECONDS - begin)) -lt 10 ]
+	if [ ! -e run/journal.txt ]; then
+		phase=start
+	elif grep -q 'ends with code' run/journal.txt; then
+		phase=ended
+	elif compgen -G 'run/checkpoints/*.tmp*' >/dev/null; then
+		phase=checkpoint
+	elif compgen -G 'run/*.tmp*' >/dev/null; then
+		phase=log
+	else
+		phase=steps
+	fi
+}
+
+@test "kill -9 at random moments: nothing hangs, no row is lost, and the run goes on, bit for bit" {
+	make_shard
+	options="-n 120 --ckpt-every 3 --keep 3 --eval-every 4 --publish-secs 0"
+	tiny $options -o whole >/dev/null
+	declare -A phases
+	for i in $(seq $kills); do
+		ranks=$((RANDOM % 3 + 1))
+		victims=(all one launcher)
+		victim=${victims[RANDOM % 3]}
+		kill_one $ranks $victim $options -o "$PWD/run"
+		echo "$i: $ranks ranks, killed: $victim, in: $phase"
+		phases[$phase]=$((${phases[$phase]:-0} + 1))
+		# each row that was printed is in the journal, and run.h5 opens
+		{ grep '^step=.* mem=[0-9]*$' out || true; } >rows
+		if [ -s rows ]; then
+			[ "$(grep -cxFf rows run/journal.txt)" -ge "$(wc -l <rows)" ]
+		fi
+		if [ -e run/run.h5 ]; then pt-compare --common whole run >/dev/null; fi
+		if [ -e run/checkpoints/latest.h5 ]; then pt-ckpt verify -q run/checkpoints/latest.h5; fi
+		tiny_on $((RANDOM % 3 + 1)) $options -o run --resume auto >/dev/null
+		pt-compare whole run
+		cmp whole/checkpoints/latest.h5 run/checkpoints/latest.h5
+		[ -z "$(find run -name '*.tmp*')" ]
+	done
+	for p in "${!phases[@]}"; do echo "# figure: $kills kills, ${phases[$p]} of them in: $p" >&3; done
+	[ $((${phases[steps]:-0} + ${phases[checkpoint]:-0})) -gt $((kills / 4)) ]
+}
+
+@test "one rank killed: all end" {
+	make_shard
+	mpiexec -n 3 pt-train "${TINY[@]}" -n 100000 -o run >/dev/null 3>&- &
+	pid=$!
+	wait_for 'step=20 ' run/journal.txt
+	kill -9 "$(ranks_of $pid | tail -n 1)"
+	begin=$SECONDS
+	ended $pid
+	[ "$status" -ne 0 ]
+	[ $((SECONDS - begin)) -lt 10 ]
+}
+
+@test "a rank that stops responding is named, with what it is missing from" {
+	make_shard
+	for shared in yes no; do
+		PT_SHARED=$shared mpiexec -n 3 pt-train "${TINY[@]}" -n 1000000 -o run --overwrite \
+			--eval-every 0 --watchdog 3 >/dev/null 2>err 3>&- &
+		pid=$!
+		wait_for 'step=20 ' run/journal.txt
+		mapfile -t pids < <(ranks_of $pid)
+		stopped=$(tr '\0' '\n' <"/proc/${pids[1]}/environ" | sed -n 's/^PMI_RANK=//p')
+		kill -STOP "${pids[1]}"
+		begin=$SECONDS
+		ended $pid
+		cat err
+		[ "$status" -eq 1 ]
+		[ $((SECONDS - begin)) -lt 8 ]
+		grep -qE "waited 3 s for [a-z ]+ number [0-9]+ of .* on world: rank $stopped did not come" err
+		grep -c 'did not come' err | grep -qx 1
+		for _ in $(seq 100); do
+			kill -0 "${pids[1]}" 2>/dev/null || break
+			sleep 0.05
+		done
+		not kill -0 "${pids[1]}" 2>/dev/null
+		rm -r run
+	done
+}
+
+@test "a job that is stopped as a whole goes on when it is let" {
+	make_shard
+	tiny -n 3000 --log-every 100 --eval-every 0 -o whole >/dev/null
+	mpiexec -n 2 pt-train "${TINY[@]}" -n 3000 --log-every 100 --eval-every 0 -o run --watchdog 2 \
+		>/dev/null 3>&- &
+	pid=$!
+	wait_for 'step=100 ' run/journal.txt
+	# shellcheck disable=SC2046
+	kill -STOP $(ranks_of $pid)
+	sleep 4
+	# shellcheck disable=SC2046
+	kill -CONT $(ranks_of $pid)
+	ended $pid
+	[ "$status" -eq 0 ]
+	pt-compare whole run
+}
