@@ -65,6 +65,22 @@ static struct table *table_of(const struct tokenizer *t)
 	return t->own;
 }
 
+/* Bytes at the beginning of text[0..n) that are ASCII: most of most texts, and quick. */
+static int64_t ascii_run(const char *text, int64_t n)
+{
+	const uint64_t high = 0x8080808080808080u;
+	uint64_t word;
+	int64_t i = 0;
+	for (; i + (int64_t)sizeof(word) <= n; i += (int64_t)sizeof(word)) {
+		memcpy(&word, text + i, sizeof(word));
+		if (word & high)
+			break;
+	}
+	while (i < n && (uint8_t)text[i] < 0x80)
+		i++;
+	return i;
+}
+
 static int64_t learn(struct tokenizer *t, const char *text, int64_t n, bool final,
 	int64_t *n_tokens, struct err *e)
 {
@@ -74,11 +90,12 @@ static int64_t learn(struct tokenizer *t, const char *text, int64_t n, bool fina
 	int64_t i = 0;
 	while (i < n) {
 		uint32_t c;
-		if ((uint8_t)text[i] < 0x80) {
-			seen[(uint8_t)text[i++]] = 1;
-			++*n_tokens;
-			continue;
-		}
+		int64_t end = i + ascii_run(text + i, n - i);
+		*n_tokens += end - i;
+		for (; i < end; i++)
+			seen[(uint8_t)text[i]] = 1;
+		if (i == n)
+			break;
 		int len = utf8(text + i, n - i, &c);
 		if (len < 0 || (len == 0 && final))
 			return not_utf8(i, e);
@@ -134,16 +151,38 @@ static int ready(struct tokenizer *t, struct err *e)
 	return 0;
 }
 
+/* Encodes ASCII text; tells how much of it is in the vocabulary before something that is
+ * not. */
+static int64_t encode_run(
+	const uint32_t *id_of, const char *text, int64_t n, uint32_t *out)
+{
+	uint32_t all = 0;
+	int64_t i;
+	for (i = 0; i < n; i++) {
+		uint32_t id = id_of[(uint8_t)text[i]];
+		all |= id;
+		if (out)
+			out[i] = id;
+	}
+	if (all == ABSENT)
+		for (i = 0; id_of[(uint8_t)text[i]] != ABSENT;)
+			i++;
+	return i;
+}
+
 static int64_t encode(const struct tokenizer *t, const char *text, int64_t n, bool final,
 	uint32_t *out, int64_t room, int64_t *n_out, struct err *e)
 {
 	const uint32_t *id_of = table_of(t)->id_of;
 	int64_t i = 0, k = 0;
 	for (; i < n && k < room; k++) {
-		uint32_t c = (uint8_t)text[i];
-		int len = 1;
-		if (c >= 0x80)
-			len = utf8(text + i, n - i, &c);
+		int64_t run = ascii_run(text + i, min64(n - i, room - k));
+		run = encode_run(id_of, text + i, run, out ? out + k : NULL);
+		i += run, k += run;
+		if (i == n || k == room)
+			break;
+		uint32_t c;
+		int len = utf8(text + i, n - i, &c);
 		if (len < 0 || (len == 0 && final))
 			return not_utf8(i, e);
 		if (len == 0)
