@@ -121,3 +121,12 @@ kill_one() { # RANKS VICTIM OPTION...
 	[ "$status" -eq 0 ]
 	pt-compare whole run
 }
+
+@test "a pipe may be slow: nobody is missing" {
+	make_shard
+	tiny -n 5 -o whole >/dev/null
+	mkfifo fifo
+	{ head -c 1000 data.h5 && sleep 4 && tail -c +1001 data.h5; } >fifo 3>&- &
+	tiny_on 2 -d fifo -n 5 -o run --watchdog 1 >/dev/null
+	pt-compare whole run
+}

@@ -150,6 +150,7 @@ int ckpt_find(const struct ckpt *c, const char *name)
 static int read_block(const struct ckpt *c, const struct h5_blocks *b, int64_t block,
 	float *out, struct err *e)
 {
+	comm_poll(); /* other ranks may be waiting for this one */
 	return h5_block_read(b, c->fd, block, out, e) ? err_prefix(e, "%s: ", c->path)
 						      : 0;
 }
@@ -195,9 +196,11 @@ int ckpt_each(const struct ckpt *c, enum ckpt_group g, int tensor,
 
 int ckpt_verify(const struct ckpt *c, struct err *e)
 {
-	for (int i = 0; i < c->n_tensors * N_CKPT_GROUPS; i++)
+	for (int i = 0; i < c->n_tensors * N_CKPT_GROUPS; i++) {
+		comm_poll();
 		if (h5_blocks_verify(&c->blocks[i], c->fd, e))
 			return err_prefix(e, "%s: ", c->path);
+	}
 	return 0;
 }
 

@@ -205,6 +205,8 @@ int64_t comm_shared_foreign(void);
 enum { COMM_WATCH = 600 };
 void comm_watch(struct comm *world, double seconds);
 void comm_watch_end(void);
+/* Collective: until it is let go, whatever is waited for may take its time: a pipe, say. */
+void comm_watch_hold(bool hold);
 /* coll.c says when a wait begins, and with NULL when it ends. */
 void comm_watch_wait(const struct comm *group, const struct comm_req *what);
 void comm_watch_look(void);

@@ -32,6 +32,7 @@ struct outgoing {
 static struct {
 	struct comm *world;
 	double seconds;
+	bool held;
 	double looked; /* when, last */
 	/* this rank's own wait, if it has one */
 	const struct comm *group;
@@ -59,6 +60,11 @@ void comm_watch_end(void)
 	watch.world = NULL;
 	free(watch.heard);
 	free(watch.out);
+}
+
+void comm_watch_hold(bool hold)
+{
+	watch.held = hold;
 }
 
 void comm_watch_wait(const struct comm *group, const struct comm_req *what)
@@ -200,7 +206,7 @@ void comm_watch_look(void)
 		return;
 	watch.looked = now;
 	read_letters();
-	if (!watch.what || watch.seconds <= 0)
+	if (!watch.what || watch.held || watch.seconds <= 0)
 		return;
 	watch.waited += since < stopped ? since : stopped;
 	uint64_t asked = watch.question + 1 - watch.first_question;

@@ -77,8 +77,11 @@ int data_open(
 	comm_bcast(dp, &stream, sizeof(stream), 0);
 	int64_t readers = stream ? 1 : o->readers ? o->readers : dp->size;
 	*d = (struct data_set){.readers = (int)min64(readers, dp->size)};
+	comm_watch_hold(stream);
 	open_here(d, o, dp, e);
-	if (comm_agree(dp, e) || share_data(d, o->data_per_rank, dp, e)) {
+	int rc = comm_agree(dp, e);
+	comm_watch_hold(false);
+	if (rc || share_data(d, o->data_per_rank, dp, e)) {
 		data_close(d);
 		return -1;
 	}
