@@ -87,6 +87,7 @@ int err_prefix(struct err *e, const char *fmt, ...)
 static _Noreturn void leave(int code)
 {
 	fflush(NULL);
+	file_remove_doomed(); /* the hook may end the program without exit() */
 	if (die_hook)
 		die_hook(code);
 	exit(code);

@@ -329,29 +329,48 @@ static int read_segment(const struct corpus *c, const struct file *f,
 	return 0;
 }
 
-int corpus_read(struct corpus *c, enum split split, int64_t at, int64_t n, int32_t *out,
-	struct err *e)
+struct reading {
+	const struct corpus *c;
+	enum split split;
+	int64_t at, n;
+	int32_t *out;
+};
+
+/* The last file that begins at or before token `at`. */
+static int64_t file_of(const struct corpus *c, enum split split, int64_t at)
 {
-	BUG_ON(at < 0 || n < 0 || at + n > c->tokens[split]);
 	int64_t lo = 0, hi = c->n_files - 1;
-	while (lo < hi) { /* the last file that begins at or before `at` */
+	while (lo < hi) {
 		int64_t mid = (lo + hi + 1) / 2;
 		if (c->files[mid].seg[split].first <= at)
 			lo = mid;
 		else
 			hi = mid - 1;
 	}
-	for (int64_t i = lo; n > 0; i++) {
-		const struct file *f = &c->files[i];
-		const struct segment *g = &f->seg[split];
-		int64_t here = min64(n, g->first + g->blocks.rows - at);
+	return lo;
+}
+
+static int read_files(void *with, struct err *e)
+{
+	struct reading *r = with;
+	for (int64_t i = file_of(r->c, r->split, r->at); r->n > 0; i++) {
+		const struct file *f = &r->c->files[i];
+		const struct segment *g = &f->seg[r->split];
+		int64_t here = min64(r->n, g->first + g->blocks.rows - r->at);
 		if (here <= 0)
 			continue;
-		if (read_segment(c, f, g, at - g->first, here, out, e))
+		if (read_segment(r->c, f, g, r->at - g->first, here, r->out, e))
 			return -1;
-		at += here, n -= here, out += here;
+		r->at += here, r->n -= here, r->out += here;
 	}
 	return 0;
+}
+
+int corpus_read(struct corpus *c, enum split split, int64_t at, int64_t n, int32_t *out,
+	struct err *e)
+{
+	BUG_ON(at < 0 || n < 0 || at + n > c->tokens[split]);
+	return map_touch(read_files, &(struct reading){c, split, at, n, out}, e);
 }
 
 static int verify_segment(
@@ -368,11 +387,17 @@ static int verify_segment(
 		g->blocks.path, split_names[split]);
 }
 
-int corpus_verify(const struct corpus *c, struct err *e)
+static int verify_all(void *with, struct err *e)
 {
+	const struct corpus *c = with;
 	for (int64_t i = 0; i < c->n_files; i++)
 		for (int s = 0; s < N_SPLITS; s++)
 			if (verify_segment(c, &c->files[i], (enum split)s, e))
 				return -1;
 	return 0;
+}
+
+int corpus_verify(struct corpus *c, struct err *e)
+{
+	return map_touch(verify_all, c, e);
 }

@@ -73,7 +73,8 @@ extern const struct h5_field tokenizer_fields[]; /* for the manual */
 /* ---- map.c: files in memory ------------------------------------------------------ */
 
 /* The bytes of an open file, to read. When it becomes shorter meanwhile, touching what is
- * gone ends the program (SIGBUS) with a message that names the file: EX_IOERR. */
+ * gone (SIGBUS) is an error of map_touch(), where that is what touches; elsewhere it ends the
+ * program. Either way the message names the file, and it is EX_IOERR. */
 struct map {
 	char *p;
 	size_t n_bytes;
@@ -83,6 +84,10 @@ struct map {
 /* Of `n_bytes` bytes, at least one; the descriptor may be closed then. One thread at a time. */
 int map_open(struct map *m, int fd, size_t n_bytes, const char *name, struct err *e);
 void map_close(struct map *m);
+/* Calls fn, which is left where it stands when a file became shorter: it may hold nothing that
+ * would be lost then. One rank's trouble can so be told to the others; a rank that only ends
+ * leaves it to the launcher what all of them ended with. */
+int map_touch(int (*fn)(void *with, struct err *e), void *with, struct err *e);
 
 /* ---- text.c: sources of text ----------------------------------------------------- */
 
@@ -178,7 +183,7 @@ int64_t corpus_files(const struct corpus *c);
 int corpus_read(struct corpus *c, enum split split, int64_t at, int64_t n, int32_t *out,
 	struct err *e);
 /* Checks all tokens: block by block, and each file's as a whole. */
-int corpus_verify(const struct corpus *c, struct err *e);
+int corpus_verify(struct corpus *c, struct err *e);
 
 /* ---- order.c: which sample comes when -------------------------------------------- */
 

@@ -2,6 +2,7 @@
 #include "data/data.h"
 
 #include <errno.h>
+#include <setjmp.h>
 #include <signal.h>
 #include <stdlib.h>
 #include <string.h>
@@ -26,15 +27,27 @@ static const struct map_name *find_name(const char *at)
 	return n;
 }
 
+/* Where a thread goes on when what it touches is gone. */
+struct way_out {
+	sigjmp_buf jump;
+	const struct map_name *volatile lost;
+};
+
+static _Thread_local struct way_out *way_out;
+
 /* Calls only what a signal handler may. */
 static void on_sigbus(int sig, siginfo_t *info, void *context)
 {
 	static const char what[] = " became shorter while it was read\n";
 	char line[1024] = "pt: ";
 	(void)context;
-	file_remove_doomed();
 	const struct map_name *n =
 		info->si_code == BUS_ADRERR ? find_name(info->si_addr) : NULL;
+	if (n && way_out) {
+		way_out->lost = n;
+		siglongjmp(way_out->jump, 1);
+	}
+	file_remove_doomed();
 	if (!n) { /* not ours */
 		signal(sig, SIG_DFL);
 		raise(sig);
@@ -47,6 +60,20 @@ static void on_sigbus(int sig, siginfo_t *info, void *context)
 	if (write_all(STDERR_FILENO, line, strlen(line)))
 		_exit(EX_IOERR); /* there is nobody left to tell */
 	_exit(EX_IOERR);
+}
+
+int map_touch(int (*fn)(void *with, struct err *e), void *with, struct err *e)
+{
+	struct way_out here;
+	BUG_ON(way_out);
+	way_out = &here;
+	int lost = sigsetjmp(here.jump, 0), rc = -1;
+	if (!lost)
+		rc = fn(with, e);
+	way_out = NULL;
+	return !lost ? rc
+		     : err_set(e, EX_IOERR, "%s became shorter while it was read",
+			       here.lost->text);
 }
 
 static struct map_name *name_range(const struct map *m, const char *text)
@@ -70,7 +97,9 @@ static struct map_name *name_range(const struct map *m, const char *text)
 
 int map_open(struct map *m, int fd, size_t n_bytes, const char *name, struct err *e)
 {
-	struct sigaction a = {.sa_sigaction = on_sigbus, .sa_flags = SA_SIGINFO};
+	/* Not blocked meanwhile: the handler may leave by a jump. */
+	struct sigaction a = {
+		.sa_sigaction = on_sigbus, .sa_flags = SA_SIGINFO | SA_NODEFER};
 	void *p = mmap(NULL, n_bytes, PROT_READ, MAP_SHARED, fd, 0);
 	*m = (struct map){0};
 	if (p == MAP_FAILED)
