@@ -524,9 +524,9 @@ static int may_replace(const struct opts *o, struct err *e)
 /* The file is made before anything is measured: what cannot be written is said at once. */
 static int file_begin(struct session *s, struct err *e)
 {
-	if (s->o.out && s->world->rank == 0 && !may_replace(&s->o, e)) {
-		durable_begin(&s->out, s->o.out);
-		if (h5_create(&s->file, s->out.tmp, e))
+	if (s->o.out && s->world->rank == 0 && !may_replace(&s->o, e) &&
+		!durable_begin_own(&s->out, s->o.out, e)) {
+		if (h5_open_as(&s->file, s->out.tmp, s->o.out, H5_MAKE, e))
 			durable_abort(&s->out);
 	}
 	return comm_agree(s->world, e);

@@ -268,7 +268,7 @@ only() { # PROGRAM...
 	says "'x.gif' ends in none of"
 	code_of 64 pt-compare a b --plot .svg
 	code_of 2 pt-compare a b --plot a/x.svg
-	says 'a/x.svg.tmp: Not a directory'
+	says 'a/x.svg: Not a directory'
 	code_of 2 pt-compare a b --plot no.svg --column val_loss
 	says 'no val_loss to draw'
 	[ ! -e no.svg ]

@@ -300,11 +300,18 @@ int pread_all(int fd, void *p, size_t n_bytes, int64_t at);
 int copy_all(int from, int to);
 /* A symbolic link in the place of what is at `path`, at once and for good. */
 int file_link(const char *target, const char *path, struct err *e);
+/* Is there room for so many bytes more where `path` is to be? What is not known is yes. */
+int file_room(const char *path, int64_t n_bytes, struct err *e);
+/* Locks a file for writing, against other processes, on all hosts where the file system can;
+ * the lock ends when *fd is closed, or with the process, however that ends. 0, or an errno:
+ * EAGAIN when another process has it. With `make` the file need not be there. */
+int file_lock(const char *path, bool make, int *fd);
 
 /* A file that appears under its name only when it is complete: it is written as
  * NAME.tmp, synced, renamed, and the folder is synced. */
 struct durable {
 	char *path, *tmp;
+	bool keeps; /* an error, when a file of that name has come meanwhile */
 };
 
 /* All ranks know the temporary name, and what a killed program left is written over. */
@@ -312,6 +319,9 @@ void durable_begin(struct durable *d, const char *path);
 /* A name of this process alone, NAME.xxxxxx.tmp, which is made: nobody else gets it. */
 int durable_begin_own(struct durable *d, const char *path, struct err *e);
 int durable_commit(struct durable *d, struct err *e);
+/* All of them under their names, while nobody else who asks for the same does so in the folder
+ * of the first: files that belong together do not mix with another program's. */
+int durable_commit_all(struct durable *const *d, int64_t n, struct err *e);
 void durable_abort(struct durable *d);	/* removes the temporary file */
 void durable_forget(struct durable *d); /* another rank looks after the files */
 

@@ -5,7 +5,9 @@
 #include <fcntl.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/file.h>
 #include <sys/stat.h>
+#include <sys/statvfs.h>
 #include <unistd.h>
 
 int write_all(int fd, const void *p, size_t n_bytes)
@@ -125,6 +127,65 @@ int file_make_folder(const char *path, struct err *e)
 	return rc;
 }
 
+/* The folder that `path` is in; the caller frees. */
+static char *folder_of(const char *path)
+{
+	char *folder = xstrdup(path);
+	char *slash = strrchr(folder, '/');
+	if (slash) {
+		slash[slash == folder] = '\0';
+		return folder;
+	}
+	free(folder);
+	return xstrdup(".");
+}
+
+int file_room(const char *path, int64_t n_bytes, struct err *e)
+{
+	struct statvfs fs;
+	char need[NUM_TEXT], have[NUM_TEXT];
+	char *folder = folder_of(path);
+	int rc = statvfs(folder, &fs);
+	free(folder);
+	if (rc || !fs.f_blocks)
+		return 0;
+	/* A part may be kept for root. */
+	double blocks = (double)(geteuid() ? fs.f_bavail : fs.f_bfree);
+	double room = blocks * (double)fs.f_frsize;
+	if ((double)n_bytes <= room)
+		return 0;
+	return err_set(e, EX_IOERR,
+		"%s: no room: it needs %s (%lld bytes), and %s (%.0f bytes) are free",
+		path, text_bytes(need, (double)n_bytes), (long long)n_bytes,
+		text_bytes(have, room), room);
+}
+
+/* Somebody may have removed the file after it was opened, and made another. */
+static bool is_at(int fd, const char *path)
+{
+	struct stat a, b;
+	return !fstat(fd, &a) && !stat(path, &b) && a.st_ino == b.st_ino &&
+	       a.st_dev == b.st_dev;
+}
+
+int file_lock(const char *path, bool make, int *fd)
+{
+	/* Of the open file, not the process: other descriptors may be closed. */
+	struct flock whole = {.l_type = F_WRLCK, .l_whence = SEEK_SET};
+	for (;;) {
+		*fd = open(path, O_RDWR | O_CLOEXEC | (make ? O_CREAT : 0), 0666);
+		if (*fd < 0)
+			return errno;
+		int why = fcntl(*fd, F_OFD_SETLK, &whole) ? errno : 0;
+		if (!why && is_at(*fd, path))
+			return 0;
+		close(*fd);
+		*fd = -1;
+		if (why)
+			return why == EACCES ? EAGAIN : why;
+	}
+}
+
 /* ---- files that appear when they are complete -------------------------------------- */
 
 void durable_begin(struct durable *d, const char *path)
@@ -186,11 +247,8 @@ static int sync_path(const char *path, int flags)
 
 static int sync_folder_of(const char *path)
 {
-	char *folder = xstrdup(path);
-	char *slash = strrchr(folder, '/');
-	if (slash)
-		slash[slash == folder] = '\0';
-	int rc = sync_path(slash ? folder : ".", O_RDONLY | O_DIRECTORY);
+	char *folder = folder_of(path);
+	int rc = sync_path(folder, O_RDONLY | O_DIRECTORY);
 	free(folder);
 	return rc;
 }
@@ -207,14 +265,41 @@ int file_link(const char *target, const char *path, struct err *e)
 	return rc ? -1 : 0;
 }
 
+static int give_name(const struct durable *d)
+{
+	if (!d->keeps)
+		return rename(d->tmp, d->path);
+	int rc = renameat2(AT_FDCWD, d->tmp, AT_FDCWD, d->path, RENAME_NOREPLACE);
+	if (rc && (errno == EINVAL || errno == ENOSYS)) /* not every file system can */
+		rc = rename(d->tmp, d->path);
+	return rc;
+}
+
 int durable_commit(struct durable *d, struct err *e)
 {
-	int rc = sync_path(d->tmp, O_RDONLY) || rename(d->tmp, d->path) ||
-		 sync_folder_of(d->path);
+	int rc = sync_path(d->tmp, O_RDONLY) || give_name(d) || sync_folder_of(d->path);
 	if (rc) {
-		err_set(e, EX_IOERR, "%s: %s", d->path, strerror(errno));
+		err_set(e, EX_IOERR, "%s: %s", d->path,
+			errno == EEXIST ? "another program has made it meanwhile"
+					: strerror(errno));
 		unlink(d->tmp);
 	}
 	durable_forget(d);
 	return rc ? -1 : 0;
+}
+
+int durable_commit_all(struct durable *const *d, int64_t n, struct err *e)
+{
+	char *folder = folder_of(n ? d[0]->path : "");
+	int fd = open(folder, O_RDONLY | O_DIRECTORY | O_CLOEXEC), rc = 0;
+	free(folder);
+	for (int64_t i = 0; i < n; i++) /* before others have to wait */
+		sync_path(d[i]->tmp, O_RDONLY);
+	if (fd >= 0)
+		flock(fd, LOCK_EX); /* where there are no locks, without */
+	for (int64_t i = 0; i < n && !rc; i++)
+		rc = durable_commit(d[i], e);
+	if (fd >= 0)
+		close(fd);
+	return rc;
 }

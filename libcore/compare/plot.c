@@ -253,8 +253,9 @@ int plot_file(const struct run_log *logs, int n, int column, int by, const char 
 		return err_set(e, EX_DATAERR, "no %s to draw", columns[column].name);
 	struct durable d;
 	struct str text = {0};
-	durable_begin(&d, path);
-	int fd = open(d.tmp, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0666);
+	if (durable_begin_own(&d, path, e))
+		return -1;
+	int fd = open(d.tmp, O_WRONLY | O_CLOEXEC);
 	int rc = fd < 0 ? err_set(e, EX_IOERR, "%s: %s", d.tmp, strerror(errno)) : 0;
 	if (!rc) {
 		script(logs, n, column, by, terminal_of(path), &text);

@@ -98,6 +98,7 @@ static int name_file(struct shard_writer *w, int64_t i, struct err *e)
 			e, EX_IOERR, "%s exists; --overwrite replaces it", f->name);
 	if (durable_begin_own(&f->d, f->name, e))
 		return -1;
+	f->d.keeps = !w->p->overwrite;
 	snprintf(f->path, sizeof(f->path), "%s", f->d.tmp);
 	return 0;
 }
@@ -136,6 +137,8 @@ static int make_files(
 			"--shard-size: %lld bytes a file would be %lld files; %d is the "
 			"most",
 			(long long)w->p->shard_bytes, (long long)w->n_files, MAX_FILES);
+	if (!is_special(w->p->out) && file_room(w->p->out, total * bytes, e))
+		return -1;
 	w->files = xcalloc((size_t)w->n_files, sizeof(*w->files));
 	for (int64_t i = 0; i < w->n_files; i++) {
 		struct out_file *f = &w->files[i];
@@ -258,7 +261,7 @@ int shard_writer_put(struct shard_writer *w, enum split s, const uint32_t *ids, 
 
 /* ---- the end --------------------------------------------------------------------- */
 
-static int finish_file(struct shard_writer *w, struct out_file *f, struct err *e)
+static int finish_file(struct out_file *f, struct err *e)
 {
 	struct h5 *h;
 	for (int s = 0; s < N_SPLITS; s++)
@@ -270,15 +273,27 @@ static int finish_file(struct shard_writer *w, struct out_file *f, struct err *e
 	for (int s = 0; s < N_SPLITS && !rc; s++)
 		rc = h5_blocks_finish(h, &f->blocks[s], e);
 	rc = rc || h5_seal(h, e);
-	rc = h5_end(h, rc, e);
-	if (rc)
-		return -1;
-	if (w->image < 0)
-		return durable_commit(&f->d, e);
-	file_remove(f->path); /* nobody opens it again, and a pipe may be slow */
-	rc = lseek(w->image, 0, SEEK_SET) || copy_all(w->image, w->to) || close(w->to);
+	return h5_end(h, rc, e);
+}
+
+static int send_image(struct shard_writer *w, struct err *e)
+{
+	file_remove(w->files[0].path); /* nobody opens it again, and a pipe may be slow */
+	int rc =
+		lseek(w->image, 0, SEEK_SET) || copy_all(w->image, w->to) || close(w->to);
 	w->to = -1;
 	return rc ? err_set(e, EX_IOERR, "%s: %s", special_name(w), strerror(errno)) : 0;
+}
+
+/* All are complete before the first gets its name. */
+static int name_files(struct shard_writer *w, struct err *e)
+{
+	struct durable **all = xcalloc((size_t)w->n_files, sizeof(struct durable *));
+	for (int64_t i = 0; i < w->n_files; i++)
+		all[i] = &w->files[i].d;
+	int rc = durable_commit_all(all, w->n_files, e);
+	free(all);
+	return rc;
 }
 
 int shard_writer_finish(struct shard_writer *w, struct prepared *out, struct err *e)
@@ -287,9 +302,11 @@ int shard_writer_finish(struct shard_writer *w, struct prepared *out, struct err
 		BUG_ON(w->cursor[s].fd >= 0);
 	for (int64_t i = 0; i < w->n_files; i++) {
 		strs_add(&out->files, w->image < 0 ? w->files[i].name : special_name(w));
-		if (finish_file(w, &w->files[i], e))
+		if (finish_file(&w->files[i], e))
 			return -1;
 	}
+	if (w->image < 0 ? name_files(w, e) : send_image(w, e))
+		return -1;
 	out->info = w->files[w->n_files - 1].info;
 	out->token_bytes = h5_type_bytes(w->type);
 	return 0;
