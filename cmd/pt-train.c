@@ -49,6 +49,7 @@ static int parse(struct train_opts *o, int argc, char **argv, struct err *e)
 			o->init_from = NULL; /* the run has begun, and goes on */
 		o->resume = found.resume;
 		o->start_over = found.start_over;
+		o->lock = found.lock;
 	}
 	return train_opts_check(o, e);
 }

@@ -57,7 +57,10 @@ struct ckpt_write {
 	bool one_writes; /* rank 0, because others do not see its files */
 };
 
-/* Collective. On an error no rank has changed a file that was there. */
+/* At least as large as the file that would be written, by little. */
+int64_t ckpt_bytes(const struct ckpt_write *w);
+/* Collective. On an error no rank has changed a file that was there; when it is known that
+ * there is no room, none was begun. */
 int ckpt_write(const struct ckpt_write *w, struct err *e);
 
 /* ---- read.c ---------------------------------------------------------------------- */

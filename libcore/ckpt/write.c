@@ -146,13 +146,35 @@ static int finish(struct job *j, struct err *e)
 	return rc ? -1 : durable_commit(&j->d, e);
 }
 
+int64_t ckpt_bytes(const struct ckpt_write *w)
+{
+	/* What HDF5 needs for a file, and for the two datasets of a tensor. */
+	enum { A_FILE = 20480, A_TENSOR = 704 };
+	struct str vocabulary = {0};
+	if (w->tokenizer)
+		tokenizer_pack(w->tokenizer, &vocabulary);
+	int64_t n = A_FILE + (int64_t)(strlen(w->config) + vocabulary.len);
+	str_free(&vocabulary);
+	for (int i = 0; i < w->n_tensors; i++) {
+		int64_t data = ckpt_size(&w->tensors[i]) * (int64_t)sizeof(float);
+		n += N_CKPT_GROUPS * (A_TENSOR + data + data / 65536);
+	}
+	return n;
+}
+
 int ckpt_write(const struct ckpt_write *w, struct err *e)
 {
 	struct job j = {.w = w, .n = w->n_tensors * N_CKPT_GROUPS};
 	bool first = w->comm->rank == 0;
+	struct err mine = {0};
+	if (first)
+		file_room(w->path, ckpt_bytes(w), &mine);
+	if (comm_agree(w->comm, &mine)) {
+		*e = mine;
+		return -1;
+	}
 	j.blocks = xcalloc((size_t)j.n, sizeof(*j.blocks));
 	durable_begin(&j.d, w->path);
-	struct err mine = {0};
 	if (first)
 		make_structure(&j, &mine);
 	int rc = comm_agree(w->comm, &mine);

@@ -6,26 +6,141 @@
 #include <fcntl.h>
 #include <stdlib.h>
 #include <string.h>
+#include <time.h>
 #include <unistd.h>
 
-static int put_line(struct journal *j, struct str *line, struct err *e)
+/* ---- one writer ------------------------------------------------------------------ */
+
+/* Lines up to the last whole one, whose end is returned. */
+static size_t read_lines(
+	struct run_log *l, const struct str *text, int *rc, struct err *e)
 {
-	if (run_log_line(&j->log, line->s, line->len, e))
-		return -1;
-	str_putc(line, '\n');
-	off_t end = lseek(j->fd, 0, SEEK_END);
-	if (write_all(j->fd, line->s, line->len)) {
-		err_set(e, EX_IOERR, "%s/journal.txt: %s", j->folder, strerror(errno));
-		/* Half a line would become one with the next. */
-		return end >= 0 && !ftruncate(j->fd, end)
-			       ? -1
-			       : err_prefix(e, "half a line is left in ");
+	size_t whole = text->len;
+	while (whole && text->s[whole - 1] != '\n')
+		whole--;
+	for (size_t at = 0; at < whole && !*rc;) {
+		const char *stop = memchr(text->s + at, '\n', whole - at);
+		size_t n = (size_t)(stop - text->s) - at;
+		*rc = run_log_line(l, text->s + at, n, e);
+		at += n + 1;
 	}
+	return whole;
+}
+
+/* Who is at work there says so in its journal, if it has come that far. */
+static int refuse(const char *folder, const char *path, struct err *e)
+{
+	struct str text = {0};
+	struct run_log l = {0};
+	int rc = file_read(path, SIZE_MAX, &text, &(struct err){0});
+	if (!rc)
+		read_lines(&l, &text, &rc, &(struct err){0});
+	const struct run_info *i = &l.info;
+	char who[256] = "";
+	if (!rc && i->started && i->host && i->pid)
+		snprintf(who, sizeof(who), " (process %lld on %.64s%s%.64s, since %.32s)",
+			(long long)i->pid, i->host, i->job ? ", job " : "",
+			i->job ? i->job : "", i->started);
+	err_set(e, EX_USAGE,
+		"%s: another pt-train is at work in this folder%s; wait for its end, "
+		"stop it, "
+		"or give another folder with --out",
+		folder, who);
+	run_log_free(&l);
+	str_free(&text);
+	return -1;
+}
+
+static bool no_locks_here(int why)
+{
+	return why == ENOLCK || why == ENOSYS || why == EOPNOTSUPP || why == EINVAL;
+}
+
+int journal_lock(const char *folder, bool make, double patience, int *fd, struct err *e)
+{
+	const struct timespec moment = {.tv_nsec = 50000000};
+	double begin = clock_seconds();
+	struct str path = {0};
+	bool told = false;
+	int why, rc = 0;
+	str_printf(&path, "%s/journal.txt", folder);
+	while ((why = file_lock(path.s, make, fd)) == EAGAIN &&
+		clock_seconds() - begin < patience) {
+		if (!told)
+			info("%s: another pt-train is at work in this folder; waiting "
+			     "%g s for its end",
+				folder, patience);
+		told = true;
+		nanosleep(&moment, NULL);
+	}
+	if (why == EAGAIN)
+		rc = refuse(folder, path.s, e);
+	else if (no_locks_here(why))
+		warn("%s: this file system has no locks (%s): see to it that no second "
+		     "run writes there",
+			folder, strerror(why));
+	else if (why && (make || (why != ENOENT && why != ENOTDIR)))
+		rc = err_set(e, EX_IOERR, "%s: %s", path.s, strerror(why));
+	str_free(&path);
+	return rc;
+}
+
+/* ---- lines ----------------------------------------------------------------------- */
+
+/* After a write that failed: whole lines stay in the file, the others in memory. */
+static void keep_rest(struct journal *j, off_t begin)
+{
+	off_t end = lseek(j->fd, 0, SEEK_END);
+	size_t n = begin >= 0 && end > begin ? (size_t)(end - begin) : 0;
+	while (n && j->kept.s[n - 1] != '\n')
+		n--;
+	if (n > j->kept.len || ftruncate(j->fd, begin + (off_t)n)) {
+		j->half = true;
+		return;
+	}
+	for (size_t i = 0; i < n; i++)
+		j->n_kept -= j->kept.s[i] == '\n';
+	memmove(j->kept.s, j->kept.s + n, j->kept.len - n + 1);
+	j->kept.len -= n;
+}
+
+int journal_flush(struct journal *j, struct err *e)
+{
+	if (!j->kept.len)
+		return 0;
+	off_t begin = lseek(j->fd, 0, SEEK_END);
+	/* What is left of a line becomes one of its own. */
+	if ((j->half && write_all(j->fd, "\n", 1)) ||
+		write_all(j->fd, j->kept.s, j->kept.len)) {
+		err_set(e, EX_IOERR, "%s/journal.txt: %s", j->folder, strerror(errno));
+		if (!j->half)
+			keep_rest(j, begin);
+		return -1;
+	}
+	j->half = false;
+	j->n_kept = 0;
+	str_clear(&j->kept);
 	return 0;
 }
 
+/* For the next flush. */
+static int add_line(struct journal *j, const struct str *line, struct err *e)
+{
+	if (run_log_line(&j->log, line->s, line->len, e))
+		return -1;
+	str_add(&j->kept, line->s, line->len);
+	str_putc(&j->kept, '\n');
+	j->n_kept++;
+	return 0;
+}
+
+static int put_line(struct journal *j, const struct str *line, struct err *e)
+{
+	return add_line(j, line, e) || journal_flush(j, e) ? -1 : 0;
+}
+
 /* A text of lines, each with a word in front. */
-static int put_text(struct journal *j, const char *word, const char *text, struct err *e)
+static int add_text(struct journal *j, const char *word, const char *text, struct err *e)
 {
 	struct str line = {0};
 	int rc = 0;
@@ -33,22 +148,38 @@ static int put_text(struct journal *j, const char *word, const char *text, struc
 		size_t n = strcspn(text, "\n");
 		str_clear(&line);
 		str_printf(&line, "# %s %.*s", word, (int)n, text);
-		rc = put_line(j, &line, e);
+		rc = add_line(j, &line, e);
 		text += n + (text[n] == '\n');
 	}
 	str_free(&line);
 	return rc;
 }
 
-static int put_info(struct journal *j, const struct run_info *info, struct err *e)
+static int add_info(struct journal *j, const struct run_info *info, struct err *e)
 {
 	struct str text = {0};
 	for (const struct h5_field *f = run_fields; f->name; f++)
 		h5_field_print(&text, f, info);
-	int rc = put_text(j, "meta", text.s, e);
+	int rc = add_text(j, "meta", text.s, e);
 	str_free(&text);
 	return rc;
 }
+
+static int add_event(struct journal *j, int64_t step, char *text, struct err *e)
+{
+	struct str line = {0};
+	char now[NUM_TEXT];
+	for (char *p = text; *p; p++)
+		if (*p == '\n')
+			*p = ' ';
+	str_printf(&line, "# event %s step=%lld %s", clock_text(now, clock_wall()),
+		(long long)step, text);
+	int rc = add_line(j, &line, e);
+	str_free(&line);
+	return rc;
+}
+
+/* ---- a run's journal ------------------------------------------------------------- */
 
 /* Reads what is there, up to the last whole line; the rest of a line is cut off. */
 static int take_up(struct journal *j, const char *path, int64_t resume, struct err *e)
@@ -56,21 +187,30 @@ static int take_up(struct journal *j, const char *path, int64_t resume, struct e
 	struct str text = {0};
 	if (file_read(path, SIZE_MAX, &text, e))
 		return -1;
-	size_t whole = text.len;
-	while (whole && text.s[whole - 1] != '\n')
-		whole--;
 	int rc = 0;
-	for (size_t at = 0; at < whole && !rc;) {
-		size_t n = strcspn(text.s + at, "\n");
-		n = n < whole - at ? n : whole - at;
-		rc = run_log_line(&j->log, text.s + at, n, e);
-		at += n + 1;
-	}
+	size_t whole = read_lines(&j->log, &text, &rc, e);
 	str_free(&text);
 	run_log_rewind(&j->log, resume);
 	if (!rc && truncate(path, (off_t)whole))
 		rc = err_set(e, EX_IOERR, "%s: %s", path, strerror(errno));
 	return rc;
+}
+
+/* All of it or, on a full disk, nothing. */
+static int put_head(struct journal *j, int64_t resume, const struct run_info *info,
+	const char *config, const char *arithmetic, struct err *e)
+{
+	static char resumed[] = "resume";
+	off_t begin = lseek(j->fd, 0, SEEK_END);
+	if (add_info(j, info, e) || add_text(j, "config", config, e) ||
+		add_text(j, "arith", arithmetic, e) ||
+		(resume >= 0 && add_event(j, resume, resumed, e)))
+		return -1;
+	if (!journal_flush(j, e))
+		return 0;
+	if (begin < 0 || ftruncate(j->fd, begin))
+		err_prefix(e, "a part of the head is left in ");
+	return -1;
 }
 
 int journal_open(struct journal *j, const char *folder, int64_t resume,
@@ -88,10 +228,7 @@ int journal_open(struct journal *j, const char *folder, int64_t resume,
 	if (!rc && (j->fd = open(path.s,
 			    O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC | begin, 0666)) < 0)
 		rc = err_set(e, EX_IOERR, "%s: %s", path.s, strerror(errno));
-	rc = rc || put_info(j, info, e) || put_text(j, "config", config, e) ||
-	     put_text(j, "arith", arithmetic, e);
-	if (!rc && resume >= 0)
-		rc = journal_event(j, resume, e, "resume");
+	rc = rc || put_head(j, resume, info, config, arithmetic, e);
 	str_free(&path);
 	return rc ? -1 : 0;
 }
@@ -107,26 +244,26 @@ int journal_row(struct journal *j, const struct row *r, struct err *e)
 
 int journal_event(struct journal *j, int64_t step, struct err *e, const char *fmt, ...)
 {
-	struct str line = {0};
-	char now[NUM_TEXT], text[1024];
+	char text[1024];
 	va_list ap;
 	va_start(ap, fmt);
 	vsnprintf(text, sizeof(text), fmt, ap);
 	va_end(ap);
-	for (char *p = text; *p; p++)
-		if (*p == '\n')
-			*p = ' ';
-	str_printf(&line, "# event %s step=%lld %s", clock_text(now, clock_wall()),
-		(long long)step, text);
-	int rc = put_line(j, &line, e);
-	str_free(&line);
-	return rc;
+	return add_event(j, step, text, e) || journal_flush(j, e) ? -1 : 0;
+}
+
+bool journal_stale(const struct journal *j, double seconds)
+{
+	enum { SHARE = 20 }; /* a twentieth of the time */
+	double age = clock_seconds() - j->published;
+	return age >= seconds && age >= SHARE * j->publish_cost;
 }
 
 int journal_publish(struct journal *j, struct err *e)
 {
 	struct str path = {0};
 	struct durable d;
+	double begin = clock_seconds();
 	str_printf(&path, "%s/run.h5", j->folder);
 	fdatasync(j->fd); /* a resumed run reads the journal, not run.h5 */
 	durable_begin(&d, path.s);
@@ -134,6 +271,7 @@ int journal_publish(struct journal *j, struct err *e)
 	durable_abort(&d);
 	str_free(&path);
 	j->published = clock_seconds();
+	j->publish_cost = j->published - begin;
 	return rc ? -1 : 0;
 }
 
@@ -142,6 +280,7 @@ void journal_close(struct journal *j)
 	if (j->fd >= 0)
 		close(j->fd);
 	free(j->folder);
+	str_free(&j->kept);
 	run_log_free(&j->log);
 	*j = (struct journal){.fd = -1};
 }

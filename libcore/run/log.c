@@ -18,6 +18,7 @@ const struct h5_field run_fields[] = {
 	{"created_by", H5_TEXT, F(created_by), false, "the program that made the run"},
 	{"started", H5_TEXT, F(started), true, "when it was last started (UTC)"},
 	{"host", H5_TEXT, F(host), true, "host of rank 0"},
+	{"pid", H5_I64, F(pid), true, "its process there"},
 	{"job", H5_TEXT, F(job), true, "the scheduler's job"},
 	{"command", H5_TEXT, F(command), true, "the command line"},
 	{"device", H5_TEXT, F(device), true, "what computes"},

@@ -89,7 +89,7 @@ struct run_info {
 	const char *host, *job, *command, *device, *libraries, *layout;
 	const char *invocation;	 /* options that compute nothing else, as a config */
 	const char *environment; /* NAME=VALUE, blanks between them */
-	int64_t ranks, hosts, threads;
+	int64_t pid, ranks, hosts, threads;
 	uint64_t
 		arithmetic; /* hash of what fixes the bits: equal for runs that can be equal */
 };
@@ -126,17 +126,31 @@ struct journal {
 		log; /* all that was written, and what earlier parts of the run wrote */
 	char *folder;
 	int fd;
-	double published; /* when run.h5 was last written */
+	bool half;	 /* the file ends in a part of a line */
+	struct str kept; /* lines that could not be written yet: a full disk, say */
+	int64_t n_kept;
+	double published,
+		publish_cost; /* when run.h5 was last written; seconds it took */
 };
+
+/* Nobody else may write to the run in FOLDER until *fd is closed, or the process has ended,
+ * however. Waits so many seconds for who is at work there. Where the file system knows no
+ * locks, that is a warning, and *fd is -1; also without `make`, where there is no journal. */
+int journal_lock(const char *folder, bool make, double patience, int *fd, struct err *e);
 
 /* Continues FOLDER/journal.txt when `resume` is a step, beginning after it; -1 begins a
  * new one. `info` and the texts are written as its head. */
 int journal_open(struct journal *j, const char *folder, int64_t resume,
 	const struct run_info *info, const char *config, const char *arithmetic,
 	struct err *e);
+/* A line that cannot be written is an error, and kept: it is written before the next one. */
 int journal_row(struct journal *j, const struct row *r, struct err *e);
 int journal_event(struct journal *j, int64_t step, struct err *e, const char *fmt, ...)
 	PRINTF(4, 5);
+int journal_flush(struct journal *j, struct err *e); /* what was kept, again */
+/* Has run.h5 become this old? And is it so long ago that writing it anew, which takes longer
+ * the longer the run is, stays a small part of the time? */
+bool journal_stale(const struct journal *j, double seconds);
 /* Writes run.h5 anew, under its name only when complete. */
 int journal_publish(struct journal *j, struct err *e);
 void journal_close(struct journal *j);

@@ -43,11 +43,17 @@ static bool is_first(const struct run *r)
 	return r->world->rank == 0;
 }
 
-static void trouble(struct run *r, const struct err *e)
+/* After something was written to the journal, or could not be: said once. */
+static void journal_state(struct run *r, int rc, const struct err *e)
 {
-	if (is_first(r))
-		warn("%s", e->msg);
-	r->failed = true;
+	if (rc && !r->torn)
+		warn("%s; training goes on, and lines of the journal are kept until they "
+		     "can be written",
+			e->msg);
+	else if (!rc && r->torn)
+		warn("%s/journal.txt can be written again, and has every line",
+			r->folder);
+	r->torn = rc != 0;
 }
 
 static void event(struct run *r, const char *fmt, ...) PRINTF(2, 3);
@@ -61,8 +67,8 @@ static void event(struct run *r, const char *fmt, ...)
 	va_start(ap, fmt);
 	vsnprintf(text, sizeof(text), fmt, ap);
 	va_end(ap);
-	if (journal_event(&r->journal, r->t.step, &e, "%s", text))
-		trouble(r, &e);
+	int rc = journal_event(&r->journal, r->t.step, &e, "%s", text);
+	journal_state(r, rc, &e);
 }
 
 static void print_line(struct run *r, const char *line)
@@ -83,9 +89,16 @@ static void publish(struct run *r)
 	struct err e = {0};
 	if (!is_first(r))
 		return;
-	r->stale = journal_publish(&r->journal, &e) != 0;
-	if (r->stale)
-		trouble(r, &e);
+	bool failed = journal_publish(&r->journal, &e) != 0;
+	if (failed && !r->stale)
+		warn("%s; training goes on, and it is tried again", e.msg);
+	r->stale = failed;
+}
+
+static void publish_when_old(struct run *r, double seconds)
+{
+	if (is_first(r) && journal_stale(&r->journal, seconds))
+		publish(r);
 }
 
 static void put_row(struct run *r, const struct row *row)
@@ -93,15 +106,12 @@ static void put_row(struct run *r, const struct row *row)
 	struct err e = {0};
 	struct str line = {0};
 	if (is_first(r)) {
-		if (journal_row(&r->journal, row, &e)) {
-			r->torn = true;
-			trouble(r, &e);
-		}
+		int rc = journal_row(&r->journal, row, &e);
+		journal_state(r, rc, &e);
 		row_print(row, &line);
 		print_line(r, line.s);
 		str_free(&line);
-		if (clock_seconds() - r->journal.published >= r->t.o.publish_secs)
-			publish(r);
+		publish_when_old(r, r->t.o.publish_secs);
 	}
 }
 
@@ -178,6 +188,26 @@ static int keep_house(struct run *r, struct err *e)
 	return 0;
 }
 
+/* A run of weeks does not end for a disk that is full today. What it has is kept, and tried
+ * again: at the next checkpoint, and before, since the next may be far. */
+static void not_saved(struct run *r, const struct err *e)
+{
+	enum { RETRY_SECS = 60 };
+	double secs = r->t.o.ckpt_secs;
+	bool last = r->t.step == r->t.o.steps || stop_signal;
+	secs = secs > 0 && secs < RETRY_SECS ? secs : RETRY_SECS;
+	r->failed = true;
+	r->retry_at = clock_seconds() + secs;
+	if (is_first(r) && last)
+		warn("the checkpoint of step %lld was not written: %s",
+			(long long)r->t.step, e->msg);
+	else if (is_first(r))
+		warn("the checkpoint of step %lld was not written: %s; training goes on, "
+		     "and the next is tried after %g s at the latest",
+			(long long)r->t.step, e->msg, secs);
+	event(r, "checkpoint failed: %s", e->msg);
+}
+
 static void save(struct run *r, const char *why)
 {
 	struct trainer *t = &r->t;
@@ -193,16 +223,26 @@ static void save(struct run *r, const char *why)
 		rc = comm_agree(r->world, &e);
 	}
 	if (rc) {
-		trouble(r, &e);
-		event(r, "checkpoint failed: %s", e.msg);
+		not_saved(r, &e);
 	} else {
 		r->saved_step = t->step;
+		r->retry_at = 0;
 		event(r, "checkpoint %s (%s, %.3g s)", path.s, why,
 			clock_seconds() - begin);
 	}
 	r->saved_at = clock_seconds();
 	str_free(&path);
-	publish(r);
+	publish_when_old(r, 0);
+}
+
+/* This rank's vote: is a checkpoint due by the clock? */
+static bool save_due(const struct run *r)
+{
+	double now = clock_seconds();
+	if (!is_first(r))
+		return false;
+	return (r->t.o.ckpt_secs > 0 && now - r->saved_at >= r->t.o.ckpt_secs) ||
+	       (r->retry_at > 0 && now >= r->retry_at);
 }
 
 /* Returns whether the validation loss is the best so far. */
@@ -346,8 +386,10 @@ static int stopped(struct run *r)
 		info("stopped after step %lld, without a checkpoint", (long long)t->step);
 		return 128 + SIGTERM;
 	}
-	info("stopped after step %lld; --resume auto goes on", (long long)t->step);
-	return r->saved_step == t->step ? EX_TEMPFAIL : EX_IOERR;
+	bool saved = r->saved_step == t->step;
+	info("stopped after step %lld%s; --resume auto goes on", (long long)t->step,
+		saved ? "" : ", whose checkpoint could not be written");
+	return saved ? EX_TEMPFAIL : EX_IOERR;
 }
 
 static int train(struct run *r)
@@ -363,10 +405,8 @@ static int train(struct run *r)
 	progress_begin(&r->bar, "pt-train", (double)t->o.steps);
 	while (t->step < t->o.steps && !stop && !rc) {
 		struct step_result s;
-		bool due = is_first(r) && t->o.ckpt_secs > 0 &&
-			   clock_seconds() - r->saved_at >= t->o.ckpt_secs;
 		double begin = clock_seconds(), waited = comm_waited();
-		trainer_step(t, due, &s);
+		trainer_step(t, save_due(r), &s);
 		measure(r, &s, clock_seconds() - begin, comm_waited() - waited);
 		stop = s.stop > 0;
 		rc = s.bad ? fail_step(r, &s) : after_step(r, &s);
@@ -400,5 +440,11 @@ int train_loop(struct run *r)
 	int rc = train(r);
 	event(r, "ends with code %d after step %lld", rc, (long long)r->t.step);
 	publish(r);
-	return rc ? rc : r->torn || r->stale ? EX_IOERR : 0;
+	if (r->torn)
+		warn("%s/journal.txt: %lld lines could not be written", r->folder,
+			(long long)r->journal.n_kept);
+	if (rc || !(r->torn || r->stale))
+		return rc;
+	event(r, "ends with code %d: not all of the log could be written", EX_IOERR);
+	return EX_IOERR;
 }

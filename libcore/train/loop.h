@@ -21,9 +21,11 @@ struct run {
 	struct progress bar;
 	struct since since;
 	int64_t saved_step, eval_step; /* -1: none */
-	double saved_at;
+	double saved_at, retry_at;     /* 0: the last checkpoint was written */
 	bool failed, stdout_gone;
-	bool torn, stale; /* the journal lacks a line; run.h5 is not the latest */
+	bool torn, stale; /* the journal lacks lines; run.h5 is not the latest */
+	int lock;	  /* rank 0's, on the journal; -1: none */
+	bool made_folder, made_journal;
 };
 
 /* Collective. Trains (or evaluates), and returns the exit code. */

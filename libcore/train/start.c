@@ -5,6 +5,7 @@
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 /* ---- the folder ------------------------------------------------------------------ */
@@ -32,23 +33,33 @@ static bool holds_run(const char *folder)
 	return holds;
 }
 
-static int choose_folder(struct str *out, const struct train_opts *o, struct err *e)
+static int may_begin(const char *folder, const struct train_opts *o, struct err *e)
 {
-	if (o->out) {
-		str_puts(out, o->out);
-	} else {
-		int n = 1;
-		do {
-			str_clear(out);
-			str_printf(out, "run-%03d", n++);
-		} while (file_exists(out->s));
-	}
-	if (o->overwrite || o->resume || o->start_over || !holds_run(out->s))
+	if (o->overwrite || o->resume || o->start_over || !holds_run(folder))
 		return 0;
 	return err_set(e, EX_USAGE,
 		"%s holds a run: --resume auto goes on with it, --overwrite begins anew, "
 		"--out names another folder",
-		out->s);
+		folder);
+}
+
+/* One that is given, or a new one, which is made: two programs never get the same. */
+static int choose_folder(
+	struct run *r, struct str *out, const struct train_opts *o, struct err *e)
+{
+	if (o->out) {
+		str_puts(out, o->out);
+		r->made_folder = !file_exists(out->s);
+		return may_begin(out->s, o, e);
+	}
+	r->made_folder = true;
+	for (int n = 1; n == 1 || errno == EEXIST; n++) {
+		str_clear(out);
+		str_printf(out, "run-%03d", n);
+		if (!mkdir(out->s, 0777))
+			return 0;
+	}
+	return err_set(e, EX_IOERR, "%s: %s", out->s, strerror(errno));
 }
 
 static void remove_old(const char *folder)
@@ -60,23 +71,63 @@ static void remove_old(const char *folder)
 	str_free(&mark);
 }
 
+enum { PATIENCE_SECS = 5 }; /* for a run that is stopping, when another goes on with it */
+
+/* Rank 0's. What was true of the folder before it was locked is looked at again. */
+static int lock_folder(struct run *r, const struct train_opts *o, struct err *e)
+{
+	struct str path = {0};
+	bool goes_on = o->resume || o->start_over;
+	int64_t *steps;
+	if (o->lock) {
+		r->lock = o->lock - 1;
+		return 0;
+	}
+	str_printf(&path, "%s/journal.txt", r->folder);
+	r->made_journal = !file_exists(path.s);
+	str_free(&path);
+	if (journal_lock(r->folder, true, goes_on ? PATIENCE_SECS : 0, &r->lock, e)) {
+		r->made_folder = r->made_journal = false; /* it is another's */
+		return -1;
+	}
+	int64_t n = ckpt_list(r->ckpt_folder, &steps, &(struct err){0});
+	free(steps);
+	if (o->start_over && n > 0 && !r->made_folder)
+		return err_set(e, EX_USAGE,
+			"%s: another pt-train has begun a run there meanwhile",
+			r->folder);
+	return may_begin(r->folder, o, e);
+}
+
 static int make_folder(struct run *r, const struct train_opts *o, struct err *e)
 {
 	struct str folder = {0}, ckpt = {0};
 	if (r->world->rank == 0)
-		choose_folder(&folder, o, e);
+		choose_folder(r, &folder, o, e);
 	if (comm_agree(r->world, e))
 		return -1;
 	comm_bcast_str(r->world, &folder, 0);
 	str_printf(&ckpt, "%s/checkpoints", folder.s);
-	if (r->world->rank == 0 && !o->eval_only) {
-		file_make_folder(ckpt.s, e);
-		if (!e->code && o->overwrite)
-			remove_old(ckpt.s);
-	}
 	r->folder = folder.s;
 	r->ckpt_folder = ckpt.s;
+	if (r->world->rank == 0 && !file_make_folder(ckpt.s, e) &&
+		!lock_folder(r, o, e) && o->overwrite)
+		remove_old(ckpt.s);
 	return comm_agree(r->world, e);
+}
+
+/* A run that could not begin leaves no trace. */
+static void unmake_folder(struct run *r)
+{
+	struct str path = {0};
+	str_printf(&path, "%s/journal.txt", r->folder ? r->folder : "");
+	if (r->made_journal)
+		unlink(path.s);
+	if (r->made_folder && r->folder) { /* only what is empty goes */
+		rmdir(r->ckpt_folder);
+		rmdir(r->folder);
+	}
+	str_free(&path);
 }
 
 /* ---- what a run says of itself --------------------------------------------------- */
@@ -191,6 +242,7 @@ static int open_journal(struct run *r, const struct train_opts *o, const char *c
 		.version = RUN_VERSION,
 		.started = clock_text(started, clock_wall()),
 		.host = place.host,
+		.pid = getpid(),
 		.job = scheduler_job(),
 		.command = command,
 		.device = r->t.d.k->name,
@@ -310,7 +362,12 @@ int train_find_base(const struct train_opts *o, struct comm *world, struct train
 		err_set(e, EX_USAGE, "resume auto needs --out");
 	if (comm_agree(world, e))
 		return -1;
-	if (world->rank == 0)
+	/* Before anything is read that a run at work there may remove or add to. */
+	int lock = -1;
+	if (world->rank == 0 && o->resume && o->out && !o->eval_only && !o->dry_run)
+		journal_lock(o->out, false, PATIENCE_SECS, &lock, e);
+	b->lock = lock + 1;
+	if (world->rank == 0 && !e->code)
 		find_base(o, &path, &b->options, e);
 	if (comm_agree(world, e))
 		return -1;
@@ -320,6 +377,19 @@ int train_find_base(const struct train_opts *o, struct comm *world, struct train
 	b->start_over = o->resume && !path.len;
 	str_free(&path);
 	return 0;
+}
+
+/* A checkpoint that cannot be written is no reason not to begin, but one to be told early. */
+static void warn_of_room(const struct run *r)
+{
+	struct err e = {0};
+	if (r->world->rank || !r->t.o.ckpt || !r->ckpt_folder)
+		return;
+	struct str path = {0};
+	ckpt_name(&path, r->ckpt_folder, r->t.o.steps);
+	if (file_room(path.s, trainer_ckpt_bytes(&r->t), &e))
+		warn("%s", e.msg);
+	str_free(&path);
 }
 
 static int start(struct run *r, struct train_opts *o, const char *command, struct err *e)
@@ -345,14 +415,19 @@ static int start(struct run *r, struct train_opts *o, const char *command, struc
 			from, (long long)r->t.step);
 	}
 	/* Last, since --overwrite removes checkpoints, perhaps the one that was read. */
-	if (!o->eval_only && make_folder(r, o, e))
+	if (!o->eval_only && make_folder(r, o, e)) {
+		unmake_folder(r);
 		return -1;
+	}
 	r->saved_step = resume;
 	/* As the journal's rows: what lies beyond is not of this run any more. */
 	if (resume >= 0 && r->world->rank == 0 && r->ckpt_folder)
 		ckpt_drop(r->ckpt_folder, resume, -1);
-	if (open_journal(r, o, command, resume, e))
+	if (open_journal(r, o, command, resume, e)) {
+		unmake_folder(r);
 		return -1;
+	}
+	warn_of_room(r);
 	legend();
 	return 0;
 }
@@ -378,7 +453,7 @@ static int dry_run(const struct train_opts *o, struct comm *world, struct err *e
 
 int train_run(struct train_opts *o, struct comm *world, const char *command)
 {
-	struct run r = {.world = world, .saved_step = -1, .eval_step = -1};
+	struct run r = {.world = world, .saved_step = -1, .eval_step = -1, .lock = -1};
 	struct err e = {0};
 	int rc;
 	r.journal.fd = -1;
@@ -405,6 +480,8 @@ int train_run(struct train_opts *o, struct comm *world, const char *command)
 	trainer_close(&r.t);
 	data_close(&r.data);
 	journal_close(&r.journal);
+	if (r.lock >= 0)
+		close(r.lock);
 	free(r.folder);
 	free(r.ckpt_folder);
 	return rc;

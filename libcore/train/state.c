@@ -32,14 +32,14 @@ static struct ckpt_tensor *describe(const struct model *m)
 	return list;
 }
 
-int trainer_save(struct trainer *t, const char *path, struct err *e)
+/* All but the hash of the parameters; both allocated texts are the caller's. */
+static struct ckpt_write what_to_save(
+	const struct trainer *t, struct str *config, struct ckpt_tensor **tensors)
 {
-	struct str config = {0};
-	struct ckpt_tensor *tensors = describe(&t->model);
-	train_config(&t->o, &config);
-	struct ckpt_write w = {
+	train_config(&t->o, config);
+	*tensors = describe(&t->model);
+	return (struct ckpt_write){
 		.comm = t->dp,
-		.path = path,
 		.info =
 			{
 				.format = "pt-checkpoint",
@@ -51,21 +51,40 @@ int trainer_save(struct trainer *t, const char *path, struct err *e)
 				.loss = t->loss,
 				.val_loss = t->val_loss,
 				.best_val_loss = t->best_val_loss,
-				.param_hash = store_hash(t->store, false),
 				.data_hash = t->data->hash,
 			},
-		.config = config.s,
+		.config = config->s,
 		.tokenizer = &t->data->tokenizer,
-		.tensors = tensors,
+		.tensors = *tensors,
 		.n_tensors = t->model.n_tensors,
 		.source = give_rows,
-		.with = t,
 		.one_writes = t->o.load == LOAD_BROADCAST,
 	};
+}
+
+int trainer_save(struct trainer *t, const char *path, struct err *e)
+{
+	struct str config = {0};
+	struct ckpt_tensor *tensors;
+	struct ckpt_write w = what_to_save(t, &config, &tensors);
+	w.path = path;
+	w.info.param_hash = store_hash(t->store, false);
+	w.with = t;
 	int rc = ckpt_write(&w, e);
 	free(tensors);
 	str_free(&config);
 	return rc;
+}
+
+int64_t trainer_ckpt_bytes(const struct trainer *t)
+{
+	struct str config = {0};
+	struct ckpt_tensor *tensors;
+	struct ckpt_write w = what_to_save(t, &config, &tensors);
+	int64_t n_bytes = ckpt_bytes(&w);
+	free(tensors);
+	str_free(&config);
+	return n_bytes;
 }
 
 /* ---- loading --------------------------------------------------------------------- */

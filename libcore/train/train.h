@@ -58,12 +58,15 @@ struct train_opts {
 	bool log_all_ranks, dry_run;
 	/* not an option: --resume auto found nothing to go on from */
 	bool start_over;
+	/* nor this: rank 0's descriptor + 1, of a lock on the journal; 0: none */
+	int lock;
 };
 
 /* A checkpoint that a run begins from, and the options that come with it. */
 struct train_base {
 	char *resume; /* NULL: nothing to go on from */
 	bool start_over;
+	int lock; /* as in the options */
 	struct str options;
 };
 
@@ -181,6 +184,7 @@ double trainer_eval(struct trainer *t, enum split split);
 
 /* Collective. */
 int trainer_save(struct trainer *t, const char *path, struct err *e);
+int64_t trainer_ckpt_bytes(const struct trainer *t); /* of the file that would be */
 /* Collective. `path` is read by every rank, or by rank 0 and sent. weights_only: a new run
  * begins with these parameters. */
 int trainer_load(struct trainer *t, const char *path, bool weights_only, struct err *e);
