@@ -5,9 +5,9 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <math.h>
-#include <signal.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/mman.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -185,36 +185,59 @@ static void script(const struct run_log *logs, int n, int column, int by,
 	str_putc(out, '\n');
 }
 
-/* gnuplot reads its script from a pipe and writes the picture to a file that is open: no
- * name and no shell is between. */
-static int run_gnuplot(const struct str *text, int picture, struct err *e)
+/* The script as a file without a name. */
+static int script_file(const struct str *text, struct err *e)
 {
-	int pipes[2], status = 0;
-	if (pipe(pipes))
-		return err_set(e, EX_IOERR, "pipe: %s", strerror(errno));
+	int fd = memfd_create("pt-compare", MFD_CLOEXEC);
+	if (fd >= 0 && !write_all(fd, text->s, text->len) && !lseek(fd, 0, SEEK_SET))
+		return fd;
+	err_set(e, EX_IOERR, "a script for gnuplot: %s", strerror(errno));
+	if (fd >= 0)
+		close(fd);
+	return -1;
+}
+
+static pid_t start_gnuplot(int from, const int to[2])
+{
 	pid_t pid = fork();
-	if (pid == 0) {
-		dup2(pipes[0], STDIN_FILENO);
-		dup2(picture, STDOUT_FILENO);
-		close(pipes[0]);
-		close(pipes[1]);
-		execlp("gnuplot", "gnuplot", "-", (char *)NULL);
-		_exit(127);
+	if (pid)
+		return pid;
+	dup2(from, STDIN_FILENO);
+	dup2(to[1], STDOUT_FILENO);
+	close(to[0]);
+	close(to[1]);
+	execlp("gnuplot", "gnuplot", "-", (char *)NULL);
+	_exit(127);
+}
+
+/* No name and no shell is between. The picture comes through a pipe, because gnuplot does not
+ * look whether what it writes fits on the disk. */
+static int run_gnuplot(
+	const struct str *text, int picture, const char *name, struct err *e)
+{
+	int pipes[2], status = 0, from = script_file(text, e), why = 0;
+	if (from < 0)
+		return -1;
+	if (pipe(pipes)) {
+		close(from);
+		return err_set(e, EX_IOERR, "pipe: %s", strerror(errno));
 	}
-	close(pipes[0]);
-	void (*old)(int) = signal(SIGPIPE, SIG_IGN);
-	int rc = pid < 0 ? -1 : write_all(pipes[1], text->s, text->len);
-	signal(SIGPIPE, old);
+	pid_t pid = start_gnuplot(from, pipes);
 	close(pipes[1]);
+	if (pid < 0 || copy_all(pipes[0], picture))
+		why = errno;
+	close(pipes[0]);
+	bool all = lseek(from, 0, SEEK_CUR) == (off_t)text->len; /* was read */
+	close(from);
 	if (pid < 0 || waitpid(pid, &status, 0) < 0)
-		return err_set(e, EX_IOERR, "gnuplot: %s", strerror(errno));
+		return err_set(e, EX_IOERR, "gnuplot: %s", strerror(why ? why : errno));
 	if (WIFEXITED(status) && WEXITSTATUS(status) == 127)
 		return err_set(e, EX_FAILED,
 			"gnuplot cannot be started (Debian: gnuplot-nox); --graph draws "
 			"without it");
-	if (rc || status)
-		return err_set(e, EX_FAILED, "gnuplot failed");
-	return 0;
+	if (why)
+		return err_set(e, EX_IOERR, "%s: %s", name, strerror(why));
+	return status || !all ? err_set(e, EX_FAILED, "gnuplot failed") : 0;
 }
 
 /* How gnuplot is told what to draw, by the end of the name; NULL: no such kind. */
@@ -259,7 +282,7 @@ int plot_file(const struct run_log *logs, int n, int column, int by, const char 
 	int rc = fd < 0 ? err_set(e, EX_IOERR, "%s: %s", d.tmp, strerror(errno)) : 0;
 	if (!rc) {
 		script(logs, n, column, by, terminal_of(path), &text);
-		rc = run_gnuplot(&text, fd, e);
+		rc = run_gnuplot(&text, fd, path, e);
 		close(fd);
 	}
 	rc = rc || durable_commit(&d, e);
