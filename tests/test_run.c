@@ -3,9 +3,12 @@
 #include "run/run.h"
 
 #include <math.h>
+#include <signal.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/resource.h>
 #include <sys/stat.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
 static struct err e;
@@ -46,7 +49,7 @@ static struct row a_row(int64_t step)
 	row_set(&r, COL_TOKENS, (double)(step * 1000003));
 	row_set(&r, COL_LOSS, (double)any_float(step));
 	row_set(&r, COL_GRAD_NORM, (double)any_float(-step));
-	row_set(&r, COL_DT, 0.125 * (double)step);
+	row_set(&r, COL_DT, 0.125 * (double)(step % 1000)); /* six digits */
 	if (step % 10 == 0)
 		row_set(&r, COL_VAL_LOSS, (double)any_float(1000 + step));
 	if (step % 3)
@@ -183,6 +186,7 @@ static const struct run_info head = {.started = "2026-11-20T10:51:00Z",
 	.host = "a \"host\" # of ours",
 	.command = "pt-train -d 'a b'\n",
 	.layout = "dp=4",
+	.pid = 77,
 	.ranks = 4,
 	.hosts = 2,
 	.threads = 1,
@@ -397,6 +401,170 @@ static void what_is_no_log(void **state)
 	str_free(&bytes);
 }
 
+/* ---- a disk that is full --------------------------------------------------------- */
+
+/* Files may not grow beyond this. */
+static void limit_files(int64_t n_bytes)
+{
+	struct rlimit l;
+	signal(SIGXFSZ, SIG_IGN);
+	getrlimit(RLIMIT_FSIZE, &l);
+	l.rlim_cur = n_bytes < 0 ? l.rlim_max : (rlim_t)n_bytes;
+	assert_int_equal(setrlimit(RLIMIT_FSIZE, &l), 0);
+}
+
+static int64_t file_size(const char *path)
+{
+	struct stat st;
+	return stat(path, &st) ? -1 : st.st_size;
+}
+
+/* The disk fills at each byte of two lines, and is free again after some more. */
+static void lines_are_kept_until_there_is_room(void **state)
+{
+	(void)state;
+	for (int64_t room = 0; room < 300; room += 7) {
+		struct journal j;
+		open_journal(&j, -1);
+		put_rows(&j, 1, 3);
+		int64_t full = file_size(in_folder("journal.txt")) + room;
+		limit_files(full);
+		int64_t step = 4;
+		struct row r = a_row(step);
+		while (!journal_row(&j, &r, &e))
+			r = a_row(++step);
+		assert_int_equal(e.code, EX_IOERR);
+		assert_int_equal(j.n_kept, 1);
+		check_file(in_folder("journal.txt"), step - 1);
+		for (int i = 0; i < 4; i++) {
+			r = a_row(++step);
+			assert_int_equal(journal_row(&j, &r, &e), -1);
+		}
+		assert_true(file_size(in_folder("journal.txt")) <= full);
+		assert_int_equal(j.n_kept, 5);
+		check_log(&j.log, step);
+		limit_files(full + 150); /* room for some of them */
+		assert_int_equal(journal_flush(&j, &e), -1);
+		assert_in_range(j.n_kept, 1, 4);
+		check_file(in_folder("journal.txt"), step - j.n_kept);
+		limit_files(-1);
+		put_rows(&j, step + 1, step + 1);
+		assert_int_equal(j.n_kept, 0);
+		check_file(in_folder("journal.txt"), step + 1);
+		journal_close(&j);
+	}
+}
+
+static void a_head_is_written_whole_or_not_at_all(void **state)
+{
+	struct journal j;
+	(void)state;
+	open_journal(&j, -1);
+	put_rows(&j, 1, 3);
+	journal_close(&j);
+	int64_t size = file_size(in_folder("journal.txt"));
+	for (int64_t room = 0; room < 200; room += 20) {
+		limit_files(size + room);
+		e = (struct err){0};
+		assert_int_equal(
+			journal_open(&j, folder, 3, &head, config, arith, &e), -1);
+		assert_int_equal(e.code, EX_IOERR);
+		journal_close(&j);
+		assert_int_equal(file_size(in_folder("journal.txt")), size);
+	}
+	limit_files(-1);
+	open_journal(&j, 3);
+	put_rows(&j, 4, 6);
+	journal_close(&j);
+	check_file(in_folder("journal.txt"), 6);
+}
+
+/* ---- one writer ------------------------------------------------------------------ */
+
+static void a_second_writer_is_refused(void **state)
+{
+	struct journal j;
+	int first, second, pipes[2];
+	char byte;
+	(void)state;
+	assert_int_equal(journal_lock(folder, false, 0, &first, &e), 0);
+	assert_int_equal(first, -1); /* there is none yet */
+	assert_int_equal(journal_lock(folder, true, 0, &first, &e), 0);
+	assert_true(first >= 0);
+	open_journal(&j, -1);
+	put_rows(&j, 1, 3);
+	assert_int_equal(journal_lock(folder, true, 0.1, &second, &e), -1);
+	assert_int_equal(e.code, EX_USAGE);
+	assert_non_null(strstr(e.msg, "process 77 on a \"host\" # of ours"));
+	check_file(in_folder("journal.txt"), 3); /* that others look at it is no harm */
+	assert_int_equal(journal_lock(folder, true, 0, &second, &e), -1);
+	close(first);
+	assert_int_equal(journal_lock(folder, true, 0, &second, &e), 0);
+	close(second);
+	journal_close(&j);
+	/* a process that is killed has it no more */
+	assert_int_equal(pipe(pipes), 0);
+	pid_t pid = fork();
+	if (!pid) {
+		byte = journal_lock(folder, true, 0, &first, &e) ? 'n' : 'y';
+		_exit(write(pipes[1], &byte, 1) == 1 ? pause() : 1);
+	}
+	assert_int_equal(read(pipes[0], &byte, 1), 1);
+	assert_int_equal(byte, 'y');
+	assert_int_equal(journal_lock(folder, true, 0, &second, &e), -1);
+	kill(pid, SIGKILL);
+	waitpid(pid, NULL, 0);
+	assert_int_equal(journal_lock(folder, true, 0, &second, &e), 0);
+	close(second);
+}
+
+/* ---- a long run ------------------------------------------------------------------ */
+
+enum { MANY = 100000 };
+
+/* Rows and republishing as the loop does it; returns the seconds of the latter. */
+static double put_and_publish(struct journal *j, int64_t first, int64_t last)
+{
+	double spent = 0;
+	for (int64_t step = first; step <= last; step++) {
+		put_rows(j, step, step);
+		if (!journal_stale(j, 0))
+			continue;
+		assert_int_equal(journal_publish(j, &e), 0);
+		spent += j->publish_cost;
+	}
+	return spent;
+}
+
+static void a_hundred_thousand_rows(void **state)
+{
+	struct journal j;
+	struct rusage u;
+	(void)state;
+	open_journal(&j, -1);
+	double begin = clock_seconds();
+	double spent = put_and_publish(&j, 1, MANY), all = clock_seconds() - begin;
+	assert_true(spent - j.publish_cost <= all / 20);
+	assert_int_equal(journal_publish(&j, &e), 0);
+	double last = j.publish_cost;
+	journal_close(&j);
+	begin = clock_seconds();
+	open_journal(&j, MANY / 2);
+	double again = clock_seconds() - begin;
+	assert_int_equal(j.log.n_rows, MANY / 2);
+	put_and_publish(&j, MANY / 2 + 1, MANY);
+	assert_int_equal(journal_publish(&j, &e), 0);
+	journal_close(&j);
+	check_file(in_folder("journal.txt"), MANY);
+	check_file(folder, MANY);
+	getrusage(RUSAGE_SELF, &u);
+	print_message(
+		"# figure: %d rows: %.1f us a row, %.1f %% of it run.h5, the last in "
+		"%.0f ms; resumed in %.0f ms; %ld MiB\n",
+		MANY, 1e6 * all / MANY, 100 * spent / all, 1e3 * last, 1e3 * again,
+		u.ru_maxrss / 1024);
+}
+
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
@@ -413,6 +581,10 @@ int main(void)
 		cmocka_unit_test_setup(a_run_begins_anew, begin),
 		cmocka_unit_test_setup(lines_as_they_were_printed, begin),
 		cmocka_unit_test_setup(what_is_no_log, begin),
+		cmocka_unit_test_setup(lines_are_kept_until_there_is_room, begin),
+		cmocka_unit_test_setup(a_head_is_written_whole_or_not_at_all, begin),
+		cmocka_unit_test_setup(a_second_writer_is_refused, begin),
+		cmocka_unit_test_setup(a_hundred_thousand_rows, begin),
 	};
 	return cmocka_run_group_tests(tests, NULL, NULL);
 }

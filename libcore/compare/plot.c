@@ -160,19 +160,42 @@ static void quote(struct str *out, const char *s)
 	str_putc(out, '"');
 }
 
+/* A curve, no finer than a picture can show: of so many rows that lie between two points of it,
+ * the lowest and the highest. */
+static void print_curve(const struct run_log *l, int column, int by, struct str *out)
+{
+	enum { GROUPS = 4096 };
+	int64_t group = ceil_div(max64(l->n_rows, 1), GROUPS);
+	for (int64_t begin = 0; begin < l->n_rows; begin += group) {
+		int64_t end = min64(l->n_rows, begin + group), at[2] = {-1, -1};
+		double x, y, low = INFINITY, high = -INFINITY;
+		for (int64_t k = begin; k < end; k++) {
+			if (!point(&l->rows[k], column, by, &x, &y))
+				continue;
+			if (y < low)
+				low = y, at[0] = k;
+			if (y > high)
+				high = y, at[1] = k;
+		}
+		for (int i = 0; i < 2; i++) {
+			int64_t k = i ? max64(at[0], at[1]) : min64(at[0], at[1]);
+			if (k >= 0 && (!i || at[0] != at[1]) &&
+				point(&l->rows[k], column, by, &x, &y))
+				str_printf(out, "%.17g %.9g\n", x, y);
+		}
+	}
+}
+
 static void script(const struct run_log *logs, int n, int column, int by,
 	const char *terminal, struct str *out)
 {
-	double x, y;
 	str_printf(out, "set terminal %s\nset key top right noenhanced\nset grid\n",
 		terminal);
 	str_printf(out, "set xlabel '%s'\nset ylabel '%s' noenhanced\n", columns[by].name,
 		columns[column].name);
 	for (int i = 0; i < n; i++) {
 		str_printf(out, "$run%d << EOD\n", i);
-		for (int64_t k = 0; k < logs[i].n_rows; k++)
-			if (point(&logs[i].rows[k], column, by, &x, &y))
-				str_printf(out, "%.17g %.9g\n", x, y);
+		print_curve(&logs[i], column, by, out);
 		str_puts(out, "EOD\n");
 	}
 	str_puts(out, "plot ");
