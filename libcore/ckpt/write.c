@@ -149,7 +149,7 @@ static int finish(struct job *j, struct err *e)
 int64_t ckpt_bytes(const struct ckpt_write *w)
 {
 	/* What HDF5 needs for a file, and for the two datasets of a tensor. */
-	enum { A_FILE = 20480, A_TENSOR = 704 };
+	enum { A_FILE = 12288, A_TENSOR = 704 };
 	struct str vocabulary = {0};
 	if (w->tokenizer)
 		tokenizer_pack(w->tokenizer, &vocabulary);

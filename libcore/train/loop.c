@@ -215,6 +215,7 @@ static void save(struct run *r, const char *why)
 	struct str path = {0};
 	if (!t->o.ckpt || r->saved_step == t->step)
 		return;
+	r->tried_step = t->step;
 	double begin = clock_seconds();
 	int rc = trainer_save(t, ckpt_name(&path, r->ckpt_folder, t->step), &e);
 	if (!rc) {
@@ -416,7 +417,8 @@ static int train(struct run *r)
 		return rc;
 	if (stop && t->step < t->o.steps)
 		return stopped(r);
-	save(r, "the last"); /* where no step was left to do */
+	if (r->tried_step != t->step)
+		save(r, "the last"); /* where no step was left to do */
 	return r->failed && t->o.ckpt && r->saved_step != t->step ? EX_IOERR : 0;
 }
 

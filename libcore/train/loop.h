@@ -20,8 +20,8 @@ struct run {
 	int64_t most_bytes; /* planned, of the rank that needs most */
 	struct progress bar;
 	struct since since;
-	int64_t saved_step, eval_step; /* -1: none */
-	double saved_at, retry_at;     /* 0: the last checkpoint was written */
+	int64_t saved_step, tried_step, eval_step; /* -1: none */
+	double saved_at, retry_at; /* 0: the last checkpoint was written */
 	bool failed, stdout_gone;
 	bool torn, stale; /* the journal lacks lines; run.h5 is not the latest */
 	int lock;	  /* rank 0's, on the journal; -1: none */

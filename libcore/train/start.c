@@ -99,6 +99,14 @@ static int lock_folder(struct run *r, const struct train_opts *o, struct err *e)
 	return may_begin(r->folder, o, e);
 }
 
+/* Now, and not at the first checkpoint. */
+static int can_write(const char *folder, struct err *e)
+{
+	return access(folder, W_OK | X_OK)
+		       ? err_set(e, EX_IOERR, "%s: %s", folder, strerror(errno))
+		       : 0;
+}
+
 static int make_folder(struct run *r, const struct train_opts *o, struct err *e)
 {
 	struct str folder = {0}, ckpt = {0};
@@ -111,6 +119,7 @@ static int make_folder(struct run *r, const struct train_opts *o, struct err *e)
 	r->folder = folder.s;
 	r->ckpt_folder = ckpt.s;
 	if (r->world->rank == 0 && !file_make_folder(ckpt.s, e) &&
+		!can_write(folder.s, e) && !(o->ckpt && can_write(ckpt.s, e)) &&
 		!lock_folder(r, o, e) && o->overwrite)
 		remove_old(ckpt.s);
 	return comm_agree(r->world, e);
@@ -453,7 +462,11 @@ static int dry_run(const struct train_opts *o, struct comm *world, struct err *e
 
 int train_run(struct train_opts *o, struct comm *world, const char *command)
 {
-	struct run r = {.world = world, .saved_step = -1, .eval_step = -1, .lock = -1};
+	struct run r = {.world = world,
+		.saved_step = -1,
+		.tried_step = -1,
+		.eval_step = -1,
+		.lock = -1};
 	struct err e = {0};
 	int rc;
 	r.journal.fd = -1;
