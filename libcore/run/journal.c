@@ -61,6 +61,7 @@ int journal_lock(const char *folder, bool make, double patience, int *fd, struct
 	const struct timespec moment = {.tv_nsec = 50000000};
 	double begin = clock_seconds();
 	struct str path = {0};
+	static int warned;
 	bool told = false;
 	int why, rc = 0;
 	str_printf(&path, "%s/journal.txt", folder);
@@ -75,11 +76,12 @@ int journal_lock(const char *folder, bool make, double patience, int *fd, struct
 	}
 	if (why == EAGAIN)
 		rc = refuse(folder, path.s, e);
-	else if (no_locks_here(why))
+	else if (no_locks_here(why) && !warned++)
 		warn("%s: this file system has no locks (%s): see to it that no second "
 		     "run writes there",
 			folder, strerror(why));
-	else if (why && (make || (why != ENOENT && why != ENOTDIR)))
+	else if (why && !no_locks_here(why) &&
+		 (make || (why != ENOENT && why != ENOTDIR)))
 		rc = err_set(e, EX_IOERR, "%s: %s", path.s, strerror(why));
 	str_free(&path);
 	return rc;

@@ -6,6 +6,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
+#include <time.h>
 #include <unistd.h>
 
 /* ---- the folder ------------------------------------------------------------------ */
@@ -71,7 +72,7 @@ static void remove_old(const char *folder)
 	str_free(&mark);
 }
 
-enum { PATIENCE_SECS = 5 }; /* for a run that is stopping, when another goes on with it */
+enum { PATIENCE_SECS = 3 }; /* for a run that is stopping, when another goes on with it */
 
 /* Rank 0's. What was true of the folder before it was locked is looked at again. */
 static int lock_folder(struct run *r, const struct train_opts *o, struct err *e)
@@ -122,6 +123,28 @@ static int make_folder(struct run *r, const struct train_opts *o, struct err *e)
 		!can_write(folder.s, e) && !(o->ckpt && can_write(ckpt.s, e)) &&
 		!lock_folder(r, o, e) && o->overwrite)
 		remove_old(ckpt.s);
+	return comm_agree(r->world, e);
+}
+
+/* Ranks that write their part of a checkpoint must see where: said now, and not at the first
+ * checkpoint. A network file system may take a moment to show what is new. */
+static int see_folder(const struct run *r, const struct train_opts *o, struct err *e)
+{
+	enum { PATIENCE_MS = 3000 };
+	const struct timespec moment = {.tv_nsec = 50000000};
+	struct comm_place place;
+	double begin = clock_seconds();
+	if (!o->ckpt || o->load == LOAD_BROADCAST)
+		return 0;
+	while (access(r->ckpt_folder, W_OK | X_OK) &&
+		clock_seconds() - begin < PATIENCE_MS / 1e3)
+		nanosleep(&moment, NULL);
+	comm_place(&place);
+	if (access(r->ckpt_folder, W_OK | X_OK))
+		err_set(e, EX_IOERR,
+			"%s: %s, on %s; ranks that share no folder need --load broadcast, "
+			"and rank 0 writes for all",
+			r->ckpt_folder, strerror(errno), place.host);
 	return comm_agree(r->world, e);
 }
 
@@ -424,7 +447,7 @@ static int start(struct run *r, struct train_opts *o, const char *command, struc
 			from, (long long)r->t.step);
 	}
 	/* Last, since --overwrite removes checkpoints, perhaps the one that was read. */
-	if (!o->eval_only && make_folder(r, o, e)) {
+	if (!o->eval_only && (make_folder(r, o, e) || see_folder(r, o, e))) {
 		unmake_folder(r);
 		return -1;
 	}
