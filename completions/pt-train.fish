@@ -69,7 +69,7 @@ complete -c pt-train -l ckpt-best -d 'Write a checkpoint when the validation los
 complete -c pt-train -l no-ckpt-best -d 'not: Write a checkpoint when the validation loss is the least so far; best.h5 points at it.'
 complete -c pt-train -l keep -s k -x -d 'Keep the last N checkpoints and the best. 0: all.'
 complete -c pt-train -l log-every -x -d 'Print a line every N steps, and for the first and the last of the run.'
-complete -c pt-train -l publish-secs -x -d 'How old run.h5 may be, compared with the journal.'
+complete -c pt-train -l publish-secs -x -d 'How old run.h5 may be, compared with the journal; older, where writing it would take more than a twentieth of the time.'
 complete -c pt-train -l check-replicas-every -x -d 'Compare a hash of the parameters over the ranks every N steps, and stop when one differs. 0: never.'
 complete -c pt-train -l peak-flops -x -a 'measure' -d 'Peak of one rank, which mfu divides by; measure: the rate of a large matrix product, measured at the start. Without it there is no mfu.'
 complete -c pt-train -l log-all-ranks -d 'Every rank speaks, not only rank 0.'

@@ -98,7 +98,7 @@ static const struct opt options[] = {
 
 	{OPT_GROUP, .name = "Log"},
 	{OPT_INT, 0, "log-every", "N", "10", T(log_every), "Print a line every N steps, and for the first and the last of the run.", 0, 1, MANY},
-	{OPT_DOUBLE, 0, "publish-secs", "SECONDS", "30", T(publish_secs), "How old run.h5 may be, compared with the journal.", 0, 0, 1e9},
+	{OPT_DOUBLE, 0, "publish-secs", "SECONDS", "30", T(publish_secs), "How old run.h5 may be, compared with the journal; older, where writing it would take more than a twentieth of the time.", 0, 0, 1e9},
 	{OPT_INT, 0, "check-replicas-every", "N", "0", T(check_replicas_every), "Compare a hash of the parameters over the ranks every N steps, and stop when one differs. 0: never.", 0, 0, MANY},
 	{OPT_STR, 0, "peak-flops", "FLOPS", NULL, T(peak_flops), "Peak of one rank, which mfu divides by; measure: the rate of a large matrix product, measured at the start. Without it there is no mfu.", OPT_LOCAL},
 	{OPT_FLAG, 0, "log-all-ranks", NULL, "no", T(log_all_ranks), "Every rank speaks, not only rank 0.", OPT_LOCAL},

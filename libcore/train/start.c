@@ -142,7 +142,8 @@ static int see_folder(const struct run *r, const struct train_opts *o, struct er
 	comm_place(&place);
 	if (access(r->ckpt_folder, W_OK | X_OK))
 		err_set(e, EX_IOERR,
-			"%s: %s, on %s; ranks that share no folder need --load broadcast, "
+			"%s: %s, on %s; ranks that share no folder need --load "
+			"broadcast, "
 			"and rank 0 writes for all",
 			r->ckpt_folder, strerror(errno), place.host);
 	return comm_agree(r->world, e);
