@@ -64,7 +64,7 @@ static void on_sigbus(int sig, siginfo_t *info, void *context)
 
 int map_touch(int (*fn)(void *with, struct err *e), void *with, struct err *e)
 {
-	struct way_out here;
+	struct way_out here = {.lost = NULL};
 	BUG_ON(way_out);
 	way_out = &here;
 	int lost = sigsetjmp(here.jump, 0), rc = -1;
