@@ -18,7 +18,8 @@ WARN = -Wall -Wextra -Wpedantic -Wshadow -Wvla -Wmissing-prototypes -Wstrict-pro
   -Wconversion -Wno-sign-conversion -Wno-psabi -Wno-missing-field-initializers -Wundef \
   -Wwrite-strings
 # OpenMP is compiled but not linked: kernels/cpu/threads.c is its runtime.
-override CPPFLAGS += -fopenmp -D_GNU_SOURCE -Ilibcore -I. $(PKG_CFLAGS)
+OPENMP = -fopenmp
+override CPPFLAGS += $(OPENMP) -D_GNU_SOURCE -Ilibcore -I. $(PKG_CFLAGS)
 # Contraction of a*b+c is pinned, for the sake of equal bits.
 override CFLAGS += -std=c11 -ffp-contract=off -fno-math-errno -fno-trapping-math \
   $(WARN) $(WERROR) $(if $(SANITIZE),-fsanitize=$(SANITIZE) -fno-omit-frame-pointer)
@@ -39,7 +40,10 @@ BINS = $(PROGRAMS:%=$O/%)
 TEST_SRC = $(wildcard tests/test_*.c tests/ranks_*.c tests/bench_*.c)
 TESTS = $(TEST_SRC:tests/%.c=$O/tests/%)
 TEST_LIB = $O/tests/libtest.a
-TEST_OBJ = $(patsubst %.c,$O/%.o,$(filter-out $(TEST_SRC),$(wildcard tests/*.c)))
+FUZZ_SRC = $(wildcard tests/fuzz_*.c)
+FUZZERS = $(FUZZ_SRC:tests/%.c=$O/tests/%)
+FUZZ_OBJ = $O/tests/fuzz.o
+TEST_OBJ = $(patsubst %.c,$O/%.o,$(filter-out $(TEST_SRC) tests/fuzz%,$(wildcard tests/*.c)))
 
 all: $(BINS)
 
@@ -70,6 +74,10 @@ $(TESTS): $O/tests/%: $O/tests/%.o $(TEST_LIB) $(LIB)
 	@echo "  LD    $@"
 	@$(CC) $(CFLAGS) $(LDFLAGS) -o $@ $^ -lcmocka $(LDLIBS)
 
+$(FUZZERS): $O/tests/%: $O/tests/%.o $(FUZZ_OBJ) $(LIB)
+	@echo "  LD    $@"
+	@$(CC) $(CFLAGS) -fsanitize=fuzzer $(LDFLAGS) -o $@ $^ $(LDLIBS)
+
 # Other flags are another build: everything depends on this file, which changes with them.
 FLAGS = $(CC) $(CPPFLAGS) $(CFLAGS) $(LDFLAGS)
 $O/flags: FORCE
@@ -77,7 +85,8 @@ $O/flags: FORCE
 	@mkdir -p $O
 	@echo '$(FLAGS)' | cmp -s - $@ || echo '$(FLAGS)' >$@
 
--include $(LIB_OBJ:.o=.d) $(PROGRAMS:%=$O/cmd/%.d) $(TEST_OBJ:.o=.d) $(TESTS:=.d)
+-include $(LIB_OBJ:.o=.d) $(PROGRAMS:%=$O/cmd/%.d) $(TEST_OBJ:.o=.d) $(TESTS:=.d) \
+  $(FUZZ_OBJ:.o=.d) $(FUZZERS:=.d)
 
 # ---- what is done with it -------------------------------------------------------------
 # A target `X` makes sure of the packages, and then is `X-now`, in a make that sees them.
@@ -88,7 +97,8 @@ NEEDS_check-long = build check
 NEEDS_san = build check
 NEEDS_bench = build check
 NEEDS_lint = build check lint
-demo check check-long san lint bench:
+NEEDS_fuzz = build fuzz
+demo check check-long san lint bench fuzz:
 	@[ "$(DEPS)" = no ] || share/deps $(NEEDS_$@)
 	@$(MAKE) --no-print-directory $(JOBS) $@-now
 
@@ -111,6 +121,14 @@ san-now:
 build-lint-tests: $(TESTS)
 build-san-tests: all $(TESTS)
 	@ASAN_OPTIONS=detect_leaks=0 tests/run $O
+
+# libFuzzer is clang's, whose OpenMP has another runtime: the kernels run without threads.
+fuzz-now: all
+	@$(MAKE) --no-print-directory O=build-fuzz CC=clang OPENMP=-fopenmp-simd \
+	  SANITIZE=fuzzer-no-link,address,undefined \
+	  CFLAGS='-O1 -g -fno-sanitize-recover=undefined -Wno-pass-failed' build-fuzzers
+	@tests/fuzz/run build-fuzz $O
+build-fuzzers: $(FUZZERS)
 
 bench-now: all $(TESTS)
 	@tests/bench $O
@@ -146,13 +164,14 @@ uninstall:
 	rm -rf $(INSTALLED)
 
 clean:
-	rm -rf $O build-san build-lint demo
+	rm -rf $O build-san build-lint build-fuzz demo
 
 help:
 	@echo 'all        build the programs into $O/ (the default)'
 	@echo 'demo       the main job, from text to a compared model, command by command;'
 	@echo '           DEMO_STEPS=60 make demo: in a hurry'
 	@echo 'check      the tests;  check-long: the long ones too;  san: under sanitizers'
+	@echo 'fuzz       every reader of foreign bytes, FUZZ_SECONDS=60 each, with hostile ones'
 	@echo 'bench      how fast, against ceilings measured in the same run'
 	@echo 'lint       warnings, format, manual pages, floors, generated files'
 	@echo 'generate   make completions and option lists anew from the option tables'
@@ -160,5 +179,5 @@ help:
 	@echo 'install    into PREFIX=$(PREFIX), below DESTDIR;  uninstall removes it'
 	@echo 'deps       install what is missing (Debian); DEPS=no skips that everywhere'
 
-.PHONY: all demo check check-long san lint bench bench-now demo-now check-now check-long-now san-now \
+.PHONY: all demo check check-long san lint bench fuzz bench-now fuzz-now build-fuzzers demo-now check-now check-long-now san-now \
   build-san-tests build-lint-tests lint-now deps generate install uninstall clean help FORCE

@@ -113,9 +113,11 @@ static void print_one(const struct opt *t, const void *v, struct str *out)
 	case OPT_ENUM:
 		conf_print(out, t->name, t->values[*(const int *)v]);
 		break;
-	case OPT_STR:
+	case OPT_STR: /* an empty one is said where the default is another */
 		if (*(const char *const *)v)
 			conf_print(out, t->name, *(const char *const *)v);
+		else if (t->def)
+			conf_print(out, t->name, "");
 		break;
 	case OPT_LIST:
 		for (int64_t i = 0; i < ((const struct strs *)v)->n; i++)

@@ -193,11 +193,12 @@ static int set_value(struct parse *s, int i, const char *text, struct err *e)
 	case OPT_ENUM:
 		return set_enum(t, text, v, e);
 	case OPT_STR:
+		free(*(char **)v);
 		*(const char **)v = *text ? xstrdup(text) : NULL;
 		return 0;
 	case OPT_LIST:
 		if (!s->list_begun[i])
-			*(struct strs *)v = (struct strs){0};
+			strs_free(v);
 		s->list_begun[i] = true;
 		strs_add(v, text);
 		return 0;
