@@ -42,8 +42,8 @@ TESTS = $(TEST_SRC:tests/%.c=$O/tests/%)
 TEST_LIB = $O/tests/libtest.a
 FUZZ_SRC = $(wildcard tests/fuzz_*.c)
 FUZZERS = $(FUZZ_SRC:tests/%.c=$O/tests/%)
-FUZZ_OBJ = $O/tests/fuzz.o
-TEST_OBJ = $(patsubst %.c,$O/%.o,$(filter-out $(TEST_SRC) tests/fuzz%,$(wildcard tests/*.c)))
+FUZZ_OBJ = $O/tests/fuzz.o $O/tests/hostile.o
+TEST_OBJ = $(patsubst %.c,$O/%.o,$(filter-out $(TEST_SRC) tests/fuzz% tests/hostile.c,$(wildcard tests/*.c)))
 
 all: $(BINS)
 
@@ -76,7 +76,7 @@ $(TESTS): $O/tests/%: $O/tests/%.o $(TEST_LIB) $(LIB)
 
 $(FUZZERS): $O/tests/%: $O/tests/%.o $(FUZZ_OBJ) $(LIB)
 	@echo "  LD    $@"
-	@$(CC) $(CFLAGS) -fsanitize=fuzzer $(LDFLAGS) -o $@ $^ $(LDLIBS)
+	@$(CC) $(CFLAGS) -fsanitize=fuzzer -Wl,--wrap=h5_probe $(LDFLAGS) -o $@ $^ $(LDLIBS)
 
 # Other flags are another build: everything depends on this file, which changes with them.
 FLAGS = $(CC) $(CPPFLAGS) $(CFLAGS) $(LDFLAGS)

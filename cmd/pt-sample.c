@@ -72,6 +72,8 @@ static int load(struct source *s, const char *name, struct err *e)
 	if (train_model_from_config(&config, s->ckpt->config.s, e) ||
 		model_init(&s->model, &config, s->ckpt->tokenizer.vocab.n, e))
 		return err_prefix(e, "%s: ", path);
+	if (state_check_model(s->ckpt, &s->model, e))
+		return -1;
 	device_cpu(&s->d, (int)s->o->threads);
 	s->alone = comm_self("alone");
 	struct arena size;

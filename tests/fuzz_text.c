@@ -13,8 +13,8 @@ static int64_t learn(struct tokenizer *t, const char *text, int64_t n, int64_t p
 	int64_t n_tokens = 0;
 	for (int64_t at = 0, room = piece; at < n;) {
 		int64_t here = min64(room, n - at);
-		int64_t used = t->kind->learn(
-			t, text + at, here, at + here == n, &n_tokens, e);
+		int64_t used =
+			t->kind->learn(t, text + at, here, at + here == n, &n_tokens, e);
 		if (used < 0) {
 			*bad = at + TEXT_BAD(used);
 			return -1;
@@ -33,8 +33,8 @@ static int64_t encode(const struct tokenizer *t, const char *text, int64_t n,
 	struct err e;
 	for (int64_t at = 0, size = piece; at < n;) {
 		int64_t here = min64(size, n - at), got;
-		int64_t used = t->kind->encode(t, text + at, here, at + here == n,
-			ids + n_ids, room, &got, &e);
+		int64_t used = t->kind->encode(
+			t, text + at, here, at + here == n, ids + n_ids, room, &got, &e);
 		FUZZ_ON(used < 0 || used > here || got > room || got > used);
 		size = used ? piece : size + 1;
 		at += used, n_ids += got;

@@ -73,6 +73,10 @@ _Noreturn void die_err(const struct err *e);
 int err_say(const struct err *e);
 extern void (*die_hook)(int code);
 
+/* In a child that shares its parent's files: it says and flushes nothing from here on, and
+ * what would be an end with a message is _exit(code). */
+void die_silently(int code);
+
 /* A broken promise inside the program: prints where, and aborts. */
 #define BUG_ON(cond)                                    \
 	do {                                            \

@@ -8,6 +8,9 @@
 
 void (*die_hook)(int code);
 
+static bool silent;
+static int silent_code;
+
 static const char *log_program = "pt";
 static int log_rank_id;
 static bool log_many, log_all, log_is_quiet;
@@ -45,6 +48,8 @@ bool log_color(FILE *f)
 /* One write for one line, so that lines of several ranks do not run into each other. */
 static void say(const char *grade, bool with_rank, const char *fmt, va_list ap)
 {
+	if (silent)
+		return;
 	char line[2048];
 	size_t n = 0, room = sizeof(line) - 1;
 	n += (size_t)snprintf(line, room, "%s: ", log_program);
@@ -86,11 +91,19 @@ int err_prefix(struct err *e, const char *fmt, ...)
 
 static _Noreturn void leave(int code)
 {
+	if (silent)
+		_exit(silent_code);
 	fflush(NULL);
 	file_remove_doomed(); /* the hook may end the program without exit() */
 	if (die_hook)
 		die_hook(code);
 	exit(code);
+}
+
+void die_silently(int code)
+{
+	silent = true;
+	silent_code = code;
 }
 
 void die(int code, const char *fmt, ...)
@@ -125,6 +138,8 @@ int err_say(const struct err *e)
 
 void bug(const char *file, int line, const char *what)
 {
+	if (silent)
+		abort();
 	fprintf(stderr, "%s: rank %d: BUG at %s:%d: %s\n", log_program, log_rank_id, file,
 		line, what);
 	fflush(NULL);

@@ -94,15 +94,19 @@ static int compare_line(void *with, const char *key, const char *value, struct e
 {
 	struct lines *l = with;
 	struct wanted w = {.key = key};
-	if (conf_parse(l->other, strlen(l->other), "", take_value, &w, e))
-		return -1;
-	if (l->only_missing && !w.found)
+	int rc = conf_parse(l->other, strlen(l->other), "", take_value, &w, e);
+	if (rc) /* damaged, and nothing can be said of it */
+		;
+	else if (l->only_missing && !w.found)
 		str_printf(l->out, "%s: -, %s\n", key, value);
 	else if (!l->only_missing && (!w.found || strcmp(w.value.s, value)))
 		str_printf(l->out, "%s: %s, %s\n", key, value, w.found ? w.value.s : "-");
 	str_free(&w.value);
-	return 0;
+	return rc;
 }
+
+/* Every line looks through the other's. */
+enum { MOST_ARITHMETIC = 1 << 14 };
 
 static void compare_arithmetic(
 	const struct run_log *control, const struct run_log *test, struct run_diff *d)
@@ -110,7 +114,9 @@ static void compare_arithmetic(
 	uint64_t a = control->info.arithmetic, b = test->info.arithmetic;
 	struct err e;
 	d->other_arithmetic = a && b && a != b;
-	if (!d->other_arithmetic || !control->arithmetic.len || !test->arithmetic.len)
+	if (!d->other_arithmetic || !control->arithmetic.len || !test->arithmetic.len ||
+		control->arithmetic.len > MOST_ARITHMETIC ||
+		test->arithmetic.len > MOST_ARITHMETIC)
 		return;
 	struct lines l = {test->arithmetic.s, &d->arithmetic, false};
 	struct lines rest = {control->arithmetic.s, &d->arithmetic, true};

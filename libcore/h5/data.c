@@ -26,8 +26,7 @@ static herr_t add_name(hid_t g, const char *name, const H5L_info_t *info, void *
 {
 	enum { MAX_NAME = 255 };
 	(void)g;
-	(void)info;
-	if (strlen(name) > MAX_NAME)
+	if (strlen(name) > MAX_NAME || info->type != H5L_TYPE_HARD)
 		return -1;
 	strs_add(to, name);
 	return 0;
@@ -38,7 +37,8 @@ static int by_name(const void *a, const void *b)
 	return strcmp(*(char *const *)a, *(char *const *)b);
 }
 
-/* In native order, and sorted here: for any other order HDF5 (1.10) makes a table, and
+/* Names that stand for another name, perhaps in another file, are none of ours.
+ * In native order, and sorted here: for any other order HDF5 (1.10) makes a table, and
  * frees what it has not filled when the group is damaged. */
 int h5_list(struct h5 *f, const char *group, struct strs *out, struct err *e)
 {

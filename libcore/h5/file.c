@@ -123,6 +123,29 @@ static hid_t access_list(void)
 	return fapl;
 }
 
+static int open_file(
+	struct h5 **f, const char *path, const char *name, unsigned how, struct err *e)
+{
+	hid_t fapl = access_list();
+	hid_t id = H5Fopen(path, how, fapl);
+	H5Pclose(fapl);
+	if (id < 0)
+		return err_set(
+			e, EX_DATAERR, "%s: not an HDF5 file, or a damaged one", name);
+	*f = wrap(id, name);
+	return 0;
+}
+
+int h5_open_at(struct h5 **f, const char *path, const char *name, int64_t size_bytes,
+	struct err *e)
+{
+	if (open_file(f, path, name, H5F_ACC_RDONLY, e))
+		return -1;
+	(*f)->size_bytes = size_bytes;
+	return 0;
+}
+
+/* What is added to is our own. */
 static int open_old(
 	struct h5 **f, const char *path, const char *name, bool write, struct err *e)
 {
@@ -131,15 +154,11 @@ static int open_old(
 		return err_set(e, EX_IOERR, "%s: %s", name, strerror(errno));
 	if (!S_ISREG(st.st_mode))
 		return err_set(e, EX_DATAERR, "%s: not a regular file", name);
-	hid_t fapl = access_list();
-	hid_t id = H5Fopen(path, write ? H5F_ACC_RDWR : H5F_ACC_RDONLY, fapl);
-	H5Pclose(fapl);
-	if (id < 0)
-		return err_set(
-			e, EX_DATAERR, "%s: not an HDF5 file, or a damaged one", name);
-	*f = wrap(id, name);
-	(*f)->size_bytes = write ? 0 : st.st_size;
-	return 0;
+	if (write)
+		return open_file(f, path, name, H5F_ACC_RDWR, e);
+	return h5_probe(path, name, &st, e) || h5_open_at(f, path, name, st.st_size, e)
+		       ? -1
+		       : 0;
 }
 
 static int open_new(struct h5 **f, const char *path, const char *name, struct err *e)

@@ -5,6 +5,7 @@
 #include "h5/h5.h"
 
 #include <hdf5.h>
+#include <sys/stat.h>
 
 struct h5 {
 	hid_t id;
@@ -12,6 +13,11 @@ struct h5 {
 	int64_t size_bytes; /* of the file, when it was opened to read */
 };
 
+/* A file to be read, without a look at it first. */
+int h5_open_at(struct h5 **f, const char *path, const char *name, int64_t size_bytes,
+	struct err *e);
+/* Does it do HDF5 no harm? Once a file: -1 with *e set when it does. */
+int h5_probe(const char *path, const char *name, const struct stat *st, struct err *e);
 hid_t h5_native(enum h5_type t);  /* in memory */
 hid_t h5_on_disk(enum h5_type t); /* little-endian */
 /* -1 when it is none of ours. */

@@ -73,8 +73,7 @@ void row_print(const struct row *r, struct str *out)
 	}
 }
 
-/* Rows are matched by whole columns, so nothing else gets into one. */
-static bool fits(int c, double v)
+bool column_fits(int c, double v)
 {
 	return columns[c].kind != COLUMN_INT ||
 	       (v >= 0 && v <= 0x1p53 && v == (double)(int64_t)v);
@@ -100,7 +99,7 @@ int row_parse(const char *line, size_t len, struct row *r)
 			if (c >= 0 && n < sizeof(num)) {
 				memcpy(num, equals + 1, n);
 				num[n] = '\0';
-				if (!parse_double(num, &v) && fits(c, v))
+				if (!parse_double(num, &v) && column_fits(c, v))
 					row_set(r, c, v);
 			}
 		}

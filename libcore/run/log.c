@@ -175,7 +175,7 @@ static void to_column(const struct run_log *l, int c, void *out)
 	}
 }
 
-static void from_column(struct run_log *l, int c, const void *in)
+static int from_column(struct run_log *l, int c, const void *in)
 {
 	for (int64_t i = 0; i < l->n_rows; i++) {
 		enum h5_type t = column_type(c);
@@ -184,9 +184,15 @@ static void from_column(struct run_log *l, int c, const void *in)
 					 : ((const double *)in)[i];
 		bool absent =
 			t == H5_I64 ? ((const int64_t *)in)[i] == INT64_MIN : isnan(v);
+		if (!absent && !column_fits(c, v))
+			return -1;
 		if (!absent)
 			row_set(&l->rows[i], c, v);
+		/* every row has a step, and they ascend */
+		if (c == COL_STEP && (absent || (i && v <= l->rows[i - 1].v[c])))
+			return -1;
 	}
+	return 0;
 }
 
 static int write_columns(const struct run_log *l, struct h5 *h, struct err *e)
@@ -219,8 +225,11 @@ static int read_columns(struct run_log *l, struct h5 *h, struct err *e)
 			l->rows = xcalloc((size_t)n + 1, sizeof(*l->rows));
 			l->n_rows = l->room = n;
 		}
-		from_column(l, c, data);
+		int rc = from_column(l, c, data);
 		free(data);
+		if (rc)
+			return err_set(e, EX_DATAERR,
+				"%s: %s has a value that cannot be there", l->name, path);
 	}
 	return 0;
 }

@@ -53,6 +53,9 @@ enum column_id {
 
 extern const struct column columns[N_COLUMNS];
 int column_find(const char *name, size_t len); /* -1: no such column */
+/* May it be in this column? Rows are matched by whole columns, so nothing else gets into
+ * one. */
+bool column_fits(int c, double v);
 
 /* The table as a list for a manual page. */
 void columns_man(FILE *f);

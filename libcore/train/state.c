@@ -89,11 +89,10 @@ int64_t trainer_ckpt_bytes(const struct trainer *t)
 
 /* ---- loading --------------------------------------------------------------------- */
 
-static int check_tensors(
-	const struct ckpt *c, const struct store_config *s, struct err *e)
+int state_check_model(const struct ckpt *c, const struct model *m, struct err *e)
 {
-	for (int i = 0; i < s->n_tensors; i++) {
-		const struct tensor *t = &s->tensors[i];
+	for (int i = 0; i < m->n_tensors; i++) {
+		const struct tensor *t = &m->tensors[i];
 		int k = ckpt_find(c, t->name);
 		if (k < 0)
 			return err_set(e, EX_DATAERR,
@@ -108,10 +107,10 @@ static int check_tensors(
 				(long long)f->dims[1], (long long)t->dims[0],
 				(long long)t->dims[1]);
 	}
-	if (c->n_tensors != s->n_tensors)
+	if (c->n_tensors != m->n_tensors)
 		return err_set(e, EX_DATAERR,
 			"%s: has %d tensors, the model %d: another model", c->path,
-			c->n_tensors, s->n_tensors);
+			c->n_tensors, m->n_tensors);
 	return 0;
 }
 
@@ -177,8 +176,6 @@ struct store *state_inference(
 
 int state_load_model(struct store *s, const struct ckpt *c, struct err *e)
 {
-	if (check_tensors(c, &s->c, e))
-		return -1;
 	return load_group(s, c, NULL, CKPT_MODEL, e);
 }
 
@@ -199,7 +196,7 @@ int trainer_load(struct trainer *t, const char *path, bool weights_only, struct 
 	struct comm *send = one_reads && t->dp->size > 1 ? t->dp : NULL;
 	struct ckpt *c = NULL;
 	if (!send || t->dp->rank == 0) {
-		if (!ckpt_open(&c, path, e) && !check_tensors(c, &t->store->c, e))
+		if (!ckpt_open(&c, path, e) && !state_check_model(c, &t->model, e))
 			check_vocabulary(c, t->data, e);
 	}
 	int rc = comm_agree(t->dp, e);

@@ -188,7 +188,11 @@ int64_t trainer_ckpt_bytes(const struct trainer *t); /* of the file that would b
 /* Collective. `path` is read by every rank, or by rank 0 and sent. weights_only: a new run
  * begins with these parameters. */
 int trainer_load(struct trainer *t, const char *path, bool weights_only, struct err *e);
-/* A store that can only be read, and the parameters of a checkpoint in it: inference. */
+/* Has the checkpoint the tensors of the model, and no others? To be asked before room is made
+ * for it: the options in a file may ask for any. */
+int state_check_model(const struct ckpt *c, const struct model *m, struct err *e);
+/* A store that can only be read, and the parameters of a checkpoint that fits in it:
+ * inference. */
 struct store *state_inference(
 	struct model *m, struct device *d, struct comm *alone, struct arena *memory);
 int state_load_model(struct store *s, const struct ckpt *c, struct err *e);

@@ -1,0 +1,297 @@
+/*
+ * The first look at a foreign file, by a child that it may kill.
+ *
+ * HDF5 (1.10) trusts a file's own description of itself: one that lies can make it read where
+ * nothing is, turn for ever, or ask for all memory. So a child makes every call first that a
+ * reader will make, under limits. What kills it is refused; of what it survives, the parent's
+ * calls are the same ones.
+ */
+#include "h5/impl.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <signal.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/prctl.h>
+#include <sys/resource.h>
+#include <sys/wait.h>
+#include <time.h>
+#include <unistd.h>
+
+enum { CPU_SECONDS = 10, WALL_SECONDS = 120, MEMORY_MIB = 1024 };
+enum { MOST_BYTES = 1 << 28 };
+/* How the child ends; others are not its own doing. */
+enum { NO_HARM = 0, NO_MEMORY = 3 };
+
+/* ---- the child: everything that readers do --------------------------------------- */
+
+static void touch_attribute(struct h5 *f, const char *path, const char *name, hid_t type)
+{
+	union {
+		char *text;
+		uint64_t bits;
+	} value = {0};
+	struct err e;
+	int t = h5_type_of(type);
+	const struct h5_field table[] = {{name, (enum h5_type)t, 0, true, NULL}, {0}};
+	if (t != H5_I64 && t != H5_U64 && t != H5_F64 && t != H5_TEXT)
+		return;
+	if (!h5_fields_read(f, path, table, &value, &e) && t == H5_TEXT)
+		free(value.text);
+}
+
+static void touch_attributes(struct h5 *f, const char *path, hid_t object)
+{
+	H5O_info_t info;
+	if (H5Oget_info(object, &info) < 0)
+		return;
+	for (hsize_t i = 0; i < info.num_attrs; i++) {
+		char name[256] = "";
+		hid_t id = H5Aopen_by_idx(object, ".", H5_INDEX_NAME, H5_ITER_INC, i,
+			H5P_DEFAULT, H5P_DEFAULT);
+		hid_t type = H5Aget_type(id);
+		if (H5Aget_name(id, sizeof(name), name) > 0)
+			touch_attribute(f, path, name, type);
+		H5Tclose(type);
+		H5Aclose(id);
+	}
+}
+
+static void touch_dataset(struct h5 *f, const char *path)
+{
+	struct h5_info info;
+	struct str text = {0};
+	struct err e;
+	void *data;
+	if (h5_info(f, path, &info, &e))
+		return;
+	if (info.type == H5_TEXT)
+		h5_get_text(f, path, &text, &e);
+	else if (info.n * (int64_t)h5_type_bytes(info.type) <= MOST_BYTES &&
+		 !h5_get(f, path, info.type, -1, INT64_MAX, &data, NULL, &e))
+		free(data);
+	str_free(&text);
+}
+
+/* The seal fits, so that the depth is bounded, and so are the bytes. */
+static void touch(struct h5 *f, const char *path)
+{
+	struct strs names = {0};
+	struct err e;
+	hid_t id = H5Oopen(f->id, path, H5P_DEFAULT);
+	H5I_type_t kind = id < 0 ? H5I_BADID : H5Iget_type(id);
+	bool blocks = kind == H5I_DATASET && H5Aexists(id, "block_rows") > 0;
+	if (id >= 0)
+		touch_attributes(f, path, id);
+	H5Oclose(id);
+	if (kind == H5I_DATASET && !blocks)
+		touch_dataset(f, path);
+	if (kind != H5I_GROUP || h5_list(f, path, &names, &e))
+		return;
+	for (int64_t i = 0; i < names.n; i++) {
+		struct str child = {0};
+		str_printf(&child, "%s/%s", strcmp(path, "/") ? path : "", names.v[i]);
+		touch(f, child.s);
+		str_free(&child);
+	}
+	strs_free(&names);
+}
+
+/* Readers look at the format first and at the seal next, and go no further when one of them
+ * is wrong. */
+static void look(const char *path, const char *name, int64_t size_bytes)
+{
+	static const struct h5_field format[] = {
+		{"format", H5_TEXT, 0, false, NULL}, {0}};
+	struct err e;
+	struct h5 *f;
+	char *text = NULL;
+	if (h5_open_at(&f, path, name, size_bytes, &e))
+		return;
+	if (!h5_fields_read(f, "/", format, &text, &e) && !h5_check_seal(f, &e))
+		touch(f, "/");
+	free(text);
+	h5_close(f, &e);
+}
+
+/* ---- the child: what it may do --------------------------------------------------- */
+
+static bool no_memory;
+
+static herr_t note_one(unsigned n, const H5E_error2_t *error, void *with)
+{
+	(void)n, (void)with;
+	if (error->maj_num == H5E_RESOURCE || error->min_num == H5E_NOSPACE ||
+		error->min_num == H5E_CANTALLOC)
+		no_memory = true;
+	return 0;
+}
+
+/* HDF5 says when there is no memory for it; the parent may have more, for a while. */
+static herr_t note_error(hid_t stack, void *with)
+{
+	return H5Ewalk2(stack, H5E_WALK_UPWARD, note_one, with);
+}
+
+static void limit(int what, rlim_t most)
+{
+	struct rlimit l;
+	if (getrlimit(what, &l) || (l.rlim_cur != RLIM_INFINITY && l.rlim_cur <= most))
+		return;
+	l.rlim_cur = most;
+	setrlimit(what, &l);
+}
+
+static void limit_memory(void)
+{
+	char text[64] = "";
+	int fd = open("/proc/self/statm", O_RDONLY | O_CLOEXEC);
+	ssize_t n = fd < 0 ? -1 : read(fd, text, sizeof(text) - 1);
+	close(fd);
+	if (n > 0)
+		limit(RLIMIT_AS,
+			(rlim_t)strtoull(text, NULL, 10) * (rlim_t)sysconf(_SC_PAGESIZE) +
+				((rlim_t)MEMORY_MIB << 20));
+}
+
+/* Whoever sends signals means the parent, which will tell what it does about them. What the
+ * parent does about its own faults is nothing for the child. */
+static void own_signals(void)
+{
+	static const int for_parent[] = {
+		SIGHUP, SIGINT, SIGQUIT, SIGTERM, SIGUSR1, SIGUSR2, SIGPIPE};
+	sigset_t none;
+	sigemptyset(&none);
+	for (int s = 1; s < NSIG; s++)
+		signal(s, SIG_DFL);
+	for (size_t i = 0; i < ARRAY_LEN(for_parent); i++)
+		signal(for_parent[i], SIG_IGN);
+	sigprocmask(SIG_SETMASK, &none, NULL);
+}
+
+/* Last words of the C library are for nobody, and nothing that the parent has buffered is to
+ * be written twice. */
+static void own_files(void)
+{
+	int fd = open("/dev/null", O_WRONLY | O_CLOEXEC);
+	dup2(fd, STDOUT_FILENO);
+	dup2(fd, STDERR_FILENO);
+	die_silently(NO_MEMORY);
+}
+
+static _Noreturn void child(
+	int report, const char *path, const char *name, int64_t size_bytes)
+{
+	prctl(PR_SET_PDEATHSIG, SIGKILL);
+	prctl(PR_SET_DUMPABLE, 0); /* a core of it helps nobody */
+	own_signals();
+	own_files();
+	limit_memory();
+	limit(RLIMIT_CORE, 0);
+	limit(RLIMIT_CPU, CPU_SECONDS);
+	alarm(WALL_SECONDS);
+	H5Eset_auto2(H5E_DEFAULT, note_error, NULL);
+	look(path, name, size_bytes);
+	char code = no_memory ? NO_MEMORY : NO_HARM;
+	_exit(write(report, &code, 1) == 1 ? code : EX_IOERR);
+}
+
+/* ---- the parent ------------------------------------------------------------------ */
+
+/* Files that did no harm, and have not changed since. One that was changed in the last
+ * second may change again and keep its times. */
+static struct seen {
+	dev_t device;
+	ino_t inode;
+	off_t size;
+	struct timespec modified, changed;
+} seen[64];
+static unsigned n_seen;
+
+static struct seen seen_of(const struct stat *s)
+{
+	return (struct seen){s->st_dev, s->st_ino, s->st_size, s->st_mtim, s->st_ctim};
+}
+
+static bool same_time(struct timespec a, struct timespec b)
+{
+	return a.tv_sec == b.tv_sec && a.tv_nsec == b.tv_nsec;
+}
+
+static bool was_seen(const struct stat *st)
+{
+	struct seen x = seen_of(st);
+	for (size_t i = 0; i < ARRAY_LEN(seen) && i < n_seen; i++) {
+		const struct seen *s = &seen[i];
+		if (s->device == x.device && s->inode == x.inode && s->size == x.size &&
+			same_time(s->modified, x.modified) &&
+			same_time(s->changed, x.changed))
+			return true;
+	}
+	return false;
+}
+
+static void note_seen(const struct stat *st, double now)
+{
+	if ((double)max64(st->st_mtime, st->st_ctime) + 2 < now)
+		seen[n_seen++ % ARRAY_LEN(seen)] = seen_of(st);
+}
+
+static int harm(const char *name, bool ended, int status, struct err *e)
+{
+	int sig = ended && WIFSIGNALED(status) ? WTERMSIG(status) : 0;
+	if (sig == SIGXCPU || sig == SIGALRM)
+		return err_set(e, EX_DATAERR,
+			"%s: damaged: HDF5 %s comes to no end with it in %d s", name,
+			h5_version(), sig == SIGXCPU ? CPU_SECONDS : WALL_SECONDS);
+	if (ended && WIFEXITED(status) && WEXITSTATUS(status) == NO_MEMORY)
+		return err_set(e, EX_DATAERR,
+			"%s: damaged: HDF5 %s asks for more than %d MiB of memory for it",
+			name, h5_version(), MEMORY_MIB);
+	return err_set(e, EX_DATAERR, "%s: damaged: HDF5 %s dies of it (%s %d)", name,
+		h5_version(), sig ? "signal" : "code",
+		sig ? sig : (ended ? WEXITSTATUS(status) : 0));
+}
+
+/* Its last word, and its end, which is nobody's to see where SIGCHLD is ignored. */
+static int wait_for(pid_t pid, int report, const char *name, struct err *e)
+{
+	char code = 0;
+	int status = 0;
+	ssize_t n;
+	pid_t ended;
+	do
+		n = read(report, &code, 1);
+	while (n < 0 && errno == EINTR);
+	do
+		ended = waitpid(pid, &status, 0);
+	while (ended < 0 && errno == EINTR);
+	if (n == 1 && code == NO_HARM)
+		return 0;
+	if (n == 1) /* it said so itself */
+		ended = pid, status = code << 8;
+	return harm(name, ended == pid, status, e);
+}
+
+/* Where there can be no child, the file is read without a look at it: it is what most are. */
+int h5_probe(const char *path, const char *name, const struct stat *st, struct err *e)
+{
+	int ends[2];
+	double now = clock_wall();
+	sigset_t all, old;
+	if (was_seen(st) || pipe2(ends, O_CLOEXEC))
+		return 0;
+	sigfillset(&all);
+	pthread_sigmask(SIG_BLOCK, &all, &old);
+	pid_t pid = fork();
+	if (pid == 0)
+		child(ends[1], path, name, st->st_size);
+	pthread_sigmask(SIG_SETMASK, &old, NULL);
+	close(ends[1]);
+	int rc = pid < 0 ? 0 : wait_for(pid, ends[0], name, e);
+	close(ends[0]);
+	if (!rc && pid > 0)
+		note_seen(st, now);
+	return rc;
+}
