@@ -10,7 +10,8 @@
 const char *__asan_default_options(void);
 const char *__asan_default_options(void)
 {
-	return "quarantine_size_mb=16:malloc_context_size=12";
+	return "quarantine_size_mb=16:malloc_context_size=12:max_allocation_size_mb=3000:"
+	       "allocator_may_return_null=1";
 }
 
 /* What lasts until a program ends: HDF5's own, and the options of a run. */

@@ -434,3 +434,13 @@ int __wrap_h5_probe(
 {
 	return hostile_raw ? __real_h5_probe(path, name, st, e) : 0;
 }
+
+/* And this in the place of what a child calls first: its end is no finding. */
+void __sanitizer_set_death_callback(void (*callback)(void));
+void __real_die_silently(int code);
+void __wrap_die_silently(int code);
+void __wrap_die_silently(int code)
+{
+	__sanitizer_set_death_callback(NULL);
+	__real_die_silently(code);
+}

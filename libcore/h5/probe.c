@@ -243,12 +243,12 @@ static int harm(const char *name, bool ended, int status, struct err *e)
 	int sig = ended && WIFSIGNALED(status) ? WTERMSIG(status) : 0;
 	if (sig == SIGXCPU || sig == SIGALRM)
 		return err_set(e, EX_DATAERR,
-			"%s: damaged: HDF5 %s comes to no end with it in %d s", name,
-			h5_version(), sig == SIGXCPU ? CPU_SECONDS : WALL_SECONDS);
+			"%s: damaged: HDF5 %s comes to no end with it", name,
+			h5_version());
 	if (ended && WIFEXITED(status) && WEXITSTATUS(status) == NO_MEMORY)
 		return err_set(e, EX_DATAERR,
-			"%s: damaged: HDF5 %s asks for more than %d MiB of memory for it",
-			name, h5_version(), MEMORY_MIB);
+			"%s: damaged: HDF5 %s asks for too much memory for it", name,
+			h5_version());
 	return err_set(e, EX_DATAERR, "%s: damaged: HDF5 %s dies of it (%s %d)", name,
 		h5_version(), sig ? "signal" : "code",
 		sig ? sig : (ended ? WEXITSTATUS(status) : 0));
