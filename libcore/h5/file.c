@@ -156,9 +156,15 @@ static int open_old(
 		return err_set(e, EX_DATAERR, "%s: not a regular file", name);
 	if (write)
 		return open_file(f, path, name, H5F_ACC_RDWR, e);
-	return h5_probe(path, name, &st, e) || h5_open_at(f, path, name, st.st_size, e)
-		       ? -1
-		       : 0;
+	if (h5_probe(path, name, &st, e))
+		return -1;
+	h5_guard(name);
+	if (h5_open_at(f, path, name, st.st_size, e)) {
+		h5_unguard();
+		return -1;
+	}
+	(*f)->guarded = true;
+	return 0;
 }
 
 static int open_new(struct h5 **f, const char *path, const char *name, struct err *e)
@@ -209,6 +215,8 @@ int h5_close(struct h5 *f, struct err *e)
 	if (rc)
 		h5_bad(f, e, EX_IOERR, "%s",
 			errno ? strerror(errno) : "could not be closed");
+	if (f->guarded)
+		h5_unguard();
 	free(f->path);
 	free(f);
 	return rc;

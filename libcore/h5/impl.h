@@ -11,6 +11,7 @@ struct h5 {
 	hid_t id;
 	char *path;	    /* as messages call it */
 	int64_t size_bytes; /* of the file, when it was opened to read */
+	bool guarded;
 };
 
 /* A file to be read, without a look at it first. */
@@ -18,6 +19,9 @@ int h5_open_at(struct h5 **f, const char *path, const char *name, int64_t size_b
 	struct err *e);
 /* Does it do HDF5 no harm? Once a file: -1 with *e set when it does. */
 int h5_probe(const char *path, const char *name, const struct stat *st, struct err *e);
+/* From here on, and as often as not taken back, faults of HDF5 are those of file `name`. */
+void h5_guard(const char *name);
+void h5_unguard(void);
 hid_t h5_native(enum h5_type t);  /* in memory */
 hid_t h5_on_disk(enum h5_type t); /* little-endian */
 /* -1 when it is none of ours. */
