@@ -70,8 +70,10 @@ static int load(struct source *s, const char *name, struct err *e)
 	if (!s->ckpt->tokenizer.kind)
 		return err_set(e, EX_DATAERR, "%s has no vocabulary", path);
 	if (train_model_from_config(&config, s->ckpt->config.s, e) ||
-		model_init(&s->model, &config, s->ckpt->tokenizer.vocab.n, e))
+		model_init(&s->model, &config, s->ckpt->tokenizer.vocab.n, e)) {
+		e->code = EX_DATAERR; /* they are not this user's options */
 		return err_prefix(e, "%s: ", path);
+	}
 	if (state_check_model(s->ckpt, &s->model, e))
 		return -1;
 	device_cpu(&s->d, (int)s->o->threads);

@@ -272,6 +272,27 @@ static void options_print_and_read_back(void **state)
 	str_free(&text);
 }
 
+/* An empty text where the default is another one is no default. */
+static void options_print_what_is_empty(void **state)
+{
+	static const struct opt texts[] = {
+		{OPT_STR, 0, "text", "TEXT", "a default", 0, "a text"},
+		{OPT_STR, 0, "none", "TEXT", NULL, sizeof(char *), "another"}, {OPT_END}};
+	static const struct program p = {
+		.name = "empty", .opts = texts, .opts_bytes = 2 * sizeof(char *)};
+	const char *o[2], *again[2];
+	struct err e;
+	struct str text = {0};
+	(void)state;
+	assert_int_equal(opts_from_text(&p, o, "text = \"\"\n", false, &e), 0);
+	assert_null(o[0]);
+	opts_print(&p, o, 0, 0, &text);
+	assert_string_equal(text.s, "text = \"\"\n");
+	assert_int_equal(opts_from_text(&p, again, text.s, false, &e), 0);
+	assert_null(again[0]);
+	str_free(&text);
+}
+
 /* ---- files ----------------------------------------------------------------------- */
 
 static void durable_replaces_at_once(void **state)
@@ -309,6 +330,7 @@ int main(void)
 		cmocka_unit_test(options_win_in_order),
 		cmocka_unit_test(options_refuse),
 		cmocka_unit_test(options_print_and_read_back),
+		cmocka_unit_test(options_print_what_is_empty),
 		cmocka_unit_test(durable_replaces_at_once),
 	};
 	return cmocka_run_group_tests(tests, NULL, NULL);

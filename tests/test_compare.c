@@ -300,6 +300,28 @@ static void other_arithmetic(void **state)
 	run_diff_free(&d);
 }
 
+/* Of arithmetic that is no config, or longer than any, nothing is said; and nothing is kept:
+ * `make fuzz` found a leak. */
+static void damaged_arithmetic(void **state)
+{
+	struct str lines = {0};
+	(void)state;
+	struct run_diff d = diff_of("# meta arithmetic = 0x1\n# arith lr = 0.1\n" ABC,
+		"# meta arithmetic = 0x2\n# arith lr = 0.2\n# arith LR 0.2\n" ABC,
+		&exact);
+	assert_true(d.other_arithmetic);
+	assert_int_equal(d.arithmetic.len, 0);
+	run_diff_free(&d);
+	str_puts(&lines, "# meta arithmetic = 0x1\n" ABC);
+	for (int i = 0; i < 50000; i++)
+		str_puts(&lines, "# arith a = 1\n");
+	d = diff_of("# meta arithmetic = 0x2\n# arith a = 1\n" ABC, lines.s, &exact);
+	assert_true(d.other_arithmetic);
+	assert_int_equal(d.arithmetic.len, 0);
+	run_diff_free(&d);
+	str_free(&lines);
+}
+
 /* ---- words ----------------------------------------------------------------------- */
 
 static void what_people_read(void **state)
@@ -376,6 +398,7 @@ int main(void)
 		cmocka_unit_test(missing_rows),
 		cmocka_unit_test(missing_curves),
 		cmocka_unit_test(other_arithmetic),
+		cmocka_unit_test(damaged_arithmetic),
 		cmocka_unit_test(what_people_read),
 		cmocka_unit_test(side_by_side),
 	};

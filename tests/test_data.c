@@ -623,6 +623,34 @@ static void unknown_tokenizers_decode(void **state)
 	corpus_close(c);
 }
 
+/* A kind that this program knows must be what it knows. */
+static void vocabularies_that_lie(void **state)
+{
+	static const uint32_t ids[] = {0, 1};
+	struct tokenizer t;
+	struct corpus *c;
+	(void)state;
+	learn(&t, "byte", TEXT);
+	for (int i = 0; i < 2; i++) {
+		struct str packed = {0};
+		struct tokenizer lie;
+		t.vocab.bytes[65] = (uint8_t)(65 + i);
+		tokenizer_pack(&t, &packed);
+		assert_int_equal(tokenizer_unpack(&lie, &packed, &e), -i);
+		tokenizer_free(&lie);
+		str_free(&packed);
+	}
+	assert_non_null(strstr(e.msg, "token 65 is not that byte"));
+	tokenizer_free(&t);
+	struct prepared p = make_foreign("byte", ids, 2);
+	assert_int_equal(corpus_open(&c, &p.files, false, &e), -1);
+	assert_int_equal(e.code, EX_DATAERR);
+	assert_non_null(strstr(e.msg, "a byte vocabulary of 5 tokens"));
+	p = make_foreign("char", ids, 2);
+	assert_int_equal(corpus_open(&c, &p.files, false, &e), -1);
+	assert_non_null(strstr(e.msg, "token 0 is no character"));
+}
+
 /* ---- the loader ------------------------------------------------------------------ */
 
 static void readers(void **state)
@@ -713,6 +741,7 @@ int main(void)
 		cmocka_unit_test_setup(damaged_tokens_are_found, begin),
 		cmocka_unit_test_setup(unfinished_shards_leave_nothing, begin),
 		cmocka_unit_test_setup(unknown_tokenizers_decode, begin),
+		cmocka_unit_test_setup(vocabularies_that_lie, begin),
 		cmocka_unit_test_setup(readers, begin),
 		cmocka_unit_test_setup(windows_are_those_of_the_order, begin),
 	};

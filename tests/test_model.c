@@ -151,6 +151,7 @@ static void impossible_shapes(void **state)
 		{"virtual = pp=2\n", "there is no axis 'pp'"},
 		{"virtual = tp=0\n", "'tp=0' is not tp=N"},
 		{"arch = llama\ndim = 12\nheads = 4\n", "rotary positions need pairs"},
+		{"layers = 100000\ndim = 4194304\nheads = 4\n", "which no machine holds"},
 	};
 	(void)state;
 	for (size_t i = 0; i < ARRAY_LEN(bad); i++) {

@@ -565,6 +565,47 @@ static void a_hundred_thousand_rows(void **state)
 		u.ru_maxrss / 1024);
 }
 
+/* Sealed, but not as any run is: steps that go back or are none, counts that are none. */
+static void columns_that_cannot_be(void **state)
+{
+	static const struct {
+		const char *column;
+		int64_t v[3];
+	} cases[] = {
+		{"step", {1, 3, 2}},
+		{"step", {1, 1, 2}},
+		{"step", {1, INT64_MIN, 3}},
+		{"step", {-1, 2, 3}},
+		{"tokens", {10, -20, 30}},
+		{"mem", {1, 2, INT64_MAX}},
+	};
+	(void)state;
+	for (size_t i = 0; i < ARRAY_LEN(cases); i++) {
+		struct run_log l;
+		struct journal j;
+		struct h5 *h;
+		struct str path = {0};
+		int64_t n = 3;
+		open_journal(&j, -1);
+		put_rows(&j, 1, n);
+		assert_int_equal(journal_publish(&j, &e), 0);
+		journal_close(&j);
+		assert_int_equal(run_log_read(&l, folder, &e), 0);
+		run_log_free(&l);
+		str_printf(&path, "/columns/%s", cases[i].column);
+		assert_int_equal(h5_reopen(&h, in_folder("run.h5"), &e), 0);
+		assert_int_equal(h5_put(h, path.s, H5_I64, 1, &n, cases[i].v, &e), 0);
+		assert_int_equal(h5_seal(h, &e), 0);
+		assert_int_equal(h5_close(h, &e), 0);
+		assert_int_equal(run_log_read(&l, folder, &e), -1);
+		assert_int_equal(e.code, EX_DATAERR);
+		assert_non_null(strstr(e.msg, "has a value that cannot be there"));
+		assert_non_null(strstr(e.msg, path.s));
+		str_free(&path);
+		e = (struct err){0};
+	}
+}
+
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
@@ -585,6 +626,7 @@ int main(void)
 		cmocka_unit_test_setup(a_head_is_written_whole_or_not_at_all, begin),
 		cmocka_unit_test_setup(a_second_writer_is_refused, begin),
 		cmocka_unit_test_setup(a_hundred_thousand_rows, begin),
+		cmocka_unit_test_setup(columns_that_cannot_be, begin),
 	};
 	return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -430,6 +430,45 @@ static void training_needs_what_was_planned(void **state)
 	}
 }
 
+/* A checkpoint's options may ask for any model: whether it is in there is known before room
+ * is made for it. */
+static void a_checkpoint_fits_its_model(void **state)
+{
+	static const char *const others[] = {
+		"", "layers = 1000\n", "layers = 1\n", "dim = 4096\n"};
+	struct train_opts o = options(small);
+	struct comm *alone = comm_self("dp");
+	struct data_set data;
+	struct trainer t;
+	struct ckpt *c;
+	(void)state;
+	const char *path = test_path("fits.h5");
+	strs_add(&o.data, make_shard());
+	assert_int_equal(data_open(&data, &o, alone, &e), 0);
+	assert_int_equal(trainer_open(&t, &o, alone, &data, &e), 0);
+	assert_int_equal(trainer_save(&t, path, &e), 0);
+	assert_int_equal(ckpt_open(&c, path, &e), 0);
+	for (size_t i = 0; i < ARRAY_LEN(others); i++) {
+		struct model_config config;
+		struct model m;
+		struct str text = {0};
+		str_printf(&text, "%s%s", c->config.s, others[i]);
+		assert_int_equal(train_model_from_config(&config, text.s, &e), 0);
+		assert_int_equal(model_init(&m, &config, c->tokenizer.vocab.n, &e), 0);
+		assert_int_equal(state_check_model(c, &m, &e), i ? -1 : 0);
+		assert_int_equal(e.code, i ? EX_DATAERR : 0);
+		assert_true(!i || strstr(e.msg, "another model"));
+		e = (struct err){0};
+		model_free(&m);
+		str_free(&text);
+	}
+	ckpt_close(c);
+	trainer_close(&t);
+	data_close(&data);
+	comm_free(alone);
+	strs_free(&o.data);
+}
+
 static void printed(void **state)
 {
 	struct train_opts o = options(small);
@@ -469,6 +508,7 @@ int main(void)
 		cmocka_unit_test(work_is_dealt_out),
 		cmocka_unit_test(sent_by_two),
 		cmocka_unit_test(training_needs_what_was_planned),
+		cmocka_unit_test(a_checkpoint_fits_its_model),
 		cmocka_unit_test(printed),
 	};
 	return cmocka_run_group_tests(tests, NULL, NULL);

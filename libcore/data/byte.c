@@ -26,9 +26,14 @@ static int learn_end(struct tokenizer *t, struct err *e)
 
 static int ready(struct tokenizer *t, struct err *e)
 {
-	if (t->vocab.n != 256)
+	const struct vocab *v = &t->vocab;
+	if (v->n != 256)
 		return err_set(e, EX_DATAERR, "a byte vocabulary of %lld tokens",
-			(long long)t->vocab.n);
+			(long long)v->n);
+	for (int i = 0; i < 256; i++)
+		if (v->offset[i] != i || v->offset[i + 1] != i + 1 || v->bytes[i] != i)
+			return err_set(e, EX_DATAERR,
+				"a byte vocabulary whose token %d is not that byte", i);
 	return 0;
 }
 

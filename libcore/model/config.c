@@ -51,6 +51,19 @@ static int must_divide(
 		(long long)n, by_what, (long long)by);
 }
 
+/* Sizes are whole numbers of 64 bits, with room for all that is kept of a parameter. */
+static int check_size(const struct model *m, struct err *e)
+{
+	const struct model_config *c = &m->c;
+	double dim = (double)c->dim, ffn = (double)c->ffn_dim;
+	double n = (double)c->layers * (4 * dim * dim + 3 * dim * ffn) +
+		   dim * (2 * (double)m->padded_vocab + (double)c->context);
+	if (n < 0x1p56)
+		return 0;
+	return err_set(
+		e, EX_USAGE, "a model of %.3g parameters, which no machine holds", n);
+}
+
 static int check(struct model *m, struct err *e)
 {
 	const struct model_config *c = &m->c;
@@ -70,7 +83,7 @@ static int check(struct model *m, struct err *e)
 	if (c->vocab < 1)
 		return err_set(
 			e, EX_USAGE, "the vocabulary is empty; give --data or --vocab");
-	return 0;
+	return check_size(m, e);
 }
 
 static bool decide(int choice, bool by_arch)
