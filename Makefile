@@ -125,6 +125,8 @@ build-san-tests: all $(TESTS)
 
 # libFuzzer is clang's, whose OpenMP has another runtime: the kernels run without threads.
 fuzz-now: all
+	@ls "$$(clang -print-runtime-dir)"/libclang_rt.fuzzer* >/dev/null 2>&1 || { echo \
+	  "make fuzz: clang's libFuzzer is missing; Debian's packages for it: share/deps fuzz" >&2; exit 1; }
 	@$(MAKE) --no-print-directory O=build-fuzz CC=clang OPENMP=-fopenmp-simd \
 	  SANITIZE=fuzzer-no-link,address,undefined \
 	  CFLAGS='-O1 -g -fno-sanitize-recover=undefined -Wno-pass-failed' build-fuzzers
