@@ -159,6 +159,24 @@ refused() { # CODE TEXT COMMAND...
 	says 'do not match their checksum'
 }
 
+@test "a file that HDF5 dies of is a damaged one, for every program" {
+	make_shard
+	"$BUILD/tests/test_probe" "$PWD/killer.h5"
+	refused 65 'killer.h5: ' pt-prepare --info killer.h5
+	refused 65 'killer.h5: ' tiny -d killer.h5 -o run
+	refused 65 'killer.h5: ' tiny -d data.h5 -o run --resume killer.h5
+	refused 65 'killer.h5: ' mpiexec -n 2 pt-train "${TINY[@]}" -d killer.h5 -o run
+	refused 65 'killer.h5: ' pt-ckpt show killer.h5
+	refused 65 'killer.h5: ' pt-sample killer.h5
+	refused 2 'killer.h5: ' pt-compare killer.h5 killer.h5
+	code_of 65 pt-prepare --verify killer.h5
+	says 'killer.h5: DAMAGED'
+	code_of 65 pt-ckpt verify killer.h5
+	says 'killer.h5: DAMAGED'
+	code_of 65 pt-ckpt ls killer.h5
+	says 'damaged  killer.h5'
+}
+
 @test "data that become shorter meanwhile end the run, on all ranks" {
 	make_shard
 	# where one reads, the others hear of it

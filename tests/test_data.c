@@ -434,6 +434,26 @@ static void many_shards_are_one(void **state)
 	assert_int_equal(e.code, 0);
 }
 
+/* A file that says that it is one of more files than there can be. */
+static void too_many_shards(void **state)
+{
+	static const struct h5_field count[] = {{"count", H5_I64, 0, false, NULL}, {0}};
+	static const int64_t most = INT64_MAX;
+	struct corpus *c;
+	struct h5 *h;
+	(void)state;
+	struct prepared p = prepare("alone", "char", 0, make_text("text", 100));
+	assert_int_equal(h5_reopen(&h, p.files.v[0], &e), 0);
+	assert_int_equal(h5_fields_write(h, "/", count, &most, &e), 0);
+	assert_int_equal(h5_seal(h, &e), 0);
+	assert_int_equal(h5_close(h, &e), 0);
+	strs_add(&p.files, p.files.v[0]);
+	assert_int_equal(corpus_open(&c, &p.files, false, &e), -1);
+	assert_int_equal(e.code, EX_DATAERR);
+	assert_non_null(strstr(e.msg, "not all of them were given"));
+	strs_free(&p.files);
+}
+
 static void shards_in_any_order(void **state)
 {
 	enum { N = 3000 };
@@ -735,6 +755,7 @@ int main(void)
 		cmocka_unit_test_setup(tokenizers_are_sent, begin),
 		cmocka_unit_test_setup(no_utf8, begin),
 		cmocka_unit_test_setup(many_shards_are_one, begin),
+		cmocka_unit_test_setup(too_many_shards, begin),
 		cmocka_unit_test_setup(shards_in_any_order, begin),
 		cmocka_unit_test_setup(decoding_gives_the_text, begin),
 		cmocka_unit_test_setup(characters_across_pieces, begin),

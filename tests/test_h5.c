@@ -511,6 +511,20 @@ static void other_files_refused(void **state)
 	assert_int_equal(e.code, EX_IOERR);
 }
 
+/* No rows, each of more bytes than a number counts. */
+static void rows_beyond_counting_refused(void **state)
+{
+	static const int64_t dims[] = {0, INT64_C(1) << 31, INT64_C(1) << 31};
+	struct h5_info info;
+	struct h5 *f;
+	(void)state;
+	assert_int_equal(h5_create(&f, test_path("rows.h5"), &e), 0);
+	assert_int_equal(h5_put(f, "/x", H5_F32, 3, dims, NULL, &e), 0);
+	assert_int_equal(h5_info(f, "/x", &info, &e), -1);
+	assert_int_equal(e.code, EX_DATAERR);
+	assert_int_equal(h5_close(f, &e), 0);
+}
+
 static void truncated_files_refused(void **state)
 {
 	(void)state;
@@ -610,6 +624,7 @@ int main(void)
 		cmocka_unit_test_setup(no_flipped_byte_changes_what_is_read, begin),
 		cmocka_unit_test_setup(format_and_version, begin),
 		cmocka_unit_test_setup(other_files_refused, begin),
+		cmocka_unit_test_setup(rows_beyond_counting_refused, begin),
 		cmocka_unit_test_setup(truncated_files_refused, begin),
 		cmocka_unit_test_setup(unfinished_files_refused, begin),
 		cmocka_unit_test_setup(end_keeps_the_first_error, begin),

@@ -108,7 +108,7 @@ static int check_complete(const struct corpus *c, struct err *e)
 			alike += same_corpus(x, &c->files[k]) &&
 				 x->info.index == c->files[k].info.index;
 		}
-		if (found != alike * x->info.count)
+		if (x->info.count > c->n_files || found != alike * x->info.count)
 			return err_set(e, EX_DATAERR,
 				"%s: is file %lld of %lld, but not all of them were "
 				"given",

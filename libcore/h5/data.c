@@ -66,11 +66,14 @@ int h5_info_of(struct h5 *f, hid_t dataset, struct h5_info *info)
 	if (t >= 0 && ndim >= 0 && ndim <= H5_MAX_DIMS) {
 		H5Sget_simple_extent_dims(space, dims, NULL);
 		*info = (struct h5_info){.type = (enum h5_type)t, .ndim = ndim, .n = 1};
+		int64_t row = (int64_t)H5Tget_size(type); /* its bytes, of no rows too */
 		rc = 0;
 		for (int i = 0; i < ndim; i++) {
 			info->dims[i] = (int64_t)dims[i];
 			if (info->dims[i] < 0 ||
-				__builtin_mul_overflow(info->n, info->dims[i], &info->n))
+				__builtin_mul_overflow(
+					info->n, info->dims[i], &info->n) ||
+				(i && __builtin_mul_overflow(row, info->dims[i], &row)))
 				rc = -1;
 		}
 		haddr_t at = H5Dget_offset(dataset);
