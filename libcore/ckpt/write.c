@@ -83,6 +83,10 @@ static void share_structure(struct job *j)
 	}
 }
 
+/* Blocks (of a MiB) after which the disk is told to begin, so that it is at work while the
+ * next ones are copied and hashed. */
+enum { FLUSH_BLOCKS = 32 };
+
 /* Blocks are dealt out by number; or rank 0 writes all. */
 static int write_blocks(struct job *j, struct err *e)
 {
@@ -113,6 +117,8 @@ static int write_blocks(struct job *j, struct err *e)
 			if (pwrite_all(fd, rows, n_bytes, at))
 				rc = err_set(
 					e, EX_IOERR, "%s: %s", j->d.tmp, strerror(errno));
+			if (number % FLUSH_BLOCKS == FLUSH_BLOCKS - 1)
+				sync_file_range(fd, 0, 0, SYNC_FILE_RANGE_WRITE);
 			comm_poll();
 		}
 	}
