@@ -339,3 +339,40 @@ full_disk() { # KIB COMMAND...
 	refused 64 'ranks, but' mpiexec -n 3 pt-train "${TINY[@]}" -b 4 -m 2 -o run
 	[ $((SECONDS - begin)) -lt 30 ]
 }
+
+@test "input that is empty, binary, cut off or of another kind: 1, 2 and 3 ranks" {
+	make_shard
+	tiny -n 6 -o run >/dev/null
+	: >empty
+	seq 3000 | cksum | head -c 5 >short.txt
+	od -An -c /dev/null >blank
+	head -c 5000 run/checkpoints/latest.h5 | tr '\0' '\377' >binary
+	printf '\377\376\0' >>binary
+	head -c 30000 data.h5 >cut.h5
+	head -c 30000 run/checkpoints/latest.h5 >cut-ckpt.h5
+	head -c 3000 run/run.h5 >cut-log.h5
+	head -c 3000 run/journal.txt >cut-log.txt
+	pt-prepare -q -t byte text.txt -o bytes.h5
+	refused 65 'empty: the text is empty' pt-prepare empty -o x.h5
+	refused 65 'all files: the text is empty' pt-prepare empty blank -o x.h5
+	refused 65 'binary: byte 0: not UTF-8; --tokenizer byte takes any file' pt-prepare binary -o x.h5
+	for f in empty binary cut-ckpt.h5; do
+		refused 65 "$f: not an HDF5 file, or a damaged one" pt-ckpt show $f
+		refused 65 "$f: not an HDF5 file, or a damaged one" pt-sample $f
+	done
+	refused 2 'cut-log.h5: not an HDF5 file, or a damaged one' pt-compare run cut-log.h5
+	refused 2 'empty: neither a run.h5 nor lines' pt-compare run empty
+	code_of 2 pt-compare run cut-log.txt
+	says 'cut-log.txt: neither a run.h5 nor lines'
+	for n in 1 2 3; do
+		on=(mpiexec -n "$n" pt-train "${TINY[@]}" -n 8 -o new)
+		for f in empty binary cut.h5; do
+			refused 65 "$f: not an HDF5 file, or a damaged one" "${on[@]}" -d $f
+		done
+		refused 65 'bytes.h5: its tokenizer is not that of data.h5' "${on[@]}" -d data.h5 -d bytes.h5
+		refused 65 'its vocabulary is not that of the data' env PT_DATA= "${on[@]}" -d bytes.h5 --resume run
+		refused 65 'cut-ckpt.h5: not an HDF5 file, or a damaged one' "${on[@]}" --resume cut-ckpt.h5
+		refused 64 "did you mean '--layers'" "${on[@]}" --layerz 3
+		[ $n -eq 1 ] || refused 64 "$n ranks, but a step has only 1 micro-batch" "${on[@]}" -b 2
+	done
+}

@@ -426,3 +426,22 @@ only() { # PROGRAM...
 	} >b
 	code_of 0 pt-compare a b
 }
+
+@test "a hundred thousand rows" {
+	awk 'BEGIN { for (i = 1; i <= 100000; i++) {
+		printf "step=%d tokens=%d loss=%.8g grad_norm=%.8g lr=0.001 dt=0.00123456 tps=123456", i, 64 * i, 3 - i / 1e5 + i * i % 97 / 500, i % 89 / 9
+		print i % 250 ? "" : " val_loss=" 3 - i / 1e5 } }' >a
+	sed 's/^\(step=77777 .*\) loss=[^ ]*/\1 loss=7/' a >b
+	limit='ulimit -v 1000000'
+	! nm "$BUILD/pt-compare" | grep -q __asan_init || limit=:
+	code_of 0 timeout 20 bash -c "$limit; exec pt-compare a a --graph --table"
+	[ "${#lines[@]}" -gt 100000 ]
+	code_of 1 timeout 20 bash -c "$limit; exec pt-compare a b --graph"
+	says '1 of 100000 values differ; first at step 77777'
+	command -v gnuplot >/dev/null || skip 'no gnuplot'
+	code_of 1 timeout 20 pt-compare -q a b -p x.svg -p x.png
+	# no larger than a picture can show, and the one value that sticks out is there
+	[ "$(stat -c %s x.svg)" -lt 700000 ]
+	code_of 0 timeout 20 pt-compare -q b b -p b.svg
+	not cmp -s x.svg b.svg
+}

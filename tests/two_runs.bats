@@ -175,6 +175,13 @@ refused() { # TEXT COMMAND...
 		one 74 "rank $((n - 1)): c.conf: No such file" -n 2 -o new --config c.conf
 		one 74 "rank $((n - 1)): old/checkpoints/step-00000004.h5: No such file" -n 8 -o new --resume old/checkpoints/step-00000004.h5
 		one 74 "rank $((n - 1)): new/checkpoints: No such file or directory, on $(hostname); ranks that share no folder need --load broadcast" -n 2 -o new
+		cp -r old new
+		listing=$(find there -type f -exec md5sum {} +)
+		cp -r old there/new
+		one 74 "rank $((n - 1)): new/checkpoints: No such file" -n 2 -o new --overwrite
+		diff -r old there/new
+		rm -r there/new new
+		[ "$(find there -type f -exec md5sum {} +)" = "$listing" ]
 		rm here/data.h5
 		one 74 "rank $((n - 1)): data.h5: No such file" -d data.h5 -n 2 -o new
 		cp data.h5 here

@@ -197,6 +197,9 @@ static int open_texts(struct job *j, const struct strs *inputs, struct err *e)
 		j->info.source_bytes += j->texts[j->n_texts].n_bytes;
 	}
 	j->info.source_files = n;
+	if (!j->info.source_bytes)
+		return err_set(e, EX_DATAERR, "%s: the text is empty",
+			n == 1 ? j->texts[0].name : "all files");
 	return 0;
 }
 

@@ -88,7 +88,8 @@ static int lock_folder(struct run *r, const struct train_opts *o, struct err *e)
 	r->made_journal = !file_exists(path.s);
 	str_free(&path);
 	if (journal_lock(r->folder, true, goes_on ? PATIENCE_SECS : 0, &r->lock, e)) {
-		r->made_folder = r->made_journal = false; /* it is another's */
+		r->made_journal = false;
+		r->made_folder &= e->code != EX_USAGE; /* then it is another's */
 		return -1;
 	}
 	int64_t n = ckpt_list(r->ckpt_folder, &steps, &(struct err){0});
@@ -120,9 +121,8 @@ static int make_folder(struct run *r, const struct train_opts *o, struct err *e)
 	r->folder = folder.s;
 	r->ckpt_folder = ckpt.s;
 	if (r->world->rank == 0 && !file_make_folder(ckpt.s, e) &&
-		!can_write(folder.s, e) && !(o->ckpt && can_write(ckpt.s, e)) &&
-		!lock_folder(r, o, e) && o->overwrite)
-		remove_old(ckpt.s);
+		!can_write(folder.s, e) && !(o->ckpt && can_write(ckpt.s, e)))
+		lock_folder(r, o, e);
 	return comm_agree(r->world, e);
 }
 
@@ -142,9 +142,8 @@ static int see_folder(const struct run *r, const struct train_opts *o, struct er
 	comm_place(&place);
 	if (access(r->ckpt_folder, W_OK | X_OK))
 		err_set(e, EX_IOERR,
-			"%s: %s, on %s; ranks that share no folder need --load "
-			"broadcast, "
-			"and rank 0 writes for all",
+			"%s: %s, on %s; ranks that share no folder need "
+			"--load broadcast, and rank 0 writes for all",
 			r->ckpt_folder, strerror(errno), place.host);
 	return comm_agree(r->world, e);
 }
@@ -452,6 +451,8 @@ static int start(struct run *r, struct train_opts *o, const char *command, struc
 		unmake_folder(r);
 		return -1;
 	}
+	if (o->overwrite && !o->eval_only && r->world->rank == 0)
+		remove_old(r->ckpt_folder);
 	r->saved_step = resume;
 	/* As the journal's rows: what lies beyond is not of this run any more. */
 	if (resume >= 0 && r->world->rank == 0 && r->ckpt_folder)

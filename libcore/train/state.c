@@ -196,8 +196,8 @@ int trainer_load(struct trainer *t, const char *path, bool weights_only, struct 
 	struct comm *send = one_reads && t->dp->size > 1 ? t->dp : NULL;
 	struct ckpt *c = NULL;
 	if (!send || t->dp->rank == 0) {
-		if (!ckpt_open(&c, path, e) && !state_check_model(c, &t->model, e))
-			check_vocabulary(c, t->data, e);
+		if (!ckpt_open(&c, path, e) && !check_vocabulary(c, t->data, e))
+			state_check_model(c, &t->model, e);
 	}
 	int rc = comm_agree(t->dp, e);
 	for (int g = 0; g < (weights_only ? 1 : N_CKPT_GROUPS) && !rc; g++) {
