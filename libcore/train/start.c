@@ -130,7 +130,7 @@ static int make_folder(struct run *r, const struct train_opts *o, struct err *e)
  * checkpoint. A network file system may take a moment to show what is new. */
 static int see_folder(const struct run *r, const struct train_opts *o, struct err *e)
 {
-	enum { PATIENCE_MS = 3000 };
+	enum { PATIENCE_MS = 1500 };
 	const struct timespec moment = {.tv_nsec = 50000000};
 	struct comm_place place;
 	double begin = clock_seconds();
