@@ -44,6 +44,16 @@ room() { # KIB: so much, and no more, is left on the disk
 		dd if=/dev/zero of="$disk/filler" bs=1024 count=$((free - $1)) 2>/dev/null || true
 }
 
+# What a checkpoint that was being written gives back is filled too.
+fill() { # STEP...: at these
+	room 0
+	local step
+	for step; do
+		until_step "$step"
+		dd if=/dev/zero bs=1024 status=none >>"$disk/filler" 2>/dev/null || true
+	done
+}
+
 read_only() {
 	in_disk mount -o remount,bind,ro "${disk#/proc/"$holder"/root}"
 }
@@ -218,7 +228,7 @@ paced() { # RANKS OPTION...: its rows come to descriptor 4
 		make_disk 2m
 		paced $n "${options[@]}" -o "$disk/run"
 		until_step 100
-		room 0
+		fill 150 200 250
 		until_step 500 # the pipe holds less than 200 rows
 		grep -q 'no room: it needs' err
 		grep -q 'journal.txt: No space left on device; training goes on' err
@@ -241,20 +251,20 @@ paced() { # RANKS OPTION...: its rows come to descriptor 4
 @test "pt-train: a full disk at the end is 74, and says what is missing; a signal too" {
 	make_shard
 	make_disk 2m
-	paced 1 -n 400 --ckpt-every 50 -o "$disk/run"
+	paced 1 -n 500 --ckpt-every 50 -o "$disk/run"
 	until_step 100
-	room 0
-	until_step 400
+	fill 150 200 250
+	until_step 500
 	ended $pid
 	exec 4<&-
 	[ "$status" -eq 74 ]
 	grep -qE 'journal.txt: [0-9]+ lines could not be written' err
-	grep -q 'the checkpoint of step 400 was not written' err
+	grep -q 'the checkpoint of step 500 was not written' err
 	pt-ckpt verify "$disk"/run/checkpoints/step-*.h5
 	[ -z "$(find "$disk" -name '*.tmp*')" ]
 	rm "$disk/filler"
 	# what was not written is computed again
-	tiny -n 400 -o whole --ckpt-every 50 >/dev/null
+	tiny -n 500 -o whole --ckpt-every 50 >/dev/null
 	tiny --resume auto -o "$disk/run" >/dev/null
 	pt-compare --common whole "$disk/run"
 	cmp whole/checkpoints/latest.h5 "$disk/run/checkpoints/latest.h5"
@@ -326,23 +336,23 @@ loses_nothing_here() {
 
 @test "a folder that is gone for a while: the run trains on, and saves when it is back" {
 	make_shard
-	tiny -n 450 --ckpt-every 20 -o whole >/dev/null
-	paced 1 -n 450 --ckpt-every 20 -o run
+	tiny -n 650 --ckpt-every 20 -o whole >/dev/null
+	paced 1 -n 650 --ckpt-every 20 -o run
 	until_step 50
 	mv run gone
-	until_step 250
+	until_step 300 # the pipe holds about 200 rows
 	grep -q 'was not written: .*No such file' err
 	mv gone run
-	until_step 450
+	until_step 650
 	ended $pid
 	[ "$status" -eq 0 ]
 	pt-compare whole run
 	cmp whole/checkpoints/latest.h5 run/checkpoints/latest.h5
 	# and when it does not come back
-	paced 1 -n 450 -o run2
+	paced 1 -n 650 -o run2
 	until_step 50
 	mv run2 gone
-	until_step 450
+	until_step 650
 	ended $pid
 	[ "$status" -eq 74 ]
 	[ ! -e run2 ]
