@@ -404,3 +404,47 @@ unprivileged() {
 		chmod u+w unsaved/checkpoints
 	fi
 }
+
+@test "a disk that loses lines late: they are written again" {
+	! nm "$BUILD/pt-train" | grep -q __asan_init || skip 'the sanitizer wants to come first'
+	cat >loser.c <<-'END'
+		#define _GNU_SOURCE
+		#include <errno.h>
+		#include <sys/syscall.h>
+		#include <unistd.h>
+		int fdatasync(int fd)
+		{
+			static int n;
+			if (n++ % 3 < 2) {
+				errno = ENOSPC;
+				return -1;
+			}
+			return (int)syscall(SYS_fdatasync, fd);
+		}
+	END
+	cc -shared -fPIC -o loser.so loser.c
+	make_shard
+	tiny -n 40 -o whole >/dev/null
+	LD_PRELOAD=$PWD/loser.so tiny -n 40 -o run --publish-secs 0 --ckpt-every 7 >/dev/null 2>err || [ $? -eq 74 ]
+	says_err=$(grep -c 'No space left' err)
+	[ "$says_err" -ge 1 ]
+	# each row once, none lost
+	[ "$(grep -c '^step=' run/journal.txt)" -eq "$(grep -c '^step=' whole/journal.txt)" ]
+	pt-compare whole run/journal.txt
+}
+
+@test "memory that cannot be shared: ranks send messages, and say so" {
+	make_shard
+	tiny -n 3 --dim 768 --no-ckpt -o whole >/dev/null
+	code_of 0 bash -c 'ulimit -f 20000; exec mpiexec -n 2 pt-train "$@"' x "${TINY[@]}" -n 3 --dim 768 \
+		-o run --no-ckpt
+	says 'ranks send messages instead'
+	pt-compare whole run
+}
+
+@test "standard files that are closed are nobody else's" {
+	make_shard
+	pt-prepare --info data.h5 <&- 2>&- | grep -q tokens
+	code_of 74 bash -c 'pt-prepare --info data.h5 <&- >&-'
+	code_of 0 bash -c 'pt-train "$@" -n 2 -o run <&- 2>&-' x "${TINY[@]}"
+}

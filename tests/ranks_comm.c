@@ -438,6 +438,25 @@ static void waiting(void **state)
 	assert_on_all(comm_waited() >= 0);
 }
 
+/* Who waits often and briefly, or works and polls, is not taken for missing. */
+static void busy_ranks_answer(void **state)
+{
+	(void)state;
+	struct comm *busy = comm_split(world, world->rank == 0, "busy");
+	comm_watch(world, 0.8);
+	double begin = clock_seconds();
+	int64_t go = world->rank != 0;
+	while (go) {
+		go = clock_seconds() - begin < 2;
+		comm_bcast(busy, &go, sizeof(go), 0);
+		comm_poll();
+	}
+	comm_barrier(world); /* where rank 0 has been for two seconds */
+	comm_watch(world, COMM_WATCH);
+	assert_on_all(clock_seconds() - begin >= 1.5 || world->size == 1);
+	comm_free(busy);
+}
+
 /* ---- agreement ------------------------------------------------------------------- */
 
 /* Each set of ranks that fail, as bits: all hear of the lowest. */
@@ -702,6 +721,7 @@ int main(void)
 		cmocka_unit_test(messages),
 		cmocka_unit_test(failures_have_names),
 		cmocka_unit_test(waiting),
+		cmocka_unit_test(busy_ranks_answer),
 		cmocka_unit_test(agreement),
 		cmocka_unit_test(sums_are_the_canonical_tree),
 		cmocka_unit_test(sums_at_once),

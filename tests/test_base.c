@@ -4,6 +4,7 @@
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 static void philox_known_answers(void **state)
 {
@@ -295,6 +296,31 @@ static void options_print_what_is_empty(void **state)
 
 /* ---- files ----------------------------------------------------------------------- */
 
+static void a_set_gets_all_its_names_or_none(void **state)
+{
+	static const char *const names[] = {"set-0", "set-1", "set-2"};
+	struct durable d[3], *all[] = {&d[0], &d[1], &d[2]};
+	struct err e = {0};
+	(void)state;
+	for (int taken = 0; taken < 2; taken++) {
+		for (int i = 0; i < 3; i++) {
+			assert_int_equal(
+				durable_begin_own(&d[i], test_path(names[i]), &e), 0);
+			d[i].keeps = true;
+		}
+		if (taken) /* meanwhile, by another program */
+			test_file(names[2], "other");
+		assert_int_equal(durable_commit_all(all, 3, &e), taken ? -1 : 0);
+		for (int i = 0; i < 3; i++)
+			assert_int_equal(
+				file_exists(test_path(names[i])), !taken || i == 2);
+		for (int i = 0; i < 3; i++) {
+			durable_abort(&d[i]);
+			unlink(test_path(names[i]));
+		}
+	}
+}
+
 static void durable_replaces_at_once(void **state)
 {
 	struct durable d;
@@ -332,6 +358,7 @@ int main(void)
 		cmocka_unit_test(options_print_and_read_back),
 		cmocka_unit_test(options_print_what_is_empty),
 		cmocka_unit_test(durable_replaces_at_once),
+		cmocka_unit_test(a_set_gets_all_its_names_or_none),
 	};
 	return cmocka_run_group_tests(tests, NULL, NULL);
 }

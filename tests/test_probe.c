@@ -17,7 +17,7 @@ static struct err e;
 
 /* ---- an HDF5 that does what hostile files make it do ----------------------------- */
 
-enum fault { NO_FAULT, CRASH, ABORT, LEAVE, SPIN, EAT, SIGNALS, CRASH_LATER };
+enum fault { NO_FAULT, CRASH, ABORT, LEAVE, SPIN, EAT, KILLED, SIGNALS, CRASH_LATER };
 
 static enum fault fault;
 static pid_t parent;
@@ -31,6 +31,8 @@ static void do_harm(void)
 		abort();
 	if (fault == LEAVE)
 		_exit(9);
+	if (fault == KILLED)
+		raise(SIGKILL);
 	while (fault == SPIN)
 		;
 	while (fault == EAT)
@@ -153,6 +155,11 @@ static void what_kills_hdf5_is_damaged(void **state)
 		assert_non_null(strstr(e.msg, path));
 		assert_non_null(strstr(e.msg, cases[i].says));
 	}
+	/* somebody else's doing: the file may be whole, and is not to be thrown away */
+	fault = KILLED;
+	assert_int_equal(read_file(path), -1);
+	assert_int_equal(e.code, EX_IOERR);
+	assert_non_null(strstr(e.msg, "could not be looked at"));
 	fault = NO_FAULT;
 	assert_int_equal(read_file(path), 0);
 }

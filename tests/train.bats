@@ -21,6 +21,9 @@ same() { # RUN RUN: curves and checkpoints
 	done
 	PT_SHARED=no tiny_on 3 -n 20 -o messages >/dev/null
 	same one messages
+	timeout 20 mpiexec -n 1 -env PT_SHARED no pt-train "${TINY[@]}" -n 20 -o mixed : \
+		-n 1 pt-train "${TINY[@]}" -n 20 -o mixed >/dev/null
+	same one mixed
 	for r in 1 2; do
 		tiny_on 3 -n 20 -o readers$r --readers $r >/dev/null
 		same one readers$r

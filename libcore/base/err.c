@@ -2,6 +2,8 @@
 #include "base/base.h"
 
 #include <errno.h>
+#include <fcntl.h>
+#include <signal.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
@@ -15,8 +17,19 @@ static const char *log_program = "pt";
 static int log_rank_id;
 static bool log_many, log_all, log_is_quiet;
 
+/* A descriptor below 3 that is closed would be the next file's: what is printed would land
+ * in it. Opened the wrong way round, it fails as a closed one does. */
+static void hold_standard_files(void)
+{
+	for (int fd = 0; fd < 3; fd++)
+		if (fcntl(fd, F_GETFD) < 0)
+			open("/dev/null", fd ? O_RDONLY : O_WRONLY);
+}
+
 void log_name(const char *program)
 {
+	hold_standard_files();
+	signal(SIGXFSZ, SIG_IGN); /* too large a file is an error of its write */
 	log_program = program;
 }
 

@@ -171,8 +171,11 @@ static bool is_at(int fd, const char *path)
 int file_lock(const char *path, bool make, int *fd)
 {
 	/* Of the open file, not the process: other descriptors may be closed. */
+	enum { ROUNDS = 20 };
 	struct flock whole = {.l_type = F_WRLCK, .l_whence = SEEK_SET};
-	for (;;) {
+	for (int rounds = 0;; rounds++) {
+		if (rounds == ROUNDS) /* where a file is never the one at its name */
+			return ENOLCK;
 		*fd = open(path, O_RDWR | O_CLOEXEC | (make ? O_CREAT : 0), 0666);
 		if (*fd < 0)
 			return errno;
@@ -293,12 +296,22 @@ int durable_commit_all(struct durable *const *d, int64_t n, struct err *e)
 	char *folder = folder_of(n ? d[0]->path : "");
 	int fd = open(folder, O_RDONLY | O_DIRECTORY | O_CLOEXEC), rc = 0;
 	free(folder);
+	char **names = xcalloc((size_t)n, sizeof(*names));
 	for (int64_t i = 0; i < n; i++) /* before others have to wait */
 		sync_path(d[i]->tmp, O_RDONLY);
 	if (fd >= 0)
 		flock(fd, LOCK_EX); /* where there are no locks, without */
-	for (int64_t i = 0; i < n && !rc; i++)
+	for (int64_t i = 0; i < n && !rc; i++) {
+		names[i] = d[i]->keeps ? xstrdup(d[i]->path) : NULL;
 		rc = durable_commit(d[i], e);
+		if (rc) /* a part is worth nothing, and nothing was there before */
+			for (int64_t k = 0; k < i; k++)
+				if (names[k])
+					unlink(names[k]);
+	}
+	for (int64_t i = 0; i < n; i++)
+		free(names[i]);
+	free(names);
 	if (fd >= 0)
 		close(fd);
 	return rc;

@@ -139,7 +139,7 @@ char *ckpt_newest(const char *folder, struct err *e)
 	int64_t *steps, n = ckpt_list(folder, &steps, e);
 	struct str path = {0};
 	char *found = NULL;
-	for (int64_t i = n - 1; i >= 0 && !found; i--) {
+	for (int64_t i = n - 1; i >= 0 && !found && !e->code; i--) {
 		struct ckpt *c;
 		struct err why = {0};
 		int rc = ckpt_open(&c, ckpt_name(&path, folder, steps[i]), &why);
@@ -147,12 +147,15 @@ char *ckpt_newest(const char *folder, struct err *e)
 			rc = ckpt_verify(c, &why);
 			ckpt_close(c);
 		}
-		if (rc)
+		if (rc && why.code !=
+				  EX_DATAERR) /* it may be whole, and must not be lost */
+			*e = why;
+		else if (rc)
 			warn("%s; looking for an older checkpoint", why.msg);
 		else
 			found = xstrdup(path.s);
 	}
-	if (n > 0 && !found)
+	if (n > 0 && !found && !e->code)
 		err_set(e, EX_DATAERR,
 			"%s: no checkpoint is whole; --overwrite, without --resume, "
 			"begins "

@@ -75,17 +75,21 @@ static int see_other(
 	if (fd < 0)
 		return err_set(e, EX_FAILED, "shared memory of rank %d: %s", rank,
 			strerror(errno));
-	struct head *h = lseek(fd, 0, SEEK_END) == size_of(m, rank)
-				 ? map(fd, size_of(m, rank))
-				 : NULL;
+	bool fits = lseek(fd, 0, SEEK_END) == size_of(m, rank);
+	struct head *h = fits ? map(fd, size_of(m, rank)) : NULL;
+	int why = h ? 0 : errno;
 	close(fd);
+	if (fits && !h)
+		return err_set(e, EX_FAILED, "shared memory of rank %d: %s", rank,
+			strerror(why));
 	if (h && !memcmp(h->token, o->token, sizeof(h->token))) {
 		m->base[rank] = h;
 		return 0;
 	}
 	if (h)
 		munmap(h, (size_t)size_of(m, rank));
-	return err_set(e, EX_FAILED, "shared memory of rank %d cannot be seen", rank);
+	return err_set(
+		e, EX_FAILED, "shared memory of rank %d cannot be seen from here", rank);
 }
 
 struct comm_shared *comm_shared_open(

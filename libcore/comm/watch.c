@@ -1,7 +1,8 @@
 /*
  * The watchdog: a rank that waits long asks all others where they are. Those that wait
  * answer with what they wait for, and those that work answer as soon as they poll; so who
- * is silent is stopped, stuck or gone, and gets named.
+ * is silent is stopped, stuck or gone, and gets named. As long as somebody gets on, nobody
+ * is.
  *
  * Time in which this process itself was stopped (with its job, or with its machine) does
  * not count: everybody then wakes up late, and nobody is missing.
@@ -33,12 +34,13 @@ static struct {
 	struct comm *world;
 	double seconds;
 	bool held;
-	double looked; /* when, last */
+	double read; /* when letters were last read */
 	/* this rank's own wait, if it has one */
 	const struct comm *group;
 	const struct comm_req *what;
-	double waited;
-	uint64_t question, first_question; /* of this wait */
+	double waited, counted;		   /* up to when */
+	uint64_t question, first_question; /* that counts, of this wait */
+	uint64_t before_wait;		   /* the last question of earlier waits */
 	struct letter *heard;		   /* [size]; question 0: nothing */
 	struct outgoing *out;		   /* [size] */
 } watch;
@@ -72,8 +74,9 @@ void comm_watch_wait(const struct comm *group, const struct comm_req *what)
 	watch.group = group;
 	watch.what = what;
 	watch.waited = 0;
+	watch.before_wait = watch.question;
 	watch.first_question = watch.question + 1;
-	watch.looked = clock_seconds();
+	watch.counted = clock_seconds();
 }
 
 /* ---- letters --------------------------------------------------------------------- */
@@ -96,7 +99,20 @@ static void post(int rank, enum kind kind, uint64_t question)
 		watch.world, &o->letter, sizeof(o->letter), rank, WATCH_TAG, &o->sent);
 }
 
-/* A rank is at work, which may take its time: all questions are asked anew. */
+static bool same_wait(const struct letter *a, const struct letter *b)
+{
+	return a->seq == b->seq && !strcmp(a->what, b->what) &&
+	       !strcmp(a->group, b->group);
+}
+
+/* Is a rank at work, or has it gone from one wait to another since it was last asked? */
+static bool gets_on(const struct letter *before, const struct letter *now)
+{
+	return !now->waits || (before->waits && before->question > watch.before_wait &&
+				      !same_wait(before, now));
+}
+
+/* A rank gets on, which may take its time: all questions are asked anew. */
 static void begin_again(void)
 {
 	if (watch.waited > watch.seconds / 2)
@@ -113,8 +129,9 @@ static void read_letters(void)
 		if (l.kind == ASK) {
 			post(from, ANSWER, l.question);
 		} else if (watch.what && l.question >= watch.first_question) {
+			bool on = gets_on(&watch.heard[from], &l);
 			watch.heard[from] = l;
-			if (!l.waits)
+			if (on)
 				begin_again();
 		}
 	}
@@ -140,9 +157,10 @@ static enum standing standing_of(int rank)
 		return HERE;
 	if (l->question < watch.first_question || l->question + 1 < watch.question)
 		return SILENT;
-	bool here = l->seq == watch.what->seq && !strcmp(l->what, watch.what->what) &&
-		    !strcmp(l->group, watch.group->name);
-	return here ? HERE : ELSEWHERE;
+	struct letter mine = {.seq = watch.what->seq};
+	snprintf(mine.what, sizeof(mine.what), "%s", watch.what->what);
+	snprintf(mine.group, sizeof(mine.group), "%s", watch.group->name);
+	return same_wait(l, &mine) ? HERE : ELSEWHERE;
 }
 
 /* "rank 3", "ranks 0-2, 5" of those that stand so; false: there are none. */
@@ -201,13 +219,15 @@ void comm_watch_look(void)
 	const double often = 0.05, stopped = 1;
 	if (!watch.world)
 		return;
-	double now = clock_seconds(), since = now - watch.looked;
-	if (since < often)
+	double now = clock_seconds();
+	if (now - watch.read < often)
 		return;
-	watch.looked = now;
+	watch.read = now;
 	read_letters();
 	if (!watch.what || watch.held || watch.seconds <= 0)
 		return;
+	double since = now - watch.counted;
+	watch.counted = now;
 	watch.waited += since < stopped ? since : stopped;
 	uint64_t asked = watch.question + 1 - watch.first_question;
 	if (watch.waited > watch.seconds * (0.5 + 0.125 * (double)asked))

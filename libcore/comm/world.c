@@ -37,10 +37,10 @@ static bool can_share(struct comm *world)
 {
 	struct err e = {0};
 	const char *say = getenv("PT_SHARED");
-	if (say && !strcmp(say, "no"))
-		return false;
-	if (world->size == 1 || here.n_hosts > 1)
-		return here.n_hosts == 1;
+	int64_t wanted = here.n_hosts == 1 && !(say && !strcmp(say, "no"));
+	wanted = comm_min_i64(world, wanted); /* all, or none */
+	if (world->size == 1 || !wanted)
+		return wanted;
 	struct comm_shared *m = comm_shared_open(world, 0, 0, &e);
 	comm_shared_close(m);
 	return m != NULL;

@@ -67,13 +67,13 @@ int map_touch(int (*fn)(void *with, struct err *e), void *with, struct err *e)
 	struct way_out here = {.lost = NULL};
 	BUG_ON(way_out);
 	way_out = &here;
-	int lost = sigsetjmp(here.jump, 0), rc = -1;
-	if (!lost)
+	volatile int rc = -1;
+	if (sigsetjmp(here.jump, 0) == 0)
 		rc = fn(with, e);
 	way_out = NULL;
-	return !lost ? rc
-		     : err_set(e, EX_IOERR, "%s became shorter while it was read",
-			       here.lost->text);
+	return here.lost ? err_set(e, EX_IOERR, "%s became shorter while it was read",
+				   here.lost->text)
+			 : rc;
 }
 
 static struct map_name *name_range(const struct map *m, const char *text)

@@ -238,10 +238,21 @@ static void note_seen(const struct stat *st, double now)
 		seen[n_seen++ % ARRAY_LEN(seen)] = seen_of(st);
 }
 
+/* Somebody killed it, or the file's server did not answer: that says nothing of the file. */
+static bool no_fault_of_the_file(int sig)
+{
+	return sig == SIGKILL || sig == SIGALRM || sig == SIGSTOP || sig == SIGTERM;
+}
+
 static int harm(const char *name, bool ended, int status, struct err *e)
 {
 	int sig = ended && WIFSIGNALED(status) ? WTERMSIG(status) : 0;
-	if (sig == SIGXCPU || sig == SIGALRM)
+	if (no_fault_of_the_file(sig))
+		return err_set(e, EX_IOERR,
+			"%s: could not be looked at: the process that did was ended by "
+			"signal %d",
+			name, sig);
+	if (sig == SIGXCPU)
 		return err_set(e, EX_DATAERR,
 			"%s: damaged: HDF5 %s comes to no end with it", name,
 			h5_version());

@@ -24,8 +24,8 @@ struct grad {
 struct replicated {
 	float *p, *m, *v;
 	/* Gradients, which other ranks of this host may reach. */
-	struct arena grad_memory;
-	struct comm_shared *shared;
+	struct arena grad_memory, exchange;
+	struct comm_shared *shared; /* or else ranks send messages */
 	/* Position i of all stacks: floats at place[i][tensor], -1 for those whose stacks are
 	 * never so deep. Nodes that ranks exchange are at positions that all tensors have, and
 	 * lie there as the parameters do. */
@@ -160,6 +160,7 @@ static void free_replicated(struct store *s)
 		comm_shared_close(r->shared);
 	else
 		arena_release(&r->grad_memory);
+	arena_release(&r->exchange);
 	for (int i = 0; i < s->c.n_tensors && r->grads; i++)
 		free(r->grads[i]);
 	for (int i = 0; i < r->n_positions; i++)
@@ -182,24 +183,25 @@ static const struct store_ops replicated_ops = {
 
 /* ---- making it ------------------------------------------------------------------- */
 
-/* Memory for gradients: shared, where ranks can share. */
+/* Memory for gradients: shared, where ranks can share. It may still be too much of it. */
 static void open_grads(struct store *s, bool measuring, int64_t n_bytes)
 {
 	struct replicated *r = own(s);
 	struct comm *dp = s->c.dp;
 	struct err e = {0};
 	s->bytes.grads = n_bytes;
-	if (measuring) {
-		arena_measure(&r->grad_memory, "gradients");
-	} else if (dp->size > 1 && dp->shares) {
+	bool share = dp->size > 1 && dp->shares && !measuring;
+	if (share)
 		r->shared = comm_shared_open(dp, n_bytes, s->c.n_units, &e);
-		if (!r->shared)
-			die_err(&e);
+	if (share && !r->shared && dp->rank == 0)
+		warn("%s: ranks send messages instead, which takes more memory", e.msg);
+	if (measuring)
+		arena_measure(&r->grad_memory, "gradients");
+	else if (r->shared)
 		arena_over(&r->grad_memory, "gradients", r->shared->data[dp->rank],
 			(size_t)n_bytes);
-	} else {
+	else
 		arena_init(&r->grad_memory, "gradients", (size_t)n_bytes);
-	}
 }
 
 static void place_grads(struct store *s, bool measuring)
@@ -234,7 +236,7 @@ static void place_grads(struct store *s, bool measuring)
 }
 
 /* From the last unit to the first, as the backward passes them. */
-static void place_buckets(struct store *s, struct arena *run)
+static void place_buckets(struct store *s)
 {
 	struct replicated *r = own(s);
 	const struct store_config *c = &s->c;
@@ -254,13 +256,29 @@ static void place_buckets(struct store *s, struct arena *run)
 			.n = n,
 			.shared = r->shared,
 			.slot = r->n_buckets++};
-		if (!c->dp->shares) {
-			int64_t scratch = tree_scratch(c->dp, s->deal, n);
-			b->at.scratch = arena_floats(run, scratch);
-			s->bytes.buffers += scratch * (int64_t)sizeof(float);
-		}
 		s->bytes.sent += tree_bytes_sent(c->dp, s->deal, n);
 		end = t->offset;
+	}
+}
+
+/* What messages need, where ranks do not share memory. */
+static void open_exchange(struct store *s, bool measuring)
+{
+	struct replicated *r = own(s);
+	if (r->shared || (measuring && s->c.dp->shares))
+		return;
+	for (int i = 0; i < r->n_buckets; i++)
+		s->bytes.buffers +=
+			round_up(tree_scratch(s->c.dp, s->deal, r->buckets[i].at.n), 16) *
+			(int64_t)sizeof(float);
+	if (measuring)
+		arena_measure(&r->exchange, "exchange");
+	else
+		arena_init(&r->exchange, "exchange", (size_t)s->bytes.buffers);
+	for (int i = 0; i < r->n_buckets; i++) {
+		struct sum_place *at = &r->buckets[i].at;
+		at->scratch =
+			arena_floats(&r->exchange, tree_scratch(s->c.dp, s->deal, at->n));
 	}
 }
 
@@ -317,7 +335,8 @@ struct store *store_replicated(const struct store_config *c, struct arena *run)
 	s->whole_v = r->v;
 	s->bytes.optimizer = 2 * s->bytes.params;
 	place_grads(s, arena_measuring(run));
-	place_buckets(s, run);
+	place_buckets(s);
+	open_exchange(s, arena_measuring(run));
 	list_parts(s);
 	return s;
 }

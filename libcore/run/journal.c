@@ -4,6 +4,7 @@
 
 #include <errno.h>
 #include <fcntl.h>
+#include <signal.h>
 #include <stdlib.h>
 #include <string.h>
 #include <time.h>
@@ -37,7 +38,12 @@ static int refuse(const char *folder, const char *path, struct err *e)
 		read_lines(&l, &text, &rc, &(struct err){0});
 	const struct run_info *i = &l.info;
 	char who[256] = "";
-	if (!rc && i->started && i->host && i->pid)
+	char here[64] = "";
+	gethostname(here, sizeof(here) - 1);
+	/* A run that goes on has the lock before its own head is written. */
+	bool gone = i->host && !strcmp(i->host, here) && kill((pid_t)i->pid, 0) &&
+		    errno == ESRCH;
+	if (!rc && i->started && i->host && i->pid && !gone)
 		snprintf(who, sizeof(who), " (process %lld on %.64s%s%.64s, since %.32s)",
 			(long long)i->pid, i->host, i->job ? ", job " : "",
 			i->job ? i->job : "", i->started);
@@ -100,14 +106,40 @@ static void keep_rest(struct journal *j, off_t begin)
 		j->half = true;
 		return;
 	}
-	for (size_t i = 0; i < n; i++)
+	for (size_t i = 0; i < n; i++) {
 		j->n_kept -= j->kept.s[i] == '\n';
+		j->n_late += j->kept.s[i] == '\n';
+	}
+	str_add(&j->late, j->kept.s, n);
 	memmove(j->kept.s, j->kept.s + n, j->kept.len - n + 1);
 	j->kept.len -= n;
 }
 
+/* A disk, or a server, may find out late that it has no room: what it lost is written again. */
+static int sync_lines(struct journal *j, struct err *e)
+{
+	if (!fdatasync(j->fd)) {
+		j->synced = lseek(j->fd, 0, SEEK_END);
+		str_clear(&j->late);
+		j->n_late = 0;
+		return 0;
+	}
+	err_set(e, EX_IOERR, "%s/journal.txt: %s", j->folder, strerror(errno));
+	if (!j->late.len || ftruncate(j->fd, (off_t)j->synced))
+		return -1;
+	str_add(&j->late, j->kept.s, j->kept.len);
+	struct str empty = j->kept;
+	j->kept = j->late;
+	j->n_kept += j->n_late;
+	j->late = empty;
+	j->n_late = 0;
+	str_clear(&j->late);
+	return -1;
+}
+
 int journal_flush(struct journal *j, struct err *e)
 {
+	enum { LATE = 1 << 20 };
 	if (!j->kept.len)
 		return 0;
 	off_t begin = lseek(j->fd, 0, SEEK_END);
@@ -120,9 +152,11 @@ int journal_flush(struct journal *j, struct err *e)
 		return -1;
 	}
 	j->half = false;
+	str_add(&j->late, j->kept.s, j->kept.len);
+	j->n_late += j->n_kept;
 	j->n_kept = 0;
 	str_clear(&j->kept);
-	return 0;
+	return j->late.len > LATE ? sync_lines(j, e) : 0;
 }
 
 /* For the next flush. */
@@ -230,6 +264,7 @@ int journal_open(struct journal *j, const char *folder, int64_t resume,
 	if (!rc && (j->fd = open(path.s,
 			    O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC | begin, 0666)) < 0)
 		rc = err_set(e, EX_IOERR, "%s: %s", path.s, strerror(errno));
+	j->synced = rc ? 0 : lseek(j->fd, 0, SEEK_END);
 	rc = rc || put_head(j, resume, info, config, arithmetic, e);
 	str_free(&path);
 	return rc ? -1 : 0;
@@ -267,9 +302,10 @@ int journal_publish(struct journal *j, struct err *e)
 	struct durable d;
 	double begin = clock_seconds();
 	str_printf(&path, "%s/run.h5", j->folder);
-	fdatasync(j->fd); /* a resumed run reads the journal, not run.h5 */
+	/* First, since a resumed run reads the journal, not run.h5. */
+	int rc = journal_flush(j, e) || sync_lines(j, e);
 	durable_begin(&d, path.s);
-	int rc = run_log_write(&j->log, d.tmp, e) || durable_commit(&d, e);
+	rc = rc || run_log_write(&j->log, d.tmp, e) || durable_commit(&d, e);
 	durable_abort(&d);
 	str_free(&path);
 	j->published = clock_seconds();
@@ -283,6 +319,7 @@ void journal_close(struct journal *j)
 		close(j->fd);
 	free(j->folder);
 	str_free(&j->kept);
+	str_free(&j->late);
 	run_log_free(&j->log);
 	*j = (struct journal){.fd = -1};
 }

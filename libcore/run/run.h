@@ -132,6 +132,8 @@ struct journal {
 	bool half;	 /* the file ends in a part of a line */
 	struct str kept; /* lines that could not be written yet: a full disk, say */
 	int64_t n_kept;
+	struct str late; /* lines written since the last sync, which may yet be lost */
+	int64_t n_late, synced; /* up to where the file is safe */
 	double published,
 		publish_cost; /* when run.h5 was last written; seconds it took */
 };

@@ -213,7 +213,7 @@ static void save(struct run *r, const char *why)
 	struct trainer *t = &r->t;
 	struct err e = {0};
 	struct str path = {0};
-	if (!t->o.ckpt || r->saved_step == t->step)
+	if (!t->o.ckpt || r->saved_step == t->step || r->tried_step == t->step)
 		return;
 	r->tried_step = t->step;
 	double begin = clock_seconds();
@@ -289,6 +289,7 @@ static void write_sample(struct run *r)
 		uint32_t id = (uint32_t)decoder_draw(g, &s, (uint64_t)t->step, i);
 		tokenizer_decode(tok, id, &text);
 		decoder_feed(g, &id, 1);
+		comm_poll(); /* the others wait for rank 0 */
 	}
 	decoder_close(g);
 	info("a sample after step %lld:", (long long)t->step);
@@ -348,7 +349,7 @@ static int after_step(struct run *r, const struct step_result *s)
 		fill_row(r, s, &row);
 	if (eval) {
 		best = evaluate(r, &row);
-		r->saved_step = -1; /* its losses belong in the checkpoint */
+		r->saved_step = r->tried_step = -1; /* its losses belong there */
 	}
 	if (log || eval)
 		put_row(r, &row);
@@ -417,8 +418,7 @@ static int train(struct run *r)
 		return rc;
 	if (stop && t->step < t->o.steps)
 		return stopped(r);
-	if (r->tried_step != t->step)
-		save(r, "the last"); /* where no step was left to do */
+	save(r, "the last"); /* where no step was left to do */
 	return r->failed && t->o.ckpt && r->saved_step != t->step ? EX_IOERR : 0;
 }
 

@@ -55,8 +55,8 @@ void plan_make(
 
 int64_t plan_total(const struct plan *p)
 {
-	return p->run_bytes + p->store.grads + p->micro_bytes + p->scratch_bytes +
-	       p->data_bytes;
+	return p->run_bytes + p->store.grads + p->store.buffers + p->micro_bytes +
+	       p->scratch_bytes + p->data_bytes;
 }
 
 static void line(struct str *out, const char *name, int64_t n_bytes, const char *help)
@@ -109,7 +109,7 @@ void plan_print(const struct train_opts *o, struct model *m, int ranks, struct s
 	struct plan most = {0}, *p = &most;
 	struct str totals = {0};
 	int who = plan_most(o, m, ranks, p, &totals);
-	int64_t mine = p->store.params + p->store.optimizer + p->store.buffers;
+	int64_t mine = p->store.params + p->store.optimizer;
 	str_printf(out, "# memory of rank %d%s, in bytes\n", who,
 		ranks > 1 ? ", which needs most" : "");
 	line(out, "parameters", p->store.params, "fp32");
