@@ -193,7 +193,8 @@ static void set_elements(const struct hostile *t, hid_t f, struct bytes *b)
 	      space = H5Dget_space(d);
 	int64_t n = H5Sget_simple_extent_npoints(space),
 		size = (int64_t)H5Tget_size(type);
-	if (d >= 0 && n > 0 && n * size <= 1 << 16 && H5Tis_variable_str(type) <= 0) {
+	bool small = n > 0 && n <= 1 << 16 && size <= 1 << 16 && n * size <= 1 << 16;
+	if (d >= 0 && small && H5Tis_variable_str(type) <= 0) {
 		char *data = xcalloc((size_t)(n * size) + 8, 1);
 		H5Dread(d, type, H5S_ALL, H5S_ALL, H5P_DEFAULT, data);
 		for (int k = take_byte(b) % 8; k >= 0; k--) {
