@@ -48,7 +48,7 @@ complete -c pt-train -l dp -x -d 'Data-parallel ranks. -1: all that were started
 complete -c pt-train -l threads -s t -x -d 'Threads of a rank. 0: the processors of the host, shared out to its ranks.'
 complete -c pt-train -l device -x -a 'auto cpu' -d 'What computes.'
 complete -c pt-train -l bucket -x -d 'Gradients are summed over ranks in buckets of at least this, while the backward goes on.'
-complete -c pt-train -l watchdog -x -d 'When a rank has waited this long for others, end the job and say which are missing, and from what. 0: wait for ever.'
+complete -c pt-train -l watchdog -x -d 'When a rank has waited this long for others and none of them gets on, end the job and say which are missing, and from what. 0: wait for ever.'
 complete -c pt-train -l virtual -x -d 'Virtual degrees of tensor and context parallelism: every weight is computed in tp slices and every sequence in cp chunks, whoever computes them. This one does fix what is computed.'
 complete -c pt-train -l eval-every -s e -x -d 'Evaluate every N steps, and at the end. 0: never.'
 complete -c pt-train -l eval-windows -x -d 'Windows of each split that are evaluated: always the same, at equal distances. 0: all that fit.'

@@ -187,7 +187,8 @@ killed() { # SIGNAL PATTERN COMMAND...
 	[ -z "$(ls tmp)" ]
 	exec 4<&-
 	# a file that became too large
-	code_of 153 bash -c 'ulimit -f 20; exec pt-prepare -q text.txt -o large.h5'
+	code_of 74 bash -c 'ulimit -f 20; exec pt-prepare -q text.txt -o large.h5'
+	says 'File too large'
 	not ls large*
 	# one that is ignored stays so
 	code_of 74 bash -c 'trap "" XFSZ; ulimit -f 20; exec pt-prepare -q text.txt -o large.h5'

@@ -73,7 +73,7 @@ static const struct opt options[] = {
 	{OPT_INT, 't', "threads", "N", "0", T(threads), "Threads of a rank. 0: the processors of the host, shared out to its ranks.", OPT_LOCAL, 0, 4096},
 	{OPT_ENUM, 0, "device", NULL, "auto", T(device), "What computes.", OPT_LOCAL, .values = device_names},
 	{OPT_SIZE, 0, "bucket", "BYTES", "25M", T(bucket_bytes), "Gradients are summed over ranks in buckets of at least this, while the backward goes on.", OPT_LOCAL},
-	{OPT_DOUBLE, 0, "watchdog", "SECONDS", "600", T(watchdog), "When a rank has waited this long for others, end the job and say which are missing, and from what. 0: wait for ever.", OPT_LOCAL, 0, 1e9},
+	{OPT_DOUBLE, 0, "watchdog", "SECONDS", "600", T(watchdog), "When a rank has waited this long for others and none of them gets on, end the job and say which are missing, and from what. 0: wait for ever.", OPT_LOCAL, 0, 1e9},
 	{OPT_STR, 0, "virtual", "AXES", "tp=1,cp=1", M(virtual_degrees), "Virtual degrees of tensor and context parallelism: every weight is computed in tp slices and every sequence in cp chunks, whoever computes them. This one does fix what is computed.", OPT_ARITH},
 
 	{OPT_GROUP, .name = "Evaluation"},
