@@ -121,7 +121,7 @@ void plan_print(const struct train_opts *o, struct model *m, int ranks, struct s
 	line(out, "exchange", p->store.buffers,
 		p->store.buffers || ranks == 1
 			? "for sums over ranks"
-			: "ranks of one host sum in shared memory (else PT_SHARED=no)");
+			: "none: one host, shared memory; PT_SHARED=no plans several");
 	line(out, "positions", p->run_bytes - mine,
 		"token and position ids, rotary tables");
 	line(out, "data", p->data_bytes, "windows of this step and the next");
