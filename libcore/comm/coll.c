@@ -162,7 +162,10 @@ void comm_begin(
 		return;
 	}
 	r->seq = ++c->seq;
-	c->ops->begin(c, what, a, r);
+	c->sent += (int64_t)((double)coll_bytes(what, c->size, a->count, a->type) *
+			     coll_table[what].bus(c->size));
+	if (!c->planned)
+		c->ops->begin(c, what, a, r);
 }
 
 void comm_send_begin(struct comm *c, const void *p, int64_t n_bytes, int peer, int tag,
@@ -170,7 +173,9 @@ void comm_send_begin(struct comm *c, const void *p, int64_t n_bytes, int peer, i
 {
 	BUG_ON(c->size == 1);
 	*r = (struct comm_req){.what = "send", .n_bytes = n_bytes, .seq = c->seq};
-	c->ops->send(c, p, n_bytes, peer, tag, r);
+	c->sent += n_bytes;
+	if (!c->planned)
+		c->ops->send(c, p, n_bytes, peer, tag, r);
 }
 
 void comm_recv_begin(
@@ -178,7 +183,8 @@ void comm_recv_begin(
 {
 	BUG_ON(c->size == 1);
 	*r = (struct comm_req){.what = "receive", .n_bytes = n_bytes, .seq = c->seq};
-	c->ops->recv(c, p, n_bytes, peer, tag, r);
+	if (!c->planned)
+		c->ops->recv(c, p, n_bytes, peer, tag, r);
 }
 
 void comm_run(struct comm *c, enum coll what, const struct coll_args *a)

@@ -12,6 +12,16 @@ struct comm *comm_self(const char *name)
 	return c;
 }
 
+struct comm *comm_planned(const char *name, int rank, int size, bool shares)
+{
+	struct comm *c = comm_self(name);
+	c->rank = rank;
+	c->size = size;
+	c->shares = shares;
+	c->planned = true;
+	return c;
+}
+
 struct comm *comm_split(struct comm *c, int color, const char *name)
 {
 	if (c->size == 1)

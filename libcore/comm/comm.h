@@ -22,6 +22,8 @@ struct comm {
 	const struct comm_ops *ops; /* NULL: of comm_self, without a backend */
 	void *impl;
 	bool shares; /* all are on one host, and can have shared memory */
+	bool planned; /* of a plan: nothing moves, bytes are counted */
+	int64_t sent; /* bytes that this rank has sent in it */
 };
 
 /* All ranks that were started together: MPI is initialised when a launcher's variables
@@ -49,6 +51,64 @@ struct comm_place {
 /* Of the ranks that comm_open has found. */
 void comm_place(struct comm_place *place);
 const char *comm_version(void); /* "MPICH 4.0.2"; may be asked without MPI running */
+
+/* ---- mesh.c: named axes ---------------------------------------------------------- */
+
+/* Slowest first: neighbours in tensor parallelism are neighbours in the world, on one host
+ * where they fit, and stages of a pipeline are farthest apart. */
+enum axis {
+	AXIS_PP,   /* pipeline: other layers */
+	AXIS_DP,   /* replicate: other samples, the same parameters */
+	AXIS_FSDP, /* shard: other samples, other parts of the parameters */
+	AXIS_CP,   /* context: other positions of a sequence */
+	AXIS_TP,   /* tensor: other slices of a weight */
+	N_AXES
+};
+extern const char *const axis_names[N_AXES];
+#define AXIS_BIT(a) (1u << (a))
+
+/* All ranks as a box, and where this one is in it. */
+struct mesh {
+	int degree[N_AXES], at[N_AXES];
+	struct comm *world;
+	struct comm *axis[N_AXES]; /* ranks that differ from this one along it only */
+	struct mesh_group *groups; /* made so far */
+	int n_groups;
+};
+
+/* Turns wanted degrees (-1, once: the rest) into a box that holds `ranks`. */
+int mesh_resolve(const int64_t wanted[N_AXES], int ranks, int degree[N_AXES],
+	struct err *e);
+/* Collective. */
+void mesh_open(struct mesh *m, struct comm *world, const int degree[N_AXES]);
+/* The mesh as rank `rank` of so many would have it, to plan with: its groups only count. */
+void mesh_plan(struct mesh *m, const int degree[N_AXES], int rank, bool shares);
+/* Of this rank alone; the world is its own. */
+void mesh_alone(struct mesh *m);
+/* Not the world that it was opened with. */
+void mesh_close(struct mesh *m);
+int mesh_rank(const struct mesh *m, const int at[N_AXES]);
+void mesh_place(const struct mesh *m, int rank, int at[N_AXES]);
+/*
+ * Collective over the world. The ranks that differ from this one only along `axes` (bits),
+ * in the order of the world. Of the tp axis, only runs of `tp_run` neighbours, 0: all of
+ * it; of the pp axis, `pp_ends`: only the first and the last; a rank of another stage gets
+ * a group of itself. Groups are kept, and the same one is made once.
+ */
+struct mesh_part {
+	unsigned axes;
+	int tp_run;
+	bool pp_ends;
+};
+struct comm *mesh_group(struct mesh *m, struct mesh_part part);
+/* The world ranks of that group, in its order; *ranks is allocated. Returns their number. */
+int mesh_members(const struct mesh *m, struct mesh_part part, int **ranks);
+/* "dp=2 tp=2": the axes that are not 1, or "one rank". */
+void mesh_name(const int degree[N_AXES], struct str *out);
+/* Rows of ranks, for people. */
+void mesh_draw(const int degree[N_AXES], struct str *out);
+/* Bytes that this rank has sent in all groups. */
+int64_t mesh_sent(const struct mesh *m);
 
 /* ---- coll.c: collectives --------------------------------------------------------- */
 
@@ -151,6 +211,8 @@ double comm_waited(void);
 
 /* Collective, and they wait. */
 void comm_run(struct comm *c, enum coll what, const struct coll_args *a);
+/* A group for plans: calls do nothing but count bytes. */
+struct comm *comm_planned(const char *name, int rank, int size, bool shares);
 void comm_barrier(struct comm *c);
 void comm_bcast(struct comm *c, void *p, int64_t n_bytes, int root);
 void comm_bcast_str(struct comm *c, struct str *s, int root);

@@ -132,7 +132,7 @@ struct row {
 		ROW_BIAS
 	} kind;
 	bool there;
-	bool pieces; /* summed over pieces of a chunk's rows */
+	int64_t heads; /* of keys or values: there are no more slices than these; 0: any */
 	size_t slot; /* where the pointer to it goes */
 };
 
@@ -174,7 +174,7 @@ static void add(struct model *m, const struct row *r, int unit, int64_t layer)
 		.cut = r->cut,
 		.decay = r->cols > 0,
 		.uses = 1,
-		.pieces = r->pieces ? m->tp : 1};
+		.max_slices = (int)r->heads};
 	if (layer >= 0)
 		snprintf(t->name, sizeof(t->name), "layers.%lld.%s", (long long)layer,
 			r->name);
@@ -189,28 +189,29 @@ static void add_block(struct model *m, int64_t layer)
 {
 #define B(field) offsetof(struct block_tensors, field)
 	int64_t dim = m->c.dim, kv = m->c.kv_heads * m->head_dim, ffn = m->c.ffn_dim;
+	int64_t kv_heads = m->c.kv_heads;
 	bool bias = m->bias, gated = m->act == ACT_SWIGLU;
 	bool norm_bias = bias && m->arch->norm == NORM_LAYER;
 	/* clang-format off */
 	const struct row rows[] = {
-		{"attention_norm.weight",  dim, 0,   CUT_NONE, ROW_NORM,     true,  true,  B(norm1)},
-		{"attention_norm.bias",    dim, 0,   CUT_NONE, ROW_BIAS,     norm_bias, true, B(norm1_bias)},
-		{"attention.wq.weight",    dim, dim, CUT_ROWS, ROW_WEIGHT,   true,  false, B(wq)},
-		{"attention.wq.bias",      dim, 0,   CUT_ROWS, ROW_BIAS,     bias,  false, B(bq)},
-		{"attention.wk.weight",    kv,  dim, CUT_ROWS, ROW_WEIGHT,   true,  false, B(wk)},
-		{"attention.wk.bias",      kv,  0,   CUT_ROWS, ROW_BIAS,     bias,  false, B(bk)},
-		{"attention.wv.weight",    kv,  dim, CUT_ROWS, ROW_WEIGHT,   true,  false, B(wv)},
-		{"attention.wv.bias",      kv,  0,   CUT_ROWS, ROW_BIAS,     bias,  false, B(bv)},
-		{"attention.wo.weight",    dim, dim, CUT_COLS, ROW_RESIDUAL, true,  false, B(wo)},
-		{"attention.wo.bias",      dim, 0,   CUT_NONE, ROW_BIAS,     bias,  true,  B(bo)},
-		{"ffn_norm.weight",        dim, 0,   CUT_NONE, ROW_NORM,     true,  true,  B(norm2)},
-		{"ffn_norm.bias",          dim, 0,   CUT_NONE, ROW_BIAS,     norm_bias, true, B(norm2_bias)},
-		{"feed_forward.w1.weight", ffn, dim, CUT_ROWS, ROW_WEIGHT,   true,  false, B(w1)},
-		{"feed_forward.w1.bias",   ffn, 0,   CUT_ROWS, ROW_BIAS,     bias,  false, B(b1)},
-		{"feed_forward.w3.weight", ffn, dim, CUT_ROWS, ROW_GATE,     gated, false, B(w3)},
-		{"feed_forward.w3.bias",   ffn, 0,   CUT_ROWS, ROW_BIAS,     gated && bias, false, B(b3)},
-		{"feed_forward.w2.weight", dim, ffn, CUT_COLS, ROW_RESIDUAL, true,  false, B(w2)},
-		{"feed_forward.w2.bias",   dim, 0,   CUT_NONE, ROW_BIAS,     bias,  true,  B(b2)},
+		{"attention_norm.weight",  dim, 0,   CUT_NONE, ROW_NORM,     true, 0, B(norm1)},
+		{"attention_norm.bias",    dim, 0,   CUT_NONE, ROW_BIAS,     norm_bias, 0, B(norm1_bias)},
+		{"attention.wq.weight",    dim, dim, CUT_ROWS, ROW_WEIGHT,   true, 0, B(wq)},
+		{"attention.wq.bias",      dim, 0,   CUT_ROWS, ROW_BIAS,     bias, 0, B(bq)},
+		{"attention.wk.weight",    kv,  dim, CUT_ROWS, ROW_WEIGHT,   true, kv_heads, B(wk)},
+		{"attention.wk.bias",      kv,  0,   CUT_ROWS, ROW_BIAS,     bias, kv_heads, B(bk)},
+		{"attention.wv.weight",    kv,  dim, CUT_ROWS, ROW_WEIGHT,   true, kv_heads, B(wv)},
+		{"attention.wv.bias",      kv,  0,   CUT_ROWS, ROW_BIAS,     bias, kv_heads, B(bv)},
+		{"attention.wo.weight",    dim, dim, CUT_COLS, ROW_RESIDUAL, true, 0, B(wo)},
+		{"attention.wo.bias",      dim, 0,   CUT_NONE, ROW_BIAS,     bias, 0, B(bo)},
+		{"ffn_norm.weight",        dim, 0,   CUT_NONE, ROW_NORM,     true, 0, B(norm2)},
+		{"ffn_norm.bias",          dim, 0,   CUT_NONE, ROW_BIAS,     norm_bias, 0, B(norm2_bias)},
+		{"feed_forward.w1.weight", ffn, dim, CUT_ROWS, ROW_WEIGHT,   true, 0, B(w1)},
+		{"feed_forward.w1.bias",   ffn, 0,   CUT_ROWS, ROW_BIAS,     bias, 0, B(b1)},
+		{"feed_forward.w3.weight", ffn, dim, CUT_ROWS, ROW_GATE,     gated, 0, B(w3)},
+		{"feed_forward.w3.bias",   ffn, 0,   CUT_ROWS, ROW_BIAS,     gated && bias, 0, B(b3)},
+		{"feed_forward.w2.weight", dim, ffn, CUT_COLS, ROW_RESIDUAL, true, 0, B(w2)},
+		{"feed_forward.w2.bias",   dim, 0,   CUT_NONE, ROW_BIAS,     bias, 0, B(b2)},
 	};
 	/* clang-format on */
 #undef B
@@ -225,13 +226,13 @@ static void add_all(struct model *m)
 	bool norm_bias = m->bias && m->arch->norm == NORM_LAYER;
 	/* clang-format off */
 	const struct row first[] = {
-		{"tok_embeddings.weight", vocab, dim, CUT_ROWS, ROW_EMBED, true, false, M(tokens)},
-		{"pos_embeddings.weight", m->c.context, dim, CUT_NONE, ROW_EMBED, m->arch->learned_positions, true, M(positions)},
+		{"tok_embeddings.weight", vocab, dim, CUT_ROWS, ROW_EMBED, true, 0, M(tokens)},
+		{"pos_embeddings.weight", m->c.context, dim, CUT_NONE, ROW_EMBED, m->arch->learned_positions, 0, M(positions)},
 	};
 	const struct row last[] = {
-		{"norm.weight",   dim,   0,   CUT_NONE, ROW_NORM,   true,      true,  M(norm)},
-		{"norm.bias",     dim,   0,   CUT_NONE, ROW_BIAS,   norm_bias, true,  M(norm_bias)},
-		{"output.weight", vocab, dim, CUT_ROWS, ROW_OUTPUT, !m->tie,   false, M(output)},
+		{"norm.weight",   dim,   0,   CUT_NONE, ROW_NORM,   true, 0, M(norm)},
+		{"norm.bias",     dim,   0,   CUT_NONE, ROW_BIAS,   norm_bias, 0, M(norm_bias)},
+		{"output.weight", vocab, dim, CUT_ROWS, ROW_OUTPUT, !m->tie, 0, M(output)},
 	};
 	/* clang-format on */
 #undef M
@@ -259,8 +260,13 @@ int model_init(
 		xcalloc((size_t)(m->c.layers * PER_BLOCK + OTHERS), sizeof(*m->tensors));
 	m->blocks = xcalloc((size_t)m->c.layers, sizeof(*m->blocks));
 	add_all(m);
-	m->n_floats = tensors_place(m->tensors, m->n_tensors, m->tp);
+	model_place(m, &(struct tensor_part){.n = m->tp, .here = m->tp});
 	return 0;
+}
+
+void model_place(struct model *m, const struct tensor_part *part)
+{
+	m->n_floats = tensors_place(m->tensors, m->n_tensors, part);
 }
 
 void model_free(struct model *m)

@@ -77,6 +77,9 @@ struct model {
 /* `vocab`: of the data, used where the config says 0. Says why a shape is impossible. */
 int model_init(
 	struct model *m, const struct model_config *c, int64_t vocab, struct err *e);
+/* Places the tensors (n_floats, offsets) for a rank that has this part; model_init has placed
+ * them for one that has all. */
+void model_place(struct model *m, const struct tensor_part *part);
 void model_free(struct model *m);
 
 /* Parameters: all, decayed, and those that count for FLOPs (without position embeddings). */
@@ -109,7 +112,8 @@ struct block_acts {
 };
 
 struct acts {
-	struct block_acts *block; /* [layers] */
+	struct block_acts *block; /* [layers of the stage] */
+	float *x_in;		  /* what the first block gets */
 	float *x;		  /* what the last block gave */
 	float *dx;		  /* the gradient that flows back */
 };
@@ -121,6 +125,22 @@ struct probe {
 	bool found;
 };
 
+/* Which blocks [first, end) a stage of the pipeline has, and whether it embeds, and has the
+ * head. */
+struct stage {
+	int64_t first, end;
+	bool embeds, heads;
+};
+
+/* What the layout says of a pass. */
+struct pass_config {
+	struct mesh *mesh;
+	int64_t batch; /* sequences of a micro-batch */
+	uint64_t seed;
+	bool sp;	/* sequence parallelism between the products of tensor parallelism */
+	bool gather_kv; /* context parallelism by all-gather, and not by a ring */
+};
+
 /* Everything that a pass needs. */
 struct pass {
 	struct model *m;
@@ -129,33 +149,38 @@ struct pass {
 	struct slices tp;
 	struct chunks cp;
 	int64_t batch, rows;	   /* sequences of a micro-batch; rows of a chunk */
+	int64_t first_row, rows_here; /* of a chunk, in this rank's residual stream */
 	int32_t *pos;		   /* [chunk][row] */
 	int32_t *tokens, *targets; /* [chunk][row] */
 	float *rope; /* [context][head_dim], NULL without rotary positions */
 	uint64_t seed;
 	/* of the micro-batch: */
-	bool train; /* gradients and dropout */
+	bool train;    /* gradients and dropout */
+	int64_t micro; /* its number in the step: where its leaves are in the tree */
 	int64_t step, first_sample;
 	int64_t counted;   /* sequences of which the loss is taken; others only fill up */
 	float loss_scale;  /* of the gradient: 1 / tokens of the whole batch */
-	struct exact loss; /* sum over tokens, added to */
+	struct exact loss; /* sum over tokens, added to; of the chunks that are here */
 	double head_backward; /* seconds of a forward that were backward, added to */
 	struct probe *probe;  /* NULL: do not look */
 	void (*tick)(void *); /* called between operations: keeps communication going */
 	void *tick_with;
 };
 
-/* One rank plays all virtual slices and chunks. Memory that lasts comes from `run`. */
+/* Collective. Memory that lasts comes from `run`. */
 void pass_init(struct pass *p, struct model *m, struct device *d, struct store *store,
-	int64_t batch, uint64_t seed, struct arena *run);
+	const struct pass_config *c, struct arena *run);
 /* Puts windows [batch][context + 1] in the order of chunks. */
 void pass_load(struct pass *p, const int32_t *windows);
-void acts_alloc(const struct pass *p, struct acts *a, struct arena *micro);
-/* With p->train, the head's backward is part of the forward: no logits are kept. */
-void model_forward(struct pass *p, struct acts *a);
-/* `reduce`: this is the step's last micro-batch here, so gradients may be summed as soon
- * as they are complete. */
-void model_backward(struct pass *p, struct acts *a, bool reduce);
+/* For the blocks of a stage. */
+void acts_alloc(const struct pass *p, const struct stage *st, struct acts *a,
+	struct arena *micro);
+/* From a->x_in (where the stage does not embed) to a->x. With p->train, the head's backward
+ * is part of the forward: no logits are kept. */
+void model_forward(struct pass *p, const struct stage *st, struct acts *a);
+/* a->dx goes through the stage, backwards. `last`: this is the step's last micro-batch here,
+ * so gradients may be summed as soon as they are complete. */
+void model_backward(struct pass *p, const struct stage *st, struct acts *a, bool last);
 /* Cosines and sines for all positions, [context][head_dim]; NULL where there are none. */
 float *model_rope(const struct model *m, struct arena *run);
 

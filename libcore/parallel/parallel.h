@@ -35,24 +35,48 @@ struct tensor {
 	bool decay;
 	enum init init;
 	float std;
-	/* Leaves of its gradient in a micro-batch: uses (2 for a tied weight) x chunks x
-	 * pieces (parts of a chunk's rows, for what sequence parallelism would share). */
-	int uses, pieces;
+	/* Of a tied weight 2: the embedding is use 0, the output use 1. */
+	int uses;
+	/* Virtual slices that it is cut into at most, 0: as many as there are. Keys and
+	 * values have one for each of their heads, which several virtual slices then use. */
+	int max_slices;
 	/* filled in by tensors_place(): */
-	int slices;	    /* virtual slices it is cut into */
+	int slices;	    /* that it is cut into */
+	int lanes;	    /* virtual slices that use one of them: all / slices */
 	int64_t rows, cols; /* of a slice; a vector is one row a slice... of `cols` */
-	int64_t offset;	    /* of slice 0 in the parameters, in floats */
+	/* Of this rank: slices [first, first + here), none where `here` is 0. */
+	int first, here;
+	int64_t offset; /* of the first one here in the parameters, in floats */
 };
 
-/* Lays the tensors out one after the other, each slice on a cache line, for n_slices
- * virtual slices. Returns the number of floats. */
-int64_t tensors_place(struct tensor *t, int n, int n_slices);
-/* Where a slice begins, in floats. */
+/* Which part of the model a rank has: virtual slices [first, first + here) of n, and the
+ * tensors that its stages use (NULL: all). */
+struct tensor_part {
+	int n, first, here;
+	const bool *used;
+};
+
+/* Lays the tensors out one after the other, each slice on a cache line. Returns the number
+ * of floats that this rank's part has. */
+int64_t tensors_place(struct tensor *t, int n, const struct tensor_part *part);
+/* The slice that virtual slice v uses, and which of its users that is. */
+static inline int tensor_slice(const struct tensor *t, int v)
+{
+	return v / t->lanes;
+}
+
+static inline int tensor_lane(const struct tensor *t, int v)
+{
+	return v % t->lanes;
+}
+
+/* Where a slice that is here begins, in floats. */
 int64_t tensor_at(const struct tensor *t, int slice);
 /* The element count, as users count parameters. */
 int64_t tensor_size(const struct tensor *t);
-/* Rows of the whole tensor [row, row + n) as checkpoints have them, from or to slices that
- * begin at `base` + tensor_at(). */
+/* Rows of the whole tensor [row, row + n) as checkpoints have them, from or to the slices
+ * that are here, which begin at `base` + tensor_at(); what of a row is in other slices is
+ * left alone. */
 void tensor_get_rows(
 	const struct tensor *t, const float *base, int64_t row, int64_t n, float *out);
 void tensor_put_rows(
@@ -61,34 +85,51 @@ int64_t tensor_file_rows(const struct tensor *t); /* a vector has dims[0] rows o
 /* The index in the whole tensor of the first element of a row of a slice. */
 int64_t tensor_index(const struct tensor *t, int slice, int64_t row);
 
-/* ---- slices.c: tensor parallelism ------------------------------------------------ */
+/* ---- slices.c: tensor and sequence parallelism ------------------------------------ */
 
-/* The virtual slices, and those that this rank plays. */
+/*
+ * The virtual slices, and those that this rank plays: [first, first + here). The rows of the
+ * residual stream of a chunk are cut into n pieces, one a virtual slice. With sequence
+ * parallelism (`sp`) a rank has the rows of its own slices between the products, else all.
+ */
 struct slices {
 	struct comm *axis;
 	int n, first, here;
+	bool sp;
 };
+
+/* Rows [*first, *first + n) of `rows` are piece i. */
+int64_t slice_piece(const struct slices *s, int64_t rows, int i, int64_t *first);
+/* The rows that this rank has of the residual stream. */
+int64_t slice_rows(const struct slices *s, int64_t rows, int64_t *first);
 
 /*
  * A sum over virtual slices, by the canonical tree: the leave of a row-parallel product
- * (forward), the enter of a column-parallel one (backward). The parts are written to
- * slots, in slice order; with one slice the slot is the result itself.
+ * (forward), the enter of a column-parallel one (backward). The parts, all rows, are written
+ * to slots, in slice order; with one slice the slot is the result itself. `out` gets this
+ * rank's rows of the residual stream (reduce-scatter), which are all without sequence
+ * parallelism (all-reduce).
  */
 struct slice_sum {
 	const struct slices *s;
 	struct device *d;
 	struct mat out;
-	float *more[TREE_MAX_NODES]; /* further buffers, from the device's scratch */
+	int64_t rows;		   /* of a part */
+	float *part[TREE_MAX_NODES]; /* buffers, from the device's scratch */
 	struct tree_stack stack;
 	int next;
 	size_t mark;
 };
 
-void slice_sum_begin(
-	struct slice_sum *x, const struct slices *s, struct device *d, struct mat out);
+void slice_sum_begin(struct slice_sum *x, const struct slices *s, struct device *d,
+	struct mat out, int64_t rows);
 struct mat slice_sum_slot(struct slice_sum *x);
 void slice_sum_push(struct slice_sum *x);
 void slice_sum_end(struct slice_sum *x);
+/* Its dual: all rows of a chunk from this rank's (all-gather; nothing, where it has all).
+ * Returns `here` itself then, else `room`, [rows, cols]. */
+struct mat slice_gather(
+	const struct slices *s, struct device *d, struct mat here, struct mat room);
 
 /* ---- context.c: context parallelism ---------------------------------------------- */
 
@@ -98,6 +139,7 @@ struct chunks {
 	struct comm *axis;
 	int n, first, here;
 	int64_t context; /* positions of the whole sequence */
+	bool gather;	 /* all keys and values at once, and not by a ring */
 };
 
 /* First positions of the two runs of a chunk, and the length of one run. */
@@ -126,18 +168,53 @@ static inline bool ring_last(const struct ring *r)
 	return r->step == r->c->n - 1;
 }
 
+/* ---- deal.c: whose micro-batches, and whose leaves --------------------------------- */
+
+/*
+ * How the micro-batches of a step are dealt to `ranks` data-parallel ranks. In runs, each
+ * rank adds its own up and ranks exchange once. By turns (rank r has r, r + ranks, ...) a
+ * round is summed over the ranks and each keeps its shard, so that no rank keeps whole
+ * gradients.
+ */
+struct deal {
+	int64_t n_micro;
+	int ranks;
+	bool by_turns;
+};
+
+int64_t deal_count(const struct deal *d, int rank);
+int64_t deal_micro(const struct deal *d, int rank, int64_t i); /* its number i */
+int64_t deal_rounds(const struct deal *d);
+
 /* ---- store.c: parameters, gradients and optimizer state -------------------------- */
 
+/* A leaf of a gradient: what one use of a parameter in one chunk of one micro-batch, by one
+ * virtual slice, adds. The canonical tree has them in this order. */
+struct leaf {
+	int64_t micro;
+	int use, chunk, lane;
+};
+
 struct store_config {
-	struct comm *dp; /* who shares the micro-batches */
+	struct mesh *mesh;
 	struct device *device;
 	struct tensor *tensors; /* placed */
 	int n_tensors, n_units;
 	int64_t n_floats;
-	int chunks;	 /* virtual, a micro-batch */
-	int64_t n_micro; /* micro-batches of a step, over all ranks; 0: only parameters */
+	struct tensor_part part; /* as they were placed */
+	int chunks; /* virtual, a micro-batch; those of a rank are its share of the cp axis */
+	/* Over all ranks. n_micro 0: only parameters, to be read. */
+	struct deal deal;
+	int zero;  /* what is sharded over fsdp x cp: 0 nothing, 1 the optimizer's state, 2
+		      gradients too, 3 parameters too */
+	bool flat; /* shards of a unit's tensors as one vector, as FSDP1; else of each tensor */
 	int64_t bucket_bytes; /* gradients are reduced in buckets of at least this */
+	int reshard; /* enum reshard */
+	bool tied;   /* unit 0 is used by the first and by the last stage */
 };
+
+/* When parameters that were gathered for the forward are dropped. */
+enum reshard { RESHARD_YES, RESHARD_NO, RESHARD_KEEP_LAST };
 
 /* A part of a tensor: whole rows of one slice, with its gradient and optimizer state. */
 struct part {
@@ -150,7 +227,6 @@ struct part {
 /* What the store keeps, in bytes, for the plan. */
 struct store_bytes {
 	int64_t params, grads, optimizer, buffers;
-	int64_t sent; /* a step, by this rank */
 };
 
 struct store;
@@ -158,73 +234,76 @@ struct store;
 /* What a store does. All calls that take a unit are made by all ranks in one order. */
 struct store_ops {
 	const char *name;
-	/* From use until done the unit's parameters are here. */
-	void (*use)(struct store *s, int unit);
-	void (*done)(struct store *s, int unit);
-	/* Every leaf of the unit's gradients of this step was pushed: begin to sum. */
-	void (*reduce)(struct store *s, int unit);
+	/* From use until done the unit's parameters are here; `next` is what will be used
+	 * after it, or -1. */
+	void (*use)(struct store *s, int unit, int next);
+	void (*done)(struct store *s, int unit, bool backward);
+	struct mat (*param)(struct store *s, const struct tensor *t, int slice);
+	struct mat (*leaf)(struct store *s, const struct tensor *t, int slice,
+		const struct leaf *at);
+	void (*leaf_done)(struct store *s, const struct tensor *t, int slice,
+		const struct leaf *at);
+	/* Every leaf of the unit's gradients of micro-batch `micro` was pushed; `last`: the
+	 * last of this rank's in this step. */
+	void (*reduce)(struct store *s, int unit, int64_t micro, bool last);
 	/* All sums are complete: the parts have their gradient. */
 	void (*step_end)(struct store *s);
+	/* The optimizer has changed the parameters of the parts. */
+	void (*updated)(struct store *s);
+	/* Forgets the leaves of this rank that were not reduced. */
+	void (*drop)(struct store *s);
 	void (*free)(struct store *s);
 };
 
 struct store {
 	const struct store_ops *ops;
 	struct store_config c;
-	/* Where all parameters and moments are, laid out as tensors_place() says; NULL in a
-	 * store that does not hold them all. */
-	float *whole, *whole_m, *whole_v;
-	const int64_t *deal; /* micro-batches of rank r: [deal[r], deal[r + 1]) */
 	struct store_bytes bytes;
-	struct part *updated; /* what the optimizer of this rank updates */
+	/* What the optimizer of this rank updates. Ranks of the same shard have the same. */
+	struct part *updated;
 	int64_t n_updated;
-	struct part
-		*counted; /* every element on exactly one rank: for norms and hashes */
+	/* Every element of the model on exactly one rank: for norms and hashes. */
+	struct part *counted;
 	int64_t n_counted;
 	void *own;
 };
 
-/* Every rank has all parameters (DDP). `run` is where they are kept; with a measuring
- * arena nothing may be touched afterwards. */
-struct store *store_replicated(const struct store_config *c, struct arena *run);
+/* Collective over the world. Makes a store of the kind that `zero` asks for. `run` is where
+ * parameters and moments are kept; with a measuring arena nothing may be touched. */
+struct store *store_open(const struct store_config *c, struct arena *run);
+void store_free(struct store *s);
 
-static inline void store_use(struct store *s, int unit)
-{
-	s->ops->use(s, unit);
-}
-
-static inline void store_done(struct store *s, int unit)
-{
-	s->ops->done(s, unit);
-}
-
+/* `next`: the unit that will be used after this one, or -1: it may be gathered ahead. */
+void store_use(struct store *s, int unit, int next);
+/* The unit's parameters are not needed until the next use; in a backward, or a forward. */
+void store_done(struct store *s, int unit, bool backward);
 /* Between use and done: a slice of a parameter. A vector is a row. */
 struct mat store_param(struct store *s, const struct tensor *t, int slice);
-/*
- * Where the next leaf of a gradient is to be written, and that it was. Leaves come in the
- * order (micro-batch, use, chunk, piece); the store sums them in the canonical tree.
- */
-struct mat store_leaf(struct store *s, const struct tensor *t, int slice);
-/* Forgets the leaves of this rank that were not reduced. */
+/* Where a leaf of a gradient is to be written, and that it was. The leaves of a (tensor,
+ * slice, use) come in ascending order; the store sums them in the canonical tree. */
+struct mat store_leaf(struct store *s, const struct tensor *t, int slice,
+	const struct leaf *at);
+void store_leaf_done(struct store *s, const struct tensor *t, int slice,
+	const struct leaf *at);
+/* To be said after each backward of a unit, when all leaves of the micro-batch were pushed. */
+void store_reduce(struct store *s, int unit, int64_t micro, bool last);
+void store_step_end(struct store *s);
+void store_updated(struct store *s);
 void store_drop(struct store *s);
-void store_leaf_done(struct store *s, const struct tensor *t, int slice);
-static inline void store_reduce(struct store *s, int unit)
-{
-	s->ops->reduce(s, unit);
-}
-
-static inline void store_step_end(struct store *s)
-{
-	s->ops->step_end(s);
-}
-
-void store_free(struct store *s);
-/* Collective over dp. The norm of the whole gradient: squares of a row in double, rows
- * exactly. Every parameter counts once. */
+/* Collective over the world. The norm of the whole gradient: squares of a row in double,
+ * rows exactly. Every parameter counts once. */
 double store_grad_norm(struct store *s);
-/* A hash of all parameters that no layout changes. Collective over dp, unless `alone`:
- * then of this rank's own copy, to compare replicas. */
-uint64_t store_hash(struct store *s, bool alone);
+/* A hash of all parameters that no layout changes. Collective over the world. */
+uint64_t store_hash(struct store *s);
+/* Collective over the world: do all ranks that should have the same parameters have them? */
+bool store_replicas_agree(struct store *s, struct str *who);
+/* Collective over the world: rows [row, row + n) of a whole tensor, which `to` gets, of its
+ * parameters (0), or first (1) or second (2) moment. */
+void store_collect(struct store *s, int group, int tensor, int64_t row, int64_t n, int to,
+	float *out);
+/* Puts rows [row, row + n) of a whole tensor where this rank has them. */
+void store_put(struct store *s, int group, int tensor, int64_t row, int64_t n,
+	const float *in);
 
 /* ---- schedule.c: pipeline schedules ---------------------------------------------- */
 

@@ -1,0 +1,225 @@
+/* The mesh: all ranks as a box of named axes, and groups of those that differ along some. */
+#include "comm/comm.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+const char *const axis_names[N_AXES] = {"pp", "dp", "fsdp", "cp", "tp"};
+
+struct mesh_group {
+	struct mesh_part part;
+	struct comm *c;
+};
+
+/* ---- its shape ------------------------------------------------------------------- */
+
+int mesh_resolve(
+	const int64_t wanted[N_AXES], int ranks, int degree[N_AXES], struct err *e)
+{
+	int rest = -1;
+	int64_t product = 1;
+	struct str said = {0};
+	for (int a = 0; a < N_AXES; a++) {
+		if (wanted[a] == -1 && rest >= 0)
+			return err_set(e, EX_USAGE,
+				"%s and %s are both -1: one axis can take the rest",
+				axis_names[rest], axis_names[a]);
+		if (wanted[a] == -1) {
+			rest = a;
+			continue;
+		}
+		if (wanted[a] < 1 || wanted[a] > ranks)
+			return err_set(e, EX_USAGE, "%s is %lld, and there %s %d rank%s",
+				axis_names[a], (long long)wanted[a],
+				ranks == 1 ? "is" : "are", ranks, ranks == 1 ? "" : "s");
+		degree[a] = (int)wanted[a];
+		product *= wanted[a];
+		str_printf(&said, "%s%s=%d", said.len ? " x " : "", axis_names[a],
+			degree[a]);
+	}
+	int rc = 0;
+	if (rest >= 0 && ranks % product == 0)
+		degree[rest] = (int)(ranks / product);
+	else if (rest >= 0)
+		rc = err_set(e, EX_USAGE,
+			"%d ranks are no multiple of %s: nothing whole is left for %s",
+			ranks, said.s, axis_names[rest]);
+	else if (product != ranks)
+		rc = err_set(e, EX_USAGE, "%s is %lld ranks, and there %s %d", said.s,
+			(long long)product, ranks == 1 ? "is" : "are", ranks);
+	str_free(&said);
+	return rc;
+}
+
+int mesh_rank(const struct mesh *m, const int at[N_AXES])
+{
+	int rank = 0;
+	for (int a = 0; a < N_AXES; a++)
+		rank = rank * m->degree[a] + at[a];
+	return rank;
+}
+
+void mesh_place(const struct mesh *m, int rank, int at[N_AXES])
+{
+	for (int a = N_AXES - 1; a >= 0; a--) {
+		at[a] = rank % m->degree[a];
+		rank /= m->degree[a];
+	}
+}
+
+/* ---- groups ---------------------------------------------------------------------- */
+
+static int n_ranks(const struct mesh *m)
+{
+	int n = 1;
+	for (int a = 0; a < N_AXES; a++)
+		n *= m->degree[a];
+	return n;
+}
+
+/* Equal for the ranks of one group. */
+static int color_of(const struct mesh *m, struct mesh_part part, int rank)
+{
+	int at[N_AXES], color = 0;
+	mesh_place(m, rank, at);
+	for (int a = 0; a < N_AXES; a++) {
+		bool in = part.axes & AXIS_BIT(a);
+		int where = in ? 0 : at[a];
+		if (in && a == AXIS_TP && part.tp_run)
+			where = at[a] / part.tp_run;
+		if (in && a == AXIS_PP && part.pp_ends && at[a] != m->degree[a] - 1)
+			where = at[a];
+		color = color * m->degree[a] + where;
+	}
+	return color;
+}
+
+int mesh_members(const struct mesh *m, struct mesh_part part, int **ranks)
+{
+	int color = color_of(m, part, mesh_rank(m, m->at)), n = 0;
+	*ranks = xcalloc((size_t)n_ranks(m), sizeof(**ranks));
+	for (int r = 0; r < n_ranks(m); r++)
+		if (color_of(m, part, r) == color)
+			(*ranks)[n++] = r;
+	return n;
+}
+
+static struct comm *make_group(
+	struct mesh *m, struct mesh_part part, const char *name)
+{
+	int *ranks, rank = mesh_rank(m, m->at), mine = 0;
+	if (!m->world->planned)
+		return comm_split(m->world, color_of(m, part, rank), name);
+	int n = mesh_members(m, part, &ranks);
+	while (ranks[mine] != rank)
+		mine++;
+	free(ranks);
+	return comm_planned(name, mine, n, m->world->shares);
+}
+
+static void name_group(struct mesh_part part, char *name, size_t size)
+{
+	size_t at = 0;
+	name[0] = '\0';
+	for (int a = 0; a < N_AXES; a++)
+		if (part.axes & AXIS_BIT(a) && at < size)
+			at += (size_t)snprintf(name + at, size - at, "%s%s",
+				at ? "*" : "", axis_names[a]);
+}
+
+struct comm *mesh_group(struct mesh *m, struct mesh_part part)
+{
+	char name[sizeof(m->world->name)];
+	if (part.tp_run >= m->degree[AXIS_TP])
+		part.tp_run = 0;
+	for (int i = 0; i < m->n_groups; i++) {
+		const struct mesh_part *o = &m->groups[i].part;
+		if (o->axes == part.axes && o->tp_run == part.tp_run &&
+			o->pp_ends == part.pp_ends)
+			return m->groups[i].c;
+	}
+	name_group(part, name, sizeof(name));
+	m->groups = xrealloc(m->groups, (size_t)(m->n_groups + 1) * sizeof(*m->groups));
+	m->groups[m->n_groups++] =
+		(struct mesh_group){part, make_group(m, part, name)};
+	return m->groups[m->n_groups - 1].c;
+}
+
+static void make_axes(struct mesh *m)
+{
+	mesh_place(m, m->world->rank, m->at);
+	for (int a = 0; a < N_AXES; a++)
+		m->axis[a] = mesh_group(m, (struct mesh_part){.axes = AXIS_BIT(a)});
+}
+
+void mesh_open(struct mesh *m, struct comm *world, const int degree[N_AXES])
+{
+	*m = (struct mesh){.world = world};
+	memcpy(m->degree, degree, sizeof(m->degree));
+	BUG_ON(n_ranks(m) != world->size);
+	make_axes(m);
+}
+
+void mesh_plan(struct mesh *m, const int degree[N_AXES], int rank, bool shares)
+{
+	*m = (struct mesh){.n_groups = 0};
+	memcpy(m->degree, degree, sizeof(m->degree));
+	m->world = comm_planned("world", rank, n_ranks(m), shares);
+	make_axes(m);
+}
+
+void mesh_alone(struct mesh *m)
+{
+	static const int one[N_AXES] = {1, 1, 1, 1, 1};
+	mesh_open(m, comm_self("alone"), one);
+}
+
+void mesh_close(struct mesh *m)
+{
+	for (int i = 0; i < m->n_groups; i++)
+		comm_free(m->groups[i].c);
+	free(m->groups);
+	*m = (struct mesh){.n_groups = 0};
+}
+
+int64_t mesh_sent(const struct mesh *m)
+{
+	int64_t sent = m->world->sent;
+	for (int i = 0; i < m->n_groups; i++)
+		sent += m->groups[i].c->sent;
+	return sent;
+}
+
+/* ---- for people ------------------------------------------------------------------ */
+
+void mesh_name(const int degree[N_AXES], struct str *out)
+{
+	size_t begin = out->len;
+	for (int a = 0; a < N_AXES; a++)
+		if (degree[a] > 1)
+			str_printf(out, "%s%s=%d", out->len > begin ? " " : "",
+				axis_names[a], degree[a]);
+	if (out->len == begin)
+		str_puts(out, "dp=1");
+}
+
+/* One line for each run of ranks along cp and tp, which lie next to each other. */
+void mesh_draw(const int degree[N_AXES], struct str *out)
+{
+	struct mesh m = {.n_groups = 0};
+	memcpy(m.degree, degree, sizeof(m.degree));
+	int run = degree[AXIS_CP] * degree[AXIS_TP];
+	for (int r = 0; r < n_ranks(&m); r++) {
+		int at[N_AXES];
+		mesh_place(&m, r, at);
+		if (r % run == 0)
+			str_printf(out, "pp %-3d dp %-3d fsdp %-3d", at[AXIS_PP],
+				at[AXIS_DP], at[AXIS_FSDP]);
+		if (at[AXIS_TP] == 0)
+			str_printf(out, "  cp %d: %s", at[AXIS_CP],
+				degree[AXIS_TP] > 1 ? "tp" : "rank");
+		str_printf(out, " %d", r);
+		if ((r + 1) % run == 0)
+			str_putc(out, '\n');
+	}
+}
