@@ -19,9 +19,10 @@ static struct fetch *fetch_step(struct trainer *t, int64_t first_sample)
 		t->loader, SPLIT_TRAIN, &t->order, first_sample, t->sample_deal);
 }
 
-static void load_micro(struct trainer *t, const int32_t *windows, int64_t micro)
+/* `mine` is the number among this rank's micro-batches. */
+static void load_micro(struct trainer *t, const int32_t *windows, int64_t mine)
 {
-	int64_t mine = micro - t->store->deal[t->dp->rank];
+	int64_t micro = t->store->deal[t->dp->rank] + mine;
 	pass_load(&t->pass, windows + mine * t->o.micro_batch * window_size(t));
 	t->pass.train = true;
 	t->pass.counted = t->o.micro_batch;
@@ -34,15 +35,15 @@ static void run_schedule(struct trainer *t, const int32_t *windows, struct step_
 {
 	t->pass.loss = (struct exact){0};
 	t->pass.head_backward = 0;
-	for (int64_t i = 0; i < t->n_actions; i++) {
-		const struct action *a = &t->schedule[i];
+	for (int64_t i = 0; i < t->schedule.n[0]; i++) {
+		const struct action *a = &t->schedule.rank[0][i];
 		double begin = clock_seconds();
 		if (a->kind == ACTION_FORWARD) {
 			load_micro(t, windows, a->micro);
 			model_forward(&t->pass, &t->acts);
 			r->forward += clock_seconds() - begin;
 		} else {
-			bool last = a->micro + 1 == t->store->deal[t->dp->rank + 1];
+			bool last = a->micro + 1 == t->schedule.n_micro;
 			model_backward(&t->pass, &t->acts, last);
 			r->backward += clock_seconds() - begin;
 		}
