@@ -11,19 +11,19 @@ static int64_t window_size(const struct trainer *t)
 
 static struct fetch *fetch_step(struct trainer *t, int64_t first_sample)
 {
-	const int64_t *deal = t->sample_deal + t->dp->rank;
-	/* Files of one's own have an order of their own, gone through without gaps. */
-	if (t->o.data_per_rank)
-		first_sample = first_sample / t->o.batch * (deal[1] - deal[0]) - deal[0];
-	return loader_begin(
-		t->loader, SPLIT_TRAIN, &t->order, first_sample, t->sample_deal);
+	struct sample_run *runs = trainer_samples(t, first_sample);
+	struct fetch *f = loader_begin(t->loader, SPLIT_TRAIN, &t->order, runs);
+	free(runs);
+	return f;
 }
 
-static void load_micro(struct trainer *t, const int32_t *windows, int64_t micro)
+/* Number `i` of this rank's. */
+static void load_micro(struct trainer *t, const int32_t *windows, int64_t i)
 {
-	int64_t mine = micro - t->store->deal[t->dp->rank];
-	pass_load(&t->pass, windows + mine * t->o.micro_batch * window_size(t));
+	int64_t micro = deal_micro(&t->deal, t->data_rank, i);
+	pass_load(&t->pass, windows + i * t->o.micro_batch * window_size(t));
 	t->pass.train = true;
+	t->pass.micro = micro;
 	t->pass.counted = t->o.micro_batch;
 	t->pass.step = t->step + 1;
 	t->pass.first_sample = micro * t->o.micro_batch;
@@ -39,11 +39,12 @@ static void run_schedule(struct trainer *t, const int32_t *windows, struct step_
 		double begin = clock_seconds();
 		if (a->kind == ACTION_FORWARD) {
 			load_micro(t, windows, a->micro);
-			model_forward(&t->pass, &t->acts);
+			model_forward(&t->pass, &t->stages[0], &t->acts);
 			r->forward += clock_seconds() - begin;
 		} else {
-			bool last = a->micro + 1 == t->store->deal[t->dp->rank + 1];
-			model_backward(&t->pass, &t->acts, last);
+			bool last =
+				a->micro + 1 == deal_count(&t->deal, t->data_rank);
+			model_backward(&t->pass, &t->stages[0], &t->acts, last);
 			r->backward += clock_seconds() - begin;
 		}
 	}
@@ -58,7 +59,7 @@ static void agree_on(struct trainer *t, bool save, struct step_result *r)
 		struct exact loss;
 		int64_t stop, save;
 	} all = {t->pass.loss, t->stop && *t->stop, save};
-	comm_sum_i64(t->dp, (int64_t *)&all, EXACT_WORDS + 2);
+	comm_sum_i64(t->world, (int64_t *)&all, EXACT_WORDS + 2);
 	double tokens = (double)(t->o.batch * t->model.c.context);
 	r->loss = (float)(exact_round(&all.loss) / tokens);
 	r->stop = all.stop;
@@ -84,6 +85,7 @@ static void update(struct trainer *t, const struct step_result *r)
 		a.decay = x->t->decay ? (float)t->o.weight_decay : 0;
 		t->d.k->adamw(&t->d, x->p, x->m, x->v, x->g, x->rows * x->t->cols, &a);
 	}
+	store_updated(t->store);
 }
 
 /* ---- when a number is none ------------------------------------------------------- */
@@ -109,27 +111,27 @@ static bool bad_tensor(struct trainer *t, bool gradients, struct probe *p)
 static void hunt(struct trainer *t, const int32_t *windows, struct str *why)
 {
 	struct probe p = {.found = false};
-	const int64_t *deal = t->store->deal;
+	int64_t n = deal_count(&t->deal, t->data_rank), i = 0;
 	if (bad_tensor(t, false, &p)) {
 		str_printf(why, "rank %d, before any sample: first bad: %s, element %lld",
-			t->dp->rank, p.where, (long long)p.index);
+			t->world->rank, p.where, (long long)p.index);
 		return;
 	}
 	t->pass.probe = &p;
-	int64_t m = deal[t->dp->rank];
-	for (; m < deal[t->dp->rank + 1] && !p.found; m++) {
-		load_micro(t, windows, m);
-		model_forward(&t->pass, &t->acts);
-		model_backward(&t->pass, &t->acts, false);
+	for (; i < n && !p.found; i++) {
+		load_micro(t, windows, i);
+		model_forward(&t->pass, &t->stages[0], &t->acts);
+		model_backward(&t->pass, &t->stages[0], &t->acts, false);
 		bad_tensor(t, true, &p);
 		store_drop(t->store);
 	}
 	t->pass.probe = NULL;
 	if (!p.found)
 		return;
-	int64_t sample = t->samples + (m - 1) * t->o.micro_batch;
+	int64_t micro = deal_micro(&t->deal, t->data_rank, i - 1);
+	int64_t sample = t->samples + micro * t->o.micro_batch;
 	str_printf(why, "rank %d, samples %lld to %lld: first bad: %s, element %lld",
-		t->dp->rank, (long long)sample,
+		t->world->rank, (long long)sample,
 		(long long)(sample + t->o.micro_batch - 1), p.where, (long long)p.index);
 }
 
@@ -138,11 +140,11 @@ static void explain(struct trainer *t, const int32_t *windows, struct step_resul
 {
 	struct str why = {0};
 	hunt(t, windows, &why);
-	int64_t first = comm_min_i64(t->dp, why.len ? t->dp->rank : t->dp->size);
+	int64_t first = comm_min_i64(t->world, why.len ? t->world->rank : t->world->size);
 	str_printf(&r->why, "step %lld: loss %g, grad_norm %g", (long long)t->step + 1,
 		(double)r->loss, (double)r->grad_norm);
-	if (first < t->dp->size) {
-		comm_bcast_str(t->dp, &why, (int)first);
+	if (first < t->world->size) {
+		comm_bcast_str(t->world, &why, (int)first);
 		str_printf(&r->why, "; %s", why.s);
 	} else {
 		str_puts(&r->why, "; every part of it is finite: the sum overflows");
