@@ -47,6 +47,7 @@ void plan_make(
 	p->store = s->bytes;
 	p->data_bytes =
 		2 * mine * o->micro_batch * (m->c.context + 1) * (int64_t)sizeof(int32_t);
+	p->copy_bytes = state_copy_bytes(o, m, rank, ranks);
 	p->step_flops = x.d.flops * (double)mine;
 	free(x.acts.block);
 	free(x.pass.tp.axis);
@@ -56,7 +57,7 @@ void plan_make(
 int64_t plan_total(const struct plan *p)
 {
 	return p->run_bytes + p->store.grads + p->store.buffers + p->micro_bytes +
-	       p->scratch_bytes + p->data_bytes;
+	       p->scratch_bytes + p->data_bytes + p->copy_bytes;
 }
 
 static void line(struct str *out, const char *name, int64_t n_bytes, const char *help)
@@ -66,13 +67,16 @@ static void line(struct str *out, const char *name, int64_t n_bytes, const char 
 		text_bytes(text, (double)n_bytes), help);
 }
 
-/* Ranks differ by how many micro-batches they have and how these lie in the tree. */
+/* Ranks differ by how many micro-batches they have, how these lie in the tree, and by what
+ * they copy for checkpoints. */
 static bool alike(const struct train_opts *o, int ranks, int a, int b)
 {
 	int64_t n = trainer_micro_batches(o);
 	struct tree_node nodes[TREE_MAX_NODES];
 	int64_t begin[] = {part_begin(n, ranks, a), part_begin(n, ranks, b)};
 	int64_t end[] = {part_begin(n, ranks, a + 1), part_begin(n, ranks, b + 1)};
+	if (o->load == LOAD_BROADCAST && !a)
+		return false;
 	return end[0] - begin[0] == end[1] - begin[1] &&
 	       tree_depth(begin[0], end[0]) == tree_depth(begin[1], end[1]) &&
 	       tree_nodes(begin[0], end[0], nodes) == tree_nodes(begin[1], end[1], nodes);
@@ -125,6 +129,10 @@ void plan_print(const struct train_opts *o, struct model *m, int ranks, struct s
 	line(out, "positions", p->run_bytes - mine,
 		"token and position ids, rotary tables");
 	line(out, "data", p->data_bytes, "windows of this step and the next");
+	line(out, "checkpoint", p->copy_bytes,
+		p->copy_bytes || !o->ckpt || o->ckpt_wait
+			? "copy that is written while training goes on"
+			: "rank 0 writes for all");
 	line(out, "total", plan_total(p), "beside the program and its libraries");
 	if (ranks > 1)
 		str_printf(out, "# memory of each rank\n%s", totals.s);

@@ -62,7 +62,48 @@ static struct ckpt_write what_to_save(
 	};
 }
 
-int trainer_save(struct trainer *t, const char *path, struct err *e)
+int64_t state_copy_bytes(
+	const struct train_opts *o, const struct model *m, int rank, int ranks)
+{
+	struct comm dp = {.rank = rank, .size = ranks};
+	if (!o->ckpt || o->ckpt_wait || o->eval_only)
+		return 0;
+	struct ckpt_tensor *tensors = describe(m);
+	int64_t n_bytes = ckpt_copy_bytes(&(struct ckpt_write){.comm = &dp,
+		.tensors = tensors,
+		.n_tensors = m->n_tensors,
+		.one_writes = o->load == LOAD_BROADCAST});
+	free(tensors);
+	return n_bytes;
+}
+
+/* Is there memory for it now? Pages that nobody has touched are nobody's yet. */
+static bool find_memory(struct trainer *t)
+{
+	struct comm_place place;
+	comm_place(&place);
+	int64_t available = memory_available();
+	if (available && t->plan.copy_bytes > available / place.local_size)
+		return false;
+	return !arena_try(&t->copy, "checkpoint", (size_t)t->plan.copy_bytes);
+}
+
+/* Collective. Makes it once, for all checkpoints of the run. */
+static void make_copy(struct trainer *t)
+{
+	if (t->copies != COPY_PLANNED)
+		return;
+	t->copies = comm_min_i64(t->dp, find_memory(t)) ? COPY_MADE : COPY_NONE;
+	if (t->copies == COPY_NONE) {
+		arena_release(&t->copy);
+		trainer_warn_of_copy(t);
+	} else if (t->plan.copy_bytes) { /* all threads touch the pages, not the first */
+		int64_t n = t->plan.copy_bytes / (int64_t)sizeof(float);
+		t->d.k->zero(&t->d, mat((float *)(void *)t->copy.base, 1, n));
+	}
+}
+
+int trainer_save_begin(struct trainer *t, const char *path, bool behind, struct err *e)
 {
 	struct str config = {0};
 	struct ckpt_tensor *tensors;
@@ -70,10 +111,31 @@ int trainer_save(struct trainer *t, const char *path, struct err *e)
 	w.path = path;
 	w.info.param_hash = store_hash(t->store, false);
 	w.with = t;
-	int rc = ckpt_write(&w, e);
+	if (behind)
+		make_copy(t);
+	behind = behind && t->copies == COPY_MADE;
+	float *copy = behind ? (float *)(void *)t->copy.base : NULL;
+	int rc = ckpt_write_begin(&t->writing, &w, copy, e);
 	free(tensors);
 	str_free(&config);
 	return rc;
+}
+
+int trainer_save_end(struct trainer *t, struct err *e)
+{
+	int rc = ckpt_write_end(t->writing, e);
+	t->writing = NULL;
+	return rc;
+}
+
+bool trainer_saved(const struct trainer *t)
+{
+	return t->writing && ckpt_write_done(t->writing);
+}
+
+int trainer_save(struct trainer *t, const char *path, struct err *e)
+{
+	return trainer_save_begin(t, path, false, e) || trainer_save_end(t, e) ? -1 : 0;
 }
 
 int64_t trainer_ckpt_bytes(const struct trainer *t)

@@ -49,7 +49,7 @@ struct train_opts {
 	const char *out, *resume, *init_from;
 	int64_t ckpt_every, keep;
 	double ckpt_secs;
-	bool ckpt, ckpt_best, overwrite;
+	bool ckpt, ckpt_best, ckpt_wait, overwrite;
 	int load;
 	/* log */
 	int64_t log_every, check_replicas_every;
@@ -99,7 +99,8 @@ struct plan {
 	int64_t run_bytes, micro_bytes, scratch_bytes; /* the arenas */
 	struct store_bytes store;		       /* parts of the first */
 	int64_t data_bytes;			       /* windows of two steps */
-	double step_flops; /* of this rank: of its matrix products */
+	int64_t copy_bytes; /* of what is written while training goes on */
+	double step_flops;  /* of this rank: of its matrix products */
 };
 
 /* A pure function of its arguments: the code that trains, run on the planning device. */
@@ -144,6 +145,11 @@ struct trainer {
 	int64_t n_actions;
 	/* NULL, or raised by a signal: this rank's vote to stop, at the end of a step */
 	const volatile sig_atomic_t *stop;
+	/* A checkpoint that is being written, from a copy; whether there is memory for one
+	 * is known when the first is made. */
+	struct ckpt_writing *writing;
+	struct arena copy;
+	enum { COPY_NONE, COPY_PLANNED, COPY_MADE } copies;
 	/* the state, which checkpoints keep */
 	int64_t step, samples;
 	double loss, val_loss, best_val_loss;
@@ -153,6 +159,8 @@ struct trainer {
 int trainer_open(struct trainer *t, const struct train_opts *o, struct comm *dp,
 	struct data_set *data, struct err *e);
 void trainer_close(struct trainer *t);
+/* Rank 0 says that checkpoints are written without a copy. */
+void trainer_warn_of_copy(const struct trainer *t);
 /* Can so many ranks share a step, and can its sizes be counted? */
 int train_check_ranks(
 	const struct train_opts *o, const struct model *m, int ranks, struct err *e);
@@ -164,8 +172,9 @@ struct step_result {
 	float loss, grad_norm, lr;
 	double forward, backward, data; /* seconds */
 	int64_t stop, save;		/* how many ranks voted for it */
-	bool bad;	/* loss or norm is no number: nothing was updated */
-	struct str why; /* then: what was found */
+	int64_t written; /* how many have written their part of a checkpoint */
+	bool bad;	 /* loss or norm is no number: nothing was updated */
+	struct str why;	 /* then: what was found */
 };
 
 /* Collective. One optimizer step; `save` is this rank's vote. */
@@ -184,6 +193,17 @@ double trainer_eval(struct trainer *t, enum split split);
 
 /* Collective. */
 int trainer_save(struct trainer *t, const char *path, struct err *e);
+/* Collective, each. The same in two parts, one at a time: with `behind` training may go on
+ * between them, and what is written is the state at the beginning; where there is no memory
+ * for a copy of that, all is written before the first part returns. On an error of that there
+ * is nothing to end. */
+int trainer_save_begin(struct trainer *t, const char *path, bool behind, struct err *e);
+int trainer_save_end(struct trainer *t, struct err *e);
+/* This rank's vote: is its part written? */
+bool trainer_saved(const struct trainer *t);
+/* Of the copy that rank `rank` needs, for the plan. */
+int64_t state_copy_bytes(
+	const struct train_opts *o, const struct model *m, int rank, int ranks);
 int64_t trainer_ckpt_bytes(const struct trainer *t); /* of the file that would be */
 /* Collective. `path` is read by every rank, or by rank 0 and sent. weights_only: a new run
  * begins with these parameters. */

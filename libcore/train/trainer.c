@@ -118,15 +118,31 @@ int train_check_ranks(
 	return 0;
 }
 
-/* What is planned is touched in the first step: better to refuse than to be killed then. */
-static int check_memory(const struct plan *p, struct err *e)
+void trainer_warn_of_copy(const struct trainer *t)
+{
+	char text[NUM_TEXT];
+	if (t->dp->rank == 0)
+		warn("no memory for a copy of what a checkpoint holds (%s a rank): "
+		     "training waits until it is written",
+			text_bytes(text, (double)t->plan.copy_bytes));
+}
+
+/* What is planned is touched in the first step: better to refuse than to be killed then.
+ * Without the copy it would be slower, which is no reason to refuse. */
+static int check_memory(struct trainer *t, struct err *e)
 {
 	struct comm_place place;
 	char need[NUM_TEXT], has[NUM_TEXT];
 	comm_place(&place);
-	double bytes = (double)plan_total(p) * place.local_size;
+	double copy = (double)t->plan.copy_bytes * place.local_size;
+	double bytes = (double)plan_total(&t->plan) * place.local_size;
 	int64_t available = memory_available();
+	t->copies = t->o.ckpt && !t->o.ckpt_wait ? COPY_PLANNED : COPY_NONE;
 	if (!available || bytes < (double)available)
+		return 0;
+	t->copies = COPY_NONE;
+	bytes -= copy;
+	if (bytes < (double)available)
 		return 0;
 	return err_set(e, EX_FAILED,
 		"out of memory: %d rank%s on %s need%s %s, and %s are free; --dry-run "
@@ -135,6 +151,18 @@ static int check_memory(const struct plan *p, struct err *e)
 		place.local_size, place.local_size == 1 ? "" : "s", place.host,
 		place.local_size == 1 ? "s" : "", text_bytes(need, bytes),
 		text_bytes(has, (double)available));
+}
+
+/* Collective. Memory may be short on one host alone. */
+static void agree_on_copies(struct trainer *t)
+{
+	bool here = t->copies == COPY_PLANNED;
+	if (!comm_min_i64(t->dp, here))
+		t->copies = COPY_NONE;
+	if (t->copies == COPY_NONE && t->plan.copy_bytes)
+		trainer_warn_of_copy(t);
+	if (t->copies == COPY_NONE)
+		t->plan.copy_bytes = 0;
 }
 
 static int open_order(struct trainer *t, struct err *e)
@@ -200,12 +228,13 @@ int trainer_open(struct trainer *t, const struct train_opts *o, struct comm *dp,
 		!train_check_ranks(o, &t->model, dp->size, e) && !open_order(t, e)) {
 		plan_make(o, &t->model, dp->rank, dp->size, &t->plan);
 		if (!o->eval_only) /* which touches little of it */
-			check_memory(&t->plan, e);
+			check_memory(t, e);
 	}
 	if (comm_agree(dp, e)) {
 		model_free(&t->model);
 		return -1;
 	}
+	agree_on_copies(t);
 	open_compute(t);
 	struct loader_config c = {.comm = dp,
 		.corpus = data->corpus,
@@ -217,6 +246,7 @@ int trainer_open(struct trainer *t, const struct train_opts *o, struct comm *dp,
 
 void trainer_close(struct trainer *t)
 {
+	BUG_ON(t->writing);
 	if (t->next) {
 		loader_end(t->loader, t->next);
 		fetch_free(t->next);
@@ -226,6 +256,7 @@ void trainer_close(struct trainer *t)
 	arena_release(&t->run);
 	arena_release(&t->micro);
 	arena_release(&t->scratch);
+	arena_release(&t->copy);
 	free(t->acts.block);
 	free(t->pass.tp.axis);
 	free(t->schedule);
