@@ -14,9 +14,10 @@ static const char *const objects[] = {"/", "/config", "/tokenizer", "/tokenizer/
 static const char config[] = "arch = llama\nlayers = 1\nheads = 2\ndim = 4\nffn-dim = 4\n"
 			     "context = 8\n";
 
-static void some_rows(
-	void *with, enum ckpt_group g, int tensor, int64_t row, int64_t n, float *out)
+static void some_rows(void *with, enum ckpt_group g, int tensor, int64_t row, int64_t n, int to,
+	float *out)
 {
+	(void)to;
 	const struct ckpt_tensor *t = with;
 	int64_t width = ckpt_row_size(&t[tensor]);
 	for (int64_t i = 0; i < n * width; i++)

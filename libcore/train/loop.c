@@ -175,16 +175,21 @@ static struct row new_row(const struct run *r)
 
 /* ---- what happens between steps -------------------------------------------------- */
 
+static bool is_best(const struct run *r)
+{
+	const struct trainer *t = &r->t;
+	return !isnan(t->best_val_loss) && t->val_loss == t->best_val_loss &&
+	       r->eval_step == t->step;
+}
+
 /* Marks what was saved, and removes what is not to be kept. */
 static int keep_house(struct run *r, struct err *e)
 {
-	const struct trainer *t = &r->t;
-	bool best = !isnan(t->best_val_loss) && t->val_loss == t->best_val_loss &&
-		    r->eval_step == t->step;
-	if (ckpt_mark(r->ckpt_folder, "latest.h5", t->step, e) ||
-		(best && ckpt_mark(r->ckpt_folder, "best.h5", t->step, e)))
+	const struct saving *s = &r->saving;
+	if (ckpt_mark(r->ckpt_folder, "latest.h5", s->step, e) ||
+		(s->best && ckpt_mark(r->ckpt_folder, "best.h5", s->step, e)))
 		return -1;
-	ckpt_prune(r->ckpt_folder, t->o.keep);
+	ckpt_prune(r->ckpt_folder, r->t.o.keep);
 	return 0;
 }
 
@@ -200,47 +205,77 @@ static void not_saved(struct run *r, const struct err *e)
 	r->retry_at = clock_seconds() + secs;
 	if (is_first(r) && last)
 		warn("the checkpoint of step %lld was not written: %s",
-			(long long)r->t.step, e->msg);
+			(long long)r->saving.step, e->msg);
 	else if (is_first(r))
 		warn("the checkpoint of step %lld was not written: %s; training goes on, "
 		     "and the next is tried after %g s at the latest",
-			(long long)r->t.step, e->msg, secs);
+			(long long)r->saving.step, e->msg, secs);
 	event(r, "checkpoint failed: %s", e->msg);
 }
 
-static void save(struct run *r, const char *why)
+/* What came of it, at once or later. */
+static void conclude(struct run *r, int rc, const struct err *e)
 {
-	struct trainer *t = &r->t;
+	struct saving *s = &r->saving;
+	if (rc) {
+		not_saved(r, e);
+	} else {
+		double seconds = clock_seconds() - s->begin;
+		r->saved_step = s->step;
+		r->retry_at = 0;
+		event(r, "checkpoint %s (%s, %.3g s, stalled %.3g s)", s->path.s, s->why,
+			seconds, s->stalled);
+		info("checkpoint %s: %.3g s, for which training stalled %.3g s",
+			s->path.s, seconds, s->stalled);
+	}
+	r->saved_at = clock_seconds();
+	str_free(&s->path);
+	publish_when_old(r, 0);
+}
+
+/* Collective. Ends the checkpoint that is being written, if there is one. */
+static void finish_save(struct run *r)
+{
 	struct err e = {0};
-	struct str path = {0};
-	if (!t->o.ckpt || r->saved_step == t->step || r->tried_step == t->step)
-		return;
-	r->tried_step = t->step;
 	double begin = clock_seconds();
-	int rc = trainer_save(t, ckpt_name(&path, r->ckpt_folder, t->step), &e);
+	if (!r->t.writing)
+		return;
+	int rc = trainer_save_end(&r->t, &e);
 	if (!rc) {
 		if (is_first(r))
 			keep_house(r, &e);
 		rc = comm_agree(r->world, &e);
 	}
-	if (rc) {
-		not_saved(r, &e);
-	} else {
-		r->saved_step = t->step;
-		r->retry_at = 0;
-		event(r, "checkpoint %s (%s, %.3g s)", path.s, why,
-			clock_seconds() - begin);
-	}
-	r->saved_at = clock_seconds();
-	str_free(&path);
-	publish_when_old(r, 0);
+	r->saving.stalled += clock_seconds() - begin;
+	conclude(r, rc, &e);
+}
+
+/* `behind`: training may go on before it is written. */
+static void save(struct run *r, const char *why, bool behind)
+{
+	struct trainer *t = &r->t;
+	struct err e = {0};
+	if (!t->o.ckpt || r->saved_step == t->step || r->tried_step == t->step)
+		return;
+	double begin = clock_seconds();
+	finish_save(r);
+	r->tried_step = t->step;
+	r->saving = (struct saving){
+		.step = t->step, .why = why, .best = is_best(r), .begin = begin};
+	ckpt_name(&r->saving.path, r->ckpt_folder, t->step);
+	int rc = trainer_save_begin(t, r->saving.path.s, behind, &e);
+	r->saving.stalled = clock_seconds() - begin;
+	if (rc)
+		conclude(r, rc, &e);
+	else if (!behind || t->copies == COPY_NONE)
+		finish_save(r);
 }
 
 /* This rank's vote: is a checkpoint due by the clock? */
 static bool save_due(const struct run *r)
 {
 	double now = clock_seconds();
-	if (!is_first(r))
+	if (!is_first(r) || r->t.writing)
 		return false;
 	return (r->t.o.ckpt_secs > 0 && now - r->saved_at >= r->t.o.ckpt_secs) ||
 	       (r->retry_at > 0 && now >= r->retry_at);
@@ -340,11 +375,11 @@ static int after_step(struct run *r, const struct step_result *s)
 {
 	struct trainer *t = &r->t;
 	struct row row = new_row(r);
-	bool last = t->step == t->o.steps, best = false;
+	bool last = t->step == t->o.steps, best = false, behind = !last && !s->stop;
 	bool log = every(t->o.log_every, t->step) || t->step == 1 || last;
 	bool eval = t->o.eval_every && (every(t->o.eval_every, t->step) || last);
 	if (s->stop) /* first of all: who says stop may not wait for an evaluation */
-		save(r, "stopped");
+		save(r, "stopped", false);
 	if (log)
 		fill_row(r, s, &row);
 	if (eval) {
@@ -354,12 +389,14 @@ static int after_step(struct run *r, const struct step_result *s)
 	if (log || eval)
 		put_row(r, &row);
 	show_progress(r, s);
+	if (s->written == t->dp->size)
+		finish_save(r);
 	if (every(t->o.ckpt_every, t->step) || s->save)
-		save(r, "in time");
+		save(r, "in time", behind);
 	else if (last || s->stop)
-		save(r, last ? "the last" : "stopped");
+		save(r, last ? "the last" : "stopped", false);
 	else if (best && t->o.ckpt_best)
-		save(r, "the best");
+		save(r, "the best", behind);
 	if (every(t->o.sample_every, t->step))
 		write_sample(r);
 	if (every(t->o.check_replicas_every, t->step))
@@ -413,12 +450,13 @@ static int train(struct run *r)
 		stop = s.stop > 0;
 		rc = s.bad ? fail_step(r, &s) : after_step(r, &s);
 	}
+	finish_save(r);
 	progress_end(&r->bar);
 	if (rc)
 		return rc;
 	if (stop && t->step < t->o.steps)
 		return stopped(r);
-	save(r, "the last"); /* where no step was left to do */
+	save(r, "the last", false); /* where no step was left to do */
 	return r->failed && t->o.ckpt && r->saved_step != t->step ? EX_IOERR : 0;
 }
 

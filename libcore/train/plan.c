@@ -70,6 +70,8 @@ static void count_kept(const struct trainer *t, struct plan *p)
 	p->store = t->store->bytes;
 	p->data_bytes = 2 * deal_count(&t->deal, t->data_rank) * t->o.micro_batch *
 			(t->model.c.context + 1) * (int64_t)sizeof(int32_t);
+	p->copy_bytes =
+		state_copy_bytes(&t->o, &t->model, t->world->rank, t->world->size);
 }
 
 /* A step of n_micro micro-batches. */
@@ -123,7 +125,7 @@ void plan_make(const struct train_opts *o, struct model *m, int rank, struct pla
 int64_t plan_total(const struct plan *p)
 {
 	return p->run_bytes + p->store.grads + p->store.buffers + p->micro_bytes +
-	       p->scratch_bytes + p->data_bytes;
+	       p->scratch_bytes + p->data_bytes + p->copy_bytes;
 }
 
 static void line(struct str *out, const char *name, int64_t n_bytes, const char *help)
@@ -183,7 +185,8 @@ static void print_totals(const int64_t *totals, int ranks, struct str *out)
 	}
 }
 
-static void print_memory(const struct plan *p, int who, int ranks, struct str *out)
+static void print_memory(const struct train_opts *o, const struct plan *p, int who,
+	int ranks, struct str *out)
 {
 	int64_t mine = p->store.params + p->store.optimizer;
 	str_printf(out, "# memory of rank %d%s, in bytes\n", who,
@@ -201,6 +204,10 @@ static void print_memory(const struct plan *p, int who, int ranks, struct str *o
 	line(out, "positions", p->run_bytes - mine,
 		"token and position ids, rotary tables");
 	line(out, "data", p->data_bytes, "windows of this step and the next");
+	line(out, "checkpoint", p->copy_bytes,
+		p->copy_bytes || !o->ckpt || o->ckpt_wait
+			? "copy that is written while training goes on"
+			: "rank 0 writes for all");
 	line(out, "total", plan_total(p), "beside the program and its libraries");
 }
 
@@ -249,7 +256,7 @@ void plan_print(const struct train_opts *o, struct model *m, struct str *out)
 			o->model.virtual_degrees);
 		mesh_draw(o->degree, out);
 	}
-	print_memory(&most, who, ranks, out);
+	print_memory(o, &most, who, ranks, out);
 	if (ranks > 1)
 		print_totals(totals, ranks, out);
 	free(totals);

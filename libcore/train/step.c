@@ -57,13 +57,14 @@ static void agree_on(struct trainer *t, bool save, struct step_result *r)
 {
 	struct {
 		struct exact loss;
-		int64_t stop, save;
-	} all = {t->pass.loss, t->stop && *t->stop, save};
-	comm_sum_i64(t->world, (int64_t *)&all, EXACT_WORDS + 2);
+		int64_t stop, save, written;
+	} all = {t->pass.loss, t->stop && *t->stop, save, trainer_saved(t)};
+	comm_sum_i64(t->world, (int64_t *)&all, EXACT_WORDS + 3);
 	double tokens = (double)(t->o.batch * t->model.c.context);
 	r->loss = (float)(exact_round(&all.loss) / tokens);
 	r->stop = all.stop;
 	r->save = all.save;
+	r->written = all.written;
 }
 
 static void update(struct trainer *t, const struct step_result *r)

@@ -54,7 +54,7 @@ struct train_opts {
 	const char *out, *resume, *init_from;
 	int64_t ckpt_every, keep;
 	double ckpt_secs;
-	bool ckpt, ckpt_best, overwrite;
+	bool ckpt, ckpt_best, ckpt_wait, overwrite;
 	int load;
 	/* log */
 	int64_t log_every, check_replicas_every;
@@ -125,6 +125,7 @@ struct plan {
 	int64_t run_bytes, micro_bytes, scratch_bytes; /* the arenas */
 	struct store_bytes store;		       /* parts of the first */
 	int64_t data_bytes;			       /* windows of two steps */
+	int64_t copy_bytes; /* of what is written while training goes on */
 	double step_flops; /* of this rank: of its matrix products */
 	/* Bytes that this rank sends in a step: all, and in each group of ranks. */
 	double sent;
@@ -182,6 +183,11 @@ struct trainer {
 	int64_t n_actions;
 	/* NULL, or raised by a signal: this rank's vote to stop, at the end of a step */
 	const volatile sig_atomic_t *stop;
+	/* A checkpoint that is being written, from a copy; whether there is memory for one
+	 * is known when the first is made. */
+	struct ckpt_writing *writing;
+	struct arena copy;
+	enum { COPY_NONE, COPY_PLANNED, COPY_MADE } copies;
 	/* the state, which checkpoints keep */
 	int64_t step, samples;
 	double loss, val_loss, best_val_loss;
@@ -199,6 +205,8 @@ void trainer_arrange(struct trainer *t);
 void trainer_build(struct trainer *t);
 /* Both undone. */
 void trainer_dismantle(struct trainer *t);
+/* Rank 0 says that checkpoints are written without a copy. */
+void trainer_warn_of_copy(const struct trainer *t);
 
 /* ---- step.c ---------------------------------------------------------------------- */
 
@@ -206,8 +214,9 @@ struct step_result {
 	float loss, grad_norm, lr;
 	double forward, backward, data; /* seconds */
 	int64_t stop, save;		/* how many ranks voted for it */
-	bool bad;	/* loss or norm is no number: nothing was updated */
-	struct str why; /* then: what was found */
+	int64_t written; /* how many have written their part of a checkpoint */
+	bool bad;	 /* loss or norm is no number: nothing was updated */
+	struct str why;	 /* then: what was found */
 };
 
 /* Collective. One optimizer step; `save` is this rank's vote. */
@@ -226,6 +235,17 @@ double trainer_eval(struct trainer *t, enum split split);
 
 /* Collective. */
 int trainer_save(struct trainer *t, const char *path, struct err *e);
+/* Collective, each. The same in two parts, one at a time: with `behind` training may go on
+ * between them, and what is written is the state at the beginning; where there is no memory
+ * for a copy of that, all is written before the first part returns. On an error of that there
+ * is nothing to end. */
+int trainer_save_begin(struct trainer *t, const char *path, bool behind, struct err *e);
+int trainer_save_end(struct trainer *t, struct err *e);
+/* This rank's vote: is its part written? */
+bool trainer_saved(const struct trainer *t);
+/* Of the copy that rank `rank` needs, for the plan. */
+int64_t state_copy_bytes(
+	const struct train_opts *o, const struct model *m, int rank, int ranks);
 int64_t trainer_ckpt_bytes(const struct trainer *t); /* of the file that would be */
 /* Collective. `path` is read by every rank, or by rank 0 and sent. weights_only: a new run
  * begins with these parameters. */
