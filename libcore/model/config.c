@@ -138,7 +138,7 @@ struct row {
 	} kind;
 	bool there;
 	int64_t heads; /* of keys or values: there are no more slices than these; 0: any */
-	size_t slot; /* where the pointer to it goes */
+	size_t slot;   /* where the pointer to it goes */
 };
 
 /* How a weight is drawn. depth: torchtitan's, where the projections back into the residual

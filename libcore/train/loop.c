@@ -117,15 +117,27 @@ static void put_row(struct run *r, const struct row *row)
 
 /* ---- measurements ---------------------------------------------------------------- */
 
-static void measure(
-	struct run *r, const struct step_result *s, double seconds, double waited)
+/* What a step takes, read before and after it. */
+struct meter {
+	double seconds, waited;
+	int64_t sent;
+};
+
+static struct meter read_meter(const struct run *r)
 {
+	return (struct meter){clock_seconds(), comm_waited(), mesh_sent(&r->t.mesh)};
+}
+
+static void measure(struct run *r, const struct step_result *s, struct meter before)
+{
+	struct meter now = read_meter(r);
 	r->since.steps++;
-	r->since.seconds += seconds;
+	r->since.seconds += now.seconds - before.seconds;
 	r->since.forward += s->forward;
 	r->since.backward += s->backward;
 	r->since.data += s->data;
-	r->since.waited += waited;
+	r->since.waited += now.waited - before.waited;
+	r->since.sent += now.sent - before.sent;
 }
 
 /* Collective: the largest resident memory of a rank, without what it sees of others'. */
@@ -142,7 +154,7 @@ static void fill_row(struct run *r, const struct step_result *s, struct row *row
 	const struct trainer *t = &r->t;
 	double n = (double)r->since.steps, dt = r->since.seconds / n;
 	double sps = (double)t->o.batch / dt, context = (double)t->model.c.context;
-	double ranks = (double)t->dp->size;
+	double ranks = (double)t->world->size;
 	row_set(row, COL_LOSS, (double)s->loss);
 	row_set(row, COL_GRAD_NORM, (double)s->grad_norm);
 	row_set(row, COL_LR, (double)s->lr);
@@ -162,6 +174,8 @@ static void fill_row(struct run *r, const struct step_result *s, struct row *row
 			rate * model_flops_per_token(&t->model, true));
 	}
 	row_set(row, COL_MEM, peak_memory(r));
+	if (r->world->size > 1)
+		row_set(row, COL_SENT, (double)comm_max_i64(r->world, r->since.sent) / n);
 	r->since = (struct since){.steps = 0};
 }
 
@@ -299,7 +313,7 @@ static bool evaluate(struct run *r, struct row *row)
 	return true;
 }
 
-static void write_sample(struct run *r)
+static void draw_sample(struct run *r, struct model *m, struct store *store)
 {
 	struct trainer *t = &r->t;
 	const struct tokenizer *tok = &t->data->tokenizer;
@@ -310,15 +324,13 @@ static void write_sample(struct run *r)
 	struct err e = {0};
 	struct str text = {0};
 	uint32_t *ids = NULL;
-	if (!is_first(r))
-		return;
 	const char *prompt = t->o.sample_prompt ? t->o.sample_prompt : "\n";
 	int64_t n = tokenizer_encode_all(tok, prompt, (int64_t)strlen(prompt), &ids, &e);
 	if (n < 0) { /* the prompt is not in the vocabulary: begin with its first token */
 		ids = xcalloc(1, sizeof(*ids));
 		n = 1;
 	}
-	struct decoder *g = decoder_open(&t->model, &t->d, t->store, true);
+	struct decoder *g = decoder_open(m, &t->d, store, true);
 	decoder_feed(g, ids, n);
 	for (int64_t i = 0; i < t->o.sample_tokens; i++) {
 		uint32_t id = (uint32_t)decoder_draw(g, &s, (uint64_t)t->step, i);
@@ -334,26 +346,36 @@ static void write_sample(struct run *r)
 	free(ids);
 }
 
-/* Collective. Are the parameters of all ranks the same? */
+/* Collective. Rank 0 samples, from a model that is whole: its own, or a copy for the while. */
+static void write_sample(struct run *r)
+{
+	struct trainer *t = &r->t;
+	struct whole w;
+	if (trainer_is_whole(t)) {
+		if (is_first(r))
+			draw_sample(r, &t->model, t->store);
+		return;
+	}
+	state_whole_open(&w, t);
+	if (w.store)
+		draw_sample(r, &w.model, w.store);
+	state_whole_close(&w);
+}
+
+/* Collective. Have all ranks the same parameters that should? */
 static int check_replicas(struct run *r)
 {
-	struct comm *dp = r->t.dp;
-	uint64_t mine = store_hash(r->t.store, true);
-	uint64_t *all = xcalloc((size_t)dp->size, sizeof(*all));
 	struct str who = {0};
-	comm_allgather(dp, &mine, all, sizeof(mine));
-	for (int i = 0; i < dp->size; i++)
-		if (all[i] != all[0])
-			str_printf(&who, " %d", i);
-	bool differ = who.len > 0;
-	if (differ && is_first(r))
-		warn("step %lld: the parameters differ from rank 0's on rank%s",
-			(long long)r->t.step, who.s);
-	event(r, "replicas 0x%016llx %s", (unsigned long long)all[0],
-		differ ? "DIFFER" : "are the same");
+	uint64_t hash = store_hash(r->t.store);
+	bool agree = store_replicas_agree(r->t.store, &who);
+	if (!agree && is_first(r))
+		warn("step %lld: the parameters differ from those of other ranks on "
+		     "rank%s",
+			(long long)r->t.step, who.s ? who.s : "s");
+	event(r, "replicas 0x%016llx %s", (unsigned long long)hash,
+		agree ? "are the same" : "DIFFER");
 	str_free(&who);
-	free(all);
-	return differ ? EX_FAILED : 0;
+	return agree ? 0 : EX_FAILED;
 }
 
 static bool every(int64_t n, int64_t step)
@@ -389,7 +411,7 @@ static int after_step(struct run *r, const struct step_result *s)
 	if (log || eval)
 		put_row(r, &row);
 	show_progress(r, s);
-	if (s->written == t->dp->size)
+	if (s->written == t->world->size)
 		finish_save(r);
 	if (every(t->o.ckpt_every, t->step) || s->save)
 		save(r, "in time", behind);
@@ -444,9 +466,9 @@ static int train(struct run *r)
 	progress_begin(&r->bar, "pt-train", (double)t->o.steps);
 	while (t->step < t->o.steps && !stop && !rc) {
 		struct step_result s;
-		double begin = clock_seconds(), waited = comm_waited();
+		struct meter before = read_meter(r);
 		trainer_step(t, save_due(r), &s);
-		measure(r, &s, clock_seconds() - begin, comm_waited() - waited);
+		measure(r, &s, before);
 		stop = s.stop > 0;
 		rc = s.bad ? fail_step(r, &s) : after_step(r, &s);
 	}

@@ -8,6 +8,7 @@
 struct since {
 	int64_t steps;
 	double seconds, forward, backward, data, waited;
+	int64_t sent; /* bytes */
 };
 
 /* A checkpoint from its beginning to its end, which may be some steps later. */

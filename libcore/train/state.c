@@ -11,7 +11,7 @@ static void give_rows(void *with, enum ckpt_group g, int tensor, int64_t row, in
 	int to, float *out)
 {
 	struct trainer *t = with;
-	store_collect(t->store, (int)g, tensor, row, n, to, out);
+	store_collect(t->store, (enum store_group)g, tensor, row, n, to, out);
 }
 
 static struct ckpt_tensor *describe(const struct model *m)
@@ -210,7 +210,7 @@ static int load_group(struct store *s, const struct ckpt *c, struct comm *send,
 			int64_t n = min64(rows, t->dims[0] - r);
 			rc = read_piece(c, send, g, t, r, n, piece, e);
 			if (!rc)
-				store_put(s, (int)g, i, r, n, piece);
+				store_put(s, (enum store_group)g, i, r, n, piece);
 		}
 	}
 	free(piece);
@@ -225,7 +225,6 @@ struct store *state_inference(
 		.tensors = m->tensors,
 		.n_tensors = m->n_tensors,
 		.n_units = m->n_units,
-		.n_floats = m->n_floats,
 		.part = {.n = m->tp, .here = m->tp},
 		.chunks = m->cp,
 		.deal = {.ranks = 1}};
@@ -236,6 +235,62 @@ int state_load_model(struct store *s, const struct ckpt *c, struct err *e)
 {
 	return load_group(s, c, NULL, CKPT_MODEL, e);
 }
+
+/* ---- the whole model on one rank ------------------------------------------------- */
+
+bool trainer_is_whole(const struct trainer *t)
+{
+	return t->mesh.degree[AXIS_TP] == 1 && t->mesh.degree[AXIS_PP] == 1 &&
+	       t->o.zero < 3;
+}
+
+static void open_whole_store(struct whole *w, struct trainer *t)
+{
+	struct arena size;
+	struct err e = {0};
+	if (model_init(&w->model, &t->model.c, 0, &e))
+		die_err(&e); /* it could, once */
+	mesh_alone(&w->alone);
+	arena_measure(&size, "a whole model");
+	store_free(state_inference(&w->model, &t->d, &w->alone, &size));
+	arena_init(&w->memory, "a whole model", size.peak_bytes);
+	w->store = state_inference(&w->model, &t->d, &w->alone, &w->memory);
+}
+
+void state_whole_open(struct whole *w, struct trainer *t)
+{
+	enum { PIECE_FLOATS = 1 << 20 };
+	*w = (struct whole){.store = NULL};
+	if (t->world->rank == 0)
+		open_whole_store(w, t);
+	for (int i = 0; i < t->model.n_tensors; i++) {
+		const struct tensor *x = &t->model.tensors[i];
+		int64_t width = x->ndim == 1 ? 1 : x->dims[1];
+		int64_t rows = max64(1, PIECE_FLOATS / width);
+		float *piece = xcalloc((size_t)(rows * width), sizeof(*piece));
+		for (int64_t r = 0; r < x->dims[0]; r += rows) {
+			int64_t n = min64(rows, x->dims[0] - r);
+			store_collect(t->store, STORE_PARAM, i, r, n, 0, piece);
+			if (w->store)
+				store_put(w->store, STORE_PARAM, i, r, n, piece);
+		}
+		free(piece);
+	}
+}
+
+void state_whole_close(struct whole *w)
+{
+	if (!w->store)
+		return;
+	struct comm *self = w->alone.world;
+	store_free(w->store);
+	mesh_close(&w->alone);
+	comm_free(self);
+	arena_release(&w->memory);
+	model_free(&w->model);
+}
+
+/* ---- loading into a run ---------------------------------------------------------- */
 
 static void take_numbers(struct trainer *t, const struct ckpt_info *info)
 {

@@ -42,8 +42,7 @@ static void run_schedule(struct trainer *t, const int32_t *windows, struct step_
 			model_forward(&t->pass, &t->stages[0], &t->acts);
 			r->forward += clock_seconds() - begin;
 		} else {
-			bool last =
-				a->micro + 1 == deal_count(&t->deal, t->data_rank);
+			bool last = a->micro + 1 == deal_count(&t->deal, t->data_rank);
 			model_backward(&t->pass, &t->stages[0], &t->acts, last);
 			r->backward += clock_seconds() - begin;
 		}

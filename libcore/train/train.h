@@ -98,7 +98,8 @@ int train_opts_check(struct train_opts *o, struct err *e);
 /* ---- layout.c: who computes what ------------------------------------------------- */
 
 /* How many ranks an axis has, of so many that were started. */
-int train_degrees(const struct train_opts *o, int ranks, int degree[N_AXES], struct err *e);
+int train_degrees(
+	const struct train_opts *o, int ranks, int degree[N_AXES], struct err *e);
 /* Decides what the options leave to the layout: degrees, --zero, --virtual, --pp-stages. What
  * was decided before stays. */
 int train_resolve(struct train_opts *o, int ranks, struct err *e);
@@ -107,9 +108,12 @@ int train_check_layout(const struct train_opts *o, const struct model *m, struct
 int64_t trainer_micro_batches(const struct train_opts *o);
 int train_data_ranks(const struct train_opts *o);
 int train_data_rank(const int degree[N_AXES], int rank);
+/* The micro-batches that a data-parallel rank has in a step, without those that only keep
+ * others company. */
+struct trainer;
+int64_t trainer_own_micro(const struct trainer *t, int data_rank);
 /* The samples of every rank in the step that begins with global sample `first`: [world size],
  * allocated. */
-struct trainer;
 struct sample_run *trainer_samples(const struct trainer *t, int64_t first);
 
 /* ---- lr.c ------------------------------------------------------------------------ */
@@ -126,7 +130,7 @@ struct plan {
 	struct store_bytes store;		       /* parts of the first */
 	int64_t data_bytes;			       /* windows of two steps */
 	int64_t copy_bytes; /* of what is written while training goes on */
-	double step_flops; /* of this rank: of its matrix products */
+	double step_flops;  /* of this rank: of its matrix products */
 	/* Bytes that this rank sends in a step: all, and in each group of ranks. */
 	double sent;
 	struct plan_group {
@@ -155,8 +159,8 @@ struct data_set {
 };
 
 /* Collective. Errors are agreed on. */
-int data_open(
-	struct data_set *d, const struct train_opts *o, struct comm *world, struct err *e);
+int data_open(struct data_set *d, const struct train_opts *o, struct comm *world,
+	struct err *e);
 void data_close(struct data_set *d);
 
 struct trainer {
@@ -177,8 +181,8 @@ struct trainer {
 	struct pass pass;
 	struct acts acts;
 	struct loader *loader;
-	struct order order;   /* of training samples */
-	struct fetch *next;   /* the next step's samples, on their way */
+	struct order order; /* of training samples */
+	struct fetch *next; /* the next step's samples, on their way */
 	struct action *schedule;
 	int64_t n_actions;
 	/* NULL, or raised by a signal: this rank's vote to stop, at the end of a step */
@@ -258,6 +262,17 @@ int state_check_model(const struct ckpt *c, const struct model *m, struct err *e
 struct store *state_inference(
 	struct model *m, struct device *d, struct mesh *alone, struct arena *memory);
 int state_load_model(struct store *s, const struct ckpt *c, struct err *e);
+/* Has every rank all parameters? */
+bool trainer_is_whole(const struct trainer *t);
+/* Collective. A model with all parameters, on rank 0; elsewhere `store` is NULL. */
+struct whole {
+	struct model model;
+	struct mesh alone;
+	struct arena memory;
+	struct store *store;
+};
+void state_whole_open(struct whole *w, struct trainer *t);
+void state_whole_close(struct whole *w);
 
 /* ---- loop.c ---------------------------------------------------------------------- */
 

@@ -197,15 +197,13 @@ void trainer_build(struct trainer *t)
 		.tensors = m->tensors,
 		.n_tensors = m->n_tensors,
 		.n_units = m->n_units,
-		.n_floats = m->n_floats,
 		.part = t->part,
 		.chunks = m->cp,
 		.deal = t->deal,
 		.zero = (int)o->zero,
 		.flat = o->fsdp_kind == FSDP_FLAT,
 		.bucket_bytes = o->bucket_bytes,
-		.reshard = o->reshard,
-		.tied = m->tie};
+		.reshard = (enum reshard)o->reshard};
 	struct pass_config p = {.mesh = &t->mesh,
 		.batch = o->micro_batch,
 		.seed = (uint64_t)o->seed,
