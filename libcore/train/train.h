@@ -140,8 +140,7 @@ struct trainer {
 	struct order order;   /* of training samples */
 	struct fetch *next;   /* the next step's samples, on their way */
 	int64_t *sample_deal; /* samples of a step that rank r has */
-	struct action *schedule;
-	int64_t n_actions;
+	struct schedule schedule;
 	/* NULL, or raised by a signal: this rank's vote to stop, at the end of a step */
 	const volatile sig_atomic_t *stop;
 	/* the state, which checkpoints keep */
