@@ -11,12 +11,10 @@ static int64_t window_size(const struct trainer *t)
 
 static struct fetch *fetch_step(struct trainer *t, int64_t first_sample)
 {
-	const int64_t *deal = t->sample_deal + t->dp->rank;
-	/* Files of one's own have an order of their own, gone through without gaps. */
-	if (t->o.data_per_rank)
-		first_sample = first_sample / t->o.batch * (deal[1] - deal[0]) - deal[0];
-	return loader_begin(
-		t->loader, SPLIT_TRAIN, &t->order, first_sample, t->sample_deal);
+	struct sample_run *runs = trainer_samples(t, first_sample);
+	struct fetch *f = loader_begin(t->loader, SPLIT_TRAIN, &t->order, runs);
+	free(runs);
+	return f;
 }
 
 /* A step's samples: those of this rank's micro-batches, in their order. */
@@ -45,12 +43,21 @@ static void load_micro(void *with, int64_t i)
 	p->loss_scale = 1.0f / (float)(t->o.batch * t->model.c.context);
 }
 
+/* Micro-batches of this rank, without those that only keep others company. */
+static int64_t n_micro(const struct trainer *t)
+{
+	int64_t n = deal_count(&t->deal, t->data_rank);
+	while (n && deal_micro(&t->deal, t->data_rank, n - 1) >= t->deal.n_micro)
+		n--;
+	return n;
+}
+
 static void run_schedule(struct work *w)
 {
 	struct trainer *t = w->t;
 	t->pass.loss = (struct exact){0};
 	t->pass.head_backward = 0;
-	pipe_step(&t->pipe, deal_count(&t->deal, t->data_rank), load_micro, w);
+	pipe_step(&t->pipe, n_micro(t), load_micro, w);
 	store_step_end(t->store);
 }
 
