@@ -114,7 +114,8 @@ struct slice_sum {
 	const struct slices *s;
 	struct device *d;
 	struct mat out;
-	int64_t rows;		   /* of a part */
+	int64_t rows;		     /* of a part */
+	int64_t first, n;	     /* rows that are being pushed */
 	float *part[TREE_MAX_NODES]; /* buffers, from the device's scratch */
 	struct tree_stack stack;
 	int next;
@@ -123,6 +124,8 @@ struct slice_sum {
 
 void slice_sum_begin(struct slice_sum *x, const struct slices *s, struct device *d,
 	struct mat out, int64_t rows);
+/* The parts may come in blocks of rows: those of [first, first + n) are next, of all slices. */
+void slice_sum_rows(struct slice_sum *x, int64_t first, int64_t n);
 struct mat slice_sum_slot(struct slice_sum *x);
 void slice_sum_push(struct slice_sum *x);
 void slice_sum_end(struct slice_sum *x);
@@ -147,17 +150,50 @@ void chunk_runs(const struct chunks *c, int chunk, int64_t first[2], int64_t *le
 /* pos[context / n]: the position of each row. */
 void chunk_positions(const struct chunks *c, int chunk, int32_t *pos);
 
-/* The order in which a ring brings key/value chunks: at step t the queries of chunk i
+/*
+ * The order in which a ring brings key/value chunks: at step t the queries of chunk i
  * meet chunk i - t (mod n). dK and dV of a chunk are summed in the order in which queries
- * meet it, which the same loop gives. */
+ * meet it, which the same loop gives.
+ *
+ * Among ranks, each step one chunk goes on to the next rank and one comes from the rank
+ * before, while the step before it is computed. dK and dV travel with their chunk from query
+ * to query, and in the end they come home.
+ */
+enum ring_part { RING_K, RING_V, RING_DK, RING_DV, N_RING_PARTS };
+
+/* What travels: [slices][chunks here][floats] of each; without dk, only keys and values. */
+struct ring_load {
+	float *home[N_RING_PARTS];
+	int slices;
+	int64_t floats;
+};
+
 struct ring {
 	const struct chunks *c;
 	int step;
+	/* of ring_carry(): */
+	struct device *d; /* NULL: nothing travels */
+	struct ring_load load;
+	float *away[N_RING_PARTS]; /* chunks of other ranks: [place][slice][floats] */
+	struct comm_req *reqs;	   /* of keys and values */
+	int n_reqs;
+	struct comm_req *sums; /* [odd or even step][slice]: dk, dv that come, that go */
+	size_t mark;
 };
 
 struct ring ring_begin(const struct chunks *c);
+/* Collective over the axis: from now on steps bring what the load tells. Takes memory of the
+ * device's scratch until the end. */
+void ring_carry(struct ring *r, struct device *d, const struct ring_load *load);
 bool ring_next(struct ring *r);
+void ring_end(struct ring *r);
 int ring_keys_for(const struct ring *r, int query_chunk);
+/* In this step, a slice of a part of a chunk of keys. */
+float *ring_at(const struct ring *r, enum ring_part part, int slice, int key_chunk);
+/* Of the query chunks that are here, the first one's dk and dv may be on their way before
+ * ring_came(), and the last one's go on with ring_goes(). */
+void ring_came(struct ring *r, int slice);
+void ring_goes(struct ring *r, int slice);
 static inline bool ring_first(const struct ring *r)
 {
 	return r->step == 0;
@@ -205,12 +241,12 @@ struct store_config {
 	int chunks; /* virtual, a micro-batch; those of a rank are its share of the cp axis */
 	/* Over all ranks. n_micro 0: only parameters, to be read. */
 	struct deal deal;
-	int zero;  /* what is sharded over fsdp x cp: 0 nothing, 1 the optimizer's state, 2
+	int zero; /* what is sharded over fsdp x cp: 0 nothing, 1 the optimizer's state, 2
 		      gradients too, 3 parameters too */
 	bool flat; /* shards of a unit's tensors as one vector, as FSDP1; else of each tensor */
 	int64_t bucket_bytes; /* gradients are reduced in buckets of at least this */
-	int reshard; /* enum reshard */
-	bool tied;   /* unit 0 is used by the first and by the last stage */
+	int reshard;	      /* enum reshard */
+	bool tied;	      /* unit 0 is used by the first and by the last stage */
 };
 
 /* When parameters that were gathered for the forward are dropped. */
@@ -281,10 +317,10 @@ void store_done(struct store *s, int unit, bool backward);
 struct mat store_param(struct store *s, const struct tensor *t, int slice);
 /* Where a leaf of a gradient is to be written, and that it was. The leaves of a (tensor,
  * slice, use) come in ascending order; the store sums them in the canonical tree. */
-struct mat store_leaf(struct store *s, const struct tensor *t, int slice,
-	const struct leaf *at);
-void store_leaf_done(struct store *s, const struct tensor *t, int slice,
-	const struct leaf *at);
+struct mat store_leaf(
+	struct store *s, const struct tensor *t, int slice, const struct leaf *at);
+void store_leaf_done(
+	struct store *s, const struct tensor *t, int slice, const struct leaf *at);
 /* To be said after each backward of a unit, when all leaves of the micro-batch were pushed. */
 void store_reduce(struct store *s, int unit, int64_t micro, bool last);
 void store_step_end(struct store *s);
@@ -302,8 +338,8 @@ bool store_replicas_agree(struct store *s, struct str *who);
 void store_collect(struct store *s, int group, int tensor, int64_t row, int64_t n, int to,
 	float *out);
 /* Puts rows [row, row + n) of a whole tensor where this rank has them. */
-void store_put(struct store *s, int group, int tensor, int64_t row, int64_t n,
-	const float *in);
+void store_put(
+	struct store *s, int group, int tensor, int64_t row, int64_t n, const float *in);
 
 /* ---- schedule.c: pipeline schedules ---------------------------------------------- */
 
