@@ -50,20 +50,40 @@ float *model_rope(const struct model *m, struct arena *run)
 
 /* ---- setting up ------------------------------------------------------------------ */
 
-void pass_init(struct pass *p, struct model *m, struct device *d, struct store *store,
-	int64_t batch, uint64_t seed, struct arena *run)
+/* The slices and chunks that this rank plays: those of all, dealt to the ranks of an axis. */
+static void play(struct pass *p, const struct pass_config *c)
 {
-	struct comm *alone = comm_self("alone");
+	const struct mesh *mesh = c->mesh;
+	const struct model *m = p->m;
+	BUG_ON(m->tp % mesh->degree[AXIS_TP] || m->cp % mesh->degree[AXIS_CP]);
+	int slices = m->tp / mesh->degree[AXIS_TP];
+	int chunks = m->cp / mesh->degree[AXIS_CP];
+	p->tp = (struct slices){.axis = mesh->axis[AXIS_TP],
+		.n = m->tp,
+		.first = mesh->at[AXIS_TP] * slices,
+		.here = slices,
+		.sp = c->sp};
+	p->cp = (struct chunks){.axis = mesh->axis[AXIS_CP],
+		.n = m->cp,
+		.first = mesh->at[AXIS_CP] * chunks,
+		.here = chunks,
+		.context = m->c.context,
+		.gather = c->gather_kv};
+}
+
+void pass_init(struct pass *p, struct model *m, struct device *d, struct store *store,
+	const struct pass_config *c, struct arena *run)
+{
 	*p = (struct pass){.m = m,
 		.d = d,
 		.store = store,
-		.batch = batch,
-		.counted = batch,
-		.seed = seed};
-	p->tp = (struct slices){alone, m->tp, 0, m->tp};
-	p->cp = (struct chunks){alone, m->cp, 0, m->cp, m->c.context};
+		.batch = c->batch,
+		.counted = c->batch,
+		.seed = c->seed};
+	play(p, c);
 	int64_t seq_rows = m->c.context / m->cp;
-	p->rows = batch * seq_rows;
+	p->rows = p->batch * seq_rows;
+	p->rows_here = slice_rows(&p->tp, p->rows, &p->first_row);
 	size_t ids = (size_t)(p->rows * p->cp.here) * sizeof(int32_t);
 	p->pos = arena_alloc(run, ids);
 	p->tokens = arena_alloc(run, ids);
@@ -72,7 +92,7 @@ void pass_init(struct pass *p, struct model *m, struct device *d, struct store *
 	if (arena_measuring(run))
 		return;
 	for (int c = 0; c < p->cp.here; c++)
-		for (int64_t b = 0; b < batch; b++)
+		for (int64_t b = 0; b < p->batch; b++)
 			chunk_positions(
 				&p->cp, p->cp.first + c, pos_of(p, c) + b * seq_rows);
 }
@@ -90,33 +110,37 @@ void pass_load(struct pass *p, const int32_t *windows)
 	}
 }
 
-void acts_alloc(const struct pass *p, struct acts *a, struct arena *micro)
+/* The residual stream here may be a part of the rows of a chunk. */
+void acts_alloc(
+	const struct pass *p, const struct stage *st, struct acts *a, struct arena *micro)
 {
 	int64_t rows = p->cp.here * p->rows, parts = p->tp.here * rows;
-	int64_t dim = p->m->c.dim, ffn = ffn_width(p);
+	int64_t dim = p->m->c.dim, ffn = ffn_width(p), n = st->end - st->first;
+	int64_t here = p->cp.here * p->rows_here;
 	bool gated = p->m->act == ACT_SWIGLU;
-	a->block = xcalloc((size_t)p->m->c.layers, sizeof(*a->block));
-	for (int64_t l = 0; l < p->m->c.layers; l++) {
+	a->block = xcalloc((size_t)n, sizeof(*a->block));
+	for (int64_t l = 0; l < n; l++) {
 		a->block[l] = (struct block_acts){
-			.x = arena_floats(micro, rows * dim),
+			.x = arena_floats(micro, here * dim),
 			.h1 = arena_floats(micro, rows * dim),
-			.stats1 = arena_floats(micro, rows * 2),
+			.stats1 = arena_floats(micro, here * 2),
 			.q = arena_floats(micro, parts * q_width(p)),
 			.k = arena_floats(micro, parts * kv_width(p)),
 			.v = arena_floats(micro, parts * kv_width(p)),
 			.o = arena_floats(micro, parts * q_width(p)),
 			.max = arena_floats(micro, parts * heads_here(p)),
 			.sum = arena_floats(micro, parts * heads_here(p)),
-			.x2 = arena_floats(micro, rows * dim),
+			.x2 = arena_floats(micro, here * dim),
 			.h2 = arena_floats(micro, rows * dim),
-			.stats2 = arena_floats(micro, rows * 2),
+			.stats2 = arena_floats(micro, here * 2),
 			.a = arena_floats(micro, parts * ffn),
 			.b = gated ? arena_floats(micro, parts * ffn) : NULL,
 			.y = arena_floats(micro, parts * ffn),
 		};
 	}
-	a->x = arena_floats(micro, rows * dim);
-	a->dx = arena_floats(micro, rows * dim);
+	a->x_in = a->block[0].x;
+	a->x = arena_floats(micro, here * dim);
+	a->dx = arena_floats(micro, here * dim);
 }
 
 /* ---- the passes ------------------------------------------------------------------ */
