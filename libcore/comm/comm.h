@@ -308,33 +308,107 @@ int tree_finish(struct tree_stack *s, int64_t end);
 /* Buffers that leaves [begin, end) need at the worst moment. */
 int tree_depth(int64_t begin, int64_t end);
 
+/*
+ * Leaves with coordinates (use, micro, chunk, lane), the last one fastest. Each but the first
+ * takes a power of two of indices, so that all leaves of a chunk, of a micro-batch, of a use
+ * are a node of their own.
+ */
+enum tree_axis { TREE_USE, TREE_MICRO, TREE_CHUNK, TREE_LANE, N_TREE_AXES };
+
+struct tree_shape {
+	int64_t n[N_TREE_AXES];
+};
+
+/* Leaves that somebody holds: [first, end) along each. */
+struct tree_box {
+	int64_t first[N_TREE_AXES], end[N_TREE_AXES];
+};
+
+int64_t tree_index(const struct tree_shape *t, const int64_t at[N_TREE_AXES]);
+/* Levels from a leaf up to all leaves, and up to those of a micro-batch. */
+int tree_levels(const struct tree_shape *t);
+int tree_micro_level(const struct tree_shape *t);
+/* As tree_push, for a leaf (level 0) or a whole node of such a tree; halves that no leaf is
+ * in count as there. Nodes grow to `top` levels at most. */
+int tree_push_node(struct tree_stack *s, const struct tree_shape *t, int top,
+	struct tree_node node);
+/* Pushes the leaves of a box, which is in one use, on an empty stack. Returns the positions
+ * that this takes at the worst moment. */
+int tree_push_box(struct tree_stack *s, const struct tree_shape *t, int top,
+	const struct tree_box *box);
+
 /* ---- sum.c: sums over a group, by the canonical tree ------------------------------
  *
- * Rank r holds leaves [begin[r], begin[r + 1]) as the nodes of tree_nodes, n floats each.
- * Every rank ends with the sum of all, in the place of its node 0, which every rank has.
- * Pieces of the vector are exchanged (all-to-all), each rank finishes the tree of its
- * piece, and the pieces are gathered: for a power of two of equal shares, the bytes of a
- * ring all-reduce.
+ * Every rank of a group brings nodes of one tree, each a vector of n floats. The vector is
+ * cut into shards, of which each rank wants one (one shard: every rank wants all), and the
+ * ranks that want the same shard cut it into pieces, one each. The nodes of a piece go to
+ * its rank, which finishes the tree, and the sum to those who want it. For a power of two
+ * of equal shares, these are the bytes of a ring reduce-scatter, or all-reduce.
  */
-struct sum_place {
-	float *first; /* node k is at first + k * stride */
-	int64_t stride, n;
-	/* Either: node 0 of every rank lies at the same place in its shared memory, and no
-	 * other sum that is under way uses this slot. */
+
+/* A shard: runs of the vector that lie behind each other when it is packed. */
+struct sum_run {
+	int64_t at, len;
+};
+
+struct sum_shard {
+	struct sum_run *run;
+	int n_runs;
+	int64_t n; /* floats */
+};
+
+/* The nodes that a rank brings, in ascending order, and in which of its buffers they are. */
+struct sum_nodes {
+	struct tree_node *node;
+	int *buffer;
+	int n;
+};
+
+/* Equal on all ranks of the group. */
+struct sum_plan {
+	struct comm *c;
+	struct device *d;
+	const struct sum_shard *shard; /* [n_shards] */
+	int n_shards;
+	const int *wants;	 /* [size]: the shard of each rank */
+	int levels, micro_level; /* of the tree */
+};
+
+/* Floats of this rank's piece, those of rank `rank`, and what messages need. */
+int64_t sum_piece(const struct sum_plan *p, int rank, int64_t *first);
+int64_t sum_scratch(const struct sum_plan *p, const struct sum_nodes *nodes);
+
+/* Micro-batch nodes of this rank's piece, added up as rounds go on: by use, a stack, and
+ * buffers of a piece each. */
+struct sum_stack {
+	struct tree_stack of[2];
+	float **buffer[2];
+	const struct tree_shape *shape;
+};
+
+struct sum_call {
+	const struct sum_plan *plan;
+	const struct sum_nodes *nodes; /* [size] */
+	float *const *buffer;	       /* this rank's, [n] each */
+	/* Either: the sums of micro-batches are pushed on a stack, and no more; or the sum of
+	 * everything, that stack or none and the nodes, goes to this rank's shard, packed,
+	 * which may be the only buffer itself. */
+	struct sum_stack *onto;
+	const struct sum_stack *with;
+	float *result;
+	float *scratch; /* sum_scratch() floats, for messages */
+	/* Or, with one shard: rank r's buffer b begins at float from[r] + b * n of its shared
+	 * memory; no other sum that is under way uses this slot. */
 	const struct comm_shared *shared;
+	const int64_t *from;
 	int slot;
-	float *scratch; /* or: tree_scratch() floats */
 };
 
 struct tree_sum;
-/* Collective. The nodes, `begin` and the scratch are in use until the end. */
-struct tree_sum *tree_sum_begin(struct comm *c, struct device *d, const int64_t *begin,
-	const struct sum_place *at);
-int64_t tree_scratch(const struct comm *c, const int64_t *begin, int64_t n);
+/* Collective. What the call points to is in use until the end. */
+struct tree_sum *tree_sum_begin(const struct sum_call *call);
 bool tree_sum_done(struct tree_sum *s); /* never waits */
 void tree_sum_end(struct tree_sum *s);	/* waits, and frees it */
-/* Bytes that other ranks get from this one in such a sum. */
-int64_t tree_bytes_sent(const struct comm *c, const int64_t *begin, int64_t n);
 
 /* ---- verify.c: inputs whose results are known to the last bit -------------------- */
 

@@ -1,6 +1,6 @@
 /*
- * Sums over a group, by the canonical tree. The vector is cut into one piece a rank; a rank
- * finishes the tree of its own piece, for all.
+ * Sums over a group, by the canonical tree. Each rank finishes the tree of its own piece, for
+ * all that want it.
  *
  * Ranks that share memory read each other's nodes where they lie, and write the sum where
  * it belongs: each byte is moved once, and nothing is packed. Others exchange messages:
@@ -13,61 +13,103 @@
 
 enum phase { EXCHANGE, GATHER, DONE };
 
-struct tree_sum {
-	struct comm *c;
-	struct device *d;
-	const int64_t *begin;
-	struct sum_place at;
-	enum phase phase;
-	uint64_t seq;
-	struct comm_req *reqs; /* [size][2]: without shared memory */
-};
-
-static int64_t piece_begin(const struct comm *c, int64_t n, int rank)
-{
-	return min64(n, round_up(ceil_div(n, c->size), 16) * rank);
-}
-
-static int64_t piece_len(const struct comm *c, int64_t n, int rank)
-{
-	return piece_begin(c, n, rank + 1) - piece_begin(c, n, rank);
-}
-
-static int nodes_of(const int64_t *begin, int rank)
-{
-	struct tree_node nodes[TREE_MAX_NODES];
-	return tree_nodes(begin[rank], begin[rank + 1], nodes);
-}
-
-/* Parts go out one after the other, so a rank with several nodes packs them first. */
-int64_t tree_scratch(const struct comm *c, const int64_t *begin, int64_t n)
-{
-	if (c->size == 1)
-		return 0;
-	int64_t mine = nodes_of(begin, c->rank), all = 0;
-	for (int r = 0; r < c->size; r++)
-		all += nodes_of(begin, r);
-	int64_t longest = piece_len(c, n, 0);
-	int64_t packed = mine > 1 ? mine * longest * (c->size - 1) : 0;
-	return (all - mine) * longest + packed;
-}
-
-int64_t tree_bytes_sent(const struct comm *c, const int64_t *begin, int64_t n)
-{
-	if (c->size == 1)
-		return 0;
-	int64_t mine = piece_len(c, n, c->rank);
-	int64_t floats = nodes_of(begin, c->rank) * (n - mine) + mine * (c->size - 1);
-	return floats * (int64_t)sizeof(float);
-}
-
-/* ---- the tree of a piece --------------------------------------------------------- */
-
-/* What the ranks hold of this rank's piece, in leaf order. */
+/* A node of this rank's piece, in leaf order. */
 struct held {
 	struct tree_node node;
 	float *p;
 };
+
+struct tree_sum {
+	struct sum_call call;
+	const struct sum_plan *plan;
+	struct comm *c;
+	enum phase phase;
+	uint64_t seq;
+	struct comm_req *reqs; /* [size][2]: without shared memory */
+	float *received;       /* in the scratch, behind what was packed */
+};
+
+/* ---- pieces ---------------------------------------------------------------------- */
+
+/* How many ranks want a shard, and how many of them come before `rank`. */
+static int sharers(const struct sum_plan *p, int shard, int rank, int *before)
+{
+	int n = 0;
+	for (int r = 0; r < p->c->size; r++) {
+		if (r == rank && before)
+			*before = n;
+		n += p->wants[r] == shard;
+	}
+	return n;
+}
+
+int64_t sum_piece(const struct sum_plan *p, int rank, int64_t *first)
+{
+	int before = 0, shard = p->wants[rank];
+	int64_t n = p->shard[shard].n;
+	int ranks = sharers(p, shard, rank, &before);
+	int64_t step = round_up(ceil_div(n, ranks), 16);
+	*first = min64(n, step * before);
+	return min64(n, step * (before + 1)) - *first;
+}
+
+/* Is the vector its only shard, in its own order? */
+static bool is_whole(const struct sum_plan *p)
+{
+	return p->n_shards == 1 && p->shard[0].n_runs == 1;
+}
+
+/* Nodes of others come in, and those of this rank are packed where their floats do not lie
+ * together. */
+int64_t sum_scratch(const struct sum_plan *p, const struct sum_nodes *nodes)
+{
+	int64_t first, own = sum_piece(p, p->c->rank, &first), n = 0;
+	const struct sum_nodes *mine = &nodes[p->c->rank];
+	bool packs = !is_whole(p) || mine->n > 1;
+	for (int r = 0; r < p->c->size; r++) {
+		bool me = r == p->c->rank;
+		n += !me ? nodes[r].n * own : 0;
+		if (me ? !is_whole(p) : packs)
+			n += mine->n * sum_piece(p, r, &first);
+	}
+	return n;
+}
+
+/* What this rank sends in such a sum. */
+static int64_t sum_bytes(
+	const struct sum_plan *p, const struct sum_nodes *nodes, bool gathers)
+{
+	int me = p->c->rank, want = p->wants[me];
+	int64_t first, own = sum_piece(p, me, &first), n = 0;
+	for (int r = 0; r < p->c->size; r++)
+		if (r != me)
+			n += nodes[me].n * sum_piece(p, r, &first);
+	if (gathers)
+		n += own * (sharers(p, want, me, NULL) - 1);
+	return n * (int64_t)sizeof(float);
+}
+
+/* Floats [first, first + n) of a packed shard, from a vector. */
+static void pack(const struct sum_plan *p, int shard, const float *vector, int64_t first,
+	int64_t n, float *out)
+{
+	const struct sum_shard *s = &p->shard[shard];
+	for (int i = 0; i < s->n_runs && n > 0; i++) {
+		const struct sum_run *run = &s->run[i];
+		if (first >= run->len) {
+			first -= run->len;
+			continue;
+		}
+		int64_t len = min64(n, run->len - first);
+		p->d->k->copy(p->d, mat(out, 1, len),
+			mat((float *)vector + run->at + first, 1, len));
+		out += len;
+		n -= len;
+		first = 0;
+	}
+}
+
+/* ---- the tree of a piece --------------------------------------------------------- */
 
 static int by_leaf(const void *a, const void *b)
 {
@@ -101,70 +143,138 @@ static float *tree_eval(struct device *d, const struct held *held, int n_held, i
 	return left ? left : right;
 }
 
-/* Node 0 of a rank, as it is seen from here. */
-static float *first_of(const struct tree_sum *s, int rank)
+/* A buffer of a rank, as it is seen from here; NULL: it is not. */
+static float *buffer_of(const struct tree_sum *s, int rank, int buffer)
 {
+	const struct comm_shared *m = s->call.shared;
 	if (rank == s->c->rank)
-		return s->at.first;
-	const struct comm_shared *m = s->at.shared;
-	int64_t at = (char *)s->at.first - m->data[s->c->rank];
-	return (float *)(void *)(m->data[rank] + at);
+		return s->call.buffer[buffer];
+	if (!m)
+		return NULL;
+	return (float *)(void *)m->data[rank] + s->call.from[rank] +
+	       buffer * s->plan->shard[0].n;
 }
 
-/* Those of this rank lie where they were, those of others there too, or were received. */
+/* Nodes of others were received, those of this rank lie packed at the scratch's beginning, or
+ * where they were. */
 static struct held *find_held(struct tree_sum *s, int *n_held)
 {
 	struct comm *c = s->c;
-	int64_t at = piece_begin(c, s->at.n, c->rank);
-	int64_t len = piece_len(c, s->at.n, c->rank);
-	struct held *held = xmalloc(sizeof(*held));
-	float *received = s->at.scratch;
-	*n_held = 0;
+	const struct sum_plan *p = s->plan;
+	int64_t first, len = sum_piece(p, c->rank, &first);
+	struct held *held = NULL;
+	float *received = s->received, *packed = s->call.scratch;
+	int n = 0, total = 0;
+	for (int r = 0; r < c->size; r++)
+		total += s->call.nodes[r].n;
+	held = xcalloc((size_t)total + 1, sizeof(*held));
 	for (int r = 0; r < c->size; r++) {
-		struct tree_node nodes[TREE_MAX_NODES];
-		int n = tree_nodes(s->begin[r], s->begin[r + 1], nodes);
-		held = xrealloc(held, (size_t)(*n_held + n + 1) * sizeof(*held));
-		for (int i = 0; i < n; i++) {
-			bool seen = r == c->rank || s->at.shared;
-			held[*n_held].node = nodes[i];
-			held[*n_held].p =
-				seen ? first_of(s, r) + i * s->at.stride + at : received;
-			received += seen ? 0 : len;
-			++*n_held;
+		const struct sum_nodes *of = &s->call.nodes[r];
+		for (int i = 0; i < of->n; i++, n++) {
+			float *whole = buffer_of(s, r, of->buffer[i]);
+			held[n].node = of->node[i];
+			if (whole && is_whole(p)) {
+				held[n].p = whole + first;
+			} else if (r == c->rank) {
+				held[n].p = packed;
+				packed += len;
+			} else {
+				held[n].p = received;
+				received += len;
+			}
 		}
 	}
-	qsort(held, (size_t)*n_held, sizeof(*held), by_leaf);
+	qsort(held, (size_t)n, sizeof(*held), by_leaf);
+	*n_held = n;
 	return held;
 }
 
-static void put_result(struct tree_sum *s, float *to, const float *sum, int64_t len)
+static void put(struct device *d, float *to, const float *from, int64_t len)
 {
-	struct device *d = s->d;
-	if (!sum)
+	if (!from)
 		d->k->zero(d, mat(to, 1, len));
-	else if (sum != to)
-		d->k->copy(d, mat(to, 1, len), mat((float *)sum, 1, len));
+	else if (from != to)
+		d->k->copy(d, mat(to, 1, len), mat((float *)from, 1, len));
 }
 
-/* In blocks that stay in the cache from the first addition to the last copy. */
-static void finish_piece(struct tree_sum *s)
+enum { BLOCK = 1 << 15 }; /* floats that stay in the cache until they are done with */
+
+/* Micro-batch after micro-batch goes on its stack. */
+static void push_micros(struct tree_sum *s, const struct held *held, int n_held)
 {
-	enum { BLOCK = 1 << 15 };
-	struct comm *c = s->c;
-	int64_t at = piece_begin(c, s->at.n, c->rank);
-	int64_t len = piece_len(c, s->at.n, c->rank);
-	int n_held, level = 0;
-	struct held *held = find_held(s, &n_held);
-	while (((int64_t)1 << level) < s->begin[c->size])
-		level++;
+	struct sum_stack *to = s->call.onto, before = *to;
+	struct device *d = s->plan->d;
+	int level = s->plan->micro_level, top = s->plan->levels;
+	int use_shift = top - level - (to->shape->n[TREE_USE] > 1);
+	int64_t first, len = sum_piece(s->plan, s->c->rank, &first);
 	for (int64_t from = 0; from < len; from += BLOCK) {
 		int64_t n = min64(BLOCK, len - from);
 		int next = 0;
-		float *sum = tree_eval(s->d, held, n_held, &next, level, 0, from, n);
+		*to = before;
+		while (next < n_held) {
+			const struct tree_node *first_leaf = &held[next].node;
+			int64_t micro = (first_leaf->index << first_leaf->level) >> level;
+			int use = (int)(micro >> use_shift);
+			float *sum = tree_eval(
+				d, held, n_held, &next, level, micro, from, n);
+			struct tree_stack *stack = &to->of[use];
+			put(d, to->buffer[use][stack->n] + from, sum, n);
+			int merges = tree_push_node(stack, to->shape, top - (to->shape->n[TREE_USE] > 1),
+				(struct tree_node){level, micro});
+			for (int i = stack->n + merges - 1; merges > 0; merges--, i--) {
+				struct mat left =
+					mat(to->buffer[use][i - 1] + from, 1, n);
+				d->k->add(d, left, left,
+					mat(to->buffer[use][i] + from, 1, n));
+			}
+		}
+	}
+}
+
+/* The stack's nodes come to those that are held. */
+static struct held *add_stack(const struct sum_stack *x, struct held *held, int *n)
+{
+	for (int use = 0; use < 2; use++)
+		for (int i = 0; i < x->of[use].n; i++) {
+			held = xrealloc(held, (size_t)(*n + 1) * sizeof(*held));
+			held[(*n)++] =
+				(struct held){x->of[use].node[i], x->buffer[use][i]};
+		}
+	return held;
+}
+
+/* The root of this piece goes to this rank's place, and to those of all that share memory. */
+static void finish_root(struct tree_sum *s, const struct held *held, int n_held)
+{
+	struct comm *c = s->c;
+	int64_t first, len = sum_piece(s->plan, c->rank, &first);
+	for (int64_t from = 0; from < len; from += BLOCK) {
+		int64_t n = min64(BLOCK, len - from);
+		int next = 0;
+		float *sum = tree_eval(s->plan->d, held, n_held, &next, s->plan->levels,
+			0, from, n);
 		BUG_ON(next != n_held);
-		for (int r = 0; r < c->size; r++)
-			if (r == c->rank || s->at.shared)
-				put_result(s, first_of(s, r) + at + from, sum, n);
+		for (int r = 0; r < c->size; r++) {
+			if (r == c->rank)
+				put(s->plan->d, s->call.result + first + from, sum, n);
+			else if (s->call.shared)
+				put(s->plan->d, buffer_of(s, r, 0) + first + from, sum,
+					n);
+		}
+	}
+}
+
+static void finish_piece(struct tree_sum *s)
+{
+	int n_held;
+	struct held *held = find_held(s, &n_held);
+	if (s->call.onto) {
+		push_micros(s, held, n_held);
+	} else {
+		if (s->call.with)
+			held = add_stack(s->call.with, held, &n_held);
+		qsort(held, (size_t)n_held, sizeof(*held), by_leaf);
+		finish_root(s, held, n_held);
 	}
 	free(held);
 }
@@ -177,51 +287,66 @@ static int tag_of(const struct tree_sum *s)
 	return (int)(s->seq % TAGS);
 }
 
+/* This rank's nodes, of the piece of `rank`, one after the other. */
+static const float *packed_for(struct tree_sum *s, int rank, float **room)
+{
+	const struct sum_plan *p = s->plan;
+	const struct sum_nodes *mine = &s->call.nodes[s->c->rank];
+	int64_t first, len = sum_piece(p, rank, &first);
+	if (is_whole(p) && (mine->n == 1 || rank == s->c->rank))
+		return s->call.buffer[mine->buffer[0]] + p->shard[0].run[0].at + first;
+	const float *begin = *room;
+	for (int i = 0; i < mine->n; i++, *room += len)
+		pack(p, p->wants[rank], s->call.buffer[mine->buffer[i]], first, len,
+			*room);
+	return begin;
+}
+
 static void begin_exchange(struct tree_sum *s)
 {
 	struct comm *c = s->c;
-	int64_t mine = piece_len(c, s->at.n, c->rank);
-	int n_nodes = nodes_of(s->begin, c->rank);
-	float *to = s->at.scratch;
-	for (int r = 0; r < c->size; r++) {
-		int n = nodes_of(s->begin, r);
-		if (r == c->rank || !n || !mine)
-			continue;
-		comm_recv_begin(c, to, n * mine * (int64_t)sizeof(float), r, tag_of(s),
-			&s->reqs[2 * r]);
-		to += n * mine;
-	}
+	const struct sum_plan *p = s->plan;
+	const struct sum_nodes *mine = &s->call.nodes[c->rank];
+	int64_t first, own = sum_piece(p, c->rank, &first);
+	float *room = s->call.scratch;
+	if (mine->n && own && !is_whole(p))
+		packed_for(s, c->rank, &room);
 	for (int i = 1; i < c->size; i++) {
 		int r = (c->rank + i) % c->size;
-		int64_t at = piece_begin(c, s->at.n, r), len = piece_len(c, s->at.n, r);
-		if (!n_nodes || !len)
+		int64_t len = sum_piece(p, r, &first);
+		if (mine->n && len)
+			comm_send_begin(c, packed_for(s, r, &room),
+				mine->n * len * (int64_t)sizeof(float), r, tag_of(s),
+				&s->reqs[2 * r + 1]);
+	}
+	s->received = room;
+	for (int r = 0; r < c->size; r++) {
+		int64_t n = s->call.nodes[r].n * own;
+		if (r == c->rank || !n)
 			continue;
-		const float *from = s->at.first + at;
-		if (n_nodes > 1) {
-			from = to;
-			for (int k = 0; k < n_nodes; k++, to += len)
-				memcpy(to, s->at.first + k * s->at.stride + at,
-					(size_t)len * sizeof(float));
-		}
-		comm_send_begin(c, from, n_nodes * len * (int64_t)sizeof(float), r,
-			tag_of(s), &s->reqs[2 * r + 1]);
+		comm_recv_begin(c, room, n * (int64_t)sizeof(float), r, tag_of(s),
+			&s->reqs[2 * r]);
+		room += n;
 	}
 }
 
+/* Pieces of a shard to those that want it. */
 static void begin_gather(struct tree_sum *s)
 {
 	struct comm *c = s->c;
-	int64_t n = s->at.n, at = piece_begin(c, n, c->rank);
-	int64_t mine = piece_len(c, n, c->rank);
+	const struct sum_plan *p = s->plan;
+	int64_t at, mine = sum_piece(p, c->rank, &at);
 	for (int i = 1; i < c->size; i++) {
 		int r = (c->rank + i) % c->size;
-		int64_t len = piece_len(c, n, r);
+		int64_t first, len = sum_piece(p, r, &first);
+		if (p->wants[r] != p->wants[c->rank])
+			continue;
 		if (len)
-			comm_recv_begin(c, s->at.first + piece_begin(c, n, r),
+			comm_recv_begin(c, s->call.result + first,
 				len * (int64_t)sizeof(float), r, tag_of(s),
 				&s->reqs[2 * r]);
 		if (mine)
-			comm_send_begin(c, s->at.first + at,
+			comm_send_begin(c, s->call.result + at,
 				mine * (int64_t)sizeof(float), r, tag_of(s),
 				&s->reqs[2 * r + 1]);
 	}
@@ -241,11 +366,12 @@ static bool requests_done(struct tree_sum *s)
  * finished everywhere. */
 static void enter(struct tree_sum *s, enum phase phase)
 {
-	if (s->at.shared)
-		comm_shared_say(s->at.shared, s->at.slot, 2 * s->seq + (uint64_t)phase);
+	if (s->call.shared)
+		comm_shared_say(
+			s->call.shared, s->call.slot, 2 * s->seq + (uint64_t)phase);
 	else if (phase == EXCHANGE)
 		begin_exchange(s);
-	else
+	else if (!s->call.onto)
 		begin_gather(s);
 	s->phase = phase;
 }
@@ -253,9 +379,9 @@ static void enter(struct tree_sum *s, enum phase phase)
 /* Have all ranks come as far as this one? */
 static bool all_here(struct tree_sum *s)
 {
-	if (s->at.shared)
+	if (s->call.shared)
 		return comm_shared_said(
-			s->at.shared, s->at.slot, 2 * s->seq + (uint64_t)s->phase);
+			s->call.shared, s->call.slot, 2 * s->seq + (uint64_t)s->phase);
 	return requests_done(s);
 }
 
@@ -270,18 +396,26 @@ static void poll_sum(void *with)
 		s->phase = DONE;
 }
 
-struct tree_sum *tree_sum_begin(struct comm *c, struct device *d, const int64_t *begin,
-	const struct sum_place *at)
+struct tree_sum *tree_sum_begin(const struct sum_call *call)
 {
+	struct comm *c = call->plan->c;
 	struct tree_sum *s = xcalloc(1, sizeof(*s));
-	*s = (struct tree_sum){.c = c, .d = d, .begin = begin, .at = *at};
+	BUG_ON(call->shared && !is_whole(call->plan));
+	*s = (struct tree_sum){.call = *call, .plan = call->plan, .c = c};
 	s->seq = ++c->seq;
 	s->reqs = xcalloc((size_t)c->size * 2, sizeof(*s->reqs));
-	if (c->size == 1) {
+	if (c->size == 1 || c->planned) {
+		if (c->size > 1) { /* counts, in the order of the real one */
+			begin_exchange(s);
+			if (!call->onto)
+				begin_gather(s);
+		}
 		finish_piece(s);
 		s->phase = DONE;
 		return s;
 	}
+	if (call->shared) /* what messages would have been */
+		c->sent += sum_bytes(s->plan, call->nodes, !call->onto);
 	enter(s, EXCHANGE);
 	comm_background(poll_sum, s);
 	return s;
@@ -301,9 +435,10 @@ static bool is_done(void *with)
 
 void tree_sum_end(struct tree_sum *s)
 {
-	if (s->c->size > 1) {
+	if (s->c->size > 1 && !s->c->planned) {
 		const struct comm_req what = {.what = "tree sum",
-			.n_bytes = s->at.n * (int64_t)sizeof(float),
+			.n_bytes = s->plan->shard[s->plan->wants[s->c->rank]].n *
+				   (int64_t)sizeof(float),
 			.seq = s->seq};
 		comm_wait_for(s->c, is_done, s, &what);
 		comm_background_end(poll_sum, s);

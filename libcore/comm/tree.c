@@ -74,3 +74,97 @@ int tree_depth(int64_t begin, int64_t end)
 	}
 	return most + 1;
 }
+
+/* ---- trees with coordinates ------------------------------------------------------- */
+
+/* Bits of an index below each coordinate. */
+static void shifts(const struct tree_shape *t, int shift[N_TREE_AXES])
+{
+	int at = 0;
+	for (int a = N_TREE_AXES - 1; a >= 0; a--) {
+		shift[a] = at;
+		while ((int64_t)1 << (at - shift[a]) < t->n[a])
+			at++;
+	}
+}
+
+int64_t tree_index(const struct tree_shape *t, const int64_t at[N_TREE_AXES])
+{
+	int shift[N_TREE_AXES];
+	int64_t index = 0;
+	shifts(t, shift);
+	for (int a = 0; a < N_TREE_AXES; a++)
+		index |= at[a] << shift[a];
+	return index;
+}
+
+int tree_levels(const struct tree_shape *t)
+{
+	int shift[N_TREE_AXES], at;
+	shifts(t, shift);
+	for (at = shift[TREE_USE]; (int64_t)1 << (at - shift[TREE_USE]) < t->n[TREE_USE];)
+		at++;
+	return at;
+}
+
+int tree_micro_level(const struct tree_shape *t)
+{
+	int shift[N_TREE_AXES];
+	shifts(t, shift);
+	return shift[TREE_MICRO];
+}
+
+/* Is there a leaf at `begin` or behind it, below `end`? */
+static bool any_leaf(const struct tree_shape *t, int64_t begin, int64_t end)
+{
+	int shift[N_TREE_AXES];
+	int64_t at[N_TREE_AXES];
+	shifts(t, shift);
+	for (int a = 0; a < N_TREE_AXES; a++)
+		at[a] = a ? (begin >> shift[a]) & (((int64_t)1 << (shift[a - 1] - shift[a])) - 1)
+			  : begin >> shift[a];
+	/* A coordinate that is too large carries into the one before it. */
+	for (int a = N_TREE_AXES - 1; a > 0; a--) {
+		if (at[a] < t->n[a])
+			continue;
+		at[a - 1]++;
+		for (int b = a; b < N_TREE_AXES; b++)
+			at[b] = 0;
+	}
+	return at[TREE_USE] < t->n[TREE_USE] && tree_index(t, at) < end;
+}
+
+int tree_push_node(struct tree_stack *s, const struct tree_shape *t, int top,
+	struct tree_node node)
+{
+	int merges = 0;
+	BUG_ON(s->n == TREE_MAX_NODES);
+	s->node[s->n++] = node;
+	for (;;) {
+		struct tree_node *n = &s->node[s->n - 1];
+		int64_t after = (n->index + 1) << n->level;
+		int more = n->level < top ? merge(s) : 0;
+		merges += more;
+		if (more)
+			continue;
+		if (n->level >= top || n->index % 2 ||
+			any_leaf(t, after, after + ((int64_t)1 << n->level)))
+			return merges;
+		*n = (struct tree_node){n->level + 1, n->index / 2};
+	}
+}
+
+int tree_push_box(struct tree_stack *s, const struct tree_shape *t, int top,
+	const struct tree_box *box)
+{
+	int depth = 0;
+	int64_t at[N_TREE_AXES] = {box->first[TREE_USE]};
+	for (at[1] = box->first[1]; at[1] < box->end[1]; at[1]++)
+		for (at[2] = box->first[2]; at[2] < box->end[2]; at[2]++)
+			for (at[3] = box->first[3]; at[3] < box->end[3]; at[3]++) {
+				depth = depth > s->n + 1 ? depth : s->n + 1;
+				tree_push_node(s, t, top,
+					(struct tree_node){0, tree_index(t, at)});
+			}
+	return depth;
+}

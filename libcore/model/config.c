@@ -277,7 +277,7 @@ int model_init(
 
 void model_place(struct model *m, const struct tensor_part *part)
 {
-	m->n_floats = tensors_place(m->tensors, m->n_tensors, part);
+	tensors_place(m->tensors, m->n_tensors, part);
 }
 
 void model_free(struct model *m)

@@ -68,7 +68,6 @@ struct model {
 	int64_t head_dim, padded_vocab;
 	struct tensor *tensors;
 	int n_tensors, n_units;
-	int64_t n_floats;
 	struct tensor *tokens, *positions, *norm, *norm_bias,
 		*output; /* tied: output = tokens */
 	struct block_tensors *blocks;
@@ -77,8 +76,8 @@ struct model {
 /* `vocab`: of the data, used where the config says 0. Says why a shape is impossible. */
 int model_init(
 	struct model *m, const struct model_config *c, int64_t vocab, struct err *e);
-/* Places the tensors (n_floats, offsets) for a rank that has this part; model_init has placed
- * them for one that has all. */
+/* Places the tensors for a rank that has this part; model_init has placed them for one that
+ * has all. */
 void model_place(struct model *m, const struct tensor_part *part);
 void model_free(struct model *m);
 

@@ -46,7 +46,6 @@ struct tensor {
 	int64_t rows, cols; /* of a slice; a vector is one row a slice... of `cols` */
 	/* Of this rank: slices [first, first + here), none where `here` is 0. */
 	int first, here;
-	int64_t offset; /* of the first one here in the parameters, in floats */
 };
 
 /* Which part of the model a rank has: virtual slices [first, first + here) of n, and the
@@ -56,9 +55,8 @@ struct tensor_part {
 	const bool *used;
 };
 
-/* Lays the tensors out one after the other, each slice on a cache line. Returns the number
- * of floats that this rank's part has. */
-int64_t tensors_place(struct tensor *t, int n, const struct tensor_part *part);
+/* Cuts the tensors into slices, and notes which of them this rank has. */
+void tensors_place(struct tensor *t, int n, const struct tensor_part *part);
 /* The slice that virtual slice v uses, and which of its users that is. */
 static inline int tensor_slice(const struct tensor *t, int v)
 {
@@ -70,19 +68,12 @@ static inline int tensor_lane(const struct tensor *t, int v)
 	return v % t->lanes;
 }
 
-/* Where a slice that is here begins, in floats. */
-int64_t tensor_at(const struct tensor *t, int slice);
 /* The element count, as users count parameters. */
 int64_t tensor_size(const struct tensor *t);
-/* Rows of the whole tensor [row, row + n) as checkpoints have them, from or to the slices
- * that are here, which begin at `base` + tensor_at(); what of a row is in other slices is
- * left alone. */
-void tensor_get_rows(
-	const struct tensor *t, const float *base, int64_t row, int64_t n, float *out);
-void tensor_put_rows(
-	const struct tensor *t, float *base, int64_t row, int64_t n, const float *in);
-int64_t tensor_file_rows(const struct tensor *t); /* a vector has dims[0] rows of one */
-/* The index in the whole tensor of the first element of a row of a slice. */
+/* Rows of a whole tensor as files have them: a vector has dims[0] rows of one. */
+int64_t tensor_file_rows(const struct tensor *t);
+/* The index in the whole tensor of the first element of a row of a slice; of a vector's
+ * element. */
 int64_t tensor_index(const struct tensor *t, int slice, int64_t row);
 
 /* ---- slices.c: tensor and sequence parallelism ------------------------------------ */
@@ -208,9 +199,11 @@ static inline bool ring_last(const struct ring *r)
 
 /*
  * How the micro-batches of a step are dealt to `ranks` data-parallel ranks. In runs, each
- * rank adds its own up and ranks exchange once. By turns (rank r has r, r + ranks, ...) a
- * round is summed over the ranks and each keeps its shard, so that no rank keeps whole
- * gradients.
+ * rank adds its own up and ranks exchange once. By turns (rank r has r, r + ranks, ...) each
+ * round is summed over the ranks, so that no rank keeps more of a gradient than its shard,
+ * and one micro-batch. A rank that has none left in the last round still goes through a
+ * round, with a number of n_micro or more: others need its part of the parameters. What
+ * it computes then is thrown away.
  */
 struct deal {
 	int64_t n_micro;
@@ -218,9 +211,11 @@ struct deal {
 	bool by_turns;
 };
 
-int64_t deal_count(const struct deal *d, int rank);
+/* For the ranks of a mesh, with a store that shards as `zero` says. */
+struct deal deal_make(int64_t n_micro, const int degree[N_AXES], int zero);
+int64_t deal_count(const struct deal *d, int rank);	       /* of this rank */
 int64_t deal_micro(const struct deal *d, int rank, int64_t i); /* its number i */
-int64_t deal_rounds(const struct deal *d);
+int deal_rank(const int degree[N_AXES], const int at[N_AXES]); /* dp x fsdp */
 
 /* ---- store.c: parameters, gradients and optimizer state -------------------------- */
 
@@ -231,68 +226,40 @@ struct leaf {
 	int use, chunk, lane;
 };
 
+/* When parameters that were gathered for the forward are dropped. */
+enum reshard { RESHARD_YES, RESHARD_NO, RESHARD_KEEP_LAST };
+
 struct store_config {
 	struct mesh *mesh;
 	struct device *device;
 	struct tensor *tensors; /* placed */
 	int n_tensors, n_units;
-	int64_t n_floats;
 	struct tensor_part part; /* as they were placed */
-	int chunks; /* virtual, a micro-batch; those of a rank are its share of the cp axis */
-	/* Over all ranks. n_micro 0: only parameters, to be read. */
-	struct deal deal;
-	int zero; /* what is sharded over fsdp x cp: 0 nothing, 1 the optimizer's state, 2
-		      gradients too, 3 parameters too */
-	bool flat; /* shards of a unit's tensors as one vector, as FSDP1; else of each tensor */
+	int chunks;		 /* virtual, a micro-batch */
+	struct deal deal;	 /* n_micro 0: only parameters, to be read */
+	/* What is sharded over fsdp x cp: 0 nothing, 1 the optimizer's state, 2 gradients too,
+	 * 3 parameters too (ZeRO, Rajbhandari et al. 2020; FSDP, Zhao et al. 2023). */
+	int zero;
+	bool flat; /* shards of a unit's tensors as one vector (FSDP1); else of each tensor */
 	int64_t bucket_bytes; /* gradients are reduced in buckets of at least this */
-	int reshard;	      /* enum reshard */
-	bool tied;	      /* unit 0 is used by the first and by the last stage */
+	enum reshard reshard;
 };
 
-/* When parameters that were gathered for the forward are dropped. */
-enum reshard { RESHARD_YES, RESHARD_NO, RESHARD_KEEP_LAST };
-
-/* A part of a tensor: whole rows of one slice, with its gradient and optimizer state. */
+/* A part of a tensor: whole rows of one slice, with its gradient and optimizer state. An
+ * element of a vector is a row. */
 struct part {
 	const struct tensor *t;
 	int slice;
-	int64_t row, rows; /* within the slice */
+	int64_t row, rows, cols; /* within the slice */
 	float *p, *g, *m, *v;
 };
 
 /* What the store keeps, in bytes, for the plan. */
 struct store_bytes {
-	int64_t params, grads, optimizer, buffers;
-};
-
-struct store;
-
-/* What a store does. All calls that take a unit are made by all ranks in one order. */
-struct store_ops {
-	const char *name;
-	/* From use until done the unit's parameters are here; `next` is what will be used
-	 * after it, or -1. */
-	void (*use)(struct store *s, int unit, int next);
-	void (*done)(struct store *s, int unit, bool backward);
-	struct mat (*param)(struct store *s, const struct tensor *t, int slice);
-	struct mat (*leaf)(struct store *s, const struct tensor *t, int slice,
-		const struct leaf *at);
-	void (*leaf_done)(struct store *s, const struct tensor *t, int slice,
-		const struct leaf *at);
-	/* Every leaf of the unit's gradients of micro-batch `micro` was pushed; `last`: the
-	 * last of this rank's in this step. */
-	void (*reduce)(struct store *s, int unit, int64_t micro, bool last);
-	/* All sums are complete: the parts have their gradient. */
-	void (*step_end)(struct store *s);
-	/* The optimizer has changed the parameters of the parts. */
-	void (*updated)(struct store *s);
-	/* Forgets the leaves of this rank that were not reduced. */
-	void (*drop)(struct store *s);
-	void (*free)(struct store *s);
+	int64_t params, grads, optimizer, gathered, buffers;
 };
 
 struct store {
-	const struct store_ops *ops;
 	struct store_config c;
 	struct store_bytes bytes;
 	/* What the optimizer of this rank updates. Ranks of the same shard have the same. */
@@ -301,15 +268,18 @@ struct store {
 	/* Every element of the model on exactly one rank: for norms and hashes. */
 	struct part *counted;
 	int64_t n_counted;
-	void *own;
+	struct store_own *own;
 };
 
-/* Collective over the world. Makes a store of the kind that `zero` asks for. `run` is where
- * parameters and moments are kept; with a measuring arena nothing may be touched. */
+/* Collective over the world. `run` is where parameters and moments are kept; with a
+ * measuring arena nothing may be touched. */
 struct store *store_open(const struct store_config *c, struct arena *run);
 void store_free(struct store *s);
 
-/* `next`: the unit that will be used after this one, or -1: it may be gathered ahead. */
+/* All calls that take a unit are made in one order by all ranks that share it. */
+
+/* From use until done the unit's parameters are here. `next`: the unit that will be used
+ * after this one, or -1: it may be gathered ahead. */
 void store_use(struct store *s, int unit, int next);
 /* The unit's parameters are not needed until the next use; in a backward, or a forward. */
 void store_done(struct store *s, int unit, bool backward);
@@ -317,29 +287,36 @@ void store_done(struct store *s, int unit, bool backward);
 struct mat store_param(struct store *s, const struct tensor *t, int slice);
 /* Where a leaf of a gradient is to be written, and that it was. The leaves of a (tensor,
  * slice, use) come in ascending order; the store sums them in the canonical tree. */
-struct mat store_leaf(
-	struct store *s, const struct tensor *t, int slice, const struct leaf *at);
-void store_leaf_done(
-	struct store *s, const struct tensor *t, int slice, const struct leaf *at);
-/* To be said after each backward of a unit, when all leaves of the micro-batch were pushed. */
+struct mat store_leaf(struct store *s, const struct tensor *t, int slice,
+	const struct leaf *at);
+void store_leaf_done(struct store *s, const struct tensor *t, int slice,
+	const struct leaf *at);
+/* To be said after each backward of a unit, when all leaves of the micro-batch were pushed;
+ * `last`: it was the last of this rank's in this step. */
 void store_reduce(struct store *s, int unit, int64_t micro, bool last);
+/* All sums are complete: the parts have their gradient. */
 void store_step_end(struct store *s);
+/* The optimizer has changed the parameters of the parts. */
 void store_updated(struct store *s);
+/* Forgets the leaves of this rank that were not reduced. */
 void store_drop(struct store *s);
 /* Collective over the world. The norm of the whole gradient: squares of a row in double,
  * rows exactly. Every parameter counts once. */
 double store_grad_norm(struct store *s);
 /* A hash of all parameters that no layout changes. Collective over the world. */
 uint64_t store_hash(struct store *s);
-/* Collective over the world: do all ranks that should have the same parameters have them? */
+/* Collective over the world: have all ranks the same parameters that should? `who`: the
+ * ranks that differ from the first that has them. */
 bool store_replicas_agree(struct store *s, struct str *who);
-/* Collective over the world: rows [row, row + n) of a whole tensor, which `to` gets, of its
- * parameters (0), or first (1) or second (2) moment. */
-void store_collect(struct store *s, int group, int tensor, int64_t row, int64_t n, int to,
-	float *out);
+/* What a checkpoint keeps of a tensor. */
+enum store_group { STORE_PARAM, STORE_MEAN, STORE_SQUARE };
+/* Collective over the world: rows [row, row + n) of a whole tensor go to rank `to`. A vector
+ * has dims[0] rows. */
+void store_collect(struct store *s, enum store_group g, int tensor, int64_t row,
+	int64_t n, int to, float *out);
 /* Puts rows [row, row + n) of a whole tensor where this rank has them. */
-void store_put(
-	struct store *s, int group, int tensor, int64_t row, int64_t n, const float *in);
+void store_put(struct store *s, enum store_group g, int tensor, int64_t row, int64_t n,
+	const float *in);
 
 /* ---- schedule.c: pipeline schedules ---------------------------------------------- */
 
