@@ -50,20 +50,40 @@ float *model_rope(const struct model *m, struct arena *run)
 
 /* ---- setting up ------------------------------------------------------------------ */
 
-void pass_init(struct pass *p, struct model *m, struct device *d, struct store *store,
-	int64_t batch, uint64_t seed, struct arena *run)
+/* The slices and chunks that this rank plays: those of all, dealt to the ranks of an axis. */
+static void play(struct pass *p, const struct pass_config *c)
 {
-	struct comm *alone = comm_self("alone");
+	const struct mesh *mesh = c->mesh;
+	const struct model *m = p->m;
+	BUG_ON(m->tp % mesh->degree[AXIS_TP] || m->cp % mesh->degree[AXIS_CP]);
+	int slices = m->tp / mesh->degree[AXIS_TP];
+	int chunks = m->cp / mesh->degree[AXIS_CP];
+	p->tp = (struct slices){.axis = mesh->axis[AXIS_TP],
+		.n = m->tp,
+		.first = mesh->at[AXIS_TP] * slices,
+		.here = slices,
+		.sp = c->sp};
+	p->cp = (struct chunks){.axis = mesh->axis[AXIS_CP],
+		.n = m->cp,
+		.first = mesh->at[AXIS_CP] * chunks,
+		.here = chunks,
+		.context = m->c.context,
+		.gather = c->gather_kv};
+}
+
+void pass_init(struct pass *p, struct model *m, struct device *d, struct store *store,
+	const struct pass_config *c, struct arena *run)
+{
 	*p = (struct pass){.m = m,
 		.d = d,
 		.store = store,
-		.batch = batch,
-		.counted = batch,
-		.seed = seed};
-	p->tp = (struct slices){alone, m->tp, 0, m->tp};
-	p->cp = (struct chunks){alone, m->cp, 0, m->cp, m->c.context};
+		.batch = c->batch,
+		.counted = c->batch,
+		.seed = c->seed};
+	play(p, c);
 	int64_t seq_rows = m->c.context / m->cp;
-	p->rows = batch * seq_rows;
+	p->rows = p->batch * seq_rows;
+	p->rows_here = slice_rows(&p->tp, p->rows, &p->first_row);
 	size_t ids = (size_t)(p->rows * p->cp.here) * sizeof(int32_t);
 	p->pos = arena_alloc(run, ids);
 	p->tokens = arena_alloc(run, ids);
@@ -72,7 +92,7 @@ void pass_init(struct pass *p, struct model *m, struct device *d, struct store *
 	if (arena_measuring(run))
 		return;
 	for (int c = 0; c < p->cp.here; c++)
-		for (int64_t b = 0; b < batch; b++)
+		for (int64_t b = 0; b < p->batch; b++)
 			chunk_positions(
 				&p->cp, p->cp.first + c, pos_of(p, c) + b * seq_rows);
 }
@@ -94,14 +114,15 @@ void pass_load(struct pass *p, const int32_t *windows)
 
 const char *const recompute_names[] = {"none", "selective", "full", "auto", NULL};
 
-/* What a block keeps, or with `shared` what it does not: buffers `until` which degree of
- * recomputation each is kept. */
+/* What a block keeps, or with `shared` what it does not: buffers, and until which degree of
+ * recomputation each is kept. The residual stream here may be a part of the rows. */
 static void block_alloc(
 	const struct pass *p, struct block_acts *b, bool shared, struct arena *micro)
 {
 	const struct block_acts *again = &p->again;
 	int64_t rows = p->cp.here * p->rows, parts = p->tp.here * rows;
-	int64_t dim = rows * p->m->c.dim, ffn = parts * ffn_width(p);
+	int64_t stream = p->cp.here * p->rows_here, dim = p->m->c.dim;
+	int64_t ffn = parts * ffn_width(p);
 	int64_t q = parts * q_width(p), kv = parts * kv_width(p);
 	int64_t gate = p->m->act == ACT_SWIGLU ? ffn : 0;
 	const struct {
@@ -109,18 +130,18 @@ static void block_alloc(
 		enum recompute until;
 		int64_t n;
 	} rooms[] = {
-		{&b->x, again->x, RECOMPUTE_FULL, dim},
-		{&b->h1, again->h1, RECOMPUTE_NONE, dim},
-		{&b->stats1, again->stats1, RECOMPUTE_SELECTIVE, rows * 2},
+		{&b->x, again->x, RECOMPUTE_FULL, stream * dim},
+		{&b->h1, again->h1, RECOMPUTE_NONE, rows * dim},
+		{&b->stats1, again->stats1, RECOMPUTE_SELECTIVE, stream * 2},
 		{&b->q, again->q, RECOMPUTE_SELECTIVE, q},
 		{&b->k, again->k, RECOMPUTE_SELECTIVE, kv},
 		{&b->v, again->v, RECOMPUTE_SELECTIVE, kv},
 		{&b->o, again->o, RECOMPUTE_SELECTIVE, q},
 		{&b->max, again->max, RECOMPUTE_SELECTIVE, parts * heads_here(p)},
 		{&b->sum, again->sum, RECOMPUTE_SELECTIVE, parts * heads_here(p)},
-		{&b->x2, again->x2, RECOMPUTE_SELECTIVE, dim},
-		{&b->h2, again->h2, RECOMPUTE_NONE, dim},
-		{&b->stats2, again->stats2, RECOMPUTE_SELECTIVE, rows * 2},
+		{&b->x2, again->x2, RECOMPUTE_SELECTIVE, stream * dim},
+		{&b->h2, again->h2, RECOMPUTE_NONE, rows * dim},
+		{&b->stats2, again->stats2, RECOMPUTE_SELECTIVE, stream * 2},
 		{&b->a, again->a, RECOMPUTE_SELECTIVE, ffn},
 		{&b->b, again->b, RECOMPUTE_SELECTIVE, gate},
 		{&b->y, again->y, RECOMPUTE_NONE, ffn},
@@ -146,7 +167,7 @@ void pass_recompute(struct pass *p, enum recompute how, struct arena *micro)
 void acts_alloc(
 	const struct pass *p, const struct stage *st, struct acts *a, struct arena *micro)
 {
-	int64_t n = st->end - st->first, size = p->cp.here * p->rows * p->m->c.dim;
+	int64_t n = st->end - st->first, size = p->cp.here * p->rows_here * p->m->c.dim;
 	BUG_ON(n < 1);
 	a->block = xcalloc((size_t)n, sizeof(*a->block));
 	for (int64_t i = 0; i < n; i++)
@@ -236,7 +257,7 @@ static void block_again(struct pass *p, int64_t layer, struct block_acts *b)
 {
 	struct arena *scratch = p->d->scratch;
 	size_t mark = arena_mark(scratch);
-	int64_t size = p->cp.here * p->rows * p->m->c.dim;
+	int64_t size = p->cp.here * p->rows_here * p->m->c.dim;
 	if (p->recompute == RECOMPUTE_FULL) {
 		attention_forward(p, layer, b);
 		ffn_forward(p, layer, b, arena_floats(scratch, size));

@@ -83,7 +83,7 @@ static int beside(const struct pipe *x, const struct pipe_stage *y, int step)
 
 static int64_t moved_bytes(const struct pass *p)
 {
-	return p->cp.here * p->rows * p->m->c.dim * (int64_t)sizeof(float);
+	return p->cp.here * p->rows_here * p->m->c.dim * (int64_t)sizeof(float);
 }
 
 /* A message is named by the stage that receives it. */
