@@ -190,6 +190,11 @@ int64_t mesh_sent(const struct mesh *m)
 	return sent;
 }
 
+const struct comm *mesh_group_number(const struct mesh *m, int i)
+{
+	return i < m->n_groups ? m->groups[i].c : i == m->n_groups ? m->world : NULL;
+}
+
 /* ---- for people ------------------------------------------------------------------ */
 
 void mesh_name(const int degree[N_AXES], struct str *out)

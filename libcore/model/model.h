@@ -31,7 +31,7 @@ struct model_config {
 	double rope_theta, rope_factor, rope_low, rope_high;
 	int rope_scaling;
 	int64_t rope_original;
-	const char *virtual_degrees; /* "tp=2,cp=2" */
+	const char *virtual_degrees; /* "tp=2,cp=2"; what is not named is 1 */
 };
 
 /* What an architecture brings: one row each, in gpt2.c and llama.c. */
@@ -73,6 +73,8 @@ struct model {
 	struct block_tensors *blocks;
 };
 
+/* "tp=2,cp=4": sets the degrees that are named. */
+int model_virtual(const char *text, int64_t *tp, int64_t *cp, struct err *e);
 /* `vocab`: of the data, used where the config says 0. Says why a shape is impossible. */
 int model_init(
 	struct model *m, const struct model_config *c, int64_t vocab, struct err *e);
