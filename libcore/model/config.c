@@ -63,17 +63,25 @@ static int check_size(const struct model *m, struct err *e)
 		e, EX_USAGE, "a model of %.3g parameters, which no machine holds", n);
 }
 
+/* Slices have several heads of keys and values, or several slices share one. */
+static int check_kv_heads(const struct model *m, struct err *e)
+{
+	if (m->c.kv_heads % m->tp == 0 || m->tp % m->c.kv_heads == 0)
+		return 0;
+	return err_set(e, EX_USAGE,
+		"of kv-heads (%lld) and virtual tp (%d), one must be a multiple of the "
+		"other",
+		(long long)m->c.kv_heads, m->tp);
+}
+
 static int check(struct model *m, struct err *e)
 {
 	const struct model_config *c = &m->c;
 	if (must_divide(c->dim, c->heads, "dim", "heads", e) ||
 		must_divide(c->heads, c->kv_heads, "heads", "kv-heads", e) ||
 		must_divide(c->heads, m->tp, "heads", "virtual tp", e) ||
+		check_kv_heads(m, e) ||
 		must_divide(c->ffn_dim, m->tp, "ffn-dim", "virtual tp", e))
-		return -1;
-	/* Several virtual slices may share a head of keys and values. */
-	if (m->tp % c->kv_heads &&
-		must_divide(c->kv_heads, m->tp, "kv-heads", "virtual tp", e))
 		return -1;
 	if (m->cp > 1 &&
 		must_divide(c->context, 2 * m->cp, "context", "2 x virtual cp", e))

@@ -5,10 +5,9 @@
 #include "model/layers.h"
 
 static void hidden(struct pass *p, const struct block_tensors *t, int64_t layer,
-	struct block_acts *a, int s, int c)
+	struct block_acts *a, struct mat h, int s, int c)
 {
 	const struct kernels *k = p->d->k;
-	struct mat h = chunk_of(p, a->h2, c, p->m->c.dim);
 	struct mat u = part_of(p, a->a, s, c, ffn_width(p));
 	struct mat gate = t->w3 ? part_of(p, a->b, s, c, ffn_width(p)) : no_mat();
 	k->linear_fwd(p->d, u, h, param(p, t->w1, s), param(p, t->b1, s));
@@ -24,19 +23,14 @@ void ffn_forward(struct pass *p, int64_t layer, struct block_acts *a, float *x_n
 {
 	const struct kernels *k = p->d->k;
 	const struct block_tensors *t = &p->m->blocks[layer];
-	int64_t dim = p->m->c.dim;
 	for (int c = 0; c < p->cp.here; c++) {
-		struct mat x2 = chunk_of(p, a->x2, c, dim),
-			   next = chunk_of(p, x_next, c, dim);
-		k->norm_fwd(p->d, p->m->arch->norm, chunk_of(p, a->h2, c, dim),
-			mat(a->stats2 + c * 2 * p->rows, 2, p->rows), x2,
-			param(p, t->norm2, 0), param(p, t->norm2_bias, 0),
-			(float)p->m->c.norm_eps);
-		watch(p, "ffn_norm", layer, chunk_of(p, a->h2, c, dim));
+		struct mat x2 = stream_of(p, a->x2, c), next = stream_of(p, x_next, c);
+		struct mat h = norm_gather(p, "ffn_norm", layer, a->h2, a->stats2, x2,
+			t->norm2, t->norm2_bias, c);
 		struct slice_sum sum;
-		slice_sum_begin(&sum, &p->tp, p->d, next);
+		slice_sum_begin(&sum, &p->tp, p->d, next, p->rows);
 		for (int s = 0; s < p->tp.here; s++) {
-			hidden(p, t, layer, a, s, c);
+			hidden(p, t, layer, a, h, s, c);
 			k->linear_fwd(p->d, slice_sum_slot(&sum),
 				part_of(p, a->y, s, c, ffn_width(p)), param(p, t->w2, s),
 				no_mat());
@@ -60,21 +54,21 @@ static void hidden_backward(struct pass *p, const struct block_tensors *t, int64
 	struct mat h = chunk_of(p, a->h2, c, p->m->c.dim);
 	struct mat y = part_of(p, a->y, s, c, ffn_width(p));
 	k->linear_bwd_x(p->d, du, d, param(p, t->w2, s), false);
-	k->linear_bwd_w(p->d, leaf(p, t->w2, s), d, y, false);
-	leaf_done(p, t->w2, s);
+	k->linear_bwd_w(p->d, leaf(p, t->w2, s, c), d, y, false);
+	leaf_done(p, t->w2, s, c);
 	k->act_bwd(p->d, p->m->act, du, dgate, du, part_of(p, a->a, s, c, ffn_width(p)),
 		t->w3 ? part_of(p, a->b, s, c, ffn_width(p)) : no_mat());
 	watch(p, "feed_forward.w2, backward", layer, du);
 	k->linear_bwd_x(p->d, dh, du, param(p, t->w1, s), false);
-	k->linear_bwd_w(p->d, leaf(p, t->w1, s), du, h, false);
-	leaf_done(p, t->w1, s);
-	slice_bias_bwd(p, t->b1, s, du);
+	k->linear_bwd_w(p->d, leaf(p, t->w1, s, c), du, h, false);
+	leaf_done(p, t->w1, s, c);
+	slice_bias_bwd(p, t->b1, s, c, du);
 	if (!t->w3)
 		return;
 	k->linear_bwd_x(p->d, dh, dgate, param(p, t->w3, s), true);
-	k->linear_bwd_w(p->d, leaf(p, t->w3, s), dgate, h, false);
-	leaf_done(p, t->w3, s);
-	slice_bias_bwd(p, t->b3, s, dgate);
+	k->linear_bwd_w(p->d, leaf(p, t->w3, s, c), dgate, h, false);
+	leaf_done(p, t->w3, s, c);
+	slice_bias_bwd(p, t->b3, s, c, dgate);
 }
 
 void ffn_backward(struct pass *p, int64_t layer, struct block_acts *a, float *dx)
@@ -87,29 +81,27 @@ void ffn_backward(struct pass *p, int64_t layer, struct block_acts *a, float *dx
 	struct mat du = mat(arena_floats(scratch, p->rows * ffn), p->rows, ffn);
 	struct mat dgate = t->w3 ? mat(arena_floats(scratch, p->rows * ffn), p->rows, ffn)
 				 : no_mat();
-	struct mat dh = mat(arena_floats(scratch, p->rows * dim), p->rows, dim);
-	bool masked = p->m->c.dropout > 0;
-	struct mat copy = masked ? mat(arena_floats(scratch, p->rows * dim), p->rows, dim)
-				 : no_mat();
+	struct mat all = mat(arena_floats(scratch, p->rows * dim), p->rows, dim);
+	struct mat dh = mat(arena_floats(scratch, p->rows_here * dim), p->rows_here, dim);
 	for (int c = 0; c < p->cp.here; c++) {
-		struct mat dxc = chunk_of(p, dx, c, dim), d = dxc;
-		if (masked) {
-			k->copy(p->d, copy, dxc);
-			d = copy;
+		struct mat dxc = stream_of(p, dx, c), x2 = stream_of(p, a->x2, c);
+		struct mat d = dxc, stats = stats_of(p, a->stats2, c);
+		if (p->m->c.dropout > 0) { /* dx flows on past the block: mask a copy */
+			d = here_of(p, all);
+			k->copy(p->d, d, dxc);
 			drop(p, layer, DROP_FFN, c, d);
 		}
-		piece_bias_bwd(p, t->b2, d);
+		piece_bias_bwd(p, t->b2, c, d);
+		d = slice_gather(&p->tp, p->d, d, all);
 		struct slice_sum sum;
-		slice_sum_begin(&sum, &p->tp, p->d, dh);
+		slice_sum_begin(&sum, &p->tp, p->d, dh, p->rows);
 		for (int s = 0; s < p->tp.here; s++) {
 			hidden_backward(
 				p, t, layer, a, s, c, d, du, dgate, slice_sum_slot(&sum));
 			slice_sum_push(&sum);
 		}
 		slice_sum_end(&sum);
-		struct mat x2 = chunk_of(p, a->x2, c, dim);
-		struct mat stats = mat(a->stats2 + c * 2 * p->rows, 2, p->rows);
-		piece_norm_bwd(p, t->norm2, t->norm2_bias, dh, x2, stats);
+		piece_norm_bwd(p, t->norm2, t->norm2_bias, c, dh, x2, stats);
 		k->norm_bwd_x(p->d, p->m->arch->norm, dxc, dh, x2, stats,
 			param(p, t->norm2, 0));
 		watch(p, "ffn_norm, backward", layer, dxc);

@@ -138,6 +138,7 @@ static void measure(struct run *r, const struct step_result *s, struct meter bef
 	r->since.data += s->data;
 	r->since.waited += now.waited - before.waited;
 	r->since.sent += now.sent - before.sent;
+	r->since.bubble += s->bubble;
 }
 
 /* Collective: the largest resident memory of a rank, without what it sees of others'. */
@@ -163,6 +164,8 @@ static void fill_row(struct run *r, const struct step_result *s, struct row *row
 	row_set(row, COL_DTB, r->since.backward / n);
 	row_set(row, COL_DTC, r->since.waited / n);
 	row_set(row, COL_DTD, r->since.data / n);
+	if (t->schedule.ranks > 1)
+		row_set(row, COL_BUBBLE, r->since.bubble / n);
 	row_set(row, COL_SPS, sps);
 	row_set(row, COL_SPS_PER_GPU, sps / ranks);
 	row_set(row, COL_TPS, sps * context);

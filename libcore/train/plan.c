@@ -33,16 +33,17 @@ static void close_planned(struct trainer *t)
 	comm_free(world);
 }
 
+static void plan_micro(void *with, int64_t i)
+{
+	struct trainer *t = with;
+	t->pass.micro = deal_micro(&t->deal, t->data_rank, i);
+	t->pass.last = i + 1 == deal_count(&t->deal, t->data_rank);
+}
+
 static void run_step(struct trainer *t)
 {
 	struct exact loss = {0};
-	int64_t n = deal_count(&t->deal, t->data_rank);
-	t->pass.train = true;
-	for (int64_t i = 0; i < n; i++) {
-		t->pass.micro = deal_micro(&t->deal, t->data_rank, i);
-		model_forward(&t->pass, &t->stages[0], &t->acts);
-		model_backward(&t->pass, &t->stages[0], &t->acts, i == n - 1);
-	}
+	pipe_step(&t->pipe, trainer_own_micro(t, t->data_rank), plan_micro, t);
 	store_step_end(t->store);
 	comm_sum_i64(t->world, (int64_t *)&loss, EXACT_WORDS);
 	store_grad_norm(t->store);
@@ -67,6 +68,7 @@ static void count_sent(const struct trainer *t, struct plan *p)
 static void count_kept(const struct trainer *t, struct plan *p)
 {
 	p->run_bytes = (int64_t)t->run.peak_bytes;
+	p->micro_bytes = (int64_t)t->micro.peak_bytes;
 	p->store = t->store->bytes;
 	p->data_bytes = 2 * trainer_own_micro(t, t->data_rank) * t->o.micro_batch *
 			(t->model.c.context + 1) * (int64_t)sizeof(int32_t);
@@ -83,7 +85,6 @@ static void plan_step(const struct train_opts *o, struct model *m, int rank,
 	open_planned(&t, o, m, rank, n_micro);
 	count_kept(&t, p);
 	run_step(&t);
-	p->micro_bytes = (int64_t)t.micro.peak_bytes;
 	p->scratch_bytes = (int64_t)t.scratch.peak_bytes;
 	p->step_flops = t.d.flops;
 	count_sent(&t, p);

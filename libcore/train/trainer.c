@@ -192,6 +192,7 @@ void trainer_build(struct trainer *t)
 {
 	const struct train_opts *o = &t->o;
 	struct model *m = &t->model;
+	struct err e = {0};
 	struct store_config c = {.mesh = &t->mesh,
 		.device = &t->d,
 		.tensors = m->tensors,
@@ -212,15 +213,20 @@ void trainer_build(struct trainer *t)
 	t->store = store_open(&c, &t->run);
 	pass_init(&t->pass, m, &t->d, t->store, &p, &t->run);
 	t->pass.tick = tick;
-	acts_alloc(&t->pass, &t->stages[0], &t->acts, &t->micro);
-	t->n_actions = schedule_make(0, deal_count(&t->deal, t->data_rank), &t->schedule);
+	pass_recompute(&t->pass, (enum recompute)o->recompute, &t->micro);
+	if (schedule_open(&t->schedule, (enum schedule_kind)o->pp_schedule,
+		    t->mesh.degree[AXIS_PP], t->n_stages,
+		    deal_count(&t->deal, t->data_rank), &e))
+		die_err(&e);
+	pipe_open(&t->pipe, &t->pass, &t->schedule, t->stages, t->mesh.axis[AXIS_PP],
+		&t->micro);
 }
 
 void trainer_dismantle(struct trainer *t)
 {
 	store_free(t->store);
-	free(t->acts.block);
-	free(t->schedule);
+	pipe_close(&t->pipe);
+	schedule_free(&t->schedule);
 	free(t->stages);
 	free((void *)t->part.used);
 }
