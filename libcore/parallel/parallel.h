@@ -318,19 +318,142 @@ void store_collect(struct store *s, enum store_group g, int tensor, int64_t row,
 void store_put(struct store *s, enum store_group g, int tensor, int64_t row, int64_t n,
 	const float *in);
 
-/* ---- schedule.c: pipeline schedules ---------------------------------------------- */
+/* ---- schedule.c: pipeline schedules as data -------------------------------------- */
 
-enum action_kind { ACTION_FORWARD, ACTION_BACKWARD };
+/*
+ * The pipeline has ranks x per_rank virtual stages, and rank r has stages r, r + ranks,
+ * r + 2 ranks, ... A schedule says for each rank in what order it does what; it changes no
+ * bit of what is computed (law 1), since on each stage the backwards, and so the leaves of
+ * its gradients, come in the order of the micro-batches.
+ *
+ * A kind is a row here and a file: its name, the function that makes the actions of a rank,
+ * whether it splits the backward in two, how many stages a rank it can have (at least, at
+ * most; 0: any), and help.
+ */
+/* clang-format off */
+#define SCHEDULE_LIST(X) \
+	X(GPIPE, "gpipe", schedule_make_gpipe, false, 1, 0, \
+		"all forwards, then all backwards; keeps the activations of every micro-batch") \
+	X(1F1B, "1f1b", schedule_make_1f1b, false, 1, 1, \
+		"one forward, one backward in turn; keeps as many micro-batches as there are stages") \
+	X(INTERLEAVED, "interleaved", schedule_make_interleaved, false, 2, 0, \
+		"1f1b with several stages a rank: a smaller bubble, more transfers, keeps more") \
+	X(ZB_H1, "zb-h1", schedule_make_zb_h1, true, 1, 1, \
+		"1f1b, and the gradients of weights later, in what was bubble; keeps as many")
+/* clang-format on */
+
+#define SCHEDULE_KIND(kind, ...) SCHEDULE_##kind,
+enum schedule_kind { SCHEDULE_LIST(SCHEDULE_KIND) SCHEDULE_KINDS };
+#undef SCHEDULE_KIND
+
+enum action_kind {
+	ACTION_FORWARD,
+	ACTION_BACKWARD,   /* both of the following, in one */
+	ACTION_BACKWARD_X, /* the gradient of the input only */
+	ACTION_BACKWARD_W, /* the gradients of the weights only */
+	ACTION_KINDS
+};
 
 struct action {
 	enum action_kind kind;
-	int64_t micro;
-	int stage;
+	int64_t micro; /* 0, 1, ... of this pipeline's own, in their order */
+	int stage;     /* virtual, of the whole pipeline */
 };
 
-/* A schedule is data: what one rank does in a step, in order. One stage: forward, then
- * backward, of micro-batches [begin, end). Returns the number of actions; *out is
- * allocated. */
-int64_t schedule_make(int64_t begin, int64_t end, struct action **out);
+struct schedule {
+	enum schedule_kind kind;
+	int ranks, per_rank;
+	int64_t n_micro;
+	struct action **rank; /* of each rank, in order */
+	int64_t *n;	      /* how many */
+};
+
+struct schedule_row {
+	const char *name, *help;
+	void (*make)(struct schedule *s, int rank);
+	bool splits_backward;
+	int least, most; /* stages a rank, where there are several ranks; 0: any */
+};
+
+extern const struct schedule_row schedule_kinds[SCHEDULE_KINDS];
+extern const char *const schedule_kind_names[]; /* in that order, closed by NULL */
+
+/* Makes the schedules of all ranks of a pipeline. One rank does one micro-batch after the
+ * other, whatever the kind. -1: the kind cannot have so many stages a rank. */
+int schedule_open(struct schedule *s, enum schedule_kind kind, int ranks, int per_rank,
+	int64_t n_micro, struct err *e);
+void schedule_free(struct schedule *s);
+
+static inline int schedule_stages(const struct schedule *s)
+{
+	return s->ranks * s->per_rank;
+}
+
+static inline int schedule_rank_of(const struct schedule *s, int stage)
+{
+	return stage % s->ranks;
+}
+
+/* ---- schedule_check.c ------------------------------------------------------------ */
+
+/*
+ * Is it a right one? Every micro-batch has each action once on every stage, each kind of
+ * action in the order of the micro-batches; a backward comes after its forward, the
+ * weights' part after the input's; and with blocking receives and buffered sends no rank
+ * waits for ever.
+ */
+int schedule_check(const struct schedule *s, struct err *e);
+
+/* The most that a rank keeps at a time, in micro-batches x stages. What it keeps of one
+ * stage is a run of micro-batches, so that micro % kept is a slot for them. */
+struct schedule_peak {
+	int64_t kept; /* activations: from the forward to the (weights') backward */
+	int64_t waiting; /* gradients of outputs: from the input's backward to the weights' */
+};
+
+/* Of one stage of the rank, or with -1 of all of them together. */
+struct schedule_peak schedule_peak(const struct schedule *s, int rank, int stage);
+
+/* ---- schedule_time.c ------------------------------------------------------------- */
+
+/* In seconds, or any other unit. */
+struct schedule_costs {
+	const double *forward, *backward_x, *backward_w; /* of each stage */
+	double transfer; /* to another rank; neither end is busy with it */
+};
+
+struct span {
+	double begin, end;
+};
+
+struct timeline {
+	int ranks;
+	struct span **rank; /* of each action of the schedule */
+	double total;
+	double bubble; /* 1 - busy / (ranks x total) */
+};
+
+/* When everything is done, each action as early as it can. The schedule is a right one. */
+void schedule_time(
+	const struct schedule *s, const struct schedule_costs *c, struct timeline *t);
+void timeline_free(struct timeline *t);
+/*
+ * A Gantt chart for people: a line a rank, a column for the time of the shortest action, or
+ * more where the lines would be longer than `width`; then a legend and the bubble.
+ */
+void schedule_draw(
+	const struct schedule *s, const struct timeline *t, int width, struct str *out);
+
+/* ---- schedule_split.c ------------------------------------------------------------ */
+
+/*
+ * Deals layers to stages, in order: first[i] is the first layer of stage i, and
+ * first[n_stages] is n_layers. The largest stage costs as little as it can. Of such splits it
+ * is the one whose smallest stage costs most, then whose first stage has fewest layers (it
+ * keeps most micro-batches), and then so on with the stages behind the first. The embedding
+ * counts at the first stage, the head at the last. -1: fewer layers than stages.
+ */
+int schedule_split(const double *layer, int n_layers, double embedding, double head,
+	int n_stages, int *first, struct err *e);
 
 #endif

@@ -41,6 +41,7 @@ enum column_id {
 	COL_DTB,
 	COL_DTC,
 	COL_DTD,
+	COL_BUBBLE,
 	COL_SPS,
 	COL_SPS_PER_GPU,
 	COL_TPS,

@@ -125,6 +125,7 @@ static void measure(
 	r->since.forward += s->forward;
 	r->since.backward += s->backward;
 	r->since.data += s->data;
+	r->since.bubble += s->bubble;
 	r->since.waited += waited;
 }
 
@@ -151,6 +152,8 @@ static void fill_row(struct run *r, const struct step_result *s, struct row *row
 	row_set(row, COL_DTB, r->since.backward / n);
 	row_set(row, COL_DTC, r->since.waited / n);
 	row_set(row, COL_DTD, r->since.data / n);
+	if (t->schedule.ranks > 1)
+		row_set(row, COL_BUBBLE, r->since.bubble / n);
 	row_set(row, COL_SPS, sps);
 	row_set(row, COL_SPS_PER_GPU, sps / ranks);
 	row_set(row, COL_TPS, sps * context);

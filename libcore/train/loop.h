@@ -7,7 +7,7 @@
 /* Sums since the last row. */
 struct since {
 	int64_t steps;
-	double seconds, forward, backward, data, waited;
+	double seconds, forward, backward, data, waited, bubble;
 };
 
 struct run {

@@ -140,8 +140,7 @@ struct trainer {
 	struct order order;   /* of training samples */
 	struct fetch *next;   /* the next step's samples, on their way */
 	int64_t *sample_deal; /* samples of a step that rank r has */
-	struct action *schedule;
-	int64_t n_actions;
+	struct schedule schedule;
 	/* NULL, or raised by a signal: this rank's vote to stop, at the end of a step */
 	const volatile sig_atomic_t *stop;
 	/* the state, which checkpoints keep */
@@ -158,14 +157,46 @@ int train_check_ranks(
 	const struct train_opts *o, const struct model *m, int ranks, struct err *e);
 int64_t trainer_micro_batches(const struct train_opts *o);
 
+/* ---- pipe.c: the stages of a pipeline, or the one that there is ------------------- */
+
+/* What a rank holds of the pipeline, and what it did of the last step. */
+struct pipe_stage;
+struct pipe {
+	struct pass *pass;
+	const struct schedule *schedule;
+	struct comm *axis;
+	struct pipe_stage *stages; /* of this rank */
+	int64_t group, n;
+	double forward, backward; /* seconds of computing */
+	double waited;		  /* for other stages */
+	double seconds;		  /* of all */
+	/* NULL, or told of every action of a step when it was done */
+	void (*done)(void *with, const struct action *a);
+};
+
+/* Prepares the pass for micro-batch i of this rank's; with p->empty there is none. */
+typedef void pipe_load(void *with, int64_t i);
+
+/* `stages`: of this rank, as many as the schedule says. The activations of all micro-batches
+ * that are under way at a time come from `micro`. */
+void pipe_open(struct pipe *x, struct pass *p, const struct schedule *s,
+	const struct stage *stages, struct comm *axis, struct arena *micro);
+void pipe_close(struct pipe *x);
+/* Collective over the mesh. Does what the schedule says. This rank has n micro-batches; if
+ * the schedule has more, others have them, and the store is told. */
+void pipe_step(struct pipe *x, int64_t n, pipe_load *get, void *with);
+/* Collective over the mesh. Only forwards: `rounds` is the most that a rank has. */
+void pipe_forward(struct pipe *x, int64_t n, int64_t rounds, pipe_load *get, void *with);
+
 /* ---- step.c ---------------------------------------------------------------------- */
 
 struct step_result {
 	float loss, grad_norm, lr;
 	double forward, backward, data; /* seconds */
-	int64_t stop, save;		/* how many ranks voted for it */
-	bool bad;	/* loss or norm is no number: nothing was updated */
-	struct str why; /* then: what was found */
+	double bubble; /* part of the time that ranks of the pipeline did not compute */
+	int64_t stop, save; /* how many ranks voted for it */
+	bool bad;	    /* loss or norm is no number: nothing was updated */
+	struct str why;	    /* then: what was found */
 };
 
 /* Collective. One optimizer step; `save` is this rank's vote. */

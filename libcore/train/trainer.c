@@ -180,8 +180,10 @@ static void open_compute(struct trainer *t)
 	acts_alloc(&t->pass, &t->acts, &t->micro);
 	init_parts(t->store, (uint64_t)t->o.seed);
 	const int64_t *deal = t->store->deal;
-	t->n_actions =
-		schedule_make(deal[t->dp->rank], deal[t->dp->rank + 1], &t->schedule);
+	struct err e = {0};
+	if (schedule_open(&t->schedule, SCHEDULE_1F1B, 1, 1,
+		    deal[t->dp->rank + 1] - deal[t->dp->rank], &e))
+		die_err(&e);
 	t->sample_deal = xcalloc((size_t)t->dp->size + 1, sizeof(*t->sample_deal));
 	for (int r = 0; r <= t->dp->size; r++)
 		t->sample_deal[r] = deal[r] * t->o.micro_batch;
@@ -228,7 +230,7 @@ void trainer_close(struct trainer *t)
 	arena_release(&t->scratch);
 	free(t->acts.block);
 	free(t->pass.tp.axis);
-	free(t->schedule);
+	schedule_free(&t->schedule);
 	free(t->sample_deal);
 	model_free(&t->model);
 	*t = (struct trainer){0};

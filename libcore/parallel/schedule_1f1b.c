@@ -1,0 +1,18 @@
+/*
+ * 1F1B (PipeDream-flush, Narayanan et al. 2021): each rank runs as many forwards ahead as
+ * there are ranks behind it, then one forward and one backward in turn, then the backwards that
+ * are left. So rank r of P keeps at most P - r micro-batches.
+ */
+#include "parallel/schedule.h"
+
+void schedule_make_1f1b(struct schedule *s, int rank)
+{
+	int64_t ahead = min64(s->ranks - rank - 1, s->n_micro);
+	for (int64_t m = 0; m < ahead; m++)
+		schedule_add(s, rank, ACTION_FORWARD, m, rank);
+	for (int64_t m = 0; m < s->n_micro; m++) {
+		if (m + ahead < s->n_micro)
+			schedule_add(s, rank, ACTION_FORWARD, m + ahead, rank);
+		schedule_add(s, rank, schedule_backward(s), m, rank);
+	}
+}

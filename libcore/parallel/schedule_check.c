@@ -1,0 +1,182 @@
+/* Is a schedule a right one, and what does it keep? It is judged by its actions alone. */
+#include "parallel/schedule.h"
+
+#include <stdlib.h>
+
+static const char *const action_names[ACTION_KINDS] = {[ACTION_FORWARD] = "forward",
+	[ACTION_BACKWARD] = "backward",
+	[ACTION_BACKWARD_X] = "backward of the input",
+	[ACTION_BACKWARD_W] = "backward of the weights"};
+
+static bool belongs(const struct schedule *s, enum action_kind kind)
+{
+	if (kind == ACTION_FORWARD)
+		return true;
+	bool split = kind == ACTION_BACKWARD_X || kind == ACTION_BACKWARD_W;
+	return kind < ACTION_KINDS && split == schedule_kinds[s->kind].splits_backward;
+}
+
+/* ---- what happens in which order on all ranks ------------------------------------ */
+
+void schedule_walk_begin(struct schedule_walk *w, const struct schedule *s)
+{
+	size_t stages = (size_t)schedule_stages(s);
+	*w = (struct schedule_walk){.s = s,
+		.at = xcalloc((size_t)s->ranks, sizeof(*w->at)),
+		.done = xcalloc(ACTION_KINDS * stages, sizeof(*w->done))};
+}
+
+void schedule_walk_end(struct schedule_walk *w)
+{
+	free(w->at);
+	free(w->done);
+	*w = (struct schedule_walk){0};
+}
+
+static int64_t *done(const struct schedule_walk *w, enum action_kind kind, int stage)
+{
+	return w->done + (int)kind * schedule_stages(w->s) + stage;
+}
+
+/* Were the action's inputs made, by whatever rank makes them? */
+static bool ready(const struct schedule_walk *w, const struct action *a)
+{
+	switch (a->kind) {
+	case ACTION_FORWARD:
+		return a->stage == 0 || *done(w, ACTION_FORWARD, a->stage - 1) > a->micro;
+	case ACTION_BACKWARD:
+	case ACTION_BACKWARD_X:
+		return *done(w, ACTION_FORWARD, a->stage) > a->micro &&
+		       (a->stage == schedule_stages(w->s) - 1 ||
+			       *done(w, a->kind, a->stage + 1) > a->micro);
+	default:
+		return *done(w, ACTION_BACKWARD_X, a->stage) > a->micro;
+	}
+}
+
+bool schedule_walk_next(struct schedule_walk *w, int *rank, int64_t *i)
+{
+	for (int r = 0; r < w->s->ranks; r++) {
+		const struct action *a = &w->s->rank[r][w->at[r]];
+		if (w->at[r] == w->s->n[r] || !ready(w, a))
+			continue;
+		++*done(w, a->kind, a->stage);
+		*rank = r;
+		*i = w->at[r]++;
+		return true;
+	}
+	return false;
+}
+
+/* ---- the check ------------------------------------------------------------------- */
+
+static int wrong(
+	struct err *e, int rank, int64_t i, const struct action *a, const char *what)
+{
+	return err_set(e, EX_DATAERR,
+		"action %lld of rank %d, %s of micro-batch %lld on stage %d, %s",
+		(long long)i, rank, action_names[a->kind], (long long)a->micro, a->stage,
+		what);
+}
+
+static int check_numbers(const struct schedule *s, int rank, struct err *e)
+{
+	for (int64_t i = 0; i < s->n[rank]; i++) {
+		const struct action *a = &s->rank[rank][i];
+		if (!belongs(s, a->kind))
+			return err_set(e, EX_DATAERR,
+				"action %lld of rank %d is of a kind that %s does not "
+				"have",
+				(long long)i, rank, schedule_kinds[s->kind].name);
+		if (a->stage < 0 || a->stage >= schedule_stages(s) ||
+			schedule_rank_of(s, a->stage) != rank)
+			return wrong(e, rank, i, a, "is on a stage of another rank");
+		if (a->micro < 0 || a->micro >= s->n_micro)
+			return wrong(e, rank, i, a, "is of no micro-batch of the step");
+	}
+	return 0;
+}
+
+/* What can be seen without the other ranks: each once, and in order. */
+static int check_order(
+	const struct schedule *s, int rank, struct schedule_walk *w, struct err *e)
+{
+	for (int64_t i = 0; i < s->n[rank]; i++) {
+		const struct action *a = &s->rank[rank][i];
+		int64_t *next = done(w, a->kind, a->stage);
+		if (a->micro < *next)
+			return wrong(e, rank, i, a, "comes twice, or after a later one");
+		if (a->micro > *next)
+			return wrong(e, rank, i, a, "comes before an earlier one");
+		if (a->kind != ACTION_FORWARD &&
+			*done(w, ACTION_FORWARD, a->stage) <= a->micro)
+			return wrong(e, rank, i, a, "comes before its forward");
+		if (a->kind == ACTION_BACKWARD_W &&
+			*done(w, ACTION_BACKWARD_X, a->stage) <= a->micro)
+			return wrong(e, rank, i, a, "comes before that of the input");
+		++*next;
+	}
+	return 0;
+}
+
+static int check_complete(const struct schedule_walk *w, struct err *e)
+{
+	const struct schedule *s = w->s;
+	for (int stage = 0; stage < schedule_stages(s); stage++)
+		for (int k = 0; k < ACTION_KINDS; k++) {
+			int64_t n = *done(w, (enum action_kind)k, stage);
+			if (belongs(s, (enum action_kind)k) && n < s->n_micro)
+				return err_set(e, EX_DATAERR,
+					"there is no %s of micro-batch %lld on stage %d",
+					action_names[k], (long long)n, stage);
+		}
+	return 0;
+}
+
+static int check_waits(const struct schedule *s, struct err *e)
+{
+	struct schedule_walk w;
+	int rank, rc = 0;
+	int64_t i;
+	schedule_walk_begin(&w, s);
+	while (schedule_walk_next(&w, &rank, &i))
+		;
+	for (rank = 0; rank < s->ranks && !rc; rank++)
+		if (w.at[rank] < s->n[rank])
+			rc = wrong(e, rank, w.at[rank], &s->rank[rank][w.at[rank]],
+				"waits for ever: deadlock");
+	schedule_walk_end(&w);
+	return rc;
+}
+
+int schedule_check(const struct schedule *s, struct err *e)
+{
+	struct schedule_walk w;
+	int rc = 0;
+	schedule_walk_begin(&w, s);
+	for (int r = 0; r < s->ranks && !rc; r++)
+		rc = check_numbers(s, r, e) || check_order(s, r, &w, e);
+	rc = rc || check_complete(&w, e) || check_waits(s, e);
+	schedule_walk_end(&w);
+	return rc ? err_prefix(e, "pipeline schedule %s: ", schedule_kinds[s->kind].name)
+		  : 0;
+}
+
+/* ---- what it keeps --------------------------------------------------------------- */
+
+struct schedule_peak schedule_peak(const struct schedule *s, int rank, int stage)
+{
+	struct schedule_peak now = {0}, most = {0};
+	for (int64_t i = 0; i < s->n[rank]; i++) {
+		const struct action *a = &s->rank[rank][i];
+		if (stage >= 0 && a->stage != stage)
+			continue;
+		now.kept += a->kind == ACTION_FORWARD;
+		now.waiting += a->kind == ACTION_BACKWARD_X;
+		most.kept = max64(most.kept, now.kept);
+		most.waiting = max64(most.waiting, now.waiting);
+		now.kept -= a->kind == ACTION_BACKWARD || a->kind == ACTION_BACKWARD_W;
+		now.waiting -= a->kind == ACTION_BACKWARD_W;
+	}
+	return most;
+}

@@ -1,0 +1,16 @@
+/*
+ * GPipe (Huang et al. 2019): all forwards, then all backwards. With several stages a rank, all
+ * micro-batches pass one stage before the rank turns to the next (Lamy-Poirier 2023).
+ */
+#include "parallel/schedule.h"
+
+void schedule_make_gpipe(struct schedule *s, int rank)
+{
+	int last = schedule_stages(s) - s->ranks + rank;
+	for (int stage = rank; stage <= last; stage += s->ranks)
+		for (int64_t m = 0; m < s->n_micro; m++)
+			schedule_add(s, rank, ACTION_FORWARD, m, stage);
+	for (int stage = last; stage >= rank; stage -= s->ranks)
+		for (int64_t m = 0; m < s->n_micro; m++)
+			schedule_add(s, rank, schedule_backward(s), m, stage);
+}

@@ -1,0 +1,50 @@
+/*
+ * Interleaved 1F1B (Narayanan et al. 2021): with V stages a rank the bubble is V times
+ * smaller. Micro-batches go in groups: a rank takes one group through its first stage, then
+ * through its second, and so on, and the backwards the other way round.
+ *
+ * The groups are of one size here, at least the number of ranks, so that a group that comes to
+ * the next stage of the first rank finds no gap. Where the micro-batches do not fill them,
+ * places are left out of the last of the groups (one of each). Leaving out places cannot make
+ * ranks wait for each other: what is left depends on its own micro-batch only, and keeps
+ * its order.
+ */
+#include "parallel/schedule.h"
+
+struct groups {
+	int64_t n, size; /* places in each */
+};
+
+static struct groups group(const struct schedule *s)
+{
+	int64_t n = max64(s->n_micro / s->ranks, 1);
+	return (struct groups){n, max64(ceil_div(s->n_micro, n), s->ranks)};
+}
+
+/* Place i of the forwards, or of the backwards, of a rank; some are empty. */
+static void add_place(
+	struct schedule *s, int rank, struct groups g, enum action_kind kind, int64_t i)
+{
+	int64_t group = i / (g.size * s->per_rank), in_group = i % g.size;
+	int turn = (int)(i / g.size % s->per_rank);
+	if (kind != ACTION_FORWARD)
+		turn = s->per_rank - 1 - turn;
+	int64_t first = part_begin(s->n_micro, g.n, group);
+	if (first + in_group < part_begin(s->n_micro, g.n, group + 1))
+		schedule_add(s, rank, kind, first + in_group, rank + turn * s->ranks);
+}
+
+void schedule_make_interleaved(struct schedule *s, int rank)
+{
+	struct groups g = group(s);
+	int64_t places = g.n * g.size * s->per_rank;
+	int64_t ahead =
+		min64(2 * (s->ranks - rank - 1) + (s->per_rank - 1) * g.size, places);
+	for (int64_t i = 0; i < ahead; i++)
+		add_place(s, rank, g, ACTION_FORWARD, i);
+	for (int64_t i = 0; i < places; i++) {
+		if (i + ahead < places)
+			add_place(s, rank, g, ACTION_FORWARD, i + ahead);
+		add_place(s, rank, g, schedule_backward(s), i);
+	}
+}

@@ -1,0 +1,93 @@
+/* Layers to stages, so that the stage that takes longest takes as little as it can. */
+#include "parallel/parallel.h"
+
+#include <math.h>
+#include <stdlib.h>
+
+/*
+ * Dynamic programming over "layers from i on, as the last k stages". Costs are only added up
+ * within a stage, from its first layer on, and otherwise compared: stages of equal layers have
+ * equal costs wherever they are, and ties are exact.
+ */
+struct split {
+	int n, stages;
+	const double *cost; /* [n][n + 1]: of a stage of layers [i, j) */
+	double *best;	    /* [stages + 1][n + 1] */
+	int *cut;	    /* where the stage that begins at i ends */
+};
+
+static double stage_cost(const struct split *x, int i, int j)
+{
+	return x->cost[i * (x->n + 1) + j];
+}
+
+static double *stage_costs(const double *layer, int n, double embedding, double head)
+{
+	double *cost = xcalloc((size_t)n * (size_t)(n + 1), sizeof(*cost));
+	for (int i = 0; i < n; i++) {
+		BUG_ON(!(layer[i] >= 0) || !(embedding >= 0) || !(head >= 0));
+		double sum = i == 0 ? embedding : 0;
+		for (int j = i + 1; j <= n; j++) {
+			sum += layer[j - 1];
+			cost[i * (n + 1) + j] = sum + (j == n ? head : 0);
+		}
+	}
+	return cost;
+}
+
+/* Of the last k stages, over all ways to cut layers from i on: the least largest stage or,
+ * with a `limit` on that, the largest smallest one (-1: there is no way). The first of
+ * equal cuts is taken. */
+static void choose(struct split *x, int k, int i, const double *limit)
+{
+	double *best = &x->best[k * (x->n + 1) + i];
+	int *cut = &x->cut[k * (x->n + 1) + i];
+	const double *rest = x->best + (k - 1) * (x->n + 1);
+	*best = limit ? -1 : (double)INFINITY;
+	*cut = x->n;
+	for (int j = k == 1 ? x->n : i + 1; j <= x->n - (k - 1); j++) {
+		double c = stage_cost(x, i, j);
+		double both = limit ? fmin(c, rest[j]) : fmax(c, rest[j]);
+		if (limit && c > *limit)
+			break;
+		if (limit ? both > *best : both < *best) {
+			*best = both;
+			*cut = j;
+		}
+	}
+}
+
+static double solve(struct split *x, const double *limit)
+{
+	x->best[x->n] = limit ? (double)INFINITY : 0; /* no layers, as no stages */
+	for (int k = 1; k <= x->stages; k++)
+		for (int i = 0; i <= x->n - k; i++)
+			choose(x, k, i, limit);
+	return x->best[x->stages * (x->n + 1)];
+}
+
+int schedule_split(const double *layer, int n_layers, double embedding, double head,
+	int n_stages, int *first, struct err *e)
+{
+	BUG_ON(n_stages < 1);
+	if (n_layers < n_stages)
+		return err_set(e, EX_USAGE,
+			"%d layers are too few for %d pipeline stages: each needs one",
+			n_layers, n_stages);
+	size_t cells = (size_t)(n_stages + 1) * (size_t)(n_layers + 1);
+	double *cost = stage_costs(layer, n_layers, embedding, head);
+	struct split x = {.n = n_layers,
+		.stages = n_stages,
+		.cost = cost,
+		.best = xcalloc(cells, sizeof(*x.best)),
+		.cut = xcalloc(cells, sizeof(*x.cut))};
+	double largest = solve(&x, NULL);
+	solve(&x, &largest);
+	first[0] = 0;
+	for (int i = 0; i < n_stages; i++)
+		first[i + 1] = x.cut[(n_stages - i) * (n_layers + 1) + first[i]];
+	free(x.best);
+	free(x.cut);
+	free(cost);
+	return 0;
+}

@@ -1,0 +1,145 @@
+/* How long a schedule takes, and a picture of it: for plans, before anything runs. */
+#include "parallel/schedule.h"
+
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+/* ---- times ----------------------------------------------------------------------- */
+
+static double cost(const struct schedule_costs *c, const struct action *a)
+{
+	switch (a->kind) {
+	case ACTION_FORWARD:
+		return c->forward[a->stage];
+	case ACTION_BACKWARD:
+		return c->backward_x[a->stage] + c->backward_w[a->stage];
+	case ACTION_BACKWARD_X:
+		return c->backward_x[a->stage];
+	default:
+		return c->backward_w[a->stage];
+	}
+}
+
+/* When outputs were there, of forwards or of backwards: [stage][micro-batch]. */
+struct made {
+	double *forward, *backward;
+};
+
+static double *made_by(
+	const struct schedule *s, const struct made *m, const struct action *a, int stage)
+{
+	double *of = a->kind == ACTION_FORWARD ? m->forward : m->backward;
+	return of + stage * s->n_micro + a->micro;
+}
+
+/* When the input of an action comes in from the stage before it, or behind it. */
+static double arrival(const struct schedule *s, const struct schedule_costs *c,
+	const struct made *m, const struct action *a)
+{
+	int from = a->kind == ACTION_FORWARD ? a->stage - 1 : a->stage + 1;
+	if (a->kind == ACTION_BACKWARD_W || from < 0 || from == schedule_stages(s))
+		return 0;
+	return *made_by(s, m, a, from) + (s->ranks > 1 ? c->transfer : 0);
+}
+
+void schedule_time(
+	const struct schedule *s, const struct schedule_costs *c, struct timeline *t)
+{
+	size_t outputs = (size_t)(schedule_stages(s) * s->n_micro) + 1;
+	struct made made = {
+		xcalloc(outputs, sizeof(double)), xcalloc(outputs, sizeof(double))};
+	struct schedule_walk w;
+	double busy = 0;
+	int rank;
+	int64_t i, n = 0, all = 0;
+	*t = (struct timeline){
+		.ranks = s->ranks, .rank = xcalloc((size_t)s->ranks, sizeof(*t->rank))};
+	for (int r = 0; r < s->ranks; r++) {
+		t->rank[r] = xcalloc((size_t)s->n[r] + 1, sizeof(**t->rank));
+		all += s->n[r];
+	}
+	schedule_walk_begin(&w, s);
+	for (; schedule_walk_next(&w, &rank, &i); n++) {
+		const struct action *a = &s->rank[rank][i];
+		struct span *x = &t->rank[rank][i];
+		x->begin = fmax(i ? x[-1].end : 0, arrival(s, c, &made, a));
+		x->end = x->begin + cost(c, a);
+		if (a->kind != ACTION_BACKWARD_W)
+			*made_by(s, &made, a, a->stage) = x->end;
+		busy += cost(c, a);
+		t->total = fmax(t->total, x->end);
+	}
+	BUG_ON(n != all); /* a deadlock: schedule_check() says where */
+	t->bubble = t->total > 0 ? 1 - busy / (s->ranks * t->total) : 0;
+	schedule_walk_end(&w);
+	free(made.forward);
+	free(made.backward);
+}
+
+void timeline_free(struct timeline *t)
+{
+	for (int r = 0; r < t->ranks; r++)
+		free(t->rank[r]);
+	free(t->rank);
+	*t = (struct timeline){0};
+}
+
+/* ---- the chart ------------------------------------------------------------------- */
+
+static char mark(const struct action *a)
+{
+	static const char letters[] = "ABCDEFGHIJKLMNOPQRSTUVWXYZ";
+	char c = letters[a->micro % 26];
+	if (a->kind == ACTION_BACKWARD_W)
+		return '+';
+	return (char)(a->kind == ACTION_FORWARD ? c : c - 'A' + 'a');
+}
+
+/* What happens in the middle of a column. */
+static void draw_rank(const struct schedule *s, const struct timeline *t, int rank,
+	double column, struct str *out)
+{
+	int64_t i = 0, n = (int64_t)ceil(t->total / column - 1e-9);
+	for (int64_t x = 0; x < n; x++) {
+		double now = ((double)x + 0.5) * column;
+		while (i < s->n[rank] && t->rank[rank][i].end <= now)
+			i++;
+		bool idle = i == s->n[rank] || t->rank[rank][i].begin > now;
+		str_putc(out, idle ? '.' : mark(&s->rank[rank][i]));
+	}
+}
+
+static double shortest(const struct schedule *s, const struct timeline *t)
+{
+	double least = t->total;
+	for (int r = 0; r < s->ranks; r++)
+		for (int64_t i = 0; i < s->n[r]; i++) {
+			double x = t->rank[r][i].end - t->rank[r][i].begin;
+			if (x > 0)
+				least = fmin(least, x);
+		}
+	return least;
+}
+
+void schedule_draw(
+	const struct schedule *s, const struct timeline *t, int width, struct str *out)
+{
+	char label[32];
+	int digits = snprintf(label, sizeof(label), "%d", s->ranks - 1);
+	int columns = width - snprintf(label, sizeof(label), "rank %*d  ", digits, 0);
+	double least = shortest(s, t), column = fmax(least, t->total / fmax(columns, 1));
+	for (int r = 0; r < s->ranks && t->total > 0; r++) {
+		str_printf(out, "rank %*d  ", digits, r);
+		draw_rank(s, t, r, column, out);
+		str_putc(out, '\n');
+	}
+	str_puts(out, "A, B, ... forward of a micro-batch; a, b, ... its backward; ");
+	if (schedule_kinds[s->kind].splits_backward)
+		str_puts(out, "+ a weights' gradient; ");
+	str_puts(out, ". idle\n");
+	if (column > least)
+		str_printf(out, "a column is %.3g of the shortest actions\n",
+			column / least);
+	str_printf(out, "bubble %.1f %% of the time\n", 100 * t->bubble);
+}
