@@ -4,6 +4,15 @@
  */
 #include "model/layers.h"
 
+static void activate(
+	struct pass *p, const struct block_tensors *t, struct block_acts *a, int s, int c)
+{
+	int64_t width = ffn_width(p);
+	p->d->k->act_fwd(p->d, p->m->act, part_of(p, a->y, s, c, width),
+		part_of(p, a->a, s, c, width),
+		t->w3 ? part_of(p, a->b, s, c, width) : no_mat());
+}
+
 static void hidden(struct pass *p, const struct block_tensors *t, int64_t layer,
 	struct block_acts *a, struct mat h, int s, int c)
 {
@@ -16,7 +25,23 @@ static void hidden(struct pass *p, const struct block_tensors *t, int64_t layer,
 		k->linear_fwd(p->d, gate, h, param(p, t->w3, s), param(p, t->b3, s));
 		watch(p, "feed_forward.w3", layer, gate);
 	}
-	k->act_fwd(p->d, p->m->act, part_of(p, a->y, s, c, ffn_width(p)), u, gate);
+	activate(p, t, a, s, c);
+}
+
+static struct mat norm2(struct pass *p, int64_t layer, struct block_acts *a, int c)
+{
+	const struct block_tensors *t = &p->m->blocks[layer];
+	return norm_gather(p, "ffn_norm", layer, a->h2, a->stats2, stream_of(p, a->x2, c),
+		t->norm2, t->norm2_bias, c);
+}
+
+void ffn_again(struct pass *p, int64_t layer, struct block_acts *a)
+{
+	for (int c = 0; c < p->cp.here; c++) {
+		norm2(p, layer, a, c);
+		for (int s = 0; s < p->tp.here; s++)
+			activate(p, &p->m->blocks[layer], a, s, c);
+	}
 }
 
 void ffn_forward(struct pass *p, int64_t layer, struct block_acts *a, float *x_next)
@@ -25,8 +50,7 @@ void ffn_forward(struct pass *p, int64_t layer, struct block_acts *a, float *x_n
 	const struct block_tensors *t = &p->m->blocks[layer];
 	for (int c = 0; c < p->cp.here; c++) {
 		struct mat x2 = stream_of(p, a->x2, c), next = stream_of(p, x_next, c);
-		struct mat h = norm_gather(p, "ffn_norm", layer, a->h2, a->stats2, x2,
-			t->norm2, t->norm2_bias, c);
+		struct mat h = norm2(p, layer, a, c);
 		struct slice_sum sum;
 		slice_sum_begin(&sum, &p->tp, p->d, next, p->rows);
 		for (int s = 0; s < p->tp.here; s++) {

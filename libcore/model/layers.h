@@ -142,8 +142,11 @@ void drop(struct pass *p, int64_t layer, enum drop_site site, int c, struct mat 
 void embed_forward(struct pass *p, float *x);
 void embed_backward(struct pass *p, float *dx);
 void attention_forward(struct pass *p, int64_t layer, struct block_acts *a);
+/* What of the forward is cheap to make again: results of norms and activations. */
+void attention_again(struct pass *p, int64_t layer, struct block_acts *a);
 void attention_backward(struct pass *p, int64_t layer, struct block_acts *a, float *dx);
 void ffn_forward(struct pass *p, int64_t layer, struct block_acts *a, float *x_next);
+void ffn_again(struct pass *p, int64_t layer, struct block_acts *a);
 void ffn_backward(struct pass *p, int64_t layer, struct block_acts *a, float *dx);
 /* The loss, and when training everything down to the gradient of x. */
 void head(struct pass *p, float *x, float *dx);

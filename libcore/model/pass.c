@@ -91,10 +91,10 @@ void pass_init(struct pass *p, struct model *m, struct device *d, struct store *
 	p->rope = model_rope(m, run);
 	if (arena_measuring(run))
 		return;
-	for (int c = 0; c < p->cp.here; c++)
+	for (int i = 0; i < p->cp.here; i++)
 		for (int64_t b = 0; b < p->batch; b++)
 			chunk_positions(
-				&p->cp, p->cp.first + c, pos_of(p, c) + b * seq_rows);
+				&p->cp, p->cp.first + i, pos_of(p, i) + b * seq_rows);
 }
 
 void pass_load(struct pass *p, const int32_t *windows)
@@ -261,6 +261,9 @@ static void block_again(struct pass *p, int64_t layer, struct block_acts *b)
 	if (p->recompute == RECOMPUTE_FULL) {
 		attention_forward(p, layer, b);
 		ffn_forward(p, layer, b, arena_floats(scratch, size));
+	} else if (p->recompute == RECOMPUTE_SELECTIVE) {
+		attention_again(p, layer, b);
+		ffn_again(p, layer, b);
 	}
 	arena_reset(scratch, mark);
 }
