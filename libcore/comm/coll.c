@@ -149,6 +149,27 @@ void comm_wait(struct comm *c, struct comm_req *r)
 	comm_wait_for(c, is_done, &(struct pending){c, r}, r);
 }
 
+struct expected {
+	struct comm *c;
+	void *p;
+	int64_t n_bytes;
+	int tag;
+};
+
+static bool has_come(void *with)
+{
+	const struct expected *x = with;
+	int peer;
+	return x->c->ops->take(x->c, x->p, x->n_bytes, x->tag, &peer);
+}
+
+void comm_take(struct comm *c, void *p, int64_t n_bytes, int tag)
+{
+	struct comm_req what = {
+		.what = "message of anybody", .n_bytes = n_bytes, .seq = c->seq};
+	comm_wait_for(c, has_come, &(struct expected){c, p, n_bytes, tag}, &what);
+}
+
 /* ---- collectives ----------------------------------------------------------------- */
 
 void comm_begin(

@@ -21,7 +21,7 @@ struct comm {
 	uint64_t seq;		    /* operations begun: the same on all ranks */
 	const struct comm_ops *ops; /* NULL: of comm_self, without a backend */
 	void *impl;
-	bool shares; /* all are on one host, and can have shared memory */
+	bool shares;  /* all are on one host, and can have shared memory */
 	bool planned; /* of a plan: nothing moves, bytes are counted */
 	int64_t sent; /* bytes that this rank has sent in it */
 };
@@ -77,8 +77,8 @@ struct mesh {
 };
 
 /* Turns wanted degrees (-1, once: the rest) into a box that holds `ranks`. */
-int mesh_resolve(const int64_t wanted[N_AXES], int ranks, int degree[N_AXES],
-	struct err *e);
+int mesh_resolve(
+	const int64_t wanted[N_AXES], int ranks, int degree[N_AXES], struct err *e);
 /* Collective. */
 void mesh_open(struct mesh *m, struct comm *world, const int degree[N_AXES]);
 /* The mesh as rank `rank` of so many would have it, to plan with: its groups only count. */
@@ -103,7 +103,10 @@ struct mesh_part {
 struct comm *mesh_group(struct mesh *m, struct mesh_part part);
 /* The world ranks of that group, in its order; *ranks is allocated. Returns their number. */
 int mesh_members(const struct mesh *m, struct mesh_part part, int **ranks);
-/* "dp=2 tp=2": the axes that are not 1, or "one rank". */
+/* Number i of the groups that were made so far, and the world at last; NULL: there are no
+ * more. */
+const struct comm *mesh_group_number(const struct mesh *m, int i);
+/* "dp=2 tp=2": the axes that are not 1, or "dp=1". */
 void mesh_name(const int degree[N_AXES], struct str *out);
 /* Rows of ranks, for people. */
 void mesh_draw(const int degree[N_AXES], struct str *out);
@@ -196,6 +199,8 @@ void comm_send_begin(struct comm *c, const void *p, int64_t n_bytes, int peer, i
 	struct comm_req *r);
 void comm_recv_begin(
 	struct comm *c, void *p, int64_t n_bytes, int peer, int tag, struct comm_req *r);
+/* Waits for a message of this tag from anybody, of n_bytes at most. */
+void comm_take(struct comm *c, void *p, int64_t n_bytes, int tag);
 /* Done? Never waits. */
 bool comm_test(struct comm *c, struct comm_req *r);
 /* More ranks on this host than processors: those that wait make room. */
@@ -330,8 +335,8 @@ int tree_levels(const struct tree_shape *t);
 int tree_micro_level(const struct tree_shape *t);
 /* As tree_push, for a leaf (level 0) or a whole node of such a tree; halves that no leaf is
  * in count as there. Nodes grow to `top` levels at most. */
-int tree_push_node(struct tree_stack *s, const struct tree_shape *t, int top,
-	struct tree_node node);
+int tree_push_node(
+	struct tree_stack *s, const struct tree_shape *t, int top, struct tree_node node);
 /* Pushes the leaves of a box, which is in one use, on an empty stack. Returns the positions
  * that this takes at the worst moment. */
 int tree_push_box(struct tree_stack *s, const struct tree_shape *t, int top,

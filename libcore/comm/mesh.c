@@ -104,8 +104,7 @@ int mesh_members(const struct mesh *m, struct mesh_part part, int **ranks)
 	return n;
 }
 
-static struct comm *make_group(
-	struct mesh *m, struct mesh_part part, const char *name)
+static struct comm *make_group(struct mesh *m, struct mesh_part part, const char *name)
 {
 	int *ranks, rank = mesh_rank(m, m->at), mine = 0;
 	if (!m->world->planned)
@@ -140,8 +139,7 @@ struct comm *mesh_group(struct mesh *m, struct mesh_part part)
 	}
 	name_group(part, name, sizeof(name));
 	m->groups = xrealloc(m->groups, (size_t)(m->n_groups + 1) * sizeof(*m->groups));
-	m->groups[m->n_groups++] =
-		(struct mesh_group){part, make_group(m, part, name)};
+	m->groups[m->n_groups++] = (struct mesh_group){part, make_group(m, part, name)};
 	return m->groups[m->n_groups - 1].c;
 }
 
@@ -188,6 +186,11 @@ int64_t mesh_sent(const struct mesh *m)
 	for (int i = 0; i < m->n_groups; i++)
 		sent += m->groups[i].c->sent;
 	return sent;
+}
+
+const struct comm *mesh_group_number(const struct mesh *m, int i)
+{
+	return i < m->n_groups ? m->groups[i].c : i == m->n_groups ? m->world : NULL;
 }
 
 /* ---- for people ------------------------------------------------------------------ */

@@ -215,11 +215,12 @@ static void push_micros(struct tree_sum *s, const struct held *held, int n_held)
 			const struct tree_node *first_leaf = &held[next].node;
 			int64_t micro = (first_leaf->index << first_leaf->level) >> level;
 			int use = (int)(micro >> use_shift);
-			float *sum = tree_eval(
-				d, held, n_held, &next, level, micro, from, n);
+			float *sum =
+				tree_eval(d, held, n_held, &next, level, micro, from, n);
 			struct tree_stack *stack = &to->of[use];
 			put(d, to->buffer[use][stack->n] + from, sum, n);
-			int merges = tree_push_node(stack, to->shape, top - (to->shape->n[TREE_USE] > 1),
+			int merges = tree_push_node(stack, to->shape,
+				top - (to->shape->n[TREE_USE] > 1),
 				(struct tree_node){level, micro});
 			for (int i = stack->n + merges - 1; merges > 0; merges--, i--) {
 				struct mat left =
@@ -251,8 +252,8 @@ static void finish_root(struct tree_sum *s, const struct held *held, int n_held)
 	for (int64_t from = 0; from < len; from += BLOCK) {
 		int64_t n = min64(BLOCK, len - from);
 		int next = 0;
-		float *sum = tree_eval(s->plan->d, held, n_held, &next, s->plan->levels,
-			0, from, n);
+		float *sum = tree_eval(
+			s->plan->d, held, n_held, &next, s->plan->levels, 0, from, n);
 		BUG_ON(next != n_held);
 		for (int r = 0; r < c->size; r++) {
 			if (r == c->rank)

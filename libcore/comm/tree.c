@@ -121,7 +121,8 @@ static bool any_leaf(const struct tree_shape *t, int64_t begin, int64_t end)
 	int64_t at[N_TREE_AXES];
 	shifts(t, shift);
 	for (int a = 0; a < N_TREE_AXES; a++)
-		at[a] = a ? (begin >> shift[a]) & (((int64_t)1 << (shift[a - 1] - shift[a])) - 1)
+		at[a] = a ? (begin >> shift[a]) &
+					(((int64_t)1 << (shift[a - 1] - shift[a])) - 1)
 			  : begin >> shift[a];
 	/* A coordinate that is too large carries into the one before it. */
 	for (int a = N_TREE_AXES - 1; a > 0; a--) {
@@ -134,8 +135,8 @@ static bool any_leaf(const struct tree_shape *t, int64_t begin, int64_t end)
 	return at[TREE_USE] < t->n[TREE_USE] && tree_index(t, at) < end;
 }
 
-int tree_push_node(struct tree_stack *s, const struct tree_shape *t, int top,
-	struct tree_node node)
+int tree_push_node(
+	struct tree_stack *s, const struct tree_shape *t, int top, struct tree_node node)
 {
 	int merges = 0;
 	BUG_ON(s->n == TREE_MAX_NODES);

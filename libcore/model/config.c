@@ -14,9 +14,8 @@ const char *const rope_scaling_names[] = {"none", "linear", "llama3", NULL};
 
 /* ---- resolving ------------------------------------------------------------------- */
 
-static int parse_virtual(struct model *m, const char *text, struct err *e)
+int model_virtual(const char *text, int64_t *tp, int64_t *cp, struct err *e)
 {
-	m->tp = m->cp = 1;
 	char *copy = xstrdup(text ? text : ""), *rest = copy, *item;
 	int rc = 0;
 	while (!rc && (item = strsep(&rest, ","))) {
@@ -31,9 +30,9 @@ static int parse_virtual(struct model *m, const char *text, struct err *e)
 		}
 		*value = '\0';
 		if (!strcmp(item, "tp"))
-			m->tp = (int)n;
+			*tp = n;
 		else if (!strcmp(item, "cp"))
-			m->cp = (int)n;
+			*cp = n;
 		else
 			rc = err_set(e, EX_USAGE,
 				"virtual: there is no axis '%s', only tp and cp", item);
@@ -106,8 +105,11 @@ static int resolve(struct model *m, int64_t vocab, struct err *e)
 {
 	struct model_config *c = &m->c;
 	m->arch = arch_table[c->arch];
-	if (parse_virtual(m, c->virtual_degrees, e))
+	int64_t tp = 1, cp = 1;
+	if (model_virtual(c->virtual_degrees, &tp, &cp, e))
 		return -1;
+	m->tp = (int)tp;
+	m->cp = (int)cp;
 	c->vocab = vocab ? vocab : c->vocab;
 	c->kv_heads = c->kv_heads ? c->kv_heads : c->heads;
 	c->ffn_dim = c->ffn_dim ? c->ffn_dim : m->arch->ffn_dim(c->dim);

@@ -31,7 +31,7 @@ struct model_config {
 	double rope_theta, rope_factor, rope_low, rope_high;
 	int rope_scaling;
 	int64_t rope_original;
-	const char *virtual_degrees; /* "tp=2,cp=2" */
+	const char *virtual_degrees; /* "tp=2,cp=2"; what is not named is 1 */
 };
 
 /* What an architecture brings: one row each, in gpt2.c and llama.c. */
@@ -73,6 +73,8 @@ struct model {
 	struct block_tensors *blocks;
 };
 
+/* "tp=2,cp=4": sets the degrees that are named. */
+int model_virtual(const char *text, int64_t *tp, int64_t *cp, struct err *e);
 /* `vocab`: of the data, used where the config says 0. Says why a shape is impossible. */
 int model_init(
 	struct model *m, const struct model_config *c, int64_t vocab, struct err *e);
@@ -108,6 +110,16 @@ struct block_acts {
 	float *q, *k, *v, *o, *max, *sum; /* [slice][chunk][row][heads or kv heads] */
 	float *x2, *h2, *stats2;
 	float *a, *b, *y; /* [slice][chunk][row][ffn] */
+};
+
+/* The gradients of what a block's products give: what is left to do of a backward with them
+ * is the weights' part. */
+struct block_grads {
+	float *d1;	      /* of what attention adds: [chunk][row][dim] */
+	float *dq, *dk, *dv;  /* as q, k, v */
+	float *dh1;	      /* as x */
+	float *d2;	      /* of what the feed-forward half adds: [chunk][row][dim] */
+	float *da, *db, *dh2; /* as a, b, x */
 };
 
 /*
@@ -196,6 +208,14 @@ int stage_first_unit(const struct stage *st, bool backward);
 void model_forward(struct pass *p, const struct stage *st, struct acts *a);
 /* a->dx goes through the stage, backwards. */
 void model_backward(struct pass *p, const struct stage *st, struct acts *a);
+/* The same in two parts, with equal bits: first the gradient of the input, then those of the
+ * weights, for which each block keeps some: grads_alloc() makes room for them. */
+struct block_grads *grads_alloc(
+	const struct pass *p, const struct stage *st, struct arena *micro);
+void model_backward_x(
+	struct pass *p, const struct stage *st, struct acts *a, struct block_grads *g);
+void model_backward_w(
+	struct pass *p, const struct stage *st, struct acts *a, struct block_grads *g);
 /* Cosines and sines for all positions, [context][head_dim]; NULL where there are none. */
 float *model_rope(const struct model *m, struct arena *run);
 

@@ -287,10 +287,10 @@ void store_done(struct store *s, int unit, bool backward);
 struct mat store_param(struct store *s, const struct tensor *t, int slice);
 /* Where a leaf of a gradient is to be written, and that it was. The leaves of a (tensor,
  * slice, use) come in ascending order; the store sums them in the canonical tree. */
-struct mat store_leaf(struct store *s, const struct tensor *t, int slice,
-	const struct leaf *at);
-void store_leaf_done(struct store *s, const struct tensor *t, int slice,
-	const struct leaf *at);
+struct mat store_leaf(
+	struct store *s, const struct tensor *t, int slice, const struct leaf *at);
+void store_leaf_done(
+	struct store *s, const struct tensor *t, int slice, const struct leaf *at);
 /* To be said after each backward of a unit, when all leaves of the micro-batch were pushed;
  * `last`: it was the last of this rank's in this step. */
 void store_reduce(struct store *s, int unit, int64_t micro, bool last);

@@ -1,27 +1,159 @@
-/* What every parameter store shares: norms and hashes. */
-#include "parallel/parallel.h"
+/*
+ * The parameter store: opening it, what it lists for the optimizer, norms and hashes, and
+ * rows of whole tensors for checkpoints. What is sharded is a setting: nothing (DDP), the
+ * optimizer's state, gradients, parameters (ZeRO 1 to 3; FSDP). Ranks that have the same
+ * shard are replicas (HSDP).
+ */
+#include "parallel/store.h"
 
 #include <math.h>
 #include <stdlib.h>
+#include <string.h>
+
+/* ---- its parts ------------------------------------------------------------------- */
+
+static void add_part(struct part **list, int64_t *n, struct part part)
+{
+	if (!part.rows)
+		return;
+	*list = xrealloc(*list, (size_t)(*n + 1) * sizeof(**list));
+	(*list)[(*n)++] = part;
+}
+
+/* This rank's shard of an entry. */
+static struct part shard_part(
+	const struct store *s, const struct bucket *b, const struct entry *e)
+{
+	int k = s->own->shard;
+	int64_t at = e->packed[k];
+	return (struct part){.t = e->t,
+		.slice = e->slice,
+		.row = e->cut[k],
+		.rows = e->cut[k + 1] - e->cut[k],
+		.cols = e->cols,
+		.p = b->p + at,
+		.g = b->g ? b->g + at : NULL,
+		.m = b->m ? b->m + at : NULL,
+		.v = b->v ? b->v + at : NULL};
+}
+
+static struct part part_rows(struct part x, int64_t first, int64_t end)
+{
+	int64_t skip = first * x.cols;
+	x.row += first;
+	x.rows = end - first;
+	x.p += skip;
+	x.g = x.g ? x.g + skip : NULL;
+	x.m = x.m ? x.m + skip : NULL;
+	x.v = x.v ? x.v + skip : NULL;
+	return x;
+}
+
+/* Which of the ranks that have this shard this one is; they are `n`. */
+static int replica_of(const struct store *s, const struct bucket *b, int *n)
+{
+	int before = 0;
+	*n = 0;
+	for (int r = 0; r < b->c->size; r++) {
+		bool same = b->plan.wants[r] == s->own->shard;
+		before += same && r < b->c->rank;
+		*n += same;
+	}
+	return before;
+}
+
+/* Every rank updates its shard; what is counted is shared out over the replicas, by rows.
+ * A tied weight's is the first stage's. */
+static void list_parts(struct store *s)
+{
+	for (int i = 0; i < s->own->n_buckets; i++) {
+		const struct bucket *b = &s->own->bucket[i];
+		int n, replica = replica_of(s, b, &n);
+		for (int k = 0; k < b->n_entries; k++) {
+			struct part x = shard_part(s, b, &b->entry[k]);
+			add_part(&s->updated, &s->n_updated, x);
+			if (b->tied && s->c.mesh->at[AXIS_PP] > 0)
+				continue;
+			add_part(&s->counted, &s->n_counted,
+				part_rows(x, part_begin(x.rows, n, replica),
+					part_begin(x.rows, n, replica + 1)));
+		}
+	}
+}
+
+/* ---- opening --------------------------------------------------------------------- */
+
+static void place_params(struct store *s, struct arena *run)
+{
+	struct store_own *o = s->own;
+	for (int i = 0; i < o->n_buckets; i++) {
+		struct bucket *b = &o->bucket[i];
+		int64_t n = b->shard[o->shard].n;
+		b->p = arena_floats(run, n);
+		s->bytes.params += n * (int64_t)sizeof(float);
+		if (o->n_shards == 1)
+			b->whole = b->p;
+		else if (s->c.zero < 3) {
+			b->whole = arena_floats(run, b->n);
+			s->bytes.params += b->n * (int64_t)sizeof(float);
+		}
+		if (!s->c.deal.n_micro)
+			continue; /* to be read only */
+		b->m = arena_floats(run, n);
+		b->v = arena_floats(run, n);
+		s->bytes.optimizer += 2 * n * (int64_t)sizeof(float);
+	}
+}
+
+struct store *store_open(const struct store_config *c, struct arena *run)
+{
+	struct store *s = xcalloc(1, sizeof(*s));
+	bool measuring = arena_measuring(run);
+	s->c = *c;
+	s->own = xcalloc(1, sizeof(*s->own));
+	s->own->shards = mesh_group(c->mesh,
+		(struct mesh_part){.axes = AXIS_BIT(AXIS_FSDP) | AXIS_BIT(AXIS_CP)});
+	if (c->mesh->degree[AXIS_PP] > 1) /* all make it, the two ends use it */
+		mesh_group(c->mesh,
+			(struct mesh_part){.axes = AXIS_BIT(AXIS_PP), .pp_ends = true});
+	buckets_make(s);
+	place_params(s, run);
+	if (s->own->n_shards > 1 && c->zero == 3)
+		gather_open(s, measuring);
+	if (c->deal.n_micro)
+		grads_open(s, measuring);
+	list_parts(s);
+	return s;
+}
 
 void store_free(struct store *s)
 {
 	if (!s)
 		return;
-	s->ops->free(s);
-	free((void *)s->deal);
+	gather_close(s);
+	grads_close(s);
+	buckets_free(s);
+	free(s->own);
 	free(s->updated);
 	free(s->counted);
 	free(s);
 }
 
-/* A vector's elements are its rows. */
-static struct mat as_rows(const struct part *o, float *p)
+struct mat store_param(struct store *s, const struct tensor *t, int slice)
 {
-	if (o->t->ndim == 1)
-		return mat(p, o->rows * o->t->cols, 1);
-	return mat(p, o->rows, o->t->cols);
+	const struct bucket *b = bucket_of(s, t);
+	BUG_ON(!b->whole);
+	return mat(b->whole + entry_of(s, t, slice)->at, t->rows, t->cols);
 }
+
+void store_updated(struct store *s)
+{
+	gather_forget(s);
+	if (s->own->n_shards > 1 && s->c.zero < 3)
+		gather_whole(s);
+}
+
+/* ---- norms and hashes ------------------------------------------------------------- */
 
 static void add_squares(struct store *s, struct mat g, struct exact *sum)
 {
@@ -39,9 +171,11 @@ static void add_squares(struct store *s, struct mat g, struct exact *sum)
 double store_grad_norm(struct store *s)
 {
 	struct exact sum = {0};
-	for (int64_t i = 0; i < s->n_counted; i++)
-		add_squares(s, as_rows(&s->counted[i], s->counted[i].g), &sum);
-	comm_sum_i64(s->c.dp, (int64_t *)&sum, EXACT_WORDS);
+	for (int64_t i = 0; i < s->n_counted; i++) {
+		const struct part *x = &s->counted[i];
+		add_squares(s, mat(x->g, x->rows, x->cols), &sum);
+	}
+	comm_sum_i64(s->c.mesh->world, (int64_t *)&sum, EXACT_WORDS);
 	return sqrt(exact_round(&sum));
 }
 
@@ -53,32 +187,143 @@ static uint64_t hash_part(struct store *s, const struct part *o)
 	bool whole_rows = o->t->cut != CUT_COLS;
 	int64_t step = whole_rows ? o->rows : 1;
 	for (int64_t r = 0; r < o->rows; r += step)
-		sum += d->k->hash(d, o->p + r * o->t->cols, step * o->t->cols, key,
+		sum += d->k->hash(d, o->p + r * o->cols, step * o->cols, key,
 			tensor_index(o->t, o->slice, o->row + r));
 	return sum;
 }
 
-uint64_t store_hash(struct store *s, bool alone)
+uint64_t store_hash(struct store *s)
 {
 	uint64_t sum = 0;
-	if (alone) {
-		for (int i = 0; i < s->c.n_tensors; i++) {
-			const struct tensor *t = &s->c.tensors[i];
-			for (int slice = 0; slice < t->slices; slice++) {
-				struct mat p = store_param(s, t, slice);
-				struct part all = {.t = t,
-					.slice = slice,
-					.rows = t->rows,
-					.p = p.p};
-				sum += hash_part(s, &all);
-			}
-		}
-		return sum;
-	}
 	for (int64_t i = 0; i < s->n_counted; i++)
 		sum += hash_part(s, &s->counted[i]);
-	comm_run(s->c.dp, COLL_ALLREDUCE,
+	comm_run(s->c.mesh->world, COLL_ALLREDUCE,
 		&(struct coll_args){
 			.recv = &sum, .count = 1, .type = COMM_U64, .op = COMM_SUM});
 	return sum;
+}
+
+/* A rank's group and shard, and the hash of what it has of it. */
+struct replica {
+	uint64_t key, hash;
+};
+
+bool store_replicas_agree(struct store *s, struct str *who)
+{
+	struct comm *w = s->c.mesh->world;
+	struct mesh *m = s->c.mesh;
+	const int at[N_AXES] = {m->at[AXIS_PP], 0,
+		s->own->n_shards > 1 ? m->at[AXIS_FSDP] : 0,
+		s->own->n_shards > 1 ? m->at[AXIS_CP] : 0, m->at[AXIS_TP]};
+	struct replica mine = {(uint64_t)mesh_rank(m, at), 0};
+	struct replica *all = xcalloc((size_t)w->size, sizeof(*all));
+	bool same = true;
+	for (int64_t i = 0; i < s->n_updated; i++)
+		mine.hash += hash_part(s, &s->updated[i]);
+	comm_allgather(w, &mine, all, sizeof(mine));
+	for (int r = 0; r < w->size; r++) {
+		int first = 0;
+		while (all[first].key != all[r].key)
+			first++;
+		if (all[first].hash == all[r].hash)
+			continue;
+		str_printf(who, " %d", r);
+		same = false;
+	}
+	free(all);
+	return same;
+}
+
+/* ---- rows of whole tensors -------------------------------------------------------- */
+
+static float *state_of(const struct part *x, enum store_group g)
+{
+	float *const of[] = {x->p, x->m, x->v};
+	return of[g];
+}
+
+/* What of rows [row, row + n) of the whole tensor is in a part: `rows` of its rows from
+ * `first` on, which begin at `at` in the rows that are asked for, `width` wide. */
+struct overlap {
+	int64_t first, rows, at, width;
+};
+
+static struct overlap overlap_of(const struct part *x, int64_t row, int64_t n)
+{
+	const struct tensor *t = x->t;
+	bool vector = t->ndim == 1;
+	int64_t width = vector ? 1 : t->dims[1];
+	int64_t begin = tensor_index(t, x->slice, x->row) / width; /* in the whole */
+	int64_t from = max64(row, begin), to = min64(row + n, begin + x->rows);
+	int64_t col = t->cut == CUT_COLS && !vector ? x->slice * t->cols : 0;
+	return (struct overlap){
+		from - begin, max64(0, to - from), (from - row) * width + col, width};
+}
+
+void store_put(struct store *s, enum store_group g, int tensor, int64_t row, int64_t n,
+	const float *in)
+{
+	for (int64_t i = 0; i < s->n_updated; i++) {
+		const struct part *x = &s->updated[i];
+		if (x->t != &s->c.tensors[tensor])
+			continue;
+		struct overlap o = overlap_of(x, row, n);
+		for (int64_t r = 0; r < o.rows; r++)
+			memcpy(state_of(x, g) + (o.first + r) * x->cols,
+				in + o.at + r * o.width, (size_t)x->cols * sizeof(float));
+	}
+}
+
+/* A message: where its floats belong, and they follow. */
+struct rows {
+	int64_t at, rows, cols, width;
+};
+
+static int64_t take_rows(const void *message, float *out)
+{
+	struct rows h;
+	memcpy(&h, message, sizeof(h));
+	const char *from = (const char *)message + sizeof(h);
+	for (int64_t r = 0; r < h.rows; r++)
+		memcpy(out + h.at + r * h.width,
+			from + r * h.cols * (int64_t)sizeof(float),
+			(size_t)h.cols * sizeof(float));
+	return h.rows * h.cols;
+}
+
+/* All overlaps of the counted parts, so that each element comes once. */
+void store_collect(struct store *s, enum store_group g, int tensor, int64_t row,
+	int64_t n, int to, float *out)
+{
+	enum { TAG = 1 << 20, TAGS = 1 << 16 };
+	struct comm *w = s->c.mesh->world;
+	const struct tensor *t = &s->c.tensors[tensor];
+	int64_t width = t->ndim == 1 ? 1 : t->dims[1], missing = n * width;
+	int64_t most = (int64_t)sizeof(struct rows) + missing * (int64_t)sizeof(float);
+	int tag = TAG + (int)(++w->seq % TAGS);
+	char *message = xmalloc((size_t)most);
+	for (int64_t i = 0; i < s->n_counted; i++) {
+		const struct part *x = &s->counted[i];
+		if (x->t != t)
+			continue;
+		struct overlap o = overlap_of(x, row, n);
+		if (!o.rows)
+			continue;
+		struct rows h = {o.at, o.rows, x->cols, o.width};
+		size_t floats = (size_t)(o.rows * x->cols) * sizeof(float);
+		memcpy(message, &h, sizeof(h));
+		memcpy(message + sizeof(h), state_of(x, g) + o.first * x->cols, floats);
+		if (w->rank == to) {
+			missing -= take_rows(message, out);
+			continue;
+		}
+		struct comm_req r;
+		comm_send_begin(w, message, (int64_t)(sizeof(h) + floats), to, tag, &r);
+		comm_wait(w, &r);
+	}
+	while (w->rank == to && missing > 0) {
+		comm_take(w, message, most, tag);
+		missing -= take_rows(message, out);
+	}
+	free(message);
 }

@@ -43,21 +43,12 @@ static void load_micro(void *with, int64_t i)
 	p->loss_scale = 1.0f / (float)(t->o.batch * t->model.c.context);
 }
 
-/* Micro-batches of this rank, without those that only keep others company. */
-static int64_t n_micro(const struct trainer *t)
-{
-	int64_t n = deal_count(&t->deal, t->data_rank);
-	while (n && deal_micro(&t->deal, t->data_rank, n - 1) >= t->deal.n_micro)
-		n--;
-	return n;
-}
-
 static void run_schedule(struct work *w)
 {
 	struct trainer *t = w->t;
 	t->pass.loss = (struct exact){0};
 	t->pass.head_backward = 0;
-	pipe_step(&t->pipe, n_micro(t), load_micro, w);
+	pipe_step(&t->pipe, trainer_own_micro(t), load_micro, w);
 	store_step_end(t->store);
 }
 

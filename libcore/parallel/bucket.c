@@ -1,0 +1,270 @@
+/*
+ * Buckets: which slices are summed and gathered together, by whom, and how they are cut into
+ * shards. A pure function of the mesh and the tensor table, and equal on all ranks of a
+ * bucket's group.
+ */
+#include "parallel/store.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+enum { ALIGN = 16 }; /* floats on a cache line */
+
+/* ---- who shares a tensor --------------------------------------------------------- */
+
+/* Neighbours along tp whose virtual slices use one slice of it. */
+static int tp_run(const struct store *s, const struct tensor *t)
+{
+	return t->lanes > s->c.part.here ? t->lanes / s->c.part.here : 1;
+}
+
+/* A tied weight of which this rank has one use, and another stage the other. */
+static bool is_tied(const struct store *s, const struct tensor *t)
+{
+	return t->uses > 1 && s->c.mesh->degree[AXIS_PP] > 1;
+}
+
+static bool same_group(
+	const struct store *s, const struct tensor *a, const struct tensor *b)
+{
+	return a->lanes == b->lanes && a->uses == b->uses && tp_run(s, a) == tp_run(s, b);
+}
+
+static struct mesh_part group_of(const struct store *s, const struct tensor *t)
+{
+	struct mesh_part part = {
+		.axes = AXIS_BIT(AXIS_DP) | AXIS_BIT(AXIS_FSDP) | AXIS_BIT(AXIS_CP)};
+	if (tp_run(s, t) > 1) {
+		part.axes |= AXIS_BIT(AXIS_TP);
+		part.tp_run = tp_run(s, t);
+	}
+	return part;
+}
+
+static int shard_of(const struct store *s, const int at[N_AXES])
+{
+	if (s->own->n_shards == 1)
+		return 0;
+	return at[AXIS_FSDP] * s->c.mesh->degree[AXIS_CP] + at[AXIS_CP];
+}
+
+/* ---- which tensors --------------------------------------------------------------- */
+
+static void add_entry(struct store *s, struct bucket *b, int tensor, int slice)
+{
+	struct tensor *t = &s->c.tensors[tensor];
+	bool vector = t->ndim == 1;
+	b->entry = xrealloc(b->entry, (size_t)(b->n_entries + 1) * sizeof(*b->entry));
+	b->entry[b->n_entries++] = (struct entry){.t = t,
+		.slice = slice,
+		.rows = vector ? t->cols : t->rows,
+		.cols = vector ? 1 : t->cols,
+		.at = b->n};
+	b->n += round_up(t->rows * t->cols, ALIGN);
+}
+
+static int64_t unit_floats(const struct store *s, const struct tensor *like, int unit)
+{
+	int64_t n = 0;
+	for (int i = 0; i < s->c.n_tensors; i++) {
+		const struct tensor *t = &s->c.tensors[i];
+		if (t->unit == unit && same_group(s, t, like))
+			n += t->here * round_up(t->rows * t->cols, ALIGN);
+	}
+	return n;
+}
+
+/* All slices here of tensors like this one, of units from its own down to the one with which
+ * the bucket is large enough. What is sharded or summed by rounds stays by unit. */
+static void make_bucket(struct store *s, const struct tensor *like, bool *taken)
+{
+	struct store_own *o = s->own;
+	bool by_unit = s->c.zero >= 2 || s->c.deal.by_turns || like->unit == 0 ||
+		       !s->c.deal.n_micro;
+	int first = like->unit;
+	int64_t n = unit_floats(s, like, first);
+	while (!by_unit && first > 1 && n * (int64_t)sizeof(float) < s->c.bucket_bytes)
+		n += unit_floats(s, like, --first);
+	o->bucket = xrealloc(o->bucket, (size_t)(o->n_buckets + 1) * sizeof(*o->bucket));
+	struct bucket *b = &o->bucket[o->n_buckets];
+	*b = (struct bucket){.first_unit = first, .last_unit = like->unit};
+	for (int i = 0; i < s->c.n_tensors; i++) {
+		struct tensor *t = &s->c.tensors[i];
+		if (taken[i] || !t->here || t->unit < first || t->unit > like->unit ||
+			!same_group(s, t, like))
+			continue;
+		taken[i] = true;
+		o->where[i] = (struct where){o->n_buckets, b->n_entries};
+		for (int k = 0; k < t->here; k++)
+			add_entry(s, b, i, t->first + k);
+	}
+	b->group = group_of(s, like);
+	b->tied = is_tied(s, like);
+	b->shape = (struct tree_shape){{b->tied ? 1 : like->uses,
+		max64(1, s->c.deal.n_micro), s->c.chunks, like->lanes}};
+	o->n_buckets++;
+}
+
+/* ---- shards ---------------------------------------------------------------------- */
+
+/* Every shard begins with a row, because norms add rows; also those of a flat vector, which
+ * else are equal parts of all rows together. */
+static void cut_entry(
+	const struct store *s, const struct bucket *b, struct entry *e, int64_t before)
+{
+	int n = s->own->n_shards;
+	int64_t total = 0;
+	for (int i = 0; i < b->n_entries; i++)
+		total += b->entry[i].rows * b->entry[i].cols;
+	e->cut = xcalloc((size_t)n + 1, sizeof(*e->cut));
+	e->packed = xcalloc((size_t)n, sizeof(*e->packed));
+	for (int i = 0; i <= n; i++) {
+		int64_t at = part_begin(total, n, i) - before;
+		int64_t row = at <= 0 ? 0 : ceil_div(at, e->cols);
+		e->cut[i] = s->c.flat ? min64(e->rows, row) : part_begin(e->rows, n, i);
+	}
+	e->cut[n] = e->rows;
+}
+
+static void make_shards(struct store *s, struct bucket *b)
+{
+	int n = s->own->n_shards;
+	int64_t before = 0;
+	b->shard = xcalloc((size_t)n, sizeof(*b->shard));
+	for (int i = 0; i < b->n_entries; i++) {
+		struct entry *e = &b->entry[i];
+		cut_entry(s, b, e, before);
+		before += e->rows * e->cols;
+	}
+	if (n == 1) { /* gaps and all */
+		b->shard[0] =
+			(struct sum_shard){xcalloc(1, sizeof(struct sum_run)), 1, b->n};
+		b->shard[0].run[0] = (struct sum_run){0, b->n};
+		for (int i = 0; i < b->n_entries; i++)
+			b->entry[i].packed[0] = b->entry[i].at;
+		return;
+	}
+	for (int k = 0; k < n; k++) {
+		struct sum_shard *x = &b->shard[k];
+		x->run = xcalloc((size_t)b->n_entries, sizeof(*x->run));
+		for (int i = 0; i < b->n_entries; i++) {
+			struct entry *e = &b->entry[i];
+			int64_t len = (e->cut[k + 1] - e->cut[k]) * e->cols;
+			e->packed[k] = x->n;
+			if (len)
+				x->run[x->n_runs++] = (struct sum_run){
+					e->at + e->cut[k] * e->cols, len};
+			x->n += len;
+		}
+	}
+}
+
+static void make_plan(struct store *s, struct bucket *b)
+{
+	struct mesh *m = s->c.mesh;
+	int *wants = xcalloc((size_t)m->world->size, sizeof(*wants));
+	b->c = mesh_group(m, b->group);
+	int n = mesh_members(m, b->group, &b->ranks);
+	BUG_ON(n != b->c->size);
+	for (int r = 0; r < n; r++) {
+		int at[N_AXES];
+		mesh_place(m, b->ranks[r], at);
+		wants[r] = shard_of(s, at);
+	}
+	b->plan = (struct sum_plan){.c = b->c,
+		.d = s->c.device,
+		.shard = b->shard,
+		.n_shards = s->own->n_shards,
+		.wants = wants,
+		.levels = tree_levels(&b->shape),
+		.micro_level = tree_micro_level(&b->shape)};
+	b->nodes = xcalloc((size_t)n, sizeof(*b->nodes));
+}
+
+/* Groups are made by all ranks, also by those whose stage has no such tensor: in the order
+ * of the table, of which all know all. */
+static void make_groups(struct store *s)
+{
+	for (int i = 0; i < s->c.n_tensors; i++)
+		mesh_group(s->c.mesh, group_of(s, &s->c.tensors[i]));
+}
+
+void buckets_make(struct store *s)
+{
+	bool *taken = xcalloc((size_t)s->c.n_tensors, sizeof(*taken));
+	s->own->where = xcalloc((size_t)s->c.n_tensors, sizeof(*s->own->where));
+	s->own->n_shards =
+		s->c.zero ? s->c.mesh->degree[AXIS_FSDP] * s->c.mesh->degree[AXIS_CP] : 1;
+	s->own->shard = shard_of(s, s->c.mesh->at);
+	make_groups(s);
+	for (int i = s->c.n_tensors - 1; i >= 0; i--)
+		if (!taken[i] && s->c.tensors[i].here)
+			make_bucket(s, &s->c.tensors[i], taken);
+	for (int i = 0; i < s->own->n_buckets; i++) {
+		make_shards(s, &s->own->bucket[i]);
+		make_plan(s, &s->own->bucket[i]);
+	}
+	free(taken);
+}
+
+void buckets_free(struct store *s)
+{
+	for (int i = 0; i < s->own->n_buckets; i++) {
+		struct bucket *b = &s->own->bucket[i];
+		for (int k = 0; k < b->n_entries; k++) {
+			free(b->entry[k].cut);
+			free(b->entry[k].packed);
+		}
+		for (int k = 0; k < s->own->n_shards; k++)
+			free(b->shard[k].run);
+		for (int k = 0; k < b->c->size; k++) {
+			free(b->nodes[k].node);
+			free(b->nodes[k].buffer);
+		}
+		for (int u = 0; u < 2; u++)
+			free(b->sums.buffer[u]);
+		free(b->entry);
+		free(b->shard);
+		free((void *)b->plan.wants);
+		free(b->nodes);
+		free(b->ranks);
+		free(b->buffer);
+	}
+	free(s->own->bucket);
+	free(s->own->where);
+}
+
+/* ---- leaves ---------------------------------------------------------------------- */
+
+static struct tree_box box_of(
+	const struct store *s, const struct bucket *b, int member, int use, int64_t micro)
+{
+	const struct mesh *m = s->c.mesh;
+	int at[N_AXES];
+	mesh_place(m, b->ranks[member], at);
+	int64_t chunks = s->c.chunks / m->degree[AXIS_CP], lanes = b->shape.n[TREE_LANE];
+	int64_t here = min64(lanes, s->c.part.here);
+	int64_t lane = (int64_t)at[AXIS_TP] * s->c.part.here % lanes;
+	return (struct tree_box){{use, micro, at[AXIS_CP] * chunks, lane},
+		{use + 1, micro + 1, (at[AXIS_CP] + 1) * chunks, lane + here}};
+}
+
+int bucket_push(const struct store *s, const struct bucket *b, int member, int use,
+	int64_t round, struct tree_stack *stack)
+{
+	const struct deal *d = &s->c.deal;
+	int at[N_AXES], depth = 0;
+	mesh_place(s->c.mesh, b->ranks[member], at);
+	int rank = deal_rank(s->c.mesh->degree, at);
+	int64_t first = d->by_turns ? round : 0;
+	int64_t end = d->by_turns ? round + 1 : deal_count(d, rank);
+	for (int64_t i = first; i < end; i++) {
+		int64_t micro = deal_micro(d, rank, i);
+		if (micro >= d->n_micro)
+			break;
+		struct tree_box box = box_of(s, b, member, use, micro);
+		int n = tree_push_box(stack, &b->shape, bucket_top(s, b), &box);
+		depth = depth > n ? depth : n;
+	}
+	return depth;
+}

@@ -1,0 +1,289 @@
+/*
+ * Parameters from their shards: a rank sends its own to those that have the others, and puts
+ * what comes where the bucket's vector has it. For the whole model after an update (ZeRO 1
+ * and 2), or for a unit while it is used (ZeRO 3, FSDP), one unit ahead of its use.
+ */
+#include "parallel/store.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+enum { TAG = 1 << 19, TAGS = 1 << 16 };
+
+/* ---- a bucket -------------------------------------------------------------------- */
+
+static int64_t shard_floats(const struct bucket *b, int shard)
+{
+	return b->shard[shard].n;
+}
+
+/* Does a shard lie together in the vector? Then it comes at its place. */
+static bool in_place(const struct bucket *b, int shard)
+{
+	return b->shard[shard].n_runs == 1;
+}
+
+static int64_t staging_floats(const struct store *s, const struct bucket *b)
+{
+	int64_t n = 0;
+	for (int k = 0; k < s->own->n_shards; k++)
+		if (k != s->own->shard && !in_place(b, k))
+			n += round_up(shard_floats(b, k), 16);
+	return n;
+}
+
+static void begin_bucket(struct store *s, struct bucket *b, float *vector, float *staging,
+	struct comm_req *reqs)
+{
+	struct store_own *o = s->own;
+	struct comm *c = o->shards;
+	int tag = TAG + (int)(++c->seq % TAGS);
+	int64_t mine = shard_floats(b, o->shard) * (int64_t)sizeof(float);
+	for (int i = 1; i < c->size; i++) {
+		int k = (o->shard + i) % c->size;
+		int64_t n = shard_floats(b, k);
+		float *to = staging;
+		if (in_place(b, k))
+			to = vector + b->shard[k].run[0].at;
+		else
+			staging += round_up(n, 16);
+		if (n)
+			comm_recv_begin(
+				c, to, n * (int64_t)sizeof(float), k, tag, &reqs[2 * k]);
+		if (mine)
+			comm_send_begin(c, b->p, mine, k, tag, &reqs[2 * k + 1]);
+	}
+}
+
+static void unpack(
+	struct store *s, struct bucket *b, int shard, float *vector, const float *from)
+{
+	struct device *d = s->c.device;
+	const struct sum_shard *x = &b->shard[shard];
+	for (int i = 0; i < x->n_runs; i++) {
+		d->k->copy(d, mat(vector + x->run[i].at, 1, x->run[i].len),
+			mat((float *)from, 1, x->run[i].len));
+		from += x->run[i].len;
+	}
+}
+
+static void end_bucket(struct store *s, struct bucket *b, float *vector, float *staging,
+	struct comm_req *reqs)
+{
+	struct store_own *o = s->own;
+	struct comm *c = o->shards;
+	unpack(s, b, o->shard, vector, b->p);
+	for (int i = 0; i < 2 * c->size && !c->planned; i++)
+		comm_wait(c, &reqs[i]);
+	for (int i = 1; i < c->size; i++) {
+		int k = (o->shard + i) % c->size;
+		if (in_place(b, k))
+			continue;
+		unpack(s, b, k, vector, staging);
+		staging += round_up(shard_floats(b, k), 16);
+	}
+	b->whole = vector;
+}
+
+/* ---- the whole model ------------------------------------------------------------- */
+
+/* Memory for what is on its way is that of gradients: these are done with. */
+void gather_whole(struct store *s)
+{
+	struct store_own *o = s->own;
+	struct comm_req *reqs = xcalloc((size_t)o->shards->size * 2, sizeof(*reqs));
+	for (int i = 0; i < o->n_buckets; i++) {
+		struct bucket *b = &o->bucket[i];
+		int64_t n = staging_floats(s, b);
+		float *staging = !o->shards->planned
+					 ? xmalloc((size_t)(n + 1) * sizeof(float))
+					 : b->whole;
+		begin_bucket(s, b, b->whole, staging, reqs);
+		end_bucket(s, b, b->whole, staging, reqs);
+		if (staging != b->whole)
+			free(staging);
+	}
+	free(reqs);
+}
+
+/* ---- a unit ---------------------------------------------------------------------- */
+
+static bool in_unit(const struct bucket *b, int unit)
+{
+	return b->first_unit == unit;
+}
+
+static int unit_buckets(const struct store *s, int unit)
+{
+	int n = 0;
+	for (int i = 0; i < s->own->n_buckets; i++)
+		n += in_unit(&s->own->bucket[i], unit);
+	return n;
+}
+
+static void begin_unit(struct store *s, struct gathered *g, int unit)
+{
+	struct store_own *o = s->own;
+	float *at = g->memory;
+	struct comm_req *reqs = g->reqs;
+	g->unit = unit;
+	g->ready = false;
+	for (int i = 0; i < o->n_buckets; i++) {
+		struct bucket *b = &o->bucket[i];
+		if (!in_unit(b, unit))
+			continue;
+		begin_bucket(s, b, at, at + b->n, reqs);
+		at += b->n + staging_floats(s, b);
+		reqs += 2 * o->n_shards;
+	}
+}
+
+static void end_unit(struct store *s, struct gathered *g)
+{
+	struct store_own *o = s->own;
+	float *at = g->memory;
+	struct comm_req *reqs = g->reqs;
+	for (int i = 0; i < o->n_buckets && !g->ready; i++) {
+		struct bucket *b = &o->bucket[i];
+		if (!in_unit(b, g->unit))
+			continue;
+		end_bucket(s, b, at, at + b->n, reqs);
+		at += b->n + staging_floats(s, b);
+		reqs += 2 * o->n_shards;
+	}
+	g->ready = true;
+}
+
+static void drop(struct store *s, struct gathered *g)
+{
+	if (g->unit < 0)
+		return;
+	end_unit(s, g);
+	for (int i = 0; i < s->own->n_buckets; i++)
+		if (in_unit(&s->own->bucket[i], g->unit))
+			s->own->bucket[i].whole = NULL;
+	g->unit = -1;
+}
+
+static struct gathered *find(struct store *s, int unit)
+{
+	for (int i = 0; i < s->own->n_gathered; i++)
+		if (s->own->gathered[i].unit == unit)
+			return &s->own->gathered[i];
+	return NULL;
+}
+
+/* A place for a unit, which nobody uses now; NULL: none. */
+static struct gathered *room_for(struct store *s, int unit)
+{
+	struct store_own *o = s->own;
+	if (s->c.reshard == RESHARD_NO)
+		return &o->gathered[unit];
+	for (int turn = 0; turn < 2; turn++) {
+		struct gathered *g = &o->gathered[place_of(s, unit, turn)];
+		if (g->unit < 0)
+			return g;
+	}
+	for (int turn = 0; turn < 2; turn++) {
+		struct gathered *g = &o->gathered[place_of(s, unit, turn)];
+		if (!g->users) {
+			drop(s, g);
+			return g;
+		}
+	}
+	return NULL;
+}
+
+static bool is_gathered(const struct store *s)
+{
+	return s->own->n_gathered > 0;
+}
+
+void store_use(struct store *s, int unit, int next)
+{
+	if (!is_gathered(s))
+		return;
+	struct gathered *g = find(s, unit);
+	if (!g) {
+		g = room_for(s, unit);
+		BUG_ON(!g);
+		begin_unit(s, g, unit);
+	}
+	g->users++;
+	end_unit(s, g);
+	if (next < 0 || find(s, next) || !unit_buckets(s, next))
+		return;
+	struct gathered *ahead = room_for(s, next);
+	if (ahead)
+		begin_unit(s, ahead, next);
+}
+
+void store_done(struct store *s, int unit, bool backward)
+{
+	if (!is_gathered(s))
+		return;
+	struct gathered *g = find(s, unit);
+	BUG_ON(!g || !g->users);
+	g->users--;
+	bool keep = s->c.reshard == RESHARD_NO ||
+		    (s->c.reshard == RESHARD_KEEP_LAST && unit == s->c.n_units - 2);
+	if (!g->users && (backward || !keep))
+		drop(s, g);
+}
+
+void gather_forget(struct store *s)
+{
+	for (int i = 0; i < s->own->n_gathered; i++) {
+		BUG_ON(s->own->gathered[i].users);
+		drop(s, &s->own->gathered[i]);
+	}
+}
+
+/* ---- memory ---------------------------------------------------------------------- */
+
+void gather_open(struct store *s, bool measuring)
+{
+	struct store_own *o = s->own;
+	bool all = s->c.reshard == RESHARD_NO;
+	int64_t total = 0;
+	o->n_gathered = all ? s->c.n_units : N_PLACES;
+	o->gathered = xcalloc((size_t)o->n_gathered, sizeof(*o->gathered));
+	for (int u = 0; u < s->c.n_units; u++) {
+		int64_t n = 0, buckets = unit_buckets(s, u);
+		for (int i = 0; i < o->n_buckets; i++)
+			if (in_unit(&o->bucket[i], u))
+				n += o->bucket[i].n + staging_floats(s, &o->bucket[i]);
+		for (int turn = 0; turn < (all ? 1 : 2); turn++) {
+			struct gathered *g = &o->gathered[all ? u : place_of(s, u, turn)];
+			g->unit = -1;
+			g->n = max64(g->n, n);
+			g->reqs = xrealloc(
+				g->reqs, (size_t)(2 * o->n_shards * (buckets + 1)) *
+						 sizeof(*g->reqs));
+			memset(g->reqs, 0,
+				(size_t)(2 * o->n_shards * (buckets + 1)) *
+					sizeof(*g->reqs));
+		}
+	}
+	for (int i = 0; i < o->n_gathered; i++)
+		total += round_up(o->gathered[i].n, 16);
+	s->bytes.gathered = total * (int64_t)sizeof(float);
+	if (measuring)
+		arena_measure(&o->gather_memory, "gathered parameters");
+	else
+		arena_init(&o->gather_memory, "gathered parameters",
+			(size_t)s->bytes.gathered);
+	for (int i = 0; i < o->n_gathered; i++)
+		o->gathered[i].memory = arena_floats(&o->gather_memory, o->gathered[i].n);
+}
+
+void gather_close(struct store *s)
+{
+	struct store_own *o = s->own;
+	if (is_gathered(s))
+		gather_forget(s);
+	for (int i = 0; i < o->n_gathered; i++)
+		free(o->gathered[i].reqs);
+	free(o->gathered);
+	arena_release(&o->gather_memory);
+}

@@ -1,0 +1,434 @@
+/*
+ * Gradients: leaves are added up on this rank as far as the canonical tree allows, then over
+ * the ranks.
+ *
+ * In runs, a bucket has buffers of its own, and is summed when the last of its leaves is
+ * there, while the backward goes on. By turns, every micro-batch of a unit is summed as soon
+ * as it has its leaves, so their buffers are lent: blocks take turns in two places.
+ */
+#include "parallel/store.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+/* ---- who brings what --------------------------------------------------------------- */
+
+static int n_uses(const struct bucket *b)
+{
+	return (int)b->shape.n[TREE_USE];
+}
+
+/* The nodes that each member brings, in a round. */
+static void set_nodes(struct store *s, struct bucket *b, int64_t round)
+{
+	for (int r = 0; r < b->c->size; r++) {
+		struct sum_nodes *nodes = &b->nodes[r];
+		int depth[2] = {0}, n = 0;
+		nodes->n = 0;
+		for (int u = 0; u < n_uses(b); u++) {
+			struct tree_stack stack = {.n = 0};
+			depth[u] = bucket_push(s, b, r, u, round, &stack);
+			nodes->node = xrealloc(nodes->node,
+				(size_t)(n + stack.n + 1) * sizeof(*nodes->node));
+			nodes->buffer = xrealloc(nodes->buffer,
+				(size_t)(n + stack.n + 1) * sizeof(*nodes->buffer));
+			for (int i = 0; i < stack.n; i++, n++) {
+				nodes->node[n] = stack.node[i];
+				nodes->buffer[n] = u * depth[0] + i;
+			}
+		}
+		nodes->n = n;
+		if (r == b->c->rank && !round) {
+			b->depth = depth[0] > 1 ? depth[0] : 1;
+			b->n_buffers = b->depth * n_uses(b);
+		}
+	}
+}
+
+/* ---- memory ---------------------------------------------------------------------- */
+
+static bool is_shared(const struct store *s, const struct bucket *b)
+{
+	return b->c->shares && b->c->size > 1 && s->own->n_shards == 1 &&
+	       !s->c.deal.by_turns;
+}
+
+static int64_t scratch_of(const struct bucket *b)
+{
+	return b->c->size > 1 ? round_up(sum_scratch(&b->plan, b->nodes), 16) : 0;
+}
+
+static void place_buffers(struct bucket *b, struct arena *a)
+{
+	for (int i = 0; i < b->n_buffers; i++)
+		b->buffer[i] = arena_floats(a, b->n);
+}
+
+/* By turns: the shard's sum, and its stack of micro-batches. */
+static void place_sums(const struct store *s, struct bucket *b, struct arena *a)
+{
+	int64_t first, piece = sum_piece(&b->plan, b->c->rank, &first);
+	int depth = tree_depth(0, s->c.deal.n_micro);
+	b->g = arena_floats(a, b->shard[s->own->shard].n);
+	b->sums.shape = &b->shape;
+	for (int u = 0; u < n_uses(b); u++) {
+		if (!b->sums.buffer[u])
+			b->sums.buffer[u] =
+				xcalloc((size_t)depth, sizeof(*b->sums.buffer[u]));
+		for (int i = 0; i < depth; i++)
+			b->sums.buffer[u][i] = arena_floats(a, piece);
+	}
+}
+
+static void place_leases(struct store *s, struct arena *a)
+{
+	for (int i = 0; i < N_PLACES; i++) {
+		struct lease *l = &s->own->lease[i];
+		l->unit = -1;
+		l->memory = arena_floats(a, l->n);
+	}
+}
+
+/* Floats that a unit's leaves need. */
+static void size_leases(struct store *s)
+{
+	int64_t *n = xcalloc((size_t)s->c.n_units, sizeof(*n));
+	for (int i = 0; i < s->own->n_buckets; i++) {
+		const struct bucket *b = &s->own->bucket[i];
+		n[b->first_unit] += b->n_buffers * b->n + scratch_of(b);
+	}
+	for (int u = 0; u < s->c.n_units; u++)
+		for (int turn = 0; turn < 2; turn++) {
+			struct lease *l = &s->own->lease[place_of(s, u, turn)];
+			l->n = max64(l->n, n[u]);
+		}
+	free(n);
+}
+
+/* All that no other rank sees. */
+static void place_own(struct store *s, struct arena *a)
+{
+	struct store_own *o = s->own;
+	for (int i = 0; i < o->n_buckets; i++) {
+		struct bucket *b = &o->bucket[i];
+		if (s->c.deal.by_turns) {
+			place_sums(s, b, a);
+		} else {
+			if (!is_shared(s, b) || !b->shared)
+				place_buffers(b, a);
+			b->g = o->n_shards > 1 ? arena_floats(a, b->shard[o->shard].n)
+					       : b->buffer[0];
+			b->scratch = b->shared || (b->c->planned && is_shared(s, b))
+					     ? b->buffer[0] /* not used */
+					     : arena_floats(a, scratch_of(b));
+		}
+		if (b->tied)
+			b->other = arena_floats(a, b->shard[o->shard].n);
+	}
+	if (s->c.deal.by_turns)
+		place_leases(s, a);
+}
+
+/* One piece of shared memory a group; its ranks say where their buckets begin. */
+static void share_group(struct store *s, struct comm *c)
+{
+	struct store_own *o = s->own;
+	struct err e = {0};
+	int64_t n_bytes = 0, slots = 0;
+	for (int i = 0; i < o->n_buckets; i++) {
+		struct bucket *b = &o->bucket[i];
+		if (b->c == c && is_shared(s, b)) {
+			n_bytes += b->n_buffers * b->n * (int64_t)sizeof(float);
+			slots++;
+		}
+	}
+	struct comm_shared *m = comm_shared_open(c, n_bytes, (int)slots, &e);
+	if (!m && c->rank == 0)
+		warn("%s: ranks send messages instead, which takes more memory", e.msg);
+	if (!m)
+		return;
+	o->shared = xrealloc(o->shared, (size_t)(o->n_shared + 1) * sizeof(*o->shared));
+	o->shared[o->n_shared++] = m;
+	struct arena a;
+	arena_over(&a, "gradients", m->data[c->rank], (size_t)n_bytes);
+	for (int i = 0, slot = 0; i < o->n_buckets; i++) {
+		struct bucket *b = &o->bucket[i];
+		if (b->c != c || !is_shared(s, b))
+			continue;
+		b->shared = m;
+		b->slot = slot++;
+		place_buffers(b, &a);
+		int64_t at = b->buffer[0] - (float *)(void *)m->data[c->rank];
+		b->from = xcalloc((size_t)c->size, sizeof(*b->from));
+		comm_allgather(c, &at, b->from, sizeof(at));
+	}
+}
+
+static void share(struct store *s)
+{
+	struct store_own *o = s->own;
+	for (int i = 0; i < o->n_buckets; i++) {
+		struct bucket *b = &o->bucket[i];
+		bool known = false;
+		for (int k = 0; k < i; k++)
+			known |= o->bucket[k].c == b->c;
+		if (!known && is_shared(s, b))
+			share_group(s, b->c);
+	}
+}
+
+static void begin_step(struct store *s)
+{
+	for (int i = 0; i < s->own->n_buckets; i++) {
+		struct bucket *b = &s->own->bucket[i];
+		b->round = 0;
+		b->units_left = 0;
+		for (int u = b->first_unit; u <= b->last_unit; u++)
+			for (int k = 0; k < b->n_entries; k++)
+				if (b->entry[k].t->unit == u) {
+					b->units_left++;
+					break;
+				}
+		for (int u = 0; u < 2; u++)
+			b->sums.of[u].n = 0;
+	}
+	store_drop(s);
+}
+
+void grads_open(struct store *s, bool measuring)
+{
+	struct store_own *o = s->own;
+	struct arena size;
+	int64_t scratch = 0, whole = 0;
+	for (int i = 0; i < o->n_buckets; i++) {
+		struct bucket *b = &o->bucket[i];
+		set_nodes(s, b, 0);
+		b->buffer = xcalloc((size_t)b->n_buffers, sizeof(*b->buffer));
+		if (!is_shared(s, b))
+			scratch += scratch_of(b);
+	}
+	if (!measuring)
+		share(s);
+	if (s->c.deal.by_turns)
+		size_leases(s);
+	arena_measure(&size, "gradients");
+	place_own(s, &size);
+	for (int i = 0; i < o->n_shared; i++)
+		whole += o->shared[i]->n_bytes[o->shared[i]->c->rank];
+	whole += (int64_t)size.peak_bytes;
+	s->bytes.buffers = s->c.deal.by_turns ? 0 : scratch * (int64_t)sizeof(float);
+	s->bytes.grads = whole - s->bytes.buffers;
+	if (measuring) {
+		o->grad_memory = size;
+	} else {
+		arena_init(&o->grad_memory, "gradients", size.peak_bytes);
+		place_own(s, &o->grad_memory);
+	}
+	begin_step(s);
+}
+
+void grads_close(struct store *s)
+{
+	for (int i = 0; i < s->own->n_shared; i++)
+		comm_shared_close(s->own->shared[i]);
+	for (int i = 0; i < s->own->n_buckets; i++)
+		free(s->own->bucket[i].from);
+	free(s->own->shared);
+	arena_release(&s->own->grad_memory);
+}
+
+/* ---- leaves ---------------------------------------------------------------------- */
+
+static void end_sum(struct bucket *b)
+{
+	if (b->sum)
+		tree_sum_end(b->sum);
+	b->sum = NULL;
+}
+
+static bool in_unit(const struct bucket *b, int unit)
+{
+	return b->first_unit <= unit && unit <= b->last_unit;
+}
+
+static void empty_stacks(struct bucket *b)
+{
+	for (int i = 0; i < b->n_entries; i++)
+		for (int u = 0; u < 2; u++)
+			b->entry[i].stack[u].n = 0;
+}
+
+/* By turns: memory for the unit's leaves. Who had it before has been summed, or is waited
+ * for. */
+static void take_lease(struct store *s, int unit)
+{
+	struct store_own *o = s->own;
+	for (int i = 0; i < N_PLACES; i++)
+		if (o->lease[i].unit == unit && o->lease[i].open)
+			return;
+	struct lease *l = &o->lease[place_of(s, unit, o->turn)];
+	if (place_of(s, unit, 0) == OF_BLOCKS)
+		o->turn = !o->turn;
+	for (int i = 0; i < o->n_buckets; i++) /* its last turn, and who was here */
+		if (in_unit(&o->bucket[i], unit) ||
+			(l->unit >= 0 && in_unit(&o->bucket[i], l->unit)))
+			end_sum(&o->bucket[i]);
+	BUG_ON(l->open);
+	l->unit = unit;
+	l->open = true;
+	float *at = l->memory;
+	for (int i = 0; i < o->n_buckets; i++) {
+		struct bucket *b = &o->bucket[i];
+		if (!in_unit(b, unit))
+			continue;
+		for (int k = 0; k < b->n_buffers; k++, at += b->n)
+			b->buffer[k] = at;
+		b->scratch = at;
+		at += scratch_of(b);
+		empty_stacks(b);
+	}
+}
+
+static int use_here(const struct bucket *b, const struct leaf *at)
+{
+	return b->tied ? 0 : at->use;
+}
+
+static struct mat leaf_at(const struct bucket *b, const struct entry *e, int use, int i)
+{
+	BUG_ON(i >= b->depth);
+	return mat(b->buffer[use * b->depth + i] + e->at, e->t->rows, e->t->cols);
+}
+
+struct mat store_leaf(
+	struct store *s, const struct tensor *t, int slice, const struct leaf *at)
+{
+	struct bucket *b = bucket_of(s, t);
+	struct entry *e = entry_of(s, t, slice);
+	if (s->c.deal.by_turns)
+		take_lease(s, t->unit);
+	int use = use_here(b, at);
+	return leaf_at(b, e, use, e->stack[use].n);
+}
+
+void store_leaf_done(
+	struct store *s, const struct tensor *t, int slice, const struct leaf *at)
+{
+	struct bucket *b = bucket_of(s, t);
+	struct entry *e = entry_of(s, t, slice);
+	int use = use_here(b, at);
+	const int64_t where[N_TREE_AXES] = {use, at->micro, at->chunk, at->lane};
+	if (at->micro >= s->c.deal.n_micro)
+		return;
+	int merges = tree_push_node(&e->stack[use], &b->shape, bucket_top(s, b),
+		(struct tree_node){0, tree_index(&b->shape, where)});
+	for (int top = e->stack[use].n + merges - 1; merges > 0; merges--, top--) {
+		struct mat left = leaf_at(b, e, use, top - 1);
+		s->c.device->k->add(s->c.device, left, left, leaf_at(b, e, use, top));
+	}
+}
+
+void store_drop(struct store *s)
+{
+	for (int i = 0; i < s->own->n_buckets; i++)
+		empty_stacks(&s->own->bucket[i]);
+	for (int i = 0; i < N_PLACES; i++)
+		s->own->lease[i].open = false;
+}
+
+/* ---- sums ------------------------------------------------------------------------ */
+
+/* What was pushed must be what all ranks expect. */
+static void check_nodes(const struct bucket *b)
+{
+	const struct sum_nodes *mine = &b->nodes[b->c->rank];
+	for (int i = 0; i < b->n_entries; i++) {
+		int n = 0;
+		for (int u = 0; u < n_uses(b); u++)
+			n += b->entry[i].stack[u].n;
+		BUG_ON(n != mine->n);
+	}
+}
+
+static void begin_sum(struct store *s, struct bucket *b)
+{
+	bool turns = s->c.deal.by_turns;
+	end_sum(b);
+	if (!b->c->planned)
+		check_nodes(b);
+	const struct sum_call call = {.plan = &b->plan,
+		.nodes = b->nodes,
+		.buffer = b->buffer,
+		.onto = turns ? &b->sums : NULL,
+		.result = b->g,
+		.scratch = b->scratch,
+		.shared = b->shared,
+		.from = b->from,
+		.slot = b->slot};
+	b->sum = tree_sum_begin(&call);
+}
+
+void store_reduce(struct store *s, int unit, int64_t micro, bool last)
+{
+	struct store_own *o = s->own;
+	(void)micro;
+	for (int i = 0; i < o->n_buckets; i++) {
+		struct bucket *b = &o->bucket[i];
+		if (!in_unit(b, unit))
+			continue;
+		if (s->c.deal.by_turns) {
+			set_nodes(s, b, b->round++);
+			begin_sum(s, b);
+		} else if (last && --b->units_left == 0) {
+			begin_sum(s, b);
+		}
+	}
+	for (int i = 0; i < N_PLACES; i++)
+		if (o->lease[i].unit == unit)
+			o->lease[i].open = false;
+}
+
+/* By turns, the tree above the micro-batches; all ranks of a shard get it. */
+static void finish_turns(struct bucket *b)
+{
+	for (int r = 0; r < b->c->size; r++)
+		b->nodes[r].n = 0;
+	const struct sum_call call = {.plan = &b->plan,
+		.nodes = b->nodes,
+		.buffer = b->buffer,
+		.with = &b->sums,
+		.result = b->g,
+		.scratch = b->scratch};
+	b->sum = tree_sum_begin(&call);
+}
+
+/* Use 0 is the first stage's, use 1 the last one's. */
+static void add_other_use(struct store *s, struct bucket *b)
+{
+	enum { TAG = 1 << 18 };
+	struct comm *pair = mesh_group(s->c.mesh,
+		(struct mesh_part){.axes = AXIS_BIT(AXIS_PP), .pp_ends = true});
+	int64_t n = b->shard[s->own->shard].n, n_bytes = n * (int64_t)sizeof(float);
+	struct comm_req req[2];
+	comm_recv_begin(pair, b->other, n_bytes, !pair->rank, TAG, &req[0]);
+	comm_send_begin(pair, b->g, n_bytes, !pair->rank, TAG, &req[1]);
+	comm_wait(pair, &req[0]);
+	comm_wait(pair, &req[1]);
+	s->c.device->k->add(
+		s->c.device, mat(b->g, 1, n), mat(b->g, 1, n), mat(b->other, 1, n));
+}
+
+void store_step_end(struct store *s)
+{
+	struct store_own *o = s->own;
+	for (int i = 0; i < o->n_buckets; i++)
+		end_sum(&o->bucket[i]);
+	for (int i = 0; i < o->n_buckets && s->c.deal.by_turns; i++)
+		finish_turns(&o->bucket[i]);
+	for (int i = 0; i < o->n_buckets; i++) {
+		end_sum(&o->bucket[i]);
+		if (o->bucket[i].tied)
+			add_other_use(s, &o->bucket[i]);
+	}
+	begin_step(s);
+}

@@ -1,0 +1,142 @@
+/* Shared by the files of the store only: buckets, and what is in them. */
+#ifndef PARALLEL_STORE_H
+#define PARALLEL_STORE_H
+
+#include "parallel/parallel.h"
+
+/* A slice of a tensor in a bucket. */
+struct entry {
+	struct tensor *t;
+	int slice;
+	int64_t rows, cols; /* an element of a vector is a row */
+	int64_t at;	    /* in the bucket's vector */
+	int64_t *cut;	    /* [shards + 1]: shard i has rows [cut[i], cut[i + 1]) */
+	int64_t *packed;    /* [shards]: where these begin in the packed shard */
+	struct tree_stack stack[2]; /* of the leaves of this rank, by use */
+};
+
+/* Slices of neighbouring units that the same ranks share, as one vector. */
+struct bucket {
+	int first_unit, last_unit;
+	struct entry *entry;
+	int n_entries;
+	int64_t n; /* floats of the vector, which begins each entry on a cache line */
+	/* Whose it is, and how its gradient is summed. */
+	struct mesh_part group;
+	struct comm *c;
+	int *ranks;		 /* [size]: of the world */
+	struct sum_shard *shard; /* [shards] */
+	struct sum_plan plan;
+	struct tree_shape shape;
+	struct sum_nodes *nodes; /* [size]: of the sum that is under way, or next */
+	/* Of a tied weight that two stages have: this one's use is all of the tree, and the
+	 * other's sum is added at the end of the step. */
+	bool tied;
+	/* Buffers of this rank's leaves, [n] each: of use u from depth * u on. */
+	int depth, n_buffers;
+	float **buffer;
+	float *scratch;	       /* for messages */
+	struct sum_stack sums; /* of what was summed by turns */
+	float *other;	       /* tied: the other stage's sum */
+	struct tree_sum *sum;  /* under way */
+	int64_t round;
+	int units_left;		    /* of this step, before all leaves are there */
+	struct comm_shared *shared; /* or NULL */
+	int64_t *from;		    /* [size]: where buffers begin there */
+	int slot;
+	/* Parameters, optimizer state and gradient of this rank's shard, packed. */
+	float *p, *m, *v, *g;
+	float *whole; /* all parameters of the vector, while they are here */
+};
+
+/* Memory for the leaves of a unit, until they are summed by turns. */
+struct lease {
+	int unit;  /* who has it; -1: nobody */
+	bool open; /* leaves still come */
+	float *memory;
+	int64_t n; /* floats */
+};
+
+/* Memory for the parameters of a unit, gathered from their shards. */
+struct gathered {
+	int unit, users; /* -1: nothing is here */
+	bool ready;
+	float *memory;
+	int64_t n;
+	struct comm_req *reqs; /* of its buckets, one after the other: [2][shards] */
+};
+
+/* Where a tensor's slices are. */
+struct where {
+	int bucket, entry; /* of the first slice that is here; the others follow */
+};
+
+/* Blocks take turns in two places, the first and the last unit have their own: the embedding
+ * is in use while others are. */
+enum { OF_FIRST, OF_LAST, OF_BLOCKS, N_PLACES = OF_BLOCKS + 2 };
+
+struct store_own {
+	struct bucket *bucket;
+	int n_buckets;
+	struct where *where; /* [n_tensors] */
+	int n_shards, shard; /* over fsdp x cp; which one this rank has */
+	struct comm *shards; /* the ranks that have the others */
+	struct arena *run;   /* the caller's */
+	struct arena grad_memory, gather_memory;
+	struct comm_shared **shared; /* one a group of buckets that are summed whole */
+	int n_shared;
+	struct lease lease[N_PLACES];
+	int turn;		   /* whose the next lease is */
+	struct gathered *gathered; /* [N_PLACES], or one a unit with RESHARD_NO */
+	int n_gathered;
+};
+
+/* Which place a unit takes. */
+static inline int place_of(const struct store *s, int unit, int turn)
+{
+	return unit == 0		  ? OF_FIRST
+	       : unit == s->c.n_units - 1 ? OF_LAST
+					  : OF_BLOCKS + turn;
+}
+
+static inline struct bucket *bucket_of(const struct store *s, const struct tensor *t)
+{
+	return &s->own->bucket[s->own->where[t - s->c.tensors].bucket];
+}
+
+static inline struct entry *entry_of(
+	const struct store *s, const struct tensor *t, int slice)
+{
+	BUG_ON(slice < t->first || slice >= t->first + t->here);
+	return &bucket_of(s, t)
+			->entry[s->own->where[t - s->c.tensors].entry + slice - t->first];
+}
+
+/* bucket.c: what lies where */
+void buckets_make(struct store *s);
+void buckets_free(struct store *s);
+/* Levels that the nodes of this rank's leaves grow to: a micro-batch, where these are summed
+ * by turns. */
+static inline int bucket_top(const struct store *s, const struct bucket *b)
+{
+	return s->c.deal.by_turns ? b->plan.micro_level : b->plan.levels;
+}
+
+/* Pushes the leaves that a member of the group has in one use: of all its micro-batches, or
+ * of a round. Returns how many positions that takes at the worst moment. */
+int bucket_push(const struct store *s, const struct bucket *b, int member, int use,
+	int64_t round, struct tree_stack *stack);
+
+/* grads.c */
+void grads_open(struct store *s, bool measuring);
+void grads_close(struct store *s);
+
+/* gather.c */
+void gather_open(struct store *s, bool measuring);
+void gather_close(struct store *s);
+/* Parameters of all units from the shards of those that update them. */
+void gather_whole(struct store *s);
+/* Those that are gathered are old. */
+void gather_forget(struct store *s);
+
+#endif
