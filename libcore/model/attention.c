@@ -26,13 +26,6 @@ static struct attn shape_of(
 	return a;
 }
 
-struct grads {
-	float *dout, *dq, *dk, *dv; /* as o, q, k, v */
-	float *delta;		    /* as max */
-	struct mat all;		    /* rows of a chunk */
-	struct mat dh;		    /* of the residual stream of one chunk */
-};
-
 /* max, sum: [slice][chunk][batch, heads, rows of a sequence] */
 static float *state_of(const struct pass *p, float *x, int s, int c)
 {
@@ -61,15 +54,14 @@ static void project(struct pass *p, const struct block_tensors *t, struct block_
 }
 
 /* Keys and values, and with g their gradients, come from the ranks that have them. */
-static struct ring ring_of(struct pass *p, struct block_acts *a, const struct grads *g)
+static void carry(struct pass *p, struct ring *ring, struct block_acts *a,
+	const struct block_grads *g)
 {
-	struct ring ring = ring_begin(&p->cp);
 	const struct ring_load load = {
 		.home = {a->k, a->v, g ? g->dk : NULL, g ? g->dv : NULL},
 		.slices = p->tp.here,
 		.floats = p->rows * kv_width(p)};
-	ring_carry(&ring, p->d, &load);
-	return ring;
+	ring_carry(ring, p->d, &load);
 }
 
 static struct mat ring_mat(
@@ -117,12 +109,24 @@ static void output_forward(struct pass *p, const struct block_tensors *t, int64_
 	watch(p, "attention.wo", layer, x2);
 }
 
+static struct mat norm1(struct pass *p, int64_t layer, struct block_acts *a, int c)
+{
+	const struct block_tensors *t = &p->m->blocks[layer];
+	return norm_gather(p, "attention_norm", layer, a->h1, a->stats1,
+		stream_of(p, a->x, c), t->norm1, t->norm1_bias, c);
+}
+
+void attention_again(struct pass *p, int64_t layer, struct block_acts *a)
+{
+	for (int c = 0; c < p->cp.here; c++)
+		norm1(p, layer, a, c);
+}
+
 void attention_forward(struct pass *p, int64_t layer, struct block_acts *a)
 {
 	const struct block_tensors *t = &p->m->blocks[layer];
 	for (int c = 0; c < p->cp.here; c++) {
-		struct mat h = norm_gather(p, "attention_norm", layer, a->h1, a->stats1,
-			stream_of(p, a->x, c), t->norm1, t->norm1_bias, c);
+		struct mat h = norm1(p, layer, a, c);
 		for (int s = 0; s < p->tp.here; s++) {
 			project(p, t, a, h, s, c);
 			watch(p, "attention.wq", layer,
@@ -133,7 +137,8 @@ void attention_forward(struct pass *p, int64_t layer, struct block_acts *a)
 				part_of(p, a->v, s, c, kv_width(p)));
 		}
 	}
-	struct ring ring = ring_of(p, a, NULL);
+	struct ring ring = ring_begin(&p->cp);
+	carry(p, &ring, a, NULL);
 	while (ring_next(&ring))
 		for (int s = 0; s < p->tp.here; s++)
 			attend(p, layer, a, &ring, s);
@@ -144,31 +149,14 @@ void attention_forward(struct pass *p, int64_t layer, struct block_acts *a)
 
 /* ---- backward -------------------------------------------------------------------- */
 
-static void output_backward(struct pass *p, const struct block_tensors *t, int64_t layer,
-	struct block_acts *a, struct grads *g, float *dx, int c)
-{
-	const struct kernels *k = p->d->k;
-	struct mat d = stream_of(p, dx, c);
-	if (p->m->c.dropout > 0) { /* dx flows on past the block: mask a copy */
-		struct mat copy = here_of(p, g->all);
-		k->copy(p->d, copy, d);
-		d = copy;
-		drop(p, layer, DROP_ATTENTION, c, d);
-	}
-	piece_bias_bwd(p, t->bo, c, d);
-	d = slice_gather(&p->tp, p->d, d, g->all);
-	for (int s = 0; s < p->tp.here; s++) {
-		struct mat dout = part_of(p, g->dout, s, c, q_width(p));
-		k->linear_bwd_x(p->d, dout, d, param(p, t->wo, s), false);
-		k->linear_bwd_w(p->d, leaf(p, t->wo, s, c), d,
-			part_of(p, a->o, s, c, q_width(p)), false);
-		leaf_done(p, t->wo, s, c);
-		watch(p, "attention.wo, backward", layer, dout);
-	}
-}
+/* Of the heads' output, and what the kernels of attention keep: temporary. */
+struct heads_grads {
+	float *dout;  /* as o */
+	float *delta; /* as max */
+};
 
 static void attend_backward(struct pass *p, int64_t layer, struct block_acts *a,
-	struct grads *g, struct ring *ring, int s)
+	struct block_grads *g, struct heads_grads *h, struct ring *ring, int s)
 {
 	/* The last chunk of queries is the first, for its keys go on to the next rank. */
 	for (int c = p->cp.here - 1; c >= 0; c--) {
@@ -178,8 +166,8 @@ static void attend_backward(struct pass *p, int64_t layer, struct block_acts *a,
 			ring_came(ring, s);
 		p->d->k->attn_bwd(p->d, &shape, part_of(p, g->dq, s, c, q_width(p)),
 			ring_mat(p, ring, RING_DK, s, kc),
-			ring_mat(p, ring, RING_DV, s, kc), state_of(p, g->delta, s, c),
-			part_of(p, g->dout, s, c, q_width(p)),
+			ring_mat(p, ring, RING_DV, s, kc), state_of(p, h->delta, s, c),
+			part_of(p, h->dout, s, c, q_width(p)),
 			part_of(p, a->o, s, c, q_width(p)), state_of(p, a->max, s, c),
 			part_of(p, a->q, s, c, q_width(p)),
 			ring_mat(p, ring, RING_K, s, kc),
@@ -190,24 +178,44 @@ static void attend_backward(struct pass *p, int64_t layer, struct block_acts *a,
 	}
 }
 
-/* dh (+)= d w, and the leaves of w and its bias */
-static void input_backward(struct pass *p, const struct tensor *w,
-	const struct tensor *bias, int s, int c, struct mat dh, struct mat d,
-	struct mat h, bool add)
-{
-	p->d->k->linear_bwd_x(p->d, dh, d, param(p, w, s), add);
-	p->d->k->linear_bwd_w(p->d, leaf(p, w, s, c), d, h, false);
-	leaf_done(p, w, s, c);
-	slice_bias_bwd(p, bias, s, c, d);
-}
-
-static void project_backward(struct pass *p, const struct block_tensors *t,
-	struct block_acts *a, struct grads *g, int c)
+/* From the gradient of the sum to those of queries, keys and values. */
+static void heads_backward(struct pass *p, const struct block_tensors *t, int64_t layer,
+	struct block_acts *a, struct block_grads *g, float *dx)
 {
 	const struct kernels *k = p->d->k;
-	struct mat h = chunk_of(p, a->h1, c, p->m->c.dim);
+	size_t mark = arena_mark(p->d->scratch);
+	int64_t parts = (int64_t)p->tp.here * p->cp.here * p->rows;
+	struct heads_grads h = {
+		.dout = arena_floats(p->d->scratch, parts * q_width(p)),
+		.delta = arena_floats(p->d->scratch, parts * heads_here(p)),
+	};
+	for (int c = 0; c < p->cp.here; c++) {
+		struct mat d = added_gather(p, layer, DROP_ATTENTION, g->d1, dx, c);
+		for (int s = 0; s < p->tp.here; s++) {
+			struct mat dout = part_of(p, h.dout, s, c, q_width(p));
+			k->linear_bwd_x(p->d, dout, d, param(p, t->wo, s), false);
+			watch(p, "attention.wo, backward", layer, dout);
+		}
+	}
+	k->zero(p->d, mat(g->dq, parts, q_width(p)));
+	k->zero(p->d, mat(g->dk, parts, kv_width(p)));
+	k->zero(p->d, mat(g->dv, parts, kv_width(p)));
+	struct ring ring = ring_begin(&p->cp);
+	carry(p, &ring, a, g);
+	while (ring_next(&ring))
+		for (int s = 0; s < p->tp.here; s++)
+			attend_backward(p, layer, a, g, &h, &ring, s);
+	ring_end(&ring);
+	arena_reset(p->d->scratch, mark);
+}
+
+/* From there to the gradient of the normed stream, of one chunk. */
+static void project_backward(struct pass *p, const struct block_tensors *t,
+	struct block_grads *g, struct mat dh1, int c)
+{
+	const struct kernels *k = p->d->k;
 	struct slice_sum sum;
-	slice_sum_begin(&sum, &p->tp, p->d, g->dh, p->rows);
+	slice_sum_begin(&sum, &p->tp, p->d, dh1, p->rows);
 	for (int s = 0; s < p->tp.here; s++) {
 		struct mat dq = part_of(p, g->dq, s, c, q_width(p));
 		struct mat dk = part_of(p, g->dk, s, c, kv_width(p));
@@ -219,54 +227,49 @@ static void project_backward(struct pass *p, const struct block_tensors *t,
 				-1);
 		}
 		struct mat dh = slice_sum_slot(&sum);
-		input_backward(p, t->wq, t->bq, s, c, dh, dq, h, false);
-		input_backward(p, t->wk, t->bk, s, c, dh, dk, h, true);
-		input_backward(p, t->wv, t->bv, s, c, dh, dv, h, true);
+		k->linear_bwd_x(p->d, dh, dq, param(p, t->wq, s), false);
+		k->linear_bwd_x(p->d, dh, dk, param(p, t->wk, s), true);
+		k->linear_bwd_x(p->d, dh, dv, param(p, t->wv, s), true);
 		slice_sum_push(&sum);
 	}
 	slice_sum_end(&sum);
 }
 
-static struct grads grads_alloc(const struct pass *p)
+void attention_backward_x(struct pass *p, int64_t layer, struct block_acts *a,
+	struct block_grads *g, float *dx)
 {
-	struct arena *a = p->d->scratch;
-	int64_t parts = (int64_t)p->tp.here * p->cp.here * p->rows, dim = p->m->c.dim;
-	return (struct grads){
-		.dout = arena_floats(a, parts * q_width(p)),
-		.dq = arena_floats(a, parts * q_width(p)),
-		.dk = arena_floats(a, parts * kv_width(p)),
-		.dv = arena_floats(a, parts * kv_width(p)),
-		.delta = arena_floats(a, parts * heads_here(p)),
-		.all = mat(arena_floats(a, p->rows * dim), p->rows, dim),
-		.dh = mat(arena_floats(a, p->rows_here * dim), p->rows_here, dim),
-	};
-}
-
-void attention_backward(struct pass *p, int64_t layer, struct block_acts *a, float *dx)
-{
-	const struct kernels *k = p->d->k;
 	const struct block_tensors *t = &p->m->blocks[layer];
-	int64_t parts = (int64_t)p->tp.here * p->cp.here * p->rows;
-	size_t mark = arena_mark(p->d->scratch);
-	struct grads g = grads_alloc(p);
-	for (int c = 0; c < p->cp.here; c++)
-		output_backward(p, t, layer, a, &g, dx, c);
-	k->zero(p->d, mat(g.dq, parts, q_width(p)));
-	k->zero(p->d, mat(g.dk, parts, kv_width(p)));
-	k->zero(p->d, mat(g.dv, parts, kv_width(p)));
-	struct ring ring = ring_of(p, a, &g);
-	while (ring_next(&ring))
-		for (int s = 0; s < p->tp.here; s++)
-			attend_backward(p, layer, a, &g, &ring, s);
-	ring_end(&ring);
+	heads_backward(p, t, layer, a, g, dx);
 	for (int c = 0; c < p->cp.here; c++) {
-		struct mat dxc = stream_of(p, dx, c), x = stream_of(p, a->x, c);
-		struct mat stats = stats_of(p, a->stats1, c);
-		project_backward(p, t, a, &g, c);
-		piece_norm_bwd(p, t->norm1, t->norm1_bias, c, g.dh, x, stats);
-		k->norm_bwd_x(p->d, p->m->arch->norm, dxc, g.dh, x, stats,
+		struct mat dxc = stream_of(p, dx, c), dh = stream_of(p, g->dh1, c);
+		project_backward(p, t, g, dh, c);
+		p->d->k->norm_bwd_x(p->d, p->m->arch->norm, dxc, dh,
+			stream_of(p, a->x, c), stats_of(p, a->stats1, c),
 			param(p, t->norm1, 0));
 		watch(p, "attention_norm, backward", layer, dxc);
 	}
-	arena_reset(p->d->scratch, mark);
+}
+
+void attention_backward_w(
+	struct pass *p, int64_t layer, struct block_acts *a, struct block_grads *g)
+{
+	const struct block_tensors *t = &p->m->blocks[layer];
+	for (int c = 0; c < p->cp.here; c++) {
+		struct mat d = chunk_of(p, g->d1, c, p->m->c.dim);
+		struct mat h = chunk_of(p, a->h1, c, p->m->c.dim);
+		piece_bias_bwd(p, t->bo, c, here_of(p, d));
+		for (int s = 0; s < p->tp.here; s++) {
+			slice_weight_bwd(p, t->wo, NULL, s, c, d,
+				part_of(p, a->o, s, c, q_width(p)));
+			slice_weight_bwd(p, t->wq, t->bq, s, c,
+				part_of(p, g->dq, s, c, q_width(p)), h);
+			slice_weight_bwd(p, t->wk, t->bk, s, c,
+				part_of(p, g->dk, s, c, kv_width(p)), h);
+			slice_weight_bwd(p, t->wv, t->bv, s, c,
+				part_of(p, g->dv, s, c, kv_width(p)), h);
+		}
+		piece_norm_bwd(p, t->norm1, t->norm1_bias, c, stream_of(p, g->dh1, c),
+			stream_of(p, a->x, c), stats_of(p, a->stats1, c));
+		watch(p, "attention, weights", layer, no_mat());
+	}
 }

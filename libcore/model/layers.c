@@ -41,9 +41,11 @@ void piece_norm_bwd(struct pass *p, const struct tensor *weight,
 	}
 }
 
-void slice_bias_bwd(
-	struct pass *p, const struct tensor *bias, int s, int c, struct mat dy)
+void slice_weight_bwd(struct pass *p, const struct tensor *w, const struct tensor *bias,
+	int s, int c, struct mat dy, struct mat x)
 {
+	p->d->k->linear_bwd_w(p->d, leaf(p, w, s, c), dy, x, false);
+	leaf_done(p, w, s, c);
 	if (!bias)
 		return;
 	p->d->k->bias_bwd(p->d, leaf(p, bias, s, c), dy);
@@ -58,6 +60,15 @@ struct mat norm_gather(struct pass *p, const char *what, int64_t layer, float *y
 	p->d->k->norm_fwd(p->d, p->m->arch->norm, here, stats_of(p, stats, c), x,
 		param(p, weight, 0), param(p, bias, 0), (float)p->m->c.norm_eps);
 	watch(p, what, layer, here);
+	return slice_gather(&p->tp, p->d, here, all);
+}
+
+struct mat added_gather(
+	struct pass *p, int64_t layer, enum drop_site site, float *d, float *dx, int c)
+{
+	struct mat all = chunk_of(p, d, c, p->m->c.dim), here = here_of(p, all);
+	p->d->k->copy(p->d, here, stream_of(p, dx, c));
+	drop(p, layer, site, c, here);
 	return slice_gather(&p->tp, p->d, here, all);
 }
 

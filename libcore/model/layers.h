@@ -119,21 +119,26 @@ static inline int64_t piece_rows(const struct pass *p, int s, int64_t *first)
 	return n;
 }
 
+/* Where dropout is applied; part of what a run computes. */
+enum drop_site { DROP_EMBED, DROP_PROBS, DROP_ATTENTION, DROP_FFN };
+
+/* The gradient of what a half of a block adds, of all rows of a chunk: that of the stream,
+ * which flows on past it, where dropout has not dropped it. It is kept in d. */
+struct mat added_gather(
+	struct pass *p, int64_t layer, enum drop_site site, float *d, float *dx, int c);
 /* dy, x: of the residual stream */
 void piece_bias_bwd(struct pass *p, const struct tensor *bias, int c, struct mat dy);
 void piece_norm_bwd(struct pass *p, const struct tensor *weight,
 	const struct tensor *bias, int c, struct mat dy, struct mat x, struct mat stats);
-/* db = column sums, a leaf of a column-parallel bias */
-void slice_bias_bwd(
-	struct pass *p, const struct tensor *bias, int s, int c, struct mat dy);
+/* dw = dy^T x, and of a column-parallel bias, if it has one, db = column sums: leaves */
+void slice_weight_bwd(struct pass *p, const struct tensor *w, const struct tensor *bias,
+	int s, int c, struct mat dy, struct mat x);
 
 /* All rows of the normed stream of a chunk, which are kept in y: [chunk][rows][dim]. */
 struct mat norm_gather(struct pass *p, const char *what, int64_t layer, float *y,
 	float *stats, struct mat x, const struct tensor *weight,
 	const struct tensor *bias, int c);
 
-/* Where dropout is applied; part of what a run computes. */
-enum drop_site { DROP_EMBED, DROP_PROBS, DROP_ATTENTION, DROP_FFN };
 struct dropout dropout_at(
 	const struct pass *p, int64_t layer, enum drop_site site, int c);
 /* Of rows of the residual stream, in place, and only when the pass trains with dropout. */
@@ -142,9 +147,21 @@ void drop(struct pass *p, int64_t layer, enum drop_site site, int c, struct mat 
 void embed_forward(struct pass *p, float *x);
 void embed_backward(struct pass *p, float *dx);
 void attention_forward(struct pass *p, int64_t layer, struct block_acts *a);
-void attention_backward(struct pass *p, int64_t layer, struct block_acts *a, float *dx);
+/* From the gradient of the block's output to that of its input, and what the weights need of
+ * it; then the leaves of the weights. */
+void attention_backward_x(struct pass *p, int64_t layer, struct block_acts *a,
+	struct block_grads *g, float *dx);
+void attention_backward_w(
+	struct pass *p, int64_t layer, struct block_acts *a, struct block_grads *g);
+/* Makes the results of the norm again. */
+void attention_again(struct pass *p, int64_t layer, struct block_acts *a);
 void ffn_forward(struct pass *p, int64_t layer, struct block_acts *a, float *x_next);
-void ffn_backward(struct pass *p, int64_t layer, struct block_acts *a, float *dx);
+void ffn_backward_x(struct pass *p, int64_t layer, struct block_acts *a,
+	struct block_grads *g, float *dx);
+void ffn_backward_w(
+	struct pass *p, int64_t layer, struct block_acts *a, struct block_grads *g);
+/* Makes the results of the norm and the activation again, and `products`, of W1 and W3. */
+void ffn_again(struct pass *p, int64_t layer, struct block_acts *a, bool products);
 /* The loss, and when training everything down to the gradient of x. */
 void head(struct pass *p, float *x, float *dx);
 

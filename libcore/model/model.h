@@ -112,6 +112,16 @@ struct block_acts {
 	float *a, *b, *y; /* [slice][chunk][row][ffn] */
 };
 
+/* The gradients of what a block's products give: what is left to do of a backward with them
+ * is the weights' part. */
+struct block_grads {
+	float *d1;	      /* of what attention adds: [chunk][row][dim] */
+	float *dq, *dk, *dv;  /* as q, k, v */
+	float *dh1;	      /* as x */
+	float *d2;	      /* of what the feed-forward half adds: [chunk][row][dim] */
+	float *da, *db, *dh2; /* as a, b, x */
+};
+
 /*
  * What of a block is made again in its backward, and not kept: nothing; the results of norms
  * and activations, which cost little; everything but the block's input. No bit depends on it.
@@ -198,6 +208,14 @@ int stage_first_unit(const struct stage *st, bool backward);
 void model_forward(struct pass *p, const struct stage *st, struct acts *a);
 /* a->dx goes through the stage, backwards. */
 void model_backward(struct pass *p, const struct stage *st, struct acts *a);
+/* The same in two parts, with equal bits: first the gradient of the input, then those of the
+ * weights, for which each block keeps some: grads_alloc() makes room for them. */
+struct block_grads *grads_alloc(
+	const struct pass *p, const struct stage *st, struct arena *micro);
+void model_backward_x(
+	struct pass *p, const struct stage *st, struct acts *a, struct block_grads *g);
+void model_backward_w(
+	struct pass *p, const struct stage *st, struct acts *a, struct block_grads *g);
 /* Cosines and sines for all positions, [context][head_dim]; NULL where there are none. */
 float *model_rope(const struct model *m, struct arena *run);
 

@@ -91,10 +91,10 @@ void pass_init(struct pass *p, struct model *m, struct device *d, struct store *
 	p->rope = model_rope(m, run);
 	if (arena_measuring(run))
 		return;
-	for (int c = 0; c < p->cp.here; c++)
+	for (int i = 0; i < p->cp.here; i++)
 		for (int64_t b = 0; b < p->batch; b++)
 			chunk_positions(
-				&p->cp, p->cp.first + c, pos_of(p, c) + b * seq_rows);
+				&p->cp, p->cp.first + i, pos_of(p, i) + b * seq_rows);
 }
 
 void pass_load(struct pass *p, const int32_t *windows)
@@ -177,6 +177,38 @@ void acts_alloc(
 	a->dx = arena_floats(micro, size);
 }
 
+static void attention_grads(const struct pass *p, struct block_grads *g, struct arena *a)
+{
+	int64_t rows = p->cp.here * p->rows, parts = p->tp.here * rows;
+	g->d1 = arena_floats(a, rows * p->m->c.dim);
+	g->dq = arena_floats(a, parts * q_width(p));
+	g->dk = arena_floats(a, parts * kv_width(p));
+	g->dv = arena_floats(a, parts * kv_width(p));
+	g->dh1 = arena_floats(a, p->cp.here * p->rows_here * p->m->c.dim);
+}
+
+static void ffn_grads(const struct pass *p, struct block_grads *g, struct arena *a)
+{
+	int64_t rows = p->cp.here * p->rows, parts = p->tp.here * rows;
+	bool gated = p->m->act == ACT_SWIGLU;
+	g->d2 = arena_floats(a, rows * p->m->c.dim);
+	g->da = arena_floats(a, parts * ffn_width(p));
+	g->db = gated ? arena_floats(a, parts * ffn_width(p)) : NULL;
+	g->dh2 = arena_floats(a, p->cp.here * p->rows_here * p->m->c.dim);
+}
+
+struct block_grads *grads_alloc(
+	const struct pass *p, const struct stage *st, struct arena *micro)
+{
+	int64_t n = st->end - st->first;
+	struct block_grads *g = xcalloc((size_t)n, sizeof(*g));
+	for (int64_t i = 0; i < n; i++) {
+		attention_grads(p, &g[i], micro);
+		ffn_grads(p, &g[i], micro);
+	}
+	return g;
+}
+
 void acts_free(struct acts *a)
 {
 	free(a->block);
@@ -252,35 +284,93 @@ void model_forward(struct pass *p, const struct stage *st, struct acts *a)
 		forward_head(p, st, a);
 }
 
-/* What was not kept of a block's forward. */
-static void block_again(struct pass *p, int64_t layer, struct block_acts *b)
+/* What was not kept of a block's forward. For the gradient of the input alone, the results of
+ * norms and activations are not needed. */
+static void block_again(
+	struct pass *p, int64_t layer, struct block_acts *b, bool for_weights)
 {
-	struct arena *scratch = p->d->scratch;
-	size_t mark = arena_mark(scratch);
-	int64_t size = p->cp.here * p->rows_here * p->m->c.dim;
 	if (p->recompute == RECOMPUTE_FULL) {
 		attention_forward(p, layer, b);
-		ffn_forward(p, layer, b, arena_floats(scratch, size));
+		ffn_again(p, layer, b, true);
+	} else if (p->recompute == RECOMPUTE_SELECTIVE && for_weights) {
+		attention_again(p, layer, b);
+		ffn_again(p, layer, b, false);
 	}
-	arena_reset(scratch, mark);
 }
 
-void model_backward(struct pass *p, const struct stage *st, struct acts *a)
+static void block_backward(struct pass *p, int64_t layer, struct block_acts *b, float *dx)
 {
-	for (int64_t l = st->end - 1; l >= st->first; l--) {
-		struct block_acts *b = &a->block[l - st->first];
-		store_use(p->store, unit_of(l), l > st->first ? unit_of(l - 1) : p->then);
-		if (!p->empty) {
-			block_again(p, l, b);
-			ffn_backward(p, l, b, a->dx);
-			attention_backward(p, l, b, a->dx);
-		}
-		store_done(p->store, unit_of(l), true);
-		store_reduce(p->store, unit_of(l), p->micro, p->last);
-	}
+	size_t mark = arena_mark(p->d->scratch);
+	struct block_grads g;
+	block_again(p, layer, b, true);
+	ffn_grads(p, &g, p->d->scratch);
+	ffn_backward_x(p, layer, b, &g, dx);
+	ffn_backward_w(p, layer, b, &g);
+	arena_reset(p->d->scratch, mark);
+	attention_grads(p, &g, p->d->scratch);
+	attention_backward_x(p, layer, b, &g, dx);
+	attention_backward_w(p, layer, b, &g);
+	arena_reset(p->d->scratch, mark);
+}
+
+static void embedding_weights(struct pass *p, const struct stage *st, struct acts *a)
+{
 	if (!st->embeds)
 		return;
 	if (!p->empty)
 		embed_backward(p, a->dx);
 	store_reduce(p->store, 0, p->micro, p->last);
+}
+
+static int before(const struct pass *p, const struct stage *st, int64_t layer)
+{
+	return layer > st->first ? unit_of(layer - 1) : p->then;
+}
+
+void model_backward(struct pass *p, const struct stage *st, struct acts *a)
+{
+	for (int64_t l = st->end - 1; l >= st->first; l--) {
+		store_use(p->store, unit_of(l), before(p, st, l));
+		if (!p->empty)
+			block_backward(p, l, &a->block[l - st->first], a->dx);
+		store_done(p->store, unit_of(l), true);
+		store_reduce(p->store, unit_of(l), p->micro, p->last);
+	}
+	embedding_weights(p, st, a);
+}
+
+void model_backward_x(
+	struct pass *p, const struct stage *st, struct acts *a, struct block_grads *g)
+{
+	for (int64_t l = st->end - 1; l >= st->first; l--) {
+		struct block_acts *b = &a->block[l - st->first];
+		store_use(p->store, unit_of(l), before(p, st, l));
+		if (!p->empty) {
+			block_again(p, l, b, false);
+			ffn_backward_x(p, l, b, &g[l - st->first], a->dx);
+			attention_backward_x(p, l, b, &g[l - st->first], a->dx);
+		}
+		store_done(p->store, unit_of(l), true);
+	}
+}
+
+/* Parameters are needed only to make activations again. */
+void model_backward_w(
+	struct pass *p, const struct stage *st, struct acts *a, struct block_grads *g)
+{
+	bool again = p->recompute != RECOMPUTE_NONE;
+	for (int64_t l = st->end - 1; l >= st->first; l--) {
+		struct block_acts *b = &a->block[l - st->first];
+		if (again)
+			store_use(p->store, unit_of(l), before(p, st, l));
+		if (!p->empty) {
+			block_again(p, l, b, true);
+			ffn_backward_w(p, l, b, &g[l - st->first]);
+			attention_backward_w(p, l, b, &g[l - st->first]);
+		}
+		if (again)
+			store_done(p->store, unit_of(l), true);
+		store_reduce(p->store, unit_of(l), p->micro, p->last);
+	}
+	embedding_weights(p, st, a);
 }

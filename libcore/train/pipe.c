@@ -23,8 +23,9 @@ struct slot {
 struct pipe_stage {
 	struct stage st;
 	int number; /* virtual, of the whole pipeline */
-	int64_t n_slots;
+	int64_t n_slots, n_grads;
 	struct slot *slot;
+	struct block_grads **grads; /* between the two parts of a backward */
 };
 
 /* ---- setting up ------------------------------------------------------------------ */
@@ -49,10 +50,15 @@ void pipe_open(struct pipe *x, struct pass *p, const struct schedule *s,
 		struct pipe_stage *y = &x->stages[v];
 		y->st = stages[v];
 		y->number = axis->rank + v * s->ranks;
-		y->n_slots = max64(1, schedule_peak(s, axis->rank, y->number).kept);
+		struct schedule_peak peak = schedule_peak(s, axis->rank, y->number);
+		y->n_slots = max64(1, peak.kept);
+		y->n_grads = peak.waiting;
 		y->slot = xcalloc((size_t)y->n_slots, sizeof(*y->slot));
+		y->grads = xcalloc((size_t)y->n_grads, sizeof(struct block_grads *));
 		for (int64_t i = 0; i < y->n_slots; i++)
 			acts_alloc(p, &y->st, &y->slot[i].acts, micro);
+		for (int64_t i = 0; i < y->n_grads; i++)
+			y->grads[i] = grads_alloc(p, &y->st, micro);
 	}
 }
 
@@ -61,7 +67,10 @@ void pipe_close(struct pipe *x)
 	for (int v = 0; x->stages && v < x->schedule->per_rank; v++) {
 		for (int64_t i = 0; i < x->stages[v].n_slots; i++)
 			acts_free(&x->stages[v].slot[i].acts);
+		for (int64_t i = 0; i < x->stages[v].n_grads; i++)
+			free(x->stages[v].grads[i]);
 		free(x->stages[v].slot);
+		free(x->stages[v].grads);
 	}
 	free(x->stages);
 	*x = (struct pipe){0};
@@ -185,19 +194,45 @@ static void forward(struct pipe *x, struct pipe_stage *y, int64_t micro)
 		expect(x, y, micro + y->n_slots);
 }
 
-static void backward(struct pipe *x, struct pipe_stage *y, int64_t micro)
+/* A backward, or the first or second part of one. The first sends the gradient on; after the
+ * last, the slot is free. */
+static void backward(
+	struct pipe *x, struct pipe_stage *y, int64_t micro, enum action_kind kind)
 {
 	struct pass *p = x->pass;
 	struct slot *o = slot_of(y, micro);
-	if (!p->empty)
+	bool first = kind != ACTION_BACKWARD_W, last = kind != ACTION_BACKWARD_X;
+	if (first && !p->empty)
 		wait(x, &o->in[BACK]);
 	double start = clock_seconds();
-	model_backward(p, &y->st, &o->acts);
+	if (first && last)
+		model_backward(p, &y->st, &o->acts);
+	else if (first)
+		model_backward_x(p, &y->st, &o->acts, y->grads[micro % y->n_grads]);
+	else
+		model_backward_w(p, &y->st, &o->acts, y->grads[micro % y->n_grads]);
 	x->backward += clock_seconds() - start;
 	if (p->empty)
 		return;
-	send(x, y, o, BACK);
-	expect(x, y, micro + y->n_slots);
+	if (first)
+		send(x, y, o, BACK);
+	if (last)
+		expect(x, y, micro + y->n_slots);
+}
+
+/* The unit that the actions from number i on use first, or -1. */
+static int unit_used_from(const struct pipe *x, int64_t i)
+{
+	const struct schedule *s = x->schedule;
+	int rank = x->axis->rank;
+	for (; i < s->n[rank]; i++) {
+		const struct action *a = &s->rank[rank][i];
+		if (a->kind == ACTION_BACKWARD_W && x->pass->recompute == RECOMPUTE_NONE)
+			continue;
+		return stage_first_unit(
+			&stage_of(x, a->stage)->st, a->kind != ACTION_FORWARD);
+	}
+	return -1;
 }
 
 static void load(struct pipe *x, int64_t micro, pipe_load *get, void *with)
@@ -210,23 +245,19 @@ void pipe_step(struct pipe *x, int64_t n, pipe_load *get, void *with)
 {
 	const struct schedule *s = x->schedule;
 	const struct action *all = s->rank[x->axis->rank];
-	int64_t n_actions = s->n[x->axis->rank];
 	double start = clock_seconds();
 	BUG_ON(n > s->n_micro);
 	x->pass->train = true;
 	begin(x, n);
-	for (int64_t i = 0; i < n_actions; i++) {
-		const struct action *a = &all[i], *after = a + 1;
+	for (int64_t i = 0; i < s->n[x->axis->rank]; i++) {
+		const struct action *a = &all[i];
 		struct pipe_stage *y = stage_of(x, a->stage);
 		load(x, a->micro, get, with);
-		x->pass->then = -1;
-		if (i + 1 < n_actions)
-			x->pass->then = stage_first_unit(&stage_of(x, after->stage)->st,
-				after->kind != ACTION_FORWARD);
+		x->pass->then = unit_used_from(x, i + 1);
 		if (a->kind == ACTION_FORWARD)
 			forward(x, y, a->micro);
 		else
-			backward(x, y, a->micro);
+			backward(x, y, a->micro, a->kind);
 		if (x->done)
 			x->done(with, a);
 	}
