@@ -65,6 +65,7 @@ struct dropout {
 	int64_t first_sample; /* of the step, over the whole batch */
 	const int32_t *pos;   /* position of each row in its sequence */
 	int64_t seq_rows;     /* rows of one sequence */
+	int64_t first_row; /* of these sequences, where these are a part of their rows */
 	int64_t first_col; /* of the whole tensor, where this is a slice of its columns */
 };
 

@@ -698,7 +698,7 @@ static void readers(void **state)
 
 static void windows_are_those_of_the_order(void **state)
 {
-	enum { T = 16, N = 7 };
+	enum { T = 16, N = 9 };
 	int32_t want[T + 1];
 	(void)state;
 	struct prepared p = prepare("load", "char", 3000, make_text("text", 6000));
@@ -713,15 +713,18 @@ static void windows_are_those_of_the_order(void **state)
 		order_init(&order[s], s ? SAMPLING_EVEN : SAMPLING_EPOCH, 5,
 			corpus_tokens(c, (enum split)s), T, 0);
 	for (int64_t first = 0; first < 900; first += 150) {
-		const int64_t begins[] = {first % 4, first % 4 + N};
+		/* blocks of three, each five after the one before */
+		struct sample_run run = {.block = 3, .stride = 5, .blocks = N / 3};
 		/* two under way at once, of both splits */
-		for (int s = 0; s < N_SPLITS; s++)
-			f[s] = loader_begin(
-				l, (enum split)s, &order[s], s ? 0 : first, begins);
+		for (int s = 0; s < N_SPLITS; s++) {
+			run.first = first % 4 + (s ? 0 : first);
+			f[s] = loader_begin(l, (enum split)s, &order[s], &run);
+		}
 		for (int s = N_SPLITS - 1; s >= 0; s--) {
 			const int32_t *got = loader_end(l, f[s]);
 			for (int64_t i = 0; i < N; i++) {
-				int64_t g = (s ? 0 : first) + begins[0] + i;
+				int64_t g =
+					(s ? 0 : first) + first % 4 + i / 3 * 5 + i % 3;
 				int64_t at = order_start(&order[s], g);
 				corpus_read(c, (enum split)s, at, T + 1, want, &e);
 				assert_memory_equal(
@@ -730,8 +733,7 @@ static void windows_are_those_of_the_order(void **state)
 			fetch_free(f[s]);
 		}
 	}
-	const int64_t none[] = {3, 3};
-	f[0] = loader_begin(l, SPLIT_TRAIN, &order[0], 0, none);
+	f[0] = loader_begin(l, SPLIT_TRAIN, &order[0], &(struct sample_run){.first = 3});
 	loader_end(l, f[0]);
 	fetch_free(f[0]);
 	loader_close(l);

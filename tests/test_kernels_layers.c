@@ -365,6 +365,27 @@ static void dropout_of_slices(void **state)
 	}
 }
 
+/* Rows in pieces that begin anywhere, within a sequence too, get the mask of the whole. */
+static void dropout_of_pieces(void **state)
+{
+	enum { SEQ = 30, ROWS = 3 * SEQ, COLS = 37 };
+	static const int64_t cuts[] = {0, 1, 29, 30, 47, 61, ROWS};
+	struct device *d = *state;
+	struct dropout o = dropout_some(SEQ, 0.3f);
+	const int32_t *pos = o.pos;
+	struct twin x = twin_random(ROWS, COLS, 1);
+	struct mat whole = mat_blank(ROWS, COLS);
+	d->k->dropout(d, whole, x.f, &o);
+	for (size_t i = 0; i + 1 < ARRAY_LEN(cuts); i++) {
+		int64_t n = cuts[i + 1] - cuts[i];
+		struct mat part = mat_blank(n, COLS);
+		o.first_row = cuts[i];
+		o.pos = pos + cuts[i];
+		d->k->dropout(d, part, mat_rows(x.f, cuts[i], n), &o);
+		check_bits("dropout", part.p, mat_rows(whole, cuts[i], n).p, n * COLS);
+	}
+}
+
 /* The share that is kept is 1 - p, within 5 standard deviations. */
 static void dropout_rate(void **state)
 {
@@ -401,6 +422,7 @@ int main(void)
 		on_device(embed_bwd_order),
 		on_device(dropout_mask),
 		on_device(dropout_of_slices),
+		on_device(dropout_of_pieces),
 		on_device(dropout_rate),
 	};
 	return run_on_device(tests);

@@ -102,7 +102,8 @@ void K(dropout)(struct device *d, struct mat y, struct mat x, const struct dropo
 	for (int64_t i = 0; i < x.rows; i++) {
 		const float *in = (const float *)x.p + i * x.cols;
 		float *out = (float *)y.p + i * x.cols;
-		uint32_t sample = (uint32_t)(o->first_sample + i / o->seq_rows);
+		uint32_t sample =
+			(uint32_t)(o->first_sample + (o->first_row + i) / o->seq_rows);
 		for (int64_t j = 0; j < x.cols;) {
 			int64_t col = o->first_col + j;
 			struct philox_block r = philox(o->key, (uint32_t)(col >> 2),

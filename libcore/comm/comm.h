@@ -103,7 +103,10 @@ struct mesh_part {
 struct comm *mesh_group(struct mesh *m, struct mesh_part part);
 /* The world ranks of that group, in its order; *ranks is allocated. Returns their number. */
 int mesh_members(const struct mesh *m, struct mesh_part part, int **ranks);
-/* "dp=2 tp=2": the axes that are not 1, or "one rank". */
+/* Number i of the groups that were made so far, and the world at last; NULL: there are no
+ * more. */
+const struct comm *mesh_group_number(const struct mesh *m, int i);
+/* "dp=2 tp=2": the axes that are not 1, or "dp=1". */
 void mesh_name(const int degree[N_AXES], struct str *out);
 /* Rows of ranks, for people. */
 void mesh_draw(const int degree[N_AXES], struct str *out);

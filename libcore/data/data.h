@@ -214,7 +214,7 @@ int64_t order_start(const struct order *o, int64_t g);
 /* ---- loader.c: windows of tokens, fetched ahead ---------------------------------- */
 
 struct loader_config {
-	struct comm *comm;     /* the data-parallel group */
+	struct comm *comm;     /* all ranks */
 	struct corpus *corpus; /* NULL on ranks that do not read */
 	int readers; /* ranks that read for the others; comm->size: each its own */
 	int64_t context;
@@ -226,13 +226,25 @@ void loader_close(struct loader *l);
 /* Which rank reads for `rank`. */
 int loader_reader(int rank, int size, int readers);
 
+/* Samples of a rank: `blocks` blocks of `block` samples, the first one's at `first` of the
+ * order, and each next block's `stride` further on. */
+struct sample_run {
+	int64_t first, block, stride, blocks;
+};
+
+static inline int64_t run_samples(const struct sample_run *r)
+{
+	return r->block * r->blocks;
+}
+
 /*
- * Collective. Begins to fetch samples [first + begin[rank], first + begin[rank + 1]) of
- * `order`, in the background. At most two fetches may be under way.
+ * Collective. Begins to fetch the samples runs[rank] of `order` for every rank, in the
+ * background. Neighbours that have the same are read for once. At most two fetches may be
+ * under way.
  */
 struct fetch;
 struct fetch *loader_begin(struct loader *l, enum split split, const struct order *order,
-	int64_t first, const int64_t *begin);
+	const struct sample_run *runs);
 /* The windows, [n][context + 1]. Dies on damaged data. They are valid until fetch_free. */
 const int32_t *loader_end(struct loader *l, struct fetch *f);
 void fetch_free(struct fetch *f);

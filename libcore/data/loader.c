@@ -20,13 +20,13 @@ struct fetch {
 	int tag; /* 0 or 1: of two fetches, the later may be read first */
 	enum split split;
 	struct order order;
-	int64_t first;
-	int64_t *begin;	  /* [size + 1] */
-	int64_t n;	  /* windows of this rank */
-	int32_t *windows; /* [n][context + 1] */
-	/* of a reader: the windows of ranks [rank_begin, rank_end), one after the other */
+	struct sample_run *runs; /* [size] */
+	int32_t *windows;	 /* [n][context + 1], of this rank */
+	/* of a reader: the windows of ranks [rank_begin, rank_end), those of rank r from `at[r]`
+	 * on; neighbours may have the same */
 	int rank_begin, rank_end;
 	int32_t *all;
+	int64_t *at; /* [size + 1] */
 	pthread_t thread;
 	bool threaded, sent;
 	int read_done; /* set by the thread */
@@ -60,24 +60,40 @@ static int64_t window(const struct fetch *f)
 	return f->l->c.context + 1;
 }
 
-static void *read_windows(void *with)
+static int64_t bytes_of(const struct fetch *f, int rank)
 {
-	struct fetch *f = with;
-	int32_t *out = f->all;
-	int64_t end = f->begin[f->rank_end];
-	for (int64_t g = f->begin[f->rank_begin]; g < end && !f->error.code; g++) {
-		int64_t at = order_start(&f->order, f->first + g);
+	return run_samples(&f->runs[rank]) * window(f) * (int64_t)sizeof(int32_t);
+}
+
+static bool same_run(const struct sample_run *a, const struct sample_run *b)
+{
+	return a->first == b->first && a->block == b->block && a->stride == b->stride &&
+	       a->blocks == b->blocks;
+}
+
+static bool as_the_one_before(const struct fetch *f, int rank)
+{
+	return rank > f->rank_begin && same_run(&f->runs[rank], &f->runs[rank - 1]);
+}
+
+static void read_run(struct fetch *f, const struct sample_run *r, int32_t *out)
+{
+	for (int64_t i = 0; i < run_samples(r) && !f->error.code; i++) {
+		int64_t g = r->first + i / r->block * r->stride + i % r->block;
+		int64_t at = order_start(&f->order, g);
 		corpus_read(f->l->c.corpus, f->split, at, window(f), out, &f->error);
 		out += window(f);
 	}
-	__atomic_store_n(&f->read_done, 1, __ATOMIC_RELEASE);
-	return NULL;
 }
 
-static int64_t bytes_of(const struct fetch *f, int rank)
+static void *read_windows(void *with)
 {
-	return (f->begin[rank + 1] - f->begin[rank]) * window(f) *
-	       (int64_t)sizeof(int32_t);
+	struct fetch *f = with;
+	for (int r = f->rank_begin; r < f->rank_end; r++)
+		if (!as_the_one_before(f, r))
+			read_run(f, &f->runs[r], f->all + f->at[r]);
+	__atomic_store_n(&f->read_done, 1, __ATOMIC_RELEASE);
+	return NULL;
 }
 
 /* When the reading is done, what others asked for goes out. */
@@ -92,18 +108,30 @@ static void poll_fetch(void *with)
 	if (f->error.code)
 		die_err(&f->error);
 	for (int r = f->rank_begin; r < f->rank_end; r++) {
-		int64_t skip = (f->begin[r] - f->begin[f->rank_begin]) * window(f);
 		if (r != c->rank && bytes_of(f, r))
-			comm_send_begin(c, f->all + skip, bytes_of(f, r), r, TAG + f->tag,
-				&f->reqs[r]);
+			comm_send_begin(c, f->all + f->at[r], bytes_of(f, r), r,
+				TAG + f->tag, &f->reqs[r]);
 	}
+}
+
+/* Where the windows of the ranks that are read for lie. Returns how many there are. */
+static int64_t place_windows(struct fetch *f)
+{
+	int64_t n = 0;
+	f->at = xcalloc((size_t)f->l->c.comm->size, sizeof(*f->at));
+	for (int r = f->rank_begin; r < f->rank_end; r++) {
+		bool again = as_the_one_before(f, r);
+		f->at[r] = again ? f->at[r - 1] : n * window(f);
+		n += again ? 0 : run_samples(&f->runs[r]);
+	}
+	return n;
 }
 
 static void begin_reading(struct fetch *f)
 {
 	const struct loader_config *c = &f->l->c;
-	int64_t n = f->begin[f->rank_end] - f->begin[f->rank_begin];
 	bool alone = f->rank_end - f->rank_begin == 1;
+	int64_t n = place_windows(f);
 	f->all = alone ? f->windows
 		       : xcalloc((size_t)(n * window(f)) + 1, sizeof(*f->all));
 	BUG_ON(!c->corpus);
@@ -115,26 +143,24 @@ static void begin_reading(struct fetch *f)
 }
 
 struct fetch *loader_begin(struct loader *l, enum split split, const struct order *order,
-	int64_t first, const int64_t *begin)
+	const struct sample_run *runs)
 {
 	enum { TAG = 1 << 17 };
 	struct comm *c = l->c.comm;
 	struct fetch *f = xcalloc(1, sizeof(*f));
+	size_t runs_bytes = (size_t)c->size * sizeof(*f->runs);
 	BUG_ON(++l->n_fetches > 2);
 	f->l = l;
 	f->tag = l->tags & 1;
 	l->tags |= 1u << f->tag;
 	f->split = split;
 	f->order = *order;
-	f->first = first;
-	f->begin = xmalloc((size_t)(c->size + 1) * sizeof(*f->begin));
-	memcpy(f->begin, begin, (size_t)(c->size + 1) * sizeof(*f->begin));
-	f->n = begin[c->rank + 1] - begin[c->rank];
-	f->windows = xcalloc((size_t)(f->n * window(f)) + 1, sizeof(*f->windows));
+	f->runs = memcpy(xmalloc(runs_bytes), runs, runs_bytes);
+	f->windows = xcalloc((size_t)bytes_of(f, c->rank) + 1, 1);
 	f->reqs = xcalloc((size_t)c->size, sizeof(*f->reqs));
 	int reader = loader_reader(c->rank, c->size, l->c.readers);
 	if (reader != c->rank) {
-		if (f->n)
+		if (bytes_of(f, c->rank))
 			comm_recv_begin(c, f->windows, bytes_of(f, c->rank), reader,
 				TAG + f->tag, &f->reqs[reader]);
 		return f;
@@ -161,9 +187,7 @@ const int32_t *loader_end(struct loader *l, struct fetch *f)
 	if (reads && !alone) {
 		poll_fetch(f);
 		comm_background_end(poll_fetch, f);
-		int64_t skip = f->begin[c->rank] - f->begin[f->rank_begin];
-		memcpy(f->windows, f->all + skip * window(f),
-			(size_t)bytes_of(f, c->rank));
+		memcpy(f->windows, f->all + f->at[c->rank], (size_t)bytes_of(f, c->rank));
 	}
 	for (int r = 0; r < c->size; r++)
 		comm_wait(c, &f->reqs[r]);
@@ -177,7 +201,8 @@ void fetch_free(struct fetch *f)
 	if (f->all != f->windows)
 		free(f->all);
 	free(f->windows);
-	free(f->begin);
+	free(f->runs);
+	free(f->at);
 	free(f->reqs);
 	free(f);
 }

@@ -37,11 +37,10 @@ static struct mat rope_table(const struct pass *p)
 	return mat(p->rope, p->m->c.context, p->m->head_dim);
 }
 
-static void project(
-	struct pass *p, const struct block_tensors *t, struct block_acts *a, int s, int c)
+static void project(struct pass *p, const struct block_tensors *t, struct block_acts *a,
+	struct mat h, int s, int c)
 {
 	const struct kernels *k = p->d->k;
-	struct mat h = chunk_of(p, a->h1, c, p->m->c.dim);
 	struct mat q = part_of(p, a->q, s, c, q_width(p));
 	struct mat key = part_of(p, a->k, s, c, kv_width(p));
 	struct mat v = part_of(p, a->v, s, c, kv_width(p));
@@ -54,38 +53,82 @@ static void project(
 	}
 }
 
-static void attend(struct pass *p, int64_t layer, struct block_acts *a, int s)
+/* Keys and values, and with g their gradients, come from the ranks that have them. */
+static void carry(struct pass *p, struct ring *ring, struct block_acts *a,
+	const struct block_grads *g)
 {
-	struct ring ring = ring_begin(&p->cp);
-	while (ring_next(&ring)) {
-		for (int c = 0; c < p->cp.here; c++) {
-			int kc = ring_keys_for(&ring, p->cp.first + c);
-			struct attn shape = shape_of(p, layer, s, p->cp.first + c, kc);
-			p->d->k->attn_fwd(p->d, &shape,
-				part_of(p, a->o, s, c, q_width(p)),
-				state_of(p, a->max, s, c), state_of(p, a->sum, s, c),
-				part_of(p, a->q, s, c, q_width(p)),
-				part_of(p, a->k, s, kc, kv_width(p)),
-				part_of(p, a->v, s, kc, kv_width(p)), ring_first(&ring),
-				ring_last(&ring));
-		}
+	const struct ring_load load = {
+		.home = {a->k, a->v, g ? g->dk : NULL, g ? g->dv : NULL},
+		.slices = p->tp.here,
+		.floats = p->rows * kv_width(p)};
+	ring_carry(ring, p->d, &load);
+}
+
+static struct mat ring_mat(
+	const struct pass *p, const struct ring *r, enum ring_part part, int s, int kc)
+{
+	return mat(ring_at(r, part, s, kc), p->rows, kv_width(p));
+}
+
+static void attend(struct pass *p, int64_t layer, struct block_acts *a,
+	const struct ring *ring, int s)
+{
+	for (int c = 0; c < p->cp.here; c++) {
+		int kc = ring_keys_for(ring, p->cp.first + c);
+		struct attn shape = shape_of(p, layer, s, p->cp.first + c, kc);
+		p->d->k->attn_fwd(p->d, &shape, part_of(p, a->o, s, c, q_width(p)),
+			state_of(p, a->max, s, c), state_of(p, a->sum, s, c),
+			part_of(p, a->q, s, c, q_width(p)),
+			ring_mat(p, ring, RING_K, s, kc),
+			ring_mat(p, ring, RING_V, s, kc), ring_first(ring),
+			ring_last(ring));
 		watch(p, "attention", layer, no_mat());
 	}
 }
 
-void attention_forward(struct pass *p, int64_t layer, struct block_acts *a)
+/* x2 = x + the product of what the heads say, of one chunk */
+static void output_forward(struct pass *p, const struct block_tensors *t, int64_t layer,
+	struct block_acts *a, int c)
 {
 	const struct kernels *k = p->d->k;
+	struct mat x2 = stream_of(p, a->x2, c);
+	struct slice_sum sum;
+	slice_sum_begin(&sum, &p->tp, p->d, x2, p->rows);
+	for (int s = 0; s < p->tp.here; s++) {
+		struct mat o = part_of(p, a->o, s, c, q_width(p));
+		watch(p, "attention", layer, o);
+		k->linear_fwd(
+			p->d, slice_sum_slot(&sum), o, param(p, t->wo, s), no_mat());
+		slice_sum_push(&sum);
+	}
+	slice_sum_end(&sum);
+	if (t->bo)
+		k->bias_fwd(p->d, x2, param(p, t->bo, 0));
+	drop(p, layer, DROP_ATTENTION, c, x2);
+	k->add(p->d, x2, stream_of(p, a->x, c), x2);
+	watch(p, "attention.wo", layer, x2);
+}
+
+static struct mat norm1(struct pass *p, int64_t layer, struct block_acts *a, int c)
+{
 	const struct block_tensors *t = &p->m->blocks[layer];
-	int64_t dim = p->m->c.dim;
+	return norm_gather(p, "attention_norm", layer, a->h1, a->stats1,
+		stream_of(p, a->x, c), t->norm1, t->norm1_bias, c);
+}
+
+void attention_again(struct pass *p, int64_t layer, struct block_acts *a)
+{
+	for (int c = 0; c < p->cp.here; c++)
+		norm1(p, layer, a, c);
+}
+
+void attention_forward(struct pass *p, int64_t layer, struct block_acts *a)
+{
+	const struct block_tensors *t = &p->m->blocks[layer];
 	for (int c = 0; c < p->cp.here; c++) {
-		k->norm_fwd(p->d, p->m->arch->norm, chunk_of(p, a->h1, c, dim),
-			mat(a->stats1 + c * 2 * p->rows, 2, p->rows),
-			chunk_of(p, a->x, c, dim), param(p, t->norm1, 0),
-			param(p, t->norm1_bias, 0), (float)p->m->c.norm_eps);
-		watch(p, "attention_norm", layer, chunk_of(p, a->h1, c, dim));
+		struct mat h = norm1(p, layer, a, c);
 		for (int s = 0; s < p->tp.here; s++) {
-			project(p, t, a, s, c);
+			project(p, t, a, h, s, c);
 			watch(p, "attention.wq", layer,
 				part_of(p, a->q, s, c, q_width(p)));
 			watch(p, "attention.wk", layer,
@@ -94,99 +137,85 @@ void attention_forward(struct pass *p, int64_t layer, struct block_acts *a)
 				part_of(p, a->v, s, c, kv_width(p)));
 		}
 	}
-	for (int s = 0; s < p->tp.here; s++)
-		attend(p, layer, a, s);
-	for (int c = 0; c < p->cp.here; c++) {
-		struct mat x2 = chunk_of(p, a->x2, c, dim);
-		struct slice_sum sum;
-		slice_sum_begin(&sum, &p->tp, p->d, x2);
-		for (int s = 0; s < p->tp.here; s++) {
-			struct mat o = part_of(p, a->o, s, c, q_width(p));
-			watch(p, "attention", layer, o);
-			k->linear_fwd(p->d, slice_sum_slot(&sum), o, param(p, t->wo, s),
-				no_mat());
-			slice_sum_push(&sum);
-		}
-		slice_sum_end(&sum);
-		if (t->bo)
-			k->bias_fwd(p->d, x2, param(p, t->bo, 0));
-		drop(p, layer, DROP_ATTENTION, c, x2);
-		k->add(p->d, x2, chunk_of(p, a->x, c, dim), x2);
-		watch(p, "attention.wo", layer, x2);
-	}
+	struct ring ring = ring_begin(&p->cp);
+	carry(p, &ring, a, NULL);
+	while (ring_next(&ring))
+		for (int s = 0; s < p->tp.here; s++)
+			attend(p, layer, a, &ring, s);
+	ring_end(&ring);
+	for (int c = 0; c < p->cp.here; c++)
+		output_forward(p, t, layer, a, c);
 }
 
 /* ---- backward -------------------------------------------------------------------- */
 
-struct grads {
-	float *dout, *dq, *dk, *dv; /* as o, q, k, v */
-	float *delta;		    /* as max */
-	struct mat dh;		    /* of one chunk */
+/* Of the heads' output, and what the kernels of attention keep: temporary. */
+struct heads_grads {
+	float *dout;  /* as o */
+	float *delta; /* as max */
 };
 
-static void output_backward(struct pass *p, const struct block_tensors *t, int64_t layer,
-	struct block_acts *a, struct grads *g, float *dx, int c)
+static void attend_backward(struct pass *p, int64_t layer, struct block_acts *a,
+	struct block_grads *g, struct heads_grads *h, struct ring *ring, int s)
 {
-	const struct kernels *k = p->d->k;
-	struct mat d = chunk_of(p, dx, c, p->m->c.dim);
-	if (p->m->c.dropout > 0) { /* dx flows on past the block: mask a copy */
-		k->copy(p->d, g->dh, d);
-		d = g->dh;
-		drop(p, layer, DROP_ATTENTION, c, d);
-	}
-	piece_bias_bwd(p, t->bo, d);
-	for (int s = 0; s < p->tp.here; s++) {
-		struct mat dout = part_of(p, g->dout, s, c, q_width(p));
-		k->linear_bwd_x(p->d, dout, d, param(p, t->wo, s), false);
-		k->linear_bwd_w(p->d, leaf(p, t->wo, s), d,
-			part_of(p, a->o, s, c, q_width(p)), false);
-		leaf_done(p, t->wo, s);
-		watch(p, "attention.wo, backward", layer, dout);
-	}
-}
-
-static void attend_backward(
-	struct pass *p, int64_t layer, struct block_acts *a, struct grads *g, int s)
-{
-	struct ring ring = ring_begin(&p->cp);
-	while (ring_next(&ring)) {
-		for (int c = 0; c < p->cp.here; c++) {
-			int kc = ring_keys_for(&ring, p->cp.first + c);
-			struct attn shape = shape_of(p, layer, s, p->cp.first + c, kc);
-			p->d->k->attn_bwd(p->d, &shape,
-				part_of(p, g->dq, s, c, q_width(p)),
-				part_of(p, g->dk, s, kc, kv_width(p)),
-				part_of(p, g->dv, s, kc, kv_width(p)),
-				state_of(p, g->delta, s, c),
-				part_of(p, g->dout, s, c, q_width(p)),
-				part_of(p, a->o, s, c, q_width(p)),
-				state_of(p, a->max, s, c),
-				part_of(p, a->q, s, c, q_width(p)),
-				part_of(p, a->k, s, kc, kv_width(p)),
-				part_of(p, a->v, s, kc, kv_width(p)), ring_first(&ring));
-		}
+	/* The last chunk of queries is the first, for its keys go on to the next rank. */
+	for (int c = p->cp.here - 1; c >= 0; c--) {
+		int kc = ring_keys_for(ring, p->cp.first + c);
+		struct attn shape = shape_of(p, layer, s, p->cp.first + c, kc);
+		if (c == 0)
+			ring_came(ring, s);
+		p->d->k->attn_bwd(p->d, &shape, part_of(p, g->dq, s, c, q_width(p)),
+			ring_mat(p, ring, RING_DK, s, kc),
+			ring_mat(p, ring, RING_DV, s, kc), state_of(p, h->delta, s, c),
+			part_of(p, h->dout, s, c, q_width(p)),
+			part_of(p, a->o, s, c, q_width(p)), state_of(p, a->max, s, c),
+			part_of(p, a->q, s, c, q_width(p)),
+			ring_mat(p, ring, RING_K, s, kc),
+			ring_mat(p, ring, RING_V, s, kc), ring_first(ring));
+		if (c == p->cp.here - 1)
+			ring_goes(ring, s);
 		watch(p, "attention, backward", layer, no_mat());
 	}
 }
 
-/* dh (+)= d w, and the leaves of w and its bias */
-static void input_backward(struct pass *p, const struct tensor *w,
-	const struct tensor *bias, int s, struct mat dh, struct mat d, struct mat h,
-	bool add)
-{
-	p->d->k->linear_bwd_x(p->d, dh, d, param(p, w, s), add);
-	p->d->k->linear_bwd_w(p->d, leaf(p, w, s), d, h, false);
-	leaf_done(p, w, s);
-	slice_bias_bwd(p, bias, s, d);
-}
-
-static void project_backward(struct pass *p, const struct block_tensors *t,
-	struct block_acts *a, struct grads *g, int c)
+/* From the gradient of the sum to those of queries, keys and values. */
+static void heads_backward(struct pass *p, const struct block_tensors *t, int64_t layer,
+	struct block_acts *a, struct block_grads *g, float *dx)
 {
 	const struct kernels *k = p->d->k;
-	struct mat h = chunk_of(p, a->h1, c, p->m->c.dim);
+	size_t mark = arena_mark(p->d->scratch);
+	int64_t parts = (int64_t)p->tp.here * p->cp.here * p->rows;
+	struct heads_grads h = {
+		.dout = arena_floats(p->d->scratch, parts * q_width(p)),
+		.delta = arena_floats(p->d->scratch, parts * heads_here(p)),
+	};
+	for (int c = 0; c < p->cp.here; c++) {
+		struct mat d = added_gather(p, layer, DROP_ATTENTION, g->d1, dx, c);
+		for (int s = 0; s < p->tp.here; s++) {
+			struct mat dout = part_of(p, h.dout, s, c, q_width(p));
+			k->linear_bwd_x(p->d, dout, d, param(p, t->wo, s), false);
+			watch(p, "attention.wo, backward", layer, dout);
+		}
+	}
+	k->zero(p->d, mat(g->dq, parts, q_width(p)));
+	k->zero(p->d, mat(g->dk, parts, kv_width(p)));
+	k->zero(p->d, mat(g->dv, parts, kv_width(p)));
+	struct ring ring = ring_begin(&p->cp);
+	carry(p, &ring, a, g);
+	while (ring_next(&ring))
+		for (int s = 0; s < p->tp.here; s++)
+			attend_backward(p, layer, a, g, &h, &ring, s);
+	ring_end(&ring);
+	arena_reset(p->d->scratch, mark);
+}
+
+/* From there to the gradient of the normed stream, of one chunk. */
+static void project_backward(struct pass *p, const struct block_tensors *t,
+	struct block_grads *g, struct mat dh1, int c)
+{
+	const struct kernels *k = p->d->k;
 	struct slice_sum sum;
-	slice_sum_begin(&sum, &p->tp, p->d, g->dh);
+	slice_sum_begin(&sum, &p->tp, p->d, dh1, p->rows);
 	for (int s = 0; s < p->tp.here; s++) {
 		struct mat dq = part_of(p, g->dq, s, c, q_width(p));
 		struct mat dk = part_of(p, g->dk, s, c, kv_width(p));
@@ -198,44 +227,49 @@ static void project_backward(struct pass *p, const struct block_tensors *t,
 				-1);
 		}
 		struct mat dh = slice_sum_slot(&sum);
-		input_backward(p, t->wq, t->bq, s, dh, dq, h, false);
-		input_backward(p, t->wk, t->bk, s, dh, dk, h, true);
-		input_backward(p, t->wv, t->bv, s, dh, dv, h, true);
+		k->linear_bwd_x(p->d, dh, dq, param(p, t->wq, s), false);
+		k->linear_bwd_x(p->d, dh, dk, param(p, t->wk, s), true);
+		k->linear_bwd_x(p->d, dh, dv, param(p, t->wv, s), true);
 		slice_sum_push(&sum);
 	}
 	slice_sum_end(&sum);
 }
 
-void attention_backward(struct pass *p, int64_t layer, struct block_acts *a, float *dx)
+void attention_backward_x(struct pass *p, int64_t layer, struct block_acts *a,
+	struct block_grads *g, float *dx)
 {
-	const struct kernels *k = p->d->k;
 	const struct block_tensors *t = &p->m->blocks[layer];
-	struct arena *scratch = p->d->scratch;
-	size_t mark = arena_mark(scratch);
-	int64_t parts = (int64_t)p->tp.here * p->cp.here * p->rows, dim = p->m->c.dim;
-	struct grads g = {
-		.dout = arena_floats(scratch, parts * q_width(p)),
-		.dq = arena_floats(scratch, parts * q_width(p)),
-		.dk = arena_floats(scratch, parts * kv_width(p)),
-		.dv = arena_floats(scratch, parts * kv_width(p)),
-		.delta = arena_floats(scratch, parts * heads_here(p)),
-		.dh = mat(arena_floats(scratch, p->rows * dim), p->rows, dim),
-	};
-	for (int c = 0; c < p->cp.here; c++)
-		output_backward(p, t, layer, a, &g, dx, c);
-	k->zero(p->d, mat(g.dq, parts, q_width(p)));
-	k->zero(p->d, mat(g.dk, parts, kv_width(p)));
-	k->zero(p->d, mat(g.dv, parts, kv_width(p)));
-	for (int s = 0; s < p->tp.here; s++)
-		attend_backward(p, layer, a, &g, s);
+	heads_backward(p, t, layer, a, g, dx);
 	for (int c = 0; c < p->cp.here; c++) {
-		project_backward(p, t, a, &g, c);
-		struct mat x = chunk_of(p, a->x, c, dim);
-		struct mat stats = mat(a->stats1 + c * 2 * p->rows, 2, p->rows);
-		piece_norm_bwd(p, t->norm1, t->norm1_bias, g.dh, x, stats);
-		k->norm_bwd_x(p->d, p->m->arch->norm, chunk_of(p, dx, c, dim), g.dh, x,
-			stats, param(p, t->norm1, 0));
-		watch(p, "attention_norm, backward", layer, chunk_of(p, dx, c, dim));
+		struct mat dxc = stream_of(p, dx, c), dh = stream_of(p, g->dh1, c);
+		project_backward(p, t, g, dh, c);
+		p->d->k->norm_bwd_x(p->d, p->m->arch->norm, dxc, dh,
+			stream_of(p, a->x, c), stats_of(p, a->stats1, c),
+			param(p, t->norm1, 0));
+		watch(p, "attention_norm, backward", layer, dxc);
 	}
-	arena_reset(scratch, mark);
+}
+
+void attention_backward_w(
+	struct pass *p, int64_t layer, struct block_acts *a, struct block_grads *g)
+{
+	const struct block_tensors *t = &p->m->blocks[layer];
+	for (int c = 0; c < p->cp.here; c++) {
+		struct mat d = chunk_of(p, g->d1, c, p->m->c.dim);
+		struct mat h = chunk_of(p, a->h1, c, p->m->c.dim);
+		piece_bias_bwd(p, t->bo, c, here_of(p, d));
+		for (int s = 0; s < p->tp.here; s++) {
+			slice_weight_bwd(p, t->wo, NULL, s, c, d,
+				part_of(p, a->o, s, c, q_width(p)));
+			slice_weight_bwd(p, t->wq, t->bq, s, c,
+				part_of(p, g->dq, s, c, q_width(p)), h);
+			slice_weight_bwd(p, t->wk, t->bk, s, c,
+				part_of(p, g->dk, s, c, kv_width(p)), h);
+			slice_weight_bwd(p, t->wv, t->bv, s, c,
+				part_of(p, g->dv, s, c, kv_width(p)), h);
+		}
+		piece_norm_bwd(p, t->norm1, t->norm1_bias, c, stream_of(p, g->dh1, c),
+			stream_of(p, a->x, c), stats_of(p, a->stats1, c));
+		watch(p, "attention, weights", layer, no_mat());
+	}
 }

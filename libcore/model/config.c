@@ -14,9 +14,8 @@ const char *const rope_scaling_names[] = {"none", "linear", "llama3", NULL};
 
 /* ---- resolving ------------------------------------------------------------------- */
 
-static int parse_virtual(struct model *m, const char *text, struct err *e)
+int model_virtual(const char *text, int64_t *tp, int64_t *cp, struct err *e)
 {
-	m->tp = m->cp = 1;
 	char *copy = xstrdup(text ? text : ""), *rest = copy, *item;
 	int rc = 0;
 	while (!rc && (item = strsep(&rest, ","))) {
@@ -31,9 +30,9 @@ static int parse_virtual(struct model *m, const char *text, struct err *e)
 		}
 		*value = '\0';
 		if (!strcmp(item, "tp"))
-			m->tp = (int)n;
+			*tp = n;
 		else if (!strcmp(item, "cp"))
-			m->cp = (int)n;
+			*cp = n;
 		else
 			rc = err_set(e, EX_USAGE,
 				"virtual: there is no axis '%s', only tp and cp", item);
@@ -64,13 +63,24 @@ static int check_size(const struct model *m, struct err *e)
 		e, EX_USAGE, "a model of %.3g parameters, which no machine holds", n);
 }
 
+/* Slices have several heads of keys and values, or several slices share one. */
+static int check_kv_heads(const struct model *m, struct err *e)
+{
+	if (m->c.kv_heads % m->tp == 0 || m->tp % m->c.kv_heads == 0)
+		return 0;
+	return err_set(e, EX_USAGE,
+		"of kv-heads (%lld) and virtual tp (%d), one must be a multiple of the "
+		"other",
+		(long long)m->c.kv_heads, m->tp);
+}
+
 static int check(struct model *m, struct err *e)
 {
 	const struct model_config *c = &m->c;
 	if (must_divide(c->dim, c->heads, "dim", "heads", e) ||
 		must_divide(c->heads, c->kv_heads, "heads", "kv-heads", e) ||
 		must_divide(c->heads, m->tp, "heads", "virtual tp", e) ||
-		must_divide(c->kv_heads, m->tp, "kv-heads", "virtual tp", e) ||
+		check_kv_heads(m, e) ||
 		must_divide(c->ffn_dim, m->tp, "ffn-dim", "virtual tp", e))
 		return -1;
 	if (m->cp > 1 &&
@@ -95,8 +105,11 @@ static int resolve(struct model *m, int64_t vocab, struct err *e)
 {
 	struct model_config *c = &m->c;
 	m->arch = arch_table[c->arch];
-	if (parse_virtual(m, c->virtual_degrees, e))
+	int64_t tp = 1, cp = 1;
+	if (model_virtual(c->virtual_degrees, &tp, &cp, e))
 		return -1;
+	m->tp = (int)tp;
+	m->cp = (int)cp;
 	c->vocab = vocab ? vocab : c->vocab;
 	c->kv_heads = c->kv_heads ? c->kv_heads : c->heads;
 	c->ffn_dim = c->ffn_dim ? c->ffn_dim : m->arch->ffn_dim(c->dim);
@@ -133,7 +146,7 @@ struct row {
 	} kind;
 	bool there;
 	int64_t heads; /* of keys or values: there are no more slices than these; 0: any */
-	size_t slot; /* where the pointer to it goes */
+	size_t slot;   /* where the pointer to it goes */
 };
 
 /* How a weight is drawn. depth: torchtitan's, where the projections back into the residual

@@ -5,10 +5,9 @@
 #include "model/layers.h"
 
 static void hidden(struct pass *p, const struct block_tensors *t, int64_t layer,
-	struct block_acts *a, int s, int c)
+	struct block_acts *a, struct mat h, int s, int c)
 {
 	const struct kernels *k = p->d->k;
-	struct mat h = chunk_of(p, a->h2, c, p->m->c.dim);
 	struct mat u = part_of(p, a->a, s, c, ffn_width(p));
 	struct mat gate = t->w3 ? part_of(p, a->b, s, c, ffn_width(p)) : no_mat();
 	k->linear_fwd(p->d, u, h, param(p, t->w1, s), param(p, t->b1, s));
@@ -17,26 +16,29 @@ static void hidden(struct pass *p, const struct block_tensors *t, int64_t layer,
 		k->linear_fwd(p->d, gate, h, param(p, t->w3, s), param(p, t->b3, s));
 		watch(p, "feed_forward.w3", layer, gate);
 	}
-	k->act_fwd(p->d, p->m->act, part_of(p, a->y, s, c, ffn_width(p)), u, gate);
+}
+
+static void activate(
+	struct pass *p, const struct block_tensors *t, struct block_acts *a, int s, int c)
+{
+	p->d->k->act_fwd(p->d, p->m->act, part_of(p, a->y, s, c, ffn_width(p)),
+		part_of(p, a->a, s, c, ffn_width(p)),
+		t->w3 ? part_of(p, a->b, s, c, ffn_width(p)) : no_mat());
 }
 
 void ffn_forward(struct pass *p, int64_t layer, struct block_acts *a, float *x_next)
 {
 	const struct kernels *k = p->d->k;
 	const struct block_tensors *t = &p->m->blocks[layer];
-	int64_t dim = p->m->c.dim;
 	for (int c = 0; c < p->cp.here; c++) {
-		struct mat x2 = chunk_of(p, a->x2, c, dim),
-			   next = chunk_of(p, x_next, c, dim);
-		k->norm_fwd(p->d, p->m->arch->norm, chunk_of(p, a->h2, c, dim),
-			mat(a->stats2 + c * 2 * p->rows, 2, p->rows), x2,
-			param(p, t->norm2, 0), param(p, t->norm2_bias, 0),
-			(float)p->m->c.norm_eps);
-		watch(p, "ffn_norm", layer, chunk_of(p, a->h2, c, dim));
+		struct mat x2 = stream_of(p, a->x2, c), next = stream_of(p, x_next, c);
+		struct mat h = norm_gather(p, "ffn_norm", layer, a->h2, a->stats2, x2,
+			t->norm2, t->norm2_bias, c);
 		struct slice_sum sum;
-		slice_sum_begin(&sum, &p->tp, p->d, next);
+		slice_sum_begin(&sum, &p->tp, p->d, next, p->rows);
 		for (int s = 0; s < p->tp.here; s++) {
-			hidden(p, t, layer, a, s, c);
+			hidden(p, t, layer, a, h, s, c);
+			activate(p, t, a, s, c);
 			k->linear_fwd(p->d, slice_sum_slot(&sum),
 				part_of(p, a->y, s, c, ffn_width(p)), param(p, t->w2, s),
 				no_mat());
@@ -51,68 +53,85 @@ void ffn_forward(struct pass *p, int64_t layer, struct block_acts *a, float *x_n
 	}
 }
 
+void ffn_again(struct pass *p, int64_t layer, struct block_acts *a, bool products)
+{
+	const struct block_tensors *t = &p->m->blocks[layer];
+	for (int c = 0; c < p->cp.here; c++) {
+		struct mat h = norm_gather(p, "ffn_norm", layer, a->h2, a->stats2,
+			stream_of(p, a->x2, c), t->norm2, t->norm2_bias, c);
+		for (int s = 0; s < p->tp.here; s++) {
+			if (products)
+				hidden(p, t, layer, a, h, s, c);
+			activate(p, t, a, s, c);
+		}
+	}
+}
+
+/* ---- backward -------------------------------------------------------------------- */
+
+static struct mat gate_of(const struct pass *p, float *x, int s, int c)
+{
+	return x ? part_of(p, x, s, c, ffn_width(p)) : no_mat();
+}
+
 /* Slice s: from d, the gradient of the sum, to its part of dh. */
 static void hidden_backward(struct pass *p, const struct block_tensors *t, int64_t layer,
-	struct block_acts *a, int s, int c, struct mat d, struct mat du, struct mat dgate,
+	struct block_acts *a, struct block_grads *g, int s, int c, struct mat d,
 	struct mat dh)
 {
 	const struct kernels *k = p->d->k;
-	struct mat h = chunk_of(p, a->h2, c, p->m->c.dim);
-	struct mat y = part_of(p, a->y, s, c, ffn_width(p));
+	struct mat du = part_of(p, g->da, s, c, ffn_width(p));
+	struct mat dgate = gate_of(p, g->db, s, c);
 	k->linear_bwd_x(p->d, du, d, param(p, t->w2, s), false);
-	k->linear_bwd_w(p->d, leaf(p, t->w2, s), d, y, false);
-	leaf_done(p, t->w2, s);
 	k->act_bwd(p->d, p->m->act, du, dgate, du, part_of(p, a->a, s, c, ffn_width(p)),
-		t->w3 ? part_of(p, a->b, s, c, ffn_width(p)) : no_mat());
+		gate_of(p, a->b, s, c));
 	watch(p, "feed_forward.w2, backward", layer, du);
 	k->linear_bwd_x(p->d, dh, du, param(p, t->w1, s), false);
-	k->linear_bwd_w(p->d, leaf(p, t->w1, s), du, h, false);
-	leaf_done(p, t->w1, s);
-	slice_bias_bwd(p, t->b1, s, du);
-	if (!t->w3)
-		return;
-	k->linear_bwd_x(p->d, dh, dgate, param(p, t->w3, s), true);
-	k->linear_bwd_w(p->d, leaf(p, t->w3, s), dgate, h, false);
-	leaf_done(p, t->w3, s);
-	slice_bias_bwd(p, t->b3, s, dgate);
+	if (t->w3)
+		k->linear_bwd_x(p->d, dh, dgate, param(p, t->w3, s), true);
 }
 
-void ffn_backward(struct pass *p, int64_t layer, struct block_acts *a, float *dx)
+void ffn_backward_x(struct pass *p, int64_t layer, struct block_acts *a,
+	struct block_grads *g, float *dx)
 {
-	const struct kernels *k = p->d->k;
 	const struct block_tensors *t = &p->m->blocks[layer];
-	struct arena *scratch = p->d->scratch;
-	size_t mark = arena_mark(scratch);
-	int64_t dim = p->m->c.dim, ffn = ffn_width(p);
-	struct mat du = mat(arena_floats(scratch, p->rows * ffn), p->rows, ffn);
-	struct mat dgate = t->w3 ? mat(arena_floats(scratch, p->rows * ffn), p->rows, ffn)
-				 : no_mat();
-	struct mat dh = mat(arena_floats(scratch, p->rows * dim), p->rows, dim);
-	bool masked = p->m->c.dropout > 0;
-	struct mat copy = masked ? mat(arena_floats(scratch, p->rows * dim), p->rows, dim)
-				 : no_mat();
 	for (int c = 0; c < p->cp.here; c++) {
-		struct mat dxc = chunk_of(p, dx, c, dim), d = dxc;
-		if (masked) {
-			k->copy(p->d, copy, dxc);
-			d = copy;
-			drop(p, layer, DROP_FFN, c, d);
-		}
-		piece_bias_bwd(p, t->b2, d);
+		struct mat dxc = stream_of(p, dx, c), dh = stream_of(p, g->dh2, c);
+		struct mat d = added_gather(p, layer, DROP_FFN, g->d2, dx, c);
 		struct slice_sum sum;
-		slice_sum_begin(&sum, &p->tp, p->d, dh);
+		slice_sum_begin(&sum, &p->tp, p->d, dh, p->rows);
 		for (int s = 0; s < p->tp.here; s++) {
-			hidden_backward(
-				p, t, layer, a, s, c, d, du, dgate, slice_sum_slot(&sum));
+			hidden_backward(p, t, layer, a, g, s, c, d, slice_sum_slot(&sum));
 			slice_sum_push(&sum);
 		}
 		slice_sum_end(&sum);
-		struct mat x2 = chunk_of(p, a->x2, c, dim);
-		struct mat stats = mat(a->stats2 + c * 2 * p->rows, 2, p->rows);
-		piece_norm_bwd(p, t->norm2, t->norm2_bias, dh, x2, stats);
-		k->norm_bwd_x(p->d, p->m->arch->norm, dxc, dh, x2, stats,
+		p->d->k->norm_bwd_x(p->d, p->m->arch->norm, dxc, dh,
+			stream_of(p, a->x2, c), stats_of(p, a->stats2, c),
 			param(p, t->norm2, 0));
 		watch(p, "ffn_norm, backward", layer, dxc);
 	}
-	arena_reset(scratch, mark);
+}
+
+void ffn_backward_w(
+	struct pass *p, int64_t layer, struct block_acts *a, struct block_grads *g)
+{
+	const struct block_tensors *t = &p->m->blocks[layer];
+	int64_t ffn = ffn_width(p);
+	for (int c = 0; c < p->cp.here; c++) {
+		struct mat d = chunk_of(p, g->d2, c, p->m->c.dim);
+		struct mat h = chunk_of(p, a->h2, c, p->m->c.dim);
+		piece_bias_bwd(p, t->b2, c, here_of(p, d));
+		for (int s = 0; s < p->tp.here; s++) {
+			slice_weight_bwd(
+				p, t->w2, NULL, s, c, d, part_of(p, a->y, s, c, ffn));
+			slice_weight_bwd(
+				p, t->w1, t->b1, s, c, part_of(p, g->da, s, c, ffn), h);
+			if (t->w3)
+				slice_weight_bwd(p, t->w3, t->b3, s, c,
+					part_of(p, g->db, s, c, ffn), h);
+		}
+		piece_norm_bwd(p, t->norm2, t->norm2_bias, c, stream_of(p, g->dh2, c),
+			stream_of(p, a->x2, c), stats_of(p, a->stats2, c));
+		watch(p, "feed_forward, weights", layer, no_mat());
+	}
 }

@@ -27,9 +27,15 @@ struct decoder {
 	int32_t *pos, *tokens;
 };
 
+/* Of one slice. Slices that share a head keep it each for themselves. */
+static int64_t kv_heads(const struct decoder *g)
+{
+	return max64(1, g->m->c.kv_heads / g->m->tp);
+}
+
 static int64_t kv_width(const struct decoder *g)
 {
-	return g->m->c.kv_heads / g->m->tp * g->m->head_dim;
+	return kv_heads(g) * g->m->head_dim;
 }
 
 static int64_t q_width(const struct decoder *g)
@@ -67,7 +73,7 @@ struct decoder *decoder_open(
 		.d = d,
 		.store = store,
 		.cache = cache,
-		.tp = {comm_self("alone"), m->tp, 0, m->tp}};
+		.tp = {.axis = comm_self("alone"), .n = m->tp, .here = m->tp}};
 	struct arena size;
 	arena_measure(&size, "decoder");
 	place(g, &size);
@@ -93,7 +99,7 @@ void decoder_close(struct decoder *g)
 
 static struct mat param(struct decoder *g, const struct tensor *t, int s)
 {
-	return t ? store_param(g->store, t, t->slices > 1 ? s : 0) : (struct mat){0};
+	return t ? store_param(g->store, t, tensor_slice(t, s)) : (struct mat){0};
 }
 
 static struct mat norm(struct decoder *g, struct mat y, struct mat x,
@@ -128,9 +134,8 @@ static struct mat attend(
 		k->rope(g->d, q, g->m->head_dim, rope, g->pos, 1);
 		k->rope(g->d, key, g->m->head_dim, rope, g->pos, 1);
 	}
-	k->attn_row(g->d, o, q, keys, values, g->m->c.heads / g->m->tp,
-		g->m->c.kv_heads / g->m->tp, g->m->head_dim, first,
-		1.0f / sqrtf((float)g->m->head_dim));
+	k->attn_row(g->d, o, q, keys, values, g->m->c.heads / g->m->tp, kv_heads(g),
+		g->m->head_dim, first, 1.0f / sqrtf((float)g->m->head_dim));
 	return o;
 }
 
@@ -157,7 +162,7 @@ static void block(struct decoder *g, int64_t layer, struct mat x, int64_t first)
 	struct mat y = mat(arena_floats(&g->scratch, mat_size(x)), x.rows, x.cols);
 	struct slice_sum sum;
 	norm(g, h, x, t->norm1, t->norm1_bias);
-	slice_sum_begin(&sum, &g->tp, g->d, y);
+	slice_sum_begin(&sum, &g->tp, g->d, y, y.rows);
 	for (int s = 0; s < g->m->tp; s++) {
 		struct mat o = attend(g, layer, s, h, first, x.rows);
 		k->linear_row(g->d, slice_sum_slot(&sum), o, param(g, t->wo, s), none);
@@ -168,7 +173,7 @@ static void block(struct decoder *g, int64_t layer, struct mat x, int64_t first)
 		k->bias_fwd(g->d, y, param(g, t->bo, 0));
 	k->add(g->d, x, x, y);
 	norm(g, h, x, t->norm2, t->norm2_bias);
-	slice_sum_begin(&sum, &g->tp, g->d, y);
+	slice_sum_begin(&sum, &g->tp, g->d, y, y.rows);
 	for (int s = 0; s < g->m->tp; s++) {
 		struct mat u = hidden(g, t, s, h);
 		k->linear_row(g->d, slice_sum_slot(&sum), u, param(g, t->w2, s), none);
@@ -227,7 +232,7 @@ void decoder_feed(struct decoder *g, const uint32_t *ids, int64_t n)
 	int64_t context = g->m->c.context;
 	g->d->scratch = &g->scratch;
 	for (int u = 0; u < g->m->n_units; u++)
-		store_use(g->store, u);
+		store_use(g->store, u, u + 1 < g->m->n_units ? u + 1 : -1);
 	while (n > 0) {
 		int64_t from = g->cache ? g->len : 0;
 		if (g->len == context) { /* forget the older half */
@@ -243,7 +248,7 @@ void decoder_feed(struct decoder *g, const uint32_t *ids, int64_t n)
 		run_window(g, from);
 	}
 	for (int u = 0; u < g->m->n_units; u++)
-		store_done(g->store, u);
+		store_done(g->store, u, false);
 	g->d->scratch = outer;
 }
 

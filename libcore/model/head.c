@@ -15,10 +15,11 @@ static int64_t tile_rows(const struct pass *p)
 }
 
 struct tile {
+	int c; /* chunk */
 	int64_t first, rows;
 	const int32_t *targets;
-	struct mat h, dh;	   /* rows of the normed stream and its gradient */
-	float *logits;		   /* [slice][rows][vocabulary of a slice] */
+	struct mat h;		   /* rows of the normed stream */
+	float *logits;		   /* [slice here][rows][vocabulary of a slice] */
 	float *max, *sum, *target; /* [slice][rows] */
 	float *lse, *loss;	   /* [rows] */
 };
@@ -34,89 +35,122 @@ static int64_t first_token(const struct pass *p, int s)
 	return (p->tp.first + s) * (p->m->padded_vocab / p->tp.n);
 }
 
+/* Of a tied table, this is the second use. */
+static int use_of_output(const struct pass *p)
+{
+	return p->m->output->uses - 1;
+}
+
+/* Every rank has the statistics of its slices, and gets those of all. */
+static void share_stats(struct pass *p, const struct tile *t)
+{
+	float *const stats[] = {t->max, t->sum, t->target};
+	struct comm_req reqs[ARRAY_LEN(stats)];
+	for (size_t i = 0; i < ARRAY_LEN(stats); i++)
+		comm_begin(p->tp.axis, COLL_ALLGATHER,
+			&(struct coll_args){.recv = stats[i],
+				.count = p->tp.here * t->rows,
+				.type = COMM_F32},
+			&reqs[i]);
+	for (size_t i = 0; i < ARRAY_LEN(stats); i++)
+		comm_wait(p->tp.axis, &reqs[i]);
+}
+
 static void tile_forward(struct pass *p, struct tile *t)
 {
 	const struct kernels *k = p->d->k;
 	for (int s = 0; s < p->tp.here; s++) {
+		int64_t at = (p->tp.first + s) * t->rows;
 		struct mat logits = logits_of(p, t, s);
 		k->linear_fwd(p->d, logits, t->h, param(p, p->m->output, s), no_mat());
 		watch(p, "output", -1, logits);
-		k->xent_stats(p->d, t->max + s * t->rows, t->sum + s * t->rows,
-			t->target + s * t->rows, logits, t->targets, first_token(p, s),
-			p->m->c.vocab);
+		k->xent_stats(p->d, t->max + at, t->sum + at, t->target + at, logits,
+			t->targets, first_token(p, s), p->m->c.vocab);
 	}
-	k->xent_join(
-		p->d, t->lse, t->loss, t->max, t->sum, t->target, p->tp.here, t->rows);
+	share_stats(p, t);
+	k->xent_join(p->d, t->lse, t->loss, t->max, t->sum, t->target, p->tp.n, t->rows);
 	watch(p, "loss", -1, mat(t->loss, 1, t->rows));
+	/* Every rank of the axis knows the loss: one counts it. */
 	int64_t counted = p->counted * (p->rows / p->batch) - t->first;
-	k->exact_sum(p->d, &p->loss, t->loss, max64(0, min64(counted, t->rows)));
+	if (p->tp.axis->rank == 0)
+		k->exact_sum(p->d, &p->loss, t->loss, max64(0, min64(counted, t->rows)));
 }
 
-static void tile_backward(struct pass *p, struct tile *t)
+static void tile_backward(struct pass *p, struct tile *t, struct slice_sum *dh)
 {
 	const struct kernels *k = p->d->k;
-	struct slice_sum sum;
-	slice_sum_begin(&sum, &p->tp, p->d, t->dh);
+	const struct tensor *output = p->m->output;
+	slice_sum_rows(dh, t->first, t->rows);
 	for (int s = 0; s < p->tp.here; s++) {
 		struct mat logits = logits_of(p, t, s);
 		k->xent_bwd(p->d, logits, t->lse, t->targets, first_token(p, s),
 			p->m->c.vocab, p->loss_scale);
-		k->linear_bwd_w(
-			p->d, leaf(p, p->m->output, s), logits, t->h, t->first > 0);
-		k->linear_bwd_x(p->d, slice_sum_slot(&sum), logits,
-			param(p, p->m->output, s), false);
-		slice_sum_push(&sum);
+		k->linear_bwd_w(p->d, leaf_of_use(p, output, s, t->c, use_of_output(p)),
+			logits, t->h, t->first > 0);
+		k->linear_bwd_x(
+			p->d, slice_sum_slot(dh), logits, param(p, output, s), false);
+		slice_sum_push(dh);
 	}
-	slice_sum_end(&sum);
 }
 
-static struct tile tile_alloc(const struct pass *p, int64_t rows)
+static struct tile tile_alloc(const struct pass *p, int c, int64_t rows)
 {
 	struct arena *a = p->d->scratch;
 	int64_t per_slice = rows * (p->m->padded_vocab / p->tp.n);
 	return (struct tile){
+		.c = c,
 		.logits = arena_floats(a, p->tp.here * per_slice),
-		.max = arena_floats(a, p->tp.here * rows),
-		.sum = arena_floats(a, p->tp.here * rows),
-		.target = arena_floats(a, p->tp.here * rows),
+		.max = arena_floats(a, p->tp.n * rows),
+		.sum = arena_floats(a, p->tp.n * rows),
+		.target = arena_floats(a, p->tp.n * rows),
 		.lse = arena_floats(a, rows),
 		.loss = arena_floats(a, rows),
 	};
 }
 
-static void head_chunk(struct pass *p, int c, struct mat x, struct mat dx)
+/* The gradient of the normed stream is summed; that of the stream goes to dx. */
+static void norm_backward(
+	struct pass *p, int c, struct mat x, struct mat dx, struct mat dh, float *stats)
 {
 	const struct kernels *k = p->d->k;
+	const struct model *m = p->m;
+	struct mat kept = mat(stats, 2, p->rows_here);
+	for (int s = 0; s < p->tp.here; s++)
+		leaf_of_use_done(p, m->output, s, c, use_of_output(p));
+	piece_norm_bwd(p, m->norm, m->norm_bias, c, dh, x, kept);
+	k->zero(p->d, dx);
+	k->norm_bwd_x(p->d, m->arch->norm, dx, dh, x, kept, param(p, m->norm, 0));
+	watch(p, "norm, backward", -1, dx);
+}
+
+static void head_chunk(struct pass *p, int c, struct mat x, struct mat dx)
+{
 	const struct model *m = p->m;
 	struct arena *scratch = p->d->scratch;
 	size_t mark = arena_mark(scratch);
 	int64_t dim = m->c.dim, step = tile_rows(p);
-	struct mat h = mat(arena_floats(scratch, p->rows * dim), p->rows, dim);
-	struct mat dh = mat(arena_floats(scratch, p->rows * dim), p->rows, dim);
-	struct mat stats = mat(arena_floats(scratch, 2 * p->rows), 2, p->rows);
-	struct tile t = tile_alloc(p, step);
-	k->norm_fwd(p->d, m->arch->norm, h, stats, x, param(p, m->norm, 0),
-		param(p, m->norm_bias, 0), (float)m->c.norm_eps);
-	watch(p, "norm", -1, h);
+	float *h = arena_floats(scratch, p->rows * dim);
+	struct mat dh = mat(arena_floats(scratch, mat_size(x)), x.rows, dim);
+	float *stats = arena_floats(scratch, 2 * p->rows_here);
+	struct tile t = tile_alloc(p, c, step);
+	struct slice_sum sum;
+	if (p->train)
+		slice_sum_begin(&sum, &p->tp, p->d, dh, p->rows);
+	struct mat all =
+		norm_gather(p, "norm", -1, h, stats, x, m->norm, m->norm_bias, 0);
 	for (t.first = 0; t.first < p->rows; t.first += step) {
 		t.rows = min64(step, p->rows - t.first);
 		t.targets = p->targets + c * p->rows + t.first;
-		t.h = mat_rows(h, t.first, t.rows);
-		t.dh = mat_rows(dh, t.first, t.rows);
+		t.h = mat_rows(all, t.first, t.rows);
 		tile_forward(p, &t);
 		double begin = clock_seconds();
 		if (p->train)
-			tile_backward(p, &t);
+			tile_backward(p, &t, &sum);
 		p->head_backward += clock_seconds() - begin;
 	}
 	if (p->train) {
-		for (int s = 0; s < p->tp.here; s++)
-			leaf_done(p, m->output, s);
-		piece_norm_bwd(p, m->norm, m->norm_bias, dh, x, stats);
-		k->zero(p->d, dx);
-		k->norm_bwd_x(
-			p->d, m->arch->norm, dx, dh, x, stats, param(p, m->norm, 0));
-		watch(p, "norm, backward", -1, dx);
+		slice_sum_end(&sum);
+		norm_backward(p, c, x, dx, dh, stats);
 	}
 	arena_reset(scratch, mark);
 }
@@ -124,6 +158,5 @@ static void head_chunk(struct pass *p, int c, struct mat x, struct mat dx)
 void head(struct pass *p, float *x, float *dx)
 {
 	for (int c = 0; c < p->cp.here; c++)
-		head_chunk(p, c, chunk_of(p, x, c, p->m->c.dim),
-			chunk_of(p, dx, c, p->m->c.dim));
+		head_chunk(p, c, stream_of(p, x, c), stream_of(p, dx, c));
 }

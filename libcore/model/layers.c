@@ -19,36 +19,57 @@ void watch(struct pass *p, const char *what, int64_t layer, struct mat x)
 			(long long)layer, what);
 }
 
-void piece_bias_bwd(struct pass *p, const struct tensor *bias, struct mat dy)
+void piece_bias_bwd(struct pass *p, const struct tensor *bias, int c, struct mat dy)
 {
-	if (!bias)
-		return;
-	for (int i = 0; i < p->tp.n; i++) {
-		int64_t first, n = piece_rows(p, i, &first);
-		p->d->k->bias_bwd(p->d, leaf(p, bias, 0), mat_rows(dy, first, n));
-		leaf_done(p, bias, 0);
+	for (int s = 0; bias && s < p->tp.here; s++) {
+		int64_t first, n = piece_rows(p, s, &first);
+		p->d->k->bias_bwd(p->d, leaf(p, bias, s, c), mat_rows(dy, first, n));
+		leaf_done(p, bias, s, c);
 	}
 }
 
 void piece_norm_bwd(struct pass *p, const struct tensor *weight,
-	const struct tensor *bias, struct mat dy, struct mat x, struct mat stats)
+	const struct tensor *bias, int c, struct mat dy, struct mat x, struct mat stats)
 {
-	for (int i = 0; i < p->tp.n; i++) {
-		int64_t first, n = piece_rows(p, i, &first);
-		p->d->k->norm_bwd_w(p->d, p->m->arch->norm, leaf(p, weight, 0),
-			bias ? leaf(p, bias, 0) : no_mat(), dy, x, stats, first, n);
-		leaf_done(p, weight, 0);
+	for (int s = 0; s < p->tp.here; s++) {
+		int64_t first, n = piece_rows(p, s, &first);
+		p->d->k->norm_bwd_w(p->d, p->m->arch->norm, leaf(p, weight, s, c),
+			bias ? leaf(p, bias, s, c) : no_mat(), dy, x, stats, first, n);
+		leaf_done(p, weight, s, c);
 		if (bias)
-			leaf_done(p, bias, 0);
+			leaf_done(p, bias, s, c);
 	}
 }
 
-void slice_bias_bwd(struct pass *p, const struct tensor *bias, int s, struct mat dy)
+void slice_weight_bwd(struct pass *p, const struct tensor *w, const struct tensor *bias,
+	int s, int c, struct mat dy, struct mat x)
 {
+	p->d->k->linear_bwd_w(p->d, leaf(p, w, s, c), dy, x, false);
+	leaf_done(p, w, s, c);
 	if (!bias)
 		return;
-	p->d->k->bias_bwd(p->d, leaf(p, bias, s), dy);
-	leaf_done(p, bias, s);
+	p->d->k->bias_bwd(p->d, leaf(p, bias, s, c), dy);
+	leaf_done(p, bias, s, c);
+}
+
+struct mat norm_gather(struct pass *p, const char *what, int64_t layer, float *y,
+	float *stats, struct mat x, const struct tensor *weight,
+	const struct tensor *bias, int c)
+{
+	struct mat all = chunk_of(p, y, c, p->m->c.dim), here = here_of(p, all);
+	p->d->k->norm_fwd(p->d, p->m->arch->norm, here, stats_of(p, stats, c), x,
+		param(p, weight, 0), param(p, bias, 0), (float)p->m->c.norm_eps);
+	watch(p, what, layer, here);
+	return slice_gather(&p->tp, p->d, here, all);
+}
+
+struct mat added_gather(
+	struct pass *p, int64_t layer, enum drop_site site, float *d, float *dx, int c)
+{
+	struct mat all = chunk_of(p, d, c, p->m->c.dim), here = here_of(p, all);
+	p->d->k->copy(p->d, here, stream_of(p, dx, c));
+	drop(p, layer, site, c, here);
+	return slice_gather(&p->tp, p->d, here, all);
 }
 
 struct dropout dropout_at(const struct pass *p, int64_t layer, enum drop_site site, int c)
@@ -59,8 +80,9 @@ struct dropout dropout_at(const struct pass *p, int64_t layer, enum drop_site si
 		.p = p->train ? (float)p->m->c.dropout : 0,
 		.step = (uint32_t)p->step,
 		.first_sample = p->first_sample,
-		.pos = pos_of(p, c),
+		.pos = pos_of(p, c) + p->first_row,
 		.seq_rows = p->rows / p->batch,
+		.first_row = p->first_row,
 	};
 }
 

@@ -10,6 +10,24 @@ static inline struct mat chunk_of(const struct pass *p, float *x, int c, int64_t
 	return mat(x + c * p->rows * width, p->rows, width);
 }
 
+/* The same of the residual stream, of which this rank may have a part of the rows. */
+static inline struct mat stream_of(const struct pass *p, float *x, int c)
+{
+	int64_t dim = p->m->c.dim;
+	return mat(x + c * p->rows_here * dim, p->rows_here, dim);
+}
+
+static inline struct mat stats_of(const struct pass *p, float *stats, int c)
+{
+	return mat(stats + c * 2 * p->rows_here, 2, p->rows_here);
+}
+
+/* The rows of the residual stream among all rows of a chunk. */
+static inline struct mat here_of(const struct pass *p, struct mat all)
+{
+	return mat_rows(all, p->first_row, p->rows_here);
+}
+
 /* Slice `s`, chunk `c` of [slice][chunk][rows][width]. */
 static inline struct mat part_of(
 	const struct pass *p, float *x, int s, int c, int64_t width)
@@ -27,21 +45,38 @@ static inline struct mat no_mat(void)
 	return (struct mat){0};
 }
 
-/* A slice of a parameter, or nothing where the model has none. */
+/* What virtual slice `s` (of those here) uses of a parameter, or nothing where the model has
+ * none. */
 static inline struct mat param(const struct pass *p, const struct tensor *t, int s)
 {
-	return t ? store_param(p->store, t, t->slices > 1 ? p->tp.first + s : 0)
-		 : no_mat();
+	return t ? store_param(p->store, t, tensor_slice(t, p->tp.first + s)) : no_mat();
 }
 
-static inline struct mat leaf(const struct pass *p, const struct tensor *t, int s)
+/* Its part of the gradient, of chunk `c`. */
+static inline struct mat leaf_of_use(
+	const struct pass *p, const struct tensor *t, int s, int c, int use)
 {
-	return store_leaf(p->store, t, t->slices > 1 ? p->tp.first + s : 0);
+	int v = p->tp.first + s;
+	const struct leaf at = {p->micro, use, p->cp.first + c, tensor_lane(t, v)};
+	return store_leaf(p->store, t, tensor_slice(t, v), &at);
 }
 
-static inline void leaf_done(const struct pass *p, const struct tensor *t, int s)
+static inline void leaf_of_use_done(
+	const struct pass *p, const struct tensor *t, int s, int c, int use)
 {
-	store_leaf_done(p->store, t, t->slices > 1 ? p->tp.first + s : 0);
+	int v = p->tp.first + s;
+	const struct leaf at = {p->micro, use, p->cp.first + c, tensor_lane(t, v)};
+	store_leaf_done(p->store, t, tensor_slice(t, v), &at);
+}
+
+static inline struct mat leaf(const struct pass *p, const struct tensor *t, int s, int c)
+{
+	return leaf_of_use(p, t, s, c, 0);
+}
+
+static inline void leaf_done(const struct pass *p, const struct tensor *t, int s, int c)
+{
+	leaf_of_use_done(p, t, s, c, 0);
 }
 
 /* Widths of one slice. */
@@ -50,9 +85,10 @@ static inline int64_t heads_here(const struct pass *p)
 	return p->m->c.heads / p->tp.n;
 }
 
+/* Slices that share a head of keys and values compute it each for themselves. */
 static inline int64_t kv_heads_here(const struct pass *p)
 {
-	return p->m->c.kv_heads / p->tp.n;
+	return max64(1, p->m->c.kv_heads / p->tp.n);
 }
 
 static inline int64_t q_width(const struct pass *p)
@@ -73,33 +109,59 @@ static inline int64_t ffn_width(const struct pass *p)
 /* Looks for bad numbers when asked to, and keeps communication going. */
 void watch(struct pass *p, const char *what, int64_t layer, struct mat x);
 
-/* What a row-parallel bias, a norm's weights and position embeddings share: their leaf is a
- * piece of a chunk's rows. Rows [first, first + n) are piece i. */
-static inline int64_t piece_rows(const struct pass *p, int i, int64_t *first)
+/* What a row-parallel bias, a norm's weights and position embeddings share: the leaf of a
+ * virtual slice is the sum over its piece of a chunk's rows. Rows [first, first + n) of the
+ * residual stream here are the piece of slice s. */
+static inline int64_t piece_rows(const struct pass *p, int s, int64_t *first)
 {
-	*first = part_begin(p->rows, p->tp.n, i);
-	return part_begin(p->rows, p->tp.n, i + 1) - *first;
+	int64_t n = slice_piece(&p->tp, p->rows, p->tp.first + s, first);
+	*first -= p->first_row;
+	return n;
 }
-
-void piece_bias_bwd(struct pass *p, const struct tensor *bias, struct mat dy);
-void piece_norm_bwd(struct pass *p, const struct tensor *weight,
-	const struct tensor *bias, struct mat dy, struct mat x, struct mat stats);
-/* db = column sums, a leaf of a column-parallel bias */
-void slice_bias_bwd(struct pass *p, const struct tensor *bias, int s, struct mat dy);
 
 /* Where dropout is applied; part of what a run computes. */
 enum drop_site { DROP_EMBED, DROP_PROBS, DROP_ATTENTION, DROP_FFN };
+
+/* The gradient of what a half of a block adds, of all rows of a chunk: that of the stream,
+ * which flows on past it, where dropout has not dropped it. It is kept in d. */
+struct mat added_gather(
+	struct pass *p, int64_t layer, enum drop_site site, float *d, float *dx, int c);
+/* dy, x: of the residual stream */
+void piece_bias_bwd(struct pass *p, const struct tensor *bias, int c, struct mat dy);
+void piece_norm_bwd(struct pass *p, const struct tensor *weight,
+	const struct tensor *bias, int c, struct mat dy, struct mat x, struct mat stats);
+/* dw = dy^T x, and of a column-parallel bias, if it has one, db = column sums: leaves */
+void slice_weight_bwd(struct pass *p, const struct tensor *w, const struct tensor *bias,
+	int s, int c, struct mat dy, struct mat x);
+
+/* All rows of the normed stream of a chunk, which are kept in y: [chunk][rows][dim]. */
+struct mat norm_gather(struct pass *p, const char *what, int64_t layer, float *y,
+	float *stats, struct mat x, const struct tensor *weight,
+	const struct tensor *bias, int c);
+
 struct dropout dropout_at(
 	const struct pass *p, int64_t layer, enum drop_site site, int c);
-/* In place, and only when the pass trains with dropout. */
+/* Of rows of the residual stream, in place, and only when the pass trains with dropout. */
 void drop(struct pass *p, int64_t layer, enum drop_site site, int c, struct mat x);
 
 void embed_forward(struct pass *p, float *x);
 void embed_backward(struct pass *p, float *dx);
 void attention_forward(struct pass *p, int64_t layer, struct block_acts *a);
-void attention_backward(struct pass *p, int64_t layer, struct block_acts *a, float *dx);
+/* From the gradient of the block's output to that of its input, and what the weights need of
+ * it; then the leaves of the weights. */
+void attention_backward_x(struct pass *p, int64_t layer, struct block_acts *a,
+	struct block_grads *g, float *dx);
+void attention_backward_w(
+	struct pass *p, int64_t layer, struct block_acts *a, struct block_grads *g);
+/* Makes the results of the norm again. */
+void attention_again(struct pass *p, int64_t layer, struct block_acts *a);
 void ffn_forward(struct pass *p, int64_t layer, struct block_acts *a, float *x_next);
-void ffn_backward(struct pass *p, int64_t layer, struct block_acts *a, float *dx);
+void ffn_backward_x(struct pass *p, int64_t layer, struct block_acts *a,
+	struct block_grads *g, float *dx);
+void ffn_backward_w(
+	struct pass *p, int64_t layer, struct block_acts *a, struct block_grads *g);
+/* Makes the results of the norm and the activation again, and `products`, of W1 and W3. */
+void ffn_again(struct pass *p, int64_t layer, struct block_acts *a, bool products);
 /* The loss, and when training everything down to the gradient of x. */
 void head(struct pass *p, float *x, float *dx);
 

@@ -31,7 +31,7 @@ struct model_config {
 	double rope_theta, rope_factor, rope_low, rope_high;
 	int rope_scaling;
 	int64_t rope_original;
-	const char *virtual_degrees; /* "tp=2,cp=2" */
+	const char *virtual_degrees; /* "tp=2,cp=2"; what is not named is 1 */
 };
 
 /* What an architecture brings: one row each, in gpt2.c and llama.c. */
@@ -73,6 +73,8 @@ struct model {
 	struct block_tensors *blocks;
 };
 
+/* "tp=2,cp=4": sets the degrees that are named. */
+int model_virtual(const char *text, int64_t *tp, int64_t *cp, struct err *e);
 /* `vocab`: of the data, used where the config says 0. Says why a shape is impossible. */
 int model_init(
 	struct model *m, const struct model_config *c, int64_t vocab, struct err *e);
@@ -110,9 +112,26 @@ struct block_acts {
 	float *a, *b, *y; /* [slice][chunk][row][ffn] */
 };
 
+/* The gradients of what a block's products give: what is left to do of a backward with them
+ * is the weights' part. */
+struct block_grads {
+	float *d1;	      /* of what attention adds: [chunk][row][dim] */
+	float *dq, *dk, *dv;  /* as q, k, v */
+	float *dh1;	      /* as x */
+	float *d2;	      /* of what the feed-forward half adds: [chunk][row][dim] */
+	float *da, *db, *dh2; /* as a, b, x */
+};
+
+/*
+ * What of a block is made again in its backward, and not kept: nothing; the results of norms
+ * and activations, which cost little; everything but the block's input. No bit depends on it.
+ */
+enum recompute { RECOMPUTE_NONE, RECOMPUTE_SELECTIVE, RECOMPUTE_FULL, RECOMPUTE_AUTO };
+extern const char *const recompute_names[]; /* closed by NULL */
+
 struct acts {
 	struct block_acts *block; /* [layers of the stage] */
-	float *x_in;		  /* what the first block gets */
+	float *x_in;		  /* what the first block gets: the x of block 0 */
 	float *x;		  /* what the last block gave */
 	float *dx;		  /* the gradient that flows back */
 };
@@ -136,7 +155,7 @@ struct pass_config {
 	struct mesh *mesh;
 	int64_t batch; /* sequences of a micro-batch */
 	uint64_t seed;
-	bool sp;	/* sequence parallelism between the products of tensor parallelism */
+	bool sp; /* sequence parallelism between the products of tensor parallelism */
 	bool gather_kv; /* context parallelism by all-gather, and not by a ring */
 };
 
@@ -147,15 +166,20 @@ struct pass {
 	struct store *store;
 	struct slices tp;
 	struct chunks cp;
-	int64_t batch, rows;	   /* sequences of a micro-batch; rows of a chunk */
+	int64_t batch, rows;	      /* sequences of a micro-batch; rows of a chunk */
 	int64_t first_row, rows_here; /* of a chunk, in this rank's residual stream */
-	int32_t *pos;		   /* [chunk][row] */
-	int32_t *tokens, *targets; /* [chunk][row] */
+	int32_t *pos;		      /* [chunk][row] */
+	int32_t *tokens, *targets;    /* [chunk][row] */
 	float *rope; /* [context][head_dim], NULL without rotary positions */
 	uint64_t seed;
+	enum recompute recompute;
+	struct block_acts again; /* what all blocks share, because it is not kept */
 	/* of the micro-batch: */
-	bool train;    /* gradients and dropout */
+	bool train; /* gradients and dropout */
+	bool empty; /* there is none: only the store hears of the pass */
+	bool last; /* of this rank's in this step: sums may begin when leaves are there */
 	int64_t micro; /* its number in the step: where its leaves are in the tree */
+	int then;      /* the unit that will be used after the pass, or -1 */
 	int64_t step, first_sample;
 	int64_t counted;   /* sequences of which the loss is taken; others only fill up */
 	float loss_scale;  /* of the gradient: 1 / tokens of the whole batch */
@@ -171,15 +195,27 @@ void pass_init(struct pass *p, struct model *m, struct device *d, struct store *
 	const struct pass_config *c, struct arena *run);
 /* Puts windows [batch][context + 1] in the order of chunks. */
 void pass_load(struct pass *p, const int32_t *windows);
+/* Before acts are allocated: what they do not keep; the room for it is shared. */
+void pass_recompute(struct pass *p, enum recompute how, struct arena *micro);
 /* For the blocks of a stage. */
 void acts_alloc(const struct pass *p, const struct stage *st, struct acts *a,
 	struct arena *micro);
+void acts_free(struct acts *a); /* not what is in the arena */
+/* The unit that a forward, or a backward, of the stage uses first. */
+int stage_first_unit(const struct stage *st, bool backward);
 /* From a->x_in (where the stage does not embed) to a->x. With p->train, the head's backward
  * is part of the forward: no logits are kept. */
 void model_forward(struct pass *p, const struct stage *st, struct acts *a);
-/* a->dx goes through the stage, backwards. `last`: this is the step's last micro-batch here,
- * so gradients may be summed as soon as they are complete. */
-void model_backward(struct pass *p, const struct stage *st, struct acts *a, bool last);
+/* a->dx goes through the stage, backwards. */
+void model_backward(struct pass *p, const struct stage *st, struct acts *a);
+/* The same in two parts, with equal bits: first the gradient of the input, then those of the
+ * weights, for which each block keeps some: grads_alloc() makes room for them. */
+struct block_grads *grads_alloc(
+	const struct pass *p, const struct stage *st, struct arena *micro);
+void model_backward_x(
+	struct pass *p, const struct stage *st, struct acts *a, struct block_grads *g);
+void model_backward_w(
+	struct pass *p, const struct stage *st, struct acts *a, struct block_grads *g);
 /* Cosines and sines for all positions, [context][head_dim]; NULL where there are none. */
 float *model_rope(const struct model *m, struct arena *run);
 

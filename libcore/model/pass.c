@@ -50,20 +50,40 @@ float *model_rope(const struct model *m, struct arena *run)
 
 /* ---- setting up ------------------------------------------------------------------ */
 
-void pass_init(struct pass *p, struct model *m, struct device *d, struct store *store,
-	int64_t batch, uint64_t seed, struct arena *run)
+/* The slices and chunks that this rank plays: those of all, dealt to the ranks of an axis. */
+static void play(struct pass *p, const struct pass_config *c)
 {
-	struct comm *alone = comm_self("alone");
+	const struct mesh *mesh = c->mesh;
+	const struct model *m = p->m;
+	BUG_ON(m->tp % mesh->degree[AXIS_TP] || m->cp % mesh->degree[AXIS_CP]);
+	int slices = m->tp / mesh->degree[AXIS_TP];
+	int chunks = m->cp / mesh->degree[AXIS_CP];
+	p->tp = (struct slices){.axis = mesh->axis[AXIS_TP],
+		.n = m->tp,
+		.first = mesh->at[AXIS_TP] * slices,
+		.here = slices,
+		.sp = c->sp};
+	p->cp = (struct chunks){.axis = mesh->axis[AXIS_CP],
+		.n = m->cp,
+		.first = mesh->at[AXIS_CP] * chunks,
+		.here = chunks,
+		.context = m->c.context,
+		.gather = c->gather_kv};
+}
+
+void pass_init(struct pass *p, struct model *m, struct device *d, struct store *store,
+	const struct pass_config *c, struct arena *run)
+{
 	*p = (struct pass){.m = m,
 		.d = d,
 		.store = store,
-		.batch = batch,
-		.counted = batch,
-		.seed = seed};
-	p->tp = (struct slices){alone, m->tp, 0, m->tp};
-	p->cp = (struct chunks){alone, m->cp, 0, m->cp, m->c.context};
+		.batch = c->batch,
+		.counted = c->batch,
+		.seed = c->seed};
+	play(p, c);
 	int64_t seq_rows = m->c.context / m->cp;
-	p->rows = batch * seq_rows;
+	p->rows = p->batch * seq_rows;
+	p->rows_here = slice_rows(&p->tp, p->rows, &p->first_row);
 	size_t ids = (size_t)(p->rows * p->cp.here) * sizeof(int32_t);
 	p->pos = arena_alloc(run, ids);
 	p->tokens = arena_alloc(run, ids);
@@ -71,10 +91,10 @@ void pass_init(struct pass *p, struct model *m, struct device *d, struct store *
 	p->rope = model_rope(m, run);
 	if (arena_measuring(run))
 		return;
-	for (int c = 0; c < p->cp.here; c++)
-		for (int64_t b = 0; b < batch; b++)
+	for (int i = 0; i < p->cp.here; i++)
+		for (int64_t b = 0; b < p->batch; b++)
 			chunk_positions(
-				&p->cp, p->cp.first + c, pos_of(p, c) + b * seq_rows);
+				&p->cp, p->cp.first + i, pos_of(p, i) + b * seq_rows);
 }
 
 void pass_load(struct pass *p, const int32_t *windows)
@@ -90,73 +110,267 @@ void pass_load(struct pass *p, const int32_t *windows)
 	}
 }
 
-void acts_alloc(const struct pass *p, struct acts *a, struct arena *micro)
+/* ---- activations ----------------------------------------------------------------- */
+
+const char *const recompute_names[] = {"none", "selective", "full", "auto", NULL};
+
+/* What a block keeps, or with `shared` what it does not: buffers, and until which degree of
+ * recomputation each is kept. The residual stream here may be a part of the rows. */
+static void block_alloc(
+	const struct pass *p, struct block_acts *b, bool shared, struct arena *micro)
+{
+	const struct block_acts *again = &p->again;
+	int64_t rows = p->cp.here * p->rows, parts = p->tp.here * rows;
+	int64_t stream = p->cp.here * p->rows_here, dim = p->m->c.dim;
+	int64_t ffn = parts * ffn_width(p);
+	int64_t q = parts * q_width(p), kv = parts * kv_width(p);
+	int64_t gate = p->m->act == ACT_SWIGLU ? ffn : 0;
+	const struct {
+		float **at, *again;
+		enum recompute until;
+		int64_t n;
+	} rooms[] = {
+		{&b->x, again->x, RECOMPUTE_FULL, stream * dim},
+		{&b->h1, again->h1, RECOMPUTE_NONE, rows * dim},
+		{&b->stats1, again->stats1, RECOMPUTE_SELECTIVE, stream * 2},
+		{&b->q, again->q, RECOMPUTE_SELECTIVE, q},
+		{&b->k, again->k, RECOMPUTE_SELECTIVE, kv},
+		{&b->v, again->v, RECOMPUTE_SELECTIVE, kv},
+		{&b->o, again->o, RECOMPUTE_SELECTIVE, q},
+		{&b->max, again->max, RECOMPUTE_SELECTIVE, parts * heads_here(p)},
+		{&b->sum, again->sum, RECOMPUTE_SELECTIVE, parts * heads_here(p)},
+		{&b->x2, again->x2, RECOMPUTE_SELECTIVE, stream * dim},
+		{&b->h2, again->h2, RECOMPUTE_NONE, rows * dim},
+		{&b->stats2, again->stats2, RECOMPUTE_SELECTIVE, stream * 2},
+		{&b->a, again->a, RECOMPUTE_SELECTIVE, ffn},
+		{&b->b, again->b, RECOMPUTE_SELECTIVE, gate},
+		{&b->y, again->y, RECOMPUTE_NONE, ffn},
+	};
+	for (size_t i = 0; i < ARRAY_LEN(rooms); i++) {
+		bool kept = p->recompute <= rooms[i].until;
+		*rooms[i].at = kept == shared ? rooms[i].again
+			       : rooms[i].n   ? arena_floats(micro, rooms[i].n)
+					      : NULL;
+	}
+}
+
+void pass_recompute(struct pass *p, enum recompute how, struct arena *micro)
+{
+	struct block_acts shared = {0};
+	BUG_ON(how == RECOMPUTE_AUTO);
+	p->recompute = how;
+	p->again = shared;
+	block_alloc(p, &shared, true, micro);
+	p->again = shared;
+}
+
+void acts_alloc(
+	const struct pass *p, const struct stage *st, struct acts *a, struct arena *micro)
+{
+	int64_t n = st->end - st->first, size = p->cp.here * p->rows_here * p->m->c.dim;
+	BUG_ON(n < 1);
+	a->block = xcalloc((size_t)n, sizeof(*a->block));
+	for (int64_t i = 0; i < n; i++)
+		block_alloc(p, &a->block[i], false, micro);
+	a->x_in = a->block[0].x;
+	a->x = arena_floats(micro, size);
+	a->dx = arena_floats(micro, size);
+}
+
+static void attention_grads(const struct pass *p, struct block_grads *g, struct arena *a)
 {
 	int64_t rows = p->cp.here * p->rows, parts = p->tp.here * rows;
-	int64_t dim = p->m->c.dim, ffn = ffn_width(p);
+	g->d1 = arena_floats(a, rows * p->m->c.dim);
+	g->dq = arena_floats(a, parts * q_width(p));
+	g->dk = arena_floats(a, parts * kv_width(p));
+	g->dv = arena_floats(a, parts * kv_width(p));
+	g->dh1 = arena_floats(a, p->cp.here * p->rows_here * p->m->c.dim);
+}
+
+static void ffn_grads(const struct pass *p, struct block_grads *g, struct arena *a)
+{
+	int64_t rows = p->cp.here * p->rows, parts = p->tp.here * rows;
 	bool gated = p->m->act == ACT_SWIGLU;
-	a->block = xcalloc((size_t)p->m->c.layers, sizeof(*a->block));
-	for (int64_t l = 0; l < p->m->c.layers; l++) {
-		a->block[l] = (struct block_acts){
-			.x = arena_floats(micro, rows * dim),
-			.h1 = arena_floats(micro, rows * dim),
-			.stats1 = arena_floats(micro, rows * 2),
-			.q = arena_floats(micro, parts * q_width(p)),
-			.k = arena_floats(micro, parts * kv_width(p)),
-			.v = arena_floats(micro, parts * kv_width(p)),
-			.o = arena_floats(micro, parts * q_width(p)),
-			.max = arena_floats(micro, parts * heads_here(p)),
-			.sum = arena_floats(micro, parts * heads_here(p)),
-			.x2 = arena_floats(micro, rows * dim),
-			.h2 = arena_floats(micro, rows * dim),
-			.stats2 = arena_floats(micro, rows * 2),
-			.a = arena_floats(micro, parts * ffn),
-			.b = gated ? arena_floats(micro, parts * ffn) : NULL,
-			.y = arena_floats(micro, parts * ffn),
-		};
+	g->d2 = arena_floats(a, rows * p->m->c.dim);
+	g->da = arena_floats(a, parts * ffn_width(p));
+	g->db = gated ? arena_floats(a, parts * ffn_width(p)) : NULL;
+	g->dh2 = arena_floats(a, p->cp.here * p->rows_here * p->m->c.dim);
+}
+
+struct block_grads *grads_alloc(
+	const struct pass *p, const struct stage *st, struct arena *micro)
+{
+	int64_t n = st->end - st->first;
+	struct block_grads *g = xcalloc((size_t)n, sizeof(*g));
+	for (int64_t i = 0; i < n; i++) {
+		attention_grads(p, &g[i], micro);
+		ffn_grads(p, &g[i], micro);
 	}
-	a->x = arena_floats(micro, rows * dim);
-	a->dx = arena_floats(micro, rows * dim);
+	return g;
+}
+
+void acts_free(struct acts *a)
+{
+	free(a->block);
+	*a = (struct acts){0};
 }
 
 /* ---- the passes ------------------------------------------------------------------ */
 
-void model_forward(struct pass *p, struct acts *a)
+static int unit_of(int64_t layer)
 {
-	int64_t layers = p->m->c.layers;
-	int last = p->m->n_units - 1;
-	store_use(p->store, 0);
-	embed_forward(p, a->block[0].x);
-	store_done(p->store, 0);
-	for (int64_t l = 0; l < layers; l++) {
-		store_use(p->store, 1 + (int)l);
-		attention_forward(p, l, &a->block[l]);
-		ffn_forward(
-			p, l, &a->block[l], l + 1 < layers ? a->block[l + 1].x : a->x);
-		store_done(p->store, 1 + (int)l);
-	}
-	store_use(p->store, last);
-	if (p->m->tie)
-		store_use(p->store, 0);
-	head(p, a->x, a->dx);
-	if (p->m->tie)
-		store_done(p->store, 0);
-	store_done(p->store, last);
+	return 1 + (int)layer;
 }
 
-void model_backward(struct pass *p, struct acts *a, bool reduce)
+static int head_unit(const struct pass *p)
 {
-	if (reduce)
-		store_reduce(p->store, p->m->n_units - 1);
-	for (int64_t l = p->m->c.layers - 1; l >= 0; l--) {
-		store_use(p->store, 1 + (int)l);
-		ffn_backward(p, l, &a->block[l], a->dx);
-		attention_backward(p, l, &a->block[l], a->dx);
-		store_done(p->store, 1 + (int)l);
-		if (reduce)
-			store_reduce(p->store, 1 + (int)l);
+	return p->m->n_units - 1;
+}
+
+int stage_first_unit(const struct stage *st, bool backward)
+{
+	if (backward)
+		return unit_of(st->end - 1);
+	return st->embeds ? 0 : unit_of(st->first);
+}
+
+static void forward_blocks(struct pass *p, const struct stage *st, struct acts *a)
+{
+	for (int64_t l = st->first; l < st->end; l++) {
+		struct block_acts *b = &a->block[l - st->first];
+		bool more = l + 1 < st->end;
+		store_use(p->store, unit_of(l),
+			more	    ? unit_of(l + 1)
+			: st->heads ? head_unit(p)
+				    : p->then);
+		if (!p->empty) {
+			attention_forward(p, l, b);
+			ffn_forward(p, l, b, more ? b[1].x : a->x);
+		}
+		store_done(p->store, unit_of(l), false);
 	}
-	embed_backward(p, a->dx);
-	if (reduce)
-		store_reduce(p->store, 0);
+}
+
+/* The leaves of the head are pushed in the forward, so they are summed then. A tied table's
+ * are not complete before the embedding's backward, where that is of the same stage. */
+static void forward_head(struct pass *p, const struct stage *st, struct acts *a)
+{
+	bool tied = p->m->tie;
+	store_use(p->store, head_unit(p), tied ? 0 : p->then);
+	if (tied)
+		store_use(p->store, 0, p->then);
+	if (!p->empty)
+		head(p, a->x, a->dx);
+	if (tied)
+		store_done(p->store, 0, false);
+	store_done(p->store, head_unit(p), false);
+	if (!p->train)
+		return;
+	store_reduce(p->store, head_unit(p), p->micro, p->last);
+	if (tied && !st->embeds)
+		store_reduce(p->store, 0, p->micro, p->last);
+}
+
+void model_forward(struct pass *p, const struct stage *st, struct acts *a)
+{
+	if (st->embeds) {
+		store_use(p->store, 0, unit_of(st->first));
+		if (!p->empty)
+			embed_forward(p, a->x_in);
+		store_done(p->store, 0, false);
+	}
+	forward_blocks(p, st, a);
+	if (st->heads)
+		forward_head(p, st, a);
+}
+
+/* What was not kept of a block's forward. For the gradient of the input alone, the results of
+ * norms and activations are not needed. */
+static void block_again(
+	struct pass *p, int64_t layer, struct block_acts *b, bool for_weights)
+{
+	if (p->recompute == RECOMPUTE_FULL) {
+		attention_forward(p, layer, b);
+		ffn_again(p, layer, b, true);
+	} else if (p->recompute == RECOMPUTE_SELECTIVE && for_weights) {
+		attention_again(p, layer, b);
+		ffn_again(p, layer, b, false);
+	}
+}
+
+static void block_backward(struct pass *p, int64_t layer, struct block_acts *b, float *dx)
+{
+	size_t mark = arena_mark(p->d->scratch);
+	struct block_grads g;
+	block_again(p, layer, b, true);
+	ffn_grads(p, &g, p->d->scratch);
+	ffn_backward_x(p, layer, b, &g, dx);
+	ffn_backward_w(p, layer, b, &g);
+	arena_reset(p->d->scratch, mark);
+	attention_grads(p, &g, p->d->scratch);
+	attention_backward_x(p, layer, b, &g, dx);
+	attention_backward_w(p, layer, b, &g);
+	arena_reset(p->d->scratch, mark);
+}
+
+static void embedding_weights(struct pass *p, const struct stage *st, struct acts *a)
+{
+	if (!st->embeds)
+		return;
+	if (!p->empty)
+		embed_backward(p, a->dx);
+	store_reduce(p->store, 0, p->micro, p->last);
+}
+
+static int before(const struct pass *p, const struct stage *st, int64_t layer)
+{
+	return layer > st->first ? unit_of(layer - 1) : p->then;
+}
+
+void model_backward(struct pass *p, const struct stage *st, struct acts *a)
+{
+	for (int64_t l = st->end - 1; l >= st->first; l--) {
+		store_use(p->store, unit_of(l), before(p, st, l));
+		if (!p->empty)
+			block_backward(p, l, &a->block[l - st->first], a->dx);
+		store_done(p->store, unit_of(l), true);
+		store_reduce(p->store, unit_of(l), p->micro, p->last);
+	}
+	embedding_weights(p, st, a);
+}
+
+void model_backward_x(
+	struct pass *p, const struct stage *st, struct acts *a, struct block_grads *g)
+{
+	for (int64_t l = st->end - 1; l >= st->first; l--) {
+		struct block_acts *b = &a->block[l - st->first];
+		store_use(p->store, unit_of(l), before(p, st, l));
+		if (!p->empty) {
+			block_again(p, l, b, false);
+			ffn_backward_x(p, l, b, &g[l - st->first], a->dx);
+			attention_backward_x(p, l, b, &g[l - st->first], a->dx);
+		}
+		store_done(p->store, unit_of(l), true);
+	}
+}
+
+/* Parameters are needed only to make activations again. */
+void model_backward_w(
+	struct pass *p, const struct stage *st, struct acts *a, struct block_grads *g)
+{
+	bool again = p->recompute != RECOMPUTE_NONE;
+	for (int64_t l = st->end - 1; l >= st->first; l--) {
+		struct block_acts *b = &a->block[l - st->first];
+		if (again)
+			store_use(p->store, unit_of(l), before(p, st, l));
+		if (!p->empty) {
+			block_again(p, l, b, true);
+			ffn_backward_w(p, l, b, &g[l - st->first]);
+			attention_backward_w(p, l, b, &g[l - st->first]);
+		}
+		if (again)
+			store_done(p->store, unit_of(l), true);
+		store_reduce(p->store, unit_of(l), p->micro, p->last);
+	}
+	embedding_weights(p, st, a);
 }

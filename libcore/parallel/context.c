@@ -1,6 +1,8 @@
 /* Context parallelism: chunks of sequences, and the ring that brings keys and values. */
 #include "parallel/parallel.h"
 
+#include <stdlib.h>
+
 void chunk_runs(const struct chunks *c, int chunk, int64_t first[2], int64_t *len)
 {
 	*len = c->context / (2 * c->n);
@@ -18,17 +20,210 @@ void chunk_positions(const struct chunks *c, int chunk, int32_t *pos)
 		pos[i] = (int32_t)(i < len ? first[0] + i : first[1] + i - len);
 }
 
+/* ---- the order ------------------------------------------------------------------- */
+
 struct ring ring_begin(const struct chunks *c)
 {
-	return (struct ring){c, -1};
-}
-
-bool ring_next(struct ring *r)
-{
-	return ++r->step < r->c->n;
+	return (struct ring){.c = c, .step = -1};
 }
 
 int ring_keys_for(const struct ring *r, int query_chunk)
 {
 	return (query_chunk - r->step + r->c->n) % r->c->n;
+}
+
+/* ---- travelling ------------------------------------------------------------------ */
+
+/* Messages of one tag arrive in order; tags below are those of sums of gradients and of
+ * slices. */
+enum { TAG_KEYS = (1 << 16) + 1, TAG_SUMS };
+
+static bool travels(const struct ring *r)
+{
+	return r->d && r->c->axis->size > 1;
+}
+
+static bool has_sums(const struct ring *r)
+{
+	return r->load.home[RING_DK];
+}
+
+static int next_rank(const struct chunks *c)
+{
+	return (c->axis->rank + 1) % c->axis->size;
+}
+
+static int rank_before(const struct chunks *c)
+{
+	return (c->axis->rank + c->axis->size - 1) % c->axis->size;
+}
+
+/* Chunks that can be away from home here at once: a step meets as many as there are chunks
+ * here, and the next one is on its way. */
+static int places(const struct chunks *c, bool all)
+{
+	int others = c->n - c->here;
+	return all || others < c->here + 1 ? others : c->here + 1;
+}
+
+/* Chunk first - i of another rank is the i-th to come; its place is one that the last but
+ * `here` has left. Chunks of this rank are at home. */
+float *ring_at(const struct ring *r, enum ring_part part, int slice, int key_chunk)
+{
+	const struct chunks *c = r->c;
+	const struct ring_load *l = &r->load;
+	int own = key_chunk - c->first;
+	if (own >= 0 && own < c->here)
+		return l->home[part] + (slice * c->here + own) * l->floats;
+	int i = (c->first - key_chunk + c->n) % c->n;
+	int place = i % places(c, c->gather && part <= RING_V);
+	return r->away[part] + (place * l->slices + slice) * l->floats;
+}
+
+static int chunk_before(const struct ring *r, int chunk, int steps)
+{
+	return (chunk - steps + r->c->n) % r->c->n;
+}
+
+static void send_part(struct ring *r, enum ring_part part, int slice, int chunk, int to,
+	struct comm_req *q)
+{
+	comm_send_begin(r->c->axis, ring_at(r, part, slice, chunk),
+		r->load.floats * (int64_t)sizeof(float), to,
+		part <= RING_V ? TAG_KEYS : TAG_SUMS, q);
+}
+
+static void recv_part(struct ring *r, enum ring_part part, int slice, int chunk, int from,
+	struct comm_req *q)
+{
+	comm_recv_begin(r->c->axis, ring_at(r, part, slice, chunk),
+		r->load.floats * (int64_t)sizeof(float), from,
+		part <= RING_V ? TAG_KEYS : TAG_SUMS, q);
+}
+
+/* Keys and values of a chunk, of all slices; -1: they are not sent, or do not come. */
+static void move_keys(struct ring *r, int goes, int to, int comes, int from)
+{
+	for (int s = 0; s < r->load.slices; s++) {
+		for (int part = RING_K; part <= RING_V; part++) {
+			if (comes >= 0)
+				recv_part(r, (enum ring_part)part, s, comes, from,
+					&r->reqs[r->n_reqs++]);
+			if (goes >= 0)
+				send_part(r, (enum ring_part)part, s, goes, to,
+					&r->reqs[r->n_reqs++]);
+		}
+	}
+}
+
+static void wait_for_keys(struct ring *r)
+{
+	for (int i = 0; i < r->n_reqs; i++)
+		comm_wait(r->c->axis, &r->reqs[i]);
+	r->n_reqs = 0;
+}
+
+/* Every rank's chunks go to every rank. */
+static void gather_keys(struct ring *r)
+{
+	const struct chunks *c = r->c;
+	for (int i = 1; i < c->axis->size; i++) {
+		int to = (c->axis->rank + i) % c->axis->size;
+		int from = (c->axis->rank - i + c->axis->size) % c->axis->size;
+		for (int own = 0; own < c->here; own++)
+			move_keys(r, c->first + own, to, from * c->here + own, from);
+	}
+}
+
+/* The next step needs one chunk that is not here, and the next rank one that is. */
+static void begin_step(struct ring *r)
+{
+	const struct chunks *c = r->c;
+	int coming = r->step + 1;
+	if (!c->gather && coming <= c->n - c->here)
+		move_keys(r, chunk_before(r, c->first + c->here - 1, r->step),
+			next_rank(c), chunk_before(r, c->first, coming), rank_before(c));
+}
+
+bool ring_next(struct ring *r)
+{
+	r->step++;
+	if (r->d && r->step > 0)
+		wait_for_keys(r);
+	if (r->step == r->c->n)
+		return false;
+	if (travels(r))
+		begin_step(r);
+	return true;
+}
+
+enum { COME = 0, GO = 2, N_SUMS = 4 };
+
+/* What was begun in a step. */
+static struct comm_req *sums_of(const struct ring *r, int step, int slice, int what)
+{
+	return r->sums + ((step & 1) * r->load.slices + slice) * N_SUMS + what;
+}
+
+void ring_came(struct ring *r, int slice)
+{
+	if (!travels(r))
+		return;
+	for (int i = 0; i < N_SUMS; i++) /* those that went leave their place to others */
+		comm_wait(r->c->axis, sums_of(r, r->step + 1, slice, i));
+	for (int i = 0; i < 2; i++)
+		recv_part(r, (enum ring_part)(RING_DK + i), slice,
+			chunk_before(r, r->c->first, r->step + 1), rank_before(r->c),
+			sums_of(r, r->step, slice, COME + i));
+}
+
+void ring_goes(struct ring *r, int slice)
+{
+	int last = r->c->first + r->c->here - 1;
+	for (int i = 0; travels(r) && i < 2; i++)
+		send_part(r, (enum ring_part)(RING_DK + i), slice,
+			chunk_before(r, last, r->step), next_rank(r->c),
+			sums_of(r, r->step, slice, GO + i));
+}
+
+/* Keeps messages going while others compute. */
+static void poll_ring(void *with)
+{
+	struct ring *r = with;
+	for (int i = 0; i < r->n_reqs; i++)
+		comm_test(r->c->axis, &r->reqs[i]);
+	for (int i = 0; has_sums(r) && i < 2 * r->load.slices * N_SUMS; i++)
+		comm_test(r->c->axis, &r->sums[i]);
+}
+
+void ring_carry(struct ring *r, struct device *d, const struct ring_load *load)
+{
+	const struct chunks *c = r->c;
+	int others = c->gather ? c->n - c->here : 1;
+	r->d = d;
+	r->load = *load;
+	r->mark = arena_mark(d->scratch);
+	if (!travels(r))
+		return;
+	for (int part = RING_K; part <= (has_sums(r) ? RING_DV : RING_V); part++)
+		r->away[part] =
+			arena_floats(d->scratch, places(c, c->gather && part <= RING_V) *
+							 load->slices * load->floats);
+	r->reqs = xcalloc((size_t)(4 * load->slices * others), sizeof(*r->reqs));
+	r->sums = xcalloc((size_t)(2 * load->slices * N_SUMS), sizeof(*r->sums));
+	comm_background(poll_ring, r);
+	if (c->gather)
+		gather_keys(r);
+}
+
+void ring_end(struct ring *r)
+{
+	if (travels(r)) {
+		for (int i = 0; has_sums(r) && i < 2 * r->load.slices * N_SUMS; i++)
+			comm_wait(r->c->axis, &r->sums[i]);
+		comm_background_end(poll_ring, r);
+	}
+	free(r->reqs);
+	free(r->sums);
+	arena_reset(r->d->scratch, r->mark);
 }

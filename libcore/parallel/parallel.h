@@ -106,6 +106,7 @@ struct slice_sum {
 	struct device *d;
 	struct mat out;
 	int64_t rows;		     /* of a part */
+	int64_t first, n;	     /* rows that are being pushed */
 	float *part[TREE_MAX_NODES]; /* buffers, from the device's scratch */
 	struct tree_stack stack;
 	int next;
@@ -114,6 +115,8 @@ struct slice_sum {
 
 void slice_sum_begin(struct slice_sum *x, const struct slices *s, struct device *d,
 	struct mat out, int64_t rows);
+/* The parts may come in blocks of rows: those of [first, first + n) are next, of all slices. */
+void slice_sum_rows(struct slice_sum *x, int64_t first, int64_t n);
 struct mat slice_sum_slot(struct slice_sum *x);
 void slice_sum_push(struct slice_sum *x);
 void slice_sum_end(struct slice_sum *x);
@@ -138,17 +141,50 @@ void chunk_runs(const struct chunks *c, int chunk, int64_t first[2], int64_t *le
 /* pos[context / n]: the position of each row. */
 void chunk_positions(const struct chunks *c, int chunk, int32_t *pos);
 
-/* The order in which a ring brings key/value chunks: at step t the queries of chunk i
+/*
+ * The order in which a ring brings key/value chunks: at step t the queries of chunk i
  * meet chunk i - t (mod n). dK and dV of a chunk are summed in the order in which queries
- * meet it, which the same loop gives. */
+ * meet it, which the same loop gives.
+ *
+ * Among ranks, each step one chunk goes on to the next rank and one comes from the rank
+ * before, while the step before it is computed. dK and dV travel with their chunk from query
+ * to query, and in the end they come home.
+ */
+enum ring_part { RING_K, RING_V, RING_DK, RING_DV, N_RING_PARTS };
+
+/* What travels: [slices][chunks here][floats] of each; without dk, only keys and values. */
+struct ring_load {
+	float *home[N_RING_PARTS];
+	int slices;
+	int64_t floats;
+};
+
 struct ring {
 	const struct chunks *c;
 	int step;
+	/* of ring_carry(): */
+	struct device *d; /* NULL: nothing travels */
+	struct ring_load load;
+	float *away[N_RING_PARTS]; /* chunks of other ranks: [place][slice][floats] */
+	struct comm_req *reqs;	   /* of keys and values */
+	int n_reqs;
+	struct comm_req *sums; /* [odd or even step][slice]: dk, dv that come, that go */
+	size_t mark;
 };
 
 struct ring ring_begin(const struct chunks *c);
+/* Collective over the axis: from now on steps bring what the load tells. Takes memory of the
+ * device's scratch until the end. */
+void ring_carry(struct ring *r, struct device *d, const struct ring_load *load);
 bool ring_next(struct ring *r);
+void ring_end(struct ring *r);
 int ring_keys_for(const struct ring *r, int query_chunk);
+/* In this step, a slice of a part of a chunk of keys. */
+float *ring_at(const struct ring *r, enum ring_part part, int slice, int key_chunk);
+/* Of the query chunks that are here, the first one's dk and dv may be on their way before
+ * ring_came(), and the last one's go on with ring_goes(). */
+void ring_came(struct ring *r, int slice);
+void ring_goes(struct ring *r, int slice);
 static inline bool ring_first(const struct ring *r)
 {
 	return r->step == 0;

@@ -20,6 +20,8 @@ const struct column columns[N_COLUMNS] = {
 	[COL_DTB] = {"dtb", COLUMN_ROUND, false, "s", "of it in the backward"},
 	[COL_DTC] = {"dtc", COLUMN_ROUND, false, "s", "of it waiting for communication"},
 	[COL_DTD] = {"dtd", COLUMN_ROUND, false, "s", "of it waiting for data"},
+	[COL_BUBBLE] = {"bubble", COLUMN_ROUND, false, "",
+		"part of the time that ranks of the pipeline wait for other stages"},
 	[COL_SPS] = {"sps", COLUMN_ROUND, false, "1/s", "samples a second"},
 	[COL_SPS_PER_GPU] = {"sps_per_gpu", COLUMN_ROUND, false, "1/s",
 		"samples a second and rank"},
@@ -32,6 +34,8 @@ const struct column columns[N_COLUMNS] = {
 		"the same, attention halved for causality"},
 	[COL_MEM] = {"mem", COLUMN_INT, false, "bytes",
 		"largest resident memory of a rank so far"},
+	[COL_SENT] = {"sent", COLUMN_ROUND, false, "bytes",
+		"sent to other ranks in a step, by the one that sends most"},
 };
 
 int column_find(const char *name, size_t len)

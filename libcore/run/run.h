@@ -41,6 +41,7 @@ enum column_id {
 	COL_DTB,
 	COL_DTC,
 	COL_DTD,
+	COL_BUBBLE,
 	COL_SPS,
 	COL_SPS_PER_GPU,
 	COL_TPS,
@@ -48,6 +49,7 @@ enum column_id {
 	COL_MFU,
 	COL_MFU_CAUSAL,
 	COL_MEM,
+	COL_SENT,
 	N_COLUMNS
 };
 

@@ -12,6 +12,9 @@ static const char *const schedule_names[] = {"constant", "cosine", "linear", "ws
 static const char *const wsd_names[] = {"linear", "sqrt", NULL};
 static const char *const scale_names[] = {"none", "sqrt", "linear", NULL};
 static const char *const load_names[] = {"each", "broadcast", NULL};
+static const char *const fsdp_names[] = {"parameter", "flat", NULL};
+static const char *const reshard_names[] = {"yes", "no", "keep-last", NULL};
+static const char *const cp_comm_names[] = {"ring", "gather", NULL};
 static const char *const device_names[] = {"auto", "cpu", NULL};
 
 /* clang-format off */
@@ -69,12 +72,25 @@ static const struct opt options[] = {
 	{OPT_DOUBLE, 0, "clip", "X", "1", T(clip), "Largest norm of the gradient. 0: no clipping.", OPT_ARITH, 0, 1e30},
 
 	{OPT_GROUP, .name = "Who computes", .help = "None of these changes what is computed."},
-	{OPT_INT, 0, "dp", "N", "-1", T(dp), "Data-parallel ranks. -1: all that were started; another number only with --dry-run.", OPT_LOCAL, -1, 1e6},
+	{OPT_INT, 0, "dp", "N", "-1", T(axis[AXIS_DP]), "Ranks that have other samples and the same parameters. -1, for one axis: as many as the others leave. With --dry-run, ranks need not be started.", OPT_LOCAL, -1, 1e6},
+	{OPT_INT, 0, "fsdp", "N", "1", T(axis[AXIS_FSDP]), "Ranks that have other samples and share out what --zero says of the parameters.", OPT_LOCAL, -1, 1e6},
+	{OPT_INT, 0, "cp", "N", "1", T(axis[AXIS_CP]), "Ranks that share every sequence: context parallelism.", OPT_LOCAL, -1, 1024},
+	{OPT_INT, 0, "tp", "N", "1", T(axis[AXIS_TP]), "Ranks that share every weight: tensor parallelism.", OPT_LOCAL, -1, 1024},
+	{OPT_INT, 0, "pp", "N", "1", T(axis[AXIS_PP]), "Ranks that share the layers: a pipeline.", OPT_LOCAL, -1, 1e5},
+	{OPT_INT, 0, "zero", "N", "-1", T(zero), "What the ranks of fsdp and cp share out: 0 nothing, 1 the optimizer's state, 2 gradients too, 3 parameters too. -1: 3 where --fsdp is more than 1, else 0.", OPT_LOCAL, -1, 3},
+	{OPT_ENUM, 0, "fsdp-kind", NULL, "parameter", T(fsdp_kind), "Share out each parameter, or all of a block as one flat vector.", OPT_LOCAL, .values = fsdp_names},
+	{OPT_ENUM, 0, "reshard-after-forward", NULL, "yes", T(reshard), "Drop the parameters that --zero 3 gathered after the forward, and gather them again for the backward; keep-last: not those that the backward begins with.", OPT_LOCAL, .values = reshard_names},
+	{OPT_FLAG, 0, "sp", NULL, "yes", T(sp), "Sequence parallelism: between the products of --tp, a rank has its own rows only.", OPT_LOCAL},
+	{OPT_ENUM, 0, "cp-comm", NULL, "ring", T(cp_comm), "How keys and values of --cp come by: one chunk after the other, while others are computed with, or all at once.", OPT_LOCAL, .values = cp_comm_names},
+	{OPT_ENUM, 0, "pp-schedule", NULL, "1f1b", T(pp_schedule), "Order of the work of a pipeline.", OPT_LOCAL, .values = schedule_kind_names},
+	{OPT_INT, 0, "pp-stages", "N", "0", T(pp_stages), "Stages of the pipeline that a rank has. 0: 2 where the schedule is interleaved, else 1.", OPT_LOCAL, 0, 1e5},
+	{OPT_ENUM, 0, "recompute", NULL, "none", T(recompute), "Activations that are computed again in the backward, and not kept: those that are cheap; all but the input of a block; or, auto, the least that fits into --memory.", OPT_LOCAL, .values = recompute_names},
+	{OPT_SIZE, 0, "memory", "BYTES", "0", T(memory), "What a rank may take. 0: its share of what is free.", OPT_LOCAL},
 	{OPT_INT, 't', "threads", "N", "0", T(threads), "Threads of a rank. 0: the processors of the host, shared out to its ranks.", OPT_LOCAL, 0, 4096},
 	{OPT_ENUM, 0, "device", NULL, "auto", T(device), "What computes.", OPT_LOCAL, .values = device_names},
 	{OPT_SIZE, 0, "bucket", "BYTES", "25M", T(bucket_bytes), "Gradients are summed over ranks in buckets of at least this, while the backward goes on.", OPT_LOCAL},
 	{OPT_DOUBLE, 0, "watchdog", "SECONDS", "600", T(watchdog), "When a rank has waited this long for others and none of them gets on, end the job and say which are missing, and from what. 0: wait for ever.", OPT_LOCAL, 0, 1e9},
-	{OPT_STR, 0, "virtual", "AXES", "tp=1,cp=1", M(virtual_degrees), "Virtual degrees of tensor and context parallelism: every weight is computed in tp slices and every sequence in cp chunks, whoever computes them. This one does fix what is computed.", OPT_ARITH},
+	{OPT_STR, 0, "virtual", "AXES", NULL, M(virtual_degrees), "Virtual degrees of tensor and context parallelism, as in tp=4,cp=2: every weight is computed in tp slices and every sequence in cp chunks, whoever computes them. This one does fix what is computed; what is not named is as --tp and --cp have it.", OPT_ARITH},
 
 	{OPT_GROUP, .name = "Evaluation"},
 	{OPT_INT, 'e', "eval-every", "N", "250", T(eval_every), "Evaluate every N steps, and at the end. 0: never.", 0, 0, MANY},
@@ -94,6 +110,7 @@ static const struct opt options[] = {
 	{OPT_INT, 'c', "ckpt-every", "N", "0", T(ckpt_every), "Write a checkpoint every N steps. 0: only by time, and at the end.", 0, 0, MANY},
 	{OPT_DOUBLE, 0, "ckpt-secs", "SECONDS", "600", T(ckpt_secs), "Write a checkpoint when the last one is this old. 0: never.", 0, 0, 1e9},
 	{OPT_FLAG, 0, "ckpt-best", NULL, "yes", T(ckpt_best), "Write a checkpoint when the validation loss is the least so far; best.h5 points at it.", 0},
+	{OPT_FLAG, 0, "ckpt-wait", NULL, "no", T(ckpt_wait), "Train on only when a checkpoint is written. Without, it is written from a copy, meanwhile.", OPT_LOCAL},
 	{OPT_INT, 'k', "keep", "N", "2", T(keep), "Keep the last N checkpoints and the best. 0: all.", 0, 0, 1e6},
 
 	{OPT_GROUP, .name = "Log"},
@@ -142,7 +159,11 @@ void train_model_options(const struct train_opts *o, struct str *out)
 void train_arithmetic(const struct train_opts *o, const struct model *m,
 	uint64_t data_hash, struct str *out)
 {
-	opts_print(&train_program, o, OPT_ARITH, 0, out);
+	struct train_opts with = *o;
+	char degrees[48];
+	snprintf(degrees, sizeof(degrees), "tp=%d,cp=%d", m->tp, m->cp);
+	with.model.virtual_degrees = degrees;
+	opts_print(&train_program, &with, OPT_ARITH, 0, out);
 	str_printf(out, "data = 0x%016llx\n", (unsigned long long)data_hash);
 	str_printf(out, "parameters = %lld\n", (long long)model_counts(m).all);
 	conf_print(out, "blas", device_blas());
@@ -158,11 +179,6 @@ int train_model_from_config(struct model_config *m, const char *config, struct e
 		return -1;
 	*m = o.model;
 	return 0;
-}
-
-int64_t trainer_micro_batches(const struct train_opts *o)
-{
-	return o->batch / o->micro_batch;
 }
 
 int train_opts_check(struct train_opts *o, struct err *e)

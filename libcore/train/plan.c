@@ -3,60 +3,139 @@
 #include "train/train.h"
 
 #include <stdlib.h>
+#include <string.h>
 
-struct parts { /* of the plan, while it is made */
-	struct arena run, micro, scratch;
-	struct device d;
-	struct pass pass;
-	struct acts acts;
-};
-
-void plan_make(
-	const struct train_opts *o, struct model *m, int rank, int ranks, struct plan *p)
+/* A trainer that only plans: of rank `rank`, whose step has `n_micro` micro-batches. */
+static void open_planned(struct trainer *t, const struct train_opts *o, struct model *m,
+	int rank, int64_t n_micro)
 {
-	struct parts x;
 	struct comm_place place;
 	comm_place(&place);
-	struct comm dp = {
-		.rank = rank, .size = ranks, .name = "plan", .shares = place.shares};
-	arena_measure(&x.run, "run");
-	arena_measure(&x.micro, "activations");
-	arena_measure(&x.scratch, "scratch");
-	device_plan(&x.d);
-	x.d.scratch = &x.scratch;
+	*t = (struct trainer){.o = *o, .model = *m};
+	t->o.batch = n_micro * o->micro_batch;
+	mesh_plan(&t->mesh, o->degree, rank, place.shares);
+	t->world = t->mesh.world;
+	arena_measure(&t->run, "run");
+	arena_measure(&t->micro, "activations");
+	arena_measure(&t->scratch, "scratch");
+	device_plan(&t->d);
+	t->d.scratch = &t->scratch;
+	trainer_arrange(t);
+	trainer_build(t);
+	*m = t->model; /* as it is placed */
+}
+
+static void close_planned(struct trainer *t)
+{
+	trainer_dismantle(t);
+	struct comm *world = t->mesh.world;
+	mesh_close(&t->mesh);
+	comm_free(world);
+}
+
+static void plan_micro(void *with, int64_t i)
+{
+	struct trainer *t = with;
+	t->pass.micro = deal_micro(&t->deal, t->data_rank, i);
+	t->pass.last = i + 1 == deal_count(&t->deal, t->data_rank);
+}
+
+static void run_step(struct trainer *t)
+{
+	struct exact loss = {0};
+	pipe_step(&t->pipe, trainer_own_micro(t, t->data_rank), plan_micro, t);
+	store_step_end(t->store);
+	comm_sum_i64(t->world, (int64_t *)&loss, EXACT_WORDS);
+	store_grad_norm(t->store);
+	store_updated(t->store);
+}
+
+/* Groups of one name count as one. */
+static struct plan_group *group_named(struct plan *p, const char *name)
+{
+	int i = 0;
+	while (i < p->n_groups && strcmp(p->group[i].name, name))
+		i++;
+	if (i == PLAN_GROUPS)
+		return &p->group[i - 1];
+	if (i == p->n_groups)
+		snprintf(p->group[p->n_groups++].name, sizeof(p->group[i].name), "%s",
+			name);
+	return &p->group[i];
+}
+
+static void count_sent(const struct trainer *t, struct plan *p)
+{
+	const struct comm *c;
+	p->sent = (double)mesh_sent(&t->mesh);
+	for (int i = 0; (c = mesh_group_number(&t->mesh, i)); i++)
+		if (c->sent)
+			group_named(p, c->name)->sent += (double)c->sent;
+}
+
+/* What a rank keeps for its whole deal. */
+static void count_kept(const struct trainer *t, struct plan *p)
+{
+	p->run_bytes = (int64_t)t->run.peak_bytes;
+	p->micro_bytes = (int64_t)t->micro.peak_bytes;
+	p->store = t->store->bytes;
+	p->data_bytes = 2 * trainer_own_micro(t, t->data_rank) * t->o.micro_batch *
+			(t->model.c.context + 1) * (int64_t)sizeof(int32_t);
+	p->copy_bytes =
+		state_copy_bytes(&t->o, &t->model, t->world->rank, t->world->size);
+}
+
+/* A step of n_micro micro-batches. */
+static void plan_step(const struct train_opts *o, struct model *m, int rank,
+	int64_t n_micro, struct plan *p)
+{
+	struct trainer t;
 	*p = (struct plan){0};
-	struct store_config c = {.dp = &dp,
-		.device = &x.d,
-		.tensors = m->tensors,
-		.n_tensors = m->n_tensors,
-		.n_units = m->n_units,
-		.n_floats = m->n_floats,
-		.chunks = m->cp,
-		.n_micro = trainer_micro_batches(o),
-		.bucket_bytes = o->bucket_bytes};
-	struct store *s = store_replicated(&c, &x.run);
-	pass_init(&x.pass, m, &x.d, s, o->micro_batch, (uint64_t)o->seed, &x.run);
-	acts_alloc(&x.pass, &x.acts, &x.micro);
-	x.pass.train = true;
-	model_forward(&x.pass, &x.acts);
-	model_backward(&x.pass, &x.acts, false);
-	int64_t mine = s->deal[rank + 1] - s->deal[rank];
-	p->run_bytes = (int64_t)x.run.peak_bytes;
-	p->micro_bytes = (int64_t)x.micro.peak_bytes;
-	p->scratch_bytes = (int64_t)x.scratch.peak_bytes;
-	p->store = s->bytes;
-	p->data_bytes =
-		2 * mine * o->micro_batch * (m->c.context + 1) * (int64_t)sizeof(int32_t);
-	p->step_flops = x.d.flops * (double)mine;
-	free(x.acts.block);
-	free(x.pass.tp.axis);
-	store_free(s);
+	open_planned(&t, o, m, rank, n_micro);
+	count_kept(&t, p);
+	run_step(&t);
+	p->scratch_bytes = (int64_t)t.scratch.peak_bytes;
+	p->step_flops = t.d.flops;
+	count_sent(&t, p);
+	close_planned(&t);
+}
+
+/* Of a step that is too long to go through: each further micro-batch of a rank is taken to
+ * add what one of them does. */
+static void plan_long(const struct train_opts *o, struct model *m, int rank, int64_t few,
+	struct plan *p)
+{
+	struct plan more;
+	struct trainer t;
+	int64_t n = trainer_micro_batches(o), ranks = train_data_ranks(o);
+	double times = (double)((n - few) / ranks);
+	plan_step(o, m, rank, few, p);
+	plan_step(o, m, rank, few + ranks, &more);
+	p->step_flops += times * (more.step_flops - p->step_flops);
+	p->sent += times * (more.sent - p->sent);
+	for (int i = 0; i < p->n_groups; i++)
+		p->group[i].sent += times * (more.group[i].sent - p->group[i].sent);
+	open_planned(&t, o, m, rank, n);
+	count_kept(&t, p);
+	close_planned(&t);
+}
+
+void plan_make(const struct train_opts *o, struct model *m, int rank, struct plan *p)
+{
+	enum { LONG = 100 }; /* micro-batches of a rank */
+	int64_t n = trainer_micro_batches(o), ranks = train_data_ranks(o);
+	int64_t stages = o->degree[AXIS_PP] * o->pp_stages;
+	int64_t few = max64(LONG, 2 * stages) * ranks + n % ranks;
+	if (n > few)
+		plan_long(o, m, rank, few, p);
+	else
+		plan_step(o, m, rank, n, p);
 }
 
 int64_t plan_total(const struct plan *p)
 {
-	return p->run_bytes + p->store.grads + p->store.buffers + p->micro_bytes +
-	       p->scratch_bytes + p->data_bytes;
+	return p->run_bytes + p->store.grads + p->store.gathered + p->store.buffers +
+	       p->micro_bytes + p->scratch_bytes + p->data_bytes + p->copy_bytes;
 }
 
 static void line(struct str *out, const char *name, int64_t n_bytes, const char *help)
@@ -66,57 +145,70 @@ static void line(struct str *out, const char *name, int64_t n_bytes, const char 
 		text_bytes(text, (double)n_bytes), help);
 }
 
-/* Ranks differ by how many micro-batches they have and how these lie in the tree. */
-static bool alike(const struct train_opts *o, int ranks, int a, int b)
+/* Of many ranks not all are planned: those at the ends of an axis, and beside the first. */
+static bool is_planned(const struct mesh *m, int ranks, int rank)
 {
-	int64_t n = trainer_micro_batches(o);
-	struct tree_node nodes[TREE_MAX_NODES];
-	int64_t begin[] = {part_begin(n, ranks, a), part_begin(n, ranks, b)};
-	int64_t end[] = {part_begin(n, ranks, a + 1), part_begin(n, ranks, b + 1)};
-	return end[0] - begin[0] == end[1] - begin[1] &&
-	       tree_depth(begin[0], end[0]) == tree_depth(begin[1], end[1]) &&
-	       tree_nodes(begin[0], end[0], nodes) == tree_nodes(begin[1], end[1], nodes);
+	enum { ALL = 64 };
+	int at[N_AXES];
+	bool planned = true;
+	mesh_place(m, rank, at);
+	for (int a = 0; a < N_AXES; a++)
+		planned &= at[a] <= 1 || at[a] == m->degree[a] - 1;
+	return planned || ranks <= ALL;
 }
 
-/* The plan of the rank that needs most; the totals of all, equal neighbours in one line. */
+/* The plan of the rank that needs most, and the totals of all. */
 static int plan_most(const struct train_opts *o, struct model *m, int ranks,
-	struct plan *most, struct str *totals)
+	struct plan *most, int64_t *totals)
 {
-	struct plan p;
+	struct mesh mesh;
 	int who = 0;
-	for (int first = 0, r; first < ranks; first = r) {
-		char name[NUM_TEXT], text[NUM_TEXT];
-		for (r = first + 1; r < ranks && alike(o, ranks, first, r); r++)
-			;
-		plan_make(o, m, first, ranks, &p);
-		if (!first || plan_total(&p) > plan_total(most)) {
-			*most = p;
-			who = first;
+	memcpy(mesh.degree, o->degree, sizeof(mesh.degree));
+	for (int r = 0; r < ranks; r++) {
+		struct plan p;
+		if (r > 0 && !is_planned(&mesh, ranks, r)) {
+			totals[r] = totals[r - 1];
+			continue;
 		}
-		if (r == first + 1)
-			snprintf(name, sizeof(name), "rank %d", first);
-		else
-			snprintf(name, sizeof(name), "ranks %d-%d", first, r - 1);
-		str_printf(totals, "%-14s %16lld  %9s\n", name, (long long)plan_total(&p),
-			text_bytes(text, (double)plan_total(&p)));
+		plan_make(o, m, r, &p);
+		totals[r] = plan_total(&p);
+		if (r == 0 || totals[r] > totals[who]) {
+			*most = p;
+			who = r;
+		}
 	}
 	return who;
 }
 
-void plan_print(const struct train_opts *o, struct model *m, int ranks, struct str *out)
+/* Equal neighbours in one line. */
+static void print_totals(const int64_t *totals, int ranks, struct str *out)
 {
-	char text[NUM_TEXT];
-	struct plan most = {0}, *p = &most;
-	struct str totals = {0};
-	int who = plan_most(o, m, ranks, p, &totals);
+	str_puts(out, "# memory of each rank\n");
+	for (int first = 0, r; first < ranks; first = r) {
+		char name[NUM_TEXT], text[NUM_TEXT];
+		for (r = first + 1; r < ranks && totals[r] == totals[first]; r++)
+			;
+		snprintf(name, sizeof(name), r - first > 1 ? "ranks %d-%d" : "rank %d",
+			first, r - 1);
+		str_printf(out, "%-14s %16lld  %9s\n", name, (long long)totals[first],
+			text_bytes(text, (double)totals[first]));
+	}
+}
+
+static void print_memory(const struct train_opts *o, const struct plan *p, int who,
+	int ranks, struct str *out)
+{
 	int64_t mine = p->store.params + p->store.optimizer;
 	str_printf(out, "# memory of rank %d%s, in bytes\n", who,
 		ranks > 1 ? ", which needs most" : "");
 	line(out, "parameters", p->store.params, "fp32");
 	line(out, "gradients", p->store.grads,
 		"fp32, with the buffers of the canonical tree");
+	if (p->store.gathered)
+		line(out, "gathered", p->store.gathered,
+			"parameters of others, while they are used");
 	line(out, "optimizer", p->store.optimizer, "AdamW: two moments, fp32");
-	line(out, "activations", p->micro_bytes, "of one micro-batch");
+	line(out, "activations", p->micro_bytes, "of the micro-batches under way");
 	line(out, "scratch", p->scratch_bytes, "temporary, in forward and backward");
 	line(out, "exchange", p->store.buffers,
 		p->store.buffers || ranks == 1
@@ -125,10 +217,17 @@ void plan_print(const struct train_opts *o, struct model *m, int ranks, struct s
 	line(out, "positions", p->run_bytes - mine,
 		"token and position ids, rotary tables");
 	line(out, "data", p->data_bytes, "windows of this step and the next");
+	line(out, "checkpoint", p->copy_bytes,
+		p->copy_bytes || !o->ckpt || o->ckpt_wait
+			? "copy that is written while training goes on"
+			: "rank 0 writes for all");
 	line(out, "total", plan_total(p), "beside the program and its libraries");
-	if (ranks > 1)
-		str_printf(out, "# memory of each rank\n%s", totals.s);
-	str_free(&totals);
+}
+
+static void print_work(const struct train_opts *o, const struct model *m,
+	const struct plan *p, struct str *out)
+{
+	char text[NUM_TEXT];
 	str_puts(out,
 		"# work: N parameters without positions, L layers, C dim, T context\n");
 	str_printf(out, "%-14s %16.6g  %9s  6 N + 12 L C T, attention not halved\n",
@@ -141,7 +240,42 @@ void plan_print(const struct train_opts *o, struct model *m, int ranks, struct s
 		"flops/step", p->step_flops, text_count(text, p->step_flops));
 	str_printf(out, "%-14s %16lld\n", "tokens/step",
 		(long long)(o->batch * m->c.context));
+}
+
+static void print_sent(const struct plan *p, int ranks, struct str *out)
+{
 	str_puts(out, "# communication\n");
 	str_printf(out, "%-14s %16d\n", "ranks", ranks);
-	line(out, "sent/step", p->store.sent, "gradients, by this rank");
+	line(out, "sent/step", (int64_t)p->sent, "by this rank, in all");
+	for (int i = 0; i < p->n_groups; i++) {
+		char name[32];
+		snprintf(name, sizeof(name), "  %s", p->group[i].name);
+		line(out, name, (int64_t)p->group[i].sent,
+			strcmp(p->group[i].name, "world")
+				? "to ranks that differ along it"
+				: "to all ranks");
+	}
+}
+
+void plan_print(const struct train_opts *o, struct model *m, struct str *out)
+{
+	struct plan most = {0};
+	int ranks = 1;
+	for (int a = 0; a < N_AXES; a++)
+		ranks *= o->degree[a];
+	int64_t *totals = xcalloc((size_t)ranks, sizeof(*totals));
+	int who = plan_most(o, m, ranks, &most, totals);
+	if (ranks > 1) {
+		str_puts(out, "# layout: ");
+		mesh_name(o->degree, out);
+		str_printf(out, "; zero %lld; virtual %s\n", (long long)o->zero,
+			o->model.virtual_degrees);
+		mesh_draw(o->degree, out);
+	}
+	print_memory(o, &most, who, ranks, out);
+	if (ranks > 1)
+		print_totals(totals, ranks, out);
+	free(totals);
+	print_work(o, m, &most, out);
+	print_sent(&most, ranks, out);
 }

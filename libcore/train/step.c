@@ -11,45 +11,56 @@ static int64_t window_size(const struct trainer *t)
 
 static struct fetch *fetch_step(struct trainer *t, int64_t first_sample)
 {
-	const int64_t *deal = t->sample_deal + t->dp->rank;
-	/* Files of one's own have an order of their own, gone through without gaps. */
-	if (t->o.data_per_rank)
-		first_sample = first_sample / t->o.batch * (deal[1] - deal[0]) - deal[0];
-	return loader_begin(
-		t->loader, SPLIT_TRAIN, &t->order, first_sample, t->sample_deal);
+	struct sample_run *runs = trainer_samples(t, first_sample);
+	struct fetch *f = loader_begin(t->loader, SPLIT_TRAIN, &t->order, runs);
+	free(runs);
+	return f;
 }
 
-/* `mine` is the number among this rank's micro-batches. */
-static void load_micro(struct trainer *t, const int32_t *windows, int64_t mine)
+/* A step's samples: those of this rank's micro-batches, in their order. */
+struct work {
+	struct trainer *t;
+	const int32_t *windows;
+	/* when bad numbers are looked for: */
+	struct probe probe;
+	int64_t found_at; /* where in the step; NOWHERE */
+	int64_t sample;
+};
+
+static void load_micro(void *with, int64_t i)
 {
-	int64_t micro = t->store->deal[t->dp->rank] + mine;
-	pass_load(&t->pass, windows + mine * t->o.micro_batch * window_size(t));
-	t->pass.train = true;
-	t->pass.counted = t->o.micro_batch;
-	t->pass.step = t->step + 1;
-	t->pass.first_sample = micro * t->o.micro_batch;
-	t->pass.loss_scale = 1.0f / (float)(t->o.batch * t->model.c.context);
+	struct work *w = with;
+	struct trainer *t = w->t;
+	struct pass *p = &t->pass;
+	p->micro = deal_micro(&t->deal, t->data_rank, i);
+	p->last = i + 1 == deal_count(&t->deal, t->data_rank);
+	if (p->empty)
+		return;
+	pass_load(p, w->windows + i * t->o.micro_batch * window_size(t));
+	p->counted = t->o.micro_batch;
+	p->step = t->step + 1;
+	p->first_sample = p->micro * t->o.micro_batch;
+	p->loss_scale = 1.0f / (float)(t->o.batch * t->model.c.context);
 }
 
-static void run_schedule(struct trainer *t, const int32_t *windows, struct step_result *r)
+static void run_schedule(struct work *w)
 {
+	struct trainer *t = w->t;
 	t->pass.loss = (struct exact){0};
 	t->pass.head_backward = 0;
-	for (int64_t i = 0; i < t->schedule.n[0]; i++) {
-		const struct action *a = &t->schedule.rank[0][i];
-		double begin = clock_seconds();
-		if (a->kind == ACTION_FORWARD) {
-			load_micro(t, windows, a->micro);
-			model_forward(&t->pass, &t->acts);
-			r->forward += clock_seconds() - begin;
-		} else {
-			bool last = a->micro + 1 == t->schedule.n_micro;
-			model_backward(&t->pass, &t->acts, last);
-			r->backward += clock_seconds() - begin;
-		}
-	}
-	r->forward -= t->pass.head_backward;
-	r->backward += t->pass.head_backward;
+	pipe_step(&t->pipe, trainer_own_micro(t, t->data_rank), load_micro, w);
+	store_step_end(t->store);
+}
+
+/* 1 - what was computed, over what could have been while the slowest rank was at it. */
+static double bubble(const struct pipe *x)
+{
+	if (x->axis->size == 1)
+		return 0;
+	int64_t busy = (int64_t)((x->forward + x->backward) * 1e9);
+	int64_t longest = comm_max_i64(x->axis, (int64_t)(x->seconds * 1e9));
+	comm_sum_i64(x->axis, &busy, 1);
+	return 1 - (double)busy / ((double)longest * x->axis->size);
 }
 
 /* The loss of the whole batch, and the votes, in one all-reduce of integers. */
@@ -57,13 +68,14 @@ static void agree_on(struct trainer *t, bool save, struct step_result *r)
 {
 	struct {
 		struct exact loss;
-		int64_t stop, save;
-	} all = {t->pass.loss, t->stop && *t->stop, save};
-	comm_sum_i64(t->dp, (int64_t *)&all, EXACT_WORDS + 2);
+		int64_t stop, save, written;
+	} all = {t->pass.loss, t->stop && *t->stop, save, trainer_saved(t)};
+	comm_sum_i64(t->world, (int64_t *)&all, EXACT_WORDS + 3);
 	double tokens = (double)(t->o.batch * t->model.c.context);
 	r->loss = (float)(exact_round(&all.loss) / tokens);
 	r->stop = all.stop;
 	r->save = all.save;
+	r->written = all.written;
 }
 
 static void update(struct trainer *t, const struct step_result *r)
@@ -83,8 +95,9 @@ static void update(struct trainer *t, const struct step_result *r)
 	for (int64_t i = 0; i < t->store->n_updated; i++) {
 		const struct part *x = &t->store->updated[i];
 		a.decay = x->t->decay ? (float)t->o.weight_decay : 0;
-		t->d.k->adamw(&t->d, x->p, x->m, x->v, x->g, x->rows * x->t->cols, &a);
+		t->d.k->adamw(&t->d, x->p, x->m, x->v, x->g, x->rows * x->cols, &a);
 	}
+	store_updated(t->store);
 }
 
 /* ---- when a number is none ------------------------------------------------------- */
@@ -95,7 +108,7 @@ static bool bad_tensor(struct trainer *t, bool gradients, struct probe *p)
 	for (int64_t i = 0; i < t->store->n_updated && !p->found; i++) {
 		const struct part *x = &t->store->updated[i];
 		float *v = gradients ? x->g : x->p;
-		int64_t at = t->d.k->find_bad(&t->d, mat(v, x->rows, x->t->cols));
+		int64_t at = t->d.k->find_bad(&t->d, mat(v, x->rows, x->cols));
 		if (at < 0)
 			continue;
 		p->found = true;
@@ -106,44 +119,74 @@ static bool bad_tensor(struct trainer *t, bool gradients, struct probe *p)
 	return p->found;
 }
 
-/* Does this rank's part of the step again, looking at every result. */
-static void hunt(struct trainer *t, const int32_t *windows, struct str *why)
+enum { NOWHERE = -1 };
+
+/* A bad number spreads: from a stage to the next, and in the backward to those before. Where
+ * it was met first is a number that rises in that order. */
+static void look(void *with, const struct action *a)
 {
-	struct probe p = {.found = false};
-	const int64_t *deal = t->store->deal;
-	if (bad_tensor(t, false, &p)) {
-		str_printf(why, "rank %d, before any sample: first bad: %s, element %lld",
-			t->dp->rank, p.where, (long long)p.index);
+	struct work *w = with;
+	int64_t stages = schedule_stages(&w->t->schedule);
+	if (!w->probe.found || w->found_at != NOWHERE)
 		return;
-	}
-	t->pass.probe = &p;
-	int64_t m = deal[t->dp->rank];
-	for (; m < deal[t->dp->rank + 1] && !p.found; m++) {
-		load_micro(t, windows, m);
-		model_forward(&t->pass, &t->acts);
-		model_backward(&t->pass, &t->acts, false);
-		bad_tensor(t, true, &p);
-		store_drop(t->store);
-	}
-	t->pass.probe = NULL;
-	if (!p.found)
-		return;
-	int64_t sample = t->samples + (m - 1) * t->o.micro_batch;
-	str_printf(why, "rank %d, samples %lld to %lld: first bad: %s, element %lld",
-		t->dp->rank, (long long)sample,
-		(long long)(sample + t->o.micro_batch - 1), p.where, (long long)p.index);
+	w->found_at = 2 * stages * w->t->pass.micro +
+		      (a->kind == ACTION_FORWARD ? a->stage : 2 * stages - 1 - a->stage);
+	w->sample = w->t->samples + w->t->pass.first_sample;
 }
 
-/* The lowest rank that found something says what. */
-static void explain(struct trainer *t, const int32_t *windows, struct step_result *r)
+/* Collective. Does the step again, looking at every result. Says what this rank found, if it
+ * is what was first of all. */
+static bool hunt(struct work *w, struct str *why)
+{
+	struct trainer *t = w->t;
+	struct comm *world = t->world;
+	w->probe.found = false;
+	w->found_at = NOWHERE;
+	bool bad = bad_tensor(t, false, &w->probe);
+	int64_t first = comm_min_i64(world, bad ? world->rank : world->size);
+	if (first < world->size) {
+		if (first == world->rank)
+			str_printf(why,
+				"rank %d, before any sample: first bad: %s, element %lld",
+				world->rank, w->probe.where, (long long)w->probe.index);
+		return true;
+	}
+	t->pass.probe = &w->probe;
+	t->pipe.done = look;
+	run_schedule(w);
+	t->pass.probe = NULL;
+	t->pipe.done = NULL;
+	if (!w->probe.found)
+		bad_tensor(t, true, &w->probe);
+	int64_t last = INT64_MAX - 1, none = INT64_MAX;
+	int64_t mine = w->found_at != NOWHERE ? w->found_at
+		       : w->probe.found	      ? last
+					      : none;
+	int64_t at = comm_min_i64(world, mine);
+	first = comm_min_i64(world, mine == at ? world->rank : world->size);
+	if (first == world->rank && mine < last)
+		str_printf(why,
+			"rank %d, samples %lld to %lld: first bad: %s, element %lld",
+			world->rank, (long long)w->sample,
+			(long long)(w->sample + t->o.micro_batch - 1), w->probe.where,
+			(long long)w->probe.index);
+	else if (first == world->rank && mine == last)
+		str_printf(why, "rank %d, all samples: first bad: %s, element %lld",
+			world->rank, w->probe.where, (long long)w->probe.index);
+	return at < none;
+}
+
+/* The rank that found what was first says what. */
+static void explain(struct work *w, struct step_result *r)
 {
 	struct str why = {0};
-	hunt(t, windows, &why);
-	int64_t first = comm_min_i64(t->dp, why.len ? t->dp->rank : t->dp->size);
-	str_printf(&r->why, "step %lld: loss %g, grad_norm %g", (long long)t->step + 1,
+	struct comm *world = w->t->world;
+	bool found = hunt(w, &why);
+	str_printf(&r->why, "step %lld: loss %g, grad_norm %g", (long long)w->t->step + 1,
 		(double)r->loss, (double)r->grad_norm);
-	if (first < t->dp->size) {
-		comm_bcast_str(t->dp, &why, (int)first);
+	if (found) {
+		int64_t who = comm_min_i64(world, why.len ? world->rank : world->size);
+		comm_bcast_str(world, &why, (int)who);
 		str_printf(&r->why, "; %s", why.s);
 	} else {
 		str_puts(&r->why, "; every part of it is finite: the sum overflows");
@@ -155,13 +198,16 @@ void trainer_step_on(
 	struct trainer *t, const int32_t *windows, bool save, struct step_result *r)
 {
 	*r = (struct step_result){.lr = (float)lr_at(&t->o, t->step + 1)};
-	run_schedule(t, windows, r);
-	store_step_end(t->store);
+	struct work w = {.t = t, .windows = windows};
+	run_schedule(&w);
 	agree_on(t, save, r);
+	r->forward = t->pipe.forward;
+	r->backward = t->pipe.backward;
+	r->bubble = bubble(&t->pipe);
 	r->grad_norm = (float)store_grad_norm(t->store);
 	r->bad = !isfinite(r->loss) || !isfinite(r->grad_norm);
 	if (r->bad) {
-		explain(t, windows, r);
+		explain(&w, r);
 		return;
 	}
 	update(t, r);

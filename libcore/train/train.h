@@ -22,6 +22,8 @@ enum lr_schedule { LR_CONSTANT, LR_COSINE, LR_LINEAR, LR_WSD };
 enum wsd_shape { WSD_LINEAR, WSD_SQRT };
 enum lr_scale { LR_SCALE_NONE, LR_SCALE_SQRT, LR_SCALE_LINEAR };
 enum load_how { LOAD_EACH, LOAD_BROADCAST };
+enum fsdp_kind { FSDP_PARAMETER, FSDP_FLAT };
+enum cp_comm { CP_RING, CP_GATHER };
 
 struct train_opts {
 	/* data */
@@ -38,7 +40,10 @@ struct train_opts {
 	int lr_schedule, wsd_shape, lr_scale;
 	int64_t warmup, decay_steps, wsd_decay, lr_scale_batch;
 	/* who computes */
-	int64_t dp, threads, bucket_bytes;
+	int64_t axis[N_AXES]; /* degrees; -1: the rest */
+	int64_t zero, pp_stages, memory, threads, bucket_bytes;
+	int fsdp_kind, reshard, cp_comm, pp_schedule, recompute;
+	bool sp;
 	double watchdog;
 	int device;
 	/* evaluation and samples */
@@ -49,14 +54,16 @@ struct train_opts {
 	const char *out, *resume, *init_from;
 	int64_t ckpt_every, keep;
 	double ckpt_secs;
-	bool ckpt, ckpt_best, overwrite;
+	bool ckpt, ckpt_best, ckpt_wait, overwrite;
 	int load;
 	/* log */
 	int64_t log_every, check_replicas_every;
 	double publish_secs;
 	const char *peak_flops;
 	bool log_all_ranks, dry_run;
-	/* not an option: --resume auto found nothing to go on from */
+	/* not an option: degrees as train_resolve() found them */
+	int degree[N_AXES];
+	/* nor this: --resume auto found nothing to go on from */
 	bool start_over;
 	/* nor this: rank 0's descriptor + 1, of a lock on the journal; 0: none */
 	int lock;
@@ -88,6 +95,27 @@ int train_find_base(const struct train_opts *o, struct comm *world, struct train
 /* What the option table cannot check by itself; also fills in what others decide. */
 int train_opts_check(struct train_opts *o, struct err *e);
 
+/* ---- layout.c: who computes what ------------------------------------------------- */
+
+/* How many ranks an axis has, of so many that were started. */
+int train_degrees(
+	const struct train_opts *o, int ranks, int degree[N_AXES], struct err *e);
+/* Decides what the options leave to the layout: degrees, --zero, --virtual, --pp-stages. What
+ * was decided before stays. */
+int train_resolve(struct train_opts *o, int ranks, struct err *e);
+/* Can the ranks share this model and its steps? The options are resolved. */
+int train_check_layout(const struct train_opts *o, const struct model *m, struct err *e);
+int64_t trainer_micro_batches(const struct train_opts *o);
+int train_data_ranks(const struct train_opts *o);
+int train_data_rank(const int degree[N_AXES], int rank);
+/* The micro-batches that a data-parallel rank has in a step, without those that only keep
+ * others company. */
+struct trainer;
+int64_t trainer_own_micro(const struct trainer *t, int data_rank);
+/* The samples of every rank in the step that begins with global sample `first`: [world size],
+ * allocated. */
+struct sample_run *trainer_samples(const struct trainer *t, int64_t first);
+
 /* ---- lr.c ------------------------------------------------------------------------ */
 
 /* The learning rate of step 1, 2, ... */
@@ -95,19 +123,60 @@ double lr_at(const struct train_opts *o, int64_t step);
 
 /* ---- plan.c: what a rank needs, before anything is allocated --------------------- */
 
+enum { PLAN_GROUPS = 16 };
+
 struct plan {
 	int64_t run_bytes, micro_bytes, scratch_bytes; /* the arenas */
 	struct store_bytes store;		       /* parts of the first */
 	int64_t data_bytes;			       /* windows of two steps */
-	double step_flops; /* of this rank: of its matrix products */
+	int64_t copy_bytes; /* of what is written while training goes on */
+	double step_flops;  /* of this rank: of its matrix products */
+	/* Bytes that this rank sends in a step: all, and in each group of ranks. */
+	double sent;
+	struct plan_group {
+		char name[16];
+		double sent;
+	} group[PLAN_GROUPS];
+	int n_groups;
 };
 
-/* A pure function of its arguments: the code that trains, run on the planning device. */
-void plan_make(
-	const struct train_opts *o, struct model *m, int rank, int ranks, struct plan *p);
+/* A pure function of its arguments: the code that trains, run on the planning device. The
+ * options are resolved; the model is left as that rank has it. */
+void plan_make(const struct train_opts *o, struct model *m, int rank, struct plan *p);
 int64_t plan_total(const struct plan *p);
 /* Of the rank that needs most, and the total of every rank. */
-void plan_print(const struct train_opts *o, struct model *m, int ranks, struct str *out);
+void plan_print(const struct train_opts *o, struct model *m, struct str *out);
+
+/* ---- pipe.c: the stages of a pipeline, or the one that there is ------------------- */
+
+/* What a rank holds of the pipeline, and what it did of the last step. */
+struct pipe_stage;
+struct pipe {
+	struct pass *pass;
+	const struct schedule *schedule;
+	struct comm *axis;
+	struct pipe_stage *stages; /* of this rank */
+	int64_t group, n;
+	double forward, backward; /* seconds of computing */
+	double waited;		  /* for other stages */
+	double seconds;		  /* of all */
+	/* NULL, or told of every action of a step when it was done */
+	void (*done)(void *with, const struct action *a);
+};
+
+/* Prepares the pass for micro-batch i of this rank's; with p->empty there is none. */
+typedef void pipe_load(void *with, int64_t i);
+
+/* `stages`: of this rank, as many as the schedule says. The activations of all micro-batches
+ * that are under way at a time come from `micro`. */
+void pipe_open(struct pipe *x, struct pass *p, const struct schedule *s,
+	const struct stage *stages, struct comm *axis, struct arena *micro);
+void pipe_close(struct pipe *x);
+/* Collective over the mesh. Does what the schedule says. This rank has n micro-batches; if
+ * the schedule has more, others have them, and the store is told. */
+void pipe_step(struct pipe *x, int64_t n, pipe_load *get, void *with);
+/* Collective over the mesh. Only forwards: `rounds` is the most that a rank has. */
+void pipe_forward(struct pipe *x, int64_t n, int64_t rounds, pipe_load *get, void *with);
 
 /* ---- trainer.c: everything that a run holds -------------------------------------- */
 
@@ -121,50 +190,68 @@ struct data_set {
 };
 
 /* Collective. Errors are agreed on. */
-int data_open(
-	struct data_set *d, const struct train_opts *o, struct comm *dp, struct err *e);
+int data_open(struct data_set *d, const struct train_opts *o, struct comm *world,
+	struct err *e);
 void data_close(struct data_set *d);
 
 struct trainer {
 	struct train_opts o;
-	struct comm *dp;
+	struct comm *world;
+	struct mesh mesh;
+	struct deal deal; /* of a step's micro-batches, to the data-parallel ranks */
+	int data_rank;	  /* of which this is one */
 	struct data_set *data;
 	struct device d;
 	struct arena run, micro, scratch;
 	struct model model;
+	struct tensor_part part; /* of the model that this rank has */
+	struct stage *stages;	 /* of the pipeline, those of this rank */
+	int n_stages;
 	struct plan plan;
 	struct store *store;
 	struct pass pass;
-	struct acts acts;
 	struct loader *loader;
 	struct order order;   /* of training samples */
 	struct fetch *next;   /* the next step's samples, on their way */
-	int64_t *sample_deal; /* samples of a step that rank r has */
 	struct schedule schedule;
+	struct pipe pipe;
 	/* NULL, or raised by a signal: this rank's vote to stop, at the end of a step */
 	const volatile sig_atomic_t *stop;
+	/* A checkpoint that is being written, from a copy; whether there is memory for one
+	 * is known when the first is made. */
+	struct ckpt_writing *writing;
+	struct arena copy;
+	enum { COPY_NONE, COPY_PLANNED, COPY_MADE } copies;
 	/* the state, which checkpoints keep */
 	int64_t step, samples;
 	double loss, val_loss, best_val_loss;
 };
 
 /* Collective. Parameters are initialised from the seed. `data` stays the caller's. */
-int trainer_open(struct trainer *t, const struct train_opts *o, struct comm *dp,
+int trainer_open(struct trainer *t, const struct train_opts *o, struct comm *world,
 	struct data_set *data, struct err *e);
 void trainer_close(struct trainer *t);
-/* Can so many ranks share a step, and can its sizes be counted? */
-int train_check_ranks(
-	const struct train_opts *o, const struct model *m, int ranks, struct err *e);
-int64_t trainer_micro_batches(const struct train_opts *o);
+/* Two parts of it that a plan goes through as well. From the mesh, the options and the model:
+ * the deal, the stages, and the model's tensors as this rank has them. */
+void trainer_arrange(struct trainer *t);
+/* From that and the device, with arenas that may be measuring: the store, the pass,
+ * activations, and the schedule. */
+void trainer_build(struct trainer *t);
+/* Both undone. */
+void trainer_dismantle(struct trainer *t);
+/* Rank 0 says that checkpoints are written without a copy. */
+void trainer_warn_of_copy(const struct trainer *t);
 
 /* ---- step.c ---------------------------------------------------------------------- */
 
 struct step_result {
 	float loss, grad_norm, lr;
 	double forward, backward, data; /* seconds */
-	int64_t stop, save;		/* how many ranks voted for it */
-	bool bad;	/* loss or norm is no number: nothing was updated */
-	struct str why; /* then: what was found */
+	double bubble; /* part of the time that ranks of the pipeline did not compute */
+	int64_t stop, save; /* how many ranks voted for it */
+	int64_t written;    /* how many have written their part of a checkpoint */
+	bool bad;	    /* loss or norm is no number: nothing was updated */
+	struct str why;	    /* then: what was found */
 };
 
 /* Collective. One optimizer step; `save` is this rank's vote. */
@@ -183,6 +270,17 @@ double trainer_eval(struct trainer *t, enum split split);
 
 /* Collective. */
 int trainer_save(struct trainer *t, const char *path, struct err *e);
+/* Collective, each. The same in two parts, one at a time: with `behind` training may go on
+ * between them, and what is written is the state at the beginning; where there is no memory
+ * for a copy of that, all is written before the first part returns. On an error of that there
+ * is nothing to end. */
+int trainer_save_begin(struct trainer *t, const char *path, bool behind, struct err *e);
+int trainer_save_end(struct trainer *t, struct err *e);
+/* This rank's vote: is its part written? */
+bool trainer_saved(const struct trainer *t);
+/* Of the copy that rank `rank` needs, for the plan. */
+int64_t state_copy_bytes(
+	const struct train_opts *o, const struct model *m, int rank, int ranks);
 int64_t trainer_ckpt_bytes(const struct trainer *t); /* of the file that would be */
 /* Collective. `path` is read by every rank, or by rank 0 and sent. weights_only: a new run
  * begins with these parameters. */
@@ -193,8 +291,19 @@ int state_check_model(const struct ckpt *c, const struct model *m, struct err *e
 /* A store that can only be read, and the parameters of a checkpoint that fits in it:
  * inference. */
 struct store *state_inference(
-	struct model *m, struct device *d, struct comm *alone, struct arena *memory);
+	struct model *m, struct device *d, struct mesh *alone, struct arena *memory);
 int state_load_model(struct store *s, const struct ckpt *c, struct err *e);
+/* Has every rank all parameters? */
+bool trainer_is_whole(const struct trainer *t);
+/* Collective. A model with all parameters, on rank 0; elsewhere `store` is NULL. */
+struct whole {
+	struct model model;
+	struct mesh alone;
+	struct arena memory;
+	struct store *store;
+};
+void state_whole_open(struct whole *w, struct trainer *t);
+void state_whole_close(struct whole *w);
 
 /* ---- loop.c ---------------------------------------------------------------------- */
 

@@ -7,33 +7,37 @@
 
 /* ---- data ------------------------------------------------------------------------ */
 
-/* The files of this rank. */
-static struct strs own_files(const struct train_opts *o, const struct comm *dp)
+/* The files of a data-parallel rank: those that are the same one's have the same. */
+static struct strs own_files(const struct train_opts *o, int rank, int ranks)
 {
 	struct strs mine = {0};
 	for (int64_t i = 0; i < o->data.n; i++)
-		if (!o->data_per_rank || i % dp->size == dp->rank)
+		if (!o->data_per_rank || i % ranks == rank)
 			strs_add(&mine, o->data.v[i]);
 	return mine;
 }
 
 static int open_here(struct data_set *d, const struct train_opts *o,
-	const struct comm *dp, struct err *e)
+	const struct comm *world, struct err *e)
 {
-	if (loader_reader(dp->rank, dp->size, d->readers) != dp->rank)
+	int degree[N_AXES];
+	if (loader_reader(world->rank, world->size, d->readers) != world->rank)
 		return 0;
-	struct strs files = own_files(o, dp);
+	if (train_degrees(o, world->size, degree, e))
+		return -1;
+	int ranks = degree[AXIS_DP] * degree[AXIS_FSDP];
+	struct strs files = own_files(o, train_data_rank(degree, world->rank), ranks);
 	int rc = 0;
 	if (!files.n && o->data_per_rank && o->data.n)
 		rc = err_set(e, EX_USAGE, "data-per-rank: %lld files for %d ranks",
-			(long long)o->data.n, dp->size);
+			(long long)o->data.n, ranks);
 	rc = rc || corpus_open(&d->corpus, &files, o->data_per_rank, e);
 	strs_free(&files);
 	return rc;
 }
 
 /* Rank 0 tells those that do not read what they need to know. */
-static int share_data(struct data_set *d, bool own, struct comm *dp, struct err *e)
+static int share_data(struct data_set *d, bool own, struct comm *world, struct err *e)
 {
 	struct str packed = {0};
 	if (d->corpus) {
@@ -47,7 +51,7 @@ static int share_data(struct data_set *d, bool own, struct comm *dp, struct err 
 		int64_t tokens[N_SPLITS];
 		uint64_t hash, vocab;
 	} first = {{d->tokens[0], d->tokens[1]}, d->hash, vocab};
-	comm_bcast(dp, &first, sizeof(first), 0);
+	comm_bcast(world, &first, sizeof(first), 0);
 	if (d->corpus && first.vocab != vocab)
 		err_set(e, EX_DATAERR,
 			"the data of this rank have another vocabulary than rank 0's");
@@ -55,9 +59,9 @@ static int share_data(struct data_set *d, bool own, struct comm *dp, struct err 
 		err_set(e, EX_DATAERR,
 			"the data of this rank are others than rank 0's "
 			"(--data-per-rank means that)");
-	if (comm_agree(dp, e))
+	if (comm_agree(world, e))
 		return -1;
-	comm_bcast_str(dp, &packed, 0);
+	comm_bcast_str(world, &packed, 0);
 	if (!d->corpus) {
 		memcpy(d->tokens, first.tokens, sizeof(d->tokens));
 		d->hash = first.hash;
@@ -68,20 +72,20 @@ static int share_data(struct data_set *d, bool own, struct comm *dp, struct err 
 }
 
 int data_open(
-	struct data_set *d, const struct train_opts *o, struct comm *dp, struct err *e)
+	struct data_set *d, const struct train_opts *o, struct comm *world, struct err *e)
 {
 	bool stream = false;
 	for (int64_t i = 0; i < o->data.n; i++)
 		stream |= corpus_is_stream(o->data.v[i]);
 	/* A stream can be read once: rank 0 reads it for all (only it has standard input). */
-	comm_bcast(dp, &stream, sizeof(stream), 0);
-	int64_t readers = stream ? 1 : o->readers ? o->readers : dp->size;
-	*d = (struct data_set){.readers = (int)min64(readers, dp->size)};
+	comm_bcast(world, &stream, sizeof(stream), 0);
+	int64_t readers = stream ? 1 : o->readers ? o->readers : world->size;
+	*d = (struct data_set){.readers = (int)min64(readers, world->size)};
 	comm_watch_hold(stream);
-	open_here(d, o, dp, e);
-	int rc = comm_agree(dp, e);
+	open_here(d, o, world, e);
+	int rc = comm_agree(world, e);
 	comm_watch_hold(false);
-	if (rc || share_data(d, o->data_per_rank, dp, e)) {
+	if (rc || share_data(d, o->data_per_rank, world, e)) {
 		data_close(d);
 		return -1;
 	}
@@ -97,36 +101,52 @@ void data_close(struct data_set *d)
 
 /* ---- the trainer ----------------------------------------------------------------- */
 
-int train_check_ranks(
-	const struct train_opts *o, const struct model *m, int ranks, struct err *e)
+/* What is planned is touched in the first step: better to refuse than to be killed then. */
+
+void trainer_warn_of_copy(const struct trainer *t)
 {
-	int64_t n = trainer_micro_batches(o);
-	if (ranks > n)
-		return err_set(e, EX_USAGE,
-			"%d ranks, but a step has only %lld micro-batch%s (batch %lld, "
-			"micro-batch %lld): give a smaller --micro-batch, or fewer ranks",
-			ranks, (long long)n, n == 1 ? "" : "es", (long long)o->batch,
-			(long long)o->micro_batch);
-	/* What a plan counts must be countable. */
-	double rows = (double)o->micro_batch * (double)m->c.context;
-	double width = (double)(m->c.dim + m->c.ffn_dim + m->padded_vocab);
-	if (rows * width * (double)m->c.layers > 1e16 ||
-		(double)o->batch * (double)m->c.context > 1e16)
-		return err_set(e, EX_USAGE,
-			"a step of %lld sequences is more than any machine can do",
-			(long long)o->batch);
-	return 0;
+	char text[NUM_TEXT];
+	if (t->world->rank == 0)
+		warn("no memory for a copy of what a checkpoint holds (%s a rank): "
+		     "training waits until it is written",
+			text_bytes(text, (double)t->plan.copy_bytes));
 }
 
-/* What is planned is touched in the first step: better to refuse than to be killed then. */
-static int check_memory(const struct plan *p, struct err *e)
+/* Collective. What the ranks of this host need together of something: where there are several
+ * hosts, as if all needed as much as the one that needs most. */
+static double of_this_host(struct trainer *t, int64_t mine)
+{
+	struct comm_place place;
+	int64_t sum = mine, most = comm_max_i64(t->world, mine);
+	comm_place(&place);
+	comm_sum_i64(t->world, &sum, 1);
+	if (place.n_hosts == 1 && place.local_size == t->world->size)
+		return (double)sum;
+	return (double)most * place.local_size;
+}
+
+/* Collective. What is planned is touched in the first step: better to refuse than to be
+ * killed then. Without the copy it would be slower, which is no reason to refuse. */
+static int check_memory(struct trainer *t, struct err *e)
 {
 	struct comm_place place;
 	char need[NUM_TEXT], has[NUM_TEXT];
+	int64_t available = memory_available(), limit = t->o.memory;
+	int64_t mine = plan_total(&t->plan) - t->plan.copy_bytes;
+	int64_t most = comm_max_i64(t->world, mine);
+	double bytes = of_this_host(t, mine);
+	double copy = of_this_host(t, t->plan.copy_bytes);
 	comm_place(&place);
-	double bytes = (double)plan_total(p) * place.local_size;
-	int64_t available = memory_available();
-	if (!available || bytes < (double)available)
+	if (limit && most > limit)
+		return err_set(e, EX_FAILED,
+			"out of memory: a rank needs %s, and --memory gives it %s; "
+			"--dry-run shows the plan",
+			text_bytes(need, (double)most), text_bytes(has, (double)limit));
+	t->copies = t->o.ckpt && !t->o.ckpt_wait ? COPY_PLANNED : COPY_NONE;
+	if (!available || bytes + copy < (double)available)
+		return 0;
+	t->copies = COPY_NONE;
+	if (bytes < (double)available)
 		return 0;
 	return err_set(e, EX_FAILED,
 		"out of memory: %d rank%s on %s need%s %s, and %s are free; --dry-run "
@@ -135,6 +155,18 @@ static int check_memory(const struct plan *p, struct err *e)
 		place.local_size, place.local_size == 1 ? "" : "s", place.host,
 		place.local_size == 1 ? "s" : "", text_bytes(need, bytes),
 		text_bytes(has, (double)available));
+}
+
+/* Collective. Memory may be short on one host alone. */
+static void agree_on_copies(struct trainer *t)
+{
+	bool here = t->copies == COPY_PLANNED;
+	if (!comm_min_i64(t->world, here))
+		t->copies = COPY_NONE;
+	if (t->copies == COPY_NONE && t->plan.copy_bytes)
+		trainer_warn_of_copy(t);
+	if (t->copies == COPY_NONE)
+		t->plan.copy_bytes = 0;
 }
 
 static int open_order(struct trainer *t, struct err *e)
@@ -156,60 +188,88 @@ static void tick(void *with)
 	comm_poll();
 }
 
+void trainer_build(struct trainer *t)
+{
+	const struct train_opts *o = &t->o;
+	struct model *m = &t->model;
+	struct err e = {0};
+	struct store_config c = {.mesh = &t->mesh,
+		.device = &t->d,
+		.tensors = m->tensors,
+		.n_tensors = m->n_tensors,
+		.n_units = m->n_units,
+		.part = t->part,
+		.chunks = m->cp,
+		.deal = t->deal,
+		.zero = (int)o->zero,
+		.flat = o->fsdp_kind == FSDP_FLAT,
+		.bucket_bytes = o->bucket_bytes,
+		.reshard = (enum reshard)o->reshard};
+	struct pass_config p = {.mesh = &t->mesh,
+		.batch = o->micro_batch,
+		.seed = (uint64_t)o->seed,
+		.sp = o->sp,
+		.gather_kv = o->cp_comm == CP_GATHER};
+	t->store = store_open(&c, &t->run);
+	pass_init(&t->pass, m, &t->d, t->store, &p, &t->run);
+	t->pass.tick = tick;
+	pass_recompute(&t->pass, (enum recompute)o->recompute, &t->micro);
+	if (schedule_open(&t->schedule, (enum schedule_kind)o->pp_schedule,
+		    t->mesh.degree[AXIS_PP], t->n_stages,
+		    deal_count(&t->deal, t->data_rank), &e))
+		die_err(&e);
+	pipe_open(&t->pipe, &t->pass, &t->schedule, t->stages, t->mesh.axis[AXIS_PP],
+		&t->micro);
+}
+
+void trainer_dismantle(struct trainer *t)
+{
+	store_free(t->store);
+	pipe_close(&t->pipe);
+	schedule_free(&t->schedule);
+	free(t->stages);
+	free((void *)t->part.used);
+}
+
 static void open_compute(struct trainer *t)
 {
-	struct model *m = &t->model;
 	arena_init(&t->run, "parameters and their state", (size_t)t->plan.run_bytes);
 	arena_init(&t->micro, "activations", (size_t)t->plan.micro_bytes);
 	arena_init(&t->scratch, "scratch", (size_t)t->plan.scratch_bytes);
 	device_cpu(&t->d, (int)t->o.threads);
 	t->d.scratch = &t->scratch;
-	struct store_config c = {.dp = t->dp,
-		.device = &t->d,
-		.tensors = m->tensors,
-		.n_tensors = m->n_tensors,
-		.n_units = m->n_units,
-		.n_floats = m->n_floats,
-		.chunks = m->cp,
-		.n_micro = trainer_micro_batches(&t->o),
-		.bucket_bytes = t->o.bucket_bytes};
-	t->store = store_replicated(&c, &t->run);
-	pass_init(&t->pass, m, &t->d, t->store, t->o.micro_batch, (uint64_t)t->o.seed,
-		&t->run);
-	t->pass.tick = tick;
-	acts_alloc(&t->pass, &t->acts, &t->micro);
+	mesh_open(&t->mesh, t->world, t->o.degree);
+	trainer_arrange(t);
+	trainer_build(t);
 	init_parts(t->store, (uint64_t)t->o.seed);
-	const int64_t *deal = t->store->deal;
-	struct err e = {0};
-	if (schedule_open(&t->schedule, SCHEDULE_1F1B, 1, 1,
-		    deal[t->dp->rank + 1] - deal[t->dp->rank], &e))
-		die_err(&e);
-	t->sample_deal = xcalloc((size_t)t->dp->size + 1, sizeof(*t->sample_deal));
-	for (int r = 0; r <= t->dp->size; r++)
-		t->sample_deal[r] = deal[r] * t->o.micro_batch;
+	store_updated(t->store);
 }
 
-int trainer_open(struct trainer *t, const struct train_opts *o, struct comm *dp,
+int trainer_open(struct trainer *t, const struct train_opts *o, struct comm *world,
 	struct data_set *data, struct err *e)
 {
 	*t = (struct trainer){.o = *o,
-		.dp = dp,
+		.world = world,
 		.data = data,
 		.loss = (double)NAN,
 		.val_loss = (double)NAN,
 		.best_val_loss = (double)NAN};
-	if (!model_init(&t->model, &o->model, data->tokenizer.vocab.n, e) &&
-		!train_check_ranks(o, &t->model, dp->size, e) && !open_order(t, e)) {
-		plan_make(o, &t->model, dp->rank, dp->size, &t->plan);
-		if (!o->eval_only) /* which touches little of it */
-			check_memory(&t->plan, e);
+	if (!train_resolve(&t->o, world->size, e) &&
+		!model_init(&t->model, &t->o.model, data->tokenizer.vocab.n, e) &&
+		!train_check_layout(&t->o, &t->model, e) && !open_order(t, e))
+		plan_make(&t->o, &t->model, world->rank, &t->plan);
+	int rc = comm_agree(world, e);
+	if (!rc && !o->eval_only) { /* which touches little of it */
+		check_memory(t, e);
+		rc = comm_agree(world, e);
 	}
-	if (comm_agree(dp, e)) {
+	if (rc) {
 		model_free(&t->model);
 		return -1;
 	}
+	agree_on_copies(t);
 	open_compute(t);
-	struct loader_config c = {.comm = dp,
+	struct loader_config c = {.comm = world,
 		.corpus = data->corpus,
 		.readers = data->readers,
 		.context = t->model.c.context};
@@ -219,19 +279,18 @@ int trainer_open(struct trainer *t, const struct train_opts *o, struct comm *dp,
 
 void trainer_close(struct trainer *t)
 {
+	BUG_ON(t->writing);
 	if (t->next) {
 		loader_end(t->loader, t->next);
 		fetch_free(t->next);
 	}
 	loader_close(t->loader);
-	store_free(t->store);
+	trainer_dismantle(t);
+	mesh_close(&t->mesh);
 	arena_release(&t->run);
 	arena_release(&t->micro);
 	arena_release(&t->scratch);
-	free(t->acts.block);
-	free(t->pass.tp.axis);
-	schedule_free(&t->schedule);
-	free(t->sample_deal);
+	arena_release(&t->copy);
 	model_free(&t->model);
 	*t = (struct trainer){0};
 }

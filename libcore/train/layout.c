@@ -1,0 +1,241 @@
+/* Who computes what: from the options to the degrees of the mesh, the deal of micro-batches,
+ * and the part of the model that a rank has. */
+#include "train/train.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+/* ---- from options to degrees ----------------------------------------------------- */
+
+/* --dp is -1 where nothing is said, and then lets another axis have the rest. */
+int train_degrees(
+	const struct train_opts *o, int ranks, int degree[N_AXES], struct err *e)
+{
+	int64_t wanted[N_AXES];
+	memcpy(wanted, o->axis, sizeof(wanted));
+	for (int a = 0; a < N_AXES; a++)
+		if (a != AXIS_DP && wanted[a] == -1 && o->axis[AXIS_DP] == -1)
+			wanted[AXIS_DP] = 1;
+	return mesh_resolve(wanted, ranks, degree, e);
+}
+
+static int resolve_zero(struct train_opts *o, struct err *e)
+{
+	const int *degree = o->degree;
+	if (o->zero < 0)
+		o->zero = degree[AXIS_FSDP] > 1 ? 3 : 0;
+	if (o->zero && degree[AXIS_DP] > 1 && degree[AXIS_FSDP] * degree[AXIS_CP] == 1)
+		return err_set(e, EX_USAGE,
+			"zero %lld shares things out over the fsdp axis, which has one "
+			"rank: give --fsdp %d (and --dp 1), or --zero 0",
+			(long long)o->zero, degree[AXIS_DP]);
+	return 0;
+}
+
+static int check_virtual(
+	const struct train_opts *o, enum axis a, int64_t n, struct err *e)
+{
+	int ranks = o->degree[a];
+	if (n % ranks == 0)
+		return 0;
+	return err_set(e, EX_USAGE,
+		"%s is %d, which does not divide virtual %s (%lld): each rank plays a "
+		"whole "
+		"number of virtual %s; give another --%s, or to a new run --virtual "
+		"%s=%lld",
+		axis_names[a], ranks, axis_names[a], (long long)n,
+		a == AXIS_TP ? "slices" : "chunks", axis_names[a], axis_names[a],
+		(long long)round_up(n, ranks));
+}
+
+/* What is not named is the layout's own, and written down: the arithmetic is the run's. */
+static int resolve_virtual(struct train_opts *o, struct err *e)
+{
+	int64_t tp = o->degree[AXIS_TP], cp = o->degree[AXIS_CP];
+	struct str text = {0};
+	if (model_virtual(o->model.virtual_degrees, &tp, &cp, e) ||
+		check_virtual(o, AXIS_TP, tp, e) || check_virtual(o, AXIS_CP, cp, e))
+		return -1;
+	str_printf(&text, "tp=%lld,cp=%lld", (long long)tp, (long long)cp);
+	o->model.virtual_degrees = text.s;
+	return 0;
+}
+
+static int resolve_stages(struct train_opts *o, struct err *e)
+{
+	(void)e;
+	if (!o->pp_stages)
+		o->pp_stages = 1;
+	return 0;
+}
+
+int train_resolve(struct train_opts *o, int ranks, struct err *e)
+{
+	if (train_degrees(o, ranks, o->degree, e) || resolve_zero(o, e) ||
+		resolve_virtual(o, e) || resolve_stages(o, e))
+		return -1;
+	return 0;
+}
+
+/* ---- is it possible? ------------------------------------------------------------- */
+
+int64_t trainer_micro_batches(const struct train_opts *o)
+{
+	return o->batch / o->micro_batch;
+}
+
+int train_data_ranks(const struct train_opts *o)
+{
+	return o->degree[AXIS_DP] * o->degree[AXIS_FSDP];
+}
+
+int train_data_rank(const int degree[N_AXES], int rank)
+{
+	struct mesh m;
+	int at[N_AXES];
+	memcpy(m.degree, degree, sizeof(m.degree));
+	mesh_place(&m, rank, at);
+	return deal_rank(degree, at);
+}
+
+static int check_deal(const struct train_opts *o, struct err *e)
+{
+	int64_t n = trainer_micro_batches(o);
+	int ranks = train_data_ranks(o);
+	bool others = o->degree[AXIS_PP] * o->degree[AXIS_CP] * o->degree[AXIS_TP] > 1;
+	if (ranks <= n)
+		return 0;
+	return err_set(e, EX_USAGE,
+		"%d %sranks, but a step has only %lld micro-batch%s (batch %lld, "
+		"micro-batch %lld): give a smaller --micro-batch, or fewer ranks",
+		ranks, others ? "data-parallel " : "", (long long)n, n == 1 ? "" : "es",
+		(long long)o->batch, (long long)o->micro_batch);
+}
+
+/* Heads of keys and values that are fewer than the virtual slices have several users each,
+ * which are on one rank, or a rank is one of them. */
+static int check_kv_heads(
+	const struct train_opts *o, const struct model *m, struct err *e)
+{
+	int64_t here = m->tp / o->degree[AXIS_TP], heads = m->c.kv_heads;
+	int64_t users = heads < m->tp ? m->tp / heads : 1;
+	if (here % users == 0 || users % here == 0)
+		return 0;
+	return err_set(e, EX_USAGE,
+		"tp is %d: a rank would play %lld virtual slices, and each of the %lld "
+		"kv-heads is used by %lld, which neither hold nor divide these",
+		o->degree[AXIS_TP], (long long)here, (long long)heads, (long long)users);
+}
+
+static int check_stages(const struct train_opts *o, const struct model *m, struct err *e)
+{
+	int64_t stages = o->degree[AXIS_PP] * o->pp_stages;
+	if (stages <= m->c.layers)
+		return 0;
+	return err_set(e, EX_USAGE,
+		"%lld stages (pp %d x pp-stages %lld), but only %lld layers: each stage "
+		"has one at least",
+		(long long)stages, o->degree[AXIS_PP], (long long)o->pp_stages,
+		(long long)m->c.layers);
+}
+
+int train_check_layout(const struct train_opts *o, const struct model *m, struct err *e)
+{
+	if (check_deal(o, e) || check_kv_heads(o, m, e) || check_stages(o, m, e))
+		return -1;
+	/* What a plan counts must be countable. */
+	double rows = (double)o->micro_batch * (double)m->c.context;
+	double width = (double)(m->c.dim + m->c.ffn_dim + m->padded_vocab);
+	if (rows * width * (double)m->c.layers > 1e16 ||
+		(double)o->batch * (double)m->c.context > 1e16)
+		return err_set(e, EX_USAGE,
+			"a step of %lld sequences is more than any machine can do",
+			(long long)o->batch);
+	return 0;
+}
+
+/* ---- a rank's part --------------------------------------------------------------- */
+
+/* Stage i of n has layers [first, end). */
+static struct stage make_stage(const struct model *m, int i, int n)
+{
+	return (struct stage){.first = part_begin(m->c.layers, n, i),
+		.end = part_begin(m->c.layers, n, i + 1),
+		.embeds = i == 0,
+		.heads = i == n - 1};
+}
+
+static bool stage_uses(
+	const struct model *m, const struct stage *s, const struct tensor *t)
+{
+	if (t->unit == 0)
+		return s->embeds || (s->heads && t == m->output);
+	if (t->unit == m->n_units - 1)
+		return s->heads;
+	return t->unit - 1 >= s->first && t->unit - 1 < s->end;
+}
+
+/* Rank r of the pipeline has stages r, r + ranks, ... */
+static void arrange_stages(struct trainer *t)
+{
+	int ranks = t->mesh.degree[AXIS_PP], all = ranks * (int)t->o.pp_stages;
+	const struct model *m = &t->model;
+	t->n_stages = (int)t->o.pp_stages;
+	t->stages = xcalloc((size_t)t->n_stages, sizeof(*t->stages));
+	for (int i = 0; i < t->n_stages; i++)
+		t->stages[i] = make_stage(m, t->mesh.at[AXIS_PP] + i * ranks, all);
+	if (ranks == 1)
+		return;
+	bool *used = xcalloc((size_t)m->n_tensors, sizeof(*used));
+	for (int i = 0; i < t->n_stages; i++)
+		for (int j = 0; j < m->n_tensors; j++)
+			used[j] |= stage_uses(m, &t->stages[i], &m->tensors[j]);
+	t->part.used = used;
+}
+
+void trainer_arrange(struct trainer *t)
+{
+	const struct train_opts *o = &t->o;
+	int here = t->model.tp / t->mesh.degree[AXIS_TP];
+	t->deal = deal_make(trainer_micro_batches(o), o->degree, (int)o->zero);
+	t->data_rank = train_data_rank(o->degree, t->world->rank);
+	t->part = (struct tensor_part){
+		.n = t->model.tp, .first = t->mesh.at[AXIS_TP] * here, .here = here};
+	arrange_stages(t);
+	model_place(&t->model, &t->part);
+}
+
+/* ---- whose samples --------------------------------------------------------------- */
+
+int64_t trainer_own_micro(const struct trainer *t, int data_rank)
+{
+	int64_t n = deal_count(&t->deal, data_rank);
+	while (n > 0 && deal_micro(&t->deal, data_rank, n - 1) >= t->deal.n_micro)
+		n--;
+	return n;
+}
+
+/* Files of one's own have an order of their own, gone through without gaps. */
+static struct sample_run samples_of(const struct trainer *t, int data_rank, int64_t first)
+{
+	const struct deal *d = &t->deal;
+	int64_t b = t->o.micro_batch, n = trainer_own_micro(t, data_rank);
+	struct sample_run run = {.block = b, .stride = b, .blocks = n};
+	if (t->o.data_per_rank) {
+		run.first = first / t->o.batch * n * b;
+	} else if (n > 0) {
+		int64_t micro = deal_micro(d, data_rank, 0);
+		run.first = first + micro * b;
+		if (n > 1)
+			run.stride = (deal_micro(d, data_rank, 1) - micro) * b;
+	}
+	return run;
+}
+
+struct sample_run *trainer_samples(const struct trainer *t, int64_t first)
+{
+	struct sample_run *runs = xcalloc((size_t)t->world->size, sizeof(*runs));
+	for (int r = 0; r < t->world->size; r++)
+		runs[r] = samples_of(t, train_data_rank(t->o.degree, r), first);
+	return runs;
+}

@@ -1,0 +1,287 @@
+/*
+ * The pipeline: does what a schedule says, one action after the other. What stages send to
+ * each other is received where it is used, in the activations of a micro-batch: those of
+ * number m on a stage are slot m % slots, and the schedule's peak says how many there are.
+ *
+ * A receive is begun as soon as its slot is free, long before its action; a send ends before
+ * its slot is used again. So nobody waits for a send that nobody receives: the gradient of
+ * micro-batch m has its receiver since m's forward there, which came before m's forward here.
+ */
+#include "train/train.h"
+
+#include <stdlib.h>
+
+enum { TAG = 1 << 19 };
+enum towards { ONWARD, BACK }; /* activations, gradients */
+
+/* The activations of a micro-batch on a stage, and what is on its way to and from them. */
+struct slot {
+	struct acts acts;
+	struct comm_req in[2], out[2]; /* onward and back */
+};
+
+struct pipe_stage {
+	struct stage st;
+	int number; /* virtual, of the whole pipeline */
+	int64_t n_slots, n_grads;
+	struct slot *slot;
+	struct block_grads **grads; /* between the two parts of a backward */
+};
+
+/* ---- setting up ------------------------------------------------------------------ */
+
+/* Micro-batches that every stage of the pipeline has room for. */
+static int64_t least_slots(const struct schedule *s)
+{
+	int64_t least = INT64_MAX;
+	for (int i = 0; i < schedule_stages(s); i++)
+		least = min64(least, schedule_peak(s, schedule_rank_of(s, i), i).kept);
+	return max64(1, least);
+}
+
+void pipe_open(struct pipe *x, struct pass *p, const struct schedule *s,
+	const struct stage *stages, struct comm *axis, struct arena *micro)
+{
+	*x = (struct pipe){
+		.pass = p, .schedule = s, .axis = axis, .group = least_slots(s)};
+	BUG_ON(axis->size != s->ranks);
+	x->stages = xcalloc((size_t)s->per_rank, sizeof(*x->stages));
+	for (int v = 0; v < s->per_rank; v++) {
+		struct pipe_stage *y = &x->stages[v];
+		y->st = stages[v];
+		y->number = axis->rank + v * s->ranks;
+		struct schedule_peak peak = schedule_peak(s, axis->rank, y->number);
+		y->n_slots = max64(1, peak.kept);
+		y->n_grads = peak.waiting;
+		y->slot = xcalloc((size_t)y->n_slots, sizeof(*y->slot));
+		y->grads = xcalloc((size_t)y->n_grads, sizeof(struct block_grads *));
+		for (int64_t i = 0; i < y->n_slots; i++)
+			acts_alloc(p, &y->st, &y->slot[i].acts, micro);
+		for (int64_t i = 0; i < y->n_grads; i++)
+			y->grads[i] = grads_alloc(p, &y->st, micro);
+	}
+}
+
+void pipe_close(struct pipe *x)
+{
+	for (int v = 0; x->stages && v < x->schedule->per_rank; v++) {
+		for (int64_t i = 0; i < x->stages[v].n_slots; i++)
+			acts_free(&x->stages[v].slot[i].acts);
+		for (int64_t i = 0; i < x->stages[v].n_grads; i++)
+			free(x->stages[v].grads[i]);
+		free(x->stages[v].slot);
+		free(x->stages[v].grads);
+	}
+	free(x->stages);
+	*x = (struct pipe){0};
+}
+
+static struct slot *slot_of(const struct pipe_stage *y, int64_t micro)
+{
+	return &y->slot[micro % y->n_slots];
+}
+
+/* ---- between stages -------------------------------------------------------------- */
+
+/* The stage beside this one, or -1 where the pipeline ends. */
+static int beside(const struct pipe *x, const struct pipe_stage *y, int step)
+{
+	int n = y->number + step;
+	return n < schedule_stages(x->schedule) ? n : -1;
+}
+
+static int64_t moved_bytes(const struct pass *p)
+{
+	return p->cp.here * p->rows_here * p->m->c.dim * (int64_t)sizeof(float);
+}
+
+/* A message is named by the stage that receives it. */
+static void send(struct pipe *x, struct pipe_stage *y, struct slot *o, enum towards t)
+{
+	int to = beside(x, y, t == ONWARD ? 1 : -1);
+	if (to >= 0)
+		comm_send_begin(x->axis, t == ONWARD ? o->acts.x : o->acts.dx,
+			moved_bytes(x->pass), schedule_rank_of(x->schedule, to),
+			TAG + 2 * to + (int)t, &o->out[t]);
+}
+
+static void receive(struct pipe *x, struct pipe_stage *y, struct slot *o, enum towards t)
+{
+	int from = beside(x, y, t == ONWARD ? -1 : 1);
+	if (from >= 0)
+		comm_recv_begin(x->axis, t == ONWARD ? o->acts.x_in : o->acts.dx,
+			moved_bytes(x->pass), schedule_rank_of(x->schedule, from),
+			TAG + 2 * y->number + (int)t, &o->in[t]);
+}
+
+static void wait(struct pipe *x, struct comm_req *r)
+{
+	if (r->n) {
+		double begin = clock_seconds();
+		comm_wait(x->axis, r);
+		x->waited += clock_seconds() - begin;
+	}
+	*r = (struct comm_req){0};
+}
+
+/* A slot that is free gets what will come for it, if there is such a micro-batch. */
+static void expect(struct pipe *x, struct pipe_stage *y, int64_t micro)
+{
+	if (micro < x->n)
+		receive(x, y, slot_of(y, micro), ONWARD);
+}
+
+/* Transfers go on while this rank computes. */
+static void poll_moves(void *with)
+{
+	struct pipe *x = with;
+	for (int v = 0; v < x->schedule->per_rank; v++)
+		for (int64_t i = 0; i < x->stages[v].n_slots; i++)
+			for (int t = ONWARD; t <= BACK; t++) {
+				comm_test(x->axis, &x->stages[v].slot[i].in[t]);
+				comm_test(x->axis, &x->stages[v].slot[i].out[t]);
+			}
+}
+
+static void begin(struct pipe *x, int64_t n)
+{
+	x->n = n;
+	x->forward = x->backward = x->waited = 0;
+	for (int v = 0; v < x->schedule->per_rank; v++)
+		for (int64_t i = 0; i < x->stages[v].n_slots; i++)
+			expect(x, &x->stages[v], i);
+	if (x->axis->size > 1)
+		comm_background(poll_moves, x);
+}
+
+static void end(struct pipe *x)
+{
+	for (int v = 0; v < x->schedule->per_rank; v++)
+		for (int64_t i = 0; i < x->stages[v].n_slots; i++)
+			for (int t = ONWARD; t <= BACK; t++)
+				wait(x, &x->stages[v].slot[i].out[t]);
+	if (x->axis->size > 1)
+		comm_background_end(poll_moves, x);
+}
+
+/* ---- actions --------------------------------------------------------------------- */
+
+static struct pipe_stage *stage_of(const struct pipe *x, int number)
+{
+	return &x->stages[number / x->schedule->ranks];
+}
+
+static void forward(struct pipe *x, struct pipe_stage *y, int64_t micro)
+{
+	struct pass *p = x->pass;
+	struct slot *o = slot_of(y, micro);
+	if (!p->empty) {
+		wait(x, &o->out[ONWARD]);
+		wait(x, &o->out[BACK]);
+		if (p->train)
+			receive(x, y, o, BACK);
+		wait(x, &o->in[ONWARD]);
+	}
+	double start = clock_seconds(), head = p->head_backward;
+	model_forward(p, &y->st, &o->acts);
+	head = p->head_backward - head;
+	x->forward += clock_seconds() - start - head;
+	x->backward += head;
+	if (p->empty)
+		return;
+	send(x, y, o, ONWARD);
+	if (!p->train)
+		expect(x, y, micro + y->n_slots);
+}
+
+/* A backward, or the first or second part of one. The first sends the gradient on; after the
+ * last, the slot is free. */
+static void backward(
+	struct pipe *x, struct pipe_stage *y, int64_t micro, enum action_kind kind)
+{
+	struct pass *p = x->pass;
+	struct slot *o = slot_of(y, micro);
+	bool first = kind != ACTION_BACKWARD_W, last = kind != ACTION_BACKWARD_X;
+	if (first && !p->empty)
+		wait(x, &o->in[BACK]);
+	double start = clock_seconds();
+	if (first && last)
+		model_backward(p, &y->st, &o->acts);
+	else if (first)
+		model_backward_x(p, &y->st, &o->acts, y->grads[micro % y->n_grads]);
+	else
+		model_backward_w(p, &y->st, &o->acts, y->grads[micro % y->n_grads]);
+	x->backward += clock_seconds() - start;
+	if (p->empty)
+		return;
+	if (first)
+		send(x, y, o, BACK);
+	if (last)
+		expect(x, y, micro + y->n_slots);
+}
+
+/* The unit that the actions from number i on use first, or -1. */
+static int unit_used_from(const struct pipe *x, int64_t i)
+{
+	const struct schedule *s = x->schedule;
+	int rank = x->axis->rank;
+	for (; i < s->n[rank]; i++) {
+		const struct action *a = &s->rank[rank][i];
+		if (a->kind == ACTION_BACKWARD_W && x->pass->recompute == RECOMPUTE_NONE)
+			continue;
+		return stage_first_unit(
+			&stage_of(x, a->stage)->st, a->kind != ACTION_FORWARD);
+	}
+	return -1;
+}
+
+static void load(struct pipe *x, int64_t micro, pipe_load *get, void *with)
+{
+	x->pass->empty = micro >= x->n;
+	get(with, micro);
+}
+
+void pipe_step(struct pipe *x, int64_t n, pipe_load *get, void *with)
+{
+	const struct schedule *s = x->schedule;
+	const struct action *all = s->rank[x->axis->rank];
+	double start = clock_seconds();
+	BUG_ON(n > s->n_micro);
+	x->pass->train = true;
+	begin(x, n);
+	for (int64_t i = 0; i < s->n[x->axis->rank]; i++) {
+		const struct action *a = &all[i];
+		struct pipe_stage *y = stage_of(x, a->stage);
+		load(x, a->micro, get, with);
+		x->pass->then = unit_used_from(x, i + 1);
+		if (a->kind == ACTION_FORWARD)
+			forward(x, y, a->micro);
+		else
+			backward(x, y, a->micro, a->kind);
+		if (x->done)
+			x->done(with, a);
+	}
+	end(x);
+	x->seconds = clock_seconds() - start;
+}
+
+/* In groups of as many as every stage has room for: with several stages a rank, the first
+ * does a whole group before the second begins, so that none waits for one micro-batch to go
+ * round. */
+void pipe_forward(struct pipe *x, int64_t n, int64_t rounds, pipe_load *get, void *with)
+{
+	int per_rank = x->schedule->per_rank;
+	int64_t group = x->group;
+	x->pass->train = false;
+	x->pass->then = -1;
+	begin(x, n);
+	for (int64_t first = 0; first < rounds; first += group) {
+		for (int v = 0; v < per_rank; v++) {
+			for (int64_t i = first; i < min64(first + group, rounds); i++) {
+				load(x, i, get, with);
+				forward(x, &x->stages[v], i);
+			}
+		}
+	}
+	end(x);
+}
