@@ -54,16 +54,14 @@ static void project(struct pass *p, const struct block_tensors *t, struct block_
 }
 
 /* Keys and values, and with g their gradients, come from the ranks that have them. */
-static struct ring ring_of(
-	struct pass *p, struct block_acts *a, const struct block_grads *g)
+static void carry(struct pass *p, struct ring *ring, struct block_acts *a,
+	const struct block_grads *g)
 {
-	struct ring ring = ring_begin(&p->cp);
 	const struct ring_load load = {
 		.home = {a->k, a->v, g ? g->dk : NULL, g ? g->dv : NULL},
 		.slices = p->tp.here,
 		.floats = p->rows * kv_width(p)};
-	ring_carry(&ring, p->d, &load);
-	return ring;
+	ring_carry(ring, p->d, &load);
 }
 
 static struct mat ring_mat(
@@ -111,12 +109,24 @@ static void output_forward(struct pass *p, const struct block_tensors *t, int64_
 	watch(p, "attention.wo", layer, x2);
 }
 
+static struct mat norm1(struct pass *p, int64_t layer, struct block_acts *a, int c)
+{
+	const struct block_tensors *t = &p->m->blocks[layer];
+	return norm_gather(p, "attention_norm", layer, a->h1, a->stats1,
+		stream_of(p, a->x, c), t->norm1, t->norm1_bias, c);
+}
+
+void attention_again(struct pass *p, int64_t layer, struct block_acts *a)
+{
+	for (int c = 0; c < p->cp.here; c++)
+		norm1(p, layer, a, c);
+}
+
 void attention_forward(struct pass *p, int64_t layer, struct block_acts *a)
 {
 	const struct block_tensors *t = &p->m->blocks[layer];
 	for (int c = 0; c < p->cp.here; c++) {
-		struct mat h = norm_gather(p, "attention_norm", layer, a->h1, a->stats1,
-			stream_of(p, a->x, c), t->norm1, t->norm1_bias, c);
+		struct mat h = norm1(p, layer, a, c);
 		for (int s = 0; s < p->tp.here; s++) {
 			project(p, t, a, h, s, c);
 			watch(p, "attention.wq", layer,
@@ -127,21 +137,14 @@ void attention_forward(struct pass *p, int64_t layer, struct block_acts *a)
 				part_of(p, a->v, s, c, kv_width(p)));
 		}
 	}
-	struct ring ring = ring_of(p, a, NULL);
+	struct ring ring = ring_begin(&p->cp);
+	carry(p, &ring, a, NULL);
 	while (ring_next(&ring))
 		for (int s = 0; s < p->tp.here; s++)
 			attend(p, layer, a, &ring, s);
 	ring_end(&ring);
 	for (int c = 0; c < p->cp.here; c++)
 		output_forward(p, t, layer, a, c);
-}
-
-void attention_again(struct pass *p, int64_t layer, struct block_acts *a)
-{
-	const struct block_tensors *t = &p->m->blocks[layer];
-	for (int c = 0; c < p->cp.here; c++)
-		norm_gather(p, "attention_norm", layer, a->h1, a->stats1,
-			stream_of(p, a->x, c), t->norm1, t->norm1_bias, c);
 }
 
 /* ---- backward -------------------------------------------------------------------- */
@@ -197,7 +200,8 @@ static void heads_backward(struct pass *p, const struct block_tensors *t, int64_
 	k->zero(p->d, mat(g->dq, parts, q_width(p)));
 	k->zero(p->d, mat(g->dk, parts, kv_width(p)));
 	k->zero(p->d, mat(g->dv, parts, kv_width(p)));
-	struct ring ring = ring_of(p, a, g);
+	struct ring ring = ring_begin(&p->cp);
+	carry(p, &ring, a, g);
 	while (ring_next(&ring))
 		for (int s = 0; s < p->tp.here; s++)
 			attend_backward(p, layer, a, g, &h, &ring, s);

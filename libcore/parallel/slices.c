@@ -143,6 +143,15 @@ static void merge(struct slice_sum *x, int merges)
 			x->d, part_of(x, top - 1), part_of(x, top - 1), part_of(x, top));
 }
 
+/* Levels of the tree over all slices. */
+static int levels_of(const struct slices *s)
+{
+	int level = 0;
+	while (1 << level < s->n)
+		level++;
+	return level;
+}
+
 void slice_sum_push(struct slice_sum *x)
 {
 	const struct slices *s = x->s;
@@ -150,7 +159,7 @@ void slice_sum_push(struct slice_sum *x)
 	if (x->next < s->first + s->here)
 		return;
 	if (s->axis->size == 1) {
-		merge(x, tree_finish(&x->stack, s->n));
+		merge(x, tree_finish(&x->stack, 1 << levels_of(s)));
 		BUG_ON(x->stack.n != 1);
 	}
 	x->stack.n = 0;
@@ -241,10 +250,9 @@ static int exchange(struct slice_sum *x, struct known *known)
 static void sum_rows(struct slice_sum *x, struct mat to)
 {
 	struct known *known = xcalloc((size_t)x->s->n, sizeof(*known));
-	int n_known = exchange(x, known), level = 0, at = 0;
-	while (1 << level < x->s->n)
-		level++;
-	struct mat sum = finish_tree(x->d, known, n_known, &at, level, 0, to);
+	int n_known = exchange(x, known), at = 0;
+	struct mat sum =
+		finish_tree(x->d, known, n_known, &at, levels_of(x->s), 0, to);
 	BUG_ON(at != n_known);
 	if (sum.p != to.p)
 		x->d->k->copy(x->d, to, sum);
