@@ -55,7 +55,7 @@ struct source {
 	struct ckpt *ckpt;
 	struct model model;
 	struct device d;
-	struct comm *alone;
+	struct mesh alone;
 	struct arena memory;
 	struct store *store;
 };
@@ -77,12 +77,12 @@ static int load(struct source *s, const char *name, struct err *e)
 	if (state_check_model(s->ckpt, &s->model, e))
 		return -1;
 	device_cpu(&s->d, (int)s->o->threads);
-	s->alone = comm_self("alone");
+	mesh_alone(&s->alone);
 	struct arena size;
 	arena_measure(&size, "parameters");
-	store_free(state_inference(&s->model, &s->d, s->alone, &size));
+	store_free(state_inference(&s->model, &s->d, &s->alone, &size));
 	arena_init(&s->memory, "parameters", size.peak_bytes);
-	s->store = state_inference(&s->model, &s->d, s->alone, &s->memory);
+	s->store = state_inference(&s->model, &s->d, &s->alone, &s->memory);
 	return state_load_model(s->store, s->ckpt, e);
 }
 
@@ -220,7 +220,7 @@ int main(int argc, char **argv)
 	store_free(s.store);
 	model_free(&s.model);
 	ckpt_close(s.ckpt);
-	free(s.alone);
+	mesh_close(&s.alone);
 	arena_release(&s.memory);
 	if (rc)
 		return err_say(&e);

@@ -19,6 +19,7 @@ in_disk() { # COMMAND...
 	fi
 }
 
+pid= # of paced
 disk=
 make_disk() { # SIZE: an empty disk at $disk, or no test
 	local at=$PWD/disk mounted=
@@ -196,28 +197,6 @@ umount_disk() {
 	tiny -n 8 --decay-steps 0 --resume auto -o "$disk/run" >/dev/null
 	cmp "$disk/run/checkpoints/latest.h5" whole/checkpoints/latest.h5
 	pt-compare --common whole "$disk/run"
-}
-
-# The run writes to a pipe that is read a line at a time, so it never runs far ahead.
-until_step() { # STEP: reads rows from descriptor 4
-	local line
-	while read -r line <&4; do
-		[[ $line != "step=$1 "* ]] || return 0
-	done
-	echo "the run ended before step $1"
-	return 1
-}
-
-# (mpiexec itself would read all there is.)
-paced() { # RANKS OPTION...: its rows come to descriptor 4
-	local n=$1
-	shift
-	rm -f rows
-	mkfifo rows
-	timeout 60 mpiexec -n "$n" sh -c 'if [ "$PMI_RANK" = 0 ]; then echo $$ >pid; exec >rows; fi; exec "$@"' sh \
-		pt-train "${TINY[@]}" "$@" 2>err 3>&- &
-	pid=$!
-	exec 4<rows
 }
 
 @test "pt-train: a disk that is full for a while costs neither a row nor a bit" {

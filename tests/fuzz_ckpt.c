@@ -14,9 +14,10 @@ static const char *const objects[] = {"/", "/config", "/tokenizer", "/tokenizer/
 static const char config[] = "arch = llama\nlayers = 1\nheads = 2\ndim = 4\nffn-dim = 4\n"
 			     "context = 8\n";
 
-static void some_rows(
-	void *with, enum ckpt_group g, int tensor, int64_t row, int64_t n, float *out)
+static void some_rows(void *with, enum ckpt_group g, int tensor, int64_t row, int64_t n,
+	int to, float *out)
 {
+	(void)to;
 	const struct ckpt_tensor *t = with;
 	int64_t width = ckpt_row_size(&t[tensor]);
 	for (int64_t i = 0; i < n * width; i++)
@@ -68,18 +69,18 @@ static void make(struct hostile *t, bool whole)
 static void speak(const struct ckpt *c, struct model *m)
 {
 	static struct device d;
-	static struct comm *alone;
+	static struct mesh alone;
 	struct arena size, memory;
 	struct sampler how = {1, 0, 1, 1};
 	struct err e = {0};
-	if (!alone) {
+	if (!alone.world) {
 		device_cpu(&d, 1);
-		alone = comm_self("alone");
+		mesh_alone(&alone);
 	}
 	arena_measure(&size, "parameters");
-	store_free(state_inference(m, &d, alone, &size));
+	store_free(state_inference(m, &d, &alone, &size));
 	arena_init(&memory, "parameters", size.peak_bytes);
-	struct store *s = state_inference(m, &d, alone, &memory);
+	struct store *s = state_inference(m, &d, &alone, &memory);
 	if (!state_load_model(s, c, &e)) {
 		struct decoder *g = decoder_open(m, &d, s, true);
 		uint32_t id = 0;

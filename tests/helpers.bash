@@ -57,6 +57,29 @@ ended() { # PID: its code in $status
 	wait "$1" || status=$?
 }
 
+# The run writes to a pipe that is read a line at a time, so it never runs far ahead.
+until_step() { # STEP: reads rows from descriptor 4
+	local line
+	while read -r line <&4; do
+		[[ $line != "step=$1 "* ]] || return 0
+	done
+	echo "the run ended before step $1"
+	return 1
+}
+
+# (mpiexec itself would read all there is.)
+paced() { # RANKS OPTION...: its rows come to descriptor 4
+	local n=$1
+	shift
+	rm -f rows
+	mkfifo rows
+	timeout 60 mpiexec -n "$n" sh -c 'if [ "$PMI_RANK" = 0 ]; then echo $$ >pid; exec >rows; fi; exec "$@"' sh \
+		pt-train "${TINY[@]}" "$@" 2>err 3>&- &
+	# shellcheck disable=SC2034 # the tests wait for it
+	pid=$!
+	exec 4<rows
+}
+
 # Code of a command, with its messages in $output.
 code_of() { # CODE COMMAND...
 	local want=$1

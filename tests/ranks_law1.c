@@ -63,7 +63,7 @@ static void train(struct comm *dp, const char *arch, int64_t n_micro, int64_t th
 		trainer_step(&t, 0, &r);
 		out->loss[i] = r.loss;
 		out->grad_norm[i] = r.grad_norm;
-		out->hash[i] = store_hash(t.store, false);
+		out->hash[i] = store_hash(t.store);
 	}
 	out->val_loss = trainer_eval(&t, SPLIT_VAL);
 	trainer_close(&t);

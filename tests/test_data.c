@@ -723,8 +723,8 @@ static void windows_are_those_of_the_order(void **state)
 		for (int s = N_SPLITS - 1; s >= 0; s--) {
 			const int32_t *got = loader_end(l, f[s]);
 			for (int64_t i = 0; i < N; i++) {
-				int64_t g = (s ? 0 : first) + first % 4 + i / 3 * 5 +
-					    i % 3;
+				int64_t g =
+					(s ? 0 : first) + first % 4 + i / 3 * 5 + i % 3;
 				int64_t at = order_start(&order[s], g);
 				corpus_read(c, (enum split)s, at, T + 1, want, &e);
 				assert_memory_equal(

@@ -89,9 +89,10 @@ static void see_shard(const char *path, struct seen *s)
 static const struct ckpt_tensor tensors[] = {
 	{"a.weight", 2, {7, 5}}, {"b.bias", 1, {11}}, {"c.weight", 2, {3, 4}}};
 
-static void give_rows(
-	void *with, enum ckpt_group g, int tensor, int64_t row, int64_t n, float *out)
+static void give_rows(void *with, enum ckpt_group g, int tensor, int64_t row, int64_t n,
+	int to, float *out)
 {
+	(void)to;
 	int64_t width = ckpt_row_size(&tensors[tensor]);
 	(void)with;
 	test_fill(out, n * width, (uint64_t)(g * 9 + tensor) + (uint64_t)row, 1);

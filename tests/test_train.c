@@ -302,8 +302,9 @@ static struct plan plan_of(const char *text, int64_t vocab, int rank, int ranks)
 	struct train_opts o = options(text);
 	struct model m;
 	struct plan p;
+	assert_int_equal(train_resolve(&o, ranks, &e), 0);
 	assert_int_equal(model_init(&m, &o.model, vocab, &e), 0);
-	plan_make(&o, &m, rank, ranks, &p);
+	plan_make(&o, &m, rank, &p);
 	model_free(&m);
 	return p;
 }
@@ -319,14 +320,14 @@ static void totals(void **state)
 		model_init(&m, &o.model, 61, &e);
 		assert_int_equal(plan_total(&p), p.run_bytes + p.store.grads +
 							 p.store.buffers + p.micro_bytes +
-							 p.scratch_bytes + p.data_bytes);
-		assert_int_equal(p.store.params, 4 * m.n_floats);
-		assert_int_equal(p.store.optimizer, 8 * m.n_floats);
-		assert_true(m.n_floats >= model_counts(&m).all);
+							 p.scratch_bytes + p.data_bytes +
+							 p.copy_bytes);
+		assert_true(p.store.params >= 4 * model_counts(&m).all);
+		assert_int_equal(p.store.optimizer, 2 * p.store.params);
 		assert_true(p.store.grads >= p.store.params);
 		assert_true(p.run_bytes >= p.store.params + p.store.optimizer);
 		/* alone, a rank keeps nothing for exchange and sends nothing */
-		assert_true(p.store.buffers == 0 && p.store.sent == 0);
+		assert_true(p.store.buffers == 0 && p.sent == 0);
 		/* two steps of windows of 17 tokens of 4 bytes */
 		assert_int_equal(p.data_bytes, 2 * o.batch * 17 * 4);
 		model_free(&m);
@@ -362,7 +363,7 @@ static void work_is_dealt_out(void **state)
 				data += p.data_bytes;
 				assert_int_equal(p.store.params, alone.store.params);
 				assert_int_equal(p.micro_bytes, alone.micro_bytes);
-				assert_true(p.store.sent > 0 && p.store.buffers > 0);
+				assert_true(p.sent > 0 && p.store.buffers > 0);
 			}
 			assert_near(flops, alone.step_flops, 0.5);
 			assert_int_equal(data, alone.data_bytes);
@@ -375,7 +376,7 @@ static void sent_by_two(void **state)
 {
 	(void)state;
 	struct plan p = plan_of(small, 61, 0, 2), q = plan_of(small, 61, 1, 2);
-	assert_int_equal(p.store.sent + q.store.sent, 2 * p.store.params);
+	assert_near(p.sent + q.sent, 2 * (double)p.store.params, 5000);
 }
 
 static const char *make_shard(void)
@@ -476,9 +477,10 @@ static void printed(void **state)
 	struct str out = {0};
 	char line[100];
 	(void)state;
+	assert_int_equal(train_resolve(&o, 1, &e), 0);
 	assert_int_equal(model_init(&m, &o.model, 61, &e), 0);
-	plan_make(&o, &m, 0, 1, &p);
-	plan_print(&o, &m, 1, &out);
+	plan_make(&o, &m, 0, &p);
+	plan_print(&o, &m, &out);
 	snprintf(line, sizeof(line), "\ntotal          %16lld ",
 		(long long)plan_total(&p));
 	assert_non_null(strstr(out.s, line));

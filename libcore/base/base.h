@@ -122,6 +122,8 @@ struct arena {
 
 void arena_measure(struct arena *a, const char *name);
 void arena_init(struct arena *a, const char *name, size_t size_bytes);
+/* The same; -1 where there is no memory, which is the end of the program otherwise. */
+int arena_try(struct arena *a, const char *name, size_t size_bytes);
 /* In memory of somebody else, who gives it back: the arena is not to be released. */
 void arena_over(struct arena *a, const char *name, void *base, size_t size_bytes);
 void arena_release(struct arena *a);

@@ -64,19 +64,27 @@ void arena_measure(struct arena *a, const char *name)
 
 /* Pages come from mmap: they are zero, they cost nothing until they are touched, and
  * large ones may be huge pages, which matrix products like. */
+int arena_try(struct arena *a, const char *name, size_t size_bytes)
+{
+	*a = (struct arena){.name = name};
+	if (!size_bytes)
+		return 0;
+	char *base = mmap(NULL, size_bytes, PROT_READ | PROT_WRITE,
+		MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+	if (base == MAP_FAILED)
+		return -1;
+	madvise(base, size_bytes, MADV_HUGEPAGE);
+	a->base = base;
+	a->size_bytes = size_bytes;
+	return 0;
+}
+
 void arena_init(struct arena *a, const char *name, size_t size_bytes)
 {
-	*a = (struct arena){.name = name, .size_bytes = size_bytes};
-	if (!size_bytes)
-		return;
-	a->base = mmap(NULL, size_bytes, PROT_READ | PROT_WRITE,
-		MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
-	if (a->base == MAP_FAILED) {
-		char text[NUM_TEXT];
+	char text[NUM_TEXT];
+	if (arena_try(a, name, size_bytes))
 		die(EX_FAILED, "out of memory: %s for %s; --dry-run shows the plan",
 			text_bytes(text, (double)size_bytes), name);
-	}
-	madvise(a->base, size_bytes, MADV_HUGEPAGE);
 }
 
 void arena_over(struct arena *a, const char *name, void *base, size_t size_bytes)

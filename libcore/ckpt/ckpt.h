@@ -40,12 +40,14 @@ struct ckpt_tensor {
 
 /* ---- write.c --------------------------------------------------------------------- */
 
-/* Puts rows [row, row + n) of a tensor, as in the whole tensor, into out. */
-typedef void ckpt_source(
-	void *with, enum ckpt_group g, int tensor, int64_t row, int64_t n, float *out);
+/* Collective: all ranks ask for the same, tensors and their rows in ascending order, on the
+ * thread that begins to write. Rank `to` gets rows [row, row + n) of a tensor, as in the
+ * whole tensor, in `out`; elsewhere that may be NULL. */
+typedef void ckpt_source(void *with, enum ckpt_group g, int tensor, int64_t row,
+	int64_t n, int to, float *out);
 
 struct ckpt_write {
-	struct comm *comm; /* its ranks share the writing; all can give all rows */
+	struct comm *comm; /* its ranks share the writing */
 	const char *path;
 	struct ckpt_info info;
 	const char *config; /* of the run */
@@ -59,9 +61,28 @@ struct ckpt_write {
 
 /* At least as large as the file that would be written, by little. */
 int64_t ckpt_bytes(const struct ckpt_write *w);
+/* Bytes of the copy of this rank's part: a bound above, by little. Of `comm` only the rank
+ * and the size are looked at. */
+int64_t ckpt_copy_bytes(const struct ckpt_write *w);
 /* Collective. On an error no rank has changed a file that was there; when it is known that
  * there is no room, none was begun. */
 int ckpt_write(const struct ckpt_write *w, struct err *e);
+
+/*
+ * The same in two parts, between which the program goes on: this rank's part is copied, and
+ * a thread, which calls neither MPI nor HDF5, writes the copy. One at a time.
+ */
+struct ckpt_writing;
+
+/* Collective. `copy` is of ckpt_copy_bytes(), and the write's until it ends; NULL: this rank's
+ * part is written before this returns. What `w` points at is no longer needed then. On an
+ * error there is nothing to end. */
+int ckpt_write_begin(
+	struct ckpt_writing **x, const struct ckpt_write *w, float *copy, struct err *e);
+/* Has this rank written its part, or failed to? Never waits. */
+bool ckpt_write_done(const struct ckpt_writing *x);
+/* Collective. Waits for all parts; then the file has its name, or *e says why not. */
+int ckpt_write_end(struct ckpt_writing *x, struct err *e);
 
 /* ---- read.c ---------------------------------------------------------------------- */
 

@@ -1,15 +1,20 @@
 /*
  * Writing: rank 0 makes the file in its full shape through HDF5, then all ranks write
  * their blocks at their place, then rank 0 adds the checksums, seals it and gives it its
- * name.
+ * name. Only the middle takes long, and it needs neither HDF5 nor MPI: a thread can do it,
+ * from a copy of the blocks, while the program goes on.
  */
 #include "ckpt/ckpt.h"
 
 #include <errno.h>
 #include <fcntl.h>
 #include <math.h>
+#include <pthread.h>
+#include <signal.h>
+#include <stdatomic.h>
 #include <stdlib.h>
 #include <string.h>
+#include <time.h>
 #include <unistd.h>
 
 const char *const ckpt_group_names[N_CKPT_GROUPS] = {"model", "exp_avg", "exp_avg_sq"};
@@ -38,119 +43,270 @@ const struct h5_field ckpt_fields[] = {
 };
 #undef F
 
-struct job {
-	const struct ckpt_write *w;
+struct ckpt_writing {
+	struct comm *comm;
 	struct durable d;
 	struct h5_blocks *blocks; /* [group][tensor] */
-	int n;
-	int64_t n_blocks;
+	int n, n_tensors;
+	/* The blocks of all tensors lie one after the other, and are dealt to the writers by
+	 * where they begin; this rank's are `part_bytes`. */
+	int writers;
+	int64_t all_bytes, part_bytes;
+	const char *copy; /* of them; NULL: the source gives them */
+	ckpt_source *source;
+	void *with;
+	struct err why; /* of this rank's part */
+	pthread_t thread;
+	bool threaded;
+	atomic_bool done;
 };
 
-static int make_structure(struct job *j, struct err *e)
+/* ---- rank 0 makes the file -------------------------------------------------------- */
+
+static int make_structure(
+	struct ckpt_writing *x, const struct ckpt_write *w, struct err *e)
 {
-	const struct ckpt_write *w = j->w;
 	struct h5 *h;
-	if (h5_create(&h, j->d.tmp, e))
+	if (h5_create(&h, x->d.tmp, e))
 		return -1;
 	int rc = h5_fields_write(h, "/", ckpt_fields, &w->info, e) ||
 		 h5_put_text(h, "/config", w->config, e) ||
 		 (w->tokenizer && tokenizer_write(w->tokenizer, h, e));
-	for (int i = 0; i < j->n && !rc; i++) {
+	for (int i = 0; i < x->n && !rc; i++) {
 		const struct ckpt_tensor *t = &w->tensors[i % w->n_tensors];
 		char path[128];
 		snprintf(path, sizeof(path), "/%s/%s", ckpt_group_names[i / w->n_tensors],
 			t->name);
 		rc = h5_blocks_reserve(
-			h, path, H5_F32, t->ndim, t->dims, &j->blocks[i], e);
+			h, path, H5_F32, t->ndim, t->dims, &x->blocks[i], e);
 	}
-	for (int i = 0; i < j->n && !rc; i++)
-		rc = h5_blocks_place(h, &j->blocks[i], e);
+	for (int i = 0; i < x->n && !rc; i++)
+		rc = h5_blocks_place(h, &x->blocks[i], e);
 	return h5_end(h, rc, e);
 }
 
 /* The other ranks learn where everything is. */
-static void share_structure(struct job *j)
+static void share_structure(struct ckpt_writing *x)
 {
-	struct comm *c = j->w->comm;
-	for (int i = 0; i < j->n; i++) {
-		struct h5_blocks b = j->blocks[i];
-		comm_bcast(c, &b, sizeof(b), 0);
-		if (c->rank) {
+	for (int i = 0; i < x->n; i++) {
+		struct h5_blocks b = x->blocks[i];
+		comm_bcast(x->comm, &b, sizeof(b), 0);
+		if (x->comm->rank) {
 			b.xxh3 = xcalloc((size_t)b.n_blocks, sizeof(*b.xxh3));
-			j->blocks[i] = b;
+			x->blocks[i] = b;
 		}
-		j->n_blocks += b.n_blocks;
 	}
+}
+
+/* ---- every rank writes its part --------------------------------------------------- */
+
+/* Blocks of a MiB, dealt out by bytes; or rank 0 writes all. */
+static int64_t part_bytes(int64_t all, const struct ckpt_write *w, int64_t *begin)
+{
+	int writers = w->one_writes ? 1 : w->comm->size, rank = w->comm->rank;
+	*begin = rank < writers ? part_begin(all, writers, rank) : all;
+	return (rank < writers ? part_begin(all, writers, rank + 1) : all) - *begin;
+}
+
+struct block {
+	int tensor; /* of x->n */
+	int64_t number, n_bytes;
+	int owner;  /* the rank that writes it */
+	int64_t at; /* in that rank's part */
+};
+
+static bool is_mine(const struct ckpt_writing *x, const struct block *b)
+{
+	return b->owner == x->comm->rank;
+}
+
+/* The part in which byte `at` lies is that of rank b->owner or of a later one. */
+static void find_owner(const struct ckpt_writing *x, int64_t at, struct block *b)
+{
+	while (b->owner + 1 < x->writers &&
+		at >= part_begin(x->all_bytes, x->writers, b->owner + 1)) {
+		b->owner++;
+		b->at = 0;
+	}
+}
+
+/* Calls for each block, in order; `mine`: for those of this rank only. */
+static void each_block(struct ckpt_writing *x, bool mine,
+	void (*fn)(struct ckpt_writing *x, const struct block *b, void *with), void *with)
+{
+	struct block b = {0};
+	int64_t at = 0;
+	for (b.tensor = 0; b.tensor < x->n; b.tensor++) {
+		const struct h5_blocks *all = &x->blocks[b.tensor];
+		for (b.number = 0; b.number < all->n_blocks; b.number++) {
+			b.n_bytes = h5_block_bytes(all, b.number);
+			find_owner(x, at, &b);
+			if (!mine || is_mine(x, &b))
+				fn(x, &b, with);
+			at += b.n_bytes;
+			b.at += b.n_bytes;
+		}
+	}
+}
+
+static void count_block(struct ckpt_writing *x, const struct block *b, void *with)
+{
+	(void)with;
+	x->part_bytes += b->n_bytes;
+}
+
+static void deal(struct ckpt_writing *x, const struct ckpt_write *w)
+{
+	x->writers = w->one_writes ? 1 : w->comm->size;
+	for (int i = 0; i < x->n; i++)
+		x->all_bytes += x->blocks[i].rows * x->blocks[i].row_bytes;
+	each_block(x, true, count_block, NULL);
+	BUG_ON(x->part_bytes > ckpt_copy_bytes(w));
+}
+
+/* Collective. The owner of the block gets its rows. */
+static void ask_source(struct ckpt_writing *x, const struct block *b, float *rows)
+{
+	const struct h5_blocks *t = &x->blocks[b->tensor];
+	x->source(x->with, (enum ckpt_group)(b->tensor / x->n_tensors),
+		b->tensor % x->n_tensors, b->number * t->block_rows,
+		b->n_bytes / t->row_bytes, b->owner, rows);
+	comm_poll();
+}
+
+static void copy_block(struct ckpt_writing *x, const struct block *b, void *with)
+{
+	char *copy = with;
+	ask_source(x, b, is_mine(x, b) ? (float *)(void *)(copy + b->at) : NULL);
+}
+
+/* From here on the program may change what the source gives. */
+static void ckpt_copy(struct ckpt_writing *x, float *copy)
+{
+	each_block(x, false, copy_block, copy);
+	x->copy = (const char *)copy;
 }
 
 /* Blocks (of a MiB) after which the disk is told to begin, so that it is at work while the
  * next ones are copied and hashed. */
 enum { FLUSH_BLOCKS = 32 };
 
-/* Blocks are dealt out by number; or rank 0 writes all. */
-static int write_blocks(struct job *j, struct err *e)
+struct output {
+	int fd, error;
+	int64_t n_blocks; /* so far */
+	float *rows;	  /* without a copy: of one block */
+};
+
+/* After an error others still need what this rank has of their blocks. */
+static void write_block(struct ckpt_writing *x, const struct block *b, void *with)
 {
-	struct comm *c = j->w->comm;
-	int writers = j->w->one_writes ? 1 : c->size;
-	if (c->rank >= writers)
-		return 0;
-	int64_t begin = part_begin(j->n_blocks, writers, c->rank);
-	int64_t end = part_begin(j->n_blocks, writers, c->rank + 1);
-	int fd = open(j->d.tmp, O_WRONLY | O_CLOEXEC);
-	if (fd < 0)
-		return err_set(e, EX_IOERR, "%s: %s", j->d.tmp, strerror(errno));
-	int64_t number = 0;
-	int rc = 0;
-	float *rows = NULL;
-	for (int i = 0; i < j->n && !rc; i++) {
-		struct h5_blocks *b = &j->blocks[i];
-		rows = xrealloc(rows, (size_t)(b->block_rows * b->row_bytes));
-		for (int64_t k = 0; k < b->n_blocks && !rc; k++, number++) {
-			if (number < begin || number >= end)
-				continue;
-			size_t n_bytes = (size_t)h5_block_bytes(b, k);
-			j->w->source(j->w->with, (enum ckpt_group)(i / j->w->n_tensors),
-				i % j->w->n_tensors, k * b->block_rows,
-				(int64_t)n_bytes / b->row_bytes, rows);
-			b->xxh3[k] = hash_bytes(rows, n_bytes, 0);
-			int64_t at = b->offset + k * b->block_rows * b->row_bytes;
-			if (pwrite_all(fd, rows, n_bytes, at))
-				rc = err_set(
-					e, EX_IOERR, "%s: %s", j->d.tmp, strerror(errno));
-			if (number % FLUSH_BLOCKS == FLUSH_BLOCKS - 1)
-				sync_file_range(fd, 0, 0, SYNC_FILE_RANGE_WRITE);
-			comm_poll();
-		}
+	struct output *o = with;
+	struct h5_blocks *t = &x->blocks[b->tensor];
+	size_t n_bytes = (size_t)b->n_bytes;
+	const void *rows = x->copy ? x->copy + b->at : NULL;
+	if (!x->copy) {
+		if (is_mine(x, b))
+			rows = o->rows = xrealloc(o->rows, n_bytes);
+		ask_source(x, b, is_mine(x, b) ? o->rows : NULL);
 	}
-	free(rows);
-	if (!rc && fsync(fd))
-		rc = err_set(e, EX_IOERR, "%s: %s", j->d.tmp, strerror(errno));
-	close(fd);
-	return rc;
+	if (!is_mine(x, b) || o->error)
+		return;
+	t->xxh3[b->number] = hash_bytes(rows, n_bytes, 0);
+	int64_t at = t->offset + b->number * t->block_rows * t->row_bytes;
+	if (pwrite_all(o->fd, rows, n_bytes, at))
+		o->error = errno;
+	else if (++o->n_blocks % FLUSH_BLOCKS == 0)
+		sync_file_range(o->fd, 0, 0, SYNC_FILE_RANGE_WRITE);
 }
 
-static void gather_checksums(struct job *j)
+/* With a copy it runs beside the program: neither MPI nor HDF5 below. */
+static void write_part(struct ckpt_writing *x)
 {
-	for (int i = 0; i < j->n; i++)
-		comm_run(j->w->comm, COLL_ALLREDUCE,
-			&(struct coll_args){.recv = j->blocks[i].xxh3,
-				.count = j->blocks[i].n_blocks,
+	struct output o = {.fd = -1};
+	if (x->part_bytes)
+		o.fd = open(x->d.tmp, O_WRONLY | O_CLOEXEC);
+	if (x->part_bytes && o.fd < 0)
+		o.error = errno;
+	each_block(x, x->copy != NULL, write_block, &o);
+	if (o.fd >= 0 && !o.error && fsync(o.fd))
+		o.error = errno;
+	if (o.error)
+		err_set(&x->why, EX_IOERR, "%s: %s", x->d.tmp, strerror(o.error));
+	free(o.rows);
+	if (o.fd >= 0)
+		close(o.fd);
+}
+
+static void *write_behind(void *with)
+{
+	struct ckpt_writing *x = with;
+	write_part(x);
+	atomic_store(&x->done, true);
+	return NULL;
+}
+
+/* Signals are the program's. */
+static void start_writing(struct ckpt_writing *x)
+{
+	sigset_t all, old;
+	sigfillset(&all);
+	pthread_sigmask(SIG_BLOCK, &all, &old);
+	x->threaded = x->copy && !pthread_create(&x->thread, NULL, write_behind, x);
+	pthread_sigmask(SIG_SETMASK, &old, NULL);
+	if (!x->threaded)
+		write_behind(x);
+}
+
+/* Others may wait for this rank meanwhile, and must see that it is at work. */
+static void wait_for_part(struct ckpt_writing *x)
+{
+	const struct timespec moment = {.tv_nsec = 1000000};
+	while (!ckpt_write_done(x)) {
+		comm_poll();
+		nanosleep(&moment, NULL);
+	}
+	if (x->threaded)
+		pthread_join(x->thread, NULL);
+}
+
+/* ---- rank 0 finishes it ----------------------------------------------------------- */
+
+static void gather_checksums(struct ckpt_writing *x)
+{
+	for (int i = 0; i < x->n; i++)
+		comm_run(x->comm, COLL_ALLREDUCE,
+			&(struct coll_args){.recv = x->blocks[i].xxh3,
+				.count = x->blocks[i].n_blocks,
 				.type = COMM_U64,
 				.op = COMM_SUM});
 }
 
-static int finish(struct job *j, struct err *e)
+static int finish(struct ckpt_writing *x, struct err *e)
 {
 	struct h5 *h;
-	if (h5_reopen(&h, j->d.tmp, e))
+	if (h5_reopen(&h, x->d.tmp, e))
 		return -1;
 	int rc = 0;
-	for (int i = 0; i < j->n && !rc; i++)
-		rc = h5_blocks_finish(h, &j->blocks[i], e);
+	for (int i = 0; i < x->n && !rc; i++)
+		rc = h5_blocks_finish(h, &x->blocks[i], e);
 	rc = rc || h5_seal(h, e);
 	rc = h5_end(h, rc, e);
-	return rc ? -1 : durable_commit(&j->d, e);
+	return rc ? -1 : durable_commit(&x->d, e);
 }
+
+static void writing_free(struct ckpt_writing *x)
+{
+	if (x->comm->rank == 0)
+		durable_abort(&x->d); /* does nothing after a commit */
+	else
+		durable_forget(&x->d);
+	for (int i = 0; i < x->n; i++)
+		h5_blocks_free(&x->blocks[i]);
+	free(x->blocks);
+	free(x);
+}
+
+/* ---- sizes, and all of it --------------------------------------------------------- */
 
 int64_t ckpt_bytes(const struct ckpt_write *w)
 {
@@ -168,9 +324,23 @@ int64_t ckpt_bytes(const struct ckpt_write *w)
 	return n;
 }
 
-int ckpt_write(const struct ckpt_write *w, struct err *e)
+int64_t ckpt_copy_bytes(const struct ckpt_write *w)
 {
-	struct job j = {.w = w, .n = w->n_tensors * N_CKPT_GROUPS};
+	int64_t all = 0, longest = H5_BLOCK_BYTES, begin;
+	for (int i = 0; i < w->n_tensors; i++) {
+		int64_t n_bytes = ckpt_size(&w->tensors[i]) * (int64_t)sizeof(float);
+		int64_t row = ckpt_row_size(&w->tensors[i]) * (int64_t)sizeof(float);
+		all += N_CKPT_GROUPS * n_bytes;
+		longest = max64(longest, row);
+	}
+	int64_t n_bytes = part_bytes(all, w, &begin);
+	/* A block belongs to the part in which it begins. */
+	return n_bytes ? min64(n_bytes + longest, all - begin) : 0;
+}
+
+int ckpt_write_begin(
+	struct ckpt_writing **out, const struct ckpt_write *w, float *copy, struct err *e)
+{
 	bool first = w->comm->rank == 0;
 	struct err mine = {0};
 	if (first)
@@ -179,30 +349,54 @@ int ckpt_write(const struct ckpt_write *w, struct err *e)
 		*e = mine;
 		return -1;
 	}
-	j.blocks = xcalloc((size_t)j.n, sizeof(*j.blocks));
-	durable_begin(&j.d, w->path);
+	struct ckpt_writing *x = xcalloc(1, sizeof(*x));
+	*x = (struct ckpt_writing){.comm = w->comm,
+		.n = w->n_tensors * N_CKPT_GROUPS,
+		.n_tensors = w->n_tensors,
+		.source = w->source,
+		.with = w->with};
+	x->blocks = xcalloc((size_t)x->n, sizeof(*x->blocks));
+	durable_begin(&x->d, w->path);
 	if (first)
-		make_structure(&j, &mine);
-	int rc = comm_agree(w->comm, &mine);
-	if (!rc) {
-		share_structure(&j);
-		write_blocks(&j, &mine);
-		rc = comm_agree(w->comm, &mine);
+		make_structure(x, w, &mine);
+	if (comm_agree(w->comm, &mine)) {
+		writing_free(x);
+		*e = mine;
+		return -1;
 	}
+	share_structure(x);
+	deal(x, w);
+	if (copy)
+		ckpt_copy(x, copy);
+	start_writing(x);
+	*out = x;
+	return 0;
+}
+
+bool ckpt_write_done(const struct ckpt_writing *x)
+{
+	return atomic_load(&x->done);
+}
+
+int ckpt_write_end(struct ckpt_writing *x, struct err *e)
+{
+	wait_for_part(x);
+	struct err mine = x->why;
+	int rc = comm_agree(x->comm, &mine);
 	if (!rc) {
-		gather_checksums(&j);
-		if (first)
-			finish(&j, &mine);
-		rc = comm_agree(w->comm, &mine);
+		gather_checksums(x);
+		if (x->comm->rank == 0)
+			finish(x, &mine);
+		rc = comm_agree(x->comm, &mine);
 	}
-	if (first)
-		durable_abort(&j.d); /* does nothing after a commit */
-	else
-		durable_forget(&j.d);
-	for (int i = 0; i < j.n; i++)
-		h5_blocks_free(&j.blocks[i]);
-	free(j.blocks);
+	writing_free(x);
 	if (rc)
 		*e = mine;
 	return rc;
+}
+
+int ckpt_write(const struct ckpt_write *w, struct err *e)
+{
+	struct ckpt_writing *x;
+	return ckpt_write_begin(&x, w, NULL, e) || ckpt_write_end(x, e) ? -1 : 0;
 }

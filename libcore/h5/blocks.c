@@ -5,8 +5,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { BLOCK_BYTES = 1 << 20 };
-
 static int checksum_path(const struct h5_blocks *b, char path[static 160])
 {
 	return snprintf(path, 160, "/xxh3%s", b->path) < 160 ? 0 : -1;
@@ -39,7 +37,7 @@ int h5_blocks_reserve(struct h5 *f, const char *path, enum h5_type t, int ndim,
 	*b = (struct h5_blocks){.type = t, .offset = -1};
 	snprintf(b->path, sizeof(b->path), "%s", path);
 	shape_blocks(b, ndim, dims);
-	b->block_rows = max64(1, BLOCK_BYTES / max64(1, b->row_bytes));
+	b->block_rows = max64(1, H5_BLOCK_BYTES / max64(1, b->row_bytes));
 	count_blocks(b);
 	for (int i = 0; i < ndim; i++)
 		n[i] = (hsize_t)dims[i];

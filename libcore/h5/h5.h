@@ -107,7 +107,9 @@ struct h5_blocks {
 	uint64_t *xxh3; /* [n_blocks]; owned */
 };
 
-/* Makes room for it; block_rows is chosen so that blocks are about a MiB. */
+/* Makes room for it; block_rows is chosen so that blocks are of at most this many bytes, or
+ * of one row. */
+enum { H5_BLOCK_BYTES = 1 << 20 };
 int h5_blocks_reserve(struct h5 *f, const char *path, enum h5_type t, int ndim,
 	const int64_t *dims, struct h5_blocks *b, struct err *e);
 /* Fills in where the room is. HDF5 knows once all datasets are made. */

@@ -34,6 +34,8 @@ const struct column columns[N_COLUMNS] = {
 		"the same, attention halved for causality"},
 	[COL_MEM] = {"mem", COLUMN_INT, false, "bytes",
 		"largest resident memory of a rank so far"},
+	[COL_SENT] = {"sent", COLUMN_ROUND, false, "bytes",
+		"sent to other ranks in a step, by the one that sends most"},
 };
 
 int column_find(const char *name, size_t len)

@@ -49,6 +49,7 @@ enum column_id {
 	COL_MFU,
 	COL_MFU_CAUSAL,
 	COL_MEM,
+	COL_SENT,
 	N_COLUMNS
 };
 

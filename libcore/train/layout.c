@@ -8,7 +8,8 @@
 /* ---- from options to degrees ----------------------------------------------------- */
 
 /* --dp is -1 where nothing is said, and then lets another axis have the rest. */
-int train_degrees(const struct train_opts *o, int ranks, int degree[N_AXES], struct err *e)
+int train_degrees(
+	const struct train_opts *o, int ranks, int degree[N_AXES], struct err *e)
 {
 	int64_t wanted[N_AXES];
 	memcpy(wanted, o->axis, sizeof(wanted));
@@ -31,14 +32,17 @@ static int resolve_zero(struct train_opts *o, struct err *e)
 	return 0;
 }
 
-static int check_virtual(const struct train_opts *o, enum axis a, int64_t n, struct err *e)
+static int check_virtual(
+	const struct train_opts *o, enum axis a, int64_t n, struct err *e)
 {
 	int ranks = o->degree[a];
 	if (n % ranks == 0)
 		return 0;
 	return err_set(e, EX_USAGE,
-		"%s is %d, which does not divide virtual %s (%lld): each rank plays a whole "
-		"number of virtual %s; give another --%s, or to a new run --virtual %s=%lld",
+		"%s is %d, which does not divide virtual %s (%lld): each rank plays a "
+		"whole "
+		"number of virtual %s; give another --%s, or to a new run --virtual "
+		"%s=%lld",
 		axis_names[a], ranks, axis_names[a], (long long)n,
 		a == AXIS_TP ? "slices" : "chunks", axis_names[a], axis_names[a],
 		(long long)round_up(n, ranks));
@@ -91,7 +95,7 @@ int train_data_rank(const int degree[N_AXES], int rank)
 	int at[N_AXES];
 	memcpy(m.degree, degree, sizeof(m.degree));
 	mesh_place(&m, rank, at);
-	return at[AXIS_DP] * degree[AXIS_FSDP] + at[AXIS_FSDP];
+	return deal_rank(degree, at);
 }
 
 static int check_deal(const struct train_opts *o, struct err *e)
@@ -104,13 +108,14 @@ static int check_deal(const struct train_opts *o, struct err *e)
 	return err_set(e, EX_USAGE,
 		"%d %sranks, but a step has only %lld micro-batch%s (batch %lld, "
 		"micro-batch %lld): give a smaller --micro-batch, or fewer ranks",
-		ranks, others ? "data-parallel " : "", (long long)n,
-		n == 1 ? "" : "es", (long long)o->batch, (long long)o->micro_batch);
+		ranks, others ? "data-parallel " : "", (long long)n, n == 1 ? "" : "es",
+		(long long)o->batch, (long long)o->micro_batch);
 }
 
 /* Heads of keys and values that are fewer than the virtual slices have several users each,
  * which are on one rank, or a rank is one of them. */
-static int check_kv_heads(const struct train_opts *o, const struct model *m, struct err *e)
+static int check_kv_heads(
+	const struct train_opts *o, const struct model *m, struct err *e)
 {
 	int64_t here = m->tp / o->degree[AXIS_TP], heads = m->c.kv_heads;
 	int64_t users = heads < m->tp ? m->tp / heads : 1;
@@ -160,7 +165,8 @@ static struct stage make_stage(const struct model *m, int i, int n)
 		.heads = i == n - 1};
 }
 
-static bool stage_uses(const struct model *m, const struct stage *s, const struct tensor *t)
+static bool stage_uses(
+	const struct model *m, const struct stage *s, const struct tensor *t)
 {
 	if (t->unit == 0)
 		return s->embeds || (s->heads && t == m->output);
@@ -191,33 +197,29 @@ void trainer_arrange(struct trainer *t)
 {
 	const struct train_opts *o = &t->o;
 	int here = t->model.tp / t->mesh.degree[AXIS_TP];
-	t->deal = (struct deal){.n_micro = trainer_micro_batches(o),
-		.ranks = train_data_ranks(o),
-		.by_turns = o->zero >= 2};
+	t->deal = deal_make(trainer_micro_batches(o), o->degree, (int)o->zero);
 	t->data_rank = train_data_rank(o->degree, t->world->rank);
-	t->part = (struct tensor_part){.n = t->model.tp,
-		.first = t->mesh.at[AXIS_TP] * here,
-		.here = here};
+	t->part = (struct tensor_part){
+		.n = t->model.tp, .first = t->mesh.at[AXIS_TP] * here, .here = here};
 	arrange_stages(t);
 	model_place(&t->model, &t->part);
 }
 
-/* Without those that only keep other ranks company. */
-int64_t trainer_own_micro(const struct trainer *t)
+/* ---- whose samples --------------------------------------------------------------- */
+
+int64_t trainer_own_micro(const struct trainer *t, int data_rank)
 {
-	int64_t n = deal_count(&t->deal, t->data_rank);
-	while (n && deal_micro(&t->deal, t->data_rank, n - 1) >= t->deal.n_micro)
+	int64_t n = deal_count(&t->deal, data_rank);
+	while (n > 0 && deal_micro(&t->deal, data_rank, n - 1) >= t->deal.n_micro)
 		n--;
 	return n;
 }
-
-/* ---- whose samples --------------------------------------------------------------- */
 
 /* Files of one's own have an order of their own, gone through without gaps. */
 static struct sample_run samples_of(const struct trainer *t, int data_rank, int64_t first)
 {
 	const struct deal *d = &t->deal;
-	int64_t b = t->o.micro_batch, n = deal_count(d, data_rank);
+	int64_t b = t->o.micro_batch, n = trainer_own_micro(t, data_rank);
 	struct sample_run run = {.block = b, .stride = b, .blocks = n};
 	if (t->o.data_per_rank) {
 		run.first = first / t->o.batch * n * b;

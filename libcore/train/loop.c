@@ -117,16 +117,28 @@ static void put_row(struct run *r, const struct row *row)
 
 /* ---- measurements ---------------------------------------------------------------- */
 
-static void measure(
-	struct run *r, const struct step_result *s, double seconds, double waited)
+/* What a step takes, read before and after it. */
+struct meter {
+	double seconds, waited;
+	int64_t sent;
+};
+
+static struct meter read_meter(const struct run *r)
 {
+	return (struct meter){clock_seconds(), comm_waited(), mesh_sent(&r->t.mesh)};
+}
+
+static void measure(struct run *r, const struct step_result *s, struct meter before)
+{
+	struct meter now = read_meter(r);
 	r->since.steps++;
-	r->since.seconds += seconds;
+	r->since.seconds += now.seconds - before.seconds;
 	r->since.forward += s->forward;
 	r->since.backward += s->backward;
 	r->since.data += s->data;
+	r->since.waited += now.waited - before.waited;
+	r->since.sent += now.sent - before.sent;
 	r->since.bubble += s->bubble;
-	r->since.waited += waited;
 }
 
 /* Collective: the largest resident memory of a rank, without what it sees of others'. */
@@ -143,7 +155,7 @@ static void fill_row(struct run *r, const struct step_result *s, struct row *row
 	const struct trainer *t = &r->t;
 	double n = (double)r->since.steps, dt = r->since.seconds / n;
 	double sps = (double)t->o.batch / dt, context = (double)t->model.c.context;
-	double ranks = (double)t->dp->size;
+	double ranks = (double)t->world->size;
 	row_set(row, COL_LOSS, (double)s->loss);
 	row_set(row, COL_GRAD_NORM, (double)s->grad_norm);
 	row_set(row, COL_LR, (double)s->lr);
@@ -165,6 +177,8 @@ static void fill_row(struct run *r, const struct step_result *s, struct row *row
 			rate * model_flops_per_token(&t->model, true));
 	}
 	row_set(row, COL_MEM, peak_memory(r));
+	if (r->world->size > 1)
+		row_set(row, COL_SENT, (double)comm_max_i64(r->world, r->since.sent) / n);
 	r->since = (struct since){.steps = 0};
 }
 
@@ -178,16 +192,21 @@ static struct row new_row(const struct run *r)
 
 /* ---- what happens between steps -------------------------------------------------- */
 
+static bool is_best(const struct run *r)
+{
+	const struct trainer *t = &r->t;
+	return !isnan(t->best_val_loss) && t->val_loss == t->best_val_loss &&
+	       r->eval_step == t->step;
+}
+
 /* Marks what was saved, and removes what is not to be kept. */
 static int keep_house(struct run *r, struct err *e)
 {
-	const struct trainer *t = &r->t;
-	bool best = !isnan(t->best_val_loss) && t->val_loss == t->best_val_loss &&
-		    r->eval_step == t->step;
-	if (ckpt_mark(r->ckpt_folder, "latest.h5", t->step, e) ||
-		(best && ckpt_mark(r->ckpt_folder, "best.h5", t->step, e)))
+	const struct saving *s = &r->saving;
+	if (ckpt_mark(r->ckpt_folder, "latest.h5", s->step, e) ||
+		(s->best && ckpt_mark(r->ckpt_folder, "best.h5", s->step, e)))
 		return -1;
-	ckpt_prune(r->ckpt_folder, t->o.keep);
+	ckpt_prune(r->ckpt_folder, r->t.o.keep);
 	return 0;
 }
 
@@ -203,47 +222,77 @@ static void not_saved(struct run *r, const struct err *e)
 	r->retry_at = clock_seconds() + secs;
 	if (is_first(r) && last)
 		warn("the checkpoint of step %lld was not written: %s",
-			(long long)r->t.step, e->msg);
+			(long long)r->saving.step, e->msg);
 	else if (is_first(r))
 		warn("the checkpoint of step %lld was not written: %s; training goes on, "
 		     "and the next is tried after %g s at the latest",
-			(long long)r->t.step, e->msg, secs);
+			(long long)r->saving.step, e->msg, secs);
 	event(r, "checkpoint failed: %s", e->msg);
 }
 
-static void save(struct run *r, const char *why)
+/* What came of it, at once or later. */
+static void conclude(struct run *r, int rc, const struct err *e)
 {
-	struct trainer *t = &r->t;
+	struct saving *s = &r->saving;
+	if (rc) {
+		not_saved(r, e);
+	} else {
+		double seconds = clock_seconds() - s->begin;
+		r->saved_step = s->step;
+		r->retry_at = 0;
+		event(r, "checkpoint %s (%s, %.3g s, stalled %.3g s)", s->path.s, s->why,
+			seconds, s->stalled);
+		info("checkpoint %s: %.3g s, for which training stalled %.3g s",
+			s->path.s, seconds, s->stalled);
+	}
+	r->saved_at = clock_seconds();
+	str_free(&s->path);
+	publish_when_old(r, 0);
+}
+
+/* Collective. Ends the checkpoint that is being written, if there is one. */
+static void finish_save(struct run *r)
+{
 	struct err e = {0};
-	struct str path = {0};
-	if (!t->o.ckpt || r->saved_step == t->step || r->tried_step == t->step)
-		return;
-	r->tried_step = t->step;
 	double begin = clock_seconds();
-	int rc = trainer_save(t, ckpt_name(&path, r->ckpt_folder, t->step), &e);
+	if (!r->t.writing)
+		return;
+	int rc = trainer_save_end(&r->t, &e);
 	if (!rc) {
 		if (is_first(r))
 			keep_house(r, &e);
 		rc = comm_agree(r->world, &e);
 	}
-	if (rc) {
-		not_saved(r, &e);
-	} else {
-		r->saved_step = t->step;
-		r->retry_at = 0;
-		event(r, "checkpoint %s (%s, %.3g s)", path.s, why,
-			clock_seconds() - begin);
-	}
-	r->saved_at = clock_seconds();
-	str_free(&path);
-	publish_when_old(r, 0);
+	r->saving.stalled += clock_seconds() - begin;
+	conclude(r, rc, &e);
+}
+
+/* `behind`: training may go on before it is written. */
+static void save(struct run *r, const char *why, bool behind)
+{
+	struct trainer *t = &r->t;
+	struct err e = {0};
+	if (!t->o.ckpt || r->saved_step == t->step || r->tried_step == t->step)
+		return;
+	double begin = clock_seconds();
+	finish_save(r);
+	r->tried_step = t->step;
+	r->saving = (struct saving){
+		.step = t->step, .why = why, .best = is_best(r), .begin = begin};
+	ckpt_name(&r->saving.path, r->ckpt_folder, t->step);
+	int rc = trainer_save_begin(t, r->saving.path.s, behind, &e);
+	r->saving.stalled = clock_seconds() - begin;
+	if (rc)
+		conclude(r, rc, &e);
+	else if (!behind || t->copies == COPY_NONE)
+		finish_save(r);
 }
 
 /* This rank's vote: is a checkpoint due by the clock? */
 static bool save_due(const struct run *r)
 {
 	double now = clock_seconds();
-	if (!is_first(r))
+	if (!is_first(r) || r->t.writing)
 		return false;
 	return (r->t.o.ckpt_secs > 0 && now - r->saved_at >= r->t.o.ckpt_secs) ||
 	       (r->retry_at > 0 && now >= r->retry_at);
@@ -267,7 +316,7 @@ static bool evaluate(struct run *r, struct row *row)
 	return true;
 }
 
-static void write_sample(struct run *r)
+static void draw_sample(struct run *r, struct model *m, struct store *store)
 {
 	struct trainer *t = &r->t;
 	const struct tokenizer *tok = &t->data->tokenizer;
@@ -278,15 +327,13 @@ static void write_sample(struct run *r)
 	struct err e = {0};
 	struct str text = {0};
 	uint32_t *ids = NULL;
-	if (!is_first(r))
-		return;
 	const char *prompt = t->o.sample_prompt ? t->o.sample_prompt : "\n";
 	int64_t n = tokenizer_encode_all(tok, prompt, (int64_t)strlen(prompt), &ids, &e);
 	if (n < 0) { /* the prompt is not in the vocabulary: begin with its first token */
 		ids = xcalloc(1, sizeof(*ids));
 		n = 1;
 	}
-	struct decoder *g = decoder_open(&t->model, &t->d, t->store, true);
+	struct decoder *g = decoder_open(m, &t->d, store, true);
 	decoder_feed(g, ids, n);
 	for (int64_t i = 0; i < t->o.sample_tokens; i++) {
 		uint32_t id = (uint32_t)decoder_draw(g, &s, (uint64_t)t->step, i);
@@ -302,26 +349,36 @@ static void write_sample(struct run *r)
 	free(ids);
 }
 
-/* Collective. Are the parameters of all ranks the same? */
+/* Collective. Rank 0 samples, from a model that is whole: its own, or a copy for the while. */
+static void write_sample(struct run *r)
+{
+	struct trainer *t = &r->t;
+	struct whole w;
+	if (trainer_is_whole(t)) {
+		if (is_first(r))
+			draw_sample(r, &t->model, t->store);
+		return;
+	}
+	state_whole_open(&w, t);
+	if (w.store)
+		draw_sample(r, &w.model, w.store);
+	state_whole_close(&w);
+}
+
+/* Collective. Have all ranks the same parameters that should? */
 static int check_replicas(struct run *r)
 {
-	struct comm *dp = r->t.dp;
-	uint64_t mine = store_hash(r->t.store, true);
-	uint64_t *all = xcalloc((size_t)dp->size, sizeof(*all));
 	struct str who = {0};
-	comm_allgather(dp, &mine, all, sizeof(mine));
-	for (int i = 0; i < dp->size; i++)
-		if (all[i] != all[0])
-			str_printf(&who, " %d", i);
-	bool differ = who.len > 0;
-	if (differ && is_first(r))
-		warn("step %lld: the parameters differ from rank 0's on rank%s",
-			(long long)r->t.step, who.s);
-	event(r, "replicas 0x%016llx %s", (unsigned long long)all[0],
-		differ ? "DIFFER" : "are the same");
+	uint64_t hash = store_hash(r->t.store);
+	bool agree = store_replicas_agree(r->t.store, &who);
+	if (!agree && is_first(r))
+		warn("step %lld: the parameters differ from those of other ranks on "
+		     "rank%s",
+			(long long)r->t.step, who.s ? who.s : "s");
+	event(r, "replicas 0x%016llx %s", (unsigned long long)hash,
+		agree ? "are the same" : "DIFFER");
 	str_free(&who);
-	free(all);
-	return differ ? EX_FAILED : 0;
+	return agree ? 0 : EX_FAILED;
 }
 
 static bool every(int64_t n, int64_t step)
@@ -343,11 +400,11 @@ static int after_step(struct run *r, const struct step_result *s)
 {
 	struct trainer *t = &r->t;
 	struct row row = new_row(r);
-	bool last = t->step == t->o.steps, best = false;
+	bool last = t->step == t->o.steps, best = false, behind = !last && !s->stop;
 	bool log = every(t->o.log_every, t->step) || t->step == 1 || last;
 	bool eval = t->o.eval_every && (every(t->o.eval_every, t->step) || last);
 	if (s->stop) /* first of all: who says stop may not wait for an evaluation */
-		save(r, "stopped");
+		save(r, "stopped", false);
 	if (log)
 		fill_row(r, s, &row);
 	if (eval) {
@@ -357,12 +414,14 @@ static int after_step(struct run *r, const struct step_result *s)
 	if (log || eval)
 		put_row(r, &row);
 	show_progress(r, s);
+	if (s->written == t->world->size)
+		finish_save(r);
 	if (every(t->o.ckpt_every, t->step) || s->save)
-		save(r, "in time");
+		save(r, "in time", behind);
 	else if (last || s->stop)
-		save(r, last ? "the last" : "stopped");
+		save(r, last ? "the last" : "stopped", false);
 	else if (best && t->o.ckpt_best)
-		save(r, "the best");
+		save(r, "the best", behind);
 	if (every(t->o.sample_every, t->step))
 		write_sample(r);
 	if (every(t->o.check_replicas_every, t->step))
@@ -410,18 +469,19 @@ static int train(struct run *r)
 	progress_begin(&r->bar, "pt-train", (double)t->o.steps);
 	while (t->step < t->o.steps && !stop && !rc) {
 		struct step_result s;
-		double begin = clock_seconds(), waited = comm_waited();
+		struct meter before = read_meter(r);
 		trainer_step(t, save_due(r), &s);
-		measure(r, &s, clock_seconds() - begin, comm_waited() - waited);
+		measure(r, &s, before);
 		stop = s.stop > 0;
 		rc = s.bad ? fail_step(r, &s) : after_step(r, &s);
 	}
+	finish_save(r);
 	progress_end(&r->bar);
 	if (rc)
 		return rc;
 	if (stop && t->step < t->o.steps)
 		return stopped(r);
-	save(r, "the last"); /* where no step was left to do */
+	save(r, "the last", false); /* where no step was left to do */
 	return r->failed && t->o.ckpt && r->saved_step != t->step ? EX_IOERR : 0;
 }
 

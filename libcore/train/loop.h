@@ -8,6 +8,16 @@
 struct since {
 	int64_t steps;
 	double seconds, forward, backward, data, waited, bubble;
+	int64_t sent; /* bytes */
+};
+
+/* A checkpoint from its beginning to its end, which may be some steps later. */
+struct saving {
+	int64_t step;
+	const char *why;
+	struct str path;
+	bool best;	       /* the validation loss of that step is the best so far */
+	double begin, stalled; /* when, and seconds that training has waited for it */
 };
 
 struct run {
@@ -22,6 +32,7 @@ struct run {
 	struct since since;
 	int64_t saved_step, tried_step, eval_step; /* -1: none */
 	double saved_at, retry_at; /* 0: the last checkpoint was written */
+	struct saving saving;	   /* while t.writing */
 	bool failed, stdout_gone;
 	bool torn, stale; /* the journal lacks lines; run.h5 is not the latest */
 	int lock;	  /* rank 0's, on the journal; -1: none */

@@ -110,6 +110,7 @@ static const struct opt options[] = {
 	{OPT_INT, 'c', "ckpt-every", "N", "0", T(ckpt_every), "Write a checkpoint every N steps. 0: only by time, and at the end.", 0, 0, MANY},
 	{OPT_DOUBLE, 0, "ckpt-secs", "SECONDS", "600", T(ckpt_secs), "Write a checkpoint when the last one is this old. 0: never.", 0, 0, 1e9},
 	{OPT_FLAG, 0, "ckpt-best", NULL, "yes", T(ckpt_best), "Write a checkpoint when the validation loss is the least so far; best.h5 points at it.", 0},
+	{OPT_FLAG, 0, "ckpt-wait", NULL, "no", T(ckpt_wait), "Train on only when a checkpoint is written. Without, it is written from a copy, meanwhile.", OPT_LOCAL},
 	{OPT_INT, 'k', "keep", "N", "2", T(keep), "Keep the last N checkpoints and the best. 0: all.", 0, 0, 1e6},
 
 	{OPT_GROUP, .name = "Log"},

@@ -43,7 +43,7 @@ static void plan_micro(void *with, int64_t i)
 static void run_step(struct trainer *t)
 {
 	struct exact loss = {0};
-	pipe_step(&t->pipe, trainer_own_micro(t), plan_micro, t);
+	pipe_step(&t->pipe, trainer_own_micro(t, t->data_rank), plan_micro, t);
 	store_step_end(t->store);
 	comm_sum_i64(t->world, (int64_t *)&loss, EXACT_WORDS);
 	store_grad_norm(t->store);
@@ -70,8 +70,10 @@ static void count_kept(const struct trainer *t, struct plan *p)
 	p->run_bytes = (int64_t)t->run.peak_bytes;
 	p->micro_bytes = (int64_t)t->micro.peak_bytes;
 	p->store = t->store->bytes;
-	p->data_bytes = 2 * deal_count(&t->deal, t->data_rank) * t->o.micro_batch *
+	p->data_bytes = 2 * trainer_own_micro(t, t->data_rank) * t->o.micro_batch *
 			(t->model.c.context + 1) * (int64_t)sizeof(int32_t);
+	p->copy_bytes =
+		state_copy_bytes(&t->o, &t->model, t->world->rank, t->world->size);
 }
 
 /* A step of n_micro micro-batches. */
@@ -91,8 +93,8 @@ static void plan_step(const struct train_opts *o, struct model *m, int rank,
 
 /* Of a step that is too long to go through: each further micro-batch of a rank is taken to
  * add what one of them does. */
-static void plan_long(const struct train_opts *o, struct model *m, int rank,
-	int64_t few, struct plan *p)
+static void plan_long(const struct train_opts *o, struct model *m, int rank, int64_t few,
+	struct plan *p)
 {
 	struct plan more;
 	struct trainer t;
@@ -123,8 +125,8 @@ void plan_make(const struct train_opts *o, struct model *m, int rank, struct pla
 
 int64_t plan_total(const struct plan *p)
 {
-	return p->run_bytes + p->store.grads + p->store.buffers + p->micro_bytes +
-	       p->scratch_bytes + p->data_bytes;
+	return p->run_bytes + p->store.grads + p->store.gathered + p->store.buffers +
+	       p->micro_bytes + p->scratch_bytes + p->data_bytes + p->copy_bytes;
 }
 
 static void line(struct str *out, const char *name, int64_t n_bytes, const char *help)
@@ -184,7 +186,8 @@ static void print_totals(const int64_t *totals, int ranks, struct str *out)
 	}
 }
 
-static void print_memory(const struct plan *p, int who, int ranks, struct str *out)
+static void print_memory(const struct train_opts *o, const struct plan *p, int who,
+	int ranks, struct str *out)
 {
 	int64_t mine = p->store.params + p->store.optimizer;
 	str_printf(out, "# memory of rank %d%s, in bytes\n", who,
@@ -192,16 +195,23 @@ static void print_memory(const struct plan *p, int who, int ranks, struct str *o
 	line(out, "parameters", p->store.params, "fp32");
 	line(out, "gradients", p->store.grads,
 		"fp32, with the buffers of the canonical tree");
+	if (p->store.gathered)
+		line(out, "gathered", p->store.gathered,
+			"parameters of others, while they are used");
 	line(out, "optimizer", p->store.optimizer, "AdamW: two moments, fp32");
 	line(out, "activations", p->micro_bytes, "of the micro-batches under way");
 	line(out, "scratch", p->scratch_bytes, "temporary, in forward and backward");
 	line(out, "exchange", p->store.buffers,
 		p->store.buffers || ranks == 1
-			? "for sums over ranks, and parameters of others"
+			? "for sums over ranks"
 			: "none: one host, shared memory; PT_SHARED=no plans several");
 	line(out, "positions", p->run_bytes - mine,
 		"token and position ids, rotary tables");
 	line(out, "data", p->data_bytes, "windows of this step and the next");
+	line(out, "checkpoint", p->copy_bytes,
+		p->copy_bytes || !o->ckpt || o->ckpt_wait
+			? "copy that is written while training goes on"
+			: "rank 0 writes for all");
 	line(out, "total", plan_total(p), "beside the program and its libraries");
 }
 
@@ -231,7 +241,8 @@ static void print_sent(const struct plan *p, int ranks, struct str *out)
 	for (int i = 0; i < p->n_groups; i++) {
 		char name[32];
 		snprintf(name, sizeof(name), "  %s", p->group[i].name);
-		line(out, name, (int64_t)p->group[i].sent, "to ranks that differ along it");
+		line(out, name, (int64_t)p->group[i].sent,
+			"to ranks that differ along it");
 	}
 }
 
@@ -250,7 +261,7 @@ void plan_print(const struct train_opts *o, struct model *m, struct str *out)
 			o->model.virtual_degrees);
 		mesh_draw(o->degree, out);
 	}
-	print_memory(&most, who, ranks, out);
+	print_memory(o, &most, who, ranks, out);
 	if (ranks > 1)
 		print_totals(totals, ranks, out);
 	free(totals);

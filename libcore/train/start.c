@@ -261,14 +261,14 @@ static int open_journal(struct run *r, const struct train_opts *o, const char *c
 	struct str environment = {0}, invocation = {0};
 	char started[NUM_TEXT];
 	comm_place(&place);
-	train_config(o, &config);
-	train_arithmetic(o, &r->t.model, r->data.hash, &arithmetic);
+	train_config(&r->t.o, &config);
+	train_arithmetic(&r->t.o, &r->t.model, r->data.hash, &arithmetic);
 	str_printf(&libraries, "HDF5 %s, %s, %s, xxHash %s", h5_version(),
 		r->world->size > 1 ? comm_version() : "no MPI", device_blas(),
 		hash_version());
-	str_printf(&layout, "dp=%d", r->t.dp->size);
+	mesh_name(r->t.mesh.degree, &layout);
 	list_environment(&environment);
-	train_invocation(o, &invocation);
+	train_invocation(&r->t.o, &invocation);
 	struct run_info info = {
 		.created_by = "pt-train " PT_VERSION,
 		.version = RUN_VERSION,
@@ -466,18 +466,40 @@ static int start(struct run *r, struct train_opts *o, const char *command, struc
 	return 0;
 }
 
-static int dry_run(const struct train_opts *o, struct comm *world, struct err *e)
+/* With --dry-run ranks may be planned that were not started: those that the options ask for,
+ * or, where an axis takes the rest, the fewest that there can be. */
+static int planned_ranks(const struct train_opts *o, int started, struct err *e)
 {
+	enum { MOST = 1 << 20 };
+	int64_t ranks = 1;
+	bool rest = false;
+	for (int a = 0; a < N_AXES; a++) {
+		rest |= o->axis[a] == -1;
+		ranks *= max64(1, o->axis[a]);
+		if (ranks > MOST)
+			return err_set(e, EX_USAGE, "a plan of more than %d ranks", MOST);
+	}
+	return rest && started % ranks == 0 ? started : (int)ranks;
+}
+
+static int dry_run(const struct train_opts *given, struct comm *world, struct err *e)
+{
+	struct train_opts o = *given;
 	struct data_set data = {0};
 	struct model m;
 	struct str out = {0}, tree = {0};
-	int ranks = o->dp > 0 ? (int)o->dp : world->size;
-	int rc = o->data.n ? data_open(&data, o, world, e) : 0;
-	rc = rc || model_init(&m, &o->model, data.tokenizer.vocab.n, e) ||
-	     train_check_ranks(o, &m, ranks, e);
+	int ranks = planned_ranks(&o, world->size, e);
+	int rc = ranks < 0 || train_resolve(&o, ranks, e);
+	/* Whatever the plan is for, those that were started read the data alike. */
+	struct train_opts read = o;
+	for (int a = 0; a < N_AXES; a++)
+		read.axis[a] = a == AXIS_DP ? -1 : 1;
+	rc = rc || (o.data.n && data_open(&data, &read, world, e)) ||
+	     model_init(&m, &o.model, data.tokenizer.vocab.n, e) ||
+	     train_check_layout(&o, &m, e);
 	if (!rc && world->rank == 0) {
 		model_print(&m, &tree);
-		plan_print(o, &m, ranks, &out);
+		plan_print(&o, &m, &out);
 		printf("# tensors\n%s%s", tree.s, out.s);
 	}
 	str_free(&out);
@@ -495,11 +517,10 @@ int train_run(struct train_opts *o, struct comm *world, const char *command)
 	struct err e = {0};
 	int rc;
 	r.journal.fd = -1;
-	if (!o->dry_run && o->dp > 0 && o->dp != world->size)
-		rc = err_set(&e, EX_USAGE, "dp is %lld, but %d ranks were started",
-			(long long)o->dp, world->size);
-	else if (o->dry_run)
+	if (o->dry_run)
 		rc = dry_run(o, world, &e);
+	else if (train_resolve(o, world->size, &e))
+		rc = -1;
 	else
 		rc = start(&r, o, command, &e);
 	if (rc) {

@@ -5,19 +5,13 @@
 #include <stdlib.h>
 #include <string.h>
 
-static const float *state_of(const struct store *s, enum ckpt_group g)
-{
-	const float *const of[] = {s->whole, s->whole_m, s->whole_v};
-	return of[g];
-}
-
 /* ---- saving ---------------------------------------------------------------------- */
 
-static void give_rows(
-	void *with, enum ckpt_group g, int tensor, int64_t row, int64_t n, float *out)
+static void give_rows(void *with, enum ckpt_group g, int tensor, int64_t row, int64_t n,
+	int to, float *out)
 {
 	struct trainer *t = with;
-	tensor_get_rows(&t->model.tensors[tensor], state_of(t->store, g), row, n, out);
+	store_collect(t->store, (enum store_group)g, tensor, row, n, to, out);
 }
 
 static struct ckpt_tensor *describe(const struct model *m)
@@ -39,7 +33,7 @@ static struct ckpt_write what_to_save(
 	train_config(&t->o, config);
 	*tensors = describe(&t->model);
 	return (struct ckpt_write){
-		.comm = t->dp,
+		.comm = t->world,
 		.info =
 			{
 				.format = "pt-checkpoint",
@@ -62,18 +56,80 @@ static struct ckpt_write what_to_save(
 	};
 }
 
-int trainer_save(struct trainer *t, const char *path, struct err *e)
+int64_t state_copy_bytes(
+	const struct train_opts *o, const struct model *m, int rank, int ranks)
+{
+	struct comm world = {.rank = rank, .size = ranks};
+	if (!o->ckpt || o->ckpt_wait || o->eval_only)
+		return 0;
+	struct ckpt_tensor *tensors = describe(m);
+	int64_t n_bytes = ckpt_copy_bytes(&(struct ckpt_write){.comm = &world,
+		.tensors = tensors,
+		.n_tensors = m->n_tensors,
+		.one_writes = o->load == LOAD_BROADCAST});
+	free(tensors);
+	return n_bytes;
+}
+
+/* Is there memory for it now? Pages that nobody has touched are nobody's yet. */
+static bool find_memory(struct trainer *t)
+{
+	struct comm_place place;
+	comm_place(&place);
+	int64_t available = memory_available();
+	if (available && t->plan.copy_bytes > available / place.local_size)
+		return false;
+	return !arena_try(&t->copy, "checkpoint", (size_t)t->plan.copy_bytes);
+}
+
+/* Collective. Makes it once, for all checkpoints of the run. */
+static void make_copy(struct trainer *t)
+{
+	if (t->copies != COPY_PLANNED)
+		return;
+	t->copies = comm_min_i64(t->world, find_memory(t)) ? COPY_MADE : COPY_NONE;
+	if (t->copies == COPY_NONE) {
+		arena_release(&t->copy);
+		trainer_warn_of_copy(t);
+	} else if (t->plan.copy_bytes) { /* all threads touch the pages, not the first */
+		int64_t n = t->plan.copy_bytes / (int64_t)sizeof(float);
+		t->d.k->zero(&t->d, mat((float *)(void *)t->copy.base, 1, n));
+	}
+}
+
+int trainer_save_begin(struct trainer *t, const char *path, bool behind, struct err *e)
 {
 	struct str config = {0};
 	struct ckpt_tensor *tensors;
 	struct ckpt_write w = what_to_save(t, &config, &tensors);
 	w.path = path;
-	w.info.param_hash = store_hash(t->store, false);
+	w.info.param_hash = store_hash(t->store);
 	w.with = t;
-	int rc = ckpt_write(&w, e);
+	if (behind)
+		make_copy(t);
+	behind = behind && t->copies == COPY_MADE;
+	float *copy = behind ? (float *)(void *)t->copy.base : NULL;
+	int rc = ckpt_write_begin(&t->writing, &w, copy, e);
 	free(tensors);
 	str_free(&config);
 	return rc;
+}
+
+int trainer_save_end(struct trainer *t, struct err *e)
+{
+	int rc = ckpt_write_end(t->writing, e);
+	t->writing = NULL;
+	return rc;
+}
+
+bool trainer_saved(const struct trainer *t)
+{
+	return t->writing && ckpt_write_done(t->writing);
+}
+
+int trainer_save(struct trainer *t, const char *path, struct err *e)
+{
+	return trainer_save_begin(t, path, false, e) || trainer_save_end(t, e) ? -1 : 0;
 }
 
 int64_t trainer_ckpt_bytes(const struct trainer *t)
@@ -143,7 +199,7 @@ static int load_group(struct store *s, const struct ckpt *c, struct comm *send,
 	enum ckpt_group g, struct err *e)
 {
 	enum { PIECE_FLOATS = 1 << 20 };
-	float *base = (float *)state_of(s, g), *piece = NULL;
+	float *piece = NULL;
 	int rc = 0;
 	for (int i = 0; i < s->c.n_tensors && !rc; i++) {
 		const struct tensor *t = &s->c.tensors[i];
@@ -154,7 +210,7 @@ static int load_group(struct store *s, const struct ckpt *c, struct comm *send,
 			int64_t n = min64(rows, t->dims[0] - r);
 			rc = read_piece(c, send, g, t, r, n, piece, e);
 			if (!rc)
-				tensor_put_rows(t, base, r, n, piece);
+				store_put(s, (enum store_group)g, i, r, n, piece);
 		}
 	}
 	free(piece);
@@ -162,22 +218,79 @@ static int load_group(struct store *s, const struct ckpt *c, struct comm *send,
 }
 
 struct store *state_inference(
-	struct model *m, struct device *d, struct comm *alone, struct arena *memory)
+	struct model *m, struct device *d, struct mesh *alone, struct arena *memory)
 {
-	struct store_config c = {.dp = alone,
+	struct store_config c = {.mesh = alone,
 		.device = d,
 		.tensors = m->tensors,
 		.n_tensors = m->n_tensors,
 		.n_units = m->n_units,
-		.n_floats = m->n_floats,
-		.chunks = m->cp};
-	return store_replicated(&c, memory);
+		.part = {.n = m->tp, .here = m->tp},
+		.chunks = m->cp,
+		.deal = {.ranks = 1}};
+	return store_open(&c, memory);
 }
 
 int state_load_model(struct store *s, const struct ckpt *c, struct err *e)
 {
 	return load_group(s, c, NULL, CKPT_MODEL, e);
 }
+
+/* ---- the whole model on one rank ------------------------------------------------- */
+
+bool trainer_is_whole(const struct trainer *t)
+{
+	return t->mesh.degree[AXIS_TP] == 1 && t->mesh.degree[AXIS_PP] == 1 &&
+	       t->o.zero < 3;
+}
+
+static void open_whole_store(struct whole *w, struct trainer *t)
+{
+	struct arena size;
+	struct err e = {0};
+	if (model_init(&w->model, &t->model.c, 0, &e))
+		die_err(&e); /* it could, once */
+	mesh_alone(&w->alone);
+	arena_measure(&size, "a whole model");
+	store_free(state_inference(&w->model, &t->d, &w->alone, &size));
+	arena_init(&w->memory, "a whole model", size.peak_bytes);
+	w->store = state_inference(&w->model, &t->d, &w->alone, &w->memory);
+}
+
+void state_whole_open(struct whole *w, struct trainer *t)
+{
+	enum { PIECE_FLOATS = 1 << 20 };
+	*w = (struct whole){.store = NULL};
+	if (t->world->rank == 0)
+		open_whole_store(w, t);
+	for (int i = 0; i < t->model.n_tensors; i++) {
+		const struct tensor *x = &t->model.tensors[i];
+		int64_t width = x->ndim == 1 ? 1 : x->dims[1];
+		int64_t rows = max64(1, PIECE_FLOATS / width);
+		float *piece = xcalloc((size_t)(rows * width), sizeof(*piece));
+		for (int64_t r = 0; r < x->dims[0]; r += rows) {
+			int64_t n = min64(rows, x->dims[0] - r);
+			store_collect(t->store, STORE_PARAM, i, r, n, 0, piece);
+			if (w->store)
+				store_put(w->store, STORE_PARAM, i, r, n, piece);
+		}
+		free(piece);
+	}
+}
+
+void state_whole_close(struct whole *w)
+{
+	if (!w->store)
+		return;
+	struct comm *self = w->alone.world;
+	store_free(w->store);
+	mesh_close(&w->alone);
+	comm_free(self);
+	arena_release(&w->memory);
+	model_free(&w->model);
+}
+
+/* ---- loading into a run ---------------------------------------------------------- */
 
 static void take_numbers(struct trainer *t, const struct ckpt_info *info)
 {
@@ -186,24 +299,26 @@ static void take_numbers(struct trainer *t, const struct ckpt_info *info)
 	t->loss = info->loss;
 	t->val_loss = info->val_loss;
 	t->best_val_loss = info->best_val_loss;
-	if (info->data_hash && info->data_hash != t->data->hash && t->dp->rank == 0)
+	if (info->data_hash && info->data_hash != t->data->hash && t->world->rank == 0)
 		warn("the checkpoint was trained on other data");
 }
 
 int trainer_load(struct trainer *t, const char *path, bool weights_only, struct err *e)
 {
 	bool one_reads = t->o.load == LOAD_BROADCAST;
-	struct comm *send = one_reads && t->dp->size > 1 ? t->dp : NULL;
+	struct comm *send = one_reads && t->world->size > 1 ? t->world : NULL;
 	struct ckpt *c = NULL;
-	if (!send || t->dp->rank == 0) {
+	if (!send || t->world->rank == 0) {
 		if (!ckpt_open(&c, path, e) && !check_vocabulary(c, t->data, e))
 			state_check_model(c, &t->model, e);
 	}
-	int rc = comm_agree(t->dp, e);
+	int rc = comm_agree(t->world, e);
 	for (int g = 0; g < (weights_only ? 1 : N_CKPT_GROUPS) && !rc; g++) {
 		load_group(t->store, c, send, (enum ckpt_group)g, e);
-		rc = comm_agree(t->dp, e);
+		rc = comm_agree(t->world, e);
 	}
+	if (!rc)
+		store_updated(t->store);
 	if (!rc && !weights_only) {
 		struct ckpt_info info = c ? c->info : (struct ckpt_info){0};
 		info.format = info.created_by = NULL;

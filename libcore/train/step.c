@@ -48,7 +48,7 @@ static void run_schedule(struct work *w)
 	struct trainer *t = w->t;
 	t->pass.loss = (struct exact){0};
 	t->pass.head_backward = 0;
-	pipe_step(&t->pipe, trainer_own_micro(t), load_micro, w);
+	pipe_step(&t->pipe, trainer_own_micro(t, t->data_rank), load_micro, w);
 	store_step_end(t->store);
 }
 
@@ -68,13 +68,14 @@ static void agree_on(struct trainer *t, bool save, struct step_result *r)
 {
 	struct {
 		struct exact loss;
-		int64_t stop, save;
-	} all = {t->pass.loss, t->stop && *t->stop, save};
-	comm_sum_i64(t->world, (int64_t *)&all, EXACT_WORDS + 2);
+		int64_t stop, save, written;
+	} all = {t->pass.loss, t->stop && *t->stop, save, trainer_saved(t)};
+	comm_sum_i64(t->world, (int64_t *)&all, EXACT_WORDS + 3);
 	double tokens = (double)(t->o.batch * t->model.c.context);
 	r->loss = (float)(exact_round(&all.loss) / tokens);
 	r->stop = all.stop;
 	r->save = all.save;
+	r->written = all.written;
 }
 
 static void update(struct trainer *t, const struct step_result *r)

@@ -54,7 +54,7 @@ struct train_opts {
 	const char *out, *resume, *init_from;
 	int64_t ckpt_every, keep;
 	double ckpt_secs;
-	bool ckpt, ckpt_best, overwrite;
+	bool ckpt, ckpt_best, ckpt_wait, overwrite;
 	int load;
 	/* log */
 	int64_t log_every, check_replicas_every;
@@ -98,7 +98,8 @@ int train_opts_check(struct train_opts *o, struct err *e);
 /* ---- layout.c: who computes what ------------------------------------------------- */
 
 /* How many ranks an axis has, of so many that were started. */
-int train_degrees(const struct train_opts *o, int ranks, int degree[N_AXES], struct err *e);
+int train_degrees(
+	const struct train_opts *o, int ranks, int degree[N_AXES], struct err *e);
 /* Decides what the options leave to the layout: degrees, --zero, --virtual, --pp-stages. What
  * was decided before stays. */
 int train_resolve(struct train_opts *o, int ranks, struct err *e);
@@ -107,10 +108,12 @@ int train_check_layout(const struct train_opts *o, const struct model *m, struct
 int64_t trainer_micro_batches(const struct train_opts *o);
 int train_data_ranks(const struct train_opts *o);
 int train_data_rank(const int degree[N_AXES], int rank);
+/* The micro-batches that a data-parallel rank has in a step, without those that only keep
+ * others company. */
+struct trainer;
+int64_t trainer_own_micro(const struct trainer *t, int data_rank);
 /* The samples of every rank in the step that begins with global sample `first`: [world size],
  * allocated. */
-struct trainer;
-int64_t trainer_own_micro(const struct trainer *t); /* this rank's of a step */
 struct sample_run *trainer_samples(const struct trainer *t, int64_t first);
 
 /* ---- lr.c ------------------------------------------------------------------------ */
@@ -126,7 +129,8 @@ struct plan {
 	int64_t run_bytes, micro_bytes, scratch_bytes; /* the arenas */
 	struct store_bytes store;		       /* parts of the first */
 	int64_t data_bytes;			       /* windows of two steps */
-	double step_flops; /* of this rank: of its matrix products */
+	int64_t copy_bytes; /* of what is written while training goes on */
+	double step_flops;  /* of this rank: of its matrix products */
 	/* Bytes that this rank sends in a step: all, and in each group of ranks. */
 	double sent;
 	struct plan_group {
@@ -186,8 +190,8 @@ struct data_set {
 };
 
 /* Collective. Errors are agreed on. */
-int data_open(
-	struct data_set *d, const struct train_opts *o, struct comm *world, struct err *e);
+int data_open(struct data_set *d, const struct train_opts *o, struct comm *world,
+	struct err *e);
 void data_close(struct data_set *d);
 
 struct trainer {
@@ -213,6 +217,11 @@ struct trainer {
 	struct pipe pipe;
 	/* NULL, or raised by a signal: this rank's vote to stop, at the end of a step */
 	const volatile sig_atomic_t *stop;
+	/* A checkpoint that is being written, from a copy; whether there is memory for one
+	 * is known when the first is made. */
+	struct ckpt_writing *writing;
+	struct arena copy;
+	enum { COPY_NONE, COPY_PLANNED, COPY_MADE } copies;
 	/* the state, which checkpoints keep */
 	int64_t step, samples;
 	double loss, val_loss, best_val_loss;
@@ -230,6 +239,8 @@ void trainer_arrange(struct trainer *t);
 void trainer_build(struct trainer *t);
 /* Both undone. */
 void trainer_dismantle(struct trainer *t);
+/* Rank 0 says that checkpoints are written without a copy. */
+void trainer_warn_of_copy(const struct trainer *t);
 
 /* ---- step.c ---------------------------------------------------------------------- */
 
@@ -238,6 +249,7 @@ struct step_result {
 	double forward, backward, data; /* seconds */
 	double bubble; /* part of the time that ranks of the pipeline did not compute */
 	int64_t stop, save; /* how many ranks voted for it */
+	int64_t written;    /* how many have written their part of a checkpoint */
 	bool bad;	    /* loss or norm is no number: nothing was updated */
 	struct str why;	    /* then: what was found */
 };
@@ -258,6 +270,17 @@ double trainer_eval(struct trainer *t, enum split split);
 
 /* Collective. */
 int trainer_save(struct trainer *t, const char *path, struct err *e);
+/* Collective, each. The same in two parts, one at a time: with `behind` training may go on
+ * between them, and what is written is the state at the beginning; where there is no memory
+ * for a copy of that, all is written before the first part returns. On an error of that there
+ * is nothing to end. */
+int trainer_save_begin(struct trainer *t, const char *path, bool behind, struct err *e);
+int trainer_save_end(struct trainer *t, struct err *e);
+/* This rank's vote: is its part written? */
+bool trainer_saved(const struct trainer *t);
+/* Of the copy that rank `rank` needs, for the plan. */
+int64_t state_copy_bytes(
+	const struct train_opts *o, const struct model *m, int rank, int ranks);
 int64_t trainer_ckpt_bytes(const struct trainer *t); /* of the file that would be */
 /* Collective. `path` is read by every rank, or by rank 0 and sent. weights_only: a new run
  * begins with these parameters. */
@@ -270,6 +293,17 @@ int state_check_model(const struct ckpt *c, const struct model *m, struct err *e
 struct store *state_inference(
 	struct model *m, struct device *d, struct mesh *alone, struct arena *memory);
 int state_load_model(struct store *s, const struct ckpt *c, struct err *e);
+/* Has every rank all parameters? */
+bool trainer_is_whole(const struct trainer *t);
+/* Collective. A model with all parameters, on rank 0; elsewhere `store` is NULL. */
+struct whole {
+	struct model model;
+	struct mesh alone;
+	struct arena memory;
+	struct store *store;
+};
+void state_whole_open(struct whole *w, struct trainer *t);
+void state_whole_close(struct whole *w);
 
 /* ---- loop.c ---------------------------------------------------------------------- */
 

@@ -102,33 +102,51 @@ void data_close(struct data_set *d)
 /* ---- the trainer ----------------------------------------------------------------- */
 
 /* What is planned is touched in the first step: better to refuse than to be killed then. */
-static int check_limit(const struct train_opts *o, int64_t most, struct err *e)
+
+void trainer_warn_of_copy(const struct trainer *t)
 {
-	char need[NUM_TEXT], has[NUM_TEXT];
-	if (!o->memory || most <= o->memory)
-		return 0;
-	return err_set(e, EX_FAILED,
-		"out of memory: a rank needs %s, and --memory gives it %s; --dry-run shows "
-		"the plan",
-		text_bytes(need, (double)most), text_bytes(has, (double)o->memory));
+	char text[NUM_TEXT];
+	if (t->world->rank == 0)
+		warn("no memory for a copy of what a checkpoint holds (%s a rank): "
+		     "training waits until it is written",
+			text_bytes(text, (double)t->plan.copy_bytes));
 }
 
-/* Collective. The ranks of one host need what their plans say; where there are several, as if
- * all needed as much as the one that needs most. */
+/* Collective. What the ranks of this host need together of something: where there are several
+ * hosts, as if all needed as much as the one that needs most. */
+static double of_this_host(struct trainer *t, int64_t mine)
+{
+	struct comm_place place;
+	int64_t sum = mine, most = comm_max_i64(t->world, mine);
+	comm_place(&place);
+	comm_sum_i64(t->world, &sum, 1);
+	if (place.n_hosts == 1 && place.local_size == t->world->size)
+		return (double)sum;
+	return (double)most * place.local_size;
+}
+
+/* Collective. What is planned is touched in the first step: better to refuse than to be
+ * killed then. Without the copy it would be slower, which is no reason to refuse. */
 static int check_memory(struct trainer *t, struct err *e)
 {
 	struct comm_place place;
 	char need[NUM_TEXT], has[NUM_TEXT];
-	int64_t sum = plan_total(&t->plan), most = comm_max_i64(t->world, sum);
+	int64_t available = memory_available(), limit = t->o.memory;
+	int64_t mine = plan_total(&t->plan) - t->plan.copy_bytes;
+	int64_t most = comm_max_i64(t->world, mine);
+	double bytes = of_this_host(t, mine);
+	double copy = of_this_host(t, t->plan.copy_bytes);
 	comm_place(&place);
-	comm_sum_i64(t->world, &sum, 1);
-	if (check_limit(&t->o, most, e))
-		return -1;
-	double bytes = place.n_hosts > 1 || place.local_size != t->world->size
-			       ? (double)most * place.local_size
-			       : (double)sum;
-	int64_t available = memory_available();
-	if (!available || bytes < (double)available)
+	if (limit && most > limit)
+		return err_set(e, EX_FAILED,
+			"out of memory: a rank needs %s, and --memory gives it %s; "
+			"--dry-run shows the plan",
+			text_bytes(need, (double)most), text_bytes(has, (double)limit));
+	t->copies = t->o.ckpt && !t->o.ckpt_wait ? COPY_PLANNED : COPY_NONE;
+	if (!available || bytes + copy < (double)available)
+		return 0;
+	t->copies = COPY_NONE;
+	if (bytes < (double)available)
 		return 0;
 	return err_set(e, EX_FAILED,
 		"out of memory: %d rank%s on %s need%s %s, and %s are free; --dry-run "
@@ -137,6 +155,18 @@ static int check_memory(struct trainer *t, struct err *e)
 		place.local_size, place.local_size == 1 ? "" : "s", place.host,
 		place.local_size == 1 ? "s" : "", text_bytes(need, bytes),
 		text_bytes(has, (double)available));
+}
+
+/* Collective. Memory may be short on one host alone. */
+static void agree_on_copies(struct trainer *t)
+{
+	bool here = t->copies == COPY_PLANNED;
+	if (!comm_min_i64(t->world, here))
+		t->copies = COPY_NONE;
+	if (t->copies == COPY_NONE && t->plan.copy_bytes)
+		trainer_warn_of_copy(t);
+	if (t->copies == COPY_NONE)
+		t->plan.copy_bytes = 0;
 }
 
 static int open_order(struct trainer *t, struct err *e)
@@ -168,15 +198,13 @@ void trainer_build(struct trainer *t)
 		.tensors = m->tensors,
 		.n_tensors = m->n_tensors,
 		.n_units = m->n_units,
-		.n_floats = m->n_floats,
 		.part = t->part,
 		.chunks = m->cp,
 		.deal = t->deal,
 		.zero = (int)o->zero,
 		.flat = o->fsdp_kind == FSDP_FLAT,
 		.bucket_bytes = o->bucket_bytes,
-		.reshard = o->reshard,
-		.tied = m->tie};
+		.reshard = (enum reshard)o->reshard};
 	struct pass_config p = {.mesh = &t->mesh,
 		.batch = o->micro_batch,
 		.seed = (uint64_t)o->seed,
@@ -239,6 +267,7 @@ int trainer_open(struct trainer *t, const struct train_opts *o, struct comm *wor
 		model_free(&t->model);
 		return -1;
 	}
+	agree_on_copies(t);
 	open_compute(t);
 	struct loader_config c = {.comm = world,
 		.corpus = data->corpus,
@@ -250,6 +279,7 @@ int trainer_open(struct trainer *t, const struct train_opts *o, struct comm *wor
 
 void trainer_close(struct trainer *t)
 {
+	BUG_ON(t->writing);
 	if (t->next) {
 		loader_end(t->loader, t->next);
 		fetch_free(t->next);
@@ -260,6 +290,7 @@ void trainer_close(struct trainer *t)
 	arena_release(&t->run);
 	arena_release(&t->micro);
 	arena_release(&t->scratch);
+	arena_release(&t->copy);
 	model_free(&t->model);
 	*t = (struct trainer){0};
 }

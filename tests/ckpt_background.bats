@@ -1,0 +1,261 @@
+#!/usr/bin/env bats
+# Checkpoints that are written while training goes on: what is in them, who waits for them,
+# and what becomes of them when something goes wrong meanwhile.
+load helpers
+
+# A disk as slow as the test wants: threads that write beside the training wait while there is
+# a file `hold`. On rank R they find the disk full while there is a file full-R, and with
+# late-R the disk finds out when it is told to sync. What the main thread writes passes.
+make_slow() {
+	! nm "$BUILD/pt-train" | grep -q __asan_init || skip 'the sanitizer wants to come first'
+	cat >slow.c <<-'END'
+		#define _GNU_SOURCE
+		#include <errno.h>
+		#include <stdio.h>
+		#include <stdlib.h>
+		#include <sys/syscall.h>
+		#include <unistd.h>
+		static int beside(void)
+		{
+			if (syscall(SYS_gettid) == getpid())
+				return 0;
+			while (!access("hold", F_OK))
+				usleep(1000);
+			return 1;
+		}
+		static int told(const char *what)
+		{
+			char name[64];
+			const char *rank = getenv("PMI_RANK");
+			snprintf(name, sizeof(name), "%s-%s", what, rank ? rank : "0");
+			return !access(name, F_OK);
+		}
+		ssize_t pwrite(int fd, const void *p, size_t n, off_t at)
+		{
+			if (beside() && told("full")) {
+				errno = ENOSPC;
+				return -1;
+			}
+			return syscall(SYS_pwrite64, fd, p, n, at);
+		}
+		ssize_t pwrite64(int fd, const void *p, size_t n, off_t at)
+		{
+			return pwrite(fd, p, n, at);
+		}
+		int fsync(int fd)
+		{
+			if (beside() && told("late")) {
+				errno = EIO;
+				return -1;
+			}
+			return (int)syscall(SYS_fsync, fd);
+		}
+	END
+	cc -shared -fPIC -o slow.so slow.c
+	make_shard
+}
+
+slowly() { # RANKS OPTION...
+	LD_PRELOAD=$PWD/slow.so paced "$@"
+}
+
+finished() { # CODE: of the run, whose rows are read to the end
+	cat <&4 >/dev/null
+	exec 4<&-
+	ended $pid
+	cat err
+	[ "$status" -eq "$1" ]
+}
+
+# Of the event of a checkpoint: "step total stalled".
+times_of() { # STEP
+	sed -nE "s/^# event [^ ]* step=([0-9]+) checkpoint .*step-0*$1\.h5 \(.*, ([^ ]+) s, stalled ([^ ]+) s\)$/\1 \2 \3/p" \
+		run/journal.txt
+}
+
+@test "it holds the state of its step, though training went on, and costs no bit" {
+	make_slow
+	options=(-n 900 --eval-every 100 --keep 0 --ckpt-every 400 --no-ckpt-best)
+	tiny "${options[@]}" --ckpt-wait -o whole >/dev/null
+	for n in 1 2 3; do
+		rm -rf run on
+		touch hold
+		slowly $n "${options[@]}" -o run
+		until_step 400
+		wait_for '^step=450 ' run/journal.txt
+		sleep 1
+		[ ! -e run/checkpoints/step-00000400.h5 ]
+		[ -e run/checkpoints/step-00000400.h5.tmp ]
+		rm hold
+		sleep 1 # the run waits for the reader of its rows
+		finished 0
+		read -r step total stalled <<<"$(times_of 400)"
+		echo "ended after step $step: $total s, stalled $stalled s"
+		[ "$step" -ge 450 ]
+		[ "$step" -lt 800 ]
+		awk "BEGIN { exit !($total > 1 && $stalled > 0 && $total - $stalled > 0.9) }"
+		for f in whole/checkpoints/*.h5; do cmp "$f" "run/checkpoints/${f##*/}"; done
+		pt-compare whole run
+		tiny_on $((n % 3 + 1)) "${options[@]}" -o on --resume run/checkpoints/step-00000400.h5 >/dev/null
+		cmp whole/checkpoints/latest.h5 on/checkpoints/latest.h5
+	done
+}
+
+@test "--ckpt-wait waits" {
+	make_slow
+	touch hold
+	slowly 2 -n 300 --ckpt-every 100 --no-ckpt-best --ckpt-wait -o run
+	until_step 101
+	[ -e run/checkpoints/step-00000100.h5 ]
+	finished 0
+	for step in 100 200 300; do
+		read -r at total stalled <<<"$(times_of $step)"
+		[ "$at" -eq $step ]
+		[ "$total" = "$stalled" ]
+	done
+	[ "$(pt-train --dry-run "${TINY[@]:1}" | awk '/^checkpoint/ { print $2 }')" -gt 30000 ]
+	for option in --ckpt-wait --no-ckpt; do
+		[ "$(pt-train --dry-run "${TINY[@]:1}" $option | awk '/^checkpoint/ { print $2 }')" -eq 0 ]
+	done
+}
+
+@test "the next one waits for the one before: never two at once" {
+	make_slow
+	for n in 1 2; do
+		rm -rf run
+		touch hold
+		slowly $n -n 200 --ckpt-every 50 --no-ckpt-best --keep 0 -o run
+		until_step 100
+		sleep 0.5
+		not grep -q '^step=101 ' run/journal.txt
+		[ "$(find run/checkpoints -name 'step-*')" = run/checkpoints/step-00000050.h5.tmp ]
+		rm hold
+		finished 0
+		[ "$(times_of 50 | cut -d' ' -f1)" -eq 100 ]
+		read -r _ total stalled <<<"$(times_of 50)"
+		awk "BEGIN { exit !($stalled > 0.4) }"
+		pt-ckpt verify -q run/checkpoints/step-*.h5
+		[ "$(pt-ckpt ls run | sed 1d | wc -l)" -eq 4 ]
+	done
+}
+
+@test "a signal right after the beginning: 75, and both are whole" {
+	make_slow
+	options=(-n 900 --keep 0 --no-ckpt-best --ckpt-every 400)
+	tiny "${options[@]}" -o whole >/dev/null
+	for n in 1 2; do
+		rm -rf run
+		touch hold
+		slowly $n "${options[@]}" -o run
+		until_step 400
+		kill -TERM "$(cat pid)"
+		cat <&4 >/dev/null &
+		reader=$!
+		sleep 0.5
+		kill -0 "$(cat pid)" # it waits for the file
+		rm hold
+		wait $reader
+		finished 75
+		[ "$(pt-ckpt ls run | sed 1d | wc -l)" -eq 2 ]
+		pt-ckpt verify -q run/checkpoints/*.h5
+		cmp whole/checkpoints/step-00000400.h5 run/checkpoints/step-00000400.h5
+		[ "$(readlink run/checkpoints/latest.h5)" != step-00000400.h5 ]
+		tiny_on $((3 - n)) -o run --resume auto >/dev/null
+		cmp whole/checkpoints/latest.h5 run/checkpoints/latest.h5
+		pt-compare whole run
+	done
+}
+
+@test "kill -9 while it is written: the older one is there, and the run goes on from it" {
+	make_slow
+	options=(-n 900 --no-ckpt-best --ckpt-every 200)
+	tiny "${options[@]}" -o whole >/dev/null
+	for n in 1 2; do
+		rm -rf run
+		slowly $n "${options[@]}" -o run
+		until_step 201
+		wait_for 'checkpoint .*step-00000200.h5 (' run/journal.txt
+		touch hold
+		until_step 400
+		wait_for '^step=410 ' run/journal.txt
+		kill -9 "$(cat pid)"
+		cat <&4 >/dev/null
+		exec 4<&-
+		ended $pid
+		rm hold
+		[ "$status" -ne 0 ]
+		[ -e run/checkpoints/step-00000400.h5.tmp ]
+		[ "$(readlink run/checkpoints/latest.h5)" = step-00000200.h5 ]
+		pt-ckpt verify -q run
+		tiny_on $((3 - n)) -o run --resume auto >/dev/null
+		[ -z "$(find run -name '*.tmp*')" ]
+		cmp whole/checkpoints/latest.h5 run/checkpoints/latest.h5
+		pt-compare whole run
+	done
+}
+
+@test "a disk that is found full meanwhile, on any rank: a warning, and training goes on" {
+	make_slow
+	options=(-n 300 --ckpt-every 100 --no-ckpt-best --keep 0)
+	tiny "${options[@]}" -o whole >/dev/null
+	for how in 'full No space left on device' 'late Input/output error'; do
+		for n in 1 2; do
+			rm -rf run full-* late-*
+			touch "${how%% *}-$((n - 1))"
+			slowly $n "${options[@]}" -o run
+			until_step 299
+			rm "${how%% *}-$((n - 1))"
+			finished 0
+			prefix=''
+			[ $n -eq 1 ] || prefix="rank $((n - 1)): "
+			grep -q "the checkpoint of step 100 was not written: ${prefix}run/.*: ${how#* }; training goes on" err
+			grep -q "checkpoint failed: .*${how#* }" run/journal.txt
+			[ "$(find run/checkpoints -name 'step-*')" = run/checkpoints/step-00000300.h5 ]
+			cmp whole/checkpoints/latest.h5 run/checkpoints/latest.h5
+			pt-compare whole run
+		done
+	done
+}
+
+@test "a run that goes bad meanwhile keeps what it has begun" {
+	make_slow
+	options=(-n 400 --no-ckpt-best --lr 1e30 --clip 0)
+	tiny "${options[@]}" -o bad >/dev/null 2>&1 || true
+	good=$(sed -n 's/^step=\([0-9]*\) .*/\1/p' bad/journal.txt | tail -n 1)
+	[ "$good" -ge 1 ]
+	for n in 1 2; do
+		rm -rf run
+		touch hold
+		slowly $n "${options[@]}" --ckpt-every "$good" -o run
+		wait_for 'stopped: step' run/journal.txt
+		[ ! -e "run/checkpoints/step-0000000$good.h5" ]
+		rm hold
+		finished 1
+		pt-ckpt verify -q run
+		[ "$(readlink run/checkpoints/latest.h5)" = "step-0000000$good.h5" ]
+	done
+}
+
+@test "no memory for the copy: said once, and training waits" {
+	make_shard
+	options=(--dim 512 --layers 4 -n 7 --ckpt-every 2 --eval-every 0)
+	pt-train "${TINY[@]}" "${options[@]}" --ckpt-wait -o whole >/dev/null 3>&- &
+	pid=$!
+	peak=0
+	while kill -0 $pid 2>/dev/null; do
+		now=$(awk '/^VmPeak/ { print $2 }' /proc/$pid/status 2>/dev/null || true)
+		[ "${now:-0}" -le $peak ] || peak=$now
+		sleep 0.01
+	done
+	wait $pid
+	copy=$(pt-train --dry-run "${TINY[@]:1}" "${options[@]}" | awk '/^checkpoint/ { print int($2 / 1024) }')
+	[ "$copy" -gt 100000 ]
+	for room in 1 3; do
+		code_of 0 bash -c 'ulimit -v $0; exec "$@"' $((peak + copy * room / 2)) \
+			pt-train "${TINY[@]}" "${options[@]}" -o run --overwrite
+		warnings=$(grep -c 'no memory for a copy of what a checkpoint holds' <<<"$output" || true)
+		[ "$warnings" -eq $((room == 1)) ]
+		[ "$(times_of 2 | cut -d' ' -f1)" -eq $((room == 1 ? 2 : 3)) ]
+		cmp whole/checkpoints/latest.h5 run/checkpoints/latest.h5
+	done
+}
