@@ -44,6 +44,6 @@ void init_parts(struct store *s, uint64_t seed)
 			x->t->cut == CUT_COLS ? 1 : x->rows; /* that lie together */
 		for (int64_t r = 0; r < x->rows; r += rows)
 			init_range(x->t, seed, tensor_index(x->t, x->slice, x->row + r),
-				rows * x->t->cols, x->p + r * x->t->cols);
+				rows * x->cols, x->p + r * x->cols);
 	}
 }

@@ -95,7 +95,7 @@ static void update(struct trainer *t, const struct step_result *r)
 	for (int64_t i = 0; i < t->store->n_updated; i++) {
 		const struct part *x = &t->store->updated[i];
 		a.decay = x->t->decay ? (float)t->o.weight_decay : 0;
-		t->d.k->adamw(&t->d, x->p, x->m, x->v, x->g, x->rows * x->t->cols, &a);
+		t->d.k->adamw(&t->d, x->p, x->m, x->v, x->g, x->rows * x->cols, &a);
 	}
 	store_updated(t->store);
 }
@@ -108,7 +108,7 @@ static bool bad_tensor(struct trainer *t, bool gradients, struct probe *p)
 	for (int64_t i = 0; i < t->store->n_updated && !p->found; i++) {
 		const struct part *x = &t->store->updated[i];
 		float *v = gradients ? x->g : x->p;
-		int64_t at = t->d.k->find_bad(&t->d, mat(v, x->rows, x->t->cols));
+		int64_t at = t->d.k->find_bad(&t->d, mat(v, x->rows, x->cols));
 		if (at < 0)
 			continue;
 		p->found = true;
