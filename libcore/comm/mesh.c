@@ -124,11 +124,16 @@ static void name_group(struct mesh_part part, char *name, size_t size)
 		if (part.axes & AXIS_BIT(a) && at < size)
 			at += (size_t)snprintf(name + at, size - at, "%s%s",
 				at ? "*" : "", axis_names[a]);
+	if (!at)
+		snprintf(name, size, "alone");
 }
 
 struct comm *mesh_group(struct mesh *m, struct mesh_part part)
 {
 	char name[sizeof(m->world->name)];
+	for (int a = 0; a < N_AXES; a++) /* along which nobody differs */
+		if (m->degree[a] == 1)
+			part.axes &= ~AXIS_BIT(a);
 	if (part.tp_run >= m->degree[AXIS_TP])
 		part.tp_run = 0;
 	for (int i = 0; i < m->n_groups; i++) {

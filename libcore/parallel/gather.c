@@ -245,11 +245,12 @@ void gather_open(struct store *s, bool measuring)
 {
 	struct store_own *o = s->own;
 	bool all = s->c.reshard == RESHARD_NO;
-	int64_t total = 0;
+	int64_t total = 0, n_reqs = 0;
 	o->n_gathered = all ? s->c.n_units : N_PLACES;
 	o->gathered = xcalloc((size_t)o->n_gathered, sizeof(*o->gathered));
 	for (int u = 0; u < s->c.n_units; u++) {
-		int64_t n = 0, buckets = unit_buckets(s, u);
+		int64_t n = 0;
+		n_reqs = max64(n_reqs, 2 * o->n_shards * (unit_buckets(s, u) + 1));
 		for (int i = 0; i < o->n_buckets; i++)
 			if (in_unit(&o->bucket[i], u))
 				n += o->bucket[i].n + staging_floats(s, &o->bucket[i]);
@@ -257,16 +258,13 @@ void gather_open(struct store *s, bool measuring)
 			struct gathered *g = &o->gathered[all ? u : place_of(s, u, turn)];
 			g->unit = -1;
 			g->n = max64(g->n, n);
-			g->reqs = xrealloc(
-				g->reqs, (size_t)(2 * o->n_shards * (buckets + 1)) *
-						 sizeof(*g->reqs));
-			memset(g->reqs, 0,
-				(size_t)(2 * o->n_shards * (buckets + 1)) *
-					sizeof(*g->reqs));
 		}
 	}
 	for (int i = 0; i < o->n_gathered; i++)
 		total += round_up(o->gathered[i].n, 16);
+	for (int i = 0; i < o->n_gathered; i++)
+		o->gathered[i].reqs =
+			xcalloc((size_t)n_reqs, sizeof(*o->gathered[i].reqs));
 	s->bytes.gathered = total * (int64_t)sizeof(float);
 	if (measuring)
 		arena_measure(&o->gather_memory, "gathered parameters");

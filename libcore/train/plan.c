@@ -50,18 +50,27 @@ static void run_step(struct trainer *t)
 	store_updated(t->store);
 }
 
+/* Groups of one name count as one. */
+static struct plan_group *group_named(struct plan *p, const char *name)
+{
+	int i = 0;
+	while (i < p->n_groups && strcmp(p->group[i].name, name))
+		i++;
+	if (i == PLAN_GROUPS)
+		return &p->group[i - 1];
+	if (i == p->n_groups)
+		snprintf(p->group[p->n_groups++].name, sizeof(p->group[i].name), "%s",
+			name);
+	return &p->group[i];
+}
+
 static void count_sent(const struct trainer *t, struct plan *p)
 {
 	const struct comm *c;
 	p->sent = (double)mesh_sent(&t->mesh);
-	p->n_groups = 0;
-	for (int i = 0; (c = mesh_group_number(&t->mesh, i)); i++) {
-		if (!c->sent || p->n_groups == PLAN_GROUPS)
-			continue;
-		struct plan_group *g = &p->group[p->n_groups++];
-		snprintf(g->name, sizeof(g->name), "%s", c->name);
-		g->sent = (double)c->sent;
-	}
+	for (int i = 0; (c = mesh_group_number(&t->mesh, i)); i++)
+		if (c->sent)
+			group_named(p, c->name)->sent += (double)c->sent;
 }
 
 /* What a rank keeps for its whole deal. */
@@ -242,7 +251,9 @@ static void print_sent(const struct plan *p, int ranks, struct str *out)
 		char name[32];
 		snprintf(name, sizeof(name), "  %s", p->group[i].name);
 		line(out, name, (int64_t)p->group[i].sent,
-			"to ranks that differ along it");
+			strcmp(p->group[i].name, "world")
+				? "to ranks that differ along it"
+				: "to all ranks");
 	}
 }
 
