@@ -1,0 +1,307 @@
+/*
+ * The parameter store alone: leaves that are functions of where they belong, summed on every
+ * layout, give the bits that one rank gives.
+ * ranks: 8
+ */
+#include "support.h"
+#include "parallel/parallel.h"
+
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+enum { VIRTUAL_TP = 4, CHUNKS = 4, UNITS = 5, PER_BLOCK = 5, N_TENSORS = 3 + 3 * PER_BLOCK };
+
+static struct comm *world;
+
+/* ---- a model --------------------------------------------------------------------- */
+
+static void add(struct tensor *list, int *n, const char *name, int unit, int64_t rows,
+	int64_t cols, enum cut cut, int uses, int max_slices)
+{
+	struct tensor *t = &list[(*n)++];
+	*t = (struct tensor){.unit = unit,
+		.ndim = cols ? 2 : 1,
+		.dims = {rows, cols},
+		.cut = cut,
+		.uses = uses,
+		.max_slices = max_slices,
+		.init = INIT_NORMAL,
+		.std = 1};
+	snprintf(t->name, sizeof(t->name), "%d.%s", unit, name);
+}
+
+static void make_table(struct tensor *list)
+{
+	int n = 0;
+	add(list, &n, "tokens", 0, 24, 8, CUT_ROWS, 2, 0);
+	add(list, &n, "positions", 0, 11, 8, CUT_NONE, 1, 0);
+	for (int u = 1; u < UNITS - 1; u++) {
+		add(list, &n, "norm", u, 8, 0, CUT_NONE, 1, 0);
+		add(list, &n, "wq", u, 20, 8, CUT_ROWS, 1, 0);
+		add(list, &n, "bq", u, 20, 0, CUT_ROWS, 1, 0);
+		add(list, &n, "wk", u, 10, 8, CUT_ROWS, 1, 2);
+		add(list, &n, "wo", u, 9, 20, CUT_COLS, 1, 0);
+	}
+	add(list, &n, "norm", UNITS - 1, 8, 0, CUT_NONE, 1, 0);
+	assert_int_equal(n, N_TENSORS);
+}
+
+/* Units of stage `at` of n. */
+static int first_unit(int n, int at)
+{
+	return (int)part_begin(UNITS, n, at);
+}
+
+static bool has_use(const struct mesh *m, const struct tensor *t, int use)
+{
+	int n = m->degree[AXIS_PP], at = m->at[AXIS_PP];
+	if (use == 1)
+		return t->uses > 1 && at == n - 1;
+	return t->unit >= first_unit(n, at) && t->unit < first_unit(n, at + 1);
+}
+
+/* Of very different sizes, so that another order gives other bits. */
+static float leaf_value(const struct tensor *t, int64_t index, const struct leaf *at)
+{
+	uint64_t key[] = {hash_str(t->name), (uint64_t)index, (uint64_t)at->micro,
+		(uint64_t)at->use, (uint64_t)at->chunk, (uint64_t)at->lane};
+	uint64_t h = hash_bytes(key, sizeof(key), 0);
+	return ldexpf((float)(h >> 40) - 8388608.0f, (int)(h % 9) - 24);
+}
+
+/* ---- a step ---------------------------------------------------------------------- */
+
+struct layout {
+	int degree[N_AXES];
+	int zero;
+	bool flat;
+	int64_t micros;
+};
+
+static void push(struct store *s, const struct tensor *t, int virtual_slice, int chunk,
+	int use, int64_t micro)
+{
+	struct leaf at = {micro, use, chunk, tensor_lane(t, virtual_slice)};
+	int slice = tensor_slice(t, virtual_slice);
+	struct mat x = store_leaf(s, t, slice, &at);
+	for (int64_t r = 0; r < x.rows; r++)
+		for (int64_t c = 0; c < x.cols; c++)
+			((float *)x.p)[r * x.cols + c] = leaf_value(
+				t, tensor_index(t, slice, r) + c, &at);
+	store_leaf_done(s, t, slice, &at);
+}
+
+static void push_use(struct store *s, const struct tensor *t, int use, int64_t micro)
+{
+	const struct mesh *m = s->c.mesh;
+	if (!has_use(m, t, use))
+		return;
+	int chunks = s->c.chunks / m->degree[AXIS_CP];
+	for (int c = 0; c < chunks; c++)
+		for (int v = 0; v < s->c.part.here; v++)
+			push(s, t, s->c.part.first + v, m->at[AXIS_CP] * chunks + c, use,
+				micro);
+}
+
+static void backward(struct store *s, int64_t micro, bool last)
+{
+	const struct mesh *m = s->c.mesh;
+	int n = m->degree[AXIS_PP], at = m->at[AXIS_PP];
+	push_use(s, &s->c.tensors[0], 1, micro);
+	if (n > 1 && at == n - 1)
+		store_reduce(s, 0, micro, last);
+	for (int u = first_unit(n, at + 1) - 1; u >= first_unit(n, at); u--) {
+		store_use(s, u, u > first_unit(n, at) ? u - 1 : -1);
+		for (int i = 0; i < s->c.n_tensors; i++)
+			if (s->c.tensors[i].unit == u)
+				push_use(s, &s->c.tensors[i], 0, micro);
+		store_done(s, u, true);
+		store_reduce(s, u, micro, last);
+	}
+}
+
+static uint64_t hash_of_gradient(struct store *s)
+{
+	for (int64_t i = 0; i < s->n_updated; i++)
+		memcpy(s->updated[i].p, s->updated[i].g,
+			(size_t)(s->updated[i].rows * s->updated[i].cols) *
+				sizeof(float));
+	store_updated(s);
+	return store_hash(s);
+}
+
+struct result {
+	uint64_t hash[2], collected;
+	double norm[2];
+	bool replicas_agree;
+};
+
+/* Rows of a tensor, as a checkpoint gets them. */
+static uint64_t collect(struct store *s, int to)
+{
+	uint64_t h = 0;
+	for (int i = 0; i < s->c.n_tensors; i++) {
+		const struct tensor *t = &s->c.tensors[i];
+		int64_t rows = tensor_file_rows(t), width = tensor_size(t) / rows;
+		float *out = xcalloc((size_t)tensor_size(t), sizeof(*out));
+		for (int64_t r = 0; r < rows; r += 5)
+			store_collect(s, STORE_PARAM, i, r, min64(5, rows - r), to,
+				out + r * width);
+		h = hash_bytes(out, (size_t)tensor_size(t) * sizeof(float), h);
+		free(out);
+	}
+	return h;
+}
+
+/* Collective over c, which has as many ranks as the layout. */
+static void run(struct comm *c, const struct layout *l, struct result *out)
+{
+	struct tensor table[N_TENSORS];
+	bool used[N_TENSORS];
+	struct device d;
+	struct mesh m;
+	struct arena memory;
+	struct str who = {0};
+	int here = VIRTUAL_TP / l->degree[AXIS_TP];
+	mesh_open(&m, c, l->degree);
+	make_table(table);
+	for (int i = 0; i < N_TENSORS; i++)
+		used[i] = has_use(&m, &table[i], 0) || has_use(&m, &table[i], 1);
+	struct tensor_part part = {VIRTUAL_TP, m.at[AXIS_TP] * here, here, used};
+	tensors_place(table, N_TENSORS, &part);
+	device_cpu(&d, 1);
+	arena_init(&memory, "test", 1 << 20);
+	struct store_config sc = {.mesh = &m,
+		.device = &d,
+		.tensors = table,
+		.n_tensors = N_TENSORS,
+		.n_units = UNITS,
+		.part = part,
+		.chunks = CHUNKS,
+		.deal = deal_make(l->micros, l->degree, l->zero),
+		.zero = l->zero,
+		.flat = l->flat,
+		.bucket_bytes = 1000};
+	struct store *s = store_open(&sc, &memory);
+	int rank = deal_rank(m.degree, m.at);
+	for (int step = 0; step < 2; step++) {
+		int64_t n = deal_count(&sc.deal, rank);
+		for (int64_t i = 0; i < n; i++)
+			backward(s, deal_micro(&sc.deal, rank, i), i == n - 1);
+		store_step_end(s);
+		out->norm[step] = store_grad_norm(s);
+		out->hash[step] = hash_of_gradient(s);
+	}
+	out->replicas_agree = store_replicas_agree(s, &who);
+	out->collected = collect(s, c->size - 1);
+	if (c->rank != c->size - 1)
+		out->collected = 0;
+	comm_run(c, COLL_ALLREDUCE,
+		&(struct coll_args){.recv = &out->collected,
+			.count = 1,
+			.type = COMM_U64,
+			.op = COMM_SUM});
+	store_free(s);
+	arena_release(&memory);
+	mesh_close(&m);
+	str_free(&who);
+}
+
+static const struct layout layouts[] = {
+	/* pp dp fsdp cp tp */
+	{{1, 2, 1, 1, 1}, 0, false, 0},
+	{{1, 3, 1, 1, 1}, 0, false, 0},
+	{{1, 1, 4, 1, 1}, 1, false, 0},
+	{{1, 1, 4, 1, 1}, 2, false, 0},
+	{{1, 1, 3, 1, 1}, 3, false, 0},
+	{{1, 1, 3, 1, 1}, 3, true, 0},
+	{{1, 1, 8, 1, 1}, 1, true, 0},
+	{{1, 2, 2, 1, 1}, 3, false, 0},
+	{{1, 2, 3, 1, 1}, 2, true, 0},
+	{{1, 1, 1, 1, 2}, 0, false, 0},
+	{{1, 1, 1, 1, 4}, 0, false, 0},
+	{{1, 2, 1, 1, 2}, 0, false, 0},
+	{{1, 1, 2, 1, 4}, 3, false, 0},
+	{{1, 1, 1, 2, 1}, 0, false, 0},
+	{{1, 1, 1, 4, 1}, 3, false, 0},
+	{{1, 2, 1, 4, 1}, 0, false, 0},
+	{{1, 1, 2, 2, 2}, 3, true, 0},
+	{{2, 1, 1, 1, 1}, 0, false, 0},
+	{{4, 1, 1, 1, 1}, 0, false, 0},
+	{{2, 2, 1, 1, 2}, 0, false, 0},
+	{{2, 1, 2, 2, 1}, 3, false, 0},
+	{{2, 1, 2, 1, 2}, 2, true, 0},
+	{{2, 1, 3, 1, 1}, 1, false, 0},
+};
+
+static int ranks_of(const struct layout *l)
+{
+	int n = 1;
+	for (int a = 0; a < N_AXES; a++)
+		n *= l->degree[a];
+	return n;
+}
+
+static void same_bits(void **state)
+{
+	static const int64_t micros[] = {1, 2, 3, 5, 8, 11};
+	int different = 0;
+	(void)state;
+	for (size_t k = 0; k < ARRAY_LEN(micros); k++) {
+		const struct layout one = {{1, 1, 1, 1, 1}, 0, false, micros[k]};
+		struct result control, test;
+		struct comm *alone = comm_self("alone");
+		run(alone, &one, &control);
+		comm_free(alone);
+		assert_true(control.norm[0] > 0 && control.norm[0] == control.norm[1]);
+		for (size_t i = 0; i < ARRAY_LEN(layouts); i++) {
+			struct layout l = layouts[i];
+			l.micros = micros[k];
+			int n = ranks_of(&l);
+			if (l.degree[AXIS_DP] * l.degree[AXIS_FSDP] > micros[k])
+				continue;
+			struct comm *c =
+				comm_split(world, world->rank < n ? 0 : -1, "layout");
+			if (c) {
+				memset(&test, 0, sizeof(test));
+				run(c, &l, &test);
+				if (!test.replicas_agree ||
+					test.hash[0] != control.hash[0] ||
+					test.hash[1] != control.hash[1] ||
+					test.norm[0] != control.norm[0] ||
+					test.collected != control.collected) {
+					print_error("layout %zu, %lld micro-batches: "
+						    "replicas %d hash %d %d norm %d "
+						    "collected %d\n",
+						i, (long long)micros[k],
+						test.replicas_agree,
+						test.hash[0] == control.hash[0],
+						test.hash[1] == control.hash[1],
+						test.norm[0] == control.norm[0],
+						test.collected == control.collected);
+					different++;
+				}
+				comm_free(c);
+			}
+			comm_barrier(world);
+		}
+	}
+	comm_bcast(world, &different, sizeof(different), 0);
+	assert_int_equal(different, 0);
+}
+
+int main(void)
+{
+	const struct CMUnitTest tests[] = {
+		cmocka_unit_test(same_bits),
+	};
+	world = comm_open();
+	log_rank(world->rank, world->size, false);
+	if (world->rank && !freopen("/dev/null", "w", stdout))
+		return 1;
+	int rc = cmocka_run_group_tests(tests, NULL, NULL);
+	comm_barrier(world);
+	comm_close(world);
+	return rc;
+}
