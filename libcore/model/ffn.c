@@ -26,14 +26,20 @@ static void activate(
 		t->w3 ? part_of(p, a->b, s, c, ffn_width(p)) : no_mat());
 }
 
+static struct mat norm2(struct pass *p, int64_t layer, struct block_acts *a, int c)
+{
+	const struct block_tensors *t = &p->m->blocks[layer];
+	return norm_gather(p, "ffn_norm", layer, a->h2, a->stats2, stream_of(p, a->x2, c),
+		t->norm2, t->norm2_bias, c);
+}
+
 void ffn_forward(struct pass *p, int64_t layer, struct block_acts *a, float *x_next)
 {
 	const struct kernels *k = p->d->k;
 	const struct block_tensors *t = &p->m->blocks[layer];
 	for (int c = 0; c < p->cp.here; c++) {
 		struct mat x2 = stream_of(p, a->x2, c), next = stream_of(p, x_next, c);
-		struct mat h = norm_gather(p, "ffn_norm", layer, a->h2, a->stats2, x2,
-			t->norm2, t->norm2_bias, c);
+		struct mat h = norm2(p, layer, a, c);
 		struct slice_sum sum;
 		slice_sum_begin(&sum, &p->tp, p->d, next, p->rows);
 		for (int s = 0; s < p->tp.here; s++) {
@@ -57,8 +63,7 @@ void ffn_again(struct pass *p, int64_t layer, struct block_acts *a, bool product
 {
 	const struct block_tensors *t = &p->m->blocks[layer];
 	for (int c = 0; c < p->cp.here; c++) {
-		struct mat h = norm_gather(p, "ffn_norm", layer, a->h2, a->stats2,
-			stream_of(p, a->x2, c), t->norm2, t->norm2_bias, c);
+		struct mat h = norm2(p, layer, a, c);
 		for (int s = 0; s < p->tp.here; s++) {
 			if (products)
 				hidden(p, t, layer, a, h, s, c);

@@ -61,11 +61,18 @@ static int resolve_virtual(struct train_opts *o, struct err *e)
 	return 0;
 }
 
+/* A schedule says how many stages a rank can have. */
 static int resolve_stages(struct train_opts *o, struct err *e)
 {
-	(void)e;
+	struct schedule s;
+	const struct schedule_row *row = &schedule_kinds[o->pp_schedule];
+	int ranks = o->degree[AXIS_PP];
 	if (!o->pp_stages)
-		o->pp_stages = 1;
+		o->pp_stages = ranks == 1 ? 1 : max64(row->least, 1);
+	if (schedule_open(&s, (enum schedule_kind)o->pp_schedule, ranks,
+		    (int)o->pp_stages, 0, e))
+		return err_prefix(e, "pp-stages is %lld: ", (long long)o->pp_stages);
+	schedule_free(&s);
 	return 0;
 }
 
@@ -156,13 +163,32 @@ int train_check_layout(const struct train_opts *o, const struct model *m, struct
 
 /* ---- a rank's part --------------------------------------------------------------- */
 
-/* Stage i of n has layers [first, end). */
-static struct stage make_stage(const struct model *m, int i, int n)
+double stage_work(const struct model *m, const struct stage *s)
 {
-	return (struct stage){.first = part_begin(m->c.layers, n, i),
-		.end = part_begin(m->c.layers, n, i + 1),
-		.embeds = i == 0,
-		.heads = i == n - 1};
+	double dim = (double)m->c.dim, ffn = (double)m->c.ffn_dim;
+	double kv = (double)(m->c.kv_heads * m->head_dim);
+	double products = m->act == ACT_SWIGLU ? 3 : 2;
+	double layer = dim * (2 * dim + 2 * kv + products * ffn + (double)m->c.context);
+	double head = s->heads ? dim * (double)m->padded_vocab : 0;
+	return (double)(s->end - s->first) * layer + head;
+}
+
+/* Where stages begin; the head's work counts at the last, the embedding's is nothing. */
+static int *split_layers(const struct model *m, int n, bool even)
+{
+	struct err e = {0};
+	double head = stage_work(m, &(struct stage){.heads = true}) /
+		      stage_work(m, &(struct stage){.end = 1});
+	double *cost = xcalloc((size_t)m->c.layers, sizeof(*cost));
+	int *first = xcalloc((size_t)n + 1, sizeof(*first));
+	for (int64_t l = 0; l < m->c.layers; l++)
+		cost[l] = 1;
+	if (schedule_split(cost, (int)m->c.layers, 0, head, n, first, &e))
+		die_err(&e); /* which train_check_layout() has refused */
+	for (int i = 0; i <= n && even; i++)
+		first[i] = (int)part_begin(m->c.layers, n, i);
+	free(cost);
+	return first;
 }
 
 static bool stage_uses(
@@ -182,8 +208,15 @@ static void arrange_stages(struct trainer *t)
 	const struct model *m = &t->model;
 	t->n_stages = (int)t->o.pp_stages;
 	t->stages = xcalloc((size_t)t->n_stages, sizeof(*t->stages));
-	for (int i = 0; i < t->n_stages; i++)
-		t->stages[i] = make_stage(m, t->mesh.at[AXIS_PP] + i * ranks, all);
+	int *first = split_layers(m, all, t->o.pp_split == SPLIT_EVEN);
+	for (int i = 0; i < t->n_stages; i++) {
+		int number = t->mesh.at[AXIS_PP] + i * ranks;
+		t->stages[i] = (struct stage){.first = first[number],
+			.end = first[number + 1],
+			.embeds = number == 0,
+			.heads = number == all - 1};
+	}
+	free(first);
 	if (ranks == 1)
 		return;
 	bool *used = xcalloc((size_t)m->n_tensors, sizeof(*used));

@@ -15,6 +15,7 @@ static const char *const load_names[] = {"each", "broadcast", NULL};
 static const char *const fsdp_names[] = {"parameter", "flat", NULL};
 static const char *const reshard_names[] = {"yes", "no", "keep-last", NULL};
 static const char *const cp_comm_names[] = {"ring", "gather", NULL};
+static const char *const pp_split_names[] = {"auto", "even", NULL};
 static const char *const device_names[] = {"auto", "cpu", NULL};
 
 /* clang-format off */
@@ -82,8 +83,9 @@ static const struct opt options[] = {
 	{OPT_ENUM, 0, "reshard-after-forward", NULL, "yes", T(reshard), "Drop the parameters that --zero 3 gathered after the forward, and gather them again for the backward; keep-last: not those that the backward begins with.", OPT_LOCAL, .values = reshard_names},
 	{OPT_FLAG, 0, "sp", NULL, "yes", T(sp), "Sequence parallelism: between the products of --tp, a rank has its own rows only.", OPT_LOCAL},
 	{OPT_ENUM, 0, "cp-comm", NULL, "ring", T(cp_comm), "How keys and values of --cp come by: one chunk after the other, while others are computed with, or all at once.", OPT_LOCAL, .values = cp_comm_names},
-	{OPT_ENUM, 0, "pp-schedule", NULL, "1f1b", T(pp_schedule), "Order of the work of a pipeline.", OPT_LOCAL, .values = schedule_kind_names},
+	{OPT_ENUM, 0, "pp-schedule", NULL, "1f1b", T(pp_schedule), "Order of the work of a pipeline: all forwards first; one forward, one backward; the same with several stages a rank; with the weights' gradients in the gaps.", OPT_LOCAL, .values = schedule_kind_names},
 	{OPT_INT, 0, "pp-stages", "N", "0", T(pp_stages), "Stages of the pipeline that a rank has. 0: 2 where the schedule is interleaved, else 1.", OPT_LOCAL, 0, 1e5},
+	{OPT_ENUM, 0, "pp-split", NULL, "auto", T(pp_split), "Layers of the stages: so that the slowest stage, which may be the one with the head, is as fast as can be; or evenly.", OPT_LOCAL, .values = pp_split_names},
 	{OPT_ENUM, 0, "recompute", NULL, "none", T(recompute), "Activations that are computed again in the backward, and not kept: those that are cheap; all but the input of a block; or, auto, the least that fits into --memory.", OPT_LOCAL, .values = recompute_names},
 	{OPT_SIZE, 0, "memory", "BYTES", "0", T(memory), "What a rank may take. 0: its share of what is free.", OPT_LOCAL},
 	{OPT_INT, 't', "threads", "N", "0", T(threads), "Threads of a rank. 0: the processors of the host, shared out to its ranks.", OPT_LOCAL, 0, 4096},

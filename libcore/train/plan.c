@@ -145,6 +145,11 @@ static void line(struct str *out, const char *name, int64_t n_bytes, const char 
 		text_bytes(text, (double)n_bytes), help);
 }
 
+int64_t plan_limit(const struct train_opts *o, int ranks)
+{
+	return o->memory ? o->memory : memory_available() / max64(1, ranks);
+}
+
 /* Of many ranks not all are planned: those at the ends of an axis, and beside the first. */
 static bool is_planned(const struct mesh *m, int ranks, int rank)
 {
@@ -257,14 +262,66 @@ static void print_sent(const struct plan *p, int ranks, struct str *out)
 	}
 }
 
-void plan_print(const struct train_opts *o, struct model *m, struct str *out)
+/* As make_plan() in trainer.c, as if all ranks were on this host. */
+static int choose_recompute(struct train_opts *o, struct model *m, int ranks,
+	struct plan *most, int64_t *totals)
 {
+	bool search = o->recompute == RECOMPUTE_AUTO;
+	int64_t limit = plan_limit(o, ranks);
+	if (search)
+		o->recompute = RECOMPUTE_NONE;
+	for (;; o->recompute++) {
+		int who = plan_most(o, m, ranks, most, totals);
+		if (!search || o->recompute == RECOMPUTE_FULL || !limit ||
+			totals[who] - most->copy_bytes <= limit)
+			return who;
+	}
+}
+
+/* Costs are counted in products: of a backward twice a forward's. */
+static void print_pipeline(const struct train_opts *o, struct model *m, struct str *out)
+{
+	enum { WIDTH = 100 };
+	struct trainer t;
+	struct timeline line;
+	int n = o->degree[AXIS_PP] * (int)o->pp_stages;
+	double *cost = xcalloc((size_t)n * 2, sizeof(*cost)), *backward = cost + n;
+	str_printf(out,
+		"# pipeline: %s, by the work of a stage; transfers take no time\n",
+		schedule_kind_names[o->pp_schedule]);
+	for (int i = 0; i < n; i++) {
+		int at[N_AXES] = {0};
+		at[AXIS_PP] = i % o->degree[AXIS_PP];
+		struct mesh mesh;
+		memcpy(mesh.degree, o->degree, sizeof(mesh.degree));
+		open_planned(&t, o, m, mesh_rank(&mesh, at), trainer_micro_batches(o));
+		const struct stage *st = &t.stages[i / o->degree[AXIS_PP]];
+		cost[i] = stage_work(m, st);
+		backward[i] = cost[i];
+		str_printf(out, "stage %-3d rank %-3d layers %lld to %lld%s%s\n", i,
+			at[AXIS_PP], (long long)st->first, (long long)st->end - 1,
+			st->embeds ? ", embedding" : "", st->heads ? ", head" : "");
+		if (i < n - 1)
+			close_planned(&t);
+	}
+	struct schedule_costs costs = {
+		.forward = cost, .backward_x = backward, .backward_w = backward};
+	schedule_time(&t.schedule, &costs, &line);
+	schedule_draw(&t.schedule, &line, WIDTH, out);
+	timeline_free(&line);
+	close_planned(&t);
+	free(cost);
+}
+
+void plan_print(const struct train_opts *given, struct model *m, struct str *out)
+{
+	struct train_opts with = *given, *o = &with;
 	struct plan most = {0};
 	int ranks = 1;
 	for (int a = 0; a < N_AXES; a++)
 		ranks *= o->degree[a];
 	int64_t *totals = xcalloc((size_t)ranks, sizeof(*totals));
-	int who = plan_most(o, m, ranks, &most, totals);
+	int who = choose_recompute(o, m, ranks, &most, totals);
 	if (ranks > 1) {
 		str_puts(out, "# layout: ");
 		mesh_name(o->degree, out);
@@ -272,6 +329,10 @@ void plan_print(const struct train_opts *o, struct model *m, struct str *out)
 			o->model.virtual_degrees);
 		mesh_draw(o->degree, out);
 	}
+	if (o->degree[AXIS_PP] > 1)
+		print_pipeline(o, m, out);
+	if (o->recompute)
+		str_printf(out, "# recompute: %s\n", recompute_names[o->recompute]);
 	print_memory(o, &most, who, ranks, out);
 	if (ranks > 1)
 		print_totals(totals, ranks, out);

@@ -24,6 +24,7 @@ enum lr_scale { LR_SCALE_NONE, LR_SCALE_SQRT, LR_SCALE_LINEAR };
 enum load_how { LOAD_EACH, LOAD_BROADCAST };
 enum fsdp_kind { FSDP_PARAMETER, FSDP_FLAT };
 enum cp_comm { CP_RING, CP_GATHER };
+enum pp_split { SPLIT_AUTO, SPLIT_EVEN };
 
 struct train_opts {
 	/* data */
@@ -42,7 +43,7 @@ struct train_opts {
 	/* who computes */
 	int64_t axis[N_AXES]; /* degrees; -1: the rest */
 	int64_t zero, pp_stages, memory, threads, bucket_bytes;
-	int fsdp_kind, reshard, cp_comm, pp_schedule, recompute;
+	int fsdp_kind, reshard, cp_comm, pp_schedule, pp_split, recompute;
 	bool sp;
 	double watchdog;
 	int device;
@@ -106,6 +107,8 @@ int train_resolve(struct train_opts *o, int ranks, struct err *e);
 /* Can the ranks share this model and its steps? The options are resolved. */
 int train_check_layout(const struct train_opts *o, const struct model *m, struct err *e);
 int64_t trainer_micro_batches(const struct train_opts *o);
+/* The products of a token in a stage's forward, multiplications and additions in pairs. */
+double stage_work(const struct model *m, const struct stage *s);
 int train_data_ranks(const struct train_opts *o);
 int train_data_rank(const int degree[N_AXES], int rank);
 /* The micro-batches that a data-parallel rank has in a step, without those that only keep
@@ -144,6 +147,8 @@ struct plan {
  * options are resolved; the model is left as that rank has it. */
 void plan_make(const struct train_opts *o, struct model *m, int rank, struct plan *p);
 int64_t plan_total(const struct plan *p);
+/* What a rank may take: --memory, or its share of what is free, of so many ranks. */
+int64_t plan_limit(const struct train_opts *o, int ranks);
 /* Of the rank that needs most, and the total of every rank. */
 void plan_print(const struct train_opts *o, struct model *m, struct str *out);
 
@@ -211,8 +216,8 @@ struct trainer {
 	struct store *store;
 	struct pass pass;
 	struct loader *loader;
-	struct order order;   /* of training samples */
-	struct fetch *next;   /* the next step's samples, on their way */
+	struct order order; /* of training samples */
+	struct fetch *next; /* the next step's samples, on their way */
 	struct schedule schedule;
 	struct pipe pipe;
 	/* NULL, or raised by a signal: this rank's vote to stop, at the end of a step */

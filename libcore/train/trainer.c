@@ -245,6 +245,28 @@ static void open_compute(struct trainer *t)
 	store_updated(t->store);
 }
 
+/* Collective. Plans this rank; with --recompute auto, with the least of it that lets every
+ * rank keep to its limit, or all. */
+static void make_plan(struct trainer *t)
+{
+	struct comm_place place;
+	bool search = t->o.recompute == RECOMPUTE_AUTO;
+	comm_place(&place);
+	int64_t limit = plan_limit(&t->o, place.local_size);
+	if (search)
+		t->o.recompute = RECOMPUTE_NONE;
+	for (;; t->o.recompute++) {
+		plan_make(&t->o, &t->model, t->world->rank, &t->plan);
+		int64_t mine = plan_total(&t->plan) - t->plan.copy_bytes;
+		if (!search || t->o.recompute == RECOMPUTE_FULL)
+			break;
+		if (!limit || comm_max_i64(t->world, mine > limit) == 0)
+			break;
+	}
+	if (search)
+		info("recompute: %s", recompute_names[t->o.recompute]);
+}
+
 int trainer_open(struct trainer *t, const struct train_opts *o, struct comm *world,
 	struct data_set *data, struct err *e)
 {
@@ -256,9 +278,11 @@ int trainer_open(struct trainer *t, const struct train_opts *o, struct comm *wor
 		.best_val_loss = (double)NAN};
 	if (!train_resolve(&t->o, world->size, e) &&
 		!model_init(&t->model, &t->o.model, data->tokenizer.vocab.n, e) &&
-		!train_check_layout(&t->o, &t->model, e) && !open_order(t, e))
-		plan_make(&t->o, &t->model, world->rank, &t->plan);
+		!train_check_layout(&t->o, &t->model, e))
+		open_order(t, e);
 	int rc = comm_agree(world, e);
+	if (!rc)
+		make_plan(t);
 	if (!rc && !o->eval_only) { /* which touches little of it */
 		check_memory(t, e);
 		rc = comm_agree(world, e);
