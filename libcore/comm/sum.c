@@ -424,6 +424,20 @@ static void poll_sum(void *with)
 		s->phase = DONE;
 }
 
+static bool is_done(void *with)
+{
+	return tree_sum_done(with);
+}
+
+static void wait_for(struct tree_sum *s)
+{
+	const struct comm_req what = {.what = "tree sum",
+		.n_bytes = s->plan->shard[s->plan->wants[s->c->rank]].n *
+			   (int64_t)sizeof(float),
+		.seq = s->seq};
+	comm_wait_for(s->c, is_done, s, &what);
+}
+
 struct tree_sum *tree_sum_begin(const struct sum_call *call)
 {
 	struct comm *c = call->plan->c;
@@ -449,6 +463,8 @@ struct tree_sum *tree_sum_begin(const struct sum_call *call)
 	else
 		enter(s, EXCHANGE);
 	comm_background(poll_sum, s);
+	if (!comm_overlaps())
+		wait_for(s);
 	return s;
 }
 
@@ -459,19 +475,10 @@ bool tree_sum_done(struct tree_sum *s)
 	return s->phase == DONE;
 }
 
-static bool is_done(void *with)
-{
-	return tree_sum_done(with);
-}
-
 void tree_sum_end(struct tree_sum *s)
 {
 	if (s->c->size > 1 && !s->c->planned) {
-		const struct comm_req what = {.what = "tree sum",
-			.n_bytes = s->plan->shard[s->plan->wants[s->c->rank]].n *
-				   (int64_t)sizeof(float),
-			.seq = s->seq};
-		comm_wait_for(s->c, is_done, s, &what);
+		wait_for(s);
 		comm_background_end(poll_sum, s);
 	}
 	free(s->reqs);
