@@ -93,7 +93,7 @@ static bool same(const char *model, int n_micro, int ranks, const char *layout)
 	}
 	bool equal = world->rank || !memcmp(&one, &many, sizeof(one));
 	comm_bcast(world, &equal, sizeof(equal), 0);
-	if (!equal)
+	if (!equal && world->rank == 0)
 		print_error(
 			"%s%d micro-batches on %d ranks of\n%sdiffer: loss %.9g %.9g, "
 			"norm %.9g %.9g, last loss %.9g %.9g, val_loss %.9g %.9g\n",
