@@ -53,11 +53,6 @@ static bool is_shared(const struct store *s, const struct bucket *b)
 	       !s->c.deal.by_turns;
 }
 
-static int64_t scratch_of(const struct bucket *b)
-{
-	return b->c->size > 1 ? round_up(sum_scratch(&b->plan, b->nodes), 16) : 0;
-}
-
 static void place_buffers(struct bucket *b, struct arena *a)
 {
 	for (int i = 0; i < b->n_buffers; i++)
@@ -95,7 +90,7 @@ static void size_leases(struct store *s)
 	int64_t *n = xcalloc((size_t)s->c.n_units, sizeof(*n));
 	for (int i = 0; i < s->own->n_buckets; i++) {
 		const struct bucket *b = &s->own->bucket[i];
-		n[b->first_unit] += b->n_buffers * b->n + scratch_of(b);
+		n[b->first_unit] += b->n_buffers * b->n + b->n_scratch;
 	}
 	for (int u = 0; u < s->c.n_units; u++)
 		for (int turn = 0; turn < 2; turn++) {
@@ -120,7 +115,7 @@ static void place_own(struct store *s, struct arena *a)
 					       : b->buffer[0];
 			b->scratch = b->shared || (b->c->planned && is_shared(s, b))
 					     ? b->buffer[0] /* not used */
-					     : arena_floats(a, scratch_of(b));
+					     : arena_floats(a, b->n_scratch);
 		}
 		if (b->tied)
 			b->other = arena_floats(a, b->shard[o->shard].n);
@@ -204,8 +199,10 @@ void grads_open(struct store *s, bool measuring)
 		struct bucket *b = &o->bucket[i];
 		set_nodes(s, b, 0);
 		b->buffer = xcalloc((size_t)b->n_buffers, sizeof(*b->buffer));
+		if (b->c->size > 1)
+			b->n_scratch = round_up(sum_scratch(&b->plan, b->nodes), 16);
 		if (!is_shared(s, b))
-			scratch += scratch_of(b);
+			scratch += b->n_scratch;
 	}
 	if (!measuring)
 		share(s);
@@ -284,7 +281,7 @@ static void take_lease(struct store *s, int unit)
 		for (int k = 0; k < b->n_buffers; k++, at += b->n)
 			b->buffer[k] = at;
 		b->scratch = at;
-		at += scratch_of(b);
+		at += b->n_scratch;
 		empty_stacks(b);
 	}
 }

@@ -35,6 +35,7 @@ struct bucket {
 	/* Buffers of this rank's leaves, [n] each: of use u from depth * u on. */
 	int depth, n_buffers;
 	float **buffer;
+	int64_t n_scratch;     /* floats, of a round in which all have leaves */
 	float *scratch;	       /* for messages */
 	struct sum_stack sums; /* of what was summed by turns */
 	float *other;	       /* tied: the other stage's sum */
