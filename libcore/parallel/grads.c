@@ -369,6 +369,8 @@ void store_reduce(struct store *s, int unit, int64_t micro, bool last)
 {
 	struct store_own *o = s->own;
 	(void)micro;
+	if (s->c.deal.by_turns) /* who has no micro-batch left in this round has no leaves */
+		take_lease(s, unit);
 	for (int i = 0; i < o->n_buckets; i++) {
 		struct bucket *b = &o->bucket[i];
 		if (!in_unit(b, unit))
