@@ -72,7 +72,12 @@ static void run_open(struct run *r, const struct model_config *m, struct comm *c
 	device_cpu(&r->d, 1);
 	r->d.scratch = &r->scratch;
 	open_store(r, l);
-	struct pass_config pc = {&r->mesh, BATCH, 3, l->sp, l->gather_kv};
+	struct pass_config pc = {.mesh = &r->mesh,
+		.batch = BATCH,
+		.seed = 3,
+		.sp = l->sp,
+		.async_tp = l->gather_kv,
+		.gather_kv = l->gather_kv};
 	pass_init(&r->p, &r->m, &r->d, r->store, &pc, &r->memory);
 	acts_alloc(&r->p, &r->all, &r->a, &r->micro);
 }
