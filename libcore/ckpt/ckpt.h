@@ -40,8 +40,9 @@ struct ckpt_tensor {
 
 /* ---- write.c --------------------------------------------------------------------- */
 
-/* Puts rows [row, row + n) of a tensor, as in the whole tensor, into out. Called on the
- * thread that writes or begins to write, tensors and their rows in ascending order. */
+/* Puts rows [row, row + n) of a tensor, as in the whole tensor, into out. It is asked before
+ * ckpt_write_begin() returns, for tensors and their rows in ascending order, unless several
+ * threads may ask it. */
 typedef void ckpt_source(
 	void *with, enum ckpt_group g, int tensor, int64_t row, int64_t n, float *out);
 
@@ -55,7 +56,8 @@ struct ckpt_write {
 	int n_tensors;
 	ckpt_source *source;
 	void *with;
-	bool one_writes; /* rank 0, because others do not see its files */
+	bool source_threads; /* several threads may ask the source at once: for the copy */
+	bool one_writes;     /* rank 0, because others do not see its files */
 };
 
 /* At least as large as the file that would be written, by little. */

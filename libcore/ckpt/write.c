@@ -50,7 +50,7 @@ struct ckpt_writing {
 	int n, n_tensors;
 	/* The blocks of all tensors lie one after the other: this rank writes those that
 	 * begin in [begin, end), which are `part_bytes`. */
-	int64_t begin, end, part_bytes;
+	int64_t begin, end, part_bytes, part_blocks;
 	const char *copy; /* of them; NULL: the source gives them */
 	ckpt_source *source;
 	void *with;
@@ -138,6 +138,7 @@ static int count_block(struct ckpt_writing *x, const struct block *b, void *with
 {
 	(void)with;
 	x->part_bytes += b->n_bytes;
+	x->part_blocks++;
 	return 0;
 }
 
@@ -160,17 +161,30 @@ static void ask_source(struct ckpt_writing *x, const struct block *b, float *row
 		b->n_bytes / t->row_bytes, rows);
 }
 
-static int copy_block(struct ckpt_writing *x, const struct block *b, void *with)
+static int list_block(struct ckpt_writing *x, const struct block *b, void *with)
 {
-	ask_source(x, b, (float *)((char *)with + b->at));
-	comm_poll();
+	struct block **end = with;
+	(void)x;
+	*(*end)++ = *b;
 	return 0;
 }
 
 /* From here on the program may change what the source gives. */
-static void ckpt_copy(struct ckpt_writing *x, float *copy)
+static void ckpt_copy(struct ckpt_writing *x, const struct ckpt_write *w, float *copy)
 {
-	each_block(x, copy_block, copy);
+	enum { AT_ONCE = 64 };
+	struct block *list = xcalloc((size_t)x->part_blocks, sizeof(*list)), *end = list;
+	bool many = w->source_threads;
+	each_block(x, list_block, &end);
+	for (int64_t i = 0; i < x->part_blocks; i += AT_ONCE) {
+		int64_t stop = min64(i + AT_ONCE, x->part_blocks);
+#pragma omp parallel for schedule(dynamic) if (many)
+		for (int64_t k = i; k < stop; k++)
+			ask_source(
+				x, &list[k], copy + list[k].at / (int64_t)sizeof(*copy));
+		comm_poll();
+	}
+	free(list);
 	x->copy = (const char *)copy;
 }
 
@@ -348,7 +362,7 @@ int ckpt_write_begin(
 	share_structure(x);
 	deal(x, w);
 	if (copy)
-		ckpt_copy(x, copy);
+		ckpt_copy(x, w, copy);
 	start_writing(x);
 	*out = x;
 	return 0;
