@@ -28,11 +28,17 @@ static float value(int64_t change, enum ckpt_group g, int tensor, int64_t i)
 	return (float)(change + (int64_t)g * 7 + tensor * 13 + i % 4099);
 }
 
-static void give_rows(
-	void *with, enum ckpt_group g, int tensor, int64_t row, int64_t n, float *out)
+static void give_rows(void *with, enum ckpt_group g, int tensor, int64_t row, int64_t n,
+	int to, float *out)
 {
 	const int64_t *change = with;
 	int64_t width = ckpt_row_size(&tensors[tensor]);
+	/* All ranks ask for the same. */
+	int64_t asked = (((int64_t)g * 100 + tensor) * 1000000 + row) * 100 + to;
+	assert_int_equal(comm_min_i64(world, asked), asked);
+	assert_true(world->rank == to ? out != NULL : !out);
+	if (world->rank != to)
+		return;
 	for (int64_t i = 0; i < n * width; i++)
 		out[i] = value(*change, g, tensor, row * width + i);
 }
