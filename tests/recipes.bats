@@ -40,7 +40,7 @@ spoil() { # WORD SETTING...
 	[ -s whole/pairs.svg ] && [ -s whole/together.svg ]
 	[ ! -e whole/ddp.svg ]
 	# what was run is what it says, and can be run again
-	[ "$(wc -l <done/commands)" -eq 4 ]
+	[ "$(wc -l <whole/commands)" -eq 4 ]
 	[ "$(rows_of whole/hsdp)" -eq 4 ]
 }
 
