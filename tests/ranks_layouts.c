@@ -484,14 +484,16 @@ static void other_arithmetic_differs(void **state)
 {
 	int n = (int)arithmetics.n;
 	char what[256];
+	double fallen = 0;
 	(void)state;
 	for (int i = 0; i < n; i++) {
 		const struct trace *x = &jobs[i].out;
-		assert_true(x->loss[LAYOUT_STEPS - 1] < x->loss[0]);
+		fallen += (double)(x->loss[0] - x->loss[LAYOUT_STEPS - 1]);
 		assert_true(x->grad_norm[0] > 0.5f); /* and so it is clipped */
 		for (int k = 0; k < i; k++)
 			assert_true(first_difference(x, &jobs[k].out, what));
 	}
+	assert_true(fallen / n > 0.05);
 }
 
 static void make_shard(void)
