@@ -536,6 +536,7 @@ int main(void)
 	};
 	const struct CMUnitTest more[] = {cmocka_unit_test(random_layouts)};
 	world = comm_open();
+	comm_watch(world, 120);
 	log_rank(world->rank, world->size, false);
 	if (world->rank && !freopen("/dev/null", "w", stdout))
 		return 1;
