@@ -265,6 +265,9 @@ void trainer_step(struct trainer *t, bool save, struct step_result *r);
 /* The same on given windows [sample][context + 1], those of this rank's micro-batches. */
 void trainer_step_on(
 	struct trainer *t, const int32_t *windows, bool save, struct step_result *r);
+/* Collective. Of it, what follows the backward: the loss of the whole batch and the votes, in
+ * one all-reduce of integers; and the bubble. */
+void step_agree(struct trainer *t, bool save, struct step_result *r);
 
 /* ---- eval.c ---------------------------------------------------------------------- */
 
