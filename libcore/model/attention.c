@@ -37,20 +37,22 @@ static struct mat rope_table(const struct pass *p)
 	return mat(p->rope, p->m->c.context, p->m->head_dim);
 }
 
-static void project(
-	struct pass *p, const struct block_tensors *t, struct block_acts *a, int s, int c)
+static void project(struct pass *p, const struct block_tensors *t, int64_t layer,
+	struct block_acts *a, int s, int c)
 {
-	const struct kernels *k = p->d->k;
 	struct mat h = chunk_of(p, a->h1, c, p->m->c.dim);
 	struct mat q = part_of(p, a->q, s, c, q_width(p));
 	struct mat key = part_of(p, a->k, s, c, kv_width(p));
 	struct mat v = part_of(p, a->v, s, c, kv_width(p));
-	k->linear_fwd(p->d, q, h, param(p, t->wq, s), param(p, t->bq, s));
-	k->linear_fwd(p->d, key, h, param(p, t->wk, s), param(p, t->bk, s));
-	k->linear_fwd(p->d, v, h, param(p, t->wv, s), param(p, t->bv, s));
+	linear_forward(p, layer, q, h, t->wq, t->bq, s);
+	linear_forward(p, layer, key, h, t->wk, t->bk, s);
+	linear_forward(p, layer, v, h, t->wv, t->bv, s);
 	if (p->rope) {
+		const struct kernels *k = p->d->k;
 		k->rope(p->d, q, p->m->head_dim, rope_table(p), pos_of(p, c), 1);
 		k->rope(p->d, key, p->m->head_dim, rope_table(p), pos_of(p, c), 1);
+		linear_round(p, q);
+		linear_round(p, key);
 	}
 }
 
@@ -85,7 +87,7 @@ void attention_forward(struct pass *p, int64_t layer, struct block_acts *a)
 			param(p, t->norm1_bias, 0), (float)p->m->c.norm_eps);
 		watch(p, "attention_norm", layer, chunk_of(p, a->h1, c, dim));
 		for (int s = 0; s < p->tp.here; s++) {
-			project(p, t, a, s, c);
+			project(p, t, layer, a, s, c);
 			watch(p, "attention.wq", layer,
 				part_of(p, a->q, s, c, q_width(p)));
 			watch(p, "attention.wk", layer,
@@ -103,8 +105,7 @@ void attention_forward(struct pass *p, int64_t layer, struct block_acts *a)
 		for (int s = 0; s < p->tp.here; s++) {
 			struct mat o = part_of(p, a->o, s, c, q_width(p));
 			watch(p, "attention", layer, o);
-			k->linear_fwd(p->d, slice_sum_slot(&sum), o, param(p, t->wo, s),
-				no_mat());
+			linear_forward(p, layer, slice_sum_slot(&sum), o, t->wo, NULL, s);
 			slice_sum_push(&sum);
 		}
 		slice_sum_end(&sum);
@@ -129,18 +130,20 @@ static void output_backward(struct pass *p, const struct block_tensors *t, int64
 {
 	const struct kernels *k = p->d->k;
 	struct mat d = chunk_of(p, dx, c, p->m->c.dim);
-	if (p->m->c.dropout > 0) { /* dx flows on past the block: mask a copy */
+	/* dx flows on past the block: mask or round a copy */
+	if (p->m->c.dropout > 0 || linear_rounds(p)) {
 		k->copy(p->d, g->dh, d);
 		d = g->dh;
 		drop(p, layer, DROP_ATTENTION, c, d);
+		linear_round(p, d);
 	}
 	piece_bias_bwd(p, t->bo, d);
 	for (int s = 0; s < p->tp.here; s++) {
 		struct mat dout = part_of(p, g->dout, s, c, q_width(p));
-		k->linear_bwd_x(p->d, dout, d, param(p, t->wo, s), false);
-		k->linear_bwd_w(p->d, leaf(p, t->wo, s), d,
-			part_of(p, a->o, s, c, q_width(p)), false);
-		leaf_done(p, t->wo, s);
+		linear_backward_x(p, layer, dout, d, t->wo, s, false);
+		linear_backward_w(
+			p, layer, t->wo, s, d, part_of(p, a->o, s, c, q_width(p)), false);
+		linear_leaf_done(p, t->wo, s);
 		watch(p, "attention.wo, backward", layer, dout);
 	}
 }
@@ -170,17 +173,17 @@ static void attend_backward(
 }
 
 /* dh (+)= d w, and the leaves of w and its bias */
-static void input_backward(struct pass *p, const struct tensor *w,
+static void input_backward(struct pass *p, int64_t layer, const struct tensor *w,
 	const struct tensor *bias, int s, struct mat dh, struct mat d, struct mat h,
 	bool add)
 {
-	p->d->k->linear_bwd_x(p->d, dh, d, param(p, w, s), add);
-	p->d->k->linear_bwd_w(p->d, leaf(p, w, s), d, h, false);
-	leaf_done(p, w, s);
+	linear_backward_x(p, layer, dh, d, w, s, add);
+	linear_backward_w(p, layer, w, s, d, h, false);
+	linear_leaf_done(p, w, s);
 	slice_bias_bwd(p, bias, s, d);
 }
 
-static void project_backward(struct pass *p, const struct block_tensors *t,
+static void project_backward(struct pass *p, const struct block_tensors *t, int64_t layer,
 	struct block_acts *a, struct grads *g, int c)
 {
 	const struct kernels *k = p->d->k;
@@ -198,9 +201,9 @@ static void project_backward(struct pass *p, const struct block_tensors *t,
 				-1);
 		}
 		struct mat dh = slice_sum_slot(&sum);
-		input_backward(p, t->wq, t->bq, s, dh, dq, h, false);
-		input_backward(p, t->wk, t->bk, s, dh, dk, h, true);
-		input_backward(p, t->wv, t->bv, s, dh, dv, h, true);
+		input_backward(p, layer, t->wq, t->bq, s, dh, dq, h, false);
+		input_backward(p, layer, t->wk, t->bk, s, dh, dk, h, true);
+		input_backward(p, layer, t->wv, t->bv, s, dh, dv, h, true);
 		slice_sum_push(&sum);
 	}
 	slice_sum_end(&sum);
@@ -229,7 +232,7 @@ void attention_backward(struct pass *p, int64_t layer, struct block_acts *a, flo
 	for (int s = 0; s < p->tp.here; s++)
 		attend_backward(p, layer, a, &g, s);
 	for (int c = 0; c < p->cp.here; c++) {
-		project_backward(p, t, a, &g, c);
+		project_backward(p, t, layer, a, &g, c);
 		struct mat x = chunk_of(p, a->x, c, dim);
 		struct mat stats = mat(a->stats1 + c * 2 * p->rows, 2, p->rows);
 		piece_norm_bwd(p, t->norm1, t->norm1_bias, g.dh, x, stats);

@@ -11,10 +11,10 @@ static void hidden(struct pass *p, const struct block_tensors *t, int64_t layer,
 	struct mat h = chunk_of(p, a->h2, c, p->m->c.dim);
 	struct mat u = part_of(p, a->a, s, c, ffn_width(p));
 	struct mat gate = t->w3 ? part_of(p, a->b, s, c, ffn_width(p)) : no_mat();
-	k->linear_fwd(p->d, u, h, param(p, t->w1, s), param(p, t->b1, s));
+	linear_forward(p, layer, u, h, t->w1, t->b1, s);
 	watch(p, "feed_forward.w1", layer, u);
 	if (t->w3) {
-		k->linear_fwd(p->d, gate, h, param(p, t->w3, s), param(p, t->b3, s));
+		linear_forward(p, layer, gate, h, t->w3, t->b3, s);
 		watch(p, "feed_forward.w3", layer, gate);
 	}
 	k->act_fwd(p->d, p->m->act, part_of(p, a->y, s, c, ffn_width(p)), u, gate);
@@ -37,9 +37,8 @@ void ffn_forward(struct pass *p, int64_t layer, struct block_acts *a, float *x_n
 		slice_sum_begin(&sum, &p->tp, p->d, next);
 		for (int s = 0; s < p->tp.here; s++) {
 			hidden(p, t, layer, a, s, c);
-			k->linear_fwd(p->d, slice_sum_slot(&sum),
-				part_of(p, a->y, s, c, ffn_width(p)), param(p, t->w2, s),
-				no_mat());
+			linear_forward(p, layer, slice_sum_slot(&sum),
+				part_of(p, a->y, s, c, ffn_width(p)), t->w2, NULL, s);
 			slice_sum_push(&sum);
 		}
 		slice_sum_end(&sum);
@@ -59,21 +58,21 @@ static void hidden_backward(struct pass *p, const struct block_tensors *t, int64
 	const struct kernels *k = p->d->k;
 	struct mat h = chunk_of(p, a->h2, c, p->m->c.dim);
 	struct mat y = part_of(p, a->y, s, c, ffn_width(p));
-	k->linear_bwd_x(p->d, du, d, param(p, t->w2, s), false);
-	k->linear_bwd_w(p->d, leaf(p, t->w2, s), d, y, false);
-	leaf_done(p, t->w2, s);
+	linear_backward_x(p, layer, du, d, t->w2, s, false);
+	linear_backward_w(p, layer, t->w2, s, d, y, false);
+	linear_leaf_done(p, t->w2, s);
 	k->act_bwd(p->d, p->m->act, du, dgate, du, part_of(p, a->a, s, c, ffn_width(p)),
 		t->w3 ? part_of(p, a->b, s, c, ffn_width(p)) : no_mat());
 	watch(p, "feed_forward.w2, backward", layer, du);
-	k->linear_bwd_x(p->d, dh, du, param(p, t->w1, s), false);
-	k->linear_bwd_w(p->d, leaf(p, t->w1, s), du, h, false);
-	leaf_done(p, t->w1, s);
+	linear_backward_x(p, layer, dh, du, t->w1, s, false);
+	linear_backward_w(p, layer, t->w1, s, du, h, false);
+	linear_leaf_done(p, t->w1, s);
 	slice_bias_bwd(p, t->b1, s, du);
 	if (!t->w3)
 		return;
-	k->linear_bwd_x(p->d, dh, dgate, param(p, t->w3, s), true);
-	k->linear_bwd_w(p->d, leaf(p, t->w3, s), dgate, h, false);
-	leaf_done(p, t->w3, s);
+	linear_backward_x(p, layer, dh, dgate, t->w3, s, true);
+	linear_backward_w(p, layer, t->w3, s, dgate, h, false);
+	linear_leaf_done(p, t->w3, s);
 	slice_bias_bwd(p, t->b3, s, dgate);
 }
 
@@ -88,7 +87,7 @@ void ffn_backward(struct pass *p, int64_t layer, struct block_acts *a, float *dx
 	struct mat dgate = t->w3 ? mat(arena_floats(scratch, p->rows * ffn), p->rows, ffn)
 				 : no_mat();
 	struct mat dh = mat(arena_floats(scratch, p->rows * dim), p->rows, dim);
-	bool masked = p->m->c.dropout > 0;
+	bool masked = p->m->c.dropout > 0 || linear_rounds(p);
 	struct mat copy = masked ? mat(arena_floats(scratch, p->rows * dim), p->rows, dim)
 				 : no_mat();
 	for (int c = 0; c < p->cp.here; c++) {
@@ -97,6 +96,7 @@ void ffn_backward(struct pass *p, int64_t layer, struct block_acts *a, float *dx
 			k->copy(p->d, copy, dxc);
 			d = copy;
 			drop(p, layer, DROP_FFN, c, d);
+			linear_round(p, d);
 		}
 		piece_bias_bwd(p, t->b2, d);
 		struct slice_sum sum;

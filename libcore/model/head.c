@@ -39,7 +39,7 @@ static void tile_forward(struct pass *p, struct tile *t)
 	const struct kernels *k = p->d->k;
 	for (int s = 0; s < p->tp.here; s++) {
 		struct mat logits = logits_of(p, t, s);
-		k->linear_fwd(p->d, logits, t->h, param(p, p->m->output, s), no_mat());
+		linear_forward(p, -1, logits, t->h, p->m->output, NULL, s);
 		watch(p, "output", -1, logits);
 		k->xent_stats(p->d, t->max + s * t->rows, t->sum + s * t->rows,
 			t->target + s * t->rows, logits, t->targets, first_token(p, s),
@@ -61,10 +61,9 @@ static void tile_backward(struct pass *p, struct tile *t)
 		struct mat logits = logits_of(p, t, s);
 		k->xent_bwd(p->d, logits, t->lse, t->targets, first_token(p, s),
 			p->m->c.vocab, p->loss_scale);
-		k->linear_bwd_w(
-			p->d, leaf(p, p->m->output, s), logits, t->h, t->first > 0);
-		k->linear_bwd_x(p->d, slice_sum_slot(&sum), logits,
-			param(p, p->m->output, s), false);
+		linear_backward_w(p, -1, p->m->output, s, logits, t->h, t->first > 0);
+		linear_backward_x(
+			p, -1, slice_sum_slot(&sum), logits, p->m->output, s, false);
 		slice_sum_push(&sum);
 	}
 	slice_sum_end(&sum);
@@ -111,7 +110,7 @@ static void head_chunk(struct pass *p, int c, struct mat x, struct mat dx)
 	}
 	if (p->train) {
 		for (int s = 0; s < p->tp.here; s++)
-			leaf_done(p, m->output, s);
+			linear_leaf_done(p, m->output, s);
 		piece_norm_bwd(p, m->norm, m->norm_bias, dh, x, stats);
 		k->zero(p->d, dx);
 		k->norm_bwd_x(

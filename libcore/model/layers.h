@@ -87,6 +87,28 @@ void piece_norm_bwd(struct pass *p, const struct tensor *weight,
 /* db = column sums, a leaf of a column-parallel bias */
 void slice_bias_bwd(struct pass *p, const struct tensor *bias, int s, struct mat dy);
 
+/* ---- linear.c: products in the precision of the run ------------------------------- */
+
+/* Are operands rounded? Then a gradient that flows on is to be copied before a product. */
+bool linear_rounds(const struct pass *p);
+/* To the format of activations, in place; in fp32 nothing. */
+void linear_round(struct pass *p, struct mat x);
+/*
+ * Slice s of weight w of a block (layer -1: of the head). What goes into a product, x and
+ * dy, is rounded in place, which may be done again without changing it.
+ */
+/* y = x w^T + bias; bias may be NULL */
+void linear_forward(struct pass *p, int64_t layer, struct mat y, struct mat x,
+	const struct tensor *w, const struct tensor *bias, int s);
+/* dx (+)= dy w, after a forward with the same weights */
+void linear_backward_x(struct pass *p, int64_t layer, struct mat dx, struct mat dy,
+	const struct tensor *w, int s, bool add);
+/* the leaf of w (+)= dy^T x; added to only in the head */
+void linear_backward_w(struct pass *p, int64_t layer, const struct tensor *w, int s,
+	struct mat dy, struct mat x, bool add);
+/* The leaf is complete: it is rounded as the result of one product. */
+void linear_leaf_done(struct pass *p, const struct tensor *w, int s);
+
 /* Where dropout is applied; part of what a run computes. */
 enum drop_site { DROP_EMBED, DROP_PROBS, DROP_ATTENTION, DROP_FFN };
 struct dropout dropout_at(

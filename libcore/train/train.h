@@ -37,6 +37,11 @@ struct train_opts {
 	double lr, min_lr, beta1, beta2, eps, weight_decay, clip;
 	int lr_schedule, wsd_shape, lr_scale;
 	int64_t warmup, decay_steps, wsd_decay, lr_scale_batch;
+	/* precision */
+	int dtype; /* enum precision */
+	bool float8_skip_ends;
+	double loss_scale;
+	int64_t loss_scale_window;
 	/* who computes */
 	int64_t dp, threads, bucket_bytes;
 	double watchdog;
@@ -147,6 +152,10 @@ struct trainer {
 	/* the state, which checkpoints keep */
 	int64_t step, samples;
 	double loss, val_loss, best_val_loss;
+	/* fp16: the scale of the loss, the good steps since it changed, and how many steps
+	 * overflowed and updated nothing; otherwise 1, 0, 0 */
+	float loss_scale;
+	int64_t scale_good, skipped;
 };
 
 /* Collective. Parameters are initialised from the seed. `data` stays the caller's. */
@@ -161,9 +170,10 @@ int64_t trainer_micro_batches(const struct train_opts *o);
 /* ---- step.c ---------------------------------------------------------------------- */
 
 struct step_result {
-	float loss, grad_norm, lr;
+	float loss, grad_norm, lr, loss_scale;
 	double forward, backward, data; /* seconds */
 	int64_t stop, save;		/* how many ranks voted for it */
+	bool skipped;	/* fp16: gradients overflowed, so nothing was updated */
 	bool bad;	/* loss or norm is no number: nothing was updated */
 	struct str why; /* then: what was found */
 };

@@ -137,6 +137,18 @@ static int check_memory(const struct plan *p, struct err *e)
 		text_bytes(has, (double)available));
 }
 
+/* A recipe that leaves nothing to it is a mistake. */
+static int check_precision(
+	const struct train_opts *o, const struct model *m, struct err *e)
+{
+	if (o->dtype != PRECISION_FLOAT8 || !o->float8_skip_ends || m->c.layers > 2)
+		return 0;
+	return err_set(e, EX_USAGE,
+		"float8 leaves the first and the last block in bf16, and %lld layer%s no "
+		"others: --no-float8-skip-ends",
+		(long long)m->c.layers, m->c.layers == 1 ? " has" : "s have");
+}
+
 static int open_order(struct trainer *t, struct err *e)
 {
 	const struct model *m = &t->model;
@@ -176,6 +188,8 @@ static void open_compute(struct trainer *t)
 	t->store = store_replicated(&c, &t->run);
 	pass_init(&t->pass, m, &t->d, t->store, t->o.micro_batch, (uint64_t)t->o.seed,
 		&t->run);
+	pass_precision(
+		&t->pass, (enum precision)t->o.dtype, t->o.float8_skip_ends, &t->run);
 	t->pass.tick = tick;
 	acts_alloc(&t->pass, &t->acts, &t->micro);
 	init_parts(t->store, (uint64_t)t->o.seed);
@@ -195,8 +209,10 @@ int trainer_open(struct trainer *t, const struct train_opts *o, struct comm *dp,
 		.data = data,
 		.loss = (double)NAN,
 		.val_loss = (double)NAN,
-		.best_val_loss = (double)NAN};
+		.best_val_loss = (double)NAN,
+		.loss_scale = o->dtype == PRECISION_FP16 ? (float)o->loss_scale : 1};
 	if (!model_init(&t->model, &o->model, data->tokenizer.vocab.n, e) &&
+		!check_precision(o, &t->model, e) &&
 		!train_check_ranks(o, &t->model, dp->size, e) && !open_order(t, e)) {
 		plan_make(o, &t->model, dp->rank, dp->size, &t->plan);
 		if (!o->eval_only) /* which touches little of it */
