@@ -177,6 +177,10 @@ typedef void kern_add(struct device *, struct mat y, struct mat a, struct mat b)
 /* y = x mask / (1 - p); y may be x. Its own backward. */
 typedef void kern_dropout(
 	struct device *, struct mat y, struct mat x, const struct dropout *);
+/* Fused, with the bits of bias_fwd, dropout and add one after the other: y = x +
+ * dropout(sum + bias). bias.p may be NULL, the dropout too; y may be sum. */
+typedef void kern_residual(struct device *, struct mat y, struct mat x, struct mat sum,
+	struct mat bias, const struct dropout *);
 
 /*
  * Cross-entropy over one slice of the vocabulary, columns [first, first + cols) of which
@@ -226,7 +230,7 @@ typedef void kern_attn_row(struct device *, struct mat o, struct mat q, struct m
 	X(linear_fwd) X(linear_bwd_x) X(linear_bwd_w) X(bias_fwd) X(bias_bwd) \
 	X(norm_fwd) X(norm_bwd_x) X(norm_bwd_w) \
 	X(rope) X(attn_fwd) X(attn_bwd) \
-	X(act_fwd) X(act_bwd) X(add) X(dropout) \
+	X(act_fwd) X(act_bwd) X(add) X(dropout) X(residual) \
 	X(round) X(amax) \
 	X(xent_stats) X(xent_join) X(xent_bwd) \
 	X(adamw) X(row_sumsq) X(exact_sum) X(zero) X(copy) X(find_bad) X(hash) \

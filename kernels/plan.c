@@ -36,6 +36,8 @@ NOTHING(act_bwd, dev *d, enum act_kind kind, struct mat da, struct mat db, struc
 	struct mat a, struct mat b)
 NOTHING(add, dev *d, struct mat y, struct mat a, struct mat b)
 NOTHING(dropout, dev *d, struct mat y, struct mat x, const struct dropout *o)
+NOTHING(residual, dev *d, struct mat y, struct mat x, struct mat sum, struct mat bias,
+	const struct dropout *o)
 NOTHING(round, dev *d, struct mat y, struct mat x, enum dtype type, float scale)
 NOTHING(xent_stats, dev *d, float *max, float *sum, float *target, struct mat logits,
 	const int32_t *targets, int64_t first, int64_t vocab)

@@ -203,6 +203,15 @@ static uint64_t run_dropout(struct device *d)
 	return hash_of(y);
 }
 
+static uint64_t run_residual(struct device *d)
+{
+	struct dropout o = {.key = {{1, 2}}, .p = 0.1f, .pos = pos, .seq_rows = 100};
+	struct mat y = mat_blank(ROWS, COLS);
+	d->k->residual(d, y, numbers(ROWS, COLS, 1), numbers(ROWS, COLS, 2),
+		numbers(1, COLS, 3), &o);
+	return hash_of(y);
+}
+
 /* Floats of all sizes, to every format. */
 static uint64_t run_round(struct device *d)
 {

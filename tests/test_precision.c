@@ -78,6 +78,8 @@ static void run_close(struct alone *r)
 struct curve {
 	float first, last;
 	double val;
+	uint64_t hash; /* of the parameters at the end */
+	bool plain;
 };
 
 static struct curve train(const char *text, const char *more)
@@ -94,6 +96,8 @@ static struct curve train(const char *text, const char *more)
 		c.last = s.loss;
 	}
 	c.val = trainer_eval(&r.t, SPLIT_VAL);
+	c.hash = store_hash(r.t.store, false);
+	c.plain = r.t.pass.plain_kernels;
 	assert_int_equal(r.t.scratch.peak_bytes, r.t.plan.scratch_bytes);
 	assert_int_equal(r.t.run.peak_bytes, r.t.plan.run_bytes);
 	run_close(&r);
@@ -177,6 +181,25 @@ static void float8_of_nothing_is_refused(void **state)
 	data_close(&data);
 	comm_free(dp);
 	strs_free(&o.data);
+}
+
+/* Fused kernels are another arithmetic by name, and on the CPU the same by bits. */
+static void plain_kernels_give_the_same(void **state)
+{
+	static const char *const texts[] = {gpt2, llama};
+	static const char *const dtypes[] = {"fp32", "bf16"};
+	(void)state;
+	for (int i = 0; i < 4; i++) {
+		char more[2][100];
+		for (int k = 0; k < 2; k++)
+			snprintf(more[k], sizeof(more[k]),
+				"steps = 10\ndtype = %s\nkernels = %s\n", dtypes[i / 2],
+				k ? "ref" : "fused");
+		struct curve a = train(texts[i % 2], more[0]);
+		struct curve b = train(texts[i % 2], more[1]);
+		assert_true(a.first == b.first && a.last == b.last && a.val == b.val);
+		assert_true(a.hash == b.hash && !a.plain && b.plain);
+	}
 }
 
 /* ---- a linear layer, by its recipe ------------------------------------------------ */
@@ -438,6 +461,7 @@ int main(void)
 		cmocka_unit_test(each_trains),
 		cmocka_unit_test(arithmetic_is_told),
 		cmocka_unit_test(float8_of_nothing_is_refused),
+		cmocka_unit_test(plain_kernels_give_the_same),
 		cmocka_unit_test(linear_layers_keep_to_the_recipe),
 		cmocka_unit_test(overflows_skip_and_halve),
 		cmocka_unit_test(the_optimizer_counts_updates),

@@ -109,10 +109,8 @@ void attention_forward(struct pass *p, int64_t layer, struct block_acts *a)
 			slice_sum_push(&sum);
 		}
 		slice_sum_end(&sum);
-		if (t->bo)
-			k->bias_fwd(p->d, x2, param(p, t->bo, 0));
-		drop(p, layer, DROP_ATTENTION, c, x2);
-		k->add(p->d, x2, chunk_of(p, a->x, c, dim), x2);
+		join_residual(p, layer, DROP_ATTENTION, c, t->bo, x2,
+			chunk_of(p, a->x, c, dim));
 		watch(p, "attention.wo", layer, x2);
 	}
 }
@@ -128,15 +126,8 @@ struct grads {
 static void output_backward(struct pass *p, const struct block_tensors *t, int64_t layer,
 	struct block_acts *a, struct grads *g, float *dx, int c)
 {
-	const struct kernels *k = p->d->k;
-	struct mat d = chunk_of(p, dx, c, p->m->c.dim);
-	/* dx flows on past the block: mask or round a copy */
-	if (p->m->c.dropout > 0 || linear_rounds(p)) {
-		k->copy(p->d, g->dh, d);
-		d = g->dh;
-		drop(p, layer, DROP_ATTENTION, c, d);
-		linear_round(p, d);
-	}
+	struct mat d = branch_gradient(
+		p, layer, DROP_ATTENTION, c, chunk_of(p, dx, c, p->m->c.dim), g->dh);
 	piece_bias_bwd(p, t->bo, d);
 	for (int s = 0; s < p->tp.here; s++) {
 		struct mat dout = part_of(p, g->dout, s, c, q_width(p));

@@ -42,10 +42,7 @@ void ffn_forward(struct pass *p, int64_t layer, struct block_acts *a, float *x_n
 			slice_sum_push(&sum);
 		}
 		slice_sum_end(&sum);
-		if (t->b2)
-			k->bias_fwd(p->d, next, param(p, t->b2, 0));
-		drop(p, layer, DROP_FFN, c, next);
-		k->add(p->d, next, x2, next);
+		join_residual(p, layer, DROP_FFN, c, t->b2, next, x2);
 		watch(p, "feed_forward.w2", layer, next);
 	}
 }
@@ -91,13 +88,8 @@ void ffn_backward(struct pass *p, int64_t layer, struct block_acts *a, float *dx
 	struct mat copy = masked ? mat(arena_floats(scratch, p->rows * dim), p->rows, dim)
 				 : no_mat();
 	for (int c = 0; c < p->cp.here; c++) {
-		struct mat dxc = chunk_of(p, dx, c, dim), d = dxc;
-		if (masked) {
-			k->copy(p->d, copy, dxc);
-			d = copy;
-			drop(p, layer, DROP_FFN, c, d);
-			linear_round(p, d);
-		}
+		struct mat dxc = chunk_of(p, dx, c, dim);
+		struct mat d = branch_gradient(p, layer, DROP_FFN, c, dxc, copy);
 		piece_bias_bwd(p, t->b2, d);
 		struct slice_sum sum;
 		slice_sum_begin(&sum, &p->tp, p->d, dh);

@@ -71,3 +71,35 @@ void drop(struct pass *p, int64_t layer, enum drop_site site, int c, struct mat 
 	struct dropout o = dropout_at(p, layer, site, c);
 	p->d->k->dropout(p->d, x, x, &o);
 }
+
+void join_residual(struct pass *p, int64_t layer, enum drop_site site, int c,
+	const struct tensor *bias, struct mat y, struct mat x)
+{
+	const struct kernels *k = p->d->k;
+	if (!p->plain_kernels) {
+		struct dropout o = dropout_at(p, layer, site, c);
+		k->residual(p->d, y, x, y, param(p, bias, 0), o.p > 0 ? &o : NULL);
+		return;
+	}
+	if (bias)
+		k->bias_fwd(p->d, y, param(p, bias, 0));
+	drop(p, layer, site, c, y);
+	k->add(p->d, y, x, y);
+}
+
+struct mat branch_gradient(struct pass *p, int64_t layer, enum drop_site site, int c,
+	struct mat dx, struct mat room)
+{
+	const struct kernels *k = p->d->k;
+	struct dropout o = dropout_at(p, layer, site, c);
+	if (o.p <= 0 && !linear_rounds(p))
+		return dx;
+	if (o.p > 0 && !p->plain_kernels) {
+		k->dropout(p->d, room, dx, &o);
+	} else {
+		k->copy(p->d, room, dx);
+		drop(p, layer, site, c, room);
+	}
+	linear_round(p, room);
+	return room;
+}

@@ -115,6 +115,13 @@ struct dropout dropout_at(
 	const struct pass *p, int64_t layer, enum drop_site site, int c);
 /* In place, and only when the pass trains with dropout. */
 void drop(struct pass *p, int64_t layer, enum drop_site site, int c, struct mat x);
+/* The end of a branch: y, which is a sum over slices, becomes x + dropout(y + bias). */
+void join_residual(struct pass *p, int64_t layer, enum drop_site site, int c,
+	const struct tensor *bias, struct mat y, struct mat x);
+/* The gradient of that sum, before the bias: dx with the same mask, rounded. It is dx
+ * itself, which flows on past the block, or in `room` where it differs. */
+struct mat branch_gradient(struct pass *p, int64_t layer, enum drop_site site, int c,
+	struct mat dx, struct mat room);
 
 void embed_forward(struct pass *p, float *x);
 void embed_backward(struct pass *p, float *dx);

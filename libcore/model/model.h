@@ -137,6 +137,7 @@ struct pass {
 	int32_t *tokens, *targets; /* [chunk][row] */
 	float *rope; /* [context][head_dim], NULL without rotary positions */
 	uint64_t seed;
+	bool plain_kernels; /* none that is fused of others */
 	enum precision precision;
 	bool float8_skip_ends; /* the first and the last block are bf16 */
 	float *weight_amax;    /* float8: [tensor], of the last forward */

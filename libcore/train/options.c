@@ -12,6 +12,7 @@ static const char *const schedule_names[] = {"constant", "cosine", "linear", "ws
 static const char *const wsd_names[] = {"linear", "sqrt", NULL};
 static const char *const scale_names[] = {"none", "sqrt", "linear", NULL};
 static const char *const load_names[] = {"each", "broadcast", NULL};
+static const char *const kernels_names[] = {"fused", "ref", NULL};
 static const char *const device_names[] = {"auto", "cpu", NULL};
 
 /* clang-format off */
@@ -73,6 +74,7 @@ static const struct opt options[] = {
 	{OPT_FLAG, 0, "float8-skip-ends", NULL, "yes", T(float8_skip_ends), "float8: leave the first and the last block in bf16. The head always is.", OPT_ARITH},
 	{OPT_DOUBLE, 0, "loss-scale", "X", "65536", T(loss_scale), "fp16: what the loss is multiplied by at first. A step whose gradients overflow updates nothing and halves it.", OPT_ARITH, 1e-4, 1e30},
 	{OPT_INT, 0, "loss-scale-window", "N", "2000", T(loss_scale_window), "fp16: double the scale after N good steps in a row. 0: never.", OPT_ARITH, 0, MANY},
+	{OPT_ENUM, 0, "kernels", NULL, "fused", T(kernels), "fused: one pass over memory where there is a kernel that does the work of several. ref: a kernel for each. On a CPU both give the same bits.", OPT_ARITH, .values = kernels_names},
 
 	{OPT_GROUP, .name = "Who computes", .help = "None of these changes what is computed."},
 	{OPT_INT, 0, "dp", "N", "-1", T(dp), "Data-parallel ranks. -1: all that were started; another number only with --dry-run.", OPT_LOCAL, -1, 1e6},

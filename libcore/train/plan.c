@@ -36,6 +36,7 @@ void plan_make(
 		.bucket_bytes = o->bucket_bytes};
 	struct store *s = store_replicated(&c, &x.run);
 	pass_init(&x.pass, m, &x.d, s, o->micro_batch, (uint64_t)o->seed, &x.run);
+	x.pass.plain_kernels = o->kernels == KERNELS_REF;
 	pass_precision(&x.pass, (enum precision)o->dtype, o->float8_skip_ends, &x.run);
 	acts_alloc(&x.pass, &x.acts, &x.micro);
 	x.pass.train = true;

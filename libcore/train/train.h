@@ -23,6 +23,8 @@ enum wsd_shape { WSD_LINEAR, WSD_SQRT };
 enum lr_scale { LR_SCALE_NONE, LR_SCALE_SQRT, LR_SCALE_LINEAR };
 enum load_how { LOAD_EACH, LOAD_BROADCAST };
 
+enum kernel_choice { KERNELS_FUSED, KERNELS_REF };
+
 struct train_opts {
 	/* data */
 	struct strs data;
@@ -42,6 +44,7 @@ struct train_opts {
 	bool float8_skip_ends;
 	double loss_scale;
 	int64_t loss_scale_window;
+	int kernels; /* enum kernel_choice */
 	/* who computes */
 	int64_t dp, threads, bucket_bytes;
 	double watchdog;

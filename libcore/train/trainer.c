@@ -188,6 +188,7 @@ static void open_compute(struct trainer *t)
 	t->store = store_replicated(&c, &t->run);
 	pass_init(&t->pass, m, &t->d, t->store, t->o.micro_batch, (uint64_t)t->o.seed,
 		&t->run);
+	t->pass.plain_kernels = t->o.kernels == KERNELS_REF;
 	pass_precision(
 		&t->pass, (enum precision)t->o.dtype, t->o.float8_skip_ends, &t->run);
 	t->pass.tick = tick;
