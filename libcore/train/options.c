@@ -70,7 +70,7 @@ static const struct opt options[] = {
 	{OPT_DOUBLE, 0, "clip", "X", "1", T(clip), "Largest norm of the gradient. 0: no clipping.", OPT_ARITH, 0, 1e30},
 
 	{OPT_GROUP, .name = "Precision"},
-	{OPT_ENUM, 0, "dtype", NULL, "fp32", T(dtype), "What products are computed in. bf16, fp16: operands and results are rounded, sums are fp32, as torch.autocast has it. float8: bf16, and the linear layers of blocks with e4m3 operands, e5m2 gradients and dynamic scales. Parameters, norms, softmax and the optimizer are fp32.", OPT_ARITH, .values = precision_names},
+	{OPT_ENUM, 0, "dtype", NULL, "fp32", T(dtype), "What products are computed in. bf16, fp16: operands and results are rounded, sums are fp32, as torch.autocast has it. float8: bf16, and the linear layers of blocks with e4m3 operands, e5m2 gradients and dynamic scales. Parameters, norms, softmax and the optimizer are fp32, and samples are drawn in it.", OPT_ARITH, .values = precision_names},
 	{OPT_FLAG, 0, "float8-skip-ends", NULL, "yes", T(float8_skip_ends), "float8: leave the first and the last block in bf16. The head always is.", OPT_ARITH},
 	{OPT_DOUBLE, 0, "loss-scale", "X", "65536", T(loss_scale), "fp16: what the loss is multiplied by at first. A step whose gradients overflow updates nothing and halves it.", OPT_ARITH, 1e-4, 1e30},
 	{OPT_INT, 0, "loss-scale-window", "N", "2000", T(loss_scale_window), "fp16: double the scale after N good steps in a row. 0: never.", OPT_ARITH, 0, MANY},
