@@ -98,14 +98,16 @@ void K(add)(struct device *d, struct mat y, struct mat a, struct mat b)
 static void dropout_row(
 	float *out, const float *in, int64_t n, int64_t i, const struct dropout *o)
 {
-	float keep = 1.0f / (1.0f - o->p);
-	uint32_t sample = (uint32_t)(o->first_sample + i / o->seq_rows);
-	for (int64_t j = 0; j < n;) {
-		int64_t col = o->first_col + j;
-		struct philox_block r = philox(o->key, (uint32_t)(col >> 2),
+	const float p = o->p, keep = 1.0f / (1.0f - p);
+	uint32_t sample = (uint32_t)(o->first_sample + i / o->seq_rows), x[RANDOM_WORDS];
+	int64_t skip = o->first_col & 3; /* of the words of the first block */
+	for (int64_t j = 0; j < n; j += RANDOM_WORDS - skip, skip = 0) {
+		int64_t m = min64(RANDOM_WORDS - skip, n - j);
+		random_words(x, o->key, (uint32_t)((o->first_col + j) >> 2),
 			(uint32_t)o->pos[i], sample, o->step);
-		for (int l = (int)(col & 3); l < 4 && j < n; l++, j++)
-			out[j] = philox_uniform(r.x[l]) < o->p ? 0 : in[j] * keep;
+		for (int64_t l = 0; l < m; l++)
+			out[j + l] =
+				philox_uniform(x[skip + l]) < p ? 0 : in[j + l] * keep;
 	}
 }
 
