@@ -440,6 +440,34 @@ static void a_checkpoint_keeps_the_scale(void **state)
 	assert_true(whole.skipped[0] && !whole.skipped[STEPS - 1]);
 }
 
+/* A run in fp32 has no scale to hand on, so the option's is taken; and one that counts more
+ * skipped steps than steps is no run. */
+static void scales_of_other_checkpoints(void **state)
+{
+	struct alone r;
+	struct step_result s;
+	(void)state;
+	const char *path = test_path("other.h5");
+	run_open(&r, gpt2, "");
+	trainer_step(&r.t, false, &s);
+	assert_int_equal(trainer_save(&r.t, path, &e), 0);
+	run_close(&r);
+	run_open(&r, gpt2, "dtype = fp16\nloss-scale = 512\n");
+	assert_int_equal(trainer_load(&r.t, path, false, &e), 0);
+	assert_true(r.t.step == 1 && r.t.loss_scale == 512 && r.t.skipped == 0);
+	assert_int_equal(remove(path), 0);
+	r.t.skipped = 2;
+	assert_int_equal(trainer_save(&r.t, path, &e), 0);
+	assert_int_equal(trainer_load(&r.t, path, false, &e), -1);
+	assert_int_equal(e.code, EX_DATAERR);
+	assert_non_null(strstr(e.msg, "2 skipped of 1"));
+	e = (struct err){0};
+	assert_int_equal(
+		trainer_load(&r.t, path, true, &e), 0); /* its weights are good */
+	assert_int_equal(remove(path), 0);
+	run_close(&r);
+}
+
 /* Weights that are no numbers are no matter of the scale. */
 static void what_no_scale_helps_fails(void **state)
 {
@@ -467,6 +495,7 @@ int main(void)
 		cmocka_unit_test(the_optimizer_counts_updates),
 		cmocka_unit_test(the_scale_cancels),
 		cmocka_unit_test(a_checkpoint_keeps_the_scale),
+		cmocka_unit_test(scales_of_other_checkpoints),
 		cmocka_unit_test(what_no_scale_helps_fails),
 	};
 	return cmocka_run_group_tests(tests, NULL, NULL);
