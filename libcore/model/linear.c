@@ -3,7 +3,8 @@
  *
  * bf16 and fp16 are those of torch.autocast: operands of products are rounded, the product
  * is summed in fp32 and rounded. Norms, softmax, the residual stream, sums over slices and
- * micro-batches, master weights and the optimizer stay fp32.
+ * micro-batches and the biases after them, master weights and the optimizer stay fp32. The
+ * kernels of attention get rounded operands, and keep their probabilities in fp32.
  *
  * float8 is torchao's recipe of tensor-wise, dynamic scales, which torchtitan uses: bf16,
  * but for the linear layers of blocks, where operands of the forward are e4m3, gradients
