@@ -157,6 +157,7 @@ static void one_axis(void **state)
 		{3, "dp = 3\nthreads = 2\n"},
 		{2, "tp = 2\n"},
 		{2, "tp = 2\nsp = no\n"},
+		{2, "tp = 2\nasync-tp = no\n"},
 		{4, "tp = 4\n"},
 		{2, "cp = 2\n"},
 		{2, "cp = 2\ncp-comm = gather\n"},

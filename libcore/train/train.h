@@ -52,7 +52,7 @@ struct train_opts {
 	int64_t axis[N_AXES]; /* degrees; -1: the rest */
 	int64_t zero, pp_stages, memory, threads, bucket_bytes;
 	int fsdp_kind, reshard, cp_comm, pp_schedule, pp_split, recompute;
-	bool sp;
+	bool sp, async_tp;
 	double watchdog;
 	int device;
 	/* evaluation and samples */
