@@ -31,13 +31,20 @@ THREE=(--layers 3 --eval-every 0)
 	h5dump -a /loss_scale run/checkpoints/latest.h5 >/dev/null
 }
 
-@test "fp16 goes on from a checkpoint as if it had not stopped, on other ranks too" {
+@test "fp16 goes on from a checkpoint as if it had not stopped, from and on other ranks too" {
 	make_shard
 	local o=("${THREE[@]}" --dtype fp16 --loss-scale 1e8 --loss-scale-window 3 --decay-steps 20)
+	o+=(--virtual tp=2)
 	tiny "${o[@]}" -n 20 -o whole >/dev/null
 	tiny "${o[@]}" -n 9 -o parts >/dev/null
 	tiny_on 2 "${o[@]}" -n 20 --resume auto -o parts >/dev/null
 	cmp whole/checkpoints/latest.h5 parts/checkpoints/latest.h5
+	for layout in "--tp 2" "--pp 2 --pp-schedule zb-h1" "--fsdp 2"; do
+		rm -r parts
+		tiny_on 2 "${o[@]}" $layout -n 9 -o parts >/dev/null
+		tiny "${o[@]}" -n 20 --resume auto -o parts >/dev/null
+		cmp whole/checkpoints/latest.h5 parts/checkpoints/latest.h5
+	done
 }
 
 @test "float8 that would be nowhere is refused" {

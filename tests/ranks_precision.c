@@ -1,6 +1,6 @@
 /*
  * Law 1 in every precision: who computes changes no bit, of scales either.
- * ranks: 4
+ * ranks: 4 8
  */
 #include "support.h"
 #include "train/train.h"
@@ -192,6 +192,17 @@ static void several_axes(void **state)
 	check_all(llama, layouts, ARRAY_LEN(layouts));
 }
 
+/* Run by eight ranks alone, as the others are by four. */
+static void three_axes(void **state)
+{
+	static const struct layout layouts[] = {
+		{8, "pp = 2\nfsdp = 2\ntp = 2\npp-schedule = zb-h1\nrecompute = full\n"},
+		{8, "dp = 2\ncp = 2\ntp = 2\n"},
+	};
+	(void)state;
+	check_all(llama, layouts, ARRAY_LEN(layouts));
+}
+
 /* ---- how ------------------------------------------------------------------------- */
 
 /* What is made again has the bits it had, of scales too. */
@@ -223,6 +234,40 @@ static void plain_kernels(void **state)
 			same(models[m], "dtype = fp32\n", 2, "tp = 2\nkernels = ref\n"));
 }
 
+/* What a step sends, for the precision itself and as it is planned. */
+static void sent_in_a_step(const char *dtype, int64_t *sent, double *planned)
+{
+	struct train_opts o = options(llama, dtype, "tp = 2\ncp = 2\nrecompute = full\n");
+	struct data_set data;
+	struct trainer t;
+	struct step_result r;
+	struct err e = {0};
+	if (data_open(&data, &o, world, &e) || trainer_open(&t, &o, world, &data, &e))
+		die_err(&e);
+	*sent = -mesh_sent(&t.mesh);
+	trainer_step(&t, 0, &r);
+	*sent += mesh_sent(&t.mesh);
+	*planned = t.plan.sent;
+	trainer_close(&t);
+	data_close(&data);
+}
+
+/* The largest numbers of weights: of the two blocks that are float8, in each forward, but not
+ * when it is done again. */
+static void what_scales_send_is_planned(void **state)
+{
+	int64_t sent[2];
+	double planned[2];
+	(void)state;
+	sent_in_a_step(bf16, &sent[0], &planned[0]);
+	sent_in_a_step(float8, &sent[1], &planned[1]);
+	int64_t more = sent[1] - sent[0];
+	print_message("# scales: %lld bytes a step, of %lld\n", (long long)more,
+		(long long)sent[1]);
+	assert_true(more > 0 && (double)more == planned[1] - planned[0]);
+	assert_int_equal(more % (2 * N_MICRO * 7 * (int64_t)sizeof(float)), 0);
+}
+
 static void make_shard(void)
 {
 	struct str text = {0};
@@ -245,20 +290,25 @@ static void make_shard(void)
 
 int main(void)
 {
-	const struct CMUnitTest tests[] = {
+	const struct CMUnitTest four[] = {
 		cmocka_unit_test(the_control_is_one),
 		cmocka_unit_test(one_axis),
 		cmocka_unit_test(stages),
 		cmocka_unit_test(several_axes),
 		cmocka_unit_test(recomputation),
 		cmocka_unit_test(plain_kernels),
+		cmocka_unit_test(what_scales_send_is_planned),
+	};
+	const struct CMUnitTest eight[] = {
+		cmocka_unit_test(three_axes),
 	};
 	world = comm_open();
 	log_rank(world->rank, world->size, false);
 	if (world->rank && !freopen("/dev/null", "w", stdout))
 		return 1;
 	make_shard();
-	int rc = cmocka_run_group_tests(tests, NULL, NULL);
+	int rc = world->size == 8 ? cmocka_run_group_tests(eight, NULL, NULL)
+				  : cmocka_run_group_tests(four, NULL, NULL);
 	comm_barrier(world);
 	comm_close(world);
 	return rc;
