@@ -93,13 +93,15 @@ $O/flags: FORCE
 # A target `X` makes sure of the packages, and then is `X-now`, in a make that sees them.
 JOBS = -j$(shell nproc 2>/dev/null || echo 2)
 NEEDS_demo = build demo
+NEEDS_convergence = build demo
 NEEDS_check = build check
 NEEDS_check-long = build check
 NEEDS_san = build check
 NEEDS_bench = build check
 NEEDS_lint = build check lint
 NEEDS_fuzz = build fuzz
-demo check check-long san lint bench fuzz:
+NEEDS_mutants = build check
+demo convergence check check-long san lint bench fuzz mutants:
 	@[ "$(DEPS)" = no ] || share/deps $(NEEDS_$@)
 	@$(MAKE) --no-print-directory $(JOBS) $@-now
 
@@ -108,6 +110,9 @@ deps:
 
 demo-now: all
 	@PATH="$(abspath $O):$$PATH" share/demo
+
+convergence-now: all
+	@PATH="$(abspath $O):$$PATH" share/recipes/convergence
 
 check-now: all $(TESTS)
 	@tests/run $O
@@ -133,6 +138,10 @@ fuzz-now: all
 	@tests/fuzz/run build-fuzz $O
 build-fuzzers: $(FUZZERS)
 
+# With PATTERN=..., those whose name matches.
+mutants-now: all $(TESTS)
+	@tests/mutate $O $(PATTERN)
+
 bench-now: all $(TESTS)
 	@tests/bench $O
 
@@ -145,6 +154,7 @@ generate: all
 # ---- installing -----------------------------------------------------------------------
 BIN = $(DESTDIR)$(PREFIX)/bin
 SHARE = $(DESTDIR)$(PREFIX)/share
+RECIPES = $(filter-out functions,$(notdir $(wildcard share/recipes/*)))
 INSTALLED = $(PROGRAMS:%=$(BIN)/%) $(SHARE)/pt \
   $(foreach m,$(notdir $(wildcard man/*.[1-9])),$(SHARE)/man/man$(patsubst .%,%,$(suffix $m))/$m) \
   $(PROGRAMS:%=$(SHARE)/bash-completion/completions/%) \
@@ -152,11 +162,13 @@ INSTALLED = $(PROGRAMS:%=$(BIN)/%) $(SHARE)/pt \
   $(PROGRAMS:%=$(SHARE)/fish/vendor_completions.d/%.fish)
 
 install: all
-	install -d $(BIN) $(SHARE)/pt/presets $(foreach s,1 5 7,$(SHARE)/man/man$s) \
+	install -d $(BIN) $(SHARE)/pt/presets $(SHARE)/pt/recipes $(foreach s,1 5 7,$(SHARE)/man/man$s) \
 	  $(SHARE)/bash-completion/completions $(SHARE)/zsh/site-functions \
 	  $(SHARE)/fish/vendor_completions.d
 	install $(BINS) $(BIN)
 	install -m 644 share/presets/* $(SHARE)/pt/presets
+	install $(RECIPES:%=share/recipes/%) $(SHARE)/pt/recipes
+	install -m 644 share/recipes/functions $(SHARE)/pt/recipes
 	for s in 1 5 7; do install -m 644 man/*.$$s $(SHARE)/man/man$$s; done
 	for p in $(PROGRAMS); do \
 	  install -m 644 completions/$$p.bash $(SHARE)/bash-completion/completions/$$p; \
@@ -167,14 +179,17 @@ uninstall:
 	rm -rf $(INSTALLED)
 
 clean:
-	rm -rf $O build-san build-lint build-fuzz demo
+	rm -rf $O build-san build-lint build-fuzz demo convergence
 
 help:
 	@echo 'all        build the programs into $O/ (the default)'
 	@echo 'demo       the main job, from text to a compared model, command by command;'
 	@echo '           DEMO_STEPS=60 make demo: in a hurry'
+	@echo 'convergence  every technique against its control, in one table;'
+	@echo '           STEPS=20 ROWS=^fsdp make convergence: in a hurry'
 	@echo 'check      the tests;  check-long: the long ones too;  san: under sanitizers'
 	@echo 'fuzz       every reader of foreign bytes, FUZZ_SECONDS=60 each, with hostile ones'
+	@echo 'mutants    bugs of real systems, put into a copy: does a test find each?'
 	@echo 'bench      how fast, against ceilings measured in the same run'
 	@echo 'lint       warnings, format, manual pages, floors, generated files'
 	@echo 'generate   make completions and option lists anew from the option tables'
@@ -182,5 +197,6 @@ help:
 	@echo 'install    into PREFIX=$(PREFIX), below DESTDIR;  uninstall removes it'
 	@echo 'deps       install what is missing (Debian); DEPS=no skips that everywhere'
 
-.PHONY: all demo check check-long san lint bench fuzz bench-now fuzz-now build-fuzzers demo-now check-now check-long-now san-now \
+.PHONY: all demo convergence check check-long san lint bench fuzz mutants bench-now mutants-now \
+  fuzz-now build-fuzzers demo-now convergence-now check-now check-long-now san-now \
   build-san-tests build-lint-tests lint-now deps generate install uninstall clean help FORCE

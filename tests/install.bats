@@ -24,6 +24,9 @@ want() {
 	for p in "$top"/share/presets/*; do
 		echo "share/pt/presets/$(basename "$p")"
 	done
+	for p in "$top"/share/recipes/*; do
+		echo "share/pt/recipes/$(basename "$p")"
+	done
 }
 
 @test "install: every program, page, completion and preset, with sane modes" {

@@ -150,7 +150,7 @@ static void ledger_close(struct ledger *l)
 /* How it is computed. */
 struct layout {
 	int tp, cp, threads;
-	bool sp, gather_kv;
+	bool sp, gather_kv, async, split; /* split: the backward in two parts */
 	enum recompute recompute;
 };
 
@@ -172,6 +172,7 @@ struct trial {
 	struct device d;
 	struct pass p;
 	struct acts a;
+	struct block_grads *grads; /* of a backward in two parts */
 	struct stage all;
 };
 
@@ -181,10 +182,16 @@ static void trial_open(struct trial *b, struct model *m, struct mesh *mesh,
 	static struct store store;
 	b->d.scratch = &mem->scratch;
 	b->all = (struct stage){0, m->c.layers, true, true};
-	struct pass_config c = {mesh, BATCH, 11, l->sp, l->gather_kv};
+	struct pass_config c = {.mesh = mesh,
+		.batch = BATCH,
+		.seed = 11,
+		.sp = l->sp,
+		.async_tp = l->async,
+		.gather_kv = l->gather_kv};
 	pass_init(&b->p, m, &b->d, &store, &c, &mem->run);
 	pass_recompute(&b->p, l->recompute, &mem->micro);
 	acts_alloc(&b->p, &b->all, &b->a, &mem->micro);
+	b->grads = l->split ? grads_alloc(&b->p, &b->all, &mem->micro) : NULL;
 	b->p.micro = MICRO;
 	b->p.step = 2;
 	b->p.first_sample = 7;
@@ -196,8 +203,14 @@ static void go(struct trial *b)
 {
 	b->p.train = true;
 	model_forward(&b->p, &b->all, &b->a);
-	model_backward(&b->p, &b->all, &b->a);
+	if (b->grads) {
+		model_backward_x(&b->p, &b->all, &b->a, b->grads);
+		model_backward_w(&b->p, &b->all, &b->a, b->grads);
+	} else {
+		model_backward(&b->p, &b->all, &b->a);
+	}
 	acts_free(&b->a);
+	free(b->grads);
 }
 
 /* Memory, as the planning device finds that it is needed, and bytes that would be sent. */
@@ -360,6 +373,8 @@ static int64_t compare_all(const struct model_config *c)
 			for (int i = 0; i < 4; i++) {
 				l.sp = i & 1;
 				l.gather_kv = i >> 1;
+				l.async = i == 0 || i == 3;
+				l.split = i == 2;
 				l.recompute = i == 1   ? RECOMPUTE_FULL
 					      : i == 3 ? RECOMPUTE_SELECTIVE
 						       : RECOMPUTE_NONE;

@@ -296,7 +296,7 @@ static void any_part_is_the_same(void **state)
 struct net {
 	struct model m;
 	struct device d;
-	struct comm *alone;
+	struct mesh alone;
 	struct arena run, micro, scratch;
 	struct store *store;
 };
@@ -307,20 +307,21 @@ enum { VOCAB = 50 };
 static void net_open(struct net *x, const char *text, int threads)
 {
 	struct arena size;
-	*x = (struct net){.m = model_of(text, VOCAB), .alone = comm_self("alone")};
+	*x = (struct net){.m = model_of(text, VOCAB)};
+	mesh_alone(&x->alone);
 	device_cpu(&x->d, threads);
 	arena_measure(&size, "parameters");
-	store_free(state_inference(&x->m, &x->d, x->alone, &size));
+	store_free(state_inference(&x->m, &x->d, &x->alone, &size));
 	arena_init(&x->run, "parameters", size.peak_bytes + (1 << 20));
 	arena_init(&x->micro, "activations", 1 << 24);
 	arena_init(&x->scratch, "scratch", 1 << 26);
 	x->d.scratch = &x->scratch;
-	x->store = state_inference(&x->m, &x->d, x->alone, &x->run);
+	x->store = state_inference(&x->m, &x->d, &x->alone, &x->run);
 	for (int i = 0; i < x->m.n_tensors; i++) {
 		const struct tensor *t = &x->m.tensors[i];
 		float *whole = xcalloc((size_t)tensor_size(t), sizeof(*whole));
 		test_fill(whole, tensor_size(t), hash_str(t->name), 0.2);
-		tensor_put_rows(t, x->store->whole, 0, tensor_file_rows(t), whole);
+		store_put(x->store, STORE_PARAM, i, 0, tensor_file_rows(t), whole);
 		free(whole);
 	}
 }
@@ -331,7 +332,8 @@ static void net_close(struct net *x)
 	arena_release(&x->run);
 	arena_release(&x->micro);
 	arena_release(&x->scratch);
-	comm_free(x->alone);
+	comm_free(x->alone.world);
+	mesh_close(&x->alone);
 	model_free(&x->m);
 }
 
@@ -344,6 +346,11 @@ static const char *const nets[] = {
 	"vocab-multiple = 16\n",
 	"arch = llama\nlayers = 2\nheads = 4\nkv-heads = 2\ndim = 32\nffn-dim = 48\n"
 	"context = 16\nvirtual = tp=2\nrope-scaling = llama3\nrope-original = 8\n",
+	/* four slices share a head of keys and values; two have one each */
+	"arch = llama\nlayers = 2\nheads = 4\nkv-heads = 1\ndim = 32\nffn-dim = 48\n"
+	"context = 16\nvirtual = tp=4\n",
+	"arch = llama\nlayers = 1\nheads = 8\nkv-heads = 2\ndim = 32\nffn-dim = 48\n"
+	"context = 16\nvirtual = tp=4,cp=2\nbias = yes\n",
 };
 
 static uint32_t token(int64_t i)
@@ -427,13 +434,14 @@ static void decoder_and_forward_agree(void **state)
 				sum += exp((double)logits[k]);
 			loss += log(sum) - (double)logits[window[j + 1]];
 		}
-		pass_init(&p, &x.m, &x.d, x.store, 1, 1, &x.run);
-		acts_alloc(&p, &a, &x.micro);
+		const struct stage all = {0, x.m.c.layers, true, true};
+		pass_init(&p, &x.m, &x.d, x.store,
+			&(struct pass_config){.mesh = &x.alone, .batch = 1}, &x.run);
+		acts_alloc(&p, &all, &a, &x.micro);
 		pass_load(&p, window);
-		model_forward(&p, &a);
+		model_forward(&p, &all, &a);
 		assert_near(exact_round(&p.loss) / (double)n, loss / (double)n, 1e-5);
-		free(a.block);
-		free(p.tp.axis);
+		acts_free(&a);
 		decoder_close(g);
 		net_close(&x);
 	}

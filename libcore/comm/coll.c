@@ -99,6 +99,16 @@ void comm_poll(void)
 	comm_watch_look();
 }
 
+bool comm_overlaps(void)
+{
+	static int say = -1;
+	if (say < 0) {
+		const char *v = getenv("PT_OVERLAP");
+		say = !(v && !strcmp(v, "no"));
+	}
+	return say;
+}
+
 double comm_waited(void)
 {
 	return waited;

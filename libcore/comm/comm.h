@@ -211,6 +211,9 @@ void comm_wait(struct comm *c, struct comm_req *r);
 /* The same, for anything that comes true when others do their part of `what`. */
 void comm_wait_for(
 	struct comm *c, bool (*done)(void *), void *with, const struct comm_req *what);
+/* PT_OVERLAP=no: what could go on beside computation is waited for at once, so that one can
+ * measure what overlap saves. */
+bool comm_overlaps(void);
 /* Seconds this rank has spent in waits since it started. */
 double comm_waited(void);
 

@@ -361,6 +361,33 @@ static bool requests_done(struct tree_sum *s)
 	return true;
 }
 
+/* ---- by the library -------------------------------------------------------------- */
+
+/* PT_ALLREDUCE=mpi, to measure what the tree costs: this rank's nodes from left to right, and
+ * MPI's all-reduce of these. The bits are then a matter of the layout. */
+static bool by_library(const struct sum_call *call)
+{
+	const char *say = getenv("PT_ALLREDUCE");
+	return say && !strcmp(say, "mpi") && is_whole(call->plan) && !call->onto &&
+	       !call->with && !call->plan->c->planned;
+}
+
+static void begin_library(struct tree_sum *s)
+{
+	struct device *d = s->plan->d;
+	const struct sum_nodes *mine = &s->call.nodes[s->c->rank];
+	int64_t n = s->plan->shard[0].n;
+	struct mat sum = mat(s->call.result, 1, n);
+	put(d, s->call.result, mine->n ? s->call.buffer[mine->buffer[0]] : NULL, n);
+	for (int i = 1; i < mine->n; i++)
+		d->k->add(d, sum, sum, mat(s->call.buffer[mine->buffer[i]], 1, n));
+	comm_begin(s->c, COLL_ALLREDUCE,
+		&(struct coll_args){.recv = s->call.result, .count = n, .type = COMM_F32},
+		&s->reqs[0]);
+	s->call.shared = NULL;
+	s->phase = GATHER;
+}
+
 /* ---- both ------------------------------------------------------------------------ */
 
 /* With shared memory, a rank says first that its nodes are there, then that its piece is
@@ -397,6 +424,20 @@ static void poll_sum(void *with)
 		s->phase = DONE;
 }
 
+static bool is_done(void *with)
+{
+	return tree_sum_done(with);
+}
+
+static void wait_for(struct tree_sum *s)
+{
+	const struct comm_req what = {.what = "tree sum",
+		.n_bytes = s->plan->shard[s->plan->wants[s->c->rank]].n *
+			   (int64_t)sizeof(float),
+		.seq = s->seq};
+	comm_wait_for(s->c, is_done, s, &what);
+}
+
 struct tree_sum *tree_sum_begin(const struct sum_call *call)
 {
 	struct comm *c = call->plan->c;
@@ -417,8 +458,13 @@ struct tree_sum *tree_sum_begin(const struct sum_call *call)
 	}
 	if (call->shared) /* what messages would have been */
 		c->sent += sum_bytes(s->plan, call->nodes, !call->onto);
-	enter(s, EXCHANGE);
+	if (by_library(call))
+		begin_library(s);
+	else
+		enter(s, EXCHANGE);
 	comm_background(poll_sum, s);
+	if (!comm_overlaps())
+		wait_for(s);
 	return s;
 }
 
@@ -429,19 +475,10 @@ bool tree_sum_done(struct tree_sum *s)
 	return s->phase == DONE;
 }
 
-static bool is_done(void *with)
-{
-	return tree_sum_done(with);
-}
-
 void tree_sum_end(struct tree_sum *s)
 {
 	if (s->c->size > 1 && !s->c->planned) {
-		const struct comm_req what = {.what = "tree sum",
-			.n_bytes = s->plan->shard[s->plan->wants[s->c->rank]].n *
-				   (int64_t)sizeof(float),
-			.seq = s->seq};
-		comm_wait_for(s->c, is_done, s, &what);
+		wait_for(s);
 		comm_background_end(poll_sum, s);
 	}
 	free(s->reqs);

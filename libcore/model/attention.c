@@ -209,13 +209,11 @@ static void heads_backward(struct pass *p, const struct block_tensors *t, int64_
 	arena_reset(p->d->scratch, mark);
 }
 
-/* From there to the gradient of the normed stream, of one chunk. */
+/* From there to the gradient of the normed stream, of one chunk: its parts. */
 static void project_backward(struct pass *p, const struct block_tensors *t,
-	struct block_grads *g, struct mat dh1, int c)
+	struct block_grads *g, struct slice_sum *sum, int c)
 {
 	const struct kernels *k = p->d->k;
-	struct slice_sum sum;
-	slice_sum_begin(&sum, &p->tp, p->d, dh1, p->rows);
 	for (int s = 0; s < p->tp.here; s++) {
 		struct mat dq = part_of(p, g->dq, s, c, q_width(p));
 		struct mat dk = part_of(p, g->dk, s, c, kv_width(p));
@@ -226,23 +224,59 @@ static void project_backward(struct pass *p, const struct block_tensors *t,
 			k->rope(p->d, dk, p->m->head_dim, rope_table(p), pos_of(p, c),
 				-1);
 		}
-		struct mat dh = slice_sum_slot(&sum);
+		struct mat dh = slice_sum_slot(sum);
 		k->linear_bwd_x(p->d, dh, dq, param(p, t->wq, s), false);
 		k->linear_bwd_x(p->d, dh, dk, param(p, t->wk, s), true);
 		k->linear_bwd_x(p->d, dh, dv, param(p, t->wv, s), true);
-		slice_sum_push(&sum);
+		slice_sum_push(sum);
 	}
-	slice_sum_end(&sum);
+}
+
+/* Leaves of what is multiplied, of one chunk. */
+static void product_leaves(
+	struct pass *p, int64_t layer, struct block_acts *a, struct block_grads *g, int c)
+{
+	const struct block_tensors *t = &p->m->blocks[layer];
+	struct mat d = chunk_of(p, g->d1, c, p->m->c.dim);
+	struct mat h = chunk_of(p, a->h1, c, p->m->c.dim);
+	piece_bias_bwd(p, t->bo, c, here_of(p, d));
+	for (int s = 0; s < p->tp.here; s++) {
+		slice_weight_bwd(
+			p, t->wo, NULL, s, c, d, part_of(p, a->o, s, c, q_width(p)));
+		slice_weight_bwd(
+			p, t->wq, t->bq, s, c, part_of(p, g->dq, s, c, q_width(p)), h);
+		slice_weight_bwd(
+			p, t->wk, t->bk, s, c, part_of(p, g->dk, s, c, kv_width(p)), h);
+		slice_weight_bwd(
+			p, t->wv, t->bv, s, c, part_of(p, g->dv, s, c, kv_width(p)), h);
+		watch(p, "attention, weights", layer, no_mat());
+	}
+}
+
+static void norm_leaves(
+	struct pass *p, int64_t layer, struct block_acts *a, struct block_grads *g, int c)
+{
+	const struct block_tensors *t = &p->m->blocks[layer];
+	piece_norm_bwd(p, t->norm1, t->norm1_bias, c, stream_of(p, g->dh1, c),
+		stream_of(p, a->x, c), stats_of(p, a->stats1, c));
 }
 
 void attention_backward_x(struct pass *p, int64_t layer, struct block_acts *a,
-	struct block_grads *g, float *dx)
+	struct block_grads *g, float *dx, bool weights)
 {
 	const struct block_tensors *t = &p->m->blocks[layer];
 	heads_backward(p, t, layer, a, g, dx);
 	for (int c = 0; c < p->cp.here; c++) {
 		struct mat dxc = stream_of(p, dx, c), dh = stream_of(p, g->dh1, c);
-		project_backward(p, t, g, dh, c);
+		struct slice_sum sum;
+		slice_sum_begin(&sum, &p->tp, p->d, dh, p->rows);
+		project_backward(p, t, g, &sum, c);
+		slice_sum_send(&sum);
+		if (weights)
+			product_leaves(p, layer, a, g, c);
+		slice_sum_end(&sum);
+		if (weights)
+			norm_leaves(p, layer, a, g, c);
 		p->d->k->norm_bwd_x(p->d, p->m->arch->norm, dxc, dh,
 			stream_of(p, a->x, c), stats_of(p, a->stats1, c),
 			param(p, t->norm1, 0));
@@ -253,23 +287,8 @@ void attention_backward_x(struct pass *p, int64_t layer, struct block_acts *a,
 void attention_backward_w(
 	struct pass *p, int64_t layer, struct block_acts *a, struct block_grads *g)
 {
-	const struct block_tensors *t = &p->m->blocks[layer];
 	for (int c = 0; c < p->cp.here; c++) {
-		struct mat d = chunk_of(p, g->d1, c, p->m->c.dim);
-		struct mat h = chunk_of(p, a->h1, c, p->m->c.dim);
-		piece_bias_bwd(p, t->bo, c, here_of(p, d));
-		for (int s = 0; s < p->tp.here; s++) {
-			slice_weight_bwd(p, t->wo, NULL, s, c, d,
-				part_of(p, a->o, s, c, q_width(p)));
-			slice_weight_bwd(p, t->wq, t->bq, s, c,
-				part_of(p, g->dq, s, c, q_width(p)), h);
-			slice_weight_bwd(p, t->wk, t->bk, s, c,
-				part_of(p, g->dk, s, c, kv_width(p)), h);
-			slice_weight_bwd(p, t->wv, t->bv, s, c,
-				part_of(p, g->dv, s, c, kv_width(p)), h);
-		}
-		piece_norm_bwd(p, t->norm1, t->norm1_bias, c, stream_of(p, g->dh1, c),
-			stream_of(p, a->x, c), stats_of(p, a->stats1, c));
-		watch(p, "attention, weights", layer, no_mat());
+		product_leaves(p, layer, a, g, c);
+		norm_leaves(p, layer, a, g, c);
 	}
 }

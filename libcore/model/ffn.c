@@ -96,8 +96,35 @@ static void hidden_backward(struct pass *p, const struct block_tensors *t, int64
 		k->linear_bwd_x(p->d, dh, dgate, param(p, t->w3, s), true);
 }
 
+/* Leaves of what is multiplied, of one chunk. */
+static void product_leaves(
+	struct pass *p, int64_t layer, struct block_acts *a, struct block_grads *g, int c)
+{
+	const struct block_tensors *t = &p->m->blocks[layer];
+	int64_t ffn = ffn_width(p);
+	struct mat d = chunk_of(p, g->d2, c, p->m->c.dim);
+	struct mat h = chunk_of(p, a->h2, c, p->m->c.dim);
+	piece_bias_bwd(p, t->b2, c, here_of(p, d));
+	for (int s = 0; s < p->tp.here; s++) {
+		slice_weight_bwd(p, t->w2, NULL, s, c, d, part_of(p, a->y, s, c, ffn));
+		slice_weight_bwd(p, t->w1, t->b1, s, c, part_of(p, g->da, s, c, ffn), h);
+		if (t->w3)
+			slice_weight_bwd(
+				p, t->w3, t->b3, s, c, part_of(p, g->db, s, c, ffn), h);
+		watch(p, "feed_forward, weights", layer, no_mat());
+	}
+}
+
+static void norm_leaves(
+	struct pass *p, int64_t layer, struct block_acts *a, struct block_grads *g, int c)
+{
+	const struct block_tensors *t = &p->m->blocks[layer];
+	piece_norm_bwd(p, t->norm2, t->norm2_bias, c, stream_of(p, g->dh2, c),
+		stream_of(p, a->x2, c), stats_of(p, a->stats2, c));
+}
+
 void ffn_backward_x(struct pass *p, int64_t layer, struct block_acts *a,
-	struct block_grads *g, float *dx)
+	struct block_grads *g, float *dx, bool weights)
 {
 	const struct block_tensors *t = &p->m->blocks[layer];
 	for (int c = 0; c < p->cp.here; c++) {
@@ -109,7 +136,12 @@ void ffn_backward_x(struct pass *p, int64_t layer, struct block_acts *a,
 			hidden_backward(p, t, layer, a, g, s, c, d, slice_sum_slot(&sum));
 			slice_sum_push(&sum);
 		}
+		slice_sum_send(&sum);
+		if (weights)
+			product_leaves(p, layer, a, g, c);
 		slice_sum_end(&sum);
+		if (weights)
+			norm_leaves(p, layer, a, g, c);
 		p->d->k->norm_bwd_x(p->d, p->m->arch->norm, dxc, dh,
 			stream_of(p, a->x2, c), stats_of(p, a->stats2, c),
 			param(p, t->norm2, 0));
@@ -120,23 +152,8 @@ void ffn_backward_x(struct pass *p, int64_t layer, struct block_acts *a,
 void ffn_backward_w(
 	struct pass *p, int64_t layer, struct block_acts *a, struct block_grads *g)
 {
-	const struct block_tensors *t = &p->m->blocks[layer];
-	int64_t ffn = ffn_width(p);
 	for (int c = 0; c < p->cp.here; c++) {
-		struct mat d = chunk_of(p, g->d2, c, p->m->c.dim);
-		struct mat h = chunk_of(p, a->h2, c, p->m->c.dim);
-		piece_bias_bwd(p, t->b2, c, here_of(p, d));
-		for (int s = 0; s < p->tp.here; s++) {
-			slice_weight_bwd(
-				p, t->w2, NULL, s, c, d, part_of(p, a->y, s, c, ffn));
-			slice_weight_bwd(
-				p, t->w1, t->b1, s, c, part_of(p, g->da, s, c, ffn), h);
-			if (t->w3)
-				slice_weight_bwd(p, t->w3, t->b3, s, c,
-					part_of(p, g->db, s, c, ffn), h);
-		}
-		piece_norm_bwd(p, t->norm2, t->norm2_bias, c, stream_of(p, g->dh2, c),
-			stream_of(p, a->x2, c), stats_of(p, a->stats2, c));
-		watch(p, "feed_forward, weights", layer, no_mat());
+		product_leaves(p, layer, a, g, c);
+		norm_leaves(p, layer, a, g, c);
 	}
 }

@@ -148,16 +148,17 @@ void embed_forward(struct pass *p, float *x);
 void embed_backward(struct pass *p, float *dx);
 void attention_forward(struct pass *p, int64_t layer, struct block_acts *a);
 /* From the gradient of the block's output to that of its input, and what the weights need of
- * it; then the leaves of the weights. */
+ * it; then the leaves of the weights. With `weights` the first does both, the leaves while its
+ * sums over slices are under way. */
 void attention_backward_x(struct pass *p, int64_t layer, struct block_acts *a,
-	struct block_grads *g, float *dx);
+	struct block_grads *g, float *dx, bool weights);
 void attention_backward_w(
 	struct pass *p, int64_t layer, struct block_acts *a, struct block_grads *g);
 /* Makes the results of the norm again. */
 void attention_again(struct pass *p, int64_t layer, struct block_acts *a);
 void ffn_forward(struct pass *p, int64_t layer, struct block_acts *a, float *x_next);
 void ffn_backward_x(struct pass *p, int64_t layer, struct block_acts *a,
-	struct block_grads *g, float *dx);
+	struct block_grads *g, float *dx, bool weights);
 void ffn_backward_w(
 	struct pass *p, int64_t layer, struct block_acts *a, struct block_grads *g);
 /* Makes the results of the norm and the activation again, and `products`, of W1 and W3. */

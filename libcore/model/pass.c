@@ -62,7 +62,8 @@ static void play(struct pass *p, const struct pass_config *c)
 		.n = m->tp,
 		.first = mesh->at[AXIS_TP] * slices,
 		.here = slices,
-		.sp = c->sp};
+		.sp = c->sp,
+		.async = c->async_tp};
 	p->cp = (struct chunks){.axis = mesh->axis[AXIS_CP],
 		.n = m->cp,
 		.first = mesh->at[AXIS_CP] * chunks,
@@ -304,12 +305,10 @@ static void block_backward(struct pass *p, int64_t layer, struct block_acts *b, 
 	struct block_grads g;
 	block_again(p, layer, b, true);
 	ffn_grads(p, &g, p->d->scratch);
-	ffn_backward_x(p, layer, b, &g, dx);
-	ffn_backward_w(p, layer, b, &g);
+	ffn_backward_x(p, layer, b, &g, dx, true);
 	arena_reset(p->d->scratch, mark);
 	attention_grads(p, &g, p->d->scratch);
-	attention_backward_x(p, layer, b, &g, dx);
-	attention_backward_w(p, layer, b, &g);
+	attention_backward_x(p, layer, b, &g, dx, true);
 	arena_reset(p->d->scratch, mark);
 }
 
@@ -347,8 +346,8 @@ void model_backward_x(
 		store_use(p->store, unit_of(l), before(p, st, l));
 		if (!p->empty) {
 			block_again(p, l, b, false);
-			ffn_backward_x(p, l, b, &g[l - st->first], a->dx);
-			attention_backward_x(p, l, b, &g[l - st->first], a->dx);
+			ffn_backward_x(p, l, b, &g[l - st->first], a->dx, false);
+			attention_backward_x(p, l, b, &g[l - st->first], a->dx, false);
 		}
 		store_done(p->store, unit_of(l), true);
 	}

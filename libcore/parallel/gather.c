@@ -283,7 +283,7 @@ void store_use(struct store *s, int unit, int next)
 	}
 	g->users++;
 	end_unit(s, g);
-	if (next < 0 || find(s, next) || !unit_buckets(s, next))
+	if (next < 0 || !comm_overlaps() || find(s, next) || !unit_buckets(s, next))
 		return;
 	struct gathered *ahead = room_for(s, next);
 	if (ahead)

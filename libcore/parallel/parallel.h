@@ -87,6 +87,7 @@ struct slices {
 	struct comm *axis;
 	int n, first, here;
 	bool sp;
+	bool async; /* sums go on while other things are computed */
 };
 
 /* Rows [*first, *first + n) of `rows` are piece i. */
@@ -110,6 +111,7 @@ struct slice_sum {
 	float *part[TREE_MAX_NODES]; /* buffers, from the device's scratch */
 	struct tree_stack stack;
 	int next;
+	struct slice_exchange *exchange; /* under way, or NULL */
 	size_t mark;
 };
 
@@ -119,6 +121,9 @@ void slice_sum_begin(struct slice_sum *x, const struct slices *s, struct device 
 void slice_sum_rows(struct slice_sum *x, int64_t first, int64_t n);
 struct mat slice_sum_slot(struct slice_sum *x);
 void slice_sum_push(struct slice_sum *x);
+/* All parts are pushed, and something else is computed before the end: with `async`, they are
+ * on their way meanwhile. */
+void slice_sum_send(struct slice_sum *x);
 void slice_sum_end(struct slice_sum *x);
 /* Its dual: all rows of a chunk from this rank's (all-gather; nothing, where it has all).
  * Returns `here` itself then, else `room`, [rows, cols]. */
@@ -335,6 +340,9 @@ enum { STORE_ALL = (1 << N_STORE_GROUPS) - 1 };
  * has dims[0] rows. */
 void store_collect(struct store *s, enum store_group g, int tensor, int64_t row,
 	int64_t n, int to, float *out);
+/* Has every rank all parameters and all moments in its memory? Then rows are collected without messages,
+ * and by several threads at once, if that is wanted. */
+bool store_is_whole(const struct store *s);
 /* Puts rows [row, row + n) of a whole tensor where this rank has them. */
 void store_put(struct store *s, enum store_group g, int tensor, int64_t row, int64_t n,
 	const float *in);

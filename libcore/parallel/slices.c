@@ -172,6 +172,13 @@ struct known {
 	struct mat x;
 };
 
+/* Rows of nodes, on their way between the ranks. */
+struct slice_exchange {
+	struct mail mail;
+	struct known *known; /* those of this rank, then those that come */
+	int n_known;
+};
+
 static int by_leaf(const void *a, const void *b)
 {
 	const struct known *x = a, *y = b;
@@ -211,19 +218,28 @@ static int nodes_of(const struct slices *s, int rank, struct tree_node *nodes)
 	return tree_nodes(rank * s->here, (rank + 1) * s->here, nodes);
 }
 
-/* Rows of this rank's nodes go to their ranks, and of other ranks' nodes come here. Tells
- * how many nodes there are. */
-static int exchange(struct slice_sum *x, struct known *known)
+static void poll_exchange(void *with)
+{
+	struct slice_exchange *e = with;
+	for (int i = 0; i < e->mail.n; i++)
+		comm_test(e->mail.c, &e->mail.reqs[i]);
+}
+
+/* Rows of this rank's nodes go to their ranks, and of other ranks' nodes come here. */
+static void begin_exchange(struct slice_sum *x)
 {
 	const struct slices *s = x->s;
 	struct comm *c = s->axis;
 	struct tree_node nodes[TREE_MAX_NODES];
-	struct mail mail = mail_begin(c, s->n + c->size * TREE_MAX_NODES);
+	struct slice_exchange *e = xcalloc(1, sizeof(*e));
 	int64_t at, mine = rank_rows(s, x->rows, c->rank, &at);
-	int own = nodes_of(s, c->rank, nodes), n_known = own;
-	for (int i = 0; i < own; i++) {
-		struct mat whole = mat(x->part[i], x->rows, x->out.cols);
-		known[i] = (struct known){nodes[i], mat_rows(whole, at, mine)};
+	int own = nodes_of(s, c->rank, nodes);
+	e->mail = mail_begin(c, s->n + c->size * own);
+	e->known = xcalloc((size_t)s->n, sizeof(*e->known));
+	for (; e->n_known < own; e->n_known++) {
+		struct mat whole = mat(x->part[e->n_known], x->rows, x->out.cols);
+		e->known[e->n_known] =
+			(struct known){nodes[e->n_known], mat_rows(whole, at, mine)};
 	}
 	for (int i = 1; i < c->size; i++) {
 		int from = (c->rank - i + c->size) % c->size;
@@ -231,32 +247,43 @@ static int exchange(struct slice_sum *x, struct known *known)
 		for (int k = 0; k < n; k++) {
 			float *room = arena_floats(x->d->scratch, mine * x->out.cols);
 			struct mat got = mat(room, mine, x->out.cols);
-			mail_from(&mail, got, from);
-			known[n_known++] = (struct known){nodes[k], got};
+			mail_from(&e->mail, got, from);
+			e->known[e->n_known++] = (struct known){nodes[k], got};
 		}
 		int to = (c->rank + i) % c->size;
 		int64_t theirs, rows = rank_rows(s, x->rows, to, &theirs);
 		for (int k = 0; k < own; k++) {
 			struct mat whole = mat(x->part[k], x->rows, x->out.cols);
-			mail_to(&mail, mat_rows(whole, theirs, rows), to);
+			mail_to(&e->mail, mat_rows(whole, theirs, rows), to);
 		}
 	}
-	mail_end(&mail);
-	qsort(known, (size_t)n_known, sizeof(*known), by_leaf);
-	return n_known;
+	x->exchange = e;
+	comm_background(poll_exchange, e);
+}
+
+void slice_sum_send(struct slice_sum *x)
+{
+	BUG_ON(x->next != x->s->first || x->exchange);
+	if (x->s->axis->size > 1 && x->s->async)
+		begin_exchange(x);
 }
 
 /* This rank's rows of the sum, into `to`. */
 static void sum_rows(struct slice_sum *x, struct mat to)
 {
-	struct known *known = xcalloc((size_t)x->s->n, sizeof(*known));
-	int n_known = exchange(x, known), at = 0;
+	struct slice_exchange *e = x->exchange;
+	int at = 0;
+	mail_end(&e->mail);
+	comm_background_end(poll_exchange, e);
+	qsort(e->known, (size_t)e->n_known, sizeof(*e->known), by_leaf);
 	struct mat sum =
-		finish_tree(x->d, known, n_known, &at, levels_of(x->s), 0, to);
-	BUG_ON(at != n_known);
+		finish_tree(x->d, e->known, e->n_known, &at, levels_of(x->s), 0, to);
+	BUG_ON(at != e->n_known);
 	if (sum.p != to.p)
 		x->d->k->copy(x->d, to, sum);
-	free(known);
+	free(e->known);
+	free(e);
+	x->exchange = NULL;
 }
 
 void slice_sum_end(struct slice_sum *x)
@@ -266,6 +293,8 @@ void slice_sum_end(struct slice_sum *x)
 	if (s->axis->size > 1) {
 		int64_t first = 0, n = rank_rows(s, x->rows, s->axis->rank, &first);
 		BUG_ON(x->out.rows != (s->sp ? n : x->rows));
+		if (!x->exchange)
+			begin_exchange(x);
 		sum_rows(x, s->sp ? x->out : mat_rows(x->out, first, n));
 		if (!s->sp)
 			gather_rows(s, x->out);

@@ -142,6 +142,13 @@ int bucket_push(const struct store *s, const struct bucket *b, int member, int u
 /* store.c */
 struct part part_rows(struct part x, int64_t first, int64_t end);
 
+/* Where it is in memory. */
+static inline float *state_of(const struct part *x, enum store_group g)
+{
+	float *const of[] = {x->p, x->m, x->v};
+	return of[g];
+}
+
 /* walk.c */
 void walk_open(struct store *s, struct arena *run);
 bool is_spilled(const struct store *s, enum store_group g);

@@ -180,12 +180,6 @@ void store_walk(struct store *s, bool counted, unsigned reads, unsigned writes,
 
 /* ---- rows of a part ---------------------------------------------------------------- */
 
-static float *state_of(const struct part *x, enum store_group g)
-{
-	float *const of[] = {x->p, x->m, x->v};
-	return of[g];
-}
-
 void part_get(struct store *s, const struct part *x, enum store_group g, int64_t row,
 	int64_t rows, float *out)
 {

@@ -1,0 +1,65 @@
+#!/usr/bin/env bats
+# The recipes, in a hurry: their tables, and that a wrong row is found.
+load helpers
+
+recipes=$BATS_TEST_DIRNAME/../share/recipes
+
+setup() {
+	cd "$BATS_TEST_TMPDIR" || exit 1
+	for tool in bible gnuplot; do
+		command -v $tool >/dev/null || skip "no $tool"
+	done
+	unset PT_DATA
+}
+
+# A pt-train that adds settings where the command line has a certain word.
+spoil() { # WORD SETTING...
+	mkdir -p spoilt
+	cat >spoilt/pt-train <<-EOF2
+		#!/bin/bash
+		[[ " \$* " != *" $1 "* ]] || set -- "\$@" ${*:2}
+		exec "$(command -v pt-train)" "\$@"
+	EOF2
+	chmod +x spoilt/pt-train
+}
+
+@test "convergence: rows are identical, and their controls come along" {
+	STEPS=4 ROWS='^hsdp$|^fsdp-zb|^cp-large' "$recipes/convergence" whole >out 2>err || {
+		cat out err
+		return 1
+	}
+	[ ! -s err ]
+	[ "$(grep -cE '^(hsdp|fsdp-zb-h1|cp-large) .* identical +0 ' out)" -eq 3 ]
+	grep -q '^fsdp .* control ' out
+	grep -q '^hsdp  *dp=2 fsdp=2 ' out
+	tail -n 1 out | grep -q '^3 rows, 0 not as they must be'
+	# the table, for programs: eight cells, of which the last are numbers
+	[ "$(awk -F'\t' 'NF == 8' whole/table.tsv | wc -l)" -eq 5 ]
+	awk -F'\t' 'NR > 1 && !($6 > 0 && $7 > 1 && $8 > 0.1) { exit 1 }' whole/table.tsv
+	head -n 1 whole/alone.svg | grep -q xml
+	[ -s whole/pairs.svg ] && [ -s whole/together.svg ]
+	[ ! -e whole/ddp.svg ]
+	# what was run is what it says, and can be run again
+	[ "$(wc -l <whole/commands)" -eq 4 ]
+	[ "$(rows_of whole/hsdp)" -eq 4 ]
+}
+
+rows_of() { # RUN
+	grep -c '^step=' "$1/journal.txt"
+}
+
+@test "convergence: a row that computes something else, or fails, ends it with 1" {
+	spoil dp=2 seed=2
+	PATH=$PWD/spoilt:$PATH STEPS=3 ROWS='^hsdp$|^flat$' code_of 1 "$recipes/convergence" other
+	grep -qP '^hsdp\t.*\tDIFFERS\t0\.' other/table.tsv
+	grep -qP '^flat\t.*\tidentical\t0\t' other/table.tsv
+	says 'seed: 1, 2' # pt-compare's reason
+	says '2 rows, 1 not as they must be'
+	spoil dp=2 tp=3
+	PATH=$PWD/spoilt:$PATH STEPS=2 ROWS='^hsdp$' code_of 1 "$recipes/convergence" failed
+	grep -qP '^hsdp\t.*\tfailed\t-\t-' failed/table.tsv
+	says 'pt-train: '
+	# nothing that was compared is no success
+	STEPS=2 ROWS=nosuch code_of 1 "$recipes/convergence" none
+	says '0 rows'
+}
