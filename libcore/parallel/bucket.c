@@ -75,12 +75,12 @@ static int64_t unit_floats(const struct store *s, const struct tensor *like, int
 }
 
 /* All slices here of tensors like this one, of units from its own down to the one with which
- * the bucket is large enough. What is sharded or summed by rounds stays by unit. */
+ * the bucket is large enough. What is sharded, read, or summed by rounds stays by unit. */
 static void make_bucket(struct store *s, const struct tensor *like, bool *taken)
 {
 	struct store_own *o = s->own;
 	bool by_unit = s->c.zero >= 2 || s->c.deal.by_turns || like->unit == 0 ||
-		       !s->c.deal.n_micro;
+		       !s->c.deal.n_micro || is_spilled(s, STORE_PARAM);
 	int first = like->unit;
 	int64_t n = unit_floats(s, like, first);
 	while (!by_unit && first > 1 && n * (int64_t)sizeof(float) < s->c.bucket_bytes)
