@@ -100,7 +100,8 @@ NEEDS_san = build check
 NEEDS_bench = build check
 NEEDS_lint = build check lint
 NEEDS_fuzz = build fuzz
-demo convergence check check-long san lint bench fuzz:
+NEEDS_mutants = build check
+demo convergence check check-long san lint bench fuzz mutants:
 	@[ "$(DEPS)" = no ] || share/deps $(NEEDS_$@)
 	@$(MAKE) --no-print-directory $(JOBS) $@-now
 
@@ -136,6 +137,10 @@ fuzz-now: all
 	  CFLAGS='-O1 -g -fno-sanitize-recover=undefined -Wno-pass-failed' build-fuzzers
 	@tests/fuzz/run build-fuzz $O
 build-fuzzers: $(FUZZERS)
+
+# With PATTERN=..., those whose name matches.
+mutants-now: all $(TESTS)
+	@tests/mutate $O $(PATTERN)
 
 bench-now: all $(TESTS)
 	@tests/bench $O
@@ -184,6 +189,7 @@ help:
 	@echo '           STEPS=20 ROWS=^fsdp make convergence: in a hurry'
 	@echo 'check      the tests;  check-long: the long ones too;  san: under sanitizers'
 	@echo 'fuzz       every reader of foreign bytes, FUZZ_SECONDS=60 each, with hostile ones'
+	@echo 'mutants    bugs of real systems, put into a copy: does a test find each?'
 	@echo 'bench      how fast, against ceilings measured in the same run'
 	@echo 'lint       warnings, format, manual pages, floors, generated files'
 	@echo 'generate   make completions and option lists anew from the option tables'
@@ -191,5 +197,6 @@ help:
 	@echo 'install    into PREFIX=$(PREFIX), below DESTDIR;  uninstall removes it'
 	@echo 'deps       install what is missing (Debian); DEPS=no skips that everywhere'
 
-.PHONY: all demo convergence check check-long san lint bench fuzz bench-now fuzz-now build-fuzzers demo-now convergence-now check-now check-long-now san-now \
+.PHONY: all demo convergence check check-long san lint bench fuzz mutants bench-now mutants-now \
+  fuzz-now build-fuzzers demo-now convergence-now check-now check-long-now san-now \
   build-san-tests build-lint-tests lint-now deps generate install uninstall clean help FORCE

@@ -81,6 +81,36 @@ kill_one() { # RANKS VICTIM OPTION...
 	[ $((${phases[steps]:-0} + ${phases[checkpoint]:-0})) -gt $((kills / 4)) ]
 }
 
+# All ranks are killed on one layout, and the run goes on on another.
+killed_then() { # RANKS LAYOUT RANKS LAYOUT
+	local pid row=$((RANDOM % 24 + 8))
+	rm -rf run
+	# shellcheck disable=SC2086
+	mpiexec -n "$1" pt-train "${TINY[@]}" "${options[@]}" $2 -o run >out 2>err 3>&- &
+	pid=$!
+	wait_for "^step=$row " out
+	# shellcheck disable=SC2046
+	kill -9 $(ranks_of $pid)
+	ended $pid
+	[ "$status" -ne 0 ]
+	# shellcheck disable=SC2086
+	tiny_on "$3" "${options[@]}" $4 -o run --resume auto >out
+	not grep -q '^step=1 ' out
+	pt-compare whole run >compared || {
+		cat compared
+		return 1
+	}
+	cmp whole/checkpoints/latest.h5 run/checkpoints/latest.h5
+}
+
+@test "a run that is killed goes on on another layout, bit for bit" {
+	make_shard
+	options=(--layers 4 --heads 4 --virtual "tp=2,cp=2" -n 36 --ckpt-every 3 --keep 3)
+	tiny "${options[@]}" -o whole >/dev/null
+	killed_then 4 '--fsdp 2 --tp 2' 4 '--pp 2 --dp 2 --pp-schedule zb-h1'
+	killed_then 4 '--pp 2 --cp 2 --zero 1' 3 '--fsdp 3 --recompute full'
+}
+
 @test "one rank killed: all end" {
 	make_shard
 	mpiexec -n 3 pt-train "${TINY[@]}" -n 100000 -o run >/dev/null 3>&- &

@@ -1,9 +1,8 @@
 /*
- * Law 1: a layout says who computes, never what is computed.
+ * Law 1, for deals: for 1 to 8 micro-batches of one size, every deal over as many ranks or
+ * fewer, and one or two threads, give equal bits of loss, gradient norm and parameters, step
+ * by step. Other layouts are in ranks_layouts.c.
  * ranks: 8
- *
- * For 1 to 8 micro-batches of one size, every deal over as many ranks or fewer, and one or
- * two threads, give equal bits of loss, gradient norm and parameters, step by step.
  */
 #include "support.h"
 #include "train/train.h"
@@ -13,7 +12,7 @@
 #include <string.h>
 #include <unistd.h>
 
-enum { STEPS = 50, MAX_MICRO = 8 };
+enum { STEPS = 6, MAX_MICRO = 8 };
 
 static struct comm *world;
 static struct str shard;
@@ -33,7 +32,7 @@ static struct train_opts options(const char *arch, int64_t n_micro, int64_t thre
 	str_printf(&text,
 		"arch = %s\nlayers = 2\nheads = 4\ndim = 32\ncontext = 16\nmicro-batch = "
 		"2\n"
-		"batch = %lld\nsteps = %d\nwarmup = 5\nlr = 0.01\nthreads = %lld\n"
+		"batch = %lld\nsteps = %d\nwarmup = 2\nlr = 0.01\nthreads = %lld\n"
 		"eval-windows = 6\nbucket = 20000\n",
 		arch, (long long)n_micro * 2, STEPS, (long long)threads);
 	if (!strcmp(arch, "gpt2"))

@@ -1,5 +1,5 @@
 /*
- * Slices and chunks over ranks: sums and gathers of rows, and the ring, have the bits of one
+ * Slices and chunks, over ranks. Sums and gathers of rows, and the ring, have the bits of one
  * rank, for every number of slices and chunks and every number of ranks that divides it.
  * ranks: 4
  */

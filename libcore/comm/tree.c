@@ -155,11 +155,45 @@ int tree_push_node(
 	}
 }
 
+/* Whole micro-batches are pushed by nodes of many: there may be a thousand million of them.
+ * Returns 0 where the box is no such. */
+static int push_micros(struct tree_stack *s, const struct tree_shape *t, int top,
+	const struct tree_box *box)
+{
+	struct tree_node nodes[TREE_MAX_NODES];
+	struct tree_stack one = {.n = 0};
+	struct tree_box first = *box;
+	int micro_level = tree_micro_level(t), depth = 0;
+	for (int a = TREE_CHUNK; a < N_TREE_AXES; a++)
+		if (box->first[a] > 0 || box->end[a] < t->n[a])
+			return 0;
+	if (box->end[TREE_MICRO] - box->first[TREE_MICRO] < 2)
+		return 0;
+	int n = tree_nodes(box->first[TREE_MICRO], box->end[TREE_MICRO], nodes);
+	for (int i = 0; i < n; i++)
+		if (micro_level + nodes[i].level > top)
+			return 0;
+	first.end[TREE_MICRO] = box->first[TREE_MICRO] + 1;
+	int inner = tree_push_box(&one, t, micro_level, &first);
+	for (int i = 0; i < n; i++) {
+		int level = micro_level + nodes[i].level;
+		const int64_t at[N_TREE_AXES] = {[TREE_USE] = box->first[TREE_USE],
+			[TREE_MICRO] = nodes[i].index << nodes[i].level};
+		int positions = s->n + nodes[i].level + inner;
+		depth = depth > positions ? depth : positions;
+		tree_push_node(
+			s, t, top, (struct tree_node){level, tree_index(t, at) >> level});
+	}
+	return depth;
+}
+
 int tree_push_box(struct tree_stack *s, const struct tree_shape *t, int top,
 	const struct tree_box *box)
 {
-	int depth = 0;
+	int depth = push_micros(s, t, top, box);
 	int64_t at[N_TREE_AXES] = {box->first[TREE_USE]};
+	if (depth)
+		return depth;
 	for (at[1] = box->first[1]; at[1] < box->end[1]; at[1]++)
 		for (at[2] = box->first[2]; at[2] < box->end[2]; at[2]++)
 			for (at[3] = box->first[3]; at[3] < box->end[3]; at[3]++) {

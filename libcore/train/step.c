@@ -63,8 +63,7 @@ static double bubble(const struct pipe *x)
 	return 1 - (double)busy / ((double)longest * x->axis->size);
 }
 
-/* The loss of the whole batch, and the votes, in one all-reduce of integers. */
-static void agree_on(struct trainer *t, bool save, struct step_result *r)
+void step_agree(struct trainer *t, bool save, struct step_result *r)
 {
 	struct {
 		struct exact loss;
@@ -76,6 +75,7 @@ static void agree_on(struct trainer *t, bool save, struct step_result *r)
 	r->stop = all.stop;
 	r->save = all.save;
 	r->written = all.written;
+	r->bubble = bubble(&t->pipe);
 }
 
 static void update(struct trainer *t, const struct step_result *r)
@@ -200,10 +200,9 @@ void trainer_step_on(
 	*r = (struct step_result){.lr = (float)lr_at(&t->o, t->step + 1)};
 	struct work w = {.t = t, .windows = windows};
 	run_schedule(&w);
-	agree_on(t, save, r);
+	step_agree(t, save, r);
 	r->forward = t->pipe.forward;
 	r->backward = t->pipe.backward;
-	r->bubble = bubble(&t->pipe);
 	r->grad_norm = (float)store_grad_norm(t->store);
 	r->bad = !isfinite(r->loss) || !isfinite(r->grad_norm);
 	if (r->bad) {

@@ -1,0 +1,61 @@
+/*
+ * Layouts to try law 1 with: a table in which every two techniques meet, and random ones.
+ * A layout is a model, and options as pt-train takes them.
+ */
+#ifndef TESTS_LAYOUTS_H
+#define TESTS_LAYOUTS_H
+
+#include "train/train.h"
+
+struct layout {
+	const char *model; /* a name of layouts.c */
+	char options[232];
+};
+
+extern const struct layout layouts[];
+extern const int n_layouts;
+
+/* Steps of a run. */
+enum { LAYOUT_STEPS = 10 };
+
+/* Number `index` of the layouts that a seed gives: of 1 to 8 ranks, and possible. */
+void layout_random(struct layout *l, uint64_t seed, int64_t index);
+/* Its options, resolved; -1: it is impossible. */
+int layout_options(const struct layout *l, struct train_opts *o, struct err *e);
+int layout_ranks(const struct train_opts *o);
+/* The same run on one rank, as a text: equal texts have equal bits, on whatever layout. */
+void layout_arithmetic(const struct train_opts *o, struct str *text);
+/* That text's options. */
+void layout_control(const char *arithmetic, struct train_opts *o);
+
+/*
+ * Techniques that can go wrong together. Those of a group exclude each other, and so do some
+ * that need, or rule out, another.
+ */
+/* clang-format off */
+#define TECHNIQUES(X) \
+	X(GPT2, "gpt2", 0) X(LLAMA, "llama", 0) \
+	X(TIED, "tied", 1) X(UNTIED, "untied", 1) \
+	X(GROUPED, "grouped queries", 2) \
+	X(DP, "dp", 3) \
+	X(ZERO1, "zero 1", 4) X(ZERO2, "zero 2", 4) X(ZERO3, "zero 3", 4) \
+	X(FLAT, "flat", 5) \
+	X(RESHARD_NO, "no resharding", 6) X(KEEP_LAST, "keep-last", 6) \
+	X(SP, "tp with sp", 7) X(NO_SP, "tp without sp", 7) \
+	X(RING, "cp by a ring", 8) X(GATHER, "cp by a gather", 8) \
+	X(GPIPE, "gpipe", 9) X(1F1B, "1f1b", 9) X(INTERLEAVED, "interleaved", 9) X(ZB_H1, "zb-h1", 9) \
+	X(SELECTIVE, "recompute selective", 10) X(FULL, "recompute full", 10) \
+	X(UNEVEN, "an uneven deal", 11)
+/* clang-format on */
+
+#define TECHNIQUE(name, ...) TECH_##name,
+enum technique { TECHNIQUES(TECHNIQUE) N_TECHNIQUES };
+#undef TECHNIQUE
+extern const char *const technique_names[N_TECHNIQUES];
+
+/* The bits 1 << technique of a layout. */
+unsigned layout_techniques(const struct train_opts *o);
+/* Can one layout have both? */
+bool techniques_meet(enum technique a, enum technique b);
+
+#endif
