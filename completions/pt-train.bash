@@ -54,7 +54,24 @@ _pt_train()
 	--eps) return ;;
 	--weight-decay) return ;;
 	--clip) return ;;
+	--dtype) mapfile -t COMPREPLY < <(compgen -W 'fp32 bf16 fp16 float8' -- "$cur"); return ;;
+	--loss-scale) return ;;
+	--loss-scale-window) return ;;
+	--kernels) mapfile -t COMPREPLY < <(compgen -W 'fused ref' -- "$cur"); return ;;
 	--dp) return ;;
+	--fsdp) return ;;
+	--cp) return ;;
+	--tp) return ;;
+	--pp) return ;;
+	--zero) return ;;
+	--fsdp-kind) mapfile -t COMPREPLY < <(compgen -W 'parameter flat' -- "$cur"); return ;;
+	--reshard-after-forward) mapfile -t COMPREPLY < <(compgen -W 'yes no keep-last' -- "$cur"); return ;;
+	--cp-comm) mapfile -t COMPREPLY < <(compgen -W 'ring gather' -- "$cur"); return ;;
+	--pp-schedule) mapfile -t COMPREPLY < <(compgen -W 'gpipe 1f1b interleaved zb-h1' -- "$cur"); return ;;
+	--pp-stages) return ;;
+	--pp-split) mapfile -t COMPREPLY < <(compgen -W 'auto even' -- "$cur"); return ;;
+	--recompute) mapfile -t COMPREPLY < <(compgen -W 'none selective full auto' -- "$cur"); return ;;
+	--memory) return ;;
 	-t | --threads) return ;;
 	--device) mapfile -t COMPREPLY < <(compgen -W 'auto cpu' -- "$cur"); return ;;
 	--bucket) return ;;
@@ -84,11 +101,11 @@ _pt_train()
 		return
 	fi
 	if [[ $cur == -* ]]; then
-		mapfile -t COMPREPLY < <(compgen -W '--data --sampling --seed --readers --data-per-rank --batch --micro-batch --steps --preset --arch --layers --heads --kv-heads --dim --ffn-dim --context --vocab --vocab-multiple --act --bias --tie --dropout --norm-eps --init --rope-theta --rope-scaling --rope-factor --rope-low --rope-high --rope-original --lr --min-lr --lr-schedule --warmup --decay-steps --wsd-decay --wsd-shape --lr-scale --lr-scale-batch --beta1 --beta2 --eps --weight-decay --clip --dp --threads --device --bucket --watchdog --virtual --eval-every --eval-windows --eval-only --sample-every --sample-tokens --sample-prompt --out --overwrite --resume --init-from --load --ckpt --no-ckpt --ckpt-every --ckpt-secs --ckpt-best --no-ckpt-best --ckpt-wait --keep --log-every --publish-secs --check-replicas-every --peak-flops --log-all-ranks --dry-run --config --print-config --quiet --help --version --generate ' -- "$cur")
+		mapfile -t COMPREPLY < <(compgen -W '--data --sampling --seed --readers --data-per-rank --batch --micro-batch --steps --preset --arch --layers --heads --kv-heads --dim --ffn-dim --context --vocab --vocab-multiple --act --bias --tie --dropout --norm-eps --init --rope-theta --rope-scaling --rope-factor --rope-low --rope-high --rope-original --lr --min-lr --lr-schedule --warmup --decay-steps --wsd-decay --wsd-shape --lr-scale --lr-scale-batch --beta1 --beta2 --eps --weight-decay --clip --dtype --float8-skip-ends --no-float8-skip-ends --loss-scale --loss-scale-window --kernels --dp --fsdp --cp --tp --pp --zero --fsdp-kind --reshard-after-forward --sp --no-sp --async-tp --no-async-tp --cp-comm --pp-schedule --pp-stages --pp-split --recompute --memory --threads --device --bucket --watchdog --virtual --eval-every --eval-windows --eval-only --sample-every --sample-tokens --sample-prompt --out --overwrite --resume --init-from --load --ckpt --no-ckpt --ckpt-every --ckpt-secs --ckpt-best --no-ckpt-best --ckpt-wait --keep --log-every --publish-secs --check-replicas-every --peak-flops --log-all-ranks --dry-run --config --print-config --quiet --help --version --generate ' -- "$cur")
 		return
 	fi
 	compopt -o filenames 2>/dev/null; mapfile -t COMPREPLY < <(compgen -f -X '!*.h5' -- "$cur"; compgen -d -- "$cur")
-	[[ $cur ]] && mapfile -t -O "${#COMPREPLY[@]}" COMPREPLY < <(compgen -W 'data= sampling= seed= readers= data-per-rank= batch= micro-batch= steps= preset= arch= layers= heads= kv-heads= dim= ffn-dim= context= vocab= vocab-multiple= act= bias= tie= dropout= norm-eps= init= rope-theta= rope-scaling= rope-factor= rope-low= rope-high= rope-original= lr= min-lr= lr-schedule= warmup= decay-steps= wsd-decay= wsd-shape= lr-scale= lr-scale-batch= beta1= beta2= eps= weight-decay= clip= dp= threads= device= bucket= watchdog= virtual= eval-every= eval-windows= eval-only= sample-every= sample-tokens= sample-prompt= out= overwrite= resume= init-from= load= ckpt= ckpt-every= ckpt-secs= ckpt-best= ckpt-wait= keep= log-every= publish-secs= check-replicas-every= peak-flops= log-all-ranks= dry-run= ' -- "$cur")
+	[[ $cur ]] && mapfile -t -O "${#COMPREPLY[@]}" COMPREPLY < <(compgen -W 'data= sampling= seed= readers= data-per-rank= batch= micro-batch= steps= preset= arch= layers= heads= kv-heads= dim= ffn-dim= context= vocab= vocab-multiple= act= bias= tie= dropout= norm-eps= init= rope-theta= rope-scaling= rope-factor= rope-low= rope-high= rope-original= lr= min-lr= lr-schedule= warmup= decay-steps= wsd-decay= wsd-shape= lr-scale= lr-scale-batch= beta1= beta2= eps= weight-decay= clip= dtype= float8-skip-ends= loss-scale= loss-scale-window= kernels= dp= fsdp= cp= tp= pp= zero= fsdp-kind= reshard-after-forward= sp= async-tp= cp-comm= pp-schedule= pp-stages= pp-split= recompute= memory= threads= device= bucket= watchdog= virtual= eval-every= eval-windows= eval-only= sample-every= sample-tokens= sample-prompt= out= overwrite= resume= init-from= load= ckpt= ckpt-every= ckpt-secs= ckpt-best= ckpt-wait= keep= log-every= publish-secs= check-replicas-every= peak-flops= log-all-ranks= dry-run= ' -- "$cur")
 	[[ ${COMPREPLY[*]} == *= ]] && compopt -o nospace 2>/dev/null
 }
 complete -F _pt_train pt-train

@@ -37,19 +37,21 @@ static struct mat rope_table(const struct pass *p)
 	return mat(p->rope, p->m->c.context, p->m->head_dim);
 }
 
-static void project(struct pass *p, const struct block_tensors *t, struct block_acts *a,
-	struct mat h, int s, int c)
+static void project(struct pass *p, const struct block_tensors *t, int64_t layer,
+	struct block_acts *a, struct mat h, int s, int c)
 {
 	const struct kernels *k = p->d->k;
 	struct mat q = part_of(p, a->q, s, c, q_width(p));
 	struct mat key = part_of(p, a->k, s, c, kv_width(p));
 	struct mat v = part_of(p, a->v, s, c, kv_width(p));
-	k->linear_fwd(p->d, q, h, param(p, t->wq, s), param(p, t->bq, s));
-	k->linear_fwd(p->d, key, h, param(p, t->wk, s), param(p, t->bk, s));
-	k->linear_fwd(p->d, v, h, param(p, t->wv, s), param(p, t->bv, s));
+	linear_forward(p, layer, q, h, t->wq, t->bq, s);
+	linear_forward(p, layer, key, h, t->wk, t->bk, s);
+	linear_forward(p, layer, v, h, t->wv, t->bv, s);
 	if (p->rope) {
 		k->rope(p->d, q, p->m->head_dim, rope_table(p), pos_of(p, c), 1);
 		k->rope(p->d, key, p->m->head_dim, rope_table(p), pos_of(p, c), 1);
+		linear_round(p, q);
+		linear_round(p, key);
 	}
 }
 
@@ -90,22 +92,17 @@ static void attend(struct pass *p, int64_t layer, struct block_acts *a,
 static void output_forward(struct pass *p, const struct block_tensors *t, int64_t layer,
 	struct block_acts *a, int c)
 {
-	const struct kernels *k = p->d->k;
 	struct mat x2 = stream_of(p, a->x2, c);
 	struct slice_sum sum;
 	slice_sum_begin(&sum, &p->tp, p->d, x2, p->rows);
 	for (int s = 0; s < p->tp.here; s++) {
 		struct mat o = part_of(p, a->o, s, c, q_width(p));
 		watch(p, "attention", layer, o);
-		k->linear_fwd(
-			p->d, slice_sum_slot(&sum), o, param(p, t->wo, s), no_mat());
+		linear_forward(p, layer, slice_sum_slot(&sum), o, t->wo, NULL, s);
 		slice_sum_push(&sum);
 	}
 	slice_sum_end(&sum);
-	if (t->bo)
-		k->bias_fwd(p->d, x2, param(p, t->bo, 0));
-	drop(p, layer, DROP_ATTENTION, c, x2);
-	k->add(p->d, x2, stream_of(p, a->x, c), x2);
+	join_residual(p, layer, DROP_ATTENTION, c, t->bo, x2, stream_of(p, a->x, c));
 	watch(p, "attention.wo", layer, x2);
 }
 
@@ -128,7 +125,7 @@ void attention_forward(struct pass *p, int64_t layer, struct block_acts *a)
 	for (int c = 0; c < p->cp.here; c++) {
 		struct mat h = norm1(p, layer, a, c);
 		for (int s = 0; s < p->tp.here; s++) {
-			project(p, t, a, h, s, c);
+			project(p, t, layer, a, h, s, c);
 			watch(p, "attention.wq", layer,
 				part_of(p, a->q, s, c, q_width(p)));
 			watch(p, "attention.wk", layer,
@@ -193,7 +190,7 @@ static void heads_backward(struct pass *p, const struct block_tensors *t, int64_
 		struct mat d = added_gather(p, layer, DROP_ATTENTION, g->d1, dx, c);
 		for (int s = 0; s < p->tp.here; s++) {
 			struct mat dout = part_of(p, h.dout, s, c, q_width(p));
-			k->linear_bwd_x(p->d, dout, d, param(p, t->wo, s), false);
+			linear_backward_x(p, layer, dout, d, t->wo, s, false);
 			watch(p, "attention.wo, backward", layer, dout);
 		}
 	}
@@ -210,7 +207,7 @@ static void heads_backward(struct pass *p, const struct block_tensors *t, int64_
 }
 
 /* From there to the gradient of the normed stream, of one chunk: its parts. */
-static void project_backward(struct pass *p, const struct block_tensors *t,
+static void project_backward(struct pass *p, const struct block_tensors *t, int64_t layer,
 	struct block_grads *g, struct slice_sum *sum, int c)
 {
 	const struct kernels *k = p->d->k;
@@ -225,9 +222,9 @@ static void project_backward(struct pass *p, const struct block_tensors *t,
 				-1);
 		}
 		struct mat dh = slice_sum_slot(sum);
-		k->linear_bwd_x(p->d, dh, dq, param(p, t->wq, s), false);
-		k->linear_bwd_x(p->d, dh, dk, param(p, t->wk, s), true);
-		k->linear_bwd_x(p->d, dh, dv, param(p, t->wv, s), true);
+		linear_backward_x(p, layer, dh, dq, t->wq, s, false);
+		linear_backward_x(p, layer, dh, dk, t->wk, s, true);
+		linear_backward_x(p, layer, dh, dv, t->wv, s, true);
 		slice_sum_push(sum);
 	}
 }
@@ -241,14 +238,14 @@ static void product_leaves(
 	struct mat h = chunk_of(p, a->h1, c, p->m->c.dim);
 	piece_bias_bwd(p, t->bo, c, here_of(p, d));
 	for (int s = 0; s < p->tp.here; s++) {
-		slice_weight_bwd(
-			p, t->wo, NULL, s, c, d, part_of(p, a->o, s, c, q_width(p)));
-		slice_weight_bwd(
-			p, t->wq, t->bq, s, c, part_of(p, g->dq, s, c, q_width(p)), h);
-		slice_weight_bwd(
-			p, t->wk, t->bk, s, c, part_of(p, g->dk, s, c, kv_width(p)), h);
-		slice_weight_bwd(
-			p, t->wv, t->bv, s, c, part_of(p, g->dv, s, c, kv_width(p)), h);
+		slice_weight_bwd(p, layer, t->wo, NULL, s, c, d,
+			part_of(p, a->o, s, c, q_width(p)));
+		slice_weight_bwd(p, layer, t->wq, t->bq, s, c,
+			part_of(p, g->dq, s, c, q_width(p)), h);
+		slice_weight_bwd(p, layer, t->wk, t->bk, s, c,
+			part_of(p, g->dk, s, c, kv_width(p)), h);
+		slice_weight_bwd(p, layer, t->wv, t->bv, s, c,
+			part_of(p, g->dv, s, c, kv_width(p)), h);
 		watch(p, "attention, weights", layer, no_mat());
 	}
 }
@@ -270,7 +267,7 @@ void attention_backward_x(struct pass *p, int64_t layer, struct block_acts *a,
 		struct mat dxc = stream_of(p, dx, c), dh = stream_of(p, g->dh1, c);
 		struct slice_sum sum;
 		slice_sum_begin(&sum, &p->tp, p->d, dh, p->rows);
-		project_backward(p, t, g, &sum, c);
+		project_backward(p, t, layer, g, &sum, c);
 		slice_sum_send(&sum);
 		if (weights)
 			product_leaves(p, layer, a, g, c);
