@@ -27,26 +27,46 @@ int main(int argc, char **argv)
 	log_name("bench_comm");
 	struct comm *world = comm_open();
 	int64_t n = argc > 1 ? atoll(argv[1]) / (int64_t)sizeof(float) : 1 << 24;
-	int64_t *begin = xcalloc((size_t)world->size + 1, sizeof(*begin));
+	struct sum_nodes *nodes = xcalloc((size_t)world->size, sizeof(*nodes));
+	struct tree_node *leaves = xcalloc((size_t)world->size, sizeof(*leaves));
+	int64_t *from = xcalloc((size_t)world->size, sizeof(*from));
+	int *wants = xcalloc((size_t)world->size, sizeof(*wants));
+	int buffer = 0, levels = 0;
 	double tree[ROUNDS], mpi[ROUNDS];
 	struct device d;
 	device_cpu(&d, 1);
-	for (int r = 0; r <= world->size; r++)
-		begin[r] = r; /* one micro-batch each */
+	for (int r = 0; r < world->size; r++) { /* one micro-batch each */
+		leaves[r] = (struct tree_node){0, r};
+		nodes[r] = (struct sum_nodes){&leaves[r], &buffer, 1};
+	}
+	while (1 << levels < world->size)
+		levels++;
+	struct sum_run run = {0, n};
+	struct sum_shard shard = {&run, 1, n};
+	struct sum_plan plan = {.c = world,
+		.d = &d,
+		.shard = &shard,
+		.n_shards = 1,
+		.wants = wants,
+		.levels = levels};
 	struct err e = {0};
 	struct comm_shared *shared = NULL;
 	if (world->shares && !(shared = comm_shared_open(world, n * 4, 1, &e)))
 		die_err(&e);
 	float *mine = xcalloc((size_t)n, sizeof(*mine));
-	float *scratch =
-		xcalloc((size_t)tree_scratch(world, begin, n) + 1, sizeof(*scratch));
+	float *scratch = xcalloc((size_t)sum_scratch(&plan, nodes) + 1, sizeof(*scratch));
 	float *x = shared ? (float *)(void *)shared->data[world->rank] : mine;
-	struct sum_place place = {
-		.first = x, .n = n, .shared = shared, .scratch = scratch};
+	const struct sum_call call = {.plan = &plan,
+		.nodes = nodes,
+		.buffer = &x,
+		.result = x,
+		.scratch = scratch,
+		.shared = shared,
+		.from = from};
 	for (int i = 0; i < ROUNDS; i++) {
 		comm_barrier(world);
 		double at = clock_seconds();
-		tree_sum_end(tree_sum_begin(world, &d, begin, &place));
+		tree_sum_end(tree_sum_begin(&call));
 		tree[i] = clock_seconds() - at;
 		comm_barrier(world);
 		at = clock_seconds();
@@ -59,7 +79,10 @@ int main(int argc, char **argv)
 	}
 	if (world->rank == 0)
 		printf("tree %.9f mpi %.9f\n", median(tree), median(mpi));
-	free(begin);
+	free(nodes);
+	free(leaves);
+	free(from);
+	free(wants);
 	free(mine);
 	comm_shared_close(shared);
 	free(scratch);

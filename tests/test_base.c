@@ -342,6 +342,20 @@ static void durable_replaces_at_once(void **state)
 	str_free(&text);
 }
 
+static void memory_that_is_not_there(void **state)
+{
+	struct arena a;
+	(void)state;
+	assert_int_equal(arena_try(&a, "huge", SIZE_MAX / 2), -1);
+	assert_null(a.base);
+	arena_release(&a);
+	assert_int_equal(arena_try(&a, "small", 128), 0);
+	assert_non_null(arena_alloc(&a, 100));
+	arena_release(&a);
+	assert_int_equal(arena_try(&a, "nothing", 0), 0);
+	arena_release(&a);
+}
+
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
@@ -359,6 +373,7 @@ int main(void)
 		cmocka_unit_test(options_print_what_is_empty),
 		cmocka_unit_test(durable_replaces_at_once),
 		cmocka_unit_test(a_set_gets_all_its_names_or_none),
+		cmocka_unit_test(memory_that_is_not_there),
 	};
 	return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -491,7 +491,7 @@ static void charts(void **state)
 
 enum { MOST_LAYERS = 9, MOST_CUT = 6 };
 
-struct deal {
+struct split {
 	int stages;
 	double cost[MOST_CUT];
 	int first[MOST_CUT + 1];
@@ -500,7 +500,7 @@ struct deal {
 /* What the tests give to the first stage and to the last one. */
 static const double embedding = 2, head = 1.3;
 
-static double largest(const struct deal *d)
+static double largest(const struct split *d)
 {
 	double x = 0;
 	for (int i = 0; i < d->stages; i++)
@@ -508,7 +508,7 @@ static double largest(const struct deal *d)
 	return x;
 }
 
-static double smallest(const struct deal *d, int from)
+static double smallest(const struct split *d, int from)
 {
 	double x = HUGE_VAL;
 	for (int i = from; i < d->stages; i++)
@@ -517,7 +517,7 @@ static double smallest(const struct deal *d, int from)
 }
 
 /* As parallel.h defines it. */
-static bool better(const struct deal *a, const struct deal *b)
+static bool better(const struct split *a, const struct split *b)
 {
 	if (!b->stages || largest(a) != largest(b))
 		return !b->stages || largest(a) < largest(b);
@@ -532,7 +532,7 @@ static bool better(const struct deal *a, const struct deal *b)
 
 /* All ways to cut the layers behind those of the first `at` stages. */
 static void try_all(
-	const double *layer, int n, struct deal now, int at, struct deal *best)
+	const double *layer, int n, struct split now, int at, struct split *best)
 {
 	int from = now.first[at], behind = now.stages - at - 1;
 	if (at == now.stages) {
@@ -554,7 +554,7 @@ static bool split_once(uint64_t seed, int n, int stages)
 {
 	double layer[MOST_LAYERS];
 	int first[MOST_CUT + 1];
-	struct deal best = {0}, none = {.stages = stages};
+	struct split best = {0}, none = {.stages = stages};
 	for (int i = 0; i < n; i++) { /* small whole numbers, for ties, or any numbers */
 		double u = test_uniform(seed, 10 * n + i);
 		layer[i] = seed % 2 ? floor(4 * u) : u;

@@ -256,8 +256,8 @@ same() { # RUN RUN: curves and checkpoints
 	make_shard
 	pt-train --dry-run -p llama3-405b >out
 	grep -q '^total' out
-	used() { # COMMAND...: what the rank with most memory had
-		"$@" -n 2 --eval-every 0 --no-ckpt --overwrite -o run | grep -o 'mem=[0-9]*' | tail -n 1 | cut -d= -f2
+	used() { # COMMAND...: what the rank with most memory had, a copy for a checkpoint too
+		"$@" -n 2 --eval-every 0 --ckpt-every 1 --overwrite -o run | grep -o 'mem=[0-9]*' | tail -n 1 | cut -d= -f2
 	}
 	small=$(used tiny)
 	# one rank; and three, of which the second needs another buffer of the tree

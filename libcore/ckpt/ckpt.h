@@ -42,7 +42,8 @@ struct ckpt_tensor {
 
 /* Collective: all ranks ask for the same, tensors and their rows in ascending order, on the
  * thread that begins to write. Rank `to` gets rows [row, row + n) of a tensor, as in the
- * whole tensor, in `out`; elsewhere that may be NULL. */
+ * whole tensor, in `out`; elsewhere that may be NULL. Where several threads may ask it, it is not
+ * collective: only `to` asks, in any order. */
 typedef void ckpt_source(void *with, enum ckpt_group g, int tensor, int64_t row,
 	int64_t n, int to, float *out);
 
@@ -56,7 +57,8 @@ struct ckpt_write {
 	int n_tensors;
 	ckpt_source *source;
 	void *with;
-	bool one_writes; /* rank 0, because others do not see its files */
+	bool source_threads; /* several threads may ask the source at once: for the copy */
+	bool one_writes;     /* rank 0, because others do not see its files */
 };
 
 /* At least as large as the file that would be written, by little. */

@@ -51,7 +51,7 @@ struct ckpt_writing {
 	/* The blocks of all tensors lie one after the other, and are dealt to the writers by
 	 * where they begin; this rank's are `part_bytes`. */
 	int writers;
-	int64_t all_bytes, part_bytes;
+	int64_t all_bytes, part_bytes, part_blocks;
 	const char *copy; /* of them; NULL: the source gives them */
 	ckpt_source *source;
 	void *with;
@@ -153,6 +153,7 @@ static void count_block(struct ckpt_writing *x, const struct block *b, void *wit
 {
 	(void)with;
 	x->part_bytes += b->n_bytes;
+	x->part_blocks++;
 }
 
 static void deal(struct ckpt_writing *x, const struct ckpt_write *w)
@@ -171,19 +172,46 @@ static void ask_source(struct ckpt_writing *x, const struct block *b, float *row
 	x->source(x->with, (enum ckpt_group)(b->tensor / x->n_tensors),
 		b->tensor % x->n_tensors, b->number * t->block_rows,
 		b->n_bytes / t->row_bytes, b->owner, rows);
-	comm_poll();
 }
 
 static void copy_block(struct ckpt_writing *x, const struct block *b, void *with)
 {
 	char *copy = with;
 	ask_source(x, b, is_mine(x, b) ? (float *)(void *)(copy + b->at) : NULL);
+	comm_poll();
+}
+
+static void list_block(struct ckpt_writing *x, const struct block *b, void *with)
+{
+	struct block **end = with;
+	(void)x;
+	*(*end)++ = *b;
+}
+
+/* By all threads, the blocks of this rank. */
+static void copy_at_once(struct ckpt_writing *x, float *copy)
+{
+	enum { AT_ONCE = 64 };
+	struct block *list = xcalloc((size_t)x->part_blocks, sizeof(*list)), *end = list;
+	each_block(x, true, list_block, &end);
+	for (int64_t i = 0; i < x->part_blocks; i += AT_ONCE) {
+		int64_t stop = min64(i + AT_ONCE, x->part_blocks);
+#pragma omp parallel for schedule(dynamic)
+		for (int64_t k = i; k < stop; k++)
+			ask_source(
+				x, &list[k], copy + list[k].at / (int64_t)sizeof(*copy));
+		comm_poll();
+	}
+	free(list);
 }
 
 /* From here on the program may change what the source gives. */
-static void ckpt_copy(struct ckpt_writing *x, float *copy)
+static void ckpt_copy(struct ckpt_writing *x, const struct ckpt_write *w, float *copy)
 {
-	each_block(x, false, copy_block, copy);
+	if (w->source_threads)
+		copy_at_once(x, copy);
+	else
+		each_block(x, false, copy_block, copy);
 	x->copy = (const char *)copy;
 }
 
@@ -208,6 +236,7 @@ static void write_block(struct ckpt_writing *x, const struct block *b, void *wit
 		if (is_mine(x, b))
 			rows = o->rows = xrealloc(o->rows, n_bytes);
 		ask_source(x, b, is_mine(x, b) ? o->rows : NULL);
+		comm_poll();
 	}
 	if (!is_mine(x, b) || o->error)
 		return;
@@ -367,7 +396,7 @@ int ckpt_write_begin(
 	share_structure(x);
 	deal(x, w);
 	if (copy)
-		ckpt_copy(x, copy);
+		ckpt_copy(x, w, copy);
 	start_writing(x);
 	*out = x;
 	return 0;

@@ -34,8 +34,9 @@ int mesh_resolve(
 				ranks == 1 ? "is" : "are", ranks, ranks == 1 ? "" : "s");
 		degree[a] = (int)wanted[a];
 		product *= wanted[a];
-		str_printf(&said, "%s%s=%d", said.len ? " x " : "", axis_names[a],
-			degree[a]);
+		if (degree[a] > 1)
+			str_printf(&said, "%s%s=%d", said.len ? " x " : "", axis_names[a],
+				degree[a]);
 	}
 	int rc = 0;
 	if (rest >= 0 && ranks % product == 0)
@@ -45,8 +46,9 @@ int mesh_resolve(
 			"%d ranks are no multiple of %s: nothing whole is left for %s",
 			ranks, said.s, axis_names[rest]);
 	else if (product != ranks)
-		rc = err_set(e, EX_USAGE, "%s is %lld ranks, and there %s %d", said.s,
-			(long long)product, ranks == 1 ? "is" : "are", ranks);
+		rc = err_set(e, EX_USAGE, "%s is %lld rank%s, and there %s %d",
+			said.len ? said.s : "1 along every axis", (long long)product,
+			product == 1 ? "" : "s", ranks == 1 ? "is" : "are", ranks);
 	str_free(&said);
 	return rc;
 }

@@ -319,6 +319,9 @@ enum store_group { STORE_PARAM, STORE_MEAN, STORE_SQUARE };
  * has dims[0] rows. */
 void store_collect(struct store *s, enum store_group g, int tensor, int64_t row,
 	int64_t n, int to, float *out);
+/* Has every rank all parameters and all moments? Then rows are collected without messages,
+ * and by several threads at once, if that is wanted. */
+bool store_is_whole(const struct store *s);
 /* Puts rows [row, row + n) of a whole tensor where this rank has them. */
 void store_put(struct store *s, enum store_group g, int tensor, int64_t row, int64_t n,
 	const float *in);

@@ -291,6 +291,28 @@ static int64_t take_rows(const void *message, float *out)
 	return h.rows * h.cols;
 }
 
+bool store_is_whole(const struct store *s)
+{
+	const int *degree = s->c.mesh->degree;
+	return !s->c.zero && degree[AXIS_PP] == 1 && degree[AXIS_TP] == 1;
+}
+
+/* Without a message: rows that are all here. */
+static void copy_rows(struct store *s, enum store_group g, const struct tensor *t,
+	int64_t row, int64_t n, float *out)
+{
+	for (int64_t i = 0; i < s->n_updated; i++) {
+		const struct part *x = &s->updated[i];
+		if (x->t != t)
+			continue;
+		struct overlap o = overlap_of(x, row, n);
+		for (int64_t r = 0; r < o.rows; r++)
+			memcpy(out + o.at + r * o.width,
+				state_of(x, g) + (o.first + r) * x->cols,
+				(size_t)x->cols * sizeof(float));
+	}
+}
+
 /* All overlaps of the counted parts, so that each element comes once. */
 void store_collect(struct store *s, enum store_group g, int tensor, int64_t row,
 	int64_t n, int to, float *out)
@@ -298,6 +320,11 @@ void store_collect(struct store *s, enum store_group g, int tensor, int64_t row,
 	enum { TAG = 1 << 20, TAGS = 1 << 16 };
 	struct comm *w = s->c.mesh->world;
 	const struct tensor *t = &s->c.tensors[tensor];
+	if (store_is_whole(s)) {
+		if (w->rank == to)
+			copy_rows(s, g, t, row, n, out);
+		return;
+	}
 	int64_t width = t->ndim == 1 ? 1 : t->dims[1], missing = n * width;
 	int64_t most = (int64_t)sizeof(struct rows) + missing * (int64_t)sizeof(float);
 	int tag = TAG + (int)(++w->seq % TAGS);

@@ -199,14 +199,40 @@ static bool is_best(const struct run *r)
 	       r->eval_step == t->step;
 }
 
-/* Marks what was saved, and removes what is not to be kept. */
+static void *prune(void *with)
+{
+	const struct run *r = with;
+	ckpt_prune(r->ckpt_folder, r->t.o.keep);
+	return NULL;
+}
+
+/* Before the next checkpoint needs the room. */
+static void finish_prune(struct run *r)
+{
+	if (r->pruning)
+		pthread_join(r->pruner, NULL);
+	r->pruning = false;
+}
+
+/* Removing a large file takes a while, for which nobody needs to wait. */
+static void begin_prune(struct run *r)
+{
+	finish_prune(r);
+	if (!r->t.o.keep)
+		return;
+	r->pruning = !pthread_create(&r->pruner, NULL, prune, r);
+	if (!r->pruning)
+		prune(r);
+}
+
+/* Marks what was saved, and begins to remove what is not to be kept. */
 static int keep_house(struct run *r, struct err *e)
 {
 	const struct saving *s = &r->saving;
 	if (ckpt_mark(r->ckpt_folder, "latest.h5", s->step, e) ||
 		(s->best && ckpt_mark(r->ckpt_folder, "best.h5", s->step, e)))
 		return -1;
-	ckpt_prune(r->ckpt_folder, r->t.o.keep);
+	begin_prune(r);
 	return 0;
 }
 
@@ -276,6 +302,7 @@ static void save(struct run *r, const char *why, bool behind)
 		return;
 	double begin = clock_seconds();
 	finish_save(r);
+	finish_prune(r);
 	r->tried_step = t->step;
 	r->saving = (struct saving){
 		.step = t->step, .why = why, .best = is_best(r), .begin = begin};
@@ -503,6 +530,7 @@ int train_loop(struct run *r)
 	if (r->t.o.eval_only)
 		return eval_only(r);
 	int rc = train(r);
+	finish_prune(r);
 	event(r, "ends with code %d after step %lld", rc, (long long)r->t.step);
 	publish(r);
 	if (r->torn)

@@ -2,6 +2,8 @@
 #ifndef TRAIN_LOOP_H
 #define TRAIN_LOOP_H
 
+#include <pthread.h>
+
 #include "train/train.h"
 
 /* Sums since the last row. */
@@ -33,6 +35,8 @@ struct run {
 	int64_t saved_step, tried_step, eval_step; /* -1: none */
 	double saved_at, retry_at; /* 0: the last checkpoint was written */
 	struct saving saving;	   /* while t.writing */
+	pthread_t pruner;	   /* rank 0's, that removes old checkpoints */
+	bool pruning;
 	bool failed, stdout_gone;
 	bool torn, stale; /* the journal lacks lines; run.h5 is not the latest */
 	int lock;	  /* rank 0's, on the journal; -1: none */

@@ -21,7 +21,7 @@ static void open_planned(struct trainer *t, const struct train_opts *o, struct m
 	device_plan(&t->d);
 	t->d.scratch = &t->scratch;
 	trainer_arrange(t);
-	trainer_build(t);
+	trainer_build_store(t);
 	*m = t->model; /* as it is placed */
 }
 
@@ -77,7 +77,6 @@ static void count_sent(const struct trainer *t, struct plan *p)
 static void count_kept(const struct trainer *t, struct plan *p)
 {
 	p->run_bytes = (int64_t)t->run.peak_bytes;
-	p->micro_bytes = (int64_t)t->micro.peak_bytes;
 	p->store = t->store->bytes;
 	p->data_bytes = 2 * trainer_own_micro(t, t->data_rank) * t->o.micro_batch *
 			(t->model.c.context + 1) * (int64_t)sizeof(int32_t);
@@ -93,6 +92,8 @@ static void plan_step(const struct train_opts *o, struct model *m, int rank,
 	*p = (struct plan){0};
 	open_planned(&t, o, m, rank, n_micro);
 	count_kept(&t, p);
+	trainer_build_pipe(&t);
+	p->micro_bytes = (int64_t)t.micro.peak_bytes;
 	run_step(&t);
 	p->scratch_bytes = (int64_t)t.scratch.peak_bytes;
 	p->step_flops = t.d.flops;
@@ -281,10 +282,11 @@ static int choose_recompute(struct train_opts *o, struct model *m, int ranks,
 /* Costs are counted in products: of a backward twice a forward's. */
 static void print_pipeline(const struct train_opts *o, struct model *m, struct str *out)
 {
-	enum { WIDTH = 100 };
+	enum { WIDTH = 100, MOST = 64 }; /* micro-batches of a rank */
 	struct trainer t;
 	struct timeline line;
 	int n = o->degree[AXIS_PP] * (int)o->pp_stages;
+	int64_t n_micro = min64(trainer_micro_batches(o), MOST * train_data_ranks(o));
 	double *cost = xcalloc((size_t)n * 2, sizeof(*cost)), *backward = cost + n;
 	str_printf(out,
 		"# pipeline: %s, by the work of a stage; transfers take no time\n",
@@ -294,7 +296,8 @@ static void print_pipeline(const struct train_opts *o, struct model *m, struct s
 		at[AXIS_PP] = i % o->degree[AXIS_PP];
 		struct mesh mesh;
 		memcpy(mesh.degree, o->degree, sizeof(mesh.degree));
-		open_planned(&t, o, m, mesh_rank(&mesh, at), trainer_micro_batches(o));
+		open_planned(&t, o, m, mesh_rank(&mesh, at), n_micro);
+		trainer_build_pipe(&t);
 		const struct stage *st = &t.stages[i / o->degree[AXIS_PP]];
 		cost[i] = stage_work(m, st);
 		backward[i] = cost[i];

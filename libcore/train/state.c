@@ -52,6 +52,7 @@ static struct ckpt_write what_to_save(
 		.tensors = *tensors,
 		.n_tensors = t->model.n_tensors,
 		.source = give_rows,
+		.source_threads = store_is_whole(t->store),
 		.one_writes = t->o.load == LOAD_BROADCAST,
 	};
 }

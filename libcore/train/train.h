@@ -236,13 +236,14 @@ struct trainer {
 int trainer_open(struct trainer *t, const struct train_opts *o, struct comm *world,
 	struct data_set *data, struct err *e);
 void trainer_close(struct trainer *t);
-/* Two parts of it that a plan goes through as well. From the mesh, the options and the model:
+/* Parts of it that a plan goes through as well. From the mesh, the options and the model:
  * the deal, the stages, and the model's tensors as this rank has them. */
 void trainer_arrange(struct trainer *t);
-/* From that and the device, with arenas that may be measuring: the store, the pass,
- * activations, and the schedule. */
-void trainer_build(struct trainer *t);
-/* Both undone. */
+/* From that and the device, with arenas that may be measuring: the store and the pass; then
+ * the schedule and activations. */
+void trainer_build_store(struct trainer *t);
+void trainer_build_pipe(struct trainer *t);
+/* All undone. */
 void trainer_dismantle(struct trainer *t);
 /* Rank 0 says that checkpoints are written without a copy. */
 void trainer_warn_of_copy(const struct trainer *t);

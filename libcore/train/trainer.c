@@ -188,11 +188,10 @@ static void tick(void *with)
 	comm_poll();
 }
 
-void trainer_build(struct trainer *t)
+void trainer_build_store(struct trainer *t)
 {
 	const struct train_opts *o = &t->o;
 	struct model *m = &t->model;
-	struct err e = {0};
 	struct store_config c = {.mesh = &t->mesh,
 		.device = &t->d,
 		.tensors = m->tensors,
@@ -214,6 +213,12 @@ void trainer_build(struct trainer *t)
 	t->store = store_open(&c, &t->run);
 	pass_init(&t->pass, m, &t->d, t->store, &p, &t->run);
 	t->pass.tick = tick;
+}
+
+void trainer_build_pipe(struct trainer *t)
+{
+	const struct train_opts *o = &t->o;
+	struct err e = {0};
 	pass_recompute(&t->pass, (enum recompute)o->recompute, &t->micro);
 	if (schedule_open(&t->schedule, (enum schedule_kind)o->pp_schedule,
 		    t->mesh.degree[AXIS_PP], t->n_stages,
@@ -241,7 +246,8 @@ static void open_compute(struct trainer *t)
 	t->d.scratch = &t->scratch;
 	mesh_open(&t->mesh, t->world, t->o.degree);
 	trainer_arrange(t);
-	trainer_build(t);
+	trainer_build_store(t);
+	trainer_build_pipe(t);
 	init_parts(t->store, (uint64_t)t->o.seed);
 	store_updated(t->store);
 }
