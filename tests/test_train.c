@@ -317,10 +317,9 @@ static void totals(void **state)
 		struct train_opts o = options(texts[i]);
 		struct model m;
 		model_init(&m, &o.model, 61, &e);
-		assert_int_equal(plan_total(&p), p.run_bytes + p.store.grads +
-							 p.store.buffers + p.micro_bytes +
-							 p.scratch_bytes + p.data_bytes +
-							 p.copy_bytes);
+		assert_int_equal(plan_total(&p),
+			p.run_bytes + p.store.grads + p.store.buffers + p.micro_bytes +
+				p.scratch_bytes + p.data_bytes + p.copy_bytes);
 		assert_int_equal(p.store.params, 4 * m.n_floats);
 		assert_int_equal(p.store.optimizer, 8 * m.n_floats);
 		assert_true(m.n_floats >= model_counts(&m).all);

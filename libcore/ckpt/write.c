@@ -203,8 +203,10 @@ static int write_block(struct ckpt_writing *x, const struct block *b, void *with
 	struct output *o = with;
 	struct h5_blocks *t = &x->blocks[b->tensor];
 	size_t n_bytes = (size_t)b->n_bytes;
-	const void *rows = x->copy + b->at;
-	if (!x->copy) {
+	const void *rows;
+	if (x->copy) {
+		rows = x->copy + b->at;
+	} else {
 		rows = o->rows = xrealloc(o->rows, n_bytes);
 		ask_source(x, b, o->rows);
 		comm_poll();
