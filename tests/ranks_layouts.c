@@ -162,7 +162,7 @@ enum kind { CONTROL, TABLE, PAIR, RANDOM, N_KINDS };
 struct job {
 	enum kind kind;
 	struct train_opts o, then; /* a pair goes on with the second */
-	char title[512];
+	char title[720];
 	int control; /* the job that says what is right */
 	bool save;   /* a control of pairs */
 	int ranks, leader;
@@ -229,7 +229,7 @@ static void add_pair(uint64_t seed, int64_t index, int n_layout_jobs)
 	} else {
 		layout_control(arithmetics.v[j->control], &j->then);
 	}
-	snprintf(j->title, sizeof(j->title), "%.200s, then %.200s", first->title,
+	snprintf(j->title, sizeof(j->title), "%.340s, then %.340s", first->title,
 		second ? second->title : "one rank");
 	free(same);
 }
