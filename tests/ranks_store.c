@@ -10,7 +10,13 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { VIRTUAL_TP = 4, CHUNKS = 4, UNITS = 5, PER_BLOCK = 5, N_TENSORS = 3 + 3 * PER_BLOCK };
+enum {
+	VIRTUAL_TP = 4,
+	CHUNKS = 4,
+	UNITS = 5,
+	PER_BLOCK = 5,
+	N_TENSORS = 3 + 3 * PER_BLOCK
+};
 
 static struct comm *world;
 
@@ -77,6 +83,7 @@ struct layout {
 	int zero;
 	bool flat;
 	int64_t micros;
+	enum offload offload;
 };
 
 static void push(struct store *s, const struct tensor *t, int virtual_slice, int chunk,
@@ -87,8 +94,8 @@ static void push(struct store *s, const struct tensor *t, int virtual_slice, int
 	struct mat x = store_leaf(s, t, slice, &at);
 	for (int64_t r = 0; r < x.rows; r++)
 		for (int64_t c = 0; c < x.cols; c++)
-			((float *)x.p)[r * x.cols + c] = leaf_value(
-				t, tensor_index(t, slice, r) + c, &at);
+			((float *)x.p)[r * x.cols + c] =
+				leaf_value(t, tensor_index(t, slice, r) + c, &at);
 	store_leaf_done(s, t, slice, &at);
 }
 
@@ -104,8 +111,32 @@ static void push_use(struct store *s, const struct tensor *t, int use, int64_t m
 				micro);
 }
 
-static void backward(struct store *s, int64_t micro, bool last)
+/* The hash of a unit's parameters as layers see them, on the ranks that are to say it. */
+static uint64_t hash_seen(struct store *s, int unit)
 {
+	const struct mesh *m = s->c.mesh;
+	struct device *d = s->c.device;
+	uint64_t sum = 0;
+	if (m->at[AXIS_DP] || m->at[AXIS_FSDP] || m->at[AXIS_CP])
+		return 0;
+	for (int i = 0; i < s->c.n_tensors; i++) {
+		const struct tensor *t = &s->c.tensors[i];
+		for (int v = s->c.part.first; v < s->c.part.first + s->c.part.here; v++) {
+			if (t->unit != unit || !has_use(m, t, 0) || tensor_lane(t, v))
+				continue;
+			struct mat x = store_param(s, t, tensor_slice(t, v));
+			for (int64_t r = 0; r < x.rows; r++)
+				sum += d->k->hash(d, (float *)x.p + r * x.cols, x.cols,
+					hash_str(t->name),
+					tensor_index(t, tensor_slice(t, v), r));
+		}
+	}
+	return sum;
+}
+
+static uint64_t backward(struct store *s, int64_t micro, bool last)
+{
+	uint64_t seen = 0;
 	const struct mesh *m = s->c.mesh;
 	int n = m->degree[AXIS_PP], at = m->at[AXIS_PP];
 	push_use(s, &s->c.tensors[0], 1, micro);
@@ -113,32 +144,42 @@ static void backward(struct store *s, int64_t micro, bool last)
 		store_reduce(s, 0, micro, last);
 	for (int u = first_unit(n, at + 1) - 1; u >= first_unit(n, at); u--) {
 		store_use(s, u, u > first_unit(n, at) ? u - 1 : -1);
+		seen += hash_seen(s, u);
 		for (int i = 0; i < s->c.n_tensors; i++)
 			if (s->c.tensors[i].unit == u)
 				push_use(s, &s->c.tensors[i], 0, micro);
 		store_done(s, u, true);
 		store_reduce(s, u, micro, last);
 	}
+	return seen;
+}
+
+/* Something of everything: the moments remember the steps before. */
+static void take_gradient(void *with, const struct part *x)
+{
+	(void)with;
+	for (int64_t i = 0; i < x->rows * x->cols; i++) {
+		x->m[i] = x->m[i] * 0.5f + x->g[i];
+		x->v[i] -= x->p[i];
+		x->p[i] = x->g[i];
+	}
 }
 
 static uint64_t hash_of_gradient(struct store *s)
 {
-	for (int64_t i = 0; i < s->n_updated; i++)
-		memcpy(s->updated[i].p, s->updated[i].g,
-			(size_t)(s->updated[i].rows * s->updated[i].cols) *
-				sizeof(float));
+	store_walk(s, false, STORE_ALL, STORE_ALL, take_gradient, NULL);
 	store_updated(s);
 	return store_hash(s);
 }
 
 struct result {
-	uint64_t hash[2], collected;
+	uint64_t hash[2], collected[N_STORE_GROUPS], seen, put;
 	double norm[2];
 	bool replicas_agree;
 };
 
 /* Rows of a tensor, as a checkpoint gets them. */
-static uint64_t collect(struct store *s, int to)
+static uint64_t collect(struct store *s, enum store_group g, int to)
 {
 	uint64_t h = 0;
 	for (int i = 0; i < s->c.n_tensors; i++) {
@@ -146,12 +187,38 @@ static uint64_t collect(struct store *s, int to)
 		int64_t rows = tensor_file_rows(t), width = tensor_size(t) / rows;
 		float *out = xcalloc((size_t)tensor_size(t), sizeof(*out));
 		for (int64_t r = 0; r < rows; r += 5)
-			store_collect(s, STORE_PARAM, i, r, min64(5, rows - r), to,
-				out + r * width);
+			store_collect(
+				s, g, i, r, min64(5, rows - r), to, out + r * width);
 		h = hash_bytes(out, (size_t)tensor_size(t) * sizeof(float), h);
 		free(out);
 	}
 	return h;
+}
+
+/* As a checkpoint puts them. */
+static uint64_t put(struct store *s)
+{
+	for (int i = 0; i < s->c.n_tensors; i++) {
+		const struct tensor *t = &s->c.tensors[i];
+		int64_t rows = tensor_file_rows(t), width = tensor_size(t) / rows;
+		float *in = xcalloc((size_t)tensor_size(t), sizeof(*in));
+		for (int64_t k = 0; k < tensor_size(t); k++)
+			in[k] = leaf_value(t, k, &(struct leaf){0});
+		for (int64_t r = 0; r < rows; r += 7)
+			store_put(
+				s, STORE_PARAM, i, r, min64(7, rows - r), in + r * width);
+		free(in);
+	}
+	store_updated(s);
+	return store_hash(s);
+}
+
+static uint64_t sum_over(struct comm *c, uint64_t x)
+{
+	comm_run(c, COLL_ALLREDUCE,
+		&(struct coll_args){
+			.recv = &x, .count = 1, .type = COMM_U64, .op = COMM_SUM});
+	return x;
 }
 
 /* Collective over c, which has as many ranks as the layout. */
@@ -163,6 +230,7 @@ static void run(struct comm *c, const struct layout *l, struct result *out)
 	struct mesh m;
 	struct arena memory;
 	struct str who = {0};
+	struct err e = {0};
 	int here = VIRTUAL_TP / l->degree[AXIS_TP];
 	mesh_open(&m, c, l->degree);
 	make_table(table);
@@ -182,27 +250,33 @@ static void run(struct comm *c, const struct layout *l, struct result *out)
 		.deal = deal_make(l->micros, l->degree, l->zero),
 		.zero = l->zero,
 		.flat = l->flat,
-		.bucket_bytes = 1000};
+		.bucket_bytes = 1000,
+		.offload = l->offload};
+	if (l->offload)
+		sc.spill = spill_open(file_temporary_folder(), 1 << 20, &e);
+	assert_int_equal(e.code, 0);
 	struct store *s = store_open(&sc, &memory);
 	int rank = deal_rank(m.degree, m.at);
 	for (int step = 0; step < 2; step++) {
+		uint64_t seen = 0;
 		int64_t n = deal_count(&sc.deal, rank);
 		for (int64_t i = 0; i < n; i++)
-			backward(s, deal_micro(&sc.deal, rank, i), i == n - 1);
+			seen = backward(s, deal_micro(&sc.deal, rank, i), i == n - 1);
 		store_step_end(s);
 		out->norm[step] = store_grad_norm(s);
 		out->hash[step] = hash_of_gradient(s);
+		out->seen = sum_over(c, seen);
 	}
 	out->replicas_agree = store_replicas_agree(s, &who);
-	out->collected = collect(s, c->size - 1);
-	if (c->rank != c->size - 1)
-		out->collected = 0;
-	comm_run(c, COLL_ALLREDUCE,
-		&(struct coll_args){.recv = &out->collected,
-			.count = 1,
-			.type = COMM_U64,
-			.op = COMM_SUM});
+	for (int g = 0; g < N_STORE_GROUPS; g++) {
+		uint64_t h = collect(s, (enum store_group)g, c->size - 1);
+		out->collected[g] = sum_over(c, c->rank == c->size - 1 ? h : 0);
+	}
+	out->put = put(s);
+	assert_true(!l->offload ||
+		    (s->bytes.spilled <= 1 << 20 && s->read > 0 && s->written > 0));
 	store_free(s);
+	spill_close(sc.spill);
 	arena_release(&memory);
 	mesh_close(&m);
 	str_free(&who);
@@ -233,6 +307,18 @@ static const struct layout layouts[] = {
 	{{2, 1, 2, 2, 1}, 3, false, 0},
 	{{2, 1, 2, 1, 2}, 2, true, 0},
 	{{2, 1, 3, 1, 1}, 1, false, 0},
+	/* the same, with a file */
+	{{1, 1, 1, 1, 1}, 0, false, 0, OFFLOAD_OPTIMIZER},
+	{{1, 1, 1, 1, 1}, 0, false, 0, OFFLOAD_PARAMS},
+	{{1, 1, 1, 1, 1}, 3, true, 0, OFFLOAD_PARAMS},
+	{{1, 2, 1, 1, 1}, 0, false, 0, OFFLOAD_PARAMS},
+	{{1, 1, 1, 2, 2}, 0, false, 0, OFFLOAD_PARAMS},
+	{{1, 2, 3, 1, 1}, 2, true, 0, OFFLOAD_OPTIMIZER},
+	{{1, 1, 3, 1, 1}, 3, false, 0, OFFLOAD_PARAMS},
+	{{1, 2, 2, 1, 1}, 3, true, 0, OFFLOAD_PARAMS},
+	{{1, 1, 2, 2, 2}, 3, true, 0, OFFLOAD_PARAMS},
+	{{2, 1, 2, 2, 1}, 3, false, 0, OFFLOAD_PARAMS},
+	{{2, 2, 1, 1, 2}, 0, false, 0, OFFLOAD_OPTIMIZER},
 };
 
 static int ranks_of(const struct layout *l)
@@ -241,6 +327,24 @@ static int ranks_of(const struct layout *l)
 	for (int a = 0; a < N_AXES; a++)
 		n *= l->degree[a];
 	return n;
+}
+
+static bool differ(const struct result *test, const struct result *control, size_t layout,
+	int64_t micros)
+{
+	bool collected =
+		!memcmp(test->collected, control->collected, sizeof(test->collected));
+	if (test->replicas_agree && test->hash[0] == control->hash[0] &&
+		test->hash[1] == control->hash[1] && test->norm[0] == control->norm[0] &&
+		test->seen == control->hash[0] && test->put == control->put && collected)
+		return false;
+	print_error("layout %zu, %lld micro-batches: replicas %d hash %d %d norm %d "
+		    "seen %d put %d collected %d\n",
+		layout, (long long)micros, test->replicas_agree,
+		test->hash[0] == control->hash[0], test->hash[1] == control->hash[1],
+		test->norm[0] == control->norm[0], test->seen == control->hash[0],
+		test->put == control->put, collected);
+	return true;
 }
 
 static void same_bits(void **state)
@@ -266,22 +370,7 @@ static void same_bits(void **state)
 			if (c) {
 				memset(&test, 0, sizeof(test));
 				run(c, &l, &test);
-				if (!test.replicas_agree ||
-					test.hash[0] != control.hash[0] ||
-					test.hash[1] != control.hash[1] ||
-					test.norm[0] != control.norm[0] ||
-					test.collected != control.collected) {
-					print_error("layout %zu, %lld micro-batches: "
-						    "replicas %d hash %d %d norm %d "
-						    "collected %d\n",
-						i, (long long)micros[k],
-						test.replicas_agree,
-						test.hash[0] == control.hash[0],
-						test.hash[1] == control.hash[1],
-						test.norm[0] == control.norm[0],
-						test.collected == control.collected);
-					different++;
-				}
+				different += differ(&test, &control, i, micros[k]);
 				comm_free(c);
 			}
 			comm_barrier(world);

@@ -36,14 +36,16 @@ void init_range(
 					       : 0.0f;
 }
 
+static void init_part(void *with, const struct part *x)
+{
+	uint64_t seed = *(uint64_t *)with;
+	int64_t rows = x->t->cut == CUT_COLS ? 1 : x->rows; /* that lie together */
+	for (int64_t r = 0; r < x->rows; r += rows)
+		init_range(x->t, seed, tensor_index(x->t, x->slice, x->row + r),
+			rows * x->cols, x->p + r * x->cols);
+}
+
 void init_parts(struct store *s, uint64_t seed)
 {
-	for (int64_t i = 0; i < s->n_updated; i++) {
-		const struct part *x = &s->updated[i];
-		int64_t rows =
-			x->t->cut == CUT_COLS ? 1 : x->rows; /* that lie together */
-		for (int64_t r = 0; r < x->rows; r += rows)
-			init_range(x->t, seed, tensor_index(x->t, x->slice, x->row + r),
-				rows * x->cols, x->p + r * x->cols);
-	}
+	store_walk(s, false, 0, STORE_BIT(STORE_PARAM), init_part, &seed);
 }

@@ -2,6 +2,9 @@
  * Parameters from their shards: a rank sends its own to those that have the others, and puts
  * what comes where the bucket's vector has it. For the whole model after an update (ZeRO 1
  * and 2), or for a unit while it is used (ZeRO 3, FSDP), one unit ahead of its use.
+ *
+ * A shard that is in a file is read ahead, and sent when it is here: at the latest when the
+ * unit is used, where every rank does so before it waits for others.
  */
 #include "parallel/store.h"
 
@@ -32,14 +35,51 @@ static int64_t staging_floats(const struct store *s, const struct bucket *b)
 	return n;
 }
 
-static void begin_bucket(struct store *s, struct bucket *b, float *vector, float *staging,
-	struct comm_req *reqs)
+static bool from_file(const struct store *s)
+{
+	return is_spilled(s, STORE_PARAM);
+}
+
+/* A shard of the only rank is the vector; another one gets a place behind the staging. */
+static int64_t own_floats(const struct store *s, const struct bucket *b)
+{
+	return from_file(s) && s->own->n_shards > 1
+		       ? round_up(shard_floats(b, s->own->shard), 16)
+		       : 0;
+}
+
+static float *own_shard(
+	const struct store *s, const struct bucket *b, float *vector, float *staging)
+{
+	if (!from_file(s))
+		return b->p;
+	return s->own->n_shards > 1 ? staging + staging_floats(s, b) : vector;
+}
+
+static uint64_t read_own(struct store *s, struct bucket *b, float *vector, float *staging)
+{
+	return walk_ask(s, STORE_PARAM, false, own_shard(s, b, vector, staging),
+		b->spilled_at, shard_floats(b, s->own->shard));
+}
+
+static void send_own(
+	struct store *s, struct bucket *b, const float *own, struct comm_req *reqs)
+{
+	struct comm *c = s->own->shards;
+	int64_t n_bytes = shard_floats(b, s->own->shard) * (int64_t)sizeof(float);
+	for (int i = 1; i < c->size && n_bytes; i++) {
+		int k = (s->own->shard + i) % c->size;
+		comm_send_begin(c, own, n_bytes, k, b->tag, &reqs[2 * k + 1]);
+	}
+}
+
+static void receive_others(struct store *s, struct bucket *b, float *vector,
+	float *staging, struct comm_req *reqs)
 {
 	struct store_own *o = s->own;
 	struct comm *c = o->shards;
-	int tag = TAG + (int)(++c->seq % TAGS);
-	int64_t mine = shard_floats(b, o->shard) * (int64_t)sizeof(float);
-	for (int i = 1; i < c->size; i++) {
+	b->tag = TAG + (int)(++c->seq % TAGS);
+	for (int i = 1; i < o->n_shards; i++) {
 		int k = (o->shard + i) % c->size;
 		int64_t n = shard_floats(b, k);
 		float *to = staging;
@@ -48,10 +88,8 @@ static void begin_bucket(struct store *s, struct bucket *b, float *vector, float
 		else
 			staging += round_up(n, 16);
 		if (n)
-			comm_recv_begin(
-				c, to, n * (int64_t)sizeof(float), k, tag, &reqs[2 * k]);
-		if (mine)
-			comm_send_begin(c, b->p, mine, k, tag, &reqs[2 * k + 1]);
+			comm_recv_begin(c, to, n * (int64_t)sizeof(float), k, b->tag,
+				&reqs[2 * k]);
 	}
 }
 
@@ -72,10 +110,12 @@ static void end_bucket(struct store *s, struct bucket *b, float *vector, float *
 {
 	struct store_own *o = s->own;
 	struct comm *c = o->shards;
-	unpack(s, b, o->shard, vector, b->p);
-	for (int i = 0; i < 2 * c->size && !c->planned; i++)
+	float *own = own_shard(s, b, vector, staging);
+	if (own != vector)
+		unpack(s, b, o->shard, vector, own);
+	for (int i = 0; i < 2 * o->n_shards && o->n_shards > 1 && !c->planned; i++)
 		comm_wait(c, &reqs[i]);
-	for (int i = 1; i < c->size; i++) {
+	for (int i = 1; i < o->n_shards; i++) {
 		int k = (o->shard + i) % c->size;
 		if (in_place(b, k))
 			continue;
@@ -98,7 +138,8 @@ void gather_whole(struct store *s)
 		float *staging = !o->shards->planned
 					 ? xmalloc((size_t)(n + 1) * sizeof(float))
 					 : b->whole;
-		begin_bucket(s, b, b->whole, staging, reqs);
+		receive_others(s, b, b->whole, staging, reqs);
+		send_own(s, b, b->p, reqs);
 		end_bucket(s, b, b->whole, staging, reqs);
 		if (staging != b->whole)
 			free(staging);
@@ -121,6 +162,29 @@ static int unit_buckets(const struct store *s, int unit)
 	return n;
 }
 
+/* Where the buckets of a unit lie in its memory. */
+static int64_t bucket_floats(const struct store *s, const struct bucket *b)
+{
+	return b->n + staging_floats(s, b) + own_floats(s, b);
+}
+
+static void send_unit(struct store *s, struct gathered *g)
+{
+	struct store_own *o = s->own;
+	float *at = g->memory;
+	struct comm_req *reqs = g->reqs;
+	if (o->n_shards == 1)
+		return;
+	for (int i = 0; i < o->n_buckets; i++) {
+		struct bucket *b = &o->bucket[i];
+		if (!in_unit(b, g->unit))
+			continue;
+		send_own(s, b, own_shard(s, b, at, at + b->n), reqs);
+		at += bucket_floats(s, b);
+		reqs += 2 * o->n_shards;
+	}
+}
+
 static void begin_unit(struct store *s, struct gathered *g, int unit)
 {
 	struct store_own *o = s->own;
@@ -132,10 +196,14 @@ static void begin_unit(struct store *s, struct gathered *g, int unit)
 		struct bucket *b = &o->bucket[i];
 		if (!in_unit(b, unit))
 			continue;
-		begin_bucket(s, b, at, at + b->n, reqs);
-		at += b->n + staging_floats(s, b);
+		receive_others(s, b, at, at + b->n, reqs);
+		if (from_file(s))
+			g->ticket = read_own(s, b, at, at + b->n);
+		at += bucket_floats(s, b);
 		reqs += 2 * o->n_shards;
 	}
+	if (!from_file(s))
+		send_unit(s, g);
 }
 
 static void end_unit(struct store *s, struct gathered *g)
@@ -143,12 +211,16 @@ static void end_unit(struct store *s, struct gathered *g)
 	struct store_own *o = s->own;
 	float *at = g->memory;
 	struct comm_req *reqs = g->reqs;
+	if (from_file(s) && !g->ready) {
+		walk_wait(s, g->ticket);
+		send_unit(s, g);
+	}
 	for (int i = 0; i < o->n_buckets && !g->ready; i++) {
 		struct bucket *b = &o->bucket[i];
 		if (!in_unit(b, g->unit))
 			continue;
 		end_bucket(s, b, at, at + b->n, reqs);
-		at += b->n + staging_floats(s, b);
+		at += bucket_floats(s, b);
 		reqs += 2 * o->n_shards;
 	}
 	g->ready = true;
@@ -253,7 +325,7 @@ void gather_open(struct store *s, bool measuring)
 		n_reqs = max64(n_reqs, 2 * o->n_shards * (unit_buckets(s, u) + 1));
 		for (int i = 0; i < o->n_buckets; i++)
 			if (in_unit(&o->bucket[i], u))
-				n += o->bucket[i].n + staging_floats(s, &o->bucket[i]);
+				n += bucket_floats(s, &o->bucket[i]);
 		for (int turn = 0; turn < (all ? 1 : 2); turn++) {
 			struct gathered *g = &o->gathered[all ? u : place_of(s, u, turn)];
 			g->unit = -1;

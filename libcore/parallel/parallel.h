@@ -222,6 +222,15 @@ int64_t deal_count(const struct deal *d, int rank);	       /* of this rank */
 int64_t deal_micro(const struct deal *d, int rank, int64_t i); /* its number i */
 int deal_rank(const int degree[N_AXES], const int at[N_AXES]); /* dp x fsdp */
 
+/* ---- spill.c: a file for what does not fit into memory ----------------------------- */
+
+struct spill;
+
+/* In a folder, without a name: nothing is left of it. All its room is taken at once. A thread
+ * reads and writes it; an error of that ends the program. */
+struct spill *spill_open(const char *folder, int64_t n_bytes, struct err *e);
+void spill_close(struct spill *x);
+
 /* ---- store.c: parameters, gradients and optimizer state -------------------------- */
 
 /* A leaf of a gradient: what one use of a parameter in one chunk of one micro-batch, by one
@@ -233,6 +242,10 @@ struct leaf {
 
 /* When parameters that were gathered for the forward are dropped. */
 enum reshard { RESHARD_YES, RESHARD_NO, RESHARD_KEEP_LAST };
+
+/* What is kept in a file: the optimizer's moments, or parameters too, which then are read a
+ * unit at a time (and gathered, where they are sharded). */
+enum offload { OFFLOAD_NONE, OFFLOAD_OPTIMIZER, OFFLOAD_PARAMS };
 
 struct store_config {
 	struct mesh *mesh;
@@ -248,6 +261,9 @@ struct store_config {
 	bool flat; /* shards of a unit's tensors as one vector (FSDP1); else of each tensor */
 	int64_t bucket_bytes; /* gradients are reduced in buckets of at least this */
 	enum reshard reshard;
+	enum offload
+		offload; /* parameters: only with zero 3, or where nothing is sharded */
+	struct spill *spill; /* the caller's, of bytes.spilled; NULL in a plan */
 };
 
 /* A part of a tensor: whole rows of one slice, with its gradient and optimizer state. An
@@ -256,12 +272,14 @@ struct part {
 	const struct tensor *t;
 	int slice;
 	int64_t row, rows, cols; /* within the slice */
-	float *p, *g, *m, *v;
+	int64_t at;		 /* of its first element, among those of all parts */
+	float *p, *g, *m, *v;	 /* NULL: in a file, see store_walk() */
 };
 
 /* What the store keeps, in bytes, for the plan. */
 struct store_bytes {
 	int64_t params, grads, optimizer, gathered, buffers;
+	int64_t spilled; /* in a file */
 };
 
 struct store {
@@ -273,6 +291,7 @@ struct store {
 	/* Every element of the model on exactly one rank: for norms and hashes. */
 	struct part *counted;
 	int64_t n_counted;
+	int64_t read, written; /* bytes of the file, so far */
 	struct store_own *own;
 };
 
@@ -314,17 +333,29 @@ uint64_t store_hash(struct store *s);
  * ranks that differ from the first that has them. */
 bool store_replicas_agree(struct store *s, struct str *who);
 /* What a checkpoint keeps of a tensor. */
-enum store_group { STORE_PARAM, STORE_MEAN, STORE_SQUARE };
+enum store_group { STORE_PARAM, STORE_MEAN, STORE_SQUARE, N_STORE_GROUPS };
+#define STORE_BIT(group) (1u << (group))
+enum { STORE_ALL = (1 << N_STORE_GROUPS) - 1 };
 /* Collective over the world: rows [row, row + n) of a whole tensor go to rank `to`. A vector
  * has dims[0] rows. */
 void store_collect(struct store *s, enum store_group g, int tensor, int64_t row,
 	int64_t n, int to, float *out);
-/* Has every rank all parameters and all moments? Then rows are collected without messages,
+/* Has every rank all parameters and all moments in its memory? Then rows are collected without messages,
  * and by several threads at once, if that is wanted. */
 bool store_is_whole(const struct store *s);
 /* Puts rows [row, row + n) of a whole tensor where this rank has them. */
 void store_put(struct store *s, enum store_group g, int tensor, int64_t row, int64_t n,
 	const float *in);
+
+/* ---- walk.c: what the optimizer keeps, in memory or in a file ----------------------- */
+
+typedef void store_visit(void *with, const struct part *x);
+/* Calls fn for all rows of the parts that this rank updates, or that it counts, in order; a
+ * part may come in several runs of rows. `reads`, `writes`: bits of the groups that fn looks
+ * at, and of those that it changes. Others, and gradients, it may look at where they are in
+ * memory only. */
+void store_walk(struct store *s, bool counted, unsigned reads, unsigned writes,
+	store_visit *fn, void *with);
 
 /* ---- schedule.c: pipeline schedules as data -------------------------------------- */
 

@@ -31,18 +31,20 @@ static struct part shard_part(
 		.row = e->cut[k],
 		.rows = e->cut[k + 1] - e->cut[k],
 		.cols = e->cols,
-		.p = b->p + at,
+		.at = b->spilled_at + at,
+		.p = b->p ? b->p + at : NULL,
 		.g = b->g ? b->g + at : NULL,
 		.m = b->m ? b->m + at : NULL,
 		.v = b->v ? b->v + at : NULL};
 }
 
-static struct part part_rows(struct part x, int64_t first, int64_t end)
+struct part part_rows(struct part x, int64_t first, int64_t end)
 {
 	int64_t skip = first * x.cols;
 	x.row += first;
 	x.rows = end - first;
-	x.p += skip;
+	x.at += skip;
+	x.p = x.p ? x.p + skip : NULL;
 	x.g = x.g ? x.g + skip : NULL;
 	x.m = x.m ? x.m + skip : NULL;
 	x.v = x.v ? x.v + skip : NULL;
@@ -89,16 +91,18 @@ static void place_params(struct store *s, struct arena *run)
 	for (int i = 0; i < o->n_buckets; i++) {
 		struct bucket *b = &o->bucket[i];
 		int64_t n = b->shard[o->shard].n;
-		b->p = arena_floats(run, n);
-		s->bytes.params += n * (int64_t)sizeof(float);
+		if (!is_spilled(s, STORE_PARAM)) {
+			b->p = arena_floats(run, n);
+			s->bytes.params += n * (int64_t)sizeof(float);
+		}
 		if (o->n_shards == 1)
 			b->whole = b->p;
 		else if (s->c.zero < 3) {
 			b->whole = arena_floats(run, b->n);
 			s->bytes.params += b->n * (int64_t)sizeof(float);
 		}
-		if (!s->c.deal.n_micro)
-			continue; /* to be read only */
+		if (!s->c.deal.n_micro || is_spilled(s, STORE_MEAN))
+			continue; /* to be read only, or in a file */
 		b->m = arena_floats(run, n);
 		b->v = arena_floats(run, n);
 		s->bytes.optimizer += 2 * n * (int64_t)sizeof(float);
@@ -117,8 +121,10 @@ struct store *store_open(const struct store_config *c, struct arena *run)
 		mesh_group(c->mesh,
 			(struct mesh_part){.axes = AXIS_BIT(AXIS_PP), .pp_ends = true});
 	buckets_make(s);
+	BUG_ON(c->offload == OFFLOAD_PARAMS && s->own->n_shards > 1 && c->zero < 3);
 	place_params(s, run);
-	if (s->own->n_shards > 1 && c->zero == 3)
+	walk_open(s, run);
+	if (is_spilled(s, STORE_PARAM) || (s->own->n_shards > 1 && c->zero == 3))
 		gather_open(s, measuring);
 	if (c->deal.n_micro)
 		grads_open(s, measuring);
@@ -179,24 +185,34 @@ double store_grad_norm(struct store *s)
 	return sqrt(exact_round(&sum));
 }
 
+struct hashing {
+	struct device *d;
+	uint64_t sum;
+};
+
 /* Elements of a slice lie together in the whole tensor, or a row at a time. */
-static uint64_t hash_part(struct store *s, const struct part *o)
+static void hash_part(void *with, const struct part *o)
 {
-	struct device *d = s->c.device;
-	uint64_t key = hash_str(o->t->name), sum = 0;
+	struct hashing *h = with;
+	uint64_t key = hash_str(o->t->name);
 	bool whole_rows = o->t->cut != CUT_COLS;
 	int64_t step = whole_rows ? o->rows : 1;
 	for (int64_t r = 0; r < o->rows; r += step)
-		sum += d->k->hash(d, o->p + r * o->cols, step * o->cols, key,
+		h->sum += h->d->k->hash(h->d, o->p + r * o->cols, step * o->cols, key,
 			tensor_index(o->t, o->slice, o->row + r));
-	return sum;
+}
+
+/* Of the parts that this rank updates, or counts. */
+static uint64_t hash_here(struct store *s, bool counted)
+{
+	struct hashing h = {s->c.device, 0};
+	store_walk(s, counted, STORE_BIT(STORE_PARAM), 0, hash_part, &h);
+	return h.sum;
 }
 
 uint64_t store_hash(struct store *s)
 {
-	uint64_t sum = 0;
-	for (int64_t i = 0; i < s->n_counted; i++)
-		sum += hash_part(s, &s->counted[i]);
+	uint64_t sum = hash_here(s, true);
 	comm_run(s->c.mesh->world, COLL_ALLREDUCE,
 		&(struct coll_args){
 			.recv = &sum, .count = 1, .type = COMM_U64, .op = COMM_SUM});
@@ -215,11 +231,9 @@ bool store_replicas_agree(struct store *s, struct str *who)
 	const int at[N_AXES] = {m->at[AXIS_PP], 0,
 		s->own->n_shards > 1 ? m->at[AXIS_FSDP] : 0,
 		s->own->n_shards > 1 ? m->at[AXIS_CP] : 0, m->at[AXIS_TP]};
-	struct replica mine = {(uint64_t)mesh_rank(m, at), 0};
+	struct replica mine = {(uint64_t)mesh_rank(m, at), hash_here(s, false)};
 	struct replica *all = xcalloc((size_t)w->size, sizeof(*all));
 	bool same = true;
-	for (int64_t i = 0; i < s->n_updated; i++)
-		mine.hash += hash_part(s, &s->updated[i]);
 	comm_allgather(w, &mine, all, sizeof(mine));
 	for (int r = 0; r < w->size; r++) {
 		int first = 0;
@@ -235,12 +249,6 @@ bool store_replicas_agree(struct store *s, struct str *who)
 }
 
 /* ---- rows of whole tensors -------------------------------------------------------- */
-
-static float *state_of(const struct part *x, enum store_group g)
-{
-	float *const of[] = {x->p, x->m, x->v};
-	return of[g];
-}
 
 /* What of rows [row, row + n) of the whole tensor is in a part: `rows` of its rows from
  * `first` on, which begin at `at` in the rows that are asked for, `width` wide. */
@@ -268,9 +276,12 @@ void store_put(struct store *s, enum store_group g, int tensor, int64_t row, int
 		if (x->t != &s->c.tensors[tensor])
 			continue;
 		struct overlap o = overlap_of(x, row, n);
+		size_t width = (size_t)x->cols * sizeof(float);
+		float *rows = xmalloc((size_t)o.rows * width);
 		for (int64_t r = 0; r < o.rows; r++)
-			memcpy(state_of(x, g) + (o.first + r) * x->cols,
-				in + o.at + r * o.width, (size_t)x->cols * sizeof(float));
+			memcpy(rows + r * x->cols, in + o.at + r * o.width, width);
+		part_put(s, x, g, o.first, o.rows, rows);
+		free(rows);
 	}
 }
 
@@ -294,7 +305,8 @@ static int64_t take_rows(const void *message, float *out)
 bool store_is_whole(const struct store *s)
 {
 	const int *degree = s->c.mesh->degree;
-	return !s->c.zero && degree[AXIS_PP] == 1 && degree[AXIS_TP] == 1;
+	return !s->c.zero && !s->c.offload && degree[AXIS_PP] == 1 &&
+	       degree[AXIS_TP] == 1;
 }
 
 /* Without a message: rows that are all here. */
@@ -339,7 +351,8 @@ void store_collect(struct store *s, enum store_group g, int tensor, int64_t row,
 		struct rows h = {o.at, o.rows, x->cols, o.width};
 		size_t floats = (size_t)(o.rows * x->cols) * sizeof(float);
 		memcpy(message, &h, sizeof(h));
-		memcpy(message + sizeof(h), state_of(x, g) + o.first * x->cols, floats);
+		part_get(
+			s, x, g, o.first, o.rows, (float *)(void *)(message + sizeof(h)));
 		if (w->rank == to) {
 			missing -= take_rows(message, out);
 			continue;

@@ -45,9 +45,11 @@ struct bucket {
 	struct comm_shared *shared; /* or NULL */
 	int64_t *from;		    /* [size]: where buffers begin there */
 	int slot;
+	int tag; /* of the messages that gather it */
 	/* Parameters, optimizer state and gradient of this rank's shard, packed. */
 	float *p, *m, *v, *g;
-	float *whole; /* all parameters of the vector, while they are here */
+	int64_t spilled_at; /* or in a file, from this float of its regions on */
+	float *whole;	    /* all parameters of the vector, while they are here */
 };
 
 /* Memory for the leaves of a unit, until they are summed by turns. */
@@ -62,6 +64,7 @@ struct lease {
 struct gathered {
 	int unit, users; /* -1: nothing is here */
 	bool ready;
+	uint64_t ticket; /* of what is read from a file */
 	float *memory;
 	int64_t n;
 	struct comm_req *reqs; /* of its buckets, one after the other: [2][shards] */
@@ -75,6 +78,13 @@ struct where {
 /* Blocks take turns in two places, the first and the last unit have their own: the embedding
  * is in use while others are. */
 enum { OF_FIRST, OF_LAST, OF_BLOCKS, N_PLACES = OF_BLOCKS + 2 };
+
+/* Pieces of what is in a file, by group: two of each, one ahead of the one that is used. */
+struct walk {
+	int64_t region, floats;	       /* of the file for a group, of a piece */
+	int64_t begin[N_STORE_GROUPS]; /* of the regions, in floats */
+	float *piece[2][N_STORE_GROUPS];
+};
 
 struct store_own {
 	struct bucket *bucket;
@@ -90,6 +100,7 @@ struct store_own {
 	int turn;		   /* whose the next lease is */
 	struct gathered *gathered; /* [N_PLACES], or one a unit with RESHARD_NO */
 	int n_gathered;
+	struct walk walk;
 };
 
 /* Which place a unit takes. */
@@ -127,6 +138,35 @@ static inline int bucket_top(const struct store *s, const struct bucket *b)
  * of a round. Returns how many positions that takes at the worst moment. */
 int bucket_push(const struct store *s, const struct bucket *b, int member, int use,
 	int64_t round, struct tree_stack *stack);
+
+/* store.c */
+struct part part_rows(struct part x, int64_t first, int64_t end);
+
+/* Where it is in memory. */
+static inline float *state_of(const struct part *x, enum store_group g)
+{
+	float *const of[] = {x->p, x->m, x->v};
+	return of[g];
+}
+
+/* walk.c */
+void walk_open(struct store *s, struct arena *run);
+bool is_spilled(const struct store *s, enum store_group g);
+/* Reads or writes floats [at, at + n) of a group, after all that was asked for before. */
+uint64_t walk_ask(struct store *s, enum store_group g, bool write, float *memory,
+	int64_t at, int64_t n);
+void walk_wait(struct store *s, uint64_t ticket);
+/* Rows of a part, from and to wherever they are kept. */
+void part_get(struct store *s, const struct part *x, enum store_group g, int64_t row,
+	int64_t rows, float *out);
+void part_put(struct store *s, const struct part *x, enum store_group g, int64_t row,
+	int64_t rows, const float *in);
+
+/* spill.c: requests are done in their order; what is asked for stays the caller's until it
+ * was waited for. */
+uint64_t spill_ask(
+	struct spill *x, bool write, void *memory, int64_t n_bytes, int64_t at);
+void spill_wait(struct spill *x, uint64_t ticket);
 
 /* grads.c */
 void grads_open(struct store *s, bool measuring);

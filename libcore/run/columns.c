@@ -38,6 +38,10 @@ const struct column columns[N_COLUMNS] = {
 		"largest resident memory of a rank so far"},
 	[COL_SENT] = {"sent", COLUMN_ROUND, false, "bytes",
 		"sent to other ranks in a step, by the one that sends most"},
+	[COL_READ] = {"read", COLUMN_ROUND, false, "bytes",
+		"read in a step from the file of --offload, by the rank that reads most"},
+	[COL_WRITTEN] = {"written", COLUMN_ROUND, false, "bytes",
+		"written to it in a step, by the rank that writes most"},
 };
 
 int column_find(const char *name, size_t len)

@@ -51,6 +51,8 @@ enum column_id {
 	COL_MFU_CAUSAL,
 	COL_MEM,
 	COL_SENT,
+	COL_READ,
+	COL_WRITTEN,
 	N_COLUMNS
 };
 

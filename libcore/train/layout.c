@@ -32,6 +32,21 @@ static int resolve_zero(struct train_opts *o, struct err *e)
 	return 0;
 }
 
+/* Gathering shards needs all of a layer's, so it can be read as well: ZeRO 1 and 2 keep the
+ * whole model in memory anyway. */
+static int check_offload(const struct train_opts *o, struct err *e)
+{
+	const int *degree = o->degree;
+	bool whole = o->zero == 0 || degree[AXIS_FSDP] * degree[AXIS_CP] == 1;
+	if (o->offload != OFFLOAD_PARAMS || o->zero == 3 || whole)
+		return 0;
+	return err_set(e, EX_USAGE,
+		"offload params: zero %lld keeps all parameters in memory: give --zero "
+		"3, "
+		"or --offload optimizer",
+		(long long)o->zero);
+}
+
 static int check_virtual(
 	const struct train_opts *o, enum axis a, int64_t n, struct err *e)
 {
@@ -79,7 +94,7 @@ static int resolve_stages(struct train_opts *o, struct err *e)
 int train_resolve(struct train_opts *o, int ranks, struct err *e)
 {
 	if (train_degrees(o, ranks, o->degree, e) || resolve_zero(o, e) ||
-		resolve_virtual(o, e) || resolve_stages(o, e))
+		check_offload(o, e) || resolve_virtual(o, e) || resolve_stages(o, e))
 		return -1;
 	return 0;
 }

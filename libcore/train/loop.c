@@ -120,12 +120,13 @@ static void put_row(struct run *r, const struct row *row)
 /* What a step takes, read before and after it. */
 struct meter {
 	double seconds, waited;
-	int64_t sent;
+	int64_t sent, read, written;
 };
 
 static struct meter read_meter(const struct run *r)
 {
-	return (struct meter){clock_seconds(), comm_waited(), mesh_sent(&r->t.mesh)};
+	return (struct meter){clock_seconds(), comm_waited(), mesh_sent(&r->t.mesh),
+		r->t.store->read, r->t.store->written};
 }
 
 static void measure(struct run *r, const struct step_result *s, struct meter before)
@@ -138,6 +139,8 @@ static void measure(struct run *r, const struct step_result *s, struct meter bef
 	r->since.data += s->data;
 	r->since.waited += now.waited - before.waited;
 	r->since.sent += now.sent - before.sent;
+	r->since.read += now.read - before.read;
+	r->since.written += now.written - before.written;
 	r->since.bubble += s->bubble;
 }
 
@@ -182,6 +185,11 @@ static void fill_row(struct run *r, const struct step_result *s, struct row *row
 	row_set(row, COL_MEM, peak_memory(r));
 	if (r->world->size > 1)
 		row_set(row, COL_SENT, (double)comm_max_i64(r->world, r->since.sent) / n);
+	if (t->o.offload) {
+		row_set(row, COL_READ, (double)comm_max_i64(r->world, r->since.read) / n);
+		row_set(row, COL_WRITTEN,
+			(double)comm_max_i64(r->world, r->since.written) / n);
+	}
 	r->since = (struct since){.steps = 0};
 }
 

@@ -10,7 +10,7 @@
 struct since {
 	int64_t steps;
 	double seconds, forward, backward, data, waited, bubble;
-	int64_t sent; /* bytes */
+	int64_t sent, read, written; /* bytes */
 };
 
 /* A checkpoint from its beginning to its end, which may be some steps later. */

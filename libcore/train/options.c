@@ -18,6 +18,7 @@ static const char *const cp_accumulate_names[] = {"fp32", "bf16", NULL};
 static const char *const cp_comm_names[] = {"ring", "gather", NULL};
 static const char *const pp_split_names[] = {"auto", "even", NULL};
 static const char *const kernels_names[] = {"fused", "ref", NULL};
+static const char *const offload_names[] = {"none", "optimizer", "params", NULL};
 static const char *const device_names[] = {"auto", "cpu", NULL};
 
 /* clang-format off */
@@ -98,6 +99,8 @@ static const struct opt options[] = {
 	{OPT_INT, 0, "pp-stages", "N", "0", T(pp_stages), "Stages of the pipeline that a rank has. 0: 2 where the schedule is interleaved, else 1.", OPT_LOCAL, 0, 1e5},
 	{OPT_ENUM, 0, "pp-split", NULL, "auto", T(pp_split), "Layers of the stages: so that the slowest stage, which may be the one with the head, is as fast as can be; or evenly.", OPT_LOCAL, .values = pp_split_names},
 	{OPT_ENUM, 0, "recompute", NULL, "none", T(recompute), "Activations that are computed again in the backward, and not kept: those that are cheap; all but the input of a block; or, auto, the least that fits into --memory.", OPT_LOCAL, .values = recompute_names},
+	{OPT_ENUM, 0, "offload", NULL, "none", T(offload), "What is kept in files and not in memory: the optimizer's state; params: parameters too, which are read a block at a time. The latter goes with --zero 3, and with parameters that are not shared out.", OPT_LOCAL, .values = offload_names},
+	{OPT_STR, 0, "offload-to", "FOLDER", NULL, T(offload_to), "Folder for these files, on a fast disk of every host. They have no names and go with the program.", OPT_LOCAL, .files = "/"},
 	{OPT_SIZE, 0, "memory", "BYTES", "0", T(memory), "What a rank may take. 0: its share of what is free.", OPT_LOCAL},
 	{OPT_INT, 't', "threads", "N", "0", T(threads), "Threads of a rank. 0: the processors of the host, shared out to its ranks.", OPT_LOCAL, 0, 4096},
 	{OPT_ENUM, 0, "device", NULL, "auto", T(device), "What computes.", OPT_LOCAL, .values = device_names},
@@ -194,6 +197,27 @@ int train_model_from_config(struct model_config *m, const char *config, struct e
 	return 0;
 }
 
+static int check_offload(const struct train_opts *o, struct err *e)
+{
+	if (!o->offload && o->offload_to)
+		return err_set(e, EX_USAGE,
+			"offload-to says where, and nothing says what: give --offload "
+			"optimizer or params");
+	if (o->offload && !o->offload_to)
+		return err_set(e, EX_USAGE,
+			"offload %s needs a folder: --offload-to FOLDER, on a fast disk",
+			offload_names[o->offload]);
+	if (o->offload && !strcmp(o->offload_to, "host"))
+		return err_set(e, EX_USAGE,
+			"offload-to host: a processor's memory is that of the host, so "
+			"nothing would be saved: give a folder (./host, if it is one)");
+	if (o->offload == OFFLOAD_PARAMS && o->reshard == RESHARD_NO)
+		return err_set(e, EX_USAGE,
+			"offload params drops parameters after their use, "
+			"reshard-after-forward no keeps them");
+	return 0;
+}
+
 int train_opts_check(struct train_opts *o, struct err *e)
 {
 	if (!o->micro_batch)
@@ -218,5 +242,5 @@ int train_opts_check(struct train_opts *o, struct err *e)
 	if (o->data_per_rank && o->readers)
 		return err_set(e, EX_USAGE,
 			"data-per-rank and readers are two different things");
-	return 0;
+	return check_offload(o, e);
 }

@@ -40,6 +40,12 @@ static void plan_micro(void *with, int64_t i)
 	t->pass.last = i + 1 == deal_count(&t->deal, t->data_rank);
 }
 
+static void nothing(void *with, const struct part *x)
+{
+	(void)with;
+	(void)x;
+}
+
 static void run_step(struct trainer *t)
 {
 	struct step_result r;
@@ -47,6 +53,7 @@ static void run_step(struct trainer *t)
 	store_step_end(t->store);
 	step_agree(t, false, &r);
 	store_grad_norm(t->store);
+	store_walk(t->store, false, STORE_ALL, STORE_ALL, nothing, NULL);
 	store_updated(t->store);
 }
 
@@ -97,6 +104,8 @@ static void plan_step(const struct train_opts *o, struct model *m, int rank,
 	run_step(&t);
 	p->scratch_bytes = (int64_t)t.scratch.peak_bytes;
 	p->step_flops = t.d.flops;
+	p->read = (double)t.store->read;
+	p->written = (double)t.store->written;
 	count_sent(&t, p);
 	close_planned(&t);
 }
@@ -114,6 +123,7 @@ static void plan_long(const struct train_opts *o, struct model *m, int rank, int
 	plan_step(o, m, rank, few + ranks, &more);
 	p->step_flops += times * (more.step_flops - p->step_flops);
 	p->sent += times * (more.sent - p->sent);
+	p->read += times * (more.read - p->read);
 	for (int i = 0; i < p->n_groups; i++)
 		p->group[i].sent += times * (more.group[i].sent - p->group[i].sent);
 	open_planned(&t, o, m, rank, n);
@@ -207,13 +217,18 @@ static void print_memory(const struct train_opts *o, const struct plan *p, int w
 	int64_t mine = p->store.params + p->store.optimizer;
 	str_printf(out, "# memory of rank %d%s, in bytes\n", who,
 		ranks > 1 ? ", which needs most" : "");
-	line(out, "parameters", p->store.params, "fp32");
+	line(out, "parameters", p->store.params,
+		o->offload == OFFLOAD_PARAMS ? "in the file" : "fp32");
 	line(out, "gradients", p->store.grads,
 		"fp32, with the buffers of the canonical tree");
 	if (p->store.gathered)
 		line(out, "gathered", p->store.gathered,
-			"parameters of others, while they are used");
-	line(out, "optimizer", p->store.optimizer, "AdamW: two moments, fp32");
+			o->offload == OFFLOAD_PARAMS
+				? "parameters, while they are used"
+				: "parameters of others, while they are used");
+	line(out, "optimizer", p->store.optimizer,
+		o->offload ? "what is on its way from the file, and to it"
+			   : "AdamW: two moments, fp32");
 	line(out, "activations", p->micro_bytes, "of the micro-batches under way");
 	line(out, "scratch", p->scratch_bytes, "temporary, in forward and backward");
 	line(out, "exchange", p->store.buffers,
@@ -224,7 +239,8 @@ static void print_memory(const struct train_opts *o, const struct plan *p, int w
 		"token and position ids, rotary tables");
 	line(out, "data", p->data_bytes, "windows of this step and the next");
 	line(out, "checkpoint", p->copy_bytes,
-		p->copy_bytes || !o->ckpt || o->ckpt_wait
+		o->offload ? "no copy: training waits until it is written"
+		: p->copy_bytes || !o->ckpt || o->ckpt_wait
 			? "copy that is written while training goes on"
 			: "rank 0 writes for all");
 	line(out, "total", plan_total(p), "beside the program and its libraries");
@@ -246,6 +262,18 @@ static void print_work(const struct train_opts *o, const struct model *m,
 		"flops/step", p->step_flops, text_count(text, p->step_flops));
 	str_printf(out, "%-14s %16lld\n", "tokens/step",
 		(long long)(o->batch * m->c.context));
+}
+
+static void print_file(const struct train_opts *o, const struct plan *p, struct str *out)
+{
+	if (!o->offload)
+		return;
+	str_printf(out, "# file of that rank in %s\n", o->offload_to);
+	line(out, "file", p->store.spilled,
+		o->offload == OFFLOAD_PARAMS ? "parameters and two moments, fp32"
+					     : "two moments, fp32");
+	line(out, "read/step", (int64_t)p->read, "");
+	line(out, "written/step", (int64_t)p->written, "");
 }
 
 static void print_sent(const struct plan *p, int ranks, struct str *out)
@@ -340,6 +368,7 @@ void plan_print(const struct train_opts *given, struct model *m, struct str *out
 	if (ranks > 1)
 		print_totals(totals, ranks, out);
 	free(totals);
+	print_file(o, &most, out);
 	print_work(o, m, &most, out);
 	print_sent(&most, ranks, out);
 }

@@ -66,8 +66,8 @@ int64_t state_copy_bytes(
 	const struct train_opts *o, const struct model *m, int rank, int ranks)
 {
 	struct comm world = {.rank = rank, .size = ranks};
-	if (!o->ckpt || o->ckpt_wait || o->eval_only)
-		return 0;
+	if (!o->ckpt || o->ckpt_wait || o->eval_only || o->offload)
+		return 0; /* what had no room in memory has none for a copy */
 	struct ckpt_tensor *tensors = describe(m);
 	int64_t n_bytes = ckpt_copy_bytes(&(struct ckpt_write){.comm = &world,
 		.tensors = tensors,
@@ -247,7 +247,7 @@ int state_load_model(struct store *s, const struct ckpt *c, struct err *e)
 bool trainer_is_whole(const struct trainer *t)
 {
 	return t->mesh.degree[AXIS_TP] == 1 && t->mesh.degree[AXIS_PP] == 1 &&
-	       t->o.zero < 3;
+	       t->o.zero < 3 && t->o.offload != OFFLOAD_PARAMS;
 }
 
 static void open_whole_store(struct whole *w, struct trainer *t)

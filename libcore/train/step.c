@@ -78,10 +78,24 @@ void step_agree(struct trainer *t, bool save, struct step_result *r)
 	r->bubble = bubble(&t->pipe);
 }
 
+struct update {
+	struct trainer *t;
+	struct adamw a;
+};
+
+static void update_part(void *with, const struct part *x)
+{
+	struct update *u = with;
+	struct device *d = &u->t->d;
+	u->a.decay = x->t->decay ? (float)u->t->o.weight_decay : 0;
+	d->k->adamw(d, x->p, x->m, x->v, x->g, x->rows * x->cols, &u->a);
+}
+
 static void update(struct trainer *t, const struct step_result *r)
 {
 	int64_t step = t->step + 1 - t->skipped; /* of the optimizer */
-	struct adamw a = {
+	struct update u = {.t = t};
+	u.a = (struct adamw){
 		.lr = r->lr,
 		.beta1 = (float)t->o.beta1,
 		.beta2 = (float)t->o.beta2,
@@ -91,13 +105,9 @@ static void update(struct trainer *t, const struct step_result *r)
 		.correct2 = (float)(1 - pow(t->o.beta2, (double)step)),
 	};
 	if (t->o.clip > 0 && (double)r->grad_norm > t->o.clip)
-		a.grad_scale = (float)(t->o.clip / ((double)r->grad_norm + 1e-6));
-	a.grad_scale /= t->loss_scale;
-	for (int64_t i = 0; i < t->store->n_updated; i++) {
-		const struct part *x = &t->store->updated[i];
-		a.decay = x->t->decay ? (float)t->o.weight_decay : 0;
-		t->d.k->adamw(&t->d, x->p, x->m, x->v, x->g, x->rows * x->cols, &a);
-	}
+		u.a.grad_scale = (float)(t->o.clip / ((double)r->grad_norm + 1e-6));
+	u.a.grad_scale /= t->loss_scale;
+	store_walk(t->store, false, STORE_ALL, STORE_ALL, update_part, &u);
 	store_updated(t->store);
 }
 
@@ -131,20 +141,32 @@ static void adjust_scale(struct trainer *t, bool overflow)
 
 /* ---- when a number is none ------------------------------------------------------- */
 
+struct search {
+	struct device *d;
+	struct probe *probe;
+	bool gradients;
+};
+
+static void search_part(void *with, const struct part *x)
+{
+	struct search *s = with;
+	struct probe *p = s->probe;
+	float *v = s->gradients ? x->g : x->p;
+	int64_t at = p->found ? -1 : s->d->k->find_bad(s->d, mat(v, x->rows, x->cols));
+	if (at < 0)
+		return;
+	p->found = true;
+	p->index = tensor_index(x->t, x->slice, x->row) + at;
+	snprintf(p->where, sizeof(p->where), "%s %s",
+		s->gradients ? "gradient of" : "parameter", x->t->name);
+}
+
 /* Looks through the parameters, or through what this rank has of their gradients. */
 static bool bad_tensor(struct trainer *t, bool gradients, struct probe *p)
 {
-	for (int64_t i = 0; i < t->store->n_updated && !p->found; i++) {
-		const struct part *x = &t->store->updated[i];
-		float *v = gradients ? x->g : x->p;
-		int64_t at = t->d.k->find_bad(&t->d, mat(v, x->rows, x->cols));
-		if (at < 0)
-			continue;
-		p->found = true;
-		p->index = tensor_index(x->t, x->slice, x->row) + at;
-		snprintf(p->where, sizeof(p->where), "%s %s",
-			gradients ? "gradient of" : "parameter", x->t->name);
-	}
+	struct search s = {&t->d, p, gradients};
+	store_walk(t->store, false, gradients ? 0 : STORE_BIT(STORE_PARAM), 0,
+		search_part, &s);
 	return p->found;
 }
 

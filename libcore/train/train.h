@@ -53,7 +53,8 @@ struct train_opts {
 	/* who computes */
 	int64_t axis[N_AXES]; /* degrees; -1: the rest */
 	int64_t zero, pp_stages, memory, threads, bucket_bytes;
-	int fsdp_kind, reshard, cp_comm, pp_schedule, pp_split, recompute;
+	int fsdp_kind, reshard, cp_comm, pp_schedule, pp_split, recompute, offload;
+	const char *offload_to;
 	bool sp, async_tp;
 	double watchdog;
 	int device;
@@ -146,6 +147,7 @@ struct plan {
 	double step_flops;  /* of this rank: of its matrix products */
 	/* Bytes that this rank sends in a step: all, and in each group of ranks. */
 	double sent;
+	double read, written; /* bytes of the file of --offload, in a step */
 	struct plan_group {
 		char name[16];
 		double sent;
@@ -223,6 +225,7 @@ struct trainer {
 	struct stage *stages;	 /* of the pipeline, those of this rank */
 	int n_stages;
 	struct plan plan;
+	struct spill *spill; /* the file of --offload */
 	struct store *store;
 	struct pass pass;
 	struct loader *loader;

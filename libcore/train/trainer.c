@@ -215,7 +215,9 @@ void trainer_build_store(struct trainer *t)
 		.zero = (int)o->zero,
 		.flat = o->fsdp_kind == FSDP_FLAT,
 		.bucket_bytes = o->bucket_bytes,
-		.reshard = (enum reshard)o->reshard};
+		.reshard = (enum reshard)o->reshard,
+		.offload = (enum offload)o->offload,
+		.spill = t->spill};
 	struct pass_config p = {.mesh = &t->mesh,
 		.batch = o->micro_batch,
 		.seed = (uint64_t)o->seed,
@@ -311,7 +313,12 @@ int trainer_open(struct trainer *t, const struct train_opts *o, struct comm *wor
 		check_memory(t, e);
 		rc = comm_agree(world, e);
 	}
+	if (!rc && o->offload) {
+		t->spill = spill_open(o->offload_to, t->plan.store.spilled, e);
+		rc = comm_agree(world, e);
+	}
 	if (rc) {
+		spill_close(t->spill);
 		model_free(&t->model);
 		return -1;
 	}
@@ -334,6 +341,7 @@ void trainer_close(struct trainer *t)
 	}
 	loader_close(t->loader);
 	trainer_dismantle(t);
+	spill_close(t->spill);
 	mesh_close(&t->mesh);
 	arena_release(&t->run);
 	arena_release(&t->micro);

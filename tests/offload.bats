@@ -1,0 +1,182 @@
+#!/usr/bin/env bats
+# --offload: what has no room in memory is in files, and no bit changes.
+load helpers
+
+teardown() {
+	cd / || return
+	[ ! -d "$BATS_TEST_TMPDIR/disk" ] || umount -l "$BATS_TEST_TMPDIR/disk" 2>/dev/null || true
+}
+
+same() { # RUN RUN: curves and checkpoints
+	pt-compare "$1" "$2" >cmp.txt || {
+		cat cmp.txt
+		return 1
+	}
+	cmp "$1/checkpoints/latest.h5" "$2/checkpoints/latest.h5"
+}
+
+value() { # COLUMN FILE: of the last row
+	grep -o "\b$1=[^ ]*" "$2" | tail -n 1 | cut -d = -f 2
+}
+
+@test "a file instead of memory changes no bit, on any layout" {
+	make_shard
+	mkdir files
+	tiny -n 8 --layers 2 -o one --sample-every 8 --check-replicas-every 4 >rows 2>/dev/null
+	not grep -q 'read=' rows
+	for what in optimizer params; do
+		for layout in '1 --dp 1' '1 --zero 3' '2 --dp 2' '4 --fsdp 4' '4 --dp 2 --fsdp 2 --fsdp-kind flat' \
+			'2 --pp 2' '4 --tp 2 --fsdp 2' '2 --fsdp 2 --reshard-after-forward keep-last'; do
+			# shellcheck disable=SC2086 # words
+			set -- $layout
+			local virtual=()
+			[[ $layout != *tp* ]] || virtual=(--virtual tp=2)
+			[[ $layout != *tp* || -e two ]] || tiny -n 8 --layers 2 -o two --virtual tp=2 >/dev/null
+			echo "$what $layout"
+			rm -rf test
+			timeout 60 mpiexec -n "$1" pt-train "${TINY[@]}" -n 8 --layers 2 "${@:2}" "${virtual[@]}" \
+				--sample-every 8 --check-replicas-every 4 \
+				--offload $what --offload-to files -o test >rows 2>/dev/null
+			if [ ${#virtual[@]} -gt 0 ]; then same two test; else same one test; fi
+			grep -q ' replicas .* are the same' test/journal.txt
+			[ "$(value written rows)" -gt 0 ]
+		done
+	done
+	[ -z "$(ls -A files)" ]
+}
+
+@test "zero 1 and 2 keep parameters, and their moments may go" {
+	make_shard
+	tiny -n 8 -o one >/dev/null
+	for zero in 1 2; do
+		code_of 64 tiny_on 2 --fsdp 2 --zero $zero --offload params --offload-to .
+		says "zero $zero keeps all parameters in memory"
+		timeout 60 mpiexec -n 2 pt-train "${TINY[@]}" -n 8 --fsdp 2 --zero $zero \
+			--offload optimizer --offload-to . -o zero$zero >/dev/null
+		same one zero$zero
+	done
+}
+
+@test "runs go on from each other's checkpoints" {
+	make_shard
+	tiny -n 12 -o whole >/dev/null
+	tiny -n 6 --decay-steps 12 -o run --offload params --offload-to . >/dev/null
+	pt-train -q --resume auto -o run -d data.h5 -n 9 --decay-steps 12 >/dev/null
+	timeout 60 mpiexec -n 2 pt-train -q --resume auto -o run -d data.h5 -n 12 --decay-steps 0 \
+		--fsdp 2 --offload params --offload-to . >/dev/null
+	cmp whole/checkpoints/latest.h5 run/checkpoints/latest.h5
+}
+
+@test "the plan knows memory, and what is read and written" {
+	make_shard
+	for options in '--offload optimizer' '--offload params' '--offload params --zero 3'; do
+		# shellcheck disable=SC2086 # words
+		set -- $options
+		tiny --layers 3 --dim 64 "$@" --offload-to . --dry-run >plan
+		tiny --layers 3 --dim 64 -n 3 "$@" --offload-to . -o run --overwrite --no-ckpt >rows
+		for way in read written; do
+			planned=$(awk -v key=$way/step '$1 == key { print $2 }' plan)
+			echo "$options: $way $planned $(value $way rows)"
+			[ "$planned" -gt 0 ]
+			[ "$(printf %.6g "$planned")" = "$(printf %.6g "$(value $way rows)")" ]
+		done
+	done
+	total() { awk '$1 == "total" { print $2 }' "$1"; }
+	wide=(--layers 8 --dim 256 -b 2 -m 2 --dry-run)
+	tiny "${wide[@]}" >none
+	tiny "${wide[@]}" --offload optimizer --offload-to . >optimizer
+	tiny "${wide[@]}" --offload params --offload-to . >params
+	# of four numbers a parameter two are left, and little more than one
+	[ $(($(total optimizer) * 100)) -lt $(($(total none) * 60)) ]
+	[ $(($(total params) * 100)) -lt $(($(total none) * 45)) ]
+}
+
+@test "a model that has no room in memory trains with offload" {
+	make_shard
+	big=(-n 2 --layers 16 --dim 512 -b 1 -m 1 --eval-every 0 --no-ckpt)
+	beside=275000 # KiB of the program and its libraries
+	kib() { tiny "${big[@]}" "$@" --dry-run | awk '$1 == "total" { print int($2 / 1024) }'; }
+	limited() { # KIB OPTION...: of the address space
+		timeout 60 bash -c 'ulimit -v "$0"; exec pt-train "$@"' "$1" "${TINY[@]}" "${big[@]}" "${@:2}"
+	}
+	tiny "${big[@]}" -o free >rows
+	for what in optimizer params; do
+		limit=$(($(kib --offload $what --offload-to .) + beside))
+		[ "$limit" -lt "$(kib)" ]
+		[ "$(value mem rows)" -gt $((limit * 1024)) ]
+		code_of 1 limited "$limit" -o none --overwrite
+		says 'out of memory'
+		limited "$limit" --offload $what --offload-to . -o $what >rows.$what
+		pt-compare -q free $what
+		# and the limit that the plan keeps
+		limit=$(($(kib --offload $what --offload-to .) + 1))
+		code_of 1 tiny "${big[@]}" --memory ${limit}K -o none --overwrite
+		says 'and --memory gives it'
+		tiny -n 1 "${big[@]:2}" --memory ${limit}K --offload $what --offload-to . -o $what --overwrite >/dev/null
+	done
+}
+
+@test "what makes no sense is refused" {
+	make_shard
+	code_of 64 tiny --offload params
+	says 'needs a folder: --offload-to'
+	code_of 64 tiny --offload-to .
+	says 'give --offload optimizer or params'
+	code_of 64 tiny --offload optimizer --offload-to host
+	says "a processor's memory is that of the host"
+	code_of 64 tiny --offload params --offload-to . --reshard-after-forward no
+	says 'keeps them'
+	[ ! -e run-001 ]
+}
+
+@test "no folder: one message, from any of the ranks" {
+	make_shard
+	for where in missing data.h5; do
+		code_of 74 tiny --offload optimizer --offload-to $where
+		says "offload-to: $where: No"
+		code_of 74 timeout 20 mpiexec -n 3 pt-train "${TINY[@]}" --offload optimizer --offload-to $where
+		[ "$(grep -c ^pt-train <<<"$output")" -eq 1 ]
+	done
+	mkdir there
+	# shellcheck disable=SC2016 # by the shell of the rank
+	code_of 74 timeout 20 mpiexec -n 3 sh -c 'if [ "$PMI_RANK" = 2 ]; then where=missing; else where=there; fi
+		exec pt-train "$@" --offload optimizer --offload-to $where' sh "${TINY[@]}"
+	says 'rank 2: offload-to: missing: No such file'
+	[ "$(grep -c ^pt-train <<<"$output")" -eq 1 ]
+}
+
+@test "a full disk is found out before anything is computed" {
+	make_shard
+	mkdir disk
+	mount -t tmpfs -o size=1m pt disk 2>/dev/null || skip 'no disk can be mounted'
+	big=(-n 2 --layers 2 --dim 256 --eval-every 0 --no-ckpt)
+	code_of 74 tiny "${big[@]}" --offload optimizer --offload-to disk -o run
+	says 'offload-to: disk: no room for'
+	not grep -q ^step= <<<"$output"
+	code_of 74 timeout 20 mpiexec -n 2 pt-train "${TINY[@]}" "${big[@]}" --offload optimizer --offload-to disk -o run
+	[ "$(grep -c ^pt-train <<<"$output")" -eq 1 ]
+	[ "$(stat -f -c '%f' disk)" -ge 250 ]
+	# and one that is memory is said to be
+	run pt-train "${TINY[@]:1}" -n 1 --eval-every 0 --no-ckpt --offload optimizer --offload-to disk -o run
+	[ "$status" -eq 0 ]
+	says 'disk is memory (tmpfs)'
+}
+
+@test "a killed run leaves nothing in the folder" {
+	make_shard
+	mkdir disk
+	mount -t tmpfs -o size=64m pt disk 2>/dev/null || skip 'no disk can be mounted'
+	free=$(stat -f -c '%f' disk)
+	paced 2 -n 100000 --dim 64 --offload optimizer --offload-to disk -o run
+	until_step 3
+	[ -z "$(ls -A disk)" ]
+	[ "$(stat -f -c '%f' disk)" -lt "$free" ]
+	kill -9 "$(cat pid)"
+	ended "$pid"
+	exec 4<&-
+	for _ in $(seq 100); do
+		[ "$(stat -f -c '%f' disk)" -lt "$free" ] || break
+		sleep 0.05
+	done
+	[ "$(stat -f -c '%f' disk)" -eq "$free" ]
+}
