@@ -234,6 +234,33 @@ static void plain_kernels(void **state)
 			same(models[m], "dtype = fp32\n", 2, "tp = 2\nkernels = ref\n"));
 }
 
+/* Sums of attention that are rounded between chunks: with one chunk there is no between. */
+static void accumulation(void **state)
+{
+	static const char cp_bf16[] = "cp-accumulate = bf16\n";
+	static const char one_chunk[] = "layers = 2\ndim = 32\nvirtual = tp=2\n";
+	static const struct layout layouts[] = {
+		{2, "cp = 2\n"},
+		{4, "cp = 4\n"},
+		{4, "cp = 4\ncp-comm = gather\n"},
+		{4, "tp = 2\ncp = 2\n"},
+		{4, "pp = 2\ncp = 2\npp-schedule = zb-h1\nrecompute = full\n"},
+	};
+	(void)state;
+	for (size_t i = 0; i < ARRAY_LEN(layouts); i++)
+		assert_true(same(llama, cp_bf16, layouts[i].ranks, layouts[i].text));
+	if (world->rank == 0) {
+		struct trace many = alone(llama, cp_bf16, "");
+		struct trace exact = alone(llama, "", "");
+		assert_true(many.val_loss != exact.val_loss);
+		assert_true(many.grad_norm[0] != exact.grad_norm[0]);
+		many = alone(one_chunk, cp_bf16, "");
+		exact = alone(one_chunk, "", "");
+		assert_memory_equal(&many, &exact, sizeof(exact));
+	}
+	comm_barrier(world);
+}
+
 /* What a step sends, for the precision itself and as it is planned. */
 static void sent_in_a_step(const char *dtype, int64_t *sent, double *planned)
 {
@@ -297,6 +324,7 @@ int main(void)
 		cmocka_unit_test(several_axes),
 		cmocka_unit_test(recomputation),
 		cmocka_unit_test(plain_kernels),
+		cmocka_unit_test(accumulation),
 		cmocka_unit_test(what_scales_send_is_planned),
 	};
 	const struct CMUnitTest eight[] = {

@@ -72,18 +72,26 @@ static struct mat ring_mat(
 	return mat(ring_at(r, part, s, kc), p->rows, kv_width(p));
 }
 
+/* What a chunk was added to, if another one will be. */
+static void round_between(struct pass *p, const struct ring *r, struct mat sum)
+{
+	if (p->cp_rounds && !ring_last(r))
+		p->d->k->round(p->d, sum, sum, DT_BF16, 1);
+}
+
 static void attend(struct pass *p, int64_t layer, struct block_acts *a,
 	const struct ring *ring, int s)
 {
 	for (int c = 0; c < p->cp.here; c++) {
 		int kc = ring_keys_for(ring, p->cp.first + c);
 		struct attn shape = shape_of(p, layer, s, p->cp.first + c, kc);
-		p->d->k->attn_fwd(p->d, &shape, part_of(p, a->o, s, c, q_width(p)),
-			state_of(p, a->max, s, c), state_of(p, a->sum, s, c),
-			part_of(p, a->q, s, c, q_width(p)),
+		struct mat o = part_of(p, a->o, s, c, q_width(p));
+		p->d->k->attn_fwd(p->d, &shape, o, state_of(p, a->max, s, c),
+			state_of(p, a->sum, s, c), part_of(p, a->q, s, c, q_width(p)),
 			ring_mat(p, ring, RING_K, s, kc),
 			ring_mat(p, ring, RING_V, s, kc), ring_first(ring),
 			ring_last(ring));
+		round_between(p, ring, o);
 		watch(p, "attention", layer, no_mat());
 	}
 }
@@ -159,16 +167,20 @@ static void attend_backward(struct pass *p, int64_t layer, struct block_acts *a,
 	for (int c = p->cp.here - 1; c >= 0; c--) {
 		int kc = ring_keys_for(ring, p->cp.first + c);
 		struct attn shape = shape_of(p, layer, s, p->cp.first + c, kc);
+		struct mat dq = part_of(p, g->dq, s, c, q_width(p));
+		struct mat dk = ring_mat(p, ring, RING_DK, s, kc);
+		struct mat dv = ring_mat(p, ring, RING_DV, s, kc);
 		if (c == 0)
 			ring_came(ring, s);
-		p->d->k->attn_bwd(p->d, &shape, part_of(p, g->dq, s, c, q_width(p)),
-			ring_mat(p, ring, RING_DK, s, kc),
-			ring_mat(p, ring, RING_DV, s, kc), state_of(p, h->delta, s, c),
+		p->d->k->attn_bwd(p->d, &shape, dq, dk, dv, state_of(p, h->delta, s, c),
 			part_of(p, h->dout, s, c, q_width(p)),
 			part_of(p, a->o, s, c, q_width(p)), state_of(p, a->max, s, c),
 			part_of(p, a->q, s, c, q_width(p)),
 			ring_mat(p, ring, RING_K, s, kc),
 			ring_mat(p, ring, RING_V, s, kc), ring_first(ring));
+		round_between(p, ring, dq);
+		round_between(p, ring, dk);
+		round_between(p, ring, dv);
 		if (c == p->cp.here - 1)
 			ring_goes(ring, s);
 		watch(p, "attention, backward", layer, no_mat());

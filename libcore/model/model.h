@@ -178,6 +178,7 @@ struct pass {
 	float *rope; /* [context][head_dim], NULL without rotary positions */
 	uint64_t seed;
 	bool plain_kernels; /* none that is fused of others */
+	bool cp_rounds;	    /* sums of attention are bf16 between two chunks */
 	enum precision precision;
 	bool float8_skip_ends; /* the first and the last block are bf16 */
 	float *weight_amax;    /* float8: [tensor], of the last forward */

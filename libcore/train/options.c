@@ -14,6 +14,7 @@ static const char *const scale_names[] = {"none", "sqrt", "linear", NULL};
 static const char *const load_names[] = {"each", "broadcast", NULL};
 static const char *const fsdp_names[] = {"parameter", "flat", NULL};
 static const char *const reshard_names[] = {"yes", "no", "keep-last", NULL};
+static const char *const cp_accumulate_names[] = {"fp32", "bf16", NULL};
 static const char *const cp_comm_names[] = {"ring", "gather", NULL};
 static const char *const pp_split_names[] = {"auto", "even", NULL};
 static const char *const kernels_names[] = {"fused", "ref", NULL};
@@ -80,6 +81,7 @@ static const struct opt options[] = {
 	{OPT_DOUBLE, 0, "loss-scale", "X", "65536", T(loss_scale), "fp16: what the loss is multiplied by at first. A step whose gradients overflow updates nothing and halves it.", OPT_ARITH, 1e-4, 1e30},
 	{OPT_INT, 0, "loss-scale-window", "N", "2000", T(loss_scale_window), "fp16: double the scale after N good steps in a row. 0: never.", OPT_ARITH, 0, MANY},
 	{OPT_ENUM, 0, "kernels", NULL, "fused", T(kernels), "fused: one pass over memory where there is a kernel that does the work of several. ref: a kernel for each. On a CPU both give the same bits.", OPT_ARITH, .values = kernels_names},
+	{OPT_ENUM, 0, "cp-accumulate", NULL, "fp32", T(cp_accumulate), "What attention adds up over the chunks of --cp, its output and the gradients of queries, keys and values, from one chunk to the next. bf16 is for seeing what it costs: rounded after each but the last.", OPT_ARITH, .values = cp_accumulate_names},
 
 	{OPT_GROUP, .name = "Who computes", .help = "None of these changes what is computed."},
 	{OPT_INT, 0, "dp", "N", "-1", T(axis[AXIS_DP]), "Ranks that have other samples and the same parameters. -1, for one axis: as many as the others leave. With --dry-run, ranks need not be started.", OPT_LOCAL, -1, 1e6},

@@ -24,6 +24,7 @@ enum lr_scale { LR_SCALE_NONE, LR_SCALE_SQRT, LR_SCALE_LINEAR };
 enum load_how { LOAD_EACH, LOAD_BROADCAST };
 enum fsdp_kind { FSDP_PARAMETER, FSDP_FLAT };
 enum cp_comm { CP_RING, CP_GATHER };
+enum cp_accumulate { CP_FP32, CP_BF16 };
 enum pp_split { SPLIT_AUTO, SPLIT_EVEN };
 
 enum kernel_choice { KERNELS_FUSED, KERNELS_REF };
@@ -47,7 +48,8 @@ struct train_opts {
 	bool float8_skip_ends;
 	double loss_scale;
 	int64_t loss_scale_window;
-	int kernels; /* enum kernel_choice */
+	int kernels;	   /* enum kernel_choice */
+	int cp_accumulate; /* enum cp_accumulate */
 	/* who computes */
 	int64_t axis[N_AXES]; /* degrees; -1: the rest */
 	int64_t zero, pp_stages, memory, threads, bucket_bytes;
