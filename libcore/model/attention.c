@@ -97,8 +97,10 @@ static void output_forward(struct pass *p, const struct block_tensors *t, int64_
 	for (int s = 0; s < p->tp.here; s++) {
 		struct mat o = part_of(p, a->o, s, c, q_width(p));
 		watch(p, "attention", layer, o);
+		tile_use(p, layer, TILE_OUT, s);
 		k->linear_fwd(
 			p->d, slice_sum_slot(&sum), o, param(p, t->wo, s), no_mat());
+		tile_done(p, layer, TILE_OUT, s);
 		slice_sum_push(&sum);
 	}
 	slice_sum_end(&sum);
@@ -128,7 +130,9 @@ void attention_forward(struct pass *p, int64_t layer, struct block_acts *a)
 	for (int c = 0; c < p->cp.here; c++) {
 		struct mat h = norm1(p, layer, a, c);
 		for (int s = 0; s < p->tp.here; s++) {
+			tile_use(p, layer, TILE_QKV, s);
 			project(p, t, a, h, s, c);
+			tile_done(p, layer, TILE_QKV, s);
 			watch(p, "attention.wq", layer,
 				part_of(p, a->q, s, c, q_width(p)));
 			watch(p, "attention.wk", layer,
@@ -193,7 +197,9 @@ static void heads_backward(struct pass *p, const struct block_tensors *t, int64_
 		struct mat d = added_gather(p, layer, DROP_ATTENTION, g->d1, dx, c);
 		for (int s = 0; s < p->tp.here; s++) {
 			struct mat dout = part_of(p, h.dout, s, c, q_width(p));
+			tile_use(p, layer, TILE_OUT, s);
 			k->linear_bwd_x(p->d, dout, d, param(p, t->wo, s), false);
+			tile_done(p, layer, TILE_OUT, s);
 			watch(p, "attention.wo, backward", layer, dout);
 		}
 	}
@@ -210,10 +216,11 @@ static void heads_backward(struct pass *p, const struct block_tensors *t, int64_
 }
 
 /* From there to the gradient of the normed stream, of one chunk: its parts. */
-static void project_backward(struct pass *p, const struct block_tensors *t,
-	struct block_grads *g, struct slice_sum *sum, int c)
+static void project_backward(struct pass *p, int64_t layer, struct block_grads *g,
+	struct slice_sum *sum, int c)
 {
 	const struct kernels *k = p->d->k;
+	const struct block_tensors *t = &p->m->blocks[layer];
 	for (int s = 0; s < p->tp.here; s++) {
 		struct mat dq = part_of(p, g->dq, s, c, q_width(p));
 		struct mat dk = part_of(p, g->dk, s, c, kv_width(p));
@@ -225,9 +232,11 @@ static void project_backward(struct pass *p, const struct block_tensors *t,
 				-1);
 		}
 		struct mat dh = slice_sum_slot(sum);
+		tile_use(p, layer, TILE_QKV, s);
 		k->linear_bwd_x(p->d, dh, dq, param(p, t->wq, s), false);
 		k->linear_bwd_x(p->d, dh, dk, param(p, t->wk, s), true);
 		k->linear_bwd_x(p->d, dh, dv, param(p, t->wv, s), true);
+		tile_done(p, layer, TILE_QKV, s);
 		slice_sum_push(sum);
 	}
 }
@@ -243,12 +252,14 @@ static void product_leaves(
 	for (int s = 0; s < p->tp.here; s++) {
 		slice_weight_bwd(
 			p, t->wo, NULL, s, c, d, part_of(p, a->o, s, c, q_width(p)));
+		tile_reduce(p, layer, TILE_OUT, s);
 		slice_weight_bwd(
 			p, t->wq, t->bq, s, c, part_of(p, g->dq, s, c, q_width(p)), h);
 		slice_weight_bwd(
 			p, t->wk, t->bk, s, c, part_of(p, g->dk, s, c, kv_width(p)), h);
 		slice_weight_bwd(
 			p, t->wv, t->bv, s, c, part_of(p, g->dv, s, c, kv_width(p)), h);
+		tile_reduce(p, layer, TILE_QKV, s);
 		watch(p, "attention, weights", layer, no_mat());
 	}
 }
@@ -270,7 +281,7 @@ void attention_backward_x(struct pass *p, int64_t layer, struct block_acts *a,
 		struct mat dxc = stream_of(p, dx, c), dh = stream_of(p, g->dh1, c);
 		struct slice_sum sum;
 		slice_sum_begin(&sum, &p->tp, p->d, dh, p->rows);
-		project_backward(p, t, g, &sum, c);
+		project_backward(p, layer, g, &sum, c);
 		slice_sum_send(&sum);
 		if (weights)
 			product_leaves(p, layer, a, g, c);
