@@ -329,12 +329,13 @@ void gather_open(struct store *s, bool measuring)
 				n += bucket_floats(s, &o->bucket[i]);
 		for (int turn = 0; turn < (all ? 1 : 2); turn++) {
 			struct gathered *g = &o->gathered[all ? u : place_of(s, u, turn)];
-			g->unit = -1;
 			g->n = max64(g->n, n);
 		}
 	}
-	for (int i = 0; i < o->n_gathered; i++)
+	for (int i = 0; i < o->n_gathered; i++) {
+		o->gathered[i].unit = -1;
 		total += round_up(o->gathered[i].n, 16);
+	}
 	for (int i = 0; i < o->n_gathered; i++)
 		o->gathered[i].reqs =
 			xcalloc((size_t)n_reqs, sizeof(*o->gathered[i].reqs));
