@@ -31,7 +31,8 @@ value() { # COLUMN FILE: of the last row
 			set -- $layout
 			local virtual=()
 			[[ $layout != *tp* ]] || virtual=(--virtual tp=2)
-			[[ $layout != *tp* || -e two ]] || tiny -n 8 --layers 2 -o two --virtual tp=2 >/dev/null
+			[[ $layout != *tp* || -e two ]] ||
+				tiny -n 8 --layers 2 -o two --virtual tp=2 --sample-every 8 --check-replicas-every 4 &>/dev/null
 			echo "$what $layout"
 			rm -rf test
 			timeout 60 mpiexec -n "$1" pt-train "${TINY[@]}" -n 8 --layers 2 "${@:2}" "${virtual[@]}" \
