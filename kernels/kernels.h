@@ -13,7 +13,12 @@
 
 #include "base/base.h"
 
-enum dtype { DT_F32 };
+/*
+ * Number formats. Numbers are stored as fp32 on every device; one of less precision is a
+ * float that has only the bits of its format, as `round` makes it: bfloat16, IEEE's
+ * binary16, and the two of fp8 (Micikevicius et al. 2022), e4m3 without infinity.
+ */
+enum dtype { DT_F32, DT_BF16, DT_F16, DT_E4M3, DT_E5M2 };
 
 /* A dense matrix somewhere in the device's memory. */
 struct mat {
@@ -147,6 +152,20 @@ typedef void kern_attn_bwd(struct device *, const struct attn *, struct mat dq,
 	struct mat dk, struct mat dv, float *delta, struct mat dout, struct mat o,
 	const float *lse, struct mat q, struct mat k, struct mat v, bool begin);
 
+/*
+ * y = cast(x scale), to the nearest number of the format, ties to even; y may be x. Beyond
+ * the largest number bf16 and fp16 give infinity; e4m3 and e5m2 saturate, at 448 and
+ * 57344, infinity too. Subnormal numbers are kept, NaN stays NaN. With DT_F32 a product.
+ *
+ * A product of less precision is what matrix units do: operands cast, each with its scale;
+ * the product of what the casts gave, summed in fp32; the sum times 1 / (scale scale), and
+ * that cast to the format of the result.
+ */
+typedef void kern_round(
+	struct device *, struct mat y, struct mat x, enum dtype, float scale);
+/* The largest |x|, from which a scale is made; NaN when there is one. Waits for the device. */
+typedef float kern_amax(struct device *, struct mat x);
+
 /* y = gelu(a), or for SwiGLU (Shazeer 2020) y = silu(a) b. */
 typedef void kern_act_fwd(
 	struct device *, enum act_kind, struct mat y, struct mat a, struct mat b);
@@ -159,6 +178,10 @@ typedef void kern_add(struct device *, struct mat y, struct mat a, struct mat b)
 /* y = x mask / (1 - p); y may be x. Its own backward. */
 typedef void kern_dropout(
 	struct device *, struct mat y, struct mat x, const struct dropout *);
+/* Fused, with the bits of bias_fwd, dropout and add one after the other: y = x +
+ * dropout(sum + bias). bias.p may be NULL, the dropout too; y may be sum. */
+typedef void kern_residual(struct device *, struct mat y, struct mat x, struct mat sum,
+	struct mat bias, const struct dropout *);
 
 /*
  * Cross-entropy over one slice of the vocabulary, columns [first, first + cols) of which
@@ -208,7 +231,8 @@ typedef void kern_attn_row(struct device *, struct mat o, struct mat q, struct m
 	X(linear_fwd) X(linear_bwd_x) X(linear_bwd_w) X(bias_fwd) X(bias_bwd) \
 	X(norm_fwd) X(norm_bwd_x) X(norm_bwd_w) \
 	X(rope) X(attn_fwd) X(attn_bwd) \
-	X(act_fwd) X(act_bwd) X(add) X(dropout) \
+	X(act_fwd) X(act_bwd) X(add) X(dropout) X(residual) \
+	X(round) X(amax) \
 	X(xent_stats) X(xent_join) X(xent_bwd) \
 	X(adamw) X(row_sumsq) X(exact_sum) X(zero) X(copy) X(find_bad) X(hash) \
 	X(linear_row) X(attn_row)

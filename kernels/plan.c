@@ -36,6 +36,9 @@ NOTHING(act_bwd, dev *d, enum act_kind kind, struct mat da, struct mat db, struc
 	struct mat a, struct mat b)
 NOTHING(add, dev *d, struct mat y, struct mat a, struct mat b)
 NOTHING(dropout, dev *d, struct mat y, struct mat x, const struct dropout *o)
+NOTHING(residual, dev *d, struct mat y, struct mat x, struct mat sum, struct mat bias,
+	const struct dropout *o)
+NOTHING(round, dev *d, struct mat y, struct mat x, enum dtype type, float scale)
 NOTHING(xent_stats, dev *d, float *max, float *sum, float *target, struct mat logits,
 	const int32_t *targets, int64_t first, int64_t vocab)
 NOTHING(xent_join, dev *d, float *lse, float *loss, const float *max, const float *sum,
@@ -50,6 +53,11 @@ NOTHING(zero, dev *d, struct mat x)
 NOTHING(copy, dev *d, struct mat to, struct mat from)
 NOTHING(attn_row, dev *d, struct mat o, struct mat q, struct mat k, struct mat v,
 	int64_t heads, int64_t kv_heads, int64_t dim, int64_t first, float scale)
+
+static float plan_amax(dev *d, struct mat x)
+{
+	return 1;
+}
 
 static int64_t plan_find_bad(dev *d, struct mat x)
 {

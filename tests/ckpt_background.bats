@@ -67,6 +67,18 @@ finished() { # CODE: of the run, whose rows are read to the end
 	[ "$status" -eq "$1" ]
 }
 
+# Reads on, row by row, until the checkpoint has its name; the run may be 200 rows ahead.
+until_named() { # STEP FIRST LAST
+	local row
+	for row in $(seq "$2" "$3"); do
+		until_step "$row"
+		[ -z "$(times_of "$1")" ] || return 0
+		sleep 0.05
+	done
+	echo "the checkpoint of step $1 has no name at row $3"
+	return 1
+}
+
 # Of the event of a checkpoint: "step total stalled".
 times_of() { # STEP
 	sed -nE "s/^# event [^ ]* step=([0-9]+) checkpoint .*step-0*$1\.h5 \(.*, ([^ ]+) s, stalled ([^ ]+) s\)$/\1 \2 \3/p" \
@@ -87,7 +99,7 @@ times_of() { # STEP
 		[ ! -e run/checkpoints/step-00000400.h5 ]
 		[ -e run/checkpoints/step-00000400.h5.tmp ]
 		rm hold
-		sleep 1 # the run waits for the reader of its rows
+		until_named 400 401 580
 		finished 0
 		read -r step total stalled <<<"$(times_of 400)"
 		echo "ended after step $step: $total s, stalled $stalled s"
@@ -168,24 +180,23 @@ times_of() { # STEP
 
 @test "kill -9 while it is written: the older one is there, and the run goes on from it" {
 	make_slow
-	options=(-n 900 --no-ckpt-best --ckpt-every 200)
+	options=(-n 1100 --no-ckpt-best --ckpt-every 400)
 	tiny "${options[@]}" -o whole >/dev/null
 	for n in 1 2; do
 		rm -rf run
 		slowly $n "${options[@]}" -o run
-		until_step 201
-		wait_for 'checkpoint .*step-00000200.h5 (' run/journal.txt
+		until_named 400 401 580
 		touch hold
-		until_step 400
-		wait_for '^step=410 ' run/journal.txt
+		until_step 800
+		wait_for '^step=810 ' run/journal.txt
 		kill -9 "$(cat pid)"
 		cat <&4 >/dev/null
 		exec 4<&-
 		ended $pid
 		rm hold
 		[ "$status" -ne 0 ]
-		[ -e run/checkpoints/step-00000400.h5.tmp ]
-		[ "$(readlink run/checkpoints/latest.h5)" = step-00000200.h5 ]
+		[ -e run/checkpoints/step-00000800.h5.tmp ]
+		[ "$(readlink run/checkpoints/latest.h5)" = step-00000400.h5 ]
 		pt-ckpt verify -q run
 		tiny_on $((3 - n)) -o run --resume auto >/dev/null
 		[ -z "$(find run -name '*.tmp*')" ]

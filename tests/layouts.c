@@ -12,7 +12,9 @@
 static const char common[] =
 	"context=16 dim=16 heads=4 layers=4 micro-batch=2 batch=8 warmup=2 lr=0.01 "
 	"clip=0.5 "
-	"eval-windows=5 eval-every=0 bucket=3000 threads=1 dp=1 ckpt-wait=yes";
+	"eval-windows=5 eval-every=0 bucket=3000 threads=1 dp=1 ckpt-wait=yes "
+	"loss-scale=4e5 "
+	"loss-scale-window=3";
 
 static const struct model_row {
 	const char *name, *options;
@@ -109,6 +111,24 @@ const struct layout layouts[] = {
 	{"llama-tied", "batch=6 pp=2 dp=2 cp=2 zero=2 pp-schedule=interleaved recompute=selective"},
 	{"llama-tied", "batch=6 pp=2 fsdp=2 tp=2 zero=3 reshard-after-forward=no sp=no pp-schedule=zb-h1"},
 	{"llama-tied", "batch=10 pp=2 dp=2 fsdp=2 zero=3 reshard-after-forward=keep-last pp-schedule=1f1b recompute=full"},
+	/* also with reduced precision and offload */
+	{"gpt2-untied", "pp=2 pp-schedule=1f1b recompute=selective offload=params dtype=bf16"},
+	{"gpt2-untied", "pp=2 pp-schedule=gpipe recompute=full offload=optimizer dtype=fp16"},
+	{"llama", "cp=2 zero=3 fsdp-kind=flat reshard-after-forward=no cp-comm=gather recompute=selective offload=optimizer dtype=fp16"},
+	{"llama-tied", "cp=2 zero=3 fsdp-kind=flat reshard-after-forward=keep-last offload=params dtype=float8"},
+	{"gpt2-untied", "batch=6 dp=2 tp=2 recompute=selective async-tp=no offload=params dtype=fp16"},
+	{"gpt2-untied", "pp=2 tp=2 sp=no pp-schedule=zb-h1 recompute=full async-tp=no offload=params dtype=fp16"},
+	{"gpt2-untied", "pp=2 cp=2 zero=1 fsdp-kind=flat pp-schedule=1f1b recompute=full dtype=fp16"},
+	{"gpt2-untied", "pp=2 cp=2 zero=1 pp-schedule=zb-h1 dtype=bf16"},
+	{"llama", "pp=2 cp=2 zero=2 fsdp-kind=flat cp-comm=gather pp-schedule=interleaved offload=optimizer dtype=fp16"},
+	{"llama-tied", "pp=2 fsdp=2 zero=3 reshard-after-forward=keep-last pp-schedule=zb-h1 recompute=selective offload=optimizer dtype=fp16"},
+	{"gpt2", "batch=6 pp=2 fsdp=2 tp=2 zero=1 fsdp-kind=flat pp-schedule=1f1b recompute=full async-tp=no offload=optimizer dtype=float8"},
+	{"gpt2", "pp=2 cp=2 tp=2 zero=3 fsdp-kind=flat reshard-after-forward=keep-last cp-comm=gather pp-schedule=gpipe recompute=selective async-tp=no offload=params dtype=bf16"},
+	{"gpt2-untied", "batch=6 dp=2 cp=2 tp=2 zero=2 fsdp-kind=flat async-tp=no offload=optimizer dtype=bf16"},
+	{"llama", "batch=6 pp=2 dp=2 cp=2 zero=2 cp-comm=gather pp-schedule=gpipe recompute=full offload=optimizer dtype=float8"},
+	{"llama", "pp=2 cp=2 tp=2 sp=no pp-schedule=interleaved recompute=selective offload=params dtype=float8"},
+	{"llama-tied", "batch=6 pp=2 fsdp=2 tp=2 zero=3 fsdp-kind=flat reshard-after-forward=no sp=no pp-schedule=interleaved recompute=full async-tp=no offload=optimizer dtype=bf16"},
+	{"llama-tied", "pp=2 fsdp=2 tp=2 zero=3 fsdp-kind=flat reshard-after-forward=no sp=no pp-schedule=zb-h1 async-tp=no dtype=float8"},
 };
 /* clang-format on */
 const int n_layouts = ARRAY_LEN(layouts);
@@ -159,6 +179,8 @@ int layout_options(const struct layout *l, struct train_opts *o, struct err *e)
 	add_lines(&text, common);
 	add_lines(&text, model_options(l->model));
 	add_lines(&text, l->options);
+	if (strstr(l->options, "offload="))
+		str_printf(&text, "offload-to=%s\n", file_temporary_folder());
 	int rc = opts_from_text(&train_program, o, text.s, false, e);
 	str_free(&text);
 	if (rc || train_opts_check(o, e) || train_resolve(o, layout_ranks(o), e))
@@ -223,6 +245,8 @@ static unsigned store_techniques(const struct train_opts *o)
 		t |= bit(TECH_KEEP_LAST);
 	if (trainer_micro_batches(o) % ranks)
 		t |= bit(TECH_UNEVEN);
+	if (o->offload)
+		t |= bit(o->offload == OFFLOAD_PARAMS ? TECH_OFF_PARAMS : TECH_OFF_STATE);
 	return t;
 }
 
@@ -236,6 +260,8 @@ static unsigned model_techniques(const struct train_opts *o)
 		     bit(m.tie ? TECH_TIED : TECH_UNTIED);
 	if (m.c.kv_heads < m.c.heads)
 		t |= bit(TECH_GROUPED);
+	if (o->dtype)
+		t |= bit((enum technique)(TECH_BF16 + o->dtype - 1));
 	model_free(&m);
 	return t;
 }
@@ -247,6 +273,8 @@ unsigned layout_techniques(const struct train_opts *o)
 		t |= bit(o->sp ? TECH_SP : TECH_NO_SP);
 	if (o->degree[AXIS_CP] > 1)
 		t |= bit(o->cp_comm == CP_GATHER ? TECH_GATHER : TECH_RING);
+	if (o->degree[AXIS_TP] > 1 && !o->async_tp)
+		t |= bit(TECH_NO_ASYNC);
 	if (o->recompute)
 		t |= bit(o->recompute == RECOMPUTE_FULL ? TECH_FULL : TECH_SELECTIVE);
 	return t;
@@ -258,7 +286,9 @@ bool techniques_meet(enum technique a, enum technique b)
 	bool resharding = both & (bit(TECH_RESHARD_NO) | bit(TECH_KEEP_LAST));
 	bool fewer = both & (bit(TECH_ZERO1) | bit(TECH_ZERO2));
 	bool grouped_gpt2 = both == (bit(TECH_GROUPED) | bit(TECH_GPT2));
-	return groups[a] != groups[b] && !(resharding && fewer) && !grouped_gpt2;
+	bool rest = both & bit(TECH_OFF_PARAMS) &&
+		    both & (bit(TECH_ZERO1) | bit(TECH_ZERO2) | bit(TECH_RESHARD_NO));
+	return groups[a] != groups[b] && !(resharding && fewer) && !grouped_gpt2 && !rest;
 }
 
 /* ---- random layouts -------------------------------------------------------------- */
@@ -319,6 +349,9 @@ static void roll_options(struct dice *d, struct str *out)
 	choose(d, out, ",,recompute=selective,recompute=full");
 	choose(d, out, ",,threads=2");
 	choose(d, out, ",,bucket=0,bucket=20000");
+	choose(d, out, ",async-tp=no");
+	choose(d, out, ",,,,offload=optimizer,offload=params");
+	choose(d, out, ",,,,dtype=bf16,dtype=fp16,dtype=float8");
 	for (char *p = out->s; p && *p; p++) /* of one word */
 		*p = *p == ';' ? ',' : *p;
 }

@@ -156,6 +156,8 @@ value() { # COLUMN FILE: of the last row
 	says 'tile: a rank has one virtual slice'
 	code_of 64 tiny --tile --offload params --offload-to . --virtual tp=2,cp=2
 	says 'tile: a rank has 2 virtual chunks'
+	code_of 64 tiny --tile --offload params --offload-to . --virtual tp=2 --dtype float8
+	says 'scales of float8'
 	[ ! -e run-001 ]
 }
 

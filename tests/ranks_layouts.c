@@ -162,7 +162,7 @@ enum kind { CONTROL, TABLE, PAIR, RANDOM, N_KINDS };
 struct job {
 	enum kind kind;
 	struct train_opts o, then; /* a pair goes on with the second */
-	char title[512];
+	char title[720];
 	int control; /* the job that says what is right */
 	bool save;   /* a control of pairs */
 	int ranks, leader;
@@ -229,7 +229,7 @@ static void add_pair(uint64_t seed, int64_t index, int n_layout_jobs)
 	} else {
 		layout_control(arithmetics.v[j->control], &j->then);
 	}
-	snprintf(j->title, sizeof(j->title), "%.200s, then %.200s", first->title,
+	snprintf(j->title, sizeof(j->title), "%.340s, then %.340s", first->title,
 		second ? second->title : "one rank");
 	free(same);
 }
@@ -458,8 +458,6 @@ static void every_two_techniques_meet(void **state)
 static void layouts_of_the_table(void **state)
 {
 	(void)state;
-	while (some_left())
-		run_wave();
 	assert_int_equal(failed[CONTROL], 0);
 	assert_int_equal(failed[TABLE], 0);
 }
@@ -543,6 +541,9 @@ int main(void)
 	make_shard();
 	choose_seed();
 	make_jobs(longer, seed);
+	/* Not in a test: a rank that crashes there goes on without the others. */
+	while (some_left())
+		run_wave();
 	int rc = cmocka_run_group_tests(tests, NULL, NULL);
 	if (longer)
 		rc += cmocka_run_group_tests(more, NULL, NULL);

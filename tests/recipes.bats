@@ -24,7 +24,7 @@ spoil() { # WORD SETTING...
 }
 
 @test "convergence: rows are identical, and their controls come along" {
-	STEPS=4 ROWS='^hsdp$|^fsdp-zb|^cp-large' "$recipes/convergence" whole >out 2>err || {
+	STEPS=4 ROWS='^hsdp$|^fsdp-zb|^cp-large$' "$recipes/convergence" whole >out 2>err || {
 		cat out err
 		return 1
 	}
@@ -62,4 +62,32 @@ rows_of() { # RUN
 	# nothing that was compared is no success
 	STEPS=2 ROWS=nosuch code_of 1 "$recipes/convergence" none
 	says '0 rows'
+}
+
+@test "fsdp-table: both kinds of sharding, their memory, one curve" {
+	STEPS=4 ROWS='none-8-1d|fsdp2-full-8-.d' "$recipes/fsdp-table" whole >out 2>err || {
+		cat out err
+		return 1
+	}
+	[ ! -s err ]
+	[ "$(grep -c identical out)" -eq 3 ]
+	awk -F'\t' 'NR > 1 { if (!($5 > 1 && $6 > $5 && $7 > 0 && $8 + 0 > 0)) exit 1
+			active[$1 $2 $4] = $5 }
+		END { exit !(active["fsdp2" "full" "fsdp=2"] < active["fsdp2" "none" "fsdp=2"] &&
+			active["fsdp2" "full" "fsdp=2 tp=2"] < active["fsdp2" "full" "fsdp=2"]) }' \
+		whole/table.tsv
+	tail -n 1 out | grep -q '^4 runs, 0 not as they must be'
+	spoil fsdp-kind=flat seed=2
+	PATH=$PWD/spoilt:$PATH STEPS=2 ROWS='none-6-1d' code_of 1 "$recipes/fsdp-table" other
+	says 'they differ'
+}
+
+@test "cp-accumulation: sums in bf16 lead further away than those in fp32" {
+	STEPS=4 DEGREES=2 "$recipes/cp-accumulation" whole >out 2>err || {
+		cat out err
+		return 1
+	}
+	awk -F'\t' '$2 == "fp32" { a = $4 } $2 == "bf16" { b = $4 } END { exit !(b > 10 * a) }' whole/table.tsv
+	spoil cp-accumulate=fp32 cp-accumulate=bf16
+	PATH=$PWD/spoilt:$PATH STEPS=2 DEGREES=2 code_of 1 "$recipes/cp-accumulation" other
 }

@@ -203,6 +203,37 @@ static uint64_t run_dropout(struct device *d)
 	return hash_of(y);
 }
 
+static uint64_t run_residual(struct device *d)
+{
+	struct dropout o = {.key = {{1, 2}}, .p = 0.1f, .pos = pos, .seq_rows = 100};
+	struct mat y = mat_blank(ROWS, COLS);
+	d->k->residual(d, y, numbers(ROWS, COLS, 1), numbers(ROWS, COLS, 2),
+		numbers(1, COLS, 3), &o);
+	return hash_of(y);
+}
+
+/* Floats of all sizes, to every format. */
+static uint64_t run_round(struct device *d)
+{
+	uint64_t hash = 0;
+	struct mat x = mat_blank(ROWS, COLS), y = mat_blank(ROWS, COLS);
+	for (int64_t i = 0; i < N; i++) {
+		uint32_t bits = (uint32_t)i * 67601u;
+		memcpy((float *)x.p + i, &bits, sizeof(bits));
+	}
+	for (int type = DT_F32; type <= DT_E5M2; type++) {
+		d->k->round(d, y, x, type, 0.7f);
+		hash = hash_mix(hash + hash_of(y));
+	}
+	return hash;
+}
+
+static uint64_t run_amax(struct device *d)
+{
+	float most = d->k->amax(d, numbers(ROWS, COLS, 1));
+	return hash_bytes(&most, sizeof(most), 0);
+}
+
 static uint64_t run_xent_stats(struct device *d)
 {
 	struct mat max = mat_blank(1, ROWS), sum = mat_blank(1, ROWS),

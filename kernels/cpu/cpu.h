@@ -198,4 +198,19 @@ static inline float normal_cdf_f(float x)
 	return x < 0 ? tail : 1.0f - tail;
 }
 
+/* ---- random numbers -------------------------------------------------------------- */
+
+enum { RANDOM_BLOCKS = 16, RANDOM_WORDS = 4 * RANDOM_BLOCKS };
+
+/* The words of the blocks c0, c0 + 1, ...: of so many that they are made in vectors. */
+static inline void random_words(uint32_t *to, struct philox_key key, uint32_t c0,
+	uint32_t c1, uint32_t c2, uint32_t c3)
+{
+	struct philox_block r[RANDOM_BLOCKS];
+#pragma omp simd
+	for (int i = 0; i < RANDOM_BLOCKS; i++)
+		r[i] = philox(key, c0 + (uint32_t)i, c1, c2, c3);
+	memcpy(to, r, sizeof(r));
+}
+
 #endif

@@ -94,23 +94,55 @@ void K(add)(struct device *d, struct mat y, struct mat a, struct mat b)
 
 /* ---- dropout --------------------------------------------------------------------- */
 
+/* Row i of a tensor of n columns; out may be in. */
+static void dropout_row(
+	float *out, const float *in, int64_t n, int64_t i, const struct dropout *o)
+{
+	const float p = o->p, keep = 1.0f / (1.0f - p);
+	uint32_t sample = (uint32_t)(o->first_sample + (o->first_row + i) / o->seq_rows);
+	uint32_t x[RANDOM_WORDS];
+	int64_t skip = o->first_col & 3; /* of the words of the first block */
+	for (int64_t j = 0; j < n; j += RANDOM_WORDS - skip, skip = 0) {
+		int64_t m = min64(RANDOM_WORDS - skip, n - j);
+		random_words(x, o->key, (uint32_t)((o->first_col + j) >> 2),
+			(uint32_t)o->pos[i], sample, o->step);
+		for (int64_t l = 0; l < m; l++)
+			out[j + l] =
+				philox_uniform(x[skip + l]) < p ? 0 : in[j + l] * keep;
+	}
+}
+
 void K(dropout)(struct device *d, struct mat y, struct mat x, const struct dropout *o)
 {
 	(void)d;
-	float keep = 1.0f / (1.0f - o->p);
 #pragma omp parallel for if (mat_size(x) > PARALLEL_FROM)
-	for (int64_t i = 0; i < x.rows; i++) {
-		const float *in = (const float *)x.p + i * x.cols;
-		float *out = (float *)y.p + i * x.cols;
-		uint32_t sample =
-			(uint32_t)(o->first_sample + (o->first_row + i) / o->seq_rows);
-		for (int64_t j = 0; j < x.cols;) {
-			int64_t col = o->first_col + j;
-			struct philox_block r = philox(o->key, (uint32_t)(col >> 2),
-				(uint32_t)o->pos[i], sample, o->step);
-			for (int l = (int)(col & 3); l < 4 && j < x.cols; l++, j++)
-				out[j] = philox_uniform(r.x[l]) < o->p ? 0 : in[j] * keep;
+	for (int64_t i = 0; i < x.rows; i++)
+		dropout_row((float *)y.p + i * x.cols, (const float *)x.p + i * x.cols,
+			x.cols, i, o);
+}
+
+/* A row goes through while it is in the cache. */
+void K(residual)(struct device *d, struct mat y, struct mat x, struct mat sum,
+	struct mat bias, const struct dropout *o)
+{
+	(void)d;
+	int64_t n = y.cols;
+	const float *b = bias.p;
+	BUG_ON(x.rows != y.rows || sum.rows != y.rows || x.cols != n || sum.cols != n);
+#pragma omp parallel for if (mat_size(y) > PARALLEL_FROM)
+	for (int64_t i = 0; i < y.rows; i++) {
+		float *out = (float *)y.p + i * n;
+		const float *stream = (const float *)x.p + i * n;
+		const float *in = (const float *)sum.p + i * n;
+		for (int64_t j = 0; b && j < n; j++)
+			out[j] = in[j] + b[j];
+		in = b ? out : in;
+		if (o) {
+			dropout_row(out, in, n, i, o);
+			in = out;
 		}
+		for (int64_t j = 0; j < n; j++)
+			out[j] = stream[j] + in[j];
 	}
 }
 

@@ -26,6 +26,9 @@ struct ckpt_info {
 	int64_t version;
 	int64_t step, samples, tokens;	      /* done so far */
 	double loss, val_loss, best_val_loss; /* not a number: none */
+	/* fp16: the scale of the loss, good steps with it, steps that updated nothing */
+	double loss_scale; /* 0: none */
+	int64_t loss_scale_good, skipped_steps;
 	uint64_t param_hash;
 	uint64_t data_hash; /* of the corpus; 0: none */
 };

@@ -34,6 +34,12 @@ const struct h5_field ckpt_fields[] = {
 		"the last validation loss; not a number: none"},
 	{"best_val_loss", H5_F64, F(best_val_loss), false,
 		"the least validation loss so far; not a number: none"},
+	{"loss_scale", H5_F64, F(loss_scale), true,
+		"fp16: what the loss of the next step is multiplied by; 0: none"},
+	{"loss_scale_good", H5_I64, F(loss_scale_good), true,
+		"fp16: good steps since that changed"},
+	{"skipped_steps", H5_I64, F(skipped_steps), true,
+		"fp16: steps that overflowed, which updated nothing"},
 	{"param_hash", H5_U64, F(param_hash), false,
 		"hash of the parameters that no layout changes, as pt-ckpt hash prints "
 		"it"},

@@ -37,19 +37,21 @@ static struct mat rope_table(const struct pass *p)
 	return mat(p->rope, p->m->c.context, p->m->head_dim);
 }
 
-static void project(struct pass *p, const struct block_tensors *t, struct block_acts *a,
-	struct mat h, int s, int c)
+static void project(struct pass *p, const struct block_tensors *t, int64_t layer,
+	struct block_acts *a, struct mat h, int s, int c)
 {
 	const struct kernels *k = p->d->k;
 	struct mat q = part_of(p, a->q, s, c, q_width(p));
 	struct mat key = part_of(p, a->k, s, c, kv_width(p));
 	struct mat v = part_of(p, a->v, s, c, kv_width(p));
-	k->linear_fwd(p->d, q, h, param(p, t->wq, s), param(p, t->bq, s));
-	k->linear_fwd(p->d, key, h, param(p, t->wk, s), param(p, t->bk, s));
-	k->linear_fwd(p->d, v, h, param(p, t->wv, s), param(p, t->bv, s));
+	linear_forward(p, layer, q, h, t->wq, t->bq, s);
+	linear_forward(p, layer, key, h, t->wk, t->bk, s);
+	linear_forward(p, layer, v, h, t->wv, t->bv, s);
 	if (p->rope) {
 		k->rope(p->d, q, p->m->head_dim, rope_table(p), pos_of(p, c), 1);
 		k->rope(p->d, key, p->m->head_dim, rope_table(p), pos_of(p, c), 1);
+		linear_round(p, q);
+		linear_round(p, key);
 	}
 }
 
@@ -70,18 +72,26 @@ static struct mat ring_mat(
 	return mat(ring_at(r, part, s, kc), p->rows, kv_width(p));
 }
 
+/* What a chunk was added to, if another one will be. */
+static void round_between(struct pass *p, const struct ring *r, struct mat sum)
+{
+	if (p->cp_rounds && !ring_last(r))
+		p->d->k->round(p->d, sum, sum, DT_BF16, 1);
+}
+
 static void attend(struct pass *p, int64_t layer, struct block_acts *a,
 	const struct ring *ring, int s)
 {
 	for (int c = 0; c < p->cp.here; c++) {
 		int kc = ring_keys_for(ring, p->cp.first + c);
 		struct attn shape = shape_of(p, layer, s, p->cp.first + c, kc);
-		p->d->k->attn_fwd(p->d, &shape, part_of(p, a->o, s, c, q_width(p)),
-			state_of(p, a->max, s, c), state_of(p, a->sum, s, c),
-			part_of(p, a->q, s, c, q_width(p)),
+		struct mat o = part_of(p, a->o, s, c, q_width(p));
+		p->d->k->attn_fwd(p->d, &shape, o, state_of(p, a->max, s, c),
+			state_of(p, a->sum, s, c), part_of(p, a->q, s, c, q_width(p)),
 			ring_mat(p, ring, RING_K, s, kc),
 			ring_mat(p, ring, RING_V, s, kc), ring_first(ring),
 			ring_last(ring));
+		round_between(p, ring, o);
 		watch(p, "attention", layer, no_mat());
 	}
 }
@@ -90,7 +100,6 @@ static void attend(struct pass *p, int64_t layer, struct block_acts *a,
 static void output_forward(struct pass *p, const struct block_tensors *t, int64_t layer,
 	struct block_acts *a, int c)
 {
-	const struct kernels *k = p->d->k;
 	struct mat x2 = stream_of(p, a->x2, c);
 	struct slice_sum sum;
 	slice_sum_begin(&sum, &p->tp, p->d, x2, p->rows);
@@ -98,16 +107,12 @@ static void output_forward(struct pass *p, const struct block_tensors *t, int64_
 		struct mat o = part_of(p, a->o, s, c, q_width(p));
 		watch(p, "attention", layer, o);
 		tile_use(p, layer, TILE_OUT, s);
-		k->linear_fwd(
-			p->d, slice_sum_slot(&sum), o, param(p, t->wo, s), no_mat());
+		linear_forward(p, layer, slice_sum_slot(&sum), o, t->wo, NULL, s);
 		tile_done(p, layer, TILE_OUT, s);
 		slice_sum_push(&sum);
 	}
 	slice_sum_end(&sum);
-	if (t->bo)
-		k->bias_fwd(p->d, x2, param(p, t->bo, 0));
-	drop(p, layer, DROP_ATTENTION, c, x2);
-	k->add(p->d, x2, stream_of(p, a->x, c), x2);
+	join_residual(p, layer, DROP_ATTENTION, c, t->bo, x2, stream_of(p, a->x, c));
 	watch(p, "attention.wo", layer, x2);
 }
 
@@ -131,7 +136,7 @@ void attention_forward(struct pass *p, int64_t layer, struct block_acts *a)
 		struct mat h = norm1(p, layer, a, c);
 		for (int s = 0; s < p->tp.here; s++) {
 			tile_use(p, layer, TILE_QKV, s);
-			project(p, t, a, h, s, c);
+			project(p, t, layer, a, h, s, c);
 			tile_done(p, layer, TILE_QKV, s);
 			watch(p, "attention.wq", layer,
 				part_of(p, a->q, s, c, q_width(p)));
@@ -166,16 +171,20 @@ static void attend_backward(struct pass *p, int64_t layer, struct block_acts *a,
 	for (int c = p->cp.here - 1; c >= 0; c--) {
 		int kc = ring_keys_for(ring, p->cp.first + c);
 		struct attn shape = shape_of(p, layer, s, p->cp.first + c, kc);
+		struct mat dq = part_of(p, g->dq, s, c, q_width(p));
+		struct mat dk = ring_mat(p, ring, RING_DK, s, kc);
+		struct mat dv = ring_mat(p, ring, RING_DV, s, kc);
 		if (c == 0)
 			ring_came(ring, s);
-		p->d->k->attn_bwd(p->d, &shape, part_of(p, g->dq, s, c, q_width(p)),
-			ring_mat(p, ring, RING_DK, s, kc),
-			ring_mat(p, ring, RING_DV, s, kc), state_of(p, h->delta, s, c),
+		p->d->k->attn_bwd(p->d, &shape, dq, dk, dv, state_of(p, h->delta, s, c),
 			part_of(p, h->dout, s, c, q_width(p)),
 			part_of(p, a->o, s, c, q_width(p)), state_of(p, a->max, s, c),
 			part_of(p, a->q, s, c, q_width(p)),
 			ring_mat(p, ring, RING_K, s, kc),
 			ring_mat(p, ring, RING_V, s, kc), ring_first(ring));
+		round_between(p, ring, dq);
+		round_between(p, ring, dk);
+		round_between(p, ring, dv);
 		if (c == p->cp.here - 1)
 			ring_goes(ring, s);
 		watch(p, "attention, backward", layer, no_mat());
@@ -198,7 +207,7 @@ static void heads_backward(struct pass *p, const struct block_tensors *t, int64_
 		for (int s = 0; s < p->tp.here; s++) {
 			struct mat dout = part_of(p, h.dout, s, c, q_width(p));
 			tile_use(p, layer, TILE_OUT, s);
-			k->linear_bwd_x(p->d, dout, d, param(p, t->wo, s), false);
+			linear_backward_x(p, layer, dout, d, t->wo, s, false);
 			tile_done(p, layer, TILE_OUT, s);
 			watch(p, "attention.wo, backward", layer, dout);
 		}
@@ -216,11 +225,10 @@ static void heads_backward(struct pass *p, const struct block_tensors *t, int64_
 }
 
 /* From there to the gradient of the normed stream, of one chunk: its parts. */
-static void project_backward(struct pass *p, int64_t layer, struct block_grads *g,
-	struct slice_sum *sum, int c)
+static void project_backward(struct pass *p, const struct block_tensors *t, int64_t layer,
+	struct block_grads *g, struct slice_sum *sum, int c)
 {
 	const struct kernels *k = p->d->k;
-	const struct block_tensors *t = &p->m->blocks[layer];
 	for (int s = 0; s < p->tp.here; s++) {
 		struct mat dq = part_of(p, g->dq, s, c, q_width(p));
 		struct mat dk = part_of(p, g->dk, s, c, kv_width(p));
@@ -233,9 +241,9 @@ static void project_backward(struct pass *p, int64_t layer, struct block_grads *
 		}
 		struct mat dh = slice_sum_slot(sum);
 		tile_use(p, layer, TILE_QKV, s);
-		k->linear_bwd_x(p->d, dh, dq, param(p, t->wq, s), false);
-		k->linear_bwd_x(p->d, dh, dk, param(p, t->wk, s), true);
-		k->linear_bwd_x(p->d, dh, dv, param(p, t->wv, s), true);
+		linear_backward_x(p, layer, dh, dq, t->wq, s, false);
+		linear_backward_x(p, layer, dh, dk, t->wk, s, true);
+		linear_backward_x(p, layer, dh, dv, t->wv, s, true);
 		tile_done(p, layer, TILE_QKV, s);
 		slice_sum_push(sum);
 	}
@@ -250,15 +258,15 @@ static void product_leaves(
 	struct mat h = chunk_of(p, a->h1, c, p->m->c.dim);
 	piece_bias_bwd(p, t->bo, c, here_of(p, d));
 	for (int s = 0; s < p->tp.here; s++) {
-		slice_weight_bwd(
-			p, t->wo, NULL, s, c, d, part_of(p, a->o, s, c, q_width(p)));
+		slice_weight_bwd(p, layer, t->wo, NULL, s, c, d,
+			part_of(p, a->o, s, c, q_width(p)));
 		tile_reduce(p, layer, TILE_OUT, s);
-		slice_weight_bwd(
-			p, t->wq, t->bq, s, c, part_of(p, g->dq, s, c, q_width(p)), h);
-		slice_weight_bwd(
-			p, t->wk, t->bk, s, c, part_of(p, g->dk, s, c, kv_width(p)), h);
-		slice_weight_bwd(
-			p, t->wv, t->bv, s, c, part_of(p, g->dv, s, c, kv_width(p)), h);
+		slice_weight_bwd(p, layer, t->wq, t->bq, s, c,
+			part_of(p, g->dq, s, c, q_width(p)), h);
+		slice_weight_bwd(p, layer, t->wk, t->bk, s, c,
+			part_of(p, g->dk, s, c, kv_width(p)), h);
+		slice_weight_bwd(p, layer, t->wv, t->bv, s, c,
+			part_of(p, g->dv, s, c, kv_width(p)), h);
 		tile_reduce(p, layer, TILE_QKV, s);
 		watch(p, "attention, weights", layer, no_mat());
 	}
@@ -281,7 +289,7 @@ void attention_backward_x(struct pass *p, int64_t layer, struct block_acts *a,
 		struct mat dxc = stream_of(p, dx, c), dh = stream_of(p, g->dh1, c);
 		struct slice_sum sum;
 		slice_sum_begin(&sum, &p->tp, p->d, dh, p->rows);
-		project_backward(p, layer, g, &sum, c);
+		project_backward(p, t, layer, g, &sum, c);
 		slice_sum_send(&sum);
 		if (weights)
 			product_leaves(p, layer, a, g, c);

@@ -7,13 +7,12 @@
 static void hidden(struct pass *p, const struct block_tensors *t, int64_t layer,
 	struct block_acts *a, struct mat h, int s, int c)
 {
-	const struct kernels *k = p->d->k;
 	struct mat u = part_of(p, a->a, s, c, ffn_width(p));
 	struct mat gate = t->w3 ? part_of(p, a->b, s, c, ffn_width(p)) : no_mat();
-	k->linear_fwd(p->d, u, h, param(p, t->w1, s), param(p, t->b1, s));
+	linear_forward(p, layer, u, h, t->w1, t->b1, s);
 	watch(p, "feed_forward.w1", layer, u);
 	if (t->w3) {
-		k->linear_fwd(p->d, gate, h, param(p, t->w3, s), param(p, t->b3, s));
+		linear_forward(p, layer, gate, h, t->w3, t->b3, s);
 		watch(p, "feed_forward.w3", layer, gate);
 	}
 }
@@ -35,7 +34,6 @@ static struct mat norm2(struct pass *p, int64_t layer, struct block_acts *a, int
 
 void ffn_forward(struct pass *p, int64_t layer, struct block_acts *a, float *x_next)
 {
-	const struct kernels *k = p->d->k;
 	const struct block_tensors *t = &p->m->blocks[layer];
 	for (int c = 0; c < p->cp.here; c++) {
 		struct mat x2 = stream_of(p, a->x2, c), next = stream_of(p, x_next, c);
@@ -46,17 +44,13 @@ void ffn_forward(struct pass *p, int64_t layer, struct block_acts *a, float *x_n
 			tile_use(p, layer, TILE_FFN, s);
 			hidden(p, t, layer, a, h, s, c);
 			activate(p, t, a, s, c);
-			k->linear_fwd(p->d, slice_sum_slot(&sum),
-				part_of(p, a->y, s, c, ffn_width(p)), param(p, t->w2, s),
-				no_mat());
+			linear_forward(p, layer, slice_sum_slot(&sum),
+				part_of(p, a->y, s, c, ffn_width(p)), t->w2, NULL, s);
 			tile_done(p, layer, TILE_FFN, s);
 			slice_sum_push(&sum);
 		}
 		slice_sum_end(&sum);
-		if (t->b2)
-			k->bias_fwd(p->d, next, param(p, t->b2, 0));
-		drop(p, layer, DROP_FFN, c, next);
-		k->add(p->d, next, x2, next);
+		join_residual(p, layer, DROP_FFN, c, t->b2, next, x2);
 		watch(p, "feed_forward.w2", layer, next);
 	}
 }
@@ -89,16 +83,15 @@ static void hidden_backward(struct pass *p, const struct block_tensors *t, int64
 	struct block_acts *a, struct block_grads *g, int s, int c, struct mat d,
 	struct mat dh)
 {
-	const struct kernels *k = p->d->k;
 	struct mat du = part_of(p, g->da, s, c, ffn_width(p));
 	struct mat dgate = gate_of(p, g->db, s, c);
-	k->linear_bwd_x(p->d, du, d, param(p, t->w2, s), false);
-	k->act_bwd(p->d, p->m->act, du, dgate, du, part_of(p, a->a, s, c, ffn_width(p)),
-		gate_of(p, a->b, s, c));
+	linear_backward_x(p, layer, du, d, t->w2, s, false);
+	p->d->k->act_bwd(p->d, p->m->act, du, dgate, du,
+		part_of(p, a->a, s, c, ffn_width(p)), gate_of(p, a->b, s, c));
 	watch(p, "feed_forward.w2, backward", layer, du);
-	k->linear_bwd_x(p->d, dh, du, param(p, t->w1, s), false);
+	linear_backward_x(p, layer, dh, du, t->w1, s, false);
 	if (t->w3)
-		k->linear_bwd_x(p->d, dh, dgate, param(p, t->w3, s), true);
+		linear_backward_x(p, layer, dh, dgate, t->w3, s, true);
 }
 
 /* Leaves of what is multiplied, of one chunk. */
@@ -111,11 +104,13 @@ static void product_leaves(
 	struct mat h = chunk_of(p, a->h2, c, p->m->c.dim);
 	piece_bias_bwd(p, t->b2, c, here_of(p, d));
 	for (int s = 0; s < p->tp.here; s++) {
-		slice_weight_bwd(p, t->w2, NULL, s, c, d, part_of(p, a->y, s, c, ffn));
-		slice_weight_bwd(p, t->w1, t->b1, s, c, part_of(p, g->da, s, c, ffn), h);
+		slice_weight_bwd(
+			p, layer, t->w2, NULL, s, c, d, part_of(p, a->y, s, c, ffn));
+		slice_weight_bwd(
+			p, layer, t->w1, t->b1, s, c, part_of(p, g->da, s, c, ffn), h);
 		if (t->w3)
-			slice_weight_bwd(
-				p, t->w3, t->b3, s, c, part_of(p, g->db, s, c, ffn), h);
+			slice_weight_bwd(p, layer, t->w3, t->b3, s, c,
+				part_of(p, g->db, s, c, ffn), h);
 		tile_reduce(p, layer, TILE_FFN, s);
 		watch(p, "feed_forward, weights", layer, no_mat());
 	}

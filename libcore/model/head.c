@@ -62,7 +62,7 @@ static void tile_forward(struct pass *p, struct tile *t)
 	for (int s = 0; s < p->tp.here; s++) {
 		int64_t at = (p->tp.first + s) * t->rows;
 		struct mat logits = logits_of(p, t, s);
-		k->linear_fwd(p->d, logits, t->h, param(p, p->m->output, s), no_mat());
+		linear_forward(p, -1, logits, t->h, p->m->output, NULL, s);
 		watch(p, "output", -1, logits);
 		k->xent_stats(p->d, t->max + at, t->sum + at, t->target + at, logits,
 			t->targets, first_token(p, s), p->m->c.vocab);
@@ -85,10 +85,10 @@ static void tile_backward(struct pass *p, struct tile *t, struct slice_sum *dh)
 		struct mat logits = logits_of(p, t, s);
 		k->xent_bwd(p->d, logits, t->lse, t->targets, first_token(p, s),
 			p->m->c.vocab, p->loss_scale);
-		k->linear_bwd_w(p->d, leaf_of_use(p, output, s, t->c, use_of_output(p)),
-			logits, t->h, t->first > 0);
-		k->linear_bwd_x(
-			p->d, slice_sum_slot(dh), logits, param(p, output, s), false);
+		linear_backward_w(p, -1,
+			leaf_of_use(p, output, s, t->c, use_of_output(p)), logits, t->h,
+			t->first > 0);
+		linear_backward_x(p, -1, slice_sum_slot(dh), logits, output, s, false);
 		slice_sum_push(dh);
 	}
 }
@@ -115,8 +115,10 @@ static void norm_backward(
 	const struct kernels *k = p->d->k;
 	const struct model *m = p->m;
 	struct mat kept = mat(stats, 2, p->rows_here);
-	for (int s = 0; s < p->tp.here; s++)
+	for (int s = 0; s < p->tp.here; s++) {
+		linear_round(p, leaf_of_use(p, m->output, s, c, use_of_output(p)));
 		leaf_of_use_done(p, m->output, s, c, use_of_output(p));
+	}
 	piece_norm_bwd(p, m->norm, m->norm_bias, c, dh, x, kept);
 	k->zero(p->d, dx);
 	k->norm_bwd_x(p->d, m->arch->norm, dx, dh, x, kept, param(p, m->norm, 0));

@@ -72,10 +72,12 @@ void piece_norm_bwd(struct pass *p, const struct tensor *weight,
 	}
 }
 
-void slice_weight_bwd(struct pass *p, const struct tensor *w, const struct tensor *bias,
-	int s, int c, struct mat dy, struct mat x)
+void slice_weight_bwd(struct pass *p, int64_t layer, const struct tensor *w,
+	const struct tensor *bias, int s, int c, struct mat dy, struct mat x)
 {
-	p->d->k->linear_bwd_w(p->d, leaf(p, w, s, c), dy, x, false);
+	struct mat dw = leaf(p, w, s, c);
+	linear_backward_w(p, layer, dw, dy, x, false);
+	linear_round(p, dw);
 	leaf_done(p, w, s, c);
 	if (!bias)
 		return;
@@ -98,8 +100,14 @@ struct mat added_gather(
 	struct pass *p, int64_t layer, enum drop_site site, float *d, float *dx, int c)
 {
 	struct mat all = chunk_of(p, d, c, p->m->c.dim), here = here_of(p, all);
-	p->d->k->copy(p->d, here, stream_of(p, dx, c));
-	drop(p, layer, site, c, here);
+	struct dropout o = dropout_at(p, layer, site, c);
+	if (o.p > 0 && !p->plain_kernels) {
+		p->d->k->dropout(p->d, here, stream_of(p, dx, c), &o);
+	} else {
+		p->d->k->copy(p->d, here, stream_of(p, dx, c));
+		drop(p, layer, site, c, here);
+	}
+	linear_round(p, here);
 	return slice_gather(&p->tp, p->d, here, all);
 }
 
@@ -123,4 +131,19 @@ void drop(struct pass *p, int64_t layer, enum drop_site site, int c, struct mat 
 		return;
 	struct dropout o = dropout_at(p, layer, site, c);
 	p->d->k->dropout(p->d, x, x, &o);
+}
+
+void join_residual(struct pass *p, int64_t layer, enum drop_site site, int c,
+	const struct tensor *bias, struct mat y, struct mat x)
+{
+	const struct kernels *k = p->d->k;
+	if (!p->plain_kernels) {
+		struct dropout o = dropout_at(p, layer, site, c);
+		k->residual(p->d, y, x, y, param(p, bias, 0), o.p > 0 ? &o : NULL);
+		return;
+	}
+	if (bias)
+		k->bias_fwd(p->d, y, param(p, bias, 0));
+	drop(p, layer, site, c, y);
+	k->add(p->d, y, x, y);
 }

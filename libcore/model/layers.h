@@ -125,11 +125,33 @@ static inline int64_t piece_rows(const struct pass *p, int s, int64_t *first)
 	return n;
 }
 
+/* ---- linear.c: products in the precision of the run ------------------------------- */
+
+/* To the format of activations, in place; in fp32 nothing. */
+void linear_round(struct pass *p, struct mat x);
+/* Collective over the ranks of tensor parallelism. Before a forward of a block, with the
+ * weights that its backward will have too. */
+void linear_begin(struct pass *p, int64_t layer);
+/*
+ * Virtual slice s of weight w of a block (layer -1: of the head). What goes into a product,
+ * x and dy, is rounded in place, which may be done again without changing it.
+ */
+/* y = x w^T + bias; bias may be NULL */
+void linear_forward(struct pass *p, int64_t layer, struct mat y, struct mat x,
+	const struct tensor *w, const struct tensor *bias, int s);
+/* dx (+)= dy w */
+void linear_backward_x(struct pass *p, int64_t layer, struct mat dx, struct mat dy,
+	const struct tensor *w, int s, bool add);
+/* dw (+)= dy^T x; added to only in the head. A leaf that is complete is to be rounded, as
+ * the result of one product. */
+void linear_backward_w(struct pass *p, int64_t layer, struct mat dw, struct mat dy,
+	struct mat x, bool add);
+
 /* Where dropout is applied; part of what a run computes. */
 enum drop_site { DROP_EMBED, DROP_PROBS, DROP_ATTENTION, DROP_FFN };
 
 /* The gradient of what a half of a block adds, of all rows of a chunk: that of the stream,
- * which flows on past it, where dropout has not dropped it. It is kept in d. */
+ * which flows on past it, where dropout has not dropped it, rounded. It is kept in d. */
 struct mat added_gather(
 	struct pass *p, int64_t layer, enum drop_site site, float *d, float *dx, int c);
 /* dy, x: of the residual stream */
@@ -137,8 +159,8 @@ void piece_bias_bwd(struct pass *p, const struct tensor *bias, int c, struct mat
 void piece_norm_bwd(struct pass *p, const struct tensor *weight,
 	const struct tensor *bias, int c, struct mat dy, struct mat x, struct mat stats);
 /* dw = dy^T x, and of a column-parallel bias, if it has one, db = column sums: leaves */
-void slice_weight_bwd(struct pass *p, const struct tensor *w, const struct tensor *bias,
-	int s, int c, struct mat dy, struct mat x);
+void slice_weight_bwd(struct pass *p, int64_t layer, const struct tensor *w,
+	const struct tensor *bias, int s, int c, struct mat dy, struct mat x);
 
 /* All rows of the normed stream of a chunk, which are kept in y: [chunk][rows][dim]. */
 struct mat norm_gather(struct pass *p, const char *what, int64_t layer, float *y,
@@ -149,6 +171,10 @@ struct dropout dropout_at(
 	const struct pass *p, int64_t layer, enum drop_site site, int c);
 /* Of rows of the residual stream, in place, and only when the pass trains with dropout. */
 void drop(struct pass *p, int64_t layer, enum drop_site site, int c, struct mat x);
+/* The end of a half of a block: y, of the residual stream, which is a sum over slices,
+ * becomes x + dropout(y + bias). */
+void join_residual(struct pass *p, int64_t layer, enum drop_site site, int c,
+	const struct tensor *bias, struct mat y, struct mat x);
 
 void embed_forward(struct pass *p, float *x);
 void embed_backward(struct pass *p, float *dx);

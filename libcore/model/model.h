@@ -107,6 +107,10 @@ void init_parts(struct store *s, uint64_t seed);
 
 /* ---- pass.c: a forward and a backward -------------------------------------------- */
 
+/* What products are computed in: linear.c. */
+enum precision { PRECISION_FP32, PRECISION_BF16, PRECISION_FP16, PRECISION_FLOAT8 };
+extern const char *const precision_names[]; /* closed by NULL */
+
 /* The activations that a micro-batch keeps from its forward to its backward. */
 struct block_acts {
 	float *x, *h1, *stats1;		  /* [chunk][row][dim] */
@@ -176,6 +180,11 @@ struct pass {
 	int32_t *tokens, *targets;    /* [chunk][row] */
 	float *rope; /* [context][head_dim], NULL without rotary positions */
 	uint64_t seed;
+	bool plain_kernels; /* none that is fused of others */
+	bool cp_rounds;	    /* sums of attention are bf16 between two chunks */
+	enum precision precision;
+	bool float8_skip_ends; /* the first and the last block are bf16 */
+	float *weight_amax;    /* float8: [tensor], of the last forward */
 	enum recompute recompute;
 	struct block_acts again; /* what all blocks share, because it is not kept */
 	/* of the micro-batch: */
@@ -185,9 +194,10 @@ struct pass {
 	int64_t micro; /* its number in the step: where its leaves are in the tree */
 	int then;      /* the unit that will be used after the pass, or -1 */
 	int64_t step, first_sample;
-	int64_t counted;   /* sequences of which the loss is taken; others only fill up */
-	float loss_scale;  /* of the gradient: 1 / tokens of the whole batch */
-	struct exact loss; /* sum over tokens, added to; of the chunks that are here */
+	int64_t counted; /* sequences of which the loss is taken; others only fill up */
+	/* of the gradient: 1 / tokens of the whole batch, in fp16 times more */
+	float loss_scale;
+	struct exact loss;    /* sum over tokens, added to; of the chunks that are here */
 	double head_backward; /* seconds of a forward that were backward, added to */
 	struct probe *probe;  /* NULL: do not look */
 	void (*tick)(void *); /* called between operations: keeps communication going */
@@ -197,6 +207,9 @@ struct pass {
 /* Collective. Memory that lasts comes from `run`. */
 void pass_init(struct pass *p, struct model *m, struct device *d, struct store *store,
 	const struct pass_config *c, struct arena *run);
+/* fp32, when not called. */
+void pass_precision(
+	struct pass *p, enum precision precision, bool skip_ends, struct arena *run);
 /* Puts windows [batch][context + 1] in the order of chunks. */
 void pass_load(struct pass *p, const int32_t *windows);
 /* Before acts are allocated: what they do not keep; the room for it is shared. */

@@ -252,6 +252,7 @@ static void forward_blocks(struct pass *p, const struct stage *st, struct acts *
 			: st->heads ? head_unit(p)
 				    : p->then);
 		if (has_work(p)) {
+			linear_begin(p, l);
 			attention_forward(p, l, b);
 			ffn_forward(p, l, b, more ? b[1].x : a->x);
 		}

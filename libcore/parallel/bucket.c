@@ -273,18 +273,14 @@ int bucket_push(const struct store *s, const struct bucket *b, int member, int u
 	int64_t round, struct tree_stack *stack)
 {
 	const struct deal *d = &s->c.deal;
-	int at[N_AXES], depth = 0;
+	int at[N_AXES];
 	mesh_place(s->c.mesh, b->ranks[member], at);
 	int rank = deal_rank(s->c.mesh->degree, at);
-	int64_t first = d->by_turns ? round : 0;
-	int64_t end = d->by_turns ? round + 1 : deal_count(d, rank);
-	for (int64_t i = first; i < end; i++) {
-		int64_t micro = deal_micro(d, rank, i);
-		if (micro >= d->n_micro)
-			break;
-		struct tree_box box = box_of(s, b, member, use, micro);
-		int n = tree_push_box(stack, &b->shape, bucket_top(s, b), &box);
-		depth = depth > n ? depth : n;
-	}
-	return depth;
+	int64_t n = deal_count(d, rank), first = d->by_turns ? round : 0;
+	int64_t last = d->by_turns ? round : n - 1;
+	if (last < first || deal_micro(d, rank, first) >= d->n_micro)
+		return 0;
+	struct tree_box box = box_of(s, b, member, use, deal_micro(d, rank, first));
+	box.end[TREE_MICRO] = deal_micro(d, rank, last) + 1; /* a run, or one */
+	return tree_push_box(stack, &b->shape, bucket_top(s, b), &box);
 }

@@ -11,6 +11,8 @@ const struct column columns[N_COLUMNS] = {
 	[COL_GRAD_NORM] = {"grad_norm", COLUMN_EXACT, true, "",
 		"norm of the whole gradient, before clipping"},
 	[COL_LR] = {"lr", COLUMN_EXACT, false, "", "learning rate of this step"},
+	[COL_LOSS_SCALE] = {"loss_scale", COLUMN_EXACT, false, "",
+		"fp16: what the loss of this step was multiplied by"},
 	[COL_TRAIN_LOSS] = {"train_loss", COLUMN_EXACT, true, "nats",
 		"loss on a fixed set of training windows"},
 	[COL_VAL_LOSS] = {"val_loss", COLUMN_EXACT, true, "nats",

@@ -34,6 +34,7 @@ enum column_id {
 	COL_LOSS,
 	COL_GRAD_NORM,
 	COL_LR,
+	COL_LOSS_SCALE,
 	COL_TRAIN_LOSS,
 	COL_VAL_LOSS,
 	COL_DT,

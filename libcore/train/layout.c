@@ -92,6 +92,10 @@ static int check_tile(const struct train_opts *o, struct err *e)
 		return err_set(e, EX_USAGE,
 			"tile drops parameters at once, reshard-after-forward no keeps "
 			"them");
+	if (o->dtype == PRECISION_FLOAT8)
+		return err_set(e, EX_USAGE,
+			"tile: scales of float8 are those of whole weights, which are "
+			"never here: give another --dtype");
 	model_virtual(o->model.virtual_degrees, &tp, &cp, e); /* which is resolved */
 	if (tp == degree[AXIS_TP])
 		return err_set(e, EX_USAGE,

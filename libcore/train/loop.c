@@ -160,7 +160,10 @@ static void fill_row(struct run *r, const struct step_result *s, struct row *row
 	double sps = (double)t->o.batch / dt, context = (double)t->model.c.context;
 	double ranks = (double)t->world->size;
 	row_set(row, COL_LOSS, (double)s->loss);
-	row_set(row, COL_GRAD_NORM, (double)s->grad_norm);
+	if (!s->skipped)
+		row_set(row, COL_GRAD_NORM, (double)s->grad_norm);
+	if (t->o.dtype == PRECISION_FP16)
+		row_set(row, COL_LOSS_SCALE, (double)s->loss_scale);
 	row_set(row, COL_LR, (double)s->lr);
 	row_set(row, COL_DT, dt);
 	row_set(row, COL_DTF, r->since.forward / n);
@@ -437,6 +440,11 @@ static int after_step(struct run *r, const struct step_result *s)
 	struct row row = new_row(r);
 	bool last = t->step == t->o.steps, best = false, behind = !last && !s->stop;
 	bool log = every(t->o.log_every, t->step) || t->step == 1 || last;
+	if (s->skipped)
+		event(r,
+			"gradients overflow with a loss scale of %g: nothing is updated, "
+			"the scale halves",
+			(double)s->loss_scale);
 	bool eval = t->o.eval_every && (every(t->o.eval_every, t->step) || last);
 	if (s->stop) /* first of all: who says stop may not wait for an evaluation */
 		save(r, "stopped", false);

@@ -14,8 +14,10 @@ static const char *const scale_names[] = {"none", "sqrt", "linear", NULL};
 static const char *const load_names[] = {"each", "broadcast", NULL};
 static const char *const fsdp_names[] = {"parameter", "flat", NULL};
 static const char *const reshard_names[] = {"yes", "no", "keep-last", NULL};
+static const char *const cp_accumulate_names[] = {"fp32", "bf16", NULL};
 static const char *const cp_comm_names[] = {"ring", "gather", NULL};
 static const char *const pp_split_names[] = {"auto", "even", NULL};
+static const char *const kernels_names[] = {"fused", "ref", NULL};
 static const char *const offload_names[] = {"none", "optimizer", "params", NULL};
 static const char *const device_names[] = {"auto", "cpu", NULL};
 
@@ -72,6 +74,14 @@ static const struct opt options[] = {
 	{OPT_DOUBLE, 0, "eps", "X", "1e-8", T(eps), "AdamW: added to the root.", OPT_ARITH, 0, 1},
 	{OPT_DOUBLE, 0, "weight-decay", "X", "0.1", T(weight_decay), "AdamW: decoupled decay, of tensors of two dimensions.", OPT_ARITH, 0, 1e6},
 	{OPT_DOUBLE, 0, "clip", "X", "1", T(clip), "Largest norm of the gradient. 0: no clipping.", OPT_ARITH, 0, 1e30},
+
+	{OPT_GROUP, .name = "Precision"},
+	{OPT_ENUM, 0, "dtype", NULL, "fp32", T(dtype), "What products are computed in. bf16, fp16: operands and results are rounded, sums are fp32, as torch.autocast has it. float8: bf16, and the linear layers of blocks with e4m3 operands, e5m2 gradients and dynamic scales. Parameters, norms, softmax and the optimizer are fp32, and samples are drawn in it.", OPT_ARITH, .values = precision_names},
+	{OPT_FLAG, 0, "float8-skip-ends", NULL, "yes", T(float8_skip_ends), "float8: leave the first and the last block in bf16. The head always is.", OPT_ARITH},
+	{OPT_DOUBLE, 0, "loss-scale", "X", "65536", T(loss_scale), "fp16: what the loss is multiplied by at first. A step whose gradients overflow updates nothing and halves it.", OPT_ARITH, 1e-4, 1e30},
+	{OPT_INT, 0, "loss-scale-window", "N", "2000", T(loss_scale_window), "fp16: double the scale after N good steps in a row. 0: never.", OPT_ARITH, 0, MANY},
+	{OPT_ENUM, 0, "kernels", NULL, "fused", T(kernels), "fused: one pass over memory where there is a kernel that does the work of several. ref: a kernel for each. On a CPU both give the same bits.", OPT_ARITH, .values = kernels_names},
+	{OPT_ENUM, 0, "cp-accumulate", NULL, "fp32", T(cp_accumulate), "What attention adds up over the chunks of --cp, its output and the gradients of queries, keys and values, from one chunk to the next. bf16 is for seeing what it costs: rounded after each but the last.", OPT_ARITH, .values = cp_accumulate_names},
 
 	{OPT_GROUP, .name = "Who computes", .help = "None of these changes what is computed."},
 	{OPT_INT, 0, "dp", "N", "-1", T(axis[AXIS_DP]), "Ranks that have other samples and the same parameters. -1, for one axis: as many as the others leave. With --dry-run, ranks need not be started.", OPT_LOCAL, -1, 1e6},
@@ -174,7 +184,7 @@ void train_arithmetic(const struct train_opts *o, const struct model *m,
 	str_printf(out, "data = 0x%016llx\n", (unsigned long long)data_hash);
 	str_printf(out, "parameters = %lld\n", (long long)model_counts(m).all);
 	conf_print(out, "blas", device_blas());
-	str_printf(out, "dtype = fp32\nprogram = %s\n", PT_VERSION);
+	str_printf(out, "program = %s\n", PT_VERSION);
 }
 
 /* ---- the model of a saved config ------------------------------------------------- */

@@ -223,8 +223,8 @@ static void describe(const struct run *r, const struct run_info *i)
 		i->threads == 1 ? "" : "s", i->device, i->job ? ", job " : "",
 		i->job ? i->job : "");
 	info("%s; %s", i->created_by, i->libraries);
-	info("layout: %s; arithmetic 0x%016llx, dtype fp32", i->layout,
-		(unsigned long long)i->arithmetic);
+	info("layout: %s; arithmetic 0x%016llx, dtype %s", i->layout,
+		(unsigned long long)i->arithmetic, precision_names[t->o.dtype]);
 	describe_data(r);
 	model_print(&t->model, &tree);
 	info("model: %s\n%s", t->model.arch->name, tree.s);

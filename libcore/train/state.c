@@ -45,6 +45,11 @@ static struct ckpt_write what_to_save(
 				.loss = t->loss,
 				.val_loss = t->val_loss,
 				.best_val_loss = t->best_val_loss,
+				.loss_scale = t->o.dtype == PRECISION_FP16
+						      ? (double)t->loss_scale
+						      : 0,
+				.loss_scale_good = t->scale_good,
+				.skipped_steps = t->skipped,
 				.data_hash = t->data->hash,
 			},
 		.config = config->s,
@@ -293,6 +298,26 @@ void state_whole_close(struct whole *w)
 
 /* ---- loading into a run ---------------------------------------------------------- */
 
+/* A run may go on in fp16 that began without, or the other way. */
+static int take_scale(
+	struct trainer *t, const struct ckpt_info *info, const char *path, struct err *e)
+{
+	if (info->loss_scale_good < 0 || info->skipped_steps < 0 ||
+		info->skipped_steps > info->step || !(info->loss_scale >= 0) ||
+		info->loss_scale > 0x1p126)
+		return err_set(e, EX_DATAERR,
+			"%s: a loss scale of %g, %lld good and %lld skipped of %lld "
+			"steps cannot be",
+			path, info->loss_scale, (long long)info->loss_scale_good,
+			(long long)info->skipped_steps, (long long)info->step);
+	t->skipped = info->skipped_steps;
+	if (t->o.dtype == PRECISION_FP16 && info->loss_scale > 0) {
+		t->loss_scale = (float)info->loss_scale;
+		t->scale_good = info->loss_scale_good;
+	}
+	return 0;
+}
+
 static void take_numbers(struct trainer *t, const struct ckpt_info *info)
 {
 	t->step = info->step;
@@ -325,7 +350,9 @@ int trainer_load(struct trainer *t, const char *path, bool weights_only, struct 
 		info.format = info.created_by = NULL;
 		if (send)
 			comm_bcast(send, &info, sizeof(info), 0);
-		take_numbers(t, &info);
+		rc = take_scale(t, &info, path, e);
+		if (!rc)
+			take_numbers(t, &info);
 	}
 	ckpt_close(c);
 	return rc;

@@ -40,7 +40,7 @@ static void load_micro(void *with, int64_t i)
 	p->counted = t->o.micro_batch;
 	p->step = t->step + 1;
 	p->first_sample = p->micro * t->o.micro_batch;
-	p->loss_scale = 1.0f / (float)(t->o.batch * t->model.c.context);
+	p->loss_scale = t->loss_scale / (float)(t->o.batch * t->model.c.context);
 }
 
 static void run_schedule(struct work *w)
@@ -93,7 +93,7 @@ static void update_part(void *with, const struct part *x)
 
 static void update(struct trainer *t, const struct step_result *r)
 {
-	int64_t step = t->step + 1;
+	int64_t step = t->step + 1 - t->skipped; /* of the optimizer */
 	struct update u = {.t = t};
 	u.a = (struct adamw){
 		.lr = r->lr,
@@ -106,8 +106,37 @@ static void update(struct trainer *t, const struct step_result *r)
 	};
 	if (t->o.clip > 0 && (double)r->grad_norm > t->o.clip)
 		u.a.grad_scale = (float)(t->o.clip / ((double)r->grad_norm + 1e-6));
+	u.a.grad_scale /= t->loss_scale;
 	store_walk(t->store, false, STORE_ALL, STORE_ALL, update_part, &u);
 	store_updated(t->store);
+}
+
+/* ---- fp16: the scale of the loss -------------------------------------------------- */
+
+/* Small gradients would be lost in fp16, so the loss is multiplied by a scale that follows
+ * what they allow, as in PyTorch's GradScaler. Every rank sees the same norm of the whole
+ * gradient, so all come to the same scale. */
+static bool overflowed(const struct trainer *t, const struct step_result *r)
+{
+	const float least = 0x1p-16f; /* no scale helps a step that fails with this */
+	return t->o.dtype == PRECISION_FP16 && isfinite(r->loss) &&
+	       !isfinite(r->grad_norm) && t->loss_scale > least;
+}
+
+static void adjust_scale(struct trainer *t, bool overflow)
+{
+	const float most = 0x1p120f;
+	int64_t window = t->o.loss_scale_window;
+	if (t->o.dtype != PRECISION_FP16)
+		return;
+	if (overflow) {
+		t->loss_scale /= 2;
+		t->scale_good = 0;
+		t->skipped++;
+	} else if (++t->scale_good >= window && window) {
+		t->loss_scale *= t->loss_scale < most ? 2 : 1;
+		t->scale_good = 0;
+	}
 }
 
 /* ---- when a number is none ------------------------------------------------------- */
@@ -219,19 +248,23 @@ static void explain(struct work *w, struct step_result *r)
 void trainer_step_on(
 	struct trainer *t, const int32_t *windows, bool save, struct step_result *r)
 {
-	*r = (struct step_result){.lr = (float)lr_at(&t->o, t->step + 1)};
+	*r = (struct step_result){
+		.lr = (float)lr_at(&t->o, t->step + 1), .loss_scale = t->loss_scale};
 	struct work w = {.t = t, .windows = windows};
 	run_schedule(&w);
 	step_agree(t, save, r);
 	r->forward = t->pipe.forward;
 	r->backward = t->pipe.backward;
-	r->grad_norm = (float)store_grad_norm(t->store);
-	r->bad = !isfinite(r->loss) || !isfinite(r->grad_norm);
+	r->grad_norm = (float)(store_grad_norm(t->store) / (double)t->loss_scale);
+	r->skipped = overflowed(t, r);
+	r->bad = !r->skipped && (!isfinite(r->loss) || !isfinite(r->grad_norm));
 	if (r->bad) {
 		explain(&w, r);
 		return;
 	}
-	update(t, r);
+	if (!r->skipped)
+		update(t, r);
+	adjust_scale(t, r->skipped);
 	t->step++;
 	t->samples += t->o.batch;
 	t->loss = (double)r->loss;

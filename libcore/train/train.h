@@ -24,7 +24,10 @@ enum lr_scale { LR_SCALE_NONE, LR_SCALE_SQRT, LR_SCALE_LINEAR };
 enum load_how { LOAD_EACH, LOAD_BROADCAST };
 enum fsdp_kind { FSDP_PARAMETER, FSDP_FLAT };
 enum cp_comm { CP_RING, CP_GATHER };
+enum cp_accumulate { CP_FP32, CP_BF16 };
 enum pp_split { SPLIT_AUTO, SPLIT_EVEN };
+
+enum kernel_choice { KERNELS_FUSED, KERNELS_REF };
 
 struct train_opts {
 	/* data */
@@ -40,6 +43,13 @@ struct train_opts {
 	double lr, min_lr, beta1, beta2, eps, weight_decay, clip;
 	int lr_schedule, wsd_shape, lr_scale;
 	int64_t warmup, decay_steps, wsd_decay, lr_scale_batch;
+	/* precision */
+	int dtype; /* enum precision */
+	bool float8_skip_ends;
+	double loss_scale;
+	int64_t loss_scale_window;
+	int kernels;	   /* enum kernel_choice */
+	int cp_accumulate; /* enum cp_accumulate */
 	/* who computes */
 	int64_t axis[N_AXES]; /* degrees; -1: the rest */
 	int64_t zero, pp_stages, memory, threads, bucket_bytes;
@@ -233,6 +243,10 @@ struct trainer {
 	/* the state, which checkpoints keep */
 	int64_t step, samples;
 	double loss, val_loss, best_val_loss;
+	/* fp16: the scale of the loss, the good steps since it changed, and how many steps
+	 * overflowed and updated nothing; otherwise 1, 0, 0 */
+	float loss_scale;
+	int64_t scale_good, skipped;
 };
 
 /* Collective. Parameters are initialised from the seed. `data` stays the caller's. */
@@ -254,11 +268,12 @@ void trainer_warn_of_copy(const struct trainer *t);
 /* ---- step.c ---------------------------------------------------------------------- */
 
 struct step_result {
-	float loss, grad_norm, lr;
+	float loss, grad_norm, lr, loss_scale;
 	double forward, backward, data; /* seconds */
 	double bubble; /* part of the time that ranks of the pipeline did not compute */
 	int64_t stop, save; /* how many ranks voted for it */
 	int64_t written;    /* how many have written their part of a checkpoint */
+	bool skipped;	    /* fp16: gradients overflowed, so nothing was updated */
 	bool bad;	    /* loss or norm is no number: nothing was updated */
 	struct str why;	    /* then: what was found */
 };

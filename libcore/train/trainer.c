@@ -169,6 +169,18 @@ static void agree_on_copies(struct trainer *t)
 		t->plan.copy_bytes = 0;
 }
 
+/* A recipe that leaves nothing to it is a mistake. */
+static int check_precision(
+	const struct train_opts *o, const struct model *m, struct err *e)
+{
+	if (o->dtype != PRECISION_FLOAT8 || !o->float8_skip_ends || m->c.layers > 2)
+		return 0;
+	return err_set(e, EX_USAGE,
+		"float8 leaves the first and the last block in bf16, and %lld layer%s no "
+		"others: --no-float8-skip-ends",
+		(long long)m->c.layers, m->c.layers == 1 ? " has" : "s have");
+}
+
 static int open_order(struct trainer *t, struct err *e)
 {
 	const struct model *m = &t->model;
@@ -215,6 +227,9 @@ void trainer_build_store(struct trainer *t)
 		.gather_kv = o->cp_comm == CP_GATHER};
 	t->store = store_open(&c, &t->run);
 	pass_init(&t->pass, m, &t->d, t->store, &p, &t->run);
+	t->pass.plain_kernels = o->kernels == KERNELS_REF;
+	t->pass.cp_rounds = o->cp_accumulate == CP_BF16;
+	pass_precision(&t->pass, (enum precision)o->dtype, o->float8_skip_ends, &t->run);
 	t->pass.tick = tick;
 }
 
@@ -285,9 +300,11 @@ int trainer_open(struct trainer *t, const struct train_opts *o, struct comm *wor
 		.data = data,
 		.loss = (double)NAN,
 		.val_loss = (double)NAN,
-		.best_val_loss = (double)NAN};
+		.best_val_loss = (double)NAN,
+		.loss_scale = o->dtype == PRECISION_FP16 ? (float)o->loss_scale : 1};
 	if (!train_resolve(&t->o, world->size, e) &&
 		!model_init(&t->model, &t->o.model, data->tokenizer.vocab.n, e) &&
+		!check_precision(&t->o, &t->model, e) &&
 		!train_check_layout(&t->o, &t->model, e))
 		open_order(t, e);
 	int rc = comm_agree(world, e);

@@ -1,0 +1,112 @@
+/*
+ * Rounding to the number formats of less precision, and the maximum that scaled ones need.
+ * Branch-free in integers, so that loops over it become vector code; the bits are those
+ * of the hardware's conversions.
+ */
+#include "kernels/cpu/cpu.h"
+
+#define SIGN_BIT 0x80000000u
+#define INFINITE 0x7f800000u
+
+/* What a format is: bits of its fraction, its smallest normal number, its largest. */
+struct format {
+	int fraction;
+	float normal, largest;
+	bool saturates; /* beyond the largest; otherwise there is infinity */
+};
+
+static inline uint32_t select_bits(bool which, uint32_t a, uint32_t b)
+{
+	uint32_t mask = 0u - (uint32_t)which;
+	return (a & mask) | (b & ~mask);
+}
+
+/* To nearest, ties to even. The bits of a float are in the order of its size, so half of
+ * the last kept bit is added there and carries into the exponent as it should. Below the
+ * smallest normal number the step is constant: adding a number whose own last bit is that
+ * step rounds to it. */
+static inline float round_to(float x, const struct format f)
+{
+	const int drop = 23 - f.fraction;
+	const uint32_t half = (1u << (drop - 1)) - 1, keep = ~((1u << drop) - 1);
+	const float magic = f.normal * (float)(1 << drop);
+	uint32_t u = (uint32_t)as_bits(x), sign = u & SIGN_BIT, a = u ^ sign;
+	bool nan = a > INFINITE;
+	uint32_t quiet = (a | 0x400000u) & keep;
+	uint32_t largest = (uint32_t)as_bits(f.largest);
+	if (f.saturates)
+		a = a > largest ? largest : a;
+	uint32_t r = (a + half + (a >> drop & 1)) & keep;
+	if (!f.saturates)
+		r = select_bits(r > largest, INFINITE, r);
+	float size = as_float((int32_t)a);
+	uint32_t small = (uint32_t)as_bits((size + magic) - magic);
+	r = select_bits(a < (uint32_t)as_bits(f.normal), small, r);
+	return as_float((int32_t)(select_bits(nan, quiet, r) | sign));
+}
+
+/* The step of bfloat16 below its smallest normal number, which is fp32's, is that of the
+ * bits themselves: nothing is special there. */
+static inline float round_bf16(float x)
+{
+	uint32_t u = (uint32_t)as_bits(x);
+	uint32_t r = (u + 0x7fffu + (u >> 16 & 1)) & 0xffff0000u;
+	bool nan = (u & ~SIGN_BIT) > INFINITE;
+	return as_float((int32_t)select_bits(nan, (u | 0x400000u) & 0xffff0000u, r));
+}
+
+/* Each format gets a loop of its own, in which it is a constant. */
+static void round_run(float *y, const float *x, int64_t n, enum dtype type, float scale)
+{
+	static const struct format f16 = {10, 0x1p-14f, 65504, false},
+				   e4m3 = {3, 0x1p-6f, 448, true},
+				   e5m2 = {2, 0x1p-14f, 57344, true};
+	switch (type) {
+	case DT_F32:
+		for (int64_t i = 0; i < n; i++)
+			y[i] = x[i] * scale;
+		break;
+	case DT_BF16:
+		for (int64_t i = 0; i < n; i++)
+			y[i] = round_bf16(x[i] * scale);
+		break;
+	case DT_F16:
+		for (int64_t i = 0; i < n; i++)
+			y[i] = round_to(x[i] * scale, f16);
+		break;
+	case DT_E4M3:
+		for (int64_t i = 0; i < n; i++)
+			y[i] = round_to(x[i] * scale, e4m3);
+		break;
+	case DT_E5M2:
+		for (int64_t i = 0; i < n; i++)
+			y[i] = round_to(x[i] * scale, e5m2);
+		break;
+	}
+}
+
+void K(round)(struct device *d, struct mat y, struct mat x, enum dtype type, float scale)
+{
+	(void)d;
+	int64_t n = mat_size(y);
+	BUG_ON(n != mat_size(x));
+#pragma omp parallel for if (n > PARALLEL_FROM)
+	for (int64_t i = 0; i < n; i += PARALLEL_FROM)
+		round_run((float *)y.p + i, (const float *)x.p + i,
+			min64(PARALLEL_FROM, n - i), type, scale);
+}
+
+/* Of numbers without a sign the larger has the larger bits, and NaN the largest. */
+float K(amax)(struct device *d, struct mat x)
+{
+	(void)d;
+	const float *p = x.p;
+	int64_t n = mat_size(x);
+	int32_t most = 0;
+#pragma omp parallel for simd reduction(max : most) if (n > PARALLEL_FROM)
+	for (int64_t i = 0; i < n; i++) {
+		int32_t a = as_bits(p[i]) & 0x7fffffff;
+		most = a > most ? a : most;
+	}
+	return as_float(most);
+}

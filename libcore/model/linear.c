@@ -1,0 +1,207 @@
+/*
+ * Linear layers in the precision of the run: what is cast, where and to what.
+ *
+ * bf16 and fp16 are those of torch.autocast: operands of products are rounded, the product
+ * is summed in fp32 and rounded. Norms, softmax, the residual stream, sums over slices and
+ * micro-batches and the biases after them, master weights and the optimizer stay fp32. The
+ * kernels of attention get rounded operands, and keep their probabilities in fp32.
+ *
+ * float8 is torchao's recipe of tensor-wise, dynamic scales, which torchtitan uses: bf16,
+ * but for the linear layers of blocks, where operands of the forward are e4m3, gradients
+ * e5m2, each with the scale that its largest number asks for. The head stays bf16, and so
+ * do the first and the last block unless asked for.
+ *
+ * Law 1: a cast is elementwise, and a scale belongs to a whole weight or to the rows of one
+ * chunk and slice, whoever computes them.
+ */
+#include "model/layers.h"
+
+#include <string.h>
+
+const char *const precision_names[] = {"fp32", "bf16", "fp16", "float8", NULL};
+
+void pass_precision(
+	struct pass *p, enum precision precision, bool skip_ends, struct arena *run)
+{
+	p->precision = precision;
+	p->float8_skip_ends = skip_ends;
+	if (precision == PRECISION_FLOAT8)
+		p->weight_amax = arena_floats(run, p->m->n_tensors);
+}
+
+/* The format of activations, and of results of products. */
+static enum dtype format_of(const struct pass *p)
+{
+	static const enum dtype formats[] = {DT_F32, DT_BF16, DT_F16, DT_BF16};
+	return formats[p->precision];
+}
+
+static bool is_float8(const struct pass *p, int64_t layer)
+{
+	bool end = layer == 0 || layer == p->m->c.layers - 1;
+	return p->precision == PRECISION_FLOAT8 && layer >= 0 &&
+	       !(end && p->float8_skip_ends);
+}
+
+static bool rounds(const struct pass *p)
+{
+	return p->precision != PRECISION_FP32;
+}
+
+void linear_round(struct pass *p, struct mat x)
+{
+	if (rounds(p))
+		p->d->k->round(p->d, x, x, format_of(p), 1);
+}
+
+/* What goes into a product, and what the result is multiplied by for its sake. */
+struct operand {
+	struct mat m;
+	float inverse;
+};
+
+static struct mat blank(struct pass *p, struct mat like)
+{
+	return mat(arena_floats(p->d->scratch, mat_size(like)), like.rows, like.cols);
+}
+
+/* torchao: the scale in fp64, because 1 / amax differs between its backends in fp32. */
+static struct operand scaled(struct pass *p, struct mat x, enum dtype type, float amax)
+{
+	const double eps = 1e-12, largest = type == DT_E4M3 ? 448 : 57344;
+	double most = (double)amax < eps ? eps : (double)amax; /* NaN goes on */
+	float scale = (float)(largest / most);
+	struct operand o = {blank(p, x), 1.0f / scale};
+	p->d->k->round(p->d, o.m, x, type, scale);
+	return o;
+}
+
+/* An activation or a gradient, rounded in place; for float8, to scratch. */
+static struct operand activation(
+	struct pass *p, int64_t layer, struct mat x, enum dtype float8)
+{
+	linear_round(p, x);
+	if (!is_float8(p, layer))
+		return (struct operand){x, 1};
+	return scaled(p, x, float8, p->d->k->amax(p->d, x));
+}
+
+/* The largest number of this rank's slices of a weight, by its bits: without a sign they
+ * are in the order of the numbers, and NaN is above all. */
+static int32_t amax_here(struct pass *p, const struct tensor *w)
+{
+	int32_t most = 0;
+	for (int i = w->first; i < w->first + w->here; i++) {
+		int32_t bits;
+		float amax = p->d->k->amax(p->d, store_param(p->store, w, i));
+		memcpy(&bits, &amax, sizeof(bits));
+		most = bits > most ? bits : most;
+	}
+	return most;
+}
+
+/* Of whole weights, all of the block at once. What the backward will be asked for, and a
+ * forward that is done again, is kept. */
+void linear_begin(struct pass *p, int64_t layer)
+{
+	const struct block_tensors *t = &p->m->blocks[layer];
+	const struct tensor *w[] = {t->wq, t->wk, t->wv, t->wo, t->w1, t->w2, t->w3};
+	int n = t->w3 ? ARRAY_LEN(w) : ARRAY_LEN(w) - 1;
+	int32_t most[ARRAY_LEN(w)];
+	if (!is_float8(p, layer))
+		return;
+	for (int i = 0; i < n; i++)
+		most[i] = amax_here(p, w[i]);
+	comm_run(p->tp.axis, COLL_ALLREDUCE,
+		&(struct coll_args){
+			.recv = most, .count = n, .type = COMM_I32, .op = COMM_MAX});
+	if (arena_measuring(p->d->scratch)) /* a plan has no numbers */
+		return;
+	for (int i = 0; i < n; i++)
+		memcpy(&p->weight_amax[w[i] - p->m->tensors], &most[i], sizeof(most[i]));
+}
+
+static float amax_of(const struct pass *p, const struct tensor *w)
+{
+	return arena_measuring(p->d->scratch) ? 1 : p->weight_amax[w - p->m->tensors];
+}
+
+/* The master weight is left as it is. */
+static struct operand weight(struct pass *p, int64_t layer, const struct tensor *w, int s)
+{
+	struct mat m = param(p, w, s);
+	if (is_float8(p, layer))
+		return scaled(p, m, DT_E4M3, amax_of(p, w));
+	struct operand o = {blank(p, m), 1};
+	p->d->k->round(p->d, o.m, m, format_of(p), 1);
+	return o;
+}
+
+static struct mat rounded_bias(struct pass *p, const struct tensor *bias, int s)
+{
+	if (!bias)
+		return no_mat();
+	struct mat b = param(p, bias, s), r = blank(p, b);
+	p->d->k->round(p->d, r, b, format_of(p), 1);
+	return r;
+}
+
+void linear_forward(struct pass *p, int64_t layer, struct mat y, struct mat x,
+	const struct tensor *w, const struct tensor *bias, int s)
+{
+	const struct kernels *k = p->d->k;
+	if (!rounds(p)) {
+		k->linear_fwd(p->d, y, x, param(p, w, s), param(p, bias, s));
+		return;
+	}
+	size_t mark = arena_mark(p->d->scratch);
+	bool float8 = is_float8(p, layer);
+	struct operand a = activation(p, layer, x, DT_E4M3);
+	struct operand b = weight(p, layer, w, s);
+	struct mat r = rounded_bias(p, bias, s);
+	k->linear_fwd(p->d, y, a.m, b.m, float8 ? no_mat() : r);
+	k->round(p->d, y, y, format_of(p), a.inverse * b.inverse);
+	if (float8 && bias) { /* as torchao: a sum of two numbers of bf16 */
+		k->bias_fwd(p->d, y, r);
+		linear_round(p, y);
+	}
+	arena_reset(p->d->scratch, mark);
+}
+
+void linear_backward_x(struct pass *p, int64_t layer, struct mat dx, struct mat dy,
+	const struct tensor *w, int s, bool add)
+{
+	const struct kernels *k = p->d->k;
+	if (!rounds(p)) {
+		k->linear_bwd_x(p->d, dx, dy, param(p, w, s), add);
+		return;
+	}
+	size_t mark = arena_mark(p->d->scratch);
+	struct operand a = activation(p, layer, dy, DT_E5M2);
+	struct operand b = weight(p, layer, w, s);
+	struct mat out = add ? blank(p, dx) : dx;
+	k->linear_bwd_x(p->d, out, a.m, b.m, false);
+	k->round(p->d, out, out, format_of(p), a.inverse * b.inverse);
+	if (add)
+		k->add(p->d, dx, dx, out);
+	arena_reset(p->d->scratch, mark);
+}
+
+void linear_backward_w(struct pass *p, int64_t layer, struct mat dw, struct mat dy,
+	struct mat x, bool add)
+{
+	const struct kernels *k = p->d->k;
+	if (!rounds(p)) {
+		k->linear_bwd_w(p->d, dw, dy, x, add);
+		return;
+	}
+	size_t mark = arena_mark(p->d->scratch);
+	struct operand a = activation(p, layer, dy, DT_E5M2);
+	struct operand b = activation(p, layer, x, DT_E4M3);
+	k->linear_bwd_w(p->d, dw, a.m, b.m, add);
+	if (is_float8(p, layer)) {
+		BUG_ON(add); /* products with other scales are no one sum */
+		k->round(p->d, dw, dw, DT_F32, a.inverse * b.inverse);
+	}
+	arena_reset(p->d->scratch, mark);
+}
