@@ -31,7 +31,8 @@ value() { # COLUMN FILE: of the last row
 			set -- $layout
 			local virtual=()
 			[[ $layout != *tp* ]] || virtual=(--virtual tp=2)
-			[[ $layout != *tp* || -e two ]] || tiny -n 8 --layers 2 -o two --virtual tp=2 >/dev/null
+			[[ $layout != *tp* || -e two ]] ||
+				tiny -n 8 --layers 2 -o two --virtual tp=2 --sample-every 8 --check-replicas-every 4 &>/dev/null
 			echo "$what $layout"
 			rm -rf test
 			timeout 60 mpiexec -n "$1" pt-train "${TINY[@]}" -n 8 --layers 2 "${@:2}" "${virtual[@]}" \
@@ -116,6 +117,29 @@ value() { # COLUMN FILE: of the last row
 	done
 }
 
+@test "tiles change no bit, and need less" {
+	make_shard
+	wide=(--heads 4 --layers 2 --virtual tp=4)
+	tiny -n 6 "${wide[@]}" -o one >/dev/null
+	tiny -n 6 "${wide[@]}" --arch llama --kv-heads 2 -o llama >/dev/null
+	for layout in '1 --offload params --offload-to .' '1 --zero 3 --offload params --offload-to .' \
+		'3 --fsdp 3' '4 --dp 2 --fsdp 2 --recompute full' '4 --fsdp 2 --tp 2' \
+		'4 --fsdp 2 --pp 2 --pp-schedule zb-h1 --recompute selective' \
+		'2 --fsdp 2 --arch llama --kv-heads 2' '4 --fsdp 2 --tp 2 --arch llama --kv-heads 2'; do
+		# shellcheck disable=SC2086 # words
+		set -- $layout
+		echo "$layout"
+		timeout 60 mpiexec -n "$1" pt-train "${TINY[@]}" -n 6 "${wide[@]}" "${@:2}" --tile \
+			-o test --overwrite >/dev/null
+		if [[ $layout == *llama* ]]; then same llama test; else same one test; fi
+	done
+	gathered() { tiny --dim 256 --heads 8 --virtual tp=8 "$@" --dry-run | awk '$1 == "gathered" { print $2 }'; }
+	for how in '--fsdp 2' '--offload params --offload-to .'; do
+		# shellcheck disable=SC2086 # words
+		[ $(($(gathered $how --tile) * 5)) -lt "$(gathered $how)" ]
+	done
+}
+
 @test "what makes no sense is refused" {
 	make_shard
 	code_of 64 tiny --offload params
@@ -126,6 +150,14 @@ value() { # COLUMN FILE: of the last row
 	says "a processor's memory is that of the host"
 	code_of 64 tiny --offload params --offload-to . --reshard-after-forward no
 	says 'keeps them'
+	code_of 64 tiny --tile --virtual tp=2
+	says 'parameters that are gathered or read'
+	code_of 64 tiny --tile --offload params --offload-to .
+	says 'tile: a rank has one virtual slice'
+	code_of 64 tiny --tile --offload params --offload-to . --virtual tp=2,cp=2
+	says 'tile: a rank has 2 virtual chunks'
+	code_of 64 tiny --tile --offload params --offload-to . --virtual tp=2 --dtype float8
+	says 'scales of float8'
 	[ ! -e run-001 ]
 }
 

@@ -106,7 +106,9 @@ static void output_forward(struct pass *p, const struct block_tensors *t, int64_
 	for (int s = 0; s < p->tp.here; s++) {
 		struct mat o = part_of(p, a->o, s, c, q_width(p));
 		watch(p, "attention", layer, o);
+		tile_use(p, layer, TILE_OUT, s);
 		linear_forward(p, layer, slice_sum_slot(&sum), o, t->wo, NULL, s);
+		tile_done(p, layer, TILE_OUT, s);
 		slice_sum_push(&sum);
 	}
 	slice_sum_end(&sum);
@@ -133,7 +135,9 @@ void attention_forward(struct pass *p, int64_t layer, struct block_acts *a)
 	for (int c = 0; c < p->cp.here; c++) {
 		struct mat h = norm1(p, layer, a, c);
 		for (int s = 0; s < p->tp.here; s++) {
+			tile_use(p, layer, TILE_QKV, s);
 			project(p, t, layer, a, h, s, c);
+			tile_done(p, layer, TILE_QKV, s);
 			watch(p, "attention.wq", layer,
 				part_of(p, a->q, s, c, q_width(p)));
 			watch(p, "attention.wk", layer,
@@ -202,7 +206,9 @@ static void heads_backward(struct pass *p, const struct block_tensors *t, int64_
 		struct mat d = added_gather(p, layer, DROP_ATTENTION, g->d1, dx, c);
 		for (int s = 0; s < p->tp.here; s++) {
 			struct mat dout = part_of(p, h.dout, s, c, q_width(p));
+			tile_use(p, layer, TILE_OUT, s);
 			linear_backward_x(p, layer, dout, d, t->wo, s, false);
+			tile_done(p, layer, TILE_OUT, s);
 			watch(p, "attention.wo, backward", layer, dout);
 		}
 	}
@@ -234,9 +240,11 @@ static void project_backward(struct pass *p, const struct block_tensors *t, int6
 				-1);
 		}
 		struct mat dh = slice_sum_slot(sum);
+		tile_use(p, layer, TILE_QKV, s);
 		linear_backward_x(p, layer, dh, dq, t->wq, s, false);
 		linear_backward_x(p, layer, dh, dk, t->wk, s, true);
 		linear_backward_x(p, layer, dh, dv, t->wv, s, true);
+		tile_done(p, layer, TILE_QKV, s);
 		slice_sum_push(sum);
 	}
 }
@@ -252,12 +260,14 @@ static void product_leaves(
 	for (int s = 0; s < p->tp.here; s++) {
 		slice_weight_bwd(p, layer, t->wo, NULL, s, c, d,
 			part_of(p, a->o, s, c, q_width(p)));
+		tile_reduce(p, layer, TILE_OUT, s);
 		slice_weight_bwd(p, layer, t->wq, t->bq, s, c,
 			part_of(p, g->dq, s, c, q_width(p)), h);
 		slice_weight_bwd(p, layer, t->wk, t->bk, s, c,
 			part_of(p, g->dk, s, c, kv_width(p)), h);
 		slice_weight_bwd(p, layer, t->wv, t->bv, s, c,
 			part_of(p, g->dv, s, c, kv_width(p)), h);
+		tile_reduce(p, layer, TILE_QKV, s);
 		watch(p, "attention, weights", layer, no_mat());
 	}
 }

@@ -147,6 +147,7 @@ struct row {
 	bool there;
 	int64_t heads; /* of keys or values: there are no more slices than these; 0: any */
 	size_t slot;   /* where the pointer to it goes */
+	int tile;
 };
 
 /* How a weight is drawn. depth: torchtitan's, where the projections back into the residual
@@ -187,7 +188,8 @@ static void add(struct model *m, const struct row *r, int unit, int64_t layer)
 		.cut = r->cut,
 		.decay = r->cols > 0,
 		.uses = 1,
-		.max_slices = (int)r->heads};
+		.max_slices = (int)r->heads,
+		.tile = r->tile};
 	if (layer >= 0)
 		snprintf(t->name, sizeof(t->name), "layers.%lld.%s", (long long)layer,
 			r->name);
@@ -209,21 +211,21 @@ static void add_block(struct model *m, int64_t layer)
 	const struct row rows[] = {
 		{"attention_norm.weight",  dim, 0,   CUT_NONE, ROW_NORM,     true, 0, B(norm1)},
 		{"attention_norm.bias",    dim, 0,   CUT_NONE, ROW_BIAS,     norm_bias, 0, B(norm1_bias)},
-		{"attention.wq.weight",    dim, dim, CUT_ROWS, ROW_WEIGHT,   true, 0, B(wq)},
+		{"attention.wq.weight",    dim, dim, CUT_ROWS, ROW_WEIGHT,   true, 0, B(wq), TILE_QKV},
 		{"attention.wq.bias",      dim, 0,   CUT_ROWS, ROW_BIAS,     bias, 0, B(bq)},
-		{"attention.wk.weight",    kv,  dim, CUT_ROWS, ROW_WEIGHT,   true, kv_heads, B(wk)},
+		{"attention.wk.weight",    kv,  dim, CUT_ROWS, ROW_WEIGHT,   true, kv_heads, B(wk), TILE_QKV},
 		{"attention.wk.bias",      kv,  0,   CUT_ROWS, ROW_BIAS,     bias, kv_heads, B(bk)},
-		{"attention.wv.weight",    kv,  dim, CUT_ROWS, ROW_WEIGHT,   true, kv_heads, B(wv)},
+		{"attention.wv.weight",    kv,  dim, CUT_ROWS, ROW_WEIGHT,   true, kv_heads, B(wv), TILE_QKV},
 		{"attention.wv.bias",      kv,  0,   CUT_ROWS, ROW_BIAS,     bias, kv_heads, B(bv)},
-		{"attention.wo.weight",    dim, dim, CUT_COLS, ROW_RESIDUAL, true, 0, B(wo)},
+		{"attention.wo.weight",    dim, dim, CUT_COLS, ROW_RESIDUAL, true, 0, B(wo), TILE_OUT},
 		{"attention.wo.bias",      dim, 0,   CUT_NONE, ROW_BIAS,     bias, 0, B(bo)},
 		{"ffn_norm.weight",        dim, 0,   CUT_NONE, ROW_NORM,     true, 0, B(norm2)},
 		{"ffn_norm.bias",          dim, 0,   CUT_NONE, ROW_BIAS,     norm_bias, 0, B(norm2_bias)},
-		{"feed_forward.w1.weight", ffn, dim, CUT_ROWS, ROW_WEIGHT,   true, 0, B(w1)},
+		{"feed_forward.w1.weight", ffn, dim, CUT_ROWS, ROW_WEIGHT,   true, 0, B(w1), TILE_FFN},
 		{"feed_forward.w1.bias",   ffn, 0,   CUT_ROWS, ROW_BIAS,     bias, 0, B(b1)},
-		{"feed_forward.w3.weight", ffn, dim, CUT_ROWS, ROW_GATE,     gated, 0, B(w3)},
+		{"feed_forward.w3.weight", ffn, dim, CUT_ROWS, ROW_GATE,     gated, 0, B(w3), TILE_FFN},
 		{"feed_forward.w3.bias",   ffn, 0,   CUT_ROWS, ROW_BIAS,     gated && bias, 0, B(b3)},
-		{"feed_forward.w2.weight", dim, ffn, CUT_COLS, ROW_RESIDUAL, true, 0, B(w2)},
+		{"feed_forward.w2.weight", dim, ffn, CUT_COLS, ROW_RESIDUAL, true, 0, B(w2), TILE_FFN},
 		{"feed_forward.w2.bias",   dim, 0,   CUT_NONE, ROW_BIAS,     bias, 0, B(b2)},
 	};
 	/* clang-format on */

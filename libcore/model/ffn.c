@@ -41,10 +41,12 @@ void ffn_forward(struct pass *p, int64_t layer, struct block_acts *a, float *x_n
 		struct slice_sum sum;
 		slice_sum_begin(&sum, &p->tp, p->d, next, p->rows);
 		for (int s = 0; s < p->tp.here; s++) {
+			tile_use(p, layer, TILE_FFN, s);
 			hidden(p, t, layer, a, h, s, c);
 			activate(p, t, a, s, c);
 			linear_forward(p, layer, slice_sum_slot(&sum),
 				part_of(p, a->y, s, c, ffn_width(p)), t->w2, NULL, s);
+			tile_done(p, layer, TILE_FFN, s);
 			slice_sum_push(&sum);
 		}
 		slice_sum_end(&sum);
@@ -59,8 +61,11 @@ void ffn_again(struct pass *p, int64_t layer, struct block_acts *a, bool product
 	for (int c = 0; c < p->cp.here; c++) {
 		struct mat h = norm2(p, layer, a, c);
 		for (int s = 0; s < p->tp.here; s++) {
-			if (products)
+			if (products) {
+				tile_use(p, layer, TILE_FFN, s);
 				hidden(p, t, layer, a, h, s, c);
+				tile_done(p, layer, TILE_FFN, s);
+			}
 			activate(p, t, a, s, c);
 		}
 	}
@@ -106,6 +111,7 @@ static void product_leaves(
 		if (t->w3)
 			slice_weight_bwd(p, layer, t->w3, t->b3, s, c,
 				part_of(p, g->db, s, c, ffn), h);
+		tile_reduce(p, layer, TILE_FFN, s);
 		watch(p, "feed_forward, weights", layer, no_mat());
 	}
 }
@@ -128,7 +134,9 @@ void ffn_backward_x(struct pass *p, int64_t layer, struct block_acts *a,
 		struct slice_sum sum;
 		slice_sum_begin(&sum, &p->tp, p->d, dh, p->rows);
 		for (int s = 0; s < p->tp.here; s++) {
+			tile_use(p, layer, TILE_FFN, s);
 			hidden_backward(p, t, layer, a, g, s, c, d, slice_sum_slot(&sum));
+			tile_done(p, layer, TILE_FFN, s);
 			slice_sum_push(&sum);
 		}
 		slice_sum_send(&sum);

@@ -19,6 +19,37 @@ void watch(struct pass *p, const char *what, int64_t layer, struct mat x)
 			(long long)layer, what);
 }
 
+/* ---- tiles ----------------------------------------------------------------------- */
+
+static int tile_at(const struct pass *p, int64_t layer, enum block_tile x, int s)
+{
+	int unit = p->m->blocks[layer].wq->unit;
+	return s < p->tp.here ? store_tile(p->store, unit, (int)x, p->tp.first + s) : -1;
+}
+
+void tile_use(struct pass *p, int64_t layer, enum block_tile x, int s)
+{
+	int tile = tile_at(p, layer, x, s);
+	if (tile >= 0)
+		store_use(p->store, tile, tile_at(p, layer, x, s + 1));
+}
+
+void tile_done(struct pass *p, int64_t layer, enum block_tile x, int s)
+{
+	int tile = tile_at(p, layer, x, s);
+	if (tile >= 0)
+		store_done(p->store, tile, true);
+}
+
+void tile_reduce(struct pass *p, int64_t layer, enum block_tile x, int s)
+{
+	int tile = tile_at(p, layer, x, s);
+	if (tile >= 0)
+		store_reduce(p->store, tile, p->micro, p->last);
+}
+
+/* ---- leaves ---------------------------------------------------------------------- */
+
 void piece_bias_bwd(struct pass *p, const struct tensor *bias, int c, struct mat dy)
 {
 	for (int s = 0; bias && s < p->tp.here; s++) {

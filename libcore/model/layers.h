@@ -79,6 +79,12 @@ static inline void leaf_done(const struct pass *p, const struct tensor *t, int s
 	leaf_of_use_done(p, t, s, c, 0);
 }
 
+/* With tiles, what slice `s` (of those here) uses of one is here from use until done; and all
+ * leaves of it are there. Without, they are used with the block. */
+void tile_use(struct pass *p, int64_t layer, enum block_tile x, int s);
+void tile_done(struct pass *p, int64_t layer, enum block_tile x, int s);
+void tile_reduce(struct pass *p, int64_t layer, enum block_tile x, int s);
+
 /* Widths of one slice. */
 static inline int64_t heads_here(const struct pass *p)
 {

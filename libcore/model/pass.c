@@ -235,6 +235,13 @@ int stage_first_unit(const struct stage *st, bool backward)
 	return st->embeds ? 0 : unit_of(st->first);
 }
 
+/* Tiles are used and summed within a block, so a rank without a micro-batch goes through it
+ * with the others, on what is left of the one before; its leaves are nobody's. */
+static bool has_work(const struct pass *p)
+{
+	return !p->empty || p->store->c.tile;
+}
+
 static void forward_blocks(struct pass *p, const struct stage *st, struct acts *a)
 {
 	for (int64_t l = st->first; l < st->end; l++) {
@@ -244,7 +251,7 @@ static void forward_blocks(struct pass *p, const struct stage *st, struct acts *
 			more	    ? unit_of(l + 1)
 			: st->heads ? head_unit(p)
 				    : p->then);
-		if (!p->empty) {
+		if (has_work(p)) {
 			linear_begin(p, l);
 			attention_forward(p, l, b);
 			ffn_forward(p, l, b, more ? b[1].x : a->x);
@@ -331,7 +338,7 @@ void model_backward(struct pass *p, const struct stage *st, struct acts *a)
 {
 	for (int64_t l = st->end - 1; l >= st->first; l--) {
 		store_use(p->store, unit_of(l), before(p, st, l));
-		if (!p->empty)
+		if (has_work(p))
 			block_backward(p, l, &a->block[l - st->first], a->dx);
 		store_done(p->store, unit_of(l), true);
 		store_reduce(p->store, unit_of(l), p->micro, p->last);
@@ -345,7 +352,7 @@ void model_backward_x(
 	for (int64_t l = st->end - 1; l >= st->first; l--) {
 		struct block_acts *b = &a->block[l - st->first];
 		store_use(p->store, unit_of(l), before(p, st, l));
-		if (!p->empty) {
+		if (has_work(p)) {
 			block_again(p, l, b, false);
 			ffn_backward_x(p, l, b, &g[l - st->first], a->dx, false);
 			attention_backward_x(p, l, b, &g[l - st->first], a->dx, false);
@@ -363,7 +370,7 @@ void model_backward_w(
 		struct block_acts *b = &a->block[l - st->first];
 		if (again)
 			store_use(p->store, unit_of(l), before(p, st, l));
-		if (!p->empty) {
+		if (has_work(p)) {
 			block_again(p, l, b, true);
 			ffn_backward_w(p, l, b, &g[l - st->first]);
 			attention_backward_w(p, l, b, &g[l - st->first]);

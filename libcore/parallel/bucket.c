@@ -50,9 +50,8 @@ static int shard_of(const struct store *s, const int at[N_AXES])
 
 /* ---- which tensors --------------------------------------------------------------- */
 
-static void add_entry(struct store *s, struct bucket *b, int tensor, int slice)
+static void add_entry(struct bucket *b, struct tensor *t, int slice)
 {
-	struct tensor *t = &s->c.tensors[tensor];
 	bool vector = t->ndim == 1;
 	b->entry = xrealloc(b->entry, (size_t)(b->n_entries + 1) * sizeof(*b->entry));
 	b->entry[b->n_entries++] = (struct entry){.t = t,
@@ -74,29 +73,40 @@ static int64_t unit_floats(const struct store *s, const struct tensor *like, int
 	return n;
 }
 
+/* Is a slice summed and gathered together with the other? What is in a bucket is of units from
+ * `first` on. */
+static bool goes_with(const struct store *s, const struct tensor *t, int slice,
+	const struct tensor *like, int like_slice, int first)
+{
+	if (is_tiled(s, t) || is_tiled(s, like))
+		return unit_of(s, t, slice) == unit_of(s, like, like_slice) &&
+		       same_group(s, t, like);
+	return t->unit >= first && t->unit <= like->unit && same_group(s, t, like);
+}
+
 /* All slices here of tensors like this one, of units from its own down to the one with which
  * the bucket is large enough. What is sharded, read, or summed by rounds stays by unit. */
-static void make_bucket(struct store *s, const struct tensor *like, bool *taken)
+static void make_bucket(struct store *s, const struct tensor *like, int slice)
 {
 	struct store_own *o = s->own;
 	bool by_unit = s->c.zero >= 2 || s->c.deal.by_turns || like->unit == 0 ||
 		       !s->c.deal.n_micro || is_spilled(s, STORE_PARAM);
-	int first = like->unit;
+	int first = like->unit, id = unit_of(s, like, slice);
 	int64_t n = unit_floats(s, like, first);
 	while (!by_unit && first > 1 && n * (int64_t)sizeof(float) < s->c.bucket_bytes)
 		n += unit_floats(s, like, --first);
 	o->bucket = xrealloc(o->bucket, (size_t)(o->n_buckets + 1) * sizeof(*o->bucket));
 	struct bucket *b = &o->bucket[o->n_buckets];
-	*b = (struct bucket){.first_unit = first, .last_unit = like->unit};
+	*b = (struct bucket){.first_unit = by_unit ? id : first, .last_unit = id};
 	for (int i = 0; i < s->c.n_tensors; i++) {
 		struct tensor *t = &s->c.tensors[i];
-		if (taken[i] || !t->here || t->unit < first || t->unit > like->unit ||
-			!same_group(s, t, like))
-			continue;
-		taken[i] = true;
-		o->where[i] = (struct where){o->n_buckets, b->n_entries};
-		for (int k = 0; k < t->here; k++)
-			add_entry(s, b, i, t->first + k);
+		for (int k = t->first; k < t->first + t->here; k++) {
+			struct where *w = where_of(s, t, k);
+			if (w->bucket >= 0 || !goes_with(s, t, k, like, slice, first))
+				continue;
+			*w = (struct where){o->n_buckets, b->n_entries};
+			add_entry(b, t, k);
+		}
 	}
 	b->group = group_of(s, like);
 	b->tied = is_tied(s, like);
@@ -189,22 +199,32 @@ static void make_groups(struct store *s)
 		mesh_group(s->c.mesh, group_of(s, &s->c.tensors[i]));
 }
 
+/* From the last to the first, as backwards need them. */
+static void make_buckets(struct store *s)
+{
+	for (int i = s->c.n_tensors - 1; i >= 0; i--) {
+		const struct tensor *t = &s->c.tensors[i];
+		for (int k = t->first; k < t->first + t->here; k++)
+			if (where_of(s, t, k)->bucket < 0)
+				make_bucket(s, t, k);
+	}
+}
+
 void buckets_make(struct store *s)
 {
-	bool *taken = xcalloc((size_t)s->c.n_tensors, sizeof(*taken));
-	s->own->where = xcalloc((size_t)s->c.n_tensors, sizeof(*s->own->where));
+	int n = s->c.n_tensors * s->c.part.here;
+	s->own->where = xcalloc((size_t)n, sizeof(*s->own->where));
+	for (int i = 0; i < n; i++)
+		s->own->where[i].bucket = -1;
 	s->own->n_shards =
 		s->c.zero ? s->c.mesh->degree[AXIS_FSDP] * s->c.mesh->degree[AXIS_CP] : 1;
 	s->own->shard = shard_of(s, s->c.mesh->at);
 	make_groups(s);
-	for (int i = s->c.n_tensors - 1; i >= 0; i--)
-		if (!taken[i] && s->c.tensors[i].here)
-			make_bucket(s, &s->c.tensors[i], taken);
+	make_buckets(s);
 	for (int i = 0; i < s->own->n_buckets; i++) {
 		make_shards(s, &s->own->bucket[i]);
 		make_plan(s, &s->own->bucket[i]);
 	}
-	free(taken);
 }
 
 void buckets_free(struct store *s)

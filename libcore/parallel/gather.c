@@ -283,7 +283,8 @@ void store_use(struct store *s, int unit, int next)
 	}
 	g->users++;
 	end_unit(s, g);
-	if (next < 0 || !comm_overlaps() || find(s, next) || !unit_buckets(s, next))
+	if (next < 0 || !(from_file(s) || comm_overlaps()) || find(s, next) ||
+		!unit_buckets(s, next))
 		return;
 	struct gathered *ahead = room_for(s, next);
 	if (ahead)
@@ -318,9 +319,9 @@ void gather_open(struct store *s, bool measuring)
 	struct store_own *o = s->own;
 	bool all = s->c.reshard == RESHARD_NO;
 	int64_t total = 0, n_reqs = 0;
-	o->n_gathered = all ? s->c.n_units : N_PLACES;
+	o->n_gathered = all ? n_units(s) : N_PLACES;
 	o->gathered = xcalloc((size_t)o->n_gathered, sizeof(*o->gathered));
-	for (int u = 0; u < s->c.n_units; u++) {
+	for (int u = 0; u < n_units(s); u++) {
 		int64_t n = 0;
 		n_reqs = max64(n_reqs, 2 * o->n_shards * (unit_buckets(s, u) + 1));
 		for (int i = 0; i < o->n_buckets; i++)
@@ -328,12 +329,13 @@ void gather_open(struct store *s, bool measuring)
 				n += bucket_floats(s, &o->bucket[i]);
 		for (int turn = 0; turn < (all ? 1 : 2); turn++) {
 			struct gathered *g = &o->gathered[all ? u : place_of(s, u, turn)];
-			g->unit = -1;
 			g->n = max64(g->n, n);
 		}
 	}
-	for (int i = 0; i < o->n_gathered; i++)
+	for (int i = 0; i < o->n_gathered; i++) {
+		o->gathered[i].unit = -1;
 		total += round_up(o->gathered[i].n, 16);
+	}
 	for (int i = 0; i < o->n_gathered; i++)
 		o->gathered[i].reqs =
 			xcalloc((size_t)n_reqs, sizeof(*o->gathered[i].reqs));

@@ -87,12 +87,12 @@ static void place_leases(struct store *s, struct arena *a)
 /* Floats that a unit's leaves need. */
 static void size_leases(struct store *s)
 {
-	int64_t *n = xcalloc((size_t)s->c.n_units, sizeof(*n));
+	int64_t *n = xcalloc((size_t)n_units(s), sizeof(*n));
 	for (int i = 0; i < s->own->n_buckets; i++) {
 		const struct bucket *b = &s->own->bucket[i];
 		n[b->first_unit] += b->n_buffers * b->n + b->n_scratch;
 	}
-	for (int u = 0; u < s->c.n_units; u++)
+	for (int u = 0; u < n_units(s); u++)
 		for (int turn = 0; turn < 2; turn++) {
 			struct lease *l = &s->own->lease[place_of(s, u, turn)];
 			l->n = max64(l->n, n[u]);
@@ -180,7 +180,7 @@ static void begin_step(struct store *s)
 		b->units_left = 0;
 		for (int u = b->first_unit; u <= b->last_unit; u++)
 			for (int k = 0; k < b->n_entries; k++)
-				if (b->entry[k].t->unit == u) {
+				if (unit_of(s, b->entry[k].t, b->entry[k].slice) == u) {
 					b->units_left++;
 					break;
 				}
@@ -263,9 +263,10 @@ static void take_lease(struct store *s, int unit)
 	for (int i = 0; i < N_PLACES; i++)
 		if (o->lease[i].unit == unit && o->lease[i].open)
 			return;
-	struct lease *l = &o->lease[place_of(s, unit, o->turn)];
-	if (place_of(s, unit, 0) == OF_BLOCKS)
-		o->turn = !o->turn;
+	int *turn = unit < s->c.n_units ? &o->turn : &o->tile_turn;
+	struct lease *l = &o->lease[place_of(s, unit, *turn)];
+	if (place_of(s, unit, 0) != place_of(s, unit, 1))
+		*turn = !*turn;
 	for (int i = 0; i < o->n_buckets; i++) /* its last turn, and who was here */
 		if (in_unit(&o->bucket[i], unit) ||
 			(l->unit >= 0 && in_unit(&o->bucket[i], l->unit)))
@@ -300,10 +301,10 @@ static struct mat leaf_at(const struct bucket *b, const struct entry *e, int use
 struct mat store_leaf(
 	struct store *s, const struct tensor *t, int slice, const struct leaf *at)
 {
-	struct bucket *b = bucket_of(s, t);
+	struct bucket *b = bucket_of(s, t, slice);
 	struct entry *e = entry_of(s, t, slice);
 	if (s->c.deal.by_turns)
-		take_lease(s, t->unit);
+		take_lease(s, unit_of(s, t, slice));
 	int use = use_here(b, at);
 	return leaf_at(b, e, use, e->stack[use].n);
 }
@@ -311,7 +312,7 @@ struct mat store_leaf(
 void store_leaf_done(
 	struct store *s, const struct tensor *t, int slice, const struct leaf *at)
 {
-	struct bucket *b = bucket_of(s, t);
+	struct bucket *b = bucket_of(s, t, slice);
 	struct entry *e = entry_of(s, t, slice);
 	int use = use_here(b, at);
 	const int64_t where[N_TREE_AXES] = {use, at->micro, at->chunk, at->lane};

@@ -40,6 +40,9 @@ struct tensor {
 	/* Virtual slices that it is cut into at most, 0: as many as there are. Keys and
 	 * values have one for each of their heads, which several virtual slices then use. */
 	int max_slices;
+	/* Which of its unit's tiles has its slices: what is used together, 1 to N_TILES - 1; 0:
+	 * none, it is used with the unit. */
+	int tile;
 	/* filled in by tensors_place(): */
 	int slices;	    /* that it is cut into */
 	int lanes;	    /* virtual slices that use one of them: all / slices */
@@ -261,6 +264,7 @@ struct store_config {
 	bool flat; /* shards of a unit's tensors as one vector (FSDP1); else of each tensor */
 	int64_t bucket_bytes; /* gradients are reduced in buckets of at least this */
 	enum reshard reshard;
+	bool tile; /* each slice of a tile is a unit by itself, see store_tile() */
 	enum offload
 		offload; /* parameters: only with zero 3, or where nothing is sharded */
 	struct spill *spill; /* the caller's, of bytes.spilled; NULL in a plan */
@@ -307,6 +311,10 @@ void store_free(struct store *s);
 void store_use(struct store *s, int unit, int next);
 /* The unit's parameters are not needed until the next use; in a backward, or a forward. */
 void store_done(struct store *s, int unit, bool backward);
+/* With tiles, a slice of what a unit's tile has is used, done and reduced by itself, while the
+ * unit is in use. The number that stands for it in these calls; -1: it is used with the unit. */
+enum { N_TILES = 4 };
+int store_tile(const struct store *s, int unit, int tile, int slice);
 /* Between use and done: a slice of a parameter. A vector is a row. */
 struct mat store_param(struct store *s, const struct tensor *t, int slice);
 /* Where a leaf of a gradient is to be written, and that it was. The leaves of a (tensor,

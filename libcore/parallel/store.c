@@ -145,9 +145,17 @@ void store_free(struct store *s)
 	free(s);
 }
 
+int store_tile(const struct store *s, int unit, int tile, int slice)
+{
+	if (!s->c.tile)
+		return -1;
+	return s->c.n_units + (unit * N_TILES + tile) * s->c.part.here + slice -
+	       s->c.part.first;
+}
+
 struct mat store_param(struct store *s, const struct tensor *t, int slice)
 {
-	const struct bucket *b = bucket_of(s, t);
+	const struct bucket *b = bucket_of(s, t, slice);
 	BUG_ON(!b->whole);
 	return mat(b->whole + entry_of(s, t, slice)->at, t->rows, t->cols);
 }

@@ -70,14 +70,14 @@ struct gathered {
 	struct comm_req *reqs; /* of its buckets, one after the other: [2][shards] */
 };
 
-/* Where a tensor's slices are. */
+/* Where a slice of a tensor is. */
 struct where {
-	int bucket, entry; /* of the first slice that is here; the others follow */
+	int bucket, entry;
 };
 
-/* Blocks take turns in two places, the first and the last unit have their own: the embedding
- * is in use while others are. */
-enum { OF_FIRST, OF_LAST, OF_BLOCKS, N_PLACES = OF_BLOCKS + 2 };
+/* Blocks take turns in two places, and so do tiles; the first and the last unit have their
+ * own: the embedding is in use while others are. */
+enum { OF_FIRST, OF_LAST, OF_BLOCKS, OF_TILES = OF_BLOCKS + 2, N_PLACES = OF_TILES + 2 };
 
 /* Pieces of what is in a file, by group: two of each, one ahead of the one that is used. */
 struct walk {
@@ -89,7 +89,7 @@ struct walk {
 struct store_own {
 	struct bucket *bucket;
 	int n_buckets;
-	struct where *where; /* [n_tensors] */
+	struct where *where; /* [n_tensors][slices here] */
 	int n_shards, shard; /* over fsdp x cp; which one this rank has */
 	struct comm *shards; /* the ranks that have the others */
 	struct arena *run;   /* the caller's */
@@ -97,7 +97,7 @@ struct store_own {
 	struct comm_shared **shared; /* one a group of buckets that are summed whole */
 	int n_shared;
 	struct lease lease[N_PLACES];
-	int turn;		   /* whose the next lease is */
+	int turn, tile_turn;	   /* whose the next lease is */
 	struct gathered *gathered; /* [N_PLACES], or one a unit with RESHARD_NO */
 	int n_gathered;
 	struct walk walk;
@@ -106,22 +106,45 @@ struct store_own {
 /* Which place a unit takes. */
 static inline int place_of(const struct store *s, int unit, int turn)
 {
-	return unit == 0		  ? OF_FIRST
+	return unit >= s->c.n_units	  ? OF_TILES + turn
+	       : unit == 0		  ? OF_FIRST
 	       : unit == s->c.n_units - 1 ? OF_LAST
 					  : OF_BLOCKS + turn;
 }
 
-static inline struct bucket *bucket_of(const struct store *s, const struct tensor *t)
+/* Units, and the tiles' slices that are units by themselves. */
+static inline int n_units(const struct store *s)
 {
-	return &s->own->bucket[s->own->where[t - s->c.tensors].bucket];
+	return s->c.n_units * (s->c.tile ? 1 + N_TILES * s->c.part.here : 1);
+}
+
+static inline bool is_tiled(const struct store *s, const struct tensor *t)
+{
+	return s->c.tile && t->tile && t->lanes == 1;
+}
+
+static inline int unit_of(const struct store *s, const struct tensor *t, int slice)
+{
+	return is_tiled(s, t) ? store_tile(s, t->unit, t->tile, slice) : t->unit;
+}
+
+static inline struct where *where_of(
+	const struct store *s, const struct tensor *t, int slice)
+{
+	BUG_ON(slice < t->first || slice >= t->first + t->here);
+	return &s->own->where[(t - s->c.tensors) * s->c.part.here + slice - t->first];
+}
+
+static inline struct bucket *bucket_of(
+	const struct store *s, const struct tensor *t, int slice)
+{
+	return &s->own->bucket[where_of(s, t, slice)->bucket];
 }
 
 static inline struct entry *entry_of(
 	const struct store *s, const struct tensor *t, int slice)
 {
-	BUG_ON(slice < t->first || slice >= t->first + t->here);
-	return &bucket_of(s, t)
-			->entry[s->own->where[t - s->c.tensors].entry + slice - t->first];
+	return &bucket_of(s, t, slice)->entry[where_of(s, t, slice)->entry];
 }
 
 /* bucket.c: what lies where */

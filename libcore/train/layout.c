@@ -76,6 +76,40 @@ static int resolve_virtual(struct train_opts *o, struct err *e)
 	return 0;
 }
 
+/* Tiles are virtual slices; of several chunks on a rank, each would need all of them anew. */
+static int check_tile(const struct train_opts *o, struct err *e)
+{
+	const int *degree = o->degree;
+	int64_t tp, cp;
+	if (!o->tile)
+		return 0;
+	if (o->offload != OFFLOAD_PARAMS &&
+		(o->zero != 3 || degree[AXIS_FSDP] * degree[AXIS_CP] == 1))
+		return err_set(e, EX_USAGE,
+			"tile is about parameters that are gathered or read: --fsdp with "
+			"--zero 3, or --offload params");
+	if (o->reshard == RESHARD_NO)
+		return err_set(e, EX_USAGE,
+			"tile drops parameters at once, reshard-after-forward no keeps "
+			"them");
+	if (o->dtype == PRECISION_FLOAT8)
+		return err_set(e, EX_USAGE,
+			"tile: scales of float8 are those of whole weights, which are "
+			"never here: give another --dtype");
+	model_virtual(o->model.virtual_degrees, &tp, &cp, e); /* which is resolved */
+	if (tp == degree[AXIS_TP])
+		return err_set(e, EX_USAGE,
+			"tile: a rank has one virtual slice of each weight, which is no "
+			"less than all: give --virtual tp=%d",
+			4 * degree[AXIS_TP]);
+	if (cp != degree[AXIS_CP])
+		return err_set(e, EX_USAGE,
+			"tile: a rank has %lld virtual chunks, and can have one: give "
+			"--virtual cp=%d",
+			(long long)(cp / degree[AXIS_CP]), degree[AXIS_CP]);
+	return 0;
+}
+
 /* A schedule says how many stages a rank can have. */
 static int resolve_stages(struct train_opts *o, struct err *e)
 {
@@ -94,7 +128,8 @@ static int resolve_stages(struct train_opts *o, struct err *e)
 int train_resolve(struct train_opts *o, int ranks, struct err *e)
 {
 	if (train_degrees(o, ranks, o->degree, e) || resolve_zero(o, e) ||
-		check_offload(o, e) || resolve_virtual(o, e) || resolve_stages(o, e))
+		check_offload(o, e) || resolve_virtual(o, e) || check_tile(o, e) ||
+		resolve_stages(o, e))
 		return -1;
 	return 0;
 }

@@ -99,6 +99,7 @@ static const struct opt options[] = {
 	{OPT_INT, 0, "pp-stages", "N", "0", T(pp_stages), "Stages of the pipeline that a rank has. 0: 2 where the schedule is interleaved, else 1.", OPT_LOCAL, 0, 1e5},
 	{OPT_ENUM, 0, "pp-split", NULL, "auto", T(pp_split), "Layers of the stages: so that the slowest stage, which may be the one with the head, is as fast as can be; or evenly.", OPT_LOCAL, .values = pp_split_names},
 	{OPT_ENUM, 0, "recompute", NULL, "none", T(recompute), "Activations that are computed again in the backward, and not kept: those that are cheap; all but the input of a block; or, auto, the least that fits into --memory.", OPT_LOCAL, .values = recompute_names},
+	{OPT_FLAG, 0, "tile", NULL, "no", T(tile), "Gather and drop the large weights of a block a virtual slice at a time, and not all at once; their gradients too. A layer that is larger than a rank's memory needs --virtual tp=N, which has N slices.", OPT_LOCAL},
 	{OPT_ENUM, 0, "offload", NULL, "none", T(offload), "What is kept in files and not in memory: the optimizer's state; params: parameters too, which are read a block at a time. The latter goes with --zero 3, and with parameters that are not shared out.", OPT_LOCAL, .values = offload_names},
 	{OPT_STR, 0, "offload-to", "FOLDER", NULL, T(offload_to), "Folder for these files, on a fast disk of every host. They have no names and go with the program.", OPT_LOCAL, .files = "/"},
 	{OPT_SIZE, 0, "memory", "BYTES", "0", T(memory), "What a rank may take. 0: its share of what is free.", OPT_LOCAL},

@@ -55,7 +55,7 @@ struct train_opts {
 	int64_t zero, pp_stages, memory, threads, bucket_bytes;
 	int fsdp_kind, reshard, cp_comm, pp_schedule, pp_split, recompute, offload;
 	const char *offload_to;
-	bool sp, async_tp;
+	bool sp, async_tp, tile;
 	double watchdog;
 	int device;
 	/* evaluation and samples */

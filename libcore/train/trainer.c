@@ -216,6 +216,7 @@ void trainer_build_store(struct trainer *t)
 		.flat = o->fsdp_kind == FSDP_FLAT,
 		.bucket_bytes = o->bucket_bytes,
 		.reshard = (enum reshard)o->reshard,
+		.tile = o->tile,
 		.offload = (enum offload)o->offload,
 		.spill = t->spill};
 	struct pass_config p = {.mesh = &t->mesh,
