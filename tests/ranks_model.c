@@ -72,6 +72,12 @@ void store_reduce(struct store *s, int unit, int64_t micro, bool last)
 	(void)s, (void)unit, (void)micro, (void)last;
 }
 
+int store_tile(const struct store *s, int unit, int tile, int slice)
+{
+	(void)s, (void)unit, (void)tile, (void)slice;
+	return -1;
+}
+
 struct mat store_param(struct store *s, const struct tensor *t, int slice)
 {
 	int64_t leaf, at, param;
