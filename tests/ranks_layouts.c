@@ -116,15 +116,18 @@ struct leg {
 
 static void steps(struct trainer *t, const struct leg *leg, struct trace *out)
 {
-	bool sent_is_known = false;
+	bool sent_is_known = false, skipped = false;
 	for (int i = leg->from; i < leg->to; i++) {
 		struct step_result r;
 		int64_t sent = mesh_sent(&t->mesh);
 		trainer_step(t, false, &r);
 		sent = mesh_sent(&t->mesh) - sent;
-		if (!r.skipped && !sent_is_known) /* which updates something */
+		/* A step that updates nothing sends less, and so may the next. */
+		if (!skipped && !r.skipped && !sent_is_known) {
 			check_sent(t, sent, out);
-		sent_is_known |= !r.skipped;
+			sent_is_known = true;
+		}
+		skipped = r.skipped;
 		out->loss[i] = r.loss;
 		out->grad_norm[i] = r.grad_norm;
 		out->hash[i] = store_hash(t->store);
