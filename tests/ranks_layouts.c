@@ -116,13 +116,18 @@ struct leg {
 
 static void steps(struct trainer *t, const struct leg *leg, struct trace *out)
 {
+	bool sent_is_known = false, skipped = false;
 	for (int i = leg->from; i < leg->to; i++) {
 		struct step_result r;
 		int64_t sent = mesh_sent(&t->mesh);
 		trainer_step(t, false, &r);
 		sent = mesh_sent(&t->mesh) - sent;
-		if (i == leg->from)
+		/* A step that updates nothing sends less, and so may the next. */
+		if (!skipped && !r.skipped && !sent_is_known) {
 			check_sent(t, sent, out);
+			sent_is_known = true;
+		}
+		skipped = r.skipped;
 		out->loss[i] = r.loss;
 		out->grad_norm[i] = r.grad_norm;
 		out->hash[i] = store_hash(t->store);
@@ -207,19 +212,31 @@ static void add_layout(enum kind kind, const struct layout *l)
 	j->control = control_of(&j->o);
 }
 
-/* A layout of those before, and another of the same arithmetic: the first again, where there
- * is no other, on one rank. */
+/* A random one of the layouts whose precision, and control, is this one; -1: any. `but`: not
+ * that one. NULL: there is none. */
+static const struct job *any_layout(
+	double random, int n_layout_jobs, int dtype, int control, int but)
+{
+	int *those = xcalloc((size_t)n_layout_jobs, sizeof(*those)), n = 0;
+	for (int i = 0; i < n_layout_jobs; i++)
+		if ((dtype < 0 || jobs[i].o.dtype == dtype) &&
+			(control < 0 || jobs[i].control == control) && i != but)
+			those[n++] = i;
+	const struct job *j = n ? &jobs[those[(int)(random * n)]] : NULL;
+	free(those);
+	return j;
+}
+
+/* A layout of those before, and another of the same arithmetic; where there is none, one
+ * rank. Every second pair has one precision after the other: scales are saved as well. */
 static void add_pair(uint64_t seed, int64_t index, int n_layout_jobs)
 {
+	enum { DTYPES = PRECISION_FLOAT8 + 1 };
 	struct job *j = new_job(PAIR);
-	int a = (int)(test_uniform(seed, 2 * index) * n_layout_jobs), n = 0;
-	int *same = xcalloc((size_t)n_layout_jobs, sizeof(*same));
-	const struct job *first = &jobs[a], *second = NULL;
-	for (int i = 0; i < n_layout_jobs; i++)
-		if (i != a && jobs[i].control == first->control)
-			same[n++] = i;
-	if (n)
-		second = &jobs[same[(int)(test_uniform(seed, 2 * index + 1) * n)]];
+	const struct job *first = any_layout(test_uniform(seed, 2 * index), n_layout_jobs,
+		index % 2 ? (int)(index / 2 % DTYPES) : -1, -1, -1);
+	const struct job *second = any_layout(test_uniform(seed, 2 * index + 1),
+		n_layout_jobs, -1, first->control, (int)(first - jobs));
 	j->o = first->o;
 	j->control = first->control;
 	j->ranks = first->ranks;
@@ -231,7 +248,6 @@ static void add_pair(uint64_t seed, int64_t index, int n_layout_jobs)
 	}
 	snprintf(j->title, sizeof(j->title), "%.340s, then %.340s", first->title,
 		second ? second->title : "one rank");
-	free(same);
 }
 
 /* Controls come first: who is compared has something to be compared with. */
