@@ -138,7 +138,7 @@ killed_then() { # RANKS LAYOUT RANKS LAYOUT
 		cat err
 		[ "$status" -eq 1 ]
 		[ $((SECONDS - begin)) -lt 8 ]
-		grep -qE "waited 3 s for [a-z ]+ number [0-9]+ of .* on world: rank $stopped did not come" err
+		grep -qE "waited 3 s for [a-z ]+ number [0-9]+ of .* on [a-z*]+: rank $stopped did not come" err
 		grep -c 'did not come' err | grep -qx 1
 		for _ in $(seq 100); do
 			kill -0 "${pids[1]}" 2>/dev/null || break

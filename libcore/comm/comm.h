@@ -48,8 +48,9 @@ struct comm_place {
 	int local_rank, local_size, n_hosts, processors;
 	bool shares; /* all ranks can have shared memory: not with PT_SHARED=no */
 };
-/* Of the ranks that comm_open has found. */
+/* Of the ranks that comm_open has found, which it writes there. */
 void comm_place(struct comm_place *place);
+extern struct comm_place comm_here;
 const char *comm_version(void); /* "MPICH 4.0.2"; may be asked without MPI running */
 
 /* ---- mesh.c: named axes ---------------------------------------------------------- */

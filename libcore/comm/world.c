@@ -29,15 +29,13 @@ int comm_rank_hint(void)
 	return 0;
 }
 
-static struct comm_place here;
-
 /* Containers, other users and small limits can stand between ranks of one host: tried
  * once, so that plans are right. */
 static bool can_share(struct comm *world)
 {
 	struct err e = {0};
 	const char *say = getenv("PT_SHARED");
-	int64_t wanted = here.n_hosts == 1 && !(say && !strcmp(say, "no"));
+	int64_t wanted = comm_here.n_hosts == 1 && !(say && !strcmp(say, "no"));
 	wanted = comm_min_i64(world, wanted); /* all, or none */
 	if (world->size == 1 || !wanted)
 		return wanted;
@@ -50,21 +48,16 @@ struct comm *comm_open(void)
 {
 	struct comm *world;
 	if (launched()) {
-		world = comm_open_mpi(&here);
-		comm_crowded = here.local_size > here.processors;
+		world = comm_open_mpi(&comm_here);
+		comm_crowded = comm_here.local_size > comm_here.processors;
 		comm_watch(world, COMM_WATCH);
 	} else {
 		world = comm_self("world");
-		here = (struct comm_place){
+		comm_here = (struct comm_place){
 			.local_size = 1, .n_hosts = 1, .processors = cpu_count()};
-		if (gethostname(here.host, sizeof(here.host) - 1))
-			snprintf(here.host, sizeof(here.host), "?");
+		if (gethostname(comm_here.host, sizeof(comm_here.host) - 1))
+			snprintf(comm_here.host, sizeof(comm_here.host), "?");
 	}
-	here.shares = world->shares = can_share(world);
+	comm_here.shares = world->shares = can_share(world);
 	return world;
-}
-
-void comm_place(struct comm_place *place)
-{
-	*place = here;
 }
