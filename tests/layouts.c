@@ -11,10 +11,8 @@
  * has several buckets. */
 static const char common[] =
 	"context=16 dim=16 heads=4 layers=4 micro-batch=2 batch=8 warmup=2 lr=0.01 "
-	"clip=0.5 "
-	"eval-windows=5 eval-every=0 bucket=3000 threads=1 dp=1 ckpt-wait=yes "
-	"loss-scale=6e4 "
-	"loss-scale-window=2";
+	"clip=0.5 eval-windows=5 eval-every=0 bucket=3000 threads=1 dp=1 ckpt-wait=yes "
+	"loss-scale=6e4 loss-scale-window=2";
 
 static const struct model_row {
 	const char *name, *options;
