@@ -11,10 +11,8 @@
  * has several buckets. */
 static const char common[] =
 	"context=16 dim=16 heads=4 layers=4 micro-batch=2 batch=8 warmup=2 lr=0.01 "
-	"clip=0.5 "
-	"eval-windows=5 eval-every=0 bucket=3000 threads=1 dp=1 ckpt-wait=yes "
-	"loss-scale=6e4 "
-	"loss-scale-window=2";
+	"clip=0.5 eval-windows=5 eval-every=0 bucket=3000 threads=1 dp=1 ckpt-wait=yes "
+	"loss-scale=6e4 loss-scale-window=2";
 
 static const struct model_row {
 	const char *name, *options;
@@ -90,6 +88,11 @@ const struct layout layouts[] = {
 	{"gpt2", "dp=2 cp=2 tp=2"},
 	{"llama", "fsdp=2 cp=2 tp=2 zero=3"},
 	{"gpt2", "dp=2 fsdp=2 tp=2 zero=3"},
+	/* large layers */
+	{"llama", "fsdp=2 zero=3 tile=yes virtual=tp=2"},
+	{"gpt2", "batch=6 fsdp=2 tp=2 zero=3 tile=yes virtual=tp=4"},
+	{"llama-tied", "pp=2 fsdp=2 zero=3 tile=yes virtual=tp=4 recompute=full dtype=bf16 pp-schedule=zb-h1"},
+	{"llama", "cp=2 tp=2 zero=3 tile=yes virtual=tp=4 offload=params"},
 	/* and the rest of all pairs */
 	{"gpt2-untied", "batch=6 dp=2 cp=2 zero=3 fsdp-kind=flat reshard-after-forward=no recompute=full"},
 	{"gpt2-untied", "pp=2 cp=2 zero=1 cp-comm=gather pp-schedule=zb-h1 recompute=selective"},
@@ -350,6 +353,7 @@ static void roll_options(struct dice *d, struct str *out)
 	choose(d, out, ",,threads=2");
 	choose(d, out, ",,bucket=0,bucket=20000");
 	choose(d, out, ",async-tp=no");
+	choose(d, out, ",,,tile=yes");
 	choose(d, out, ",,,,offload=optimizer,offload=params");
 	choose(d, out, ",,,,dtype=bf16,dtype=fp16,dtype=float8");
 	for (char *p = out->s; p && *p; p++) /* of one word */
