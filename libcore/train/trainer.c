@@ -101,8 +101,6 @@ void data_close(struct data_set *d)
 
 /* ---- the trainer ----------------------------------------------------------------- */
 
-/* What is planned is touched in the first step: better to refuse than to be killed then. */
-
 void trainer_warn_of_copy(const struct trainer *t)
 {
 	char text[NUM_TEXT];
