@@ -170,7 +170,7 @@ killed_then() { # RANKS LAYOUT RANKS LAYOUT
 	make_shard
 	tiny -n 5 -o whole >/dev/null
 	mkfifo fifo
-	{ head -c 1000 data.h5 && sleep 4 && tail -c +1001 data.h5; } >fifo 3>&- &
-	tiny_on 2 -d fifo -n 5 -o run --watchdog 1 >/dev/null
+	{ head -c 1000 data.h5 && sleep 7 && tail -c +1001 data.h5; } >fifo 3>&- &
+	tiny_on 2 -d fifo -n 5 -o run --watchdog 3 >/dev/null
 	pt-compare whole run
 }

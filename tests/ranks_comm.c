@@ -438,22 +438,25 @@ static void waiting(void **state)
 	assert_on_all(comm_waited() >= 0);
 }
 
-/* Who waits often and briefly, or works and polls, is not taken for missing. */
+/* Who waits often and briefly, or works and polls, is not taken for missing. On two ranks,
+ * and in seconds: a processor that is shared may well stand still for half of one. */
 static void busy_ranks_answer(void **state)
 {
 	(void)state;
+	if (world->size != 2)
+		skip();
 	struct comm *busy = comm_split(world, world->rank == 0, "busy");
-	comm_watch(world, 0.8);
+	comm_watch(world, 3);
 	double begin = clock_seconds();
 	int64_t go = world->rank != 0;
 	while (go) {
-		go = clock_seconds() - begin < 2;
+		go = clock_seconds() - begin < 7;
 		comm_bcast(busy, &go, sizeof(go), 0);
 		comm_poll();
 	}
-	comm_barrier(world); /* where rank 0 has been for two seconds */
+	comm_barrier(world); /* where rank 0 has been for seven seconds */
 	comm_watch(world, COMM_WATCH);
-	assert_on_all(clock_seconds() - begin >= 1.5 || world->size == 1);
+	assert_on_all(clock_seconds() - begin >= 6);
 	comm_free(busy);
 }
 
