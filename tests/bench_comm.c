@@ -49,6 +49,7 @@ int main(int argc, char **argv)
 		.n_shards = 1,
 		.wants = wants,
 		.levels = levels};
+	sum_share(&plan);
 	struct err e = {0};
 	struct comm_shared *shared = NULL;
 	if (world->shares && !(shared = comm_shared_open(world, n * 4, 1, &e)))

@@ -55,7 +55,8 @@ void comm_close(struct comm *world)
 		free(world);
 		return;
 	}
-	comm_barrier(world); /* under the watchdog, which MPI's own end is not */
+	/* Under the watchdog, which MPI's own end is not. Between them nothing is sent. */
+	comm_barrier(world);
 	comm_watch_end();
 	world->ops->close(world);
 }

@@ -19,7 +19,7 @@ struct comm {
 	int rank, size;
 	char name[16];		    /* of the axis: "world", "dp", ... */
 	uint64_t seq;		    /* operations begun: the same on all ranks */
-	const struct comm_ops *ops; /* NULL: of comm_self, without a backend */
+	const struct comm_ops *ops; /* NULL: of one rank, or of a plan */
 	void *impl;
 	bool shares;  /* all are on one host, and can have shared memory */
 	bool planned; /* of a plan: nothing moves, bytes are counted */
@@ -27,7 +27,7 @@ struct comm {
 };
 
 /* All ranks that were started together: MPI is initialised when a launcher's variables
- * are there (PMI_RANK, PMIX_RANK, or Slurm's), or PT_MPI=yes; with PT_MPI=no never. */
+ * are there (PMI_RANK, PMI_ID, PMI_FD, PMIX_RANK, or Slurm's with several tasks), or PT_MPI=yes; with PT_MPI=no never. */
 struct comm *comm_open(void);
 /* This rank's number as the launcher's variables have it, before MPI runs; 0 alone. */
 int comm_rank_hint(void);
@@ -84,7 +84,8 @@ int mesh_resolve(
 void mesh_open(struct mesh *m, struct comm *world, const int degree[N_AXES]);
 /* The mesh as rank `rank` of so many would have it, to plan with: its groups only count. */
 void mesh_plan(struct mesh *m, const int degree[N_AXES], int rank, bool shares);
-/* Of this rank alone; the world is its own. */
+/* Of this rank alone, in a world that is made for it: as with mesh_plan(), the caller frees
+ * m->world, with comm_free(). */
 void mesh_alone(struct mesh *m);
 /* Not the world that it was opened with. */
 void mesh_close(struct mesh *m);
@@ -93,8 +94,8 @@ void mesh_place(const struct mesh *m, int rank, int at[N_AXES]);
 /*
  * Collective over the world. The ranks that differ from this one only along `axes` (bits),
  * in the order of the world. Of the tp axis, only runs of `tp_run` neighbours, 0: all of
- * it; of the pp axis, `pp_ends`: only the first and the last; a rank of another stage gets
- * a group of itself. Groups are kept, and the same one is made once.
+ * it; of the pp axis, `pp_ends`: only the first and the last; ranks of another stage are
+ * together with those of their own stage only. Groups are kept, and the same one is made once.
  */
 struct mesh_part {
 	unsigned axes;
@@ -381,7 +382,13 @@ struct sum_plan {
 	int n_shards;
 	const int *wants;	 /* [size]: the shard of each rank */
 	int levels, micro_level; /* of the tree */
+	/* filled in by sum_share(): */
+	int *sharers; /* [n_shards]: the ranks that want it */
+	int *before;  /* [size]: of them, those before this one */
 };
+
+void sum_share(struct sum_plan *p);
+void sum_unshare(struct sum_plan *p);
 
 /* Floats of this rank's piece, those of rank `rank`, and what messages need. */
 int64_t sum_piece(const struct sum_plan *p, int rank, int64_t *first);
@@ -505,6 +512,9 @@ void smoke_watch(const char *program);
 int smoke_run(struct comm *world, const struct peer *peers, const bool wanted[N_COLL],
 	const struct bench_fault *fault);
 
+/* The largest tag that anything here uses: MPI promises 32767, and all known ones have more. */
+enum { COMM_TAG_MAX = (1 << 20) + (1 << 16) };
+
 /* ---- backends -------------------------------------------------------------------- */
 
 /* Requests come with their names, and get their handles. */
@@ -521,9 +531,14 @@ struct comm_ops {
 	struct comm *(*split)(struct comm *c, int color);
 	void (*free)(struct comm *c);
 	void (*close)(struct comm *world);
+	/* Lets what is under way go on. */
+	void (*progress)(struct comm *world);
 };
 
 /* mpi.c; fills in the place */
 struct comm *comm_open_mpi(struct comm_place *place);
+/* progress.c: from now on a thread lets communication go on while this rank computes. Before
+ * the world has any parts. */
+void comm_progress(struct comm *world);
 
 #endif

@@ -18,7 +18,6 @@ int mesh_resolve(
 {
 	int rest = -1;
 	int64_t product = 1;
-	struct str said = {0};
 	for (int a = 0; a < N_AXES; a++) {
 		if (wanted[a] == -1 && rest >= 0)
 			return err_set(e, EX_USAGE,
@@ -34,11 +33,13 @@ int mesh_resolve(
 				ranks == 1 ? "is" : "are", ranks, ranks == 1 ? "" : "s");
 		degree[a] = (int)wanted[a];
 		product *= wanted[a];
-		if (degree[a] > 1)
+	}
+	struct str said = {0};
+	int rc = 0;
+	for (int a = 0; a < N_AXES; a++)
+		if (wanted[a] > 1)
 			str_printf(&said, "%s%s=%d", said.len ? " x " : "", axis_names[a],
 				degree[a]);
-	}
-	int rc = 0;
 	if (rest >= 0 && ranks % product == 0)
 		degree[rest] = (int)(ranks / product);
 	else if (rest >= 0)

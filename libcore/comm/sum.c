@@ -31,24 +31,25 @@ struct tree_sum {
 
 /* ---- pieces ---------------------------------------------------------------------- */
 
-/* How many ranks want a shard, and how many of them come before `rank`. */
-static int sharers(const struct sum_plan *p, int shard, int rank, int *before)
+void sum_share(struct sum_plan *p)
 {
-	int n = 0;
-	for (int r = 0; r < p->c->size; r++) {
-		if (r == rank && before)
-			*before = n;
-		n += p->wants[r] == shard;
-	}
-	return n;
+	p->sharers = xcalloc((size_t)p->n_shards, sizeof(*p->sharers));
+	p->before = xcalloc((size_t)p->c->size, sizeof(*p->before));
+	for (int r = 0; r < p->c->size; r++)
+		p->before[r] = p->sharers[p->wants[r]]++;
+}
+
+void sum_unshare(struct sum_plan *p)
+{
+	free(p->sharers);
+	free(p->before);
 }
 
 int64_t sum_piece(const struct sum_plan *p, int rank, int64_t *first)
 {
-	int before = 0, shard = p->wants[rank];
+	int shard = p->wants[rank], before = p->before[rank];
 	int64_t n = p->shard[shard].n;
-	int ranks = sharers(p, shard, rank, &before);
-	int64_t step = round_up(ceil_div(n, ranks), 16);
+	int64_t step = round_up(ceil_div(n, p->sharers[shard]), 16);
 	*first = min64(n, step * before);
 	return min64(n, step * (before + 1)) - *first;
 }
@@ -85,7 +86,7 @@ static int64_t sum_bytes(
 		if (r != me)
 			n += nodes[me].n * sum_piece(p, r, &first);
 	if (gathers)
-		n += own * (sharers(p, want, me, NULL) - 1);
+		n += own * (p->sharers[want] - 1);
 	return n * (int64_t)sizeof(float);
 }
 

@@ -59,9 +59,13 @@ void comm_watch(struct comm *world, double seconds)
 
 void comm_watch_end(void)
 {
-	watch.world = NULL;
+	bool all_sent = true;
+	for (int r = 0; watch.out && r < watch.world->size; r++)
+		all_sent &= !watch.out[r].sent.n;
 	free(watch.heard);
-	free(watch.out);
+	if (all_sent) /* else MPI still has the letters */
+		free(watch.out);
+	watch.world = NULL;
 }
 
 void comm_watch_hold(bool hold)

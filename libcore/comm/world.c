@@ -22,7 +22,8 @@ static bool launched(void)
 
 int comm_rank_hint(void)
 {
-	static const char *const vars[] = {"PMI_RANK", "PMIX_RANK", "SLURM_PROCID"};
+	static const char *const vars[] = {
+		"PMI_RANK", "PMI_ID", "PMIX_RANK", "SLURM_PROCID"};
 	for (size_t i = 0; i < ARRAY_LEN(vars); i++)
 		if (getenv(vars[i]))
 			return atoi(getenv(vars[i]));
@@ -50,6 +51,8 @@ struct comm *comm_open(void)
 	if (launched()) {
 		world = comm_open_mpi(&comm_here);
 		comm_crowded = comm_here.local_size > comm_here.processors;
+		if (comm_here.n_hosts > 1 && comm_overlaps())
+			comm_progress(world);
 		comm_watch(world, COMM_WATCH);
 	} else {
 		world = comm_self("world");

@@ -188,6 +188,7 @@ static void make_plan(struct store *s, struct bucket *b)
 		.wants = wants,
 		.levels = tree_levels(&b->shape),
 		.micro_level = tree_micro_level(&b->shape)};
+	sum_share(&b->plan);
 	b->nodes = xcalloc((size_t)n, sizeof(*b->nodes));
 }
 
@@ -245,6 +246,7 @@ void buckets_free(struct store *s)
 			free(b->sums.buffer[u]);
 		free(b->entry);
 		free(b->shard);
+		sum_unshare(&b->plan);
 		free((void *)b->plan.wants);
 		free(b->nodes);
 		free(b->ranks);

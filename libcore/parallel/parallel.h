@@ -276,8 +276,8 @@ struct part {
 	const struct tensor *t;
 	int slice;
 	int64_t row, rows, cols; /* within the slice */
-	int64_t at;		 /* of its first element, among those of all parts */
-	float *p, *g, *m, *v;	 /* NULL: in a file, see store_walk() */
+	int64_t at;	      /* of its first element: in the file, where there is one */
+	float *p, *g, *m, *v; /* NULL: in a file, see store_walk() */
 };
 
 /* What the store keeps, in bytes, for the plan. */
@@ -351,6 +351,8 @@ void store_collect(struct store *s, enum store_group g, int tensor, int64_t row,
 /* Has every rank all parameters and all moments in its memory? Then rows are collected without messages,
  * and by several threads at once, if that is wanted. */
 bool store_is_whole(const struct store *s);
+/* Has this rank any of rows [row, row + n) of a whole tensor? Else it need not read them. */
+bool store_wants(const struct store *s, int tensor, int64_t row, int64_t n);
 /* Puts rows [row, row + n) of a whole tensor where this rank has them. */
 void store_put(struct store *s, enum store_group g, int tensor, int64_t row, int64_t n,
 	const float *in);

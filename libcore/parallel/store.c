@@ -51,26 +51,14 @@ struct part part_rows(struct part x, int64_t first, int64_t end)
 	return x;
 }
 
-/* Which of the ranks that have this shard this one is; they are `n`. */
-static int replica_of(const struct store *s, const struct bucket *b, int *n)
-{
-	int before = 0;
-	*n = 0;
-	for (int r = 0; r < b->c->size; r++) {
-		bool same = b->plan.wants[r] == s->own->shard;
-		before += same && r < b->c->rank;
-		*n += same;
-	}
-	return before;
-}
-
 /* Every rank updates its shard; what is counted is shared out over the replicas, by rows.
  * A tied weight's is the first stage's. */
 static void list_parts(struct store *s)
 {
 	for (int i = 0; i < s->own->n_buckets; i++) {
 		const struct bucket *b = &s->own->bucket[i];
-		int n, replica = replica_of(s, b, &n);
+		int n = b->plan.sharers[s->own->shard];
+		int replica = b->plan.before[b->c->rank];
 		for (int k = 0; k < b->n_entries; k++) {
 			struct part x = shard_part(s, b, &b->entry[k]);
 			add_part(&s->updated, &s->n_updated, x);
@@ -227,32 +215,60 @@ uint64_t store_hash(struct store *s)
 	return sum;
 }
 
-/* A rank's group and shard, and the hash of what it has of it. */
-struct replica {
-	uint64_t key, hash;
+/* The hash of what this rank has of each bucket: h->bucket of them. */
+struct bucket_hashes {
+	struct hashing of;
+	const struct store *s;
+	uint64_t *bucket;
 };
+
+static void hash_bucket(void *with, const struct part *x)
+{
+	struct bucket_hashes *h = with;
+	h->of.sum = 0;
+	hash_part(&h->of, x);
+	h->bucket[where_of(h->s, x->t, x->slice)->bucket] += h->of.sum;
+}
+
+/* The ranks that share a bucket and have the same shard of it: do those of them differ that
+ * are no first one? */
+static void compare_replicas(const struct bucket *b, uint64_t mine, uint8_t *differs)
+{
+	uint64_t *all = xcalloc((size_t)b->c->size, sizeof(*all));
+	comm_allgather(b->c, &mine, all, sizeof(mine));
+	for (int r = 0; r < b->c->size; r++) {
+		int first = 0;
+		while (b->plan.wants[first] != b->plan.wants[r])
+			first++;
+		differs[b->ranks[r]] |= all[first] != all[r];
+	}
+	free(all);
+}
 
 bool store_replicas_agree(struct store *s, struct str *who)
 {
 	struct comm *w = s->c.mesh->world;
-	struct mesh *m = s->c.mesh;
-	const int at[N_AXES] = {m->at[AXIS_PP], 0,
-		s->own->n_shards > 1 ? m->at[AXIS_FSDP] : 0,
-		s->own->n_shards > 1 ? m->at[AXIS_CP] : 0, m->at[AXIS_TP]};
-	struct replica mine = {(uint64_t)mesh_rank(m, at), hash_here(s, false)};
-	struct replica *all = xcalloc((size_t)w->size, sizeof(*all));
+	int n = s->own->n_buckets;
+	struct bucket_hashes h = {
+		{s->c.device, 0}, s, xcalloc((size_t)n + 1, sizeof(*h.bucket))};
+	uint8_t *differs = xcalloc((size_t)w->size, 1);
 	bool same = true;
-	comm_allgather(w, &mine, all, sizeof(mine));
+	store_walk(s, false, STORE_BIT(STORE_PARAM), 0, hash_bucket, &h);
+	for (int i = 0; i < n; i++)
+		compare_replicas(&s->own->bucket[i], h.bucket[i], differs);
+	comm_run(w, COLL_ALLREDUCE,
+		&(struct coll_args){.recv = differs,
+			.count = w->size,
+			.type = COMM_U8,
+			.op = COMM_MAX});
 	for (int r = 0; r < w->size; r++) {
-		int first = 0;
-		while (all[first].key != all[r].key)
-			first++;
-		if (all[first].hash == all[r].hash)
+		if (!differs[r])
 			continue;
 		str_printf(who, " %d", r);
 		same = false;
 	}
-	free(all);
+	free(differs);
+	free(h.bucket);
 	return same;
 }
 
@@ -276,6 +292,15 @@ static struct overlap overlap_of(const struct part *x, int64_t row, int64_t n)
 		from - begin, max64(0, to - from), (from - row) * width + col, width};
 }
 
+bool store_wants(const struct store *s, int tensor, int64_t row, int64_t n)
+{
+	for (int64_t i = 0; i < s->n_updated; i++)
+		if (s->updated[i].t == &s->c.tensors[tensor] &&
+			overlap_of(&s->updated[i], row, n).rows)
+			return true;
+	return false;
+}
+
 void store_put(struct store *s, enum store_group g, int tensor, int64_t row, int64_t n,
 	const float *in)
 {
@@ -284,6 +309,8 @@ void store_put(struct store *s, enum store_group g, int tensor, int64_t row, int
 		if (x->t != &s->c.tensors[tensor])
 			continue;
 		struct overlap o = overlap_of(x, row, n);
+		if (!o.rows)
+			continue;
 		size_t width = (size_t)x->cols * sizeof(float);
 		float *rows = xmalloc((size_t)o.rows * width);
 		for (int64_t r = 0; r < o.rows; r++)

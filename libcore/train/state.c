@@ -204,16 +204,18 @@ static int read_piece(const struct ckpt *c, struct comm *send, enum ckpt_group g
 static int load_group(struct store *s, const struct ckpt *c, struct comm *send,
 	enum ckpt_group g, struct err *e)
 {
-	enum { PIECE_FLOATS = 1 << 20 };
+	enum { BLOCK_FLOATS = 1 << 18, BLOCKS = 4 }; /* as files are written */
 	float *piece = NULL;
 	int rc = 0;
 	for (int i = 0; i < s->c.n_tensors && !rc; i++) {
 		const struct tensor *t = &s->c.tensors[i];
 		int64_t width = t->ndim == 1 ? 1 : t->dims[1];
-		int64_t rows = max64(1, PIECE_FLOATS / width);
+		int64_t rows = BLOCKS * max64(1, BLOCK_FLOATS / width);
 		piece = xrealloc(piece, (size_t)(rows * width) * sizeof(float));
 		for (int64_t r = 0; r < t->dims[0] && !rc; r += rows) {
 			int64_t n = min64(rows, t->dims[0] - r);
+			if (!send && !store_wants(s, i, r, n))
+				continue;
 			rc = read_piece(c, send, g, t, r, n, piece, e);
 			if (!rc)
 				store_put(s, (enum store_group)g, i, r, n, piece);
@@ -302,9 +304,10 @@ void state_whole_close(struct whole *w)
 static int take_scale(
 	struct trainer *t, const struct ckpt_info *info, const char *path, struct err *e)
 {
-	if (info->loss_scale_good < 0 || info->skipped_steps < 0 ||
-		info->skipped_steps > info->step || !(info->loss_scale >= 0) ||
-		info->loss_scale > 0x1p126)
+	bool scaled = info->loss_scale >= 0x1p-126 && info->loss_scale <= 0x1p126;
+	if (info->loss_scale_good < 0 || info->loss_scale_good > info->step ||
+		info->skipped_steps < 0 || info->skipped_steps > info->step ||
+		!(scaled || info->loss_scale == 0))
 		return err_set(e, EX_DATAERR,
 			"%s: a loss scale of %g, %lld good and %lld skipped of %lld "
 			"steps cannot be",
