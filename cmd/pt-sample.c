@@ -221,6 +221,7 @@ int main(int argc, char **argv)
 	model_free(&s.model);
 	ckpt_close(s.ckpt);
 	mesh_close(&s.alone);
+	comm_free(s.alone.world);
 	arena_release(&s.memory);
 	if (rc)
 		return err_say(&e);

@@ -58,6 +58,7 @@ _pt_train()
 	--loss-scale) return ;;
 	--loss-scale-window) return ;;
 	--kernels) mapfile -t COMPREPLY < <(compgen -W 'fused ref' -- "$cur"); return ;;
+	--virtual) return ;;
 	--cp-accumulate) mapfile -t COMPREPLY < <(compgen -W 'fp32 bf16' -- "$cur"); return ;;
 	--dp) return ;;
 	--fsdp) return ;;
@@ -79,7 +80,6 @@ _pt_train()
 	--device) mapfile -t COMPREPLY < <(compgen -W 'auto cpu' -- "$cur"); return ;;
 	--bucket) return ;;
 	--watchdog) return ;;
-	--virtual) return ;;
 	-e | --eval-every) return ;;
 	--eval-windows) return ;;
 	--sample-every) return ;;
@@ -104,11 +104,11 @@ _pt_train()
 		return
 	fi
 	if [[ $cur == -* ]]; then
-		mapfile -t COMPREPLY < <(compgen -W '--data --sampling --seed --readers --data-per-rank --batch --micro-batch --steps --preset --arch --layers --heads --kv-heads --dim --ffn-dim --context --vocab --vocab-multiple --act --bias --tie --dropout --norm-eps --init --rope-theta --rope-scaling --rope-factor --rope-low --rope-high --rope-original --lr --min-lr --lr-schedule --warmup --decay-steps --wsd-decay --wsd-shape --lr-scale --lr-scale-batch --beta1 --beta2 --eps --weight-decay --clip --dtype --float8-skip-ends --no-float8-skip-ends --loss-scale --loss-scale-window --kernels --cp-accumulate --dp --fsdp --cp --tp --pp --zero --fsdp-kind --reshard-after-forward --sp --no-sp --async-tp --no-async-tp --cp-comm --pp-schedule --pp-stages --pp-split --recompute --tile --offload --offload-to --memory --threads --device --bucket --watchdog --virtual --eval-every --eval-windows --eval-only --sample-every --sample-tokens --sample-prompt --out --overwrite --resume --init-from --load --ckpt --no-ckpt --ckpt-every --ckpt-secs --ckpt-best --no-ckpt-best --ckpt-wait --keep --log-every --publish-secs --check-replicas-every --peak-flops --log-all-ranks --dry-run --config --print-config --quiet --help --version --generate ' -- "$cur")
+		mapfile -t COMPREPLY < <(compgen -W '--data --sampling --seed --readers --data-per-rank --batch --micro-batch --steps --preset --arch --layers --heads --kv-heads --dim --ffn-dim --context --vocab --vocab-multiple --act --bias --tie --dropout --norm-eps --init --rope-theta --rope-scaling --rope-factor --rope-low --rope-high --rope-original --lr --min-lr --lr-schedule --warmup --decay-steps --wsd-decay --wsd-shape --lr-scale --lr-scale-batch --beta1 --beta2 --eps --weight-decay --clip --dtype --float8-skip-ends --no-float8-skip-ends --loss-scale --loss-scale-window --kernels --virtual --cp-accumulate --dp --fsdp --cp --tp --pp --zero --fsdp-kind --reshard-after-forward --sp --no-sp --async-tp --no-async-tp --cp-comm --pp-schedule --pp-stages --pp-split --recompute --tile --offload --offload-to --memory --threads --device --bucket --watchdog --eval-every --eval-windows --eval-only --sample-every --sample-tokens --sample-prompt --out --overwrite --resume --init-from --load --ckpt --no-ckpt --ckpt-every --ckpt-secs --ckpt-best --no-ckpt-best --ckpt-wait --keep --log-every --publish-secs --check-replicas-every --peak-flops --log-all-ranks --dry-run --config --print-config --quiet --help --version --generate ' -- "$cur")
 		return
 	fi
 	compopt -o filenames 2>/dev/null; mapfile -t COMPREPLY < <(compgen -f -X '!*.h5' -- "$cur"; compgen -d -- "$cur")
-	[[ $cur ]] && mapfile -t -O "${#COMPREPLY[@]}" COMPREPLY < <(compgen -W 'data= sampling= seed= readers= data-per-rank= batch= micro-batch= steps= preset= arch= layers= heads= kv-heads= dim= ffn-dim= context= vocab= vocab-multiple= act= bias= tie= dropout= norm-eps= init= rope-theta= rope-scaling= rope-factor= rope-low= rope-high= rope-original= lr= min-lr= lr-schedule= warmup= decay-steps= wsd-decay= wsd-shape= lr-scale= lr-scale-batch= beta1= beta2= eps= weight-decay= clip= dtype= float8-skip-ends= loss-scale= loss-scale-window= kernels= cp-accumulate= dp= fsdp= cp= tp= pp= zero= fsdp-kind= reshard-after-forward= sp= async-tp= cp-comm= pp-schedule= pp-stages= pp-split= recompute= tile= offload= offload-to= memory= threads= device= bucket= watchdog= virtual= eval-every= eval-windows= eval-only= sample-every= sample-tokens= sample-prompt= out= overwrite= resume= init-from= load= ckpt= ckpt-every= ckpt-secs= ckpt-best= ckpt-wait= keep= log-every= publish-secs= check-replicas-every= peak-flops= log-all-ranks= dry-run= ' -- "$cur")
+	[[ $cur ]] && mapfile -t -O "${#COMPREPLY[@]}" COMPREPLY < <(compgen -W 'data= sampling= seed= readers= data-per-rank= batch= micro-batch= steps= preset= arch= layers= heads= kv-heads= dim= ffn-dim= context= vocab= vocab-multiple= act= bias= tie= dropout= norm-eps= init= rope-theta= rope-scaling= rope-factor= rope-low= rope-high= rope-original= lr= min-lr= lr-schedule= warmup= decay-steps= wsd-decay= wsd-shape= lr-scale= lr-scale-batch= beta1= beta2= eps= weight-decay= clip= dtype= float8-skip-ends= loss-scale= loss-scale-window= kernels= virtual= cp-accumulate= dp= fsdp= cp= tp= pp= zero= fsdp-kind= reshard-after-forward= sp= async-tp= cp-comm= pp-schedule= pp-stages= pp-split= recompute= tile= offload= offload-to= memory= threads= device= bucket= watchdog= eval-every= eval-windows= eval-only= sample-every= sample-tokens= sample-prompt= out= overwrite= resume= init-from= load= ckpt= ckpt-every= ckpt-secs= ckpt-best= ckpt-wait= keep= log-every= publish-secs= check-replicas-every= peak-flops= log-all-ranks= dry-run= ' -- "$cur")
 	[[ ${COMPREPLY[*]} == *= ]] && compopt -o nospace 2>/dev/null
 }
 complete -F _pt_train pt-train

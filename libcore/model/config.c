@@ -17,25 +17,27 @@ const char *const rope_scaling_names[] = {"none", "linear", "llama3", NULL};
 int model_virtual(const char *text, int64_t *tp, int64_t *cp, struct err *e)
 {
 	char *copy = xstrdup(text ? text : ""), *rest = copy, *item;
+	bool named[2] = {false};
 	int rc = 0;
-	while (!rc && (item = strsep(&rest, ","))) {
+	while (!rc && *copy && (item = strsep(&rest, ","))) {
 		int64_t n;
 		char *value = strchr(item, '=');
-		if (!*item)
-			continue;
 		if (!value || parse_int(value + 1, &n) || n < 1 || n > 1024) {
 			rc = err_set(
 				e, EX_USAGE, "virtual: '%s' is not tp=N or cp=N", item);
 			break;
 		}
 		*value = '\0';
-		if (!strcmp(item, "tp"))
-			*tp = n;
-		else if (!strcmp(item, "cp"))
-			*cp = n;
-		else
+		bool is_cp = !strcmp(item, "cp");
+		if (!is_cp && strcmp(item, "tp")) {
 			rc = err_set(e, EX_USAGE,
 				"virtual: there is no axis '%s', only tp and cp", item);
+			break;
+		}
+		if (named[is_cp])
+			rc = err_set(e, EX_USAGE, "virtual: %s is there twice", item);
+		named[is_cp] = true;
+		*(is_cp ? cp : tp) = n;
 	}
 	free(copy);
 	return rc;
@@ -90,6 +92,11 @@ static int check(struct model *m, struct err *e)
 		return err_set(e, EX_USAGE,
 			"heads of %lld channels: rotary positions need pairs",
 			(long long)m->head_dim);
+	if (c->rope_low >= c->rope_high)
+		return err_set(e, EX_USAGE,
+			"rope-low (%g) must be below rope-high (%g): wavelengths between "
+			"them are stretched in part",
+			c->rope_low, c->rope_high);
 	if (c->vocab < 1)
 		return err_set(
 			e, EX_USAGE, "the vocabulary is empty; give --data or --vocab");

@@ -18,7 +18,7 @@ struct split {
 
 static double stage_cost(const struct split *x, int i, int j)
 {
-	return x->cost[i * (x->n + 1) + j];
+	return x->cost[(size_t)i * (size_t)(x->n + 1) + (size_t)j];
 }
 
 static double *stage_costs(const double *layer, int n, double embedding, double head)
@@ -29,7 +29,8 @@ static double *stage_costs(const double *layer, int n, double embedding, double 
 		double sum = i == 0 ? embedding : 0;
 		for (int j = i + 1; j <= n; j++) {
 			sum += layer[j - 1];
-			cost[i * (n + 1) + j] = sum + (j == n ? head : 0);
+			cost[(size_t)i * (size_t)(n + 1) + (size_t)j] =
+				sum + (j == n ? head : 0);
 		}
 	}
 	return cost;

@@ -34,16 +34,15 @@ static int resolve_zero(struct train_opts *o, struct err *e)
 
 /* Gathering shards needs all of a layer's, so it can be read as well: ZeRO 1 and 2 keep the
  * whole model in memory anyway. */
-static int check_offload(const struct train_opts *o, struct err *e)
+static int check_offload_layout(const struct train_opts *o, struct err *e)
 {
 	const int *degree = o->degree;
 	bool whole = o->zero == 0 || degree[AXIS_FSDP] * degree[AXIS_CP] == 1;
 	if (o->offload != OFFLOAD_PARAMS || o->zero == 3 || whole)
 		return 0;
 	return err_set(e, EX_USAGE,
-		"offload params: zero %lld keeps all parameters in memory: give --zero "
-		"3, "
-		"or --offload optimizer",
+		"offload params: zero %lld keeps all parameters in memory: give "
+		"--zero 3, or --offload optimizer",
 		(long long)o->zero);
 }
 
@@ -55,9 +54,8 @@ static int check_virtual(
 		return 0;
 	return err_set(e, EX_USAGE,
 		"%s is %d, which does not divide virtual %s (%lld): each rank plays a "
-		"whole "
-		"number of virtual %s; give another --%s, or to a new run --virtual "
-		"%s=%lld",
+		"whole number of virtual %s; give another --%s, or to a new run "
+		"--virtual %s=%lld",
 		axis_names[a], ranks, axis_names[a], (long long)n,
 		a == AXIS_TP ? "slices" : "chunks", axis_names[a], axis_names[a],
 		(long long)round_up(n, ranks));
@@ -116,8 +114,10 @@ static int resolve_stages(struct train_opts *o, struct err *e)
 	struct schedule s;
 	const struct schedule_row *row = &schedule_kinds[o->pp_schedule];
 	int ranks = o->degree[AXIS_PP];
-	if (!o->pp_stages)
-		o->pp_stages = ranks == 1 ? 1 : max64(row->least, 1);
+	if (ranks == 1) /* no pipeline: the whole model is one stage */
+		o->pp_stages = 1;
+	else if (!o->pp_stages)
+		o->pp_stages = max64(row->least, 1);
 	if (schedule_open(&s, (enum schedule_kind)o->pp_schedule, ranks,
 		    (int)o->pp_stages, 0, e))
 		return err_prefix(e, "pp-stages is %lld: ", (long long)o->pp_stages);
@@ -128,7 +128,7 @@ static int resolve_stages(struct train_opts *o, struct err *e)
 int train_resolve(struct train_opts *o, int ranks, struct err *e)
 {
 	if (train_degrees(o, ranks, o->degree, e) || resolve_zero(o, e) ||
-		check_offload(o, e) || resolve_virtual(o, e) || check_tile(o, e) ||
+		check_offload_layout(o, e) || resolve_virtual(o, e) || check_tile(o, e) ||
 		resolve_stages(o, e))
 		return -1;
 	return 0;
@@ -227,16 +227,18 @@ double stage_work(const struct model *m, const struct stage *s)
 static int *split_layers(const struct model *m, int n, bool even)
 {
 	struct err e = {0};
+	int *first = xcalloc((size_t)n + 1, sizeof(*first));
+	for (int i = 0; i <= n; i++)
+		first[i] = (int)part_begin(m->c.layers, n, i);
+	if (even || n == 1)
+		return first;
 	double head = stage_work(m, &(struct stage){.heads = true}) /
 		      stage_work(m, &(struct stage){.end = 1});
 	double *cost = xcalloc((size_t)m->c.layers, sizeof(*cost));
-	int *first = xcalloc((size_t)n + 1, sizeof(*first));
 	for (int64_t l = 0; l < m->c.layers; l++)
 		cost[l] = 1;
 	if (schedule_split(cost, (int)m->c.layers, 0, head, n, first, &e))
 		die_err(&e); /* which train_check_layout() has refused */
-	for (int i = 0; i <= n && even; i++)
-		first[i] = (int)part_begin(m->c.layers, n, i);
 	free(cost);
 	return first;
 }

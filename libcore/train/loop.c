@@ -367,7 +367,8 @@ static void draw_sample(struct run *r, struct model *m, struct store *store)
 	uint32_t *ids = NULL;
 	const char *prompt = t->o.sample_prompt ? t->o.sample_prompt : "\n";
 	int64_t n = tokenizer_encode_all(tok, prompt, (int64_t)strlen(prompt), &ids, &e);
-	if (n < 0) { /* the prompt is not in the vocabulary: begin with its first token */
+	if (n < 1) { /* no prompt, or not in the vocabulary, which then begins it */
+		free(ids);
 		ids = xcalloc(1, sizeof(*ids));
 		n = 1;
 	}
@@ -459,6 +460,8 @@ static int after_step(struct run *r, const struct step_result *s)
 	show_progress(r, s);
 	if (s->written == t->world->size)
 		finish_save(r);
+	if (every(t->o.check_replicas_every, t->step) && check_replicas(r))
+		return EX_FAILED; /* and this step is not saved */
 	if (every(t->o.ckpt_every, t->step) || s->save)
 		save(r, "in time", behind);
 	else if (last || s->stop)
@@ -467,8 +470,6 @@ static int after_step(struct run *r, const struct step_result *s)
 		save(r, "the best", behind);
 	if (every(t->o.sample_every, t->step))
 		write_sample(r);
-	if (every(t->o.check_replicas_every, t->step))
-		return check_replicas(r);
 	return 0;
 }
 

@@ -81,6 +81,7 @@ static const struct opt options[] = {
 	{OPT_DOUBLE, 0, "loss-scale", "X", "65536", T(loss_scale), "fp16: what the loss is multiplied by at first. A step whose gradients overflow updates nothing and halves it.", OPT_ARITH, 1e-4, 1e30},
 	{OPT_INT, 0, "loss-scale-window", "N", "2000", T(loss_scale_window), "fp16: double the scale after N good steps in a row. 0: never.", OPT_ARITH, 0, MANY},
 	{OPT_ENUM, 0, "kernels", NULL, "fused", T(kernels), "fused: one pass over memory where there is a kernel that does the work of several. ref: a kernel for each. On a CPU both give the same bits.", OPT_ARITH, .values = kernels_names},
+	{OPT_STR, 0, "virtual", "AXES", NULL, M(virtual_degrees), "Virtual degrees of tensor and context parallelism, as in tp=4,cp=2: every weight is computed in tp slices and every sequence in cp chunks, whoever computes them. What is not named is as --tp and --cp have it.", OPT_ARITH},
 	{OPT_ENUM, 0, "cp-accumulate", NULL, "fp32", T(cp_accumulate), "What attention adds up over the chunks of --cp, its output and the gradients of queries, keys and values, from one chunk to the next. bf16 is for seeing what it costs: rounded after each but the last.", OPT_ARITH, .values = cp_accumulate_names},
 
 	{OPT_GROUP, .name = "Who computes", .help = "None of these changes what is computed."},
@@ -107,7 +108,6 @@ static const struct opt options[] = {
 	{OPT_ENUM, 0, "device", NULL, "auto", T(device), "What computes.", OPT_LOCAL, .values = device_names},
 	{OPT_SIZE, 0, "bucket", "BYTES", "25M", T(bucket_bytes), "Gradients are summed over ranks in buckets of at least this, while the backward goes on.", OPT_LOCAL},
 	{OPT_DOUBLE, 0, "watchdog", "SECONDS", "600", T(watchdog), "When a rank has waited this long for others and none of them gets on, end the job and say which are missing, and from what. 0: wait for ever.", OPT_LOCAL, 0, 1e9},
-	{OPT_STR, 0, "virtual", "AXES", NULL, M(virtual_degrees), "Virtual degrees of tensor and context parallelism, as in tp=4,cp=2: every weight is computed in tp slices and every sequence in cp chunks, whoever computes them. This one does fix what is computed; what is not named is as --tp and --cp have it.", OPT_ARITH},
 
 	{OPT_GROUP, .name = "Evaluation"},
 	{OPT_INT, 'e', "eval-every", "N", "250", T(eval_every), "Evaluate every N steps, and at the end. 0: never.", 0, 0, MANY},
@@ -240,6 +240,11 @@ int train_opts_check(struct train_opts *o, struct err *e)
 	if (o->resume && o->overwrite)
 		return err_set(
 			e, EX_USAGE, "resume and overwrite are two different things");
+	if (o->watchdog > 0 && o->watchdog < 1)
+		return err_set(e, EX_USAGE,
+			"watchdog: who waits for less than a second is not lost: give 1 "
+			"or "
+			"more, or 0 for ever");
 	if (o->data_per_rank && o->readers)
 		return err_set(e, EX_USAGE,
 			"data-per-rank and readers are two different things");

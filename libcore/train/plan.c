@@ -89,6 +89,10 @@ static void count_kept(const struct trainer *t, struct plan *p)
 			(t->model.c.context + 1) * (int64_t)sizeof(int32_t);
 	p->copy_bytes =
 		state_copy_bytes(&t->o, &t->model, t->world->rank, t->world->size);
+	bool gathers = t->o.sample_every && t->world->rank == 0 && !trainer_is_whole(t);
+	for (int i = 0; i < t->model.n_tensors && gathers; i++)
+		p->whole_bytes +=
+			tensor_size(&t->model.tensors[i]) * (int64_t)sizeof(float);
 }
 
 /* A step of n_micro micro-batches. */
@@ -146,7 +150,8 @@ void plan_make(const struct train_opts *o, struct model *m, int rank, struct pla
 int64_t plan_total(const struct plan *p)
 {
 	return p->run_bytes + p->store.grads + p->store.gathered + p->store.buffers +
-	       p->micro_bytes + p->scratch_bytes + p->data_bytes + p->copy_bytes;
+	       p->micro_bytes + p->scratch_bytes + p->data_bytes + p->copy_bytes +
+	       p->whole_bytes;
 }
 
 static void line(struct str *out, const char *name, int64_t n_bytes, const char *help)
@@ -161,16 +166,17 @@ int64_t plan_limit(const struct train_opts *o, int ranks)
 	return o->memory ? o->memory : memory_available() / max64(1, ranks);
 }
 
-/* Of many ranks not all are planned: those at the ends of an axis, and beside the first. */
-static bool is_planned(const struct mesh *m, int ranks, int rank)
+/* Of many ranks not all are planned. Along an axis those in the middle are like the second
+ * one, but for stages of the pipeline, of which none is like another. */
+static int like_rank(const struct mesh *m, int ranks, int rank)
 {
 	enum { ALL = 64 };
 	int at[N_AXES];
-	bool planned = true;
 	mesh_place(m, rank, at);
 	for (int a = 0; a < N_AXES; a++)
-		planned &= at[a] <= 1 || at[a] == m->degree[a] - 1;
-	return planned || ranks <= ALL;
+		if (a != AXIS_PP && at[a] > 1 && at[a] < m->degree[a] - 1)
+			at[a] = 1;
+	return ranks <= ALL ? rank : mesh_rank(m, at);
 }
 
 /* The plan of the rank that needs most, and the totals of all. */
@@ -182,8 +188,9 @@ static int plan_most(const struct train_opts *o, struct model *m, int ranks,
 	memcpy(mesh.degree, o->degree, sizeof(mesh.degree));
 	for (int r = 0; r < ranks; r++) {
 		struct plan p;
-		if (r > 0 && !is_planned(&mesh, ranks, r)) {
-			totals[r] = totals[r - 1];
+		int like = like_rank(&mesh, ranks, r);
+		if (like < r) {
+			totals[r] = totals[like];
 			continue;
 		}
 		plan_make(o, m, r, &p);
@@ -243,6 +250,9 @@ static void print_memory(const struct train_opts *o, const struct plan *p, int w
 		: p->copy_bytes || !o->ckpt || o->ckpt_wait
 			? "copy that is written while training goes on"
 			: "rank 0 writes for all");
+	if (p->whole_bytes)
+		line(out, "sample", p->whole_bytes,
+			"the whole model, on rank 0 while it draws a sample");
 	line(out, "total", plan_total(p), "beside the program and its libraries");
 }
 
@@ -314,11 +324,18 @@ static void print_pipeline(const struct train_opts *o, struct model *m, struct s
 	struct trainer t;
 	struct timeline line;
 	int n = o->degree[AXIS_PP] * (int)o->pp_stages;
-	int64_t n_micro = min64(trainer_micro_batches(o), MOST * train_data_ranks(o));
+	int64_t all = trainer_micro_batches(o);
+	int64_t n_micro = min64(all, MOST * train_data_ranks(o));
 	double *cost = xcalloc((size_t)n * 2, sizeof(*cost)), *backward = cost + n;
 	str_printf(out,
 		"# pipeline: %s, by the work of a stage; transfers take no time\n",
 		schedule_kind_names[o->pp_schedule]);
+	if (n_micro < all)
+		str_printf(out,
+			"# drawn as a step of %d micro-batches a pipeline, and not of "
+			"%lld: "
+			"its bubble is larger\n",
+			MOST, (long long)ceil_div(all, train_data_ranks(o)));
 	for (int i = 0; i < n; i++) {
 		int at[N_AXES] = {0};
 		at[AXIS_PP] = i % o->degree[AXIS_PP];
@@ -329,7 +346,7 @@ static void print_pipeline(const struct train_opts *o, struct model *m, struct s
 		const struct stage *st = &t.stages[i / o->degree[AXIS_PP]];
 		cost[i] = stage_work(m, st);
 		backward[i] = cost[i];
-		str_printf(out, "stage %-3d rank %-3d layers %lld to %lld%s%s\n", i,
+		str_printf(out, "stage %-3d pp %-3d layers %lld to %lld%s%s\n", i,
 			at[AXIS_PP], (long long)st->first, (long long)st->end - 1,
 			st->embeds ? ", embedding" : "", st->heads ? ", head" : "");
 		if (i < n - 1)

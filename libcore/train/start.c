@@ -437,7 +437,9 @@ static int start(struct run *r, struct train_opts *o, const char *command, struc
 		return -1;
 	const char *from = o->init_from ? o->init_from : o->resume;
 	if (o->eval_only && !from)
-		return err_set(e, EX_USAGE, "eval-only needs --resume or --init-from");
+		return err_set(e, EX_USAGE,
+			o->start_over ? "eval-only: --resume auto has found no checkpoint"
+				      : "eval-only needs --resume or --init-from");
 	if (from) {
 		if (trainer_load(&r->t, from, o->init_from != NULL, e))
 			return -1;

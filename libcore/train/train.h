@@ -143,8 +143,9 @@ struct plan {
 	int64_t run_bytes, micro_bytes, scratch_bytes; /* the arenas */
 	struct store_bytes store;		       /* parts of the first */
 	int64_t data_bytes;			       /* windows of two steps */
-	int64_t copy_bytes; /* of what is written while training goes on */
-	double step_flops;  /* of this rank: of its matrix products */
+	int64_t copy_bytes;  /* of what is written while training goes on */
+	int64_t whole_bytes; /* the whole model, where rank 0 gathers it for samples */
+	double step_flops;   /* of this rank: of its matrix products */
 	/* Bytes that this rank sends in a step: all, and in each group of ranks. */
 	double sent;
 	double read, written; /* bytes of the file of --offload, in a step */

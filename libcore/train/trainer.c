@@ -140,7 +140,10 @@ static int check_memory(struct trainer *t, struct err *e)
 			"out of memory: a rank needs %s, and --memory gives it %s; "
 			"--dry-run shows the plan",
 			text_bytes(need, (double)most), text_bytes(has, (double)limit));
-	t->copies = t->o.ckpt && !t->o.ckpt_wait ? COPY_PLANNED : COPY_NONE;
+	t->copies =
+		t->o.ckpt && !t->o.ckpt_wait && !t->o.offload ? COPY_PLANNED : COPY_NONE;
+	if (limit && comm_max_i64(t->world, plan_total(&t->plan)) > limit)
+		t->copies = COPY_NONE;
 	if (!available || bytes + copy < (double)available)
 		return 0;
 	t->copies = COPY_NONE;
