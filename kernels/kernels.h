@@ -163,6 +163,10 @@ typedef void kern_attn_bwd(struct device *, const struct attn *, struct mat dq,
  */
 typedef void kern_round(
 	struct device *, struct mat y, struct mat x, enum dtype, float scale);
+/* The same for bf16 and fp16, as the 16 bits of the format, and back: y = widen(narrow(x)) has
+ * the bits of round(x, 1). */
+typedef void kern_narrow(struct device *, uint16_t *y, struct mat x, enum dtype);
+typedef void kern_widen(struct device *, struct mat y, const uint16_t *x, enum dtype);
 /* The largest |x|, from which a scale is made; NaN when there is one. Waits for the device. */
 typedef float kern_amax(struct device *, struct mat x);
 
@@ -232,7 +236,7 @@ typedef void kern_attn_row(struct device *, struct mat o, struct mat q, struct m
 	X(norm_fwd) X(norm_bwd_x) X(norm_bwd_w) \
 	X(rope) X(attn_fwd) X(attn_bwd) \
 	X(act_fwd) X(act_bwd) X(add) X(dropout) X(residual) \
-	X(round) X(amax) \
+	X(round) X(narrow) X(widen) X(amax) \
 	X(xent_stats) X(xent_join) X(xent_bwd) \
 	X(adamw) X(row_sumsq) X(exact_sum) X(zero) X(copy) X(find_bad) X(hash) \
 	X(linear_row) X(attn_row)

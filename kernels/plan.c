@@ -39,6 +39,8 @@ NOTHING(dropout, dev *d, struct mat y, struct mat x, const struct dropout *o)
 NOTHING(residual, dev *d, struct mat y, struct mat x, struct mat sum, struct mat bias,
 	const struct dropout *o)
 NOTHING(round, dev *d, struct mat y, struct mat x, enum dtype type, float scale)
+NOTHING(narrow, dev *d, uint16_t *y, struct mat x, enum dtype type)
+NOTHING(widen, dev *d, struct mat y, const uint16_t *x, enum dtype type)
 NOTHING(xent_stats, dev *d, float *max, float *sum, float *target, struct mat logits,
 	const int32_t *targets, int64_t first, int64_t vocab)
 NOTHING(xent_join, dev *d, float *lse, float *loss, const float *max, const float *sum,

@@ -202,6 +202,21 @@ refuse() { # TEXT COMMAND...: 64, and one message
 	refuse 'a plan of more than' pt-train --dry-run --vocab 61 --dp 1000000 --tp 1000
 }
 
+@test "weights of products are gathered in 16 bits where they are rounded to it" {
+	make_shard
+	# 2 blocks of 2176 weights, gathered twice, and an output of 128 x 16; a half is sent
+	wide=(--arch llama --layers 2 --ffn-dim 24 --vocab-multiple 128 -b 2 -m 1 -n 2 --fsdp 2 --virtual tp=1)
+	sent() { tiny "${wide[@]}" "$@" --dry-run | awk '/^sent.step/ { print $2 }'; }
+	full=$(sent)
+	for dtype in fp32 float8 bf16 fp16; do
+		less=0
+		[[ $dtype != *16 ]] || less=$((2 * (2 * 2 * 2176 + 128 * 16) / 2))
+		echo "$dtype: $full $(sent --dtype $dtype)"
+		[ "$(sent --dtype $dtype)" -eq $((full - less)) ]
+		[ "$(sent --dtype $dtype --gather-dtype fp32)" -eq "$full" ]
+	done
+}
+
 @test "what is sent is what was planned" {
 	make_shard
 	for layout in '--dp 2' '--fsdp 2' '--fsdp 2 --zero 1' '--tp 2' '--cp 2' '--pp 2'; do

@@ -89,10 +89,28 @@ const struct layout layouts[] = {
 	{"llama", "fsdp=2 cp=2 tp=2 zero=3"},
 	{"gpt2", "dp=2 fsdp=2 tp=2 zero=3"},
 	/* large layers */
-	{"llama", "fsdp=2 zero=3 tile=yes virtual=tp=2"},
-	{"gpt2", "batch=6 fsdp=2 tp=2 zero=3 tile=yes virtual=tp=4"},
-	{"llama-tied", "pp=2 fsdp=2 zero=3 tile=yes virtual=tp=4 recompute=full dtype=bf16 pp-schedule=zb-h1"},
-	{"llama", "cp=2 tp=2 zero=3 tile=yes virtual=tp=4 offload=params"},
+	{"llama", "fsdp=2 zero=3 tile=2"},
+	{"gpt2", "batch=6 fsdp=2 tp=2 zero=3 tile=4"},
+	{"llama-tied", "batch=6 fsdp=2 zero=3 tile=4 recompute=selective"},
+	{"gpt2-untied", "batch=10 dp=2 fsdp=2 zero=3 tile=2 virtual=tp=2"},
+	{"gpt2", "zero=3 tile=4 offload=params"},
+	{"gpt2-untied", "dp=2 tile=2 offload=params"},
+	{"gpt2", "pp=2 zero=0 tile=2 offload=params pp-schedule=1f1b"},
+	{"llama-tied", "pp=2 fsdp=2 zero=3 tile=4 recompute=full dtype=bf16 pp-schedule=zb-h1"},
+	{"llama", "cp=2 tp=2 zero=3 tile=4 offload=params"},
+	/* weights of products gathered in 16 bits */
+	{"llama", "fsdp=2 zero=3 dtype=bf16"},
+	{"llama", "fsdp=2 zero=3 dtype=bf16 gather-dtype=fp32"},
+	{"gpt2-untied", "batch=6 fsdp=3 zero=3 dtype=bf16 fsdp-kind=flat"},
+	{"gpt2", "batch=10 fsdp=4 zero=3 dtype=bf16 reshard-after-forward=no"},
+	{"llama-tied", "fsdp=2 zero=3 dtype=bf16 reshard-after-forward=keep-last"},
+	{"gpt2-untied", "batch=6 fsdp=2 zero=3 dtype=bf16 offload=params"},
+	{"llama", "dp=2 fsdp=2 zero=3 dtype=bf16"},
+	{"llama", "fsdp=2 tp=2 zero=3 dtype=bf16 fsdp-kind=flat"},
+	{"gpt2-untied", "batch=6 pp=2 fsdp=2 zero=3 dtype=bf16 pp-schedule=1f1b"},
+	{"llama", "fsdp=4 zero=3 dtype=fp16"},
+	{"llama", "fsdp=2 cp=2 zero=3 dtype=fp16 fsdp-kind=flat recompute=full"},
+	{"llama", "batch=6 fsdp=2 zero=3 dtype=fp16 tile=2"},
 	/* and the rest of all pairs */
 	{"gpt2-untied", "batch=6 dp=2 cp=2 zero=3 fsdp-kind=flat reshard-after-forward=no recompute=full"},
 	{"gpt2-untied", "pp=2 cp=2 zero=1 cp-comm=gather pp-schedule=zb-h1 recompute=selective"},
@@ -353,7 +371,8 @@ static void roll_options(struct dice *d, struct str *out)
 	choose(d, out, ",,threads=2");
 	choose(d, out, ",,bucket=0,bucket=20000");
 	choose(d, out, ",async-tp=no");
-	choose(d, out, ",,,tile=yes");
+	choose(d, out, ",,,tile=2,tile=4");
+	choose(d, out, ",gather-dtype=fp32");
 	choose(d, out, ",,,,offload=optimizer,offload=params");
 	choose(d, out, ",,,,dtype=bf16,dtype=fp16,dtype=float8");
 	for (char *p = out->s; p && *p; p++) /* of one word */

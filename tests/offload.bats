@@ -122,22 +122,64 @@ value() { # COLUMN FILE: of the last row
 	wide=(--heads 4 --layers 2 --virtual tp=4)
 	tiny -n 6 "${wide[@]}" -o one >/dev/null
 	tiny -n 6 "${wide[@]}" --arch llama --kv-heads 2 -o llama >/dev/null
+	wide=(--heads 4 --layers 2) # the pieces say it
 	for layout in '1 --offload params --offload-to .' '1 --zero 3 --offload params --offload-to .' \
 		'3 --fsdp 3' '4 --dp 2 --fsdp 2 --recompute full' '4 --fsdp 2 --tp 2' \
 		'4 --fsdp 2 --pp 2 --pp-schedule zb-h1 --recompute selective' \
-		'2 --fsdp 2 --arch llama --kv-heads 2' '4 --fsdp 2 --tp 2 --arch llama --kv-heads 2'; do
+		'4 --fsdp 2 --pp 2' '2 --dp 2 --offload params --offload-to .' '3 --fsdp 3 --arch llama --kv-heads 2' \
+		'4 --fsdp 2 --tp 2 --arch llama --kv-heads 2' '1 --offload params --offload-to . --arch llama --kv-heads 2'; do
 		# shellcheck disable=SC2086 # words
 		set -- $layout
 		echo "$layout"
-		timeout 60 mpiexec -n "$1" pt-train "${TINY[@]}" -n 6 "${wide[@]}" "${@:2}" --tile \
+		timeout 60 mpiexec -n "$1" pt-train "${TINY[@]}" -n 6 "${wide[@]}" "${@:2}" --tile 4 \
 			-o test --overwrite >/dev/null
 		if [[ $layout == *llama* ]]; then same llama test; else same one test; fi
 	done
-	gathered() { tiny --dim 256 --heads 8 --virtual tp=8 "$@" --dry-run | awk '$1 == "gathered" { print $2 }'; }
-	for how in '--fsdp 2' '--offload params --offload-to .'; do
-		# shellcheck disable=SC2086 # words
-		[ $(($(gathered $how --tile) * 5)) -lt "$(gathered $how)" ]
+	gathered() { tiny --dim 256 --heads 16 "$@" --dry-run | awk '$1 == "gathered" { print $2 }'; }
+	# blocks; the embedding, which is the output; both of them
+	for model in '' '--vocab-multiple 30000' '--vocab-multiple 30000 --tie no'; do
+		for how in '--fsdp 2' '--offload params --offload-to .'; do
+			# shellcheck disable=SC2086 # words; of two units, or three, there are two pieces
+			[ $(($(gathered $how $model --tile 16) * 7)) -lt "$(gathered $how $model --virtual tp=16)" ]
+		done
 	done
+}
+
+@test "a vocabulary that takes several tiles of rows changes no bit by tiles" {
+	make_shard
+	wide=(-n 2 --heads 4 --dim 8 -m 4 --vocab-multiple 524288 --eval-windows 4)
+	for model in '--arch gpt2' '--arch llama --dtype bf16'; do
+		# shellcheck disable=SC2086 # words
+		tiny "${wide[@]}" $model --virtual tp=4 --no-ckpt -o one --overwrite >/dev/null
+		for layout in '1 --offload params --offload-to .' '2 --fsdp 2'; do
+			# shellcheck disable=SC2086 # words
+			set -- $layout
+			echo "$model: $layout"
+			# shellcheck disable=SC2086 # words
+			timeout 60 mpiexec -n "$1" pt-train "${TINY[@]}" "${wide[@]}" $model --tile 4 "${@:2}" \
+				--no-ckpt -o test --overwrite >/dev/null
+			pt-compare -q one test
+		done
+	done
+}
+
+@test "a layer that has no room in memory trains with tiles" {
+	make_shard
+	# the embedding is 128 MiB, and so is the output
+	big=(-n 1 --arch llama --heads 16 --dim 128 --vocab-multiple 262144 -b 1 -m 1 --eval-every 0 --no-ckpt
+		--offload params --offload-to .)
+	beside=275000 # KiB of the program and its libraries
+	kib() { tiny "${big[@]}" "$@" --dry-run | awk '$1 == "total" { print int($2 / 1024) }'; }
+	limited() { # KIB OPTION...: of the address space
+		timeout -k 1 60 bash -c 'ulimit -v "$0"; exec pt-train "$@"' "$1" "${TINY[@]}" "${big[@]}" "${@:2}"
+	}
+	need=$(kib --tile 16)
+	[ $((need + 240000)) -lt "$(kib --virtual tp=16)" ]
+	code_of 1 limited $((need + beside)) --virtual tp=16 -o none --overwrite
+	says 'out of memory'
+	code_of 1 tiny "${big[@]}" --virtual tp=16 --memory $((need + 1))K -o none --overwrite
+	says 'and --memory gives it'
+	limited $((need + beside)) --tile 16 --memory $((need + 1))K -o tiled >/dev/null
 }
 
 @test "what makes no sense is refused" {
@@ -150,14 +192,18 @@ value() { # COLUMN FILE: of the last row
 	says "a processor's memory is that of the host"
 	code_of 64 tiny --offload params --offload-to . --reshard-after-forward no
 	says 'keeps them'
-	code_of 64 tiny --tile --virtual tp=2
+	code_of 64 tiny --tile 2
 	says 'parameters that are gathered or read'
-	code_of 64 tiny --tile --offload params --offload-to .
-	says 'tile: a rank has one virtual slice'
-	code_of 64 tiny --tile --offload params --offload-to . --virtual tp=2,cp=2
+	code_of 64 tiny --tile 1 --offload params --offload-to .
+	says 'tile: a rank would have one piece of each weight'
+	code_of 64 tiny --tile 2 --offload params --offload-to . --virtual cp=2
 	says 'tile: a rank has 2 virtual chunks'
-	code_of 64 tiny --tile --offload params --offload-to . --virtual tp=2 --dtype float8
+	code_of 64 tiny --tile 2 --offload params --offload-to . --dtype float8
 	says 'scales of float8'
+	code_of 64 tiny --tile 2 --offload params --offload-to . --virtual tp=4
+	says 'tile is 2, but its pieces are the virtual slices, of which there are 4: give --tile 4'
+	code_of 64 tiny --tile 3 --tp 2 --fsdp 2 --dry-run
+	says 'tile is 3, of which 2 ranks of tp cannot have equal parts: give --tile 4'
 	[ ! -e run-001 ]
 }
 

@@ -72,6 +72,11 @@ void store_reduce(struct store *s, int unit, int64_t micro, bool last)
 	(void)s, (void)unit, (void)micro, (void)last;
 }
 
+void store_reduce_use(struct store *s, int unit, int use, int64_t micro, bool last)
+{
+	(void)s, (void)unit, (void)use, (void)micro, (void)last;
+}
+
 int store_tile(const struct store *s, int unit, int tile, int slice)
 {
 	(void)s, (void)unit, (void)tile, (void)slice;

@@ -7,6 +7,7 @@
 
 #include <float.h>
 #include <math.h>
+#include <stdlib.h>
 #include <string.h>
 
 /* A format as its standard says it. */
@@ -145,6 +146,71 @@ static void no_number_stays_none(void **state)
 	}
 }
 
+/* All patterns of 16 bits: their number is the one that the standard says, and they come back;
+ * NaNs with the bits that rounding gives them. */
+static void every_pattern_of_16_bits(void **state)
+{
+	enum { N = 1 << 16 };
+	struct device *d = *state;
+	uint16_t *all = xcalloc(N, sizeof(*all)), *back = xcalloc(N, sizeof(*back));
+	for (int i = 0; i < N; i++)
+		all[i] = (uint16_t)i;
+	for (int i = 0; i < 2; i++) {
+		const struct format *f = &formats[i];
+		int infinity = last_pattern(f) + 1;
+		struct mat x = mat_blank(1, N), y = mat_blank(1, N);
+		d->k->widen(d, x, all, f->type);
+		for (int p = 0; p < N; p++) {
+			float v = ((float *)x.p)[p];
+			int size = p & 0x7fff;
+			assert_int_equal(signbit(v) != 0, p >> 15);
+			if (size > infinity)
+				assert_true(isnan(v));
+			else if (size == infinity)
+				assert_true(isinf(v));
+			else
+				assert_true(fabs((double)v) == number(f, size));
+		}
+		d->k->narrow(d, back, x, f->type);
+		for (int p = 0; p < N; p++) {
+			bool quiet = (p & 0x7fff) > infinity;
+			assert_int_equal(back[p] & ~(quiet << (f->fraction - 1)),
+				p & ~(quiet << (f->fraction - 1)));
+		}
+		d->k->round(d, y, x, f->type, 1);
+		d->k->widen(d, x, back, f->type);
+		check_bits(f->name, x.p, y.p, N);
+	}
+	free(all);
+	free(back);
+}
+
+/* What goes through 16 bits is what rounding gives, in every bit. */
+static void narrow_rounds(void **state)
+{
+	static const int64_t sizes[] = {1, 15, 16, 17, 1000, 100003};
+	struct device *d = *state;
+	for (size_t s = 0; s < ARRAY_LEN(sizes); s++)
+		for (int i = 0; i < 2; i++) {
+			int64_t n = sizes[s];
+			enum dtype type = formats[i].type;
+			struct mat x = mat_blank(1, n), y = mat_blank(1, n);
+			uint16_t *packed = xcalloc((size_t)n, sizeof(*packed));
+			for (int64_t j = 0; j < n; j++) {
+				double u = test_uniform(s + 90, j);
+				((float *)x.p)[j] =
+					j % 2 ? float_of((uint32_t)(u * 4294967296.0))
+					      : ldexpf((float)u - 0.5f,
+							(int)(j % 50) - 32);
+			}
+			d->k->narrow(d, packed, x, type);
+			d->k->widen(d, y, packed, type);
+			d->k->round(d, x, x, type, 1);
+			check_bits(formats[i].name, y.p, x.p, n);
+			free(packed);
+		}
+}
+
 /* The step of a format at v, from the exponent of v. */
 static double reference(const struct format *f, double v)
 {
@@ -227,6 +293,8 @@ int main(void)
 		on_device(every_number),
 		on_device(beyond_the_largest),
 		on_device(no_number_stays_none),
+		on_device(every_pattern_of_16_bits),
+		on_device(narrow_rounds),
 		on_device(floats_of_all_sizes),
 		on_device(fp32_is_scaled),
 		on_device(maximum),

@@ -55,11 +55,12 @@ static inline float round_bf16(float x)
 	return as_float((int32_t)select_bits(nan, (u | 0x400000u) & 0xffff0000u, r));
 }
 
+static const struct format f16 = {10, 0x1p-14f, 65504, false};
+
 /* Each format gets a loop of its own, in which it is a constant. */
 static void round_run(float *y, const float *x, int64_t n, enum dtype type, float scale)
 {
-	static const struct format f16 = {10, 0x1p-14f, 65504, false},
-				   e4m3 = {3, 0x1p-6f, 448, true},
+	static const struct format e4m3 = {3, 0x1p-6f, 448, true},
 				   e5m2 = {2, 0x1p-14f, 57344, true};
 	switch (type) {
 	case DT_F32:
@@ -95,6 +96,67 @@ void K(round)(struct device *d, struct mat y, struct mat x, enum dtype type, flo
 		round_run((float *)y.p + i, (const float *)x.p + i,
 			min64(PARALLEL_FROM, n - i), type, scale);
 }
+
+/* ---- 16 bits --------------------------------------------------------------------- */
+
+/* Between the exponents of binary16 and of fp32; twice that for infinity and NaN. */
+enum { BIAS = (127 - 15) << 23 };
+
+/* Of a number that is rounded: a subnormal one is a whole number of its steps. */
+static inline uint16_t bits_f16(float x)
+{
+	uint32_t u = (uint32_t)as_bits(x), a = u & ~SIGN_BIT;
+	uint32_t normal = (a - (uint32_t)BIAS) >> 13;
+	uint32_t beyond = (a >> 13 & 0x3ff) | 0x7c00;
+	bool small = a < (uint32_t)as_bits(f16.normal);
+	uint32_t steps = (uint32_t)(int32_t)(small ? as_float((int32_t)a) * 0x1p24f : 0);
+	uint32_t r = select_bits(a >= INFINITE, beyond, normal);
+	return (uint16_t)(select_bits(small, steps, r) | (u >> 16 & 0x8000));
+}
+
+static inline float float_f16(uint16_t h)
+{
+	uint32_t a = h & 0x7fffu, sign = (h & 0x8000u) << 16;
+	uint32_t r = (a << 13) + (uint32_t)BIAS + (a >= 0x7c00 ? (uint32_t)BIAS : 0);
+	uint32_t small = (uint32_t)as_bits((float)(int32_t)a * 0x1p-24f);
+	return as_float((int32_t)(select_bits(a < 0x400, small, r) | sign));
+}
+
+void K(narrow)(struct device *d, uint16_t *y, struct mat x, enum dtype type)
+{
+	(void)d;
+	const float *p = x.p;
+	int64_t n = mat_size(x);
+	BUG_ON(type != DT_BF16 && type != DT_F16);
+	if (type == DT_BF16) {
+#pragma omp parallel for simd if (n > PARALLEL_FROM)
+		for (int64_t i = 0; i < n; i++)
+			y[i] = (uint16_t)((uint32_t)as_bits(round_bf16(p[i])) >> 16);
+	} else {
+#pragma omp parallel for simd if (n > PARALLEL_FROM)
+		for (int64_t i = 0; i < n; i++)
+			y[i] = bits_f16(round_to(p[i], f16));
+	}
+}
+
+void K(widen)(struct device *d, struct mat y, const uint16_t *x, enum dtype type)
+{
+	(void)d;
+	float *p = y.p;
+	int64_t n = mat_size(y);
+	BUG_ON(type != DT_BF16 && type != DT_F16);
+	if (type == DT_BF16) {
+#pragma omp parallel for simd if (n > PARALLEL_FROM)
+		for (int64_t i = 0; i < n; i++)
+			p[i] = as_float((int32_t)((uint32_t)x[i] << 16));
+	} else {
+#pragma omp parallel for simd if (n > PARALLEL_FROM)
+		for (int64_t i = 0; i < n; i++)
+			p[i] = float_f16(x[i]);
+	}
+}
+
+/* ---- scales ---------------------------------------------------------------------- */
 
 /* Of numbers without a sign the larger has the larger bits, and NaN the largest. */
 float K(amax)(struct device *d, struct mat x)

@@ -196,7 +196,9 @@ static void add(struct model *m, const struct row *r, int unit, int64_t layer)
 		.decay = r->cols > 0,
 		.uses = 1,
 		.max_slices = (int)r->heads,
-		.tile = r->tile};
+		.tile = r->tile,
+		/* the embedding is looked up, a tied one too, and a bias is added */
+		.operand = r->kind <= ROW_GATE || r->kind == ROW_OUTPUT};
 	if (layer >= 0)
 		snprintf(t->name, sizeof(t->name), "layers.%lld.%s", (long long)layer,
 			r->name);
@@ -248,13 +250,13 @@ static void add_all(struct model *m)
 	bool norm_bias = m->bias && m->arch->norm == NORM_LAYER;
 	/* clang-format off */
 	const struct row first[] = {
-		{"tok_embeddings.weight", vocab, dim, CUT_ROWS, ROW_EMBED, true, 0, M(tokens)},
+		{"tok_embeddings.weight", vocab, dim, CUT_ROWS, ROW_EMBED, true, 0, M(tokens), TILE_TABLE},
 		{"pos_embeddings.weight", m->c.context, dim, CUT_NONE, ROW_EMBED, m->arch->learned_positions, 0, M(positions)},
 	};
 	const struct row last[] = {
 		{"norm.weight",   dim,   0,   CUT_NONE, ROW_NORM,   true, 0, M(norm)},
 		{"norm.bias",     dim,   0,   CUT_NONE, ROW_BIAS,   norm_bias, 0, M(norm_bias)},
-		{"output.weight", vocab, dim, CUT_ROWS, ROW_OUTPUT, !m->tie, 0, M(output)},
+		{"output.weight", vocab, dim, CUT_ROWS, ROW_OUTPUT, !m->tie, 0, M(output), TILE_TABLE},
 	};
 	/* clang-format on */
 #undef M

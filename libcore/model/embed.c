@@ -11,10 +11,12 @@ void embed_forward(struct pass *p, float *x)
 		struct slice_sum sum;
 		slice_sum_begin(&sum, &p->tp, p->d, xc, p->rows);
 		for (int s = 0; s < p->tp.here; s++) {
+			table_use(p, table, s);
 			struct mat w = param(p, table, s);
 			k->embed_fwd(p->d, slice_sum_slot(&sum), w,
 				p->tokens + c * p->rows, (p->tp.first + s) * w.rows,
 				false);
+			table_done(p, table, s);
 			slice_sum_push(&sum);
 		}
 		slice_sum_end(&sum);
@@ -54,6 +56,7 @@ void embed_backward(struct pass *p, float *dx)
 			p->d->k->embed_bwd(p->d, dw, d, p->tokens + c * p->rows,
 				(p->tp.first + s) * dw.rows);
 			leaf_done(p, table, s, c);
+			table_reduce(p, table, s, 0);
 		}
 		watch(p, "tok_embeddings, backward", -1, dxc);
 	}

@@ -2,6 +2,10 @@
  * The head: final norm, product with the vocabulary, cross-entropy. Rows go through in
  * tiles, and a tile's backward follows its forward at once, so that the logits of a whole
  * micro-batch never exist. The table is cut by vocabulary.
+ *
+ * Where slices of the table are gathered one by one (--tile), all rows go through a slice
+ * before the next comes: once for the statistics, and once more for the backward, which makes
+ * the logits again. Sums are the same, in the same order.
  */
 #include "model/layers.h"
 
@@ -56,6 +60,19 @@ static void share_stats(struct pass *p, const struct tile *t)
 		comm_wait(p->tp.axis, &reqs[i]);
 }
 
+/* The loss of the rows, from the statistics of this rank's slices. */
+static void tile_loss(struct pass *p, const struct tile *t)
+{
+	const struct kernels *k = p->d->k;
+	share_stats(p, t);
+	k->xent_join(p->d, t->lse, t->loss, t->max, t->sum, t->target, p->tp.n, t->rows);
+	watch(p, "loss", -1, mat(t->loss, 1, t->rows));
+	/* Every rank of the axis knows the loss: one counts it. */
+	int64_t counted = p->counted * (p->rows / p->batch) - t->first;
+	if (p->tp.axis->rank == 0 && !p->empty)
+		k->exact_sum(p->d, &p->loss, t->loss, max64(0, min64(counted, t->rows)));
+}
+
 static void tile_forward(struct pass *p, struct tile *t)
 {
 	const struct kernels *k = p->d->k;
@@ -67,28 +84,33 @@ static void tile_forward(struct pass *p, struct tile *t)
 		k->xent_stats(p->d, t->max + at, t->sum + at, t->target + at, logits,
 			t->targets, first_token(p, s), p->m->c.vocab);
 	}
-	share_stats(p, t);
-	k->xent_join(p->d, t->lse, t->loss, t->max, t->sum, t->target, p->tp.n, t->rows);
-	watch(p, "loss", -1, mat(t->loss, 1, t->rows));
-	/* Every rank of the axis knows the loss: one counts it. */
-	int64_t counted = p->counted * (p->rows / p->batch) - t->first;
-	if (p->tp.axis->rank == 0)
-		k->exact_sum(p->d, &p->loss, t->loss, max64(0, min64(counted, t->rows)));
+	tile_loss(p, t);
+}
+
+/* Of slice s: from its logits to the leaf, which rows are added to, and to its part of dh. */
+static void slice_backward(
+	struct pass *p, const struct tile *t, int s, struct mat logits, struct mat dh)
+{
+	const struct tensor *output = p->m->output;
+	p->d->k->xent_bwd(p->d, logits, t->lse, t->targets, first_token(p, s),
+		p->m->c.vocab, p->loss_scale);
+	linear_backward_w(p, -1, leaf_of_use(p, output, s, t->c, use_of_output(p)),
+		logits, t->h, t->first > 0);
+	linear_backward_x(p, -1, dh, logits, output, s, false);
+}
+
+static void leaf_complete(struct pass *p, int s, int c)
+{
+	const struct tensor *output = p->m->output;
+	linear_round(p, leaf_of_use(p, output, s, c, use_of_output(p)));
+	leaf_of_use_done(p, output, s, c, use_of_output(p));
 }
 
 static void tile_backward(struct pass *p, struct tile *t, struct slice_sum *dh)
 {
-	const struct kernels *k = p->d->k;
-	const struct tensor *output = p->m->output;
 	slice_sum_rows(dh, t->first, t->rows);
 	for (int s = 0; s < p->tp.here; s++) {
-		struct mat logits = logits_of(p, t, s);
-		k->xent_bwd(p->d, logits, t->lse, t->targets, first_token(p, s),
-			p->m->c.vocab, p->loss_scale);
-		linear_backward_w(p, -1,
-			leaf_of_use(p, output, s, t->c, use_of_output(p)), logits, t->h,
-			t->first > 0);
-		linear_backward_x(p, -1, slice_sum_slot(dh), logits, output, s, false);
+		slice_backward(p, t, s, logits_of(p, t, s), slice_sum_slot(dh));
 		slice_sum_push(dh);
 	}
 }
@@ -115,31 +137,96 @@ static void norm_backward(
 	const struct kernels *k = p->d->k;
 	const struct model *m = p->m;
 	struct mat kept = mat(stats, 2, p->rows_here);
-	for (int s = 0; s < p->tp.here; s++) {
-		linear_round(p, leaf_of_use(p, m->output, s, c, use_of_output(p)));
-		leaf_of_use_done(p, m->output, s, c, use_of_output(p));
-	}
 	piece_norm_bwd(p, m->norm, m->norm_bias, c, dh, x, kept);
 	k->zero(p->d, dx);
 	k->norm_bwd_x(p->d, m->arch->norm, dx, dh, x, kept, param(p, m->norm, 0));
 	watch(p, "norm, backward", -1, dx);
 }
 
-static void head_chunk(struct pass *p, int c, struct mat x, struct mat dx)
+/* ---- a slice after the other ------------------------------------------------------ */
+
+/* Rows [first, first + rows) of what t has of all. */
+static struct tile rows_of(
+	const struct pass *p, const struct tile *t, struct mat all, int64_t first)
 {
-	const struct model *m = p->m;
-	struct arena *scratch = p->d->scratch;
-	size_t mark = arena_mark(scratch);
-	int64_t dim = m->c.dim, step = tile_rows(p);
-	float *h = arena_floats(scratch, p->rows * dim);
-	struct mat dh = mat(arena_floats(scratch, mat_size(x)), x.rows, dim);
-	float *stats = arena_floats(scratch, 2 * p->rows_here);
-	struct tile t = tile_alloc(p, c, step);
-	struct slice_sum sum;
+	struct tile x = *t;
+	x.first = first;
+	x.rows = min64(tile_rows(p), p->rows - first);
+	x.targets += first;
+	x.lse += first;
+	x.h = mat_rows(all, first, x.rows);
+	return x;
+}
+
+static struct mat slice_logits(struct pass *p, const struct tile *t, int s)
+{
+	struct mat logits = mat(t->logits, t->rows, p->m->padded_vocab / p->tp.n);
+	linear_forward(p, -1, logits, t->h, p->m->output, NULL, s);
+	watch(p, "output", -1, logits);
+	return logits;
+}
+
+static void slices_forward(struct pass *p, const struct tile *whole, struct mat all)
+{
+	for (int s = 0; s < p->tp.here; s++) {
+		table_use(p, p->m->output, s);
+		for (int64_t i = 0; i < p->rows; i += tile_rows(p)) {
+			struct tile t = rows_of(p, whole, all, i);
+			int64_t at = (p->tp.first + s) * p->rows + i;
+			p->d->k->xent_stats(p->d, t.max + at, t.sum + at, t.target + at,
+				slice_logits(p, &t, s), t.targets, first_token(p, s),
+				p->m->c.vocab);
+		}
+		table_done(p, p->m->output, s);
+	}
+	tile_loss(p, whole);
+}
+
+static void slices_backward(
+	struct pass *p, const struct tile *whole, struct mat all, struct slice_sum *dh)
+{
+	for (int s = 0; s < p->tp.here; s++) {
+		struct mat slot = slice_sum_slot(dh);
+		table_use(p, p->m->output, s);
+		for (int64_t i = 0; i < p->rows; i += tile_rows(p)) {
+			struct tile t = rows_of(p, whole, all, i);
+			slice_backward(p, &t, s, slice_logits(p, &t, s),
+				mat_rows(slot, i, t.rows));
+		}
+		table_done(p, p->m->output, s);
+		slice_sum_push(dh);
+		leaf_complete(p, s, whole->c);
+		table_reduce(p, p->m->output, s, use_of_output(p));
+	}
+}
+
+static void head_slices(struct pass *p, int c, struct mat all, struct slice_sum *dh)
+{
+	struct arena *a = p->d->scratch;
+	const struct tile whole = {
+		.c = c,
+		.rows = p->rows,
+		.targets = p->targets + c * p->rows,
+		.logits = arena_floats(a, tile_rows(p) * (p->m->padded_vocab / p->tp.n)),
+		.max = arena_floats(a, p->tp.n * p->rows),
+		.sum = arena_floats(a, p->tp.n * p->rows),
+		.target = arena_floats(a, p->tp.n * p->rows),
+		.lse = arena_floats(a, p->rows),
+		.loss = arena_floats(a, p->rows),
+	};
+	slices_forward(p, &whole, all);
+	double begin = clock_seconds();
 	if (p->train)
-		slice_sum_begin(&sum, &p->tp, p->d, dh, p->rows);
-	struct mat all =
-		norm_gather(p, "norm", -1, h, stats, x, m->norm, m->norm_bias, 0);
+		slices_backward(p, &whole, all, dh);
+	p->head_backward += clock_seconds() - begin;
+}
+
+/* ---- rows after rows -------------------------------------------------------------- */
+
+static void head_rows(struct pass *p, int c, struct mat all, struct slice_sum *dh)
+{
+	int64_t step = tile_rows(p);
+	struct tile t = tile_alloc(p, c, step);
 	for (t.first = 0; t.first < p->rows; t.first += step) {
 		t.rows = min64(step, p->rows - t.first);
 		t.targets = p->targets + c * p->rows + t.first;
@@ -147,9 +234,31 @@ static void head_chunk(struct pass *p, int c, struct mat x, struct mat dx)
 		tile_forward(p, &t);
 		double begin = clock_seconds();
 		if (p->train)
-			tile_backward(p, &t, &sum);
+			tile_backward(p, &t, dh);
 		p->head_backward += clock_seconds() - begin;
 	}
+	for (int s = 0; s < p->tp.here && p->train; s++)
+		leaf_complete(p, s, c);
+}
+
+static void head_chunk(struct pass *p, int c, struct mat x, struct mat dx)
+{
+	const struct model *m = p->m;
+	struct arena *scratch = p->d->scratch;
+	size_t mark = arena_mark(scratch);
+	int64_t dim = m->c.dim;
+	float *h = arena_floats(scratch, p->rows * dim);
+	struct mat dh = mat(arena_floats(scratch, mat_size(x)), x.rows, dim);
+	float *stats = arena_floats(scratch, 2 * p->rows_here);
+	struct slice_sum sum;
+	if (p->train)
+		slice_sum_begin(&sum, &p->tp, p->d, dh, p->rows);
+	struct mat all =
+		norm_gather(p, "norm", -1, h, stats, x, m->norm, m->norm_bias, 0);
+	if (table_is_tiled(p, m->output))
+		head_slices(p, c, all, &sum);
+	else
+		head_rows(p, c, all, &sum);
 	if (p->train) {
 		slice_sum_end(&sum);
 		norm_backward(p, c, x, dx, dh, stats);

@@ -21,10 +21,14 @@ void watch(struct pass *p, const char *what, int64_t layer, struct mat x)
 
 /* ---- tiles ----------------------------------------------------------------------- */
 
+static int tile_of(const struct pass *p, int unit, enum block_tile x, int s)
+{
+	return s < p->tp.here ? store_tile(p->store, unit, (int)x, p->tp.first + s) : -1;
+}
+
 static int tile_at(const struct pass *p, int64_t layer, enum block_tile x, int s)
 {
-	int unit = p->m->blocks[layer].wq->unit;
-	return s < p->tp.here ? store_tile(p->store, unit, (int)x, p->tp.first + s) : -1;
+	return tile_of(p, p->m->blocks[layer].wq->unit, x, s);
 }
 
 void tile_use(struct pass *p, int64_t layer, enum block_tile x, int s)
@@ -46,6 +50,32 @@ void tile_reduce(struct pass *p, int64_t layer, enum block_tile x, int s)
 	int tile = tile_at(p, layer, x, s);
 	if (tile >= 0)
 		store_reduce(p->store, tile, p->micro, p->last);
+}
+
+bool table_is_tiled(const struct pass *p, const struct tensor *t)
+{
+	return tile_of(p, t->unit, TILE_TABLE, 0) >= 0;
+}
+
+void table_use(struct pass *p, const struct tensor *t, int s)
+{
+	int tile = tile_of(p, t->unit, TILE_TABLE, s);
+	if (tile >= 0)
+		store_use(p->store, tile, tile_of(p, t->unit, TILE_TABLE, s + 1));
+}
+
+void table_done(struct pass *p, const struct tensor *t, int s)
+{
+	int tile = tile_of(p, t->unit, TILE_TABLE, s);
+	if (tile >= 0)
+		store_done(p->store, tile, true);
+}
+
+void table_reduce(struct pass *p, const struct tensor *t, int s, int use)
+{
+	int tile = tile_of(p, t->unit, TILE_TABLE, s);
+	if (tile >= 0)
+		store_reduce_use(p->store, tile, use, p->micro, p->last);
 }
 
 /* ---- leaves ---------------------------------------------------------------------- */

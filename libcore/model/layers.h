@@ -85,6 +85,12 @@ void tile_use(struct pass *p, int64_t layer, enum block_tile x, int s);
 void tile_done(struct pass *p, int64_t layer, enum block_tile x, int s);
 void tile_reduce(struct pass *p, int64_t layer, enum block_tile x, int s);
 
+/* The same of the embedding and of the output, which may be one. */
+bool table_is_tiled(const struct pass *p, const struct tensor *t);
+void table_use(struct pass *p, const struct tensor *t, int s);
+void table_done(struct pass *p, const struct tensor *t, int s);
+void table_reduce(struct pass *p, const struct tensor *t, int s, int use);
+
 /* Widths of one slice. */
 static inline int64_t heads_here(const struct pass *p)
 {

@@ -59,8 +59,8 @@ struct block_tensors {
 	struct tensor *norm2, *norm2_bias, *w1, *b1, *w3, *b3, *w2, *b2;
 };
 
-/* What of a block can be gathered and dropped a slice at a time. */
-enum block_tile { TILE_NONE, TILE_QKV, TILE_OUT, TILE_FFN };
+/* What can be gathered and dropped a slice at a time: of a block; the embedding, the output. */
+enum block_tile { TILE_NONE, TILE_QKV, TILE_OUT, TILE_FFN, TILE_TABLE };
 
 struct model {
 	struct model_config c; /* resolved */

@@ -235,7 +235,7 @@ int stage_first_unit(const struct stage *st, bool backward)
 	return st->embeds ? 0 : unit_of(st->first);
 }
 
-/* Tiles are used and summed within a block, so a rank without a micro-batch goes through it
+/* Tiles are used and summed within a layer, so a rank without a micro-batch goes through it
  * with the others, on what is left of the one before; its leaves are nobody's. */
 static bool has_work(const struct pass *p)
 {
@@ -264,11 +264,11 @@ static void forward_blocks(struct pass *p, const struct stage *st, struct acts *
  * are not complete before the embedding's backward, where that is of the same stage. */
 static void forward_head(struct pass *p, const struct stage *st, struct acts *a)
 {
-	bool tied = p->m->tie;
+	bool tied = p->m->tie && !table_is_tiled(p, p->m->output);
 	store_use(p->store, head_unit(p), tied ? 0 : p->then);
 	if (tied)
 		store_use(p->store, 0, p->then);
-	if (!p->empty)
+	if (has_work(p))
 		head(p, a->x, a->dx);
 	if (tied)
 		store_done(p->store, 0, false);
@@ -284,7 +284,7 @@ void model_forward(struct pass *p, const struct stage *st, struct acts *a)
 {
 	if (st->embeds) {
 		store_use(p->store, 0, unit_of(st->first));
-		if (!p->empty)
+		if (has_work(p))
 			embed_forward(p, a->x_in);
 		store_done(p->store, 0, false);
 	}
@@ -324,7 +324,7 @@ static void embedding_weights(struct pass *p, const struct stage *st, struct act
 {
 	if (!st->embeds)
 		return;
-	if (!p->empty)
+	if (has_work(p))
 		embed_backward(p, a->dx);
 	store_reduce(p->store, 0, p->micro, p->last);
 }

@@ -24,10 +24,18 @@ static bool is_tied(const struct store *s, const struct tensor *t)
 	return t->uses > 1 && s->c.mesh->degree[AXIS_PP] > 1;
 }
 
+/* What it is gathered as. Whole models (ZeRO 1 and 2) are gathered as they are: with the
+ * update they are the parameters, and not just what products see of them. */
+static enum dtype wire_of(const struct store *s, const struct tensor *t)
+{
+	return t->operand && s->c.zero == 3 && s->own->n_shards > 1 ? s->c.wire : DT_F32;
+}
+
 static bool same_group(
 	const struct store *s, const struct tensor *a, const struct tensor *b)
 {
-	return a->lanes == b->lanes && a->uses == b->uses && tp_run(s, a) == tp_run(s, b);
+	return a->lanes == b->lanes && a->uses == b->uses &&
+	       tp_run(s, a) == tp_run(s, b) && wire_of(s, a) == wire_of(s, b);
 }
 
 static struct mesh_part group_of(const struct store *s, const struct tensor *t)
@@ -109,7 +117,9 @@ static void make_bucket(struct store *s, const struct tensor *like, int slice)
 		}
 	}
 	b->group = group_of(s, like);
+	b->wire = wire_of(s, like);
 	b->tied = is_tied(s, like);
+	b->apart = s->c.deal.by_turns && is_tiled(s, like) && like->uses > 1 && !b->tied;
 	b->shape = (struct tree_shape){{b->tied ? 1 : like->uses,
 		max64(1, s->c.deal.n_micro), s->c.chunks, like->lanes}};
 	o->n_buckets++;

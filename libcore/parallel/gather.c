@@ -3,6 +3,10 @@
  * what comes where the bucket's vector has it. For the whole model after an update (ZeRO 1
  * and 2), or for a unit while it is used (ZeRO 3, FSDP), one unit ahead of its use.
  *
+ * What is only an operand of products, which round it, travels in 16 bits where that is the
+ * precision of the run, and every rank has it rounded, of its own shard too. Shards, which the
+ * optimizer changes, stay fp32.
+ *
  * A shard that is in a file is read ahead, and sent when it is here: at the latest when the
  * unit is used, where every rank does so before it waits for others.
  */
@@ -26,12 +30,34 @@ static bool in_place(const struct bucket *b, int shard)
 	return b->shard[shard].n_runs == 1;
 }
 
+static bool is_narrow(const struct bucket *b)
+{
+	return b->wire != DT_F32;
+}
+
+/* Bytes of a shard on its way. */
+static int64_t wire_bytes(const struct bucket *b, int shard)
+{
+	return shard_floats(b, shard) *
+	       (int64_t)(is_narrow(b) ? sizeof(uint16_t) : sizeof(float));
+}
+
+/* Does a shard get a place in the staging? In 16 bits all do, this rank's the first one. */
+static bool is_staged(const struct store *s, const struct bucket *b, int shard)
+{
+	return is_narrow(b) || (shard != s->own->shard && !in_place(b, shard));
+}
+
+static int64_t place_floats(const struct bucket *b, int shard)
+{
+	return round_up(ceil_div(wire_bytes(b, shard), sizeof(float)), 16);
+}
+
 static int64_t staging_floats(const struct store *s, const struct bucket *b)
 {
 	int64_t n = 0;
 	for (int k = 0; k < s->own->n_shards; k++)
-		if (k != s->own->shard && !in_place(b, k))
-			n += round_up(shard_floats(b, k), 16);
+		n += is_staged(s, b, k) ? place_floats(b, k) : 0;
 	return n;
 }
 
@@ -62,11 +88,18 @@ static uint64_t read_own(struct store *s, struct bucket *b, float *vector, float
 		b->spilled_at, shard_floats(b, s->own->shard));
 }
 
-static void send_own(
-	struct store *s, struct bucket *b, const float *own, struct comm_req *reqs)
+static void send_own(struct store *s, struct bucket *b, float *vector, float *staging,
+	struct comm_req *reqs)
 {
 	struct comm *c = s->own->shards;
-	int64_t n_bytes = shard_floats(b, s->own->shard) * (int64_t)sizeof(float);
+	struct device *d = s->c.device;
+	int64_t n_bytes = wire_bytes(b, s->own->shard);
+	float *own = own_shard(s, b, vector, staging);
+	if (is_narrow(b)) {
+		struct mat x = mat(own, 1, shard_floats(b, s->own->shard));
+		d->k->narrow(d, (uint16_t *)staging, x, b->wire);
+		own = staging;
+	}
 	for (int i = 1; i < c->size && n_bytes; i++) {
 		int k = (s->own->shard + i) % c->size;
 		comm_send_begin(c, own, n_bytes, k, b->tag, &reqs[2 * k + 1]);
@@ -79,17 +112,18 @@ static void receive_others(struct store *s, struct bucket *b, float *vector,
 	struct store_own *o = s->own;
 	struct comm *c = o->shards;
 	b->tag = TAG + (int)(++c->seq % TAGS);
+	if (is_narrow(b))
+		staging += place_floats(b, o->shard);
 	for (int i = 1; i < o->n_shards; i++) {
 		int k = (o->shard + i) % c->size;
-		int64_t n = shard_floats(b, k);
+		int64_t n_bytes = wire_bytes(b, k);
 		float *to = staging;
-		if (in_place(b, k))
-			to = vector + b->shard[k].run[0].at;
+		if (is_staged(s, b, k))
+			staging += place_floats(b, k);
 		else
-			staging += round_up(n, 16);
-		if (n)
-			comm_recv_begin(c, to, n * (int64_t)sizeof(float), k, b->tag,
-				&reqs[2 * k]);
+			to = vector + b->shard[k].run[0].at;
+		if (n_bytes)
+			comm_recv_begin(c, to, n_bytes, k, b->tag, &reqs[2 * k]);
 	}
 }
 
@@ -98,10 +132,13 @@ static void unpack(
 {
 	struct device *d = s->c.device;
 	const struct sum_shard *x = &b->shard[shard];
-	for (int i = 0; i < x->n_runs; i++) {
-		d->k->copy(d, mat(vector + x->run[i].at, 1, x->run[i].len),
-			mat((float *)from, 1, x->run[i].len));
-		from += x->run[i].len;
+	int64_t at = 0;
+	for (int i = 0; i < x->n_runs; at += x->run[i++].len) {
+		struct mat to = mat(vector + x->run[i].at, 1, x->run[i].len);
+		if (is_narrow(b))
+			d->k->widen(d, to, (const uint16_t *)from + at, b->wire);
+		else
+			d->k->copy(d, to, mat((float *)from + at, 1, to.cols));
 	}
 }
 
@@ -110,17 +147,19 @@ static void end_bucket(struct store *s, struct bucket *b, float *vector, float *
 {
 	struct store_own *o = s->own;
 	struct comm *c = o->shards;
-	float *own = own_shard(s, b, vector, staging);
+	float *own = is_narrow(b) ? staging : own_shard(s, b, vector, staging);
 	if (own != vector)
 		unpack(s, b, o->shard, vector, own);
+	if (is_narrow(b))
+		staging += place_floats(b, o->shard);
 	for (int i = 0; i < 2 * o->n_shards && o->n_shards > 1 && !c->planned; i++)
 		comm_wait(c, &reqs[i]);
 	for (int i = 1; i < o->n_shards; i++) {
 		int k = (o->shard + i) % c->size;
-		if (in_place(b, k))
+		if (!is_staged(s, b, k))
 			continue;
 		unpack(s, b, k, vector, staging);
-		staging += round_up(shard_floats(b, k), 16);
+		staging += place_floats(b, k);
 	}
 	b->whole = vector;
 }
@@ -139,7 +178,7 @@ void gather_whole(struct store *s)
 					 ? xmalloc((size_t)(n + 1) * sizeof(float))
 					 : b->whole;
 		receive_others(s, b, b->whole, staging, reqs);
-		send_own(s, b, b->p, reqs);
+		send_own(s, b, b->whole, staging, reqs);
 		end_bucket(s, b, b->whole, staging, reqs);
 		if (staging != b->whole)
 			free(staging);
@@ -179,7 +218,7 @@ static void send_unit(struct store *s, struct gathered *g)
 		struct bucket *b = &o->bucket[i];
 		if (!in_unit(b, g->unit))
 			continue;
-		send_own(s, b, own_shard(s, b, at, at + b->n), reqs);
+		send_own(s, b, at, at + b->n, reqs);
 		at += bucket_floats(s, b);
 		reqs += 2 * o->n_shards;
 	}

@@ -18,8 +18,9 @@ static int n_uses(const struct bucket *b)
 	return (int)b->shape.n[TREE_USE];
 }
 
-/* The nodes that each member brings, in a round. */
-static void set_nodes(struct store *s, struct bucket *b, int64_t round)
+/* The nodes that each member brings, in a round; of one use, where they are summed apart, else
+ * of all (-1). */
+static void set_nodes(struct store *s, struct bucket *b, int use, int64_t round)
 {
 	for (int r = 0; r < b->c->size; r++) {
 		struct sum_nodes *nodes = &b->nodes[r];
@@ -27,6 +28,8 @@ static void set_nodes(struct store *s, struct bucket *b, int64_t round)
 		nodes->n = 0;
 		for (int u = 0; u < n_uses(b); u++) {
 			struct tree_stack stack = {.n = 0};
+			if (use >= 0 && u != use)
+				continue;
 			depth[u] = bucket_push(s, b, r, u, round, &stack);
 			nodes->node = xrealloc(nodes->node,
 				(size_t)(n + stack.n + 1) * sizeof(*nodes->node));
@@ -38,9 +41,9 @@ static void set_nodes(struct store *s, struct bucket *b, int64_t round)
 			}
 		}
 		nodes->n = n;
-		if (r == b->c->rank && !round) {
+		if (r == b->c->rank && !round && use != 1) {
 			b->depth = depth[0] > 1 ? depth[0] : 1;
-			b->n_buffers = b->depth * n_uses(b);
+			b->n_buffers = b->depth * (b->apart ? 1 : n_uses(b));
 		}
 	}
 }
@@ -176,7 +179,7 @@ static void begin_step(struct store *s)
 {
 	for (int i = 0; i < s->own->n_buckets; i++) {
 		struct bucket *b = &s->own->bucket[i];
-		b->round = 0;
+		b->round[0] = b->round[1] = 0;
 		b->units_left = 0;
 		for (int u = b->first_unit; u <= b->last_unit; u++)
 			for (int k = 0; k < b->n_entries; k++)
@@ -197,7 +200,7 @@ void grads_open(struct store *s, bool measuring)
 	int64_t scratch = 0, whole = 0;
 	for (int i = 0; i < o->n_buckets; i++) {
 		struct bucket *b = &o->bucket[i];
-		set_nodes(s, b, 0);
+		set_nodes(s, b, b->apart ? 0 : -1, 0);
 		b->buffer = xcalloc((size_t)b->n_buffers, sizeof(*b->buffer));
 		if (b->c->size > 1)
 			b->n_scratch = round_up(sum_scratch(&b->plan, b->nodes), 16);
@@ -295,7 +298,8 @@ static int use_here(const struct bucket *b, const struct leaf *at)
 static struct mat leaf_at(const struct bucket *b, const struct entry *e, int use, int i)
 {
 	BUG_ON(i >= b->depth);
-	return mat(b->buffer[use * b->depth + i] + e->at, e->t->rows, e->t->cols);
+	int first = b->apart ? 0 : use * b->depth;
+	return mat(b->buffer[first + i] + e->at, e->t->rows, e->t->cols);
 }
 
 struct mat store_leaf(
@@ -366,7 +370,7 @@ static void begin_sum(struct store *s, struct bucket *b)
 	b->sum = tree_sum_begin(&call);
 }
 
-void store_reduce(struct store *s, int unit, int64_t micro, bool last)
+void store_reduce_use(struct store *s, int unit, int use, int64_t micro, bool last)
 {
 	struct store_own *o = s->own;
 	(void)micro;
@@ -376,8 +380,12 @@ void store_reduce(struct store *s, int unit, int64_t micro, bool last)
 		struct bucket *b = &o->bucket[i];
 		if (!in_unit(b, unit))
 			continue;
+		bool waits = use == 1 && !b->apart && !b->tied; /* for the other */
+		if (waits)
+			continue;
 		if (s->c.deal.by_turns) {
-			set_nodes(s, b, b->round++);
+			set_nodes(s, b, b->apart ? use : -1,
+				b->round[b->apart ? use : 0]++);
 			begin_sum(s, b);
 		} else if (last && --b->units_left == 0) {
 			begin_sum(s, b);
@@ -386,6 +394,11 @@ void store_reduce(struct store *s, int unit, int64_t micro, bool last)
 	for (int i = 0; i < N_PLACES; i++)
 		if (o->lease[i].unit == unit)
 			o->lease[i].open = false;
+}
+
+void store_reduce(struct store *s, int unit, int64_t micro, bool last)
+{
+	store_reduce_use(s, unit, 0, micro, last);
 }
 
 /* By turns, the tree above the micro-batches; all ranks of a shard get it. */

@@ -43,6 +43,8 @@ struct tensor {
 	/* Which of its unit's tiles has its slices: what is used together, 1 to N_TILES - 1; 0:
 	 * none, it is used with the unit. */
 	int tile;
+	/* It is only ever an operand of products, which round it to the precision of the run. */
+	bool operand;
 	/* filled in by tensors_place(): */
 	int slices;	    /* that it is cut into */
 	int lanes;	    /* virtual slices that use one of them: all / slices */
@@ -265,6 +267,9 @@ struct store_config {
 	int64_t bucket_bytes; /* gradients are reduced in buckets of at least this */
 	enum reshard reshard;
 	bool tile; /* each slice of a tile is a unit by itself, see store_tile() */
+	/* What operands are gathered as: where products round them to it anyway, the bits are
+	 * the same. DT_F32, or one of 16 bits. */
+	enum dtype wire;
 	enum offload
 		offload; /* parameters: only with zero 3, or where nothing is sharded */
 	struct spill *spill; /* the caller's, of bytes.spilled; NULL in a plan */
@@ -313,7 +318,7 @@ void store_use(struct store *s, int unit, int next);
 void store_done(struct store *s, int unit, bool backward);
 /* With tiles, a slice of what a unit's tile has is used, done and reduced by itself, while the
  * unit is in use. The number that stands for it in these calls; -1: it is used with the unit. */
-enum { N_TILES = 4 };
+enum { N_TILES = 5 };
 int store_tile(const struct store *s, int unit, int tile, int slice);
 /* Between use and done: a slice of a parameter. A vector is a row. */
 struct mat store_param(struct store *s, const struct tensor *t, int slice);
@@ -326,6 +331,9 @@ void store_leaf_done(
 /* To be said after each backward of a unit, when all leaves of the micro-batch were pushed;
  * `last`: it was the last of this rank's in this step. */
 void store_reduce(struct store *s, int unit, int64_t micro, bool last);
+/* The same of a tile of a tied weight, whose uses are summed at different times: use 1, the
+ * output's, comes first. */
+void store_reduce_use(struct store *s, int unit, int use, int64_t micro, bool last);
 /* All sums are complete: the parts have their gradient. */
 void store_step_end(struct store *s);
 /* The optimizer has changed the parameters of the parts. */

@@ -21,6 +21,7 @@ struct bucket {
 	struct entry *entry;
 	int n_entries;
 	int64_t n; /* floats of the vector, which begins each entry on a cache line */
+	enum dtype wire; /* what it is gathered as */
 	/* Whose it is, and how its gradient is summed. */
 	struct mesh_part group;
 	struct comm *c;
@@ -32,15 +33,18 @@ struct bucket {
 	/* Of a tied weight that two stages have: this one's use is all of the tree, and the
 	 * other's sum is added at the end of the step. */
 	bool tied;
+	/* A tile of a tied weight whose uses are summed one after the other, each as a round by
+	 * turns has its leaves, so that they need one use's memory. */
+	bool apart;
 	/* Buffers of this rank's leaves, [n] each: of use u from depth * u on. */
 	int depth, n_buffers;
 	float **buffer;
-	int64_t n_scratch;     /* floats, of a round in which all have leaves */
-	float *scratch;	       /* for messages */
-	struct sum_stack sums; /* of what was summed by turns */
-	float *other;	       /* tied: the other stage's sum */
-	struct tree_sum *sum;  /* under way */
-	int64_t round;
+	int64_t n_scratch;	    /* floats, of a round in which all have leaves */
+	float *scratch;		    /* for messages */
+	struct sum_stack sums;	    /* of what was summed by turns */
+	float *other;		    /* tied: the other stage's sum */
+	struct tree_sum *sum;	    /* under way */
+	int64_t round[2];	    /* of the next sum by turns, by use */
 	int units_left;		    /* of this step, before all leaves are there */
 	struct comm_shared *shared; /* or NULL */
 	int64_t *from;		    /* [size]: where buffers begin there */

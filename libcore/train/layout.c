@@ -61,13 +61,35 @@ static int check_virtual(
 		(long long)round_up(n, ranks));
 }
 
+/* Pieces are virtual slices: those that are named, or else as many as there are to be pieces. */
+static int resolve_pieces(const struct train_opts *o, int64_t *tp, struct err *e)
+{
+	int ranks = o->degree[AXIS_TP];
+	if (o->tile % ranks)
+		return err_set(e, EX_USAGE,
+			"tile is %lld, of which %d ranks of tp cannot have equal parts: "
+			"give --tile %lld",
+			(long long)o->tile, ranks, (long long)round_up(o->tile, ranks));
+	if (o->tile && *tp && *tp != o->tile)
+		return err_set(e, EX_USAGE,
+			"tile is %lld, but its pieces are the virtual slices, of which "
+			"there are %lld: give --tile %lld, or to a new run --virtual "
+			"tp=%lld",
+			(long long)o->tile, (long long)*tp, (long long)*tp,
+			(long long)o->tile);
+	if (!*tp)
+		*tp = o->tile ? o->tile : ranks;
+	return 0;
+}
+
 /* What is not named is the layout's own, and written down: the arithmetic is the run's. */
 static int resolve_virtual(struct train_opts *o, struct err *e)
 {
-	int64_t tp = o->degree[AXIS_TP], cp = o->degree[AXIS_CP];
+	int64_t tp = 0, cp = o->degree[AXIS_CP];
 	struct str text = {0};
 	if (model_virtual(o->model.virtual_degrees, &tp, &cp, e) ||
-		check_virtual(o, AXIS_TP, tp, e) || check_virtual(o, AXIS_CP, cp, e))
+		resolve_pieces(o, &tp, e) || check_virtual(o, AXIS_TP, tp, e) ||
+		check_virtual(o, AXIS_CP, cp, e))
 		return -1;
 	str_printf(&text, "tp=%lld,cp=%lld", (long long)tp, (long long)cp);
 	o->model.virtual_degrees = text.s;
@@ -97,8 +119,8 @@ static int check_tile(const struct train_opts *o, struct err *e)
 	model_virtual(o->model.virtual_degrees, &tp, &cp, e); /* which is resolved */
 	if (tp == degree[AXIS_TP])
 		return err_set(e, EX_USAGE,
-			"tile: a rank has one virtual slice of each weight, which is no "
-			"less than all: give --virtual tp=%d",
+			"tile: a rank would have one piece of each weight, which is no "
+			"less than all: give --tile %d",
 			4 * degree[AXIS_TP]);
 	if (cp != degree[AXIS_CP])
 		return err_set(e, EX_USAGE,

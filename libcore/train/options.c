@@ -18,6 +18,7 @@ static const char *const cp_accumulate_names[] = {"fp32", "bf16", NULL};
 static const char *const cp_comm_names[] = {"ring", "gather", NULL};
 static const char *const pp_split_names[] = {"auto", "even", NULL};
 static const char *const kernels_names[] = {"fused", "ref", NULL};
+static const char *const gather_names[] = {"auto", "fp32", NULL};
 static const char *const offload_names[] = {"none", "optimizer", "params", NULL};
 static const char *const device_names[] = {"auto", "cpu", NULL};
 
@@ -93,6 +94,7 @@ static const struct opt options[] = {
 	{OPT_INT, 0, "zero", "N", "-1", T(zero), "What the ranks of fsdp and cp share out: 0 nothing, 1 the optimizer's state, 2 gradients too, 3 parameters too. -1: 3 where --fsdp is more than 1, else 0.", OPT_LOCAL, -1, 3},
 	{OPT_ENUM, 0, "fsdp-kind", NULL, "parameter", T(fsdp_kind), "Share out each parameter, or all of a block as one flat vector.", OPT_LOCAL, .values = fsdp_names},
 	{OPT_ENUM, 0, "reshard-after-forward", NULL, "yes", T(reshard), "Drop the parameters that --zero 3 gathered after the forward, and gather them again for the backward; keep-last: not those that the backward begins with.", OPT_LOCAL, .values = reshard_names},
+	{OPT_ENUM, 0, "gather-dtype", NULL, "auto", T(gather_dtype), "What --zero 3 gathers the weights of products as. auto: as bf16 or fp16 where --dtype has them rounded to it anyway, which is half the bytes and the same bits; float8, embeddings, norms and biases go as fp32.", OPT_LOCAL, .values = gather_names},
 	{OPT_FLAG, 0, "sp", NULL, "yes", T(sp), "Sequence parallelism: between the products of --tp, a rank has its own rows only.", OPT_LOCAL},
 	{OPT_FLAG, 0, "async-tp", NULL, "yes", T(async_tp), "Sums of --tp in a backward go on while gradients of weights are computed.", OPT_LOCAL},
 	{OPT_ENUM, 0, "cp-comm", NULL, "ring", T(cp_comm), "How keys and values of --cp come by: one chunk after the other, while others are computed with, or all at once.", OPT_LOCAL, .values = cp_comm_names},
@@ -100,7 +102,7 @@ static const struct opt options[] = {
 	{OPT_INT, 0, "pp-stages", "N", "0", T(pp_stages), "Stages of the pipeline that a rank has. 0: 2 where the schedule is interleaved, else 1.", OPT_LOCAL, 0, 1e5},
 	{OPT_ENUM, 0, "pp-split", NULL, "auto", T(pp_split), "Layers of the stages: so that the slowest stage, which may be the one with the head, is as fast as can be; or evenly.", OPT_LOCAL, .values = pp_split_names},
 	{OPT_ENUM, 0, "recompute", NULL, "none", T(recompute), "Activations that are computed again in the backward, and not kept: those that are cheap; all but the input of a block; or, auto, the least that fits into --memory.", OPT_LOCAL, .values = recompute_names},
-	{OPT_FLAG, 0, "tile", NULL, "no", T(tile), "Gather and drop the large weights of a block a virtual slice at a time, and not all at once; their gradients too. A layer that is larger than a rank's memory needs --virtual tp=N, which has N slices.", OPT_LOCAL},
+	{OPT_INT, 0, "tile", "N", "0", T(tile), "Gather, multiply and drop large layers in N pieces, one after the other: the weights of a block, the embedding, the output; their gradients too. The pieces are virtual slices: with it, --virtual tp is N where nothing else was said. 0: each layer at once.", OPT_LOCAL, 0, 1024},
 	{OPT_ENUM, 0, "offload", NULL, "none", T(offload), "What is kept in files and not in memory: the optimizer's state; params: parameters too, which are read a block at a time. The latter goes with --zero 3, and with parameters that are not shared out.", OPT_LOCAL, .values = offload_names},
 	{OPT_STR, 0, "offload-to", "FOLDER", NULL, T(offload_to), "Folder for these files, on a fast disk of every host. They have no names and go with the program.", OPT_LOCAL, .files = "/"},
 	{OPT_SIZE, 0, "memory", "BYTES", "0", T(memory), "What a rank may take. 0: its share of what is free.", OPT_LOCAL},

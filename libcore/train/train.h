@@ -27,6 +27,9 @@ enum cp_comm { CP_RING, CP_GATHER };
 enum cp_accumulate { CP_FP32, CP_BF16 };
 enum pp_split { SPLIT_AUTO, SPLIT_EVEN };
 
+/* Auto: 16 bits where the products of the run round to them anyway. */
+enum gather_dtype { GATHER_AUTO, GATHER_FP32 };
+
 enum kernel_choice { KERNELS_FUSED, KERNELS_REF };
 
 struct train_opts {
@@ -55,7 +58,9 @@ struct train_opts {
 	int64_t zero, pp_stages, memory, threads, bucket_bytes;
 	int fsdp_kind, reshard, cp_comm, pp_schedule, pp_split, recompute, offload;
 	const char *offload_to;
-	bool sp, async_tp, tile;
+	bool sp, async_tp;
+	int64_t tile;	  /* pieces; 0: off */
+	int gather_dtype; /* enum gather_dtype */
 	double watchdog;
 	int device;
 	/* evaluation and samples */

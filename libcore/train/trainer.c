@@ -201,6 +201,16 @@ static void tick(void *with)
 	comm_poll();
 }
 
+/* Of float8 a scale is made from the weight as it is, not rounded; so it travels so. */
+static enum dtype wire_dtype(const struct train_opts *o)
+{
+	if (o->gather_dtype == GATHER_FP32)
+		return DT_F32;
+	return o->dtype == PRECISION_BF16   ? DT_BF16
+	       : o->dtype == PRECISION_FP16 ? DT_F16
+					    : DT_F32;
+}
+
 void trainer_build_store(struct trainer *t)
 {
 	const struct train_opts *o = &t->o;
@@ -217,7 +227,8 @@ void trainer_build_store(struct trainer *t)
 		.flat = o->fsdp_kind == FSDP_FLAT,
 		.bucket_bytes = o->bucket_bytes,
 		.reshard = (enum reshard)o->reshard,
-		.tile = o->tile,
+		.tile = o->tile > 0,
+		.wire = wire_dtype(o),
 		.offload = (enum offload)o->offload,
 		.spill = t->spill};
 	struct pass_config p = {.mesh = &t->mesh,
