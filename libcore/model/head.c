@@ -138,12 +138,13 @@ static void head_chunk(struct pass *p, int c, struct mat x, struct mat dx)
 	struct slice_sum sum;
 	if (p->train)
 		slice_sum_begin(&sum, &p->tp, p->d, dh, p->rows);
-	struct mat all =
-		norm_gather(p, "norm", -1, h, stats, x, m->norm, m->norm_bias, 0);
+	struct slice_gather all;
+	norm_gather(p, &all, "norm", -1, h, stats, x, m->norm, m->norm_bias, 0);
+	slice_gather_end(&all);
 	for (t.first = 0; t.first < p->rows; t.first += step) {
 		t.rows = min64(step, p->rows - t.first);
 		t.targets = p->targets + c * p->rows + t.first;
-		t.h = mat_rows(all, t.first, t.rows);
+		t.h = mat_rows(all.all, t.first, t.rows);
 		tile_forward(p, &t);
 		double begin = clock_seconds();
 		if (p->train)
