@@ -111,6 +111,12 @@ const struct layout layouts[] = {
 	{"llama", "fsdp=4 zero=3 dtype=fp16"},
 	{"llama", "fsdp=2 cp=2 zero=3 dtype=fp16 fsdp-kind=flat recompute=full"},
 	{"llama", "batch=6 fsdp=2 zero=3 dtype=fp16 tile=2"},
+	/* pieces of rows: uneven ones, fewer rows than pieces, several a rank */
+	{"gpt2-untied", "batch=4 micro-batch=1 cp=2 tp=3 virtual=tp=6,cp=4"},
+	{"gpt2-untied", "batch=4 micro-batch=1 tp=3 virtual=tp=6,cp=4 sp=no recompute=full"},
+	{"gpt2-untied", "batch=6 micro-batch=3 tp=2 virtual=tp=6 async-tp=no dtype=bf16"},
+	{"llama", "batch=6 micro-batch=3 cp=2 tp=2 virtual=tp=4,cp=4 recompute=full dtype=float8 float8-skip-ends=no"},
+	{"llama", "batch=6 micro-batch=3 tp=4 virtual=cp=4 sp=no dtype=float8 float8-skip-ends=no"},
 	/* and the rest of all pairs */
 	{"gpt2-untied", "batch=6 dp=2 cp=2 zero=3 fsdp-kind=flat reshard-after-forward=no recompute=full"},
 	{"gpt2-untied", "pp=2 cp=2 zero=1 cp-comm=gather pp-schedule=zb-h1 recompute=selective"},

@@ -76,6 +76,42 @@ static void sum_all(struct slice_sum *sum, int64_t rows, int64_t block)
 	}
 }
 
+/* The same, each slice's rows piece by piece. */
+static void sum_pieces(struct slice_sum *sum)
+{
+	const struct slices *s = sum->s;
+	for (int v = s->first; v < s->first + s->here; v++) {
+		for (int i = 0; i < s->n; i++) {
+			slice_sum_turn(sum, i);
+			float *slot = slice_sum_slot(sum).p;
+			for (int64_t at = 0; at < sum->n * COLS; at++)
+				slot[at] = part_value(v, sum->first * COLS + at);
+			slice_sum_push(sum);
+			comm_poll();
+		}
+	}
+}
+
+/* Rows of a gather that are there when their piece was waited for, this rank's at once. */
+static int64_t wrong_pieces(
+	const struct slices *s, struct mat here, struct mat room, const float *want)
+{
+	struct slice_gather g;
+	int64_t wrong = 0;
+	slice_gather_begin(&g, s, &device, here, room);
+	for (int i = 0; i < s->n; i++) {
+		int piece = slice_turn(s, i);
+		int64_t first, n = slice_piece(s, room.rows, piece, &first);
+		wrong += i < s->here && piece != s->first + i;
+		slice_gather_wait(&g, piece);
+		wrong += count_different(
+			(float *)g.all.p + first * COLS, want + first * COLS, n * COLS);
+	}
+	slice_gather_end(&g);
+	return wrong;
+}
+
+/* In blocks of rows, or 0: in pieces. */
 static int64_t wrong_rows(const struct slices *s, int64_t rows, int64_t block)
 {
 	float x[MAX_ROWS * COLS], room[MAX_ROWS * COLS], want[MAX_ROWS * COLS];
@@ -86,11 +122,13 @@ static int64_t wrong_rows(const struct slices *s, int64_t rows, int64_t block)
 	memset(x, 0xff, sizeof(x));
 	memset(room, 0xff, sizeof(room));
 	slice_sum_begin(&sum, s, &device, mat(x, n, COLS), rows);
-	sum_all(&sum, rows, block);
+	if (block)
+		sum_all(&sum, rows, block);
+	else
+		sum_pieces(&sum);
 	slice_sum_end(&sum);
 	int64_t wrong = count_different(x, want + first * COLS, n * COLS);
-	struct mat all = slice_gather(s, &device, mat(x, n, COLS), mat(room, rows, COLS));
-	wrong += count_different(all.p, want, rows * COLS);
+	wrong += wrong_pieces(s, mat(x, n, COLS), mat(room, rows, COLS), want);
 	return wrong + (arena_mark(&scratch) != 0);
 }
 
@@ -102,17 +140,55 @@ static void sums_and_gathers(void **state)
 		struct comm *axis = axis_of(size);
 		int64_t wrong = 0;
 		for (int n = size; n <= 12 && axis; n += size) {
-			struct slices s = {axis, n, axis->rank * (n / size), n / size, 0};
-			for (size_t i = 0; i < ARRAY_LEN(some_rows); i++) {
-				wrong += wrong_rows(&s, some_rows[i], some_rows[i]);
-				s.sp = !s.sp;
-				wrong += wrong_rows(&s, some_rows[i], 3);
+			struct slices s = {axis, n, axis->rank * (n / size), n / size};
+			for (size_t i = 0; i < ARRAY_LEN(some_rows) * 4; i++) {
+				int64_t rows = some_rows[i / 4];
+				s.sp = i & 1;
+				s.async = i & 2;
+				wrong += wrong_rows(&s, rows, s.sp ? 3 : rows);
+				wrong += wrong_rows(&s, rows, 0);
 			}
 		}
 		assert_all_right(wrong);
 		if (axis)
 			comm_free(axis);
 	}
+}
+
+/* Of the turn of a sum. */
+static int64_t rows_of_turn(const struct slices *s, int turn)
+{
+	int64_t first;
+	return slice_piece(s, MAX_ROWS, slice_turn(s, s->here + turn), &first);
+}
+
+/* A sum that a rank computes a piece of after the other: what is whole goes to its rank at
+ * once, so the first of the others has all it needs while this rank's own is not computed. */
+static void early_rows(void **state)
+{
+	(void)state;
+	struct comm *axis = axis_of(world->size);
+	for (int async = 0; async < 2; async++) {
+		float x[MAX_ROWS * COLS];
+		struct slices s = {axis, axis->size, axis->rank, 1, true, async};
+		int64_t first, n = slice_rows(&s, MAX_ROWS, &first);
+		int64_t before = axis->sent, rows_sent = 0;
+		int64_t wrong = 0;
+		struct slice_sum sum;
+		slice_sum_begin(&sum, &s, &device, mat(x, n, COLS), MAX_ROWS);
+		for (int i = 0; i < s.n; i++) {
+			slice_sum_turn(&sum, i);
+			memset(slice_sum_slot(&sum).p, 0,
+				(size_t)(sum.n * COLS) * sizeof(float));
+			slice_sum_push(&sum);
+			rows_sent += async && i < s.n - 1 ? rows_of_turn(&s, i) : 0;
+			int64_t bytes = rows_sent * COLS * (int64_t)sizeof(float);
+			wrong += axis->sent - before != bytes;
+		}
+		slice_sum_end(&sum);
+		assert_all_right(wrong);
+	}
+	comm_free(axis);
 }
 
 /* The pieces of all slices are all rows, in order, and a rank has those of its slices. */
@@ -348,6 +424,7 @@ int main(void)
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test(pieces),
 		cmocka_unit_test(sums_and_gathers),
+		cmocka_unit_test(early_rows),
 		cmocka_unit_test(rings),
 		cmocka_unit_test(long_messages),
 		cmocka_unit_test(plans),

@@ -38,15 +38,15 @@ static struct mat rope_table(const struct pass *p)
 }
 
 static void project(struct pass *p, const struct block_tensors *t, int64_t layer,
-	struct block_acts *a, struct mat h, int s, int c)
+	struct block_acts *a, struct slice_gather *h, int s, int c)
 {
 	const struct kernels *k = p->d->k;
 	struct mat q = part_of(p, a->q, s, c, q_width(p));
 	struct mat key = part_of(p, a->k, s, c, kv_width(p));
 	struct mat v = part_of(p, a->v, s, c, kv_width(p));
-	linear_forward(p, layer, q, h, t->wq, t->bq, s);
-	linear_forward(p, layer, key, h, t->wk, t->bk, s);
-	linear_forward(p, layer, v, h, t->wv, t->bv, s);
+	const struct linear l[] = {
+		{q, t->wq, t->bq}, {key, t->wk, t->bk}, {v, t->wv, t->bv}};
+	linear_enter(p, layer, h, l, ARRAY_LEN(l), s);
 	if (p->rope) {
 		k->rope(p->d, q, p->m->head_dim, rope_table(p), pos_of(p, c), 1);
 		k->rope(p->d, key, p->m->head_dim, rope_table(p), pos_of(p, c), 1);
@@ -107,36 +107,40 @@ static void output_forward(struct pass *p, const struct block_tensors *t, int64_
 		struct mat o = part_of(p, a->o, s, c, q_width(p));
 		watch(p, "attention", layer, o);
 		tile_use(p, layer, TILE_OUT, s);
-		linear_forward(p, layer, slice_sum_slot(&sum), o, t->wo, NULL, s);
+		linear_leave(p, layer, &sum, o, t->wo, s);
 		tile_done(p, layer, TILE_OUT, s);
-		slice_sum_push(&sum);
 	}
 	slice_sum_end(&sum);
 	join_residual(p, layer, DROP_ATTENTION, c, t->bo, x2, stream_of(p, a->x, c));
 	watch(p, "attention.wo", layer, x2);
 }
 
-static struct mat norm1(struct pass *p, int64_t layer, struct block_acts *a, int c)
+static void norm1(struct pass *p, struct slice_gather *h, int64_t layer,
+	struct block_acts *a, int c)
 {
 	const struct block_tensors *t = &p->m->blocks[layer];
-	return norm_gather(p, "attention_norm", layer, a->h1, a->stats1,
+	norm_gather(p, h, "attention_norm", layer, a->h1, a->stats1,
 		stream_of(p, a->x, c), t->norm1, t->norm1_bias, c);
 }
 
 void attention_again(struct pass *p, int64_t layer, struct block_acts *a)
 {
-	for (int c = 0; c < p->cp.here; c++)
-		norm1(p, layer, a, c);
+	for (int c = 0; c < p->cp.here; c++) {
+		struct slice_gather h;
+		norm1(p, &h, layer, a, c);
+		slice_gather_end(&h);
+	}
 }
 
 void attention_forward(struct pass *p, int64_t layer, struct block_acts *a)
 {
 	const struct block_tensors *t = &p->m->blocks[layer];
 	for (int c = 0; c < p->cp.here; c++) {
-		struct mat h = norm1(p, layer, a, c);
+		struct slice_gather h;
+		norm1(p, &h, layer, a, c);
 		for (int s = 0; s < p->tp.here; s++) {
 			tile_use(p, layer, TILE_QKV, s);
-			project(p, t, layer, a, h, s, c);
+			project(p, t, layer, a, &h, s, c);
 			tile_done(p, layer, TILE_QKV, s);
 			watch(p, "attention.wq", layer,
 				part_of(p, a->q, s, c, q_width(p)));
@@ -145,6 +149,7 @@ void attention_forward(struct pass *p, int64_t layer, struct block_acts *a)
 			watch(p, "attention.wv", layer,
 				part_of(p, a->v, s, c, kv_width(p)));
 		}
+		slice_gather_end(&h);
 	}
 	struct ring ring = ring_begin(&p->cp);
 	carry(p, &ring, a, NULL);
@@ -203,14 +208,16 @@ static void heads_backward(struct pass *p, const struct block_tensors *t, int64_
 		.delta = arena_floats(p->d->scratch, parts * heads_here(p)),
 	};
 	for (int c = 0; c < p->cp.here; c++) {
-		struct mat d = added_gather(p, layer, DROP_ATTENTION, g->d1, dx, c);
+		struct slice_gather d;
+		added_gather(p, &d, layer, DROP_ATTENTION, g->d1, dx, c);
 		for (int s = 0; s < p->tp.here; s++) {
 			struct mat dout = part_of(p, h.dout, s, c, q_width(p));
 			tile_use(p, layer, TILE_OUT, s);
-			linear_backward_x(p, layer, dout, d, t->wo, s, false);
+			linear_leave_backward(p, layer, dout, &d, t->wo, s);
 			tile_done(p, layer, TILE_OUT, s);
 			watch(p, "attention.wo, backward", layer, dout);
 		}
+		slice_gather_end(&d);
 	}
 	k->zero(p->d, mat(g->dq, parts, q_width(p)));
 	k->zero(p->d, mat(g->dk, parts, kv_width(p)));

@@ -5,16 +5,14 @@
 #include "model/layers.h"
 
 static void hidden(struct pass *p, const struct block_tensors *t, int64_t layer,
-	struct block_acts *a, struct mat h, int s, int c)
+	struct block_acts *a, struct slice_gather *h, int s, int c)
 {
 	struct mat u = part_of(p, a->a, s, c, ffn_width(p));
 	struct mat gate = t->w3 ? part_of(p, a->b, s, c, ffn_width(p)) : no_mat();
-	linear_forward(p, layer, u, h, t->w1, t->b1, s);
+	const struct linear l[] = {{u, t->w1, t->b1}, {gate, t->w3, t->b3}};
+	linear_enter(p, layer, h, l, t->w3 ? 2 : 1, s);
 	watch(p, "feed_forward.w1", layer, u);
-	if (t->w3) {
-		linear_forward(p, layer, gate, h, t->w3, t->b3, s);
-		watch(p, "feed_forward.w3", layer, gate);
-	}
+	watch(p, "feed_forward.w3", layer, gate);
 }
 
 static void activate(
@@ -25,10 +23,11 @@ static void activate(
 		t->w3 ? part_of(p, a->b, s, c, ffn_width(p)) : no_mat());
 }
 
-static struct mat norm2(struct pass *p, int64_t layer, struct block_acts *a, int c)
+static void norm2(struct pass *p, struct slice_gather *h, int64_t layer,
+	struct block_acts *a, int c)
 {
 	const struct block_tensors *t = &p->m->blocks[layer];
-	return norm_gather(p, "ffn_norm", layer, a->h2, a->stats2, stream_of(p, a->x2, c),
+	norm_gather(p, h, "ffn_norm", layer, a->h2, a->stats2, stream_of(p, a->x2, c),
 		t->norm2, t->norm2_bias, c);
 }
 
@@ -37,18 +36,19 @@ void ffn_forward(struct pass *p, int64_t layer, struct block_acts *a, float *x_n
 	const struct block_tensors *t = &p->m->blocks[layer];
 	for (int c = 0; c < p->cp.here; c++) {
 		struct mat x2 = stream_of(p, a->x2, c), next = stream_of(p, x_next, c);
-		struct mat h = norm2(p, layer, a, c);
+		struct slice_gather h;
+		norm2(p, &h, layer, a, c);
 		struct slice_sum sum;
 		slice_sum_begin(&sum, &p->tp, p->d, next, p->rows);
 		for (int s = 0; s < p->tp.here; s++) {
 			tile_use(p, layer, TILE_FFN, s);
-			hidden(p, t, layer, a, h, s, c);
+			hidden(p, t, layer, a, &h, s, c);
 			activate(p, t, a, s, c);
-			linear_forward(p, layer, slice_sum_slot(&sum),
-				part_of(p, a->y, s, c, ffn_width(p)), t->w2, NULL, s);
+			linear_leave(p, layer, &sum, part_of(p, a->y, s, c, ffn_width(p)),
+				t->w2, s);
 			tile_done(p, layer, TILE_FFN, s);
-			slice_sum_push(&sum);
 		}
+		slice_gather_end(&h);
 		slice_sum_end(&sum);
 		join_residual(p, layer, DROP_FFN, c, t->b2, next, x2);
 		watch(p, "feed_forward.w2", layer, next);
@@ -59,15 +59,17 @@ void ffn_again(struct pass *p, int64_t layer, struct block_acts *a, bool product
 {
 	const struct block_tensors *t = &p->m->blocks[layer];
 	for (int c = 0; c < p->cp.here; c++) {
-		struct mat h = norm2(p, layer, a, c);
+		struct slice_gather h;
+		norm2(p, &h, layer, a, c);
 		for (int s = 0; s < p->tp.here; s++) {
 			if (products) {
 				tile_use(p, layer, TILE_FFN, s);
-				hidden(p, t, layer, a, h, s, c);
+				hidden(p, t, layer, a, &h, s, c);
 				tile_done(p, layer, TILE_FFN, s);
 			}
 			activate(p, t, a, s, c);
 		}
+		slice_gather_end(&h);
 	}
 }
 
@@ -80,12 +82,12 @@ static struct mat gate_of(const struct pass *p, float *x, int s, int c)
 
 /* Slice s: from d, the gradient of the sum, to its part of dh. */
 static void hidden_backward(struct pass *p, const struct block_tensors *t, int64_t layer,
-	struct block_acts *a, struct block_grads *g, int s, int c, struct mat d,
+	struct block_acts *a, struct block_grads *g, int s, int c, struct slice_gather *d,
 	struct mat dh)
 {
 	struct mat du = part_of(p, g->da, s, c, ffn_width(p));
 	struct mat dgate = gate_of(p, g->db, s, c);
-	linear_backward_x(p, layer, du, d, t->w2, s, false);
+	linear_leave_backward(p, layer, du, d, t->w2, s);
 	p->d->k->act_bwd(p->d, p->m->act, du, dgate, du,
 		part_of(p, a->a, s, c, ffn_width(p)), gate_of(p, a->b, s, c));
 	watch(p, "feed_forward.w2, backward", layer, du);
@@ -130,15 +132,18 @@ void ffn_backward_x(struct pass *p, int64_t layer, struct block_acts *a,
 	const struct block_tensors *t = &p->m->blocks[layer];
 	for (int c = 0; c < p->cp.here; c++) {
 		struct mat dxc = stream_of(p, dx, c), dh = stream_of(p, g->dh2, c);
-		struct mat d = added_gather(p, layer, DROP_FFN, g->d2, dx, c);
+		struct slice_gather d;
 		struct slice_sum sum;
+		added_gather(p, &d, layer, DROP_FFN, g->d2, dx, c);
 		slice_sum_begin(&sum, &p->tp, p->d, dh, p->rows);
 		for (int s = 0; s < p->tp.here; s++) {
 			tile_use(p, layer, TILE_FFN, s);
-			hidden_backward(p, t, layer, a, g, s, c, d, slice_sum_slot(&sum));
+			hidden_backward(
+				p, t, layer, a, g, s, c, &d, slice_sum_slot(&sum));
 			tile_done(p, layer, TILE_FFN, s);
 			slice_sum_push(&sum);
 		}
+		slice_gather_end(&d);
 		slice_sum_send(&sum);
 		if (weights)
 			product_leaves(p, layer, a, g, c);

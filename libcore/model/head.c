@@ -253,12 +253,13 @@ static void head_chunk(struct pass *p, int c, struct mat x, struct mat dx)
 	struct slice_sum sum;
 	if (p->train)
 		slice_sum_begin(&sum, &p->tp, p->d, dh, p->rows);
-	struct mat all =
-		norm_gather(p, "norm", -1, h, stats, x, m->norm, m->norm_bias, 0);
+	struct slice_gather all;
+	norm_gather(p, &all, "norm", -1, h, stats, x, m->norm, m->norm_bias, 0);
+	slice_gather_end(&all);
 	if (table_is_tiled(p, m->output))
-		head_slices(p, c, all, &sum);
+		head_slices(p, c, all.all, &sum);
 	else
-		head_rows(p, c, all, &sum);
+		head_rows(p, c, all.all, &sum);
 	if (p->train) {
 		slice_sum_end(&sum);
 		norm_backward(p, c, x, dx, dh, stats);

@@ -115,19 +115,20 @@ void slice_weight_bwd(struct pass *p, int64_t layer, const struct tensor *w,
 	leaf_done(p, bias, s, c);
 }
 
-struct mat norm_gather(struct pass *p, const char *what, int64_t layer, float *y,
-	float *stats, struct mat x, const struct tensor *weight,
+void norm_gather(struct pass *p, struct slice_gather *g, const char *what, int64_t layer,
+	float *y, float *stats, struct mat x, const struct tensor *weight,
 	const struct tensor *bias, int c)
 {
 	struct mat all = chunk_of(p, y, c, p->m->c.dim), here = here_of(p, all);
 	p->d->k->norm_fwd(p->d, p->m->arch->norm, here, stats_of(p, stats, c), x,
 		param(p, weight, 0), param(p, bias, 0), (float)p->m->c.norm_eps);
 	watch(p, what, layer, here);
-	return slice_gather(&p->tp, p->d, here, all);
+	linear_round(p, here);
+	slice_gather_begin(g, &p->tp, p->d, here, all);
 }
 
-struct mat added_gather(
-	struct pass *p, int64_t layer, enum drop_site site, float *d, float *dx, int c)
+void added_gather(struct pass *p, struct slice_gather *g, int64_t layer,
+	enum drop_site site, float *d, float *dx, int c)
 {
 	struct mat all = chunk_of(p, d, c, p->m->c.dim), here = here_of(p, all);
 	struct dropout o = dropout_at(p, layer, site, c);
@@ -138,7 +139,7 @@ struct mat added_gather(
 		drop(p, layer, site, c, here);
 	}
 	linear_round(p, here);
-	return slice_gather(&p->tp, p->d, here, all);
+	slice_gather_begin(g, &p->tp, p->d, here, all);
 }
 
 struct dropout dropout_at(const struct pass *p, int64_t layer, enum drop_site site, int c)

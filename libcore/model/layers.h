@@ -148,6 +148,24 @@ void linear_forward(struct pass *p, int64_t layer, struct mat y, struct mat x,
 /* dx (+)= dy w */
 void linear_backward_x(struct pass *p, int64_t layer, struct mat dx, struct mat dy,
 	const struct tensor *w, int s, bool add);
+/*
+ * The products that tensor parallelism has a move before or after, one piece of rows after
+ * the other (slice_turn()), beside the move. What is gathered was rounded before.
+ */
+struct linear {
+	struct mat y;
+	const struct tensor *w, *bias;
+};
+enum { LINEAR_MOST = 3 };
+/* Column-parallel: y = x w^T + bias for each of n, as x comes. */
+void linear_enter(struct pass *p, int64_t layer, struct slice_gather *x,
+	const struct linear *l, int n, int s);
+/* Row-parallel: slice s of the sum gets x w^T, and is pushed. */
+void linear_leave(struct pass *p, int64_t layer, struct slice_sum *sum, struct mat x,
+	const struct tensor *w, int s);
+/* Its backward: dx = dy w, as dy comes. */
+void linear_leave_backward(struct pass *p, int64_t layer, struct mat dx,
+	struct slice_gather *dy, const struct tensor *w, int s);
 /* dw (+)= dy^T x; added to only in the head. A leaf that is complete is to be rounded, as
  * the result of one product. */
 void linear_backward_w(struct pass *p, int64_t layer, struct mat dw, struct mat dy,
@@ -157,9 +175,10 @@ void linear_backward_w(struct pass *p, int64_t layer, struct mat dw, struct mat 
 enum drop_site { DROP_EMBED, DROP_PROBS, DROP_ATTENTION, DROP_FFN };
 
 /* The gradient of what a half of a block adds, of all rows of a chunk: that of the stream,
- * which flows on past it, where dropout has not dropped it, rounded. It is kept in d. */
-struct mat added_gather(
-	struct pass *p, int64_t layer, enum drop_site site, float *d, float *dx, int c);
+ * which flows on past it, where dropout has not dropped it, rounded. It is kept in d, and
+ * comes until the gather's end. */
+void added_gather(struct pass *p, struct slice_gather *g, int64_t layer,
+	enum drop_site site, float *d, float *dx, int c);
 /* dy, x: of the residual stream */
 void piece_bias_bwd(struct pass *p, const struct tensor *bias, int c, struct mat dy);
 void piece_norm_bwd(struct pass *p, const struct tensor *weight,
@@ -168,9 +187,10 @@ void piece_norm_bwd(struct pass *p, const struct tensor *weight,
 void slice_weight_bwd(struct pass *p, int64_t layer, const struct tensor *w,
 	const struct tensor *bias, int s, int c, struct mat dy, struct mat x);
 
-/* All rows of the normed stream of a chunk, which are kept in y: [chunk][rows][dim]. */
-struct mat norm_gather(struct pass *p, const char *what, int64_t layer, float *y,
-	float *stats, struct mat x, const struct tensor *weight,
+/* All rows of the normed stream of a chunk, rounded, which are kept in y: [chunk][rows][dim],
+ * and come until the gather's end. */
+void norm_gather(struct pass *p, struct slice_gather *g, const char *what, int64_t layer,
+	float *y, float *stats, struct mat x, const struct tensor *weight,
 	const struct tensor *bias, int c);
 
 struct dropout dropout_at(

@@ -130,6 +130,8 @@ static float amax_of(const struct pass *p, const struct tensor *w)
 static struct operand weight(struct pass *p, int64_t layer, const struct tensor *w, int s)
 {
 	struct mat m = param(p, w, s);
+	if (!rounds(p))
+		return (struct operand){m, 1};
 	if (is_float8(p, layer))
 		return scaled(p, m, DT_E4M3, amax_of(p, w));
 	struct operand o = {blank(p, m), 1};
@@ -139,53 +141,148 @@ static struct operand weight(struct pass *p, int64_t layer, const struct tensor 
 
 static struct mat rounded_bias(struct pass *p, const struct tensor *bias, int s)
 {
-	if (!bias)
-		return no_mat();
+	if (!bias || !rounds(p))
+		return param(p, bias, s);
 	struct mat b = param(p, bias, s), r = blank(p, b);
 	p->d->k->round(p->d, r, b, format_of(p), 1);
 	return r;
 }
 
-void linear_forward(struct pass *p, int64_t layer, struct mat y, struct mat x,
-	const struct tensor *w, const struct tensor *bias, int s)
+/* ---- products of rows, whose operands are rounded --------------------------------- */
+
+static void forward_rows(struct pass *p, int64_t layer, struct mat y, struct operand x,
+	struct operand w, struct mat bias)
+{
+	const struct kernels *k = p->d->k;
+	bool float8 = is_float8(p, layer);
+	k->linear_fwd(p->d, y, x.m, w.m, float8 ? no_mat() : bias);
+	if (rounds(p))
+		k->round(p->d, y, y, format_of(p), x.inverse * w.inverse);
+	if (float8 && bias.p) { /* as torchao: a sum of two numbers of bf16 */
+		k->bias_fwd(p->d, y, bias);
+		linear_round(p, y);
+	}
+}
+
+static void backward_rows(
+	struct pass *p, struct mat dx, struct operand dy, struct operand w, bool add)
 {
 	const struct kernels *k = p->d->k;
 	if (!rounds(p)) {
-		k->linear_fwd(p->d, y, x, param(p, w, s), param(p, bias, s));
+		k->linear_bwd_x(p->d, dx, dy.m, w.m, add);
 		return;
 	}
+	struct mat out = add ? blank(p, dx) : dx;
+	k->linear_bwd_x(p->d, out, dy.m, w.m, false);
+	k->round(p->d, out, out, format_of(p), dy.inverse * w.inverse);
+	if (add)
+		k->add(p->d, dx, dx, out);
+}
+
+/* ---- whole products -------------------------------------------------------------- */
+
+void linear_forward(struct pass *p, int64_t layer, struct mat y, struct mat x,
+	const struct tensor *w, const struct tensor *bias, int s)
+{
 	size_t mark = arena_mark(p->d->scratch);
-	bool float8 = is_float8(p, layer);
 	struct operand a = activation(p, layer, x, DT_E4M3);
 	struct operand b = weight(p, layer, w, s);
-	struct mat r = rounded_bias(p, bias, s);
-	k->linear_fwd(p->d, y, a.m, b.m, float8 ? no_mat() : r);
-	k->round(p->d, y, y, format_of(p), a.inverse * b.inverse);
-	if (float8 && bias) { /* as torchao: a sum of two numbers of bf16 */
-		k->bias_fwd(p->d, y, r);
-		linear_round(p, y);
-	}
+	forward_rows(p, layer, y, a, b, rounded_bias(p, bias, s));
 	arena_reset(p->d->scratch, mark);
 }
 
 void linear_backward_x(struct pass *p, int64_t layer, struct mat dx, struct mat dy,
 	const struct tensor *w, int s, bool add)
 {
-	const struct kernels *k = p->d->k;
-	if (!rounds(p)) {
-		k->linear_bwd_x(p->d, dx, dy, param(p, w, s), add);
-		return;
-	}
 	size_t mark = arena_mark(p->d->scratch);
 	struct operand a = activation(p, layer, dy, DT_E5M2);
-	struct operand b = weight(p, layer, w, s);
-	struct mat out = add ? blank(p, dx) : dx;
-	k->linear_bwd_x(p->d, out, a.m, b.m, false);
-	k->round(p->d, out, out, format_of(p), a.inverse * b.inverse);
-	if (add)
-		k->add(p->d, dx, dx, out);
+	backward_rows(p, dx, a, weight(p, layer, w, s), add);
 	arena_reset(p->d->scratch, mark);
 }
+
+/* ---- piece by piece --------------------------------------------------------------- */
+
+static struct operand operand_rows(struct operand x, int64_t first, int64_t n)
+{
+	return (struct operand){mat_rows(x.m, first, n), x.inverse};
+}
+
+/* What was rounded before it was gathered. The scale of float8 is that of all rows, so it
+ * waits for them. */
+static struct operand gathered(
+	struct pass *p, int64_t layer, struct slice_gather *x, enum dtype float8)
+{
+	if (!is_float8(p, layer))
+		return (struct operand){x->all, 1};
+	slice_gather_end(x);
+	return activation(p, layer, x->all, float8);
+}
+
+/* The rows of turn i, when they have come. */
+static int64_t turn_rows(struct pass *p, struct slice_gather *x, int i, int64_t *first)
+{
+	int piece = slice_turn(&p->tp, i);
+	slice_gather_wait(x, piece);
+	return slice_piece(&p->tp, p->rows, piece, first);
+}
+
+void linear_enter(struct pass *p, int64_t layer, struct slice_gather *x,
+	const struct linear *l, int n, int s)
+{
+	struct operand w[LINEAR_MOST];
+	struct mat bias[LINEAR_MOST];
+	size_t mark = arena_mark(p->d->scratch);
+	struct operand all = gathered(p, layer, x, DT_E4M3);
+	BUG_ON(n > LINEAR_MOST);
+	for (int i = 0; i < n; i++) {
+		w[i] = weight(p, layer, l[i].w, s);
+		bias[i] = rounded_bias(p, l[i].bias, s);
+	}
+	for (int turn = 0; turn < p->tp.n; turn++) {
+		int64_t first, rows = turn_rows(p, x, turn, &first);
+		struct operand piece = operand_rows(all, first, rows);
+		for (int i = 0; i < n && rows; i++)
+			forward_rows(p, layer, mat_rows(l[i].y, first, rows), piece, w[i],
+				bias[i]);
+		watch(p, NULL, layer, no_mat());
+	}
+	arena_reset(p->d->scratch, mark);
+}
+
+void linear_leave(struct pass *p, int64_t layer, struct slice_sum *sum, struct mat x,
+	const struct tensor *w, int s)
+{
+	size_t mark = arena_mark(p->d->scratch);
+	struct operand all = activation(p, layer, x, DT_E4M3);
+	struct operand b = weight(p, layer, w, s);
+	for (int turn = 0; turn < p->tp.n; turn++) {
+		slice_sum_turn(sum, turn);
+		if (sum->n)
+			forward_rows(p, layer, slice_sum_slot(sum),
+				operand_rows(all, sum->first, sum->n), b, no_mat());
+		slice_sum_push(sum);
+		watch(p, NULL, layer, no_mat());
+	}
+	arena_reset(p->d->scratch, mark);
+}
+
+void linear_leave_backward(struct pass *p, int64_t layer, struct mat dx,
+	struct slice_gather *dy, const struct tensor *w, int s)
+{
+	size_t mark = arena_mark(p->d->scratch);
+	struct operand all = gathered(p, layer, dy, DT_E5M2);
+	struct operand b = weight(p, layer, w, s);
+	for (int turn = 0; turn < p->tp.n; turn++) {
+		int64_t first, n = turn_rows(p, dy, turn, &first);
+		if (n)
+			backward_rows(p, mat_rows(dx, first, n),
+				operand_rows(all, first, n), b, false);
+		watch(p, NULL, layer, no_mat());
+	}
+	arena_reset(p->d->scratch, mark);
+}
+
+/* ---- gradients of weights ---------------------------------------------------------- */
 
 void linear_backward_w(struct pass *p, int64_t layer, struct mat dw, struct mat dy,
 	struct mat x, bool add)

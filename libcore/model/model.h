@@ -163,7 +163,7 @@ struct pass_config {
 	int64_t batch; /* sequences of a micro-batch */
 	uint64_t seed;
 	bool sp; /* sequence parallelism between the products of tensor parallelism */
-	bool async_tp; /* sums over slices go on while gradients of weights are computed */
+	bool async_tp;	/* sums and gathers of slices go on beside products */
 	bool gather_kv; /* context parallelism by all-gather, and not by a ring */
 };
 

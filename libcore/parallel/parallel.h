@@ -92,13 +92,19 @@ struct slices {
 	struct comm *axis;
 	int n, first, here;
 	bool sp;
-	bool async; /* sums go on while other things are computed */
+	bool async; /* sums and gathers go on while other things are computed */
 };
 
 /* Rows [*first, *first + n) of `rows` are piece i. */
 int64_t slice_piece(const struct slices *s, int64_t rows, int i, int64_t *first);
 /* The rows that this rank has of the residual stream. */
 int64_t slice_rows(const struct slices *s, int64_t rows, int64_t *first);
+/*
+ * What is computed of the rows of a chunk between its gather and its sum goes piece by piece,
+ * with one rank or many, at once or not: so the shapes of products are those of the virtual
+ * slices. The pieces in turn: this rank's own, then those of the ranks after it.
+ */
+int slice_turn(const struct slices *s, int i);
 
 /*
  * A sum over virtual slices, by the canonical tree: the leave of a row-parallel product
@@ -113,7 +119,9 @@ struct slice_sum {
 	struct mat out;
 	int64_t rows;		     /* of a part */
 	int64_t first, n;	     /* rows that are being pushed */
+	int piece;		     /* which are a piece of one part, or -1 */
 	float *part[TREE_MAX_NODES]; /* buffers, from the device's scratch */
+	float *others;		     /* for what comes from other ranks */
 	struct tree_stack stack;
 	int next;
 	struct slice_exchange *exchange; /* under way, or NULL */
@@ -124,14 +132,34 @@ void slice_sum_begin(struct slice_sum *x, const struct slices *s, struct device 
 	struct mat out, int64_t rows);
 /* The parts may come in blocks of rows: those of [first, first + n) are next, of all slices. */
 void slice_sum_rows(struct slice_sum *x, int64_t first, int64_t n);
+/* Or each part comes in its n pieces: in turn i that which slice_turn() has after this
+ * rank's own, which come last. With `async`, rows that another rank waits for go there as soon
+ * as the last slice here was added to them. */
+void slice_sum_turn(struct slice_sum *x, int i);
 struct mat slice_sum_slot(struct slice_sum *x);
 void slice_sum_push(struct slice_sum *x);
 /* All parts are pushed, and something else is computed before the end: with `async`, they are
  * on their way meanwhile. */
 void slice_sum_send(struct slice_sum *x);
 void slice_sum_end(struct slice_sum *x);
-/* Its dual: all rows of a chunk from this rank's (all-gather; nothing, where it has all).
- * Returns `here` itself then, else `room`, [rows, cols]. */
+
+/*
+ * Its dual: all rows of a chunk from this rank's (all-gather; nothing, where it has all).
+ * `all` is `here` itself then, else `room`, [rows, cols]. With `async`, rows are on their way
+ * from begin to end: what is here must not be written, and of what comes, a piece that was
+ * waited for may be read.
+ */
+struct slice_gather {
+	const struct slices *s;
+	struct mat all;
+	struct slice_mail *mail; /* under way, or NULL */
+};
+
+void slice_gather_begin(struct slice_gather *g, const struct slices *s, struct device *d,
+	struct mat here, struct mat room);
+void slice_gather_wait(struct slice_gather *g, int piece);
+void slice_gather_end(struct slice_gather *g); /* may be said again */
+/* The whole of it; returns `all`. */
 struct mat slice_gather(
 	const struct slices *s, struct device *d, struct mat here, struct mat room);
 

@@ -34,72 +34,142 @@ int64_t slice_rows(const struct slices *s, int64_t rows, int64_t *first)
 	return rows;
 }
 
+int slice_turn(const struct slices *s, int i)
+{
+	return (s->first + i) % s->n;
+}
+
 /* ---- messages -------------------------------------------------------------------- */
 
 /* What a rank has begun with its peers. */
-struct mail {
+struct slice_mail {
 	struct comm *c;
 	struct comm_req *reqs;
 	int n;
 };
 
-static struct mail mail_begin(struct comm *c, int messages)
+static void poll_mail(void *with)
 {
-	return (struct mail){c, xcalloc((size_t)messages, sizeof(struct comm_req)), 0};
+	struct slice_mail *m = with;
+	for (int i = 0; i < m->n; i++)
+		comm_test(m->c, &m->reqs[i]);
 }
 
-static void mail_to(struct mail *m, struct mat x, int peer)
+static struct slice_mail *mail_begin(struct comm *c, int messages)
+{
+	struct slice_mail *m = xcalloc(1, sizeof(*m));
+	m->c = c;
+	m->reqs = xcalloc((size_t)messages, sizeof(*m->reqs));
+	comm_background(poll_mail, m);
+	return m;
+}
+
+/* Nothing is a message too, which is never sent. */
+static void mail_to(struct slice_mail *m, struct mat x, int peer)
 {
 	int64_t n_bytes = mat_size(x) * (int64_t)sizeof(float);
+	struct comm_req *r = &m->reqs[m->n++];
 	if (n_bytes)
-		comm_send_begin(m->c, x.p, n_bytes, peer, TAG_SLICES, &m->reqs[m->n++]);
+		comm_send_begin(m->c, x.p, n_bytes, peer, TAG_SLICES, r);
 }
 
-static void mail_from(struct mail *m, struct mat x, int peer)
+static void mail_from(struct slice_mail *m, struct mat x, int peer)
 {
 	int64_t n_bytes = mat_size(x) * (int64_t)sizeof(float);
+	struct comm_req *r = &m->reqs[m->n++];
 	if (n_bytes)
-		comm_recv_begin(m->c, x.p, n_bytes, peer, TAG_SLICES, &m->reqs[m->n++]);
+		comm_recv_begin(m->c, x.p, n_bytes, peer, TAG_SLICES, r);
 }
 
-static void mail_end(struct mail *m)
+static void mail_end(struct slice_mail *m)
 {
 	for (int i = 0; i < m->n; i++)
 		comm_wait(m->c, &m->reqs[i]);
+	comm_background_end(poll_mail, m);
 	free(m->reqs);
+	free(m);
 }
 
-/* Every rank has its rows of x, and gets those of the others. */
-static void gather_rows(const struct slices *s, struct mat x)
+/* ---- gathers --------------------------------------------------------------------- */
+
+/* Every rank has its rows of x, and gets those of the others: message i - 1 is what comes
+ * from the rank that is i further. */
+static struct slice_mail *gather_rows(const struct slices *s, struct mat x)
 {
 	struct comm *c = s->axis;
-	struct mail mail = mail_begin(c, 2 * c->size);
-	int64_t at, n = rank_rows(s, x.rows, c->rank, &at);
-	struct mat mine = mat_rows(x, at, n);
+	struct slice_mail *m = mail_begin(c, 2 * c->size);
+	int64_t at, n;
 	for (int i = 1; i < c->size; i++) {
-		int from = (c->rank - i + c->size) % c->size;
+		int from = (c->rank + i) % c->size;
 		n = rank_rows(s, x.rows, from, &at);
-		mail_from(&mail, mat_rows(x, at, n), from);
-		mail_to(&mail, mine, (c->rank + i) % c->size);
+		mail_from(m, mat_rows(x, at, n), from);
 	}
-	mail_end(&mail);
+	n = rank_rows(s, x.rows, c->rank, &at);
+	for (int i = 1; i < c->size; i++)
+		mail_to(m, mat_rows(x, at, n), (c->rank - i + c->size) % c->size);
+	return m;
+}
+
+void slice_gather_begin(struct slice_gather *g, const struct slices *s, struct device *d,
+	struct mat here, struct mat room)
+{
+	int64_t first, n = slice_rows(s, room.rows, &first);
+	BUG_ON(here.rows != n || here.cols != room.cols);
+	*g = (struct slice_gather){.s = s, .all = here};
+	if (s->axis->size == 1 || !s->sp)
+		return;
+	struct mat mine = mat_rows(room, first, n);
+	if (mine.p != here.p && n)
+		d->k->copy(d, mine, here);
+	g->all = room;
+	g->mail = gather_rows(s, room);
+	if (!s->async)
+		slice_gather_end(g);
+}
+
+void slice_gather_wait(struct slice_gather *g, int piece)
+{
+	const struct comm *c = g->s->axis;
+	int ahead = (piece / g->s->here - c->rank + c->size) % c->size;
+	if (g->mail && ahead)
+		comm_wait(g->mail->c, &g->mail->reqs[ahead - 1]);
+}
+
+void slice_gather_end(struct slice_gather *g)
+{
+	if (g->mail)
+		mail_end(g->mail);
+	g->mail = NULL;
 }
 
 struct mat slice_gather(
 	const struct slices *s, struct device *d, struct mat here, struct mat room)
 {
-	int64_t first, n = slice_rows(s, room.rows, &first);
-	BUG_ON(here.rows != n || here.cols != room.cols);
-	if (s->axis->size == 1 || !s->sp)
-		return here;
-	struct mat mine = mat_rows(room, first, n);
-	if (mine.p != here.p && n)
-		d->k->copy(d, mine, here);
-	gather_rows(s, room);
-	return room;
+	struct slice_gather g;
+	slice_gather_begin(&g, s, d, here, room);
+	slice_gather_end(&g);
+	return g.all;
 }
 
 /* ---- sums ------------------------------------------------------------------------ */
+
+/* The slices of a rank, as nodes. */
+static int nodes_of(const struct slices *s, int rank, struct tree_node *nodes)
+{
+	return tree_nodes(rank * s->here, (rank + 1) * s->here, nodes);
+}
+
+/* Room for this rank's rows of the other ranks' nodes. */
+static float *room_for_others(struct slice_sum *x)
+{
+	const struct slices *s = x->s;
+	struct tree_node nodes[TREE_MAX_NODES];
+	int64_t at, mine = rank_rows(s, x->rows, s->axis->rank, &at);
+	int n = 0;
+	for (int rank = 0; rank < s->axis->size; rank++)
+		n += rank == s->axis->rank ? 0 : nodes_of(s, rank, nodes);
+	return n ? arena_floats(x->d->scratch, n * mine * x->out.cols) : NULL;
+}
 
 void slice_sum_begin(struct slice_sum *x, const struct slices *s, struct device *d,
 	struct mat out, int64_t rows)
@@ -109,6 +179,7 @@ void slice_sum_begin(struct slice_sum *x, const struct slices *s, struct device 
 		.out = out,
 		.rows = rows,
 		.n = rows,
+		.piece = -1,
 		.next = s->first,
 		.mark = arena_mark(d->scratch)};
 	int depth = tree_depth(s->first, s->first + s->here);
@@ -116,13 +187,20 @@ void slice_sum_begin(struct slice_sum *x, const struct slices *s, struct device 
 	for (int i = 0; i < depth; i++)
 		x->part[i] = i == 0 && whole ? out.p
 					     : arena_floats(d->scratch, rows * out.cols);
+	x->others = room_for_others(x);
 }
 
 void slice_sum_rows(struct slice_sum *x, int64_t first, int64_t n)
 {
-	BUG_ON(x->next != x->s->first); /* in the middle of a sum */
+	BUG_ON(x->next != x->s->first || x->piece >= 0); /* in the middle of a sum */
 	x->first = first;
 	x->n = n;
+}
+
+void slice_sum_turn(struct slice_sum *x, int i)
+{
+	x->piece = slice_turn(x->s, x->s->here + i);
+	x->n = slice_piece(x->s, x->rows, x->piece, &x->first);
 }
 
 static struct mat part_of(const struct slice_sum *x, int i)
@@ -136,13 +214,6 @@ struct mat slice_sum_slot(struct slice_sum *x)
 	return part_of(x, x->stack.n);
 }
 
-static void merge(struct slice_sum *x, int merges)
-{
-	for (int top = x->stack.n + merges - 1; merges > 0; merges--, top--)
-		x->d->k->add(
-			x->d, part_of(x, top - 1), part_of(x, top - 1), part_of(x, top));
-}
-
 /* Levels of the tree over all slices. */
 static int levels_of(const struct slices *s)
 {
@@ -152,18 +223,24 @@ static int levels_of(const struct slices *s)
 	return level;
 }
 
-void slice_sum_push(struct slice_sum *x)
+static bool is_last_here(const struct slice_sum *x)
 {
-	const struct slices *s = x->s;
-	merge(x, tree_push(&x->stack, x->next++));
-	if (x->next < s->first + s->here)
-		return;
-	if (s->axis->size == 1) {
-		merge(x, tree_finish(&x->stack, 1 << levels_of(s)));
-		BUG_ON(x->stack.n != 1);
+	return x->next == x->s->first + x->s->here - 1;
+}
+
+/* Adds the rows of the slot to what they complete. Returns what the buffers are then. */
+static struct tree_stack add_up(const struct slice_sum *x)
+{
+	struct tree_stack stack = x->stack;
+	int merges = tree_push(&stack, x->next);
+	if (is_last_here(x) && x->s->axis->size == 1) {
+		merges += tree_finish(&stack, 1 << levels_of(x->s));
+		BUG_ON(stack.n != 1);
 	}
-	x->stack.n = 0;
-	x->next = s->first;
+	for (int top = stack.n + merges - 1; top >= stack.n && x->n; top--)
+		x->d->k->add(
+			x->d, part_of(x, top - 1), part_of(x, top - 1), part_of(x, top));
+	return stack;
 }
 
 /* A node that is known of this rank's rows. */
@@ -174,7 +251,7 @@ struct known {
 
 /* Rows of nodes, on their way between the ranks. */
 struct slice_exchange {
-	struct mail mail;
+	struct slice_mail *mail;
 	struct known *known; /* those of this rank, then those that come */
 	int n_known;
 };
@@ -212,20 +289,7 @@ static struct mat finish_tree(struct device *d, const struct known *known, int n
 	return to;
 }
 
-/* The slices of a rank, as nodes. */
-static int nodes_of(const struct slices *s, int rank, struct tree_node *nodes)
-{
-	return tree_nodes(rank * s->here, (rank + 1) * s->here, nodes);
-}
-
-static void poll_exchange(void *with)
-{
-	struct slice_exchange *e = with;
-	for (int i = 0; i < e->mail.n; i++)
-		comm_test(e->mail.c, &e->mail.reqs[i]);
-}
-
-/* Rows of this rank's nodes go to their ranks, and of other ranks' nodes come here. */
+/* Rows of other ranks' nodes may come here from now on. */
 static void begin_exchange(struct slice_sum *x)
 {
 	const struct slices *s = x->s;
@@ -241,31 +305,75 @@ static void begin_exchange(struct slice_sum *x)
 		e->known[e->n_known] =
 			(struct known){nodes[e->n_known], mat_rows(whole, at, mine)};
 	}
+	float *room = x->others;
 	for (int i = 1; i < c->size; i++) {
 		int from = (c->rank - i + c->size) % c->size;
 		int n = nodes_of(s, from, nodes);
-		for (int k = 0; k < n; k++) {
-			float *room = arena_floats(x->d->scratch, mine * x->out.cols);
+		for (int k = 0; k < n; k++, room += mine * x->out.cols) {
 			struct mat got = mat(room, mine, x->out.cols);
-			mail_from(&e->mail, got, from);
+			mail_from(e->mail, got, from);
 			e->known[e->n_known++] = (struct known){nodes[k], got};
-		}
-		int to = (c->rank + i) % c->size;
-		int64_t theirs, rows = rank_rows(s, x->rows, to, &theirs);
-		for (int k = 0; k < own; k++) {
-			struct mat whole = mat(x->part[k], x->rows, x->out.cols);
-			mail_to(&e->mail, mat_rows(whole, theirs, rows), to);
 		}
 	}
 	x->exchange = e;
-	comm_background(poll_exchange, e);
+}
+
+/* A rank's rows of this rank's nodes go there. */
+static void send_rows(struct slice_sum *x, int to)
+{
+	struct tree_node nodes[TREE_MAX_NODES];
+	int own = nodes_of(x->s, x->s->axis->rank, nodes);
+	int64_t theirs, rows = rank_rows(x->s, x->rows, to, &theirs);
+	if (!x->exchange)
+		begin_exchange(x);
+	for (int k = 0; k < own; k++) {
+		struct mat whole = mat(x->part[k], x->rows, x->out.cols);
+		mail_to(x->exchange->mail, mat_rows(whole, theirs, rows), to);
+	}
+}
+
+static void send_all(struct slice_sum *x)
+{
+	const struct comm *c = x->s->axis;
+	for (int i = 1; i < c->size; i++)
+		send_rows(x, (c->rank + i) % c->size);
+}
+
+/* Of the last slice here, the rows of a piece are whole: with the last piece of another rank
+ * all that it waits for is there. */
+static void send_piece(struct slice_sum *x)
+{
+	const struct slices *s = x->s;
+	int to = x->piece / s->here;
+	if (s->async && to != s->axis->rank && (x->piece + 1) % s->here == 0)
+		send_rows(x, to);
+}
+
+void slice_sum_push(struct slice_sum *x)
+{
+	const struct slices *s = x->s;
+	struct tree_stack stack = add_up(x);
+	if (x->piece >= 0) {
+		if (is_last_here(x))
+			send_piece(x);
+		if (x->piece != slice_turn(s, s->here - 1))
+			return; /* more pieces of this slice come */
+		x->piece = -1;
+		x->first = 0;
+		x->n = x->rows;
+	}
+	x->stack = stack;
+	if (++x->next < s->first + s->here)
+		return;
+	x->stack.n = 0;
+	x->next = s->first;
 }
 
 void slice_sum_send(struct slice_sum *x)
 {
 	BUG_ON(x->next != x->s->first || x->exchange);
 	if (x->s->axis->size > 1 && x->s->async)
-		begin_exchange(x);
+		send_all(x);
 }
 
 /* This rank's rows of the sum, into `to`. */
@@ -273,8 +381,7 @@ static void sum_rows(struct slice_sum *x, struct mat to)
 {
 	struct slice_exchange *e = x->exchange;
 	int at = 0;
-	mail_end(&e->mail);
-	comm_background_end(poll_exchange, e);
+	mail_end(e->mail);
 	qsort(e->known, (size_t)e->n_known, sizeof(*e->known), by_leaf);
 	struct mat sum =
 		finish_tree(x->d, e->known, e->n_known, &at, levels_of(x->s), 0, to);
@@ -289,15 +396,15 @@ static void sum_rows(struct slice_sum *x, struct mat to)
 void slice_sum_end(struct slice_sum *x)
 {
 	const struct slices *s = x->s;
-	BUG_ON(x->next != s->first);
+	BUG_ON(x->next != s->first || x->piece >= 0);
 	if (s->axis->size > 1) {
 		int64_t first = 0, n = rank_rows(s, x->rows, s->axis->rank, &first);
 		BUG_ON(x->out.rows != (s->sp ? n : x->rows));
 		if (!x->exchange)
-			begin_exchange(x);
+			send_all(x);
 		sum_rows(x, s->sp ? x->out : mat_rows(x->out, first, n));
 		if (!s->sp)
-			gather_rows(s, x->out);
+			mail_end(gather_rows(s, x->out));
 	}
 	arena_reset(x->d->scratch, x->mark);
 }

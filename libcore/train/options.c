@@ -96,7 +96,7 @@ static const struct opt options[] = {
 	{OPT_ENUM, 0, "reshard-after-forward", NULL, "yes", T(reshard), "Drop the parameters that --zero 3 gathered after the forward, and gather them again for the backward; keep-last: not those that the backward begins with.", OPT_LOCAL, .values = reshard_names},
 	{OPT_ENUM, 0, "gather-dtype", NULL, "auto", T(gather_dtype), "What --zero 3 gathers the weights of products as. auto: as bf16 or fp16 where --dtype has them rounded to it anyway, which is half the bytes and the same bits; float8, embeddings, norms and biases go as fp32.", OPT_LOCAL, .values = gather_names},
 	{OPT_FLAG, 0, "sp", NULL, "yes", T(sp), "Sequence parallelism: between the products of --tp, a rank has its own rows only.", OPT_LOCAL},
-	{OPT_FLAG, 0, "async-tp", NULL, "yes", T(async_tp), "Sums of --tp in a backward go on while gradients of weights are computed.", OPT_LOCAL},
+	{OPT_FLAG, 0, "async-tp", NULL, "yes", T(async_tp), "Sums and gathers of --tp go on beside the products after and before them, a piece of rows after the other; in a backward, sums beside the gradients of weights.", OPT_LOCAL},
 	{OPT_ENUM, 0, "cp-comm", NULL, "ring", T(cp_comm), "How keys and values of --cp come by: one chunk after the other, while others are computed with, or all at once.", OPT_LOCAL, .values = cp_comm_names},
 	{OPT_ENUM, 0, "pp-schedule", NULL, "1f1b", T(pp_schedule), "Order of the work of a pipeline: all forwards first; one forward, one backward; the same with several stages a rank; with the weights' gradients in the gaps.", OPT_LOCAL, .values = schedule_kind_names},
 	{OPT_INT, 0, "pp-stages", "N", "0", T(pp_stages), "Stages of the pipeline that a rank has. 0: 2 where the schedule is interleaved, else 1.", OPT_LOCAL, 0, 1e5},
