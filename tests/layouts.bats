@@ -193,6 +193,19 @@ refuse() { # TEXT COMMAND...: 64, and one message
 	for group in pp fsdp tp; do
 		[ "$(sed -n "s/^  $group  *\\([0-9]*\\).*/\\1/p" plan)" -gt 0 ]
 	done
+	# ranks that differ along one axis are one line, and of very many lines some are left out
+	pt-train --dry-run --vocab 61 -b 128 -m 2 --dp 64 >plan
+	grep -q '^pp 0   dp 0-63 fsdp 0    cp 0: rank 0-63$' plan
+	[ "$(grep -c '^pp ' plan)" -eq 1 ]
+	pt-train --dry-run --vocab 61 -b 16 -m 2 --dp 2 --fsdp 4 >plan
+	grep -q '^pp 0   dp 1   fsdp 0-3  cp 0: rank 4-7$' plan
+	[ "$(grep -c '^pp ' plan)" -eq 2 ]
+	pt-train --dry-run --vocab 61 -b 64 -m 2 --dp 16 --tp 2 >plan
+	[ "$(grep -c '^pp ' plan)" -eq 16 ]
+	pt-train --dry-run --vocab 61 -b 64 -m 2 --dp 32 --tp 2 >plan
+	[ "$(grep -c '^pp ' plan)" -eq 9 ]
+	grep -A 1 'tp 14 15$' plan | tail -n 1 | grep -q '^[.][.][.] 23 lines like these$'
+	grep -q '^pp 0   dp 31  fsdp 0    cp 0: tp 62 63$' plan
 	# parts of the parameters are smaller
 	whole=$(pt-train --dry-run --vocab 61 -b 16 -m 2 | awk '/^parameters/ { print $2 }')
 	part=$(awk '/^parameters/ { print $2 }' plan)

@@ -140,6 +140,23 @@ value() { # COLUMN FILE: of the last row
 	done
 }
 
+@test "no room for what a matrix product needs: a message, and no waiting" {
+	make_shard
+	local limit said=0
+	for limit in $(seq 140000 30000 320000); do # KiB of the address space
+		run timeout 20 bash -c 'ulimit -v "$0"; exec pt-train "$@"' "$limit" "${TINY[@]}" -n 1 \
+			--no-ckpt -o run --overwrite
+		echo "$limit KiB: code $status"
+		[ "$status" -ne 124 ]
+		[[ $output != *"no room for OpenBLAS's buffers"* ]] || {
+			[ "$status" -eq 1 ]
+			said=$((said + 1))
+		}
+	done
+	[ "$said" -ge 2 ]
+	[ "$status" -eq 0 ]
+}
+
 @test "what makes no sense is refused" {
 	make_shard
 	code_of 64 tiny --offload params
