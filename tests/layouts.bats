@@ -215,6 +215,27 @@ refuse() { # TEXT COMMAND...: 64, and one message
 	refuse 'a plan of more than' pt-train --dry-run --vocab 61 --dp 1000000 --tp 1000
 }
 
+@test "a sequence that is too long for one rank's memory trains on four" {
+	make_shard
+	long=(-q -a llama --layers 2 --heads 4 --dim 32 --ffn-dim 2048 -T 8192 -b 1 -m 1 -n 1
+		-t 1 --eval-every 0)
+	beside=320000 # KiB of the program, its libraries and shared memory
+	limited() { # PROGRAM...: of the address space; and a signal alone may not end it
+		timeout -k 1 60 "${@:1:$#-1}" bash -c 'ulimit -v "$0"; exec pt-train "$@"' "$limit" "${long[@]}" ${!#}
+	}
+	kib() { pt-train "${long[@]}" --dry-run "$@" | awk '$1 == "total" { print int($2 / 1024) }'; }
+	limit=$(($(kib --cp 4) + beside))
+	[ "$limit" -lt "$(kib --virtual cp=4)" ]
+	code_of 1 limited env '--virtual cp=4 -o none'
+	says 'out of memory'
+	says '--dry-run shows the plan'
+	says '--cp'
+	not grep -q ^step= <<<"$output"
+	limited mpiexec -n 4 '--cp 4 -o four' >/dev/null
+	timeout -k 1 60 pt-train "${long[@]}" --virtual cp=4 -o one >/dev/null
+	same one four
+}
+
 @test "what is sent is what was planned" {
 	make_shard
 	for layout in '--dp 2' '--fsdp 2' '--fsdp 2 --zero 1' '--tp 2' '--cp 2' '--pp 2'; do
