@@ -406,7 +406,7 @@ static void same_bits(void **state)
 			l.micros = micros[k];
 			int n = ranks_of(&l);
 			if (l.degree[AXIS_DP] * l.degree[AXIS_FSDP] > micros[k] ||
-				(l.offload && micros[k] < 5)) /* in a hurry */
+				(l.offload && micros[k] < 9)) /* in a hurry */
 				continue;
 			struct comm *c =
 				comm_split(world, world->rank < n ? 0 : -1, "layout");
