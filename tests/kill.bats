@@ -19,7 +19,7 @@ kill_one() { # RANKS VICTIM OPTION...
 	if [ $((RANDOM % 4)) -eq 0 ]; then
 		sleep "0.$(printf %03d $((RANDOM % 300)))"
 	else
-		row=$((RANDOM % 57 + 1))
+		row=$((RANDOM % 37 + 1))
 		while ! grep -q "^step=$row " out && kill -0 $pid 2>/dev/null; do sleep 0.005; done
 		sleep "0.0$(printf %02d $((RANDOM % 30)))"
 	fi
@@ -49,7 +49,7 @@ kill_one() { # RANKS VICTIM OPTION...
 
 @test "kill -9 at random moments: nothing hangs, no row is lost, and the run goes on, bit for bit" {
 	make_shard
-	options="-n 60 --ckpt-every 3 --keep 3 --eval-every 4 --publish-secs 0"
+	options="-n 40 --ckpt-every 3 --keep 3 --eval-every 4 --publish-secs 0"
 	tiny $options -o whole >/dev/null
 	declare -A phases
 	for i in $(seq $kills); do
@@ -158,7 +158,7 @@ killed_then() { # RANKS LAYOUT RANKS LAYOUT
 	wait_for 'step=100 ' run/journal.txt
 	# shellcheck disable=SC2046
 	kill -STOP $(ranks_of $pid)
-	sleep 4
+	sleep 3
 	# shellcheck disable=SC2046
 	kill -CONT $(ranks_of $pid)
 	ended $pid

@@ -193,6 +193,19 @@ refuse() { # TEXT COMMAND...: 64, and one message
 	for group in pp fsdp tp; do
 		[ "$(sed -n "s/^  $group  *\\([0-9]*\\).*/\\1/p" plan)" -gt 0 ]
 	done
+	# ranks that differ along one axis are one line, and of very many lines some are left out
+	pt-train --dry-run --vocab 61 -b 128 -m 2 --dp 64 >plan
+	grep -q '^pp 0   dp 0-63 fsdp 0    cp 0: rank 0-63$' plan
+	[ "$(grep -c '^pp ' plan)" -eq 1 ]
+	pt-train --dry-run --vocab 61 -b 16 -m 2 --dp 2 --fsdp 4 >plan
+	grep -q '^pp 0   dp 1   fsdp 0-3  cp 0: rank 4-7$' plan
+	[ "$(grep -c '^pp ' plan)" -eq 2 ]
+	pt-train --dry-run --vocab 61 -b 64 -m 2 --dp 16 --tp 2 >plan
+	[ "$(grep -c '^pp ' plan)" -eq 16 ]
+	pt-train --dry-run --vocab 61 -b 64 -m 2 --dp 32 --tp 2 >plan
+	[ "$(grep -c '^pp ' plan)" -eq 9 ]
+	grep -A 1 'tp 14 15$' plan | tail -n 1 | grep -q '^[.][.][.] 23 lines like these$'
+	grep -q '^pp 0   dp 31  fsdp 0    cp 0: tp 62 63$' plan
 	# parts of the parameters are smaller
 	whole=$(pt-train --dry-run --vocab 61 -b 16 -m 2 | awk '/^parameters/ { print $2 }')
 	part=$(awk '/^parameters/ { print $2 }' plan)
@@ -215,6 +228,27 @@ refuse() { # TEXT COMMAND...: 64, and one message
 		[ "$(sent --dtype $dtype)" -eq $((full - less)) ]
 		[ "$(sent --dtype $dtype --gather-dtype fp32)" -eq "$full" ]
 	done
+}
+
+@test "a sequence that is too long for one rank's memory trains on four" {
+	make_shard
+	long=(-q -a llama --layers 2 --heads 4 --dim 32 --ffn-dim 2048 -T 8192 -b 1 -m 1 -n 1
+		-t 1 --eval-every 0)
+	beside=320000 # KiB of the program, its libraries and shared memory
+	limited() { # PROGRAM...: of the address space; and a signal alone may not end it
+		timeout -k 1 60 "${@:1:$#-1}" bash -c 'ulimit -v "$0"; exec pt-train "$@"' "$limit" "${long[@]}" ${!#}
+	}
+	kib() { pt-train "${long[@]}" --dry-run "$@" | awk '$1 == "total" { print int($2 / 1024) }'; }
+	limit=$(($(kib --cp 4) + beside))
+	[ "$limit" -lt "$(kib --virtual cp=4)" ]
+	code_of 1 limited env '--virtual cp=4 -o none'
+	says 'out of memory'
+	says '--dry-run shows the plan'
+	says '--cp'
+	not grep -q ^step= <<<"$output"
+	limited mpiexec -n 4 '--cp 4 -o four' >/dev/null
+	timeout -k 1 60 pt-train "${long[@]}" --virtual cp=4 -o one >/dev/null
+	same one four
 }
 
 @test "what is sent is what was planned" {

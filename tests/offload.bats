@@ -25,8 +25,11 @@ value() { # COLUMN FILE: of the last row
 	tiny -n 8 --layers 2 -o one --sample-every 8 --check-replicas-every 4 >rows 2>/dev/null
 	not grep -q 'read=' rows
 	for what in optimizer params; do
-		for layout in '1 --dp 1' '1 --zero 3' '2 --dp 2' '4 --fsdp 4' '4 --dp 2 --fsdp 2 --fsdp-kind flat' \
-			'2 --pp 2' '4 --tp 2 --fsdp 2' '2 --fsdp 2 --reshard-after-forward keep-last'; do
+		local layouts=('1 --dp 1' '4 --dp 2 --fsdp 2 --fsdp-kind flat' '4 --tp 2 --fsdp 2')
+		[ $what = optimizer ] || # they have more to go wrong; tests/layouts.c has more of both
+			layouts+=('1 --zero 3' '2 --dp 2' '4 --fsdp 4' '2 --pp 2'
+				'2 --fsdp 2 --reshard-after-forward keep-last')
+		for layout in "${layouts[@]}"; do
 			# shellcheck disable=SC2086 # words
 			set -- $layout
 			local virtual=()
@@ -180,6 +183,23 @@ value() { # COLUMN FILE: of the last row
 	code_of 1 tiny "${big[@]}" --virtual tp=16 --memory $((need + 1))K -o none --overwrite
 	says 'and --memory gives it'
 	limited $((need + beside)) --tile 16 --memory $((need + 1))K -o tiled >/dev/null
+}
+
+@test "no room for what a matrix product needs: a message, and no waiting" {
+	make_shard
+	local limit said=0
+	for limit in $(seq 140000 30000 320000); do # KiB of the address space
+		run timeout -k 1 20 bash -c 'ulimit -v "$0"; exec pt-train "$@"' "$limit" "${TINY[@]}" -n 1 \
+			--no-ckpt -o run --overwrite
+		echo "$limit KiB: code $status"
+		[ "$status" -lt 124 ] # it was not ended from outside
+		[[ $output != *"no room for OpenBLAS's buffers"* ]] || {
+			[ "$status" -eq 1 ]
+			said=$((said + 1))
+		}
+	done
+	[ "$said" -ge 2 ]
+	[ "$status" -eq 0 ]
 }
 
 @test "what makes no sense is refused" {

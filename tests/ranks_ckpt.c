@@ -4,12 +4,11 @@
  * ranks: 1 2 3 5
  */
 #include "ckpt/ckpt.h"
-#include "support.h"
+#include "tests/ranks.h"
 
 #include <stdlib.h>
 #include <string.h>
 
-static struct comm *world;
 static struct str path; /* of rank 0's folder */
 static struct err e;
 
@@ -188,15 +187,9 @@ int main(void)
 		cmocka_unit_test(copies_are_shared_out),
 		cmocka_unit_test(errors_are_agreed_on),
 	};
-	world = comm_open();
-	log_rank(world->rank, world->size, false);
-	if (world->rank && !freopen("/dev/null", "w", stdout))
-		return 1;
+	ranks_open();
 	if (world->rank == 0)
 		str_puts(&path, test_path("x.h5"));
 	comm_bcast_str(world, &path, 0);
-	int rc = cmocka_run_group_tests(tests, NULL, NULL);
-	comm_barrier(world);
-	comm_close(world);
-	return rc;
+	return ranks_close(ranks_run(tests));
 }

@@ -3,29 +3,15 @@
  * ranks: 1 2 3 5
  *
  * What is right is written out here, apart from verify.c, with which the programs check
- * collectives. A test fails on all ranks or on none, so that none waits.
+ * collectives.
  */
-#include "support.h"
-#include "comm/comm.h"
+#include "tests/ranks.h"
 
 #include <fcntl.h>
 #include <sched.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
-
-static struct comm *world;
-
-/* Collective: true on every rank, or else where it was not is said, and all fail. */
-#define assert_on_all(cond) assert_on_all_at(cond, #cond, __FILE__, __LINE__)
-static void assert_on_all_at(bool good, const char *what, const char *file, int line)
-{
-	if (comm_min_i64(world, good ? world->size : world->rank) == world->size)
-		return;
-	if (!good)
-		fprintf(stderr, "# rank %d: not %s\n", world->rank, what);
-	_fail(file, line);
-}
 
 /* ---- collectives ----------------------------------------------------------------- */
 
@@ -788,12 +774,6 @@ int main(void)
 		cmocka_unit_test(shared_memory),
 		cmocka_unit_test(bytes_sent),
 	};
-	world = comm_open();
-	log_rank(world->rank, world->size, false);
-	if (world->rank && !freopen("/dev/null", "w", stdout))
-		return 1;
-	int rc = cmocka_run_group_tests(tests, NULL, NULL);
-	comm_barrier(world);
-	comm_close(world);
-	return rc;
+	ranks_open();
+	return ranks_close(ranks_run(tests));
 }

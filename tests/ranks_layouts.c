@@ -11,7 +11,7 @@
  * that fails.
  */
 #include "tests/layouts.h"
-#include "tests/support.h"
+#include "tests/ranks.h"
 
 #include "parallel/store.h"
 
@@ -22,8 +22,8 @@
 
 enum { PAIRS = 20, LONG_PAIRS = 60, LONG_LAYOUTS = 220, STOP_AT = LAYOUT_STEPS / 2 };
 
-static struct comm *world;
-static struct str shard, folder;
+static const char *shard;
+static struct str folder;
 
 /* ---- a run ----------------------------------------------------------------------- */
 
@@ -144,7 +144,7 @@ static void train(struct comm *c, const struct train_opts *options, const struct
 	struct data_set data;
 	struct trainer t;
 	struct err e = {0};
-	strs_add(&o.data, shard.s);
+	strs_add(&o.data, shard);
 	if (data_open(&data, &o, c, &e) || trainer_open(&t, &o, c, &data, &e) ||
 		(leg->load && trainer_load(&t, leg->load, false, &e)))
 		die_err(&e);
@@ -510,28 +510,6 @@ static void other_arithmetic_differs(void **state)
 	assert_true(fallen / n > 0.05);
 }
 
-static void make_shard(void)
-{
-	struct str text = {0};
-	struct err e = {0};
-	struct prepared made;
-	if (world->rank == 0) {
-		for (int64_t i = 0; i < 6000; i++)
-			str_putc(&text,
-				"etaoin shrdlu\n"[(int)(14 * test_uniform(1, i / 3))]);
-		struct strs inputs = {0};
-		strs_add(&inputs, test_file("text", text.s));
-		str_puts(&shard, test_path("shard.h5"));
-		str_puts(&folder, test_folder());
-		struct prepare p = {
-			.tokenizer = "char", .val_fraction = 0.1, .out = shard.s};
-		if (prepare_run(&p, &inputs, &made, &e))
-			die_err(&e);
-	}
-	comm_bcast_str(world, &shard, 0);
-	comm_bcast_str(world, &folder, 0);
-}
-
 static void choose_seed(void)
 {
 	const char *say = getenv("SEED"), *much = getenv("LONG");
@@ -549,21 +527,16 @@ int main(void)
 		cmocka_unit_test(other_arithmetic_differs),
 	};
 	const struct CMUnitTest more[] = {cmocka_unit_test(random_layouts)};
-	world = comm_open();
+	ranks_open();
 	comm_watch(world, 120);
-	log_rank(world->rank, world->size, false);
-	if (world->rank && !freopen("/dev/null", "w", stdout))
-		return 1;
-	make_shard();
+	shard = ranks_shard(6000);
+	if (world->rank == 0)
+		str_puts(&folder, test_folder());
+	comm_bcast_str(world, &folder, 0);
 	choose_seed();
 	make_jobs(longer, seed);
-	/* Not in a test: a rank that crashes there goes on without the others. */
 	while (some_left())
 		run_wave();
-	int rc = cmocka_run_group_tests(tests, NULL, NULL);
-	if (longer)
-		rc += cmocka_run_group_tests(more, NULL, NULL);
-	comm_barrier(world);
-	comm_close(world);
-	return rc;
+	int rc = ranks_run(tests);
+	return ranks_close(longer ? rc + ranks_run(more) : rc);
 }

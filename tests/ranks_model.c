@@ -5,15 +5,13 @@
  *
  * The store here keeps each leaf as it was pushed, so that nothing hides in a sum.
  */
-#include "support.h"
+#include "tests/ranks.h"
 #include "model/model.h"
 
 #include <stdlib.h>
 #include <string.h>
 
 enum { BATCH = 3, MICRO = 5 };
-
-static struct comm *world;
 
 /* ---- a store that keeps leaves --------------------------------------------------- */
 
@@ -507,12 +505,6 @@ int main(void)
 		cmocka_unit_test(virtual_degrees_are_no_other_function),
 		cmocka_unit_test(comparison_finds_differences),
 	};
-	world = comm_open();
-	log_rank(world->rank, world->size, false);
-	if (world->rank && !freopen("/dev/null", "w", stdout))
-		return 1;
-	int rc = cmocka_run_group_tests(tests, NULL, NULL);
-	comm_barrier(world);
-	comm_close(world);
-	return rc;
+	ranks_open();
+	return ranks_close(ranks_run(tests));
 }

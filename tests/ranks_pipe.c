@@ -3,24 +3,14 @@
  * of one rank.
  * ranks: 4
  */
-#include "support.h"
-#include "train/train.h"
+#include "tests/ranks.h"
+#include "tests/traces.h"
 
-#include <stdlib.h>
 #include <string.h>
-#include <unistd.h>
 
 enum { STEPS = 3 };
 
-static struct comm *world;
-static struct str shard;
-
-/* What a run computed. */
-struct trace {
-	float loss[STEPS], grad_norm[STEPS];
-	uint64_t hash[STEPS]; /* of the parameters after the step */
-	double val_loss;
-};
+static const char *shard;
 
 static const char gpt2[] =
 	"arch = gpt2\nlayers = 4\nheads = 4\ndim = 32\ndropout = 0.1\n";
@@ -33,18 +23,11 @@ static const char eight[] =
 
 static struct train_opts options(const char *model, int n_micro, const char *layout)
 {
-	struct train_opts o;
-	struct err e = {0};
-	struct str text = {0};
-	str_printf(&text,
-		"%s%scontext = 16\nmicro-batch = 2\nbatch = %d\nsteps = %d\nwarmup = 2\n"
-		"lr = 0.01\neval-windows = 5\nbucket = 20000\nthreads = 1\n",
-		model, layout, 2 * n_micro, STEPS);
-	if (opts_from_text(&train_program, &o, text.s, false, &e) ||
-		train_opts_check(&o, &e))
-		die_err(&e);
-	strs_add(&o.data, shard.s);
-	str_free(&text);
+	struct str lines = {0};
+	str_printf(&lines, "%s%sbatch = %d\nsteps = %d\n", model, layout, 2 * n_micro,
+		STEPS);
+	struct train_opts o = trace_options(shard, lines.s);
+	str_free(&lines);
 	return o;
 }
 
@@ -53,27 +36,10 @@ static struct plan train(struct comm *c, const char *model, int n_micro,
 	const char *layout, struct trace *out)
 {
 	struct train_opts o = options(model, n_micro, layout);
-	struct data_set data;
-	struct trainer t;
-	struct err e = {0};
-	memset(out, 0, sizeof(*out));
-	if (data_open(&data, &o, c, &e) || trainer_open(&t, &o, c, &data, &e))
-		die_err(&e);
-	for (int i = 0; i < STEPS; i++) {
-		struct step_result r;
-		trainer_step(&t, 0, &r);
-		out->loss[i] = r.loss;
-		out->grad_norm[i] = r.grad_norm;
-		out->hash[i] = store_hash(t.store);
-	}
-	out->val_loss = trainer_eval(&t, SPLIT_VAL);
-	struct plan plan = t.plan;
-	trainer_close(&t);
-	data_close(&data);
-	return plan;
+	return trace_run(c, &o, out);
 }
 
-/* Is the run of so many ranks that of one? The answer is rank 0's. */
+/* Collective. Is the run of so many ranks that of one? Rank 0 knows. */
 static bool same(const char *model, int n_micro, int ranks, const char *layout)
 {
 	static struct trace one, many;
@@ -92,8 +58,7 @@ static bool same(const char *model, int n_micro, int ranks, const char *layout)
 		comm_free(c);
 	}
 	bool equal = world->rank || !memcmp(&one, &many, sizeof(one));
-	comm_bcast(world, &equal, sizeof(equal), 0);
-	if (!equal && world->rank == 0)
+	if (!equal)
 		print_error(
 			"%s%d micro-batches on %d ranks of\n%sdiffer: loss %.9g %.9g, "
 			"norm %.9g %.9g, last loss %.9g %.9g, val_loss %.9g %.9g\n",
@@ -118,7 +83,8 @@ static void any_schedule(void **state)
 					snprintf(layout, sizeof(layout),
 						"pp = %d\npp-schedule = %s\n", pp,
 						schedules[s]);
-					assert_true(same(models[m], n_micro, pp, layout));
+					assert_on_all(
+						same(models[m], n_micro, pp, layout));
 				}
 			}
 		}
@@ -128,13 +94,13 @@ static void any_schedule(void **state)
 static void several_stages_a_rank(void **state)
 {
 	(void)state;
-	assert_true(
+	assert_on_all(
 		same(eight, 3, 2, "pp = 2\npp-schedule = interleaved\npp-stages = 2\n"));
-	assert_true(
+	assert_on_all(
 		same(eight, 3, 2, "pp = 2\npp-schedule = interleaved\npp-stages = 4\n"));
-	assert_true(
+	assert_on_all(
 		same(eight, 6, 4, "pp = 4\npp-schedule = interleaved\npp-stages = 2\n"));
-	assert_true(same(eight, 6, 4, "pp = 4\npp-schedule = gpipe\npp-stages = 2\n"));
+	assert_on_all(same(eight, 6, 4, "pp = 4\npp-schedule = gpipe\npp-stages = 2\n"));
 }
 
 /* The embedding is on the first stage, its second use on the last; and layers do not divide
@@ -142,22 +108,22 @@ static void several_stages_a_rank(void **state)
 static void tied_and_uneven(void **state)
 {
 	(void)state;
-	assert_true(same(tied, 4, 2, "pp = 2\npp-schedule = 1f1b\n"));
-	assert_true(same(tied, 4, 3, "pp = 3\npp-schedule = gpipe\n"));
-	assert_true(same(tied, 4, 2, "pp = 2\npp-schedule = zb-h1\n"));
-	assert_true(same(tied, 1, 3, "pp = 3\npp-schedule = 1f1b\n"));
+	assert_on_all(same(tied, 4, 2, "pp = 2\npp-schedule = 1f1b\n"));
+	assert_on_all(same(tied, 4, 3, "pp = 3\npp-schedule = gpipe\n"));
+	assert_on_all(same(tied, 4, 2, "pp = 2\npp-schedule = zb-h1\n"));
+	assert_on_all(same(tied, 1, 3, "pp = 3\npp-schedule = 1f1b\n"));
 }
 
 /* With the other axes: replicas that have unequal numbers of micro-batches, shards. */
 static void with_other_axes(void **state)
 {
 	(void)state;
-	assert_true(same(tied, 5, 4, "pp = 2\ndp = 2\npp-schedule = 1f1b\n"));
-	assert_true(same(tied, 5, 4, "pp = 2\nfsdp = 2\npp-schedule = zb-h1\n"));
-	assert_true(
+	assert_on_all(same(tied, 5, 4, "pp = 2\ndp = 2\npp-schedule = 1f1b\n"));
+	assert_on_all(same(tied, 5, 4, "pp = 2\nfsdp = 2\npp-schedule = zb-h1\n"));
+	assert_on_all(
 		same(gpt2, 5, 4, "pp = 2\nfsdp = 2\nzero = 2\npp-schedule = gpipe\n"));
-	assert_true(same(eight, 3, 4, "pp = 2\ntp = 2\npp-schedule = 1f1b\n"));
-	assert_true(same(eight, 3, 4,
+	assert_on_all(same(eight, 3, 4, "pp = 2\ntp = 2\npp-schedule = 1f1b\n"));
+	assert_on_all(same(eight, 3, 4,
 		"pp = 2\ntp = 2\npp-schedule = interleaved\npp-stages = 2\n"));
 }
 
@@ -209,10 +175,11 @@ static void as_much_as_memory_needs(void **state)
 static void recomputation_in_a_pipeline(void **state)
 {
 	(void)state;
-	assert_true(same(gpt2, 5, 2, "pp = 2\npp-schedule = 1f1b\nrecompute = full\n"));
-	assert_true(
+	assert_on_all(same(gpt2, 5, 2, "pp = 2\npp-schedule = 1f1b\nrecompute = full\n"));
+	assert_on_all(
 		same(gpt2, 5, 2, "pp = 2\npp-schedule = zb-h1\nrecompute = selective\n"));
-	assert_true(same(gpt2, 5, 4, "pp = 4\npp-schedule = zb-h1\nrecompute = full\n"));
+	assert_on_all(
+		same(gpt2, 5, 4, "pp = 4\npp-schedule = zb-h1\nrecompute = full\n"));
 }
 
 /* ---- bad numbers ----------------------------------------------------------------- */
@@ -243,26 +210,6 @@ static void what_is_bad_is_found(void **state)
 	data_close(&data);
 }
 
-static void make_shard(void)
-{
-	struct str text = {0};
-	struct err e = {0};
-	struct prepared made;
-	if (world->rank == 0) {
-		for (int64_t i = 0; i < 3000; i++)
-			str_putc(&text,
-				"etaoin shrdlu\n"[(int)(14 * test_uniform(1, i / 3))]);
-		struct strs inputs = {0};
-		strs_add(&inputs, test_file("text", text.s));
-		str_puts(&shard, test_path("shard.h5"));
-		struct prepare p = {
-			.tokenizer = "char", .val_fraction = 0.1, .out = shard.s};
-		if (prepare_run(&p, &inputs, &made, &e))
-			die_err(&e);
-	}
-	comm_bcast_str(world, &shard, 0);
-}
-
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
@@ -275,13 +222,7 @@ int main(void)
 		cmocka_unit_test(recomputation_in_a_pipeline),
 		cmocka_unit_test(what_is_bad_is_found),
 	};
-	world = comm_open();
-	log_rank(world->rank, world->size, false);
-	if (world->rank && !freopen("/dev/null", "w", stdout))
-		return 1;
-	make_shard();
-	int rc = cmocka_run_group_tests(tests, NULL, NULL);
-	comm_barrier(world);
-	comm_close(world);
-	return rc;
+	ranks_open();
+	shard = ranks_shard(3000);
+	return ranks_close(ranks_run(tests));
 }

@@ -2,23 +2,14 @@
  * Law 1 in every precision: who computes changes no bit, of scales either.
  * ranks: 4 8
  */
-#include "support.h"
-#include "train/train.h"
+#include "tests/ranks.h"
+#include "tests/traces.h"
 
 #include <string.h>
 
 enum { STEPS = 4, N_MICRO = 3 };
 
-static struct comm *world;
-static struct str shard;
-
-/* What a run computed. */
-struct trace {
-	float loss[STEPS], grad_norm[STEPS], scale[STEPS];
-	uint64_t hash[STEPS]; /* of the parameters after the step */
-	int64_t skipped;
-	double val_loss;
-};
+static const char *shard;
 
 /* Biases and dropout; and heads of keys and values that slices share, in chunks that are
  * several. */
@@ -36,20 +27,11 @@ static const char *const dtypes[] = {bf16, fp16, float8};
 
 static struct train_opts options(const char *model, const char *dtype, const char *layout)
 {
-	struct train_opts o;
-	struct err e = {0};
-	struct str text = {0};
-	str_printf(&text,
-		"%s%s%scontext = 16\nmicro-batch = 2\nbatch = %d\nsteps = %d\nwarmup = "
-		"2\n"
-		"lr = 0.01\neval-windows = 5\nbucket = 20000\n%s",
-		model, dtype, layout, 2 * N_MICRO, STEPS,
-		strstr(layout, "threads") ? "" : "threads = 1\n");
-	if (opts_from_text(&train_program, &o, text.s, false, &e) ||
-		train_opts_check(&o, &e))
-		die_err(&e);
-	strs_add(&o.data, shard.s);
-	str_free(&text);
+	struct str lines = {0};
+	str_printf(&lines, "%s%s%sbatch = %d\nsteps = %d\n", model, dtype, layout,
+		2 * N_MICRO, STEPS);
+	struct train_opts o = trace_options(shard, lines.s);
+	str_free(&lines);
 	return o;
 }
 
@@ -58,26 +40,7 @@ static void train(struct comm *c, const char *model, const char *dtype,
 	const char *layout, struct trace *out)
 {
 	struct train_opts o = options(model, dtype, layout);
-	struct data_set data;
-	struct trainer t;
-	struct err e = {0};
-	memset(out, 0, sizeof(*out));
-	if (data_open(&data, &o, c, &e) || trainer_open(&t, &o, c, &data, &e))
-		die_err(&e);
-	for (int i = 0; i < STEPS; i++) {
-		struct step_result r;
-		trainer_step(&t, 0, &r);
-		BUG_ON(r.bad);
-		out->loss[i] = r.loss;
-		out->grad_norm[i] = r.grad_norm;
-		out->scale[i] = r.loss_scale;
-		out->hash[i] = store_hash(t.store);
-	}
-	out->skipped = t.skipped;
-	out->val_loss = trainer_eval(&t, SPLIT_VAL);
-	BUG_ON((int64_t)t.scratch.peak_bytes > t.plan.scratch_bytes);
-	trainer_close(&t);
-	data_close(&data);
+	trace_run(c, &o, out);
 }
 
 static struct trace alone(const char *model, const char *dtype, const char *layout)
@@ -89,7 +52,7 @@ static struct trace alone(const char *model, const char *dtype, const char *layo
 	return x;
 }
 
-/* Is the run of so many ranks that of one? The answer is rank 0's. */
+/* Collective. Is the run of so many ranks that of one? Rank 0 knows. */
 static bool same(const char *model, const char *dtype, int ranks, const char *layout)
 {
 	static struct trace one, many;
@@ -105,7 +68,6 @@ static bool same(const char *model, const char *dtype, int ranks, const char *la
 		comm_free(c);
 	}
 	bool equal = world->rank || !memcmp(&one, &many, sizeof(one));
-	comm_bcast(world, &equal, sizeof(equal), 0);
 	if (!equal)
 		print_error("%s%s%d ranks of\n%sdiffer: loss %.9g %.9g, norm %.9g %.9g, "
 			    "last loss %.9g %.9g, val_loss %.9g %.9g\n",
@@ -125,7 +87,7 @@ static void check_all(const char *model, const struct layout *layouts, size_t n)
 {
 	for (size_t d = 0; d < ARRAY_LEN(dtypes); d++)
 		for (size_t i = 0; i < n; i++)
-			assert_true(same(
+			assert_on_all(same(
 				model, dtypes[d], layouts[i].ranks, layouts[i].text));
 }
 
@@ -230,7 +192,7 @@ static void plain_kernels(void **state)
 	(void)state;
 	check_all(llama, layouts, ARRAY_LEN(layouts));
 	for (size_t m = 0; m < ARRAY_LEN(models); m++)
-		assert_true(
+		assert_on_all(
 			same(models[m], "dtype = fp32\n", 2, "tp = 2\nkernels = ref\n"));
 }
 
@@ -248,7 +210,7 @@ static void accumulation(void **state)
 	};
 	(void)state;
 	for (size_t i = 0; i < ARRAY_LEN(layouts); i++)
-		assert_true(same(llama, cp_bf16, layouts[i].ranks, layouts[i].text));
+		assert_on_all(same(llama, cp_bf16, layouts[i].ranks, layouts[i].text));
 	if (world->rank == 0) {
 		struct trace many = alone(llama, cp_bf16, "");
 		struct trace exact = alone(llama, "", "");
@@ -295,26 +257,6 @@ static void what_scales_send_is_planned(void **state)
 	assert_int_equal(more % (2 * N_MICRO * 7 * (int64_t)sizeof(float)), 0);
 }
 
-static void make_shard(void)
-{
-	struct str text = {0};
-	struct err e = {0};
-	struct prepared made;
-	if (world->rank == 0) {
-		for (int64_t i = 0; i < 6000; i++)
-			str_putc(&text,
-				"etaoin shrdlu\n"[(int)(14 * test_uniform(1, i / 3))]);
-		struct strs inputs = {0};
-		strs_add(&inputs, test_file("text", text.s));
-		str_puts(&shard, test_path("shard.h5"));
-		struct prepare p = {
-			.tokenizer = "char", .val_fraction = 0.1, .out = shard.s};
-		if (prepare_run(&p, &inputs, &made, &e))
-			die_err(&e);
-	}
-	comm_bcast_str(world, &shard, 0);
-}
-
 int main(void)
 {
 	const struct CMUnitTest four[] = {
@@ -330,14 +272,7 @@ int main(void)
 	const struct CMUnitTest eight[] = {
 		cmocka_unit_test(three_axes),
 	};
-	world = comm_open();
-	log_rank(world->rank, world->size, false);
-	if (world->rank && !freopen("/dev/null", "w", stdout))
-		return 1;
-	make_shard();
-	int rc = world->size == 8 ? cmocka_run_group_tests(eight, NULL, NULL)
-				  : cmocka_run_group_tests(four, NULL, NULL);
-	comm_barrier(world);
-	comm_close(world);
-	return rc;
+	ranks_open();
+	shard = ranks_shard(6000);
+	return ranks_close(world->size == 8 ? ranks_run(eight) : ranks_run(four));
 }

@@ -3,13 +3,12 @@
  * rank, for every number of slices and chunks and every number of ranks that divides it.
  * ranks: 4
  */
-#include "support.h"
+#include "tests/ranks.h"
 #include "parallel/parallel.h"
 
 #include <stdlib.h>
 #include <string.h>
 
-static struct comm *world;
 static struct device device;
 static struct arena scratch;
 
@@ -17,12 +16,6 @@ static struct arena scratch;
 static struct comm *axis_of(int size)
 {
 	return comm_split(world, world->rank < size ? 0 : -1, "axis");
-}
-
-/* No rank found anything wrong. */
-static void assert_all_right(int64_t wrong)
-{
-	assert_int_equal(comm_max_i64(world, wrong), 0);
 }
 
 static int64_t count_different(const float *x, const float *y, int64_t n)
@@ -149,7 +142,7 @@ static void sums_and_gathers(void **state)
 				wrong += wrong_rows(&s, rows, 0);
 			}
 		}
-		assert_all_right(wrong);
+		assert_on_all(!wrong);
 		if (axis)
 			comm_free(axis);
 	}
@@ -321,7 +314,7 @@ static void rings(void **state)
 				wrong += wrong_chunks(&c, 1 + (i >> 1 & 1), i & 4);
 			}
 		}
-		assert_all_right(wrong);
+		assert_on_all(!wrong);
 		if (axis)
 			comm_free(axis);
 	}
@@ -364,7 +357,7 @@ static void long_messages(void **state)
 			wrong += x[part][0] != (float)c.first;
 			free(x[part]);
 		}
-		assert_all_right(wrong);
+		assert_on_all(!wrong);
 	}
 	comm_free(axis);
 }
@@ -412,7 +405,7 @@ static void plans(void **state)
 			print_error("planned %lld bytes, sent %lld\n",
 				(long long)planned->sent,
 				(long long)(axis->sent - before));
-		assert_all_right(wrong + (planned->sent != axis->sent - before));
+		assert_on_all(!wrong && planned->sent == axis->sent - before);
 		assert_true(planned->sent > 0 && nothing.peak_bytes > 0);
 		comm_free(planned);
 	}
@@ -429,16 +422,11 @@ int main(void)
 		cmocka_unit_test(long_messages),
 		cmocka_unit_test(plans),
 	};
-	world = comm_open();
-	log_rank(world->rank, world->size, false);
-	if (world->rank && !freopen("/dev/null", "w", stdout))
-		return 1;
+	ranks_open();
 	device_cpu(&device, 1);
 	arena_init(&scratch, "scratch", 1 << 24);
 	device.scratch = &scratch;
-	int rc = cmocka_run_group_tests(tests, NULL, NULL);
+	int rc = ranks_run(tests);
 	arena_release(&scratch);
-	comm_barrier(world);
-	comm_close(world);
-	return rc;
+	return ranks_close(rc);
 }

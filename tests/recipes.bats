@@ -24,23 +24,23 @@ spoil() { # WORD SETTING...
 }
 
 @test "convergence: rows are identical, and their controls come along" {
-	STEPS=4 ROWS='^hsdp$|^fsdp-zb|^cp-large$' "$recipes/convergence" whole >out 2>err || {
+	STEPS=4 ROWS='^hsdp$|^fsdp-zb|^cp-large$|^offload|^tile$' "$recipes/convergence" whole >out 2>err || {
 		cat out err
 		return 1
 	}
 	[ ! -s err ]
-	[ "$(grep -cE '^(hsdp|fsdp-zb-h1|cp-large) .* identical +0 ' out)" -eq 3 ]
+	[ "$(grep -cE '^(hsdp|fsdp-zb-h1|cp-large|offload|offload-params|tile) .* identical +0 ' out)" -eq 6 ]
 	grep -q '^fsdp .* control ' out
 	grep -q '^hsdp  *dp=2 fsdp=2 ' out
-	tail -n 1 out | grep -q '^3 rows, 0 not as they must be'
+	tail -n 1 out | grep -q '^6 rows, 0 not as they must be'
 	# the table, for programs: eight cells, of which the last are numbers
-	[ "$(awk -F'\t' 'NF == 8' whole/table.tsv | wc -l)" -eq 5 ]
+	[ "$(awk -F'\t' 'NF == 8' whole/table.tsv | wc -l)" -eq 8 ]
 	awk -F'\t' 'NR > 1 && !($6 > 0 && $7 > 1 && $8 > 0.1) { exit 1 }' whole/table.tsv
 	head -n 1 whole/alone.svg | grep -q xml
 	[ -s whole/pairs.svg ] && [ -s whole/together.svg ]
-	[ ! -e whole/ddp.svg ]
+	[ ! -e whole/ddp.svg ] && not grep -q "plots failed" out
 	# what was run is what it says, and can be run again
-	[ "$(wc -l <whole/commands)" -eq 4 ]
+	[ "$(wc -l <whole/commands)" -eq 7 ]
 	[ "$(rows_of whole/hsdp)" -eq 4 ]
 }
 
@@ -62,6 +62,28 @@ rows_of() { # RUN
 	# nothing that was compared is no success
 	STEPS=2 ROWS=nosuch code_of 1 "$recipes/convergence" none
 	says '0 rows'
+}
+
+@test "convergence: a plot that fails is told and counts, and without gnuplot there is none" {
+	mkdir -p spoilt bin
+	printf '#!/bin/sh\necho no such terminal >&2\nexit 1\n' >spoilt/gnuplot
+	chmod +x spoilt/gnuplot
+	PATH=$PWD/spoilt:$PATH STEPS=2 ROWS='^hsdp$' code_of 1 "$recipes/convergence" unplotted
+	says 'no plot of alone: '
+	says '1 rows, 0 not as they must be'
+	says '1 plots failed'
+	(
+		IFS=:
+		for folder in $PATH; do # the first of each name is the one that counts
+			for tool in "$folder"/*; do
+				[ -e "bin/${tool##*/}" ] || ln -s "$tool" bin/
+			done
+		done 2>/dev/null
+		rm -f bin/gnuplot*
+	)
+	PATH=$PWD/bin STEPS=2 ROWS='^hsdp$' code_of 0 "$recipes/convergence" none
+	says 'gnuplot is missing: the table alone'
+	not ls none/*.svg
 }
 
 @test "fsdp-table: both kinds of sharding, their memory, one curve" {

@@ -9,9 +9,11 @@
 #include "kernels/cpu/cpu.h"
 
 #include <dlfcn.h>
+#include <omp.h>
 #include <pthread.h>
 #include <sched.h>
 #include <stdlib.h>
+#include <sys/mman.h>
 
 enum { ROW_MAJOR = 101, NO_TRANS = 111, TRANS = 112 }; /* of the CBLAS interface */
 
@@ -81,14 +83,40 @@ static void load(void)
 	snprintf(blas_text, sizeof(blas_text), "%.*s %s", n, text, core());
 }
 
+/*
+ * OpenBLAS maps a buffer for each product that goes on at the same time, at the first one,
+ * and where there is no room for it, it tries again for ever. So this is tried first. With
+ * a limit on the address space the mapping fails; and nothing of it is touched.
+ */
+static void check_room(int n_threads)
+{
+	enum { BUFFER = (128 << 20) + 4096 };
+	static int n_checked;
+	char text[NUM_TEXT];
+	if (n_threads <= n_checked)
+		return;
+	size_t n_bytes = (size_t)(n_threads - n_checked) * BUFFER;
+	void *p = mmap(NULL, n_bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS,
+		-1, 0);
+	if (p == MAP_FAILED)
+		die(EX_FAILED,
+			"out of memory: no room for OpenBLAS's buffers, %s of address "
+			"space for %d thread%s; is it limited (ulimit -v)?",
+			text_bytes(text, (double)n_bytes), n_threads,
+			n_threads == 1 ? "" : "s");
+	munmap(p, n_bytes);
+	n_checked = n_threads;
+}
+
 void blas_open(void)
 {
 	pthread_once(&once, load);
+	check_room(omp_get_max_threads());
 }
 
 const char *device_blas(void)
 {
-	blas_open();
+	pthread_once(&once, load);
 	return blas_text;
 }
 

@@ -37,7 +37,8 @@ enum { PARALLEL_FROM = 1 << 14 };
 void blas_gemm(bool ta, bool tb, int64_t m, int64_t n, int64_t k, float alpha,
 	const float *a, int64_t lda, const float *b, int64_t ldb, float beta, float *c,
 	int64_t ldc);
-/* Loads OpenBLAS with the kernels for this processor, the first time. */
+/* Loads OpenBLAS with the kernels for this processor, the first time; and it has room, or that
+ * is the end. */
 void blas_open(void);
 /* The widest instruction set of this processor and of $PT_ISA: 0 sse2, 1 avx2, 2 avx512. */
 int cpu_isa(void);

@@ -214,23 +214,57 @@ void mesh_name(const int degree[N_AXES], struct str *out)
 		str_puts(out, "dp=1");
 }
 
-/* One line for each run of ranks along cp and tp, which lie next to each other. */
+static const char *range(char text[32], int first, int last)
+{
+	if (first == last)
+		snprintf(text, 32, "%d", first);
+	else
+		snprintf(text, 32, "%d-%d", first, last);
+	return text;
+}
+
+/* Ranks [r, r + n), which lie next to each other: all along cp and tp, or, where each of
+ * these is 1, along the axis that is left. */
+static void draw_line(const struct mesh *m, int r, int n, struct str *out)
+{
+	const int *degree = m->degree;
+	int first[N_AXES], last[N_AXES];
+	char text[32];
+	mesh_place(m, r, first);
+	mesh_place(m, r + n - 1, last);
+	for (int a = AXIS_PP; a <= AXIS_FSDP; a++)
+		str_printf(out, "%s %-3s%s", axis_names[a],
+			range(text, first[a], last[a]), a < AXIS_FSDP ? " " : "");
+	if (degree[AXIS_CP] * degree[AXIS_TP] == 1) {
+		str_printf(out, "  cp 0: rank %s\n", range(text, r, r + n - 1));
+		return;
+	}
+	for (int i = r; i < r + n; i++) {
+		int cp = i / degree[AXIS_TP] % degree[AXIS_CP];
+		if (i % degree[AXIS_TP] == 0)
+			str_printf(out, "  cp %d: %s", cp,
+				degree[AXIS_TP] > 1 ? "tp" : "rank");
+		str_printf(out, " %d", i);
+	}
+	str_putc(out, '\n');
+}
+
+/* One line for each run of ranks that lie next to each other, along cp and tp or the last axis
+ * that has several. Of very many, the first and the last. */
 void mesh_draw(const int degree[N_AXES], struct str *out)
 {
+	enum { MOST = 16, BEGIN = 8 };
 	struct mesh m = {.n_groups = 0};
 	memcpy(m.degree, degree, sizeof(m.degree));
 	int run = degree[AXIS_CP] * degree[AXIS_TP];
-	for (int r = 0; r < n_ranks(&m); r++) {
-		int at[N_AXES];
-		mesh_place(&m, r, at);
-		if (r % run == 0)
-			str_printf(out, "pp %-3d dp %-3d fsdp %-3d", at[AXIS_PP],
-				at[AXIS_DP], at[AXIS_FSDP]);
-		if (at[AXIS_TP] == 0)
-			str_printf(out, "  cp %d: %s", at[AXIS_CP],
-				degree[AXIS_TP] > 1 ? "tp" : "rank");
-		str_printf(out, " %d", r);
-		if ((r + 1) % run == 0)
-			str_putc(out, '\n');
+	for (int a = AXIS_FSDP; a >= 0 && run == 1; a--)
+		run = degree[a];
+	int n = n_ranks(&m) / run;
+	for (int i = 0; i < n; i++) {
+		if (n > MOST && i == BEGIN) {
+			str_printf(out, "... %d lines like these\n", n - 1 - BEGIN);
+			i = n - 1;
+		}
+		draw_line(&m, i * run, run, out);
 	}
 }
