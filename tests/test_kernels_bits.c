@@ -6,6 +6,7 @@
 #include "device.h"
 
 #include <math.h>
+#include <stdlib.h>
 #include <string.h>
 
 /* Every matrix is larger than what one thread takes (PARALLEL_FROM of the CPU), and has
@@ -226,6 +227,36 @@ static uint64_t run_round(struct device *d)
 		hash = hash_mix(hash + hash_of(y));
 	}
 	return hash;
+}
+
+/* Floats of all sizes as 16 bits, and back. */
+static uint64_t both_ways(struct device *d, enum dtype type, uint64_t *narrow)
+{
+	uint16_t *packed = xcalloc(N, sizeof(*packed));
+	struct mat x = mat_blank(ROWS, COLS), y = mat_blank(ROWS, COLS);
+	for (int64_t i = 0; i < N; i++) {
+		uint32_t bits = (uint32_t)i * 67601u;
+		memcpy((float *)x.p + i, &bits, sizeof(bits));
+	}
+	d->k->narrow(d, packed, x, type);
+	d->k->widen(d, y, packed, type);
+	*narrow = hash_bytes(packed, N * sizeof(*packed), 0);
+	free(packed);
+	return hash_of(y);
+}
+
+static uint64_t run_narrow(struct device *d)
+{
+	uint64_t bf16, fp16;
+	both_ways(d, DT_BF16, &bf16);
+	both_ways(d, DT_F16, &fp16);
+	return bf16 ^ hash_mix(fp16);
+}
+
+static uint64_t run_widen(struct device *d)
+{
+	uint64_t unused;
+	return both_ways(d, DT_BF16, &unused) ^ hash_mix(both_ways(d, DT_F16, &unused));
 }
 
 static uint64_t run_amax(struct device *d)
