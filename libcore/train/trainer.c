@@ -235,7 +235,7 @@ void trainer_build_store(struct trainer *t)
 		.batch = o->micro_batch,
 		.seed = (uint64_t)o->seed,
 		.sp = o->sp,
-		.async_tp = o->async_tp,
+		.async_tp = o->async_tp && comm_overlaps(),
 		.gather_kv = o->cp_comm == CP_GATHER};
 	t->store = store_open(&c, &t->run);
 	pass_init(&t->pass, m, &t->d, t->store, &p, &t->run);
