@@ -97,7 +97,7 @@ value() { # COLUMN FILE: of the last row
 
 @test "a model that has no room in memory trains with offload" {
 	make_shard
-	big=(-n 2 --layers 16 --dim 512 -b 1 -m 1 --eval-every 0 --no-ckpt)
+	big=(-n 2 --layers 13 --dim 512 -b 1 -m 1 --eval-every 0 --no-ckpt)
 	beside=275000 # KiB of the program and its libraries
 	kib() { tiny "${big[@]}" "$@" --dry-run | awk '$1 == "total" { print int($2 / 1024) }'; }
 	limited() { # KIB OPTION...: of the address space

@@ -210,6 +210,7 @@ struct result {
 	uint64_t hash[2], collected[N_STORE_GROUPS], seen, put;
 	double norm[2];
 	bool replicas_agree;
+	int drifts; /* that were not found, or where there was none */
 };
 
 /* Rows of a tensor, as a checkpoint gets them. */
@@ -253,6 +254,37 @@ static uint64_t sum_over(struct comm *c, uint64_t x)
 		&(struct coll_args){
 			.recv = &x, .count = 1, .type = COMM_U64, .op = COMM_SUM});
 	return x;
+}
+
+/* A number of the last rank changes: is that found where another rank has it too? Counts the
+ * tensors where it is not, or where it is and nobody has it. */
+static int count_drifts(struct store *s)
+{
+	const int *degree = s->c.mesh->degree;
+	struct comm *w = s->c.mesh->world;
+	int wrong = 0;
+	for (int i = 0; i < s->c.n_tensors; i++) {
+		const struct tensor *t = &s->c.tensors[i];
+		struct str who = {0};
+		float *p = NULL, was = 0;
+		for (int64_t k = 0; k < s->n_updated && w->rank == w->size - 1; k++)
+			if (s->updated[k].t == t && s->updated[k].rows)
+				p = s->updated[k].p;
+		bool shared = degree[AXIS_DP] > 1 ||
+			      (!s->c.zero && degree[AXIS_FSDP] * degree[AXIS_CP] > 1) ||
+			      (degree[AXIS_TP] > 1 && t->lanes > s->c.part.here) ||
+			      (degree[AXIS_PP] > 1 && t->uses > 1);
+		if (p) {
+			was = *p;
+			*p = was == 77 ? 78 : 77;
+		}
+		bool found = !store_replicas_agree(s, &who);
+		if (p)
+			*p = was;
+		wrong += found != (comm_max_i64(w, p && shared) > 0);
+		str_free(&who);
+	}
+	return wrong;
 }
 
 /* Collective over c, which has as many ranks as the layout. */
@@ -303,6 +335,7 @@ static void run(struct comm *c, const struct layout *l, struct result *out)
 		out->seen = sum_over(c, seen);
 	}
 	out->replicas_agree = store_replicas_agree(s, &who);
+	out->drifts = count_drifts(s);
 	for (int g = 0; g < N_STORE_GROUPS; g++) {
 		uint64_t h = collect(s, (enum store_group)g, c->size - 1);
 		out->collected[g] = sum_over(c, c->rank == c->size - 1 ? h : 0);
@@ -376,13 +409,14 @@ static bool differ(const struct result *test, const struct result *control, size
 {
 	bool collected =
 		!memcmp(test->collected, control->collected, sizeof(test->collected));
-	if (test->replicas_agree && test->hash[0] == control->hash[0] &&
+	if (test->replicas_agree && !test->drifts && test->hash[0] == control->hash[0] &&
 		test->hash[1] == control->hash[1] && test->norm[0] == control->norm[0] &&
 		test->seen == control->hash[0] && test->put == control->put && collected)
 		return false;
-	print_error("layout %zu, %lld micro-batches: replicas %d hash %d %d norm %d "
+	print_error("layout %zu, %lld micro-batches: replicas %d drifts %d hash %d %d "
+		    "norm %d "
 		    "seen %d put %d collected %d\n",
-		layout, (long long)micros, test->replicas_agree,
+		layout, (long long)micros, test->replicas_agree, test->drifts,
 		test->hash[0] == control->hash[0], test->hash[1] == control->hash[1],
 		test->norm[0] == control->norm[0], test->seen == control->hash[0],
 		test->put == control->put, collected);

@@ -428,6 +428,16 @@ same() { # RUN RUN: curves and checkpoints
 	[ -e tuned/checkpoints/step-00000014.h5 ]
 }
 
+@test "a run that goes on in a new folder, and has nothing left to do, has its checkpoint there" {
+	make_shard
+	tiny -n 6 --decay-steps 8 -o base >/dev/null
+	tiny -n 4 --decay-steps 8 --resume base/checkpoints/latest.h5 -o moved >/dev/null
+	pt-ckpt diff base/checkpoints/latest.h5 moved/checkpoints/step-00000006.h5
+	tiny -n 8 --decay-steps 8 -o whole >/dev/null
+	tiny -n 8 --decay-steps 8 --resume auto -o moved >/dev/null
+	pt-ckpt diff whole/checkpoints/latest.h5 moved/checkpoints/latest.h5
+}
+
 @test "--load broadcast: ranks that share no folder" {
 	make_shard
 	mkdir -p a b

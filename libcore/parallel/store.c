@@ -245,6 +245,20 @@ static void compare_replicas(const struct bucket *b, uint64_t mine, uint8_t *dif
 	free(all);
 }
 
+/* A tied weight is on the first stage and on the last. */
+static void compare_uses(const struct store *s, uint64_t mine, uint8_t *differs)
+{
+	struct mesh *m = s->c.mesh;
+	struct comm *pair = mesh_group(
+		m, (struct mesh_part){.axes = AXIS_BIT(AXIS_PP), .pp_ends = true});
+	uint64_t both[2];
+	int at[N_AXES];
+	comm_allgather(pair, &mine, both, sizeof(mine));
+	memcpy(at, m->at, sizeof(at));
+	at[AXIS_PP] = m->degree[AXIS_PP] - 1;
+	differs[mesh_rank(m, at)] |= both[0] != both[1];
+}
+
 bool store_replicas_agree(struct store *s, struct str *who)
 {
 	struct comm *w = s->c.mesh->world;
@@ -256,6 +270,9 @@ bool store_replicas_agree(struct store *s, struct str *who)
 	store_walk(s, false, STORE_BIT(STORE_PARAM), 0, hash_bucket, &h);
 	for (int i = 0; i < n; i++)
 		compare_replicas(&s->own->bucket[i], h.bucket[i], differs);
+	for (int i = 0; i < n; i++)
+		if (s->own->bucket[i].tied)
+			compare_uses(s, h.bucket[i], differs);
 	comm_run(w, COLL_ALLREDUCE,
 		&(struct coll_args){.recv = differs,
 			.count = w->size,

@@ -509,7 +509,8 @@ static int train(struct run *r)
 	t->stop = &stop_signal;
 	r->saved_at = clock_seconds();
 	if (t->step >= t->o.steps && t->step > 0)
-		info("all %lld steps were done before", (long long)t->o.steps);
+		info("nothing is left to do: step %lld is done, and %lld are asked for",
+			(long long)t->step, (long long)t->o.steps);
 	progress_begin(&r->bar, "pt-train", (double)t->o.steps);
 	while (t->step < t->o.steps && !stop && !rc) {
 		struct step_result s;

@@ -424,6 +424,20 @@ static void warn_of_room(const struct run *r)
 	str_free(&path);
 }
 
+/* Collective. Is there a checkpoint of this step in the run's own folder? What a run goes on
+ * from may be another's. */
+static bool is_saved(struct run *r, int64_t step)
+{
+	int64_t there = 0;
+	if (r->world->rank == 0 && r->ckpt_folder && step >= 0) {
+		struct str path = {0};
+		ckpt_name(&path, r->ckpt_folder, step);
+		there = file_exists(path.s);
+		str_free(&path);
+	}
+	return comm_max_i64(r->world, there);
+}
+
 static int start(struct run *r, struct train_opts *o, const char *command, struct err *e)
 {
 	int64_t resume = -1;
@@ -455,7 +469,7 @@ static int start(struct run *r, struct train_opts *o, const char *command, struc
 	}
 	if (o->overwrite && !o->eval_only && r->world->rank == 0)
 		remove_old(r->ckpt_folder);
-	r->saved_step = resume;
+	r->saved_step = is_saved(r, resume) ? resume : -1;
 	/* As the journal's rows: what lies beyond is not of this run any more. */
 	if (resume >= 0 && r->world->rank == 0 && r->ckpt_folder)
 		ckpt_drop(r->ckpt_folder, resume, -1);
