@@ -74,7 +74,8 @@ rows_of() { # RUN
 	says '1 plots failed'
 	(
 		IFS=:
-		for folder in $PATH; do # the first of each name is the one that counts
+		# The first of each name is the one that counts: ln leaves it, and complains.
+		for folder in $PATH; do
 			ln -s "$folder"/* bin/ 2>/dev/null || true
 		done
 		rm -f bin/gnuplot*

@@ -27,7 +27,8 @@ struct comm {
 };
 
 /* All ranks that were started together: MPI is initialised when a launcher's variables
- * are there (PMI_RANK, PMI_ID, PMI_FD, PMIX_RANK, or Slurm's with several tasks), or PT_MPI=yes; with PT_MPI=no never. */
+ * are there (PMI_RANK, PMI_ID, PMI_FD, PMIX_RANK, or Slurm's with several tasks), or with
+ * PT_MPI=yes; with PT_MPI=no never. */
 struct comm *comm_open(void);
 /* This rank's number as the launcher's variables have it, before MPI runs; 0 alone. */
 int comm_rank_hint(void);
@@ -387,6 +388,7 @@ struct sum_plan {
 	int *before;  /* [size]: of them, those before this one */
 };
 
+/* Who shares what, once for all sums of the plan; and frees that. */
 void sum_share(struct sum_plan *p);
 void sum_unshare(struct sum_plan *p);
 

@@ -384,8 +384,8 @@ enum { STORE_ALL = (1 << N_STORE_GROUPS) - 1 };
  * has dims[0] rows. */
 void store_collect(struct store *s, enum store_group g, int tensor, int64_t row,
 	int64_t n, int to, float *out);
-/* Has every rank all parameters and all moments in its memory? Then rows are collected without messages,
- * and by several threads at once, if that is wanted. */
+/* Has every rank all parameters and all moments in its memory? Then rows are collected
+ * without messages, and by several threads at once, if that is wanted. */
 bool store_is_whole(const struct store *s);
 /* Has this rank any of rows [row, row + n) of a whole tensor? Else it need not read them. */
 bool store_wants(const struct store *s, int tensor, int64_t row, int64_t n);

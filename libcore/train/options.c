@@ -85,7 +85,7 @@ static const struct opt options[] = {
 	{OPT_STR, 0, "virtual", "AXES", NULL, M(virtual_degrees), "Virtual degrees of tensor and context parallelism, as in tp=4,cp=2: every weight is computed in tp slices and every sequence in cp chunks, whoever computes them. What is not named is as --tp and --cp have it.", OPT_ARITH},
 	{OPT_ENUM, 0, "cp-accumulate", NULL, "fp32", T(cp_accumulate), "What attention adds up over the chunks of --cp, its output and the gradients of queries, keys and values, from one chunk to the next. bf16 is for seeing what it costs: rounded after each but the last.", OPT_ARITH, .values = cp_accumulate_names},
 
-	{OPT_GROUP, .name = "Who computes", .help = "None of these changes what is computed."},
+	{OPT_GROUP, .name = "Who computes", .help = "With --virtual, none of these changes what is computed; without it, its degrees are those of --tp and --cp, or --tile."},
 	{OPT_INT, 0, "dp", "N", "-1", T(axis[AXIS_DP]), "Ranks that have other samples and the same parameters. -1, for one axis: as many as the others leave. With --dry-run, ranks need not be started.", OPT_LOCAL, -1, 1e6},
 	{OPT_INT, 0, "fsdp", "N", "1", T(axis[AXIS_FSDP]), "Ranks that have other samples and share out what --zero says of the parameters.", OPT_LOCAL, -1, 1e6},
 	{OPT_INT, 0, "cp", "N", "1", T(axis[AXIS_CP]), "Ranks that share every sequence: context parallelism.", OPT_LOCAL, -1, 1024},
@@ -245,8 +245,7 @@ int train_opts_check(struct train_opts *o, struct err *e)
 	if (o->watchdog > 0 && o->watchdog < 1)
 		return err_set(e, EX_USAGE,
 			"watchdog: who waits for less than a second is not lost: give 1 "
-			"or "
-			"more, or 0 for ever");
+			"or more, or 0 for ever");
 	if (o->data_per_rank && o->readers)
 		return err_set(e, EX_USAGE,
 			"data-per-rank and readers are two different things");

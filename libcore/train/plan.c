@@ -333,8 +333,7 @@ static void print_pipeline(const struct train_opts *o, struct model *m, struct s
 	if (n_micro < all)
 		str_printf(out,
 			"# drawn as a step of %d micro-batches a pipeline, and not of "
-			"%lld: "
-			"its bubble is larger\n",
+			"%lld: its bubble is larger\n",
 			MOST, (long long)ceil_div(all, train_data_ranks(o)));
 	for (int i = 0; i < n; i++) {
 		int at[N_AXES] = {0};
