@@ -160,11 +160,10 @@ static int rank_of_many(void)
 		"PMI_SIZE", "OMPI_COMM_WORLD_SIZE", "SLURM_STEP_NUM_TASKS"};
 	static const char *const ranks[] = {
 		"PMI_RANK", "PMIX_RANK", "OMPI_COMM_WORLD_RANK", "SLURM_PROCID"};
-	const char *say = getenv("PT_MPI");
 	bool many = false;
 	for (size_t i = 0; i < ARRAY_LEN(sizes); i++)
 		many |= getenv(sizes[i]) && atoi(getenv(sizes[i])) > 1;
-	if (!many || (say && !strcmp(say, "no")))
+	if (!many || env_switch("PT_MPI") == 0)
 		return -1;
 	for (size_t i = 0; i < ARRAY_LEN(ranks); i++)
 		if (getenv(ranks[i]))

@@ -194,7 +194,7 @@ static int check(const struct train_opts *o, struct err *e)
 	struct model m;
 	if (model_init(&m, &o->model, VOCABULARY, e))
 		return -1;
-	int rc = train_check_layout(o, &m, e);
+	int rc = train_check(o, &m, e);
 	model_free(&m);
 	return rc;
 }

@@ -65,14 +65,14 @@ void store_done(struct store *s, int unit, bool backward)
 	(void)s, (void)unit, (void)backward;
 }
 
-void store_reduce(struct store *s, int unit, int64_t micro, bool last)
+void store_reduce(struct store *s, int unit, bool last)
 {
-	(void)s, (void)unit, (void)micro, (void)last;
+	(void)s, (void)unit, (void)last;
 }
 
-void store_reduce_use(struct store *s, int unit, int use, int64_t micro, bool last)
+void store_reduce_use(struct store *s, int unit, int use, bool last)
 {
-	(void)s, (void)unit, (void)use, (void)micro, (void)last;
+	(void)s, (void)unit, (void)use, (void)last;
 }
 
 int store_tile(const struct store *s, int unit, int tile, int slice)

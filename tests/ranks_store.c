@@ -162,7 +162,7 @@ static uint64_t backward_tile(
 		store_done(s, id, true);
 		for (int i = 0; i < s->c.n_tensors; i++)
 			push_use(s, &s->c.tensors[i], id, 0, micro);
-		store_reduce(s, id, micro, last);
+		store_reduce(s, id, last);
 	}
 	return seen;
 }
@@ -174,7 +174,7 @@ static uint64_t backward(struct store *s, int64_t micro, bool last)
 	int n = m->degree[AXIS_PP], at = m->at[AXIS_PP];
 	push_use(s, &s->c.tensors[0], 0, 1, micro);
 	if (n > 1 && at == n - 1)
-		store_reduce(s, 0, micro, last);
+		store_reduce(s, 0, last);
 	for (int u = first_unit(n, at + 1) - 1; u >= first_unit(n, at); u--) {
 		store_use(s, u, u > first_unit(n, at) ? u - 1 : -1);
 		seen += hash_seen(s, u);
@@ -183,7 +183,7 @@ static uint64_t backward(struct store *s, int64_t micro, bool last)
 		for (int tile = 1; tile < N_TILES && s->c.tile; tile++)
 			seen += backward_tile(s, u, tile, micro, last);
 		store_done(s, u, true);
-		store_reduce(s, u, micro, last);
+		store_reduce(s, u, last);
 	}
 	return seen;
 }

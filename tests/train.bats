@@ -21,8 +21,9 @@ same() { # RUN RUN: curves and checkpoints
 	done
 	PT_SHARED=no tiny_on 3 -n 20 -o messages >/dev/null
 	same one messages
-	timeout 20 mpiexec -n 1 -env PT_SHARED no pt-train "${TINY[@]}" -n 20 -o mixed : \
-		-n 1 pt-train "${TINY[@]}" -n 20 -o mixed >/dev/null
+	timeout -k 1 20 mpiexec -n 1 -env PT_SHARED no -env PT_OVERLAP no \
+		pt-train "${TINY[@]}" -n 20 -o mixed --fsdp 2 : \
+		-n 1 pt-train "${TINY[@]}" -n 20 -o mixed --fsdp 2 >/dev/null
 	same one mixed
 	for r in 1 2; do
 		tiny_on 3 -n 20 -o readers$r --readers $r >/dev/null
@@ -261,8 +262,9 @@ same() { # RUN RUN: curves and checkpoints
 	}
 	small=$(used tiny)
 	# one rank; and three, of which the second needs another buffer of the tree
-	for ranks in 1 3 '3 no'; do
-		export PT_SHARED=${ranks#* } # 3 no: by messages, which need memory of their own
+	for ranks in 1 3 '3 no'; do # 3 no: by messages, which need memory of their own
+		export PT_SHARED=yes
+		[[ $ranks != *no ]] || PT_SHARED=no
 		ranks=${ranks% *}
 		options='--dim 448 --heads 8 --layers 6 -T 32 -b 8 -m 1 -t 1'
 		plan=$(pt-train --dry-run $options --dp $ranks | awk '/^total/ { print $2 }')

@@ -176,6 +176,9 @@ void strs_free(struct strs *l);
 int parse_int(const char *s, int64_t *out);
 int parse_size(const char *s, int64_t *out);
 int parse_double(const char *s, double *out);
+/* A variable of the environment that is yes (1) or no (0); without it -1. Anything else ends
+ * the program. */
+int env_switch(const char *name);
 
 enum { NUM_TEXT = 40 };
 /* The shortest decimal text that reads back as the same number. Returns buf. */

@@ -208,3 +208,13 @@ const char *nearest(const char *name, const char *const *names, int64_t n)
 	}
 	return best;
 }
+
+int env_switch(const char *name)
+{
+	const char *say = getenv(name);
+	if (!say || !*say)
+		return -1;
+	if (strcmp(say, "yes") && strcmp(say, "no"))
+		die(EX_USAGE, "%s: '%s' is neither yes nor no", name, say);
+	return !strcmp(say, "yes");
+}

@@ -99,14 +99,16 @@ void comm_poll(void)
 	comm_watch_look();
 }
 
+static bool overlaps = true;
+
+void comm_overlap(struct comm *world)
+{
+	overlaps = comm_min_i64(world, env_switch("PT_OVERLAP") != 0);
+}
+
 bool comm_overlaps(void)
 {
-	static int say = -1;
-	if (say < 0) {
-		const char *v = getenv("PT_OVERLAP");
-		say = !(v && !strcmp(v, "no"));
-	}
-	return say;
+	return overlaps;
 }
 
 double comm_waited(void)

@@ -36,6 +36,7 @@ struct comm *comm_split(struct comm *c, int color, const char *name)
 	struct comm *part = c->ops->split(c, color);
 	if (part) {
 		snprintf(part->name, sizeof(part->name), "%s", name);
+		part->color = color;
 		part->shares = c->shares;
 	}
 	return part;

@@ -18,6 +18,7 @@
 struct comm {
 	int rank, size;
 	char name[16];		    /* of the axis: "world", "dp", ... */
+	int color;		    /* which of the groups of that name */
 	uint64_t seq;		    /* operations begun: the same on all ranks */
 	const struct comm_ops *ops; /* NULL: of one rank, or of a plan */
 	void *impl;
@@ -215,7 +216,9 @@ void comm_wait(struct comm *c, struct comm_req *r);
 void comm_wait_for(
 	struct comm *c, bool (*done)(void *), void *with, const struct comm_req *what);
 /* PT_OVERLAP=no: what could go on beside computation is waited for at once, so that one can
- * measure what overlap saves. */
+ * measure what overlap saves. What is begun when depends on it, so all ranks do, or none:
+ * comm_open asks them (collective). */
+void comm_overlap(struct comm *world);
 bool comm_overlaps(void);
 /* Seconds this rank has spent in waits since it started. */
 double comm_waited(void);
@@ -347,6 +350,20 @@ int tree_push_node(
  * that this takes at the worst moment. */
 int tree_push_box(struct tree_stack *s, const struct tree_shape *t, int top,
 	const struct tree_box *box);
+
+/* The sum of a node's leaves, and where it lies; some rows of one, wherever these do. */
+struct tree_part {
+	struct tree_node node;
+	struct mat x;
+};
+
+/* Puts them in the order of their leaves. */
+void tree_sort(struct tree_part *parts, int n);
+/* Adds up what there is of node `sum`, of sorted parts from *at on, and moves *at behind them.
+ * The sum is left in `to`, or without one in the memory of the first of the parts, which is
+ * overwritten; or it is the only part itself. Nothing (p NULL): there are no such leaves. */
+struct mat tree_add(struct device *d, const struct tree_part *parts, int n, int *at,
+	struct tree_node sum, struct mat to);
 
 /* ---- sum.c: sums over a group, by the canonical tree ------------------------------
  *

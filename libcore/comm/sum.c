@@ -13,12 +13,6 @@
 
 enum phase { EXCHANGE, GATHER, DONE };
 
-/* A node of this rank's piece, in leaf order. */
-struct held {
-	struct tree_node node;
-	float *p;
-};
-
 struct tree_sum {
 	struct sum_call call;
 	const struct sum_plan *plan;
@@ -112,36 +106,16 @@ static void pack(const struct sum_plan *p, int shard, const float *vector, int64
 
 /* ---- the tree of a piece --------------------------------------------------------- */
 
-static int by_leaf(const void *a, const void *b)
-{
-	const struct held *x = a, *y = b;
-	int64_t i = x->node.index << x->node.level, j = y->node.index << y->node.level;
-	return (i > j) - (i < j);
-}
+/* Floats [from, from + n) of the parts: as many as stay in the cache until they are done
+ * with. */
+enum { BLOCK = 1 << 15 };
 
-/* The sum of node (level, index), of floats [from, from + len), taking held nodes from *at
- * on. It is left in the memory of one of them, which nobody else reads: it is of this
- * rank's piece. NULL: no such leaves. */
-static float *tree_eval(struct device *d, const struct held *held, int n_held, int *at,
-	int level, int64_t index, int64_t from, int64_t len)
+static void cut_block(const struct tree_part *parts, int n_parts, int64_t from, int64_t n,
+	struct tree_part *out)
 {
-	if (*at == n_held)
-		return NULL;
-	const struct held *h = &held[*at];
-	int64_t first = h->node.index << h->node.level;
-	if (first >= (index + 1) << level)
-		return NULL;
-	if (h->node.level == level && h->node.index == index) {
-		++*at;
-		return h->p + from;
-	}
-	BUG_ON(level == 0);
-	float *left = tree_eval(d, held, n_held, at, level - 1, 2 * index, from, len);
-	float *right =
-		tree_eval(d, held, n_held, at, level - 1, 2 * index + 1, from, len);
-	if (left && right)
-		d->k->add(d, mat(left, 1, len), mat(left, 1, len), mat(right, 1, len));
-	return left ? left : right;
+	for (int i = 0; i < n_parts; i++)
+		out[i] = (struct tree_part){
+			parts[i].node, mat((float *)parts[i].x.p + from, 1, n)};
 }
 
 /* A buffer of a rank, as it is seen from here; NULL: it is not. */
@@ -158,36 +132,31 @@ static float *buffer_of(const struct tree_sum *s, int rank, int buffer)
 
 /* Nodes of others were received, those of this rank lie packed at the scratch's beginning, or
  * where they were. */
-static struct held *find_held(struct tree_sum *s, int *n_held)
+static struct tree_part *find_parts(struct tree_sum *s, int *n_parts)
 {
 	struct comm *c = s->c;
 	const struct sum_plan *p = s->plan;
 	int64_t first, len = sum_piece(p, c->rank, &first);
-	struct held *held = NULL;
 	float *received = s->received, *packed = s->call.scratch;
 	int n = 0, total = 0;
 	for (int r = 0; r < c->size; r++)
 		total += s->call.nodes[r].n;
-	held = xcalloc((size_t)total + 1, sizeof(*held));
+	struct tree_part *parts = xcalloc((size_t)total + 1, sizeof(*parts));
 	for (int r = 0; r < c->size; r++) {
 		const struct sum_nodes *of = &s->call.nodes[r];
 		for (int i = 0; i < of->n; i++, n++) {
 			float *whole = buffer_of(s, r, of->buffer[i]);
-			held[n].node = of->node[i];
-			if (whole && is_whole(p)) {
-				held[n].p = whole + first;
-			} else if (r == c->rank) {
-				held[n].p = packed;
-				packed += len;
-			} else {
-				held[n].p = received;
-				received += len;
-			}
+			float **from = r == c->rank ? &packed : &received;
+			parts[n] = (struct tree_part){of->node[i], mat(*from, 1, len)};
+			if (whole && is_whole(p))
+				parts[n].x.p = whole + first;
+			else
+				*from += len;
 		}
 	}
-	qsort(held, (size_t)n, sizeof(*held), by_leaf);
-	*n_held = n;
-	return held;
+	tree_sort(parts, n);
+	*n_parts = n;
+	return parts;
 }
 
 static void put(struct device *d, float *to, const float *from, int64_t len)
@@ -198,31 +167,31 @@ static void put(struct device *d, float *to, const float *from, int64_t len)
 		d->k->copy(d, mat(to, 1, len), mat((float *)from, 1, len));
 }
 
-enum { BLOCK = 1 << 15 }; /* floats that stay in the cache until they are done with */
-
 /* Micro-batch after micro-batch goes on its stack. */
-static void push_micros(struct tree_sum *s, const struct held *held, int n_held)
+static void push_micros(struct tree_sum *s, const struct tree_part *parts, int n_parts)
 {
 	struct sum_stack *to = s->call.onto, before = *to;
 	struct device *d = s->plan->d;
 	int level = s->plan->micro_level, top = s->plan->levels;
 	int use_shift = top - level - (to->shape->n[TREE_USE] > 1);
+	struct tree_part *block = xcalloc((size_t)n_parts + 1, sizeof(*block));
 	int64_t first, len = sum_piece(s->plan, s->c->rank, &first);
 	for (int64_t from = 0; from < len; from += BLOCK) {
 		int64_t n = min64(BLOCK, len - from);
 		int next = 0;
+		cut_block(parts, n_parts, from, n, block);
 		*to = before;
-		while (next < n_held) {
-			const struct tree_node *first_leaf = &held[next].node;
-			int64_t micro = (first_leaf->index << first_leaf->level) >> level;
-			int use = (int)(micro >> use_shift);
-			float *sum =
-				tree_eval(d, held, n_held, &next, level, micro, from, n);
+		while (next < n_parts) {
+			const struct tree_node *first_leaf = &parts[next].node;
+			struct tree_node micro = {
+				level, (first_leaf->index << first_leaf->level) >> level};
+			int use = (int)(micro.index >> use_shift);
+			struct mat sum = tree_add(
+				d, block, n_parts, &next, micro, (struct mat){0});
 			struct tree_stack *stack = &to->of[use];
-			put(d, to->buffer[use][stack->n] + from, sum, n);
+			put(d, to->buffer[use][stack->n] + from, sum.p, n);
 			int merges = tree_push_node(stack, to->shape,
-				top - (to->shape->n[TREE_USE] > 1),
-				(struct tree_node){level, micro});
+				top - (to->shape->n[TREE_USE] > 1), micro);
 			for (int i = stack->n + merges - 1; merges > 0; merges--, i--) {
 				struct mat left =
 					mat(to->buffer[use][i - 1] + from, 1, n);
@@ -231,54 +200,61 @@ static void push_micros(struct tree_sum *s, const struct held *held, int n_held)
 			}
 		}
 	}
+	free(block);
 }
 
-/* The stack's nodes come to those that are held. */
-static struct held *add_stack(const struct sum_stack *x, struct held *held, int *n)
+/* The stack's nodes come to those that are there. */
+static struct tree_part *add_stack(
+	const struct sum_stack *x, struct tree_part *parts, int *n, int64_t len)
 {
 	for (int use = 0; use < 2; use++)
 		for (int i = 0; i < x->of[use].n; i++) {
-			held = xrealloc(held, (size_t)(*n + 1) * sizeof(*held));
-			held[(*n)++] =
-				(struct held){x->of[use].node[i], x->buffer[use][i]};
+			parts = xrealloc(parts, (size_t)(*n + 1) * sizeof(*parts));
+			parts[(*n)++] = (struct tree_part){
+				x->of[use].node[i], mat(x->buffer[use][i], 1, len)};
 		}
-	return held;
+	tree_sort(parts, *n);
+	return parts;
 }
 
 /* The root of this piece goes to this rank's place, and to those of all that share memory. */
-static void finish_root(struct tree_sum *s, const struct held *held, int n_held)
+static void finish_root(struct tree_sum *s, const struct tree_part *parts, int n_parts)
 {
 	struct comm *c = s->c;
+	struct device *d = s->plan->d;
+	struct tree_node root = {s->plan->levels, 0};
+	struct tree_part *block = xcalloc((size_t)n_parts + 1, sizeof(*block));
 	int64_t first, len = sum_piece(s->plan, c->rank, &first);
 	for (int64_t from = 0; from < len; from += BLOCK) {
 		int64_t n = min64(BLOCK, len - from);
 		int next = 0;
-		float *sum = tree_eval(
-			s->plan->d, held, n_held, &next, s->plan->levels, 0, from, n);
-		BUG_ON(next != n_held);
+		cut_block(parts, n_parts, from, n, block);
+		struct mat sum =
+			tree_add(d, block, n_parts, &next, root, (struct mat){0});
+		BUG_ON(next != n_parts);
 		for (int r = 0; r < c->size; r++) {
 			if (r == c->rank)
-				put(s->plan->d, s->call.result + first + from, sum, n);
+				put(d, s->call.result + first + from, sum.p, n);
 			else if (s->call.shared)
-				put(s->plan->d, buffer_of(s, r, 0) + first + from, sum,
-					n);
+				put(d, buffer_of(s, r, 0) + first + from, sum.p, n);
 		}
 	}
+	free(block);
 }
 
 static void finish_piece(struct tree_sum *s)
 {
-	int n_held;
-	struct held *held = find_held(s, &n_held);
+	int n_parts;
+	struct tree_part *parts = find_parts(s, &n_parts);
+	int64_t first, len = sum_piece(s->plan, s->c->rank, &first);
 	if (s->call.onto) {
-		push_micros(s, held, n_held);
+		push_micros(s, parts, n_parts);
 	} else {
 		if (s->call.with)
-			held = add_stack(s->call.with, held, &n_held);
-		qsort(held, (size_t)n_held, sizeof(*held), by_leaf);
-		finish_root(s, held, n_held);
+			parts = add_stack(s->call.with, parts, &n_parts, len);
+		finish_root(s, parts, n_parts);
 	}
-	free(held);
+	free(parts);
 }
 
 /* ---- by messages ----------------------------------------------------------------- */

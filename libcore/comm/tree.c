@@ -1,4 +1,4 @@
-/* The canonical tree: which nodes there are, and how leaves become them. */
+/* The canonical tree: which nodes there are, how leaves become them, and their sums. */
 #include "comm/comm.h"
 
 #include <stdlib.h>
@@ -202,4 +202,43 @@ int tree_push_box(struct tree_stack *s, const struct tree_shape *t, int top,
 					(struct tree_node){0, tree_index(t, at)});
 			}
 	return depth;
+}
+
+/* ---- sums ------------------------------------------------------------------------ */
+
+static int by_leaf(const void *a, const void *b)
+{
+	const struct tree_part *x = a, *y = b;
+	int64_t i = x->node.index << x->node.level, j = y->node.index << y->node.level;
+	return (i > j) - (i < j);
+}
+
+void tree_sort(struct tree_part *parts, int n)
+{
+	qsort(parts, (size_t)n, sizeof(*parts), by_leaf);
+}
+
+struct mat tree_add(struct device *d, const struct tree_part *parts, int n, int *at,
+	struct tree_node sum, struct mat to)
+{
+	struct mat none = {0};
+	if (*at == n)
+		return none;
+	const struct tree_part *part = &parts[*at];
+	if (part->node.index << part->node.level >= (sum.index + 1) << sum.level)
+		return none;
+	if (part->node.level == sum.level && part->node.index == sum.index) {
+		++*at;
+		return part->x;
+	}
+	BUG_ON(sum.level == 0);
+	struct tree_node half = {sum.level - 1, 2 * sum.index};
+	struct mat left = tree_add(d, parts, n, at, half, none);
+	half.index++;
+	struct mat right = tree_add(d, parts, n, at, half, none);
+	if (!left.p || !right.p)
+		return left.p ? left : right;
+	to = to.p ? to : left;
+	d->k->add(d, to, left, right);
+	return to;
 }

@@ -22,6 +22,7 @@ struct letter {
 	uint64_t seq;
 	int64_t n_bytes;
 	char what[24], group[16];
+	int64_t color;
 };
 
 /* A letter that is on its way keeps its room. */
@@ -85,27 +86,32 @@ void comm_watch_wait(const struct comm *group, const struct comm_req *what)
 
 /* ---- letters --------------------------------------------------------------------- */
 
+/* What this rank waits for. */
+static void tell_wait(struct letter *l)
+{
+	l->waits = 1;
+	l->seq = watch.what->seq;
+	l->n_bytes = watch.what->n_bytes;
+	l->color = watch.group->color;
+	snprintf(l->what, sizeof(l->what), "%s", watch.what->what);
+	snprintf(l->group, sizeof(l->group), "%s", watch.group->name);
+}
+
 static void post(int rank, enum kind kind, uint64_t question)
 {
 	struct outgoing *o = &watch.out[rank];
 	if (!comm_test(watch.world, &o->sent))
 		return; /* it has not taken the last one: another says no more */
 	o->letter = (struct letter){.kind = kind, .question = question};
-	if (watch.what) {
-		o->letter.waits = 1;
-		o->letter.seq = watch.what->seq;
-		o->letter.n_bytes = watch.what->n_bytes;
-		snprintf(o->letter.what, sizeof(o->letter.what), "%s", watch.what->what);
-		snprintf(o->letter.group, sizeof(o->letter.group), "%s",
-			watch.group->name);
-	}
+	if (watch.what)
+		tell_wait(&o->letter);
 	comm_send_begin(
 		watch.world, &o->letter, sizeof(o->letter), rank, WATCH_TAG, &o->sent);
 }
 
 static bool same_wait(const struct letter *a, const struct letter *b)
 {
-	return a->seq == b->seq && !strcmp(a->what, b->what) &&
+	return a->seq == b->seq && a->color == b->color && !strcmp(a->what, b->what) &&
 	       !strcmp(a->group, b->group);
 }
 
@@ -161,9 +167,8 @@ static enum standing standing_of(int rank)
 		return HERE;
 	if (l->question < watch.first_question || l->question + 1 < watch.question)
 		return SILENT;
-	struct letter mine = {.seq = watch.what->seq};
-	snprintf(mine.what, sizeof(mine.what), "%s", watch.what->what);
-	snprintf(mine.group, sizeof(mine.group), "%s", watch.group->name);
+	struct letter mine = {0};
+	tell_wait(&mine);
 	return same_wait(l, &mine) ? HERE : ELSEWHERE;
 }
 
@@ -198,12 +203,15 @@ static void describe(struct str *out)
 			" did not come, and did not answer (stopped, stuck or gone?); ");
 	list_ranks(out, HERE);
 	str_puts(out, " waited there");
-	for (int r = 0; r < watch.world->size; r++)
+	for (int r = 0; r < watch.world->size; r++) {
+		const struct letter *l = &watch.heard[r];
+		bool namesake = !strcmp(l->group, watch.group->name) &&
+				l->color != watch.group->color;
 		if (standing_of(r) == ELSEWHERE)
-			str_printf(out, "; rank %d waited for %s number %llu on %s", r,
-				watch.heard[r].what,
-				(unsigned long long)watch.heard[r].seq,
-				watch.heard[r].group);
+			str_printf(out, "; rank %d waited for %s number %llu on %s%s", r,
+				l->what, (unsigned long long)l->seq,
+				namesake ? "another " : "", l->group);
+	}
 }
 
 /* Of those that waited, the lowest speaks; others only if it did not, after a moment. */

@@ -10,9 +10,9 @@
 static bool launched(void)
 {
 	static const char *const signs[] = {"PMI_RANK", "PMIX_RANK", "PMI_FD", "PMI_ID"};
-	const char *say = getenv("PT_MPI");
-	if (say && (!strcmp(say, "yes") || !strcmp(say, "no")))
-		return !strcmp(say, "yes");
+	int say = env_switch("PT_MPI");
+	if (say >= 0)
+		return say;
 	for (size_t i = 0; i < ARRAY_LEN(signs); i++)
 		if (getenv(signs[i]))
 			return true;
@@ -35,8 +35,7 @@ int comm_rank_hint(void)
 static bool can_share(struct comm *world)
 {
 	struct err e = {0};
-	const char *say = getenv("PT_SHARED");
-	int64_t wanted = comm_here.n_hosts == 1 && !(say && !strcmp(say, "no"));
+	int64_t wanted = comm_here.n_hosts == 1 && env_switch("PT_SHARED") != 0;
 	wanted = comm_min_i64(world, wanted); /* all, or none */
 	if (world->size == 1 || !wanted)
 		return wanted;
@@ -50,6 +49,7 @@ struct comm *comm_open(void)
 	struct comm *world;
 	if (launched()) {
 		world = comm_open_mpi(&comm_here);
+		comm_overlap(world);
 		comm_crowded = comm_here.local_size > comm_here.processors;
 		if (comm_here.n_hosts > 1 && comm_overlaps())
 			comm_progress(world);

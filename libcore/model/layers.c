@@ -49,7 +49,7 @@ void tile_reduce(struct pass *p, int64_t layer, enum block_tile x, int s)
 {
 	int tile = tile_at(p, layer, x, s);
 	if (tile >= 0)
-		store_reduce(p->store, tile, p->micro, p->last);
+		store_reduce(p->store, tile, p->last);
 }
 
 bool table_is_tiled(const struct pass *p, const struct tensor *t)
@@ -75,7 +75,7 @@ void table_reduce(struct pass *p, const struct tensor *t, int s, int use)
 {
 	int tile = tile_of(p, t->unit, TILE_TABLE, s);
 	if (tile >= 0)
-		store_reduce_use(p->store, tile, use, p->micro, p->last);
+		store_reduce_use(p->store, tile, use, p->last);
 }
 
 /* ---- leaves ---------------------------------------------------------------------- */

@@ -275,9 +275,9 @@ static void forward_head(struct pass *p, const struct stage *st, struct acts *a)
 	store_done(p->store, head_unit(p), false);
 	if (!p->train)
 		return;
-	store_reduce(p->store, head_unit(p), p->micro, p->last);
+	store_reduce(p->store, head_unit(p), p->last);
 	if (tied && !st->embeds)
-		store_reduce(p->store, 0, p->micro, p->last);
+		store_reduce(p->store, 0, p->last);
 }
 
 void model_forward(struct pass *p, const struct stage *st, struct acts *a)
@@ -326,7 +326,7 @@ static void embedding_weights(struct pass *p, const struct stage *st, struct act
 		return;
 	if (has_work(p))
 		embed_backward(p, a->dx);
-	store_reduce(p->store, 0, p->micro, p->last);
+	store_reduce(p->store, 0, p->last);
 }
 
 static int before(const struct pass *p, const struct stage *st, int64_t layer)
@@ -341,7 +341,7 @@ void model_backward(struct pass *p, const struct stage *st, struct acts *a)
 		if (has_work(p))
 			block_backward(p, l, &a->block[l - st->first], a->dx);
 		store_done(p->store, unit_of(l), true);
-		store_reduce(p->store, unit_of(l), p->micro, p->last);
+		store_reduce(p->store, unit_of(l), p->last);
 	}
 	embedding_weights(p, st, a);
 }
@@ -377,7 +377,7 @@ void model_backward_w(
 		}
 		if (again)
 			store_done(p->store, unit_of(l), true);
-		store_reduce(p->store, unit_of(l), p->micro, p->last);
+		store_reduce(p->store, unit_of(l), p->last);
 	}
 	embedding_weights(p, st, a);
 }

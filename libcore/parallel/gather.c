@@ -188,7 +188,7 @@ void gather_whole(struct store *s)
 
 /* ---- a unit ---------------------------------------------------------------------- */
 
-static bool in_unit(const struct bucket *b, int unit)
+static bool begins_in(const struct bucket *b, int unit)
 {
 	return b->first_unit == unit;
 }
@@ -197,7 +197,7 @@ static int unit_buckets(const struct store *s, int unit)
 {
 	int n = 0;
 	for (int i = 0; i < s->own->n_buckets; i++)
-		n += in_unit(&s->own->bucket[i], unit);
+		n += begins_in(&s->own->bucket[i], unit);
 	return n;
 }
 
@@ -216,7 +216,7 @@ static void send_unit(struct store *s, struct gathered *g)
 		return;
 	for (int i = 0; i < o->n_buckets; i++) {
 		struct bucket *b = &o->bucket[i];
-		if (!in_unit(b, g->unit))
+		if (!begins_in(b, g->unit))
 			continue;
 		send_own(s, b, at, at + b->n, reqs);
 		at += bucket_floats(s, b);
@@ -233,7 +233,7 @@ static void begin_unit(struct store *s, struct gathered *g, int unit)
 	g->ready = false;
 	for (int i = 0; i < o->n_buckets; i++) {
 		struct bucket *b = &o->bucket[i];
-		if (!in_unit(b, unit))
+		if (!begins_in(b, unit))
 			continue;
 		receive_others(s, b, at, at + b->n, reqs);
 		if (from_file(s))
@@ -256,7 +256,7 @@ static void end_unit(struct store *s, struct gathered *g)
 	}
 	for (int i = 0; i < o->n_buckets && !g->ready; i++) {
 		struct bucket *b = &o->bucket[i];
-		if (!in_unit(b, g->unit))
+		if (!begins_in(b, g->unit))
 			continue;
 		end_bucket(s, b, at, at + b->n, reqs);
 		at += bucket_floats(s, b);
@@ -271,7 +271,7 @@ static void drop(struct store *s, struct gathered *g)
 		return;
 	end_unit(s, g);
 	for (int i = 0; i < s->own->n_buckets; i++)
-		if (in_unit(&s->own->bucket[i], g->unit))
+		if (begins_in(&s->own->bucket[i], g->unit))
 			s->own->bucket[i].whole = NULL;
 	g->unit = -1;
 }
@@ -364,7 +364,7 @@ void gather_open(struct store *s, bool measuring)
 		int64_t n = 0;
 		n_reqs = max64(n_reqs, 2 * o->n_shards * (unit_buckets(s, u) + 1));
 		for (int i = 0; i < o->n_buckets; i++)
-			if (in_unit(&o->bucket[i], u))
+			if (begins_in(&o->bucket[i], u))
 				n += bucket_floats(s, &o->bucket[i]);
 		for (int turn = 0; turn < (all ? 1 : 2); turn++) {
 			struct gathered *g = &o->gathered[all ? u : place_of(s, u, turn)];

@@ -246,7 +246,7 @@ static void end_sum(struct bucket *b)
 	b->sum = NULL;
 }
 
-static bool in_unit(const struct bucket *b, int unit)
+static bool has_leaves_of(const struct bucket *b, int unit)
 {
 	return b->first_unit <= unit && unit <= b->last_unit;
 }
@@ -271,8 +271,8 @@ static void take_lease(struct store *s, int unit)
 	if (place_of(s, unit, 0) != place_of(s, unit, 1))
 		*turn = !*turn;
 	for (int i = 0; i < o->n_buckets; i++) /* its last turn, and who was here */
-		if (in_unit(&o->bucket[i], unit) ||
-			(l->unit >= 0 && in_unit(&o->bucket[i], l->unit)))
+		if (has_leaves_of(&o->bucket[i], unit) ||
+			(l->unit >= 0 && has_leaves_of(&o->bucket[i], l->unit)))
 			end_sum(&o->bucket[i]);
 	BUG_ON(l->open);
 	l->unit = unit;
@@ -280,7 +280,7 @@ static void take_lease(struct store *s, int unit)
 	float *at = l->memory;
 	for (int i = 0; i < o->n_buckets; i++) {
 		struct bucket *b = &o->bucket[i];
-		if (!in_unit(b, unit))
+		if (!has_leaves_of(b, unit))
 			continue;
 		for (int k = 0; k < b->n_buffers; k++, at += b->n)
 			b->buffer[k] = at;
@@ -370,15 +370,14 @@ static void begin_sum(struct store *s, struct bucket *b)
 	b->sum = tree_sum_begin(&call);
 }
 
-void store_reduce_use(struct store *s, int unit, int use, int64_t micro, bool last)
+void store_reduce_use(struct store *s, int unit, int use, bool last)
 {
 	struct store_own *o = s->own;
-	(void)micro;
 	if (s->c.deal.by_turns) /* who has no micro-batch left in this round has no leaves */
 		take_lease(s, unit);
 	for (int i = 0; i < o->n_buckets; i++) {
 		struct bucket *b = &o->bucket[i];
-		if (!in_unit(b, unit))
+		if (!has_leaves_of(b, unit))
 			continue;
 		bool waits = use == 1 && !b->apart && !b->tied; /* for the other */
 		if (waits)
@@ -396,9 +395,9 @@ void store_reduce_use(struct store *s, int unit, int use, int64_t micro, bool la
 			o->lease[i].open = false;
 }
 
-void store_reduce(struct store *s, int unit, int64_t micro, bool last)
+void store_reduce(struct store *s, int unit, bool last)
 {
-	store_reduce_use(s, unit, 0, micro, last);
+	store_reduce_use(s, unit, 0, last);
 }
 
 /* By turns, the tree above the micro-batches; all ranks of a shard get it. */

@@ -358,10 +358,10 @@ void store_leaf_done(
 	struct store *s, const struct tensor *t, int slice, const struct leaf *at);
 /* To be said after each backward of a unit, when all leaves of the micro-batch were pushed;
  * `last`: it was the last of this rank's in this step. */
-void store_reduce(struct store *s, int unit, int64_t micro, bool last);
+void store_reduce(struct store *s, int unit, bool last);
 /* The same of a tile of a tied weight, whose uses are summed at different times: use 1, the
  * output's, comes first. */
-void store_reduce_use(struct store *s, int unit, int use, int64_t micro, bool last);
+void store_reduce_use(struct store *s, int unit, int use, bool last);
 /* All sums are complete: the parts have their gradient. */
 void store_step_end(struct store *s);
 /* The optimizer has changed the parameters of the parts. */

@@ -243,51 +243,13 @@ static struct tree_stack add_up(const struct slice_sum *x)
 	return stack;
 }
 
-/* A node that is known of this rank's rows. */
-struct known {
-	struct tree_node node;
-	struct mat x;
-};
-
 /* Rows of nodes, on their way between the ranks. */
 struct slice_exchange {
 	struct slice_mail *mail;
-	struct known *known; /* those of this rank, then those that come */
+	struct tree_part
+		*known; /* of this rank's rows: its own nodes, then those that come */
 	int n_known;
 };
-
-static int by_leaf(const void *a, const void *b)
-{
-	const struct known *x = a, *y = b;
-	int64_t i = x->node.index << x->node.level, j = y->node.index << y->node.level;
-	return (i > j) - (i < j);
-}
-
-/* The sum of node (level, index), of known nodes from *at on; left in `to`, or without one
- * in the memory of the first of them. Nothing: there are no such leaves. */
-static struct mat finish_tree(struct device *d, const struct known *known, int n_known,
-	int *at, int level, int64_t index, struct mat to)
-{
-	struct mat none = {0};
-	if (*at == n_known)
-		return none;
-	const struct known *k = &known[*at];
-	if (k->node.index << k->node.level >= (index + 1) << level)
-		return none;
-	if (k->node.level == level && k->node.index == index) {
-		++*at;
-		return k->x;
-	}
-	BUG_ON(level == 0);
-	struct mat left = finish_tree(d, known, n_known, at, level - 1, 2 * index, none);
-	struct mat right =
-		finish_tree(d, known, n_known, at, level - 1, 2 * index + 1, none);
-	if (!left.p || !right.p)
-		return left.p ? left : right;
-	to = to.p ? to : left;
-	d->k->add(d, to, left, right);
-	return to;
-}
 
 /* Rows of other ranks' nodes may come here from now on. */
 static void begin_exchange(struct slice_sum *x)
@@ -303,7 +265,7 @@ static void begin_exchange(struct slice_sum *x)
 	for (; e->n_known < own; e->n_known++) {
 		struct mat whole = mat(x->part[e->n_known], x->rows, x->out.cols);
 		e->known[e->n_known] =
-			(struct known){nodes[e->n_known], mat_rows(whole, at, mine)};
+			(struct tree_part){nodes[e->n_known], mat_rows(whole, at, mine)};
 	}
 	float *room = x->others;
 	for (int i = 1; i < c->size; i++) {
@@ -312,7 +274,7 @@ static void begin_exchange(struct slice_sum *x)
 		for (int k = 0; k < n; k++, room += mine * x->out.cols) {
 			struct mat got = mat(room, mine, x->out.cols);
 			mail_from(e->mail, got, from);
-			e->known[e->n_known++] = (struct known){nodes[k], got};
+			e->known[e->n_known++] = (struct tree_part){nodes[k], got};
 		}
 	}
 	x->exchange = e;
@@ -382,9 +344,9 @@ static void sum_rows(struct slice_sum *x, struct mat to)
 	struct slice_exchange *e = x->exchange;
 	int at = 0;
 	mail_end(e->mail);
-	qsort(e->known, (size_t)e->n_known, sizeof(*e->known), by_leaf);
-	struct mat sum =
-		finish_tree(x->d, e->known, e->n_known, &at, levels_of(x->s), 0, to);
+	tree_sort(e->known, e->n_known);
+	struct tree_node root = {levels_of(x->s), 0};
+	struct mat sum = tree_add(x->d, e->known, e->n_known, &at, root, to);
 	BUG_ON(at != e->n_known);
 	if (sum.p != to.p)
 		x->d->k->copy(x->d, to, sum);

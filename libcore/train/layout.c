@@ -218,9 +218,22 @@ static int check_stages(const struct train_opts *o, const struct model *m, struc
 		(long long)m->c.layers);
 }
 
-int train_check_layout(const struct train_opts *o, const struct model *m, struct err *e)
+/* A recipe that leaves nothing to it is a mistake. */
+static int check_precision(
+	const struct train_opts *o, const struct model *m, struct err *e)
 {
-	if (check_deal(o, e) || check_kv_heads(o, m, e) || check_stages(o, m, e))
+	if (o->dtype != PRECISION_FLOAT8 || !o->float8_skip_ends || m->c.layers > 2)
+		return 0;
+	return err_set(e, EX_USAGE,
+		"float8 leaves the first and the last block in bf16, and %lld layer%s no "
+		"others: --no-float8-skip-ends",
+		(long long)m->c.layers, m->c.layers == 1 ? " has" : "s have");
+}
+
+int train_check(const struct train_opts *o, const struct model *m, struct err *e)
+{
+	if (check_precision(o, m, e) || check_deal(o, e) || check_kv_heads(o, m, e) ||
+		check_stages(o, m, e))
 		return -1;
 	/* What a plan counts must be countable. */
 	double rows = (double)o->micro_batch * (double)m->c.context;
@@ -260,7 +273,7 @@ static int *split_layers(const struct model *m, int n, bool even)
 	for (int64_t l = 0; l < m->c.layers; l++)
 		cost[l] = 1;
 	if (schedule_split(cost, (int)m->c.layers, 0, head, n, first, &e))
-		die_err(&e); /* which train_check_layout() has refused */
+		die_err(&e); /* which train_check() has refused */
 	free(cost);
 	return first;
 }

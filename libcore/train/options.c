@@ -221,6 +221,17 @@ static int check_offload(const struct train_opts *o, struct err *e)
 	return 0;
 }
 
+static int check_peak(const struct train_opts *o, struct err *e)
+{
+	double peak;
+	if (!o->peak_flops || !strcmp(o->peak_flops, "measure"))
+		return 0;
+	if (!parse_double(o->peak_flops, &peak) && peak > 0)
+		return 0;
+	return err_set(e, EX_USAGE, "peak-flops: '%s' is neither a number nor measure",
+		o->peak_flops);
+}
+
 int train_opts_check(struct train_opts *o, struct err *e)
 {
 	if (!o->micro_batch)
@@ -249,5 +260,7 @@ int train_opts_check(struct train_opts *o, struct err *e)
 	if (o->data_per_rank && o->readers)
 		return err_set(e, EX_USAGE,
 			"data-per-rank and readers are two different things");
+	if (check_peak(o, e))
+		return -1;
 	return check_offload(o, e);
 }

@@ -254,6 +254,9 @@ static void print_memory(const struct train_opts *o, const struct plan *p, int w
 		line(out, "sample", p->whole_bytes,
 			"the whole model, on rank 0 while it draws a sample");
 	line(out, "total", plan_total(p), "beside the program and its libraries");
+	if (o->memory && plan_total(p) - p->copy_bytes > o->memory)
+		str_printf(
+			out, "# more than --memory gives it: the run will be refused\n");
 }
 
 static void print_work(const struct train_opts *o, const struct model *m,

@@ -333,17 +333,12 @@ static double measure_peak(struct device *d)
 	return best;
 }
 
-static int find_peak(struct run *r, const struct train_opts *o, struct err *e)
+static void find_peak(struct run *r, const struct train_opts *o)
 {
-	if (!o->peak_flops)
-		return 0;
-	if (!strcmp(o->peak_flops, "measure"))
+	if (o->peak_flops && !strcmp(o->peak_flops, "measure"))
 		r->peak_flops = measure_peak(&r->t.d);
-	else if (parse_double(o->peak_flops, &r->peak_flops) || r->peak_flops <= 0)
-		return err_set(e, EX_USAGE,
-			"peak-flops: '%s' is neither a number nor measure",
-			o->peak_flops);
-	return 0;
+	else if (o->peak_flops)
+		parse_double(o->peak_flops, &r->peak_flops);
 }
 
 /* ---- going on -------------------------------------------------------------------- */
@@ -446,9 +441,7 @@ static int start(struct run *r, struct train_opts *o, const char *command, struc
 	if (trainer_open(&r->t, o, r->world, &r->data, e))
 		return -1;
 	r->most_bytes = comm_max_i64(r->world, plan_total(&r->t.plan));
-	find_peak(r, o, e);
-	if (comm_agree(r->world, e))
-		return -1;
+	find_peak(r, o);
 	const char *from = o->init_from ? o->init_from : o->resume;
 	if (o->eval_only && !from)
 		return err_set(e, EX_USAGE,
@@ -503,6 +496,7 @@ static int dry_run(const struct train_opts *given, struct comm *world, struct er
 	struct train_opts o = *given;
 	struct data_set data = {0};
 	struct model m;
+	struct order order;
 	struct str out = {0}, tree = {0};
 	int ranks = planned_ranks(&o, world->size, e);
 	int rc = ranks < 0 || train_resolve(&o, ranks, e);
@@ -512,7 +506,8 @@ static int dry_run(const struct train_opts *given, struct comm *world, struct er
 		read.axis[a] = a == AXIS_DP ? -1 : 1;
 	rc = rc || (o.data.n && data_open(&data, &read, world, e)) ||
 	     model_init(&m, &o.model, data.tokenizer.vocab.n, e) ||
-	     train_check_layout(&o, &m, e);
+	     train_check(&o, &m, e) ||
+	     (o.data.n && train_order(&o, &m, &data, &order, e));
 	if (!rc && world->rank == 0) {
 		model_print(&m, &tree);
 		plan_print(&o, &m, &out);

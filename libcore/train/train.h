@@ -120,8 +120,9 @@ int train_degrees(
 /* Decides what the options leave to the layout: degrees, --zero, --virtual, --pp-stages. What
  * was decided before stays. */
 int train_resolve(struct train_opts *o, int ranks, struct err *e);
-/* Can the ranks share this model and its steps? The options are resolved. */
-int train_check_layout(const struct train_opts *o, const struct model *m, struct err *e);
+/* Can the ranks share this model and its steps, and is its recipe sound? The options are
+ * resolved. */
+int train_check(const struct train_opts *o, const struct model *m, struct err *e);
 int64_t trainer_micro_batches(const struct train_opts *o);
 /* The products of a token in a stage's forward, multiplications and additions in pairs. */
 double stage_work(const struct model *m, const struct stage *s);
@@ -255,6 +256,9 @@ struct trainer {
 	int64_t scale_good, skipped;
 };
 
+/* The order of the training samples; too few tokens for one are an error. */
+int train_order(const struct train_opts *o, const struct model *m,
+	const struct data_set *data, struct order *out, struct err *e);
 /* Collective. Parameters are initialised from the seed. `data` stays the caller's. */
 int trainer_open(struct trainer *t, const struct train_opts *o, struct comm *world,
 	struct data_set *data, struct err *e);

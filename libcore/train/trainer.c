@@ -170,24 +170,12 @@ static void agree_on_copies(struct trainer *t)
 		t->plan.copy_bytes = 0;
 }
 
-/* A recipe that leaves nothing to it is a mistake. */
-static int check_precision(
-	const struct train_opts *o, const struct model *m, struct err *e)
+int train_order(const struct train_opts *o, const struct model *m,
+	const struct data_set *data, struct order *out, struct err *e)
 {
-	if (o->dtype != PRECISION_FLOAT8 || !o->float8_skip_ends || m->c.layers > 2)
-		return 0;
-	return err_set(e, EX_USAGE,
-		"float8 leaves the first and the last block in bf16, and %lld layer%s no "
-		"others: --no-float8-skip-ends",
-		(long long)m->c.layers, m->c.layers == 1 ? " has" : "s have");
-}
-
-static int open_order(struct trainer *t, struct err *e)
-{
-	const struct model *m = &t->model;
-	int64_t tokens = t->data->tokens[SPLIT_TRAIN];
-	if (order_init(&t->order, (enum sampling)t->o.sampling, (uint64_t)t->o.seed,
-		    tokens, m->c.context, 0))
+	int64_t tokens = data->tokens[SPLIT_TRAIN];
+	if (order_init(out, (enum sampling)o->sampling, (uint64_t)o->seed, tokens,
+		    m->c.context, 0))
 		return err_set(e, EX_DATAERR,
 			"%lld training tokens, but one sample needs %lld (--context and "
 			"one more)",
@@ -316,9 +304,8 @@ int trainer_open(struct trainer *t, const struct train_opts *o, struct comm *wor
 		.loss_scale = o->dtype == PRECISION_FP16 ? (float)o->loss_scale : 1};
 	if (!train_resolve(&t->o, world->size, e) &&
 		!model_init(&t->model, &t->o.model, data->tokenizer.vocab.n, e) &&
-		!check_precision(&t->o, &t->model, e) &&
-		!train_check_layout(&t->o, &t->model, e))
-		open_order(t, e);
+		!train_check(&t->o, &t->model, e))
+		train_order(&t->o, &t->model, data, &t->order, e);
 	int rc = comm_agree(world, e);
 	if (!rc)
 		make_plan(t);
