@@ -219,8 +219,8 @@ refuse() { # TEXT COMMAND...: 64, and one message
 	make_shard
 	refuse 'and 2 layers have no others' pt-train --dry-run --vocab 61 --layers 2 --dtype float8
 	refuse "'x' is neither a number nor measure" pt-train --dry-run --vocab 61 --peak-flops x
-	code_of 65 tiny --dry-run -T 4096
-	says 'but one sample needs 4097'
+	code_of 65 tiny --dry-run -T 65536
+	says 'but one sample needs 65537'
 	tiny --dry-run --memory 100K | grep -q 'the run will be refused'
 	not grep -q 'will be refused' <<<"$(tiny --dry-run --memory 100M)"
 }
