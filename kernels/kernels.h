@@ -96,6 +96,32 @@ struct adamw {
 	float correct1, correct2; /* 1 - beta^step */
 };
 
+/* Local SGD: a worker's pseudo-gradient is what it moved from the anchor, the parameters that
+ * all workers had when they last agreed. */
+struct outer_sgd {
+	float lr, momentum, decay;
+	bool nesterov;
+	float grad_scale; /* clipping */
+};
+
+/* Signs that workers vote for: with none all take part; else by the sum of what they bring,
+ * or of its signs. */
+enum consensus { CONSENSUS_NONE, CONSENSUS_SUM, CONSENSUS_COUNT };
+
+struct combine {
+	int workers;
+	const float *weight; /* [workers]; who has 0 takes no part, whatever it brings */
+	enum consensus consensus;
+	bool normalize; /* by the weights of those that take part */
+};
+
+struct keep {
+	float density, scale; /* the part that is kept, and what it is multiplied by */
+	struct philox_key key;
+	int64_t first; /* of the elements, in all that the key is for */
+	uint32_t worker;
+};
+
 /* ---- the kernels ----------------------------------------------------------------- */
 
 /* y[i] = w[ids[i] - first], or 0 when that is not a row of w; added to y if `add`. */
@@ -205,6 +231,22 @@ typedef void kern_xent_bwd(struct device *, struct mat logits, const float *lse,
 /* AdamW (Loshchilov, Hutter 2019), decoupled decay, in the order PyTorch has it. */
 typedef void kern_adamw(struct device *, float *p, float *m, float *v, const float *g,
 	int64_t n, const struct adamw *);
+/* p = anchor - p */
+typedef void kern_pseudo_grad(struct device *, float *p, const float *anchor, int64_t n);
+/* SGD on the anchor as PyTorch has it: g' = grad_scale g + decay a; m = momentum m + g';
+ * a -= lr (nesterov ? g' + momentum m : m). Without m, a -= lr g'. */
+typedef void kern_outer_sgd(struct device *, float *a, float *m, const float *g,
+	int64_t n, const struct outer_sgd *);
+/* Of each worker x[i][0..n), one vector: the terms t = weight x, summed by the canonical tree
+ * over the workers. With a consensus only terms of the sign that won (which is + where nothing
+ * did) count, and no zeros. Normalised, over the weights that count, or 1 where these are
+ * next to nothing (GTA: generalized task arithmetic, as in TIES, Yadav et al. 2023). */
+typedef void kern_combine(struct device *, float *out, const float *const *x, int64_t n,
+	const struct combine *);
+/* All but the k largest of each row become 0; of equals the first stay. */
+typedef void kern_keep_largest(struct device *, struct mat x, int64_t k);
+/* Each element stays with probability `density`. */
+typedef void kern_keep_random(struct device *, float *x, int64_t n, const struct keep *);
 /* out[i] = sum of squares of row i, in double */
 typedef void kern_row_sumsq(struct device *, double *out, struct mat x);
 /* x += the sum of v[0..n), exactly. On the host; waits for the device. */
@@ -239,6 +281,7 @@ typedef void kern_attn_row(struct device *, struct mat o, struct mat q, struct m
 	X(round) X(narrow) X(widen) X(amax) \
 	X(xent_stats) X(xent_join) X(xent_bwd) \
 	X(adamw) X(row_sumsq) X(exact_sum) X(zero) X(copy) X(find_bad) X(hash) \
+	X(pseudo_grad) X(outer_sgd) X(combine) X(keep_largest) X(keep_random) \
 	X(linear_row) X(attn_row)
 /* clang-format on */
 

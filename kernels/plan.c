@@ -49,6 +49,13 @@ NOTHING(xent_bwd, dev *d, struct mat logits, const float *lse, const int32_t *ta
 	int64_t first, int64_t vocab, float scale)
 NOTHING(adamw, dev *d, float *p, float *m, float *v, const float *g, int64_t n,
 	const struct adamw *a)
+NOTHING(pseudo_grad, dev *d, float *p, const float *anchor, int64_t n)
+NOTHING(outer_sgd, dev *d, float *a, float *m, const float *g, int64_t n,
+	const struct outer_sgd *o)
+NOTHING(combine, dev *d, float *out, const float *const *x, int64_t n,
+	const struct combine *c)
+NOTHING(keep_largest, dev *d, struct mat x, int64_t k)
+NOTHING(keep_random, dev *d, float *x, int64_t n, const struct keep *o)
 NOTHING(row_sumsq, dev *d, double *out, struct mat x)
 NOTHING(exact_sum, dev *d, struct exact *x, const float *v, int64_t n)
 NOTHING(zero, dev *d, struct mat x)

@@ -103,7 +103,7 @@ static void load(const struct ckpt *c)
 	if (!c->tokenizer.kind || train_model_from_config(&mc, c->config.s, &e))
 		return;
 	if (!model_init(&m, &mc, c->tokenizer.vocab.n, &e)) {
-		if (!state_check_model(c, &m, &e) && m.n_floats < 1 << 16)
+		if (!state_check_model(c, &m, &e) && model_counts(&m).all < 1 << 16)
 			speak(c, &m);
 		model_free(&m);
 	}

@@ -349,12 +349,12 @@ static uint32_t get32(const char *p)
 }
 
 /* Where is the checksum of what begins here? The first place that has the right one. */
-static bool find_span(const struct str *s, size_t begin, struct span *x)
+static bool find_span(const struct str *s, size_t begin, struct sealed_span *x)
 {
 	for (size_t end = begin + 8; end < begin + 2048 && end + 4 <= s->len; end++)
 		if (H5_checksum_metadata(s->s + begin, end - begin, 0) ==
 			get32(s->s + end)) {
-			*x = (struct span){begin, end, end};
+			*x = (struct sealed_span){begin, end, end};
 			return true;
 		}
 	return false;
@@ -372,7 +372,7 @@ void hostile_init(struct hostile *t, const char *path, const char *const *object
 	unlink(path);
 	for (size_t i = 0; i + 8 < t->image.len; i++)
 		for (size_t k = 0; k < ARRAY_LEN(signs); k++) {
-			struct span x;
+			struct sealed_span x;
 			if (memcmp(t->image.s + i, signs[k], 4) ||
 				!find_span(&t->image, i, &x))
 				continue;
@@ -389,7 +389,7 @@ static size_t take_place(const struct hostile *t, struct bytes *b, size_t len)
 	uint8_t i = take_byte(b);
 	size_t at = take_byte(b);
 	if (i < 200) {
-		const struct span *x = &t->spans[i % t->n_spans];
+		const struct sealed_span *x = &t->spans[i % t->n_spans];
 		size_t n = x->end - x->begin;
 		at |= n > 256 ? (size_t)take_byte(b) << 8 : 0;
 		return (x->begin + at % n) % len;
@@ -416,7 +416,7 @@ static void alter(const struct hostile *t, struct str *s, struct bytes *b)
 static void fix_sums(const struct hostile *t, struct str *s)
 {
 	for (int i = 0; i < t->n_spans; i++) {
-		const struct span *x = &t->spans[i];
+		const struct sealed_span *x = &t->spans[i];
 		if (x->sum + 4 > s->len)
 			continue;
 		uint32_t sum =

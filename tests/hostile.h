@@ -11,7 +11,7 @@ struct hostile {
 	struct str image;
 	const char *const *objects;
 	const struct h5_field *fields;
-	struct span {
+	struct sealed_span {
 		size_t begin, end, sum; /* bytes under one of HDF5's checksums, and it */
 	} * spans;
 	int n_spans;

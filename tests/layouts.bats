@@ -232,7 +232,7 @@ refuse() { # TEXT COMMAND...: 64, and one message
 	sent() { tiny "${wide[@]}" "$@" --dry-run | awk '/^sent.step/ { print $2 }'; }
 	full=$(sent)
 	for dtype in fp32 float8 bf16 fp16; do
-		less=0 with=(--dtype $dtype)
+		less=0 with=(--dtype "$dtype")
 		[[ $dtype != *16 ]] || less=$((2 * (2 * 2 * 2176 + 128 * 16) / 2))
 		[ $dtype != float8 ] || with+=(--no-float8-skip-ends)
 		[ "$(sent "${with[@]}")" -eq $((full - less)) ]

@@ -270,6 +270,7 @@ value() { # COLUMN FILE: of the last row
 	[ -z "$(ls -A disk)" ]
 	[ "$(stat -f -c '%f' disk)" -lt "$free" ]
 	kill -9 "$(cat pid)"
+	# shellcheck disable=SC2154 # paced sets it
 	ended "$pid"
 	exec 4<&-
 	for _ in $(seq 100); do

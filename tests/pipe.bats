@@ -38,7 +38,7 @@ same() { # RUN RUN: curves and checkpoints
 	make_shard
 	tiny -n 2 --layers 2 -o one >out1
 	tiny_on 2 -n 2 --layers 2 --pp 2 -o two >out2
-	! grep -q 'bubble=' out1
+	not grep -q 'bubble=' out1
 	grep '^step=2 ' out2 | tr ' ' '\n' | awk -F= '$1 == "bubble" && $2 > 0 && $2 < 1 { n++ }
 		END { exit n != 1 }'
 }

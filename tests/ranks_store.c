@@ -18,6 +18,11 @@ enum {
 	N_TENSORS = 3 + 3 * PER_BLOCK
 };
 
+enum {
+	OUTER = STORE_BIT(STORE_ANCHOR) | STORE_BIT(STORE_OUTER_MEAN) |
+		STORE_BIT(STORE_OUTER_SQUARE)
+};
+
 /* ---- a model --------------------------------------------------------------------- */
 
 static void add(struct tensor *list, int *n, const char *name, int unit, int64_t rows,
@@ -193,15 +198,18 @@ static void take_gradient(void *with, const struct part *x)
 {
 	(void)with;
 	for (int64_t i = 0; i < x->rows * x->cols; i++) {
-		x->m[i] = x->m[i] * 0.5f + x->g[i];
-		x->v[i] -= x->p[i];
-		x->p[i] = x->g[i];
+		x->state[STORE_MEAN][i] = x->state[STORE_MEAN][i] * 0.5f + x->g[i];
+		x->state[STORE_SQUARE][i] -= x->state[STORE_PARAM][i];
+		x->state[STORE_PARAM][i] = x->g[i];
+		for (int g = STORE_ANCHOR; g < N_STORE_GROUPS; g++)
+			x->state[g][i] -= x->g[i] * (float)g;
 	}
 }
 
 static uint64_t hash_of_gradient(struct store *s)
 {
-	store_walk(s, false, STORE_ALL, STORE_ALL, take_gradient, NULL);
+	store_walk(
+		s, false, STORE_INNER | OUTER, STORE_INNER | OUTER, take_gradient, NULL);
 	store_updated(s);
 	return store_hash(s);
 }
@@ -269,7 +277,7 @@ static int count_drifts(struct store *s)
 		float *p = NULL, was = 0;
 		for (int64_t k = 0; k < s->n_updated && w->rank == w->size - 1; k++)
 			if (s->updated[k].t == t && s->updated[k].rows)
-				p = s->updated[k].p;
+				p = s->updated[k].state[STORE_PARAM];
 		bool shared = degree[AXIS_DP] > 1 ||
 			      (!s->c.zero && degree[AXIS_FSDP] * degree[AXIS_CP] > 1) ||
 			      (degree[AXIS_TP] > 1 && t->lanes > s->c.part.here) ||
@@ -315,6 +323,7 @@ static void run(struct comm *c, const struct layout *l, struct result *out)
 		.chunks = CHUNKS,
 		.deal = deal_make(l->micros, l->degree, l->zero),
 		.zero = l->zero,
+		.outer = OUTER,
 		.flat = l->flat,
 		.bucket_bytes = 1000,
 		.offload = l->offload,

@@ -121,7 +121,7 @@ static void descend(struct store *s)
 	for (int64_t i = 0; i < s->n_updated; i++) {
 		const struct part *o = &s->updated[i];
 		for (int64_t j = 0; j < o->rows * o->cols; j++)
-			o->p[j] -= 0.5f * o->g[j];
+			o->state[STORE_PARAM][j] -= 0.5f * o->g[j];
 	}
 	store_updated(s);
 }

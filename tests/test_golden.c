@@ -135,7 +135,7 @@ static void put_weights(struct trainer *t, struct golden *g)
 		from = xrealloc(from, (size_t)size * sizeof(*from));
 		test_fill(from + n, size - n, 1, loud);
 		for (int64_t r = 0; r < x->rows; r++)
-			memcpy(x->p + r * x->cols,
+			memcpy(x->state[STORE_PARAM] + r * x->cols,
 				from + tensor_index(x->t, x->slice, x->row + r),
 				(size_t)x->cols * sizeof(float));
 		free(from);

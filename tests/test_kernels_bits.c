@@ -310,6 +310,48 @@ static uint64_t run_adamw(struct device *d)
 	return hash_of(p) ^ hash_of(m) ^ hash_of(v);
 }
 
+static uint64_t run_pseudo_grad(struct device *d)
+{
+	struct mat p = numbers(ROWS, COLS, 1);
+	d->k->pseudo_grad(d, p.p, numbers(ROWS, COLS, 2).p, N);
+	return hash_of(p);
+}
+
+static uint64_t run_outer_sgd(struct device *d)
+{
+	struct outer_sgd o = {0.7f, 0.9f, 0.1f, true, 0.3f};
+	struct mat a = numbers(ROWS, COLS, 1), m = numbers(ROWS, COLS, 2);
+	d->k->outer_sgd(d, a.p, m.p, numbers(ROWS, COLS, 3).p, N, &o);
+	return hash_of(a) ^ hash_of(m);
+}
+
+static uint64_t run_combine(struct device *d)
+{
+	static const float weight[] = {0.3f, 0.1f, 0, 0.4f, 0.2f};
+	const float *x[ARRAY_LEN(weight)];
+	const struct combine c = {ARRAY_LEN(weight), weight, CONSENSUS_SUM, true};
+	struct mat out = mat_blank(ROWS, COLS);
+	for (size_t i = 0; i < ARRAY_LEN(weight); i++)
+		x[i] = numbers(ROWS, COLS, 1 + i).p;
+	d->k->combine(d, out.p, x, N, &c);
+	return hash_of(out);
+}
+
+static uint64_t run_keep_largest(struct device *d)
+{
+	struct mat x = numbers(ROWS, COLS, 1);
+	d->k->keep_largest(d, x, COLS / 3);
+	return hash_of(x);
+}
+
+static uint64_t run_keep_random(struct device *d)
+{
+	struct keep keep = {0.3f, 1, {{1, 2}}, 5, 6};
+	struct mat x = numbers(ROWS, COLS, 1);
+	d->k->keep_random(d, x.p, N, &keep);
+	return hash_of(x);
+}
+
 static uint64_t run_row_sumsq(struct device *d)
 {
 	double *sum = doubles(ROWS);

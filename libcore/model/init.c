@@ -42,7 +42,7 @@ static void init_part(void *with, const struct part *x)
 	int64_t rows = x->t->cut == CUT_COLS ? 1 : x->rows; /* that lie together */
 	for (int64_t r = 0; r < x->rows; r += rows)
 		init_range(x->t, seed, tensor_index(x->t, x->slice, x->row + r),
-			rows * x->cols, x->p + r * x->cols);
+			rows * x->cols, x->state[STORE_PARAM] + r * x->cols);
 }
 
 void init_parts(struct store *s, uint64_t seed)

@@ -78,14 +78,14 @@ static float *own_shard(
 	const struct store *s, const struct bucket *b, float *vector, float *staging)
 {
 	if (!from_file(s))
-		return b->p;
+		return b->state[STORE_PARAM];
 	return s->own->n_shards > 1 ? staging + staging_floats(s, b) : vector;
 }
 
 static uint64_t read_own(struct store *s, struct bucket *b, float *vector, float *staging)
 {
-	return walk_ask(s, STORE_PARAM, false, own_shard(s, b, vector, staging),
-		b->spilled_at, shard_floats(b, s->own->shard));
+	return walk_ask(s, STORE_PARAM, false, own_shard(s, b, vector, staging), b->at,
+		shard_floats(b, s->own->shard));
 }
 
 static void send_own(struct store *s, struct bucket *b, float *vector, float *staging,
@@ -224,27 +224,6 @@ static void send_unit(struct store *s, struct gathered *g)
 	}
 }
 
-static void begin_unit(struct store *s, struct gathered *g, int unit)
-{
-	struct store_own *o = s->own;
-	float *at = g->memory;
-	struct comm_req *reqs = g->reqs;
-	g->unit = unit;
-	g->ready = false;
-	for (int i = 0; i < o->n_buckets; i++) {
-		struct bucket *b = &o->bucket[i];
-		if (!begins_in(b, unit))
-			continue;
-		receive_others(s, b, at, at + b->n, reqs);
-		if (from_file(s))
-			g->ticket = read_own(s, b, at, at + b->n);
-		at += bucket_floats(s, b);
-		reqs += 2 * o->n_shards;
-	}
-	if (!from_file(s))
-		send_unit(s, g);
-}
-
 static void end_unit(struct store *s, struct gathered *g)
 {
 	struct store_own *o = s->own;
@@ -305,6 +284,32 @@ static struct gathered *room_for(struct store *s, int unit)
 	return NULL;
 }
 
+/* NULL: there is no room for it. */
+static struct gathered *begin_unit(struct store *s, int unit)
+{
+	struct store_own *o = s->own;
+	struct gathered *g = room_for(s, unit);
+	if (!g)
+		return NULL;
+	float *at = g->memory;
+	struct comm_req *reqs = g->reqs;
+	g->unit = unit;
+	g->ready = false;
+	for (int i = 0; i < o->n_buckets; i++) {
+		struct bucket *b = &o->bucket[i];
+		if (!begins_in(b, unit))
+			continue;
+		receive_others(s, b, at, at + b->n, reqs);
+		if (from_file(s))
+			g->ticket = read_own(s, b, at, at + b->n);
+		at += bucket_floats(s, b);
+		reqs += 2 * o->n_shards;
+	}
+	if (!from_file(s))
+		send_unit(s, g);
+	return g;
+}
+
 static bool is_gathered(const struct store *s)
 {
 	return s->own->n_gathered > 0;
@@ -315,19 +320,15 @@ void store_use(struct store *s, int unit, int next)
 	if (!is_gathered(s))
 		return;
 	struct gathered *g = find(s, unit);
-	if (!g) {
-		g = room_for(s, unit);
-		BUG_ON(!g);
-		begin_unit(s, g, unit);
-	}
+	if (!g)
+		g = begin_unit(s, unit);
+	BUG_ON(!g);
 	g->users++;
 	end_unit(s, g);
 	if (next < 0 || !(from_file(s) || comm_overlaps()) || find(s, next) ||
 		!unit_buckets(s, next))
 		return;
-	struct gathered *ahead = room_for(s, next);
-	if (ahead)
-		begin_unit(s, ahead, next);
+	begin_unit(s, next);
 }
 
 void store_done(struct store *s, int unit, bool backward)

@@ -280,6 +280,24 @@ enum reshard { RESHARD_YES, RESHARD_NO, RESHARD_KEEP_LAST };
  * unit at a time (and gathered, where they are sharded). */
 enum offload { OFFLOAD_NONE, OFFLOAD_OPTIMIZER, OFFLOAD_PARAMS };
 
+/* What is kept of every element: the parameter and AdamW's moments; and for workers that train
+ * apart (edit.h) the parameter as it was when they last agreed, and moments of the outer
+ * optimizer. A checkpoint has them as groups. */
+enum store_group {
+	STORE_PARAM,
+	STORE_MEAN,
+	STORE_SQUARE,
+	STORE_ANCHOR,
+	STORE_OUTER_MEAN,
+	STORE_OUTER_SQUARE,
+	N_STORE_GROUPS
+};
+#define STORE_BIT(group) (1u << (group))
+enum {
+	STORE_INNER =
+		STORE_BIT(STORE_PARAM) | STORE_BIT(STORE_MEAN) | STORE_BIT(STORE_SQUARE)
+};
+
 struct store_config {
 	struct mesh *mesh;
 	struct device *device;
@@ -291,6 +309,7 @@ struct store_config {
 	/* What is sharded over fsdp x cp: 0 nothing, 1 the optimizer's state, 2 gradients too,
 	 * 3 parameters too (ZeRO, Rajbhandari et al. 2020; FSDP, Zhao et al. 2023). */
 	int zero;
+	unsigned outer; /* bits of the groups from STORE_ANCHOR on that are kept */
 	bool flat; /* shards of a unit's tensors as one vector (FSDP1); else of each tensor */
 	int64_t bucket_bytes; /* gradients are reduced in buckets of at least this */
 	enum reshard reshard;
@@ -309,13 +328,15 @@ struct part {
 	const struct tensor *t;
 	int slice;
 	int64_t row, rows, cols; /* within the slice */
-	int64_t at;	      /* of its first element: in the file, where there is one */
-	float *p, *g, *m, *v; /* NULL: in a file, see store_walk() */
+	int64_t at;		 /* of its first element, in all that this rank updates */
+	float *g;
+	float *state[N_STORE_GROUPS]; /* NULL: in a file, see store_walk(), or not kept */
 };
 
 /* What the store keeps, in bytes, for the plan. */
 struct store_bytes {
 	int64_t params, grads, optimizer, gathered, buffers;
+	int64_t outer;	 /* anchor, and moments of the outer optimizer */
 	int64_t spilled; /* in a file */
 };
 
@@ -376,10 +397,6 @@ uint64_t store_hash(struct store *s);
 /* Collective over the world: have all ranks the same parameters that should? `who`: the
  * ranks that differ from the first that has them. */
 bool store_replicas_agree(struct store *s, struct str *who);
-/* What a checkpoint keeps of a tensor. */
-enum store_group { STORE_PARAM, STORE_MEAN, STORE_SQUARE, N_STORE_GROUPS };
-#define STORE_BIT(group) (1u << (group))
-enum { STORE_ALL = (1 << N_STORE_GROUPS) - 1 };
 /* Collective over the world: rows [row, row + n) of a whole tensor go to rank `to`. A vector
  * has dims[0] rows. */
 void store_collect(struct store *s, enum store_group g, int tensor, int64_t row,

@@ -26,16 +26,16 @@ static struct part shard_part(
 {
 	int k = s->own->shard;
 	int64_t at = e->packed[k];
-	return (struct part){.t = e->t,
+	struct part x = {.t = e->t,
 		.slice = e->slice,
 		.row = e->cut[k],
 		.rows = e->cut[k + 1] - e->cut[k],
 		.cols = e->cols,
-		.at = b->spilled_at + at,
-		.p = b->p ? b->p + at : NULL,
-		.g = b->g ? b->g + at : NULL,
-		.m = b->m ? b->m + at : NULL,
-		.v = b->v ? b->v + at : NULL};
+		.at = b->at + at,
+		.g = b->g ? b->g + at : NULL};
+	for (int g = 0; g < N_STORE_GROUPS; g++)
+		x.state[g] = b->state[g] ? b->state[g] + at : NULL;
+	return x;
 }
 
 struct part part_rows(struct part x, int64_t first, int64_t end)
@@ -44,10 +44,9 @@ struct part part_rows(struct part x, int64_t first, int64_t end)
 	x.row += first;
 	x.rows = end - first;
 	x.at += skip;
-	x.p = x.p ? x.p + skip : NULL;
 	x.g = x.g ? x.g + skip : NULL;
-	x.m = x.m ? x.m + skip : NULL;
-	x.v = x.v ? x.v + skip : NULL;
+	for (int g = 0; g < N_STORE_GROUPS; g++)
+		x.state[g] = x.state[g] ? x.state[g] + skip : NULL;
 	return x;
 }
 
@@ -73,27 +72,36 @@ static void list_parts(struct store *s)
 
 /* ---- opening --------------------------------------------------------------------- */
 
-static void place_params(struct store *s, struct arena *run)
+bool is_kept(const struct store *s, enum store_group g)
+{
+	bool trains = s->c.deal.n_micro; /* else it is only read */
+	return g == STORE_PARAM || (trains && (STORE_INNER | s->c.outer) & STORE_BIT(g));
+}
+
+static void place_state(struct store *s, struct arena *run)
 {
 	struct store_own *o = s->own;
+	int64_t at = 0;
 	for (int i = 0; i < o->n_buckets; i++) {
 		struct bucket *b = &o->bucket[i];
-		int64_t n = b->shard[o->shard].n;
-		if (!is_spilled(s, STORE_PARAM)) {
-			b->p = arena_floats(run, n);
-			s->bytes.params += n * (int64_t)sizeof(float);
+		int64_t n = b->shard[o->shard].n, size = sizeof(float);
+		b->at = at;
+		at += n;
+		for (int g = 0; g < N_STORE_GROUPS; g++) {
+			if (!is_kept(s, (enum store_group)g) ||
+				is_spilled(s, (enum store_group)g))
+				continue;
+			b->state[g] = arena_floats(run, n);
+			*(g == STORE_PARAM	   ? &s->bytes.params
+				: g < STORE_ANCHOR ? &s->bytes.optimizer
+						   : &s->bytes.outer) += n * size;
 		}
 		if (o->n_shards == 1)
-			b->whole = b->p;
+			b->whole = b->state[STORE_PARAM];
 		else if (s->c.zero < 3) {
 			b->whole = arena_floats(run, b->n);
-			s->bytes.params += b->n * (int64_t)sizeof(float);
+			s->bytes.params += b->n * size;
 		}
-		if (!s->c.deal.n_micro || is_spilled(s, STORE_MEAN))
-			continue; /* to be read only, or in a file */
-		b->m = arena_floats(run, n);
-		b->v = arena_floats(run, n);
-		s->bytes.optimizer += 2 * n * (int64_t)sizeof(float);
 	}
 }
 
@@ -110,7 +118,7 @@ struct store *store_open(const struct store_config *c, struct arena *run)
 			(struct mesh_part){.axes = AXIS_BIT(AXIS_PP), .pp_ends = true});
 	buckets_make(s);
 	BUG_ON(c->offload == OFFLOAD_PARAMS && s->own->n_shards > 1 && c->zero < 3);
-	place_params(s, run);
+	place_state(s, run);
 	walk_open(s, run);
 	if (is_spilled(s, STORE_PARAM) || (s->own->n_shards > 1 && c->zero == 3))
 		gather_open(s, measuring);
@@ -194,8 +202,8 @@ static void hash_part(void *with, const struct part *o)
 	bool whole_rows = o->t->cut != CUT_COLS;
 	int64_t step = whole_rows ? o->rows : 1;
 	for (int64_t r = 0; r < o->rows; r += step)
-		h->sum += h->d->k->hash(h->d, o->p + r * o->cols, step * o->cols, key,
-			tensor_index(o->t, o->slice, o->row + r));
+		h->sum += h->d->k->hash(h->d, o->state[STORE_PARAM] + r * o->cols,
+			step * o->cols, key, tensor_index(o->t, o->slice, o->row + r));
 }
 
 /* Of the parts that this rank updates, or counts. */
@@ -372,7 +380,7 @@ static void copy_rows(struct store *s, enum store_group g, const struct tensor *
 		struct overlap o = overlap_of(x, row, n);
 		for (int64_t r = 0; r < o.rows; r++)
 			memcpy(out + o.at + r * o.width,
-				state_of(x, g) + (o.first + r) * x->cols,
+				x->state[g] + (o.first + r) * x->cols,
 				(size_t)x->cols * sizeof(float));
 	}
 }

@@ -51,9 +51,9 @@ struct bucket {
 	int slot;
 	int tag; /* of the messages that gather it */
 	/* Parameters, optimizer state and gradient of this rank's shard, packed. */
-	float *p, *m, *v, *g;
-	int64_t spilled_at; /* or in a file, from this float of its regions on */
-	float *whole;	    /* all parameters of the vector, while they are here */
+	float *state[N_STORE_GROUPS], *g;
+	int64_t at;   /* of all shards of this rank, one after the other; in a file too */
+	float *whole; /* all parameters of the vector, while they are here */
 };
 
 /* Memory for the leaves of a unit, until they are summed by turns. */
@@ -169,16 +169,10 @@ int bucket_push(const struct store *s, const struct bucket *b, int member, int u
 /* store.c */
 struct part part_rows(struct part x, int64_t first, int64_t end);
 
-/* Where it is in memory. */
-static inline float *state_of(const struct part *x, enum store_group g)
-{
-	float *const of[] = {x->p, x->m, x->v};
-	return of[g];
-}
-
 /* walk.c */
 void walk_open(struct store *s, struct arena *run);
-bool is_spilled(const struct store *s, enum store_group g);
+bool is_kept(const struct store *s, enum store_group g);
+bool is_spilled(const struct store *s, enum store_group g); /* kept in a file */
 /* Reads or writes floats [at, at + n) of a group, after all that was asked for before. */
 uint64_t walk_ask(struct store *s, enum store_group g, bool write, float *memory,
 	int64_t at, int64_t n);

@@ -17,8 +17,9 @@ enum { PIECES = 16, LEAST_FLOATS = 64, MOST_FLOATS = 1 << 20, PAGE_FLOATS = 1024
 
 bool is_spilled(const struct store *s, enum store_group g)
 {
-	return s->c.offload == OFFLOAD_PARAMS ||
-	       (s->c.offload == OFFLOAD_OPTIMIZER && g != STORE_PARAM);
+	return is_kept(s, g) &&
+	       (s->c.offload == OFFLOAD_PARAMS ||
+		       (s->c.offload == OFFLOAD_OPTIMIZER && g != STORE_PARAM));
 }
 
 static unsigned spilled_groups(const struct store *s)
@@ -41,14 +42,12 @@ static int64_t region_floats(const struct store *s)
 void walk_open(struct store *s, struct arena *run)
 {
 	struct walk *w = &s->own->walk;
-	int64_t longest = LEAST_FLOATS, at = 0;
+	int64_t longest = LEAST_FLOATS;
 	int regions = 0;
 	if (!spilled_groups(s))
 		return;
 	for (int i = 0; i < s->own->n_buckets; i++) {
-		struct bucket *b = &s->own->bucket[i];
-		b->spilled_at = at;
-		at += b->shard[s->own->shard].n;
+		const struct bucket *b = &s->own->bucket[i];
 		for (int k = 0; k < b->n_entries; k++)
 			longest = max64(longest, b->entry[k].cols);
 	}
@@ -141,10 +140,9 @@ static void visit_piece(struct store *s, const struct list *l, const struct piec
 		const struct part *x = &l->part[at.part];
 		int64_t end = at.part == p->to.part ? p->to.row : x->rows;
 		struct part y = part_rows(*x, at.row, end);
-		float **const of[] = {&y.p, &y.m, &y.v};
 		for (int g = 0; g < N_STORE_GROUPS; g++)
 			if (groups & STORE_BIT(g))
-				*of[g] = s->own->walk.piece[slot][g] + (y.at - p->at);
+				y.state[g] = s->own->walk.piece[slot][g] + (y.at - p->at);
 		fn(with, &y);
 		at = (struct place){at.part + 1, 0};
 	}
@@ -187,7 +185,7 @@ void part_get(struct store *s, const struct part *x, enum store_group g, int64_t
 	if (is_spilled(s, g))
 		walk_wait(s, walk_ask(s, g, false, out, x->at + row * x->cols, n));
 	else
-		memcpy(out, state_of(x, g) + row * x->cols, (size_t)n * sizeof(float));
+		memcpy(out, x->state[g] + row * x->cols, (size_t)n * sizeof(float));
 }
 
 void part_put(struct store *s, const struct part *x, enum store_group g, int64_t row,
@@ -197,5 +195,5 @@ void part_put(struct store *s, const struct part *x, enum store_group g, int64_t
 	if (is_spilled(s, g))
 		walk_wait(s, walk_ask(s, g, true, (float *)in, x->at + row * x->cols, n));
 	else
-		memcpy(state_of(x, g) + row * x->cols, in, (size_t)n * sizeof(float));
+		memcpy(x->state[g] + row * x->cols, in, (size_t)n * sizeof(float));
 }

@@ -53,7 +53,7 @@ static void run_step(struct trainer *t)
 	store_step_end(t->store);
 	step_agree(t, false, &r);
 	store_grad_norm(t->store);
-	store_walk(t->store, false, STORE_ALL, STORE_ALL, nothing, NULL);
+	store_walk(t->store, false, STORE_INNER, STORE_INNER, nothing, NULL);
 	store_updated(t->store);
 }
 

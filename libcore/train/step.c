@@ -88,7 +88,8 @@ static void update_part(void *with, const struct part *x)
 	struct update *u = with;
 	struct device *d = &u->t->d;
 	u->a.decay = x->t->decay ? (float)u->t->o.weight_decay : 0;
-	d->k->adamw(d, x->p, x->m, x->v, x->g, x->rows * x->cols, &u->a);
+	d->k->adamw(d, x->state[STORE_PARAM], x->state[STORE_MEAN],
+		x->state[STORE_SQUARE], x->g, x->rows * x->cols, &u->a);
 }
 
 static void update(struct trainer *t, const struct step_result *r)
@@ -107,7 +108,7 @@ static void update(struct trainer *t, const struct step_result *r)
 	if (t->o.clip > 0 && (double)r->grad_norm > t->o.clip)
 		u.a.grad_scale = (float)(t->o.clip / ((double)r->grad_norm + 1e-6));
 	u.a.grad_scale /= t->loss_scale;
-	store_walk(t->store, false, STORE_ALL, STORE_ALL, update_part, &u);
+	store_walk(t->store, false, STORE_INNER, STORE_INNER, update_part, &u);
 	store_updated(t->store);
 }
 
@@ -151,7 +152,7 @@ static void search_part(void *with, const struct part *x)
 {
 	struct search *s = with;
 	struct probe *p = s->probe;
-	float *v = s->gradients ? x->g : x->p;
+	float *v = s->gradients ? x->g : x->state[STORE_PARAM];
 	int64_t at = p->found ? -1 : s->d->k->find_bad(s->d, mat(v, x->rows, x->cols));
 	if (at < 0)
 		return;

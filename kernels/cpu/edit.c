@@ -1,0 +1,163 @@
+/* What workers that train apart do to come to agree (local SGD). */
+#include "kernels/cpu/cpu.h"
+
+void K(pseudo_grad)(struct device *d, float *p, const float *anchor, int64_t n)
+{
+	(void)d;
+#pragma omp parallel for simd if (n > PARALLEL_FROM)
+	for (int64_t i = 0; i < n; i++)
+		p[i] = anchor[i] - p[i];
+}
+
+void K(outer_sgd)(struct device *d, float *a, float *m, const float *g, int64_t n,
+	const struct outer_sgd *o)
+{
+	(void)d;
+	const struct outer_sgd s = *o;
+#pragma omp parallel for simd if (n > PARALLEL_FROM)
+	for (int64_t i = 0; i < n; i++) {
+		float grad = g[i] * s.grad_scale + s.decay * a[i];
+		float step = grad;
+		if (m) {
+			m[i] = s.momentum * m[i] + grad;
+			step = s.nesterov ? grad + s.momentum * m[i] : m[i];
+		}
+		a[i] -= s.lr * step;
+	}
+}
+
+/* ---- one vector of many ---------------------------------------------------------- */
+
+enum { BLOCK = 256 };
+enum term { VOTE, TERM, SHARE };
+
+struct combining {
+	const struct combine *c;
+	const float *const *x;
+	int64_t first; /* of the block */
+	int n;
+	float sign[BLOCK]; /* what the vote came to */
+};
+
+static float sign_of(float x)
+{
+	return (float)((x > 0) - (x < 0));
+}
+
+static void leaf_of(const struct combining *b, enum term what, int worker, float *out)
+{
+	float w = b->c->weight[worker];
+	const float *x = b->x[worker] + b->first;
+	enum consensus by = b->c->consensus;
+	for (int i = 0; i < b->n; i++) {
+		float t = w != 0 ? w * x[i] : 0;
+		bool in = w != 0 && (by == CONSENSUS_NONE || sign_of(t) == b->sign[i]);
+		out[i] = what == VOTE	? (by == CONSENSUS_COUNT ? sign_of(t) : t)
+			 : what == TERM ? (in ? t : 0)
+					: (in ? w : 0);
+	}
+}
+
+/* The canonical tree over workers [first, first + n). */
+static void tree_of(
+	const struct combining *b, enum term what, int first, int n, float *out)
+{
+	float right[BLOCK];
+	int half = 1;
+	if (n == 1) {
+		leaf_of(b, what, first, out);
+		return;
+	}
+	while (2 * half < n)
+		half *= 2;
+	tree_of(b, what, first, half, out);
+	tree_of(b, what, first + half, n - half, right);
+	for (int i = 0; i < b->n; i++)
+		out[i] += right[i];
+}
+
+static void combine_block(struct combining *b, float *out)
+{
+	const float nothing = 1e-8f;
+	const struct combine *c = b->c;
+	float share[BLOCK];
+	if (c->consensus != CONSENSUS_NONE) {
+		tree_of(b, VOTE, 0, c->workers, b->sign);
+		for (int i = 0; i < b->n; i++)
+			b->sign[i] = b->sign[i] >= 0 ? 1.0f : -1.0f;
+	}
+	tree_of(b, TERM, 0, c->workers, out + b->first);
+	if (!c->normalize)
+		return;
+	tree_of(b, SHARE, 0, c->workers, share);
+	for (int i = 0; i < b->n; i++)
+		out[b->first + i] /= fabsf(share[i]) < nothing ? 1 : share[i];
+}
+
+void K(combine)(struct device *d, float *out, const float *const *x, int64_t n,
+	const struct combine *c)
+{
+	(void)d;
+#pragma omp parallel for if (n > PARALLEL_FROM)
+	for (int64_t i = 0; i < n; i += BLOCK) {
+		struct combining b = {
+			.c = c, .x = x, .first = i, .n = (int)min64(BLOCK, n - i)};
+		combine_block(&b, out);
+	}
+}
+
+/* ---- fewer elements -------------------------------------------------------------- */
+
+/* The bits of |x| rise as it does. */
+static uint32_t size_bits(float x)
+{
+	return (uint32_t)as_bits(x) & 0x7fffffffu;
+}
+
+/* The k-th largest of the sizes: bit after bit, how many have it? */
+static uint32_t kth_largest(const float *x, int64_t n, int64_t k)
+{
+	uint32_t found = 0;
+	for (int bit = 30; bit >= 0; bit--) {
+		uint32_t probe = found | (uint32_t)1 << bit;
+		int64_t count = 0;
+		for (int64_t i = 0; i < n; i++)
+			count += size_bits(x[i]) >= probe;
+		found = count >= k ? probe : found;
+	}
+	return found;
+}
+
+void K(keep_largest)(struct device *d, struct mat x, int64_t k)
+{
+	(void)d;
+#pragma omp parallel for if (mat_size(x) > PARALLEL_FROM)
+	for (int64_t r = 0; r < x.rows; r++) {
+		float *row = (float *)x.p + r * x.cols;
+		if (k >= x.cols)
+			continue;
+		uint32_t least = kth_largest(row, x.cols, k);
+		int64_t equal = k; /* of those that are just as large, the first */
+		for (int64_t i = 0; i < x.cols; i++)
+			equal -= size_bits(row[i]) > least;
+		for (int64_t i = 0; i < x.cols; i++) {
+			uint32_t size = size_bits(row[i]);
+			if (size < least || (size == least && equal-- <= 0))
+				row[i] = 0;
+		}
+	}
+}
+
+void K(keep_random)(struct device *d, float *x, int64_t n, const struct keep *o)
+{
+	(void)d;
+	const struct keep keep = *o;
+#pragma omp parallel for if (n > PARALLEL_FROM)
+	for (int64_t i = 0; i < n; i++) {
+		uint64_t at = (uint64_t)(keep.first + i);
+		struct philox_block b = philox(
+			keep.key, (uint32_t)at, (uint32_t)(at >> 32), keep.worker, 0);
+		float u = (float)(b.x[0] >> 8) * 0x1p-24f;
+		x[i] = u < keep.density ? x[i] * keep.scale : 0;
+	}
+}

@@ -1,0 +1,222 @@
+/*
+ * Kernels of local SGD.
+ * isa: sse2 avx2 avx512
+ */
+#include "device.h"
+#include "kernels_ref.h"
+
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+enum { LARGE = 40000, MOST_WORKERS = 9 };
+static const int64_t sizes[] = {1, 15, 16, 257, 1003, LARGE + 7};
+
+/* ---- the outer step -------------------------------------------------------------- */
+
+static void ref_outer_sgd(
+	double *a, double *m, const double *g, int64_t n, const struct outer_sgd *o)
+{
+	for (int64_t i = 0; i < n; i++) {
+		double grad = g[i] * (double)o->grad_scale + (double)o->decay * a[i];
+		double step = grad;
+		if (m) {
+			m[i] = (double)o->momentum * m[i] + grad;
+			step = o->nesterov ? grad + (double)o->momentum * m[i] : m[i];
+		}
+		a[i] -= (double)o->lr * step;
+	}
+}
+
+static void outer_sgd(void **state)
+{
+	static const struct outer_sgd some[] = {
+		{.lr = 1, .grad_scale = 1},
+		{.lr = 0.7f, .momentum = 0.8f, .nesterov = true, .grad_scale = 1},
+		{.lr = 0.7f, .momentum = 0.9f, .decay = 0.1f, .grad_scale = 0.3f},
+	};
+	struct device *d = *state;
+	for (size_t i = 0; i < ARRAY_LEN(some); i++)
+		for (size_t j = 0; j < ARRAY_LEN(sizes); j++) {
+			int64_t n = sizes[j];
+			bool momentum = some[i].momentum > 0;
+			struct twin a = twin_random(1, n, 1), m = twin_blank(1, n);
+			d->k->zero(d, m.f);
+			for (int step = 0; step < 4; step++) {
+				struct twin p = twin_random(1, n, 1);
+				d->k->pseudo_grad(d, p.f.p, a.f.p, n);
+				for (int64_t e = 0; e < n; e++)
+					p.r[e] = a.r[e] - p.r[e];
+				twin_check("pseudo_grad", p, 1e-6);
+				d->k->outer_sgd(d, a.f.p, momentum ? m.f.p : NULL, p.f.p,
+					n, &some[i]);
+				ref_outer_sgd(
+					a.r, momentum ? m.r : NULL, p.r, n, &some[i]);
+			}
+			twin_check("outer_sgd", a, 1e-5);
+		}
+}
+
+/* ---- one of many ----------------------------------------------------------------- */
+
+static double ref_combine(const double *x, const struct combine *c)
+{
+	double vote = 0, sum = 0, share = 0;
+	for (int i = 0; i < c->workers; i++) {
+		double t = (double)c->weight[i] == 0 ? 0 : (double)c->weight[i] * x[i];
+		vote += c->consensus == CONSENSUS_SUM ? t : (double)((t > 0) - (t < 0));
+	}
+	for (int i = 0; i < c->workers; i++) {
+		double w = (double)c->weight[i], t = w == 0 ? 0 : w * x[i];
+		bool won = vote >= 0 ? t > 0 : t < 0;
+		if (w == 0 || (c->consensus != CONSENSUS_NONE && !won))
+			continue;
+		sum += t;
+		share += w;
+	}
+	return c->normalize && fabs(share) >= 1e-8 ? sum / share : sum;
+}
+
+static float combine_scalars(struct device *d, const float *x, const struct combine *c)
+{
+	const float *each[MOST_WORKERS];
+	float out;
+	for (int i = 0; i < c->workers; i++)
+		each[i] = &x[i];
+	d->k->combine(d, &out, each, 1, c);
+	return out;
+}
+
+/* Those of the reference's own tests. */
+static void combine_is_known(void **state)
+{
+	static const float x[] = {1, -2, 3, -4}, one[] = {1, 1, 1, 1},
+			   up[] = {1, 2, 3, 4};
+	static const struct {
+		struct combine c;
+		float want;
+	} some[] = {
+		{{4, one, CONSENSUS_NONE, true}, -0.5f},
+		{{4, one, CONSENSUS_NONE, false}, -2},
+		{{4, one, CONSENSUS_SUM, true}, -3},
+		{{4, one, CONSENSUS_COUNT, true}, 2},
+		{{4, up, CONSENSUS_SUM, true}, -10.0f / 3},
+		{{4, up, CONSENSUS_COUNT, true}, 2.5f},
+	};
+	for (size_t i = 0; i < ARRAY_LEN(some); i++)
+		assert_true(combine_scalars(*state, x, &some[i].c) == some[i].want);
+	/* nobody votes: the sign is +, nobody has it, and the divisor is 1 */
+	static const float zeros[4] = {0, 0, -0.0f, 0};
+	assert_true(combine_scalars(*state, zeros, &some[2].c) == 0);
+}
+
+static void combine(void **state)
+{
+	struct device *d = *state;
+	for (int i = 0; i < 60; i++) {
+		int workers = (int)pick(1, MOST_WORKERS);
+		int64_t n = sizes[pick(0, (int64_t)ARRAY_LEN(sizes) - 1)];
+		float weight[MOST_WORKERS];
+		const float *x[MOST_WORKERS];
+		struct twin of[MOST_WORKERS], out = twin_blank(1, n);
+		const struct combine c = {
+			workers, weight, (enum consensus)(i % 3), i / 3 % 2};
+		for (int w = 0; w < workers; w++) {
+			weight[w] = (float)pick(w > 0 ? 0 : 1, 4) / 4;
+			of[w] = twin_random(1, n, 1);
+			x[w] = of[w].f.p;
+			if (weight[w] == 0) /* does not matter, whatever it is */
+				((float *)of[w].f.p)[n / 2] = NAN;
+			if (weight[w] == 0)
+				((float *)of[w].f.p)[n - 1] = -INFINITY;
+		}
+		for (int64_t e = 0; e < n; e++) {
+			double each[MOST_WORKERS];
+			for (int w = 0; w < workers; w++)
+				each[w] = (double)x[w][e];
+			out.r[e] = ref_combine(each, &c);
+		}
+		d->k->combine(d, out.f.p, x, n, &c);
+		twin_check("combine", out, 1e-5);
+	}
+}
+
+/* ---- fewer ----------------------------------------------------------------------- */
+
+static int by_size(const void *a, const void *b)
+{
+	float x = fabsf(*(const float *)a), y = fabsf(*(const float *)b);
+	return (x < y) - (x > y);
+}
+
+static void keep_largest(void **state)
+{
+	struct device *d = *state;
+	for (int i = 0; i < 40; i++) {
+		int64_t rows = pick(1, 40), cols = pick(1, 1500), k = pick(1, cols + 1);
+		struct mat x = twin_random(rows, cols, 1).f, y = mat_blank(rows, cols);
+		float *a = x.p, *b = y.p, *sorted = floats(cols);
+		for (int64_t e = 0; e < rows * cols && i % 2; e++)
+			a[e] = roundf(a[e] * 2) / 2; /* many that are equal */
+		d->k->copy(d, y, x);
+		d->k->keep_largest(d, y, k);
+		for (int64_t r = 0; r < rows; r++, a += cols, b += cols) {
+			int64_t kept = 0, want = k < cols ? k : cols;
+			memcpy(sorted, a, (size_t)cols * sizeof(float));
+			qsort(sorted, (size_t)cols, sizeof(float), by_size);
+			float least = fabsf(sorted[want - 1]);
+			bool missed = false; /* one of the least */
+			for (int64_t e = 0; e < cols; e++) {
+				bool stays = b[e] == a[e] && a[e] != 0;
+				assert_true(stays || b[e] == 0);
+				assert_true(stays || fabsf(a[e]) <= least);
+				assert_true(!stays || fabsf(a[e]) >= least);
+				assert_false(stays && missed && fabsf(a[e]) == least);
+				missed |= !stays && a[e] != 0 && fabsf(a[e]) == least;
+				kept += stays || (a[e] == 0 && least == 0);
+			}
+			assert_true(least == 0 || kept == want);
+		}
+	}
+}
+
+static void keep_random(void **state)
+{
+	struct device *d = *state;
+	struct keep keep = {.density = 0.25f, .scale = 4, .key = {{7, 9}}, .worker = 3};
+	float *x = floats(LARGE), *y = floats(LARGE), *other = floats(LARGE);
+	int64_t kept = 0, same = 0;
+	for (int64_t i = 0; i < LARGE; i++)
+		x[i] = y[i] = other[i] = (float)(i + 1);
+	d->k->keep_random(d, x, LARGE, &keep);
+	for (int64_t i = 0; i < LARGE; i++) {
+		assert_true(x[i] == 0 || x[i] == 4 * (float)(i + 1));
+		kept += x[i] != 0;
+	}
+	double off = (double)kept / LARGE - 0.25; /* 5 standard deviations */
+	assert_true(fabs(off) < 5 * sqrt(0.25 * 0.75 / LARGE));
+	/* whoever has which part of it */
+	keep.first = 0;
+	d->k->keep_random(d, y, 777, &keep);
+	keep.first = 777;
+	d->k->keep_random(d, y + 777, LARGE - 777, &keep);
+	check_bits("keep_random", x, y, LARGE);
+	keep.first = 0;
+	keep.worker = 4;
+	d->k->keep_random(d, other, LARGE, &keep);
+	for (int64_t i = 0; i < LARGE; i++)
+		same += (x[i] != 0) == (other[i] != 0);
+	assert_true(fabs((double)same / LARGE - 0.625) < 0.02);
+}
+
+int main(void)
+{
+	const struct CMUnitTest tests[] = {
+		on_device(outer_sgd),
+		on_device(combine_is_known),
+		on_device(combine),
+		on_device(keep_largest),
+		on_device(keep_random),
+	};
+	return run_on_device(tests);
+}
