@@ -97,7 +97,7 @@ static void send_own(struct store *s, struct bucket *b, float *vector, float *st
 	float *own = own_shard(s, b, vector, staging);
 	if (is_narrow(b)) {
 		struct mat x = mat(own, 1, shard_floats(b, s->own->shard));
-		d->k->narrow(d, (uint16_t *)staging, x, b->wire);
+		d->k->narrow(d, (uint16_t *)(void *)staging, x, b->wire);
 		own = staging;
 	}
 	for (int i = 1; i < c->size && n_bytes; i++) {
@@ -136,7 +136,8 @@ static void unpack(
 	for (int i = 0; i < x->n_runs; at += x->run[i++].len) {
 		struct mat to = mat(vector + x->run[i].at, 1, x->run[i].len);
 		if (is_narrow(b))
-			d->k->widen(d, to, (const uint16_t *)from + at, b->wire);
+			d->k->widen(d, to, (const uint16_t *)(const void *)from + at,
+				b->wire);
 		else
 			d->k->copy(d, to, mat((float *)from + at, 1, to.cols));
 	}

@@ -324,7 +324,7 @@ static int choose_recompute(struct train_opts *o, struct model *m, int ranks,
 static void print_pipeline(const struct train_opts *o, struct model *m, struct str *out)
 {
 	enum { WIDTH = 100, MOST = 64 }; /* micro-batches of a rank */
-	struct trainer t;
+	struct trainer t = {.world = NULL};
 	struct timeline line;
 	int n = o->degree[AXIS_PP] * (int)o->pp_stages;
 	int64_t all = trainer_micro_batches(o);
