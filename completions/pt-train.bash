@@ -82,6 +82,25 @@ _pt_train()
 	--device) mapfile -t COMPREPLY < <(compgen -W 'auto cpu' -- "$cur"); return ;;
 	--bucket) return ;;
 	--watchdog) return ;;
+	--edit-workers) return ;;
+	--edit-sync-interval) return ;;
+	--edit-warmup-steps) return ;;
+	--edit-outer) mapfile -t COMPREPLY < <(compgen -W 'none sgd adamw' -- "$cur"); return ;;
+	--edit-outer-lr) return ;;
+	--edit-outer-momentum) return ;;
+	--edit-outer-beta1) return ;;
+	--edit-outer-beta2) return ;;
+	--edit-outer-eps) return ;;
+	--edit-outer-decay) return ;;
+	--edit-reducer) mapfile -t COMPREPLY < <(compgen -W 'none linear gta' -- "$cur"); return ;;
+	--edit-softmax-temperature) return ;;
+	--edit-consensus) mapfile -t COMPREPLY < <(compgen -W 'none sum count' -- "$cur"); return ;;
+	--edit-sparsification) mapfile -t COMPREPLY < <(compgen -W 'none magnitude random rescaled-random' -- "$cur"); return ;;
+	--edit-density) return ;;
+	--edit-clip-pseudo-grad) return ;;
+	--edit-ewma-alpha) return ;;
+	--edit-ewma-warmup) return ;;
+	--edit-ewma-threshold) return ;;
 	-e | --eval-every) return ;;
 	--eval-windows) return ;;
 	--sample-every) return ;;
@@ -106,11 +125,11 @@ _pt_train()
 		return
 	fi
 	if [[ $cur == -* ]]; then
-		mapfile -t COMPREPLY < <(compgen -W '--data --sampling --seed --readers --data-per-rank --batch --micro-batch --steps --preset --arch --layers --heads --kv-heads --dim --ffn-dim --context --vocab --vocab-multiple --act --bias --tie --dropout --norm-eps --init --rope-theta --rope-scaling --rope-factor --rope-low --rope-high --rope-original --lr --min-lr --lr-schedule --warmup --decay-steps --wsd-decay --wsd-shape --lr-scale --lr-scale-batch --beta1 --beta2 --eps --weight-decay --clip --dtype --float8-skip-ends --no-float8-skip-ends --loss-scale --loss-scale-window --kernels --virtual --cp-accumulate --dp --fsdp --cp --tp --pp --zero --fsdp-kind --reshard-after-forward --gather-dtype --sp --no-sp --async-tp --no-async-tp --cp-comm --pp-schedule --pp-stages --pp-split --recompute --tile --offload --offload-to --memory --threads --device --bucket --watchdog --eval-every --eval-windows --eval-only --sample-every --sample-tokens --sample-prompt --out --overwrite --resume --init-from --load --ckpt --no-ckpt --ckpt-every --ckpt-secs --ckpt-best --no-ckpt-best --ckpt-wait --keep --log-every --publish-secs --check-replicas-every --peak-flops --log-all-ranks --dry-run --config --print-config --quiet --help --version --generate ' -- "$cur")
+		mapfile -t COMPREPLY < <(compgen -W '--data --sampling --seed --readers --data-per-rank --batch --micro-batch --steps --preset --arch --layers --heads --kv-heads --dim --ffn-dim --context --vocab --vocab-multiple --act --bias --tie --dropout --norm-eps --init --rope-theta --rope-scaling --rope-factor --rope-low --rope-high --rope-original --lr --min-lr --lr-schedule --warmup --decay-steps --wsd-decay --wsd-shape --lr-scale --lr-scale-batch --beta1 --beta2 --eps --weight-decay --clip --dtype --float8-skip-ends --no-float8-skip-ends --loss-scale --loss-scale-window --kernels --virtual --cp-accumulate --dp --fsdp --cp --tp --pp --zero --fsdp-kind --reshard-after-forward --gather-dtype --sp --no-sp --async-tp --no-async-tp --cp-comm --pp-schedule --pp-stages --pp-split --recompute --tile --offload --offload-to --memory --threads --device --bucket --watchdog --edit-workers --edit-sync-interval --edit-warmup-steps --edit-outer --edit-outer-lr --edit-outer-momentum --edit-outer-nesterov --edit-outer-beta1 --edit-outer-beta2 --edit-outer-eps --edit-outer-decay --edit-reducer --edit-normalize --no-edit-normalize --edit-pseudo-gradnorm-reduce --edit-softmax-temperature --edit-consensus --edit-sparsification --edit-density --edit-clip-pseudo-grad --edit-skip-anomaly --edit-ewma-alpha --edit-ewma-warmup --edit-ewma-threshold --edit-by-unit --no-edit-by-unit --eval-every --eval-windows --eval-only --sample-every --sample-tokens --sample-prompt --out --overwrite --resume --init-from --load --ckpt --no-ckpt --ckpt-every --ckpt-secs --ckpt-best --no-ckpt-best --ckpt-wait --keep --log-every --publish-secs --check-replicas-every --peak-flops --log-all-ranks --dry-run --config --print-config --quiet --help --version --generate ' -- "$cur")
 		return
 	fi
 	compopt -o filenames 2>/dev/null; mapfile -t COMPREPLY < <(compgen -f -X '!*.h5' -- "$cur"; compgen -d -- "$cur")
-	[[ $cur ]] && mapfile -t -O "${#COMPREPLY[@]}" COMPREPLY < <(compgen -W 'data= sampling= seed= readers= data-per-rank= batch= micro-batch= steps= preset= arch= layers= heads= kv-heads= dim= ffn-dim= context= vocab= vocab-multiple= act= bias= tie= dropout= norm-eps= init= rope-theta= rope-scaling= rope-factor= rope-low= rope-high= rope-original= lr= min-lr= lr-schedule= warmup= decay-steps= wsd-decay= wsd-shape= lr-scale= lr-scale-batch= beta1= beta2= eps= weight-decay= clip= dtype= float8-skip-ends= loss-scale= loss-scale-window= kernels= virtual= cp-accumulate= dp= fsdp= cp= tp= pp= zero= fsdp-kind= reshard-after-forward= gather-dtype= sp= async-tp= cp-comm= pp-schedule= pp-stages= pp-split= recompute= tile= offload= offload-to= memory= threads= device= bucket= watchdog= eval-every= eval-windows= eval-only= sample-every= sample-tokens= sample-prompt= out= overwrite= resume= init-from= load= ckpt= ckpt-every= ckpt-secs= ckpt-best= ckpt-wait= keep= log-every= publish-secs= check-replicas-every= peak-flops= log-all-ranks= dry-run= ' -- "$cur")
+	[[ $cur ]] && mapfile -t -O "${#COMPREPLY[@]}" COMPREPLY < <(compgen -W 'data= sampling= seed= readers= data-per-rank= batch= micro-batch= steps= preset= arch= layers= heads= kv-heads= dim= ffn-dim= context= vocab= vocab-multiple= act= bias= tie= dropout= norm-eps= init= rope-theta= rope-scaling= rope-factor= rope-low= rope-high= rope-original= lr= min-lr= lr-schedule= warmup= decay-steps= wsd-decay= wsd-shape= lr-scale= lr-scale-batch= beta1= beta2= eps= weight-decay= clip= dtype= float8-skip-ends= loss-scale= loss-scale-window= kernels= virtual= cp-accumulate= dp= fsdp= cp= tp= pp= zero= fsdp-kind= reshard-after-forward= gather-dtype= sp= async-tp= cp-comm= pp-schedule= pp-stages= pp-split= recompute= tile= offload= offload-to= memory= threads= device= bucket= watchdog= edit-workers= edit-sync-interval= edit-warmup-steps= edit-outer= edit-outer-lr= edit-outer-momentum= edit-outer-nesterov= edit-outer-beta1= edit-outer-beta2= edit-outer-eps= edit-outer-decay= edit-reducer= edit-normalize= edit-pseudo-gradnorm-reduce= edit-softmax-temperature= edit-consensus= edit-sparsification= edit-density= edit-clip-pseudo-grad= edit-skip-anomaly= edit-ewma-alpha= edit-ewma-warmup= edit-ewma-threshold= edit-by-unit= eval-every= eval-windows= eval-only= sample-every= sample-tokens= sample-prompt= out= overwrite= resume= init-from= load= ckpt= ckpt-every= ckpt-secs= ckpt-best= ckpt-wait= keep= log-every= publish-secs= check-replicas-every= peak-flops= log-all-ranks= dry-run= ' -- "$cur")
 	[[ ${COMPREPLY[*]} == *= ]] && compopt -o nospace 2>/dev/null
 }
 complete -F _pt_train pt-train

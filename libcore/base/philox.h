@@ -24,6 +24,7 @@ enum philox_purpose { /* part of what a run computes: never renumber */
 	PHILOX_ORDER = 3,
 	PHILOX_OFFSET = 4,
 	PHILOX_SAMPLE = 5,
+	PHILOX_EDIT = 6,
 	PHILOX_TEST = 99,
 };
 

@@ -172,7 +172,7 @@ static void print_pair(
 static void print_curve(
 	const struct curve_diff *c, const struct compare_opts *o, struct str *out)
 {
-	str_printf(out, "  %-11s", columns[c->column].name);
+	str_printf(out, "  %-10s ", columns[c->column].name);
 	if (!c->n_common)
 		str_puts(out, "no value in common");
 	else if (!c->n_differ)

@@ -420,6 +420,15 @@ typedef void store_visit(void *with, const struct part *x);
 void store_walk(struct store *s, bool counted, unsigned reads, unsigned writes,
 	store_visit *fn, void *with);
 
+/* The same by position: of a group, floats [at, at + n) of the store_floats() that the parts
+ * of this rank are in. They are in memory, or are read into `room`; and what was changed is
+ * kept, or written. */
+int64_t store_floats(const struct store *s);
+float *store_begin(
+	struct store *s, enum store_group g, int64_t at, int64_t n, float *room);
+void store_end(
+	struct store *s, enum store_group g, int64_t at, int64_t n, const float *x);
+
 /* ---- schedule.c: pipeline schedules as data -------------------------------------- */
 
 /*

@@ -78,31 +78,56 @@ bool is_kept(const struct store *s, enum store_group g)
 	return g == STORE_PARAM || (trains && (STORE_INNER | s->c.outer) & STORE_BIT(g));
 }
 
+/* Each group is one vector: the shards of all buckets, one after the other. */
 static void place_state(struct store *s, struct arena *run)
 {
 	struct store_own *o = s->own;
-	int64_t at = 0;
+	int64_t size = sizeof(float), n = 0;
+	for (int i = 0; i < o->n_buckets; i++) {
+		o->bucket[i].at = n;
+		n += o->bucket[i].shard[o->shard].n;
+	}
+	o->n_floats = n;
+	for (int g = 0; g < N_STORE_GROUPS; g++) {
+		if (!is_kept(s, (enum store_group)g) ||
+			is_spilled(s, (enum store_group)g))
+			continue;
+		o->state[g] = arena_floats(run, n);
+		*(g == STORE_PARAM	   ? &s->bytes.params
+			: g < STORE_ANCHOR ? &s->bytes.optimizer
+					   : &s->bytes.outer) += n * size;
+		for (int i = 0; i < o->n_buckets; i++)
+			o->bucket[i].state[g] = o->state[g] + o->bucket[i].at;
+	}
 	for (int i = 0; i < o->n_buckets; i++) {
 		struct bucket *b = &o->bucket[i];
-		int64_t n = b->shard[o->shard].n, size = sizeof(float);
-		b->at = at;
-		at += n;
-		for (int g = 0; g < N_STORE_GROUPS; g++) {
-			if (!is_kept(s, (enum store_group)g) ||
-				is_spilled(s, (enum store_group)g))
-				continue;
-			b->state[g] = arena_floats(run, n);
-			*(g == STORE_PARAM	   ? &s->bytes.params
-				: g < STORE_ANCHOR ? &s->bytes.optimizer
-						   : &s->bytes.outer) += n * size;
-		}
-		if (o->n_shards == 1)
+		if (o->n_shards == 1) {
 			b->whole = b->state[STORE_PARAM];
-		else if (s->c.zero < 3) {
+		} else if (s->c.zero < 3) {
 			b->whole = arena_floats(run, b->n);
 			s->bytes.params += b->n * size;
 		}
 	}
+}
+
+int64_t store_floats(const struct store *s)
+{
+	return s->own->n_floats;
+}
+
+float *store_begin(
+	struct store *s, enum store_group g, int64_t at, int64_t n, float *room)
+{
+	if (!is_spilled(s, g))
+		return s->own->state[g] + at;
+	walk_wait(s, walk_ask(s, g, false, room, at, n));
+	return room;
+}
+
+void store_end(struct store *s, enum store_group g, int64_t at, int64_t n, const float *x)
+{
+	if (is_spilled(s, g))
+		walk_wait(s, walk_ask(s, g, true, (float *)x, at, n));
 }
 
 struct store *store_open(const struct store_config *c, struct arena *run)

@@ -93,7 +93,9 @@ struct walk {
 struct store_own {
 	struct bucket *bucket;
 	int n_buckets;
-	struct where *where; /* [n_tensors][slices here] */
+	struct where *where;	      /* [n_tensors][slices here] */
+	float *state[N_STORE_GROUPS]; /* [n_floats], NULL: in a file, or not kept */
+	int64_t n_floats;
 	int n_shards, shard; /* over fsdp x cp; which one this rank has */
 	struct comm *shards; /* the ranks that have the others */
 	struct arena *run;   /* the caller's */

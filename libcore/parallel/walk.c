@@ -30,15 +30,6 @@ static unsigned spilled_groups(const struct store *s)
 	return bits;
 }
 
-/* Floats of a region of the file. */
-static int64_t region_floats(const struct store *s)
-{
-	int64_t n = 0;
-	for (int i = 0; i < s->own->n_buckets; i++)
-		n += s->own->bucket[i].shard[s->own->shard].n;
-	return round_up(n, PAGE_FLOATS);
-}
-
 void walk_open(struct store *s, struct arena *run)
 {
 	struct walk *w = &s->own->walk;
@@ -51,7 +42,7 @@ void walk_open(struct store *s, struct arena *run)
 		for (int k = 0; k < b->n_entries; k++)
 			longest = max64(longest, b->entry[k].cols);
 	}
-	w->region = region_floats(s);
+	w->region = round_up(s->own->n_floats, PAGE_FLOATS);
 	w->floats = max64(longest, min64(MOST_FLOATS, w->region / PIECES));
 	for (int g = 0; g < N_STORE_GROUPS; g++) {
 		if (!is_spilled(s, (enum store_group)g))

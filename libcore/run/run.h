@@ -51,6 +51,15 @@ enum column_id {
 	COL_MFU_CAUSAL,
 	COL_MEM,
 	COL_SENT,
+	COL_SYNC,
+	COL_SYNC_LOSS,
+	COL_SYNC_NORM,
+	COL_SYNC_REDUCED,
+	COL_SYNC_WEIGHT,
+	COL_SYNC_ANOMALIES,
+	COL_SYNC_CLIP,
+	COL_SYNC_SENT,
+	COL_SYNC_WAIT,
 	COL_READ,
 	COL_WRITTEN,
 	N_COLUMNS
@@ -68,8 +77,10 @@ void columns_man(FILE *f);
 /* A row; what was not measured is absent. */
 struct row {
 	double v[N_COLUMNS];
-	uint32_t has; /* a bit a column */
+	uint64_t has; /* a bit a column */
 };
+
+_Static_assert(N_COLUMNS <= 64, "a bit a column");
 
 static inline bool row_has(const struct row *r, int c)
 {
@@ -79,7 +90,7 @@ static inline bool row_has(const struct row *r, int c)
 static inline void row_set(struct row *r, int c, double v)
 {
 	r->v[c] = v;
-	r->has |= 1u << c;
+	r->has |= (uint64_t)1 << c;
 }
 
 /* "step=10 tokens=7680 loss=2.5 ...", without a newline. */

@@ -158,9 +158,38 @@ int train_resolve(struct train_opts *o, int ranks, struct err *e)
 
 /* ---- is it possible? ------------------------------------------------------------- */
 
+int64_t train_batch(const struct train_opts *o)
+{
+	return o->batch / max64(1, o->edit.workers);
+}
+
 int64_t trainer_micro_batches(const struct train_opts *o)
 {
-	return o->batch / o->micro_batch;
+	return train_batch(o) / o->micro_batch;
+}
+
+void train_edit_config(const struct train_opts *o, struct edit_config *c)
+{
+	const struct edit_opts *x = &o->edit;
+	*c = (struct edit_config){.reducer = (enum edit_reducer)x->reducer,
+		.normalize = x->normalize,
+		.consensus = (enum consensus)x->consensus,
+		.sparsify = (enum edit_sparsify)x->sparsify,
+		.density = x->density,
+		.by_unit = x->by_unit,
+		.weigh = {.by_norm = x->by_norm, .temperature = x->temperature},
+		.skip_anomaly = x->skip_anomaly,
+		.detect = {x->ewma_alpha, x->ewma_threshold, x->ewma_warmup},
+		.clip = x->clip,
+		.outer = (enum edit_outer)x->outer,
+		.lr = x->lr,
+		.momentum = x->momentum,
+		.beta1 = x->beta1,
+		.beta2 = x->beta2,
+		.eps = x->eps,
+		.decay = x->decay,
+		.nesterov = x->nesterov,
+		.seed = (uint64_t)o->seed};
 }
 
 int train_data_ranks(const struct train_opts *o)
@@ -342,7 +371,7 @@ static struct sample_run samples_of(const struct trainer *t, int data_rank, int6
 	int64_t b = t->o.micro_batch, n = trainer_own_micro(t, data_rank);
 	struct sample_run run = {.block = b, .stride = b, .blocks = n};
 	if (t->o.data_per_rank) {
-		run.first = first / t->o.batch * n * b;
+		run.first = first / train_batch(&t->o) * n * b;
 	} else if (n > 0) {
 		int64_t micro = deal_micro(d, data_rank, 0);
 		run.first = first + micro * b;

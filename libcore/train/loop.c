@@ -73,7 +73,7 @@ static void event(struct run *r, const char *fmt, ...)
 
 static void print_line(struct run *r, const char *line)
 {
-	if (r->stdout_gone)
+	if (r->stdout_gone || r->t.o.worker > 0)
 		return;
 	if (r->bar.shown)
 		fprintf(stderr, "\r\033[K");
@@ -153,12 +153,29 @@ static double peak_memory(struct run *r)
 	return (double)comm_max_i64(r->world, peak);
 }
 
+static void fill_sync(const struct run *r, struct row *row)
+{
+	const struct syncing *s = &r->syncing;
+	row_set(row, COL_SYNC, (double)edit_syncs(r->t.edit));
+	if (!isnan(s->loss))
+		row_set(row, COL_SYNC_LOSS, s->loss);
+	if (!isnan(s->r.norm)) {
+		row_set(row, COL_SYNC_NORM, s->r.norm);
+		row_set(row, COL_SYNC_REDUCED, s->r.reduced);
+		row_set(row, COL_SYNC_ANOMALIES, (double)s->r.anomalies);
+		row_set(row, COL_SYNC_CLIP, s->r.clip);
+	}
+	row_set(row, COL_SYNC_WEIGHT, s->r.weight);
+	row_set(row, COL_SYNC_SENT, (double)s->sent);
+	row_set(row, COL_SYNC_WAIT, s->waited);
+}
+
 static void fill_row(struct run *r, const struct step_result *s, struct row *row)
 {
 	const struct trainer *t = &r->t;
 	double n = (double)r->since.steps, dt = r->since.seconds / n;
 	double sps = (double)t->o.batch / dt, context = (double)t->model.c.context;
-	double ranks = (double)t->world->size;
+	double ranks = (double)r->all->size;
 	row_set(row, COL_LOSS, (double)s->loss);
 	if (!s->skipped)
 		row_set(row, COL_GRAD_NORM, (double)s->grad_norm);
@@ -185,6 +202,8 @@ static void fill_row(struct run *r, const struct step_result *s, struct row *row
 	row_set(row, COL_MEM, peak_memory(r));
 	if (r->world->size > 1)
 		row_set(row, COL_SENT, (double)comm_max_i64(r->world, r->since.sent) / n);
+	if (r->syncing.done)
+		fill_sync(r, row);
 	if (t->o.offload) {
 		row_set(row, COL_READ, (double)comm_max_i64(r->world, r->since.read) / n);
 		row_set(row, COL_WRITTEN,
@@ -440,7 +459,8 @@ static int after_step(struct run *r, const struct step_result *s)
 	struct trainer *t = &r->t;
 	struct row row = new_row(r);
 	bool last = t->step == t->o.steps, best = false, behind = !last && !s->stop;
-	bool log = every(t->o.log_every, t->step) || t->step == 1 || last;
+	bool log =
+		every(t->o.log_every, t->step) || t->step == 1 || last || r->syncing.done;
 	if (s->skipped)
 		event(r,
 			"gradients overflow with a loss scale of %g: nothing is updated, "
@@ -471,6 +491,84 @@ static int after_step(struct run *r, const struct step_result *s)
 	if (every(t->o.sample_every, t->step))
 		write_sample(r);
 	return 0;
+}
+
+/* ---- workers that train apart ---------------------------------------------------- */
+
+/* Collective over all workers. They meet before anything that they do together, and one that
+ * will not be there says so then: are all there? Who leaves meets the others once more. */
+static bool meet(struct run *r, bool leaves)
+{
+	int64_t leaving = leaves;
+	if (!r->sync)
+		return true;
+	comm_sum_i64(r->all, &leaving, 1);
+	return !leaving;
+}
+
+/* Is it the end of the steps that the workers do apart? */
+static bool sync_due(const struct run *r)
+{
+	const struct trainer *t = &r->t;
+	int64_t apart = t->step - t->o.edit.warmup;
+	if (!t->edit || apart <= 0)
+		return false;
+	return apart % t->o.edit.interval == 0 || t->step == t->o.steps;
+}
+
+/* Mean loss of all workers since the last time, each as long as it took. */
+static double loss_of_all(struct run *r)
+{
+	struct {
+		double loss;
+		int64_t steps;
+	} mine = {r->syncing.loss, r->syncing.steps}, *all;
+	double loss = 0, steps = 0;
+	all = xcalloc((size_t)r->sync->size, sizeof(*all));
+	comm_allgather(r->sync, &mine, all, sizeof(mine));
+	for (int i = 0; i < r->sync->size; i++) {
+		loss += all[i].loss;
+		steps += (double)all[i].steps;
+	}
+	free(all);
+	return loss / steps;
+}
+
+/* Collective over all workers, of which all are there. */
+static void synchronise(struct run *r)
+{
+	struct trainer *t = &r->t;
+	double waited = comm_waited();
+	int64_t sent = r->sync->sent;
+	edit_sync(t->edit, t->step - t->synced, &r->syncing.r);
+	t->synced = t->step;
+	r->syncing.sent = r->sync->sent - sent;
+	r->syncing.loss = loss_of_all(r);
+	r->syncing.waited = comm_waited() - waited;
+	r->syncing.done = true;
+	if (r->syncing.r.anomalies)
+		event(r, "%d units of this worker were left out of the synchronisation",
+			r->syncing.r.anomalies);
+}
+
+/* After a step that went well. Returns whether the others are still there. */
+static bool step_together(struct run *r, const struct step_result *s)
+{
+	struct syncing *y = &r->syncing;
+	if (!r->sync)
+		return true;
+	if (y->done)
+		*y = (struct syncing){.done = false};
+	y->loss += (double)s->loss;
+	y->steps++;
+	if (r->t.step == r->t.o.edit.warmup)
+		edit_anchor(r->t.edit);
+	if (!sync_due(r))
+		return true;
+	if (!meet(r, false))
+		return false;
+	synchronise(r);
+	return true;
 }
 
 static int fail_step(struct run *r, struct step_result *s)
@@ -512,14 +610,26 @@ static int train(struct run *r)
 		info("nothing is left to do: step %lld is done, and %lld are asked for",
 			(long long)t->step, (long long)t->o.steps);
 	progress_begin(&r->bar, "pt-train", (double)t->o.steps);
+	bool together = true;
+	if (t->edit && t->step == t->o.edit.warmup)
+		edit_anchor(t->edit);
 	while (t->step < t->o.steps && !stop && !rc) {
 		struct step_result s;
 		struct meter before = read_meter(r);
+		if (t->edit && t->step < t->o.edit.warmup && !meet(r, false)) {
+			together = false;
+			break;
+		}
 		trainer_step(t, save_due(r), &s);
+		if (!s.bad && (!s.stop || t->step == t->o.steps))
+			together = step_together(r, &s);
 		measure(r, &s, before);
-		stop = s.stop > 0;
+		stop = s.stop > 0 || !together;
 		rc = s.bad ? fail_step(r, &s) : after_step(r, &s);
 	}
+	stop = stop || !together;
+	if (together && (stop || rc) && t->step < t->o.steps)
+		meet(r, true);
 	finish_save(r);
 	progress_end(&r->bar);
 	if (rc)

@@ -13,6 +13,16 @@ struct since {
 	int64_t sent, read, written; /* bytes */
 };
 
+/* Workers that train apart: how the last synchronisation went, and what was before it. */
+struct syncing {
+	bool done; /* after this step */
+	struct edit_result r;
+	int64_t sent;
+	double waited;
+	double loss; /* of all workers since the one before; of this one while it goes on */
+	int64_t steps; /* of this worker, meanwhile */
+};
+
 /* A checkpoint from its beginning to its end, which may be some steps later. */
 struct saving {
 	int64_t step;
@@ -23,7 +33,11 @@ struct saving {
 };
 
 struct run {
-	struct comm *world;
+	struct comm *all;  /* the ranks of all workers that train apart */
+	struct comm *sync; /* those at this place in every worker; NULL: there are none */
+	bool told;	   /* all know of the error that ends the start */
+	struct comm *world; /* of this worker */
+	struct syncing syncing;
 	struct data_set data;
 	struct trainer t;
 	struct journal journal; /* rank 0's */

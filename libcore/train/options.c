@@ -20,6 +20,11 @@ static const char *const pp_split_names[] = {"auto", "even", NULL};
 static const char *const kernels_names[] = {"fused", "ref", NULL};
 static const char *const gather_names[] = {"auto", "fp32", NULL};
 static const char *const offload_names[] = {"none", "optimizer", "params", NULL};
+static const char *const outer_names[] = {"none", "sgd", "adamw", NULL};
+static const char *const reducer_names[] = {"none", "linear", "gta", NULL};
+static const char *const consensus_names[] = {"none", "sum", "count", NULL};
+static const char *const sparsify_names[] = {
+	"none", "magnitude", "random", "rescaled-random", NULL};
 static const char *const device_names[] = {"auto", "cpu", NULL};
 
 /* clang-format off */
@@ -110,6 +115,32 @@ static const struct opt options[] = {
 	{OPT_ENUM, 0, "device", NULL, "auto", T(device), "What computes.", OPT_LOCAL, .values = device_names},
 	{OPT_SIZE, 0, "bucket", "BYTES", "25M", T(bucket_bytes), "Gradients are summed over ranks in buckets of at least this, while the backward goes on.", OPT_LOCAL},
 	{OPT_DOUBLE, 0, "watchdog", "SECONDS", "600", T(watchdog), "When a rank has waited this long for others and none of them gets on, end the job and say which are missing, and from what. 0: wait for ever.", OPT_LOCAL, 0, 1e9},
+
+	{OPT_GROUP, .name = "Workers that train apart (EDiT)", .help = "Each worker is a share of the ranks, with a model and a part of every batch; the options above say how its ranks share that. See Workers that train apart."},
+	{OPT_INT, 0, "edit-workers", "N", "0", T(edit.workers), "Workers that train apart and synchronise now and then. 0: none do.", OPT_ARITH, 0, 1e6},
+	{OPT_INT, 0, "edit-sync-interval", "N", "1", T(edit.interval), "Steps from one synchronisation to the next.", OPT_ARITH, 1, MANY},
+	{OPT_INT, 0, "edit-warmup-steps", "N", "0", T(edit.warmup), "First steps in which gradients are averaged over the workers, as if they did not train apart.", OPT_ARITH, 0, MANY},
+	{OPT_ENUM, 0, "edit-outer", NULL, "none", T(edit.outer), "Outer optimizer, which applies the pseudo-gradient (what the workers moved from where they last agreed) to where that was.", OPT_ARITH, .values = outer_names},
+	{OPT_DOUBLE, 0, "edit-outer-lr", "RATE", "0.7", T(edit.lr), "Its learning rate.", OPT_ARITH, 0, 1e9},
+	{OPT_DOUBLE, 0, "edit-outer-momentum", "BETA", "0", T(edit.momentum), "sgd: momentum.", OPT_ARITH, 0, 1},
+	{OPT_FLAG, 0, "edit-outer-nesterov", NULL, "no", T(edit.nesterov), "sgd: Nesterov's momentum.", OPT_ARITH},
+	{OPT_DOUBLE, 0, "edit-outer-beta1", "BETA", "0.9", T(edit.beta1), "adamw: decay of the mean.", OPT_ARITH, 0, 1},
+	{OPT_DOUBLE, 0, "edit-outer-beta2", "BETA", "0.99", T(edit.beta2), "adamw: decay of the mean of squares.", OPT_ARITH, 0, 1},
+	{OPT_DOUBLE, 0, "edit-outer-eps", "EPS", "1e-8", T(edit.eps), "adamw: added to the root.", OPT_ARITH, 0, 1},
+	{OPT_DOUBLE, 0, "edit-outer-decay", "RATE", "0", T(edit.decay), "Weight decay of the outer optimizer; adamw's is decoupled, and without it adamw is Adam.", OPT_ARITH, 0, 1e9},
+	{OPT_ENUM, 0, "edit-reducer", NULL, "none", T(edit.reducer), "How one pseudo-gradient is made of those of the workers: their mean; with weights; or gta, generalized task arithmetic, with a vote on signs.", OPT_ARITH, .values = reducer_names},
+	{OPT_FLAG, 0, "edit-normalize", NULL, "yes", T(edit.normalize), "linear, gta: divide by the weights that take part.", OPT_ARITH},
+	{OPT_FLAG, 0, "edit-pseudo-gradnorm-reduce", NULL, "no", T(edit.by_norm), "linear, gta: weights are a softmax of minus the norms of the pseudo-gradients.", OPT_ARITH},
+	{OPT_DOUBLE, 0, "edit-softmax-temperature", "T", "0", T(edit.temperature), "What these norms are divided by. 0: 1; alone, weights are alike and sum to 1.", OPT_ARITH, 0, 1e30},
+	{OPT_ENUM, 0, "edit-consensus", NULL, "none", T(edit.consensus), "gta: elements vote on their sign, by their sum or by their number, and those of the other sign do not count.", OPT_ARITH, .values = consensus_names},
+	{OPT_ENUM, 0, "edit-sparsification", NULL, "none", T(edit.sparsify), "gta: which elements of a row a worker brings: the largest, or random ones, which may be scaled up for those that are missing.", OPT_ARITH, .values = sparsify_names},
+	{OPT_DOUBLE, 0, "edit-density", "PART", "1", T(edit.density), "gta: how many of them.", OPT_ARITH, 1e-6, 1},
+	{OPT_DOUBLE, 0, "edit-clip-pseudo-grad", "NORM", "0", T(edit.clip), "Largest norm of the pseudo-gradient that was made. 0: any.", OPT_ARITH, 0, 1e30},
+	{OPT_FLAG, 0, "edit-skip-anomaly", NULL, "no", T(edit.skip_anomaly), "Leave out a worker whose norm is much larger than its norms before; when all are, all go back to where they last agreed. What is no number is left out in any case.", OPT_ARITH},
+	{OPT_DOUBLE, 0, "edit-ewma-alpha", "GAIN", "0.02", T(edit.ewma_alpha), "Gain of the moving mean and variance of these norms.", OPT_ARITH, 0, 1},
+	{OPT_INT, 0, "edit-ewma-warmup", "N", "120", T(edit.ewma_warmup), "Synchronisations before any is judged, and how many the spread is measured over.", OPT_ARITH, 0, 1e6},
+	{OPT_DOUBLE, 0, "edit-ewma-threshold", "Z", "3", T(edit.ewma_threshold), "Deviations from the mean that are too many.", OPT_ARITH, 0, 1e30},
+	{OPT_FLAG, 0, "edit-by-unit", NULL, "yes", T(edit.by_unit), "Norms, anomalies and clipping are of each block, the embedding and the output alone; else of the whole model.", OPT_ARITH},
 
 	{OPT_GROUP, .name = "Evaluation"},
 	{OPT_INT, 'e', "eval-every", "N", "250", T(eval_every), "Evaluate every N steps, and at the end. 0: never.", 0, 0, MANY},
@@ -221,6 +252,52 @@ static int check_offload(const struct train_opts *o, struct err *e)
 	return 0;
 }
 
+/* Says of what is set that something else is needed for it. */
+static int check_edit(struct train_opts *o, struct err *e)
+{
+	const struct edit_opts *x = &o->edit;
+	bool anchor = x->outer != EDIT_OUTER_NONE || x->reducer != EDIT_MEAN;
+	const struct {
+		bool wrong;
+		const char *what, *needs;
+	} some[] = {
+		{!x->workers && (anchor || x->interval > 1 || x->warmup > 0),
+			"workers that train apart", "--edit-workers"},
+		{x->momentum > 0 && x->outer != EDIT_OUTER_SGD, "edit-outer-momentum",
+			"--edit-outer sgd"},
+		{x->nesterov && x->momentum <= 0, "edit-outer-nesterov",
+			"--edit-outer-momentum"},
+		{x->by_norm && x->reducer == EDIT_MEAN, "edit-pseudo-gradnorm-reduce",
+			"--edit-reducer linear or gta"},
+		{x->temperature > 0 && x->reducer == EDIT_MEAN, "edit-softmax-temperature",
+			"--edit-reducer linear or gta"},
+		{x->consensus && x->reducer != EDIT_GTA, "edit-consensus",
+			"--edit-reducer gta"},
+		{x->sparsify && x->reducer != EDIT_GTA, "edit-sparsification",
+			"--edit-reducer gta"},
+		{x->density < 1 && !x->sparsify, "edit-density", "--edit-sparsification"},
+		{x->skip_anomaly && !anchor, "edit-skip-anomaly",
+			"something to go back to: --edit-outer or --edit-reducer"},
+		{x->clip > 0 && !anchor, "edit-clip-pseudo-grad",
+			"--edit-outer or --edit-reducer"},
+	};
+	for (size_t i = 0; i < ARRAY_LEN(some); i++)
+		if (some[i].wrong)
+			return err_set(
+				e, EX_USAGE, "%s needs %s", some[i].what, some[i].needs);
+	if (x->workers && o->batch % x->workers)
+		return err_set(e, EX_USAGE,
+			"batch (%lld) cannot be shared out to %lld workers",
+			(long long)o->batch, (long long)x->workers);
+	if (x->workers > 1 && (o->data_per_rank || o->resume))
+		return err_set(e, EX_USAGE, "%s does not go with edit-workers yet",
+			o->resume ? "resume" : "data-per-rank");
+	if (x->workers > 1 && o->ckpt && !o->eval_only && !o->dry_run)
+		return err_set(e, EX_USAGE,
+			"checkpoints of several workers cannot be written yet: --no-ckpt");
+	return 0;
+}
+
 static int check_peak(const struct train_opts *o, struct err *e)
 {
 	double peak;
@@ -234,12 +311,16 @@ static int check_peak(const struct train_opts *o, struct err *e)
 
 int train_opts_check(struct train_opts *o, struct err *e)
 {
+	if (check_edit(o, e))
+		return -1;
+	int64_t batch = train_batch(o);
 	if (!o->micro_batch)
-		o->micro_batch = o->batch % 2 ? o->batch : o->batch / 2;
-	if (o->batch % o->micro_batch)
+		o->micro_batch = batch % 2 ? batch : batch / 2;
+	if (batch % o->micro_batch)
 		return err_set(e, EX_USAGE,
-			"batch (%lld) is not a whole number of micro-batches (%lld)",
-			(long long)o->batch, (long long)o->micro_batch);
+			"batch (%lld%s) is not a whole number of micro-batches (%lld)",
+			(long long)batch, o->edit.workers > 1 ? " a worker" : "",
+			(long long)o->micro_batch);
 	if (o->lr_scale != LR_SCALE_NONE && !o->lr_scale_batch)
 		return err_set(e, EX_USAGE, "lr-scale needs --lr-scale-batch");
 	if (o->lr_schedule == LR_WSD && !o->wsd_decay)

@@ -112,11 +112,17 @@ static int can_write(const char *folder, struct err *e)
 static int make_folder(struct run *r, const struct train_opts *o, struct err *e)
 {
 	struct str folder = {0}, ckpt = {0};
-	if (r->world->rank == 0)
+	if (r->all->rank == 0)
 		choose_folder(r, &folder, o, e);
-	if (comm_agree(r->world, e))
+	if (comm_agree(r->all, e)) {
+		r->told = true;
 		return -1;
-	comm_bcast_str(r->world, &folder, 0);
+	}
+	comm_bcast_str(r->all, &folder, 0);
+	if (o->worker > 0) { /* the first has the folder itself */
+		str_printf(&folder, "/worker-%d", o->worker);
+		r->made_folder = !file_exists(folder.s);
+	}
 	str_printf(&ckpt, "%s/checkpoints", folder.s);
 	r->folder = folder.s;
 	r->ckpt_folder = ckpt.s;
@@ -299,7 +305,7 @@ static int open_journal(struct run *r, const struct train_opts *o, const char *c
 	if (r->world->rank == 0 && !o->eval_only)
 		journal_open(
 			&r->journal, r->folder, resume, &info, config.s, arithmetic.s, e);
-	if (r->world->rank == 0)
+	if (r->all->rank == 0)
 		printf("# meta arithmetic = 0x%016llx\n",
 			(unsigned long long)info.arithmetic);
 	str_free(&config);
@@ -440,6 +446,11 @@ static int start(struct run *r, struct train_opts *o, const char *command, struc
 		return -1;
 	if (trainer_open(&r->t, o, r->world, &r->data, e))
 		return -1;
+	if (r->sync) {
+		struct edit_config edit;
+		train_edit_config(&r->t.o, &edit);
+		r->t.edit = edit_open(&edit, r->world, r->sync, r->t.store, &r->t.d);
+	}
 	r->most_bytes = comm_max_i64(r->world, plan_total(&r->t.plan));
 	find_peak(r, o);
 	const char *from = o->init_from ? o->init_from : o->resume;
@@ -518,9 +529,35 @@ static int dry_run(const struct train_opts *given, struct comm *world, struct er
 	return rc ? -1 : 0;
 }
 
+/* Collective. Shares the ranks out to the workers: those of one are neighbours. */
+static int open_workers(struct run *r, struct train_opts *o, struct err *e)
+{
+	int n = (int)o->edit.workers;
+	if (!n || o->dry_run || o->eval_only)
+		return 0;
+	if (r->all->size % n)
+		return err_set(e, EX_USAGE, "%d ranks cannot be shared out to %d workers",
+			r->all->size, n);
+	int ranks = r->all->size / n;
+	o->worker = r->all->rank / ranks;
+	r->sync = comm_split(r->all, r->all->rank % ranks, "workers");
+	if (n > 1)
+		r->world = comm_split(r->all, o->worker, "worker");
+	return 0;
+}
+
+/* Collective over all workers: what went wrong in one ends all. */
+static int agree_on_start(struct run *r, int rc, struct err *e)
+{
+	if (!r->sync || r->told)
+		return rc;
+	return comm_agree(r->all, e) ? -1 : rc;
+}
+
 int train_run(struct train_opts *o, struct comm *world, const char *command)
 {
-	struct run r = {.world = world,
+	struct run r = {.all = world,
+		.world = world,
 		.saved_step = -1,
 		.tried_step = -1,
 		.eval_step = -1,
@@ -530,10 +567,10 @@ int train_run(struct train_opts *o, struct comm *world, const char *command)
 	r.journal.fd = -1;
 	if (o->dry_run)
 		rc = dry_run(o, world, &e);
-	else if (train_resolve(o, world->size, &e))
+	else if (open_workers(&r, o, &e) || train_resolve(o, r.world->size, &e))
 		rc = -1;
 	else
-		rc = start(&r, o, command, &e);
+		rc = agree_on_start(&r, start(&r, o, command, &e), &e);
 	if (rc) {
 		/* All ranks agree on it, so one says it and all leave by the door. */
 		if (world->rank == 0)
@@ -547,6 +584,7 @@ int train_run(struct train_opts *o, struct comm *world, const char *command)
 	rc = train_loop(&r);
 	if (o->eval_only)
 		stdout_close(); /* no journal has what was printed */
+	edit_free(r.t.edit);
 	trainer_close(&r.t);
 	data_close(&r.data);
 	journal_close(&r.journal);

@@ -9,9 +9,15 @@ static int64_t window_size(const struct trainer *t)
 	return t->model.c.context + 1;
 }
 
+/* Of a step, the first sample of this worker's. */
+static int64_t worker_sample(const struct trainer *t)
+{
+	return t->o.worker * train_batch(&t->o);
+}
+
 static struct fetch *fetch_step(struct trainer *t, int64_t first_sample)
 {
-	struct sample_run *runs = trainer_samples(t, first_sample);
+	struct sample_run *runs = trainer_samples(t, first_sample + worker_sample(t));
 	struct fetch *f = loader_begin(t->loader, SPLIT_TRAIN, &t->order, runs);
 	free(runs);
 	return f;
@@ -39,8 +45,8 @@ static void load_micro(void *with, int64_t i)
 	pass_load(p, w->windows + i * t->o.micro_batch * window_size(t));
 	p->counted = t->o.micro_batch;
 	p->step = t->step + 1;
-	p->first_sample = p->micro * t->o.micro_batch;
-	p->loss_scale = t->loss_scale / (float)(t->o.batch * t->model.c.context);
+	p->first_sample = worker_sample(t) + p->micro * t->o.micro_batch;
+	p->loss_scale = t->loss_scale / (float)(train_batch(&t->o) * t->model.c.context);
 }
 
 static void run_schedule(struct work *w)
@@ -70,7 +76,7 @@ void step_agree(struct trainer *t, bool save, struct step_result *r)
 		int64_t stop, save, written;
 	} all = {t->pass.loss, t->stop && *t->stop, save, trainer_saved(t)};
 	comm_sum_i64(t->world, (int64_t *)&all, EXACT_WORDS + 3);
-	double tokens = (double)(t->o.batch * t->model.c.context);
+	double tokens = (double)(train_batch(&t->o) * t->model.c.context);
 	r->loss = (float)(exact_round(&all.loss) / tokens);
 	r->stop = all.stop;
 	r->save = all.save;
@@ -253,6 +259,8 @@ void trainer_step_on(
 		.lr = (float)lr_at(&t->o, t->step + 1), .loss_scale = t->loss_scale};
 	struct work w = {.t = t, .windows = windows};
 	run_schedule(&w);
+	if (t->edit && t->step < t->o.edit.warmup)
+		edit_mean_gradient(t->edit);
 	step_agree(t, save, r);
 	r->forward = t->pipe.forward;
 	r->backward = t->pipe.backward;

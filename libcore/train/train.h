@@ -11,6 +11,7 @@
 #include "ckpt/ckpt.h"
 #include "comm/comm.h"
 #include "data/data.h"
+#include "edit/edit.h"
 #include "kernels/kernels.h"
 #include "model/model.h"
 #include "parallel/parallel.h"
@@ -31,6 +32,20 @@ enum pp_split { SPLIT_AUTO, SPLIT_EVEN };
 enum gather_dtype { GATHER_AUTO, GATHER_FP32 };
 
 enum kernel_choice { KERNELS_FUSED, KERNELS_REF };
+
+/* Workers that train apart; see edit.h. */
+struct edit_opts {
+	int64_t workers; /* 0: no such thing */
+	int64_t interval, warmup;
+	int outer; /* enum edit_outer */
+	double lr, momentum, beta1, beta2, eps, decay;
+	bool nesterov;
+	int reducer, consensus, sparsify; /* the enums of those names */
+	bool normalize, by_norm, skip_anomaly, by_unit;
+	double density, temperature, clip;
+	double ewma_alpha, ewma_threshold;
+	int64_t ewma_warmup;
+};
 
 struct train_opts {
 	/* data */
@@ -63,6 +78,7 @@ struct train_opts {
 	int gather_dtype; /* enum gather_dtype */
 	double watchdog;
 	int device;
+	struct edit_opts edit;
 	/* evaluation and samples */
 	int64_t eval_every, eval_windows, sample_every, sample_tokens;
 	bool eval_only;
@@ -78,7 +94,9 @@ struct train_opts {
 	double publish_secs;
 	const char *peak_flops;
 	bool log_all_ranks, dry_run;
-	/* not an option: degrees as train_resolve() found them */
+	/* not an option: which of the workers this is */
+	int worker;
+	/* nor this: degrees as train_resolve() found them */
 	int degree[N_AXES];
 	/* nor this: --resume auto found nothing to go on from */
 	bool start_over;
@@ -123,7 +141,11 @@ int train_resolve(struct train_opts *o, int ranks, struct err *e);
 /* Can the ranks share this model and its steps, and is its recipe sound? The options are
  * resolved. */
 int train_check(const struct train_opts *o, const struct model *m, struct err *e);
+/* Sequences of a step that a worker has, and micro-batches of these. */
+int64_t train_batch(const struct train_opts *o);
 int64_t trainer_micro_batches(const struct train_opts *o);
+/* What the options say of workers that train apart. */
+void train_edit_config(const struct train_opts *o, struct edit_config *c);
 /* The products of a token in a stage's forward, multiplications and additions in pairs. */
 double stage_work(const struct model *m, const struct stage *s);
 int train_data_ranks(const struct train_opts *o);
@@ -242,6 +264,8 @@ struct trainer {
 	struct pipe pipe;
 	/* NULL, or raised by a signal: this rank's vote to stop, at the end of a step */
 	const volatile sig_atomic_t *stop;
+	struct edit *edit; /* NULL: no workers that train apart */
+	int64_t synced;	   /* the step after which they agreed last */
 	/* A checkpoint that is being written, from a copy; whether there is memory for one
 	 * is known when the first is made. */
 	struct ckpt_writing *writing;

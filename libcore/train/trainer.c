@@ -203,8 +203,11 @@ void trainer_build_store(struct trainer *t)
 {
 	const struct train_opts *o = &t->o;
 	struct model *m = &t->model;
+	struct edit_config edit;
+	train_edit_config(o, &edit);
 	struct store_config c = {.mesh = &t->mesh,
 		.device = &t->d,
+		.outer = o->edit.workers ? edit_groups(&edit) : 0,
 		.tensors = m->tensors,
 		.n_tensors = m->n_tensors,
 		.n_units = m->n_units,

@@ -1,0 +1,52 @@
+/* Is a norm unlike those before? Exponentially weighted mean and variance. */
+#include "edit/edit.h"
+
+#include <math.h>
+#include <stdlib.h>
+
+void detector_open(struct detector *d, const struct detect_config *c)
+{
+	*d = (struct detector){.z = xcalloc((size_t)c->warmup + 1, sizeof(*d->z))};
+}
+
+void detector_close(struct detector *d)
+{
+	free(d->z);
+	*d = (struct detector){.z = NULL};
+}
+
+static double z_of(const struct detector *d, const struct detect_config *c, double x)
+{
+	double deviation = d->count < 2 ? 0 : sqrt(d->m2);
+	return deviation == 0 || d->count < c->warmup ? 0 : (x - d->mean) / deviation;
+}
+
+/* The sample deviation of the window. */
+static double spread(const struct detector *d, const struct detect_config *c)
+{
+	int64_t n = min64(d->count, c->warmup);
+	double mean = 0, sum = 0;
+	if (n < 2)
+		return 0;
+	for (int64_t i = 0; i < n; i++)
+		mean += d->z[i];
+	mean /= (double)n;
+	for (int64_t i = 0; i < n; i++)
+		sum += (d->z[i] - mean) * (d->z[i] - mean);
+	return sqrt(sum / (double)(n - 1));
+}
+
+bool detector_outlier(struct detector *d, const struct detect_config *c, double x)
+{
+	if (!isfinite(x))
+		return true;
+	if (d->count >= c->warmup && z_of(d, c, x) > c->threshold * fmax(1, spread(d, c)))
+		return true;
+	double before = x - d->mean;
+	d->mean += c->alpha * before;
+	d->m2 = (1 - c->alpha) * (d->m2 + c->alpha * before * (x - d->mean));
+	d->count++;
+	if (c->warmup)
+		d->z[(d->count - 1) % c->warmup] = z_of(d, c, x);
+	return false;
+}

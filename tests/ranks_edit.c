@@ -1,0 +1,469 @@
+/*
+ * Workers that train apart come to agree: on the same bits whatever the layout inside each,
+ * and on what a model in double says.
+ * ranks: 8
+ */
+#include "edit/edit.h"
+#include "tests/ranks.h"
+
+#include "parallel/store.h"
+
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+enum { UNITS = 4, N_TENSORS = 8, SYNCS = 5, VIRTUAL_TP = 2, MOST_WORKERS = 8 };
+enum { NOWHERE = -2, EVERYWHERE = 99 };
+
+/* ---- a model --------------------------------------------------------------------- */
+
+static void add(struct tensor *list, int *n, const char *name, int unit, int64_t rows,
+	int64_t cols, enum cut cut)
+{
+	struct tensor *t = &list[(*n)++];
+	*t = (struct tensor){.unit = unit,
+		.ndim = cols ? 2 : 1,
+		.dims = {rows, cols},
+		.cut = cut,
+		.uses = 1};
+	snprintf(t->name, sizeof(t->name), "%d.%s", unit, name);
+}
+
+static void make_table(struct tensor *list)
+{
+	int n = 0;
+	add(list, &n, "tokens", 0, 24, 8, CUT_ROWS);
+	for (int u = 1; u < UNITS - 1; u++) {
+		add(list, &n, "norm", u, 8, 0, CUT_NONE);
+		add(list, &n, "wq", u, 20, 8, CUT_ROWS);
+		add(list, &n, "wo", u, 9, 20, CUT_COLS);
+	}
+	add(list, &n, "norm", UNITS - 1, 8, 0, CUT_NONE);
+	assert_int_equal(n, N_TENSORS);
+}
+
+/* What worker moves an element before a sync; worker -1: what it is at first. */
+static float move(const struct tensor *t, int64_t index, int worker, int sync)
+{
+	uint64_t key[] = {hash_str(t->name), (uint64_t)index, (uint64_t)(worker + 1),
+		(uint64_t)sync};
+	double u = test_uniform(hash_bytes(key, sizeof(key), 0), 0) - 0.5;
+	return (float)(worker < 0 ? 4 * u : u / (1 + sync));
+}
+
+/* ---- workers --------------------------------------------------------------------- */
+
+struct layout {
+	int degree[N_AXES]; /* of a worker */
+	int zero;
+	enum offload offload;
+};
+
+struct worker {
+	struct comm *world, *sync;
+	struct mesh mesh;
+	struct device d;
+	struct arena memory;
+	struct tensor table[N_TENSORS];
+	struct store *s;
+	struct spill *spill;
+	struct edit *x;
+	struct edit_config c;
+};
+
+static int ranks_of(const struct layout *l)
+{
+	int n = 1;
+	for (int a = 0; a < N_AXES; a++)
+		n *= l->degree[a];
+	return n;
+}
+
+/* Collective over c, the ranks of all workers. */
+static void open_worker(struct worker *w, struct comm *c, int workers,
+	const struct layout *l, const struct edit_config *ec)
+{
+	struct err e = {0};
+	int ranks = ranks_of(l), here = VIRTUAL_TP / l->degree[AXIS_TP];
+	assert_int_equal(c->size, ranks * workers);
+	*w = (struct worker){.c = *ec};
+	w->world = comm_split(c, c->rank / ranks, "worker");
+	w->sync = comm_split(c, c->rank % ranks, "workers");
+	mesh_open(&w->mesh, w->world, l->degree);
+	make_table(w->table);
+	struct tensor_part part = {VIRTUAL_TP, w->mesh.at[AXIS_TP] * here, here, NULL};
+	tensors_place(w->table, N_TENSORS, &part);
+	device_cpu(&w->d, 1);
+	arena_init(&w->memory, "test", 1 << 20);
+	struct store_config sc = {.mesh = &w->mesh,
+		.device = &w->d,
+		.tensors = w->table,
+		.n_tensors = N_TENSORS,
+		.n_units = UNITS,
+		.part = part,
+		.chunks = 1,
+		.deal = deal_make(4, l->degree, l->zero),
+		.zero = l->zero,
+		.outer = edit_groups(ec),
+		.bucket_bytes = 700,
+		.offload = l->offload};
+	if (l->offload)
+		sc.spill = w->spill = spill_open(file_temporary_folder(), 1 << 20, &e);
+	assert_int_equal(e.code, 0);
+	w->s = store_open(&sc, &w->memory);
+	w->x = edit_open(ec, w->world, w->sync, w->s, &w->d);
+}
+
+static void close_worker(struct worker *w)
+{
+	edit_free(w->x);
+	store_free(w->s);
+	spill_close(w->spill);
+	arena_release(&w->memory);
+	mesh_close(&w->mesh);
+	comm_free(w->world);
+	comm_free(w->sync);
+}
+
+struct moving {
+	struct worker *w;
+	int worker, sync; /* worker -1: everybody begins there */
+	int bad;	  /* the worker that brings no numbers */
+};
+
+static void move_part(void *with, const struct part *x)
+{
+	const struct moving *m = with;
+	float *p = x->state[STORE_PARAM];
+	for (int64_t r = 0; r < x->rows; r++)
+		for (int64_t i = 0; i < x->cols; i++) {
+			float by =
+				move(x->t, tensor_index(x->t, x->slice, x->row + r) + i,
+					m->worker, m->sync);
+			p[r * x->cols + i] = m->worker < 0 ? by : p[r * x->cols + i] - by;
+			if (m->bad == m->worker || m->bad == EVERYWHERE)
+				p[r * x->cols + i] = i % 2 ? (float)NAN : (float)INFINITY;
+		}
+}
+
+static void move_all(struct worker *w, int worker, int sync, int bad)
+{
+	struct moving m = {w, worker, sync, bad};
+	store_walk(w->s, false, STORE_BIT(STORE_PARAM), STORE_BIT(STORE_PARAM), move_part,
+		&m);
+	store_updated(w->s);
+}
+
+/* Collective over c. A hash of the parameters after each sync; 0 where workers differ. */
+struct history {
+	uint64_t hash[SYNCS];
+	double norm[SYNCS], weight[SYNCS], clip[SYNCS], reduced[SYNCS];
+	int anomalies[SYNCS];
+};
+
+static void run(struct comm *c, int workers, const struct layout *l,
+	const struct edit_config *ec, int bad, struct history *h)
+{
+	struct worker w;
+	memset(h, 0, sizeof(*h));
+	open_worker(&w, c, workers, l, ec);
+	move_all(&w, -1, 0, NOWHERE);
+	edit_anchor(w.x);
+	for (int i = 0; i < SYNCS; i++) {
+		struct edit_result r;
+		int64_t sent = w.sync->sent;
+		move_all(&w, w.sync->rank, i, i == 2 ? bad : NOWHERE);
+		edit_sync(w.x, 1 + w.sync->rank, &r);
+		assert_true(w.sync->sent - sent == edit_sent(w.x));
+		uint64_t hash = store_hash(w.s);
+		bool same = (uint64_t)comm_min_i64(c, (int64_t)hash) == hash &&
+			    (uint64_t)comm_max_i64(c, (int64_t)hash) == hash;
+		h->hash[i] = same ? hash : 0;
+		if (w.sync->rank == 0) { /* the first worker's view */
+			h->norm[i] = r.norm;
+			h->weight[i] = r.weight;
+			h->clip[i] = r.clip;
+			h->reduced[i] = r.reduced;
+			h->anomalies[i] = r.anomalies;
+		}
+	}
+	close_worker(&w);
+}
+
+/* ---- the same bits on any layout ------------------------------------------------- */
+
+static const struct edit_config plain = {.by_unit = true};
+static const struct edit_config configs[] = {
+	{.by_unit = true},
+	{.by_unit = true, .weigh = {.by_steps = true}},
+	{.outer = EDIT_OUTER_SGD,
+		.lr = 0.7,
+		.momentum = 0.8,
+		.nesterov = true,
+		.by_unit = true},
+	{.outer = EDIT_OUTER_SGD,
+		.lr = 0.5,
+		.reducer = EDIT_LINEAR,
+		.normalize = true,
+		.weigh = {.by_norm = true},
+		.skip_anomaly = true,
+		.detect = {0.1, 1, 2},
+		.clip = 0.5,
+		.by_unit = true},
+	{.outer = EDIT_OUTER_ADAMW,
+		.lr = 0.1,
+		.beta1 = 0.9,
+		.beta2 = 0.99,
+		.eps = 1e-8,
+		.decay = 0.01,
+		.reducer = EDIT_LINEAR,
+		.weigh = {.by_norm = true,
+			.temperature = 3,
+			.by_steps = true,
+			.steps_ratio = 0.5},
+		.clip = 1},
+	{.reducer = EDIT_GTA,
+		.normalize = true,
+		.consensus = CONSENSUS_SUM,
+		.by_unit = true},
+	{.reducer = EDIT_GTA,
+		.consensus = CONSENSUS_COUNT,
+		.sparsify = EDIT_MAGNITUDE,
+		.density = 0.3,
+		.by_unit = true},
+	{.reducer = EDIT_GTA,
+		.normalize = true,
+		.sparsify = EDIT_RANDOM,
+		.density = 0.5,
+		.outer = EDIT_OUTER_SGD,
+		.lr = 1,
+		.seed = 3,
+		.by_unit = true},
+	{.reducer = EDIT_GTA,
+		.normalize = true,
+		.sparsify = EDIT_RESCALED_RANDOM,
+		.density = 0.5,
+		.consensus = CONSENSUS_SUM,
+		.seed = 3},
+};
+
+static const struct layout layouts[] = {
+	/* pp dp fsdp cp tp */
+	{{1, 2, 1, 1, 1}, 0, OFFLOAD_NONE},
+	{{1, 1, 2, 1, 1}, 3, OFFLOAD_NONE},
+	{{1, 1, 3, 1, 1}, 2, OFFLOAD_NONE},
+	{{1, 1, 1, 1, 2}, 0, OFFLOAD_NONE},
+	{{1, 1, 2, 1, 2}, 1, OFFLOAD_NONE},
+	{{1, 1, 1, 1, 1}, 0, OFFLOAD_PARAMS},
+	{{1, 1, 2, 1, 1}, 3, OFFLOAD_OPTIMIZER},
+	{{1, 1, 2, 1, 1}, 3, OFFLOAD_PARAMS},
+};
+
+static void bits_of_any_layout(void **state)
+{
+	static const struct layout alone = {{1, 1, 1, 1, 1}, 0, OFFLOAD_NONE};
+	int n = 0;
+	(void)state;
+	for (size_t i = 0; i < ARRAY_LEN(configs); i++)
+		for (int workers = 2; workers <= 4; workers++) {
+			struct history want, got;
+			struct comm *c =
+				comm_split(world, world->rank < workers ? 0 : -1, "some");
+			int bad = (int)(i % 3) - 1;
+			if (!edit_groups(&configs[i]))
+				bad = NOWHERE; /* an average has no way back */
+			if (c)
+				run(c, workers, &alone, &configs[i], bad, &want);
+			comm_free(c);
+			comm_bcast(world, &want, sizeof(want), 0);
+			for (int k = 0; k < SYNCS; k++)
+				assert_on_all(want.hash[k] != 0);
+			for (size_t l = 0; l < ARRAY_LEN(layouts); l++) {
+				int ranks = workers * ranks_of(&layouts[l]);
+				bool differs = false;
+				if (ranks > world->size || (workers + i + l) % 2)
+					continue;
+				c = comm_split(
+					world, world->rank < ranks ? 0 : -1, "some");
+				if (c) {
+					run(c, workers, &layouts[l], &configs[i], bad,
+						&got);
+					differs = memcmp(
+						got.hash, want.hash, sizeof(got.hash));
+					if (world->rank == 0)
+						differs =
+							memcmp(&got, &want, sizeof(got));
+				}
+				comm_free(c);
+				n++;
+				if (differs)
+					fprintf(stderr,
+						"# config %zu, %d workers, layout %zu\n",
+						i, workers, l);
+				assert_on_all(!differs);
+			}
+		}
+	if (world->rank == 0)
+		printf("# figure: %d runs of workers that train apart, with the bits of "
+		       "one rank a worker\n",
+			n);
+}
+
+/* ---- the right ones -------------------------------------------------------------- */
+
+/* All of a worker on one rank, so that element i of everything is at place i. */
+struct values {
+	float p[1024];
+	int64_t n;
+};
+
+static void take_values(struct worker *w, struct values *v)
+{
+	v->n = store_floats(w->s);
+	assert_true(v->n <= (int64_t)ARRAY_LEN(v->p));
+	memcpy(v->p, store_begin(w->s, STORE_PARAM, 0, v->n, NULL),
+		(size_t)v->n * sizeof(float));
+}
+
+struct around {
+	struct values anchor, after, brought[MOST_WORKERS];
+	struct edit_result r;
+};
+
+/* Collective over c: one sync. */
+static void one_sync(
+	struct comm *c, const struct edit_config *ec, int bad, struct around *a)
+{
+	static const struct layout alone = {{1, 1, 1, 1, 1}, 0, OFFLOAD_NONE};
+	struct worker w;
+	struct values mine;
+	open_worker(&w, c, c->size, &alone, ec);
+	move_all(&w, -1, 0, NOWHERE);
+	take_values(&w, &a->anchor);
+	edit_anchor(w.x);
+	move_all(&w, c->rank, 0, bad);
+	take_values(&w, &mine);
+	comm_allgather(c, &mine, a->brought, sizeof(mine));
+	edit_sync(w.x, 1 + c->rank, &a->r);
+	take_values(&w, &a->after);
+	close_worker(&w);
+}
+
+static double ulp(float x)
+{
+	return (double)(nextafterf(fabsf(x), INFINITY) - fabsf(x));
+}
+
+/* An outer SGD of rate 1 is the mean of the parameters, and without an outer optimizer to the
+ * last bit. */
+static bool is_mean(const struct around *a, int64_t i, int workers, bool outer)
+{
+	float t[MOST_WORKERS], largest = fabsf(a->anchor.p[i]);
+	double mean = 0;
+	for (int w = 0; w < workers; w++) {
+		t[w] = a->brought[w].p[i];
+		largest = fmaxf(largest, fabsf(t[w]));
+		mean += (double)t[w] / workers;
+	}
+	for (int step = 1; step < workers; step *= 2)
+		for (int w = 0; w + step < workers; w += 2 * step)
+			t[w] += t[w + step];
+	if (outer)
+		return fabs((double)a->after.p[i] - mean) <= 2 * ulp(largest);
+	return a->after.p[i] == t[0] / (float)workers;
+}
+
+static void averages(void **state)
+{
+	static struct around a;
+	const struct edit_config sgd = {
+		.outer = EDIT_OUTER_SGD, .lr = 1, .by_unit = true};
+	(void)state;
+	for (int workers = 1; workers <= 8; workers++) {
+		struct comm *c =
+			comm_split(world, world->rank < workers ? 0 : -1, "some");
+		for (int outer = 0; outer < 2; outer++) {
+			int64_t wrong = 0;
+			if (c)
+				one_sync(c, outer ? &sgd : &plain, NOWHERE, &a);
+			for (int64_t i = 0; i < a.after.n && c; i++)
+				wrong += !is_mean(&a, i, workers, outer);
+			assert_on_all(wrong == 0);
+		}
+		comm_free(c);
+	}
+}
+
+/* Who brings no numbers is left out; when all do, all are where they were. */
+static int64_t not_without_one(const struct around *a)
+{
+	int64_t wrong = 0;
+	for (int64_t i = 0; i < a->after.n; i++) {
+		float largest = fabsf(a->anchor.p[i]);
+		double mean = 0;
+		for (int w = 0; w < 4; w++) {
+			if (w == 1)
+				continue;
+			mean += (double)a->brought[w].p[i] / 3;
+			largest = fmaxf(largest, fabsf(a->brought[w].p[i]));
+		}
+		wrong += !(fabs((double)a->after.p[i] - mean) <= 3 * ulp(largest));
+	}
+	return wrong;
+}
+
+static void no_numbers(void **state)
+{
+	static struct around a;
+	const struct edit_config sgd = {
+		.outer = EDIT_OUTER_SGD, .lr = 1, .by_unit = true};
+	struct comm *c = comm_split(world, world->rank < 4 ? 0 : -1, "some");
+	(void)state;
+	for (size_t k = 2; k < ARRAY_LEN(configs); k++) {
+		bool back = true, out = true, finite = true;
+		if (c) {
+			one_sync(c, &configs[k], EVERYWHERE, &a);
+			back = !memcmp(
+				a.after.p, a.anchor.p, (size_t)a.after.n * sizeof(float));
+			out = a.r.weight == 0 && a.r.anomalies > 0;
+			one_sync(c, &configs[k], 1, &a);
+			out &= (a.r.weight == 0) == (c->rank == 1);
+			for (int64_t i = 0; i < a.after.n; i++)
+				finite &= isfinite(a.after.p[i]);
+		}
+		assert_on_all(back && out && finite);
+	}
+	if (c)
+		one_sync(c, &sgd, 1, &a);
+	assert_on_all(!c || not_without_one(&a) == 0);
+	comm_free(c);
+}
+
+/* Clipping makes the step as long as it may be, and no longer. */
+static void clips(void **state)
+{
+	static struct around a;
+	const struct edit_config ec = {.outer = EDIT_OUTER_SGD, .lr = 1, .clip = 0.25};
+	struct comm *c = comm_split(world, world->rank < 2 ? 0 : -1, "some");
+	double length = 0;
+	(void)state;
+	if (c)
+		one_sync(c, &ec, NOWHERE, &a);
+	for (int64_t i = 0; i < a.after.n; i++)
+		length += pow((double)(a.after.p[i] - a.anchor.p[i]), 2);
+	assert_on_all(!c || (a.r.reduced > 1 && fabs(sqrt(length) - 0.25) < 1e-5));
+	assert_on_all(!c || fabs(a.r.clip - 0.25 / (a.r.reduced + 1e-6)) < 1e-9);
+	comm_free(c);
+}
+
+int main(void)
+{
+	const struct CMUnitTest tests[] = {
+		cmocka_unit_test(bits_of_any_layout),
+		cmocka_unit_test(averages),
+		cmocka_unit_test(no_numbers),
+		cmocka_unit_test(clips),
+	};
+	ranks_open();
+	return ranks_close(ranks_run(tests));
+}
