@@ -248,6 +248,7 @@ times_of() { # STEP
 }
 
 @test "no memory for the copy: said once, and training waits" {
+	plain_memory
 	make_shard
 	export MALLOC_ARENA_MAX=1 # a thread's own would be address space for nothing
 	options=(--dim 512 --layers 4 -n 7 --ckpt-every 2 --eval-every 0)

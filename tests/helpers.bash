@@ -34,6 +34,13 @@ tiny_on() { # RANKS OPTION...
 	mpiexec -n "$n" pt-train "${TINY[@]}" "$@"
 }
 
+# For tests that limit memory, or measure it.
+plain_memory() {
+	if nm "$BUILD/pt-train" | grep -q __asan_init; then
+		skip 'the sanitizer needs memory of its own'
+	fi
+}
+
 wait_for() { # TEXT FILE: until it is there, for 20 seconds at most
 	for _ in $(seq 400); do
 		grep -q "$1" "$2" 2>/dev/null && return

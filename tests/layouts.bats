@@ -241,6 +241,7 @@ refuse() { # TEXT COMMAND...: 64, and one message
 }
 
 @test "a sequence that is too long for one rank's memory trains on four" {
+	plain_memory
 	make_shard
 	long=(-q -a llama --layers 2 --heads 4 --dim 32 --ffn-dim 2048 -T 8192 -b 1 -m 1 -n 1
 		-t 1 --eval-every 0)

@@ -96,6 +96,7 @@ value() { # COLUMN FILE: of the last row
 }
 
 @test "a model that has no room in memory trains with offload" {
+	plain_memory
 	make_shard
 	big=(-n 2 --layers 13 --dim 512 -b 1 -m 1 --eval-every 0 --no-ckpt)
 	beside=275000 # KiB of the program and its libraries
@@ -167,6 +168,7 @@ value() { # COLUMN FILE: of the last row
 }
 
 @test "a layer that has no room in memory trains with tiles" {
+	plain_memory
 	make_shard
 	# the embedding is 128 MiB, and so is the output
 	big=(-n 1 --arch llama --heads 16 --dim 128 --vocab-multiple 262144 -b 1 -m 1 --eval-every 0 --no-ckpt
@@ -186,6 +188,7 @@ value() { # COLUMN FILE: of the last row
 }
 
 @test "no room for what a matrix product needs: a message, and no waiting" {
+	plain_memory
 	make_shard
 	local limit said=0
 	for limit in $(seq 140000 30000 320000); do # KiB of the address space

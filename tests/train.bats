@@ -254,6 +254,7 @@ same() { # RUN RUN: curves and checkpoints
 }
 
 @test "the plan: dry runs allocate nothing, and are close to what is used" {
+	plain_memory
 	make_shard
 	pt-train --dry-run -p llama3-405b >out
 	grep -q '^total' out

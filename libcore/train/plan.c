@@ -12,7 +12,7 @@ static void open_planned(struct trainer *t, const struct train_opts *o, struct m
 	struct comm_place place;
 	comm_place(&place);
 	*t = (struct trainer){.o = *o, .model = *m};
-	t->o.batch = n_micro * o->micro_batch;
+	t->o.batch = n_micro * o->micro_batch * max64(1, o->edit.workers);
 	mesh_plan(&t->mesh, o->degree, rank, place.shares);
 	t->world = t->mesh.world;
 	arena_measure(&t->run, "run");
@@ -95,6 +95,21 @@ static void count_kept(const struct trainer *t, struct plan *p)
 			tensor_size(&t->model.tensors[i]) * (int64_t)sizeof(float);
 }
 
+/* What agreeing with the other workers takes. */
+static void count_edit(const struct trainer *t, struct plan *p)
+{
+	struct edit_config c;
+	if (!t->o.edit.workers)
+		return;
+	train_edit_config(&t->o, &c);
+	struct comm *sync = comm_planned("workers", 0, (int)t->o.edit.workers, false);
+	struct edit *x = edit_open(&c, t->world, sync, t->store, (struct device *)&t->d);
+	p->edit_bytes = edit_bytes(x);
+	p->edit_sent = (double)edit_sent(x);
+	edit_free(x);
+	comm_free(sync);
+}
+
 /* A step of n_micro micro-batches. */
 static void plan_step(const struct train_opts *o, struct model *m, int rank,
 	int64_t n_micro, struct plan *p)
@@ -103,6 +118,7 @@ static void plan_step(const struct train_opts *o, struct model *m, int rank,
 	*p = (struct plan){0};
 	open_planned(&t, o, m, rank, n_micro);
 	count_kept(&t, p);
+	count_edit(&t, p);
 	trainer_build_pipe(&t);
 	p->micro_bytes = (int64_t)t.micro.peak_bytes;
 	run_step(&t);
@@ -132,6 +148,7 @@ static void plan_long(const struct train_opts *o, struct model *m, int rank, int
 		p->group[i].sent += times * (more.group[i].sent - p->group[i].sent);
 	open_planned(&t, o, m, rank, n);
 	count_kept(&t, p);
+	count_edit(&t, p);
 	close_planned(&t);
 }
 
@@ -151,7 +168,7 @@ int64_t plan_total(const struct plan *p)
 {
 	return p->run_bytes + p->store.grads + p->store.gathered + p->store.buffers +
 	       p->micro_bytes + p->scratch_bytes + p->data_bytes + p->copy_bytes +
-	       p->whole_bytes;
+	       p->whole_bytes + p->edit_bytes;
 }
 
 static void line(struct str *out, const char *name, int64_t n_bytes, const char *help)
@@ -221,7 +238,7 @@ static void print_totals(const int64_t *totals, int ranks, struct str *out)
 static void print_memory(const struct train_opts *o, const struct plan *p, int who,
 	int ranks, struct str *out)
 {
-	int64_t mine = p->store.params + p->store.optimizer;
+	int64_t mine = p->store.params + p->store.optimizer + p->store.outer;
 	str_printf(out, "# memory of rank %d%s, in bytes\n", who,
 		ranks > 1 ? ", which needs most" : "");
 	line(out, "parameters", p->store.params,
@@ -236,6 +253,12 @@ static void print_memory(const struct train_opts *o, const struct plan *p, int w
 	line(out, "optimizer", p->store.optimizer,
 		o->offload ? "what is on its way from the file, and to it"
 			   : "AdamW: two moments, fp32");
+	if (o->edit.workers) {
+		line(out, "outer", p->store.outer,
+			o->offload ? "anchor and outer optimizer: in the file"
+				   : "anchor, and moments of the outer optimizer");
+		line(out, "agreeing", p->edit_bytes, "pieces of other workers");
+	}
 	line(out, "activations", p->micro_bytes, "of the micro-batches under way");
 	line(out, "scratch", p->scratch_bytes, "temporary, in forward and backward");
 	line(out, "exchange", p->store.buffers,
@@ -294,6 +317,9 @@ static void print_sent(const struct plan *p, int ranks, struct str *out)
 	str_puts(out, "# communication\n");
 	str_printf(out, "%-14s %16d\n", "ranks", ranks);
 	line(out, "sent/step", (int64_t)p->sent, "by this rank, in all");
+	if (p->edit_sent > 0)
+		line(out, "sent/sync", (int64_t)p->edit_sent,
+			"by this rank, to other workers; in a step of the warm-up, too");
 	for (int i = 0; i < p->n_groups; i++) {
 		char name[32];
 		snprintf(name, sizeof(name), "  %s", p->group[i].name);
@@ -372,6 +398,9 @@ void plan_print(const struct train_opts *given, struct model *m, struct str *out
 		ranks *= o->degree[a];
 	int64_t *totals = xcalloc((size_t)ranks, sizeof(*totals));
 	int who = choose_recompute(o, m, ranks, &most, totals);
+	if (o->edit.workers)
+		str_printf(out, "# workers: %lld, of %d rank%s each\n",
+			(long long)o->edit.workers, ranks, ranks == 1 ? "" : "s");
 	if (ranks > 1) {
 		str_puts(out, "# layout: ");
 		mesh_name(o->degree, out);

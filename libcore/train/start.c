@@ -294,7 +294,7 @@ static int open_journal(struct run *r, const struct train_opts *o, const char *c
 		.arithmetic = hash_str(arithmetic.s),
 	};
 	describe(r, &info);
-	if (r->world->rank == 0 && place.local_size * info.threads > place.processors)
+	if (r->all->rank == 0 && place.local_size * info.threads > place.processors)
 		warn("%d rank%s of %lld thread%s on %d processors of %s: fewer %s would "
 		     "be "
 		     "faster",
@@ -509,7 +509,8 @@ static int dry_run(const struct train_opts *given, struct comm *world, struct er
 	struct model m;
 	struct order order;
 	struct str out = {0}, tree = {0};
-	int ranks = planned_ranks(&o, world->size, e);
+	int workers = (int)max64(1, o.edit.workers);
+	int ranks = planned_ranks(&o, (int)max64(1, world->size / workers), e);
 	int rc = ranks < 0 || train_resolve(&o, ranks, e);
 	/* Whatever the plan is for, those that were started read the data alike. */
 	struct train_opts read = o;

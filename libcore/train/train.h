@@ -177,6 +177,8 @@ struct plan {
 	/* Bytes that this rank sends in a step: all, and in each group of ranks. */
 	double sent;
 	double read, written; /* bytes of the file of --offload, in a step */
+	int64_t edit_bytes;   /* memory for what other workers send */
+	double edit_sent;     /* to them, in a synchronisation */
 	struct plan_group {
 		char name[16];
 		double sent;
