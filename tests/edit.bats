@@ -10,7 +10,7 @@ refuse() { # TEXT COMMAND...: 64, and one message
 }
 
 # 8 sequences a step, one at a time; the same arithmetic on any layout.
-APART=(-m 1 --heads 4 --no-ckpt --virtual 'tp=2,cp=2' --watchdog 30)
+APART=(-m 1 --heads 4 --virtual 'tp=2,cp=2' --watchdog 30)
 OUTER=(--edit-outer sgd --edit-outer-lr 0.7 --edit-outer-momentum 0.8 --edit-outer-nesterov)
 PENALTY=(--edit-reducer linear --edit-pseudo-gradnorm-reduce --edit-skip-anomaly
 	--edit-ewma-warmup 3 --edit-clip-pseudo-grad 10)
@@ -91,27 +91,69 @@ column() { # NAME FOLDER: of all rows that have it
 	not diff -q <(column loss plain) <(column loss outer)
 }
 
-@test "a stop reaches all workers, also those that are not at the same step" {
+EDIT=(--edit-workers 2 --edit-warmup-steps 3 --edit-sync-interval 4 "${OUTER[@]}" "${PENALTY[@]}")
+
+same_runs() { # A B: in the rows that both have, and at their ends
+	local worker
+	for worker in '' /worker-1; do
+		pt-compare -q --common "$1$worker" "$2$worker"
+		pt-ckpt diff "$1$worker" "$2$worker"
+	done
+}
+
+@test "a run goes on from any step, on any layout of its workers" {
 	make_shard
-	timeout -k 1 60 mpiexec -n 2 pt-train "${TINY[@]}" "${APART[@]}" -o run -n 1000000 --eval-every 0 \
-		--edit-workers 2 --edit-sync-interval 7 "${OUTER[@]}" >/dev/null 2>err 3>&- &
+	apart 2 whole -n 15 "${EDIT[@]}"
+	apart 4 parts -n 15 "${EDIT[@]}" --fsdp 2 --ckpt-every 1 --keep 0
+	same_runs whole parts
+	n=0
+	# in the warm-up, at its end, between two synchronisations, and at one
+	for step in 02 03 05 07 14; do
+		apart 2 from-$step --resume parts/checkpoints/step-000000$step.h5
+		same_runs whole from-$step
+		n=$((n + 1))
+	done
+	[ $n -eq 5 ]
+	# a worker that had not written its last
+	rm parts/worker-1/checkpoints/step-000000{14,15}.h5
+	mpiexec -n 2 pt-train -q --resume auto -o parts </dev/null >/dev/null 2>err
+	grep -q 'step-00000014.h5: worker 1 has none; looking for an older checkpoint' err
+	same_runs whole parts
+	code_of 65 mpiexec -n 4 pt-train -q --resume whole --edit-workers 4 -o other
+	says 'another number of workers cannot go on with it yet'
+}
+
+@test "who is told to stop tells the others where they meet, and the run goes on" {
+	make_shard
+	steps=(-n 100000 --eval-every 0 --log-every 100 --lr-schedule constant "${EDIT[@]}")
+	timeout -k 1 60 mpiexec -n 2 pt-train "${TINY[@]}" "${APART[@]}" "${steps[@]}" -o run \
+		</dev/null >/dev/null 2>err 3>&- &
 	mpi=$!
-	wait_for 'step=20 ' run/journal.txt
-	# one of them hears of it, the other at the next synchronisation
-	kill -TERM "$(pgrep -P "$(pgrep -P $mpi -n)" -x pt-train -n || pgrep -n -x pt-train)"
+	wait_for 'step=100 ' run/worker-1/journal.txt
+	for pid in $(pgrep -x pt-train); do # one of the two workers
+		[ "$(tr '\0' '\n' <"/proc/$pid/environ" | sed -n 's/^PMI_RANK=//p')" != 1 ] ||
+			[ "$(readlink "/proc/$pid/cwd")" != "$PWD" ] || kill -TERM "$pid"
+	done
 	status=0
 	wait $mpi || status=$?
 	cat err
-	[ "$status" -eq 143 ]
-	grep -q 'stopped by a signal' run/journal.txt
-	grep -q 'stopped by a signal' run/worker-1/journal.txt
+	[ "$status" -eq 75 ]
+	step=$(readlink run/checkpoints/latest.h5)
+	[ "$(readlink run/worker-1/checkpoints/latest.h5)" = "$step" ]
+	step=${step%.h5}
+	step=$((10#${step#step-}))
+	[ $(((step - 3) % 4)) -eq 0 ]
+	apart 2 run --resume auto -n $((step + 10))
+	apart 2 whole "${steps[@]}" -n $((step + 10))
+	same_runs run whole
 }
 
 @test "what cannot be is refused" {
 	make_shard
 	refuse '3 ranks cannot be shared out to 2 workers' tiny_on 3 -b 12 --no-ckpt --edit-workers 2
 	refuse 'batch (8) cannot be shared out to 3 workers' tiny_on 3 --no-ckpt --edit-workers 3
-	refuse 'checkpoints of several workers cannot be written yet' tiny_on 2 --edit-workers 2
+	refuse 'keep 1: what one worker has' tiny_on 2 --edit-workers 2 --keep 1
+	refuse 'data-per-rank does not go with edit-workers yet' tiny_on 2 --edit-workers 2 --data-per-rank
 	refuse 'workers that train apart needs --edit-workers' tiny --edit-sync-interval 4
 	refuse 'edit-skip-anomaly needs something to go back to' tiny --edit-workers 1 --edit-skip-anomaly
 	refuse 'edit-consensus needs --edit-reducer gta' tiny --edit-workers 1 --edit-consensus sum

@@ -154,6 +154,26 @@ static void move_all(struct worker *w, int worker, int sync, int bad)
 	store_updated(w->s);
 }
 
+/* Collective over the worker. Elements of this rank's parts that are not what products get. */
+static int64_t not_in_use(struct worker *w)
+{
+	int64_t wrong = 0;
+	for (int u = 0; u < UNITS; u++) {
+		store_use(w->s, u, -1);
+		for (int64_t i = 0; i < w->s->n_updated; i++) {
+			const struct part *x = &w->s->updated[i];
+			const float *p = x->state[STORE_PARAM];
+			if (x->t->unit != u || !p)
+				continue;
+			const float *used = store_param(w->s, x->t, x->slice).p;
+			for (int64_t k = 0; k < x->rows * x->cols; k++)
+				wrong += used[x->row * x->cols + k] != p[k];
+		}
+		store_done(w->s, u, true);
+	}
+	return wrong;
+}
+
 /* Collective over c. A hash of the parameters after each sync; 0 where workers differ. */
 struct history {
 	uint64_t hash[SYNCS];
@@ -176,6 +196,7 @@ static void run(struct comm *c, int workers, const struct layout *l,
 		edit_sync(w.x, 1 + w.sync->rank, &r);
 		assert_true(w.sync->sent - sent == edit_sent(w.x));
 		uint64_t hash = store_hash(w.s);
+		assert_true(not_in_use(&w) == 0);
 		bool same = (uint64_t)comm_min_i64(c, (int64_t)hash) == hash &&
 			    (uint64_t)comm_max_i64(c, (int64_t)hash) == hash;
 		h->hash[i] = same ? hash : 0;

@@ -105,6 +105,7 @@ static void write_ckpt(const char *path)
 	assert_int_equal(tokenizer_init(&t, "char", &e), 0);
 	assert_true(t.kind->learn(&t, "abc é", 6, true, &n, &e) == 6);
 	assert_int_equal(t.kind->learn_end(&t, &e), 0);
+	static const double numbers[] = {2, 0.5, 1e300};
 	struct ckpt_write w = {.comm = comm_self("alone"),
 		.path = path,
 		.info = {.format = "pt-checkpoint",
@@ -122,6 +123,9 @@ static void write_ckpt(const char *path)
 		.tokenizer = &t,
 		.tensors = tensors,
 		.n_tensors = ARRAY_LEN(tensors),
+		.n_groups = CKPT_LEAST_GROUPS + 1,
+		.numbers = numbers,
+		.n_numbers = ARRAY_LEN(numbers),
 		.source = give_rows};
 	assert_int_equal(ckpt_write(&w, &e), 0);
 	comm_free(w.comm);
@@ -138,7 +142,8 @@ static void see_ckpt(const char *path, struct seen *s)
 	add_fields(&s->all, ckpt_fields, &c->info);
 	add_tokenizer(&s->all, &c->tokenizer);
 	str_puts(&s->all, c->config.s);
-	for (int i = 0; i < c->n_tensors * N_CKPT_GROUPS && !s->read; i++) {
+	str_add(&s->all, c->numbers, (size_t)c->n_numbers * sizeof(*c->numbers));
+	for (int i = 0; i < c->n_tensors * c->n_groups && !s->read; i++) {
 		const struct ckpt_tensor *t = &c->tensors[i % c->n_tensors];
 		size_t n_bytes = (size_t)ckpt_size(t) * sizeof(float);
 		float *x = xcalloc(n_bytes + 1, 1);

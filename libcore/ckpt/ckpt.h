@@ -16,8 +16,18 @@
 
 enum { CKPT_VERSION = 1 };
 
-/* What is kept of every tensor: the groups of a file. */
-enum ckpt_group { CKPT_MODEL, CKPT_EXP_AVG, CKPT_EXP_AVG_SQ, N_CKPT_GROUPS };
+/* What is kept of every tensor: the groups of a file, which has the first three, and of
+ * workers that train apart as many more as they have. */
+enum ckpt_group {
+	CKPT_MODEL,
+	CKPT_EXP_AVG,
+	CKPT_EXP_AVG_SQ,
+	CKPT_ANCHOR,
+	CKPT_OUTER_AVG,
+	CKPT_OUTER_AVG_SQ,
+	N_CKPT_GROUPS
+};
+enum { CKPT_LEAST_GROUPS = CKPT_EXP_AVG_SQ + 1 };
 extern const char *const ckpt_group_names[N_CKPT_GROUPS];
 
 /* The attributes of a checkpoint. */
@@ -30,7 +40,8 @@ struct ckpt_info {
 	double loss_scale; /* 0: none */
 	int64_t loss_scale_good, skipped_steps;
 	uint64_t param_hash;
-	uint64_t data_hash; /* of the corpus; 0: none */
+	uint64_t data_hash;	 /* of the corpus; 0: none */
+	int64_t workers, worker; /* that train apart, and whose this is; 0: none do */
 };
 
 extern const struct h5_field ckpt_fields[];
@@ -57,7 +68,9 @@ struct ckpt_write {
 	const char *config; /* of the run */
 	const struct tokenizer *tokenizer;
 	const struct ckpt_tensor *tensors;
-	int n_tensors;
+	int n_tensors, n_groups;
+	const double *numbers; /* of a worker: what else it keeps; NULL: nothing */
+	int64_t n_numbers;
 	ckpt_source *source;
 	void *with;
 	bool source_threads; /* several threads may ask the source at once: for the copy */
@@ -97,7 +110,9 @@ struct ckpt {
 	struct str config;
 	struct tokenizer tokenizer;
 	struct ckpt_tensor *tensors;
-	int n_tensors;
+	int n_tensors, n_groups;
+	double *numbers;
+	int64_t n_numbers;
 	int64_t size_bytes;
 	int fd;
 	struct h5_blocks *blocks; /* [group][tensor] */
@@ -138,7 +153,10 @@ void ckpt_prune(const char *folder, int64_t keep);
 /* Removes what lies beyond step `after`, except `but`: what the run had written that is
  * not gone on with; and what killed runs had begun to write. */
 void ckpt_drop(const char *folder, int64_t after, int64_t but);
-/* The newest that is whole, verified to the last byte; the caller frees. NULL: there are no
+/* The path that another worker's checkpoint has: FOLDER/checkpoints/NAME of the first is
+ * FOLDER/worker-K/checkpoints/NAME of number K; FOLDER is FOLDER/worker-K. */
+void ckpt_of_worker(struct str *out, const char *path, int64_t worker);
+/* The newest that is whole, of all workers where there are several, verified to the last byte; the caller frees. NULL: there are no
  * checkpoints, or (then *e is set) none is whole or the folder cannot be read. Those that are
  * damaged are warned about. */
 char *ckpt_newest(const char *folder, struct err *e);

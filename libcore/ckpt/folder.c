@@ -5,6 +5,7 @@
 #include <errno.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 const char *ckpt_name(struct str *out, const char *folder, int64_t step)
@@ -134,6 +135,41 @@ void ckpt_drop(const char *folder, int64_t after, int64_t but)
 	remove_torn(folder);
 }
 
+void ckpt_of_worker(struct str *out, const char *path, int64_t worker)
+{
+	struct stat st;
+	const char *name = strrchr(path, '/'), *last = "/checkpoints";
+	size_t folder = name ? (size_t)(name - path) : 0, n = strlen(last);
+	if (!worker) {
+		str_puts(out, path);
+	} else if (!stat(path, &st) && S_ISDIR(st.st_mode)) {
+		str_printf(out, "%s/worker-%lld", path, (long long)worker);
+	} else {
+		bool below = folder >= n && !memcmp(path + folder - n, last, n);
+		str_add(out, path, below ? folder - n : folder);
+		str_printf(out, "%sworker-%lld%s%s%s", out->len ? "/" : "",
+			(long long)worker, below ? last : "", name ? "" : "/",
+			name ? name : path);
+	}
+}
+
+/* Have the other workers of that run a checkpoint of that step? Files get their names when
+ * they are whole. */
+static int others_have(const struct ckpt *c, struct err *e)
+{
+	struct str path = {0};
+	int rc = 0;
+	for (int64_t w = 1; w < c->info.workers && !rc; w++) {
+		str_clear(&path);
+		ckpt_of_worker(&path, c->path, w);
+		if (!file_exists(path.s))
+			rc = err_set(e, EX_DATAERR, "%s: worker %lld has none", c->path,
+				(long long)w);
+	}
+	str_free(&path);
+	return rc;
+}
+
 char *ckpt_newest(const char *folder, struct err *e)
 {
 	int64_t *steps, n = ckpt_list(folder, &steps, e);
@@ -144,7 +180,7 @@ char *ckpt_newest(const char *folder, struct err *e)
 		struct err why = {0};
 		int rc = ckpt_open(&c, ckpt_name(&path, folder, steps[i]), &why);
 		if (!rc) {
-			rc = ckpt_verify(c, &why);
+			rc = ckpt_verify(c, &why) || others_have(c, &why);
 			ckpt_close(c);
 		}
 		if (rc && why.code !=

@@ -23,6 +23,13 @@ static struct h5_blocks *blocks_of(const struct ckpt *c, enum ckpt_group g, int 
 	return &c->blocks[(int)g * c->n_tensors + tensor];
 }
 
+static bool has_group(struct h5 *h, int group)
+{
+	char path[32];
+	snprintf(path, sizeof(path), "/%s", ckpt_group_names[group]);
+	return h5_has(h, path);
+}
+
 static int open_tensors(struct ckpt *c, struct h5 *h, struct err *e)
 {
 	struct strs names = {0};
@@ -31,8 +38,11 @@ static int open_tensors(struct ckpt *c, struct h5 *h, struct err *e)
 		rc = err_set(e, EX_DATAERR, "%lld tensors", (long long)names.n);
 	c->n_tensors = rc ? 0 : (int)names.n;
 	c->tensors = xcalloc((size_t)c->n_tensors, sizeof(*c->tensors));
-	c->blocks = xcalloc((size_t)c->n_tensors * N_CKPT_GROUPS, sizeof(*c->blocks));
-	for (int i = 0; i < c->n_tensors * N_CKPT_GROUPS && !rc; i++) {
+	c->n_groups = CKPT_LEAST_GROUPS;
+	while (c->n_groups < N_CKPT_GROUPS && has_group(h, c->n_groups))
+		c->n_groups++;
+	c->blocks = xcalloc((size_t)(c->n_tensors * c->n_groups), sizeof(*c->blocks));
+	for (int i = 0; i < c->n_tensors * c->n_groups && !rc; i++) {
 		struct ckpt_tensor *t = &c->tensors[i % c->n_tensors];
 		struct h5_info info;
 		char path[320];
@@ -64,17 +74,25 @@ static int open_tensors(struct ckpt *c, struct h5 *h, struct err *e)
 static int check_info(const struct ckpt *c, struct err *e)
 {
 	const struct ckpt_info *i = &c->info;
-	if (i->step >= 0 && i->samples >= 0 && i->tokens >= 0)
+	if (i->step >= 0 && i->samples >= 0 && i->tokens >= 0 && i->workers >= 0 &&
+		i->worker >= 0 && i->worker <= i->workers)
 		return 0;
-	return err_set(e, EX_DATAERR, "%s: step %lld, %lld samples, %lld tokens", c->path,
-		(long long)i->step, (long long)i->samples, (long long)i->tokens);
+	return err_set(e, EX_DATAERR,
+		"%s: step %lld, %lld samples, %lld tokens, worker %lld of %lld", c->path,
+		(long long)i->step, (long long)i->samples, (long long)i->tokens,
+		(long long)i->worker, (long long)i->workers);
 }
+
+enum { MOST_NUMBERS = 1 << 26 };
 
 static int read_all(struct ckpt *c, struct h5 *h, struct err *e)
 {
 	if (h5_check_format(h, "pt-checkpoint", CKPT_VERSION, e) || h5_check_seal(h, e) ||
 		h5_fields_read(h, "/", ckpt_fields, &c->info, e) || check_info(c, e) ||
 		h5_get_text(h, "/config", &c->config, e))
+		return -1;
+	if (h5_has(h, "/edit") && h5_get(h, "/edit", H5_F64, -1, MOST_NUMBERS,
+					  (void **)&c->numbers, &c->n_numbers, e))
 		return -1;
 	if (h5_has(h, "/tokenizer") && tokenizer_read(&c->tokenizer, h, e))
 		return err_prefix(e, "%s: ", c->path);
@@ -125,7 +143,7 @@ void ckpt_close(struct ckpt *c)
 {
 	if (!c)
 		return;
-	for (int i = 0; i < c->n_tensors * N_CKPT_GROUPS; i++)
+	for (int i = 0; i < c->n_tensors * c->n_groups; i++)
 		h5_blocks_free(&c->blocks[i]);
 	if (c->fd >= 0)
 		close(c->fd);
@@ -134,6 +152,7 @@ void ckpt_close(struct ckpt *c)
 	free((void *)c->info.format);
 	free((void *)c->info.created_by);
 	free(c->blocks);
+	free(c->numbers);
 	free(c->tensors);
 	free(c->path);
 	free(c);
@@ -196,7 +215,7 @@ int ckpt_each(const struct ckpt *c, enum ckpt_group g, int tensor,
 
 int ckpt_verify(const struct ckpt *c, struct err *e)
 {
-	for (int i = 0; i < c->n_tensors * N_CKPT_GROUPS; i++) {
+	for (int i = 0; i < c->n_tensors * c->n_groups; i++) {
 		comm_poll();
 		if (h5_blocks_verify(&c->blocks[i], c->fd, e))
 			return err_prefix(e, "%s: ", c->path);

@@ -17,7 +17,8 @@
 #include <time.h>
 #include <unistd.h>
 
-const char *const ckpt_group_names[N_CKPT_GROUPS] = {"model", "exp_avg", "exp_avg_sq"};
+const char *const ckpt_group_names[N_CKPT_GROUPS] = {
+	"model", "exp_avg", "exp_avg_sq", "anchor", "outer_avg", "outer_avg_sq"};
 
 #define F(field) offsetof(struct ckpt_info, field)
 const struct h5_field ckpt_fields[] = {
@@ -45,6 +46,9 @@ const struct h5_field ckpt_fields[] = {
 		"it"},
 	{"data_hash", H5_U64, F(data_hash), false,
 		"hash of the tokens and the vocabulary that were trained on"},
+	{"workers", H5_I64, F(workers), true,
+		"workers that train apart, each with a file of its own; 0: none do"},
+	{"worker", H5_I64, F(worker), true, "whose this is, from 0 on"},
 	{0},
 };
 #undef F
@@ -77,7 +81,9 @@ static int make_structure(
 		return -1;
 	int rc = h5_fields_write(h, "/", ckpt_fields, &w->info, e) ||
 		 h5_put_text(h, "/config", w->config, e) ||
-		 (w->tokenizer && tokenizer_write(w->tokenizer, h, e));
+		 (w->tokenizer && tokenizer_write(w->tokenizer, h, e)) ||
+		 (w->numbers &&
+			 h5_put(h, "/edit", H5_F64, 1, &w->n_numbers, w->numbers, e));
 	for (int i = 0; i < x->n && !rc; i++) {
 		const struct ckpt_tensor *t = &w->tensors[i % w->n_tensors];
 		char path[128];
@@ -350,11 +356,12 @@ int64_t ckpt_bytes(const struct ckpt_write *w)
 	struct str vocabulary = {0};
 	if (w->tokenizer)
 		tokenizer_pack(w->tokenizer, &vocabulary);
-	int64_t n = A_FILE + (int64_t)(strlen(w->config) + vocabulary.len);
+	int64_t n = A_FILE + (int64_t)(strlen(w->config) + vocabulary.len) +
+		    w->n_numbers * (int64_t)sizeof(double);
 	str_free(&vocabulary);
 	for (int i = 0; i < w->n_tensors; i++) {
 		int64_t data = ckpt_size(&w->tensors[i]) * (int64_t)sizeof(float);
-		n += N_CKPT_GROUPS * (A_TENSOR + data + data / 65536);
+		n += w->n_groups * (A_TENSOR + data + data / 65536);
 	}
 	return n;
 }
@@ -365,7 +372,7 @@ int64_t ckpt_copy_bytes(const struct ckpt_write *w)
 	for (int i = 0; i < w->n_tensors; i++) {
 		int64_t n_bytes = ckpt_size(&w->tensors[i]) * (int64_t)sizeof(float);
 		int64_t row = ckpt_row_size(&w->tensors[i]) * (int64_t)sizeof(float);
-		all += N_CKPT_GROUPS * n_bytes;
+		all += w->n_groups * n_bytes;
 		longest = max64(longest, row);
 	}
 	int64_t n_bytes = part_bytes(all, w, &begin);
@@ -386,7 +393,7 @@ int ckpt_write_begin(
 	}
 	struct ckpt_writing *x = xcalloc(1, sizeof(*x));
 	*x = (struct ckpt_writing){.comm = w->comm,
-		.n = w->n_tensors * N_CKPT_GROUPS,
+		.n = w->n_tensors * w->n_groups,
 		.n_tensors = w->n_tensors,
 		.source = w->source,
 		.with = w->with};

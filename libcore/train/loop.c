@@ -355,6 +355,13 @@ static bool save_due(const struct run *r)
 	       (r->retry_at > 0 && now >= r->retry_at);
 }
 
+/* Between synchronisations each worker has parameters of its own, which are not the run's. */
+static bool is_agreed(const struct run *r)
+{
+	const struct trainer *t = &r->t;
+	return !t->edit || r->sync->size == 1 || t->synced == t->step;
+}
+
 /* Returns whether the validation loss is the best so far. */
 static bool evaluate(struct run *r, struct row *row)
 {
@@ -367,7 +374,7 @@ static bool evaluate(struct run *r, struct row *row)
 	row_set(row, COL_VAL_LOSS, val);
 	t->val_loss = val;
 	r->eval_step = t->step;
-	if (t->best_val_loss <= val)
+	if (t->best_val_loss <= val || !is_agreed(r))
 		return false;
 	t->best_val_loss = val;
 	return true;
@@ -495,15 +502,26 @@ static int after_step(struct run *r, const struct step_result *s)
 
 /* ---- workers that train apart ---------------------------------------------------- */
 
+static bool several(const struct run *r)
+{
+	return r->sync && r->sync->size > 1;
+}
+
 /* Collective over all workers. They meet before anything that they do together, and one that
- * will not be there says so then: are all there? Who leaves meets the others once more. */
+ * will not be there says so then: are all there? Who leaves meets the others once more. Wishes
+ * to stop and to save, which come to workers at different steps, become everybody's here. */
 static bool meet(struct run *r, bool leaves)
 {
-	int64_t leaving = leaves;
-	if (!r->sync)
+	struct syncing *y = &r->syncing;
+	struct {
+		int64_t leaving, stop, save;
+	} all = {leaves, y->wish_stop, save_due(r)};
+	if (!several(r))
 		return true;
-	comm_sum_i64(r->all, &leaving, 1);
-	return !leaving;
+	comm_sum_i64(r->all, (int64_t *)&all, 3);
+	y->stop = all.stop;
+	y->save = all.save;
+	return !all.leaving;
 }
 
 /* Is it the end of the steps that the workers do apart? */
@@ -517,18 +535,18 @@ static bool sync_due(const struct run *r)
 }
 
 /* Mean loss of all workers since the last time, each as long as it took. */
-static double loss_of_all(struct run *r)
+static double loss_of_all(const struct run *r)
 {
+	const struct trainer *t = &r->t;
 	struct {
-		double loss;
-		int64_t steps;
-	} mine = {r->syncing.loss, r->syncing.steps}, *all;
+		double loss, steps;
+	} mine = {t->apart_loss, (double)(t->step - t->synced)}, *all;
 	double loss = 0, steps = 0;
 	all = xcalloc((size_t)r->sync->size, sizeof(*all));
 	comm_allgather(r->sync, &mine, all, sizeof(mine));
 	for (int i = 0; i < r->sync->size; i++) {
 		loss += all[i].loss;
-		steps += (double)all[i].steps;
+		steps += all[i].steps;
 	}
 	free(all);
 	return loss / steps;
@@ -538,37 +556,57 @@ static double loss_of_all(struct run *r)
 static void synchronise(struct run *r)
 {
 	struct trainer *t = &r->t;
+	struct syncing *y = &r->syncing;
 	double waited = comm_waited();
 	int64_t sent = r->sync->sent;
-	edit_sync(t->edit, t->step - t->synced, &r->syncing.r);
+	edit_sync(t->edit, t->step - t->synced, &y->r);
+	y->sent = r->sync->sent - sent;
+	y->loss = loss_of_all(r);
+	y->waited = comm_waited() - waited;
+	y->done = true;
 	t->synced = t->step;
-	r->syncing.sent = r->sync->sent - sent;
-	r->syncing.loss = loss_of_all(r);
-	r->syncing.waited = comm_waited() - waited;
-	r->syncing.done = true;
-	if (r->syncing.r.anomalies)
+	t->apart_loss = 0;
+	if (y->r.anomalies)
 		event(r, "%d units of this worker were left out of the synchronisation",
-			r->syncing.r.anomalies);
+			y->r.anomalies);
 }
 
 /* After a step that went well. Returns whether the others are still there. */
-static bool step_together(struct run *r, const struct step_result *s)
+static bool step_together(struct run *r, struct step_result *s)
 {
 	struct syncing *y = &r->syncing;
+	struct trainer *t = &r->t;
+	y->done = false;
 	if (!r->sync)
 		return true;
-	if (y->done)
-		*y = (struct syncing){.done = false};
-	y->loss += (double)s->loss;
-	y->steps++;
-	if (r->t.step == r->t.o.edit.warmup)
-		edit_anchor(r->t.edit);
+	if (several(r)) { /* who stops or saves alone would leave the others behind */
+		y->wish_stop |= s->stop > 0;
+		s->stop = 0;
+		s->save = t->step <= t->o.edit.warmup && y->save;
+	}
+	t->apart_loss += (double)s->loss;
+	if (t->step <= t->o.edit.warmup) {
+		t->synced = t->step;
+		t->apart_loss = 0;
+	}
+	if (t->step == t->o.edit.warmup)
+		edit_anchor(t->edit);
 	if (!sync_due(r))
 		return true;
 	if (!meet(r, false))
 		return false;
 	synchronise(r);
+	if (several(r)) {
+		s->stop = y->stop;
+		s->save = y->save;
+	}
 	return true;
+}
+
+/* Collective over all workers: a step of the warm-up begins. */
+static bool begin_together(struct run *r)
+{
+	return r->t.step >= r->t.o.edit.warmup || meet(r, false);
 }
 
 static int fail_step(struct run *r, struct step_result *s)
@@ -598,6 +636,14 @@ static int stopped(struct run *r)
 	return saved ? EX_TEMPFAIL : EX_IOERR;
 }
 
+/* What this worker has since the last checkpoint is of no use without the others. */
+static int deserted(struct run *r)
+{
+	event(r, "stopped: another worker has ended");
+	publish(r);
+	return EX_FAILED;
+}
+
 static int train(struct run *r)
 {
 	struct trainer *t = &r->t;
@@ -616,24 +662,30 @@ static int train(struct run *r)
 	while (t->step < t->o.steps && !stop && !rc) {
 		struct step_result s;
 		struct meter before = read_meter(r);
-		if (t->edit && t->step < t->o.edit.warmup && !meet(r, false)) {
-			together = false;
+		together = begin_together(r);
+		stop = !together || r->syncing.stop;
+		if (stop)
 			break;
-		}
-		trainer_step(t, save_due(r), &s);
-		if (!s.bad && (!s.stop || t->step == t->o.steps))
+		trainer_step(t, !several(r) && save_due(r), &s);
+		if (!s.bad)
 			together = step_together(r, &s);
 		measure(r, &s, before);
 		stop = s.stop > 0 || !together;
-		rc = s.bad ? fail_step(r, &s) : after_step(r, &s);
+		if (s.bad)
+			rc = fail_step(r, &s);
+		else if (together)
+			rc = after_step(r, &s);
 	}
-	stop = stop || !together;
-	if (together && (stop || rc) && t->step < t->o.steps)
+	if (together && rc && t->step < t->o.steps)
 		meet(r, true);
+	if (together && stop && several(r))
+		save(r, "stopped", false);
 	finish_save(r);
 	progress_end(&r->bar);
 	if (rc)
 		return rc;
+	if (!together)
+		return deserted(r);
 	if (stop && t->step < t->o.steps)
 		return stopped(r);
 	save(r, "the last", false); /* where no step was left to do */

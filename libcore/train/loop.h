@@ -19,8 +19,9 @@ struct syncing {
 	struct edit_result r;
 	int64_t sent;
 	double waited;
-	double loss; /* of all workers since the one before; of this one while it goes on */
-	int64_t steps; /* of this worker, meanwhile */
+	double loss; /* mean of all workers and steps since the one before */
+	/* Where workers meet, what one wishes for all do. */
+	bool wish_stop, stop, save;
 };
 
 /* A checkpoint from its beginning to its end, which may be some steps later. */

@@ -289,12 +289,16 @@ static int check_edit(struct train_opts *o, struct err *e)
 		return err_set(e, EX_USAGE,
 			"batch (%lld) cannot be shared out to %lld workers",
 			(long long)o->batch, (long long)x->workers);
-	if (x->workers > 1 && (o->data_per_rank || o->resume))
-		return err_set(e, EX_USAGE, "%s does not go with edit-workers yet",
-			o->resume ? "resume" : "data-per-rank");
-	if (x->workers > 1 && o->ckpt && !o->eval_only && !o->dry_run)
+	if (x->workers > 1 && o->data_per_rank)
+		return err_set(
+			e, EX_USAGE, "data-per-rank does not go with edit-workers yet");
+	if (x->workers > 1 && o->load == LOAD_BROADCAST)
+		return err_set(
+			e, EX_USAGE, "load broadcast does not go with edit-workers yet");
+	if (x->workers > 1 && o->keep == 1)
 		return err_set(e, EX_USAGE,
-			"checkpoints of several workers cannot be written yet: --no-ckpt");
+			"keep 1: what one worker has, another may not have written yet; "
+			"give 2 at least");
 	return 0;
 }
 

@@ -459,7 +459,11 @@ static int start(struct run *r, struct train_opts *o, const char *command, struc
 			o->start_over ? "eval-only: --resume auto has found no checkpoint"
 				      : "eval-only needs --resume or --init-from");
 	if (from) {
-		if (trainer_load(&r->t, from, o->init_from != NULL, e))
+		struct str path = {0};
+		ckpt_of_worker(&path, from, o->init_from ? 0 : o->worker);
+		int rc = trainer_load(&r->t, path.s, o->init_from != NULL, e);
+		str_free(&path);
+		if (rc)
 			return -1;
 		if (!o->init_from)
 			resume = r->t.step;

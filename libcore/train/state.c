@@ -26,6 +26,45 @@ static struct ckpt_tensor *describe(const struct model *m)
 	return list;
 }
 
+static int n_groups(const struct train_opts *o)
+{
+	struct edit_config c;
+	int n = CKPT_LEAST_GROUPS;
+	train_edit_config(o, &c);
+	for (int g = STORE_ANCHOR; g < N_STORE_GROUPS && o->edit.workers; g++)
+		n += !!(edit_groups(&c) & STORE_BIT(g));
+	return n;
+}
+
+/* What a worker keeps beside groups: of the steps since the last synchronisation the sum of
+ * losses, and what edit.h says. Allocated. */
+static double *worker_numbers(const struct trainer *t, int64_t *n)
+{
+	*n = 1 + edit_state_size(t->edit);
+	double *x = xcalloc((size_t)*n, sizeof(*x));
+	x[0] = t->apart_loss;
+	edit_state_get(t->edit, x + 1);
+	return x;
+}
+
+static int take_numbers_of_worker(struct trainer *t, const struct ckpt *c, struct err *e)
+{
+	int64_t apart = t->step - t->o.edit.warmup;
+	if (c->info.workers != t->o.edit.workers || c->info.worker != t->o.worker)
+		return err_set(e, EX_DATAERR,
+			"%s: of worker %lld of %lld, and this is worker %d of %lld; "
+			"another number of workers cannot go on with it yet",
+			c->path, (long long)c->info.worker, (long long)c->info.workers,
+			t->o.worker, (long long)t->o.edit.workers);
+	if (c->n_numbers != 1 + edit_state_size(t->edit))
+		return err_set(e, EX_DATAERR,
+			"%s: other detectors or units than these options say", c->path);
+	t->synced = apart > 0 ? t->step - apart % t->o.edit.interval : t->step;
+	t->apart_loss = c->numbers[0];
+	edit_state_put(t->edit, c->numbers + 1);
+	return 0;
+}
+
 /* All but the hash of the parameters; both allocated texts are the caller's. */
 static struct ckpt_write what_to_save(
 	const struct trainer *t, struct str *config, struct ckpt_tensor **tensors)
@@ -33,6 +72,7 @@ static struct ckpt_write what_to_save(
 	train_config(&t->o, config);
 	*tensors = describe(&t->model);
 	return (struct ckpt_write){
+		.n_groups = n_groups(&t->o),
 		.comm = t->world,
 		.info =
 			{
@@ -51,6 +91,8 @@ static struct ckpt_write what_to_save(
 				.loss_scale_good = t->scale_good,
 				.skipped_steps = t->skipped,
 				.data_hash = t->data->hash,
+				.workers = t->o.edit.workers,
+				.worker = t->o.worker,
 			},
 		.config = config->s,
 		.tokenizer = &t->data->tokenizer,
@@ -72,6 +114,7 @@ int64_t state_copy_bytes(
 	int64_t n_bytes = ckpt_copy_bytes(&(struct ckpt_write){.comm = &world,
 		.tensors = tensors,
 		.n_tensors = m->n_tensors,
+		.n_groups = n_groups(o),
 		.one_writes = o->load == LOAD_BROADCAST});
 	free(tensors);
 	return n_bytes;
@@ -107,16 +150,20 @@ int trainer_save_begin(struct trainer *t, const char *path, bool behind, struct 
 {
 	struct str config = {0};
 	struct ckpt_tensor *tensors;
+	double *numbers = NULL;
 	struct ckpt_write w = what_to_save(t, &config, &tensors);
 	w.path = path;
 	w.info.param_hash = store_hash(t->store);
 	w.with = t;
+	if (t->edit)
+		w.numbers = numbers = worker_numbers(t, &w.n_numbers);
 	if (behind)
 		make_copy(t);
 	behind = behind && t->copies == COPY_MADE;
 	float *copy = behind ? (float *)(void *)t->copy.base : NULL;
 	int rc = ckpt_write_begin(&t->writing, &w, copy, e);
 	free(tensors);
+	free(numbers);
 	str_free(&config);
 	return rc;
 }
@@ -341,8 +388,13 @@ int trainer_load(struct trainer *t, const char *path, bool weights_only, struct 
 		if (!ckpt_open(&c, path, e) && !check_vocabulary(c, t->data, e))
 			state_check_model(c, &t->model, e);
 	}
+	if (c && !weights_only && !e->code && c->n_groups < n_groups(&t->o))
+		err_set(e, EX_DATAERR,
+			"%s: has no %s, which workers that train apart need", c->path,
+			ckpt_group_names[c->n_groups]);
 	int rc = comm_agree(t->world, e);
-	for (int g = 0; g < (weights_only ? 1 : N_CKPT_GROUPS) && !rc; g++) {
+	int groups = weights_only ? 1 : n_groups(&t->o);
+	for (int g = 0; g < groups && !rc; g++) {
 		load_group(t->store, c, send, (enum ckpt_group)g, e);
 		rc = comm_agree(t->world, e);
 	}
@@ -356,6 +408,8 @@ int trainer_load(struct trainer *t, const char *path, bool weights_only, struct 
 		rc = take_scale(t, &info, path, e);
 		if (!rc)
 			take_numbers(t, &info);
+		if (!rc && t->edit)
+			rc = take_numbers_of_worker(t, c, e);
 	}
 	ckpt_close(c);
 	return rc;

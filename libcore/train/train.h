@@ -268,6 +268,7 @@ struct trainer {
 	const volatile sig_atomic_t *stop;
 	struct edit *edit; /* NULL: no workers that train apart */
 	int64_t synced;	   /* the step after which they agreed last */
+	double apart_loss; /* sum of this worker's losses since then */
 	/* A checkpoint that is being written, from a copy; whether there is memory for one
 	 * is known when the first is made. */
 	struct ckpt_writing *writing;
