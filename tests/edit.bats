@@ -119,6 +119,15 @@ same_runs() { # A B: in the rows that both have, and at their ends
 	mpiexec -n 2 pt-train -q --resume auto -o parts </dev/null >/dev/null 2>err
 	grep -q 'step-00000014.h5: worker 1 has none; looking for an older checkpoint' err
 	same_runs whole parts
+	# a folder, a link; and none of it for another warm-up
+	for from in whole whole/checkpoints/latest.h5 whole/checkpoints; do
+		mpiexec -n 2 pt-train -q --resume $from -n 18 -o further </dev/null >/dev/null
+		[ "$(readlink further/worker-1/checkpoints/latest.h5)" = step-00000018.h5 ]
+		rm -r further
+	done
+	code_of 64 mpiexec -n 2 pt-train -q --resume parts/checkpoints/step-00000005.h5 --edit-warmup-steps 9 -o other
+	says 'edit-warmup-steps 9: the run is at step 5, and it was 3'
+	tiny --eval-only --resume whole | grep -q val_loss=
 	code_of 65 mpiexec -n 4 pt-train -q --resume whole --edit-workers 4 -o other
 	says 'another number of workers cannot go on with it yet'
 }
@@ -152,7 +161,8 @@ same_runs() { # A B: in the rows that both have, and at their ends
 	make_shard
 	refuse '3 ranks cannot be shared out to 2 workers' tiny_on 3 -b 12 --no-ckpt --edit-workers 2
 	refuse 'batch (8) cannot be shared out to 3 workers' tiny_on 3 --no-ckpt --edit-workers 3
-	refuse 'keep 1: what one worker has' tiny_on 2 --edit-workers 2 --keep 1
+	mkfifo pipe.h5
+	refuse 'pipe.h5 can be read once' tiny_on 2 -d pipe.h5 --edit-workers 2
 	refuse 'data-per-rank does not go with edit-workers yet' tiny_on 2 --edit-workers 2 --data-per-rank
 	refuse 'workers that train apart needs --edit-workers' tiny --edit-sync-interval 4
 	refuse 'edit-skip-anomaly needs something to go back to' tiny --edit-workers 1 --edit-skip-anomaly

@@ -148,15 +148,19 @@ int64_t ckpt_list(const char *folder, int64_t **steps, struct err *e);
 int ckpt_mark(const char *folder, const char *name, int64_t step, struct err *e);
 /* The step that a mark points at, or -1. */
 int64_t ckpt_marked(const char *folder, const char *name);
-/* Removes all but the last `keep` and the best. 0: keeps all. */
-void ckpt_prune(const char *folder, int64_t keep);
+/* Removes all but the last `keep` and the best, and none from step `from` on. keep 0: all
+ * stay. */
+void ckpt_prune(const char *folder, int64_t keep, int64_t from);
 /* Removes what lies beyond step `after`, except `but`: what the run had written that is
  * not gone on with; and what killed runs had begun to write. */
 void ckpt_drop(const char *folder, int64_t after, int64_t but);
-/* The path that another worker's checkpoint has: FOLDER/checkpoints/NAME of the first is
- * FOLDER/worker-K/checkpoints/NAME of number K; FOLDER is FOLDER/worker-K. */
+/* The file that a name stands for, without links: a file, a run, or a folder of checkpoints,
+ * whose latest it is. Allocated; the name itself where there is no such file. */
+char *ckpt_find_file(const char *name);
+/* Where another worker has what the first has at such a path: FOLDER/checkpoints/NAME is
+ * FOLDER/worker-K/checkpoints/NAME of number K. */
 void ckpt_of_worker(struct str *out, const char *path, int64_t worker);
-/* The newest that is whole, of all workers where there are several, verified to the last byte; the caller frees. NULL: there are no
+/* The newest that is whole, and that every worker has where there are several, verified to the last byte; the caller frees. NULL: there are no
  * checkpoints, or (then *e is set) none is whole or the folder cannot be read. Those that are
  * damaged are warned about. */
 char *ckpt_newest(const char *folder, struct err *e);

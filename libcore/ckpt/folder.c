@@ -5,7 +5,6 @@
 #include <errno.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/stat.h>
 #include <unistd.h>
 
 const char *ckpt_name(struct str *out, const char *folder, int64_t step)
@@ -88,7 +87,7 @@ static void remove_step(const char *folder, int64_t step)
 	str_free(&path);
 }
 
-void ckpt_prune(const char *folder, int64_t keep)
+void ckpt_prune(const char *folder, int64_t keep, int64_t from)
 {
 	struct err e = {0};
 	int64_t *steps, n = ckpt_list(folder, &steps, &e);
@@ -96,7 +95,7 @@ void ckpt_prune(const char *folder, int64_t keep)
 	if (n < 0)
 		warn("%s", e.msg);
 	for (int64_t i = 0; keep > 0 && i < n - keep; i++)
-		if (steps[i] != best)
+		if (steps[i] != best && steps[i] < from)
 			remove_step(folder, steps[i]);
 	free(steps);
 }
@@ -137,20 +136,15 @@ void ckpt_drop(const char *folder, int64_t after, int64_t but)
 
 void ckpt_of_worker(struct str *out, const char *path, int64_t worker)
 {
-	struct stat st;
-	const char *name = strrchr(path, '/'), *last = "/checkpoints";
+	const char *last = "/checkpoints", *name = strrchr(path, '/');
 	size_t folder = name ? (size_t)(name - path) : 0, n = strlen(last);
-	if (!worker) {
+	bool below = folder >= n && !memcmp(path + folder - n, last, n);
+	if (!worker || !below) { /* else it is nobody's, and so everybody's */
 		str_puts(out, path);
-	} else if (!stat(path, &st) && S_ISDIR(st.st_mode)) {
-		str_printf(out, "%s/worker-%lld", path, (long long)worker);
-	} else {
-		bool below = folder >= n && !memcmp(path + folder - n, last, n);
-		str_add(out, path, below ? folder - n : folder);
-		str_printf(out, "%sworker-%lld%s%s%s", out->len ? "/" : "",
-			(long long)worker, below ? last : "", name ? "" : "/",
-			name ? name : path);
+		return;
 	}
+	str_add(out, path, folder - n);
+	str_printf(out, "/worker-%lld%s%s", (long long)worker, last, name);
 }
 
 /* Have the other workers of that run a checkpoint of that step? Files get their names when
@@ -159,7 +153,7 @@ static int others_have(const struct ckpt *c, struct err *e)
 {
 	struct str path = {0};
 	int rc = 0;
-	for (int64_t w = 1; w < c->info.workers && !rc; w++) {
+	for (int64_t w = 1; w < c->info.workers && !c->info.worker && !rc; w++) {
 		str_clear(&path);
 		ckpt_of_worker(&path, c->path, w);
 		if (!file_exists(path.s))

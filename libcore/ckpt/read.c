@@ -75,7 +75,7 @@ static int check_info(const struct ckpt *c, struct err *e)
 {
 	const struct ckpt_info *i = &c->info;
 	if (i->step >= 0 && i->samples >= 0 && i->tokens >= 0 && i->workers >= 0 &&
-		i->worker >= 0 && i->worker <= i->workers)
+		i->worker >= 0 && i->worker < max64(1, i->workers))
 		return 0;
 	return err_set(e, EX_DATAERR,
 		"%s: step %lld, %lld samples, %lld tokens, worker %lld of %lld", c->path,
@@ -113,6 +113,15 @@ static char *resolve(const char *name)
 	}
 	str_free(&path);
 	return xstrdup(name);
+}
+
+char *ckpt_find_file(const char *name)
+{
+	char *path = resolve(name), *real = realpath(path, NULL);
+	if (!real)
+		return path;
+	free(path);
+	return real;
 }
 
 int ckpt_open(struct ckpt **out, const char *name, struct err *e)

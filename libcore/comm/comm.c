@@ -36,7 +36,7 @@ struct comm *comm_split(struct comm *c, int color, const char *name)
 	struct comm *part = c->ops->split(c, color);
 	if (part) {
 		snprintf(part->name, sizeof(part->name), "%s", name);
-		part->color = color;
+		part->color = (int)((unsigned)c->color * 65537u + (unsigned)color + 1);
 		part->shares = c->shares;
 	}
 	return part;

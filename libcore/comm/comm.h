@@ -18,7 +18,7 @@
 struct comm {
 	int rank, size;
 	char name[16];		    /* of the axis: "world", "dp", ... */
-	int color;		    /* which of the groups of that name */
+	int color;		    /* tells groups of one name apart */
 	uint64_t seq;		    /* operations begun: the same on all ranks */
 	const struct comm_ops *ops; /* NULL: of one rank, or of a plan */
 	void *impl;

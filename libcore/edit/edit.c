@@ -23,8 +23,9 @@ struct edit {
 	struct segment *segment;
 	int n_segments, n_groups;
 	struct detector *detector; /* [groups] of this worker */
-	int64_t n_syncs, outer_steps;
-	bool plainly; /* what is exchanged now becomes its mean, and no more */
+	int64_t n_syncs;
+	int64_t *outer_steps; /* [groups], of those that somebody brought something for */
+	bool plainly;	      /* what is exchanged now becomes its mean, and no more */
 	/* of the sync that is under way: [groups], and [groups][workers] */
 	double *norm, *all_norms;
 	bool *all_out;
@@ -102,7 +103,7 @@ static int64_t room_floats(const struct edit *x, int64_t *per_piece)
 {
 	int64_t first;
 	*per_piece = piece(x, block_floats(x), 0, &first);
-	int rooms = x->s->c.offload ? ROOMS : 0;
+	int rooms = x->s->c.offload ? ROOMS : 1; /* at least for gradients */
 	return (x->sync->size + 1) * *per_piece + rooms * block_floats(x);
 }
 
@@ -134,6 +135,7 @@ struct edit *edit_open(const struct edit_config *c, struct comm *world, struct c
 	x->detector = xcalloc(groups, sizeof(*x->detector));
 	for (int g = 0; g < x->n_groups; g++)
 		detector_open(&x->detector[g], &c->detect);
+	x->outer_steps = xcalloc(groups, sizeof(*x->outer_steps));
 	x->norm = xcalloc(groups, sizeof(*x->norm));
 	x->all_norms = xcalloc(groups * workers, sizeof(*x->all_norms));
 	x->all_out = xcalloc(groups * workers, sizeof(*x->all_out));
@@ -145,7 +147,7 @@ struct edit *edit_open(const struct edit_config *c, struct comm *world, struct c
 		return x;
 	x->received = xcalloc((size_t)room_floats(x, &per_piece), sizeof(float));
 	x->made = x->received + sync->size * per_piece;
-	for (int i = 0; i < ROOMS && s->c.offload; i++)
+	for (int i = 0; i < (s->c.offload ? ROOMS : 1); i++)
 		x->room[i] = x->made + per_piece + i * block_floats(x);
 	return x;
 }
@@ -158,6 +160,7 @@ void edit_free(struct edit *x)
 		detector_close(&x->detector[g]);
 	free(x->detector);
 	free(x->segment);
+	free(x->outer_steps);
 	free(x->norm);
 	free(x->all_norms);
 	free(x->all_out);
@@ -405,7 +408,7 @@ static void outer_segment(struct edit *x, void *with, int64_t at, int64_t n, int
 	int64_t skip = at - b->at;
 	float *a = b->v[STORE_ANCHOR] + skip, *g = b->v[STORE_PARAM] + skip;
 	float *m = b->v[STORE_OUTER_MEAN], *v = b->v[STORE_OUTER_SQUARE];
-	double steps = (double)(x->outer_steps + 1);
+	double steps = (double)(x->outer_steps[group] + 1);
 	if (!nobody(x, group) && x->c.outer == EDIT_OUTER_ADAMW) {
 		const struct adamw o = {.lr = (float)x->c.lr,
 			.beta1 = (float)x->c.beta1,
@@ -442,7 +445,8 @@ static void take_outer_step(struct edit *x)
 			if (v[g])
 				store_end(x->s, (enum store_group)g, at, n, v[g]);
 	}
-	x->outer_steps++;
+	for (int g = 0; g < x->n_groups; g++)
+		x->outer_steps[g] += !nobody(x, g);
 }
 
 /* ---- all of it ------------------------------------------------------------------- */
@@ -518,22 +522,38 @@ void edit_sync(struct edit *x, int64_t steps, struct edit_result *r)
 	store_updated(x->s);
 }
 
-/* Gradients are in memory wherever parameters are; neighbours among them go together. */
+/* Gradients of floats [at, at + n), to a block or from it. */
+static void move_gradients(struct edit *x, int64_t at, int64_t n, bool back)
+{
+	for (int64_t i = 0; i < x->s->n_updated; i++) {
+		const struct part *p = &x->s->updated[i];
+		int64_t begin = max64(at, p->at);
+		int64_t len = min64(at + n, p->at + p->rows * p->cols) - begin;
+		if (len <= 0)
+			continue;
+		struct mat g = mat(p->g + (begin - p->at), 1, len);
+		struct mat b = mat(x->room[0] + (begin - at), 1, len);
+		x->d->k->copy(x->d, back ? g : b, back ? b : g);
+	}
+}
+
 void edit_mean_gradient(struct edit *x)
 {
-	const struct store *s = x->s;
+	int64_t all = store_floats(x->s), n;
 	all_alike(x);
 	x->plainly = true;
-	for (int64_t i = 0, j; i < s->n_updated; i = j) {
-		float *g = s->updated[i].g;
-		int64_t n = 0;
-		for (j = i; j < s->n_updated && s->updated[j].g == g + n; j++)
-			n += s->updated[j].rows * s->updated[j].cols;
-		for (int64_t at = 0; at < n; at += block_floats(x))
-			exchange(x, g + at, s->updated[i].at + at,
-				min64(block_floats(x), n - at));
+	for (int64_t at = 0; at < all; at += n) {
+		n = min64(block_floats(x), all - at);
+		move_gradients(x, at, n, false);
+		exchange(x, x->room[0], at, n);
+		move_gradients(x, at, n, true);
 	}
 	x->plainly = false;
+}
+
+bool edit_any(struct edit *x, bool mine)
+{
+	return comm_max_i64(x->sync, mine);
 }
 
 int64_t edit_sent(const struct edit *x)
@@ -559,37 +579,50 @@ int64_t edit_syncs(const struct edit *x)
 
 /* ---- for checkpoints ------------------------------------------------------------- */
 
-enum { NUMBERS = 2, PER_GROUP = 3 };
+enum { PER_GROUP = 4 };
 
 int64_t edit_state_size(const struct edit *x)
 {
-	return NUMBERS + x->n_groups * (PER_GROUP + x->c.detect.warmup);
+	return 1 + x->n_groups * (PER_GROUP + x->c.detect.warmup);
 }
 
 void edit_state_get(const struct edit *x, double *out)
 {
 	int64_t window = x->c.detect.warmup;
 	*out++ = (double)x->n_syncs;
-	*out++ = (double)x->outer_steps;
 	for (int g = 0; g < x->n_groups; g++, out += PER_GROUP + window) {
 		const struct detector *d = &x->detector[g];
-		out[0] = d->mean;
-		out[1] = d->m2;
-		out[2] = (double)d->count;
+		out[0] = (double)x->outer_steps[g];
+		out[1] = d->mean;
+		out[2] = d->m2;
+		out[3] = (double)d->count;
 		memcpy(out + PER_GROUP, d->z, (size_t)window * sizeof(*out));
 	}
 }
 
-void edit_state_put(struct edit *x, const double *in)
+static bool is_count(double x)
+{
+	return x >= 0 && x < 0x1p53 && x == floor(x);
+}
+
+int edit_state_put(struct edit *x, const double *in, struct err *e)
 {
 	int64_t window = x->c.detect.warmup;
-	x->n_syncs = (int64_t)*in++;
-	x->outer_steps = (int64_t)*in++;
-	for (int g = 0; g < x->n_groups; g++, in += PER_GROUP + window) {
+	bool good = is_count(in[0]);
+	for (int64_t i = 0; i < edit_state_size(x); i++)
+		good &= isfinite(in[i]);
+	x->n_syncs = good ? (int64_t)*in : 0;
+	in++;
+	for (int g = 0; g < x->n_groups && good; g++, in += PER_GROUP + window) {
 		struct detector *d = &x->detector[g];
-		d->mean = in[0];
-		d->m2 = in[1];
-		d->count = (int64_t)in[2];
+		good = is_count(in[0]) && is_count(in[3]) && in[2] >= 0;
+		if (!good)
+			break;
+		x->outer_steps[g] = (int64_t)in[0];
+		d->mean = in[1];
+		d->m2 = in[2];
+		d->count = (int64_t)in[3];
 		memcpy(d->z, in + PER_GROUP, (size_t)window * sizeof(*in));
 	}
+	return good ? 0 : err_set(e, EX_DATAERR, "numbers of a worker that cannot be");
 }

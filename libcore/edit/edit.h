@@ -107,6 +107,8 @@ int64_t edit_bytes(const struct edit *x);
 void edit_anchor(struct edit *x);
 /* Collective over all workers. Until they part: the gradient of each becomes the mean. */
 void edit_mean_gradient(struct edit *x);
+/* Collective over all workers: is it so in any of them? */
+bool edit_any(struct edit *x, bool mine);
 /* Collective over all workers. `steps`: of this worker since the last time. */
 void edit_sync(struct edit *x, int64_t steps, struct edit_result *r);
 
@@ -119,6 +121,6 @@ int64_t edit_sent(const struct edit *x);
  * are. `put` takes what `get` gave. */
 int64_t edit_state_size(const struct edit *x);
 void edit_state_get(const struct edit *x, double *out);
-void edit_state_put(struct edit *x, const double *in);
+int edit_state_put(struct edit *x, const double *in, struct err *e);
 
 #endif

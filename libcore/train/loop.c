@@ -125,8 +125,9 @@ struct meter {
 
 static struct meter read_meter(const struct run *r)
 {
-	return (struct meter){clock_seconds(), comm_waited(), mesh_sent(&r->t.mesh),
-		r->t.store->read, r->t.store->written};
+	int64_t sent = mesh_sent(&r->t.mesh) + (r->sync ? r->sync->sent : 0);
+	return (struct meter){clock_seconds(), comm_waited(), sent, r->t.store->read,
+		r->t.store->written};
 }
 
 static void measure(struct run *r, const struct step_result *s, struct meter before)
@@ -200,7 +201,7 @@ static void fill_row(struct run *r, const struct step_result *s, struct row *row
 			rate * model_flops_per_token(&t->model, true));
 	}
 	row_set(row, COL_MEM, peak_memory(r));
-	if (r->world->size > 1)
+	if (r->all->size > 1)
 		row_set(row, COL_SENT, (double)comm_max_i64(r->world, r->since.sent) / n);
 	if (r->syncing.done)
 		fill_sync(r, row);
@@ -232,7 +233,7 @@ static bool is_best(const struct run *r)
 static void *prune(void *with)
 {
 	const struct run *r = with;
-	ckpt_prune(r->ckpt_folder, r->t.o.keep);
+	ckpt_prune(r->ckpt_folder, r->t.o.keep, r->all_have);
 	return NULL;
 }
 
@@ -294,7 +295,7 @@ static void conclude(struct run *r, int rc, const struct err *e)
 		not_saved(r, e);
 	} else {
 		double seconds = clock_seconds() - s->begin;
-		r->saved_step = s->step;
+		r->saved_step = r->have = s->step;
 		r->retry_at = 0;
 		event(r, "checkpoint %s (%s, %.3g s, stalled %.3g s)", s->path.s, s->why,
 			seconds, s->stalled);
@@ -521,6 +522,7 @@ static bool meet(struct run *r, bool leaves)
 	comm_sum_i64(r->all, (int64_t *)&all, 3);
 	y->stop = all.stop;
 	y->save = all.save;
+	r->all_have = comm_min_i64(r->all, r->have);
 	return !all.leaving;
 }
 
@@ -566,6 +568,9 @@ static void synchronise(struct run *r)
 	y->done = true;
 	t->synced = t->step;
 	t->apart_loss = 0;
+	if (y->r.all_left_out)
+		event(r, "%d units were left out by all: they are where they were",
+			y->r.all_left_out);
 	if (y->r.anomalies)
 		event(r, "%d units of this worker were left out of the synchronisation",
 			y->r.anomalies);
@@ -676,7 +681,7 @@ static int train(struct run *r)
 		else if (together)
 			rc = after_step(r, &s);
 	}
-	if (together && rc && t->step < t->o.steps)
+	if (together && rc && !stop && t->step < t->o.steps)
 		meet(r, true);
 	if (together && stop && several(r))
 		save(r, "stopped", false);

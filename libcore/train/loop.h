@@ -39,6 +39,9 @@ struct run {
 	bool told;	   /* all know of the error that ends the start */
 	struct comm *world; /* of this worker */
 	struct syncing syncing;
+	/* The last step that this worker has a checkpoint of, and that all of them have;
+	 * -1: none. Without workers all_have is beyond every step. */
+	int64_t have, all_have;
 	struct data_set data;
 	struct trainer t;
 	struct journal journal; /* rank 0's */

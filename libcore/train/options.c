@@ -2,6 +2,7 @@
 #include "train/train.h"
 
 #include <string.h>
+#include <sys/stat.h>
 
 #define T(field) offsetof(struct train_opts, field)
 #define M(field) offsetof(struct train_opts, model.field)
@@ -122,10 +123,10 @@ static const struct opt options[] = {
 	{OPT_INT, 0, "edit-warmup-steps", "N", "0", T(edit.warmup), "First steps in which gradients are averaged over the workers, as if they did not train apart.", OPT_ARITH, 0, MANY},
 	{OPT_ENUM, 0, "edit-outer", NULL, "none", T(edit.outer), "Outer optimizer, which applies the pseudo-gradient (what the workers moved from where they last agreed) to where that was.", OPT_ARITH, .values = outer_names},
 	{OPT_DOUBLE, 0, "edit-outer-lr", "RATE", "0.7", T(edit.lr), "Its learning rate.", OPT_ARITH, 0, 1e9},
-	{OPT_DOUBLE, 0, "edit-outer-momentum", "BETA", "0", T(edit.momentum), "sgd: momentum.", OPT_ARITH, 0, 1},
+	{OPT_DOUBLE, 0, "edit-outer-momentum", "BETA", "0", T(edit.momentum), "sgd: momentum.", OPT_ARITH, 0, 0.999999},
 	{OPT_FLAG, 0, "edit-outer-nesterov", NULL, "no", T(edit.nesterov), "sgd: Nesterov's momentum.", OPT_ARITH},
-	{OPT_DOUBLE, 0, "edit-outer-beta1", "BETA", "0.9", T(edit.beta1), "adamw: decay of the mean.", OPT_ARITH, 0, 1},
-	{OPT_DOUBLE, 0, "edit-outer-beta2", "BETA", "0.99", T(edit.beta2), "adamw: decay of the mean of squares.", OPT_ARITH, 0, 1},
+	{OPT_DOUBLE, 0, "edit-outer-beta1", "BETA", "0.9", T(edit.beta1), "adamw: decay of the mean.", OPT_ARITH, 0, 0.999999},
+	{OPT_DOUBLE, 0, "edit-outer-beta2", "BETA", "0.99", T(edit.beta2), "adamw: decay of the mean of squares.", OPT_ARITH, 0, 0.9999999},
 	{OPT_DOUBLE, 0, "edit-outer-eps", "EPS", "1e-8", T(edit.eps), "adamw: added to the root.", OPT_ARITH, 0, 1},
 	{OPT_DOUBLE, 0, "edit-outer-decay", "RATE", "0", T(edit.decay), "Weight decay of the outer optimizer; adamw's is decoupled, and without it adamw is Adam.", OPT_ARITH, 0, 1e9},
 	{OPT_ENUM, 0, "edit-reducer", NULL, "none", T(edit.reducer), "How one pseudo-gradient is made of those of the workers: their mean; with weights; or gta, generalized task arithmetic, with a vote on signs.", OPT_ARITH, .values = reducer_names},
@@ -136,9 +137,9 @@ static const struct opt options[] = {
 	{OPT_ENUM, 0, "edit-sparsification", NULL, "none", T(edit.sparsify), "gta: which elements of a row a worker brings: the largest, or random ones, which may be scaled up for those that are missing.", OPT_ARITH, .values = sparsify_names},
 	{OPT_DOUBLE, 0, "edit-density", "PART", "1", T(edit.density), "gta: how many of them.", OPT_ARITH, 1e-6, 1},
 	{OPT_DOUBLE, 0, "edit-clip-pseudo-grad", "NORM", "0", T(edit.clip), "Largest norm of the pseudo-gradient that was made. 0: any.", OPT_ARITH, 0, 1e30},
-	{OPT_FLAG, 0, "edit-skip-anomaly", NULL, "no", T(edit.skip_anomaly), "Leave out a worker whose norm is much larger than its norms before; when all are, all go back to where they last agreed. What is no number is left out in any case.", OPT_ARITH},
+	{OPT_FLAG, 0, "edit-skip-anomaly", NULL, "no", T(edit.skip_anomaly), "Leave out a worker whose norm is much larger than its norms before; when all are, all go back to where they last agreed. What is no number is left out in any case, but where parameters are averaged, without an outer optimizer or a reducer.", OPT_ARITH},
 	{OPT_DOUBLE, 0, "edit-ewma-alpha", "GAIN", "0.02", T(edit.ewma_alpha), "Gain of the moving mean and variance of these norms.", OPT_ARITH, 0, 1},
-	{OPT_INT, 0, "edit-ewma-warmup", "N", "120", T(edit.ewma_warmup), "Synchronisations before any is judged, and how many the spread is measured over.", OPT_ARITH, 0, 1e6},
+	{OPT_INT, 0, "edit-ewma-warmup", "N", "120", T(edit.ewma_warmup), "Synchronisations before any is judged, and how many the spread is measured over.", OPT_ARITH, 0, 1e4},
 	{OPT_DOUBLE, 0, "edit-ewma-threshold", "Z", "3", T(edit.ewma_threshold), "Deviations from the mean that are too many.", OPT_ARITH, 0, 1e30},
 	{OPT_FLAG, 0, "edit-by-unit", NULL, "yes", T(edit.by_unit), "Norms, anomalies and clipping are of each block, the embedding and the output alone; else of the whole model.", OPT_ARITH},
 
@@ -252,6 +253,12 @@ static int check_offload(const struct train_opts *o, struct err *e)
 	return 0;
 }
 
+static bool is_stream(const char *path)
+{
+	struct stat st;
+	return !strcmp(path, "-") || (!stat(path, &st) && S_ISFIFO(st.st_mode));
+}
+
 /* Says of what is set that something else is needed for it. */
 static int check_edit(struct train_opts *o, struct err *e)
 {
@@ -269,8 +276,8 @@ static int check_edit(struct train_opts *o, struct err *e)
 			"--edit-outer-momentum"},
 		{x->by_norm && x->reducer == EDIT_MEAN, "edit-pseudo-gradnorm-reduce",
 			"--edit-reducer linear or gta"},
-		{x->temperature > 0 && x->reducer == EDIT_MEAN, "edit-softmax-temperature",
-			"--edit-reducer linear or gta"},
+		{x->temperature > 0 && x->reducer == EDIT_MEAN,
+			"edit-softmax-temperature", "--edit-reducer linear or gta"},
 		{x->consensus && x->reducer != EDIT_GTA, "edit-consensus",
 			"--edit-reducer gta"},
 		{x->sparsify && x->reducer != EDIT_GTA, "edit-sparsification",
@@ -292,13 +299,14 @@ static int check_edit(struct train_opts *o, struct err *e)
 	if (x->workers > 1 && o->data_per_rank)
 		return err_set(
 			e, EX_USAGE, "data-per-rank does not go with edit-workers yet");
-	if (x->workers > 1 && o->load == LOAD_BROADCAST)
+	if (x->workers && o->load == LOAD_BROADCAST)
 		return err_set(
 			e, EX_USAGE, "load broadcast does not go with edit-workers yet");
-	if (x->workers > 1 && o->keep == 1)
-		return err_set(e, EX_USAGE,
-			"keep 1: what one worker has, another may not have written yet; "
-			"give 2 at least");
+	for (int64_t i = 0; i < o->data.n && x->workers > 1; i++)
+		if (is_stream(o->data.v[i]))
+			return err_set(e, EX_USAGE,
+				"%s can be read once, and each of the workers would",
+				o->data.v[i]);
 	return 0;
 }
 

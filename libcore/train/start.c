@@ -72,6 +72,21 @@ static void remove_old(const char *folder)
 	str_free(&mark);
 }
 
+/* Of a run that had more workers. */
+static void remove_others(const struct run *r, int64_t worker)
+{
+	struct str folder = {0};
+	for (;; worker++) {
+		str_clear(&folder);
+		str_printf(&folder, "%s/worker-%lld/checkpoints", r->folder,
+			(long long)worker);
+		if (!file_exists(folder.s))
+			break;
+		remove_old(folder.s);
+	}
+	str_free(&folder);
+}
+
 enum { PATIENCE_SECS = 3 }; /* for a run that is stopping, when another goes on with it */
 
 /* Rank 0's. What was true of the folder before it was locked is looked at again. */
@@ -94,7 +109,9 @@ static int lock_folder(struct run *r, const struct train_opts *o, struct err *e)
 	}
 	int64_t n = ckpt_list(r->ckpt_folder, &steps, &(struct err){0});
 	free(steps);
-	if (o->start_over && n > 0 && !r->made_folder)
+	if (o->start_over && n > 0 && o->worker > 0)
+		remove_old(r->ckpt_folder); /* which the first worker had not written */
+	else if (o->start_over && n > 0 && !r->made_folder)
 		return err_set(e, EX_USAGE,
 			"%s: another pt-train has begun a run there meanwhile",
 			r->folder);
@@ -119,6 +136,11 @@ static int make_folder(struct run *r, const struct train_opts *o, struct err *e)
 		return -1;
 	}
 	comm_bcast_str(r->all, &folder, 0);
+	int64_t hash = (int64_t)r->data.hash, least = comm_min_i64(r->all, hash);
+	if (comm_max_i64(r->all, hash) != least) {
+		r->told = true;
+		return err_set(e, EX_USAGE, "the workers have different data");
+	}
 	if (o->worker > 0) { /* the first has the folder itself */
 		str_printf(&folder, "/worker-%d", o->worker);
 		r->made_folder = !file_exists(folder.s);
@@ -130,6 +152,16 @@ static int make_folder(struct run *r, const struct train_opts *o, struct err *e)
 		!can_write(folder.s, e) && !(o->ckpt && can_write(ckpt.s, e)))
 		lock_folder(r, o, e);
 	return comm_agree(r->world, e);
+}
+
+/* Collective over all workers, before anything is removed or written: have all of them come so
+ * far? */
+static int others_ready(struct run *r, struct err *e)
+{
+	if (!r->sync)
+		return 0;
+	r->told = comm_agree(r->all, e);
+	return r->told ? -1 : 0;
 }
 
 /* Ranks that write their part of a checkpoint must see where: said now, and not at the first
@@ -439,6 +471,23 @@ static bool is_saved(struct run *r, int64_t step)
 	return comm_max_i64(r->world, there);
 }
 
+/* Collective. Of a run of several workers each has its own, of the same step. */
+static int load(
+	struct run *r, const struct train_opts *o, const char *from, struct err *e)
+{
+	struct str path = {0};
+	if (r->sync && !o->init_from) {
+		char *first = ckpt_find_file(from);
+		ckpt_of_worker(&path, first, o->worker);
+		free(first);
+	} else {
+		str_puts(&path, from);
+	}
+	int rc = trainer_load(&r->t, path.s, o->init_from != NULL, e);
+	str_free(&path);
+	return rc;
+}
+
 static int start(struct run *r, struct train_opts *o, const char *command, struct err *e)
 {
 	int64_t resume = -1;
@@ -459,11 +508,7 @@ static int start(struct run *r, struct train_opts *o, const char *command, struc
 			o->start_over ? "eval-only: --resume auto has found no checkpoint"
 				      : "eval-only needs --resume or --init-from");
 	if (from) {
-		struct str path = {0};
-		ckpt_of_worker(&path, from, o->init_from ? 0 : o->worker);
-		int rc = trainer_load(&r->t, path.s, o->init_from != NULL, e);
-		str_free(&path);
-		if (rc)
+		if (load(r, o, from, e))
 			return -1;
 		if (!o->init_from)
 			resume = r->t.step;
@@ -471,13 +516,18 @@ static int start(struct run *r, struct train_opts *o, const char *command, struc
 			from, (long long)r->t.step);
 	}
 	/* Last, since --overwrite removes checkpoints, perhaps the one that was read. */
-	if (!o->eval_only && (make_folder(r, o, e) || see_folder(r, o, e))) {
+	if (!o->eval_only &&
+		(make_folder(r, o, e) || see_folder(r, o, e) || others_ready(r, e))) {
 		unmake_folder(r);
 		return -1;
 	}
 	if (o->overwrite && !o->eval_only && r->world->rank == 0)
 		remove_old(r->ckpt_folder);
+	if (o->overwrite && !o->eval_only && r->all->rank == 0)
+		remove_others(r, max64(1, o->edit.workers));
 	r->saved_step = is_saved(r, resume) ? resume : -1;
+	r->have = r->saved_step;
+	r->all_have = r->sync && r->sync->size > 1 ? r->have : INT64_MAX;
 	/* As the journal's rows: what lies beyond is not of this run any more. */
 	if (resume >= 0 && r->world->rank == 0 && r->ckpt_folder)
 		ckpt_drop(r->ckpt_folder, resume, -1);
@@ -538,7 +588,9 @@ static int dry_run(const struct train_opts *given, struct comm *world, struct er
 static int open_workers(struct run *r, struct train_opts *o, struct err *e)
 {
 	int n = (int)o->edit.workers;
-	if (!n || o->dry_run || o->eval_only)
+	if (o->eval_only) /* of one's parameters, by all ranks */
+		n = 0, o->edit.workers = 0;
+	if (!n || o->dry_run)
 		return 0;
 	if (r->all->size % n)
 		return err_set(e, EX_USAGE, "%d ranks cannot be shared out to %d workers",

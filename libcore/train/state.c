@@ -7,6 +7,10 @@
 
 /* ---- saving ---------------------------------------------------------------------- */
 
+_Static_assert((int)CKPT_ANCHOR == (int)STORE_ANCHOR &&
+		       (int)N_CKPT_GROUPS == (int)N_STORE_GROUPS,
+	"a group of a file is one of the store");
+
 static void give_rows(void *with, enum ckpt_group g, int tensor, int64_t row, int64_t n,
 	int to, float *out)
 {
@@ -36,33 +40,44 @@ static int n_groups(const struct train_opts *o)
 	return n;
 }
 
-/* What a worker keeps beside groups: of the steps since the last synchronisation the sum of
- * losses, and what edit.h says. Allocated. */
+/* What a worker keeps beside groups: when the workers agreed last, its sum of losses since
+ * then, when they part; and what edit.h says. Allocated. */
+enum { OWN_NUMBERS = 3 };
+
 static double *worker_numbers(const struct trainer *t, int64_t *n)
 {
-	*n = 1 + edit_state_size(t->edit);
+	*n = OWN_NUMBERS + edit_state_size(t->edit);
 	double *x = xcalloc((size_t)*n, sizeof(*x));
-	x[0] = t->apart_loss;
-	edit_state_get(t->edit, x + 1);
+	x[0] = (double)t->synced;
+	x[1] = t->apart_loss;
+	x[2] = (double)t->o.edit.warmup;
+	edit_state_get(t->edit, x + OWN_NUMBERS);
 	return x;
 }
 
 static int take_numbers_of_worker(struct trainer *t, const struct ckpt *c, struct err *e)
 {
-	int64_t apart = t->step - t->o.edit.warmup;
+	double step = (double)t->step, warmup = (double)t->o.edit.warmup;
+	const double *x = c->numbers;
 	if (c->info.workers != t->o.edit.workers || c->info.worker != t->o.worker)
 		return err_set(e, EX_DATAERR,
 			"%s: of worker %lld of %lld, and this is worker %d of %lld; "
 			"another number of workers cannot go on with it yet",
 			c->path, (long long)c->info.worker, (long long)c->info.workers,
 			t->o.worker, (long long)t->o.edit.workers);
-	if (c->n_numbers != 1 + edit_state_size(t->edit))
+	if (c->n_numbers != OWN_NUMBERS + edit_state_size(t->edit))
 		return err_set(e, EX_DATAERR,
 			"%s: other detectors or units than these options say", c->path);
-	t->synced = apart > 0 ? t->step - apart % t->o.edit.interval : t->step;
-	t->apart_loss = c->numbers[0];
-	edit_state_put(t->edit, c->numbers + 1);
-	return 0;
+	if (!(x[0] >= 0 && x[0] <= step && isfinite(x[1])))
+		return err_set(
+			e, EX_DATAERR, "%s: numbers of a worker that cannot be", c->path);
+	if ((x[2] <= step) != (warmup <= step)) /* they have parted, or have not */
+		return err_set(e, EX_USAGE,
+			"edit-warmup-steps %g: the run is at step %g, and it was %g",
+			warmup, step, x[2]);
+	t->synced = (int64_t)x[0];
+	t->apart_loss = x[1];
+	return edit_state_put(t->edit, x + OWN_NUMBERS, e);
 }
 
 /* All but the hash of the parameters; both allocated texts are the caller's. */

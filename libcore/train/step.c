@@ -247,7 +247,10 @@ static void explain(struct work *w, struct step_result *r)
 		comm_bcast_str(world, &why, (int)who);
 		str_printf(&r->why, "; %s", why.s);
 	} else {
-		str_puts(&r->why, "; every part of it is finite: the sum overflows");
+		str_puts(&r->why,
+			w->t->edit ? "; every part of it is finite: another worker's is "
+				     "not, or the sum overflows"
+				   : "; every part of it is finite: the sum overflows");
 	}
 	str_free(&why);
 }
@@ -259,14 +262,18 @@ void trainer_step_on(
 		.lr = (float)lr_at(&t->o, t->step + 1), .loss_scale = t->loss_scale};
 	struct work w = {.t = t, .windows = windows};
 	run_schedule(&w);
-	if (t->edit && t->step < t->o.edit.warmup)
+	bool together = t->edit && t->step < t->o.edit.warmup;
+	if (together)
 		edit_mean_gradient(t->edit);
 	step_agree(t, save, r);
 	r->forward = t->pipe.forward;
 	r->backward = t->pipe.backward;
 	r->grad_norm = (float)(store_grad_norm(t->store) / (double)t->loss_scale);
-	r->skipped = overflowed(t, r);
-	r->bad = !r->skipped && (!isfinite(r->loss) || !isfinite(r->grad_norm));
+	bool lost = !isfinite(r->loss);
+	if (together) /* what one of them does all do */
+		lost = edit_any(t->edit, lost);
+	r->skipped = !lost && overflowed(t, r);
+	r->bad = !r->skipped && (lost || !isfinite(r->grad_norm));
 	if (r->bad) {
 		explain(&w, r);
 		return;
