@@ -98,7 +98,7 @@ complete -c pt-train -l edit-consensus -x -a 'none sum count' -d 'gta: elements 
 complete -c pt-train -l edit-sparsification -x -a 'none magnitude random rescaled-random' -d 'gta: which elements of a row a worker brings: the largest, or random ones, which may be scaled up for those that are missing.'
 complete -c pt-train -l edit-density -x -d 'gta: how many of them.'
 complete -c pt-train -l edit-clip-pseudo-grad -x -d 'Largest norm of the pseudo-gradient that was made. 0: any.'
-complete -c pt-train -l edit-skip-anomaly -d 'Leave out a worker whose norm is much larger than its norms before; when all are, all go back to where they last agreed. What is no number is left out in any case.'
+complete -c pt-train -l edit-skip-anomaly -d 'Leave out a worker whose norm is much larger than its norms before; when all are, all go back to where they last agreed. What is no number is left out in any case, but where parameters are averaged, without an outer optimizer or a reducer.'
 complete -c pt-train -l edit-ewma-alpha -x -d 'Gain of the moving mean and variance of these norms.'
 complete -c pt-train -l edit-ewma-warmup -x -d 'Synchronisations before any is judged, and how many the spread is measured over.'
 complete -c pt-train -l edit-ewma-threshold -x -d 'Deviations from the mean that are too many.'

@@ -56,8 +56,7 @@ static void journal_state(struct run *r, int rc, const struct err *e)
 	r->torn = rc != 0;
 }
 
-static void event(struct run *r, const char *fmt, ...) PRINTF(2, 3);
-static void event(struct run *r, const char *fmt, ...)
+void run_event(struct run *r, const char *fmt, ...)
 {
 	struct err e = {0};
 	char text[1024];
@@ -154,23 +153,6 @@ static double peak_memory(struct run *r)
 	return (double)comm_max_i64(r->world, peak);
 }
 
-static void fill_sync(const struct run *r, struct row *row)
-{
-	const struct syncing *s = &r->syncing;
-	row_set(row, COL_SYNC, (double)edit_syncs(r->t.edit));
-	if (!isnan(s->loss))
-		row_set(row, COL_SYNC_LOSS, s->loss);
-	if (!isnan(s->r.norm)) {
-		row_set(row, COL_SYNC_NORM, s->r.norm);
-		row_set(row, COL_SYNC_REDUCED, s->r.reduced);
-		row_set(row, COL_SYNC_ANOMALIES, (double)s->r.anomalies);
-		row_set(row, COL_SYNC_CLIP, s->r.clip);
-	}
-	row_set(row, COL_SYNC_WEIGHT, s->r.weight);
-	row_set(row, COL_SYNC_SENT, (double)s->sent);
-	row_set(row, COL_SYNC_WAIT, s->waited);
-}
-
 static void fill_row(struct run *r, const struct step_result *s, struct row *row)
 {
 	const struct trainer *t = &r->t;
@@ -204,7 +186,7 @@ static void fill_row(struct run *r, const struct step_result *s, struct row *row
 	if (r->all->size > 1)
 		row_set(row, COL_SENT, (double)comm_max_i64(r->world, r->since.sent) / n);
 	if (r->syncing.done)
-		fill_sync(r, row);
+		apart_row(r, row);
 	if (t->o.offload) {
 		row_set(row, COL_READ, (double)comm_max_i64(r->world, r->since.read) / n);
 		row_set(row, COL_WRITTEN,
@@ -284,7 +266,7 @@ static void not_saved(struct run *r, const struct err *e)
 		warn("the checkpoint of step %lld was not written: %s; training goes on, "
 		     "and the next is tried after %g s at the latest",
 			(long long)r->saving.step, e->msg, secs);
-	event(r, "checkpoint failed: %s", e->msg);
+	run_event(r, "checkpoint failed: %s", e->msg);
 }
 
 /* What came of it, at once or later. */
@@ -297,8 +279,8 @@ static void conclude(struct run *r, int rc, const struct err *e)
 		double seconds = clock_seconds() - s->begin;
 		r->saved_step = r->have = s->step;
 		r->retry_at = 0;
-		event(r, "checkpoint %s (%s, %.3g s, stalled %.3g s)", s->path.s, s->why,
-			seconds, s->stalled);
+		run_event(r, "checkpoint %s (%s, %.3g s, stalled %.3g s)", s->path.s,
+			s->why, seconds, s->stalled);
 		info("checkpoint %s: %.3g s, for which training stalled %.3g s",
 			s->path.s, seconds, s->stalled);
 	}
@@ -346,21 +328,13 @@ static void save(struct run *r, const char *why, bool behind)
 		finish_save(r);
 }
 
-/* This rank's vote: is a checkpoint due by the clock? */
-static bool save_due(const struct run *r)
+bool run_save_due(const struct run *r)
 {
 	double now = clock_seconds();
 	if (!is_first(r) || r->t.writing)
 		return false;
 	return (r->t.o.ckpt_secs > 0 && now - r->saved_at >= r->t.o.ckpt_secs) ||
 	       (r->retry_at > 0 && now >= r->retry_at);
-}
-
-/* Between synchronisations each worker has parameters of its own, which are not the run's. */
-static bool is_agreed(const struct run *r)
-{
-	const struct trainer *t = &r->t;
-	return !t->edit || r->sync->size == 1 || t->synced == t->step;
 }
 
 /* Returns whether the validation loss is the best so far. */
@@ -375,7 +349,7 @@ static bool evaluate(struct run *r, struct row *row)
 	row_set(row, COL_VAL_LOSS, val);
 	t->val_loss = val;
 	r->eval_step = t->step;
-	if (t->best_val_loss <= val || !is_agreed(r))
+	if (t->best_val_loss <= val || !apart_agreed(r))
 		return false;
 	t->best_val_loss = val;
 	return true;
@@ -441,7 +415,7 @@ static int check_replicas(struct run *r)
 		warn("step %lld: the parameters differ from those of other ranks on "
 		     "rank%s",
 			(long long)r->t.step, who.s ? who.s : "s");
-	event(r, "replicas 0x%016llx %s", (unsigned long long)hash,
+	run_event(r, "replicas 0x%016llx %s", (unsigned long long)hash,
 		agree ? "are the same" : "DIFFER");
 	str_free(&who);
 	return agree ? 0 : EX_FAILED;
@@ -470,7 +444,7 @@ static int after_step(struct run *r, const struct step_result *s)
 	bool log =
 		every(t->o.log_every, t->step) || t->step == 1 || last || r->syncing.done;
 	if (s->skipped)
-		event(r,
+		run_event(r,
 			"gradients overflow with a loss scale of %g: nothing is updated, "
 			"the scale halves",
 			(double)s->loss_scale);
@@ -501,122 +475,9 @@ static int after_step(struct run *r, const struct step_result *s)
 	return 0;
 }
 
-/* ---- workers that train apart ---------------------------------------------------- */
-
-static bool several(const struct run *r)
-{
-	return r->sync && r->sync->size > 1;
-}
-
-/* Collective over all workers. They meet before anything that they do together, and one that
- * will not be there says so then: are all there? Who leaves meets the others once more. Wishes
- * to stop and to save, which come to workers at different steps, become everybody's here. */
-static bool meet(struct run *r, bool leaves)
-{
-	struct syncing *y = &r->syncing;
-	struct {
-		int64_t leaving, stop, save;
-	} all = {leaves, y->wish_stop, save_due(r)};
-	if (!several(r))
-		return true;
-	comm_sum_i64(r->all, (int64_t *)&all, 3);
-	y->stop = all.stop;
-	y->save = all.save;
-	r->all_have = comm_min_i64(r->all, r->have);
-	return !all.leaving;
-}
-
-/* Is it the end of the steps that the workers do apart? */
-static bool sync_due(const struct run *r)
-{
-	const struct trainer *t = &r->t;
-	int64_t apart = t->step - t->o.edit.warmup;
-	if (!t->edit || apart <= 0)
-		return false;
-	return apart % t->o.edit.interval == 0 || t->step == t->o.steps;
-}
-
-/* Mean loss of all workers since the last time, each as long as it took. */
-static double loss_of_all(const struct run *r)
-{
-	const struct trainer *t = &r->t;
-	struct {
-		double loss, steps;
-	} mine = {t->apart_loss, (double)(t->step - t->synced)}, *all;
-	double loss = 0, steps = 0;
-	all = xcalloc((size_t)r->sync->size, sizeof(*all));
-	comm_allgather(r->sync, &mine, all, sizeof(mine));
-	for (int i = 0; i < r->sync->size; i++) {
-		loss += all[i].loss;
-		steps += all[i].steps;
-	}
-	free(all);
-	return loss / steps;
-}
-
-/* Collective over all workers, of which all are there. */
-static void synchronise(struct run *r)
-{
-	struct trainer *t = &r->t;
-	struct syncing *y = &r->syncing;
-	double waited = comm_waited();
-	int64_t sent = r->sync->sent;
-	edit_sync(t->edit, t->step - t->synced, &y->r);
-	y->sent = r->sync->sent - sent;
-	y->loss = loss_of_all(r);
-	y->waited = comm_waited() - waited;
-	y->done = true;
-	t->synced = t->step;
-	t->apart_loss = 0;
-	if (y->r.all_left_out)
-		event(r, "%d units were left out by all: they are where they were",
-			y->r.all_left_out);
-	if (y->r.anomalies)
-		event(r, "%d units of this worker were left out of the synchronisation",
-			y->r.anomalies);
-}
-
-/* After a step that went well. Returns whether the others are still there. */
-static bool step_together(struct run *r, struct step_result *s)
-{
-	struct syncing *y = &r->syncing;
-	struct trainer *t = &r->t;
-	y->done = false;
-	if (!r->sync)
-		return true;
-	if (several(r)) { /* who stops or saves alone would leave the others behind */
-		y->wish_stop |= s->stop > 0;
-		s->stop = 0;
-		s->save = t->step <= t->o.edit.warmup && y->save;
-	}
-	t->apart_loss += (double)s->loss;
-	if (t->step <= t->o.edit.warmup) {
-		t->synced = t->step;
-		t->apart_loss = 0;
-	}
-	if (t->step == t->o.edit.warmup)
-		edit_anchor(t->edit);
-	if (!sync_due(r))
-		return true;
-	if (!meet(r, false))
-		return false;
-	synchronise(r);
-	if (several(r)) {
-		s->stop = y->stop;
-		s->save = y->save;
-	}
-	return true;
-}
-
-/* Collective over all workers: a step of the warm-up begins. */
-static bool begin_together(struct run *r)
-{
-	return r->t.step >= r->t.o.edit.warmup || meet(r, false);
-}
-
 static int fail_step(struct run *r, struct step_result *s)
 {
-	event(r, "stopped: %s", s->why.s);
+	run_event(r, "stopped: %s", s->why.s);
 	struct err e = {0};
 	err_set(&e, EX_FAILED, "%s", s->why.s);
 	if (is_first(r))
@@ -629,7 +490,7 @@ static int fail_step(struct run *r, struct step_result *s)
 static int stopped(struct run *r)
 {
 	struct trainer *t = &r->t;
-	event(r, "stopped by a signal");
+	run_event(r, "stopped by a signal");
 	publish(r);
 	if (!t->o.ckpt) {
 		info("stopped after step %lld, without a checkpoint", (long long)t->step);
@@ -644,7 +505,7 @@ static int stopped(struct run *r)
 /* What this worker has since the last checkpoint is of no use without the others. */
 static int deserted(struct run *r)
 {
-	event(r, "stopped: another worker has ended");
+	run_event(r, "stopped: another worker has ended");
 	publish(r);
 	return EX_FAILED;
 }
@@ -667,13 +528,13 @@ static int train(struct run *r)
 	while (t->step < t->o.steps && !stop && !rc) {
 		struct step_result s;
 		struct meter before = read_meter(r);
-		together = begin_together(r);
+		together = apart_begin(r);
 		stop = !together || r->syncing.stop;
 		if (stop)
 			break;
-		trainer_step(t, !several(r) && save_due(r), &s);
+		trainer_step(t, !apart_several(r) && run_save_due(r), &s);
 		if (!s.bad)
-			together = step_together(r, &s);
+			together = apart_step(r, &s);
 		measure(r, &s, before);
 		stop = s.stop > 0 || !together;
 		if (s.bad)
@@ -682,8 +543,8 @@ static int train(struct run *r)
 			rc = after_step(r, &s);
 	}
 	if (together && rc && !stop && t->step < t->o.steps)
-		meet(r, true);
-	if (together && stop && several(r))
+		apart_meet(r, true);
+	if (together && stop && apart_several(r))
 		save(r, "stopped", false);
 	finish_save(r);
 	progress_end(&r->bar);
@@ -716,13 +577,13 @@ int train_loop(struct run *r)
 		return eval_only(r);
 	int rc = train(r);
 	finish_prune(r);
-	event(r, "ends with code %d after step %lld", rc, (long long)r->t.step);
+	run_event(r, "ends with code %d after step %lld", rc, (long long)r->t.step);
 	publish(r);
 	if (r->torn)
 		warn("%s/journal.txt: %lld lines could not be written", r->folder,
 			(long long)r->journal.n_kept);
 	if (rc || !(r->torn || r->stale))
 		return rc;
-	event(r, "ends with code %d: not all of the log could be written", EX_IOERR);
+	run_event(r, "ends with code %d: not all of the log could be written", EX_IOERR);
 	return EX_IOERR;
 }

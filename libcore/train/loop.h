@@ -1,4 +1,4 @@
-/* Shared by loop.c and start.c only: a run while it goes on. */
+/* Shared by loop.c, start.c and apart.c only: a run while it goes on. */
 #ifndef TRAIN_LOOP_H
 #define TRAIN_LOOP_H
 
@@ -61,7 +61,36 @@ struct run {
 	bool made_folder, made_journal;
 };
 
+/* loop.c */
+
 /* Collective. Trains (or evaluates), and returns the exit code. */
 int train_loop(struct run *r);
+/* A line of the journal. */
+void run_event(struct run *r, const char *fmt, ...) PRINTF(2, 3);
+/* This rank's vote: is a checkpoint due by the clock? */
+bool run_save_due(const struct run *r);
+
+/* apart.c: workers that train apart; without them it has nothing to do. Collective is over
+ * the ranks of all workers. */
+
+/* Collective. Shares the ranks out to the workers: those of one are neighbours. */
+int apart_open(struct run *r, struct train_opts *o, struct err *e);
+/* Collective, before anything is removed or written: have all of them come so far? */
+int apart_ready(struct run *r, struct err *e);
+/* Collective. What went wrong in one, at the start, ends all. */
+int apart_agree(struct run *r, int rc, struct err *e);
+bool apart_several(const struct run *r);
+/* Collective. They meet before anything that they do together, and one that will not be there
+ * says so then: are all there? Who leaves meets the others once more. Wishes to stop and to
+ * save, which come to workers at different steps, become everybody's here. */
+bool apart_meet(struct run *r, bool leaves);
+/* Before a step, and after one that went well, which may synchronise. Returns whether the
+ * others are still there. */
+bool apart_begin(struct run *r);
+bool apart_step(struct run *r, struct step_result *s);
+/* Has this worker the parameters of the run? Between synchronisations it has its own. */
+bool apart_agreed(const struct run *r);
+/* What a row says of a synchronisation. */
+void apart_row(const struct run *r, struct row *row);
 
 #endif

@@ -306,8 +306,8 @@ static void print_file(const struct train_opts *o, const struct plan *p, struct 
 		return;
 	str_printf(out, "# file of that rank in %s\n", o->offload_to);
 	line(out, "file", p->store.spilled,
-		o->offload == OFFLOAD_PARAMS ? "parameters and two moments, fp32"
-					     : "two moments, fp32");
+		o->offload == OFFLOAD_PARAMS ? "parameters and what optimizers keep, fp32"
+					     : "what optimizers keep, fp32");
 	line(out, "read/step", (int64_t)p->read, "");
 	line(out, "written/step", (int64_t)p->written, "");
 }

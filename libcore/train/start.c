@@ -154,16 +154,6 @@ static int make_folder(struct run *r, const struct train_opts *o, struct err *e)
 	return comm_agree(r->world, e);
 }
 
-/* Collective over all workers, before anything is removed or written: have all of them come so
- * far? */
-static int others_ready(struct run *r, struct err *e)
-{
-	if (!r->sync)
-		return 0;
-	r->told = comm_agree(r->all, e);
-	return r->told ? -1 : 0;
-}
-
 /* Ranks that write their part of a checkpoint must see where: said now, and not at the first
  * checkpoint. A network file system may take a moment to show what is new. */
 static int see_folder(const struct run *r, const struct train_opts *o, struct err *e)
@@ -267,11 +257,12 @@ static void describe(const struct run *r, const struct run_info *i)
 	model_print(&t->model, &tree);
 	info("model: %s\n%s", t->model.arch->name, tree.s);
 	str_free(&tree);
-	info("a step: %lld sequences in %lld micro-batches, %lld tokens; %s FLOPs a "
+	info("a step%s: %lld sequences in %lld micro-batches, %lld tokens; %s FLOPs a "
 	     "token "
 	     "(6 N + 12 L C T; causal %s); memory %s a rank",
-		(long long)t->o.batch, (long long)trainer_micro_batches(&t->o),
-		(long long)(t->o.batch * t->model.c.context),
+		r->sync ? " of each worker" : "", (long long)train_batch(&t->o),
+		(long long)trainer_micro_batches(&t->o),
+		(long long)(train_batch(&t->o) * t->model.c.context),
 		text_count(a, model_flops_per_token(&t->model, false)),
 		text_count(b, model_flops_per_token(&t->model, true)),
 		text_bytes(c, (double)r->most_bytes));
@@ -517,7 +508,7 @@ static int start(struct run *r, struct train_opts *o, const char *command, struc
 	}
 	/* Last, since --overwrite removes checkpoints, perhaps the one that was read. */
 	if (!o->eval_only &&
-		(make_folder(r, o, e) || see_folder(r, o, e) || others_ready(r, e))) {
+		(make_folder(r, o, e) || see_folder(r, o, e) || apart_ready(r, e))) {
 		unmake_folder(r);
 		return -1;
 	}
@@ -584,33 +575,6 @@ static int dry_run(const struct train_opts *given, struct comm *world, struct er
 	return rc ? -1 : 0;
 }
 
-/* Collective. Shares the ranks out to the workers: those of one are neighbours. */
-static int open_workers(struct run *r, struct train_opts *o, struct err *e)
-{
-	int n = (int)o->edit.workers;
-	if (o->eval_only) /* of one's parameters, by all ranks */
-		n = 0, o->edit.workers = 0;
-	if (!n || o->dry_run)
-		return 0;
-	if (r->all->size % n)
-		return err_set(e, EX_USAGE, "%d ranks cannot be shared out to %d workers",
-			r->all->size, n);
-	int ranks = r->all->size / n;
-	o->worker = r->all->rank / ranks;
-	r->sync = comm_split(r->all, r->all->rank % ranks, "workers");
-	if (n > 1)
-		r->world = comm_split(r->all, o->worker, "worker");
-	return 0;
-}
-
-/* Collective over all workers: what went wrong in one ends all. */
-static int agree_on_start(struct run *r, int rc, struct err *e)
-{
-	if (!r->sync || r->told)
-		return rc;
-	return comm_agree(r->all, e) ? -1 : rc;
-}
-
 int train_run(struct train_opts *o, struct comm *world, const char *command)
 {
 	struct run r = {.all = world,
@@ -624,10 +588,10 @@ int train_run(struct train_opts *o, struct comm *world, const char *command)
 	r.journal.fd = -1;
 	if (o->dry_run)
 		rc = dry_run(o, world, &e);
-	else if (open_workers(&r, o, &e) || train_resolve(o, r.world->size, &e))
+	else if (apart_open(&r, o, &e) || train_resolve(o, r.world->size, &e))
 		rc = -1;
 	else
-		rc = agree_on_start(&r, start(&r, o, command, &e), &e);
+		rc = apart_agree(&r, start(&r, o, command, &e), &e);
 	if (rc) {
 		/* All ranks agree on it, so one says it and all leave by the door. */
 		if (world->rank == 0)
