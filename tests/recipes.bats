@@ -112,3 +112,15 @@ rows_of() { # RUN
 	spoil cp-accumulate=fp32 cp-accumulate=bf16
 	PATH=$PWD/spoilt:$PATH STEPS=2 DEGREES=2 code_of 1 "$recipes/cp-accumulation" other
 }
+
+@test "local-sgd: less is sent, and the loss is near; one that is not is found" {
+	STEPS=40 SEEDS=1 WINDOWS=8 TOLERANCE=5 "$recipes/local-sgd" whole >out 2>err || {
+		cat out err
+		return 1
+	}
+	[ "$(grep -cE '^(data-parallel|post-local-sgd|diloco|edit) .*%' out)" -eq 4 ]
+	# 5 of 40 steps are the warm-up, and 3 synchronisations
+	awk -F'\t' '$1 == "data-parallel" { all = $4 }
+		$1 == "edit" && !($4 > 0.1 * all && $4 < 0.3 * all) { exit 1 }' whole/table.tsv
+	STEPS=2 SEEDS=1 WINDOWS=2 TOLERANCE=-50 code_of 1 "$recipes/local-sgd" other
+}

@@ -136,8 +136,8 @@ static int make_folder(struct run *r, const struct train_opts *o, struct err *e)
 		return -1;
 	}
 	comm_bcast_str(r->all, &folder, 0);
-	int64_t hash = (int64_t)r->data.hash, least = comm_min_i64(r->all, hash);
-	if (comm_max_i64(r->all, hash) != least) {
+	int64_t hash = r->sync ? (int64_t)r->data.hash : 0;
+	if (comm_min_i64(r->all, hash) != comm_max_i64(r->all, hash)) {
 		r->told = true;
 		return err_set(e, EX_USAGE, "the workers have different data");
 	}
