@@ -114,12 +114,12 @@ rows_of() { # RUN
 }
 
 @test "local-sgd: less is sent, and the loss is near; one that is not is found" {
-	STEPS=40 SEEDS=1 WINDOWS=8 TOLERANCE=5 "$recipes/local-sgd" whole >out 2>err || {
+	STEPS=24 SEEDS=1 WINDOWS=8 TOLERANCE=5 "$recipes/local-sgd" whole >out 2>err || {
 		cat out err
 		return 1
 	}
 	[ "$(grep -cE '^(data-parallel|post-local-sgd|diloco|edit) .*%' out)" -eq 4 ]
-	# 5 of 40 steps are the warm-up, and 3 synchronisations
+	# 3 of 24 steps are the warm-up, and there are 2 synchronisations
 	awk -F'\t' '$1 == "data-parallel" { all = $4 }
 		$1 == "edit" && !($4 > 0.1 * all && $4 < 0.3 * all) { exit 1 }' whole/table.tsv
 	STEPS=2 SEEDS=1 WINDOWS=2 TOLERANCE=-50 code_of 1 "$recipes/local-sgd" other
