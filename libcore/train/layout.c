@@ -214,10 +214,11 @@ static int check_deal(const struct train_opts *o, struct err *e)
 	if (ranks <= n)
 		return 0;
 	return err_set(e, EX_USAGE,
-		"%d %sranks, but a step has only %lld micro-batch%s (batch %lld, "
+		"%d %sranks, but a step has only %lld micro-batch%s (batch %lld%s, "
 		"micro-batch %lld): give a smaller --micro-batch, or fewer ranks",
 		ranks, others ? "data-parallel " : "", (long long)n, n == 1 ? "" : "es",
-		(long long)o->batch, (long long)o->micro_batch);
+		(long long)train_batch(o), o->edit.workers > 1 ? " a worker" : "",
+		(long long)o->micro_batch);
 }
 
 /* Heads of keys and values that are fewer than the virtual slices have several users each,
