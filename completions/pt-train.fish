@@ -8,7 +8,7 @@ complete -c pt-train -l data-per-rank -d 'Give rank r the files r, r + ranks, ..
 complete -c pt-train -l batch -s b -x -d 'Sequences of one optimizer step, over all ranks.'
 complete -c pt-train -l micro-batch -s m -x -d 'Sequences that go through the model at once. The batch is a whole number of them, dealt out to the ranks. 0: half the batch, or all of an odd one.'
 complete -c pt-train -l steps -s n -x -d 'Optimizer steps. 0 writes the initial checkpoint.'
-complete -c pt-train -l preset -s p -x -a '(pt-train --generate presets 2>/dev/null)' -d 'Begin with the options of a file in share/pt/presets: shakespeare-char, gpt2-124m, llama3-8b, ... What the config file and the command line say comes after it.'
+complete -c pt-train -l preset -s p -x -a '(pt-train --generate presets 2>/dev/null)' -d 'Begin with the options of a file in share/pt/presets: shakespeare-char, gpt2-124m, llama3-8b, ...; or of several, as in gpt2-124m,diloco. What the config file and the command line say comes after it.'
 complete -c pt-train -l arch -s a -x -a 'gpt2 llama' -d 'The architecture.'
 complete -c pt-train -l layers -x -d 'Blocks.'
 complete -c pt-train -l heads -x -d 'Attention heads.'

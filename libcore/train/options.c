@@ -43,7 +43,7 @@ static const struct opt options[] = {
 	{OPT_INT, 'n', "steps", "N", "2000", T(steps), "Optimizer steps. 0 writes the initial checkpoint.", OPT_ARITH, 0, MANY},
 
 	{OPT_GROUP, .name = "Model"},
-	{OPT_STR, 'p', "preset", "NAME", NULL, T(preset), "Begin with the options of a file in share/pt/presets: shakespeare-char, gpt2-124m, llama3-8b, ... What the config file and the command line say comes after it.", 0},
+	{OPT_STR, 'p', "preset", "NAMES", NULL, T(preset), "Begin with the options of a file in share/pt/presets: shakespeare-char, gpt2-124m, llama3-8b, ...; or of several, as in gpt2-124m,diloco. What the config file and the command line say comes after it.", 0},
 	{OPT_ENUM, 'a', "arch", NULL, "gpt2", M(arch), "The architecture.", OPT_ARITH | OPT_MODEL, .values = arch_names},
 	{OPT_INT, 0, "layers", "N", "4", M(layers), "Blocks.", OPT_ARITH | OPT_MODEL, 1, 100000},
 	{OPT_INT, 0, "heads", "N", "4", M(heads), "Attention heads.", OPT_ARITH | OPT_MODEL, 1, 4095},
