@@ -116,6 +116,7 @@ static const struct opt options[] = {
 	{OPT_ENUM, 0, "device", NULL, "auto", T(device), "What computes.", OPT_LOCAL, .values = device_names},
 	{OPT_SIZE, 0, "bucket", "BYTES", "25M", T(bucket_bytes), "Gradients are summed over ranks in buckets of at least this, while the backward goes on.", OPT_LOCAL},
 	{OPT_LIST, 0, "straggle", "RANK:MS[:PROB]", NULL, T(straggle), "Hold a rank up for so many milliseconds in every step, or with some probability; RANK may be random: another one in every step. For demonstrations; may be given many times.", OPT_LOCAL},
+	{OPT_STR, 0, "garble", "WORKER:FIRST:LAST", NULL, T(garble), "Give a worker tokens that are drawn at random in steps FIRST to LAST. For demonstrations.", OPT_ARITH},
 	{OPT_DOUBLE, 0, "watchdog", "SECONDS", "600", T(watchdog), "When a rank has waited this long for others and none of them gets on, end the job and say which are missing, and from what. 0: wait for ever.", OPT_LOCAL, 0, 1e9},
 
 	{OPT_GROUP, .name = "Workers that train apart (EDiT)", .help = "Each worker is a share of the ranks, with a model and a part of every batch; the options above say how its ranks share that. See Workers that train apart."},
