@@ -42,7 +42,8 @@ struct edit_opts {
 	bool nesterov;
 	int reducer, consensus, sparsify; /* the enums of those names */
 	bool normalize, by_norm, skip_anomaly, by_unit;
-	double density, temperature, clip;
+	int wire; /* enum edit_wire */
+	double density, temperature, clip, wire_density;
 	double ewma_alpha, ewma_threshold;
 	int64_t ewma_warmup;
 	/* workers that meet when it is time, and not after so many steps */
