@@ -242,6 +242,8 @@ typedef void kern_adamw(struct device *, float *p, float *m, float *v, const flo
 	int64_t n, const struct adamw *);
 /* p = anchor - p */
 typedef void kern_pseudo_grad(struct device *, float *p, const float *anchor, int64_t n);
+/* p = keep p + (1 - keep) a */
+typedef void kern_mix(struct device *, float *p, const float *a, int64_t n, float keep);
 /* SGD on the anchor as PyTorch has it: g' = grad_scale g + decay a; m = momentum m + g';
  * a -= lr (nesterov ? g' + momentum m : m). Without m, a -= lr g'. */
 typedef void kern_outer_sgd(struct device *, float *a, float *m, const float *g,
@@ -313,7 +315,7 @@ typedef void kern_attn_row(struct device *, struct mat o, struct mat q, struct m
 	X(round) X(narrow) X(widen) X(amax) \
 	X(xent_stats) X(xent_join) X(xent_bwd) \
 	X(adamw) X(row_sumsq) X(exact_sum) X(zero) X(copy) X(find_bad) X(hash) \
-	X(pseudo_grad) X(outer_sgd) X(combine) X(keep_largest) X(keep_random) \
+	X(pseudo_grad) X(mix) X(outer_sgd) X(combine) X(keep_largest) X(keep_random) \
 	X(round_random) X(quantise) X(dequantise) X(pick) X(strew) \
 	X(linear_row) X(attn_row)
 /* clang-format on */

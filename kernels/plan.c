@@ -51,6 +51,7 @@ NOTHING(xent_bwd, dev *d, struct mat logits, const float *lse, const int32_t *ta
 NOTHING(adamw, dev *d, float *p, float *m, float *v, const float *g, int64_t n,
 	const struct adamw *a)
 NOTHING(pseudo_grad, dev *d, float *p, const float *anchor, int64_t n)
+NOTHING(mix, dev *d, float *p, const float *a, int64_t n, float keep)
 NOTHING(outer_sgd, dev *d, float *a, float *m, const float *g, int64_t n,
 	const struct outer_sgd *o)
 NOTHING(combine, dev *d, float *out, const float *const *x, int64_t n,

@@ -206,6 +206,59 @@ ASYNC=(--edit-workers 2 --edit-warmup-steps 3 --edit-use-async --edit-sync-time 
 	[ "$(column sync run)" -eq 1 ]
 }
 
+@test "beside the next forward or at once: the same, also what is logged" {
+	make_shard
+	edit=(-n 22 --layers 2 --edit-workers 2 --edit-warmup-steps 3 --edit-sync-interval 4 "${OUTER[@]}" "${PENALTY[@]}")
+	n=0
+	while read -r ranks layout; do
+		# shellcheck disable=SC2086 # options are words
+		apart $((2 * ranks)) beside --overwrite "${edit[@]}" $layout
+		# shellcheck disable=SC2086
+		PT_OVERLAP=no apart $((2 * ranks)) once --overwrite "${edit[@]}" $layout
+		same_runs beside once
+		diff <(column sync_sent beside) <(column sync_sent once)
+		diff <(column sync_reduced beside) <(column sync_reduced once)
+		n=$((n + 1))
+	done <<-END
+		1 --edit-wire int8
+		2 --fsdp 2 --reshard-after-forward no
+		2 --fsdp 2 --edit-reducer none --no-edit-pseudo-gradnorm-reduce --edit-sync-interval 1
+		2 --tp 2
+	END
+	[ $n -eq 4 ]
+	[ "$(column sync_reduced beside | grep -c .)" -eq 5 ]
+}
+
+STREAM=(-n 26 --layers 2 --edit-workers 2 --edit-warmup-steps 3 --edit-sync-interval 8 --edit-fragments 3
+	--edit-sync-delay 3 "${OUTER[@]}" "${PENALTY[@]}")
+
+@test "streaming: a fragment at a time, with a delay, on any layout and from any step" {
+	make_shard
+	apart 2 whole "${STREAM[@]}"
+	# 8 steps apart: fragments after the 2nd, 5th and 8th, and what was made 3 steps later
+	[ "$(grep -o '^step=[0-9]* .* sync=' whole/journal.txt | cut -d' ' -f1 | tr '\n' ' ')" = \
+		'step=5 step=8 step=11 step=13 step=16 step=19 step=21 step=24 step=26 ' ]
+	[ "$(grep -o '^step=[0-9]* .* sync_reduced=' whole/journal.txt | cut -d' ' -f1 | tr '\n' ' ')" = \
+		'step=8 step=11 step=14 step=16 step=19 step=22 step=24 step=26 ' ]
+	apart 4 parts "${STREAM[@]}" --fsdp 2 --ckpt-every 1 --keep 0
+	same_runs whole parts
+	apart 4 stages "${STREAM[@]}" --pp 2
+	same_runs whole stages
+	for step in 06 08 23; do # with fragments under way
+		apart 2 from-$step --layers 2 --resume parts/checkpoints/step-000000$step.h5
+		same_runs whole from-$step
+	done
+	# in the end all have the same
+	pt-ckpt diff --no-optimizer whole whole/worker-1
+	# another delay computes something else, and so does another part that is kept
+	apart 2 other "${STREAM[@]}" --edit-update-alpha 0
+	not diff -q <(column loss whole) <(column loss other)
+	refuse 'streaming (--edit-fragments, --edit-sync-delay) needs --edit-outer' tiny --edit-workers 1 \
+		--edit-sync-interval 4 --edit-fragments 2
+	refuse 'edit-sync-delay needs a longer' tiny --edit-workers 1 --edit-sync-interval 4 \
+		--edit-sync-delay 4 --edit-outer sgd
+}
+
 @test "bad data: of one worker and of some steps, the same on any layout" {
 	make_shard
 	good=(-n 30 --lr 1e-2 --edit-workers 2 --edit-warmup-steps 99)

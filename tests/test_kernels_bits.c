@@ -317,6 +317,13 @@ static uint64_t run_pseudo_grad(struct device *d)
 	return hash_of(p);
 }
 
+static uint64_t run_mix(struct device *d)
+{
+	struct mat p = numbers(ROWS, COLS, 1);
+	d->k->mix(d, p.p, numbers(ROWS, COLS, 2).p, N, 0.3f);
+	return hash_of(p);
+}
+
 static uint64_t run_outer_sgd(struct device *d)
 {
 	struct outer_sgd o = {0.7f, 0.9f, 0.1f, true, 0.3f};

@@ -57,6 +57,22 @@ static void outer_sgd(void **state)
 		}
 }
 
+static void mix(void **state)
+{
+	static const float parts[] = {0, 0.3f, 0.5f, 1};
+	struct device *d = *state;
+	for (size_t i = 0; i < ARRAY_LEN(parts); i++)
+		for (size_t j = 0; j < ARRAY_LEN(sizes); j++) {
+			struct twin p = twin_random(1, sizes[j], 1);
+			struct twin a = twin_random(1, sizes[j], 1);
+			double keep = (double)parts[i];
+			d->k->mix(d, p.f.p, a.f.p, sizes[j], parts[i]);
+			for (int64_t e = 0; e < sizes[j]; e++)
+				p.r[e] = keep * p.r[e] + (1 - keep) * a.r[e];
+			twin_check("mix", p, 1e-6);
+		}
+}
+
 /* ---- one of many ----------------------------------------------------------------- */
 
 static double ref_combine(const double *x, const struct combine *c)
@@ -213,6 +229,7 @@ int main(void)
 {
 	const struct CMUnitTest tests[] = {
 		on_device(outer_sgd),
+		on_device(mix),
 		on_device(combine_is_known),
 		on_device(combine),
 		on_device(keep_largest),

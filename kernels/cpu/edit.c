@@ -9,6 +9,15 @@ void K(pseudo_grad)(struct device *d, float *p, const float *anchor, int64_t n)
 		p[i] = anchor[i] - p[i];
 }
 
+void K(mix)(struct device *d, float *p, const float *a, int64_t n, float keep)
+{
+	(void)d;
+	const float rest = 1 - keep;
+#pragma omp parallel for simd if (n > PARALLEL_FROM)
+	for (int64_t i = 0; i < n; i++)
+		p[i] = keep * p[i] + rest * a[i];
+}
+
 void K(outer_sgd)(struct device *d, float *a, float *m, const float *g, int64_t n,
 	const struct outer_sgd *o)
 {

@@ -26,6 +26,7 @@ enum ckpt_group {
 	CKPT_OUTER_AVG,
 	CKPT_OUTER_AVG_SQ,
 	CKPT_RESIDUAL,
+	CKPT_PENDING,
 	N_CKPT_GROUPS
 };
 #define CKPT_BIT(group) (1u << (group))

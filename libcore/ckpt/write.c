@@ -18,7 +18,7 @@
 #include <unistd.h>
 
 const char *const ckpt_group_names[N_CKPT_GROUPS] = {"model", "exp_avg", "exp_avg_sq",
-	"anchor", "outer_avg", "outer_avg_sq", "residual"};
+	"anchor", "outer_avg", "outer_avg_sq", "residual", "pending"};
 
 #define F(field) offsetof(struct ckpt_info, field)
 const struct h5_field ckpt_fields[] = {

@@ -83,6 +83,13 @@ struct edit_config {
 	bool nesterov;
 	enum edit_wire wire; /* other than fp32 only with an anchor */
 	double wire_density; /* sparse: the part of each row's elements that travels */
+	/* Streaming: units are synchronised in so many fragments, one at a time; with a delay
+	 * training goes on until what was made has come, and of what a worker did meanwhile it
+	 * keeps a part: p = keep p + (1 - keep) anchor (Douillard et al. 2025,
+	 * arXiv:2501.18512). */
+	int fragments;
+	int64_t delay; /* steps, of which the caller sees to it; only with an anchor */
+	double keep;
 	uint64_t seed;
 };
 
@@ -116,8 +123,23 @@ void edit_anchor(struct edit *x);
 void edit_mean_gradient(struct edit *x);
 /* Collective over all workers: is it so in any of them? */
 bool edit_any(struct edit *x, bool mine);
-/* Collective over all workers. `steps`: of this worker since the last time. */
+/* Collective over all workers: all of it, now. `steps`: of this worker since the last time. */
 void edit_sync(struct edit *x, int64_t steps, struct edit_result *r);
+/*
+ * Collective, each. A fragment in two parts. Between them pieces are on their way, in the
+ * background, and without a delay the parameters of the fragment may not be used. `r` gets at
+ * first what this worker brings, and in the end what was made of all.
+ */
+void edit_begin(struct edit *x, int fragment, int64_t steps, struct edit_result *r);
+void edit_end(struct edit *x, int fragment, struct edit_result *r);
+int edit_fragments(const struct edit *x);
+bool edit_is_begun(const struct edit *x, int fragment);
+/* Waits until nothing is on its way; nothing else changes. */
+void edit_settle(struct edit *x);
+/* May units be used between the two parts, each after edit_arrive()? It is collective over
+ * the worker, and made by all its ranks in the same order. */
+bool edit_arrives_by_unit(const struct edit *x);
+void edit_arrive(struct edit *x, int unit);
 
 int64_t edit_syncs(const struct edit *x); /* so far */
 /* What this rank sends to other workers in one: of n floats 2 (workers - 1) / workers n, as

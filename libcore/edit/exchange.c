@@ -2,6 +2,9 @@
  * Who sends what to whom. The pieces of a block go to a worker each, and what it has made of
  * them comes back. Of sparse rows every worker sends all to all, and all make all of it: those
  * that one would send back are not few.
+ *
+ * Blocks go one after the other, each through two turns; while one is on its way back the next
+ * is on its way there. Messages of a turn come in the order of the blocks.
  */
 #include "edit/exchange.h"
 
@@ -13,15 +16,11 @@ enum { EDIT_TAG = 1 << 17, CACHE_LINE = 64 };
 /* ---- blocks and pieces ----------------------------------------------------------- */
 
 /* Memory is for as many pieces as there are workers; a piece is all of a block of sparse rows.*/
-int64_t exchange_block(const struct exchange *x, enum edit_wire kind, int64_t at)
+int64_t exchange_cut(
+	const struct wire *w, const struct comm *sync, int64_t at, int64_t end)
 {
-	int64_t n = kind == EDIT_WIRE_SPARSE ? ceil_div(BLOCK, x->sync->size) : BLOCK;
-	return wire_row_end(&x->wire, at + n) - at;
-}
-
-int64_t exchange_most(const struct exchange *x)
-{
-	return min64(x->wire.floats, BLOCK + x->wire.longest);
+	int64_t n = w->kind == EDIT_WIRE_SPARSE ? ceil_div(BLOCK, sync->size) : BLOCK;
+	return min64(end, wire_row_end(w, at + n)) - at;
 }
 
 /* Floats that a worker makes. */
@@ -29,16 +28,18 @@ struct piece {
 	int64_t at, n;
 };
 
-static struct piece piece_of(
-	const struct exchange *x, enum edit_wire kind, struct piece block, int worker)
+static struct piece piece_of(const struct exchange *x, enum edit_wire kind,
+	const struct block *block, int worker)
 {
-	int64_t end = block.at + block.n;
-	int64_t step = round_up(ceil_div(block.n, x->sync->size), 16);
+	int64_t end = block->at + block->n;
+	int64_t step = round_up(ceil_div(block->n, x->sync->size), 16);
 	if (kind == EDIT_WIRE_SPARSE)
-		return block;
+		return (struct piece){block->at, block->n};
 	struct piece p = {
-		wire_row_end(&x->wire, min64(end, block.at + step * worker)), 0};
-	p.n = wire_row_end(&x->wire, min64(end, block.at + step * (worker + 1))) - p.at;
+		min64(end, wire_row_end(&x->wire, min64(end, block->at + step * worker))),
+		0};
+	int64_t next = min64(end, block->at + step * (worker + 1));
+	p.n = min64(end, wire_row_end(&x->wire, next)) - p.at;
 	return p;
 }
 
@@ -49,185 +50,14 @@ static struct wire wire_of(const struct exchange *x, enum edit_wire kind)
 	return w;
 }
 
-/* ---- memory ---------------------------------------------------------------------- */
-
-static void measure(struct exchange *x, enum edit_wire kind)
+int64_t exchange_sent(
+	const struct exchange *x, enum edit_wire kind, const struct block *b)
 {
 	struct wire w = wire_of(x, kind);
-	for (int64_t at = 0, n; at < w.floats; at += n) {
-		n = exchange_block(x, kind, at);
-		for (int r = 0; r < x->sync->size; r++) {
-			struct piece p = piece_of(x, kind, (struct piece){at, n}, r);
-			x->piece_floats = max64(x->piece_floats, p.n);
-			if (kind != EDIT_WIRE_FP32)
-				x->packed_bytes =
-					max64(x->packed_bytes, wire_bytes(&w, p.at, p.n));
-		}
-	}
-}
-
-int64_t exchange_bytes(const struct exchange *x)
-{
-	return (x->sync->size + 1) * x->piece_floats * (int64_t)sizeof(float) +
-	       2 * x->sync->size * x->packed_bytes;
-}
-
-void exchange_open(struct exchange *x, struct comm *sync, const struct wire *w)
-{
-	*x = (struct exchange){.sync = sync, .wire = *w};
-	measure(x, EDIT_WIRE_FP32); /* of gradients, in any case */
-	if (w->kind != EDIT_WIRE_FP32)
-		measure(x, w->kind);
-	x->packed_bytes = round_up(x->packed_bytes, CACHE_LINE);
-	if (sync->planned)
-		return;
-	x->received = xcalloc((size_t)exchange_bytes(x), 1);
-	x->made = x->received + sync->size * x->piece_floats;
-	x->in = (char *)(x->made + x->piece_floats);
-	x->out = x->in + sync->size * x->packed_bytes;
-	x->reqs = xcalloc(2 * (size_t)sync->size, sizeof(*x->reqs));
-}
-
-void exchange_close(struct exchange *x)
-{
-	free(x->received);
-	free(x->reqs);
-}
-
-/* ---- a block --------------------------------------------------------------------- */
-
-struct turn {
-	struct exchange *x;
-	struct wire w;
-	struct piece block;
-	float *v;
-};
-
-static float *floats_of(const struct turn *r, struct piece p)
-{
-	return r->v + (p.at - r->block.at);
-}
-
-static struct piece piece_in(const struct turn *r, int worker)
-{
-	return piece_of(r->x, r->w.kind, r->block, worker);
-}
-
-/* Where what a worker sends of a piece comes: to where it is wanted, or packed. */
-static void receive(struct turn *r, int worker, struct piece p, float *wanted, int tag)
-{
-	struct exchange *x = r->x;
-	int64_t n_bytes = wire_bytes(&r->w, p.at, p.n);
-	bool plain = r->w.kind == EDIT_WIRE_FP32;
-	if (n_bytes)
-		comm_recv_begin(x->sync,
-			plain ? (void *)wanted : x->in + worker * x->packed_bytes,
-			n_bytes, worker, tag, &x->reqs[2 * worker]);
-}
-
-static void unpack(struct turn *r, int worker, struct piece p, float *wanted)
-{
-	if (r->w.kind != EDIT_WIRE_FP32)
-		wire_unpack(
-			&r->w, wanted, r->x->in + worker * r->x->packed_bytes, p.at, p.n);
-}
-
-static void send(struct turn *r, int worker, struct piece p, const void *bytes, int tag)
-{
-	int64_t n_bytes = wire_bytes(&r->w, p.at, p.n);
-	if (n_bytes)
-		comm_send_begin(r->x->sync, bytes, n_bytes, worker, tag,
-			&r->x->reqs[2 * worker + 1]);
-}
-
-static void wait_for_all(struct exchange *x)
-{
-	for (int i = 0; i < 2 * x->sync->size; i++)
-		comm_wait(x->sync, &x->reqs[i]);
-}
-
-/* What is sent to a worker. That of sparse rows is the same for all. */
-static const void *packed_for(struct turn *r, int worker, bool first)
-{
-	struct exchange *x = r->x;
-	struct piece p = piece_in(r, worker);
-	bool once = r->w.kind == EDIT_WIRE_SPARSE;
-	char *out = x->out + (once ? 0 : worker) * x->packed_bytes;
-	if (r->w.kind == EDIT_WIRE_FP32)
-		return floats_of(r, p);
-	if (first || !once)
-		wire_pack(&r->w, out, floats_of(r, p), p.at, p.n);
-	return out;
-}
-
-/* What all brought of this worker's piece, to from[]. */
-static void bring_pieces(struct turn *r, const float **from)
-{
-	struct exchange *x = r->x;
-	struct comm *c = x->sync;
-	struct piece own = piece_in(r, c->rank);
-	for (int i = 0; i < c->size; i++) {
-		float *room = x->received + i * x->piece_floats;
-		from[i] = i == c->rank ? floats_of(r, own) : room;
-		if (i != c->rank)
-			receive(r, i, own, room, EDIT_TAG);
-	}
-	for (int i = 1; i < c->size; i++) {
-		int to = (c->rank + i) % c->size;
-		send(r, to, piece_in(r, to), packed_for(r, to, i == 1), EDIT_TAG);
-	}
-	wait_for_all(x);
-	for (int i = 0; i < c->size; i++)
-		if (i != c->rank)
-			unpack(r, i, own, x->received + i * x->piece_floats);
-}
-
-/* What was made of them, to all: who has made it goes on from what the others get. */
-static void take_back(struct turn *r, int64_t sync)
-{
-	struct exchange *x = r->x;
-	struct comm *c = x->sync;
-	struct piece own = piece_in(r, c->rank);
-	const void *made = x->made;
-	if (r->w.kind != EDIT_WIRE_FP32) {
-		wire_pack_random(&r->w, x->out, x->made, own.at, own.n, sync);
-		made = x->out;
-	}
-	for (int i = 1; i < c->size; i++) {
-		int to = (c->rank + i) % c->size;
-		struct piece theirs = piece_in(r, to);
-		receive(r, to, theirs, floats_of(r, theirs), EDIT_TAG + 1);
-		send(r, to, own, made, EDIT_TAG + 1);
-	}
-	wait_for_all(x);
-	for (int i = 0; i < c->size; i++)
-		if (i != c->rank)
-			unpack(r, i, piece_in(r, i), floats_of(r, piece_in(r, i)));
-}
-
-void exchange_run(struct exchange *x, enum edit_wire kind, float *v, int64_t at,
-	int64_t sync, exchange_make *make, void *with)
-{
-	struct turn r = {x, wire_of(x, kind), {at, exchange_block(x, kind, at)}, v};
-	struct piece own = piece_in(&r, x->sync->rank);
-	const float **from = xcalloc((size_t)x->sync->size, sizeof(*from));
-	struct device *d = x->wire.d;
-	bring_pieces(&r, from);
-	make(with, x->made, from, own.at, own.n);
-	if (kind != EDIT_WIRE_SPARSE)
-		take_back(&r, sync);
-	d->k->copy(d, mat(floats_of(&r, own), 1, own.n), mat(x->made, 1, own.n));
-	free(from);
-}
-
-int64_t exchange_sent(const struct exchange *x, enum edit_wire kind, int64_t at)
-{
-	struct wire w = wire_of(x, kind);
-	struct piece block = {at, exchange_block(x, kind, at)};
-	struct piece own = piece_of(x, kind, block, x->sync->rank);
+	struct piece own = piece_of(x, kind, b, x->sync->rank);
 	int64_t sent = 0;
 	for (int r = 0; r < x->sync->size; r++) {
-		struct piece p = piece_of(x, kind, block, r);
+		struct piece p = piece_of(x, kind, b, r);
 		if (r == x->sync->rank)
 			continue;
 		sent += wire_bytes(&w, p.at, p.n);
@@ -235,4 +65,304 @@ int64_t exchange_sent(const struct exchange *x, enum edit_wire kind, int64_t at)
 			sent += wire_bytes(&w, own.at, own.n);
 	}
 	return sent;
+}
+
+/* ---- memory ---------------------------------------------------------------------- */
+
+/* What a block needs while it is under way. */
+struct slot {
+	enum { SLOT_FREE, SLOT_THERE, SLOT_BACK } turn;
+	enum edit_wire kind;
+	const struct block *block;
+	float *v;
+	float *received, *made; /* [workers] pieces; one */
+	char *in, *out;		/* [workers] pieces, packed */
+	struct comm_req *reqs;	/* [2][workers] */
+};
+
+static void measure(struct exchange *x, enum edit_wire kind, const struct block *b, int n)
+{
+	struct wire w = wire_of(x, kind);
+	for (int i = 0; i < n * x->sync->size; i++) {
+		struct piece p =
+			piece_of(x, kind, &b[i / x->sync->size], i % x->sync->size);
+		x->piece_floats = max64(x->piece_floats, p.n);
+		if (kind != EDIT_WIRE_FP32)
+			x->packed_bytes =
+				max64(x->packed_bytes, wire_bytes(&w, p.at, p.n));
+	}
+}
+
+static int64_t slot_bytes(const struct exchange *x)
+{
+	return (x->sync->size + 1) * x->piece_floats * (int64_t)sizeof(float) +
+	       2 * x->sync->size * x->packed_bytes;
+}
+
+int64_t exchange_bytes(const struct exchange *x)
+{
+	return EXCHANGE_SLOTS * slot_bytes(x);
+}
+
+void exchange_open(struct exchange *x, struct comm *sync, const struct wire *w,
+	const struct block *blocks, int n)
+{
+	*x = (struct exchange){.sync = sync, .wire = *w};
+	measure(x, EDIT_WIRE_FP32, blocks, n); /* of gradients, in any case */
+	if (w->kind != EDIT_WIRE_FP32)
+		measure(x, w->kind, blocks, n);
+	x->piece_floats = round_up(x->piece_floats, 16);
+	x->packed_bytes = round_up(x->packed_bytes, CACHE_LINE);
+	if (sync->planned)
+		return;
+	x->slots = xcalloc(EXCHANGE_SLOTS, sizeof(*x->slots));
+	for (int i = 0; i < EXCHANGE_SLOTS; i++) {
+		struct slot *s = &x->slots[i];
+		s->received = xcalloc((size_t)slot_bytes(x), 1);
+		s->made = s->received + sync->size * x->piece_floats;
+		s->in = (char *)(s->made + x->piece_floats);
+		s->out = s->in + sync->size * x->packed_bytes;
+		s->reqs = xcalloc(2 * (size_t)sync->size, sizeof(*s->reqs));
+	}
+}
+
+void exchange_close(struct exchange *x)
+{
+	for (int i = 0; i < EXCHANGE_SLOTS && x->slots; i++) {
+		free(x->slots[i].received);
+		free(x->slots[i].reqs);
+	}
+	free(x->slots);
+}
+
+/* ---- a block --------------------------------------------------------------------- */
+
+static float *floats_of(const struct slot *s, struct piece p)
+{
+	return s->v + (p.at - s->block->at);
+}
+
+static struct piece piece_in(const struct exchange *x, const struct slot *s, int worker)
+{
+	return piece_of(x, s->kind, s->block, worker);
+}
+
+/* Where what a worker sends of a piece comes: to where it is wanted, or packed. */
+static void receive(struct exchange *x, struct slot *s, int worker, struct piece p,
+	float *wanted, int tag)
+{
+	struct wire w = wire_of(x, s->kind);
+	int64_t n_bytes = wire_bytes(&w, p.at, p.n);
+	bool plain = s->kind == EDIT_WIRE_FP32;
+	if (n_bytes)
+		comm_recv_begin(x->sync,
+			plain ? (void *)wanted : s->in + worker * x->packed_bytes,
+			n_bytes, worker, tag, &s->reqs[2 * worker]);
+}
+
+static void unpack(
+	struct exchange *x, struct slot *s, int worker, struct piece p, float *wanted)
+{
+	struct wire w = wire_of(x, s->kind);
+	if (s->kind != EDIT_WIRE_FP32)
+		wire_unpack(&w, wanted, s->in + worker * x->packed_bytes, p.at, p.n);
+}
+
+static void send(struct exchange *x, struct slot *s, int worker, struct piece p,
+	const void *bytes, int tag)
+{
+	struct wire w = wire_of(x, s->kind);
+	int64_t n_bytes = wire_bytes(&w, p.at, p.n);
+	if (n_bytes)
+		comm_send_begin(
+			x->sync, bytes, n_bytes, worker, tag, &s->reqs[2 * worker + 1]);
+}
+
+/* What is sent to a worker. That of sparse rows is the same for all. */
+static const void *packed_for(struct exchange *x, struct slot *s, int worker, bool first)
+{
+	struct wire w = wire_of(x, s->kind);
+	struct piece p = piece_in(x, s, worker);
+	bool once = s->kind == EDIT_WIRE_SPARSE;
+	char *out = s->out + (once ? 0 : worker) * x->packed_bytes;
+	if (s->kind == EDIT_WIRE_FP32)
+		return floats_of(s, p);
+	if (first || !once)
+		wire_pack(&w, out, floats_of(s, p), p.at, p.n);
+	return out;
+}
+
+/* What all bring of this worker's piece comes here, and of the others' goes there. */
+static void begin_there(struct exchange *x, struct slot *s)
+{
+	struct comm *c = x->sync;
+	struct piece own = piece_in(x, s, c->rank);
+	for (int i = 1; i < c->size; i++) {
+		int from = (c->rank + c->size - i) % c->size;
+		receive(x, s, from, own, s->received + from * x->piece_floats, EDIT_TAG);
+	}
+	for (int i = 1; i < c->size; i++) {
+		int to = (c->rank + i) % c->size;
+		send(x, s, to, piece_in(x, s, to), packed_for(x, s, to, i == 1),
+			EDIT_TAG);
+	}
+	s->turn = SLOT_THERE;
+}
+
+static void make(struct flight *f, struct slot *s)
+{
+	struct exchange *x = f->x;
+	int workers = x->sync->size, mine = x->sync->rank;
+	struct piece own = piece_in(x, s, mine);
+	const float **from = xcalloc((size_t)workers, sizeof(*from));
+	for (int i = 0; i < workers; i++) {
+		float *room = s->received + i * x->piece_floats;
+		from[i] = i == mine ? floats_of(s, own) : room;
+		if (i != mine)
+			unpack(x, s, i, own, room);
+	}
+	f->make(f->with, s->block, s->made, from, own.n);
+	free(from);
+}
+
+/* What was made of them, to all: who has made it goes on from what the others get. */
+static void begin_back(struct flight *f, struct slot *s)
+{
+	struct exchange *x = f->x;
+	struct comm *c = x->sync;
+	struct piece own = piece_in(x, s, c->rank);
+	struct wire w = wire_of(x, s->kind);
+	const void *made = s->made;
+	make(f, s);
+	s->turn = SLOT_BACK;
+	if (s->kind == EDIT_WIRE_SPARSE)
+		return;
+	if (s->kind != EDIT_WIRE_FP32) {
+		wire_pack_random(&w, s->out, s->made, own.at, own.n, f->sync);
+		made = s->out;
+	}
+	for (int i = 1; i < c->size; i++) {
+		int to = (c->rank + i) % c->size,
+		    from = (c->rank + c->size - i) % c->size;
+		struct piece theirs = piece_in(x, s, from);
+		receive(x, s, from, theirs, floats_of(s, theirs), EDIT_TAG + 1);
+		send(x, s, to, own, made, EDIT_TAG + 1);
+	}
+}
+
+static void end_back(struct flight *f, struct slot *s)
+{
+	struct exchange *x = f->x;
+	struct device *d = x->wire.d;
+	struct piece own = piece_in(x, s, x->sync->rank);
+	for (int i = 0; i < x->sync->size && s->kind != EDIT_WIRE_SPARSE; i++)
+		if (i != x->sync->rank)
+			unpack(x, s, i, piece_in(x, s, i),
+				floats_of(s, piece_in(x, s, i)));
+	d->k->copy(d, mat(floats_of(s, own), 1, own.n), mat(s->made, 1, own.n));
+	s->turn = SLOT_FREE;
+}
+
+static bool is_done(const struct exchange *x, struct slot *s)
+{
+	bool done = true;
+	for (int i = 0; i < 2 * x->sync->size; i++)
+		done = comm_test(x->sync, &s->reqs[i]) && done;
+	return done;
+}
+
+/* ---- a flight -------------------------------------------------------------------- */
+
+static struct slot *slot_of(const struct flight *f, int block)
+{
+	return &f->x->slots[block % EXCHANGE_SLOTS];
+}
+
+static bool begin_next(struct flight *f)
+{
+	if (f->begun == f->n || f->begun == f->came + EXCHANGE_SLOTS)
+		return false;
+	struct slot *s = slot_of(f, f->begun);
+	const struct block *b = &f->blocks[f->begun];
+	s->kind = f->kind;
+	s->block = b;
+	s->v = f->take(f->with, b, f->begun % EXCHANGE_SLOTS);
+	f->begun++;
+	begin_there(f->x, s);
+	return true;
+}
+
+/* The first that is on its way there turns back when it has come, and no other before it. */
+static bool turn_next(struct flight *f)
+{
+	for (int i = f->came; i < f->begun; i++) {
+		struct slot *s = slot_of(f, i);
+		if (s->turn == SLOT_BACK)
+			continue;
+		if (!is_done(f->x, s))
+			return false;
+		begin_back(f, s);
+		return true;
+	}
+	return false;
+}
+
+static bool end_next(struct flight *f)
+{
+	struct slot *s = slot_of(f, f->came);
+	if (f->came == f->begun || s->turn != SLOT_BACK || !is_done(f->x, s))
+		return false;
+	end_back(f, s);
+	f->give(f->with, s->block, s->v, f->came % EXCHANGE_SLOTS);
+	f->came++;
+	return true;
+}
+
+/* As far as it goes without waiting. What is computed here polls, too. */
+static void go_on(void *with)
+{
+	struct flight *f = with;
+	if (f->busy)
+		return;
+	f->busy = true;
+	while (begin_next(f) || turn_next(f) || end_next(f))
+		;
+	f->busy = false;
+}
+
+void flight_begin(struct flight *f)
+{
+	f->begun = f->came = 0;
+	f->busy = false;
+	f->over = f->n == 0;
+	if (f->over)
+		return;
+	comm_background(go_on, f);
+	go_on(f);
+	if (!comm_overlaps())
+		flight_wait(f, f->n);
+}
+
+struct awaited {
+	struct flight *f;
+	int n;
+};
+
+static bool have_come(void *with)
+{
+	struct awaited *a = with;
+	go_on(a->f);
+	return a->f->came >= a->n;
+}
+
+void flight_wait(struct flight *f, int n)
+{
+	struct awaited a = {f, n};
+	struct comm_req what = {.what = "pieces of the workers", .seq = f->x->sync->seq};
+	if (f->over)
+		return;
+	comm_wait_for(f->x->sync, have_come, &a, &what);
+	f->over = f->came == f->n;
+	if (f->over)
+		comm_background_end(go_on, f);
 }

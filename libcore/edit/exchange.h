@@ -41,31 +41,60 @@ void wire_unpack(const struct wire *w, float *v, const char *in, int64_t at, int
 
 /* ---- exchange.c: who sends what to whom -------------------------------------------- */
 
+/* Floats that are exchanged at a time: of one unit, whole rows. */
+struct block {
+	int64_t at, n;
+	int group; /* what the caller tells units by */
+};
+
+/* Blocks that are under way at a time: one is made while the next is on its way. */
+enum { EXCHANGE_SLOTS = 2 };
+
 struct exchange {
 	struct comm *sync;
 	struct wire wire;
 	int64_t piece_floats, packed_bytes; /* of a piece, at most */
-	float *received, *made;		    /* [workers] pieces; one */
-	char *in, *out;			    /* [workers] pieces, packed */
-	struct comm_req *reqs;		    /* [2][workers] */
+	struct slot *slots;
 };
 
-/* Of all workers, whose pieces from[i][0..n) lie at `at`, makes one. */
-typedef void exchange_make(
-	void *with, float *out, const float *const *from, int64_t at, int64_t n);
-
-void exchange_open(struct exchange *x, struct comm *sync, const struct wire *w);
+/* Blocks end here at the latest, counted from `at`, with rows up to `end`. */
+int64_t exchange_cut(
+	const struct wire *w, const struct comm *sync, int64_t at, int64_t end);
+/* For these blocks. */
+void exchange_open(struct exchange *x, struct comm *sync, const struct wire *w,
+	const struct block *blocks, int n);
 void exchange_close(struct exchange *x);
 int64_t exchange_bytes(const struct exchange *x); /* of memory */
-/* How many floats from `at` on go at a time. `kind`: the wire's, or fp32. */
-int64_t exchange_block(const struct exchange *x, enum edit_wire kind, int64_t at);
-int64_t exchange_most(const struct exchange *x); /* at most */
-/* Collective over sync: v[0..n) of all workers, a block that lies at `at`, becomes one. What
- * is brought was rounded; what comes back is, at random, by the number of the
- * synchronisation. */
-void exchange_run(struct exchange *x, enum edit_wire kind, float *v, int64_t at,
-	int64_t sync, exchange_make *make, void *with);
-/* Bytes that this worker sends for the block. */
-int64_t exchange_sent(const struct exchange *x, enum edit_wire kind, int64_t at);
+/* Bytes that this worker sends for a block. `kind`: the wire's, or fp32. */
+int64_t exchange_sent(
+	const struct exchange *x, enum edit_wire kind, const struct block *b);
+
+/*
+ * Blocks on their way, one flight of an exchange at a time: each of all workers becomes one,
+ * which all get. What is brought was rounded; what comes back is, at random, by the number of
+ * the synchronisation. All workers have the same blocks in the same order.
+ */
+struct flight {
+	struct exchange *x;
+	enum edit_wire kind;
+	int64_t sync;
+	const struct block *blocks;
+	int n;
+	/* Where a block's floats are, and that what was made of them is there now; `slot` tells
+	 * those apart that are under way. */
+	float *(*take)(void *with, const struct block *b, int slot);
+	void (*give)(void *with, const struct block *b, float *v, int slot);
+	/* Makes one of the pieces of all workers, from[i][0..n). */
+	void (*make)(void *with, const struct block *b, float *out,
+		const float *const *from, int64_t n);
+	void *with;
+	int begun, came; /* blocks */
+	bool busy, over;
+};
+
+/* Goes on in the background, until what is waited for has come: the first n blocks. After all
+ * of them the flight is over. */
+void flight_begin(struct flight *f);
+void flight_wait(struct flight *f, int n);
 
 #endif

@@ -285,6 +285,18 @@ static struct gathered *room_for(struct store *s, int unit)
 	return NULL;
 }
 
+void store_before_use(struct store *s, void (*fn)(void *with, int unit), void *with)
+{
+	s->own->before_use = fn;
+	s->own->before_use_with = with;
+}
+
+static void before_use(struct store *s, int unit)
+{
+	if (s->own->before_use && unit < s->c.n_units)
+		s->own->before_use(s->own->before_use_with, unit);
+}
+
 /* NULL: there is no room for it. */
 static struct gathered *begin_unit(struct store *s, int unit)
 {
@@ -292,6 +304,7 @@ static struct gathered *begin_unit(struct store *s, int unit)
 	struct gathered *g = room_for(s, unit);
 	if (!g)
 		return NULL;
+	before_use(s, unit);
 	float *at = g->memory;
 	struct comm_req *reqs = g->reqs;
 	g->unit = unit;
@@ -318,8 +331,10 @@ static bool is_gathered(const struct store *s)
 
 void store_use(struct store *s, int unit, int next)
 {
-	if (!is_gathered(s))
+	if (!is_gathered(s)) {
+		before_use(s, unit);
 		return;
+	}
 	struct gathered *g = find(s, unit);
 	if (!g)
 		g = begin_unit(s, unit);

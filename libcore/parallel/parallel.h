@@ -282,7 +282,8 @@ enum offload { OFFLOAD_NONE, OFFLOAD_OPTIMIZER, OFFLOAD_PARAMS };
 
 /* What is kept of every element: the parameter and AdamW's moments; and for workers that train
  * apart (edit.h) the parameter as it was when they last agreed, moments of the outer
- * optimizer, and what a worker could not send yet. A checkpoint has them as groups. */
+ * optimizer, what a worker could not send yet, and what it has sent while it trains on. A
+ * checkpoint has them as groups. */
 enum store_group {
 	STORE_PARAM,
 	STORE_MEAN,
@@ -291,6 +292,7 @@ enum store_group {
 	STORE_OUTER_MEAN,
 	STORE_OUTER_SQUARE,
 	STORE_RESIDUAL,
+	STORE_PENDING,
 	N_STORE_GROUPS
 };
 #define STORE_BIT(group) (1u << (group))
@@ -364,6 +366,8 @@ void store_free(struct store *s);
 /* From use until done the unit's parameters are here. `next`: the unit that will be used
  * after this one, or -1: it may be gathered ahead. */
 void store_use(struct store *s, int unit, int next);
+/* Called before the parameters of a unit are used, or gathered to be; NULL: nothing is. */
+void store_before_use(struct store *s, void (*fn)(void *with, int unit), void *with);
 /* The unit's parameters are not needed until the next use; in a backward, or a forward. */
 void store_done(struct store *s, int unit, bool backward);
 /* With tiles, a slice of what a unit's tile has is used, done and reduced by itself, while the

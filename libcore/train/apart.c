@@ -150,16 +150,36 @@ static bool meets_in_time(struct run *r, const struct step_result *s)
 	return s->meet > 0;
 }
 
-/* Is it the end of the steps that the workers do apart? */
-static bool sync_due(struct run *r, const struct step_result *s)
+/* What is synchronised: a fragment, or these. */
+enum { NOTHING = -1, EVERYTHING = -2 };
+
+/* The fragment whose turn it is after so many steps apart. In an interval each has one. */
+static int fragment_due(const struct run *r, int64_t apart)
+{
+	int64_t interval = r->t.o.edit.interval, n = edit_fragments(r->t.edit);
+	for (int64_t f = 0; f < n && apart > 0; f++)
+		if (apart % interval == (f + 1) * interval / n % interval)
+			return (int)f;
+	return NOTHING;
+}
+
+static int64_t steps_apart(const struct run *r)
+{
+	return r->t.step - r->t.o.edit.warmup;
+}
+
+static int what_is_due(struct run *r, const struct step_result *s)
 {
 	const struct trainer *t = &r->t;
-	int64_t apart = t->step - t->o.edit.warmup;
-	if (!t->edit || apart <= 0)
-		return false;
+	if (!t->edit || steps_apart(r) <= 0)
+		return NOTHING;
 	if (t->o.edit.async)
-		return meets_in_time(r, s);
-	return apart % t->o.edit.interval == 0 || t->step == t->o.steps;
+		return meets_in_time(r, s) ? EVERYTHING : NOTHING;
+	if (t->step == t->o.steps)
+		return EVERYTHING;
+	int f = fragment_due(r, steps_apart(r));
+	return f == 0 && edit_fragments(t->edit) == 1 && !t->o.edit.delay ? EVERYTHING
+									  : f;
 }
 
 /* What all workers did since the last time, each as long as it took. */
@@ -185,31 +205,104 @@ static void add_up(struct run *r, int64_t *most)
 	t->unseen += (*most * r->sync->size - steps) * train_batch(&t->o);
 }
 
+void apart_finish(struct run *r)
+{
+	struct syncing *y = &r->syncing;
+	double waited = comm_waited();
+	if (!y->under_way)
+		return;
+	edit_end(r->t.edit, 0, &y->r);
+	y->under_way = false;
+	y->ended = true;
+	y->waited += comm_waited() - waited;
+	if (!y->holds)
+		return;
+	y->holds = false;
+	apart_row(r, &y->row);
+	run_row(r, &y->row);
+}
+
+bool apart_hold(struct run *r, const struct row *row)
+{
+	struct syncing *y = &r->syncing;
+	if (!y->under_way)
+		return false;
+	y->holds = true;
+	y->row = *row;
+	return true;
+}
+
+/* A unit that is used for the first time since a synchronisation began. */
+static void before_use(void *with, int unit)
+{
+	struct run *r = with;
+	double waited = comm_waited();
+	if (!r->syncing.under_way)
+		return;
+	edit_arrive(r->t.edit, unit);
+	r->syncing.waited += comm_waited() - waited;
+}
+
+static void tell(struct run *r)
+{
+	const struct edit_result *e = &r->syncing.r;
+	if (e->all_left_out)
+		run_event(r, "%d units were left out by all: they are where they were",
+			e->all_left_out);
+	if (e->anomalies)
+		run_event(r,
+			"%d units of this worker were left out of the synchronisation",
+			e->anomalies);
+}
+
 /* Collective over all workers, of which all are there. */
-static void synchronise(struct run *r)
+static void synchronise(struct run *r, int what)
 {
 	struct trainer *t = &r->t;
 	struct syncing *y = &r->syncing;
 	double waited = comm_waited();
-	int64_t sent = r->sync->sent, most;
+	int64_t most, sent = r->sync->sent;
 	y->steps = t->step - t->synced;
 	y->before = t->synced;
-	edit_sync(t->edit, t->o.edit.compat ? t->step - t->skipped : y->steps, &y->r);
-	y->sent = r->sync->sent - sent;
 	add_up(r, &most);
+	y->sent_before += r->sync->sent - sent; /* which is not for it */
+	int64_t steps = t->o.edit.compat ? t->step - t->skipped : y->steps;
+	y->begun = true;
+	if (what != EVERYTHING) {
+		struct edit_result before = y->r; /* of another fragment that ended now */
+		edit_begin(t->edit, what, steps, &y->r);
+		y->r.reduced = before.reduced;
+		y->r.clip = before.clip;
+		if (!t->o.edit.delay)
+			edit_end(t->edit, what, &y->r);
+		y->ended |= !t->o.edit.delay;
+	} else if (t->step < t->o.steps && edit_arrives_by_unit(t->edit)) {
+		edit_begin(t->edit, 0, steps, &y->r);
+		y->under_way = true;
+	} else {
+		edit_sync(t->edit, steps, &y->r);
+		y->ended = true;
+	}
 	y->waited = comm_waited() - waited;
-	y->done = true;
 	trainer_pass_over(t, most - y->steps);
 	t->synced = t->step;
 	t->apart_loss = 0;
 	y->due = clock_seconds() + t->o.edit.sync_time;
-	if (y->r.all_left_out)
-		run_event(r, "%d units were left out by all: they are where they were",
-			y->r.all_left_out);
-	if (y->r.anomalies)
-		run_event(r,
-			"%d units of this worker were left out of the synchronisation",
-			y->r.anomalies);
+	tell(r);
+}
+
+/* A fragment that has been under way for long enough. */
+static void end_delayed(struct run *r)
+{
+	const struct trainer *t = &r->t;
+	struct syncing *y = &r->syncing;
+	if (!t->edit || !t->o.edit.delay || t->step == t->o.steps)
+		return;
+	int f = fragment_due(r, steps_apart(r) - t->o.edit.delay);
+	if (f < 0 || !edit_is_begun(t->edit, f))
+		return;
+	edit_end(t->edit, f, &y->r);
+	y->ended = true;
 }
 
 /* Where the workers part. */
@@ -217,15 +310,17 @@ static void part(struct run *r)
 {
 	edit_anchor(r->t.edit);
 	r->syncing.due = clock_seconds() + r->t.o.edit.sync_time;
+	r->syncing.sent_before = r->sync->sent;
 }
 
 bool apart_step(struct run *r, struct step_result *s)
 {
 	struct syncing *y = &r->syncing;
 	struct trainer *t = &r->t;
-	y->done = false;
 	if (!r->sync)
 		return true;
+	apart_finish(r);
+	y->begun = y->ended = false;
 	/* Who stops or saves alone would leave the others behind. */
 	if (apart_several(r)) {
 		y->wish_stop |= s->stop > 0;
@@ -239,7 +334,9 @@ bool apart_step(struct run *r, struct step_result *s)
 	}
 	if (t->step == t->o.edit.warmup)
 		part(r);
-	if (!sync_due(r, s))
+	end_delayed(r);
+	int what = what_is_due(r, s);
+	if (what == NOTHING)
 		return true;
 	double waited = comm_waited();
 	if (!apart_meet(r, false))
@@ -247,7 +344,7 @@ bool apart_step(struct run *r, struct step_result *s)
 	y->met = comm_waited() - waited;
 	if (t->o.edit.async && !y->replay && !y->enough)
 		return true;
-	synchronise(r);
+	synchronise(r, what);
 	if (apart_several(r)) {
 		s->stop = y->stop;
 		s->save = y->save;
@@ -263,6 +360,8 @@ void apart_start(struct run *r)
 	if (t->step == t->o.edit.warmup)
 		edit_anchor(t->edit);
 	r->syncing.due = clock_seconds() + t->o.edit.sync_time;
+	r->syncing.sent_before = r->sync->sent;
+	store_before_use(t->store, before_use, r);
 	if (t->o.edit.async) {
 		t->wants_to_meet = wants_to_meet;
 		t->with = r;
@@ -281,29 +380,44 @@ bool apart_due(const struct run *r, int64_t n)
 	const struct trainer *t = &r->t;
 	if (!t->o.edit.async || t->step <= t->o.edit.warmup)
 		return n > 0 && t->step % n == 0;
-	return n > 0 && r->syncing.done && t->step / n > r->syncing.before / n;
+	return n > 0 && r->syncing.begun && t->step / n > r->syncing.before / n;
 }
 
 bool apart_agreed(const struct run *r)
 {
 	const struct trainer *t = &r->t;
-	return !t->edit || r->sync->size == 1 || t->synced == t->step;
+	if (!t->edit)
+		return true;
+	bool whole = edit_fragments(t->edit) == 1 && !t->o.edit.delay;
+	return r->sync->size == 1 ||
+	       (t->synced == t->step && (whole || t->step == t->o.steps));
 }
 
-void apart_row(const struct run *r, struct row *row)
+bool apart_has_news(const struct run *r)
 {
-	const struct syncing *s = &r->syncing;
-	row_set(row, COL_SYNC, (double)edit_syncs(r->t.edit));
-	row_set(row, COL_SYNC_STEPS, (double)s->steps);
-	if (!isnan(s->loss))
-		row_set(row, COL_SYNC_LOSS, s->loss);
-	if (!isnan(s->r.norm)) {
+	return r->syncing.begun || r->syncing.ended;
+}
+
+void apart_row(struct run *r, struct row *row)
+{
+	struct syncing *s = &r->syncing;
+	bool anchor = !isnan(s->r.norm);
+	if (s->begun) {
+		row_set(row, COL_SYNC, (double)edit_syncs(r->t.edit));
+		row_set(row, COL_SYNC_STEPS, (double)s->steps);
+		if (!isnan(s->loss))
+			row_set(row, COL_SYNC_LOSS, s->loss);
+		row_set(row, COL_SYNC_WEIGHT, s->r.weight);
+		row_set(row, COL_SYNC_WAIT, s->waited + s->met);
+	}
+	if (s->begun && anchor) {
 		row_set(row, COL_SYNC_NORM, s->r.norm);
-		row_set(row, COL_SYNC_REDUCED, s->r.reduced);
 		row_set(row, COL_SYNC_ANOMALIES, (double)s->r.anomalies);
+	}
+	if (s->ended && !isnan(s->r.reduced)) {
+		row_set(row, COL_SYNC_REDUCED, s->r.reduced);
 		row_set(row, COL_SYNC_CLIP, s->r.clip);
 	}
-	row_set(row, COL_SYNC_WEIGHT, s->r.weight);
-	row_set(row, COL_SYNC_SENT, (double)s->sent);
-	row_set(row, COL_SYNC_WAIT, s->waited + s->met);
+	row_set(row, COL_SYNC_SENT, (double)(r->sync->sent - s->sent_before));
+	s->sent_before = r->sync->sent;
 }

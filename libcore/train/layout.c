@@ -194,6 +194,9 @@ void train_edit_config(const struct train_opts *o, struct edit_config *c)
 		.nesterov = x->nesterov,
 		.wire = (enum edit_wire)x->wire,
 		.wire_density = x->wire_density,
+		.fragments = (int)x->fragments,
+		.delay = x->delay,
+		.keep = x->keep,
 		.seed = (uint64_t)o->seed};
 }
 

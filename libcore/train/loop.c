@@ -100,7 +100,7 @@ static void publish_when_old(struct run *r, double seconds)
 		publish(r);
 }
 
-static void put_row(struct run *r, const struct row *row)
+void run_row(struct run *r, const struct row *row)
 {
 	struct err e = {0};
 	struct str line = {0};
@@ -185,7 +185,7 @@ static void fill_row(struct run *r, const struct step_result *s, struct row *row
 	row_set(row, COL_MEM, peak_memory(r));
 	if (r->all->size > 1)
 		row_set(row, COL_SENT, (double)comm_max_i64(r->world, r->since.sent) / n);
-	if (r->syncing.done)
+	if (apart_has_news(r) && !r->syncing.under_way)
 		apart_row(r, row);
 	if (t->o.offload) {
 		row_set(row, COL_READ, (double)comm_max_i64(r->world, r->since.read) / n);
@@ -442,14 +442,19 @@ static int after_step(struct run *r, const struct step_result *s)
 	struct trainer *t = &r->t;
 	struct row row = new_row(r);
 	bool last = t->step == t->o.steps, best = false, behind = !last && !s->stop;
-	bool log =
-		every(t->o.log_every, t->step) || t->step == 1 || last || r->syncing.done;
+	bool log = every(t->o.log_every, t->step) || t->step == 1 || last ||
+		   apart_has_news(r);
 	if (s->skipped)
 		run_event(r,
 			"gradients overflow with a loss scale of %g: nothing is updated, "
 			"the scale halves",
 			(double)s->loss_scale);
 	bool eval = apart_due(r, t->o.eval_every) || (last && t->o.eval_every);
+	bool saves = apart_due(r, t->o.ckpt_every) || s->save || s->stop || last;
+	bool looks = eval || apart_due(r, t->o.sample_every) ||
+		     every(t->o.check_replicas_every, t->step);
+	if (saves || looks)
+		apart_finish(r);
 	if (s->stop) /* first of all: who says stop may not wait for an evaluation */
 		save(r, "stopped", false);
 	if (log)
@@ -458,8 +463,8 @@ static int after_step(struct run *r, const struct step_result *s)
 		best = evaluate(r, &row);
 		r->saved_step = r->tried_step = -1; /* its losses belong there */
 	}
-	if (log || eval)
-		put_row(r, &row);
+	if ((log || eval) && !apart_hold(r, &row))
+		run_row(r, &row);
 	show_progress(r, s);
 	if (s->written == t->world->size)
 		finish_save(r);
@@ -542,6 +547,7 @@ static int train(struct run *r)
 		else if (together)
 			rc = after_step(r, &s);
 	}
+	apart_finish(r);
 	if (together && rc && !stop && t->step < t->o.steps)
 		apart_meet(r, true);
 	if (together && stop && apart_several(r))

@@ -15,13 +15,16 @@ struct since {
 
 /* Workers that train apart: how the last synchronisation went, and what was before it. */
 struct syncing {
-	bool done; /* after this step */
+	bool begun, ended; /* after this step */
+	bool under_way;	   /* units get their parameters when the next step uses them, */
+	bool holds;	   /* and then this row is written, which tells how it went */
+	struct row row;
 	struct edit_result r;
-	int64_t sent;
-	double met, waited; /* seconds until all were there, and after that */
-	double loss;	    /* mean of all workers and steps since the one before */
-	int64_t steps;	    /* of this worker since then */
-	int64_t before;	    /* the step after which they agreed then */
+	int64_t sent_before; /* bytes, up to the last row that told of them */
+	double met, waited;  /* seconds until all were there, and after that */
+	double loss;	     /* mean of all workers and steps since the one before */
+	int64_t steps;	     /* of this worker since then */
+	int64_t before;	     /* the step after which they agreed then */
 	/* Where workers meet, what one wishes for all do. */
 	bool wish_stop, stop, save;
 	/* Workers that synchronise when it is time: when that is; who cannot wait so long rings
@@ -75,7 +78,8 @@ struct run {
 
 /* Collective. Trains (or evaluates), and returns the exit code. */
 int train_loop(struct run *r);
-/* A line of the journal. */
+/* A row of the log; a line of the journal. */
+void run_row(struct run *r, const struct row *row);
 void run_event(struct run *r, const char *fmt, ...) PRINTF(2, 3);
 /* This rank's vote: is a checkpoint due by the clock? */
 bool run_save_due(const struct run *r);
@@ -110,7 +114,12 @@ bool apart_step(struct run *r, struct step_result *s);
 bool apart_due(const struct run *r, int64_t n);
 /* Has this worker the parameters of the run? Between synchronisations it has its own. */
 bool apart_agreed(const struct run *r);
-/* What a row says of a synchronisation. */
-void apart_row(const struct run *r, struct row *row);
+/* Collective over the worker. A synchronisation goes on beside the next forward, unless it is
+ * ended before. Until then a row that tells of it is held. */
+void apart_finish(struct run *r);
+bool apart_hold(struct run *r, const struct row *row);
+/* What a row says of a synchronisation, if it has anything to say. */
+bool apart_has_news(const struct run *r);
+void apart_row(struct run *r, struct row *row);
 
 #endif

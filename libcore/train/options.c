@@ -123,6 +123,9 @@ static const struct opt options[] = {
 	{OPT_GROUP, .name = "Workers that train apart (EDiT)", .help = "Each worker is a share of the ranks, with a model and a part of every batch; the options above say how its ranks share that. See Workers that train apart."},
 	{OPT_INT, 0, "edit-workers", "N", "0", T(edit.workers), "Workers that train apart and synchronise now and then. 0: none do.", OPT_ARITH, 0, 1e6},
 	{OPT_INT, 0, "edit-sync-interval", "N", "1", T(edit.interval), "Steps from one synchronisation to the next.", OPT_ARITH, 1, MANY},
+	{OPT_INT, 0, "edit-fragments", "N", "1", T(edit.fragments), "Synchronise the units of the model in so many fragments, one at a time, each once in an interval: what is sent is spread over it (streaming).", OPT_ARITH, 1, 1e4},
+	{OPT_INT, 0, "edit-sync-delay", "N", "0", T(edit.delay), "Train on for so many steps while a fragment is on its way.", OPT_ARITH, 0, MANY},
+	{OPT_DOUBLE, 0, "edit-update-alpha", "PART", "0.5", T(edit.keep), "sync-delay: what a worker keeps of its own parameters when the fragment has come.", OPT_ARITH, 0, 1},
 	{OPT_FLAG, 0, "edit-use-async", NULL, "no", T(edit.async), "Synchronise when it is time, and not after so many steps: nobody waits for a slow worker in between (A-EDiT). --steps are those of the quickest worker, and the others go on where it is.", OPT_ARITH},
 	{OPT_DOUBLE, 0, "edit-sync-time", "SECONDS", "600", T(edit.sync_time), "use-async: seconds from one synchronisation to the next.", OPT_ARITH, 0, 1e9},
 	{OPT_INT, 0, "edit-min-total-global-steps", "N", "100", T(edit.min_total), "use-async: steps of all workers together, below which they do not synchronise yet.", OPT_ARITH, 1, MANY},
@@ -305,6 +308,13 @@ static int check_edit(struct train_opts *o, struct err *e)
 		{x->clip > 0 && !anchor, "edit-clip-pseudo-grad",
 			"--edit-outer or --edit-reducer"},
 		{x->async && !x->workers, "edit-use-async", "--edit-workers"},
+		{(x->fragments > 1 || x->delay > 0) && !anchor,
+			"streaming (--edit-fragments, --edit-sync-delay)",
+			"--edit-outer or --edit-reducer"},
+		{x->fragments > x->interval, "edit-fragments",
+			"an --edit-sync-interval of as many steps at least"},
+		{x->delay > 0 && x->delay >= x->interval, "edit-sync-delay",
+			"a longer --edit-sync-interval"},
 		{x->by_steps && !x->async, "edit-use-step-weight", "--edit-use-async"},
 		{x->compat && !x->by_steps, "edit-compat", "--edit-use-step-weight"},
 		{x->replay && !x->async, "edit-replay", "--edit-use-async"},
@@ -318,6 +328,10 @@ static int check_edit(struct train_opts *o, struct err *e)
 			"edit-sync-interval counts steps, and edit-use-async goes by "
 			"time: "
 			"--edit-sync-time SECONDS");
+	if (x->async && (x->fragments > 1 || x->delay > 0))
+		return err_set(e, EX_USAGE,
+			"edit-use-async synchronises all at a time, and not in "
+			"fragments");
 	if (x->workers && o->batch % x->workers)
 		return err_set(e, EX_USAGE,
 			"batch (%lld) cannot be shared out to %lld workers",

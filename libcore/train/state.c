@@ -8,7 +8,7 @@
 /* ---- saving ---------------------------------------------------------------------- */
 
 _Static_assert((int)CKPT_ANCHOR == (int)STORE_ANCHOR &&
-		       (int)CKPT_RESIDUAL == (int)STORE_RESIDUAL &&
+		       (int)CKPT_PENDING == (int)STORE_PENDING &&
 		       (int)N_CKPT_GROUPS == (int)N_STORE_GROUPS,
 	"a group of a file is one of the store");
 
@@ -171,6 +171,8 @@ int trainer_save_begin(struct trainer *t, const char *path, bool behind, struct 
 	w.path = path;
 	w.info.param_hash = store_hash(t->store);
 	w.with = t;
+	if (t->edit)
+		edit_settle(t->edit);
 	if (t->edit)
 		w.numbers = numbers = worker_numbers(t, &w.n_numbers);
 	if (behind)

@@ -50,6 +50,9 @@ struct edit_opts {
 	bool async, by_steps, compat;
 	double sync_time, steps_ratio;
 	int64_t min_total;
+	/* streaming */
+	int64_t fragments, delay;
+	double keep;
 	const char *replay; /* the folder of a run whose meetings are repeated */
 };
 

@@ -1,0 +1,84 @@
+/* What all do with what was made of all: the outer optimizer. */
+#include "edit/own.h"
+
+#include <math.h>
+
+void outer_clip(struct edit *x, struct chosen c)
+{
+	brought_norms(x, c, x->reduced);
+	for (int g = 0; g < x->n_groups; g++)
+		if (edit_is_chosen(x, c, g))
+			x->scale[g] =
+				x->c.clip > 0
+					? fmin(1, x->c.clip / (x->reduced[g] + 1e-6))
+					: 1;
+}
+
+/* A block, in the groups of the store that are kept: NULL those that are not. */
+static void begin_block(struct edit *x, const struct block *b, float *v[N_STORE_GROUPS])
+{
+	unsigned used = edit_groups(&x->c) & ~STORE_BIT(STORE_RESIDUAL);
+	int room = 0;
+	used |= STORE_BIT(STORE_PARAM);
+	for (int g = 0; g < N_STORE_GROUPS; g++)
+		v[g] = used & STORE_BIT(g) ? store_begin(x->s, (enum store_group)g, b->at,
+						     b->n, x->room[room++])
+					   : NULL;
+}
+
+static void move_anchor(
+	struct edit *x, const struct block *b, float *v[N_STORE_GROUPS], const float *g)
+{
+	float *a = v[STORE_ANCHOR];
+	double steps = (double)(x->outer_steps[b->group] + 1);
+	float scale = (float)x->scale[b->group];
+	if (x->c.outer == EDIT_OUTER_ADAMW) {
+		const struct adamw o = {.lr = (float)x->c.lr,
+			.beta1 = (float)x->c.beta1,
+			.beta2 = (float)x->c.beta2,
+			.eps = (float)x->c.eps,
+			.decay = (float)x->c.decay,
+			.grad_scale = scale,
+			.correct1 = (float)(1 - pow(x->c.beta1, steps)),
+			.correct2 = (float)(1 - pow(x->c.beta2, steps))};
+		x->d->k->adamw(
+			x->d, a, v[STORE_OUTER_MEAN], v[STORE_OUTER_SQUARE], g, b->n, &o);
+	} else {
+		bool sgd = x->c.outer == EDIT_OUTER_SGD;
+		const struct outer_sgd o = {.lr = sgd ? (float)x->c.lr : 1,
+			.momentum = sgd ? (float)x->c.momentum : 0,
+			.decay = sgd ? (float)x->c.decay : 0,
+			.nesterov = x->c.nesterov,
+			.grad_scale = scale};
+		x->d->k->outer_sgd(x->d, a, v[STORE_OUTER_MEAN], g, b->n, &o);
+	}
+}
+
+/* What was trained while others were waited for; who was left out strayed, and keeps nothing. */
+static bool keeps_own(const struct edit *x, int group)
+{
+	return x->at != STORE_PARAM && !x->at_once &&
+	       !x->all_out[group * x->sync->size + x->sync->rank];
+}
+
+void outer_step(struct edit *x, struct chosen c)
+{
+	const struct block *b;
+	for (int n = edit_blocks(x, c, &b); n > 0; n--, b++) {
+		float *v[N_STORE_GROUPS];
+		begin_block(x, b, v);
+		float *p = v[STORE_PARAM], *a = v[STORE_ANCHOR];
+		if (!edit_nobody(x, b->group))
+			move_anchor(x, b, v, v[x->at]);
+		if (keeps_own(x, b->group))
+			x->d->k->mix(x->d, p, a, b->n, (float)x->c.keep);
+		else
+			x->d->k->copy(x->d, mat(p, 1, b->n), mat(a, 1, b->n));
+		for (int g = 0; g < N_STORE_GROUPS; g++)
+			if (v[g] && g != STORE_PENDING)
+				store_end(x->s, (enum store_group)g, b->at, b->n, v[g]);
+	}
+	for (int g = 0; g < x->n_groups; g++)
+		if (edit_is_chosen(x, c, g))
+			x->outer_steps[g] += !edit_nobody(x, g);
+}
