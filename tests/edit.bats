@@ -81,6 +81,28 @@ column() { # NAME FOLDER: of all rows that have it
 	[ "$planned" -ge "$part" ] && [ "$planned" -lt $((part + 2000)) ]
 }
 
+@test "a wire sends fewer bytes, as many as the plan says" {
+	make_shard
+	edit=(-n 2 --dim 64 --no-ckpt --eval-every 0 --edit-workers 2 --edit-sync-interval 2 --fsdp 2 "${OUTER[@]}")
+	n=0
+	while read -r wire least most; do
+		apart 4 "$wire" "${edit[@]}" --edit-wire "$wire"
+		planned=$(pt-train "${TINY[@]}" "${APART[@]}" "${edit[@]}" --edit-wire "$wire" --dry-run |
+			awk '$1 == "sent/sync" { print $2 }')
+		[ "$(column sync_sent "$wire")" -eq "$planned" ]
+		[ "$wire" != fp32 ] || full=$planned
+		awk -v sent="$planned" -v full="$full" -v least="$least" -v most="$most" \
+			'BEGIN { print sent / full; exit sent < least * full || sent > most * full }'
+		n=$((n + 1))
+	done <<-END
+		fp32 1 1
+		bf16 0.5 0.52
+		int8 0.25 0.29
+		sparse 0.01 0.05
+	END
+	[ $n -eq 4 ]
+}
+
 @test "one worker trains on with an outer step" {
 	make_shard
 	tiny -n 12 --no-ckpt -o plain >/dev/null
@@ -138,6 +160,20 @@ stop_rank() { # RANK: of the run in this folder, and no other
 		[ "$(tr '\0' '\n' <"/proc/$pid/environ" | sed -n 's/^PMI_RANK=//p')" != "$1" ] ||
 			[ "$(readlink "/proc/$pid/cwd")" != "$PWD" ] || kill -TERM "$pid"
 	done
+}
+
+@test "what a worker could not send yet is in its checkpoints" {
+	make_shard
+	for wire in int8 sparse; do
+		edit=(-n 9 "${EDIT[@]}" --edit-sync-interval 2 --edit-wire "$wire")
+		apart 2 whole-$wire "${edit[@]}"
+		apart 4 parts-$wire "${edit[@]}" --fsdp 2 --ckpt-every 1 --keep 0
+		same_runs whole-$wire parts-$wire
+		apart 2 from-$wire --resume parts-$wire/checkpoints/step-00000007.h5 --offload params --offload-to .
+		same_runs whole-$wire from-$wire
+		h5ls whole-$wire/worker-1/checkpoints/latest.h5 | grep -q '^residual '
+	done
+	not pt-compare -q whole-int8 whole-sparse
 }
 
 @test "who is told to stop tells the others where they meet, and the run goes on" {
@@ -289,6 +325,9 @@ STREAM=(-n 26 --layers 2 --edit-workers 2 --edit-warmup-steps 3 --edit-sync-inte
 	refuse 'edit-use-step-weight needs --edit-use-async' tiny --edit-workers 1 --edit-use-step-weight
 	refuse 'edit-sync-interval counts steps' tiny --edit-workers 1 --edit-use-async --edit-sync-interval 2
 	refuse "straggle: 'some:3' is not" tiny --straggle some:3
+	refuse 'edit-wire needs a pseudo-gradient' tiny --edit-workers 1 --edit-wire int8
+	refuse 'edit-wire-density needs --edit-wire sparse' tiny --edit-workers 1 "${OUTER[@]}" --edit-wire int8 \
+		--edit-wire-density 0.1
 	refuse 'edit-outer-nesterov needs --edit-outer-momentum' tiny --edit-workers 1 \
 		--edit-outer sgd --edit-outer-nesterov
 }

@@ -507,6 +507,122 @@ static void clips(void **state)
 	comm_free(c);
 }
 
+/* ---- fewer bytes ----------------------------------------------------------------- */
+
+static struct edit_config wire_config(enum edit_wire wire)
+{
+	return (struct edit_config){.outer = EDIT_OUTER_SGD,
+		.lr = 1,
+		.by_unit = true,
+		.wire = wire,
+		.wire_density = 0.2,
+		.seed = 5};
+}
+
+/* Collective over c, a rank a worker, which all bring the same again and again. How far all of
+ * it is from where that leads, relative to how far that is. */
+static double lost_on_the_way(struct comm *c, const struct edit_config *ec, int syncs)
+{
+	static const struct layout alone = {{1, 1, 1, 1, 1}, 0, OFFLOAD_NONE};
+	static struct values begin, brought[MOST_WORKERS], mine;
+	struct edit_result r;
+	struct worker w;
+	double lost = 0, way = 0;
+	open_worker(&w, c, c->size, &alone, ec);
+	move_all(&w, -1, 0, NOWHERE);
+	take_values(&w, &begin);
+	edit_anchor(w.x);
+	for (int i = 0; i < syncs; i++) {
+		move_all(&w, c->rank, 0, NOWHERE);
+		take_values(&w, &mine);
+		if (i == 0)
+			comm_allgather(c, &mine, brought, sizeof(mine));
+		edit_sync(w.x, 1, &r);
+	}
+	take_values(&w, &mine);
+	for (int64_t i = 0; i < mine.n; i++) {
+		double mean = 0, went = (double)mine.p[i] - (double)begin.p[i];
+		for (int k = 0; k < c->size; k++)
+			mean += (double)brought[k].p[i] / c->size;
+		double goal = syncs * (mean - (double)begin.p[i]);
+		lost += (went - goal) * (went - goal);
+		way += goal * goal;
+	}
+	close_worker(&w);
+	return sqrt(lost / way);
+}
+
+/* What a wire cannot carry is not lost: however often, no more is missing than once. */
+static void feeds_back(void **state)
+{
+	static const struct {
+		enum edit_wire wire;
+		double once, often;
+	} some[] = {
+		{EDIT_WIRE_FP32, 1e-6, 1e-6},
+		{EDIT_WIRE_BF16, 0.004, 0.001},
+		{EDIT_WIRE_INT8, 0.01, 0.002},
+		{EDIT_WIRE_SPARSE, 0.9, 0.1},
+	};
+	struct comm *c = comm_split(world, world->rank < 3 ? 0 : -1, "some");
+	(void)state;
+	for (size_t i = 0; i < ARRAY_LEN(some); i++) {
+		const struct edit_config ec = wire_config(some[i].wire);
+		double once = c ? lost_on_the_way(c, &ec, 1) : 0;
+		double often = c ? lost_on_the_way(c, &ec, 64) : 0;
+		if (world->rank == 0)
+			printf("# figure: wire %zu: %.2g of the way is lost at once, "
+			       "%.2g of 64 times\n",
+				i, once, often);
+		assert_on_all(once <= some[i].once && often <= some[i].often);
+		/* and something was, or it is no such wire */
+		assert_on_all(
+			!c || some[i].wire == EDIT_WIRE_FP32 || once > some[i].once / 10);
+	}
+	comm_free(c);
+}
+
+static void take_residual(struct worker *w, struct values *v)
+{
+	v->n = store_floats(w->s);
+	memcpy(v->p, store_begin(w->s, STORE_RESIDUAL, 0, v->n, NULL),
+		(size_t)v->n * sizeof(float));
+}
+
+/* Who is left out has what it had to bring; the others have something else. */
+static void keeps_residual(void **state)
+{
+	static const struct layout alone = {{1, 1, 1, 1, 1}, 0, OFFLOAD_NONE};
+	static struct values before, after;
+	struct comm *c = comm_split(world, world->rank < 3 ? 0 : -1, "some");
+	(void)state;
+	for (int wire = EDIT_WIRE_BF16; wire <= EDIT_WIRE_SPARSE; wire++) {
+		const struct edit_config ec = wire_config((enum edit_wire)wire);
+		int64_t something = 0, wrong = 0;
+		struct edit_result r;
+		struct worker w;
+		if (c) {
+			open_worker(&w, c, c->size, &alone, &ec);
+			move_all(&w, -1, 0, NOWHERE);
+			edit_anchor(w.x);
+			move_all(&w, c->rank, 0, NOWHERE);
+			edit_sync(w.x, 1, &r);
+			take_residual(&w, &before);
+			move_all(&w, c->rank, 1, 1);
+			edit_sync(w.x, 1, &r);
+			take_residual(&w, &after);
+			for (int64_t i = 0; i < before.n; i++)
+				something += before.p[i] != 0;
+			wrong = (memcmp(before.p, after.p,
+					 (size_t)after.n * sizeof(float)) == 0) !=
+				(c->rank == 1);
+			close_worker(&w);
+		}
+		assert_on_all(wrong == 0 && (!c || something > 100));
+	}
+	comm_free(c);
+}
+
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
@@ -514,6 +630,8 @@ int main(void)
 		cmocka_unit_test(averages),
 		cmocka_unit_test(no_numbers),
 		cmocka_unit_test(clips),
+		cmocka_unit_test(feeds_back),
+		cmocka_unit_test(keeps_residual),
 	};
 	ranks_open();
 	return ranks_close(ranks_run(tests));

@@ -1,9 +1,10 @@
-/* edit: the detector against a model of it that keeps everything, and weights. */
-#include "edit/edit.h"
+/* edit: the detector against a model of it that keeps everything, weights, and wires. */
+#include "edit/exchange.h"
 #include "support.h"
 
 #include <math.h>
 #include <stdlib.h>
+#include <string.h>
 
 /* ---- the detector ---------------------------------------------------------------- */
 
@@ -162,12 +163,112 @@ static void weights(void **state)
 	near(w[1], 0.25 * 2 / 3);
 }
 
+/* ---- wires ----------------------------------------------------------------------- */
+
+enum { N_PARTS = 5, N_FLOATS = 5 * 7 + 9 + 3 * 70000 + 6 * 10 + 16 };
+
+/* Some rows of a matrix, a vector, rows with many places, columns of a matrix, another. What
+ * is between the last two belongs to nobody. */
+static void make_parts(struct tensor *t, struct part *p)
+{
+	static const struct {
+		int64_t rows, cols;
+		int ndim, slice;
+		enum cut cut;
+	} some[N_PARTS] = {{5, 7, 2, 1, CUT_ROWS}, {9, 1, 1, 0, CUT_NONE},
+		{3, 70000, 2, 0, CUT_NONE}, {6, 10, 2, 1, CUT_COLS},
+		{1, 10, 2, 0, CUT_NONE}};
+	int64_t at = 0;
+	for (int i = 0; i < N_PARTS; i++) {
+		int64_t cols = some[i].cols;
+		at += i == N_PARTS - 1 ? 6 : 0;
+		t[i] = (struct tensor){.ndim = some[i].ndim,
+			.dims = {20, some[i].cut == CUT_COLS ? 2 * cols : cols},
+			.cut = some[i].cut,
+			.rows = 10,
+			.cols = cols};
+		snprintf(t[i].name, sizeof(t[i].name), "tensor %d", i);
+		p[i] = (struct part){.t = &t[i],
+			.slice = some[i].slice,
+			.row = i,
+			.rows = some[i].rows,
+			.cols = cols,
+			.at = at};
+		at += some[i].rows * cols;
+	}
+	assert_int_equal(at, N_FLOATS);
+}
+
+/* To bytes and from them, cut in pieces of about so many floats. */
+static void travel(const struct wire *w, float *v, int64_t step, bool random)
+{
+	for (int64_t at = 0, n; at < w->floats; at += n) {
+		n = wire_row_end(w, at + step) - at;
+		assert_true(n > 0);
+		int64_t n_bytes = wire_bytes(w, at, n);
+		char *bytes = xcalloc((size_t)n_bytes + 1, 1);
+		bytes[n_bytes] = 42;
+		if (random)
+			wire_pack_random(w, bytes, v + at, at, n, 3);
+		else
+			wire_pack(w, bytes, v + at, at, n);
+		assert_int_equal(bytes[n_bytes], 42);
+		memset(v + at, 0xff, (size_t)n * sizeof(*v));
+		wire_unpack(w, v + at, bytes, at, n);
+		free(bytes);
+	}
+}
+
+static uint64_t hash_of_parts(const struct wire *w, const float *v)
+{
+	uint64_t hash = 0;
+	for (int64_t i = 0; i < w->n_parts; i++) {
+		const struct part *p = &w->part[i];
+		hash = hash_bytes(
+			v + p->at, (size_t)(p->rows * p->cols) * sizeof(*v), hash);
+	}
+	return hash;
+}
+
+static void wires_cut_anywhere(void **state)
+{
+	static const int64_t steps[] = {1, 8, 64, 70001, 1 << 20};
+	static float v[N_FLOATS];
+	struct tensor t[N_PARTS];
+	struct part p[N_PARTS];
+	struct device d;
+	(void)state;
+	device_cpu(&d, 1);
+	make_parts(t, p);
+	for (int kind = EDIT_WIRE_BF16; kind <= EDIT_WIRE_SPARSE; kind++)
+		for (int random = 0; random <= (kind != EDIT_WIRE_SPARSE); random++) {
+			const struct wire w = {(enum edit_wire)kind, 0.2, 7, &d, p,
+				N_PARTS, N_FLOATS, 70000};
+			uint64_t want = 0, rounded = 0;
+			for (size_t s = 0; s < ARRAY_LEN(steps); s++) {
+				for (int64_t i = 0; i < N_FLOATS; i++)
+					v[i] = (float)(test_uniform(5, i) - 0.5);
+				for (int i = 0; i < N_PARTS && !random; i++)
+					if (t[i].ndim > 1)
+						wire_round(&w, mat(v + p[i].at, p[i].rows,
+								       p[i].cols));
+				rounded = hash_of_parts(&w, v);
+				travel(&w, v, steps[s], random);
+				want = s ? want : hash_of_parts(&w, v);
+				assert_true(hash_of_parts(&w, v) == want);
+			}
+			/* what was rounded comes as it was sent */
+			assert_true((want == rounded) == !random);
+		}
+}
+
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test(detector_is_its_model),
 		cmocka_unit_test(detector_is_known),
 		cmocka_unit_test(weights),
+		cmocka_unit_test(wires_cut_anywhere),
 	};
 	return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -90,8 +90,8 @@ static float quantise_row(float *x, int64_t n, int8_t *codes, const struct chanc
 		round_codes(x, n, scale);
 	for (int64_t i = 0; i < n && codes; i++)
 		codes[i] = (int8_t)x[i];
-	for (int64_t i = 0; i < n; i++)
-		x[i] *= scale;
+	for (int64_t i = 0; i < n; i++) /* as it comes back: a code has no -0 */
+		x[i] = (float)(int32_t)x[i] * scale;
 	return scale;
 }
 

@@ -255,8 +255,8 @@ static void print_memory(const struct train_opts *o, const struct plan *p, int w
 			   : "AdamW: two moments, fp32");
 	if (o->edit.workers) {
 		line(out, "outer", p->store.outer,
-			o->offload ? "anchor and outer optimizer: in the file"
-				   : "anchor, and moments of the outer optimizer");
+			o->offload ? "anchor, outer optimizer, residual: in the file"
+				   : "anchor, moments of the outer optimizer, residual");
 		line(out, "agreeing", p->edit_bytes, "pieces of other workers");
 	}
 	line(out, "activations", p->micro_bytes, "of the micro-batches under way");
@@ -319,7 +319,7 @@ static void print_sent(const struct plan *p, int ranks, struct str *out)
 	line(out, "sent/step", (int64_t)p->sent, "by this rank, in all");
 	if (p->edit_sent > 0)
 		line(out, "sent/sync", (int64_t)p->edit_sent,
-			"by this rank, to other workers; in a step of the warm-up, too");
+			"by this rank, to other workers; fp32 in a step of the warm-up");
 	for (int i = 0; i < p->n_groups; i++) {
 		char name[32];
 		snprintf(name, sizeof(name), "  %s", p->group[i].name);
