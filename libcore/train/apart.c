@@ -112,6 +112,13 @@ static void synchronise(struct run *r)
 			y->r.anomalies);
 }
 
+/* Of these a supervisor restarts what lost a worker, so that at most an interval is lost. */
+static bool save_of_sync(const struct trainer *t)
+{
+	int64_t n = t->o.ckpt_syncs;
+	return n && (t->step == t->o.edit.warmup || edit_syncs(t->edit) % n == 0);
+}
+
 bool apart_step(struct run *r, struct step_result *s)
 {
 	struct syncing *y = &r->syncing;
@@ -130,8 +137,10 @@ bool apart_step(struct run *r, struct step_result *s)
 		t->synced = t->step;
 		t->apart_loss = 0;
 	}
-	if (t->step == t->o.edit.warmup)
+	if (t->step == t->o.edit.warmup) {
 		edit_anchor(t->edit);
+		s->save |= save_of_sync(t);
+	}
 	if (!sync_due(r))
 		return true;
 	if (!apart_meet(r, false))
@@ -141,6 +150,7 @@ bool apart_step(struct run *r, struct step_result *s)
 		s->stop = y->stop;
 		s->save = y->save;
 	}
+	s->save |= save_of_sync(t);
 	return true;
 }
 
