@@ -55,10 +55,15 @@ rank_at() { # RANK: its process, of the runs here
 	for worker in '' /worker-3; do
 		echo run$worker/checkpoints/step-* | sed 's/[^ ]*step-0*//g' | grep -qx '3.h5 7.h5 11.h5'
 	done
+	cp -r run wide
 	on 2 --edit-workers 2 --resume auto -n 14 -o run
 	grep -q '^# event .* step=11 going on with 2 workers, it was 4$' run/worker-1/journal.txt
 	have_agreed run 2
-	cp -r run wide
+	# of which no bit is the layout's
+	on 4 --edit-workers 2 --fsdp 2 --resume auto -n 14 -o wide
+	for worker in '' /worker-1; do
+		cmp run$worker/checkpoints/latest.h5 wide$worker/checkpoints/latest.h5
+	done
 	on 3 --edit-workers 3 --resume auto -n 19 -o run
 	grep -q '^# event .* step=14 going on with 3 workers, it was 2$' run/journal.txt
 	have_agreed run 3
@@ -66,11 +71,6 @@ rank_at() { # RANK: its process, of the runs here
 	grep -o '^step=[0-9]*' run/worker-2/journal.txt | cut -d= -f2 | tr '\n' ' ' |
 		grep -qx '1 2 3 4 5 6 7 8 9 10 11 15 16 17 18 19 '
 	pt-compare -q run/worker-2 run/worker-2
-	# of which no bit is the layout's
-	on 6 --edit-workers 3 --fsdp 2 --resume auto -n 19 -o wide
-	for worker in '' /worker-1 /worker-2; do
-		cmp run$worker/checkpoints/latest.h5 wide$worker/checkpoints/latest.h5
-	done
 	# what is left of the fourth is nobody's checkpoint now
 	[ "$(step_of run/worker-3)" -eq 11 ]
 	on 4 --edit-workers 4 --resume auto -n 23 -o run
@@ -127,11 +127,15 @@ rank_at() { # RANK: its process, of the runs here
 	tiny -b 12 -m 1 -n 12 --ckpt-every 6 --keep 0 -o plain >/dev/null
 	mkdir -p run/checkpoints
 	cp plain/checkpoints/step-00000006.h5 run/checkpoints
-	on 3 "${EDIT[@]}" --edit-workers 3 --resume auto -n 12 -o run
+	on 3 "${EDIT[@]}" --edit-workers 3 --edit-sync-interval 3 --resume auto -n 12 -o run
 	grep -q 'step=6 going on with 3 workers, it was 0$' run/worker-2/journal.txt
 	grep -o '^step=[0-9]*.* sync=[0-9]*' run/journal.txt | sed 's/ .*sync=/ /' | tr '\n' ' ' |
-		grep -qx 'step=7 1 step=11 2 step=12 3 '
+		grep -qx 'step=9 1 step=12 2 '
 	have_agreed run 3
+	# its parameters are the anchor, as those at the end of a warm-up are
+	on 3 "${EDIT[@]}" --edit-workers 3 --edit-sync-interval 3 --edit-warmup-steps 6 \
+		--resume plain/checkpoints/step-00000006.h5 -n 12 -o warm
+	pt-ckpt diff run warm
 	on 2 --edit-workers 0 --dp 2 --resume auto -n 14 -o run
 	grep -q 'step=12 going on with 0 workers, it was 3$' run/journal.txt
 	on 1 --edit-workers 0 --resume run/worker-2/checkpoints/latest.h5 -n 14 -o other
