@@ -1,12 +1,10 @@
 /* Coming to agree: what all workers brought becomes one, and everybody's. */
-#include "edit/edit.h"
+#include "edit/exchange.h"
 
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
-enum { BLOCK = 1 << 20 }; /* floats that are exchanged at a time */
-enum { EDIT_TAG = 1 << 17 };
 enum { ROOMS = 4 }; /* parameter, anchor, two moments */
 
 /* Floats of one unit, in what this rank has. */
@@ -32,10 +30,8 @@ struct edit {
 	int64_t *all_steps; /* [workers] */
 	float *weight;
 	double *scale;
-	/* memory for a block: received from the others, the own piece when it is done, and
-	 * what comes from files */
-	float *received, *made, *room[ROOMS];
-	struct comm_req *reqs; /* [2][workers] */
+	struct exchange exchange;
+	float *room[ROOMS]; /* memory for a block of what comes from files */
 };
 
 static bool has_anchor(const struct edit *x)
@@ -53,6 +49,8 @@ unsigned edit_groups(const struct edit_config *c)
 		bits |= STORE_BIT(STORE_OUTER_MEAN);
 	if (c->outer == EDIT_OUTER_ADAMW)
 		bits |= STORE_BIT(STORE_OUTER_SQUARE);
+	if (c->wire != EDIT_WIRE_FP32)
+		bits |= STORE_BIT(STORE_RESIDUAL);
 	return bits;
 }
 
@@ -88,29 +86,18 @@ static void list_segments(struct edit *x)
 
 static int64_t block_floats(const struct edit *x)
 {
-	return min64(BLOCK, store_floats(x->s));
+	return exchange_most(&x->exchange);
 }
 
-/* Of a block of n floats, those that are this worker's to make. */
-static int64_t piece(const struct edit *x, int64_t n, int worker, int64_t *first)
+static int n_rooms(const struct edit *x)
 {
-	int64_t step = round_up(ceil_div(n, x->sync->size), 16);
-	*first = min64(n, step * worker);
-	return min64(n, step * (worker + 1)) - *first;
-}
-
-static int64_t room_floats(const struct edit *x, int64_t *per_piece)
-{
-	int64_t first;
-	*per_piece = piece(x, block_floats(x), 0, &first);
-	int rooms = x->s->c.offload ? ROOMS : 1; /* at least for gradients */
-	return (x->sync->size + 1) * *per_piece + rooms * block_floats(x);
+	return x->s->c.offload ? ROOMS : 1; /* at least for gradients */
 }
 
 int64_t edit_bytes(const struct edit *x)
 {
-	int64_t per_piece;
-	return room_floats(x, &per_piece) * (int64_t)sizeof(float);
+	return exchange_bytes(&x->exchange) +
+	       n_rooms(x) * block_floats(x) * (int64_t)sizeof(float);
 }
 
 struct edit *edit_open(const struct edit_config *c, struct comm *world, struct comm *sync,
@@ -118,7 +105,6 @@ struct edit *edit_open(const struct edit_config *c, struct comm *world, struct c
 {
 	struct edit *x = xcalloc(1, sizeof(*x));
 	size_t workers = (size_t)sync->size;
-	int64_t per_piece;
 	*x = (struct edit){.c = *c, .world = world, .sync = sync, .s = s, .d = d};
 	if (c->reducer == EDIT_MEAN) { /* steps count for all, or not at all */
 		x->c.weigh = (struct weigh_config){
@@ -142,13 +128,10 @@ struct edit *edit_open(const struct edit_config *c, struct comm *world, struct c
 	x->all_steps = xcalloc(workers, sizeof(*x->all_steps));
 	x->weight = xcalloc(groups * workers, sizeof(*x->weight));
 	x->scale = xcalloc(groups, sizeof(*x->scale));
-	x->reqs = xcalloc(2 * workers, sizeof(*x->reqs));
-	if (sync->planned)
-		return x;
-	x->received = xcalloc((size_t)room_floats(x, &per_piece), sizeof(float));
-	x->made = x->received + sync->size * per_piece;
-	for (int i = 0; i < (s->c.offload ? ROOMS : 1); i++)
-		x->room[i] = x->made + per_piece + i * block_floats(x);
+	struct wire wire = wire_make(c, s, d);
+	exchange_open(&x->exchange, sync, &wire);
+	for (int i = 0; i < n_rooms(x) && !sync->planned; i++)
+		x->room[i] = xcalloc((size_t)block_floats(x), sizeof(float));
 	return x;
 }
 
@@ -167,8 +150,9 @@ void edit_free(struct edit *x)
 	free(x->all_steps);
 	free(x->weight);
 	free(x->scale);
-	free(x->reqs);
-	free(x->received);
+	exchange_close(&x->exchange);
+	for (int i = 0; i < ROOMS; i++)
+		free(x->room[i]);
 	free(x);
 }
 
@@ -189,12 +173,12 @@ static void each_segment(
 }
 
 struct own_piece {
-	const float *const *from; /* [workers], of the piece */
 	float *out;
-	int64_t at; /* where the piece begins */
+	const float *const *from; /* [workers] */
+	int64_t at;		  /* where it begins */
 };
 
-static void combine_segment(struct edit *x, void *with, int64_t at, int64_t n, int group)
+static void make_segment(struct edit *x, void *with, int64_t at, int64_t n, int group)
 {
 	const struct own_piece *o = with;
 	int workers = x->sync->size;
@@ -209,45 +193,11 @@ static void combine_segment(struct edit *x, void *with, int64_t at, int64_t n, i
 	free(from);
 }
 
-/* Collective over sync: v[0..n) of all workers, which lies at `at`, becomes one. The pieces
- * of a block go to a worker each, and what it has made of them comes back. */
-static void exchange(struct edit *x, float *v, int64_t at, int64_t n)
+static void make_piece(
+	void *with, float *out, const float *const *from, int64_t at, int64_t n)
 {
-	struct comm *c = x->sync;
-	int64_t size = sizeof(float), first, own = piece(x, n, c->rank, &first);
-	int64_t per_piece = piece(x, block_floats(x), 0, &(int64_t){0});
-	const float **from = xcalloc((size_t)c->size, sizeof(*from));
-	for (int r = 0; r < c->size; r++) {
-		from[r] = r == c->rank ? v + first : x->received + r * per_piece;
-		if (r != c->rank && own)
-			comm_recv_begin(c, x->received + r * per_piece, own * size, r,
-				EDIT_TAG, &x->reqs[2 * r]);
-	}
-	for (int i = 1; i < c->size; i++) {
-		int r = (c->rank + i) % c->size;
-		int64_t theirs, len = piece(x, n, r, &theirs);
-		if (len)
-			comm_send_begin(c, v + theirs, len * size, r, EDIT_TAG,
-				&x->reqs[2 * r + 1]);
-	}
-	for (int i = 0; i < 2 * c->size; i++)
-		comm_wait(c, &x->reqs[i]);
-	struct own_piece o = {from, x->made, at + first};
-	each_segment(x, at + first, own, combine_segment, &o);
-	for (int i = 1; i < c->size; i++) {
-		int r = (c->rank + i) % c->size;
-		int64_t theirs, len = piece(x, n, r, &theirs);
-		if (len)
-			comm_recv_begin(c, v + theirs, len * size, r, EDIT_TAG + 1,
-				&x->reqs[2 * r]);
-		if (own)
-			comm_send_begin(c, x->made, own * size, r, EDIT_TAG + 1,
-				&x->reqs[2 * r + 1]);
-	}
-	x->d->k->copy(x->d, mat(v + first, 1, own), mat(x->made, 1, own));
-	for (int i = 0; i < 2 * c->size; i++)
-		comm_wait(c, &x->reqs[i]);
-	free(from);
+	struct own_piece o = {out, from, at};
+	each_segment(with, at, n, make_segment, &o);
 }
 
 /* ---- norms and weights ----------------------------------------------------------- */
@@ -334,9 +284,10 @@ static bool nobody(const struct edit *x, int group)
 
 static void begin_block(struct edit *x, int64_t at, int64_t n, float *v[N_STORE_GROUPS])
 {
+	unsigned outer = edit_groups(&x->c) & ~STORE_BIT(STORE_RESIDUAL);
 	int room = 0;
 	for (int g = 0; g < N_STORE_GROUPS; g++) {
-		bool used = g == STORE_PARAM || edit_groups(&x->c) & STORE_BIT(g);
+		bool used = g == STORE_PARAM || (outer & STORE_BIT(g));
 		v[g] = NULL;
 		if (used)
 			v[g] = store_begin(
@@ -370,10 +321,9 @@ static void sparsify_part(void *with, const struct part *p)
 		x->d->k->keep_largest(x->d, mat(v, p->rows, p->cols), max64(1, k));
 		return;
 	}
-	uint64_t what = hash_str(p->t->name) ^ (uint64_t)x->n_syncs << 20;
 	struct keep keep = {.density = density,
 		.scale = x->c.sparsify == EDIT_RESCALED_RANDOM ? 1 / density : 1,
-		.key = philox_key(x->c.seed, PHILOX_EDIT, what),
+		.key = wire_key(x->c.seed, p->t, x->n_syncs),
 		.worker = (uint32_t)x->sync->rank};
 	for (int64_t r = 0; r < p->rows; r++) {
 		keep.first = tensor_index(p->t, p->slice, p->row + r);
@@ -381,16 +331,35 @@ static void sparsify_part(void *with, const struct part *p)
 	}
 }
 
+/* What the wire cannot carry of this worker's pseudo-gradient and of what is left from the
+ * times before is left for the next. Who is left out brings nothing, and keeps what it has. */
+static void feed_back(void *with, const struct part *p)
+{
+	struct edit *x = with;
+	const struct kernels *k = x->d->k;
+	struct mat v = mat(p->state[STORE_PARAM], p->rows, p->cols);
+	struct mat left = mat(p->state[STORE_RESIDUAL], p->rows, p->cols);
+	if (p->t->ndim == 1 || x->all_out[group_of(x, p) * x->sync->size + x->sync->rank])
+		return;
+	k->add(x->d, v, v, left);
+	k->copy(x->d, left, v);
+	wire_round(&x->exchange.wire, v);
+	k->sub(x->d, left, left, v);
+}
+
 static void bring(struct edit *x)
 {
-	int64_t all = store_floats(x->s), n;
+	const unsigned param = STORE_BIT(STORE_PARAM);
+	enum edit_wire kind = x->c.wire;
 	if (x->c.sparsify != EDIT_DENSE && x->c.density < 1)
-		store_walk(x->s, false, STORE_BIT(STORE_PARAM), STORE_BIT(STORE_PARAM),
-			sparsify_part, x);
-	for (int64_t at = 0; at < all; at += n) {
-		n = min64(block_floats(x), all - at);
+		store_walk(x->s, false, param, param, sparsify_part, x);
+	const unsigned both = param | STORE_BIT(STORE_RESIDUAL);
+	if (kind != EDIT_WIRE_FP32)
+		store_walk(x->s, false, both, both, feed_back, x);
+	for (int64_t at = 0, n; at < store_floats(x->s); at += n) {
+		n = exchange_block(&x->exchange, kind, at);
 		float *v = store_begin(x->s, STORE_PARAM, at, n, x->room[0]);
-		exchange(x, v, at, n);
+		exchange_run(&x->exchange, kind, v, at, x->n_syncs, make_piece, x);
 		store_end(x->s, STORE_PARAM, at, n, v);
 	}
 }
@@ -539,13 +508,13 @@ static void move_gradients(struct edit *x, int64_t at, int64_t n, bool back)
 
 void edit_mean_gradient(struct edit *x)
 {
-	int64_t all = store_floats(x->s), n;
 	all_alike(x);
 	x->plainly = true;
-	for (int64_t at = 0; at < all; at += n) {
-		n = min64(block_floats(x), all - at);
+	for (int64_t at = 0, n; at < store_floats(x->s); at += n) {
+		n = exchange_block(&x->exchange, EDIT_WIRE_FP32, at);
 		move_gradients(x, at, n, false);
-		exchange(x, x->room[0], at, n);
+		exchange_run(
+			&x->exchange, EDIT_WIRE_FP32, x->room[0], at, 0, make_piece, x);
 		move_gradients(x, at, n, true);
 	}
 	x->plainly = false;
@@ -558,13 +527,11 @@ bool edit_any(struct edit *x, bool mine)
 
 int64_t edit_sent(const struct edit *x)
 {
-	int64_t all = store_floats(x->s), sent = 0, n, first;
+	int64_t sent = 0;
 	int others = x->sync->size - 1;
-	for (int64_t at = 0; at < all; at += n) {
-		n = min64(block_floats(x), all - at);
-		int64_t own = piece(x, n, x->sync->rank, &first);
-		sent += (n - own + others * own) * (int64_t)sizeof(float);
-	}
+	for (int64_t at = 0; at < store_floats(x->s);
+		at += exchange_block(&x->exchange, x->c.wire, at))
+		sent += exchange_sent(&x->exchange, x->c.wire, at);
 	if (has_anchor(x))
 		sent += others * x->n_groups * (int64_t)sizeof(struct word);
 	else if (x->c.weigh.by_steps)

@@ -177,7 +177,10 @@ void train_edit_config(const struct train_opts *o, struct edit_config *c)
 		.sparsify = (enum edit_sparsify)x->sparsify,
 		.density = x->density,
 		.by_unit = x->by_unit,
-		.weigh = {.by_norm = x->by_norm, .temperature = x->temperature},
+		.weigh = {.by_norm = x->by_norm,
+			.temperature = x->temperature,
+			.by_steps = x->by_steps,
+			.steps_ratio = x->steps_ratio},
 		.skip_anomaly = x->skip_anomaly,
 		.detect = {x->ewma_alpha, x->ewma_threshold, x->ewma_warmup},
 		.clip = x->clip,
@@ -189,6 +192,8 @@ void train_edit_config(const struct train_opts *o, struct edit_config *c)
 		.eps = x->eps,
 		.decay = x->decay,
 		.nesterov = x->nesterov,
+		.wire = (enum edit_wire)x->wire,
+		.wire_density = x->wire_density,
 		.seed = (uint64_t)o->seed};
 }
 

@@ -8,6 +8,7 @@
 /* ---- saving ---------------------------------------------------------------------- */
 
 _Static_assert((int)CKPT_ANCHOR == (int)STORE_ANCHOR &&
+		       (int)CKPT_RESIDUAL == (int)STORE_RESIDUAL &&
 		       (int)N_CKPT_GROUPS == (int)N_STORE_GROUPS,
 	"a group of a file is one of the store");
 
@@ -30,19 +31,24 @@ static struct ckpt_tensor *describe(const struct model *m)
 	return list;
 }
 
-static int n_groups(const struct train_opts *o)
+static unsigned groups_of(const struct train_opts *o)
 {
 	struct edit_config c;
-	int n = CKPT_LEAST_GROUPS;
 	train_edit_config(o, &c);
-	for (int g = STORE_ANCHOR; g < N_STORE_GROUPS && o->edit.workers; g++)
-		n += !!(edit_groups(&c) & STORE_BIT(g));
-	return n;
+	return CKPT_LEAST_GROUPS | (o->edit.workers ? edit_groups(&c) : 0);
+}
+
+/* Those to take up: a run without workers has no others, and what a worker has yet to bring
+ * is not for one more that begins from it. */
+static unsigned groups_of_old(const struct train_opts *o)
+{
+	unsigned groups = o->from_workers ? groups_of(o) : CKPT_LEAST_GROUPS;
+	return o->worker < o->from_workers ? groups : groups & ~CKPT_BIT(CKPT_RESIDUAL);
 }
 
 /* What a worker keeps beside groups: when the workers agreed last, its sum of losses since
- * then, when they part; and what edit.h says. Allocated. */
-enum { OWN_NUMBERS = 3 };
+ * then, when they part, the samples that nobody saw; and what edit.h says. Allocated. */
+enum { OWN_NUMBERS = 4 };
 
 static double *worker_numbers(const struct trainer *t, int64_t *n)
 {
@@ -51,6 +57,7 @@ static double *worker_numbers(const struct trainer *t, int64_t *n)
 	x[0] = (double)t->synced;
 	x[1] = t->apart_loss;
 	x[2] = (double)t->o.edit.warmup;
+	x[3] = (double)t->unseen;
 	edit_state_get(t->edit, x + OWN_NUMBERS);
 	return x;
 }
@@ -93,7 +100,8 @@ static int take_numbers_of_worker(struct trainer *t, const struct ckpt *c, struc
 	if (c->n_numbers != OWN_NUMBERS + edit_state_size(t->edit))
 		return err_set(e, EX_DATAERR,
 			"%s: other detectors or units than these options say", c->path);
-	if (!(x[0] >= 0 && x[0] <= step && isfinite(x[1])))
+	if (!(x[0] >= 0 && x[0] <= step && isfinite(x[1]) && x[3] >= 0 &&
+		    x[3] <= (double)t->samples))
 		return err_set(
 			e, EX_DATAERR, "%s: numbers of a worker that cannot be", c->path);
 	if ((x[2] <= step) != (warmup <= step)) /* they have parted, or have not */
@@ -102,6 +110,7 @@ static int take_numbers_of_worker(struct trainer *t, const struct ckpt *c, struc
 			warmup, step, x[2]);
 	t->synced = (int64_t)x[0];
 	t->apart_loss = t->synced < t->step ? x[1] : 0; /* it may have gone back there */
+	t->unseen = (int64_t)x[3];
 	return edit_state_put(t->edit, x + OWN_NUMBERS, e);
 }
 
@@ -112,7 +121,7 @@ static struct ckpt_write what_to_save(
 	train_config(&t->o, config);
 	*tensors = describe(&t->model);
 	return (struct ckpt_write){
-		.n_groups = n_groups(&t->o),
+		.groups = groups_of(&t->o),
 		.comm = t->world,
 		.info =
 			{
@@ -121,7 +130,7 @@ static struct ckpt_write what_to_save(
 				.version = CKPT_VERSION,
 				.step = t->step,
 				.samples = t->samples,
-				.tokens = t->samples * t->model.c.context,
+				.tokens = (t->samples - t->unseen) * t->model.c.context,
 				.loss = t->loss,
 				.val_loss = t->val_loss,
 				.best_val_loss = t->best_val_loss,
@@ -154,7 +163,7 @@ int64_t state_copy_bytes(
 	int64_t n_bytes = ckpt_copy_bytes(&(struct ckpt_write){.comm = &world,
 		.tensors = tensors,
 		.n_tensors = m->n_tensors,
-		.n_groups = n_groups(o),
+		.groups = groups_of(o),
 		.one_writes = o->load == LOAD_BROADCAST});
 	free(tensors);
 	return n_bytes;
@@ -429,22 +438,22 @@ int trainer_load(struct trainer *t, const char *path, bool weights_only, struct 
 		if (!ckpt_open(&c, path, e) && !check_vocabulary(c, t->data, e))
 			state_check_model(c, &t->model, e);
 	}
-	/* A run without workers has the groups that it has. */
-	int groups = weights_only	 ? 1
-		     : t->o.from_workers ? n_groups(&t->o)
-					 : CKPT_LEAST_GROUPS;
-	if (c && !e->code && c->n_groups < groups)
-		err_set(e, EX_DATAERR,
-			"%s: has no %s, which workers that train apart need", c->path,
-			ckpt_group_names[c->n_groups]);
+	unsigned groups = weights_only ? CKPT_BIT(CKPT_MODEL) : groups_of_old(&t->o);
+	for (int g = 0; c && !e->code && g < N_CKPT_GROUPS; g++)
+		if (groups & ~c->groups & CKPT_BIT(g))
+			err_set(e, EX_DATAERR,
+				"%s: has no %s, which workers that train apart need",
+				c->path, ckpt_group_names[g]);
 	struct ckpt_info info = {0};
 	bool back = false;
 	if (c && !e->code && !weights_only)
 		elastic_info(&t->o, c, &info, &back, e);
 	int rc = comm_agree(t->world, e);
-	for (int g = 0; g < groups && !rc; g++) {
+	for (int g = 0; g < N_CKPT_GROUPS && !rc; g++) {
 		enum ckpt_group from =
 			back && g == CKPT_MODEL ? CKPT_ANCHOR : (enum ckpt_group)g;
+		if (!(groups & CKPT_BIT(g)))
+			continue;
 		load_group(t->store, c, send, from, (enum store_group)g, e);
 		rc = comm_agree(t->world, e);
 	}

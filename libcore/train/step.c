@@ -73,14 +73,16 @@ void step_agree(struct trainer *t, bool save, struct step_result *r)
 {
 	struct {
 		struct exact loss;
-		int64_t stop, save, written;
-	} all = {t->pass.loss, t->stop && *t->stop, save, trainer_saved(t)};
-	comm_sum_i64(t->world, (int64_t *)&all, EXACT_WORDS + 3);
+		int64_t stop, save, written, meet;
+	} all = {t->pass.loss, t->stop && *t->stop, save, trainer_saved(t),
+		t->wants_to_meet && t->wants_to_meet(t->with)};
+	comm_sum_i64(t->world, (int64_t *)&all, EXACT_WORDS + 4);
 	double tokens = (double)(train_batch(&t->o) * t->model.c.context);
 	r->loss = (float)(exact_round(&all.loss) / tokens);
 	r->stop = all.stop;
 	r->save = all.save;
 	r->written = all.written;
+	r->meet = all.meet;
 	r->bubble = bubble(&t->pipe);
 }
 
@@ -255,12 +257,41 @@ static void explain(struct work *w, struct step_result *r)
 	str_free(&why);
 }
 
+static void hold_up(const struct trainer *t)
+{
+	int ranks = t->world->size;
+	straggle_wait(straggle_ms(t->stragglers, t->n_stragglers, (uint64_t)t->o.seed,
+		t->step + 1, t->o.worker * ranks + t->world->rank,
+		ranks * (int)max64(1, t->o.edit.workers)));
+}
+
+/* NULL: the data is good. Else other windows in their place, allocated. */
+static int32_t *garble(const struct trainer *t)
+{
+	int64_t b = t->o.micro_batch, n = trainer_own_micro(t, t->data_rank);
+	int64_t len = window_size(t), step = t->step + 1;
+	if (!garble_is_due(&t->garble, t->o.worker, step))
+		return NULL;
+	int32_t *windows = xcalloc((size_t)(n * b * len) + 1, sizeof(*windows));
+	for (int64_t i = 0; i < n * b; i++) {
+		int64_t micro = deal_micro(&t->deal, t->data_rank, i / b);
+		garble_window(windows + i * len, len, t->data->tokenizer.vocab.n,
+			(uint64_t)t->o.seed,
+			t->samples + worker_sample(t) + micro * b + i % b);
+	}
+	return windows;
+}
+
 void trainer_step_on(
 	struct trainer *t, const int32_t *windows, bool save, struct step_result *r)
 {
 	*r = (struct step_result){
 		.lr = (float)lr_at(&t->o, t->step + 1), .loss_scale = t->loss_scale};
 	struct work w = {.t = t, .windows = windows};
+	int32_t *garbled = garble(t);
+	if (garbled)
+		w.windows = garbled;
+	hold_up(t);
 	run_schedule(&w);
 	bool together = t->edit && t->step < t->o.edit.warmup;
 	if (together)
@@ -276,14 +307,30 @@ void trainer_step_on(
 	r->bad = !r->skipped && (lost || !isfinite(r->grad_norm));
 	if (r->bad) {
 		explain(&w, r);
+		free(garbled);
 		return;
 	}
+	free(garbled);
 	if (!r->skipped)
 		update(t, r);
 	adjust_scale(t, r->skipped);
 	t->step++;
 	t->samples += t->o.batch;
 	t->loss = (double)r->loss;
+}
+
+void trainer_pass_over(struct trainer *t, int64_t steps)
+{
+	if (!steps)
+		return;
+	t->step += steps;
+	t->samples += steps * t->o.batch;
+	t->skipped += steps;
+	if (t->next) { /* of a step that will not be */
+		loader_end(t->loader, t->next);
+		fetch_free(t->next);
+		t->next = NULL;
+	}
 }
 
 void trainer_step(struct trainer *t, bool save, struct step_result *r)
