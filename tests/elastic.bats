@@ -29,7 +29,7 @@ have_agreed() { # FOLDER WORKERS: their last checkpoints have the same parameter
 
 differ_in() { # A B GROUP...: these groups of two checkpoints, and no others
 	pt-ckpt diff "$1" "$2" >differences || true
-	awk '$2 ~ /^(model|exp_avg|exp_avg_sq|anchor|outer_avg|outer_avg_sq)$/ { print $2 }' differences |
+	awk '$2 ~ /^(model|exp_avg|exp_avg_sq|anchor|outer_avg|outer_avg_sq|residual)$/ { print $2 }' differences |
 		sort -u | diff - <(printf '%s\n' "${@:3}" | sort)
 }
 
@@ -80,7 +80,7 @@ rank_at() { # RANK: its process, of the runs here
 
 @test "between two synchronisations: back to the anchor, each with moments of its own" {
 	make_shard
-	edit 2 --edit-workers 2 -n 14 --ckpt-every 1 --keep 0 -o run
+	edit 2 --edit-workers 2 --edit-wire int8 -n 14 --ckpt-every 1 --keep 0 -o run
 	rm run/checkpoints/step-00000014.h5
 	from=checkpoints/step-00000013.h5 at=checkpoints/step-00000011.h5
 	on 3 --edit-workers 3 --resume run/$from -n 12 -o named
@@ -89,7 +89,8 @@ rank_at() { # RANK: its process, of the runs here
 	differ_in run/$at named/$at exp_avg exp_avg_sq
 	differ_in run/$from named/$at model
 	differ_in run/worker-1/$from named/worker-1/$at model
-	differ_in run/$from named/worker-2/$at model
+	# what the wire owes is owed once
+	differ_in run/$from named/worker-2/$at model residual
 	h5dump -a samples named/$at | grep -q '(0): 132$'
 	# the same in the folder of the run, whose later checkpoints go
 	on 3 --edit-workers 3 --resume auto -n 12 -o run
