@@ -50,6 +50,7 @@ static int parse(struct train_opts *o, int argc, char **argv, struct err *e)
 		o->resume = found.resume;
 		o->start_over = found.start_over;
 		o->lock = found.lock;
+		o->from_workers = found.workers;
 	}
 	return train_opts_check(o, e);
 }

@@ -150,8 +150,6 @@ same_runs() { # A B: in the rows that both have, and at their ends
 	code_of 64 mpiexec -n 2 pt-train -q --resume parts/checkpoints/step-00000005.h5 --edit-warmup-steps 9 -o other
 	says 'edit-warmup-steps 9: the run is at step 5, and it was 3'
 	tiny --eval-only --resume whole | grep -q val_loss=
-	code_of 65 mpiexec -n 4 pt-train -q --resume whole --edit-workers 4 -o other
-	says 'another number of workers cannot go on with it yet'
 }
 
 stop_rank() { # RANK: of the run in this folder, and no other

@@ -169,10 +169,13 @@ char *ckpt_find_file(const char *name);
 /* Where another worker has what the first has at such a path: FOLDER/checkpoints/NAME is
  * FOLDER/worker-K/checkpoints/NAME of number K. */
 void ckpt_of_worker(struct str *out, const char *path, int64_t worker);
-/* The newest that is whole, and that every worker has where there are several, verified to the last byte; the caller frees. NULL: there are no
- * checkpoints, or (then *e is set) none is whole or the folder cannot be read. Those that are
- * damaged are warned about. */
-char *ckpt_newest(const char *folder, struct err *e);
+/* Has a run a use for it? Else *e says why not. */
+typedef int ckpt_usable(void *with, const struct ckpt *c, struct err *e);
+/* The newest that is whole, verified to the last byte, that every worker has where there are
+ * several, and that is usable; the caller frees. NULL: there are no checkpoints, or (then *e
+ * is set) none is so or the folder cannot be read. Those that are passed over are warned
+ * about. */
+char *ckpt_newest(const char *folder, ckpt_usable *usable, void *with, struct err *e);
 
 /* ---- diff.c ---------------------------------------------------------------------- */
 

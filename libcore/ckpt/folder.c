@@ -147,6 +147,22 @@ void ckpt_of_worker(struct str *out, const char *path, int64_t worker)
 	str_printf(out, "/worker-%lld%s%s", (long long)worker, last, name);
 }
 
+/* Is it what worker w has of that step? A folder may keep files of a run with more workers. */
+static int is_of_worker(
+	const char *path, const struct ckpt *first, int64_t w, struct err *e)
+{
+	struct ckpt *c;
+	if (ckpt_open(&c, path, e))
+		return -1;
+	bool same = c->info.worker == w && c->info.workers == first->info.workers &&
+		    c->info.step == first->info.step;
+	ckpt_close(c);
+	return same ? 0
+		    : err_set(e, EX_DATAERR, "%s: %s is not of worker %lld of %lld",
+			      first->path, path, (long long)w,
+			      (long long)first->info.workers);
+}
+
 /* Have the other workers of that run a checkpoint of that step? Files get their names when
  * they are whole. */
 static int others_have(const struct ckpt *c, struct err *e)
@@ -159,12 +175,14 @@ static int others_have(const struct ckpt *c, struct err *e)
 		if (!file_exists(path.s))
 			rc = err_set(e, EX_DATAERR, "%s: worker %lld has none", c->path,
 				(long long)w);
+		else
+			rc = is_of_worker(path.s, c, w, e);
 	}
 	str_free(&path);
 	return rc;
 }
 
-char *ckpt_newest(const char *folder, struct err *e)
+char *ckpt_newest(const char *folder, ckpt_usable *usable, void *with, struct err *e)
 {
 	int64_t *steps, n = ckpt_list(folder, &steps, e);
 	struct str path = {0};
@@ -174,7 +192,8 @@ char *ckpt_newest(const char *folder, struct err *e)
 		struct err why = {0};
 		int rc = ckpt_open(&c, ckpt_name(&path, folder, steps[i]), &why);
 		if (!rc) {
-			rc = ckpt_verify(c, &why) || others_have(c, &why);
+			rc = ckpt_verify(c, &why) || others_have(c, &why) ||
+			     usable(with, c, &why);
 			ckpt_close(c);
 		}
 		if (rc && why.code !=

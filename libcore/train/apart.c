@@ -305,6 +305,13 @@ static void end_delayed(struct run *r)
 	y->ended = true;
 }
 
+/* Of these a supervisor restarts what lost a worker, so that at most an interval is lost. */
+static bool save_of_sync(const struct trainer *t)
+{
+	int64_t n = t->o.ckpt_syncs;
+	return n && (t->step == t->o.edit.warmup || edit_syncs(t->edit) % n == 0);
+}
+
 /* Where the workers part. */
 static void part(struct run *r)
 {
@@ -332,8 +339,10 @@ bool apart_step(struct run *r, struct step_result *s)
 		t->synced = t->step;
 		t->apart_loss = 0;
 	}
-	if (t->step == t->o.edit.warmup)
+	if (t->step == t->o.edit.warmup) {
 		part(r);
+		s->save |= save_of_sync(t);
+	}
 	end_delayed(r);
 	int what = what_is_due(r, s);
 	if (what == NOTHING)
@@ -349,6 +358,7 @@ bool apart_step(struct run *r, struct step_result *s)
 		s->stop = y->stop;
 		s->save = y->save;
 	}
+	s->save |= save_of_sync(t);
 	return true;
 }
 

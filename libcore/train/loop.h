@@ -1,4 +1,4 @@
-/* Shared by loop.c, start.c and apart.c only: a run while it goes on. */
+/* Shared by loop.c, start.c, apart.c and elastic.c only: a run while it goes on. */
 #ifndef TRAIN_LOOP_H
 #define TRAIN_LOOP_H
 
@@ -121,5 +121,12 @@ bool apart_hold(struct run *r, const struct row *row);
 /* What a row says of a synchronisation, if it has anything to say. */
 bool apart_has_news(const struct run *r);
 void apart_row(struct run *r, struct row *row);
+
+/* elastic.c: a run that goes on with another number of workers */
+
+/* Collective over all of them. Removes the checkpoints that lie beyond where the run goes on
+ * from; first it writes that step, where no checkpoint is of it. */
+int elastic_settle(struct run *r, struct err *e);
+void elastic_say(struct run *r);
 
 #endif

@@ -174,6 +174,7 @@ static const struct opt options[] = {
 	{OPT_ENUM, 0, "load", NULL, "each", T(load), "Who reads a checkpoint: each rank, or rank 0, which sends it to hosts that do not share a file system.", OPT_LOCAL, .values = load_names},
 	{OPT_FLAG, 0, "ckpt", NULL, "yes", T(ckpt), "Write checkpoints; without, not even the last.", OPT_LOCAL},
 	{OPT_INT, 'c', "ckpt-every", "N", "0", T(ckpt_every), "Write a checkpoint every N steps. 0: only by time, and at the end.", 0, 0, MANY},
+	{OPT_INT, 0, "ckpt-syncs", "N", "0", T(ckpt_syncs), "Write a checkpoint after every N-th synchronisation of workers that train apart, and when their warm-up ends. 0: only as the other options say.", 0, 0, MANY},
 	{OPT_DOUBLE, 0, "ckpt-secs", "SECONDS", "600", T(ckpt_secs), "Write a checkpoint when the last one is this old. 0: never.", 0, 0, 1e9},
 	{OPT_FLAG, 0, "ckpt-best", NULL, "yes", T(ckpt_best), "Write a checkpoint when the validation loss is the least so far; best.h5 points at it.", 0},
 	{OPT_FLAG, 0, "ckpt-wait", NULL, "no", T(ckpt_wait), "Train on only when a checkpoint is written. Without, it is written from a copy, meanwhile.", OPT_LOCAL},
@@ -285,6 +286,7 @@ static int check_edit(struct train_opts *o, struct err *e)
 	} some[] = {
 		{!x->workers && (anchor || x->interval > 1 || x->warmup > 0),
 			"workers that train apart", "--edit-workers"},
+		{!x->workers && o->ckpt_syncs, "ckpt-syncs", "--edit-workers"},
 		{x->momentum > 0 && x->outer != EDIT_OUTER_SGD, "edit-outer-momentum",
 			"--edit-outer sgd"},
 		{x->nesterov && x->momentum <= 0, "edit-outer-nesterov",
@@ -350,6 +352,18 @@ static int check_edit(struct train_opts *o, struct err *e)
 	return 0;
 }
 
+/* What a run said of its workers, when it goes on without them. */
+static void forget_workers(struct train_opts *o)
+{
+	struct train_opts plain;
+	struct err e = {0};
+	if (!o->from_workers || o->edit.workers)
+		return;
+	BUG_ON(opts_from_text(&train_program, &plain, "", false, &e));
+	o->edit = plain.edit;
+	o->ckpt_syncs = 0;
+}
+
 static int check_peak(const struct train_opts *o, struct err *e)
 {
 	double peak;
@@ -363,6 +377,7 @@ static int check_peak(const struct train_opts *o, struct err *e)
 
 int train_opts_check(struct train_opts *o, struct err *e)
 {
+	forget_workers(o);
 	if (check_edit(o, e))
 		return -1;
 	int64_t batch = train_batch(o);

@@ -373,7 +373,8 @@ static void find_peak(struct run *r, const struct train_opts *o)
 /* ---- going on -------------------------------------------------------------------- */
 
 /* The options in a checkpoint: all, or only those of the model. */
-static int read_config(const char *path, bool all, struct str *out, struct err *e)
+static int read_config(
+	const char *path, bool all, struct str *out, int64_t *workers, struct err *e)
 {
 	struct ckpt *c;
 	struct train_opts saved;
@@ -384,18 +385,20 @@ static int read_config(const char *path, bool all, struct str *out, struct err *
 		str_add(out, c->config.s, c->config.len);
 	else if (!(rc = opts_from_text(&train_program, &saved, c->config.s, true, e)))
 		train_model_options(&saved, out);
+	*workers = c->info.workers;
 	ckpt_close(c);
 	return rc;
 }
 
 static int find_base(
-	const struct train_opts *o, struct str *path, struct str *options, struct err *e)
+	const struct train_opts *o, struct str *path, struct train_base *b, struct err *e)
 {
+	int64_t of_init;
 	bool search = o->resume && !strcmp(o->resume, "auto");
 	if (search) {
 		struct str folder = {0};
 		str_printf(&folder, "%s/checkpoints", o->out);
-		char *newest = ckpt_newest(folder.s, e);
+		char *newest = ckpt_newest(folder.s, elastic_usable, (void *)o, e);
 		str_puts(path, newest ? newest : "");
 		free(newest);
 		str_free(&folder);
@@ -405,8 +408,9 @@ static int find_base(
 	if (e->code)
 		return -1;
 	if (path->len)
-		return read_config(path->s, true, options, e);
-	return o->init_from ? read_config(o->init_from, false, options, e) : 0;
+		return read_config(path->s, true, &b->options, &b->workers, e);
+	return o->init_from ? read_config(o->init_from, false, &b->options, &of_init, e)
+			    : 0;
 }
 
 int train_find_base(const struct train_opts *o, struct comm *world, struct train_base *b,
@@ -424,11 +428,12 @@ int train_find_base(const struct train_opts *o, struct comm *world, struct train
 		journal_lock(o->out, false, PATIENCE_SECS, &lock, e);
 	b->lock = lock + 1;
 	if (world->rank == 0 && !e->code)
-		find_base(o, &path, &b->options, e);
+		find_base(o, &path, b, e);
 	if (comm_agree(world, e))
 		return -1;
 	comm_bcast_str(world, &path, 0);
 	comm_bcast_str(world, &b->options, 0);
+	comm_bcast(world, &b->workers, sizeof(b->workers), 0);
 	b->resume = path.len ? xstrdup(path.s) : NULL;
 	b->start_over = o->resume && !path.len;
 	str_free(&path);
@@ -462,14 +467,15 @@ static bool is_saved(struct run *r, int64_t step)
 	return comm_max_i64(r->world, there);
 }
 
-/* Collective. Of a run of several workers each has its own, of the same step. */
+/* Collective. Of a run of several workers each has its own, of the same step; when there are
+ * more than there were, some begin from the same. */
 static int load(
 	struct run *r, const struct train_opts *o, const char *from, struct err *e)
 {
 	struct str path = {0};
 	if (r->sync && !o->init_from) {
 		char *first = ckpt_find_file(from);
-		ckpt_of_worker(&path, first, o->worker);
+		ckpt_of_worker(&path, first, o->worker % max64(1, o->from_workers));
 		free(first);
 	} else {
 		str_puts(&path, from);
@@ -520,14 +526,14 @@ static int start(struct run *r, struct train_opts *o, const char *command, struc
 		remove_others(r, max64(1, o->edit.workers));
 	r->saved_step = is_saved(r, resume) ? resume : -1;
 	r->have = r->saved_step;
-	r->all_have = r->sync && r->sync->size > 1 ? r->have : INT64_MAX;
-	/* As the journal's rows: what lies beyond is not of this run any more. */
-	if (resume >= 0 && r->world->rank == 0 && r->ckpt_folder)
-		ckpt_drop(r->ckpt_folder, resume, -1);
-	if (open_journal(r, o, command, resume, e)) {
+	if ((resume >= 0 && elastic_settle(r, e)) ||
+		open_journal(r, o, command, resume, e)) {
 		unmake_folder(r);
 		return -1;
 	}
+	r->all_have = r->sync && r->sync->size > 1 ? r->have : INT64_MAX;
+	if (resume >= 0)
+		elastic_say(r);
 	warn_of_room(r);
 	legend();
 	return 0;

@@ -38,6 +38,14 @@ static unsigned groups_of(const struct train_opts *o)
 	return CKPT_LEAST_GROUPS | (o->edit.workers ? edit_groups(&c) : 0);
 }
 
+/* Those to take up: a run without workers has no others, and what a worker has yet to bring
+ * is not for one more that begins from it. */
+static unsigned groups_of_old(const struct train_opts *o)
+{
+	unsigned groups = o->from_workers ? groups_of(o) : CKPT_LEAST_GROUPS;
+	return o->worker < o->from_workers ? groups : groups & ~CKPT_BIT(CKPT_RESIDUAL);
+}
+
 /* What a worker keeps beside groups: when the workers agreed last, its sum of losses since
  * then, when they part, the samples that nobody saw; and what edit.h says. Allocated. */
 enum { OWN_NUMBERS = 4 };
@@ -54,16 +62,41 @@ static double *worker_numbers(const struct trainer *t, int64_t *n)
 	return x;
 }
 
+int64_t state_synced(const struct ckpt *c)
+{
+	double step = (double)c->info.step;
+	if (!c->info.workers)
+		return c->info.step;
+	if (c->n_numbers < OWN_NUMBERS || !(c->numbers[0] >= 0 && c->numbers[0] <= step))
+		return -1;
+	return (int64_t)c->numbers[0];
+}
+
+/* When the number of workers changes, worker k goes on as k modulo the number before. */
+static int is_mine(const struct trainer *t, const struct ckpt *c, struct err *e)
+{
+	int64_t were = max64(1, t->o.from_workers);
+	if (c->info.workers == t->o.from_workers && c->info.worker == t->o.worker % were)
+		return 0;
+	return err_set(e, EX_DATAERR,
+		"%s: of worker %lld of %lld, and worker %d of %lld goes on with that of "
+		"worker %lld of %lld: name the first worker's, which finds the others",
+		c->path, (long long)c->info.worker, (long long)c->info.workers,
+		t->o.worker, (long long)t->o.edit.workers,
+		(long long)(t->o.worker % were), (long long)t->o.from_workers);
+}
+
 static int take_numbers_of_worker(struct trainer *t, const struct ckpt *c, struct err *e)
 {
 	double step = (double)t->step, warmup = (double)t->o.edit.warmup;
 	const double *x = c->numbers;
-	if (c->info.workers != t->o.edit.workers || c->info.worker != t->o.worker)
-		return err_set(e, EX_DATAERR,
-			"%s: of worker %lld of %lld, and this is worker %d of %lld; "
-			"another number of workers cannot go on with it yet",
-			c->path, (long long)c->info.worker, (long long)c->info.workers,
-			t->o.worker, (long long)t->o.edit.workers);
+	if (is_mine(t, c, e))
+		return -1;
+	if (!c->info.workers) { /* they part here, or have a warm-up to end */
+		t->synced = t->step;
+		edit_anchor(t->edit);
+		return 0;
+	}
 	if (c->n_numbers != OWN_NUMBERS + edit_state_size(t->edit))
 		return err_set(e, EX_DATAERR,
 			"%s: other detectors or units than these options say", c->path);
@@ -76,7 +109,7 @@ static int take_numbers_of_worker(struct trainer *t, const struct ckpt *c, struc
 			"edit-warmup-steps %g: the run is at step %g, and it was %g",
 			warmup, step, x[2]);
 	t->synced = (int64_t)x[0];
-	t->apart_loss = x[1];
+	t->apart_loss = t->synced < t->step ? x[1] : 0; /* it may have gone back there */
 	t->unseen = (int64_t)x[3];
 	return edit_state_put(t->edit, x + OWN_NUMBERS, e);
 }
@@ -266,8 +299,9 @@ static int read_piece(const struct ckpt *c, struct comm *send, enum ckpt_group g
 	return 0;
 }
 
+/* Of the checkpoint's group, what this rank has of the store's. */
 static int load_group(struct store *s, const struct ckpt *c, struct comm *send,
-	enum ckpt_group g, struct err *e)
+	enum ckpt_group from, enum store_group to, struct err *e)
 {
 	enum { BLOCK_FLOATS = 1 << 18, BLOCKS = 4 }; /* as files are written */
 	float *piece = NULL;
@@ -281,9 +315,9 @@ static int load_group(struct store *s, const struct ckpt *c, struct comm *send,
 			int64_t n = min64(rows, t->dims[0] - r);
 			if (!send && !store_wants(s, i, r, n))
 				continue;
-			rc = read_piece(c, send, g, t, r, n, piece, e);
+			rc = read_piece(c, send, from, t, r, n, piece, e);
 			if (!rc)
-				store_put(s, (enum store_group)g, i, r, n, piece);
+				store_put(s, to, i, r, n, piece);
 		}
 	}
 	free(piece);
@@ -306,7 +340,7 @@ struct store *state_inference(
 
 int state_load_model(struct store *s, const struct ckpt *c, struct err *e)
 {
-	return load_group(s, c, NULL, CKPT_MODEL, e);
+	return load_group(s, c, NULL, CKPT_MODEL, STORE_PARAM, e);
 }
 
 /* ---- the whole model on one rank ------------------------------------------------- */
@@ -406,26 +440,33 @@ int trainer_load(struct trainer *t, const char *path, bool weights_only, struct 
 		if (!ckpt_open(&c, path, e) && !check_vocabulary(c, t->data, e))
 			state_check_model(c, &t->model, e);
 	}
-	unsigned groups = weights_only ? CKPT_BIT(CKPT_MODEL) : groups_of(&t->o);
+	unsigned groups = weights_only ? CKPT_BIT(CKPT_MODEL) : groups_of_old(&t->o);
 	for (int g = 0; c && !e->code && g < N_CKPT_GROUPS; g++)
 		if (groups & ~c->groups & CKPT_BIT(g))
 			err_set(e, EX_DATAERR,
 				"%s: has no %s, which workers that train apart need",
 				c->path, ckpt_group_names[g]);
+	struct ckpt_info info = {0};
+	bool back = false;
+	if (c && !e->code && !weights_only)
+		elastic_info(&t->o, c, &info, &back, e);
 	int rc = comm_agree(t->world, e);
 	for (int g = 0; g < N_CKPT_GROUPS && !rc; g++) {
+		enum ckpt_group from =
+			back && g == CKPT_MODEL ? CKPT_ANCHOR : (enum ckpt_group)g;
 		if (!(groups & CKPT_BIT(g)))
 			continue;
-		load_group(t->store, c, send, (enum ckpt_group)g, e);
+		load_group(t->store, c, send, from, (enum store_group)g, e);
 		rc = comm_agree(t->world, e);
 	}
 	if (!rc)
 		store_updated(t->store);
 	if (!rc && !weights_only) {
-		struct ckpt_info info = c ? c->info : (struct ckpt_info){0};
-		info.format = info.created_by = NULL;
+		t->from_step = c ? c->info.step : 0;
 		if (send)
 			comm_bcast(send, &info, sizeof(info), 0);
+		if (send)
+			comm_bcast(send, &t->from_step, sizeof(t->from_step), 0);
 		rc = take_scale(t, &info, path, e);
 		if (!rc)
 			take_numbers(t, &info);

@@ -96,7 +96,7 @@ struct train_opts {
 	const char *sample_prompt;
 	/* checkpoints */
 	const char *out, *resume, *init_from;
-	int64_t ckpt_every, keep;
+	int64_t ckpt_every, ckpt_syncs, keep;
 	double ckpt_secs;
 	bool ckpt, ckpt_best, ckpt_wait, overwrite;
 	int load;
@@ -113,13 +113,16 @@ struct train_opts {
 	bool start_over;
 	/* nor this: rank 0's descriptor + 1, of a lock on the journal; 0: none */
 	int lock;
+	/* nor this: the workers of the checkpoint that the run goes on from */
+	int64_t from_workers;
 };
 
 /* A checkpoint that a run begins from, and the options that come with it. */
 struct train_base {
 	char *resume; /* NULL: nothing to go on from */
 	bool start_over;
-	int lock; /* as in the options */
+	int lock;	 /* as in the options */
+	int64_t workers; /* that train apart: what the checkpoint is of */
 	struct str options;
 };
 
@@ -299,6 +302,7 @@ struct trainer {
 	enum { COPY_NONE, COPY_PLANNED, COPY_MADE } copies;
 	/* the state, which checkpoints keep */
 	int64_t step, samples;
+	int64_t from_step; /* of the checkpoint that it went on from, which may be later */
 	int64_t unseen; /* of the samples, passed over: workers were slower than others */
 	double loss, val_loss, best_val_loss;
 	/* fp16: the scale of the loss, and the good steps since it changed, otherwise 1, 0;
@@ -399,6 +403,9 @@ int64_t trainer_ckpt_bytes(const struct trainer *t); /* of the file that would b
 /* Collective. `path` is read by every rank, or by rank 0 and sent. weights_only: a new run
  * begins with these parameters. */
 int trainer_load(struct trainer *t, const char *path, bool weights_only, struct err *e);
+/* The step after which its workers agreed last, its own where none train apart; -1: it says
+ * none that can be. */
+int64_t state_synced(const struct ckpt *c);
 /* Has the checkpoint the tensors of the model, and no others? To be asked before room is made
  * for it: the options in a file may ask for any. */
 int state_check_model(const struct ckpt *c, const struct model *m, struct err *e);
@@ -418,6 +425,16 @@ struct whole {
 };
 void state_whole_open(struct whole *w, struct trainer *t);
 void state_whole_close(struct whole *w);
+
+/* ---- elastic.c: another number of workers than a checkpoint is of ------------------ */
+
+/* Can so many go on with it? Where they have not agreed, only with an anchor. */
+int elastic_check(const struct ckpt *c, int64_t workers, struct err *e);
+/* The same for ckpt_newest(), with the options that were given. */
+int elastic_usable(void *with, const struct ckpt *c, struct err *e);
+/* What a run goes on with: `back` where it is from the anchor, at the step it is of. */
+int elastic_info(const struct train_opts *o, const struct ckpt *c, struct ckpt_info *info,
+	bool *back, struct err *e);
 
 /* ---- loop.c ---------------------------------------------------------------------- */
 
