@@ -208,11 +208,21 @@ offers() { # PROGRAM WORD...
 		llama3-70b 70553706496
 		llama3-405b 405853388800
 	END
+	# one of a model, and one of how it is trained; which needs to know how many do
+	for how in post-local-sgd diloco edit a-edit; do
+		pt-train -p "gpt2-124m,$how" --edit-workers 4 --dry-run >out
+		grep -q '^  124475904 parameters' out
+		grep -q '^# workers: 4, ' out
+		code_of 64 pt-train -p "gpt2-124m,$how" -d x.h5
+		says 'needs --edit-workers'
+	done
 	# as published, without the padding of the vocabulary
 	pt-train -p gpt2-124m --vocab-multiple 1 --dry-run | grep -q '^  124439808 parameters'
 	pt-train -p gpt2-1558m --vocab-multiple 1 --dry-run | grep -q '^  1557611200 parameters'
 	code_of 64 pt-train -p gpt2-125m -d x.h5
 	says "did you mean 'gpt2-124m'"
+	code_of 64 pt-train -p gpt2-124m,dilco -d x.h5
+	says "did you mean 'diloco'"
 }
 
 @test "programs that train nothing are not linked with MPI" {

@@ -132,6 +132,14 @@ same_runs() { # A B: in the rows that both have, and at their ends
 	says 'another number of workers cannot go on with it yet'
 }
 
+stop_rank() { # RANK: of the run in this folder, and no other
+	local pid
+	for pid in $(pgrep -x pt-train); do
+		[ "$(tr '\0' '\n' <"/proc/$pid/environ" | sed -n 's/^PMI_RANK=//p')" != "$1" ] ||
+			[ "$(readlink "/proc/$pid/cwd")" != "$PWD" ] || kill -TERM "$pid"
+	done
+}
+
 @test "who is told to stop tells the others where they meet, and the run goes on" {
 	make_shard
 	steps=(-n 100000 --eval-every 0 --log-every 100 --lr-schedule constant "${EDIT[@]}")
@@ -139,10 +147,7 @@ same_runs() { # A B: in the rows that both have, and at their ends
 		</dev/null >/dev/null 2>err 3>&- &
 	mpi=$!
 	wait_for 'step=100 ' run/worker-1/journal.txt
-	for pid in $(pgrep -x pt-train); do # one of the two workers
-		[ "$(tr '\0' '\n' <"/proc/$pid/environ" | sed -n 's/^PMI_RANK=//p')" != 1 ] ||
-			[ "$(readlink "/proc/$pid/cwd")" != "$PWD" ] || kill -TERM "$pid"
-	done
+	stop_rank 1
 	status=0
 	wait $mpi || status=$?
 	cat err
@@ -157,6 +162,50 @@ same_runs() { # A B: in the rows that both have, and at their ends
 	same_runs run whole
 }
 
+ASYNC=(--edit-workers 2 --edit-warmup-steps 3 --edit-use-async --edit-sync-time 0.03
+	--edit-min-total-global-steps 4 --edit-use-step-weight "${OUTER[@]}" "${PENALTY[@]}")
+
+@test "workers that meet when it is time: a slow one does fewer steps, and all can be repeated" {
+	make_shard
+	apart 2 run -n 60 "${ASYNC[@]}" --straggle 0:2 --straggle 1:10 --ckpt-every 20 --keep 0
+	# they agree on where they are, and on what has been seen; they did not do as much
+	diff <(column sync run) <(column sync run/worker-1)
+	diff <(grep ' sync=' run/journal.txt | cut -d' ' -f1-2) <(grep ' sync=' run/worker-1/journal.txt | cut -d' ' -f1-2)
+	[ "$(tail -n 1 < <(column sync run))" -ge 2 ]
+	quick=$(column sync_steps run | awk '{ n += $1 } END { print n }')
+	slow=$(column sync_steps run/worker-1 | awk '{ n += $1 } END { print n }')
+	[ "$slow" -lt "$quick" ]
+	tokens=$(tail -n 1 < <(grep -o '^step=60 tokens=[0-9]*' run/journal.txt) | cut -d= -f3)
+	[ "$tokens" -eq $(((2 * 3 + quick + slow) * 4 * 16)) ]
+	# the same checkpoints, all of them at a synchronisation
+	diff <(ls run/checkpoints) <(ls run/worker-1/checkpoints)
+	pt-ckpt diff --no-optimizer run run/worker-1
+	# again, on other layouts, and from the middle
+	apart 4 again -n 60 "${ASYNC[@]}" --edit-replay run --fsdp 2 --ckpt-every 20 --keep 0
+	same_runs run again
+	first=$(find run/checkpoints -name 'step-*' | sort | head -n 1)
+	apart 2 middle --resume "$first" --edit-replay run
+	same_runs run middle
+	code_of 74 tiny_on 2 --edit-workers 2 --edit-use-async --edit-replay run/worker-1 -o none
+	says 'run/worker-1/worker-1: No such file'
+}
+
+@test "who waits for nobody is stopped at once, with the others" {
+	make_shard
+	slow=(-n 100000 --eval-every 0 --log-every 100 --lr-schedule constant "${ASYNC[@]}" --edit-sync-time 600)
+	timeout -k 1 60 mpiexec -n 2 pt-train "${TINY[@]}" "${APART[@]}" "${slow[@]}" -o run \
+		</dev/null >/dev/null 2>err 3>&- &
+	mpi=$!
+	wait_for 'step=100 ' run/worker-1/journal.txt
+	stop_rank 1
+	status=0
+	wait $mpi || status=$?
+	cat err
+	[ "$status" -eq 75 ]
+	[ "$(readlink run/worker-1/checkpoints/latest.h5)" = "$(readlink run/checkpoints/latest.h5)" ]
+	[ "$(column sync run)" -eq 1 ]
+}
+
 @test "what cannot be is refused" {
 	make_shard
 	refuse '3 ranks cannot be shared out to 2 workers' tiny_on 3 -b 12 --no-ckpt --edit-workers 2
@@ -168,6 +217,9 @@ same_runs() { # A B: in the rows that both have, and at their ends
 	refuse 'edit-skip-anomaly needs something to go back to' tiny --edit-workers 1 --edit-skip-anomaly
 	refuse 'edit-consensus needs --edit-reducer gta' tiny --edit-workers 1 --edit-consensus sum
 	refuse 'edit-density needs --edit-sparsification' tiny --edit-workers 1 --edit-density 0.5
+	refuse 'edit-use-step-weight needs --edit-use-async' tiny --edit-workers 1 --edit-use-step-weight
+	refuse 'edit-sync-interval counts steps' tiny --edit-workers 1 --edit-use-async --edit-sync-interval 2
+	refuse "straggle: 'some:3' is not" tiny --straggle some:3
 	refuse 'edit-outer-nesterov needs --edit-outer-momentum' tiny --edit-workers 1 \
 		--edit-outer sgd --edit-outer-nesterov
 }

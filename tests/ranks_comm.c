@@ -448,6 +448,32 @@ static void busy_ranks_answer(void **state)
 
 /* ---- agreement ------------------------------------------------------------------- */
 
+/* The last rank rings for round 2 while the others are at round 1, and wait for nobody. */
+static void a_bell_is_heard(void **state)
+{
+	struct comm_bell b;
+	bool last = world->rank == world->size - 1, early, rings;
+	(void)state;
+	comm_bell_open(&b, world, true);
+	early = comm_bell_heard(&b, 1);
+	comm_barrier(world);
+	if (last) {
+		comm_bell_ring(&b, 2);
+		comm_bell_ring(&b, 1); /* which is over */
+	}
+	double begin = clock_seconds();
+	do
+		rings = comm_bell_heard(&b, 2);
+	while (!rings && !last && clock_seconds() - begin < 60);
+	assert_on_all(!early);
+	assert_on_all(rings != last);
+	assert_on_all(!comm_bell_heard(&b, 3));
+	comm_bell_close(&b);
+	comm_bell_open(&b, world, false); /* nobody is in it */
+	assert_on_all(!comm_bell_heard(&b, 1));
+	comm_bell_close(&b);
+}
+
 /* Each set of ranks that fail, as bits: all hear of the lowest. */
 static void agreement(void **state)
 {
@@ -768,6 +794,7 @@ int main(void)
 		cmocka_unit_test(failures_have_names),
 		cmocka_unit_test(waiting),
 		cmocka_unit_test(busy_ranks_answer),
+		cmocka_unit_test(a_bell_is_heard),
 		cmocka_unit_test(agreement),
 		cmocka_unit_test(sums_are_the_canonical_tree),
 		cmocka_unit_test(sums_at_once),

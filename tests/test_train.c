@@ -309,6 +309,43 @@ static struct plan plan_of(const char *text, int64_t vocab, int rank, int ranks)
 	return p;
 }
 
+/* A rank that is named, and one that is drawn: each as often as it should be. */
+static void stragglers(void **state)
+{
+	enum { RANKS = 4, STEPS = 4000 };
+	static const char *const texts[] = {"2:5", "random:7", "0:11:0.25"};
+	static const char *const bad[] = {
+		"", "2", "2:", "-1:5", "4:-1", "1:5:2", "1:5:x", "x:5"};
+	struct strs list = {.v = (char **)texts, .n = ARRAY_LEN(texts)};
+	struct straggler *s;
+	double ms[RANKS] = {0}, first = 0;
+	int n, drawn = 0;
+	(void)state;
+	assert_int_equal(straggle_parse(&list, &s, &n, &(struct err){0}), 0);
+	for (int64_t step = 1; step <= STEPS; step++) {
+		int more = 0;
+		for (int r = 0; r < RANKS; r++) {
+			double x = straggle_ms(s, n, 1, step, r, RANKS);
+			double own = r == 2 ? 5 : 0;
+			ms[r] += x;
+			first += r == 0 && x >= 11 ? 1 : 0;
+			more += fmod(x - own, 11) > 6.5;
+			assert_true(x >= own);
+		}
+		drawn += more == 1;
+	}
+	assert_int_equal(drawn, STEPS); /* one each step, no less and no more */
+	assert_true(fabs(first / STEPS - 0.25) < 0.03);
+	assert_true(fabs(ms[2] / STEPS - (5 + 7.0 / RANKS)) < 0.2);
+	assert_true(fabs(ms[3] / STEPS - 7.0 / RANKS) < 0.2);
+	free(s);
+	for (size_t i = 0; i < ARRAY_LEN(bad); i++) {
+		struct strs one = {.v = (char **)&bad[i], .n = 1};
+		assert_int_not_equal(straggle_parse(&one, &s, &n, &(struct err){0}), 0);
+		free(s);
+	}
+}
+
 static void totals(void **state)
 {
 	static const char *const texts[] = {small, llama};
@@ -514,6 +551,7 @@ int main(void)
 		cmocka_unit_test(options_that_are_saved),
 		cmocka_unit_test(what_fixes_the_bits),
 		cmocka_unit_test(options_that_do_not_go_together),
+		cmocka_unit_test(stragglers),
 		cmocka_unit_test(totals),
 		cmocka_unit_test(work),
 		cmocka_unit_test(work_is_dealt_out),

@@ -286,6 +286,17 @@ static int apply_preset(struct parse *s, const char *name, struct err *e)
 	return rc ? -1 : 0;
 }
 
+/* One after the other: of a model, and of how it is trained. */
+static int apply_presets(struct parse *s, const char *names, struct err *e)
+{
+	char *copy = xstrdup(names), *rest = copy, *name;
+	int rc = 0;
+	while (!rc && (name = strsep(&rest, ",")))
+		rc = apply_preset(s, name, e);
+	free(copy);
+	return rc;
+}
+
 static int note_preset(void *to, const char *key, const char *value, struct err *e)
 {
 	(void)e;
@@ -485,7 +496,8 @@ static int apply_sources(
 	defaults(s);
 	if (x->base.len && apply_text(s, &x->base, "the saved options", e))
 		return -1;
-	if (preset && find(s, "preset", &negated) >= 0 && apply_preset(s, preset, e))
+	if (preset && find(s, "preset", &negated) >= 0 &&
+		apply_presets(s, preset, e))
 		return -1;
 	if ((s->config && apply_text(s, &x->config, s->config, e)) || apply_env(s, e) ||
 		apply_cli(s, argc, argv, false, &preset, e))

@@ -25,6 +25,7 @@ enum philox_purpose { /* part of what a run computes: never renumber */
 	PHILOX_OFFSET = 4,
 	PHILOX_SAMPLE = 5,
 	PHILOX_EDIT = 6,
+	PHILOX_STRAGGLE = 7, /* of which no result depends */
 	PHILOX_TEST = 99,
 };
 

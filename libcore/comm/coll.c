@@ -175,6 +175,11 @@ static bool has_come(void *with)
 	return x->c->ops->take(x->c, x->p, x->n_bytes, x->tag, &peer);
 }
 
+bool comm_take_any(struct comm *c, void *p, int64_t n_bytes, int tag)
+{
+	return has_come(&(struct expected){c, p, n_bytes, tag});
+}
+
 void comm_take(struct comm *c, void *p, int64_t n_bytes, int tag)
 {
 	struct comm_req what = {

@@ -213,6 +213,8 @@ void comm_recv_begin(
 	struct comm *c, void *p, int64_t n_bytes, int peer, int tag, struct comm_req *r);
 /* Waits for a message of this tag from anybody, of n_bytes at most. */
 void comm_take(struct comm *c, void *p, int64_t n_bytes, int tag);
+/* Takes one if it is there. Never waits. */
+bool comm_take_any(struct comm *c, void *p, int64_t n_bytes, int tag);
 /* Done? Never waits. */
 bool comm_test(struct comm *c, struct comm_req *r);
 /* More ranks on this host than processors: those that wait make room. */
@@ -255,6 +257,24 @@ int comm_agree(struct comm *c, struct err *e);
 void comm_background(void (*poll)(void *), void *with);
 void comm_background_end(void (*poll)(void *), void *with);
 void comm_poll(void);
+
+/* ---- bell.c: calling others that are at work ---------------------------------------- */
+
+/* Any rank of a group rings for round n, and the others hear it when they look, in that round
+ * or later; nobody waits for anybody. Rounds only rise. */
+struct comm_bell {
+	struct comm *c; /* for its messages */
+	int64_t rung, heard;
+	int64_t *said; /* [size], on its way */
+	struct comm_req *reqs;
+};
+
+/* Collective. Ranks with `in` form the group. */
+void comm_bell_open(struct comm_bell *b, struct comm *c, bool in);
+void comm_bell_ring(struct comm_bell *b, int64_t round);
+bool comm_bell_heard(struct comm_bell *b, int64_t round);
+/* Collective: until all have it behind them. */
+void comm_bell_close(struct comm_bell *b);
 
 /* ---- shared.c: memory that ranks of one host share --------------------------------- */
 

@@ -1,13 +1,12 @@
 /* Coming to agree: what all workers brought becomes one, and everybody's. */
-#include "edit/edit.h"
+#include "edit/exchange.h"
 
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
 enum { BLOCK = 1 << 20 }; /* floats that are exchanged at a time */
-enum { EDIT_TAG = 1 << 17 };
-enum { ROOMS = 4 }; /* parameter, anchor, two moments */
+enum { ROOMS = 4 };	  /* parameter, anchor, two moments */
 
 /* Floats of one unit, in what this rank has. */
 struct segment {
@@ -32,10 +31,8 @@ struct edit {
 	int64_t *all_steps; /* [workers] */
 	float *weight;
 	double *scale;
-	/* memory for a block: received from the others, the own piece when it is done, and
-	 * what comes from files */
-	float *received, *made, *room[ROOMS];
-	struct comm_req *reqs; /* [2][workers] */
+	struct exchange exchange;
+	float *room[ROOMS]; /* memory for a block of what comes from files */
 };
 
 static bool has_anchor(const struct edit *x)
@@ -91,26 +88,15 @@ static int64_t block_floats(const struct edit *x)
 	return min64(BLOCK, store_floats(x->s));
 }
 
-/* Of a block of n floats, those that are this worker's to make. */
-static int64_t piece(const struct edit *x, int64_t n, int worker, int64_t *first)
+static int n_rooms(const struct edit *x)
 {
-	int64_t step = round_up(ceil_div(n, x->sync->size), 16);
-	*first = min64(n, step * worker);
-	return min64(n, step * (worker + 1)) - *first;
-}
-
-static int64_t room_floats(const struct edit *x, int64_t *per_piece)
-{
-	int64_t first;
-	*per_piece = piece(x, block_floats(x), 0, &first);
-	int rooms = x->s->c.offload ? ROOMS : 1; /* at least for gradients */
-	return (x->sync->size + 1) * *per_piece + rooms * block_floats(x);
+	return x->s->c.offload ? ROOMS : 1; /* at least for gradients */
 }
 
 int64_t edit_bytes(const struct edit *x)
 {
-	int64_t per_piece;
-	return room_floats(x, &per_piece) * (int64_t)sizeof(float);
+	return exchange_bytes(&x->exchange) +
+	       n_rooms(x) * block_floats(x) * (int64_t)sizeof(float);
 }
 
 struct edit *edit_open(const struct edit_config *c, struct comm *world, struct comm *sync,
@@ -118,7 +104,6 @@ struct edit *edit_open(const struct edit_config *c, struct comm *world, struct c
 {
 	struct edit *x = xcalloc(1, sizeof(*x));
 	size_t workers = (size_t)sync->size;
-	int64_t per_piece;
 	*x = (struct edit){.c = *c, .world = world, .sync = sync, .s = s, .d = d};
 	if (c->reducer == EDIT_MEAN) { /* steps count for all, or not at all */
 		x->c.weigh = (struct weigh_config){
@@ -142,13 +127,9 @@ struct edit *edit_open(const struct edit_config *c, struct comm *world, struct c
 	x->all_steps = xcalloc(workers, sizeof(*x->all_steps));
 	x->weight = xcalloc(groups * workers, sizeof(*x->weight));
 	x->scale = xcalloc(groups, sizeof(*x->scale));
-	x->reqs = xcalloc(2 * workers, sizeof(*x->reqs));
-	if (sync->planned)
-		return x;
-	x->received = xcalloc((size_t)room_floats(x, &per_piece), sizeof(float));
-	x->made = x->received + sync->size * per_piece;
-	for (int i = 0; i < (s->c.offload ? ROOMS : 1); i++)
-		x->room[i] = x->made + per_piece + i * block_floats(x);
+	exchange_open(&x->exchange, sync, d, block_floats(x));
+	for (int i = 0; i < n_rooms(x) && !sync->planned; i++)
+		x->room[i] = xcalloc((size_t)block_floats(x), sizeof(float));
 	return x;
 }
 
@@ -167,8 +148,9 @@ void edit_free(struct edit *x)
 	free(x->all_steps);
 	free(x->weight);
 	free(x->scale);
-	free(x->reqs);
-	free(x->received);
+	exchange_close(&x->exchange);
+	for (int i = 0; i < ROOMS; i++)
+		free(x->room[i]);
 	free(x);
 }
 
@@ -189,12 +171,12 @@ static void each_segment(
 }
 
 struct own_piece {
-	const float *const *from; /* [workers], of the piece */
 	float *out;
-	int64_t at; /* where the piece begins */
+	const float *const *from; /* [workers] */
+	int64_t at;		  /* where it begins */
 };
 
-static void combine_segment(struct edit *x, void *with, int64_t at, int64_t n, int group)
+static void make_segment(struct edit *x, void *with, int64_t at, int64_t n, int group)
 {
 	const struct own_piece *o = with;
 	int workers = x->sync->size;
@@ -209,45 +191,11 @@ static void combine_segment(struct edit *x, void *with, int64_t at, int64_t n, i
 	free(from);
 }
 
-/* Collective over sync: v[0..n) of all workers, which lies at `at`, becomes one. The pieces
- * of a block go to a worker each, and what it has made of them comes back. */
-static void exchange(struct edit *x, float *v, int64_t at, int64_t n)
+static void make_piece(
+	void *with, float *out, const float *const *from, int64_t at, int64_t n)
 {
-	struct comm *c = x->sync;
-	int64_t size = sizeof(float), first, own = piece(x, n, c->rank, &first);
-	int64_t per_piece = piece(x, block_floats(x), 0, &(int64_t){0});
-	const float **from = xcalloc((size_t)c->size, sizeof(*from));
-	for (int r = 0; r < c->size; r++) {
-		from[r] = r == c->rank ? v + first : x->received + r * per_piece;
-		if (r != c->rank && own)
-			comm_recv_begin(c, x->received + r * per_piece, own * size, r,
-				EDIT_TAG, &x->reqs[2 * r]);
-	}
-	for (int i = 1; i < c->size; i++) {
-		int r = (c->rank + i) % c->size;
-		int64_t theirs, len = piece(x, n, r, &theirs);
-		if (len)
-			comm_send_begin(c, v + theirs, len * size, r, EDIT_TAG,
-				&x->reqs[2 * r + 1]);
-	}
-	for (int i = 0; i < 2 * c->size; i++)
-		comm_wait(c, &x->reqs[i]);
-	struct own_piece o = {from, x->made, at + first};
-	each_segment(x, at + first, own, combine_segment, &o);
-	for (int i = 1; i < c->size; i++) {
-		int r = (c->rank + i) % c->size;
-		int64_t theirs, len = piece(x, n, r, &theirs);
-		if (len)
-			comm_recv_begin(c, v + theirs, len * size, r, EDIT_TAG + 1,
-				&x->reqs[2 * r]);
-		if (own)
-			comm_send_begin(c, x->made, own * size, r, EDIT_TAG + 1,
-				&x->reqs[2 * r + 1]);
-	}
-	x->d->k->copy(x->d, mat(v + first, 1, own), mat(x->made, 1, own));
-	for (int i = 0; i < 2 * c->size; i++)
-		comm_wait(c, &x->reqs[i]);
-	free(from);
+	struct own_piece o = {out, from, at};
+	each_segment(with, at, n, make_segment, &o);
 }
 
 /* ---- norms and weights ----------------------------------------------------------- */
@@ -390,7 +338,7 @@ static void bring(struct edit *x)
 	for (int64_t at = 0; at < all; at += n) {
 		n = min64(block_floats(x), all - at);
 		float *v = store_begin(x->s, STORE_PARAM, at, n, x->room[0]);
-		exchange(x, v, at, n);
+		exchange_block(&x->exchange, v, at, n, make_piece, x);
 		store_end(x->s, STORE_PARAM, at, n, v);
 	}
 }
@@ -545,7 +493,7 @@ void edit_mean_gradient(struct edit *x)
 	for (int64_t at = 0; at < all; at += n) {
 		n = min64(block_floats(x), all - at);
 		move_gradients(x, at, n, false);
-		exchange(x, x->room[0], at, n);
+		exchange_block(&x->exchange, x->room[0], at, n, make_piece, x);
 		move_gradients(x, at, n, true);
 	}
 	x->plainly = false;
@@ -558,12 +506,11 @@ bool edit_any(struct edit *x, bool mine)
 
 int64_t edit_sent(const struct edit *x)
 {
-	int64_t all = store_floats(x->s), sent = 0, n, first;
+	int64_t all = store_floats(x->s), sent = 0, n;
 	int others = x->sync->size - 1;
 	for (int64_t at = 0; at < all; at += n) {
 		n = min64(block_floats(x), all - at);
-		int64_t own = piece(x, n, x->sync->rank, &first);
-		sent += (n - own + others * own) * (int64_t)sizeof(float);
+		sent += exchange_sent(&x->exchange, n);
 	}
 	if (has_anchor(x))
 		sent += others * x->n_groups * (int64_t)sizeof(struct word);

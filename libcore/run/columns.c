@@ -40,6 +40,8 @@ const struct column columns[N_COLUMNS] = {
 		"sent to other ranks in a step, by the one that sends most"},
 	[COL_SYNC] = {"sync", COLUMN_INT, false, "",
 		"synchronisations of workers that train apart so far"},
+	[COL_SYNC_STEPS] = {"sync_steps", COLUMN_INT, false, "",
+		"steps of this worker since the one before"},
 	[COL_SYNC_LOSS] = {"sync_loss", COLUMN_ROUND, false, "nats",
 		"mean training loss of all workers and steps since the one before"},
 	[COL_SYNC_NORM] = {"sync_norm", COLUMN_EXACT, true, "",

@@ -199,7 +199,8 @@ static struct row new_row(const struct run *r)
 {
 	struct row row = {.has = 0};
 	row_set(&row, COL_STEP, (double)r->t.step);
-	row_set(&row, COL_TOKENS, (double)(r->t.samples * r->t.model.c.context));
+	row_set(&row, COL_TOKENS,
+		(double)((r->t.samples - r->t.unseen) * r->t.model.c.context));
 	return row;
 }
 
@@ -448,7 +449,7 @@ static int after_step(struct run *r, const struct step_result *s)
 			"gradients overflow with a loss scale of %g: nothing is updated, "
 			"the scale halves",
 			(double)s->loss_scale);
-	bool eval = t->o.eval_every && (every(t->o.eval_every, t->step) || last);
+	bool eval = apart_due(r, t->o.eval_every) || (last && t->o.eval_every);
 	if (s->stop) /* first of all: who says stop may not wait for an evaluation */
 		save(r, "stopped", false);
 	if (log)
@@ -464,13 +465,13 @@ static int after_step(struct run *r, const struct step_result *s)
 		finish_save(r);
 	if (every(t->o.check_replicas_every, t->step) && check_replicas(r))
 		return EX_FAILED; /* and this step is not saved */
-	if (every(t->o.ckpt_every, t->step) || s->save)
+	if (apart_due(r, t->o.ckpt_every) || s->save)
 		save(r, "in time", behind);
 	else if (last || s->stop)
 		save(r, last ? "the last" : "stopped", false);
 	else if (best && t->o.ckpt_best)
 		save(r, "the best", behind);
-	if (every(t->o.sample_every, t->step))
+	if (apart_due(r, t->o.sample_every))
 		write_sample(r);
 	return 0;
 }
@@ -523,8 +524,7 @@ static int train(struct run *r)
 			(long long)t->step, (long long)t->o.steps);
 	progress_begin(&r->bar, "pt-train", (double)t->o.steps);
 	bool together = true;
-	if (t->edit && t->step == t->o.edit.warmup)
-		edit_anchor(t->edit);
+	apart_start(r);
 	while (t->step < t->o.steps && !stop && !rc) {
 		struct step_result s;
 		struct meter before = read_meter(r);

@@ -18,10 +18,20 @@ struct syncing {
 	bool done; /* after this step */
 	struct edit_result r;
 	int64_t sent;
-	double waited;
-	double loss; /* mean of all workers and steps since the one before */
+	double met, waited; /* seconds until all were there, and after that */
+	double loss;	    /* mean of all workers and steps since the one before */
+	int64_t steps;	    /* of this worker since then */
+	int64_t before;	    /* the step after which they agreed then */
 	/* Where workers meet, what one wishes for all do. */
 	bool wish_stop, stop, save;
+	/* Workers that synchronise when it is time: when that is; who cannot wait so long rings
+	 * for the next meeting; and whether there was enough to synchronise for. */
+	double due;
+	struct comm_bell bell;
+	int64_t meetings;
+	bool enough;
+	int64_t *replay,
+		n_replay; /* steps up to each synchronisation; NULL: by the clock */
 };
 
 /* A checkpoint from its beginning to its end, which may be some steps later. */
@@ -75,6 +85,13 @@ bool run_save_due(const struct run *r);
 
 /* Collective. Shares the ranks out to the workers: those of one are neighbours. */
 int apart_open(struct run *r, struct train_opts *o, struct err *e);
+/* Collective. */
+void apart_close(struct run *r);
+/* Collective over the worker: the synchronisations of the run in `folder`, if it is not NULL,
+ * are repeated. */
+int apart_replay(struct run *r, const char *folder, struct err *e);
+/* Before the first step of this program. */
+void apart_start(struct run *r);
 /* Collective, before anything is removed or written: have all of them come so far? */
 int apart_ready(struct run *r, struct err *e);
 /* Collective. What went wrong in one, at the start, ends all. */
@@ -88,6 +105,9 @@ bool apart_meet(struct run *r, bool leaves);
  * others are still there. */
 bool apart_begin(struct run *r);
 bool apart_step(struct run *r, struct step_result *s);
+/* Is it time for what is done every n steps? Workers whose steps are not the same do it when
+ * they have agreed. */
+bool apart_due(const struct run *r, int64_t n);
 /* Has this worker the parameters of the run? Between synchronisations it has its own. */
 bool apart_agreed(const struct run *r);
 /* What a row says of a synchronisation. */

@@ -43,7 +43,7 @@ static const struct opt options[] = {
 	{OPT_INT, 'n', "steps", "N", "2000", T(steps), "Optimizer steps. 0 writes the initial checkpoint.", OPT_ARITH, 0, MANY},
 
 	{OPT_GROUP, .name = "Model"},
-	{OPT_STR, 'p', "preset", "NAME", NULL, T(preset), "Begin with the options of a file in share/pt/presets: shakespeare-char, gpt2-124m, llama3-8b, ... What the config file and the command line say comes after it.", 0},
+	{OPT_STR, 'p', "preset", "NAMES", NULL, T(preset), "Begin with the options of a file in share/pt/presets: shakespeare-char, gpt2-124m, llama3-8b, ...; or of several, as in gpt2-124m,diloco. What the config file and the command line say comes after it.", 0},
 	{OPT_ENUM, 'a', "arch", NULL, "gpt2", M(arch), "The architecture.", OPT_ARITH | OPT_MODEL, .values = arch_names},
 	{OPT_INT, 0, "layers", "N", "4", M(layers), "Blocks.", OPT_ARITH | OPT_MODEL, 1, 100000},
 	{OPT_INT, 0, "heads", "N", "4", M(heads), "Attention heads.", OPT_ARITH | OPT_MODEL, 1, 4095},
@@ -115,11 +115,19 @@ static const struct opt options[] = {
 	{OPT_INT, 't', "threads", "N", "0", T(threads), "Threads of a rank. 0: the processors of the host, shared out to its ranks.", OPT_LOCAL, 0, 4096},
 	{OPT_ENUM, 0, "device", NULL, "auto", T(device), "What computes.", OPT_LOCAL, .values = device_names},
 	{OPT_SIZE, 0, "bucket", "BYTES", "25M", T(bucket_bytes), "Gradients are summed over ranks in buckets of at least this, while the backward goes on.", OPT_LOCAL},
+	{OPT_LIST, 0, "straggle", "RANK:MS[:PROB]", NULL, T(straggle), "Hold a rank up for so many milliseconds in every step, or with some probability; RANK may be random: another one in every step. For demonstrations; may be given many times.", OPT_LOCAL},
 	{OPT_DOUBLE, 0, "watchdog", "SECONDS", "600", T(watchdog), "When a rank has waited this long for others and none of them gets on, end the job and say which are missing, and from what. 0: wait for ever.", OPT_LOCAL, 0, 1e9},
 
 	{OPT_GROUP, .name = "Workers that train apart (EDiT)", .help = "Each worker is a share of the ranks, with a model and a part of every batch; the options above say how its ranks share that. See Workers that train apart."},
 	{OPT_INT, 0, "edit-workers", "N", "0", T(edit.workers), "Workers that train apart and synchronise now and then. 0: none do.", OPT_ARITH, 0, 1e6},
 	{OPT_INT, 0, "edit-sync-interval", "N", "1", T(edit.interval), "Steps from one synchronisation to the next.", OPT_ARITH, 1, MANY},
+	{OPT_FLAG, 0, "edit-use-async", NULL, "no", T(edit.async), "Synchronise when it is time, and not after so many steps: nobody waits for a slow worker in between (A-EDiT). --steps are those of the quickest worker, and the others go on where it is.", OPT_ARITH},
+	{OPT_DOUBLE, 0, "edit-sync-time", "SECONDS", "600", T(edit.sync_time), "use-async: seconds from one synchronisation to the next.", OPT_ARITH, 0, 1e9},
+	{OPT_INT, 0, "edit-min-total-global-steps", "N", "100", T(edit.min_total), "use-async: steps of all workers together, below which they do not synchronise yet.", OPT_ARITH, 1, MANY},
+	{OPT_FLAG, 0, "edit-use-step-weight", NULL, "no", T(edit.by_steps), "use-async: who did more steps counts more.", OPT_ARITH},
+	{OPT_DOUBLE, 0, "edit-step-weight-ratio", "PART", "0.5", T(edit.steps_ratio), "use-step-weight: the part of a weight that is by steps; all of it without --edit-reducer.", OPT_ARITH, 0, 1},
+	{OPT_FLAG, 0, "edit-compat", NULL, "no", T(edit.compat), "use-step-weight: of all steps since the start, as atorch has it, and not of those since the workers agreed last.", OPT_ARITH},
+	{OPT_STR, 0, "edit-replay", "FOLDER", NULL, T(edit.replay), "use-async: synchronise after the steps after which the run in FOLDER did, and compute what it did, bit for bit.", OPT_LOCAL, .files = "/"},
 	{OPT_INT, 0, "edit-warmup-steps", "N", "0", T(edit.warmup), "First steps in which gradients are averaged over the workers, as if they did not train apart.", OPT_ARITH, 0, MANY},
 	{OPT_ENUM, 0, "edit-outer", NULL, "none", T(edit.outer), "Outer optimizer, which applies the pseudo-gradient (what the workers moved from where they last agreed) to where that was.", OPT_ARITH, .values = outer_names},
 	{OPT_DOUBLE, 0, "edit-outer-lr", "RATE", "0.7", T(edit.lr), "Its learning rate.", OPT_ARITH, 0, 1e9},
@@ -287,11 +295,20 @@ static int check_edit(struct train_opts *o, struct err *e)
 			"something to go back to: --edit-outer or --edit-reducer"},
 		{x->clip > 0 && !anchor, "edit-clip-pseudo-grad",
 			"--edit-outer or --edit-reducer"},
+		{x->async && !x->workers, "edit-use-async", "--edit-workers"},
+		{x->by_steps && !x->async, "edit-use-step-weight", "--edit-use-async"},
+		{x->compat && !x->by_steps, "edit-compat", "--edit-use-step-weight"},
+		{x->replay && !x->async, "edit-replay", "--edit-use-async"},
 	};
 	for (size_t i = 0; i < ARRAY_LEN(some); i++)
 		if (some[i].wrong)
 			return err_set(
 				e, EX_USAGE, "%s needs %s", some[i].what, some[i].needs);
+	if (x->async && x->interval > 1)
+		return err_set(e, EX_USAGE,
+			"edit-sync-interval counts steps, and edit-use-async goes by "
+			"time: "
+			"--edit-sync-time SECONDS");
 	if (x->workers && o->batch % x->workers)
 		return err_set(e, EX_USAGE,
 			"batch (%lld) cannot be shared out to %lld workers",

@@ -491,6 +491,8 @@ static int start(struct run *r, struct train_opts *o, const char *command, struc
 		train_edit_config(&r->t.o, &edit);
 		r->t.edit = edit_open(&edit, r->world, r->sync, r->t.store, &r->t.d);
 	}
+	if (apart_replay(r, r->t.o.edit.replay, e))
+		return -1;
 	r->most_bytes = comm_max_i64(r->world, plan_total(&r->t.plan));
 	find_peak(r, o);
 	const char *from = o->init_from ? o->init_from : o->resume;
@@ -605,6 +607,7 @@ int train_run(struct train_opts *o, struct comm *world, const char *command)
 	rc = train_loop(&r);
 	if (o->eval_only)
 		stdout_close(); /* no journal has what was printed */
+	apart_close(&r);
 	edit_free(r.t.edit);
 	trainer_close(&r.t);
 	data_close(&r.data);

@@ -41,8 +41,8 @@ static int n_groups(const struct train_opts *o)
 }
 
 /* What a worker keeps beside groups: when the workers agreed last, its sum of losses since
- * then, when they part; and what edit.h says. Allocated. */
-enum { OWN_NUMBERS = 3 };
+ * then, when they part, the samples that nobody saw; and what edit.h says. Allocated. */
+enum { OWN_NUMBERS = 4 };
 
 static double *worker_numbers(const struct trainer *t, int64_t *n)
 {
@@ -51,6 +51,7 @@ static double *worker_numbers(const struct trainer *t, int64_t *n)
 	x[0] = (double)t->synced;
 	x[1] = t->apart_loss;
 	x[2] = (double)t->o.edit.warmup;
+	x[3] = (double)t->unseen;
 	edit_state_get(t->edit, x + OWN_NUMBERS);
 	return x;
 }
@@ -68,7 +69,8 @@ static int take_numbers_of_worker(struct trainer *t, const struct ckpt *c, struc
 	if (c->n_numbers != OWN_NUMBERS + edit_state_size(t->edit))
 		return err_set(e, EX_DATAERR,
 			"%s: other detectors or units than these options say", c->path);
-	if (!(x[0] >= 0 && x[0] <= step && isfinite(x[1])))
+	if (!(x[0] >= 0 && x[0] <= step && isfinite(x[1]) && x[3] >= 0 &&
+		    x[3] <= (double)t->samples))
 		return err_set(
 			e, EX_DATAERR, "%s: numbers of a worker that cannot be", c->path);
 	if ((x[2] <= step) != (warmup <= step)) /* they have parted, or have not */
@@ -77,6 +79,7 @@ static int take_numbers_of_worker(struct trainer *t, const struct ckpt *c, struc
 			warmup, step, x[2]);
 	t->synced = (int64_t)x[0];
 	t->apart_loss = x[1];
+	t->unseen = (int64_t)x[3];
 	return edit_state_put(t->edit, x + OWN_NUMBERS, e);
 }
 
@@ -96,7 +99,7 @@ static struct ckpt_write what_to_save(
 				.version = CKPT_VERSION,
 				.step = t->step,
 				.samples = t->samples,
-				.tokens = t->samples * t->model.c.context,
+				.tokens = (t->samples - t->unseen) * t->model.c.context,
 				.loss = t->loss,
 				.val_loss = t->val_loss,
 				.best_val_loss = t->best_val_loss,

@@ -73,14 +73,16 @@ void step_agree(struct trainer *t, bool save, struct step_result *r)
 {
 	struct {
 		struct exact loss;
-		int64_t stop, save, written;
-	} all = {t->pass.loss, t->stop && *t->stop, save, trainer_saved(t)};
-	comm_sum_i64(t->world, (int64_t *)&all, EXACT_WORDS + 3);
+		int64_t stop, save, written, meet;
+	} all = {t->pass.loss, t->stop && *t->stop, save, trainer_saved(t),
+		t->wants_to_meet && t->wants_to_meet(t->with)};
+	comm_sum_i64(t->world, (int64_t *)&all, EXACT_WORDS + 4);
 	double tokens = (double)(train_batch(&t->o) * t->model.c.context);
 	r->loss = (float)(exact_round(&all.loss) / tokens);
 	r->stop = all.stop;
 	r->save = all.save;
 	r->written = all.written;
+	r->meet = all.meet;
 	r->bubble = bubble(&t->pipe);
 }
 
@@ -255,12 +257,21 @@ static void explain(struct work *w, struct step_result *r)
 	str_free(&why);
 }
 
+static void hold_up(const struct trainer *t)
+{
+	int ranks = t->world->size;
+	straggle_wait(straggle_ms(t->stragglers, t->n_stragglers, (uint64_t)t->o.seed,
+		t->step + 1, t->o.worker * ranks + t->world->rank,
+		ranks * (int)max64(1, t->o.edit.workers)));
+}
+
 void trainer_step_on(
 	struct trainer *t, const int32_t *windows, bool save, struct step_result *r)
 {
 	*r = (struct step_result){
 		.lr = (float)lr_at(&t->o, t->step + 1), .loss_scale = t->loss_scale};
 	struct work w = {.t = t, .windows = windows};
+	hold_up(t);
 	run_schedule(&w);
 	bool together = t->edit && t->step < t->o.edit.warmup;
 	if (together)
@@ -284,6 +295,20 @@ void trainer_step_on(
 	t->step++;
 	t->samples += t->o.batch;
 	t->loss = (double)r->loss;
+}
+
+void trainer_pass_over(struct trainer *t, int64_t steps)
+{
+	if (!steps)
+		return;
+	t->step += steps;
+	t->samples += steps * t->o.batch;
+	t->skipped += steps;
+	if (t->next) { /* of a step that will not be */
+		loader_end(t->loader, t->next);
+		fetch_free(t->next);
+		t->next = NULL;
+	}
 }
 
 void trainer_step(struct trainer *t, bool save, struct step_result *r)

@@ -45,6 +45,11 @@ struct edit_opts {
 	double density, temperature, clip;
 	double ewma_alpha, ewma_threshold;
 	int64_t ewma_warmup;
+	/* workers that meet when it is time, and not after so many steps */
+	bool async, by_steps, compat;
+	double sync_time, steps_ratio;
+	int64_t min_total;
+	const char *replay; /* the folder of a run whose meetings are repeated */
 };
 
 struct train_opts {
@@ -79,6 +84,7 @@ struct train_opts {
 	double watchdog;
 	int device;
 	struct edit_opts edit;
+	struct strs straggle;
 	/* evaluation and samples */
 	int64_t eval_every, eval_windows, sample_every, sample_tokens;
 	bool eval_only;
@@ -269,6 +275,11 @@ struct trainer {
 	struct edit *edit; /* NULL: no workers that train apart */
 	int64_t synced;	   /* the step after which they agreed last */
 	double apart_loss; /* sum of this worker's losses since then */
+	/* NULL, or this rank's vote to meet the other workers, at the end of a step */
+	bool (*wants_to_meet)(void *with);
+	void *with;
+	struct straggler *stragglers;
+	int n_stragglers;
 	/* A checkpoint that is being written, from a copy; whether there is memory for one
 	 * is known when the first is made. */
 	struct ckpt_writing *writing;
@@ -276,9 +287,10 @@ struct trainer {
 	enum { COPY_NONE, COPY_PLANNED, COPY_MADE } copies;
 	/* the state, which checkpoints keep */
 	int64_t step, samples;
+	int64_t unseen; /* of the samples, passed over: workers were slower than others */
 	double loss, val_loss, best_val_loss;
-	/* fp16: the scale of the loss, the good steps since it changed, and how many steps
-	 * overflowed and updated nothing; otherwise 1, 0, 0 */
+	/* fp16: the scale of the loss, and the good steps since it changed, otherwise 1, 0;
+	 * and how many steps updated nothing: they overflowed, or were never done */
 	float loss_scale;
 	int64_t scale_good, skipped;
 };
@@ -308,11 +320,11 @@ struct step_result {
 	float loss, grad_norm, lr, loss_scale;
 	double forward, backward, data; /* seconds */
 	double bubble; /* part of the time that ranks of the pipeline did not compute */
-	int64_t stop, save; /* how many ranks voted for it */
-	int64_t written;    /* how many have written their part of a checkpoint */
-	bool skipped;	    /* fp16: gradients overflowed, so nothing was updated */
-	bool bad;	    /* loss or norm is no number: nothing was updated */
-	struct str why;	    /* then: what was found */
+	int64_t stop, save, meet; /* how many ranks voted for it */
+	int64_t written;	  /* how many have written their part of a checkpoint */
+	bool skipped;		  /* fp16: gradients overflowed, so nothing was updated */
+	bool bad;		  /* loss or norm is no number: nothing was updated */
+	struct str why;		  /* then: what was found */
 };
 
 /* Collective. One optimizer step; `save` is this rank's vote. */
@@ -323,6 +335,25 @@ void trainer_step_on(
 /* Collective. Of it, what follows the backward: the loss of the whole batch and the votes, in
  * one all-reduce of integers; and the bubble. */
 void step_agree(struct trainer *t, bool save, struct step_result *r);
+
+/* Collective. The worker was so many steps slower than others: it goes on where they do. */
+void trainer_pass_over(struct trainer *t, int64_t steps);
+
+/* ---- straggle.c: ranks that are slow on purpose ----------------------------------- */
+
+struct straggler {
+	int rank;    /* of all ranks; -1: one that is drawn anew in every step */
+	double ms;   /* added to a step */
+	double part; /* of the steps, at random */
+};
+
+/* *list is allocated, also on an error. */
+int straggle_parse(
+	const struct strs *texts, struct straggler **list, int *n, struct err *e);
+/* How long `rank` of so many is held up in a step. */
+double straggle_ms(const struct straggler *list, int n, uint64_t seed, int64_t step,
+	int rank, int ranks);
+void straggle_wait(double ms);
 
 /* ---- eval.c ---------------------------------------------------------------------- */
 

@@ -309,6 +309,8 @@ int trainer_open(struct trainer *t, const struct train_opts *o, struct comm *wor
 		!model_init(&t->model, &t->o.model, data->tokenizer.vocab.n, e) &&
 		!train_check(&t->o, &t->model, e))
 		train_order(&t->o, &t->model, data, &t->order, e);
+	if (!e->code)
+		straggle_parse(&o->straggle, &t->stragglers, &t->n_stragglers, e);
 	int rc = comm_agree(world, e);
 	if (!rc)
 		make_plan(t);
@@ -351,5 +353,6 @@ void trainer_close(struct trainer *t)
 	arena_release(&t->scratch);
 	arena_release(&t->copy);
 	model_free(&t->model);
+	free(t->stragglers);
 	*t = (struct trainer){0};
 }

@@ -1,0 +1,66 @@
+/* Ranks that are slow on purpose: what a straggler costs can be seen, and tested. */
+#include "train/train.h"
+
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+
+enum { ANY = -1 };
+
+/* "RANK:MS" or "RANK:MS:PROBABILITY". */
+static int parse_one(const char *text, struct straggler *s, struct err *e)
+{
+	struct str words = {0};
+	str_puts(&words, text);
+	char *rest = words.s ? words.s : "", *rank = strsep(&rest, ":");
+	const char *ms = rest ? strsep(&rest, ":") : "", *part = rest ? rest : "1";
+	bool good = !parse_double(ms, &s->ms) && s->ms >= 0 && s->ms < 1e9 &&
+		    !parse_double(part, &s->part) && s->part >= 0 && s->part <= 1;
+	int64_t n = ANY;
+	if (strcmp(rank, "random"))
+		good = good && !parse_int(rank, &n) && n >= 0 && n < INT32_MAX;
+	s->rank = (int)n;
+	str_free(&words);
+	return good ? 0
+		    : err_set(e, EX_USAGE,
+			      "straggle: '%s' is not RANK:MS or RANK:MS:PROBABILITY, "
+			      "with "
+			      "random for a rank that is drawn anew in every step",
+			      text);
+}
+
+int straggle_parse(
+	const struct strs *texts, struct straggler **list, int *n, struct err *e)
+{
+	*n = (int)texts->n;
+	*list = xcalloc((size_t)*n + 1, sizeof(**list));
+	for (int i = 0; i < *n; i++)
+		if (parse_one(texts->v[i], &(*list)[i], e))
+			return -1;
+	return 0;
+}
+
+double straggle_ms(const struct straggler *list, int n, uint64_t seed, int64_t step,
+	int rank, int ranks)
+{
+	double ms = 0;
+	for (int i = 0; i < n; i++) {
+		const struct straggler *s = &list[i];
+		struct philox_key key = philox_key(seed, PHILOX_STRAGGLE, (uint64_t)step);
+		struct philox_block b = philox(key, (uint32_t)i, 0, 0, 0);
+		double any = philox_uniform64(b.x[0], b.x[1]);
+		int who = s->rank == ANY ? (int)(any * ranks) : s->rank;
+		if (who == rank && philox_uniform64(b.x[2], b.x[3]) < s->part)
+			ms += s->ms;
+	}
+	return ms;
+}
+
+void straggle_wait(double ms)
+{
+	struct timespec left = {.tv_sec = (time_t)(ms / 1e3)};
+	left.tv_nsec = (long)((ms - 1e3 * (double)left.tv_sec) * 1e6);
+	while (ms > 0 && nanosleep(&left, &left) && errno == EINTR)
+		;
+}
