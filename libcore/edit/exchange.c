@@ -1,4 +1,4 @@
-/* The pieces of a block: to their makers, and back. */
+/* The pieces of a block: to their makers, and back; sends first, see comm_send_begin(). */
 #include "edit/exchange.h"
 
 #include <stdlib.h>
@@ -50,19 +50,19 @@ static void bring_pieces(struct exchange *x, float *v, int64_t n, const float **
 {
 	struct comm *c = x->sync;
 	int64_t size = sizeof(float), first, own = piece(x, n, c->rank, &first);
-	for (int r = 0; r < c->size; r++) {
-		float *room = x->received + r * piece_floats(x);
-		from[r] = r == c->rank ? v + first : room;
-		if (r != c->rank && own)
-			comm_recv_begin(
-				c, room, own * size, r, EDIT_TAG, &x->reqs[2 * r]);
-	}
 	for (int i = 1; i < c->size; i++) {
 		int r = (c->rank + i) % c->size;
 		int64_t theirs, len = piece(x, n, r, &theirs);
 		if (len)
 			comm_send_begin(c, v + theirs, len * size, r, EDIT_TAG,
 				&x->reqs[2 * r + 1]);
+	}
+	for (int r = 0; r < c->size; r++) {
+		float *room = x->received + r * piece_floats(x);
+		from[r] = r == c->rank ? v + first : room;
+		if (r != c->rank && own)
+			comm_recv_begin(
+				c, room, own * size, r, EDIT_TAG, &x->reqs[2 * r]);
 	}
 	wait_for_all(x);
 }
@@ -74,12 +74,12 @@ static void take_back(struct exchange *x, float *v, int64_t n)
 	for (int i = 1; i < c->size; i++) {
 		int r = (c->rank + i) % c->size;
 		int64_t theirs, len = piece(x, n, r, &theirs);
-		if (len)
-			comm_recv_begin(c, v + theirs, len * size, r, EDIT_TAG + 1,
-				&x->reqs[2 * r]);
 		if (own)
 			comm_send_begin(c, x->made, own * size, r, EDIT_TAG + 1,
 				&x->reqs[2 * r + 1]);
+		if (len)
+			comm_recv_begin(c, v + theirs, len * size, r, EDIT_TAG + 1,
+				&x->reqs[2 * r]);
 	}
 	x->d->k->copy(x->d, mat(v + first, 1, own), mat(x->made, 1, own));
 	wait_for_all(x);
