@@ -122,6 +122,13 @@ struct keep {
 	uint32_t worker;
 };
 
+/* Where the random numbers of elements come from: element i of what a kernel is given is
+ * number first + i of all that the key is for. */
+struct chance {
+	struct philox_key key;
+	int64_t first;
+};
+
 /* ---- the kernels ----------------------------------------------------------------- */
 
 /* y[i] = w[ids[i] - first], or 0 when that is not a row of w; added to y if `add`. */
@@ -205,6 +212,8 @@ typedef void kern_act_bwd(struct device *, enum act_kind, struct mat da, struct 
 
 /* y = a + b; y may be either. */
 typedef void kern_add(struct device *, struct mat y, struct mat a, struct mat b);
+/* y = a - b; y may be either. */
+typedef void kern_sub(struct device *, struct mat y, struct mat a, struct mat b);
 /* y = x mask / (1 - p); y may be x. Its own backward. */
 typedef void kern_dropout(
 	struct device *, struct mat y, struct mat x, const struct dropout *);
@@ -247,6 +256,29 @@ typedef void kern_combine(struct device *, float *out, const float *const *x, in
 typedef void kern_keep_largest(struct device *, struct mat x, int64_t k);
 /* Each element stays with probability `density`. */
 typedef void kern_keep_random(struct device *, float *x, int64_t n, const struct keep *);
+
+/*
+ * What is sent in fewer bits. To nearest, ties to even; with a chance, to one of the two
+ * numbers around x, so that in the mean it is x.
+ *
+ * bfloat16 with a chance; without one it is `round`, and the bits are those of `narrow`.
+ */
+typedef void kern_round_random(struct device *, struct mat x, const struct chance *);
+/* Each row becomes scale code, of codes in [-127, 127] and a scale: max |x| / 127 in bfloat16,
+ * so that the product is exact and what is of that form already stays as it is. A row that is
+ * not finite, or smaller than any scale, becomes 0. codes and scales may be NULL. */
+typedef void kern_quantise(struct device *, struct mat x, int8_t *codes, float *scales,
+	const struct chance *);
+typedef void kern_dequantise(
+	struct device *, struct mat x, const int8_t *codes, const float *scales);
+/* k elements of each row in their order, with where they are, in 32 bits if `wide`, else in
+ * 16: those that are not 0, at most k, and as many zeros as there is room for. */
+typedef void kern_pick(
+	struct device *, float *values, void *places, bool wide, struct mat x, int64_t k);
+/* And back; what was not picked is 0. */
+typedef void kern_strew(struct device *, struct mat x, const float *values,
+	const void *places, bool wide, int64_t k);
+
 /* out[i] = sum of squares of row i, in double */
 typedef void kern_row_sumsq(struct device *, double *out, struct mat x);
 /* x += the sum of v[0..n), exactly. On the host; waits for the device. */
@@ -277,11 +309,12 @@ typedef void kern_attn_row(struct device *, struct mat o, struct mat q, struct m
 	X(linear_fwd) X(linear_bwd_x) X(linear_bwd_w) X(bias_fwd) X(bias_bwd) \
 	X(norm_fwd) X(norm_bwd_x) X(norm_bwd_w) \
 	X(rope) X(attn_fwd) X(attn_bwd) \
-	X(act_fwd) X(act_bwd) X(add) X(dropout) X(residual) \
+	X(act_fwd) X(act_bwd) X(add) X(sub) X(dropout) X(residual) \
 	X(round) X(narrow) X(widen) X(amax) \
 	X(xent_stats) X(xent_join) X(xent_bwd) \
 	X(adamw) X(row_sumsq) X(exact_sum) X(zero) X(copy) X(find_bad) X(hash) \
 	X(pseudo_grad) X(outer_sgd) X(combine) X(keep_largest) X(keep_random) \
+	X(round_random) X(quantise) X(dequantise) X(pick) X(strew) \
 	X(linear_row) X(attn_row)
 /* clang-format on */
 

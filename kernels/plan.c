@@ -35,6 +35,7 @@ NOTHING(act_fwd, dev *d, enum act_kind kind, struct mat y, struct mat a, struct 
 NOTHING(act_bwd, dev *d, enum act_kind kind, struct mat da, struct mat db, struct mat dy,
 	struct mat a, struct mat b)
 NOTHING(add, dev *d, struct mat y, struct mat a, struct mat b)
+NOTHING(sub, dev *d, struct mat y, struct mat a, struct mat b)
 NOTHING(dropout, dev *d, struct mat y, struct mat x, const struct dropout *o)
 NOTHING(residual, dev *d, struct mat y, struct mat x, struct mat sum, struct mat bias,
 	const struct dropout *o)
@@ -56,6 +57,13 @@ NOTHING(combine, dev *d, float *out, const float *const *x, int64_t n,
 	const struct combine *c)
 NOTHING(keep_largest, dev *d, struct mat x, int64_t k)
 NOTHING(keep_random, dev *d, float *x, int64_t n, const struct keep *o)
+NOTHING(round_random, dev *d, struct mat x, const struct chance *o)
+NOTHING(quantise, dev *d, struct mat x, int8_t *codes, float *scales,
+	const struct chance *o)
+NOTHING(dequantise, dev *d, struct mat x, const int8_t *codes, const float *scales)
+NOTHING(pick, dev *d, float *values, void *places, bool wide, struct mat x, int64_t k)
+NOTHING(strew, dev *d, struct mat x, const float *values, const void *places, bool wide,
+	int64_t k)
 NOTHING(row_sumsq, dev *d, double *out, struct mat x)
 NOTHING(exact_sum, dev *d, struct exact *x, const float *v, int64_t n)
 NOTHING(zero, dev *d, struct mat x)

@@ -206,6 +206,22 @@ ASYNC=(--edit-workers 2 --edit-warmup-steps 3 --edit-use-async --edit-sync-time 
 	[ "$(column sync run)" -eq 1 ]
 }
 
+@test "bad data: of one worker and of some steps, the same on any layout" {
+	make_shard
+	good=(-n 30 --lr 1e-2 --edit-workers 2 --edit-warmup-steps 99)
+	bad=("${good[@]}" --garble 1:27:28)
+	apart 2 good "${good[@]}"
+	apart 2 bad "${bad[@]}"
+	apart 4 other "${bad[@]}" --dp 2
+	pt-compare -q bad/worker-1 other/worker-1
+	# the other worker's own loss is another only when the gradient of step 27 has come there
+	diff <(column loss good | head -n 27) <(column loss bad | head -n 27)
+	diff <(column loss good/worker-1 | head -n 26) <(column loss bad/worker-1 | head -n 26)
+	[ "$(paste <(column loss good/worker-1) <(column loss bad/worker-1) |
+		awk '$2 > $1 + 0.5 { printf "%d ", NR }')" = '27 28 ' ]
+	refuse "garble: '1:4:3' is not" tiny --garble 1:4:3
+}
+
 @test "what cannot be is refused" {
 	make_shard
 	refuse '3 ranks cannot be shared out to 2 workers' tiny_on 3 -b 12 --no-ckpt --edit-workers 2

@@ -122,8 +122,8 @@ static int count(void *with, int64_t first, const float *x, int64_t n)
 static void read_all(const struct ckpt *c, size_t how)
 {
 	struct err e = {0};
-	for (int g = 0; g < c->n_groups; g++)
-		for (int i = 0; i < c->n_tensors; i++) {
+	for (int g = 0; g < N_CKPT_GROUPS; g++)
+		for (int i = 0; i < c->n_tensors && c->groups & CKPT_BIT(g); i++) {
 			const struct ckpt_tensor *t = &c->tensors[i];
 			int64_t n = 0, row = (int64_t)how % t->dims[0];
 			int64_t rows = min64(t->dims[0] - row, 64);

@@ -53,7 +53,7 @@ static struct ckpt_write what(int64_t *change)
 		.config = "",
 		.tensors = tensors,
 		.n_tensors = ARRAY_LEN(tensors),
-		.n_groups = N_CKPT_GROUPS,
+		.groups = CKPT_BIT(N_CKPT_GROUPS) - 1,
 		.source = give_rows,
 		.with = change};
 }

@@ -20,7 +20,7 @@ enum {
 
 enum {
 	OUTER = STORE_BIT(STORE_ANCHOR) | STORE_BIT(STORE_OUTER_MEAN) |
-		STORE_BIT(STORE_OUTER_SQUARE)
+		STORE_BIT(STORE_OUTER_SQUARE) | STORE_BIT(STORE_RESIDUAL)
 };
 
 /* ---- a model --------------------------------------------------------------------- */

@@ -123,7 +123,8 @@ static void write_ckpt(const char *path)
 		.tokenizer = &t,
 		.tensors = tensors,
 		.n_tensors = ARRAY_LEN(tensors),
-		.n_groups = CKPT_LEAST_GROUPS + 1,
+		.groups = CKPT_LEAST_GROUPS | CKPT_BIT(CKPT_ANCHOR) |
+			  CKPT_BIT(CKPT_RESIDUAL),
 		.numbers = numbers,
 		.n_numbers = ARRAY_LEN(numbers),
 		.source = give_rows};
@@ -143,7 +144,9 @@ static void see_ckpt(const char *path, struct seen *s)
 	add_tokenizer(&s->all, &c->tokenizer);
 	str_puts(&s->all, c->config.s);
 	str_add(&s->all, c->numbers, (size_t)c->n_numbers * sizeof(*c->numbers));
-	for (int i = 0; i < c->n_tensors * c->n_groups && !s->read; i++) {
+	for (int i = 0; i < c->n_tensors * N_CKPT_GROUPS && !s->read; i++) {
+		if (!(c->groups & CKPT_BIT(i / c->n_tensors)))
+			continue;
 		const struct ckpt_tensor *t = &c->tensors[i % c->n_tensors];
 		size_t n_bytes = (size_t)ckpt_size(t) * sizeof(float);
 		float *x = xcalloc(n_bytes + 1, 1);

@@ -352,6 +352,66 @@ static uint64_t run_keep_random(struct device *d)
 	return hash_of(x);
 }
 
+static uint64_t run_sub(struct device *d)
+{
+	struct mat y = mat_blank(ROWS, COLS);
+	d->k->sub(d, y, numbers(ROWS, COLS, 1), numbers(ROWS, COLS, 2));
+	return hash_of(y);
+}
+
+static uint64_t run_round_random(struct device *d)
+{
+	struct mat x = numbers(ROWS, COLS, 1);
+	d->k->round_random(d, x, &(struct chance){{{1, 2}}, 5});
+	return hash_of(x);
+}
+
+/* To nearest, then at random. */
+static uint64_t run_quantise(struct device *d)
+{
+	uint64_t hash = 0;
+	for (int random = 0; random < 2; random++) {
+		struct mat x = numbers(ROWS, COLS, 1);
+		float *scales = floats(ROWS);
+		int8_t *codes = (int8_t *)floats(N);
+		d->k->quantise(d, x, codes, scales,
+			random ? &(struct chance){{{1, 2}}, 5} : NULL);
+		hash = hash * 3 + hash_of(x) + hash_bytes(codes, N, 0) +
+		       hash_bytes(scales, ROWS * sizeof(*scales), 0);
+	}
+	return hash;
+}
+
+static uint64_t run_dequantise(struct device *d)
+{
+	struct mat x = numbers(ROWS, COLS, 1);
+	int8_t *codes = (int8_t *)floats(N);
+	for (int64_t i = 0; i < N; i++)
+		codes[i] = (int8_t)(i * 7);
+	d->k->dequantise(d, x, codes, numbers(1, ROWS, 2).p);
+	return hash_of(x);
+}
+
+enum { PICKED = COLS / 3 };
+
+static uint64_t run_pick(struct device *d)
+{
+	float *values = floats(ROWS * PICKED), *places = floats(ROWS * PICKED);
+	d->k->pick(d, values, places, true, numbers(ROWS, COLS, 1), PICKED);
+	return hash_bytes(values, ROWS * PICKED * sizeof(*values), 0) ^
+	       hash_bytes(places, ROWS * PICKED * sizeof(*places), 1);
+}
+
+static uint64_t run_strew(struct device *d)
+{
+	struct mat x = numbers(ROWS, COLS, 1);
+	uint16_t *places = (uint16_t *)(void *)floats(ROWS * PICKED);
+	for (int64_t i = 0; i < ROWS * PICKED; i++)
+		places[i] = (uint16_t)(i * 7 % COLS);
+	d->k->strew(d, x, numbers(ROWS, PICKED, 2).p, places, false, PICKED);
+	return hash_of(x);
+}
+
 static uint64_t run_row_sumsq(struct device *d)
 {
 	double *sum = doubles(ROWS);

@@ -26,6 +26,7 @@ enum philox_purpose { /* part of what a run computes: never renumber */
 	PHILOX_SAMPLE = 5,
 	PHILOX_EDIT = 6,
 	PHILOX_STRAGGLE = 7, /* of which no result depends */
+	PHILOX_GARBLE = 8,
 	PHILOX_TEST = 99,
 };
 

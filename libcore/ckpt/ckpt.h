@@ -17,7 +17,7 @@
 enum { CKPT_VERSION = 1 };
 
 /* What is kept of every tensor: the groups of a file, which has the first three, and of
- * workers that train apart as many more as they have. */
+ * workers that train apart those that they have. */
 enum ckpt_group {
 	CKPT_MODEL,
 	CKPT_EXP_AVG,
@@ -25,9 +25,14 @@ enum ckpt_group {
 	CKPT_ANCHOR,
 	CKPT_OUTER_AVG,
 	CKPT_OUTER_AVG_SQ,
+	CKPT_RESIDUAL,
 	N_CKPT_GROUPS
 };
-enum { CKPT_LEAST_GROUPS = CKPT_EXP_AVG_SQ + 1 };
+#define CKPT_BIT(group) (1u << (group))
+enum {
+	CKPT_LEAST_GROUPS =
+		CKPT_BIT(CKPT_MODEL) | CKPT_BIT(CKPT_EXP_AVG) | CKPT_BIT(CKPT_EXP_AVG_SQ)
+};
 extern const char *const ckpt_group_names[N_CKPT_GROUPS];
 
 /* The attributes of a checkpoint. */
@@ -68,7 +73,8 @@ struct ckpt_write {
 	const char *config; /* of the run */
 	const struct tokenizer *tokenizer;
 	const struct ckpt_tensor *tensors;
-	int n_tensors, n_groups;
+	int n_tensors;
+	unsigned groups;       /* bits of those that it has */
 	const double *numbers; /* of a worker: what else it keeps; NULL: nothing */
 	int64_t n_numbers;
 	ckpt_source *source;
@@ -110,12 +116,14 @@ struct ckpt {
 	struct str config;
 	struct tokenizer tokenizer;
 	struct ckpt_tensor *tensors;
-	int n_tensors, n_groups;
+	int n_tensors;
+	unsigned groups; /* bits of those that it has */
 	double *numbers;
 	int64_t n_numbers;
 	int64_t size_bytes;
 	int fd;
-	struct h5_blocks *blocks; /* [group][tensor] */
+	struct h5_blocks
+		*blocks; /* [group][tensor]; 0 blocks of groups that are not there */
 };
 
 /* A folder, of a run or of its checkpoints, stands for the latest in it. */

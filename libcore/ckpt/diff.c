@@ -65,14 +65,14 @@ int64_t ckpt_diff(const struct ckpt *a, const struct ckpt *b, bool with_optimize
 	struct ckpt_delta **out, struct err *e)
 {
 	int64_t n = 0;
-	int groups = !with_optimizer		 ? 1
-		     : a->n_groups < b->n_groups ? a->n_groups
-						 : b->n_groups;
+	unsigned both = with_optimizer ? a->groups & b->groups : CKPT_BIT(CKPT_MODEL);
 	*out = NULL;
-	for (int g = groups; with_optimizer && g < a->n_groups; g++)
-		add(out, &n, ckpt_group_names[g])->only_a = true;
-	for (int g = groups; with_optimizer && g < b->n_groups; g++)
-		add(out, &n, ckpt_group_names[g])->only_b = true;
+	for (int g = 0; with_optimizer && g < N_CKPT_GROUPS; g++) {
+		if (a->groups & ~both & CKPT_BIT(g))
+			add(out, &n, ckpt_group_names[g])->only_a = true;
+		if (b->groups & ~both & CKPT_BIT(g))
+			add(out, &n, ckpt_group_names[g])->only_b = true;
+	}
 	for (int i = 0; i < a->n_tensors; i++) {
 		const struct ckpt_tensor *t = &a->tensors[i];
 		int j = ckpt_find(b, t->name);
@@ -84,7 +84,9 @@ int64_t ckpt_diff(const struct ckpt *a, const struct ckpt *b, bool with_optimize
 			add(out, &n, t->name)->other_shape = true;
 			continue;
 		}
-		for (int g = 0; g < groups; g++) {
+		for (int g = 0; g < N_CKPT_GROUPS; g++) {
+			if (!(both & CKPT_BIT(g)))
+				continue;
 			struct ckpt_delta d = {
 				.group = (enum ckpt_group)g, .n = ckpt_size(t)};
 			snprintf(d.name, sizeof(d.name), "%s", t->name);

@@ -38,11 +38,13 @@ static int open_tensors(struct ckpt *c, struct h5 *h, struct err *e)
 		rc = err_set(e, EX_DATAERR, "%lld tensors", (long long)names.n);
 	c->n_tensors = rc ? 0 : (int)names.n;
 	c->tensors = xcalloc((size_t)c->n_tensors, sizeof(*c->tensors));
-	c->n_groups = CKPT_LEAST_GROUPS;
-	while (c->n_groups < N_CKPT_GROUPS && has_group(h, c->n_groups))
-		c->n_groups++;
-	c->blocks = xcalloc((size_t)(c->n_tensors * c->n_groups), sizeof(*c->blocks));
-	for (int i = 0; i < c->n_tensors * c->n_groups && !rc; i++) {
+	c->groups = CKPT_LEAST_GROUPS;
+	for (int g = 0; g < N_CKPT_GROUPS; g++)
+		c->groups |= has_group(h, g) ? CKPT_BIT(g) : 0;
+	c->blocks = xcalloc((size_t)(c->n_tensors * N_CKPT_GROUPS), sizeof(*c->blocks));
+	for (int i = 0; i < c->n_tensors * N_CKPT_GROUPS && !rc; i++) {
+		if (!(c->groups & CKPT_BIT(i / c->n_tensors)))
+			continue;
 		struct ckpt_tensor *t = &c->tensors[i % c->n_tensors];
 		struct h5_info info;
 		char path[320];
@@ -152,7 +154,7 @@ void ckpt_close(struct ckpt *c)
 {
 	if (!c)
 		return;
-	for (int i = 0; i < c->n_tensors * c->n_groups; i++)
+	for (int i = 0; i < c->n_tensors * N_CKPT_GROUPS; i++)
 		h5_blocks_free(&c->blocks[i]);
 	if (c->fd >= 0)
 		close(c->fd);
@@ -224,7 +226,7 @@ int ckpt_each(const struct ckpt *c, enum ckpt_group g, int tensor,
 
 int ckpt_verify(const struct ckpt *c, struct err *e)
 {
-	for (int i = 0; i < c->n_tensors * c->n_groups; i++) {
+	for (int i = 0; i < c->n_tensors * N_CKPT_GROUPS; i++) {
 		comm_poll();
 		if (h5_blocks_verify(&c->blocks[i], c->fd, e))
 			return err_prefix(e, "%s: ", c->path);

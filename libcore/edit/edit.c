@@ -5,8 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { BLOCK = 1 << 20 }; /* floats that are exchanged at a time */
-enum { ROOMS = 4 };	  /* parameter, anchor, two moments */
+enum { ROOMS = 4 }; /* parameter, anchor, two moments */
 
 /* Floats of one unit, in what this rank has. */
 struct segment {
@@ -50,6 +49,8 @@ unsigned edit_groups(const struct edit_config *c)
 		bits |= STORE_BIT(STORE_OUTER_MEAN);
 	if (c->outer == EDIT_OUTER_ADAMW)
 		bits |= STORE_BIT(STORE_OUTER_SQUARE);
+	if (c->wire != EDIT_WIRE_FP32)
+		bits |= STORE_BIT(STORE_RESIDUAL);
 	return bits;
 }
 
@@ -85,7 +86,7 @@ static void list_segments(struct edit *x)
 
 static int64_t block_floats(const struct edit *x)
 {
-	return min64(BLOCK, store_floats(x->s));
+	return exchange_most(&x->exchange);
 }
 
 static int n_rooms(const struct edit *x)
@@ -127,7 +128,8 @@ struct edit *edit_open(const struct edit_config *c, struct comm *world, struct c
 	x->all_steps = xcalloc(workers, sizeof(*x->all_steps));
 	x->weight = xcalloc(groups * workers, sizeof(*x->weight));
 	x->scale = xcalloc(groups, sizeof(*x->scale));
-	exchange_open(&x->exchange, sync, d, block_floats(x));
+	struct wire wire = wire_make(c, s, d);
+	exchange_open(&x->exchange, sync, &wire);
 	for (int i = 0; i < n_rooms(x) && !sync->planned; i++)
 		x->room[i] = xcalloc((size_t)block_floats(x), sizeof(float));
 	return x;
@@ -282,9 +284,10 @@ static bool nobody(const struct edit *x, int group)
 
 static void begin_block(struct edit *x, int64_t at, int64_t n, float *v[N_STORE_GROUPS])
 {
+	unsigned outer = edit_groups(&x->c) & ~STORE_BIT(STORE_RESIDUAL);
 	int room = 0;
 	for (int g = 0; g < N_STORE_GROUPS; g++) {
-		bool used = g == STORE_PARAM || edit_groups(&x->c) & STORE_BIT(g);
+		bool used = g == STORE_PARAM || (outer & STORE_BIT(g));
 		v[g] = NULL;
 		if (used)
 			v[g] = store_begin(
@@ -318,10 +321,9 @@ static void sparsify_part(void *with, const struct part *p)
 		x->d->k->keep_largest(x->d, mat(v, p->rows, p->cols), max64(1, k));
 		return;
 	}
-	uint64_t what = hash_str(p->t->name) ^ (uint64_t)x->n_syncs << 20;
 	struct keep keep = {.density = density,
 		.scale = x->c.sparsify == EDIT_RESCALED_RANDOM ? 1 / density : 1,
-		.key = philox_key(x->c.seed, PHILOX_EDIT, what),
+		.key = wire_key(x->c.seed, p->t, x->n_syncs),
 		.worker = (uint32_t)x->sync->rank};
 	for (int64_t r = 0; r < p->rows; r++) {
 		keep.first = tensor_index(p->t, p->slice, p->row + r);
@@ -329,16 +331,35 @@ static void sparsify_part(void *with, const struct part *p)
 	}
 }
 
+/* What the wire cannot carry of this worker's pseudo-gradient and of what is left from the
+ * times before is left for the next. Who is left out brings nothing, and keeps what it has. */
+static void feed_back(void *with, const struct part *p)
+{
+	struct edit *x = with;
+	const struct kernels *k = x->d->k;
+	struct mat v = mat(p->state[STORE_PARAM], p->rows, p->cols);
+	struct mat left = mat(p->state[STORE_RESIDUAL], p->rows, p->cols);
+	if (p->t->ndim == 1 || x->all_out[group_of(x, p) * x->sync->size + x->sync->rank])
+		return;
+	k->add(x->d, v, v, left);
+	k->copy(x->d, left, v);
+	wire_round(&x->exchange.wire, v);
+	k->sub(x->d, left, left, v);
+}
+
 static void bring(struct edit *x)
 {
-	int64_t all = store_floats(x->s), n;
+	const unsigned param = STORE_BIT(STORE_PARAM);
+	enum edit_wire kind = x->c.wire;
 	if (x->c.sparsify != EDIT_DENSE && x->c.density < 1)
-		store_walk(x->s, false, STORE_BIT(STORE_PARAM), STORE_BIT(STORE_PARAM),
-			sparsify_part, x);
-	for (int64_t at = 0; at < all; at += n) {
-		n = min64(block_floats(x), all - at);
+		store_walk(x->s, false, param, param, sparsify_part, x);
+	const unsigned both = param | STORE_BIT(STORE_RESIDUAL);
+	if (kind != EDIT_WIRE_FP32)
+		store_walk(x->s, false, both, both, feed_back, x);
+	for (int64_t at = 0, n; at < store_floats(x->s); at += n) {
+		n = exchange_block(&x->exchange, kind, at);
 		float *v = store_begin(x->s, STORE_PARAM, at, n, x->room[0]);
-		exchange_block(&x->exchange, v, at, n, make_piece, x);
+		exchange_run(&x->exchange, kind, v, at, x->n_syncs, make_piece, x);
 		store_end(x->s, STORE_PARAM, at, n, v);
 	}
 }
@@ -487,13 +508,13 @@ static void move_gradients(struct edit *x, int64_t at, int64_t n, bool back)
 
 void edit_mean_gradient(struct edit *x)
 {
-	int64_t all = store_floats(x->s), n;
 	all_alike(x);
 	x->plainly = true;
-	for (int64_t at = 0; at < all; at += n) {
-		n = min64(block_floats(x), all - at);
+	for (int64_t at = 0, n; at < store_floats(x->s); at += n) {
+		n = exchange_block(&x->exchange, EDIT_WIRE_FP32, at);
 		move_gradients(x, at, n, false);
-		exchange_block(&x->exchange, x->room[0], at, n, make_piece, x);
+		exchange_run(
+			&x->exchange, EDIT_WIRE_FP32, x->room[0], at, 0, make_piece, x);
 		move_gradients(x, at, n, true);
 	}
 	x->plainly = false;
@@ -506,12 +527,11 @@ bool edit_any(struct edit *x, bool mine)
 
 int64_t edit_sent(const struct edit *x)
 {
-	int64_t all = store_floats(x->s), sent = 0, n;
+	int64_t sent = 0;
 	int others = x->sync->size - 1;
-	for (int64_t at = 0; at < all; at += n) {
-		n = min64(block_floats(x), all - at);
-		sent += exchange_sent(&x->exchange, n);
-	}
+	for (int64_t at = 0; at < store_floats(x->s);
+		at += exchange_block(&x->exchange, x->c.wire, at))
+		sent += exchange_sent(&x->exchange, x->c.wire, at);
 	if (has_anchor(x))
 		sent += others * x->n_groups * (int64_t)sizeof(struct word);
 	else if (x->c.weigh.by_steps)

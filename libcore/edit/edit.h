@@ -9,6 +9,9 @@
  * parameters that all had when they last agreed, minus its own parameters. One is made of
  * them, the outer optimizer applies it to the anchor, and all go on from there.
  *
+ * Where fewer bytes travel than fp32's, what a worker could not send stays with it, and it
+ * brings it next time (error feedback: Seide et al. 2014; Karimireddy et al. 2019).
+ *
  * All of that is done element by element, by the canonical tree over the workers, with norms
  * and weights of whole units of the model: whoever has which shard, the bits are the same.
  */
@@ -60,6 +63,8 @@ void weigh(const struct weigh_config *c, int n, const double *norm, const bool *
 
 enum edit_reducer { EDIT_MEAN, EDIT_LINEAR, EDIT_GTA };
 enum edit_sparsify { EDIT_DENSE, EDIT_MAGNITUDE, EDIT_RANDOM, EDIT_RESCALED_RANDOM };
+/* How floats travel to another worker, and back. */
+enum edit_wire { EDIT_WIRE_FP32, EDIT_WIRE_BF16, EDIT_WIRE_INT8, EDIT_WIRE_SPARSE };
 enum edit_outer { EDIT_OUTER_NONE, EDIT_OUTER_SGD, EDIT_OUTER_ADAMW };
 
 struct edit_config {
@@ -76,6 +81,8 @@ struct edit_config {
 	enum edit_outer outer;
 	double lr, momentum, beta1, beta2, eps, decay;
 	bool nesterov;
+	enum edit_wire wire; /* other than fp32 only with an anchor */
+	double wire_density; /* sparse: the part of each row's elements that travels */
 	uint64_t seed;
 };
 
@@ -114,7 +121,8 @@ void edit_sync(struct edit *x, int64_t steps, struct edit_result *r);
 
 int64_t edit_syncs(const struct edit *x); /* so far */
 /* What this rank sends to other workers in one: of n floats 2 (workers - 1) / workers n, as
- * a ring's all-reduce does; and three numbers for each norm. */
+ * a ring's all-reduce does, or (workers - 1) times what sparse rows keep of n; and three
+ * numbers for each norm. */
 int64_t edit_sent(const struct edit *x);
 
 /* What a checkpoint keeps beside the store's groups: numbers of this worker, all that there

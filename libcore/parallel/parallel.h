@@ -281,8 +281,8 @@ enum reshard { RESHARD_YES, RESHARD_NO, RESHARD_KEEP_LAST };
 enum offload { OFFLOAD_NONE, OFFLOAD_OPTIMIZER, OFFLOAD_PARAMS };
 
 /* What is kept of every element: the parameter and AdamW's moments; and for workers that train
- * apart (edit.h) the parameter as it was when they last agreed, and moments of the outer
- * optimizer. A checkpoint has them as groups. */
+ * apart (edit.h) the parameter as it was when they last agreed, moments of the outer
+ * optimizer, and what a worker could not send yet. A checkpoint has them as groups. */
 enum store_group {
 	STORE_PARAM,
 	STORE_MEAN,
@@ -290,6 +290,7 @@ enum store_group {
 	STORE_ANCHOR,
 	STORE_OUTER_MEAN,
 	STORE_OUTER_SQUARE,
+	STORE_RESIDUAL,
 	N_STORE_GROUPS
 };
 #define STORE_BIT(group) (1u << (group))

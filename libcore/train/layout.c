@@ -192,6 +192,8 @@ void train_edit_config(const struct train_opts *o, struct edit_config *c)
 		.eps = x->eps,
 		.decay = x->decay,
 		.nesterov = x->nesterov,
+		.wire = (enum edit_wire)x->wire,
+		.wire_density = x->wire_density,
 		.seed = (uint64_t)o->seed};
 }
 

@@ -22,6 +22,7 @@ static const char *const kernels_names[] = {"fused", "ref", NULL};
 static const char *const gather_names[] = {"auto", "fp32", NULL};
 static const char *const offload_names[] = {"none", "optimizer", "params", NULL};
 static const char *const outer_names[] = {"none", "sgd", "adamw", NULL};
+static const char *const wire_names[] = {"fp32", "bf16", "int8", "sparse", NULL};
 static const char *const reducer_names[] = {"none", "linear", "gta", NULL};
 static const char *const consensus_names[] = {"none", "sum", "count", NULL};
 static const char *const sparsify_names[] = {
@@ -116,6 +117,7 @@ static const struct opt options[] = {
 	{OPT_ENUM, 0, "device", NULL, "auto", T(device), "What computes.", OPT_LOCAL, .values = device_names},
 	{OPT_SIZE, 0, "bucket", "BYTES", "25M", T(bucket_bytes), "Gradients are summed over ranks in buckets of at least this, while the backward goes on.", OPT_LOCAL},
 	{OPT_LIST, 0, "straggle", "RANK:MS[:PROB]", NULL, T(straggle), "Hold a rank up for so many milliseconds in every step, or with some probability; RANK may be random: another one in every step. For demonstrations; may be given many times.", OPT_LOCAL},
+	{OPT_STR, 0, "garble", "WORKER:FIRST:LAST", NULL, T(garble), "Give a worker tokens that are drawn at random in steps FIRST to LAST. For demonstrations.", OPT_ARITH},
 	{OPT_DOUBLE, 0, "watchdog", "SECONDS", "600", T(watchdog), "When a rank has waited this long for others and none of them gets on, end the job and say which are missing, and from what. 0: wait for ever.", OPT_LOCAL, 0, 1e9},
 
 	{OPT_GROUP, .name = "Workers that train apart (EDiT)", .help = "Each worker is a share of the ranks, with a model and a part of every batch; the options above say how its ranks share that. See Workers that train apart."},
@@ -144,6 +146,8 @@ static const struct opt options[] = {
 	{OPT_ENUM, 0, "edit-consensus", NULL, "none", T(edit.consensus), "gta: elements vote on their sign, by their sum or by their number, and those of the other sign do not count.", OPT_ARITH, .values = consensus_names},
 	{OPT_ENUM, 0, "edit-sparsification", NULL, "none", T(edit.sparsify), "gta: which elements of a row a worker brings: the largest, or random ones, which may be scaled up for those that are missing.", OPT_ARITH, .values = sparsify_names},
 	{OPT_DOUBLE, 0, "edit-density", "PART", "1", T(edit.density), "gta: how many of them.", OPT_ARITH, 1e-6, 1},
+	{OPT_ENUM, 0, "edit-wire", NULL, "fp32", T(edit.wire), "How pseudo-gradients travel: in full; in half or a quarter of the bytes; or the largest elements of each row alone. A worker brings later what it could not send.", OPT_ARITH, .values = wire_names},
+	{OPT_DOUBLE, 0, "edit-wire-density", "PART", "0.015625", T(edit.wire_density), "sparse: how many of a row's elements travel, one at least.", OPT_ARITH, 1e-6, 1},
 	{OPT_DOUBLE, 0, "edit-clip-pseudo-grad", "NORM", "0", T(edit.clip), "Largest norm of the pseudo-gradient that was made. 0: any.", OPT_ARITH, 0, 1e30},
 	{OPT_FLAG, 0, "edit-skip-anomaly", NULL, "no", T(edit.skip_anomaly), "Leave out a worker whose norm is much larger than its norms before; when all are, all go back to where they last agreed. What is no number is left out in any case, but where parameters are averaged, without an outer optimizer or a reducer.", OPT_ARITH},
 	{OPT_DOUBLE, 0, "edit-ewma-alpha", "GAIN", "0.02", T(edit.ewma_alpha), "Gain of the moving mean and variance of these norms.", OPT_ARITH, 0, 1},
@@ -293,6 +297,11 @@ static int check_edit(struct train_opts *o, struct err *e)
 		{x->density < 1 && !x->sparsify, "edit-density", "--edit-sparsification"},
 		{x->skip_anomaly && !anchor, "edit-skip-anomaly",
 			"something to go back to: --edit-outer or --edit-reducer"},
+		{x->wire != EDIT_WIRE_FP32 && !anchor, "edit-wire",
+			"a pseudo-gradient, to bring later what could not be sent: "
+			"--edit-outer or --edit-reducer"},
+		{x->wire_density != 1.0 / 64 && x->wire != EDIT_WIRE_SPARSE,
+			"edit-wire-density", "--edit-wire sparse"},
 		{x->clip > 0 && !anchor, "edit-clip-pseudo-grad",
 			"--edit-outer or --edit-reducer"},
 		{x->async && !x->workers, "edit-use-async", "--edit-workers"},

@@ -8,6 +8,7 @@
 /* ---- saving ---------------------------------------------------------------------- */
 
 _Static_assert((int)CKPT_ANCHOR == (int)STORE_ANCHOR &&
+		       (int)CKPT_RESIDUAL == (int)STORE_RESIDUAL &&
 		       (int)N_CKPT_GROUPS == (int)N_STORE_GROUPS,
 	"a group of a file is one of the store");
 
@@ -30,14 +31,11 @@ static struct ckpt_tensor *describe(const struct model *m)
 	return list;
 }
 
-static int n_groups(const struct train_opts *o)
+static unsigned groups_of(const struct train_opts *o)
 {
 	struct edit_config c;
-	int n = CKPT_LEAST_GROUPS;
 	train_edit_config(o, &c);
-	for (int g = STORE_ANCHOR; g < N_STORE_GROUPS && o->edit.workers; g++)
-		n += !!(edit_groups(&c) & STORE_BIT(g));
-	return n;
+	return CKPT_LEAST_GROUPS | (o->edit.workers ? edit_groups(&c) : 0);
 }
 
 /* What a worker keeps beside groups: when the workers agreed last, its sum of losses since
@@ -90,7 +88,7 @@ static struct ckpt_write what_to_save(
 	train_config(&t->o, config);
 	*tensors = describe(&t->model);
 	return (struct ckpt_write){
-		.n_groups = n_groups(&t->o),
+		.groups = groups_of(&t->o),
 		.comm = t->world,
 		.info =
 			{
@@ -132,7 +130,7 @@ int64_t state_copy_bytes(
 	int64_t n_bytes = ckpt_copy_bytes(&(struct ckpt_write){.comm = &world,
 		.tensors = tensors,
 		.n_tensors = m->n_tensors,
-		.n_groups = n_groups(o),
+		.groups = groups_of(o),
 		.one_writes = o->load == LOAD_BROADCAST});
 	free(tensors);
 	return n_bytes;
@@ -406,13 +404,16 @@ int trainer_load(struct trainer *t, const char *path, bool weights_only, struct 
 		if (!ckpt_open(&c, path, e) && !check_vocabulary(c, t->data, e))
 			state_check_model(c, &t->model, e);
 	}
-	if (c && !weights_only && !e->code && c->n_groups < n_groups(&t->o))
-		err_set(e, EX_DATAERR,
-			"%s: has no %s, which workers that train apart need", c->path,
-			ckpt_group_names[c->n_groups]);
+	unsigned groups = weights_only ? CKPT_BIT(CKPT_MODEL) : groups_of(&t->o);
+	for (int g = 0; c && !e->code && g < N_CKPT_GROUPS; g++)
+		if (groups & ~c->groups & CKPT_BIT(g))
+			err_set(e, EX_DATAERR,
+				"%s: has no %s, which workers that train apart need",
+				c->path, ckpt_group_names[g]);
 	int rc = comm_agree(t->world, e);
-	int groups = weights_only ? 1 : n_groups(&t->o);
-	for (int g = 0; g < groups && !rc; g++) {
+	for (int g = 0; g < N_CKPT_GROUPS && !rc; g++) {
+		if (!(groups & CKPT_BIT(g)))
+			continue;
 		load_group(t->store, c, send, (enum ckpt_group)g, e);
 		rc = comm_agree(t->world, e);
 	}

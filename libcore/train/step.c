@@ -265,12 +265,32 @@ static void hold_up(const struct trainer *t)
 		ranks * (int)max64(1, t->o.edit.workers)));
 }
 
+/* NULL: the data is good. Else other windows in their place, allocated. */
+static int32_t *garble(const struct trainer *t)
+{
+	int64_t b = t->o.micro_batch, n = trainer_own_micro(t, t->data_rank);
+	int64_t len = window_size(t), step = t->step + 1;
+	if (!garble_is_due(&t->garble, t->o.worker, step))
+		return NULL;
+	int32_t *windows = xcalloc((size_t)(n * b * len) + 1, sizeof(*windows));
+	for (int64_t i = 0; i < n * b; i++) {
+		int64_t micro = deal_micro(&t->deal, t->data_rank, i / b);
+		garble_window(windows + i * len, len, t->data->tokenizer.vocab.n,
+			(uint64_t)t->o.seed,
+			t->samples + worker_sample(t) + micro * b + i % b);
+	}
+	return windows;
+}
+
 void trainer_step_on(
 	struct trainer *t, const int32_t *windows, bool save, struct step_result *r)
 {
 	*r = (struct step_result){
 		.lr = (float)lr_at(&t->o, t->step + 1), .loss_scale = t->loss_scale};
 	struct work w = {.t = t, .windows = windows};
+	int32_t *garbled = garble(t);
+	if (garbled)
+		w.windows = garbled;
 	hold_up(t);
 	run_schedule(&w);
 	bool together = t->edit && t->step < t->o.edit.warmup;
@@ -287,8 +307,10 @@ void trainer_step_on(
 	r->bad = !r->skipped && (lost || !isfinite(r->grad_norm));
 	if (r->bad) {
 		explain(&w, r);
+		free(garbled);
 		return;
 	}
+	free(garbled);
 	if (!r->skipped)
 		update(t, r);
 	adjust_scale(t, r->skipped);

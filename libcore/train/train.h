@@ -42,7 +42,8 @@ struct edit_opts {
 	bool nesterov;
 	int reducer, consensus, sparsify; /* the enums of those names */
 	bool normalize, by_norm, skip_anomaly, by_unit;
-	double density, temperature, clip;
+	int wire; /* enum edit_wire */
+	double density, temperature, clip, wire_density;
 	double ewma_alpha, ewma_threshold;
 	int64_t ewma_warmup;
 	/* workers that meet when it is time, and not after so many steps */
@@ -85,6 +86,7 @@ struct train_opts {
 	int device;
 	struct edit_opts edit;
 	struct strs straggle;
+	const char *garble;
 	/* evaluation and samples */
 	int64_t eval_every, eval_windows, sample_every, sample_tokens;
 	bool eval_only;
@@ -248,6 +250,12 @@ int data_open(struct data_set *d, const struct train_opts *o, struct comm *world
 	struct err *e);
 void data_close(struct data_set *d);
 
+/* A worker that gets bad data in steps [first, last]. */
+struct garble {
+	int64_t worker; /* -1: none */
+	int64_t first, last;
+};
+
 struct trainer {
 	struct train_opts o;
 	struct comm *world;
@@ -280,6 +288,7 @@ struct trainer {
 	void *with;
 	struct straggler *stragglers;
 	int n_stragglers;
+	struct garble garble;
 	/* A checkpoint that is being written, from a copy; whether there is memory for one
 	 * is known when the first is made. */
 	struct ckpt_writing *writing;
@@ -339,7 +348,7 @@ void step_agree(struct trainer *t, bool save, struct step_result *r);
 /* Collective. The worker was so many steps slower than others: it goes on where they do. */
 void trainer_pass_over(struct trainer *t, int64_t steps);
 
-/* ---- straggle.c: ranks that are slow on purpose ----------------------------------- */
+/* ---- faults.c: what goes wrong on purpose ------------------------------------------ */
 
 struct straggler {
 	int rank;    /* of all ranks; -1: one that is drawn anew in every step */
@@ -354,6 +363,13 @@ int straggle_parse(
 double straggle_ms(const struct straggler *list, int n, uint64_t seed, int64_t step,
 	int rank, int ranks);
 void straggle_wait(double ms);
+
+/* "WORKER:FIRST:LAST", or NULL: nobody. */
+int garble_parse(const char *text, struct garble *g, struct err *e);
+bool garble_is_due(const struct garble *g, int worker, int64_t step);
+/* A window of n tokens that are drawn; `sample` is its number in the run. */
+void garble_window(
+	int32_t *window, int64_t n, int64_t vocab, uint64_t seed, int64_t sample);
 
 /* ---- eval.c ---------------------------------------------------------------------- */
 

@@ -311,6 +311,8 @@ int trainer_open(struct trainer *t, const struct train_opts *o, struct comm *wor
 		train_order(&t->o, &t->model, data, &t->order, e);
 	if (!e->code)
 		straggle_parse(&o->straggle, &t->stragglers, &t->n_stragglers, e);
+	if (!e->code)
+		garble_parse(o->garble, &t->garble, e);
 	int rc = comm_agree(world, e);
 	if (!rc)
 		make_plan(t);

@@ -1,4 +1,5 @@
-/* Ranks that are slow on purpose: what a straggler costs can be seen, and tested. */
+/* What goes wrong on purpose: ranks that are slow, and data that is bad. What it costs can be
+ * seen, and tested. */
 #include "train/train.h"
 
 #include <errno.h>
@@ -11,9 +12,7 @@ enum { ANY = -1 };
 /* "RANK:MS" or "RANK:MS:PROBABILITY". */
 static int parse_one(const char *text, struct straggler *s, struct err *e)
 {
-	struct str words = {0};
-	str_puts(&words, text);
-	char *rest = words.s ? words.s : "", *rank = strsep(&rest, ":");
+	char *words = xstrdup(text), *rest = words, *rank = strsep(&rest, ":");
 	const char *ms = rest ? strsep(&rest, ":") : "", *part = rest ? rest : "1";
 	bool good = !parse_double(ms, &s->ms) && s->ms >= 0 && s->ms < 1e9 &&
 		    !parse_double(part, &s->part) && s->part >= 0 && s->part <= 1;
@@ -21,7 +20,7 @@ static int parse_one(const char *text, struct straggler *s, struct err *e)
 	if (strcmp(rank, "random"))
 		good = good && !parse_int(rank, &n) && n >= 0 && n < INT32_MAX;
 	s->rank = (int)n;
-	str_free(&words);
+	free(words);
 	return good ? 0
 		    : err_set(e, EX_USAGE,
 			      "straggle: '%s' is not RANK:MS or RANK:MS:PROBABILITY, "
@@ -63,4 +62,35 @@ void straggle_wait(double ms)
 	left.tv_nsec = (long)((ms - 1e3 * (double)left.tv_sec) * 1e6);
 	while (ms > 0 && nanosleep(&left, &left) && errno == EINTR)
 		;
+}
+
+int garble_parse(const char *text, struct garble *g, struct err *e)
+{
+	*g = (struct garble){.worker = -1};
+	if (!text)
+		return 0;
+	char *words = xstrdup(text), *rest = words, *worker = strsep(&rest, ":");
+	const char *first = rest ? strsep(&rest, ":") : "";
+	bool good = rest && !parse_int(worker, &g->worker) && g->worker >= 0 &&
+		    !parse_int(first, &g->first) && g->first > 0 &&
+		    !parse_int(rest, &g->last) && g->last >= g->first;
+	free(words);
+	return good ? 0
+		    : err_set(e, EX_USAGE, "garble: '%s' is not WORKER:FIRST:LAST", text);
+}
+
+bool garble_is_due(const struct garble *g, int worker, int64_t step)
+{
+	return g->worker == worker && step >= g->first && step <= g->last;
+}
+
+void garble_window(
+	int32_t *window, int64_t n, int64_t vocab, uint64_t seed, int64_t sample)
+{
+	struct philox_key key = philox_key(seed, PHILOX_GARBLE, (uint64_t)sample);
+	for (int64_t i = 0; i < n; i++) {
+		struct philox_block b = philox(key, (uint32_t)i, 0, 0, 0);
+		double u = philox_uniform64(b.x[0], b.x[1]);
+		window[i] = (int32_t)min64(vocab - 1, (int64_t)(u * (double)vocab));
+	}
 }

@@ -1,0 +1,162 @@
+/* What workers that train apart send each other, in fewer bytes. */
+#include "kernels/cpu/cpu.h"
+
+enum { MOST = 127 }; /* of a code */
+static const uint32_t infinite = 0x7f800000u, upper = 0xffff0000u;
+
+static uint32_t bits_of(float x)
+{
+	return (uint32_t)as_bits(x);
+}
+
+void K(sub)(struct device *d, struct mat y, struct mat a, struct mat b)
+{
+	(void)d;
+	int64_t n = mat_size(y);
+	float *out = y.p;
+	const float *p = a.p, *q = b.p;
+#pragma omp parallel for simd if (n > PARALLEL_FROM)
+	for (int64_t i = 0; i < n; i++)
+		out[i] = p[i] - q[i];
+}
+
+/* The last word of the counter keeps these apart from those of keep_random. */
+static inline uint32_t random_bits(const struct chance *c, int64_t i)
+{
+	uint64_t at = (uint64_t)(c->first + i);
+	return philox(c->key, (uint32_t)at, (uint32_t)(at >> 32), 0, 1).x[0];
+}
+
+/* ---- bfloat16 -------------------------------------------------------------------- */
+
+/* The bits of a float are in the order of its size: of those that are dropped, as many are
+ * above a random number as the part of the way to the next that they are. */
+void K(round_random)(struct device *d, struct mat x, const struct chance *o)
+{
+	(void)d;
+	const struct chance c = *o;
+	int64_t n = mat_size(x);
+	float *v = x.p;
+#pragma omp parallel for if (n > PARALLEL_FROM)
+	for (int64_t i = 0; i < n; i++) {
+		uint32_t up = random_bits(&c, i) >> 16;
+		v[i] = as_float((int32_t)((bits_of(v[i]) + up) & upper));
+	}
+}
+
+/* ---- eight bits ------------------------------------------------------------------ */
+
+/* To nearest the largest code is MOST, since a scale that is 2^-9 off is not half a code off
+ * there; with a chance the scale is rounded up, since what is beyond MOST would be lost. */
+static float scale_of(const float *x, int64_t n, bool up)
+{
+	int32_t most = 0;
+	for (int64_t i = 0; i < n; i++) {
+		int32_t a = as_bits(x[i]) & 0x7fffffff;
+		most = a > most ? a : most;
+	}
+	if ((uint32_t)most >= infinite)
+		return 0;
+	uint32_t u = bits_of(as_float(most) / MOST);
+	u += up ? 0xffff : 0x7fff + (u >> 16 & 1);
+	float scale = as_float((int32_t)(u & upper));
+	return scale < 0x1p-126f ? 0 : scale;
+}
+
+static void round_codes(float *x, int64_t n, float scale)
+{
+	const float magic = 0x1.8p23f; /* whose last bit is 1 */
+	for (int64_t i = 0; i < n; i++)
+		x[i] = (x[i] / scale + magic) - magic;
+}
+
+static void round_codes_random(float *x, int64_t n, float scale, const struct chance *c)
+{
+	for (int64_t i = 0; i < n; i++) {
+		float code = x[i] / scale, below = floorf(code);
+		below += philox_uniform(random_bits(c, i)) < code - below;
+		x[i] = below > MOST ? MOST : below < -MOST ? -MOST : below;
+	}
+}
+
+static float quantise_row(float *x, int64_t n, int8_t *codes, const struct chance *c)
+{
+	float scale = scale_of(x, n, c);
+	if (scale == 0)
+		memset(x, 0, (size_t)n * sizeof(*x));
+	else if (c)
+		round_codes_random(x, n, scale, c);
+	else
+		round_codes(x, n, scale);
+	for (int64_t i = 0; i < n && codes; i++)
+		codes[i] = (int8_t)x[i];
+	for (int64_t i = 0; i < n; i++)
+		x[i] *= scale;
+	return scale;
+}
+
+void K(quantise)(struct device *d, struct mat x, int8_t *codes, float *scales,
+	const struct chance *o)
+{
+	(void)d;
+#pragma omp parallel for if (mat_size(x) > PARALLEL_FROM)
+	for (int64_t r = 0; r < x.rows; r++) {
+		int64_t at = r * x.cols;
+		struct chance c = o ? *o : (struct chance){.first = 0};
+		c.first += at;
+		float scale = quantise_row((float *)x.p + at, x.cols,
+			codes ? codes + at : NULL, o ? &c : NULL);
+		if (scales)
+			scales[r] = scale;
+	}
+}
+
+void K(dequantise)(
+	struct device *d, struct mat x, const int8_t *codes, const float *scales)
+{
+	(void)d;
+#pragma omp parallel for if (mat_size(x) > PARALLEL_FROM)
+	for (int64_t r = 0; r < x.rows; r++) {
+		float *row = (float *)x.p + r * x.cols;
+		for (int64_t i = 0; i < x.cols; i++)
+			row[i] = (float)codes[r * x.cols + i] * scales[r];
+	}
+}
+
+/* ---- values and places ----------------------------------------------------------- */
+
+void K(pick)(
+	struct device *d, float *values, void *places, bool wide, struct mat x, int64_t k)
+{
+	(void)d;
+#pragma omp parallel for if (mat_size(x) > PARALLEL_FROM)
+	for (int64_t r = 0; r < x.rows; r++) {
+		const float *row = (float *)x.p + r * x.cols;
+		int64_t to = r * k, zeros = k;
+		for (int64_t i = 0; i < x.cols; i++)
+			zeros -= bits_of(row[i]) != 0;
+		for (int64_t i = 0; i < x.cols && to < (r + 1) * k; i++) {
+			if (bits_of(row[i]) == 0 && zeros-- <= 0)
+				continue;
+			if (wide)
+				((uint32_t *)places)[to] = (uint32_t)i;
+			else
+				((uint16_t *)places)[to] = (uint16_t)i;
+			values[to++] = row[i];
+		}
+	}
+}
+
+void K(strew)(struct device *d, struct mat x, const float *values, const void *places,
+	bool wide, int64_t k)
+{
+	(void)d;
+#pragma omp parallel for if (mat_size(x) > PARALLEL_FROM)
+	for (int64_t r = 0; r < x.rows; r++) {
+		float *row = (float *)x.p + r * x.cols;
+		memset(row, 0, (size_t)x.cols * sizeof(*row));
+		for (int64_t i = r * k; i < (r + 1) * k; i++)
+			row[wide ? ((const uint32_t *)places)[i]
+				 : ((const uint16_t *)places)[i]] = values[i];
+	}
+}

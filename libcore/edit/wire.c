@@ -1,0 +1,234 @@
+/* How floats travel: rows of matrices in fewer bytes, vectors as they are. */
+#include "edit/exchange.h"
+
+#include <string.h>
+
+struct wire wire_make(
+	const struct edit_config *c, const struct store *s, struct device *d)
+{
+	struct wire w = {.kind = c->wire,
+		.density = c->wire_density,
+		.seed = c->seed,
+		.d = d,
+		.part = s->updated,
+		.n_parts = s->n_updated,
+		.floats = store_floats(s)};
+	for (int64_t i = 0; i < w.n_parts; i++)
+		w.longest = max64(w.longest, w.part[i].cols);
+	return w;
+}
+
+struct philox_key wire_key(uint64_t seed, const struct tensor *t, int64_t sync)
+{
+	return philox_key(seed, PHILOX_EDIT, hash_str(t->name) ^ (uint64_t)sync << 20);
+}
+
+/* ---- rows ------------------------------------------------------------------------ */
+
+static int64_t part_end(const struct part *p)
+{
+	return p->at + p->rows * p->cols;
+}
+
+/* The first part that ends behind `at`. */
+static int64_t find_part(const struct wire *w, int64_t at)
+{
+	int64_t first = 0, n = w->n_parts;
+	while (n > 0) {
+		bool before = part_end(&w->part[first + n / 2]) <= at;
+		first += before ? n / 2 + 1 : 0;
+		n = before ? n - n / 2 - 1 : n / 2;
+	}
+	return first;
+}
+
+int64_t wire_row_end(const struct wire *w, int64_t at)
+{
+	if (at >= w->floats)
+		return w->floats;
+	int64_t i = find_part(w, at);
+	const struct part *p = &w->part[i];
+	if (i == w->n_parts || at <= p->at)
+		return at;
+	return p->at + round_up(at - p->at, p->cols);
+}
+
+/* Calls fn for the rows of each part in floats [at, at + n); x is where they begin. */
+typedef void rows_visit(void *with, const struct wire *w, const struct part *rows);
+
+static void each_rows(
+	const struct wire *w, int64_t at, int64_t n, rows_visit *fn, void *with)
+{
+	for (int64_t i = find_part(w, at); i < w->n_parts; i++) {
+		struct part p = w->part[i];
+		if (p.at >= at + n)
+			break;
+		int64_t begin = max64(at, p.at), end = min64(at + n, part_end(&p));
+		BUG_ON((begin - p.at) % p.cols || (end - p.at) % p.cols);
+		p.row += (begin - p.at) / p.cols;
+		p.rows = (end - begin) / p.cols;
+		p.at = begin;
+		fn(with, w, &p);
+	}
+}
+
+/* ---- their bytes ----------------------------------------------------------------- */
+
+enum { ALIGN = 4 };
+
+static int64_t n_picked(const struct wire *w, int64_t cols)
+{
+	return min64(cols, max64(1, (int64_t)(w->density * (double)cols)));
+}
+
+static bool is_wide(const struct part *p)
+{
+	return p->cols > 1 << 16;
+}
+
+static bool is_vector(const struct part *p)
+{
+	return p->t->ndim == 1;
+}
+
+/* Of some rows: floats first, then what is shorter. */
+struct share {
+	int64_t floats, rest;
+};
+
+static struct share share_of(const struct wire *w, const struct part *p)
+{
+	int64_t n = p->rows * p->cols;
+	if (is_vector(p))
+		return (struct share){.floats = n};
+	if (w->kind == EDIT_WIRE_BF16)
+		return (struct share){.rest = 2 * n};
+	if (w->kind == EDIT_WIRE_INT8)
+		return (struct share){.floats = p->rows, .rest = n};
+	int64_t picked = p->rows * n_picked(w, p->cols);
+	return (struct share){.floats = picked, .rest = picked * (is_wide(p) ? 4 : 2)};
+}
+
+static int64_t share_bytes(struct share s)
+{
+	return s.floats * (int64_t)sizeof(float) + round_up(s.rest, ALIGN);
+}
+
+static void count_rows(void *with, const struct wire *w, const struct part *p)
+{
+	*(int64_t *)with += share_bytes(share_of(w, p));
+}
+
+int64_t wire_bytes(const struct wire *w, int64_t at, int64_t n)
+{
+	int64_t n_bytes = 0;
+	if (w->kind == EDIT_WIRE_FP32)
+		return n * (int64_t)sizeof(float);
+	each_rows(w, at, n, count_rows, &n_bytes);
+	return n_bytes;
+}
+
+/* ---- there and back -------------------------------------------------------------- */
+
+void wire_round(const struct wire *w, struct mat v)
+{
+	const struct kernels *k = w->d->k;
+	if (w->kind == EDIT_WIRE_BF16)
+		k->round(w->d, v, v, DT_BF16, 1);
+	else if (w->kind == EDIT_WIRE_INT8)
+		k->quantise(w->d, v, NULL, NULL, NULL);
+	else if (w->kind == EDIT_WIRE_SPARSE)
+		k->keep_largest(w->d, v, n_picked(w, v.cols));
+}
+
+struct packing {
+	char *next; /* byte */
+	float *v;   /* where floats from `at` on are */
+	int64_t at;
+	int64_t sync;
+};
+
+static void pack_rows(void *with, const struct wire *w, const struct part *p)
+{
+	const struct kernels *k = w->d->k;
+	struct packing *x = with;
+	struct share s = share_of(w, p);
+	float *floats = (float *)(void *)x->next;
+	void *rest = floats + s.floats;
+	struct mat v = mat(x->v + (p->at - x->at), p->rows, p->cols);
+	x->next += share_bytes(s);
+	if (is_vector(p))
+		k->copy(w->d, mat(floats, 1, s.floats), v);
+	else if (w->kind == EDIT_WIRE_BF16)
+		k->narrow(w->d, rest, v, DT_BF16);
+	else if (w->kind == EDIT_WIRE_INT8)
+		k->quantise(w->d, v, rest, floats, NULL);
+	else
+		k->pick(w->d, floats, rest, is_wide(p), v, n_picked(w, p->cols));
+}
+
+void wire_pack(const struct wire *w, char *out, float *v, int64_t at, int64_t n)
+{
+	struct packing x = {.next = out, .v = v, .at = at};
+	each_rows(w, at, n, pack_rows, &x);
+}
+
+/* Rows of a slice of columns do not lie together in the whole tensor. */
+static void pack_rows_random(void *with, const struct wire *w, const struct part *p)
+{
+	const struct kernels *k = w->d->k;
+	struct packing *x = with;
+	if (is_vector(p)) {
+		pack_rows(with, w, p);
+		return;
+	}
+	struct share s = share_of(w, p);
+	float *scales = (float *)(void *)x->next, *v = x->v + (p->at - x->at);
+	void *rest = scales + s.floats;
+	int64_t step = p->t->cut == CUT_COLS ? 1 : p->rows;
+	struct chance c = {.key = wire_key(w->seed, p->t, x->sync)};
+	for (int64_t r = 0; r < p->rows; r += step) {
+		struct mat rows = mat(v + r * p->cols, step, p->cols);
+		c.first = tensor_index(p->t, p->slice, p->row + r);
+		if (w->kind == EDIT_WIRE_BF16)
+			k->round_random(w->d, rows, &c);
+		else
+			k->quantise(
+				w->d, rows, (int8_t *)rest + r * p->cols, scales + r, &c);
+	}
+	if (w->kind == EDIT_WIRE_BF16)
+		k->narrow(w->d, rest, mat(v, p->rows, p->cols), DT_BF16);
+	x->next += share_bytes(s);
+}
+
+void wire_pack_random(
+	const struct wire *w, char *out, float *v, int64_t at, int64_t n, int64_t sync)
+{
+	struct packing x = {.next = out, .v = v, .at = at, .sync = sync};
+	each_rows(w, at, n, pack_rows_random, &x);
+}
+
+static void unpack_rows(void *with, const struct wire *w, const struct part *p)
+{
+	const struct kernels *k = w->d->k;
+	struct packing *x = with;
+	struct share s = share_of(w, p);
+	float *floats = (float *)(void *)x->next;
+	const void *rest = floats + s.floats;
+	struct mat v = mat(x->v + (p->at - x->at), p->rows, p->cols);
+	x->next += share_bytes(s);
+	if (is_vector(p))
+		k->copy(w->d, v, mat(floats, 1, s.floats));
+	else if (w->kind == EDIT_WIRE_BF16)
+		k->widen(w->d, v, rest, DT_BF16);
+	else if (w->kind == EDIT_WIRE_INT8)
+		k->dequantise(w->d, v, rest, floats);
+	else
+		k->strew(w->d, v, floats, rest, is_wide(p), n_picked(w, p->cols));
+}
+
+void wire_unpack(const struct wire *w, float *v, const char *in, int64_t at, int64_t n)
+{
+	struct packing x = {.next = (char *)in, .v = v, .at = at};
+	each_rows(w, at, n, unpack_rows, &x);
+}
