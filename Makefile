@@ -154,7 +154,7 @@ generate: all
 # ---- installing -----------------------------------------------------------------------
 BIN = $(DESTDIR)$(PREFIX)/bin
 SHARE = $(DESTDIR)$(PREFIX)/share
-RECIPES = $(filter-out functions,$(notdir $(wildcard share/recipes/*)))
+RECIPES = $(filter-out functions hosts,$(notdir $(wildcard share/recipes/*)))
 INSTALLED = $(PROGRAMS:%=$(BIN)/%) $(SHARE)/pt \
   $(foreach m,$(notdir $(wildcard man/*.[1-9])),$(SHARE)/man/man$(patsubst .%,%,$(suffix $m))/$m) \
   $(PROGRAMS:%=$(SHARE)/bash-completion/completions/%) \
@@ -168,7 +168,7 @@ install: all
 	install $(BINS) $(BIN)
 	install -m 644 share/presets/* $(SHARE)/pt/presets
 	install $(RECIPES:%=share/recipes/%) $(SHARE)/pt/recipes
-	install -m 644 share/recipes/functions $(SHARE)/pt/recipes
+	install -m 644 share/recipes/functions share/recipes/hosts $(SHARE)/pt/recipes
 	for s in 1 5 7; do install -m 644 man/*.$$s $(SHARE)/man/man$$s; done
 	for p in $(PROGRAMS); do \
 	  install -m 644 completions/$$p.bash $(SHARE)/bash-completion/completions/$$p; \

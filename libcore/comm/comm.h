@@ -198,7 +198,15 @@ struct comm_req {
 /* Collective: begins it. Buffers are the library's until it is done. */
 void comm_begin(
 	struct comm *c, enum coll what, const struct coll_args *a, struct comm_req *r);
-/* Point to point: bytes to or from rank `peer`. Messages of one tag arrive in order. */
+/*
+ * Point to point: bytes to or from rank `peer`. Messages of one tag arrive in order.
+ *
+ * Two ranks that send each other large messages begin with the send. UCX asks before it sends
+ * one, and what is asked for then goes out whole, with answers behind it on the same TCP
+ * connection. A rank that is late and begins with the receive lets the other send before its
+ * own question is there; the answer to that comes when all is sent, and messages that could
+ * have crossed go one after the other.
+ */
 void comm_send_begin(struct comm *c, const void *p, int64_t n_bytes, int peer, int tag,
 	struct comm_req *r);
 void comm_recv_begin(

@@ -120,16 +120,17 @@ static void request_add(struct comm_req *r, MPI_Request m)
 	memcpy(&r->handle[r->n++], &m, sizeof(m));
 }
 
+/* The send first: see comm_send_begin(). */
 static int begin_ring(
 	MPI_Comm m, const struct comm *c, const struct coll_args *a, struct comm_req *r)
 {
 	MPI_Request q;
 	MPI_Datatype t = mpi_type(a->type);
 	int before = (c->rank + c->size - 1) % c->size, next = (c->rank + 1) % c->size;
-	int rc = MPI_Irecv_c(a->recv, a->count, t, before, 0, m, &q);
+	int rc = MPI_Isend_c(a->send, a->count, t, next, 0, m, &q);
 	if (rc == MPI_SUCCESS) {
 		request_add(r, q);
-		rc = MPI_Isend_c(a->send, a->count, t, next, 0, m, &q);
+		rc = MPI_Irecv_c(a->recv, a->count, t, before, 0, m, &q);
 		request_add(r, q);
 	}
 	return rc;

@@ -308,7 +308,7 @@ static void begin_exchange(struct tree_sum *s)
 	}
 }
 
-/* Pieces of a shard to those that want it. */
+/* Pieces of a shard to those that want it; the send first, see comm_send_begin(). */
 static void begin_gather(struct tree_sum *s)
 {
 	struct comm *c = s->c;
@@ -319,14 +319,14 @@ static void begin_gather(struct tree_sum *s)
 		int64_t first, len = sum_piece(p, r, &first);
 		if (p->wants[r] != p->wants[c->rank])
 			continue;
-		if (len)
-			comm_recv_begin(c, s->call.result + first,
-				len * (int64_t)sizeof(float), r, tag_of(s),
-				&s->reqs[2 * r]);
 		if (mine)
 			comm_send_begin(c, s->call.result + at,
 				mine * (int64_t)sizeof(float), r, tag_of(s),
 				&s->reqs[2 * r + 1]);
+		if (len)
+			comm_recv_begin(c, s->call.result + first,
+				len * (int64_t)sizeof(float), r, tag_of(s),
+				&s->reqs[2 * r]);
 	}
 }
 

@@ -192,19 +192,20 @@ static const void *packed_for(struct exchange *x, struct slot *s, int worker, bo
 	return out;
 }
 
-/* What all bring of this worker's piece comes here, and of the others' goes there. */
+/* Of the others' pieces it goes there, and what all bring of this worker's comes here: in this
+ * order, see comm.h. */
 static void begin_there(struct exchange *x, struct slot *s)
 {
 	struct comm *c = x->sync;
 	struct piece own = piece_in(x, s, c->rank);
 	for (int i = 1; i < c->size; i++) {
-		int from = (c->rank + c->size - i) % c->size;
-		receive(x, s, from, own, s->received + from * x->piece_floats, EDIT_TAG);
-	}
-	for (int i = 1; i < c->size; i++) {
 		int to = (c->rank + i) % c->size;
 		send(x, s, to, piece_in(x, s, to), packed_for(x, s, to, i == 1),
 			EDIT_TAG);
+	}
+	for (int i = 1; i < c->size; i++) {
+		int from = (c->rank + c->size - i) % c->size;
+		receive(x, s, from, own, s->received + from * x->piece_floats, EDIT_TAG);
 	}
 	s->turn = SLOT_THERE;
 }
@@ -245,8 +246,8 @@ static void begin_back(struct flight *f, struct slot *s)
 		int to = (c->rank + i) % c->size,
 		    from = (c->rank + c->size - i) % c->size;
 		struct piece theirs = piece_in(x, s, from);
-		receive(x, s, from, theirs, floats_of(s, theirs), EDIT_TAG + 1);
 		send(x, s, to, own, made, EDIT_TAG + 1);
+		receive(x, s, from, theirs, floats_of(s, theirs), EDIT_TAG + 1);
 	}
 }
 

@@ -422,8 +422,8 @@ static void add_other_use(struct store *s, struct bucket *b)
 		(struct mesh_part){.axes = AXIS_BIT(AXIS_PP), .pp_ends = true});
 	int64_t n = b->shard[s->own->shard].n, n_bytes = n * (int64_t)sizeof(float);
 	struct comm_req req[2];
-	comm_recv_begin(pair, b->other, n_bytes, !pair->rank, TAG, &req[0]);
-	comm_send_begin(pair, b->g, n_bytes, !pair->rank, TAG, &req[1]);
+	comm_send_begin(pair, b->g, n_bytes, !pair->rank, TAG, &req[0]);
+	comm_recv_begin(pair, b->other, n_bytes, !pair->rank, TAG, &req[1]);
 	comm_wait(pair, &req[0]);
 	comm_wait(pair, &req[1]);
 	s->c.device->k->add(
