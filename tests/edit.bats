@@ -322,6 +322,18 @@ STREAM=(-n 26 --layers 2 --edit-workers 2 --edit-warmup-steps 3 --edit-sync-inte
 	refuse 'edit-density needs --edit-sparsification' tiny --edit-workers 1 --edit-density 0.5
 	refuse 'edit-use-step-weight needs --edit-use-async' tiny --edit-workers 1 --edit-use-step-weight
 	refuse 'edit-sync-interval counts steps' tiny --edit-workers 1 --edit-use-async --edit-sync-interval 2
+	while IFS='|' read -r options needs; do
+		# shellcheck disable=SC2086 # options are words
+		refuse "$needs" tiny --edit-workers 1 $options
+	done <<-END
+		--edit-outer-lr 0.5|edit-outer-lr needs --edit-outer
+		--edit-outer-decay 0.5|edit-outer-decay needs --edit-outer
+		--edit-outer sgd --edit-outer-beta2 0.9|-eps needs --edit-outer adamw
+		--edit-outer sgd --edit-ewma-warmup 10|-threshold needs --edit-skip-anomaly
+		--edit-sync-time 3|edit-min-total-global-steps needs --edit-use-async
+		--edit-use-async --edit-step-weight-ratio 1|needs --edit-use-step-weight
+		--edit-outer sgd --edit-update-alpha 0|needs --edit-sync-delay
+	END
 	refuse "straggle: 'some:3' is not" tiny --straggle some:3
 	refuse 'edit-wire needs a pseudo-gradient' tiny --edit-workers 1 --edit-wire int8
 	refuse 'edit-wire-density needs --edit-wire sparse' tiny --edit-workers 1 "${OUTER[@]}" --edit-wire int8 \

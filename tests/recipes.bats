@@ -113,6 +113,12 @@ rows_of() { # RUN
 	PATH=$PWD/spoilt:$PATH STEPS=2 DEGREES=2 code_of 1 "$recipes/cp-accumulation" other
 }
 
+@test "edit-example: each synchronisation is told of, and workers end as one" {
+	STEPS=22 "$recipes/edit-example" whole >out
+	[ "$(awk -F'\t' '$2 ~ /^[0-9]+$/ { printf "%s:%s ", $1, $2 }' whole/table.tsv)" = '15:1 20:2 22:3 ' ]
+	grep -q '^val_loss [0-9]' out
+}
+
 @test "local-sgd: less is sent, and the loss is near; one that is not is found" {
 	STEPS=16 SEEDS=1 WINDOWS=8 TOLERANCE=5 "$recipes/local-sgd" whole >out 2>err || {
 		cat out err

@@ -280,6 +280,11 @@ static int check_edit(struct train_opts *o, struct err *e)
 {
 	const struct edit_opts *x = &o->edit;
 	bool anchor = x->outer != EDIT_OUTER_NONE || x->reducer != EDIT_MEAN;
+	/* what is not as it is by default */
+	bool adam = x->beta1 != 0.9 || x->beta2 != 0.99 || x->eps != 1e-8;
+	bool judged =
+		x->ewma_alpha != 0.02 || x->ewma_warmup != 120 || x->ewma_threshold != 3;
+	bool timed = x->sync_time != 600 || x->min_total != 100;
 	const struct {
 		bool wrong;
 		const char *what, *needs;
@@ -309,6 +314,19 @@ static int check_edit(struct train_opts *o, struct err *e)
 			"edit-wire-density", "--edit-wire sparse"},
 		{x->clip > 0 && !anchor, "edit-clip-pseudo-grad",
 			"--edit-outer or --edit-reducer"},
+		{x->lr != 0.7 && x->outer == EDIT_OUTER_NONE, "edit-outer-lr",
+			"--edit-outer"},
+		{x->decay > 0 && x->outer == EDIT_OUTER_NONE, "edit-outer-decay",
+			"--edit-outer"},
+		{adam && x->outer != EDIT_OUTER_ADAMW, "edit-outer-beta1, -beta2 or -eps",
+			"--edit-outer adamw"},
+		{judged && !x->skip_anomaly, "edit-ewma-alpha, -warmup or -threshold",
+			"--edit-skip-anomaly"},
+		{timed && !x->async, "edit-sync-time or edit-min-total-global-steps",
+			"--edit-use-async"},
+		{x->steps_ratio != 0.5 && !x->by_steps, "edit-step-weight-ratio",
+			"--edit-use-step-weight"},
+		{x->keep != 0.5 && !x->delay, "edit-update-alpha", "--edit-sync-delay"},
 		{x->async && !x->workers, "edit-use-async", "--edit-workers"},
 		{(x->fragments > 1 || x->delay > 0) && !anchor,
 			"streaming (--edit-fragments, --edit-sync-delay)",
