@@ -79,6 +79,11 @@ column() { # NAME FOLDER: of all rows that have it
 	# fp32 of half the parameters, and little more
 	part=$(awk '$1 == "parameters" && $2 > 0 { print $2 }' plan | tail -n 1)
 	[ "$planned" -ge "$part" ] && [ "$planned" -lt $((part + 2000)) ]
+	# in an interval what data parallelism sends in a step, but for what that says of losses
+	apart 2 dp -n 4 --dim 64 --dp 2 --eval-every 0
+	apart 2 edit -n 4 --dim 64 --edit-workers 2 --edit-sync-interval 4 "${OUTER[@]}" --eval-every 0
+	awk -v dp="$(column sent dp | tail -n 1)" -v edit="$(column sync_sent edit)" \
+		'BEGIN { exit !(edit <= 1.01 * dp && edit >= 0.97 * dp && dp > 2e5) }'
 }
 
 @test "a wire sends fewer bytes, as many as the plan says" {
