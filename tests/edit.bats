@@ -225,6 +225,13 @@ ASYNC=(--edit-workers 2 --edit-warmup-steps 3 --edit-use-async --edit-sync-time 
 	first=$(find run/checkpoints -name 'step-*' | sort | head -n 1)
 	apart 2 middle --resume "$first" --edit-replay run
 	same_runs run middle
+	# less than it was cannot be; more is done by the clock, and hears a signal
+	code_of 64 tiny_on 2 --resume "$first" --edit-replay run -n 58 -o none
+	says 'run: has more than 58 steps'
+	code_of 75 timeout --preserve-status -s TERM -k 9 1 mpiexec -n 2 pt-train "${TINY[@]}" --resume "$first" \
+		--edit-replay run -n 100000000 --log-every 1000 --eval-every 0 -o more
+	code_of 64 tiny_on 1 --edit-workers 1 --edit-use-async --edit-replay run -o none
+	says 'run: is of more workers than 1'
 	code_of 74 tiny_on 2 --edit-workers 2 --edit-use-async --edit-replay run/worker-1 -o none
 	says 'run/worker-1/worker-1: No such file'
 }
@@ -247,7 +254,7 @@ ASYNC=(--edit-workers 2 --edit-warmup-steps 3 --edit-use-async --edit-sync-time 
 
 @test "beside the next forward or at once: the same, also what is logged" {
 	make_shard
-	edit=(-n 22 --layers 2 --edit-workers 2 --edit-warmup-steps 3 --edit-sync-interval 4 "${OUTER[@]}" "${PENALTY[@]}")
+	edit=(-n 14 --layers 2 --edit-workers 2 --edit-warmup-steps 3 --edit-sync-interval 4 "${OUTER[@]}" "${PENALTY[@]}")
 	n=0
 	while read -r ranks layout; do
 		# shellcheck disable=SC2086 # options are words
@@ -261,11 +268,10 @@ ASYNC=(--edit-workers 2 --edit-warmup-steps 3 --edit-use-async --edit-sync-time 
 	done <<-END
 		1 --edit-wire int8
 		2 --fsdp 2 --reshard-after-forward no
-		2 --fsdp 2 --edit-reducer none --no-edit-pseudo-gradnorm-reduce --edit-sync-interval 1
-		2 --tp 2
+		2 --tp 2 --edit-sync-interval 1
 	END
-	[ $n -eq 4 ]
-	[ "$(column sync_reduced beside | grep -c .)" -eq 5 ]
+	[ $n -eq 3 ]
+	[ "$(column sync_reduced beside | grep -c .)" -eq 11 ]
 }
 
 STREAM=(-n 26 --layers 2 --edit-workers 2 --edit-warmup-steps 3 --edit-sync-interval 8 --edit-fragments 3
@@ -279,16 +285,24 @@ STREAM=(-n 26 --layers 2 --edit-workers 2 --edit-warmup-steps 3 --edit-sync-inte
 		'step=5 step=8 step=11 step=13 step=16 step=19 step=21 step=24 step=26 ' ]
 	[ "$(grep -o '^step=[0-9]* .* sync_reduced=' whole/journal.txt | cut -d' ' -f1 | tr '\n' ' ')" = \
 		'step=8 step=11 step=14 step=16 step=19 step=22 step=24 step=26 ' ]
-	apart 4 parts "${STREAM[@]}" --fsdp 2 --ckpt-every 1 --keep 0
+	apart 4 parts "${STREAM[@]}" --fsdp 2 --ckpt-every 6 --keep 0
 	same_runs whole parts
-	apart 4 stages "${STREAM[@]}" --pp 2
-	same_runs whole stages
-	for step in 06 08 23; do # with fragments under way
+	for step in 06 24; do # with fragments under way
 		apart 2 from-$step --layers 2 --resume parts/checkpoints/step-000000$step.h5
 		same_runs whole from-$step
 	done
 	# in the end all have the same
 	pt-ckpt diff --no-optimizer whole whole/worker-1
+	# what is under way ends as it began
+	at6=(tiny_on 2 --layers 2 --resume parts/checkpoints/step-00000006.h5 -o no)
+	for other in '--edit-fragments 1' '--edit-sync-delay 1' '--edit-sync-interval 9' '--edit-sync-delay 0'; do
+		# shellcheck disable=SC2086 # options are words
+		code_of 64 "${at6[@]}" $other
+		says 'a fragment is under way: it goes on with edit-sync-interval 8, edit-fragments 3 and edit-sync-delay 3 only'
+	done
+	tiny_on 4 -m 1 --layers 2 --resume parts/checkpoints/step-00000006.h5 --edit-workers 4 -o four >/dev/null
+	grep -q 'going on with 4 workers, it was 2; each fragment is as when it was synchronised last' four/journal.txt
+	pt-ckpt diff --no-optimizer four four/worker-3
 	# another delay computes something else, and so does another part that is kept
 	apart 2 other "${STREAM[@]}" --edit-update-alpha 0
 	not diff -q <(column loss whole) <(column loss other)
@@ -339,6 +353,8 @@ STREAM=(-n 26 --layers 2 --edit-workers 2 --edit-warmup-steps 3 --edit-sync-inte
 		--edit-use-async --edit-step-weight-ratio 1|needs --edit-use-step-weight
 		--edit-outer sgd --edit-update-alpha 0|needs --edit-sync-delay
 	END
+	refuse 'straggle: there is no rank 2' tiny_on 2 --edit-workers 2 --straggle 2:5
+	refuse 'garble: there is no worker 2' tiny_on 2 --edit-workers 2 --garble 2:1:5
 	refuse "straggle: 'some:3' is not" tiny --straggle some:3
 	refuse 'edit-wire needs a pseudo-gradient' tiny --edit-workers 1 --edit-wire int8
 	refuse 'edit-wire-density needs --edit-wire sparse' tiny --edit-workers 1 "${OUTER[@]}" --edit-wire int8 \

@@ -76,8 +76,9 @@ static int open_tensors(struct ckpt *c, struct h5 *h, struct err *e)
 static int check_info(const struct ckpt *c, struct err *e)
 {
 	const struct ckpt_info *i = &c->info;
-	if (i->step >= 0 && i->samples >= 0 && i->tokens >= 0 && i->workers >= 0 &&
-		i->worker >= 0 && i->worker < max64(1, i->workers))
+	const int64_t most = (int64_t)1 << 53; /* a count in f64, too */
+	if (i->step >= 0 && i->step <= most && i->samples >= 0 && i->tokens >= 0 &&
+		i->workers >= 0 && i->worker >= 0 && i->worker < max64(1, i->workers))
 		return 0;
 	return err_set(e, EX_DATAERR,
 		"%s: step %lld, %lld samples, %lld tokens, worker %lld of %lld", c->path,

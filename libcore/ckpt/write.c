@@ -40,8 +40,7 @@ const struct h5_field ckpt_fields[] = {
 	{"loss_scale_good", H5_I64, F(loss_scale_good), true,
 		"fp16: good steps since that changed"},
 	{"skipped_steps", H5_I64, F(skipped_steps), true,
-		"steps that updated nothing: in fp16 they overflowed, or other workers "
-		"did "
+		"steps that updated nothing: they overflowed in fp16, or others did "
 		"them"},
 	{"param_hash", H5_U64, F(param_hash), false,
 		"hash of the parameters that no layout changes, as pt-ckpt hash prints "

@@ -126,14 +126,6 @@ void brought_weigh(struct edit *x, struct chosen c, int64_t steps)
 	free(all);
 }
 
-bool edit_nobody(const struct edit *x, int group)
-{
-	for (int w = 0; w < x->sync->size; w++)
-		if (!x->all_out[group * x->sync->size + w])
-			return false;
-	return true;
-}
-
 /* ---- what is sent of it ---------------------------------------------------------- */
 
 /* Of each row as whole as the model has it in its virtual slices. Vectors stay dense: there is

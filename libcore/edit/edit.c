@@ -156,6 +156,7 @@ struct edit *edit_open(const struct edit_config *c, struct comm *world, struct c
 	x->all_steps = xcalloc(workers, sizeof(*x->all_steps));
 	x->weight = xcalloc(groups * workers, sizeof(*x->weight));
 	x->scale = xcalloc(groups, sizeof(*x->scale));
+	x->brought = xcalloc(groups, sizeof(*x->brought));
 	x->has_come = xcalloc(groups, sizeof(*x->has_come));
 	x->begun = xcalloc((size_t)x->n_fragments, sizeof(*x->begun));
 	struct wire wire = wire_make(c, s, d);
@@ -187,6 +188,7 @@ void edit_free(struct edit *x)
 	free(x->all_steps);
 	free(x->weight);
 	free(x->scale);
+	free(x->brought);
 	free(x->has_come);
 	free(x->begun);
 	exchange_close(&x->exchange);
@@ -262,6 +264,15 @@ int edit_fragments(const struct edit *x)
 	return x->n_fragments;
 }
 
+int edit_due(const struct edit *x, int64_t apart)
+{
+	int64_t interval = x->c.interval;
+	for (int64_t f = 0; f < x->n_fragments && apart > 0; f++)
+		if (apart % interval == (f + 1) * interval / x->n_fragments % interval)
+			return (int)f;
+	return -1;
+}
+
 bool edit_is_begun(const struct edit *x, int fragment)
 {
 	return x->begun[fragment];
@@ -297,9 +308,12 @@ void edit_begin(struct edit *x, int fragment, int64_t steps, struct edit_result 
 		if (!edit_is_chosen(x, c, g))
 			continue;
 		x->has_come[g] = false;
+		x->brought[g] = false;
+		for (int w = 0; w < workers; w++)
+			x->brought[g] |= !x->all_out[g * workers + w];
 		r->weight += (double)x->weight[g * workers + x->sync->rank];
 		r->anomalies += x->all_out[g * workers + x->sync->rank];
-		r->all_left_out += edit_nobody(x, g);
+		r->all_left_out += !x->brought[g];
 		n++;
 	}
 	r->weight /= n;
@@ -474,17 +488,21 @@ int64_t edit_syncs(const struct edit *x)
 
 /* ---- for checkpoints ------------------------------------------------------------- */
 
-enum { PER_GROUP = 6 };
+enum { HEAD = 4, PER_GROUP = 6 };
 
 int64_t edit_state_size(const struct edit *x)
 {
-	return 1 + x->n_groups * (PER_GROUP + x->c.detect.warmup);
+	return HEAD + x->n_groups * (PER_GROUP + x->c.detect.warmup);
 }
 
 void edit_state_get(const struct edit *x, double *out)
 {
 	int64_t window = x->c.detect.warmup;
-	*out++ = (double)x->n_syncs;
+	out[0] = (double)x->n_syncs;
+	out[1] = (double)x->c.interval;
+	out[2] = x->n_fragments;
+	out[3] = (double)x->c.delay;
+	out += HEAD;
 	for (int g = 0; g < x->n_groups; g++, out += PER_GROUP + window) {
 		const struct detector *d = &x->detector[g];
 		bool begun = x->begun[x->fragment[g]];
@@ -492,8 +510,8 @@ void edit_state_get(const struct edit *x, double *out)
 		out[1] = d->mean;
 		out[2] = d->m2;
 		out[3] = (double)d->count;
-		/* of what is pending, which has come: is it of somebody, and who is left out? */
-		out[4] = begun ? 1 + edit_nobody(x, g) : 0;
+		/* of what is pending, which has come: is it of anybody, and of this worker? */
+		out[4] = begun ? 1 + !x->brought[g] : 0;
 		out[5] = begun && x->all_out[g * x->sync->size + x->sync->rank];
 		memcpy(out + PER_GROUP, d->z, (size_t)window * sizeof(*out));
 	}
@@ -504,38 +522,64 @@ static bool is_count(double x)
 	return x >= 0 && x < 0x1p53 && x == floor(x);
 }
 
-/* The parts of the others are of no use any more, but whether there were any. */
-static void put_pending(struct edit *x, int group, const double *in)
+/* Would the fragment be under way after so many steps apart? */
+static bool may_be_pending(const struct edit *x, int fragment, int64_t apart)
 {
-	bool *out = x->all_out + group * x->sync->size;
-	x->begun[x->fragment[group]] = in[4] > 0;
-	for (int w = 0; w < x->sync->size; w++)
-		out[w] = in[4] > 1;
-	if (x->sync->size > 1 || in[5] > 0)
-		out[x->sync->rank] = in[5] > 0;
+	for (int64_t i = 0; i < x->c.delay; i++)
+		if (edit_due(x, apart - i) == fragment)
+			return true;
+	return false;
 }
 
-int edit_state_put(struct edit *x, const double *in, struct err *e)
+static int put_pending(struct edit *x, const double *head, const double *first,
+	int64_t apart, struct err *e)
+{
+	int64_t step = PER_GROUP + x->c.detect.warmup;
+	bool any = false, same = head[1] == (double)x->c.interval &&
+				 head[2] == x->n_fragments &&
+				 head[3] == (double)x->c.delay;
+	for (int g = 0; g < x->n_groups; g++)
+		any |= first[g * step + 4] > 0;
+	if (any && !same)
+		return err_set(e, EX_USAGE,
+			"a fragment is under way: it goes on with edit-sync-interval %g, "
+			"edit-fragments %g and edit-sync-delay %g only",
+			head[1], head[2], head[3]);
+	for (int g = 0; g < x->n_groups && any; g++) {
+		const double *in = first + g * step;
+		int f = x->fragment[g];
+		x->begun[f] = may_be_pending(x, f, apart);
+		if (x->begun[f] != (in[4] > 0))
+			return err_set(e, EX_DATAERR,
+				"fragment %d cannot be under way, or has to be", f);
+		x->brought[g] = in[4] < 2;
+		x->all_out[g * x->sync->size + x->sync->rank] = in[5] > 0;
+	}
+	return 0;
+}
+
+int edit_state_put(struct edit *x, const double *in, int64_t apart, struct err *e)
 {
 	int64_t window = x->c.detect.warmup;
+	const double *head = in;
 	bool good = is_count(in[0]);
 	for (int64_t i = 0; i < edit_state_size(x); i++)
 		good &= isfinite(in[i]);
 	x->n_syncs = good ? (int64_t)*in : 0;
-	in++;
+	in += HEAD;
 	for (int g = 0; g < x->n_groups && good; g++, in += PER_GROUP + window) {
 		struct detector *d = &x->detector[g];
 		good = is_count(in[0]) && is_count(in[3]) && in[2] >= 0 &&
-		       is_count(in[4]) && in[4] <= 2 && is_count(in[5]) && in[5] <= 1 &&
-		       (in[4] == 0 || x->c.delay > 0);
+		       is_count(in[4]) && in[4] <= 2 && is_count(in[5]) && in[5] <= 1;
 		if (!good)
 			break;
 		x->outer_steps[g] = (int64_t)in[0];
 		d->mean = in[1];
 		d->m2 = in[2];
 		d->count = (int64_t)in[3];
-		put_pending(x, g, in);
 		memcpy(d->z, in + PER_GROUP, (size_t)window * sizeof(*in));
 	}
-	return good ? 0 : err_set(e, EX_DATAERR, "numbers of a worker that cannot be");
+	if (!good)
+		return err_set(e, EX_DATAERR, "numbers of a worker that cannot be");
+	return put_pending(x, head, head + HEAD, apart, e);
 }

@@ -88,7 +88,7 @@ struct edit_config {
 	 * keeps a part: p = keep p + (1 - keep) anchor (Douillard et al. 2025,
 	 * arXiv:2501.18512). */
 	int fragments;
-	int64_t delay; /* steps, of which the caller sees to it; only with an anchor */
+	int64_t interval, delay; /* steps, see edit_due(); a delay only with an anchor */
 	double keep;
 	uint64_t seed;
 };
@@ -133,6 +133,9 @@ void edit_sync(struct edit *x, int64_t steps, struct edit_result *r);
 void edit_begin(struct edit *x, int fragment, int64_t steps, struct edit_result *r);
 void edit_end(struct edit *x, int fragment, struct edit_result *r);
 int edit_fragments(const struct edit *x);
+/* Which fragment has its turn after so many steps apart; -1: none. In an interval each has one,
+ * and `delay` steps later it has to end. */
+int edit_due(const struct edit *x, int64_t apart);
 bool edit_is_begun(const struct edit *x, int fragment);
 /* Waits until nothing is on its way; nothing else changes. */
 void edit_settle(struct edit *x);
@@ -148,9 +151,9 @@ int64_t edit_syncs(const struct edit *x); /* so far */
 int64_t edit_sent(const struct edit *x);
 
 /* What a checkpoint keeps beside the store's groups: numbers of this worker, all that there
- * are. `put` takes what `get` gave. */
+ * are. `put` takes what `get` gave, after so many steps apart. */
 int64_t edit_state_size(const struct edit *x);
 void edit_state_get(const struct edit *x, double *out);
-int edit_state_put(struct edit *x, const double *in, struct err *e);
+int edit_state_put(struct edit *x, const double *in, int64_t apart, struct err *e);
 
 #endif

@@ -68,7 +68,7 @@ void outer_step(struct edit *x, struct chosen c)
 		float *v[N_STORE_GROUPS];
 		begin_block(x, b, v);
 		float *p = v[STORE_PARAM], *a = v[STORE_ANCHOR];
-		if (!edit_nobody(x, b->group))
+		if (x->brought[b->group])
 			move_anchor(x, b, v, v[x->at]);
 		if (keeps_own(x, b->group))
 			x->d->k->mix(x->d, p, a, b->n, (float)x->c.keep);
@@ -80,5 +80,5 @@ void outer_step(struct edit *x, struct chosen c)
 	}
 	for (int g = 0; g < x->n_groups; g++)
 		if (edit_is_chosen(x, c, g))
-			x->outer_steps[g] += !edit_nobody(x, g);
+			x->outer_steps[g] += x->brought[g];
 }

@@ -29,6 +29,7 @@ struct edit {
 	int64_t *all_steps; /* [workers] */
 	float *weight;
 	double *scale, *reduced; /* [groups]: clipping, and the norm before it */
+	bool *brought;		 /* [groups]: by somebody */
 	bool *has_come;		 /* [groups]: it has its new parameters */
 	bool *begun;		 /* [fragments], and not ended */
 	bool at_once;		 /* nothing was trained meanwhile */
@@ -58,8 +59,6 @@ static inline bool edit_is_chosen(const struct edit *x, struct chosen c, int gro
 	return x->fragment[group] == c.fragment && (c.group < 0 || c.group == group);
 }
 
-/* Has no worker brought anything of a group? */
-bool edit_nobody(const struct edit *x, int group);
 /* The blocks of chosen groups; returns how many. */
 int edit_blocks(const struct edit *x, struct chosen c, const struct block **first);
 

@@ -339,7 +339,7 @@ struct part {
 /* What the store keeps, in bytes, for the plan. */
 struct store_bytes {
 	int64_t params, grads, optimizer, gathered, buffers;
-	int64_t outer;	 /* anchor, moments of the outer optimizer, residual */
+	int64_t outer;	 /* the groups from the anchor on */
 	int64_t spilled; /* in a file */
 };
 

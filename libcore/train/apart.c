@@ -38,11 +38,20 @@ void apart_close(struct run *r)
 }
 
 /* The steps that this worker did up to each synchronisation, from the log of a run. */
-static int read_steps(struct syncing *y, const char *folder, int worker, struct err *e)
+static int read_steps(
+	struct syncing *y, const char *folder, const struct train_opts *o, struct err *e)
 {
 	struct run_log log = {0};
 	struct str path = {0};
-	str_printf(&path, worker ? "%s/worker-%d" : "%s", folder, worker);
+	str_printf(&path, "%s/worker-%lld", folder, (long long)o->edit.workers);
+	if (file_exists(path.s)) {
+		err_set(e, EX_USAGE, "%s: is of more workers than %lld", folder,
+			(long long)o->edit.workers);
+		str_free(&path);
+		return -1;
+	}
+	str_clear(&path);
+	str_printf(&path, o->worker ? "%s/worker-%d" : "%s", folder, o->worker);
 	int rc = run_log_read(&log, path.s, e);
 	y->replay = xcalloc((size_t)log.n_rows + 1, sizeof(*y->replay));
 	for (int64_t i = 0; i < log.n_rows && !rc; i++) {
@@ -63,20 +72,40 @@ static int read_steps(struct syncing *y, const char *folder, int worker, struct 
 	return rc;
 }
 
+/* Collective over sync: the step after the last synchronisation that was read. */
+static int64_t last_of(const struct run *r)
+{
+	const struct syncing *y = &r->syncing;
+	int64_t step = r->t.o.edit.warmup;
+	for (int64_t i = 0; i < y->n_replay; i++)
+		step += comm_max_i64(r->sync, y->replay[i]);
+	return step;
+}
+
 int apart_replay(struct run *r, const char *folder, struct err *e)
 {
 	struct syncing *y = &r->syncing;
 	if (!folder)
 		return 0;
 	if (first_rank(r))
-		read_steps(y, folder, r->t.o.worker, e);
-	if (comm_agree(r->world, e))
-		return -1;
+		read_steps(y, folder, &r->t.o, e);
+	if (comm_agree(r->all, e))
+		goto told;
 	comm_bcast(r->world, &y->n_replay, sizeof(y->n_replay), 0);
 	if (!first_rank(r))
 		y->replay = xcalloc((size_t)y->n_replay, sizeof(*y->replay));
 	comm_bcast(r->world, y->replay, y->n_replay * (int64_t)sizeof(*y->replay), 0);
-	return 0;
+	if (comm_min_i64(r->all, y->n_replay) != comm_max_i64(r->all, y->n_replay))
+		err_set(e, EX_DATAERR, "%s: its workers did not synchronise as often",
+			folder);
+	else if (last_of(r) > r->t.o.steps)
+		err_set(e, EX_USAGE, "%s: has more than %lld steps: give as many --steps",
+			folder, (long long)r->t.o.steps);
+	if (!comm_agree(r->all, e))
+		return 0;
+told:
+	r->told = true;
+	return -1;
 }
 
 int apart_agree(struct run *r, int rc, struct err *e)
@@ -125,12 +154,18 @@ bool apart_meet(struct run *r, bool leaves)
 	return !all.leaving;
 }
 
+/* The next synchronisation is where the run did it that is repeated. */
+static bool repeats(const struct run *r)
+{
+	return edit_syncs(r->t.edit) < r->syncing.n_replay;
+}
+
 /* Asked at the end of a step, of each rank: the first one has the clock and hears the bell. */
 static bool wants_to_meet(void *with)
 {
 	struct run *r = with;
 	struct syncing *y = &r->syncing;
-	return first_rank(r) && !y->replay &&
+	return first_rank(r) && !repeats(r) &&
 	       (clock_seconds() >= y->due || comm_bell_heard(&y->bell, y->meetings + 1));
 }
 
@@ -139,10 +174,8 @@ static bool meets_in_time(struct run *r, const struct step_result *s)
 {
 	const struct trainer *t = &r->t;
 	struct syncing *y = &r->syncing;
-	int64_t n = edit_syncs(t->edit);
-	if (y->replay)
-		return n < y->n_replay ? t->step - t->synced == y->replay[n]
-				       : t->step >= t->o.steps;
+	if (repeats(r))
+		return t->step - t->synced == y->replay[edit_syncs(t->edit)];
 	if (y->wish_stop || t->step >= t->o.steps) {
 		comm_bell_ring(&y->bell, y->meetings + 1);
 		return true;
@@ -152,16 +185,6 @@ static bool meets_in_time(struct run *r, const struct step_result *s)
 
 /* What is synchronised: a fragment, or these. */
 enum { NOTHING = -1, EVERYTHING = -2 };
-
-/* The fragment whose turn it is after so many steps apart. In an interval each has one. */
-static int fragment_due(const struct run *r, int64_t apart)
-{
-	int64_t interval = r->t.o.edit.interval, n = edit_fragments(r->t.edit);
-	for (int64_t f = 0; f < n && apart > 0; f++)
-		if (apart % interval == (f + 1) * interval / n % interval)
-			return (int)f;
-	return NOTHING;
-}
 
 static int64_t steps_apart(const struct run *r)
 {
@@ -177,7 +200,7 @@ static int what_is_due(struct run *r, const struct step_result *s)
 		return meets_in_time(r, s) ? EVERYTHING : NOTHING;
 	if (t->step == t->o.steps)
 		return EVERYTHING;
-	int f = fragment_due(r, steps_apart(r));
+	int f = edit_due(t->edit, steps_apart(r));
 	return f == 0 && edit_fragments(t->edit) == 1 && !t->o.edit.delay ? EVERYTHING
 									  : f;
 }
@@ -298,7 +321,7 @@ static void end_delayed(struct run *r)
 	struct syncing *y = &r->syncing;
 	if (!t->edit || !t->o.edit.delay || t->step == t->o.steps)
 		return;
-	int f = fragment_due(r, steps_apart(r) - t->o.edit.delay);
+	int f = edit_due(t->edit, steps_apart(r) - t->o.edit.delay);
 	if (f < 0 || !edit_is_begun(t->edit, f))
 		return;
 	edit_end(t->edit, f, &y->r);
@@ -351,7 +374,7 @@ bool apart_step(struct run *r, struct step_result *s)
 	if (!apart_meet(r, false))
 		return false;
 	y->met = comm_waited() - waited;
-	if (t->o.edit.async && !y->replay && !y->enough)
+	if (t->o.edit.async && !repeats(r) && !y->enough)
 		return true;
 	synchronise(r, what);
 	if (apart_several(r)) {

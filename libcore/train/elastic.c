@@ -16,10 +16,9 @@ int elastic_check(const struct ckpt *c, int64_t workers, struct err *e)
 		return 0;
 	return err_set(e, EX_DATAERR,
 		"%s: its %lld workers have not agreed since step %lld and keep no "
-		"anchor, "
-		"so %lld cannot go on with it: name a checkpoint of a synchronisation, "
-		"as "
-		"--ckpt-syncs writes them, or go on with %lld workers up to one",
+		"anchor, so %lld cannot go on with it: name a checkpoint of a "
+		"synchronisation, as --ckpt-syncs writes them, or go on with %lld "
+		"workers up to one",
 		c->path, (long long)c->info.workers, (long long)synced,
 		(long long)workers, (long long)c->info.workers);
 }
@@ -47,12 +46,14 @@ int elastic_info(const struct train_opts *o, const struct ckpt *c, struct ckpt_i
 	int64_t synced = state_synced(c), past = c->info.step - synced;
 	if (opts_from_text(&train_program, &saved, c->config.s, true, e))
 		return err_prefix(e, "%s: ", c->path);
-	/* A fragment at a time they never have the same, but in their anchor. */
-	*back = past > 0 || saved.edit.fragments > 1 || saved.edit.delay > 0;
-	if (!past)
+	/* A fragment at a time they never have the same, but in their anchor; of that each
+	 * fragment is as old as its own synchronisation, so no step is that of all. */
+	bool streams = saved.edit.fragments > 1 || saved.edit.delay > 0;
+	*back = past > 0 || streams;
+	if (!past || streams)
 		return 0;
 	info->step = synced;
-	info->samples = max64(0, info->samples - past * saved.batch);
+	info->samples -= min64(past, info->samples / max64(1, saved.batch)) * saved.batch;
 	info->loss = info->val_loss = (double)NAN; /* of steps that are no more */
 	info->skipped_steps = min64(info->skipped_steps, synced);
 	info->loss_scale_good = min64(info->loss_scale_good, synced);
@@ -112,6 +113,8 @@ void elastic_say(struct run *r)
 			"%lld, "
 			"where they agreed",
 			(long long)t->from_step, (long long)t->step);
+	if (t->went_back && (o->edit.fragments > 1 || o->edit.delay > 0))
+		str_printf(&text, "; each fragment is as when it was synchronised last");
 	info("%s", text.s);
 	run_event(r, "%s", text.s);
 	str_free(&text);

@@ -2,7 +2,6 @@
  * seen, and tested. */
 #include "train/train.h"
 
-#include <errno.h>
 #include <stdlib.h>
 #include <string.h>
 #include <time.h>
@@ -56,12 +55,16 @@ double straggle_ms(const struct straggler *list, int n, uint64_t seed, int64_t s
 	return ms;
 }
 
+/* Others' messages go on, as they do beside computation. */
 void straggle_wait(double ms)
 {
-	struct timespec left = {.tv_sec = (time_t)(ms / 1e3)};
-	left.tv_nsec = (long)((ms - 1e3 * (double)left.tv_sec) * 1e6);
-	while (ms > 0 && nanosleep(&left, &left) && errno == EINTR)
-		;
+	const struct timespec moment = {.tv_nsec = 500000};
+	double until = clock_seconds() + ms / 1e3, left;
+	while (ms > 0 && (left = until - clock_seconds()) > 0) {
+		struct timespec rest = {.tv_nsec = (long)(left * 1e9)};
+		nanosleep(left < 5e-4 ? &rest : &moment, NULL);
+		comm_poll();
+	}
 }
 
 int garble_parse(const char *text, struct garble *g, struct err *e)

@@ -195,6 +195,7 @@ void train_edit_config(const struct train_opts *o, struct edit_config *c)
 		.wire = (enum edit_wire)x->wire,
 		.wire_density = x->wire_density,
 		.fragments = (int)x->fragments,
+		.interval = x->interval,
 		.delay = x->delay,
 		.keep = x->keep,
 		.seed = (uint64_t)o->seed};

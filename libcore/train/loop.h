@@ -91,8 +91,7 @@ bool run_save_due(const struct run *r);
 int apart_open(struct run *r, struct train_opts *o, struct err *e);
 /* Collective. */
 void apart_close(struct run *r);
-/* Collective over the worker: the synchronisations of the run in `folder`, if it is not NULL,
- * are repeated. */
+/* Collective: the synchronisations of the run in `folder`, if it is not NULL, are repeated. */
 int apart_replay(struct run *r, const char *folder, struct err *e);
 /* Before the first step of this program. */
 void apart_start(struct run *r);

@@ -122,7 +122,7 @@ static const struct opt options[] = {
 
 	{OPT_GROUP, .name = "Workers that train apart (EDiT)", .help = "Each worker is a share of the ranks, with a model and a part of every batch; the options above say how its ranks share that. See Workers that train apart."},
 	{OPT_INT, 0, "edit-workers", "N", "0", T(edit.workers), "Workers that train apart and synchronise now and then. 0: none do.", OPT_ARITH, 0, 1e6},
-	{OPT_INT, 0, "edit-sync-interval", "N", "1", T(edit.interval), "Steps from one synchronisation to the next.", OPT_ARITH, 1, MANY},
+	{OPT_INT, 0, "edit-sync-interval", "N", "1", T(edit.interval), "Steps from one synchronisation to the next.", OPT_ARITH, 1, 1e12},
 	{OPT_INT, 0, "edit-fragments", "N", "1", T(edit.fragments), "Synchronise the units of the model in so many fragments, one at a time, each once in an interval: what is sent is spread over it (streaming).", OPT_ARITH, 1, 1e4},
 	{OPT_INT, 0, "edit-sync-delay", "N", "0", T(edit.delay), "Train on for so many steps while a fragment is on its way.", OPT_ARITH, 0, MANY},
 	{OPT_DOUBLE, 0, "edit-update-alpha", "PART", "0.5", T(edit.keep), "sync-delay: what a worker keeps of its own parameters when the fragment has come.", OPT_ARITH, 0, 1},

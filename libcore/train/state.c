@@ -100,8 +100,7 @@ static int take_numbers_of_worker(struct trainer *t, const struct ckpt *c, struc
 	if (c->n_numbers != OWN_NUMBERS + edit_state_size(t->edit))
 		return err_set(e, EX_DATAERR,
 			"%s: other detectors or units than these options say", c->path);
-	if (!(x[0] >= 0 && x[0] <= step && isfinite(x[1]) && x[3] >= 0 &&
-		    x[3] <= (double)t->samples))
+	if (!(x[0] >= 0 && x[0] <= step && isfinite(x[1])))
 		return err_set(
 			e, EX_DATAERR, "%s: numbers of a worker that cannot be", c->path);
 	if ((x[2] <= step) != (warmup <= step)) /* they have parted, or have not */
@@ -110,8 +109,20 @@ static int take_numbers_of_worker(struct trainer *t, const struct ckpt *c, struc
 			warmup, step, x[2]);
 	t->synced = (int64_t)x[0];
 	t->apart_loss = t->synced < t->step ? x[1] : 0; /* it may have gone back there */
-	t->unseen = (int64_t)x[3];
-	return edit_state_put(t->edit, x + OWN_NUMBERS, e);
+	if (edit_state_put(t->edit, x + OWN_NUMBERS, t->step - t->o.edit.warmup, e))
+		return err_prefix(e, "%s: ", c->path);
+	return 0;
+}
+
+/* Also a run goes on with it that has no workers any more. */
+static int take_unseen(struct trainer *t, const struct ckpt *c, struct err *e)
+{
+	double n = c && c->n_numbers >= OWN_NUMBERS ? c->numbers[3] : 0;
+	if (!(n >= 0 && n <= (double)t->samples))
+		return err_set(
+			e, EX_DATAERR, "%s: numbers of a worker that cannot be", c->path);
+	t->unseen = (int64_t)n;
+	return 0;
 }
 
 /* All but the hash of the parameters; both allocated texts are the caller's. */
@@ -463,6 +474,7 @@ int trainer_load(struct trainer *t, const char *path, bool weights_only, struct 
 		store_updated(t->store);
 	if (!rc && !weights_only) {
 		t->from_step = c ? c->info.step : 0;
+		t->went_back = back;
 		if (send)
 			comm_bcast(send, &info, sizeof(info), 0);
 		if (send)
@@ -470,6 +482,8 @@ int trainer_load(struct trainer *t, const char *path, bool weights_only, struct 
 		rc = take_scale(t, &info, path, e);
 		if (!rc)
 			take_numbers(t, &info);
+		if (!rc)
+			rc = take_unseen(t, c, e);
 		if (!rc && t->edit)
 			rc = take_numbers_of_worker(t, c, e);
 	}

@@ -250,9 +250,10 @@ static void explain(struct work *w, struct step_result *r)
 		str_printf(&r->why, "; %s", why.s);
 	} else {
 		str_puts(&r->why,
-			w->t->edit ? "; every part of it is finite: another worker's is "
-				     "not, or the sum overflows"
-				   : "; every part of it is finite: the sum overflows");
+			w->t->edit && w->t->step < w->t->o.edit.warmup
+				? "; every part of it is finite: another worker's is "
+				  "not, or the sum overflows"
+				: "; every part of it is finite: the sum overflows");
 	}
 	str_free(&why);
 }

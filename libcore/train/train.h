@@ -288,6 +288,7 @@ struct trainer {
 	const volatile sig_atomic_t *stop;
 	struct edit *edit; /* NULL: no workers that train apart */
 	int64_t synced;	   /* the step after which they agreed last */
+	bool went_back;	   /* from where it was loaded to the anchor */
 	double apart_loss; /* sum of this worker's losses since then */
 	/* NULL, or this rank's vote to meet the other workers, at the end of a step */
 	bool (*wants_to_meet)(void *with);

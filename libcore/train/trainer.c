@@ -295,6 +295,22 @@ static void make_plan(struct trainer *t)
 		info("recompute: %s", recompute_names[t->o.recompute]);
 }
 
+static int faults_open(struct trainer *t, struct err *e)
+{
+	int64_t workers = max64(1, t->o.edit.workers), ranks = workers * t->world->size;
+	if (straggle_parse(&t->o.straggle, &t->stragglers, &t->n_stragglers, e) ||
+		garble_parse(t->o.garble, &t->garble, e))
+		return -1;
+	for (int i = 0; i < t->n_stragglers; i++)
+		if (t->stragglers[i].rank >= ranks)
+			return err_set(e, EX_USAGE, "straggle: there is no rank %d",
+				t->stragglers[i].rank);
+	if (t->garble.worker >= workers)
+		return err_set(e, EX_USAGE, "garble: there is no worker %lld",
+			(long long)t->garble.worker);
+	return 0;
+}
+
 int trainer_open(struct trainer *t, const struct train_opts *o, struct comm *world,
 	struct data_set *data, struct err *e)
 {
@@ -310,9 +326,7 @@ int trainer_open(struct trainer *t, const struct train_opts *o, struct comm *wor
 		!train_check(&t->o, &t->model, e))
 		train_order(&t->o, &t->model, data, &t->order, e);
 	if (!e->code)
-		straggle_parse(&o->straggle, &t->stragglers, &t->n_stragglers, e);
-	if (!e->code)
-		garble_parse(o->garble, &t->garble, e);
+		faults_open(t, e);
 	int rc = comm_agree(world, e);
 	if (!rc)
 		make_plan(t);
