@@ -174,6 +174,35 @@ static int64_t not_in_use(struct worker *w)
 	return wrong;
 }
 
+static uint64_t unit_hash(const struct worker *w, int unit)
+{
+	uint64_t hash = 0;
+	for (int64_t i = 0; i < w->s->n_updated; i++) {
+		const struct part *x = &w->s->updated[i];
+		size_t n_bytes = (size_t)(x->rows * x->cols) * sizeof(float);
+		if (x->t->unit == unit)
+			hash = hash_bytes(x->state[STORE_PARAM], n_bytes, hash);
+	}
+	return hash;
+}
+
+/* A synchronisation whose units are used as soon as they have come. How many of them were not
+ * there yet? */
+static int64_t sync_by_units(struct worker *w, int64_t steps, struct edit_result *r)
+{
+	uint64_t used[UNITS];
+	int64_t wrong = 0;
+	edit_begin(w->x, 0, steps, r);
+	for (int u = 0; u < UNITS; u++) {
+		edit_arrive(w->x, u);
+		used[u] = unit_hash(w, u);
+	}
+	edit_end(w->x, 0, r);
+	for (int u = 0; u < UNITS; u++)
+		wrong += used[u] != unit_hash(w, u);
+	return wrong;
+}
+
 /* Collective over c. A hash of the parameters after each sync; 0 where workers differ, or a
  * rank has something else than it should. */
 struct history {
@@ -194,8 +223,12 @@ static void run(struct comm *c, int workers, const struct layout *l,
 		struct edit_result r;
 		int64_t sent = w.sync->sent;
 		move_all(&w, w.sync->rank, i, i == 2 ? bad : NOWHERE);
-		edit_sync(w.x, 1 + w.sync->rank, &r);
-		int64_t wrong = w.sync->sent - sent != edit_sent(w.x);
+		int64_t wrong = 0;
+		if (i % 2 && edit_arrives_by_unit(w.x))
+			wrong = sync_by_units(&w, 1 + w.sync->rank, &r);
+		else
+			edit_sync(w.x, 1 + w.sync->rank, &r);
+		wrong += w.sync->sent - sent != edit_sent(w.x);
 		uint64_t hash = store_hash(w.s);
 		wrong += not_in_use(&w);
 		int64_t least = comm_min_i64(c, (int64_t)hash);
