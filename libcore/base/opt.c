@@ -496,8 +496,7 @@ static int apply_sources(
 	defaults(s);
 	if (x->base.len && apply_text(s, &x->base, "the saved options", e))
 		return -1;
-	if (preset && find(s, "preset", &negated) >= 0 &&
-		apply_presets(s, preset, e))
+	if (preset && find(s, "preset", &negated) >= 0 && apply_presets(s, preset, e))
 		return -1;
 	if ((s->config && apply_text(s, &x->config, s->config, e)) || apply_env(s, e) ||
 		apply_cli(s, argc, argv, false, &preset, e))

@@ -93,7 +93,7 @@ struct walk {
 struct store_own {
 	struct bucket *bucket;
 	int n_buckets;
-	struct where *where;	      /* [n_tensors][slices here] */
+	struct where *where; /* [n_tensors][slices here] */
 	void (*before_use)(void *with, int unit);
 	void *before_use_with;
 	float *state[N_STORE_GROUPS]; /* [n_floats], NULL: in a file, or not kept */
