@@ -7,7 +7,7 @@
 #include <unistd.h>
 
 struct opts {
-	int by, column;
+	int by, axis, column;
 	double rtol, atol;
 	bool common, graph, table;
 	int64_t width, height;
@@ -16,6 +16,7 @@ struct opts {
 
 static const char *const bys[] = {"step", "tokens", NULL};
 static const int by_columns[] = {COL_STEP, COL_TOKENS};
+static const char *const axes[] = {"auto", "step", "tokens", "seconds", "bytes", NULL};
 static const char *const curves[] = {"loss", "grad_norm", "train_loss", "val_loss", NULL};
 
 #define O(field) offsetof(struct opts, field)
@@ -28,6 +29,7 @@ static const struct opt options[] = {
 	{OPT_FLAG, 'c', "common", NULL, "no", O(common), "Compare the rows that both runs have; without, a row that only one has is a difference."},
 	{OPT_GROUP, .name = "Showing"},
 	{OPT_ENUM, 'y', "column", NULL, "loss", O(column), "The curve that is drawn or listed.", .values = curves},
+	{OPT_ENUM, 'x', "axis", NULL, "auto", O(axis), "What it is drawn over: what rows are matched by (auto), or what all steps up to there took together, the seconds or the bytes that the rank sent that sends most.", .values = axes},
 	{OPT_FLAG, 'g', "graph", NULL, "no", O(graph), "Draw the curves as text."},
 	{OPT_INT, 0, "width", "N", "0", O(width), "Width of that graph. 0: of the terminal.", 0, 0, 1000},
 	{OPT_INT, 0, "height", "N", "20", O(height), "Its height.", 0, 7, 1000},
@@ -99,16 +101,17 @@ static int show(const struct run_log *logs, int n, const struct opts *o, struct 
 	struct str text = {0};
 	int column = column_find(curves[o->column], strlen(curves[o->column]));
 	int by = by_columns[o->by];
+	enum plot_axis axis = (enum plot_axis)(o->axis ? o->axis - 1 : o->by);
 	if (o->table)
 		compare_table(logs, n, column, by, &text);
 	if (o->graph)
-		plot_text(logs, n, column, by,
+		plot_text(logs, n, column, axis,
 			o->width ? (int)o->width : terminal_width(), (int)o->height,
 			log_color(stdout), &text);
 	fputs(text.s ? text.s : "", stdout);
 	str_free(&text);
 	for (int64_t i = 0; i < o->plots.n; i++)
-		if (plot_file(logs, n, column, by, o->plots.v[i], e))
+		if (plot_file(logs, n, column, axis, o->plots.v[i], e))
 			return -1;
 	return 0;
 }

@@ -4,6 +4,7 @@ complete -c pt-compare -l rtol -s r -x -d 'Values are as good as equal within X 
 complete -c pt-compare -l atol -s a -x -d 'Values are as good as equal within X.'
 complete -c pt-compare -l common -s c -d 'Compare the rows that both runs have; without, a row that only one has is a difference.'
 complete -c pt-compare -l column -s y -x -a 'loss grad_norm train_loss val_loss' -d 'The curve that is drawn or listed.'
+complete -c pt-compare -l axis -s x -x -a 'auto step tokens seconds bytes' -d 'What it is drawn over: what rows are matched by (auto), or what all steps up to there took together, the seconds or the bytes that the rank sent that sends most.'
 complete -c pt-compare -l graph -s g -d 'Draw the curves as text.'
 complete -c pt-compare -l width -x -d 'Width of that graph. 0: of the terminal.'
 complete -c pt-compare -l height -x -d 'Its height.'

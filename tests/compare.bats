@@ -238,6 +238,23 @@ only() { # PROGRAM...
 	END
 }
 
+@test "curves over steps, tokens, seconds and bytes: sums of what a step took" {
+	printf 'step=%d tokens=%d loss=%d dt=%s sent=%s\n' 1 100 9 0.5 1000 3 300 8 0.25 500 7 700 7 1 0 >quick
+	printf 'step=%d tokens=%d loss=%d dt=%s sent=%s\n' 1 100 9 5 1000 7 700 7 10 2000 >slow
+	while read -r axis first last; do
+		code_of 1 pt-compare -g --width 60 --axis "$axis" quick slow
+		grep -qE "^ +$first +$last $axis\$" <<<"$output"
+	done <<-END
+		step 1 7
+		tokens 100 700
+		seconds 0 65
+		bytes 1000 13000
+	END
+	code_of 1 pt-compare -q -x seconds -p curve.svg quick slow
+	code_of 1 pt-compare -g --by tokens quick slow
+	says ' 700 tokens'
+}
+
 @test "colors on a terminal only, and not with NO_COLOR" {
 	script -qc true /dev/null </dev/null >/dev/null 2>&1 || skip 'no script(1), or no pseudo-terminal'
 	log_of 4 3 >a

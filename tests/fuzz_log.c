@@ -31,7 +31,8 @@ static void compare(struct run_log logs[2], const struct compare_opts *o, int co
 	compare_runs(&logs[0], &logs[1], o, &d);
 	run_diff_print(&d, o, &text);
 	compare_table(logs, 2, column, o->by, &text);
-	plot_text(logs, 2, column, o->by, 40, 12, column & 1, &text);
+	plot_text(logs, 2, column, (enum plot_axis)(column % N_PLOT_AXES), 40, 12,
+		column & 1, &text);
 	FUZZ_ON(strlen(text.s) != text.len);
 	str_free(&text);
 	run_diff_free(&d);

@@ -50,7 +50,7 @@ static void use(struct run_log *l, uint8_t how)
 	FUZZ_ON(d.verdict != VERDICT_SAME && d.verdict != VERDICT_NOTHING);
 	run_diff_print(&d, &o, &text);
 	compare_table(both, 2, COL_LOSS, o.by, &text);
-	plot_text(both, 2, COL_LOSS, o.by, 40, 12, false, &text);
+	plot_text(both, 2, COL_LOSS, AXIS_SECONDS, 40, 12, false, &text);
 	run_diff_free(&d);
 	str_clear(&text);
 	for (int64_t i = 0; i < l->n_rows; i++)

@@ -62,12 +62,17 @@ void compare_table(
 
 /* ---- plot.c ---------------------------------------------------------------------- */
 
+/* What a curve is drawn over: a column as it is, or what it says of a step, summed over all
+ * steps so far. */
+enum plot_axis { AXIS_STEPS, AXIS_TOKENS, AXIS_SECONDS, AXIS_BYTES, N_PLOT_AXES };
+extern const char *const plot_axis_names[N_PLOT_AXES + 1]; /* closed by NULL */
+
 /* A graph of text, `width` x `height` characters. */
-void plot_text(const struct run_log *logs, int n, int column, int by, int width,
-	int height, bool color, struct str *out);
+void plot_text(const struct run_log *logs, int n, int column, enum plot_axis axis,
+	int width, int height, bool color, struct str *out);
 /* Through gnuplot, to a .svg, .png or .pdf file, which appears when it is complete. */
 int plot_check(const char *path, struct err *e); /* can a file of that name be drawn? */
-int plot_file(const struct run_log *logs, int n, int column, int by, const char *path,
-	struct err *e);
+int plot_file(const struct run_log *logs, int n, int column, enum plot_axis axis,
+	const char *path, struct err *e);
 
 #endif

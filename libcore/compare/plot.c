@@ -21,26 +21,62 @@ static void widen(struct range *r, double v)
 	r->high = v > r->high ? v : r->high;
 }
 
-static bool point(const struct row *r, int column, int by, double *x, double *y)
+/* ---- points ---------------------------------------------------------------------- */
+
+const char *const plot_axis_names[] = {"step", "tokens", "seconds", "bytes", NULL};
+
+static const struct {
+	int column;
+	bool of_a_step; /* the mean of the steps since the row before */
+} axes[N_PLOT_AXES] = {
+	[AXIS_STEPS] = {COL_STEP, false},
+	[AXIS_TOKENS] = {COL_TOKENS, false},
+	[AXIS_SECONDS] = {COL_DT, true},
+	[AXIS_BYTES] = {COL_SENT, true},
+};
+
+struct point {
+	double x, y;
+};
+
+/* The points of a curve, in the order of the rows; allocated. */
+static struct point *points_of(
+	const struct run_log *l, int column, enum plot_axis axis, int64_t *n)
 {
-	*x = r->v[by];
-	*y = r->v[column];
-	return row_has(r, column) && row_has(r, by) && isfinite(*y);
+	struct point *p = xcalloc((size_t)l->n_rows + 1, sizeof(*p));
+	int by = axes[axis].column;
+	double sum = 0, step = 0;
+	*n = 0;
+	for (int64_t k = 0; k < l->n_rows; k++) {
+		const struct row *r = &l->rows[k];
+		double x = r->v[by];
+		if (axes[axis].of_a_step && row_has(r, by)) {
+			sum += x * (r->v[COL_STEP] - step);
+			step = r->v[COL_STEP];
+		}
+		if (axes[axis].of_a_step)
+			x = sum;
+		else if (!row_has(r, by))
+			continue;
+		if (row_has(r, column) && isfinite(r->v[column]) && isfinite(x))
+			p[(*n)++] = (struct point){x, r->v[column]};
+	}
+	return p;
 }
 
 /* Both ranges over all logs; false when there is no point. */
-static bool find_ranges(const struct run_log *logs, int n, int column, int by,
-	struct range *xr, struct range *yr)
+static bool find_ranges(const struct run_log *logs, int n, int column,
+	enum plot_axis axis, struct range *xr, struct range *yr)
 {
-	double x, y;
 	*xr = *yr = (struct range){INFINITY, -INFINITY};
 	for (int i = 0; i < n; i++) {
-		for (int64_t k = 0; k < logs[i].n_rows; k++) {
-			if (!point(&logs[i].rows[k], column, by, &x, &y))
-				continue;
-			widen(xr, x);
-			widen(yr, y);
+		int64_t n_points;
+		struct point *p = points_of(&logs[i], column, axis, &n_points);
+		for (int64_t k = 0; k < n_points; k++) {
+			widen(xr, p[k].x);
+			widen(yr, p[k].y);
 		}
+		free(p);
 	}
 	return xr->low <= xr->high;
 }
@@ -77,20 +113,23 @@ static void dot(struct canvas *c, int run, int col, double y)
 }
 
 /* Points, and the columns between them, so that sparse curves are curves. */
-static void draw(struct canvas *c, const struct run_log *l, int run, int column, int by)
+static void draw(struct canvas *c, const struct run_log *l, int run, int column,
+	enum plot_axis axis)
 {
-	double x, y, before = 0;
+	int64_t n;
+	struct point *p = points_of(l, column, axis, &n);
+	double before = 0;
 	int last = -1;
-	for (int64_t k = 0; k < l->n_rows; k++) {
-		if (!point(&l->rows[k], column, by, &x, &y))
-			continue;
-		int col = place(x, c->x, c->cols);
+	for (int64_t k = 0; k < n; k++) {
+		int col = place(p[k].x, c->x, c->cols);
 		for (int i = last + 1; last >= 0 && i < col; i++)
-			dot(c, run, i, before + (y - before) * (i - last) / (col - last));
-		dot(c, run, col, y);
+			dot(c, run, i,
+				before + (p[k].y - before) * (i - last) / (col - last));
+		dot(c, run, col, p[k].y);
 		last = col;
-		before = y;
+		before = p[k].y;
 	}
+	free(p);
 }
 
 static void print_cell(char cell, bool color, struct str *out)
@@ -105,19 +144,19 @@ static void print_cell(char cell, bool color, struct str *out)
 		str_putc(out, mark_of(cell - 1));
 }
 
-void plot_text(const struct run_log *logs, int n, int column, int by, int width,
-	int height, bool color, struct str *out)
+void plot_text(const struct run_log *logs, int n, int column, enum plot_axis axis,
+	int width, int height, bool color, struct str *out)
 {
 	struct canvas c = {.cols = width - MARGIN - 2, .rows = height - 3};
 	c.cols = c.cols < 10 ? 10 : c.cols;
 	c.rows = c.rows < 4 ? 4 : c.rows;
-	if (!find_ranges(logs, n, column, by, &c.x, &c.y)) {
+	if (!find_ranges(logs, n, column, axis, &c.x, &c.y)) {
 		str_printf(out, "no %s to draw\n", columns[column].name);
 		return;
 	}
 	c.cells = xcalloc((size_t)c.cols * (size_t)c.rows, 1);
 	for (int i = 0; i < n; i++)
-		draw(&c, &logs[i], i, column, by);
+		draw(&c, &logs[i], i, column, axis);
 	for (int r = 0; r < c.rows; r++) {
 		double y = c.y.high - (c.y.high - c.y.low) * r / (c.rows - 1);
 		if (r % 4 == 0 || r == c.rows - 1)
@@ -134,8 +173,8 @@ void plot_text(const struct run_log *logs, int n, int column, int by, int width,
 	for (int i = 0; i < c.cols; i++)
 		str_putc(out, '-');
 	str_printf(out, "\n%*s  %-*.0f%*.0f %s\n", MARGIN, "", c.cols / 2, c.x.low,
-		c.cols - c.cols / 2 - (int)strlen(columns[by].name) - 1, c.x.high,
-		columns[by].name);
+		c.cols - c.cols / 2 - (int)strlen(plot_axis_names[axis]) - 1, c.x.high,
+		plot_axis_names[axis]);
 	for (int i = 0; i < n; i++)
 		str_printf(out, "%*s  %c %s\n", MARGIN, "", mark_of(i), logs[i].name);
 	if (n > 1)
@@ -160,42 +199,39 @@ static void quote(struct str *out, const char *s)
 	str_putc(out, '"');
 }
 
-/* A curve, no finer than a picture can show: of so many rows that lie between two points of it,
- * the lowest and the highest. */
-static void print_curve(const struct run_log *l, int column, int by, struct str *out)
+/* A curve, no finer than a picture can show: of so many points that lie between two of it, the
+ * lowest and the highest. */
+static void print_curve(
+	const struct run_log *l, int column, enum plot_axis axis, struct str *out)
 {
 	enum { GROUPS = 4096 };
-	int64_t group = ceil_div(max64(l->n_rows, 1), GROUPS);
-	for (int64_t begin = 0; begin < l->n_rows; begin += group) {
-		int64_t end = min64(l->n_rows, begin + group), at[2] = {-1, -1};
-		double x, y, low = INFINITY, high = -INFINITY;
+	int64_t n;
+	struct point *p = points_of(l, column, axis, &n);
+	int64_t group = ceil_div(max64(n, 1), GROUPS);
+	for (int64_t begin = 0; begin < n; begin += group) {
+		int64_t end = min64(n, begin + group), low = begin, high = begin;
 		for (int64_t k = begin; k < end; k++) {
-			if (!point(&l->rows[k], column, by, &x, &y))
-				continue;
-			if (y < low)
-				low = y, at[0] = k;
-			if (y > high)
-				high = y, at[1] = k;
+			low = p[k].y < p[low].y ? k : low;
+			high = p[k].y > p[high].y ? k : high;
 		}
-		for (int i = 0; i < 2; i++) {
-			int64_t k = i ? max64(at[0], at[1]) : min64(at[0], at[1]);
-			if (k >= 0 && (!i || at[0] != at[1]) &&
-				point(&l->rows[k], column, by, &x, &y))
-				str_printf(out, "%.17g %.9g\n", x, y);
-		}
+		int64_t first = min64(low, high), second = max64(low, high);
+		str_printf(out, "%.17g %.9g\n", p[first].x, p[first].y);
+		if (second != first)
+			str_printf(out, "%.17g %.9g\n", p[second].x, p[second].y);
 	}
+	free(p);
 }
 
-static void script(const struct run_log *logs, int n, int column, int by,
+static void script(const struct run_log *logs, int n, int column, enum plot_axis axis,
 	const char *terminal, struct str *out)
 {
 	str_printf(out, "set terminal %s\nset key top right noenhanced\nset grid\n",
 		terminal);
-	str_printf(out, "set xlabel '%s'\nset ylabel '%s' noenhanced\n", columns[by].name,
-		columns[column].name);
+	str_printf(out, "set xlabel '%s'\nset ylabel '%s' noenhanced\n",
+		plot_axis_names[axis], columns[column].name);
 	for (int i = 0; i < n; i++) {
 		str_printf(out, "$run%d << EOD\n", i);
-		print_curve(&logs[i], column, by, out);
+		print_curve(&logs[i], column, axis, out);
 		str_puts(out, "EOD\n");
 	}
 	str_puts(out, "plot ");
@@ -289,13 +325,13 @@ int plot_check(const char *path, struct err *e)
 				 "plot: '%s' ends in none of .svg, .png, .pdf", path);
 }
 
-int plot_file(const struct run_log *logs, int n, int column, int by, const char *path,
-	struct err *e)
+int plot_file(const struct run_log *logs, int n, int column, enum plot_axis axis,
+	const char *path, struct err *e)
 {
 	if (plot_check(path, e))
 		return -1;
 	struct range xr, yr;
-	if (!find_ranges(logs, n, column, by, &xr, &yr))
+	if (!find_ranges(logs, n, column, axis, &xr, &yr))
 		return err_set(e, EX_DATAERR, "no %s to draw", columns[column].name);
 	struct durable d;
 	struct str text = {0};
@@ -304,7 +340,7 @@ int plot_file(const struct run_log *logs, int n, int column, int by, const char 
 	int fd = open(d.tmp, O_WRONLY | O_CLOEXEC);
 	int rc = fd < 0 ? err_set(e, EX_IOERR, "%s: %s", d.tmp, strerror(errno)) : 0;
 	if (!rc) {
-		script(logs, n, column, by, terminal_of(path), &text);
+		script(logs, n, column, axis, terminal_of(path), &text);
 		rc = run_gnuplot(&text, fd, path, e);
 		close(fd);
 	}
