@@ -119,7 +119,7 @@ rows_of() { # RUN
 	grep -q '^val_loss [0-9]' out
 }
 
-@test "local-sgd: less is sent, and the loss is near; one that is not is found" {
+@test "local-sgd: less is sent, and the loss is near" {
 	STEPS=16 SEEDS=1 WINDOWS=8 TOLERANCE=5 "$recipes/local-sgd" whole >out 2>err || {
 		cat out err
 		return 1
@@ -128,7 +128,6 @@ rows_of() { # RUN
 	# in 16 steps there is one synchronisation
 	awk -F'\t' '$1 == "data-parallel" { all = $4 }
 		$1 == "edit" && !($4 > 0.05 * all && $4 < 0.08 * all) { exit 1 }' whole/table.tsv
-	STEPS=2 SEEDS=1 WINDOWS=2 TOLERANCE=-50 code_of 1 "$recipes/local-sgd" other
 }
 
 @test "emulated hosts: who may not have them is told" {
