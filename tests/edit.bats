@@ -179,18 +179,21 @@ stop_rank() { # RANK: of the run in this folder, and no other
 	not pt-compare -q whole-int8 whole-sparse
 }
 
+stop_one() { # OPTION...: of two workers, while they train; both end, and with 75
+	local status=0
+	timeout -k 1 60 mpiexec -n 2 pt-train "${TINY[@]}" "${APART[@]}" "$@" -o run \
+		</dev/null >/dev/null 2>err 3>&- &
+	wait_for 'step=100 ' run/worker-1/journal.txt
+	stop_rank 1
+	ended $!
+	cat err
+	[ "$status" -eq 75 ]
+}
+
 @test "who is told to stop tells the others where they meet, and the run goes on" {
 	make_shard
 	steps=(-n 100000 --eval-every 0 --log-every 100 --lr-schedule constant "${EDIT[@]}")
-	timeout -k 1 60 mpiexec -n 2 pt-train "${TINY[@]}" "${APART[@]}" "${steps[@]}" -o run \
-		</dev/null >/dev/null 2>err 3>&- &
-	mpi=$!
-	wait_for 'step=100 ' run/worker-1/journal.txt
-	stop_rank 1
-	status=0
-	wait $mpi || status=$?
-	cat err
-	[ "$status" -eq 75 ]
+	stop_one "${steps[@]}"
 	step=$(readlink run/checkpoints/latest.h5)
 	[ "$(readlink run/worker-1/checkpoints/latest.h5)" = "$step" ]
 	step=${step%.h5}
@@ -242,15 +245,7 @@ ASYNC=(--edit-workers 2 --edit-warmup-steps 3 --edit-use-async --edit-sync-time 
 @test "who waits for nobody is stopped at once, with the others" {
 	make_shard
 	slow=(-n 100000 --eval-every 0 --log-every 100 --lr-schedule constant "${ASYNC[@]}" --edit-sync-time 600)
-	timeout -k 1 60 mpiexec -n 2 pt-train "${TINY[@]}" "${APART[@]}" "${slow[@]}" -o run \
-		</dev/null >/dev/null 2>err 3>&- &
-	mpi=$!
-	wait_for 'step=100 ' run/worker-1/journal.txt
-	stop_rank 1
-	status=0
-	wait $mpi || status=$?
-	cat err
-	[ "$status" -eq 75 ]
+	stop_one "${slow[@]}"
 	[ "$(readlink run/worker-1/checkpoints/latest.h5)" = "$(readlink run/checkpoints/latest.h5)" ]
 	[ "$(column sync run)" -eq 1 ]
 }
