@@ -14,13 +14,23 @@
 #include "base/base.h"
 
 /*
- * Number formats. Numbers are stored as fp32 on every device; one of less precision is a
- * float that has only the bits of its format, as `round` makes it: bfloat16, IEEE's
- * binary16, and the two of fp8 (Micikevicius et al. 2022), e4m3 without infinity.
+ * Number formats: bfloat16, IEEE's binary16, and the two of fp8 (Micikevicius et al. 2022),
+ * e4m3 without infinity.
+ *
+ * A CPU stores every number as fp32; one of less precision is a float that has only the bits
+ * of its format, as `round` makes it. A device that is `narrow` stores it in its own 16 or 8
+ * bits: there a kernel widens what it reads, computes in fp32 and rounds what it writes, to
+ * nearest, ties to even. Which matrices of a kernel may be narrow is said with it (`any`: each
+ * for itself; others are fp32); those that may be have 16 bits, and 8 in products only.
  */
 enum dtype { DT_F32, DT_BF16, DT_F16, DT_E4M3, DT_E5M2 };
 
-/* A dense matrix somewhere in the device's memory. */
+static inline int64_t dtype_bytes(enum dtype t)
+{
+	return t == DT_F32 ? 4 : t == DT_BF16 || t == DT_F16 ? 2 : 1;
+}
+
+/* A dense matrix somewhere in the device's memory, stored as `type` says. */
 struct mat {
 	void *p;
 	int64_t rows, cols;
@@ -29,13 +39,22 @@ struct mat {
 
 static inline struct mat mat(void *p, int64_t rows, int64_t cols)
 {
-	return (struct mat){p, rows, cols, DT_F32};
+	struct mat m = {p, rows, cols, DT_F32};
+	return m;
+}
+
+static inline struct mat mat_typed(void *p, int64_t rows, int64_t cols, enum dtype type)
+{
+	struct mat m = {p, rows, cols, type};
+	return m;
 }
 
 /* Rows [first, first + rows) of m. */
 static inline struct mat mat_rows(struct mat m, int64_t first, int64_t rows)
 {
-	return (struct mat){(float *)m.p + first * m.cols, rows, m.cols, m.type};
+	m.p = (char *)m.p + first * m.cols * dtype_bytes(m.type);
+	m.rows = rows;
+	return m;
 }
 
 static inline int64_t mat_size(struct mat m)
@@ -43,7 +62,22 @@ static inline int64_t mat_size(struct mat m)
 	return m.rows * m.cols;
 }
 
+static inline int64_t mat_bytes(struct mat m)
+{
+	return mat_size(m) * dtype_bytes(m.type);
+}
+
+static inline struct mat mat_take(
+	struct arena *a, int64_t rows, int64_t cols, enum dtype type)
+{
+	struct mat m = mat_typed(NULL, rows, cols, type);
+	m.p = arena_alloc(a, (size_t)mat_bytes(m));
+	return m;
+}
+
 struct kernels;
+struct device_ops;
+struct device_span;
 
 /* Where kernels run. One a rank; the planning device counts in it what would be done. */
 struct device {
@@ -51,6 +85,17 @@ struct device {
 	int threads;
 	double flops;	       /* counted by the planning device only */
 	struct arena *scratch; /* kernels take temporary memory here and give it back */
+	int64_t taken_bytes,
+		most_bytes; /* of its memory, by device_arena(): now, and at most */
+	int64_t tile_bytes; /* of logits that are worth computing at once */
+	bool narrow;	    /* stores numbers of 16 bits in 16 bits */
+	bool apart; /* its memory is not the program's, and it works while that goes on */
+	int number,
+		sharers; /* of a GPU: which of this host's, and how many ranks have it */
+	struct device_span *spans; /* what device_arena() gave of memory that is apart */
+	int n_spans;
+	const struct device_ops *ops; /* NULL: those of the CPU */
+	void *impl;		      /* the device's own */
 };
 
 enum norm_kind { NORM_LAYER, NORM_RMS };
@@ -91,9 +136,19 @@ struct attn {
 };
 
 struct adamw {
-	float lr, beta1, beta2, eps, decay;
+	float lr, beta1, beta2, eps;
 	float grad_scale;	  /* clipping */
 	float correct1, correct2; /* 1 - beta^step */
+};
+
+/* A vector that it updates: parameters, moments, gradient, [n] each; and, unless copy.p is NULL,
+ * what the parameters are when they are stored narrow. */
+struct adamw_part {
+	float *p, *m, *v;
+	const float *g;
+	struct mat copy; /* [1, n] */
+	int64_t n;
+	float decay;
 };
 
 /* Local SGD: a worker's pseudo-gradient is what it moved from the anchor, the parameters that
@@ -134,11 +189,16 @@ struct chance {
 /* y[i] = w[ids[i] - first], or 0 when that is not a row of w; added to y if `add`. */
 typedef void kern_embed_fwd(struct device *, struct mat y, struct mat w,
 	const int32_t *ids, int64_t first, bool add);
-/* dw = 0, then dw[ids[i] - first] += dy[i] for i ascending. */
+/* dw[t] = the sum of dy[i] where ids[i] - first is t, in an order that is that of how many
+ * there are: as far as 256 of them for i ascending. */
 typedef void kern_embed_bwd(
 	struct device *, struct mat dw, struct mat dy, const int32_t *ids, int64_t first);
 
-/* y[n,out] = x[n,in] w[out,in]^T + bias[out]; bias.p may be NULL. */
+/* Products: the two operands are of one type (of 8 bits e4m3 and e5m2 mix), the result and the
+ * bias of any; dw is fp32.
+ *
+ * y[n,out] = x[n,in] w[out,in]^T + bias[out]; bias.p may be NULL. A bias of more precision than y
+ * may be cast to its type before. */
 typedef void kern_linear_fwd(
 	struct device *, struct mat y, struct mat x, struct mat w, struct mat bias);
 /* dx[n,in] = dy[n,out] w[out,in]; added to dx if `add`. */
@@ -147,15 +207,15 @@ typedef void kern_linear_bwd_x(
 /* dw[out,in] = dy[n,out]^T x[n,in]; added to dw if `add`. */
 typedef void kern_linear_bwd_w(
 	struct device *, struct mat dw, struct mat dy, struct mat x, bool add);
-/* y[i] += bias */
+/* y[i] += bias; any */
 typedef void kern_bias_fwd(struct device *, struct mat y, struct mat bias);
-/* db[1,out] = sum of the rows of dy, from the first to the last in blocks of 64 rows */
+/* db[1,out] = sum of the rows of dy (any), in an order that is that of the shape */
 typedef void kern_bias_bwd(struct device *, struct mat db, struct mat dy);
 
 /*
  * LayerNorm (Ba, Kiros, Hinton 2016): y = (x - mean) rstd gamma + beta.
  * RMSNorm (Zhang, Sennrich 2019): y = x rstd gamma, rstd = 1/sqrt(mean(x^2) + eps).
- * beta.p may be NULL. stats[2, n] keeps mean and rstd for the backward.
+ * beta.p may be NULL. stats[2, n] keeps mean and rstd for the backward. y and dy: any.
  */
 typedef void kern_norm_fwd(struct device *, enum norm_kind, struct mat y,
 	struct mat stats, struct mat x, struct mat gamma, struct mat beta, float eps);
@@ -168,7 +228,7 @@ typedef void kern_norm_bwd_w(struct device *, enum norm_kind, struct mat dgamma,
 	int64_t rows);
 
 /* Turns pairs (j, j + dim/2) of each head by the angle of (position, j); rope[T, dim]
- * holds cosines, then sines. `sign` -1 turns back, which is the backward. */
+ * holds cosines, then sines. `sign` -1 turns back, which is the backward. x: any. */
 typedef void kern_rope(struct device *, struct mat x, int64_t dim, struct mat rope,
 	const int32_t *pos, float sign);
 
@@ -176,11 +236,14 @@ typedef void kern_rope(struct device *, struct mat x, int64_t dim, struct mat ro
  * Blocked online-softmax attention (Dao et al. 2022; Milakov, Gimelshein 2018), over the
  * chunks that a ring brings: `begin` with the first, `end` with the last, after which o is
  * the output and max the log-sum-exp. Key blocks are taken in ascending order.
+ *
+ * q, k, v and dout are of one type; o, dq, dk and dv each of that or fp32, which they must be
+ * where one call does not both begin and end.
  */
 typedef void kern_attn_fwd(struct device *, const struct attn *, struct mat o, float *max,
 	float *sum, struct mat q, struct mat k, struct mat v, bool begin, bool end);
-/* dq, dk, dv += the part of this pair of chunks. lse is the forward's `max`; delta[batch,
- * heads, q_rows] is scratch, filled when `begin`. */
+/* dq, dk, dv += the part of this pair of chunks; = when `begin`. lse is the forward's `max`;
+ * delta[batch, heads, q_rows] is scratch, filled when `begin`. */
 typedef void kern_attn_bwd(struct device *, const struct attn *, struct mat dq,
 	struct mat dk, struct mat dv, float *delta, struct mat dout, struct mat o,
 	const float *lse, struct mat q, struct mat k, struct mat v, bool begin);
@@ -189,6 +252,7 @@ typedef void kern_attn_bwd(struct device *, const struct attn *, struct mat dq,
  * y = cast(x scale), to the nearest number of the format, ties to even; y may be x. Beyond
  * the largest number bf16 and fp16 give infinity; e4m3 and e5m2 saturate, at 448 and
  * 57344, infinity too. Subnormal numbers are kept, NaN stays NaN. With DT_F32 a product.
+ * x: any; y: fp32, or stored as the format that it is cast to.
  *
  * A product of less precision is what matrix units do: operands cast, each with its scale;
  * the product of what the casts gave, summed in fp32; the sum times 1 / (scale scale), and
@@ -200,25 +264,26 @@ typedef void kern_round(
  * the bits of round(x, 1). */
 typedef void kern_narrow(struct device *, uint16_t *y, struct mat x, enum dtype);
 typedef void kern_widen(struct device *, struct mat y, const uint16_t *x, enum dtype);
-/* The largest |x|, from which a scale is made; NaN when there is one. Waits for the device. */
+/* The largest |x|, from which a scale is made; NaN when there is one. x: any. Waits for the
+ * device. */
 typedef float kern_amax(struct device *, struct mat x);
 
-/* y = gelu(a), or for SwiGLU (Shazeer 2020) y = silu(a) b. */
+/* y = gelu(a), or for SwiGLU (Shazeer 2020) y = silu(a) b. All of one type, any. */
 typedef void kern_act_fwd(
 	struct device *, enum act_kind, struct mat y, struct mat a, struct mat b);
 /* da, db = ; db.p is NULL for GELU. da may be dy. */
 typedef void kern_act_bwd(struct device *, enum act_kind, struct mat da, struct mat db,
 	struct mat dy, struct mat a, struct mat b);
 
-/* y = a + b; y may be either. */
+/* y = a + b; y may be either. b: any. */
 typedef void kern_add(struct device *, struct mat y, struct mat a, struct mat b);
 /* y = a - b; y may be either. */
 typedef void kern_sub(struct device *, struct mat y, struct mat a, struct mat b);
-/* y = x mask / (1 - p); y may be x. Its own backward. */
+/* y = x mask / (1 - p); y may be x. Its own backward. y, x: any. */
 typedef void kern_dropout(
 	struct device *, struct mat y, struct mat x, const struct dropout *);
 /* Fused, with the bits of bias_fwd, dropout and add one after the other: y = x +
- * dropout(sum + bias). bias.p may be NULL, the dropout too; y may be sum. */
+ * dropout(sum + bias). bias.p may be NULL, the dropout too; y may be sum. sum: any. */
 typedef void kern_residual(struct device *, struct mat y, struct mat x, struct mat sum,
 	struct mat bias, const struct dropout *);
 
@@ -226,6 +291,7 @@ typedef void kern_residual(struct device *, struct mat y, struct mat x, struct m
  * Cross-entropy over one slice of the vocabulary, columns [first, first + cols) of which
  * those below `vocab` are real. max, sum, target: a float a row: the largest logit, the
  * sum of exp(logit - max), the logit of the row's target or -infinity when it is not here.
+ * logits: any.
  */
 typedef void kern_xent_stats(struct device *, float *max, float *sum, float *target,
 	struct mat logits, const int32_t *targets, int64_t first, int64_t vocab);
@@ -238,8 +304,8 @@ typedef void kern_xent_bwd(struct device *, struct mat logits, const float *lse,
 	const int32_t *targets, int64_t first, int64_t vocab, float scale);
 
 /* AdamW (Loshchilov, Hutter 2019), decoupled decay, in the order PyTorch has it. */
-typedef void kern_adamw(struct device *, float *p, float *m, float *v, const float *g,
-	int64_t n, const struct adamw *);
+typedef void kern_adamw(
+	struct device *, const struct adamw_part *, int n_parts, const struct adamw *);
 /* p = anchor - p */
 typedef void kern_pseudo_grad(struct device *, float *p, const float *anchor, int64_t n);
 /* p = keep p + (1 - keep) a */
@@ -283,16 +349,32 @@ typedef void kern_strew(struct device *, struct mat x, const float *values,
 
 /* out[i] = sum of squares of row i, in double */
 typedef void kern_row_sumsq(struct device *, double *out, struct mat x);
-/* x += the sum of v[0..n), exactly. On the host; waits for the device. */
+/* x += the sum of v[0..n), exactly. x is in the device's memory. */
 typedef void kern_exact_sum(struct device *, struct exact *x, const float *v, int64_t n);
-typedef void kern_zero(struct device *, struct mat x);
-typedef void kern_copy(struct device *, struct mat to, struct mat from);
-/* Index of the first element that is not finite, or -1. */
+/* x += the sums of squares of the rows of n matrices, each rounded to double, exactly. x
+ * likewise. */
+typedef void kern_exact_sumsq(
+	struct device *, struct exact *x, const struct mat *m, int n);
+typedef void kern_zero(struct device *, struct mat x);			 /* any */
+typedef void kern_copy(struct device *, struct mat to, struct mat from); /* of one type */
+/* Index of the first element that is not finite, or -1. x: any. Waits for the device. */
 typedef int64_t kern_find_bad(struct device *, struct mat x);
 /* Sum over elements of a hash of (key, first + index, bits): equal for any division of a
  * tensor into parts. */
 typedef uint64_t kern_hash(
 	struct device *, const float *x, int64_t n, uint64_t key, int64_t first);
+
+/*
+ * Between the program's memory and the device's, in the order in which kernels are asked for.
+ * What `put` was given may be changed when it returns; `get` waits until it has come.
+ */
+typedef void kern_put(struct device *, void *to, const void *from, size_t n_bytes);
+typedef void kern_get(struct device *, void *to, const void *from, size_t n_bytes);
+/* Memory of the device, zero at first; NULL: there is not so much. */
+typedef void *kern_alloc(struct device *, size_t n_bytes);
+typedef void kern_free(struct device *, void *p, size_t n_bytes);
+/* Until all that was asked for is done. */
+typedef void kern_wait(struct device *);
 
 /* Inference: a row's result does not depend on how many rows are given at once, so that
  * decoding with a cache gives the bits of decoding without. y as linear_fwd. */
@@ -314,7 +396,8 @@ typedef void kern_attn_row(struct device *, struct mat o, struct mat q, struct m
 	X(act_fwd) X(act_bwd) X(add) X(sub) X(dropout) X(residual) \
 	X(round) X(narrow) X(widen) X(amax) \
 	X(xent_stats) X(xent_join) X(xent_bwd) \
-	X(adamw) X(row_sumsq) X(exact_sum) X(zero) X(copy) X(find_bad) X(hash) \
+	X(adamw) X(row_sumsq) X(exact_sum) X(exact_sumsq) X(zero) X(copy) X(find_bad) X(hash) \
+	X(put) X(get) X(alloc) X(free) X(wait) \
 	X(pseudo_grad) X(mix) X(outer_sgd) X(combine) X(keep_largest) X(keep_random) \
 	X(round_random) X(quantise) X(dequantise) X(pick) X(strew) \
 	X(linear_row) X(attn_row)
@@ -329,12 +412,127 @@ struct kernels {
 
 /* ---- devices --------------------------------------------------------------------- */
 
+/* Logits that a device takes for worth computing at once: on a GPU, of which nothing may stand
+ * idle; and what kernels of a GPU have for themselves. */
+enum {
+	CPU_TILE_BYTES = 64 << 20,
+	GPU_TILE_BYTES = 1 << 30,
+	DEVICE_WORK_BYTES = 96 << 20
+};
+
+enum device_kind { DEVICE_AUTO, DEVICE_CPU, DEVICE_CUDA };
+
+struct device_options {
+	int threads; /* of the CPU; 0: all that this process may use */
+	bool exact; /* products of fp32 are of fp32, and no sum is split but as its shape says */
+	bool measure; /* products try the algorithms that there are, and take the quickest */
+	int64_t memory_bytes; /* that kernels may have of a GPU, at most; 0: all there is */
+	/* Ranks of this host, which have its GPUs in turn, and this one's number. 0 is 1. With
+	 * `alone`, only a GPU that no other rank has. */
+	int ranks, rank;
+	bool alone;
+};
+
+/* DEVICE_AUTO: the GPU where there is one that can be used, by this rank alone, else the CPU. */
+int device_open(struct device *d, enum device_kind kind, const struct device_options *o,
+	struct err *e);
+void device_close(struct device *d);
+/* "cpu avx512", "NVIDIA H100 80GB HBM3 (sm_90, driver 580.95, CUDA 13.0, cuBLASLt 13.1.0)":
+ * what fixes the bits, with device_blas() for the CPU. */
+const char *device_name(const struct device *d);
+/* Bytes of a GPU's memory: in use, by everybody, and still free. Of the CPU's, 0 in use. */
+void device_memory(const struct device *d, int64_t *used, int64_t *free);
+/* Operations a second that the device can do at most in products of such numbers, by its
+ * maker; fp32 is tf32's where products need not be exact. 0: not known. */
+double device_peak(const struct device *d, enum dtype operands);
+
+/* What each kernel takes, of a GPU: from here on; and the table of it, the slowest first. */
+void device_profile_begin(struct device *d);
+void device_profile_end(struct device *d, struct str *out);
+/* A named stretch of what the program asks for, which profilers of GPUs show. They nest. */
+void device_range(struct device *d, const char *name);
+void device_range_end(struct device *d);
+
+/*
+ * What is asked for again and again with the same arguments, asked for once: a graph. Between
+ * begin and end nothing is done, but all is noted that is asked for; nothing may be asked that
+ * waits for the device, or that takes or gives back its memory. false: the device has no
+ * graphs, or now not, and all is done at once; of end: something was asked for that a graph
+ * cannot have, so nothing was done and it is to be asked for once more.
+ *
+ * From refill to launch nothing is done either: what is put must be what was put between begin
+ * and end, in that order, as many bytes to the same places; then launch does all that was noted,
+ * with what was put last. A new graph takes the place of the one before.
+ */
+bool device_graph_begin(struct device *d);
+bool device_graph_end(struct device *d);
+void device_graph_refill(struct device *d);
+void device_graph_launch(struct device *d);
+
+/* Products of a GPU: which of cuBLASLt's algorithms each shape has got so far, as text, which
+ * fixes the bits; and such a text for the products from here on. What was chosen on another
+ * GPU, or by another cuBLASLt, is not taken, and that is said. -1: it is no such text. */
+void device_algorithms(struct device *d, struct str *out);
+int device_take_algorithms(struct device *d, const char *text, struct err *e);
+
+/* Memory that the program and the device can both use, for tests; NULL: there is none. */
+void *device_shared(struct device *d, size_t n_bytes);
+void device_shared_free(struct device *d, void *p);
+
+/* How a device from a shared object does these. */
+struct device_ops {
+	void (*close)(struct device *);
+	const char *(*name)(const struct device *);
+	void (*memory)(const struct device *, int64_t *used, int64_t *free);
+	const char *(*model)(const struct device *); /* "NVIDIA H100 80GB HBM3" */
+	bool (*exact)(const struct device *);
+	void (*profile_begin)(struct device *);
+	void (*profile_end)(struct device *, struct str *out);
+	void (*range)(struct device *, const char *name);
+	void (*range_end)(struct device *);
+	bool (*graph_begin)(struct device *);
+	bool (*graph_end)(struct device *);
+	void (*graph_refill)(struct device *);
+	void (*graph_launch)(struct device *);
+	void (*algorithms)(struct device *, struct str *out);
+	int (*take_algorithms)(struct device *, const char *text, struct err *e);
+	void *(*shared)(struct device *, size_t n_bytes);
+	void (*shared_free)(struct device *, void *p);
+};
+
+/* pt-cuda.so has `pt_cuda_open`, which is such a function (1: an error, and it is only that there
+ * is no GPU, or none for this rank alone, which who did not ask for one need not hear), and
+ * `pt_cuda_abi`. It is one with the program when the two agree about all that this file says. */
+typedef int device_opener(
+	struct device *d, const struct device_options *o, struct err *e);
+#define DEVICE_ABI_NAME(name) #name " "
+#define DEVICE_ABI PT_VERSION " " KERNELS(DEVICE_ABI_NAME)
+static inline uint64_t device_abi(void)
+{
+	static const size_t sizes[] = {sizeof(struct device), sizeof(struct device_ops),
+		sizeof(struct kernels), sizeof(struct mat), sizeof(struct dropout),
+		sizeof(struct attn), sizeof(struct adamw), sizeof(struct outer_sgd),
+		sizeof(struct combine), sizeof(struct keep), sizeof(struct chance),
+		sizeof(struct exact), sizeof(struct device_options), sizeof(struct err)};
+	uint64_t h = 0;
+	for (const char *s = DEVICE_ABI; *s; s++)
+		h = hash_mix(h + (unsigned char)*s);
+	for (size_t i = 0; i < ARRAY_LEN(sizes); i++)
+		h = hash_mix(h + sizes[i]);
+	return h;
+}
+
 /* The CPU, with the widest instructions that it and $PT_ISA (sse2, avx2, avx512) allow.
  * The first matrix product opens OpenBLAS. threads 0: all this process may use. */
 void device_cpu(struct device *d, int threads);
 /* Counts FLOPs and touches nothing: pointers may be addresses of nothing. */
-void device_plan(struct device *d);
-/* "OpenBLAS 0.3.21 SkylakeX": part of what fixes the bits. Opens it. */
+void device_plan(struct device *d, enum device_kind as);
+/* An arena in the device's memory; the end of the program where there is not so much. */
+void device_arena(struct device *d, struct arena *a, const char *name, size_t n_bytes);
+void device_arena_release(struct device *d, struct arena *a);
+/* Is p in an arena that is apart from the program's memory? */
+bool device_owns(const struct device *d, const void *p);
+/* "OpenBLAS 0.3.21 SkylakeX" of the CPU: part of what fixes the bits. Opens it. */
 const char *device_blas(void);
 int cpu_count(void); /* that this process may use */
 

@@ -48,8 +48,7 @@ NOTHING(xent_join, dev *d, float *lse, float *loss, const float *max, const floa
 	const float *target, int64_t n_slices, int64_t rows)
 NOTHING(xent_bwd, dev *d, struct mat logits, const float *lse, const int32_t *targets,
 	int64_t first, int64_t vocab, float scale)
-NOTHING(adamw, dev *d, float *p, float *m, float *v, const float *g, int64_t n,
-	const struct adamw *a)
+NOTHING(adamw, dev *d, const struct adamw_part *x, int n, const struct adamw *a)
 NOTHING(pseudo_grad, dev *d, float *p, const float *anchor, int64_t n)
 NOTHING(mix, dev *d, float *p, const float *a, int64_t n, float keep)
 NOTHING(outer_sgd, dev *d, float *a, float *m, const float *g, int64_t n,
@@ -67,10 +66,22 @@ NOTHING(strew, dev *d, struct mat x, const float *values, const void *places, bo
 	int64_t k)
 NOTHING(row_sumsq, dev *d, double *out, struct mat x)
 NOTHING(exact_sum, dev *d, struct exact *x, const float *v, int64_t n)
+NOTHING(exact_sumsq, dev *d, struct exact *x, const struct mat *m, int n)
 NOTHING(zero, dev *d, struct mat x)
 NOTHING(copy, dev *d, struct mat to, struct mat from)
+NOTHING(put, dev *d, void *to, const void *from, size_t n_bytes)
+NOTHING(get, dev *d, void *to, const void *from, size_t n_bytes)
+NOTHING(free, dev *d, void *p, size_t n_bytes)
+NOTHING(wait, dev *d)
 NOTHING(attn_row, dev *d, struct mat o, struct mat q, struct mat k, struct mat v,
 	int64_t heads, int64_t kv_heads, int64_t dim, int64_t first, float scale)
+
+/* An address that is never touched, as an arena's that only measures. */
+static void *plan_alloc(dev *d, size_t n_bytes)
+{
+	static char nothing[64];
+	return nothing;
+}
 
 static float plan_amax(dev *d, struct mat x)
 {
@@ -150,9 +161,14 @@ static void plan_attn_bwd(struct device *d, const struct attn *a, struct mat dq,
 	d->flops += 10.0 * visible(a) * (double)a->dim; /* q k^T again, dv, dp, dq, dk */
 }
 
-void device_plan(struct device *d)
+void device_plan(struct device *d, enum device_kind kind)
 {
+	bool gpu = kind == DEVICE_CUDA;
 #define KERNEL_ENTRY(name) .name = plan_##name,
 	static const struct kernels plan = {.name = "plan", KERNELS(KERNEL_ENTRY)};
-	*d = (struct device){.k = &plan, .threads = 1};
+	*d = (struct device){.k = &plan,
+		.threads = 1,
+		.narrow = gpu,
+		.apart = gpu,
+		.tile_bytes = gpu ? GPU_TILE_BYTES : CPU_TILE_BYTES};
 }

@@ -326,13 +326,13 @@ void ref_xent_bwd(double *dlogits, const double *logits, const int32_t *targets,
 }
 
 void ref_adamw(double *p, double *m, double *v, const double *g, int64_t n,
-	const struct adamw *o, int step)
+	const struct adamw *o, double decay, int step)
 {
 	double beta1 = (double)o->beta1, beta2 = (double)o->beta2, lr = (double)o->lr;
 	double correct1 = 1 - pow(beta1, step), correct2 = 1 - pow(beta2, step);
 	for (int64_t i = 0; i < n; i++) {
 		double grad = g[i] * (double)o->grad_scale;
-		p[i] *= 1 - lr * (double)o->decay;
+		p[i] *= 1 - lr * decay;
 		m[i] = beta1 * m[i] + (1 - beta1) * grad;
 		v[i] = beta2 * v[i] + (1 - beta2) * grad * grad;
 		p[i] -= lr * (m[i] / correct1) / (sqrt(v[i] / correct2) + (double)o->eps);

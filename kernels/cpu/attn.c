@@ -232,8 +232,19 @@ static void bwd_block(const struct attn *a, const struct bwd *x, struct block qb
 		x->dq.stride);
 }
 
-static void bwd_begin(const struct attn *a, const struct bwd *x)
+static void zero_head(struct head h, int64_t rows, int64_t dim)
 {
+	for (int64_t i = 0; i < rows; i++)
+		memset(row_of(h, i), 0, (size_t)dim * sizeof(float));
+}
+
+static void bwd_begin(const struct attn *a, const struct bwd *x, bool first_of_group)
+{
+	zero_head(x->dq, a->q_rows, a->dim);
+	if (first_of_group) {
+		zero_head(x->dk, a->k_rows, a->dim);
+		zero_head(x->dv, a->k_rows, a->dim);
+	}
 	for (int64_t i = 0; i < a->q_rows; i++)
 		x->delta[i] = dot(row_of(x->dout, i), row_of(x->o, i), a->dim);
 }
@@ -278,7 +289,7 @@ void K(attn_bwd)(struct device *d, const struct attn *a, struct mat dq, struct m
 				.delta = delta + state,
 			};
 			if (begin)
-				bwd_begin(a, &x);
+				bwd_begin(a, &x, h == kvh * group);
 			for (int r = 0; r < n_k; r++)
 				for (int64_t at = 0; at < k_runs[r].len; at += BLOCK)
 					bwd_head(a, &x, q_runs, n_q,

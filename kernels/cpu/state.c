@@ -1,12 +1,13 @@
 /* What is done to parameters, gradients and optimizer state. */
 #include "kernels/cpu/cpu.h"
 
-void K(adamw)(struct device *d, float *p, float *m, float *v, const float *g, int64_t n,
-	const struct adamw *o)
+static void adamw_part(const struct adamw_part *x, const struct adamw *o)
 {
-	(void)d;
 	const struct adamw a = *o;
-	float shrink = 1.0f - a.lr * a.decay, rate = a.lr / a.correct1;
+	float *p = x->p, *m = x->m, *v = x->v;
+	const float *g = x->g;
+	int64_t n = x->n;
+	float shrink = 1.0f - a.lr * x->decay, rate = a.lr / a.correct1;
 	float root = 1.0f / sqrtf(a.correct2);
 #pragma omp parallel for simd if (n > PARALLEL_FROM)
 	for (int64_t i = 0; i < n; i++) {
@@ -17,6 +18,14 @@ void K(adamw)(struct device *d, float *p, float *m, float *v, const float *g, in
 		v[i] = v1;
 		p[i] = p[i] * shrink - rate * (m1 / (sqrtf(v1) * root + a.eps));
 	}
+}
+
+void K(adamw)(
+	struct device *d, const struct adamw_part *x, int n_parts, const struct adamw *o)
+{
+	(void)d;
+	for (int i = 0; i < n_parts; i++)
+		adamw_part(&x[i], o);
 }
 
 void K(row_sumsq)(struct device *d, double *out, struct mat x)
@@ -45,6 +54,25 @@ void K(exact_sum)(struct device *d, struct exact *x, const float *v, int64_t n)
 	for (int64_t i = 0; i < n; i++)
 		exact_add(x, (double)v[i]);
 	exact_normalize(x);
+}
+
+static void add_squares(struct device *d, struct exact *x, struct mat m)
+{
+	enum { ROWS = 512 };
+	double squares[ROWS];
+	for (int64_t i = 0; i < m.rows; i += ROWS) {
+		int64_t n = min64(ROWS, m.rows - i);
+		K(row_sumsq)(d, squares, mat_rows(m, i, n));
+		for (int64_t j = 0; j < n; j++)
+			exact_add(x, squares[j]);
+	}
+	exact_normalize(x);
+}
+
+void K(exact_sumsq)(struct device *d, struct exact *x, const struct mat *m, int n)
+{
+	for (int i = 0; i < n; i++)
+		add_squares(d, x, m[i]);
 }
 
 void K(zero)(struct device *d, struct mat x)

@@ -20,17 +20,33 @@
 #define ARRAY_LEN(a) (sizeof(a) / sizeof(*(a)))
 #define PRINTF(fmt, args) __attribute__((format(printf, fmt, args)))
 
-static inline int64_t min64(int64_t a, int64_t b)
+/* CUDA C is C++, which knows neither of these. */
+#ifdef __cplusplus
+#define NORETURN __attribute__((noreturn))
+#define AT_LEAST(n) n
+#else
+#define NORETURN _Noreturn
+#define AT_LEAST(n) static n
+#endif
+
+/* Before a function that kernels of a GPU call too. */
+#ifdef __CUDACC__
+#define ON_BOTH __host__ __device__
+#else
+#define ON_BOTH
+#endif
+
+static ON_BOTH inline int64_t min64(int64_t a, int64_t b)
 {
 	return a < b ? a : b;
 }
 
-static inline int64_t max64(int64_t a, int64_t b)
+static ON_BOTH inline int64_t max64(int64_t a, int64_t b)
 {
 	return a > b ? a : b;
 }
 
-static inline int64_t ceil_div(int64_t a, int64_t b)
+static ON_BOTH inline int64_t ceil_div(int64_t a, int64_t b)
 {
 	return (a + b - 1) / b;
 }
@@ -67,8 +83,8 @@ int err_prefix(struct err *e, const char *fmt, ...) PRINTF(2, 3);
 
 /* Prints "NAME: rank R: message" and leaves the program. The hook, when set, is called
  * instead of exit() (comm sets it, so that one rank's end is every rank's end). */
-_Noreturn void die(int code, const char *fmt, ...) PRINTF(2, 3);
-_Noreturn void die_err(const struct err *e);
+NORETURN void die(int code, const char *fmt, ...) PRINTF(2, 3);
+NORETURN void die_err(const struct err *e);
 /* Says it as die() does, and returns the exit code. */
 int err_say(const struct err *e);
 extern void (*die_hook)(int code);
@@ -83,7 +99,7 @@ void die_silently(int code);
 		if (cond)                               \
 			bug(__FILE__, __LINE__, #cond); \
 	} while (0)
-_Noreturn void bug(const char *file, int line, const char *what);
+NORETURN void bug(const char *file, int line, const char *what);
 
 /* Messages go to stderr. warn() speaks on every rank, info() only where log_speaks(). */
 void warn(const char *fmt, ...) PRINTF(1, 2);
@@ -130,7 +146,7 @@ void arena_release(struct arena *a);
 void *arena_alloc(struct arena *a, size_t n_bytes);
 static inline float *arena_floats(struct arena *a, int64_t n)
 {
-	return arena_alloc(a, (size_t)n * sizeof(float));
+	return (float *)arena_alloc(a, (size_t)n * sizeof(float));
 }
 
 static inline bool arena_measuring(const struct arena *a)
@@ -182,11 +198,11 @@ int env_switch(const char *name);
 
 enum { NUM_TEXT = 40 };
 /* The shortest decimal text that reads back as the same number. Returns buf. */
-char *text_double(char buf[static NUM_TEXT], double x);
-char *text_float(char buf[static NUM_TEXT], float x);
+char *text_double(char buf[AT_LEAST(NUM_TEXT)], double x);
+char *text_float(char buf[AT_LEAST(NUM_TEXT)], float x);
 /* "12.3 MiB", "1.5 G": three significant digits, for people. Returns buf. */
-char *text_bytes(char buf[static NUM_TEXT], double n_bytes);
-char *text_count(char buf[static NUM_TEXT], double n);
+char *text_bytes(char buf[AT_LEAST(NUM_TEXT)], double n_bytes);
+char *text_count(char buf[AT_LEAST(NUM_TEXT)], double n);
 /* Floats between a and b, counting both zeros as one; INT64_MAX when one is not a number. */
 int64_t float_ulps(float a, float b);
 
@@ -199,7 +215,7 @@ const char *nearest(const char *name, const char *const *names, int64_t n);
 double clock_seconds(void); /* monotonic; the zero is arbitrary */
 double clock_wall(void);    /* seconds since 1970 */
 /* "2026-11-20T10:51:00Z". Returns buf. */
-char *clock_text(char buf[static NUM_TEXT], double wall);
+char *clock_text(char buf[AT_LEAST(NUM_TEXT)], double wall);
 
 /* ---- opt.c, help.c, gen.c: one table for one option ------------------------------ */
 
@@ -343,21 +359,21 @@ void file_spare(const char *path);
 void file_remove(const char *path);
 /* Makes a file that is doomed from its first moment: -1 when there is one already. `path` may
  * be a template as mkostemp's. */
-int file_make_doomed(char *path, bool template);
+int file_make_doomed(char *path, bool pattern);
 /* All of them, now: for handlers of signals that end the program. */
 void file_remove_doomed(void);
 /* A new file in $TMPDIR (or /tmp) for a stream that must be seekable, and may be larger than
  * memory. `path` receives its name, which is doomed: the caller removes it. Returns a
  * descriptor. */
-int file_temporary(char path[static 4096], struct err *e);
+int file_temporary(char path[AT_LEAST(4096)], struct err *e);
 const char *file_temporary_folder(void);
 /* Such a file that holds the rest of the stream `from`, which messages call `name`. */
-int file_spool(int from, const char *name, char path[static 4096], struct err *e);
+int file_spool(int from, const char *name, char path[AT_LEAST(4096)], struct err *e);
 
 /* ---- hash.c ---------------------------------------------------------------------- */
 
 uint64_t hash_bytes(const void *p, size_t n_bytes, uint64_t seed); /* XXH3, 64 bits */
-static inline uint64_t hash_mix(uint64_t x)
+static ON_BOTH inline uint64_t hash_mix(uint64_t x)
 { /* the finaliser of SplitMix64 (Steele, Lea, Flood 2014) */
 	x = (x ^ x >> 30) * 0xbf58476d1ce4e5b9u;
 	x = (x ^ x >> 27) * 0x94d049bb133111ebu;

@@ -91,13 +91,13 @@ void file_remove(const char *path)
 	file_spare(path);
 }
 
-int file_make_doomed(char *path, bool template)
+int file_make_doomed(char *path, bool pattern)
 {
 	sigset_t all, old;
 	sigfillset(&all);
 	sigprocmask(SIG_BLOCK, &all, &old);
-	int fd = template ? mkostemp(path, O_CLOEXEC)
-			  : open(path, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666);
+	int fd = pattern ? mkostemp(path, O_CLOEXEC)
+			 : open(path, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666);
 	int saved = errno;
 	if (fd >= 0)
 		file_doom(path);

@@ -384,7 +384,7 @@ void edit_end(struct edit *x, int fragment, struct edit_result *r)
 	sum_up(x, fragment, r);
 	x->begun[fragment] = false;
 	if (!some)
-		store_updated(x->s);
+		store_updated(x->s, false);
 }
 
 void edit_sync(struct edit *x, int64_t steps, struct edit_result *r)

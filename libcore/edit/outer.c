@@ -37,12 +37,16 @@ static void move_anchor(
 			.beta1 = (float)x->c.beta1,
 			.beta2 = (float)x->c.beta2,
 			.eps = (float)x->c.eps,
-			.decay = (float)x->c.decay,
 			.grad_scale = scale,
 			.correct1 = (float)(1 - pow(x->c.beta1, steps)),
 			.correct2 = (float)(1 - pow(x->c.beta2, steps))};
-		x->d->k->adamw(
-			x->d, a, v[STORE_OUTER_MEAN], v[STORE_OUTER_SQUARE], g, b->n, &o);
+		const struct adamw_part part = {.p = a,
+			.m = v[STORE_OUTER_MEAN],
+			.v = v[STORE_OUTER_SQUARE],
+			.g = g,
+			.n = b->n,
+			.decay = (float)x->c.decay};
+		x->d->k->adamw(x->d, &part, 1, &o);
 	} else {
 		bool sgd = x->c.outer == EDIT_OUTER_SGD;
 		const struct outer_sgd o = {.lr = sgd ? (float)x->c.lr : 1,

@@ -1,0 +1,205 @@
+/*
+ * Opening a device. The CPU is in this program; the GPU is in a shared object, pt-cuda.so,
+ * that is opened when it is asked for, so that nobody else pays for CUDA's libraries.
+ */
+#include "kernels/kernels.h"
+
+#include <dlfcn.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+/* ---- the shared object ------------------------------------------------------------ */
+
+/* $PT_CUDA, or beside the program, or ../lib/pt from there; -1: it is in neither. */
+static int find(struct str *path)
+{
+	static const char *const places[] = {"pt-cuda.so", "../lib/pt/pt-cuda.so"};
+	char exe[4096];
+	const char *env = getenv("PT_CUDA");
+	if (env && *env) {
+		str_puts(path, env);
+		return file_exists(env) ? 0 : -1;
+	}
+	ssize_t n = readlink("/proc/self/exe", exe, sizeof(exe) - 1);
+	exe[n > 0 ? n : 0] = '\0';
+	char *slash = strrchr(exe, '/');
+	if (slash)
+		*slash = '\0';
+	for (size_t i = 0; i < ARRAY_LEN(places); i++) {
+		str_clear(path);
+		str_printf(path, "%s/%s", exe, places[i]);
+		if (file_exists(path->s))
+			return 0;
+	}
+	return -1;
+}
+
+/* 1: that is how pt was built, and nobody wonders. */
+static int missing(const struct str *path, struct err *e)
+{
+	const char *env = getenv("PT_CUDA");
+	if (env && *env)
+		return err_set(e, EX_FAILED, "PT_CUDA: there is no file %s", path->s);
+	err_set(e, EX_FAILED,
+		"built without CUDA: there is no pt-cuda.so beside the program, nor in "
+		"../lib/pt; `make` builds it where nvcc is (CUDA 12 or later), and "
+		"PT_CUDA may tell where it is");
+	return 1;
+}
+
+/* POSIX lets a data pointer become a function pointer; ISO C has no way to say it. */
+static int open_with(struct device *d, void *lib, const char *path,
+	const struct device_options *o, struct err *e)
+{
+	const uint64_t *abi = dlsym(lib, "pt_cuda_abi");
+	void *p = dlsym(lib, "pt_cuda_open");
+	device_opener *opener;
+	if (!abi || !p)
+		return err_set(e, EX_FAILED, "%s is not the CUDA half of pt", path);
+	if (*abi != device_abi())
+		return err_set(e, EX_FAILED,
+			"%s belongs to another version of pt than this program, which is "
+			"%s; build and install both together",
+			path, PT_VERSION);
+	memcpy(&opener, &p, sizeof(p));
+	return opener(d, o, e);
+}
+
+/* 1: there is nothing to open. */
+static int cuda_open(struct device *d, const struct device_options *o, struct err *e)
+{
+	struct str path = {0};
+	int rc;
+	if (find(&path)) {
+		rc = missing(&path, e);
+	} else {
+		/* It stays: CUDA does not like to be closed, and opening again is cheap. */
+		void *lib = dlopen(path.s, RTLD_NOW | RTLD_LOCAL);
+		if (!lib)
+			rc = err_set(e, EX_FAILED,
+				"the CUDA half of pt cannot be opened: %s; its libraries "
+				"(cuBLASLt) come with the CUDA toolkit",
+				dlerror());
+		else
+			rc = open_with(d, lib, path.s, o, e);
+	}
+	str_free(&path);
+	return rc;
+}
+
+int device_open(struct device *d, enum device_kind kind, const struct device_options *o,
+	struct err *e)
+{
+	struct err why = {0};
+	*d = (struct device){0};
+	if (kind != DEVICE_CPU) {
+		struct device_options with = *o;
+		with.alone |= kind == DEVICE_AUTO;
+		int rc = cuda_open(d, &with, &why);
+		if (!rc)
+			return 0;
+		if (kind == DEVICE_CUDA) {
+			*e = why;
+			return err_prefix(e, "device=cuda: ");
+		}
+		if (rc < 0)
+			info("no GPU is used: %s", why.msg);
+	}
+	device_cpu(d, o->threads);
+	return 0;
+}
+
+/* ---- what a device does besides kernels -------------------------------------------- */
+
+void device_close(struct device *d)
+{
+	if (d->ops)
+		d->ops->close(d);
+	*d = (struct device){0};
+}
+
+const char *device_name(const struct device *d)
+{
+	return d->ops ? d->ops->name(d) : d->k->name;
+}
+
+void device_memory(const struct device *d, int64_t *used, int64_t *free_now)
+{
+	*used = 0;
+	*free_now = 0;
+	if (d->ops)
+		d->ops->memory(d, used, free_now);
+	else
+		*free_now = memory_available();
+}
+
+void device_profile_begin(struct device *d)
+{
+	if (d->ops)
+		d->ops->profile_begin(d);
+}
+
+void device_profile_end(struct device *d, struct str *out)
+{
+	if (d->ops)
+		d->ops->profile_end(d, out);
+}
+
+void device_range(struct device *d, const char *name)
+{
+	if (d->ops)
+		d->ops->range(d, name);
+}
+
+void device_range_end(struct device *d)
+{
+	if (d->ops)
+		d->ops->range_end(d);
+}
+
+bool device_graph_begin(struct device *d)
+{
+	return d->ops && d->ops->graph_begin(d);
+}
+
+bool device_graph_end(struct device *d)
+{
+	return d->ops && d->ops->graph_end(d);
+}
+
+void device_graph_refill(struct device *d)
+{
+	BUG_ON(!d->ops);
+	d->ops->graph_refill(d);
+}
+
+void device_graph_launch(struct device *d)
+{
+	BUG_ON(!d->ops);
+	d->ops->graph_launch(d);
+}
+
+void device_algorithms(struct device *d, struct str *out)
+{
+	if (d->ops)
+		d->ops->algorithms(d, out);
+}
+
+int device_take_algorithms(struct device *d, const char *text, struct err *e)
+{
+	return d->ops ? d->ops->take_algorithms(d, text, e) : 0;
+}
+
+void *device_shared(struct device *d, size_t n_bytes)
+{
+	return d->ops ? d->ops->shared(d, n_bytes) : malloc(n_bytes ? n_bytes : 1);
+}
+
+void device_shared_free(struct device *d, void *p)
+{
+	if (d->ops)
+		d->ops->shared_free(d, p);
+	else
+		free(p);
+}

@@ -1,0 +1,76 @@
+/* Arenas in the memory of a device. */
+#include "kernels/kernels.h"
+
+#include <stdlib.h>
+
+/* ---- what of it is whose ------------------------------------------------------------ */
+
+struct device_span {
+	const char *begin;
+	size_t n_bytes;
+};
+
+static void span_add(struct device *d, const void *p, size_t n_bytes)
+{
+	d->spans = xrealloc(d->spans, (size_t)(d->n_spans + 1) * sizeof(*d->spans));
+	d->spans[d->n_spans++] = (struct device_span){p, n_bytes};
+}
+
+static void span_remove(struct device *d, const void *p)
+{
+	for (int i = 0; i < d->n_spans; i++) {
+		if (d->spans[i].begin != p)
+			continue;
+		d->spans[i] = d->spans[--d->n_spans];
+		break;
+	}
+	if (d->n_spans)
+		return;
+	free(d->spans);
+	d->spans = NULL;
+}
+
+bool device_owns(const struct device *d, const void *p)
+{
+	for (int i = 0; i < d->n_spans; i++)
+		if ((uintptr_t)p - (uintptr_t)d->spans[i].begin < d->spans[i].n_bytes)
+			return true;
+	return false;
+}
+
+/* ---- arenas ------------------------------------------------------------------------- */
+
+void device_arena(struct device *d, struct arena *a, const char *name, size_t n_bytes)
+{
+	char text[NUM_TEXT];
+	if (!d->apart) {
+		arena_init(a, name, n_bytes);
+		return;
+	}
+	void *base = n_bytes ? d->k->alloc(d, n_bytes) : NULL;
+	if (n_bytes && !base)
+		die(EX_FAILED,
+			"out of memory on the device: %s for %s; --dry-run shows the "
+			"plan, "
+			"and a smaller --micro-batch, --recompute or --offload need less",
+			text_bytes(text, (double)n_bytes), name);
+	arena_over(a, name, base, n_bytes);
+	if (base)
+		span_add(d, base, n_bytes);
+	d->taken_bytes += (int64_t)n_bytes;
+	d->most_bytes = max64(d->most_bytes, d->taken_bytes);
+}
+
+void device_arena_release(struct device *d, struct arena *a)
+{
+	if (!d->apart) {
+		arena_release(a);
+		return;
+	}
+	if (a->size_bytes && !arena_measuring(a)) {
+		span_remove(d, a->base);
+		d->k->free(d, a->base, a->size_bytes);
+		d->taken_bytes -= (int64_t)a->size_bytes;
+	}
+	*a = (struct arena){0};
+}

@@ -1,0 +1,81 @@
+/*
+ * What GPUs can do at most, by NVIDIA's data sheets and architecture white papers: dense
+ * products (the sheets' large figures are with sparsity, twice these), at the boost clock.
+ */
+#include "kernels/kernels.h"
+
+#include <string.h>
+
+/* A name has all of `words`, or is the first after a '='. The first row that fits is meant: the
+ * special before the general. TFLOP/s; half: bf16 and fp16, with sums in fp32. */
+struct peak {
+	const char *words[3];
+	double fp8, half, tf32, fp32;
+};
+
+static const struct peak peaks[] = {
+	/* "NVIDIA Blackwell Architecture Technical Brief" (2024); B200 of a DGX or HGX */
+	{{"GB200"}, 5000, 2500, 1250, 80},
+	{{"B200"}, 4500, 2250, 1125, 75},
+	{{"B100"}, 3500, 1750, 875, 60},
+	/* "NVIDIA H100 Tensor Core GPU Architecture" (2022), table 2, and the H100, H100 NVL,
+	 * GH200 and H200 data sheets */
+	{{"H100", "PCIe"}, 1513, 756, 378, 51},
+	{{"H100", "NVL"}, 1671, 835.5, 417.5, 60},
+	{{"H100"}, 1978.9, 989.4, 494.7, 66.9},
+	{{"H200", "NVL"}, 1671, 835.5, 417.5, 60},
+	{{"H200"}, 1978.9, 989.4, 494.7, 66.9},
+	{{"GH200"}, 1978.9, 989.4, 494.7, 66.9},
+	{{"H20"}, 296, 148, 74, 44},
+	/* "NVIDIA A100 Tensor Core GPU Architecture" (2020), table 1; A30, A40 and A10 sheets */
+	{{"A100"}, 0, 312, 156, 19.5},
+	{{"A800"}, 0, 312, 156, 19.5},
+	{{"A30"}, 0, 165, 82, 10.3},
+	{{"A40"}, 0, 149.7, 74.8, 37.4},
+	{{"A10"}, 0, 125, 62.5, 31.2},
+	/* "NVIDIA Ada GPU Architecture" (2022), appendix A; L4, L40 and L40S sheets */
+	{{"L40S"}, 733, 362.1, 183, 91.6},
+	{{"L40"}, 362, 181.1, 90.5, 90.5},
+	{{"L4"}, 242.5, 121, 60, 30.3},
+	{{"RTX 6000 Ada"}, 728.5, 364.2, 182.1, 91.1},
+	{{"=NVIDIA GeForce RTX 4090"}, 330.3, 165.2, 82.6, 82.6},
+	/* "NVIDIA Ampere GA102 GPU Architecture" (2021), table 9 */
+	{{"=NVIDIA GeForce RTX 3090 Ti"}, 0, 80, 40, 40},
+	{{"=NVIDIA GeForce RTX 3090"}, 0, 71, 35.6, 35.6},
+	{{"RTX A6000"}, 0, 154.8, 77.4, 38.7},
+};
+
+/* A word of the name, not a part of one: an A10 is no A100. */
+static bool has_word(const char *name, const char *word)
+{
+	size_t n = strlen(word);
+	if (*word == '=')
+		return !strcmp(name, word + 1);
+	for (const char *at = name; (at = strstr(at, word)); at++)
+		if ((at == name || at[-1] == ' ' || at[-1] == '-') &&
+			(!at[n] || at[n] == ' ' || at[n] == '-'))
+			return true;
+	return false;
+}
+
+static bool fits(const struct peak *p, const char *name)
+{
+	for (size_t i = 0; i < ARRAY_LEN(p->words) && p->words[i]; i++)
+		if (!has_word(name, p->words[i]))
+			return false;
+	return true;
+}
+
+double device_peak(const struct device *d, enum dtype operands)
+{
+	const char *name = d->ops ? d->ops->model(d) : "";
+	for (size_t i = 0; i < ARRAY_LEN(peaks); i++) {
+		const struct peak *p = &peaks[i];
+		if (!fits(p, name))
+			continue;
+		if (operands == DT_F32)
+			return 1e12 * (d->ops->exact(d) ? p->fp32 : p->tf32);
+		return 1e12 * (dtype_bytes(operands) == 2 ? p->half : p->fp8);
+	}
+	return 0;
+}
