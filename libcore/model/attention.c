@@ -27,9 +27,9 @@ static struct attn shape_of(
 }
 
 /* max, sum: [slice][chunk][batch, heads, rows of a sequence] */
-static float *state_of(const struct pass *p, float *x, int s, int c)
+static float *state_of(const struct pass *p, struct mat x, int s, int c)
 {
-	return x + (s * p->cp.here + c) * p->rows * heads_here(p);
+	return (float *)x.p + (s * p->cp.here + c) * p->rows * heads_here(p);
 }
 
 static struct mat rope_table(const struct pass *p)
@@ -41,9 +41,9 @@ static void project(struct pass *p, const struct block_tensors *t, int64_t layer
 	struct block_acts *a, struct slice_gather *h, int s, int c)
 {
 	const struct kernels *k = p->d->k;
-	struct mat q = part_of(p, a->q, s, c, q_width(p));
-	struct mat key = part_of(p, a->k, s, c, kv_width(p));
-	struct mat v = part_of(p, a->v, s, c, kv_width(p));
+	struct mat q = part_of(p, a->q, s, c);
+	struct mat key = part_of(p, a->k, s, c);
+	struct mat v = part_of(p, a->v, s, c);
 	const struct linear l[] = {
 		{q, t->wq, t->bq}, {key, t->wk, t->bk}, {v, t->wv, t->bv}};
 	linear_enter(p, layer, h, l, ARRAY_LEN(l), s);
@@ -59,17 +59,12 @@ static void project(struct pass *p, const struct block_tensors *t, int64_t layer
 static void carry(struct pass *p, struct ring *ring, struct block_acts *a,
 	const struct block_grads *g)
 {
+	const struct mat none = no_mat();
 	const struct ring_load load = {
-		.home = {a->k, a->v, g ? g->dk : NULL, g ? g->dv : NULL},
+		.home = {a->k, a->v, g ? g->dk : none, g ? g->dv : none},
 		.slices = p->tp.here,
-		.floats = p->rows * kv_width(p)};
+		.rows = p->rows};
 	ring_carry(ring, p->d, &load);
-}
-
-static struct mat ring_mat(
-	const struct pass *p, const struct ring *r, enum ring_part part, int s, int kc)
-{
-	return mat(ring_at(r, part, s, kc), p->rows, kv_width(p));
 }
 
 /* What a chunk was added to, if another one will be. */
@@ -85,12 +80,11 @@ static void attend(struct pass *p, int64_t layer, struct block_acts *a,
 	for (int c = 0; c < p->cp.here; c++) {
 		int kc = ring_keys_for(ring, p->cp.first + c);
 		struct attn shape = shape_of(p, layer, s, p->cp.first + c, kc);
-		struct mat o = part_of(p, a->o, s, c, q_width(p));
+		struct mat o = part_of(p, a->o, s, c);
 		p->d->k->attn_fwd(p->d, &shape, o, state_of(p, a->max, s, c),
-			state_of(p, a->sum, s, c), part_of(p, a->q, s, c, q_width(p)),
-			ring_mat(p, ring, RING_K, s, kc),
-			ring_mat(p, ring, RING_V, s, kc), ring_first(ring),
-			ring_last(ring));
+			state_of(p, a->sum, s, c), part_of(p, a->q, s, c),
+			ring_at(ring, RING_K, s, kc), ring_at(ring, RING_V, s, kc),
+			ring_first(ring), ring_last(ring));
 		round_between(p, ring, o);
 		watch(p, "attention", layer, no_mat());
 	}
@@ -100,18 +94,21 @@ static void attend(struct pass *p, int64_t layer, struct block_acts *a,
 static void output_forward(struct pass *p, const struct block_tensors *t, int64_t layer,
 	struct block_acts *a, int c)
 {
-	struct mat x2 = stream_of(p, a->x2, c);
+	size_t mark = arena_mark(p->d->scratch);
+	struct mat x2 = stream_of(p, a->x2, c), said = sum_room(p, x2);
 	struct slice_sum sum;
-	slice_sum_begin(&sum, &p->tp, p->d, x2, p->rows);
+	slice_sum_begin(&sum, &p->tp, p->d, said, p->rows);
 	for (int s = 0; s < p->tp.here; s++) {
-		struct mat o = part_of(p, a->o, s, c, q_width(p));
+		struct mat o = part_of(p, a->o, s, c);
 		watch(p, "attention", layer, o);
 		tile_use(p, layer, TILE_OUT, s);
 		linear_leave(p, layer, &sum, o, t->wo, s);
 		tile_done(p, layer, TILE_OUT, s);
 	}
 	slice_sum_end(&sum);
-	join_residual(p, layer, DROP_ATTENTION, c, t->bo, x2, stream_of(p, a->x, c));
+	join_residual(
+		p, layer, DROP_ATTENTION, c, t->bo, x2, said, stream_of(p, a->x, c));
+	arena_reset(p->d->scratch, mark);
 	watch(p, "attention.wo", layer, x2);
 }
 
@@ -142,12 +139,9 @@ void attention_forward(struct pass *p, int64_t layer, struct block_acts *a)
 			tile_use(p, layer, TILE_QKV, s);
 			project(p, t, layer, a, &h, s, c);
 			tile_done(p, layer, TILE_QKV, s);
-			watch(p, "attention.wq", layer,
-				part_of(p, a->q, s, c, q_width(p)));
-			watch(p, "attention.wk", layer,
-				part_of(p, a->k, s, c, kv_width(p)));
-			watch(p, "attention.wv", layer,
-				part_of(p, a->v, s, c, kv_width(p)));
+			watch(p, "attention.wq", layer, part_of(p, a->q, s, c));
+			watch(p, "attention.wk", layer, part_of(p, a->k, s, c));
+			watch(p, "attention.wv", layer, part_of(p, a->v, s, c));
 		}
 		slice_gather_end(&h);
 	}
@@ -165,8 +159,8 @@ void attention_forward(struct pass *p, int64_t layer, struct block_acts *a)
 
 /* Of the heads' output, and what the kernels of attention keep: temporary. */
 struct heads_grads {
-	float *dout;  /* as o */
-	float *delta; /* as max */
+	struct mat dout;  /* as q */
+	struct mat delta; /* as max */
 };
 
 static void attend_backward(struct pass *p, int64_t layer, struct block_acts *a,
@@ -176,17 +170,16 @@ static void attend_backward(struct pass *p, int64_t layer, struct block_acts *a,
 	for (int c = p->cp.here - 1; c >= 0; c--) {
 		int kc = ring_keys_for(ring, p->cp.first + c);
 		struct attn shape = shape_of(p, layer, s, p->cp.first + c, kc);
-		struct mat dq = part_of(p, g->dq, s, c, q_width(p));
-		struct mat dk = ring_mat(p, ring, RING_DK, s, kc);
-		struct mat dv = ring_mat(p, ring, RING_DV, s, kc);
+		struct mat dq = part_of(p, g->dq, s, c);
+		struct mat dk = ring_at(ring, RING_DK, s, kc);
+		struct mat dv = ring_at(ring, RING_DV, s, kc);
 		if (c == 0)
 			ring_came(ring, s);
 		p->d->k->attn_bwd(p->d, &shape, dq, dk, dv, state_of(p, h->delta, s, c),
-			part_of(p, h->dout, s, c, q_width(p)),
-			part_of(p, a->o, s, c, q_width(p)), state_of(p, a->max, s, c),
-			part_of(p, a->q, s, c, q_width(p)),
-			ring_mat(p, ring, RING_K, s, kc),
-			ring_mat(p, ring, RING_V, s, kc), ring_first(ring));
+			part_of(p, h->dout, s, c), part_of(p, a->o, s, c),
+			state_of(p, a->max, s, c), part_of(p, a->q, s, c),
+			ring_at(ring, RING_K, s, kc), ring_at(ring, RING_V, s, kc),
+			ring_first(ring));
 		round_between(p, ring, dq);
 		round_between(p, ring, dk);
 		round_between(p, ring, dv);
@@ -198,20 +191,19 @@ static void attend_backward(struct pass *p, int64_t layer, struct block_acts *a,
 
 /* From the gradient of the sum to those of queries, keys and values. */
 static void heads_backward(struct pass *p, const struct block_tensors *t, int64_t layer,
-	struct block_acts *a, struct block_grads *g, float *dx)
+	struct block_acts *a, struct block_grads *g, struct mat dx)
 {
-	const struct kernels *k = p->d->k;
 	size_t mark = arena_mark(p->d->scratch);
 	int64_t parts = (int64_t)p->tp.here * p->cp.here * p->rows;
 	struct heads_grads h = {
-		.dout = arena_floats(p->d->scratch, parts * q_width(p)),
-		.delta = arena_floats(p->d->scratch, parts * heads_here(p)),
+		.dout = mat_take(p->d->scratch, parts, q_width(p), act_type(p)),
+		.delta = mat_take(p->d->scratch, parts, heads_here(p), DT_F32),
 	};
 	for (int c = 0; c < p->cp.here; c++) {
 		struct slice_gather d;
 		added_gather(p, &d, layer, DROP_ATTENTION, g->d1, dx, c);
 		for (int s = 0; s < p->tp.here; s++) {
-			struct mat dout = part_of(p, h.dout, s, c, q_width(p));
+			struct mat dout = part_of(p, h.dout, s, c);
 			tile_use(p, layer, TILE_OUT, s);
 			linear_leave_backward(p, layer, dout, &d, t->wo, s);
 			tile_done(p, layer, TILE_OUT, s);
@@ -219,9 +211,6 @@ static void heads_backward(struct pass *p, const struct block_tensors *t, int64_
 		}
 		slice_gather_end(&d);
 	}
-	k->zero(p->d, mat(g->dq, parts, q_width(p)));
-	k->zero(p->d, mat(g->dk, parts, kv_width(p)));
-	k->zero(p->d, mat(g->dv, parts, kv_width(p)));
 	struct ring ring = ring_begin(&p->cp);
 	carry(p, &ring, a, g);
 	while (ring_next(&ring))
@@ -237,9 +226,9 @@ static void project_backward(struct pass *p, const struct block_tensors *t, int6
 {
 	const struct kernels *k = p->d->k;
 	for (int s = 0; s < p->tp.here; s++) {
-		struct mat dq = part_of(p, g->dq, s, c, q_width(p));
-		struct mat dk = part_of(p, g->dk, s, c, kv_width(p));
-		struct mat dv = part_of(p, g->dv, s, c, kv_width(p));
+		struct mat dq = part_of(p, g->dq, s, c);
+		struct mat dk = part_of(p, g->dk, s, c);
+		struct mat dv = part_of(p, g->dv, s, c);
 		if (p->rope) {
 			k->rope(p->d, dq, p->m->head_dim, rope_table(p), pos_of(p, c),
 				-1);
@@ -261,19 +250,18 @@ static void product_leaves(
 	struct pass *p, int64_t layer, struct block_acts *a, struct block_grads *g, int c)
 {
 	const struct block_tensors *t = &p->m->blocks[layer];
-	struct mat d = chunk_of(p, g->d1, c, p->m->c.dim);
-	struct mat h = chunk_of(p, a->h1, c, p->m->c.dim);
+	struct mat d = chunk_of(p, g->d1, c);
+	struct mat h = chunk_of(p, a->h1, c);
 	piece_bias_bwd(p, t->bo, c, here_of(p, d));
 	for (int s = 0; s < p->tp.here; s++) {
-		slice_weight_bwd(p, layer, t->wo, NULL, s, c, d,
-			part_of(p, a->o, s, c, q_width(p)));
+		slice_weight_bwd(p, layer, t->wo, NULL, s, c, d, part_of(p, a->o, s, c));
 		tile_reduce(p, layer, TILE_OUT, s);
-		slice_weight_bwd(p, layer, t->wq, t->bq, s, c,
-			part_of(p, g->dq, s, c, q_width(p)), h);
-		slice_weight_bwd(p, layer, t->wk, t->bk, s, c,
-			part_of(p, g->dk, s, c, kv_width(p)), h);
-		slice_weight_bwd(p, layer, t->wv, t->bv, s, c,
-			part_of(p, g->dv, s, c, kv_width(p)), h);
+		slice_weight_bwd(
+			p, layer, t->wq, t->bq, s, c, part_of(p, g->dq, s, c), h);
+		slice_weight_bwd(
+			p, layer, t->wk, t->bk, s, c, part_of(p, g->dk, s, c), h);
+		slice_weight_bwd(
+			p, layer, t->wv, t->bv, s, c, part_of(p, g->dv, s, c), h);
 		tile_reduce(p, layer, TILE_QKV, s);
 		watch(p, "attention, weights", layer, no_mat());
 	}
@@ -284,11 +272,11 @@ static void norm_leaves(
 {
 	const struct block_tensors *t = &p->m->blocks[layer];
 	piece_norm_bwd(p, t->norm1, t->norm1_bias, c, stream_of(p, g->dh1, c),
-		stream_of(p, a->x, c), stats_of(p, a->stats1, c));
+		stream_of(p, a->x, c), stats_of(a->stats1, c));
 }
 
 void attention_backward_x(struct pass *p, int64_t layer, struct block_acts *a,
-	struct block_grads *g, float *dx, bool weights)
+	struct block_grads *g, struct mat dx, bool weights)
 {
 	const struct block_tensors *t = &p->m->blocks[layer];
 	heads_backward(p, t, layer, a, g, dx);
@@ -304,7 +292,7 @@ void attention_backward_x(struct pass *p, int64_t layer, struct block_acts *a,
 		if (weights)
 			norm_leaves(p, layer, a, g, c);
 		p->d->k->norm_bwd_x(p->d, p->m->arch->norm, dxc, dh,
-			stream_of(p, a->x, c), stats_of(p, a->stats1, c),
+			stream_of(p, a->x, c), stats_of(a->stats1, c),
 			param(p, t->norm1, 0));
 		watch(p, "attention_norm, backward", layer, dxc);
 	}

@@ -2,7 +2,7 @@
  * with a one-hot matrix. */
 #include "model/layers.h"
 
-void embed_forward(struct pass *p, float *x)
+void embed_forward(struct pass *p, struct mat x)
 {
 	const struct kernels *k = p->d->k;
 	const struct tensor *table = p->m->tokens, *positions = p->m->positions;
@@ -39,7 +39,7 @@ static void positions_backward(struct pass *p, int c, struct mat dx)
 	}
 }
 
-void embed_backward(struct pass *p, float *dx)
+void embed_backward(struct pass *p, struct mat dx)
 {
 	const struct tensor *table = p->m->tokens;
 	struct arena *scratch = p->d->scratch;

@@ -7,20 +7,18 @@
 static void hidden(struct pass *p, const struct block_tensors *t, int64_t layer,
 	struct block_acts *a, struct slice_gather *h, int s, int c)
 {
-	struct mat u = part_of(p, a->a, s, c, ffn_width(p));
-	struct mat gate = t->w3 ? part_of(p, a->b, s, c, ffn_width(p)) : no_mat();
+	struct mat u = part_of(p, a->a, s, c);
+	struct mat gate = part_of(p, a->b, s, c); /* nothing but for SwiGLU */
 	const struct linear l[] = {{u, t->w1, t->b1}, {gate, t->w3, t->b3}};
 	linear_enter(p, layer, h, l, t->w3 ? 2 : 1, s);
 	watch(p, "feed_forward.w1", layer, u);
 	watch(p, "feed_forward.w3", layer, gate);
 }
 
-static void activate(
-	struct pass *p, const struct block_tensors *t, struct block_acts *a, int s, int c)
+static void activate(struct pass *p, struct block_acts *a, int s, int c)
 {
-	p->d->k->act_fwd(p->d, p->m->act, part_of(p, a->y, s, c, ffn_width(p)),
-		part_of(p, a->a, s, c, ffn_width(p)),
-		t->w3 ? part_of(p, a->b, s, c, ffn_width(p)) : no_mat());
+	p->d->k->act_fwd(p->d, p->m->act, part_of(p, a->y, s, c), part_of(p, a->a, s, c),
+		part_of(p, a->b, s, c));
 }
 
 static void norm2(struct pass *p, struct slice_gather *h, int64_t layer,
@@ -31,26 +29,28 @@ static void norm2(struct pass *p, struct slice_gather *h, int64_t layer,
 		t->norm2, t->norm2_bias, c);
 }
 
-void ffn_forward(struct pass *p, int64_t layer, struct block_acts *a, float *x_next)
+void ffn_forward(struct pass *p, int64_t layer, struct block_acts *a, struct mat x_next)
 {
 	const struct block_tensors *t = &p->m->blocks[layer];
 	for (int c = 0; c < p->cp.here; c++) {
+		size_t mark = arena_mark(p->d->scratch);
 		struct mat x2 = stream_of(p, a->x2, c), next = stream_of(p, x_next, c);
+		struct mat said = sum_room(p, next);
 		struct slice_gather h;
 		norm2(p, &h, layer, a, c);
 		struct slice_sum sum;
-		slice_sum_begin(&sum, &p->tp, p->d, next, p->rows);
+		slice_sum_begin(&sum, &p->tp, p->d, said, p->rows);
 		for (int s = 0; s < p->tp.here; s++) {
 			tile_use(p, layer, TILE_FFN, s);
 			hidden(p, t, layer, a, &h, s, c);
-			activate(p, t, a, s, c);
-			linear_leave(p, layer, &sum, part_of(p, a->y, s, c, ffn_width(p)),
-				t->w2, s);
+			activate(p, a, s, c);
+			linear_leave(p, layer, &sum, part_of(p, a->y, s, c), t->w2, s);
 			tile_done(p, layer, TILE_FFN, s);
 		}
 		slice_gather_end(&h);
 		slice_sum_end(&sum);
-		join_residual(p, layer, DROP_FFN, c, t->b2, next, x2);
+		join_residual(p, layer, DROP_FFN, c, t->b2, next, said, x2);
+		arena_reset(p->d->scratch, mark);
 		watch(p, "feed_forward.w2", layer, next);
 	}
 }
@@ -67,7 +67,7 @@ void ffn_again(struct pass *p, int64_t layer, struct block_acts *a, bool product
 				hidden(p, t, layer, a, &h, s, c);
 				tile_done(p, layer, TILE_FFN, s);
 			}
-			activate(p, t, a, s, c);
+			activate(p, a, s, c);
 		}
 		slice_gather_end(&h);
 	}
@@ -75,21 +75,16 @@ void ffn_again(struct pass *p, int64_t layer, struct block_acts *a, bool product
 
 /* ---- backward -------------------------------------------------------------------- */
 
-static struct mat gate_of(const struct pass *p, float *x, int s, int c)
-{
-	return x ? part_of(p, x, s, c, ffn_width(p)) : no_mat();
-}
-
 /* Slice s: from d, the gradient of the sum, to its part of dh. */
 static void hidden_backward(struct pass *p, const struct block_tensors *t, int64_t layer,
 	struct block_acts *a, struct block_grads *g, int s, int c, struct slice_gather *d,
 	struct mat dh)
 {
-	struct mat du = part_of(p, g->da, s, c, ffn_width(p));
-	struct mat dgate = gate_of(p, g->db, s, c);
+	struct mat du = part_of(p, g->da, s, c);
+	struct mat dgate = part_of(p, g->db, s, c);
 	linear_leave_backward(p, layer, du, d, t->w2, s);
-	p->d->k->act_bwd(p->d, p->m->act, du, dgate, du,
-		part_of(p, a->a, s, c, ffn_width(p)), gate_of(p, a->b, s, c));
+	p->d->k->act_bwd(p->d, p->m->act, du, dgate, du, part_of(p, a->a, s, c),
+		part_of(p, a->b, s, c));
 	watch(p, "feed_forward.w2, backward", layer, du);
 	linear_backward_x(p, layer, dh, du, t->w1, s, false);
 	if (t->w3)
@@ -101,18 +96,16 @@ static void product_leaves(
 	struct pass *p, int64_t layer, struct block_acts *a, struct block_grads *g, int c)
 {
 	const struct block_tensors *t = &p->m->blocks[layer];
-	int64_t ffn = ffn_width(p);
-	struct mat d = chunk_of(p, g->d2, c, p->m->c.dim);
-	struct mat h = chunk_of(p, a->h2, c, p->m->c.dim);
+	struct mat d = chunk_of(p, g->d2, c);
+	struct mat h = chunk_of(p, a->h2, c);
 	piece_bias_bwd(p, t->b2, c, here_of(p, d));
 	for (int s = 0; s < p->tp.here; s++) {
+		slice_weight_bwd(p, layer, t->w2, NULL, s, c, d, part_of(p, a->y, s, c));
 		slice_weight_bwd(
-			p, layer, t->w2, NULL, s, c, d, part_of(p, a->y, s, c, ffn));
-		slice_weight_bwd(
-			p, layer, t->w1, t->b1, s, c, part_of(p, g->da, s, c, ffn), h);
+			p, layer, t->w1, t->b1, s, c, part_of(p, g->da, s, c), h);
 		if (t->w3)
-			slice_weight_bwd(p, layer, t->w3, t->b3, s, c,
-				part_of(p, g->db, s, c, ffn), h);
+			slice_weight_bwd(
+				p, layer, t->w3, t->b3, s, c, part_of(p, g->db, s, c), h);
 		tile_reduce(p, layer, TILE_FFN, s);
 		watch(p, "feed_forward, weights", layer, no_mat());
 	}
@@ -123,11 +116,11 @@ static void norm_leaves(
 {
 	const struct block_tensors *t = &p->m->blocks[layer];
 	piece_norm_bwd(p, t->norm2, t->norm2_bias, c, stream_of(p, g->dh2, c),
-		stream_of(p, a->x2, c), stats_of(p, a->stats2, c));
+		stream_of(p, a->x2, c), stats_of(a->stats2, c));
 }
 
 void ffn_backward_x(struct pass *p, int64_t layer, struct block_acts *a,
-	struct block_grads *g, float *dx, bool weights)
+	struct block_grads *g, struct mat dx, bool weights)
 {
 	const struct block_tensors *t = &p->m->blocks[layer];
 	for (int c = 0; c < p->cp.here; c++) {
@@ -151,7 +144,7 @@ void ffn_backward_x(struct pass *p, int64_t layer, struct block_acts *a,
 		if (weights)
 			norm_leaves(p, layer, a, g, c);
 		p->d->k->norm_bwd_x(p->d, p->m->arch->norm, dxc, dh,
-			stream_of(p, a->x2, c), stats_of(p, a->stats2, c),
+			stream_of(p, a->x2, c), stats_of(a->stats2, c),
 			param(p, t->norm2, 0));
 		watch(p, "ffn_norm, backward", layer, dxc);
 	}

@@ -24,6 +24,7 @@ struct decoder {
 	float *k, *v;			  /* [layer][slice][context][kv width] */
 	float *x, *h, *q, *o, *a, *b, *y; /* [PIECE][...] */
 	float *stats, *logits;
+	float *read; /* the logits of the next token, in the program's memory: [vocab] */
 	int32_t *pos, *tokens;
 };
 
@@ -48,7 +49,7 @@ static void place(struct decoder *g, struct arena *a)
 {
 	const struct model_config *c = &g->m->c;
 	int64_t cached = c->layers * g->m->tp * c->context * kv_width(g);
-	g->rope = model_rope(g->m, a);
+	g->rope = model_rope(g->m, g->d, a);
 	g->k = arena_floats(a, cached);
 	g->v = arena_floats(a, cached);
 	g->x = arena_floats(a, PIECE * c->dim);
@@ -62,7 +63,6 @@ static void place(struct decoder *g, struct arena *a)
 	g->logits = arena_floats(a, g->m->padded_vocab);
 	g->pos = arena_alloc(a, PIECE * sizeof(int32_t));
 	g->tokens = arena_alloc(a, PIECE * sizeof(int32_t));
-	g->ids = arena_alloc(a, (size_t)c->context * sizeof(uint32_t));
 }
 
 struct decoder *decoder_open(
@@ -77,13 +77,15 @@ struct decoder *decoder_open(
 	struct arena size;
 	arena_measure(&size, "decoder");
 	place(g, &size);
-	arena_init(&g->memory, "decoder", size.peak_bytes);
+	device_arena(d, &g->memory, "decoder", size.peak_bytes);
 	place(g, &g->memory);
 	size_t sums = (size_t)tree_depth(0, m->tp) *
 		      (PIECE * (size_t)m->c.dim * sizeof(float) + 64);
 	size_t scores =
 		(size_t)d->threads * (size_t)round_up(m->c.context, 16) * sizeof(float);
-	arena_init(&g->scratch, "decoder scratch", sums + scores + 64);
+	device_arena(d, &g->scratch, "decoder scratch", sums + scores + 64);
+	g->ids = xcalloc((size_t)m->c.context, sizeof(*g->ids));
+	g->read = xcalloc((size_t)m->padded_vocab, sizeof(*g->read));
 	return g;
 }
 
@@ -91,8 +93,10 @@ void decoder_close(struct decoder *g)
 {
 	if (!g)
 		return;
-	arena_release(&g->memory);
-	arena_release(&g->scratch);
+	device_arena_release(g->d, &g->memory);
+	device_arena_release(g->d, &g->scratch);
+	free(g->ids);
+	free(g->read);
 	free(g->tp.axis);
 	free(g);
 }
@@ -201,10 +205,11 @@ static void embed(struct decoder *g, struct mat x)
 static void run_piece(struct decoder *g, int64_t first, int64_t n, bool last)
 {
 	struct mat x = mat(g->x, n, g->m->c.dim);
-	for (int64_t i = 0; i < n; i++) {
-		g->pos[i] = (int32_t)(first + i);
-		g->tokens[i] = (int32_t)g->ids[first + i];
-	}
+	int32_t pos[PIECE];
+	for (int64_t i = 0; i < n; i++)
+		pos[i] = (int32_t)(first + i);
+	g->d->k->put(g->d, g->pos, pos, (size_t)n * sizeof(*pos));
+	g->d->k->put(g->d, g->tokens, g->ids + first, (size_t)n * sizeof(*g->ids));
 	embed(g, x);
 	for (int64_t l = 0; l < g->m->c.layers; l++)
 		block(g, l, x, first);
@@ -216,6 +221,8 @@ static void run_piece(struct decoder *g, int64_t first, int64_t n, bool last)
 	for (int s = 0; s < g->m->tp; s++)
 		g->d->k->linear_row(g->d, mat(g->logits + s * cols, 1, cols), h,
 			param(g, g->m->output, s), (struct mat){0});
+	g->d->k->get(
+		g->d, g->read, g->logits, (size_t)g->m->padded_vocab * sizeof(*g->read));
 }
 
 static void run_window(struct decoder *g, int64_t from)
@@ -254,7 +261,7 @@ void decoder_feed(struct decoder *g, const uint32_t *ids, int64_t n)
 
 const float *decoder_logits(const struct decoder *g)
 {
-	return g->logits;
+	return g->read;
 }
 
 /* ---- drawing --------------------------------------------------------------------- */
@@ -293,13 +300,13 @@ int64_t decoder_draw(
 {
 	int64_t vocab = g->m->c.vocab, best = 0;
 	for (int64_t i = 1; i < vocab; i++)
-		if (g->logits[i] > g->logits[best])
+		if (g->read[i] > g->read[best])
 			best = i;
 	if (s->temperature <= 0)
 		return best;
 	struct candidate *c = xcalloc((size_t)vocab, sizeof(*c));
 	for (int64_t i = 0; i < vocab; i++) {
-		double x = (double)g->logits[i] - (double)g->logits[best];
+		double x = (double)g->read[i] - (double)g->read[best];
 		c[i] = (struct candidate){i, exp(x / s->temperature)};
 	}
 	int64_t n = vocab;

@@ -9,12 +9,11 @@
  */
 #include "model/layers.h"
 
-/* Rows of a tile: a function of shapes alone, because a weight's leaf is a chain over
- * tiles. Its logits take about 64 MiB. */
+/* Rows of a tile: a function of shapes and the kind of device alone, because a weight's leaf
+ * is a chain over tiles. */
 static int64_t tile_rows(const struct pass *p)
 {
-	int64_t rows =
-		((int64_t)64 << 20) / (p->m->padded_vocab * (int64_t)sizeof(float));
+	int64_t rows = p->d->tile_bytes / (p->m->padded_vocab * dtype_bytes(act_type(p)));
 	return min64(p->rows, max64(16, rows / 16 * 16));
 }
 
@@ -23,7 +22,7 @@ struct tile {
 	int64_t first, rows;
 	const int32_t *targets;
 	struct mat h;		   /* rows of the normed stream */
-	float *logits;		   /* [slice here][rows][vocabulary of a slice] */
+	char *logits;		   /* [slice here][rows][vocabulary of a slice] */
 	float *max, *sum, *target; /* [slice][rows] */
 	float *lse, *loss;	   /* [rows] */
 };
@@ -31,7 +30,9 @@ struct tile {
 static struct mat logits_of(const struct pass *p, const struct tile *t, int s)
 {
 	int64_t cols = p->m->padded_vocab / p->tp.n;
-	return mat(t->logits + s * t->rows * cols, t->rows, cols);
+	enum dtype type = act_type(p);
+	return mat_typed(
+		t->logits + s * t->rows * cols * dtype_bytes(type), t->rows, cols, type);
 }
 
 static int64_t first_token(const struct pass *p, int s)
@@ -70,7 +71,7 @@ static void tile_loss(struct pass *p, const struct tile *t)
 	/* Every rank of the axis knows the loss: one counts it. */
 	int64_t counted = p->counted * (p->rows / p->batch) - t->first;
 	if (p->tp.axis->rank == 0 && !p->empty)
-		k->exact_sum(p->d, &p->loss, t->loss, max64(0, min64(counted, t->rows)));
+		k->exact_sum(p->d, p->loss, t->loss, max64(0, min64(counted, t->rows)));
 }
 
 static void tile_forward(struct pass *p, struct tile *t)
@@ -121,7 +122,7 @@ static struct tile tile_alloc(const struct pass *p, int c, int64_t rows)
 	int64_t per_slice = rows * (p->m->padded_vocab / p->tp.n);
 	return (struct tile){
 		.c = c,
-		.logits = arena_floats(a, p->tp.here * per_slice),
+		.logits = mat_take(a, p->tp.here, per_slice, act_type(p)).p,
 		.max = arena_floats(a, p->tp.n * rows),
 		.sum = arena_floats(a, p->tp.n * rows),
 		.target = arena_floats(a, p->tp.n * rows),
@@ -131,15 +132,14 @@ static struct tile tile_alloc(const struct pass *p, int c, int64_t rows)
 }
 
 /* The gradient of the normed stream is summed; that of the stream goes to dx. */
-static void norm_backward(
-	struct pass *p, int c, struct mat x, struct mat dx, struct mat dh, float *stats)
+static void norm_backward(struct pass *p, int c, struct mat x, struct mat dx,
+	struct mat dh, struct mat stats)
 {
 	const struct kernels *k = p->d->k;
 	const struct model *m = p->m;
-	struct mat kept = mat(stats, 2, p->rows_here);
-	piece_norm_bwd(p, m->norm, m->norm_bias, c, dh, x, kept);
+	piece_norm_bwd(p, m->norm, m->norm_bias, c, dh, x, stats);
 	k->zero(p->d, dx);
-	k->norm_bwd_x(p->d, m->arch->norm, dx, dh, x, kept, param(p, m->norm, 0));
+	k->norm_bwd_x(p->d, m->arch->norm, dx, dh, x, stats, param(p, m->norm, 0));
 	watch(p, "norm, backward", -1, dx);
 }
 
@@ -160,7 +160,7 @@ static struct tile rows_of(
 
 static struct mat slice_logits(struct pass *p, const struct tile *t, int s)
 {
-	struct mat logits = mat(t->logits, t->rows, p->m->padded_vocab / p->tp.n);
+	struct mat logits = logits_of(p, t, 0);
 	linear_forward(p, -1, logits, t->h, p->m->output, NULL, s);
 	watch(p, "output", -1, logits);
 	return logits;
@@ -207,7 +207,9 @@ static void head_slices(struct pass *p, int c, struct mat all, struct slice_sum 
 		.c = c,
 		.rows = p->rows,
 		.targets = p->targets + c * p->rows,
-		.logits = arena_floats(a, tile_rows(p) * (p->m->padded_vocab / p->tp.n)),
+		.logits = mat_take(
+			a, tile_rows(p), p->m->padded_vocab / p->tp.n, act_type(p))
+				  .p,
 		.max = arena_floats(a, p->tp.n * p->rows),
 		.sum = arena_floats(a, p->tp.n * p->rows),
 		.target = arena_floats(a, p->tp.n * p->rows),
@@ -247,9 +249,9 @@ static void head_chunk(struct pass *p, int c, struct mat x, struct mat dx)
 	struct arena *scratch = p->d->scratch;
 	size_t mark = arena_mark(scratch);
 	int64_t dim = m->c.dim;
-	float *h = arena_floats(scratch, p->rows * dim);
-	struct mat dh = mat(arena_floats(scratch, mat_size(x)), x.rows, dim);
-	float *stats = arena_floats(scratch, 2 * p->rows_here);
+	struct mat h = mat_take(scratch, p->rows, dim, act_type(p));
+	struct mat dh = mat_take(scratch, x.rows, dim, slice_type(p));
+	struct mat stats = mat_take(scratch, 2, p->rows_here, DT_F32);
 	struct slice_sum sum;
 	if (p->train)
 		slice_sum_begin(&sum, &p->tp, p->d, dh, p->rows);
@@ -267,7 +269,7 @@ static void head_chunk(struct pass *p, int c, struct mat x, struct mat dx)
 	arena_reset(scratch, mark);
 }
 
-void head(struct pass *p, float *x, float *dx)
+void head(struct pass *p, struct mat x, struct mat dx)
 {
 	for (int c = 0; c < p->cp.here; c++)
 		head_chunk(p, c, stream_of(p, x, c), stream_of(p, dx, c));

@@ -2,6 +2,7 @@
 #include "model/model.h"
 
 #include <math.h>
+#include <stdlib.h>
 
 /* Element i: half of a Box-Muller pair; `attempt` tells draws apart when some are refused. */
 static double normal_at(struct philox_key key, int64_t i, uint32_t attempt)
@@ -36,16 +37,29 @@ void init_range(
 					       : 0.0f;
 }
 
+struct initial {
+	struct device *d;
+	uint64_t seed;
+};
+
+/* Made in the program's memory, and put where they belong, unless that is there. */
 static void init_part(void *with, const struct part *x)
 {
-	uint64_t seed = *(uint64_t *)with;
+	const struct initial *o = with;
 	int64_t rows = x->t->cut == CUT_COLS ? 1 : x->rows; /* that lie together */
+	size_t n_bytes = (size_t)(x->rows * x->cols) * sizeof(float);
+	float *made = o->d->apart ? xmalloc(n_bytes) : x->state[STORE_PARAM];
 	for (int64_t r = 0; r < x->rows; r += rows)
-		init_range(x->t, seed, tensor_index(x->t, x->slice, x->row + r),
-			rows * x->cols, x->state[STORE_PARAM] + r * x->cols);
+		init_range(x->t, o->seed, tensor_index(x->t, x->slice, x->row + r),
+			rows * x->cols, made + r * x->cols);
+	if (!o->d->apart)
+		return;
+	o->d->k->put(o->d, x->state[STORE_PARAM], made, n_bytes);
+	free(made);
 }
 
 void init_parts(struct store *s, uint64_t seed)
 {
-	store_walk(s, false, 0, STORE_BIT(STORE_PARAM), init_part, &seed);
+	struct initial o = {s->c.device, seed};
+	store_walk(s, false, 0, STORE_BIT(STORE_PARAM), init_part, &o);
 }

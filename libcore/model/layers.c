@@ -19,6 +19,20 @@ void watch(struct pass *p, const char *what, int64_t layer, struct mat x)
 			(long long)layer, what);
 }
 
+void range_begin(struct pass *p, int64_t layer)
+{
+	char name[NUM_TEXT];
+	if (!p->d->ops)
+		return;
+	snprintf(name, sizeof(name), "layers.%lld", (long long)layer);
+	device_range(p->d, layer == -1 ? "embedding" : layer == -2 ? "head" : name);
+}
+
+void range_end(struct pass *p)
+{
+	device_range_end(p->d);
+}
+
 /* ---- tiles ----------------------------------------------------------------------- */
 
 static int tile_of(const struct pass *p, int unit, enum block_tile x, int s)
@@ -116,11 +130,11 @@ void slice_weight_bwd(struct pass *p, int64_t layer, const struct tensor *w,
 }
 
 void norm_gather(struct pass *p, struct slice_gather *g, const char *what, int64_t layer,
-	float *y, float *stats, struct mat x, const struct tensor *weight,
+	struct mat y, struct mat stats, struct mat x, const struct tensor *weight,
 	const struct tensor *bias, int c)
 {
-	struct mat all = chunk_of(p, y, c, p->m->c.dim), here = here_of(p, all);
-	p->d->k->norm_fwd(p->d, p->m->arch->norm, here, stats_of(p, stats, c), x,
+	struct mat all = chunk_of(p, y, c), here = here_of(p, all);
+	p->d->k->norm_fwd(p->d, p->m->arch->norm, here, stats_of(stats, c), x,
 		param(p, weight, 0), param(p, bias, 0), (float)p->m->c.norm_eps);
 	watch(p, what, layer, here);
 	linear_round(p, here);
@@ -128,17 +142,17 @@ void norm_gather(struct pass *p, struct slice_gather *g, const char *what, int64
 }
 
 void added_gather(struct pass *p, struct slice_gather *g, int64_t layer,
-	enum drop_site site, float *d, float *dx, int c)
+	enum drop_site site, struct mat d, struct mat dx, int c)
 {
-	struct mat all = chunk_of(p, d, c, p->m->c.dim), here = here_of(p, all);
+	struct mat all = chunk_of(p, d, c), here = here_of(p, all);
 	struct dropout o = dropout_at(p, layer, site, c);
-	if (o.p > 0 && !p->plain_kernels) {
-		p->d->k->dropout(p->d, here, stream_of(p, dx, c), &o);
+	struct mat from = stream_of(p, dx, c);
+	if (o.p > 0) {
+		p->d->k->dropout(p->d, here, from, &o);
+		linear_round(p, here);
 	} else {
-		p->d->k->copy(p->d, here, stream_of(p, dx, c));
-		drop(p, layer, site, c, here);
+		linear_cast(p, here, from);
 	}
-	linear_round(p, here);
 	slice_gather_begin(g, &p->tp, p->d, here, all);
 }
 
@@ -164,14 +178,29 @@ void drop(struct pass *p, int64_t layer, enum drop_site site, int c, struct mat 
 	p->d->k->dropout(p->d, x, x, &o);
 }
 
+enum dtype slice_type(const struct pass *p)
+{
+	return p->tp.n == 1 ? act_type(p) : DT_F32;
+}
+
+struct mat sum_room(struct pass *p, struct mat to)
+{
+	enum dtype type = slice_type(p);
+	return type == DT_F32 ? to : mat_take(p->d->scratch, to.rows, to.cols, type);
+}
+
 void join_residual(struct pass *p, int64_t layer, enum drop_site site, int c,
-	const struct tensor *bias, struct mat y, struct mat x)
+	const struct tensor *bias, struct mat y, struct mat sum, struct mat x)
 {
 	const struct kernels *k = p->d->k;
 	if (!p->plain_kernels) {
 		struct dropout o = dropout_at(p, layer, site, c);
-		k->residual(p->d, y, x, y, param(p, bias, 0), o.p > 0 ? &o : NULL);
+		k->residual(p->d, y, x, sum, param(p, bias, 0), o.p > 0 ? &o : NULL);
 		return;
+	}
+	if (sum.type != DT_F32) { /* which has room for y, and no bits for it */
+		k->zero(p->d, y);
+		k->add(p->d, y, y, sum);
 	}
 	if (bias)
 		k->bias_fwd(p->d, y, param(p, bias, 0));

@@ -4,22 +4,21 @@
 
 #include "model/model.h"
 
-/* Chunk `c` (of those here) of [chunk][rows][width]. */
-static inline struct mat chunk_of(const struct pass *p, float *x, int c, int64_t width)
+/* Chunk `c` (of those here) of [chunk][rows][width]; nothing of nothing. */
+static inline struct mat chunk_of(const struct pass *p, struct mat x, int c)
 {
-	return mat(x + c * p->rows * width, p->rows, width);
+	return x.p ? mat_rows(x, c * p->rows, p->rows) : x;
 }
 
 /* The same of the residual stream, of which this rank may have a part of the rows. */
-static inline struct mat stream_of(const struct pass *p, float *x, int c)
+static inline struct mat stream_of(const struct pass *p, struct mat x, int c)
 {
-	int64_t dim = p->m->c.dim;
-	return mat(x + c * p->rows_here * dim, p->rows_here, dim);
+	return mat_rows(x, c * p->rows_here, p->rows_here);
 }
 
-static inline struct mat stats_of(const struct pass *p, float *stats, int c)
+static inline struct mat stats_of(struct mat stats, int c)
 {
-	return mat(stats + c * 2 * p->rows_here, 2, p->rows_here);
+	return mat_rows(stats, c * 2, 2);
 }
 
 /* The rows of the residual stream among all rows of a chunk. */
@@ -29,10 +28,9 @@ static inline struct mat here_of(const struct pass *p, struct mat all)
 }
 
 /* Slice `s`, chunk `c` of [slice][chunk][rows][width]. */
-static inline struct mat part_of(
-	const struct pass *p, float *x, int s, int c, int64_t width)
+static inline struct mat part_of(const struct pass *p, struct mat x, int s, int c)
 {
-	return chunk_of(p, x, s * p->cp.here + c, width);
+	return chunk_of(p, x, s * p->cp.here + c);
 }
 
 static inline int32_t *pos_of(const struct pass *p, int c)
@@ -118,6 +116,10 @@ static inline int64_t ffn_width(const struct pass *p)
 	return p->m->c.ffn_dim / p->tp.n;
 }
 
+/* What follows is a block's, or the embedding's (-1), or the head's (-2): profilers show it. */
+void range_begin(struct pass *p, int64_t layer);
+void range_end(struct pass *p);
+
 /* Looks for bad numbers when asked to, and keeps communication going. */
 void watch(struct pass *p, const char *what, int64_t layer, struct mat x);
 
@@ -133,8 +135,13 @@ static inline int64_t piece_rows(const struct pass *p, int s, int64_t *first)
 
 /* ---- linear.c: products in the precision of the run ------------------------------- */
 
-/* To the format of activations, in place; in fp32 nothing. */
+/* How the device stores what products take and give; and what attention adds up over chunks. */
+enum dtype act_type(const struct pass *p);
+enum dtype sum_type(const struct pass *p);
+/* To the format of activations, in place, where it is stored as fp32; in fp32 nothing. */
 void linear_round(struct pass *p, struct mat x);
+/* y = x in that format; x is fp32. */
+void linear_cast(struct pass *p, struct mat y, struct mat x);
 /* Collective over the ranks of tensor parallelism. Before a forward of a block, with the
  * weights that its backward will have too. */
 void linear_begin(struct pass *p, int64_t layer);
@@ -178,7 +185,7 @@ enum drop_site { DROP_EMBED, DROP_PROBS, DROP_ATTENTION, DROP_FFN };
  * which flows on past it, where dropout has not dropped it, rounded. It is kept in d, and
  * comes until the gather's end. */
 void added_gather(struct pass *p, struct slice_gather *g, int64_t layer,
-	enum drop_site site, float *d, float *dx, int c);
+	enum drop_site site, struct mat d, struct mat dx, int c);
 /* dy, x: of the residual stream */
 void piece_bias_bwd(struct pass *p, const struct tensor *bias, int c, struct mat dy);
 void piece_norm_bwd(struct pass *p, const struct tensor *weight,
@@ -190,38 +197,42 @@ void slice_weight_bwd(struct pass *p, int64_t layer, const struct tensor *w,
 /* All rows of the normed stream of a chunk, rounded, which are kept in y: [chunk][rows][dim],
  * and come until the gather's end. */
 void norm_gather(struct pass *p, struct slice_gather *g, const char *what, int64_t layer,
-	float *y, float *stats, struct mat x, const struct tensor *weight,
+	struct mat y, struct mat stats, struct mat x, const struct tensor *weight,
 	const struct tensor *bias, int c);
 
 struct dropout dropout_at(
 	const struct pass *p, int64_t layer, enum drop_site site, int c);
 /* Of rows of the residual stream, in place, and only when the pass trains with dropout. */
 void drop(struct pass *p, int64_t layer, enum drop_site site, int c, struct mat x);
-/* The end of a half of a block: y, of the residual stream, which is a sum over slices,
- * becomes x + dropout(y + bias). */
+/* Where a sum over slices goes that becomes `to`: there, or, where there is one slice and the
+ * device stores its product narrow, to scratch of that. */
+struct mat sum_room(struct pass *p, struct mat to);
+enum dtype slice_type(const struct pass *p);
+/* The end of a half of a block: y = x + dropout(sum + bias), of the residual stream; sum is of
+ * sum_room(). */
 void join_residual(struct pass *p, int64_t layer, enum drop_site site, int c,
-	const struct tensor *bias, struct mat y, struct mat x);
+	const struct tensor *bias, struct mat y, struct mat sum, struct mat x);
 
-void embed_forward(struct pass *p, float *x);
-void embed_backward(struct pass *p, float *dx);
+void embed_forward(struct pass *p, struct mat x);
+void embed_backward(struct pass *p, struct mat dx);
 void attention_forward(struct pass *p, int64_t layer, struct block_acts *a);
 /* From the gradient of the block's output to that of its input, and what the weights need of
  * it; then the leaves of the weights. With `weights` the first does both, the leaves while its
  * sums over slices are under way. */
 void attention_backward_x(struct pass *p, int64_t layer, struct block_acts *a,
-	struct block_grads *g, float *dx, bool weights);
+	struct block_grads *g, struct mat dx, bool weights);
 void attention_backward_w(
 	struct pass *p, int64_t layer, struct block_acts *a, struct block_grads *g);
 /* Makes the results of the norm again. */
 void attention_again(struct pass *p, int64_t layer, struct block_acts *a);
-void ffn_forward(struct pass *p, int64_t layer, struct block_acts *a, float *x_next);
+void ffn_forward(struct pass *p, int64_t layer, struct block_acts *a, struct mat x_next);
 void ffn_backward_x(struct pass *p, int64_t layer, struct block_acts *a,
-	struct block_grads *g, float *dx, bool weights);
+	struct block_grads *g, struct mat dx, bool weights);
 void ffn_backward_w(
 	struct pass *p, int64_t layer, struct block_acts *a, struct block_grads *g);
 /* Makes the results of the norm and the activation again, and `products`, of W1 and W3. */
 void ffn_again(struct pass *p, int64_t layer, struct block_acts *a, bool products);
 /* The loss, and when training everything down to the gradient of x. */
-void head(struct pass *p, float *x, float *dx);
+void head(struct pass *p, struct mat x, struct mat dx);
 
 #endif

@@ -16,17 +16,18 @@
  */
 #include "model/layers.h"
 
+#include <stdlib.h>
 #include <string.h>
 
 const char *const precision_names[] = {"fp32", "bf16", "fp16", "float8", NULL};
 
-void pass_precision(
-	struct pass *p, enum precision precision, bool skip_ends, struct arena *run)
+void pass_precision(struct pass *p, enum precision precision, bool skip_ends)
 {
 	p->precision = precision;
 	p->float8_skip_ends = skip_ends;
 	if (precision == PRECISION_FLOAT8)
-		p->weight_amax = arena_floats(run, p->m->n_tensors);
+		p->weight_amax =
+			xcalloc((size_t)p->m->n_tensors, sizeof(*p->weight_amax));
 }
 
 /* The format of activations, and of results of products. */
@@ -48,10 +49,28 @@ static bool rounds(const struct pass *p)
 	return p->precision != PRECISION_FP32;
 }
 
+enum dtype act_type(const struct pass *p)
+{
+	return p->d->narrow ? format_of(p) : DT_F32;
+}
+
+enum dtype sum_type(const struct pass *p)
+{
+	return p->cp.n > 1 ? DT_F32 : act_type(p);
+}
+
 void linear_round(struct pass *p, struct mat x)
 {
-	if (rounds(p))
+	if (rounds(p) && x.type == DT_F32)
 		p->d->k->round(p->d, x, x, format_of(p), 1);
+}
+
+void linear_cast(struct pass *p, struct mat y, struct mat x)
+{
+	if (rounds(p))
+		p->d->k->round(p->d, y, x, format_of(p), 1);
+	else
+		p->d->k->copy(p->d, y, x);
 }
 
 /* What goes into a product, and what the result is multiplied by for its sake. */
@@ -60,9 +79,10 @@ struct operand {
 	float inverse;
 };
 
-static struct mat blank(struct pass *p, struct mat like)
+static struct mat blank(struct pass *p, struct mat like, enum dtype type)
 {
-	return mat(arena_floats(p->d->scratch, mat_size(like)), like.rows, like.cols);
+	return mat_take(
+		p->d->scratch, like.rows, like.cols, p->d->narrow ? type : DT_F32);
 }
 
 /* torchao: the scale in fp64, because 1 / amax differs between its backends in fp32. */
@@ -71,16 +91,23 @@ static struct operand scaled(struct pass *p, struct mat x, enum dtype type, floa
 	const double eps = 1e-12, largest = type == DT_E4M3 ? 448 : 57344;
 	double most = (double)amax < eps ? eps : (double)amax; /* NaN goes on */
 	float scale = (float)(largest / most);
-	struct operand o = {blank(p, x), 1.0f / scale};
+	struct operand o = {blank(p, x, type), 1.0f / scale};
 	p->d->k->round(p->d, o.m, x, type, scale);
 	return o;
 }
 
-/* An activation or a gradient, rounded in place; for float8, to scratch. */
+/* An activation or a gradient, rounded in place; to scratch for float8, and where it is fp32
+ * as a sum that is to be stored narrow. */
 static struct operand activation(
 	struct pass *p, int64_t layer, struct mat x, enum dtype float8)
 {
-	linear_round(p, x);
+	if (x.type == act_type(p)) {
+		linear_round(p, x);
+	} else {
+		struct mat cast = blank(p, x, format_of(p));
+		linear_cast(p, cast, x);
+		x = cast;
+	}
 	if (!is_float8(p, layer))
 		return (struct operand){x, 1};
 	return scaled(p, x, float8, p->d->k->amax(p->d, x));
@@ -126,6 +153,20 @@ static float amax_of(const struct pass *p, const struct tensor *w)
 	return arena_measuring(p->d->scratch) ? 1 : p->weight_amax[w - p->m->tensors];
 }
 
+/* A parameter as products take it: the store may have it so. */
+static struct mat cast_param(
+	struct pass *p, const struct tensor *t, int s, struct mat master)
+{
+	struct mat copy = no_mat();
+	if (p->d->narrow)
+		copy = store_operand(p->store, t, tensor_slice(t, p->tp.first + s));
+	if (copy.p)
+		return copy;
+	copy = blank(p, master, format_of(p));
+	linear_cast(p, copy, master);
+	return copy;
+}
+
 /* The master weight is left as it is. */
 static struct operand weight(struct pass *p, int64_t layer, const struct tensor *w, int s)
 {
@@ -134,30 +175,42 @@ static struct operand weight(struct pass *p, int64_t layer, const struct tensor 
 		return (struct operand){m, 1};
 	if (is_float8(p, layer))
 		return scaled(p, m, DT_E4M3, amax_of(p, w));
-	struct operand o = {blank(p, m), 1};
-	p->d->k->round(p->d, o.m, m, format_of(p), 1);
-	return o;
+	return (struct operand){cast_param(p, w, s, m), 1};
 }
 
 static struct mat rounded_bias(struct pass *p, const struct tensor *bias, int s)
 {
 	if (!bias || !rounds(p))
 		return param(p, bias, s);
-	struct mat b = param(p, bias, s), r = blank(p, b);
-	p->d->k->round(p->d, r, b, format_of(p), 1);
-	return r;
+	return cast_param(p, bias, s, param(p, bias, s));
 }
 
 /* ---- products of rows, whose operands are rounded --------------------------------- */
+
+/* Where the result of a product goes: one that is stored narrow and has yet to be multiplied
+ * by what its operands were divided by is rounded once, after that. */
+static struct mat result_room(struct pass *p, struct mat y, float scale)
+{
+	return y.type == DT_F32 || scale == 1 ? y : blank(p, y, DT_F32);
+}
+
+static void round_result(struct pass *p, struct mat y, struct mat product, float scale)
+{
+	if (rounds(p) && (product.type == DT_F32 || scale != 1))
+		p->d->k->round(p->d, y, product, format_of(p), scale);
+}
 
 static void forward_rows(struct pass *p, int64_t layer, struct mat y, struct operand x,
 	struct operand w, struct mat bias)
 {
 	const struct kernels *k = p->d->k;
 	bool float8 = is_float8(p, layer);
-	k->linear_fwd(p->d, y, x.m, w.m, float8 ? no_mat() : bias);
-	if (rounds(p))
-		k->round(p->d, y, y, format_of(p), x.inverse * w.inverse);
+	float scale = x.inverse * w.inverse;
+	size_t mark = arena_mark(p->d->scratch);
+	struct mat product = result_room(p, y, scale);
+	k->linear_fwd(p->d, product, x.m, w.m, float8 ? no_mat() : bias);
+	round_result(p, y, product, scale);
+	arena_reset(p->d->scratch, mark);
 	if (float8 && bias.p) { /* as torchao: a sum of two numbers of bf16 */
 		k->bias_fwd(p->d, y, bias);
 		linear_round(p, y);
@@ -172,11 +225,15 @@ static void backward_rows(
 		k->linear_bwd_x(p->d, dx, dy.m, w.m, add);
 		return;
 	}
-	struct mat out = add ? blank(p, dx) : dx;
-	k->linear_bwd_x(p->d, out, dy.m, w.m, false);
-	k->round(p->d, out, out, format_of(p), dy.inverse * w.inverse);
+	float scale = dy.inverse * w.inverse;
+	size_t mark = arena_mark(p->d->scratch);
+	struct mat out = add ? blank(p, dx, format_of(p)) : dx;
+	struct mat product = result_room(p, out, scale);
+	k->linear_bwd_x(p->d, product, dy.m, w.m, false);
+	round_result(p, out, product, scale);
 	if (add)
 		k->add(p->d, dx, dx, out);
+	arena_reset(p->d->scratch, mark);
 }
 
 /* ---- whole products -------------------------------------------------------------- */

@@ -111,22 +111,24 @@ void init_parts(struct store *s, uint64_t seed);
 enum precision { PRECISION_FP32, PRECISION_BF16, PRECISION_FP16, PRECISION_FLOAT8 };
 extern const char *const precision_names[]; /* closed by NULL */
 
-/* The activations that a micro-batch keeps from its forward to its backward. */
+/* The activations that a micro-batch keeps from its forward to its backward. What products
+ * take and give is stored in the precision of the run, where the device is narrow; the
+ * residual stream is fp32. */
 struct block_acts {
-	float *x, *h1, *stats1;		  /* [chunk][row][dim] */
-	float *q, *k, *v, *o, *max, *sum; /* [slice][chunk][row][heads or kv heads] */
-	float *x2, *h2, *stats2;
-	float *a, *b, *y; /* [slice][chunk][row][ffn] */
+	struct mat x, h1, stats1;	 /* [chunk][row][dim]; [chunk][2][row] */
+	struct mat q, k, v, o, max, sum; /* [slice][chunk][row][heads or kv heads] */
+	struct mat x2, h2, stats2;
+	struct mat a, b, y; /* [slice][chunk][row][ffn] */
 };
 
 /* The gradients of what a block's products give: what is left to do of a backward with them
  * is the weights' part. */
 struct block_grads {
-	float *d1;	      /* of what attention adds: [chunk][row][dim] */
-	float *dq, *dk, *dv;  /* as q, k, v */
-	float *dh1;	      /* as x */
-	float *d2;	      /* of what the feed-forward half adds: [chunk][row][dim] */
-	float *da, *db, *dh2; /* as a, b, x */
+	struct mat d1;	       /* of what attention adds: [chunk][row][dim] */
+	struct mat dq, dk, dv; /* as q, k, v */
+	struct mat dh1;	       /* as x */
+	struct mat d2;	       /* of what the feed-forward half adds: [chunk][row][dim] */
+	struct mat da, db, dh2; /* as a, b, x */
 };
 
 /*
@@ -138,9 +140,9 @@ extern const char *const recompute_names[]; /* closed by NULL */
 
 struct acts {
 	struct block_acts *block; /* [layers of the stage] */
-	float *x_in;		  /* what the first block gets: the x of block 0 */
-	float *x;		  /* what the last block gave */
-	float *dx;		  /* the gradient that flows back */
+	struct mat x_in;	  /* what the first block gets: the x of block 0 */
+	struct mat x;		  /* what the last block gave */
+	struct mat dx;		  /* the gradient that flows back */
 };
 
 /* The first bad number that was met, when one is looked for. */
@@ -176,15 +178,16 @@ struct pass {
 	struct chunks cp;
 	int64_t batch, rows;	      /* sequences of a micro-batch; rows of a chunk */
 	int64_t first_row, rows_here; /* of a chunk, in this rank's residual stream */
-	int32_t *pos;		      /* [chunk][row] */
-	int32_t *tokens, *targets;    /* [chunk][row] */
+	/* [chunk][row], of the device; and in the program's memory, where they are made */
+	int32_t *pos, *tokens, *targets;
+	int32_t *host_pos, *host_ids;
 	float *rope; /* [context][head_dim], NULL without rotary positions */
 	uint64_t seed;
 	bool plain_kernels; /* none that is fused of others */
 	bool cp_rounds;	    /* sums of attention are bf16 between two chunks */
 	enum precision precision;
 	bool float8_skip_ends; /* the first and the last block are bf16 */
-	float *weight_amax;    /* float8: [tensor], of the last forward */
+	float *weight_amax;    /* float8: [tensor], of the last forward; the program's */
 	enum recompute recompute;
 	struct block_acts again; /* what all blocks share, because it is not kept */
 	/* of the micro-batch: */
@@ -197,7 +200,8 @@ struct pass {
 	int64_t counted; /* sequences of which the loss is taken; others only fill up */
 	/* of the gradient: 1 / tokens of the whole batch, in fp16 times more */
 	float loss_scale;
-	struct exact loss;    /* sum over tokens, added to; of the chunks that are here */
+	struct exact
+		*loss; /* the device's: sum over tokens, added to, of the chunks here */
 	double head_backward; /* seconds of a forward that were backward, added to */
 	struct probe *probe;  /* NULL: do not look */
 	void (*tick)(void *); /* called between operations: keeps communication going */
@@ -207,11 +211,14 @@ struct pass {
 /* Collective. Memory that lasts comes from `run`. */
 void pass_init(struct pass *p, struct model *m, struct device *d, struct store *store,
 	const struct pass_config *c, struct arena *run);
+void pass_close(struct pass *p);
 /* fp32, when not called. */
-void pass_precision(
-	struct pass *p, enum precision precision, bool skip_ends, struct arena *run);
+void pass_precision(struct pass *p, enum precision precision, bool skip_ends);
 /* Puts windows [batch][context + 1] in the order of chunks. */
 void pass_load(struct pass *p, const int32_t *windows);
+/* Sets the sum of losses to 0; waits for the device and tells it. */
+void pass_loss_begin(struct pass *p);
+struct exact pass_loss(struct pass *p);
 /* Before acts are allocated: what they do not keep; the room for it is shared. */
 void pass_recompute(struct pass *p, enum recompute how, struct arena *micro);
 /* For the blocks of a stage. */
@@ -234,7 +241,7 @@ void model_backward_x(
 void model_backward_w(
 	struct pass *p, const struct stage *st, struct acts *a, struct block_grads *g);
 /* Cosines and sines for all positions, [context][head_dim]; NULL where there are none. */
-float *model_rope(const struct model *m, struct arena *run);
+float *model_rope(const struct model *m, struct device *d, struct arena *run);
 
 /* ---- generate.c: decoding -------------------------------------------------------- */
 

@@ -38,13 +38,18 @@ static void fill_rope(const struct model *m, float *rope)
 	}
 }
 
-float *model_rope(const struct model *m, struct arena *run)
+float *model_rope(const struct model *m, struct device *d, struct arena *run)
 {
+	int64_t n = m->c.context * m->head_dim;
 	if (!m->arch->rope)
 		return NULL;
-	float *rope = arena_floats(run, m->c.context * m->head_dim);
-	if (!arena_measuring(run))
-		fill_rope(m, rope);
+	float *rope = arena_floats(run, n);
+	if (arena_measuring(run))
+		return rope;
+	float *made = xcalloc((size_t)n, sizeof(*made));
+	fill_rope(m, made);
+	d->k->put(d, rope, made, (size_t)n * sizeof(*made));
+	free(made);
 	return rope;
 }
 
@@ -89,33 +94,62 @@ void pass_init(struct pass *p, struct model *m, struct device *d, struct store *
 	p->pos = arena_alloc(run, ids);
 	p->tokens = arena_alloc(run, ids);
 	p->targets = arena_alloc(run, ids);
-	p->rope = model_rope(m, run);
+	p->loss = arena_alloc(run, sizeof(*p->loss));
+	p->rope = model_rope(m, d, run);
 	if (arena_measuring(run))
 		return;
+	p->host_pos = xmalloc(ids);
+	p->host_ids = xmalloc(2 * ids);
 	for (int i = 0; i < p->cp.here; i++)
 		for (int64_t b = 0; b < p->batch; b++)
-			chunk_positions(
-				&p->cp, p->cp.first + i, pos_of(p, i) + b * seq_rows);
+			chunk_positions(&p->cp, p->cp.first + i,
+				p->host_pos + i * p->rows + b * seq_rows);
+	d->k->put(d, p->pos, p->host_pos, ids);
+	pass_loss_begin(p);
+}
+
+void pass_close(struct pass *p)
+{
+	free(p->host_pos);
+	free(p->host_ids);
+	free(p->weight_amax);
+	p->host_pos = p->host_ids = NULL;
+	p->weight_amax = NULL;
+}
+
+void pass_loss_begin(struct pass *p)
+{
+	const struct exact nothing = {0};
+	p->d->k->put(p->d, p->loss, &nothing, sizeof(nothing));
+}
+
+struct exact pass_loss(struct pass *p)
+{
+	struct exact loss = {0};
+	p->d->k->get(p->d, &loss, p->loss, sizeof(loss));
+	return loss;
 }
 
 void pass_load(struct pass *p, const int32_t *windows)
 {
 	int64_t seq_rows = p->rows / p->batch, window = p->m->c.context + 1;
-	for (int c = 0; c < p->cp.here; c++) {
-		for (int64_t i = 0; i < p->rows; i++) {
-			const int32_t *from =
-				windows + i / seq_rows * window + pos_of(p, c)[i];
-			p->tokens[c * p->rows + i] = from[0];
-			p->targets[c * p->rows + i] = from[1];
-		}
+	int64_t n = p->cp.here * p->rows;
+	size_t n_bytes = (size_t)n * sizeof(*p->tokens);
+	int32_t *tokens = p->host_ids, *targets = tokens + n;
+	for (int64_t i = 0; i < n; i++) {
+		const int32_t *from = windows + i % p->rows / seq_rows * window;
+		tokens[i] = from[p->host_pos[i]];
+		targets[i] = from[p->host_pos[i] + 1];
 	}
+	p->d->k->put(p->d, p->tokens, tokens, n_bytes);
+	p->d->k->put(p->d, p->targets, targets, n_bytes);
 }
 
 /* ---- activations ----------------------------------------------------------------- */
 
 const char *const recompute_names[] = {"none", "selective", "full", "auto", NULL};
 
-/* What a block keeps, or with `shared` what it does not: buffers, and until which degree of
+/* What a block keeps, or with `shared` what it does not: matrices, and until which degree of
  * recomputation each is kept. The residual stream here may be a part of the rows. */
 static void block_alloc(
 	const struct pass *p, struct block_acts *b, bool shared, struct arena *micro)
@@ -123,35 +157,39 @@ static void block_alloc(
 	const struct block_acts *again = &p->again;
 	int64_t rows = p->cp.here * p->rows, parts = p->tp.here * rows;
 	int64_t stream = p->cp.here * p->rows_here, dim = p->m->c.dim;
-	int64_t ffn = parts * ffn_width(p);
-	int64_t q = parts * q_width(p), kv = parts * kv_width(p);
+	int64_t ffn = ffn_width(p), q = q_width(p), kv = kv_width(p);
 	int64_t gate = p->m->act == ACT_SWIGLU ? ffn : 0;
+	enum dtype act = act_type(p), sum = sum_type(p);
 	const struct {
-		float **at, *again;
+		struct mat *at, again;
 		enum recompute until;
-		int64_t n;
+		int64_t rows, cols;
+		enum dtype type;
 	} rooms[] = {
-		{&b->x, again->x, RECOMPUTE_FULL, stream * dim},
-		{&b->h1, again->h1, RECOMPUTE_NONE, rows * dim},
-		{&b->stats1, again->stats1, RECOMPUTE_SELECTIVE, stream * 2},
-		{&b->q, again->q, RECOMPUTE_SELECTIVE, q},
-		{&b->k, again->k, RECOMPUTE_SELECTIVE, kv},
-		{&b->v, again->v, RECOMPUTE_SELECTIVE, kv},
-		{&b->o, again->o, RECOMPUTE_SELECTIVE, q},
-		{&b->max, again->max, RECOMPUTE_SELECTIVE, parts * heads_here(p)},
-		{&b->sum, again->sum, RECOMPUTE_SELECTIVE, parts * heads_here(p)},
-		{&b->x2, again->x2, RECOMPUTE_SELECTIVE, stream * dim},
-		{&b->h2, again->h2, RECOMPUTE_NONE, rows * dim},
-		{&b->stats2, again->stats2, RECOMPUTE_SELECTIVE, stream * 2},
-		{&b->a, again->a, RECOMPUTE_SELECTIVE, ffn},
-		{&b->b, again->b, RECOMPUTE_SELECTIVE, gate},
-		{&b->y, again->y, RECOMPUTE_NONE, ffn},
+		{&b->x, again->x, RECOMPUTE_FULL, stream, dim, DT_F32},
+		{&b->h1, again->h1, RECOMPUTE_NONE, rows, dim, act},
+		{&b->stats1, again->stats1, RECOMPUTE_SELECTIVE, p->cp.here * 2,
+			p->rows_here, DT_F32},
+		{&b->q, again->q, RECOMPUTE_SELECTIVE, parts, q, act},
+		{&b->k, again->k, RECOMPUTE_SELECTIVE, parts, kv, act},
+		{&b->v, again->v, RECOMPUTE_SELECTIVE, parts, kv, act},
+		{&b->o, again->o, RECOMPUTE_SELECTIVE, parts, q, sum},
+		{&b->max, again->max, RECOMPUTE_SELECTIVE, parts, heads_here(p), DT_F32},
+		{&b->sum, again->sum, RECOMPUTE_SELECTIVE, parts, heads_here(p), DT_F32},
+		{&b->x2, again->x2, RECOMPUTE_SELECTIVE, stream, dim, DT_F32},
+		{&b->h2, again->h2, RECOMPUTE_NONE, rows, dim, act},
+		{&b->stats2, again->stats2, RECOMPUTE_SELECTIVE, p->cp.here * 2,
+			p->rows_here, DT_F32},
+		{&b->a, again->a, RECOMPUTE_SELECTIVE, parts, ffn, act},
+		{&b->b, again->b, RECOMPUTE_SELECTIVE, parts, gate, act},
+		{&b->y, again->y, RECOMPUTE_NONE, parts, ffn, act},
 	};
 	for (size_t i = 0; i < ARRAY_LEN(rooms); i++) {
 		bool kept = p->recompute <= rooms[i].until;
-		*rooms[i].at = kept == shared ? rooms[i].again
-			       : rooms[i].n   ? arena_floats(micro, rooms[i].n)
-					      : NULL;
+		*rooms[i].at = kept == shared  ? rooms[i].again
+			       : rooms[i].cols ? mat_take(micro, rooms[i].rows,
+							 rooms[i].cols, rooms[i].type)
+					       : no_mat();
 	}
 }
 
@@ -168,34 +206,36 @@ void pass_recompute(struct pass *p, enum recompute how, struct arena *micro)
 void acts_alloc(
 	const struct pass *p, const struct stage *st, struct acts *a, struct arena *micro)
 {
-	int64_t n = st->end - st->first, size = p->cp.here * p->rows_here * p->m->c.dim;
+	int64_t n = st->end - st->first, rows = p->cp.here * p->rows_here;
 	BUG_ON(n < 1);
 	a->block = xcalloc((size_t)n, sizeof(*a->block));
 	for (int64_t i = 0; i < n; i++)
 		block_alloc(p, &a->block[i], false, micro);
 	a->x_in = a->block[0].x;
-	a->x = arena_floats(micro, size);
-	a->dx = arena_floats(micro, size);
+	a->x = mat_take(micro, rows, p->m->c.dim, DT_F32);
+	a->dx = mat_take(micro, rows, p->m->c.dim, DT_F32);
 }
 
 static void attention_grads(const struct pass *p, struct block_grads *g, struct arena *a)
 {
 	int64_t rows = p->cp.here * p->rows, parts = p->tp.here * rows;
-	g->d1 = arena_floats(a, rows * p->m->c.dim);
-	g->dq = arena_floats(a, parts * q_width(p));
-	g->dk = arena_floats(a, parts * kv_width(p));
-	g->dv = arena_floats(a, parts * kv_width(p));
-	g->dh1 = arena_floats(a, p->cp.here * p->rows_here * p->m->c.dim);
+	g->d1 = mat_take(a, rows, p->m->c.dim, act_type(p));
+	g->dq = mat_take(a, parts, q_width(p), sum_type(p));
+	g->dk = mat_take(a, parts, kv_width(p), sum_type(p));
+	g->dv = mat_take(a, parts, kv_width(p), sum_type(p));
+	g->dh1 = mat_take(a, p->cp.here * p->rows_here, p->m->c.dim, DT_F32);
 }
 
 static void ffn_grads(const struct pass *p, struct block_grads *g, struct arena *a)
 {
 	int64_t rows = p->cp.here * p->rows, parts = p->tp.here * rows;
 	bool gated = p->m->act == ACT_SWIGLU;
-	g->d2 = arena_floats(a, rows * p->m->c.dim);
-	g->da = arena_floats(a, parts * ffn_width(p));
-	g->db = gated ? arena_floats(a, parts * ffn_width(p)) : NULL;
-	g->dh2 = arena_floats(a, p->cp.here * p->rows_here * p->m->c.dim);
+	g->d2 = mat_take(a, rows, p->m->c.dim, act_type(p));
+	g->da = mat_take(a, parts, ffn_width(p), act_type(p));
+	g->db = gated ? mat_take(a, parts, ffn_width(p), act_type(p)) : no_mat();
+	/* of SwiGLU it is a sum of two products */
+	g->dh2 = mat_take(a, p->cp.here * p->rows_here, p->m->c.dim,
+		gated ? DT_F32 : slice_type(p));
 }
 
 struct block_grads *grads_alloc(
@@ -251,11 +291,13 @@ static void forward_blocks(struct pass *p, const struct stage *st, struct acts *
 			more	    ? unit_of(l + 1)
 			: st->heads ? head_unit(p)
 				    : p->then);
+		range_begin(p, l);
 		if (has_work(p)) {
 			linear_begin(p, l);
 			attention_forward(p, l, b);
 			ffn_forward(p, l, b, more ? b[1].x : a->x);
 		}
+		range_end(p);
 		store_done(p->store, unit_of(l), false);
 	}
 }
@@ -268,8 +310,10 @@ static void forward_head(struct pass *p, const struct stage *st, struct acts *a)
 	store_use(p->store, head_unit(p), tied ? 0 : p->then);
 	if (tied)
 		store_use(p->store, 0, p->then);
+	range_begin(p, -2);
 	if (has_work(p))
 		head(p, a->x, a->dx);
+	range_end(p);
 	if (tied)
 		store_done(p->store, 0, false);
 	store_done(p->store, head_unit(p), false);
@@ -307,7 +351,8 @@ static void block_again(
 	}
 }
 
-static void block_backward(struct pass *p, int64_t layer, struct block_acts *b, float *dx)
+static void block_backward(
+	struct pass *p, int64_t layer, struct block_acts *b, struct mat dx)
 {
 	size_t mark = arena_mark(p->d->scratch);
 	struct block_grads g;
@@ -338,8 +383,10 @@ void model_backward(struct pass *p, const struct stage *st, struct acts *a)
 {
 	for (int64_t l = st->end - 1; l >= st->first; l--) {
 		store_use(p->store, unit_of(l), before(p, st, l));
+		range_begin(p, l);
 		if (has_work(p))
 			block_backward(p, l, &a->block[l - st->first], a->dx);
+		range_end(p);
 		store_done(p->store, unit_of(l), true);
 		store_reduce(p->store, unit_of(l), p->last);
 	}

@@ -45,7 +45,7 @@ static bool travels(const struct ring *r)
 
 static bool has_sums(const struct ring *r)
 {
-	return r->load.home[RING_DK];
+	return r->load.home[RING_DK].p;
 }
 
 static int next_rank(const struct chunks *c)
@@ -68,16 +68,17 @@ static int places(const struct chunks *c, bool all)
 
 /* Chunk first - i of another rank is the i-th to come; its place is one that the last but
  * `here` has left. Chunks of this rank are at home. */
-float *ring_at(const struct ring *r, enum ring_part part, int slice, int key_chunk)
+struct mat ring_at(const struct ring *r, enum ring_part part, int slice, int key_chunk)
 {
 	const struct chunks *c = r->c;
 	const struct ring_load *l = &r->load;
 	int own = key_chunk - c->first;
 	if (own >= 0 && own < c->here)
-		return l->home[part] + (slice * c->here + own) * l->floats;
+		return mat_rows(
+			l->home[part], (slice * c->here + own) * l->rows, l->rows);
 	int i = (c->first - key_chunk + c->n) % c->n;
 	int place = i % places(c, c->gather && part <= RING_V);
-	return r->away[part] + (place * l->slices + slice) * l->floats;
+	return mat_rows(r->away[part], (place * l->slices + slice) * l->rows, l->rows);
 }
 
 static int chunk_before(const struct ring *r, int chunk, int steps)
@@ -88,16 +89,16 @@ static int chunk_before(const struct ring *r, int chunk, int steps)
 static void send_part(struct ring *r, enum ring_part part, int slice, int chunk, int to,
 	struct comm_req *q)
 {
-	comm_send_begin(r->c->axis, ring_at(r, part, slice, chunk),
-		r->load.floats * (int64_t)sizeof(float), to,
+	struct mat x = ring_at(r, part, slice, chunk);
+	comm_send_begin(r->c->axis, x.p, mat_bytes(x), to,
 		part <= RING_V ? TAG_KEYS : TAG_SUMS, q);
 }
 
 static void recv_part(struct ring *r, enum ring_part part, int slice, int chunk, int from,
 	struct comm_req *q)
 {
-	comm_recv_begin(r->c->axis, ring_at(r, part, slice, chunk),
-		r->load.floats * (int64_t)sizeof(float), from,
+	struct mat x = ring_at(r, part, slice, chunk);
+	comm_recv_begin(r->c->axis, x.p, mat_bytes(x), from,
 		part <= RING_V ? TAG_KEYS : TAG_SUMS, q);
 }
 
@@ -205,10 +206,13 @@ void ring_carry(struct ring *r, struct device *d, const struct ring_load *load)
 	r->mark = arena_mark(d->scratch);
 	if (!travels(r))
 		return;
-	for (int part = RING_K; part <= (has_sums(r) ? RING_DV : RING_V); part++)
-		r->away[part] =
-			arena_floats(d->scratch, places(c, c->gather && part <= RING_V) *
-							 load->slices * load->floats);
+	for (int part = RING_K; part <= (has_sums(r) ? RING_DV : RING_V); part++) {
+		struct mat *away = &r->away[part];
+		*away = load->home[part];
+		away->rows = places(c, c->gather && part <= RING_V) * load->slices *
+			     load->rows;
+		away->p = arena_alloc(d->scratch, (size_t)mat_bytes(*away));
+	}
 	r->reqs = xcalloc((size_t)(4 * load->slices * others), sizeof(*r->reqs));
 	r->sums = xcalloc((size_t)(2 * load->slices * N_SUMS), sizeof(*r->sums));
 	comm_background(poll_ring, r);

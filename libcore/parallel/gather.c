@@ -167,22 +167,37 @@ static void end_bucket(struct store *s, struct bucket *b, float *vector, float *
 
 /* ---- the whole model ------------------------------------------------------------- */
 
-/* Memory for what is on its way is that of gradients: these are done with. */
+/* Memory for what is on its way: of a device that is apart, its own. */
+static float *staging_take(struct store *s, struct bucket *b)
+{
+	int64_t n = staging_floats(s, b);
+	if (s->c.device->apart)
+		return arena_floats(s->c.device->scratch, n);
+	return s->own->shards->planned ? b->whole
+				       : xmalloc((size_t)(n + 1) * sizeof(float));
+}
+
+static void staging_drop(struct store *s, struct bucket *b, float *staging, size_t mark)
+{
+	if (s->c.device->apart)
+		arena_reset(s->c.device->scratch, mark);
+	else if (staging != b->whole)
+		free(staging);
+}
+
 void gather_whole(struct store *s)
 {
 	struct store_own *o = s->own;
+	struct device *d = s->c.device;
 	struct comm_req *reqs = xcalloc((size_t)o->shards->size * 2, sizeof(*reqs));
 	for (int i = 0; i < o->n_buckets; i++) {
 		struct bucket *b = &o->bucket[i];
-		int64_t n = staging_floats(s, b);
-		float *staging = !o->shards->planned
-					 ? xmalloc((size_t)(n + 1) * sizeof(float))
-					 : b->whole;
+		size_t mark = d->apart ? arena_mark(d->scratch) : 0;
+		float *staging = staging_take(s, b);
 		receive_others(s, b, b->whole, staging, reqs);
 		send_own(s, b, b->whole, staging, reqs);
 		end_bucket(s, b, b->whole, staging, reqs);
-		if (staging != b->whole)
-			free(staging);
+		staging_drop(s, b, staging, mark);
 	}
 	free(reqs);
 }
@@ -399,7 +414,7 @@ void gather_open(struct store *s, bool measuring)
 	if (measuring)
 		arena_measure(&o->gather_memory, "gathered parameters");
 	else
-		arena_init(&o->gather_memory, "gathered parameters",
+		device_arena(s->c.device, &o->gather_memory, "gathered parameters",
 			(size_t)s->bytes.gathered);
 	for (int i = 0; i < o->n_gathered; i++)
 		o->gathered[i].memory = arena_floats(&o->gather_memory, o->gathered[i].n);
@@ -413,5 +428,5 @@ void gather_close(struct store *s)
 	for (int i = 0; i < o->n_gathered; i++)
 		free(o->gathered[i].reqs);
 	free(o->gathered);
-	arena_release(&o->gather_memory);
+	device_arena_release(s->c.device, &o->gather_memory);
 }

@@ -53,7 +53,7 @@ static void set_nodes(struct store *s, struct bucket *b, int use, int64_t round)
 static bool is_shared(const struct store *s, const struct bucket *b)
 {
 	return b->c->shares && b->c->size > 1 && s->own->n_shards == 1 &&
-	       !s->c.deal.by_turns;
+	       !s->c.deal.by_turns && !s->c.device->apart;
 }
 
 static void place_buffers(struct bucket *b, struct arena *a)
@@ -221,7 +221,7 @@ void grads_open(struct store *s, bool measuring)
 	if (measuring) {
 		o->grad_memory = size;
 	} else {
-		arena_init(&o->grad_memory, "gradients", size.peak_bytes);
+		device_arena(s->c.device, &o->grad_memory, "gradients", size.peak_bytes);
 		place_own(s, &o->grad_memory);
 	}
 	begin_step(s);
@@ -234,7 +234,7 @@ void grads_close(struct store *s)
 	for (int i = 0; i < s->own->n_buckets; i++)
 		free(s->own->bucket[i].from);
 	free(s->own->shared);
-	arena_release(&s->own->grad_memory);
+	device_arena_release(s->c.device, &s->own->grad_memory);
 }
 
 /* ---- leaves ---------------------------------------------------------------------- */

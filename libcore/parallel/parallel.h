@@ -190,11 +190,11 @@ void chunk_positions(const struct chunks *c, int chunk, int32_t *pos);
  */
 enum ring_part { RING_K, RING_V, RING_DK, RING_DV, N_RING_PARTS };
 
-/* What travels: [slices][chunks here][floats] of each; without dk, only keys and values. */
+/* What travels: [slices][chunks here][rows] of each; without dk, only keys and values. */
 struct ring_load {
-	float *home[N_RING_PARTS];
+	struct mat home[N_RING_PARTS];
 	int slices;
-	int64_t floats;
+	int64_t rows;
 };
 
 struct ring {
@@ -203,8 +203,8 @@ struct ring {
 	/* of ring_carry(): */
 	struct device *d; /* NULL: nothing travels */
 	struct ring_load load;
-	float *away[N_RING_PARTS]; /* chunks of other ranks: [place][slice][floats] */
-	struct comm_req *reqs;	   /* of keys and values */
+	struct mat away[N_RING_PARTS]; /* chunks of other ranks: [place][slice][rows] */
+	struct comm_req *reqs;	       /* of keys and values */
 	int n_reqs;
 	struct comm_req *sums; /* [odd or even step][slice]: dk, dv that come, that go */
 	size_t mark;
@@ -218,7 +218,7 @@ bool ring_next(struct ring *r);
 void ring_end(struct ring *r);
 int ring_keys_for(const struct ring *r, int query_chunk);
 /* In this step, a slice of a part of a chunk of keys. */
-float *ring_at(const struct ring *r, enum ring_part part, int slice, int key_chunk);
+struct mat ring_at(const struct ring *r, enum ring_part part, int slice, int key_chunk);
 /* Of the query chunks that are here, the first one's dk and dv may be on their way before
  * ring_came(), and the last one's go on with ring_goes(). */
 void ring_came(struct ring *r, int slice);
@@ -323,6 +323,9 @@ struct store_config {
 	enum offload
 		offload; /* parameters: only with zero 3, or where nothing is sharded */
 	struct spill *spill; /* the caller's, of bytes.spilled; NULL in a plan */
+	/* A device that is narrow keeps copies of parameters as products take them, where this
+	 * rank updates all of them and they are in memory; DT_F32: it does not. */
+	enum dtype copy;
 };
 
 /* A part of a tensor: whole rows of one slice, with its gradient and optimizer state. An
@@ -334,6 +337,8 @@ struct part {
 	int64_t at;		 /* of its first element, in all that this rank updates */
 	float *g;
 	float *state[N_STORE_GROUPS]; /* NULL: in a file, see store_walk(), or not kept */
+	struct mat
+		copy; /* of the parameter, as store_config.copy; p NULL: there is none */
 };
 
 /* What the store keeps, in bytes, for the plan. */
@@ -376,6 +381,8 @@ enum { N_TILES = 5 };
 int store_tile(const struct store *s, int unit, int tile, int slice);
 /* Between use and done: a slice of a parameter. A vector is a row. */
 struct mat store_param(struct store *s, const struct tensor *t, int slice);
+/* Its copy; without one, p is NULL. */
+struct mat store_operand(struct store *s, const struct tensor *t, int slice);
 /* Where a leaf of a gradient is to be written, and that it was. The leaves of a (tensor,
  * slice, use) come in ascending order; the store sums them in the canonical tree. */
 struct mat store_leaf(
@@ -390,13 +397,16 @@ void store_reduce(struct store *s, int unit, bool last);
 void store_reduce_use(struct store *s, int unit, int use, bool last);
 /* All sums are complete: the parts have their gradient. */
 void store_step_end(struct store *s);
-/* The optimizer has changed the parameters of the parts. */
-void store_updated(struct store *s);
+/* The parameters of the parts have changed; and so have their `copies`. */
+void store_updated(struct store *s, bool copies);
 /* Forgets the leaves of this rank that were not reduced. */
 void store_drop(struct store *s);
 /* Collective over the world. The norm of the whole gradient: squares of a row in double,
- * rows exactly. Every parameter counts once. */
+ * rows exactly. Every parameter counts once. In two parts: begin asks the device for it, which
+ * computes it meanwhile, and end waits. */
 double store_grad_norm(struct store *s);
+void store_norm_begin(struct store *s);
+double store_norm_end(struct store *s);
 /* A hash of all parameters that no layout changes. Collective over the world. */
 uint64_t store_hash(struct store *s);
 /* Collective over the world: have all ranks the same parameters that should? `who`: the
@@ -406,8 +416,8 @@ bool store_replicas_agree(struct store *s, struct str *who);
  * has dims[0] rows. */
 void store_collect(struct store *s, enum store_group g, int tensor, int64_t row,
 	int64_t n, int to, float *out);
-/* Has every rank all parameters and all moments in its memory? Then rows are collected
- * without messages, and by several threads at once, if that is wanted. */
+/* Has every rank all parameters and all moments? Then rows are collected without messages; and
+ * where they are in the program's memory, by several threads at once, if that is wanted. */
 bool store_is_whole(const struct store *s);
 /* Has this rank any of rows [row, row + n) of a whole tensor? Else it need not read them. */
 bool store_wants(const struct store *s, int tensor, int64_t row, int64_t n);

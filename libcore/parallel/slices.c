@@ -67,7 +67,7 @@ static struct slice_mail *mail_begin(struct comm *c, int messages)
 /* Nothing is a message too, which is never sent. */
 static void mail_to(struct slice_mail *m, struct mat x, int peer)
 {
-	int64_t n_bytes = mat_size(x) * (int64_t)sizeof(float);
+	int64_t n_bytes = mat_bytes(x);
 	struct comm_req *r = &m->reqs[m->n++];
 	if (n_bytes)
 		comm_send_begin(m->c, x.p, n_bytes, peer, TAG_SLICES, r);
@@ -75,7 +75,7 @@ static void mail_to(struct slice_mail *m, struct mat x, int peer)
 
 static void mail_from(struct slice_mail *m, struct mat x, int peer)
 {
-	int64_t n_bytes = mat_size(x) * (int64_t)sizeof(float);
+	int64_t n_bytes = mat_bytes(x);
 	struct comm_req *r = &m->reqs[m->n++];
 	if (n_bytes)
 		comm_recv_begin(m->c, x.p, n_bytes, peer, TAG_SLICES, r);
@@ -182,6 +182,7 @@ void slice_sum_begin(struct slice_sum *x, const struct slices *s, struct device 
 		.piece = -1,
 		.next = s->first,
 		.mark = arena_mark(d->scratch)};
+	BUG_ON(out.type != DT_F32 && s->n > 1); /* nothing is added */
 	int depth = tree_depth(s->first, s->first + s->here);
 	bool whole = out.rows == rows; /* the result can hold a part */
 	for (int i = 0; i < depth; i++)
@@ -205,7 +206,7 @@ void slice_sum_turn(struct slice_sum *x, int i)
 
 static struct mat part_of(const struct slice_sum *x, int i)
 {
-	struct mat whole = mat(x->part[i], x->rows, x->out.cols);
+	struct mat whole = mat_typed(x->part[i], x->rows, x->out.cols, x->out.type);
 	return mat_rows(whole, x->first, x->n);
 }
 

@@ -35,6 +35,9 @@ static struct part shard_part(
 		.g = b->g ? b->g + at : NULL};
 	for (int g = 0; g < N_STORE_GROUPS; g++)
 		x.state[g] = b->state[g] ? b->state[g] + at : NULL;
+	if (b->copy)
+		x.copy = mat_typed(b->copy + at * dtype_bytes(s->c.copy), 1,
+			x.rows * x.cols, s->c.copy);
 	return x;
 }
 
@@ -45,6 +48,9 @@ struct part part_rows(struct part x, int64_t first, int64_t end)
 	x.rows = end - first;
 	x.at += skip;
 	x.g = x.g ? x.g + skip : NULL;
+	if (x.copy.p)
+		x.copy = mat_typed((char *)x.copy.p + skip * dtype_bytes(x.copy.type), 1,
+			x.rows * x.cols, x.copy.type);
 	for (int g = 0; g < N_STORE_GROUPS; g++)
 		x.state[g] = x.state[g] ? x.state[g] + skip : NULL;
 	return x;
@@ -107,6 +113,11 @@ static void place_state(struct store *s, struct arena *run)
 			b->whole = arena_floats(run, b->n);
 			s->bytes.params += b->n * size;
 		}
+		if (s->c.copy != DT_F32 && b->state[STORE_PARAM] && o->n_shards == 1) {
+			struct mat copy = mat_take(run, 1, b->n, s->c.copy);
+			b->copy = copy.p;
+			s->bytes.params += mat_bytes(copy);
+		}
 	}
 }
 
@@ -143,6 +154,7 @@ struct store *store_open(const struct store_config *c, struct arena *run)
 			(struct mesh_part){.axes = AXIS_BIT(AXIS_PP), .pp_ends = true});
 	buckets_make(s);
 	BUG_ON(c->offload == OFFLOAD_PARAMS && s->own->n_shards > 1 && c->zero < 3);
+	s->own->squares = arena_alloc(run, sizeof(*s->own->squares));
 	place_state(s, run);
 	walk_open(s, run);
 	if (is_spilled(s, STORE_PARAM) || (s->own->n_shards > 1 && c->zero == 3))
@@ -181,8 +193,28 @@ struct mat store_param(struct store *s, const struct tensor *t, int slice)
 	return mat(b->whole + entry_of(s, t, slice)->at, t->rows, t->cols);
 }
 
-void store_updated(struct store *s)
+struct mat store_operand(struct store *s, const struct tensor *t, int slice)
 {
+	const struct bucket *b = bucket_of(s, t, slice);
+	int64_t at = entry_of(s, t, slice)->at * dtype_bytes(s->c.copy);
+	return mat_typed(b->copy ? b->copy + at : NULL, t->rows, t->cols, s->c.copy);
+}
+
+static void copy_parameters(struct store *s)
+{
+	struct device *d = s->c.device;
+	for (int i = 0; i < s->own->n_buckets; i++) {
+		const struct bucket *b = &s->own->bucket[i];
+		if (b->copy)
+			d->k->round(d, mat_typed(b->copy, 1, b->n, s->c.copy),
+				mat(b->whole, 1, b->n), s->c.copy, 1);
+	}
+}
+
+void store_updated(struct store *s, bool copies)
+{
+	if (!copies)
+		copy_parameters(s);
 	gather_forget(s);
 	if (s->own->n_shards > 1 && s->c.zero < 3)
 		gather_whole(s);
@@ -190,28 +222,37 @@ void store_updated(struct store *s)
 
 /* ---- norms and hashes ------------------------------------------------------------- */
 
-static void add_squares(struct store *s, struct mat g, struct exact *sum)
+void store_norm_begin(struct store *s)
 {
-	enum { ROWS = 4096 };
-	static double squares[ROWS];
-	for (int64_t i = 0; i < g.rows; i += ROWS) {
-		int64_t n = min64(ROWS, g.rows - i);
-		s->c.device->k->row_sumsq(s->c.device, squares, mat_rows(g, i, n));
-		for (int64_t j = 0; j < n; j++)
-			exact_add(sum, squares[j]);
+	enum { AT_ONCE = 64 };
+	struct device *d = s->c.device;
+	const struct exact nothing = {0};
+	struct mat m[AT_ONCE];
+	int n = 0;
+	d->k->put(d, s->own->squares, &nothing, sizeof(nothing));
+	for (int64_t i = 0; i < s->n_counted; i++) {
+		const struct part *x = &s->counted[i];
+		m[n++] = mat(x->g, x->rows, x->cols);
+		if (n < AT_ONCE && i + 1 < s->n_counted)
+			continue;
+		d->k->exact_sumsq(d, s->own->squares, m, n);
+		n = 0;
 	}
-	exact_normalize(sum);
+}
+
+double store_norm_end(struct store *s)
+{
+	struct device *d = s->c.device;
+	struct exact sum = {0};
+	d->k->get(d, &sum, s->own->squares, sizeof(sum));
+	comm_sum_i64(s->c.mesh->world, (int64_t *)&sum, EXACT_WORDS);
+	return sqrt(exact_round(&sum));
 }
 
 double store_grad_norm(struct store *s)
 {
-	struct exact sum = {0};
-	for (int64_t i = 0; i < s->n_counted; i++) {
-		const struct part *x = &s->counted[i];
-		add_squares(s, mat(x->g, x->rows, x->cols), &sum);
-	}
-	comm_sum_i64(s->c.mesh->world, (int64_t *)&sum, EXACT_WORDS);
-	return sqrt(exact_round(&sum));
+	store_norm_begin(s);
+	return store_norm_end(s);
 }
 
 struct hashing {
@@ -403,10 +444,16 @@ static void copy_rows(struct store *s, enum store_group g, const struct tensor *
 		if (x->t != t)
 			continue;
 		struct overlap o = overlap_of(x, row, n);
+		size_t width = (size_t)x->cols * sizeof(float);
+		const float *rows = x->state[g] + o.first * x->cols;
+		float *got = NULL;
+		if (s->c.device->apart && o.rows) {
+			rows = got = xmalloc((size_t)o.rows * width);
+			part_get(s, x, g, o.first, o.rows, got);
+		}
 		for (int64_t r = 0; r < o.rows; r++)
-			memcpy(out + o.at + r * o.width,
-				x->state[g] + (o.first + r) * x->cols,
-				(size_t)x->cols * sizeof(float));
+			memcpy(out + o.at + r * o.width, rows + r * x->cols, width);
+		free(got);
 	}
 }
 

@@ -54,6 +54,7 @@ struct bucket {
 	float *state[N_STORE_GROUPS], *g;
 	int64_t at;   /* of all shards of this rank, one after the other; in a file too */
 	float *whole; /* all parameters of the vector, while they are here */
+	char *copy;   /* of these, narrow; NULL: there is none */
 };
 
 /* Memory for the leaves of a unit, until they are summed by turns. */
@@ -98,9 +99,10 @@ struct store_own {
 	void *before_use_with;
 	float *state[N_STORE_GROUPS]; /* [n_floats], NULL: in a file, or not kept */
 	int64_t n_floats;
-	int n_shards, shard; /* over fsdp x cp; which one this rank has */
-	struct comm *shards; /* the ranks that have the others */
-	struct arena *run;   /* the caller's */
+	struct exact *squares; /* the device's */
+	int n_shards, shard;   /* over fsdp x cp; which one this rank has */
+	struct comm *shards;   /* the ranks that have the others */
+	struct arena *run;     /* the caller's */
 	struct arena grad_memory, gather_memory;
 	struct comm_shared **shared; /* one a group of buckets that are summed whole */
 	int n_shared;
@@ -181,7 +183,7 @@ bool is_spilled(const struct store *s, enum store_group g); /* kept in a file */
 uint64_t walk_ask(struct store *s, enum store_group g, bool write, float *memory,
 	int64_t at, int64_t n);
 void walk_wait(struct store *s, uint64_t ticket);
-/* Rows of a part, from and to wherever they are kept. */
+/* Rows of a part, in the program's memory, from and to wherever they are kept. */
 void part_get(struct store *s, const struct part *x, enum store_group g, int64_t row,
 	int64_t rows, float *out);
 void part_put(struct store *s, const struct part *x, enum store_group g, int64_t row,

@@ -172,19 +172,21 @@ void store_walk(struct store *s, bool counted, unsigned reads, unsigned writes,
 void part_get(struct store *s, const struct part *x, enum store_group g, int64_t row,
 	int64_t rows, float *out)
 {
+	struct device *d = s->c.device;
 	int64_t n = rows * x->cols;
 	if (is_spilled(s, g))
 		walk_wait(s, walk_ask(s, g, false, out, x->at + row * x->cols, n));
 	else
-		memcpy(out, x->state[g] + row * x->cols, (size_t)n * sizeof(float));
+		d->k->get(d, out, x->state[g] + row * x->cols, (size_t)n * sizeof(float));
 }
 
 void part_put(struct store *s, const struct part *x, enum store_group g, int64_t row,
 	int64_t rows, const float *in)
 {
+	struct device *d = s->c.device;
 	int64_t n = rows * x->cols;
 	if (is_spilled(s, g))
 		walk_wait(s, walk_ask(s, g, true, (float *)in, x->at + row * x->cols, n));
 	else
-		memcpy(x->state[g] + row * x->cols, in, (size_t)n * sizeof(float));
+		d->k->put(d, x->state[g] + row * x->cols, in, (size_t)n * sizeof(float));
 }
