@@ -118,7 +118,11 @@ double comm_waited(void)
 
 bool comm_test(struct comm *c, struct comm_req *r)
 {
-	return !r->n || c->ops->test(c, r);
+	if (r->n && !c->ops->test(c, r))
+		return false;
+	if (r->host)
+		stage_end(r);
+	return true;
 }
 
 bool comm_crowded;
@@ -172,6 +176,7 @@ static bool has_come(void *with)
 {
 	const struct expected *x = with;
 	int peer;
+	BUG_ON(stage_needed(x->p));
 	return x->c->ops->take(x->c, x->p, x->n_bytes, x->tag, &peer);
 }
 
@@ -195,6 +200,7 @@ void comm_begin(
 	int64_t n_bytes = a->count * (int64_t)comm_type_bytes(a->type);
 	*r = (struct comm_req){.what = coll_table[what].name, .n_bytes = n_bytes};
 	if (c->size == 1) {
+		BUG_ON(stage_needed(a->recv) && a->send);
 		if (a->send && a->recv && a->send != a->recv)
 			memcpy(a->recv, a->send, (size_t)n_bytes);
 		return;
@@ -202,8 +208,11 @@ void comm_begin(
 	r->seq = ++c->seq;
 	c->sent += (int64_t)((double)coll_bytes(what, c->size, a->count, a->type) *
 			     coll_table[what].bus(c->size));
-	if (!c->planned)
-		c->ops->begin(c, what, a, r);
+	if (c->planned)
+		return;
+	struct coll_args via = *a;
+	stage_coll(c, what, &via, r);
+	c->ops->begin(c, what, &via, r);
 }
 
 void comm_send_begin(struct comm *c, const void *p, int64_t n_bytes, int peer, int tag,
@@ -213,7 +222,7 @@ void comm_send_begin(struct comm *c, const void *p, int64_t n_bytes, int peer, i
 	*r = (struct comm_req){.what = "send", .n_bytes = n_bytes, .seq = c->seq};
 	c->sent += n_bytes;
 	if (!c->planned)
-		c->ops->send(c, p, n_bytes, peer, tag, r);
+		c->ops->send(c, stage_send(p, n_bytes, r), n_bytes, peer, tag, r);
 }
 
 void comm_recv_begin(
@@ -222,7 +231,7 @@ void comm_recv_begin(
 	BUG_ON(c->size == 1);
 	*r = (struct comm_req){.what = "receive", .n_bytes = n_bytes, .seq = c->seq};
 	if (!c->planned)
-		c->ops->recv(c, p, n_bytes, peer, tag, r);
+		c->ops->recv(c, stage_recv(p, n_bytes, r), n_bytes, peer, tag, r);
 }
 
 void comm_run(struct comm *c, enum coll what, const struct coll_args *a)

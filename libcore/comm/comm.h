@@ -193,6 +193,10 @@ struct comm_req {
 	const char *what;
 	int64_t n_bytes;
 	uint64_t seq; /* of the group, when it was begun */
+	/* Of a device's memory: it goes by way of `host`, and what comes belongs to `to`. */
+	char *host, *came;
+	void *to;
+	int64_t to_bytes;
 };
 
 /* Collective: begins it. Buffers are the library's until it is done. */
@@ -257,6 +261,20 @@ int comm_agree(struct comm *c, struct err *e);
 void comm_background(void (*poll)(void *), void *with);
 void comm_background_end(void (*poll)(void *), void *with);
 void comm_poll(void);
+
+/* ---- stage.c: memory of a device ----------------------------------------------------- */
+
+/* From now on buffers of messages and collectives may be in its arenas (device_arena); NULL: in
+ * none. Of ranks that share memory, what they share is the program's. */
+void comm_device(struct device *d);
+/* For coll.c: where the library finds what is sent, or leaves what comes; and when it is done,
+ * what came goes to its place. */
+bool stage_needed(const void *p);
+const void *stage_send(const void *p, int64_t n_bytes, struct comm_req *r);
+void *stage_recv(void *p, int64_t n_bytes, struct comm_req *r);
+void stage_coll(
+	const struct comm *c, enum coll what, struct coll_args *a, struct comm_req *r);
+void stage_end(struct comm_req *r);
 
 /* ---- bell.c: calling others that are at work ---------------------------------------- */
 
