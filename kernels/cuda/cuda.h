@@ -1,0 +1,225 @@
+/*
+ * Shared by the files of the CUDA half: its device, launches, and what kernels have in
+ * common. Kernels are `static __global__` functions beside the function of kernels.h that
+ * launches them; C++ is used for templates over number types and head sizes, and no more.
+ *
+ * Where a result is a sum, its order is a function of the shapes alone: no floating-point
+ * atomics, and no division of work that follows the number of multiprocessors.
+ *
+ * With PT_EMULATED the same files are compiled for the CPU, by tests/emu: a thread of a block
+ * is a coroutine there. For its sake shared memory is declared with SHARED(), inline assembly
+ * is in mma.h only, and whole warps take part in shuffles.
+ */
+#ifndef KERNELS_CUDA_H
+#define KERNELS_CUDA_H
+
+#ifdef PT_EMULATED
+#include "tests/emu/emu.h"
+#else
+#include <cuda_runtime.h>
+#endif
+#include <cuda_bf16.h>
+#include <cuda_fp16.h>
+
+extern "C" {
+#include "kernels/kernels.h"
+
+#define CUDA_PROTOTYPE(name) kern_##name cuda_##name;
+KERNELS(CUDA_PROTOTYPE)
+#undef CUDA_PROTOTYPE
+}
+
+/* Dynamic shared memory of a kernel, as bytes. */
+#ifndef PT_EMULATED
+#define SHARED(name) extern __shared__ __align__(128) unsigned char name[]
+#endif
+
+enum { WARP = 32, FULL_BYTES_OF_SHARED = 48 << 10 };
+#define ALL_LANES 0xffffffffu
+
+/* ---- device.cu ---------------------------------------------------------------------- */
+
+struct cuda_device;
+/* What a call of the runtime gave; anything but success ends the program, and says what the
+ * device was asked for last. */
+void cuda_check(struct device *d, cudaError_t rc, const char *what);
+cudaStream_t cuda_stream(struct device *d); /* of computation */
+/* Ends the program when a block cannot have so much shared memory here. */
+void cuda_check_shared(struct device *d, const char *name, size_t n_bytes);
+/* Temporary memory of one function of kernels.h, until it returns: partial sums, say. What
+ * the next one is given may be the same, since kernels run in their order. */
+enum { CUDA_ROOM = 64 << 20 };
+void *cuda_room(struct device *d, size_t n_bytes);
+
+/* An argument of a launch, as messages tell it. */
+struct cuda_arg {
+	char kind; /* i, f, p, or another that is passed over */
+	union {
+		int64_t i;
+		double f;
+		const void *p;
+	};
+};
+
+struct cuda_launch {
+	const char *name; /* of the function of kernels.h; a literal */
+	dim3 grid, block;
+	size_t shared_bytes;
+	int n_args;
+	struct cuda_arg args[28];
+};
+
+/* Around all that is asked of the device: for errors, and for the table of times. */
+void cuda_before(struct device *d, const struct cuda_launch *l);
+void cuda_after(struct device *d, const char *name);
+
+/* ---- launches ----------------------------------------------------------------------- */
+
+template <typename T> static inline struct cuda_arg cuda_arg_of(T)
+{
+	struct cuda_arg a;
+	a.kind = '?';
+	return a;
+}
+
+template <typename T> static inline struct cuda_arg cuda_arg_of(T *p)
+{
+	struct cuda_arg a;
+	a.kind = 'p';
+	a.p = (const void *)p;
+	return a;
+}
+
+static inline struct cuda_arg cuda_arg_of(int64_t x)
+{
+	struct cuda_arg a;
+	a.kind = 'i';
+	a.i = x;
+	return a;
+}
+
+static inline struct cuda_arg cuda_arg_of(int x)
+{
+	return cuda_arg_of((int64_t)x);
+}
+
+static inline struct cuda_arg cuda_arg_of(size_t x)
+{
+	return cuda_arg_of((int64_t)x);
+}
+
+static inline struct cuda_arg cuda_arg_of(float x)
+{
+	struct cuda_arg a;
+	a.kind = 'f';
+	a.f = (double)x;
+	return a;
+}
+
+/* kernel(args...) on the stream of computation; `name`: of the function of kernels.h. An empty
+ * grid is no launch. */
+template <typename... P, typename... A>
+static inline void launch(struct device *d, const char *name, dim3 grid, dim3 block,
+	size_t shared_bytes, void (*kernel)(P...), A... args)
+{
+	if (!grid.x || !grid.y || !grid.z)
+		return;
+	struct cuda_launch l = {name, grid, block, shared_bytes, (int)sizeof...(args),
+		{cuda_arg_of(args)...}};
+	cuda_before(d, &l);
+#ifdef PT_EMULATED
+	for (int i = 0; i < l.n_args; i++)
+		if (l.args[i].kind == 'p')
+			emu_pointer(name, l.args[i].p);
+	emu_launch(
+		grid, block, shared_bytes, [=] { kernel(args...); }, cuda_stream(d));
+#else
+	if (shared_bytes > FULL_BYTES_OF_SHARED) {
+		cuda_check_shared(d, name, shared_bytes);
+		cuda_check(d,
+			cudaFuncSetAttribute(kernel,
+				cudaFuncAttributeMaxDynamicSharedMemorySize,
+				(int)shared_bytes),
+			name);
+	}
+	kernel<<<grid, block, shared_bytes, cuda_stream(d)>>>(args...);
+#endif
+	cuda_check(d, cudaGetLastError(), name);
+	cuda_after(d, name);
+}
+
+/* fn(T()) with the C type of a number format. */
+template <typename F> static inline void by_type(enum dtype type, F fn)
+{
+	switch (type) {
+	case DT_F32:
+		fn(float());
+		return;
+	case DT_BF16:
+		fn(__nv_bfloat16());
+		return;
+	case DT_F16:
+		fn(__half());
+		return;
+	default:
+		BUG_ON("a kernel that takes no such numbers");
+	}
+}
+
+/* ---- numbers ------------------------------------------------------------------------ */
+
+static __device__ inline float widen(float x)
+{
+	return x;
+}
+
+static __device__ inline float widen(__nv_bfloat16 x)
+{
+	return __bfloat162float(x);
+}
+
+static __device__ inline float widen(__half x)
+{
+	return __half2float(x);
+}
+
+template <typename T> static __device__ inline T narrow(float x);
+
+template <> __device__ inline float narrow(float x)
+{
+	return x;
+}
+
+template <> __device__ inline __nv_bfloat16 narrow(float x)
+{
+	return __float2bfloat16_rn(x);
+}
+
+template <> __device__ inline __half narrow(float x)
+{
+	return __float2half_rn(x);
+}
+
+/* N numbers that one thread loads or stores at once, up to 16 bytes. */
+template <typename T, int N> struct alignas(sizeof(T) * N) pack {
+	T x[N];
+};
+
+/* ---- warps -------------------------------------------------------------------------- */
+
+/* Of all lanes, on all lanes, by a butterfly: an order that is always the same. */
+static __device__ inline float warp_sum(float x)
+{
+	for (int i = WARP / 2; i; i /= 2)
+		x += __shfl_xor_sync(ALL_LANES, x, i);
+	return x;
+}
+
+static __device__ inline float warp_max(float x)
+{
+	for (int i = WARP / 2; i; i /= 2)
+		x = fmaxf(x, __shfl_xor_sync(ALL_LANES, x, i));
+	return x;
+}
+
+#endif

@@ -1,0 +1,412 @@
+/*
+ * The GPU as a device: opening it, its memory, and the ways there and back. All that is asked
+ * of it goes into one stream, so that everything is done in the order in which it was asked.
+ */
+#include "kernels/cuda/own.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+extern "C" {
+__attribute__((visibility("default"))) extern const uint64_t pt_cuda_abi;
+const uint64_t pt_cuda_abi = device_abi();
+__attribute__((visibility("default"))) device_opener pt_cuda_open;
+}
+
+/* ---- memory ------------------------------------------------------------------------- */
+
+static void memory_of(const struct device *d, int64_t *used, int64_t *free_now)
+{
+	struct cuda_device *c = cuda_of(d);
+	size_t left = 0, total = 0;
+	cudaMemGetInfo(&left, &total);
+	*used = (int64_t)(total - left);
+	*free_now = (int64_t)left;
+	if (c->o.memory_bytes)
+		*free_now =
+			min64(*free_now, max64(0, c->o.memory_bytes - c->taken_bytes));
+}
+
+static NORETURN void out_of_memory(struct device *d, size_t n_bytes, const char *what)
+{
+	char asked[NUM_TEXT], in_use[NUM_TEXT], left[NUM_TEXT];
+	int64_t used, free_now;
+	memory_of(d, &used, &free_now);
+	die(EX_FAILED, "%s: out of memory: %s for %s; %s are in use, and %s free",
+		cuda_of(d)->model, text_bytes(asked, (double)n_bytes), what,
+		text_bytes(in_use, (double)used), text_bytes(left, (double)free_now));
+}
+
+/* 0, or that there is not so much. */
+static int try_memory(struct device *d, void **p, size_t n_bytes)
+{
+	*p = NULL;
+	cudaError_t rc = cudaMalloc(p, n_bytes);
+	if (rc == cudaErrorMemoryAllocation) {
+		cudaGetLastError(); /* it is said, and not to be met again */
+		return -1;
+	}
+	cuda_check(d, rc, "alloc");
+	return 0;
+}
+
+void *cuda_memory(struct device *d, size_t n_bytes, const char *what)
+{
+	void *p;
+	if (try_memory(d, &p, n_bytes))
+		out_of_memory(d, n_bytes, what);
+	return p;
+}
+
+void *cuda_room(struct device *d, size_t n_bytes)
+{
+	BUG_ON(n_bytes > CUDA_ROOM);
+	return cuda_of(d)->room;
+}
+
+cudaStream_t cuda_stream(struct device *d)
+{
+	return cuda_of(d)->stream;
+}
+
+void *cuda_alloc(struct device *d, size_t n_bytes)
+{
+	struct cuda_device *c = cuda_of(d);
+	int64_t most = c->o.memory_bytes;
+	void *p;
+	BUG_ON(!cuda_graph_rests(d));
+	if (!n_bytes || (most && (int64_t)n_bytes > most - c->taken_bytes) ||
+		try_memory(d, &p, n_bytes))
+		return NULL;
+	c->taken_bytes += (int64_t)n_bytes;
+	cuda_check(d, cudaMemsetAsync(p, 0, n_bytes, c->stream), "alloc");
+	return p;
+}
+
+void cuda_free(struct device *d, void *p, size_t n_bytes)
+{
+	if (!p)
+		return;
+	cuda_wait(d);
+	cuda_check(d, cudaFree(p), "free");
+	cuda_of(d)->taken_bytes -= (int64_t)n_bytes;
+}
+
+static void *shared_alloc(struct device *d, size_t n_bytes)
+{
+	void *p = NULL;
+	cudaError_t rc = cudaHostAlloc(
+		&p, n_bytes ? n_bytes : 1, cudaHostAllocPortable | cudaHostAllocMapped);
+	cuda_check(d, rc, "shared memory");
+	return p;
+}
+
+static void shared_free(struct device *d, void *p)
+{
+	cuda_wait(d);
+	cuda_check(d, cudaFreeHost(p), "shared memory");
+}
+
+/* ---- there and back ------------------------------------------------------------------ */
+
+static struct cuda_launch copy_of(const char *name, void *to, const void *from, size_t n)
+{
+	struct cuda_launch l;
+	l.name = name;
+	l.grid.x = 0;
+	l.n_args = 3;
+	l.args[0] = cuda_arg_of(to);
+	l.args[1] = cuda_arg_of(from);
+	l.args[2] = cuda_arg_of(n);
+	return l;
+}
+
+/* A whole slot, when what was in it is on the device. */
+static void next_slot(struct device *d)
+{
+	struct cuda_device *c = cuda_of(d);
+	struct stage *s = &c->stage;
+	cuda_check(d, cudaEventRecord(s->gone[s->slot], c->stream), "put");
+	s->slot = (s->slot + 1) % STAGE_SLOTS;
+	s->at = 0;
+	cuda_check(d, cudaEventSynchronize(s->gone[s->slot]), "put");
+}
+
+void cuda_put(struct device *d, void *to, const void *from, size_t n_bytes)
+{
+	enum { LINE = 64 };
+	struct cuda_device *c = cuda_of(d);
+	struct stage *s = &c->stage;
+	if (!n_bytes || cuda_graph_put(d, to, from, n_bytes))
+		return;
+	struct cuda_launch l = copy_of("put", to, from, n_bytes);
+	cuda_before(d, &l);
+	for (size_t at = 0, n; at < n_bytes; at += n) {
+		n = (size_t)min64((int64_t)(n_bytes - at), STAGE_BYTES);
+		if (n > STAGE_BYTES - s->at)
+			next_slot(d);
+		char *place = s->put + (size_t)s->slot * STAGE_BYTES + s->at;
+		memcpy(place, (const char *)from + at, n);
+		cuda_check(d,
+			cudaMemcpyAsync(
+				(char *)to + at, place, n, cudaMemcpyDefault, c->stream),
+			"put");
+		s->at = (size_t)min64(round_up((int64_t)(s->at + n), LINE), STAGE_BYTES);
+	}
+	cuda_after(d, "put");
+}
+
+/* A piece is on its way while the one before it is copied from where it came to. */
+void cuda_get(struct device *d, void *to, const void *from, size_t n_bytes)
+{
+	struct cuda_device *c = cuda_of(d);
+	struct stage *s = &c->stage;
+	int64_t n_pieces = ceil_div((int64_t)n_bytes, STAGE_BYTES);
+	BUG_ON(!cuda_graph_rests(d));
+	if (!n_bytes)
+		return;
+	struct cuda_launch l = copy_of("get", to, from, n_bytes);
+	cuda_before(d, &l);
+	for (int64_t i = 0; i <= n_pieces; i++) {
+		size_t at = (size_t)i * STAGE_BYTES, n;
+		if (i < n_pieces) {
+			n = (size_t)min64((int64_t)(n_bytes - at), STAGE_BYTES);
+			cuda_check(d,
+				cudaMemcpyAsync(s->get + i % 2 * STAGE_BYTES,
+					(const char *)from + at, n, cudaMemcpyDefault,
+					c->stream),
+				"get");
+			cuda_check(d, cudaEventRecord(s->came[i % 2], c->stream), "get");
+		}
+		if (i == 0)
+			continue;
+		at -= STAGE_BYTES;
+		n = (size_t)min64((int64_t)(n_bytes - at), STAGE_BYTES);
+		cuda_check(d, cudaEventSynchronize(s->came[(i - 1) % 2]), "get");
+		memcpy((char *)to + at, s->get + (i - 1) % 2 * STAGE_BYTES, n);
+	}
+	cuda_after(d, "get");
+}
+
+void cuda_wait(struct device *d)
+{
+	BUG_ON(!cuda_graph_rests(d));
+	cuda_check(d, cudaStreamSynchronize(cuda_of(d)->stream), "wait");
+}
+
+/* ---- opening ------------------------------------------------------------------------- */
+
+static void stage_open(struct device *d)
+{
+	struct stage *s = &cuda_of(d)->stage;
+	cuda_check(d, cudaMallocHost((void **)&s->put, (size_t)STAGE_SLOTS * STAGE_BYTES),
+		"pinned memory");
+	cuda_check(d, cudaMallocHost((void **)&s->get, (size_t)2 * STAGE_BYTES),
+		"pinned memory");
+	for (int i = 0; i < STAGE_SLOTS; i++)
+		cuda_check(d,
+			cudaEventCreateWithFlags(&s->gone[i], cudaEventDisableTiming),
+			"events");
+	for (int i = 0; i < 2; i++)
+		cuda_check(d,
+			cudaEventCreateWithFlags(&s->came[i], cudaEventDisableTiming),
+			"events");
+}
+
+static void close_device(struct device *d)
+{
+	struct cuda_device *c = cuda_of(d);
+	struct stage *s = &c->stage;
+	struct str nobody = {};
+	cuda_wait(d);
+	cuda_profile_end(d, &nobody);
+	str_free(&nobody);
+	cuda_graph_free(d);
+	cuda_plans_free(d);
+	cublasLtDestroy(c->products);
+	for (int i = 0; i < STAGE_SLOTS; i++)
+		cudaEventDestroy(s->gone[i]);
+	for (int i = 0; i < 2; i++)
+		cudaEventDestroy(s->came[i]);
+	cudaFreeHost(s->put);
+	cudaFreeHost(s->get);
+	cudaFree(c->room);
+	cudaFree(c->product_room);
+	cudaFree(c->copies);
+	cudaStreamDestroy(c->stream);
+	free(c);
+}
+
+static const char *name_of(const struct device *d)
+{
+	return cuda_of(d)->name;
+}
+
+static const char *model_of(const struct device *d)
+{
+	return cuda_of(d)->model;
+}
+
+static bool is_exact(const struct device *d)
+{
+	return cuda_of(d)->o.exact;
+}
+
+static const struct device_ops ops = {close_device, name_of, memory_of, model_of,
+	is_exact, cuda_profile_begin, cuda_profile_end, cuda_range, cuda_range_end,
+	cuda_graph_begin, cuda_graph_end, cuda_graph_refill, cuda_graph_launch,
+	cuda_algorithms, cuda_take_algorithms, shared_alloc, shared_free};
+
+/* "580.95.05", of a text like "NVRM version: NVIDIA UNIX x86_64 Kernel Module  580.95.05  Tue
+ * ...": the first number with a point; "unknown" where that is not told. */
+static void driver_text(char text[32])
+{
+	static const char digits[] = "0123456789.";
+	struct str s = {};
+	struct err e = {};
+	size_t n = 0;
+	snprintf(text, 32, "unknown");
+	file_read("/proc/driver/nvidia/version", 1 << 16, &s, &e);
+	for (const char *at = s.s; at && (at = strpbrk(at, digits)); at += n) {
+		n = strspn(at, digits);
+		if (!memchr(at, '.', n) || n >= 32)
+			continue;
+		snprintf(text, 32, "%.*s", (int)n, at);
+		break;
+	}
+	str_free(&s);
+}
+
+static void name_device(struct cuda_device *c)
+{
+	char driver[32];
+	int cuda = 0;
+	size_t lt = cublasLtGetVersion();
+	driver_text(driver);
+	cudaRuntimeGetVersion(&cuda);
+	snprintf(c->name, sizeof(c->name),
+		"%s (sm_%d, driver %s, CUDA %d.%d, cuBLASLt %zu.%zu.%zu)", c->model,
+		c->arch, driver, cuda / 1000, cuda % 1000 / 10, lt / 10000,
+		lt / 100 % 100, lt % 100);
+}
+
+/* Words for who asked for a GPU; 1: there is none, which others need not hear. */
+static int no_gpu(struct err *e)
+{
+	const char *seen = getenv("CUDA_VISIBLE_DEVICES");
+	err_set(e, EX_FAILED, "the driver shows no GPU%s%s%s",
+		seen ? " (CUDA_VISIBLE_DEVICES is '" : "; see nvidia-smi",
+		seen ? seen : "", seen ? "')" : "");
+	return 1;
+}
+
+static int no_driver(struct err *e)
+{
+	err_set(e, EX_FAILED,
+		"there is no NVIDIA driver on this machine; install one, or use "
+		"--device=cpu");
+	return 1;
+}
+
+/* Which of n GPUs a rank has, and how many ranks of this host have it: they are dealt out in
+ * turn. */
+static int deal_gpu(struct device *d, const struct device_options *o, int n)
+{
+	int ranks = o->ranks > 1 ? o->ranks : 1;
+	d->number = o->rank % n;
+	d->sharers = (ranks - d->number + n - 1) / n;
+	return o->alone && d->sharers > 1;
+}
+
+/* One of the GPUs that CUDA shows; what is missing is said with what to do about it. */
+static int find_gpu(struct device *d, struct cuda_device *c, struct err *e)
+{
+	struct cudaDeviceProp p;
+	int n = 0, driver = 0;
+	cudaError_t rc = cudaDriverGetVersion(&driver);
+	if (rc == cudaSuccess && !driver)
+		return no_driver(e);
+	rc = cudaGetDeviceCount(&n);
+	if (rc == cudaErrorInsufficientDriver)
+		return err_set(e, EX_FAILED,
+			"NVIDIA's driver here is for CUDA %d.%d, older than the CUDA "
+			"%d.%d that pt was built with; install a newer driver, or build "
+			"with that CUDA",
+			driver / 1000, driver % 1000 / 10, CUDART_VERSION / 1000,
+			CUDART_VERSION % 1000 / 10);
+	if (rc == cudaErrorNoDevice || (rc == cudaSuccess && !n))
+		return no_gpu(e);
+	if (rc == cudaSuccess && deal_gpu(d, &c->o, n)) {
+		err_set(e, EX_FAILED, "%d ranks have %d GPU%s", c->o.ranks, n,
+			n == 1 ? "" : "s");
+		return 1;
+	}
+	if (rc == cudaSuccess)
+		rc = cudaGetDeviceProperties(&p, d->number);
+	if (rc == cudaSuccess)
+		rc = cudaSetDevice(d->number);
+	if (rc == cudaSuccess)
+		rc = cudaFree(0); /* opens it; somebody else may have it for himself */
+	if (rc != cudaSuccess)
+		return err_set(e, EX_FAILED,
+			"the GPU cannot be opened: %s (%s); does nvidia-smi work, and is "
+			"it free?",
+			cudaGetErrorString(rc), cudaGetErrorName(rc));
+	snprintf(c->model, sizeof(c->model), "%s", p.name);
+	c->arch = 10 * p.major + p.minor;
+	c->shared_most = p.sharedMemPerBlockOptin;
+	if (c->arch < 80)
+		return err_set(e, EX_FAILED,
+			"%s has compute capability %d.%d, and pt needs 8.0 (Ampere, "
+			"2020) or later; use --device=cpu",
+			p.name, p.major, p.minor);
+	return 0;
+}
+
+/* The little that every device needs, which may be more than others have left. */
+static int has_room(struct cuda_device *c, struct err *e)
+{
+	enum { NEEDED = CUDA_ROOM + PRODUCT_ROOM + (32 << 20) };
+	char left_text[NUM_TEXT], need_text[NUM_TEXT];
+	size_t left = 0, total = 0;
+	cudaMemGetInfo(&left, &total);
+	if (left >= NEEDED)
+		return 0;
+	return err_set(e, EX_FAILED,
+		"%s has %s of memory free, and %s is needed before anything else; who "
+		"uses "
+		"it, nvidia-smi tells",
+		c->model, text_bytes(left_text, (double)left),
+		text_bytes(need_text, NEEDED));
+}
+
+extern "C" int pt_cuda_open(
+	struct device *d, const struct device_options *o, struct err *e)
+{
+	struct cuda_device *c = (struct cuda_device *)xcalloc(1, sizeof(*c));
+	memset(d, 0, sizeof(*d));
+	c->o = *o;
+	int rc = find_gpu(d, c, e);
+	if (!rc)
+		rc = has_room(c, e);
+	if (rc) {
+		free(c);
+		return rc;
+	}
+	name_device(c);
+	c->waits = env_switch("PT_CUDA_SYNC") == 1;
+	c->measures = o->measure;
+	d->k = &cuda_kernels;
+	d->threads = 1;
+	d->narrow = true;
+	d->apart = true;
+	d->ops = &ops;
+	d->impl = c;
+	cuda_check(d, cudaStreamCreateWithFlags(&c->stream, cudaStreamNonBlocking),
+		"a stream");
+	stage_open(d);
+	c->room = cuda_memory(d, CUDA_ROOM, "kernels");
+	c->product_room = cuda_memory(d, PRODUCT_ROOM, "products");
+	cuda_cublas_check(d, cublasLtCreate(&c->products), "cublasLtCreate");
+	return 0;
+}

@@ -1,0 +1,310 @@
+/*
+ * Products, by cuBLASLt: its matrices are stored by columns, so that ours are transposed in its
+ * eyes, and the right one of our two is its first. What it has no algorithm for is brought into
+ * a form for which it has one.
+ */
+#include "kernels/cuda/own.h"
+#include "kernels/cuda/vector.h"
+
+#include <cuda_fp8.h>
+#include <string.h>
+
+static int64_t k_of(const struct product *p)
+{
+	return p->ta ? p->a.cols : p->a.rows;
+}
+
+static bool is_byte(enum dtype type)
+{
+	return dtype_bytes(type) == 1;
+}
+
+/* ---- operands in another form -------------------------------------------------------- */
+
+/* Temporary memory of one product, however large. */
+static void *copies_of(struct device *d, size_t n_bytes)
+{
+	struct cuda_device *c = cuda_of(d);
+	if (cuda_graph_notes(d)) { /* it would use them when they have grown, and moved */
+		cuda_graph_spoil(d, "it has products of fp8");
+		return c->room;
+	}
+	if (n_bytes > c->copies_bytes) {
+		cuda_wait(d);
+		cuda_check(d, cudaFree(c->copies), "free");
+		c->copies = cuda_memory(d, n_bytes, "a product's operands");
+		c->copies_bytes = n_bytes;
+	}
+	return c->copies;
+}
+
+enum { TILE = 64, TILE_THREADS = 256 };
+
+/* to[cols, rows] = from[rows, cols]^T, of bytes: a tile a block. */
+static __global__ void transpose_bytes(
+	uint8_t *to, const uint8_t *from, int64_t rows, int64_t cols)
+{
+	__shared__ uint8_t tile[TILE][TILE + 4];
+	int64_t row = (int64_t)blockIdx.y * TILE, col = (int64_t)blockIdx.x * TILE;
+	int x = (int)threadIdx.x % TILE, y = (int)threadIdx.x / TILE;
+	for (int i = y; i < TILE; i += TILE_THREADS / TILE)
+		if (row + i < rows && col + x < cols)
+			tile[i][x] = from[(row + i) * cols + col + x];
+	__syncthreads();
+	for (int i = y; i < TILE; i += TILE_THREADS / TILE)
+		if (col + i < cols && row + x < rows)
+			to[(col + i) * rows + row + x] = tile[x][i];
+}
+
+static struct mat transposed(struct device *d, const char *name, struct mat m, void *to)
+{
+	dim3 grid((unsigned)ceil_div(m.cols, TILE), (unsigned)ceil_div(m.rows, TILE));
+	BUG_ON(grid.y > 65535);
+	launch(d, name, grid, dim3(TILE_THREADS), 0, transpose_bytes, (uint8_t *)to,
+		(const uint8_t *)m.p, m.rows, m.cols);
+	return mat_typed(to, m.cols, m.rows, m.type);
+}
+
+/* Each fp8 number is one of bf16, too. */
+static __global__ void widen_bytes(
+	__nv_bfloat16 *to, const uint8_t *from, int64_t n, __nv_fp8_interpretation_t kind)
+{
+	int64_t i = (int64_t)blockIdx.x * blockDim.x + threadIdx.x;
+	if (i < n)
+		to[i] = __float2bfloat16_rn(
+			__half2float(__half(__nv_cvt_fp8_to_halfraw(from[i], kind))));
+}
+
+static struct mat widened(struct device *d, const char *name, struct mat m, void *to)
+{
+	int64_t n = mat_size(m);
+	launch(d, name, dim3((unsigned)ceil_div(n, TILE_THREADS)), dim3(TILE_THREADS), 0,
+		widen_bytes, (__nv_bfloat16 *)to, (const uint8_t *)m.p, n,
+		m.type == DT_E4M3 ? __NV_E4M3 : __NV_E5M2);
+	return mat_typed(to, m.rows, m.cols, DT_BF16);
+}
+
+/* ---- fp8 ----------------------------------------------------------------------------- */
+
+enum { LINE = 256 };
+
+/* Matrix units for fp8 came with sm_89, and take operands in lines of 16 bytes. */
+static bool fp8_fits(struct device *d, const struct product *p)
+{
+	uintptr_t places = (uintptr_t)p->a.p | (uintptr_t)p->b.p;
+	return cuda_of(d)->arch >= 89 && !is_byte(p->d.type) &&
+	       (p->d.cols | p->d.rows | k_of(p)) % 16 == 0 && places % 16 == 0 &&
+	       !(p->a.type == DT_E5M2 && p->b.type == DT_E5M2);
+}
+
+/* Both operands along the sum, which is how those units want them. */
+static struct product along_sum(struct device *d, const char *name, struct product p)
+{
+	size_t a_bytes = p.ta ? 0 : (size_t)round_up(mat_bytes(p.a), LINE);
+	size_t b_bytes = p.tb ? (size_t)mat_bytes(p.b) : 0;
+	char *copies = (char *)copies_of(d, a_bytes + b_bytes);
+	if (!p.ta)
+		p.a = transposed(d, name, p.a, copies);
+	if (p.tb)
+		p.b = transposed(d, name, p.b, copies + a_bytes);
+	p.ta = true;
+	p.tb = false;
+	return p;
+}
+
+/* The same sum of the same products. */
+static struct product as_bf16(struct device *d, const char *name, struct product p)
+{
+	size_t a_bytes = (size_t)round_up(2 * mat_size(p.a), LINE);
+	char *copies = (char *)copies_of(d, a_bytes + 2 * (size_t)mat_size(p.b));
+	p.a = widened(d, name, p.a, copies);
+	p.b = widened(d, name, p.b, copies + a_bytes);
+	return p;
+}
+
+/* For numbers of 16 bits in shapes that suit no algorithm. */
+static struct product as_fp32(struct device *d, struct product p)
+{
+	size_t a_bytes = (size_t)round_up(4 * mat_size(p.a), LINE);
+	char *copies = (char *)copies_of(d, a_bytes + 4 * (size_t)mat_size(p.b));
+	struct mat a = mat(copies, p.a.rows, p.a.cols);
+	struct mat b = mat(copies + a_bytes, p.b.rows, p.b.cols);
+	cuda_round(d, a, p.a, DT_F32, 1);
+	cuda_round(d, b, p.b, DT_F32, 1);
+	p.a = a;
+	p.b = b;
+	return p;
+}
+
+/* ---- sums in runs --------------------------------------------------------------------- */
+
+/*
+ * The gradient of a weight has few tiles and a long sum, and with a tile a block most of a GPU
+ * would stand idle. So the rows are cut into runs, each with a sum of its own. How many is a
+ * function of the shape alone: as many as give each multiprocessor something, of whole lines of
+ * 16 rows, and of 1024 rows at least, so that a part costs little beside its sum.
+ */
+static int64_t runs_of(const struct product *p)
+{
+	enum { SIDE = 128, LINES = 16, LEAST_ROWS = 1024 };
+	int64_t n = k_of(p), runs = 1;
+	int64_t tiles = ceil_div(p->d.rows, SIDE) * ceil_div(p->d.cols, SIDE);
+	if (p->ta || !p->tb || p->d.type != DT_F32)
+		return 1;
+	while (tiles * runs < MOST_RUNS && n % (2 * runs * LINES) == 0 &&
+		n / (2 * runs) >= LEAST_ROWS && 2 * runs * mat_bytes(p->d) <= CUDA_ROOM)
+		runs *= 2;
+	return runs;
+}
+
+/* to = (add ? to : 0) + part[0] + part[1] + ..., of n numbers each. */
+static __global__ void __launch_bounds__(THREADS) add_parts_kernel(
+	float *to, const float *part, int64_t n, int64_t n_parts, bool add, bool whole)
+{
+	enum { N = PER_PACK<float>, AT_ONCE = 8 };
+	int64_t at = thread_number() * N, left = n - at;
+	float total[N] = {};
+	if (left <= 0)
+		return;
+	if (add)
+		load(total, to + at, left, whole);
+	for (int64_t i = 0; i < n_parts; i += AT_ONCE) {
+		packed<float, N> x[AT_ONCE];
+#pragma unroll
+		for (int r = 0; r < AT_ONCE; r++)
+			x[r] = fetch<N>(part + (i + r) * n + at,
+				i + r < n_parts ? left : 0, whole);
+#pragma unroll
+		for (int r = 0; r < AT_ONCE; r++)
+			for (int k = 0; k < N && i + r < n_parts; k++)
+				total[k] += number_of(x[r], k);
+	}
+	store(to + at, total, left, whole);
+}
+
+/* false: there are no runs, or no algorithm for them. */
+static bool product_in_runs(struct device *d, const char *name, struct product p)
+{
+	enum { N = PER_PACK<float> };
+	int64_t runs = runs_of(&p), rows = k_of(&p) / runs, n = mat_size(p.d);
+	float *to = (float *)p.d.p;
+	bool add = p.add;
+	if (runs == 1)
+		return false;
+	p.a = mat_rows(p.a, 0, rows);
+	p.b = mat_rows(p.b, 0, rows);
+	p.d = mat(cuda_room(d, (size_t)(runs * mat_bytes(p.d))), p.d.rows, p.d.cols);
+	p.add = false;
+	p.runs = runs;
+	if (!cuda_product(d, name, &p))
+		return false;
+	const float *part = (const float *)p.d.p;
+	launch(d, name, grid_of_packs(1, n, N), THREADS, 0, add_parts_kernel, to, part, n,
+		runs, add, in_packs(to, n, N));
+	return true;
+}
+
+/* ---- all ----------------------------------------------------------------------------- */
+
+/* cuBLASLt takes a bias of the type of the result, but for fp8 operands and a result of fp32 one
+ * of bf16, which would be worse than ours. It is brought to that type at the end of the room. */
+static bool product_with(
+	struct device *d, const char *name, struct product p, struct mat bias)
+{
+	enum { BIAS_ROOM = CUDA_ROOM / 4 };
+	bool after = bias.p && is_byte(p.a.type) && p.d.type == DT_F32;
+	if (bias.p && bias.type != p.d.type) {
+		BUG_ON(bias.cols * dtype_bytes(p.d.type) > BIAS_ROOM);
+		void *to = (char *)cuda_room(d, CUDA_ROOM) + CUDA_ROOM - BIAS_ROOM;
+		struct mat same = mat_typed(to, 1, bias.cols, p.d.type);
+		cuda_round(d, same, bias, same.type, 1);
+		bias = same;
+	}
+	p.bias = after ? NULL : bias.p;
+	if (!cuda_product(d, name, &p))
+		return false;
+	if (after)
+		cuda_bias_fwd(d, p.d, bias);
+	return true;
+}
+
+/* The result as fp32, a part of its rows at a time, and from there to what it is to be. */
+static bool narrowed_product(
+	struct device *d, const char *name, struct product p, struct mat bias)
+{
+	enum { RESULT_ROOM = CUDA_ROOM / 2 };
+	int64_t most = RESULT_ROOM / (p.d.cols * (int64_t)sizeof(float));
+	struct mat all = p.d, b = p.b;
+	BUG_ON(p.add || p.tb || most < 1);
+	for (int64_t row = 0; row < all.rows; row += most) {
+		int64_t n = min64(most, all.rows - row);
+		p.b = mat_rows(b, row, n);
+		p.d = mat(cuda_room(d, RESULT_ROOM), n, all.cols);
+		if (!product_with(d, name, p, bias))
+			return false;
+		cuda_round(d, mat_rows(all, row, n), p.d, all.type, 1);
+	}
+	return true;
+}
+
+/* cuBLASLt gives fp32, or the type of the operands. */
+static bool of_given_type(
+	struct device *d, const char *name, struct product p, struct mat bias)
+{
+	bool given = p.d.type == DT_F32 || p.d.type == p.a.type;
+	return (given ? product_with : narrowed_product)(d, name, p, bias);
+}
+
+static void multiply(
+	struct device *d, const char *name, struct product p, struct mat bias)
+{
+	BUG_ON(k_of(&p) != (p.tb ? p.b.rows : p.b.cols));
+	BUG_ON(p.d.cols != (p.ta ? p.a.rows : p.a.cols));
+	BUG_ON(p.d.rows != (p.tb ? p.b.cols : p.b.rows));
+	BUG_ON(p.a.type != p.b.type && !(is_byte(p.a.type) && is_byte(p.b.type)));
+	if (!mat_size(p.d))
+		return;
+	if (!k_of(&p)) {
+		BUG_ON(bias.p);
+		if (!p.add)
+			cuda_zero(d, p.d);
+		return;
+	}
+	if (is_byte(p.a.type)) {
+		if (fp8_fits(d, &p) && product_with(d, name, along_sum(d, name, p), bias))
+			return;
+		p = as_bf16(d, name, p);
+	} else if (product_in_runs(d, name, p)) {
+		return;
+	}
+	bool done = of_given_type(d, name, p, bias);
+	if (!done && dtype_bytes(p.a.type) == 2)
+		done = of_given_type(d, name, as_fp32(d, p), bias);
+	if (!done)
+		die(EX_FAILED,
+			"%s: cuBLASLt has no algorithm for [%lld, %lld], sums of %lld",
+			name, (long long)p.d.rows, (long long)p.d.cols,
+			(long long)k_of(&p));
+}
+
+void cuda_linear_fwd(
+	struct device *d, struct mat y, struct mat x, struct mat w, struct mat bias)
+{
+	struct product p = {w, x, y, true, false, NULL, false, 1};
+	BUG_ON(bias.p && bias.cols != y.cols);
+	multiply(d, "linear_fwd", p, bias);
+}
+
+void cuda_linear_bwd_x(
+	struct device *d, struct mat dx, struct mat dy, struct mat w, bool add)
+{
+	struct product p = {w, dy, dx, false, false, NULL, add, 1};
+	multiply(d, "linear_bwd_x", p, mat(NULL, 0, 0));
+}
+
+void cuda_linear_bwd_w(
+	struct device *d, struct mat dw, struct mat dy, struct mat x, bool add)
+{
+	struct product p = {x, dy, dw, false, true, NULL, add, 1};
+	multiply(d, "linear_bwd_w", p, mat(NULL, 0, 0));
+}

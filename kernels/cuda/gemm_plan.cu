@@ -1,0 +1,496 @@
+/*
+ * Plans: for each shape of product, which of cuBLASLt's algorithms. The first time it is asked
+ * for, those that cuBLASLt thinks best are tried out and the quickest is taken from then on;
+ * what was chosen can be told as text, and given to another process, for the bits depend on it.
+ */
+#include "kernels/cuda/own.h"
+
+#include <inttypes.h>
+#include <stdlib.h>
+#include <string.h>
+
+enum { BUCKETS = 1024, CANDIDATES = 8, MOST_PLANS = 1 << 16 };
+
+struct plan {
+	struct product_key key;
+	bool ready, possible;
+	bool told; /* the algorithm is one that was given to us, and not looked at yet */
+	cublasLtMatmulAlgo_t algo;
+	cublasLtMatmulDesc_t desc;
+	cublasLtMatrixLayout_t a, b, d;
+	struct plan *next;
+};
+
+struct plans {
+	struct plan *bucket[BUCKETS];
+	int64_t n;
+};
+
+void cuda_cublas_check(struct device *d, cublasStatus_t rc, const char *what)
+{
+	if (rc == CUBLAS_STATUS_SUCCESS)
+		return;
+	cuda_check(d, cudaGetLastError(), what);
+	die(EX_FAILED, "%s: %s: %s (%s)", cuda_of(d)->model, what,
+		cublasLtGetStatusString(rc), cublasLtGetStatusName(rc));
+}
+
+/* ---- what a plan is for --------------------------------------------------------------- */
+
+static cudaDataType_t type_of(int64_t type)
+{
+	static const cudaDataType_t types[] = {
+		CUDA_R_32F, CUDA_R_16BF, CUDA_R_16F, CUDA_R_8F_E4M3, CUDA_R_8F_E5M2};
+	return types[type];
+}
+
+/* All matrices, of all runs, begin at multiples of this, of which an arena's 64 is the largest
+ * that counts. */
+static int64_t alignment(const struct product *p)
+{
+	uintptr_t places = (uintptr_t)p->a.p | (uintptr_t)p->b.p | (uintptr_t)p->d.p |
+			   (uintptr_t)p->bias | 64;
+	if (p->runs > 1)
+		places |=
+			(uintptr_t)(mat_bytes(p->a) | mat_bytes(p->b) | mat_bytes(p->d));
+	return (int64_t)(places & -places);
+}
+
+static struct product_key key_of(const struct product *p)
+{
+	struct product_key k = {p->ta, p->tb, p->d.cols, p->d.rows,
+		p->ta ? p->a.cols : p->a.rows, p->a.type, p->b.type, p->d.type,
+		p->bias != NULL, p->add, alignment(p), p->runs};
+	return k;
+}
+
+static struct plan **find(struct cuda_device *c, const struct product_key *key)
+{
+	if (!c->plans)
+		c->plans = (struct plans *)xcalloc(1, sizeof(*c->plans));
+	uint64_t h = 0;
+	int64_t words[sizeof(*key) / sizeof(int64_t)];
+	memcpy(words, key, sizeof(*key));
+	for (size_t i = 0; i < ARRAY_LEN(words); i++)
+		h = hash_mix(h + (uint64_t)words[i]);
+	struct plan **at = &c->plans->bucket[h % BUCKETS];
+	while (*at && memcmp(&(*at)->key, key, sizeof(*key)))
+		at = &(*at)->next;
+	return at;
+}
+
+static struct plan *plan_of(struct cuda_device *c, const struct product_key *key)
+{
+	struct plan **at = find(c, key);
+	if (!*at) {
+		*at = (struct plan *)xcalloc(1, sizeof(**at));
+		(*at)->key = *key;
+		c->plans->n++;
+	}
+	return *at;
+}
+
+void cuda_plans_free(struct device *d)
+{
+	struct plans *all = cuda_of(d)->plans;
+	for (int i = 0; all && i < BUCKETS; i++) {
+		for (struct plan *p = all->bucket[i], *next; p; p = next) {
+			next = p->next;
+			if (p->desc)
+				cublasLtMatmulDescDestroy(p->desc);
+			if (p->a)
+				cublasLtMatrixLayoutDestroy(p->a);
+			if (p->b)
+				cublasLtMatrixLayoutDestroy(p->b);
+			if (p->d)
+				cublasLtMatrixLayoutDestroy(p->d);
+			free(p);
+		}
+	}
+	free(all);
+	cuda_of(d)->plans = NULL;
+}
+
+/* ---- what cuBLASLt is told about it ---------------------------------------------------- */
+
+/* A matrix of each run, one behind the other. */
+static cublasLtMatrixLayout_t layout(
+	struct device *d, int64_t type, int64_t rows, int64_t cols, int64_t runs)
+{
+	cublasLtMatrixLayout_t l;
+	int32_t count = (int32_t)runs;
+	int64_t apart = rows * cols;
+	cuda_cublas_check(d,
+		cublasLtMatrixLayoutCreate(
+			&l, type_of(type), (uint64_t)rows, (uint64_t)cols, rows),
+		"cublasLtMatrixLayoutCreate");
+	if (runs == 1)
+		return l;
+#define SET(attribute, value)                                                            \
+	cuda_cublas_check(d,                                                             \
+		cublasLtMatrixLayoutSetAttribute(l, attribute, &(value), sizeof(value)), \
+		#attribute)
+	SET(CUBLASLT_MATRIX_LAYOUT_BATCH_COUNT, count);
+	SET(CUBLASLT_MATRIX_LAYOUT_STRIDED_BATCH_OFFSET, apart);
+#undef SET
+	return l;
+}
+
+static void describe(struct device *d, struct plan *p)
+{
+	const struct product_key *k = &p->key;
+	bool fast = k->a == DT_F32 && !cuda_of(d)->o.exact;
+	cublasOperation_t ta = k->ta ? CUBLAS_OP_T : CUBLAS_OP_N;
+	cublasOperation_t tb = k->tb ? CUBLAS_OP_T : CUBLAS_OP_N;
+	cublasStatus_t rc = cublasLtMatmulDescCreate(&p->desc,
+		fast ? CUBLAS_COMPUTE_32F_FAST_TF32 : CUBLAS_COMPUTE_32F, CUDA_R_32F);
+	cuda_cublas_check(d, rc, "cublasLtMatmulDescCreate");
+#define SET(attribute, value)                                         \
+	cuda_cublas_check(d,                                          \
+		cublasLtMatmulDescSetAttribute(                       \
+			p->desc, attribute, &(value), sizeof(value)), \
+		#attribute)
+	SET(CUBLASLT_MATMUL_DESC_TRANSA, ta);
+	SET(CUBLASLT_MATMUL_DESC_TRANSB, tb);
+	if (k->bias) {
+		cublasLtEpilogue_t epilogue = CUBLASLT_EPILOGUE_BIAS;
+		int32_t type = type_of(k->d);
+		SET(CUBLASLT_MATMUL_DESC_EPILOGUE, epilogue);
+		SET(CUBLASLT_MATMUL_DESC_BIAS_DATA_TYPE, type);
+		/* The heuristic looks at where it lies: no further than at its alignment. */
+		const void *place = (const void *)(uintptr_t)k->align;
+		SET(CUBLASLT_MATMUL_DESC_BIAS_POINTER, place);
+	}
+#undef SET
+	int64_t a_rows = k->ta ? k->k : k->m, a_cols = k->ta ? k->m : k->k;
+	int64_t b_rows = k->tb ? k->n : k->k, b_cols = k->tb ? k->k : k->n;
+	p->a = layout(d, k->a, a_rows, a_cols, k->runs);
+	p->b = layout(d, k->b, b_rows, b_cols, k->runs);
+	p->d = layout(d, k->d, k->m, k->n, k->runs);
+}
+
+/* to = op(a) op(b), plus what is at x->d when it adds. */
+static cublasStatus_t run(struct device *d, const struct plan *p, const struct product *x,
+	void *to, const cublasLtMatmulAlgo_t *algo)
+{
+	struct cuda_device *c = cuda_of(d);
+	const float one = 1, beta = x->add ? 1 : 0;
+	if (x->bias)
+		cuda_cublas_check(d,
+			cublasLtMatmulDescSetAttribute(p->desc,
+				CUBLASLT_MATMUL_DESC_BIAS_POINTER, &x->bias,
+				sizeof(x->bias)),
+			"CUBLASLT_MATMUL_DESC_BIAS_POINTER");
+	const void *from = x->add ? x->d.p : to;
+	return cublasLtMatmul(c->products, p->desc, &one, x->a.p, p->a, x->b.p, p->b,
+		&beta, from, p->d, to, p->d, algo, c->product_room, PRODUCT_ROOM,
+		c->stream);
+}
+
+/* ---- choosing -------------------------------------------------------------------------- */
+
+/* Where products are exact, no algorithm splits a sum into parts that it adds up at the end:
+ * into how many would be its own choice. */
+static bool suits(struct device *d, const cublasLtMatmulAlgo_t *algo)
+{
+	int32_t splits = 1;
+	uint32_t scheme = CUBLASLT_REDUCTION_SCHEME_NONE;
+	size_t n;
+	if (!cuda_of(d)->o.exact)
+		return true;
+	cublasLtMatmulAlgoConfigGetAttribute(
+		algo, CUBLASLT_ALGO_CONFIG_SPLITK_NUM, &splits, sizeof(splits), &n);
+	cublasLtMatmulAlgoConfigGetAttribute(
+		algo, CUBLASLT_ALGO_CONFIG_REDUCTION_SCHEME, &scheme, sizeof(scheme), &n);
+	return (splits == 0 || splits == 1) && scheme == CUBLASLT_REDUCTION_SCHEME_NONE;
+}
+
+/* Those that can be taken, the one that cuBLASLt thinks best first. */
+static int candidates(struct device *d, const struct plan *p,
+	cublasLtMatmulHeuristicResult_t found[CANDIDATES])
+{
+	struct cuda_device *c = cuda_of(d);
+	cublasLtMatmulPreference_t preference;
+	size_t room_bytes = PRODUCT_ROOM;
+	uint32_t align = (uint32_t)p->key.align;
+	uint32_t schemes = c->o.exact ? CUBLASLT_REDUCTION_SCHEME_NONE
+				      : CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE;
+	int n_found = 0, n = 0;
+	cuda_cublas_check(d, cublasLtMatmulPreferenceCreate(&preference),
+		"cublasLtMatmulPreferenceCreate");
+#define SET(attribute, value)                                            \
+	cuda_cublas_check(d,                                             \
+		cublasLtMatmulPreferenceSetAttribute(                    \
+			preference, attribute, &(value), sizeof(value)), \
+		#attribute)
+	SET(CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES, room_bytes);
+	SET(CUBLASLT_MATMUL_PREF_REDUCTION_SCHEME_MASK, schemes);
+	SET(CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_A_BYTES, align);
+	SET(CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_B_BYTES, align);
+	SET(CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_C_BYTES, align);
+	SET(CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_D_BYTES, align);
+#undef SET
+	cublasStatus_t rc = cublasLtMatmulAlgoGetHeuristic(c->products, p->desc, p->a,
+		p->b, p->d, p->d, preference, CANDIDATES, found, &n_found);
+	cublasLtMatmulPreferenceDestroy(preference);
+	if (rc == CUBLAS_STATUS_NOT_SUPPORTED || rc == CUBLAS_STATUS_INVALID_VALUE)
+		return 0;
+	cuda_cublas_check(d, rc, "cublasLtMatmulAlgoGetHeuristic");
+	for (int i = 0; i < n_found; i++)
+		if (found[i].state == CUBLAS_STATUS_SUCCESS &&
+			found[i].workspaceSize <= PRODUCT_ROOM &&
+			suits(d, &found[i].algo))
+			found[n++] = found[i];
+	return n;
+}
+
+/* Milliseconds of a few runs; infinity where it does not work after all. */
+static float measure(struct device *d, const struct plan *p, const struct product *x,
+	void *to, const cublasLtMatmulAlgo_t *algo, cudaEvent_t begin, cudaEvent_t end)
+{
+	enum { RUNS = 3 };
+	cudaStream_t stream = cuda_stream(d);
+	float ms;
+	if (run(d, p, x, to, algo) != CUBLAS_STATUS_SUCCESS)
+		return INFINITY;
+	cuda_check(d, cudaEventRecord(begin, stream), "measuring a product");
+	for (int i = 0; i < RUNS; i++)
+		cuda_cublas_check(d, run(d, p, x, to, algo), "cublasLtMatmul");
+	cuda_check(d, cudaEventRecord(end, stream), "measuring a product");
+	cuda_check(d, cudaEventSynchronize(end), "measuring a product");
+	cuda_check(d, cudaEventElapsedTime(&ms, begin, end), "measuring a product");
+	return ms;
+}
+
+/* The quickest; the first one, unless another is clearly quicker. What is to be written anyway
+ * is written by each; what is to be added to must stay, so the sums go elsewhere then. */
+static int quickest(struct device *d, const struct plan *p, const struct product *x,
+	const cublasLtMatmulHeuristicResult_t *found, int n)
+{
+	const float clearly = 0.97f;
+	size_t n_bytes = (size_t)mat_bytes(x->d);
+	bool own = x->add && n_bytes > CUDA_ROOM;
+	void *to = x->add ? cuda_room(d, min64((int64_t)n_bytes, CUDA_ROOM)) : x->d.p;
+	if (own && cudaMalloc(&to, n_bytes) != cudaSuccess) {
+		cudaGetLastError();
+		return 0;
+	}
+	cudaEvent_t begin, end;
+	cuda_check(d, cudaEventCreate(&begin), "measuring a product");
+	cuda_check(d, cudaEventCreate(&end), "measuring a product");
+	int best = 0;
+	float best_ms = INFINITY;
+	for (int i = 0; i < n; i++) {
+		float ms = measure(d, p, x, to, &found[i].algo, begin, end);
+		if (ms < best_ms * (i ? clearly : 1)) {
+			best = i;
+			best_ms = ms;
+		}
+	}
+	cudaEventDestroy(begin);
+	cudaEventDestroy(end);
+	if (own)
+		cuda_check(d, cudaFree(to), "free");
+	return best;
+}
+
+/* The algorithm that we were given, among those found; -1: it is none of them. It comes from a
+ * file, so cuBLASLt does not get to see it. */
+static int told(const struct plan *p, const cublasLtMatmulHeuristicResult_t *found, int n)
+{
+	for (int i = 0; i < n; i++)
+		if (!memcmp(&found[i].algo, &p->algo, sizeof(p->algo)))
+			return i;
+	warn("the algorithm that was kept for a product of [%lld, %lld], sums of %lld, "
+	     "is none "
+	     "that suits it here; it is chosen anew, and bits may differ",
+		(long long)p->key.n, (long long)p->key.m, (long long)p->key.k);
+	return -1;
+}
+
+static void choose(struct device *d, struct plan *p, const struct product *x)
+{
+	cublasLtMatmulHeuristicResult_t found[CANDIDATES];
+	memset(found, 0, sizeof(found));
+	describe(d, p);
+	int n = candidates(d, p, found);
+	p->ready = true;
+	p->possible = n > 0;
+	if (!n)
+		return;
+	int best = p->told ? told(p, found, n) : -1;
+	p->told = false;
+	if (best < 0)
+		best = n > 1 && cuda_of(d)->measures ? quickest(d, p, x, found, n) : 0;
+	p->algo = found[best].algo;
+}
+
+bool cuda_product(struct device *d, const char *name, const struct product *x)
+{
+	struct product_key key = key_of(x);
+	struct plan *p = plan_of(cuda_of(d), &key);
+	if (!p->ready && cuda_graph_notes(d)) { /* choosing waits */
+		cuda_graph_spoil(d, "it has a product that was not done before");
+		return true;
+	}
+	if (!p->ready)
+		choose(d, p, x);
+	if (!p->possible)
+		return false;
+	const int64_t sizes[] = {
+		key.n, key.m, key.k, key.a, key.b, key.d, key.align, key.runs};
+	struct cuda_launch l;
+	l.name = name;
+	l.grid.x = 0;
+	l.n_args = ARRAY_LEN(sizes);
+	for (int i = 0; i < l.n_args; i++)
+		l.args[i] = cuda_arg_of(sizes[i]);
+	cuda_before(d, &l);
+	cuda_cublas_check(d, run(d, p, x, x->d.p, &p->algo), name);
+	cuda_after(d, name);
+	return true;
+}
+
+/* ---- as text ---------------------------------------------------------------------------- */
+
+static const char *const type_names[] = {"fp32", "bf16", "fp16", "e4m3", "e5m2"};
+
+/* Where such a choice means anything. */
+static void head_line(struct device *d, struct str *out)
+{
+	const struct cuda_device *c = cuda_of(d);
+	str_printf(out, "cublasLt %zu, sm_%d, %s\n", cublasLtGetVersion(), c->arch,
+		c->model);
+}
+
+static void plan_line(const struct plan *p, struct str *out)
+{
+	const struct product_key *k = &p->key;
+	unsigned char bytes[sizeof(p->algo)];
+	str_printf(out,
+		"%c%c %" PRId64 " %" PRId64 " %" PRId64 " %s %s %s %d %d %" PRId64
+		" %" PRId64 " ",
+		k->ta ? 't' : 'n', k->tb ? 't' : 'n', k->m, k->n, k->k, type_names[k->a],
+		type_names[k->b], type_names[k->d], (int)k->bias, (int)k->add, k->align,
+		k->runs);
+	memcpy(bytes, &p->algo, sizeof(bytes));
+	for (size_t i = 0; i < sizeof(bytes); i++)
+		str_printf(out, "%02x", bytes[i]);
+	str_putc(out, '\n');
+}
+
+static int by_key(const void *a, const void *b)
+{
+	const struct plan *const *x = (const struct plan *const *)a;
+	const struct plan *const *y = (const struct plan *const *)b;
+	return memcmp(&(*x)->key, &(*y)->key, sizeof((*x)->key));
+}
+
+void cuda_algorithms(struct device *d, struct str *out)
+{
+	struct plans *all = cuda_of(d)->plans;
+	int64_t n = 0;
+	if (!all)
+		return;
+	head_line(d, out);
+	struct plan **list = (struct plan **)xmalloc((size_t)all->n * sizeof(*list));
+	for (int i = 0; i < BUCKETS; i++)
+		for (struct plan *p = all->bucket[i]; p; p = p->next)
+			if (p->told || (p->ready && p->possible))
+				list[n++] = p;
+	qsort(list, (size_t)n, sizeof(*list), by_key);
+	for (int64_t i = 0; i < n; i++)
+		plan_line(list[i], out);
+	free(list);
+}
+
+static int64_t type_named(const char *name)
+{
+	for (size_t i = 0; i < ARRAY_LEN(type_names); i++)
+		if (!strcmp(type_names[i], name))
+			return (int64_t)i;
+	return -1;
+}
+
+/* -1: not that many bytes. */
+static int read_hex(const char *s, void *to, size_t n_bytes)
+{
+	static const char digits[] = "0123456789abcdef";
+	unsigned char *out = (unsigned char *)to;
+	if (strlen(s) != 2 * n_bytes || strspn(s, digits) != 2 * n_bytes)
+		return -1;
+	for (size_t i = 0; i < n_bytes; i++)
+		out[i] = (unsigned char)((strchr(digits, s[2 * i]) - digits) << 4 |
+					 (strchr(digits, s[2 * i + 1]) - digits));
+	return 0;
+}
+
+static int read_line(const char *line, struct product_key *k, cublasLtMatmulAlgo_t *algo)
+{
+	char how[3], a[5], b[5], to[5], hex[2 * sizeof(*algo) + 2];
+	int end = 0;
+	memset(k, 0, sizeof(*k));
+	if (sscanf(line,
+		    "%2[nt] %10" SCNd64 " %10" SCNd64 " %10" SCNd64
+		    " %4s %4s %4s %1" SCNd64 " %1" SCNd64 " %2" SCNd64 " %3" SCNd64
+		    " %129[0-9a-f]%n",
+		    how, &k->m, &k->n, &k->k, a, b, to, &k->bias, &k->add, &k->align,
+		    &k->runs, hex, &end) != 12 ||
+		line[end] || strlen(how) != 2)
+		return -1;
+	k->ta = how[0] == 't';
+	k->tb = how[1] == 't';
+	k->a = type_named(a);
+	k->b = type_named(b);
+	k->d = type_named(to);
+	bool good = k->m > 0 && k->n > 0 && k->k > 0 && k->a >= 0 && k->b >= 0 &&
+		    k->d >= 0 && (k->bias | k->add) >> 1 == 0 && k->align > 0 &&
+		    k->align <= 64 && !(k->align & (k->align - 1)) && k->runs > 0 &&
+		    k->runs <= MOST_RUNS;
+	return good ? read_hex(hex, algo, sizeof(*algo)) : -1;
+}
+
+static int take(struct device *d, const char *line, int64_t number, struct err *e)
+{
+	struct cuda_device *c = cuda_of(d);
+	struct product_key key;
+	cublasLtMatmulAlgo_t algo;
+	if (read_line(line, &key, &algo) || (c->plans && c->plans->n >= MOST_PLANS))
+		return err_set(e, EX_DATAERR,
+			"algorithms of products, line %lld: not one, or one too many",
+			(long long)number);
+	struct plan *p = plan_of(c, &key);
+	if (!p->ready) {
+		p->algo = algo;
+		p->told = true;
+	}
+	return 0;
+}
+
+int cuda_take_algorithms(struct device *d, const char *text, struct err *e)
+{
+	struct str here = {}, line = {};
+	int rc = 0;
+	head_line(d, &here);
+	for (int64_t number = 1; *text && !rc; number++) {
+		size_t n = strcspn(text, "\n");
+		str_clear(&line);
+		str_add(&line, text, n);
+		str_puts(&line, "\n");
+		text += n + (text[n] == '\n');
+		if (number == 1 && !strcmp(line.s, here.s))
+			continue;
+		if (number == 1 && !strncmp(line.s, "cublasLt ", 9)) {
+			warn("algorithms of products that were chosen with %.*s are not "
+			     "taken "
+			     "here, with %.*s; bits may differ",
+				(int)n, line.s, (int)here.len - 1, here.s);
+			break;
+		}
+		line.s[n] = '\0';
+		rc = take(d, line.s, number, e);
+	}
+	str_free(&here);
+	str_free(&line);
+	return rc;
+}

@@ -1,0 +1,225 @@
+/* Around launches: what went wrong and where, what each kernel takes, and ranges for profilers. */
+#include "kernels/cuda/own.h"
+
+#include <nvtx3/nvToolsExt.h>
+#include <stdlib.h>
+#include <string.h>
+
+/* ---- errors ------------------------------------------------------------------------- */
+
+static void arg_text(struct str *out, const struct cuda_arg *a)
+{
+	char text[NUM_TEXT];
+	if (a->kind == 'i')
+		str_printf(out, "%lld", (long long)a->i);
+	else if (a->kind == 'f')
+		str_puts(out, text_float(text, (float)a->f));
+	else if (a->kind == 'p')
+		str_printf(out, "%p", a->p);
+	else
+		str_puts(out, "..");
+}
+
+static void launch_text(struct str *out, const struct cuda_launch *l)
+{
+	str_puts(out, l->name);
+	if (l->grid.x)
+		str_printf(out, " <%u x %u x %u blocks of %u x %u, %zu bytes shared>",
+			l->grid.x, l->grid.y, l->grid.z, l->block.x, l->block.y,
+			l->shared_bytes);
+	for (int i = 0; i < l->n_args; i++) {
+		str_puts(out, i ? ", " : " (");
+		arg_text(out, &l->args[i]);
+	}
+	str_puts(out, l->n_args ? ")" : "");
+}
+
+/* An error of a kernel is seen after it, by whoever asks next. */
+static NORETURN void fail(struct device *d, const char *error, const char *what)
+{
+	struct cuda_device *c = cuda_of(d);
+	struct str text = {};
+	int64_t first = max64(0, c->n_launches - (c->waits ? 1 : LAUNCHES_KEPT));
+	for (int64_t i = c->n_launches - 1; i >= first; i--) {
+		str_puts(&text, "\n  ");
+		launch_text(&text, &c->last[i % LAUNCHES_KEPT]);
+	}
+	const char *asked = text.s ? text.s : " nothing";
+	if (c->waits)
+		die(EX_FAILED, "%s: %s: %s; it is this kernel's:%s", c->model, what,
+			error, asked);
+	die(EX_FAILED,
+		"%s: %s, seen at %s; one of the kernels that were asked for last, or an "
+		"earlier one: PT_CUDA_SYNC=yes tells which. The last first:%s",
+		c->model, error, what, asked);
+}
+
+void cuda_check(struct device *d, cudaError_t rc, const char *what)
+{
+	if (rc == cudaSuccess)
+		return;
+	struct str text = {};
+	str_printf(&text, "%s (%s)", cudaGetErrorString(rc), cudaGetErrorName(rc));
+	fail(d, text.s, what);
+}
+
+void cuda_check_shared(struct device *d, const char *name, size_t n_bytes)
+{
+	const struct cuda_device *c = cuda_of(d);
+	if (n_bytes > c->shared_most)
+		die(EX_FAILED,
+			"%s: %s needs %zu bytes of shared memory for heads, or rows, of "
+			"this "
+			"size, and a block has %zu; --dtype bf16 needs half",
+			c->model, name, n_bytes, c->shared_most);
+}
+
+/* ---- times -------------------------------------------------------------------------- */
+
+enum { TIMED = 1024, KERNELS_TIMED = 128 };
+
+struct row {
+	const char *name;
+	int64_t n_calls;
+	double ms;
+};
+
+struct timed {
+	int row;
+	cudaEvent_t begin, end;
+};
+
+/* Launches whose times are not read yet, and the sums of those that are. */
+struct profile {
+	struct timed timed[TIMED];
+	struct row rows[KERNELS_TIMED];
+	int n_timed, n_rows;
+};
+
+static int row_of(struct profile *p, const char *name)
+{
+	int i = 0;
+	while (i < p->n_rows && strcmp(p->rows[i].name, name))
+		i++;
+	BUG_ON(i == KERNELS_TIMED);
+	if (i == p->n_rows)
+		p->rows[p->n_rows++] = {name, 0, 0};
+	return i;
+}
+
+/* Reads the times of what is done: of all, when it has been waited for. */
+static void read_times(struct device *d, struct profile *p)
+{
+	cuda_check(d, cudaStreamSynchronize(cuda_stream(d)), "profile");
+	for (int i = 0; i < p->n_timed; i++) {
+		float ms = 0;
+		cuda_check(d,
+			cudaEventElapsedTime(&ms, p->timed[i].begin, p->timed[i].end),
+			"profile");
+		p->rows[p->timed[i].row].n_calls++;
+		p->rows[p->timed[i].row].ms += (double)ms;
+	}
+	p->n_timed = 0;
+}
+
+void cuda_profile_begin(struct device *d)
+{
+	struct cuda_device *c = cuda_of(d);
+	BUG_ON(c->profile);
+	struct profile *p = (struct profile *)xcalloc(1, sizeof(*p));
+	for (int i = 0; i < TIMED; i++) {
+		cuda_check(d, cudaEventCreate(&p->timed[i].begin), "profile");
+		cuda_check(d, cudaEventCreate(&p->timed[i].end), "profile");
+	}
+	c->profile = p;
+}
+
+static int slowest_first(const void *a, const void *b)
+{
+	double x = ((const struct row *)a)->ms, y = ((const struct row *)b)->ms;
+	return (x < y) - (x > y);
+}
+
+void cuda_profile_end(struct device *d, struct str *out)
+{
+	struct cuda_device *c = cuda_of(d);
+	struct profile *p = c->profile;
+	double total = 0;
+	if (!p)
+		return;
+	read_times(d, p);
+	qsort(p->rows, (size_t)p->n_rows, sizeof(*p->rows), slowest_first);
+	for (int i = 0; i < p->n_rows; i++)
+		total += p->rows[i].ms;
+	str_puts(out, "kernel              calls     total ms      mean us       %\n");
+	for (int i = 0; i < p->n_rows; i++) {
+		const struct row *r = &p->rows[i];
+		str_printf(out, "%-16s %8lld %12.3f %12.2f %7.2f\n", r->name,
+			(long long)r->n_calls, r->ms, 1e3 * r->ms / (double)r->n_calls,
+			total > 0 ? 100 * r->ms / total : 0);
+	}
+	for (int i = 0; i < TIMED; i++) {
+		cudaEventDestroy(p->timed[i].begin);
+		cudaEventDestroy(p->timed[i].end);
+	}
+	free(p);
+	c->profile = NULL;
+}
+
+/* A kernel cannot read what only the program can: that is found before it is tried. */
+static void check_places(struct device *d, const struct cuda_launch *l)
+{
+	for (int i = 0; i < l->n_args; i++) {
+		struct cudaPointerAttributes a;
+		if (l->args[i].kind != 'p' || !l->args[i].p)
+			continue;
+		cuda_check(d, cudaPointerGetAttributes(&a, l->args[i].p), l->name);
+		if (a.type == cudaMemoryTypeUnregistered)
+			die(EX_FAILED,
+				"%s: argument %d of a kernel is an address of the "
+				"program's own memory",
+				l->name, i);
+	}
+}
+
+void cuda_before(struct device *d, const struct cuda_launch *l)
+{
+	struct cuda_device *c = cuda_of(d);
+	BUG_ON(!cuda_graph_rests(d) && !cuda_graph_notes(d));
+	c->last[c->n_launches++ % LAUNCHES_KEPT] = *l;
+	if (c->waits && l->grid.x)
+		check_places(d, l);
+	struct profile *p = c->profile;
+	if (!p)
+		return;
+	if (p->n_timed == TIMED)
+		read_times(d, p);
+	p->timed[p->n_timed].row = row_of(p, l->name);
+	cuda_check(d, cudaEventRecord(p->timed[p->n_timed].begin, c->stream), l->name);
+}
+
+void cuda_after(struct device *d, const char *name)
+{
+	struct cuda_device *c = cuda_of(d);
+	if (c->profile)
+		cuda_check(d,
+			cudaEventRecord(
+				c->profile->timed[c->profile->n_timed++].end, c->stream),
+			name);
+	if (c->waits)
+		cuda_check(d, cudaStreamSynchronize(c->stream), name);
+}
+
+/* ---- ranges ------------------------------------------------------------------------- */
+
+void cuda_range(struct device *d, const char *name)
+{
+	(void)d;
+	nvtxRangePushA(name);
+}
+
+void cuda_range_end(struct device *d)
+{
+	(void)d;
+	nvtxRangePop();
+}

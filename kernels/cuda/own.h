@@ -1,0 +1,119 @@
+/* Shared by the files that make the device itself; kernels need cuda.h only. */
+#ifndef KERNELS_CUDA_OWN_H
+#define KERNELS_CUDA_OWN_H
+
+#include "kernels/cuda/cuda.h"
+
+#include <cublasLt.h>
+
+struct plans;	/* gemm_plan.cu */
+struct profile; /* launch.cu */
+struct graph;	/* graph.cu */
+
+enum { LAUNCHES_KEPT = 6 };
+enum { STAGE_SLOTS = 8, STAGE_BYTES = 2 << 20 };
+enum { PRODUCT_ROOM = 32 << 20, MOST_RUNS = 128 };
+
+/*
+ * Pinned memory on the way to and from the device. What is put goes into slots that are taken
+ * in turn; one is taken again when the device has got all that was in it.
+ */
+struct stage {
+	char *put, *get; /* [STAGE_SLOTS * STAGE_BYTES], [2 * STAGE_BYTES] */
+	int slot;
+	size_t at; /* in it */
+	cudaEvent_t gone[STAGE_SLOTS], came[2];
+};
+
+struct cuda_device {
+	struct device_options o;
+	char model[256], name[400];
+	int arch;	    /* 90: compute capability 9.0 */
+	size_t shared_most; /* bytes of shared memory that a block may have */
+	bool waits;	    /* after each launch */
+	bool measures;	    /* which algorithm of a product is the quickest */
+	cudaStream_t stream;
+	struct stage stage;
+	void *room; /* CUDA_ROOM */
+	int64_t taken_bytes;
+
+	struct cuda_launch last[LAUNCHES_KEPT]; /* launch i at i % LAUNCHES_KEPT */
+	int64_t n_launches;
+	struct profile *profile; /* NULL: not now */
+	struct graph *graph;	 /* NULL: there was none yet */
+
+	cublasLtHandle_t products;
+	void *product_room; /* PRODUCT_ROOM */
+	void *copies;	    /* of operands in another form; grows */
+	size_t copies_bytes;
+	struct plans *plans;
+};
+
+static inline struct cuda_device *cuda_of(const struct device *d)
+{
+	return (struct cuda_device *)d->impl;
+}
+
+/* ---- device.cu ---------------------------------------------------------------------- */
+
+/* Memory of the device for ourselves; that there is none is the end. */
+void *cuda_memory(struct device *d, size_t n_bytes, const char *what);
+
+/* ---- table.cu ----------------------------------------------------------------------- */
+
+extern const struct kernels cuda_kernels;
+
+/* ---- launch.cu ---------------------------------------------------------------------- */
+
+void cuda_profile_begin(struct device *d);
+void cuda_profile_end(struct device *d, struct str *out);
+void cuda_range(struct device *d, const char *name);
+void cuda_range_end(struct device *d);
+
+/* ---- graph.cu ----------------------------------------------------------------------- */
+
+bool cuda_graph_begin(struct device *d);
+bool cuda_graph_end(struct device *d);
+void cuda_graph_refill(struct device *d);
+void cuda_graph_launch(struct device *d);
+void cuda_graph_free(struct device *d);
+/* Between begin and end; and neither there, nor between refill and launch. */
+bool cuda_graph_notes(struct device *d);
+bool cuda_graph_rests(struct device *d);
+/* There can be no graph; `why` stays. */
+void cuda_graph_spoil(struct device *d, const char *why);
+/* Whether what is put was for the graph. */
+bool cuda_graph_put(struct device *d, void *to, const void *from, size_t n_bytes);
+
+/* ---- gemm.cu: a product as cuBLASLt sees it ------------------------------------------ */
+
+/*
+ * d = op(a) op(b) + bias, or added to d. cuBLASLt's matrices are stored by columns, so that ours
+ * are transposed in its eyes, and what it multiplies as a b is our b^T a^T: a is the right one of
+ * our two.
+ */
+struct product {
+	struct mat a, b, d;
+	bool ta, tb; /* transposed in its eyes */
+	void *bias;  /* as d, or NULL */
+	bool add;
+	/* How many such products at once: operands and result of each lie behind those of the
+	 * one before. More than one have no bias, and are not added to d. */
+	int64_t runs;
+};
+
+/* What a plan is for; all its members are of one size, so that it can be compared as bytes. */
+struct product_key {
+	int64_t ta, tb, m, n, k, a, b, d, bias, add, align, runs;
+};
+
+/* ---- gemm_plan.cu: which of cuBLASLt's algorithms ------------------------------------ */
+
+void cuda_cublas_check(struct device *d, cublasStatus_t rc, const char *what);
+/* Multiplies; false: cuBLASLt has no algorithm for it, and nothing was done. */
+bool cuda_product(struct device *d, const char *name, const struct product *p);
+void cuda_plans_free(struct device *d);
+void cuda_algorithms(struct device *d, struct str *out);
+int cuda_take_algorithms(struct device *d, const char *text, struct err *e);
+
+#endif
