@@ -1,0 +1,319 @@
+/*
+ * Attention, backward. With p = exp(s - lse), m the dropout mask and dp = dout v^T m:
+ * dv = (p m)^T dout; ds = p (dp - delta); dq = scale ds k; dk = scale ds^T q.
+ *
+ * One kernel does both halves: a block of threads has some keys, and goes over the queries
+ * that see them (`KEYS`), or it has some queries and goes over keys. So each gradient is in
+ * the registers of one warp and its terms come in one order: scores and dp are computed
+ * twice, seven products in place of five, but nothing is added by atomics, and no partial
+ * sums are stored.
+ */
+#include "kernels/cuda/attn.h"
+
+struct bwd_args {
+	struct heads q, k, v, o, dout, dq, dk, dv;
+	const float *lse;
+	float *delta;
+	struct runs q_runs, k_runs;
+	int n_heads, group;
+	float scale, score; /* of gradients, and of scores to units */
+	struct drop drop;
+	bool begin;
+};
+
+/* What a launch computes. Heads of over 128 numbers have no registers for dk and dv at once. */
+enum bwd_part { QUERIES, KEYS_AND_VALUES, KEYS_ONLY, VALUES_ONLY };
+
+/* ROWS: the block's own; COLS: of the other side's tile. */
+template <typename T, int D, enum bwd_part PART>
+struct bwd_shape {
+	static constexpr bool WIDE = sizeof(T) == 4, KEYS = PART != QUERIES;
+	static constexpr bool TWICE = !WIDE && D <= (KEYS ? 64 : 128);
+	static constexpr int MT = TWICE ? 2 : 1, WARPS = !WIDE && D > 128 ? 8 : 4;
+	static constexpr int THREADS = WARPS * WARP;
+	static constexpr bool SMALL = !KEYS && D <= 32;
+	static constexpr int BLOCKS = D > 128 ? 1 : 2 + SMALL; /* a multiprocessor */
+	static constexpr int ROWS = 16 * MT * WARPS, COLS = D > 128 ? 16 : 32;
+	static constexpr int BYTES = (2 * ROWS + 4 * COLS) * D * (int)sizeof(T);
+	static constexpr bool DX = PART != VALUES_ONLY; /* dq, or dk */
+	static constexpr bool DV = PART == KEYS_AND_VALUES || PART == VALUES_ONLY;
+};
+
+/* ---- delta ------------------------------------------------------------------------- */
+
+enum { DELTA_WARPS = 8 };
+
+/* delta = the sum of dout o over a head: a warp does one. */
+template <typename T, typename O>
+static __global__ void __launch_bounds__(DELTA_WARPS *WARP)
+	delta(const struct bwd_args x, int64_t n)
+{
+	int64_t i = (int64_t)blockIdx.x * DELTA_WARPS + threadIdx.x / WARP;
+	if (i >= n)
+		return;
+	int64_t row = i % x.q.rows, at = i / x.q.rows;
+	int head = at % x.n_heads, batch = at / x.n_heads;
+	const T *dout = head_at<const T>(x.dout, batch, head) + row * x.dout.stride;
+	const O *o = head_at<const O>(x.o, batch, head) + row * x.o.stride;
+	float sum = 0;
+	for (int e = lane_id(); e < x.q.dim; e += WARP)
+		sum = fmaf(widen(dout[e]), widen(o[e]), sum);
+	sum = warp_sum(sum);
+	if (lane_id() == 0)
+		x.delta[i] = sum;
+}
+
+/* ---- a tile of scores ---------------------------------------------------------------- */
+
+/* The numbers of queries, where a lane has them: at its rows, or at its columns. */
+template <bool KEYS, int MT, int NT> struct of_queries {
+	float x[KEYS ? NT : MT][2];
+
+	__device__ inline float at(int m, int n, int e) const
+	{
+		return KEYS ? x[n][e % 2] : x[m][e / 2];
+	}
+};
+
+/* From lse or delta: times `factor`, or `otherwise` where there is no query. */
+template <bool KEYS, int MT, int NT>
+static __device__ inline void load_queries(struct of_queries<KEYS, MT, NT> &to,
+	const float *from, float factor, float otherwise, struct span s, int row)
+{
+	int g = lane_id() / 4, t = lane_id() % 4;
+#pragma unroll
+	for (int i = 0; i < (KEYS ? NT : MT) * 2; i++) {
+		int r = KEYS ? i / 2 * 8 + 2 * t + i % 2 : row + 8 * i + g;
+		bool there = r >= s.from && r < s.to;
+		to.x[i / 2][i % 2] = there ? from[s.row + r] * factor : otherwise;
+	}
+}
+
+/* Scores become probabilities: 0 where the row does not see the column. */
+template <typename T, bool KEYS, int COLS, int MT, int NT>
+static __device__ inline void probabilities(float (&s)[MT][NT][4],
+	const struct of_queries<KEYS, MT, NT> &lse, float scale, struct span theirs,
+	int pos)
+{
+	int g = lane_id() / 4, t = lane_id() % 4;
+	bool all = sees_all<KEYS>(theirs, COLS, pos, 16 * MT);
+#pragma unroll
+	for (int i = 0; i < MT * 2; i++) {
+		struct span cols = seen<KEYS>(theirs, pos + 8 * i + g);
+#pragma unroll
+		for (int n = 0; n < NT * 2; n++) {
+			int col = n / 2 * 8 + 2 * t + n % 2, e = i % 2 * 2 + n % 2;
+			float p = exp_units<T>(fmaf(
+				s[i / 2][n / 2][e], scale, -lse.at(i / 2, n / 2, e)));
+			bool hidden = !all && (col < cols.from || col >= cols.to);
+			s[i / 2][n / 2][e] = hidden ? 0 : p;
+		}
+	}
+}
+
+/* The part of one tile: x are keys or queries, y values or dout. */
+template <typename T, int D, enum bwd_part PART, bool DROP, int MT>
+static __device__ inline void bwd_tile(float (&dx)[MT][D / 8][4],
+	float (&dv)[MT][D / 8][4], const struct bwd_args &x, int batch, int head,
+	struct span mine, int row, struct span theirs, const T *my_x, const T *my_y,
+	const T *their_x, const T *their_y)
+{
+	using S = bwd_shape<T, D, PART>;
+	constexpr int NT = S::COLS / 8;
+	struct of_queries<S::KEYS, MT, NT> lse, delta;
+	const struct span queries = S::KEYS ? theirs : mine;
+	int64_t state = ((int64_t)batch * x.n_heads + head) * x.q.rows;
+	/* Where there is no query probabilities are 0. */
+	load_queries(lse, x.lse + state, units_a_one<T>(), INFINITY, queries, row);
+	float p[MT][NT][4] = {}, ds[MT][NT][4] = {};
+	product<D>(p, my_x, row, their_x);
+	probabilities<T, S::KEYS, S::COLS>(p, lse, x.score, theirs, mine.pos + row);
+	if (S::DX) {
+		load_queries(delta, x.delta + state, 1, 0, queries, row);
+		product<D>(ds, my_y, row, their_y);
+	}
+#pragma unroll
+	for (int i = 0; i < MT * NT; i++) {
+		int m = i / NT, n = i % NT;
+		float keep[4] = {1, 1, 1, 1};
+		if (DROP)
+			drop_places<S::KEYS>(keep, x.drop, batch, head,
+				mine.pos + row + 16 * m, theirs.pos + 8 * n);
+#pragma unroll
+		for (int e = 0; e < 4; e++) {
+			float dp = DROP ? ds[m][n][e] * keep[e] : ds[m][n][e];
+			if (S::DX)
+				ds[m][n][e] = p[m][n][e] * (dp - delta.at(m, n, e));
+			if (DROP)
+				p[m][n][e] *= keep[e];
+		}
+	}
+	if (S::DV)
+		product_of<D>(dv, p, their_y);
+	if (S::DX)
+		product_of<D>(dx, ds, their_x);
+}
+
+/* ---- the two halves ------------------------------------------------------------------ */
+
+/* Tile i of the other side's, if there is one: for keys, those of one query head after
+ * another of the group that reads them. */
+template <typename T, int D, enum bwd_part PART>
+static __device__ inline void load_theirs(T *their_x, T *their_y,
+	const struct bwd_args &x, int batch, int head, struct visible v, int n, int i)
+{
+	using S = bwd_shape<T, D, PART>;
+	constexpr int COLS = S::COLS;
+	if (i < n) {
+		struct span s = visible_tile(
+			S::KEYS ? x.q_runs : x.k_runs, COLS, v, S::KEYS ? i % v.n : i);
+		if (S::KEYS)
+			head = head * x.group + i / v.n;
+		else
+			head /= x.group;
+		load_tile<D, COLS, S::THREADS>(
+			their_x, S::KEYS ? x.q : x.k, batch, head, s);
+		load_tile<D, COLS, S::THREADS>(
+			their_y, S::KEYS ? x.dout : x.v, batch, head, s);
+	}
+	copy_commit();
+}
+
+template <typename T, int D, int MT>
+static __device__ inline void put_gradient(struct heads to, const struct bwd_args &x,
+	int batch, int head, struct span mine, int row, const float (&c)[MT][D / 8][4],
+	float scale)
+{
+	float factor[MT][2];
+	for (int i = 0; i < MT * 2; i++)
+		factor[i / 2][i % 2] = scale;
+	put_rows<T, D>(to, batch, head, mine, row, c, factor, !x.begin);
+}
+
+template <typename T, int D, enum bwd_part PART, bool DROP>
+static __global__ void __launch_bounds__(bwd_shape<T, D, PART>::THREADS,
+	bwd_shape<T, D, PART>::BLOCKS) bwd(const struct bwd_args x)
+{
+	using S = bwd_shape<T, D, PART>;
+	constexpr int TILE = S::COLS * D;
+	SHARED(shared);
+	T *my_x = (T *)shared, *my_y = my_x + S::ROWS * D;
+	T *their_x = my_y + S::ROWS * D, *their_y = their_x + 2 * TILE;
+
+	/* The first keys and the last queries have the most to do. */
+	struct runs my_runs = S::KEYS ? x.k_runs : x.q_runs;
+	int n_heads = S::KEYS ? x.n_heads / x.group : x.n_heads;
+	int tiles = all_tiles(my_runs, S::ROWS), task = blockIdx.x / tiles;
+	int tile = blockIdx.x % tiles, head = task % n_heads, batch = task / n_heads;
+	struct span mine = span_of(my_runs, S::ROWS, S::KEYS ? tile : tiles - 1 - tile);
+	int row = threadIdx.x / WARP * 16 * S::MT;
+	struct visible v =
+		S::KEYS ? queries_from(x.q_runs, S::COLS, mine.pos + mine.from)
+			: keys_until(x.k_runs, S::COLS, mine.pos + mine.to - 1);
+	int n = S::KEYS ? v.n * x.group : v.n;
+
+	float dx[S::MT][D / 8][4] = {}, dv[S::MT][D / 8][4] = {};
+	load_tile<D, S::ROWS, S::THREADS>(my_x, S::KEYS ? x.k : x.q, batch, head, mine);
+	if (S::DX)
+		load_tile<D, S::ROWS, S::THREADS>(
+			my_y, S::KEYS ? x.v : x.dout, batch, head, mine);
+	load_theirs<T, D, PART>(their_x, their_y, x, batch, head, v, n, 0);
+	for (int i = 0; i < n; i++) {
+		int here = i % 2 * TILE, other = TILE - here;
+		copy_wait<0>();
+		__syncthreads(); /* this tile is there, and no warp reads the one before */
+		load_theirs<T, D, PART>(
+			their_x + other, their_y + other, x, batch, head, v, n, i + 1);
+		struct span theirs = visible_tile(
+			S::KEYS ? x.q_runs : x.k_runs, S::COLS, v, S::KEYS ? i % v.n : i);
+		int q_head = S::KEYS ? head * x.group + i / v.n : head;
+		if (sees_any<S::KEYS>(theirs, mine.pos + row, 16 * S::MT))
+			bwd_tile<T, D, PART, DROP>(dx, dv, x, batch, q_head, mine, row,
+				theirs, my_x, my_y, their_x + here, their_y + here);
+	}
+	copy_wait<0>();
+	if (S::DX)
+		put_gradient<T, D>(
+			S::KEYS ? x.dk : x.dq, x, batch, head, mine, row, dx, x.scale);
+	if (S::DV)
+		put_gradient<T, D>(x.dv, x, batch, head, mine, row, dv, 1);
+}
+
+/* ---- launches ------------------------------------------------------------------------ */
+
+template <typename T, int D, enum bwd_part PART>
+static void bwd_launch(
+	struct device *d, const struct bwd_args &x, int64_t batch, bool drop)
+{
+	using S = bwd_shape<T, D, PART>;
+	int64_t blocks =
+		batch * (S::KEYS ? x.n_heads / x.group * all_tiles(x.k_runs, S::ROWS)
+				 : x.n_heads * all_tiles(x.q_runs, S::ROWS));
+	launch(d, "attn_bwd", dim3((unsigned)blocks), dim3(S::THREADS), S::BYTES,
+		drop ? bwd<T, D, PART, true> : bwd<T, D, PART, false>, x);
+}
+
+template <typename T>
+static void delta_launch(struct device *d, const struct bwd_args &x, int64_t n)
+{
+	dim3 grid((unsigned)((n + DELTA_WARPS - 1) / DELTA_WARPS));
+	launch(d, "attn_bwd", grid, dim3(DELTA_WARPS * WARP), 0,
+		x.o.wide ? delta<T, float> : delta<T, T>, x, n);
+}
+
+template <typename T, int D>
+static void bwd_all(struct device *d, const struct bwd_args &x, int64_t batch, bool drop)
+{
+	if (x.begin)
+		delta_launch<T>(d, x, batch * x.n_heads * x.q.rows);
+	if constexpr (D <= 128) {
+		bwd_launch<T, D, KEYS_AND_VALUES>(d, x, batch, drop);
+	} else {
+		bwd_launch<T, D, VALUES_ONLY>(d, x, batch, drop);
+		bwd_launch<T, D, KEYS_ONLY>(d, x, batch, drop);
+	}
+	bwd_launch<T, D, QUERIES>(d, x, batch, drop);
+}
+
+/* A gradient is stored as the operands are where this call is all of it, or in fp32. */
+static void check_gradient(struct mat gradient, struct mat operand, bool begin)
+{
+	BUG_ON(gradient.type != DT_F32 && (gradient.type != operand.type || !begin));
+}
+
+extern "C" void cuda_attn_bwd(struct device *d, const struct attn *a, struct mat dq,
+	struct mat dk, struct mat dv, float *delta, struct mat dout, struct mat o,
+	const float *lse, struct mat q, struct mat k, struct mat v, bool begin)
+{
+	BUG_ON(q.type != k.type || q.type != v.type || q.type != dout.type);
+	BUG_ON(o.type != DT_F32 && o.type != q.type);
+	check_gradient(dq, q, begin);
+	check_gradient(dk, k, begin);
+	check_gradient(dv, v, begin);
+	by_type(q.type, [&](auto number) {
+		using T = decltype(number);
+		const struct bwd_args x = {
+			heads_of(q, a->q_rows, a->dim),
+			heads_of(k, a->k_rows, a->dim),
+			heads_of(v, a->k_rows, a->dim),
+			heads_of(o, a->q_rows, a->dim),
+			heads_of(dout, a->q_rows, a->dim),
+			heads_of(dq, a->q_rows, a->dim),
+			heads_of(dk, a->k_rows, a->dim),
+			heads_of(dv, a->k_rows, a->dim),
+			lse,
+			delta,
+			runs_of(a->q_rows, a->q_first),
+			runs_of(a->k_rows, a->k_first),
+			(int)a->heads,
+			(int)(a->heads / a->kv_heads),
+			a->scale,
+			a->scale * units_a_one<T>(),
+			drop_of(a),
+			begin,
+		};
+		by_head_size<T>(a->dim, [&](auto size) {
+			bwd_all<T, decltype(size)::value>(d, x, a->batch, a->drop.p > 0);
+		});
+	});
+}

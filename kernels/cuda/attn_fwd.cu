@@ -1,0 +1,261 @@
+/*
+ * Attention, forward: a block of threads has some queries of one head, and goes over the keys
+ * and values that they see with a running softmax (FlashAttention-2: Dao 2023). The state
+ * between calls is in the units of attn.h, and o is fp32 and not yet divided.
+ */
+#include "kernels/cuda/attn.h"
+
+struct fwd_args {
+	struct heads o, q, k, v;
+	float *max, *sum;
+	struct runs q_runs, k_runs;
+	int n_heads, group;
+	float score; /* of scores to units */
+	struct drop drop;
+	bool begin, end;
+};
+
+/* How a head size is cut for the 64 K registers and 228 KB of a multiprocessor: MT tiles of
+ * 16 rows a warp, so that what is read from shared memory is used twice where there are
+ * registers for it. */
+template <typename T, int D, bool DROP> struct fwd_shape {
+	static constexpr bool WIDE = sizeof(T) == 4;
+	static constexpr int MT = WIDE || D > 128 ? 1 : 2;
+	static constexpr int WARPS = !WIDE && D > 128 ? 8 : 4;
+	static constexpr int THREADS = WARPS * WARP;
+	static constexpr int BLOCKS = D > 128 ? 1 : 2; /* a multiprocessor */
+	static constexpr bool FEW = D > 128 || (D == 128 && DROP && !WIDE);
+	static constexpr int QUERIES = 16 * MT * WARPS, KEYS = (WIDE ? 32 : 64) >> FEW;
+	static constexpr int BYTES = (QUERIES + 4 * KEYS) * D * (int)sizeof(T);
+};
+
+/* What a lane has of the running softmax of its rows: 2 in each of MT tiles. */
+template <int D, int MT> struct running {
+	float o[MT][D / 8][4];
+	float top[MT][2]; /* the largest score yet, in units */
+	float sum[MT][2]; /* of the keys of this lane's columns */
+};
+
+/* Place of a row's state in max and sum. */
+static __device__ inline int64_t state_at(
+	const struct fwd_args &x, int batch, int head, struct span s, int row)
+{
+	return ((int64_t)batch * x.n_heads + head) * x.q.rows + s.row + row;
+}
+
+template <int D, int MT>
+static __device__ inline void fwd_begin(struct running<D, MT> &a,
+	const struct fwd_args &x, int batch, int head, struct span mine, int row)
+{
+	int g = lane_id() / 4, t = lane_id() % 4;
+#pragma unroll
+	for (int i = 0; i < MT * 2; i++) {
+		int r = row + 8 * i + g;
+		bool there = !x.begin && r >= mine.from && r < mine.to;
+		int64_t at = there ? state_at(x, batch, head, mine, r) : 0;
+		a.top[i / 2][i % 2] = there ? x.max[at] : -INFINITY;
+		a.sum[i / 2][i % 2] = there && t == 0 ? x.sum[at] : 0;
+		const float *o = head_at<float>(x.o, batch, head) +
+				 (there ? (mine.row + r) * x.o.stride : 0);
+#pragma unroll
+		for (int n = 0; n < D / 8; n++) {
+			int col = 8 * n + 2 * t;
+			float *to = &a.o[i / 2][n][i % 2 * 2];
+			to[0] = value_if(o + col, there && col < x.o.dim);
+			to[1] = value_if(o + col + 1, there && col + 1 < x.o.dim);
+		}
+	}
+}
+
+/* Scores become probabilities relative to the new running maximum. */
+template <typename T, int D, int MT, int NT>
+static __device__ inline void softmax(
+	struct running<D, MT> &a, float (&s)[MT][NT][4], float score)
+{
+	float fade[MT][2];
+	bool fades = false;
+#pragma unroll
+	for (int i = 0; i < MT * 2; i++) {
+		int m = i / 2, e = i % 2 * 2;
+		float top = fmaxf(s[m][0][e], s[m][0][e + 1]);
+#pragma unroll
+		for (int n = 1; n < NT; n++)
+			top = fmaxf(top, fmaxf(s[m][n][e], s[m][n][e + 1]));
+		top = fmaxf(top, __shfl_xor_sync(ALL_LANES, top, 1));
+		top = fmaxf(top, __shfl_xor_sync(ALL_LANES, top, 2));
+		top = fmaxf(a.top[m][i % 2], top * score);
+		float base = top == -INFINITY ? 0 : top, sum = 0;
+		fade[m][i % 2] = exp_units<T>(a.top[m][i % 2] - base);
+		fades |= fade[m][i % 2] != 1;
+		a.top[m][i % 2] = top;
+#pragma unroll
+		for (int n = 0; n < NT; n++) {
+			s[m][n][e] = exp_units<T>(fmaf(s[m][n][e], score, -base));
+			s[m][n][e + 1] = exp_units<T>(fmaf(s[m][n][e + 1], score, -base));
+			sum += s[m][n][e] + s[m][n][e + 1];
+		}
+		a.sum[m][i % 2] = fmaf(a.sum[m][i % 2], fade[m][i % 2], sum);
+	}
+	/* The maximum seldom changes after the first keys. */
+	if (!__any_sync(ALL_LANES, fades))
+		return;
+#pragma unroll
+	for (int m = 0; m < MT; m++)
+#pragma unroll
+		for (int n = 0; n < D / 8; n++)
+#pragma unroll
+			for (int e = 0; e < 4; e++)
+				a.o[m][n][e] *= fade[m][e / 2];
+}
+
+/* A tile of keys and values, for the rows from position `pos` on of one warp. */
+template <typename T, int D, bool DROP, int MT>
+static __device__ inline void fwd_tile(struct running<D, MT> &a, const struct fwd_args &x,
+	int batch, int head, struct span keys, int pos, const T *q, int row, const T *k,
+	const T *v)
+{
+	constexpr int KEYS = fwd_shape<T, D, DROP>::KEYS, NT = KEYS / 8;
+	int g = lane_id() / 4, t = lane_id() % 4;
+	float s[MT][NT][4] = {};
+	product<D>(s, q, row, k);
+	if (!sees_all<false>(keys, KEYS, pos, 16 * MT)) {
+#pragma unroll
+		for (int i = 0; i < MT * 2; i++) {
+			struct span cols = seen<false>(keys, pos + 8 * i + g);
+#pragma unroll
+			for (int n = 0; n < NT * 2; n++) {
+				int col = n / 2 * 8 + 2 * t + n % 2;
+				if (col < cols.from || col >= cols.to)
+					s[i / 2][n / 2][i % 2 * 2 + n % 2] = -INFINITY;
+			}
+		}
+	}
+	softmax<T, D>(a, s, x.score);
+	if (DROP) {
+#pragma unroll
+		for (int i = 0; i < MT * NT; i++) {
+			float keep[4];
+			drop_places<false>(keep, x.drop, batch, head, pos + i / NT * 16,
+				keys.pos + i % NT * 8);
+#pragma unroll
+			for (int e = 0; e < 4; e++)
+				s[i / NT][i % NT][e] *= keep[e];
+		}
+	}
+	product_of<D>(a.o, s, v);
+}
+
+template <typename T, int D, int MT>
+static __device__ inline void fwd_end(struct running<D, MT> &a, const struct fwd_args &x,
+	int batch, int head, struct span mine, int row)
+{
+	int g = lane_id() / 4, t = lane_id() % 4;
+	float factor[MT][2];
+#pragma unroll
+	for (int i = 0; i < MT * 2; i++) {
+		int r = row + 8 * i + g;
+		float sum = a.sum[i / 2][i % 2], top = a.top[i / 2][i % 2];
+		sum += __shfl_xor_sync(ALL_LANES, sum, 1);
+		sum += __shfl_xor_sync(ALL_LANES, sum, 2);
+		factor[i / 2][i % 2] = x.end ? 1 / sum : 1;
+		if (t != 0 || r < mine.from || r >= mine.to)
+			continue;
+		int64_t at = state_at(x, batch, head, mine, r);
+		x.max[at] = x.end ? log_units<T>(top, sum) : top;
+		x.sum[at] = sum;
+	}
+	put_rows<T, D>(x.o, batch, head, mine, row, a.o, factor, false);
+}
+
+/* Tile i of those that are seen, if there is one, to where k and v are. */
+template <typename T, int D, bool DROP>
+static __device__ inline void load_keys(T *k, T *v, const struct fwd_args &x, int batch,
+	int kv_head, struct visible keys, int i)
+{
+	using S = fwd_shape<T, D, DROP>;
+	if (i < keys.n) {
+		struct span s = visible_tile(x.k_runs, S::KEYS, keys, i);
+		load_tile<D, S::KEYS, S::THREADS>(k, x.k, batch, kv_head, s);
+		load_tile<D, S::KEYS, S::THREADS>(v, x.v, batch, kv_head, s);
+	}
+	copy_commit();
+}
+
+template <typename T, int D, bool DROP>
+static __global__ void __launch_bounds__(fwd_shape<T, D, DROP>::THREADS,
+	fwd_shape<T, D, DROP>::BLOCKS) fwd(const struct fwd_args x)
+{
+	using S = fwd_shape<T, D, DROP>;
+	constexpr int TILE = S::KEYS * D, THREADS = S::THREADS, ROWS = 16 * S::MT;
+	SHARED(shared);
+	T *q = (T *)shared, *k = q + S::QUERIES * D, *v = k + 2 * TILE;
+
+	/* The last queries first: they see the most keys. */
+	int tiles = all_tiles(x.q_runs, S::QUERIES), task = blockIdx.x / tiles;
+	int head = task % x.n_heads, batch = task / x.n_heads, kv_head = head / x.group;
+	struct span mine =
+		span_of(x.q_runs, S::QUERIES, tiles - 1 - (int)(blockIdx.x % tiles));
+	int row = threadIdx.x / WARP * ROWS, last = mine.pos + mine.to - 1;
+	struct visible keys = keys_until(x.k_runs, S::KEYS, last);
+
+	struct running<D, S::MT> a;
+	load_tile<D, S::QUERIES, THREADS>(q, x.q, batch, head, mine);
+	load_keys<T, D, DROP>(k, v, x, batch, kv_head, keys, 0);
+	fwd_begin(a, x, batch, head, mine, row);
+	for (int i = 0; i < keys.n; i++) {
+		int here = i % 2 * TILE, other = TILE - here;
+		copy_wait<0>();
+		__syncthreads(); /* this tile is there, and no warp reads the one before */
+		load_keys<T, D, DROP>(
+			k + other, v + other, x, batch, kv_head, keys, i + 1);
+		struct span tile = visible_tile(x.k_runs, S::KEYS, keys, i);
+		if (sees_any<false>(tile, mine.pos + row, ROWS))
+			fwd_tile<T, D, DROP>(a, x, batch, head, tile, mine.pos + row, q,
+				row, k + here, v + here);
+	}
+	copy_wait<0>();
+	fwd_end<T, D>(a, x, batch, head, mine, row);
+}
+
+template <typename T, int D, bool DROP>
+static void fwd_launch(struct device *d, const struct fwd_args &x, int64_t batch)
+{
+	using S = fwd_shape<T, D, DROP>;
+	int64_t blocks = batch * x.n_heads * all_tiles(x.q_runs, S::QUERIES);
+	launch(d, "attn_fwd", dim3((unsigned)blocks), dim3(S::THREADS), S::BYTES,
+		fwd<T, D, DROP>, x);
+}
+
+extern "C" void cuda_attn_fwd(struct device *d, const struct attn *a, struct mat o,
+	float *max, float *sum, struct mat q, struct mat k, struct mat v, bool begin,
+	bool end)
+{
+	BUG_ON(q.type != k.type || q.type != v.type || !(a->scale > 0));
+	BUG_ON(o.type != DT_F32 && (o.type != q.type || !begin || !end));
+	by_type(q.type, [&](auto number) {
+		using T = decltype(number);
+		const struct fwd_args x = {
+			heads_of(o, a->q_rows, a->dim),
+			heads_of(q, a->q_rows, a->dim),
+			heads_of(k, a->k_rows, a->dim),
+			heads_of(v, a->k_rows, a->dim),
+			max,
+			sum,
+			runs_of(a->q_rows, a->q_first),
+			runs_of(a->k_rows, a->k_first),
+			(int)a->heads,
+			(int)(a->heads / a->kv_heads),
+			a->scale * units_a_one<T>(),
+			drop_of(a),
+			begin,
+			end,
+		};
+		by_head_size<T>(a->dim, [&](auto size) {
+			constexpr int D = decltype(size)::value;
+			if (a->drop.p > 0)
+				fwd_launch<T, D, true>(d, x, a->batch);
+			else
+				fwd_launch<T, D, false>(d, x, a->batch);
+		});
+	});
+}

@@ -1,0 +1,154 @@
+/*
+ * Attention of single rows, for decoding: a block of threads has one row and one head. Eight
+ * lanes share a key; which of the groups of eight has which key, and the order in which the
+ * groups are put together, follow from the row's position alone.
+ */
+#include "kernels/cuda/attn.h"
+
+enum { ROW_THREADS = 256, SHARERS = 8, GROUPS = ROW_THREADS / SHARERS };
+
+struct row_args {
+	struct heads o, q, k, v;
+	int n_heads, group, first;
+	float scale;
+};
+
+/* Of a row of a head, the N pieces of four numbers that this lane has. */
+template <int N>
+static __device__ inline void load_pieces(
+	float4 (&to)[N], const float *row, struct heads m, bool there)
+{
+#pragma unroll
+	for (int i = 0; i < N; i++) {
+		int at = 4 * ((int)threadIdx.x % SHARERS + SHARERS * i);
+		to[i] = make_float4(0, 0, 0, 0);
+		if (m.whole) {
+			if (there && at < m.dim)
+				to[i] = *(const float4 *)(row + at);
+			continue;
+		}
+		to[i].x = value_if(row + at, there && at < m.dim);
+		to[i].y = value_if(row + at + 1, there && at + 1 < m.dim);
+		to[i].z = value_if(row + at + 2, there && at + 2 < m.dim);
+		to[i].w = value_if(row + at + 3, there && at + 3 < m.dim);
+	}
+}
+
+/* The running softmax of a group of lanes, over its keys. */
+template <int N> struct row_part {
+	float top, sum;
+	float4 o[N];
+};
+
+template <int N> static __device__ inline void start(struct row_part<N> &a)
+{
+	a.top = -INFINITY;
+	a.sum = 0;
+#pragma unroll
+	for (int i = 0; i < N; i++)
+		a.o[i] = make_float4(0, 0, 0, 0);
+}
+
+template <int N>
+static __device__ inline void add_key(
+	struct row_part<N> &a, float score, const float4 (&v)[N], bool there)
+{
+	float top = there ? fmaxf(a.top, score) : a.top;
+	float base = top == -INFINITY ? 0 : top;
+	float fade = expf(a.top - base), p = there ? expf(score - base) : 0;
+	a.top = top;
+	a.sum = fmaf(a.sum, fade, p);
+#pragma unroll
+	for (int i = 0; i < N; i++) {
+		a.o[i].x = fmaf(a.o[i].x, fade, p * v[i].x);
+		a.o[i].y = fmaf(a.o[i].y, fade, p * v[i].y);
+		a.o[i].z = fmaf(a.o[i].z, fade, p * v[i].z);
+		a.o[i].w = fmaf(a.o[i].w, fade, p * v[i].w);
+	}
+}
+
+template <int N>
+static __device__ inline float score_of(
+	const float4 (&q)[N], const float4 (&k)[N], float scale)
+{
+	float score = 0;
+#pragma unroll
+	for (int i = 0; i < N; i++)
+		score = dot4(score, q[i], k[i]);
+	for (int i = 1; i < SHARERS; i *= 2)
+		score += __shfl_xor_sync(ALL_LANES, score, i);
+	return score * scale;
+}
+
+/* out = the parts of all groups, put together. */
+template <int D, int N>
+static __device__ inline void join_parts(float *out, int dim, const struct row_part<N> &a)
+{
+	__shared__ float top[GROUPS], sum[GROUPS];
+	__shared__ __align__(16) float o[GROUPS][D];
+	int g = threadIdx.x / SHARERS, l = threadIdx.x % SHARERS;
+	if (l == 0) {
+		top[g] = a.top;
+		sum[g] = a.sum;
+	}
+#pragma unroll
+	for (int i = 0; i < N; i++)
+		*(float4 *)&o[g][4 * (l + SHARERS * i)] = a.o[i];
+	__syncthreads();
+	for (int e = threadIdx.x; e < dim; e += ROW_THREADS) {
+		float highest = -INFINITY, total = 0, y = 0;
+		for (int i = 0; i < GROUPS; i++)
+			highest = fmaxf(highest, top[i]);
+		float base = highest == -INFINITY ? 0 : highest;
+		for (int i = 0; i < GROUPS; i++) {
+			float part = expf(top[i] - base);
+			total = fmaf(sum[i], part, total);
+			y = fmaf(o[i][e], part, y);
+		}
+		out[e] = y / total;
+	}
+}
+
+template <int D>
+static __global__ void __launch_bounds__(ROW_THREADS) attend(const struct row_args x)
+{
+	constexpr int N = D / (4 * SHARERS);
+	int64_t row = blockIdx.x / x.n_heads, n = x.first + row + 1;
+	int head = blockIdx.x % x.n_heads, kv_head = head / x.group;
+	const float *keys = head_at<const float>(x.k, 0, kv_head);
+	const float *values = head_at<const float>(x.v, 0, kv_head);
+	struct row_part<N> a;
+	float4 q[N], k[N], v[N];
+	start(a);
+	load_pieces(q, head_at<const float>(x.q, 0, head) + row * x.q.stride, x.q, true);
+	for (int64_t j = 0; j < n; j += GROUPS) {
+		int64_t key = j + threadIdx.x / SHARERS;
+		bool there = key < n;
+		load_pieces(k, keys + (there ? key * x.k.stride : 0), x.k, there);
+		load_pieces(v, values + (there ? key * x.v.stride : 0), x.v, there);
+		add_key(a, score_of(q, k, x.scale), v, there);
+	}
+	join_parts<D>(head_at<float>(x.o, 0, head) + row * x.o.stride, x.o.dim, a);
+}
+
+extern "C" void cuda_attn_row(struct device *d, struct mat o, struct mat q, struct mat k,
+	struct mat v, int64_t heads, int64_t kv_heads, int64_t dim, int64_t first,
+	float scale)
+{
+	BUG_ON(o.type != DT_F32 || q.type != DT_F32 || k.type != DT_F32 ||
+		v.type != DT_F32);
+	const struct row_args x = {
+		heads_of(o, q.rows, dim),
+		heads_of(q, q.rows, dim),
+		heads_of(k, k.rows, dim),
+		heads_of(v, v.rows, dim),
+		(int)heads,
+		(int)(heads / kv_heads),
+		(int)first,
+		scale,
+	};
+	by_head_size<float>(dim, [&](auto size) {
+		launch(d, "attn_row", dim3((unsigned)(q.rows * heads)), dim3(ROW_THREADS),
+			0, attend<decltype(size)::value>, x);
+	});
+}

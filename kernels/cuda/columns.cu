@@ -1,0 +1,149 @@
+/*
+ * Sums over rows: the gradients of biases and of the weights of norms.
+ *
+ * A block adds a run of rows, its warps every eighth of them; what the blocks have is added by
+ * one block for every 32 columns. How many runs there are is a matter of the shape.
+ */
+#include "kernels/cuda/vector.h"
+
+enum { MOST_RUNS = 256 };
+
+struct runs {
+	int64_t rows, n; /* of one; how many */
+};
+
+/* `numbers`: of one run's result. */
+static struct runs runs_of(int64_t rows, int64_t numbers)
+{
+	struct runs r;
+	int64_t most = min64(MOST_RUNS, CUDA_ROOM / (numbers * (int64_t)sizeof(float)));
+	BUG_ON(most < 1);
+	r.rows = round_up(max64(64, ceil_div(rows, most)), WARPS_A_BLOCK);
+	r.n = ceil_div(rows, r.rows);
+	return r;
+}
+
+/* part[run]: the sums of dy, and for a norm those of dy (x - mean) rstd behind them. */
+template <bool NORM, int N, typename T>
+static __global__ void __launch_bounds__(THREADS) sum_run_kernel(float *part, const T *dy,
+	const float *x, const float *mean, const float *rstd, int64_t rows, int64_t cols,
+	struct runs runs, bool whole)
+{
+	enum { SUMS = NORM ? 2 : 1, COLS = N * WARP, AT_ONCE = 4 };
+	__shared__ float sums[SUMS][WARPS_A_BLOCK][COLS];
+	const int lane = lane_number(), warp = warp_number();
+	int64_t first_col = (int64_t)blockIdx.x * COLS, j = first_col + lane * N;
+	int64_t first = blockIdx.y * runs.rows, end = min64(first + runs.rows, rows);
+	float b[N] = {}, g[N] = {};
+	for (int64_t i = first + warp; i < end; i += AT_ONCE * WARPS_A_BLOCK) {
+		packed<T, N> up[AT_ONCE];
+		packed<float, N> in[AT_ONCE];
+#pragma unroll
+		for (int r = 0; r < AT_ONCE; r++) {
+			int64_t row = i + r * WARPS_A_BLOCK;
+			int64_t left = row < end ? cols - j : 0;
+			up[r] = fetch<N>(dy + row * cols + j, left, whole);
+			if (NORM)
+				in[r] = fetch<N>(x + row * cols + j, left, whole);
+		}
+#pragma unroll
+		for (int r = 0; r < AT_ONCE; r++) {
+			int64_t row = min64(i + r * WARPS_A_BLOCK, end - 1);
+			float u[N], h[N];
+			unpack(u, up[r]);
+			if (NORM)
+				unpack(h, in[r]);
+			for (int k = 0; k < N; k++) {
+				b[k] += u[k]; /* or 0 */
+				if (NORM)
+					g[k] += u[k] * ((h[k] - mean[row]) * rstd[row]);
+			}
+		}
+	}
+	for (int k = 0; k < N; k++) { /* neighbours in neighbouring banks */
+		sums[0][warp][k * WARP + lane] = b[k];
+		if (NORM)
+			sums[SUMS - 1][warp][k * WARP + lane] = g[k];
+	}
+	__syncthreads();
+	for (int at = (int)threadIdx.x; at < SUMS * COLS; at += THREADS) {
+		int which = at / COLS, slot = at % COLS;
+		int64_t col = first_col + slot % WARP * N + slot / WARP;
+		float total = 0;
+		for (int w = 0; w < WARPS_A_BLOCK; w++)
+			total += sums[which][w][slot];
+		if (col < cols)
+			part[((int64_t)blockIdx.y * SUMS + which) * cols + col] = total;
+	}
+}
+
+/* out[cols] = the sum of n rows of `part`, which are `stride` apart. */
+static __global__ void join_runs_kernel(
+	float *out, const float *part, int64_t n, int64_t cols, int64_t stride)
+{
+	__shared__ float sums[WARP][WARP];
+	const int lane = lane_number(), warp = warp_number();
+	int64_t col = (int64_t)blockIdx.x * WARP + lane;
+	float total = 0;
+#pragma unroll 4
+	for (int64_t i = warp; i < n; i += WARP)
+		total += col < cols ? part[i * stride + col] : 0;
+	sums[warp][lane] = total;
+	__syncthreads();
+	if (warp > 0 || col >= cols)
+		return;
+	for (int w = 1; w < WARP; w++)
+		total += sums[w][lane];
+	out[col] = total;
+}
+
+static void join_runs(struct device *d, const char *name, struct mat out,
+	const float *part, int64_t n, int64_t stride)
+{
+	launch(d, name, grid_of(ceil_div(out.cols, WARP)), WARP * WARP, 0,
+		join_runs_kernel, floats_of(out), part, n, out.cols, stride);
+}
+
+void cuda_bias_bwd(struct device *d, struct mat db, struct mat dy)
+{
+	struct runs runs = runs_of(dy.rows, dy.cols);
+	float *part = (float *)cuda_room(d, (size_t)(runs.n * dy.cols) * sizeof(float));
+	BUG_ON(db.cols != dy.cols);
+	by_type(dy.type, [&](auto t) {
+		using T = decltype(t);
+		enum { N = PER_PACK<T> };
+		const T *up = (const T *)dy.p;
+		const float *none = NULL;
+		dim3 grid = grid_of(ceil_div(dy.cols, N * WARP));
+		grid.y = (unsigned)runs.n;
+		launch(d, "bias_bwd", grid, THREADS, 0, sum_run_kernel<false, N, T>, part,
+			up, none, none, none, dy.rows, dy.cols, runs,
+			in_packs(up, dy.cols, N));
+	});
+	join_runs(d, "bias_bwd", db, part, runs.n, dy.cols);
+}
+
+void cuda_norm_bwd_w(struct device *d, enum norm_kind kind, struct mat dgamma,
+	struct mat dbeta, struct mat dy, struct mat x, struct mat stats, int64_t first,
+	int64_t rows)
+{
+	enum { N = PER_PACK<float> };
+	int64_t cols = x.cols;
+	struct runs runs = runs_of(rows, 2 * cols);
+	float *part = (float *)cuda_room(d, (size_t)(runs.n * 2 * cols) * sizeof(float));
+	const float *in = floats_of(mat_rows(x, first, rows));
+	const float *mean = floats_of(stats) + first, *rstd = mean + x.rows;
+	(void)kind;
+	by_type(dy.type, [&](auto t) {
+		using T = decltype(t);
+		const T *up = (const T *)mat_rows(dy, first, rows).p;
+		dim3 grid = grid_of(ceil_div(cols, N * WARP));
+		grid.y = (unsigned)runs.n;
+		launch(d, "norm_bwd_w", grid, THREADS, 0, sum_run_kernel<true, N, T>,
+			part, up, in, mean, rstd, rows, cols, runs,
+			in_packs(up, cols, N) && in_packs(in, cols, N));
+	});
+	join_runs(d, "norm_bwd_w", dgamma, part + cols, runs.n, 2 * cols);
+	if (dbeta.p)
+		join_runs(d, "norm_bwd_w", dbeta, part, runs.n, 2 * cols);
+}

@@ -1,0 +1,158 @@
+/* What workers that train apart do to come to agree (local SGD). */
+#include "kernels/cuda/vector.h"
+
+enum { N = PER_PACK<float> };
+
+static __global__ void pseudo_grad_kernel(
+	float *p, const float *anchor, int64_t n, bool whole)
+{
+	int64_t i = thread_number() * N, left = n - i;
+	float v[N], a[N];
+	if (left <= 0)
+		return;
+	load(v, p + i, left, whole);
+	load(a, anchor + i, left, whole);
+	for (int j = 0; j < N; j++)
+		v[j] = a[j] - v[j];
+	store(p + i, v, left, whole);
+}
+
+void cuda_pseudo_grad(struct device *d, float *p, const float *anchor, int64_t n)
+{
+	launch(d, "pseudo_grad", grid_of_packs(1, n, N), THREADS, 0, pseudo_grad_kernel,
+		p, anchor, n, in_packs(p, 0, N) && in_packs(anchor, 0, N));
+}
+
+static __global__ void mix_kernel(
+	float *p, const float *a, int64_t n, float keep, float rest, bool whole)
+{
+	int64_t i = thread_number() * N, left = n - i;
+	float v[N], u[N];
+	if (left <= 0)
+		return;
+	load(v, p + i, left, whole);
+	load(u, a + i, left, whole);
+	for (int j = 0; j < N; j++)
+		v[j] = keep * v[j] + rest * u[j];
+	store(p + i, v, left, whole);
+}
+
+void cuda_mix(struct device *d, float *p, const float *a, int64_t n, float keep)
+{
+	launch(d, "mix", grid_of_packs(1, n, N), THREADS, 0, mix_kernel, p, a, n, keep,
+		1 - keep, in_packs(p, 0, N) && in_packs(a, 0, N));
+}
+
+static __global__ void outer_sgd_kernel(
+	float *a, float *m, const float *g, int64_t n, struct outer_sgd s, bool whole)
+{
+	int64_t i = thread_number() * N, left = n - i;
+	float ai[N], mi[N] = {}, gi[N];
+	if (left <= 0)
+		return;
+	load(ai, a + i, left, whole);
+	load(gi, g + i, left, whole);
+	if (m)
+		load(mi, m + i, left, whole);
+	for (int j = 0; j < N; j++) {
+		float grad = gi[j] * s.grad_scale + s.decay * ai[j];
+		float step = grad;
+		if (m) {
+			mi[j] = s.momentum * mi[j] + grad;
+			step = s.nesterov ? grad + s.momentum * mi[j] : mi[j];
+		}
+		ai[j] -= s.lr * step;
+	}
+	store(a + i, ai, left, whole);
+	if (m)
+		store(m + i, mi, left, whole);
+}
+
+void cuda_outer_sgd(struct device *d, float *a, float *m, const float *g, int64_t n,
+	const struct outer_sgd *o)
+{
+	bool whole = in_packs(a, 0, N) && in_packs(m, 0, N) && in_packs(g, 0, N);
+	launch(d, "outer_sgd", grid_of_packs(1, n, N), THREADS, 0, outer_sgd_kernel, a, m,
+		g, n, *o, whole);
+}
+
+/* ---- one vector of many ------------------------------------------------------------- */
+
+static __device__ inline float sign_of(float x)
+{
+	return (float)((x > 0) - (x < 0));
+}
+
+/* Who brings what: x[workers], weight[workers]. */
+struct brought {
+	const float *const *x;
+	const float *weight;
+	int workers;
+};
+
+/* What has no weight counts for nothing, whatever it is. */
+static __device__ inline float term_of(const struct brought b, int worker, int64_t i)
+{
+	float w = b.weight[worker];
+	return w != 0 ? __fmul_rn(w, b.x[worker][i]) : 0;
+}
+
+/* A thread an element; neighbours read neighbours of each worker. */
+static __global__ void combine_kernel(
+	float *out, const struct brought b, int64_t n, enum consensus by, bool normalize)
+{
+	const float nothing = 1e-8f;
+	int64_t i = thread_number();
+	struct tree votes, terms, shares;
+	float sign = 0;
+	if (i >= n)
+		return;
+	for (int k = 0; k < b.workers && by != CONSENSUS_NONE; k++) {
+		float t = term_of(b, k, i);
+		tree_add(votes, k, by == CONSENSUS_COUNT ? sign_of(t) : t);
+	}
+	if (by != CONSENSUS_NONE)
+		sign = tree_sum(votes, b.workers) >= 0 ? 1.0f : -1.0f;
+	for (int k = 0; k < b.workers; k++) {
+		float w = b.weight[k], t = term_of(b, k, i);
+		bool in = w != 0 && (by == CONSENSUS_NONE || sign_of(t) == sign);
+		tree_add(terms, k, in ? t : 0);
+		tree_add(shares, k, in ? w : 0);
+	}
+	float total = tree_sum(terms, b.workers), share = tree_sum(shares, b.workers);
+	out[i] = normalize ? total / (fabsf(share) < nothing ? 1 : share) : total;
+}
+
+void cuda_combine(struct device *d, float *out, const float *const *x, int64_t n,
+	const struct combine *c)
+{
+	size_t x_bytes = (size_t)c->workers * sizeof(*x);
+	size_t weight_bytes = (size_t)c->workers * sizeof(*c->weight);
+	BUG_ON(c->workers >= TREE_LEAVES);
+	char *room = (char *)cuda_room(d, x_bytes + weight_bytes);
+	cuda_put(d, room, x, x_bytes);
+	cuda_put(d, room + x_bytes, c->weight, weight_bytes);
+	struct brought b = {
+		(const float *const *)room, (const float *)(room + x_bytes), c->workers};
+	launch(d, "combine", grid_of_packs(1, n, 1), THREADS, 0, combine_kernel, out, b,
+		n, c->consensus, c->normalize);
+}
+
+/* ---- fewer elements ----------------------------------------------------------------- */
+
+static __global__ void keep_random_kernel(float *x, int64_t n, struct keep keep)
+{
+	int64_t i = thread_number();
+	if (i >= n)
+		return;
+	uint64_t at = (uint64_t)(keep.first + i);
+	struct philox_block r =
+		philox(keep.key, (uint32_t)at, (uint32_t)(at >> 32), keep.worker, 0);
+	x[i] = philox_uniform(r.x[0]) < keep.density ? x[i] * keep.scale : 0;
+}
+
+void cuda_keep_random(struct device *d, float *x, int64_t n, const struct keep *o)
+{
+	launch(d, "keep_random", grid_of_packs(1, n, 1), THREADS, 0, keep_random_kernel,
+		x, n, *o);
+}

@@ -1,0 +1,296 @@
+/*
+ * Embeddings. The backward sorts (token, row) pairs, so that the rows of a token lie together
+ * in their order; no two pairs are equal, so there is one result of sorting. Then a token's
+ * rows are added in pieces of so many that one block does not work at a frequent token for
+ * long, and the pieces of a token in their order.
+ */
+#include "kernels/cuda/vector.h"
+
+static __global__ void embed_fwd_kernel(float *y, const float *w, const int32_t *ids,
+	int64_t first, int64_t rows, int64_t vocab, int64_t cols, bool add, bool whole)
+{
+	enum { N = PER_PACK<float> };
+	struct place at = place_of(thread_number(), cols, N);
+	int64_t left = cols - at.col;
+	float v[N] = {}, u[N];
+	if (at.row >= rows)
+		return;
+	int64_t id = ids[at.row] - first;
+	bool here = id >= 0 && id < vocab;
+	if (!here && add)
+		return;
+	y += at.row * cols + at.col;
+	if (here)
+		load(v, w + id * cols + at.col, left, whole);
+	if (add) {
+		load(u, y, left, whole);
+		for (int j = 0; j < N; j++)
+			v[j] = u[j] + v[j];
+	}
+	store(y, v, left, whole);
+}
+
+void cuda_embed_fwd(struct device *d, struct mat y, struct mat w, const int32_t *ids,
+	int64_t first, bool add)
+{
+	enum { N = PER_PACK<float> };
+	float *out = floats_of(y);
+	const float *in = floats_of(w);
+	BUG_ON(y.cols != w.cols);
+	launch(d, "embed_fwd", grid_of_packs(y.rows, y.cols, N), THREADS, 0,
+		embed_fwd_kernel, out, in, ids, first, y.rows, w.rows, y.cols, add,
+		in_packs(out, y.cols, N) && in_packs(in, y.cols, N));
+}
+
+/* ---- sorting ------------------------------------------------------------------------ */
+
+enum { SORTED = 1024 };	     /* keys that one block sorts */
+#define NOT_HERE 0xffffffffu /* the token of a row that is not of this table */
+
+/* A token above its row. */
+static __device__ inline uint64_t key_of(uint32_t token, uint32_t row)
+{
+	return (uint64_t)token << 32 | row;
+}
+
+/* A bitonic sort (Batcher 1968). */
+static __global__ void __launch_bounds__(SORTED / 2) sort_kernel(
+	uint64_t *keys, const int32_t *ids, int64_t n, int64_t first, int64_t vocab)
+{
+	__shared__ uint64_t key[SORTED];
+	const int me = (int)threadIdx.x;
+	int64_t begin = (int64_t)blockIdx.x * SORTED;
+	for (int i = me; i < SORTED; i += SORTED / 2) {
+		int64_t row = begin + i, id = row < n ? ids[row] - first : -1;
+		bool here = id >= 0 && id < vocab;
+		key[i] = key_of(here ? (uint32_t)id : NOT_HERE, (uint32_t)row);
+	}
+	for (int run = 2; run <= SORTED; run *= 2) {
+		for (int step = run / 2; step; step /= 2) {
+			__syncthreads();
+			int a = me / step * 2 * step + me % step, b = a + step;
+			uint64_t x = key[a], y = key[b];
+			if ((x > y) == ((a & run) == 0)) {
+				key[a] = y;
+				key[b] = x;
+			}
+		}
+	}
+	__syncthreads();
+	for (int i = me; i < SORTED && begin + i < n; i += SORTED / 2)
+		keys[begin + i] = key[i];
+}
+
+/* How many of n sorted keys are below x. */
+static __device__ inline int64_t below(const uint64_t *keys, int64_t n, uint64_t x)
+{
+	int64_t low = 0, high = n;
+	while (low < high) {
+		int64_t middle = low + (high - low) / 2;
+		if (keys[middle] < x)
+			low = middle + 1;
+		else
+			high = middle;
+	}
+	return low;
+}
+
+/* Pairs of neighbouring sorted runs become one: a key goes behind those of the other run that
+ * are below it. */
+static __global__ void merge_kernel(
+	uint64_t *to, const uint64_t *from, int64_t n, int64_t run)
+{
+	int64_t i = thread_number();
+	if (i >= n)
+		return;
+	int64_t mine = i / run * run;
+	int64_t pair = mine / (2 * run) * (2 * run);
+	int64_t other = mine == pair ? pair + run : pair;
+	int64_t others = max64(0, min64(run, n - other));
+	uint64_t key = from[i];
+	to[pair + (i - mine) + below(from + other, others, key)] = key;
+}
+
+/* Returns which of the two has the result. */
+static uint64_t *sort_rows(struct device *d, uint64_t *a, uint64_t *b, const int32_t *ids,
+	int64_t n, int64_t first, int64_t vocab)
+{
+	launch(d, "embed_bwd", grid_of(ceil_div(n, SORTED)), SORTED / 2, 0, sort_kernel,
+		a, ids, n, first, vocab);
+	for (int64_t run = SORTED; run < n; run *= 2) {
+		launch(d, "embed_bwd", grid_of_packs(1, n, 1), THREADS, 0, merge_kernel,
+			b, (const uint64_t *)a, n, run);
+		uint64_t *swap = a;
+		a = b;
+		b = swap;
+	}
+	return a;
+}
+
+/* ---- adding ------------------------------------------------------------------------- */
+
+/* A block looks for pieces that begin at any of 32 sorted keys, and does them in one part of
+ * the columns. */
+enum { SUM_WARPS = 2, SUM_COLS = SUM_WARPS * WARP * PER_PACK<float> };
+
+struct sorted {
+	const uint64_t *keys;
+	int64_t n, piece;
+};
+
+static __device__ inline uint32_t token_at(const struct sorted s, int64_t i)
+{
+	return (uint32_t)(s.keys[i] >> 32);
+}
+
+/* The piece that begins at key i; none: rows is 0. Of a token's pieces, is it the first, the
+ * last? */
+struct piece {
+	int rows;
+	bool first, last;
+};
+
+static __device__ inline struct piece piece_at(const struct sorted s, int64_t i)
+{
+	struct piece p = {};
+	if (i >= s.n)
+		return p;
+	uint32_t token = token_at(s, i);
+	if (token == NOT_HERE)
+		return p;
+	p.first = i == 0 || token_at(s, i - 1) != token;
+	if (!p.first) { /* one that is not has a whole one before it */
+		if (i < s.piece || token_at(s, i - s.piece) != token)
+			return p;
+		if ((i - below(s.keys, i, key_of(token, 0))) % s.piece)
+			return p;
+	}
+	p.last = i + s.piece >= s.n || token_at(s, i + s.piece) != token;
+	p.rows = (int)s.piece;
+	if (p.last)
+		p.rows = (int)below(
+			s.keys + i, min64(s.piece, s.n - i), key_of(token + 1, 0));
+	return p;
+}
+
+/* That of another lane. */
+static __device__ inline struct piece piece_of(const struct piece p, int lane)
+{
+	struct piece r;
+	int flags = p.first | p.last << 1;
+	r.rows = __shfl_sync(ALL_LANES, p.rows, lane);
+	flags = __shfl_sync(ALL_LANES, flags, lane);
+	r.first = flags & 1;
+	r.last = flags >> 1;
+	return r;
+}
+
+/* Where the sum of a piece goes when its token has more of them. Between begins of pieces that
+ * are a token's first, and have others behind them, there are more than `piece` keys; likewise
+ * between those that are not the first. */
+static __device__ inline int64_t slot_of(const struct sorted s, int64_t i, bool is_first)
+{
+	return 2 * (i / s.piece) + (is_first ? 0 : 1);
+}
+
+/* from[row of key], rows of cols, added in the order of the keys. */
+static __device__ inline void sum_piece(float (&sum)[PER_PACK<float>], const float *from,
+	const uint64_t *keys, int64_t rows, int64_t cols, int64_t left, bool whole)
+{
+	enum { N = PER_PACK<float>, AT_ONCE = 8 };
+	int64_t i = 0;
+	for (; i + AT_ONCE <= rows; i += AT_ONCE) { /* loads that go on together */
+		float v[AT_ONCE][N];
+#pragma unroll
+		for (int r = 0; r < AT_ONCE; r++)
+			load(v[r], from + (uint32_t)keys[i + r] * cols, left, whole);
+		for (int r = 0; r < AT_ONCE; r++)
+			for (int j = 0; j < N; j++)
+				sum[j] += v[r][j];
+	}
+	for (; i < rows; i++) {
+		float v[N];
+		load(v, from + (uint32_t)keys[i] * cols, left, whole);
+		for (int j = 0; j < N; j++)
+			sum[j] += v[j];
+	}
+}
+
+static __global__ void __launch_bounds__(SUM_WARPS *WARP) sum_pieces_kernel(float *dw,
+	float *slots, const float *dy, struct sorted s, int64_t cols, bool whole)
+{
+	enum { N = PER_PACK<float> };
+	int64_t first = (int64_t)blockIdx.x * WARP;
+	int64_t col = (int64_t)blockIdx.y * SUM_COLS + threadIdx.x * N;
+	struct piece mine = piece_at(s, first + lane_number());
+	for (int l = 0; l < WARP; l++) {
+		float sum[N] = {};
+		int64_t i = first + l;
+		struct piece p = piece_of(mine, l);
+		if (!p.rows || col >= cols)
+			continue;
+		sum_piece(sum, dy + col, s.keys + i, p.rows, cols, cols - col, whole);
+		float *to = p.first && p.last ? dw + token_at(s, i) * cols
+					      : slots + slot_of(s, i, p.first) * cols;
+		store(to + col, sum, cols - col, whole);
+	}
+}
+
+static __global__ void __launch_bounds__(SUM_WARPS *WARP) join_pieces_kernel(
+	float *dw, const float *slots, struct sorted s, int64_t cols, bool whole)
+{
+	enum { N = PER_PACK<float> };
+	int64_t first = (int64_t)blockIdx.x * WARP;
+	int64_t col = (int64_t)blockIdx.y * SUM_COLS + threadIdx.x * N;
+	struct piece mine = piece_at(s, first + lane_number());
+	for (int l = 0; l < WARP; l++) {
+		float sum[N], v[N];
+		int64_t i = first + l;
+		struct piece p = piece_of(mine, l);
+		if (!p.rows || !p.first || p.last || col >= cols)
+			continue;
+		uint32_t token = token_at(s, i);
+		int64_t end = i + below(s.keys + i, s.n - i, key_of(token + 1, 0));
+		load(sum, slots + slot_of(s, i, true) * cols + col, cols - col, whole);
+		for (int64_t next = i + s.piece; next < end; next += s.piece) {
+			const float *from = slots + slot_of(s, next, false) * cols;
+			load(v, from + col, cols - col, whole);
+			for (int j = 0; j < N; j++)
+				sum[j] += v[j];
+		}
+		store(dw + token * cols + col, sum, cols - col, whole);
+	}
+}
+
+static int64_t slots_of(int64_t n, int64_t piece)
+{
+	return 2 * ceil_div(n, piece);
+}
+
+void cuda_embed_bwd(
+	struct device *d, struct mat dw, struct mat dy, const int32_t *ids, int64_t first)
+{
+	enum { N = PER_PACK<float>, PIECE = 256 };
+	int64_t n = dy.rows, cols = dy.cols, piece = PIECE;
+	int64_t row_bytes = cols * (int64_t)sizeof(float);
+	int64_t key_bytes = round_up(n * (int64_t)sizeof(uint64_t), 256);
+	BUG_ON(dw.cols != cols || n >= NOT_HERE || dw.rows >= NOT_HERE);
+	cuda_zero(d, dw);
+	while (slots_of(n, piece) * row_bytes > CUDA_ROOM - 2 * key_bytes && piece < n)
+		piece *= 2;
+	char *room = (char *)cuda_room(
+		d, (size_t)(2 * key_bytes + slots_of(n, piece) * row_bytes));
+	float *slots = (float *)(room + 2 * key_bytes), *out = floats_of(dw);
+	const float *up = floats_of(dy);
+	struct sorted s = {sort_rows(d, (uint64_t *)room, (uint64_t *)(room + key_bytes),
+				   ids, n, first, dw.rows),
+		n, piece};
+	bool whole = in_packs(up, cols, N) && in_packs(out, cols, N);
+	dim3 grid = grid_of(ceil_div(n, WARP));
+	grid.y = (unsigned)ceil_div(cols, SUM_COLS);
+	launch(d, "embed_bwd", grid, SUM_WARPS * WARP, 0, sum_pieces_kernel, out, slots,
+		up, s, cols, whole);
+	if (n > piece)
+		launch(d, "embed_bwd", grid, SUM_WARPS * WARP, 0, join_pieces_kernel, out,
+			(const float *)slots, s, cols, whole);
+}

@@ -1,0 +1,394 @@
+/* Element by element: biases, activations, residual sums, dropout, rotary positions. */
+#include "kernels/cuda/vector.h"
+
+/* ---- sums --------------------------------------------------------------------------- */
+
+template <typename T, typename B>
+static __global__ void bias_fwd_kernel(
+	T *y, const B *bias, int64_t rows, int64_t cols, bool whole)
+{
+	enum { N = PER_PACK<T> };
+	struct place at = place_of(thread_number(), cols, N);
+	int64_t left = cols - at.col;
+	float v[N], b[N];
+	if (at.row >= rows)
+		return;
+	y += at.row * cols + at.col;
+	packed<T, N> from = fetch<N>(y, left, whole);
+	load(b, bias + at.col, left, whole);
+	unpack(v, from);
+	for (int j = 0; j < N; j++)
+		v[j] += b[j];
+	store(y, v, left, whole);
+}
+
+void cuda_bias_fwd(struct device *d, struct mat y, struct mat bias)
+{
+	BUG_ON(bias.cols != y.cols);
+	by_type(y.type, [&](auto t) {
+		by_type(bias.type, [&](auto u) {
+			using T = decltype(t);
+			using B = decltype(u);
+			enum { N = PER_PACK<T> };
+			T *p = (T *)y.p;
+			const B *b = (const B *)bias.p;
+			launch(d, "bias_fwd", grid_of_packs(y.rows, y.cols, N), THREADS,
+				0, bias_fwd_kernel<T, B>, p, b, y.rows, y.cols,
+				in_packs(p, y.cols, N) && in_packs(b, 0, N));
+		});
+	});
+}
+
+/* y = a + sign b */
+template <typename T>
+static __global__ void add_kernel(
+	float *y, const float *a, const T *b, int64_t n, float sign, bool whole)
+{
+	enum { N = PER_PACK<float> };
+	int64_t i = thread_number() * N, left = n - i;
+	float u[N], v[N];
+	if (left <= 0)
+		return;
+	packed<T, N> second = fetch<N>(b + i, left, whole);
+	load(u, a + i, left, whole);
+	unpack(v, second);
+	for (int j = 0; j < N; j++)
+		u[j] += sign * v[j];
+	store(y + i, u, left, whole);
+}
+
+static void add_signed(struct device *d, const char *name, struct mat y, struct mat a,
+	struct mat b, float sign)
+{
+	enum { N = PER_PACK<float> };
+	int64_t n = mat_size(y);
+	float *out = floats_of(y);
+	const float *p = floats_of(a);
+	by_type(b.type, [&](auto t) {
+		using T = decltype(t);
+		const T *q = (const T *)b.p;
+		bool whole =
+			in_packs(out, 0, N) && in_packs(p, 0, N) && in_packs(q, 0, N);
+		launch(d, name, grid_of_packs(1, n, N), THREADS, 0, add_kernel<T>, out, p,
+			q, n, sign, whole);
+	});
+}
+
+void cuda_add(struct device *d, struct mat y, struct mat a, struct mat b)
+{
+	add_signed(d, "add", y, a, b, 1);
+}
+
+void cuda_sub(struct device *d, struct mat y, struct mat a, struct mat b)
+{
+	add_signed(d, "sub", y, a, b, -1);
+}
+
+/* ---- activations -------------------------------------------------------------------- */
+
+static __device__ inline float sigmoid(float x)
+{
+	return 1.0f / (1.0f + expf(-x));
+}
+
+/* GELU (Hendrycks, Gimpel 2016) in its tanh form is x sigmoid(2u), because
+ * (1 + tanh u) / 2 = sigmoid(2u). */
+static __device__ inline float gelu_tanh_u2(float x)
+{
+	return 1.5957691216057308f * (x + 0.044715f * (x * x * x));
+}
+
+static __device__ inline float normal_cdf(float x)
+{
+	return 0.5f + 0.5f * erff(0.70710678118654752f * x);
+}
+
+template <enum act_kind KIND> static __device__ inline float act(float a, float b)
+{
+	if (KIND == ACT_GELU_TANH)
+		return a * sigmoid(gelu_tanh_u2(a));
+	if (KIND == ACT_GELU)
+		return a * normal_cdf(a);
+	return a * sigmoid(a) * b;
+}
+
+/* The slope in a, and for SwiGLU *b becomes that in b. */
+template <enum act_kind KIND> static __device__ inline float act_slope(float a, float &b)
+{
+	if (KIND == ACT_GELU_TANH) {
+		float s = sigmoid(gelu_tanh_u2(a));
+		float du2 = 1.5957691216057308f * (1.0f + 0.134145f * (a * a));
+		return s + a * (s * (1.0f - s)) * du2;
+	}
+	if (KIND == ACT_GELU) {
+		float density = 0.39894228040143268f * expf(-0.5f * (a * a));
+		return normal_cdf(a) + a * density;
+	}
+	float s = sigmoid(a), slope = b * (s + a * (s * (1.0f - s)));
+	b = a * s;
+	return slope;
+}
+
+template <enum act_kind KIND, typename T>
+static __global__ void act_fwd_kernel(T *y, const T *a, const T *b, int64_t n, bool whole)
+{
+	enum { N = PER_PACK<T> };
+	int64_t i = thread_number() * N, left = n - i;
+	packed<T, N> first, second = {};
+	float u[N], v[N];
+	if (left <= 0)
+		return;
+	first = fetch<N>(a + i, left, whole);
+	if (KIND == ACT_SWIGLU)
+		second = fetch<N>(b + i, left, whole);
+	unpack(u, first);
+	unpack(v, second);
+	for (int j = 0; j < N; j++)
+		u[j] = act<KIND>(u[j], v[j]);
+	store(y + i, u, left, whole);
+}
+
+template <enum act_kind KIND, typename T>
+static __global__ void act_bwd_kernel(
+	T *da, T *db, const T *dy, const T *a, const T *b, int64_t n, bool whole)
+{
+	enum { N = PER_PACK<T> };
+	int64_t i = thread_number() * N, left = n - i;
+	packed<T, N> first, second = {}, above;
+	float u[N], v[N], up[N];
+	if (left <= 0)
+		return;
+	first = fetch<N>(a + i, left, whole);
+	above = fetch<N>(dy + i, left, whole);
+	if (KIND == ACT_SWIGLU)
+		second = fetch<N>(b + i, left, whole);
+	unpack(u, first);
+	unpack(v, second);
+	unpack(up, above);
+	for (int j = 0; j < N; j++) {
+		u[j] = up[j] * act_slope<KIND>(u[j], v[j]);
+		v[j] *= up[j];
+	}
+	store(da + i, u, left, whole);
+	if (KIND == ACT_SWIGLU)
+		store(db + i, v, left, whole);
+}
+
+template <enum act_kind KIND> struct activation {
+	static constexpr enum act_kind kind = KIND;
+};
+
+template <typename F> static void by_kind(enum act_kind kind, F fn)
+{
+	switch (kind) {
+	case ACT_GELU_TANH:
+		fn(activation<ACT_GELU_TANH>());
+		return;
+	case ACT_GELU:
+		fn(activation<ACT_GELU>());
+		return;
+	case ACT_SWIGLU:
+		fn(activation<ACT_SWIGLU>());
+		return;
+	}
+}
+
+void cuda_act_fwd(
+	struct device *d, enum act_kind kind, struct mat y, struct mat a, struct mat b)
+{
+	int64_t n = mat_size(y);
+	BUG_ON(a.type != y.type || (b.p && b.type != y.type));
+	by_type(y.type, [&](auto t) {
+		using T = decltype(t);
+		enum { N = PER_PACK<T> };
+		T *out = (T *)y.p;
+		const T *p = (const T *)a.p, *q = (const T *)b.p;
+		bool whole =
+			in_packs(out, 0, N) && in_packs(p, 0, N) && in_packs(q, 0, N);
+		by_kind(kind, [&](auto k) {
+			launch(d, "act_fwd", grid_of_packs(1, n, N), THREADS, 0,
+				act_fwd_kernel<decltype(k)::kind, T>, out, p, q, n,
+				whole);
+		});
+	});
+}
+
+void cuda_act_bwd(struct device *d, enum act_kind kind, struct mat da, struct mat db,
+	struct mat dy, struct mat a, struct mat b)
+{
+	int64_t n = mat_size(dy);
+	BUG_ON(da.type != dy.type || a.type != dy.type);
+	BUG_ON((db.p && db.type != dy.type) || (b.p && b.type != dy.type));
+	by_type(dy.type, [&](auto t) {
+		using T = decltype(t);
+		enum { N = PER_PACK<T> };
+		T *to = (T *)da.p, *to_b = (T *)db.p;
+		const T *up = (const T *)dy.p, *p = (const T *)a.p, *q = (const T *)b.p;
+		bool whole = in_packs(to, 0, N) && in_packs(to_b, 0, N) &&
+			     in_packs(up, 0, N) && in_packs(p, 0, N) && in_packs(q, 0, N);
+		by_kind(kind, [&](auto k) {
+			launch(d, "act_bwd", grid_of_packs(1, n, N), THREADS, 0,
+				act_bwd_kernel<decltype(k)::kind, T>, to, to_b, up, p, q,
+				n, whole);
+		});
+	});
+}
+
+/* ---- dropout ------------------------------------------------------------------------ */
+
+/* Of the N elements from `at` on. Blocks of random words begin at multiples of 4 channels of
+ * the whole tensor, where a pack need not. The product is rounded, so that `residual` gives the
+ * bits of the kernels that it stands for. */
+template <int N>
+static __device__ inline void drop(
+	float (&x)[N], const struct dropout &o, struct place at)
+{
+	const float p = o.p, keep = 1.0f / (1.0f - p);
+	int64_t channel = o.first_col + at.col;
+	struct place in = place_of(o.first_row + at.row, o.seq_rows, 1);
+	uint32_t sample = (uint32_t)(o.first_sample + in.row);
+	uint32_t pos = (uint32_t)o.pos[at.row], first = (uint32_t)(channel >> 2);
+	int skip = (int)(channel & 3);
+	uint32_t word[N + 4];
+#pragma unroll
+	for (int b = 0; b <= N / 4; b++) {
+		struct philox_block r = {};
+		if (b < N / 4 || skip)
+			r = philox(o.key, first + (uint32_t)b, pos, sample, o.step);
+		for (int i = 0; i < 4; i++)
+			word[4 * b + i] = r.x[i];
+	}
+#pragma unroll
+	for (int j = 0; j < N; j++) {
+		uint32_t even = skip & 1 ? word[j + 1] : word[j];
+		uint32_t odd = skip & 1 ? word[j + 3] : word[j + 2];
+		x[j] = philox_uniform(skip & 2 ? odd : even) < p ? 0
+								 : __fmul_rn(x[j], keep);
+	}
+}
+
+template <typename Y, typename X>
+static __global__ void dropout_kernel(
+	Y *y, const X *x, int64_t rows, int64_t cols, struct dropout o, bool whole)
+{
+	enum { N = PER_PACK<Y> < PER_PACK<X> ? PER_PACK<Y> : PER_PACK<X> };
+	struct place at = place_of(thread_number(), cols, N);
+	int64_t left = cols - at.col, i = at.row * cols + at.col;
+	float v[N];
+	if (at.row >= rows)
+		return;
+	load(v, x + i, left, whole);
+	drop(v, o, at);
+	store(y + i, v, left, whole);
+}
+
+void cuda_dropout(struct device *d, struct mat y, struct mat x, const struct dropout *o)
+{
+	by_type(y.type, [&](auto t) {
+		by_type(x.type, [&](auto u) {
+			using Y = decltype(t);
+			using X = decltype(u);
+			enum {
+				N = PER_PACK<Y> < PER_PACK<X> ? PER_PACK<Y> : PER_PACK<X>
+			};
+			Y *out = (Y *)y.p;
+			const X *in = (const X *)x.p;
+			launch(d, "dropout", grid_of_packs(x.rows, x.cols, N), THREADS, 0,
+				dropout_kernel<Y, X>, out, in, x.rows, x.cols, *o,
+				in_packs(out, x.cols, N) && in_packs(in, x.cols, N));
+		});
+	});
+}
+
+template <typename T>
+static __global__ void residual_kernel(float *y, const float *x, const T *sum,
+	const float *bias, int64_t rows, int64_t cols, struct dropout o, bool drops,
+	bool whole)
+{
+	enum { N = PER_PACK<float> };
+	struct place at = place_of(thread_number(), cols, N);
+	int64_t left = cols - at.col, i = at.row * cols + at.col;
+	float v[N], u[N], b[N];
+	if (at.row >= rows)
+		return;
+	packed<T, N> from = fetch<N>(sum + i, left, whole);
+	load(u, x + i, left, whole);
+	unpack(v, from);
+	if (bias) {
+		load(b, bias + at.col, left, whole);
+		for (int j = 0; j < N; j++)
+			v[j] += b[j];
+	}
+	if (drops)
+		drop(v, o, at);
+	for (int j = 0; j < N; j++)
+		v[j] = u[j] + v[j];
+	store(y + i, v, left, whole);
+}
+
+void cuda_residual(struct device *d, struct mat y, struct mat x, struct mat sum,
+	struct mat bias, const struct dropout *o)
+{
+	enum { N = PER_PACK<float> };
+	int64_t rows = y.rows, cols = y.cols;
+	float *out = floats_of(y);
+	const float *stream = floats_of(x), *b = floats_of(bias);
+	struct dropout none = {};
+	BUG_ON(x.rows != rows || sum.rows != rows || x.cols != cols || sum.cols != cols);
+	by_type(sum.type, [&](auto t) {
+		using T = decltype(t);
+		const T *in = (const T *)sum.p;
+		bool whole = in_packs(out, cols, N) && in_packs(stream, cols, N) &&
+			     in_packs(in, cols, N) && in_packs(b, 0, N);
+		launch(d, "residual", grid_of_packs(rows, cols, N), THREADS, 0,
+			residual_kernel<T>, out, stream, in, b, rows, cols, o ? *o : none,
+			o != NULL, whole);
+	});
+}
+
+/* ---- rotary positions --------------------------------------------------------------- */
+
+/* A thread turns a pack of first halves, and the second halves that belong to them. */
+template <typename T>
+static __global__ void rope_kernel(T *x, int64_t rows, int64_t heads, int64_t half,
+	const float *rope, const int32_t *pos, float sign, bool whole)
+{
+	enum { N = PER_PACK<T> };
+	struct place head = place_of(thread_number(), half, N);
+	struct place at = place_of(head.row, heads, 1);
+	int64_t left = half - head.col;
+	float a[N], b[N], cosine[N], sine[N];
+	if (at.row >= rows)
+		return;
+	rope += pos[at.row] * 2 * half + head.col;
+	x += head.row * 2 * half + head.col;
+	packed<T, N> low = fetch<N>(x, left, whole);
+	packed<T, N> high = fetch<N>(x + half, left, whole);
+	load(cosine, rope, left, whole);
+	load(sine, rope + half, left, whole);
+	unpack(a, low);
+	unpack(b, high);
+	for (int j = 0; j < N; j++) {
+		float u = a[j], v = b[j], s = sign * sine[j];
+		a[j] = u * cosine[j] - v * s;
+		b[j] = v * cosine[j] + u * s;
+	}
+	store(x, a, left, whole);
+	store(x + half, b, left, whole);
+}
+
+void cuda_rope(struct device *d, struct mat x, int64_t dim, struct mat rope,
+	const int32_t *pos, float sign)
+{
+	int64_t half = dim / 2, heads = x.cols / dim;
+	BUG_ON(x.cols % dim || rope.cols != dim);
+	by_type(x.type, [&](auto t) {
+		using T = decltype(t);
+		enum { N = PER_PACK<T> };
+		T *p = (T *)x.p;
+		const float *table = floats_of(rope);
+		launch(d, "rope", grid_of_packs(x.rows * heads, half, N), THREADS, 0,
+			rope_kernel<T>, p, x.rows, heads, half, table, pos, sign,
+			in_packs(p, half, N) && in_packs(table, half, N));
+	});
+}

@@ -1,0 +1,209 @@
+/*
+ * Rounding to the number formats of less precision, which gives the bits that the CPU's does
+ * (kernels/cpu/round.c says why they are right): in registers this costs no time.
+ */
+#include "kernels/cuda/vector.h"
+
+#include <cuda_fp8.h>
+
+#define SIGN_BIT 0x80000000u
+#define INFINITE 0x7f800000u
+
+/* What a format is: bits of its fraction, its smallest normal number, its largest. */
+struct format {
+	int fraction;
+	float normal, largest;
+	bool saturates; /* beyond the largest; otherwise there is infinity */
+};
+
+static __device__ inline float round_to(float x, const struct format f)
+{
+	const int drop = 23 - f.fraction;
+	const uint32_t half = (1u << (drop - 1)) - 1, keep = ~((1u << drop) - 1);
+	const float magic = f.normal * (float)(1 << drop);
+	uint32_t u = __float_as_uint(x), sign = u & SIGN_BIT, a = u ^ sign;
+	uint32_t largest = __float_as_uint(f.largest);
+	if (a > INFINITE) /* not a number */
+		return __uint_as_float(((a | 0x400000u) & keep) | sign);
+	if (f.saturates)
+		a = min(a, largest);
+	uint32_t r = (a + half + (a >> drop & 1)) & keep;
+	if (!f.saturates && r > largest)
+		r = INFINITE;
+	if (a < __float_as_uint(f.normal))
+		r = __float_as_uint((__uint_as_float(a) + magic) - magic);
+	return __uint_as_float(r | sign);
+}
+
+static __device__ inline float round_bf16(float x)
+{
+	uint32_t u = __float_as_uint(x);
+	uint32_t r = (u + 0x7fffu + (u >> 16 & 1)) & 0xffff0000u;
+	bool nan = (u & ~SIGN_BIT) > INFINITE;
+	return __uint_as_float(nan ? (u | 0x400000u) & 0xffff0000u : r);
+}
+
+static __device__ inline float round_f16(float x)
+{
+	const struct format f16 = {10, 0x1p-14f, 65504, false};
+	return round_to(x, f16);
+}
+
+static __device__ inline float round_e4m3(float x)
+{
+	const struct format e4m3 = {3, 0x1p-6f, 448, true};
+	return round_to(x, e4m3);
+}
+
+static __device__ inline float round_e5m2(float x)
+{
+	const struct format e5m2 = {2, 0x1p-14f, 57344, true};
+	return round_to(x, e5m2);
+}
+
+/* Between the exponents of binary16 and of fp32; twice that for infinity and NaN. */
+enum { BIAS = (127 - 15) << 23 };
+
+/* Of a number that is rounded: a subnormal one is a whole number of its steps. */
+static __device__ inline uint16_t bits_f16(float x)
+{
+	uint32_t u = __float_as_uint(x), a = u & ~SIGN_BIT;
+	uint32_t r = (a - (uint32_t)BIAS) >> 13;
+	if (a >= INFINITE)
+		r = (a >> 13 & 0x3ff) | 0x7c00;
+	if (a < __float_as_uint(0x1p-14f))
+		r = (uint32_t)(int32_t)(__uint_as_float(a) * 0x1p24f);
+	return (uint16_t)(r | (u >> 16 & 0x8000));
+}
+
+static __device__ inline float float_f16(uint16_t h)
+{
+	uint32_t a = h & 0x7fffu, sign = (h & 0x8000u) << 16;
+	uint32_t r = (a << 13) + (uint32_t)BIAS + (a >= 0x7c00 ? (uint32_t)BIAS : 0);
+	if (a < 0x400)
+		r = __float_as_uint((float)(int32_t)a * 0x1p-24f);
+	return __uint_as_float(r | sign);
+}
+
+/* ---- to another format -------------------------------------------------------------- */
+
+/* As a float that has only the bits of its format, and as the 16 or 8 bits of it. */
+template <int N>
+static __device__ inline void cast(
+	pack<float, N> &y, const float (&x)[N], enum dtype type)
+{
+#pragma unroll
+	for (int i = 0; i < N; i++)
+		y.x[i] = type == DT_F32	   ? x[i]
+			 : type == DT_BF16 ? round_bf16(x[i])
+			 : type == DT_F16  ? round_f16(x[i])
+			 : type == DT_E4M3 ? round_e4m3(x[i])
+					   : round_e5m2(x[i]);
+}
+
+template <int N>
+static __device__ inline void cast(
+	pack<uint16_t, N> &y, const float (&x)[N], enum dtype type)
+{
+#pragma unroll
+	for (int i = 0; i < N; i++)
+		y.x[i] = type == DT_BF16
+				 ? (uint16_t)(__float_as_uint(round_bf16(x[i])) >> 16)
+				 : bits_f16(round_f16(x[i]));
+}
+
+template <int N>
+static __device__ inline void cast(
+	pack<uint8_t, N> &y, const float (&x)[N], enum dtype type)
+{
+	__nv_fp8_interpretation_t to = type == DT_E4M3 ? __NV_E4M3 : __NV_E5M2;
+#pragma unroll
+	for (int i = 0; i < N; i += 2) {
+		float2 two = make_float2(x[i], x[i + 1]);
+		unsigned bits = __nv_cvt_float2_to_fp8x2(two, __NV_SATFINITE, to);
+		y.x[i] = (uint8_t)bits;
+		y.x[i + 1] = (uint8_t)(bits >> 8);
+	}
+}
+
+template <typename Y, typename X>
+static __global__ void round_kernel(
+	Y *y, const X *x, int64_t n, enum dtype type, float scale, bool whole)
+{
+	enum { N = PER_PACK<X> };
+	int64_t i = thread_number() * N, left = n - i;
+	float v[N];
+	pack<Y, N> to;
+	if (left <= 0)
+		return;
+	load(v, x + i, left, whole);
+	for (int j = 0; j < N; j++)
+		v[j] = __fmul_rn(v[j], scale);
+	cast(to, v, type);
+	store_bits(y + i, to, left, whole);
+}
+
+template <typename Y>
+static void round_as(struct device *d, const char *name, Y *y, struct mat x,
+	enum dtype type, float scale)
+{
+	int64_t n = mat_size(x);
+	by_type(x.type, [&](auto t) {
+		using X = decltype(t);
+		enum { N = PER_PACK<X> };
+		const X *in = (const X *)x.p;
+		launch(d, name, grid_of_packs(1, n, N), THREADS, 0, round_kernel<Y, X>, y,
+			in, n, type, scale, in_packs(y, 0, N) && in_packs(in, 0, N));
+	});
+}
+
+void cuda_round(
+	struct device *d, struct mat y, struct mat x, enum dtype type, float scale)
+{
+	BUG_ON(mat_size(y) != mat_size(x));
+	BUG_ON(y.type != DT_F32 && y.type != type);
+	if (y.type == DT_F32)
+		round_as(d, "round", floats_of(y), x, type, scale);
+	else if (dtype_bytes(type) == 2)
+		round_as(d, "round", (uint16_t *)y.p, x, type, scale);
+	else
+		round_as(d, "round", (uint8_t *)y.p, x, type, scale);
+}
+
+void cuda_narrow(struct device *d, uint16_t *y, struct mat x, enum dtype type)
+{
+	BUG_ON(type != DT_BF16 && type != DT_F16);
+	round_as(d, "narrow", y, x, type, 1);
+}
+
+/* ---- and back ----------------------------------------------------------------------- */
+
+static __global__ void widen_kernel(
+	float *y, const uint16_t *x, int64_t n, bool is_bf16, bool whole)
+{
+	enum { N = PER_PACK<float> };
+	int64_t i = thread_number() * N, left = n - i;
+	pack<uint16_t, N> from;
+	float v[N];
+	if (left <= 0)
+		return;
+	if (whole && left >= N)
+		from = *(const pack<uint16_t, N> *)(x + i);
+	else
+		for (int j = 0; j < N; j++)
+			from.x[j] = j < left ? x[i + j] : (uint16_t)0;
+	for (int j = 0; j < N; j++)
+		v[j] = is_bf16 ? __uint_as_float((uint32_t)from.x[j] << 16)
+			       : float_f16(from.x[j]);
+	store(y + i, v, left, whole);
+}
+
+void cuda_widen(struct device *d, struct mat y, const uint16_t *x, enum dtype type)
+{
+	enum { N = PER_PACK<float> };
+	float *out = floats_of(y);
+	int64_t n = mat_size(y);
+	BUG_ON(type != DT_BF16 && type != DT_F16);
+	launch(d, "widen", grid_of_packs(1, n, N), THREADS, 0, widen_kernel, out, x, n,
+		type == DT_BF16, in_packs(out, 0, N) && in_packs(x, 0, N));
+}

@@ -1,0 +1,174 @@
+/* A few elements of each row, and where they are: a block a row. */
+#include "kernels/cuda/vector.h"
+
+enum { WARPS = 32, ROW_THREADS = WARPS * WARP };
+
+/* ---- the largest -------------------------------------------------------------------- */
+
+/* The bits of |x| rise as it does. */
+static __device__ inline uint32_t size_bits(float x)
+{
+	return __float_as_uint(x) & 0x7fffffffu;
+}
+
+enum { DIGIT_BITS = 8, DIGITS = 1 << DIGIT_BITS };
+
+/* Of a histogram: in which digit, from the highest down, is the *k-th? *k becomes its number
+ * among those of the digit. The threads of one warp. */
+static __device__ inline unsigned find_digit(const unsigned *counts, unsigned *k)
+{
+	enum { EACH = DIGITS / WARP };
+	const int lane = lane_number();
+	unsigned mine = 0, found = 0, rest = 0;
+	for (int i = 0; i < EACH; i++) /* lane 0 has the highest digits */
+		mine += counts[DIGITS - 1 - (lane * EACH + i)];
+	unsigned before = mine;
+	for (int i = 1; i < WARP; i *= 2) {
+		unsigned other = __shfl_up_sync(ALL_LANES, before, i);
+		before += lane >= i ? other : 0;
+	}
+	before -= mine;
+	bool here = before < *k && *k <= before + mine;
+	for (int i = 0; i < EACH && here; i++) {
+		unsigned digit = (unsigned)(DIGITS - 1 - (lane * EACH + i));
+		if (before < *k && *k <= before + counts[digit]) {
+			found = digit;
+			rest = *k - before;
+		}
+		before += counts[digit];
+	}
+	int from = __ffs((int)__ballot_sync(ALL_LANES, here)) - 1;
+	*k = __shfl_sync(ALL_LANES, rest, from);
+	return __shfl_sync(ALL_LANES, found, from);
+}
+
+/* The k-th largest of the sizes, digit after digit; *equal: how many of just that size are
+ * among the k largest. */
+static __device__ inline uint32_t kth_largest(
+	const float *x, int64_t n, unsigned k, unsigned *equal)
+{
+	__shared__ unsigned counts[DIGITS], digit, rest;
+	uint32_t found = 0, known = 0;
+	for (int shift = 32 - DIGIT_BITS; shift >= 0; shift -= DIGIT_BITS) {
+		for (int i = (int)threadIdx.x; i < DIGITS; i += ROW_THREADS)
+			counts[i] = 0;
+		__syncthreads();
+		for (int64_t i = threadIdx.x; i < n; i += ROW_THREADS) {
+			uint32_t size = size_bits(x[i]);
+			if ((size & known) == found)
+				atomicAdd(&counts[size >> shift & (DIGITS - 1)], 1u);
+		}
+		__syncthreads();
+		if (warp_number() == 0) {
+			unsigned of_digit = k;
+			unsigned which = find_digit(counts, &of_digit);
+			digit = which;
+			rest = of_digit;
+		}
+		__syncthreads();
+		k = rest;
+		found |= digit << shift;
+		known |= (uint32_t)(DIGITS - 1) << shift;
+	}
+	*equal = k;
+	return found;
+}
+
+static __global__ void __launch_bounds__(ROW_THREADS)
+	keep_largest_kernel(float *x, int64_t cols, unsigned k)
+{
+	unsigned equal, seen = 0;
+	x += blockIdx.x * cols;
+	uint32_t least = kth_largest(x, cols, k, &equal);
+	for (int64_t first = 0; first < cols; first += ROW_THREADS) {
+		int64_t i = first + threadIdx.x;
+		uint32_t size = i < cols ? size_bits(x[i]) : 0;
+		unsigned total;
+		unsigned before =
+			seen + count_before<WARPS>(i < cols && size == least, &total);
+		seen += total;
+		bool stays = size > least || (size == least && before < equal);
+		if (i < cols && !stays)
+			x[i] = 0;
+	}
+}
+
+void cuda_keep_largest(struct device *d, struct mat x, int64_t k)
+{
+	BUG_ON(k < 1 || x.cols > INT32_MAX);
+	if (k >= x.cols)
+		return;
+	launch(d, "keep_largest", grid_of(x.rows), ROW_THREADS, 0, keep_largest_kernel,
+		floats_of(x), x.cols, (unsigned)k);
+}
+
+/* ---- values and places -------------------------------------------------------------- */
+
+/* Of the elements before one there are so many that are not 0: so many of the others, but only
+ * as many as there is room for, are picked before it, too. */
+template <typename T>
+static __global__ void __launch_bounds__(ROW_THREADS)
+	pick_kernel(float *values, T *places, const float *x, int64_t cols, int64_t k)
+{
+	unsigned total;
+	int64_t mine = 0, seen = 0;
+	x += blockIdx.x * cols;
+	values += blockIdx.x * k;
+	places += blockIdx.x * k;
+	for (int64_t i = threadIdx.x; i < cols; i += ROW_THREADS)
+		mine += __float_as_uint(x[i]) != 0;
+	for (int i = WARP / 2; i; i /= 2)
+		mine += __shfl_xor_sync(ALL_LANES, mine, i);
+	mine = of_each_warp<WARPS>(mine, (int64_t)0);
+	for (int i = WARP / 2; i; i /= 2)
+		mine += __shfl_xor_sync(ALL_LANES, mine, i);
+	int64_t zeros = max64(0, k - mine);
+	for (int64_t first = 0; first < cols; first += ROW_THREADS) {
+		int64_t i = first + threadIdx.x;
+		float v = i < cols ? x[i] : 0;
+		bool some = __float_as_uint(v) != 0;
+		int64_t before = seen + count_before<WARPS>(some, &total);
+		seen += total;
+		int64_t to = before + min64(i - before, zeros);
+		if (i < cols && (some || i - before < zeros) && to < k) {
+			values[to] = v;
+			places[to] = (T)i;
+		}
+	}
+}
+
+void cuda_pick(
+	struct device *d, float *values, void *places, bool wide, struct mat x, int64_t k)
+{
+	const float *p = floats_of(x);
+	if (wide)
+		launch(d, "pick", grid_of(x.rows), ROW_THREADS, 0, pick_kernel<uint32_t>,
+			values, (uint32_t *)places, p, x.cols, k);
+	else
+		launch(d, "pick", grid_of(x.rows), ROW_THREADS, 0, pick_kernel<uint16_t>,
+			values, (uint16_t *)places, p, x.cols, k);
+}
+
+template <typename T>
+static __global__ void strew_kernel(float *x, const float *values, const T *places,
+	int64_t rows, int64_t cols, int64_t k)
+{
+	int64_t i = thread_number();
+	int64_t row = place_of(i, k, 1).row;
+	if (row < rows)
+		x[row * cols + places[i]] = values[i];
+}
+
+void cuda_strew(struct device *d, struct mat x, const float *values, const void *places,
+	bool wide, int64_t k)
+{
+	float *p = floats_of(x);
+	dim3 grid = grid_of_packs(x.rows, k, 1);
+	cuda_zero(d, x);
+	if (wide)
+		launch(d, "strew", grid, THREADS, 0, strew_kernel<uint32_t>, p, values,
+			(const uint32_t *)places, x.rows, x.cols, k);
+	else
+		launch(d, "strew", grid, THREADS, 0, strew_kernel<uint16_t>, p, values,
+			(const uint16_t *)places, x.rows, x.cols, k);
+}

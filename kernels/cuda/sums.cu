@@ -1,0 +1,362 @@
+/* What is asked of a whole tensor: exact sums, sums of squares, its maximum, its hash. */
+#include "kernels/cuda/vector.h"
+
+/* ---- sums of squares, in double ------------------------------------------------------ */
+
+template <int WARPS>
+static __device__ inline double sumsq(const float *x, int64_t cols, bool whole)
+{
+	enum { N = PER_PACK<float>, STEP = WARPS * WARP * N, AT_ONCE = 4 };
+	double lane[N] = {};
+	for (int64_t j = my_part<WARPS>() * N; j < cols; j += AT_ONCE * STEP) {
+		float v[AT_ONCE][N]; /* zeros behind the end */
+#pragma unroll
+		for (int k = 0; k < AT_ONCE; k++)
+			load(v[k], x + j + k * STEP, cols - j - k * STEP, whole);
+#pragma unroll
+		for (int k = 0; k < AT_ONCE; k++)
+			for (int i = 0; i < N; i++)
+				lane[i] += (double)v[k][i] * (double)v[k][i];
+	}
+	return row_sum<WARPS>((lane[0] + lane[1]) + (lane[2] + lane[3]));
+}
+
+template <int WARPS>
+static __global__ void __launch_bounds__(threads_of_rows<WARPS>()) row_sumsq_kernel(
+	double *out, const float *x, int64_t rows, int64_t cols, bool whole)
+{
+	int64_t row = my_row<WARPS>();
+	if (row >= rows)
+		return;
+	double total = sumsq<WARPS>(x + row * cols, cols, whole);
+	if (my_part<WARPS>() == 0)
+		out[row] = total;
+}
+
+void cuda_row_sumsq(struct device *d, double *out, struct mat x)
+{
+	enum { N = PER_PACK<float> };
+	const float *p = floats_of(x);
+	by_width(ceil_div(x.cols, N), [&](auto w) {
+		using W = decltype(w);
+		launch(d, "row_sumsq", grid_of_rows<W::WARPS>(x.rows),
+			threads_of_rows<W::WARPS>(), 0, row_sumsq_kernel<W::WARPS>, out,
+			p, x.rows, x.cols, in_packs(p, x.cols, N));
+	});
+}
+
+/* ---- exact sums: see libcore/base/exact.c -------------------------------------------- */
+
+/* A limb is a number modulo 2^64, so that negative digits add as they should. */
+static __device__ inline void add_word(int64_t *to, int64_t x)
+{
+	atomicAdd((unsigned long long *)to, (unsigned long long)x);
+}
+
+/* Lanes that have one add a number each; all lanes of the warp come here. What falls on one
+ * limb is added in the warp first. */
+static __device__ inline void exact_add_lanes(struct exact *x, double v, bool has)
+{
+	enum { DIGIT = 32, NONE = EXACT_LIMBS, INFINITE = 0x7ff };
+	uint64_t bits = (uint64_t)__double_as_longlong(v);
+	bool negative = bits >> 63;
+	int exponent = (int)(bits >> 52 & INFINITE);
+	uint64_t mantissa = bits & (((uint64_t)1 << 52) - 1);
+	if (__any_sync(ALL_LANES, has && exponent == INFINITE)) {
+		bool bad = has && exponent == INFINITE, nan = bad && mantissa;
+		unsigned n_nan = __ballot_sync(ALL_LANES, nan);
+		unsigned n_neg = __ballot_sync(ALL_LANES, bad && !nan && negative);
+		unsigned n_pos = __ballot_sync(ALL_LANES, bad && !nan && !negative);
+		if (lane_number() == 0) {
+			add_word(&x->n_nan, __popc(n_nan));
+			add_word(&x->n_neg_inf, __popc(n_neg));
+			add_word(&x->n_pos_inf, __popc(n_pos));
+		}
+		has = has && !bad;
+	}
+	/* mantissa 2^(exponent - 1075), of which limb 0 counts multiples of 2^-1088 */
+	mantissa |= exponent ? (uint64_t)1 << 52 : 0;
+	has = has && mantissa;
+	int at = (exponent ? exponent : 1) + 1088 - 1075, shift = at % DIGIT;
+	int limb = has ? at / DIGIT : NONE, low = limb, high = has ? limb : -NONE;
+	for (int i = WARP / 2; i; i /= 2) {
+		low = min(low, __shfl_xor_sync(ALL_LANES, low, i));
+		high = max(high, __shfl_xor_sync(ALL_LANES, high, i));
+	}
+	for (int l = low; l <= high + 2; l++) {
+		uint64_t digit = l == limb	 ? mantissa << shift
+				 : l == limb + 1 ? mantissa >> (DIGIT - shift)
+				 : l == limb + 2 ? mantissa >> DIGIT >> (DIGIT - shift)
+						 : 0;
+		int64_t sum = (int64_t)(uint32_t)digit;
+		sum = negative ? -sum : sum;
+		for (int i = WARP / 2; i; i /= 2)
+			sum += __shfl_xor_sync(ALL_LANES, sum, i);
+		if (lane_number() == 0 && sum)
+			add_word(&x->limb[l], sum);
+	}
+}
+
+/* Carries the limbs as exact_normalize does, which has one result for one number. */
+static __global__ void exact_carry_kernel(struct exact *x)
+{
+	__shared__ int64_t limb[EXACT_LIMBS];
+	const int me = (int)threadIdx.x;
+	if (me < EXACT_LIMBS)
+		limb[me] = x->limb[me];
+	__syncthreads();
+	if (me == 0) {
+		int64_t carry = 0;
+		for (int i = 0; i < EXACT_LIMBS - 1; i++) {
+			int64_t v = limb[i] + carry;
+			limb[i] = v & 0xffffffff;
+			carry = v >> 32;
+		}
+		limb[EXACT_LIMBS - 1] += carry;
+	}
+	__syncthreads();
+	if (me < EXACT_LIMBS)
+		x->limb[me] = limb[me];
+}
+
+static void exact_carry(struct device *d, const char *name, struct exact *x)
+{
+	launch(d, name, 1, round_up(EXACT_LIMBS, WARP), 0, exact_carry_kernel, x);
+}
+
+/* As many additions as limbs have room for until they are carried. */
+enum { MOST_ADDITIONS = 1 << 29 };
+
+static __global__ void exact_sum_kernel(struct exact *x, const float *v, int64_t n)
+{
+	int64_t step = (int64_t)gridDim.x * blockDim.x;
+	for (int64_t i = thread_number(); i - lane_number() < n; i += step)
+		exact_add_lanes(x, i < n ? (double)v[i] : 0, i < n);
+}
+
+void cuda_exact_sum(struct device *d, struct exact *x, const float *v, int64_t n)
+{
+	for (int64_t i = 0; i < n; i += MOST_ADDITIONS) {
+		int64_t part = min64(MOST_ADDITIONS, n - i);
+		launch(d, "exact_sum", grid_in_strides(part, 1), THREADS, 0,
+			exact_sum_kernel, x, v + i, part);
+		exact_carry(d, "exact_sum", x);
+	}
+}
+
+/* What one launch goes through: as many matrices as its arguments have room for. Block b is
+ * one of those from first_block[i] on, of matrix i. */
+enum { MATRICES = 64 };
+
+struct matrices {
+	const float *p[MATRICES];
+	int64_t rows[MATRICES], cols[MATRICES];
+	uint32_t first_block[MATRICES + 1];
+	bool whole[MATRICES]; /* in packs */
+	int n;
+};
+
+/* The rows of a block are added together. */
+template <int WARPS>
+static __global__ void __launch_bounds__(threads_of_rows<WARPS>())
+	exact_sumsq_kernel(struct exact *to, const struct matrices all)
+{
+	enum { ROWS = WARPS == 1 ? WARPS_A_BLOCK : 1 };
+	__shared__ double squares[ROWS];
+	int at = 0, lane = lane_number();
+	for (int half = MATRICES / 2; half; half /= 2)
+		if (at + half < all.n && all.first_block[at + half] <= blockIdx.x)
+			at += half;
+	int64_t rows = all.rows[at], cols = all.cols[at];
+	int64_t first = (int64_t)(blockIdx.x - all.first_block[at]) * ROWS;
+	int64_t row = first + (ROWS > 1 ? warp_number() : 0);
+	if (row < rows) {
+		double total = sumsq<WARPS>(all.p[at] + row * cols, cols, all.whole[at]);
+		if (my_part<WARPS>() == 0)
+			squares[row - first] = total;
+	}
+	__syncthreads();
+	if (warp_number() == 0) {
+		bool has = lane < ROWS && first + lane < rows;
+		exact_add_lanes(to, has ? squares[lane] : 0, has);
+	}
+}
+
+template <int WARPS>
+static void exact_sumsq_all(struct device *d, struct exact *x, struct matrices *all)
+{
+	if (!all->n)
+		return;
+	launch(d, "exact_sumsq", grid_of(all->first_block[all->n]),
+		threads_of_rows<WARPS>(), 0, exact_sumsq_kernel<WARPS>, x, *all);
+	exact_carry(d, "exact_sumsq", x);
+	all->n = 0;
+}
+
+/* Those matrices whose rows are as wide as keeps so many warps busy. */
+template <int WARPS>
+static void exact_sumsq_wide(
+	struct device *d, struct exact *x, const struct mat *m, int n)
+{
+	enum { N = PER_PACK<float> };
+	struct matrices all = {};
+	int64_t n_rows = 0;
+	for (int i = 0; i < n; i++) {
+		bool ours = false;
+		by_width(ceil_div(m[i].cols, N),
+			[&](auto w) { ours = decltype(w)::WARPS == WARPS; });
+		for (int64_t row = 0, rows; ours && row < m[i].rows; row += rows) {
+			rows = min64(MOST_ADDITIONS, m[i].rows - row);
+			if (all.n == MATRICES || n_rows + rows > MOST_ADDITIONS) {
+				exact_sumsq_all<WARPS>(d, x, &all);
+				n_rows = 0;
+			}
+			int k = all.n++;
+			all.p[k] = floats_of(mat_rows(m[i], row, rows));
+			all.rows[k] = rows;
+			all.cols[k] = m[i].cols;
+			all.whole[k] = in_packs(all.p[k], m[i].cols, N);
+			all.first_block[k + 1] =
+				all.first_block[k] + grid_of_rows<WARPS>(rows).x;
+			n_rows += rows;
+		}
+	}
+	exact_sumsq_all<WARPS>(d, x, &all);
+}
+
+void cuda_exact_sumsq(struct device *d, struct exact *x, const struct mat *m, int n)
+{
+	exact_sumsq_wide<1>(d, x, m, n);
+	exact_sumsq_wide<8>(d, x, m, n);
+	exact_sumsq_wide<32>(d, x, m, n);
+}
+
+/* ---- what the program waits for ------------------------------------------------------ */
+
+typedef unsigned long long word;
+
+static __global__ void set_kernel(word *to, word x)
+{
+	*to = x;
+}
+
+/* A word that kernels add to or take the extreme of. */
+static word *answer_begin(struct device *d, const char *name, word x)
+{
+	word *answer = (word *)cuda_room(d, sizeof(*answer));
+	launch(d, name, 1, 1, 0, set_kernel, answer, x);
+	return answer;
+}
+
+static word answer_end(struct device *d, const word *answer)
+{
+	word x;
+	cuda_get(d, &x, answer, sizeof(x));
+	return x;
+}
+
+/* Of numbers without a sign the larger has the larger bits, and NaN the largest. */
+template <typename T>
+static __global__ void amax_kernel(word *answer, const T *x, int64_t n, bool whole)
+{
+	enum { N = PER_PACK<T>, AT_ONCE = 4 };
+	int64_t step = (int64_t)gridDim.x * blockDim.x * N;
+	unsigned most = 0;
+	for (int64_t i = thread_number() * N; i < n; i += AT_ONCE * step) {
+		packed<T, N> from[AT_ONCE]; /* zeros behind the end */
+#pragma unroll
+		for (int k = 0; k < AT_ONCE; k++)
+			from[k] = fetch<N>(x + i + k * step, n - i - k * step, whole);
+#pragma unroll
+		for (int k = 0; k < AT_ONCE; k++) {
+			float v[N];
+			unpack(v, from[k]);
+			for (int j = 0; j < N; j++)
+				most = max(most, __float_as_uint(v[j]) & 0x7fffffffu);
+		}
+	}
+	most = warp_max(most);
+	if (lane_number() == 0)
+		atomicMax(answer, (word)most);
+}
+
+float cuda_amax(struct device *d, struct mat x)
+{
+	int64_t n = mat_size(x);
+	word *answer = answer_begin(d, "amax", 0);
+	by_type(x.type, [&](auto t) {
+		using T = decltype(t);
+		enum { N = PER_PACK<T> };
+		const T *p = (const T *)x.p;
+		launch(d, "amax", grid_in_strides(n, N), THREADS, 0, amax_kernel<T>,
+			answer, p, n, in_packs(p, 0, N));
+	});
+	uint32_t bits = (uint32_t)answer_end(d, answer);
+	float most;
+	memcpy(&most, &bits, sizeof(most));
+	return most;
+}
+
+template <typename T>
+static __global__ void find_bad_kernel(word *answer, const T *x, int64_t n, bool whole)
+{
+	enum { N = PER_PACK<T> };
+	const unsigned infinite = 0x7f800000u;
+	int64_t step = (int64_t)gridDim.x * blockDim.x * N;
+#pragma unroll 4
+	for (int64_t i = thread_number() * N; i < n; i += step) {
+		float v[N];
+		int bad = N;
+		load(v, x + i, n - i, whole);
+		for (int j = N - 1; j >= 0; j--)
+			bad = (__float_as_uint(v[j]) & infinite) == infinite ? j : bad;
+		if (bad < N)
+			atomicMin(answer, (word)(i + bad));
+	}
+}
+
+int64_t cuda_find_bad(struct device *d, struct mat x)
+{
+	int64_t n = mat_size(x);
+	word *answer = answer_begin(d, "find_bad", (word)-1);
+	by_type(x.type, [&](auto t) {
+		using T = decltype(t);
+		enum { N = PER_PACK<T> };
+		const T *p = (const T *)x.p;
+		launch(d, "find_bad", grid_in_strides(n, N), THREADS, 0,
+			find_bad_kernel<T>, answer, p, n, in_packs(p, 0, N));
+	});
+	return (int64_t)answer_end(d, answer);
+}
+
+static __global__ void hash_kernel(
+	word *answer, const float *x, int64_t n, uint64_t key, int64_t first, bool whole)
+{
+	enum { N = PER_PACK<float> };
+	int64_t step = (int64_t)gridDim.x * blockDim.x * N;
+	word total = 0;
+#pragma unroll 2
+	for (int64_t i = thread_number() * N; i < n; i += step) {
+		float v[N];
+		load(v, x + i, n - i, whole);
+		for (int j = 0; j < N && i + j < n; j++) {
+			uint64_t at = (uint64_t)(first + i + j) * 0x9e3779b97f4a7c15u;
+			uint64_t bits = __float_as_uint(v[j]);
+			total += hash_mix((at + key) ^ bits * 0xd6e8feb86659fd93u);
+		}
+	}
+	for (int i = WARP / 2; i; i /= 2)
+		total += __shfl_xor_sync(ALL_LANES, total, i);
+	if (lane_number() == 0)
+		atomicAdd(answer, total);
+}
+
+uint64_t cuda_hash(
+	struct device *d, const float *x, int64_t n, uint64_t key, int64_t first)
+{
+	enum { N = PER_PACK<float> };
+	word *answer = answer_begin(d, "hash", 0);
+	launch(d, "hash", grid_in_strides(n, N), THREADS, 0, hash_kernel, answer, x, n,
+		key, first, in_packs(x, 0, N));
+	return answer_end(d, answer);
+}

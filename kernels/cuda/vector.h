@@ -1,0 +1,313 @@
+/*
+ * What kernels that are as fast as memory share: 16 bytes at a time, rows that a warp or a
+ * block goes through, and what a block counts and adds.
+ *
+ * Element j of a row belongs to a thread by its number alone, wherever the row lies: an address
+ * that is not aligned costs time, and changes no order of adding.
+ */
+#ifndef KERNELS_CUDA_VECTOR_H
+#define KERNELS_CUDA_VECTOR_H
+
+#include "kernels/cuda/cuda.h"
+
+enum { THREADS = 256, WARPS_A_BLOCK = THREADS / WARP };
+
+/* ---- packs -------------------------------------------------------------------------- */
+
+/* Of numbers of T, or of T and narrower ones. */
+template <typename T> constexpr int PER_PACK = 16 / (int)sizeof(T);
+
+/* Can rows of so many columns be read in packs of n? Of what has no rows, cols is 0. */
+template <typename T> static inline bool in_packs(const T *p, int64_t cols, int n)
+{
+	return (uintptr_t)p % (n * sizeof(T)) == 0 && cols % n == 0;
+}
+
+/* N numbers as they lie in memory. What is fetched is on its way until it is unpacked: a
+ * kernel that needs several packs fetches them all first. */
+template <typename T, int N> struct alignas(sizeof(T) * N) packed {
+	enum { IN_WORD = 4 / sizeof(T), BITS = 8 * sizeof(T) };
+	uint32_t word[N / IN_WORD];
+};
+
+/* Up to `left` numbers, and zeros behind them. */
+template <int N, typename T>
+static __device__ inline packed<T, N> fetch(const T *p, int64_t left, bool whole)
+{
+	typedef packed<T, N> packs;
+	packs r = {};
+	if (whole && left >= N) {
+		r = *(const packs *)p;
+	} else if (left > 0) {
+#pragma unroll
+		for (int i = 0; i < N; i++) {
+			uint32_t bits = 0;
+			if (i < left)
+				bits = sizeof(T) == 4 ? ((const uint32_t *)p)[i]
+						      : ((const uint16_t *)p)[i];
+			r.word[i / packs::IN_WORD] |= bits
+						      << i % packs::IN_WORD * packs::BITS;
+		}
+	}
+	return r;
+}
+
+template <int N>
+static __device__ inline float number_of(const packed<float, N> &r, int i)
+{
+	return __uint_as_float(r.word[i]);
+}
+
+template <int N>
+static __device__ inline float number_of(const packed<__nv_bfloat16, N> &r, int i)
+{
+	uint32_t w = r.word[i / 2];
+	return __uint_as_float(i % 2 ? w & 0xffff0000u : w << 16);
+}
+
+template <int N>
+static __device__ inline float number_of(const packed<__half, N> &r, int i)
+{
+	uint32_t w = r.word[i / 2];
+	return __half2float(__ushort_as_half((uint16_t)(i % 2 ? w >> 16 : w)));
+}
+
+template <typename T, int N>
+static __device__ inline void unpack(float (&x)[N], const packed<T, N> &r)
+{
+#pragma unroll
+	for (int i = 0; i < N; i++)
+		x[i] = number_of(r, i);
+}
+
+template <int N, typename T>
+static __device__ inline void load(float (&x)[N], const T *p, int64_t left, bool whole)
+{
+	unpack(x, fetch<N>(p, left, whole));
+}
+
+/* Bits as they are. */
+template <int N, typename T>
+static __device__ inline void store_bits(
+	T *p, const pack<T, N> &v, int64_t left, bool whole)
+{
+	if (whole && left >= N) {
+		*(pack<T, N> *)p = v;
+	} else {
+#pragma unroll
+		for (int i = 0; i < N; i++)
+			if (i < left)
+				p[i] = v.x[i];
+	}
+}
+
+template <int N, typename T>
+static __device__ inline void store(T *p, const float (&x)[N], int64_t left, bool whole)
+{
+	pack<T, N> v;
+#pragma unroll
+	for (int i = 0; i < N; i++)
+		v.x[i] = narrow<T>(x[i]);
+	store_bits(p, v, left, whole);
+}
+
+/* Of a matrix that has to be of fp32. */
+static inline float *floats_of(struct mat m)
+{
+	BUG_ON(m.p && m.type != DT_F32);
+	return (float *)m.p;
+}
+
+/* ---- who does what ------------------------------------------------------------------- */
+
+static __device__ inline int64_t thread_number(void)
+{
+	return (int64_t)blockIdx.x * blockDim.x + threadIdx.x;
+}
+
+static __device__ inline int lane_number(void)
+{
+	return (int)threadIdx.x % WARP;
+}
+
+static __device__ inline int warp_number(void)
+{
+	return (int)threadIdx.x / WARP;
+}
+
+static inline dim3 grid_of(int64_t n)
+{
+	BUG_ON(n > INT32_MAX);
+	return dim3((unsigned)n);
+}
+
+/* Blocks of THREADS for one thread a pack: of a run of n numbers, or of each of its rows. */
+static inline dim3 grid_of_packs(int64_t rows, int64_t n, int per_pack)
+{
+	return grid_of(ceil_div(rows * ceil_div(n, per_pack), THREADS));
+}
+
+/* The same, but no more than fill any GPU a few times: threads that go on with another. */
+static inline dim3 grid_in_strides(int64_t n, int per_pack)
+{
+	return grid_of(min64(2048, ceil_div(ceil_div(n, per_pack), THREADS)));
+}
+
+struct place {
+	int64_t row, col;
+};
+
+/* Of pack i, where each row has ceil(cols / n) of them. */
+static __device__ inline struct place place_of(int64_t i, int64_t cols, int n)
+{
+	int64_t packs = ceil_div(cols, n);
+	struct place at;
+	if ((uint64_t)(i | packs) >> 32) {
+		at.row = i / packs;
+	} else { /* an eighth of the time */
+		at.row = (uint32_t)i / (uint32_t)packs;
+	}
+	at.col = (i - at.row * packs) * n;
+	return at;
+}
+
+/* ---- a warp or a block a row ---------------------------------------------------------- */
+
+/* WARPS: how many go through a row together. With 1 a block has WARPS_A_BLOCK rows; otherwise
+ * it is as large as that. */
+template <int WARPS> static inline dim3 grid_of_rows(int64_t rows)
+{
+	return grid_of(WARPS == 1 ? ceil_div(rows, WARPS_A_BLOCK) : rows);
+}
+
+template <int WARPS> static constexpr int threads_of_rows(void)
+{
+	return WARPS == 1 ? THREADS : WARPS * WARP;
+}
+
+template <int WARPS> static __device__ inline int64_t my_row(void)
+{
+	return WARPS == 1 ? (int64_t)blockIdx.x * WARPS_A_BLOCK + warp_number()
+			  : (int64_t)blockIdx.x;
+}
+
+/* Among the threads of a row. */
+template <int WARPS> static __device__ inline int my_part(void)
+{
+	return WARPS == 1 ? lane_number() : (int)threadIdx.x;
+}
+
+template <int W> struct warps {
+	enum { WARPS = W };
+};
+
+/* fn(warps<...>()): as many as a row of so many packs keeps busy. */
+template <typename F> static inline void by_width(int64_t packs, F fn)
+{
+	if (packs <= 8 * WARP)
+		fn(warps<1>());
+	else if (packs <= 64 * 8 * WARP)
+		fn(warps<8>());
+	else
+		fn(warps<32>());
+}
+
+static __device__ inline double warp_sum(double x)
+{
+	for (int i = WARP / 2; i; i /= 2)
+		x += __shfl_xor_sync(ALL_LANES, x, i);
+	return x;
+}
+
+static __device__ inline unsigned warp_max(unsigned x)
+{
+	for (int i = WARP / 2; i; i /= 2)
+		x = max(x, __shfl_xor_sync(ALL_LANES, x, i));
+	return x;
+}
+
+/* Of each warp one number to all threads of the block: x of warp i to lane i of each, and
+ * `none` to lanes without a warp. */
+template <int WARPS, typename T> static __device__ inline T of_each_warp(T x, T none)
+{
+	__shared__ T parts[WARPS];
+	__syncthreads(); /* those of the last call are read */
+	if (lane_number() == 0)
+		parts[warp_number()] = x;
+	__syncthreads();
+	return lane_number() < WARPS ? parts[lane_number()] : none;
+}
+
+/* Over the threads of a row, to all of them, in an order that is always the same. */
+template <int WARPS, typename T> static __device__ inline T row_sum(T x)
+{
+	x = warp_sum(x);
+	if constexpr (WARPS > 1)
+		x = warp_sum(of_each_warp<WARPS>(x, (T)0));
+	return x;
+}
+
+template <int WARPS, typename T> static __device__ inline T row_max(T x)
+{
+	x = warp_max(x);
+	if constexpr (WARPS > 1)
+		x = warp_max(of_each_warp<WARPS>(x, x));
+	return x;
+}
+
+/* How many of the threads before this one say yes, in a block of WARPS; and in *total, how
+ * many there are. */
+template <int WARPS>
+static __device__ inline unsigned count_before(bool yes, unsigned *total)
+{
+	unsigned ballot = __ballot_sync(ALL_LANES, yes);
+	unsigned here = (unsigned)__popc(ballot & ((1u << lane_number()) - 1));
+	unsigned all = of_each_warp<WARPS>((unsigned)__popc(ballot), 0u);
+	unsigned before = lane_number() < warp_number() ? all : 0;
+	for (int i = WARP / 2; i; i /= 2) {
+		before += __shfl_xor_sync(ALL_LANES, before, i);
+		all += __shfl_xor_sync(ALL_LANES, all, i);
+	}
+	*total = all;
+	return before + here;
+}
+
+/* ---- the canonical tree --------------------------------------------------------------- */
+
+/* A sum of leaves that come one after the other: pairs of neighbours, pairs of those, and what
+ * has no pair passes up. All threads are at the same leaf. */
+enum { TREE_LEVELS = 14, TREE_LEAVES = 1 << TREE_LEVELS };
+
+struct tree {
+	float at[TREE_LEVELS];
+};
+
+static __device__ inline void tree_add(struct tree &t, int i, float x)
+{
+	bool carry = true;
+#pragma unroll
+	for (int l = 0; l < TREE_LEVELS; l++) {
+		if (carry && (i >> l & 1)) {
+			x = t.at[l] + x;
+		} else if (carry) {
+			t.at[l] = x;
+			carry = false;
+		}
+	}
+}
+
+static __device__ inline float tree_sum(const struct tree &t, int n)
+{
+	bool any = false;
+	float x = 0;
+#pragma unroll
+	for (int l = 0; l < TREE_LEVELS; l++) {
+		if (n >> l & 1) {
+			x = any ? t.at[l] + x : t.at[l];
+			any = true;
+		}
+	}
+	return x;
+}
+
+#endif

@@ -1,0 +1,112 @@
+/* What workers that train apart send each other, in fewer bits: as kernels/cpu/wire.c, whose
+ * bits these are. */
+#include "kernels/cuda/vector.h"
+
+enum { MOST = 127 }; /* of a code */
+#define INFINITE 0x7f800000u
+#define UPPER 0xffff0000u
+
+/* The last word of the counter keeps these apart from those of keep_random. */
+static __device__ inline uint32_t random_bits(const struct chance &c, int64_t i)
+{
+	uint64_t at = (uint64_t)(c.first + i);
+	return philox(c.key, (uint32_t)at, (uint32_t)(at >> 32), 0, 1).x[0];
+}
+
+static __global__ void round_random_kernel(float *x, int64_t n, struct chance c)
+{
+	int64_t i = thread_number();
+	if (i >= n)
+		return;
+	uint32_t up = random_bits(c, i) >> 16;
+	x[i] = __uint_as_float((__float_as_uint(x[i]) + up) & UPPER);
+}
+
+void cuda_round_random(struct device *d, struct mat x, const struct chance *o)
+{
+	int64_t n = mat_size(x);
+	launch(d, "round_random", grid_of_packs(1, n, 1), THREADS, 0, round_random_kernel,
+		floats_of(x), n, *o);
+}
+
+/* ---- eight bits --------------------------------------------------------------------- */
+
+/* Of the bits of the largest. */
+static __device__ inline float scale_of(unsigned most, bool up)
+{
+	if (most >= INFINITE)
+		return 0;
+	uint32_t u = __float_as_uint(__uint_as_float(most) / MOST);
+	u += up ? 0xffff : 0x7fff + (u >> 16 & 1);
+	float scale = __uint_as_float(u & UPPER);
+	return scale < 0x1p-126f ? 0 : scale;
+}
+
+static __device__ inline float code_of(float x, float scale)
+{
+	const float magic = 0x1.8p23f; /* whose last bit is 1 */
+	return (x / scale + magic) - magic;
+}
+
+static __device__ inline float code_random(
+	float x, float scale, const struct chance &c, int64_t i)
+{
+	float code = x / scale, below = floorf(code);
+	below += philox_uniform(random_bits(c, i)) < code - below;
+	return fminf(fmaxf(below, -MOST), MOST);
+}
+
+template <int WARPS>
+static __global__ void __launch_bounds__(threads_of_rows<WARPS>())
+	quantise_kernel(float *x, int8_t *codes, float *scales, int64_t rows,
+		int64_t cols, struct chance c, bool random)
+{
+	int64_t row = my_row<WARPS>(), at = row * cols;
+	const int me = my_part<WARPS>();
+	unsigned most = 0;
+	if (row >= rows)
+		return;
+#pragma unroll 4
+	for (int64_t j = me; j < cols; j += WARPS * WARP)
+		most = max(most, __float_as_uint(x[at + j]) & 0x7fffffffu);
+	float scale = scale_of(row_max<WARPS>(most), random);
+	for (int64_t i = at + me; i < at + cols; i += WARPS * WARP) {
+		float code = scale == 0 ? 0
+			     : random	? code_random(x[i], scale, c, i)
+					: code_of(x[i], scale);
+		int8_t whole = (int8_t)code; /* which has no -0 */
+		if (codes)
+			codes[i] = whole;
+		x[i] = (float)whole * scale;
+	}
+	if (scales && me == 0)
+		scales[row] = scale;
+}
+
+void cuda_quantise(struct device *d, struct mat x, int8_t *codes, float *scales,
+	const struct chance *o)
+{
+	struct chance none = {};
+	by_width(ceil_div(x.cols, PER_PACK<float>), [&](auto w) {
+		using W = decltype(w);
+		launch(d, "quantise", grid_of_rows<W::WARPS>(x.rows),
+			threads_of_rows<W::WARPS>(), 0, quantise_kernel<W::WARPS>,
+			floats_of(x), codes, scales, x.rows, x.cols, o ? *o : none,
+			o != NULL);
+	});
+}
+
+static __global__ void dequantise_kernel(
+	float *x, const int8_t *codes, const float *scales, int64_t rows, int64_t cols)
+{
+	int64_t i = thread_number(), row = place_of(i, cols, 1).row;
+	if (row < rows)
+		x[i] = (float)codes[i] * scales[row];
+}
+
+void cuda_dequantise(
+	struct device *d, struct mat x, const int8_t *codes, const float *scales)
+{
+	launch(d, "dequantise", grid_of_packs(x.rows, x.cols, 1), THREADS, 0,
+		dequantise_kernel, floats_of(x), codes, scales, x.rows, x.cols);
+}
