@@ -23,12 +23,29 @@ override CPPFLAGS += $(OPENMP) -D_GNU_SOURCE -Ilibcore -I. $(PKG_CFLAGS)
 # Contraction of a*b+c is pinned, for the sake of equal bits.
 override CFLAGS += -std=c11 -ffp-contract=off -fno-math-errno -fno-trapping-math \
   $(WARN) $(WERROR) $(if $(SANITIZE),-fsanitize=$(SANITIZE) -fno-omit-frame-pointer)
-LDLIBS = -Wl,--as-needed $(PKG_LIBS) -ldl -lpthread -lm
+LDLIBS = -Wl,--dynamic-list=kernels/cuda/host.list -Wl,--as-needed $(PKG_LIBS) -ldl -lpthread -lm
 
 ISAS = sse2 $(if $(filter x86_64,$(shell uname -m)),avx2 avx512)
 ISA_sse2 =
 ISA_avx2 = -mavx2 -mfma -mf16c
 ISA_avx512 = $(ISA_avx2) -mavx512f -mavx512bw -mavx512dq -mavx512vl -mprefer-vector-width=512
+
+# CUDA's half is a library that programs open. The same sources make the tests' one, whose
+# device is the CPU. CUDA=no: neither.
+NVCC := $(if $(filter no,$(CUDA)),,$(or $(shell command -v nvcc 2>/dev/null),$(wildcard \
+  /usr/local/cuda/bin/nvcc)))
+CUDA_INC = $(dir $(realpath $(NVCC)))../include
+# sm_80, sm_90 with what is its own, and for GPUs to come what can be translated there. A kernel
+# that wants a*b+c in one step says fmaf.
+override NVCCFLAGS += -O3 -std=c++17 -fmad=false -lineinfo -Xcompiler -fPIC,-Wall,-Wno-unknown-pragmas \
+  -gencode arch=compute_80,code=[sm_80,compute_80] -gencode arch=compute_90a,code=sm_90a
+CXX = g++
+# (fmaf as one instruction, where this machine has it: the same bits)
+EMU_ISA := $(if $(shell grep -wm1 fma /proc/cpuinfo 2>/dev/null),-mavx2 -mfma)
+EMU_FLAGS = -O2 -g $(EMU_ISA) -std=c++17 -fPIC -fno-strict-aliasing -ffp-contract=off -fno-math-errno -DPT_EMULATED -D_GNU_SOURCE \
+  -Ilibcore -I. -isystem $(CUDA_INC) -Wall -Wextra -Wno-unknown-pragmas -Wno-psabi $(WERROR)
+# What a GPU does not do either: addresses that the size does not divide; and indices too big.
+EMU_CHECKS = -fsanitize=alignment,bounds,signed-integer-overflow -fno-sanitize-recover=all
 
 # ---- what is built -------------------------------------------------------------------
 ONCE = kernels/cpu/blas.c kernels/cpu/device.c kernels/cpu/threads.c
@@ -44,12 +61,19 @@ FUZZ_SRC = $(wildcard tests/fuzz_*.c)
 FUZZERS = $(FUZZ_SRC:tests/%.c=$O/tests/%)
 FUZZ_OBJ = $O/tests/fuzz.o $O/tests/hostile.o
 TEST_OBJ = $(patsubst %.c,$O/%.o,$(filter-out $(TEST_SRC) tests/fuzz% tests/hostile.c,$(wildcard tests/*.c)))
+CUDA_SRC = $(if $(NVCC),$(wildcard kernels/cuda/*.cu))
+CUDA_OBJ = $(CUDA_SRC:%.cu=$O/%.o)
+EMU_OBJ = $(patsubst %,$O/emu/%.o,$(basename $(CUDA_SRC) $(wildcard tests/emu/*.cu tests/emu/*.cc)))
+CUDA_LIB = $(if $(CUDA_SRC),$O/pt-cuda.so)
+EMU_LIB = $(if $(NVCC),$O/emu/pt-cuda.so)
 
-all: $(BINS)
+all: programs $(CUDA_LIB)
+# What no test and no demonstration waits for is CUDA's half: it takes minutes to compile.
+programs: $(BINS)
 
-$(BINS): $O/%: $O/cmd/%.o $(LIB)
+$(BINS): $O/%: $O/cmd/%.o $(LIB) kernels/cuda/host.list
 	@echo "  LD    $@"
-	@$(CC) $(CFLAGS) $(LDFLAGS) -o $@ $^ $(LDLIBS)
+	@$(CC) $(CFLAGS) $(LDFLAGS) -o $@ $(filter-out %.list,$^) $(LDLIBS)
 
 $(LIB): $(LIB_OBJ)
 $(TEST_LIB): $(TEST_OBJ)
@@ -70,14 +94,40 @@ $O/%.$1.o: %.c $O/flags
 endef
 $(foreach i,$(ISAS),$(eval $(call isa_rule,$i)))
 
-$(TESTS): $O/tests/%: $O/tests/%.o $(TEST_LIB) $(LIB)
+$(TESTS): $O/tests/%: $O/tests/%.o $(TEST_LIB) $(LIB) kernels/cuda/host.list
 	@echo "  LD    $@"
-	@$(CC) $(CFLAGS) $(LDFLAGS) -o $@ $^ -lcmocka $(LDLIBS)
+	@$(CC) $(CFLAGS) $(LDFLAGS) -o $@ $(filter-out %.list,$^) -lcmocka $(LDLIBS)
 
 $(FUZZERS): $O/tests/%: $O/tests/%.o $(FUZZ_OBJ) $(LIB)
 	@echo "  LD    $@"
 	@$(CC) $(CFLAGS) -fsanitize=fuzzer -Wl,--wrap=h5_probe,--wrap=die_silently \
 	  $(LDFLAGS) -o $@ $^ $(LDLIBS)
+
+$O/kernels/cuda/%.o: kernels/cuda/%.cu $O/flags-cuda
+	@mkdir -p $(@D)
+	@echo "  NVCC  $<"
+	@$(NVCC) -Ilibcore -I. $(NVCCFLAGS) -MMD -MP -MF $(@:.o=.d) -c -o $@ $<
+
+$O/pt-cuda.so: $(CUDA_OBJ)
+	@echo "  LD    $@"
+	@$(NVCC) $(NVCCFLAGS) -shared -cudart static -Xlinker -rpath,$(realpath $(CUDA_INC)/../lib64) \
+	  -o $@ $^ -lcublasLt
+
+$O/emu/tests/emu/%.o: override EMU_FLAGS += -O3
+$O/emu/%.o: %.cu $O/flags-cuda
+	@mkdir -p $(@D)
+	@echo "  CXX   $<"
+	@$(CXX) -x c++ $(EMU_FLAGS) $(EMU_CHECKS) -MMD -MP -c -o $@ $<
+
+$O/emu/%.o: %.cc $O/flags-cuda
+	@mkdir -p $(@D)
+	@echo "  CXX   $<"
+	@$(CXX) $(EMU_FLAGS) -MMD -MP -c -o $@ $<
+
+$O/emu/pt-cuda.so: $(EMU_OBJ)
+	@echo "  LD    $@"
+	@mkdir -p $(@D)
+	@$(CXX) -shared $(EMU_CHECKS) -Wl,-Bsymbolic -o $@ $^ -lpthread -ldl
 
 # Other flags are another build: everything depends on this file, which changes with them.
 FLAGS = $(CC) $(CPPFLAGS) $(CFLAGS) $(LDFLAGS)
@@ -86,7 +136,12 @@ $O/flags: FORCE
 	@mkdir -p $O
 	@echo '$(FLAGS)' | cmp -s - $@ || echo '$(FLAGS)' >$@
 
--include $(LIB_OBJ:.o=.d) $(PROGRAMS:%=$O/cmd/%.d) $(TEST_OBJ:.o=.d) $(TESTS:=.d) \
+$O/flags-cuda: FORCE
+	@mkdir -p $O
+	@echo '$(NVCC) $(NVCCFLAGS) $(CXX) $(EMU_FLAGS) $(EMU_CHECKS)' | cmp -s - $@ || \
+	  echo '$(NVCC) $(NVCCFLAGS) $(CXX) $(EMU_FLAGS) $(EMU_CHECKS)' >$@
+
+-include $(LIB_OBJ:.o=.d) $(CUDA_OBJ:.o=.d) $(EMU_OBJ:.o=.d) $(PROGRAMS:%=$O/cmd/%.d) $(TEST_OBJ:.o=.d) $(TESTS:=.d) \
   $(FUZZ_OBJ:.o=.d) $(FUZZERS:=.d)
 
 # ---- what is done with it -------------------------------------------------------------
@@ -96,40 +151,47 @@ NEEDS_demo = build demo
 NEEDS_convergence = build demo
 NEEDS_check = build check
 NEEDS_check-long = build check
+NEEDS_check-gpu = build check
 NEEDS_san = build check
 NEEDS_bench = build check
+NEEDS_bench-gpu = build check
 NEEDS_lint = build check lint
 NEEDS_fuzz = build fuzz
 NEEDS_mutants = build check
-demo convergence check check-long san lint bench fuzz mutants:
+demo convergence check check-long check-gpu san lint bench bench-gpu fuzz mutants:
 	@[ "$(DEPS)" = no ] || share/deps $(NEEDS_$@)
 	@$(MAKE) --no-print-directory $(JOBS) $@-now
 
 deps:
 	@[ "$(DEPS)" = no ] || share/deps build check demo
 
-demo-now: all
+demo-now: programs
 	@PATH="$(abspath $O):$$PATH" share/demo
 
-convergence-now: all
+convergence-now: programs
 	@PATH="$(abspath $O):$$PATH" share/recipes/convergence
 
-check-now: all $(TESTS)
+check-now: programs $(TESTS) $(EMU_LIB)
 	@tests/run $O
 
-check-long-now: all $(TESTS)
+check-long-now: programs $(TESTS) $(EMU_LIB)
 	@LONG=yes tests/run $O
+
+# With PATTERN=..., those whose name matches; SANITIZER=memcheck|racecheck: under that.
+check-gpu-now: all $(TESTS)
+	@[ -n "$(CUDA_LIB)" ] || { echo "make check-gpu: there is no nvcc" >&2; exit 1; }
+	@GPU=yes tests/run $O $(PATTERN)
 
 # Leaks are not looked for: MPI and HDF5 keep what they have until the end.
 san-now:
 	@$(MAKE) --no-print-directory O=build-san SANITIZE=address,undefined \
 	  CFLAGS='-O1 -g -fno-sanitize-recover=undefined' build-san-tests
-build-lint-tests: $(TESTS)
-build-san-tests: all $(TESTS)
+build-lint-tests: $(TESTS) $(EMU_LIB)
+build-san-tests: programs $(TESTS) $(EMU_LIB)
 	@ASAN_OPTIONS=detect_leaks=0 tests/run $O
 
 # libFuzzer is clang's, whose OpenMP has another runtime: the kernels run without threads.
-fuzz-now: all
+fuzz-now: programs
 	@ls "$$(clang -print-runtime-dir)"/libclang_rt.fuzzer* >/dev/null 2>&1 || { echo \
 	  "make fuzz: clang's libFuzzer is missing; Debian's packages for it: share/deps fuzz" >&2; exit 1; }
 	@$(MAKE) --no-print-directory O=build-fuzz CC=clang OPENMP=-fopenmp-simd \
@@ -139,23 +201,30 @@ fuzz-now: all
 build-fuzzers: $(FUZZERS)
 
 # With PATTERN=..., those whose name matches.
-mutants-now: all $(TESTS)
+mutants-now: programs $(TESTS)
 	@tests/mutate $O $(PATTERN)
 
-bench-now: all $(TESTS)
+bench-now: programs $(TESTS)
 	@tests/bench $O
 
-lint-now: all
+# With PARTS=..., those; where there is nothing to build with, see tests/gpu_machine.
+bench-gpu-now: all $(TESTS)
+	@[ -n "$(CUDA_LIB)" ] || { echo "make bench-gpu: there is no nvcc" >&2; exit 1; }
+	@tests/bench_gpu $O $(PARTS)
+
+lint-now: programs
 	@tests/lint $O
 
-generate: all
+generate: programs
 	completions/generate $O
 
 # ---- installing -----------------------------------------------------------------------
 BIN = $(DESTDIR)$(PREFIX)/bin
 SHARE = $(DESTDIR)$(PREFIX)/share
 RECIPES = $(filter-out functions hosts,$(notdir $(wildcard share/recipes/*)))
-INSTALLED = $(PROGRAMS:%=$(BIN)/%) $(SHARE)/pt \
+# (programs look for it in ../lib/pt)
+LIBRARIES = $(DESTDIR)$(PREFIX)/lib/pt
+INSTALLED = $(PROGRAMS:%=$(BIN)/%) $(SHARE)/pt $(LIBRARIES) \
   $(foreach m,$(notdir $(wildcard man/*.[1-9])),$(SHARE)/man/man$(patsubst .%,%,$(suffix $m))/$m) \
   $(PROGRAMS:%=$(SHARE)/bash-completion/completions/%) \
   $(PROGRAMS:%=$(SHARE)/zsh/site-functions/_%) \
@@ -166,6 +235,7 @@ install: all
 	  $(SHARE)/bash-completion/completions $(SHARE)/zsh/site-functions \
 	  $(SHARE)/fish/vendor_completions.d
 	install $(BINS) $(BIN)
+	$(if $(CUDA_LIB),install -d $(LIBRARIES) && install $(CUDA_LIB) $(LIBRARIES))
 	install -m 644 share/presets/* $(SHARE)/pt/presets
 	install $(RECIPES:%=share/recipes/%) $(SHARE)/pt/recipes
 	install -m 644 share/recipes/functions share/recipes/hosts $(SHARE)/pt/recipes
@@ -188,15 +258,18 @@ help:
 	@echo 'convergence  every technique against its control, in one table;'
 	@echo '           STEPS=20 ROWS=^fsdp make convergence: in a hurry'
 	@echo 'check      the tests;  check-long: the long ones too;  san: under sanitizers'
+	@echo 'check-gpu  the tests of kernels on the GPU that is here; SANITIZER=memcheck: under that'
 	@echo 'fuzz       every reader of foreign bytes, FUZZ_SECONDS=60 each, with hostile ones'
 	@echo 'mutants    bugs of real systems, put into a copy: does a test find each?'
 	@echo 'bench      how fast, against ceilings measured in the same run'
+	@echo 'bench-gpu  how fast on the GPU that is here, beside PyTorch; PARTS="attn kernels": these'
 	@echo 'lint       warnings, format, manual pages, floors, generated files'
 	@echo 'generate   make completions and option lists anew from the option tables'
 	@echo 'clean      removes what was built'
 	@echo 'install    into PREFIX=$(PREFIX), below DESTDIR;  uninstall removes it'
 	@echo 'deps       install what is missing (Debian); DEPS=no skips that everywhere'
 
-.PHONY: all demo convergence check check-long san lint bench fuzz mutants bench-now mutants-now \
-  fuzz-now build-fuzzers demo-now convergence-now check-now check-long-now san-now \
+.PHONY: all demo convergence check check-long san lint bench bench-gpu fuzz mutants bench-now mutants-now \
+  bench-gpu-now \
+  fuzz-now build-fuzzers demo-now convergence-now check-now check-long-now check-gpu-now san-now \
   build-san-tests build-lint-tests lint-now deps generate install uninstall clean help FORCE

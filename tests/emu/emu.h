@@ -1,0 +1,343 @@
+/*
+ * The language of CUDA kernels, for a CPU: a .cu file that includes this and is compiled as
+ * C++ runs its kernels here, one coroutine a thread, so that their arithmetic, their indices
+ * and their barriers can be tested where there is no GPU. Nothing is said about speed.
+ *
+ * Blocks run one after the other. What a GPU leaves open is done in changing orders, and what
+ * it leaves undefined ends the program with a message: a shuffle that some lanes of the warp
+ * do not reach, a barrier that is not the same one for all threads.
+ */
+#ifndef EMU_H
+#define EMU_H
+
+#include <cuda_runtime.h>
+#include <math.h>
+#include <stdint.h>
+#include <string.h>
+
+#define EMU_INSIDE __attribute__((visibility("hidden")))
+/* Where a kernel waits; by default, where this is called. */
+#define EMU_WHERE const char *file = __builtin_FILE(), int line = __builtin_LINE()
+
+/* ---- emu.cc ------------------------------------------------------------------------- */
+
+extern EMU_INSIDE uint3 threadIdx, blockIdx;
+extern EMU_INSIDE dim3 blockDim, gridDim;
+extern EMU_INSIDE int emu_lane; /* of the warp: threadIdx's */
+static const int warpSize = 32;
+
+/* Dynamic shared memory of the block that runs. */
+extern EMU_INSIDE unsigned char *emu_shared;
+#define SHARED(name) unsigned char *const name = emu_shared
+/* Static shared memory is what the library has of thread-local memory, and nothing else is:
+ * all of it can be found, and spoiled before each block. */
+#undef __shared__
+#define __shared__ static thread_local
+#define __launch_bounds__(...)
+
+/* Ends the program, and says which thread of which block it was. */
+EMU_INSIDE __attribute__((noreturn, format(printf, 1, 2))) void emu_stop(
+	const char *fmt, ...);
+/* A kernel, thread by thread: fn(arg) with a copy of what is there. */
+EMU_INSIDE void emu_run(dim3 grid, dim3 block, size_t shared_bytes, cudaStream_t stream,
+	void (*fn)(void *), const void *arg, size_t n_bytes);
+EMU_INSIDE void emu_barrier(const char *file, int line);
+/* What a warp does together: when all its lanes have come, op gets what each brought. */
+typedef void emu_op(void *const lanes[32]);
+EMU_INSIDE void emu_warp(
+	emu_op *op, void *mine, const char *what, const char *file, int line);
+/* Whether n bytes there are shared memory. */
+EMU_INSIDE bool emu_is_shared(const void *p, size_t n);
+
+/* What a kernel or a product is given: that it is memory of the program, which a GPU cannot
+ * read, ends the program. */
+EMU_INSIDE void emu_pointer(const char *name, const void *p);
+
+template <typename F>
+static inline void emu_launch(
+	dim3 grid, dim3 block, size_t shared_bytes, F fn, cudaStream_t stream = NULL)
+{
+	static_assert(sizeof(F) <= 4096, "more arguments than a kernel can have");
+	emu_run(
+		grid, block, shared_bytes, stream, [](void *f) { (*(F *)f)(); }, &fn,
+		sizeof(fn));
+}
+
+/* ---- barriers and shuffles ----------------------------------------------------------- */
+
+struct emu_exchange {
+	uint64_t value, result;
+	int from; /* lane */
+};
+EMU_INSIDE emu_op emu_op_sync, emu_op_shuffle, emu_op_ballot;
+
+static inline void emu_mask(unsigned mask, const char *file, int line)
+{
+	if (mask != 0xffffffffu)
+		emu_stop("%s:%d: a mask that is not of all lanes", file, line);
+}
+
+static inline void __syncthreads(EMU_WHERE)
+{
+	emu_barrier(file, line);
+}
+
+static inline void __syncwarp(unsigned mask = 0xffffffffu, EMU_WHERE)
+{
+	emu_mask(mask, file, line);
+	emu_warp(emu_op_sync, NULL, "__syncwarp", file, line);
+}
+
+template <typename T>
+static inline T emu_shuffle(unsigned mask, T x, int from, const char *file, int line)
+{
+	static_assert(sizeof(T) == 4 || sizeof(T) == 8, "shuffles are of 32 or 64 bits");
+	struct emu_exchange e = {0, 0, from};
+	emu_mask(mask, file, line);
+	memcpy(&e.value, &x, sizeof(x));
+	emu_warp(emu_op_shuffle, &e, "a shuffle", file, line);
+	memcpy(&x, &e.result, sizeof(x));
+	return x;
+}
+
+/* `lane` where it is within the part of the warp of `width` lanes, or the own one. */
+static inline int emu_within(int lane, int width)
+{
+	int first = emu_lane / width * width;
+	return lane >= first && lane < first + width ? lane : emu_lane;
+}
+
+template <typename T>
+static inline T __shfl_sync(unsigned mask, T x, int lane, int width = 32, EMU_WHERE)
+{
+	int from = emu_lane / width * width + (lane & (width - 1));
+	return emu_shuffle(mask, x, from, file, line);
+}
+
+template <typename T>
+static inline T __shfl_xor_sync(unsigned mask, T x, int with, int width = 32, EMU_WHERE)
+{
+	int from = emu_within(emu_lane ^ with, width);
+	return emu_shuffle(mask, x, from, file, line);
+}
+
+template <typename T>
+static inline T __shfl_up_sync(unsigned mask, T x, unsigned by, int width = 32, EMU_WHERE)
+{
+	return emu_shuffle(mask, x, emu_within(emu_lane - (int)by, width), file, line);
+}
+
+template <typename T>
+static inline T __shfl_down_sync(
+	unsigned mask, T x, unsigned by, int width = 32, EMU_WHERE)
+{
+	return emu_shuffle(mask, x, emu_within(emu_lane + (int)by, width), file, line);
+}
+
+static inline unsigned __ballot_sync(unsigned mask, int yes, EMU_WHERE)
+{
+	struct emu_exchange e = {yes != 0, 0, 0};
+	emu_mask(mask, file, line);
+	emu_warp(emu_op_ballot, &e, "a ballot", file, line);
+	return (unsigned)e.result;
+}
+
+static inline int __any_sync(unsigned mask, int yes, EMU_WHERE)
+{
+	return __ballot_sync(mask, yes, file, line) != 0;
+}
+
+static inline int __all_sync(unsigned mask, int yes, EMU_WHERE)
+{
+	return __ballot_sync(mask, yes, file, line) == 0xffffffffu;
+}
+
+static inline void __threadfence(void)
+{
+}
+
+static inline void __threadfence_block(void)
+{
+}
+
+/* ---- atomics ------------------------------------------------------------------------- */
+
+#define EMU_ATOMIC(T, name, expression)         \
+	static inline T atomic##name(T *p, T x) \
+	{                                       \
+		T old = *p;                     \
+		*p = expression;                \
+		return old;                     \
+	}
+#define EMU_ATOMICS(T)                        \
+	EMU_ATOMIC(T, Add, old + x)           \
+	EMU_ATOMIC(T, Max, old > x ? old : x) \
+	EMU_ATOMIC(T, Min, old < x ? old : x) \
+	EMU_ATOMIC(T, Or, old | x)            \
+	EMU_ATOMIC(T, And, old &x)            \
+	EMU_ATOMIC(T, Exch, x)
+EMU_ATOMICS(int)
+EMU_ATOMICS(unsigned)
+EMU_ATOMICS(unsigned long long)
+#undef EMU_ATOMICS
+#undef EMU_ATOMIC
+
+/* ---- numbers ------------------------------------------------------------------------- */
+
+template <typename To, typename From> static inline To emu_bits(From x)
+{
+	static_assert(sizeof(To) == sizeof(From), "bits of another size");
+	To y;
+	memcpy(&y, &x, sizeof(y));
+	return y;
+}
+
+static inline unsigned __float_as_uint(float x)
+{
+	return emu_bits<unsigned>(x);
+}
+
+static inline int __float_as_int(float x)
+{
+	return emu_bits<int>(x);
+}
+
+static inline float __uint_as_float(unsigned x)
+{
+	return emu_bits<float>(x);
+}
+
+static inline float __int_as_float(int x)
+{
+	return emu_bits<float>(x);
+}
+
+static inline long long __double_as_longlong(double x)
+{
+	return emu_bits<long long>(x);
+}
+
+static inline double __longlong_as_double(long long x)
+{
+	return emu_bits<double>(x);
+}
+
+template <typename T> static inline T __ldg(const T *p)
+{
+	return *p;
+}
+
+template <typename T> static inline T __ldcs(const T *p)
+{
+	return *p;
+}
+
+template <typename T> static inline void __stcs(T *p, T x)
+{
+	*p = x;
+}
+
+static inline float rsqrtf(float x)
+{
+	return 1 / sqrtf(x);
+}
+
+static inline float __fdividef(float x, float y)
+{
+	return x / y;
+}
+
+static inline float __fmul_rn(float x, float y)
+{
+	return x * y;
+}
+
+static inline float __frcp_rn(float x)
+{
+	return 1 / x;
+}
+
+/* (glibc has functions of these names, which nobody else can have) */
+#define __expf(x) expf(x)
+#define __logf(x) logf(x)
+
+static inline unsigned __umulhi(unsigned x, unsigned y)
+{
+	return (unsigned)((uint64_t)x * y >> 32);
+}
+
+static inline unsigned long long __umul64hi(unsigned long long x, unsigned long long y)
+{
+	__extension__ typedef unsigned __int128 wide;
+	return (unsigned long long)((wide)x * y >> 64);
+}
+
+static inline int __clz(int x)
+{
+	return x ? __builtin_clz((unsigned)x) : 32;
+}
+
+static inline int __clzll(long long x)
+{
+	return x ? __builtin_clzll((unsigned long long)x) : 64;
+}
+
+static inline int __popc(unsigned x)
+{
+	return __builtin_popcount(x);
+}
+
+static inline int __popcll(unsigned long long x)
+{
+	return __builtin_popcountll(x);
+}
+
+static inline int __ffs(int x)
+{
+	return __builtin_ffs(x);
+}
+
+#define EMU_LEAST(T)                  \
+	static inline T min(T a, T b) \
+	{                             \
+		return a < b ? a : b; \
+	}                             \
+	static inline T max(T a, T b) \
+	{                             \
+		return a > b ? a : b; \
+	}
+EMU_LEAST(int)
+EMU_LEAST(unsigned)
+EMU_LEAST(long)
+EMU_LEAST(unsigned long)
+EMU_LEAST(long long)
+EMU_LEAST(unsigned long long)
+#undef EMU_LEAST
+
+static inline float min(float a, float b)
+{
+	return fminf(a, b);
+}
+
+static inline float max(float a, float b)
+{
+	return fmaxf(a, b);
+}
+
+static inline double min(double a, double b)
+{
+	return fmin(a, b);
+}
+
+static inline double max(double a, double b)
+{
+	return fmax(a, b);
+}
+
+/* ---- copies that go on beside computation: see kernels/cuda/mma.h --------------------- */
+
+EMU_INSIDE void emu_copy(void *to, const void *from, bool there);
+EMU_INSIDE void emu_copy_commit(void);
+EMU_INSIDE void emu_copy_wait(int groups);
+
+#endif

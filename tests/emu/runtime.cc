@@ -1,0 +1,544 @@
+/*
+ * The part of CUDA's runtime that we use, over the emulator: by its own names, with its own
+ * prototypes.
+ *
+ * Memory of the device cannot be touched but by kernels and copies: a program that reads it as
+ * if it were its own crashes there and then. PT_EMU_GUARD=no: it can. PT_EMU_MEMORY: bytes of
+ * it. PT_EMU_GPUS: how many there are. PT_EMU_FAIL=N: launch N breaks the device, as a kernel
+ * does that goes astray.
+ */
+#include "tests/emu/inside.h"
+
+#include <pthread.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <sys/mman.h>
+
+enum { PAGE = 4096, ALIGN = 256, MAX_PIECES = 4096, FILLED = 32 << 20 };
+
+/* ---- errors ------------------------------------------------------------------------- */
+
+static cudaError_t last, broken; /* `broken` stays */
+
+cudaError_t emu_gives(cudaError_t rc)
+{
+	if (broken)
+		rc = broken;
+	if (rc)
+		last = rc;
+	return rc;
+}
+
+bool emu_breaks(void)
+{
+	static long launches;
+	const char *fail = getenv("PT_EMU_FAIL");
+	if (++launches == (fail ? atol(fail) : 0))
+		last = broken = cudaErrorIllegalAddress;
+	return broken != cudaSuccess;
+}
+
+cudaError_t cudaGetLastError(void)
+{
+	cudaError_t rc = last;
+	last = broken;
+	return rc;
+}
+
+cudaError_t cudaPeekAtLastError(void)
+{
+	return last;
+}
+
+static const struct {
+	cudaError_t rc;
+	const char *name, *text;
+} errors[] = {
+	{cudaSuccess, "cudaSuccess", "no error"},
+	{cudaErrorInvalidValue, "cudaErrorInvalidValue", "invalid argument"},
+	{cudaErrorMemoryAllocation, "cudaErrorMemoryAllocation", "out of memory"},
+	{cudaErrorInvalidMemcpyDirection, "cudaErrorInvalidMemcpyDirection",
+		"invalid copy direction for memcpy"},
+	{cudaErrorInvalidDevice, "cudaErrorInvalidDevice", "invalid device ordinal"},
+	{cudaErrorInvalidResourceHandle, "cudaErrorInvalidResourceHandle",
+		"invalid resource handle"},
+	{cudaErrorNotReady, "cudaErrorNotReady", "device not ready"},
+	{cudaErrorStreamCaptureUnsupported, "cudaErrorStreamCaptureUnsupported",
+		"operation not permitted when stream is capturing"},
+	{cudaErrorStreamCaptureInvalidated, "cudaErrorStreamCaptureInvalidated",
+		"operation failed due to a previous error during capture"},
+	{cudaErrorIllegalAddress, "cudaErrorIllegalAddress",
+		"an illegal memory access was encountered"},
+};
+
+const char *cudaGetErrorName(cudaError_t rc)
+{
+	for (const auto &e : errors)
+		if (e.rc == rc)
+			return e.name;
+	return "unrecognized error code";
+}
+
+const char *cudaGetErrorString(cudaError_t rc)
+{
+	for (const auto &e : errors)
+		if (e.rc == rc)
+			return e.text;
+	return "unrecognized error code";
+}
+
+/* ---- memory ------------------------------------------------------------------------- */
+
+struct piece {
+	char *at, *map;
+	size_t n_bytes, mapped_bytes;
+	bool device;
+};
+
+static struct piece pieces[MAX_PIECES];
+static int n_pieces, n_open;
+static size_t used_bytes;
+static pthread_mutex_t memory = PTHREAD_MUTEX_INITIALIZER;
+
+static bool guarded(void)
+{
+	const char *guard = getenv("PT_EMU_GUARD");
+	return !guard || strcmp(guard, "no");
+}
+
+static size_t limit_bytes(void)
+{
+	const char *limit = getenv("PT_EMU_MEMORY");
+	return limit ? (size_t)strtoull(limit, NULL, 0) : (size_t)4 << 30;
+}
+
+/* A key locks and unlocks all of it at once; where processors have none, page by page. */
+static int memory_key(void)
+{
+	static int key = -2;
+	if (key == -2)
+		key = guarded() ? pkey_alloc(0, PKEY_DISABLE_ACCESS) : -1;
+	return key;
+}
+
+static void piece_protect(const struct piece *p)
+{
+	int both = PROT_READ | PROT_WRITE;
+	size_t n = p->mapped_bytes - PAGE;
+	int failed = 0;
+	if (!p->device)
+		return;
+	if (memory_key() >= 0)
+		failed = pkey_mprotect(p->map, n, both, memory_key());
+	else
+		failed = mprotect(p->map, n, n_open || !guarded() ? both : PROT_NONE);
+	if (failed)
+		emu_stop("memory cannot be protected");
+}
+
+void emu_memory(bool open)
+{
+	pthread_mutex_lock(&memory);
+	n_open += open ? 1 : -1;
+	if (memory_key() >= 0)
+		pkey_set(memory_key(), n_open ? 0 : PKEY_DISABLE_ACCESS);
+	else if (guarded() && n_open == open)
+		for (int i = 0; i < n_pieces; i++)
+			piece_protect(&pieces[i]);
+	pthread_mutex_unlock(&memory);
+}
+
+/* A page follows that is nobody's. New memory is not zero. */
+static cudaError_t piece_make(void **out, size_t n_bytes, bool device)
+{
+	size_t n = (n_bytes + ALIGN - 1) / ALIGN * ALIGN;
+	size_t mapped = (n + PAGE - 1) / PAGE * PAGE + PAGE;
+	if (emu_safe())
+		return last;
+	if (broken || !out)
+		return emu_gives(cudaErrorInvalidValue);
+	*out = NULL;
+	if (!n_bytes)
+		return cudaSuccess;
+	if (n_pieces == MAX_PIECES || (device && used_bytes + n > limit_bytes()))
+		return emu_gives(cudaErrorMemoryAllocation);
+	char *map = (char *)mmap(NULL, mapped, PROT_READ | PROT_WRITE,
+		MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+	if (map == MAP_FAILED)
+		return emu_gives(cudaErrorMemoryAllocation);
+	struct piece p = {map + mapped - PAGE - n, map, n_bytes, mapped, device};
+	mprotect(map + mapped - PAGE, PAGE, PROT_NONE);
+	memset(p.at, 0xff, n < FILLED ? n : (size_t)FILLED);
+	pthread_mutex_lock(&memory);
+	piece_protect(&p);
+	pieces[n_pieces++] = p;
+	used_bytes += device ? n : 0;
+	pthread_mutex_unlock(&memory);
+	*out = p.at;
+	return cudaSuccess;
+}
+
+static cudaError_t piece_free(void *at, bool device)
+{
+	cudaError_t rc = at ? cudaErrorInvalidValue : cudaSuccess;
+	if (emu_safe())
+		return last;
+	emu_wait_all();
+	pthread_mutex_lock(&memory);
+	for (int i = 0; at && i < n_pieces; i++) {
+		struct piece p = pieces[i];
+		if (p.at != at || p.device != device)
+			continue;
+		if (p.map)
+			munmap(p.map, p.mapped_bytes);
+		pieces[i] = pieces[--n_pieces];
+		used_bytes -= device ? (p.n_bytes + ALIGN - 1) / ALIGN * ALIGN : 0;
+		rc = cudaSuccess;
+		break;
+	}
+	pthread_mutex_unlock(&memory);
+	return emu_gives(rc);
+}
+
+/* Of a piece, or what follows it. */
+static bool in_piece(const char *p)
+{
+	bool found = false;
+	pthread_mutex_lock(&memory);
+	for (int i = 0; i < n_pieces && !found; i++)
+		found = p >= pieces[i].map && p <= pieces[i].map + pieces[i].mapped_bytes;
+	pthread_mutex_unlock(&memory);
+	return found;
+}
+
+void emu_pointer(const char *name, const void *p)
+{
+	unsigned char resident;
+	char *page = (char *)((uintptr_t)p / PAGE * PAGE);
+	if (p && !in_piece((const char *)p) && !mincore(page, 1, &resident))
+		emu_stop("%s: %p is memory of the program", name, p);
+}
+
+/* The piece of the device's memory that has this byte, or NULL. */
+static const struct piece *piece_at(const void *at)
+{
+	const char *p = (const char *)at;
+	for (int i = 0; i < n_pieces; i++)
+		if (pieces[i].device && p >= pieces[i].at &&
+			p < pieces[i].at + pieces[i].n_bytes)
+			return &pieces[i];
+	return NULL;
+}
+
+bool emu_is_device(const void *at)
+{
+	return piece_at(at);
+}
+
+/* Whether the program gave it to copies: what is read there and written is so later. */
+static bool pinned(const void *at)
+{
+	const char *p = (const char *)at;
+	for (int i = 0; i < n_pieces; i++)
+		if (!pieces[i].device && p >= pieces[i].at &&
+			p < pieces[i].at + pieces[i].n_bytes)
+			return true;
+	return false;
+}
+
+cudaError_t cudaPointerGetAttributes(struct cudaPointerAttributes *a, const void *at)
+{
+	memset(a, 0, sizeof(*a));
+	pthread_mutex_lock(&memory);
+	a->type = piece_at(at) ? cudaMemoryTypeDevice
+		  : pinned(at) ? cudaMemoryTypeHost
+			       : cudaMemoryTypeUnregistered;
+	pthread_mutex_unlock(&memory);
+	return emu_gives(cudaSuccess);
+}
+
+/* Whether n bytes there are all the device's, or all the program's. */
+static bool on_side(const void *at, size_t n, bool device)
+{
+	const struct piece *p = piece_at(at);
+	if (!device)
+		return !p;
+	return p && (size_t)(p->at + p->n_bytes - (const char *)at) >= n;
+}
+
+cudaError_t cudaMalloc(void **out, size_t n_bytes)
+{
+	return piece_make(out, n_bytes, true);
+}
+
+cudaError_t cudaFree(void *at)
+{
+	return piece_free(at, true);
+}
+
+cudaError_t cudaMallocHost(void **out, size_t n_bytes)
+{
+	return piece_make(out, n_bytes, false);
+}
+
+cudaError_t cudaHostAlloc(void **out, size_t n_bytes, unsigned flags)
+{
+	(void)flags;
+	return piece_make(out, n_bytes, false);
+}
+
+cudaError_t cudaFreeHost(void *at)
+{
+	return piece_free(at, false);
+}
+
+cudaError_t cudaHostRegister(void *at, size_t n_bytes, unsigned flags)
+{
+	(void)flags;
+	if (!at || !n_bytes || n_pieces == MAX_PIECES)
+		return emu_gives(cudaErrorInvalidValue);
+	pthread_mutex_lock(&memory);
+	pieces[n_pieces++] = (struct piece){(char *)at, NULL, n_bytes, 0, false};
+	pthread_mutex_unlock(&memory);
+	return emu_gives(cudaSuccess);
+}
+
+cudaError_t cudaHostUnregister(void *at)
+{
+	return piece_free(at, false);
+}
+
+cudaError_t cudaMemGetInfo(size_t *n_free, size_t *total)
+{
+	*total = limit_bytes();
+	*n_free = *total - used_bytes;
+	return emu_gives(cudaSuccess);
+}
+
+/* ---- copies ------------------------------------------------------------------------- */
+
+struct copy {
+	char *to;
+	const char *from; /* NULL: `value` */
+	size_t to_pitch, from_pitch, width, height;
+	int value;
+};
+
+static void copy_now(void *arg)
+{
+	const struct copy *c = (const struct copy *)arg;
+	if (broken)
+		return;
+	emu_memory(true);
+	for (size_t i = 0; i < c->height; i++)
+		if (c->from)
+			memmove(c->to + i * c->to_pitch, c->from + i * c->from_pitch,
+				c->width);
+		else
+			memset(c->to + i * c->to_pitch, c->value, c->width);
+	emu_memory(false);
+}
+
+/* The program's memory of other kinds is copied first, or waited for. */
+static cudaError_t copy_ask(
+	const struct copy *c, bool from_device, bool to_device, cudaStream_t stream)
+{
+	size_t n = (c->height - 1) * c->from_pitch + c->width;
+	bool waits = (!from_device && c->from && !pinned(c->from)) ||
+		     (!to_device && !pinned(c->to));
+	if (waits && emu_not_captured(stream))
+		return last;
+	if (!from_device && c->from && !pinned(c->from)) {
+		struct copy mine = *c;
+		mine.from = (char *)malloc(n);
+		memcpy((char *)mine.from, c->from, n);
+		emu_ask(
+			stream,
+			[](void *arg) {
+				copy_now(arg);
+				free((char *)((struct copy *)arg)->from);
+			},
+			&mine, sizeof(mine));
+	} else {
+		emu_ask(stream, copy_now, c, sizeof(*c));
+	}
+	if (!to_device && !pinned(c->to))
+		emu_wait(stream);
+	return emu_gives(cudaSuccess);
+}
+
+static cudaError_t copy_2d(void *to, size_t to_pitch, const void *from, size_t from_pitch,
+	size_t width, size_t height, enum cudaMemcpyKind kind, cudaStream_t stream)
+{
+	if (broken || !width || !height)
+		return emu_gives(cudaSuccess);
+	if (to_pitch < width || from_pitch < width)
+		return emu_gives(cudaErrorInvalidValue);
+	bool to_device =
+		kind == cudaMemcpyHostToDevice || kind == cudaMemcpyDeviceToDevice;
+	bool from_device =
+		kind == cudaMemcpyDeviceToHost || kind == cudaMemcpyDeviceToDevice;
+	if (kind == cudaMemcpyDefault) {
+		to_device = piece_at(to);
+		from_device = piece_at(from);
+	}
+	if (to_device != !!piece_at(to) || from_device != !!piece_at(from))
+		return emu_gives(cudaErrorInvalidMemcpyDirection);
+	if (!on_side(to, (height - 1) * to_pitch + width, to_device) ||
+		!on_side(from, (height - 1) * from_pitch + width, from_device))
+		return emu_gives(cudaErrorInvalidValue);
+	struct copy c = {
+		(char *)to, (const char *)from, to_pitch, from_pitch, width, height, 0};
+	return copy_ask(&c, from_device, to_device, stream);
+}
+
+cudaError_t cudaMemcpy(void *to, const void *from, size_t n, enum cudaMemcpyKind kind)
+{
+	return emu_safe() ? last : copy_2d(to, n, from, n, n, 1, kind, NULL);
+}
+
+cudaError_t cudaMemcpyAsync(
+	void *to, const void *from, size_t n, enum cudaMemcpyKind kind, cudaStream_t s)
+{
+	return copy_2d(to, n, from, n, n, 1, kind, s);
+}
+
+cudaError_t cudaMemcpy2DAsync(void *to, size_t to_pitch, const void *from,
+	size_t from_pitch, size_t width, size_t height, enum cudaMemcpyKind kind,
+	cudaStream_t s)
+{
+	return copy_2d(to, to_pitch, from, from_pitch, width, height, kind, s);
+}
+
+cudaError_t cudaMemset2DAsync(void *at, size_t pitch, int value, size_t width,
+	size_t height, cudaStream_t stream)
+{
+	struct copy c = {(char *)at, NULL, pitch, 0, width, height, value};
+	if (broken || !width || !height)
+		return emu_gives(cudaSuccess);
+	if (pitch < width || !on_side(at, (height - 1) * pitch + width, true))
+		return emu_gives(cudaErrorInvalidValue);
+	emu_ask(stream, copy_now, &c, sizeof(c));
+	return emu_gives(cudaSuccess);
+}
+
+cudaError_t cudaMemsetAsync(void *at, int value, size_t n, cudaStream_t stream)
+{
+	return cudaMemset2DAsync(at, n, value, n, 1, stream);
+}
+
+cudaError_t cudaMemset(void *at, int value, size_t n)
+{
+	return emu_safe() ? last : cudaMemset2DAsync(at, n, value, n, 1, NULL);
+}
+
+/* ---- the device --------------------------------------------------------------------- */
+
+/* All alike, and each process has them for itself; one at a time. */
+static int device_now;
+
+static int device_count(void)
+{
+	const char *n = getenv("PT_EMU_GPUS");
+	return n ? atoi(n) : 1;
+}
+
+cudaError_t cudaGetDeviceCount(int *n)
+{
+	*n = device_count();
+	return emu_gives(*n ? cudaSuccess : cudaErrorNoDevice);
+}
+
+cudaError_t cudaGetDevice(int *device)
+{
+	*device = device_now;
+	return emu_gives(cudaSuccess);
+}
+
+cudaError_t cudaSetDevice(int device)
+{
+	if (device < 0 || device >= device_count())
+		return emu_gives(cudaErrorInvalidDevice);
+	device_now = device;
+	return emu_gives(cudaSuccess);
+}
+
+cudaError_t cudaSetDeviceFlags(unsigned)
+{
+	return emu_gives(cudaSuccess);
+}
+
+cudaError_t cudaDeviceReset(void)
+{
+	return emu_gives(cudaSuccess);
+}
+
+cudaError_t cudaDriverGetVersion(int *version)
+{
+	*version = CUDART_VERSION;
+	return emu_gives(cudaSuccess);
+}
+
+cudaError_t cudaRuntimeGetVersion(int *version)
+{
+	*version = CUDART_VERSION;
+	return emu_gives(cudaSuccess);
+}
+
+cudaError_t cudaGetDeviceProperties(struct cudaDeviceProp *p, int device)
+{
+	if (device < 0 || device >= device_count())
+		return emu_gives(cudaErrorInvalidDevice);
+	memset(p, 0, sizeof(*p));
+	snprintf(p->name, sizeof(p->name), "emulated GPU");
+	p->totalGlobalMem = limit_bytes();
+	p->sharedMemPerBlock = 48 << 10;
+	p->sharedMemPerBlockOptin = 227 << 10;
+	p->sharedMemPerMultiprocessor = 228 << 10;
+	p->regsPerBlock = p->regsPerMultiprocessor = 64 << 10;
+	p->warpSize = 32;
+	p->maxThreadsPerBlock = 1024;
+	p->maxThreadsPerMultiProcessor = 2048;
+	p->major = 9;
+	p->multiProcessorCount = 4;
+	p->l2CacheSize = 1 << 20;
+	p->asyncEngineCount = 1;
+	p->concurrentKernels = p->unifiedAddressing = 1;
+	return emu_gives(cudaSuccess);
+}
+
+cudaError_t cudaDeviceGetAttribute(int *value, enum cudaDeviceAttr attr, int device)
+{
+	struct cudaDeviceProp p;
+	if (cudaGetDeviceProperties(&p, device))
+		return last;
+	switch (attr) {
+	case cudaDevAttrMultiProcessorCount:
+		*value = p.multiProcessorCount;
+		return cudaSuccess;
+	case cudaDevAttrComputeCapabilityMajor:
+		*value = p.major;
+		return cudaSuccess;
+	case cudaDevAttrComputeCapabilityMinor:
+		*value = p.minor;
+		return cudaSuccess;
+	case cudaDevAttrMaxSharedMemoryPerBlockOptin:
+		*value = (int)p.sharedMemPerBlockOptin;
+		return cudaSuccess;
+	case cudaDevAttrL2CacheSize:
+		*value = p.l2CacheSize;
+		return cudaSuccess;
+	case cudaDevAttrMaxThreadsPerMultiProcessor:
+		*value = p.maxThreadsPerMultiProcessor;
+		return cudaSuccess;
+	default:
+		return emu_gives(cudaErrorInvalidValue);
+	}
+}
+
+cudaError_t cudaFuncSetAttribute(const void *fn, enum cudaFuncAttribute attr, int value)
+{
+	bool fits =
+		attr != cudaFuncAttributeMaxDynamicSharedMemorySize || value <= 227 << 10;
+	return emu_gives(fn && fits ? cudaSuccess : cudaErrorInvalidValue);
+}

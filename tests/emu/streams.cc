@@ -1,0 +1,459 @@
+/*
+ * Streams and events of CUDA's runtime. What is asked for is done before the call returns; or,
+ * with PT_EMU_LAZY=yes, no sooner than somebody waits for it, and in each stream for itself:
+ * then a program that does not wait for what it needs finds what was there before.
+ *
+ * What is asked of a stream that is captured is kept in a graph, to be done when that is
+ * launched. More is refused there than CUDA refuses: events, and memory that is not pinned.
+ */
+#include "tests/emu/inside.h"
+
+#include <pthread.h>
+#include <stdlib.h>
+#include <time.h>
+
+enum { STREAM = 0x5712ea, EVENT = 0xe7e27, MAX_STREAMS = 64 };
+
+struct work {
+	struct work *next;
+	void (*fn)(void *);
+	alignas(16) char arg[];
+};
+
+struct CUgraph_st {
+	struct work *first, **last;
+};
+
+struct CUgraphExec_st {
+	struct CUgraph_st all;
+};
+
+struct CUstream_st {
+	int magic;
+	unsigned flags;
+	int64_t asked, done;
+	struct work *first, **last;
+};
+
+/* The one that goes on, if there is one. */
+static struct {
+	cudaStream_t stream;
+	pthread_t thread;
+	cudaStreamCaptureMode mode;
+	bool spoiled;
+	cudaGraph_t graph;
+} capture;
+static thread_local cudaStreamCaptureMode my_mode = cudaStreamCaptureModeGlobal;
+
+/* A place in a stream: behind what had been asked for then. */
+struct place {
+	cudaStream_t stream;
+	int64_t asked;
+};
+
+struct CUevent_st {
+	int magic;
+	unsigned flags;
+	struct place at;
+	bool recorded;
+	double seconds;
+};
+
+static struct CUstream_st of_all; /* which is what NULL means */
+static cudaStream_t streams[MAX_STREAMS];
+static int n_streams;
+static pthread_mutex_t streams_lock = PTHREAD_RECURSIVE_MUTEX_INITIALIZER_NP;
+
+static bool lazy(void)
+{
+	const char *how = getenv("PT_EMU_LAZY");
+	return how && !strcmp(how, "yes");
+}
+
+static cudaStream_t real(cudaStream_t s)
+{
+	return !s || s == cudaStreamLegacy || s == cudaStreamPerThread ? &of_all : s;
+}
+
+static void run_one(cudaStream_t s)
+{
+	struct work *w = s->first;
+	s->first = w->next;
+	if (!s->first)
+		s->last = &s->first;
+	w->fn(w->arg);
+	s->done++;
+	free(w);
+}
+
+static void run_until(struct place p)
+{
+	pthread_mutex_lock(&streams_lock);
+	while (p.stream && p.stream->done < p.asked)
+		run_one(p.stream);
+	pthread_mutex_unlock(&streams_lock);
+}
+
+static void run_stream(cudaStream_t s)
+{
+	run_until((struct place){s, s->asked});
+}
+
+/* The streams for which the one of all waits, or really all. */
+static void run_all(bool really)
+{
+	for (int i = 0; i < n_streams; i++)
+		if (really || !(streams[i]->flags & cudaStreamNonBlocking))
+			run_stream(streams[i]);
+}
+
+void emu_wait_all(void)
+{
+	run_all(true);
+}
+
+void emu_wait(cudaStream_t s)
+{
+	s = real(s);
+	if (s == &of_all)
+		run_all(false);
+	else
+		run_stream(s);
+}
+
+static struct work *work_make(void (*fn)(void *), const void *arg, size_t n_bytes)
+{
+	struct work *w = (struct work *)malloc(sizeof(*w) + n_bytes);
+	w->next = NULL;
+	w->fn = fn;
+	memcpy(w->arg, arg, n_bytes);
+	return w;
+}
+
+static void ask(cudaStream_t s, void (*fn)(void *), const void *arg, size_t n_bytes)
+{
+	struct work *w = work_make(fn, arg, n_bytes);
+	pthread_mutex_lock(&streams_lock);
+	*s->last = w;
+	s->last = &w->next;
+	s->asked++;
+	if (!lazy())
+		run_stream(s);
+	pthread_mutex_unlock(&streams_lock);
+}
+
+void emu_ask(cudaStream_t stream, void (*fn)(void *), const void *arg, size_t n_bytes)
+{
+	cudaStream_t s = real(stream);
+	if (s == capture.stream) {
+		if (capture.spoiled) {
+			emu_gives(cudaErrorStreamCaptureInvalidated);
+			return;
+		}
+		*capture.graph->last = work_make(fn, arg, n_bytes);
+		capture.graph->last = &(*capture.graph->last)->next;
+		return;
+	}
+	if (s == &of_all) {
+		run_all(false);
+		s->last = &s->first;
+	}
+	ask(s, fn, arg, n_bytes);
+	if (s == &of_all)
+		run_stream(s);
+}
+
+/* ---- graphs ------------------------------------------------------------------------- */
+
+static cudaError_t spoil(void)
+{
+	capture.spoiled = true;
+	return emu_gives(cudaErrorStreamCaptureUnsupported);
+}
+
+cudaError_t emu_not_captured(cudaStream_t s)
+{
+	return capture.stream && real(s) == capture.stream ? spoil() : cudaSuccess;
+}
+
+cudaError_t emu_safe(void)
+{
+	if (!capture.stream || my_mode == cudaStreamCaptureModeRelaxed)
+		return cudaSuccess;
+	bool mine = pthread_equal(capture.thread, pthread_self());
+	bool refused = mine ? capture.mode != cudaStreamCaptureModeRelaxed
+			    : capture.mode == cudaStreamCaptureModeGlobal &&
+				       my_mode == cudaStreamCaptureModeGlobal;
+	return refused ? spoil() : cudaSuccess;
+}
+
+cudaError_t cudaThreadExchangeStreamCaptureMode(cudaStreamCaptureMode *mode)
+{
+	cudaStreamCaptureMode before = my_mode;
+	my_mode = *mode;
+	*mode = before;
+	return emu_gives(cudaSuccess);
+}
+
+static void graph_clear(struct CUgraph_st *g)
+{
+	for (struct work *w = g->first, *next; w; w = next) {
+		next = w->next;
+		free(w);
+	}
+	g->first = NULL;
+	g->last = &g->first;
+}
+
+cudaError_t cudaStreamBeginCapture(cudaStream_t s, cudaStreamCaptureMode mode)
+{
+	if (real(s) == &of_all || s->magic != STREAM || capture.stream)
+		return emu_gives(cudaErrorStreamCaptureUnsupported);
+	capture.stream = s;
+	capture.thread = pthread_self();
+	capture.mode = mode;
+	capture.spoiled = false;
+	capture.graph = (cudaGraph_t)calloc(1, sizeof(*capture.graph));
+	graph_clear(capture.graph);
+	return emu_gives(cudaSuccess);
+}
+
+cudaError_t cudaStreamEndCapture(cudaStream_t s, cudaGraph_t *graph)
+{
+	*graph = NULL;
+	if (s != capture.stream || !pthread_equal(capture.thread, pthread_self()))
+		return emu_gives(cudaErrorStreamCaptureUnmatched);
+	capture.stream = NULL;
+	if (capture.spoiled) {
+		cudaGraphDestroy(capture.graph);
+		return emu_gives(cudaErrorStreamCaptureInvalidated);
+	}
+	*graph = capture.graph;
+	return emu_gives(cudaSuccess);
+}
+
+cudaError_t cudaGraphDestroy(cudaGraph_t g)
+{
+	graph_clear(g);
+	free(g);
+	return cudaSuccess;
+}
+
+/* What the graph has is the other's from then on, for nobody makes two of one. */
+cudaError_t cudaGraphInstantiate(cudaGraphExec_t *exec, cudaGraph_t g, unsigned long long)
+{
+	*exec = (cudaGraphExec_t)calloc(1, sizeof(**exec));
+	(*exec)->all = *g;
+	g->first = NULL;
+	return emu_gives(cudaSuccess);
+}
+
+cudaError_t cudaGraphExecDestroy(cudaGraphExec_t exec)
+{
+	emu_wait_all();
+	graph_clear(&exec->all);
+	free(exec);
+	return cudaSuccess;
+}
+
+cudaError_t cudaGraphLaunch(cudaGraphExec_t exec, cudaStream_t s)
+{
+	if (emu_not_captured(s))
+		return cudaPeekAtLastError();
+	emu_ask(
+		s,
+		[](void *arg) {
+			for (struct work *w = (*(cudaGraphExec_t *)arg)->all.first; w;
+				w = w->next)
+				w->fn(w->arg);
+		},
+		&exec, sizeof(exec));
+	return emu_gives(cudaSuccess);
+}
+
+/* ---- streams ------------------------------------------------------------------------ */
+
+static cudaError_t check_stream(cudaStream_t s)
+{
+	s = real(s);
+	return emu_gives(s == &of_all || s->magic == STREAM
+				 ? cudaSuccess
+				 : cudaErrorInvalidResourceHandle);
+}
+
+static cudaError_t check_event(cudaEvent_t e)
+{
+	return emu_gives(
+		e && e->magic == EVENT ? cudaSuccess : cudaErrorInvalidResourceHandle);
+}
+
+cudaError_t cudaStreamCreateWithPriority(cudaStream_t *s, unsigned flags, int)
+{
+	if (n_streams == MAX_STREAMS)
+		return emu_gives(cudaErrorMemoryAllocation);
+	*s = (cudaStream_t)calloc(1, sizeof(**s));
+	(*s)->magic = STREAM;
+	(*s)->flags = flags;
+	(*s)->last = &(*s)->first;
+	streams[n_streams++] = *s;
+	return emu_gives(cudaSuccess);
+}
+
+cudaError_t cudaStreamCreateWithFlags(cudaStream_t *s, unsigned flags)
+{
+	return cudaStreamCreateWithPriority(s, flags, 0);
+}
+
+cudaError_t cudaStreamCreate(cudaStream_t *s)
+{
+	return cudaStreamCreateWithPriority(s, 0, 0);
+}
+
+/* It stays where it is: events may tell of it. */
+cudaError_t cudaStreamDestroy(cudaStream_t s)
+{
+	if (real(s) == &of_all || check_stream(s))
+		return emu_gives(cudaErrorInvalidResourceHandle);
+	run_stream(s);
+	s->magic = 0;
+	for (int i = 0; i < n_streams; i++)
+		if (streams[i] == s)
+			streams[i--] = streams[--n_streams];
+	return cudaSuccess;
+}
+
+cudaError_t cudaStreamSynchronize(cudaStream_t s)
+{
+	if (emu_not_captured(s) || emu_safe() || check_stream(s))
+		return cudaPeekAtLastError();
+	emu_wait(s);
+	return emu_gives(cudaSuccess);
+}
+
+cudaError_t cudaDeviceSynchronize(void)
+{
+	if (emu_safe())
+		return cudaPeekAtLastError();
+	emu_wait_all();
+	return emu_gives(cudaSuccess);
+}
+
+/* Who asks again and again gets there. */
+static bool one_step(struct place p)
+{
+	if (!p.stream || p.stream->done >= p.asked)
+		return true;
+	run_until((struct place){p.stream, p.stream->done + 1});
+	return false;
+}
+
+cudaError_t cudaStreamQuery(cudaStream_t s)
+{
+	if (emu_not_captured(s) || emu_safe() || check_stream(s))
+		return cudaPeekAtLastError();
+	s = real(s);
+	return one_step((struct place){s, s->asked}) ? emu_gives(cudaSuccess)
+						     : cudaErrorNotReady;
+}
+
+cudaError_t cudaLaunchHostFunc(cudaStream_t s, cudaHostFn_t fn, void *arg)
+{
+	struct call {
+		cudaHostFn_t fn;
+		void *arg;
+	} call = {fn, arg};
+	if (check_stream(s))
+		return cudaPeekAtLastError();
+	emu_ask(
+		s, [](void *c) { ((struct call *)c)->fn(((struct call *)c)->arg); },
+		&call, sizeof(call));
+	return cudaSuccess;
+}
+
+cudaError_t cudaDeviceGetStreamPriorityRange(int *least, int *greatest)
+{
+	*least = 0;
+	*greatest = -5;
+	return emu_gives(cudaSuccess);
+}
+
+/* ---- events ------------------------------------------------------------------------- */
+
+cudaError_t cudaEventCreateWithFlags(cudaEvent_t *e, unsigned flags)
+{
+	*e = (cudaEvent_t)calloc(1, sizeof(**e));
+	(*e)->magic = EVENT;
+	(*e)->flags = flags;
+	return emu_gives(cudaSuccess);
+}
+
+cudaError_t cudaEventCreate(cudaEvent_t *e)
+{
+	return cudaEventCreateWithFlags(e, 0);
+}
+
+cudaError_t cudaEventDestroy(cudaEvent_t e)
+{
+	if (check_event(e))
+		return cudaPeekAtLastError();
+	run_until(e->at);
+	e->magic = 0;
+	free(e);
+	return cudaSuccess;
+}
+
+static void record(void *event)
+{
+	cudaEvent_t e = *(cudaEvent_t *)event;
+	struct timespec t;
+	clock_gettime(CLOCK_MONOTONIC, &t);
+	e->seconds = (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
+}
+
+cudaError_t cudaEventRecord(cudaEvent_t e, cudaStream_t s)
+{
+	if (emu_not_captured(s) || check_stream(s) || check_event(e))
+		return cudaPeekAtLastError();
+	emu_ask(s, record, &e, sizeof(e));
+	e->recorded = true;
+	e->at = (struct place){real(s), real(s)->asked};
+	return cudaSuccess;
+}
+
+cudaError_t cudaEventSynchronize(cudaEvent_t e)
+{
+	if (emu_safe() || check_event(e))
+		return cudaPeekAtLastError();
+	run_until(e->at);
+	return emu_gives(cudaSuccess);
+}
+
+cudaError_t cudaEventQuery(cudaEvent_t e)
+{
+	if (emu_safe() || check_event(e))
+		return cudaPeekAtLastError();
+	return one_step(e->at) ? emu_gives(cudaSuccess) : cudaErrorNotReady;
+}
+
+cudaError_t cudaStreamWaitEvent(cudaStream_t s, cudaEvent_t e, unsigned)
+{
+	if (emu_not_captured(s) || check_stream(s) || check_event(e))
+		return cudaPeekAtLastError();
+	emu_ask(
+		s, [](void *at) { run_until(*(struct place *)at); }, &e->at,
+		sizeof(e->at));
+	return cudaSuccess;
+}
+
+cudaError_t cudaEventElapsedTime(float *ms, cudaEvent_t from, cudaEvent_t to)
+{
+	if (check_event(from) || check_event(to))
+		return cudaPeekAtLastError();
+	if (!from->recorded || !to->recorded ||
+		((from->flags | to->flags) & cudaEventDisableTiming))
+		return emu_gives(cudaErrorInvalidResourceHandle);
+	if (from->at.stream->done < from->at.asked || to->at.stream->done < to->at.asked)
+		return emu_gives(cudaErrorNotReady);
+	*ms = (float)(1e3 * (to->seconds - from->seconds));
+	return cudaSuccess;
+}
