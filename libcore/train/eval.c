@@ -57,10 +57,11 @@ double trainer_eval(struct trainer *t, enum split split)
 	if (order_init(&v.order, SAMPLING_EVEN, 0, tokens, context, t->o.eval_windows))
 		return (double)NAN;
 	int64_t n_micro = ceil_div(v.order.n_windows, t->o.micro_batch);
-	t->pass.loss = (struct exact){0};
+	pass_loss_begin(&t->pass);
 	for (int64_t first = 0; first < n_micro; first += most)
 		eval_round(t, split, &v, first, min64(n_micro - first, most));
-	comm_sum_i64(t->world, (int64_t *)&t->pass.loss, EXACT_WORDS);
-	double loss = exact_round(&t->pass.loss) / (double)(v.order.n_windows * context);
+	struct exact sum = pass_loss(&t->pass);
+	comm_sum_i64(t->world, (int64_t *)&sum, EXACT_WORDS);
+	double loss = exact_round(&sum) / (double)(v.order.n_windows * context);
 	return (double)(float)loss;
 }

@@ -144,12 +144,15 @@ static void measure(struct run *r, const struct step_result *s, struct meter bef
 	r->since.bubble += s->bubble;
 }
 
-/* Collective: the largest resident memory of a rank, without what it sees of others'. */
+/* Collective: the largest resident memory of a rank, without what it sees of others'; on a
+ * GPU, what was taken there. */
 static double peak_memory(struct run *r)
 {
 	struct rusage u;
 	getrusage(RUSAGE_SELF, &u);
 	int64_t peak = (int64_t)u.ru_maxrss * 1024 - comm_shared_foreign();
+	if (r->t.d.apart)
+		peak = r->t.d.most_bytes + DEVICE_WORK_BYTES;
 	return (double)comm_max_i64(r->world, peak);
 }
 
@@ -166,8 +169,10 @@ static void fill_row(struct run *r, const struct step_result *s, struct row *row
 		row_set(row, COL_LOSS_SCALE, (double)s->loss_scale);
 	row_set(row, COL_LR, (double)s->lr);
 	row_set(row, COL_DT, dt);
-	row_set(row, COL_DTF, r->since.forward / n);
-	row_set(row, COL_DTB, r->since.backward / n);
+	if (!t->d.apart) { /* which goes on while the program does */
+		row_set(row, COL_DTF, r->since.forward / n);
+		row_set(row, COL_DTB, r->since.backward / n);
+	}
 	row_set(row, COL_DTC, r->since.waited / n);
 	row_set(row, COL_DTD, r->since.data / n);
 	if (t->schedule.ranks > 1)
@@ -481,6 +486,38 @@ static int after_step(struct run *r, const struct step_result *s)
 	return 0;
 }
 
+/* ---- on a GPU -------------------------------------------------------------------- */
+
+static void before_step(struct run *r)
+{
+	struct trainer *t = &r->t;
+	if (t->step + 1 == t->profile_first)
+		device_profile_begin(&t->d);
+}
+
+/* The first step finds algorithms for its products, an evaluation for others. */
+static void keep_algorithms(struct run *r, bool first)
+{
+	struct err e = {0};
+	bool due = first || r->tried_step == r->t.step;
+	if (!r->t.d.apart || !r->folder || !is_first(r) || !due)
+		return;
+	if (train_algorithms_keep(&r->t.d, r->folder, &e))
+		warn("%s", e.msg);
+}
+
+static void show_profile(struct run *r)
+{
+	const struct trainer *t = &r->t;
+	struct str table = {0};
+	if (!t->profile_last || t->step != t->profile_last)
+		return;
+	device_profile_end(&r->t.d, &table);
+	info("kernels of steps %lld to %lld:\n%s", (long long)t->profile_first,
+		(long long)t->profile_last, table.s ? table.s : "");
+	str_free(&table);
+}
+
 static int fail_step(struct run *r, struct step_result *s)
 {
 	run_event(r, "stopped: %s", s->why.s);
@@ -520,7 +557,7 @@ static int train(struct run *r)
 {
 	struct trainer *t = &r->t;
 	int rc = 0;
-	bool stop = false;
+	bool stop = false, first = true;
 	catch_signals();
 	t->stop = &stop_signal;
 	r->saved_at = clock_seconds();
@@ -537,6 +574,7 @@ static int train(struct run *r)
 		stop = !together || r->syncing.stop;
 		if (stop)
 			break;
+		before_step(r);
 		trainer_step(t, !apart_several(r) && run_save_due(r), &s);
 		if (!s.bad)
 			together = apart_step(r, &s);
@@ -546,6 +584,9 @@ static int train(struct run *r)
 			rc = fail_step(r, &s);
 		else if (together)
 			rc = after_step(r, &s);
+		show_profile(r);
+		keep_algorithms(r, first);
+		first = false;
 	}
 	apart_finish(r);
 	if (together && rc && !stop && t->step < t->o.steps)

@@ -27,7 +27,8 @@ static const char *const reducer_names[] = {"none", "linear", "gta", NULL};
 static const char *const consensus_names[] = {"none", "sum", "count", NULL};
 static const char *const sparsify_names[] = {
 	"none", "magnitude", "random", "rescaled-random", NULL};
-static const char *const device_names[] = {"auto", "cpu", NULL};
+static const char *const device_names[] = {"auto", "cpu", "cuda", NULL};
+static const char *const numerics_names[] = {"exact", "fast", NULL};
 
 /* clang-format off */
 static const struct opt options[] = {
@@ -89,6 +90,8 @@ static const struct opt options[] = {
 	{OPT_DOUBLE, 0, "loss-scale", "X", "65536", T(loss_scale), "fp16: what the loss is multiplied by at first. A step whose gradients overflow updates nothing and halves it.", OPT_ARITH, 1e-4, 1e30},
 	{OPT_INT, 0, "loss-scale-window", "N", "2000", T(loss_scale_window), "fp16: double the scale after N good steps in a row. 0: never.", OPT_ARITH, 0, MANY},
 	{OPT_ENUM, 0, "kernels", NULL, "fused", T(kernels), "fused: one pass over memory where there is a kernel that does the work of several. ref: a kernel for each. On a CPU both give the same bits.", OPT_ARITH, .values = kernels_names},
+	{OPT_ENUM, 0, "numerics", NULL, "exact", T(numerics), "On a GPU, what its products may do. exact: what gives equal bits on any layout, and fp32 is fp32. fast: a sum may be split, and products of fp32 are of tf32.", OPT_ARITH, .values = numerics_names},
+	{OPT_STR, 0, "algorithms", "FILE", NULL, T(algorithms), "On a GPU, which algorithm a product has, which fixes its bits. first: the one that cuBLASLt names first, on all ranks and in all runs the same. measure: the quickest, as the first step finds. FILE: those of another run, OUT/algorithms; a run that goes on has its own. Without: first, with --numerics fast measure.", OPT_LOCAL, .files = ""},
 	{OPT_STR, 0, "virtual", "AXES", NULL, M(virtual_degrees), "Virtual degrees of tensor and context parallelism, as in tp=4,cp=2: every weight is computed in tp slices and every sequence in cp chunks, whoever computes them. What is not named is as --tp and --cp have it.", OPT_ARITH},
 	{OPT_ENUM, 0, "cp-accumulate", NULL, "fp32", T(cp_accumulate), "What attention adds up over the chunks of --cp, its output and the gradients of queries, keys and values, from one chunk to the next. bf16 is for seeing what it costs: rounded after each but the last.", OPT_ARITH, .values = cp_accumulate_names},
 
@@ -114,7 +117,9 @@ static const struct opt options[] = {
 	{OPT_STR, 0, "offload-to", "FOLDER", NULL, T(offload_to), "Folder for these files, on a fast disk of every host. They have no names and go with the program.", OPT_LOCAL, .files = "/"},
 	{OPT_SIZE, 0, "memory", "BYTES", "0", T(memory), "What a rank may take. 0: its share of what is free.", OPT_LOCAL},
 	{OPT_INT, 't', "threads", "N", "0", T(threads), "Threads of a rank. 0: the processors of the host, shared out to its ranks.", OPT_LOCAL, 0, 4096},
-	{OPT_ENUM, 0, "device", NULL, "auto", T(device), "What computes.", OPT_LOCAL, .values = device_names},
+	{OPT_ENUM, 0, "device", NULL, "auto", T(device), "What computes: auto is a GPU, where there is one for each rank of the host that can do all that is asked for, else the CPU. With cuda, ranks have the GPUs of their host in turn, and may share one.", OPT_LOCAL, .values = device_names},
+	{OPT_FLAG, 0, "graph", NULL, "no", T(graph), "On a GPU, ask for all kernels of a step at once: the third step is noted as a CUDA graph, which does the steps from then on. No bit changes. For models that are so small that the GPU waits for the program.", OPT_LOCAL},
+	{OPT_STR, 0, "profile", "FIRST:LAST", NULL, T(profile), "On a GPU, measure each kernel in these steps, which then are slower, and print the table.", OPT_LOCAL},
 	{OPT_SIZE, 0, "bucket", "BYTES", "25M", T(bucket_bytes), "Gradients are summed over ranks in buckets of at least this, while the backward goes on.", OPT_LOCAL},
 	{OPT_LIST, 0, "straggle", "RANK:MS[:PROB]", NULL, T(straggle), "Hold a rank up for so many milliseconds in every step, or with some probability; RANK may be random: another one in every step. For demonstrations; may be given many times.", OPT_LOCAL},
 	{OPT_STR, 0, "garble", "WORKER:FIRST:LAST", NULL, T(garble), "Give a worker tokens that are drawn at random in steps FIRST to LAST. For demonstrations.", OPT_ARITH},
@@ -184,7 +189,7 @@ static const struct opt options[] = {
 	{OPT_INT, 0, "log-every", "N", "10", T(log_every), "Print a line every N steps, and for the first and the last of the run.", 0, 1, MANY},
 	{OPT_DOUBLE, 0, "publish-secs", "SECONDS", "30", T(publish_secs), "How old run.h5 may be, compared with the journal; older, where writing it would take more than a twentieth of the time.", 0, 0, 1e9},
 	{OPT_INT, 0, "check-replicas-every", "N", "0", T(check_replicas_every), "Compare a hash of the parameters over the ranks every N steps, and stop when one differs. 0: never.", 0, 0, MANY},
-	{OPT_STR, 0, "peak-flops", "FLOPS", NULL, T(peak_flops), "Peak of one rank, which mfu divides by; measure: the rate of a large matrix product, measured at the start. Without it there is no mfu.", OPT_LOCAL},
+	{OPT_STR, 0, "peak-flops", "FLOPS", NULL, T(peak_flops), "Peak of one rank, which mfu divides by; measure: the rate of a large matrix product, measured at the start. Without it, that of a GPU as its maker has it, or measured; of a CPU there is no mfu.", OPT_LOCAL},
 	{OPT_FLAG, 0, "log-all-ranks", NULL, "no", T(log_all_ranks), "Every rank speaks, not only rank 0.", OPT_LOCAL},
 	{OPT_FLAG, 0, "dry-run", NULL, "no", T(dry_run), "Print what a rank would need and do, and stop.", OPT_LOCAL},
 	{OPT_END},
@@ -224,7 +229,7 @@ void train_model_options(const struct train_opts *o, struct str *out)
 }
 
 void train_arithmetic(const struct train_opts *o, const struct model *m,
-	uint64_t data_hash, struct str *out)
+	const char *device, uint64_t data_hash, struct str *out)
 {
 	struct train_opts with = *o;
 	char degrees[48];
@@ -233,7 +238,7 @@ void train_arithmetic(const struct train_opts *o, const struct model *m,
 	opts_print(&train_program, &with, OPT_ARITH, 0, out);
 	str_printf(out, "data = 0x%016llx\n", (unsigned long long)data_hash);
 	str_printf(out, "parameters = %lld\n", (long long)model_counts(m).all);
-	conf_print(out, "blas", device_blas());
+	conf_print(out, "blas", device);
 	str_printf(out, "program = %s\n", PT_VERSION);
 }
 

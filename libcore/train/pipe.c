@@ -100,7 +100,7 @@ static void send(struct pipe *x, struct pipe_stage *y, struct slot *o, enum towa
 {
 	int to = beside(x, y, t == ONWARD ? 1 : -1);
 	if (to >= 0)
-		comm_send_begin(x->axis, t == ONWARD ? o->acts.x : o->acts.dx,
+		comm_send_begin(x->axis, (t == ONWARD ? o->acts.x : o->acts.dx).p,
 			moved_bytes(x->pass), schedule_rank_of(x->schedule, to),
 			TAG + 2 * to + (int)t, &o->out[t]);
 }
@@ -109,7 +109,7 @@ static void receive(struct pipe *x, struct pipe_stage *y, struct slot *o, enum t
 {
 	int from = beside(x, y, t == ONWARD ? -1 : 1);
 	if (from >= 0)
-		comm_recv_begin(x->axis, t == ONWARD ? o->acts.x_in : o->acts.dx,
+		comm_recv_begin(x->axis, (t == ONWARD ? o->acts.x_in : o->acts.dx).p,
 			moved_bytes(x->pass), schedule_rank_of(x->schedule, from),
 			TAG + 2 * y->number + (int)t, &o->in[t]);
 }
@@ -263,6 +263,16 @@ void pipe_step(struct pipe *x, int64_t n, pipe_load *get, void *with)
 	}
 	end(x);
 	x->seconds = clock_seconds() - start;
+}
+
+void pipe_load_again(struct pipe *x, int64_t n, pipe_load *get, void *with)
+{
+	const struct schedule *s = x->schedule;
+	int rank = x->axis->rank;
+	x->n = n;
+	x->forward = x->backward = x->waited = x->seconds = 0;
+	for (int64_t i = 0; i < s->n[rank]; i++)
+		load(x, s->rank[rank][i].micro, get, with);
 }
 
 /* In groups of as many as every stage has room for: with several stages a rank, the first

@@ -18,7 +18,7 @@ static void open_planned(struct trainer *t, const struct train_opts *o, struct m
 	arena_measure(&t->run, "run");
 	arena_measure(&t->micro, "activations");
 	arena_measure(&t->scratch, "scratch");
-	device_plan(&t->d);
+	device_plan(&t->d, (enum device_kind)o->device);
 	t->d.scratch = &t->scratch;
 	trainer_arrange(t);
 	trainer_build_store(t);
@@ -54,7 +54,7 @@ static void run_step(struct trainer *t)
 	step_agree(t, false, &r);
 	store_grad_norm(t->store);
 	store_walk(t->store, false, STORE_INNER, STORE_INNER, nothing, NULL);
-	store_updated(t->store);
+	store_updated(t->store, false);
 }
 
 /* Groups of one name count as one. */
@@ -84,6 +84,7 @@ static void count_sent(const struct trainer *t, struct plan *p)
 static void count_kept(const struct trainer *t, struct plan *p)
 {
 	p->run_bytes = (int64_t)t->run.peak_bytes;
+	p->work_bytes = t->o.device == DEVICE_CUDA ? DEVICE_WORK_BYTES : 0;
 	p->store = t->store->bytes;
 	p->data_bytes = 2 * trainer_own_micro(t, t->data_rank) * t->o.micro_batch *
 			(t->model.c.context + 1) * (int64_t)sizeof(int32_t);
@@ -164,11 +165,16 @@ void plan_make(const struct train_opts *o, struct model *m, int rank, struct pla
 		plan_step(o, m, rank, n, p);
 }
 
-int64_t plan_total(const struct plan *p)
+int64_t plan_on_device(const struct plan *p)
 {
 	return p->run_bytes + p->store.grads + p->store.gathered + p->store.buffers +
-	       p->micro_bytes + p->scratch_bytes + p->data_bytes + p->copy_bytes +
-	       p->whole_bytes + p->edit_bytes;
+	       p->micro_bytes + p->scratch_bytes + p->edit_bytes + p->work_bytes +
+	       p->whole_bytes;
+}
+
+int64_t plan_total(const struct plan *p)
+{
+	return plan_on_device(p) + p->data_bytes + p->copy_bytes;
 }
 
 static void line(struct str *out, const char *name, int64_t n_bytes, const char *help)
@@ -178,9 +184,15 @@ static void line(struct str *out, const char *name, int64_t n_bytes, const char 
 		text_bytes(text, (double)n_bytes), help);
 }
 
-int64_t plan_limit(const struct train_opts *o, int ranks)
+int64_t plan_limit(const struct train_opts *o, const struct device *d, int ranks)
 {
-	return o->memory ? o->memory : memory_available() / max64(1, ranks);
+	int64_t used, room;
+	if (o->memory)
+		return o->memory;
+	if (!d || !d->apart)
+		return memory_available() / max64(1, ranks);
+	device_memory(d, &used, &room);
+	return room / max64(1, d->sharers);
 }
 
 /* Of many ranks not all are planned. Along an axis those in the middle are like the second
@@ -242,7 +254,10 @@ static void print_memory(const struct train_opts *o, const struct plan *p, int w
 	str_printf(out, "# memory of rank %d%s, in bytes\n", who,
 		ranks > 1 ? ", which needs most" : "");
 	line(out, "parameters", p->store.params,
-		o->offload == OFFLOAD_PARAMS ? "in the file" : "fp32");
+		o->offload == OFFLOAD_PARAMS ? "in the file"
+		: o->device == DEVICE_CUDA && o->dtype != PRECISION_FP32
+			? "fp32, and a copy of 16 bits"
+			: "fp32");
 	line(out, "gradients", p->store.grads,
 		"fp32, with the buffers of the canonical tree");
 	if (p->store.gathered)
@@ -262,7 +277,7 @@ static void print_memory(const struct train_opts *o, const struct plan *p, int w
 	line(out, "activations", p->micro_bytes, "of the micro-batches under way");
 	line(out, "scratch", p->scratch_bytes, "temporary, in forward and backward");
 	line(out, "exchange", p->store.buffers,
-		p->store.buffers || ranks == 1
+		p->store.buffers || ranks == 1 || o->device == DEVICE_CUDA
 			? "for sums over ranks"
 			: "none: one host, shared memory; PT_SHARED=no plans several");
 	line(out, "positions", p->run_bytes - mine,
@@ -273,10 +288,15 @@ static void print_memory(const struct train_opts *o, const struct plan *p, int w
 		: p->copy_bytes || !o->ckpt || o->ckpt_wait
 			? "copy that is written while training goes on"
 			: "rank 0 writes for all");
+	if (p->work_bytes)
+		line(out, "kernels", p->work_bytes, "of the GPU, for partial sums");
 	if (p->whole_bytes)
 		line(out, "sample", p->whole_bytes,
 			"the whole model, on rank 0 while it draws a sample");
 	line(out, "total", plan_total(p), "beside the program and its libraries");
+	if (o->device == DEVICE_CUDA)
+		line(out, "on the GPU", plan_on_device(p),
+			"beside what CUDA takes for itself; the rest is the host's");
 	if (o->memory && plan_total(p) - p->copy_bytes > o->memory)
 		str_printf(
 			out, "# more than --memory gives it: the run will be refused\n");
@@ -335,7 +355,7 @@ static int choose_recompute(struct train_opts *o, struct model *m, int ranks,
 	struct plan *most, int64_t *totals)
 {
 	bool search = o->recompute == RECOMPUTE_AUTO;
-	int64_t limit = plan_limit(o, ranks);
+	int64_t limit = plan_limit(o, NULL, ranks);
 	if (search)
 		o->recompute = RECOMPUTE_NONE;
 	for (;; o->recompute++) {

@@ -287,14 +287,14 @@ static int open_journal(struct run *r, const struct train_opts *o, const char *c
 {
 	struct comm_place place;
 	struct str config = {0}, arithmetic = {0}, libraries = {0}, layout = {0};
-	struct str environment = {0}, invocation = {0};
+	struct str environment = {0}, invocation = {0}, device = {0};
 	char started[NUM_TEXT];
 	comm_place(&place);
 	train_config(&r->t.o, &config);
-	train_arithmetic(&r->t.o, &r->t.model, r->data.hash, &arithmetic);
+	train_device_identity(&r->t.d, &device);
+	train_arithmetic(&r->t.o, &r->t.model, device.s, r->data.hash, &arithmetic);
 	str_printf(&libraries, "HDF5 %s, %s, %s, xxHash %s", h5_version(),
-		r->world->size > 1 ? comm_version() : "no MPI", device_blas(),
-		hash_version());
+		r->world->size > 1 ? comm_version() : "no MPI", device.s, hash_version());
 	mesh_name(r->t.mesh.degree, &layout);
 	list_environment(&environment);
 	train_invocation(&r->t.o, &invocation);
@@ -306,7 +306,7 @@ static int open_journal(struct run *r, const struct train_opts *o, const char *c
 		.pid = getpid(),
 		.job = scheduler_job(),
 		.command = command,
-		.device = r->t.d.k->name,
+		.device = device_name(&r->t.d),
 		.libraries = libraries.s,
 		.layout = layout.s,
 		.environment = environment.s,
@@ -337,37 +337,78 @@ static int open_journal(struct run *r, const struct train_opts *o, const char *c
 	str_free(&layout);
 	str_free(&environment);
 	str_free(&invocation);
+	str_free(&device);
 	return comm_agree(r->world, e);
 }
 
 /* ---- peak ------------------------------------------------------------------------ */
 
-/* The rate of a large product, the best of a few. */
-static double measure_peak(struct device *d)
+/* What products of a run take. */
+static enum dtype operands_of(const struct train_opts *o)
 {
-	enum { N = 1536 };
-	float *x = xcalloc((size_t)3 * N * N, sizeof(*x));
-	struct mat a = mat(x, N, N), b = mat(x + N * N, N, N),
-		   c = mat(x + 2 * N * N, N, N);
+	static const enum dtype types[] = {DT_F32, DT_BF16, DT_F16, DT_BF16};
+	return types[o->dtype];
+}
+
+static struct mat numbers(struct device *d, struct arena *a, int64_t n, enum dtype type)
+{
+	struct mat x = mat_take(a, n, n, type);
+	float *some = xmalloc((size_t)(n * n) * sizeof(*some));
+	for (int64_t i = 0; i < n * n; i++)
+		some[i] = (float)(i % 7);
+	struct mat from = mat_take(a, n, n, DT_F32);
+	d->k->put(d, from.p, some, (size_t)mat_bytes(from));
+	d->k->round(d, x, from, type, 1);
+	free(some);
+	return x;
+}
+
+/* The rate of products of n x n matrices, the best of a few. */
+static double measure_products(struct device *d, enum dtype type, int64_t n)
+{
+	struct arena a;
 	double best = 0;
-	for (int i = 0; i < 3 * N * N; i++)
-		x[i] = (float)(i % 7);
+	device_arena(d, &a, "a product", (size_t)(n * n * 4) * 5 + 4096);
+	struct mat x = numbers(d, &a, n, type), w = numbers(d, &a, n, type);
+	struct mat y = mat_take(&a, n, n, type);
 	for (int i = 0; i < 4; i++) {
+		d->k->wait(d);
 		double begin = clock_seconds();
-		d->k->linear_fwd(d, c, a, b, (struct mat){0});
-		double rate = 2.0 * N * N * N / (clock_seconds() - begin);
+		d->k->linear_fwd(d, y, x, w, (struct mat){0});
+		d->k->wait(d);
+		double rate = 2.0 * (double)(n * n * n) / (clock_seconds() - begin);
 		best = rate > best ? rate : best;
 	}
-	free(x);
+	device_arena_release(d, &a);
 	return best;
+}
+
+/* Of products that take some milliseconds at least, where they are not very large. */
+static double measure_peak(struct device *d, enum dtype type)
+{
+	const double enough = 5e-3;
+	int64_t n = 512;
+	double rate = 0;
+	type = d->narrow ? type : DT_F32;
+	for (; n <= 8192; n *= 2) {
+		rate = measure_products(d, type, n);
+		if (2.0 * (double)(n * n * n) / rate > enough)
+			break;
+	}
+	return rate;
 }
 
 static void find_peak(struct run *r, const struct train_opts *o)
 {
-	if (o->peak_flops && !strcmp(o->peak_flops, "measure"))
-		r->peak_flops = measure_peak(&r->t.d);
-	else if (o->peak_flops)
+	struct device *d = &r->t.d;
+	enum dtype type = operands_of(o);
+	bool measure = o->peak_flops && !strcmp(o->peak_flops, "measure");
+	if (o->peak_flops && !measure)
 		parse_double(o->peak_flops, &r->peak_flops);
+	else if (d->apart && !measure)
+		r->peak_flops = device_peak(d, type);
+	if (measure || (d->apart && r->peak_flops <= 0))
+		r->peak_flops = measure_peak(d, type);
 }
 
 /* ---- going on -------------------------------------------------------------------- */
@@ -500,8 +541,11 @@ static int start(struct run *r, struct train_opts *o, const char *command, struc
 	if (apart_replay(r, r->t.o.edit.replay, e))
 		return -1;
 	r->most_bytes = comm_max_i64(r->world, plan_total(&r->t.plan));
-	find_peak(r, o);
 	const char *from = o->init_from ? o->init_from : o->resume;
+	if (train_algorithms_take(&r->t.d, o, from, e) ||
+		train_profile(o, &r->t.profile_first, &r->t.profile_last, e))
+		return -1;
+	find_peak(r, o);
 	if (o->eval_only && !from)
 		return err_set(e, EX_USAGE,
 			o->start_over ? "eval-only: --resume auto has found no checkpoint"
@@ -555,6 +599,22 @@ static int planned_ranks(const struct train_opts *o, int started, struct err *e)
 	return rest && started % ranks == 0 ? started : (int)ranks;
 }
 
+/* A GPU that is asked for need not be here. */
+static int plan_device(struct train_opts *o, struct err *e)
+{
+	struct device d;
+	enum device_kind kind;
+	if (train_device(o, &kind, e))
+		return -1;
+	if (kind == DEVICE_AUTO && train_device_open(o, &d, e))
+		return -1;
+	if (kind == DEVICE_AUTO)
+		device_close(&d);
+	else
+		o->device = (int)kind;
+	return 0;
+}
+
 static int dry_run(const struct train_opts *given, struct comm *world, struct err *e)
 {
 	struct train_opts o = *given;
@@ -571,7 +631,7 @@ static int dry_run(const struct train_opts *given, struct comm *world, struct er
 		read.axis[a] = a == AXIS_DP ? -1 : 1;
 	rc = rc || (o.data.n && data_open(&data, &read, world, e)) ||
 	     model_init(&m, &o.model, data.tokenizer.vocab.n, e) ||
-	     train_check(&o, &m, e) ||
+	     train_check(&o, &m, e) || plan_device(&o, e) ||
 	     (o.data.n && train_order(&o, &m, &data, &order, e));
 	if (!rc && world->rank == 0) {
 		model_print(&m, &tree);

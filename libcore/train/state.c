@@ -159,7 +159,7 @@ static struct ckpt_write what_to_save(
 		.tensors = *tensors,
 		.n_tensors = t->model.n_tensors,
 		.source = give_rows,
-		.source_threads = store_is_whole(t->store),
+		.source_threads = store_is_whole(t->store) && !t->d.apart,
 		.one_writes = t->o.load == LOAD_BROADCAST,
 	};
 }
@@ -202,7 +202,8 @@ static void make_copy(struct trainer *t)
 		trainer_warn_of_copy(t);
 	} else if (t->plan.copy_bytes) { /* all threads touch the pages, not the first */
 		int64_t n = t->plan.copy_bytes / (int64_t)sizeof(float);
-		t->d.k->zero(&t->d, mat((float *)(void *)t->copy.base, 1, n));
+		if (!t->d.apart)
+			t->d.k->zero(&t->d, mat((float *)(void *)t->copy.base, 1, n));
 	}
 }
 
@@ -371,7 +372,8 @@ static void open_whole_store(struct whole *w, struct trainer *t)
 	mesh_alone(&w->alone);
 	arena_measure(&size, "a whole model");
 	store_free(state_inference(&w->model, &t->d, &w->alone, &size));
-	arena_init(&w->memory, "a whole model", size.peak_bytes);
+	w->device = &t->d;
+	device_arena(w->device, &w->memory, "a whole model", size.peak_bytes);
 	w->store = state_inference(&w->model, &t->d, &w->alone, &w->memory);
 }
 
@@ -404,7 +406,7 @@ void state_whole_close(struct whole *w)
 	store_free(w->store);
 	mesh_close(&w->alone);
 	comm_free(self);
-	arena_release(&w->memory);
+	device_arena_release(w->device, &w->memory);
 	model_free(&w->model);
 }
 
@@ -471,7 +473,7 @@ int trainer_load(struct trainer *t, const char *path, bool weights_only, struct 
 		rc = comm_agree(t->world, e);
 	}
 	if (!rc)
-		store_updated(t->store);
+		store_updated(t->store, false);
 	if (!rc && !weights_only) {
 		t->from_step = c ? c->info.step : 0;
 		t->went_back = back;

@@ -52,10 +52,57 @@ static void load_micro(void *with, int64_t i)
 static void run_schedule(struct work *w)
 {
 	struct trainer *t = w->t;
-	t->pass.loss = (struct exact){0};
+	pass_loss_begin(&t->pass);
 	t->pass.head_backward = 0;
 	pipe_step(&t->pipe, trainer_own_micro(t, t->data_rank), load_micro, w);
 	store_step_end(t->store);
+}
+
+/* ---- a step as a graph -------------------------------------------------------------- */
+
+/* Steps in which products find their algorithms, and CUDA loads its kernels. */
+enum { ORDINARY_STEPS = 2 };
+
+/* The step is noted and not done. */
+static bool make_graph(struct work *w)
+{
+	struct trainer *t = w->t;
+	t->graph = GRAPH_NONE;
+	if (!device_graph_begin(&t->d))
+		return false;
+	run_schedule(w);
+	if (!device_graph_end(&t->d))
+		return false;
+	t->graph = GRAPH_MADE;
+	return true;
+}
+
+/* All that differs from step to step is what is put: the samples. */
+static void refill_graph(struct work *w)
+{
+	struct trainer *t = w->t;
+	device_graph_refill(&t->d);
+	pass_loss_begin(&t->pass);
+	pipe_load_again(&t->pipe, trainer_own_micro(t, t->data_rank), load_micro, w);
+}
+
+/* Forward and backward of the step. Who wants to see each kernel does not see those of a
+ * graph. */
+static void compute(struct work *w)
+{
+	struct trainer *t = w->t;
+	int64_t step = t->step + 1;
+	bool profiled = t->profile_first <= step && step <= t->profile_last;
+	bool due = t->graph == GRAPH_WANTED && t->n_ordinary >= ORDINARY_STEPS;
+	if (t->graph == GRAPH_MADE && !profiled) {
+		refill_graph(w);
+		device_graph_launch(&t->d);
+	} else if (due && !profiled && make_graph(w)) {
+		device_graph_launch(&t->d);
+	} else {
+		run_schedule(w);
+		t->n_ordinary++;
+	}
 }
 
 /* 1 - what was computed, over what could have been while the slowest rank was at it. */
@@ -74,7 +121,7 @@ void step_agree(struct trainer *t, bool save, struct step_result *r)
 	struct {
 		struct exact loss;
 		int64_t stop, save, written, meet;
-	} all = {t->pass.loss, t->stop && *t->stop, save, trainer_saved(t),
+	} all = {pass_loss(&t->pass), t->stop && *t->stop, save, trainer_saved(t),
 		t->wants_to_meet && t->wants_to_meet(t->with)};
 	comm_sum_i64(t->world, (int64_t *)&all, EXACT_WORDS + 4);
 	double tokens = (double)(train_batch(&t->o) * t->model.c.context);
@@ -86,18 +133,34 @@ void step_agree(struct trainer *t, bool save, struct step_result *r)
 	r->bubble = bubble(&t->pipe);
 }
 
+enum { AT_ONCE = 64 };
+
 struct update {
 	struct trainer *t;
 	struct adamw a;
+	struct adamw_part part[AT_ONCE];
+	int n;
 };
+
+static void update_parts(struct update *u)
+{
+	u->t->d.k->adamw(&u->t->d, u->part, u->n, &u->a);
+	u->n = 0;
+}
 
 static void update_part(void *with, const struct part *x)
 {
 	struct update *u = with;
-	struct device *d = &u->t->d;
-	u->a.decay = x->t->decay ? (float)u->t->o.weight_decay : 0;
-	d->k->adamw(d, x->state[STORE_PARAM], x->state[STORE_MEAN],
-		x->state[STORE_SQUARE], x->g, x->rows * x->cols, &u->a);
+	u->part[u->n++] = (struct adamw_part){.p = x->state[STORE_PARAM],
+		.m = x->state[STORE_MEAN],
+		.v = x->state[STORE_SQUARE],
+		.g = x->g,
+		.copy = x->copy,
+		.n = x->rows * x->cols,
+		.decay = x->t->decay ? (float)u->t->o.weight_decay : 0};
+	bool leaves = u->t->o.offload != OFFLOAD_NONE; /* when this returns */
+	if (leaves || u->n == AT_ONCE)
+		update_parts(u);
 }
 
 static void update(struct trainer *t, const struct step_result *r)
@@ -117,7 +180,8 @@ static void update(struct trainer *t, const struct step_result *r)
 		u.a.grad_scale = (float)(t->o.clip / ((double)r->grad_norm + 1e-6));
 	u.a.grad_scale /= t->loss_scale;
 	store_walk(t->store, false, STORE_INNER, STORE_INNER, update_part, &u);
-	store_updated(t->store);
+	update_parts(&u);
+	store_updated(t->store, true);
 }
 
 /* ---- fp16: the scale of the loss -------------------------------------------------- */
@@ -293,14 +357,15 @@ void trainer_step_on(
 	if (garbled)
 		w.windows = garbled;
 	hold_up(t);
-	run_schedule(&w);
+	compute(&w);
 	bool together = t->edit && t->step < t->o.edit.warmup;
 	if (together)
 		edit_mean_gradient(t->edit);
+	store_norm_begin(t->store); /* so that one wait is for all */
 	step_agree(t, save, r);
 	r->forward = t->pipe.forward;
 	r->backward = t->pipe.backward;
-	r->grad_norm = (float)(store_grad_norm(t->store) / (double)t->loss_scale);
+	r->grad_norm = (float)(store_norm_end(t->store) / (double)t->loss_scale);
 	bool lost = !isfinite(r->loss);
 	if (together) /* what one of them does all do */
 		lost = edit_any(t->edit, lost);

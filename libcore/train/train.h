@@ -32,6 +32,7 @@ enum pp_split { SPLIT_AUTO, SPLIT_EVEN };
 enum gather_dtype { GATHER_AUTO, GATHER_FP32 };
 
 enum kernel_choice { KERNELS_FUSED, KERNELS_REF };
+enum numerics { NUMERICS_EXACT, NUMERICS_FAST };
 
 /* Workers that train apart; see edit.h. */
 struct edit_opts {
@@ -76,6 +77,7 @@ struct train_opts {
 	double loss_scale;
 	int64_t loss_scale_window;
 	int kernels;	   /* enum kernel_choice */
+	int numerics;	   /* enum numerics */
 	int cp_accumulate; /* enum cp_accumulate */
 	/* who computes */
 	int64_t axis[N_AXES]; /* degrees; -1: the rest */
@@ -86,7 +88,9 @@ struct train_opts {
 	int64_t tile;	  /* pieces; 0: off */
 	int gather_dtype; /* enum gather_dtype */
 	double watchdog;
-	int device;
+	int device; /* enum device_kind; where one was opened, not auto */
+	const char *profile, *algorithms;
+	bool graph;
 	struct edit_opts edit;
 	struct strs straggle;
 	const char *garble;
@@ -130,7 +134,7 @@ extern const struct program train_program; /* without .versions */
 /* The options as text: what is saved with a run, and what fixes the arithmetic. */
 void train_config(const struct train_opts *o, struct str *out);
 void train_arithmetic(const struct train_opts *o, const struct model *m,
-	uint64_t data_hash, struct str *out);
+	const char *device, uint64_t data_hash, struct str *out);
 /* Sets a model_config from a saved config, whose other keys are passed over. */
 int train_model_from_config(struct model_config *m, const char *config, struct err *e);
 /* The options of this invocation only, which are not saved with a run. */
@@ -172,6 +176,28 @@ int64_t trainer_own_micro(const struct trainer *t, int data_rank);
  * allocated. */
 struct sample_run *trainer_samples(const struct trainer *t, int64_t first);
 
+/* ---- gpu.c ----------------------------------------------------------------------- */
+
+/* Which device the options ask for; what it cannot do is an error. */
+int train_device(const struct train_opts *o, enum device_kind *kind, struct err *e);
+/* Opens it, and sets o->device. The ranks of a host have its GPUs in turn, and where none was
+ * asked for, only if each has one for itself. */
+int train_device_open(struct train_opts *o, struct device *d, struct err *e);
+/* Collective. Where none was asked for, some may have found a GPU and others none: then all
+ * are on CPUs. */
+int train_device_agree(
+	struct train_opts *o, struct comm *world, struct device *d, struct err *e);
+/* What of it fixes the bits. */
+void train_device_identity(const struct device *d, struct str *out);
+/* Products use the algorithms in the file that is given, or in that of the run of which
+ * `from`, which may be NULL, is a checkpoint; and those that were used go to FOLDER/algorithms. */
+int train_algorithms_take(
+	struct device *d, const struct train_opts *o, const char *from, struct err *e);
+int train_algorithms_keep(struct device *d, const char *folder, struct err *e);
+/* The steps of --profile; 0: none. */
+int train_profile(
+	const struct train_opts *o, int64_t *first, int64_t *last, struct err *e);
+
 /* ---- lr.c ------------------------------------------------------------------------ */
 
 /* The learning rate of step 1, 2, ... */
@@ -187,6 +213,7 @@ struct plan {
 	int64_t data_bytes;			       /* windows of two steps */
 	int64_t copy_bytes;  /* of what is written while training goes on */
 	int64_t whole_bytes; /* the whole model, where rank 0 gathers it for samples */
+	int64_t work_bytes;  /* of the device, for its kernels */
 	double step_flops;   /* of this rank: of its matrix products */
 	/* Bytes that this rank sends in a step: all, and in each group of ranks. */
 	double sent;
@@ -204,8 +231,11 @@ struct plan {
  * options are resolved; the model is left as that rank has it. */
 void plan_make(const struct train_opts *o, struct model *m, int rank, struct plan *p);
 int64_t plan_total(const struct plan *p);
-/* What a rank may take: --memory, or its share of what is free, of so many ranks. */
-int64_t plan_limit(const struct train_opts *o, int ranks);
+/* What of it is in the memory of the device; of a CPU, all but what is copied or read. */
+int64_t plan_on_device(const struct plan *p);
+/* What a rank may take: --memory, or its share of what is free, of so many ranks; of a device
+ * that is apart, what that has. d NULL: of a CPU. */
+int64_t plan_limit(const struct train_opts *o, const struct device *d, int ranks);
 /* Of the rank that needs most, and the total of every rank. */
 void plan_print(const struct train_opts *o, struct model *m, struct str *out);
 
@@ -237,6 +267,8 @@ void pipe_close(struct pipe *x);
 /* Collective over the mesh. Does what the schedule says. This rank has n micro-batches; if
  * the schedule has more, others have them, and the store is told. */
 void pipe_step(struct pipe *x, int64_t n, pipe_load *get, void *with);
+/* Prepares the pass as pipe_step() does, in the same order, and computes nothing. */
+void pipe_load_again(struct pipe *x, int64_t n, pipe_load *get, void *with);
 /* Collective over the mesh. Only forwards: `rounds` is the most that a rank has. */
 void pipe_forward(struct pipe *x, int64_t n, int64_t rounds, pipe_load *get, void *with);
 
@@ -293,6 +325,10 @@ struct trainer {
 	/* NULL, or this rank's vote to meet the other workers, at the end of a step */
 	bool (*wants_to_meet)(void *with);
 	void *with;
+	int64_t profile_first, profile_last; /* steps; 0: none */
+	/* whether steps are to be a graph, and how many there were without */
+	enum { GRAPH_NONE, GRAPH_WANTED, GRAPH_MADE } graph;
+	int64_t n_ordinary;
 	struct straggler *stragglers;
 	int n_stragglers;
 	struct garble garble;
@@ -421,7 +457,8 @@ bool trainer_is_whole(const struct trainer *t);
 struct whole {
 	struct model model;
 	struct mesh alone;
-	struct arena memory;
+	struct device *device;
+	struct arena memory; /* of it */
 	struct store *store;
 };
 void state_whole_open(struct whole *w, struct trainer *t);

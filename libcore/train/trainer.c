@@ -123,18 +123,60 @@ static double of_this_host(struct trainer *t, int64_t mine)
 	return (double)most * place.local_size;
 }
 
+/* Collective. What all ranks together that have this rank's GPU need of it; where there are
+ * several hosts, as if all needed as much as the one that needs most. */
+static int64_t of_this_gpu(const struct trainer *t, int64_t mine)
+{
+	struct comm_place place;
+	struct need {
+		int64_t number, n_bytes;
+	} own = {t->d.number, mine}, *all = xcalloc((size_t)t->world->size, sizeof(*all));
+	int64_t sum = 0, most = comm_max_i64(t->world, mine);
+	comm_place(&place);
+	comm_allgather(t->world, &own, all, sizeof(own));
+	for (int r = 0; r < t->world->size; r++)
+		sum += all[r].number == t->d.number ? all[r].n_bytes : 0;
+	free(all);
+	return place.n_hosts == 1 ? sum : most * t->d.sharers;
+}
+
+/* Collective. */
+static int check_device(const struct trainer *t, struct err *e)
+{
+	char need[NUM_TEXT], has[NUM_TEXT];
+	int64_t mine = plan_on_device(&t->plan), used, room = t->o.memory;
+	if (!room) {
+		mine = of_this_gpu(t, mine);
+		device_memory(&t->d, &used, &room);
+	}
+	if (mine <= room)
+		return 0;
+	return err_set(e, EX_FAILED,
+		"out of memory: the GPU is to hold %s%s, and has %s for it; --dry-run "
+		"shows "
+		"the plan, and a smaller --micro-batch, --recompute full or --dtype bf16 "
+		"need less",
+		text_bytes(need, (double)mine),
+		t->d.sharers > 1 && !t->o.memory ? " of the ranks that share it" : "",
+		text_bytes(has, (double)room));
+}
+
 /* Collective. What is planned is touched in the first step: better to refuse than to be
  * killed then. Without the copy it would be slower, which is no reason to refuse. */
 static int check_memory(struct trainer *t, struct err *e)
 {
 	struct comm_place place;
 	char need[NUM_TEXT], has[NUM_TEXT];
-	int64_t available = memory_available(), limit = t->o.memory;
-	int64_t mine = plan_total(&t->plan) - t->plan.copy_bytes;
+	bool apart = t->d.apart;
+	int64_t available = memory_available(), limit = apart ? 0 : t->o.memory;
+	int64_t mine = plan_total(&t->plan) - t->plan.copy_bytes -
+		       (apart ? plan_on_device(&t->plan) : 0);
 	int64_t most = comm_max_i64(t->world, mine);
 	double bytes = of_this_host(t, mine);
 	double copy = of_this_host(t, t->plan.copy_bytes);
 	comm_place(&place);
+	if (apart && check_device(t, e))
+		return -1;
 	if (limit && most > limit)
 		return err_set(e, EX_FAILED,
 			"out of memory: a rank needs %s, and --memory gives it %s; "
@@ -199,6 +241,14 @@ static enum dtype wire_dtype(const struct train_opts *o)
 					    : DT_F32;
 }
 
+/* What products take, where that is stored otherwise than parameters are. */
+static enum dtype copy_dtype(const struct trainer *t)
+{
+	if (!t->d.narrow || t->o.dtype == PRECISION_FP32)
+		return DT_F32;
+	return t->o.dtype == PRECISION_FP16 ? DT_F16 : DT_BF16;
+}
+
 void trainer_build_store(struct trainer *t)
 {
 	const struct train_opts *o = &t->o;
@@ -221,7 +271,8 @@ void trainer_build_store(struct trainer *t)
 		.tile = o->tile > 0,
 		.wire = wire_dtype(o),
 		.offload = (enum offload)o->offload,
-		.spill = t->spill};
+		.spill = t->spill,
+		.copy = copy_dtype(t)};
 	struct pass_config p = {.mesh = &t->mesh,
 		.batch = o->micro_batch,
 		.seed = (uint64_t)o->seed,
@@ -232,7 +283,7 @@ void trainer_build_store(struct trainer *t)
 	pass_init(&t->pass, m, &t->d, t->store, &p, &t->run);
 	t->pass.plain_kernels = o->kernels == KERNELS_REF;
 	t->pass.cp_rounds = o->cp_accumulate == CP_BF16;
-	pass_precision(&t->pass, (enum precision)o->dtype, o->float8_skip_ends, &t->run);
+	pass_precision(&t->pass, (enum precision)o->dtype, o->float8_skip_ends);
 	t->pass.tick = tick;
 }
 
@@ -252,6 +303,7 @@ void trainer_build_pipe(struct trainer *t)
 void trainer_dismantle(struct trainer *t)
 {
 	store_free(t->store);
+	pass_close(&t->pass);
 	pipe_close(&t->pipe);
 	schedule_free(&t->schedule);
 	free(t->stages);
@@ -260,17 +312,17 @@ void trainer_dismantle(struct trainer *t)
 
 static void open_compute(struct trainer *t)
 {
-	arena_init(&t->run, "parameters and their state", (size_t)t->plan.run_bytes);
-	arena_init(&t->micro, "activations", (size_t)t->plan.micro_bytes);
-	arena_init(&t->scratch, "scratch", (size_t)t->plan.scratch_bytes);
-	device_cpu(&t->d, (int)t->o.threads);
+	struct device *d = &t->d;
+	device_arena(d, &t->run, "parameters and their state", (size_t)t->plan.run_bytes);
+	device_arena(d, &t->micro, "activations", (size_t)t->plan.micro_bytes);
+	device_arena(d, &t->scratch, "scratch", (size_t)t->plan.scratch_bytes);
 	t->d.scratch = &t->scratch;
 	mesh_open(&t->mesh, t->world, t->o.degree);
 	trainer_arrange(t);
 	trainer_build_store(t);
 	trainer_build_pipe(t);
 	init_parts(t->store, (uint64_t)t->o.seed);
-	store_updated(t->store);
+	store_updated(t->store, false);
 }
 
 /* Collective. Plans this rank; with --recompute auto, with the least of it that lets every
@@ -280,12 +332,13 @@ static void make_plan(struct trainer *t)
 	struct comm_place place;
 	bool search = t->o.recompute == RECOMPUTE_AUTO;
 	comm_place(&place);
-	int64_t limit = plan_limit(&t->o, place.local_size);
+	int64_t limit = plan_limit(&t->o, &t->d, place.local_size);
 	if (search)
 		t->o.recompute = RECOMPUTE_NONE;
 	for (;; t->o.recompute++) {
 		plan_make(&t->o, &t->model, t->world->rank, &t->plan);
-		int64_t mine = plan_total(&t->plan) - t->plan.copy_bytes;
+		int64_t mine = t->d.apart ? plan_on_device(&t->plan)
+					  : plan_total(&t->plan) - t->plan.copy_bytes;
 		if (!search || t->o.recompute == RECOMPUTE_FULL)
 			break;
 		if (!limit || comm_max_i64(t->world, mine > limit) == 0)
@@ -320,16 +373,24 @@ int trainer_open(struct trainer *t, const struct train_opts *o, struct comm *wor
 		.loss = (double)NAN,
 		.val_loss = (double)NAN,
 		.best_val_loss = (double)NAN,
-		.loss_scale = o->dtype == PRECISION_FP16 ? (float)o->loss_scale : 1};
+		.loss_scale = o->dtype == PRECISION_FP16 ? (float)o->loss_scale : 1,
+		.graph = o->graph ? GRAPH_WANTED : GRAPH_NONE};
 	if (!train_resolve(&t->o, world->size, e) &&
+		!train_device_open(&t->o, &t->d, e) &&
 		!model_init(&t->model, &t->o.model, data->tokenizer.vocab.n, e) &&
 		!train_check(&t->o, &t->model, e))
 		train_order(&t->o, &t->model, data, &t->order, e);
 	if (!e->code)
 		faults_open(t, e);
 	int rc = comm_agree(world, e);
-	if (!rc)
+	if (!rc) {
+		train_device_agree(&t->o, world, &t->d, e);
+		rc = comm_agree(world, e);
+	}
+	if (!rc) {
+		comm_device(&t->d);
 		make_plan(t);
+	}
 	if (!rc && !o->eval_only) { /* which touches little of it */
 		check_memory(t, e);
 		rc = comm_agree(world, e);
@@ -341,6 +402,8 @@ int trainer_open(struct trainer *t, const struct train_opts *o, struct comm *wor
 	if (rc) {
 		spill_close(t->spill);
 		model_free(&t->model);
+		comm_device(NULL);
+		device_close(&t->d);
 		return -1;
 	}
 	agree_on_copies(t);
@@ -364,10 +427,12 @@ void trainer_close(struct trainer *t)
 	trainer_dismantle(t);
 	spill_close(t->spill);
 	mesh_close(&t->mesh);
-	arena_release(&t->run);
-	arena_release(&t->micro);
-	arena_release(&t->scratch);
+	device_arena_release(&t->d, &t->run);
+	device_arena_release(&t->d, &t->micro);
+	device_arena_release(&t->d, &t->scratch);
 	arena_release(&t->copy);
+	comm_device(NULL);
+	device_close(&t->d);
 	model_free(&t->model);
 	free(t->stragglers);
 	*t = (struct trainer){0};
