@@ -9,8 +9,27 @@ static struct device device;
 static struct arena scratch;
 static const char *isa_asked; /* $PT_ISA when the program began, or NULL */
 
+static bool on_cuda(void)
+{
+	const char *asked = getenv("PT_TEST_DEVICE");
+	return asked && !strcmp(asked, "cuda");
+}
+
+/* What a kernel has written is looked at without waiting, so the device waits. */
+static void open_cuda(void)
+{
+	struct device_options o = {.exact = true, .measure = true};
+	struct err e = {0};
+	setenv("PT_CUDA_SYNC", "yes", 1);
+	if (device_open(&device, DEVICE_CUDA, &o, &e))
+		die_err(&e);
+	device.scratch = &scratch;
+}
+
 void test_device_reopen(const char *isa, int threads)
 {
+	if (on_cuda())
+		return;
 	if (!isa)
 		isa = isa_asked;
 	if (isa)
@@ -26,10 +45,18 @@ struct device *test_device(void)
 	if (!device.k) {
 		isa_asked = getenv("PT_ISA");
 		isa_asked = isa_asked ? xstrdup(isa_asked) : NULL;
+		if (on_cuda())
+			open_cuda();
 		arena_init(&scratch, "scratch", (size_t)64 << 20);
 		test_device_reopen(NULL, 0);
 	}
 	return &device;
+}
+
+void only_on_cpu(void)
+{
+	if (test_device()->apart)
+		skip();
 }
 
 bool test_device_missing(void)
@@ -37,7 +64,7 @@ bool test_device_missing(void)
 	static const char *const isas[] = {"sse2", "avx2", "avx512"};
 	const char *asked = getenv("PT_ISA");
 	struct device best;
-	if (!asked)
+	if (!asked || on_cuda())
 		return false;
 	char *want = xstrdup(asked);
 	unsetenv("PT_ISA");
@@ -67,8 +94,35 @@ static struct piece *pieces;
 static int64_t n_pieces;
 static uint64_t seed;
 
-static void *piece_add(void *p, int64_t n_floats)
+/* Of a device that is apart, large blocks, since it is slow to give small ones; until the end. */
+enum { BLOCK_BYTES = 64 << 20, PLACE_BYTES = 256 };
+static struct block {
+	char *p;
+	size_t used_bytes, size_bytes;
+} blocks[64];
+
+static void *from_block(struct device *d, size_t n_bytes)
 {
+	size_t need = (size_t)round_up((int64_t)n_bytes + 1, PLACE_BYTES), i = 0;
+	while (i < ARRAY_LEN(blocks) && blocks[i].p &&
+		need > blocks[i].size_bytes - blocks[i].used_bytes)
+		i++;
+	assert_true(i < ARRAY_LEN(blocks));
+	struct block *b = &blocks[i];
+	if (!b->p) {
+		b->size_bytes = (size_t)max64((int64_t)need, BLOCK_BYTES);
+		b->p = device_shared(d, b->size_bytes);
+	}
+	assert_non_null(b->p);
+	b->used_bytes += need;
+	return b->p + b->used_bytes - need;
+}
+
+static void *piece_new(size_t n_bytes, int64_t n_floats)
+{
+	struct device *d = test_device();
+	void *p = d->apart ? from_block(d, n_bytes) : xmalloc(n_bytes);
+	memset(p, 0, n_bytes);
 	pieces = xrealloc(pieces, (size_t)(n_pieces + 1) * sizeof(*pieces));
 	pieces[n_pieces++] = (struct piece){p, n_floats};
 	return p;
@@ -90,7 +144,7 @@ static bool fence_broken(const int32_t *p)
 
 float *floats(int64_t n)
 {
-	float *p = piece_add(xmalloc((size_t)(n + 2 * FENCE) * sizeof(float)), n);
+	float *p = piece_new((size_t)(n + 2 * FENCE) * sizeof(float), n);
 	fence((int32_t *)p);
 	fence((int32_t *)p + FENCE + n);
 	for (int64_t i = 0; i < n; i++)
@@ -100,12 +154,22 @@ float *floats(int64_t n)
 
 int32_t *ints(int64_t n)
 {
-	return piece_add(xcalloc((size_t)n, sizeof(int32_t)), -1);
+	return piece_new((size_t)n * sizeof(int32_t), -1);
+}
+
+uint16_t *shorts(int64_t n)
+{
+	return piece_new((size_t)n * sizeof(uint16_t), -1);
 }
 
 double *doubles(int64_t n)
 {
-	return piece_add(xcalloc((size_t)n, sizeof(double)), -1);
+	return piece_new((size_t)n * sizeof(double), -1);
+}
+
+struct exact *exact_zero(void)
+{
+	return piece_new(sizeof(struct exact), -1);
 }
 
 struct mat mat_blank(int64_t rows, int64_t cols)
@@ -132,12 +196,101 @@ int memory_end(void **state)
 				(int)n);
 			broken = -1;
 		}
-		free(pieces[i].p);
+		if (!test_device()->apart)
+			free(pieces[i].p);
 	}
+	for (size_t i = 0; i < ARRAY_LEN(blocks); i++)
+		blocks[i].used_bytes = 0;
 	free(pieces);
 	pieces = NULL;
 	n_pieces = 0;
 	return broken;
+}
+
+/* ---- formats --------------------------------------------------------------------- */
+
+/* Bits of the exponent and of the fraction. */
+static const int format[][2] = {
+	[DT_BF16] = {8, 7}, [DT_F16] = {5, 10}, [DT_E4M3] = {4, 3}, [DT_E5M2] = {5, 2}};
+
+/* The number of a code; all formats but e4m3 have infinity. */
+static float number_of(unsigned code, enum dtype type)
+{
+	int e_bits = format[type][0], f_bits = format[type][1];
+	int exponent = (int)(code >> f_bits) & ((1 << e_bits) - 1),
+	    bias = (1 << (e_bits - 1)) - 1;
+	int fraction = (int)code & ((1 << f_bits) - 1), last = (1 << e_bits) - 1;
+	bool negative = code >> (e_bits + f_bits) & 1;
+	double x = ldexp(fraction + (exponent ? 1 << f_bits : 0),
+		(exponent ? exponent : 1) - bias - f_bits);
+	if (type == DT_E4M3 && exponent == last && fraction == 7)
+		x = (double)NAN;
+	else if (type != DT_E4M3 && exponent == last)
+		x = fraction ? (double)NAN : (double)INFINITY;
+	return (float)(negative ? -x : x);
+}
+
+/* The code whose number is nearest, the even one of two; numbers without sign grow with their
+ * codes. What is too large becomes infinity, or the largest number of fp8. */
+static unsigned code_of(float x, enum dtype type)
+{
+	int bits = format[type][0] + format[type][1];
+	bool saturates = type == DT_E4M3 || type == DT_E5M2;
+	unsigned sign = signbit(x) ? 1u << bits : 0;
+	unsigned top = ((1u << format[type][0]) - 1) << format[type][1]; /* infinity */
+	if (type == DT_E4M3)
+		top += 7;
+	double size = fabs((double)x);
+	if (isnan(x))
+		return sign | (type == DT_E4M3 ? top : top + 1);
+	unsigned low = 0, high = top; /* numbers: of low <= size, of high above */
+	while (high - low > 1) {
+		unsigned middle = (low + high) / 2;
+		if ((double)number_of(middle, type) <= size)
+			low = middle;
+		else
+			high = middle;
+	}
+	double below = (double)number_of(low, type);
+	/* beyond the largest, as if one more number followed */
+	double step = low ? below - (double)number_of(low - 1, type)
+			  : (double)number_of(1, type);
+	double above = high == top ? below + step : (double)number_of(high, type);
+	bool up =
+		size - below > above - size || (size - below == above - size && low & 1);
+	return sign | (up && !(saturates && high == top) ? high : low);
+}
+
+struct mat stored(struct mat x, enum dtype type)
+{
+	int64_t n = mat_size(x);
+	struct mat y = mat_typed(
+		floats(ceil_div(n * dtype_bytes(type), 4)), x.rows, x.cols, type);
+	const float *from = x.p;
+	for (int64_t i = 0; i < n; i++) {
+		if (type == DT_F32)
+			((float *)y.p)[i] = from[i];
+		else if (dtype_bytes(type) == 2)
+			((uint16_t *)y.p)[i] = (uint16_t)code_of(from[i], type);
+		else
+			((uint8_t *)y.p)[i] = (uint8_t)code_of(from[i], type);
+	}
+	return y;
+}
+
+struct mat loaded(struct mat x)
+{
+	struct mat y = mat_blank(x.rows, x.cols);
+	float *to = y.p;
+	for (int64_t i = 0; i < mat_size(x); i++) {
+		if (x.type == DT_F32)
+			to[i] = ((const float *)x.p)[i];
+		else if (dtype_bytes(x.type) == 2)
+			to[i] = number_of(((const uint16_t *)x.p)[i], x.type);
+		else
+			to[i] = number_of(((const uint8_t *)x.p)[i], x.type);
+	}
+	return y;
 }
 
 /* ---- numbers --------------------------------------------------------------------- */

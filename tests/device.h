@@ -8,21 +8,30 @@
 #include "support.h"
 #include "kernels/kernels.h"
 
-/* The device under test; opened once. */
+/* The device under test, which $PT_TEST_DEVICE says: cpu or cuda; opened once. */
 struct device *test_device(void);
-/* Opens it again: with this instruction set, NULL for the one that the program was started
+/* Opens it again, if it is the CPU: with this instruction set, NULL for the one that the program was started
  * with, and this many threads, 0 for all. */
 void test_device_reopen(const char *isa, int threads);
+/* Ends the test, as one that is skipped, where the device is another. */
+void only_on_cpu(void);
 /* True, and said in TAP, when this machine lacks what $PT_ISA asks for. */
 bool test_device_missing(void);
 
-/* Memory of the device, until the test ends. Floats begin as NaN and stand between fences:
+/* Memory of the device that the test can use too, until the test ends. Floats begin as NaN and stand between fences:
  * what a kernel reads and should not spoils its result, what it writes and should not is
  * found at the end. */
 float *floats(int64_t n);
-int32_t *ints(int64_t n);   /* zeros */
-double *doubles(int64_t n); /* zeros */
+int32_t *ints(int64_t n);    /* zeros */
+double *doubles(int64_t n);  /* zeros */
+uint16_t *shorts(int64_t n); /* zeros */
+struct exact *exact_zero(void);
 struct mat mat_blank(int64_t rows, int64_t cols);
+
+/* Of a device that is narrow: the numbers of x, of fp32, rounded to `type` and stored as it; and
+ * back, which is exact. By tables and shifts, not by the kernels that do it. */
+struct mat stored(struct mat x, enum dtype type);
+struct mat loaded(struct mat x);
 
 /* Random numbers: the same ones each time a test runs, others at each call. */
 int64_t pick(int64_t low, int64_t high); /* both included */

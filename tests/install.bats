@@ -4,8 +4,10 @@ load helpers
 
 top=$BATS_TEST_DIRNAME/..
 
-# `-o all`: whatever flags it was built with, it is not built again.
+# `-o all`: whatever flags it was built with, it is not built again; and CUDA's half is installed
+# where it was built.
 pt_make() { # TARGET VARIABLE...
+	[ -e "$BUILD/pt-cuda.so" ] || set -- "$@" CUDA=no
 	env -u MAKEFLAGS -u MAKELEVEL -u MFLAGS make -s -C "$top" -o all O="$BUILD" DEPS=no "$@"
 }
 
@@ -21,6 +23,7 @@ want() {
 	for m in "$top"/man/*.[1-9]; do
 		echo "share/man/man${m##*.}/$(basename "$m")"
 	done
+	[ ! -e "$BUILD/pt-cuda.so" ] || echo lib/pt/pt-cuda.so
 	for p in "$top"/share/presets/*; do
 		echo "share/pt/presets/$(basename "$p")"
 	done

@@ -3,7 +3,7 @@
 # to the same end, bit for bit.
 load helpers
 
-kills=12
+kills=6
 [ "${LONG:-no}" != yes ] || kills=200
 
 # A run of 1 to 3 ranks, of which at a random moment one is killed, or all, or the launcher:

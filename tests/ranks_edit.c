@@ -151,7 +151,7 @@ static void move_all(struct worker *w, int worker, int sync, int bad)
 	struct moving m = {w, worker, sync, bad};
 	store_walk(w->s, false, STORE_BIT(STORE_PARAM), STORE_BIT(STORE_PARAM), move_part,
 		&m);
-	store_updated(w->s);
+	store_updated(w->s, false);
 }
 
 /* Collective over the worker. Elements of this rank's parts that are not what products get. */

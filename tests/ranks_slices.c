@@ -257,14 +257,14 @@ static void pass_ring(struct ring *r, const struct ring_load *load, float *o)
 		for (int s = 0; s < load->slices; s++) {
 			for (int q = c->here - 1; q >= 0; q--) {
 				int kc = ring_keys_for(r, c->first + q);
-				bool sums = load->home[RING_DK];
+				bool sums = load->home[RING_DK].p;
 				if (q == 0 && sums)
 					ring_came(r, s);
 				meet(o + (s * c->here + q) * FLOATS,
-					sums ? ring_at(r, RING_DK, s, kc) : none[0],
-					sums ? ring_at(r, RING_DV, s, kc) : none[1],
-					ring_at(r, RING_K, s, kc),
-					ring_at(r, RING_V, s, kc), s, c->first + q);
+					sums ? ring_at(r, RING_DK, s, kc).p : none[0],
+					sums ? ring_at(r, RING_DV, s, kc).p : none[1],
+					ring_at(r, RING_K, s, kc).p,
+					ring_at(r, RING_V, s, kc).p, s, c->first + q);
 				if (q == c->here - 1 && sums)
 					ring_goes(r, s);
 			}
@@ -287,8 +287,11 @@ static int64_t wrong_chunks(const struct chunks *c, int slices, bool sums)
 			v[at] = key_value(RING_V, s, chunk, i % FLOATS);
 		}
 	struct ring r = ring_begin(c);
-	struct ring_load load = {
-		{k, v, sums ? got.dk : NULL, sums ? got.dv : NULL}, slices, FLOATS};
+	int64_t rows = slices * c->here;
+	struct ring_load load = {{mat(k, rows, FLOATS), mat(v, rows, FLOATS),
+					 mat(sums ? got.dk : NULL, rows, FLOATS),
+					 mat(sums ? got.dv : NULL, rows, FLOATS)},
+		slices, 1};
 	pass_ring(&r, &load, got.o);
 	for (int s = 0; s < slices; s++) {
 		int at = s * c->here * FLOATS, from = (s * c->n + c->first) * FLOATS;
@@ -337,17 +340,22 @@ static void long_messages(void **state)
 				x[part][i] = (float)(c.first + i / LONG);
 		}
 		struct ring r = ring_begin(&c);
-		ring_carry(&r, &device,
-			&(struct ring_load){{x[0], x[1], x[2], x[3]}, 1, LONG});
+		struct ring_load load = {.slices = 1, .rows = 1};
+		for (int part = 0; part < N_RING_PARTS; part++)
+			load.home[part] = mat(x[part], here, LONG);
+		ring_carry(&r, &device, &load);
 		int64_t wrong = 0;
 		while (ring_next(&r)) {
 			for (int q = here - 1; q >= 0; q--) {
 				int kc = ring_keys_for(&r, c.first + q);
 				if (q == 0)
 					ring_came(&r, 0);
-				for (int part = 0; part < N_RING_PARTS; part++)
-					wrong += ring_at(&r, (enum ring_part)part, 0,
-							 kc)[LONG - 1] != (float)kc;
+				for (int part = 0; part < N_RING_PARTS; part++) {
+					const float *at =
+						ring_at(&r, (enum ring_part)part, 0, kc)
+							.p;
+					wrong += at[LONG - 1] != (float)kc;
+				}
 				if (q == here - 1)
 					ring_goes(&r, 0);
 			}
@@ -368,7 +376,7 @@ static void plans(void **state)
 	(void)state;
 	struct device plan;
 	struct arena nothing;
-	device_plan(&plan);
+	device_plan(&plan, DEVICE_CPU);
 	arena_measure(&nothing, "plan");
 	plan.scratch = &nothing;
 	struct comm *axis = axis_of(world->size);
@@ -390,9 +398,9 @@ static void plans(void **state)
 		slice_gather(&s, &plan, mat((void *)64, n, COLS),
 			mat((void *)64, MAX_ROWS, COLS));
 		struct ring r = ring_begin(&c);
-		float *bogus = (float *)64;
+		struct mat bogus = mat((float *)64, 2 * c.here, FLOATS);
 		ring_carry(&r, &plan,
-			&(struct ring_load){{bogus, bogus, bogus, bogus}, 2, FLOATS});
+			&(struct ring_load){{bogus, bogus, bogus, bogus}, 2, 1});
 		while (ring_next(&r))
 			for (int i = 0; i < 2; i++) {
 				ring_came(&r, i);

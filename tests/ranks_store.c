@@ -211,7 +211,7 @@ static uint64_t hash_of_gradient(struct store *s)
 {
 	store_walk(
 		s, false, STORE_INNER | OUTER, STORE_INNER | OUTER, take_gradient, NULL);
-	store_updated(s);
+	store_updated(s, false);
 	return store_hash(s);
 }
 
@@ -253,7 +253,7 @@ static uint64_t put(struct store *s)
 				s, STORE_PARAM, i, r, min64(7, rows - r), in + r * width);
 		free(in);
 	}
-	store_updated(s);
+	store_updated(s, false);
 	return store_hash(s);
 }
 

@@ -50,7 +50,7 @@ static void open_store(struct run *r, const struct layout *l)
 	c.deal = r->deal = deal_make(N_MICRO, r->mesh.degree, l->zero);
 	r->store = store_open(&c, &r->memory);
 	init_parts(r->store, 1);
-	store_updated(r->store);
+	store_updated(r->store, false);
 }
 
 /* Collective over c. */
@@ -123,7 +123,7 @@ static void descend(struct store *s)
 		for (int64_t j = 0; j < o->rows * o->cols; j++)
 			o->state[STORE_PARAM][j] -= 0.5f * o->g[j];
 	}
-	store_updated(s);
+	store_updated(s, false);
 }
 
 static void step(struct run *r, int i, struct trace *out)
@@ -131,12 +131,13 @@ static void step(struct run *r, int i, struct trace *out)
 	int rank = deal_rank(r->mesh.degree, r->mesh.at);
 	int64_t n = deal_count(&r->deal, rank);
 	r->p.step = i;
-	r->p.loss = (struct exact){0};
+	pass_loss_begin(&r->p);
 	for (int64_t j = 0; j < n; j++)
 		micro_batch(r, deal_micro(&r->deal, rank, j), j == n - 1);
 	store_step_end(r->store);
-	comm_sum_i64(r->mesh.world, (int64_t *)&r->p.loss, EXACT_WORDS);
-	out->loss[i] = exact_round(&r->p.loss);
+	struct exact loss = pass_loss(&r->p);
+	comm_sum_i64(r->mesh.world, (int64_t *)&loss, EXACT_WORDS);
+	out->loss[i] = exact_round(&loss);
 	out->norm[i] = store_grad_norm(r->store);
 	descend(r->store);
 	out->hash[i] = store_hash(r->store);

@@ -15,7 +15,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-enum { QUICK = 500, LONG = 10000 };
+enum { QUICK = 250, LONG = 10000 };
 
 static struct err e;
 

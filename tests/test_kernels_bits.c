@@ -1,7 +1,8 @@
 /*
- * Every kernel gives the same bits on any number of threads, and those that do not call
- * OpenBLAS on any instruction set.
+ * Every kernel gives the same bits each time and on any number of threads, and those that do
+ * not call OpenBLAS on any instruction set.
  * isa: sse2 avx2 avx512
+ * device: cpu cuda
  */
 #include "device.h"
 
@@ -232,7 +233,7 @@ static uint64_t run_round(struct device *d)
 /* Floats of all sizes as 16 bits, and back. */
 static uint64_t both_ways(struct device *d, enum dtype type, uint64_t *narrow)
 {
-	uint16_t *packed = xcalloc(N, sizeof(*packed));
+	uint16_t *packed = shorts(N);
 	struct mat x = mat_blank(ROWS, COLS), y = mat_blank(ROWS, COLS);
 	for (int64_t i = 0; i < N; i++) {
 		uint32_t bits = (uint32_t)i * 67601u;
@@ -241,7 +242,6 @@ static uint64_t both_ways(struct device *d, enum dtype type, uint64_t *narrow)
 	d->k->narrow(d, packed, x, type);
 	d->k->widen(d, y, packed, type);
 	*narrow = hash_bytes(packed, N * sizeof(*packed), 0);
-	free(packed);
 	return hash_of(y);
 }
 
@@ -299,14 +299,19 @@ static uint64_t run_adamw(struct device *d)
 		.beta1 = 0.9f,
 		.beta2 = 0.99f,
 		.eps = 1e-8f,
-		.decay = 0.1f,
 		.grad_scale = 0.7f,
 		.correct1 = 0.3f,
 		.correct2 = 0.03f};
 	struct mat p = numbers(ROWS, COLS, 1), m = numbers(ROWS, COLS, 2),
 		   v = mat_blank(ROWS, COLS);
 	d->k->zero(d, v);
-	d->k->adamw(d, p.p, m.p, v.p, numbers(ROWS, COLS, 3).p, N, &a);
+	const struct adamw_part part = {.p = p.p,
+		.m = m.p,
+		.v = v.p,
+		.g = numbers(ROWS, COLS, 3).p,
+		.n = N,
+		.decay = 0.1f};
+	d->k->adamw(d, &part, 1, &a);
 	return hash_of(p) ^ hash_of(m) ^ hash_of(v);
 }
 
@@ -428,10 +433,37 @@ static uint64_t run_row_sumsq(struct device *d)
 
 static uint64_t run_exact_sum(struct device *d)
 {
-	struct exact x = {0};
-	d->k->exact_sum(d, &x, numbers(ROWS, COLS, 1).p, N);
-	return hash_bytes(&x, sizeof(x), 0);
+	struct exact *x = exact_zero();
+	d->k->exact_sum(d, x, numbers(ROWS, COLS, 1).p, N);
+	return hash_bytes(x, sizeof(*x), 0);
 }
+
+static uint64_t run_exact_sumsq(struct device *d)
+{
+	struct exact *x = exact_zero();
+	const struct mat m = numbers(ROWS, COLS, 1);
+	d->k->exact_sumsq(d, x, &m, 1);
+	return hash_bytes(x, sizeof(*x), 0);
+}
+
+/* Of memory: from the program's to the device's and back. */
+static uint64_t run_alloc(struct device *d)
+{
+	struct mat x = numbers(ROWS, COLS, 1), y = mat_blank(ROWS, COLS);
+	size_t n_bytes = (size_t)mat_bytes(x);
+	void *there = d->k->alloc(d, n_bytes);
+	assert_non_null(there);
+	d->k->put(d, there, x.p, n_bytes);
+	d->k->wait(d);
+	d->k->get(d, y.p, there, n_bytes);
+	d->k->free(d, there, n_bytes);
+	return hash_of(y);
+}
+
+#define run_put run_alloc
+#define run_get run_alloc
+#define run_free run_alloc
+#define run_wait run_alloc
 
 static uint64_t run_zero(struct device *d)
 {
@@ -530,6 +562,7 @@ static void threads(void **state)
 static void instruction_sets(void **state)
 {
 	struct device *d = *state;
+	only_on_cpu();
 	rows_begin();
 	for (size_t i = 0; i < ARRAY_LEN(runs); i++) {
 		if (calls_blas(runs[i].name))
@@ -573,6 +606,7 @@ static uint64_t run_functions(struct device *d)
 static void functions(void **state)
 {
 	struct device *d = *state;
+	only_on_cpu();
 	test_device_reopen("sse2", 0);
 	uint64_t sse2 = run_functions(d);
 	test_device_reopen(NULL, 0);

@@ -1,6 +1,7 @@
 /*
  * Kernels of local SGD.
  * isa: sse2 avx2 avx512
+ * device: cpu cuda
  */
 #include "device.h"
 #include "kernels_ref.h"
@@ -96,11 +97,12 @@ static double ref_combine(const double *x, const struct combine *c)
 static float combine_scalars(struct device *d, const float *x, const struct combine *c)
 {
 	const float *each[MOST_WORKERS];
-	float out;
+	float *out = floats(1), *of = floats(c->workers);
+	memcpy(of, x, (size_t)c->workers * sizeof(float));
 	for (int i = 0; i < c->workers; i++)
-		each[i] = &x[i];
-	d->k->combine(d, &out, each, 1, c);
-	return out;
+		each[i] = &of[i];
+	d->k->combine(d, out, each, 1, c);
+	return *out;
 }
 
 /* Those of the reference's own tests. */

@@ -1,6 +1,7 @@
 /*
  * Fused kernels give the bits of the kernels that they are fused of.
  * isa: sse2 avx2 avx512
+ * device: cpu cuda
  */
 #include "device.h"
 

@@ -1,6 +1,7 @@
 /*
  * Kernels of layers: linear, norm, activations, rotary positions, embeddings, dropout.
  * isa: sse2 avx2 avx512
+ * device: cpu cuda
  */
 #include "device.h"
 #include "kernels_ref.h"
@@ -96,11 +97,12 @@ static void bias(void **state)
 	}
 }
 
-/* The order that kernels.h promises: blocks of 64 rows, then the blocks. */
+/* The CPU's order: blocks of 64 rows, then the blocks. */
 static void bias_bwd_order(void **state)
 {
 	enum { ROWS = 200, COLS = 77 };
 	struct device *d = *state;
+	only_on_cpu();
 	struct twin dy = twin_random(ROWS, COLS, 1);
 	struct mat db = mat_blank(1, COLS), want = mat_blank(1, COLS);
 	d->k->bias_bwd(d, db, dy.f);
@@ -168,6 +170,7 @@ static void check_norm(struct device *d, struct norm_case c)
 
 static void norm(void **state)
 {
+	static const int64_t wide[] = {1024, 1030, 5000, 9000, 17000};
 	for (int kind = 0; kind < 2; kind++) {
 		for (int i = 0; i < 12; i++) {
 			struct norm_case c = {
@@ -179,7 +182,9 @@ static void norm(void **state)
 			};
 			check_norm(*state, c);
 		}
-		check_norm(*state, (struct norm_case){kind, 3, 1024, true, 0, 5e-6});
+		for (size_t i = 0; i < ARRAY_LEN(wide); i++)
+			check_norm(*state,
+				(struct norm_case){kind, 3, wide[i], true, 0, 5e-6});
 		check_norm(*state, (struct norm_case){kind, 9, 333, true, 100, 5e-5});
 	}
 	check_norm(*state, (struct norm_case){NORM_RMS, 5, 1, false, 0, 5e-6});
@@ -277,6 +282,50 @@ static void embed(void **state)
 			d->k->embed_bwd(d, dw.f, dy.f, ids, s * slice);
 			ref_embed_bwd(dw.r, dy.r, ids, s * slice, n, slice, cols);
 			twin_check("embed_bwd", dw, 2e-6);
+		}
+	}
+}
+
+/* A column has one sum, whatever is beside it: what it is alone, and in any row of memory. */
+static void sums_of_columns(void **state)
+{
+	enum { ROWS = 1501, COLS = 259 };
+	struct device *d = *state;
+	struct twin dy = twin_random(ROWS, COLS, 1);
+	struct mat whole = mat_blank(1, COLS), alone = mat_blank(1, 1);
+	struct mat column = mat_blank(ROWS, 1);
+	d->k->bias_bwd(d, whole, dy.f);
+	for (int64_t j = 0; j < COLS; j += 37) {
+		for (int64_t i = 0; i < ROWS; i++)
+			((float *)column.p)[i] = ((float *)dy.f.p)[i * COLS + j];
+		d->k->bias_bwd(d, alone, column);
+		check_bits("bias_bwd", alone.p, (float *)whole.p + j, 1);
+	}
+}
+
+/* A row gets the same bits wherever it lies: alone, and where no pack of it is aligned. */
+static void rows_anywhere(void **state)
+{
+	enum { ROWS = 9 };
+	static const int64_t cols[] = {64, 260, 1028, 4100};
+	struct device *d = *state;
+	for (size_t c = 0; c < ARRAY_LEN(cols); c++) {
+		int64_t n = cols[c];
+		struct mat x = twin_random(ROWS, n, 1).f, y = mat_blank(ROWS, n);
+		struct mat gamma = twin_random(1, n, 1).f, none = mat(NULL, 0, 0);
+		struct mat stats = mat_blank(2, ROWS), one = mat_blank(2, 1);
+		float *moved = floats(n + 1), *out = floats(n + 1);
+		double *squares = doubles(ROWS), *square = doubles(1);
+		d->k->norm_fwd(d, NORM_LAYER, y, stats, x, gamma, none, 1e-5f);
+		d->k->row_sumsq(d, squares, x);
+		for (int64_t r = 0; r < ROWS; r++) {
+			struct mat in = mat(moved + r % 2, 1, n),
+				   to = mat(out + r % 2, 1, n);
+			memcpy(in.p, mat_rows(x, r, 1).p, (size_t)n * sizeof(float));
+			d->k->norm_fwd(d, NORM_LAYER, to, one, in, gamma, none, 1e-5f);
+			check_bits("norm_fwd", to.p, mat_rows(y, r, 1).p, n);
+			d->k->row_sumsq(d, square, in);
+			assert_true(*square == squares[r]);
 		}
 	}
 }
@@ -414,6 +463,8 @@ int main(void)
 		on_device(linear_row_is_alone),
 		on_device(bias),
 		on_device(bias_bwd_order),
+		on_device(sums_of_columns),
+		on_device(rows_anywhere),
 		on_device(norm),
 		on_device(act),
 		on_device(add),

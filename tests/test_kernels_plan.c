@@ -12,7 +12,7 @@ static void products(void **state)
 	(void)state;
 	struct device d;
 	struct mat x = shape(5, 7), y = shape(5, 11), w = shape(11, 7);
-	device_plan(&d);
+	device_plan(&d, DEVICE_CPU);
 	d.k->linear_fwd(&d, y, x, w, shape(1, 11));
 	assert_true(d.flops == 2 * 5 * 7 * 11);
 	d.k->linear_bwd_x(&d, x, y, w, false);
@@ -37,8 +37,8 @@ static void attention(void **state)
 		struct mat none = shape(0, 0);
 		struct device forward, backward;
 		int64_t len;
-		device_plan(&forward);
-		device_plan(&backward);
+		device_plan(&forward, DEVICE_CPU);
+		device_plan(&backward, DEVICE_CPU);
 		a.q_rows = a.k_rows = cut.context / n;
 		for (int i = 0; i < n * n; i++) {
 			chunk_runs(&cut, i / n, a.q_first, &len);

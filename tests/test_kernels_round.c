@@ -2,6 +2,7 @@
  * Rounding to the formats of less precision, against all numbers that a format has, and
  * against float64; the maximum.
  * isa: sse2 avx2 avx512
+ * device: cpu cuda
  */
 #include "device.h"
 
@@ -152,7 +153,7 @@ static void every_pattern_of_16_bits(void **state)
 {
 	enum { N = 1 << 16 };
 	struct device *d = *state;
-	uint16_t *all = xcalloc(N, sizeof(*all)), *back = xcalloc(N, sizeof(*back));
+	uint16_t *all = shorts(N), *back = shorts(N);
 	for (int i = 0; i < N; i++)
 		all[i] = (uint16_t)i;
 	for (int i = 0; i < 2; i++) {
@@ -181,8 +182,6 @@ static void every_pattern_of_16_bits(void **state)
 		d->k->widen(d, x, back, f->type);
 		check_bits(f->name, x.p, y.p, N);
 	}
-	free(all);
-	free(back);
 }
 
 /* What goes through 16 bits is what rounding gives, in every bit. */
@@ -195,7 +194,7 @@ static void narrow_rounds(void **state)
 			int64_t n = sizes[s];
 			enum dtype type = formats[i].type;
 			struct mat x = mat_blank(1, n), y = mat_blank(1, n);
-			uint16_t *packed = xcalloc((size_t)n, sizeof(*packed));
+			uint16_t *packed = shorts(n);
 			for (int64_t j = 0; j < n; j++) {
 				double u = test_uniform(s + 90, j);
 				((float *)x.p)[j] =
@@ -207,7 +206,6 @@ static void narrow_rounds(void **state)
 			d->k->widen(d, y, packed, type);
 			d->k->round(d, x, x, type, 1);
 			check_bits(formats[i].name, y.p, x.p, n);
-			free(packed);
 		}
 }
 

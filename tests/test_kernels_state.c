@@ -1,18 +1,20 @@
 /*
  * Kernels on parameters, gradients and optimizer state.
  * isa: sse2 avx2 avx512
+ * device: cpu cuda
  */
 #include "device.h"
 #include "kernels_ref.h"
 
 #include <math.h>
+#include <stdlib.h>
 #include <string.h>
 
 enum { LARGE = 40000 }; /* enough for threads */
 
 /* ---- AdamW ----------------------------------------------------------------------- */
 
-static void check_adamw(struct device *d, int64_t n, struct adamw o)
+static void check_adamw(struct device *d, int64_t n, struct adamw o, float decay)
 {
 	struct twin p = twin_random(1, n, 1), m = twin_blank(1, n), v = twin_blank(1, n);
 	d->k->zero(d, m.f);
@@ -21,8 +23,19 @@ static void check_adamw(struct device *d, int64_t n, struct adamw o)
 		struct twin g = twin_random(1, n, 0.1);
 		o.correct1 = (float)(1 - pow((double)o.beta1, step));
 		o.correct2 = (float)(1 - pow((double)o.beta2, step));
-		d->k->adamw(d, p.f.p, m.f.p, v.f.p, g.f.p, n, &o);
-		ref_adamw(p.r, m.r, v.r, g.r, n, &o, step);
+		/* in two parts */
+		int64_t k = n / 3;
+		float *pf = p.f.p, *mf = m.f.p, *vf = v.f.p, *gf = g.f.p;
+		const struct adamw_part parts[] = {
+			{.p = pf, .m = mf, .v = vf, .g = gf, .n = k, .decay = decay},
+			{.p = pf + k,
+				.m = mf + k,
+				.v = vf + k,
+				.g = gf + k,
+				.n = n - k,
+				.decay = decay}};
+		d->k->adamw(d, parts, ARRAY_LEN(parts), &o);
+		ref_adamw(p.r, m.r, v.r, g.r, n, &o, (double)decay, step);
 	}
 	twin_check("adamw, m", m, 1e-6);
 	twin_check("adamw, v", v, 1e-6);
@@ -31,30 +44,28 @@ static void check_adamw(struct device *d, int64_t n, struct adamw o)
 
 static void adamw(void **state)
 {
+	static const float decays[] = {0, 0.1f, 0.5f};
 	static const struct adamw some[] = {
 		{.lr = 1e-2f,
 			.beta1 = 0.9f,
 			.beta2 = 0.999f,
 			.eps = 1e-8f,
-			.decay = 0,
 			.grad_scale = 1},
 		{.lr = 1e-2f,
 			.beta1 = 0.9f,
 			.beta2 = 0.95f,
 			.eps = 1e-8f,
-			.decay = 0.1f,
 			.grad_scale = 1},
 		{.lr = 3e-2f,
 			.beta1 = 0.8f,
 			.beta2 = 0.99f,
 			.eps = 1e-2f,
-			.decay = 0.5f,
 			.grad_scale = 0.037f},
 	};
 	static const int64_t sizes[] = {5, 15, 16, 1003, LARGE + 7};
 	for (size_t i = 0; i < ARRAY_LEN(some); i++)
 		for (size_t j = 0; j < ARRAY_LEN(sizes); j++)
-			check_adamw(*state, sizes[j], some[i]);
+			check_adamw(*state, sizes[j], some[i], decays[i]);
 }
 
 /* ---- sums ------------------------------------------------------------------------ */
@@ -85,19 +96,101 @@ static void exact_sum(void **state)
 {
 	struct device *d = *state;
 	float *x = floats(LARGE);
-	struct exact sum = {0};
+	struct exact *sum = exact_zero();
 	int64_t want = 0;
 	for (int64_t i = 0; i < LARGE; i++) {
 		int64_t v = pick(-(1 << 23), 1 << 23);
 		x[i] = (float)ldexp((double)v, -(int)(i % 20));
 		want += v * ((int64_t)1 << (20 - i % 20));
 	}
-	d->k->exact_sum(d, &sum, x, 1000);
-	d->k->exact_sum(d, &sum, x + 1000, LARGE - 1000);
-	assert_true(exact_round(&sum) == ldexp((double)want, -20));
+	d->k->exact_sum(d, sum, x, 1000);
+	d->k->exact_sum(d, sum, x + 1000, LARGE - 1000);
+	assert_true(exact_round(sum) == ldexp((double)want, -20));
 	x[5] = INFINITY;
-	d->k->exact_sum(d, &sum, x, 10);
-	assert_true(exact_round(&sum) == (double)INFINITY);
+	d->k->exact_sum(d, sum, x, 10);
+	assert_true(exact_round(sum) == (double)INFINITY);
+}
+
+/* As adding what row_sumsq gives, row by row; of rows that are cut in two, the same. */
+static void exact_sumsq(void **state)
+{
+	static const int64_t shapes[][2] = {
+		{1, 1}, {3, 700}, {513, 40}, {2000, 8}, {1, LARGE}};
+	struct device *d = *state;
+	for (size_t i = 0; i < ARRAY_LEN(shapes); i++) {
+		int64_t rows = shapes[i][0], cols = shapes[i][1], half = rows / 2;
+		struct mat x = twin_random(rows, cols, i % 2 ? 1 : 1e-12).f;
+		struct exact *sum = exact_zero(), *parts = exact_zero(), want = {0};
+		double *squares = doubles(rows);
+		d->k->row_sumsq(d, squares, x);
+		for (int64_t r = 0; r < rows; r++)
+			exact_add(&want, squares[r]);
+		const struct mat halves[] = {
+			mat_rows(x, half, rows - half), mat_rows(x, 0, half)};
+		d->k->exact_sumsq(d, sum, &x, 1);
+		d->k->exact_sumsq(d, parts, halves, 2);
+		assert_true(exact_round(sum) == exact_round(&want));
+		exact_normalize(&want);
+		assert_memory_equal(parts, sum, sizeof(*sum));
+		assert_memory_equal(sum, &want, sizeof(want));
+	}
+}
+
+/* Of many matrices at once, of all widths and some empty, what they give one after the other. */
+static void exact_sumsq_many(void **state)
+{
+	enum { MANY = 150 };
+	struct device *d = *state;
+	struct mat m[MANY];
+	struct exact *at_once = exact_zero(), *one_by_one = exact_zero();
+	for (int i = 0; i < MANY; i++) {
+		int64_t cols = i % 50 == 7 ? LARGE : i % 3 ? pick(1, 300) : 1032;
+		int64_t rows = i % 11 == 3 ? 0 : pick(1, i % 3 ? 40 : 3);
+		m[i] = twin_random(i % 50 == 7 ? 1 : rows, cols, 1).f;
+		d->k->exact_sumsq(d, one_by_one, &m[i], 1);
+	}
+	d->k->exact_sumsq(d, at_once, m, MANY);
+	assert_memory_equal(at_once, one_by_one, sizeof(*at_once));
+	assert_true(exact_round(at_once) > 0);
+	d->k->exact_sumsq(d, at_once, m, 0);
+	assert_memory_equal(at_once, one_by_one, sizeof(*at_once));
+}
+
+/* ---- the device's memory --------------------------------------------------------- */
+
+/* What is brought there comes back, whatever happens to where it came from; in one piece and
+ * in many, from any place. */
+static void memory(void **state)
+{
+	enum { N = 5 << 20 };
+	struct device *d = *state;
+	char *there = d->k->alloc(d, N);
+	unsigned char *here = xmalloc(N), *back = xmalloc(N);
+	assert_non_null(there);
+	d->k->get(d, back, there, N);
+	for (int64_t i = 0; i < N; i++)
+		assert_int_equal(back[i], 0);
+	for (int64_t i = 0; i < N; i++)
+		here[i] = (unsigned char)(i * 31 % 251);
+	d->k->put(d, there, here, 1000);
+	for (int64_t i = 1000; i < N; i += 999999)
+		d->k->put(d, there + i, here + i, (size_t)min64(999999, N - i));
+	memset(here, 0, N);
+	d->k->wait(d);
+	d->k->get(d, back, there, N);
+	for (int64_t i = 0; i < N; i++)
+		assert_int_equal(back[i], i * 31 % 251);
+	memset(here, 1, N);
+	d->k->put(d, there, here, N); /* and in the order of kernels */
+	d->k->zero(d, mat(there, 1, N / 8));
+	d->k->get(d, back + 1, there + N / 2 - 3, 7);
+	assert_memory_equal(back + 1, "\0\0\0\1\1\1\1", 7);
+	d->k->put(d, there, here, 0);
+	d->k->get(d, here, there, 0);
+	d->k->free(d, there, N);
+	d->k->free(d, NULL, 0);
+	free(here);
+	free(back);
 }
 
 /* ---- zero, copy, find_bad -------------------------------------------------------- */
@@ -199,6 +292,9 @@ int main(void)
 		on_device(adamw),
 		on_device(row_sumsq),
 		on_device(exact_sum),
+		on_device(exact_sumsq),
+		on_device(exact_sumsq_many),
+		on_device(memory),
 		on_device(zero_and_copy),
 		on_device(find_bad),
 		on_device(hash_is_additive),

@@ -1,6 +1,7 @@
 /*
  * Kernels of what travels in fewer bytes.
  * isa: sse2 avx2 avx512
+ * device: cpu cuda
  */
 #include "device.h"
 #include "kernels_ref.h"
@@ -157,15 +158,17 @@ static void quantise_what_is_none(void **state)
 {
 	struct device *d = *state;
 	static const float some[] = {NAN, INFINITY, -INFINITY, 1e-40f, 0, -0.0f};
-	int8_t codes[8];
-	float scale, rest[8] = {0};
+	int8_t *codes = (int8_t *)floats(2);
+	float *scale = floats(1), rest[8] = {0};
 	for (size_t i = 0; i < 2 * ARRAY_LEN(some); i++) {
-		float x[8] = {0, some[i / 2], 1e-41f};
+		const float numbers[8] = {0, some[i / 2], 1e-41f};
+		float *x = floats(8);
 		const struct chance c = {{{1, 2}}, 0};
-		d->k->quantise(d, mat(x, 1, 8), codes, &scale, i % 2 ? &c : NULL);
-		assert_true(scale == 0);
-		assert_memory_equal(x, rest, sizeof(x));
-		assert_memory_equal(codes, rest, sizeof(codes));
+		memcpy(x, numbers, sizeof(numbers));
+		d->k->quantise(d, mat(x, 1, 8), codes, scale, i % 2 ? &c : NULL);
+		assert_true(*scale == 0);
+		assert_memory_equal(x, rest, sizeof(rest));
+		assert_memory_equal(codes, rest, 8);
 	}
 }
 
@@ -197,14 +200,18 @@ static void picked(void **state)
 static void picked_of_more(void **state)
 {
 	struct device *d = *state;
-	const float x[2][6] = {{1, 0, 2, 3, 4, 5}, {0, 0, -0.0f, 0, 0, 7}};
-	const float want[2][6] = {{1, 0, 2, 3}, {0, 0, -0.0f, 0, 0, 7}};
-	float values[7] = {[6] = 42}, y[2][6];
-	uint16_t places[7] = {[6] = 42};
-	d->k->pick(d, values, places, false, mat((void *)x, 2, 6), 3);
+	static const float numbers[] = {1, 0, 2, 3, 4, 5, 0, 0, -0.0f, 0, 0, 7};
+	static const float want[] = {1, 0, 2, 3, 0, 0, 0, 0, -0.0f, 0, 0, 7};
+	struct mat x = mat_blank(2, 6), y = mat_blank(2, 6);
+	float *values = floats(7);
+	uint16_t *places = shorts(7);
+	memcpy(x.p, numbers, sizeof(numbers));
+	values[6] = 42;
+	places[6] = 42;
+	d->k->pick(d, values, places, false, x, 3);
 	assert_true(values[6] == 42 && places[6] == 42);
-	d->k->strew(d, mat(y, 2, 6), values, places, false, 3);
-	check_bits("the first", &y[0][0], &want[0][0], 12);
+	d->k->strew(d, y, values, places, false, 3);
+	check_bits("the first", y.p, want, 12);
 }
 
 static void sub(void **state)

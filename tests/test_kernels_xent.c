@@ -1,6 +1,7 @@
 /*
  * Cross-entropy over slices of the vocabulary.
  * isa: sse2 avx2 avx512
+ * device: cpu cuda
  */
 #include "device.h"
 #include "kernels_ref.h"

@@ -1,0 +1,179 @@
+#!/usr/bin/env bats
+# pt-train on a GPU, which is emulated here: the same kernels, compiled for the CPU.
+load helpers
+
+setup() {
+	cd "$BATS_TEST_TMPDIR" || exit 1
+	export PT_CUDA=$BUILD/emu/pt-cuda.so PT_EMU_GUARD=no
+	[ -e "$PT_CUDA" ] || skip 'nvcc and its headers are not here'
+}
+
+TWO=(--layers 2 --dim 32 --peak-flops 1e12)
+
+on_gpu() { # OPTION...
+	timeout -k 1 60 pt-train "${TINY[@]}" "${TWO[@]}" --device cuda "$@"
+}
+
+on_cpu() { # OPTION...
+	tiny "${TWO[@]}" --device cpu "$@"
+}
+
+memory_of() { # NAME FILE: bytes of that line of a plan
+	awk -v name="$1" '$0 ~ "^" name " +[0-9]" { sub(name, ""); print $1 }' "$2"
+}
+
+@test "fp32 follows the CPU, and nothing but kernels and copies touches the GPU's memory" {
+	make_shard
+	unset PT_EMU_GUARD
+	on_cpu -n 5 --no-ckpt -o cpu >/dev/null
+	on_gpu -n 5 --no-ckpt -o gpu >/dev/null
+	pt-compare --rtol 1e-4 cpu gpu
+	run pt-compare cpu gpu
+	[[ $output == *"blas: OpenBLAS"*"emulated GPU"* ]] # other arithmetic, and that is said
+}
+
+@test "50 steps stay within 1e-4 of the CPU's, of GPT-2 and of Llama with shared keys" {
+	make_shard
+	for arch in 'gpt2 -n 50' 'llama --kv-heads 1 -n 50'; do
+		# shellcheck disable=SC2086
+		on_cpu -m 8 -a $arch --eval-every 0 --no-ckpt --overwrite -o cpu >/dev/null
+		# shellcheck disable=SC2086
+		on_gpu -m 8 -a $arch --eval-every 0 --no-ckpt --overwrite -o gpu >/dev/null
+		pt-compare --rtol 1e-4 cpu gpu
+	done
+}
+
+@test "recomputing, plain kernels and a resume change no bit, in bf16 and fp16" {
+	make_shard
+	for dtype in bf16 fp16; do
+		local o=(--dtype "$dtype" --dropout 0.1 -n 4 --decay-steps 4)
+		on_gpu "${o[@]}" --overwrite -o one >/dev/null
+		for other in "--recompute full" "--recompute selective" "--zero 3"; do
+			# shellcheck disable=SC2086
+			on_gpu "${o[@]}" $other --overwrite -o two >/dev/null
+			cmp one/checkpoints/latest.h5 two/checkpoints/latest.h5
+		done
+		on_gpu "${o[@]}" --kernels ref --overwrite -o two >/dev/null
+		run pt-compare one two
+		[[ $output =~ loss' '+identical.*grad_norm' '+identical ]]
+		on_gpu "${o[@]}" -n 2 --overwrite -o two >/dev/null
+		on_gpu "${o[@]}" --resume auto -o two >/dev/null
+		cmp one/checkpoints/latest.h5 two/checkpoints/latest.h5
+	done
+}
+
+@test "virtual slices and chunks are computed as such" {
+	make_shard
+	local o=(-n 4 --eval-every 0 --virtual 'tp=2,cp=2')
+	on_cpu "${o[@]}" -o cpu >/dev/null
+	on_gpu "${o[@]}" -o gpu >/dev/null
+	pt-compare --rtol 1e-4 cpu gpu
+	on_gpu "${o[@]}" --dtype bf16 -o narrow >/dev/null
+}
+
+@test "less precision is near the CPU's of the same" {
+	make_shard
+	for dtype in bf16:2e-3 fp16:5e-4 float8:1e-2; do
+		local o=(--dtype "${dtype%:*}" --no-float8-skip-ends -n 6 --eval-every 0 --no-ckpt)
+		on_cpu "${o[@]}" --overwrite -o cpu >/dev/null
+		on_gpu "${o[@]}" --overwrite -o gpu >/dev/null
+		pt-compare --rtol ${dtype#*:} cpu gpu
+	done
+}
+
+@test "the memory is that of the plan, which needs no GPU" {
+	make_shard
+	on_gpu -n 2 --dtype bf16 --no-ckpt -o run >rows
+	PT_CUDA=$PWD/nowhere.so pt-train "${TINY[@]}" "${TWO[@]}" --device cuda --dtype bf16 \
+		-n 2 --no-ckpt --dry-run >plan
+	planned=$(memory_of 'on the GPU' plan)
+	taken=$(sed -n 's/^step=2 .* mem=\([^ ]*\).*/\1/p' rows)
+	[ "$planned" -gt 0 ]
+	awk -v p="$planned" -v t="$taken" 'BEGIN { exit !(t > 0.97 * p && t <= 1.03 * p) }'
+	PT_EMU_MEMORY=150000000 run on_gpu -n 2 --dim 512 --no-ckpt -o small
+	[ "$status" -eq 1 ]
+	[[ $output == *'out of memory'*'--dry-run'*'--micro-batch'* ]]
+}
+
+@test "what a GPU cannot do, or a CPU, is refused" {
+	make_shard
+	run on_gpu --edit-workers 1 -o run
+	[ "$status" -eq 64 ]
+	[[ $output == *'--edit-workers'* ]]
+	run on_cpu --numerics fast -o run
+	[ "$status" -eq 64 ]
+	run on_cpu --profile 1:2 -o run
+	[ "$status" -eq 64 ]
+	run on_cpu --graph -o run
+	[ "$status" -eq 64 ]
+	for more in '--dropout 0.1' '--dtype fp16' '--dtype float8 --no-float8-skip-ends'; do
+		what=${more#--}
+		# shellcheck disable=SC2086
+		run on_gpu --graph $more -o run
+		[ "$status" -eq 64 ]
+		[[ $output == *"graph does not go with ${what% *}"* ]]
+	done
+	PT_CUDA=$PWD/nowhere.so run on_gpu -o other
+	[ "$status" -eq 1 ]
+	[[ $output == *nowhere.so* ]]
+	PT_CUDA=$PWD/nowhere.so pt-train "${TINY[@]}" -n 1 -o auto >/dev/null # is a CPU
+	grep -q 'device = cpu' auto/journal.txt
+}
+
+@test "steps as a graph change no bit, with evaluations and a profile in between" {
+	make_shard
+	for more in '' '-m 8 --recompute full' '--dtype bf16 --zero 3' \
+		'-a llama --virtual tp=2,cp=2 -m 4'; do
+		local o=(-n 7 --eval-every 2 --eval-windows 4 --sample-every 4 --sample-tokens 3)
+		# shellcheck disable=SC2206
+		o+=($more --overwrite)
+		on_gpu "${o[@]}" -o one >/dev/null
+		on_gpu "${o[@]}" --graph -o two >/dev/null
+		cmp one/checkpoints/latest.h5 two/checkpoints/latest.h5
+		PT_EMU_LAZY=yes on_gpu "${o[@]}" --graph -o two >/dev/null
+		cmp one/checkpoints/latest.h5 two/checkpoints/latest.h5
+	done
+	pt-train "${TINY[@]:1}" "${TWO[@]}" "${o[@]}" --device cuda --graph --profile 5:6 -o two \
+		>/dev/null 2>said
+	cmp one/checkpoints/latest.h5 two/checkpoints/latest.h5
+	grep -q '^ *attn_bwd ' said # and in these steps the kernels are seen
+	# A bad number of such a step is found, as without.
+	local bad=(-n 14 --lr 3e8 --weight-decay 0 --clip 0 --warmup 0 --lr-schedule constant)
+	run on_gpu "${bad[@]}" --eval-every 0 -o three
+	[[ $output =~ 'step '([4-9]|1[0-4])': loss '.*'first bad: '[^,]*', element '[0-9]+ ]]
+	said=${BASH_REMATCH[0]}
+	run on_gpu "${bad[@]}" --eval-every 0 --graph -o four
+	[ "$status" -eq 1 ]
+	[[ $output == *"$said"* ]]
+	# In the others nobody asks for them.
+	PT_EMU_FAIL=9000 run on_gpu -n 500 --graph --eval-every 0 -o five
+	[ "$status" -eq 1 ]
+	[[ $output == *cudaErrorIllegalAddress*$'\n  graph\n'* ]]
+}
+
+@test "a kernel that fails is named with its shapes, a bad number is found" {
+	make_shard
+	PT_EMU_FAIL=200 run on_gpu -n 3 -o run
+	[ "$status" -eq 1 ]
+	[[ $output == *cudaErrorIllegalAddress* ]]
+	[[ $output == *PT_CUDA_SYNC* ]]
+	run on_gpu -n 10 --lr 1e30 --clip 0 --warmup 0 -o bad
+	[ "$status" -eq 1 ]
+	[[ $output == *'first bad: '* ]]
+}
+
+@test "the table of kernels, and the algorithms of products" {
+	make_shard
+	on_gpu -n 3 --profile 2:3 -o run >/dev/null 2>err || cat err
+	pt-train "${TINY[@]:1}" "${TWO[@]}" --device cuda -n 3 --profile 2:3 -o told >/dev/null 2>err
+	grep -q '^ *attn_fwd ' err
+	grep -q '^ *linear_bwd_w ' err
+	[ -s run/algorithms ]
+	on_gpu -n 3 --algorithms run/algorithms -o again >/dev/null
+	cmp run/algorithms again/algorithms
+	cmp run/checkpoints/latest.h5 again/checkpoints/latest.h5
+	echo 'nonsense' >bad
+	run on_gpu -n 3 --algorithms bad -o other
+	[ "$status" -ne 0 ]
+	[[ $output == *bad* ]]
+}
