@@ -122,8 +122,9 @@ memory_of() { # NAME FILE: bytes of that line of a plan
 
 @test "steps as a graph change no bit, with evaluations and a profile in between" {
 	make_shard
-	for more in '' '-m 8 --recompute full' '--dtype bf16 --zero 3' \
-		'-a llama --virtual tp=2,cp=2 -m 4'; do
+	local all=('-a llama --virtual tp=2,cp=2 -m 4' '--dtype bf16 --zero 3 -m 8')
+	[ "${LONG:-no}" != yes ] || all+=('' '-m 8 --recompute full')
+	for more in "${all[@]}"; do
 		local o=(-n 7 --eval-every 2 --eval-windows 4 --sample-every 4 --sample-tokens 3)
 		# shellcheck disable=SC2206
 		o+=($more --overwrite)
