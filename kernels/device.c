@@ -191,6 +191,12 @@ int device_take_algorithms(struct device *d, const char *text, struct err *e)
 	return d->ops ? d->ops->take_algorithms(d, text, e) : 0;
 }
 
+void device_forget_algorithms(struct device *d)
+{
+	if (d->ops)
+		d->ops->forget_algorithms(d);
+}
+
 void *device_shared(struct device *d, size_t n_bytes)
 {
 	return d->ops ? d->ops->shared(d, n_bytes) : malloc(n_bytes ? n_bytes : 1);

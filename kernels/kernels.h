@@ -470,10 +470,14 @@ void device_graph_refill(struct device *d);
 void device_graph_launch(struct device *d);
 
 /* Products of a GPU: which of cuBLASLt's algorithms each shape has got so far, as text, which
- * fixes the bits; and such a text for the products from here on. What was chosen on another
- * GPU, or by another cuBLASLt, is not taken, and that is said. -1: it is no such text. */
+ * fixes the bits; and such a text for the products from here on, of which the first line on a
+ * shape counts. What was chosen on another GPU, or by another cuBLASLt, is not taken, and that
+ * is said. -1: it is no such text. */
 void device_algorithms(struct device *d, struct str *out);
 int device_take_algorithms(struct device *d, const char *text, struct err *e);
+/* Forgets what was chosen, and measures no more: what is not told from here on has the algorithm
+ * that cuBLASLt names first, as everywhere. */
+void device_forget_algorithms(struct device *d);
 
 /* Memory that the program and the device can both use, for tests; NULL: there is none. */
 void *device_shared(struct device *d, size_t n_bytes);
@@ -496,6 +500,7 @@ struct device_ops {
 	void (*graph_launch)(struct device *);
 	void (*algorithms)(struct device *, struct str *out);
 	int (*take_algorithms)(struct device *, const char *text, struct err *e);
+	void (*forget_algorithms)(struct device *);
 	void *(*shared)(struct device *, size_t n_bytes);
 	void (*shared_free)(struct device *, void *p);
 };

@@ -17,7 +17,7 @@ on_gpu() { # RANKS OPTION...
 	local n=$1 launch=()
 	shift
 	[ "$n" -eq 1 ] || launch=(mpiexec -n "$n")
-	timeout -k 1 60 "${launch[@]}" pt-train "${TINY[@]}" "${SMALL[@]}" --device cuda "$@"
+	timeout -k 1 120 "${launch[@]}" pt-train "${TINY[@]}" "${SMALL[@]}" --device cuda "$@"
 }
 
 same_on() { # RANKS OPTION...: as the run `one`
@@ -70,6 +70,16 @@ sample_of() { # FILE: what follows its announcement
 	same_on 2 --fsdp 2 --zero 3
 	run on_gpu 2 --graph -o other
 	[ "$status" -eq 64 ]
+}
+
+@test "the products of several ranks are those that the first has measured" {
+	make_shard
+	local o=(--numerics fast --dtype bf16 -n 3 --decay-steps 3)
+	on_gpu 2 "${o[@]}" --pp 2 -o one >/dev/null
+	same_on 2 "${o[@]}" --tp 2 --algorithms one/algorithms
+	on_gpu 1 "${o[@]}" -o alone --algorithms one/algorithms >/dev/null 2>said
+	cmp one/checkpoints/latest.h5 alone/checkpoints/latest.h5
+	cmp one/algorithms alone/algorithms # the stages' all
 }
 
 @test "samples, and going on with another layout, of what one rank has read" {

@@ -460,11 +460,17 @@ static int take(struct device *d, const char *line, int64_t number, struct err *
 			"algorithms of products, line %lld: not one, or one too many",
 			(long long)number);
 	struct plan *p = plan_of(c, &key);
-	if (!p->ready) {
+	if (!p->ready && !p->told) {
 		p->algo = algo;
 		p->told = true;
 	}
 	return 0;
+}
+
+void cuda_forget_algorithms(struct device *d)
+{
+	cuda_plans_free(d);
+	cuda_of(d)->measures = false;
 }
 
 int cuda_take_algorithms(struct device *d, const char *text, struct err *e)

@@ -115,5 +115,6 @@ bool cuda_product(struct device *d, const char *name, const struct product *p);
 void cuda_plans_free(struct device *d);
 void cuda_algorithms(struct device *d, struct str *out);
 int cuda_take_algorithms(struct device *d, const char *text, struct err *e);
+void cuda_forget_algorithms(struct device *d);
 
 #endif

@@ -85,13 +85,6 @@ int train_device(const struct train_opts *o, enum device_kind *kind, struct err 
 		return err_set(e, EX_USAGE, "profile is for GPUs: perf(1) is for CPUs");
 	if (check_graph(o, *kind, e))
 		return -1;
-	if (*kind == DEVICE_CUDA && measures(o) && !is_alone(o))
-		return err_set(e, EX_USAGE,
-			"algorithms: each of several ranks would measure for itself: let "
-			"a "
-			"run of one rank measure, and give all --algorithms "
-			"OUT/algorithms "
-			"of it, or first");
 	if (*kind == DEVICE_CPU && o->algorithms)
 		return err_set(e, EX_USAGE,
 			"algorithms are those of a GPU's products: on a CPU there is "
@@ -190,6 +183,29 @@ int train_algorithms_take(
 			err_prefix(e, "%s: ", path.s);
 	}
 	str_free(&path);
+	str_free(&text);
+	return rc;
+}
+
+/* Ranks in their order, so that rank 0's choice counts where it has such a product; a pipeline's
+ * last stage has others. */
+int train_algorithms_agree(struct trainer *t, struct comm *all, struct err *e)
+{
+	struct str mine = {0}, text = {0};
+	int rc = 0;
+	if (!t->d.apart || !measures(&t->o) || all->size == 1)
+		return 0;
+	trainer_rehearse(t);
+	device_algorithms(&t->d, &mine);
+	device_forget_algorithms(&t->d);
+	for (int r = 0; r < all->size && !rc; r++) {
+		str_clear(&text);
+		if (r == all->rank)
+			str_add(&text, mine.s, mine.len);
+		comm_bcast_str(all, &text, r);
+		rc = device_take_algorithms(&t->d, text.s, e);
+	}
+	str_free(&mine);
 	str_free(&text);
 	return rc;
 }

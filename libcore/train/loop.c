@@ -495,6 +495,15 @@ static void before_step(struct run *r)
 		device_profile_begin(&t->d);
 }
 
+static int agree_about_products(struct run *r)
+{
+	struct err e = {0};
+	int rc = r->t.step < r->t.o.steps ? train_algorithms_agree(&r->t, r->all, &e) : 0;
+	if (rc)
+		err_say(&e);
+	return rc;
+}
+
 /* The first step finds algorithms for its products, an evaluation for others. */
 static void keep_algorithms(struct run *r, bool first)
 {
@@ -564,6 +573,8 @@ static int train(struct run *r)
 	if (t->step >= t->o.steps && t->step > 0)
 		info("nothing is left to do: step %lld is done, and %lld are asked for",
 			(long long)t->step, (long long)t->o.steps);
+	if (agree_about_products(r))
+		return EX_FAILED;
 	progress_begin(&r->bar, "pt-train", (double)t->o.steps);
 	bool together = true;
 	apart_start(r);

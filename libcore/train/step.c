@@ -385,6 +385,14 @@ void trainer_step_on(
 	t->loss = (double)r->loss;
 }
 
+void trainer_rehearse(struct trainer *t)
+{
+	struct fetch *f = fetch_step(t, t->samples);
+	struct work w = {.t = t, .windows = loader_end(t->loader, f)};
+	run_schedule(&w);
+	fetch_free(f);
+}
+
 void trainer_pass_over(struct trainer *t, int64_t steps)
 {
 	if (!steps)

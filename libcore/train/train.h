@@ -194,6 +194,9 @@ void train_device_identity(const struct device *d, struct str *out);
 int train_algorithms_take(
 	struct device *d, const struct train_opts *o, const char *from, struct err *e);
 int train_algorithms_keep(struct device *d, const char *folder, struct err *e);
+/* Collective over `all`. Where the algorithms are to be the quickest, and there are several ranks:
+ * all measure in a step that is not one, and have what the first that has a shape has chosen. */
+int train_algorithms_agree(struct trainer *t, struct comm *all, struct err *e);
 /* The steps of --profile; 0: none. */
 int train_profile(
 	const struct train_opts *o, int64_t *first, int64_t *last, struct err *e);
@@ -389,6 +392,8 @@ void trainer_step_on(
  * one all-reduce of integers; and the bubble. */
 void step_agree(struct trainer *t, bool save, struct step_result *r);
 
+/* Collective. Forward and backward of the next step, of which nothing stays. */
+void trainer_rehearse(struct trainer *t);
 /* Collective. The worker was so many steps slower than others: it goes on where they do. */
 void trainer_pass_over(struct trainer *t, int64_t steps);
 
