@@ -11,7 +11,7 @@ setup() {
 TWO=(--layers 2 --dim 32 --peak-flops 1e12)
 
 on_gpu() { # OPTION...
-	timeout -k 1 60 pt-train "${TINY[@]}" "${TWO[@]}" --device cuda "$@"
+	timeout -k 1 120 pt-train "${TINY[@]}" "${TWO[@]}" --device cuda "$@"
 }
 
 on_cpu() { # OPTION...
