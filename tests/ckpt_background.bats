@@ -209,22 +209,21 @@ times_of() { # STEP
 	make_slow
 	options=(-n 300 --ckpt-every 100 --no-ckpt-best --keep 0)
 	tiny "${options[@]}" -o whole >/dev/null
-	for how in 'full No space left on device' 'late Input/output error'; do
-		for n in 1 2; do
-			rm -rf run full-* late-*
-			touch "${how%% *}-$((n - 1))"
-			slowly $n "${options[@]}" -o run
-			until_step 299
-			rm "${how%% *}-$((n - 1))"
-			finished 0
-			prefix=''
-			[ $n -eq 1 ] || prefix="rank $((n - 1)): "
-			grep -q "the checkpoint of step 100 was not written: ${prefix}run/.*: ${how#* }; training goes on" err
-			grep -q "checkpoint failed: .*${how#* }" run/journal.txt
-			[ "$(find run/checkpoints -name 'step-*')" = run/checkpoints/step-00000300.h5 ]
-			cmp whole/checkpoints/latest.h5 run/checkpoints/latest.h5
-			pt-compare whole run
-		done
+	for way in '1 full No space left on device' '2 late Input/output error'; do
+		read -r n how why <<<"$way"
+		rm -rf run full-* late-*
+		touch "$how-$((n - 1))"
+		slowly "$n" "${options[@]}" -o run
+		until_step 299
+		rm "$how-$((n - 1))"
+		finished 0
+		prefix=''
+		[ "$n" -eq 1 ] || prefix="rank $((n - 1)): "
+		grep -q "the checkpoint of step 100 was not written: ${prefix}run/.*: $why; training goes on" err
+		grep -q "checkpoint failed: .*$why" run/journal.txt
+		[ "$(find run/checkpoints -name 'step-*')" = run/checkpoints/step-00000300.h5 ]
+		cmp whole/checkpoints/latest.h5 run/checkpoints/latest.h5
+		pt-compare whole run
 	done
 }
 

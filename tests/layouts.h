@@ -16,7 +16,7 @@ extern const struct layout layouts[];
 extern const int n_layouts;
 
 /* Steps of a run. */
-enum { LAYOUT_STEPS = 10 };
+enum { LAYOUT_STEPS = 6 };
 
 /* Number `index` of the layouts that a seed gives: of 1 to 8 ranks, and possible. */
 void layout_random(struct layout *l, uint64_t seed, int64_t index);

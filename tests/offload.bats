@@ -27,8 +27,7 @@ value() { # COLUMN FILE: of the last row
 	for what in optimizer params; do
 		local layouts=('1 --dp 1' '4 --dp 2 --fsdp 2 --fsdp-kind flat' '4 --tp 2 --fsdp 2')
 		[ $what = optimizer ] || # they have more to go wrong; tests/layouts.c has more of both
-			layouts+=('1 --zero 3' '2 --dp 2' '4 --fsdp 4' '2 --pp 2'
-				'2 --fsdp 2 --reshard-after-forward keep-last')
+			layouts+=('2 --pp 2' '2 --fsdp 2 --reshard-after-forward keep-last')
 		for layout in "${layouts[@]}"; do
 			# shellcheck disable=SC2086 # words
 			set -- $layout
@@ -127,11 +126,10 @@ value() { # COLUMN FILE: of the last row
 	tiny -n 6 "${wide[@]}" -o one >/dev/null
 	tiny -n 6 "${wide[@]}" --arch llama --kv-heads 2 -o llama >/dev/null
 	wide=(--heads 4 --layers 2) # the pieces say it
-	for layout in '1 --offload params --offload-to .' '1 --zero 3 --offload params --offload-to .' \
-		'3 --fsdp 3' '4 --dp 2 --fsdp 2 --recompute full' '4 --fsdp 2 --tp 2' \
+	for layout in '1 --offload params --offload-to .' '4 --dp 2 --fsdp 2 --recompute full' \
 		'4 --fsdp 2 --pp 2 --pp-schedule zb-h1 --recompute selective' \
-		'4 --fsdp 2 --pp 2' '2 --dp 2 --offload params --offload-to .' '3 --fsdp 3 --arch llama --kv-heads 2' \
-		'4 --fsdp 2 --tp 2 --arch llama --kv-heads 2' '1 --offload params --offload-to . --arch llama --kv-heads 2'; do
+		'2 --dp 2 --offload params --offload-to .' '3 --fsdp 3 --arch llama --kv-heads 2' \
+		'4 --fsdp 2 --tp 2 --arch llama --kv-heads 2'; do
 		# shellcheck disable=SC2086 # words
 		set -- $layout
 		echo "$layout"

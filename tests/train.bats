@@ -34,7 +34,7 @@ same() { # RUN RUN: curves and checkpoints
 @test "readers mix nothing up when an evaluation comes between" {
 	make_shard
 	tiny -n 11 -o one >/dev/null
-	for i in 1 2 3 4 5 6 7 8; do
+	for i in 1 2 3 4; do
 		tiny_on 3 -n 11 --readers $((i % 2 + 1)) -o r$i >/dev/null
 		pt-compare -q one r$i
 	done
@@ -101,15 +101,13 @@ same() { # RUN RUN: curves and checkpoints
 @test "resuming continues the curve, with any number of ranks" {
 	make_shard
 	tiny -n 40 -o whole >/dev/null
-	for from in 10 30; do
-		for ranks in 1 2 3; do
-			rm -rf again
-			mkdir -p again/checkpoints
-			tiny -n $from --decay-steps 40 -o again --overwrite >/dev/null
-			mpiexec -n $ranks pt-train -q --resume auto -o again -d data.h5 -n 40 --decay-steps 0 >/dev/null
-			pt-compare whole again
-			cmp whole/checkpoints/latest.h5 again/checkpoints/latest.h5
-		done
+	for ranks in 1 2 3; do
+		rm -rf again
+		mkdir -p again/checkpoints
+		tiny -n ${ranks}0 --decay-steps 40 -o again --overwrite >/dev/null
+		mpiexec -n $ranks pt-train -q --resume auto -o again -d data.h5 -n 40 --decay-steps 0 >/dev/null
+		pt-compare whole again
+		cmp whole/checkpoints/latest.h5 again/checkpoints/latest.h5
 	done
 }
 
