@@ -119,6 +119,16 @@ static uint64_t run_norm_bwd_w(struct device *d)
 	return hash_of(dgamma) ^ hash_of(dbeta);
 }
 
+static uint64_t run_norm_bwd(struct device *d)
+{
+	struct mat dgamma = mat_blank(1, COLS), dbeta = mat_blank(1, COLS);
+	struct mat dx = numbers(ROWS, COLS, 1);
+	d->k->norm_bwd(d, NORM_LAYER, dx, dgamma, dbeta, numbers(ROWS, COLS, 2),
+		numbers(ROWS, COLS, 3), numbers(2, ROWS, 4), numbers(1, COLS, 5), 3,
+		ROWS - 10);
+	return hash_of(dgamma) ^ hash_of(dbeta) ^ hash_of(dx);
+}
+
 static uint64_t run_rope(struct device *d)
 {
 	struct mat x = numbers(ROWS, HEADS * DIM, 1);
@@ -212,6 +222,16 @@ static uint64_t run_residual(struct device *d)
 	d->k->residual(d, y, numbers(ROWS, COLS, 1), numbers(ROWS, COLS, 2),
 		numbers(1, COLS, 3), &o);
 	return hash_of(y);
+}
+
+static uint64_t run_residual_norm(struct device *d)
+{
+	struct mat y = mat_blank(ROWS, COLS);
+	const struct norm n = {NORM_RMS, mat_blank(ROWS, COLS), mat_blank(2, ROWS),
+		numbers(1, COLS, 4), nothing(), 1e-5f};
+	d->k->residual_norm(d, y, numbers(ROWS, COLS, 1), numbers(ROWS, COLS, 2),
+		numbers(1, COLS, 3), NULL, &n);
+	return hash_of(y) ^ hash_of(n.h) ^ hash_of(n.stats);
 }
 
 /* Floats of all sizes, to every format. */
