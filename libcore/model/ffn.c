@@ -21,23 +21,24 @@ static void activate(struct pass *p, struct block_acts *a, int s, int c)
 		part_of(p, a->b, s, c));
 }
 
-static void norm2(struct pass *p, struct slice_gather *h, int64_t layer,
-	struct block_acts *a, int c)
+struct stream_norm ffn_norm(
+	const struct pass *p, int64_t layer, const struct block_acts *a)
 {
 	const struct block_tensors *t = &p->m->blocks[layer];
-	norm_gather(p, h, "ffn_norm", layer, a->h2, a->stats2, stream_of(p, a->x2, c),
-		t->norm2, t->norm2_bias, c);
+	return (struct stream_norm){
+		"ffn_norm", layer, a->h2, a->stats2, t->norm2, t->norm2_bias};
 }
 
 void ffn_forward(struct pass *p, int64_t layer, struct block_acts *a, struct mat x_next)
 {
 	const struct block_tensors *t = &p->m->blocks[layer];
+	const struct stream_norm norm = ffn_norm(p, layer, a);
 	for (int c = 0; c < p->cp.here; c++) {
 		size_t mark = arena_mark(p->d->scratch);
 		struct mat x2 = stream_of(p, a->x2, c), next = stream_of(p, x_next, c);
 		struct mat said = sum_room(p, next);
 		struct slice_gather h;
-		norm2(p, &h, layer, a, c);
+		norm_gather(p, &h, &norm, c);
 		struct slice_sum sum;
 		slice_sum_begin(&sum, &p->tp, p->d, said, p->rows);
 		for (int s = 0; s < p->tp.here; s++) {
@@ -49,7 +50,7 @@ void ffn_forward(struct pass *p, int64_t layer, struct block_acts *a, struct mat
 		}
 		slice_gather_end(&h);
 		slice_sum_end(&sum);
-		join_residual(p, layer, DROP_FFN, c, t->b2, next, said, x2);
+		join_residual(p, layer, DROP_FFN, c, t->b2, next, said, x2, NULL);
 		arena_reset(p->d->scratch, mark);
 		watch(p, "feed_forward.w2", layer, next);
 	}
@@ -58,9 +59,12 @@ void ffn_forward(struct pass *p, int64_t layer, struct block_acts *a, struct mat
 void ffn_again(struct pass *p, int64_t layer, struct block_acts *a, bool products)
 {
 	const struct block_tensors *t = &p->m->blocks[layer];
+	const struct stream_norm norm = ffn_norm(p, layer, a);
 	for (int c = 0; c < p->cp.here; c++) {
 		struct slice_gather h;
-		norm2(p, &h, layer, a, c);
+		if (!products)
+			norm_forward(p, &norm, stream_of(p, a->x2, c), c);
+		norm_gather(p, &h, &norm, c);
 		for (int s = 0; s < p->tp.here; s++) {
 			if (products) {
 				tile_use(p, layer, TILE_FFN, s);
@@ -111,14 +115,6 @@ static void product_leaves(
 	}
 }
 
-static void norm_leaves(
-	struct pass *p, int64_t layer, struct block_acts *a, struct block_grads *g, int c)
-{
-	const struct block_tensors *t = &p->m->blocks[layer];
-	piece_norm_bwd(p, t->norm2, t->norm2_bias, c, stream_of(p, g->dh2, c),
-		stream_of(p, a->x2, c), stats_of(a->stats2, c));
-}
-
 void ffn_backward_x(struct pass *p, int64_t layer, struct block_acts *a,
 	struct block_grads *g, struct mat dx, bool weights)
 {
@@ -141,11 +137,12 @@ void ffn_backward_x(struct pass *p, int64_t layer, struct block_acts *a,
 		if (weights)
 			product_leaves(p, layer, a, g, c);
 		slice_sum_end(&sum);
+		struct mat x2 = stream_of(p, a->x2, c), stats = stats_of(a->stats2, c);
 		if (weights)
-			norm_leaves(p, layer, a, g, c);
-		p->d->k->norm_bwd_x(p->d, p->m->arch->norm, dxc, dh,
-			stream_of(p, a->x2, c), stats_of(a->stats2, c),
-			param(p, t->norm2, 0));
+			norm_backward(p, t->norm2, t->norm2_bias, c, dxc, dh, x2, stats);
+		else
+			p->d->k->norm_bwd_x(p->d, p->m->arch->norm, dxc, dh, x2, stats,
+				param(p, t->norm2, 0));
 		watch(p, "ffn_norm, backward", layer, dxc);
 	}
 }
@@ -153,8 +150,10 @@ void ffn_backward_x(struct pass *p, int64_t layer, struct block_acts *a,
 void ffn_backward_w(
 	struct pass *p, int64_t layer, struct block_acts *a, struct block_grads *g)
 {
+	const struct block_tensors *t = &p->m->blocks[layer];
 	for (int c = 0; c < p->cp.here; c++) {
 		product_leaves(p, layer, a, g, c);
-		norm_leaves(p, layer, a, g, c);
+		piece_norm_bwd(p, t->norm2, t->norm2_bias, c, stream_of(p, g->dh2, c),
+			stream_of(p, a->x2, c), stats_of(a->stats2, c));
 	}
 }

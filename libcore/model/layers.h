@@ -190,15 +190,29 @@ void added_gather(struct pass *p, struct slice_gather *g, int64_t layer,
 void piece_bias_bwd(struct pass *p, const struct tensor *bias, int c, struct mat dy);
 void piece_norm_bwd(struct pass *p, const struct tensor *weight,
 	const struct tensor *bias, int c, struct mat dy, struct mat x, struct mat stats);
+/* dx += the gradient of x; and the leaves, as piece_norm_bwd() makes them. */
+void norm_backward(struct pass *p, const struct tensor *weight, const struct tensor *bias,
+	int c, struct mat dx, struct mat dy, struct mat x, struct mat stats);
 /* dw = dy^T x, and of a column-parallel bias, if it has one, db = column sums: leaves */
 void slice_weight_bwd(struct pass *p, int64_t layer, const struct tensor *w,
 	const struct tensor *bias, int s, int c, struct mat dy, struct mat x);
 
-/* All rows of the normed stream of a chunk, rounded, which are kept in y: [chunk][rows][dim],
- * and come until the gather's end. */
-void norm_gather(struct pass *p, struct slice_gather *g, const char *what, int64_t layer,
-	struct mat y, struct mat stats, struct mat x, const struct tensor *weight,
-	const struct tensor *bias, int c);
+/* A norm of the residual stream, and what a pass keeps of it: [chunk][rows][dim] of all rows, and
+ * [chunk][2][rows here]. */
+struct stream_norm {
+	const char *what;
+	int64_t layer;
+	struct mat h, stats;
+	const struct tensor *weight, *bias;
+};
+/* That of the block's feed-forward half. */
+struct stream_norm ffn_norm(
+	const struct pass *p, int64_t layer, const struct block_acts *a);
+/* Of this rank's rows of chunk c, which are x. */
+void norm_forward(struct pass *p, const struct stream_norm *n, struct mat x, int c);
+/* Then all rows of it, rounded, which come until the gather's end. */
+void norm_gather(
+	struct pass *p, struct slice_gather *g, const struct stream_norm *n, int c);
 
 struct dropout dropout_at(
 	const struct pass *p, int64_t layer, enum drop_site site, int c);
@@ -209,9 +223,10 @@ void drop(struct pass *p, int64_t layer, enum drop_site site, int c, struct mat 
 struct mat sum_room(struct pass *p, struct mat to);
 enum dtype slice_type(const struct pass *p);
 /* The end of a half of a block: y = x + dropout(sum + bias), of the residual stream; sum is of
- * sum_room(). */
+ * sum_room(). And the norm of y, unless `then` is NULL. */
 void join_residual(struct pass *p, int64_t layer, enum drop_site site, int c,
-	const struct tensor *bias, struct mat y, struct mat sum, struct mat x);
+	const struct tensor *bias, struct mat y, struct mat sum, struct mat x,
+	const struct stream_norm *then);
 
 void embed_forward(struct pass *p, struct mat x);
 void embed_backward(struct pass *p, struct mat dx);
@@ -230,7 +245,8 @@ void ffn_backward_x(struct pass *p, int64_t layer, struct block_acts *a,
 	struct block_grads *g, struct mat dx, bool weights);
 void ffn_backward_w(
 	struct pass *p, int64_t layer, struct block_acts *a, struct block_grads *g);
-/* Makes the results of the norm and the activation again, and `products`, of W1 and W3. */
+/* Makes the results of the norm and the activation again; or, with `products`, of W1, W3 and the
+ * activation, after a forward of the attention, which makes the norm's. */
 void ffn_again(struct pass *p, int64_t layer, struct block_acts *a, bool products);
 /* The loss, and when training everything down to the gradient of x. */
 void head(struct pass *p, struct mat x, struct mat dx);
