@@ -240,9 +240,9 @@ static void project_backward(struct pass *p, const struct block_tensors *t, int6
 		}
 		struct mat dh = slice_sum_slot(sum);
 		tile_use(p, layer, TILE_QKV, s);
-		linear_backward_x(p, layer, dh, dq, t->wq, s, false);
-		linear_backward_x(p, layer, dh, dk, t->wk, s, true);
-		linear_backward_x(p, layer, dh, dv, t->wv, s, true);
+		const struct linear l[] = {
+			{dq, t->wq, NULL}, {dk, t->wk, NULL}, {dv, t->wv, NULL}};
+		linear_backward_x(p, layer, dh, l, ARRAY_LEN(l), s);
 		tile_done(p, layer, TILE_QKV, s);
 		slice_sum_push(sum);
 	}

@@ -90,9 +90,8 @@ static void hidden_backward(struct pass *p, const struct block_tensors *t, int64
 	p->d->k->act_bwd(p->d, p->m->act, du, dgate, du, part_of(p, a->a, s, c),
 		part_of(p, a->b, s, c));
 	watch(p, "feed_forward.w2, backward", layer, du);
-	linear_backward_x(p, layer, dh, du, t->w1, s, false);
-	if (t->w3)
-		linear_backward_x(p, layer, dh, dgate, t->w3, s, true);
+	const struct linear l[] = {{du, t->w1, NULL}, {dgate, t->w3, NULL}};
+	linear_backward_x(p, layer, dh, l, t->w3 ? 2 : 1, s);
 }
 
 /* Leaves of what is multiplied, of one chunk. */

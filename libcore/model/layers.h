@@ -152,9 +152,6 @@ void linear_begin(struct pass *p, int64_t layer);
 /* y = x w^T + bias; bias may be NULL */
 void linear_forward(struct pass *p, int64_t layer, struct mat y, struct mat x,
 	const struct tensor *w, const struct tensor *bias, int s);
-/* dx (+)= dy w */
-void linear_backward_x(struct pass *p, int64_t layer, struct mat dx, struct mat dy,
-	const struct tensor *w, int s, bool add);
 /*
  * The products that tensor parallelism has a move before or after, one piece of rows after
  * the other (slice_turn()), beside the move. What is gathered was rounded before.
@@ -166,6 +163,9 @@ struct linear {
 enum { LINEAR_MOST = 3 };
 /* Column-parallel: y = x w^T + bias for each of n, as x comes. */
 void linear_enter(struct pass *p, int64_t layer, struct slice_gather *x,
+	const struct linear *l, int n, int s);
+/* Its backward: dx = the sum of y w over n, y being the gradients of what it gave. */
+void linear_backward_x(struct pass *p, int64_t layer, struct mat dx,
 	const struct linear *l, int n, int s);
 /* Row-parallel: slice s of the sum gets x w^T, and is pushed. */
 void linear_leave(struct pass *p, int64_t layer, struct slice_sum *sum, struct mat x,

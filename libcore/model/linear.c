@@ -248,15 +248,6 @@ void linear_forward(struct pass *p, int64_t layer, struct mat y, struct mat x,
 	arena_reset(p->d->scratch, mark);
 }
 
-void linear_backward_x(struct pass *p, int64_t layer, struct mat dx, struct mat dy,
-	const struct tensor *w, int s, bool add)
-{
-	size_t mark = arena_mark(p->d->scratch);
-	struct operand a = activation(p, layer, dy, DT_E5M2);
-	backward_rows(p, dx, a, weight(p, layer, w, s), add);
-	arena_reset(p->d->scratch, mark);
-}
-
 /* ---- piece by piece --------------------------------------------------------------- */
 
 static struct operand operand_rows(struct operand x, int64_t first, int64_t n)
@@ -304,6 +295,24 @@ void linear_enter(struct pass *p, int64_t layer, struct slice_gather *x,
 		watch(p, NULL, layer, no_mat());
 	}
 	arena_reset(p->d->scratch, mark);
+}
+
+/* Where numbers are stored narrow, products are added to what is there in fp32, where they are
+ * made; else each is rounded first. */
+void linear_backward_x(struct pass *p, int64_t layer, struct mat dx,
+	const struct linear *l, int n, int s)
+{
+	bool within = p->d->narrow && n > 1 && dx.type == DT_F32 && !is_float8(p, layer);
+	for (int i = 0; i < n; i++) {
+		size_t mark = arena_mark(p->d->scratch);
+		struct operand dy = activation(p, layer, l[i].y, DT_E5M2);
+		struct operand w = weight(p, layer, l[i].w, s);
+		if (within)
+			p->d->k->linear_bwd_x(p->d, dx, dy.m, w.m, i > 0);
+		else
+			backward_rows(p, dx, dy, w, i > 0);
+		arena_reset(p->d->scratch, mark);
+	}
 }
 
 void linear_leave(struct pass *p, int64_t layer, struct slice_sum *sum, struct mat x,
