@@ -207,6 +207,13 @@ typedef void kern_linear_bwd_x(
 /* dw[out,in] = dy[n,out]^T x[n,in]; added to dw if `add`. */
 typedef void kern_linear_bwd_w(
 	struct device *, struct mat dw, struct mat dy, struct mat x, bool add);
+/* Fused: a as linear_fwd gives it, and y = gelu(a) in its tanh form; and as linear_bwd_x and act_bwd
+ * give it, da = slope(a) (dy w). With their bits, unless sums need not be exact: then GELU may
+ * take what a was before it was rounded. y, a and da: any, of one type. */
+typedef void kern_linear_gelu_fwd(struct device *, struct mat y, struct mat a,
+	struct mat x, struct mat w, struct mat bias);
+typedef void kern_linear_gelu_bwd(
+	struct device *, struct mat da, struct mat dy, struct mat w, struct mat a);
 /* y[i] += bias; any */
 typedef void kern_bias_fwd(struct device *, struct mat y, struct mat bias);
 /* db[1,out] = sum of the rows of dy (any), in an order that is that of the shape */
@@ -406,6 +413,7 @@ typedef void kern_attn_row(struct device *, struct mat o, struct mat q, struct m
 #define KERNELS(X) \
 	X(embed_fwd) X(embed_bwd) \
 	X(linear_fwd) X(linear_bwd_x) X(linear_bwd_w) X(bias_fwd) X(bias_bwd) \
+	X(linear_gelu_fwd) X(linear_gelu_bwd) \
 	X(norm_fwd) X(norm_bwd_x) X(norm_bwd_w) X(norm_bwd) \
 	X(rope) X(attn_fwd) X(attn_bwd) \
 	X(act_fwd) X(act_bwd) X(add) X(sub) X(dropout) X(residual) X(residual_norm) \

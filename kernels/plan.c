@@ -124,6 +124,18 @@ static void plan_linear_bwd_w(
 	d->flops += 2.0 * (double)mat_size(x) * (double)dw.rows;
 }
 
+static void plan_linear_gelu_fwd(
+	dev *d, struct mat y, struct mat a, struct mat x, struct mat w, struct mat b)
+{
+	plan_linear_fwd(d, a, x, w, b);
+}
+
+static void plan_linear_gelu_bwd(
+	dev *d, struct mat da, struct mat dy, struct mat w, struct mat a)
+{
+	plan_linear_bwd_x(d, da, dy, w, false);
+}
+
 static void plan_linear_row(
 	dev *d, struct mat y, struct mat x, struct mat w, struct mat b)
 {

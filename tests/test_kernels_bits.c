@@ -73,6 +73,22 @@ static uint64_t run_linear_bwd_w(struct device *d)
 	return hash_of(dw);
 }
 
+static uint64_t run_linear_gelu_fwd(struct device *d)
+{
+	struct mat y = mat_blank(ROWS, 530), a = mat_blank(ROWS, 530);
+	d->k->linear_gelu_fwd(d, y, a, numbers(ROWS, COLS, 1), numbers(530, COLS, 2),
+		numbers(1, 530, 3));
+	return hash_of(y) ^ hash_of(a);
+}
+
+static uint64_t run_linear_gelu_bwd(struct device *d)
+{
+	struct mat da = mat_blank(ROWS, COLS);
+	d->k->linear_gelu_bwd(d, da, numbers(ROWS, 530, 2), numbers(530, COLS, 3),
+		numbers(ROWS, COLS, 4));
+	return hash_of(da);
+}
+
 static uint64_t run_bias_fwd(struct device *d)
 {
 	struct mat y = numbers(ROWS, COLS, 1);
@@ -542,8 +558,8 @@ static const struct kernel_run {
 
 static bool calls_blas(const char *name)
 {
-	static const char *const names[] = {
-		"linear_fwd", "linear_bwd_x", "linear_bwd_w", "attn_fwd", "attn_bwd"};
+	static const char *const names[] = {"linear_fwd", "linear_bwd_x", "linear_bwd_w",
+		"linear_gelu_fwd", "linear_gelu_bwd", "attn_fwd", "attn_bwd"};
 	for (size_t i = 0; i < ARRAY_LEN(names); i++)
 		if (!strcmp(name, names[i]))
 			return true;

@@ -169,11 +169,48 @@ static void norms(void **state)
 			}
 }
 
+/* ---- products with GELU ----------------------------------------------------------- */
+
+static void check_gelu(
+	struct device *d, int64_t n, int64_t in, int64_t out, enum dtype type)
+{
+	struct mat x = as(type, twin_random(n, in, 1).f), none = mat(NULL, 0, 0);
+	struct mat w = as(type, twin_random(out, in, 0.1).f);
+	struct mat back = as(type, twin_random(in, out, 0.1).f); /* of the next layer */
+	struct mat bias = as(type, twin_random(1, out, 1).f);
+	struct mat y[2], a[2], da[2];
+	for (int i = 0; i < 2; i++) {
+		y[i] = as(type, twin_random(n, out, 1).f);
+		a[i] = as(type, twin_random(n, out, 1).f);
+		da[i] = as(type, twin_random(n, out, 1).f);
+	}
+	d->k->linear_fwd(d, a[0], x, w, bias);
+	d->k->act_fwd(d, ACT_GELU_TANH, y[0], a[0], none);
+	d->k->linear_gelu_fwd(d, y[1], a[1], x, w, bias);
+	check_same("linear_gelu_fwd", y[1], y[0]);
+	check_same("linear_gelu_fwd, what GELU is of", a[1], a[0]);
+	d->k->linear_bwd_x(d, da[0], x, back, false);
+	d->k->act_bwd(d, ACT_GELU_TANH, da[0], none, da[0], a[0], none);
+	d->k->linear_gelu_bwd(d, da[1], x, back, a[0]);
+	check_same("linear_gelu_bwd", da[1], da[0]);
+}
+
+/* On a device that is exact. */
+static void gelu(void **state)
+{
+	struct device *d = *state;
+	for (enum dtype type = 0; type <= (d->narrow ? DT_F16 : DT_F32); type++) {
+		check_gelu(d, 40, 48, 64, type);
+		check_gelu(d, 7, 5, 9, type);
+	}
+}
+
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
 		on_device(residual),
 		on_device(norms),
+		on_device(gelu),
 	};
 	return run_on_device(tests);
 }

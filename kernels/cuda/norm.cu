@@ -304,10 +304,11 @@ void cuda_norm_bwd_x(struct device *d, enum norm_kind kind, struct mat dx, struc
 
 /*
  * A block has a run of rows, as in norm_bwd_w, and its warps every eighth of them: what a warp
- * has in registers for dx, it adds to its sums too. So the sums are those of norm_bwd_w.
+ * has in registers for dx, it adds to its sums too. So the sums are those of norm_bwd_w. Where it
+ * goes, two blocks share a multiprocessor, and one loads while the other computes.
  */
 template <int PACKS, typename T>
-static __global__ void __launch_bounds__(THREADS)
+static __global__ void __launch_bounds__(THREADS, sizeof(T) == 2 && PACKS <= 6 ? 2 : 1)
 	norm_bwd_kernel(enum norm_kind kind, float *dx, float *part, const T *dy,
 		const float *x, const float *mean, const float *rstd, const float *gamma,
 		int64_t rows, int cols, struct runs runs, bool whole)
