@@ -273,7 +273,7 @@ static void check_recipe(struct pass *p, int64_t layer)
 	linear_begin(p, layer);
 	linear_forward(p, layer, mat(y, ROWS, DIM), mat(x, ROWS, DIM), w, bias, 0);
 	const struct linear twice[] = {
-		{mat(dy, ROWS, DIM), w, NULL}, {mat(dy, ROWS, DIM), w, NULL}};
+		{.y = mat(dy, ROWS, DIM), .w = w}, {.y = mat(dy, ROWS, DIM), .w = w}};
 	linear_backward_x(p, layer, mat(dx, ROWS, DIM), twice, 2, 0);
 	struct mat dw = leaf(p, w, 0, 0);
 	linear_backward_w(p, layer, dw, mat(dy, ROWS, DIM), mat(x, ROWS, DIM), false);

@@ -44,8 +44,9 @@ static void project(struct pass *p, const struct block_tensors *t, int64_t layer
 	struct mat q = part_of(p, a->q, s, c);
 	struct mat key = part_of(p, a->k, s, c);
 	struct mat v = part_of(p, a->v, s, c);
-	const struct linear l[] = {
-		{q, t->wq, t->bq}, {key, t->wk, t->bk}, {v, t->wv, t->bv}};
+	const struct linear l[] = {{.y = q, .w = t->wq, .bias = t->bq},
+		{.y = key, .w = t->wk, .bias = t->bk},
+		{.y = v, .w = t->wv, .bias = t->bv}};
 	linear_enter(p, layer, h, l, ARRAY_LEN(l), s);
 	if (p->rope) {
 		k->rope(p->d, q, p->m->head_dim, rope_table(p), pos_of(p, c), 1);
@@ -208,7 +209,7 @@ static void heads_backward(struct pass *p, const struct block_tensors *t, int64_
 		for (int s = 0; s < p->tp.here; s++) {
 			struct mat dout = part_of(p, h.dout, s, c);
 			tile_use(p, layer, TILE_OUT, s);
-			linear_leave_backward(p, layer, dout, &d, t->wo, s);
+			linear_leave_backward(p, layer, dout, &d, t->wo, s, no_mat());
 			tile_done(p, layer, TILE_OUT, s);
 			watch(p, "attention.wo, backward", layer, dout);
 		}
@@ -240,8 +241,8 @@ static void project_backward(struct pass *p, const struct block_tensors *t, int6
 		}
 		struct mat dh = slice_sum_slot(sum);
 		tile_use(p, layer, TILE_QKV, s);
-		const struct linear l[] = {
-			{dq, t->wq, NULL}, {dk, t->wk, NULL}, {dv, t->wv, NULL}};
+		const struct linear l[] = {{.y = dq, .w = t->wq}, {.y = dk, .w = t->wk},
+			{.y = dv, .w = t->wv}};
 		linear_backward_x(p, layer, dh, l, ARRAY_LEN(l), s);
 		tile_done(p, layer, TILE_QKV, s);
 		slice_sum_push(sum);

@@ -4,21 +4,28 @@
  */
 #include "model/layers.h"
 
+static void activate(struct pass *p, struct block_acts *a, int s, int c)
+{
+	p->d->k->act_fwd(p->d, p->m->act, part_of(p, a->y, s, c), part_of(p, a->a, s, c),
+		part_of(p, a->b, s, c));
+}
+
+/* The products before the activation, and that. */
 static void hidden(struct pass *p, const struct block_tensors *t, int64_t layer,
 	struct block_acts *a, struct slice_gather *h, int s, int c)
 {
 	struct mat u = part_of(p, a->a, s, c);
 	struct mat gate = part_of(p, a->b, s, c); /* nothing but for SwiGLU */
-	const struct linear l[] = {{u, t->w1, t->b1}, {gate, t->w3, t->b3}};
+	bool gelu = linear_gives_gelu(p, layer);
+	struct linear l[] = {{.y = u, .w = t->w1, .bias = t->b1},
+		{.y = gate, .w = t->w3, .bias = t->b3}};
+	if (gelu)
+		l[0].gelu = part_of(p, a->y, s, c);
 	linear_enter(p, layer, h, l, t->w3 ? 2 : 1, s);
 	watch(p, "feed_forward.w1", layer, u);
 	watch(p, "feed_forward.w3", layer, gate);
-}
-
-static void activate(struct pass *p, struct block_acts *a, int s, int c)
-{
-	p->d->k->act_fwd(p->d, p->m->act, part_of(p, a->y, s, c), part_of(p, a->a, s, c),
-		part_of(p, a->b, s, c));
+	if (!gelu)
+		activate(p, a, s, c);
 }
 
 struct stream_norm ffn_norm(
@@ -44,7 +51,6 @@ void ffn_forward(struct pass *p, int64_t layer, struct block_acts *a, struct mat
 		for (int s = 0; s < p->tp.here; s++) {
 			tile_use(p, layer, TILE_FFN, s);
 			hidden(p, t, layer, a, &h, s, c);
-			activate(p, a, s, c);
 			linear_leave(p, layer, &sum, part_of(p, a->y, s, c), t->w2, s);
 			tile_done(p, layer, TILE_FFN, s);
 		}
@@ -70,8 +76,9 @@ void ffn_again(struct pass *p, int64_t layer, struct block_acts *a, bool product
 				tile_use(p, layer, TILE_FFN, s);
 				hidden(p, t, layer, a, &h, s, c);
 				tile_done(p, layer, TILE_FFN, s);
+			} else {
+				activate(p, a, s, c);
 			}
-			activate(p, a, s, c);
 		}
 		slice_gather_end(&h);
 	}
@@ -86,11 +93,14 @@ static void hidden_backward(struct pass *p, const struct block_tensors *t, int64
 {
 	struct mat du = part_of(p, g->da, s, c);
 	struct mat dgate = part_of(p, g->db, s, c);
-	linear_leave_backward(p, layer, du, d, t->w2, s);
-	p->d->k->act_bwd(p->d, p->m->act, du, dgate, du, part_of(p, a->a, s, c),
-		part_of(p, a->b, s, c));
+	struct mat u = part_of(p, a->a, s, c);
+	bool gelu = linear_gives_gelu(p, layer);
+	linear_leave_backward(p, layer, du, d, t->w2, s, gelu ? u : no_mat());
+	if (!gelu)
+		p->d->k->act_bwd(
+			p->d, p->m->act, du, dgate, du, u, part_of(p, a->b, s, c));
 	watch(p, "feed_forward.w2, backward", layer, du);
-	const struct linear l[] = {{du, t->w1, NULL}, {dgate, t->w3, NULL}};
+	const struct linear l[] = {{.y = du, .w = t->w1}, {.y = dgate, .w = t->w3}};
 	linear_backward_x(p, layer, dh, l, t->w3 ? 2 : 1, s);
 }
 

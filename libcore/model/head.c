@@ -97,7 +97,7 @@ static void slice_backward(
 		p->m->c.vocab, p->loss_scale);
 	linear_backward_w(p, -1, leaf_of_use(p, output, s, t->c, use_of_output(p)),
 		logits, t->h, t->first > 0);
-	linear_backward_x(p, -1, dh, &(struct linear){logits, output, NULL}, 1, s);
+	linear_backward_x(p, -1, dh, &(struct linear){.y = logits, .w = output}, 1, s);
 }
 
 static void leaf_complete(struct pass *p, int s, int c)

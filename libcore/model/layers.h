@@ -159,8 +159,13 @@ void linear_forward(struct pass *p, int64_t layer, struct mat y, struct mat x,
 struct linear {
 	struct mat y;
 	const struct tensor *w, *bias;
+	struct mat gelu; /* of y, where linear_gives_gelu(); or nothing */
 };
 enum { LINEAR_MOST = 3 };
+/* Whether the products before an activation, and after it in the backward, do it too. It is the
+ * device's affair how, and of one that need not be exact the bits are others than if the
+ * activation is made again. */
+bool linear_gives_gelu(const struct pass *p, int64_t layer);
 /* Column-parallel: y = x w^T + bias for each of n, as x comes. */
 void linear_enter(struct pass *p, int64_t layer, struct slice_gather *x,
 	const struct linear *l, int n, int s);
@@ -170,9 +175,10 @@ void linear_backward_x(struct pass *p, int64_t layer, struct mat dx,
 /* Row-parallel: slice s of the sum gets x w^T, and is pushed. */
 void linear_leave(struct pass *p, int64_t layer, struct slice_sum *sum, struct mat x,
 	const struct tensor *w, int s);
-/* Its backward: dx = dy w, as dy comes. */
+/* Its backward: dx = dy w, as dy comes; times the slope of GELU at `gelu_of`, unless that is
+ * nothing. */
 void linear_leave_backward(struct pass *p, int64_t layer, struct mat dx,
-	struct slice_gather *dy, const struct tensor *w, int s);
+	struct slice_gather *dy, const struct tensor *w, int s, struct mat gelu_of);
 /* dw (+)= dy^T x; added to only in the head. A leaf that is complete is to be rounded, as
  * the result of one product. */
 void linear_backward_w(struct pass *p, int64_t layer, struct mat dw, struct mat dy,
