@@ -207,6 +207,13 @@ typedef void kern_linear_bwd_x(
 /* dw[out,in] = dy[n,out]^T x[n,in]; added to dw if `add`. */
 typedef void kern_linear_bwd_w(
 	struct device *, struct mat dw, struct mat dy, struct mat x, bool add);
+/* Fused: a as linear_fwd gives it, and y = gelu(a) in its tanh form; and as linear_bwd_x and act_bwd
+ * give it, da = slope(a) (dy w). With their bits, unless sums need not be exact: then GELU may
+ * take what a was before it was rounded. y, a and da: any, of one type. */
+typedef void kern_linear_gelu_fwd(struct device *, struct mat y, struct mat a,
+	struct mat x, struct mat w, struct mat bias);
+typedef void kern_linear_gelu_bwd(
+	struct device *, struct mat da, struct mat dy, struct mat w, struct mat a);
 /* y[i] += bias; any */
 typedef void kern_bias_fwd(struct device *, struct mat y, struct mat bias);
 /* db[1,out] = sum of the rows of dy (any), in an order that is that of the shape */
@@ -226,6 +233,12 @@ typedef void kern_norm_bwd_x(struct device *, enum norm_kind, struct mat dx,
 typedef void kern_norm_bwd_w(struct device *, enum norm_kind, struct mat dgamma,
 	struct mat dbeta, struct mat dy, struct mat x, struct mat stats, int64_t first,
 	int64_t rows);
+
+/* Fused, with the bits of both: norm_bwd_x of rows [first, first + rows), of all matrices, and
+ * norm_bwd_w of these. */
+typedef void kern_norm_bwd(struct device *, enum norm_kind, struct mat dx,
+	struct mat dgamma, struct mat dbeta, struct mat dy, struct mat x,
+	struct mat stats, struct mat gamma, int64_t first, int64_t rows);
 
 /* Turns pairs (j, j + dim/2) of each head by the angle of (position, j); rope[T, dim]
  * holds cosines, then sines. `sign` -1 turns back, which is the backward. x: any. */
@@ -286,6 +299,15 @@ typedef void kern_dropout(
  * dropout(sum + bias). bias.p may be NULL, the dropout too; y may be sum. sum: any. */
 typedef void kern_residual(struct device *, struct mat y, struct mat x, struct mat sum,
 	struct mat bias, const struct dropout *);
+/* Fused, with the bits of residual and norm_fwd one after the other: y = x + dropout(sum + bias),
+ * and the norm of y. A sum that is narrow is of the type of the norm's result. */
+struct norm {
+	enum norm_kind kind;
+	struct mat h, stats, gamma, beta; /* as norm_fwd's; h is its result */
+	float eps;
+};
+typedef void kern_residual_norm(struct device *, struct mat y, struct mat x,
+	struct mat sum, struct mat bias, const struct dropout *, const struct norm *);
 
 /*
  * Cross-entropy over one slice of the vocabulary, columns [first, first + cols) of which
@@ -391,9 +413,10 @@ typedef void kern_attn_row(struct device *, struct mat o, struct mat q, struct m
 #define KERNELS(X) \
 	X(embed_fwd) X(embed_bwd) \
 	X(linear_fwd) X(linear_bwd_x) X(linear_bwd_w) X(bias_fwd) X(bias_bwd) \
-	X(norm_fwd) X(norm_bwd_x) X(norm_bwd_w) \
+	X(linear_gelu_fwd) X(linear_gelu_bwd) \
+	X(norm_fwd) X(norm_bwd_x) X(norm_bwd_w) X(norm_bwd) \
 	X(rope) X(attn_fwd) X(attn_bwd) \
-	X(act_fwd) X(act_bwd) X(add) X(sub) X(dropout) X(residual) \
+	X(act_fwd) X(act_bwd) X(add) X(sub) X(dropout) X(residual) X(residual_norm) \
 	X(round) X(narrow) X(widen) X(amax) \
 	X(xent_stats) X(xent_join) X(xent_bwd) \
 	X(adamw) X(row_sumsq) X(exact_sum) X(exact_sumsq) X(zero) X(copy) X(find_bad) X(hash) \
@@ -516,9 +539,10 @@ static inline uint64_t device_abi(void)
 {
 	static const size_t sizes[] = {sizeof(struct device), sizeof(struct device_ops),
 		sizeof(struct kernels), sizeof(struct mat), sizeof(struct dropout),
-		sizeof(struct attn), sizeof(struct adamw), sizeof(struct outer_sgd),
-		sizeof(struct combine), sizeof(struct keep), sizeof(struct chance),
-		sizeof(struct exact), sizeof(struct device_options), sizeof(struct err)};
+		sizeof(struct attn), sizeof(struct norm), sizeof(struct adamw),
+		sizeof(struct outer_sgd), sizeof(struct combine), sizeof(struct keep),
+		sizeof(struct chance), sizeof(struct exact),
+		sizeof(struct device_options), sizeof(struct err)};
 	uint64_t h = 0;
 	for (const char *s = DEVICE_ABI; *s; s++)
 		h = hash_mix(h + (unsigned char)*s);

@@ -29,6 +29,9 @@ NOTHING(norm_bwd_x, dev *d, enum norm_kind kind, struct mat dx, struct mat dy,
 	struct mat x, struct mat stats, struct mat gamma)
 NOTHING(norm_bwd_w, dev *d, enum norm_kind kind, struct mat dg, struct mat db,
 	struct mat dy, struct mat x, struct mat stats, int64_t first, int64_t rows)
+NOTHING(norm_bwd, dev *d, enum norm_kind kind, struct mat dx, struct mat dg,
+	struct mat db, struct mat dy, struct mat x, struct mat stats, struct mat gamma,
+	int64_t first, int64_t rows)
 NOTHING(rope, dev *d, struct mat x, int64_t dim, struct mat rope, const int32_t *pos,
 	float sign)
 NOTHING(act_fwd, dev *d, enum act_kind kind, struct mat y, struct mat a, struct mat b)
@@ -39,6 +42,8 @@ NOTHING(sub, dev *d, struct mat y, struct mat a, struct mat b)
 NOTHING(dropout, dev *d, struct mat y, struct mat x, const struct dropout *o)
 NOTHING(residual, dev *d, struct mat y, struct mat x, struct mat sum, struct mat bias,
 	const struct dropout *o)
+NOTHING(residual_norm, dev *d, struct mat y, struct mat x, struct mat sum,
+	struct mat bias, const struct dropout *o, const struct norm *n)
 NOTHING(round, dev *d, struct mat y, struct mat x, enum dtype type, float scale)
 NOTHING(narrow, dev *d, uint16_t *y, struct mat x, enum dtype type)
 NOTHING(widen, dev *d, struct mat y, const uint16_t *x, enum dtype type)
@@ -117,6 +122,18 @@ static void plan_linear_bwd_w(
 {
 	BUG_ON(dw.rows != dy.cols || dw.cols != x.cols || dy.rows != x.rows);
 	d->flops += 2.0 * (double)mat_size(x) * (double)dw.rows;
+}
+
+static void plan_linear_gelu_fwd(
+	dev *d, struct mat y, struct mat a, struct mat x, struct mat w, struct mat b)
+{
+	plan_linear_fwd(d, a, x, w, b);
+}
+
+static void plan_linear_gelu_bwd(
+	dev *d, struct mat da, struct mat dy, struct mat w, struct mat a)
+{
+	plan_linear_bwd_x(d, da, dy, w, false);
 }
 
 static void plan_linear_row(

@@ -14,7 +14,7 @@
 enum { PARTS = 148 }; /* as many as GPT-2 124M has tensors */
 
 struct call {
-	struct mat a, b, c, w, bias, stats;
+	struct mat a, b, c, w, bias, stats, normed;
 	float *max, *sum, *target, *lse;
 	int32_t *ids;
 	int64_t vocab;
@@ -126,10 +126,25 @@ static void norm_bwd_w(struct device *d, void *what)
 	d->k->norm_bwd_w(d, NORM_LAYER, c->w, none, c->b, c->a, c->stats, 0, c->a.rows);
 }
 
+static void norm_bwd(struct device *d, void *what)
+{
+	struct call *c = what;
+	struct mat none = {0};
+	d->k->norm_bwd(d, NORM_LAYER, c->c, c->bias, none, c->b, c->a, c->stats, c->w, 0,
+		c->a.rows);
+}
+
 static void residual(struct device *d, void *what)
 {
 	struct call *c = what;
 	d->k->residual(d, c->c, c->a, c->b, c->bias, NULL);
+}
+
+static void residual_norm(struct device *d, void *what)
+{
+	struct call *c = what;
+	const struct norm n = {NORM_LAYER, c->normed, c->stats, c->w, c->bias, 1e-5F};
+	d->k->residual_norm(d, c->c, c->a, c->b, c->bias, NULL, &n);
 }
 
 static void add(struct device *d, void *what)
@@ -173,11 +188,14 @@ static void streams(struct timing *t, int64_t n, int64_t cols, const char *shape
 		.c = timing_mat(t, n, cols, DT_F32),
 		.w = timing_mat(t, 1, cols, DT_F32),
 		.bias = timing_mat(t, 1, cols, DT_F32),
-		.stats = timing_mat(t, 2, n, DT_F32)};
+		.stats = timing_mat(t, 2, n, DT_F32),
+		.normed = timing_mat(t, n, cols, type)};
 	say_bytes(t, "norm_fwd", shape, norm_fwd, &c, wide + thin);
 	say_bytes(t, "norm_bwd_x", shape, norm_bwd_x, &c, 3 * wide + thin);
 	say_bytes(t, "norm_bwd_w", shape, norm_bwd_w, &c, wide + thin);
+	say_bytes(t, "norm_bwd", shape, norm_bwd, &c, 3 * wide + thin);
 	say_bytes(t, "residual", shape, residual, &c, 2 * wide + thin);
+	say_bytes(t, "residual_norm", shape, residual_norm, &c, 2 * wide + 2 * thin);
 	say_bytes(t, "add", shape, add, &c, 3 * wide);
 	say_bytes(t, "bias_bwd", shape, bias_bwd, &c, thin);
 	say_bytes(t, "round to bf16", shape, round_bf16, &c, wide + thin);

@@ -73,6 +73,22 @@ static uint64_t run_linear_bwd_w(struct device *d)
 	return hash_of(dw);
 }
 
+static uint64_t run_linear_gelu_fwd(struct device *d)
+{
+	struct mat y = mat_blank(ROWS, 530), a = mat_blank(ROWS, 530);
+	d->k->linear_gelu_fwd(d, y, a, numbers(ROWS, COLS, 1), numbers(530, COLS, 2),
+		numbers(1, 530, 3));
+	return hash_of(y) ^ hash_of(a);
+}
+
+static uint64_t run_linear_gelu_bwd(struct device *d)
+{
+	struct mat da = mat_blank(ROWS, COLS);
+	d->k->linear_gelu_bwd(d, da, numbers(ROWS, 530, 2), numbers(530, COLS, 3),
+		numbers(ROWS, COLS, 4));
+	return hash_of(da);
+}
+
 static uint64_t run_bias_fwd(struct device *d)
 {
 	struct mat y = numbers(ROWS, COLS, 1);
@@ -117,6 +133,16 @@ static uint64_t run_norm_bwd_w(struct device *d)
 	d->k->norm_bwd_w(d, NORM_LAYER, dgamma, dbeta, numbers(ROWS, COLS, 1),
 		numbers(ROWS, COLS, 2), numbers(2, ROWS, 3), 3, ROWS - 10);
 	return hash_of(dgamma) ^ hash_of(dbeta);
+}
+
+static uint64_t run_norm_bwd(struct device *d)
+{
+	struct mat dgamma = mat_blank(1, COLS), dbeta = mat_blank(1, COLS);
+	struct mat dx = numbers(ROWS, COLS, 1);
+	d->k->norm_bwd(d, NORM_LAYER, dx, dgamma, dbeta, numbers(ROWS, COLS, 2),
+		numbers(ROWS, COLS, 3), numbers(2, ROWS, 4), numbers(1, COLS, 5), 3,
+		ROWS - 10);
+	return hash_of(dgamma) ^ hash_of(dbeta) ^ hash_of(dx);
 }
 
 static uint64_t run_rope(struct device *d)
@@ -212,6 +238,16 @@ static uint64_t run_residual(struct device *d)
 	d->k->residual(d, y, numbers(ROWS, COLS, 1), numbers(ROWS, COLS, 2),
 		numbers(1, COLS, 3), &o);
 	return hash_of(y);
+}
+
+static uint64_t run_residual_norm(struct device *d)
+{
+	struct mat y = mat_blank(ROWS, COLS);
+	const struct norm n = {NORM_RMS, mat_blank(ROWS, COLS), mat_blank(2, ROWS),
+		numbers(1, COLS, 4), nothing(), 1e-5f};
+	d->k->residual_norm(d, y, numbers(ROWS, COLS, 1), numbers(ROWS, COLS, 2),
+		numbers(1, COLS, 3), NULL, &n);
+	return hash_of(y) ^ hash_of(n.h) ^ hash_of(n.stats);
 }
 
 /* Floats of all sizes, to every format. */
@@ -522,8 +558,8 @@ static const struct kernel_run {
 
 static bool calls_blas(const char *name)
 {
-	static const char *const names[] = {
-		"linear_fwd", "linear_bwd_x", "linear_bwd_w", "attn_fwd", "attn_bwd"};
+	static const char *const names[] = {"linear_fwd", "linear_bwd_x", "linear_bwd_w",
+		"linear_gelu_fwd", "linear_gelu_bwd", "attn_fwd", "attn_bwd"};
 	for (size_t i = 0; i < ARRAY_LEN(names); i++)
 		if (!strcmp(name, names[i]))
 			return true;

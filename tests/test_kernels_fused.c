@@ -6,6 +6,7 @@
 #include "device.h"
 
 #include <math.h>
+#include <string.h>
 
 /* y = x + dropout(sum + bias), a kernel at a time. */
 static void plain_residual(struct device *d, struct mat y, struct mat x, struct mat sum,
@@ -19,19 +20,24 @@ static void plain_residual(struct device *d, struct mat y, struct mat x, struct 
 	d->k->add(d, y, x, y);
 }
 
-static void check_residual(
-	struct device *d, int64_t rows, int64_t cols, bool with_bias, double p)
+static struct dropout some_dropout(int64_t rows, double p)
 {
 	int32_t *pos = ints(rows);
 	for (int64_t i = 0; i < rows; i++)
 		pos[i] = (int32_t)(3 * i % 17);
-	struct dropout drop = {.key = {{3, 4}},
+	return (struct dropout){.key = {{3, 4}},
 		.p = (float)p,
 		.step = 5,
 		.first_sample = 6,
 		.pos = pos,
 		.seq_rows = 7,
 		.first_col = pick(0, 9)};
+}
+
+static void check_residual(
+	struct device *d, int64_t rows, int64_t cols, bool with_bias, double p)
+{
+	struct dropout drop = some_dropout(rows, p);
 	const struct dropout *o = p > 0 ? &drop : NULL;
 	struct twin x = twin_random(rows, cols, 1), sum = twin_random(rows, cols, 1);
 	struct twin bias = with_bias ? twin_random(1, cols, 1) : twin_none();
@@ -59,10 +65,152 @@ static void residual(void **state)
 				how & 2 ? 0.3 : 0);
 }
 
+/* ---- norms ------------------------------------------------------------------------ */
+
+/* Rows of one warp, of a block and of a large one; and what is not whole packs. */
+static const int64_t rows_cols[][2] = {{1, 1}, {9, 67}, {65, 256}, {20, 768}, {201, 36},
+	{17, 1023}, {2, 2052}, {1, 9000}, {1, 17000}};
+
+/* What a device that is narrow stores in 16 bits. */
+static struct mat as(enum dtype type, struct mat x)
+{
+	return type == DT_F32 ? x : stored(x, type);
+}
+
+static void check_same(const char *what, struct mat x, struct mat y)
+{
+	if (memcmp(x.p, y.p, (size_t)mat_bytes(x)) != 0)
+		fail_msg("%s: other bits, of %d x %d, type %d", what, (int)x.rows,
+			(int)x.cols, (int)x.type);
+}
+
+struct norm_case {
+	int64_t rows, cols;
+	enum norm_kind kind;
+	enum dtype sum, type;
+	bool extras; /* biases and dropout */
+};
+
+static void check_residual_norm(struct device *d, struct norm_case c)
+{
+	struct mat none = mat(NULL, 0, 0), zero = mat_blank(c.rows, c.cols);
+	struct dropout drop = some_dropout(c.rows, 0.3);
+	const struct dropout *o = c.extras ? &drop : NULL;
+	struct mat x = twin_random(c.rows, c.cols, 1).f;
+	struct mat sum = as(c.sum, twin_random(c.rows, c.cols, 1).f);
+	struct mat bias = c.extras ? twin_random(1, c.cols, 1).f : none;
+	struct mat y[2] = {mat_blank(c.rows, c.cols), mat_blank(c.rows, c.cols)};
+	struct norm n[2];
+	memset(zero.p, 0, (size_t)mat_bytes(zero));
+	for (int i = 0; i < 2; i++)
+		n[i] = (struct norm){c.kind, as(c.type, zero), mat_blank(2, c.rows), none,
+			none, 1e-5f};
+	n[0].gamma = n[1].gamma = twin_random(1, c.cols, 1).f;
+	n[0].beta = n[1].beta = c.extras ? twin_random(1, c.cols, 1).f : none;
+	d->k->residual(d, y[0], x, sum, bias, o);
+	d->k->norm_fwd(d, c.kind, n[0].h, n[0].stats, y[0], n[0].gamma, n[0].beta, 1e-5f);
+	d->k->residual_norm(d, y[1], x, sum, bias, o, &n[1]);
+	check_same("residual_norm, sum", y[1], y[0]);
+	check_same("residual_norm", n[1].h, n[0].h);
+	check_same("residual_norm, stats", n[1].stats, n[0].stats);
+	if (c.sum != DT_F32)
+		return;
+	d->k->residual_norm(d, sum, x, sum, bias, o, &n[1]);
+	check_same("residual_norm, in place", sum, y[0]);
+	check_same("residual_norm, in place", n[1].h, n[0].h);
+}
+
+/* Of all rows, and of rows in the middle, beside which nothing changes. */
+static void check_norm_bwd(struct device *d, struct norm_case c)
+{
+	struct mat x = twin_random(c.rows, c.cols, 1).f;
+	struct mat dy = as(c.type, twin_random(c.rows, c.cols, 1).f);
+	struct mat gamma = twin_random(1, c.cols, 1).f, none = mat(NULL, 0, 0);
+	struct mat stats = twin_random(2, c.rows, 1).f;
+	for (int part = 0; part < 2; part++) {
+		int64_t first = part ? pick(0, c.rows - 1) : 0;
+		int64_t rows = part ? pick(1, c.rows - first) : c.rows;
+		struct mat was = twin_random(c.rows, c.cols, 1).f, dx[2], dw[2][2];
+		for (int i = 0; i < 2; i++) {
+			dx[i] = mat_blank(c.rows, c.cols);
+			memcpy(dx[i].p, was.p, (size_t)mat_bytes(was));
+			for (int k = 0; k < 2; k++)
+				dw[i][k] = k && !c.extras ? none : mat_blank(1, c.cols);
+		}
+		d->k->norm_bwd_x(d, c.kind, dx[0], dy, x, stats, gamma);
+		memcpy(dx[0].p, was.p, (size_t)(first * c.cols) * sizeof(float));
+		int64_t end = (first + rows) * c.cols;
+		memcpy((float *)dx[0].p + end, (float *)was.p + end,
+			(size_t)(mat_size(was) - end) * sizeof(float));
+		d->k->norm_bwd_w(
+			d, c.kind, dw[0][0], dw[0][1], dy, x, stats, first, rows);
+		d->k->norm_bwd(d, c.kind, dx[1], dw[1][0], dw[1][1], dy, x, stats, gamma,
+			first, rows);
+		check_same("norm_bwd, x", dx[1], dx[0]);
+		check_same("norm_bwd, gamma", dw[1][0], dw[0][0]);
+		if (c.extras)
+			check_same("norm_bwd, beta", dw[1][1], dw[0][1]);
+	}
+}
+
+static void norms(void **state)
+{
+	struct device *d = *state;
+	enum dtype last = d->narrow ? DT_BF16 : DT_F32;
+	for (size_t i = 0; i < ARRAY_LEN(rows_cols); i++)
+		for (enum dtype type = 0; type <= last; type++)
+			for (int kind = 0; kind < 2; kind++) {
+				enum dtype sum = (i + kind) % 2 ? type : DT_F32;
+				struct norm_case c = {rows_cols[i][0], rows_cols[i][1],
+					kind, sum, type, kind == NORM_LAYER};
+				check_residual_norm(d, c);
+				check_norm_bwd(d, c);
+				assert_int_equal(memory_end(NULL), 0);
+			}
+}
+
+/* ---- products with GELU ----------------------------------------------------------- */
+
+static void check_gelu(
+	struct device *d, int64_t n, int64_t in, int64_t out, enum dtype type)
+{
+	struct mat x = as(type, twin_random(n, in, 1).f), none = mat(NULL, 0, 0);
+	struct mat w = as(type, twin_random(out, in, 0.1).f);
+	struct mat back = as(type, twin_random(in, out, 0.1).f); /* of the next layer */
+	struct mat bias = as(type, twin_random(1, out, 1).f);
+	struct mat y[2], a[2], da[2];
+	for (int i = 0; i < 2; i++) {
+		y[i] = as(type, twin_random(n, out, 1).f);
+		a[i] = as(type, twin_random(n, out, 1).f);
+		da[i] = as(type, twin_random(n, out, 1).f);
+	}
+	d->k->linear_fwd(d, a[0], x, w, bias);
+	d->k->act_fwd(d, ACT_GELU_TANH, y[0], a[0], none);
+	d->k->linear_gelu_fwd(d, y[1], a[1], x, w, bias);
+	check_same("linear_gelu_fwd", y[1], y[0]);
+	check_same("linear_gelu_fwd, what GELU is of", a[1], a[0]);
+	d->k->linear_bwd_x(d, da[0], x, back, false);
+	d->k->act_bwd(d, ACT_GELU_TANH, da[0], none, da[0], a[0], none);
+	d->k->linear_gelu_bwd(d, da[1], x, back, a[0]);
+	check_same("linear_gelu_bwd", da[1], da[0]);
+}
+
+/* On a device that is exact. */
+static void gelu(void **state)
+{
+	struct device *d = *state;
+	for (enum dtype type = 0; type <= (d->narrow ? DT_F16 : DT_F32); type++) {
+		check_gelu(d, 40, 48, 64, type);
+		check_gelu(d, 7, 5, 9, type);
+	}
+}
+
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
 		on_device(residual),
+		on_device(norms),
+		on_device(gelu),
 	};
 	return run_on_device(tests);
 }

@@ -333,6 +333,10 @@ static void hostile_algorithms(void **state)
 	static const char *const lines[] = {"", "tn", "xx 1 1 1 fp32 fp32 fp32 0 0 64 1 ",
 		"tn 0 1 1 fp32 fp32 fp32 0 0 64 1 ", "tn 1 -1 1 fp32 fp32 fp32 0 0 64 1 ",
 		"tn 1 1 1 fp33 fp32 fp32 0 0 64 1 ", "tn 1 1 1 fp32 fp32 fp32 2 0 64 1 ",
+		"tn 8 1 1 bf16 bf16 bf16 5 0 64 1 ", "tn 7 1 1 bf16 bf16 bf16 3 0 64 1 ",
+		"tn 8 1 1 bf16 bf16 bf16 3 1 64 1 ", "tn 8 1 1 bf16 bf16 bf16 3 0 8 1 ",
+		"tn 8 1 1 bf16 bf16 fp32 3 0 64 1 ",
+		"tn 1 1 1 fp32 fp32 fp32 1 0 64 1 apart",
 		"tn 1 1 1 fp32 fp32 fp32 0 0 63 1 ", "tn 1 1 1 fp32 fp32 fp32 0 0 64 0 ",
 		"tn 1 1 1 fp32 fp32 fp32 0 0 64 129 ", "tn 1 1 1 fp32 fp32 fp32 0 0 64 ",
 		"tn 99999999999 1 1 fp32 fp32 fp32 0 0 64 1 ",
@@ -394,6 +398,119 @@ static void broken_algorithm(void **state)
 	str_free(&text);
 }
 
+/* ---- products with GELU ------------------------------------------------------------ */
+
+enum { GELU_ROWS = 40, GELU_IN = 48, GELU_OUT = 64 };
+
+struct gelu {
+	struct twin x, w, back, bias;
+};
+
+struct gelu_results {
+	struct mat y, a, da;
+};
+
+static struct gelu_results gelu_of(struct device *d, const struct gelu *g)
+{
+	struct gelu_results r = {
+		.y = stored(twin_random(GELU_ROWS, GELU_OUT, 1).f, DT_BF16)};
+	r.a = stored(twin_random(GELU_ROWS, GELU_OUT, 1).f, DT_BF16);
+	r.da = stored(twin_random(GELU_ROWS, GELU_OUT, 1).f, DT_BF16);
+	d->k->linear_gelu_fwd(d, r.y, r.a, g->x.f, g->w.f, g->bias.f);
+	d->k->linear_gelu_bwd(d, r.da, g->x.f, g->back.f, r.a);
+	return r;
+}
+
+static bool gelu_same(struct gelu_results x, struct gelu_results y)
+{
+	size_t n_bytes = (size_t)mat_bytes(x.y);
+	return !memcmp(x.y.p, y.y.p, n_bytes) && !memcmp(x.da.p, y.da.p, n_bytes);
+}
+
+static struct gelu_results gelu_told(const struct gelu *g, const struct device_options *o,
+	const char *text, struct str *after)
+{
+	struct device d;
+	struct err e = {0};
+	assert_int_equal(device_open(&d, DEVICE_CUDA, o, &e), 0);
+	assert_int_equal(device_take_algorithms(&d, text, &e), 0);
+	struct gelu_results r = gelu_of(&d, g);
+	str_clear(after);
+	device_algorithms(&d, after);
+	device_close(&d);
+	return r;
+}
+
+/* Of `text` the lines of these epilogues, with this at their ends; how many there are. */
+static int gelu_lines(struct str *out, const char *text, const char *how)
+{
+	int n_lines = 0;
+	str_clear(out);
+	str_add(out, text, strcspn(text, "\n") + 1);
+	for (const char *s = text; *s; s += strcspn(s, "\n") + 1) {
+		char *line = strndup(s, strcspn(s, "\n"));
+		if (strstr(line, " bf16 3 0 ") || strstr(line, " bf16 4 0 ")) {
+			str_add(out, line, (size_t)(strrchr(line, ' ') - line) + 1);
+			str_puts(out, how);
+			str_puts(out, "\n");
+			n_lines++;
+		}
+		free(line);
+	}
+	return n_lines;
+}
+
+static void check_gelu(const struct gelu *g, struct gelu_results r)
+{
+	enum { N = GELU_ROWS, IN = GELU_IN, OUT = GELU_OUT };
+	struct twin a = {r.a, doubles(N * OUT)}, y = {r.y, doubles(N * OUT)};
+	double *up = doubles(N * OUT), *da = doubles(N * OUT);
+	ref_linear_fwd(a.r, g->x.r, g->w.r, g->bias.r, N, IN, OUT);
+	ref_act_fwd(ACT_GELU_TANH, y.r, a.r, NULL, N * OUT);
+	ref_linear_bwd_x(up, g->x.r, g->back.r, N, OUT, IN);
+	ref_act_bwd(ACT_GELU_TANH, da, NULL, up, a.r, NULL, N * OUT);
+	check_result("linear_gelu_fwd, what GELU is of", a);
+	check_result("linear_gelu_fwd", y);
+	check_close("linear_gelu_bwd", loaded(r.da).p, da, N * OUT, 1.2e-2);
+}
+
+/* The last step of a product is GELU, or its slope, only where bits are free, and a measurement or
+ * a text says so: then its argument was not rounded. */
+static void gelu(void **state)
+{
+	enum { N = GELU_ROWS, IN = GELU_IN, OUT = GELU_OUT };
+	const struct device_options fast = {0}, measuring = {.measure = true},
+				    exact = {.exact = true};
+	struct str text = {0}, told = {0}, after = {0};
+	struct device *d = narrow(state);
+	struct gelu g = {twin_stored(N, IN, DT_BF16, 1),
+		twin_stored(OUT, IN, DT_BF16, 0.2), twin_stored(IN, OUT, DT_BF16, 0.2),
+		twin_stored(1, OUT, DT_BF16, 1)};
+	struct gelu_results apart = gelu_of(d, &g), r;
+	check_gelu(&g, apart);
+	check_gelu(&g, gelu_told(&g, &measuring, "", &text));
+	assert_int_equal(gelu_lines(&told, text.s, "apart"), 2);
+	r = gelu_told(&g, &fast, told.s, &after);
+	assert_true(gelu_same(r, apart));
+	assert_int_equal(gelu_lines(&text, after.s, "apart"), 2); /* it is told again */
+	r = gelu_told(&g, &fast, "", &after);
+	assert_true(gelu_same(r, apart) && !gelu_lines(&text, after.s, ""));
+
+	char *plain = strdup(strrchr(after.s, ' ') + 1); /* an algorithm */
+	*strchr(plain, '\n') = '\0';
+	(void)gelu_lines(&text, told.s, plain);
+	r = gelu_told(&g, &exact, text.s, &after);
+	assert_true(gelu_same(r, apart));
+	r = gelu_told(&g, &fast, text.s, &after);
+	assert_false(gelu_same(r, apart));
+	assert_string_equal(after.s, text.s); /* and there was no other product */
+	check_gelu(&g, r);
+	free(plain);
+	str_free(&text);
+	str_free(&told);
+	str_free(&after);
+}
+
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
@@ -407,6 +524,7 @@ int main(void)
 		on_device(hostile_algorithms),
 		on_device(foreign_algorithms),
 		on_device(broken_algorithm),
+		on_device(gelu),
 	};
 	return run_on_device(tests);
 }

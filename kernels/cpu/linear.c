@@ -73,6 +73,21 @@ void K(linear_bwd_w)(
 	product(true, false, dw, dy.p, dy.cols, x.p, x.cols, dy.rows, add, NULL);
 }
 
+void K(linear_gelu_fwd)(struct device *d, struct mat y, struct mat a, struct mat x,
+	struct mat w, struct mat bias)
+{
+	K(linear_fwd)(d, a, x, w, bias);
+	K(act_fwd)(d, ACT_GELU_TANH, y, a, mat(NULL, 0, 0));
+}
+
+void K(linear_gelu_bwd)(
+	struct device *d, struct mat da, struct mat dy, struct mat w, struct mat a)
+{
+	const struct mat none = mat(NULL, 0, 0);
+	K(linear_bwd_x)(d, da, dy, w, false);
+	K(act_bwd)(d, ACT_GELU_TANH, da, none, da, a, none);
+}
+
 void K(bias_fwd)(struct device *d, struct mat y, struct mat bias)
 {
 	(void)d;

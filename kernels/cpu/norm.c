@@ -50,14 +50,13 @@ void K(norm_fwd)(struct device *d, enum norm_kind kind, struct mat y, struct mat
  * With h = (x - mean) rstd and e = dy gamma:
  * LayerNorm dx = rstd (e - mean(e) - h mean(e h)); RMSNorm has no mean(e).
  */
-void K(norm_bwd_x)(struct device *d, enum norm_kind kind, struct mat dx, struct mat dy,
-	struct mat x, struct mat stats, struct mat gamma)
+static void bwd_x(enum norm_kind kind, struct mat dx, struct mat dy, struct mat x,
+	struct mat stats, struct mat gamma, int64_t first, int64_t rows)
 {
-	(void)d;
 	const float *g = gamma.p;
 	int64_t n = x.cols;
-#pragma omp parallel for if (mat_size(x) > PARALLEL_FROM)
-	for (int64_t i = 0; i < x.rows; i++) {
+#pragma omp parallel for if (rows * n > PARALLEL_FROM)
+	for (int64_t i = first; i < first + rows; i++) {
 		const float *in = (const float *)x.p + i * n,
 			    *up = (const float *)dy.p + i * n;
 		float *out = (float *)dx.p + i * n;
@@ -81,6 +80,13 @@ void K(norm_bwd_x)(struct device *d, enum norm_kind kind, struct mat dx, struct 
 			out[j] += rstd * (up[j] * g[j] - mean_e - h * mean_eh);
 		}
 	}
+}
+
+void K(norm_bwd_x)(struct device *d, enum norm_kind kind, struct mat dx, struct mat dy,
+	struct mat x, struct mat stats, struct mat gamma)
+{
+	(void)d;
+	bwd_x(kind, dx, dy, x, stats, gamma, 0, x.rows);
 }
 
 void K(norm_bwd_w)(struct device *d, enum norm_kind kind, struct mat dgamma,
@@ -114,4 +120,19 @@ void K(norm_bwd_w)(struct device *d, enum norm_kind kind, struct mat dgamma,
 		if (dbeta.p)
 			memcpy((float *)dbeta.p + c, total_b, (size_t)n * sizeof(float));
 	}
+}
+
+void K(norm_bwd)(struct device *d, enum norm_kind kind, struct mat dx, struct mat dgamma,
+	struct mat dbeta, struct mat dy, struct mat x, struct mat stats, struct mat gamma,
+	int64_t first, int64_t rows)
+{
+	K(norm_bwd_w)(d, kind, dgamma, dbeta, dy, x, stats, first, rows);
+	bwd_x(kind, dx, dy, x, stats, gamma, first, rows);
+}
+
+void K(residual_norm)(struct device *d, struct mat y, struct mat x, struct mat sum,
+	struct mat bias, const struct dropout *o, const struct norm *n)
+{
+	K(residual)(d, y, x, sum, bias, o);
+	K(norm_fwd)(d, n->kind, n->h, n->stats, y, n->gamma, n->beta, n->eps);
 }

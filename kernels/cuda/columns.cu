@@ -4,16 +4,11 @@
  * A block adds a run of rows, its warps every eighth of them; what the blocks have is added by
  * one block for every 32 columns. How many runs there are is a matter of the shape.
  */
-#include "kernels/cuda/vector.h"
+#include "kernels/cuda/columns.h"
 
 enum { MOST_RUNS = 256 };
 
-struct runs {
-	int64_t rows, n; /* of one; how many */
-};
-
-/* `numbers`: of one run's result. */
-static struct runs runs_of(int64_t rows, int64_t numbers)
+struct runs cuda_runs_of(int64_t rows, int64_t numbers)
 {
 	struct runs r;
 	int64_t most = min64(MOST_RUNS, CUDA_ROOM / (numbers * (int64_t)sizeof(float)));
@@ -60,21 +55,11 @@ static __global__ void __launch_bounds__(THREADS) sum_run_kernel(float *part, co
 			}
 		}
 	}
-	for (int k = 0; k < N; k++) { /* neighbours in neighbouring banks */
-		sums[0][warp][k * WARP + lane] = b[k];
-		if (NORM)
-			sums[SUMS - 1][warp][k * WARP + lane] = g[k];
-	}
+	keep_sums(sums[0], b);
+	if (NORM)
+		keep_sums(sums[SUMS - 1], g);
 	__syncthreads();
-	for (int at = (int)threadIdx.x; at < SUMS * COLS; at += THREADS) {
-		int which = at / COLS, slot = at % COLS;
-		int64_t col = first_col + slot % WARP * N + slot / WARP;
-		float total = 0;
-		for (int w = 0; w < WARPS_A_BLOCK; w++)
-			total += sums[which][w][slot];
-		if (col < cols)
-			part[((int64_t)blockIdx.y * SUMS + which) * cols + col] = total;
-	}
+	add_warps(part + (int64_t)blockIdx.y * SUMS * cols, sums, first_col, cols);
 }
 
 /* out[cols] = the sum of n rows of `part`, which are `stride` apart. */
@@ -104,9 +89,18 @@ static void join_runs(struct device *d, const char *name, struct mat out,
 		join_runs_kernel, floats_of(out), part, n, out.cols, stride);
 }
 
+void cuda_join_norm(struct device *d, const char *name, struct mat dgamma,
+	struct mat dbeta, const float *part, struct runs runs)
+{
+	int64_t cols = dgamma.cols;
+	join_runs(d, name, dgamma, part + cols, runs.n, 2 * cols);
+	if (dbeta.p)
+		join_runs(d, name, dbeta, part, runs.n, 2 * cols);
+}
+
 void cuda_bias_bwd(struct device *d, struct mat db, struct mat dy)
 {
-	struct runs runs = runs_of(dy.rows, dy.cols);
+	struct runs runs = cuda_runs_of(dy.rows, dy.cols);
 	float *part = (float *)cuda_room(d, (size_t)(runs.n * dy.cols) * sizeof(float));
 	BUG_ON(db.cols != dy.cols);
 	by_type(dy.type, [&](auto t) {
@@ -129,7 +123,7 @@ void cuda_norm_bwd_w(struct device *d, enum norm_kind kind, struct mat dgamma,
 {
 	enum { N = PER_PACK<float> };
 	int64_t cols = x.cols;
-	struct runs runs = runs_of(rows, 2 * cols);
+	struct runs runs = cuda_runs_of(rows, 2 * cols);
 	float *part = (float *)cuda_room(d, (size_t)(runs.n * 2 * cols) * sizeof(float));
 	const float *in = floats_of(mat_rows(x, first, rows));
 	const float *mean = floats_of(stats) + first, *rstd = mean + x.rows;
@@ -143,7 +137,5 @@ void cuda_norm_bwd_w(struct device *d, enum norm_kind kind, struct mat dgamma,
 			part, up, in, mean, rstd, rows, cols, runs,
 			in_packs(up, cols, N) && in_packs(in, cols, N));
 	});
-	join_runs(d, "norm_bwd_w", dgamma, part + cols, runs.n, 2 * cols);
-	if (dbeta.p)
-		join_runs(d, "norm_bwd_w", dbeta, part, runs.n, 2 * cols);
+	cuda_join_norm(d, "norm_bwd_w", dgamma, dbeta, part, runs);
 }

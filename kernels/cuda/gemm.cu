@@ -287,6 +287,59 @@ static void multiply(
 			(long long)k_of(&p));
 }
 
+/* ---- GELU beside a product ------------------------------------------------------------ */
+
+/* Of numbers of 16 bits: cuBLASLt's GELU is its tanh form, with an argument that is not rounded,
+ * to a precision that suits these. It wants lines of 16 bytes. */
+static bool gelu_fits(struct device *d, const struct product *p)
+{
+	return !cuda_of(d)->o.exact && dtype_bytes(p->a.type) == 2 &&
+	       p->d.type == p->a.type && p->d.cols % 8 == 0 &&
+	       (uintptr_t)p->aux % 16 == 0 && mat_size(p->d) && k_of(p);
+}
+
+static struct mat aux_of(const struct product *p)
+{
+	return mat_typed(p->aux, p->d.rows, p->d.cols, p->d.type);
+}
+
+static void gelu_fwd_apart(struct device *d, const struct product *p)
+{
+	struct mat bias = mat_typed(p->bias, 1, p->d.cols, p->d.type);
+	cuda_linear_fwd(d, aux_of(p), p->b, p->a, bias);
+	cuda_act_fwd(d, ACT_GELU_TANH, p->d, aux_of(p), mat(NULL, 0, 0));
+}
+
+static void gelu_bwd_apart(struct device *d, const struct product *p)
+{
+	const struct mat none = mat(NULL, 0, 0);
+	cuda_linear_bwd_x(d, p->d, p->b, p->a, false);
+	cuda_act_bwd(d, ACT_GELU_TANH, p->d, none, p->d, aux_of(p), none);
+}
+
+void cuda_linear_gelu_fwd(struct device *d, struct mat y, struct mat a, struct mat x,
+	struct mat w, struct mat bias)
+{
+	struct product p = {w, x, y, true, false, bias.p, false, 1, EPILOGUE_GELU, a.p,
+		gelu_fwd_apart};
+	BUG_ON(a.type != y.type || a.rows != y.rows || a.cols != y.cols);
+	bool same = !bias.p || bias.type == y.type;
+	if (same && gelu_fits(d, &p) && cuda_product(d, "linear_gelu_fwd", &p))
+		return;
+	cuda_linear_fwd(d, a, x, w, bias);
+	cuda_act_fwd(d, ACT_GELU_TANH, y, a, mat(NULL, 0, 0));
+}
+
+void cuda_linear_gelu_bwd(
+	struct device *d, struct mat da, struct mat dy, struct mat w, struct mat a)
+{
+	struct product p = {w, dy, da, false, false, NULL, false, 1, EPILOGUE_DGELU, a.p,
+		gelu_bwd_apart};
+	BUG_ON(a.type != da.type || a.rows != da.rows || a.cols != da.cols);
+	if (!gelu_fits(d, &p) || !cuda_product(d, "linear_gelu_bwd", &p))
+		gelu_bwd_apart(d, &p);
+}
+
 void cuda_linear_fwd(
 	struct device *d, struct mat y, struct mat x, struct mat w, struct mat bias)
 {

@@ -14,7 +14,8 @@ enum { BUCKETS = 1024, CANDIDATES = 8, MOST_PLANS = 1 << 16 };
 struct plan {
 	struct product_key key;
 	bool ready, possible;
-	bool told; /* the algorithm is one that was given to us, and not looked at yet */
+	bool apart; /* several kernels were quicker */
+	bool told;  /* the algorithm is one that was given to us, and not looked at yet */
 	cublasLtMatmulAlgo_t algo;
 	cublasLtMatmulDesc_t desc;
 	cublasLtMatrixLayout_t a, b, d;
@@ -49,18 +50,25 @@ static cudaDataType_t type_of(int64_t type)
 static int64_t alignment(const struct product *p)
 {
 	uintptr_t places = (uintptr_t)p->a.p | (uintptr_t)p->b.p | (uintptr_t)p->d.p |
-			   (uintptr_t)p->bias | 64;
+			   (uintptr_t)p->bias | (uintptr_t)p->aux | 64;
 	if (p->runs > 1)
 		places |=
 			(uintptr_t)(mat_bytes(p->a) | mat_bytes(p->b) | mat_bytes(p->d));
 	return (int64_t)(places & -places);
 }
 
+static int64_t epilogue_of(const struct product *p)
+{
+	if (p->bias)
+		return p->epilogue == EPILOGUE_GELU ? EPILOGUE_GELU_BIAS : EPILOGUE_BIAS;
+	return p->epilogue;
+}
+
 static struct product_key key_of(const struct product *p)
 {
 	struct product_key k = {p->ta, p->tb, p->d.cols, p->d.rows,
 		p->ta ? p->a.cols : p->a.rows, p->a.type, p->b.type, p->d.type,
-		p->bias != NULL, p->add, alignment(p), p->runs};
+		epilogue_of(p), p->add, alignment(p), p->runs};
 	return k;
 }
 
@@ -138,6 +146,10 @@ static cublasLtMatrixLayout_t layout(
 
 static void describe(struct device *d, struct plan *p)
 {
+	static const cublasLtEpilogue_t epilogues[N_EPILOGUES] = {
+		CUBLASLT_EPILOGUE_DEFAULT, CUBLASLT_EPILOGUE_BIAS,
+		CUBLASLT_EPILOGUE_GELU_AUX, CUBLASLT_EPILOGUE_GELU_AUX_BIAS,
+		CUBLASLT_EPILOGUE_DGELU};
 	const struct product_key *k = &p->key;
 	bool fast = k->a == DT_F32 && !cuda_of(d)->o.exact;
 	cublasOperation_t ta = k->ta ? CUBLAS_OP_T : CUBLAS_OP_N;
@@ -152,14 +164,17 @@ static void describe(struct device *d, struct plan *p)
 		#attribute)
 	SET(CUBLASLT_MATMUL_DESC_TRANSA, ta);
 	SET(CUBLASLT_MATMUL_DESC_TRANSB, tb);
-	if (k->bias) {
-		cublasLtEpilogue_t epilogue = CUBLASLT_EPILOGUE_BIAS;
+	SET(CUBLASLT_MATMUL_DESC_EPILOGUE, epilogues[k->epilogue]);
+	/* The heuristic looks at where these lie: no further than at their alignment. */
+	const void *place = (const void *)(uintptr_t)k->align;
+	if (k->epilogue == EPILOGUE_BIAS || k->epilogue == EPILOGUE_GELU_BIAS) {
 		int32_t type = type_of(k->d);
-		SET(CUBLASLT_MATMUL_DESC_EPILOGUE, epilogue);
 		SET(CUBLASLT_MATMUL_DESC_BIAS_DATA_TYPE, type);
-		/* The heuristic looks at where it lies: no further than at its alignment. */
-		const void *place = (const void *)(uintptr_t)k->align;
 		SET(CUBLASLT_MATMUL_DESC_BIAS_POINTER, place);
+	}
+	if (k->epilogue >= EPILOGUE_GELU) {
+		SET(CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_LD, k->m);
+		SET(CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_POINTER, place);
 	}
 #undef SET
 	int64_t a_rows = k->ta ? k->k : k->m, a_cols = k->ta ? k->m : k->k;
@@ -169,6 +184,14 @@ static void describe(struct device *d, struct plan *p)
 	p->d = layout(d, k->d, k->m, k->n, k->runs);
 }
 
+static void set_pointer(struct device *d, const struct plan *p,
+	cublasLtMatmulDescAttributes_t attribute, const void *at)
+{
+	cuda_cublas_check(d,
+		cublasLtMatmulDescSetAttribute(p->desc, attribute, &at, sizeof(at)),
+		"a pointer of a product");
+}
+
 /* to = op(a) op(b), plus what is at x->d when it adds. */
 static cublasStatus_t run(struct device *d, const struct plan *p, const struct product *x,
 	void *to, const cublasLtMatmulAlgo_t *algo)
@@ -176,11 +199,9 @@ static cublasStatus_t run(struct device *d, const struct plan *p, const struct p
 	struct cuda_device *c = cuda_of(d);
 	const float one = 1, beta = x->add ? 1 : 0;
 	if (x->bias)
-		cuda_cublas_check(d,
-			cublasLtMatmulDescSetAttribute(p->desc,
-				CUBLASLT_MATMUL_DESC_BIAS_POINTER, &x->bias,
-				sizeof(x->bias)),
-			"CUBLASLT_MATMUL_DESC_BIAS_POINTER");
+		set_pointer(d, p, CUBLASLT_MATMUL_DESC_BIAS_POINTER, x->bias);
+	if (x->aux)
+		set_pointer(d, p, CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_POINTER, x->aux);
 	const void *from = x->add ? x->d.p : to;
 	return cublasLtMatmul(c->products, p->desc, &one, x->a.p, p->a, x->b.p, p->b,
 		&beta, from, p->d, to, p->d, algo, c->product_room, PRODUCT_ROOM,
@@ -244,26 +265,34 @@ static int candidates(struct device *d, const struct plan *p,
 	return n;
 }
 
-/* Milliseconds of a few runs; infinity where it does not work after all. */
+/* Milliseconds of a few runs; infinity where it does not work after all. Without an algorithm, of
+ * what does the same apart. */
 static float measure(struct device *d, const struct plan *p, const struct product *x,
 	void *to, const cublasLtMatmulAlgo_t *algo, cudaEvent_t begin, cudaEvent_t end)
 {
 	enum { RUNS = 3 };
 	cudaStream_t stream = cuda_stream(d);
 	float ms;
-	if (run(d, p, x, to, algo) != CUBLAS_STATUS_SUCCESS)
+	if (!algo)
+		x->apart(d, x);
+	else if (run(d, p, x, to, algo) != CUBLAS_STATUS_SUCCESS)
 		return INFINITY;
 	cuda_check(d, cudaEventRecord(begin, stream), "measuring a product");
-	for (int i = 0; i < RUNS; i++)
-		cuda_cublas_check(d, run(d, p, x, to, algo), "cublasLtMatmul");
+	for (int i = 0; i < RUNS; i++) {
+		if (algo)
+			cuda_cublas_check(d, run(d, p, x, to, algo), "cublasLtMatmul");
+		else
+			x->apart(d, x);
+	}
 	cuda_check(d, cudaEventRecord(end, stream), "measuring a product");
 	cuda_check(d, cudaEventSynchronize(end), "measuring a product");
 	cuda_check(d, cudaEventElapsedTime(&ms, begin, end), "measuring a product");
 	return ms;
 }
 
-/* The quickest; the first one, unless another is clearly quicker. What is to be written anyway
- * is written by each; what is to be added to must stay, so the sums go elsewhere then. */
+/* The quickest; the first one, unless another is clearly quicker; -1: it is what does the same
+ * apart. What is to be written anyway is written by each; what is to be added to must stay, so
+ * the sums go elsewhere then. */
 static int quickest(struct device *d, const struct plan *p, const struct product *x,
 	const cublasLtMatmulHeuristicResult_t *found, int n)
 {
@@ -287,6 +316,8 @@ static int quickest(struct device *d, const struct plan *p, const struct product
 			best_ms = ms;
 		}
 	}
+	if (x->apart && measure(d, p, x, to, NULL, begin, end) < best_ms)
+		best = -1;
 	cudaEventDestroy(begin);
 	cudaEventDestroy(end);
 	if (own)
@@ -311,7 +342,12 @@ static int told(const struct plan *p, const cublasLtMatmulHeuristicResult_t *fou
 static void choose(struct device *d, struct plan *p, const struct product *x)
 {
 	cublasLtMatmulHeuristicResult_t found[CANDIDATES];
+	bool measures = cuda_of(d)->measures;
 	memset(found, 0, sizeof(found));
+	if (x->apart && !p->told && !measures) { /* it is not known to be quicker */
+		p->ready = true;
+		return;
+	}
 	describe(d, p);
 	int n = candidates(d, p, found);
 	p->ready = true;
@@ -321,8 +357,11 @@ static void choose(struct device *d, struct plan *p, const struct product *x)
 	int best = p->told ? told(p, found, n) : -1;
 	p->told = false;
 	if (best < 0)
-		best = n > 1 && cuda_of(d)->measures ? quickest(d, p, x, found, n) : 0;
-	p->algo = found[best].algo;
+		best = measures && (n > 1 || x->apart) ? quickest(d, p, x, found, n) : 0;
+	p->apart = best < 0;
+	p->possible = best >= 0;
+	if (p->possible)
+		p->algo = found[best].algo;
 }
 
 bool cuda_product(struct device *d, const char *name, const struct product *x)
@@ -371,8 +410,12 @@ static void plan_line(const struct plan *p, struct str *out)
 		"%c%c %" PRId64 " %" PRId64 " %" PRId64 " %s %s %s %d %d %" PRId64
 		" %" PRId64 " ",
 		k->ta ? 't' : 'n', k->tb ? 't' : 'n', k->m, k->n, k->k, type_names[k->a],
-		type_names[k->b], type_names[k->d], (int)k->bias, (int)k->add, k->align,
-		k->runs);
+		type_names[k->b], type_names[k->d], (int)k->epilogue, (int)k->add,
+		k->align, k->runs);
+	if (p->apart) {
+		str_puts(out, "apart\n");
+		return;
+	}
 	memcpy(bytes, &p->algo, sizeof(bytes));
 	for (size_t i = 0; i < sizeof(bytes); i++)
 		str_printf(out, "%02x", bytes[i]);
@@ -396,7 +439,7 @@ void cuda_algorithms(struct device *d, struct str *out)
 	struct plan **list = (struct plan **)xmalloc((size_t)all->n * sizeof(*list));
 	for (int i = 0; i < BUCKETS; i++)
 		for (struct plan *p = all->bucket[i]; p; p = p->next)
-			if (p->told || (p->ready && p->possible))
+			if (p->told || p->apart || (p->ready && p->possible))
 				list[n++] = p;
 	qsort(list, (size_t)n, sizeof(*list), by_key);
 	for (int64_t i = 0; i < n; i++)
@@ -425,18 +468,27 @@ static int read_hex(const char *s, void *to, size_t n_bytes)
 	return 0;
 }
 
-static int read_line(const char *line, struct product_key *k, cublasLtMatmulAlgo_t *algo)
+/* An epilogue of GELU is of numbers of 16 bits, and needs lines of 16 bytes. */
+static bool epilogue_good(const struct product_key *k)
 {
-	char how[3], a[5], b[5], to[5], hex[2 * sizeof(*algo) + 2];
+	bool narrow = dtype_bytes((enum dtype)k->a) == 2 && k->d == k->a && k->b == k->a;
+	return k->epilogue < EPILOGUE_GELU ||
+	       (k->epilogue < N_EPILOGUES && narrow && k->m % 8 == 0 && k->align >= 16 &&
+		       !k->add && k->runs == 1);
+}
+
+static int read_line(const char *line, struct plan *p)
+{
+	struct product_key *k = &p->key;
+	char how[3], a[5], b[5], to[5];
 	int end = 0;
-	memset(k, 0, sizeof(*k));
+	memset(p, 0, sizeof(*p));
 	if (sscanf(line,
 		    "%2[nt] %10" SCNd64 " %10" SCNd64 " %10" SCNd64
-		    " %4s %4s %4s %1" SCNd64 " %1" SCNd64 " %2" SCNd64 " %3" SCNd64
-		    " %129[0-9a-f]%n",
-		    how, &k->m, &k->n, &k->k, a, b, to, &k->bias, &k->add, &k->align,
-		    &k->runs, hex, &end) != 12 ||
-		line[end] || strlen(how) != 2)
+		    " %4s %4s %4s %1" SCNd64 " %1" SCNd64 " %2" SCNd64 " %3" SCNd64 " %n",
+		    how, &k->m, &k->n, &k->k, a, b, to, &k->epilogue, &k->add, &k->align,
+		    &k->runs, &end) != 11 ||
+		!end || line[end - 1] != ' ' || strlen(how) != 2)
 		return -1;
 	k->ta = how[0] == 't';
 	k->tb = how[1] == 't';
@@ -444,25 +496,30 @@ static int read_line(const char *line, struct product_key *k, cublasLtMatmulAlgo
 	k->b = type_named(b);
 	k->d = type_named(to);
 	bool good = k->m > 0 && k->n > 0 && k->k > 0 && k->a >= 0 && k->b >= 0 &&
-		    k->d >= 0 && (k->bias | k->add) >> 1 == 0 && k->align > 0 &&
+		    k->d >= 0 && k->epilogue >= 0 && k->add >> 1 == 0 && k->align > 0 &&
 		    k->align <= 64 && !(k->align & (k->align - 1)) && k->runs > 0 &&
-		    k->runs <= MOST_RUNS;
-	return good ? read_hex(hex, algo, sizeof(*algo)) : -1;
+		    k->runs <= MOST_RUNS && epilogue_good(k);
+	if (!good)
+		return -1;
+	p->apart = p->ready =
+		k->epilogue >= EPILOGUE_GELU && !strcmp(line + end, "apart");
+	p->told = !p->apart;
+	return p->apart ? 0 : read_hex(line + end, &p->algo, sizeof(p->algo));
 }
 
 static int take(struct device *d, const char *line, int64_t number, struct err *e)
 {
 	struct cuda_device *c = cuda_of(d);
-	struct product_key key;
-	cublasLtMatmulAlgo_t algo;
-	if (read_line(line, &key, &algo) || (c->plans && c->plans->n >= MOST_PLANS))
+	struct plan read;
+	if (read_line(line, &read) || (c->plans && c->plans->n >= MOST_PLANS))
 		return err_set(e, EX_DATAERR,
 			"algorithms of products, line %lld: not one, or one too many",
 			(long long)number);
-	struct plan *p = plan_of(c, &key);
+	struct plan *p = plan_of(c, &read.key);
 	if (!p->ready && !p->told) {
-		p->algo = algo;
-		p->told = true;
+		p->algo = read.algo;
+		p->told = read.told;
+		p->apart = p->ready = read.apart;
 	}
 	return 0;
 }

@@ -1,5 +1,6 @@
-/* LayerNorm and RMSNorm, forward beside backward. */
-#include "kernels/cuda/vector.h"
+/* LayerNorm and RMSNorm, forward beside backward, and fused with what is before them. */
+#include "kernels/cuda/columns.h"
+#include "kernels/cuda/residual.h"
 
 /* A row is in the registers of its threads: each has up to PACKS packs of it, those whose
  * number is its own plus a multiple of how many threads there are. */
@@ -32,52 +33,76 @@ template <int WARPS> static __device__ inline int pack_at(int p)
 	return (p * WARPS * WARP + my_part<WARPS>()) * N;
 }
 
+/* What a norm needs beside its rows. */
+template <typename T> struct norm_args {
+	enum norm_kind kind;
+	T *y;
+	float *stats;
+	const float *gamma, *beta;
+	float eps;
+	int64_t rows;
+	int cols;
+	bool whole; /* rows of all matrices can be read in packs */
+};
+
+/* From a row in registers, with zeros behind it, to what the norm makes of it. */
+template <int WARPS, int PACKS, typename T>
+static __device__ inline void norm_row(
+	float (&v)[PACKS][N], const struct norm_args<T> &n, int64_t row)
+{
+	float g[N], b[N] = {}, sum = 0, square = 0, mean = 0;
+	T *y = n.y + row * n.cols;
+	if (n.kind == NORM_LAYER) {
+		for (int p = 0; p < PACKS; p++)
+			for (int i = 0; i < N; i++)
+				sum += v[p][i];
+		mean = row_sum<WARPS>(sum) / (float)n.cols;
+	}
+	for (int p = 0; p < PACKS; p++) {
+		for (int i = 0; i < N; i++) {
+			bool here = pack_at<WARPS>(p) + i < n.cols;
+			v[p][i] = here ? v[p][i] - mean : 0;
+			square += v[p][i] * v[p][i];
+		}
+	}
+	float rstd = 1.0f / sqrtf(row_sum<WARPS>(square) / (float)n.cols + n.eps);
+	if (my_part<WARPS>() == 0) {
+		n.stats[row] = mean;
+		n.stats[n.rows + row] = rstd;
+	}
+#pragma unroll
+	for (int p = 0; p < PACKS; p++) {
+		int j = pack_at<WARPS>(p), left = n.cols - j;
+		load(g, n.gamma + j, left, n.whole);
+		if (n.beta)
+			load(b, n.beta + j, left, n.whole);
+		for (int i = 0; i < N; i++) {
+			v[p][i] = v[p][i] * rstd * g[i];
+			v[p][i] = n.beta ? v[p][i] + b[i] : v[p][i];
+		}
+		store(y + j, v[p], left, n.whole);
+	}
+}
+
 template <int WARPS, int PACKS, typename T>
 static __global__ void __launch_bounds__(threads_of_rows<WARPS>()) norm_fwd_kernel(
 	enum norm_kind kind, T *y, float *stats, const float *x, const float *gamma,
 	const float *beta, int64_t rows, int cols, float eps, bool whole)
 {
 	int64_t row = my_row<WARPS>();
-	float v[PACKS][N], g[N], b[N] = {}, sum = 0, square = 0, mean = 0;
+	float v[PACKS][N];
 	if (row >= rows)
 		return;
 	x += row * cols;
-	y += row * cols;
 #pragma unroll
 	for (int p = 0; p < PACKS; p++) {
 		int j = pack_at<WARPS>(p);
 		load(v[p], x + j, cols - j, whole);
 	}
-	if (kind == NORM_LAYER) {
-		for (int p = 0; p < PACKS; p++)
-			for (int i = 0; i < N; i++)
-				sum += v[p][i];
-		mean = row_sum<WARPS>(sum) / (float)cols;
-	}
-	for (int p = 0; p < PACKS; p++) {
-		for (int i = 0; i < N; i++) {
-			bool here = pack_at<WARPS>(p) + i < cols;
-			v[p][i] = here ? v[p][i] - mean : 0;
-			square += v[p][i] * v[p][i];
-		}
-	}
-	float rstd = 1.0f / sqrtf(row_sum<WARPS>(square) / (float)cols + eps);
-	if (my_part<WARPS>() == 0) {
-		stats[row] = mean;
-		stats[rows + row] = rstd;
-	}
-#pragma unroll
-	for (int p = 0; p < PACKS; p++) {
-		int j = pack_at<WARPS>(p);
-		load(g, gamma + j, cols - j, whole);
-		if (beta)
-			load(b, beta + j, cols - j, whole);
-		for (int i = 0; i < N; i++) {
-			v[p][i] = v[p][i] * rstd * g[i];
-			v[p][i] = beta ? v[p][i] + b[i] : v[p][i];
-		}
-		store(y + j, v[p], cols - j, whole);
-	}
+	const struct norm_args<T> n = {
+		kind, y, stats, gamma, beta, eps, rows, cols, whole
+	};
+	norm_row<WARPS>(v, n, row);
 }
 
 void cuda_norm_fwd(struct device *d, enum norm_kind kind, struct mat y, struct mat stats,
@@ -101,72 +126,162 @@ void cuda_norm_fwd(struct device *d, enum norm_kind kind, struct mat y, struct m
 	});
 }
 
+/* ---- with the residual sum before ---------------------------------------------------- */
+
+/* y = x + dropout(sum + bias), and its norm, while the row is in registers. */
+template <int WARPS, int PACKS, typename S, typename T>
+static __global__ void __launch_bounds__(threads_of_rows<WARPS>()) residual_norm_kernel(
+	enum norm_kind kind, T *h, float *stats, float *y, const float *x, const S *sum,
+	const float *bias, const float *gamma, const float *beta, int64_t rows, int cols,
+	float eps, struct dropout o, bool drops, bool whole)
+{
+	int64_t row = my_row<WARPS>();
+	float v[PACKS][N];
+	packed<S, N> in[PACKS];
+	if (row >= rows)
+		return;
+	x += row * cols;
+	y += row * cols;
+	sum += row * cols;
+#pragma unroll
+	for (int p = 0; p < PACKS; p++) {
+		int j = pack_at<WARPS>(p);
+		load(v[p], x + j, cols - j, whole);
+		in[p] = fetch<N>(sum + j, cols - j, whole);
+	}
+#pragma unroll
+	for (int p = 0; p < PACKS; p++) {
+		int j = pack_at<WARPS>(p), left = cols - j;
+		if (left <= 0)
+			continue;
+		residual(v[p], in[p], bias, o, drops, place{row, j}, left, whole);
+		store(y + j, v[p], left, whole);
+	}
+	const struct norm_args<T> n = {
+		kind, h, stats, gamma, beta, eps, rows, cols, whole
+	};
+	norm_row<WARPS>(v, n, row);
+}
+
+template <typename S, typename T>
+static void residual_norm(struct device *d, struct mat y, struct mat x, struct mat sum,
+	struct mat bias, const struct dropout *o, const struct norm *n)
+{
+	const S *in = (const S *)sum.p;
+	T *h = (T *)n->h.p;
+	float *out = floats_of(y);
+	const float *stream = floats_of(x), *b = floats_of(bias);
+	const float *gamma = floats_of(n->gamma), *beta = floats_of(n->beta);
+	int64_t rows = y.rows, cols = y.cols;
+	struct dropout none = {};
+	bool whole = in_packs(out, cols, N) && in_packs(stream, cols, N) &&
+		     in_packs(in, cols, N) && in_packs(h, cols, N) && in_packs(b, 0, N) &&
+		     in_packs(gamma, 0, N) && in_packs(beta, 0, N);
+	by_cols(cols, [&](auto w) {
+		using W = decltype(w);
+		launch(d, "residual_norm", grid_of_rows<W::WARPS>(rows),
+			threads_of_rows<W::WARPS>(), 0,
+			residual_norm_kernel<W::WARPS, W::PACKS, S, T>, n->kind, h,
+			floats_of(n->stats), out, stream, in, b, gamma, beta, rows,
+			(int)cols, n->eps, o ? *o : none, o != NULL, whole);
+	});
+}
+
+void cuda_residual_norm(struct device *d, struct mat y, struct mat x, struct mat sum,
+	struct mat bias, const struct dropout *o, const struct norm *n)
+{
+	BUG_ON(x.rows != y.rows || sum.rows != y.rows);
+	BUG_ON(x.cols != y.cols || sum.cols != y.cols);
+	BUG_ON(n->stats.cols != y.rows || n->gamma.cols != y.cols);
+	BUG_ON(sum.type != DT_F32 && sum.type != n->h.type);
+	by_type(n->h.type, [&](auto t) {
+		using T = decltype(t);
+		(sum.type == DT_F32 ? residual_norm<float, T> : residual_norm<T, T>)(d, y,
+			x, sum, bias, o, n);
+	});
+}
+
+/* ---- backward ------------------------------------------------------------------------ */
+
 /*
  * With h = (x - mean) rstd and e = dy gamma:
  * LayerNorm dx = rstd (e - mean(e) - h mean(e h)); RMSNorm has no mean(e).
  */
 template <int WARPS, int PACKS, typename T>
-static __global__ void __launch_bounds__(threads_of_rows<WARPS>()) norm_bwd_x_kernel(
-	enum norm_kind kind, float *dx, const T *dy, const float *x, const float *stats,
-	const float *gamma, int64_t rows, int cols, bool whole)
+static __device__ inline void fetch_row(float (&h)[PACKS][N], packed<T, N> (&up)[PACKS],
+	const float *x, const T *dy, int cols, bool whole)
 {
-	int64_t row = my_row<WARPS>();
-	packed<T, N> up[PACKS];
-	float h[PACKS][N], e[PACKS][N], sum_e = 0, sum_eh = 0, mean_e = 0;
-	if (row >= rows)
-		return;
-	const float mean = stats[row], rstd = stats[rows + row];
-	x += row * cols;
-	dy += row * cols;
-	dx += row * cols;
 #pragma unroll
 	for (int p = 0; p < PACKS; p++) {
 		int j = pack_at<WARPS>(p);
 		load(h[p], x + j, cols - j, whole);
 		up[p] = fetch<N>(dy + j, cols - j, whole);
 	}
+}
+
+/* dx += its part of a row, from x, which becomes h, and dy. e is made twice: registers for it
+ * are dearer. */
+template <int WARPS, int PACKS, typename T>
+static __device__ inline void bwd_x_row(enum norm_kind kind, float *dx,
+	float (&h)[PACKS][N], const packed<T, N> (&up)[PACKS], const float *gamma,
+	float mean, float rstd, int cols, bool whole)
+{
+	float g[N], e[N], sum_e = 0, sum_eh = 0, mean_e = 0;
 #pragma unroll
 	for (int p = 0; p < PACKS; p++) {
 		int j = pack_at<WARPS>(p);
-		float g[N];
 		load(g, gamma + j, cols - j, whole);
-		unpack(e[p], up[p]);
+		unpack(e, up[p]);
 		for (int i = 0; i < N; i++) {
 			h[p][i] = (h[p][i] - mean) * rstd;
-			e[p][i] *= g[i]; /* 0 behind the end */
-			sum_e += e[p][i];
-			sum_eh += e[p][i] * h[p][i];
+			e[i] *= g[i]; /* 0 behind the end */
+			sum_e += e[i];
+			sum_eh += e[i] * h[p][i];
 		}
 	}
 	if (kind == NORM_LAYER)
 		mean_e = row_sum<WARPS>(sum_e) / (float)cols;
 	float mean_eh = row_sum<WARPS>(sum_eh) / (float)cols;
-	for (int p = 0; p < PACKS; p++)
-		for (int i = 0; i < N; i++)
-			e[p][i] = rstd * (e[p][i] - mean_e - h[p][i] * mean_eh);
 #pragma unroll
 	for (int p = 0; p < PACKS; p++) {
 		int j = pack_at<WARPS>(p);
-		load(h[p], dx + j, cols - j, whole);
-	}
-#pragma unroll
-	for (int p = 0; p < PACKS; p++) {
-		int j = pack_at<WARPS>(p);
+		float to[N];
+		load(to, dx + j, cols - j, whole);
+		load(g, gamma + j, cols - j, whole);
+		unpack(e, up[p]);
 		for (int i = 0; i < N; i++)
-			h[p][i] += e[p][i];
-		store(dx + j, h[p], cols - j, whole);
+			to[i] += rstd * (e[i] * g[i] - mean_e - h[p][i] * mean_eh);
+		store(dx + j, to, cols - j, whole);
 	}
 }
 
-void cuda_norm_bwd_x(struct device *d, enum norm_kind kind, struct mat dx, struct mat dy,
-	struct mat x, struct mat stats, struct mat gamma)
+template <int WARPS, int PACKS, typename T>
+static __global__ void __launch_bounds__(threads_of_rows<WARPS>()) norm_bwd_x_kernel(
+	enum norm_kind kind, float *dx, const T *dy, const float *x, const float *mean,
+	const float *rstd, const float *gamma, int64_t rows, int cols, bool whole)
 {
-	int64_t rows = x.rows, cols = x.cols;
-	float *out = floats_of(dx);
-	const float *in = floats_of(x), *g = floats_of(gamma);
+	int64_t row = my_row<WARPS>();
+	packed<T, N> up[PACKS];
+	float h[PACKS][N];
+	if (row >= rows)
+		return;
+	fetch_row<WARPS>(h, up, x + row * cols, dy + row * cols, cols, whole);
+	bwd_x_row<WARPS>(
+		kind, dx + row * cols, h, up, gamma, mean[row], rstd[row], cols, whole);
+}
+
+/* Of rows [first, first + rows). */
+static void bwd_x_rows(struct device *d, enum norm_kind kind, struct mat dx,
+	struct mat dy, struct mat x, struct mat stats, struct mat gamma, int64_t first,
+	int64_t rows)
+{
+	int64_t cols = x.cols;
+	float *out = floats_of(mat_rows(dx, first, rows));
+	const float *in = floats_of(mat_rows(x, first, rows)), *g = floats_of(gamma);
+	const float *mean = floats_of(stats) + first, *rstd = mean + x.rows;
 	by_type(dy.type, [&](auto t) {
 		using T = decltype(t);
-		const T *up = (const T *)dy.p;
+		const T *up = (const T *)mat_rows(dy, first, rows).p;
 		bool whole = in_packs(out, cols, N) && in_packs(up, cols, N) &&
 			     in_packs(in, cols, N) && in_packs(g, 0, N);
 		by_cols(cols, [&](auto w) {
@@ -174,7 +289,96 @@ void cuda_norm_bwd_x(struct device *d, enum norm_kind kind, struct mat dx, struc
 			launch(d, "norm_bwd_x", grid_of_rows<W::WARPS>(rows),
 				threads_of_rows<W::WARPS>(), 0,
 				norm_bwd_x_kernel<W::WARPS, W::PACKS, T>, kind, out, up,
-				in, floats_of(stats), g, rows, (int)cols, whole);
+				in, mean, rstd, g, rows, (int)cols, whole);
 		});
 	});
+}
+
+void cuda_norm_bwd_x(struct device *d, enum norm_kind kind, struct mat dx, struct mat dy,
+	struct mat x, struct mat stats, struct mat gamma)
+{
+	bwd_x_rows(d, kind, dx, dy, x, stats, gamma, 0, x.rows);
+}
+
+/* ---- with the gradients of the weights ----------------------------------------------- */
+
+/*
+ * A block has a run of rows, as in norm_bwd_w, and its warps every eighth of them: what a warp
+ * has in registers for dx, it adds to its sums too. So the sums are those of norm_bwd_w. Where it
+ * goes, two blocks share a multiprocessor, and one loads while the other computes.
+ */
+template <int PACKS, typename T>
+static __global__ void __launch_bounds__(THREADS, sizeof(T) == 2 && PACKS <= 6 ? 2 : 1)
+	norm_bwd_kernel(enum norm_kind kind, float *dx, float *part, const T *dy,
+		const float *x, const float *mean, const float *rstd, const float *gamma,
+		int64_t rows, int cols, struct runs runs, bool whole)
+{
+	__shared__ float sums[2][WARPS_A_BLOCK][N * WARP];
+	int64_t first = blockIdx.x * runs.rows, end = min64(first + runs.rows, rows);
+	float b[PACKS][N] = {}, g[PACKS][N] = {};
+	for (int64_t row = first + warp_number(); row < end; row += WARPS_A_BLOCK) {
+		packed<T, N> up[PACKS];
+		float h[PACKS][N];
+		fetch_row<1>(h, up, x + row * cols, dy + row * cols, cols, whole);
+		bwd_x_row<1>(kind, dx + row * cols, h, up, gamma, mean[row], rstd[row],
+			cols, whole);
+#pragma unroll
+		for (int p = 0; p < PACKS; p++) {
+			for (int i = 0; i < N; i++) {
+				float u = number_of(up[p], i);
+				b[p][i] += u;
+				g[p][i] += u * h[p][i]; /* 0 behind the end */
+			}
+		}
+	}
+	part += (int64_t)blockIdx.x * 2 * cols;
+#pragma unroll
+	for (int p = 0; p < PACKS; p++) {
+		__syncthreads(); /* those of the last pack are read */
+		keep_sums(sums[0], b[p]);
+		keep_sums(sums[1], g[p]);
+		__syncthreads();
+		add_warps(part, sums, p * N * WARP, cols);
+	}
+}
+
+template <typename F> static void by_packs(int64_t cols, F fn)
+{
+	int64_t packs = ceil_div(cols, N * WARP);
+	if (packs <= 2)
+		fn(width<1, 2>());
+	else if (packs <= 6)
+		fn(width<1, 6>());
+	else
+		fn(width<1, 8>());
+}
+
+void cuda_norm_bwd(struct device *d, enum norm_kind kind, struct mat dx,
+	struct mat dgamma, struct mat dbeta, struct mat dy, struct mat x,
+	struct mat stats, struct mat gamma, int64_t first, int64_t rows)
+{
+	int64_t cols = x.cols;
+	struct runs runs = cuda_runs_of(rows, 2 * cols);
+	float *part = (float *)cuda_room(d, (size_t)(runs.n * 2 * cols) * sizeof(float));
+	float *out = floats_of(mat_rows(dx, first, rows));
+	const float *in = floats_of(mat_rows(x, first, rows)), *g = floats_of(gamma);
+	const float *mean = floats_of(stats) + first, *rstd = mean + x.rows;
+	if (cols > N * 8 * WARP) { /* more than one warp has registers for */
+		bwd_x_rows(d, kind, dx, dy, x, stats, gamma, first, rows);
+		cuda_norm_bwd_w(d, kind, dgamma, dbeta, dy, x, stats, first, rows);
+		return;
+	}
+	by_type(dy.type, [&](auto t) {
+		using T = decltype(t);
+		const T *up = (const T *)mat_rows(dy, first, rows).p;
+		bool whole = in_packs(out, cols, N) && in_packs(up, cols, N) &&
+			     in_packs(in, cols, N) && in_packs(g, 0, N);
+		by_packs(cols, [&](auto w) {
+			using W = decltype(w);
+			launch(d, "norm_bwd", grid_of(runs.n), THREADS, 0,
+				norm_bwd_kernel<W::PACKS, T>, kind, out, part, up, in,
+				mean, rstd, g, rows, (int)cols, runs, whole);
+		});
+	});
+	cuda_join_norm(d, "norm_bwd", dgamma, dbeta, part, runs);
 }

@@ -87,6 +87,15 @@ bool cuda_graph_put(struct device *d, void *to, const void *from, size_t n_bytes
 
 /* ---- gemm.cu: a product as cuBLASLt sees it ------------------------------------------ */
 
+enum epilogue {
+	EPILOGUE_NONE,
+	EPILOGUE_BIAS,
+	EPILOGUE_GELU,
+	EPILOGUE_GELU_BIAS,
+	EPILOGUE_DGELU,
+	N_EPILOGUES
+};
+
 /*
  * d = op(a) op(b) + bias, or added to d. cuBLASLt's matrices are stored by columns, so that ours
  * are transposed in its eyes, and what it multiplies as a b is our b^T a^T: a is the right one of
@@ -100,17 +109,23 @@ struct product {
 	/* How many such products at once: operands and result of each lie behind those of the
 	 * one before. More than one have no bias, and are not added to d. */
 	int64_t runs;
+	/* GELU of the result, whose argument goes to aux; or the result times GELU's slope at aux.
+	 * Then `apart` does the same by several kernels, which may be quicker. */
+	enum epilogue epilogue = EPILOGUE_NONE;
+	void *aux = NULL; /* as d */
+	void (*apart)(struct device *, const struct product *) = NULL;
 };
 
 /* What a plan is for; all its members are of one size, so that it can be compared as bytes. */
 struct product_key {
-	int64_t ta, tb, m, n, k, a, b, d, bias, add, align, runs;
+	int64_t ta, tb, m, n, k, a, b, d, epilogue, add, align, runs;
 };
 
 /* ---- gemm_plan.cu: which of cuBLASLt's algorithms ------------------------------------ */
 
 void cuda_cublas_check(struct device *d, cublasStatus_t rc, const char *what);
-/* Multiplies; false: cuBLASLt has no algorithm for it, and nothing was done. */
+/* Multiplies; false: cuBLASLt has no algorithm for it, or what is done apart is quicker or has not
+ * been compared, and nothing was done. */
 bool cuda_product(struct device *d, const char *name, const struct product *p);
 void cuda_plans_free(struct device *d);
 void cuda_algorithms(struct device *d, struct str *out);

@@ -1,5 +1,5 @@
 /* Element by element: biases, activations, residual sums, dropout, rotary positions. */
-#include "kernels/cuda/vector.h"
+#include "kernels/cuda/residual.h"
 
 /* ---- sums --------------------------------------------------------------------------- */
 
@@ -236,37 +236,6 @@ void cuda_act_bwd(struct device *d, enum act_kind kind, struct mat da, struct ma
 
 /* ---- dropout ------------------------------------------------------------------------ */
 
-/* Of the N elements from `at` on. Blocks of random words begin at multiples of 4 channels of
- * the whole tensor, where a pack need not. The product is rounded, so that `residual` gives the
- * bits of the kernels that it stands for. */
-template <int N>
-static __device__ inline void drop(
-	float (&x)[N], const struct dropout &o, struct place at)
-{
-	const float p = o.p, keep = 1.0f / (1.0f - p);
-	int64_t channel = o.first_col + at.col;
-	struct place in = place_of(o.first_row + at.row, o.seq_rows, 1);
-	uint32_t sample = (uint32_t)(o.first_sample + in.row);
-	uint32_t pos = (uint32_t)o.pos[at.row], first = (uint32_t)(channel >> 2);
-	int skip = (int)(channel & 3);
-	uint32_t word[N + 4];
-#pragma unroll
-	for (int b = 0; b <= N / 4; b++) {
-		struct philox_block r = {};
-		if (b < N / 4 || skip)
-			r = philox(o.key, first + (uint32_t)b, pos, sample, o.step);
-		for (int i = 0; i < 4; i++)
-			word[4 * b + i] = r.x[i];
-	}
-#pragma unroll
-	for (int j = 0; j < N; j++) {
-		uint32_t even = skip & 1 ? word[j + 1] : word[j];
-		uint32_t odd = skip & 1 ? word[j + 3] : word[j + 2];
-		x[j] = philox_uniform(skip & 2 ? odd : even) < p ? 0
-								 : __fmul_rn(x[j], keep);
-	}
-}
-
 template <typename Y, typename X>
 static __global__ void dropout_kernel(
 	Y *y, const X *x, int64_t rows, int64_t cols, struct dropout o, bool whole)
@@ -308,21 +277,12 @@ static __global__ void residual_kernel(float *y, const float *x, const T *sum,
 	enum { N = PER_PACK<float> };
 	struct place at = place_of(thread_number(), cols, N);
 	int64_t left = cols - at.col, i = at.row * cols + at.col;
-	float v[N], u[N], b[N];
+	float v[N];
 	if (at.row >= rows)
 		return;
 	packed<T, N> from = fetch<N>(sum + i, left, whole);
-	load(u, x + i, left, whole);
-	unpack(v, from);
-	if (bias) {
-		load(b, bias + at.col, left, whole);
-		for (int j = 0; j < N; j++)
-			v[j] += b[j];
-	}
-	if (drops)
-		drop(v, o, at);
-	for (int j = 0; j < N; j++)
-		v[j] = u[j] + v[j];
+	load(v, x + i, left, whole);
+	residual(v, from, bias, o, drops, at, left, whole);
 	store(y + i, v, left, whole);
 }
 

@@ -44,8 +44,9 @@ static void project(struct pass *p, const struct block_tensors *t, int64_t layer
 	struct mat q = part_of(p, a->q, s, c);
 	struct mat key = part_of(p, a->k, s, c);
 	struct mat v = part_of(p, a->v, s, c);
-	const struct linear l[] = {
-		{q, t->wq, t->bq}, {key, t->wk, t->bk}, {v, t->wv, t->bv}};
+	const struct linear l[] = {{.y = q, .w = t->wq, .bias = t->bq},
+		{.y = key, .w = t->wk, .bias = t->bk},
+		{.y = v, .w = t->wv, .bias = t->bv}};
 	linear_enter(p, layer, h, l, ARRAY_LEN(l), s);
 	if (p->rope) {
 		k->rope(p->d, q, p->m->head_dim, rope_table(p), pos_of(p, c), 1);
@@ -90,12 +91,13 @@ static void attend(struct pass *p, int64_t layer, struct block_acts *a,
 	}
 }
 
-/* x2 = x + the product of what the heads say, of one chunk */
+/* x2 = x + the product of what the heads say, of one chunk, and its norm */
 static void output_forward(struct pass *p, const struct block_tensors *t, int64_t layer,
 	struct block_acts *a, int c)
 {
 	size_t mark = arena_mark(p->d->scratch);
 	struct mat x2 = stream_of(p, a->x2, c), said = sum_room(p, x2);
+	const struct stream_norm then = ffn_norm(p, layer, a);
 	struct slice_sum sum;
 	slice_sum_begin(&sum, &p->tp, p->d, said, p->rows);
 	for (int s = 0; s < p->tp.here; s++) {
@@ -106,8 +108,8 @@ static void output_forward(struct pass *p, const struct block_tensors *t, int64_
 		tile_done(p, layer, TILE_OUT, s);
 	}
 	slice_sum_end(&sum);
-	join_residual(
-		p, layer, DROP_ATTENTION, c, t->bo, x2, said, stream_of(p, a->x, c));
+	join_residual(p, layer, DROP_ATTENTION, c, t->bo, x2, said, stream_of(p, a->x, c),
+		&then);
 	arena_reset(p->d->scratch, mark);
 	watch(p, "attention.wo", layer, x2);
 }
@@ -116,8 +118,10 @@ static void norm1(struct pass *p, struct slice_gather *h, int64_t layer,
 	struct block_acts *a, int c)
 {
 	const struct block_tensors *t = &p->m->blocks[layer];
-	norm_gather(p, h, "attention_norm", layer, a->h1, a->stats1,
-		stream_of(p, a->x, c), t->norm1, t->norm1_bias, c);
+	const struct stream_norm n = {
+		"attention_norm", layer, a->h1, a->stats1, t->norm1, t->norm1_bias};
+	norm_forward(p, &n, stream_of(p, a->x, c), c);
+	norm_gather(p, h, &n, c);
 }
 
 void attention_again(struct pass *p, int64_t layer, struct block_acts *a)
@@ -205,7 +209,7 @@ static void heads_backward(struct pass *p, const struct block_tensors *t, int64_
 		for (int s = 0; s < p->tp.here; s++) {
 			struct mat dout = part_of(p, h.dout, s, c);
 			tile_use(p, layer, TILE_OUT, s);
-			linear_leave_backward(p, layer, dout, &d, t->wo, s);
+			linear_leave_backward(p, layer, dout, &d, t->wo, s, no_mat());
 			tile_done(p, layer, TILE_OUT, s);
 			watch(p, "attention.wo, backward", layer, dout);
 		}
@@ -237,9 +241,9 @@ static void project_backward(struct pass *p, const struct block_tensors *t, int6
 		}
 		struct mat dh = slice_sum_slot(sum);
 		tile_use(p, layer, TILE_QKV, s);
-		linear_backward_x(p, layer, dh, dq, t->wq, s, false);
-		linear_backward_x(p, layer, dh, dk, t->wk, s, true);
-		linear_backward_x(p, layer, dh, dv, t->wv, s, true);
+		const struct linear l[] = {{.y = dq, .w = t->wq}, {.y = dk, .w = t->wk},
+			{.y = dv, .w = t->wv}};
+		linear_backward_x(p, layer, dh, l, ARRAY_LEN(l), s);
 		tile_done(p, layer, TILE_QKV, s);
 		slice_sum_push(sum);
 	}
@@ -267,14 +271,6 @@ static void product_leaves(
 	}
 }
 
-static void norm_leaves(
-	struct pass *p, int64_t layer, struct block_acts *a, struct block_grads *g, int c)
-{
-	const struct block_tensors *t = &p->m->blocks[layer];
-	piece_norm_bwd(p, t->norm1, t->norm1_bias, c, stream_of(p, g->dh1, c),
-		stream_of(p, a->x, c), stats_of(a->stats1, c));
-}
-
 void attention_backward_x(struct pass *p, int64_t layer, struct block_acts *a,
 	struct block_grads *g, struct mat dx, bool weights)
 {
@@ -289,11 +285,12 @@ void attention_backward_x(struct pass *p, int64_t layer, struct block_acts *a,
 		if (weights)
 			product_leaves(p, layer, a, g, c);
 		slice_sum_end(&sum);
+		struct mat x = stream_of(p, a->x, c), stats = stats_of(a->stats1, c);
 		if (weights)
-			norm_leaves(p, layer, a, g, c);
-		p->d->k->norm_bwd_x(p->d, p->m->arch->norm, dxc, dh,
-			stream_of(p, a->x, c), stats_of(a->stats1, c),
-			param(p, t->norm1, 0));
+			norm_backward(p, t->norm1, t->norm1_bias, c, dxc, dh, x, stats);
+		else
+			p->d->k->norm_bwd_x(p->d, p->m->arch->norm, dxc, dh, x, stats,
+				param(p, t->norm1, 0));
 		watch(p, "attention_norm, backward", layer, dxc);
 	}
 }
@@ -301,8 +298,10 @@ void attention_backward_x(struct pass *p, int64_t layer, struct block_acts *a,
 void attention_backward_w(
 	struct pass *p, int64_t layer, struct block_acts *a, struct block_grads *g)
 {
+	const struct block_tensors *t = &p->m->blocks[layer];
 	for (int c = 0; c < p->cp.here; c++) {
 		product_leaves(p, layer, a, g, c);
-		norm_leaves(p, layer, a, g, c);
+		piece_norm_bwd(p, t->norm1, t->norm1_bias, c, stream_of(p, g->dh1, c),
+			stream_of(p, a->x, c), stats_of(a->stats1, c));
 	}
 }

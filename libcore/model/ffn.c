@@ -4,52 +4,59 @@
  */
 #include "model/layers.h"
 
-static void hidden(struct pass *p, const struct block_tensors *t, int64_t layer,
-	struct block_acts *a, struct slice_gather *h, int s, int c)
-{
-	struct mat u = part_of(p, a->a, s, c);
-	struct mat gate = part_of(p, a->b, s, c); /* nothing but for SwiGLU */
-	const struct linear l[] = {{u, t->w1, t->b1}, {gate, t->w3, t->b3}};
-	linear_enter(p, layer, h, l, t->w3 ? 2 : 1, s);
-	watch(p, "feed_forward.w1", layer, u);
-	watch(p, "feed_forward.w3", layer, gate);
-}
-
 static void activate(struct pass *p, struct block_acts *a, int s, int c)
 {
 	p->d->k->act_fwd(p->d, p->m->act, part_of(p, a->y, s, c), part_of(p, a->a, s, c),
 		part_of(p, a->b, s, c));
 }
 
-static void norm2(struct pass *p, struct slice_gather *h, int64_t layer,
-	struct block_acts *a, int c)
+/* The products before the activation, and that. */
+static void hidden(struct pass *p, const struct block_tensors *t, int64_t layer,
+	struct block_acts *a, struct slice_gather *h, int s, int c)
+{
+	struct mat u = part_of(p, a->a, s, c);
+	struct mat gate = part_of(p, a->b, s, c); /* nothing but for SwiGLU */
+	bool gelu = linear_gives_gelu(p, layer);
+	struct linear l[] = {{.y = u, .w = t->w1, .bias = t->b1},
+		{.y = gate, .w = t->w3, .bias = t->b3}};
+	if (gelu)
+		l[0].gelu = part_of(p, a->y, s, c);
+	linear_enter(p, layer, h, l, t->w3 ? 2 : 1, s);
+	watch(p, "feed_forward.w1", layer, u);
+	watch(p, "feed_forward.w3", layer, gate);
+	if (!gelu)
+		activate(p, a, s, c);
+}
+
+struct stream_norm ffn_norm(
+	const struct pass *p, int64_t layer, const struct block_acts *a)
 {
 	const struct block_tensors *t = &p->m->blocks[layer];
-	norm_gather(p, h, "ffn_norm", layer, a->h2, a->stats2, stream_of(p, a->x2, c),
-		t->norm2, t->norm2_bias, c);
+	return (struct stream_norm){
+		"ffn_norm", layer, a->h2, a->stats2, t->norm2, t->norm2_bias};
 }
 
 void ffn_forward(struct pass *p, int64_t layer, struct block_acts *a, struct mat x_next)
 {
 	const struct block_tensors *t = &p->m->blocks[layer];
+	const struct stream_norm norm = ffn_norm(p, layer, a);
 	for (int c = 0; c < p->cp.here; c++) {
 		size_t mark = arena_mark(p->d->scratch);
 		struct mat x2 = stream_of(p, a->x2, c), next = stream_of(p, x_next, c);
 		struct mat said = sum_room(p, next);
 		struct slice_gather h;
-		norm2(p, &h, layer, a, c);
+		norm_gather(p, &h, &norm, c);
 		struct slice_sum sum;
 		slice_sum_begin(&sum, &p->tp, p->d, said, p->rows);
 		for (int s = 0; s < p->tp.here; s++) {
 			tile_use(p, layer, TILE_FFN, s);
 			hidden(p, t, layer, a, &h, s, c);
-			activate(p, a, s, c);
 			linear_leave(p, layer, &sum, part_of(p, a->y, s, c), t->w2, s);
 			tile_done(p, layer, TILE_FFN, s);
 		}
 		slice_gather_end(&h);
 		slice_sum_end(&sum);
-		join_residual(p, layer, DROP_FFN, c, t->b2, next, said, x2);
+		join_residual(p, layer, DROP_FFN, c, t->b2, next, said, x2, NULL);
 		arena_reset(p->d->scratch, mark);
 		watch(p, "feed_forward.w2", layer, next);
 	}
@@ -58,16 +65,20 @@ void ffn_forward(struct pass *p, int64_t layer, struct block_acts *a, struct mat
 void ffn_again(struct pass *p, int64_t layer, struct block_acts *a, bool products)
 {
 	const struct block_tensors *t = &p->m->blocks[layer];
+	const struct stream_norm norm = ffn_norm(p, layer, a);
 	for (int c = 0; c < p->cp.here; c++) {
 		struct slice_gather h;
-		norm2(p, &h, layer, a, c);
+		if (!products)
+			norm_forward(p, &norm, stream_of(p, a->x2, c), c);
+		norm_gather(p, &h, &norm, c);
 		for (int s = 0; s < p->tp.here; s++) {
 			if (products) {
 				tile_use(p, layer, TILE_FFN, s);
 				hidden(p, t, layer, a, &h, s, c);
 				tile_done(p, layer, TILE_FFN, s);
+			} else {
+				activate(p, a, s, c);
 			}
-			activate(p, a, s, c);
 		}
 		slice_gather_end(&h);
 	}
@@ -82,13 +93,15 @@ static void hidden_backward(struct pass *p, const struct block_tensors *t, int64
 {
 	struct mat du = part_of(p, g->da, s, c);
 	struct mat dgate = part_of(p, g->db, s, c);
-	linear_leave_backward(p, layer, du, d, t->w2, s);
-	p->d->k->act_bwd(p->d, p->m->act, du, dgate, du, part_of(p, a->a, s, c),
-		part_of(p, a->b, s, c));
+	struct mat u = part_of(p, a->a, s, c);
+	bool gelu = linear_gives_gelu(p, layer);
+	linear_leave_backward(p, layer, du, d, t->w2, s, gelu ? u : no_mat());
+	if (!gelu)
+		p->d->k->act_bwd(
+			p->d, p->m->act, du, dgate, du, u, part_of(p, a->b, s, c));
 	watch(p, "feed_forward.w2, backward", layer, du);
-	linear_backward_x(p, layer, dh, du, t->w1, s, false);
-	if (t->w3)
-		linear_backward_x(p, layer, dh, dgate, t->w3, s, true);
+	const struct linear l[] = {{.y = du, .w = t->w1}, {.y = dgate, .w = t->w3}};
+	linear_backward_x(p, layer, dh, l, t->w3 ? 2 : 1, s);
 }
 
 /* Leaves of what is multiplied, of one chunk. */
@@ -109,14 +122,6 @@ static void product_leaves(
 		tile_reduce(p, layer, TILE_FFN, s);
 		watch(p, "feed_forward, weights", layer, no_mat());
 	}
-}
-
-static void norm_leaves(
-	struct pass *p, int64_t layer, struct block_acts *a, struct block_grads *g, int c)
-{
-	const struct block_tensors *t = &p->m->blocks[layer];
-	piece_norm_bwd(p, t->norm2, t->norm2_bias, c, stream_of(p, g->dh2, c),
-		stream_of(p, a->x2, c), stats_of(a->stats2, c));
 }
 
 void ffn_backward_x(struct pass *p, int64_t layer, struct block_acts *a,
@@ -141,11 +146,12 @@ void ffn_backward_x(struct pass *p, int64_t layer, struct block_acts *a,
 		if (weights)
 			product_leaves(p, layer, a, g, c);
 		slice_sum_end(&sum);
+		struct mat x2 = stream_of(p, a->x2, c), stats = stats_of(a->stats2, c);
 		if (weights)
-			norm_leaves(p, layer, a, g, c);
-		p->d->k->norm_bwd_x(p->d, p->m->arch->norm, dxc, dh,
-			stream_of(p, a->x2, c), stats_of(a->stats2, c),
-			param(p, t->norm2, 0));
+			norm_backward(p, t->norm2, t->norm2_bias, c, dxc, dh, x2, stats);
+		else
+			p->d->k->norm_bwd_x(p->d, p->m->arch->norm, dxc, dh, x2, stats,
+				param(p, t->norm2, 0));
 		watch(p, "ffn_norm, backward", layer, dxc);
 	}
 }
@@ -153,8 +159,10 @@ void ffn_backward_x(struct pass *p, int64_t layer, struct block_acts *a,
 void ffn_backward_w(
 	struct pass *p, int64_t layer, struct block_acts *a, struct block_grads *g)
 {
+	const struct block_tensors *t = &p->m->blocks[layer];
 	for (int c = 0; c < p->cp.here; c++) {
 		product_leaves(p, layer, a, g, c);
-		norm_leaves(p, layer, a, g, c);
+		piece_norm_bwd(p, t->norm2, t->norm2_bias, c, stream_of(p, g->dh2, c),
+			stream_of(p, a->x2, c), stats_of(a->stats2, c));
 	}
 }

@@ -97,7 +97,7 @@ static void slice_backward(
 		p->m->c.vocab, p->loss_scale);
 	linear_backward_w(p, -1, leaf_of_use(p, output, s, t->c, use_of_output(p)),
 		logits, t->h, t->first > 0);
-	linear_backward_x(p, -1, dh, logits, output, s, false);
+	linear_backward_x(p, -1, dh, &(struct linear){.y = logits, .w = output}, 1, s);
 }
 
 static void leaf_complete(struct pass *p, int s, int c)
@@ -129,18 +129,6 @@ static struct tile tile_alloc(const struct pass *p, int c, int64_t rows)
 		.lse = arena_floats(a, rows),
 		.loss = arena_floats(a, rows),
 	};
-}
-
-/* The gradient of the normed stream is summed; that of the stream goes to dx. */
-static void norm_backward(struct pass *p, int c, struct mat x, struct mat dx,
-	struct mat dh, struct mat stats)
-{
-	const struct kernels *k = p->d->k;
-	const struct model *m = p->m;
-	piece_norm_bwd(p, m->norm, m->norm_bias, c, dh, x, stats);
-	k->zero(p->d, dx);
-	k->norm_bwd_x(p->d, m->arch->norm, dx, dh, x, stats, param(p, m->norm, 0));
-	watch(p, "norm, backward", -1, dx);
 }
 
 /* ---- a slice after the other ------------------------------------------------------ */
@@ -249,14 +237,16 @@ static void head_chunk(struct pass *p, int c, struct mat x, struct mat dx)
 	struct arena *scratch = p->d->scratch;
 	size_t mark = arena_mark(scratch);
 	int64_t dim = m->c.dim;
-	struct mat h = mat_take(scratch, p->rows, dim, act_type(p));
+	struct stream_norm norm = {"norm", -1, no_mat(), no_mat(), m->norm, m->norm_bias};
+	norm.h = mat_take(scratch, p->rows, dim, act_type(p));
 	struct mat dh = mat_take(scratch, x.rows, dim, slice_type(p));
-	struct mat stats = mat_take(scratch, 2, p->rows_here, DT_F32);
+	norm.stats = mat_take(scratch, 2, p->rows_here, DT_F32);
 	struct slice_sum sum;
 	if (p->train)
 		slice_sum_begin(&sum, &p->tp, p->d, dh, p->rows);
 	struct slice_gather all;
-	norm_gather(p, &all, "norm", -1, h, stats, x, m->norm, m->norm_bias, 0);
+	norm_forward(p, &norm, x, 0);
+	norm_gather(p, &all, &norm, 0);
 	slice_gather_end(&all);
 	if (table_is_tiled(p, m->output))
 		head_slices(p, c, all.all, &sum);
@@ -264,7 +254,9 @@ static void head_chunk(struct pass *p, int c, struct mat x, struct mat dx)
 		head_rows(p, c, all.all, &sum);
 	if (p->train) {
 		slice_sum_end(&sum);
-		norm_backward(p, c, x, dx, dh, stats);
+		p->d->k->zero(p->d, dx);
+		norm_backward(p, m->norm, m->norm_bias, c, dx, dh, x, norm.stats);
+		watch(p, "norm, backward", -1, dx);
 	}
 	arena_reset(scratch, mark);
 }

@@ -116,6 +116,33 @@ void piece_norm_bwd(struct pass *p, const struct tensor *weight,
 	}
 }
 
+/* Without sequence parallelism a rank has all rows, of which the pieces here may be some. */
+static bool pieces_are_all(const struct pass *p)
+{
+	return p->tp.sp || p->tp.axis->size == 1;
+}
+
+void norm_backward(struct pass *p, const struct tensor *weight, const struct tensor *bias,
+	int c, struct mat dx, struct mat dy, struct mat x, struct mat stats)
+{
+	const struct kernels *k = p->d->k;
+	struct mat gamma = param(p, weight, 0);
+	if (p->plain_kernels || !pieces_are_all(p)) {
+		piece_norm_bwd(p, weight, bias, c, dy, x, stats);
+		k->norm_bwd_x(p->d, p->m->arch->norm, dx, dy, x, stats, gamma);
+		return;
+	}
+	for (int s = 0; s < p->tp.here; s++) {
+		int64_t first, n = piece_rows(p, s, &first);
+		k->norm_bwd(p->d, p->m->arch->norm, dx, leaf(p, weight, s, c),
+			bias ? leaf(p, bias, s, c) : no_mat(), dy, x, stats, gamma, first,
+			n);
+		leaf_done(p, weight, s, c);
+		if (bias)
+			leaf_done(p, bias, s, c);
+	}
+}
+
 void slice_weight_bwd(struct pass *p, int64_t layer, const struct tensor *w,
 	const struct tensor *bias, int s, int c, struct mat dy, struct mat x)
 {
@@ -129,14 +156,27 @@ void slice_weight_bwd(struct pass *p, int64_t layer, const struct tensor *w,
 	leaf_done(p, bias, s, c);
 }
 
-void norm_gather(struct pass *p, struct slice_gather *g, const char *what, int64_t layer,
-	struct mat y, struct mat stats, struct mat x, const struct tensor *weight,
-	const struct tensor *bias, int c)
+static struct norm norm_of(const struct pass *p, const struct stream_norm *n, int c)
 {
-	struct mat all = chunk_of(p, y, c), here = here_of(p, all);
-	p->d->k->norm_fwd(p->d, p->m->arch->norm, here, stats_of(stats, c), x,
-		param(p, weight, 0), param(p, bias, 0), (float)p->m->c.norm_eps);
-	watch(p, what, layer, here);
+	return (struct norm){.kind = p->m->arch->norm,
+		.h = here_of(p, chunk_of(p, n->h, c)),
+		.stats = stats_of(n->stats, c),
+		.gamma = param(p, n->weight, 0),
+		.beta = param(p, n->bias, 0),
+		.eps = (float)p->m->c.norm_eps};
+}
+
+void norm_forward(struct pass *p, const struct stream_norm *n, struct mat x, int c)
+{
+	struct norm o = norm_of(p, n, c);
+	p->d->k->norm_fwd(p->d, o.kind, o.h, o.stats, x, o.gamma, o.beta, o.eps);
+}
+
+void norm_gather(
+	struct pass *p, struct slice_gather *g, const struct stream_norm *n, int c)
+{
+	struct mat all = chunk_of(p, n->h, c), here = here_of(p, all);
+	watch(p, n->what, n->layer, here);
 	linear_round(p, here);
 	slice_gather_begin(g, &p->tp, p->d, here, all);
 }
@@ -189,15 +229,10 @@ struct mat sum_room(struct pass *p, struct mat to)
 	return type == DT_F32 ? to : mat_take(p->d->scratch, to.rows, to.cols, type);
 }
 
-void join_residual(struct pass *p, int64_t layer, enum drop_site site, int c,
+static void plain_residual(struct pass *p, int64_t layer, enum drop_site site, int c,
 	const struct tensor *bias, struct mat y, struct mat sum, struct mat x)
 {
 	const struct kernels *k = p->d->k;
-	if (!p->plain_kernels) {
-		struct dropout o = dropout_at(p, layer, site, c);
-		k->residual(p->d, y, x, sum, param(p, bias, 0), o.p > 0 ? &o : NULL);
-		return;
-	}
 	if (sum.type != DT_F32) { /* which has room for y, and no bits for it */
 		k->zero(p->d, y);
 		k->add(p->d, y, y, sum);
@@ -206,4 +241,23 @@ void join_residual(struct pass *p, int64_t layer, enum drop_site site, int c,
 		k->bias_fwd(p->d, y, param(p, bias, 0));
 	drop(p, layer, site, c, y);
 	k->add(p->d, y, x, y);
+}
+
+void join_residual(struct pass *p, int64_t layer, enum drop_site site, int c,
+	const struct tensor *bias, struct mat y, struct mat sum, struct mat x,
+	const struct stream_norm *then)
+{
+	const struct kernels *k = p->d->k;
+	struct dropout o = dropout_at(p, layer, site, c);
+	const struct dropout *drops = o.p > 0 ? &o : NULL;
+	if (p->plain_kernels) {
+		plain_residual(p, layer, site, c, bias, y, sum, x);
+		if (then)
+			norm_forward(p, then, y, c);
+	} else if (then) {
+		struct norm n = norm_of(p, then, c);
+		k->residual_norm(p->d, y, x, sum, param(p, bias, 0), drops, &n);
+	} else {
+		k->residual(p->d, y, x, sum, param(p, bias, 0), drops);
+	}
 }

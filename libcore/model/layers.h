@@ -152,9 +152,6 @@ void linear_begin(struct pass *p, int64_t layer);
 /* y = x w^T + bias; bias may be NULL */
 void linear_forward(struct pass *p, int64_t layer, struct mat y, struct mat x,
 	const struct tensor *w, const struct tensor *bias, int s);
-/* dx (+)= dy w */
-void linear_backward_x(struct pass *p, int64_t layer, struct mat dx, struct mat dy,
-	const struct tensor *w, int s, bool add);
 /*
  * The products that tensor parallelism has a move before or after, one piece of rows after
  * the other (slice_turn()), beside the move. What is gathered was rounded before.
@@ -162,17 +159,26 @@ void linear_backward_x(struct pass *p, int64_t layer, struct mat dx, struct mat 
 struct linear {
 	struct mat y;
 	const struct tensor *w, *bias;
+	struct mat gelu; /* of y, where linear_gives_gelu(); or nothing */
 };
 enum { LINEAR_MOST = 3 };
+/* Whether the products before an activation, and after it in the backward, do it too. It is the
+ * device's affair how, and of one that need not be exact the bits are others than if the
+ * activation is made again. */
+bool linear_gives_gelu(const struct pass *p, int64_t layer);
 /* Column-parallel: y = x w^T + bias for each of n, as x comes. */
 void linear_enter(struct pass *p, int64_t layer, struct slice_gather *x,
+	const struct linear *l, int n, int s);
+/* Its backward: dx = the sum of y w over n, y being the gradients of what it gave. */
+void linear_backward_x(struct pass *p, int64_t layer, struct mat dx,
 	const struct linear *l, int n, int s);
 /* Row-parallel: slice s of the sum gets x w^T, and is pushed. */
 void linear_leave(struct pass *p, int64_t layer, struct slice_sum *sum, struct mat x,
 	const struct tensor *w, int s);
-/* Its backward: dx = dy w, as dy comes. */
+/* Its backward: dx = dy w, as dy comes; times the slope of GELU at `gelu_of`, unless that is
+ * nothing. */
 void linear_leave_backward(struct pass *p, int64_t layer, struct mat dx,
-	struct slice_gather *dy, const struct tensor *w, int s);
+	struct slice_gather *dy, const struct tensor *w, int s, struct mat gelu_of);
 /* dw (+)= dy^T x; added to only in the head. A leaf that is complete is to be rounded, as
  * the result of one product. */
 void linear_backward_w(struct pass *p, int64_t layer, struct mat dw, struct mat dy,
@@ -190,15 +196,29 @@ void added_gather(struct pass *p, struct slice_gather *g, int64_t layer,
 void piece_bias_bwd(struct pass *p, const struct tensor *bias, int c, struct mat dy);
 void piece_norm_bwd(struct pass *p, const struct tensor *weight,
 	const struct tensor *bias, int c, struct mat dy, struct mat x, struct mat stats);
+/* dx += the gradient of x; and the leaves, as piece_norm_bwd() makes them. */
+void norm_backward(struct pass *p, const struct tensor *weight, const struct tensor *bias,
+	int c, struct mat dx, struct mat dy, struct mat x, struct mat stats);
 /* dw = dy^T x, and of a column-parallel bias, if it has one, db = column sums: leaves */
 void slice_weight_bwd(struct pass *p, int64_t layer, const struct tensor *w,
 	const struct tensor *bias, int s, int c, struct mat dy, struct mat x);
 
-/* All rows of the normed stream of a chunk, rounded, which are kept in y: [chunk][rows][dim],
- * and come until the gather's end. */
-void norm_gather(struct pass *p, struct slice_gather *g, const char *what, int64_t layer,
-	struct mat y, struct mat stats, struct mat x, const struct tensor *weight,
-	const struct tensor *bias, int c);
+/* A norm of the residual stream, and what a pass keeps of it: [chunk][rows][dim] of all rows, and
+ * [chunk][2][rows here]. */
+struct stream_norm {
+	const char *what;
+	int64_t layer;
+	struct mat h, stats;
+	const struct tensor *weight, *bias;
+};
+/* That of the block's feed-forward half. */
+struct stream_norm ffn_norm(
+	const struct pass *p, int64_t layer, const struct block_acts *a);
+/* Of this rank's rows of chunk c, which are x. */
+void norm_forward(struct pass *p, const struct stream_norm *n, struct mat x, int c);
+/* Then all rows of it, rounded, which come until the gather's end. */
+void norm_gather(
+	struct pass *p, struct slice_gather *g, const struct stream_norm *n, int c);
 
 struct dropout dropout_at(
 	const struct pass *p, int64_t layer, enum drop_site site, int c);
@@ -209,9 +229,10 @@ void drop(struct pass *p, int64_t layer, enum drop_site site, int c, struct mat 
 struct mat sum_room(struct pass *p, struct mat to);
 enum dtype slice_type(const struct pass *p);
 /* The end of a half of a block: y = x + dropout(sum + bias), of the residual stream; sum is of
- * sum_room(). */
+ * sum_room(). And the norm of y, unless `then` is NULL. */
 void join_residual(struct pass *p, int64_t layer, enum drop_site site, int c,
-	const struct tensor *bias, struct mat y, struct mat sum, struct mat x);
+	const struct tensor *bias, struct mat y, struct mat sum, struct mat x,
+	const struct stream_norm *then);
 
 void embed_forward(struct pass *p, struct mat x);
 void embed_backward(struct pass *p, struct mat dx);
@@ -230,7 +251,8 @@ void ffn_backward_x(struct pass *p, int64_t layer, struct block_acts *a,
 	struct block_grads *g, struct mat dx, bool weights);
 void ffn_backward_w(
 	struct pass *p, int64_t layer, struct block_acts *a, struct block_grads *g);
-/* Makes the results of the norm and the activation again, and `products`, of W1 and W3. */
+/* Makes the results of the norm and the activation again; or, with `products`, of W1, W3 and the
+ * activation, after a forward of the attention, which makes the norm's. */
 void ffn_again(struct pass *p, int64_t layer, struct block_acts *a, bool products);
 /* The loss, and when training everything down to the gradient of x. */
 void head(struct pass *p, struct mat x, struct mat dx);

@@ -248,13 +248,10 @@ void linear_forward(struct pass *p, int64_t layer, struct mat y, struct mat x,
 	arena_reset(p->d->scratch, mark);
 }
 
-void linear_backward_x(struct pass *p, int64_t layer, struct mat dx, struct mat dy,
-	const struct tensor *w, int s, bool add)
+bool linear_gives_gelu(const struct pass *p, int64_t layer)
 {
-	size_t mark = arena_mark(p->d->scratch);
-	struct operand a = activation(p, layer, dy, DT_E5M2);
-	backward_rows(p, dx, a, weight(p, layer, w, s), add);
-	arena_reset(p->d->scratch, mark);
+	return p->d->narrow && rounds(p) && !is_float8(p, layer) && !p->plain_kernels &&
+	       p->m->act == ACT_GELU_TANH && p->recompute != RECOMPUTE_SELECTIVE;
 }
 
 /* ---- piece by piece --------------------------------------------------------------- */
@@ -298,12 +295,36 @@ void linear_enter(struct pass *p, int64_t layer, struct slice_gather *x,
 	for (int turn = 0; turn < p->tp.n; turn++) {
 		int64_t first, rows = turn_rows(p, x, turn, &first);
 		struct operand piece = operand_rows(all, first, rows);
-		for (int i = 0; i < n && rows; i++)
-			forward_rows(p, layer, mat_rows(l[i].y, first, rows), piece, w[i],
-				bias[i]);
+		for (int i = 0; i < n && rows; i++) {
+			struct mat y = mat_rows(l[i].y, first, rows);
+			if (l[i].gelu.p)
+				p->d->k->linear_gelu_fwd(p->d,
+					mat_rows(l[i].gelu, first, rows), y, piece.m,
+					w[i].m, bias[i]);
+			else
+				forward_rows(p, layer, y, piece, w[i], bias[i]);
+		}
 		watch(p, NULL, layer, no_mat());
 	}
 	arena_reset(p->d->scratch, mark);
+}
+
+/* Where numbers are stored narrow, products are added to what is there in fp32, where they are
+ * made; else each is rounded first. */
+void linear_backward_x(struct pass *p, int64_t layer, struct mat dx,
+	const struct linear *l, int n, int s)
+{
+	bool within = p->d->narrow && n > 1 && dx.type == DT_F32 && !is_float8(p, layer);
+	for (int i = 0; i < n; i++) {
+		size_t mark = arena_mark(p->d->scratch);
+		struct operand dy = activation(p, layer, l[i].y, DT_E5M2);
+		struct operand w = weight(p, layer, l[i].w, s);
+		if (within)
+			p->d->k->linear_bwd_x(p->d, dx, dy.m, w.m, i > 0);
+		else
+			backward_rows(p, dx, dy, w, i > 0);
+		arena_reset(p->d->scratch, mark);
+	}
 }
 
 void linear_leave(struct pass *p, int64_t layer, struct slice_sum *sum, struct mat x,
@@ -324,16 +345,20 @@ void linear_leave(struct pass *p, int64_t layer, struct slice_sum *sum, struct m
 }
 
 void linear_leave_backward(struct pass *p, int64_t layer, struct mat dx,
-	struct slice_gather *dy, const struct tensor *w, int s)
+	struct slice_gather *dy, const struct tensor *w, int s, struct mat gelu_of)
 {
 	size_t mark = arena_mark(p->d->scratch);
 	struct operand all = gathered(p, layer, dy, DT_E5M2);
 	struct operand b = weight(p, layer, w, s);
 	for (int turn = 0; turn < p->tp.n; turn++) {
 		int64_t first, n = turn_rows(p, dy, turn, &first);
-		if (n)
-			backward_rows(p, mat_rows(dx, first, n),
-				operand_rows(all, first, n), b, false);
+		struct operand rows = operand_rows(all, first, n);
+		struct mat to = mat_rows(dx, first, n);
+		if (n && gelu_of.p)
+			p->d->k->linear_gelu_bwd(
+				p->d, to, rows.m, b.m, mat_rows(gelu_of, first, n));
+		else if (n)
+			backward_rows(p, to, rows, b, false);
 		watch(p, NULL, layer, no_mat());
 	}
 	arena_reset(p->d->scratch, mark);

@@ -318,6 +318,11 @@ static void print_work(const struct train_opts *o, const struct model *m,
 		"flops/step", p->step_flops, text_count(text, p->step_flops));
 	str_printf(out, "%-14s %16lld\n", "tokens/step",
 		(long long)(o->batch * m->c.context));
+	if (o->device == DEVICE_CUDA && m->padded_vocab / m->tp % 8)
+		str_printf(out,
+			"# logits of %lld columns suit no matrix unit: --vocab-multiple "
+			"128 pads them, which is another model\n",
+			(long long)(m->padded_vocab / m->tp));
 }
 
 static void print_file(const struct train_opts *o, const struct plan *p, struct str *out)

@@ -10,6 +10,7 @@
 #include <cuda_bf16.h>
 #include <cuda_fp16.h>
 #include <cuda_fp8.h>
+#include <math.h>
 #include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -28,6 +29,9 @@ struct desc {
 	cudaDataType scale_type;
 	int32_t transposed[2], epilogue, bias_type, pointer_mode;
 	const void *bias;
+	void *aux;
+	int64_t aux_ld;
+	int32_t aux_type;
 	const float *scale[2], *d_scale;
 	float *d_amax;
 	int8_t fast;
@@ -167,7 +171,7 @@ cublasStatus_t cublasLtMatmulDescCreate(cublasLtMatmulDesc_t *desc,
 	d->compute = compute;
 	d->scale_type = scale_type;
 	d->epilogue = CUBLASLT_EPILOGUE_DEFAULT;
-	d->bias_type = -1;
+	d->bias_type = d->aux_type = -1;
 	return CUBLAS_STATUS_SUCCESS;
 }
 
@@ -198,6 +202,12 @@ cublasStatus_t cublasLtMatmulDescSetAttribute(cublasLtMatmulDesc_t desc,
 		SET(d->bias);
 	case CUBLASLT_MATMUL_DESC_BIAS_DATA_TYPE:
 		SET(d->bias_type);
+	case CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_POINTER:
+		SET(d->aux);
+	case CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_LD:
+		SET(d->aux_ld);
+	case CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_DATA_TYPE:
+		SET(d->aux_type);
 	case CUBLASLT_MATMUL_DESC_A_SCALE_POINTER:
 		SET(d->scale[0]);
 	case CUBLASLT_MATMUL_DESC_B_SCALE_POINTER:
@@ -300,6 +310,35 @@ static bool fp8_good(const struct desc *d, const struct layout *a, const struct 
 	       to->rows % 16 == 0 && to->ld * (int64_t)bytes_of(to->type) % 16 == 0;
 }
 
+static bool has_bias(const struct desc *d)
+{
+	return d->epilogue == CUBLASLT_EPILOGUE_BIAS ||
+	       d->epilogue == CUBLASLT_EPILOGUE_GELU_AUX_BIAS;
+}
+
+static bool has_aux(const struct desc *d)
+{
+	return d->epilogue == CUBLASLT_EPILOGUE_GELU_AUX ||
+	       d->epilogue == CUBLASLT_EPILOGUE_GELU_AUX_BIAS ||
+	       d->epilogue == CUBLASLT_EPILOGUE_DGELU;
+}
+
+/* GELU's argument is of the type of the result, in columns of 16 bytes as it is. */
+static cublasStatus_t check_epilogue(
+	const struct desc *d, const struct layout *a, const struct layout *to)
+{
+	if (!has_aux(d))
+		return d->epilogue == CUBLASLT_EPILOGUE_DEFAULT || has_bias(d)
+			       ? CUBLAS_STATUS_SUCCESS
+			       : CUBLAS_STATUS_NOT_SUPPORTED;
+	if (!d->aux || d->aux_ld < (int64_t)to->rows || d->aux_ld % 8)
+		return CUBLAS_STATUS_INVALID_VALUE;
+	bool good = (uintptr_t)d->aux % 16 == 0 && bytes_of(a->type) == 2 &&
+		    to->type == a->type && to->order == CUBLASLT_ORDER_COL &&
+		    to->batch == 1 && (d->aux_type < 0 || d->aux_type == to->type);
+	return good ? CUBLAS_STATUS_SUCCESS : CUBLAS_STATUS_NOT_SUPPORTED;
+}
+
 static cublasStatus_t check(const struct desc *d, const struct layout *a,
 	const struct layout *b, const struct layout *c, const struct layout *to)
 {
@@ -315,9 +354,7 @@ static cublasStatus_t check(const struct desc *d, const struct layout *a,
 		d->pointer_mode != CUBLASLT_POINTER_MODE_HOST ||
 		(d->compute != CUBLAS_COMPUTE_32F &&
 			d->compute != CUBLAS_COMPUTE_32F_FAST_TF32 &&
-			d->compute != CUBLAS_COMPUTE_32F_PEDANTIC) ||
-		(d->epilogue != CUBLASLT_EPILOGUE_DEFAULT &&
-			d->epilogue != CUBLASLT_EPILOGUE_BIAS))
+			d->compute != CUBLAS_COMPUTE_32F_PEDANTIC))
 		return CUBLAS_STATUS_NOT_SUPPORTED;
 	if (bytes_of(a->type) != bytes_of(b->type) || (!narrow && a->type != b->type) ||
 		(narrow && !fp8_good(d, a, b, to)) || d->d_scale || d->d_amax ||
@@ -328,7 +365,7 @@ static cublasStatus_t check(const struct desc *d, const struct layout *a,
 		(to->type != CUDA_R_32F && to->type != a->type && !narrow) ||
 		(d->bias_type >= 0 && d->bias_type != bias_type(a, to)))
 		return CUBLAS_STATUS_NOT_SUPPORTED;
-	return CUBLAS_STATUS_SUCCESS;
+	return check_epilogue(d, a, to);
 }
 
 enum { ALGOS = 3, SPLIT_WORKSPACE = 1 << 16 };
@@ -486,6 +523,34 @@ struct matmul {
 	float alpha, beta;
 };
 
+/* In the tanh form; and its slope. */
+static float gelu(float x)
+{
+	return 0.5f * x * (1 + tanhf(0.7978845608f * (x + 0.044715f * x * x * x)));
+}
+
+static float gelu_slope(float x)
+{
+	float t = tanhf(0.7978845608f * (x + 0.044715f * x * x * x));
+	return 0.5f * (1 + t) +
+	       0.5f * x * (1 - t * t) * 0.7978845608f * (1 + 0.134145f * x * x);
+}
+
+/* Element (i, j) of the result, from what was summed. */
+static float with_epilogue(
+	const struct matmul *p, cudaDataType of_bias, int64_t i, int64_t j, float x)
+{
+	int64_t at = j * p->desc.aux_ld + i;
+	if (has_bias(&p->desc))
+		x += load(p->desc.bias, of_bias, i);
+	if (p->desc.epilogue == CUBLASLT_EPILOGUE_DGELU)
+		return x * gelu_slope(load(p->desc.aux, p->d.type, at));
+	if (!has_aux(&p->desc))
+		return x;
+	store(p->desc.aux, p->d.type, at, x);
+	return gelu(x);
+}
+
 static void finish(const struct matmul *p, int64_t batch, const float *sum)
 {
 	const struct layout *cl = &p->c, *dl = &p->d;
@@ -504,9 +569,7 @@ static void finish(const struct matmul *p, int64_t batch, const float *sum)
 			float x = scale * sum[i * (int64_t)dl->cols + j];
 			if (p->beta != 0)
 				x += p->beta * load(c, cl->type, c_i);
-			if (p->desc.epilogue == CUBLASLT_EPILOGUE_BIAS)
-				x += load(p->desc.bias, of_bias, i);
-			store(d, dl->type, d_i, x);
+			store(d, dl->type, d_i, with_epilogue(p, of_bias, i, j, x));
 		}
 }
 
@@ -574,6 +637,11 @@ cublasStatus_t cublasLtMatmul(cublasLtHandle_t handle, cublasLtMatmulDesc_t desc
 		(const char *)c, (char *)to, *(const float *)alpha, *(const float *)beta};
 	for (const void *x : all)
 		emu_pointer("a product", x);
+	if (has_aux(d)) {
+		emu_pointer("a product's epilogue", d->aux);
+		if (p.beta != 0)
+			return CUBLAS_STATUS_NOT_SUPPORTED;
+	}
 	emu_ask(stream, matmul_now, &p, sizeof(p));
 	return CUBLAS_STATUS_SUCCESS;
 }

@@ -334,8 +334,10 @@ static cublasLtMatrixLayout_t layout(const struct matrix *m, int rows, int cols)
 }
 
 struct problem {
-	struct matrix a, b, d, bias, scale;
+	struct matrix a, b, d, bias, scale, aux;
 	bool ta, tb, with_bias, scaled;
+	int32_t gelu; /* an epilogue, or 0 */
+	int64_t aux_ld;
 };
 
 static cublasStatus_t multiply(struct problem *p)
@@ -348,7 +350,7 @@ static cublasStatus_t multiply(struct problem *p)
 	int32_t tb = p->tb ? CUBLAS_OP_T : CUBLAS_OP_N;
 	int32_t epilogue = CUBLASLT_EPILOGUE_BIAS, split = 0;
 	uint64_t room = 1 << 20;
-	float alpha = 2, beta = 3;
+	float alpha = 2, beta = p->gelu ? 0 : 3;
 	int n = 0;
 	cublasLtMatrixLayout_t la = layout(&p->a, p->ta ? K : M, p->ta ? M : K);
 	cublasLtMatrixLayout_t lb = layout(&p->b, p->tb ? N : K, p->tb ? K : N);
@@ -364,6 +366,15 @@ static cublasStatus_t multiply(struct problem *p)
 			desc, CUBLASLT_MATMUL_DESC_EPILOGUE, &epilogue, sizeof(epilogue));
 		cublasLtMatmulDescSetAttribute(desc, CUBLASLT_MATMUL_DESC_BIAS_POINTER,
 			&p->bias.d, sizeof(p->bias.d));
+	}
+	if (p->gelu) {
+		cublasLtMatmulDescSetAttribute(
+			desc, CUBLASLT_MATMUL_DESC_EPILOGUE, &p->gelu, sizeof(p->gelu));
+		cublasLtMatmulDescSetAttribute(desc,
+			CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_POINTER, &p->aux.d,
+			sizeof(p->aux.d));
+		cublasLtMatmulDescSetAttribute(desc, CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_LD,
+			&p->aux_ld, sizeof(p->aux_ld));
 	}
 	if (p->scaled)
 		cublasLtMatmulDescSetAttribute(desc, CUBLASLT_MATMUL_DESC_A_SCALE_POINTER,
@@ -418,7 +429,7 @@ static bool problem_good(struct problem *p)
 
 static bool problem(cudaDataType in, cudaDataType out, int how)
 {
-	struct problem p;
+	struct problem p = {};
 	p.ta = how & 1;
 	p.tb = how & 2;
 	p.with_bias = how & 32;
@@ -475,6 +486,65 @@ static bool products_refused(void)
 	return true;
 }
 
+/* The last step of a product may be GELU, which keeps its argument, or GELU's slope at one; the
+ * argument's columns are of 16 bytes. */
+static bool gelu_epilogues(void)
+{
+	struct problem p = {};
+	const double c = sqrt(2 / M_PI);
+	p.with_bias = true;
+	p.gelu = CUBLASLT_EPILOGUE_GELU_AUX_BIAS;
+	p.aux_ld = LD;
+	matrix_make(&p.a, CUDA_R_16BF, false, 1);
+	matrix_make(&p.b, CUDA_R_16BF, false, 2);
+	matrix_make(&p.d, CUDA_R_16BF, false, 3);
+	matrix_make(&p.bias, CUDA_R_16BF, false, 4);
+	matrix_make(&p.aux, CUDA_R_16BF, false, 5);
+	for (int i = 0; i < SIZE; i++) /* arguments that GELU bends */
+		p.a.x[i] /= 256;
+	unsigned short raw[SIZE];
+	for (int i = 0; i < SIZE; i++)
+		raw[i] = (unsigned short)(emu_bits<uint32_t>(p.a.x[i]) >> 16);
+	EMU_EXPECT(!cudaMemcpy(p.a.d, raw, sizeof(raw), cudaMemcpyHostToDevice));
+	for (int back = 0; back < 2; back++) {
+		p.gelu = back ? CUBLASLT_EPILOGUE_DGELU : CUBLASLT_EPILOGUE_GELU_AUX_BIAS;
+		p.with_bias = !back;
+		EMU_EXPECT(!multiply(&p) && matrix_read(&p.d) && matrix_read(&p.aux));
+		for (int i = 0; i < M; i++)
+			for (int j = 0; j < N; j++) {
+				double s = back ? 0 : (double)p.bias.x[i];
+				double kept = (double)p.aux.x[at(&p.aux, i, j)];
+				for (int k = 0; k < K; k++)
+					s += 2 * (double)p.a.x[at(&p.a, i, k)] *
+					     (double)p.b.x[at(&p.b, k, j)];
+				double x = back ? kept : s;
+				double t = tanh(c * (x + 0.044715 * x * x * x));
+				double want = 0.5 * x * (1 + t);
+				if (back)
+					want = s *
+					       (0.5 * (1 + t) +
+						       0.5 * x * (1 - t * t) * c *
+							       (1 + 0.134145 * x * x));
+				double have = (double)p.d.x[at(&p.d, i, j)];
+				EMU_EXPECT(fabs(have - want) <= 4e-3 * fabs(want) + 1e-6);
+				EMU_EXPECT(back || fabs(kept - s) <= 4e-3 * fabs(s));
+			}
+	}
+	p.aux_ld = LD - 4;
+	EMU_EXPECT(multiply(&p) == CUBLAS_STATUS_INVALID_VALUE);
+	p.aux_ld = M - 8;
+	EMU_EXPECT(multiply(&p) == CUBLAS_STATUS_INVALID_VALUE);
+	p.aux_ld = LD;
+	p.aux.d = (char *)p.aux.d + 8;
+	EMU_EXPECT(multiply(&p) == CUBLAS_STATUS_NOT_SUPPORTED);
+	p.aux.d = NULL;
+	EMU_EXPECT(multiply(&p) == CUBLAS_STATUS_INVALID_VALUE);
+	matrix_make(&p.aux, CUDA_R_32F, false, 5);
+	matrix_make(&p.d, CUDA_R_32F, false, 5);
+	EMU_EXPECT(multiply(&p) == CUBLAS_STATUS_NOT_SUPPORTED);
+	return true;
+}
+
 const struct emu_test emu_tests_libraries[] = {
 	{"copies", copies, NULL},
 	{"new_memory", new_memory, NULL},
@@ -493,5 +563,6 @@ const struct emu_test emu_tests_libraries[] = {
 	{"captures_end", captures_end, NULL},
 	{"matrix_products", matrix_products, NULL},
 	{"products_refused", products_refused, NULL},
+	{"gelu_epilogues", gelu_epilogues, NULL},
 	{NULL, NULL, NULL},
 };

@@ -1,0 +1,43 @@
+/* Sums over rows, in runs of them. */
+#ifndef KERNELS_CUDA_COLUMNS_H
+#define KERNELS_CUDA_COLUMNS_H
+
+#include "kernels/cuda/vector.h"
+
+struct runs {
+	int64_t rows, n; /* of one; how many */
+};
+
+/* `numbers`: of one run's result. */
+struct runs cuda_runs_of(int64_t rows, int64_t numbers);
+/* The runs' sums one after the other: part[run][2][cols] has those for beta, which there may be
+ * none of, and those for gamma. */
+void cuda_join_norm(struct device *d, const char *name, struct mat dgamma,
+	struct mat dbeta, const float *part, struct runs runs);
+
+/* What a warp has of its columns, where neighbours are in neighbouring banks. */
+template <int N>
+static __device__ inline void keep_sums(
+	float (&sums)[WARPS_A_BLOCK][N * WARP], const float (&x)[N])
+{
+	for (int k = 0; k < N; k++)
+		sums[warp_number()][k * WARP + lane_number()] = x[k];
+}
+
+/* part[SUMS][cols] = the warps' sums one after the other, of columns [first, first + COLS). */
+template <int SUMS, int COLS>
+static __device__ inline void add_warps(float *part,
+	const float (&sums)[SUMS][WARPS_A_BLOCK][COLS], int64_t first, int64_t cols)
+{
+	for (int at = (int)threadIdx.x; at < SUMS * COLS; at += THREADS) {
+		int which = at / COLS, slot = at % COLS;
+		int64_t col = first + slot % WARP * (COLS / WARP) + slot / WARP;
+		float total = 0;
+		for (int w = 0; w < WARPS_A_BLOCK; w++)
+			total += sums[which][w][slot];
+		if (col < cols)
+			part[which * cols + col] = total;
+	}
+}
+
+#endif

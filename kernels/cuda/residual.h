@@ -1,0 +1,57 @@
+/* Dropout, and the sum at the end of half a block: of one pack, in registers. */
+#ifndef KERNELS_CUDA_RESIDUAL_H
+#define KERNELS_CUDA_RESIDUAL_H
+
+#include "kernels/cuda/vector.h"
+
+/* Of the N elements from `at` on. Blocks of random words begin at multiples of 4 channels of
+ * the whole tensor, where a pack need not. The product is rounded, so that `residual` gives the
+ * bits of the kernels that it stands for. */
+template <int N>
+static __device__ inline void drop(
+	float (&x)[N], const struct dropout &o, struct place at)
+{
+	const float p = o.p, keep = 1.0f / (1.0f - p);
+	int64_t channel = o.first_col + at.col;
+	struct place in = place_of(o.first_row + at.row, o.seq_rows, 1);
+	uint32_t sample = (uint32_t)(o.first_sample + in.row);
+	uint32_t pos = (uint32_t)o.pos[at.row], first = (uint32_t)(channel >> 2);
+	int skip = (int)(channel & 3);
+	uint32_t word[N + 4];
+#pragma unroll
+	for (int b = 0; b <= N / 4; b++) {
+		struct philox_block r = {};
+		if (b < N / 4 || skip)
+			r = philox(o.key, first + (uint32_t)b, pos, sample, o.step);
+		for (int i = 0; i < 4; i++)
+			word[4 * b + i] = r.x[i];
+	}
+#pragma unroll
+	for (int j = 0; j < N; j++) {
+		uint32_t even = skip & 1 ? word[j + 1] : word[j];
+		uint32_t odd = skip & 1 ? word[j + 3] : word[j + 2];
+		x[j] = philox_uniform(skip & 2 ? odd : even) < p ? 0
+								 : __fmul_rn(x[j], keep);
+	}
+}
+
+/* x += dropout(sum + bias), of the N elements from `at` on. */
+template <int N, typename T>
+static __device__ inline void residual(float (&x)[N], const packed<T, N> &sum,
+	const float *bias, const struct dropout &o, bool drops, struct place at,
+	int64_t left, bool whole)
+{
+	float v[N], b[N];
+	unpack(v, sum);
+	if (bias) {
+		load(b, bias + at.col, left, whole);
+		for (int j = 0; j < N; j++)
+			v[j] += b[j];
+	}
+	if (drops)
+		drop(v, o, at);
+	for (int j = 0; j < N; j++)
+		x[j] = x[j] + v[j];
+}
+
+#endif
