@@ -659,7 +659,7 @@ struct launch {
 
 static void launch_run(void *launch)
 {
-	alignas(64) static char arg[MAX_ARG]; /* as maps of tensors want to lie */
+	alignas(128) static char arg[MAX_ARG]; /* as maps of tensors want to lie */
 	struct launch *l = (struct launch *)launch;
 	int64_t n = (int64_t)l->grid.x * l->grid.y * l->grid.z;
 	if (emu_breaks())
