@@ -285,9 +285,10 @@ static void name_device(struct cuda_device *c)
 	driver_text(driver);
 	cudaRuntimeGetVersion(&cuda);
 	snprintf(c->name, sizeof(c->name),
-		"%s (sm_%d, driver %s, CUDA %d.%d, cuBLASLt %zu.%zu.%zu)", c->model,
+		"%s (sm_%d, driver %s, CUDA %d.%d, cuBLASLt %zu.%zu.%zu%s)", c->model,
 		c->arch, driver, cuda / 1000, cuda % 1000 / 10, lt / 10000,
-		lt / 100 % 100, lt % 100);
+		lt / 100 % 100, lt % 100,
+		c->arch == 90 && !c->map_encode ? ", PT_ATTENTION=mma" : "");
 }
 
 /* Words for who asked for a GPU; 1: there is none, which others need not hear. */
