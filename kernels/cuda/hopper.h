@@ -186,10 +186,10 @@ static __device__ inline constexpr bool is_bf16(__half)
 }
 
 /*
- * c[64, 8 NT] = a b, plus what c is if `add`; asked for, and done when it was committed and
- * waited for. Of c a thread has what it has of an mma's, with 16 rows a warp. a: 16 columns
- * that begin at a descriptor, or the registers that an mma takes. b, TRANSPOSED: 16 rows of a
- * tile, and else 16 of its columns, which then are the rows of b.
+ * c[64, 8 NT] = a b, plus what c was if `add`: asked for, and done when it was committed and
+ * waited for. A thread has of c what it has of an mma's, 16 rows a warp.
+ * a[64, 16]: columns_of() 64 rows, or the registers that an mma takes.
+ * b[16, 8 NT]: columns_of() 8 NT rows, of which it is the transpose; or, if TRANSPOSED, rows_of().
  */
 template <bool TRANSPOSED, typename T, int NT>
 static __device__ inline void wgmma(
@@ -233,23 +233,25 @@ static __device__ inline void wgmma(
 
 /* ---- descriptors ---------------------------------------------------------------------- */
 
-/* The 16 columns of a panel's rows that `at` is the first of: as a, or as b transposed in
- * place. What is said between groups of 8 rows; that of the other direction is not used. */
+/* A descriptor (PTX ISA: "Matrix descriptor", "Strides", "Canonical layouts"): 16 columns of the
+ * rows of a panel, the first of which is at `at`. Groups of 8 rows are 1024 bytes apart; how far
+ * it is in the other direction is not asked. */
 static __device__ inline uint64_t columns_of(const void *at)
 {
 	return (uint64_t)1 << 62 | (uint64_t)(8 * 128 >> 4) << 32 | 1 << 16 |
 	       (shared_address(at) & 0x3ffff) >> 4;
 }
 
-/* 16 rows of a tile whose panels are `panel` bytes apart, as rows of b. */
+/* 16 rows of a tile, of as many columns as b has: panels are `panel` bytes apart, the two groups
+ * of 8 rows 1024. */
 static __device__ inline uint64_t rows_of(const void *at, int panel)
 {
 	return (uint64_t)1 << 62 | (uint64_t)(8 * 128 >> 4) << 32 |
 	       (uint64_t)(panel >> 4) << 16 | (shared_address(at) & 0x3ffff) >> 4;
 }
 
-/* c = the rows of a times those of b, if b's are NT * 8: D / 16 products. Tiles are of D / 64
- * panels; a: from the first of 64 rows on. */
+/* c = a b^T, of 64 rows of a tile and the 8 NT rows of another: D / 16 products. Tiles have D / 64
+ * panels of a_rows and b_rows rows. */
 template <int D, typename T, int NT>
 static __device__ inline void wgmma_rows(
 	float (&c)[NT][4], const T *a, int a_rows, const T *b, int b_rows)
@@ -262,7 +264,7 @@ static __device__ inline void wgmma_rows(
 	}
 }
 
-/* The same with a in registers, as wgmma() takes it. */
+/* The same, a in registers. */
 template <int D, typename T, int NT>
 static __device__ inline void wgmma_held_rows(
 	float (&c)[NT][4], const uint32_t (&a)[D / 16][4], const T *b, int b_rows)
@@ -273,7 +275,7 @@ static __device__ inline void wgmma_held_rows(
 			k > 0, T());
 }
 
-/* c += p times the tile b, of so many rows as p has columns. */
+/* c += p b, with p in registers, and as many rows of b as p has columns. */
 template <typename T, int NT, int K>
 static __device__ inline void wgmma_held(
 	float (&c)[NT][4], const uint32_t (&p)[K][4], const T *b)
