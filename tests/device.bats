@@ -25,6 +25,18 @@ says() { # text...: what was said has it
 	says 'emulated GPU'
 }
 
+@test 'the kernels of attention that were asked for' {
+	PT_ATTENTION=auto run "$try" name
+	[[ $output != *PT_ATTENTION* ]]
+	PT_ATTENTION=mma run "$try" name
+	says 'sm_90, ' ', PT_ATTENTION=mma)'
+	PT_EMU_ARCH=80 PT_ATTENTION=mma run "$try" name
+	says 'sm_80, '
+	[[ $output != *PT_ATTENTION* ]]
+	PT_ATTENTION=some run "$try" name
+	says "PT_ATTENTION is 'some', not auto or mma"
+}
+
 @test 'without the library: said when a GPU was asked for, and when PT_CUDA is wrong' {
 	cp "$try" "$BATS_TEST_TMPDIR/alone"
 	unset PT_CUDA

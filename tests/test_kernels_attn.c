@@ -121,7 +121,7 @@ static struct acts acts_of(const struct seqs *s)
 		.q = random_mat(n, cols, s->type),
 		.k = random_mat(n, kv, s->type),
 		.v = random_mat(n, kv, s->type),
-		.o = blank_mat(n, cols, some),
+		.o = blank_mat(n, cols, n % 4 == 1 ? DT_F32 : some),
 		.dout = random_mat(n, cols, s->type),
 		.dq = blank_mat(
 			n, cols, some), /* the first pair of chunks sets gradients */
@@ -368,6 +368,44 @@ static void narrow_rings(void **state)
 	}
 }
 
+/* Calls that a device may have kernels of its own for: each with those, and with the kernels that
+ * all others have (PT_ATTENTION). */
+static void warpgroups(void **state)
+{
+	static const struct {
+		int64_t batch, rows, kv_heads, dim;
+		enum dtype type;
+	} cases[] = {
+		{2, 1, 2, 128, DT_BF16},
+		{1, 63, 4, 64, DT_F16},
+		{1, 64, 2, 128, DT_F16},
+		{3, 65, 1, 64, DT_BF16},
+		{1, 128, 1, 128, DT_BF16},
+		{2, 129, 4, 64, DT_BF16},
+		{1, 200, 2, 128, DT_BF16},
+		{1, 201, 1, 56, DT_F16},
+		{1, 520, 2, 64, DT_BF16},
+	};
+	struct device others, *d = *state, *both[] = {d, &others};
+	struct device_options o = {.exact = true};
+	struct err e = {0};
+	if (!d->narrow)
+		skip();
+	setenv("PT_ATTENTION", "mma", 1);
+	int failed = device_open(&others, DEVICE_CUDA, &o, &e);
+	unsetenv("PT_ATTENTION");
+	assert_int_equal(failed, 0);
+	others.scratch = d->scratch;
+	for (size_t i = 0; i < ARRAY_LEN(cases) * 2; i++) {
+		const size_t c = i / 2;
+		struct seqs s = seqs_of(1, cases[c].batch, cases[c].rows,
+			cases[c].kv_heads, cases[c].dim, 0);
+		s.type = cases[c].type;
+		check_attention(both[i % 2], &s);
+	}
+	device_close(&others);
+}
+
 /* Large scores: the softmax is one key's, or nearly, and nothing overflows. */
 static void large_scores(void **state)
 {
@@ -384,23 +422,42 @@ static void large_scores(void **state)
 	}
 }
 
-/* Two sequences that are the same get the same bits. */
+/* The first of the sequences, alone. */
+static struct acts first_of(const struct acts *t, int64_t rows)
+{
+	struct acts one = *t;
+	struct mat *all[] = {
+		&one.q, &one.k, &one.v, &one.o, &one.dout, &one.dq, &one.dk, &one.dv};
+	for (size_t i = 0; i < ARRAY_LEN(all); i++) {
+		*all[i] = mat_rows(*all[i], 0, rows);
+		if (i == 3 || i > 4)
+			*all[i] = blank_mat(rows, all[i]->cols, all[i]->type);
+	}
+	return one;
+}
+
+/* Two sequences that are the same get the same bits, and so does one that is alone. */
 static void check_twice(struct device *d, enum dtype type, int64_t rows, int64_t dim)
 {
-	struct seqs s = seqs_of(1, 2, rows, 2, dim, 0);
-	s.type = type;
-	struct acts t = acts_of(&s);
+	struct seqs s = seqs_of(1, 2, rows, 2, dim, 0),
+		    alone = seqs_of(1, 1, rows, 2, dim, 0);
+	s.type = alone.type = type;
+	struct acts t = acts_of(&s), one = first_of(&t, rows);
 	struct mat in[] = {t.q, t.k, t.v, t.dout}, out[] = {t.o, t.dq, t.dk, t.dv};
+	struct mat others[] = {one.o, one.dq, one.dk, one.dv};
 	for (size_t i = 0; i < ARRAY_LEN(in); i++) {
 		size_t half = (size_t)mat_bytes(in[i]) / 2;
 		memcpy((char *)in[i].p + half, in[i].p, half);
 	}
 	run_ring(d, &s, &t, true);
 	run_ring(d, &s, &t, false);
+	run_ring(d, &alone, &one, true);
+	run_ring(d, &alone, &one, false);
 	for (size_t i = 0; i < ARRAY_LEN(out); i++) {
-		const float *x = numbers(out[i]);
+		const float *x = numbers(out[i]), *y = numbers(others[i]);
 		int64_t half = mat_size(out[i]) / 2;
 		check_bits("attention of another sequence", x + half, x, half);
+		check_bits("attention of a sequence alone", y, x, half);
 	}
 }
 
@@ -410,6 +467,8 @@ static void sequences_are_alone(void **state)
 	check_twice(d, DT_F32, 131, 64);
 	if (d->narrow)
 		check_twice(d, DT_BF16, 131, 64);
+	if (d->narrow)
+		check_twice(d, DT_BF16, 70, 24);
 }
 
 /* ---- dropout --------------------------------------------------------------------- */
@@ -518,6 +577,7 @@ int main(void)
 		on_device(rings),
 		on_device(narrow_sequences),
 		on_device(narrow_rings),
+		on_device(warpgroups),
 		on_device(large_scores),
 		on_device(sequences_are_alone),
 		on_device(dropout_mask),

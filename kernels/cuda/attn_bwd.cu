@@ -8,18 +8,8 @@
  * twice, seven products in place of five, but nothing is added by atomics, and no partial
  * sums are stored.
  */
-#include "kernels/cuda/attn.h"
-
-struct bwd_args {
-	struct heads q, k, v, o, dout, dq, dk, dv;
-	const float *lse;
-	float *delta;
-	struct runs q_runs, k_runs;
-	int n_heads, group;
-	float scale, score; /* of gradients, and of scores to units */
-	struct drop drop;
-	bool begin;
-};
+#include "kernels/cuda/attn_bwd.h"
+#include "kernels/cuda/attn_hopper.h"
 
 /* What a launch computes. Heads of over 128 numbers have no registers for dk and dv at once. */
 enum bwd_part { QUERIES, KEYS_AND_VALUES, KEYS_ONLY, VALUES_ONLY };
@@ -179,17 +169,6 @@ static __device__ inline void load_theirs(T *their_x, T *their_y,
 	copy_commit();
 }
 
-template <typename T, int D, int MT>
-static __device__ inline void put_gradient(struct heads to, const struct bwd_args &x,
-	int batch, int head, struct span mine, int row, const float (&c)[MT][D / 8][4],
-	float scale)
-{
-	float factor[MT][2];
-	for (int i = 0; i < MT * 2; i++)
-		factor[i / 2][i % 2] = scale;
-	put_rows<T, D>(to, batch, head, mine, row, c, factor, !x.begin);
-}
-
 template <typename T, int D, enum bwd_part PART, bool DROP>
 static __global__ void __launch_bounds__(bwd_shape<T, D, PART>::THREADS,
 	bwd_shape<T, D, PART>::BLOCKS) bwd(const struct bwd_args x)
@@ -264,8 +243,6 @@ static void delta_launch(struct device *d, const struct bwd_args &x, int64_t n)
 template <typename T, int D>
 static void bwd_all(struct device *d, const struct bwd_args &x, int64_t batch, bool drop)
 {
-	if (x.begin)
-		delta_launch<T>(d, x, batch * x.n_heads * x.q.rows);
 	if constexpr (D <= 128) {
 		bwd_launch<T, D, KEYS_AND_VALUES>(d, x, batch, drop);
 	} else {
@@ -312,6 +289,10 @@ extern "C" void cuda_attn_bwd(struct device *d, const struct attn *a, struct mat
 			drop_of(a),
 			begin,
 		};
+		if (begin)
+			delta_launch<T>(d, x, a->batch * a->heads * a->q_rows);
+		if (x.dout.whole && attn_hopper_takes(d, a, q.type, x.q, x.k, x.v))
+			return attn_hopper_bwd(d, a, q.type, x);
 		by_head_size<T>(a->dim, [&](auto size) {
 			bwd_all<T, decltype(size)::value>(d, x, a->batch, a->drop.p > 0);
 		});

@@ -3,17 +3,8 @@
  * and values that they see with a running softmax (FlashAttention-2: Dao 2023). The state
  * between calls is in the units of attn.h, and o is fp32 and not yet divided.
  */
-#include "kernels/cuda/attn.h"
-
-struct fwd_args {
-	struct heads o, q, k, v;
-	float *max, *sum;
-	struct runs q_runs, k_runs;
-	int n_heads, group;
-	float score; /* of scores to units */
-	struct drop drop;
-	bool begin, end;
-};
+#include "kernels/cuda/attn_fwd.h"
+#include "kernels/cuda/attn_hopper.h"
 
 /* How a head size is cut for the 64 K registers and 228 KB of a multiprocessor: MT tiles of
  * 16 rows a warp, so that what is read from shared memory is used twice where there are
@@ -28,20 +19,6 @@ template <typename T, int D, bool DROP> struct fwd_shape {
 	static constexpr int QUERIES = 16 * MT * WARPS, KEYS = (WIDE ? 32 : 64) >> FEW;
 	static constexpr int BYTES = (QUERIES + 4 * KEYS) * D * (int)sizeof(T);
 };
-
-/* What a lane has of the running softmax of its rows: 2 in each of MT tiles. */
-template <int D, int MT> struct running {
-	float o[MT][D / 8][4];
-	float top[MT][2]; /* the largest score yet, in units */
-	float sum[MT][2]; /* of the keys of this lane's columns */
-};
-
-/* Place of a row's state in max and sum. */
-static __device__ inline int64_t state_at(
-	const struct fwd_args &x, int batch, int head, struct span s, int row)
-{
-	return ((int64_t)batch * x.n_heads + head) * x.q.rows + s.row + row;
-}
 
 template <int D, int MT>
 static __device__ inline void fwd_begin(struct running<D, MT> &a,
@@ -67,47 +44,6 @@ static __device__ inline void fwd_begin(struct running<D, MT> &a,
 	}
 }
 
-/* Scores become probabilities relative to the new running maximum. */
-template <typename T, int D, int MT, int NT>
-static __device__ inline void softmax(
-	struct running<D, MT> &a, float (&s)[MT][NT][4], float score)
-{
-	float fade[MT][2];
-	bool fades = false;
-#pragma unroll
-	for (int i = 0; i < MT * 2; i++) {
-		int m = i / 2, e = i % 2 * 2;
-		float top = fmaxf(s[m][0][e], s[m][0][e + 1]);
-#pragma unroll
-		for (int n = 1; n < NT; n++)
-			top = fmaxf(top, fmaxf(s[m][n][e], s[m][n][e + 1]));
-		top = fmaxf(top, __shfl_xor_sync(ALL_LANES, top, 1));
-		top = fmaxf(top, __shfl_xor_sync(ALL_LANES, top, 2));
-		top = fmaxf(a.top[m][i % 2], top * score);
-		float base = top == -INFINITY ? 0 : top, sum = 0;
-		fade[m][i % 2] = exp_units<T>(a.top[m][i % 2] - base);
-		fades |= fade[m][i % 2] != 1;
-		a.top[m][i % 2] = top;
-#pragma unroll
-		for (int n = 0; n < NT; n++) {
-			s[m][n][e] = exp_units<T>(fmaf(s[m][n][e], score, -base));
-			s[m][n][e + 1] = exp_units<T>(fmaf(s[m][n][e + 1], score, -base));
-			sum += s[m][n][e] + s[m][n][e + 1];
-		}
-		a.sum[m][i % 2] = fmaf(a.sum[m][i % 2], fade[m][i % 2], sum);
-	}
-	/* The maximum seldom changes after the first keys. */
-	if (!__any_sync(ALL_LANES, fades))
-		return;
-#pragma unroll
-	for (int m = 0; m < MT; m++)
-#pragma unroll
-		for (int n = 0; n < D / 8; n++)
-#pragma unroll
-			for (int e = 0; e < 4; e++)
-				a.o[m][n][e] *= fade[m][e / 2];
-}
-
 /* A tile of keys and values, for the rows from position `pos` on of one warp. */
 template <typename T, int D, bool DROP, int MT>
 static __device__ inline void fwd_tile(struct running<D, MT> &a, const struct fwd_args &x,
@@ -130,7 +66,9 @@ static __device__ inline void fwd_tile(struct running<D, MT> &a, const struct fw
 			}
 		}
 	}
-	softmax<T, D>(a, s, x.score);
+	float fade[MT][2];
+	if (softmax<T>(a, fade, s, x.score))
+		fade_sums(a, fade);
 	if (DROP) {
 #pragma unroll
 		for (int i = 0; i < MT * NT; i++) {
@@ -143,28 +81,6 @@ static __device__ inline void fwd_tile(struct running<D, MT> &a, const struct fw
 		}
 	}
 	product_of<D>(a.o, s, v);
-}
-
-template <typename T, int D, int MT>
-static __device__ inline void fwd_end(struct running<D, MT> &a, const struct fwd_args &x,
-	int batch, int head, struct span mine, int row)
-{
-	int g = lane_id() / 4, t = lane_id() % 4;
-	float factor[MT][2];
-#pragma unroll
-	for (int i = 0; i < MT * 2; i++) {
-		int r = row + 8 * i + g;
-		float sum = a.sum[i / 2][i % 2], top = a.top[i / 2][i % 2];
-		sum += __shfl_xor_sync(ALL_LANES, sum, 1);
-		sum += __shfl_xor_sync(ALL_LANES, sum, 2);
-		factor[i / 2][i % 2] = x.end ? 1 / sum : 1;
-		if (t != 0 || r < mine.from || r >= mine.to)
-			continue;
-		int64_t at = state_at(x, batch, head, mine, r);
-		x.max[at] = x.end ? log_units<T>(top, sum) : top;
-		x.sum[at] = sum;
-	}
-	put_rows<T, D>(x.o, batch, head, mine, row, a.o, factor, false);
 }
 
 /* Tile i of those that are seen, if there is one, to where k and v are. */
@@ -250,6 +166,8 @@ extern "C" void cuda_attn_fwd(struct device *d, const struct attn *a, struct mat
 			begin,
 			end,
 		};
+		if (begin && end && attn_hopper_takes(d, a, q.type, x.q, x.k, x.v))
+			return attn_hopper_fwd(d, a, q.type, x);
 		by_head_size<T>(a->dim, [&](auto size) {
 			constexpr int D = decltype(size)::value;
 			if (a->drop.p > 0)

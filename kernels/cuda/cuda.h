@@ -8,7 +8,7 @@
  *
  * With PT_EMULATED the same files are compiled for the CPU, by tests/emu: a thread of a block
  * is a coroutine there. For its sake shared memory is declared with SHARED(), inline assembly
- * is in mma.h only, and whole warps take part in shuffles.
+ * is in mma.h and hopper.h only, and whole warps take part in shuffles.
  */
 #ifndef KERNELS_CUDA_H
 #define KERNELS_CUDA_H

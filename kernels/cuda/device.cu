@@ -286,9 +286,10 @@ static void name_device(struct cuda_device *c)
 	driver_text(driver);
 	cudaRuntimeGetVersion(&cuda);
 	snprintf(c->name, sizeof(c->name),
-		"%s (sm_%d, driver %s, CUDA %d.%d, cuBLASLt %zu.%zu.%zu)", c->model,
+		"%s (sm_%d, driver %s, CUDA %d.%d, cuBLASLt %zu.%zu.%zu%s)", c->model,
 		c->arch, driver, cuda / 1000, cuda % 1000 / 10, lt / 10000,
-		lt / 100 % 100, lt % 100);
+		lt / 100 % 100, lt % 100,
+		c->arch == 90 && !c->map_encode ? ", PT_ATTENTION=mma" : "");
 }
 
 /* Words for who asked for a GPU; 1: there is none, which others need not hear. */
@@ -381,6 +382,28 @@ static int has_room(struct cuda_device *c, struct err *e)
 		text_bytes(need_text, NEEDED));
 }
 
+/* What the kernels for sm_90 need of the driver. PT_ATTENTION=mma: they are not used. */
+static int find_maps(struct cuda_device *c, struct err *e)
+{
+	cudaDriverEntryPointQueryResult found = cudaDriverEntryPointSymbolNotFound;
+	const char *attention = getenv("PT_ATTENTION");
+	void *fn = NULL;
+	if (attention && strcmp(attention, "mma") && strcmp(attention, "auto"))
+		return err_set(
+			e, EX_USAGE, "PT_ATTENTION is '%s', not auto or mma", attention);
+	if (c->arch != 90 || (attention && !strcmp(attention, "mma")))
+		return 0;
+	cudaError_t rc = cudaGetDriverEntryPointByVersion(
+		"cuTensorMapEncodeTiled", &fn, 12000, cudaEnableDefault, &found);
+	if (rc != cudaSuccess || found != cudaDriverEntryPointSuccess)
+		return err_set(e, EX_FAILED,
+			"%s: the driver has no cuTensorMapEncodeTiled; "
+			"PT_ATTENTION=mma does without",
+			c->model);
+	c->map_encode = (PFN_cuTensorMapEncodeTiled_v12000)fn;
+	return 0;
+}
+
 extern "C" int pt_cuda_open(
 	struct device *d, const struct device_options *o, struct err *e)
 {
@@ -390,6 +413,8 @@ extern "C" int pt_cuda_open(
 	int rc = find_gpu(d, c, e);
 	if (!rc)
 		rc = has_room(c, e);
+	if (!rc)
+		rc = find_maps(c, e);
 	if (rc) {
 		free(c);
 		return rc;

@@ -1,6 +1,6 @@
 /*
  * Tensor cores, and copies to shared memory that go on beside computation, for sm_80 and
- * later: the only inline assembly (PTX ISA, "Matrix Fragments for mma.m16n8k16"). A lane of
+ * later (PTX ISA, "Matrix Fragments for mma.m16n8k16"). A lane of
  * a warp holds parts of each matrix: with g = lane / 4 and t = lane % 4,
  *   a[16 rows, 16]: {(g, 2t), (g + 8, 2t), (g, 2t + 8), (g + 8, 2t + 8)}, two numbers each,
  *   b[16, 8 cols]:  {(2t, g), (2t + 8, g)}, two numbers each, one below the other,

@@ -5,6 +5,7 @@
 #include "kernels/cuda/cuda.h"
 
 #include <cublasLt.h>
+#include <cudaTypedefs.h>
 
 struct plans;	/* gemm_plan.cu */
 struct profile; /* launch.cu */
@@ -30,8 +31,10 @@ struct cuda_device {
 	char model[256], name[400];
 	int arch;	    /* 90: compute capability 9.0 */
 	size_t shared_most; /* bytes of shared memory that a block may have */
-	bool waits;	    /* after each launch */
-	bool measures;	    /* which algorithm of a product is the quickest */
+	/* Maps of tensors, for the kernels of sm_90 alone; NULL: those are not used. */
+	PFN_cuTensorMapEncodeTiled_v12000 map_encode;
+	bool waits;    /* after each launch */
+	bool measures; /* which algorithm of a product is the quickest */
 	cudaStream_t stream;
 	struct stage stage;
 	void *room; /* CUDA_ROOM */

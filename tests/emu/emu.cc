@@ -91,7 +91,7 @@ dim3 blockDim, gridDim;
 unsigned char *emu_shared;
 int emu_lane;
 
-enum state { FRESH, READY, AT_BARRIER, AT_WARP, DONE };
+enum state { FRESH, READY, AT_BARRIER, AT_WARP, AT_ASKING, DONE };
 
 struct copy {
 	void *to;
@@ -107,7 +107,9 @@ struct thread {
 	uint3 index;
 	const char *what, *file; /* what it waits at */
 	int line;
-	void *brought; /* for what the warp does */
+	void *brought;	       /* for what the warp does */
+	bool (*ready)(void *); /* AT_ASKING: whether it can go on */
+	void *asks;
 	struct copy *copies;
 	int n_copies, max_copies;
 	int64_t groups; /* committed */
@@ -129,10 +131,14 @@ static struct {
 	/* The pass over the warps, and the one over the lanes of a warp. */
 	int phase, warp;
 	struct pass warps, lanes;
-	/* What the warp does together, and who was the first to be there. */
-	emu_op *op;
-	const struct thread *there;
-	int arrived;
+	/* What each warp does together, and who was the first to be there. */
+	struct {
+		emu_op *op;
+		const struct thread *there;
+		int arrived;
+	} together[MAX_THREADS / LANES];
+	int n_asking;
+	bool moved; /* somebody, since the pass over the warps began */
 	bool inside;
 } run;
 
@@ -206,8 +212,36 @@ static bool barrier_release(void)
 		t->state = READY;
 	}
 	run.phase++;
+	emu_hopper_sync();
 	pass_begin(&run.warps, run.n_warps);
 	return first != NULL;
+}
+
+static void nobody_moves(void)
+{
+	const struct thread *last = NULL;
+	fprintf(stderr, "emulated GPU: no thread can go on\n");
+	for (const struct thread *t = threads; t < threads + run.n_threads; t++) {
+		if (t->state == DONE || (last && same_place(t, last)))
+			continue;
+		fprintf(stderr, "  thread %d is at %s, %s:%d\n", (int)(t - threads),
+			t->what, t->file, t->line);
+		last = t;
+	}
+	emu_stop("no thread can go on");
+}
+
+/* All warps have had their turn: goes on, or says that the block is done. */
+static bool pass_over(void)
+{
+	if (!run.n_asking)
+		return barrier_release();
+	if (!run.moved && !emu_hopper_idle())
+		nobody_moves();
+	run.moved = false;
+	run.phase++;
+	pass_begin(&run.warps, run.n_warps);
+	return true;
 }
 
 static void warp_begin(void)
@@ -218,6 +252,14 @@ static void warp_begin(void)
 	pass_begin(&run.lanes, n_lanes < LANES ? n_lanes : LANES);
 }
 
+static bool some_ask(const struct thread *first, int n_lanes)
+{
+	for (int i = 0; run.n_asking && i < n_lanes; i++)
+		if (first[i].state == AT_ASKING)
+			return true;
+	return false;
+}
+
 /* The next thread that can go on; NULL at the end of the block. */
 static struct thread *next(void)
 {
@@ -225,12 +267,15 @@ static struct thread *next(void)
 		struct thread *first = threads + run.warp * LANES;
 		while (run.lanes.left) {
 			struct thread *t = first + pass_next(&run.lanes);
-			if (t->state <= READY)
-				return t;
+			if (t->state > READY &&
+				(t->state != AT_ASKING || !t->ready(t->asks)))
+				continue;
+			run.moved = true;
+			return t;
 		}
-		if (run.arrived)
+		if (run.together[run.warp].arrived && !some_ask(first, run.lanes.n))
 			warp_diverged(first, run.lanes.n);
-		if (!run.warps.left && !barrier_release())
+		if (!run.warps.left && !pass_over())
 			return NULL;
 		warp_begin();
 	}
@@ -316,21 +361,40 @@ void emu_barrier(const char *file, int line)
 	hand_over(&wait_at(AT_BARRIER, "__syncthreads", file, line)->context);
 }
 
+void emu_until(
+	bool (*ready)(void *), void *asks, const char *what, const char *file, int line)
+{
+	if (ready(asks))
+		return;
+	struct thread *t = wait_at(AT_ASKING, what, file, line);
+	t->ready = ready;
+	t->asks = asks;
+	run.n_asking++;
+	hand_over(&t->context);
+	run.n_asking--;
+}
+
+int emu_thread(void)
+{
+	return (int)(run.current - threads);
+}
+
 void emu_warp(emu_op *op, void *mine, const char *what, const char *file, int line)
 {
 	struct thread *first = threads + run.warp * LANES;
 	struct thread *t = wait_at(AT_WARP, what, file, line);
+	auto *w = &run.together[run.warp];
 	t->brought = mine;
-	if (!run.arrived++) {
-		run.op = op;
-		run.there = t;
-	} else if (op != run.op || !same_place(t, run.there)) {
+	if (!w->arrived++) {
+		w->op = op;
+		w->there = t;
+	} else if (op != w->op || !same_place(t, w->there)) {
 		emu_stop("lanes of a warp part: lane %d is at %s, %s:%d; "
 			 "lane %d is at %s, %s:%d",
-			emu_lane, what, file, line, (int)(run.there - first),
-			run.there->what, run.there->file, run.there->line);
+			emu_lane, what, file, line, (int)(w->there - first),
+			w->there->what, w->there->file, w->there->line);
 	}
-	if (run.arrived < LANES) {
+	if (w->arrived < LANES) {
 		hand_over(&t->context);
 		return;
 	}
@@ -339,7 +403,7 @@ void emu_warp(emu_op *op, void *mine, const char *what, const char *file, int li
 		lanes[i] = first[i].brought;
 		first[i].state = READY;
 	}
-	run.arrived = 0;
+	w->arrived = 0;
 	run.lanes.left = LANES;
 	op(lanes);
 }
@@ -368,7 +432,8 @@ void emu_op_ballot(void *const lanes[32])
 
 /* ---- shared memory ------------------------------------------------------------------ */
 
-static unsigned char *shared_end; /* a page follows that must not be touched */
+/* A page follows that must not be touched; it begins where addresses are 0. */
+static unsigned char *shared_end, *shared_zero;
 static thread_local char shared_marker;
 
 struct range {
@@ -385,7 +450,8 @@ static void shared_make(void)
 		NULL, n + 2 * PAGE, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
 	if (p == MAP_FAILED || mprotect(p + PAGE, n, PROT_READ | PROT_WRITE))
 		emu_stop("no memory for shared memory");
-	shared_end = (unsigned char *)p + PAGE + n;
+	shared_zero = (unsigned char *)p + PAGE;
+	shared_end = shared_zero + n;
 }
 
 static int find_marker(struct dl_phdr_info *info, size_t n_bytes, void *range)
@@ -422,6 +488,23 @@ static void shared_check(size_t n)
 		if (*p != 0xff)
 			emu_stop("byte %d of %d of shared memory was written",
 				(int)(p - emu_shared), (int)n);
+}
+
+/* That of dynamic shared memory is what instructions call it by. */
+uint32_t emu_address(const void *p)
+{
+	const unsigned char *at = (const unsigned char *)p;
+	if (at < emu_shared || at >= shared_end)
+		emu_stop("%p is not dynamic shared memory", p);
+	return (uint32_t)(at - shared_zero);
+}
+
+unsigned char *emu_shared_at(uint32_t address, size_t n)
+{
+	unsigned char *at = shared_zero + address;
+	if (at < emu_shared || at + n > shared_end)
+		emu_stop("address %#x is not of dynamic shared memory", address);
+	return at;
 }
 
 bool emu_is_shared(const void *p, size_t n)
@@ -542,11 +625,14 @@ static void block_run(int64_t i, size_t shared_bytes)
 		t->line = 0;
 	}
 	run.phase = (int)(i & 0xffff);
-	run.arrived = 0;
+	memset(run.together, 0, sizeof(run.together));
+	run.moved = false;
+	emu_hopper_begin(run.n_threads);
 	pass_begin(&run.warps, run.n_warps);
 	warp_begin();
 	shared_begin(shared_bytes);
 	hand_over(outside);
+	emu_hopper_end();
 	shared_check(shared_bytes);
 }
 
@@ -562,15 +648,18 @@ static void launch_check(dim3 grid, dim3 block, size_t shared_bytes)
 		emu_stop("%zu bytes of shared memory", shared_bytes);
 }
 
+enum { MAX_ARG = 4096 };
+
 struct launch {
 	dim3 grid, block;
-	size_t shared_bytes;
+	size_t shared_bytes, arg_bytes;
 	void (*fn)(void *);
-	alignas(16) char arg[4096];
+	alignas(16) char arg[MAX_ARG];
 };
 
 static void launch_run(void *launch)
 {
+	alignas(128) static char arg[MAX_ARG]; /* as maps of tensors want to lie */
 	struct launch *l = (struct launch *)launch;
 	int64_t n = (int64_t)l->grid.x * l->grid.y * l->grid.z;
 	if (emu_breaks())
@@ -586,7 +675,7 @@ static void launch_run(void *launch)
 	gridDim = l->grid;
 	blockDim = l->block;
 	run.fn = l->fn;
-	run.arg = l->arg;
+	run.arg = memcpy(arg, l->arg, l->arg_bytes);
 	run.n_threads = (int)(blockDim.x * blockDim.y * blockDim.z);
 	run.n_warps = (run.n_threads + LANES - 1) / LANES;
 	for (unsigned i = 0; i < (unsigned)run.n_threads; i++)
@@ -612,6 +701,7 @@ void emu_run(dim3 grid, dim3 block, size_t shared_bytes, cudaStream_t stream,
 	l.block = block;
 	l.shared_bytes = shared_bytes;
 	l.fn = fn;
+	l.arg_bytes = n_bytes;
 	memcpy(l.arg, arg, n_bytes);
 	emu_ask(stream, launch_run, &l, offsetof(struct launch, arg) + n_bytes);
 }

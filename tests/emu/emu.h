@@ -48,6 +48,7 @@ EMU_INSIDE void emu_warp(
 	emu_op *op, void *mine, const char *what, const char *file, int line);
 /* Whether n bytes there are shared memory. */
 EMU_INSIDE bool emu_is_shared(const void *p, size_t n);
+EMU_INSIDE uint32_t emu_address(const void *p); /* of dynamic shared memory */
 
 /* What a kernel or a product is given: that it is memory of the program, which a GPU cannot
  * read, ends the program. */

@@ -29,6 +29,14 @@ static void f16_table_make(void)
 	}
 }
 
+void emu_widen(float *to, const uint16_t *from, int n, bool bf16)
+{
+	if (!bf16 && !f16_table[1])
+		f16_table_make();
+	for (int i = 0; i < n; i++)
+		to[i] = bf16 ? from_bf16(from[i]) : from_f16(from[i]);
+}
+
 /* Sums in the order of the numbers, from what c was. */
 template <float (*WIDEN)(uint32_t)>
 static inline __attribute__((always_inline)) void product(void *const lanes[32])

@@ -4,8 +4,8 @@
  *
  * Memory of the device cannot be touched but by kernels and copies: a program that reads it as
  * if it were its own crashes there and then. PT_EMU_GUARD=no: it can. PT_EMU_MEMORY: bytes of
- * it. PT_EMU_GPUS: how many there are. PT_EMU_FAIL=N: launch N breaks the device, as a kernel
- * does that goes astray.
+ * it. PT_EMU_GPUS: how many there are. PT_EMU_ARCH: their compute capability, 90 or 80.
+ * PT_EMU_FAIL=N: launch N breaks the device, as a kernel does that goes astray.
  */
 #include "tests/emu/inside.h"
 
@@ -443,6 +443,12 @@ static int device_count(void)
 	return n ? atoi(n) : 1;
 }
 
+int emu_arch(void)
+{
+	const char *arch = getenv("PT_EMU_ARCH");
+	return arch ? atoi(arch) : 90;
+}
+
 cudaError_t cudaGetDeviceCount(int *n)
 {
 	*n = device_count();
@@ -499,7 +505,8 @@ cudaError_t cudaGetDeviceProperties(struct cudaDeviceProp *p, int device)
 	p->warpSize = 32;
 	p->maxThreadsPerBlock = 1024;
 	p->maxThreadsPerMultiProcessor = 2048;
-	p->major = 9;
+	p->major = emu_arch() / 10;
+	p->minor = emu_arch() % 10;
 	p->multiProcessorCount = 4;
 	p->l2CacheSize = 1 << 20;
 	p->asyncEngineCount = 1;

@@ -16,7 +16,8 @@ struct emu_test {
 };
 
 /* Closed by one without a name. */
-extern const struct emu_test emu_tests_kernels[], emu_tests_libraries[];
+extern const struct emu_test emu_tests_kernels[], emu_tests_hopper[],
+	emu_tests_libraries[];
 
 #ifdef __cplusplus
 }

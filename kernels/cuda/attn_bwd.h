@@ -1,0 +1,32 @@
+/*
+ * What the backwards of attention share: that of attn_bwd.cu, and that of attn_hopper_bwd.cu for
+ * the calls that it takes.
+ */
+#ifndef KERNELS_CUDA_ATTN_BWD_H
+#define KERNELS_CUDA_ATTN_BWD_H
+
+#include "kernels/cuda/attn.h"
+
+struct bwd_args {
+	struct heads q, k, v, o, dout, dq, dk, dv;
+	const float *lse;
+	float *delta;
+	struct runs q_runs, k_runs;
+	int n_heads, group;
+	float scale, score; /* of gradients, and of scores to units */
+	struct drop drop;
+	bool begin;
+};
+
+template <typename T, int D, int MT>
+static __device__ inline void put_gradient(struct heads to, const struct bwd_args &x,
+	int batch, int head, struct span mine, int row, const float (&c)[MT][D / 8][4],
+	float scale)
+{
+	float factor[MT][2];
+	for (int i = 0; i < MT * 2; i++)
+		factor[i / 2][i % 2] = scale;
+	put_rows<T, D>(to, batch, head, mine, row, c, factor, !x.begin);
+}
+
+#endif

@@ -1,0 +1,115 @@
+/*
+ * What the forwards of attention share: that of attn_fwd.cu, and that of attn_hopper_fwd.cu for
+ * the calls that it takes.
+ */
+#ifndef KERNELS_CUDA_ATTN_FWD_H
+#define KERNELS_CUDA_ATTN_FWD_H
+
+#include "kernels/cuda/attn.h"
+
+struct fwd_args {
+	struct heads o, q, k, v;
+	float *max, *sum;
+	struct runs q_runs, k_runs;
+	int n_heads, group;
+	float score; /* of scores to units */
+	struct drop drop;
+	bool begin, end;
+};
+
+/* What a lane has of the running softmax of its rows: 2 in each of MT tiles. */
+template <int D, int MT> struct running {
+	float o[MT][D / 8][4];
+	float top[MT][2]; /* the largest score yet, in units */
+	float sum[MT][2]; /* of the keys of this lane's columns */
+};
+
+template <int D, int MT>
+static __device__ inline void running_begin(struct running<D, MT> &a)
+{
+#pragma unroll
+	for (int i = 0; i < MT * D / 2; i++)
+		a.o[i / (D / 2)][i / 4 % (D / 8)][i % 4] = 0;
+#pragma unroll
+	for (int i = 0; i < MT * 2; i++) {
+		a.top[i / 2][i % 2] = -INFINITY;
+		a.sum[i / 2][i % 2] = 0;
+	}
+}
+
+/* Place of a row's state in max and sum. */
+static __device__ inline int64_t state_at(
+	const struct fwd_args &x, int batch, int head, struct span s, int row)
+{
+	return ((int64_t)batch * x.n_heads + head) * x.q.rows + s.row + row;
+}
+
+/* Scores become probabilities relative to the new running maximum. What was summed before is
+ * to be multiplied by `fade`; false: that is 1 in the whole warp, as it mostly is after the
+ * first keys. */
+template <typename T, int D, int MT, int NT>
+static __device__ inline bool softmax(struct running<D, MT> &a, float (&fade)[MT][2],
+	float (&s)[MT][NT][4], float score)
+{
+	bool fades = false;
+#pragma unroll
+	for (int i = 0; i < MT * 2; i++) {
+		int m = i / 2, e = i % 2 * 2;
+		float top = fmaxf(s[m][0][e], s[m][0][e + 1]);
+#pragma unroll
+		for (int n = 1; n < NT; n++)
+			top = fmaxf(top, fmaxf(s[m][n][e], s[m][n][e + 1]));
+		top = fmaxf(top, __shfl_xor_sync(ALL_LANES, top, 1));
+		top = fmaxf(top, __shfl_xor_sync(ALL_LANES, top, 2));
+		top = fmaxf(a.top[m][i % 2], top * score);
+		float base = top == -INFINITY ? 0 : top, sum = 0;
+		fade[m][i % 2] = exp_units<T>(a.top[m][i % 2] - base);
+		fades |= fade[m][i % 2] != 1;
+		a.top[m][i % 2] = top;
+#pragma unroll
+		for (int n = 0; n < NT; n++) {
+			s[m][n][e] = exp_units<T>(fmaf(s[m][n][e], score, -base));
+			s[m][n][e + 1] = exp_units<T>(fmaf(s[m][n][e + 1], score, -base));
+			sum += s[m][n][e] + s[m][n][e + 1];
+		}
+		a.sum[m][i % 2] = fmaf(a.sum[m][i % 2], fade[m][i % 2], sum);
+	}
+	return __any_sync(ALL_LANES, fades);
+}
+
+template <int D, int MT>
+static __device__ inline void fade_sums(
+	struct running<D, MT> &a, const float (&fade)[MT][2])
+{
+#pragma unroll
+	for (int m = 0; m < MT; m++)
+#pragma unroll
+		for (int n = 0; n < D / 8; n++)
+#pragma unroll
+			for (int e = 0; e < 4; e++)
+				a.o[m][n][e] *= fade[m][e / 2];
+}
+
+template <typename T, int D, int MT>
+static __device__ inline void fwd_end(struct running<D, MT> &a, const struct fwd_args &x,
+	int batch, int head, struct span mine, int row)
+{
+	int g = lane_id() / 4, t = lane_id() % 4;
+	float factor[MT][2];
+#pragma unroll
+	for (int i = 0; i < MT * 2; i++) {
+		int r = row + 8 * i + g;
+		float sum = a.sum[i / 2][i % 2], top = a.top[i / 2][i % 2];
+		sum += __shfl_xor_sync(ALL_LANES, sum, 1);
+		sum += __shfl_xor_sync(ALL_LANES, sum, 2);
+		factor[i / 2][i % 2] = x.end ? 1 / sum : 1;
+		if (t != 0 || r < mine.from || r >= mine.to)
+			continue;
+		int64_t at = state_at(x, batch, head, mine, r);
+		x.max[at] = x.end ? log_units<T>(top, sum) : top;
+		x.sum[at] = sum;
+	}
+	put_rows<T, D>(x.o, batch, head, mine, row, a.o, factor, false);
+}
+
+#endif

@@ -1,0 +1,39 @@
+/* Which calls the kernels for sm_90 take, and the maps by which they copy tiles. */
+#include "kernels/cuda/attn_hopper.h"
+#include "kernels/cuda/own.h"
+
+bool attn_hopper_takes(struct device *d, const struct attn *a, enum dtype type,
+	struct heads q, struct heads k, struct heads v)
+{
+	bool sizes = (a->dim > 32 && a->dim <= 64) || (a->dim > 96 && a->dim <= 128);
+	bool own = a->q_rows == a->k_rows && a->q_first[0] == a->k_first[0] &&
+		   a->q_first[1] == a->k_first[1] && a->q_first[0] <= a->q_first[1];
+	return cuda_of(d)->map_encode && dtype_bytes(type) == 2 && sizes && own &&
+	       a->batch && a->q_rows && !(a->drop.p > 0) && q.whole && k.whole && v.whole;
+}
+
+CUtensorMap tile_map(
+	struct device *d, struct heads m, int64_t batch, enum dtype type, int rows)
+{
+	struct cuda_device *c = cuda_of(d);
+	CUtensorMap map;
+	const cuuint64_t row = (cuuint64_t)m.stride * 2;
+	const cuuint64_t dims[] = {(cuuint64_t)m.dim, (cuuint64_t)(m.stride / m.dim),
+		(cuuint64_t)m.rows, (cuuint64_t)batch};
+	const cuuint64_t strides[] = {(cuuint64_t)m.dim * 2, row, row * dims[2]};
+	const cuuint32_t box[] = {PANEL, 1, (cuuint32_t)rows, 1}, steps[] = {1, 1, 1, 1};
+	CUresult rc = c->map_encode(&map,
+		type == DT_BF16 ? CU_TENSOR_MAP_DATA_TYPE_BFLOAT16
+				: CU_TENSOR_MAP_DATA_TYPE_FLOAT16,
+		4, m.p, dims, strides, box, steps, CU_TENSOR_MAP_INTERLEAVE_NONE,
+		CU_TENSOR_MAP_SWIZZLE_128B, CU_TENSOR_MAP_L2_PROMOTION_L2_256B,
+		CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);
+	if (rc != CUDA_SUCCESS)
+		die(EX_FAILED,
+			"%s: no map of a tensor of %lld x %lld x %lld x %lld numbers: "
+			"the "
+			"driver's error %d; PT_ATTENTION=mma does without",
+			c->model, (long long)batch, (long long)m.rows, (long long)dims[1],
+			(long long)m.dim, (int)rc);
+	return map;
+}

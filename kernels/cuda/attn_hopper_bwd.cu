@@ -1,0 +1,403 @@
+/*
+ * Attention, backward, for sm_90: as attn_bwd.cu says, with the same halves. A block has keys and
+ * goes over the queries that see them, for dk and dv, or has queries and goes over keys, for dq.
+ * Scores and the gradients of probabilities are computed in both, seven products for five: dq in
+ * the first half would be added by many blocks to the same rows, in an order that is nobody's, or
+ * one after the other; and probabilities, which are operands from registers here, would have to
+ * go through shared memory to be multiplied the other way as well.
+ *
+ * In the first half scores are transposed, a row for a key.
+ */
+#include "kernels/cuda/attn_hopper.h"
+
+/*
+ * ROWS: the block's own, half of them each warpgroup's; COLS: of the other side's tile. The rows
+ * of a warpgroup stay in registers, unless dk and dv of large heads are there (HELD): a product
+ * of 64 columns takes 32 cycles, in which the 4 KB of both its operands are all that shared
+ * memory gives.
+ */
+template <int D, bool KEYS> struct hopper_bwd_shape {
+	static constexpr int ROWS = 64 * CONSUMERS, COLS = 64, STAGES = 3;
+	static constexpr bool HELD = !KEYS || D <= 64;
+	static constexpr int TILES = 2 * (ROWS + STAGES * COLS) * D * 2;
+};
+
+template <int COLS, int STAGES> struct hopper_bwd_rest {
+	uint64_t mine, full[STAGES], free[STAGES];
+	float lse[STAGES][COLS], delta[STAGES][COLS]; /* KEYS: of the tile's queries */
+};
+
+/* x: keys and queries, as in q k^T; y: values and dout, as in dout v^T. */
+struct hopper_bwd_args {
+	CUtensorMap my_x, my_y, their_x, their_y;
+	struct bwd_args a;
+	struct order order;
+};
+
+template <typename T, int D, bool KEYS> struct hopper_bwd_room {
+	using S = hopper_bwd_shape<D, KEYS>;
+	T *my_x, *my_y, *their_x, *their_y; /* theirs: [STAGES][COLS][D] */
+	struct hopper_bwd_rest<S::COLS, S::STAGES> *rest;
+
+	__device__ inline explicit hopper_bwd_room(unsigned char *shared)
+	{
+		my_x = (T *)hopper_room(shared);
+		my_y = my_x + S::ROWS * D;
+		their_x = my_y + S::ROWS * D;
+		their_y = their_x + S::STAGES * S::COLS * D;
+		rest = (struct hopper_bwd_rest<S::COLS, S::STAGES> *)(their_y +
+								      S::STAGES *
+									      S::COLS *
+									      D);
+	}
+};
+
+/* ---- which tiles ---------------------------------------------------------------------- */
+
+/* How many of the other side's tiles rows [begin, end) of a block see, or are seen from: for
+ * keys, as often as there are heads of queries. */
+template <int D, bool KEYS>
+static __device__ inline int their_tiles(const struct bwd_args &x, int begin, int end)
+{
+	constexpr int COLS = hopper_bwd_shape<D, KEYS>::COLS;
+	int rows = (int)x.q.rows, all = (rows + COLS - 1) / COLS;
+	if (KEYS)
+		return max(0, all - begin / COLS) * x.group;
+	return (min(rows, end) + COLS - 1) / COLS;
+}
+
+/* The first row of tile i, and its head: of queries the last ones first, for one head after
+ * the other, so that all keys see the first tiles. */
+template <int D, bool KEYS>
+static __device__ inline void their_tile(
+	const struct bwd_args &x, int head, int i, int *row, int *their_head)
+{
+	constexpr int COLS = hopper_bwd_shape<D, KEYS>::COLS;
+	int all = ((int)x.q.rows + COLS - 1) / COLS;
+	*row = (KEYS ? all - 1 - i / x.group : i) * COLS;
+	*their_head = KEYS ? head * x.group + i % x.group : head / x.group;
+}
+
+/* ---- the warp that asks for tiles ------------------------------------------------------- */
+
+/* Its lanes bring what is known of queries, which are not always on 16 bytes. Where there is no
+ * query probabilities are 0. */
+template <typename T, int D, bool KEYS>
+static __device__ inline void bwd_produce(const struct hopper_bwd_args &x,
+	const struct hopper_bwd_room<T, D, KEYS> &s, struct place at, int begin)
+{
+	using S = hopper_bwd_shape<D, KEYS>;
+	constexpr int TILE = S::COLS * D, BYTES = TILE * (int)sizeof(T);
+	constexpr int EACH = S::COLS / WARP;
+	int n = their_tiles<D, KEYS>(x.a, begin, begin + S::ROWS), lane = lane_id();
+	if (lane == 0) {
+		barrier_expect(&s.rest->mine, 2 * S::ROWS * D * (int)sizeof(T));
+		panels_load<D, S::ROWS>(
+			s.my_x, &x.my_x, &s.rest->mine, begin, at.head, at.batch);
+		panels_load<D, S::ROWS>(
+			s.my_y, &x.my_y, &s.rest->mine, begin, at.head, at.batch);
+	}
+	for (int i = 0; i < n; i++) {
+		struct turn t = turn_of<S::STAGES>(i);
+		int row, head;
+		float lse[EACH], delta[EACH];
+		their_tile<D, KEYS>(x.a, at.head, i, &row, &head);
+		int64_t state =
+			((int64_t)at.batch * x.a.n_heads + head) * x.a.q.rows + row;
+#pragma unroll
+		for (int j = 0; KEYS && j < EACH; j++) {
+			int query = j * WARP + lane;
+			bool there = row + query < x.a.q.rows;
+			lse[j] = there ? x.a.lse[state + query] * LOG2_E : INFINITY;
+			delta[j] = there ? x.a.delta[state + query] : 0;
+		}
+		barrier_wait(&s.rest->free[t.place], t.parity ^ 1);
+#pragma unroll
+		for (int j = 0; KEYS && j < EACH; j++) {
+			s.rest->lse[t.place][j * WARP + lane] = lse[j];
+			s.rest->delta[t.place][j * WARP + lane] = delta[j];
+		}
+		if (lane != 0) {
+			barrier_arrive(&s.rest->full[t.place]);
+			continue;
+		}
+		barrier_expect(&s.rest->full[t.place], 2 * BYTES);
+		panels_load<D, S::COLS>(s.their_x + t.place * TILE, &x.their_x,
+			&s.rest->full[t.place], row, head, at.batch);
+		panels_load<D, S::COLS>(s.their_y + t.place * TILE, &x.their_y,
+			&s.rest->full[t.place], row, head, at.batch);
+	}
+}
+
+/* ---- a block's own rows ------------------------------------------------------------------ */
+
+/* Rows of one side, [ROWS][D] in shared memory: where warpgroup w's are, or this warp's part of
+ * them, as the operand of products. */
+template <typename T, int D, bool KEYS> struct own_rows {
+	using S = hopper_bwd_shape<D, KEYS>;
+	const T *tile;
+	uint32_t held[S::HELD ? D / 16 : 1][4];
+
+	__device__ inline own_rows(const T *tile, int w) : tile(tile + w * 64 * PANEL)
+	{
+	}
+
+	__device__ inline void hold(void)
+	{
+		int lane = lane_id(), row = threadIdx.x % WARPGROUP / WARP * 16;
+#pragma unroll
+		for (int k = 0; S::HELD && k < D / 16; k++)
+			ldmatrix(
+				held[k], piece<PANEL>(tile + k / 4 * S::ROWS * PANEL,
+						 row + lane % 16, k % 4 * 2 + lane / 16));
+	}
+
+	/* c = these times the rows of a tile of the other side; asked for. */
+	template <int NT>
+	__device__ inline void times(float (&c)[NT][4], const T *theirs) const
+	{
+		wgmma_hold(c);
+		wgmma_fence();
+		if constexpr (S::HELD)
+			wgmma_held_rows<D>(c, held, theirs, S::COLS);
+		else
+			wgmma_rows<D>(c, tile, S::ROWS, theirs, S::COLS);
+		wgmma_commit();
+	}
+};
+
+/* c += p times the rows of a tile of the other side; asked for. */
+template <typename T, int NT, int K>
+static __device__ inline void add_product(
+	float (&c)[NT][4], const uint32_t (&p)[K][4], const T *theirs)
+{
+	wgmma_hold(c);
+	wgmma_fence();
+	wgmma_held(c, p, theirs);
+	wgmma_commit();
+}
+
+/* ---- keys: dk, dv ----------------------------------------------------------------------- */
+
+/* Scores become probabilities, of keys from `key` on and queries from `query` on. */
+template <int NT>
+static __device__ inline void key_probabilities(
+	float (&s)[NT][4], const float *lse, float scale, int key, int query)
+{
+	int g = lane_id() / 4, t = lane_id() % 4;
+	bool all = query >= key + 15;
+#pragma unroll
+	for (int n = 0; n < NT; n++) {
+		float2 l = *(const float2 *)(lse + 8 * n + 2 * t);
+#pragma unroll
+		for (int e = 0; e < 4; e++) {
+			bool hidden = query + 8 * n + 2 * t + e % 2 < key + g + e / 2 * 8;
+			float p = exp2_fast(fmaf(s[n][e], scale, e % 2 ? -l.y : -l.x));
+			s[n][e] = !all && hidden ? 0 : p;
+		}
+	}
+}
+
+/* dp becomes p (dp - delta). */
+template <int NT>
+static __device__ inline void key_gradients(
+	float (&dp)[NT][4], const float (&p)[NT][4], const float *delta)
+{
+	int t = lane_id() % 4;
+#pragma unroll
+	for (int n = 0; n < NT; n++) {
+		float2 d = *(const float2 *)(delta + 8 * n + 2 * t);
+#pragma unroll
+		for (int e = 0; e < 4; e++)
+			dp[n][e] = p[n][e] * (dp[n][e] - (e % 2 ? d.y : d.x));
+	}
+}
+
+/* Warpgroup w of the two, whose keys begin at row `key`. */
+template <typename T, int D>
+static __device__ inline void keys_consume(const struct hopper_bwd_args &x,
+	const struct hopper_bwd_room<T, D, true> &s, struct place at, int begin, int w)
+{
+	using S = hopper_bwd_shape<D, true>;
+	constexpr int NT = S::COLS / 8, TILE = S::COLS * D;
+	int all = their_tiles<D, true>(x.a, begin, begin + S::ROWS);
+	int n = their_tiles<D, true>(x.a, begin + w * 64, begin + w * 64 + 64);
+	int row = w * 64 + threadIdx.x % WARPGROUP / WARP * 16;
+	struct own_rows<T, D, true> my_x(s.my_x, w), my_y(s.my_y, w);
+	float dk[1][D / 8][4] = {}, dv[1][D / 8][4] = {}, p[NT][4], dp[NT][4];
+	uint32_t p_narrow[NT / 2][4], ds[NT / 2][4];
+
+	barrier_wait(&s.rest->mine, 0);
+	my_x.hold();
+	my_y.hold();
+	for (int i = 0; i < n; i++) {
+		struct turn t = turn_of<S::STAGES>(i);
+		const T *their_x = s.their_x + t.place * TILE;
+		const T *their_y = s.their_y + t.place * TILE;
+		int query, head;
+		their_tile<D, true>(x.a, at.head, i, &query, &head);
+		barrier_wait(&s.rest->full[t.place], t.parity);
+		my_x.times(p, their_x);
+		my_y.times(dp, their_y);
+		wgmma_wait<1>();
+		wgmma_hold(p);
+		key_probabilities(p, s.rest->lse[t.place], x.a.score, begin + row, query);
+		operand_of<T>(p_narrow, p);
+		add_product(dv[0], p_narrow, their_y);
+		wgmma_wait<1>();
+		wgmma_hold(dp);
+		key_gradients(dp, p, s.rest->delta[t.place]);
+		operand_of<T>(ds, dp);
+		add_product(dk[0], ds, their_x);
+		wgmma_wait<0>();
+		wgmma_hold(dv[0]);
+		wgmma_hold(dk[0]);
+		warp_arrive(&s.rest->free[t.place]);
+	}
+	/* Those that only the other warpgroup's keys are seen from. */
+	for (int i = n; i < all; i++) {
+		struct turn t = turn_of<S::STAGES>(i);
+		barrier_wait(&s.rest->full[t.place], t.parity);
+		warp_arrive(&s.rest->free[t.place]);
+	}
+	struct span mine = {begin, begin, 0, min(S::ROWS, (int)x.a.q.rows - begin)};
+	put_gradient<T, D>(x.a.dk, x.a, at.batch, at.head, mine, row, dk, x.a.scale);
+	put_gradient<T, D>(x.a.dv, x.a, at.batch, at.head, mine, row, dv, 1);
+}
+
+/* ---- queries: dq ------------------------------------------------------------------------ */
+
+/* ds = p (dp - delta) in place of dp, with p from scores; lse, delta: of this lane's rows. */
+template <int NT>
+static __device__ inline void query_gradients(float (&dp)[NT][4], const float (&s)[NT][4],
+	const float (&lse)[2], const float (&delta)[2], float scale, int query, int key)
+{
+	int g = lane_id() / 4, t = lane_id() % 4;
+	bool all = key + 8 * NT - 1 <= query;
+#pragma unroll
+	for (int n = 0; n < NT; n++)
+#pragma unroll
+		for (int e = 0; e < 4; e++) {
+			bool hidden = key + 8 * n + 2 * t + e % 2 > query + g + e / 2 * 8;
+			float p = exp2_fast(fmaf(s[n][e], scale, -lse[e / 2]));
+			dp[n][e] = (!all && hidden ? 0 : p) * (dp[n][e] - delta[e / 2]);
+		}
+}
+
+template <typename T, int D>
+static __device__ inline void queries_consume(const struct hopper_bwd_args &x,
+	const struct hopper_bwd_room<T, D, false> &s, struct place at, int begin, int w)
+{
+	using S = hopper_bwd_shape<D, false>;
+	constexpr int NT = S::COLS / 8, TILE = S::COLS * D;
+	int n = their_tiles<D, false>(x.a, begin + w * 64, begin + w * 64 + 64);
+	int row = w * 64 + threadIdx.x % WARPGROUP / WARP * 16, g = lane_id() / 4;
+	int64_t state = ((int64_t)at.batch * x.a.n_heads + at.head) * x.a.q.rows;
+	float dq[1][D / 8][4] = {}, scores[NT][4], dp[NT][4], lse[2], delta[2];
+	struct own_rows<T, D, false> my_x(s.my_x, w), my_y(s.my_y, w);
+	uint32_t ds[NT / 2][4];
+
+	for (int i = 0; i < 2; i++) {
+		int query = begin + row + g + 8 * i;
+		bool there = query < x.a.q.rows;
+		lse[i] = there ? x.a.lse[state + query] * LOG2_E : INFINITY;
+		delta[i] = there ? x.a.delta[state + query] : 0;
+	}
+	barrier_wait(&s.rest->mine, 0);
+	my_x.hold();
+	my_y.hold();
+	for (int i = 0; i < n; i++) {
+		struct turn t = turn_of<S::STAGES>(i);
+		const T *their_x = s.their_x + t.place * TILE;
+		barrier_wait(&s.rest->full[t.place], t.parity);
+		my_x.times(scores, their_x);
+		my_y.times(dp, s.their_y + t.place * TILE);
+		wgmma_wait<0>();
+		wgmma_hold(scores);
+		wgmma_hold(dp);
+		query_gradients(
+			dp, scores, lse, delta, x.a.score, begin + row, i * S::COLS);
+		operand_of<T>(ds, dp);
+		add_product(dq[0], ds, their_x);
+		wgmma_wait<0>();
+		wgmma_hold(dq[0]);
+		warp_arrive(&s.rest->free[t.place]);
+	}
+	struct span mine = {begin, begin, 0, min(S::ROWS, (int)x.a.q.rows - begin)};
+	put_gradient<T, D>(x.a.dq, x.a, at.batch, at.head, mine, row, dq, x.a.scale);
+}
+
+/* ---- launches --------------------------------------------------------------------------- */
+
+template <typename T, int D, bool KEYS>
+static __global__ void __launch_bounds__(HOPPER_THREADS, 1)
+	hopper_bwd(const __grid_constant__ struct hopper_bwd_args x)
+{
+	if constexpr (HOPPER) {
+		SHARED(shared);
+		using S = hopper_bwd_shape<D, KEYS>;
+		const struct hopper_bwd_room<T, D, KEYS> s(shared);
+		struct place at = place_of(x.order, blockIdx.x);
+		/* The first keys and the last queries have the most to do. */
+		int begin = (KEYS ? at.tile : x.order.tiles - 1 - at.tile) * S::ROWS;
+		int w = warpgroup_id();
+		if (threadIdx.x == 0) {
+			barrier_make(&s.rest->mine, 1);
+			for (int i = 0; i < S::STAGES; i++) {
+				barrier_make(&s.rest->full[i], WARP);
+				barrier_make(
+					&s.rest->free[i], CONSUMERS * WARPGROUP / WARP);
+			}
+			barriers_tell();
+		}
+		__syncthreads();
+		if (w == 0) {
+			registers_fewer<FEW_REGISTERS>();
+			if (threadIdx.x < WARP)
+				bwd_produce<T, D, KEYS>(x, s, at, begin);
+		} else {
+			registers_more<MANY_REGISTERS>();
+			if constexpr (KEYS)
+				keys_consume<T, D>(x, s, at, begin, w - 1);
+			else
+				queries_consume<T, D>(x, s, at, begin, w - 1);
+		}
+	}
+}
+
+template <typename T, int D, bool KEYS>
+static void hopper_bwd_launch(
+	struct device *d, const struct attn *a, enum dtype type, const struct bwd_args &x)
+{
+	using S = hopper_bwd_shape<D, KEYS>;
+	int64_t heads = KEYS ? a->kv_heads : a->heads;
+	const struct hopper_bwd_args all = {
+		tile_map(d, KEYS ? x.k : x.q, a->batch, type, S::ROWS),
+		tile_map(d, KEYS ? x.v : x.dout, a->batch, type, S::ROWS),
+		tile_map(d, KEYS ? x.q : x.k, a->batch, type, S::COLS),
+		tile_map(d, KEYS ? x.dout : x.v, a->batch, type, S::COLS),
+		x,
+		order_of(a, S::ROWS, heads, type),
+	};
+	launch(d, "attn_bwd", order_blocks(all.order), dim3(HOPPER_THREADS),
+		hopper_bytes(
+			S::TILES, sizeof(struct hopper_bwd_rest<S::COLS, S::STAGES>)),
+		hopper_bwd<T, D, KEYS>, all);
+}
+
+void attn_hopper_bwd(
+	struct device *d, const struct attn *a, enum dtype type, const struct bwd_args &x)
+{
+	by_type(type, [&](auto number) {
+		using T = decltype(number);
+		if constexpr (sizeof(T) == 2) {
+			if (a->dim <= 64) {
+				hopper_bwd_launch<T, 64, true>(d, a, type, x);
+				hopper_bwd_launch<T, 64, false>(d, a, type, x);
+			} else {
+				hopper_bwd_launch<T, 128, true>(d, a, type, x);
+				hopper_bwd_launch<T, 128, false>(d, a, type, x);
+			}
+		}
+	});
+}

@@ -1,0 +1,435 @@
+/* What the emulator must compute, and what it must find, of what sm_90 has of its own. */
+#include "kernels/cuda/hopper.h"
+#include "kernels/cuda/mma.h"
+#include "tests/emu/tests.h"
+
+#include <cudaTypedefs.h>
+#include <stdio.h>
+#include <stdlib.h>
+
+enum { ROWS = 128, COLS = 64, HEADS = 3, BATCH = 2 }; /* of tiles; of the tensor */
+
+static CUresult encode(CUtensorMap *map, void *p, int dim, int stride, int rows, int wide,
+	int box_rows, CUtensorMapSwizzle swizzle, CUtensorMapDataType type)
+{
+	void *fn = NULL;
+	const cuuint64_t row = (cuuint64_t)stride * 2;
+	const cuuint64_t dims[] = {(cuuint64_t)dim, HEADS, (cuuint64_t)rows, BATCH};
+	const cuuint64_t strides[] = {(cuuint64_t)dim * 2, row, row * (cuuint64_t)rows};
+	const cuuint32_t box[] = {(cuuint32_t)wide, 1, (cuuint32_t)box_rows, 1};
+	const cuuint32_t steps[] = {1, 1, 1, 1};
+	cudaGetDriverEntryPointByVersion(
+		"cuTensorMapEncodeTiled", &fn, 12000, cudaEnableDefault, NULL);
+	return ((PFN_cuTensorMapEncodeTiled_v12000)fn)(map, type, 4, p, dims, strides,
+		box, steps, CU_TENSOR_MAP_INTERLEAVE_NONE, swizzle,
+		CU_TENSOR_MAP_L2_PROMOTION_NONE, CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);
+}
+
+/* Any address that is a multiple of 1024, with room for barriers before it. */
+static __device__ inline unsigned char *tiles_in(unsigned char *shared)
+{
+	uint32_t at = shared_address(shared) + 64;
+	return shared + 64 + (PANEL_ALIGN - at % PANEL_ALIGN) % PANEL_ALIGN;
+}
+
+/* ---- copies of tiles -------------------------------------------------------------------- */
+
+static __global__ void tile_kernel(uint16_t *out, const __grid_constant__ CUtensorMap map,
+	int n, int head, int row, int batch)
+{
+	SHARED(shared);
+	uint64_t *barrier = (uint64_t *)shared;
+	uint16_t *tile = (uint16_t *)tiles_in(shared);
+	if (threadIdx.x == 0) {
+		barrier_make(barrier, 1);
+		barriers_tell();
+		barrier_expect(barrier, 2 * n);
+		tile_load(tile, &map, barrier, 8, head, row, batch);
+		out[n] =
+			tile[0]; /* what was there is gone, and what comes is not there */
+	}
+	__syncthreads();
+	barrier_wait(barrier, 0);
+	for (int i = (int)threadIdx.x; i < n; i += (int)blockDim.x)
+		out[i] = tile[i];
+}
+
+/* Heads of 40 numbers, of which the box has those from the eighth on; 10 rows of the last
+ * sequence's 20, and zeros where there is none. 16 bytes of row i are where PTX says. */
+static bool tiles(void)
+{
+	enum { DIM = 40, LENGTH = 20, BOX = 24, FIRST = 10, HEAD = 1 };
+	static const struct {
+		CUtensorMapSwizzle swizzle;
+		int bytes, row_of_8; /* rows of so many bytes: by i / row_of_8 */
+	} how[] = {
+		{CU_TENSOR_MAP_SWIZZLE_NONE, 16, 0},
+		{CU_TENSOR_MAP_SWIZZLE_32B, 32, 4},
+		{CU_TENSOR_MAP_SWIZZLE_64B, 64, 2},
+		{CU_TENSOR_MAP_SWIZZLE_128B, 128, 1},
+	};
+	const int stride = HEADS * DIM;
+	uint16_t *x = (uint16_t *)aligned_alloc(64, 2 * BATCH * LENGTH * stride + 64);
+	for (int i = 0; i < BATCH * LENGTH * stride; i++)
+		x[i] = (uint16_t)(i + 1);
+	for (const auto &h : how) {
+		int wide = h.bytes / 2, n = BOX * wide, pieces = h.bytes / 16;
+		uint16_t out[BOX * 64 + 1];
+		CUtensorMap map;
+		EMU_EXPECT(!encode(&map, x, DIM, stride, LENGTH, wide, BOX, h.swizzle,
+			CU_TENSOR_MAP_DATA_TYPE_BFLOAT16));
+		emu_launch(dim3(1), dim3(64), 2 * n + 2048,
+			[&] { tile_kernel(out, map, n, HEAD, FIRST, BATCH - 1); });
+		EMU_EXPECT(out[n] == 0xffff);
+		for (int i = 0; i < n; i++) {
+			int row = i / wide, col = i % wide + 8;
+			int by = h.row_of_8 ? row / h.row_of_8 % pieces : 0;
+			int at = row * wide + (i % wide / 8 ^ by) * 8 + i % 8;
+			int from = ((BATCH - 1) * LENGTH + FIRST + row) * stride +
+				   HEAD * DIM + col;
+			bool there = FIRST + row < LENGTH && col < DIM;
+			EMU_EXPECT(out[at] == (there ? x[from] : 0));
+		}
+	}
+	free(x);
+	return true;
+}
+
+static bool maps_refused(void)
+{
+	alignas(64) static uint16_t x[4096];
+	CUtensorMap map;
+	CUtensorMapSwizzle all = CU_TENSOR_MAP_SWIZZLE_128B;
+	CUtensorMapDataType type = CU_TENSOR_MAP_DATA_TYPE_FLOAT16;
+	EMU_EXPECT(!encode(&map, x, 64, 192, 5, 64, 128, all, type));
+	EMU_EXPECT(encode(&map, x + 1, 64, 192, 5, 64, 128, all, type)); /* address */
+	EMU_EXPECT(encode(&map, x, 36, 108, 5, 64, 128, all, type));	 /* strides */
+	EMU_EXPECT(encode(&map, x, 64, 192, 5, 128, 128, all, type));	 /* box's row */
+	EMU_EXPECT(encode(&map, x, 64, 192, 5, 64, 257, all, type));	 /* box */
+	EMU_EXPECT(encode(&map, x, 64, 192, 0, 64, 128, all, type));	 /* no rows */
+	return true;
+}
+
+/* ---- products ---------------------------------------------------------------------------- */
+
+/* A tile of ROWS x COLS, in panels of WIDE columns, each permuted as MODE says; c = the first 64
+ * rows times all rows, and d = those times the tile, from registers. */
+template <typename T, int MODE, int NT>
+static __global__ void products_kernel(
+	float *c, float *d, const __grid_constant__ CUtensorMap map)
+{
+	constexpr int WIDE = MODE ? 128 >> MODE : 8, PANEL_BYTES = ROWS * WIDE * 2;
+	constexpr uint64_t UNIT = MODE ? 8 * WIDE * 2 : 128; /* of 8 rows */
+	SHARED(shared);
+	uint64_t *barrier = (uint64_t *)shared;
+	unsigned char *tile = tiles_in(shared);
+	int lane = (int)threadIdx.x % 32, g = lane / 4, t = lane % 4;
+	int row = (int)threadIdx.x / 32 * 16;
+	float x[NT][4], y[8][4] = {};
+	if (threadIdx.x == 0) {
+		barrier_make(barrier, 1);
+		barriers_tell();
+		barrier_expect(barrier, ROWS * COLS * 2);
+		for (int i = 0; i < COLS / WIDE; i++)
+			tile_load(
+				tile + i * PANEL_BYTES, &map, barrier, i * WIDE, 0, 0, 0);
+	}
+	__syncthreads();
+	barrier_wait(barrier, 0);
+	uint64_t mode = (uint64_t)MODE << 62, panel = PANEL_BYTES;
+	wgmma_fence();
+	for (int k = 0; k < COLS / 16; k++) {
+		uint32_t at = shared_address(
+			tile + k * 16 / WIDE * PANEL_BYTES + k * 16 % WIDE * 2);
+		uint64_t columns = mode | UNIT >> 4 << 32 | panel >> 4 << 16 | at >> 4;
+		wgmma<false>(x, columns, columns, k > 0, T());
+	}
+	wgmma_commit();
+	bool gone = isnan(x[0][0]);
+	wgmma_wait<0>();
+	for (int k = 0; k < NT / 2; k++) {
+		uint32_t a[4];
+		for (int i = 0; i < 4; i++) {
+			const float *from = x[2 * k + i / 2];
+			pack<T, 2> both = {{narrow<T>(from[i % 2 * 2]),
+				narrow<T>(from[i % 2 * 2 + 1])}};
+			memcpy(&a[i], &both, 4);
+		}
+		uint32_t at = shared_address(tile) + k * 16 * (MODE ? WIDE * 2 : 16);
+		uint64_t leading = MODE ? panel : UNIT, stride = MODE ? UNIT : panel;
+		uint64_t rows = mode | stride >> 4 << 32 | leading >> 4 << 16 | at >> 4;
+		wgmma_fence();
+		wgmma<true>(y, a, rows, true, T());
+		wgmma_commit();
+	}
+	wgmma_wait<1>();
+	gone &= isnan(y[0][0]); /* the last ones are under way */
+	wgmma_wait<0>();
+	for (int i = 0; i < NT * 4; i++)
+		c[(row + g + i % 4 / 2 * 8) * NT * 8 + i / 4 * 8 + 2 * t + i % 2] =
+			gone ? x[i / 4][i % 4] : 0;
+	for (int i = 0; i < 8 * 4; i++)
+		d[(row + g + i % 4 / 2 * 8) * 64 + i / 4 * 8 + 2 * t + i % 2] =
+			y[i / 4][i % 4];
+}
+
+template <typename T, int MODE, int NT> static bool products_of(void)
+{
+	enum { N = NT * 8 };
+	alignas(64) static T x[BATCH * ROWS * HEADS * COLS];
+	static float c[64 * N], d[64 * COLS];
+	bool bf16 = is_bf16(T());
+	CUtensorMap map;
+	for (int i = 0; i < BATCH * ROWS * HEADS * COLS; i++)
+		x[i] = narrow<T>((float)(i * 7919 % 31 % 5 - 2) / 8);
+	EMU_EXPECT(!encode(&map, x, COLS, HEADS * COLS, ROWS, MODE ? 128 >> MODE : 8,
+		ROWS, MODE ? (CUtensorMapSwizzle)(4 - MODE) : CU_TENSOR_MAP_SWIZZLE_NONE,
+		bf16 ? CU_TENSOR_MAP_DATA_TYPE_BFLOAT16
+		     : CU_TENSOR_MAP_DATA_TYPE_FLOAT16));
+	emu_launch(dim3(1), dim3(WARPGROUP), ROWS * COLS * 2 + 2048,
+		[&] { products_kernel<T, MODE, NT>(c, d, map); });
+	auto at = [&](int i, int k) { return widen(x[i * HEADS * COLS + k]); };
+	for (int i = 0; i < 64; i++) {
+		for (int j = 0; j < N; j++) {
+			float s = 0;
+			for (int k = 0; k < COLS; k++)
+				s += at(i, k) * at(j, k);
+			EMU_EXPECT(c[i * N + j] == s);
+		}
+		for (int j = 0; j < COLS; j++) {
+			float s = 0;
+			for (int k = 0; k < N; k++)
+				s += widen(narrow<T>(c[i * N + k])) * at(k, j);
+			EMU_EXPECT(d[i * COLS + j] == s);
+		}
+	}
+	return true;
+}
+
+static bool products(void)
+{
+	return products_of<__nv_bfloat16, 1, 16>() && products_of<__half, 1, 8>() &&
+	       products_of<__half, 0, 16>() && products_of<__nv_bfloat16, 2, 8>() &&
+	       products_of<__half, 3, 16>();
+}
+
+/* ---- barriers ----------------------------------------------------------------------------- */
+
+/* Numbers go from one half to the other through two places, many times around. */
+static __global__ void ring_kernel(int *out, int n)
+{
+	SHARED(shared);
+	uint64_t *full = (uint64_t *)shared, *free = full + 2;
+	int *place = (int *)(free + 2), lane = (int)threadIdx.x % 64;
+	if (threadIdx.x == 0) {
+		for (int i = 0; i < 4; i++)
+			barrier_make(full + i, 64);
+		barriers_tell();
+	}
+	__syncthreads();
+	for (int i = 0; i < n; i++) {
+		int *at = place + i % 2 * 64 + lane;
+		if (threadIdx.x < 64) {
+			barrier_wait(free + i % 2, i / 2 % 2 ^ 1);
+			*at = i * lane;
+			barrier_arrive(full + i % 2);
+		} else {
+			barrier_wait(full + i % 2, i / 2 % 2);
+			out[i * 64 + lane] = place[i % 2 * 64 + 63 - lane];
+			barrier_arrive(free + i % 2);
+		}
+	}
+}
+
+static bool ring(void)
+{
+	int out[7 * 64];
+	emu_launch(dim3(1), dim3(128), 32 + 512, [&] { ring_kernel(out, 7); });
+	for (int i = 0; i < 7 * 64; i++)
+		EMU_EXPECT(out[i] == i / 64 * (63 - i % 64));
+	return true;
+}
+
+/* Two warpgroups take turns; the first waits for registers that the other gives. */
+static __global__ void turns_kernel(int *out, int n)
+{
+	SHARED(shared);
+	int *at = (int *)shared, w = (int)threadIdx.x / WARPGROUP;
+	if (threadIdx.x == 0)
+		*at = 0;
+	__syncthreads();
+	if (w == 0)
+		registers_more<256>();
+	else
+		registers_fewer<208>();
+	if (w == 1)
+		turn_give(1, 256);
+	for (int i = 0; i < n; i++) {
+		turn_wait(1 + w, 256);
+		if (threadIdx.x % WARPGROUP == 0) {
+			out[2 * i + w] = *at;
+			*at += 1;
+		}
+		__syncwarp();
+		if (w == 0 || i < n - 1)
+			turn_give(2 - w, 256);
+	}
+}
+
+static bool turns(void)
+{
+	int out[10];
+	emu_launch(dim3(1), dim3(256), 4, [&] { turns_kernel(out, 5); });
+	for (int i = 0; i < 10; i++)
+		EMU_EXPECT(out[i] == i);
+	return true;
+}
+
+/* ---- what must end the program ------------------------------------------------------------- */
+
+enum wrong {
+	NOT_MADE,
+	NOT_KNOWN,
+	TOO_MANY,
+	WRONG_PARITY,
+	PHASE_MISSED,
+	NOBODY_COMES,
+	NOT_TOLD,
+	TOO_MUCH_COMES,
+	LOAD_LEFT,
+	TURN_LEFT,
+	TURN_OF_OTHERS,
+	NO_REGISTERS,
+	NO_FENCE,
+	SUMS_TOUCHED,
+	OPERAND_TOUCHED,
+	OPERAND_LATE,
+	OPERAND_LOADED,
+	PRODUCT_LEFT,
+	NOT_ALL_ASK,
+	NOT_ALIGNED,
+	OLD_DEVICE,
+};
+
+static __device__ inline void wrong_barrier(uint64_t *barrier, enum wrong what)
+{
+	int i = (int)threadIdx.x;
+	if (what == TOO_MANY) /* before what is expected has come */
+		barrier_expect(barrier, 16);
+	if (what == WRONG_PARITY) {
+		barrier_wait(barrier, 1);
+		barrier_wait(barrier, 1);
+	}
+	if (what == PHASE_MISSED && i == 0) {
+		barrier_arrive(barrier);
+		barrier_arrive(barrier);
+	}
+	if (what == PHASE_MISSED)
+		__syncthreads();
+	if (what == PHASE_MISSED || what == NOBODY_COMES)
+		barrier_wait(barrier, 0);
+	if (what == TURN_LEFT && i < 64)
+		turn_give(3, 128);
+	if (what == TURN_OF_OTHERS)
+		turn_wait(3, i < 64 ? 64 : 128);
+	if (what == NO_REGISTERS)
+		registers_more<256>();
+}
+
+static __device__ inline void wrong_product(
+	unsigned char *tile, const CUtensorMap *map, uint64_t *barrier, enum wrong what)
+{
+	float c[8][4];
+	int i = (int)threadIdx.x;
+	uint64_t a = columns_of(tile + (what == NOT_ALIGNED ? 256 : 0));
+	if (what != NO_FENCE)
+		wgmma_fence();
+	if (what == OPERAND_LATE) /* and nobody waits for him */
+		((uint16_t *)tile)[i] = 0;
+	wgmma<false>(c, what == NOT_ALL_ASK && i >= 64 ? a + 2 : a, a, false, __half());
+	if (what == SUMS_TOUCHED)
+		c[3][1] = 0;
+	if (what == OPERAND_TOUCHED && i == 77)
+		((uint16_t *)tile)[64] = 1;
+	wgmma_commit();
+	if (what == OPERAND_LOADED && i == 0) {
+		barrier_expect(barrier, ROWS * PANEL * 2);
+		tile_load(tile, map, barrier, 0, 0, 0, 0);
+	}
+	if (what != PRODUCT_LEFT)
+		wgmma_wait<0>();
+}
+
+static __global__ void wrong_kernel(
+	const __grid_constant__ CUtensorMap map, enum wrong what)
+{
+	SHARED(shared);
+	uint64_t *barrier = (uint64_t *)shared;
+	unsigned char *tile = tiles_in(shared);
+	if (what == NOT_MADE)
+		barrier_arrive(barrier);
+	if (threadIdx.x == 0) {
+		barrier_make(barrier, 1);
+		if (what != NOT_TOLD)
+			barriers_tell();
+	}
+	if (what == NOT_KNOWN) /* by all, before it is made or after */
+		barrier_arrive(barrier);
+	__syncthreads();
+	for (int i = (int)threadIdx.x; i < 64 * PANEL; i += WARPGROUP)
+		((uint16_t *)tile)[i] = 0x3c00;
+	__syncthreads();
+	if (what < NO_FENCE && (what < NOT_TOLD || what > LOAD_LEFT))
+		wrong_barrier(barrier, what);
+	else if (what >= NO_FENCE)
+		wrong_product(tile, &map, barrier, what);
+	else if (threadIdx.x == 0) {
+		barrier_expect(barrier, what == TOO_MUCH_COMES ? 4 : ROWS * PANEL * 2);
+		tile_load(tile, &map, barrier, 0, 0, 0, 0);
+		if (what == TOO_MUCH_COMES)
+			barrier_wait(barrier, 0);
+	}
+}
+
+template <enum wrong WHAT> static bool wrong(void)
+{
+	alignas(64) static uint16_t x[BATCH * ROWS * HEADS * PANEL];
+	CUtensorMap map;
+	EMU_EXPECT(!encode(&map, x, PANEL, HEADS * PANEL, ROWS, PANEL, ROWS,
+		CU_TENSOR_MAP_SWIZZLE_128B, CU_TENSOR_MAP_DATA_TYPE_FLOAT16));
+	if (WHAT == OLD_DEVICE)
+		setenv("PT_EMU_ARCH", "80", 1);
+	emu_launch(dim3(1), dim3(WHAT == NO_REGISTERS ? 2 * WARPGROUP + 64 : WARPGROUP),
+		ROWS * PANEL * 2 + 2048, [&] { wrong_kernel(map, WHAT); });
+	return true;
+}
+
+const struct emu_test emu_tests_hopper[] = {
+	{"tiles", tiles, NULL},
+	{"maps_refused", maps_refused, NULL},
+	{"products_of_warpgroups", products, NULL},
+	{"ring", ring, NULL},
+	{"turns", turns, NULL},
+	{"barrier_not_made", wrong<NOT_MADE>, "nobody made"},
+	{"barrier_not_known", wrong<NOT_KNOWN>, " made"},
+	{"barrier_of_too_many", wrong<TOO_MANY>, "than the 1 it"},
+	{"barrier_of_another_phase", wrong<WRONG_PARITY>, "waits for parity 1"},
+	{"barrier_missed", wrong<PHASE_MISSED>, "and 2 are done"},
+	{"barrier_nobody_comes", wrong<NOBODY_COMES>, "no thread can go on"},
+	{"tile_without_barrier", wrong<NOT_TOLD>, "nobody told"},
+	{"tile_too_large", wrong<TOO_MUCH_COMES>, "bytes more come"},
+	{"tile_left", wrong<LOAD_LEFT>, "ends before 1 copies"},
+	{"turn_left", wrong<TURN_LEFT>, "with 64 threads at barrier 3"},
+	{"turn_of_others", wrong<TURN_OF_OTHERS>, "threads and of"},
+	{"no_registers", wrong<NO_REGISTERS>, "no thread can go on"},
+	{"wgmma_no_fence", wrong<NO_FENCE>, "after no fence"},
+	{"wgmma_sums_touched", wrong<SUMS_TOUCHED>, "are not left alone"},
+	{"wgmma_operand_touched", wrong<OPERAND_TOUCHED>, "operand of a wgmma"},
+	{"wgmma_operand_late", wrong<OPERAND_LATE>, "operand of a wgmma"},
+	{"wgmma_operand_loaded", wrong<OPERAND_LOADED>, "operand of a wgmma"},
+	{"wgmma_left", wrong<PRODUCT_LEFT>, "wgmma under way"},
+	{"wgmma_not_all_ask", wrong<NOT_ALL_ASK>, "different products"},
+	{"wgmma_not_aligned", wrong<NOT_ALIGNED>, "not in the first of 8 rows"},
+	{"an_old_device", wrong<OLD_DEVICE>, "sm_80 has none"},
+	{NULL, NULL, NULL},
+};
