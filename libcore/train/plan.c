@@ -199,7 +199,7 @@ int64_t plan_limit(const struct train_opts *o, const struct device *d, int ranks
 	if (!d || !d->apart)
 		return memory_available() / max64(1, ranks);
 	device_memory(d, &used, &room);
-	return room / max64(1, d->sharers);
+	return room / max64(1, d->sharers) + DEVICE_WORK_BYTES; /* which this one has */
 }
 
 /* Of many ranks not all are planned. Along an axis those in the middle are like the second

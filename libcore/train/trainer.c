@@ -145,8 +145,8 @@ static int check_device(const struct trainer *t, struct err *e)
 {
 	char need[NUM_TEXT], has[NUM_TEXT];
 	int64_t mine = plan_on_device(&t->plan), used, room = t->o.memory;
-	if (!room) {
-		mine = of_this_gpu(t, mine);
+	if (!room) { /* what kernels have is no longer free */
+		mine = of_this_gpu(t, mine - DEVICE_WORK_BYTES);
 		device_memory(&t->d, &used, &room);
 	}
 	if (mine <= room)
