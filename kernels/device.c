@@ -209,3 +209,18 @@ void device_shared_free(struct device *d, void *p)
 	else
 		free(p);
 }
+
+uint64_t device_copy_begin(struct device *d, bool out, void *to, const void *from,
+	size_t n_bytes, uint64_t after)
+{
+	if (d->ops)
+		return d->ops->copy_begin(d, out, to, from, n_bytes, after);
+	memcpy(to, from, n_bytes);
+	return 0;
+}
+
+void device_copy_end(struct device *d, uint64_t ticket)
+{
+	if (d->ops)
+		d->ops->copy_end(d, ticket);
+}

@@ -395,7 +395,7 @@ typedef void kern_get(struct device *, void *to, const void *from, size_t n_byte
 /* Memory of the device, zero at first; NULL: there is not so much. */
 typedef void *kern_alloc(struct device *, size_t n_bytes);
 typedef void kern_free(struct device *, void *p, size_t n_bytes);
-/* Until all that was asked for is done. */
+/* Until all that was asked for is done, copies too. */
 typedef void kern_wait(struct device *);
 
 /* Inference: a row's result does not depend on how many rows are given at once, so that
@@ -502,9 +502,23 @@ int device_take_algorithms(struct device *d, const char *text, struct err *e);
  * that cuBLASLt names first, as everywhere. */
 void device_forget_algorithms(struct device *d);
 
-/* Memory that the program and the device can both use, for tests; NULL: there is none. */
+/* Memory of the program that the device can use as well, and that stays where it is (pinned);
+ * NULL: there is not so much. */
 void *device_shared(struct device *d, size_t n_bytes);
 void device_shared_free(struct device *d, void *p);
+
+/*
+ * Copies beside kernels, between the device's memory and such shared memory; `out`: from the
+ * device. A copy comes after all kernels that were asked for before it and after the copies of its
+ * way; those of the other way go on beside it, but for the one with the ticket `after`. What is
+ * asked for after device_copy_end(), kernels and copies, comes after that copy. The program waits
+ * for none of this. Not in a graph.
+ *
+ * Returns a ticket; 0 is one of nothing. A CPU copies at once.
+ */
+uint64_t device_copy_begin(struct device *d, bool out, void *to, const void *from,
+	size_t n_bytes, uint64_t after);
+void device_copy_end(struct device *d, uint64_t ticket);
 
 /* How a device from a shared object does these. */
 struct device_ops {
@@ -526,6 +540,9 @@ struct device_ops {
 	void (*forget_algorithms)(struct device *);
 	void *(*shared)(struct device *, size_t n_bytes);
 	void (*shared_free)(struct device *, void *p);
+	uint64_t (*copy_begin)(struct device *, bool out, void *to, const void *from,
+		size_t n_bytes, uint64_t after);
+	void (*copy_end)(struct device *, uint64_t ticket);
 };
 
 /* pt-cuda.so has `pt_cuda_open`, which is such a function (1: an error, and it is only that there

@@ -62,6 +62,25 @@ memory_of() { # NAME FILE: bytes of that line of a plan
 	done
 }
 
+@test "what is offloaded changes no bit, whichever stream is late" {
+	make_shard
+	local o=(-a llama -n 4 --decay-steps 4 --dtype bf16 --eval-every 0
+		--check-replicas-every 2 --sample-every 3 --sample-tokens 3)
+	same_as_one() { # LATE OPTION...
+		PT_EMU_LAZY=$1 on_gpu "${o[@]}" "${@:2}" --overwrite -o two >/dev/null
+		cmp one/checkpoints/latest.h5 two/checkpoints/latest.h5
+	}
+	on_gpu "${o[@]}" -o one >/dev/null
+	same_as_one first --offload optimizer --graph
+	same_as_one yes --offload params
+	same_as_one first --offload params --zero 3 --recompute full
+	same_as_one first --offload params --gather-dtype fp32
+	# A run goes on with or without.
+	on_gpu "${o[@]}" -n 2 --offload optimizer --overwrite -o two >/dev/null
+	PT_EMU_LAZY=yes on_gpu "${o[@]}" --resume auto --offload params -o two >/dev/null
+	cmp one/checkpoints/latest.h5 two/checkpoints/latest.h5
+}
+
 @test "virtual slices and chunks are computed as such" {
 	make_shard
 	local o=(-n 4 --eval-every 0 --virtual 'tp=2,cp=2')
@@ -83,14 +102,30 @@ memory_of() { # NAME FILE: bytes of that line of a plan
 
 @test "the memory is that of the plan, which needs no GPU" {
 	make_shard
-	on_gpu -n 2 --dtype bf16 --no-ckpt -o run >rows
-	PT_CUDA=$PWD/nowhere.so pt-train "${TINY[@]}" "${TWO[@]}" --device cuda --dtype bf16 \
-		-n 2 --no-ckpt --dry-run >plan
-	planned=$(memory_of 'on the GPU' plan)
-	taken=$(sed -n 's/^step=2 .* mem=\([^ ]*\).*/\1/p' rows)
-	[ "$planned" -gt 0 ]
-	grep -q '^# logits of 17 columns .*--vocab-multiple 128' plan
-	awk -v p="$planned" -v t="$taken" 'BEGIN { exit !(t > 0.97 * p && t <= 1.03 * p) }'
+	local kernels=100663296 way planned taken
+	for offload in none optimizer params; do
+		local o=(-a llama -m 1 --dtype bf16 --dim 64 --no-ckpt -n 2 --offload "$offload")
+		on_gpu "${o[@]}" --overwrite -o run >rows
+		PT_CUDA=$PWD/nowhere.so pt-train "${TINY[@]}" "${TWO[@]}" --device cuda "${o[@]}" \
+			--dry-run >plan.$offload
+		planned=$(($(memory_of 'on the GPU' plan.$offload) - kernels))
+		taken=$(sed -n 's/^step=2 .* mem=\([^ ]*\).*/\1/p' rows)
+		echo "$offload: planned $planned, taken $((taken - kernels))"
+		awk -v p="$planned" -v t=$((taken - kernels)) \
+			'BEGIN { exit !(p > 0 && t > 0.97 * p && t <= 1.03 * p) }'
+		for way in read written; do
+			planned=$(awk -v key=$way/step '$1 == key { print $2 }' plan.$offload)
+			taken=$(sed -n "s/^step=2 .* $way=\([^ ]*\).*/\1/p" rows)
+			[ $offload = none ] || [ "$(printf %.6g "$planned")" = "$(printf %.6g "$taken")" ]
+		done
+	done
+	grep -q '^# logits of 17 columns .*--vocab-multiple 128' plan.none
+	[ "$(memory_of pinned plan.params)" -gt "$(memory_of pinned plan.optimizer)" ]
+	[ "$(memory_of 'on the GPU' plan.optimizer)" -lt "$(memory_of 'on the GPU' plan.none)" ]
+	[ "$(memory_of 'on the GPU' plan.params)" -lt "$(memory_of 'on the GPU' plan.optimizer)" ]
+	PT_EMU_PINNED=40000000 run on_gpu "${o[@]}" --dim 1024 -o run --overwrite
+	[ "$status" -eq 1 ]
+	[[ $output == *'of pinned memory'*'--offload optimizer'* ]]
 	PT_EMU_MEMORY=150000000 run on_gpu -n 2 --dim 512 --no-ckpt -o small
 	[ "$status" -eq 1 ]
 	[[ $output == *'out of memory'*'--dry-run'*'--micro-batch'* ]]
@@ -114,6 +149,12 @@ memory_of() { # NAME FILE: bytes of that line of a plan
 		[ "$status" -eq 64 ]
 		[[ $output == *"graph does not go with ${what% *}"* ]]
 	done
+	run on_gpu --graph --offload params -o run
+	[ "$status" -eq 64 ]
+	[[ $output == *'graph does not go with offload params'* ]]
+	run on_gpu --offload params --offload-to . -o run
+	[ "$status" -eq 64 ]
+	[[ $output == *'--offload-to is for CPUs'* ]]
 	PT_CUDA=$PWD/nowhere.so run on_gpu -o other
 	[ "$status" -eq 1 ]
 	[[ $output == *nowhere.so* ]]

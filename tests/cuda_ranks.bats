@@ -57,7 +57,9 @@ sample_of() { # FILE: what follows its announcement
 	on_gpu 1 -o one >/dev/null
 	same_on 4 --tp 2 --dp 2
 	same_on 4 --tp 2 --fsdp 2 --zero 3 --no-sp
-	same_on 2 --fsdp 2 --zero 2 --fsdp-kind flat
+	same_on 2 --fsdp 2 --zero 2 --fsdp-kind flat --offload optimizer
+	PT_EMU_LAZY=yes same_on 2 --fsdp 2 --offload params
+	PT_EMU_LAZY=first same_on 2 --dp 2 --offload params
 	same_on 2 --pp 2 --pp-schedule zb-h1 --recompute full
 }
 
@@ -103,12 +105,15 @@ sample_of() { # FILE: what follows its announcement
 	taken=$(sed -n 's/^step=2 .* mem=\([^ ]*\).*/\1/p' rows)
 	awk -v p="$planned" -v t="$taken" -v k=$kernels \
 		'BEGIN { exit !(t > k && t - k <= p - k && t - k > 0.9 * (p - k)) }'
-	local room=$((planned * 3 / 2 + kernels)) # for one, beside what kernels have
-	PT_EMU_MEMORY=$room on_gpu 1 --no-ckpt -o one >/dev/null
-	PT_EMU_MEMORY=$room run on_gpu 2 --no-ckpt -o two
+	# What is enough for one rank is not for two, but where each has a GPU.
+	local big=(--dim 256 -n 1 --no-ckpt --overwrite) room
+	room=$(PT_CUDA=$PWD/nowhere.so on_gpu 1 "${big[@]}" --dry-run |
+		awk '/^on the GPU/ { print $4 + 1000000 }')
+	PT_EMU_MEMORY=$room on_gpu 1 "${big[@]}" -o one >/dev/null
+	PT_EMU_MEMORY=$room run on_gpu 2 "${big[@]}" -o two
 	[ "$status" -eq 1 ]
 	[[ $output == *'out of memory'*'ranks that share it'* ]]
-	PT_EMU_GPUS=2 PT_EMU_MEMORY=$room on_gpu 2 --no-ckpt -o two >/dev/null
+	PT_EMU_GPUS=2 PT_EMU_MEMORY=$room on_gpu 2 "${big[@]}" -o two >/dev/null
 }
 
 @test "without --device, several ranks are on GPUs if each has its own" {

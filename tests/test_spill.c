@@ -41,7 +41,7 @@ static void in_order(void **state)
 			memcpy(model + at, in[i], (size_t)n * sizeof(int));
 		memcpy(expected[i], model + at, (size_t)n * sizeof(int));
 		spill_ask(x, i % 3 != 0, i % 3 ? in[i] : out[i], n * (int64_t)sizeof(int),
-			at * (int64_t)sizeof(int));
+			at * (int64_t)sizeof(int), 0);
 	}
 	spill_wait(x, 200);
 	for (int i = 0; i < 200; i += 3)
@@ -89,12 +89,12 @@ static void no_pages_stay(void **state)
 	struct spill *x = open_file(ALL);
 	char *p = xmalloc(ALL);
 	memset(p, 7, ALL);
-	spill_wait(x, spill_ask(x, true, p, ALL, 0));
+	spill_wait(x, spill_ask(x, true, p, ALL, 0, 0));
 	int fd = find_file();
 	assert_true(fd >= 0);
 	assert_in_range(resident(fd, ALL), 0, 8 * MIB);
 	memset(p, 0, ALL);
-	spill_wait(x, spill_ask(x, false, p, ALL, 0));
+	spill_wait(x, spill_ask(x, false, p, ALL, 0, 0));
 	for (int64_t i = 0; i < ALL; i += 4095)
 		assert_int_equal(p[i], 7);
 	assert_in_range(resident(fd, ALL), 0, 8 * MIB);
@@ -144,7 +144,7 @@ static void fails(void **state)
 		struct spill *x = open_file(4096);
 		if (!freopen("/dev/null", "w", stderr))
 			_exit(1);
-		spill_wait(x, spill_ask(x, false, page, sizeof(page), 4096));
+		spill_wait(x, spill_ask(x, false, page, sizeof(page), 4096, 0));
 		_exit(0);
 	}
 	assert_int_equal(waitpid(child, &status, 0), child);

@@ -1,6 +1,7 @@
 /*
  * The GPU as a device: opening it, its memory, and the ways there and back. All that is asked
- * of it goes into one stream, so that everything is done in the order in which it was asked.
+ * of it goes into one stream, so that everything is done in the order in which it was asked;
+ * but for the copies of copies.cu, which go on beside that.
  */
 #include "kernels/cuda/own.h"
 
@@ -97,29 +98,21 @@ static void *shared_alloc(struct device *d, size_t n_bytes)
 	void *p = NULL;
 	cudaError_t rc = cudaHostAlloc(
 		&p, n_bytes ? n_bytes : 1, cudaHostAllocPortable | cudaHostAllocMapped);
-	cuda_check(d, rc, "shared memory");
+	if (rc == cudaErrorMemoryAllocation) {
+		cudaGetLastError();
+		return NULL;
+	}
+	cuda_check(d, rc, "pinned memory");
 	return p;
 }
 
 static void shared_free(struct device *d, void *p)
 {
 	cuda_wait(d);
-	cuda_check(d, cudaFreeHost(p), "shared memory");
+	cuda_check(d, cudaFreeHost(p), "pinned memory");
 }
 
 /* ---- there and back ------------------------------------------------------------------ */
-
-static struct cuda_launch copy_of(const char *name, void *to, const void *from, size_t n)
-{
-	struct cuda_launch l;
-	l.name = name;
-	l.grid.x = 0;
-	l.n_args = 3;
-	l.args[0] = cuda_arg_of(to);
-	l.args[1] = cuda_arg_of(from);
-	l.args[2] = cuda_arg_of(n);
-	return l;
-}
 
 /* A whole slot, when what was in it is on the device. */
 static void next_slot(struct device *d)
@@ -139,7 +132,7 @@ void cuda_put(struct device *d, void *to, const void *from, size_t n_bytes)
 	struct stage *s = &c->stage;
 	if (!n_bytes || cuda_graph_put(d, to, from, n_bytes))
 		return;
-	struct cuda_launch l = copy_of("put", to, from, n_bytes);
+	struct cuda_launch l = cuda_copy_of("put", to, from, n_bytes);
 	cuda_before(d, &l);
 	for (size_t at = 0, n; at < n_bytes; at += n) {
 		n = (size_t)min64((int64_t)(n_bytes - at), STAGE_BYTES);
@@ -165,7 +158,7 @@ void cuda_get(struct device *d, void *to, const void *from, size_t n_bytes)
 	BUG_ON(!cuda_graph_rests(d));
 	if (!n_bytes)
 		return;
-	struct cuda_launch l = copy_of("get", to, from, n_bytes);
+	struct cuda_launch l = cuda_copy_of("get", to, from, n_bytes);
 	cuda_before(d, &l);
 	for (int64_t i = 0; i <= n_pieces; i++) {
 		size_t at = (size_t)i * STAGE_BYTES, n;
@@ -192,6 +185,7 @@ void cuda_wait(struct device *d)
 {
 	BUG_ON(!cuda_graph_rests(d));
 	cuda_check(d, cudaStreamSynchronize(cuda_of(d)->stream), "wait");
+	cuda_copies_wait(d);
 }
 
 /* ---- opening ------------------------------------------------------------------------- */
@@ -222,6 +216,7 @@ static void close_device(struct device *d)
 	cuda_profile_end(d, &nobody);
 	str_free(&nobody);
 	cuda_graph_free(d);
+	cuda_copies_free(d);
 	cuda_plans_free(d);
 	cublasLtDestroy(c->products);
 	for (int i = 0; i < STAGE_SLOTS; i++)
@@ -256,7 +251,7 @@ static const struct device_ops ops = {close_device, name_of, memory_of, model_of
 	is_exact, cuda_profile_begin, cuda_profile_end, cuda_range, cuda_range_end,
 	cuda_graph_begin, cuda_graph_end, cuda_graph_refill, cuda_graph_launch,
 	cuda_algorithms, cuda_take_algorithms, cuda_forget_algorithms, shared_alloc,
-	shared_free};
+	shared_free, cuda_copy_begin, cuda_copy_end};
 
 /* "580.95.05", of a text like "NVRM version: NVIDIA UNIX x86_64 Kernel Module  580.95.05  Tue
  * ...": the first number with a point; "unknown" where that is not told. */

@@ -107,12 +107,12 @@ static int row_of(struct profile *p, const char *name)
 	return i;
 }
 
-/* Reads the times of what is done: of all, when it has been waited for. */
+/* Reads all times, and waits for what is not done yet. */
 static void read_times(struct device *d, struct profile *p)
 {
-	cuda_check(d, cudaStreamSynchronize(cuda_stream(d)), "profile");
 	for (int i = 0; i < p->n_timed; i++) {
 		float ms = 0;
+		cuda_check(d, cudaEventSynchronize(p->timed[i].end), "profile");
 		cuda_check(d,
 			cudaEventElapsedTime(&ms, p->timed[i].begin, p->timed[i].end),
 			"profile");
@@ -182,7 +182,7 @@ static void check_places(struct device *d, const struct cuda_launch *l)
 	}
 }
 
-void cuda_before(struct device *d, const struct cuda_launch *l)
+void cuda_before_in(struct device *d, const struct cuda_launch *l, cudaStream_t stream)
 {
 	struct cuda_device *c = cuda_of(d);
 	BUG_ON(!cuda_graph_rests(d) && !cuda_graph_notes(d));
@@ -195,19 +195,29 @@ void cuda_before(struct device *d, const struct cuda_launch *l)
 	if (p->n_timed == TIMED)
 		read_times(d, p);
 	p->timed[p->n_timed].row = row_of(p, l->name);
-	cuda_check(d, cudaEventRecord(p->timed[p->n_timed].begin, c->stream), l->name);
+	cuda_check(d, cudaEventRecord(p->timed[p->n_timed].begin, stream), l->name);
 }
 
-void cuda_after(struct device *d, const char *name)
+void cuda_after_in(struct device *d, const char *name, cudaStream_t stream)
 {
 	struct cuda_device *c = cuda_of(d);
 	if (c->profile)
 		cuda_check(d,
 			cudaEventRecord(
-				c->profile->timed[c->profile->n_timed++].end, c->stream),
+				c->profile->timed[c->profile->n_timed++].end, stream),
 			name);
 	if (c->waits)
-		cuda_check(d, cudaStreamSynchronize(c->stream), name);
+		cuda_check(d, cudaStreamSynchronize(stream), name);
+}
+
+void cuda_before(struct device *d, const struct cuda_launch *l)
+{
+	cuda_before_in(d, l, cuda_stream(d));
+}
+
+void cuda_after(struct device *d, const char *name)
+{
+	cuda_after_in(d, name, cuda_stream(d));
 }
 
 /* ---- ranges ------------------------------------------------------------------------- */

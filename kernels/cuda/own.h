@@ -10,6 +10,7 @@
 struct plans;	/* gemm_plan.cu */
 struct profile; /* launch.cu */
 struct graph;	/* graph.cu */
+struct ways;	/* copies.cu */
 
 enum { LAUNCHES_KEPT = 6 };
 enum { STAGE_SLOTS = 8, STAGE_BYTES = 2 << 20 };
@@ -44,6 +45,7 @@ struct cuda_device {
 	int64_t n_launches;
 	struct profile *profile; /* NULL: not now */
 	struct graph *graph;	 /* NULL: there was none yet */
+	struct ways *ways;	 /* of copies beside kernels; NULL: there was none yet */
 
 	cublasLtHandle_t products;
 	void *product_room; /* PRODUCT_ROOM */
@@ -66,8 +68,23 @@ void *cuda_memory(struct device *d, size_t n_bytes, const char *what);
 
 extern const struct kernels cuda_kernels;
 
+/* ---- copies.cu ---------------------------------------------------------------------- */
+
+/* A copy, as cuda_before() is told of it. */
+struct cuda_launch cuda_copy_of(
+	const char *name, void *to, const void *from, size_t n_bytes);
+uint64_t cuda_copy_begin(struct device *d, bool out, void *to, const void *from,
+	size_t n_bytes, uint64_t after);
+void cuda_copy_end(struct device *d, uint64_t ticket);
+/* Until all copies are done. */
+void cuda_copies_wait(struct device *d);
+void cuda_copies_free(struct device *d);
+
 /* ---- launch.cu ---------------------------------------------------------------------- */
 
+/* cuda_before() and cuda_after(), of what is asked of another stream. */
+void cuda_before_in(struct device *d, const struct cuda_launch *l, cudaStream_t stream);
+void cuda_after_in(struct device *d, const char *name, cudaStream_t stream);
 void cuda_profile_begin(struct device *d);
 void cuda_profile_end(struct device *d, struct str *out);
 void cuda_range(struct device *d, const char *name);

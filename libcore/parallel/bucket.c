@@ -24,11 +24,12 @@ static bool is_tied(const struct store *s, const struct tensor *t)
 	return t->uses > 1 && s->c.mesh->degree[AXIS_PP] > 1;
 }
 
-/* What it is gathered as. Whole models (ZeRO 1 and 2) are gathered as they are: with the
+/* What it is gathered as, or read. Whole models (ZeRO 1 and 2) are gathered as they are: with the
  * update they are the parameters, and not just what products see of them. */
 static enum dtype wire_of(const struct store *s, const struct tensor *t)
 {
-	return t->operand && s->c.zero == 3 && s->own->n_shards > 1 ? s->c.wire : DT_F32;
+	bool comes = (s->c.zero == 3 && s->own->n_shards > 1) || spills_copies(s);
+	return t->operand && comes ? s->c.wire : DT_F32;
 }
 
 static bool same_group(

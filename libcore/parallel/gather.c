@@ -4,11 +4,12 @@
  * and 2), or for a unit while it is used (ZeRO 3, FSDP), one unit ahead of its use.
  *
  * What is only an operand of products, which round it, travels in 16 bits where that is the
- * precision of the run, and every rank has it rounded, of its own shard too. Shards, which the
- * optimizer changes, stay fp32.
+ * precision of the run, and every rank has it rounded, of its own shard too. A device that is
+ * narrow has the vector so, as products take it. Shards, which the optimizer changes, stay fp32.
  *
- * A shard that is in a file is read ahead, and sent when it is here: at the latest when the
- * unit is used, where every rank does so before it waits for others.
+ * A shard that is kept elsewhere is read ahead, in 16 bits where copies of it are there, and sent
+ * when it is here: at the latest when the unit is used, where every rank does so before it waits
+ * for others.
  */
 #include "parallel/store.h"
 
@@ -24,7 +25,7 @@ static int64_t shard_floats(const struct bucket *b, int shard)
 	return b->shard[shard].n;
 }
 
-/* Does a shard lie together in the vector? Then it comes at its place. */
+/* Does a shard lie together in the vector? */
 static bool in_place(const struct bucket *b, int shard)
 {
 	return b->shard[shard].n_runs == 1;
@@ -35,17 +36,37 @@ static bool is_narrow(const struct bucket *b)
 	return b->wire != DT_F32;
 }
 
+static bool narrow_vector(const struct store *s, const struct bucket *b)
+{
+	return is_narrow(b) && s->c.device->narrow;
+}
+
+/* Of the vector, from element `at` on. */
+static struct mat elements(const struct store *s, const struct bucket *b, float *vector,
+	int64_t at, int64_t n)
+{
+	enum dtype type = narrow_vector(s, b) ? b->wire : DT_F32;
+	return mat_typed((char *)vector + at * dtype_bytes(type), 1, n, type);
+}
+
+static int64_t vector_floats(const struct store *s, const struct bucket *b)
+{
+	return narrow_vector(s, b) ? round_up(ceil_div(b->n, 2), 16) : b->n;
+}
+
 /* Bytes of a shard on its way. */
 static int64_t wire_bytes(const struct bucket *b, int shard)
 {
-	return shard_floats(b, shard) *
-	       (int64_t)(is_narrow(b) ? sizeof(uint16_t) : sizeof(float));
+	return shard_floats(b, shard) * dtype_bytes(b->wire);
 }
 
-/* Does a shard get a place in the staging? In 16 bits all do, this rank's the first one. */
+/* Does a shard get a place in the staging? Else it comes at its place in the vector. In 16 bits
+ * so does this rank's, which would have the first place; in 32 it has one of its own. */
 static bool is_staged(const struct store *s, const struct bucket *b, int shard)
 {
-	return is_narrow(b) || (shard != s->own->shard && !in_place(b, shard));
+	if (is_narrow(b))
+		return !narrow_vector(s, b) || !in_place(b, shard);
+	return shard != s->own->shard && !in_place(b, shard);
 }
 
 static int64_t place_floats(const struct bucket *b, int shard)
@@ -61,31 +82,52 @@ static int64_t staging_floats(const struct store *s, const struct bucket *b)
 	return n;
 }
 
-static bool from_file(const struct store *s)
+static bool is_read(const struct store *s)
 {
 	return is_spilled(s, STORE_PARAM);
+}
+
+/* Is what is read of this rank's shard what is sent? */
+static bool reads_copies(const struct store *s, const struct bucket *b)
+{
+	return is_narrow(b) && spills_copies(s);
 }
 
 /* A shard of the only rank is the vector; another one gets a place behind the staging. */
 static int64_t own_floats(const struct store *s, const struct bucket *b)
 {
-	return from_file(s) && s->own->n_shards > 1
+	return is_read(s) && s->own->n_shards > 1 && !reads_copies(s, b)
 		       ? round_up(shard_floats(b, s->own->shard), 16)
 		       : 0;
 }
 
+/* Of fp32. */
 static float *own_shard(
 	const struct store *s, const struct bucket *b, float *vector, float *staging)
 {
-	if (!from_file(s))
+	if (!is_read(s))
 		return b->state[STORE_PARAM];
 	return s->own->n_shards > 1 ? staging + staging_floats(s, b) : vector;
 }
 
+/* As it is sent. */
+static void *own_wire(
+	const struct store *s, const struct bucket *b, float *vector, float *staging)
+{
+	int k = s->own->shard;
+	if (!is_narrow(b))
+		return own_shard(s, b, vector, staging);
+	return is_staged(s, b, k) ? staging
+				  : elements(s, b, vector, b->shard[k].run[0].at, 0).p;
+}
+
 static uint64_t read_own(struct store *s, struct bucket *b, float *vector, float *staging)
 {
-	return walk_ask(s, STORE_PARAM, false, own_shard(s, b, vector, staging), b->at,
-		shard_floats(b, s->own->shard));
+	bool copies = reads_copies(s, b);
+	return walk_ask(s, copies ? (int)STORE_COPY : (int)STORE_PARAM, false,
+		copies ? own_wire(s, b, vector, staging)
+		       : own_shard(s, b, vector, staging),
+		b->at, shard_floats(b, s->own->shard), 0);
 }
 
 static void send_own(struct store *s, struct bucket *b, float *vector, float *staging,
@@ -94,16 +136,24 @@ static void send_own(struct store *s, struct bucket *b, float *vector, float *st
 	struct comm *c = s->own->shards;
 	struct device *d = s->c.device;
 	int64_t n_bytes = wire_bytes(b, s->own->shard);
-	float *own = own_shard(s, b, vector, staging);
-	if (is_narrow(b)) {
-		struct mat x = mat(own, 1, shard_floats(b, s->own->shard));
-		d->k->narrow(d, (uint16_t *)(void *)staging, x, b->wire);
-		own = staging;
-	}
+	void *own = own_wire(s, b, vector, staging);
+	if (is_narrow(b) && !reads_copies(s, b))
+		d->k->narrow(d, own,
+			mat(own_shard(s, b, vector, staging), 1,
+				shard_floats(b, s->own->shard)),
+			b->wire);
 	for (int i = 1; i < c->size && n_bytes; i++) {
 		int k = (s->own->shard + i) % c->size;
 		comm_send_begin(c, own, n_bytes, k, b->tag, &reqs[2 * k + 1]);
 	}
+}
+
+/* The places of the staging that are for others. */
+static float *others_staging(
+	const struct store *s, const struct bucket *b, float *staging)
+{
+	int k = s->own->shard;
+	return staging + (is_staged(s, b, k) ? place_floats(b, k) : 0);
 }
 
 static void receive_others(struct store *s, struct bucket *b, float *vector,
@@ -112,34 +162,34 @@ static void receive_others(struct store *s, struct bucket *b, float *vector,
 	struct store_own *o = s->own;
 	struct comm *c = o->shards;
 	b->tag = TAG + (int)(++c->seq % TAGS);
-	if (is_narrow(b))
-		staging += place_floats(b, o->shard);
+	staging = others_staging(s, b, staging);
 	for (int i = 1; i < o->n_shards; i++) {
 		int k = (o->shard + i) % c->size;
 		int64_t n_bytes = wire_bytes(b, k);
-		float *to = staging;
+		void *to = staging;
 		if (is_staged(s, b, k))
 			staging += place_floats(b, k);
 		else
-			to = vector + b->shard[k].run[0].at;
+			to = elements(s, b, vector, b->shard[k].run[0].at, 0).p;
 		if (n_bytes)
 			comm_recv_begin(c, to, n_bytes, k, b->tag, &reqs[2 * k]);
 	}
 }
 
 static void unpack(
-	struct store *s, struct bucket *b, int shard, float *vector, const float *from)
+	struct store *s, struct bucket *b, int shard, float *vector, const void *from)
 {
 	struct device *d = s->c.device;
 	const struct sum_shard *x = &b->shard[shard];
 	int64_t at = 0;
 	for (int i = 0; i < x->n_runs; at += x->run[i++].len) {
-		struct mat to = mat(vector + x->run[i].at, 1, x->run[i].len);
-		if (is_narrow(b))
-			d->k->widen(d, to, (const uint16_t *)(const void *)from + at,
-				b->wire);
+		struct mat to = elements(s, b, vector, x->run[i].at, x->run[i].len);
+		if (is_narrow(b) && to.type == DT_F32)
+			d->k->widen(d, to, (const uint16_t *)from + at, b->wire);
 		else
-			d->k->copy(d, to, mat((float *)from + at, 1, to.cols));
+			d->k->copy(d, to,
+				mat_typed((char *)from + at * dtype_bytes(to.type), 1,
+					to.cols, to.type));
 	}
 }
 
@@ -148,11 +198,10 @@ static void end_bucket(struct store *s, struct bucket *b, float *vector, float *
 {
 	struct store_own *o = s->own;
 	struct comm *c = o->shards;
-	float *own = is_narrow(b) ? staging : own_shard(s, b, vector, staging);
-	if (own != vector)
+	const void *own = own_wire(s, b, vector, staging);
+	if (is_narrow(b) ? is_staged(s, b, o->shard) : own != vector)
 		unpack(s, b, o->shard, vector, own);
-	if (is_narrow(b))
-		staging += place_floats(b, o->shard);
+	staging = others_staging(s, b, staging);
 	for (int i = 0; i < 2 * o->n_shards && o->n_shards > 1 && !c->planned; i++)
 		comm_wait(c, &reqs[i]);
 	for (int i = 1; i < o->n_shards; i++) {
@@ -162,7 +211,10 @@ static void end_bucket(struct store *s, struct bucket *b, float *vector, float *
 		unpack(s, b, k, vector, staging);
 		staging += place_floats(b, k);
 	}
-	b->whole = vector;
+	if (narrow_vector(s, b))
+		b->copy = (char *)vector;
+	else
+		b->whole = vector;
 }
 
 /* ---- the whole model ------------------------------------------------------------- */
@@ -220,7 +272,7 @@ static int unit_buckets(const struct store *s, int unit)
 /* Where the buckets of a unit lie in its memory. */
 static int64_t bucket_floats(const struct store *s, const struct bucket *b)
 {
-	return b->n + staging_floats(s, b) + own_floats(s, b);
+	return vector_floats(s, b) + staging_floats(s, b) + own_floats(s, b);
 }
 
 static void send_unit(struct store *s, struct gathered *g)
@@ -234,7 +286,7 @@ static void send_unit(struct store *s, struct gathered *g)
 		struct bucket *b = &o->bucket[i];
 		if (!begins_in(b, g->unit))
 			continue;
-		send_own(s, b, at, at + b->n, reqs);
+		send_own(s, b, at, at + vector_floats(s, b), reqs);
 		at += bucket_floats(s, b);
 		reqs += 2 * o->n_shards;
 	}
@@ -245,7 +297,7 @@ static void end_unit(struct store *s, struct gathered *g)
 	struct store_own *o = s->own;
 	float *at = g->memory;
 	struct comm_req *reqs = g->reqs;
-	if (from_file(s) && !g->ready) {
+	if (is_read(s) && !g->ready) {
 		walk_wait(s, g->ticket);
 		send_unit(s, g);
 	}
@@ -253,7 +305,7 @@ static void end_unit(struct store *s, struct gathered *g)
 		struct bucket *b = &o->bucket[i];
 		if (!begins_in(b, g->unit))
 			continue;
-		end_bucket(s, b, at, at + b->n, reqs);
+		end_bucket(s, b, at, at + vector_floats(s, b), reqs);
 		at += bucket_floats(s, b);
 		reqs += 2 * o->n_shards;
 	}
@@ -265,9 +317,13 @@ static void drop(struct store *s, struct gathered *g)
 	if (g->unit < 0)
 		return;
 	end_unit(s, g);
-	for (int i = 0; i < s->own->n_buckets; i++)
-		if (begins_in(&s->own->bucket[i], g->unit))
-			s->own->bucket[i].whole = NULL;
+	for (int i = 0; i < s->own->n_buckets; i++) {
+		struct bucket *b = &s->own->bucket[i];
+		if (begins_in(b, g->unit) && narrow_vector(s, b))
+			b->copy = NULL;
+		else if (begins_in(b, g->unit))
+			b->whole = NULL;
+	}
 	g->unit = -1;
 }
 
@@ -328,13 +384,13 @@ static struct gathered *begin_unit(struct store *s, int unit)
 		struct bucket *b = &o->bucket[i];
 		if (!begins_in(b, unit))
 			continue;
-		receive_others(s, b, at, at + b->n, reqs);
-		if (from_file(s))
-			g->ticket = read_own(s, b, at, at + b->n);
+		receive_others(s, b, at, at + vector_floats(s, b), reqs);
+		if (is_read(s))
+			g->ticket = read_own(s, b, at, at + vector_floats(s, b));
 		at += bucket_floats(s, b);
 		reqs += 2 * o->n_shards;
 	}
-	if (!from_file(s))
+	if (!is_read(s))
 		send_unit(s, g);
 	return g;
 }
@@ -356,7 +412,7 @@ void store_use(struct store *s, int unit, int next)
 	BUG_ON(!g);
 	g->users++;
 	end_unit(s, g);
-	if (next < 0 || !(from_file(s) || comm_overlaps()) || find(s, next) ||
+	if (next < 0 || !(is_read(s) || comm_overlaps()) || find(s, next) ||
 		!unit_buckets(s, next))
 		return;
 	begin_unit(s, next);

@@ -255,14 +255,16 @@ int64_t deal_count(const struct deal *d, int rank);	       /* of this rank */
 int64_t deal_micro(const struct deal *d, int rank, int64_t i); /* its number i */
 int deal_rank(const int degree[N_AXES], const int at[N_AXES]); /* dp x fsdp */
 
-/* ---- spill.c: a file for what does not fit into memory ----------------------------- */
+/* ---- spill_file.c, spill_host.c: a place for what does not fit into memory --------- */
 
 struct spill;
 
-/* In a folder, without a name: nothing is left of it. All its room is taken at once. A thread
- * reads and writes it; an error of that ends the program. */
+/* A file in a folder, without a name: nothing is left of it. All its room is taken at once. A
+ * thread reads and writes it; an error of that ends the program. */
 struct spill *spill_open(const char *folder, int64_t n_bytes, struct err *e);
-void spill_close(struct spill *x);
+/* Pinned memory of the host, for a device that is apart; zeros at first. */
+struct spill *spill_open_host(struct device *d, int64_t n_bytes, struct err *e);
+void spill_close(struct spill *x); /* NULL: nothing */
 
 /* ---- store.c: parameters, gradients and optimizer state -------------------------- */
 
@@ -276,8 +278,8 @@ struct leaf {
 /* When parameters that were gathered for the forward are dropped. */
 enum reshard { RESHARD_YES, RESHARD_NO, RESHARD_KEEP_LAST };
 
-/* What is kept in a file: the optimizer's moments, or parameters too, which then are read a
- * unit at a time (and gathered, where they are sharded). */
+/* What is kept elsewhere, in a file or in the memory of a GPU's host: the optimizer's moments, or
+ * parameters too, which then are read a unit at a time (and gathered, where they are sharded). */
 enum offload { OFFLOAD_NONE, OFFLOAD_OPTIMIZER, OFFLOAD_PARAMS };
 
 /* What is kept of every element: the parameter and AdamW's moments; and for workers that train
@@ -324,7 +326,8 @@ struct store_config {
 		offload; /* parameters: only with zero 3, or where nothing is sharded */
 	struct spill *spill; /* the caller's, of bytes.spilled; NULL in a plan */
 	/* A device that is narrow keeps copies of parameters as products take them, where this
-	 * rank updates all of them and they are in memory; DT_F32: it does not. */
+	 * rank updates all of them and they are in memory, or parameters come as such; DT_F32: it
+	 * does not. */
 	enum dtype copy;
 };
 
@@ -336,7 +339,7 @@ struct part {
 	int64_t row, rows, cols; /* within the slice */
 	int64_t at;		 /* of its first element, in all that this rank updates */
 	float *g;
-	float *state[N_STORE_GROUPS]; /* NULL: in a file, see store_walk(), or not kept */
+	float *state[N_STORE_GROUPS]; /* NULL: elsewhere, see store_walk(), or not kept */
 	struct mat
 		copy; /* of the parameter, as store_config.copy; p NULL: there is none */
 };
@@ -345,7 +348,7 @@ struct part {
 struct store_bytes {
 	int64_t params, grads, optimizer, gathered, buffers;
 	int64_t outer;	 /* the groups from the anchor on */
-	int64_t spilled; /* in a file */
+	int64_t spilled; /* elsewhere */
 };
 
 struct store {
@@ -357,7 +360,7 @@ struct store {
 	/* Every element of the model on exactly one rank: for norms and hashes. */
 	struct part *counted;
 	int64_t n_counted;
-	int64_t read, written; /* bytes of the file, so far */
+	int64_t read, written; /* bytes of what is kept elsewhere, so far */
 	struct store_own *own;
 };
 
@@ -379,7 +382,8 @@ void store_done(struct store *s, int unit, bool backward);
  * unit is in use. The number that stands for it in these calls; -1: it is used with the unit. */
 enum { N_TILES = 5 };
 int store_tile(const struct store *s, int unit, int tile, int slice);
-/* Between use and done: a slice of a parameter. A vector is a row. */
+/* Between use and done: a slice of a parameter. A vector is a row. p is NULL where there is only
+ * a copy. */
 struct mat store_param(struct store *s, const struct tensor *t, int slice);
 /* Its copy; without one, p is NULL. */
 struct mat store_operand(struct store *s, const struct tensor *t, int slice);
@@ -425,7 +429,7 @@ bool store_wants(const struct store *s, int tensor, int64_t row, int64_t n);
 void store_put(struct store *s, enum store_group g, int tensor, int64_t row, int64_t n,
 	const float *in);
 
-/* ---- walk.c: what the optimizer keeps, in memory or in a file ----------------------- */
+/* ---- walk.c: what the optimizer keeps, in memory or elsewhere ------------------------ */
 
 typedef void store_visit(void *with, const struct part *x);
 /* Calls fn for all rows of the parts that this rank updates, or that it counts, in order; a

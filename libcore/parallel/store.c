@@ -131,14 +131,14 @@ float *store_begin(
 {
 	if (!is_spilled(s, g))
 		return s->own->state[g] + at;
-	walk_wait(s, walk_ask(s, g, false, room, at, n));
+	walk_wait(s, walk_ask(s, (int)g, false, room, at, n, 0));
 	return room;
 }
 
 void store_end(struct store *s, enum store_group g, int64_t at, int64_t n, const float *x)
 {
 	if (is_spilled(s, g))
-		walk_wait(s, walk_ask(s, g, true, (float *)x, at, n));
+		walk_wait(s, walk_ask(s, (int)g, true, (float *)x, at, n, 0));
 }
 
 struct store *store_open(const struct store_config *c, struct arena *run)
@@ -189,8 +189,9 @@ int store_tile(const struct store *s, int unit, int tile, int slice)
 struct mat store_param(struct store *s, const struct tensor *t, int slice)
 {
 	const struct bucket *b = bucket_of(s, t, slice);
-	BUG_ON(!b->whole);
-	return mat(b->whole + entry_of(s, t, slice)->at, t->rows, t->cols);
+	BUG_ON(!b->whole && !b->copy);
+	return mat(
+		b->whole ? b->whole + entry_of(s, t, slice)->at : NULL, t->rows, t->cols);
 }
 
 struct mat store_operand(struct store *s, const struct tensor *t, int slice)
@@ -209,13 +210,14 @@ static void copy_parameters(struct store *s)
 			d->k->round(d, mat_typed(b->copy, 1, b->n, s->c.copy),
 				mat(b->whole, 1, b->n), s->c.copy, 1);
 	}
+	walk_copies(s);
 }
 
 void store_updated(struct store *s, bool copies)
 {
+	gather_forget(s);
 	if (!copies)
 		copy_parameters(s);
-	gather_forget(s);
 	if (s->own->n_shards > 1 && s->c.zero < 3)
 		gather_whole(s);
 }

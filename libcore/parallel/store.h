@@ -52,9 +52,11 @@ struct bucket {
 	int tag; /* of the messages that gather it */
 	/* Parameters, optimizer state and gradient of this rank's shard, packed. */
 	float *state[N_STORE_GROUPS], *g;
-	int64_t at;   /* of all shards of this rank, one after the other; in a file too */
-	float *whole; /* all parameters of the vector, while they are here */
-	char *copy;   /* of these, narrow; NULL: there is none */
+	int64_t at; /* of all shards of this rank, one after the other; elsewhere too */
+	/* All parameters of the vector, while they are here, and as products take them; one of both
+	 * may be all that there is. */
+	float *whole;
+	char *copy;
 };
 
 /* Memory for the leaves of a unit, until they are summed by turns. */
@@ -69,7 +71,7 @@ struct lease {
 struct gathered {
 	int unit, users; /* -1: nothing is here */
 	bool ready;
-	uint64_t ticket; /* of what is read from a file */
+	uint64_t ticket; /* of what is read */
 	float *memory;
 	int64_t n;
 	struct comm_req *reqs; /* of its buckets, one after the other: [2][shards] */
@@ -84,11 +86,17 @@ struct where {
  * own: the embedding is in use while others are. */
 enum { OF_FIRST, OF_LAST, OF_BLOCKS, OF_TILES = OF_BLOCKS + 2, N_PLACES = OF_TILES + 2 };
 
-/* Pieces of what is in a file, by group: two of each, one ahead of the one that is used. */
+/* What is kept elsewhere: the groups, and after them copies of parameters as products take them. */
+enum { STORE_COPY = N_STORE_GROUPS, N_SPILLS };
+
+/* Pieces of that, by group: one that is used, one that comes and, where both go on at once, one
+ * that goes. */
+enum { WALK_SLOTS = 3 };
 struct walk {
-	int64_t region, floats;	       /* of the file for a group, of a piece */
-	int64_t begin[N_STORE_GROUPS]; /* of the regions, in floats */
-	float *piece[2][N_STORE_GROUPS];
+	int64_t region, floats;	 /* of the place for a group, of a piece: floats */
+	int64_t begin[N_SPILLS]; /* of the regions, in bytes */
+	void *piece[WALK_SLOTS][N_SPILLS];
+	int n_slots;
 };
 
 struct store_own {
@@ -97,7 +105,7 @@ struct store_own {
 	struct where *where; /* [n_tensors][slices here] */
 	void (*before_use)(void *with, int unit);
 	void *before_use_with;
-	float *state[N_STORE_GROUPS]; /* [n_floats], NULL: in a file, or not kept */
+	float *state[N_STORE_GROUPS]; /* [n_floats], NULL: elsewhere, or not kept */
 	int64_t n_floats;
 	struct exact *squares; /* the device's */
 	int n_shards, shard;   /* over fsdp x cp; which one this rank has */
@@ -178,10 +186,14 @@ struct part part_rows(struct part x, int64_t first, int64_t end);
 /* walk.c */
 void walk_open(struct store *s, struct arena *run);
 bool is_kept(const struct store *s, enum store_group g);
-bool is_spilled(const struct store *s, enum store_group g); /* kept in a file */
-/* Reads or writes floats [at, at + n) of a group, after all that was asked for before. */
-uint64_t walk_ask(struct store *s, enum store_group g, bool write, float *memory,
-	int64_t at, int64_t n);
+bool is_spilled(const struct store *s, enum store_group g); /* kept elsewhere */
+/* Are copies of the parameters kept there too, of the type of the wire? */
+bool spills_copies(const struct store *s);
+/* Makes them of the parameters. */
+void walk_copies(struct store *s);
+/* Reads or writes elements [at, at + n) of a group, or of the copies: see spill_ask(). */
+uint64_t walk_ask(struct store *s, int group, bool write, void *memory, int64_t at,
+	int64_t n, uint64_t after);
 void walk_wait(struct store *s, uint64_t ticket);
 /* Rows of a part, in the program's memory, from and to wherever they are kept. */
 void part_get(struct store *s, const struct part *x, enum store_group g, int64_t row,
@@ -189,11 +201,39 @@ void part_get(struct store *s, const struct part *x, enum store_group g, int64_t
 void part_put(struct store *s, const struct part *x, enum store_group g, int64_t row,
 	int64_t rows, const float *in);
 
-/* spill.c: requests are done in their order; what is asked for stays the caller's until it
- * was waited for. */
-uint64_t spill_ask(
-	struct spill *x, bool write, void *memory, int64_t n_bytes, int64_t at);
-void spill_wait(struct spill *x, uint64_t ticket);
+/*
+ * spill_file.c, spill_host.c: how a place for what is out of memory does its work. Requests of one
+ * way are done in their order, and all after what was asked of the device before; what is asked
+ * for stays the caller's until it was waited for.
+ */
+struct spill {
+	uint64_t (*ask)(struct spill *, bool write, void *memory, int64_t n_bytes,
+		int64_t at, uint64_t after);
+	void (*wait)(struct spill *, uint64_t ticket);
+	void (*move)(
+		struct spill *, bool write, void *memory, int64_t n_bytes, int64_t at);
+	void (*close)(struct spill *);
+};
+
+/* From or to memory of the device, and after the request with that ticket; 0: of nothing. */
+static inline uint64_t spill_ask(struct spill *x, bool write, void *memory,
+	int64_t n_bytes, int64_t at, uint64_t after)
+{
+	return x->ask(x, write, memory, n_bytes, at, after);
+}
+
+/* What is asked for from here on, of the device and of the spill, comes after it. */
+static inline void spill_wait(struct spill *x, uint64_t ticket)
+{
+	x->wait(x, ticket);
+}
+
+/* At once, after all that was asked for before; from or to the program's memory. */
+static inline void spill_move(
+	struct spill *x, bool write, void *memory, int64_t n_bytes, int64_t at)
+{
+	x->move(x, write, memory, n_bytes, at);
+}
 
 /* grads.c */
 void grads_open(struct store *s, bool measuring);

@@ -1,10 +1,13 @@
 /*
- * Going through what the optimizer keeps, wherever that is: in memory, or in a file (ZeRO-
- * Offload, Ren et al. 2021; ZeRO-Infinity, Rajbhandari et al. 2021), from which it comes in
- * pieces, one ahead of the one that is used.
+ * Going through what the optimizer keeps, wherever that is: in memory, or in a file or the memory
+ * of a GPU's host (ZeRO-Offload, Ren et al. 2021; ZeRO-Infinity, Rajbhandari et al. 2021), from
+ * which it comes in pieces, one ahead of the one that is used.
  *
- * The file has a region for each group of numbers (parameters, means, squares), and in each
- * the shards of all buckets, one after the other.
+ * There is a region for each group of numbers (parameters, means, squares), and in each the shards
+ * of all buckets, one after the other. Parameters of a GPU have one more, of what products take of
+ * them: that is what a forward and a backward bring, in half the bytes.
+ *
+ * A GPU copies both ways at once: while the optimizer is at a piece, one comes and one goes.
  */
 #include "parallel/store.h"
 
@@ -22,55 +25,83 @@ bool is_spilled(const struct store *s, enum store_group g)
 		       (s->c.offload == OFFLOAD_OPTIMIZER && g != STORE_PARAM));
 }
 
+bool spills_copies(const struct store *s)
+{
+	return s->c.device->narrow && is_spilled(s, STORE_PARAM) && s->c.wire != DT_F32;
+}
+
 static unsigned spilled_groups(const struct store *s)
 {
-	unsigned bits = 0;
+	unsigned bits = spills_copies(s) ? STORE_BIT(STORE_COPY) : 0;
 	for (int g = 0; g < N_STORE_GROUPS; g++)
 		bits |= is_spilled(s, (enum store_group)g) ? STORE_BIT(g) : 0;
 	return bits;
 }
 
+static int64_t size_of(const struct store *s, int group)
+{
+	return group == STORE_COPY ? dtype_bytes(s->c.wire) : (int64_t)sizeof(float);
+}
+
 void walk_open(struct store *s, struct arena *run)
 {
 	struct walk *w = &s->own->walk;
-	int64_t longest = LEAST_FLOATS;
-	int regions = 0;
-	if (!spilled_groups(s))
+	unsigned spilled = spilled_groups(s);
+	int64_t longest = LEAST_FLOATS, width = 0; /* of an element in all groups */
+	if (!spilled)
 		return;
 	for (int i = 0; i < s->own->n_buckets; i++) {
 		const struct bucket *b = &s->own->bucket[i];
 		for (int k = 0; k < b->n_entries; k++)
 			longest = max64(longest, b->entry[k].cols);
 	}
+	w->n_slots = s->c.device->apart ? WALK_SLOTS : 2;
 	w->region = round_up(s->own->n_floats, PAGE_FLOATS);
 	w->floats = max64(longest, min64(MOST_FLOATS, w->region / PIECES));
-	for (int g = 0; g < N_STORE_GROUPS; g++) {
-		if (!is_spilled(s, (enum store_group)g))
+	for (int g = 0; g < N_SPILLS; g++) {
+		if (!(spilled & STORE_BIT(g)))
 			continue;
-		w->begin[g] = regions++ * w->region;
-		for (int slot = 0; slot < 2; slot++)
-			w->piece[slot][g] = arena_floats(run, w->floats);
+		w->begin[g] = width * w->region;
+		width += size_of(s, g);
+		for (int slot = 0; slot < w->n_slots; slot++)
+			w->piece[slot][g] =
+				arena_alloc(run, (size_t)(w->floats * size_of(s, g)));
 	}
-	s->bytes.spilled = regions * w->region * (int64_t)sizeof(float);
-	s->bytes.optimizer += 2 * regions * w->floats * (int64_t)sizeof(float);
+	s->bytes.spilled = width * w->region;
+	s->bytes.optimizer += w->n_slots * width * w->floats;
 }
 
-/* Floats [at, at + n) of a region. What was asked for before is done before. */
-uint64_t walk_ask(struct store *s, enum store_group g, bool write, float *memory,
-	int64_t at, int64_t n)
+static int64_t place_of_spill(const struct store *s, int group, int64_t at)
 {
-	const int64_t size = sizeof(float);
-	*(write ? &s->written : &s->read) += n * size;
+	return s->own->walk.begin[group] + at * size_of(s, group);
+}
+
+uint64_t walk_ask(struct store *s, int group, bool write, void *memory, int64_t at,
+	int64_t n, uint64_t after)
+{
+	int64_t n_bytes = n * size_of(s, group);
+	*(write ? &s->written : &s->read) += n_bytes;
 	if (!s->c.spill) /* a plan */
 		return 0;
 	return spill_ask(
-		s->c.spill, write, memory, n * size, (s->own->walk.begin[g] + at) * size);
+		s->c.spill, write, memory, n_bytes, place_of_spill(s, group, at), after);
 }
 
 void walk_wait(struct store *s, uint64_t ticket)
 {
 	if (s->c.spill)
 		spill_wait(s->c.spill, ticket);
+}
+
+/* From or to the program's memory. */
+static void move(struct store *s, enum store_group g, bool write, float *memory,
+	int64_t at, int64_t n)
+{
+	int64_t n_bytes = n * size_of(s, (int)g);
+	*(write ? &s->written : &s->read) += n_bytes;
+	if (s->c.spill)
+		spill_move(s->c.spill, write, memory, n_bytes,
+			place_of_spill(s, (int)g, at));
 }
 
 /* ---- pieces ------------------------------------------------------------------------ */
@@ -113,19 +144,22 @@ static struct piece next_piece(
 	return p;
 }
 
+/* `busy`: what was asked for last of this slot. */
 static void ask_piece(struct store *s, const struct piece *p, unsigned groups, bool write,
-	uint64_t *ticket, int slot)
+	uint64_t *busy, int slot)
 {
-	for (int g = 0; g < N_STORE_GROUPS && p->n; g++)
+	uint64_t after = *busy;
+	for (int g = 0; g < N_SPILLS && p->n; g++)
 		if (groups & STORE_BIT(g))
-			*ticket = walk_ask(s, (enum store_group)g, write,
-				s->own->walk.piece[slot][g], p->at, p->n);
+			*busy = walk_ask(s, g, write, s->own->walk.piece[slot][g], p->at,
+				p->n, after);
 }
 
 /* Its rows, with what is in a file taken from the piece. */
 static void visit_piece(struct store *s, const struct list *l, const struct piece *p,
 	unsigned groups, int slot, store_visit *fn, void *with)
 {
+	const struct walk *w = &s->own->walk;
 	struct place at = p->from;
 	while (at.part < p->to.part || (at.part == p->to.part && at.row < p->to.row)) {
 		const struct part *x = &l->part[at.part];
@@ -133,10 +167,35 @@ static void visit_piece(struct store *s, const struct list *l, const struct piec
 		struct part y = part_rows(*x, at.row, end);
 		for (int g = 0; g < N_STORE_GROUPS; g++)
 			if (groups & STORE_BIT(g))
-				y.state[g] = s->own->walk.piece[slot][g] + (y.at - p->at);
+				y.state[g] = (float *)w->piece[slot][g] + (y.at - p->at);
+		if (groups & STORE_BIT(STORE_COPY))
+			y.copy =
+				mat_typed((char *)w->piece[slot][STORE_COPY] +
+						  (y.at - p->at) * size_of(s, STORE_COPY),
+					1, y.rows * y.cols, s->c.wire);
 		fn(with, &y);
 		at = (struct place){at.part + 1, 0};
 	}
+}
+
+static void walk_pieces(struct store *s, const struct list *l, unsigned reads,
+	unsigned writes, store_visit *fn, void *with)
+{
+	int n_slots = s->own->walk.n_slots;
+	uint64_t busy[WALK_SLOTS] = {0}; /* what was asked for last of a slot */
+	struct piece now = next_piece(s, l, (struct place){0});
+	ask_piece(s, &now, reads, false, &busy[0], 0);
+	for (int slot = 0, next; now.n; slot = next) {
+		struct piece ahead = next_piece(s, l, now.to);
+		next = (slot + 1) % n_slots;
+		ask_piece(s, &ahead, reads, false, &busy[next], next);
+		walk_wait(s, busy[slot]);
+		visit_piece(s, l, &now, reads | writes, slot, fn, with);
+		ask_piece(s, &now, writes, true, &busy[slot], slot);
+		now = ahead;
+	}
+	for (int slot = 0; slot < n_slots; slot++)
+		walk_wait(s, busy[slot]);
 }
 
 void store_walk(struct store *s, bool counted, unsigned reads, unsigned writes,
@@ -145,26 +204,31 @@ void store_walk(struct store *s, bool counted, unsigned reads, unsigned writes,
 	const struct list l = {
 		counted ? s->counted : s->updated, counted ? s->n_counted : s->n_updated};
 	unsigned spilled = spilled_groups(s);
+	if (writes & STORE_BIT(STORE_PARAM))
+		writes |= STORE_BIT(STORE_COPY);
 	reads &= spilled;
 	writes &= spilled;
-	if (!(reads | writes)) {
-		for (int64_t i = 0; i < l.n; i++)
-			fn(with, &l.part[i]);
+	if (reads | writes) {
+		walk_pieces(s, &l, reads, writes, fn, with);
 		return;
 	}
-	uint64_t busy[2] = {0}; /* what was asked for last of a slot */
-	struct piece now = next_piece(s, &l, (struct place){0});
-	ask_piece(s, &now, reads, false, &busy[0], 0);
-	for (int slot = 0; now.n; slot = !slot) {
-		struct piece ahead = next_piece(s, &l, now.to);
-		ask_piece(s, &ahead, reads, false, &busy[!slot], !slot);
-		walk_wait(s, busy[slot]);
-		visit_piece(s, &l, &now, reads | writes, slot, fn, with);
-		ask_piece(s, &now, writes, true, &busy[slot], slot);
-		now = ahead;
-	}
-	walk_wait(s, busy[0]);
-	walk_wait(s, busy[1]);
+	for (int64_t i = 0; i < l.n; i++)
+		fn(with, &l.part[i]);
+}
+
+static void round_part(void *with, const struct part *x)
+{
+	struct device *d = with;
+	d->k->round(d, x->copy, mat(x->state[STORE_PARAM], 1, x->rows * x->cols),
+		x->copy.type, 1);
+}
+
+void walk_copies(struct store *s)
+{
+	const struct list l = {s->updated, s->n_updated};
+	if (spills_copies(s))
+		walk_pieces(s, &l, STORE_BIT(STORE_PARAM), STORE_BIT(STORE_COPY),
+			round_part, s->c.device);
 }
 
 /* ---- rows of a part ---------------------------------------------------------------- */
@@ -175,7 +239,7 @@ void part_get(struct store *s, const struct part *x, enum store_group g, int64_t
 	struct device *d = s->c.device;
 	int64_t n = rows * x->cols;
 	if (is_spilled(s, g))
-		walk_wait(s, walk_ask(s, g, false, out, x->at + row * x->cols, n));
+		move(s, g, false, out, x->at + row * x->cols, n);
 	else
 		d->k->get(d, out, x->state[g] + row * x->cols, (size_t)n * sizeof(float));
 }
@@ -186,7 +250,7 @@ void part_put(struct store *s, const struct part *x, enum store_group g, int64_t
 	struct device *d = s->c.device;
 	int64_t n = rows * x->cols;
 	if (is_spilled(s, g))
-		walk_wait(s, walk_ask(s, g, true, (float *)in, x->at + row * x->cols, n));
+		move(s, g, true, (float *)in, x->at + row * x->cols, n);
 	else
 		d->k->put(d, x->state[g] + row * x->cols, in, (size_t)n * sizeof(float));
 }

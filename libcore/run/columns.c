@@ -59,9 +59,9 @@ const struct column columns[N_COLUMNS] = {
 	[COL_SYNC_WAIT] = {"sync_wait", COLUMN_ROUND, false, "s",
 		"that this rank waited in it"},
 	[COL_READ] = {"read", COLUMN_ROUND, false, "bytes",
-		"read in a step from the file of --offload, by the rank that reads most"},
+		"read in a step of what is offloaded, by the rank that reads most"},
 	[COL_WRITTEN] = {"written", COLUMN_ROUND, false, "bytes",
-		"written to it in a step, by the rank that writes most"},
+		"written of it in a step, by the rank that writes most"},
 };
 
 int column_find(const char *name, size_t len)

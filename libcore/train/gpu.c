@@ -14,8 +14,10 @@ static const char *for_cpus(const struct train_opts *o)
 		bool asked;
 		const char *what;
 	} some[] = {
-		{o->edit.workers > 0, "--edit-workers"},
-		{o->offload != OFFLOAD_NONE, "--offload"},
+		{o->edit.workers > 0, "--edit-workers is for CPUs, for now"},
+		{o->offload_to,
+			"--offload-to is for CPUs, and what a GPU offloads goes to "
+			"the memory of its host"},
 	};
 	for (size_t i = 0; i < ARRAY_LEN(some); i++)
 		if (some[i].asked)
@@ -57,6 +59,10 @@ static int check_graph(const struct train_opts *o, enum device_kind kind, struct
 	if (o->dtype == PRECISION_FP16)
 		return err_set(e, EX_USAGE,
 			"graph does not go with dtype fp16, whose loss scale changes");
+	if (o->offload == OFFLOAD_PARAMS)
+		return err_set(e, EX_USAGE,
+			"graph does not go with offload params, which are copied beside "
+			"the kernels");
 	if (o->dtype == PRECISION_FLOAT8)
 		return err_set(e, EX_USAGE,
 			"graph does not go with dtype float8, whose scales the host "
@@ -75,12 +81,14 @@ int train_device(const struct train_opts *o, enum device_kind *kind, struct err 
 						 : (enum device_kind)o->device;
 	if (*kind == DEVICE_CUDA && what)
 		return err_set(e, EX_USAGE,
-			"device cuda: a GPU does not do %s yet: leave that away, or "
-			"give --device cpu",
-			what);
+			"device cuda: %s: leave that away, or give --device cpu", what);
 	if (*kind == DEVICE_CPU && o->numerics == NUMERICS_FAST)
 		return err_set(e, EX_USAGE,
 			"numerics fast is for GPUs: on a CPU there is only exact");
+	if (*kind == DEVICE_CPU && o->offload && !o->offload_to)
+		return err_set(e, EX_USAGE,
+			"offload %s needs a folder: --offload-to FOLDER, on a fast disk",
+			offload_names[o->offload]);
 	if (*kind == DEVICE_CPU && o->profile)
 		return err_set(e, EX_USAGE, "profile is for GPUs: perf(1) is for CPUs");
 	if (check_graph(o, *kind, e))

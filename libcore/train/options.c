@@ -20,7 +20,7 @@ static const char *const cp_comm_names[] = {"ring", "gather", NULL};
 static const char *const pp_split_names[] = {"auto", "even", NULL};
 static const char *const kernels_names[] = {"fused", "ref", NULL};
 static const char *const gather_names[] = {"auto", "fp32", NULL};
-static const char *const offload_names[] = {"none", "optimizer", "params", NULL};
+const char *const offload_names[] = {"none", "optimizer", "params", NULL};
 static const char *const outer_names[] = {"none", "sgd", "adamw", NULL};
 static const char *const wire_names[] = {"fp32", "bf16", "int8", "sparse", NULL};
 static const char *const reducer_names[] = {"none", "linear", "gta", NULL};
@@ -113,8 +113,8 @@ static const struct opt options[] = {
 	{OPT_ENUM, 0, "pp-split", NULL, "auto", T(pp_split), "Layers of the stages: so that the slowest stage, which may be the one with the head, is as fast as can be; or evenly.", OPT_LOCAL, .values = pp_split_names},
 	{OPT_ENUM, 0, "recompute", NULL, "none", T(recompute), "Activations that are computed again in the backward, and not kept: those that are cheap; all but the input of a block; or, auto, the least that fits into --memory.", OPT_LOCAL, .values = recompute_names},
 	{OPT_INT, 0, "tile", "N", "0", T(tile), "Gather, multiply and drop large layers in N pieces, one after the other: the weights of a block, the embedding, the output; their gradients too. The pieces are virtual slices: with it, --virtual tp is N where nothing else was said. 0: each layer at once.", OPT_LOCAL, 0, 1024},
-	{OPT_ENUM, 0, "offload", NULL, "none", T(offload), "What is kept in files and not in memory: the optimizer's state; params: parameters too, which are read a block at a time. The latter goes with --zero 3, and with parameters that are not shared out.", OPT_LOCAL, .values = offload_names},
-	{OPT_STR, 0, "offload-to", "FOLDER", NULL, T(offload_to), "Folder for these files, on a fast disk of every host. They have no names and go with the program.", OPT_LOCAL, .files = "/"},
+	{OPT_ENUM, 0, "offload", NULL, "none", T(offload), "What is kept in files (--offload-to), or of a GPU in its host's memory: the optimizer's state; params: parameters too, which are read a block at a time. That goes with --zero 3, and with parameters that are not shared out.", OPT_LOCAL, .values = offload_names},
+	{OPT_STR, 0, "offload-to", "FOLDER", NULL, T(offload_to), "Folder for these files, on a fast disk of every host; for CPUs. They have no names and go with the program.", OPT_LOCAL, .files = "/"},
 	{OPT_SIZE, 0, "memory", "BYTES", "0", T(memory), "What a rank may take. 0: its share of what is free.", OPT_LOCAL},
 	{OPT_INT, 't', "threads", "N", "0", T(threads), "Threads of a rank. 0: the processors of the host, shared out to its ranks.", OPT_LOCAL, 0, 4096},
 	{OPT_ENUM, 0, "device", NULL, "auto", T(device), "What computes: auto is a GPU, where there is one for each rank of the host that can do all that is asked for, else the CPU. With cuda, ranks have the GPUs of their host in turn, and may share one.", OPT_LOCAL, .values = device_names},
@@ -259,11 +259,7 @@ static int check_offload(const struct train_opts *o, struct err *e)
 		return err_set(e, EX_USAGE,
 			"offload-to says where, and nothing says what: give --offload "
 			"optimizer or params");
-	if (o->offload && !o->offload_to)
-		return err_set(e, EX_USAGE,
-			"offload %s needs a folder: --offload-to FOLDER, on a fast disk",
-			offload_names[o->offload]);
-	if (o->offload && !strcmp(o->offload_to, "host"))
+	if (o->offload_to && !strcmp(o->offload_to, "host"))
 		return err_set(e, EX_USAGE,
 			"offload-to host: a processor's memory is that of the host, so "
 			"nothing would be saved: give a folder (./host, if it is one)");

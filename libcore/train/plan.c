@@ -54,7 +54,7 @@ static void run_step(struct trainer *t)
 	step_agree(t, false, &r);
 	store_grad_norm(t->store);
 	store_walk(t->store, false, STORE_INNER, STORE_INNER, nothing, NULL);
-	store_updated(t->store, false);
+	store_updated(t->store, true);
 }
 
 /* Groups of one name count as one. */
@@ -86,6 +86,7 @@ static void count_kept(const struct trainer *t, struct plan *p)
 	p->run_bytes = (int64_t)t->run.peak_bytes;
 	p->work_bytes = t->o.device == DEVICE_CUDA ? DEVICE_WORK_BYTES : 0;
 	p->store = t->store->bytes;
+	p->pinned_bytes = t->o.device == DEVICE_CUDA ? p->store.spilled : 0;
 	p->data_bytes = 2 * trainer_own_micro(t, t->data_rank) * t->o.micro_batch *
 			(t->model.c.context + 1) * (int64_t)sizeof(int32_t);
 	p->copy_bytes =
@@ -174,7 +175,13 @@ int64_t plan_on_device(const struct plan *p)
 
 int64_t plan_total(const struct plan *p)
 {
-	return plan_on_device(p) + p->data_bytes + p->copy_bytes;
+	return plan_on_device(p) + p->data_bytes + p->copy_bytes + p->pinned_bytes;
+}
+
+int64_t plan_needed(const struct train_opts *o, const struct plan *p)
+{
+	return o->device == DEVICE_CUDA ? plan_on_device(p)
+					: plan_total(p) - p->copy_bytes;
 }
 
 static void line(struct str *out, const char *name, int64_t n_bytes, const char *help)
@@ -192,7 +199,7 @@ int64_t plan_limit(const struct train_opts *o, const struct device *d, int ranks
 	if (!d || !d->apart)
 		return memory_available() / max64(1, ranks);
 	device_memory(d, &used, &room);
-	return room / max64(1, d->sharers);
+	return room / max64(1, d->sharers) + DEVICE_WORK_BYTES; /* which this one has */
 }
 
 /* Of many ranks not all are planned. Along an axis those in the middle are like the second
@@ -253,8 +260,10 @@ static void print_memory(const struct train_opts *o, const struct plan *p, int w
 	int64_t mine = p->store.params + p->store.optimizer + p->store.outer;
 	str_printf(out, "# memory of rank %d%s, in bytes\n", who,
 		ranks > 1 ? ", which needs most" : "");
+	bool pinned = o->device == DEVICE_CUDA;
 	line(out, "parameters", p->store.params,
-		o->offload == OFFLOAD_PARAMS ? "in the file"
+		o->offload == OFFLOAD_PARAMS
+			? pinned ? "in the host's memory" : "in the file"
 		: o->device == DEVICE_CUDA && o->dtype != PRECISION_FP32
 			? "fp32, and a copy of 16 bits"
 			: "fp32");
@@ -266,8 +275,9 @@ static void print_memory(const struct train_opts *o, const struct plan *p, int w
 				? "parameters, while they are used"
 				: "parameters of others, while they are used");
 	line(out, "optimizer", p->store.optimizer,
-		o->offload ? "what is on its way from the file, and to it"
-			   : "AdamW: two moments, fp32");
+		!o->offload ? "AdamW: two moments, fp32"
+		: pinned    ? "what is on its way from the host's memory, and to it"
+			    : "what is on its way from the file, and to it");
 	if (o->edit.workers) {
 		line(out, "outer", p->store.outer,
 			o->offload ? "anchor, outer optimizer, residual: in the file"
@@ -293,11 +303,16 @@ static void print_memory(const struct train_opts *o, const struct plan *p, int w
 	if (p->whole_bytes)
 		line(out, "sample", p->whole_bytes,
 			"the whole model, on rank 0 while it draws a sample");
+	if (p->pinned_bytes)
+		line(out, "pinned", p->pinned_bytes,
+			o->offload == OFFLOAD_PARAMS
+				? "of the host: parameters, moments, copies of 16 bits"
+				: "of the host: moments, fp32");
 	line(out, "total", plan_total(p), "beside the program and its libraries");
 	if (o->device == DEVICE_CUDA)
 		line(out, "on the GPU", plan_on_device(p),
 			"beside what CUDA takes for itself; the rest is the host's");
-	if (o->memory && plan_total(p) - p->copy_bytes > o->memory)
+	if (o->memory && plan_needed(o, p) > o->memory)
 		str_printf(
 			out, "# more than --memory gives it: the run will be refused\n");
 }
@@ -325,14 +340,19 @@ static void print_work(const struct train_opts *o, const struct model *m,
 			(long long)(m->padded_vocab / m->tp));
 }
 
-static void print_file(const struct train_opts *o, const struct plan *p, struct str *out)
+static void print_spill(const struct train_opts *o, const struct plan *p, struct str *out)
 {
 	if (!o->offload)
 		return;
-	str_printf(out, "# file of that rank in %s\n", o->offload_to);
-	line(out, "file", p->store.spilled,
-		o->offload == OFFLOAD_PARAMS ? "parameters and what optimizers keep, fp32"
-					     : "what optimizers keep, fp32");
+	if (o->device == DEVICE_CUDA) {
+		str_puts(out, "# between that rank's GPU and pinned memory\n");
+	} else {
+		str_printf(out, "# file of that rank in %s\n", o->offload_to);
+		line(out, "file", p->store.spilled,
+			o->offload == OFFLOAD_PARAMS
+				? "parameters and what optimizers keep, fp32"
+				: "what optimizers keep, fp32");
+	}
 	line(out, "read/step", (int64_t)p->read, "");
 	line(out, "written/step", (int64_t)p->written, "");
 }
@@ -366,7 +386,7 @@ static int choose_recompute(struct train_opts *o, struct model *m, int ranks,
 	for (;; o->recompute++) {
 		int who = plan_most(o, m, ranks, most, totals);
 		if (!search || o->recompute == RECOMPUTE_FULL || !limit ||
-			totals[who] - most->copy_bytes <= limit)
+			plan_needed(o, most) <= limit)
 			return who;
 	}
 }
@@ -441,7 +461,7 @@ void plan_print(const struct train_opts *given, struct model *m, struct str *out
 	if (ranks > 1)
 		print_totals(totals, ranks, out);
 	free(totals);
-	print_file(o, &most, out);
+	print_spill(o, &most, out);
 	print_work(o, m, &most, out);
 	print_sent(&most, ranks, out);
 }

@@ -131,6 +131,7 @@ struct train_base {
 };
 
 extern const struct program train_program; /* without .versions */
+extern const char *const offload_names[];
 /* The options as text: what is saved with a run, and what fixes the arithmetic. */
 void train_config(const struct train_opts *o, struct str *out);
 void train_arithmetic(const struct train_opts *o, const struct model *m,
@@ -214,13 +215,14 @@ struct plan {
 	int64_t run_bytes, micro_bytes, scratch_bytes; /* the arenas */
 	struct store_bytes store;		       /* parts of the first */
 	int64_t data_bytes;			       /* windows of two steps */
-	int64_t copy_bytes;  /* of what is written while training goes on */
-	int64_t whole_bytes; /* the whole model, where rank 0 gathers it for samples */
-	int64_t work_bytes;  /* of the device, for its kernels */
-	double step_flops;   /* of this rank: of its matrix products */
+	int64_t copy_bytes;   /* of what is written while training goes on */
+	int64_t whole_bytes;  /* the whole model, where rank 0 gathers it for samples */
+	int64_t work_bytes;   /* of the device, for its kernels */
+	int64_t pinned_bytes; /* of a GPU's host, for what --offload moves out */
+	double step_flops;    /* of this rank: of its matrix products */
 	/* Bytes that this rank sends in a step: all, and in each group of ranks. */
 	double sent;
-	double read, written; /* bytes of the file of --offload, in a step */
+	double read, written; /* bytes of what --offload moved out, in a step */
 	int64_t edit_bytes;   /* memory for what other workers send */
 	double edit_sent;     /* to them, in a synchronisation */
 	struct plan_group {
@@ -236,6 +238,8 @@ void plan_make(const struct train_opts *o, struct model *m, int rank, struct pla
 int64_t plan_total(const struct plan *p);
 /* What of it is in the memory of the device; of a CPU, all but what is copied or read. */
 int64_t plan_on_device(const struct plan *p);
+/* What of it there has to be room for: on a GPU, or without a copy that there need not be. */
+int64_t plan_needed(const struct train_opts *o, const struct plan *p);
 /* What a rank may take: --memory, or its share of what is free, of so many ranks; of a device
  * that is apart, what that has. d NULL: of a CPU. */
 int64_t plan_limit(const struct train_opts *o, const struct device *d, int ranks);
@@ -311,7 +315,7 @@ struct trainer {
 	struct stage *stages;	 /* of the pipeline, those of this rank */
 	int n_stages;
 	struct plan plan;
-	struct spill *spill; /* the file of --offload */
+	struct spill *spill; /* where --offload puts it */
 	struct store *store;
 	struct pass pass;
 	struct loader *loader;

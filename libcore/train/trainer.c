@@ -145,8 +145,8 @@ static int check_device(const struct trainer *t, struct err *e)
 {
 	char need[NUM_TEXT], has[NUM_TEXT];
 	int64_t mine = plan_on_device(&t->plan), used, room = t->o.memory;
-	if (!room) {
-		mine = of_this_gpu(t, mine);
+	if (!room) { /* what kernels have is no longer free */
+		mine = of_this_gpu(t, mine - DEVICE_WORK_BYTES);
 		device_memory(&t->d, &used, &room);
 	}
 	if (mine <= room)
@@ -154,8 +154,8 @@ static int check_device(const struct trainer *t, struct err *e)
 	return err_set(e, EX_FAILED,
 		"out of memory: the GPU is to hold %s%s, and has %s for it; --dry-run "
 		"shows "
-		"the plan, and a smaller --micro-batch, --recompute full or --dtype bf16 "
-		"need less",
+		"the plan, and a smaller --micro-batch, --recompute full, --offload or "
+		"--dtype bf16 need less",
 		text_bytes(need, (double)mine),
 		t->d.sharers > 1 && !t->o.memory ? " of the ranks that share it" : "",
 		text_bytes(has, (double)room));
@@ -337,8 +337,7 @@ static void make_plan(struct trainer *t)
 		t->o.recompute = RECOMPUTE_NONE;
 	for (;; t->o.recompute++) {
 		plan_make(&t->o, &t->model, t->world->rank, &t->plan);
-		int64_t mine = t->d.apart ? plan_on_device(&t->plan)
-					  : plan_total(&t->plan) - t->plan.copy_bytes;
+		int64_t mine = plan_needed(&t->o, &t->plan);
 		if (!search || t->o.recompute == RECOMPUTE_FULL)
 			break;
 		if (!limit || comm_max_i64(t->world, mine > limit) == 0)
@@ -396,7 +395,9 @@ int trainer_open(struct trainer *t, const struct train_opts *o, struct comm *wor
 		rc = comm_agree(world, e);
 	}
 	if (!rc && o->offload) {
-		t->spill = spill_open(o->offload_to, t->plan.store.spilled, e);
+		int64_t n_bytes = t->plan.store.spilled;
+		t->spill = t->d.apart ? spill_open_host(&t->d, n_bytes, e)
+				      : spill_open(o->offload_to, n_bytes, e);
 		rc = comm_agree(world, e);
 	}
 	if (rc) {

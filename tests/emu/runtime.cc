@@ -4,8 +4,9 @@
  *
  * Memory of the device cannot be touched but by kernels and copies: a program that reads it as
  * if it were its own crashes there and then. PT_EMU_GUARD=no: it can. PT_EMU_MEMORY: bytes of
- * it. PT_EMU_GPUS: how many there are. PT_EMU_ARCH: their compute capability, 90 or 80.
- * PT_EMU_FAIL=N: launch N breaks the device, as a kernel does that goes astray.
+ * it, and PT_EMU_PINNED: of the program's that can be pinned. PT_EMU_GPUS: how many there are.
+ * PT_EMU_ARCH: their compute capability, 90 or 80. PT_EMU_FAIL=N: launch N breaks the device, as
+ * a kernel does that goes astray.
  */
 #include "tests/emu/inside.h"
 
@@ -97,7 +98,7 @@ struct piece {
 
 static struct piece pieces[MAX_PIECES];
 static int n_pieces, n_open;
-static size_t used_bytes;
+static size_t used_bytes, pinned_bytes;
 static pthread_mutex_t memory = PTHREAD_MUTEX_INITIALIZER;
 
 static bool guarded(void)
@@ -106,10 +107,20 @@ static bool guarded(void)
 	return !guard || strcmp(guard, "no");
 }
 
+static size_t limit_of(const char *name, size_t otherwise)
+{
+	const char *limit = getenv(name);
+	return limit ? (size_t)strtoull(limit, NULL, 0) : otherwise;
+}
+
 static size_t limit_bytes(void)
 {
-	const char *limit = getenv("PT_EMU_MEMORY");
-	return limit ? (size_t)strtoull(limit, NULL, 0) : (size_t)4 << 30;
+	return limit_of("PT_EMU_MEMORY", (size_t)4 << 30);
+}
+
+static size_t *taken(bool device)
+{
+	return device ? &used_bytes : &pinned_bytes;
 }
 
 /* A key locks and unlocks all of it at once; where processors have none, page by page. */
@@ -160,7 +171,8 @@ static cudaError_t piece_make(void **out, size_t n_bytes, bool device)
 	*out = NULL;
 	if (!n_bytes)
 		return cudaSuccess;
-	if (n_pieces == MAX_PIECES || (device && used_bytes + n > limit_bytes()))
+	size_t most = device ? limit_bytes() : limit_of("PT_EMU_PINNED", SIZE_MAX);
+	if (n_pieces == MAX_PIECES || n > most - *taken(device))
 		return emu_gives(cudaErrorMemoryAllocation);
 	char *map = (char *)mmap(NULL, mapped, PROT_READ | PROT_WRITE,
 		MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
@@ -172,7 +184,7 @@ static cudaError_t piece_make(void **out, size_t n_bytes, bool device)
 	pthread_mutex_lock(&memory);
 	piece_protect(&p);
 	pieces[n_pieces++] = p;
-	used_bytes += device ? n : 0;
+	*taken(device) += n;
 	pthread_mutex_unlock(&memory);
 	*out = p.at;
 	return cudaSuccess;
@@ -192,7 +204,7 @@ static cudaError_t piece_free(void *at, bool device)
 		if (p.map)
 			munmap(p.map, p.mapped_bytes);
 		pieces[i] = pieces[--n_pieces];
-		used_bytes -= device ? (p.n_bytes + ALIGN - 1) / ALIGN * ALIGN : 0;
+		*taken(device) -= p.map ? (p.n_bytes + ALIGN - 1) / ALIGN * ALIGN : 0;
 		rc = cudaSuccess;
 		break;
 	}
@@ -236,14 +248,14 @@ bool emu_is_device(const void *at)
 }
 
 /* Whether the program gave it to copies: what is read there and written is so later. */
-static bool pinned(const void *at)
+static const struct piece *pinned(const void *at)
 {
 	const char *p = (const char *)at;
 	for (int i = 0; i < n_pieces; i++)
 		if (!pieces[i].device && p >= pieces[i].at &&
 			p < pieces[i].at + pieces[i].n_bytes)
-			return true;
-	return false;
+			return &pieces[i];
+	return NULL;
 }
 
 cudaError_t cudaPointerGetAttributes(struct cudaPointerAttributes *a, const void *at)
@@ -260,10 +272,10 @@ cudaError_t cudaPointerGetAttributes(struct cudaPointerAttributes *a, const void
 /* Whether n bytes there are all the device's, or all the program's. */
 static bool on_side(const void *at, size_t n, bool device)
 {
-	const struct piece *p = piece_at(at);
-	if (!device)
-		return !p;
-	return p && (size_t)(p->at + p->n_bytes - (const char *)at) >= n;
+	const struct piece *p = device ? piece_at(at) : pinned(at);
+	if (!p)
+		return !device && !piece_at(at);
+	return (size_t)(p->at + p->n_bytes - (const char *)at) >= n;
 }
 
 cudaError_t cudaMalloc(void **out, size_t n_bytes)
@@ -339,15 +351,18 @@ static void copy_now(void *arg)
 	emu_memory(false);
 }
 
-/* The program's memory of other kinds is copied first, or waited for. */
-static cudaError_t copy_ask(
-	const struct copy *c, bool from_device, bool to_device, cudaStream_t stream)
+/* The program's memory of other kinds is copied first, or waited for: who asks for that in so many
+ * words has it, and else it is taken for a mistake. */
+static cudaError_t copy_ask(const struct copy *c, bool from_device, bool to_device,
+	cudaStream_t stream, bool may_wait)
 {
 	size_t n = (c->height - 1) * c->from_pitch + c->width;
 	bool waits = (!from_device && c->from && !pinned(c->from)) ||
 		     (!to_device && !pinned(c->to));
 	if (waits && emu_not_captured(stream))
 		return last;
+	if (waits && !may_wait)
+		emu_stop("a copy beside the program, of its memory that is not pinned");
 	if (!from_device && c->from && !pinned(c->from)) {
 		struct copy mine = *c;
 		mine.from = (char *)malloc(n);
@@ -368,7 +383,8 @@ static cudaError_t copy_ask(
 }
 
 static cudaError_t copy_2d(void *to, size_t to_pitch, const void *from, size_t from_pitch,
-	size_t width, size_t height, enum cudaMemcpyKind kind, cudaStream_t stream)
+	size_t width, size_t height, enum cudaMemcpyKind kind, cudaStream_t stream,
+	bool may_wait)
 {
 	if (broken || !width || !height)
 		return emu_gives(cudaSuccess);
@@ -389,25 +405,25 @@ static cudaError_t copy_2d(void *to, size_t to_pitch, const void *from, size_t f
 		return emu_gives(cudaErrorInvalidValue);
 	struct copy c = {
 		(char *)to, (const char *)from, to_pitch, from_pitch, width, height, 0};
-	return copy_ask(&c, from_device, to_device, stream);
+	return copy_ask(&c, from_device, to_device, stream, may_wait);
 }
 
 cudaError_t cudaMemcpy(void *to, const void *from, size_t n, enum cudaMemcpyKind kind)
 {
-	return emu_safe() ? last : copy_2d(to, n, from, n, n, 1, kind, NULL);
+	return emu_safe() ? last : copy_2d(to, n, from, n, n, 1, kind, NULL, true);
 }
 
 cudaError_t cudaMemcpyAsync(
 	void *to, const void *from, size_t n, enum cudaMemcpyKind kind, cudaStream_t s)
 {
-	return copy_2d(to, n, from, n, n, 1, kind, s);
+	return copy_2d(to, n, from, n, n, 1, kind, s, false);
 }
 
 cudaError_t cudaMemcpy2DAsync(void *to, size_t to_pitch, const void *from,
 	size_t from_pitch, size_t width, size_t height, enum cudaMemcpyKind kind,
 	cudaStream_t s)
 {
-	return copy_2d(to, to_pitch, from, from_pitch, width, height, kind, s);
+	return copy_2d(to, to_pitch, from, from_pitch, width, height, kind, s, false);
 }
 
 cudaError_t cudaMemset2DAsync(void *at, size_t pitch, int value, size_t width,

@@ -1,7 +1,9 @@
 /*
  * Streams and events of CUDA's runtime. What is asked for is done before the call returns; or,
  * with PT_EMU_LAZY=yes, no sooner than somebody waits for it, and in each stream for itself:
- * then a program that does not wait for what it needs finds what was there before.
+ * then a program that does not wait for what it needs finds what was there before. With
+ * PT_EMU_LAZY=first only the first stream that was made is so late, and others, which do not wait
+ * for it, change what it has yet to read.
  *
  * What is asked of a stream that is captured is kept in a graph, to be done when that is
  * launched. More is refused there than CUDA refuses: events, and memory that is not pinned.
@@ -31,6 +33,7 @@ struct CUgraphExec_st {
 struct CUstream_st {
 	int magic;
 	unsigned flags;
+	bool oldest;
 	int64_t asked, done;
 	struct work *first, **last;
 };
@@ -64,10 +67,10 @@ static cudaStream_t streams[MAX_STREAMS];
 static int n_streams;
 static pthread_mutex_t streams_lock = PTHREAD_RECURSIVE_MUTEX_INITIALIZER_NP;
 
-static bool lazy(void)
+static bool lazy(cudaStream_t s)
 {
 	const char *how = getenv("PT_EMU_LAZY");
-	return how && !strcmp(how, "yes");
+	return how && (!strcmp(how, "yes") || (s->oldest && !strcmp(how, "first")));
 }
 
 static cudaStream_t real(cudaStream_t s)
@@ -137,7 +140,7 @@ static void ask(cudaStream_t s, void (*fn)(void *), const void *arg, size_t n_by
 	*s->last = w;
 	s->last = &w->next;
 	s->asked++;
-	if (!lazy())
+	if (!lazy(s))
 		run_stream(s);
 	pthread_mutex_unlock(&streams_lock);
 }
@@ -294,6 +297,7 @@ cudaError_t cudaStreamCreateWithPriority(cudaStream_t *s, unsigned flags, int)
 	*s = (cudaStream_t)calloc(1, sizeof(**s));
 	(*s)->magic = STREAM;
 	(*s)->flags = flags;
+	(*s)->oldest = !n_streams;
 	(*s)->last = &(*s)->first;
 	streams[n_streams++] = *s;
 	return emu_gives(cudaSuccess);

@@ -27,7 +27,8 @@ struct request {
 	bool write;
 };
 
-struct spill {
+struct file {
+	struct spill how;
 	int fd;
 	char *folder;
 	/* Of the last write, the pages may still be dirty. */
@@ -46,7 +47,7 @@ struct spill {
 /* ---- in the thread ----------------------------------------------------------------- */
 
 /* Waits until what was written last is on the disk, and lets its pages go. */
-static int settle(struct spill *x)
+static int settle(struct file *x)
 {
 	int flags = SYNC_FILE_RANGE_WAIT_BEFORE | SYNC_FILE_RANGE_WRITE |
 		    SYNC_FILE_RANGE_WAIT_AFTER;
@@ -59,7 +60,7 @@ static int settle(struct spill *x)
 	return rc && errno != ENOSYS ? errno : 0;
 }
 
-static int write_stride(struct spill *x, const void *from, int64_t n_bytes, int64_t at)
+static int write_stride(struct file *x, const void *from, int64_t n_bytes, int64_t at)
 {
 	if (pwrite_all(x->fd, from, (size_t)n_bytes, at))
 		return errno;
@@ -70,7 +71,7 @@ static int write_stride(struct spill *x, const void *from, int64_t n_bytes, int6
 	return rc;
 }
 
-static int read_stride(struct spill *x, void *to, int64_t n_bytes, int64_t at)
+static int read_stride(struct file *x, void *to, int64_t n_bytes, int64_t at)
 {
 	if (pread_all(x->fd, to, (size_t)n_bytes, at))
 		return errno ? errno : EIO;
@@ -78,7 +79,7 @@ static int read_stride(struct spill *x, void *to, int64_t n_bytes, int64_t at)
 	return 0;
 }
 
-static int serve(struct spill *x, const struct request *r)
+static int serve(struct file *x, const struct request *r)
 {
 	int rc = 0;
 	for (int64_t i = 0; i < r->n_bytes && !rc; i += STRIDE) {
@@ -92,7 +93,7 @@ static int serve(struct spill *x, const struct request *r)
 
 static void *serve_all(void *with)
 {
-	struct spill *x = with;
+	struct file *x = with;
 	pthread_mutex_lock(&x->lock);
 	for (;;) {
 		while (x->done == x->asked && !x->end)
@@ -111,7 +112,7 @@ static void *serve_all(void *with)
 	return NULL;
 }
 
-/* ---- opening ----------------------------------------------------------------------- */
+/* ---- the file ---------------------------------------------------------------------- */
 
 static int make_file(const char *folder, struct err *e)
 {
@@ -151,7 +152,7 @@ static void warn_of_memory(const char *folder)
 }
 
 /* Signals are the program's. */
-static void start_thread(struct spill *x)
+static void start_thread(struct file *x)
 {
 	sigset_t all, old;
 	pthread_attr_t small;
@@ -164,50 +165,10 @@ static void start_thread(struct spill *x)
 	pthread_attr_destroy(&small);
 }
 
-struct spill *spill_open(const char *folder, int64_t n_bytes, struct err *e)
-{
-	int fd = make_file(folder, e);
-	if (fd < 0)
-		return NULL;
-	if (make_room(fd, folder, n_bytes, e)) {
-		close(fd);
-		return NULL;
-	}
-	if (log_speaks())
-		warn_of_memory(folder);
-	struct spill *x = xcalloc(1, sizeof(*x));
-	x->fd = fd;
-	x->folder = xstrdup(folder);
-	pthread_mutex_init(&x->lock, NULL);
-	pthread_cond_init(&x->asked_more, NULL);
-	pthread_cond_init(&x->done_more, NULL);
-	start_thread(x);
-	return x;
-}
-
-void spill_close(struct spill *x)
-{
-	if (!x)
-		return;
-	if (x->threaded) {
-		pthread_mutex_lock(&x->lock);
-		x->end = true;
-		pthread_cond_signal(&x->asked_more);
-		pthread_mutex_unlock(&x->lock);
-		pthread_join(x->thread, NULL);
-	}
-	pthread_cond_destroy(&x->asked_more);
-	pthread_cond_destroy(&x->done_more);
-	pthread_mutex_destroy(&x->lock);
-	close(x->fd);
-	free(x->folder);
-	free(x);
-}
-
 /* ---- asking ------------------------------------------------------------------------ */
 
 /* Others may wait for messages of this rank meanwhile. */
-static void wait_a_moment(struct spill *x)
+static void wait_a_moment(struct file *x)
 {
 	enum { MOMENT = 1000000, SECOND = 1000000000 };
 	struct timespec until;
@@ -221,8 +182,11 @@ static void wait_a_moment(struct spill *x)
 	pthread_mutex_lock(&x->lock);
 }
 
-uint64_t spill_ask(struct spill *x, bool write, void *memory, int64_t n_bytes, int64_t at)
+static uint64_t ask_file(struct spill *spill, bool write, void *memory, int64_t n_bytes,
+	int64_t at, uint64_t after)
 {
+	(void)after; /* all come in their order */
+	struct file *x = (struct file *)spill;
 	const struct request r = {memory, n_bytes, at, write};
 	if (!x->threaded) {
 		int rc = serve(x, &r);
@@ -239,8 +203,9 @@ uint64_t spill_ask(struct spill *x, bool write, void *memory, int64_t n_bytes, i
 	return ticket;
 }
 
-void spill_wait(struct spill *x, uint64_t ticket)
+static void wait_for_file(struct spill *spill, uint64_t ticket)
 {
+	struct file *x = (struct file *)spill;
 	pthread_mutex_lock(&x->lock);
 	while (x->done < ticket && !x->error)
 		wait_a_moment(x);
@@ -248,4 +213,52 @@ void spill_wait(struct spill *x, uint64_t ticket)
 	pthread_mutex_unlock(&x->lock);
 	if (error) /* what is lost is lost: the run ends, and goes on from a checkpoint */
 		die(EX_IOERR, "offload-to: %s: %s", x->folder, strerror(error));
+}
+
+static void move_rows(
+	struct spill *spill, bool write, void *memory, int64_t n_bytes, int64_t at)
+{
+	wait_for_file(spill, ask_file(spill, write, memory, n_bytes, at, 0));
+}
+
+/* ---- opening ----------------------------------------------------------------------- */
+
+static void close_file(struct spill *spill)
+{
+	struct file *x = (struct file *)spill;
+	if (x->threaded) {
+		pthread_mutex_lock(&x->lock);
+		x->end = true;
+		pthread_cond_signal(&x->asked_more);
+		pthread_mutex_unlock(&x->lock);
+		pthread_join(x->thread, NULL);
+	}
+	pthread_cond_destroy(&x->asked_more);
+	pthread_cond_destroy(&x->done_more);
+	pthread_mutex_destroy(&x->lock);
+	close(x->fd);
+	free(x->folder);
+	free(x);
+}
+
+struct spill *spill_open(const char *folder, int64_t n_bytes, struct err *e)
+{
+	int fd = make_file(folder, e);
+	if (fd < 0)
+		return NULL;
+	if (make_room(fd, folder, n_bytes, e)) {
+		close(fd);
+		return NULL;
+	}
+	if (log_speaks())
+		warn_of_memory(folder);
+	struct file *x = xcalloc(1, sizeof(*x));
+	x->how = (struct spill){ask_file, wait_for_file, move_rows, close_file};
+	x->fd = fd;
+	x->folder = xstrdup(folder);
+	pthread_mutex_init(&x->lock, NULL);
+	pthread_cond_init(&x->asked_more, NULL);
+	pthread_cond_init(&x->done_more, NULL);
+	start_thread(x);
+	return &x->how;
 }

@@ -1,0 +1,123 @@
+/*
+ * Copies beside kernels: a stream for each way, since a GPU can copy in and out at once. Streams
+ * wait for each other by events, and the program for none of them.
+ */
+#include "kernels/cuda/own.h"
+
+#include <stdlib.h>
+
+/* A ticket is 2 number + out; an event is recorded again after so many copies, and who waits for
+ * an old copy then waits for a later one of the same way. */
+enum { COPIES_KEPT = 32 };
+
+static const char *const names[] = {"copy_in", "copy_out"};
+
+struct way {
+	cudaStream_t stream;
+	cudaEvent_t done[COPIES_KEPT]; /* copy i at i % COPIES_KEPT */
+	uint64_t n;
+};
+
+struct ways {
+	struct way way[2]; /* in, out */
+	cudaEvent_t asked; /* what was asked of kernels, when a copy began */
+};
+
+struct cuda_launch cuda_copy_of(
+	const char *name, void *to, const void *from, size_t n_bytes)
+{
+	struct cuda_launch l;
+	l.name = name;
+	l.grid.x = 0;
+	l.n_args = 3;
+	l.args[0] = cuda_arg_of(to);
+	l.args[1] = cuda_arg_of(from);
+	l.args[2] = cuda_arg_of(n_bytes);
+	return l;
+}
+
+static cudaEvent_t event_make(struct device *d)
+{
+	cudaEvent_t e;
+	cuda_check(d, cudaEventCreateWithFlags(&e, cudaEventDisableTiming), "events");
+	return e;
+}
+
+static struct ways *ways_of(struct device *d)
+{
+	struct cuda_device *c = cuda_of(d);
+	if (c->ways)
+		return c->ways;
+	c->ways = (struct ways *)xcalloc(1, sizeof(*c->ways));
+	c->ways->asked = event_make(d);
+	for (struct way &w : c->ways->way) {
+		cuda_check(d, cudaStreamCreateWithFlags(&w.stream, cudaStreamNonBlocking),
+			"a stream");
+		for (cudaEvent_t &e : w.done)
+			e = event_make(d);
+	}
+	return c->ways;
+}
+
+void cuda_copies_free(struct device *d)
+{
+	struct ways *all = cuda_of(d)->ways;
+	if (!all)
+		return;
+	for (struct way &w : all->way) {
+		for (cudaEvent_t e : w.done)
+			cudaEventDestroy(e);
+		cudaStreamDestroy(w.stream);
+	}
+	cudaEventDestroy(all->asked);
+	free(all);
+	cuda_of(d)->ways = NULL;
+}
+
+static void wait_for(struct device *d, cudaStream_t stream, uint64_t ticket)
+{
+	const struct way *w = &ways_of(d)->way[ticket % 2];
+	if (!ticket)
+		return;
+	BUG_ON(ticket / 2 > w->n);
+	cuda_check(d, cudaStreamWaitEvent(stream, w->done[ticket / 2 % COPIES_KEPT], 0),
+		names[ticket % 2]);
+}
+
+uint64_t cuda_copy_begin(struct device *d, bool out, void *to, const void *from,
+	size_t n_bytes, uint64_t after)
+{
+	struct ways *all = ways_of(d);
+	struct way *w = &all->way[out];
+	BUG_ON(!cuda_graph_rests(d));
+	if (!n_bytes)
+		return 0;
+	struct cuda_launch l = cuda_copy_of(names[out], to, from, n_bytes);
+	cuda_check(d, cudaEventRecord(all->asked, cuda_stream(d)), l.name);
+	cuda_check(d, cudaStreamWaitEvent(w->stream, all->asked, 0), l.name);
+	wait_for(d, w->stream, after);
+	cuda_before_in(d, &l, w->stream);
+	cuda_check(d,
+		cudaMemcpyAsync(to, from, n_bytes,
+			out ? cudaMemcpyDeviceToHost : cudaMemcpyHostToDevice, w->stream),
+		l.name);
+	cuda_after_in(d, l.name, w->stream);
+	w->n++;
+	cuda_check(d, cudaEventRecord(w->done[w->n % COPIES_KEPT], w->stream), l.name);
+	return 2 * w->n + out;
+}
+
+void cuda_copy_end(struct device *d, uint64_t ticket)
+{
+	BUG_ON(!cuda_graph_rests(d));
+	wait_for(d, cuda_stream(d), ticket);
+}
+
+void cuda_copies_wait(struct device *d)
+{
+	struct ways *all = cuda_of(d)->ways;
+	if (!all)
+		return;
+	for (const struct way &w : all->way)
+		cuda_check(d, cudaStreamSynchronize(w.stream), "copies");
+}
