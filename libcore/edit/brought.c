@@ -166,7 +166,7 @@ static void sparsify_part(void *with, const struct part *p)
 	const struct visit *visit = with;
 	struct edit *x = visit->x;
 	struct mat v = brought_part(x, p);
-	float *row = v.p, density = (float)x->c.density;
+	float density = (float)x->c.density;
 	if (p->t->ndim == 1 || skips(visit, p))
 		return;
 	if (x->c.sparsify == EDIT_MAGNITUDE) {
@@ -174,14 +174,13 @@ static void sparsify_part(void *with, const struct part *p)
 		x->d->k->keep_largest(x->d, v, max64(1, k));
 		return;
 	}
-	struct keep keep = {.density = density,
+	const struct keep keep = {.density = density,
 		.scale = x->c.sparsify == EDIT_RESCALED_RANDOM ? 1 / density : 1,
 		.key = wire_key(x->c.seed, p->t, x->n_syncs),
+		.first = tensor_index(p->t, p->slice, p->row),
+		.row_step = p->t->dims[1],
 		.worker = (uint32_t)x->sync->rank};
-	for (int64_t r = 0; r < p->rows; r++, row += p->cols) {
-		keep.first = tensor_index(p->t, p->slice, p->row + r);
-		x->d->k->keep_random(x->d, row, p->cols, &keep);
-	}
+	x->d->k->keep_random(x->d, v, &keep);
 }
 
 /* What the wire cannot carry of this worker's pseudo-gradient and of what is left from the
