@@ -173,16 +173,23 @@ struct combine {
 struct keep {
 	float density, scale; /* the part that is kept, and what it is multiplied by */
 	struct philox_key key;
-	int64_t first; /* of the elements, in all that the key is for */
+	int64_t first; /* see chance */
 	uint32_t worker;
+	int64_t row_step;
 };
 
-/* Where the random numbers of elements come from: element i of what a kernel is given is
- * number first + i of all that the key is for. */
+/* Where the random numbers of elements come from: element (row, col) of what a kernel is given
+ * is number first + row * row_step + col of all that the key is for. A step of 0: rows lie
+ * together, as they are given. */
 struct chance {
 	struct philox_key key;
-	int64_t first;
+	int64_t first, row_step;
 };
+
+static inline int64_t row_step(int64_t step, struct mat x)
+{
+	return step ? step : x.cols;
+}
 
 /* ---- the kernels ----------------------------------------------------------------- */
 
@@ -345,7 +352,7 @@ typedef void kern_combine(struct device *, float *out, const float *const *x, in
 /* All but the k largest of each row become 0; of equals the first stay. */
 typedef void kern_keep_largest(struct device *, struct mat x, int64_t k);
 /* Each element stays with probability `density`. */
-typedef void kern_keep_random(struct device *, float *x, int64_t n, const struct keep *);
+typedef void kern_keep_random(struct device *, struct mat x, const struct keep *);
 
 /*
  * What is sent in fewer bits. To nearest, ties to even; with a chance, to one of the two

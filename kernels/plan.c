@@ -61,7 +61,7 @@ NOTHING(outer_sgd, dev *d, float *a, float *m, const float *g, int64_t n,
 NOTHING(combine, dev *d, float *out, const float *const *x, int64_t n,
 	const struct combine *c)
 NOTHING(keep_largest, dev *d, struct mat x, int64_t k)
-NOTHING(keep_random, dev *d, float *x, int64_t n, const struct keep *o)
+NOTHING(keep_random, dev *d, struct mat x, const struct keep *o)
 NOTHING(round_random, dev *d, struct mat x, const struct chance *o)
 NOTHING(quantise, dev *d, struct mat x, int8_t *codes, float *scales,
 	const struct chance *o)

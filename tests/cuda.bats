@@ -133,9 +133,12 @@ memory_of() { # NAME FILE: bytes of that line of a plan
 
 @test "what a GPU cannot do, or a CPU, is refused" {
 	make_shard
-	run on_gpu --edit-workers 1 -o run
+	run on_gpu --edit-workers 1 --offload params --offload-to . -o run
 	[ "$status" -eq 64 ]
-	[[ $output == *'--edit-workers'* ]]
+	[[ $output == *'--edit-workers with --offload'* ]]
+	run on_gpu --graph --edit-workers 1 --edit-sync-interval 2 --edit-sync-delay 1 --edit-outer sgd -o run
+	[ "$status" -eq 64 ]
+	[[ $output == *'graph does not go with edit-sync-delay'* ]]
 	run on_cpu --numerics fast -o run
 	[ "$status" -eq 64 ]
 	run on_cpu --profile 1:2 -o run

@@ -17,7 +17,7 @@ on_gpu() { # RANKS OPTION...
 	local n=$1 launch=()
 	shift
 	[ "$n" -eq 1 ] || launch=(mpiexec -n "$n")
-	timeout -k 1 120 "${launch[@]}" pt-train "${TINY[@]}" "${SMALL[@]}" --device cuda "$@"
+	timeout -k 1 120 "${launch[@]}" pt-train "${TINY[@]}" "${SMALL[@]}" --device cuda "$@" </dev/null
 }
 
 same_on() { # RANKS OPTION...: as the run `one`
@@ -96,6 +96,73 @@ sample_of() { # FILE: what follows its announcement
 	cmp <(sample_of one.text) <(sample_of test.text)
 }
 
+# Two workers that train apart, and synchronise after steps 1, 3 and 5.
+EDIT=(--layers 1 -m 1 -n 5 --edit-workers 2 --edit-warmup-steps 1 --edit-sync-interval 2)
+OUTER=(--edit-outer sgd --edit-outer-momentum 0.8 --edit-outer-nesterov)
+PENALTY=("${OUTER[@]}" --edit-reducer linear --edit-pseudo-gradnorm-reduce --edit-skip-anomaly
+	--edit-ewma-warmup 1 --edit-clip-pseudo-grad 0.1)
+
+same_workers() { # A B: the state of both workers
+	for worker in '' /worker-1; do
+		cmp "$1$worker/checkpoints/latest.h5" "$2$worker/checkpoints/latest.h5" || return
+	done
+}
+
+@test "workers that train apart follow those on CPUs, and nobody else touches the GPU's memory" {
+	make_shard
+	on_gpu 2 "${EDIT[@]}" "${PENALTY[@]}" --no-ckpt --algorithms measure -o gpu >/dev/null
+	cmp gpu/algorithms gpu/worker-1/algorithms
+	on_gpu 2 "${EDIT[@]}" "${PENALTY[@]}" --no-ckpt --device cpu -o cpu >/dev/null
+	for worker in '' /worker-1; do
+		run pt-compare --rtol 1e-4 cpu$worker gpu$worker
+		[ "$status" -eq 0 ]
+		[[ $output =~ 'sync_reduced '[^,]*,' 2 values'|'sync_reduced '.*' of 2 values' ]]
+	done
+	unset PT_EMU_GUARD
+	on_gpu 2 "${EDIT[@]}" "${PENALTY[@]}" -n 2 -b 2 --dim 16 --virtual tp=1,cp=1 --no-ckpt --edit-wire int8 \
+		--edit-sync-interval 1 --edit-warmup-steps 0 -o guarded >/dev/null
+}
+
+@test "the layout of a worker changes no bit, however it agrees with the other" {
+	make_shard
+	n=0
+	while IFS='|' read -r how layouts; do
+		# shellcheck disable=SC2206 # options are words
+		local edit=("${EDIT[@]}" $how)
+		on_gpu 2 "${edit[@]}" --overwrite -o one >/dev/null
+		while IFS=: read -r ranks layout; do
+			# shellcheck disable=SC2086
+			on_gpu $((2 * ranks)) "${edit[@]}" $layout --overwrite -o test >/dev/null
+			same_workers one test || {
+				echo "$how: $layout"
+				return 1
+			}
+			n=$((n + 1))
+		done < <(tr ',' '\n' <<<"$layouts")
+	done <<-END
+		--dtype bf16 --edit-wire int8 ${PENALTY[*]}|2:--fsdp 2 --zero 3,1:--graph
+		${OUTER[*]} --edit-wire sparse --no-edit-by-unit|2:--tp 2
+		--edit-reducer gta --edit-sparsification random --edit-density 0.5|2:--fsdp 2
+		--edit-sync-interval 1|2:--cp 2
+	END
+	[ $n -eq 5 ]
+}
+
+@test "streaming goes on from any step, and what was done by the clock can be repeated" {
+	make_shard
+	local stream=("${EDIT[@]}" "${OUTER[@]}" -n 8 --dtype bf16 --edit-sync-interval 4 --edit-fragments 2 --edit-sync-delay 1)
+	on_gpu 2 "${stream[@]}" --ckpt-every 1 --keep 0 -o one >/dev/null
+	for step in 3 4; do # a fragment is under way, or has just come
+		on_gpu 4 "${stream[@]}" --resume one/checkpoints/step-0000000$step.h5 --fsdp 2 -o from-$step >/dev/null
+		same_workers one from-$step
+	done
+	local clock=(-n 8 --layers 1 -m 1 --edit-workers 2 --edit-use-async --edit-sync-time 0.2
+		--edit-min-total-global-steps 1 --edit-outer adamw --edit-use-step-weight)
+	on_gpu 2 "${clock[@]}" --straggle 1:200 -o timed >/dev/null
+	on_gpu 4 "${clock[@]}" --edit-replay timed --dp 2 -o again >/dev/null
+	same_workers timed again
+}
+
 @test "ranks share the memory of their GPU, and keep to the plan" {
 	make_shard
 	local kernels=100663296 planned taken # of the first, what every rank has
@@ -114,6 +181,17 @@ sample_of() { # FILE: what follows its announcement
 	[ "$status" -eq 1 ]
 	[[ $output == *'out of memory'*'ranks that share it'* ]]
 	PT_EMU_GPUS=2 PT_EMU_MEMORY=$room on_gpu 2 "${big[@]}" -o two >/dev/null
+	# Two workers need all of it twice, with what they have of each other.
+	local apart=("${EDIT[@]}" "${OUTER[@]}" -n 1 --edit-wire bf16 --no-ckpt)
+	on_gpu 2 "${apart[@]}" -o apart >rows
+	planned=$(PT_CUDA=$PWD/nowhere.so on_gpu 1 "${apart[@]}" --dry-run |
+		awk '/^on the GPU/ { print $4 }')
+	taken=$(sed -n 's/^step=1 .* mem=\([^ ]*\).*/\1/p' rows)
+	[ "$taken" -eq "$planned" ]
+	room=$((planned * 3 / 2))
+	PT_EMU_MEMORY=$room run on_gpu 2 "${apart[@]}" -o none
+	[ "$status" -eq 1 ]
+	[[ $output == *'out of memory'*'ranks that share it'* ]]
 }
 
 @test "without --device, several ranks are on GPUs if each has its own" {
@@ -130,4 +208,9 @@ sample_of() { # FILE: what follows its announcement
 	timeout -k 1 60 mpiexec -n 1 -env PT_EMU_GPUS 2 "${o[@]}" : \
 		-n 1 -env PT_EMU_GPUS 1 "${o[@]}" >/dev/null
 	grep -q 'device = cpu' mixed/journal.txt
+	# Workers that train apart do not: what they bring would not be the same.
+	o+=(--edit-workers 2 -o apart)
+	run timeout -k 1 60 mpiexec -n 1 -env PT_EMU_GPUS 2 "${o[@]}" : -n 1 -env PT_EMU_GPUS 1 "${o[@]}"
+	[ "$status" -eq 64 ]
+	[[ $output == *'some workers have found a GPU'* ]]
 }

@@ -394,9 +394,9 @@ static uint64_t run_keep_largest(struct device *d)
 
 static uint64_t run_keep_random(struct device *d)
 {
-	struct keep keep = {0.3f, 1, {{1, 2}}, 5, 6};
+	struct keep keep = {0.3f, 1, {{1, 2}}, 5, 6, 0};
 	struct mat x = numbers(ROWS, COLS, 1);
-	d->k->keep_random(d, x.p, N, &keep);
+	d->k->keep_random(d, x, &keep);
 	return hash_of(x);
 }
 
@@ -410,7 +410,7 @@ static uint64_t run_sub(struct device *d)
 static uint64_t run_round_random(struct device *d)
 {
 	struct mat x = numbers(ROWS, COLS, 1);
-	d->k->round_random(d, x, &(struct chance){{{1, 2}}, 5});
+	d->k->round_random(d, x, &(struct chance){{{1, 2}}, 5, 0});
 	return hash_of(x);
 }
 
@@ -423,7 +423,7 @@ static uint64_t run_quantise(struct device *d)
 		float *scales = floats(ROWS);
 		int8_t *codes = (int8_t *)floats(N);
 		d->k->quantise(d, x, codes, scales,
-			random ? &(struct chance){{{1, 2}}, 5} : NULL);
+			random ? &(struct chance){{{1, 2}}, 5, 0} : NULL);
 		hash = hash * 3 + hash_of(x) + hash_bytes(codes, N, 0) +
 		       hash_bytes(scales, ROWS * sizeof(*scales), 0);
 	}

@@ -206,7 +206,7 @@ static void keep_random(void **state)
 	int64_t kept = 0, same = 0;
 	for (int64_t i = 0; i < LARGE; i++)
 		x[i] = y[i] = other[i] = (float)(i + 1);
-	d->k->keep_random(d, x, LARGE, &keep);
+	d->k->keep_random(d, mat(x, 1, LARGE), &keep);
 	for (int64_t i = 0; i < LARGE; i++) {
 		assert_true(x[i] == 0 || x[i] == 4 * (float)(i + 1));
 		kept += x[i] != 0;
@@ -214,14 +214,21 @@ static void keep_random(void **state)
 	double off = (double)kept / LARGE - 0.25; /* 5 standard deviations */
 	assert_true(fabs(off) < 5 * sqrt(0.25 * 0.75 / LARGE));
 	/* whoever has which part of it */
-	keep.first = 0;
-	d->k->keep_random(d, y, 777, &keep);
+	d->k->keep_random(d, mat(y, 1, 777), &keep);
 	keep.first = 777;
-	d->k->keep_random(d, y + 777, LARGE - 777, &keep);
+	d->k->keep_random(d, mat(y + 777, 1, LARGE - 777), &keep);
 	check_bits("keep_random", x, y, LARGE);
-	keep.first = 0;
+	/* of columns 10 to 29 of 100, all rows at once */
+	for (int64_t i = 0; i < 7 * 20; i++)
+		y[i] = (float)(10 + i / 20 * 100 + i % 20 + 1);
+	keep.first = 10;
+	keep.row_step = 100;
+	d->k->keep_random(d, mat(y, 7, 20), &keep);
+	for (int64_t i = 0; i < 7 * 20; i++)
+		assert_true(y[i] == x[10 + i / 20 * 100 + i % 20]);
+	keep.first = keep.row_step = 0;
 	keep.worker = 4;
-	d->k->keep_random(d, other, LARGE, &keep);
+	d->k->keep_random(d, mat(other, 1, LARGE), &keep);
 	for (int64_t i = 0; i < LARGE; i++)
 		same += (x[i] != 0) == (other[i] != 0);
 	assert_true(fabs((double)same / LARGE - 0.625) < 0.02);

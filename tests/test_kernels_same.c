@@ -78,11 +78,12 @@ static void dropout(void **state)
 static void keep_random(void **state)
 {
 	struct two t = two_of(state);
-	const struct keep keep = {0.3f, 1.7f, {{1, 2}}, ((int64_t)1 << 32) - 100, 6};
+	const struct keep keep = {
+		0.3f, 1.7f, {{1, 2}}, ((int64_t)1 << 32) - 100, 6, 100003};
 	for (size_t s = 0; s < SHAPES; s++) {
 		fill(&t, shapes[s][0], shapes[s][1]);
 		for (int i = 0; i < 2; i++)
-			t.d[i]->k->keep_random(t.d[i], t.m[i].p, mat_size(t.m[i]), &keep);
+			t.d[i]->k->keep_random(t.d[i], t.m[i], &keep);
 		check_same("keep_random", &t);
 	}
 }
@@ -90,7 +91,7 @@ static void keep_random(void **state)
 static void round_random(void **state)
 {
 	struct two t = two_of(state);
-	const struct chance c = {{{1, 2}}, ((int64_t)1 << 32) - 100};
+	const struct chance c = {{{1, 2}}, ((int64_t)1 << 32) - 100, 100003};
 	for (size_t s = 0; s < SHAPES; s++) {
 		fill(&t, shapes[s][0], shapes[s][1]);
 		for (int i = 0; i < 2; i++)
@@ -118,7 +119,7 @@ static void rounding(void **state)
 static void quantise(void **state)
 {
 	struct two t = two_of(state);
-	const struct chance c = {{{1, 2}}, 77};
+	const struct chance c = {{{1, 2}}, 77, 100003};
 	for (size_t s = 0; s < 2 * SHAPES; s++) {
 		int64_t rows = shapes[s / 2][0], cols = shapes[s / 2][1];
 		int8_t *codes[2];

@@ -37,7 +37,7 @@ static void quantise_random(struct device *d, struct mat x, const struct chance 
  * the mean is x, within 5 standard deviations. */
 static void check_mean(struct device *d, rounding *round, float x, float largest)
 {
-	const struct chance c = {{{5, 6}}, 1000};
+	const struct chance c = {{{5, 6}}, 1000, 0};
 	struct mat m = mat_blank(1, LARGE);
 	float *v = m.p, low = INFINITY, high = -INFINITY;
 	double sum = 0;
@@ -62,14 +62,16 @@ static void check_mean(struct device *d, rounding *round, float x, float largest
 /* Whoever has which part of it; and what needs no rounding stays. */
 static void check_parts(struct device *d, rounding *round, int64_t rows, int64_t cols)
 {
-	struct mat x = twin_random(rows, cols, 1).f, y = copy_of(d, x);
-	struct chance c = {{{5, 6}}, 77};
-	round(d, x, &c);
-	for (int64_t r = 0; r < rows; r++) {
-		c.first = 77 + r * cols;
-		round(d, mat_rows(y, r, 1), &c);
+	for (int64_t step = 0; step < 2 * cols; step += cols + 13) { /* from row to row */
+		struct mat x = twin_random(rows, cols, 1).f, y = copy_of(d, x);
+		struct chance c = {{{5, 6}}, 77, step};
+		round(d, x, &c);
+		for (int64_t r = 0; r < rows; r++) {
+			c.first = 77 + r * (step ? step : cols);
+			round(d, mat_rows(y, r, 1), &c);
+		}
+		check_bits("parts", x.p, y.p, rows * cols);
 	}
-	check_bits("parts", x.p, y.p, rows * cols);
 }
 
 static void round_random(void **state)
@@ -80,14 +82,14 @@ static void round_random(void **state)
 		check_mean(d, d->k->round_random, some[i], 1);
 	check_parts(d, d->k->round_random, 31, 1003);
 	struct mat x = twin_random(7, LARGE, 1).f, y = copy_of(d, x);
-	d->k->round_random(d, x, &(struct chance){{{1, 2}}, 0});
+	d->k->round_random(d, x, &(struct chance){{{1, 2}}, 0, 0});
 	for (int64_t i = 0; i < mat_size(x); i++)
 		assert_true(fabsf(((float *)x.p)[i] - ((float *)y.p)[i]) <
 			    fabsf(((float *)y.p)[i]) * 0x1p-7f);
 	d->k->copy(d, y, x);
 	d->k->round(d, y, y, DT_BF16, 1);
 	check_bits("is bfloat16", y.p, x.p, mat_size(x));
-	d->k->round_random(d, x, &(struct chance){{{1, 2}}, 9});
+	d->k->round_random(d, x, &(struct chance){{{1, 2}}, 9, 0});
 	check_bits("stays", y.p, x.p, mat_size(x));
 }
 
@@ -98,7 +100,7 @@ static void quantise(void **state)
 	struct device *d = *state;
 	for (int i = 0; i < 60; i++) {
 		int64_t rows = pick(1, 40), cols = pick(1, 1500);
-		const struct chance c = {{{3, (uint32_t)i}}, 0};
+		const struct chance c = {{{3, (uint32_t)i}}, 0, 0};
 		bool random = i % 2;
 		struct mat was = twin_random(rows, cols, i % 3 ? 1 : 1e-20).f;
 		*row_of(was, 0) = -0.0f;
@@ -163,7 +165,7 @@ static void quantise_what_is_none(void **state)
 	for (size_t i = 0; i < 2 * ARRAY_LEN(some); i++) {
 		const float numbers[8] = {0, some[i / 2], 1e-41f};
 		float *x = floats(8);
-		const struct chance c = {{{1, 2}}, 0};
+		const struct chance c = {{{1, 2}}, 0, 0};
 		memcpy(x, numbers, sizeof(numbers));
 		d->k->quantise(d, mat(x, 1, 8), codes, scale, i % 2 ? &c : NULL);
 		assert_true(*scale == 0);

@@ -157,16 +157,18 @@ void K(keep_largest)(struct device *d, struct mat x, int64_t k)
 	}
 }
 
-void K(keep_random)(struct device *d, float *x, int64_t n, const struct keep *o)
+void K(keep_random)(struct device *d, struct mat x, const struct keep *o)
 {
 	(void)d;
 	const struct keep keep = *o;
+	int64_t n = mat_size(x), step = row_step(keep.row_step, x);
+	float *v = x.p;
 #pragma omp parallel for if (n > PARALLEL_FROM)
 	for (int64_t i = 0; i < n; i++) {
-		uint64_t at = (uint64_t)(keep.first + i);
+		uint64_t at = (uint64_t)(keep.first + i / x.cols * step + i % x.cols);
 		struct philox_block b = philox(
 			keep.key, (uint32_t)at, (uint32_t)(at >> 32), keep.worker, 0);
 		float u = (float)(b.x[0] >> 8) * 0x1p-24f;
-		x[i] = u < keep.density ? x[i] * keep.scale : 0;
+		v[i] = u < keep.density ? v[i] * keep.scale : 0;
 	}
 }

@@ -20,10 +20,11 @@ void K(sub)(struct device *d, struct mat y, struct mat a, struct mat b)
 		out[i] = p[i] - q[i];
 }
 
-/* The last word of the counter keeps these apart from those of keep_random. */
-static inline uint32_t random_bits(const struct chance *c, int64_t i)
+/* Of element `at` of all. The last word of the counter keeps these apart from those of
+ * keep_random. */
+static inline uint32_t random_bits(const struct chance *c, int64_t number)
 {
-	uint64_t at = (uint64_t)(c->first + i);
+	uint64_t at = (uint64_t)number;
 	return philox(c->key, (uint32_t)at, (uint32_t)(at >> 32), 0, 1).x[0];
 }
 
@@ -35,11 +36,12 @@ void K(round_random)(struct device *d, struct mat x, const struct chance *o)
 {
 	(void)d;
 	const struct chance c = *o;
-	int64_t n = mat_size(x);
+	int64_t n = mat_size(x), step = row_step(c.row_step, x);
 	float *v = x.p;
 #pragma omp parallel for if (n > PARALLEL_FROM)
 	for (int64_t i = 0; i < n; i++) {
-		uint32_t up = random_bits(&c, i) >> 16;
+		int64_t at = c.first + i / x.cols * step + i % x.cols;
+		uint32_t up = random_bits(&c, at) >> 16;
 		v[i] = as_float((int32_t)((bits_of(v[i]) + up) & upper));
 	}
 }
@@ -74,7 +76,7 @@ static void round_codes_random(float *x, int64_t n, float scale, const struct ch
 {
 	for (int64_t i = 0; i < n; i++) {
 		float code = x[i] / scale, below = floorf(code);
-		below += philox_uniform(random_bits(c, i)) < code - below;
+		below += philox_uniform(random_bits(c, c->first + i)) < code - below;
 		x[i] = below > MOST ? MOST : below < -MOST ? -MOST : below;
 	}
 }
@@ -103,7 +105,7 @@ void K(quantise)(struct device *d, struct mat x, int8_t *codes, float *scales,
 	for (int64_t r = 0; r < x.rows; r++) {
 		int64_t at = r * x.cols;
 		struct chance c = o ? *o : (struct chance){.first = 0};
-		c.first += at;
+		c.first += r * row_step(c.row_step, x);
 		float scale = quantise_row((float *)x.p + at, x.cols,
 			codes ? codes + at : NULL, o ? &c : NULL);
 		if (scales)

@@ -140,19 +140,23 @@ void cuda_combine(struct device *d, float *out, const float *const *x, int64_t n
 
 /* ---- fewer elements ----------------------------------------------------------------- */
 
-static __global__ void keep_random_kernel(float *x, int64_t n, struct keep keep)
+static __global__ void keep_random_kernel(
+	float *x, int64_t rows, int64_t cols, struct keep keep)
 {
 	int64_t i = thread_number();
-	if (i >= n)
+	struct place here = place_of(i, cols, 1);
+	if (here.row >= rows)
 		return;
-	uint64_t at = (uint64_t)(keep.first + i);
+	uint64_t at = (uint64_t)(keep.first + here.row * keep.row_step + here.col);
 	struct philox_block r =
 		philox(keep.key, (uint32_t)at, (uint32_t)(at >> 32), keep.worker, 0);
 	x[i] = philox_uniform(r.x[0]) < keep.density ? x[i] * keep.scale : 0;
 }
 
-void cuda_keep_random(struct device *d, float *x, int64_t n, const struct keep *o)
+void cuda_keep_random(struct device *d, struct mat x, const struct keep *o)
 {
-	launch(d, "keep_random", grid_of_packs(1, n, 1), THREADS, 0, keep_random_kernel,
-		x, n, *o);
+	struct keep keep = *o;
+	keep.row_step = row_step(o->row_step, x);
+	launch(d, "keep_random", grid_of_packs(x.rows, x.cols, 1), THREADS, 0,
+		keep_random_kernel, floats_of(x), x.rows, x.cols, keep);
 }

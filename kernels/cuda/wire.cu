@@ -7,26 +7,30 @@ enum { MOST = 127 }; /* of a code */
 #define UPPER 0xffff0000u
 
 /* The last word of the counter keeps these apart from those of keep_random. */
-static __device__ inline uint32_t random_bits(const struct chance &c, int64_t i)
+static __device__ inline uint32_t random_bits(
+	const struct chance &c, int64_t row, int64_t col)
 {
-	uint64_t at = (uint64_t)(c.first + i);
+	uint64_t at = (uint64_t)(c.first + row * c.row_step + col);
 	return philox(c.key, (uint32_t)at, (uint32_t)(at >> 32), 0, 1).x[0];
 }
 
-static __global__ void round_random_kernel(float *x, int64_t n, struct chance c)
+static __global__ void round_random_kernel(
+	float *x, int64_t rows, int64_t cols, struct chance c)
 {
 	int64_t i = thread_number();
-	if (i >= n)
+	struct place at = place_of(i, cols, 1);
+	if (at.row >= rows)
 		return;
-	uint32_t up = random_bits(c, i) >> 16;
+	uint32_t up = random_bits(c, at.row, at.col) >> 16;
 	x[i] = __uint_as_float((__float_as_uint(x[i]) + up) & UPPER);
 }
 
 void cuda_round_random(struct device *d, struct mat x, const struct chance *o)
 {
-	int64_t n = mat_size(x);
-	launch(d, "round_random", grid_of_packs(1, n, 1), THREADS, 0, round_random_kernel,
-		floats_of(x), n, *o);
+	struct chance c = *o;
+	c.row_step = row_step(o->row_step, x);
+	launch(d, "round_random", grid_of_packs(x.rows, x.cols, 1), THREADS, 0,
+		round_random_kernel, floats_of(x), x.rows, x.cols, c);
 }
 
 /* ---- eight bits --------------------------------------------------------------------- */
@@ -49,10 +53,10 @@ static __device__ inline float code_of(float x, float scale)
 }
 
 static __device__ inline float code_random(
-	float x, float scale, const struct chance &c, int64_t i)
+	float x, float scale, const struct chance &c, int64_t row, int64_t col)
 {
 	float code = x / scale, below = floorf(code);
-	below += philox_uniform(random_bits(c, i)) < code - below;
+	below += philox_uniform(random_bits(c, row, col)) < code - below;
 	return fminf(fmaxf(below, -MOST), MOST);
 }
 
@@ -72,7 +76,7 @@ static __global__ void __launch_bounds__(threads_of_rows<WARPS>())
 	float scale = scale_of(row_max<WARPS>(most), random);
 	for (int64_t i = at + me; i < at + cols; i += WARPS * WARP) {
 		float code = scale == 0 ? 0
-			     : random	? code_random(x[i], scale, c, i)
+			     : random	? code_random(x[i], scale, c, row, i - at)
 					: code_of(x[i], scale);
 		int8_t whole = (int8_t)code; /* which has no -0 */
 		if (codes)
@@ -86,13 +90,16 @@ static __global__ void __launch_bounds__(threads_of_rows<WARPS>())
 void cuda_quantise(struct device *d, struct mat x, int8_t *codes, float *scales,
 	const struct chance *o)
 {
-	struct chance none = {};
+	struct chance c = {};
+	if (o) {
+		c = *o;
+		c.row_step = row_step(o->row_step, x);
+	}
 	by_width(ceil_div(x.cols, PER_PACK<float>), [&](auto w) {
 		using W = decltype(w);
 		launch(d, "quantise", grid_of_rows<W::WARPS>(x.rows),
 			threads_of_rows<W::WARPS>(), 0, quantise_kernel<W::WARPS>,
-			floats_of(x), codes, scales, x.rows, x.cols, o ? *o : none,
-			o != NULL);
+			floats_of(x), codes, scales, x.rows, x.cols, c, o != NULL);
 	});
 }
 

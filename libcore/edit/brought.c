@@ -7,7 +7,6 @@
 struct visit {
 	struct edit *x;
 	struct chosen c;
-	struct exact *sum; /* [groups] */
 };
 
 static bool skips(const struct visit *v, const struct part *p)
@@ -39,38 +38,70 @@ void brought_take(struct edit *x, struct chosen c)
 
 /* ---- norms ----------------------------------------------------------------------- */
 
-static void add_squares(void *with, const struct part *p)
+enum { AT_ONCE = 64 };
+
+/* Parts of one group, as many as are asked for at once. */
+struct squaring {
+	struct visit v;
+	struct mat part[AT_ONCE];
+	int n, group;
+};
+
+static void square_parts(struct squaring *q)
 {
-	enum { ROWS = 512 };
-	struct visit *v = with;
-	double row[ROWS];
-	struct exact *sum = &v->sum[edit_group_of(v->x, p)];
-	struct mat m = brought_part(v->x, p);
-	for (int64_t i = 0; i < p->rows && !skips(v, p); i += ROWS) {
-		int64_t n = min64(ROWS, p->rows - i);
-		v->x->d->k->row_sumsq(v->x->d, row, mat_rows(m, i, n));
-		for (int64_t j = 0; j < n; j++)
-			exact_add(sum, row[j]);
-	}
-	exact_normalize(sum);
+	struct edit *x = q->v.x;
+	if (q->n)
+		x->d->k->exact_sumsq(x->d, &x->squares[q->group], q->part, q->n);
+	q->n = 0;
+}
+
+static void square_part(void *with, const struct part *p)
+{
+	struct squaring *q = with;
+	struct edit *x = q->v.x;
+	int group = edit_group_of(x, p);
+	if (skips(&q->v, p))
+		return;
+	if (q->n == AT_ONCE || group != q->group)
+		square_parts(q);
+	q->group = group;
+	q->part[q->n++] = brought_part(x, p);
+	if (x->s->c.offload) /* it leaves when this returns */
+		square_parts(q);
+}
+
+/* The sums of the chosen groups lie together: of one, or of all. */
+static struct exact *chosen_squares(const struct edit *x, struct chosen c, int64_t *n)
+{
+	*n = c.group < 0 ? x->n_groups : 1;
+	return &x->squares[max64(0, c.group)];
+}
+
+void brought_square(struct edit *x, struct chosen c)
+{
+	struct squaring q = {.v = {x, c}};
+	int64_t n, words = sizeof(struct exact) / sizeof(float);
+	struct exact *sum = chosen_squares(x, c, &n);
+	x->d->k->zero(x->d, mat(sum, n, words));
+	store_walk(x->s, true, STORE_BIT(x->at), 0, square_part, &q);
+	square_parts(&q);
 }
 
 double brought_norms(struct edit *x, struct chosen c, double *norm)
 {
-	struct visit v = {x, c, xcalloc((size_t)x->n_groups, sizeof(*v.sum))};
+	int64_t n;
+	const struct exact *from = chosen_squares(x, c, &n);
+	struct exact *sum = xcalloc((size_t)n, sizeof(*sum));
 	double all = 0;
-	store_walk(x->s, true, STORE_BIT(x->at), 0, add_squares, &v);
-	if (c.group < 0)
-		comm_sum_i64(x->world, (int64_t *)v.sum, x->n_groups * EXACT_WORDS);
-	else
-		comm_sum_i64(x->world, (int64_t *)&v.sum[c.group], EXACT_WORDS);
+	x->d->k->get(x->d, sum, from, (size_t)n * sizeof(*sum));
+	comm_sum_i64(x->world, (int64_t *)sum, n * EXACT_WORDS);
 	for (int g = 0; g < x->n_groups; g++) {
 		if (!edit_is_chosen(x, c, g))
 			continue;
-		norm[g] = sqrt(exact_round(&v.sum[g]));
+		norm[g] = sqrt(exact_round(&sum[c.group < 0 ? g : 0]));
 		all += norm[g] * norm[g];
 	}
-	free(v.sum);
+	free(sum);
 	return sqrt(all);
 }
 
@@ -135,7 +166,7 @@ static void sparsify_part(void *with, const struct part *p)
 	const struct visit *visit = with;
 	struct edit *x = visit->x;
 	struct mat v = brought_part(x, p);
-	float *row = v.p, density = (float)x->c.density;
+	float density = (float)x->c.density;
 	if (p->t->ndim == 1 || skips(visit, p))
 		return;
 	if (x->c.sparsify == EDIT_MAGNITUDE) {
@@ -143,14 +174,13 @@ static void sparsify_part(void *with, const struct part *p)
 		x->d->k->keep_largest(x->d, v, max64(1, k));
 		return;
 	}
-	struct keep keep = {.density = density,
+	const struct keep keep = {.density = density,
 		.scale = x->c.sparsify == EDIT_RESCALED_RANDOM ? 1 / density : 1,
 		.key = wire_key(x->c.seed, p->t, x->n_syncs),
+		.first = tensor_index(p->t, p->slice, p->row),
+		.row_step = p->t->dims[1],
 		.worker = (uint32_t)x->sync->rank};
-	for (int64_t r = 0; r < p->rows; r++, row += p->cols) {
-		keep.first = tensor_index(p->t, p->slice, p->row + r);
-		x->d->k->keep_random(x->d, row, p->cols, &keep);
-	}
+	x->d->k->keep_random(x->d, v, &keep);
 }
 
 /* What the wire cannot carry of this worker's pseudo-gradient and of what is left from the

@@ -106,15 +106,32 @@ static int64_t block_floats(const struct edit *x)
 
 /* ---- opening --------------------------------------------------------------------- */
 
-static int n_rooms(const struct edit *x)
+static void place_memory(struct edit *x, struct arena *a)
 {
-	return x->s->c.offload ? EDIT_ROOMS : 0;
+	int64_t n = block_floats(x);
+	exchange_place(&x->exchange, a);
+	for (int i = 0; i < EXCHANGE_SLOTS; i++)
+		x->there[i] = arena_floats(a, n);
+	for (int i = 0; i < EDIT_ROOMS && x->s->c.offload; i++)
+		x->room[i] = arena_floats(a, n);
+	x->squares = arena_alloc(a, (size_t)x->n_groups * sizeof(*x->squares));
+}
+
+static void open_memory(struct edit *x)
+{
+	struct arena size;
+	arena_measure(&size, "agreeing");
+	place_memory(x, &size);
+	x->memory = size;
+	if (x->sync->planned)
+		return;
+	device_arena(x->d, &x->memory, "agreeing with other workers", size.peak_bytes);
+	place_memory(x, &x->memory);
 }
 
 int64_t edit_bytes(const struct edit *x)
 {
-	return exchange_bytes(&x->exchange) +
-	       (EXCHANGE_SLOTS + n_rooms(x)) * block_floats(x) * (int64_t)sizeof(float);
+	return (int64_t)x->memory.peak_bytes;
 }
 
 /* Units in turn, so that each fragment has some of all depths. */
@@ -162,11 +179,7 @@ struct edit *edit_open(const struct edit_config *c, struct comm *world, struct c
 	struct wire wire = wire_make(c, s, d);
 	list_blocks(x, &wire);
 	exchange_open(&x->exchange, sync, &wire, x->blocks, x->n_blocks);
-	size_t n_bytes = (size_t)block_floats(x) * sizeof(float);
-	for (int i = 0; i < EXCHANGE_SLOTS && !sync->planned; i++)
-		x->there[i] = xcalloc(n_bytes + 1, 1);
-	for (int i = 0; i < n_rooms(x) && !sync->planned; i++)
-		x->room[i] = xcalloc(n_bytes + 1, 1);
+	open_memory(x);
 	return x;
 }
 
@@ -192,10 +205,7 @@ void edit_free(struct edit *x)
 	free(x->has_come);
 	free(x->begun);
 	exchange_close(&x->exchange);
-	for (int i = 0; i < EXCHANGE_SLOTS; i++)
-		free(x->there[i]);
-	for (int i = 0; i < EDIT_ROOMS; i++)
-		free(x->room[i]);
+	device_arena_release(x->d, &x->memory);
 	free(x);
 }
 
@@ -298,6 +308,7 @@ void edit_begin(struct edit *x, int fragment, int64_t steps, struct edit_result 
 	edit_settle(x);
 	if (edit_has_anchor(x)) {
 		brought_take(x, c);
+		brought_square(x, c);
 		r->norm = brought_norms(x, c, x->norm);
 		brought_weigh(x, c, steps);
 		brought_round(x, c);
@@ -325,10 +336,13 @@ void edit_begin(struct edit *x, int fragment, int64_t steps, struct edit_result 
 /* Chosen groups get their new parameters: their blocks have come. */
 static void land(struct edit *x, struct chosen c)
 {
+	const struct block *b;
 	if (edit_has_anchor(x)) {
 		outer_clip(x, c);
 		outer_step(x, c);
 	}
+	for (int n = edit_blocks(x, c, &b); n > 0; n--, b++)
+		store_copy(x->s, b->at, b->n);
 	for (int g = 0; g < x->n_groups; g++)
 		x->has_come[g] |= edit_is_chosen(x, c, g);
 }
@@ -356,10 +370,12 @@ bool edit_arrives_by_unit(const struct edit *x)
 	       s->deal.n_micro >= s->deal.ranks && comm_overlaps();
 }
 
-static void sum_up(const struct edit *x, int fragment, struct edit_result *r)
+static void sum_up(struct edit *x, int fragment, struct edit_result *r)
 {
 	double all = 0;
 	r->clip = 1;
+	if (edit_has_anchor(x))
+		outer_norms(x, (struct chosen){fragment, -1});
 	for (int g = 0; g < x->n_groups && edit_has_anchor(x); g++) {
 		if (x->fragment[g] != fragment)
 			continue;
@@ -384,7 +400,7 @@ void edit_end(struct edit *x, int fragment, struct edit_result *r)
 	sum_up(x, fragment, r);
 	x->begun[fragment] = false;
 	if (!some)
-		store_updated(x->s, false);
+		store_updated(x->s, true);
 }
 
 void edit_sync(struct edit *x, int64_t steps, struct edit_result *r)

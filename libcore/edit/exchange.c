@@ -78,6 +78,7 @@ struct slot {
 	float *received, *made; /* [workers] pieces; one */
 	char *in, *out;		/* [workers] pieces, packed */
 	struct comm_req *reqs;	/* [2][workers] */
+	char *host; /* of a device that is apart: what is sent, in the program's memory */
 };
 
 static void measure(struct exchange *x, enum edit_wire kind, const struct block *b, int n)
@@ -93,17 +94,6 @@ static void measure(struct exchange *x, enum edit_wire kind, const struct block 
 	}
 }
 
-static int64_t slot_bytes(const struct exchange *x)
-{
-	return (x->sync->size + 1) * x->piece_floats * (int64_t)sizeof(float) +
-	       2 * x->sync->size * x->packed_bytes;
-}
-
-int64_t exchange_bytes(const struct exchange *x)
-{
-	return EXCHANGE_SLOTS * slot_bytes(x);
-}
-
 void exchange_open(struct exchange *x, struct comm *sync, const struct wire *w,
 	const struct block *blocks, int n)
 {
@@ -113,24 +103,29 @@ void exchange_open(struct exchange *x, struct comm *sync, const struct wire *w,
 		measure(x, w->kind, blocks, n);
 	x->piece_floats = round_up(x->piece_floats, 16);
 	x->packed_bytes = round_up(x->packed_bytes, CACHE_LINE);
-	if (sync->planned)
-		return;
 	x->slots = xcalloc(EXCHANGE_SLOTS, sizeof(*x->slots));
+	for (int i = 0; i < EXCHANGE_SLOTS; i++)
+		x->slots[i].reqs =
+			xcalloc(2 * (size_t)sync->size, sizeof(*x->slots[i].reqs));
+}
+
+void exchange_place(struct exchange *x, struct arena *a)
+{
+	int64_t workers = x->sync->size;
 	for (int i = 0; i < EXCHANGE_SLOTS; i++) {
 		struct slot *s = &x->slots[i];
-		s->received = xcalloc((size_t)slot_bytes(x), 1);
-		s->made = s->received + sync->size * x->piece_floats;
-		s->in = (char *)(s->made + x->piece_floats);
-		s->out = s->in + sync->size * x->packed_bytes;
-		s->reqs = xcalloc(2 * (size_t)sync->size, sizeof(*s->reqs));
+		s->received = arena_floats(a, workers * x->piece_floats);
+		s->made = arena_floats(a, x->piece_floats);
+		s->in = arena_alloc(a, (size_t)(workers * x->packed_bytes));
+		s->out = arena_alloc(a, (size_t)(workers * x->packed_bytes));
 	}
 }
 
 void exchange_close(struct exchange *x)
 {
-	for (int i = 0; i < EXCHANGE_SLOTS && x->slots; i++) {
-		free(x->slots[i].received);
+	for (int i = 0; i < EXCHANGE_SLOTS; i++) {
 		free(x->slots[i].reqs);
+		free(x->slots[i].host);
 	}
 	free(x->slots);
 }
@@ -178,18 +173,47 @@ static void send(struct exchange *x, struct slot *s, int worker, struct piece p,
 			x->sync, bytes, n_bytes, worker, tag, &s->reqs[2 * worker + 1]);
 }
 
-/* What is sent to a worker. That of sparse rows is the same for all. */
-static const void *packed_for(struct exchange *x, struct slot *s, int worker, bool first)
+/* Bytes from p on, without [skip, end), in the program's memory: of a device that is apart they
+ * are got once, for all that they are sent to. */
+static const char *bring(struct exchange *x, struct slot *s, const void *p,
+	int64_t n_bytes, int64_t skip, int64_t end)
+{
+	struct device *d = x->wire.d;
+	const char *bytes = p;
+	if (!d->apart || x->sync->size == 1)
+		return bytes;
+	s->host = xrealloc(s->host, (size_t)n_bytes + 1);
+	d->k->get(d, s->host, bytes, (size_t)skip);
+	d->k->get(d, s->host + end, bytes + end, (size_t)(n_bytes - end));
+	return s->host;
+}
+
+/* In the bytes for all workers, where those for one begin, and the ones before end. That of
+ * sparse rows is the same for all. */
+static int64_t bytes_for(const struct exchange *x, const struct slot *s, int worker)
+{
+	if (s->kind == EDIT_WIRE_SPARSE)
+		return 0;
+	if (s->kind != EDIT_WIRE_FP32)
+		return worker * x->packed_bytes;
+	return (piece_in(x, s, worker).at - s->block->at) * (int64_t)sizeof(float);
+}
+
+/* What is sent to the others, of the block as it was brought. */
+static const char *pack(struct exchange *x, struct slot *s)
 {
 	struct wire w = wire_of(x, s->kind);
-	struct piece p = piece_in(x, s, worker);
-	bool once = s->kind == EDIT_WIRE_SPARSE;
-	char *out = s->out + (once ? 0 : worker) * x->packed_bytes;
-	if (s->kind == EDIT_WIRE_FP32)
-		return floats_of(s, p);
-	if (first || !once)
-		wire_pack(&w, out, floats_of(s, p), p.at, p.n);
-	return out;
+	int workers = x->sync->size, mine = x->sync->rank;
+	bool plain = s->kind == EDIT_WIRE_FP32, once = s->kind == EDIT_WIRE_SPARSE;
+	for (int i = 1; i < (plain ? 1 : once ? min64(2, workers) : workers); i++) {
+		int to = (mine + i) % workers;
+		struct piece p = piece_in(x, s, to);
+		wire_pack(&w, s->out + bytes_for(x, s, to), floats_of(s, p), p.at, p.n);
+	}
+	int64_t n_bytes = once ? wire_bytes(&w, s->block->at, s->block->n)
+			       : bytes_for(x, s, workers);
+	return bring(x, s, plain ? (char *)s->v : s->out, n_bytes, bytes_for(x, s, mine),
+		bytes_for(x, s, mine + 1));
 }
 
 /* Of the others' pieces it goes there, and what all bring of this worker's comes here: in this
@@ -198,9 +222,10 @@ static void begin_there(struct exchange *x, struct slot *s)
 {
 	struct comm *c = x->sync;
 	struct piece own = piece_in(x, s, c->rank);
+	const char *packed = pack(x, s);
 	for (int i = 1; i < c->size; i++) {
 		int to = (c->rank + i) % c->size;
-		send(x, s, to, piece_in(x, s, to), packed_for(x, s, to, i == 1),
+		send(x, s, to, piece_in(x, s, to), packed + bytes_for(x, s, to),
 			EDIT_TAG);
 	}
 	for (int i = 1; i < c->size; i++) {
@@ -242,6 +267,7 @@ static void begin_back(struct flight *f, struct slot *s)
 		wire_pack_random(&w, s->out, s->made, own.at, own.n, f->sync);
 		made = s->out;
 	}
+	made = bring(x, s, made, wire_bytes(&w, own.at, own.n), 0, 0);
 	for (int i = 1; i < c->size; i++) {
 		int to = (c->rank + i) % c->size,
 		    from = (c->rank + c->size - i) % c->size;

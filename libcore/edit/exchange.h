@@ -60,11 +60,11 @@ struct exchange {
 /* Blocks end here at the latest, counted from `at`, with rows up to `end`. */
 int64_t exchange_cut(
 	const struct wire *w, const struct comm *sync, int64_t at, int64_t end);
-/* For these blocks. */
+/* For these blocks; its memory, of the device, comes from an arena, which may be measuring. */
 void exchange_open(struct exchange *x, struct comm *sync, const struct wire *w,
 	const struct block *blocks, int n);
+void exchange_place(struct exchange *x, struct arena *a);
 void exchange_close(struct exchange *x);
-int64_t exchange_bytes(const struct exchange *x); /* of memory */
 /* Bytes that this worker sends for a block. `kind`: the wire's, or fp32. */
 int64_t exchange_sent(
 	const struct exchange *x, enum edit_wire kind, const struct block *b);

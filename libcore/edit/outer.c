@@ -5,13 +5,20 @@
 
 void outer_clip(struct edit *x, struct chosen c)
 {
-	brought_norms(x, c, x->reduced);
+	bool clips = x->c.clip > 0;
+	brought_square(x, c);
+	if (clips)
+		brought_norms(x, c, x->reduced);
 	for (int g = 0; g < x->n_groups; g++)
 		if (edit_is_chosen(x, c, g))
 			x->scale[g] =
-				x->c.clip > 0
-					? fmin(1, x->c.clip / (x->reduced[g] + 1e-6))
-					: 1;
+				clips ? fmin(1, x->c.clip / (x->reduced[g] + 1e-6)) : 1;
+}
+
+void outer_norms(struct edit *x, struct chosen c)
+{
+	if (x->c.clip <= 0)
+		brought_norms(x, c, x->reduced);
 }
 
 /* A block, in the groups of the store that are kept: NULL those that are not. */

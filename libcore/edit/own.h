@@ -35,8 +35,11 @@ struct edit {
 	bool at_once;		 /* nothing was trained meanwhile */
 	struct exchange exchange;
 	struct flight flight; /* the last one */
-	/* memory for blocks: of gradients, or of what comes from files */
+	/* Memory of the device: for blocks, of gradients, or of what comes from files; and
+	 * [groups], sums of squares. */
+	struct arena memory;
 	float *there[EXCHANGE_SLOTS], *room[EDIT_ROOMS];
+	struct exact *squares;
 };
 
 static inline bool edit_has_anchor(const struct edit *x)
@@ -66,7 +69,9 @@ int edit_blocks(const struct edit *x, struct chosen c, const struct block **firs
 
 /* Its pseudo-gradient: the anchor minus the parameters. */
 void brought_take(struct edit *x, struct chosen c);
-/* Collective over the worker: norms of what is at x->at. Returns that of all of them. */
+/* Of what is at x->at, squares are added up; collective over the worker, and waiting for the
+ * device: norm[groups] of them. Returns that of all of them. */
+void brought_square(struct edit *x, struct chosen c);
 double brought_norms(struct edit *x, struct chosen c, double *norm);
 /* Collective over sync, from the norms: who takes part, with what weight. */
 void brought_weigh(struct edit *x, struct chosen c, int64_t steps);
@@ -76,8 +81,10 @@ int64_t brought_words(const struct edit *x); /* bytes of a worker's say on a gro
 
 /* ---- outer.c: what all do with it -------------------------------------------------- */
 
-/* Collective over the worker. */
+/* Collective over the worker, each. How long what was made of all may be, and was: where
+ * nothing is clipped that is only known after outer_norms(). */
 void outer_clip(struct edit *x, struct chosen c);
+void outer_norms(struct edit *x, struct chosen c);
 /* The pseudo-gradient that was made of all moves the anchor. The parameters become that, or
  * keep some of their own. */
 void outer_step(struct edit *x, struct chosen c);

@@ -173,7 +173,8 @@ void wire_pack(const struct wire *w, char *out, float *v, int64_t at, int64_t n)
 	each_rows(w, at, n, pack_rows, &x);
 }
 
-/* Rows of a slice of columns do not lie together in the whole tensor. */
+/* Rows of a slice of columns do not lie together in the whole tensor, whose elements have the
+ * random numbers. */
 static void pack_rows_random(void *with, const struct wire *w, const struct part *p)
 {
 	const struct kernels *k = w->d->k;
@@ -183,21 +184,18 @@ static void pack_rows_random(void *with, const struct wire *w, const struct part
 		return;
 	}
 	struct share s = share_of(w, p);
-	float *scales = (float *)(void *)x->next, *v = x->v + (p->at - x->at);
+	float *scales = (float *)(void *)x->next;
 	void *rest = scales + s.floats;
-	int64_t step = p->t->cut == CUT_COLS ? 1 : p->rows;
-	struct chance c = {.key = wire_key(w->seed, p->t, x->sync)};
-	for (int64_t r = 0; r < p->rows; r += step) {
-		struct mat rows = mat(v + r * p->cols, step, p->cols);
-		c.first = tensor_index(p->t, p->slice, p->row + r);
-		if (w->kind == EDIT_WIRE_BF16)
-			k->round_random(w->d, rows, &c);
-		else
-			k->quantise(
-				w->d, rows, (int8_t *)rest + r * p->cols, scales + r, &c);
+	struct mat v = mat(x->v + (p->at - x->at), p->rows, p->cols);
+	const struct chance c = {.key = wire_key(w->seed, p->t, x->sync),
+		.first = tensor_index(p->t, p->slice, p->row),
+		.row_step = p->t->dims[1]};
+	if (w->kind == EDIT_WIRE_BF16) {
+		k->round_random(w->d, v, &c);
+		k->narrow(w->d, rest, v, DT_BF16);
+	} else {
+		k->quantise(w->d, v, rest, scales, &c);
 	}
-	if (w->kind == EDIT_WIRE_BF16)
-		k->narrow(w->d, rest, mat(v, p->rows, p->cols), DT_BF16);
 	x->next += share_bytes(s);
 }
 

@@ -447,6 +447,8 @@ float *store_begin(
 	struct store *s, enum store_group g, int64_t at, int64_t n, float *room);
 void store_end(
 	struct store *s, enum store_group g, int64_t at, int64_t n, const float *x);
+/* Of parameters there that have changed, the copies that products take, if there are any. */
+void store_copy(struct store *s, int64_t at, int64_t n);
 
 /* ---- schedule.c: pipeline schedules as data -------------------------------------- */
 

@@ -201,23 +201,28 @@ struct mat store_operand(struct store *s, const struct tensor *t, int slice)
 	return mat_typed(b->copy ? b->copy + at : NULL, t->rows, t->cols, s->c.copy);
 }
 
-static void copy_parameters(struct store *s)
+void store_copy(struct store *s, int64_t at, int64_t n)
 {
 	struct device *d = s->c.device;
 	for (int i = 0; i < s->own->n_buckets; i++) {
 		const struct bucket *b = &s->own->bucket[i];
-		if (b->copy)
-			d->k->round(d, mat_typed(b->copy, 1, b->n, s->c.copy),
-				mat(b->whole, 1, b->n), s->c.copy, 1);
+		int64_t begin = max64(0, at - b->at);
+		int64_t len = min64(b->n, at + n - b->at) - begin;
+		if (b->copy && len > 0)
+			d->k->round(d,
+				mat_typed(b->copy + begin * dtype_bytes(s->c.copy), 1,
+					len, s->c.copy),
+				mat(b->whole + begin, 1, len), s->c.copy, 1);
 	}
-	walk_copies(s);
 }
 
 void store_updated(struct store *s, bool copies)
 {
 	gather_forget(s);
-	if (!copies)
-		copy_parameters(s);
+	if (!copies) {
+		store_copy(s, 0, s->own->n_floats);
+		walk_copies(s);
+	}
 	if (s->own->n_shards > 1 && s->c.zero < 3)
 		gather_whole(s);
 }

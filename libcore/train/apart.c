@@ -37,6 +37,22 @@ void apart_close(struct run *r)
 	free(r->syncing.replay);
 }
 
+int apart_same_device(struct run *r, struct err *e)
+{
+	bool apart = r->t.d.apart;
+	if (!apart_several(r))
+		return 0;
+	r->told = comm_agree(r->all, e); /* a worker may have ended before it has any */
+	if (r->told)
+		return -1;
+	if (comm_min_i64(r->all, apart) == comm_max_i64(r->all, apart))
+		return 0;
+	r->told = true; /* all see it */
+	return err_set(e, EX_USAGE,
+		"some workers have found a GPU for each of their ranks, and others have "
+		"not: give --device cuda or cpu");
+}
+
 /* The steps that this worker did up to each synchronisation, from the log of a run. */
 static int read_steps(
 	struct syncing *y, const char *folder, const struct train_opts *o, struct err *e)
@@ -299,7 +315,7 @@ static void synchronise(struct run *r, int what)
 		if (!t->o.edit.delay)
 			edit_end(t->edit, what, &y->r);
 		y->ended |= !t->o.edit.delay;
-	} else if (t->step < t->o.steps && edit_arrives_by_unit(t->edit)) {
+	} else if (t->step < t->o.steps && !t->o.graph && edit_arrives_by_unit(t->edit)) {
 		edit_begin(t->edit, 0, steps, &y->r);
 		y->under_way = true;
 	} else {

@@ -14,7 +14,8 @@ static const char *for_cpus(const struct train_opts *o)
 		bool asked;
 		const char *what;
 	} some[] = {
-		{o->edit.workers > 0, "--edit-workers is for CPUs, for now"},
+		{o->edit.workers > 0 && o->offload != OFFLOAD_NONE,
+			"--edit-workers with --offload is for CPUs, for now"},
 		{o->offload_to,
 			"--offload-to is for CPUs, and what a GPU offloads goes to "
 			"the memory of its host"},
@@ -36,6 +37,7 @@ static bool measures(const struct train_opts *o)
 	return says(o, "measure") || (!o->algorithms && o->numerics == NUMERICS_FAST);
 }
 
+/* In its steps; it may be a worker that trains apart. */
 static bool is_alone(const struct train_opts *o)
 {
 	for (int a = 0; a < N_AXES; a++)
@@ -71,6 +73,10 @@ static int check_graph(const struct train_opts *o, enum device_kind kind, struct
 		return err_set(e, EX_USAGE,
 			"graph does not go with several ranks, whose messages the host "
 			"sends");
+	if (o->edit.delay > 0)
+		return err_set(e, EX_USAGE,
+			"graph does not go with edit-sync-delay, whose fragments are on "
+			"their way while steps are computed");
 	return 0;
 }
 

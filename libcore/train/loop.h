@@ -91,6 +91,8 @@ bool run_save_due(const struct run *r);
 int apart_open(struct run *r, struct train_opts *o, struct err *e);
 /* Collective. */
 void apart_close(struct run *r);
+/* Collective: what computes is of one kind. */
+int apart_same_device(struct run *r, struct err *e);
 /* Collective: the synchronisations of the run in `folder`, if it is not NULL, are repeated. */
 int apart_replay(struct run *r, const char *folder, struct err *e);
 /* Before the first step of this program. */

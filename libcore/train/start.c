@@ -533,6 +533,8 @@ static int start(struct run *r, struct train_opts *o, const char *command, struc
 		return -1;
 	if (trainer_open(&r->t, o, r->world, &r->data, e))
 		return -1;
+	if (apart_same_device(r, e))
+		return -1;
 	if (r->sync) {
 		struct edit_config edit;
 		train_edit_config(&r->t.o, &edit);

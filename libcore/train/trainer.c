@@ -124,7 +124,8 @@ static double of_this_host(struct trainer *t, int64_t mine)
 }
 
 /* Collective. What all ranks together that have this rank's GPU need of it; where there are
- * several hosts, as if all needed as much as the one that needs most. */
+ * several hosts, or ranks of other workers, as if all needed as much as the one that needs
+ * most. */
 static int64_t of_this_gpu(const struct trainer *t, int64_t mine)
 {
 	struct comm_place place;
@@ -132,12 +133,15 @@ static int64_t of_this_gpu(const struct trainer *t, int64_t mine)
 		int64_t number, n_bytes;
 	} own = {t->d.number, mine}, *all = xcalloc((size_t)t->world->size, sizeof(*all));
 	int64_t sum = 0, most = comm_max_i64(t->world, mine);
+	int sharers = 0;
 	comm_place(&place);
 	comm_allgather(t->world, &own, all, sizeof(own));
-	for (int r = 0; r < t->world->size; r++)
+	for (int r = 0; r < t->world->size; r++) {
 		sum += all[r].number == t->d.number ? all[r].n_bytes : 0;
+		sharers += all[r].number == t->d.number;
+	}
 	free(all);
-	return place.n_hosts == 1 ? sum : most * t->d.sharers;
+	return place.n_hosts == 1 && sharers == t->d.sharers ? sum : most * t->d.sharers;
 }
 
 /* Collective. */
