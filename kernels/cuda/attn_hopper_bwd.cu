@@ -169,9 +169,10 @@ template <typename T, int D, bool KEYS> struct own_rows {
 /* c += p times the rows of a tile of the other side; asked for. */
 template <typename T, int NT, int K>
 static __device__ inline void add_product(
-	float (&c)[NT][4], const uint32_t (&p)[K][4], const T *theirs)
+	float (&c)[NT][4], uint32_t (&p)[K][4], const T *theirs)
 {
 	wgmma_hold(c);
+	wgmma_hold(p);
 	wgmma_fence();
 	wgmma_held(c, p, theirs);
 	wgmma_commit();
@@ -251,7 +252,9 @@ static __device__ inline void keys_consume(const struct hopper_bwd_args &x,
 		add_product(dk[0], ds, their_x);
 		wgmma_wait<0>();
 		wgmma_hold(dv[0]);
+		wgmma_hold(p_narrow);
 		wgmma_hold(dk[0]);
+		wgmma_hold(ds);
 		warp_arrive(&s.rest->free[t.place]);
 	}
 	/* Those that only the other warpgroup's keys are seen from. */
@@ -267,21 +270,36 @@ static __device__ inline void keys_consume(const struct hopper_bwd_args &x,
 
 /* ---- queries: dq ------------------------------------------------------------------------ */
 
-/* ds = p (dp - delta) in place of dp, with p from scores; lse, delta: of this lane's rows. */
+/* Scores become probabilities, of queries from `query` on and keys from `key` on; their sum is
+ * given. lse: of this lane's rows. */
 template <int NT>
-static __device__ inline void query_gradients(float (&dp)[NT][4], const float (&s)[NT][4],
-	const float (&lse)[2], const float (&delta)[2], float scale, int query, int key)
+static __device__ inline float query_probabilities(
+	float (&s)[NT][4], const float (&lse)[2], float scale, int query, int key)
 {
 	int g = lane_id() / 4, t = lane_id() % 4;
 	bool all = key + 8 * NT - 1 <= query;
+	float sum = 0;
 #pragma unroll
 	for (int n = 0; n < NT; n++)
 #pragma unroll
 		for (int e = 0; e < 4; e++) {
 			bool hidden = key + 8 * n + 2 * t + e % 2 > query + g + e / 2 * 8;
 			float p = exp2_fast(fmaf(s[n][e], scale, -lse[e / 2]));
-			dp[n][e] = (!all && hidden ? 0 : p) * (dp[n][e] - delta[e / 2]);
+			s[n][e] = !all && hidden ? 0 : p;
+			sum += s[n][e];
 		}
+	return sum;
+}
+
+/* dp becomes p (dp - delta). */
+template <int NT>
+static __device__ inline void query_gradients(
+	float (&dp)[NT][4], const float (&p)[NT][4], const float (&delta)[2])
+{
+#pragma unroll
+	for (int i = 0; i < NT * 4; i++)
+		dp[i / 4][i % 4] =
+			p[i / 4][i % 4] * (dp[i / 4][i % 4] - delta[i % 4 / 2]);
 }
 
 template <typename T, int D>
@@ -293,7 +311,7 @@ static __device__ inline void queries_consume(const struct hopper_bwd_args &x,
 	int n = their_tiles<D, false>(x.a, begin + w * 64, begin + w * 64 + 64);
 	int row = w * 64 + threadIdx.x % WARPGROUP / WARP * 16, g = lane_id() / 4;
 	int64_t state = ((int64_t)at.batch * x.a.n_heads + at.head) * x.a.q.rows;
-	float dq[1][D / 8][4] = {}, scores[NT][4], dp[NT][4], lse[2], delta[2];
+	float dq[1][D / 8][4] = {}, p[NT][4], dp[NT][4], lse[2], delta[2];
 	struct own_rows<T, D, false> my_x(s.my_x, w), my_y(s.my_y, w);
 	uint32_t ds[NT / 2][4];
 
@@ -310,17 +328,20 @@ static __device__ inline void queries_consume(const struct hopper_bwd_args &x,
 		struct turn t = turn_of<S::STAGES>(i);
 		const T *their_x = s.their_x + t.place * TILE;
 		barrier_wait(&s.rest->full[t.place], t.parity);
-		my_x.times(scores, their_x);
+		my_x.times(p, their_x);
 		my_y.times(dp, s.their_y + t.place * TILE);
+		wgmma_wait<1>();
+		wgmma_hold(p);
+		computed(
+			query_probabilities(p, lse, x.a.score, begin + row, i * S::COLS));
 		wgmma_wait<0>();
-		wgmma_hold(scores);
 		wgmma_hold(dp);
-		query_gradients(
-			dp, scores, lse, delta, x.a.score, begin + row, i * S::COLS);
+		query_gradients(dp, p, delta);
 		operand_of<T>(ds, dp);
 		add_product(dq[0], ds, their_x);
 		wgmma_wait<0>();
 		wgmma_hold(dq[0]);
+		wgmma_hold(ds);
 		warp_arrive(&s.rest->free[t.place]);
 	}
 	struct span mine = {begin, begin, 0, min(S::ROWS, (int)x.a.q.rows - begin)};

@@ -107,13 +107,14 @@ static __device__ inline void ask_scores(
 
 /* Asks for the product of probabilities and tile i of values. */
 template <typename T, int D, int K>
-static __device__ inline void ask_values(float (&o)[D / 8][4], const uint32_t (&p)[K][4],
+static __device__ inline void ask_values(float (&o)[D / 8][4], uint32_t (&p)[K][4],
 	const struct hopper_fwd_room<T, D> &s, int i)
 {
 	using S = hopper_fwd_shape<D>;
 	struct turn t = turn_of<S::STAGES>(i);
 	barrier_wait(&s.full->v[t.place], t.parity);
 	wgmma_hold(o);
+	wgmma_hold(p);
 	wgmma_fence();
 	wgmma_held(o, p, s.v + t.place * S::KEYS * D);
 	wgmma_commit();
@@ -155,8 +156,10 @@ static __device__ inline void fwd_consume(const struct hopper_fwd_args &x,
 		warp_arrive(&s.full->k_free[i % STAGES]);
 		hide_later(scores, begin + row, i * S::KEYS);
 		bool fades = softmax<T>(a, fade, scores, x.a.score);
+		computed(fminf(a.sum[0][0], a.sum[0][1]));
 		wgmma_wait<0>();
 		wgmma_hold(a.o[0]);
+		wgmma_hold(p);
 		warp_arrive(&s.full->v_free[(i - 1) % STAGES]);
 		if (fades)
 			fade_sums(a, fade);
@@ -165,6 +168,7 @@ static __device__ inline void fwd_consume(const struct hopper_fwd_args &x,
 	ask_values(a.o[0], p, s, n - 1);
 	wgmma_wait<0>();
 	wgmma_hold(a.o[0]);
+	wgmma_hold(p);
 	struct span mine = {begin, begin, 0, min(S::QUERIES, (int)x.a.q.rows - begin)};
 	fwd_end<T>(a, x.a, at.batch, at.head, mine, row);
 }

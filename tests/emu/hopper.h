@@ -127,6 +127,14 @@ static inline constexpr bool is_bf16(__half)
 	return false;
 }
 
+static inline void computed(float)
+{
+}
+
+template <int K> static inline void wgmma_hold(uint32_t (&)[K][4])
+{
+}
+
 template <bool TRANSPOSED, typename T, int NT>
 static inline void wgmma(
 	float (&c)[NT][4], uint64_t a, uint64_t b, bool add, T number, EMU_WHERE)
