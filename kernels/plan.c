@@ -47,8 +47,10 @@ NOTHING(xent_stats, dev *d, float *max, float *sum, float *target, struct mat lo
 NOTHING(xent_join, dev *d, float *lse, float *loss, const float *max, const float *sum,
 	const float *target, int64_t n_slices, int64_t rows)
 NOTHING(xent_bwd, dev *d, struct mat logits, const float *lse, const int32_t *targets,
-	int64_t first, int64_t vocab, float scale)
+	int64_t first, int64_t vocab, const float *scale)
 NOTHING(adamw, dev *d, const struct adamw_part *x, int n, const struct adamw *a)
+NOTHING(step_end, dev *d, struct step_end *to, const struct exact *loss,
+	const struct exact *squares, const struct step_terms *terms)
 NOTHING(pseudo_grad, dev *d, float *p, const float *anchor, int64_t n)
 NOTHING(mix, dev *d, float *p, const float *a, int64_t n, float keep)
 NOTHING(outer_sgd, dev *d, float *a, float *m, const float *g, int64_t n,
@@ -71,6 +73,8 @@ NOTHING(zero, dev *d, struct mat x)
 NOTHING(copy, dev *d, struct mat to, struct mat from)
 NOTHING(put, dev *d, void *to, const void *from, size_t n_bytes)
 NOTHING(get, dev *d, void *to, const void *from, size_t n_bytes)
+NOTHING(get_begin, dev *d, void *to, const void *from, size_t n_bytes)
+NOTHING(get_end, dev *d)
 NOTHING(free, dev *d, void *p, size_t n_bytes)
 NOTHING(wait, dev *d)
 NOTHING(attn_row, dev *d, struct mat o, struct mat q, struct mat k, struct mat v,

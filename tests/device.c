@@ -172,6 +172,16 @@ struct exact *exact_zero(void)
 	return piece_new(sizeof(struct exact), -1);
 }
 
+void *there(const void *x, size_t n_bytes)
+{
+	return memcpy(piece_new(n_bytes, -1), x, n_bytes);
+}
+
+const float *scalar(float x)
+{
+	return there(&x, sizeof(x));
+}
+
 struct mat mat_blank(int64_t rows, int64_t cols)
 {
 	return mat(floats(rows * cols), rows, cols);

@@ -314,7 +314,7 @@ static void check_xent(struct device *d, int64_t rows, int64_t cols, enum dtype 
 	d->k->xent_join(d, l, v, stats, stats + rows, stats + 2 * rows, 1, rows);
 	check_close("xent, log-sum-exp", l, lse, rows, 2e-6);
 	check_close("xent, loss", v, loss, rows, 4e-6);
-	d->k->xent_bwd(d, x.f, l, targets, 0, vocab, 0.25f);
+	d->k->xent_bwd(d, x.f, l, targets, 0, vocab, scalar(0.25f));
 	for (int64_t i = 0; i < rows; i++) {
 		memcpy((uint16_t *)have.p + i * vocab, bits + i * cols,
 			(size_t)vocab * sizeof(*bits));

@@ -25,6 +25,14 @@ struct stage {
 	cudaEvent_t gone[STAGE_SLOTS], came[2];
 };
 
+/* What was asked for and is looked at later: on its way through pinned memory. */
+struct later {
+	char *from; /* [GET_MOST] */
+	void *to;
+	size_t n_bytes; /* 0: nothing */
+	cudaEvent_t came;
+};
+
 struct cuda_device {
 	struct device_options o;
 	char model[256], name[400];
@@ -34,6 +42,7 @@ struct cuda_device {
 	bool measures;	    /* which algorithm of a product is the quickest */
 	cudaStream_t stream;
 	struct stage stage;
+	struct later later;
 	void *room; /* CUDA_ROOM */
 	int64_t taken_bytes;
 
@@ -84,6 +93,8 @@ bool cuda_graph_rests(struct device *d);
 void cuda_graph_spoil(struct device *d, const char *why);
 /* Whether what is put was for the graph. */
 bool cuda_graph_put(struct device *d, void *to, const void *from, size_t n_bytes);
+/* What was put so far has been read when the `later` that is asked for now has come. */
+void cuda_graph_later(struct device *d);
 
 /* ---- gemm.cu: a product as cuBLASLt sees it ------------------------------------------ */
 
