@@ -35,17 +35,20 @@ struct mat {
 	void *p;
 	int64_t rows, cols;
 	enum dtype type;
+	/* NULL, or in the device's memory what its numbers are yet to be multiplied by; only
+	 * products do that. */
+	const float *scale;
 };
 
 static inline struct mat mat(void *p, int64_t rows, int64_t cols)
 {
-	struct mat m = {p, rows, cols, DT_F32};
+	struct mat m = {p, rows, cols, DT_F32, NULL};
 	return m;
 }
 
 static inline struct mat mat_typed(void *p, int64_t rows, int64_t cols, enum dtype type)
 {
-	struct mat m = {p, rows, cols, type};
+	struct mat m = {p, rows, cols, type, NULL};
 	return m;
 }
 
@@ -213,7 +216,8 @@ typedef void kern_embed_bwd(
 	struct device *, struct mat dw, struct mat dy, const int32_t *ids, int64_t first);
 
 /* Products: the two operands are of one type (of 8 bits e4m3 and e5m2 mix), the result and the
- * bias of any; dw is fp32.
+ * bias of any; dw is fp32. Where operands have a scale, both have, and the product is multiplied
+ * by both before it is rounded; it has no bias then, and is not added to anything.
  *
  * y[n,out] = x[n,in] w[out,in]^T + bias[out]; bias.p may be NULL. A bias of more precision than y
  * may be cast to its type before. */
@@ -273,7 +277,7 @@ typedef void kern_attn_bwd(struct device *, const struct attn *, struct mat dq,
  * x: any; y: fp32, or stored as the format that it is cast to.
  *
  * A product of less precision is what matrix units do: operands cast, each with its scale;
- * the product of what the casts gave, summed in fp32; the sum times 1 / (scale scale), and
+ * the product of what the casts gave, summed in fp32; the sum times the inverse of both, and
  * that cast to the format of the result.
  */
 typedef void kern_round(
@@ -282,9 +286,12 @@ typedef void kern_round(
  * the bits of round(x, 1). */
 typedef void kern_narrow(struct device *, uint16_t *y, struct mat x, enum dtype);
 typedef void kern_widen(struct device *, struct mat y, const uint16_t *x, enum dtype);
-/* The largest |x|, from which a scale is made; NaN when there is one. x: any. Waits for the
- * device. */
-typedef float kern_amax(struct device *, struct mat x);
+/* *most becomes the largest of it and |x|, or NaN when there is one. x: any. */
+typedef void kern_amax(struct device *, float *most, struct mat x);
+/* `round` to one of fp8 with the scale that numbers up to *amax ask for, so that the largest is
+ * the format's. *inverse, for the `scale` of y, becomes 1 over it. Both are the device's. */
+typedef void kern_round_scaled(struct device *, struct mat y, float *inverse,
+	struct mat x, enum dtype, const float *amax);
 
 /* y = gelu(a), or for SwiGLU (Shazeer 2020) y = silu(a) b. All of one type, any. */
 typedef void kern_act_fwd(
@@ -424,7 +431,7 @@ typedef void kern_attn_row(struct device *, struct mat o, struct mat q, struct m
 	X(norm_fwd) X(norm_bwd_x) X(norm_bwd_w) \
 	X(rope) X(attn_fwd) X(attn_bwd) \
 	X(act_fwd) X(act_bwd) X(add) X(sub) X(dropout) X(residual) \
-	X(round) X(narrow) X(widen) X(amax) \
+	X(round) X(round_scaled) X(narrow) X(widen) X(amax) \
 	X(xent_stats) X(xent_join) X(xent_bwd) \
 	X(adamw) X(step_end) X(row_sumsq) X(exact_sum) X(exact_sumsq) X(zero) X(copy) X(find_bad) X(hash) \
 	X(put) X(get) X(get_begin) X(get_end) X(alloc) X(free) X(wait) \

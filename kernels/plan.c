@@ -40,6 +40,9 @@ NOTHING(dropout, dev *d, struct mat y, struct mat x, const struct dropout *o)
 NOTHING(residual, dev *d, struct mat y, struct mat x, struct mat sum, struct mat bias,
 	const struct dropout *o)
 NOTHING(round, dev *d, struct mat y, struct mat x, enum dtype type, float scale)
+NOTHING(round_scaled, dev *d, struct mat y, float *inverse, struct mat x, enum dtype type,
+	const float *amax)
+NOTHING(amax, dev *d, float *most, struct mat x)
 NOTHING(narrow, dev *d, uint16_t *y, struct mat x, enum dtype type)
 NOTHING(widen, dev *d, struct mat y, const uint16_t *x, enum dtype type)
 NOTHING(xent_stats, dev *d, float *max, float *sum, float *target, struct mat logits,
@@ -85,11 +88,6 @@ static void *plan_alloc(dev *d, size_t n_bytes)
 {
 	static char nothing[64];
 	return nothing;
-}
-
-static float plan_amax(dev *d, struct mat x)
-{
-	return 1;
 }
 
 static int64_t plan_find_bad(dev *d, struct mat x)

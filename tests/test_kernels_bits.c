@@ -259,9 +259,17 @@ static uint64_t run_widen(struct device *d)
 	return both_ways(d, DT_BF16, &unused) ^ hash_mix(both_ways(d, DT_F16, &unused));
 }
 
+static uint64_t run_round_scaled(struct device *d)
+{
+	struct mat y = mat_blank(ROWS, COLS);
+	float *inverse = scalar(0);
+	d->k->round_scaled(d, y, inverse, numbers(ROWS, COLS, 1), DT_E4M3, scalar(5));
+	return hash_of(y) ^ hash_of(mat(inverse, 1, 1));
+}
+
 static uint64_t run_amax(struct device *d)
 {
-	float most = d->k->amax(d, numbers(ROWS, COLS, 1));
+	float most = amax_of(d, numbers(ROWS, COLS, 1));
 	return hash_bytes(&most, sizeof(most), 0);
 }
 

@@ -1,6 +1,6 @@
 /* What is done to parameters, gradients and optimizer state. */
 #include "kernels/cpu/cpu.h"
-#include "kernels/step_end.h"
+#include "kernels/scalars.h"
 
 static void adamw_part(const struct adamw_part *x, const struct adamw *o)
 {

@@ -169,6 +169,21 @@ static void describe(struct device *d, struct plan *p)
 	p->d = layout(d, k->d, k->m, k->n, k->runs);
 }
 
+/* Of fp8 alone; where there is none, nothing is multiplied. */
+static void set_scales(struct device *d, const struct plan *p, const struct product *x)
+{
+	if (dtype_bytes((enum dtype)p->key.a) != 1)
+		return;
+#define SET(attribute, value)                                         \
+	cuda_cublas_check(d,                                          \
+		cublasLtMatmulDescSetAttribute(                       \
+			p->desc, attribute, &(value), sizeof(value)), \
+		#attribute)
+	SET(CUBLASLT_MATMUL_DESC_A_SCALE_POINTER, x->a.scale);
+	SET(CUBLASLT_MATMUL_DESC_B_SCALE_POINTER, x->b.scale);
+#undef SET
+}
+
 /* to = op(a) op(b), plus what is at x->d when it adds. */
 static cublasStatus_t run(struct device *d, const struct plan *p, const struct product *x,
 	void *to, const cublasLtMatmulAlgo_t *algo)
@@ -181,6 +196,7 @@ static cublasStatus_t run(struct device *d, const struct plan *p, const struct p
 				CUBLASLT_MATMUL_DESC_BIAS_POINTER, &x->bias,
 				sizeof(x->bias)),
 			"CUBLASLT_MATMUL_DESC_BIAS_POINTER");
+	set_scales(d, p, x);
 	const void *from = x->add ? x->d.p : to;
 	return cublasLtMatmul(c->products, p->desc, &one, x->a.p, p->a, x->b.p, p->b,
 		&beta, from, p->d, to, p->d, algo, c->product_room, PRODUCT_ROOM,

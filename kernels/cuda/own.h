@@ -93,8 +93,16 @@ bool cuda_graph_rests(struct device *d);
 void cuda_graph_spoil(struct device *d, const char *why);
 /* Whether what is put was for the graph. */
 bool cuda_graph_put(struct device *d, void *to, const void *from, size_t n_bytes);
+/* p may be in use by the graph: it is given back with that, or now. */
+void cuda_graph_outlived(struct device *d, void *p);
 /* What was put so far has been read when the `later` that is asked for now has come. */
 void cuda_graph_later(struct device *d);
+
+/* ---- round.cu ----------------------------------------------------------------------- */
+
+/* y = cast(x (*a *b)), to the type of y. */
+void cuda_round_by(struct device *d, const char *name, struct mat y, struct mat x,
+	const float *a, const float *b);
 
 /* ---- gemm.cu: a product as cuBLASLt sees it ------------------------------------------ */
 

@@ -187,7 +187,7 @@ struct pass {
 	bool cp_rounds;	    /* sums of attention are bf16 between two chunks */
 	enum precision precision;
 	bool float8_skip_ends; /* the first and the last block are bf16 */
-	float *weight_amax;    /* float8: [tensor], of the last forward; the program's */
+	float *weight_amax; /* float8: [layer][BLOCK_WEIGHTS], of the last forward; the device's */
 	enum recompute recompute;
 	struct block_acts again; /* what all blocks share, because it is not kept */
 	/* of the micro-batch: */
@@ -213,7 +213,8 @@ void pass_init(struct pass *p, struct model *m, struct device *d, struct store *
 	const struct pass_config *c, struct arena *run);
 void pass_close(struct pass *p);
 /* fp32, when not called. */
-void pass_precision(struct pass *p, enum precision precision, bool skip_ends);
+void pass_precision(
+	struct pass *p, enum precision precision, bool skip_ends, struct arena *run);
 /* Puts windows [batch][context + 1] in the order of chunks. */
 void pass_load(struct pass *p, const int32_t *windows);
 /* What the gradient of a token's loss is, until another is said. */

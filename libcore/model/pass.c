@@ -113,9 +113,7 @@ void pass_close(struct pass *p)
 {
 	free(p->host_pos);
 	free(p->host_ids);
-	free(p->weight_amax);
 	p->host_pos = p->host_ids = NULL;
-	p->weight_amax = NULL;
 }
 
 void pass_loss_scale(struct pass *p, float scale)

@@ -54,10 +54,6 @@ static int check_graph(const struct train_opts *o, enum device_kind kind, struct
 		return err_set(e, EX_USAGE,
 			"graph does not go with dropout, which draws other numbers in "
 			"each step");
-	if (o->dtype == PRECISION_FLOAT8)
-		return err_set(e, EX_USAGE,
-			"graph does not go with dtype float8, whose scales the host "
-			"makes");
 	if (!is_alone(o))
 		return err_set(e, EX_USAGE,
 			"graph does not go with several ranks, whose messages the host "

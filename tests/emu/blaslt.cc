@@ -574,6 +574,8 @@ cublasStatus_t cublasLtMatmul(cublasLtHandle_t handle, cublasLtMatmulDesc_t desc
 		(const char *)c, (char *)to, *(const float *)alpha, *(const float *)beta};
 	for (const void *x : all)
 		emu_pointer("a product", x);
+	for (const float *x : d->scale)
+		emu_pointer("a scale of a product", x);
 	emu_ask(stream, matmul_now, &p, sizeof(p));
 	return CUBLAS_STATUS_SUCCESS;
 }

@@ -1,6 +1,6 @@
-/* The arithmetic of a step's end, for all devices. */
-#ifndef KERNELS_STEP_END_H
-#define KERNELS_STEP_END_H
+/* Arithmetic on single numbers, which gives the same bits on all devices. */
+#ifndef KERNELS_SCALARS_H
+#define KERNELS_SCALARS_H
 
 #include "kernels/kernels.h"
 
@@ -19,6 +19,15 @@ EXACT_FN struct step_end step_end_of(
 	e.adamw.off = !isfinite(e.loss) || !isfinite(e.grad_norm);
 	e.step = t->step;
 	return e;
+}
+
+/* torchao: the scale in fp64, because 1 / amax differs between its backends in fp32. NaN goes
+ * on. */
+EXACT_FN float float8_scale(enum dtype type, float amax)
+{
+	const double eps = 1e-12, largest = type == DT_E4M3 ? 448 : 57344;
+	double most = (double)amax < eps ? eps : (double)amax;
+	return (float)(largest / most);
 }
 
 #endif
