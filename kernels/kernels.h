@@ -35,17 +35,20 @@ struct mat {
 	void *p;
 	int64_t rows, cols;
 	enum dtype type;
+	/* NULL, or in the device's memory what its numbers are yet to be multiplied by; only
+	 * products do that. */
+	const float *scale;
 };
 
 static inline struct mat mat(void *p, int64_t rows, int64_t cols)
 {
-	struct mat m = {p, rows, cols, DT_F32};
+	struct mat m = {p, rows, cols, DT_F32, NULL};
 	return m;
 }
 
 static inline struct mat mat_typed(void *p, int64_t rows, int64_t cols, enum dtype type)
 {
-	struct mat m = {p, rows, cols, type};
+	struct mat m = {p, rows, cols, type, NULL};
 	return m;
 }
 
@@ -139,6 +142,7 @@ struct adamw {
 	float lr, beta1, beta2, eps;
 	float grad_scale;	  /* clipping */
 	float correct1, correct2; /* 1 - beta^step */
+	bool off;		  /* nothing is updated */
 };
 
 /* A vector that it updates: parameters, moments, gradient, [n] each; and, unless copy.p is NULL,
@@ -149,6 +153,23 @@ struct adamw_part {
 	struct mat copy; /* [1, n] */
 	int64_t n;
 	float decay;
+};
+
+/* What is known of a step before it is computed; and at its end, when its loss and gradient are
+ * there: what the optimizer does with that gradient, which is nothing where one of them is no
+ * finite number. */
+struct step_terms {
+	struct adamw adamw; /* but for grad_scale and off */
+	double tokens;	    /* that the loss is the mean of */
+	double clip;	    /* the largest norm; 0: any */
+	float loss_scale;   /* that the gradient has */
+	int64_t step;
+};
+
+struct step_end {
+	struct adamw adamw;
+	float loss, grad_norm;
+	int64_t step;
 };
 
 /* Local SGD: a worker's pseudo-gradient is what it moved from the anchor, the parameters that
@@ -202,7 +223,8 @@ typedef void kern_embed_bwd(
 	struct device *, struct mat dw, struct mat dy, const int32_t *ids, int64_t first);
 
 /* Products: the two operands are of one type (of 8 bits e4m3 and e5m2 mix), the result and the
- * bias of any; dw is fp32.
+ * bias of any; dw is fp32. Where operands have a scale, both have, and the product is multiplied
+ * by both before it is rounded; it has no bias then, and is not added to anything.
  *
  * y[n,out] = x[n,in] w[out,in]^T + bias[out]; bias.p may be NULL. A bias of more precision than y
  * may be cast to its type before. */
@@ -275,7 +297,7 @@ typedef void kern_attn_bwd(struct device *, const struct attn *, struct mat dq,
  * x: any; y: fp32, or stored as the format that it is cast to.
  *
  * A product of less precision is what matrix units do: operands cast, each with its scale;
- * the product of what the casts gave, summed in fp32; the sum times 1 / (scale scale), and
+ * the product of what the casts gave, summed in fp32; the sum times the inverse of both, and
  * that cast to the format of the result.
  */
 typedef void kern_round(
@@ -284,9 +306,12 @@ typedef void kern_round(
  * the bits of round(x, 1). */
 typedef void kern_narrow(struct device *, uint16_t *y, struct mat x, enum dtype);
 typedef void kern_widen(struct device *, struct mat y, const uint16_t *x, enum dtype);
-/* The largest |x|, from which a scale is made; NaN when there is one. x: any. Waits for the
- * device. */
-typedef float kern_amax(struct device *, struct mat x);
+/* *most becomes the largest of it and |x|, or NaN when there is one. x: any. */
+typedef void kern_amax(struct device *, float *most, struct mat x);
+/* `round` to one of fp8 with the scale that numbers up to *amax ask for, so that the largest is
+ * the format's. *inverse, for the `scale` of y, becomes 1 over it. Both are the device's. */
+typedef void kern_round_scaled(struct device *, struct mat y, float *inverse,
+	struct mat x, enum dtype, const float *amax);
 
 /* y = gelu(a), or for SwiGLU (Shazeer 2020) y = silu(a) b. All of one type, any. */
 typedef void kern_act_fwd(
@@ -328,13 +353,19 @@ typedef void kern_xent_stats(struct device *, float *max, float *sum, float *tar
  * lse[row], loss[row] = lse - target. */
 typedef void kern_xent_join(struct device *, float *lse, float *loss, const float *max,
 	const float *sum, const float *target, int64_t n_slices, int64_t rows);
-/* logits = scale (softmax - onehot), in place */
+/* logits = scale (softmax - onehot), in place; *scale is in the device's memory. */
 typedef void kern_xent_bwd(struct device *, struct mat logits, const float *lse,
-	const int32_t *targets, int64_t first, int64_t vocab, float scale);
+	const int32_t *targets, int64_t first, int64_t vocab, const float *scale);
 
-/* AdamW (Loshchilov, Hutter 2019), decoupled decay, in the order PyTorch has it. */
+/* AdamW (Loshchilov, Hutter 2019), decoupled decay, in the order PyTorch has it. What it is to
+ * do is in the device's memory, too, where step_end makes it. */
 typedef void kern_adamw(
 	struct device *, const struct adamw_part *, int n_parts, const struct adamw *);
+/* The loss, from the sum over tokens; the norm, from the sum of squares of the scaled gradient;
+ * and clipping. All are in the device's memory, so that nobody waits for a step to end before
+ * its update can be asked for. Of equal sums every device makes equal bits. */
+typedef void kern_step_end(struct device *, struct step_end *, const struct exact *loss,
+	const struct exact *squares, const struct step_terms *);
 /* p = anchor - p */
 typedef void kern_pseudo_grad(struct device *, float *p, const float *anchor, int64_t n);
 /* p = keep p + (1 - keep) a */
@@ -399,6 +430,12 @@ typedef uint64_t kern_hash(
  */
 typedef void kern_put(struct device *, void *to, const void *from, size_t n_bytes);
 typedef void kern_get(struct device *, void *to, const void *from, size_t n_bytes);
+/* A `get` in two parts: end waits until it has come, and for nothing that was asked for after
+ * begin. One at a time, of GET_MOST bytes. It may be part of a graph: then of each launch, and
+ * `to` is what it was when that was noted. */
+enum { GET_MOST = 256 };
+typedef void kern_get_begin(struct device *, void *to, const void *from, size_t n_bytes);
+typedef void kern_get_end(struct device *);
 /* Memory of the device, zero at first; NULL: there is not so much. */
 typedef void *kern_alloc(struct device *, size_t n_bytes);
 typedef void kern_free(struct device *, void *p, size_t n_bytes);
@@ -424,10 +461,10 @@ typedef void kern_attn_row(struct device *, struct mat o, struct mat q, struct m
 	X(norm_fwd) X(norm_bwd_x) X(norm_bwd_w) X(norm_bwd) \
 	X(rope) X(attn_fwd) X(attn_bwd) \
 	X(act_fwd) X(act_bwd) X(add) X(sub) X(dropout) X(residual) X(residual_norm) \
-	X(round) X(narrow) X(widen) X(amax) \
+	X(round) X(round_scaled) X(narrow) X(widen) X(amax) \
 	X(xent_stats) X(xent_join) X(xent_bwd) \
-	X(adamw) X(row_sumsq) X(exact_sum) X(exact_sumsq) X(zero) X(copy) X(find_bad) X(hash) \
-	X(put) X(get) X(alloc) X(free) X(wait) \
+	X(adamw) X(step_end) X(row_sumsq) X(exact_sum) X(exact_sumsq) X(zero) X(copy) X(find_bad) X(hash) \
+	X(put) X(get) X(get_begin) X(get_end) X(alloc) X(free) X(wait) \
 	X(pseudo_grad) X(mix) X(outer_sgd) X(combine) X(keep_largest) X(keep_random) \
 	X(round_random) X(quantise) X(dequantise) X(pick) X(strew) \
 	X(linear_row) X(attn_row)
@@ -564,6 +601,7 @@ static inline uint64_t device_abi(void)
 	static const size_t sizes[] = {sizeof(struct device), sizeof(struct device_ops),
 		sizeof(struct kernels), sizeof(struct mat), sizeof(struct dropout),
 		sizeof(struct attn), sizeof(struct norm), sizeof(struct adamw),
+		sizeof(struct step_end), sizeof(struct step_terms),
 		sizeof(struct outer_sgd), sizeof(struct combine), sizeof(struct keep),
 		sizeof(struct chance), sizeof(struct exact),
 		sizeof(struct device_options), sizeof(struct err)};

@@ -45,6 +45,9 @@ NOTHING(residual, dev *d, struct mat y, struct mat x, struct mat sum, struct mat
 NOTHING(residual_norm, dev *d, struct mat y, struct mat x, struct mat sum,
 	struct mat bias, const struct dropout *o, const struct norm *n)
 NOTHING(round, dev *d, struct mat y, struct mat x, enum dtype type, float scale)
+NOTHING(round_scaled, dev *d, struct mat y, float *inverse, struct mat x, enum dtype type,
+	const float *amax)
+NOTHING(amax, dev *d, float *most, struct mat x)
 NOTHING(narrow, dev *d, uint16_t *y, struct mat x, enum dtype type)
 NOTHING(widen, dev *d, struct mat y, const uint16_t *x, enum dtype type)
 NOTHING(xent_stats, dev *d, float *max, float *sum, float *target, struct mat logits,
@@ -52,8 +55,10 @@ NOTHING(xent_stats, dev *d, float *max, float *sum, float *target, struct mat lo
 NOTHING(xent_join, dev *d, float *lse, float *loss, const float *max, const float *sum,
 	const float *target, int64_t n_slices, int64_t rows)
 NOTHING(xent_bwd, dev *d, struct mat logits, const float *lse, const int32_t *targets,
-	int64_t first, int64_t vocab, float scale)
+	int64_t first, int64_t vocab, const float *scale)
 NOTHING(adamw, dev *d, const struct adamw_part *x, int n, const struct adamw *a)
+NOTHING(step_end, dev *d, struct step_end *to, const struct exact *loss,
+	const struct exact *squares, const struct step_terms *terms)
 NOTHING(pseudo_grad, dev *d, float *p, const float *anchor, int64_t n)
 NOTHING(mix, dev *d, float *p, const float *a, int64_t n, float keep)
 NOTHING(outer_sgd, dev *d, float *a, float *m, const float *g, int64_t n,
@@ -76,6 +81,8 @@ NOTHING(zero, dev *d, struct mat x)
 NOTHING(copy, dev *d, struct mat to, struct mat from)
 NOTHING(put, dev *d, void *to, const void *from, size_t n_bytes)
 NOTHING(get, dev *d, void *to, const void *from, size_t n_bytes)
+NOTHING(get_begin, dev *d, void *to, const void *from, size_t n_bytes)
+NOTHING(get_end, dev *d)
 NOTHING(free, dev *d, void *p, size_t n_bytes)
 NOTHING(wait, dev *d)
 NOTHING(attn_row, dev *d, struct mat o, struct mat q, struct mat k, struct mat v,
@@ -86,11 +93,6 @@ static void *plan_alloc(dev *d, size_t n_bytes)
 {
 	static char nothing[64];
 	return nothing;
-}
-
-static float plan_amax(dev *d, struct mat x)
-{
-	return 1;
 }
 
 static int64_t plan_find_bad(dev *d, struct mat x)

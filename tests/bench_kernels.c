@@ -18,7 +18,8 @@ struct call {
 	float *max, *sum, *target, *lse;
 	int32_t *ids;
 	int64_t vocab;
-	struct adamw adamw;
+	struct adamw *adamw;
+	float *scale;
 	struct adamw_part parts[PARTS];
 };
 
@@ -226,7 +227,7 @@ static void xent_stats(struct device *d, void *what)
 static void xent_bwd(struct device *d, void *what)
 {
 	struct call *c = what;
-	d->k->xent_bwd(d, c->a, c->lse, c->ids, 0, c->vocab, 1);
+	d->k->xent_bwd(d, c->a, c->lse, c->ids, 0, c->vocab, c->scale);
 }
 
 static void embed_fwd(struct device *d, void *what)
@@ -244,7 +245,7 @@ static void embed_bwd(struct device *d, void *what)
 static void adamw(struct device *d, void *what)
 {
 	struct call *c = what;
-	d->k->adamw(d, c->parts, PARTS, &c->adamw);
+	d->k->adamw(d, c->parts, PARTS, c->adamw);
 }
 
 static void loss(struct timing *t, int64_t rows, int64_t vocab, const char *shape)
@@ -253,9 +254,11 @@ static void loss(struct timing *t, int64_t rows, int64_t vocab, const char *shap
 	struct call c = {.a = timing_mat(t, rows, round_up(vocab, 128), timing_type(t)),
 		.ids = timing_ints(t, rows, vocab),
 		.vocab = vocab};
-	float **vectors[] = {&c.max, &c.sum, &c.target, &c.lse};
+	const float one = 1;
+	float **vectors[] = {&c.max, &c.sum, &c.target, &c.lse, &c.scale};
 	for (size_t i = 0; i < ARRAY_LEN(vectors); i++)
 		*vectors[i] = timing_mat(t, 1, rows, DT_F32).p;
+	t->d.k->put(&t->d, c.scale, &one, sizeof(one));
 	say_bytes(t, "xent_stats", shape, xent_stats, &c, mat_bytes(c.a));
 	say_bytes(t, "xent_bwd", shape, xent_bwd, &c, 2 * mat_bytes(c.a));
 	arena_reset(&t->memory, mark);
@@ -283,13 +286,15 @@ static void optimizer(struct timing *t, int64_t n, const char *shape)
 {
 	size_t mark = arena_mark(&t->memory);
 	enum dtype type = timing_type(t);
-	struct call c = {.adamw = {.lr = 1e-4F,
-				 .beta1 = 0.9F,
-				 .beta2 = 0.95F,
-				 .eps = 1e-8F,
-				 .grad_scale = 1,
-				 .correct1 = 0.1F,
-				 .correct2 = 0.05F}};
+	const struct adamw how = {.lr = 1e-4F,
+		.beta1 = 0.9F,
+		.beta2 = 0.95F,
+		.eps = 1e-8F,
+		.grad_scale = 1,
+		.correct1 = 0.1F,
+		.correct2 = 0.05F};
+	struct call c = {.adamw = arena_alloc(&t->memory, sizeof(how))};
+	t->d.k->put(&t->d, c.adamw, &how, sizeof(how));
 	int64_t n_bytes = 7 * 4 * PARTS * n;
 	for (int i = 0; i < PARTS; i++) {
 		struct adamw_part *p = &c.parts[i];

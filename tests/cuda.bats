@@ -145,16 +145,13 @@ memory_of() { # NAME FILE: bytes of that line of a plan
 	[ "$status" -eq 64 ]
 	run on_cpu --graph -o run
 	[ "$status" -eq 64 ]
-	for more in '--dropout 0.1' '--dtype fp16' '--dtype float8 --no-float8-skip-ends'; do
+	for more in '--dropout 0.1' '--offload params' '--offload optimizer'; do
 		what=${more#--}
 		# shellcheck disable=SC2086
 		run on_gpu --graph $more -o run
 		[ "$status" -eq 64 ]
 		[[ $output == *"graph does not go with ${what% *}"* ]]
 	done
-	run on_gpu --graph --offload params -o run
-	[ "$status" -eq 64 ]
-	[[ $output == *'graph does not go with offload params'* ]]
 	run on_gpu --offload params --offload-to . -o run
 	[ "$status" -eq 64 ]
 	[[ $output == *'--offload-to is for CPUs'* ]]
@@ -167,8 +164,9 @@ memory_of() { # NAME FILE: bytes of that line of a plan
 
 @test "steps as a graph change no bit, with evaluations and a profile in between" {
 	make_shard
-	local all=('-a llama --virtual tp=2,cp=2 -m 4' '--dtype bf16 --zero 3 -m 8')
-	[ "${LONG:-no}" != yes ] || all+=('' '-m 8 --recompute full')
+	local all=('-a llama --virtual tp=2,cp=2 -m 4 --dtype float8 --no-float8-skip-ends'
+		'--dtype fp16 --loss-scale 1e9 --loss-scale-window 1 --zero 3 -m 8')
+	[ "${LONG:-no}" != yes ] || all+=('' '-m 8 --recompute full' '--dtype bf16 -m 8')
 	for more in "${all[@]}"; do
 		local o=(-n 7 --eval-every 2 --eval-windows 4 --sample-every 4 --sample-tokens 3)
 		# shellcheck disable=SC2206
@@ -195,6 +193,33 @@ memory_of() { # NAME FILE: bytes of that line of a plan
 	PT_EMU_FAIL=9000 run on_gpu -n 500 --graph --eval-every 0 -o five
 	[ "$status" -eq 1 ]
 	[[ $output == *cudaErrorIllegalAddress*$'\n  graph\n'* ]]
+}
+
+@test "a step waits for its result, and for nothing else" {
+	make_shard
+	export PT_EMU_LAZY=yes PT_EMU_WAITS=yes
+	waits() { # STEPS OPTION...
+		local n=$1
+		shift
+		timeout -k 1 60 pt-train "${TINY[@]}" -m 8 --device cuda --eval-every 0 --no-ckpt \
+			--overwrite -o run -n "$n" "$@" 2>&1 >/dev/null |
+			sed -n 's/.* \([0-9]*\) waits$/\1/p'
+	}
+	for more in '' '--graph --dtype float8 --no-float8-skip-ends'; do
+		# shellcheck disable=SC2086
+		[ "$(waits 9 $more)" -eq $(($(waits 4 $more) + 5)) ]
+	done
+}
+
+@test "fp16 skips the steps that a CPU skips" {
+	make_shard
+	local o=(--dtype fp16 --loss-scale 1e9 -n 12 --eval-every 0 --no-ckpt)
+	on_cpu "${o[@]}" -o cpu >/dev/null
+	on_gpu "${o[@]}" -o gpu >/dev/null
+	grep -q 'gradients overflow' cpu/journal.txt
+	cmp <(grep -o '^.*gradients overflow.*' cpu/journal.txt | sed 's/.*step=/step=/') \
+		<(grep -o '^.*gradients overflow.*' gpu/journal.txt | sed 's/.*step=/step=/')
+	pt-compare --rtol 5e-4 cpu gpu
 }
 
 @test "a kernel that fails is named with its shapes, a bad number is found" {

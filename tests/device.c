@@ -172,6 +172,23 @@ struct exact *exact_zero(void)
 	return piece_new(sizeof(struct exact), -1);
 }
 
+void *there(const void *x, size_t n_bytes)
+{
+	return memcpy(piece_new(n_bytes, -1), x, n_bytes);
+}
+
+float *scalar(float x)
+{
+	return there(&x, sizeof(x));
+}
+
+float amax_of(struct device *d, struct mat x)
+{
+	float *most = scalar(0);
+	d->k->amax(d, most, x);
+	return *most;
+}
+
 struct mat mat_blank(int64_t rows, int64_t cols)
 {
 	return mat(floats(rows * cols), rows, cols);

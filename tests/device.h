@@ -26,6 +26,11 @@ int32_t *ints(int64_t n);    /* zeros */
 double *doubles(int64_t n);  /* zeros */
 uint16_t *shorts(int64_t n); /* zeros */
 struct exact *exact_zero(void);
+/* Copies. */
+void *there(const void *x, size_t n_bytes);
+float *scalar(float x);
+/* What `amax` makes of 0 and x. */
+float amax_of(struct device *d, struct mat x);
 struct mat mat_blank(int64_t rows, int64_t cols);
 
 /* Of a device that is narrow: the numbers of x, of fp32, rounded to `type` and stored as it; and

@@ -211,7 +211,7 @@ static void trial_open(struct trial *b, struct model *m, struct mesh *mesh,
 	b->p.step = 2;
 	b->p.first_sample = 7;
 	b->p.counted = BATCH - 1;
-	b->p.loss_scale = 0.25f;
+	pass_loss_scale(&b->p, 0.25f);
 }
 
 static void go(struct trial *b)

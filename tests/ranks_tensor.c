@@ -110,7 +110,7 @@ static void micro_batch(struct run *r, int64_t micro, bool last)
 	p->train = true;
 	p->then = -1;
 	p->first_sample = micro * BATCH;
-	p->loss_scale = 1.0f / (float)(N_MICRO * BATCH * p->m->c.context);
+	pass_loss_scale(p, 1.0f / (float)(N_MICRO * BATCH * p->m->c.context));
 	load(p);
 	model_forward(p, &r->all, &r->a);
 	model_backward(p, &r->all, &r->a);

@@ -154,6 +154,46 @@ static void in_a_row(void **state)
 	unsetenv("PT_EMU_LAZY");
 }
 
+/* What is got in two parts comes before the rest is done; and then what was put has been read. */
+static void result_comes_first(void **state)
+{
+	enum { STEPS = 4 };
+	(void)state;
+	setenv("PT_EMU_LAZY", "yes", 1);
+	struct work k = work_begin();
+	float *x[STEPS], result = NAN, want = 0;
+	struct mat sum = mat(k.sum, 1, N), at = mat(k.at, 1, N);
+	for (int i = 0; i < STEPS; i++) {
+		x[i] = numbers(N, 1 + i);
+		bool noted = i > 0;
+		if (i == 1)
+			assert_true(device_graph_begin(&device));
+		if (i > 1)
+			device_graph_refill(&device);
+		put(k.at, x[i], N);
+		if (i <= 1) {
+			device.k->add(&device, sum, sum, at);
+			device.k->get_begin(&device, &result, k.sum + 1, sizeof(result));
+			device.k->add(&device, sum, sum, sum);
+		}
+		if (i == 1)
+			assert_true(device_graph_end(&device));
+		if (noted)
+			device_graph_launch(&device);
+		device.k->get_end(&device);
+		want += x[i][1];
+		assert_true(result == want);
+		want *= 2;
+	}
+	float *end = got(k.sum, 2);
+	assert_true(end[1] == want);
+	free(end);
+	for (int i = 0; i < STEPS; i++)
+		free(x[i]);
+	work_end(k);
+	unsetenv("PT_EMU_LAZY");
+}
+
 /* Between begin and end nothing is done, and when there is no graph, nothing either. */
 static void new_product(void **state)
 {
@@ -249,6 +289,7 @@ int main(void)
 		cmocka_unit_test(misuses), /* before this process uses a GPU */
 		cmocka_unit_test_setup_teardown(same, begin, end),
 		cmocka_unit_test_setup_teardown(in_a_row, begin, end),
+		cmocka_unit_test_setup_teardown(result_comes_first, begin, end),
 		cmocka_unit_test_setup_teardown(new_product, begin, end),
 	};
 	const char *asked = getenv("PT_TEST_DEVICE");

@@ -295,9 +295,17 @@ static uint64_t run_widen(struct device *d)
 	return both_ways(d, DT_BF16, &unused) ^ hash_mix(both_ways(d, DT_F16, &unused));
 }
 
+static uint64_t run_round_scaled(struct device *d)
+{
+	struct mat y = mat_blank(ROWS, COLS);
+	float *inverse = scalar(0);
+	d->k->round_scaled(d, y, inverse, numbers(ROWS, COLS, 1), DT_E4M3, scalar(5));
+	return hash_of(y) ^ hash_of(mat(inverse, 1, 1));
+}
+
 static uint64_t run_amax(struct device *d)
 {
-	float most = d->k->amax(d, numbers(ROWS, COLS, 1));
+	float most = amax_of(d, numbers(ROWS, COLS, 1));
 	return hash_bytes(&most, sizeof(most), 0);
 }
 
@@ -325,7 +333,7 @@ static uint64_t run_xent_join(struct device *d)
 static uint64_t run_xent_bwd(struct device *d)
 {
 	struct mat x = numbers(ROWS, COLS, 1);
-	d->k->xent_bwd(d, x, numbers(1, ROWS, 2).p, ids, 0, COLS - 5, 0.1f);
+	d->k->xent_bwd(d, x, numbers(1, ROWS, 2).p, ids, 0, COLS - 5, scalar(0.1f));
 	return hash_of(x);
 }
 
@@ -347,7 +355,7 @@ static uint64_t run_adamw(struct device *d)
 		.g = numbers(ROWS, COLS, 3).p,
 		.n = N,
 		.decay = 0.1f};
-	d->k->adamw(d, &part, 1, &a);
+	d->k->adamw(d, &part, 1, there(&a, sizeof(a)));
 	return hash_of(p) ^ hash_of(m) ^ hash_of(v);
 }
 
@@ -460,6 +468,20 @@ static uint64_t run_strew(struct device *d)
 	return hash_of(x);
 }
 
+static uint64_t run_step_end(struct device *d)
+{
+	const struct step_terms terms = {
+		.adamw = {.lr = 0.1f}, .tokens = 77, .clip = 0.3, .loss_scale = 8};
+	struct exact *loss = exact_zero(), *squares = exact_zero();
+	struct step_end nothing = {.loss = 0}, *e = there(&nothing, sizeof(nothing));
+	struct mat x = numbers(ROWS, COLS, 1);
+	d->k->exact_sum(d, loss, x.p, N);
+	d->k->exact_sumsq(d, squares, &x, 1);
+	d->k->step_end(d, e, loss, squares, there(&terms, sizeof(terms)));
+	const float made[] = {e->loss, e->grad_norm, e->adamw.grad_scale, e->adamw.lr};
+	return hash_bytes(made, sizeof(made), 0);
+}
+
 static uint64_t run_row_sumsq(struct device *d)
 {
 	double *sum = doubles(ROWS);
@@ -498,6 +520,8 @@ static uint64_t run_alloc(struct device *d)
 
 #define run_put run_alloc
 #define run_get run_alloc
+#define run_get_begin run_alloc
+#define run_get_end run_alloc
 #define run_free run_alloc
 #define run_wait run_alloc
 
@@ -635,7 +659,7 @@ static uint64_t run_functions(struct device *d)
 		d->k->act_fwd(d, kind, y, x, one);
 		hash = hash_mix(hash + hash_of(y));
 	}
-	d->k->xent_bwd(d, x, lse.p, none, 0, WIDE, 1);
+	d->k->xent_bwd(d, x, lse.p, none, 0, WIDE, scalar(1));
 	return hash_mix(hash + hash_of(x));
 }
 

@@ -213,7 +213,8 @@ static void cross_entropy(void **state)
 		d->k->xent_join(d, lse, loss, max, sum, target, 2, 3);
 		assert_true(isfinite(loss[0]) && isnan(loss[1]) && isfinite(loss[2]));
 		for (int s = 0; s < 2; s++) {
-			d->k->xent_bwd(d, slice[s], lse, targets, s * COLS, 2 * COLS, 1);
+			d->k->xent_bwd(
+				d, slice[s], lse, targets, s * COLS, 2 * COLS, scalar(1));
 			assert_true(all_finite(row_of(slice[s], 0), COLS));
 			assert_true(all_nan(row_of(slice[s], 1), COLS));
 			assert_true(all_finite(row_of(slice[s], 2), COLS));
@@ -243,7 +244,7 @@ static void parameters(void **state)
 		d->k->zero(d, v);
 		const struct adamw_part part = {
 			.p = p.p, .m = m.p, .v = v.p, .g = g.p, .n = COLS};
-		d->k->adamw(d, &part, 1, &o);
+		d->k->adamw(d, &part, 1, there(&o, sizeof(o)));
 		assert_int_equal(d->k->find_bad(d, p), at);
 		d->k->row_sumsq(d, sum, g);
 		d->k->exact_sum(d, values, g.p, COLS);

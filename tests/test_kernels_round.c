@@ -270,19 +270,52 @@ static void maximum(void **state)
 		fill_normal(p, sizes[i], 1);
 		for (int64_t j = 0; j < sizes[i]; j++)
 			most = fmaxf(most, fabsf(p[j]));
-		assert_true(d->k->amax(d, x) == most);
+		assert_true(amax_of(d, x) == most);
 		int64_t at = pick(0, sizes[i] - 1);
 		p[at] = -1e30f;
-		assert_true(d->k->amax(d, x) == 1e30f);
+		assert_true(amax_of(d, x) == 1e30f);
 		p[at] = -INFINITY;
-		assert_true(d->k->amax(d, x) == INFINITY);
+		assert_true(amax_of(d, x) == INFINITY);
 		p[pick(0, sizes[i] - 1)] = float_of(0xff800001); /* a NaN with a sign */
-		assert_true(isnan(d->k->amax(d, x)));
+		assert_true(isnan(amax_of(d, x)));
 	}
 	struct mat zero = mat_blank(3, 5);
 	d->k->zero(d, zero);
 	((float *)zero.p)[4] = -0.0f;
-	assert_true(bits_of(d->k->amax(d, zero)) == 0);
+	assert_true(bits_of(amax_of(d, zero)) == 0);
+}
+
+/* By the scale that they ask for, the largest becomes the largest of the format; and what that
+ * scale is, in words of fp64. No largest number and one that is none are passed on. */
+static void scaled_casts(void **state)
+{
+	enum { N = 1000 };
+	static const float most[] = {1, 3.7f, 1e-30f, 0, 1e20f, NAN, INFINITY};
+	struct device *d = *state;
+	for (enum dtype type = DT_E4M3; type <= DT_E5M2; type++) {
+		const double largest = type == DT_E4M3 ? 448 : 57344;
+		for (size_t i = 0; i < ARRAY_LEN(most); i++) {
+			struct mat x = mat_blank(1, N), y = mat_blank(1, N),
+				   want = mat_blank(1, N);
+			float amax = most[i], *inverse = scalar(0);
+			for (int64_t j = 0; j < N; j++)
+				((float *)x.p)[j] =
+					amax * (float)test_uniform((uint64_t)i, j);
+			((float *)x.p)[N - 1] = -amax;
+			float *found = scalar(amax / 2); /* the larger counts */
+			d->k->amax(d, found, x);
+			assert_true(isnan(amax) ? isnan(*found) : *found == amax);
+			double least = amax < 1e-12f ? 1e-12 : (double)amax;
+			float scale = (float)(largest / least);
+			d->k->round_scaled(d, y, inverse, x, type, found);
+			d->k->round(d, want, x, type, scale);
+			float back = 1 / scale;
+			check_bits("inverse", inverse, &back, 1);
+			check_bits("round_scaled", y.p, want.p, N);
+			if (i < 2)
+				assert_true(((float *)y.p)[N - 1] == (float)-largest);
+		}
+	}
 }
 
 int main(void)
@@ -296,6 +329,7 @@ int main(void)
 		on_device(floats_of_all_sizes),
 		on_device(fp32_is_scaled),
 		on_device(maximum),
+		on_device(scaled_casts),
 	};
 	return run_on_device(tests);
 }

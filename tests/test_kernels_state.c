@@ -34,7 +34,7 @@ static void check_adamw(struct device *d, int64_t n, struct adamw o, float decay
 				.g = gf + k,
 				.n = n - k,
 				.decay = decay}};
-		d->k->adamw(d, parts, ARRAY_LEN(parts), &o);
+		d->k->adamw(d, parts, ARRAY_LEN(parts), there(&o, sizeof(o)));
 		ref_adamw(p.r, m.r, v.r, g.r, n, &o, (double)decay, step);
 	}
 	twin_check("adamw, m", m, 1e-6);
@@ -66,6 +66,94 @@ static void adamw(void **state)
 	for (size_t i = 0; i < ARRAY_LEN(some); i++)
 		for (size_t j = 0; j < ARRAY_LEN(sizes); j++)
 			check_adamw(*state, sizes[j], some[i], decays[i]);
+}
+
+/* ---- the end of a step ------------------------------------------------------------ */
+
+/* What a host would make of the sums, in the words of the training step. */
+static struct step_end expected(
+	const struct exact *loss, const struct exact *squares, const struct step_terms *t)
+{
+	struct step_end e = {.adamw = t->adamw, .step = t->step};
+	e.loss = (float)(exact_round(loss) / t->tokens);
+	e.grad_norm = (float)(sqrt(exact_round(squares)) / (double)t->loss_scale);
+	bool clips = t->clip > 0 && (double)e.grad_norm > t->clip;
+	e.adamw.grad_scale = clips ? (float)(t->clip / ((double)e.grad_norm + 1e-6)) : 1;
+	e.adamw.grad_scale /= t->loss_scale;
+	e.adamw.off = !(isfinite(e.loss) && isfinite(e.grad_norm));
+	return e;
+}
+
+static void same_end(const struct step_end *a, const struct step_end *b)
+{
+	check_bits("loss", &a->loss, &b->loss, 1);
+	check_bits("norm", &a->grad_norm, &b->grad_norm, 1);
+	check_bits("grad_scale", &a->adamw.grad_scale, &b->adamw.grad_scale, 1);
+	check_bits("lr", &a->adamw.lr, &b->adamw.lr, 1);
+	check_bits("correct2", &a->adamw.correct2, &b->adamw.correct2, 1);
+	assert_int_equal(a->adamw.off, b->adamw.off);
+	assert_int_equal(a->step, b->step);
+}
+
+/* Sums of numbers of all sizes, of more and less than 53 bits, of both signs; and of none. */
+static void step_end(void **state)
+{
+	static const double odd[] = {
+		0, -0.0, 0x1p-1074, 0x1.8p-1073, 1e308, INFINITY, -INFINITY, NAN, 3};
+	struct device *d = *state;
+	const struct step_end nothing = {.loss = 0};
+	for (int i = 0; i < 80; i++) {
+		const struct step_terms terms = {.adamw = {.lr = 0.1f, .correct2 = 0.3f},
+			.tokens = (double)pick(1, 1 << 20),
+			.clip = i % 3 ? 1e-3 * (double)pick(1, 9) : 0,
+			.loss_scale = i % 2 ? 1 : 65536,
+			.step = ((int64_t)1 << 40) + i};
+		struct exact *loss = exact_zero(), *squares = exact_zero();
+		struct step_end *e = there(&nothing, sizeof(nothing));
+		for (int64_t k = pick(0, 40); k > 0; k--) {
+			double x = 2 * test_uniform((uint64_t)i, k) - 1;
+			int size = (int)pick(-1100, i % 4 ? 20 : 1000);
+			exact_add(loss, ldexp(x, size));
+			exact_add(squares, ldexp(x * x, size));
+		}
+		if (i >= 40 && i < 40 + 2 * (int)ARRAY_LEN(odd))
+			exact_add(i % 2 ? loss : squares, odd[(i - 40) / 2]);
+		struct step_end want = expected(loss, squares, &terms);
+		exact_normalize(loss); /* as kernels leave them, or not */
+		d->k->step_end(d, e, loss, squares, there(&terms, sizeof(terms)));
+		same_end(e, &want);
+	}
+}
+
+/* A step whose end was bad changes nothing. */
+static void adamw_is_off(void **state)
+{
+	struct device *d = *state;
+	const struct adamw o = {.lr = 0.1f,
+		.eps = 1,
+		.grad_scale = 1,
+		.correct1 = 1,
+		.correct2 = 1,
+		.off = true};
+	struct mat p = twin_random(1, LARGE, 1).f, g = twin_random(1, LARGE, 1).f;
+	struct mat all[] = {p, twin_random(1, LARGE, 1).f, twin_random(1, LARGE, 1).f};
+	struct mat before[ARRAY_LEN(all)];
+	struct mat copy =
+		d->narrow ? mat_typed(shorts(LARGE), 1, LARGE, DT_BF16) : mat(NULL, 0, 0);
+	for (size_t i = 0; i < ARRAY_LEN(all); i++)
+		d->k->copy(d, before[i] = mat_blank(1, LARGE), all[i]);
+	const struct adamw_part part = {.p = p.p,
+		.m = all[1].p,
+		.v = all[2].p,
+		.g = g.p,
+		.copy = copy,
+		.n = LARGE,
+		.decay = 0.1f};
+	d->k->adamw(d, &part, 1, there(&o, sizeof(o)));
+	for (size_t i = 0; i < ARRAY_LEN(all); i++)
+		check_bits("adamw, off", all[i].p, before[i].p, LARGE);
+	for (int64_t i = 0; copy.p && i < LARGE; i++)
+		assert_int_equal(((uint16_t *)copy.p)[i], 0);
 }
 
 /* ---- sums ------------------------------------------------------------------------ */
@@ -193,6 +281,22 @@ static void memory(void **state)
 	free(back);
 }
 
+/* What is got in two parts is what was there when it was asked for. */
+static void got_later(void **state)
+{
+	struct device *d = *state;
+	float got[GET_MOST / sizeof(float)];
+	struct mat x = twin_random(1, ARRAY_LEN(got), 1).f, y = mat_blank(1, x.cols);
+	d->k->copy(d, y, x);
+	d->k->get_begin(d, got, x.p, sizeof(got));
+	d->k->zero(d, x);
+	d->k->get_end(d);
+	check_bits("got", got, y.p, x.cols);
+	d->k->get_begin(d, got + 1, x.p, sizeof(*got));
+	d->k->get_end(d);
+	assert_true(got[1] == 0 && got[2] == ((float *)y.p)[2]);
+}
+
 /* ---- zero, copy, find_bad -------------------------------------------------------- */
 
 static void zero_and_copy(void **state)
@@ -290,6 +394,9 @@ int main(void)
 {
 	const struct CMUnitTest tests[] = {
 		on_device(adamw),
+		on_device(step_end),
+		on_device(adamw_is_off),
+		on_device(got_later),
 		on_device(row_sumsq),
 		on_device(exact_sum),
 		on_device(exact_sumsq),

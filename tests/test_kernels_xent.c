@@ -60,9 +60,10 @@ static void run_forward(struct device *d, struct xent *x)
 
 static void run_backward(struct device *d, struct xent *x, float scale)
 {
+	const float *at = scalar(scale);
 	for (int64_t s = 0; s < x->n_slices; s++)
 		d->k->xent_bwd(
-			d, x->slice[s], x->lse, x->targets, s * x->cols, x->vocab, scale);
+			d, x->slice[s], x->lse, x->targets, s * x->cols, x->vocab, at);
 }
 
 /* The gradients of the real columns as one matrix; those of padding must be zero, and those

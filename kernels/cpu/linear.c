@@ -30,11 +30,16 @@ static struct tiles tiles_of(int64_t rows, int64_t cols)
 	return t;
 }
 
-/* c[m,n] = op(a) op(b) (+ c), with op(a) [m,k]; bias is added to each row of c. */
-static void product(bool ta, bool tb, struct mat c, const float *a, int64_t lda,
-	const float *b, int64_t ldb, int64_t k, bool add, const float *bias)
+/* c[m,n] = op(left) op(right) (+ c), with op(left) [m,k]; bias is added to each row of c. */
+static void product(bool ta, bool tb, struct mat c, struct mat left, struct mat right,
+	bool add, const float *bias)
 {
 	struct tiles t = tiles_of(c.rows, c.cols);
+	const float *a = left.p, *b = right.p;
+	int64_t lda = left.cols, ldb = right.cols, k = ta ? left.rows : left.cols;
+	bool scaled = left.scale || right.scale;
+	float scale = scaled ? *left.scale * *right.scale : 1;
+	BUG_ON(scaled && (add || bias));
 	blas_open();
 #pragma omp parallel for schedule(dynamic, 1) if (t.n_down * t.n_across > 1)
 	for (int64_t i = 0; i < t.n_down * t.n_across; i++) {
@@ -43,6 +48,9 @@ static void product(bool ta, bool tb, struct mat c, const float *a, int64_t lda,
 		float *out = (float *)c.p + r * c.cols + s;
 		blas_gemm(ta, tb, m, n, k, 1, ta ? a + r : a + r * lda, lda,
 			tb ? b + s * ldb : b + s, ldb, add ? 1 : 0, out, c.cols);
+		for (int64_t y = 0; scaled && y < m; y++)
+			for (int64_t x = 0; x < n; x++)
+				out[y * c.cols + x] *= scale;
 		for (int64_t y = 0; bias && y < m; y++)
 			for (int64_t x = 0; x < n; x++)
 				out[y * c.cols + x] += bias[s + x];
@@ -54,7 +62,7 @@ void K(linear_fwd)(
 {
 	(void)d;
 	BUG_ON(y.rows != x.rows || y.cols != w.rows || x.cols != w.cols);
-	product(false, true, y, x.p, x.cols, w.p, w.cols, x.cols, false, bias.p);
+	product(false, true, y, x, w, false, bias.p);
 }
 
 void K(linear_bwd_x)(
@@ -62,7 +70,7 @@ void K(linear_bwd_x)(
 {
 	(void)d;
 	BUG_ON(dx.rows != dy.rows || dx.cols != w.cols || dy.cols != w.rows);
-	product(false, false, dx, dy.p, dy.cols, w.p, w.cols, dy.cols, add, NULL);
+	product(false, false, dx, dy, w, add, NULL);
 }
 
 void K(linear_bwd_w)(
@@ -70,7 +78,7 @@ void K(linear_bwd_w)(
 {
 	(void)d;
 	BUG_ON(dw.rows != dy.cols || dw.cols != x.cols || dy.rows != x.rows);
-	product(true, false, dw, dy.p, dy.cols, x.p, x.cols, dy.rows, add, NULL);
+	product(true, false, dw, dy, x, add, NULL);
 }
 
 void K(linear_gelu_fwd)(struct device *d, struct mat y, struct mat a, struct mat x,

@@ -15,6 +15,16 @@ void K(get)(struct device *d, void *to, const void *from, size_t n_bytes)
 	K(put)(d, to, from, n_bytes);
 }
 
+void K(get_begin)(struct device *d, void *to, const void *from, size_t n_bytes)
+{
+	K(put)(d, to, from, n_bytes);
+}
+
+void K(get_end)(struct device *d)
+{
+	(void)d;
+}
+
 /* As an arena's block: pages that are zero, and cost nothing until they are touched. */
 void *K(alloc)(struct device *d, size_t n_bytes)
 {

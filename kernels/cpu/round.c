@@ -4,6 +4,7 @@
  * of the hardware's conversions.
  */
 #include "kernels/cpu/cpu.h"
+#include "kernels/scalars.h"
 
 #define SIGN_BIT 0x80000000u
 #define INFINITE 0x7f800000u
@@ -97,6 +98,14 @@ void K(round)(struct device *d, struct mat y, struct mat x, enum dtype type, flo
 			min64(PARALLEL_FROM, n - i), type, scale);
 }
 
+void K(round_scaled)(struct device *d, struct mat y, float *inverse, struct mat x,
+	enum dtype type, const float *amax)
+{
+	float scale = float8_scale(type, *amax);
+	K(round)(d, y, x, type, scale);
+	*inverse = 1.0f / scale;
+}
+
 /* ---- 16 bits --------------------------------------------------------------------- */
 
 /* Between the exponents of binary16 and of fp32; twice that for infinity and NaN. */
@@ -159,16 +168,16 @@ void K(widen)(struct device *d, struct mat y, const uint16_t *x, enum dtype type
 /* ---- scales ---------------------------------------------------------------------- */
 
 /* Of numbers without a sign the larger has the larger bits, and NaN the largest. */
-float K(amax)(struct device *d, struct mat x)
+void K(amax)(struct device *d, float *to, struct mat x)
 {
 	(void)d;
 	const float *p = x.p;
 	int64_t n = mat_size(x);
-	int32_t most = 0;
+	int32_t most = as_bits(*to);
 #pragma omp parallel for simd reduction(max : most) if (n > PARALLEL_FROM)
 	for (int64_t i = 0; i < n; i++) {
 		int32_t a = as_bits(p[i]) & 0x7fffffff;
 		most = a > most ? a : most;
 	}
-	return as_float(most);
+	*to = as_float(most);
 }

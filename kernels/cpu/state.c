@@ -1,5 +1,6 @@
 /* What is done to parameters, gradients and optimizer state. */
 #include "kernels/cpu/cpu.h"
+#include "kernels/scalars.h"
 
 static void adamw_part(const struct adamw_part *x, const struct adamw *o)
 {
@@ -24,8 +25,15 @@ void K(adamw)(
 	struct device *d, const struct adamw_part *x, int n_parts, const struct adamw *o)
 {
 	(void)d;
-	for (int i = 0; i < n_parts; i++)
+	for (int i = 0; i < n_parts && !o->off; i++)
 		adamw_part(&x[i], o);
+}
+
+void K(step_end)(struct device *d, struct step_end *to, const struct exact *loss,
+	const struct exact *squares, const struct step_terms *terms)
+{
+	(void)d;
+	*to = step_end_of(exact_round(loss), exact_round(squares), terms);
 }
 
 void K(row_sumsq)(struct device *d, double *out, struct mat x)

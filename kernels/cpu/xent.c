@@ -69,9 +69,10 @@ void K(xent_join)(struct device *d, float *lse, float *loss, const float *max,
 }
 
 void K(xent_bwd)(struct device *d, struct mat logits, const float *lse,
-	const int32_t *targets, int64_t first, int64_t vocab, float scale)
+	const int32_t *targets, int64_t first, int64_t vocab, const float *scale_at)
 {
 	(void)d;
+	float scale = *scale_at;
 	int64_t real = max64(0, min64(logits.cols, vocab - first));
 #pragma omp parallel for if (mat_size(logits) > PARALLEL_FROM)
 	for (int64_t i = 0; i < logits.rows; i++) {

@@ -181,6 +181,37 @@ void cuda_get(struct device *d, void *to, const void *from, size_t n_bytes)
 	cuda_after(d, "get");
 }
 
+/* In a graph the event is one of its own, which each launch records; elsewhere it may not be. */
+void cuda_get_begin(struct device *d, void *to, const void *from, size_t n_bytes)
+{
+	struct cuda_device *c = cuda_of(d);
+	struct later *l = &c->later;
+	bool noted = cuda_graph_notes(d);
+	BUG_ON(n_bytes > GET_MOST);
+	struct cuda_launch launch = copy_of("get", to, from, n_bytes);
+	cuda_before(d, &launch);
+	l->to = to;
+	l->n_bytes = n_bytes;
+	cuda_check(d,
+		cudaMemcpyAsync(l->from, from, n_bytes, cudaMemcpyDefault, c->stream),
+		"get");
+	cuda_check(d,
+		cudaEventRecordWithFlags(l->came, c->stream,
+			noted ? cudaEventRecordExternal : cudaEventRecordDefault),
+		"get");
+	if (noted)
+		cuda_graph_later(d);
+	cuda_after(d, "get");
+}
+
+void cuda_get_end(struct device *d)
+{
+	struct later *l = &cuda_of(d)->later;
+	BUG_ON(!cuda_graph_rests(d) || !l->n_bytes);
+	cuda_check(d, cudaEventSynchronize(l->came), "get");
+	memcpy(l->to, l->from, l->n_bytes);
+}
+
 void cuda_wait(struct device *d)
 {
 	BUG_ON(!cuda_graph_rests(d));
@@ -197,6 +228,10 @@ static void stage_open(struct device *d)
 		"pinned memory");
 	cuda_check(d, cudaMallocHost((void **)&s->get, (size_t)2 * STAGE_BYTES),
 		"pinned memory");
+	struct later *l = &cuda_of(d)->later;
+	cuda_check(d, cudaMallocHost((void **)&l->from, GET_MOST), "pinned memory");
+	cuda_check(
+		d, cudaEventCreateWithFlags(&l->came, cudaEventDisableTiming), "events");
 	for (int i = 0; i < STAGE_SLOTS; i++)
 		cuda_check(d,
 			cudaEventCreateWithFlags(&s->gone[i], cudaEventDisableTiming),
@@ -223,8 +258,10 @@ static void close_device(struct device *d)
 		cudaEventDestroy(s->gone[i]);
 	for (int i = 0; i < 2; i++)
 		cudaEventDestroy(s->came[i]);
+	cudaEventDestroy(c->later.came);
 	cudaFreeHost(s->put);
 	cudaFreeHost(s->get);
+	cudaFreeHost(c->later.from);
 	cudaFree(c->room);
 	cudaFree(c->product_room);
 	cudaFree(c->copies);

@@ -25,13 +25,13 @@ static bool is_byte(enum dtype type)
 static void *copies_of(struct device *d, size_t n_bytes)
 {
 	struct cuda_device *c = cuda_of(d);
-	if (cuda_graph_notes(d)) { /* it would use them when they have grown, and moved */
-		cuda_graph_spoil(d, "it has products of fp8");
+	bool grows = n_bytes > c->copies_bytes;
+	if (grows && cuda_graph_notes(d)) {
+		cuda_graph_spoil(d, "it has a product that was not done before");
 		return c->room;
 	}
-	if (n_bytes > c->copies_bytes) {
-		cuda_wait(d);
-		cuda_check(d, cudaFree(c->copies), "free");
+	if (grows) {
+		cuda_graph_outlived(d, c->copies);
 		c->copies = cuda_memory(d, n_bytes, "a product's operands");
 		c->copies_bytes = n_bytes;
 	}
@@ -62,7 +62,9 @@ static struct mat transposed(struct device *d, const char *name, struct mat m, v
 	BUG_ON(grid.y > 65535);
 	launch(d, name, grid, dim3(TILE_THREADS), 0, transpose_bytes, (uint8_t *)to,
 		(const uint8_t *)m.p, m.rows, m.cols);
-	return mat_typed(to, m.cols, m.rows, m.type);
+	struct mat t = mat_typed(to, m.cols, m.rows, m.type);
+	t.scale = m.scale;
+	return t;
 }
 
 /* Each fp8 number is one of bf16, too. */
@@ -81,7 +83,9 @@ static struct mat widened(struct device *d, const char *name, struct mat m, void
 	launch(d, name, dim3((unsigned)ceil_div(n, TILE_THREADS)), dim3(TILE_THREADS), 0,
 		widen_bytes, (__nv_bfloat16 *)to, (const uint8_t *)m.p, n,
 		m.type == DT_E4M3 ? __NV_E4M3 : __NV_E5M2);
-	return mat_typed(to, m.rows, m.cols, DT_BF16);
+	struct mat wide = mat_typed(to, m.rows, m.cols, DT_BF16);
+	wide.scale = m.scale;
+	return wide;
 }
 
 /* ---- fp8 ----------------------------------------------------------------------------- */
@@ -131,6 +135,8 @@ static struct product as_fp32(struct device *d, struct product p)
 	struct mat b = mat(copies + a_bytes, p.b.rows, p.b.cols);
 	cuda_round(d, a, p.a, DT_F32, 1);
 	cuda_round(d, b, p.b, DT_F32, 1);
+	a.scale = p.a.scale;
+	b.scale = p.b.scale;
 	p.a = a;
 	p.b = b;
 	return p;
@@ -228,6 +234,16 @@ static bool product_with(
 	return true;
 }
 
+/* From fp32 to what the result is to be. cuBLASLt takes scales with fp8 only. */
+static void finish(struct device *d, const char *name, struct mat to, struct mat from,
+	const struct product *p)
+{
+	if (p->a.scale)
+		cuda_round_by(d, name, to, from, p->a.scale, p->b.scale);
+	else if (to.p != from.p)
+		cuda_round(d, to, from, to.type, 1);
+}
+
 /* The result as fp32, a part of its rows at a time, and from there to what it is to be. */
 static bool narrowed_product(
 	struct device *d, const char *name, struct product p, struct mat bias)
@@ -242,7 +258,7 @@ static bool narrowed_product(
 		p.d = mat(cuda_room(d, RESULT_ROOM), n, all.cols);
 		if (!product_with(d, name, p, bias))
 			return false;
-		cuda_round(d, mat_rows(all, row, n), p.d, all.type, 1);
+		finish(d, name, mat_rows(all, row, n), p.d, &p);
 	}
 	return true;
 }
@@ -251,8 +267,13 @@ static bool narrowed_product(
 static bool of_given_type(
 	struct device *d, const char *name, struct product p, struct mat bias)
 {
-	bool given = p.d.type == DT_F32 || p.d.type == p.a.type;
-	return (given ? product_with : narrowed_product)(d, name, p, bias);
+	bool given = p.d.type == DT_F32 || (p.d.type == p.a.type && !p.a.scale);
+	if (!given)
+		return narrowed_product(d, name, p, bias);
+	if (!product_with(d, name, p, bias))
+		return false;
+	finish(d, name, p.d, p.d, &p);
+	return true;
 }
 
 static void multiply(
@@ -262,6 +283,7 @@ static void multiply(
 	BUG_ON(p.d.cols != (p.ta ? p.a.rows : p.a.cols));
 	BUG_ON(p.d.rows != (p.tb ? p.b.cols : p.b.rows));
 	BUG_ON(p.a.type != p.b.type && !(is_byte(p.a.type) && is_byte(p.b.type)));
+	BUG_ON(!p.a.scale != !p.b.scale || (p.a.scale && (bias.p || p.add)));
 	if (!mat_size(p.d))
 		return;
 	if (!k_of(&p)) {
@@ -274,7 +296,7 @@ static void multiply(
 		if (fp8_fits(d, &p) && product_with(d, name, along_sum(d, name, p), bias))
 			return;
 		p = as_bf16(d, name, p);
-	} else if (product_in_runs(d, name, p)) {
+	} else if (!p.a.scale && product_in_runs(d, name, p)) {
 		return;
 	}
 	bool done = of_given_type(d, name, p, bias);

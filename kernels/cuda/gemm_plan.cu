@@ -192,6 +192,15 @@ static void set_pointer(struct device *d, const struct plan *p,
 		"a pointer of a product");
 }
 
+/* Of fp8 alone; where there is none, nothing is multiplied. */
+static void set_scales(struct device *d, const struct plan *p, const struct product *x)
+{
+	if (dtype_bytes((enum dtype)p->key.a) != 1)
+		return;
+	set_pointer(d, p, CUBLASLT_MATMUL_DESC_A_SCALE_POINTER, x->a.scale);
+	set_pointer(d, p, CUBLASLT_MATMUL_DESC_B_SCALE_POINTER, x->b.scale);
+}
+
 /* to = op(a) op(b), plus what is at x->d when it adds. */
 static cublasStatus_t run(struct device *d, const struct plan *p, const struct product *x,
 	void *to, const cublasLtMatmulAlgo_t *algo)
@@ -202,6 +211,7 @@ static cublasStatus_t run(struct device *d, const struct plan *p, const struct p
 		set_pointer(d, p, CUBLASLT_MATMUL_DESC_BIAS_POINTER, x->bias);
 	if (x->aux)
 		set_pointer(d, p, CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_POINTER, x->aux);
+	set_scales(d, p, x);
 	const void *from = x->add ? x->d.p : to;
 	return cublasLtMatmul(c->products, p->desc, &one, x->a.p, p->a, x->b.p, p->b,
 		&beta, from, p->d, to, p->d, algo, c->product_room, PRODUCT_ROOM,

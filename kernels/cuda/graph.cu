@@ -27,8 +27,11 @@ struct graph {
 	cudaEvent_t done; /* when it was launched last */
 	struct slot *slot;
 	int64_t n_slots, next; /* which is refilled next */
+	int64_t n_read;	       /* that are read when the `later` of a launch has come */
 	char **page;	       /* pinned, of STAGE_BYTES */
 	int64_t n_pages;
+	void **outlived; /* the device's, that others have done with */
+	int64_t n_outlived;
 	size_t at; /* in the last one */
 };
 
@@ -70,7 +73,9 @@ static void graph_clear(struct device *d, struct graph *g)
 	g->exec = NULL;
 	for (int64_t i = 0; i < g->n_pages; i++)
 		cuda_check(d, cudaFreeHost(g->page[i]), "pinned memory");
-	g->n_slots = g->next = g->n_pages = 0;
+	for (int64_t i = 0; i < g->n_outlived; i++)
+		cuda_check(d, cudaFree(g->outlived[i]), "free");
+	g->n_slots = g->next = g->n_read = g->n_pages = g->n_outlived = 0;
 	g->at = 0;
 	g->spoiled = NULL;
 }
@@ -84,8 +89,22 @@ void cuda_graph_free(struct device *d)
 	cudaEventDestroy(g->done);
 	free(g->slot);
 	free(g->page);
+	free(g->outlived);
 	free(g);
 	cuda_of(d)->graph = NULL;
+}
+
+void cuda_graph_outlived(struct device *d, void *p)
+{
+	struct graph *g = cuda_of(d)->graph;
+	if (!g || !g->exec) {
+		cuda_wait(d);
+		cuda_check(d, cudaFree(p), "free");
+		return;
+	}
+	g->outlived = (void **)xrealloc(
+		g->outlived, (size_t)(g->n_outlived + 1) * sizeof(*g->outlived));
+	g->outlived[g->n_outlived++] = p;
 }
 
 /* ---- what is put ---------------------------------------------------------------------- */
@@ -139,6 +158,12 @@ bool cuda_graph_put(struct device *d, void *to, const void *from, size_t n_bytes
 	return true;
 }
 
+void cuda_graph_later(struct device *d)
+{
+	struct graph *g = cuda_of(d)->graph;
+	g->n_read = g->n_slots;
+}
+
 /* ---- from the beginning to the launch --------------------------------------------------- */
 
 bool cuda_graph_begin(struct device *d)
@@ -182,7 +207,9 @@ void cuda_graph_refill(struct device *d)
 {
 	struct graph *g = cuda_of(d)->graph;
 	BUG_ON(!g || !g->exec || g->state != GRAPH_RESTS);
-	cuda_check(d, cudaEventSynchronize(g->done), "graph");
+	bool early = g->n_read && g->n_read == g->n_slots; /* before it is done */
+	cudaEvent_t read = early ? cuda_of(d)->later.came : g->done;
+	cuda_check(d, cudaEventSynchronize(read), "graph");
 	g->state = GRAPH_REFILLS;
 	g->next = 0;
 }

@@ -27,6 +27,14 @@ struct stage {
 	cudaEvent_t gone[STAGE_SLOTS], came[2];
 };
 
+/* What was asked for and is looked at later: on its way through pinned memory. */
+struct later {
+	char *from; /* [GET_MOST] */
+	void *to;
+	size_t n_bytes; /* 0: nothing */
+	cudaEvent_t came;
+};
+
 struct cuda_device {
 	struct device_options o;
 	char model[256], name[400];
@@ -38,6 +46,7 @@ struct cuda_device {
 	bool measures; /* which algorithm of a product is the quickest */
 	cudaStream_t stream;
 	struct stage stage;
+	struct later later;
 	void *room; /* CUDA_ROOM */
 	int64_t taken_bytes;
 
@@ -104,6 +113,16 @@ bool cuda_graph_rests(struct device *d);
 void cuda_graph_spoil(struct device *d, const char *why);
 /* Whether what is put was for the graph. */
 bool cuda_graph_put(struct device *d, void *to, const void *from, size_t n_bytes);
+/* p may be in use by the graph: it is given back with that, or now. */
+void cuda_graph_outlived(struct device *d, void *p);
+/* What was put so far has been read when the `later` that is asked for now has come. */
+void cuda_graph_later(struct device *d);
+
+/* ---- round.cu ----------------------------------------------------------------------- */
+
+/* y = cast(x (*a *b)), to the type of y. */
+void cuda_round_by(struct device *d, const char *name, struct mat y, struct mat x,
+	const float *a, const float *b);
 
 /* ---- gemm.cu: a product as cuBLASLt sees it ------------------------------------------ */
 

@@ -2,7 +2,9 @@
  * Rounding to the number formats of less precision, which gives the bits that the CPU's does
  * (kernels/cpu/round.c says why they are right): in registers this costs no time.
  */
+#include "kernels/cuda/own.h"
 #include "kernels/cuda/vector.h"
+#include "kernels/scalars.h"
 
 #include <cuda_fp8.h>
 
@@ -126,13 +128,45 @@ static __device__ inline void cast(
 	}
 }
 
-template <typename Y, typename X>
+/* What x is multiplied by: a number; or what the program does not know. */
+struct by_number {
+	float scale;
+};
+
+struct by_amax {
+	const float *amax;
+	float *inverse;
+};
+
+struct by_scales {
+	const float *a, *b;
+};
+
+static __device__ inline float scale_of(struct by_number by, enum dtype)
+{
+	return by.scale;
+}
+
+static __device__ inline float scale_of(struct by_amax by, enum dtype type)
+{
+	float scale = float8_scale(type, *by.amax);
+	if (blockIdx.x == 0 && threadIdx.x == 0)
+		*by.inverse = 1.0f / scale;
+	return scale;
+}
+
+static __device__ inline float scale_of(struct by_scales by, enum dtype)
+{
+	return *by.a * *by.b;
+}
+
+template <typename Y, typename X, typename By>
 static __global__ void round_kernel(
-	Y *y, const X *x, int64_t n, enum dtype type, float scale, bool whole)
+	Y *y, const X *x, int64_t n, enum dtype type, By by, bool whole)
 {
 	enum { N = PER_PACK<X> };
 	int64_t i = thread_number() * N, left = n - i;
-	float v[N];
+	float v[N], scale = scale_of(by, type);
 	pack<Y, N> to;
 	if (left <= 0)
 		return;
@@ -143,37 +177,61 @@ static __global__ void round_kernel(
 	store_bits(y + i, to, left, whole);
 }
 
-template <typename Y>
-static void round_as(struct device *d, const char *name, Y *y, struct mat x,
-	enum dtype type, float scale)
+template <typename Y, typename By>
+static void round_as(
+	struct device *d, const char *name, Y *y, struct mat x, enum dtype type, By by)
 {
 	int64_t n = mat_size(x);
 	by_type(x.type, [&](auto t) {
 		using X = decltype(t);
 		enum { N = PER_PACK<X> };
 		const X *in = (const X *)x.p;
-		launch(d, name, grid_of_packs(1, n, N), THREADS, 0, round_kernel<Y, X>, y,
-			in, n, type, scale, in_packs(y, 0, N) && in_packs(in, 0, N));
+		launch(d, name, grid_of_packs(1, n, N), THREADS, 0,
+			round_kernel<Y, X, By>, y, in, n, type, by,
+			in_packs(y, 0, N) && in_packs(in, 0, N));
 	});
+}
+
+template <typename By>
+static void round_by(struct device *d, const char *name, struct mat y, struct mat x,
+	enum dtype type, By by)
+{
+	BUG_ON(mat_size(y) != mat_size(x));
+	BUG_ON(y.type != DT_F32 && y.type != type);
+	if (y.type == DT_F32)
+		round_as(d, name, floats_of(y), x, type, by);
+	else if (dtype_bytes(type) == 2)
+		round_as(d, name, (uint16_t *)y.p, x, type, by);
+	else
+		round_as(d, name, (uint8_t *)y.p, x, type, by);
 }
 
 void cuda_round(
 	struct device *d, struct mat y, struct mat x, enum dtype type, float scale)
 {
-	BUG_ON(mat_size(y) != mat_size(x));
-	BUG_ON(y.type != DT_F32 && y.type != type);
-	if (y.type == DT_F32)
-		round_as(d, "round", floats_of(y), x, type, scale);
-	else if (dtype_bytes(type) == 2)
-		round_as(d, "round", (uint16_t *)y.p, x, type, scale);
-	else
-		round_as(d, "round", (uint8_t *)y.p, x, type, scale);
+	struct by_number by = {scale};
+	round_by(d, "round", y, x, type, by);
+}
+
+void cuda_round_scaled(struct device *d, struct mat y, float *inverse, struct mat x,
+	enum dtype type, const float *amax)
+{
+	struct by_amax by = {amax, inverse};
+	BUG_ON(dtype_bytes(type) != 1 || !mat_size(x));
+	round_by(d, "round_scaled", y, x, type, by);
+}
+
+void cuda_round_by(struct device *d, const char *name, struct mat y, struct mat x,
+	const float *a, const float *b)
+{
+	struct by_scales by = {a, b};
+	round_by(d, name, y, x, y.type, by);
 }
 
 void cuda_narrow(struct device *d, uint16_t *y, struct mat x, enum dtype type)
 {
 	BUG_ON(type != DT_BF16 && type != DT_F16);
-	round_as(d, "narrow", y, x, type, 1);
+	round_as(d, "narrow", y, x, type, (struct by_number){1});
 }
 
 /* ---- and back ----------------------------------------------------------------------- */

@@ -1,5 +1,6 @@
 /* What is done to parameters and optimizer state, and to memory. */
 #include "kernels/cuda/vector.h"
+#include "kernels/scalars.h"
 
 /* What one launch updates: as many vectors as its arguments have room for. Block b is one of
  * those from first_block[i] on, of vector i. */
@@ -7,7 +8,6 @@ enum { VECTORS = 32 };
 
 struct vectors {
 	struct adamw_part part[VECTORS];
-	float shrink[VECTORS];
 	uint32_t first_block[VECTORS + 1];
 	bool whole[VECTORS]; /* in packs */
 	int n;
@@ -15,15 +15,19 @@ struct vectors {
 
 /* T: of the copies. */
 template <typename T>
-static __global__ void adamw_kernel(
-	const struct vectors all, struct adamw a, float rate, float root)
+static __global__ void adamw_kernel(const struct vectors all, const struct adamw *how)
 {
 	enum { N = PER_PACK<float> };
+	const struct adamw a = *how;
+	float rate = a.lr / a.correct1, root = 1.0f / sqrtf(a.correct2);
 	int at = 0;
+	if (a.off)
+		return;
 	for (int half = VECTORS / 2; half; half /= 2)
 		if (at + half < all.n && all.first_block[at + half] <= blockIdx.x)
 			at += half;
 	const struct adamw_part &x = all.part[at];
+	float shrink = 1.0f - a.lr * x.decay;
 	bool whole = all.whole[at];
 	int64_t block = blockIdx.x - all.first_block[at];
 	int64_t i = (block * THREADS + threadIdx.x) * N, left = x.n - i;
@@ -38,8 +42,7 @@ static __global__ void adamw_kernel(
 		float grad = gi[j] * a.grad_scale;
 		mi[j] = a.beta1 * mi[j] + (1.0f - a.beta1) * grad;
 		vi[j] = a.beta2 * vi[j] + (1.0f - a.beta2) * (grad * grad);
-		pi[j] = pi[j] * all.shrink[at] -
-			rate * (mi[j] / (sqrtf(vi[j]) * root + a.eps));
+		pi[j] = pi[j] * shrink - rate * (mi[j] / (sqrtf(vi[j]) * root + a.eps));
 	}
 	store(x.m + i, mi, left, whole);
 	store(x.v + i, vi, left, whole);
@@ -60,7 +63,6 @@ void cuda_adamw(
 	struct device *d, const struct adamw_part *x, int n_parts, const struct adamw *o)
 {
 	enum { A_BLOCK = THREADS * PER_PACK<float> };
-	float rate = o->lr / o->correct1, root = 1.0f / sqrtf(o->correct2);
 	for (int done = 0; done < n_parts;) {
 		struct vectors all = {};
 		for (; done < n_parts && all.n < VECTORS; done++, all.n++) {
@@ -68,7 +70,6 @@ void cuda_adamw(
 			int i = all.n;
 			BUG_ON(from->copy.type != x->copy.type);
 			all.part[i] = *from;
-			all.shrink[i] = 1.0f - o->lr * from->decay;
 			all.whole[i] = is_whole(from);
 			all.first_block[i + 1] =
 				all.first_block[i] + (uint32_t)ceil_div(from->n, A_BLOCK);
@@ -76,9 +77,33 @@ void cuda_adamw(
 		by_type(x->copy.type, [&](auto type) {
 			typedef decltype(type) T;
 			launch(d, "adamw", grid_of(all.first_block[all.n]), THREADS, 0,
-				adamw_kernel<T>, all, *o, rate, root);
+				adamw_kernel<T>, all, o);
 		});
 	}
+}
+
+/* A warp for each sum: its lanes fetch it, and one of them has 68 limbs to carry. */
+static __global__ void step_end_kernel(struct step_end *to, const struct exact *loss,
+	const struct exact *squares, const struct step_terms *terms)
+{
+	__shared__ struct exact sum[2];
+	__shared__ double rounded[2];
+	int which = (int)threadIdx.x / WARP, lane = (int)threadIdx.x % WARP;
+	const int64_t *from = (const int64_t *)(which ? squares : loss);
+	for (int i = lane; i < EXACT_WORDS; i += WARP)
+		((int64_t *)&sum[which])[i] = from[i];
+	__syncthreads();
+	if (lane == 0)
+		rounded[which] = exact_finish(&sum[which]);
+	__syncthreads();
+	if (threadIdx.x == 0)
+		*to = step_end_of(rounded[0], rounded[1], terms);
+}
+
+void cuda_step_end(struct device *d, struct step_end *to, const struct exact *loss,
+	const struct exact *squares, const struct step_terms *terms)
+{
+	launch(d, "step_end", 1, 2 * WARP, 0, step_end_kernel, to, loss, squares, terms);
 }
 
 /* ---- memory ------------------------------------------------------------------------- */

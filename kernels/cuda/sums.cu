@@ -231,6 +231,45 @@ void cuda_exact_sumsq(struct device *d, struct exact *x, const struct mat *m, in
 	exact_sumsq_wide<32>(d, x, m, n);
 }
 
+/* ---- the maximum --------------------------------------------------------------------- */
+
+/* Of numbers without a sign the larger has the larger bits, and NaN the largest. */
+template <typename T>
+static __global__ void amax_kernel(float *to, const T *x, int64_t n, bool whole)
+{
+	enum { N = PER_PACK<T>, AT_ONCE = 4 };
+	int64_t step = (int64_t)gridDim.x * blockDim.x * N;
+	unsigned most = 0;
+	for (int64_t i = thread_number() * N; i < n; i += AT_ONCE * step) {
+		packed<T, N> from[AT_ONCE]; /* zeros behind the end */
+#pragma unroll
+		for (int k = 0; k < AT_ONCE; k++)
+			from[k] = fetch<N>(x + i + k * step, n - i - k * step, whole);
+#pragma unroll
+		for (int k = 0; k < AT_ONCE; k++) {
+			float v[N];
+			unpack(v, from[k]);
+			for (int j = 0; j < N; j++)
+				most = max(most, __float_as_uint(v[j]) & 0x7fffffffu);
+		}
+	}
+	most = warp_max(most);
+	if (lane_number() == 0)
+		atomicMax((unsigned *)to, most);
+}
+
+void cuda_amax(struct device *d, float *to, struct mat x)
+{
+	int64_t n = mat_size(x);
+	by_type(x.type, [&](auto t) {
+		using T = decltype(t);
+		enum { N = PER_PACK<T> };
+		const T *p = (const T *)x.p;
+		launch(d, "amax", grid_in_strides(n, N), THREADS, 0, amax_kernel<T>, to,
+			p, n, in_packs(p, 0, N));
+	});
+}
+
 /* ---- what the program waits for ------------------------------------------------------ */
 
 typedef unsigned long long word;
@@ -253,48 +292,6 @@ static word answer_end(struct device *d, const word *answer)
 	word x;
 	cuda_get(d, &x, answer, sizeof(x));
 	return x;
-}
-
-/* Of numbers without a sign the larger has the larger bits, and NaN the largest. */
-template <typename T>
-static __global__ void amax_kernel(word *answer, const T *x, int64_t n, bool whole)
-{
-	enum { N = PER_PACK<T>, AT_ONCE = 4 };
-	int64_t step = (int64_t)gridDim.x * blockDim.x * N;
-	unsigned most = 0;
-	for (int64_t i = thread_number() * N; i < n; i += AT_ONCE * step) {
-		packed<T, N> from[AT_ONCE]; /* zeros behind the end */
-#pragma unroll
-		for (int k = 0; k < AT_ONCE; k++)
-			from[k] = fetch<N>(x + i + k * step, n - i - k * step, whole);
-#pragma unroll
-		for (int k = 0; k < AT_ONCE; k++) {
-			float v[N];
-			unpack(v, from[k]);
-			for (int j = 0; j < N; j++)
-				most = max(most, __float_as_uint(v[j]) & 0x7fffffffu);
-		}
-	}
-	most = warp_max(most);
-	if (lane_number() == 0)
-		atomicMax(answer, (word)most);
-}
-
-float cuda_amax(struct device *d, struct mat x)
-{
-	int64_t n = mat_size(x);
-	word *answer = answer_begin(d, "amax", 0);
-	by_type(x.type, [&](auto t) {
-		using T = decltype(t);
-		enum { N = PER_PACK<T> };
-		const T *p = (const T *)x.p;
-		launch(d, "amax", grid_in_strides(n, N), THREADS, 0, amax_kernel<T>,
-			answer, p, n, in_packs(p, 0, N));
-	});
-	uint32_t bits = (uint32_t)answer_end(d, answer);
-	float most;
-	memcpy(&most, &bits, sizeof(most));
-	return most;
 }
 
 template <typename T>

@@ -109,9 +109,10 @@ void cuda_xent_join(struct device *d, float *lse, float *loss, const float *max,
 template <typename T>
 static __global__ void xent_bwd_kernel(T *logits, const float *lse,
 	const int32_t *targets, int64_t rows, int64_t cols, int64_t first, int64_t real,
-	float scale, bool whole)
+	const float *scale_at, bool whole)
 {
 	enum { N = PER_PACK<T> };
+	const float scale = *scale_at;
 	struct place at = place_of(thread_number(), cols, N);
 	int64_t left = cols - at.col;
 	float x[N];
@@ -130,7 +131,7 @@ static __global__ void xent_bwd_kernel(T *logits, const float *lse,
 }
 
 void cuda_xent_bwd(struct device *d, struct mat logits, const float *lse,
-	const int32_t *targets, int64_t first, int64_t vocab, float scale)
+	const int32_t *targets, int64_t first, int64_t vocab, const float *scale)
 {
 	int64_t rows = logits.rows, cols = logits.cols;
 	int64_t real = max64(0, min64(cols, vocab - first));

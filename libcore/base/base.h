@@ -394,22 +394,9 @@ uint64_t hash_close(struct hash_state *h); /* frees it */
 
 /* ---- exact.c: sums that no order of adding can change ---------------------------- */
 
-/*
- * A sum of doubles as one long fixed-point integer: limb i counts multiples of
- * 2^(32 i - 1088), so every finite double fits in three limbs and adding is integer
- * addition. Two of them add limb by limb (an MPI_SUM over int64 does it), which makes
- * any all-reduce exact. The last limbs count what is not a number.
- */
-enum { EXACT_LIMBS = 68, EXACT_WORDS = EXACT_LIMBS + 3 };
-
-struct exact {
-	int64_t limb[EXACT_LIMBS];
-	int64_t n_nan, n_pos_inf, n_neg_inf;
-};
+#include "base/exact.h"
 
 void exact_add(struct exact *x, double v);
-/* Carries the limbs, so that 2^30 more additions or sums over ranks cannot overflow. */
-void exact_normalize(struct exact *x);
 /* The sum, rounded once to the nearest double, ties to even. */
 double exact_round(const struct exact *x);
 

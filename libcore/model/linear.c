@@ -16,18 +16,20 @@
  */
 #include "model/layers.h"
 
-#include <stdlib.h>
 #include <string.h>
 
 const char *const precision_names[] = {"fp32", "bf16", "fp16", "float8", NULL};
 
-void pass_precision(struct pass *p, enum precision precision, bool skip_ends)
+/* Of a block, those that float8 has. */
+enum { BLOCK_WEIGHTS = 7 };
+
+void pass_precision(
+	struct pass *p, enum precision precision, bool skip_ends, struct arena *run)
 {
 	p->precision = precision;
 	p->float8_skip_ends = skip_ends;
 	if (precision == PRECISION_FLOAT8)
-		p->weight_amax =
-			xcalloc((size_t)p->m->n_tensors, sizeof(*p->weight_amax));
+		p->weight_amax = arena_floats(run, p->m->c.layers * BLOCK_WEIGHTS);
 }
 
 /* The format of activations, and of results of products. */
@@ -73,32 +75,26 @@ void linear_cast(struct pass *p, struct mat y, struct mat x)
 		p->d->k->copy(p->d, y, x);
 }
 
-/* What goes into a product, and what the result is multiplied by for its sake. */
-struct operand {
-	struct mat m;
-	float inverse;
-};
-
 static struct mat blank(struct pass *p, struct mat like, enum dtype type)
 {
 	return mat_take(
 		p->d->scratch, like.rows, like.cols, p->d->narrow ? type : DT_F32);
 }
 
-/* torchao: the scale in fp64, because 1 / amax differs between its backends in fp32. */
-static struct operand scaled(struct pass *p, struct mat x, enum dtype type, float amax)
+/* What float8 has in a product's place: cast by its scale, and so to be multiplied back. The
+ * device makes the scale, of a maximum that it has. */
+static struct mat scaled(struct pass *p, struct mat x, enum dtype type, const float *amax)
 {
-	const double eps = 1e-12, largest = type == DT_E4M3 ? 448 : 57344;
-	double most = (double)amax < eps ? eps : (double)amax; /* NaN goes on */
-	float scale = (float)(largest / most);
-	struct operand o = {blank(p, x, type), 1.0f / scale};
-	p->d->k->round(p->d, o.m, x, type, scale);
-	return o;
+	struct mat y = blank(p, x, type);
+	float *inverse = arena_floats(p->d->scratch, 1);
+	p->d->k->round_scaled(p->d, y, inverse, x, type, amax);
+	y.scale = inverse;
+	return y;
 }
 
 /* An activation or a gradient, rounded in place; to scratch for float8, and where it is fp32
  * as a sum that is to be stored narrow. */
-static struct operand activation(
+static struct mat activation(
 	struct pass *p, int64_t layer, struct mat x, enum dtype float8)
 {
 	if (x.type == act_type(p)) {
@@ -109,48 +105,51 @@ static struct operand activation(
 		x = cast;
 	}
 	if (!is_float8(p, layer))
-		return (struct operand){x, 1};
-	return scaled(p, x, float8, p->d->k->amax(p->d, x));
+		return x;
+	float *amax = arena_floats(p->d->scratch, 1);
+	p->d->k->zero(p->d, mat(amax, 1, 1));
+	p->d->k->amax(p->d, amax, x);
+	return scaled(p, x, float8, amax);
 }
 
-/* The largest number of this rank's slices of a weight, by its bits: without a sign they
- * are in the order of the numbers, and NaN is above all. */
-static int32_t amax_here(struct pass *p, const struct tensor *w)
-{
-	int32_t most = 0;
-	for (int i = w->first; i < w->first + w->here; i++) {
-		int32_t bits;
-		float amax = p->d->k->amax(p->d, store_param(p->store, w, i));
-		memcpy(&bits, &amax, sizeof(bits));
-		most = bits > most ? bits : most;
-	}
-	return most;
-}
-
-/* Of whole weights, all of the block at once. What the backward will be asked for, and a
- * forward that is done again, is kept. */
-void linear_begin(struct pass *p, int64_t layer)
+/* The weights of a block, and how many there are. */
+static int block_weights(
+	const struct pass *p, int64_t layer, const struct tensor *w[BLOCK_WEIGHTS])
 {
 	const struct block_tensors *t = &p->m->blocks[layer];
-	const struct tensor *w[] = {t->wq, t->wk, t->wv, t->wo, t->w1, t->w2, t->w3};
-	int n = t->w3 ? ARRAY_LEN(w) : ARRAY_LEN(w) - 1;
-	int32_t most[ARRAY_LEN(w)];
+	const struct tensor *all[] = {t->wq, t->wk, t->wv, t->wo, t->w1, t->w2, t->w3};
+	memcpy(w, all, sizeof(all));
+	return t->w3 ? BLOCK_WEIGHTS : BLOCK_WEIGHTS - 1;
+}
+
+/* Of whole weights, all of the block at once: of this rank's slices, and then of all. A maximum
+ * has no sign, so that its bits are in the order of the numbers, and NaN is above all. What the
+ * backward will be asked for, and a forward that is done again, is kept. */
+void linear_begin(struct pass *p, int64_t layer)
+{
+	const struct kernels *k = p->d->k;
+	const struct tensor *w[BLOCK_WEIGHTS];
 	if (!is_float8(p, layer))
 		return;
+	float *most = p->weight_amax + layer * BLOCK_WEIGHTS;
+	int n = block_weights(p, layer, w);
+	k->zero(p->d, mat(most, 1, n));
 	for (int i = 0; i < n; i++)
-		most[i] = amax_here(p, w[i]);
+		for (int s = w[i]->first; s < w[i]->first + w[i]->here; s++)
+			k->amax(p->d, &most[i], store_param(p->store, w[i], s));
 	comm_run(p->tp.axis, COLL_ALLREDUCE,
 		&(struct coll_args){
 			.recv = most, .count = n, .type = COMM_I32, .op = COMM_MAX});
-	if (arena_measuring(p->d->scratch)) /* a plan has no numbers */
-		return;
-	for (int i = 0; i < n; i++)
-		memcpy(&p->weight_amax[w[i] - p->m->tensors], &most[i], sizeof(most[i]));
 }
 
-static float amax_of(const struct pass *p, const struct tensor *w)
+static const float *amax_of(const struct pass *p, int64_t layer, const struct tensor *w)
 {
-	return arena_measuring(p->d->scratch) ? 1 : p->weight_amax[w - p->m->tensors];
+	const struct tensor *all[BLOCK_WEIGHTS];
+	int n = block_weights(p, layer, all), i = 0;
+	while (i < n && all[i] != w)
+		i++;
+	BUG_ON(i == n);
+	return p->weight_amax + layer * BLOCK_WEIGHTS + i;
 }
 
 /* A parameter as products take it: the store may have it so. */
@@ -168,14 +167,14 @@ static struct mat cast_param(
 }
 
 /* The master weight is left as it is. */
-static struct operand weight(struct pass *p, int64_t layer, const struct tensor *w, int s)
+static struct mat weight(struct pass *p, int64_t layer, const struct tensor *w, int s)
 {
 	struct mat m = param(p, w, s);
 	if (!rounds(p))
-		return (struct operand){m, 1};
+		return m;
 	if (is_float8(p, layer))
-		return scaled(p, m, DT_E4M3, amax_of(p, w));
-	return (struct operand){cast_param(p, w, s, m), 1};
+		return scaled(p, m, DT_E4M3, amax_of(p, layer, w));
+	return cast_param(p, w, s, m);
 }
 
 static struct mat rounded_bias(struct pass *p, const struct tensor *bias, int s)
@@ -187,30 +186,13 @@ static struct mat rounded_bias(struct pass *p, const struct tensor *bias, int s)
 
 /* ---- products of rows, whose operands are rounded --------------------------------- */
 
-/* Where the result of a product goes: one that is stored narrow and has yet to be multiplied
- * by what its operands were divided by is rounded once, after that. */
-static struct mat result_room(struct pass *p, struct mat y, float scale)
-{
-	return y.type == DT_F32 || scale == 1 ? y : blank(p, y, DT_F32);
-}
-
-static void round_result(struct pass *p, struct mat y, struct mat product, float scale)
-{
-	if (rounds(p) && (product.type == DT_F32 || scale != 1))
-		p->d->k->round(p->d, y, product, format_of(p), scale);
-}
-
-static void forward_rows(struct pass *p, int64_t layer, struct mat y, struct operand x,
-	struct operand w, struct mat bias)
+static void forward_rows(struct pass *p, int64_t layer, struct mat y, struct mat x,
+	struct mat w, struct mat bias)
 {
 	const struct kernels *k = p->d->k;
 	bool float8 = is_float8(p, layer);
-	float scale = x.inverse * w.inverse;
-	size_t mark = arena_mark(p->d->scratch);
-	struct mat product = result_room(p, y, scale);
-	k->linear_fwd(p->d, product, x.m, w.m, float8 ? no_mat() : bias);
-	round_result(p, y, product, scale);
-	arena_reset(p->d->scratch, mark);
+	k->linear_fwd(p->d, y, x, w, float8 ? no_mat() : bias);
+	linear_round(p, y);
 	if (float8 && bias.p) { /* as torchao: a sum of two numbers of bf16 */
 		k->bias_fwd(p->d, y, bias);
 		linear_round(p, y);
@@ -218,19 +200,17 @@ static void forward_rows(struct pass *p, int64_t layer, struct mat y, struct ope
 }
 
 static void backward_rows(
-	struct pass *p, struct mat dx, struct operand dy, struct operand w, bool add)
+	struct pass *p, struct mat dx, struct mat dy, struct mat w, bool add)
 {
 	const struct kernels *k = p->d->k;
 	if (!rounds(p)) {
-		k->linear_bwd_x(p->d, dx, dy.m, w.m, add);
+		k->linear_bwd_x(p->d, dx, dy, w, add);
 		return;
 	}
-	float scale = dy.inverse * w.inverse;
 	size_t mark = arena_mark(p->d->scratch);
 	struct mat out = add ? blank(p, dx, format_of(p)) : dx;
-	struct mat product = result_room(p, out, scale);
-	k->linear_bwd_x(p->d, product, dy.m, w.m, false);
-	round_result(p, out, product, scale);
+	k->linear_bwd_x(p->d, out, dy, w, false);
+	linear_round(p, out);
 	if (add)
 		k->add(p->d, dx, dx, out);
 	arena_reset(p->d->scratch, mark);
@@ -242,8 +222,8 @@ void linear_forward(struct pass *p, int64_t layer, struct mat y, struct mat x,
 	const struct tensor *w, const struct tensor *bias, int s)
 {
 	size_t mark = arena_mark(p->d->scratch);
-	struct operand a = activation(p, layer, x, DT_E4M3);
-	struct operand b = weight(p, layer, w, s);
+	struct mat a = activation(p, layer, x, DT_E4M3);
+	struct mat b = weight(p, layer, w, s);
 	forward_rows(p, layer, y, a, b, rounded_bias(p, bias, s));
 	arena_reset(p->d->scratch, mark);
 }
@@ -256,18 +236,13 @@ bool linear_gives_gelu(const struct pass *p, int64_t layer)
 
 /* ---- piece by piece --------------------------------------------------------------- */
 
-static struct operand operand_rows(struct operand x, int64_t first, int64_t n)
-{
-	return (struct operand){mat_rows(x.m, first, n), x.inverse};
-}
-
 /* What was rounded before it was gathered. The scale of float8 is that of all rows, so it
  * waits for them. */
-static struct operand gathered(
+static struct mat gathered(
 	struct pass *p, int64_t layer, struct slice_gather *x, enum dtype float8)
 {
 	if (!is_float8(p, layer))
-		return (struct operand){x->all, 1};
+		return x->all;
 	slice_gather_end(x);
 	return activation(p, layer, x->all, float8);
 }
@@ -283,10 +258,10 @@ static int64_t turn_rows(struct pass *p, struct slice_gather *x, int i, int64_t 
 void linear_enter(struct pass *p, int64_t layer, struct slice_gather *x,
 	const struct linear *l, int n, int s)
 {
-	struct operand w[LINEAR_MOST];
+	struct mat w[LINEAR_MOST];
 	struct mat bias[LINEAR_MOST];
 	size_t mark = arena_mark(p->d->scratch);
-	struct operand all = gathered(p, layer, x, DT_E4M3);
+	struct mat all = gathered(p, layer, x, DT_E4M3);
 	BUG_ON(n > LINEAR_MOST);
 	for (int i = 0; i < n; i++) {
 		w[i] = weight(p, layer, l[i].w, s);
@@ -294,13 +269,13 @@ void linear_enter(struct pass *p, int64_t layer, struct slice_gather *x,
 	}
 	for (int turn = 0; turn < p->tp.n; turn++) {
 		int64_t first, rows = turn_rows(p, x, turn, &first);
-		struct operand piece = operand_rows(all, first, rows);
+		struct mat piece = mat_rows(all, first, rows);
 		for (int i = 0; i < n && rows; i++) {
 			struct mat y = mat_rows(l[i].y, first, rows);
 			if (l[i].gelu.p)
 				p->d->k->linear_gelu_fwd(p->d,
-					mat_rows(l[i].gelu, first, rows), y, piece.m,
-					w[i].m, bias[i]);
+					mat_rows(l[i].gelu, first, rows), y, piece, w[i],
+					bias[i]);
 			else
 				forward_rows(p, layer, y, piece, w[i], bias[i]);
 		}
@@ -317,10 +292,10 @@ void linear_backward_x(struct pass *p, int64_t layer, struct mat dx,
 	bool within = p->d->narrow && n > 1 && dx.type == DT_F32 && !is_float8(p, layer);
 	for (int i = 0; i < n; i++) {
 		size_t mark = arena_mark(p->d->scratch);
-		struct operand dy = activation(p, layer, l[i].y, DT_E5M2);
-		struct operand w = weight(p, layer, l[i].w, s);
+		struct mat dy = activation(p, layer, l[i].y, DT_E5M2);
+		struct mat w = weight(p, layer, l[i].w, s);
 		if (within)
-			p->d->k->linear_bwd_x(p->d, dx, dy.m, w.m, i > 0);
+			p->d->k->linear_bwd_x(p->d, dx, dy, w, i > 0);
 		else
 			backward_rows(p, dx, dy, w, i > 0);
 		arena_reset(p->d->scratch, mark);
@@ -331,13 +306,13 @@ void linear_leave(struct pass *p, int64_t layer, struct slice_sum *sum, struct m
 	const struct tensor *w, int s)
 {
 	size_t mark = arena_mark(p->d->scratch);
-	struct operand all = activation(p, layer, x, DT_E4M3);
-	struct operand b = weight(p, layer, w, s);
+	struct mat all = activation(p, layer, x, DT_E4M3);
+	struct mat b = weight(p, layer, w, s);
 	for (int turn = 0; turn < p->tp.n; turn++) {
 		slice_sum_turn(sum, turn);
 		if (sum->n)
 			forward_rows(p, layer, slice_sum_slot(sum),
-				operand_rows(all, sum->first, sum->n), b, no_mat());
+				mat_rows(all, sum->first, sum->n), b, no_mat());
 		slice_sum_push(sum);
 		watch(p, NULL, layer, no_mat());
 	}
@@ -348,15 +323,14 @@ void linear_leave_backward(struct pass *p, int64_t layer, struct mat dx,
 	struct slice_gather *dy, const struct tensor *w, int s, struct mat gelu_of)
 {
 	size_t mark = arena_mark(p->d->scratch);
-	struct operand all = gathered(p, layer, dy, DT_E5M2);
-	struct operand b = weight(p, layer, w, s);
+	struct mat all = gathered(p, layer, dy, DT_E5M2);
+	struct mat b = weight(p, layer, w, s);
 	for (int turn = 0; turn < p->tp.n; turn++) {
 		int64_t first, n = turn_rows(p, dy, turn, &first);
-		struct operand rows = operand_rows(all, first, n);
-		struct mat to = mat_rows(dx, first, n);
+		struct mat rows = mat_rows(all, first, n), to = mat_rows(dx, first, n);
 		if (n && gelu_of.p)
 			p->d->k->linear_gelu_bwd(
-				p->d, to, rows.m, b.m, mat_rows(gelu_of, first, n));
+				p->d, to, rows, b, mat_rows(gelu_of, first, n));
 		else if (n)
 			backward_rows(p, to, rows, b, false);
 		watch(p, NULL, layer, no_mat());
@@ -375,12 +349,9 @@ void linear_backward_w(struct pass *p, int64_t layer, struct mat dw, struct mat 
 		return;
 	}
 	size_t mark = arena_mark(p->d->scratch);
-	struct operand a = activation(p, layer, dy, DT_E5M2);
-	struct operand b = activation(p, layer, x, DT_E4M3);
-	k->linear_bwd_w(p->d, dw, a.m, b.m, add);
-	if (is_float8(p, layer)) {
-		BUG_ON(add); /* products with other scales are no one sum */
-		k->round(p->d, dw, dw, DT_F32, a.inverse * b.inverse);
-	}
+	struct mat a = activation(p, layer, dy, DT_E5M2);
+	struct mat b = activation(p, layer, x, DT_E4M3);
+	BUG_ON(add && a.scale); /* products with other scales are no one sum */
+	k->linear_bwd_w(p->d, dw, a, b, add);
 	arena_reset(p->d->scratch, mark);
 }

@@ -187,7 +187,7 @@ struct pass {
 	bool cp_rounds;	    /* sums of attention are bf16 between two chunks */
 	enum precision precision;
 	bool float8_skip_ends; /* the first and the last block are bf16 */
-	float *weight_amax;    /* float8: [tensor], of the last forward; the program's */
+	float *weight_amax; /* float8: [layer][BLOCK_WEIGHTS], of the last forward; the device's */
 	enum recompute recompute;
 	struct block_acts again; /* what all blocks share, because it is not kept */
 	/* of the micro-batch: */
@@ -198,10 +198,10 @@ struct pass {
 	int then;      /* the unit that will be used after the pass, or -1 */
 	int64_t step, first_sample;
 	int64_t counted; /* sequences of which the loss is taken; others only fill up */
-	/* of the gradient: 1 / tokens of the whole batch, in fp16 times more */
-	float loss_scale;
-	struct exact
-		*loss; /* the device's: sum over tokens, added to, of the chunks here */
+	/* The device's. Of the gradient: 1 / tokens of the whole batch, in fp16 times more. The
+	 * sum over tokens, added to, of the chunks here. */
+	float *loss_scale;
+	struct exact *loss;
 	double head_backward; /* seconds of a forward that were backward, added to */
 	struct probe *probe;  /* NULL: do not look */
 	void (*tick)(void *); /* called between operations: keeps communication going */
@@ -213,9 +213,12 @@ void pass_init(struct pass *p, struct model *m, struct device *d, struct store *
 	const struct pass_config *c, struct arena *run);
 void pass_close(struct pass *p);
 /* fp32, when not called. */
-void pass_precision(struct pass *p, enum precision precision, bool skip_ends);
+void pass_precision(
+	struct pass *p, enum precision precision, bool skip_ends, struct arena *run);
 /* Puts windows [batch][context + 1] in the order of chunks. */
 void pass_load(struct pass *p, const int32_t *windows);
+/* What the gradient of a token's loss is, until another is said. */
+void pass_loss_scale(struct pass *p, float scale);
 /* Sets the sum of losses to 0; waits for the device and tells it. */
 void pass_loss_begin(struct pass *p);
 struct exact pass_loss(struct pass *p);

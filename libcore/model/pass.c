@@ -95,6 +95,7 @@ void pass_init(struct pass *p, struct model *m, struct device *d, struct store *
 	p->tokens = arena_alloc(run, ids);
 	p->targets = arena_alloc(run, ids);
 	p->loss = arena_alloc(run, sizeof(*p->loss));
+	p->loss_scale = arena_floats(run, 1);
 	p->rope = model_rope(m, d, run);
 	if (arena_measuring(run))
 		return;
@@ -112,15 +113,17 @@ void pass_close(struct pass *p)
 {
 	free(p->host_pos);
 	free(p->host_ids);
-	free(p->weight_amax);
 	p->host_pos = p->host_ids = NULL;
-	p->weight_amax = NULL;
+}
+
+void pass_loss_scale(struct pass *p, float scale)
+{
+	p->d->k->put(p->d, p->loss_scale, &scale, sizeof(scale));
 }
 
 void pass_loss_begin(struct pass *p)
 {
-	const struct exact nothing = {0};
-	p->d->k->put(p->d, p->loss, &nothing, sizeof(nothing));
+	p->d->k->zero(p->d, mat(p->loss, 1, EXACT_FLOATS));
 }
 
 struct exact pass_loss(struct pass *p)

@@ -405,12 +405,12 @@ void store_step_end(struct store *s);
 void store_updated(struct store *s, bool copies);
 /* Forgets the leaves of this rank that were not reduced. */
 void store_drop(struct store *s);
-/* Collective over the world. The norm of the whole gradient: squares of a row in double,
- * rows exactly. Every parameter counts once. In two parts: begin asks the device for it, which
- * computes it meanwhile, and end waits. */
+/* Asks the device for the sum of squares of what this rank counts of the gradient: of a row in
+ * double, of rows exactly. Every parameter counts once. It is in the device's memory. */
+void store_squares_ask(struct store *s);
+struct exact *store_squares(const struct store *s);
+/* Collective over the world. The norm of the whole gradient; waits. */
 double store_grad_norm(struct store *s);
-void store_norm_begin(struct store *s);
-double store_norm_end(struct store *s);
 /* A hash of all parameters that no layout changes. Collective over the world. */
 uint64_t store_hash(struct store *s);
 /* Collective over the world: have all ranks the same parameters that should? `who`: the

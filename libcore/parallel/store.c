@@ -229,14 +229,13 @@ void store_updated(struct store *s, bool copies)
 
 /* ---- norms and hashes ------------------------------------------------------------- */
 
-void store_norm_begin(struct store *s)
+void store_squares_ask(struct store *s)
 {
 	enum { AT_ONCE = 64 };
 	struct device *d = s->c.device;
-	const struct exact nothing = {0};
 	struct mat m[AT_ONCE];
 	int n = 0;
-	d->k->put(d, s->own->squares, &nothing, sizeof(nothing));
+	d->k->zero(d, mat(s->own->squares, 1, EXACT_FLOATS));
 	for (int64_t i = 0; i < s->n_counted; i++) {
 		const struct part *x = &s->counted[i];
 		m[n++] = mat(x->g, x->rows, x->cols);
@@ -247,19 +246,19 @@ void store_norm_begin(struct store *s)
 	}
 }
 
-double store_norm_end(struct store *s)
+struct exact *store_squares(const struct store *s)
 {
-	struct device *d = s->c.device;
-	struct exact sum = {0};
-	d->k->get(d, &sum, s->own->squares, sizeof(sum));
-	comm_sum_i64(s->c.mesh->world, (int64_t *)&sum, EXACT_WORDS);
-	return sqrt(exact_round(&sum));
+	return s->own->squares;
 }
 
 double store_grad_norm(struct store *s)
 {
-	store_norm_begin(s);
-	return store_norm_end(s);
+	struct device *d = s->c.device;
+	struct exact sum = {0};
+	store_squares_ask(s);
+	d->k->get(d, &sum, s->own->squares, sizeof(sum));
+	comm_sum_i64(s->c.mesh->world, (int64_t *)&sum, EXACT_WORDS);
+	return sqrt(exact_round(&sum));
 }
 
 struct hashing {

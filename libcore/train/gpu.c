@@ -58,17 +58,10 @@ static int check_graph(const struct train_opts *o, enum device_kind kind, struct
 		return err_set(e, EX_USAGE,
 			"graph does not go with dropout, which draws other numbers in "
 			"each step");
-	if (o->dtype == PRECISION_FP16)
+	if (o->offload != OFFLOAD_NONE)
 		return err_set(e, EX_USAGE,
-			"graph does not go with dtype fp16, whose loss scale changes");
-	if (o->offload == OFFLOAD_PARAMS)
-		return err_set(e, EX_USAGE,
-			"graph does not go with offload params, which are copied beside "
-			"the kernels");
-	if (o->dtype == PRECISION_FLOAT8)
-		return err_set(e, EX_USAGE,
-			"graph does not go with dtype float8, whose scales the host "
-			"makes");
+			"graph does not go with offload, whose copies go on beside the "
+			"kernels");
 	if (!is_alone(o))
 		return err_set(e, EX_USAGE,
 			"graph does not go with several ranks, whose messages the host "

@@ -51,8 +51,8 @@ static void run_step(struct trainer *t)
 	struct step_result r;
 	pipe_step(&t->pipe, trainer_own_micro(t, t->data_rank), plan_micro, t);
 	store_step_end(t->store);
+	store_squares_ask(t->store);
 	step_agree(t, false, &r);
-	store_grad_norm(t->store);
 	store_walk(t->store, false, STORE_INNER, STORE_INNER, nothing, NULL);
 	store_updated(t->store, true);
 }

@@ -27,6 +27,9 @@ static struct fetch *fetch_step(struct trainer *t, int64_t first_sample)
 struct work {
 	struct trainer *t;
 	const int32_t *windows;
+	struct step_result *r;
+	bool save;     /* this rank's vote */
+	bool together; /* with other workers, who may find a bad number that is not here */
 	/* when bad numbers are looked for: */
 	struct probe probe;
 	int64_t found_at; /* where in the step; NOWHERE */
@@ -46,7 +49,30 @@ static void load_micro(void *with, int64_t i)
 	p->counted = t->o.micro_batch;
 	p->step = t->step + 1;
 	p->first_sample = worker_sample(t) + p->micro * t->o.micro_batch;
-	p->loss_scale = t->loss_scale / (float)(train_batch(&t->o) * t->model.c.context);
+}
+
+static double step_tokens(const struct trainer *t)
+{
+	return (double)(train_batch(&t->o) * t->model.c.context);
+}
+
+/* What differs from step to step and is no sample: the device reads it where it is needed. */
+static void put_terms(struct trainer *t, const struct step_result *r)
+{
+	int64_t step = t->step + 1 - t->skipped; /* of the optimizer */
+	const struct step_terms terms = {
+		.adamw = {.lr = r->lr,
+			.beta1 = (float)t->o.beta1,
+			.beta2 = (float)t->o.beta2,
+			.eps = (float)t->o.eps,
+			.correct1 = (float)(1 - pow(t->o.beta1, (double)step)),
+			.correct2 = (float)(1 - pow(t->o.beta2, (double)step))},
+		.tokens = step_tokens(t),
+		.clip = t->o.clip,
+		.loss_scale = t->loss_scale,
+		.step = t->step + 1};
+	t->d.k->put(&t->d, t->terms, &terms, sizeof(terms));
+	pass_loss_scale(&t->pass, t->loss_scale / (float)step_tokens(t));
 }
 
 static void run_schedule(struct work *w)
@@ -58,51 +84,11 @@ static void run_schedule(struct work *w)
 	store_step_end(t->store);
 }
 
-/* ---- a step as a graph -------------------------------------------------------------- */
+/* ---- what ranks agree upon -------------------------------------------------------- */
 
-/* Steps in which products find their algorithms, and CUDA loads its kernels. */
-enum { ORDINARY_STEPS = 2 };
-
-/* The step is noted and not done. */
-static bool make_graph(struct work *w)
+static bool is_alone(const struct trainer *t)
 {
-	struct trainer *t = w->t;
-	t->graph = GRAPH_NONE;
-	if (!device_graph_begin(&t->d))
-		return false;
-	run_schedule(w);
-	if (!device_graph_end(&t->d))
-		return false;
-	t->graph = GRAPH_MADE;
-	return true;
-}
-
-/* All that differs from step to step is what is put: the samples. */
-static void refill_graph(struct work *w)
-{
-	struct trainer *t = w->t;
-	device_graph_refill(&t->d);
-	pass_loss_begin(&t->pass);
-	pipe_load_again(&t->pipe, trainer_own_micro(t, t->data_rank), load_micro, w);
-}
-
-/* Forward and backward of the step. Who wants to see each kernel does not see those of a
- * graph. */
-static void compute(struct work *w)
-{
-	struct trainer *t = w->t;
-	int64_t step = t->step + 1;
-	bool profiled = t->profile_first <= step && step <= t->profile_last;
-	bool due = t->graph == GRAPH_WANTED && t->n_ordinary >= ORDINARY_STEPS;
-	if (t->graph == GRAPH_MADE && !profiled) {
-		refill_graph(w);
-		device_graph_launch(&t->d);
-	} else if (due && !profiled && make_graph(w)) {
-		device_graph_launch(&t->d);
-	} else {
-		run_schedule(w);
-		t->n_ordinary++;
-	}
+	return t->world->size == 1;
 }
 
 /* 1 - what was computed, over what could have been while the slowest rank was at it. */
@@ -118,14 +104,26 @@ static double bubble(const struct pipe *x)
 
 void step_agree(struct trainer *t, bool save, struct step_result *r)
 {
+	struct device *d = &t->d;
+	const size_t n_bytes = sizeof(struct exact);
+	struct exact *loss = t->pass.loss, *squares = store_squares(t->store);
 	struct {
-		struct exact loss;
+		struct exact loss, squares;
 		int64_t stop, save, written, meet;
-	} all = {pass_loss(&t->pass), t->stop && *t->stop, save, trainer_saved(t),
-		t->wants_to_meet && t->wants_to_meet(t->with)};
-	comm_sum_i64(t->world, (int64_t *)&all, EXACT_WORDS + 4);
-	double tokens = (double)(train_batch(&t->o) * t->model.c.context);
-	r->loss = (float)(exact_round(&all.loss) / tokens);
+	} all = {.stop = t->stop && *t->stop,
+		.save = save,
+		.written = trainer_saved(t),
+		.meet = t->wants_to_meet && t->wants_to_meet(t->with)};
+	bool several = !is_alone(t);
+	if (several) {
+		d->k->get(d, &all.loss, loss, n_bytes);
+		d->k->get(d, &all.squares, squares, n_bytes);
+	}
+	comm_sum_i64(t->world, (int64_t *)&all, 2 * EXACT_WORDS + 4);
+	if (several) {
+		d->k->put(d, loss, &all.loss, n_bytes);
+		d->k->put(d, squares, &all.squares, n_bytes);
+	}
 	r->stop = all.stop;
 	r->save = all.save;
 	r->written = all.written;
@@ -133,18 +131,19 @@ void step_agree(struct trainer *t, bool save, struct step_result *r)
 	r->bubble = bubble(&t->pipe);
 }
 
+/* ---- the update -------------------------------------------------------------------- */
+
 enum { AT_ONCE = 64 };
 
 struct update {
 	struct trainer *t;
-	struct adamw a;
 	struct adamw_part part[AT_ONCE];
 	int n;
 };
 
 static void update_parts(struct update *u)
 {
-	u->t->d.k->adamw(&u->t->d, u->part, u->n, &u->a);
+	u->t->d.k->adamw(&u->t->d, u->part, u->n, &u->t->end->adamw);
 	u->n = 0;
 }
 
@@ -163,25 +162,89 @@ static void update_part(void *with, const struct part *x)
 		update_parts(u);
 }
 
-static void update(struct trainer *t, const struct step_result *r)
+static void update(struct trainer *t)
 {
-	int64_t step = t->step + 1 - t->skipped; /* of the optimizer */
 	struct update u = {.t = t};
-	u.a = (struct adamw){
-		.lr = r->lr,
-		.beta1 = (float)t->o.beta1,
-		.beta2 = (float)t->o.beta2,
-		.eps = (float)t->o.eps,
-		.grad_scale = 1,
-		.correct1 = (float)(1 - pow(t->o.beta1, (double)step)),
-		.correct2 = (float)(1 - pow(t->o.beta2, (double)step)),
-	};
-	if (t->o.clip > 0 && (double)r->grad_norm > t->o.clip)
-		u.a.grad_scale = (float)(t->o.clip / ((double)r->grad_norm + 1e-6));
-	u.a.grad_scale /= t->loss_scale;
 	store_walk(t->store, false, STORE_INNER, STORE_INNER, update_part, &u);
 	update_parts(&u);
 	store_updated(t->store, true);
+}
+
+/* ---- a step, as the device is asked for it ------------------------------------------- */
+
+/*
+ * A GPU is asked for the update before anybody has seen whether there is to be one, which it
+ * finds out itself; then the program waits for the step's result, which comes before the update
+ * is done. So a step's result is known before the next one begins, as on a CPU, and the GPU is
+ * at its update while that is looked at and the next step is asked for.
+ *
+ * On a CPU the result is there by then, and what other workers have found has to be waited for.
+ */
+static bool updates_ahead(const struct work *w)
+{
+	return w->t->d.apart && !w->together;
+}
+
+static void ask(struct work *w)
+{
+	struct trainer *t = w->t;
+	struct device *d = &t->d;
+	put_terms(t, w->r);
+	run_schedule(w);
+	if (w->together)
+		edit_mean_gradient(t->edit);
+	store_squares_ask(t->store);
+	if (!is_alone(t))
+		step_agree(t, w->save, w->r);
+	d->k->step_end(d, t->end, t->pass.loss, store_squares(t->store), t->terms);
+	d->k->get_begin(d, &t->ended, t->end, sizeof(t->ended));
+	if (updates_ahead(w))
+		update(t);
+}
+
+/* Steps in which products find their algorithms, and CUDA loads its kernels. */
+enum { ORDINARY_STEPS = 2 };
+
+/* The step is noted and not done. */
+static bool make_graph(struct work *w)
+{
+	struct trainer *t = w->t;
+	t->graph = GRAPH_NONE;
+	if (!device_graph_begin(&t->d))
+		return false;
+	ask(w);
+	if (!device_graph_end(&t->d))
+		return false;
+	t->graph = GRAPH_MADE;
+	return true;
+}
+
+/* All that differs from step to step is what is put: the terms, and the samples. */
+static void refill_graph(struct work *w)
+{
+	struct trainer *t = w->t;
+	device_graph_refill(&t->d);
+	put_terms(t, w->r);
+	pipe_load_again(&t->pipe, trainer_own_micro(t, t->data_rank), load_micro, w);
+}
+
+/* Who wants to see each kernel does not see those of a graph. */
+static void compute(struct work *w)
+{
+	struct trainer *t = w->t;
+	int64_t step = t->step + 1;
+	bool profiled = t->profile_first <= step && step <= t->profile_last;
+	bool due = t->graph == GRAPH_WANTED && t->n_ordinary >= ORDINARY_STEPS &&
+		   !w->together;
+	if (t->graph == GRAPH_MADE && !profiled) {
+		refill_graph(w);
+		device_graph_launch(&t->d);
+	} else if (due && !profiled && make_graph(w)) {
+		device_graph_launch(&t->d);
+	} else {
+		ask(w);
+		t->n_ordinary++;
+	}
 }
 
 /* ---- fp16: the scale of the loss -------------------------------------------------- */
@@ -347,38 +410,49 @@ static int32_t *garble(const struct trainer *t)
 	return windows;
 }
 
+/* Waits for the step's result. */
+static void find_out(struct work *w)
+{
+	struct trainer *t = w->t;
+	struct step_result *r = w->r;
+	t->d.k->get_end(&t->d);
+	BUG_ON(t->ended.step != t->step + 1);
+	if (is_alone(t))
+		step_agree(t, w->save, r);
+	r->forward = t->pipe.forward;
+	r->backward = t->pipe.backward;
+	r->loss = t->ended.loss;
+	r->grad_norm = t->ended.grad_norm;
+	bool lost = !isfinite(r->loss);
+	if (w->together) /* what one of them does all do */
+		lost = edit_any(t->edit, lost);
+	r->skipped = !lost && overflowed(t, r);
+	r->bad = !r->skipped && (lost || !isfinite(r->grad_norm));
+}
+
 void trainer_step_on(
 	struct trainer *t, const int32_t *windows, bool save, struct step_result *r)
 {
 	*r = (struct step_result){
 		.lr = (float)lr_at(&t->o, t->step + 1), .loss_scale = t->loss_scale};
-	struct work w = {.t = t, .windows = windows};
+	struct work w = {.t = t,
+		.windows = windows,
+		.r = r,
+		.save = save,
+		.together = t->edit && t->step < t->o.edit.warmup};
 	int32_t *garbled = garble(t);
 	if (garbled)
 		w.windows = garbled;
 	hold_up(t);
 	compute(&w);
-	bool together = t->edit && t->step < t->o.edit.warmup;
-	if (together)
-		edit_mean_gradient(t->edit);
-	store_norm_begin(t->store); /* so that one wait is for all */
-	step_agree(t, save, r);
-	r->forward = t->pipe.forward;
-	r->backward = t->pipe.backward;
-	r->grad_norm = (float)(store_norm_end(t->store) / (double)t->loss_scale);
-	bool lost = !isfinite(r->loss);
-	if (together) /* what one of them does all do */
-		lost = edit_any(t->edit, lost);
-	r->skipped = !lost && overflowed(t, r);
-	r->bad = !r->skipped && (lost || !isfinite(r->grad_norm));
-	if (r->bad) {
+	find_out(&w);
+	if (r->bad)
 		explain(&w, r);
-		free(garbled);
-		return;
-	}
 	free(garbled);
-	if (!r->skipped)
-		update(t, r);
+	if (r->bad)
+		return;
+	if (!r->skipped && !updates_ahead(&w))
+		update(t);
 	adjust_scale(t, r->skipped);
 	t->step++;
 	t->samples += t->o.batch;

@@ -336,6 +336,9 @@ struct trainer {
 	/* whether steps are to be a graph, and how many there were without */
 	enum { GRAPH_NONE, GRAPH_WANTED, GRAPH_MADE } graph;
 	int64_t n_ordinary;
+	/* The device's: what a step is told, and what comes of it; and that when it came. */
+	struct step_terms *terms;
+	struct step_end *end, ended;
 	struct straggler *stragglers;
 	int n_stragglers;
 	struct garble garble;
@@ -392,8 +395,9 @@ void trainer_step(struct trainer *t, bool save, struct step_result *r);
 /* The same on given windows [sample][context + 1], those of this rank's micro-batches. */
 void trainer_step_on(
 	struct trainer *t, const int32_t *windows, bool save, struct step_result *r);
-/* Collective. Of it, what follows the backward: the loss of the whole batch and the votes, in
- * one all-reduce of integers; and the bubble. */
+/* Collective. Of it, what follows the backward: the sums of loss and squares, of all ranks where
+ * there are several, stay in the device's memory; votes come with them, in one all-reduce of
+ * integers; and the bubble. */
 void step_agree(struct trainer *t, bool save, struct step_result *r);
 
 /* Collective. Forward and backward of the next step, of which nothing stays. */

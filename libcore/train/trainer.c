@@ -287,8 +287,10 @@ void trainer_build_store(struct trainer *t)
 	pass_init(&t->pass, m, &t->d, t->store, &p, &t->run);
 	t->pass.plain_kernels = o->kernels == KERNELS_REF;
 	t->pass.cp_rounds = o->cp_accumulate == CP_BF16;
-	pass_precision(&t->pass, (enum precision)o->dtype, o->float8_skip_ends);
+	pass_precision(&t->pass, (enum precision)o->dtype, o->float8_skip_ends, &t->run);
 	t->pass.tick = tick;
+	t->terms = arena_alloc(&t->run, sizeof(*t->terms));
+	t->end = arena_alloc(&t->run, sizeof(*t->end));
 }
 
 void trainer_build_pipe(struct trainer *t)

@@ -642,6 +642,8 @@ cublasStatus_t cublasLtMatmul(cublasLtHandle_t handle, cublasLtMatmulDesc_t desc
 		if (p.beta != 0)
 			return CUBLAS_STATUS_NOT_SUPPORTED;
 	}
+	for (const float *x : d->scale)
+		emu_pointer("a scale of a product", x);
 	emu_ask(stream, matmul_now, &p, sizeof(p));
 	return CUBLAS_STATUS_SUCCESS;
 }

@@ -5,12 +5,16 @@
  * PT_EMU_LAZY=first only the first stream that was made is so late, and others, which do not wait
  * for it, change what it has yet to read.
  *
- * What is asked of a stream that is captured is kept in a graph, to be done when that is
- * launched. More is refused there than CUDA refuses: events, and memory that is not pinned.
+ * What is asked of a stream that is captured is kept in a graph, to be asked for anew when that
+ * is launched. More is refused there than CUDA refuses: events, but for those that each launch
+ * records, and memory that is not pinned.
+ *
+ * PT_EMU_WAITS=yes: at the end, how often the program waited for what was not done, is said.
  */
 #include "tests/emu/inside.h"
 
 #include <pthread.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <time.h>
 
@@ -19,6 +23,7 @@ enum { STREAM = 0x5712ea, EVENT = 0xe7e27, MAX_STREAMS = 64 };
 struct work {
 	struct work *next;
 	void (*fn)(void *);
+	size_t n_bytes;
 	alignas(16) char arg[];
 };
 
@@ -97,6 +102,26 @@ static void run_until(struct place p)
 	pthread_mutex_unlock(&streams_lock);
 }
 
+/* ---- how often somebody waits -------------------------------------------------------- */
+
+static long n_waits;
+
+static void count_wait(struct place p)
+{
+	n_waits += p.stream && p.stream->done < p.asked;
+}
+
+static struct say_waits {
+	~say_waits()
+	{
+		const char *say = getenv("PT_EMU_WAITS");
+		if (say && !strcmp(say, "yes"))
+			fprintf(stderr, "emulated GPU: %ld waits\n", n_waits);
+	}
+} say_waits;
+
+/* ---- what is done, and when ---------------------------------------------------------- */
+
 static void run_stream(cudaStream_t s)
 {
 	run_until((struct place){s, s->asked});
@@ -112,12 +137,15 @@ static void run_all(bool really)
 
 void emu_wait_all(void)
 {
+	for (int i = 0; i < n_streams; i++)
+		count_wait((struct place){streams[i], streams[i]->asked});
 	run_all(true);
 }
 
 void emu_wait(cudaStream_t s)
 {
 	s = real(s);
+	count_wait((struct place){s, s->asked});
 	if (s == &of_all)
 		run_all(false);
 	else
@@ -129,6 +157,7 @@ static struct work *work_make(void (*fn)(void *), const void *arg, size_t n_byte
 	struct work *w = (struct work *)malloc(sizeof(*w) + n_bytes);
 	w->next = NULL;
 	w->fn = fn;
+	w->n_bytes = n_bytes;
 	memcpy(w->arg, arg, n_bytes);
 	return w;
 }
@@ -164,6 +193,21 @@ void emu_ask(cudaStream_t stream, void (*fn)(void *), const void *arg, size_t n_
 	ask(s, fn, arg, n_bytes);
 	if (s == &of_all)
 		run_stream(s);
+}
+
+static void record(void *event)
+{
+	cudaEvent_t e = *(cudaEvent_t *)event;
+	struct timespec t;
+	clock_gettime(CLOCK_MONOTONIC, &t);
+	e->seconds = (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
+}
+
+/* It stands behind what the stream was asked for last. */
+static void recorded(cudaEvent_t e, cudaStream_t s)
+{
+	e->recorded = true;
+	e->at = (struct place){real(s), real(s)->asked};
 }
 
 /* ---- graphs ------------------------------------------------------------------------- */
@@ -263,14 +307,11 @@ cudaError_t cudaGraphLaunch(cudaGraphExec_t exec, cudaStream_t s)
 {
 	if (emu_not_captured(s))
 		return cudaPeekAtLastError();
-	emu_ask(
-		s,
-		[](void *arg) {
-			for (struct work *w = (*(cudaGraphExec_t *)arg)->all.first; w;
-				w = w->next)
-				w->fn(w->arg);
-		},
-		&exec, sizeof(exec));
+	for (struct work *w = exec->all.first; w; w = w->next) {
+		emu_ask(s, w->fn, w->arg, w->n_bytes);
+		if (w->fn == record)
+			recorded(*(cudaEvent_t *)w->arg, s);
+	}
 	return emu_gives(cudaSuccess);
 }
 
@@ -406,21 +447,25 @@ cudaError_t cudaEventDestroy(cudaEvent_t e)
 	return cudaSuccess;
 }
 
-static void record(void *event)
-{
-	cudaEvent_t e = *(cudaEvent_t *)event;
-	struct timespec t;
-	clock_gettime(CLOCK_MONOTONIC, &t);
-	e->seconds = (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
-}
-
 cudaError_t cudaEventRecord(cudaEvent_t e, cudaStream_t s)
 {
 	if (emu_not_captured(s) || check_stream(s) || check_event(e))
 		return cudaPeekAtLastError();
 	emu_ask(s, record, &e, sizeof(e));
-	e->recorded = true;
-	e->at = (struct place){real(s), real(s)->asked};
+	recorded(e, s);
+	return cudaSuccess;
+}
+
+/* External: in a graph only, of which each launch records it. */
+cudaError_t cudaEventRecordWithFlags(cudaEvent_t e, cudaStream_t s, unsigned flags)
+{
+	if (!(flags & cudaEventRecordExternal))
+		return cudaEventRecord(e, s);
+	if (check_stream(s) || check_event(e))
+		return cudaPeekAtLastError();
+	if (real(s) != capture.stream)
+		return emu_gives(cudaErrorIllegalState);
+	emu_ask(s, record, &e, sizeof(e));
 	return cudaSuccess;
 }
 
@@ -428,6 +473,7 @@ cudaError_t cudaEventSynchronize(cudaEvent_t e)
 {
 	if (emu_safe() || check_event(e))
 		return cudaPeekAtLastError();
+	count_wait(e->at);
 	run_until(e->at);
 	return emu_gives(cudaSuccess);
 }

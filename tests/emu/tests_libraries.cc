@@ -222,9 +222,11 @@ static bool graphs(void)
 {
 	int *pinned, *d, *to;
 	cudaStream_t s;
+	cudaEvent_t e;
 	cudaGraph_t graph;
 	cudaGraphExec_t exec;
 	EMU_EXPECT(!cudaMallocHost((void **)&pinned, 4) && !cudaMalloc((void **)&d, 8));
+	EMU_EXPECT(!cudaEventCreate(&e));
 	EMU_EXPECT(!cudaMallocHost((void **)&to, 4) && !cudaMemset(d, 0, 8));
 	EMU_EXPECT(!cudaStreamCreateWithFlags(&s, cudaStreamNonBlocking));
 	EMU_EXPECT(!cudaStreamBeginCapture(s, cudaStreamCaptureModeThreadLocal));
@@ -234,15 +236,22 @@ static bool graphs(void)
 	emu_launch(
 		dim3(1), dim3(1), 0, [=] { d[1] += *d; }, s);
 	EMU_EXPECT(!cudaMemcpyAsync(to, d + 1, 4, cudaMemcpyDeviceToHost, s));
+	EMU_EXPECT(!cudaEventRecordWithFlags(e, s, cudaEventRecordExternal));
 	EMU_EXPECT(!cudaMemsetAsync(d, 0xff, 4, s));
+	EMU_EXPECT(!cudaMemcpyAsync(pinned, d, 4, cudaMemcpyDeviceToHost, s));
 	EMU_EXPECT(!cudaStreamEndCapture(s, &graph));
+	EMU_EXPECT(cudaEventRecordWithFlags(e, s, cudaEventRecordExternal) ==
+			   cudaErrorIllegalState &&
+		   cudaGetLastError() == cudaErrorIllegalState);
 	EMU_EXPECT(!cudaGraphInstantiate(&exec, graph, 0) && !cudaGraphDestroy(graph));
 	EMU_EXPECT(!cudaStreamSynchronize(s) && *to == -1);
 	for (int i = 0, sum = 0; i < 3; i++) {
 		*pinned = 10 + i;
 		sum += 10 + i;
 		EMU_EXPECT(!cudaGraphLaunch(exec, s));
-		EMU_EXPECT(!cudaStreamSynchronize(s) && *to == sum);
+		EMU_EXPECT(!cudaEventSynchronize(e) && *to == sum);
+		EMU_EXPECT((*pinned == 10 + i) == !!getenv("PT_EMU_LAZY"));
+		EMU_EXPECT(!cudaStreamSynchronize(s) && *pinned == -1);
 	}
 	EMU_EXPECT(!cudaGraphExecDestroy(exec));
 	return true;

@@ -1,0 +1,114 @@
+/*
+ * Exact sums: a long fixed-point accumulator (Kulisch; here with 32-bit digits held in
+ * 64-bit limbs, so that carries wait). What is added in any order, on any number of
+ * ranks, is the same integer. Both backends compile this header.
+ */
+#ifndef BASE_EXACT_H
+#define BASE_EXACT_H
+
+#include <math.h>
+#include <stdbool.h>
+#include <stdint.h>
+
+#ifdef __CUDACC__
+#define EXACT_FN static __host__ __device__ inline
+#else
+#define EXACT_FN static inline
+#endif
+
+/*
+ * A sum of doubles as one long fixed-point integer: limb i counts multiples of
+ * 2^(32 i - 1088), so every finite double fits in three limbs and adding is integer
+ * addition. Two of them add limb by limb (an MPI_SUM over int64 does it), which makes
+ * any all-reduce exact. The last limbs count what is not a number.
+ */
+enum {
+	EXACT_LIMBS = 68,
+	EXACT_WORDS = EXACT_LIMBS + 3,
+	EXACT_FLOATS = 2 * EXACT_WORDS, /* that have as many bytes */
+	EXACT_DIGIT = 32,
+	EXACT_BIAS = 1088
+};
+
+struct exact {
+	int64_t limb[EXACT_LIMBS];
+	int64_t n_nan, n_pos_inf, n_neg_inf;
+};
+
+/* Carries the limbs, so that 2^30 more additions or sums over ranks cannot overflow. */
+EXACT_FN void exact_normalize(struct exact *x)
+{
+	int64_t carry = 0;
+	for (int i = 0; i < EXACT_LIMBS - 1; i++) {
+		int64_t v = x->limb[i] + carry;
+		int64_t digit = v & 0xffffffff;
+		carry = (v - digit) / ((int64_t)1 << EXACT_DIGIT);
+		x->limb[i] = digit;
+	}
+	x->limb[EXACT_LIMBS - 1] += carry; /* holds the sign */
+}
+
+/* What is kept of 96 bits m, and `sticky` below them, as a double: rounded once, ties to
+ * even. m counts multiples of 2^exponent and is not 0. */
+__extension__ typedef unsigned __int128 exact_bits;
+EXACT_FN double exact_double(exact_bits m, bool sticky, int exponent)
+{
+	/* Keep 55 bits: 53, one to round by, one that is sticky. A subnormal result keeps
+	 * fewer, so that it is rounded once, here. */
+	int bits = 0;
+	while (m >> bits)
+		bits++;
+	int keep = 55;
+	if (exponent + bits - 1 < -1022)
+		keep = 55 - (-1022 - (exponent + bits - 1));
+	if (keep < 2)
+		return 0;
+	int drop = bits - keep;
+	if (drop > 0) {
+		sticky |= (m & (((exact_bits)1 << drop) - 1)) != 0;
+		m >>= drop;
+	} else {
+		m <<= -drop;
+	}
+	uint64_t low = (uint64_t)m | (sticky ? 1 : 0);
+	uint64_t q = low >> 2;
+	unsigned rest = (unsigned)(low & 3);
+	if (rest > 2 || (rest == 2 && (q & 1)))
+		q++;
+	return ldexp((double)q, exponent + drop + 2);
+}
+
+/* The sum, rounded once to the nearest double, ties to even; x is used up. */
+EXACT_FN double exact_finish(struct exact *x)
+{
+	if (x->n_nan || (x->n_pos_inf && x->n_neg_inf))
+		return (double)NAN;
+	if (x->n_pos_inf)
+		return (double)INFINITY;
+	if (x->n_neg_inf)
+		return -(double)INFINITY;
+	exact_normalize(x);
+	bool negative = x->limb[EXACT_LIMBS - 1] < 0;
+	if (negative) {
+		for (int i = 0; i < EXACT_LIMBS; i++)
+			x->limb[i] = -x->limb[i];
+		exact_normalize(x);
+	}
+	int top = EXACT_LIMBS - 1;
+	while (top >= 0 && x->limb[top] == 0)
+		top--;
+	if (top < 0)
+		return 0;
+	/* Three digits hold 65 to 96 significant bits; what is below them can only matter
+	 * as a sticky bit, far below the rounding position. */
+	exact_bits m = 0;
+	bool sticky = false;
+	for (int i = 0; i < 3; i++)
+		m = m << EXACT_DIGIT | (uint64_t)(top - i >= 0 ? x->limb[top - i] : 0);
+	for (int i = top - 3; i >= 0; i--)
+		sticky |= x->limb[i] != 0;
+	double v = exact_double(m, sticky, (top - 2) * EXACT_DIGIT - EXACT_BIAS);
+	return negative ? -v : v;
+}
+
+#endif
