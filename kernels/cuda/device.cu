@@ -188,7 +188,7 @@ void cuda_get_begin(struct device *d, void *to, const void *from, size_t n_bytes
 	struct later *l = &c->later;
 	bool noted = cuda_graph_notes(d);
 	BUG_ON(n_bytes > GET_MOST);
-	struct cuda_launch launch = copy_of("get", to, from, n_bytes);
+	struct cuda_launch launch = cuda_copy_of("get", to, from, n_bytes);
 	cuda_before(d, &launch);
 	l->to = to;
 	l->n_bytes = n_bytes;

@@ -463,6 +463,7 @@ void trainer_rehearse(struct trainer *t)
 {
 	struct fetch *f = fetch_step(t, t->samples);
 	struct work w = {.t = t, .windows = loader_end(t->loader, f)};
+	pass_loss_scale(&t->pass, t->loss_scale / (float)step_tokens(t));
 	run_schedule(&w);
 	fetch_free(f);
 }
