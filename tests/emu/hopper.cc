@@ -27,10 +27,15 @@ enum {
 };
 
 static int n_threads, arch;
+static bool used;	/* by the block that runs */
 static int64_t n_syncs; /* of all threads of the block */
+
+static void begin(void);
 
 static void needs_hopper(const char *what)
 {
+	if (!used)
+		begin();
 	if (arch != 90)
 		emu_stop("%s: sm_%d has none", what, arch);
 }
@@ -63,6 +68,7 @@ static int barrier_find(const uint64_t *p)
 
 static struct barrier *barrier_of(const uint64_t *p)
 {
+	needs_hopper("a barrier");
 	int i = barrier_find(p);
 	if (i < 0)
 		emu_stop("a barrier that nobody made");
@@ -159,6 +165,8 @@ static bool named_ready(void *asks)
 
 void emu_named(int id, int n, bool wait, const char *file, int line)
 {
+	if (!used)
+		begin();
 	if (id < 1 || id >= NAMED || n < 32 || n > n_threads || n % 32)
 		emu_stop("%s:%d: barrier %d of %d threads", file, line, id, n);
 	struct named *b = &named[id];
@@ -186,8 +194,8 @@ static bool registers_ready(void *asks)
 
 void emu_registers(int n, bool more, const char *file, int line)
 {
-	int *mine = &registers[emu_thread()], need = n - *mine;
 	needs_hopper("setmaxnreg");
+	int *mine = &registers[emu_thread()], need = n - *mine;
 	if (n < 24 || n > 256 || n % 8 || (more ? need < 0 : need > 0))
 		emu_stop("%s:%d: from %d registers to %d", file, line, *mine, n);
 	emu_until(registers_ready, &need, "registers_more", file, line);
@@ -390,6 +398,7 @@ static struct warpgroup {
 static struct warpgroup *my_group(int *lane)
 {
 	int i = emu_thread() / GROUP;
+	needs_hopper("wgmma");
 	*lane = emu_thread() % GROUP;
 	if (n_threads < (i + 1) * GROUP)
 		emu_stop("a warpgroup of %d threads", n_threads - i * GROUP);
@@ -492,7 +501,6 @@ void emu_wgmma_ask(const struct emu_wgmma *p)
 {
 	int lane;
 	struct warpgroup *g = my_group(&lane);
-	needs_hopper("wgmma");
 	if (!g->fenced[lane])
 		emu_stop("%s:%d: wgmma after no fence", p->file, p->line);
 	if (p->n % 8 || p->n > 256 || g->asked[lane] == MAX_PRODUCTS)
@@ -630,16 +638,23 @@ void emu_wgmma_wait(int groups, const char *file, int line)
 
 void emu_hopper_begin(int n)
 {
-	memset(waits, 0, (size_t)(n_barriers ? n_threads : 0) * sizeof(*waits));
-	arch = emu_arch();
 	n_threads = n;
 	n_syncs = 0;
-	n_barriers = 0;
-	int each = REGISTERS / n / 8 * 8;
+	used = false;
+}
+
+/* Most blocks use nothing of all this. */
+static void begin(void)
+{
+	int each = REGISTERS / n_threads / 8 * 8;
 	each = each < 256 ? each : 256;
-	for (int i = 0; i < n; i++)
+	for (int i = 0; i < n_threads; i++)
 		registers[i] = each;
-	registers_left = REGISTERS - n * each;
+	registers_left = REGISTERS - n_threads * each;
+	memset(waits, 0, (size_t)n_threads * sizeof(*waits));
+	arch = emu_arch();
+	n_barriers = 0;
+	used = true;
 }
 
 void emu_hopper_sync(void)
@@ -649,6 +664,8 @@ void emu_hopper_sync(void)
 
 void emu_hopper_end(void)
 {
+	if (!used)
+		return;
 	if (n_loads)
 		emu_stop("a block ends before %d copies of tiles have come", n_loads);
 	for (int i = 0; i < NAMED; i++) {
