@@ -205,7 +205,7 @@ static const char *pack(struct exchange *x, struct slot *s)
 	struct wire w = wire_of(x, s->kind);
 	int workers = x->sync->size, mine = x->sync->rank;
 	bool plain = s->kind == EDIT_WIRE_FP32, once = s->kind == EDIT_WIRE_SPARSE;
-	for (int i = 1; i < (plain ? 1 : once ? min64(2, workers) : workers); i++) {
+	for (int i = 1; i < workers && !plain && (i == 1 || !once); i++) {
 		int to = (mine + i) % workers;
 		struct piece p = piece_in(x, s, to);
 		wire_pack(&w, s->out + bytes_for(x, s, to), floats_of(s, p), p.at, p.n);
