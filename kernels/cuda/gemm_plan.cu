@@ -45,12 +45,12 @@ static cudaDataType_t type_of(int64_t type)
 	return types[type];
 }
 
-/* All matrices, of all runs, begin at multiples of this, of which an arena's 64 is the largest
- * that counts. */
+/* All matrices, of all runs, begin at multiples of this. No load is wider than 16 bytes, and more
+ * must not count: a slice's weights lie at other multiples of that in another layout. */
 static int64_t alignment(const struct product *p)
 {
 	uintptr_t places = (uintptr_t)p->a.p | (uintptr_t)p->b.p | (uintptr_t)p->d.p |
-			   (uintptr_t)p->bias | (uintptr_t)p->aux | 64;
+			   (uintptr_t)p->bias | (uintptr_t)p->aux | 16;
 	if (p->runs > 1)
 		places |=
 			(uintptr_t)(mat_bytes(p->a) | mat_bytes(p->b) | mat_bytes(p->d));
