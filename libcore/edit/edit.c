@@ -115,6 +115,7 @@ static void place_memory(struct edit *x, struct arena *a)
 	for (int i = 0; i < EDIT_ROOMS && x->s->c.offload; i++)
 		x->room[i] = arena_floats(a, n);
 	x->squares = arena_alloc(a, (size_t)x->n_groups * sizeof(*x->squares));
+	x->outer = arena_alloc(a, sizeof(*x->outer));
 }
 
 static void open_memory(struct edit *x)

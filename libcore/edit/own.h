@@ -35,11 +35,12 @@ struct edit {
 	bool at_once;		 /* nothing was trained meanwhile */
 	struct exchange exchange;
 	struct flight flight; /* the last one */
-	/* Memory of the device: for blocks, of gradients, or of what comes from files; and
-	 * [groups], sums of squares. */
+	/* Memory of the device: for blocks, of gradients, or of what comes from files; [groups],
+	 * sums of squares; and what the outer optimizer is told. */
 	struct arena memory;
 	float *there[EXCHANGE_SLOTS], *room[EDIT_ROOMS];
 	struct exact *squares;
+	struct adamw *outer;
 };
 
 static inline bool edit_has_anchor(const struct edit *x)
