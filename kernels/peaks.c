@@ -17,12 +17,14 @@ static const struct peak peaks[] = {
 	/* "NVIDIA Blackwell Architecture Technical Brief" (2024); B200 of a DGX or HGX */
 	{{"GB200"}, 5000, 2500, 1250, 80},
 	{{"B200"}, 4500, 2250, 1125, 75},
+	{{"B300"}, 4500, 2250, 1125, 75},
 	{{"B100"}, 3500, 1750, 875, 60},
 	/* "NVIDIA H100 Tensor Core GPU Architecture" (2022), table 2, and the H100, H100 NVL,
 	 * GH200 and H200 data sheets */
 	{{"H100", "PCIe"}, 1513, 756, 378, 51},
 	{{"H100", "NVL"}, 1671, 835.5, 417.5, 60},
 	{{"H100"}, 1978.9, 989.4, 494.7, 66.9},
+	{{"H800"}, 1978.9, 989.4, 494.7, 66.9},
 	{{"H200", "NVL"}, 1671, 835.5, 417.5, 60},
 	{{"H200"}, 1978.9, 989.4, 494.7, 66.9},
 	{{"GH200"}, 1978.9, 989.4, 494.7, 66.9},
@@ -39,6 +41,8 @@ static const struct peak peaks[] = {
 	{{"L4"}, 242.5, 121, 60, 30.3},
 	{{"RTX 6000 Ada"}, 728.5, 364.2, 182.1, 91.1},
 	{{"=NVIDIA GeForce RTX 4090"}, 330.3, 165.2, 82.6, 82.6},
+	/* "NVIDIA RTX Blackwell GPU Architecture" (2025), appendix A */
+	{{"=NVIDIA GeForce RTX 5090"}, 419, 209.5, 104.8, 104.8},
 	/* "NVIDIA Ampere GA102 GPU Architecture" (2021), table 9 */
 	{{"=NVIDIA GeForce RTX 3090 Ti"}, 0, 80, 40, 40},
 	{{"=NVIDIA GeForce RTX 3090"}, 0, 71, 35.6, 35.6},
