@@ -221,7 +221,7 @@ void comm_take(struct comm *c, void *p, int64_t n_bytes, int tag);
 bool comm_take_any(struct comm *c, void *p, int64_t n_bytes, int tag);
 /* Done? Never waits. */
 bool comm_test(struct comm *c, struct comm_req *r);
-/* More ranks on this host than processors: those that wait make room. */
+/* More ranks on this host than processors, or others use it too: those that wait make room. */
 extern bool comm_crowded;
 /* Waits, giving the processor to others meanwhile (MPICH's own waiting does not, which
  * is ruinous when ranks outnumber cores), and keeps background work going. */

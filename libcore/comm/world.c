@@ -50,7 +50,8 @@ struct comm *comm_open(void)
 	if (launched()) {
 		world = comm_open_mpi(&comm_here);
 		comm_overlap(world);
-		comm_crowded = comm_here.local_size > comm_here.processors;
+		comm_crowded = comm_here.local_size > comm_here.processors ||
+			       env_switch("PT_CROWDED") == 1;
 		if (comm_here.n_hosts > 1 && comm_overlaps())
 			comm_progress(world);
 		comm_watch(world, COMM_WATCH);
