@@ -134,6 +134,30 @@ void device_memory(const struct device *d, int64_t *used, int64_t *free_now)
 		*free_now = memory_available();
 }
 
+void device_at(struct device *d, enum stretch what)
+{
+	double now;
+	if (d->ops) {
+		d->ops->at(d, what);
+		return;
+	}
+	now = clock_seconds();
+	d->watch.seconds[d->watch.what] += now - d->watch.since;
+	d->watch.since = now;
+	d->watch.what = what;
+}
+
+void device_times(struct device *d, double seconds[STRETCHES])
+{
+	if (d->ops) {
+		d->ops->times(d, seconds);
+		return;
+	}
+	if (seconds)
+		memcpy(seconds, d->watch.seconds, sizeof(d->watch.seconds));
+	memset(d->watch.seconds, 0, sizeof(d->watch.seconds));
+}
+
 void device_profile_begin(struct device *d)
 {
 	if (d->ops)

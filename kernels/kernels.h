@@ -78,6 +78,9 @@ static inline struct mat mat_take(
 	return m;
 }
 
+/* What a device is at: device_at(). */
+enum stretch { AT_NOTHING, AT_FORWARD, AT_BACKWARD, STRETCHES };
+
 struct kernels;
 struct device_ops;
 struct device_span;
@@ -97,6 +100,10 @@ struct device {
 		sharers; /* of a GPU: which of this host's, and how many ranks have it */
 	struct device_span *spans; /* what device_arena() gave of memory that is apart */
 	int n_spans;
+	struct {
+		enum stretch what;
+		double since, seconds[STRETCHES];
+	} watch; /* of the CPU */
 	const struct device_ops *ops; /* NULL: those of the CPU */
 	void *impl;		      /* the device's own */
 };
@@ -513,6 +520,14 @@ void device_memory(const struct device *d, int64_t *used, int64_t *free);
  * maker; fp32 is tf32's where products need not be exact. 0: not known. */
 double device_peak(const struct device *d, enum dtype operands);
 
+/*
+ * A stopwatch: what is asked for from here on is `what`. And the seconds that the device was at
+ * each until it was last told of another, which a GPU must have come to; then they begin anew.
+ * NULL: they only begin anew. What becomes a graph has no times.
+ */
+void device_at(struct device *d, enum stretch what);
+void device_times(struct device *d, double seconds[STRETCHES]);
+
 /* What each kernel takes, of a GPU: from here on; and the table of it, the slowest first. */
 void device_profile_begin(struct device *d);
 void device_profile_end(struct device *d, struct str *out);
@@ -571,6 +586,8 @@ struct device_ops {
 	void (*memory)(const struct device *, int64_t *used, int64_t *free);
 	const char *(*model)(const struct device *); /* "NVIDIA H100 80GB HBM3" */
 	bool (*exact)(const struct device *);
+	void (*at)(struct device *, enum stretch what);
+	void (*times)(struct device *, double seconds[STRETCHES]);
 	void (*profile_begin)(struct device *);
 	void (*profile_end)(struct device *, struct str *out);
 	void (*range)(struct device *, const char *name);

@@ -251,6 +251,7 @@ static void close_device(struct device *d)
 	cuda_profile_end(d, &nobody);
 	str_free(&nobody);
 	cuda_graph_free(d);
+	cuda_watch_close(d);
 	cuda_copies_free(d);
 	cuda_plans_free(d);
 	cublasLtDestroy(c->products);
@@ -285,7 +286,7 @@ static bool is_exact(const struct device *d)
 }
 
 static const struct device_ops ops = {close_device, name_of, memory_of, model_of,
-	is_exact, cuda_profile_begin, cuda_profile_end, cuda_range, cuda_range_end,
+	is_exact, cuda_at, cuda_times, cuda_profile_begin, cuda_profile_end, cuda_range, cuda_range_end,
 	cuda_graph_begin, cuda_graph_end, cuda_graph_refill, cuda_graph_launch,
 	cuda_algorithms, cuda_take_algorithms, cuda_forget_algorithms, shared_alloc,
 	shared_free, cuda_copy_begin, cuda_copy_end};
@@ -463,6 +464,7 @@ extern "C" int pt_cuda_open(
 	cuda_check(d, cudaStreamCreateWithFlags(&c->stream, cudaStreamNonBlocking),
 		"a stream");
 	stage_open(d);
+	cuda_watch_open(d);
 	c->room = cuda_memory(d, CUDA_ROOM, "kernels");
 	c->product_room = cuda_memory(d, PRODUCT_ROOM, "products");
 	cuda_cublas_check(d, cublasLtCreate(&c->products), "cublasLtCreate");

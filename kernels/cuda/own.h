@@ -10,6 +10,7 @@
 struct plans;	/* gemm_plan.cu */
 struct profile; /* launch.cu */
 struct graph;	/* graph.cu */
+struct watch;	/* watch.cu */
 struct ways;	/* copies.cu */
 
 enum { LAUNCHES_KEPT = 6 };
@@ -54,6 +55,7 @@ struct cuda_device {
 	int64_t n_launches;
 	struct profile *profile; /* NULL: not now */
 	struct graph *graph;	 /* NULL: there was none yet */
+	struct watch *watch;
 	struct ways *ways;	 /* of copies beside kernels; NULL: there was none yet */
 
 	cublasLtHandle_t products;
@@ -98,6 +100,13 @@ void cuda_profile_begin(struct device *d);
 void cuda_profile_end(struct device *d, struct str *out);
 void cuda_range(struct device *d, const char *name);
 void cuda_range_end(struct device *d);
+
+/* ---- watch.cu: a stopwatch ------------------------------------------------------------- */
+
+void cuda_watch_open(struct device *d);
+void cuda_watch_close(struct device *d);
+void cuda_at(struct device *d, enum stretch what);
+void cuda_times(struct device *d, double seconds[STRETCHES]);
 
 /* ---- graph.cu ----------------------------------------------------------------------- */
 

@@ -205,10 +205,11 @@ static void head_slices(struct pass *p, int c, struct mat all, struct slice_sum 
 		.loss = arena_floats(a, p->rows),
 	};
 	slices_forward(p, &whole, all);
-	double begin = clock_seconds();
-	if (p->train)
-		slices_backward(p, &whole, all, dh);
-	p->head_backward += clock_seconds() - begin;
+	if (!p->train)
+		return;
+	device_at(p->d, AT_BACKWARD);
+	slices_backward(p, &whole, all, dh);
+	device_at(p->d, AT_FORWARD);
 }
 
 /* ---- rows after rows -------------------------------------------------------------- */
@@ -222,10 +223,11 @@ static void head_rows(struct pass *p, int c, struct mat all, struct slice_sum *d
 		t.targets = p->targets + c * p->rows + t.first;
 		t.h = mat_rows(all, t.first, t.rows);
 		tile_forward(p, &t);
-		double begin = clock_seconds();
-		if (p->train)
-			tile_backward(p, &t, dh);
-		p->head_backward += clock_seconds() - begin;
+		if (!p->train)
+			continue;
+		device_at(p->d, AT_BACKWARD);
+		tile_backward(p, &t, dh);
+		device_at(p->d, AT_FORWARD);
 	}
 	for (int s = 0; s < p->tp.here && p->train; s++)
 		leaf_complete(p, s, c);

@@ -202,7 +202,6 @@ struct pass {
 	 * sum over tokens, added to, of the chunks here. */
 	float *loss_scale;
 	struct exact *loss;
-	double head_backward; /* seconds of a forward that were backward, added to */
 	struct probe *probe;  /* NULL: do not look */
 	void (*tick)(void *); /* called between operations: keeps communication going */
 	void *tick_with;

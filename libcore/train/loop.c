@@ -169,7 +169,7 @@ static void fill_row(struct run *r, const struct step_result *s, struct row *row
 		row_set(row, COL_LOSS_SCALE, (double)s->loss_scale);
 	row_set(row, COL_LR, (double)s->lr);
 	row_set(row, COL_DT, dt);
-	if (!t->d.apart) { /* which goes on while the program does */
+	if (t->graph == GRAPH_NONE) { /* which has no parts */
 		row_set(row, COL_DTF, r->since.forward / n);
 		row_set(row, COL_DTB, r->since.backward / n);
 	}

@@ -146,7 +146,7 @@ static void poll_moves(void *with)
 static void begin(struct pipe *x, int64_t n)
 {
 	x->n = n;
-	x->forward = x->backward = x->waited = 0;
+	x->waited = 0;
 	for (int v = 0; v < x->schedule->per_rank; v++)
 		for (int64_t i = 0; i < x->stages[v].n_slots; i++)
 			expect(x, &x->stages[v], i);
@@ -182,11 +182,9 @@ static void forward(struct pipe *x, struct pipe_stage *y, int64_t micro)
 			receive(x, y, o, BACK);
 		wait(x, &o->in[ONWARD]);
 	}
-	double start = clock_seconds(), head = p->head_backward;
+	device_at(p->d, AT_FORWARD);
 	model_forward(p, &y->st, &o->acts);
-	head = p->head_backward - head;
-	x->forward += clock_seconds() - start - head;
-	x->backward += head;
+	device_at(p->d, AT_NOTHING);
 	if (p->empty)
 		return;
 	send(x, y, o, ONWARD);
@@ -204,14 +202,14 @@ static void backward(
 	bool first = kind != ACTION_BACKWARD_W, last = kind != ACTION_BACKWARD_X;
 	if (first && !p->empty)
 		wait(x, &o->in[BACK]);
-	double start = clock_seconds();
+	device_at(p->d, AT_BACKWARD);
 	if (first && last)
 		model_backward(p, &y->st, &o->acts);
 	else if (first)
 		model_backward_x(p, &y->st, &o->acts, y->grads[micro % y->n_grads]);
 	else
 		model_backward_w(p, &y->st, &o->acts, y->grads[micro % y->n_grads]);
-	x->backward += clock_seconds() - start;
+	device_at(p->d, AT_NOTHING);
 	if (p->empty)
 		return;
 	if (first)
@@ -248,6 +246,7 @@ void pipe_step(struct pipe *x, int64_t n, pipe_load *get, void *with)
 	double start = clock_seconds();
 	BUG_ON(n > s->n_micro);
 	x->pass->train = true;
+	device_times(x->pass->d, NULL); /* of an evaluation, say */
 	begin(x, n);
 	for (int64_t i = 0; i < s->n[x->axis->rank]; i++) {
 		const struct action *a = &all[i];
@@ -265,12 +264,20 @@ void pipe_step(struct pipe *x, int64_t n, pipe_load *get, void *with)
 	x->seconds = clock_seconds() - start;
 }
 
+void pipe_times(struct pipe *x)
+{
+	double seconds[STRETCHES];
+	device_times(x->pass->d, seconds);
+	x->forward = seconds[AT_FORWARD];
+	x->backward = seconds[AT_BACKWARD];
+}
+
 void pipe_load_again(struct pipe *x, int64_t n, pipe_load *get, void *with)
 {
 	const struct schedule *s = x->schedule;
 	int rank = x->axis->rank;
 	x->n = n;
-	x->forward = x->backward = x->waited = x->seconds = 0;
+	x->waited = x->seconds = 0;
 	for (int64_t i = 0; i < s->n[rank]; i++)
 		load(x, s->rank[rank][i].micro, get, with);
 }

@@ -79,7 +79,6 @@ static void run_schedule(struct work *w)
 {
 	struct trainer *t = w->t;
 	pass_loss_begin(&t->pass);
-	t->pass.head_backward = 0;
 	pipe_step(&t->pipe, trainer_own_micro(t, t->data_rank), load_micro, w);
 	store_step_end(t->store);
 }
@@ -128,6 +127,7 @@ void step_agree(struct trainer *t, bool save, struct step_result *r)
 	r->save = all.save;
 	r->written = all.written;
 	r->meet = all.meet;
+	pipe_times(&t->pipe);
 	r->bubble = bubble(&t->pipe);
 }
 

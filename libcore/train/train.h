@@ -256,7 +256,7 @@ struct pipe {
 	struct comm *axis;
 	struct pipe_stage *stages; /* of this rank */
 	int64_t group, n;
-	double forward, backward; /* seconds of computing */
+	double forward, backward; /* seconds of computing, when pipe_times() has found out */
 	double waited;		  /* for other stages */
 	double seconds;		  /* of all */
 	/* NULL, or told of every action of a step when it was done */
@@ -274,6 +274,8 @@ void pipe_close(struct pipe *x);
 /* Collective over the mesh. Does what the schedule says. This rank has n micro-batches; if
  * the schedule has more, others have them, and the store is told. */
 void pipe_step(struct pipe *x, int64_t n, pipe_load *get, void *with);
+/* When the device is done with the step: how long it was at each. */
+void pipe_times(struct pipe *x);
 /* Prepares the pass as pipe_step() does, in the same order, and computes nothing. */
 void pipe_load_again(struct pipe *x, int64_t n, pipe_load *get, void *with);
 /* Collective over the mesh. Only forwards: `rounds` is the most that a rank has. */

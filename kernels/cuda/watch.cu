@@ -1,0 +1,63 @@
+/*
+ * A stopwatch: an event wherever something else begins, and once the GPU has passed them all, the
+ * time from each to the next.
+ */
+#include "kernels/cuda/own.h"
+
+#include <stdlib.h>
+
+struct mark {
+	cudaEvent_t event;
+	enum stretch what; /* from there on */
+};
+
+struct watch {
+	struct mark *mark; /* as many as there were at once, made when they are needed */
+	int64_t n, n_made;
+};
+
+void cuda_watch_open(struct device *d)
+{
+	cuda_of(d)->watch = (struct watch *)xcalloc(1, sizeof(struct watch));
+}
+
+void cuda_watch_close(struct device *d)
+{
+	struct watch *w = cuda_of(d)->watch;
+	for (int64_t i = 0; i < w->n_made; i++)
+		cudaEventDestroy(w->mark[i].event);
+	free(w->mark);
+	free(w);
+}
+
+void cuda_at(struct device *d, enum stretch what)
+{
+	struct watch *w = cuda_of(d)->watch;
+	if (cuda_graph_notes(d))
+		return;
+	if (w->n == w->n_made) {
+		w->mark = (struct mark *)xrealloc(
+			w->mark, (size_t)(w->n + 1) * sizeof(*w->mark));
+		cuda_check(d, cudaEventCreate(&w->mark[w->n].event), "events");
+		w->n_made++;
+	}
+	struct mark *m = &w->mark[w->n++];
+	m->what = what;
+	cuda_check(d, cudaEventRecord(m->event, cuda_stream(d)), "events");
+}
+
+void cuda_times(struct device *d, double seconds[STRETCHES])
+{
+	struct watch *w = cuda_of(d)->watch;
+	float ms;
+	for (int i = 0; seconds && i < STRETCHES; i++)
+		seconds[i] = 0;
+	for (int64_t i = 0; seconds && i + 1 < w->n; i++) {
+		cuda_check(d,
+			cudaEventElapsedTime(
+				&ms, w->mark[i].event, w->mark[i + 1].event),
+			"events");
+		seconds[w->mark[i].what] += (double)ms * 1e-3;
+	}
+	w->n = 0;
+}
