@@ -71,7 +71,7 @@ memory_of() { # NAME FILE: bytes of that line of a plan
 		cmp one/checkpoints/latest.h5 two/checkpoints/latest.h5
 	}
 	on_gpu "${o[@]}" -o one >/dev/null
-	same_as_one first --offload optimizer --graph
+	same_as_one first --offload optimizer
 	same_as_one yes --offload params
 	same_as_one first --offload params --zero 3 --recompute full
 	same_as_one first --offload params --gather-dtype fp32
@@ -235,10 +235,11 @@ memory_of() { # NAME FILE: bytes of that line of a plan
 
 @test "the table of kernels, and the algorithms of products" {
 	make_shard
-	on_gpu -n 3 --profile 2:3 -o run >/dev/null 2>err || cat err
+	on_gpu -n 3 --profile 2:3 -o run >rows 2>err || cat err
 	pt-train "${TINY[@]:1}" "${TWO[@]}" --device cuda -n 3 --profile 2:3 -o told >/dev/null 2>err
 	grep -q '^ *attn_fwd ' err
 	grep -q '^ *linear_bwd_w ' err
+	grep -qE '^step=3 .* dtf=[0-9.e-]*[1-9][0-9.e-]* dtb=[0-9.e-]*[1-9]' rows
 	[ -s run/algorithms ]
 	on_gpu -n 3 --algorithms run/algorithms -o again >/dev/null
 	cmp run/algorithms again/algorithms
