@@ -103,7 +103,7 @@ struct device {
 	struct {
 		enum stretch what;
 		double since, seconds[STRETCHES];
-	} watch; /* of the CPU */
+	} watch;		      /* of the CPU */
 	const struct device_ops *ops; /* NULL: those of the CPU */
 	void *impl;		      /* the device's own */
 };

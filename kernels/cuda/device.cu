@@ -286,10 +286,10 @@ static bool is_exact(const struct device *d)
 }
 
 static const struct device_ops ops = {close_device, name_of, memory_of, model_of,
-	is_exact, cuda_at, cuda_times, cuda_profile_begin, cuda_profile_end, cuda_range, cuda_range_end,
-	cuda_graph_begin, cuda_graph_end, cuda_graph_refill, cuda_graph_launch,
-	cuda_algorithms, cuda_take_algorithms, cuda_forget_algorithms, shared_alloc,
-	shared_free, cuda_copy_begin, cuda_copy_end};
+	is_exact, cuda_at, cuda_times, cuda_profile_begin, cuda_profile_end, cuda_range,
+	cuda_range_end, cuda_graph_begin, cuda_graph_end, cuda_graph_refill,
+	cuda_graph_launch, cuda_algorithms, cuda_take_algorithms, cuda_forget_algorithms,
+	shared_alloc, shared_free, cuda_copy_begin, cuda_copy_end};
 
 /* "580.95.05", of a text like "NVRM version: NVIDIA UNIX x86_64 Kernel Module  580.95.05  Tue
  * ...": the first number with a point; "unknown" where that is not told. */

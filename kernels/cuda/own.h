@@ -56,7 +56,7 @@ struct cuda_device {
 	struct profile *profile; /* NULL: not now */
 	struct graph *graph;	 /* NULL: there was none yet */
 	struct watch *watch;
-	struct ways *ways;	 /* of copies beside kernels; NULL: there was none yet */
+	struct ways *ways; /* of copies beside kernels; NULL: there was none yet */
 
 	cublasLtHandle_t products;
 	void *product_room; /* PRODUCT_ROOM */

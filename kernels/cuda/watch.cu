@@ -54,8 +54,7 @@ void cuda_times(struct device *d, double seconds[STRETCHES])
 		seconds[i] = 0;
 	for (int64_t i = 0; seconds && i + 1 < w->n; i++) {
 		cuda_check(d,
-			cudaEventElapsedTime(
-				&ms, w->mark[i].event, w->mark[i + 1].event),
+			cudaEventElapsedTime(&ms, w->mark[i].event, w->mark[i + 1].event),
 			"events");
 		seconds[w->mark[i].what] += (double)ms * 1e-3;
 	}

@@ -256,9 +256,10 @@ struct pipe {
 	struct comm *axis;
 	struct pipe_stage *stages; /* of this rank */
 	int64_t group, n;
-	double forward, backward; /* seconds of computing, when pipe_times() has found out */
-	double waited;		  /* for other stages */
-	double seconds;		  /* of all */
+	double forward,
+		backward; /* seconds of computing, when pipe_times() has found out */
+	double waited;	  /* for other stages */
+	double seconds;	  /* of all */
 	/* NULL, or told of every action of a step when it was done */
 	void (*done)(void *with, const struct action *a);
 };
