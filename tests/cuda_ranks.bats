@@ -140,9 +140,8 @@ same_workers() { # A B: the state of both workers
 		--dtype bf16 --edit-wire int8 ${PENALTY[*]}|2:--fsdp 2 --zero 3,1:--graph
 		${OUTER[*]} --edit-wire sparse --no-edit-by-unit|2:--tp 2
 		--edit-reducer gta --edit-sparsification random --edit-density 0.5|2:--fsdp 2
-		--edit-sync-interval 1|2:--cp 2
 	END
-	[ $n -eq 5 ]
+	[ $n -eq 4 ]
 }
 
 @test "streaming goes on from any step, and what was done by the clock can be repeated" {
