@@ -84,14 +84,15 @@ void K(linear_bwd_w)(
 void K(linear_gelu_fwd)(struct device *d, struct mat y, struct mat a, struct mat x,
 	struct mat w, struct mat bias)
 {
+	const struct mat none = {0};
 	K(linear_fwd)(d, a, x, w, bias);
-	K(act_fwd)(d, ACT_GELU_TANH, y, a, mat(NULL, 0, 0));
+	K(act_fwd)(d, ACT_GELU_TANH, y, a, none);
 }
 
 void K(linear_gelu_bwd)(
 	struct device *d, struct mat da, struct mat dy, struct mat w, struct mat a)
 {
-	const struct mat none = mat(NULL, 0, 0);
+	const struct mat none = {0};
 	K(linear_bwd_x)(d, da, dy, w, false);
 	K(act_bwd)(d, ACT_GELU_TANH, da, none, da, a, none);
 }
