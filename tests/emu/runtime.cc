@@ -178,7 +178,8 @@ static cudaError_t piece_make(void **out, size_t n_bytes, bool device)
 		MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
 	if (map == MAP_FAILED)
 		return emu_gives(cudaErrorMemoryAllocation);
-	madvise(map, mapped, MADV_HUGEPAGE); /* of which few are to be locked and unlocked */
+	madvise(map, mapped,
+		MADV_HUGEPAGE); /* of which few are to be locked and unlocked */
 	struct piece p = {map + mapped - PAGE - n, map, n_bytes, mapped, device};
 	mprotect(map + mapped - PAGE, PAGE, PROT_NONE);
 	memset(p.at, 0xff, n < FILLED ? n : (size_t)FILLED);
