@@ -80,9 +80,9 @@ static struct exact *chosen_squares(const struct edit *x, struct chosen c, int64
 void brought_square(struct edit *x, struct chosen c)
 {
 	struct squaring q = {.v = {x, c}};
-	int64_t n, words = sizeof(struct exact) / sizeof(float);
+	int64_t n;
 	struct exact *sum = chosen_squares(x, c, &n);
-	x->d->k->zero(x->d, mat(sum, n, words));
+	x->d->k->zero(x->d, mat(sum, n, EXACT_FLOATS));
 	store_walk(x->s, true, STORE_BIT(x->at), 0, square_part, &q);
 	square_parts(&q);
 }
