@@ -273,18 +273,30 @@ static __device__ inline uint64_t rows_of(const void *at, int panel)
 	       (uint64_t)(panel >> 4) << 16 | (shared_address(at) & 0x3ffff) >> 4;
 }
 
+/* The same, `bytes` further on: shared memory ends before its addresses need more bits than a
+ * descriptor has. The upper half stays as it is, which the compiler then knows. */
+static __device__ inline uint64_t further(uint64_t descriptor, int bytes)
+{
+	return descriptor >> 32 << 32 | ((uint32_t)descriptor + (uint32_t)(bytes >> 4));
+}
+
+/* Columns 16 k to 16 k + 15 of a tile of `rows` rows, from where its first ones are. */
+static __device__ inline uint64_t columns_further(uint64_t first, int rows, int k)
+{
+	return further(first, (k / 4 * rows * PANEL + k % 4 * 16) * 2);
+}
+
 /* c = a b^T, of 64 rows of a tile and the 8 NT rows of another: D / 16 products. Tiles have D / 64
  * panels of a_rows and b_rows rows. */
 template <int D, typename T, int NT>
 static __device__ inline void wgmma_rows(
 	float (&c)[NT][4], const T *a, int a_rows, const T *b, int b_rows)
 {
+	uint64_t x = columns_of(a), y = columns_of(b);
 #pragma unroll
-	for (int k = 0; k < D / 16; k++) {
-		int panel = k / 4, col = k % 4 * 16;
-		wgmma<false>(c, columns_of(a + panel * a_rows * PANEL + col),
-			columns_of(b + panel * b_rows * PANEL + col), k > 0, T());
-	}
+	for (int k = 0; k < D / 16; k++)
+		wgmma<false>(c, columns_further(x, a_rows, k),
+			columns_further(y, b_rows, k), k > 0, T());
 }
 
 /* The same, a in registers. */
@@ -292,10 +304,10 @@ template <int D, typename T, int NT>
 static __device__ inline void wgmma_held_rows(
 	float (&c)[NT][4], const uint32_t (&a)[D / 16][4], const T *b, int b_rows)
 {
+	uint64_t y = columns_of(b);
 #pragma unroll
 	for (int k = 0; k < D / 16; k++)
-		wgmma<false>(c, a[k], columns_of(b + k / 4 * b_rows * PANEL + k % 4 * 16),
-			k > 0, T());
+		wgmma<false>(c, a[k], columns_further(y, b_rows, k), k > 0, T());
 }
 
 /* c += p b, with p in registers, and as many rows of b as p has columns. */
@@ -303,11 +315,11 @@ template <typename T, int NT, int K>
 static __device__ inline void wgmma_held(
 	float (&c)[NT][4], const uint32_t (&p)[K][4], const T *b)
 {
+	constexpr int GROUP = 16 * PANEL * 2; /* bytes of 16 rows */
+	uint64_t y = rows_of(b, K * GROUP);
 #pragma unroll
 	for (int k = 0; k < K; k++)
-		wgmma<true>(c, p[k],
-			rows_of(b + k * 16 * PANEL, K * 16 * PANEL * (int)sizeof(T)),
-			true, T());
+		wgmma<true>(c, p[k], further(y, k * GROUP), true, T());
 }
 
 #endif
