@@ -74,6 +74,11 @@ static __device__ inline struct place place_of(const struct order &o, int block)
 /* Registers of a thread of the first warpgroup, which asks for tiles, and of the two others. */
 enum { CONSUMERS = 2, HOPPER_THREADS = (1 + CONSUMERS) * WARPGROUP };
 enum { FEW_REGISTERS = 24, MANY_REGISTERS = 240 };
+/* Warpgroups have no more than the block was launched with, a multiple of 8 a thread: who asks for
+ * more waits for ever. */
+static_assert(FEW_REGISTERS + CONSUMERS * MANY_REGISTERS <=
+		      (1 + CONSUMERS) * (65536 / HOPPER_THREADS / 8 * 8),
+	"registers of a block");
 
 /* Bytes of tiles, and of what `other` is, with the room to begin at PANEL_ALIGN. */
 static constexpr int hopper_bytes(int tiles, int other)

@@ -383,6 +383,8 @@ static __global__ void __launch_bounds__(HOPPER_THREADS, 1)
 			else
 				queries_consume<T, D>(x, s, at, begin, w - 1);
 		}
+	} else {
+		__trap(); /* others' code, that the driver was told to translate */
 	}
 }
 

@@ -202,6 +202,8 @@ static __global__ void __launch_bounds__(HOPPER_THREADS, 1)
 			registers_more<MANY_REGISTERS>();
 			fwd_consume<T, D>(x, s, at, tile, w - 1);
 		}
+	} else {
+		__trap(); /* others' code, that the driver was told to translate */
 	}
 }
 

@@ -153,6 +153,8 @@ static inline int __all_sync(unsigned mask, int yes, EMU_WHERE)
 	return __ballot_sync(mask, yes, file, line) == 0xffffffffu;
 }
 
+#define __trap() emu_stop("%s:%d: __trap", __FILE__, __LINE__)
+
 static inline void __threadfence(void)
 {
 }
