@@ -24,6 +24,8 @@ enum {
 	MAX_SUMS = 4,
 	NAMED = 16,
 	REGISTERS = 64 << 10,
+	MAX_ADDRESS = 1 << 18,
+	MAX_TX = (1 << 20) - 1, /* bytes that a barrier can wait for */
 };
 
 static int n_threads, arch;
@@ -110,6 +112,9 @@ void emu_barrier_arrive(uint64_t *p, int n_bytes)
 	if (!b->left)
 		emu_stop("more arrive at a barrier than the %d it is for", b->count);
 	b->n_bytes += n_bytes;
+	if (b->n_bytes > MAX_TX)
+		emu_stop("a barrier is to wait for %d bytes, and can for %d",
+			(int)b->n_bytes, MAX_TX);
 	b->left--;
 	barrier_count(b);
 }
@@ -151,6 +156,7 @@ struct named {
 };
 
 static struct named named[NAMED];
+static int64_t came[MAX_THREADS][NAMED]; /* 1 + the time that a thread came for last */
 
 struct named_wait {
 	const struct named *b;
@@ -174,6 +180,10 @@ void emu_named(int id, int n, bool wait, const char *file, int line)
 	if (b->here && b->n != n)
 		emu_stop("%s:%d: barrier %d is of %d threads and of %d", file, line, id,
 			b->n, n);
+	if (came[emu_thread()][id] == b->done + 1)
+		emu_stop("%s:%d: comes to barrier %d twice before the others", file, line,
+			id);
+	came[emu_thread()][id] = b->done + 1;
 	b->n = n;
 	if (++b->here == n) {
 		b->here = 0;
@@ -185,6 +195,8 @@ void emu_named(int id, int n, bool wait, const char *file, int line)
 
 /* ---- registers -------------------------------------------------------------------------- */
 
+/* Of each thread, and those that a block was launched with and nobody has: what a multiprocessor
+ * has beyond them is not for it. */
 static int registers[MAX_THREADS], registers_left;
 
 static bool registers_ready(void *asks)
@@ -201,6 +213,16 @@ void emu_registers(int n, bool more, const char *file, int line)
 	emu_until(registers_ready, &need, "registers_more", file, line);
 	registers_left -= need;
 	*mine = n;
+}
+
+static void registers_check(void)
+{
+	for (int i = 0; i < n_threads; i++)
+		if (registers[i] != registers[i / GROUP * GROUP])
+			emu_stop("threads %d and %d of a warpgroup have %d and %d "
+				 "registers",
+				i / GROUP * GROUP, i, registers[i / GROUP * GROUP],
+				registers[i]);
 }
 
 /* ---- maps of tensors -------------------------------------------------------------------- */
@@ -278,6 +300,12 @@ struct load {
 static struct load loads[MAX_LOADS];
 static int n_loads;
 
+/* Of each two bytes of shared memory what a copy of a tile has put there, and that it has. Products
+ * and copies see what threads store only after a fence.proxy.async, for which hopper.h has no
+ * function: no operand is stored by threads. */
+enum { BROUGHT = 1 << 16 };
+static uint32_t brought[MAX_ADDRESS / 2];
+
 /* Where a byte is that would be at this address if rows were not permuted: 16 bytes at a time
  * change places, by the number of the row, of 128 bytes, that the address is in. */
 static uint32_t swizzled(uint32_t address, int bytes)
@@ -304,11 +332,15 @@ void emu_tile_load(void *to, const CUtensorMap *map, uint64_t *barrier, const in
 	if (!barriers[l.barrier].told)
 		emu_stop("tile_load: nobody told the copies of the barrier");
 	l.to = emu_address(to);
-	if (l.to % 128)
-		emu_stop("tile_load: to %#x, not on 128 bytes", l.to);
+	/* (A swizzled tile may begin on 128 bytes, but then the first row is not in the place of a
+	 * first row.) */
+	uint32_t whole = l.map.swizzle > 16 ? 8u * l.map.swizzle : 128u;
+	if (l.to % whole)
+		emu_stop("tile_load: to %#x, not on %u bytes", l.to, whole);
 	memcpy(l.at, at, sizeof(l.at));
 	memset(emu_shared_at(l.to, (size_t)box_bytes(&l.map)), 0xff,
 		(size_t)box_bytes(&l.map));
+	memset(&brought[l.to / 2], 0, (size_t)box_bytes(&l.map) / 2 * sizeof(*brought));
 	if (n_loads == MAX_LOADS)
 		emu_stop("more copies of tiles than %d", n_loads);
 	loads[n_loads++] = l;
@@ -339,13 +371,13 @@ static void load_now(const struct load *l)
 		const char *from = box_row(l, i);
 		for (int c = 0; c < width; c += m->size) {
 			int64_t at = l->at[0] + c / m->size;
-			uint32_t address = l->to + (uint32_t)(i * width + c);
-			char *to =
-				(char *)emu_shared_at(swizzled(address, m->swizzle), 2);
+			uint32_t address =
+				swizzled(l->to + (uint32_t)(i * width + c), m->swizzle);
+			uint16_t x = 0;
 			if (from && at >= 0 && at < (int64_t)m->dims[0])
-				memcpy(to, from + at * m->size, m->size);
-			else
-				memset(to, 0, m->size);
+				memcpy(&x, from + at * m->size, sizeof(x));
+			memcpy(emu_shared_at(address, sizeof(x)), &x, sizeof(x));
+			brought[address / 2] = BROUGHT | x;
 		}
 	}
 	b->n_bytes -= box_bytes(m);
@@ -381,6 +413,7 @@ struct product {
 	struct emu_wgmma p;
 	struct sums *sums;
 	int64_t group;
+	const uint32_t *registers[GROUP]; /* where a is, and what it was when asked */
 	uint32_t a[GROUP][4];
 	uint16_t seen_a[64 * 16], seen_b[16 * 256];
 };
@@ -411,8 +444,9 @@ static struct warpgroup *my_group(int *lane)
  * to[i * 16 + k] = number k of 16 of row i, of an operand in shared memory whose rows have
  * their numbers side by side; or, if `transposed`, whose columns have. bits 0-13: the address
  * / 16; 16-29 and 32-45: what is between neighbouring parts / 16; 62-63: how it is permuted.
+ * first: it is being asked for.
  */
-static void operand_read(uint16_t *to, uint64_t d, int rows, bool transposed)
+static void operand_read(uint16_t *to, uint64_t d, int rows, bool transposed, bool first)
 {
 	static const int bytes_of[] = {16, 128, 64, 32};
 	uint32_t start = (d & 0x3fff) << 4;
@@ -438,17 +472,21 @@ static void operand_read(uint16_t *to, uint64_t d, int rows, bool transposed)
 				      k % 8 * 2;
 			else
 				at += i / 8 * stride + i % 8 * bytes + k * 2;
-			memcpy(&to[i * 16 + k],
-				emu_shared_at(swizzled(at & 0x3ffff, bytes), 2), 2);
+			at = swizzled(at & (MAX_ADDRESS - 1), bytes);
+			memcpy(&to[i * 16 + k], emu_shared_at(at, 2), 2);
+			if (first && brought[at / 2] != (BROUGHT | to[i * 16 + k]))
+				emu_stop("wgmma: no copy of a tile has brought what is "
+					 "at %#x",
+					at);
 		}
 	}
 }
 
-static void product_read(struct product *p, uint16_t *a, uint16_t *b)
+static void product_read(struct product *p, uint16_t *a, uint16_t *b, bool first)
 {
-	operand_read(b, p->p.b, p->p.n, p->p.transposed);
+	operand_read(b, p->p.b, p->p.n, p->p.transposed, first);
 	if (!p->p.registers)
-		operand_read(a, p->p.a, 64, false);
+		operand_read(a, p->p.a, 64, false, first);
 }
 
 /* Place of register i of a thread in 64 x n sums: as an mma's, a warp after the other. */
@@ -513,7 +551,7 @@ void emu_wgmma_ask(const struct emu_wgmma *p)
 		mine->sums = sums_of(g, lane, p);
 		mine->sums->pending++;
 		mine->group = g->groups[lane];
-		product_read(mine, mine->seen_a, mine->seen_b);
+		product_read(mine, mine->seen_a, mine->seen_b, true);
 	}
 	if (!same_product(&mine->p, p) || mine->group != g->groups[lane])
 		emu_stop("%s:%d: threads of a warpgroup ask for different products",
@@ -528,6 +566,7 @@ void emu_wgmma_ask(const struct emu_wgmma *p)
 	if (s->c[lane] != p->c || !all_bits(p->c, p->n / 2))
 		emu_stop("%s:%d: the sums of a wgmma under way are not left alone",
 			p->file, p->line);
+	mine->registers[lane] = p->registers;
 	if (p->registers)
 		memcpy(mine->a[lane], p->registers, sizeof(mine->a[lane]));
 }
@@ -555,15 +594,20 @@ static void product_do(struct product *p)
 	static float x[64][16], wide[256][16], y[16][256];
 	int n = p->p.n;
 	if (p->p.registers) {
-		for (int l = 0; l < GROUP; l++)
+		for (int l = 0; l < GROUP; l++) {
+			if (memcmp(p->registers[l], p->a[l], sizeof(p->a[l])))
+				emu_stop("%s:%d: registers that a wgmma under way reads "
+					 "are not left alone",
+					p->p.file, p->p.line);
 			for (int i = 0; i < 8; i++) {
 				int row = l / 32 * 16 + l % 32 / 4 + i / 2 % 2 * 8;
 				int k = l % 4 * 2 + i % 2 + i / 4 * 8;
 				a[row * 16 + k] =
 					(uint16_t)(p->a[l][i / 2] >> 16 * (i % 2));
 			}
+		}
 	}
-	product_read(p, a, b);
+	product_read(p, a, b, false);
 	if ((!p->p.registers && memcmp(a, p->seen_a, sizeof(a))) ||
 		memcmp(b, p->seen_b, (size_t)n * 16 * sizeof(*b)))
 		emu_stop("%s:%d: an operand of a wgmma under way is not left alone",
@@ -650,8 +694,10 @@ static void begin(void)
 	each = each < 256 ? each : 256;
 	for (int i = 0; i < n_threads; i++)
 		registers[i] = each;
-	registers_left = REGISTERS - n_threads * each;
+	registers_left = 0;
 	memset(waits, 0, (size_t)n_threads * sizeof(*waits));
+	memset(came, 0, (size_t)n_threads * sizeof(*came));
+	memset(brought, 0, sizeof(brought));
 	arch = emu_arch();
 	n_barriers = 0;
 	used = true;
@@ -666,6 +712,7 @@ void emu_hopper_end(void)
 {
 	if (!used)
 		return;
+	registers_check();
 	if (n_loads)
 		emu_stop("a block ends before %d copies of tiles have come", n_loads);
 	for (int i = 0; i < NAMED; i++) {

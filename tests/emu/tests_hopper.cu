@@ -126,6 +126,7 @@ static __global__ void products_kernel(
 	int lane = (int)threadIdx.x % 32, g = lane / 4, t = lane % 4;
 	int row = (int)threadIdx.x / 32 * 16;
 	float x[NT][4], y[8][4] = {};
+	uint32_t a[NT / 2][4];
 	if (threadIdx.x == 0) {
 		barrier_make(barrier, 1);
 		barriers_tell();
@@ -148,18 +149,17 @@ static __global__ void products_kernel(
 	bool gone = isnan(x[0][0]);
 	wgmma_wait<0>();
 	for (int k = 0; k < NT / 2; k++) {
-		uint32_t a[4];
 		for (int i = 0; i < 4; i++) {
 			const float *from = x[2 * k + i / 2];
 			pack<T, 2> both = {{narrow<T>(from[i % 2 * 2]),
 				narrow<T>(from[i % 2 * 2 + 1])}};
-			memcpy(&a[i], &both, 4);
+			memcpy(&a[k][i], &both, 4);
 		}
 		uint32_t at = shared_address(tile) + k * 16 * (MODE ? WIDE * 2 : 16);
 		uint64_t leading = MODE ? panel : UNIT, stride = MODE ? UNIT : panel;
 		uint64_t rows = mode | stride >> 4 << 32 | leading >> 4 << 16 | at >> 4;
 		wgmma_fence();
-		wgmma<true>(y, a, rows, true, T());
+		wgmma<true>(y, a[k], rows, true, T());
 		wgmma_commit();
 	}
 	wgmma_wait<1>();
@@ -250,7 +250,8 @@ static bool ring(void)
 	return true;
 }
 
-/* Two warpgroups take turns; the first waits for registers that the other gives. */
+/* Two warpgroups take turns; the first waits for registers that the other gives, of the 200 that a
+ * thread of five has. */
 static __global__ void turns_kernel(int *out, int n)
 {
 	SHARED(shared);
@@ -258,10 +259,12 @@ static __global__ void turns_kernel(int *out, int n)
 	if (threadIdx.x == 0)
 		*at = 0;
 	__syncthreads();
+	if (w == 2)
+		return;
 	if (w == 0)
 		registers_more<256>();
 	else
-		registers_fewer<208>();
+		registers_fewer<144>();
 	if (w == 1)
 		turn_give(1, 256);
 	for (int i = 0; i < n; i++) {
@@ -279,7 +282,7 @@ static __global__ void turns_kernel(int *out, int n)
 static bool turns(void)
 {
 	int out[10];
-	emu_launch(dim3(1), dim3(256), 4, [&] { turns_kernel(out, 5); });
+	emu_launch(dim3(1), dim3(320), 4, [&] { turns_kernel(out, 5); });
 	for (int i = 0; i < 10; i++)
 		EMU_EXPECT(out[i] == i);
 	return true;
@@ -297,14 +300,19 @@ enum wrong {
 	NOT_TOLD,
 	TOO_MUCH_COMES,
 	LOAD_LEFT,
+	LOAD_NOT_ALIGNED,
 	TURN_LEFT,
 	TURN_OF_OTHERS,
+	TURN_TWICE,
 	NO_REGISTERS,
+	SOME_REGISTERS,
+	TOO_MUCH_EXPECTED,
 	NO_FENCE,
 	SUMS_TOUCHED,
 	OPERAND_TOUCHED,
-	OPERAND_LATE,
+	OPERAND_STORED,
 	OPERAND_LOADED,
+	OPERAND_HELD,
 	PRODUCT_LEFT,
 	NOT_ALL_ASK,
 	NOT_ALIGNED,
@@ -332,21 +340,39 @@ static __device__ inline void wrong_barrier(uint64_t *barrier, enum wrong what)
 		turn_give(3, 128);
 	if (what == TURN_OF_OTHERS)
 		turn_wait(3, i < 64 ? 64 : 128);
-	if (what == NO_REGISTERS)
-		registers_more<256>();
+	if (what == TURN_TWICE && i < 64) {
+		turn_give(3, 128);
+		turn_give(3, 128);
+	}
+	/* 200 of each of 320 threads, and the 1536 that a multiprocessor has beyond them. */
+	if (what == NO_REGISTERS && i < WARPGROUP)
+		registers_more<208>();
+	if (what == SOME_REGISTERS && i < 64)
+		registers_fewer<24>();
+	if (what == TOO_MUCH_EXPECTED)
+		barrier_expect(barrier, 1 << 20);
 }
 
 static __device__ inline void wrong_product(
 	unsigned char *tile, const CUtensorMap *map, uint64_t *barrier, enum wrong what)
 {
 	float c[8][4];
+	uint32_t held[4] = {};
 	int i = (int)threadIdx.x;
 	uint64_t a = columns_of(tile + (what == NOT_ALIGNED ? 256 : 0));
 	if (what != NO_FENCE)
 		wgmma_fence();
-	if (what == OPERAND_LATE) /* and nobody waits for him */
-		((uint16_t *)tile)[i] = 0;
-	wgmma<false>(c, what == NOT_ALL_ASK && i >= 64 ? a + 2 : a, a, false, __half());
+	if (what == OPERAND_STORED && i == 77)
+		((uint16_t *)tile)[64] = 1;
+	if (what == OPERAND_STORED)
+		__syncthreads();
+	if (what == OPERAND_HELD)
+		wgmma<false>(c, held, a, false, __half());
+	else
+		wgmma<false>(c, what == NOT_ALL_ASK && i >= 64 ? a + 2 : a, a, false,
+			__half());
+	if (what == OPERAND_HELD)
+		held[2] = (uint32_t)i;
 	if (what == SUMS_TOUCHED)
 		c[3][1] = 0;
 	if (what == OPERAND_TOUCHED && i == 77)
@@ -376,19 +402,19 @@ static __global__ void wrong_kernel(
 	if (what == NOT_KNOWN) /* by all, before it is made or after */
 		barrier_arrive(barrier);
 	__syncthreads();
-	for (int i = (int)threadIdx.x; i < 64 * PANEL; i += WARPGROUP)
-		((uint16_t *)tile)[i] = 0x3c00;
-	__syncthreads();
-	if (what < NO_FENCE && (what < NOT_TOLD || what > LOAD_LEFT))
+	if (what < NO_FENCE && (what < NOT_TOLD || what > LOAD_NOT_ALIGNED)) {
 		wrong_barrier(barrier, what);
-	else if (what >= NO_FENCE)
-		wrong_product(tile, &map, barrier, what);
-	else if (threadIdx.x == 0) {
-		barrier_expect(barrier, what == TOO_MUCH_COMES ? 4 : ROWS * PANEL * 2);
-		tile_load(tile, &map, barrier, 0, 0, 0, 0);
-		if (what == TOO_MUCH_COMES)
-			barrier_wait(barrier, 0);
+		return;
 	}
+	if (threadIdx.x == 0) {
+		barrier_expect(barrier, what == TOO_MUCH_COMES ? 4 : ROWS * PANEL * 2);
+		tile_load(tile + (what == LOAD_NOT_ALIGNED ? 128 : 0), &map, barrier, 0,
+			0, 0, 0);
+	}
+	if (what == LOAD_LEFT)
+		return;
+	barrier_wait(barrier, 0);
+	wrong_product(tile, &map, barrier, what);
 }
 
 template <enum wrong WHAT> static bool wrong(void)
@@ -419,14 +445,19 @@ const struct emu_test emu_tests_hopper[] = {
 	{"tile_without_barrier", wrong<NOT_TOLD>, "nobody told"},
 	{"tile_too_large", wrong<TOO_MUCH_COMES>, "bytes more come"},
 	{"tile_left", wrong<LOAD_LEFT>, "ends before 1 copies"},
+	{"tile_not_aligned", wrong<LOAD_NOT_ALIGNED>, "not on 1024 bytes"},
 	{"turn_left", wrong<TURN_LEFT>, "with 64 threads at barrier 3"},
 	{"turn_of_others", wrong<TURN_OF_OTHERS>, "threads and of"},
+	{"turn_twice", wrong<TURN_TWICE>, "to barrier 3 twice"},
 	{"no_registers", wrong<NO_REGISTERS>, "no thread can go on"},
+	{"registers_of_some", wrong<SOME_REGISTERS>, "24 and 256 registers"},
+	{"barrier_of_too_much", wrong<TOO_MUCH_EXPECTED>, "for 1048576 bytes"},
 	{"wgmma_no_fence", wrong<NO_FENCE>, "after no fence"},
 	{"wgmma_sums_touched", wrong<SUMS_TOUCHED>, "are not left alone"},
 	{"wgmma_operand_touched", wrong<OPERAND_TOUCHED>, "operand of a wgmma"},
-	{"wgmma_operand_late", wrong<OPERAND_LATE>, "operand of a wgmma"},
+	{"wgmma_operand_stored", wrong<OPERAND_STORED>, "no copy of a tile"},
 	{"wgmma_operand_loaded", wrong<OPERAND_LOADED>, "operand of a wgmma"},
+	{"wgmma_operand_held", wrong<OPERAND_HELD>, "registers that a wgmma"},
 	{"wgmma_left", wrong<PRODUCT_LEFT>, "wgmma under way"},
 	{"wgmma_not_all_ask", wrong<NOT_ALL_ASK>, "different products"},
 	{"wgmma_not_aligned", wrong<NOT_ALIGNED>, "not in the first of 8 rows"},
