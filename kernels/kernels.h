@@ -121,7 +121,9 @@ enum act_kind { ACT_GELU_TANH, ACT_GELU, ACT_SWIGLU };
 struct dropout {
 	struct philox_key key;
 	float p; /* probability of dropping; 0: off */
-	uint32_t step;
+	/* The device's, which `put` may change between two uses: all else about a use of dropout
+	 * is the same in each step. */
+	const uint32_t *step;
 	int64_t first_sample; /* of the step, over the whole batch */
 	const int32_t *pos;   /* position of each row in its sequence */
 	int64_t seq_rows;     /* rows of one sequence */

@@ -145,7 +145,7 @@ memory_of() { # NAME FILE: bytes of that line of a plan
 	[ "$status" -eq 64 ]
 	run on_cpu --graph -o run
 	[ "$status" -eq 64 ]
-	for more in '--dropout 0.1' '--offload params' '--offload optimizer'; do
+	for more in '--offload params' '--offload optimizer'; do
 		what=${more#--}
 		# shellcheck disable=SC2086
 		run on_gpu --graph $more -o run
@@ -164,9 +164,9 @@ memory_of() { # NAME FILE: bytes of that line of a plan
 
 @test "steps as a graph change no bit, with evaluations and a profile in between" {
 	make_shard
-	local all=('-a llama --virtual tp=2,cp=2 -m 4 --dtype float8 --no-float8-skip-ends'
-		'--dtype fp16 --loss-scale 1e9 --loss-scale-window 1 --zero 3 -m 8')
-	[ "${LONG:-no}" != yes ] || all+=('' '-m 8 --recompute full' '--dtype bf16 -m 8')
+	local all=('-a llama --virtual tp=2,cp=2 -m 4 --dtype float8 --no-float8-skip-ends --dropout 0.1'
+		'--dtype fp16 --loss-scale 1e9 --loss-scale-window 1 --zero 3 -m 8 --dropout 0.1')
+	[ "${LONG:-no}" != yes ] || all+=('' '-m 8 --recompute full --dropout 0.1' '--dtype bf16 -m 8')
 	for more in "${all[@]}"; do
 		local o=(-n 7 --eval-every 2 --eval-windows 4 --sample-every 4 --sample-tokens 3)
 		# shellcheck disable=SC2206
@@ -205,7 +205,7 @@ memory_of() { # NAME FILE: bytes of that line of a plan
 			--overwrite -o run -n "$n" "$@" 2>&1 >/dev/null |
 			sed -n 's/.* \([0-9]*\) waits$/\1/p'
 	}
-	for more in '' '--graph --dtype float8 --no-float8-skip-ends'; do
+	for more in '' '--graph --dtype float8 --no-float8-skip-ends --dropout 0.1'; do
 		# shellcheck disable=SC2086
 		[ "$(waits 9 $more)" -eq $(($(waits 4 $more) + 5)) ]
 	done

@@ -137,7 +137,7 @@ same_workers() { # A B: the state of both workers
 			n=$((n + 1))
 		done < <(tr ',' '\n' <<<"$layouts")
 	done <<-END
-		--dtype bf16 --edit-wire int8 ${PENALTY[*]}|2:--fsdp 2 --zero 3,1:--graph
+		--dtype bf16 --dropout 0.1 --edit-wire int8 ${PENALTY[*]}|2:--fsdp 2 --zero 3,1:--graph
 		${OUTER[*]} --edit-wire sparse --no-edit-by-unit|2:--tp 2
 		--edit-reducer gta --edit-sparsification random --edit-density 0.5|2:--fsdp 2
 	END

@@ -182,6 +182,11 @@ float *scalar(float x)
 	return there(&x, sizeof(x));
 }
 
+uint32_t *counter(uint32_t x)
+{
+	return there(&x, sizeof(x));
+}
+
 float amax_of(struct device *d, struct mat x)
 {
 	float *most = scalar(0);

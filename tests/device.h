@@ -29,6 +29,7 @@ struct exact *exact_zero(void);
 /* Copies. */
 void *there(const void *x, size_t n_bytes);
 float *scalar(float x);
+uint32_t *counter(uint32_t x);
 /* What `amax` makes of 0 and x. */
 float amax_of(struct device *d, struct mat x);
 struct mat mat_blank(int64_t rows, int64_t cols);

@@ -192,7 +192,7 @@ double ref_keep(
 	const struct dropout *d, int64_t sample, int64_t head, int64_t pos, int64_t index)
 {
 	struct philox_block r = philox(d->key, (uint32_t)(head << 20 | index / 4),
-		(uint32_t)pos, (uint32_t)(d->first_sample + sample), d->step);
+		(uint32_t)pos, (uint32_t)(d->first_sample + sample), *d->step);
 	double uniform = (r.x[index % 4] >> 8) / 16777216.0;
 	return uniform < (double)d->p ? 0 : 1 / (1 - (double)d->p);
 }

@@ -208,10 +208,9 @@ static void trial_open(struct trial *b, struct model *m, struct mesh *mesh,
 	acts_alloc(&b->p, &b->all, &b->a, &mem->micro);
 	b->grads = l->split ? grads_alloc(&b->p, &b->all, &mem->micro) : NULL;
 	b->p.micro = MICRO;
-	b->p.step = 2;
 	b->p.first_sample = 7;
 	b->p.counted = BATCH - 1;
-	pass_loss_scale(&b->p, 0.25f);
+	pass_step_begin(&b->p, &(struct pass_step){.number = 2, .loss_scale = 0.25f});
 }
 
 static void go(struct trial *b)

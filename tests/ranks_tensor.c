@@ -32,6 +32,7 @@ struct run {
 	struct acts a;
 	struct stage all;
 	struct deal deal;
+	int step;
 };
 
 static void open_store(struct run *r, const struct layout *l)
@@ -90,12 +91,12 @@ static void run_close(struct run *r)
 	model_free(&r->m);
 }
 
-static void load(struct pass *p)
+static void load(struct pass *p, int step)
 {
 	int32_t ids[BATCH * 64];
 	int64_t n = BATCH * (p->m->c.context + 1);
 	for (int64_t i = 0; i < n; i++) {
-		double u = test_uniform(5, (p->step * N_MICRO + p->micro) * n + i);
+		double u = test_uniform(5, (step * N_MICRO + p->micro) * n + i);
 		ids[i] = (int32_t)((double)p->m->c.vocab * u * u);
 	}
 	pass_load(p, ids);
@@ -110,8 +111,7 @@ static void micro_batch(struct run *r, int64_t micro, bool last)
 	p->train = true;
 	p->then = -1;
 	p->first_sample = micro * BATCH;
-	pass_loss_scale(p, 1.0f / (float)(N_MICRO * BATCH * p->m->c.context));
-	load(p);
+	load(p, r->step);
 	model_forward(p, &r->all, &r->a);
 	model_backward(p, &r->all, &r->a);
 }
@@ -130,7 +130,10 @@ static void step(struct run *r, int i, struct trace *out)
 {
 	int rank = deal_rank(r->mesh.degree, r->mesh.at);
 	int64_t n = deal_count(&r->deal, rank);
-	r->p.step = i;
+	const struct pass_step begin = {.number = (uint32_t)i,
+		.loss_scale = 1.0f / (float)(N_MICRO * BATCH * r->m.c.context)};
+	r->step = i;
+	pass_step_begin(&r->p, &begin);
 	pass_loss_begin(&r->p);
 	for (int64_t j = 0; j < n; j++)
 		micro_batch(r, deal_micro(&r->deal, rank, j), j == n - 1);

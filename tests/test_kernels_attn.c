@@ -40,7 +40,7 @@ static struct seqs seqs_of(
 	};
 	s.ref.scale = (double)(1 / sqrtf((float)dim));
 	s.ref.drop = (struct dropout){
-		.key = {{11, 12}}, .p = p, .step = 5, .first_sample = 300};
+		.key = {{11, 12}}, .p = p, .step = counter(5), .first_sample = 300};
 	int32_t *pos = ints(s.rows);
 	for (int c = 0; c < n; c++) {
 		chunk_positions(&s.cut, c, pos);

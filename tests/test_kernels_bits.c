@@ -164,7 +164,7 @@ static struct attn attn_shape(void)
 		.q_first = {75, 225}, /* the first of two chunks, and itself */
 		.k_first = {75, 225},
 		.scale = 0.3f,
-		.drop = {.key = {{1, 2}}, .p = 0.1f},
+		.drop = {.key = {{1, 2}}, .p = 0.1f, .step = counter(0)},
 	};
 }
 
@@ -224,7 +224,11 @@ static uint64_t run_add(struct device *d)
 
 static uint64_t run_dropout(struct device *d)
 {
-	struct dropout o = {.key = {{5, 6}}, .p = 0.2f, .pos = pos, .seq_rows = 43};
+	struct dropout o = {.key = {{5, 6}},
+		.p = 0.2f,
+		.step = counter(0),
+		.pos = pos,
+		.seq_rows = 43};
 	struct mat y = mat_blank(ROWS, COLS);
 	o.first_col = 3;
 	d->k->dropout(d, y, numbers(ROWS, COLS, 1), &o);
@@ -233,7 +237,11 @@ static uint64_t run_dropout(struct device *d)
 
 static uint64_t run_residual(struct device *d)
 {
-	struct dropout o = {.key = {{1, 2}}, .p = 0.1f, .pos = pos, .seq_rows = 100};
+	struct dropout o = {.key = {{1, 2}},
+		.p = 0.1f,
+		.step = counter(0),
+		.pos = pos,
+		.seq_rows = 100};
 	struct mat y = mat_blank(ROWS, COLS);
 	d->k->residual(d, y, numbers(ROWS, COLS, 1), numbers(ROWS, COLS, 2),
 		numbers(1, COLS, 3), &o);

@@ -27,7 +27,7 @@ static struct dropout some_dropout(int64_t rows, double p)
 		pos[i] = (int32_t)(3 * i % 17);
 	return (struct dropout){.key = {{3, 4}},
 		.p = (float)p,
-		.step = 5,
+		.step = counter(5),
 		.first_sample = 6,
 		.pos = pos,
 		.seq_rows = 7,

@@ -360,7 +360,7 @@ static struct dropout dropout_some(int64_t seq_rows, float p)
 	return (struct dropout){
 		.key = {{0x12345678, 0x9abcdef0}},
 		.p = p,
-		.step = 77,
+		.step = counter(77),
 		.first_sample = 1000,
 		.pos = pos,
 		.seq_rows = seq_rows,

@@ -124,7 +124,7 @@ static void run_attention(
 		.q_first = {0, SEQ / 2},
 		.k_first = {0, SEQ / 2},
 		.scale = 0.2f,
-		.drop = {.p = p}};
+		.drop = {.p = p, .step = counter(0)}};
 	float *max = floats(SEQ), *sum = floats(SEQ);
 	d->k->attn_fwd(d, &a, o, max, sum, q, k, v, true, true);
 }

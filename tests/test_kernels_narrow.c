@@ -230,7 +230,7 @@ static struct dropout some_dropout(int64_t rows)
 		pos[i] = (int32_t)(i % 5);
 	return (struct dropout){.key = {{1, 2}},
 		.p = 0.3f,
-		.step = 3,
+		.step = counter(3),
 		.first_sample = 9,
 		.pos = pos,
 		.seq_rows = 5,

@@ -13,6 +13,7 @@
 enum { MANY = 4096 };
 static const double allowed = 1e-8;
 static uint64_t seed;
+static const uint32_t step = 3;
 
 /* Everything a reference may read: inputs, dy, and room for outputs and gradients. */
 struct bench {
@@ -190,7 +191,7 @@ static void dropout(void **state)
 {
 	(void)state;
 	struct bench *t = bench_new(4, 21, 0);
-	t->drop = (struct dropout){.key = {{1, 2}}, .p = 0.4f, .step = 3};
+	t->drop = (struct dropout){.key = {{1, 2}}, .p = 0.4f, .step = &step};
 	for (int64_t i = 0; i < 4 * 21; i++)
 		t->dx[i] = t->dy[i] * ref_keep(&t->drop, i / 21, 0, 5, i % 21);
 	check_slopes("dropout", dropout_loss, t, t->x, t->dx, 4 * 21);
@@ -215,7 +216,8 @@ static void attn(void **state)
 		t->attn.kv_heads = 4 >> i % 3;
 		t->attn.scale = 0.6;
 		t->attn.first_head = 2;
-		t->attn.drop = (struct dropout){.key = {{3, 4}}, .p = i < 3 ? 0 : 0.3f};
+		t->attn.drop = (struct dropout){
+			.key = {{3, 4}}, .p = i < 3 ? 0 : 0.3f, .step = &step};
 		ref_attn_bwd(&t->attn, t->dx, t->dw, t->db, t->dy, t->x, t->w, t->b);
 		int64_t n = 2 * 5 * 4 * 3, kv = 2 * 5 * t->attn.kv_heads * 3;
 		check_slopes("attention, q", attn_loss, t, t->x, t->dx, n);

@@ -60,7 +60,7 @@ static void dropout(void **state)
 		int64_t rows = shapes[s][0];
 		struct dropout o = {.key = {{5, 6}},
 			.p = 0.2f,
-			.step = 9,
+			.step = counter(9),
 			.first_sample = 3,
 			.pos = ints(rows),
 			.seq_rows = 5,

@@ -52,12 +52,12 @@ static void drop_row(const struct attn *a, float *keep, int64_t sample, int64_t 
 {
 	const float p = a->drop.p, scale = 1.0f / (1.0f - p);
 	uint32_t high = (uint32_t)(a->first_head + head) << 20, x[RANDOM_WORDS];
+	uint32_t step = *a->drop.step;
 	int64_t skip = k.pos & 3; /* of the words of the first block */
 	for (int64_t j = 0; j < k.len; j += RANDOM_WORDS - skip, skip = 0) {
 		int64_t n = min64(RANDOM_WORDS - skip, k.len - j);
 		random_words(x, a->drop.key, high | (uint32_t)((k.pos + j) >> 2),
-			(uint32_t)q_pos, (uint32_t)(a->drop.first_sample + sample),
-			a->drop.step);
+			(uint32_t)q_pos, (uint32_t)(a->drop.first_sample + sample), step);
 		for (int64_t l = 0; l < n; l++)
 			keep[j + l] = philox_uniform(x[skip + l]) < p ? 0 : scale;
 	}

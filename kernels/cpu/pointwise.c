@@ -100,12 +100,13 @@ static void dropout_row(
 {
 	const float p = o->p, keep = 1.0f / (1.0f - p);
 	uint32_t sample = (uint32_t)(o->first_sample + (o->first_row + i) / o->seq_rows);
+	uint32_t step = *o->step;
 	uint32_t x[RANDOM_WORDS];
 	int64_t skip = o->first_col & 3; /* of the words of the first block */
 	for (int64_t j = 0; j < n; j += RANDOM_WORDS - skip, skip = 0) {
 		int64_t m = min64(RANDOM_WORDS - skip, n - j);
 		random_words(x, o->key, (uint32_t)((o->first_col + j) >> 2),
-			(uint32_t)o->pos[i], sample, o->step);
+			(uint32_t)o->pos[i], sample, step);
 		for (int64_t l = 0; l < m; l++)
 			out[j + l] =
 				philox_uniform(x[skip + l]) < p ? 0 : in[j + l] * keep;

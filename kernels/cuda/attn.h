@@ -406,7 +406,8 @@ static __device__ inline bool sees_any(struct span theirs, int pos, int rows)
 
 struct drop {
 	struct philox_key key;
-	uint32_t step, first_sample, first_head;
+	const uint32_t *step;
+	uint32_t first_sample, first_head;
 	uint32_t below; /* a word below this drops */
 	float scale;
 };
@@ -431,13 +432,13 @@ static __device__ inline void drop_places(
 {
 	int lane = lane_id(), g = lane / 4, t = lane % 4;
 	uint32_t high = (d.first_head + head) << 20, sample = d.first_sample + batch;
-	uint32_t w[4];
+	uint32_t step = __ldg(d.step), w[4];
 	if (KEYS) {
 		/* Lane i of four, which have rows 4j .. 4j + 3, has the block for all their
 		 * place i, and gets word i of the four blocks: a transposition. */
 		int key = row + (g & ~3) + (g & 2) * 4, query = col + 2 * t + (g & 1);
 		struct philox_block x =
-			philox(d.key, high | key >> 2, query, sample, d.step);
+			philox(d.key, high | key >> 2, query, sample, step);
 		bool odd = g & 1, upper = g & 2;
 		for (int i = 0; i < 4; i += 2) {
 			uint32_t give = odd ? x.x[i] : x.x[i + 1];
@@ -456,7 +457,7 @@ static __device__ inline void drop_places(
 		bool odd = t & 1;
 		int key = col + 2 * t, query = row + g + (odd ? 8 : 0);
 		struct philox_block x =
-			philox(d.key, high | key >> 2, query, sample, d.step);
+			philox(d.key, high | key >> 2, query, sample, step);
 		uint32_t got0 = __shfl_xor_sync(ALL_LANES, odd ? x.x[0] : x.x[2], 1);
 		uint32_t got1 = __shfl_xor_sync(ALL_LANES, odd ? x.x[1] : x.x[3], 1);
 		w[0] = odd ? got0 : x.x[0];

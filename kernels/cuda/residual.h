@@ -16,13 +16,14 @@ static __device__ inline void drop(
 	struct place in = place_of(o.first_row + at.row, o.seq_rows, 1);
 	uint32_t sample = (uint32_t)(o.first_sample + in.row);
 	uint32_t pos = (uint32_t)o.pos[at.row], first = (uint32_t)(channel >> 2);
+	uint32_t step = __ldg(o.step);
 	int skip = (int)(channel & 3);
 	uint32_t word[N + 4];
 #pragma unroll
 	for (int b = 0; b <= N / 4; b++) {
 		struct philox_block r = {};
 		if (b < N / 4 || skip)
-			r = philox(o.key, first + (uint32_t)b, pos, sample, o.step);
+			r = philox(o.key, first + (uint32_t)b, pos, sample, step);
 		for (int i = 0; i < 4; i++)
 			word[4 * b + i] = r.x[i];
 	}

@@ -94,7 +94,7 @@ static void slice_backward(
 {
 	const struct tensor *output = p->m->output;
 	p->d->k->xent_bwd(p->d, logits, t->lse, t->targets, first_token(p, s),
-		p->m->c.vocab, p->loss_scale);
+		p->m->c.vocab, &p->step->loss_scale);
 	linear_backward_w(p, -1, leaf_of_use(p, output, s, t->c, use_of_output(p)),
 		logits, t->h, t->first > 0);
 	linear_backward_x(p, -1, dh, &(struct linear){.y = logits, .w = output}, 1, s);

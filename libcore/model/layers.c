@@ -202,7 +202,7 @@ struct dropout dropout_at(const struct pass *p, int64_t layer, enum drop_site si
 		.key = philox_key(p->seed, PHILOX_DROPOUT,
 			(uint64_t)(layer + 1) * 4 + (uint64_t)site),
 		.p = p->train ? (float)p->m->c.dropout : 0,
-		.step = (uint32_t)p->step,
+		.step = &p->step->number,
 		.first_sample = p->first_sample,
 		.pos = pos_of(p, c) + p->first_row,
 		.seq_rows = p->rows / p->batch,

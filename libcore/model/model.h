@@ -169,6 +169,12 @@ struct pass_config {
 	bool gather_kv; /* context parallelism by all-gather, and not by a ring */
 };
 
+/* All that differs from step to step but samples. */
+struct pass_step {
+	uint32_t number; /* on which it depends what is dropped */
+	float loss_scale; /* of the gradient: 1 / tokens of the whole batch, in fp16 times more */
+};
+
 /* Everything that a pass needs. */
 struct pass {
 	struct model *m;
@@ -196,14 +202,12 @@ struct pass {
 	bool last; /* of this rank's in this step: sums may begin when leaves are there */
 	int64_t micro; /* its number in the step: where its leaves are in the tree */
 	int then;      /* the unit that will be used after the pass, or -1 */
-	int64_t step, first_sample;
+	int64_t first_sample; /* of the step */
 	int64_t counted; /* sequences of which the loss is taken; others only fill up */
-	/* The device's. Of the gradient: 1 / tokens of the whole batch, in fp16 times more. The
-	 * sum over tokens, added to, of the chunks here. */
-	float *loss_scale;
-	struct exact *loss;
-	struct probe *probe;  /* NULL: do not look */
-	void (*tick)(void *); /* called between operations: keeps communication going */
+	struct pass_step *step; /* the device's */
+	struct exact *loss;	/* likewise; over tokens, of the chunks here: added to */
+	struct probe *probe;	/* NULL: do not look */
+	void (*tick)(void *);	/* called between operations: keeps communication going */
 	void *tick_with;
 };
 
@@ -216,8 +220,8 @@ void pass_precision(
 	struct pass *p, enum precision precision, bool skip_ends, struct arena *run);
 /* Puts windows [batch][context + 1] in the order of chunks. */
 void pass_load(struct pass *p, const int32_t *windows);
-/* What the gradient of a token's loss is, until another is said. */
-void pass_loss_scale(struct pass *p, float scale);
+/* What the step is, until another is said. */
+void pass_step_begin(struct pass *p, const struct pass_step *step);
 /* Sets the sum of losses to 0; waits for the device and tells it. */
 void pass_loss_begin(struct pass *p);
 struct exact pass_loss(struct pass *p);

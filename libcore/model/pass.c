@@ -95,7 +95,7 @@ void pass_init(struct pass *p, struct model *m, struct device *d, struct store *
 	p->tokens = arena_alloc(run, ids);
 	p->targets = arena_alloc(run, ids);
 	p->loss = arena_alloc(run, sizeof(*p->loss));
-	p->loss_scale = arena_floats(run, 1);
+	p->step = arena_alloc(run, sizeof(*p->step));
 	p->rope = model_rope(m, d, run);
 	if (arena_measuring(run))
 		return;
@@ -116,9 +116,9 @@ void pass_close(struct pass *p)
 	p->host_pos = p->host_ids = NULL;
 }
 
-void pass_loss_scale(struct pass *p, float scale)
+void pass_step_begin(struct pass *p, const struct pass_step *step)
 {
-	p->d->k->put(p->d, p->loss_scale, &scale, sizeof(scale));
+	p->d->k->put(p->d, p->step, step, sizeof(*step));
 }
 
 void pass_loss_begin(struct pass *p)

@@ -46,7 +46,7 @@ static bool is_alone(const struct train_opts *o)
 	return true;
 }
 
-/* A graph has the arguments of the step that it was made of. */
+/* A graph is of one stream, and has the arguments of the step that it was made of. */
 static int check_graph(const struct train_opts *o, enum device_kind kind, struct err *e)
 {
 	if (!o->graph)
@@ -54,10 +54,6 @@ static int check_graph(const struct train_opts *o, enum device_kind kind, struct
 	if (kind == DEVICE_CPU)
 		return err_set(e, EX_USAGE,
 			"graph is for GPUs: a CPU is asked for each kernel as it comes");
-	if (o->model.dropout > 0)
-		return err_set(e, EX_USAGE,
-			"graph does not go with dropout, which draws other numbers in "
-			"each step");
 	if (o->offload != OFFLOAD_NONE)
 		return err_set(e, EX_USAGE,
 			"graph does not go with offload, whose copies go on beside the "

@@ -47,13 +47,19 @@ static void load_micro(void *with, int64_t i)
 		return;
 	pass_load(p, w->windows + i * t->o.micro_batch * window_size(t));
 	p->counted = t->o.micro_batch;
-	p->step = t->step + 1;
 	p->first_sample = worker_sample(t) + p->micro * t->o.micro_batch;
 }
 
 static double step_tokens(const struct trainer *t)
 {
 	return (double)(train_batch(&t->o) * t->model.c.context);
+}
+
+static void put_pass_step(struct trainer *t)
+{
+	const struct pass_step step = {.number = (uint32_t)(t->step + 1),
+		.loss_scale = t->loss_scale / (float)step_tokens(t)};
+	pass_step_begin(&t->pass, &step);
 }
 
 /* What differs from step to step and is no sample: the device reads it where it is needed. */
@@ -72,7 +78,7 @@ static void put_terms(struct trainer *t, const struct step_result *r)
 		.loss_scale = t->loss_scale,
 		.step = t->step + 1};
 	t->d.k->put(&t->d, t->terms, &terms, sizeof(terms));
-	pass_loss_scale(&t->pass, t->loss_scale / (float)step_tokens(t));
+	put_pass_step(t);
 }
 
 static void run_schedule(struct work *w)
@@ -463,7 +469,7 @@ void trainer_rehearse(struct trainer *t)
 {
 	struct fetch *f = fetch_step(t, t->samples);
 	struct work w = {.t = t, .windows = loader_end(t->loader, f)};
-	pass_loss_scale(&t->pass, t->loss_scale / (float)step_tokens(t));
+	put_pass_step(t);
 	run_schedule(&w);
 	fetch_free(f);
 }
