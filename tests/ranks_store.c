@@ -3,6 +3,7 @@
  * layout, give the bits that one rank gives.
  * ranks: 8
  */
+#include "tests/gradient.h"
 #include "tests/ranks.h"
 #include "parallel/parallel.h"
 
@@ -340,7 +341,7 @@ static void run(struct comm *c, const struct layout *l, struct result *out)
 		for (int64_t i = 0; i < n; i++)
 			seen = backward(s, deal_micro(&sc.deal, rank, i), i == n - 1);
 		store_step_end(s);
-		out->norm[step] = store_grad_norm(s);
+		out->norm[step] = gradient_norm(s);
 		out->hash[step] = hash_of_gradient(s);
 		out->seen = sum_over(c, seen);
 	}

@@ -6,7 +6,6 @@
  */
 #include "parallel/store.h"
 
-#include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -249,16 +248,6 @@ void store_squares_ask(struct store *s)
 struct exact *store_squares(const struct store *s)
 {
 	return s->own->squares;
-}
-
-double store_grad_norm(struct store *s)
-{
-	struct device *d = s->c.device;
-	struct exact sum = {0};
-	store_squares_ask(s);
-	d->k->get(d, &sum, s->own->squares, sizeof(sum));
-	comm_sum_i64(s->c.mesh->world, (int64_t *)&sum, EXACT_WORDS);
-	return sqrt(exact_round(&sum));
 }
 
 struct hashing {
