@@ -3,6 +3,7 @@
  * layout, give the bits that one rank gives.
  * ranks: 8
  */
+#include "tests/device.h"
 #include "tests/gradient.h"
 #include "tests/ranks.h"
 #include "parallel/parallel.h"
@@ -148,7 +149,7 @@ static uint64_t hash_seen(struct store *s, int unit)
 				continue;
 			struct mat x = store_param(s, t, tensor_slice(t, v));
 			for (int64_t r = 0; r < x.rows; r++)
-				sum += d->k->hash(d, (float *)x.p + r * x.cols, x.cols,
+				sum += kernel_hash(d, (float *)x.p + r * x.cols, x.cols,
 					hash_str(t->name),
 					tensor_index(t, tensor_slice(t, v), r));
 		}
