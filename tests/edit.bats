@@ -352,6 +352,8 @@ STREAM=(-n 26 --layers 2 --edit-workers 2 --edit-warmup-steps 3 --edit-sync-inte
 	END
 	refuse 'straggle: there is no rank 2' tiny_on 2 --edit-workers 2 --straggle 2:5
 	refuse 'garble: there is no worker 2' tiny_on 2 --edit-workers 2 --garble 2:1:5
+	refuse 'straggle: there is no rank 4' tiny --edit-workers 2 --dp 2 --straggle 3:5 --straggle 4:5 --dry-run
+	refuse 'garble: there is no worker 2' tiny --edit-workers 2 --garble 2:1:5 --dry-run
 	refuse "straggle: 'some:3' is not" tiny --straggle some:3
 	refuse 'edit-wire needs a pseudo-gradient' tiny --edit-workers 1 --edit-wire int8
 	refuse 'edit-wire-density needs --edit-wire sparse' tiny --edit-workers 1 "${OUTER[@]}" --edit-wire int8 \
