@@ -177,6 +177,11 @@ stop_rank() { # RANK: of the run in this folder, and no other
 		h5ls whole-$wire/worker-1/checkpoints/latest.h5 | grep -q '^residual '
 	done
 	not pt-compare -q whole-int8 whole-sparse
+	# a wire that sends everything has no place for it; the same wire has
+	for wire in fp32:1 int8:0; do
+		apart 2 "on-$wire" --resume parts-int8/checkpoints/step-00000007.h5 --edit-wire "${wire%:*}" 2>err
+		[ "$(grep -c 'what its workers could not send yet is dropped' err || true)" -eq "${wire#*:}" ]
+	done
 }
 
 stop_one() { # FOLDER OPTION...: of two workers, while they train; both end, and with 75
