@@ -123,6 +123,25 @@ rank_at() { # RANK: its process, of the runs here
 	says 'ckpt-syncs needs --edit-workers'
 }
 
+@test "workers that meet when it is time, and more of them from a step on, can be repeated" {
+	make_shard
+	local clock=(-b 12 -m 1 --edit-use-async --edit-warmup-steps 3 --edit-sync-time 0.03 --watchdog 30
+		--edit-min-total-global-steps 4 --edit-outer sgd --ckpt-every 10 --keep 0 --straggle 0:10)
+	timeout -k 1 120 mpiexec -n 2 pt-train "${TINY[@]}" "${clock[@]}" -n 20 --edit-workers 2 -o run </dev/null >/dev/null
+	on 3 --edit-workers 3 --resume auto -n 32 -o run --straggle 0:10
+	syncs=$(grep -o ' sync=[0-9]*' run/worker-2/journal.txt | head -n 1 | cut -d= -f2)
+	[ "$syncs" -gt 1 ]
+	on 3 --edit-workers 3 --resume run/checkpoints/step-00000020.h5 -n 32 --edit-replay run -o again
+	for worker in '' /worker-1 /worker-2; do
+		pt-compare -q --common run$worker again$worker
+		cmp run$worker/checkpoints/latest.h5 again$worker/checkpoints/latest.h5
+	done
+	# of a time before the third there is nothing to repeat
+	code_of 65 mpiexec -n 3 pt-train "${TINY[@]}" "${clock[@]}" -n 32 --edit-workers 3 --edit-replay run -o none
+	says "run/worker-2: synchronisation 1 is not there: go on from a checkpoint that has seen the first $((syncs - 1))"
+	[ ! -e none ]
+}
+
 @test "a run parts, and is a plain one again" {
 	make_shard
 	tiny -b 12 -m 1 -n 12 --ckpt-every 6 --keep 0 -o plain >/dev/null

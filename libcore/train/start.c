@@ -540,8 +540,6 @@ static int start(struct run *r, struct train_opts *o, const char *command, struc
 		train_edit_config(&r->t.o, &edit);
 		r->t.edit = edit_open(&edit, r->world, r->sync, r->t.store, &r->t.d);
 	}
-	if (apart_replay(r, r->t.o.edit.replay, e))
-		return -1;
 	r->most_bytes = comm_max_i64(r->world, plan_total(&r->t.plan));
 	const char *from = o->init_from ? o->init_from : o->resume;
 	if (train_algorithms_take(&r->t.d, o, from, e) ||
@@ -560,6 +558,8 @@ static int start(struct run *r, struct train_opts *o, const char *command, struc
 		info("%s %s (step %lld)", o->init_from ? "weights from" : "going on from",
 			from, (long long)r->t.step);
 	}
+	if (apart_replay(r, r->t.o.edit.replay, e))
+		return -1;
 	/* Last, since --overwrite removes checkpoints, perhaps the one that was read. */
 	if (!o->eval_only &&
 		(make_folder(r, o, e) || see_folder(r, o, e) || apart_ready(r, e))) {
