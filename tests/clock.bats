@@ -125,7 +125,7 @@ lying() { # COMMAND...
 		for _ in 1 2 3; do
 			wait_for 'in time' run/journal.txt
 			mv run/run.h5 was.h5 2>/dev/null || true
-			for _ in $(seq 400); do [ ! -e run/run.h5 ] || break; sleep 0.05; done
+			for _ in $(seq 1200); do [ ! -e run/run.h5 ] || break; sleep 0.05; done
 			[ -e run/run.h5 ]
 		done
 		kill -TERM $pid

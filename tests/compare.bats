@@ -423,12 +423,12 @@ only() { # PROGRAM...
 			echo "step=$bad tokens=$bad loss=7"
 		} >b
 		for by in step tokens; do
-			code_of 0 timeout 5 pt-compare --by $by a b --graph --table
-			code_of 0 timeout 5 pt-compare --by $by b a
+			code_of 0 timeout 120 pt-compare --by $by a b --graph --table
+			code_of 0 timeout 120 pt-compare --by $by b a
 		done
 		sed "s/tokens=20/tokens=$bad/" a >b
-		code_of 1 timeout 5 pt-compare --by tokens a b
-		code_of 0 timeout 5 pt-compare --by step a b
+		code_of 1 timeout 120 pt-compare --by tokens a b
+		code_of 0 timeout 120 pt-compare --by step a b
 	done
 }
 
@@ -451,14 +451,14 @@ only() { # PROGRAM...
 	sed 's/^\(step=77777 .*\) loss=[^ ]*/\1 loss=7/' a >b
 	limit='ulimit -v 1000000'
 	! nm "$BUILD/pt-compare" | grep -q __asan_init || limit=:
-	code_of 0 timeout 20 bash -c "$limit; exec pt-compare a a --graph --table"
+	code_of 0 timeout 120 bash -c "$limit; exec pt-compare a a --graph --table"
 	[ "${#lines[@]}" -gt 100000 ]
-	code_of 1 timeout 20 bash -c "$limit; exec pt-compare a b --graph"
+	code_of 1 timeout 120 bash -c "$limit; exec pt-compare a b --graph"
 	says '1 of 100000 values differ; first at step 77777'
 	command -v gnuplot >/dev/null || skip 'no gnuplot'
-	code_of 1 timeout 20 pt-compare -q a b -p x.svg -p x.png
+	code_of 1 timeout 120 pt-compare -q a b -p x.svg -p x.png
 	# no larger than a picture can show, and the one value that sticks out is there
 	[ "$(stat -c %s x.svg)" -lt 700000 ]
-	code_of 0 timeout 20 pt-compare -q b b -p b.svg
+	code_of 0 timeout 120 pt-compare -q b b -p b.svg
 	not cmp -s x.svg b.svg
 }

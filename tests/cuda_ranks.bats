@@ -192,7 +192,7 @@ same_workers() { # A B: the state of both workers
 @test "without --device, several ranks are on GPUs if each has its own" {
 	make_shard
 	for n in 1 2 3; do
-		PT_EMU_GPUS=$n timeout -k 1 60 mpiexec -n 2 pt-train "${TINY[@]}" "${SMALL[@]}" \
+		PT_EMU_GPUS=$n timeout -k 1 120 mpiexec -n 2 pt-train "${TINY[@]}" "${SMALL[@]}" \
 			-n 1 --no-ckpt -o run$n >/dev/null
 	done
 	grep -q 'device = cpu' run1/journal.txt
@@ -200,12 +200,12 @@ same_workers() { # A B: the state of both workers
 	grep -q 'device = emulated GPU' run3/journal.txt
 	# Where one rank has none, the other does without.
 	local o=(pt-train "${TINY[@]}" "${SMALL[@]}" -n 1 --no-ckpt -o mixed)
-	timeout -k 1 60 mpiexec -n 1 -env PT_EMU_GPUS 2 "${o[@]}" : \
+	timeout -k 1 120 mpiexec -n 1 -env PT_EMU_GPUS 2 "${o[@]}" : \
 		-n 1 -env PT_EMU_GPUS 1 "${o[@]}" >/dev/null
 	grep -q 'device = cpu' mixed/journal.txt
 	# Workers that train apart do not: what they bring would not be the same.
 	o+=(--edit-workers 2 -o apart)
-	run timeout -k 1 60 mpiexec -n 1 -env PT_EMU_GPUS 2 "${o[@]}" : -n 1 -env PT_EMU_GPUS 1 "${o[@]}"
+	run timeout -k 1 120 mpiexec -n 1 -env PT_EMU_GPUS 2 "${o[@]}" : -n 1 -env PT_EMU_GPUS 1 "${o[@]}"
 	[ "$status" -eq 64 ]
 	[[ $output == *'some workers have found a GPU'* ]]
 }

@@ -30,6 +30,9 @@ struct exact *exact_zero(void);
 void *there(const void *x, size_t n_bytes);
 float *scalar(float x);
 uint32_t *counter(uint32_t x);
+/* Of n numbers that lie together. */
+uint64_t kernel_hash(
+	struct device *d, const float *x, int64_t n, uint64_t key, int64_t first);
 /* What `amax` makes of 0 and x. */
 float amax_of(struct device *d, struct mat x);
 struct mat mat_blank(int64_t rows, int64_t cols);

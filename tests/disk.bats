@@ -27,7 +27,8 @@ make_disk() { # SIZE: an empty disk at $disk, or no test
 	if ! mount -t tmpfs -o size="$1" pt "$at" 2>/dev/null; then
 		unshare -rm sleep 600 3>&- &
 		holder=$!
-		for _ in $(seq 100); do
+		for _ in $(seq 400); do
+			kill -0 "$holder" 2>/dev/null || break
 			in_disk mount -t tmpfs -o size="$1" pt "$at" 2>/dev/null && mounted=yes && break
 			sleep 0.05
 		done
@@ -68,7 +69,7 @@ loses_nothing() { # CODE TEXT COMMAND...
 	local code=$1 text=$2
 	shift 2
 	listing "$disk" >before
-	code_of "$code" timeout 20 "$@"
+	code_of "$code" timeout 120 "$@"
 	says "$text"
 	[ "$(grep -c ^pt- <<<"$output")" -eq 1 ] || {
 		echo "$output"
@@ -180,7 +181,7 @@ umount_disk() {
 	cp "$disk/run/checkpoints/latest.h5" saved.h5
 	for n in 1 2 3; do
 		room 60
-		code_of 74 timeout 20 mpiexec -n $n pt-train "${TINY[@]}" -n 8 --decay-steps 0 --resume auto -o "$disk/run"
+		code_of 74 timeout 120 mpiexec -n $n pt-train "${TINY[@]}" -n 8 --decay-steps 0 --resume auto -o "$disk/run"
 		says "step-00000008.h5: no room: it needs"
 		says 'bytes) are free'
 		bytes=$(grep -o '([0-9]* bytes), and' <<<"$output" | head -n 1 | tr -dc 0-9)
@@ -309,7 +310,7 @@ umount_disk() {
 }
 
 loses_nothing_here() {
-	code_of "$1" timeout 20 "${@:3}"
+	code_of "$1" timeout 120 "${@:3}"
 	says "$2"
 }
 

@@ -11,11 +11,11 @@ EDIT=(-b 12 -m 1 --watchdog 30 --edit-warmup-steps 3 --edit-sync-interval 4 --ed
 	--edit-skip-anomaly --edit-ewma-warmup 3)
 
 edit() { # RANKS OPTION...
-	timeout -k 1 60 mpiexec -n "$1" pt-train "${TINY[@]}" "${EDIT[@]}" "${@:2}" </dev/null >/dev/null
+	timeout -k 1 120 mpiexec -n "$1" pt-train "${TINY[@]}" "${EDIT[@]}" "${@:2}" </dev/null >/dev/null
 }
 
 on() { # RANKS OPTION...: goes on with a run
-	timeout -k 1 60 mpiexec -n "$1" pt-train -q "${@:2}" </dev/null >/dev/null
+	timeout -k 1 120 mpiexec -n "$1" pt-train -q "${@:2}" </dev/null >/dev/null
 }
 
 have_agreed() { # FOLDER WORKERS: their last checkpoints have the same parameters
@@ -105,7 +105,7 @@ rank_at() { # RANK: its process, of the runs here
 
 @test "averages have nothing to go back to: only from where they agreed" {
 	make_shard
-	timeout -k 1 60 mpiexec -n 2 pt-train "${TINY[@]}" -b 12 -m 1 -n 7 --edit-workers 2 --edit-sync-interval 4 \
+	timeout -k 1 120 mpiexec -n 2 pt-train "${TINY[@]}" -b 12 -m 1 -n 7 --edit-workers 2 --edit-sync-interval 4 \
 		--ckpt-every 1 --keep 0 -o run </dev/null >/dev/null
 	code_of 65 on 3 --edit-workers 3 --resume run/checkpoints/step-00000006.h5 -o other
 	says 'its 2 workers have not agreed since step 4 and keep no anchor'
@@ -117,10 +117,29 @@ rank_at() { # RANK: its process, of the runs here
 	have_agreed run 3
 	# a worker's file of another time is not one of this
 	cp run/checkpoints/latest.h5 run/worker-1/checkpoints/step-00000008.h5
-	timeout -k 1 60 mpiexec -n 3 pt-train -q --resume auto -n 9 -o run </dev/null >/dev/null 2>err
+	timeout -k 1 120 mpiexec -n 3 pt-train -q --resume auto -n 9 -o run </dev/null >/dev/null 2>err
 	grep -q 'worker-1/checkpoints/step-00000008.h5 is not of worker 1 of 3' err
 	code_of 64 tiny --ckpt-syncs 1 -o other
 	says 'ckpt-syncs needs --edit-workers'
+}
+
+@test "workers that meet when it is time, and more of them from a step on, can be repeated" {
+	make_shard
+	local clock=(-b 12 -m 1 --edit-use-async --edit-warmup-steps 3 --edit-sync-time 0.03 --watchdog 30
+		--edit-min-total-global-steps 4 --edit-outer sgd --ckpt-every 10 --keep 0 --straggle 0:10)
+	timeout -k 1 120 mpiexec -n 2 pt-train "${TINY[@]}" "${clock[@]}" -n 20 --edit-workers 2 -o run </dev/null >/dev/null
+	on 3 --edit-workers 3 --resume auto -n 32 -o run --straggle 0:10
+	syncs=$(grep -o ' sync=[0-9]*' run/worker-2/journal.txt | head -n 1 | cut -d= -f2)
+	[ "$syncs" -gt 1 ]
+	on 3 --edit-workers 3 --resume run/checkpoints/step-00000020.h5 -n 32 --edit-replay run -o again
+	for worker in '' /worker-1 /worker-2; do
+		pt-compare -q --common run$worker again$worker
+		cmp run$worker/checkpoints/latest.h5 again$worker/checkpoints/latest.h5
+	done
+	# of a time before the third there is nothing to repeat
+	code_of 65 mpiexec -n 3 pt-train "${TINY[@]}" "${clock[@]}" -n 32 --edit-workers 3 --edit-replay run -o none
+	says "run/worker-2: synchronisation 1 is not there: go on from a checkpoint that has seen the first $((syncs - 1))"
+	[ ! -e none ]
 }
 
 @test "a run parts, and is a plain one again" {
@@ -154,7 +173,7 @@ rank_at() { # RANK: its process, of the runs here
 	make_shard
 	long=(-n 100 --edit-workers 4 --edit-sync-interval 20 --ckpt-syncs 1 --ckpt-wait --keep 0)
 	edit 4 "${long[@]}" -o whole
-	WAIT=0.1 timeout -k 1 100 "$supervise" mpiexec -n 4 pt-train "${TINY[@]}" "${EDIT[@]}" "${long[@]}" -o run \
+	WAIT=0.1 timeout -k 1 120 "$supervise" mpiexec -n 4 pt-train "${TINY[@]}" "${EDIT[@]}" "${long[@]}" -o run \
 		>/dev/null 2>err 3>&- &
 	pid=$!
 	wait_for '^step=48 ' run/worker-2/journal.txt
@@ -183,7 +202,7 @@ rank_at() { # RANK: its process, of the runs here
 	# shellcheck disable=SC2016
 	printf '#!/bin/sh\n[ "$PMI_SIZE" != 4 ] || exit 9\nexec %s "$@"\n' "$(command -v pt-train)" >bin/pt-train
 	chmod +x bin/pt-train
-	PATH=$PWD/bin:$PATH WORKERS='4 2 1' RESTARTS=1 WAIT=0.1 timeout -k 1 60 "$supervise" \
+	PATH=$PWD/bin:$PATH WORKERS='4 2 1' RESTARTS=1 WAIT=0.1 timeout -k 1 120 "$supervise" \
 		mpiexec -n '{ranks}' pt-train "${TINY[@]}" "${EDIT[@]}" --edit-workers '{workers}' -n 100000 \
 		--eval-every 0 -o run >/dev/null 2>err 3>&- &
 	pid=$!

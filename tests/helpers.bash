@@ -41,8 +41,8 @@ plain_memory() {
 	fi
 }
 
-wait_for() { # TEXT FILE: until it is there, for 20 seconds at most
-	for _ in $(seq 400); do
+wait_for() { # TEXT FILE: until it is there, for a minute at most
+	for _ in $(seq 1200); do
 		grep -q "$1" "$2" 2>/dev/null && return
 		sleep 0.05
 	done
@@ -52,7 +52,7 @@ wait_for() { # TEXT FILE: until it is there, for 20 seconds at most
 
 ranks_of() { # PID: of mpiexec; the processes that it started, or waits until there are some
 	local proxy
-	for _ in $(seq 200); do
+	for _ in $(seq 2000); do
 		proxy=$(pgrep -P "$1") && pgrep -P "${proxy%%$'\n'*}" && return
 		kill -0 "$1" 2>/dev/null || return 1
 		sleep 0.01
@@ -80,7 +80,7 @@ paced() { # RANKS OPTION...: its rows come to descriptor 4
 	shift
 	rm -f rows
 	mkfifo rows
-	timeout 60 mpiexec -n "$n" sh -c 'if [ "$PMI_RANK" = 0 ]; then echo $$ >pid; exec >rows; fi; exec "$@"' sh \
+	timeout 120 mpiexec -n "$n" sh -c 'if [ "$PMI_RANK" = 0 ]; then echo $$ >pid; exec >rows; fi; exec "$@"' sh \
 		pt-train "${TINY[@]}" "$@" 2>err 3>&- &
 	# shellcheck disable=SC2034 # the tests wait for it
 	pid=$!

@@ -31,7 +31,7 @@ same_on() { # RANKS OPTION...: as the run `one`
 refuse() { # TEXT COMMAND...: 64, and one message
 	local text=$1
 	shift
-	code_of 64 timeout 20 "$@"
+	code_of 64 timeout 120 "$@"
 	says "$text"
 	[ "$(grep -c '^pt-train: ' <<<"$output")" -eq 1 ]
 }
@@ -233,7 +233,7 @@ refuse() { # TEXT COMMAND...: 64, and one message
 		-t 1 --eval-every 0)
 	beside=320000 # KiB of the program, its libraries and shared memory
 	limited() { # PROGRAM...: of the address space; and a signal alone may not end it
-		timeout -k 1 60 "${@:1:$#-1}" bash -c 'ulimit -v "$0"; exec pt-train "$@"' "$limit" "${long[@]}" ${!#}
+		timeout -k 1 120 "${@:1:$#-1}" bash -c 'ulimit -v "$0"; exec pt-train "$@"' "$limit" "${long[@]}" ${!#}
 	}
 	kib() { pt-train "${long[@]}" --dry-run "$@" | awk '$1 == "total" { print int($2 / 1024) }'; }
 	limit=$(($(kib --cp 4) + beside))
@@ -244,7 +244,7 @@ refuse() { # TEXT COMMAND...: 64, and one message
 	says '--cp'
 	not grep -q ^step= <<<"$output"
 	limited mpiexec -n 4 '--cp 4 -o four' >/dev/null
-	timeout -k 1 60 pt-train "${long[@]}" --virtual cp=4 -o one >/dev/null
+	timeout -k 1 120 pt-train "${long[@]}" --virtual cp=4 -o one >/dev/null
 	same one four
 }
 

@@ -37,7 +37,7 @@ value() { # COLUMN FILE: of the last row
 				tiny -n 8 --layers 2 -o two --virtual tp=2 --sample-every 8 --check-replicas-every 4 &>/dev/null
 			echo "$what $layout"
 			rm -rf test
-			timeout 60 mpiexec -n "$1" pt-train "${TINY[@]}" -n 8 --layers 2 "${@:2}" "${virtual[@]}" \
+			timeout 120 mpiexec -n "$1" pt-train "${TINY[@]}" -n 8 --layers 2 "${@:2}" "${virtual[@]}" \
 				--sample-every 8 --check-replicas-every 4 \
 				--offload $what --offload-to files -o test >rows 2>/dev/null
 			if [ ${#virtual[@]} -gt 0 ]; then same two test; else same one test; fi
@@ -54,7 +54,7 @@ value() { # COLUMN FILE: of the last row
 	for zero in 1 2; do
 		code_of 64 tiny_on 2 --fsdp 2 --zero $zero --offload params --offload-to .
 		says "zero $zero keeps all parameters in memory"
-		timeout 60 mpiexec -n 2 pt-train "${TINY[@]}" -n 8 --fsdp 2 --zero $zero \
+		timeout 120 mpiexec -n 2 pt-train "${TINY[@]}" -n 8 --fsdp 2 --zero $zero \
 			--offload optimizer --offload-to . -o zero$zero >/dev/null
 		same one zero$zero
 	done
@@ -65,7 +65,7 @@ value() { # COLUMN FILE: of the last row
 	tiny -n 12 -o whole >/dev/null
 	tiny -n 6 --decay-steps 12 -o run --offload params --offload-to . >/dev/null
 	pt-train -q --resume auto -o run -d data.h5 -n 9 --decay-steps 12 >/dev/null
-	timeout 60 mpiexec -n 2 pt-train -q --resume auto -o run -d data.h5 -n 12 --decay-steps 0 \
+	timeout 120 mpiexec -n 2 pt-train -q --resume auto -o run -d data.h5 -n 12 --decay-steps 0 \
 		--fsdp 2 --offload params --offload-to . >/dev/null
 	cmp whole/checkpoints/latest.h5 run/checkpoints/latest.h5
 }
@@ -101,7 +101,7 @@ value() { # COLUMN FILE: of the last row
 	beside=275000 # KiB of the program and its libraries
 	kib() { tiny "${big[@]}" "$@" --dry-run | awk '$1 == "total" { print int($2 / 1024) }'; }
 	limited() { # KIB OPTION...: of the address space
-		timeout 60 bash -c 'ulimit -v "$0"; exec pt-train "$@"' "$1" "${TINY[@]}" "${big[@]}" "${@:2}"
+		timeout 120 bash -c 'ulimit -v "$0"; exec pt-train "$@"' "$1" "${TINY[@]}" "${big[@]}" "${@:2}"
 	}
 	tiny "${big[@]}" -o free >rows
 	for what in optimizer params; do
@@ -133,7 +133,7 @@ value() { # COLUMN FILE: of the last row
 		# shellcheck disable=SC2086 # words
 		set -- $layout
 		echo "$layout"
-		timeout 60 mpiexec -n "$1" pt-train "${TINY[@]}" -n 6 "${wide[@]}" "${@:2}" --tile 4 \
+		timeout 120 mpiexec -n "$1" pt-train "${TINY[@]}" -n 6 "${wide[@]}" "${@:2}" --tile 4 \
 			-o test --overwrite >/dev/null
 		if [[ $layout == *llama* ]]; then same llama test; else same one test; fi
 	done
@@ -158,7 +158,7 @@ value() { # COLUMN FILE: of the last row
 			set -- $layout
 			echo "$model: $layout"
 			# shellcheck disable=SC2086 # words
-			timeout 60 mpiexec -n "$1" pt-train "${TINY[@]}" "${wide[@]}" $model --tile 4 "${@:2}" \
+			timeout 120 mpiexec -n "$1" pt-train "${TINY[@]}" "${wide[@]}" $model --tile 4 "${@:2}" \
 				--no-ckpt -o test --overwrite >/dev/null
 			pt-compare -q one test
 		done
@@ -174,7 +174,7 @@ value() { # COLUMN FILE: of the last row
 	beside=275000 # KiB of the program and its libraries
 	kib() { tiny "${big[@]}" "$@" --dry-run | awk '$1 == "total" { print int($2 / 1024) }'; }
 	limited() { # KIB OPTION...: of the address space
-		timeout -k 1 60 bash -c 'ulimit -v "$0"; exec pt-train "$@"' "$1" "${TINY[@]}" "${big[@]}" "${@:2}"
+		timeout -k 1 120 bash -c 'ulimit -v "$0"; exec pt-train "$@"' "$1" "${TINY[@]}" "${big[@]}" "${@:2}"
 	}
 	need=$(kib --tile 16)
 	[ $((need + 240000)) -lt "$(kib --virtual tp=16)" ]
@@ -190,7 +190,7 @@ value() { # COLUMN FILE: of the last row
 	make_shard
 	local limit said=0
 	for limit in $(seq 140000 30000 320000); do # KiB of the address space
-		run timeout -k 1 20 bash -c 'ulimit -v "$0"; exec pt-train "$@"' "$limit" "${TINY[@]}" -n 1 \
+		run timeout -k 1 120 bash -c 'ulimit -v "$0"; exec pt-train "$@"' "$limit" "${TINY[@]}" -n 1 \
 			--no-ckpt -o run --overwrite
 		echo "$limit KiB: code $status"
 		[ "$status" -lt 124 ] # it was not ended from outside
@@ -233,12 +233,12 @@ value() { # COLUMN FILE: of the last row
 	for where in missing data.h5; do
 		code_of 74 tiny --offload optimizer --offload-to $where
 		says "offload-to: $where: No"
-		code_of 74 timeout 20 mpiexec -n 3 pt-train "${TINY[@]}" --offload optimizer --offload-to $where
+		code_of 74 timeout 120 mpiexec -n 3 pt-train "${TINY[@]}" --offload optimizer --offload-to $where
 		[ "$(grep -c ^pt-train <<<"$output")" -eq 1 ]
 	done
 	mkdir there
 	# shellcheck disable=SC2016 # by the shell of the rank
-	code_of 74 timeout 20 mpiexec -n 3 sh -c 'if [ "$PMI_RANK" = 2 ]; then where=missing; else where=there; fi
+	code_of 74 timeout 120 mpiexec -n 3 sh -c 'if [ "$PMI_RANK" = 2 ]; then where=missing; else where=there; fi
 		exec pt-train "$@" --offload optimizer --offload-to $where' sh "${TINY[@]}"
 	says 'rank 2: offload-to: missing: No such file'
 	[ "$(grep -c ^pt-train <<<"$output")" -eq 1 ]
@@ -252,7 +252,7 @@ value() { # COLUMN FILE: of the last row
 	code_of 74 tiny "${big[@]}" --offload optimizer --offload-to disk -o run
 	says 'offload-to: disk: no room for'
 	not grep -q ^step= <<<"$output"
-	code_of 74 timeout 20 mpiexec -n 2 pt-train "${TINY[@]}" "${big[@]}" --offload optimizer --offload-to disk -o run
+	code_of 74 timeout 120 mpiexec -n 2 pt-train "${TINY[@]}" "${big[@]}" --offload optimizer --offload-to disk -o run
 	[ "$(grep -c ^pt-train <<<"$output")" -eq 1 ]
 	[ "$(stat -f -c '%f' disk)" -ge 250 ]
 	# and one that is memory is said to be
@@ -274,7 +274,7 @@ value() { # COLUMN FILE: of the last row
 	# shellcheck disable=SC2154 # paced sets it
 	ended "$pid"
 	exec 4<&-
-	for _ in $(seq 100); do
+	for _ in $(seq 1200); do
 		[ "$(stat -f -c '%f' disk)" -lt "$free" ] || break
 		sleep 0.05
 	done

@@ -153,7 +153,7 @@ killed() { # SIGNAL PATTERN COMMAND...
 	local sig=$1 pattern=$2
 	shift 2
 	env --default-signal="$sig" "$@" 3>&- &
-	for _ in $(seq 400); do
+	for _ in $(seq 6000); do
 		! compgen -G "$pattern" >/dev/null || break
 		sleep 0.01
 	done
@@ -274,6 +274,17 @@ killed() { # SIGNAL PATTERN COMMAND...
 	says 'the text is empty'
 }
 
+asleep() { # PID: it waits for something, ten times in a row
+	local n=0
+	for _ in $(seq 6000); do
+		grep -q '^State:.S' "/proc/$1/status" || n=-1
+		n=$((n + 1))
+		[ $n -lt 10 ] || return 0
+		sleep 0.01
+	done
+	return 1
+}
+
 # Between the first pass and the second it waits for a reader of the FIFO.
 changed() { # CODE TEXT COMMAND...: what changes in.txt meanwhile
 	local want=$1 text=$2
@@ -281,7 +292,7 @@ changed() { # CODE TEXT COMMAND...: what changes in.txt meanwhile
 	printf '%06d ä\n' $(seq 1000) >in.txt
 	TMPDIR=$PWD/tmp pt-prepare -q in.txt -o fifo 2>err 3>&- &
 	wait_for in.txt /proc/$!/maps
-	sleep 0.5
+	asleep $!
 	"$@"
 	cat fifo >out.h5
 	ended $!

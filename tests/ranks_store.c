@@ -3,6 +3,8 @@
  * layout, give the bits that one rank gives.
  * ranks: 8
  */
+#include "tests/device.h"
+#include "tests/gradient.h"
 #include "tests/ranks.h"
 #include "parallel/parallel.h"
 
@@ -147,7 +149,7 @@ static uint64_t hash_seen(struct store *s, int unit)
 				continue;
 			struct mat x = store_param(s, t, tensor_slice(t, v));
 			for (int64_t r = 0; r < x.rows; r++)
-				sum += d->k->hash(d, (float *)x.p + r * x.cols, x.cols,
+				sum += kernel_hash(d, (float *)x.p + r * x.cols, x.cols,
 					hash_str(t->name),
 					tensor_index(t, tensor_slice(t, v), r));
 		}
@@ -340,7 +342,7 @@ static void run(struct comm *c, const struct layout *l, struct result *out)
 		for (int64_t i = 0; i < n; i++)
 			seen = backward(s, deal_micro(&sc.deal, rank, i), i == n - 1);
 		store_step_end(s);
-		out->norm[step] = store_grad_norm(s);
+		out->norm[step] = gradient_norm(s);
 		out->hash[step] = hash_of_gradient(s);
 		out->seen = sum_over(c, seen);
 	}

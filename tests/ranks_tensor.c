@@ -3,6 +3,7 @@
  * the gradient and the parameters have the bits of one rank.
  * ranks: 4
  */
+#include "tests/gradient.h"
 #include "tests/ranks.h"
 #include "model/model.h"
 
@@ -141,7 +142,7 @@ static void step(struct run *r, int i, struct trace *out)
 	struct exact loss = pass_loss(&r->p);
 	comm_sum_i64(r->mesh.world, (int64_t *)&loss, EXACT_WORDS);
 	out->loss[i] = exact_round(&loss);
-	out->norm[i] = store_grad_norm(r->store);
+	out->norm[i] = gradient_norm(r->store);
 	descend(r->store);
 	out->hash[i] = store_hash(r->store);
 }

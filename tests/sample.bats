@@ -144,7 +144,7 @@ make_runs() {
 	ended $pid
 	[ "$status" -eq 0 ]
 	# an endless text ends when its reader does
-	timeout 10 pt-sample $ckpt the -n 1000000000 | head -c 50 >start
+	timeout 120 pt-sample $ckpt the -n 1000000000 | head -c 50 >start
 	[ "${PIPESTATUS[0]}" -ne 124 ]
 	[ "$(wc -c <start)" -eq 50 ]
 	code_of 74 bash -c "pt-sample $ckpt the >/dev/full"

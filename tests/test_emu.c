@@ -35,7 +35,7 @@ static void run(void **state)
 	if (pid == 0) {
 		dup2(to[1], STDERR_FILENO);
 		close(to[0]);
-		alarm(60);
+		alarm(300);
 		signal(SIGSEGV, SIG_DFL); /* they are cmocka's */
 		signal(SIGABRT, SIG_DFL);
 		_exit(t->fn() ? 0 : 1);

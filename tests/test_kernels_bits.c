@@ -557,7 +557,7 @@ static uint64_t run_find_bad(struct device *d)
 
 static uint64_t run_hash(struct device *d)
 {
-	return d->k->hash(d, numbers(ROWS, COLS, 1).p, N, 7, 8);
+	return kernel_hash(d, numbers(ROWS, COLS, 1).p, N, 7, 8);
 }
 
 static uint64_t run_linear_row(struct device *d)

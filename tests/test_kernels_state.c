@@ -340,12 +340,34 @@ static void hash_is_additive(void **state)
 	const int64_t first = (int64_t)1 << 40;
 	struct device *d = *state;
 	const float *x = twin_random(1, LARGE, 1).f.p;
-	uint64_t whole = d->k->hash(d, x, LARGE, 42, first), parts = 0;
+	uint64_t whole = kernel_hash(d, x, LARGE, 42, first), parts = 0;
 	for (size_t i = 0; i + 1 < ARRAY_LEN(cuts); i++)
-		parts += d->k->hash(
+		parts += kernel_hash(
 			d, x + cuts[i], cuts[i + 1] - cuts[i], 42, first + cuts[i]);
 	assert_true(whole == parts);
-	assert_true(d->k->hash(d, x, 0, 42, first) == 0);
+	assert_true(kernel_hash(d, x, 0, 42, first) == 0);
+}
+
+/* The columns of a matrix in three parts, the rows of each at once. */
+static void hash_of_columns(void **state)
+{
+	enum { ROWS = 211, COLS = 101 };
+	static const int64_t cuts[] = {0, 1, 43, COLS};
+	const int64_t first = (int64_t)1 << 40;
+	struct device *d = *state;
+	struct mat x = twin_random(ROWS, COLS, 1).f;
+	uint64_t sum, *word = d->k->alloc(d, sizeof(*word));
+	for (size_t i = 0; i + 1 < ARRAY_LEN(cuts); i++) {
+		struct mat part = mat_blank(ROWS, cuts[i + 1] - cuts[i]);
+		for (int64_t r = 0; r < ROWS; r++)
+			memcpy((float *)part.p + r * part.cols,
+				(const float *)x.p + r * COLS + cuts[i],
+				(size_t)part.cols * sizeof(float));
+		d->k->hash(d, word, part, 42, first + cuts[i], COLS);
+	}
+	d->k->get(d, &sum, word, sizeof(sum));
+	d->k->free(d, word, sizeof(*word));
+	assert_true(sum == kernel_hash(d, x.p, mat_size(x), 42, first));
 }
 
 /* One bit of one element, its place, the first index, the key: each changes the hash. */
@@ -354,30 +376,30 @@ static void hash_is_sensitive(void **state)
 	enum { N = 1000 };
 	struct device *d = *state;
 	float *x = twin_random(1, N, 1).f.p;
-	uint64_t before = d->k->hash(d, x, N, 1, 0);
+	uint64_t before = kernel_hash(d, x, N, 1, 0);
 	for (int64_t i = 0; i < N; i += 113) {
 		for (int bit = 0; bit < 32; bit++) {
 			uint32_t bits, kept;
 			memcpy(&kept, x + i, sizeof(kept));
 			bits = kept ^ (uint32_t)1 << bit;
 			memcpy(x + i, &bits, sizeof(bits));
-			assert_true(d->k->hash(d, x, N, 1, 0) != before);
+			assert_true(kernel_hash(d, x, N, 1, 0) != before);
 			memcpy(x + i, &kept, sizeof(kept));
 		}
 		float swap = x[i];
 		x[i] = x[(i + 1) % N];
 		x[(i + 1) % N] = swap;
-		assert_true(d->k->hash(d, x, N, 1, 0) != before);
+		assert_true(kernel_hash(d, x, N, 1, 0) != before);
 		x[(i + 1) % N] = x[i];
 		x[i] = swap;
 	}
-	assert_true(d->k->hash(d, x, N, 1, 0) == before);
-	assert_true(d->k->hash(d, x, N, 1, 1) != before);
-	assert_true(d->k->hash(d, x, N, 2, 0) != before);
+	assert_true(kernel_hash(d, x, N, 1, 0) == before);
+	assert_true(kernel_hash(d, x, N, 1, 1) != before);
+	assert_true(kernel_hash(d, x, N, 2, 0) != before);
 	x[7] = 0;
-	before = d->k->hash(d, x, N, 1, 0);
+	before = kernel_hash(d, x, N, 1, 0);
 	x[7] = -0.0f;
-	assert_true(d->k->hash(d, x, N, 1, 0) != before);
+	assert_true(kernel_hash(d, x, N, 1, 0) != before);
 }
 
 /* Hashes are kept in files and compared between devices: they must not change. */
@@ -387,7 +409,7 @@ static void hash_is_known(void **state)
 	float *x = floats(4);
 	for (int i = 0; i < 4; i++)
 		x[i] = (float)i - 1.5f;
-	assert_true(d->k->hash(d, x, 4, 3, 5) == 0x85565ea729ae943u);
+	assert_true(kernel_hash(d, x, 4, 3, 5) == 0x85565ea729ae943u);
 }
 
 int main(void)
@@ -405,6 +427,7 @@ int main(void)
 		on_device(zero_and_copy),
 		on_device(find_bad),
 		on_device(hash_is_additive),
+		on_device(hash_of_columns),
 		on_device(hash_is_sensitive),
 		on_device(hash_is_known),
 	};

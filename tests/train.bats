@@ -21,7 +21,7 @@ same() { # RUN RUN: curves and checkpoints
 	done
 	PT_SHARED=no tiny_on 3 -n 20 -o messages >/dev/null
 	same one messages
-	timeout -k 1 20 mpiexec -n 1 -env PT_SHARED no -env PT_OVERLAP no \
+	timeout -k 1 120 mpiexec -n 1 -env PT_SHARED no -env PT_OVERLAP no \
 		pt-train "${TINY[@]}" -n 20 -o mixed --fsdp 2 : \
 		-n 1 pt-train "${TINY[@]}" -n 20 -o mixed --fsdp 2 >/dev/null
 	same one mixed
@@ -246,7 +246,7 @@ same() { # RUN RUN: curves and checkpoints
 @test "a file that only one rank misses stops all" {
 	make_shard
 	# rank 1 looks for its data elsewhere
-	code_of 74 timeout 10 mpiexec -n 1 pt-train -q -d data.h5 -b 8 -m 2 : \
+	code_of 74 timeout 120 mpiexec -n 1 pt-train -q -d data.h5 -b 8 -m 2 : \
 		-n 1 pt-train -q -d nowhere.h5 -b 8 -m 2
 	says 'rank 1: nowhere.h5: No such file'
 }
@@ -359,7 +359,7 @@ same() { # RUN RUN: curves and checkpoints
 @test "a mark that cannot be set is an error on all ranks, not a wait" {
 	make_shard
 	mkdir -p run/checkpoints/latest.h5/x
-	code_of 74 timeout 20 mpiexec -n 2 pt-train "${TINY[@]}" -n 20 --ckpt-every 10 -o run
+	code_of 74 timeout 120 mpiexec -n 2 pt-train "${TINY[@]}" -n 20 --ckpt-every 10 -o run
 	says 'latest.h5'
 }
 
@@ -373,10 +373,10 @@ same() { # RUN RUN: curves and checkpoints
 
 @test "an error on one rank ends all" {
 	make_shard
-	code_of 64 timeout 20 mpiexec -n 1 pt-train "${TINY[@]}" -n 5 -o run : \
+	code_of 64 timeout 120 mpiexec -n 1 pt-train "${TINY[@]}" -n 5 -o run : \
 		-n 1 pt-train "${TINY[@]}" -n 5 -o run --layres 3
 	says "rank 1: unknown option"
-	code_of 74 timeout 20 mpiexec -n 1 pt-train "${TINY[@]}" -n 5 -o run : \
+	code_of 74 timeout 120 mpiexec -n 1 pt-train "${TINY[@]}" -n 5 -o run : \
 		-n 1 pt-train "${TINY[@]}" -n 5 -o run --config nowhere.conf
 	says 'rank 1: nowhere.conf'
 }
@@ -398,7 +398,7 @@ same() { # RUN RUN: curves and checkpoints
 	[ -e many/checkpoints/step-00000012.h5 ]
 	pt-prepare -q -t byte text.txt -o a.h5
 	pt-prepare -q -t byte -f 0 text.txt -o b.h5
-	timeout 20 mpiexec -n 2 pt-train "${TINY[@]}" -n 12 --data-per-rank -d a.h5 -d b.h5 -o own >/dev/null
+	timeout 120 mpiexec -n 2 pt-train "${TINY[@]}" -n 12 --data-per-rank -d a.h5 -d b.h5 -o own >/dev/null
 	not grep -q 'val_loss=' own/journal.txt
 }
 
@@ -452,11 +452,11 @@ same() { # RUN RUN: curves and checkpoints
 
 @test "what cannot fit is refused before it is touched" {
 	make_shard
-	code_of 1 timeout 20 pt-train -q -p llama3-70b
+	code_of 1 timeout 120 pt-train -q -p llama3-70b
 	says 'out of memory'
 	[ ! -e run-001 ]
-	code_of 64 timeout 20 pt-train --dry-run -b 1000000000000 -m 500000000000
-	timeout 20 pt-train --dry-run -b 1000000000 -m 1 >/dev/null
+	code_of 64 timeout 120 pt-train --dry-run -b 1000000000000 -m 500000000000
+	timeout 120 pt-train --dry-run -b 1000000000 -m 1 >/dev/null
 }
 
 @test "many virtual slices" {
@@ -491,7 +491,7 @@ same() { # RUN RUN: curves and checkpoints
 @test "a resume that only some ranks were given is refused" {
 	make_shard
 	tiny -n 4 -o run >/dev/null
-	code_of 64 timeout 20 mpiexec -n 1 pt-train "${TINY[@]}" -n 8 -o run : \
+	code_of 64 timeout 120 mpiexec -n 1 pt-train "${TINY[@]}" -n 8 -o run : \
 		-n 1 -env PT_RESUME run pt-train "${TINY[@]}" -n 8 -o run
 	says 'to some ranks only'
 }

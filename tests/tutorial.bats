@@ -34,7 +34,7 @@ export -f stop_soon
 	commands | smaller >commands
 	[ "$(grep -c ^ commands)" -gt 25 ]
 	grep -q ^stop_soon commands
-	(cd empty && timeout 60 bash -ev ../commands) >out 2>err || {
+	(cd empty && timeout 120 bash -ev ../commands) >out 2>err || {
 		tail -n 20 err
 		return 1
 	}

@@ -115,9 +115,8 @@ int64_t K(find_bad)(struct device *d, struct mat x)
 	return -1;
 }
 
-uint64_t K(hash)(struct device *d, const float *x, int64_t n, uint64_t key, int64_t first)
+static uint64_t hash_row(const float *x, int64_t n, uint64_t key, int64_t first)
 {
-	(void)d;
 	uint64_t total = 0;
 #pragma omp parallel for reduction(+ : total) if (n > PARALLEL_FROM)
 	for (int64_t i = 0; i < n; i++) {
@@ -126,4 +125,15 @@ uint64_t K(hash)(struct device *d, const float *x, int64_t n, uint64_t key, int6
 			at ^ (uint64_t)(uint32_t)as_bits(x[i]) * 0xd6e8feb86659fd93u);
 	}
 	return total;
+}
+
+void K(hash)(struct device *d, uint64_t *sum, struct mat x, uint64_t key, int64_t first,
+	int64_t stride)
+{
+	(void)d;
+	const float *p = x.p;
+	if (stride == x.cols)
+		x = mat(x.p, 1, mat_size(x));
+	for (int64_t i = 0; i < x.rows; i++)
+		*sum += hash_row(p + i * x.cols, x.cols, key, first + i * stride);
 }

@@ -326,8 +326,9 @@ int64_t cuda_find_bad(struct device *d, struct mat x)
 	return (int64_t)answer_end(d, answer);
 }
 
-static __global__ void hash_kernel(
-	word *answer, const float *x, int64_t n, uint64_t key, int64_t first, bool whole)
+/* One division for a pack: its elements may be of several rows. */
+static __global__ void hash_kernel(word *sum, const float *x, int64_t n, int64_t cols,
+	int64_t stride, uint64_t key, int64_t first, bool whole)
 {
 	enum { N = PER_PACK<float> };
 	int64_t step = (int64_t)gridDim.x * blockDim.x * N;
@@ -336,24 +337,32 @@ static __global__ void hash_kernel(
 	for (int64_t i = thread_number() * N; i < n; i += step) {
 		float v[N];
 		load(v, x + i, n - i, whole);
+		int64_t row = cols == n ? 0 : i / cols, col = i - row * cols;
 		for (int j = 0; j < N && i + j < n; j++) {
-			uint64_t at = (uint64_t)(first + i + j) * 0x9e3779b97f4a7c15u;
+			int64_t index = first + row * stride + col;
+			uint64_t at = (uint64_t)index * 0x9e3779b97f4a7c15u;
 			uint64_t bits = __float_as_uint(v[j]);
 			total += hash_mix((at + key) ^ bits * 0xd6e8feb86659fd93u);
+			if (++col == cols) {
+				col = 0;
+				row++;
+			}
 		}
 	}
 	for (int i = WARP / 2; i; i /= 2)
 		total += __shfl_xor_sync(ALL_LANES, total, i);
 	if (lane_number() == 0)
-		atomicAdd(answer, total);
+		atomicAdd(sum, total);
 }
 
-uint64_t cuda_hash(
-	struct device *d, const float *x, int64_t n, uint64_t key, int64_t first)
+void cuda_hash(struct device *d, uint64_t *sum, struct mat x, uint64_t key, int64_t first,
+	int64_t stride)
 {
 	enum { N = PER_PACK<float> };
-	word *answer = answer_begin(d, "hash", 0);
-	launch(d, "hash", grid_in_strides(n, N), THREADS, 0, hash_kernel, answer, x, n,
-		key, first, in_packs(x, 0, N));
-	return answer_end(d, answer);
+	int64_t n = mat_size(x);
+	if (!n)
+		return;
+	launch(d, "hash", grid_in_strides(n, N), THREADS, 0, hash_kernel, (word *)sum,
+		floats_of(x), n, stride == x.cols ? n : x.cols, stride, key, first,
+		in_packs(floats_of(x), 0, N));
 }

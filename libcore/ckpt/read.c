@@ -243,7 +243,7 @@ struct hash_job {
 static int hash_piece(void *with, int64_t first, const float *x, int64_t n)
 {
 	struct hash_job *j = with;
-	j->sum += j->d.k->hash(&j->d, x, n, j->key, first);
+	j->d.k->hash(&j->d, &j->sum, mat((float *)x, 1, n), j->key, first, n);
 	return 0;
 }
 

@@ -409,8 +409,6 @@ void store_drop(struct store *s);
  * double, of rows exactly. Every parameter counts once. It is in the device's memory. */
 void store_squares_ask(struct store *s);
 struct exact *store_squares(const struct store *s);
-/* Collective over the world. The norm of the whole gradient; waits. */
-double store_grad_norm(struct store *s);
 /* A hash of all parameters that no layout changes. Collective over the world. */
 uint64_t store_hash(struct store *s);
 /* Collective over the world: have all ranks the same parameters that should? `who`: the

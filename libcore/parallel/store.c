@@ -6,7 +6,6 @@
  */
 #include "parallel/store.h"
 
-#include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -155,6 +154,8 @@ struct store *store_open(const struct store_config *c, struct arena *run)
 	buckets_make(s);
 	BUG_ON(c->offload == OFFLOAD_PARAMS && s->own->n_shards > 1 && c->zero < 3);
 	s->own->squares = arena_alloc(run, sizeof(*s->own->squares));
+	s->own->hashes = arena_alloc(
+		run, (size_t)(s->own->n_buckets + 1) * sizeof(*s->own->hashes));
 	place_state(s, run);
 	walk_open(s, run);
 	if (is_spilled(s, STORE_PARAM) || (s->own->n_shards > 1 && c->zero == 3))
@@ -251,63 +252,46 @@ struct exact *store_squares(const struct store *s)
 	return s->own->squares;
 }
 
-double store_grad_norm(struct store *s)
+/* Adds that of a part to a word of the device. */
+static void hash_part(const struct store *s, uint64_t *sum, const struct part *o)
 {
 	struct device *d = s->c.device;
-	struct exact sum = {0};
-	store_squares_ask(s);
-	d->k->get(d, &sum, s->own->squares, sizeof(sum));
-	comm_sum_i64(s->c.mesh->world, (int64_t *)&sum, EXACT_WORDS);
-	return sqrt(exact_round(&sum));
+	d->k->hash(d, sum, mat(o->state[STORE_PARAM], o->rows, o->cols),
+		hash_str(o->t->name), tensor_index(o->t, o->slice, o->row),
+		o->t->ndim == 1 ? 1 : o->t->dims[1]);
 }
 
-struct hashing {
-	struct device *d;
-	uint64_t sum;
-};
-
-/* Elements of a slice lie together in the whole tensor, or a row at a time. */
-static void hash_part(void *with, const struct part *o)
+static void hash_to_first(void *with, const struct part *x)
 {
-	struct hashing *h = with;
-	uint64_t key = hash_str(o->t->name);
-	bool whole_rows = o->t->cut != CUT_COLS;
-	int64_t step = whole_rows ? o->rows : 1;
-	for (int64_t r = 0; r < o->rows; r += step)
-		h->sum += h->d->k->hash(h->d, o->state[STORE_PARAM] + r * o->cols,
-			step * o->cols, key, tensor_index(o->t, o->slice, o->row + r));
+	const struct store *s = with;
+	hash_part(s, s->own->hashes, x);
 }
 
-/* Of the parts that this rank updates, or counts. */
-static uint64_t hash_here(struct store *s, bool counted)
+static void hash_to_bucket(void *with, const struct part *x)
 {
-	struct hashing h = {s->c.device, 0};
-	store_walk(s, counted, STORE_BIT(STORE_PARAM), 0, hash_part, &h);
-	return h.sum;
+	const struct store *s = with;
+	hash_part(s, s->own->hashes + where_of(s, x->t, x->slice)->bucket, x);
+}
+
+/* Of the parts that this rank updates, or counts: n sums, for which the program waits once. */
+static void hash_here(struct store *s, bool counted,
+	void (*fn)(void *with, const struct part *x), uint64_t *sums, int64_t n)
+{
+	struct device *d = s->c.device;
+	size_t n_bytes = (size_t)n * sizeof(*sums);
+	d->k->zero(d, mat(s->own->hashes, 1, (int64_t)(n_bytes / sizeof(float))));
+	store_walk(s, counted, STORE_BIT(STORE_PARAM), 0, fn, s);
+	d->k->get(d, sums, s->own->hashes, n_bytes);
 }
 
 uint64_t store_hash(struct store *s)
 {
-	uint64_t sum = hash_here(s, true);
+	uint64_t sum;
+	hash_here(s, true, hash_to_first, &sum, 1);
 	comm_run(s->c.mesh->world, COLL_ALLREDUCE,
 		&(struct coll_args){
 			.recv = &sum, .count = 1, .type = COMM_U64, .op = COMM_SUM});
 	return sum;
-}
-
-/* The hash of what this rank has of each bucket: h->bucket of them. */
-struct bucket_hashes {
-	struct hashing of;
-	const struct store *s;
-	uint64_t *bucket;
-};
-
-static void hash_bucket(void *with, const struct part *x)
-{
-	struct bucket_hashes *h = with;
-	h->of.sum = 0;
-	hash_part(&h->of, x);
-	h->bucket[where_of(h->s, x->t, x->slice)->bucket] += h->of.sum;
 }
 
 /* The ranks that share a bucket and have the same shard of it: do those of them differ that
@@ -343,16 +327,15 @@ bool store_replicas_agree(struct store *s, struct str *who)
 {
 	struct comm *w = s->c.mesh->world;
 	int n = s->own->n_buckets;
-	struct bucket_hashes h = {
-		{s->c.device, 0}, s, xcalloc((size_t)n + 1, sizeof(*h.bucket))};
+	uint64_t *mine = xcalloc((size_t)n + 1, sizeof(*mine));
 	uint8_t *differs = xcalloc((size_t)w->size, 1);
 	bool same = true;
-	store_walk(s, false, STORE_BIT(STORE_PARAM), 0, hash_bucket, &h);
+	hash_here(s, false, hash_to_bucket, mine, n);
 	for (int i = 0; i < n; i++)
-		compare_replicas(&s->own->bucket[i], h.bucket[i], differs);
+		compare_replicas(&s->own->bucket[i], mine[i], differs);
 	for (int i = 0; i < n; i++)
 		if (s->own->bucket[i].tied)
-			compare_uses(s, h.bucket[i], differs);
+			compare_uses(s, mine[i], differs);
 	comm_run(w, COLL_ALLREDUCE,
 		&(struct coll_args){.recv = differs,
 			.count = w->size,
@@ -365,7 +348,7 @@ bool store_replicas_agree(struct store *s, struct str *who)
 		same = false;
 	}
 	free(differs);
-	free(h.bucket);
+	free(mine);
 	return same;
 }
 

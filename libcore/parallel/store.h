@@ -108,6 +108,7 @@ struct store_own {
 	float *state[N_STORE_GROUPS]; /* [n_floats], NULL: elsewhere, or not kept */
 	int64_t n_floats;
 	struct exact *squares; /* the device's */
+	uint64_t *hashes;      /* the device's: [n_buckets + 1] */
 	int n_shards, shard;   /* over fsdp x cp; which one this rank has */
 	struct comm *shards;   /* the ranks that have the others */
 	struct arena *run;     /* the caller's */

@@ -53,9 +53,10 @@ int apart_same_device(struct run *r, struct err *e)
 		"not: give --device cuda or cpu");
 }
 
-/* The steps that this worker did up to each synchronisation, from the log of a run. */
-static int read_steps(
-	struct syncing *y, const char *folder, const struct train_opts *o, struct err *e)
+/* The steps that this worker did up to each synchronisation, from the log of a run: the last
+ * ones of which none is missing, and among them all that are to come. */
+static int read_steps(struct syncing *y, const char *folder, const struct train_opts *o,
+	const struct edit *edit, struct err *e)
 {
 	struct run_log log = {0};
 	struct str path = {0};
@@ -72,45 +73,57 @@ static int read_steps(
 	y->replay = xcalloc((size_t)log.n_rows + 1, sizeof(*y->replay));
 	for (int64_t i = 0; i < log.n_rows && !rc; i++) {
 		const struct row *row = &log.rows[i];
-		if (!row_has(row, COL_SYNC))
+		if (!row_has(row, COL_SYNC) || !row_has(row, COL_SYNC_STEPS))
 			continue;
-		y->replay[y->n_replay++] = (int64_t)row->v[COL_SYNC_STEPS];
-		if ((int64_t)row->v[COL_SYNC] != y->n_replay ||
-			!row_has(row, COL_SYNC_STEPS))
-			rc = err_set(e, EX_DATAERR,
-				"%s: synchronisation %lld is not there", path.s,
-				(long long)y->n_replay);
+		int64_t before = (int64_t)row->v[COL_SYNC] - 1;
+		if (before != y->n_replay) /* without this worker, or not in this log */
+			y->first_replay = y->n_replay = before;
+		y->replay[y->n_replay++ - y->first_replay] =
+			(int64_t)row->v[COL_SYNC_STEPS];
 	}
+	int64_t next = edit_syncs(edit);
 	if (!rc && !y->n_replay)
 		rc = err_set(e, EX_DATAERR, "%s: no synchronisation to replay", path.s);
+	if (!rc && y->first_replay > next)
+		rc = err_set(e, EX_DATAERR,
+			"%s: synchronisation %lld is not there: go on from a checkpoint "
+			"that has seen the first %lld (--resume)",
+			path.s, (long long)next + 1, (long long)y->first_replay);
 	run_log_free(&log);
 	str_free(&path);
 	return rc;
+}
+
+static int64_t steps_to_repeat(const struct syncing *y, int64_t sync)
+{
+	return y->replay[sync - y->first_replay];
 }
 
 /* Collective over sync: the step after the last synchronisation that was read. */
 static int64_t last_of(const struct run *r)
 {
 	const struct syncing *y = &r->syncing;
-	int64_t step = r->t.o.edit.warmup;
-	for (int64_t i = 0; i < y->n_replay; i++)
-		step += comm_max_i64(r->sync, y->replay[i]);
+	int64_t step = max64(r->t.o.edit.warmup, r->t.synced);
+	for (int64_t i = edit_syncs(r->t.edit); i < y->n_replay; i++)
+		step += comm_max_i64(r->sync, steps_to_repeat(y, i));
 	return step;
 }
 
 int apart_replay(struct run *r, const char *folder, struct err *e)
 {
 	struct syncing *y = &r->syncing;
-	if (!folder)
+	if (!folder || !r->sync)
 		return 0;
 	if (first_rank(r))
-		read_steps(y, folder, &r->t.o, e);
+		read_steps(y, folder, &r->t.o, r->t.edit, e);
 	if (comm_agree(r->all, e))
 		goto told;
 	comm_bcast(r->world, &y->n_replay, sizeof(y->n_replay), 0);
+	comm_bcast(r->world, &y->first_replay, sizeof(y->first_replay), 0);
+	int64_t n = y->n_replay - y->first_replay;
 	if (!first_rank(r))
-		y->replay = xcalloc((size_t)y->n_replay, sizeof(*y->replay));
-	comm_bcast(r->world, y->replay, y->n_replay * (int64_t)sizeof(*y->replay), 0);
+		y->replay = xcalloc((size_t)n, sizeof(*y->replay));
+	comm_bcast(r->world, y->replay, n * (int64_t)sizeof(*y->replay), 0);
 	if (comm_min_i64(r->all, y->n_replay) != comm_max_i64(r->all, y->n_replay))
 		err_set(e, EX_DATAERR, "%s: its workers did not synchronise as often",
 			folder);
@@ -191,7 +204,7 @@ static bool meets_in_time(struct run *r, const struct step_result *s)
 	const struct trainer *t = &r->t;
 	struct syncing *y = &r->syncing;
 	if (repeats(r))
-		return t->step - t->synced == y->replay[edit_syncs(t->edit)];
+		return t->step - t->synced == steps_to_repeat(y, edit_syncs(t->edit));
 	if (y->wish_stop || t->step >= t->o.steps) {
 		comm_bell_ring(&y->bell, y->meetings + 1);
 		return true;

@@ -82,6 +82,28 @@ int garble_parse(const char *text, struct garble *g, struct err *e)
 		    : err_set(e, EX_USAGE, "garble: '%s' is not WORKER:FIRST:LAST", text);
 }
 
+int faults_open(struct faults *f, const struct train_opts *o, int ranks, struct err *e)
+{
+	int64_t workers = max64(1, o->edit.workers);
+	*f = (struct faults){.stragglers = NULL};
+	if (straggle_parse(&o->straggle, &f->stragglers, &f->n_stragglers, e) ||
+		garble_parse(o->garble, &f->garble, e))
+		return -1;
+	for (int i = 0; i < f->n_stragglers; i++)
+		if (f->stragglers[i].rank >= workers * ranks)
+			return err_set(e, EX_USAGE, "straggle: there is no rank %d",
+				f->stragglers[i].rank);
+	if (f->garble.worker >= workers)
+		return err_set(e, EX_USAGE, "garble: there is no worker %lld",
+			(long long)f->garble.worker);
+	return 0;
+}
+
+void faults_close(struct faults *f)
+{
+	free(f->stragglers);
+}
+
 bool garble_is_due(const struct garble *g, int worker, int64_t step)
 {
 	return g->worker == worker && step >= g->first && step <= g->last;

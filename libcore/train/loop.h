@@ -33,8 +33,8 @@ struct syncing {
 	struct comm_bell bell;
 	int64_t meetings;
 	bool enough;
-	int64_t *replay,
-		n_replay; /* steps up to each synchronisation; NULL: by the clock */
+	/* steps up to synchronisations [first_replay, n_replay), from 0 on; none: by the clock */
+	int64_t *replay, first_replay, n_replay;
 };
 
 /* A checkpoint from its beginning to its end, which may be some steps later. */

@@ -540,8 +540,6 @@ static int start(struct run *r, struct train_opts *o, const char *command, struc
 		train_edit_config(&r->t.o, &edit);
 		r->t.edit = edit_open(&edit, r->world, r->sync, r->t.store, &r->t.d);
 	}
-	if (apart_replay(r, r->t.o.edit.replay, e))
-		return -1;
 	r->most_bytes = comm_max_i64(r->world, plan_total(&r->t.plan));
 	const char *from = o->init_from ? o->init_from : o->resume;
 	if (train_algorithms_take(&r->t.d, o, from, e) ||
@@ -560,6 +558,8 @@ static int start(struct run *r, struct train_opts *o, const char *command, struc
 		info("%s %s (step %lld)", o->init_from ? "weights from" : "going on from",
 			from, (long long)r->t.step);
 	}
+	if (apart_replay(r, r->t.o.edit.replay, e))
+		return -1;
 	/* Last, since --overwrite removes checkpoints, perhaps the one that was read. */
 	if (!o->eval_only &&
 		(make_folder(r, o, e) || see_folder(r, o, e) || apart_ready(r, e))) {
@@ -624,6 +624,7 @@ static int dry_run(const struct train_opts *given, struct comm *world, struct er
 	struct model m;
 	struct order order;
 	struct str out = {0}, tree = {0};
+	struct faults faults = {0};
 	int workers = (int)max64(1, o.edit.workers);
 	int ranks = planned_ranks(&o, (int)max64(1, world->size / workers), e);
 	int rc = ranks < 0 || train_resolve(&o, ranks, e);
@@ -633,13 +634,14 @@ static int dry_run(const struct train_opts *given, struct comm *world, struct er
 		read.axis[a] = a == AXIS_DP ? -1 : 1;
 	rc = rc || (o.data.n && data_open(&data, &read, world, e)) ||
 	     model_init(&m, &o.model, data.tokenizer.vocab.n, e) ||
-	     train_check(&o, &m, e) || plan_device(&o, e) ||
-	     (o.data.n && train_order(&o, &m, &data, &order, e));
+	     train_check(&o, &m, e) || faults_open(&faults, &o, ranks, e) ||
+	     plan_device(&o, e) || (o.data.n && train_order(&o, &m, &data, &order, e));
 	if (!rc && world->rank == 0) {
 		model_print(&m, &tree);
 		plan_print(&o, &m, &out);
 		printf("# tensors\n%s%s", tree.s, out.s);
 	}
+	faults_close(&faults);
 	str_free(&out);
 	str_free(&tree);
 	return rc ? -1 : 0;

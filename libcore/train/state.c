@@ -444,6 +444,17 @@ static void take_numbers(struct trainer *t, const struct ckpt_info *info)
 		warn("the checkpoint was trained on other data");
 }
 
+/* A wire that sends everything has no use for what another one owes, and owes it no more. */
+static void warn_of_residual(
+	const struct trainer *t, const struct ckpt *c, unsigned groups)
+{
+	bool drops = c->groups & ~groups & CKPT_BIT(CKPT_RESIDUAL);
+	if (drops && t->o.edit.workers && t->o.worker == 0 && t->world->rank == 0)
+		warn("%s: what its workers could not send yet is dropped: --edit-wire is "
+		     "fp32, which keeps no residual",
+			c->path);
+}
+
 int trainer_load(struct trainer *t, const char *path, bool weights_only, struct err *e)
 {
 	bool one_reads = t->o.load == LOAD_BROADCAST;
@@ -463,6 +474,8 @@ int trainer_load(struct trainer *t, const char *path, bool weights_only, struct 
 	bool back = false;
 	if (c && !e->code && !weights_only)
 		elastic_info(&t->o, c, &info, &back, e);
+	if (c && !e->code && !weights_only)
+		warn_of_residual(t, c, groups);
 	int rc = comm_agree(t->world, e);
 	for (int g = 0; g < N_CKPT_GROUPS && !rc; g++) {
 		enum ckpt_group from =

@@ -394,8 +394,8 @@ static void explain(struct work *w, struct step_result *r)
 static void hold_up(const struct trainer *t)
 {
 	int ranks = t->world->size;
-	straggle_wait(straggle_ms(t->stragglers, t->n_stragglers, (uint64_t)t->o.seed,
-		t->step + 1, t->o.worker * ranks + t->world->rank,
+	straggle_wait(straggle_ms(t->faults.stragglers, t->faults.n_stragglers,
+		(uint64_t)t->o.seed, t->step + 1, t->o.worker * ranks + t->world->rank,
 		ranks * (int)max64(1, t->o.edit.workers)));
 }
 
@@ -404,7 +404,7 @@ static int32_t *garble(const struct trainer *t)
 {
 	int64_t b = t->o.micro_batch, n = trainer_own_micro(t, t->data_rank);
 	int64_t len = window_size(t), step = t->step + 1;
-	if (!garble_is_due(&t->garble, t->o.worker, step))
+	if (!garble_is_due(&t->faults.garble, t->o.worker, step))
 		return NULL;
 	int32_t *windows = xcalloc((size_t)(n * b * len) + 1, sizeof(*windows));
 	for (int64_t i = 0; i < n * b; i++) {

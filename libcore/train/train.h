@@ -304,6 +304,13 @@ struct garble {
 	int64_t first, last;
 };
 
+/* What goes wrong on purpose: faults.c. */
+struct faults {
+	struct straggler *stragglers;
+	int n_stragglers;
+	struct garble garble;
+};
+
 struct trainer {
 	struct train_opts o;
 	struct comm *world;
@@ -342,9 +349,7 @@ struct trainer {
 	/* The device's: what a step is told, and what comes of it; and that when it came. */
 	struct step_terms *terms;
 	struct step_end *end, ended;
-	struct straggler *stragglers;
-	int n_stragglers;
-	struct garble garble;
+	struct faults faults;
 	/* A checkpoint that is being written, from a copy; whether there is memory for one
 	 * is known when the first is made. */
 	struct ckpt_writing *writing;
@@ -426,6 +431,9 @@ void straggle_wait(double ms);
 
 /* "WORKER:FIRST:LAST", or NULL: nobody. */
 int garble_parse(const char *text, struct garble *g, struct err *e);
+/* Of a run whose workers have so many ranks each. To be closed, also after an error. */
+int faults_open(struct faults *f, const struct train_opts *o, int ranks, struct err *e);
+void faults_close(struct faults *f);
 bool garble_is_due(const struct garble *g, int worker, int64_t step);
 /* A window of n tokens that are drawn; `sample` is its number in the run. */
 void garble_window(

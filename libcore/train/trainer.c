@@ -353,22 +353,6 @@ static void make_plan(struct trainer *t)
 		info("recompute: %s", recompute_names[t->o.recompute]);
 }
 
-static int faults_open(struct trainer *t, struct err *e)
-{
-	int64_t workers = max64(1, t->o.edit.workers), ranks = workers * t->world->size;
-	if (straggle_parse(&t->o.straggle, &t->stragglers, &t->n_stragglers, e) ||
-		garble_parse(t->o.garble, &t->garble, e))
-		return -1;
-	for (int i = 0; i < t->n_stragglers; i++)
-		if (t->stragglers[i].rank >= ranks)
-			return err_set(e, EX_USAGE, "straggle: there is no rank %d",
-				t->stragglers[i].rank);
-	if (t->garble.worker >= workers)
-		return err_set(e, EX_USAGE, "garble: there is no worker %lld",
-			(long long)t->garble.worker);
-	return 0;
-}
-
 int trainer_open(struct trainer *t, const struct train_opts *o, struct comm *world,
 	struct data_set *data, struct err *e)
 {
@@ -386,7 +370,7 @@ int trainer_open(struct trainer *t, const struct train_opts *o, struct comm *wor
 		!train_check(&t->o, &t->model, e))
 		train_order(&t->o, &t->model, data, &t->order, e);
 	if (!e->code)
-		faults_open(t, e);
+		faults_open(&t->faults, &t->o, world->size, e);
 	int rc = comm_agree(world, e);
 	if (!rc) {
 		train_device_agree(&t->o, world, &t->d, e);
@@ -407,6 +391,7 @@ int trainer_open(struct trainer *t, const struct train_opts *o, struct comm *wor
 		rc = comm_agree(world, e);
 	}
 	if (rc) {
+		faults_close(&t->faults);
 		spill_close(t->spill);
 		model_free(&t->model);
 		comm_device(NULL);
@@ -441,6 +426,6 @@ void trainer_close(struct trainer *t)
 	comm_device(NULL);
 	device_close(&t->d);
 	model_free(&t->model);
-	free(t->stragglers);
+	faults_close(&t->faults);
 	*t = (struct trainer){0};
 }
