@@ -255,4 +255,13 @@ memory_of() { # NAME FILE: bytes of that line of a plan
 	run on_gpu -n 3 --algorithms bad -o other
 	[ "$status" -ne 0 ]
 	[[ $output == *bad* ]]
+	# A run that goes on has its own, however its checkpoint is called.
+	cp bad run/algorithms
+	export PT_DATA=$PWD/data.h5
+	cd run
+	for checkpoint in . checkpoints/latest.h5 ../run checkpoints; do
+		run on_gpu -n 4 --resume $checkpoint -o other
+		[ "$status" -eq 65 ]
+		[[ $output == *run/algorithms:* ]]
+	done
 }

@@ -79,6 +79,13 @@ sample_of() { # FILE: what follows its announcement
 	on_gpu 1 "${o[@]}" -o alone --algorithms one/algorithms >/dev/null 2>said
 	cmp one/checkpoints/latest.h5 alone/checkpoints/latest.h5
 	cmp one/algorithms alone/algorithms # the stages' all
+	# The first rank reads the file for all: others may have none.
+	mkdir away
+	local each=(pt-train "${TINY[@]}" "${SMALL[@]}" --device cuda "${o[@]}" --tp 2
+		-d "$PWD/data.h5" -o "$PWD/away/run" --algorithms one/algorithms)
+	PT_DATA='' timeout -k 1 60 mpiexec -n 1 "${each[@]}" : -n 1 -wdir "$PWD/away" "${each[@]}" \
+		>/dev/null </dev/null
+	cmp one/checkpoints/latest.h5 away/run/checkpoints/latest.h5
 }
 
 @test "samples, and going on with another layout, of what one rank has read" {

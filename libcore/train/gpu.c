@@ -158,36 +158,46 @@ int train_profile(
 
 /* ---- which algorithm each product has ---------------------------------------------- */
 
-/* FOLDER/algorithms of the run that a checkpoint, FOLDER/checkpoints/X.h5, is of. */
-static void beside_checkpoint(const char *checkpoint, struct str *out)
+/* FOLDER/algorithms of the run that a checkpoint, FOLDER/checkpoints/X.h5, is of; it may be named
+ * by a link or by a folder. */
+static void beside_checkpoint(const char *name, struct str *out)
 {
-	int slashes = 0;
-	size_t n = strlen(checkpoint);
-	while (n && slashes < 2)
-		slashes += checkpoint[--n] == '/';
-	if (slashes == 2)
-		str_add(out, checkpoint, n + 1);
-	else if (slashes == 1) /* it is called by a name in the folder of checkpoints */
-		str_puts(out, "../");
-	str_puts(out, "algorithms");
+	char *file = ckpt_find_file(name), *slash;
+	for (int i = 0; i < 2 && (slash = strrchr(file, '/')); i++)
+		*slash = '\0';
+	str_printf(out, "%s/algorithms", file);
+	free(file);
 }
 
-int train_algorithms_take(
-	struct device *d, const struct train_opts *o, const char *from, struct err *e)
+/* Empty text: there are none to take. */
+static void read_algorithms(const struct train_opts *o, const char *from,
+	struct str *path, struct str *text, struct err *e)
 {
 	enum { MOST = 1 << 20 };
-	struct str path = {0}, text = {0};
-	int rc = 0;
 	bool named = o->algorithms && !says(o, "measure") && !says(o, "first");
 	if (named)
-		str_puts(&path, o->algorithms);
-	else if (from && d->apart)
-		beside_checkpoint(from, &path);
-	if (path.len && (named || file_exists(path.s))) {
-		rc = file_read(path.s, MOST, &text, e) ||
-		     device_take_algorithms(d, text.s, e);
-		if (rc)
+		str_puts(path, o->algorithms);
+	else if (from)
+		beside_checkpoint(from, path);
+	if (!named && !(from && file_exists(path->s)))
+		return;
+	if (!file_read(path->s, MOST, text, e) && !text->len)
+		err_set(e, EX_DATAERR, "%s: is empty", path->s);
+}
+
+int train_algorithms_take(struct device *d, const struct train_opts *o, const char *from,
+	struct comm *all, struct err *e)
+{
+	struct str path = {0}, text = {0}; /* of the path rank 0 alone knows */
+	if (!d->apart)
+		return 0;
+	if (all->rank == 0)
+		read_algorithms(o, from, &path, &text, e);
+	if (!comm_agree(all, e)) {
+		comm_bcast_str(all, &text, 0);
+		if (text.len && device_take_algorithms(d, text.s, e) && path.len)
 			err_prefix(e, "%s: ", path.s);
+		comm_agree(all, e);
 	}
 	str_free(&path);
 	str_free(&text);

@@ -544,8 +544,11 @@ static int start(struct run *r, struct train_opts *o, const char *command, struc
 		return -1;
 	r->most_bytes = comm_max_i64(r->world, plan_total(&r->t.plan));
 	const char *from = o->init_from ? o->init_from : o->resume;
-	if (train_algorithms_take(&r->t.d, o, from, e) ||
-		train_profile(o, &r->t.profile_first, &r->t.profile_last, e))
+	if (train_algorithms_take(&r->t.d, o, from, r->all, e)) {
+		r->told = true;
+		return -1;
+	}
+	if (train_profile(o, &r->t.profile_first, &r->t.profile_last, e))
 		return -1;
 	find_peak(r, o);
 	if (o->eval_only && !from)

@@ -190,10 +190,11 @@ int train_device_agree(
 	struct train_opts *o, struct comm *world, struct device *d, struct err *e);
 /* What of it fixes the bits. */
 void train_device_identity(const struct device *d, struct str *out);
-/* Products use the algorithms in the file that is given, or in that of the run of which
- * `from`, which may be NULL, is a checkpoint; and those that were used go to FOLDER/algorithms. */
-int train_algorithms_take(
-	struct device *d, const struct train_opts *o, const char *from, struct err *e);
+/* Collective over `all`. Products use the algorithms in the file that is given, or in that of the
+ * run of which `from`, which may be NULL, is a checkpoint: rank 0 reads it for all. Those that were
+ * used go to FOLDER/algorithms. */
+int train_algorithms_take(struct device *d, const struct train_opts *o, const char *from,
+	struct comm *all, struct err *e);
 int train_algorithms_keep(struct device *d, const char *folder, struct err *e);
 /* Collective over `all`. Where the algorithms are to be the quickest, and there are several ranks:
  * all measure in a step that is not one, and have what the first that has a shape has chosen. */
