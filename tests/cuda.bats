@@ -236,8 +236,11 @@ memory_of() { # NAME FILE: bytes of that line of a plan
 @test "the table of kernels, and the algorithms of products" {
 	make_shard
 	on_gpu -n 3 --profile 2:3 -o run >rows 2>err || cat err
-	pt-train "${TINY[@]:1}" "${TWO[@]}" --device cuda -n 3 --profile 2:3 -o told >/dev/null 2>err
+	pt-train "${TINY[@]:1}" "${TWO[@]}" --device cuda -n 3 --profile 2:9 -o told >/dev/null 2>err
+	grep -q 'kernels of steps 2 to 3:' err # all that there were
 	grep -q '^ *attn_fwd ' err
+	pt-train "${TINY[@]:1}" "${TWO[@]}" --device cuda --resume told -n 4 --profile 2:4 -o on >/dev/null 2>err
+	grep -q 'kernels of steps 4 to 4:' err
 	grep -q '^ *linear_bwd_w ' err
 	grep -qE '^step=3 .* dtf=[0-9.e-]*[1-9][0-9.e-]* dtb=[0-9.e-]*[1-9]' rows
 	[ -s run/algorithms ]

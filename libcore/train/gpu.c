@@ -90,7 +90,7 @@ int train_device(const struct train_opts *o, enum device_kind *kind, struct err 
 			offload_names[o->offload]);
 	if (*kind == DEVICE_CPU && o->profile)
 		return err_set(e, EX_USAGE, "profile is for GPUs: perf(1) is for CPUs");
-	if (check_graph(o, *kind, e))
+	if (train_profile(o, &(int64_t){0}, &(int64_t){0}, e) || check_graph(o, *kind, e))
 		return -1;
 	if (*kind == DEVICE_CPU && o->algorithms)
 		return err_set(e, EX_USAGE,
@@ -153,6 +153,9 @@ int train_profile(
 		return err_set(e, EX_USAGE,
 			"profile '%s': give the first step and the last, as in 10:12",
 			o->profile);
+	if (*first > o->steps)
+		return err_set(e, EX_USAGE, "profile '%s': the run has %lld steps",
+			o->profile, (long long)o->steps);
 	return 0;
 }
 

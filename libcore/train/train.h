@@ -337,6 +337,7 @@ struct trainer {
 	bool (*wants_to_meet)(void *with);
 	void *with;
 	int64_t profile_first, profile_last; /* steps; 0: none */
+	bool profiling;
 	/* whether steps are to be a graph, and how many there were without */
 	enum { GRAPH_NONE, GRAPH_WANTED, GRAPH_MADE } graph;
 	int64_t n_ordinary;
