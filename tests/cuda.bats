@@ -123,7 +123,7 @@ memory_of() { # NAME FILE: bytes of that line of a plan
 	[ "$(memory_of pinned plan.params)" -gt "$(memory_of pinned plan.optimizer)" ]
 	[ "$(memory_of 'on the GPU' plan.optimizer)" -lt "$(memory_of 'on the GPU' plan.none)" ]
 	[ "$(memory_of 'on the GPU' plan.params)" -lt "$(memory_of 'on the GPU' plan.optimizer)" ]
-	PT_EMU_PINNED=40000000 run on_gpu "${o[@]}" --dim 1024 -o run --overwrite
+	PT_EMU_PINNED=40000000 run on_gpu "${o[@]}" --dim 1024 --heads 8 -o run --overwrite
 	[ "$status" -eq 1 ]
 	[[ $output == *'of pinned memory'*'--offload optimizer'* ]]
 	PT_EMU_MEMORY=150000000 run on_gpu -n 2 --dim 512 --no-ckpt -o small
@@ -139,6 +139,12 @@ memory_of() { # NAME FILE: bytes of that line of a plan
 	run on_gpu --graph --edit-workers 1 --edit-sync-interval 2 --edit-sync-delay 1 --edit-outer sgd -o run
 	[ "$status" -eq 64 ]
 	[[ $output == *'graph does not go with edit-sync-delay'* ]]
+	run on_gpu --heads 1 --dim 264 -o run
+	[ "$status" -eq 64 ]
+	[[ $output == *'heads of more than 256 channels'* ]]
+	run on_gpu -n 3 --profile 4:5 -o run
+	[ "$status" -eq 64 ]
+	[[ $output == *'the run has 3 steps'* ]]
 	run on_cpu --numerics fast -o run
 	[ "$status" -eq 64 ]
 	run on_cpu --profile 1:2 -o run

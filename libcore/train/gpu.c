@@ -7,9 +7,13 @@
 #include <string.h>
 #include <unistd.h>
 
+/* The most that kernels of a GPU hold of a head, and of a row of the residual stream. */
+enum { MOST_HEAD = 256, MOST_DIM = 32768 };
+
 /* What of a run is for CPUs only; NULL: nothing. */
 static const char *for_cpus(const struct train_opts *o)
 {
+	const struct model_config *m = &o->model;
 	const struct {
 		bool asked;
 		const char *what;
@@ -19,6 +23,9 @@ static const char *for_cpus(const struct train_opts *o)
 		{o->offload_to,
 			"--offload-to is for CPUs, and what a GPU offloads goes to "
 			"the memory of its host"},
+		{m->dim / max64(1, m->heads) > MOST_HEAD,
+			"heads of more than 256 channels (dim / heads) are for CPUs"},
+		{m->dim > MOST_DIM, "a --dim of more than 32768 is for CPUs"},
 	};
 	for (size_t i = 0; i < ARRAY_LEN(some); i++)
 		if (some[i].asked)
@@ -80,7 +87,7 @@ int train_device(const struct train_opts *o, enum device_kind *kind, struct err 
 						 : (enum device_kind)o->device;
 	if (*kind == DEVICE_CUDA && what)
 		return err_set(e, EX_USAGE,
-			"device cuda: %s: leave that away, or give --device cpu", what);
+			"device cuda: %s: change that, or give --device cpu", what);
 	if (*kind == DEVICE_CPU && o->numerics == NUMERICS_FAST)
 		return err_set(e, EX_USAGE,
 			"numerics fast is for GPUs: on a CPU there is only exact");
@@ -204,7 +211,7 @@ int train_algorithms_take(struct device *d, const struct train_opts *o, const ch
 	}
 	str_free(&path);
 	str_free(&text);
-	return rc;
+	return e->code ? -1 : 0;
 }
 
 /* Ranks in their order, so that rank 0's choice counts where it has such a product; a pipeline's
