@@ -105,6 +105,7 @@ memory_of() { # NAME FILE: bytes of that line of a plan
 	local kernels=100663296 way planned taken
 	for offload in none optimizer params; do
 		local o=(-a llama -m 1 --dtype bf16 --dim 64 --no-ckpt -n 2 --offload "$offload")
+		[ $offload = params ] || o+=(--sample-every 1 --sample-tokens 1)
 		on_gpu "${o[@]}" --overwrite -o run >rows
 		PT_CUDA=$PWD/nowhere.so pt-train "${TINY[@]}" "${TWO[@]}" --device cuda "${o[@]}" \
 			--dry-run >plan.$offload
@@ -119,6 +120,10 @@ memory_of() { # NAME FILE: bytes of that line of a plan
 			[ $offload = none ] || [ "$(printf %.6g "$planned")" = "$(printf %.6g "$taken")" ]
 		done
 	done
+	grep -q '^parameters .*, and a copy of 16 bits$' plan.none
+	PT_CUDA='' pt-train "${TINY[@]}" --device cuda --dtype bf16 --fsdp 2 --dry-run >plan.fsdp
+	grep -q '^parameters .* fp32$' plan.fsdp
+	grep -q '^# memory of each rank, on its GPU$' plan.fsdp
 	grep -q '^# logits of 17 columns .*--vocab-multiple 128' plan.none
 	[ "$(memory_of pinned plan.params)" -gt "$(memory_of pinned plan.optimizer)" ]
 	[ "$(memory_of 'on the GPU' plan.optimizer)" -lt "$(memory_of 'on the GPU' plan.none)" ]

@@ -217,7 +217,7 @@ struct plan {
 	struct store_bytes store;		       /* parts of the first */
 	int64_t data_bytes;			       /* windows of two steps */
 	int64_t copy_bytes;   /* of what is written while training goes on */
-	int64_t whole_bytes;  /* the whole model, where rank 0 gathers it for samples */
+	int64_t sample_bytes; /* of rank 0 while it draws one */
 	int64_t work_bytes;   /* of the device, for its kernels */
 	int64_t pinned_bytes; /* of a GPU's host, for what --offload moves out */
 	double step_flops;    /* of this rank: of its matrix products */
