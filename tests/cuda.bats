@@ -106,6 +106,7 @@ memory_of() { # NAME FILE: bytes of that line of a plan
 	for offload in none optimizer params; do
 		local o=(-a llama -m 1 --dtype bf16 --dim 64 --no-ckpt -n 2 --offload "$offload")
 		[ $offload = params ] || o+=(--sample-every 1 --sample-tokens 1)
+		[ $offload != none ] || o+=(--peak-flops measure)
 		on_gpu "${o[@]}" --overwrite -o run >rows
 		PT_CUDA=$PWD/nowhere.so pt-train "${TINY[@]}" "${TWO[@]}" --device cuda "${o[@]}" \
 			--dry-run >plan.$offload

@@ -2,7 +2,6 @@
 #include "train/loop.h"
 
 #include <errno.h>
-#include <math.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
@@ -341,76 +340,6 @@ static int open_journal(struct run *r, const struct train_opts *o, const char *c
 	return comm_agree(r->world, e);
 }
 
-/* ---- peak ------------------------------------------------------------------------ */
-
-/* What products of a run take. */
-static enum dtype operands_of(const struct train_opts *o)
-{
-	static const enum dtype types[] = {DT_F32, DT_BF16, DT_F16, DT_BF16};
-	return types[o->dtype];
-}
-
-static struct mat numbers(struct device *d, struct arena *a, int64_t n, enum dtype type)
-{
-	struct mat x = mat_take(a, n, n, type);
-	float *some = xmalloc((size_t)(n * n) * sizeof(*some));
-	for (int64_t i = 0; i < n * n; i++)
-		some[i] = (float)(i % 7);
-	struct mat from = mat_take(a, n, n, DT_F32);
-	d->k->put(d, from.p, some, (size_t)mat_bytes(from));
-	d->k->round(d, x, from, type, 1);
-	free(some);
-	return x;
-}
-
-/* The rate of products of n x n matrices, the best of a few. */
-static double measure_products(struct device *d, enum dtype type, int64_t n)
-{
-	struct arena a;
-	double best = 0;
-	device_arena(d, &a, "a product", (size_t)(n * n * 4) * 5 + 4096);
-	struct mat x = numbers(d, &a, n, type), w = numbers(d, &a, n, type);
-	struct mat y = mat_take(&a, n, n, type);
-	for (int i = 0; i < 4; i++) {
-		d->k->wait(d);
-		double begin = clock_seconds();
-		d->k->linear_fwd(d, y, x, w, (struct mat){0});
-		d->k->wait(d);
-		double rate = 2.0 * (double)(n * n * n) / (clock_seconds() - begin);
-		best = rate > best ? rate : best;
-	}
-	device_arena_release(d, &a);
-	return best;
-}
-
-/* Of products that take some milliseconds at least, where they are not very large. */
-static double measure_peak(struct device *d, enum dtype type)
-{
-	const double enough = 5e-3;
-	int64_t n = 512;
-	double rate = 0;
-	type = d->narrow ? type : DT_F32;
-	for (; n <= 8192; n *= 2) {
-		rate = measure_products(d, type, n);
-		if (2.0 * (double)(n * n * n) / rate > enough)
-			break;
-	}
-	return rate;
-}
-
-static void find_peak(struct run *r, const struct train_opts *o)
-{
-	struct device *d = &r->t.d;
-	enum dtype type = operands_of(o);
-	bool measure = o->peak_flops && !strcmp(o->peak_flops, "measure");
-	if (o->peak_flops && !measure)
-		parse_double(o->peak_flops, &r->peak_flops);
-	else if (d->apart && !measure)
-		r->peak_flops = device_peak(d, type);
-	if (measure || (d->apart && r->peak_flops <= 0))
-		r->peak_flops = measure_peak(d, type);
-}
-
 /* ---- going on -------------------------------------------------------------------- */
 
 /* The options in a checkpoint: all, or only those of the model. */
@@ -550,7 +479,7 @@ static int start(struct run *r, struct train_opts *o, const char *command, struc
 	}
 	if (train_profile(o, &r->t.profile_first, &r->t.profile_last, e))
 		return -1;
-	find_peak(r, o);
+	r->peak_flops = train_peak(o, &r->t.d);
 	if (o->eval_only && !from)
 		return err_set(e, EX_USAGE,
 			o->start_over ? "eval-only: --resume auto has found no checkpoint"

@@ -199,6 +199,8 @@ int train_algorithms_keep(struct device *d, const char *folder, struct err *e);
 /* Collective over `all`. Where the algorithms are to be the quickest, and there are several ranks:
  * all measure in a step that is not one, and have what the first that has a shape has chosen. */
 int train_algorithms_agree(struct trainer *t, struct comm *all, struct err *e);
+/* FLOP/s that mfu divides by: given, of the GPU's data sheet, or measured; 0: not known. */
+double train_peak(const struct train_opts *o, struct device *d);
 /* The steps of --profile; 0: none. */
 int train_profile(
 	const struct train_opts *o, int64_t *first, int64_t *last, struct err *e);
