@@ -225,16 +225,16 @@ int train_algorithms_agree(struct trainer *t, struct comm *all, struct err *e)
 	trainer_rehearse(t);
 	device_algorithms(&t->d, &mine);
 	device_forget_algorithms(&t->d);
-	for (int r = 0; r < all->size && !rc; r++) {
+	for (int r = 0; r < all->size; r++) {
 		str_clear(&text);
 		if (r == all->rank)
 			str_add(&text, mine.s, mine.len);
 		comm_bcast_str(all, &text, r);
-		rc = device_take_algorithms(&t->d, text.s, e);
+		rc = rc ? rc : device_take_algorithms(&t->d, text.s, e);
 	}
 	str_free(&mine);
 	str_free(&text);
-	return rc;
+	return comm_agree(all, e);
 }
 
 int train_algorithms_keep(struct device *d, const char *folder, struct err *e)
