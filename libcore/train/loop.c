@@ -221,7 +221,7 @@ static bool is_best(const struct run *r)
 static void *prune(void *with)
 {
 	const struct run *r = with;
-	ckpt_prune(r->ckpt_folder, r->t.o.keep, r->all_have);
+	ckpt_prune(r->ckpt_folder, r->t.o.keep, r->prune_to);
 	return NULL;
 }
 
@@ -239,6 +239,7 @@ static void begin_prune(struct run *r)
 	finish_prune(r);
 	if (!r->t.o.keep)
 		return;
+	r->prune_to = r->all_have;
 	r->pruning = !pthread_create(&r->pruner, NULL, prune, r);
 	if (!r->pruning)
 		prune(r);

@@ -68,6 +68,7 @@ struct run {
 	struct saving saving;	   /* while t.writing */
 	pthread_t pruner;	   /* rank 0's, that removes old checkpoints */
 	bool pruning;
+	int64_t prune_to; /* all_have when that began: its thread reads it */
 	bool failed, stdout_gone;
 	bool torn, stale; /* the journal lacks lines; run.h5 is not the latest */
 	int lock;	  /* rank 0's, on the journal; -1: none */
