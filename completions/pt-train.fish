@@ -75,7 +75,7 @@ complete -c pt-train -l recompute -x -a 'none selective full auto' -d 'Activatio
 complete -c pt-train -l tile -x -d 'Gather, multiply and drop large layers in N pieces, one after the other: the weights of a block, the embedding, the output; their gradients too. The pieces are virtual slices: with it, --virtual tp is N where nothing else was said. 0: each layer at once.'
 complete -c pt-train -l offload -x -a 'none optimizer params' -d 'What is kept in files (--offload-to), or of a GPU in its host\'s memory: the optimizer\'s state; params: parameters too, which are read a block at a time. That goes with --zero 3, and with parameters that are not shared out.'
 complete -c pt-train -l offload-to -r -F -d 'Folder for these files, on a fast disk of every host; for CPUs. They have no names and go with the program.'
-complete -c pt-train -l memory -x -d 'What a rank may take. 0: its share of what is free.'
+complete -c pt-train -l memory -x -d 'What a rank may take, of its GPU where it has one. 0: its share of what is free.'
 complete -c pt-train -l threads -s t -x -d 'Threads of a rank. 0: the processors of the host, shared out to its ranks.'
 complete -c pt-train -l device -x -a 'auto cpu cuda' -d 'What computes: auto is a GPU, where there is one for each rank of the host that can do all that is asked for, else the CPU. With cuda, ranks have the GPUs of their host in turn, and may share one.'
 complete -c pt-train -l graph -d 'On a GPU, ask for all kernels of a step at once: the third step is noted as a CUDA graph, which does the steps from then on. No bit changes. For models that are so small that the GPU waits for the program.'

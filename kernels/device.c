@@ -43,7 +43,7 @@ static int missing(const struct str *path, struct err *e)
 		return err_set(e, EX_FAILED, "PT_CUDA: there is no file %s", path->s);
 	err_set(e, EX_FAILED,
 		"built without CUDA: there is no pt-cuda.so beside the program, nor in "
-		"../lib/pt; `make` builds it where nvcc is (CUDA 12 or later), and "
+		"../lib/pt; `make` builds it where nvcc is (CUDA 13), and "
 		"PT_CUDA may tell where it is");
 	return 1;
 }

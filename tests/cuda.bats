@@ -105,6 +105,8 @@ memory_of() { # NAME FILE: bytes of that line of a plan
 	local kernels=100663296 way planned taken
 	for offload in none optimizer params; do
 		local o=(-a llama -m 1 --dtype bf16 --dim 64 --no-ckpt -n 2 --offload "$offload")
+		[ $offload = params ] || o+=(--sample-every 1 --sample-tokens 1)
+		[ $offload != none ] || o+=(--peak-flops measure)
 		on_gpu "${o[@]}" --overwrite -o run >rows
 		PT_CUDA=$PWD/nowhere.so pt-train "${TINY[@]}" "${TWO[@]}" --device cuda "${o[@]}" \
 			--dry-run >plan.$offload
@@ -119,11 +121,15 @@ memory_of() { # NAME FILE: bytes of that line of a plan
 			[ $offload = none ] || [ "$(printf %.6g "$planned")" = "$(printf %.6g "$taken")" ]
 		done
 	done
+	grep -q '^parameters .*, and a copy of 16 bits$' plan.none
+	PT_CUDA='' pt-train "${TINY[@]}" --device cuda --dtype bf16 --fsdp 2 --dry-run >plan.fsdp
+	grep -q '^parameters .* fp32$' plan.fsdp
+	grep -q '^# memory of each rank, on its GPU$' plan.fsdp
 	grep -q '^# logits of 17 columns .*--vocab-multiple 128' plan.none
 	[ "$(memory_of pinned plan.params)" -gt "$(memory_of pinned plan.optimizer)" ]
 	[ "$(memory_of 'on the GPU' plan.optimizer)" -lt "$(memory_of 'on the GPU' plan.none)" ]
 	[ "$(memory_of 'on the GPU' plan.params)" -lt "$(memory_of 'on the GPU' plan.optimizer)" ]
-	PT_EMU_PINNED=40000000 run on_gpu "${o[@]}" --dim 1024 -o run --overwrite
+	PT_EMU_PINNED=40000000 run on_gpu "${o[@]}" --dim 1024 --heads 8 -o run --overwrite
 	[ "$status" -eq 1 ]
 	[[ $output == *'of pinned memory'*'--offload optimizer'* ]]
 	PT_EMU_MEMORY=150000000 run on_gpu -n 2 --dim 512 --no-ckpt -o small
@@ -139,6 +145,12 @@ memory_of() { # NAME FILE: bytes of that line of a plan
 	run on_gpu --graph --edit-workers 1 --edit-sync-interval 2 --edit-sync-delay 1 --edit-outer sgd -o run
 	[ "$status" -eq 64 ]
 	[[ $output == *'graph does not go with edit-sync-delay'* ]]
+	run on_gpu --heads 1 --dim 264 -o run
+	[ "$status" -eq 64 ]
+	[[ $output == *'heads of more than 256 channels'* ]]
+	run on_gpu -n 3 --profile 4:5 -o run
+	[ "$status" -eq 64 ]
+	[[ $output == *'the run has 3 steps'* ]]
 	run on_cpu --numerics fast -o run
 	[ "$status" -eq 64 ]
 	run on_cpu --profile 1:2 -o run
@@ -236,8 +248,11 @@ memory_of() { # NAME FILE: bytes of that line of a plan
 @test "the table of kernels, and the algorithms of products" {
 	make_shard
 	on_gpu -n 3 --profile 2:3 -o run >rows 2>err || cat err
-	pt-train "${TINY[@]:1}" "${TWO[@]}" --device cuda -n 3 --profile 2:3 -o told >/dev/null 2>err
+	pt-train "${TINY[@]:1}" "${TWO[@]}" --device cuda -n 3 --profile 2:9 -o told >/dev/null 2>err
+	grep -q 'kernels of steps 2 to 3:' err # all that there were
 	grep -q '^ *attn_fwd ' err
+	pt-train "${TINY[@]:1}" "${TWO[@]}" --device cuda --resume told -n 4 --profile 2:4 -o on >/dev/null 2>err
+	grep -q 'kernels of steps 4 to 4:' err
 	grep -q '^ *linear_bwd_w ' err
 	grep -qE '^step=3 .* dtf=[0-9.e-]*[1-9][0-9.e-]* dtb=[0-9.e-]*[1-9]' rows
 	[ -s run/algorithms ]
@@ -255,4 +270,13 @@ memory_of() { # NAME FILE: bytes of that line of a plan
 	run on_gpu -n 3 --algorithms bad -o other
 	[ "$status" -ne 0 ]
 	[[ $output == *bad* ]]
+	# A run that goes on has its own, however its checkpoint is called.
+	cp bad run/algorithms
+	export PT_DATA=$PWD/data.h5
+	cd run
+	for checkpoint in . checkpoints/latest.h5 ../run checkpoints; do
+		run on_gpu -n 4 --resume $checkpoint -o other
+		[ "$status" -eq 65 ]
+		[[ $output == *run/algorithms:* ]]
+	done
 }

@@ -59,6 +59,10 @@ sample_of() { # FILE: what follows its announcement
 	PT_EMU_LAZY=yes same_on 2 --fsdp 2 --offload params
 	PT_EMU_LAZY=first same_on 2 --dp 2 --offload params
 	same_on 2 --pp 2 --pp-schedule zb-h1 --recompute full
+	# A rank that has nothing of a block's norms waits for what it has of the matrices.
+	SMALL+=(--layers 3 --heads 1 --dim 2 -b 3 -m 1 --virtual "tp=1,cp=1")
+	on_gpu 1 --overwrite -o one >/dev/null
+	PT_EMU_LAZY=yes same_on 3 --fsdp 3 --offload params
 }
 
 @test "so do two in float8; a step of several is no graph" {
@@ -79,6 +83,13 @@ sample_of() { # FILE: what follows its announcement
 	on_gpu 1 "${o[@]}" -o alone --algorithms one/algorithms >/dev/null 2>said
 	cmp one/checkpoints/latest.h5 alone/checkpoints/latest.h5
 	cmp one/algorithms alone/algorithms # the stages' all
+	# The first rank reads the file for all: others may have none.
+	mkdir away
+	local each=(pt-train "${TINY[@]}" "${SMALL[@]}" --device cuda "${o[@]}" --tp 2
+		-d "$PWD/data.h5" -o "$PWD/away/run" --algorithms one/algorithms)
+	PT_DATA='' timeout -k 1 60 mpiexec -n 1 "${each[@]}" : -n 1 -wdir "$PWD/away" "${each[@]}" \
+		>/dev/null </dev/null
+	cmp one/checkpoints/latest.h5 away/run/checkpoints/latest.h5
 }
 
 @test "samples, and going on with another layout, of what one rank has read" {

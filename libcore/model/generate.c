@@ -65,6 +65,25 @@ static void place(struct decoder *g, struct arena *a)
 	g->tokens = arena_alloc(a, PIECE * sizeof(int32_t));
 }
 
+/* What kernels take beside that: the sums of slices, and the scores of each thread. */
+static size_t scratch_bytes(const struct model *m, const struct device *d)
+{
+	size_t sums = (size_t)tree_depth(0, m->tp) *
+		      (PIECE * (size_t)m->c.dim * sizeof(float) + 64);
+	size_t scores =
+		(size_t)d->threads * (size_t)round_up(m->c.context, 16) * sizeof(float);
+	return sums + scores + 64;
+}
+
+int64_t decoder_bytes(struct model *m, struct device *d)
+{
+	struct decoder g = {.m = m, .d = d};
+	struct arena size;
+	arena_measure(&size, "decoder");
+	place(&g, &size);
+	return (int64_t)(size.peak_bytes + scratch_bytes(m, d));
+}
+
 struct decoder *decoder_open(
 	struct model *m, struct device *d, struct store *store, bool cache)
 {
@@ -79,11 +98,7 @@ struct decoder *decoder_open(
 	place(g, &size);
 	device_arena(d, &g->memory, "decoder", size.peak_bytes);
 	place(g, &g->memory);
-	size_t sums = (size_t)tree_depth(0, m->tp) *
-		      (PIECE * (size_t)m->c.dim * sizeof(float) + 64);
-	size_t scores =
-		(size_t)d->threads * (size_t)round_up(m->c.context, 16) * sizeof(float);
-	device_arena(d, &g->scratch, "decoder scratch", sums + scores + 64);
+	device_arena(d, &g->scratch, "decoder scratch", scratch_bytes(m, d));
 	g->ids = xcalloc((size_t)m->c.context, sizeof(*g->ids));
 	g->read = xcalloc((size_t)m->padded_vocab, sizeof(*g->read));
 	return g;

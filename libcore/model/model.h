@@ -264,6 +264,7 @@ struct decoder;
 struct decoder *decoder_open(
 	struct model *m, struct device *d, struct store *store, bool cache);
 void decoder_close(struct decoder *g);
+int64_t decoder_bytes(struct model *m, struct device *d); /* of the device's memory */
 /* Appends tokens to the text. When the context is full, the older half is forgotten. */
 void decoder_feed(struct decoder *g, const uint32_t *ids, int64_t n);
 /* Draws the next token, number `index` of stream `stream`. Does not feed it. */

@@ -380,13 +380,16 @@ static struct gathered *begin_unit(struct store *s, int unit)
 	struct comm_req *reqs = g->reqs;
 	g->unit = unit;
 	g->ready = false;
+	g->ticket = 0;
 	for (int i = 0; i < o->n_buckets; i++) {
 		struct bucket *b = &o->bucket[i];
 		if (!begins_in(b, unit))
 			continue;
 		receive_others(s, b, at, at + vector_floats(s, b), reqs);
-		if (is_read(s))
-			g->ticket = read_own(s, b, at, at + vector_floats(s, b));
+		if (is_read(s)) { /* of nothing there is no ticket */
+			uint64_t ticket = read_own(s, b, at, at + vector_floats(s, b));
+			g->ticket = ticket ? ticket : g->ticket;
+		}
 		at += bucket_floats(s, b);
 		reqs += 2 * o->n_shards;
 	}

@@ -347,6 +347,7 @@ struct part {
 /* What the store keeps, in bytes, for the plan. */
 struct store_bytes {
 	int64_t params, grads, optimizer, gathered, buffers;
+	int64_t copies;	 /* of the parameters, of 16 bits; in params */
 	int64_t outer;	 /* the groups from the anchor on */
 	int64_t spilled; /* elsewhere */
 };

@@ -115,6 +115,7 @@ static void place_state(struct store *s, struct arena *run)
 		if (s->c.copy != DT_F32 && b->state[STORE_PARAM] && o->n_shards == 1) {
 			struct mat copy = mat_take(run, 1, b->n, s->c.copy);
 			b->copy = copy.p;
+			s->bytes.copies += mat_bytes(copy);
 			s->bytes.params += mat_bytes(copy);
 		}
 	}

@@ -35,7 +35,7 @@ const struct column columns[N_COLUMNS] = {
 	[COL_MFU_CAUSAL] = {"mfu_causal", COLUMN_ROUND, false, "",
 		"the same, attention halved for causality"},
 	[COL_MEM] = {"mem", COLUMN_INT, false, "bytes",
-		"largest resident memory of a rank so far"},
+		"largest memory of a rank so far: resident, or of its GPU"},
 	[COL_SENT] = {"sent", COLUMN_ROUND, false, "bytes",
 		"sent to other ranks in a step, by the one that sends most"},
 	[COL_SYNC] = {"sync", COLUMN_INT, false, "",

@@ -1,4 +1,4 @@
-/* Which device a run is on: what a GPU cannot do, who asks for one, and its products. */
+/* Which device a run is on: what a GPU cannot do, who asks for one, its products, its peak. */
 #include "train/train.h"
 
 #include <errno.h>
@@ -7,9 +7,13 @@
 #include <string.h>
 #include <unistd.h>
 
+/* The most that kernels of a GPU hold of a head, and of a row of the residual stream. */
+enum { MOST_HEAD = 256, MOST_DIM = 32768 };
+
 /* What of a run is for CPUs only; NULL: nothing. */
 static const char *for_cpus(const struct train_opts *o)
 {
+	const struct model_config *m = &o->model;
 	const struct {
 		bool asked;
 		const char *what;
@@ -19,6 +23,9 @@ static const char *for_cpus(const struct train_opts *o)
 		{o->offload_to,
 			"--offload-to is for CPUs, and what a GPU offloads goes to "
 			"the memory of its host"},
+		{m->dim / max64(1, m->heads) > MOST_HEAD,
+			"heads of more than 256 channels (dim / heads) are for CPUs"},
+		{m->dim > MOST_DIM, "a --dim of more than 32768 is for CPUs"},
 	};
 	for (size_t i = 0; i < ARRAY_LEN(some); i++)
 		if (some[i].asked)
@@ -76,7 +83,7 @@ int train_device(const struct train_opts *o, enum device_kind *kind, struct err 
 						 : (enum device_kind)o->device;
 	if (*kind == DEVICE_CUDA && what)
 		return err_set(e, EX_USAGE,
-			"device cuda: %s: leave that away, or give --device cpu", what);
+			"device cuda: %s: change that, or give --device cpu", what);
 	if (*kind == DEVICE_CPU && o->numerics == NUMERICS_FAST)
 		return err_set(e, EX_USAGE,
 			"numerics fast is for GPUs: on a CPU there is only exact");
@@ -86,7 +93,7 @@ int train_device(const struct train_opts *o, enum device_kind *kind, struct err 
 			offload_names[o->offload]);
 	if (*kind == DEVICE_CPU && o->profile)
 		return err_set(e, EX_USAGE, "profile is for GPUs: perf(1) is for CPUs");
-	if (check_graph(o, *kind, e))
+	if (train_profile(o, &(int64_t){0}, &(int64_t){0}, e) || check_graph(o, *kind, e))
 		return -1;
 	if (*kind == DEVICE_CPU && o->algorithms)
 		return err_set(e, EX_USAGE,
@@ -149,45 +156,58 @@ int train_profile(
 		return err_set(e, EX_USAGE,
 			"profile '%s': give the first step and the last, as in 10:12",
 			o->profile);
+	if (*first > o->steps)
+		return err_set(e, EX_USAGE, "profile '%s': the run has %lld steps",
+			o->profile, (long long)o->steps);
 	return 0;
 }
 
 /* ---- which algorithm each product has ---------------------------------------------- */
 
-/* FOLDER/algorithms of the run that a checkpoint, FOLDER/checkpoints/X.h5, is of. */
-static void beside_checkpoint(const char *checkpoint, struct str *out)
+/* FOLDER/algorithms of the run that a checkpoint, FOLDER/checkpoints/X.h5, is of; it may be named
+ * by a link or by a folder. */
+static void beside_checkpoint(const char *name, struct str *out)
 {
-	int slashes = 0;
-	size_t n = strlen(checkpoint);
-	while (n && slashes < 2)
-		slashes += checkpoint[--n] == '/';
-	if (slashes == 2)
-		str_add(out, checkpoint, n + 1);
-	else if (slashes == 1) /* it is called by a name in the folder of checkpoints */
-		str_puts(out, "../");
-	str_puts(out, "algorithms");
+	char *file = ckpt_find_file(name), *slash;
+	for (int i = 0; i < 2 && (slash = strrchr(file, '/')); i++)
+		*slash = '\0';
+	str_printf(out, "%s/algorithms", file);
+	free(file);
 }
 
-int train_algorithms_take(
-	struct device *d, const struct train_opts *o, const char *from, struct err *e)
+/* Empty text: there are none to take. */
+static void read_algorithms(const struct train_opts *o, const char *from,
+	struct str *path, struct str *text, struct err *e)
 {
 	enum { MOST = 1 << 20 };
-	struct str path = {0}, text = {0};
-	int rc = 0;
 	bool named = o->algorithms && !says(o, "measure") && !says(o, "first");
 	if (named)
-		str_puts(&path, o->algorithms);
-	else if (from && d->apart)
-		beside_checkpoint(from, &path);
-	if (path.len && (named || file_exists(path.s))) {
-		rc = file_read(path.s, MOST, &text, e) ||
-		     device_take_algorithms(d, text.s, e);
-		if (rc)
+		str_puts(path, o->algorithms);
+	else if (from)
+		beside_checkpoint(from, path);
+	if (!named && !(from && file_exists(path->s)))
+		return;
+	if (!file_read(path->s, MOST, text, e) && !text->len)
+		err_set(e, EX_DATAERR, "%s: is empty", path->s);
+}
+
+int train_algorithms_take(struct device *d, const struct train_opts *o, const char *from,
+	struct comm *all, struct err *e)
+{
+	struct str path = {0}, text = {0}; /* of the path rank 0 alone knows */
+	if (!d->apart)
+		return 0;
+	if (all->rank == 0)
+		read_algorithms(o, from, &path, &text, e);
+	if (!comm_agree(all, e)) {
+		comm_bcast_str(all, &text, 0);
+		if (text.len && device_take_algorithms(d, text.s, e) && path.len)
 			err_prefix(e, "%s: ", path.s);
+		comm_agree(all, e);
 	}
 	str_free(&path);
 	str_free(&text);
-	return rc;
+	return e->code ? -1 : 0;
 }
 
 /* Ranks in their order, so that rank 0's choice counts where it has such a product; a pipeline's
@@ -201,16 +221,16 @@ int train_algorithms_agree(struct trainer *t, struct comm *all, struct err *e)
 	trainer_rehearse(t);
 	device_algorithms(&t->d, &mine);
 	device_forget_algorithms(&t->d);
-	for (int r = 0; r < all->size && !rc; r++) {
+	for (int r = 0; r < all->size; r++) {
 		str_clear(&text);
 		if (r == all->rank)
 			str_add(&text, mine.s, mine.len);
 		comm_bcast_str(all, &text, r);
-		rc = device_take_algorithms(&t->d, text.s, e);
+		rc = rc ? rc : device_take_algorithms(&t->d, text.s, e);
 	}
 	str_free(&mine);
 	str_free(&text);
-	return rc;
+	return comm_agree(all, e);
 }
 
 int train_algorithms_keep(struct device *d, const char *folder, struct err *e)
@@ -232,4 +252,86 @@ int train_algorithms_keep(struct device *d, const char *folder, struct err *e)
 	str_free(&path);
 	str_free(&text);
 	return rc;
+}
+
+/* ---- peak ------------------------------------------------------------------------ */
+
+/* What products of a run take. */
+static enum dtype operands_of(const struct train_opts *o)
+{
+	static const enum dtype types[] = {DT_F32, DT_BF16, DT_F16, DT_BF16};
+	return types[o->dtype];
+}
+
+static struct mat numbers(struct device *d, struct arena *a, int64_t n, enum dtype type)
+{
+	struct mat x = mat_take(a, n, n, type);
+	float *some = xmalloc((size_t)(n * n) * sizeof(*some));
+	for (int64_t i = 0; i < n * n; i++)
+		some[i] = (float)(i % 7);
+	struct mat from = mat_take(a, n, n, DT_F32);
+	d->k->put(d, from.p, some, (size_t)mat_bytes(from));
+	d->k->round(d, x, from, type, 1);
+	free(some);
+	return x;
+}
+
+static int64_t room_of_products(int64_t n)
+{
+	return n * n * (int64_t)sizeof(float) * 5 + 4096;
+}
+
+/* The rate of products of n x n matrices, the best of a few. */
+static double measure_products(struct device *d, enum dtype type, int64_t n)
+{
+	struct arena a;
+	double best = 0;
+	int64_t most_bytes = d->most_bytes; /* of the run, which this is no part of */
+	device_arena(d, &a, "a product", (size_t)room_of_products(n));
+	struct mat x = numbers(d, &a, n, type), w = numbers(d, &a, n, type);
+	struct mat y = mat_take(&a, n, n, type);
+	for (int i = 0; i < 4; i++) {
+		d->k->wait(d);
+		double begin = clock_seconds();
+		d->k->linear_fwd(d, y, x, w, (struct mat){0});
+		d->k->wait(d);
+		double rate = 2.0 * (double)(n * n * n) / (clock_seconds() - begin);
+		best = rate > best ? rate : best;
+	}
+	device_arena_release(d, &a);
+	d->most_bytes = most_bytes;
+	return best;
+}
+
+/* Of products that take some milliseconds at least, where they are not very large, and have
+ * room beside the run. */
+static double measure_peak(struct device *d, enum dtype type)
+{
+	const double enough = 5e-3;
+	double rate = 0;
+	int64_t used, room;
+	device_memory(d, &used, &room);
+	type = d->narrow ? type : DT_F32;
+	for (int64_t n = 512; n <= 8192; n *= 2) {
+		if (room && room_of_products(n) > room / max64(1, d->sharers))
+			break;
+		rate = measure_products(d, type, n);
+		if (2.0 * (double)(n * n * n) / rate > enough)
+			break;
+	}
+	return rate;
+}
+
+double train_peak(const struct train_opts *o, struct device *d)
+{
+	enum dtype type = operands_of(o);
+	double peak = 0;
+	bool measure = o->peak_flops && !strcmp(o->peak_flops, "measure");
+	if (o->peak_flops && !measure)
+		parse_double(o->peak_flops, &peak);
+	else if (d->apart && !measure)
+		peak = device_peak(d, type);
+	if (measure || (d->apart && peak <= 0))
+		peak = measure_peak(d, type);
+	return peak;
 }

@@ -221,7 +221,7 @@ static bool is_best(const struct run *r)
 static void *prune(void *with)
 {
 	const struct run *r = with;
-	ckpt_prune(r->ckpt_folder, r->t.o.keep, r->all_have);
+	ckpt_prune(r->ckpt_folder, r->t.o.keep, r->prune_to);
 	return NULL;
 }
 
@@ -239,6 +239,7 @@ static void begin_prune(struct run *r)
 	finish_prune(r);
 	if (!r->t.o.keep)
 		return;
+	r->prune_to = r->all_have;
 	r->pruning = !pthread_create(&r->pruner, NULL, prune, r);
 	if (!r->pruning)
 		prune(r);
@@ -488,11 +489,16 @@ static int after_step(struct run *r, const struct step_result *s)
 
 /* ---- on a GPU -------------------------------------------------------------------- */
 
+/* A run may go on from within the steps of --profile, and a worker may leave some out. */
 static void before_step(struct run *r)
 {
 	struct trainer *t = &r->t;
-	if (t->step + 1 == t->profile_first)
-		device_profile_begin(&t->d);
+	int64_t step = t->step + 1;
+	if (t->profiling || step < t->profile_first || step > t->profile_last)
+		return;
+	device_profile_begin(&t->d);
+	t->profile_first = step;
+	t->profiling = true;
 }
 
 static int agree_about_products(struct run *r)
@@ -515,16 +521,20 @@ static void keep_algorithms(struct run *r, bool first)
 		warn("%s", e.msg);
 }
 
-static void show_profile(struct run *r)
+/* `over`: there are no more steps. */
+static void show_profile(struct run *r, bool over)
 {
-	const struct trainer *t = &r->t;
+	struct trainer *t = &r->t;
 	struct str table = {0};
-	if (!t->profile_last || t->step != t->profile_last)
+	int64_t last = max64(t->profile_first, min64(t->step, t->profile_last));
+	if (!t->profiling || (t->step < t->profile_last && !over))
 		return;
-	device_profile_end(&r->t.d, &table);
+	device_profile_end(&t->d, &table);
 	info("kernels of steps %lld to %lld:\n%s", (long long)t->profile_first,
-		(long long)t->profile_last, table.s ? table.s : "");
+		(long long)last, table.s ? table.s : "");
 	str_free(&table);
+	t->profiling = false;
+	t->profile_first = t->profile_last = 0;
 }
 
 static int fail_step(struct run *r, struct step_result *s)
@@ -595,10 +605,11 @@ static int train(struct run *r)
 			rc = fail_step(r, &s);
 		else if (together)
 			rc = after_step(r, &s);
-		show_profile(r);
+		show_profile(r, false);
 		keep_algorithms(r, first);
 		first = false;
 	}
+	show_profile(r, true);
 	apart_finish(r);
 	if (together && rc && !stop && t->step < t->o.steps)
 		apart_meet(r, true);

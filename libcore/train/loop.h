@@ -1,4 +1,4 @@
-/* Shared by loop.c, start.c, apart.c and elastic.c only: a run while it goes on. */
+/* Shared by loop.c, start.c, folder.c, apart.c and elastic.c only: a run while it goes on. */
 #ifndef TRAIN_LOOP_H
 #define TRAIN_LOOP_H
 
@@ -68,6 +68,7 @@ struct run {
 	struct saving saving;	   /* while t.writing */
 	pthread_t pruner;	   /* rank 0's, that removes old checkpoints */
 	bool pruning;
+	int64_t prune_to; /* all_have when that began: its thread reads it */
 	bool failed, stdout_gone;
 	bool torn, stale; /* the journal lacks lines; run.h5 is not the latest */
 	int lock;	  /* rank 0's, on the journal; -1: none */
@@ -83,6 +84,18 @@ void run_row(struct run *r, const struct row *row);
 void run_event(struct run *r, const char *fmt, ...) PRINTF(2, 3);
 /* This rank's vote: is a checkpoint due by the clock? */
 bool run_save_due(const struct run *r);
+
+/* folder.c */
+
+enum { PATIENCE_SECS = 3 }; /* for a run that is stopping, when another goes on with it */
+/* Collective over all. Makes the folder of this worker, or takes it, and locks it. */
+int folder_make(struct run *r, const struct train_opts *o, struct err *e);
+/* Collective over the worker. Can every rank that is to write there see it? */
+int folder_see(const struct run *r, const struct train_opts *o, struct err *e);
+/* A run that could not begin leaves no trace. */
+void folder_unmake(struct run *r);
+/* What is begun anew: checkpoints of the run before are removed, of all workers that it had. */
+void folder_empty(const struct run *r, const struct train_opts *o);
 
 /* apart.c: workers that train apart; without them it has nothing to do. Collective is over
  * the ranks of all workers. */

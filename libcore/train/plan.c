@@ -80,8 +80,17 @@ static void count_sent(const struct trainer *t, struct plan *p)
 			group_named(p, c->name)->sent += (double)c->sent;
 }
 
+/* Where the model is not whole, it is gathered for the while. */
+static void count_sample(struct trainer *t, struct plan *p)
+{
+	p->sample_bytes = decoder_bytes(&t->model, &t->d);
+	for (int i = 0; i < t->model.n_tensors && !trainer_is_whole(t); i++)
+		p->sample_bytes +=
+			tensor_size(&t->model.tensors[i]) * (int64_t)sizeof(float);
+}
+
 /* What a rank keeps for its whole deal. */
-static void count_kept(const struct trainer *t, struct plan *p)
+static void count_kept(struct trainer *t, struct plan *p)
 {
 	p->run_bytes = (int64_t)t->run.peak_bytes;
 	p->work_bytes = t->o.device == DEVICE_CUDA ? DEVICE_WORK_BYTES : 0;
@@ -91,10 +100,8 @@ static void count_kept(const struct trainer *t, struct plan *p)
 			(t->model.c.context + 1) * (int64_t)sizeof(int32_t);
 	p->copy_bytes =
 		state_copy_bytes(&t->o, &t->model, t->world->rank, t->world->size);
-	bool gathers = t->o.sample_every && t->world->rank == 0 && !trainer_is_whole(t);
-	for (int i = 0; i < t->model.n_tensors && gathers; i++)
-		p->whole_bytes +=
-			tensor_size(&t->model.tensors[i]) * (int64_t)sizeof(float);
+	if (t->o.sample_every && t->world->rank == 0)
+		count_sample(t, p);
 }
 
 /* What agreeing with the other workers takes. */
@@ -170,7 +177,7 @@ int64_t plan_on_device(const struct plan *p)
 {
 	return p->run_bytes + p->store.grads + p->store.gathered + p->store.buffers +
 	       p->micro_bytes + p->scratch_bytes + p->edit_bytes + p->work_bytes +
-	       p->whole_bytes;
+	       p->sample_bytes;
 }
 
 int64_t plan_total(const struct plan *p)
@@ -215,6 +222,12 @@ static int like_rank(const struct mesh *m, int ranks, int rank)
 	return ranks <= ALL ? rank : mesh_rank(m, at);
 }
 
+/* Of ranks on GPUs, who needs most is who needs most there. */
+static int64_t total_of(const struct train_opts *o, const struct plan *p)
+{
+	return o->device == DEVICE_CUDA ? plan_on_device(p) : plan_total(p);
+}
+
 /* The plan of the rank that needs most, and the totals of all. */
 static int plan_most(const struct train_opts *o, struct model *m, int ranks,
 	struct plan *most, int64_t *totals)
@@ -230,7 +243,7 @@ static int plan_most(const struct train_opts *o, struct model *m, int ranks,
 			continue;
 		}
 		plan_make(o, m, r, &p);
-		totals[r] = plan_total(&p);
+		totals[r] = total_of(o, &p);
 		if (r == 0 || totals[r] > totals[who]) {
 			*most = p;
 			who = r;
@@ -240,9 +253,11 @@ static int plan_most(const struct train_opts *o, struct model *m, int ranks,
 }
 
 /* Equal neighbours in one line. */
-static void print_totals(const int64_t *totals, int ranks, struct str *out)
+static void print_totals(
+	const struct train_opts *o, const int64_t *totals, int ranks, struct str *out)
 {
-	str_puts(out, "# memory of each rank\n");
+	str_printf(out, "# memory of each rank%s\n",
+		o->device == DEVICE_CUDA ? ", on its GPU" : "");
 	for (int first = 0, r; first < ranks; first = r) {
 		char name[NUM_TEXT], text[NUM_TEXT];
 		for (r = first + 1; r < ranks && totals[r] == totals[first]; r++)
@@ -264,9 +279,8 @@ static void print_memory(const struct train_opts *o, const struct plan *p, int w
 	line(out, "parameters", p->store.params,
 		o->offload == OFFLOAD_PARAMS
 			? pinned ? "in the host's memory" : "in the file"
-		: o->device == DEVICE_CUDA && o->dtype != PRECISION_FP32
-			? "fp32, and a copy of 16 bits"
-			: "fp32");
+		: p->store.copies ? "fp32, and a copy of 16 bits"
+				  : "fp32");
 	line(out, "gradients", p->store.grads,
 		"fp32, with the buffers of the canonical tree");
 	if (p->store.gathered)
@@ -300,9 +314,8 @@ static void print_memory(const struct train_opts *o, const struct plan *p, int w
 			: "rank 0 writes for all");
 	if (p->work_bytes)
 		line(out, "kernels", p->work_bytes, "of the GPU, for partial sums");
-	if (p->whole_bytes)
-		line(out, "sample", p->whole_bytes,
-			"the whole model, on rank 0 while it draws a sample");
+	if (p->sample_bytes)
+		line(out, "sample", p->sample_bytes, "of rank 0 while it draws one");
 	if (p->pinned_bytes)
 		line(out, "pinned", p->pinned_bytes,
 			o->offload == OFFLOAD_PARAMS
@@ -375,12 +388,18 @@ static void print_sent(const struct plan *p, int ranks, struct str *out)
 	}
 }
 
+/* The GPU of a plan need not be here, and so has no size. */
+static bool knows_limit(const struct train_opts *o)
+{
+	return o->memory || o->device != DEVICE_CUDA;
+}
+
 /* As make_plan() in trainer.c, as if all ranks were on this host. */
 static int choose_recompute(struct train_opts *o, struct model *m, int ranks,
 	struct plan *most, int64_t *totals)
 {
 	bool search = o->recompute == RECOMPUTE_AUTO;
-	int64_t limit = plan_limit(o, NULL, ranks);
+	int64_t limit = knows_limit(o) ? plan_limit(o, NULL, ranks) : 0;
 	if (search)
 		o->recompute = RECOMPUTE_NONE;
 	for (;; o->recompute++) {
@@ -455,11 +474,15 @@ void plan_print(const struct train_opts *given, struct model *m, struct str *out
 	}
 	if (o->degree[AXIS_PP] > 1)
 		print_pipeline(o, m, out);
-	if (o->recompute)
+	if (given->recompute == RECOMPUTE_AUTO && !knows_limit(o))
+		str_puts(out,
+			"# recompute: auto, by what the GPU has; with --memory BYTES the "
+			"plan is of that, and here of none\n");
+	else if (o->recompute)
 		str_printf(out, "# recompute: %s\n", recompute_names[o->recompute]);
 	print_memory(o, &most, who, ranks, out);
 	if (ranks > 1)
-		print_totals(totals, ranks, out);
+		print_totals(o, totals, ranks, out);
 	free(totals);
 	print_spill(o, &most, out);
 	print_work(o, m, &most, out);

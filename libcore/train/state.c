@@ -500,7 +500,8 @@ int trainer_load(struct trainer *t, const char *path, bool weights_only, struct 
 		if (!rc)
 			rc = take_unseen(t, c, e);
 		if (!rc && t->edit)
-			rc = take_numbers_of_worker(t, c, e);
+			take_numbers_of_worker(t, c, e);
+		rc = comm_agree(t->world, e); /* rank 0 may have seen more of it */
 	}
 	ckpt_close(c);
 	return rc;

@@ -190,14 +190,17 @@ int train_device_agree(
 	struct train_opts *o, struct comm *world, struct device *d, struct err *e);
 /* What of it fixes the bits. */
 void train_device_identity(const struct device *d, struct str *out);
-/* Products use the algorithms in the file that is given, or in that of the run of which
- * `from`, which may be NULL, is a checkpoint; and those that were used go to FOLDER/algorithms. */
-int train_algorithms_take(
-	struct device *d, const struct train_opts *o, const char *from, struct err *e);
+/* Collective over `all`. Products use the algorithms in the file that is given, or in that of the
+ * run of which `from`, which may be NULL, is a checkpoint: rank 0 reads it for all. Those that were
+ * used go to FOLDER/algorithms. */
+int train_algorithms_take(struct device *d, const struct train_opts *o, const char *from,
+	struct comm *all, struct err *e);
 int train_algorithms_keep(struct device *d, const char *folder, struct err *e);
 /* Collective over `all`. Where the algorithms are to be the quickest, and there are several ranks:
  * all measure in a step that is not one, and have what the first that has a shape has chosen. */
 int train_algorithms_agree(struct trainer *t, struct comm *all, struct err *e);
+/* FLOP/s that mfu divides by: given, of the GPU's data sheet, or measured; 0: not known. */
+double train_peak(const struct train_opts *o, struct device *d);
 /* The steps of --profile; 0: none. */
 int train_profile(
 	const struct train_opts *o, int64_t *first, int64_t *last, struct err *e);
@@ -216,7 +219,7 @@ struct plan {
 	struct store_bytes store;		       /* parts of the first */
 	int64_t data_bytes;			       /* windows of two steps */
 	int64_t copy_bytes;   /* of what is written while training goes on */
-	int64_t whole_bytes;  /* the whole model, where rank 0 gathers it for samples */
+	int64_t sample_bytes; /* of rank 0 while it draws one */
 	int64_t work_bytes;   /* of the device, for its kernels */
 	int64_t pinned_bytes; /* of a GPU's host, for what --offload moves out */
 	double step_flops;    /* of this rank: of its matrix products */
@@ -343,6 +346,7 @@ struct trainer {
 	bool (*wants_to_meet)(void *with);
 	void *with;
 	int64_t profile_first, profile_last; /* steps; 0: none */
+	bool profiling;
 	/* whether steps are to be a graph, and how many there were without */
 	enum { GRAPH_NONE, GRAPH_WANTED, GRAPH_MADE } graph;
 	int64_t n_ordinary;

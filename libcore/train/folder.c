@@ -1,0 +1,193 @@
+/* The folder of a run: whose it is, that it can be written, and what is left of one before. */
+#include "train/loop.h"
+
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <time.h>
+#include <unistd.h>
+
+/* A run that ended before its first row and checkpoint has nothing to lose. */
+static bool holds_run(const char *folder)
+{
+	enum { HEADER = 1 << 20 };
+	struct str path = {0}, text = {0};
+	int64_t *steps;
+	str_printf(&path, "%s/checkpoints", folder);
+	int64_t n = ckpt_list(path.s, &steps, &(struct err){0});
+	free(steps);
+	str_clear(&path);
+	if (n > 0) {
+		str_free(&path);
+		return true;
+	}
+	str_printf(&path, "%s/journal.txt", folder);
+	bool holds = file_exists(path.s);
+	if (holds && !file_read(path.s, HEADER, &text, &(struct err){0}))
+		holds = text.s && strstr(text.s, "\nstep=");
+	str_free(&path);
+	str_free(&text);
+	return holds;
+}
+
+static int may_begin(const char *folder, const struct train_opts *o, struct err *e)
+{
+	if (o->overwrite || o->resume || o->start_over || !holds_run(folder))
+		return 0;
+	return err_set(e, EX_USAGE,
+		"%s holds a run: --resume auto goes on with it, --overwrite begins anew, "
+		"--out names another folder",
+		folder);
+}
+
+/* One that is given, or a new one, which is made: two programs never get the same. */
+static int choose_folder(
+	struct run *r, struct str *out, const struct train_opts *o, struct err *e)
+{
+	if (o->out) {
+		str_puts(out, o->out);
+		r->made_folder = !file_exists(out->s);
+		return may_begin(out->s, o, e);
+	}
+	r->made_folder = true;
+	for (int n = 1; n == 1 || errno == EEXIST; n++) {
+		str_clear(out);
+		str_printf(out, "run-%03d", n);
+		if (!mkdir(out->s, 0777))
+			return 0;
+	}
+	return err_set(e, EX_IOERR, "%s: %s", out->s, strerror(errno));
+}
+
+static void remove_old(const char *folder)
+{
+	struct str mark = {0};
+	ckpt_drop(folder, -1, -1);
+	str_printf(&mark, "%s/latest.h5", folder);
+	unlink(mark.s);
+	str_free(&mark);
+}
+
+/* Of a run that had more workers. */
+static void remove_others(const struct run *r, int64_t worker)
+{
+	struct str folder = {0};
+	for (;; worker++) {
+		str_clear(&folder);
+		str_printf(&folder, "%s/worker-%lld/checkpoints", r->folder,
+			(long long)worker);
+		if (!file_exists(folder.s))
+			break;
+		remove_old(folder.s);
+	}
+	str_free(&folder);
+}
+
+/* Rank 0's. What was true of the folder before it was locked is looked at again. */
+static int lock_folder(struct run *r, const struct train_opts *o, struct err *e)
+{
+	struct str path = {0};
+	bool goes_on = o->resume || o->start_over;
+	int64_t *steps;
+	if (o->lock) {
+		r->lock = o->lock - 1;
+		return 0;
+	}
+	str_printf(&path, "%s/journal.txt", r->folder);
+	r->made_journal = !file_exists(path.s);
+	str_free(&path);
+	if (journal_lock(r->folder, true, goes_on ? PATIENCE_SECS : 0, &r->lock, e)) {
+		r->made_journal = false;
+		r->made_folder &= e->code != EX_USAGE; /* then it is another's */
+		return -1;
+	}
+	int64_t n = ckpt_list(r->ckpt_folder, &steps, &(struct err){0});
+	free(steps);
+	if (o->start_over && n > 0 && o->worker > 0)
+		remove_old(r->ckpt_folder); /* which the first worker had not written */
+	else if (o->start_over && n > 0 && !r->made_folder)
+		return err_set(e, EX_USAGE,
+			"%s: another pt-train has begun a run there meanwhile",
+			r->folder);
+	return may_begin(r->folder, o, e);
+}
+
+/* Now, and not at the first checkpoint. */
+static int can_write(const char *folder, struct err *e)
+{
+	return access(folder, W_OK | X_OK)
+		       ? err_set(e, EX_IOERR, "%s: %s", folder, strerror(errno))
+		       : 0;
+}
+
+int folder_make(struct run *r, const struct train_opts *o, struct err *e)
+{
+	struct str folder = {0}, ckpt = {0};
+	if (r->all->rank == 0)
+		choose_folder(r, &folder, o, e);
+	if (comm_agree(r->all, e)) {
+		r->told = true;
+		return -1;
+	}
+	comm_bcast_str(r->all, &folder, 0);
+	int64_t hash = r->sync ? (int64_t)r->data.hash : 0;
+	if (comm_min_i64(r->all, hash) != comm_max_i64(r->all, hash)) {
+		r->told = true;
+		return err_set(e, EX_USAGE, "the workers have different data");
+	}
+	if (o->worker > 0) { /* the first has the folder itself */
+		str_printf(&folder, "/worker-%d", o->worker);
+		r->made_folder = !file_exists(folder.s);
+	}
+	str_printf(&ckpt, "%s/checkpoints", folder.s);
+	r->folder = folder.s;
+	r->ckpt_folder = ckpt.s;
+	if (r->world->rank == 0 && !file_make_folder(ckpt.s, e) &&
+		!can_write(folder.s, e) && !(o->ckpt && can_write(ckpt.s, e)))
+		lock_folder(r, o, e);
+	return comm_agree(r->world, e);
+}
+
+/* Ranks that write their part of a checkpoint must see where: said now, and not at the first
+ * checkpoint. A network file system may take a moment to show what is new. */
+int folder_see(const struct run *r, const struct train_opts *o, struct err *e)
+{
+	enum { PATIENCE_MS = 1500 };
+	const struct timespec moment = {.tv_nsec = 50000000};
+	struct comm_place place;
+	double begin = clock_seconds();
+	if (!o->ckpt || o->load == LOAD_BROADCAST)
+		return 0;
+	while (access(r->ckpt_folder, W_OK | X_OK) &&
+		clock_seconds() - begin < PATIENCE_MS / 1e3)
+		nanosleep(&moment, NULL);
+	comm_place(&place);
+	if (access(r->ckpt_folder, W_OK | X_OK))
+		err_set(e, EX_IOERR,
+			"%s: %s, on %s; ranks that share no folder need "
+			"--load broadcast, and rank 0 writes for all",
+			r->ckpt_folder, strerror(errno), place.host);
+	return comm_agree(r->world, e);
+}
+
+void folder_unmake(struct run *r)
+{
+	struct str path = {0};
+	str_printf(&path, "%s/journal.txt", r->folder ? r->folder : "");
+	if (r->made_journal)
+		unlink(path.s);
+	if (r->made_folder && r->folder) { /* only what is empty goes */
+		rmdir(r->ckpt_folder);
+		rmdir(r->folder);
+	}
+	str_free(&path);
+}
+
+void folder_empty(const struct run *r, const struct train_opts *o)
+{
+	if (r->world->rank == 0)
+		remove_old(r->ckpt_folder);
+	if (r->all->rank == 0)
+		remove_others(r, max64(1, o->edit.workers));
+}
