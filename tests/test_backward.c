@@ -93,7 +93,9 @@ static void step(struct net *x)
 	int64_t n = BATCH * (x->m.c.context + 1);
 	int32_t ids[BATCH * 64];
 	pass_loss_begin(p);
-	pass_loss_scale(p, 1.0f / (float)(N_MICRO * BATCH * x->m.c.context));
+	pass_step_begin(p,
+		&(struct pass_step){
+			.loss_scale = 1.0f / (float)(N_MICRO * BATCH * x->m.c.context)});
 	for (p->micro = 0; p->micro < N_MICRO; p->micro++) {
 		p->last = p->micro == N_MICRO - 1;
 		p->train = true;
