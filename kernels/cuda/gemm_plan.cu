@@ -176,6 +176,12 @@ static void describe(struct device *d, struct plan *p)
 		SET(CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_LD, k->m);
 		SET(CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_POINTER, place);
 	}
+	/* And whether there are scales, which not all kernels can have. */
+	const void *scale = (const void *)alignof(float);
+	if (dtype_bytes((enum dtype)k->a) == 1) {
+		SET(CUBLASLT_MATMUL_DESC_A_SCALE_POINTER, scale);
+		SET(CUBLASLT_MATMUL_DESC_B_SCALE_POINTER, scale);
+	}
 #undef SET
 	int64_t a_rows = k->ta ? k->k : k->m, a_cols = k->ta ? k->m : k->k;
 	int64_t b_rows = k->tb ? k->n : k->k, b_cols = k->tb ? k->k : k->n;

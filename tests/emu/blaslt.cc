@@ -41,6 +41,7 @@ struct algo {
 	int32_t id, split;
 	uint32_t tile, reduction;
 	uint32_t align[4]; /* of what it is given */
+	int32_t scaled;	   /* it can multiply by scales */
 };
 
 struct preference {
@@ -368,6 +369,11 @@ static cublasStatus_t check(const struct desc *d, const struct layout *a,
 	return check_epilogue(d, a, to);
 }
 
+static bool has_scales(const struct desc *d)
+{
+	return d->scale[0] || d->scale[1];
+}
+
 enum { ALGOS = 3, SPLIT_WORKSPACE = 1 << 16 };
 
 cublasStatus_t cublasLtMatmulAlgoGetHeuristic(cublasLtHandle_t handle,
@@ -389,7 +395,7 @@ cublasStatus_t cublasLtMatmulAlgoGetHeuristic(cublasLtHandle_t handle,
 		struct algo algo = {10 + i, i == 1 ? 2 : 1, (uint32_t)(20 + i),
 			(uint32_t)(i == 1 ? CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE
 					  : CUBLASLT_REDUCTION_SCHEME_NONE),
-			{}};
+			{}, has_scales((const struct desc *)desc)};
 		for (int j = 0; j < 4; j++)
 			algo.align[j] = p->align[j] < 16 ? p->align[j] : 16;
 		size_t workspace = i == 1 ? SPLIT_WORKSPACE : 0;
@@ -627,6 +633,8 @@ cublasStatus_t cublasLtMatmul(cublasLtHandle_t handle, cublasLtMatmulDesc_t desc
 	const struct layout *const layouts[4] = {al, bl, cl, dl};
 	if (rc)
 		return rc;
+	if (algo && has_scales(d) && !((const struct algo *)algo)->scaled)
+		return CUBLAS_STATUS_NOT_SUPPORTED;
 	if (algo && ((const struct algo *)algo)->split > 1 &&
 		(!workspace || workspace_bytes < SPLIT_WORKSPACE))
 		return CUBLAS_STATUS_INVALID_VALUE;
