@@ -12,6 +12,7 @@ extern "C" {
 __attribute__((visibility("default"))) extern const uint64_t pt_cuda_abi;
 const uint64_t pt_cuda_abi = device_abi();
 __attribute__((visibility("default"))) device_opener pt_cuda_open;
+__attribute__((visibility("default"))) device_finder pt_cuda_gpu;
 }
 
 /* ---- memory ------------------------------------------------------------------------- */
@@ -343,13 +344,27 @@ static int no_driver(struct err *e)
 	return 1;
 }
 
+extern "C" uint64_t pt_cuda_gpu(int rank)
+{
+	struct cudaDeviceProp p;
+	uint64_t id = 0;
+	int n = 0;
+	if (cudaGetDeviceCount(&n) || !n || cudaGetDeviceProperties(&p, rank % n)) {
+		cudaGetLastError();
+		return 0;
+	}
+	for (char byte : p.uuid.bytes)
+		id = hash_mix(id + (unsigned char)byte);
+	return id | 1;
+}
+
 /* Which of n GPUs a rank has, and how many ranks of this host have it: they are dealt out in
  * turn. */
 static int deal_gpu(struct device *d, const struct device_options *o, int n)
 {
 	int ranks = o->ranks > 1 ? o->ranks : 1;
 	d->number = o->rank % n;
-	d->sharers = (ranks - d->number + n - 1) / n;
+	d->sharers = o->sharers ? o->sharers : (ranks - d->number + n - 1) / n;
 	return o->alone && d->sharers > 1;
 }
 

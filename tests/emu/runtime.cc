@@ -4,7 +4,8 @@
  *
  * Memory of the device cannot be touched but by kernels and copies: a program that reads it as
  * if it were its own crashes there and then. PT_EMU_GUARD=no: it can. PT_EMU_MEMORY: bytes of
- * it, and PT_EMU_PINNED: of the program's that can be pinned. PT_EMU_GPUS: how many there are.
+ * it, and PT_EMU_PINNED: of the program's that can be pinned. PT_EMU_GPUS: how many there are,
+ * and PT_EMU_GPU: which of the host's is the first of them.
  * PT_EMU_ARCH: their compute capability, 90 or 80. PT_EMU_FAIL=N: launch N breaks the device, as
  * a kernel does that goes astray.
  */
@@ -515,6 +516,8 @@ cudaError_t cudaGetDeviceProperties(struct cudaDeviceProp *p, int device)
 		return emu_gives(cudaErrorInvalidDevice);
 	memset(p, 0, sizeof(*p));
 	snprintf(p->name, sizeof(p->name), "emulated GPU");
+	const char *first = getenv("PT_EMU_GPU");
+	p->uuid.bytes[15] = (char)((first ? atoi(first) : 0) + device);
 	p->totalGlobalMem = limit_bytes();
 	p->sharedMemPerBlock = 48 << 10;
 	p->sharedMemPerBlockOptin = 227 << 10;
