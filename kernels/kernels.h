@@ -518,7 +518,8 @@ void device_close(struct device *d);
 /* "cpu avx512", "NVIDIA H100 80GB HBM3 (sm_90, driver 580.95, CUDA 13.0, cuBLASLt 13.1.0)":
  * what fixes the bits, with device_blas() for the CPU. */
 const char *device_name(const struct device *d);
-/* Bytes of a GPU's memory: in use, by everybody, and still free. Of the CPU's, 0 in use. */
+/* Bytes of a GPU's memory: in use, by everybody, and still free, but for what CUDA is still going to
+ * load. Of the CPU's, 0 in use. */
 void device_memory(const struct device *d, int64_t *used, int64_t *free);
 /* Operations a second that the device can do at most in products of such numbers, by its
  * maker; fp32 is tf32's where products need not be exact. 0: not known. */

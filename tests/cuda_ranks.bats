@@ -173,6 +173,8 @@ same_workers() { # A B: the state of both workers
 	room=$(PT_CUDA=$PWD/nowhere.so on_gpu 1 "${big[@]}" --dry-run |
 		awk '/^on the GPU/ { print $4 + 1000000 }')
 	PT_EMU_MEMORY=$room on_gpu 1 "${big[@]}" -o one >/dev/null
+	PT_EMU_MEMORY=$((room - 700000)) run on_gpu 1 "${big[@]}" -o one # CUDA's own is more
+	[ "$status" -eq 1 ]
 	PT_EMU_MEMORY=$room run on_gpu 2 "${big[@]}" -o two
 	[ "$status" -eq 1 ]
 	[[ $output == *'out of memory'*'ranks that share it'* ]]

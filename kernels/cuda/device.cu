@@ -17,13 +17,16 @@ __attribute__((visibility("default"))) device_finder pt_cuda_gpu;
 
 /* ---- memory ------------------------------------------------------------------------- */
 
+/* A part of what is free is for what CUDA loads when it is first needed: kernels, of which
+ * cuBLASLt has large ones, their stacks, and graphs. */
 static void memory_of(const struct device *d, int64_t *used, int64_t *free_now)
 {
+	enum { LOADED_PART = 256 };
 	struct cuda_device *c = cuda_of(d);
 	size_t left = 0, total = 0;
 	cudaMemGetInfo(&left, &total);
 	*used = (int64_t)(total - left);
-	*free_now = (int64_t)left;
+	*free_now = max64(0, (int64_t)left - (int64_t)(total / LOADED_PART));
 	if (c->o.memory_bytes)
 		*free_now =
 			min64(*free_now, max64(0, c->o.memory_bytes - c->taken_bytes));
