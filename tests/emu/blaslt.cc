@@ -359,7 +359,7 @@ static cublasStatus_t check(const struct desc *d, const struct layout *a,
 		return CUBLAS_STATUS_NOT_SUPPORTED;
 	if (bytes_of(a->type) != bytes_of(b->type) || (!narrow && a->type != b->type) ||
 		(narrow && !fp8_good(d, a, b, to)) || d->d_scale || d->d_amax ||
-		(!narrow && (d->scale[0] || d->scale[1])))
+		(!narrow && (d->scale[0] || d->scale[1] || d->fast)))
 		return CUBLAS_STATUS_NOT_SUPPORTED;
 	/* The result: fp32, or of the type of the operands; of fp8 any but fp8 here. */
 	if (bytes_of(to->type) == 1 || c->type != to->type ||
@@ -557,6 +557,12 @@ static float with_epilogue(
 	return gelu(x);
 }
 
+/* What is left of a sum that matrix units for fp8 do not promote. */
+static float coarse(float x)
+{
+	return emu_bits<float>(emu_bits<uint32_t>(x) & ~0x3ffu);
+}
+
 static void finish(const struct matmul *p, int64_t batch, const float *sum)
 {
 	const struct layout *cl = &p->c, *dl = &p->d;
@@ -572,7 +578,8 @@ static void finish(const struct matmul *p, int64_t batch, const float *sum)
 			bool d_row = dl->order == CUBLASLT_ORDER_ROW;
 			int64_t c_i = c_row ? i * cl->ld + j : j * cl->ld + i;
 			int64_t d_i = d_row ? i * dl->ld + j : j * dl->ld + i;
-			float x = scale * sum[i * (int64_t)dl->cols + j];
+			float all = sum[i * (int64_t)dl->cols + j];
+			float x = scale * (p->desc.fast ? coarse(all) : all);
 			if (p->beta != 0)
 				x += p->beta * load(c, cl->type, c_i);
 			store(d, dl->type, d_i, with_epilogue(p, of_bias, i, j, x));
