@@ -97,12 +97,14 @@ void cuda_free(struct device *d, void *p, size_t n_bytes)
 	cuda_of(d)->taken_bytes -= (int64_t)n_bytes;
 }
 
+/* That there is not so much, or that the system pins no more, is told in several ways. */
 static void *shared_alloc(struct device *d, size_t n_bytes)
 {
 	void *p = NULL;
 	cudaError_t rc = cudaHostAlloc(
 		&p, n_bytes ? n_bytes : 1, cudaHostAllocPortable | cudaHostAllocMapped);
-	if (rc == cudaErrorMemoryAllocation) {
+	if (rc == cudaErrorMemoryAllocation || rc == cudaErrorInvalidValue ||
+		rc == cudaErrorOperatingSystem) {
 		cudaGetLastError();
 		return NULL;
 	}

@@ -296,9 +296,12 @@ cudaError_t cudaMallocHost(void **out, size_t n_bytes)
 	return piece_make(out, n_bytes, false);
 }
 
+/* More than there are addresses is no size to CUDA, which may say that it is out of memory, or not. */
 cudaError_t cudaHostAlloc(void **out, size_t n_bytes, unsigned flags)
 {
 	(void)flags;
+	if (n_bytes >> 47)
+		return emu_gives(cudaErrorInvalidValue);
 	return piece_make(out, n_bytes, false);
 }
 
