@@ -31,6 +31,8 @@ void cuda_cublas_check(struct device *d, cublasStatus_t rc, const char *what)
 {
 	if (rc == CUBLAS_STATUS_SUCCESS)
 		return;
+	if (rc == CUBLAS_STATUS_ALLOC_FAILED)
+		cuda_check(d, cudaErrorMemoryAllocation, what);
 	cuda_check(d, cudaGetLastError(), what);
 	die(EX_FAILED, "%s: %s: %s (%s)", cuda_of(d)->model, what,
 		cublasLtGetStatusString(rc), cublasLtGetStatusName(rc));

@@ -7,7 +7,7 @@
  * it, and PT_EMU_PINNED: of the program's that can be pinned. PT_EMU_GPUS: how many there are,
  * and PT_EMU_GPU: which of the host's is the first of them.
  * PT_EMU_ARCH: their compute capability, 90 or 80. PT_EMU_FAIL=N: launch N breaks the device, as
- * a kernel does that goes astray.
+ * a kernel does that goes astray. PT_EMU_LOAD=N: for the kernel of launch N there is no memory.
  */
 #include "tests/emu/inside.h"
 
@@ -34,10 +34,13 @@ cudaError_t emu_gives(cudaError_t rc)
 bool emu_breaks(void)
 {
 	static long launches;
-	const char *fail = getenv("PT_EMU_FAIL");
+	const char *fail = getenv("PT_EMU_FAIL"), *load = getenv("PT_EMU_LOAD");
 	if (++launches == (fail ? atol(fail) : 0))
 		last = broken = cudaErrorIllegalAddress;
-	return broken != cudaSuccess;
+	bool unloaded = launches == (load ? atol(load) : 0);
+	if (unloaded)
+		last = cudaErrorMemoryAllocation;
+	return unloaded || broken != cudaSuccess;
 }
 
 cudaError_t cudaGetLastError(void)
