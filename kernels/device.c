@@ -48,26 +48,31 @@ static int missing(const struct str *path, struct err *e)
 	return 1;
 }
 
-/* POSIX lets a data pointer become a function pointer; ISO C has no way to say it. */
-static int open_with(struct device *d, void *lib, const char *path,
-	const struct device_options *o, struct err *e)
+/* What it has for us. POSIX lets a data pointer become a function pointer; ISO C has no way to say
+ * it. */
+struct half {
+	device_opener *open;
+	device_finder *gpu;
+};
+
+static int take_half(struct half *h, void *lib, const char *path, struct err *e)
 {
 	const uint64_t *abi = dlsym(lib, "pt_cuda_abi");
-	void *p = dlsym(lib, "pt_cuda_open");
-	device_opener *opener;
-	if (!abi || !p)
+	void *open = dlsym(lib, "pt_cuda_open"), *gpu = dlsym(lib, "pt_cuda_gpu");
+	if (!abi || !open)
 		return err_set(e, EX_FAILED, "%s is not the CUDA half of pt", path);
-	if (*abi != device_abi())
+	if (*abi != device_abi() || !gpu)
 		return err_set(e, EX_FAILED,
 			"%s belongs to another version of pt than this program, which is "
 			"%s; build and install both together",
 			path, PT_VERSION);
-	memcpy(&opener, &p, sizeof(p));
-	return opener(d, o, e);
+	memcpy(&h->open, &open, sizeof(open));
+	memcpy(&h->gpu, &gpu, sizeof(gpu));
+	return 0;
 }
 
 /* 1: there is nothing to open. */
-static int cuda_open(struct device *d, const struct device_options *o, struct err *e)
+static int find_half(struct half *h, struct err *e)
 {
 	struct str path = {0};
 	int rc;
@@ -82,10 +87,17 @@ static int cuda_open(struct device *d, const struct device_options *o, struct er
 				"(cuBLASLt) come with the CUDA toolkit",
 				dlerror());
 		else
-			rc = open_with(d, lib, path.s, o, e);
+			rc = take_half(h, lib, path.s, e);
 	}
 	str_free(&path);
 	return rc;
+}
+
+/* Whoever opens it hears why there is none. */
+uint64_t device_gpu(int rank)
+{
+	struct half h;
+	return find_half(&h, &(struct err){0}) ? 0 : h.gpu(rank);
 }
 
 int device_open(struct device *d, enum device_kind kind, const struct device_options *o,
@@ -96,7 +108,10 @@ int device_open(struct device *d, enum device_kind kind, const struct device_opt
 	if (kind != DEVICE_CPU) {
 		struct device_options with = *o;
 		with.alone |= kind == DEVICE_AUTO;
-		int rc = cuda_open(d, &with, &why);
+		struct half h;
+		int rc = find_half(&h, &why);
+		if (!rc)
+			rc = h.open(d, &with, &why);
 		if (!rc)
 			return 0;
 		if (kind == DEVICE_CUDA) {

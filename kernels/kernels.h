@@ -503,20 +503,25 @@ struct device_options {
 	bool exact; /* products of fp32 are of fp32, and no sum is split but as its shape says */
 	bool measure; /* products try the algorithms that there are, and take the quickest */
 	int64_t memory_bytes; /* that kernels may have of a GPU, at most; 0: all there is */
-	/* Ranks of this host, which have its GPUs in turn, and this one's number. 0 is 1. With
-	 * `alone`, only a GPU that no other rank has. */
-	int ranks, rank;
+	/* Ranks of this host, which have its GPUs in turn, and this one's number. 0 is 1. And how
+	 * many have the one that this rank gets; 0: as if all saw the same GPUs. With `alone`,
+	 * only a GPU that no other rank has. */
+	int ranks, rank, sharers;
 	bool alone;
 };
 
 /* DEVICE_AUTO: the GPU where there is one that can be used, by this rank alone, else the CPU. */
 int device_open(struct device *d, enum device_kind kind, const struct device_options *o,
 	struct err *e);
+/* A number that the GPU which rank `rank` of this host would get has, and no other, of any host;
+ * 0: there is none. Nothing is opened. */
+uint64_t device_gpu(int rank);
 void device_close(struct device *d);
 /* "cpu avx512", "NVIDIA H100 80GB HBM3 (sm_90, driver 580.95, CUDA 13.0, cuBLASLt 13.1.0)":
  * what fixes the bits, with device_blas() for the CPU. */
 const char *device_name(const struct device *d);
-/* Bytes of a GPU's memory: in use, by everybody, and still free. Of the CPU's, 0 in use. */
+/* Bytes of a GPU's memory: in use, by everybody, and still free, but for what CUDA is still going to
+ * load. Of the CPU's, 0 in use. */
 void device_memory(const struct device *d, int64_t *used, int64_t *free);
 /* Operations a second that the device can do at most in products of such numbers, by its
  * maker; fp32 is tf32's where products need not be exact. 0: not known. */
@@ -609,10 +614,12 @@ struct device_ops {
 };
 
 /* pt-cuda.so has `pt_cuda_open`, which is such a function (1: an error, and it is only that there
- * is no GPU, or none for this rank alone, which who did not ask for one need not hear), and
- * `pt_cuda_abi`. It is one with the program when the two agree about all that this file says. */
+ * is no GPU, or none for this rank alone, which who did not ask for one need not hear),
+ * `pt_cuda_gpu`, which is device_gpu(), and `pt_cuda_abi`. It is one with the program when the two
+ * agree about all that this file says. */
 typedef int device_opener(
 	struct device *d, const struct device_options *o, struct err *e);
+typedef uint64_t device_finder(int rank);
 #define DEVICE_ABI_NAME(name) #name " "
 #define DEVICE_ABI PT_VERSION " " KERNELS(DEVICE_ABI_NAME)
 static inline uint64_t device_abi(void)

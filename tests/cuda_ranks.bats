@@ -87,7 +87,7 @@ sample_of() { # FILE: what follows its announcement
 	mkdir away
 	local each=(pt-train "${TINY[@]}" "${SMALL[@]}" --device cuda "${o[@]}" --tp 2
 		-d "$PWD/data.h5" -o "$PWD/away/run" --algorithms one/algorithms)
-	PT_DATA='' timeout -k 1 60 mpiexec -n 1 "${each[@]}" : -n 1 -wdir "$PWD/away" "${each[@]}" \
+	PT_DATA='' timeout -k 1 120 mpiexec -n 1 "${each[@]}" : -n 1 -wdir "$PWD/away" "${each[@]}" \
 		>/dev/null </dev/null
 	cmp one/checkpoints/latest.h5 away/run/checkpoints/latest.h5
 }
@@ -184,6 +184,8 @@ same_workers() { # A B: the state of both workers
 	room=$(PT_CUDA=$PWD/nowhere.so on_gpu 1 "${big[@]}" --dry-run |
 		awk '/^on the GPU/ { print $4 + 1000000 }')
 	PT_EMU_MEMORY=$room on_gpu 1 "${big[@]}" -o one >/dev/null
+	PT_EMU_MEMORY=$((room - 700000)) run on_gpu 1 "${big[@]}" -o one # CUDA's own is more
+	[ "$status" -eq 1 ]
 	PT_EMU_MEMORY=$room run on_gpu 2 "${big[@]}" -o two
 	[ "$status" -eq 1 ]
 	[[ $output == *'out of memory'*'ranks that share it'* ]]
@@ -209,14 +211,18 @@ same_workers() { # A B: the state of both workers
 	grep -q 'device = cpu' run1/journal.txt
 	grep -q 'device = emulated GPU' run2/journal.txt
 	grep -q 'device = emulated GPU' run3/journal.txt
+	local o=(pt-train "${TINY[@]}" "${SMALL[@]}" -n 1 --no-ckpt --overwrite -o mixed)
+	# A launcher may show each rank one GPU, its own.
+	timeout -k 1 120 mpiexec -n 1 -env PT_EMU_GPU 0 "${o[@]}" : \
+		-n 1 -env PT_EMU_GPU 1 "${o[@]}" >/dev/null
+	grep -q 'device = emulated GPU' mixed/journal.txt
 	# Where one rank has none, the other does without.
-	local o=(pt-train "${TINY[@]}" "${SMALL[@]}" -n 1 --no-ckpt -o mixed)
 	timeout -k 1 120 mpiexec -n 1 -env PT_EMU_GPUS 2 "${o[@]}" : \
-		-n 1 -env PT_EMU_GPUS 1 "${o[@]}" >/dev/null
+		-n 1 -env PT_EMU_GPUS 0 "${o[@]}" >/dev/null
 	grep -q 'device = cpu' mixed/journal.txt
 	# Workers that train apart do not: what they bring would not be the same.
 	o+=(--edit-workers 2 -o apart)
-	run timeout -k 1 120 mpiexec -n 1 -env PT_EMU_GPUS 2 "${o[@]}" : -n 1 -env PT_EMU_GPUS 1 "${o[@]}"
+	run timeout -k 1 120 mpiexec -n 1 -env PT_EMU_GPUS 2 "${o[@]}" : -n 1 -env PT_EMU_GPUS 0 "${o[@]}"
 	[ "$status" -eq 64 ]
 	[[ $output == *'some workers have found a GPU'* ]]
 }

@@ -414,7 +414,7 @@ void twin_check(const char *what, struct twin t, double bound)
 void check_bits(const char *what, const float *x, const float *y, int64_t n)
 {
 	for (int64_t i = 0; i < n; i++) {
-		if (!memcmp(x + i, y + i, sizeof(float)))
+		if (!memcmp(x + i, y + i, sizeof(float)) || (isnan(x[i]) && isnan(y[i])))
 			continue;
 		print_error("%s: element %d of %d is %a, not %a\n", what, (int)i, (int)n,
 			(double)x[i], (double)y[i]);

@@ -61,6 +61,7 @@ void twin_sync(struct twin t); /* the reference gets the kernel's numbers */
 void check_close(
 	const char *what, const float *x, const double *y, int64_t n, double bound);
 void twin_check(const char *what, struct twin t, double bound);
+/* Equal, but for which NaN: a GPU makes one only, and a CPU hands on what it was given. */
 void check_bits(const char *what, const float *x, const float *y, int64_t n);
 
 /* Fixtures. A test's state is the device. */

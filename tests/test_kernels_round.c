@@ -147,8 +147,8 @@ static void no_number_stays_none(void **state)
 	}
 }
 
-/* All patterns of 16 bits: their number is the one that the standard says, and they come back;
- * NaNs with the bits that rounding gives them. */
+/* All patterns of 16 bits: their number is the one that the standard says, and they come back; NaNs
+ * as a NaN. */
 static void every_pattern_of_16_bits(void **state)
 {
 	enum { N = 1 << 16 };
@@ -174,9 +174,10 @@ static void every_pattern_of_16_bits(void **state)
 		}
 		d->k->narrow(d, back, x, f->type);
 		for (int p = 0; p < N; p++) {
-			bool quiet = (p & 0x7fff) > infinity;
-			assert_int_equal(back[p] & ~(quiet << (f->fraction - 1)),
-				p & ~(quiet << (f->fraction - 1)));
+			if ((p & 0x7fff) > infinity)
+				assert_true((back[p] & 0x7fff) > infinity);
+			else
+				assert_int_equal(back[p], p);
 		}
 		d->k->round(d, y, x, f->type, 1);
 		d->k->widen(d, x, back, f->type);

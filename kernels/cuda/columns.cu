@@ -63,7 +63,7 @@ static __global__ void __launch_bounds__(THREADS) sum_run_kernel(float *part, co
 }
 
 /* out[cols] = the sum of n rows of `part`, which are `stride` apart. */
-static __global__ void join_runs_kernel(
+static __global__ void __launch_bounds__(WARP *WARP) join_runs_kernel(
 	float *out, const float *part, int64_t n, int64_t cols, int64_t stride)
 {
 	__shared__ float sums[WARP][WARP];

@@ -12,17 +12,21 @@ extern "C" {
 __attribute__((visibility("default"))) extern const uint64_t pt_cuda_abi;
 const uint64_t pt_cuda_abi = device_abi();
 __attribute__((visibility("default"))) device_opener pt_cuda_open;
+__attribute__((visibility("default"))) device_finder pt_cuda_gpu;
 }
 
 /* ---- memory ------------------------------------------------------------------------- */
 
+/* A part of what is free is for what CUDA loads when it is first needed: kernels, of which
+ * cuBLASLt has large ones, their stacks, and graphs. */
 static void memory_of(const struct device *d, int64_t *used, int64_t *free_now)
 {
+	enum { LOADED_PART = 256 };
 	struct cuda_device *c = cuda_of(d);
 	size_t left = 0, total = 0;
 	cudaMemGetInfo(&left, &total);
 	*used = (int64_t)(total - left);
-	*free_now = (int64_t)left;
+	*free_now = max64(0, (int64_t)left - (int64_t)(total / LOADED_PART));
 	if (c->o.memory_bytes)
 		*free_now =
 			min64(*free_now, max64(0, c->o.memory_bytes - c->taken_bytes));
@@ -93,12 +97,14 @@ void cuda_free(struct device *d, void *p, size_t n_bytes)
 	cuda_of(d)->taken_bytes -= (int64_t)n_bytes;
 }
 
+/* That there is not so much, or that the system pins no more, is told in several ways. */
 static void *shared_alloc(struct device *d, size_t n_bytes)
 {
 	void *p = NULL;
 	cudaError_t rc = cudaHostAlloc(
 		&p, n_bytes ? n_bytes : 1, cudaHostAllocPortable | cudaHostAllocMapped);
-	if (rc == cudaErrorMemoryAllocation) {
+	if (rc == cudaErrorMemoryAllocation || rc == cudaErrorInvalidValue ||
+		rc == cudaErrorOperatingSystem) {
 		cudaGetLastError();
 		return NULL;
 	}
@@ -343,13 +349,27 @@ static int no_driver(struct err *e)
 	return 1;
 }
 
+extern "C" uint64_t pt_cuda_gpu(int rank)
+{
+	struct cudaDeviceProp p;
+	uint64_t id = 0;
+	int n = 0;
+	if (cudaGetDeviceCount(&n) || !n || cudaGetDeviceProperties(&p, rank % n)) {
+		cudaGetLastError();
+		return 0;
+	}
+	for (char byte : p.uuid.bytes)
+		id = hash_mix(id + (unsigned char)byte);
+	return id | 1;
+}
+
 /* Which of n GPUs a rank has, and how many ranks of this host have it: they are dealt out in
  * turn. */
 static int deal_gpu(struct device *d, const struct device_options *o, int n)
 {
 	int ranks = o->ranks > 1 ? o->ranks : 1;
 	d->number = o->rank % n;
-	d->sharers = (ranks - d->number + n - 1) / n;
+	d->sharers = o->sharers ? o->sharers : (ranks - d->number + n - 1) / n;
 	return o->alone && d->sharers > 1;
 }
 

@@ -126,7 +126,8 @@ static struct product as_bf16(struct device *d, const char *name, struct product
 	return p;
 }
 
-/* For numbers of 16 bits in shapes that suit no algorithm. */
+/* For numbers of 16 bits in shapes that suit no algorithm; not those of as_bf16(), which are where
+ * these go. */
 static struct product as_fp32(struct device *d, struct product p)
 {
 	size_t a_bytes = (size_t)round_up(4 * mat_size(p.a), LINE);
@@ -292,7 +293,8 @@ static void multiply(
 			cuda_zero(d, p.d);
 		return;
 	}
-	if (is_byte(p.a.type)) {
+	bool bytes = is_byte(p.a.type);
+	if (bytes) {
 		if (fp8_fits(d, &p) && product_with(d, name, along_sum(d, name, p), bias))
 			return;
 		p = as_bf16(d, name, p);
@@ -300,7 +302,7 @@ static void multiply(
 		return;
 	}
 	bool done = of_given_type(d, name, p, bias);
-	if (!done && dtype_bytes(p.a.type) == 2)
+	if (!done && !bytes && dtype_bytes(p.a.type) == 2)
 		done = of_given_type(d, name, as_fp32(d, p), bias);
 	if (!done)
 		die(EX_FAILED,

@@ -31,6 +31,8 @@ void cuda_cublas_check(struct device *d, cublasStatus_t rc, const char *what)
 {
 	if (rc == CUBLAS_STATUS_SUCCESS)
 		return;
+	if (rc == CUBLAS_STATUS_ALLOC_FAILED)
+		cuda_check(d, cudaErrorMemoryAllocation, what);
 	cuda_check(d, cudaGetLastError(), what);
 	die(EX_FAILED, "%s: %s: %s (%s)", cuda_of(d)->model, what,
 		cublasLtGetStatusString(rc), cublasLtGetStatusName(rc));
@@ -175,6 +177,15 @@ static void describe(struct device *d, struct plan *p)
 	if (k->epilogue >= EPILOGUE_GELU) {
 		SET(CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_LD, k->m);
 		SET(CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_POINTER, place);
+	}
+	/* And whether there are scales, which not all kernels can have. Sums of fewer bits are for the
+	 * forward, as in torchao: there both are e4m3. */
+	const void *scale = (const void *)alignof(float);
+	int8_t coarse = !cuda_of(d)->o.exact && k->a == DT_E4M3 && k->b == DT_E4M3;
+	if (dtype_bytes((enum dtype)k->a) == 1) {
+		SET(CUBLASLT_MATMUL_DESC_A_SCALE_POINTER, scale);
+		SET(CUBLASLT_MATMUL_DESC_B_SCALE_POINTER, scale);
+		SET(CUBLASLT_MATMUL_DESC_FAST_ACCUM, coarse);
 	}
 #undef SET
 	int64_t a_rows = k->ta ? k->k : k->m, a_cols = k->ta ? k->m : k->k;

@@ -58,6 +58,16 @@ void cuda_check(struct device *d, cudaError_t rc, const char *what)
 {
 	if (rc == cudaSuccess)
 		return;
+	if (rc == cudaErrorMemoryAllocation)
+		die(EX_FAILED,
+			"%s: out of memory at %s, for what CUDA needs beside the plan: "
+			"it "
+			"loads kernels when they are first asked for. --dry-run shows "
+			"the "
+			"plan, and a smaller --micro-batch, --recompute or --offload "
+			"need "
+			"less",
+			cuda_of(d)->model, what);
 	struct str text = {};
 	str_printf(&text, "%s (%s)", cudaGetErrorString(rc), cudaGetErrorName(rc));
 	fail(d, text.s, what);

@@ -1,6 +1,7 @@
 /*
  * Rounding to the number formats of less precision, which gives the bits that the CPU's does
- * (kernels/cpu/round.c says why they are right): in registers this costs no time.
+ * (kernels/cpu/round.c says why they are right): in registers this costs no time. NaN stays NaN, but
+ * a GPU's product of it is always the same one.
  */
 #include "kernels/cuda/own.h"
 #include "kernels/cuda/vector.h"

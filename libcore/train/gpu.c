@@ -102,6 +102,21 @@ int train_device(const struct train_opts *o, enum device_kind *kind, struct err 
 	return 0;
 }
 
+void train_device_sharers(struct train_opts *o, struct comm *all)
+{
+	struct comm_place place;
+	enum device_kind kind;
+	comm_place(&place);
+	bool none = train_device(o, &kind, &(struct err){0}) || kind == DEVICE_CPU;
+	uint64_t mine = none ? 0 : device_gpu(place.local_rank);
+	uint64_t *each = xcalloc((size_t)all->size, sizeof(*each));
+	comm_allgather(all, &mine, each, sizeof(mine));
+	o->gpu_sharers = 0;
+	for (int r = 0; r < all->size && mine; r++)
+		o->gpu_sharers += each[r] == mine;
+	free(each);
+}
+
 int train_device_open(struct train_opts *o, struct device *d, struct err *e)
 {
 	enum device_kind kind;
@@ -112,7 +127,8 @@ int train_device_open(struct train_opts *o, struct device *d, struct err *e)
 		.measure = measures(o),
 		.memory_bytes = o->memory,
 		.ranks = place.local_size,
-		.rank = place.local_rank};
+		.rank = place.local_rank,
+		.sharers = o->gpu_sharers};
 	if (train_device(o, &kind, e) || device_open(d, kind, &how, e))
 		return -1;
 	o->device = d->apart ? DEVICE_CUDA : DEVICE_CPU;

@@ -274,6 +274,7 @@ static int load(
 static int start(struct run *r, struct train_opts *o, const char *command, struct err *e)
 {
 	int64_t resume = -1;
+	train_device_sharers(o, r->all);
 	if (data_open(&r->data, o, r->world, e))
 		return -1;
 	if (trainer_open(&r->t, o, r->world, &r->data, e))

@@ -111,6 +111,8 @@ struct train_opts {
 	bool log_all_ranks, dry_run;
 	/* not an option: which of the workers this is */
 	int worker;
+	/* nor this: how many ranks have the GPU that this one gets; 0: it is not known */
+	int gpu_sharers;
 	/* nor this: degrees as train_resolve() found them */
 	int degree[N_AXES];
 	/* nor this: --resume auto found nothing to go on from */
@@ -181,6 +183,9 @@ struct sample_run *trainer_samples(const struct trainer *t, int64_t first);
 
 /* Which device the options ask for; what it cannot do is an error. */
 int train_device(const struct train_opts *o, enum device_kind *kind, struct err *e);
+/* Collective over all ranks: sets o->gpu_sharers. Ranks may see the same GPUs, or each its own,
+ * as launchers arrange it. */
+void train_device_sharers(struct train_opts *o, struct comm *all);
 /* Opens it, and sets o->device. The ranks of a host have its GPUs in turn, and where none was
  * asked for, only if each has one for itself. */
 int train_device_open(struct train_opts *o, struct device *d, struct err *e);

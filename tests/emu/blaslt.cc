@@ -41,6 +41,7 @@ struct algo {
 	int32_t id, split;
 	uint32_t tile, reduction;
 	uint32_t align[4]; /* of what it is given */
+	int32_t scaled;	   /* it can multiply by scales */
 };
 
 struct preference {
@@ -358,7 +359,7 @@ static cublasStatus_t check(const struct desc *d, const struct layout *a,
 		return CUBLAS_STATUS_NOT_SUPPORTED;
 	if (bytes_of(a->type) != bytes_of(b->type) || (!narrow && a->type != b->type) ||
 		(narrow && !fp8_good(d, a, b, to)) || d->d_scale || d->d_amax ||
-		(!narrow && (d->scale[0] || d->scale[1])))
+		(!narrow && (d->scale[0] || d->scale[1] || d->fast)))
 		return CUBLAS_STATUS_NOT_SUPPORTED;
 	/* The result: fp32, or of the type of the operands; of fp8 any but fp8 here. */
 	if (bytes_of(to->type) == 1 || c->type != to->type ||
@@ -366,6 +367,11 @@ static cublasStatus_t check(const struct desc *d, const struct layout *a,
 		(d->bias_type >= 0 && d->bias_type != bias_type(a, to)))
 		return CUBLAS_STATUS_NOT_SUPPORTED;
 	return check_epilogue(d, a, to);
+}
+
+static bool has_scales(const struct desc *d)
+{
+	return d->scale[0] || d->scale[1];
 }
 
 enum { ALGOS = 3, SPLIT_WORKSPACE = 1 << 16 };
@@ -389,7 +395,7 @@ cublasStatus_t cublasLtMatmulAlgoGetHeuristic(cublasLtHandle_t handle,
 		struct algo algo = {10 + i, i == 1 ? 2 : 1, (uint32_t)(20 + i),
 			(uint32_t)(i == 1 ? CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE
 					  : CUBLASLT_REDUCTION_SCHEME_NONE),
-			{}};
+			{}, has_scales((const struct desc *)desc)};
 		for (int j = 0; j < 4; j++)
 			algo.align[j] = p->align[j] < 16 ? p->align[j] : 16;
 		size_t workspace = i == 1 ? SPLIT_WORKSPACE : 0;
@@ -551,6 +557,12 @@ static float with_epilogue(
 	return gelu(x);
 }
 
+/* What is left of a sum that matrix units for fp8 do not promote. */
+static float coarse(float x)
+{
+	return emu_bits<float>(emu_bits<uint32_t>(x) & ~0x3ffu);
+}
+
 static void finish(const struct matmul *p, int64_t batch, const float *sum)
 {
 	const struct layout *cl = &p->c, *dl = &p->d;
@@ -566,7 +578,8 @@ static void finish(const struct matmul *p, int64_t batch, const float *sum)
 			bool d_row = dl->order == CUBLASLT_ORDER_ROW;
 			int64_t c_i = c_row ? i * cl->ld + j : j * cl->ld + i;
 			int64_t d_i = d_row ? i * dl->ld + j : j * dl->ld + i;
-			float x = scale * sum[i * (int64_t)dl->cols + j];
+			float all = sum[i * (int64_t)dl->cols + j];
+			float x = scale * (p->desc.fast ? coarse(all) : all);
 			if (p->beta != 0)
 				x += p->beta * load(c, cl->type, c_i);
 			store(d, dl->type, d_i, with_epilogue(p, of_bias, i, j, x));
@@ -627,6 +640,8 @@ cublasStatus_t cublasLtMatmul(cublasLtHandle_t handle, cublasLtMatmulDesc_t desc
 	const struct layout *const layouts[4] = {al, bl, cl, dl};
 	if (rc)
 		return rc;
+	if (algo && has_scales(d) && !((const struct algo *)algo)->scaled)
+		return CUBLAS_STATUS_NOT_SUPPORTED;
 	if (algo && ((const struct algo *)algo)->split > 1 &&
 		(!workspace || workspace_bytes < SPLIT_WORKSPACE))
 		return CUBLAS_STATUS_INVALID_VALUE;

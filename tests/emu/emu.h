@@ -250,9 +250,11 @@ static inline float __fdividef(float x, float y)
 	return x / y;
 }
 
+/* A GPU makes one NaN only. */
 static inline float __fmul_rn(float x, float y)
 {
-	return x * y;
+	float r = x * y;
+	return r == r ? r : emu_bits<float>(0x7fffffffu);
 }
 
 static inline float __frcp_rn(float x)

@@ -8,7 +8,7 @@
 EMU_INSIDE void emu_memory(bool open);
 EMU_INSIDE bool emu_is_device(const void *at);
 
-/* Counts a launch; true when the device is broken, and runs no more. */
+/* Counts a launch; true when it is not to be done: the device is broken, and runs no more, say. */
 EMU_INSIDE bool emu_breaks(void);
 
 /* What a call gives: this, or that the device is broken. */

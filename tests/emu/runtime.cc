@@ -4,9 +4,10 @@
  *
  * Memory of the device cannot be touched but by kernels and copies: a program that reads it as
  * if it were its own crashes there and then. PT_EMU_GUARD=no: it can. PT_EMU_MEMORY: bytes of
- * it, and PT_EMU_PINNED: of the program's that can be pinned. PT_EMU_GPUS: how many there are.
+ * it, and PT_EMU_PINNED: of the program's that can be pinned. PT_EMU_GPUS: how many there are,
+ * and PT_EMU_GPU: which of the host's is the first of them.
  * PT_EMU_ARCH: their compute capability, 90 or 80. PT_EMU_FAIL=N: launch N breaks the device, as
- * a kernel does that goes astray.
+ * a kernel does that goes astray. PT_EMU_LOAD=N: for the kernel of launch N there is no memory.
  */
 #include "tests/emu/inside.h"
 
@@ -33,10 +34,13 @@ cudaError_t emu_gives(cudaError_t rc)
 bool emu_breaks(void)
 {
 	static long launches;
-	const char *fail = getenv("PT_EMU_FAIL");
+	const char *fail = getenv("PT_EMU_FAIL"), *load = getenv("PT_EMU_LOAD");
 	if (++launches == (fail ? atol(fail) : 0))
 		last = broken = cudaErrorIllegalAddress;
-	return broken != cudaSuccess;
+	bool unloaded = launches == (load ? atol(load) : 0);
+	if (unloaded)
+		last = cudaErrorMemoryAllocation;
+	return unloaded || broken != cudaSuccess;
 }
 
 cudaError_t cudaGetLastError(void)
@@ -295,9 +299,12 @@ cudaError_t cudaMallocHost(void **out, size_t n_bytes)
 	return piece_make(out, n_bytes, false);
 }
 
+/* More than there are addresses is no size to CUDA, which may say that it is out of memory, or not. */
 cudaError_t cudaHostAlloc(void **out, size_t n_bytes, unsigned flags)
 {
 	(void)flags;
+	if (n_bytes >> 47)
+		return emu_gives(cudaErrorInvalidValue);
 	return piece_make(out, n_bytes, false);
 }
 
@@ -515,6 +522,8 @@ cudaError_t cudaGetDeviceProperties(struct cudaDeviceProp *p, int device)
 		return emu_gives(cudaErrorInvalidDevice);
 	memset(p, 0, sizeof(*p));
 	snprintf(p->name, sizeof(p->name), "emulated GPU");
+	const char *first = getenv("PT_EMU_GPU");
+	p->uuid.bytes[15] = (char)((first ? atoi(first) : 0) + device);
 	p->totalGlobalMem = limit_bytes();
 	p->sharedMemPerBlock = 48 << 10;
 	p->sharedMemPerBlockOptin = 227 << 10;
