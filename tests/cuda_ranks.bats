@@ -200,6 +200,12 @@ same_workers() { # A B: the state of both workers
 	PT_EMU_MEMORY=$((planned + 1000000)) run on_gpu 2 "${apart[@]}" -o none
 	[ "$status" -eq 1 ]
 	[[ $output == *'out of memory'*'ranks that share it'* ]]
+	# One alone has too little: none waits for it.
+	local o=(pt-train "${TINY[@]}" "${SMALL[@]}" --device cuda "${apart[@]}" -o none)
+	PT_EMU_GPUS=2 run timeout -k 1 120 mpiexec -n 1 "${o[@]}" : \
+		-n 1 -env PT_EMU_MEMORY $((planned - 1000000)) "${o[@]}"
+	[ "$status" -eq 1 ]
+	[[ $output == *'rank 1: out of memory'* ]]
 }
 
 @test "without --device, several ranks are on GPUs if each has its own" {

@@ -45,6 +45,7 @@ int apart_same_device(struct run *r, struct err *e)
 	r->told = comm_agree(r->all, e); /* a worker may have ended before it has any */
 	if (r->told)
 		return -1;
+	trainer_see_room(&r->t);
 	if (comm_min_i64(r->all, apart) == comm_max_i64(r->all, apart))
 		return 0;
 	r->told = true; /* all see it */

@@ -104,7 +104,7 @@ void folder_empty(const struct run *r, const struct train_opts *o);
 int apart_open(struct run *r, struct train_opts *o, struct err *e);
 /* Collective. */
 void apart_close(struct run *r);
-/* Collective: what computes is of one kind. */
+/* Collective: what computes is of one kind; nobody has taken memory of it so far. */
 int apart_same_device(struct run *r, struct err *e);
 /* Collective: the synchronisations of the run in `folder`, if it is not NULL, are repeated. */
 int apart_replay(struct run *r, const char *folder, struct err *e);

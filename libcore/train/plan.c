@@ -198,15 +198,9 @@ static void line(struct str *out, const char *name, int64_t n_bytes, const char 
 		text_bytes(text, (double)n_bytes), help);
 }
 
-int64_t plan_limit(const struct train_opts *o, const struct device *d, int ranks)
+int64_t plan_limit(const struct train_opts *o, int ranks)
 {
-	int64_t used, room;
-	if (o->memory)
-		return o->memory;
-	if (!d || !d->apart)
-		return memory_available() / max64(1, ranks);
-	device_memory(d, &used, &room);
-	return room / max64(1, d->sharers) + DEVICE_WORK_BYTES; /* which this one has */
+	return o->memory ? o->memory : memory_available() / max64(1, ranks);
 }
 
 /* Of many ranks not all are planned. Along an axis those in the middle are like the second
@@ -399,7 +393,7 @@ static int choose_recompute(struct train_opts *o, struct model *m, int ranks,
 	struct plan *most, int64_t *totals)
 {
 	bool search = o->recompute == RECOMPUTE_AUTO;
-	int64_t limit = knows_limit(o) ? plan_limit(o, NULL, ranks) : 0;
+	int64_t limit = knows_limit(o) ? plan_limit(o, ranks) : 0;
 	if (search)
 		o->recompute = RECOMPUTE_NONE;
 	for (;; o->recompute++) {

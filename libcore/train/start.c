@@ -277,9 +277,10 @@ static int start(struct run *r, struct train_opts *o, const char *command, struc
 	train_device_sharers(o, r->all);
 	if (data_open(&r->data, o, r->world, e))
 		return -1;
-	if (trainer_open(&r->t, o, r->world, &r->data, e))
+	if (trainer_prepare(&r->t, o, r->world, &r->data, e) || apart_same_device(r, e))
 		return -1;
-	if (apart_same_device(r, e))
+	bool built = !trainer_build(&r->t, e); /* or a worker's memory is too small */
+	if (apart_ready(r, e) || !built)
 		return -1;
 	if (r->sync) {
 		struct edit_config edit;

@@ -248,9 +248,8 @@ int64_t plan_total(const struct plan *p);
 int64_t plan_on_device(const struct plan *p);
 /* What of it there has to be room for: on a GPU, or without a copy that there need not be. */
 int64_t plan_needed(const struct train_opts *o, const struct plan *p);
-/* What a rank may take: --memory, or its share of what is free, of so many ranks; of a device
- * that is apart, what that has. d NULL: of a CPU. */
-int64_t plan_limit(const struct train_opts *o, const struct device *d, int ranks);
+/* What a rank may take: --memory, or its share of this host's that is free, of so many ranks. */
+int64_t plan_limit(const struct train_opts *o, int ranks);
 /* Of the rank that needs most, and the total of every rank. */
 void plan_print(const struct train_opts *o, struct model *m, struct str *out);
 
@@ -332,6 +331,7 @@ struct trainer {
 	struct tensor_part part; /* of the model that this rank has */
 	struct stage *stages;	 /* of the pipeline, those of this rank */
 	int n_stages;
+	int64_t room; /* of the device's memory, free before any of those who share it has any */
 	struct plan plan;
 	struct spill *spill; /* where --offload puts it */
 	struct store *store;
@@ -381,6 +381,13 @@ int train_order(const struct train_opts *o, const struct model *m,
 /* Collective. Parameters are initialised from the seed. `data` stays the caller's. */
 int trainer_open(struct trainer *t, const struct train_opts *o, struct comm *world,
 	struct data_set *data, struct err *e);
+/* The same in two: options, model and device; and with memory all else. In between ranks of other
+ * trainers that share the GPU may be waited for, and then its room is to be seen: what is free
+ * before any of them takes some. */
+int trainer_prepare(struct trainer *t, const struct train_opts *o, struct comm *world,
+	struct data_set *data, struct err *e);
+void trainer_see_room(struct trainer *t);
+int trainer_build(struct trainer *t, struct err *e);
 void trainer_close(struct trainer *t);
 /* Parts of it that a plan goes through as well. From the mesh, the options and the model:
  * the deal, the stages, and the model's tensors as this rank has them. */

@@ -148,10 +148,10 @@ static int64_t of_this_gpu(const struct trainer *t, int64_t mine)
 static int check_device(const struct trainer *t, struct err *e)
 {
 	char need[NUM_TEXT], has[NUM_TEXT];
-	int64_t mine = plan_on_device(&t->plan), used, room = t->o.memory;
+	int64_t mine = plan_on_device(&t->plan), room = t->o.memory;
 	if (!room) { /* what kernels have is no longer free */
 		mine = of_this_gpu(t, mine - DEVICE_WORK_BYTES);
-		device_memory(&t->d, &used, &room);
+		room = t->room;
 	}
 	if (mine <= room)
 		return 0;
@@ -331,14 +331,22 @@ static void open_compute(struct trainer *t)
 	store_updated(t->store, false);
 }
 
+/* What this rank may take; of a GPU its kernels have some already. */
+static int64_t limit_of(const struct trainer *t)
+{
+	struct comm_place place;
+	if (t->d.apart && !t->o.memory)
+		return t->room / max64(1, t->d.sharers) + DEVICE_WORK_BYTES;
+	comm_place(&place);
+	return plan_limit(&t->o, place.local_size);
+}
+
 /* Collective. Plans this rank; with --recompute auto, with the least of it that lets every
  * rank keep to its limit, or all. */
 static void make_plan(struct trainer *t)
 {
-	struct comm_place place;
 	bool search = t->o.recompute == RECOMPUTE_AUTO;
-	comm_place(&place);
-	int64_t limit = plan_limit(&t->o, &t->d, place.local_size);
+	int64_t limit = limit_of(t);
 	if (search)
 		t->o.recompute = RECOMPUTE_NONE;
 	for (;; t->o.recompute++) {
@@ -353,7 +361,15 @@ static void make_plan(struct trainer *t)
 		info("recompute: %s", recompute_names[t->o.recompute]);
 }
 
-int trainer_open(struct trainer *t, const struct train_opts *o, struct comm *world,
+static void close_device(struct trainer *t)
+{
+	faults_close(&t->faults);
+	model_free(&t->model);
+	comm_device(NULL);
+	device_close(&t->d);
+}
+
+int trainer_prepare(struct trainer *t, const struct train_opts *o, struct comm *world,
 	struct data_set *data, struct err *e)
 {
 	*t = (struct trainer){.o = *o,
@@ -376,36 +392,56 @@ int trainer_open(struct trainer *t, const struct train_opts *o, struct comm *wor
 		train_device_agree(&t->o, world, &t->d, e);
 		rc = comm_agree(world, e);
 	}
-	if (!rc) {
-		comm_device(&t->d);
-		make_plan(t);
-	}
-	if (!rc && !o->eval_only) { /* which touches little of it */
+	if (rc)
+		close_device(t);
+	else
+		trainer_see_room(t);
+	return rc;
+}
+
+void trainer_see_room(struct trainer *t)
+{
+	int64_t used;
+	device_memory(&t->d, &used, &t->room);
+}
+
+int trainer_build(struct trainer *t, struct err *e)
+{
+	const struct train_opts *o = &t->o;
+	int rc = 0;
+	comm_device(&t->d);
+	make_plan(t);
+	if (!o->eval_only) { /* which touches little of it */
 		check_memory(t, e);
-		rc = comm_agree(world, e);
+		rc = comm_agree(t->world, e);
 	}
 	if (!rc && o->offload) {
 		int64_t n_bytes = t->plan.store.spilled;
 		t->spill = t->d.apart ? spill_open_host(&t->d, n_bytes, e)
 				      : spill_open(o->offload_to, n_bytes, e);
-		rc = comm_agree(world, e);
+		rc = comm_agree(t->world, e);
 	}
 	if (rc) {
-		faults_close(&t->faults);
 		spill_close(t->spill);
-		model_free(&t->model);
-		comm_device(NULL);
-		device_close(&t->d);
+		close_device(t);
 		return -1;
 	}
 	agree_on_copies(t);
 	open_compute(t);
-	struct loader_config c = {.comm = world,
-		.corpus = data->corpus,
-		.readers = data->readers,
+	struct loader_config c = {.comm = t->world,
+		.corpus = t->data->corpus,
+		.readers = t->data->readers,
 		.context = t->model.c.context};
 	t->loader = loader_open(&c);
 	return 0;
+}
+
+int trainer_open(struct trainer *t, const struct train_opts *o, struct comm *world,
+	struct data_set *data, struct err *e)
+{
+	if (trainer_prepare(t, o, world, data, e))
+		return -1;
+	return trainer_build(t, e);
 }
 
 void trainer_close(struct trainer *t)
@@ -423,9 +459,6 @@ void trainer_close(struct trainer *t)
 	device_arena_release(&t->d, &t->micro);
 	device_arena_release(&t->d, &t->scratch);
 	arena_release(&t->copy);
-	comm_device(NULL);
-	device_close(&t->d);
-	model_free(&t->model);
-	faults_close(&t->faults);
+	close_device(t);
 	*t = (struct trainer){0};
 }
