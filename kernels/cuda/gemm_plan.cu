@@ -1,31 +1,13 @@
 /*
  * Plans: for each shape of product, which of cuBLASLt's algorithms. The first time it is asked
- * for, those that cuBLASLt thinks best are tried out and the quickest is taken from then on;
- * what was chosen can be told as text, and given to another process, for the bits depend on it.
+ * for, those that cuBLASLt thinks best are tried out and the quickest is taken from then on.
  */
-#include "kernels/cuda/own.h"
+#include "kernels/cuda/gemm_plan.h"
 
-#include <inttypes.h>
 #include <stdlib.h>
 #include <string.h>
 
-enum { BUCKETS = 1024, CANDIDATES = 8, MOST_PLANS = 1 << 16 };
-
-struct plan {
-	struct product_key key;
-	bool ready, possible;
-	bool apart; /* several kernels were quicker */
-	bool told;  /* the algorithm is one that was given to us, and not looked at yet */
-	cublasLtMatmulAlgo_t algo;
-	cublasLtMatmulDesc_t desc;
-	cublasLtMatrixLayout_t a, b, d;
-	struct plan *next;
-};
-
-struct plans {
-	struct plan *bucket[BUCKETS];
-	int64_t n;
-};
+enum { CANDIDATES = 8 };
 
 void cuda_cublas_check(struct device *d, cublasStatus_t rc, const char *what)
 {
@@ -83,13 +65,13 @@ static struct plan **find(struct cuda_device *c, const struct product_key *key)
 	memcpy(words, key, sizeof(*key));
 	for (size_t i = 0; i < ARRAY_LEN(words); i++)
 		h = hash_mix(h + (uint64_t)words[i]);
-	struct plan **at = &c->plans->bucket[h % BUCKETS];
+	struct plan **at = &c->plans->bucket[h % PLAN_BUCKETS];
 	while (*at && memcmp(&(*at)->key, key, sizeof(*key)))
 		at = &(*at)->next;
 	return at;
 }
 
-static struct plan *plan_of(struct cuda_device *c, const struct product_key *key)
+struct plan *cuda_plan_of(struct cuda_device *c, const struct product_key *key)
 {
 	struct plan **at = find(c, key);
 	if (!*at) {
@@ -103,7 +85,7 @@ static struct plan *plan_of(struct cuda_device *c, const struct product_key *key
 void cuda_plans_free(struct device *d)
 {
 	struct plans *all = cuda_of(d)->plans;
-	for (int i = 0; all && i < BUCKETS; i++) {
+	for (int i = 0; all && i < PLAN_BUCKETS; i++) {
 		for (struct plan *p = all->bucket[i], *next; p; p = next) {
 			next = p->next;
 			if (p->desc)
@@ -119,6 +101,12 @@ void cuda_plans_free(struct device *d)
 	}
 	free(all);
 	cuda_of(d)->plans = NULL;
+}
+
+void cuda_forget_algorithms(struct device *d)
+{
+	cuda_plans_free(d);
+	cuda_of(d)->measures = false;
 }
 
 /* ---- what cuBLASLt is told about it ---------------------------------------------------- */
@@ -388,7 +376,7 @@ static void choose(struct device *d, struct plan *p, const struct product *x)
 bool cuda_product(struct device *d, const char *name, const struct product *x)
 {
 	struct product_key key = key_of(x);
-	struct plan *p = plan_of(cuda_of(d), &key);
+	struct plan *p = cuda_plan_of(cuda_of(d), &key);
 	if (!p->ready && cuda_graph_notes(d)) { /* choosing waits */
 		cuda_graph_spoil(d, "it has a product that was not done before");
 		return true;
@@ -409,172 +397,4 @@ bool cuda_product(struct device *d, const char *name, const struct product *x)
 	cuda_cublas_check(d, run(d, p, x, x->d.p, &p->algo), name);
 	cuda_after(d, name);
 	return true;
-}
-
-/* ---- as text ---------------------------------------------------------------------------- */
-
-static const char *const type_names[] = {"fp32", "bf16", "fp16", "e4m3", "e5m2"};
-
-/* Where such a choice means anything. */
-static void head_line(struct device *d, struct str *out)
-{
-	const struct cuda_device *c = cuda_of(d);
-	str_printf(out, "cublasLt %zu, sm_%d, %s\n", cublasLtGetVersion(), c->arch,
-		c->model);
-}
-
-static void plan_line(const struct plan *p, struct str *out)
-{
-	const struct product_key *k = &p->key;
-	unsigned char bytes[sizeof(p->algo)];
-	str_printf(out,
-		"%c%c %" PRId64 " %" PRId64 " %" PRId64 " %s %s %s %d %d %" PRId64
-		" %" PRId64 " ",
-		k->ta ? 't' : 'n', k->tb ? 't' : 'n', k->m, k->n, k->k, type_names[k->a],
-		type_names[k->b], type_names[k->d], (int)k->epilogue, (int)k->add,
-		k->align, k->runs);
-	if (p->apart) {
-		str_puts(out, "apart\n");
-		return;
-	}
-	memcpy(bytes, &p->algo, sizeof(bytes));
-	for (size_t i = 0; i < sizeof(bytes); i++)
-		str_printf(out, "%02x", bytes[i]);
-	str_putc(out, '\n');
-}
-
-static int by_key(const void *a, const void *b)
-{
-	const struct plan *const *x = (const struct plan *const *)a;
-	const struct plan *const *y = (const struct plan *const *)b;
-	return memcmp(&(*x)->key, &(*y)->key, sizeof((*x)->key));
-}
-
-void cuda_algorithms(struct device *d, struct str *out)
-{
-	struct plans *all = cuda_of(d)->plans;
-	int64_t n = 0;
-	if (!all)
-		return;
-	head_line(d, out);
-	struct plan **list = (struct plan **)xmalloc((size_t)all->n * sizeof(*list));
-	for (int i = 0; i < BUCKETS; i++)
-		for (struct plan *p = all->bucket[i]; p; p = p->next)
-			if (p->told || p->apart || (p->ready && p->possible))
-				list[n++] = p;
-	qsort(list, (size_t)n, sizeof(*list), by_key);
-	for (int64_t i = 0; i < n; i++)
-		plan_line(list[i], out);
-	free(list);
-}
-
-static int64_t type_named(const char *name)
-{
-	for (size_t i = 0; i < ARRAY_LEN(type_names); i++)
-		if (!strcmp(type_names[i], name))
-			return (int64_t)i;
-	return -1;
-}
-
-/* -1: not that many bytes. */
-static int read_hex(const char *s, void *to, size_t n_bytes)
-{
-	static const char digits[] = "0123456789abcdef";
-	unsigned char *out = (unsigned char *)to;
-	if (strlen(s) != 2 * n_bytes || strspn(s, digits) != 2 * n_bytes)
-		return -1;
-	for (size_t i = 0; i < n_bytes; i++)
-		out[i] = (unsigned char)((strchr(digits, s[2 * i]) - digits) << 4 |
-					 (strchr(digits, s[2 * i + 1]) - digits));
-	return 0;
-}
-
-/* An epilogue of GELU is of numbers of 16 bits, and needs lines of 16 bytes. */
-static bool epilogue_good(const struct product_key *k)
-{
-	bool narrow = dtype_bytes((enum dtype)k->a) == 2 && k->d == k->a && k->b == k->a;
-	return k->epilogue < EPILOGUE_GELU ||
-	       (k->epilogue < N_EPILOGUES && narrow && k->m % 8 == 0 && k->align >= 16 &&
-		       !k->add && k->runs == 1);
-}
-
-static int read_line(const char *line, struct plan *p)
-{
-	struct product_key *k = &p->key;
-	char how[3], a[5], b[5], to[5];
-	int end = 0;
-	memset(p, 0, sizeof(*p));
-	if (sscanf(line,
-		    "%2[nt] %10" SCNd64 " %10" SCNd64 " %10" SCNd64
-		    " %4s %4s %4s %1" SCNd64 " %1" SCNd64 " %2" SCNd64 " %3" SCNd64 " %n",
-		    how, &k->m, &k->n, &k->k, a, b, to, &k->epilogue, &k->add, &k->align,
-		    &k->runs, &end) != 11 ||
-		!end || line[end - 1] != ' ' || strlen(how) != 2)
-		return -1;
-	k->ta = how[0] == 't';
-	k->tb = how[1] == 't';
-	k->a = type_named(a);
-	k->b = type_named(b);
-	k->d = type_named(to);
-	bool good = k->m > 0 && k->n > 0 && k->k > 0 && k->a >= 0 && k->b >= 0 &&
-		    k->d >= 0 && k->epilogue >= 0 && k->add >> 1 == 0 && k->align > 0 &&
-		    k->align <= 64 && !(k->align & (k->align - 1)) && k->runs > 0 &&
-		    k->runs <= MOST_RUNS && epilogue_good(k);
-	if (!good)
-		return -1;
-	p->apart = p->ready =
-		k->epilogue >= EPILOGUE_GELU && !strcmp(line + end, "apart");
-	p->told = !p->apart;
-	return p->apart ? 0 : read_hex(line + end, &p->algo, sizeof(p->algo));
-}
-
-static int take(struct device *d, const char *line, int64_t number, struct err *e)
-{
-	struct cuda_device *c = cuda_of(d);
-	struct plan read;
-	if (read_line(line, &read) || (c->plans && c->plans->n >= MOST_PLANS))
-		return err_set(e, EX_DATAERR,
-			"algorithms of products, line %lld: not one, or one too many",
-			(long long)number);
-	struct plan *p = plan_of(c, &read.key);
-	if (!p->ready && !p->told) {
-		p->algo = read.algo;
-		p->told = read.told;
-		p->apart = p->ready = read.apart;
-	}
-	return 0;
-}
-
-void cuda_forget_algorithms(struct device *d)
-{
-	cuda_plans_free(d);
-	cuda_of(d)->measures = false;
-}
-
-int cuda_take_algorithms(struct device *d, const char *text, struct err *e)
-{
-	struct str here = {}, line = {};
-	int rc = 0;
-	head_line(d, &here);
-	for (int64_t number = 1; *text && !rc; number++) {
-		size_t n = strcspn(text, "\n");
-		str_clear(&line);
-		str_add(&line, text, n);
-		str_puts(&line, "\n");
-		text += n + (text[n] == '\n');
-		if (number == 1 && !strcmp(line.s, here.s))
-			continue;
-		if (number == 1 && !strncmp(line.s, "cublasLt ", 9)) {
-			warn("algorithms of products that were chosen with %.*s are not "
-			     "taken "
-			     "here, with %.*s; bits may differ",
-				(int)n, line.s, (int)here.len - 1, here.s);
-			break;
-		}
-		line.s[n] = '\0';
-		rc = take(d, line.s, number, e);
-	}
-	str_free(&here);
-	str_free(&line);
-	return rc;
 }

@@ -7,7 +7,7 @@
 #include <cublasLt.h>
 #include <cudaTypedefs.h>
 
-struct plans;	/* gemm_plan.cu */
+struct plans;	/* gemm_plan.h */
 struct profile; /* launch.cu */
 struct graph;	/* graph.cu */
 struct watch;	/* watch.cu */
@@ -176,8 +176,11 @@ void cuda_cublas_check(struct device *d, cublasStatus_t rc, const char *what);
  * been compared, and nothing was done. */
 bool cuda_product(struct device *d, const char *name, const struct product *p);
 void cuda_plans_free(struct device *d);
+void cuda_forget_algorithms(struct device *d);
+
+/* ---- gemm_text.cu: those that were chosen, as text ----------------------------------- */
+
 void cuda_algorithms(struct device *d, struct str *out);
 int cuda_take_algorithms(struct device *d, const char *text, struct err *e);
-void cuda_forget_algorithms(struct device *d);
 
 #endif

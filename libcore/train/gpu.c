@@ -86,7 +86,8 @@ int train_device(const struct train_opts *o, enum device_kind *kind, struct err 
 			"device cuda: %s: change that, or give --device cpu", what);
 	if (*kind == DEVICE_CPU && o->numerics == NUMERICS_FAST)
 		return err_set(e, EX_USAGE,
-			"numerics fast is for GPUs: on a CPU there is only exact");
+			"numerics fast is for GPUs: on a CPU there is only --numerics "
+			"exact");
 	if (*kind == DEVICE_CPU && o->offload && !o->offload_to)
 		return err_set(e, EX_USAGE,
 			"offload %s needs a folder: --offload-to FOLDER, on a fast disk",

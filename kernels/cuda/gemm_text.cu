@@ -1,0 +1,171 @@
+/*
+ * Plans as text, a line each: what was chosen is kept, and given to another process, for the bits
+ * depend on it.
+ */
+#include "kernels/cuda/gemm_plan.h"
+
+#include <inttypes.h>
+#include <stdlib.h>
+#include <string.h>
+
+enum { MOST_PLANS = 1 << 16 };
+
+static const char *const type_names[] = {"fp32", "bf16", "fp16", "e4m3", "e5m2"};
+
+/* Where such a choice means anything. */
+static void head_line(struct device *d, struct str *out)
+{
+	const struct cuda_device *c = cuda_of(d);
+	str_printf(out, "cublasLt %zu, sm_%d, %s\n", cublasLtGetVersion(), c->arch,
+		c->model);
+}
+
+static void plan_line(const struct plan *p, struct str *out)
+{
+	const struct product_key *k = &p->key;
+	unsigned char bytes[sizeof(p->algo)];
+	str_printf(out,
+		"%c%c %" PRId64 " %" PRId64 " %" PRId64 " %s %s %s %d %d %" PRId64
+		" %" PRId64 " ",
+		k->ta ? 't' : 'n', k->tb ? 't' : 'n', k->m, k->n, k->k, type_names[k->a],
+		type_names[k->b], type_names[k->d], (int)k->epilogue, (int)k->add,
+		k->align, k->runs);
+	if (p->apart) {
+		str_puts(out, "apart\n");
+		return;
+	}
+	memcpy(bytes, &p->algo, sizeof(bytes));
+	for (size_t i = 0; i < sizeof(bytes); i++)
+		str_printf(out, "%02x", bytes[i]);
+	str_putc(out, '\n');
+}
+
+static int by_key(const void *a, const void *b)
+{
+	const struct plan *const *x = (const struct plan *const *)a;
+	const struct plan *const *y = (const struct plan *const *)b;
+	return memcmp(&(*x)->key, &(*y)->key, sizeof((*x)->key));
+}
+
+void cuda_algorithms(struct device *d, struct str *out)
+{
+	struct plans *all = cuda_of(d)->plans;
+	int64_t n = 0;
+	if (!all)
+		return;
+	head_line(d, out);
+	struct plan **list = (struct plan **)xmalloc((size_t)all->n * sizeof(*list));
+	for (int i = 0; i < PLAN_BUCKETS; i++)
+		for (struct plan *p = all->bucket[i]; p; p = p->next)
+			if (p->told || p->apart || (p->ready && p->possible))
+				list[n++] = p;
+	qsort(list, (size_t)n, sizeof(*list), by_key);
+	for (int64_t i = 0; i < n; i++)
+		plan_line(list[i], out);
+	free(list);
+}
+
+static int64_t type_named(const char *name)
+{
+	for (size_t i = 0; i < ARRAY_LEN(type_names); i++)
+		if (!strcmp(type_names[i], name))
+			return (int64_t)i;
+	return -1;
+}
+
+/* -1: not that many bytes. */
+static int read_hex(const char *s, void *to, size_t n_bytes)
+{
+	static const char digits[] = "0123456789abcdef";
+	unsigned char *out = (unsigned char *)to;
+	if (strlen(s) != 2 * n_bytes || strspn(s, digits) != 2 * n_bytes)
+		return -1;
+	for (size_t i = 0; i < n_bytes; i++)
+		out[i] = (unsigned char)((strchr(digits, s[2 * i]) - digits) << 4 |
+					 (strchr(digits, s[2 * i + 1]) - digits));
+	return 0;
+}
+
+/* An epilogue of GELU is of numbers of 16 bits, and needs lines of 16 bytes. */
+static bool epilogue_good(const struct product_key *k)
+{
+	bool narrow = dtype_bytes((enum dtype)k->a) == 2 && k->d == k->a && k->b == k->a;
+	return k->epilogue < EPILOGUE_GELU ||
+	       (k->epilogue < N_EPILOGUES && narrow && k->m % 8 == 0 && k->align >= 16 &&
+		       !k->add && k->runs == 1);
+}
+
+static int read_line(const char *line, struct plan *p)
+{
+	struct product_key *k = &p->key;
+	char how[3], a[5], b[5], to[5];
+	int end = 0;
+	memset(p, 0, sizeof(*p));
+	if (sscanf(line,
+		    "%2[nt] %10" SCNd64 " %10" SCNd64 " %10" SCNd64
+		    " %4s %4s %4s %1" SCNd64 " %1" SCNd64 " %2" SCNd64 " %3" SCNd64 " %n",
+		    how, &k->m, &k->n, &k->k, a, b, to, &k->epilogue, &k->add, &k->align,
+		    &k->runs, &end) != 11 ||
+		!end || line[end - 1] != ' ' || strlen(how) != 2)
+		return -1;
+	k->ta = how[0] == 't';
+	k->tb = how[1] == 't';
+	k->a = type_named(a);
+	k->b = type_named(b);
+	k->d = type_named(to);
+	bool good = k->m > 0 && k->n > 0 && k->k > 0 && k->a >= 0 && k->b >= 0 &&
+		    k->d >= 0 && k->epilogue >= 0 && k->add >> 1 == 0 && k->align > 0 &&
+		    k->align <= 64 && !(k->align & (k->align - 1)) && k->runs > 0 &&
+		    k->runs <= MOST_RUNS && epilogue_good(k);
+	if (!good)
+		return -1;
+	p->apart = p->ready =
+		k->epilogue >= EPILOGUE_GELU && !strcmp(line + end, "apart");
+	p->told = !p->apart;
+	return p->apart ? 0 : read_hex(line + end, &p->algo, sizeof(p->algo));
+}
+
+static int take(struct device *d, const char *line, int64_t number, struct err *e)
+{
+	struct cuda_device *c = cuda_of(d);
+	struct plan read;
+	if (read_line(line, &read) || (c->plans && c->plans->n >= MOST_PLANS))
+		return err_set(e, EX_DATAERR,
+			"algorithms of products, line %lld: not one, or one too many",
+			(long long)number);
+	struct plan *p = cuda_plan_of(c, &read.key);
+	if (!p->ready && !p->told) {
+		p->algo = read.algo;
+		p->told = read.told;
+		p->apart = p->ready = read.apart;
+	}
+	return 0;
+}
+
+int cuda_take_algorithms(struct device *d, const char *text, struct err *e)
+{
+	struct str here = {}, line = {};
+	int rc = 0;
+	head_line(d, &here);
+	for (int64_t number = 1; *text && !rc; number++) {
+		size_t n = strcspn(text, "\n");
+		str_clear(&line);
+		str_add(&line, text, n);
+		str_puts(&line, "\n");
+		text += n + (text[n] == '\n');
+		if (number == 1 && !strcmp(line.s, here.s))
+			continue;
+		if (number == 1 && !strncmp(line.s, "cublasLt ", 9)) {
+			warn("algorithms of products that were chosen with %.*s are not "
+			     "taken "
+			     "here, with %.*s; bits may differ",
+				(int)n, line.s, (int)here.len - 1, here.s);
+			break;
+		}
+		line.s[n] = '\0';
+		rc = take(d, line.s, number, e);
+	}
+	str_free(&here);
+	str_free(&line);
+	return rc;
+}
