@@ -437,10 +437,12 @@ static bool differ(const struct result *test, const struct result *control, size
 
 static void same_bits(void **state)
 {
-	static const int64_t micros[] = {1, 3, 8, 11};
+	static const int64_t micros[] = {1, 3, 11, 8};
+	size_t n_micros =
+		ARRAY_LEN(micros) - !getenv("LONG"); /* eight give no ragged tree */
 	int different = 0;
 	(void)state;
-	for (size_t k = 0; k < ARRAY_LEN(micros); k++) {
+	for (size_t k = 0; k < n_micros; k++) {
 		const struct layout one = {{1, 1, 1, 1, 1}, 0, false, micros[k]};
 		struct result control, test;
 		struct comm *alone = comm_self("alone");
