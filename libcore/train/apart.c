@@ -6,11 +6,6 @@
 
 /* ---- the start ------------------------------------------------------------------- */
 
-static bool first_rank(const struct run *r)
-{
-	return r->world->rank == 0;
-}
-
 int apart_open(struct run *r, struct train_opts *o, struct err *e)
 {
 	if (o->eval_only) /* of one's parameters, by all ranks */
@@ -27,7 +22,7 @@ int apart_open(struct run *r, struct train_opts *o, struct err *e)
 	if (n > 1)
 		r->world = comm_split(r->all, o->worker, "worker");
 	if (n > 1 && o->edit.async)
-		comm_bell_open(&r->syncing.bell, r->all, r->world->rank == 0);
+		comm_bell_open(&r->syncing.bell, r->all, run_first(r));
 	return 0;
 }
 
@@ -115,14 +110,14 @@ int apart_replay(struct run *r, const char *folder, struct err *e)
 	struct syncing *y = &r->syncing;
 	if (!folder || !r->sync)
 		return 0;
-	if (first_rank(r))
+	if (run_first(r))
 		read_steps(y, folder, &r->t.o, r->t.edit, e);
 	if (comm_agree(r->all, e))
 		goto told;
 	comm_bcast(r->world, &y->n_replay, sizeof(y->n_replay), 0);
 	comm_bcast(r->world, &y->first_replay, sizeof(y->first_replay), 0);
 	int64_t n = y->n_replay - y->first_replay;
-	if (!first_rank(r))
+	if (!run_first(r))
 		y->replay = xcalloc((size_t)n, sizeof(*y->replay));
 	comm_bcast(r->world, y->replay, n * (int64_t)sizeof(*y->replay), 0);
 	if (comm_min_i64(r->all, y->n_replay) != comm_max_i64(r->all, y->n_replay))
@@ -166,8 +161,8 @@ bool apart_meet(struct run *r, bool leaves)
 	const struct trainer *t = &r->t;
 	struct {
 		int64_t leaving, stop, save, ends, steps;
-	} all = {leaves, y->wish_stop, run_save_due(r), t->step >= t->o.steps,
-		first_rank(r) ? t->step - t->synced : 0};
+	} all = {leaves, y->wish_stop, save_due(r), t->step >= t->o.steps,
+		run_first(r) ? t->step - t->synced : 0};
 	if (!r->sync)
 		return true;
 	if (leaves)
@@ -195,7 +190,7 @@ static bool wants_to_meet(void *with)
 {
 	struct run *r = with;
 	struct syncing *y = &r->syncing;
-	return first_rank(r) && !repeats(r) &&
+	return run_first(r) && !repeats(r) &&
 	       (clock_seconds() >= y->due || comm_bell_heard(&y->bell, y->meetings + 1));
 }
 

@@ -74,7 +74,7 @@ static int save_step(struct run *r, struct err *e)
 	struct trainer *t = &r->t;
 	struct str path = {0};
 	int rc = trainer_save(t, ckpt_name(&path, r->ckpt_folder, t->step), e);
-	if (!rc && r->world->rank == 0)
+	if (!rc && run_first(r))
 		ckpt_mark(r->ckpt_folder, "latest.h5", t->step, e);
 	str_free(&path);
 	if (comm_agree(r->all, e)) {
@@ -93,7 +93,7 @@ int elastic_settle(struct run *r, struct err *e)
 	if (went_back(r) && t->o.ckpt && save_step(r, e))
 		return -1;
 	/* As the journal's rows: what lies beyond is not of this run any more. */
-	if (r->world->rank == 0)
+	if (run_first(r))
 		ckpt_drop(r->ckpt_folder, t->step, t->o.ckpt ? -1 : t->from_step);
 	return 0;
 }

@@ -143,8 +143,8 @@ int folder_make(struct run *r, const struct train_opts *o, struct err *e)
 	str_printf(&ckpt, "%s/checkpoints", folder.s);
 	r->folder = folder.s;
 	r->ckpt_folder = ckpt.s;
-	if (r->world->rank == 0 && !file_make_folder(ckpt.s, e) &&
-		!can_write(folder.s, e) && !(o->ckpt && can_write(ckpt.s, e)))
+	if (run_first(r) && !file_make_folder(ckpt.s, e) && !can_write(folder.s, e) &&
+		!(o->ckpt && can_write(ckpt.s, e)))
 		lock_folder(r, o, e);
 	return comm_agree(r->world, e);
 }
@@ -186,7 +186,7 @@ void folder_unmake(struct run *r)
 
 void folder_empty(const struct run *r, const struct train_opts *o)
 {
-	if (r->world->rank == 0)
+	if (run_first(r))
 		remove_old(r->ckpt_folder);
 	if (r->all->rank == 0)
 		remove_others(r, max64(1, o->edit.workers));

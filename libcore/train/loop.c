@@ -38,7 +38,7 @@ static void catch_signals(void)
 
 /* ---- what is written ------------------------------------------------------------- */
 
-static bool is_first(const struct run *r)
+bool run_first(const struct run *r)
 {
 	return r->world->rank == 0;
 }
@@ -61,7 +61,7 @@ void run_event(struct run *r, const char *fmt, ...)
 	struct err e = {0};
 	char text[1024];
 	va_list ap;
-	if (!is_first(r))
+	if (!run_first(r))
 		return;
 	va_start(ap, fmt);
 	vsnprintf(text, sizeof(text), fmt, ap);
@@ -86,7 +86,7 @@ static void print_line(struct run *r, const char *line)
 static void publish(struct run *r)
 {
 	struct err e = {0};
-	if (!is_first(r))
+	if (!run_first(r))
 		return;
 	bool failed = journal_publish(&r->journal, &e) != 0;
 	if (failed && !r->stale)
@@ -94,9 +94,9 @@ static void publish(struct run *r)
 	r->stale = failed;
 }
 
-static void publish_when_old(struct run *r, double seconds)
+void run_publish(struct run *r, double seconds)
 {
-	if (is_first(r) && journal_stale(&r->journal, seconds))
+	if (run_first(r) && journal_stale(&r->journal, seconds))
 		publish(r);
 }
 
@@ -104,13 +104,13 @@ void run_row(struct run *r, const struct row *row)
 {
 	struct err e = {0};
 	struct str line = {0};
-	if (is_first(r)) {
+	if (run_first(r)) {
 		int rc = journal_row(&r->journal, row, &e);
 		journal_state(r, rc, &e);
 		row_print(row, &line);
 		print_line(r, line.s);
 		str_free(&line);
-		publish_when_old(r, r->t.o.publish_secs);
+		run_publish(r, r->t.o.publish_secs);
 	}
 }
 
@@ -211,139 +211,6 @@ static struct row new_row(const struct run *r)
 
 /* ---- what happens between steps -------------------------------------------------- */
 
-static bool is_best(const struct run *r)
-{
-	const struct trainer *t = &r->t;
-	return !isnan(t->best_val_loss) && t->val_loss == t->best_val_loss &&
-	       r->eval_step == t->step;
-}
-
-static void *prune(void *with)
-{
-	const struct run *r = with;
-	ckpt_prune(r->ckpt_folder, r->t.o.keep, r->prune_to);
-	return NULL;
-}
-
-/* Before the next checkpoint needs the room. */
-static void finish_prune(struct run *r)
-{
-	if (r->pruning)
-		pthread_join(r->pruner, NULL);
-	r->pruning = false;
-}
-
-/* Removing a large file takes a while, for which nobody needs to wait. */
-static void begin_prune(struct run *r)
-{
-	finish_prune(r);
-	if (!r->t.o.keep)
-		return;
-	r->prune_to = r->all_have;
-	r->pruning = !pthread_create(&r->pruner, NULL, prune, r);
-	if (!r->pruning)
-		prune(r);
-}
-
-/* Marks what was saved, and begins to remove what is not to be kept. */
-static int keep_house(struct run *r, struct err *e)
-{
-	const struct saving *s = &r->saving;
-	if (ckpt_mark(r->ckpt_folder, "latest.h5", s->step, e) ||
-		(s->best && ckpt_mark(r->ckpt_folder, "best.h5", s->step, e)))
-		return -1;
-	begin_prune(r);
-	return 0;
-}
-
-/* A run of weeks does not end for a disk that is full today. What it has is kept, and tried
- * again: at the next checkpoint, and before, since the next may be far. */
-static void not_saved(struct run *r, const struct err *e)
-{
-	enum { RETRY_SECS = 60 };
-	double secs = r->t.o.ckpt_secs;
-	bool last = r->t.step == r->t.o.steps || stop_signal;
-	secs = secs > 0 && secs < RETRY_SECS ? secs : RETRY_SECS;
-	r->failed = true;
-	r->retry_at = clock_seconds() + secs;
-	if (is_first(r) && last)
-		warn("the checkpoint of step %lld was not written: %s",
-			(long long)r->saving.step, e->msg);
-	else if (is_first(r))
-		warn("the checkpoint of step %lld was not written: %s; training goes on, "
-		     "and the next is tried after %g s at the latest",
-			(long long)r->saving.step, e->msg, secs);
-	run_event(r, "checkpoint failed: %s", e->msg);
-}
-
-/* What came of it, at once or later. */
-static void conclude(struct run *r, int rc, const struct err *e)
-{
-	struct saving *s = &r->saving;
-	if (rc) {
-		not_saved(r, e);
-	} else {
-		double seconds = clock_seconds() - s->begin;
-		r->saved_step = r->have = s->step;
-		r->retry_at = 0;
-		run_event(r, "checkpoint %s (%s, %.3g s, stalled %.3g s)", s->path.s,
-			s->why, seconds, s->stalled);
-		info("checkpoint %s: %.3g s, for which training stalled %.3g s",
-			s->path.s, seconds, s->stalled);
-	}
-	r->saved_at = clock_seconds();
-	str_free(&s->path);
-	publish_when_old(r, 0);
-}
-
-/* Collective. Ends the checkpoint that is being written, if there is one. */
-static void finish_save(struct run *r)
-{
-	struct err e = {0};
-	double begin = clock_seconds();
-	if (!r->t.writing)
-		return;
-	int rc = trainer_save_end(&r->t, &e);
-	if (!rc) {
-		if (is_first(r))
-			keep_house(r, &e);
-		rc = comm_agree(r->world, &e);
-	}
-	r->saving.stalled += clock_seconds() - begin;
-	conclude(r, rc, &e);
-}
-
-/* `behind`: training may go on before it is written. */
-static void save(struct run *r, const char *why, bool behind)
-{
-	struct trainer *t = &r->t;
-	struct err e = {0};
-	if (!t->o.ckpt || r->saved_step == t->step || r->tried_step == t->step)
-		return;
-	double begin = clock_seconds();
-	finish_save(r);
-	finish_prune(r);
-	r->tried_step = t->step;
-	r->saving = (struct saving){
-		.step = t->step, .why = why, .best = is_best(r), .begin = begin};
-	ckpt_name(&r->saving.path, r->ckpt_folder, t->step);
-	int rc = trainer_save_begin(t, r->saving.path.s, behind, &e);
-	r->saving.stalled = clock_seconds() - begin;
-	if (rc)
-		conclude(r, rc, &e);
-	else if (!behind || t->copies == COPY_NONE)
-		finish_save(r);
-}
-
-bool run_save_due(const struct run *r)
-{
-	double now = clock_seconds();
-	if (!is_first(r) || r->t.writing)
-		return false;
-	return (r->t.o.ckpt_secs > 0 && now - r->saved_at >= r->t.o.ckpt_secs) ||
-	       (r->retry_at > 0 && now >= r->retry_at);
-}
-
 /* Returns whether the validation loss is the best so far. */
 static bool evaluate(struct run *r, struct row *row)
 {
@@ -402,7 +269,7 @@ static void write_sample(struct run *r)
 	struct trainer *t = &r->t;
 	struct whole w;
 	if (trainer_is_whole(t)) {
-		if (is_first(r))
+		if (run_first(r))
 			draw_sample(r, &t->model, t->store);
 		return;
 	}
@@ -418,7 +285,7 @@ static int check_replicas(struct run *r)
 	struct str who = {0};
 	uint64_t hash = store_hash(r->t.store);
 	bool agree = store_replicas_agree(r->t.store, &who);
-	if (!agree && is_first(r))
+	if (!agree && run_first(r))
 		warn("step %lld: the parameters differ from those of other ranks on "
 		     "rank%s",
 			(long long)r->t.step, who.s ? who.s : "s");
@@ -462,7 +329,7 @@ static int after_step(struct run *r, const struct step_result *s)
 	if (saves || looks)
 		apart_finish(r);
 	if (s->stop) /* first of all: who says stop may not wait for an evaluation */
-		save(r, "stopped", false);
+		save_now(r, "stopped", false);
 	if (log)
 		fill_row(r, s, &row);
 	if (eval) {
@@ -473,15 +340,15 @@ static int after_step(struct run *r, const struct step_result *s)
 		run_row(r, &row);
 	show_progress(r, s);
 	if (s->written == t->world->size)
-		finish_save(r);
+		save_end(r);
 	if (every(t->o.check_replicas_every, t->step) && check_replicas(r))
 		return EX_FAILED; /* and this step is not saved */
 	if (apart_due(r, t->o.ckpt_every) || s->save)
-		save(r, "in time", behind);
+		save_now(r, "in time", behind);
 	else if (last || s->stop)
-		save(r, last ? "the last" : "stopped", false);
+		save_now(r, last ? "the last" : "stopped", false);
 	else if (best && t->o.ckpt_best)
-		save(r, "the best", behind);
+		save_now(r, "the best", behind);
 	if (apart_due(r, t->o.sample_every))
 		write_sample(r);
 	return 0;
@@ -515,7 +382,7 @@ static void keep_algorithms(struct run *r, bool first)
 {
 	struct err e = {0};
 	bool due = first || r->tried_step == r->t.step;
-	if (!r->t.d.apart || !r->folder || !is_first(r) || !due)
+	if (!r->t.d.apart || !r->folder || !run_first(r) || !due)
 		return;
 	if (train_algorithms_keep(&r->t.d, r->folder, &e))
 		warn("%s", e.msg);
@@ -542,7 +409,7 @@ static int fail_step(struct run *r, struct step_result *s)
 	run_event(r, "stopped: %s", s->why.s);
 	struct err e = {0};
 	err_set(&e, EX_FAILED, "%s", s->why.s);
-	if (is_first(r))
+	if (run_first(r))
 		err_say(&e);
 	publish(r);
 	str_free(&s->why);
@@ -596,7 +463,7 @@ static int train(struct run *r)
 		if (stop)
 			break;
 		before_step(r);
-		trainer_step(t, !apart_several(r) && run_save_due(r), &s);
+		trainer_step(t, !apart_several(r) && save_due(r), &s);
 		if (!s.bad)
 			together = apart_step(r, &s);
 		measure(r, &s, before);
@@ -614,8 +481,8 @@ static int train(struct run *r)
 	if (together && rc && !stop && t->step < t->o.steps)
 		apart_meet(r, true);
 	if (together && stop && apart_several(r))
-		save(r, "stopped", false);
-	finish_save(r);
+		save_now(r, "stopped", false);
+	save_end(r);
 	progress_end(&r->bar);
 	if (rc)
 		return rc;
@@ -623,7 +490,7 @@ static int train(struct run *r)
 		return deserted(r);
 	if (stop && t->step < t->o.steps)
 		return stopped(r);
-	save(r, "the last", false); /* where no step was left to do */
+	save_now(r, "the last", false); /* where no step was left to do */
 	return r->failed && t->o.ckpt && r->saved_step != t->step ? EX_IOERR : 0;
 }
 
@@ -633,7 +500,7 @@ static int eval_only(struct run *r)
 	struct str line = {0};
 	evaluate(r, &row);
 	row_print(&row, &line);
-	if (is_first(r))
+	if (run_first(r))
 		print_line(r, line.s);
 	str_free(&line);
 	return 0;
@@ -645,7 +512,7 @@ int train_loop(struct run *r)
 	if (r->t.o.eval_only)
 		return eval_only(r);
 	int rc = train(r);
-	finish_prune(r);
+	save_close(r);
 	run_event(r, "ends with code %d after step %lld", rc, (long long)r->t.step);
 	publish(r);
 	if (r->torn)

@@ -82,8 +82,21 @@ int train_loop(struct run *r);
 /* A row of the log; a line of the journal. */
 void run_row(struct run *r, const struct row *row);
 void run_event(struct run *r, const char *fmt, ...) PRINTF(2, 3);
-/* This rank's vote: is a checkpoint due by the clock? */
-bool run_save_due(const struct run *r);
+/* The log is for readers again if what they see is so many seconds old. */
+void run_publish(struct run *r, double seconds);
+/* Is this the rank of its worker that writes? */
+bool run_first(const struct run *r);
+
+/* save.c: checkpoints, of which one may be under way while training goes on */
+
+/* This rank's vote: is one due by the clock? */
+bool save_due(const struct run *r);
+/* Collective. Of this step, if it has none; `behind`: training may go on before it is written. */
+void save_now(struct run *r, const char *why, bool behind);
+/* Collective. Ends the one that is being written, if there is one. */
+void save_end(struct run *r);
+/* Waits until those that are not kept are removed: the next needs the room. */
+void save_close(struct run *r);
 
 /* folder.c */
 

@@ -140,7 +140,7 @@ static int open_journal(struct run *r, const struct train_opts *o, const char *c
 			(long long)info.threads, info.threads == 1 ? "" : "s",
 			place.processors, place.host,
 			info.threads == 1 ? "ranks" : "threads");
-	if (r->world->rank == 0 && !o->eval_only)
+	if (run_first(r) && !o->eval_only)
 		journal_open(
 			&r->journal, r->folder, resume, &info, config.s, arithmetic.s, e);
 	if (r->all->rank == 0)
@@ -244,7 +244,7 @@ static void warn_of_room(const struct run *r)
 static bool is_saved(struct run *r, int64_t step)
 {
 	int64_t there = 0;
-	if (r->world->rank == 0 && r->ckpt_folder && step >= 0) {
+	if (run_first(r) && r->ckpt_folder && step >= 0) {
 		struct str path = {0};
 		ckpt_name(&path, r->ckpt_folder, step);
 		there = file_exists(path.s);
