@@ -18,7 +18,8 @@ const char *__asan_default_options(void)
 const char *__lsan_default_suppressions(void);
 const char *__lsan_default_suppressions(void)
 {
-	return "leak:libhdf5\nleak:train_model_from_config\nleak:elastic_info\nleak:comm_self\n";
+	return "leak:libhdf5\nleak:train_model_from_config\nleak:elastic_info\nleak:comm_"
+	       "self\n";
 }
 
 uint8_t take_byte(struct bytes *b)
