@@ -178,16 +178,20 @@ memory_of() { # NAME FILE: bytes of that line of a plan
 	make_shard
 	local all=('-a llama --virtual tp=2,cp=2 -m 4 --dtype float8 --no-float8-skip-ends --dropout 0.1'
 		'--dtype fp16 --loss-scale 1e9 --loss-scale-window 1 --zero 3 -m 8 --dropout 0.1')
-	[ "${LONG:-no}" != yes ] || all+=('' '-m 8 --recompute full --dropout 0.1' '--dtype bf16 -m 8')
+	local lates=yes
+	if [ "${LONG:-no}" = yes ]; then
+		all+=('' '-m 8 --recompute full --dropout 0.1' '--dtype bf16 -m 8')
+		lates='no yes first'
+	fi
 	for more in "${all[@]}"; do
 		local o=(-n 7 --eval-every 2 --eval-windows 4 --sample-every 4 --sample-tokens 3)
 		# shellcheck disable=SC2206
 		o+=($more --overwrite)
 		on_gpu "${o[@]}" -o one >/dev/null
-		on_gpu "${o[@]}" --graph -o two >/dev/null
-		cmp one/checkpoints/latest.h5 two/checkpoints/latest.h5
-		PT_EMU_LAZY=yes on_gpu "${o[@]}" --graph -o two >/dev/null
-		cmp one/checkpoints/latest.h5 two/checkpoints/latest.h5
+		for late in $lates; do
+			PT_EMU_LAZY=$late on_gpu "${o[@]}" --graph -o two >/dev/null
+			cmp one/checkpoints/latest.h5 two/checkpoints/latest.h5
+		done
 	done
 	pt-train "${TINY[@]:1}" "${TWO[@]}" "${o[@]}" --device cuda --graph --profile 5:6 -o two \
 		>/dev/null 2>said
