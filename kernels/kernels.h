@@ -488,13 +488,7 @@ struct kernels {
 
 /* ---- devices --------------------------------------------------------------------- */
 
-/* Logits that a device takes for worth computing at once: on a GPU, of which nothing may stand
- * idle; and what kernels of a GPU have for themselves. */
-enum {
-	CPU_TILE_BYTES = 64 << 20,
-	GPU_TILE_BYTES = 1 << 30,
-	DEVICE_WORK_BYTES = 96 << 20
-};
+enum { DEVICE_WORK_BYTES = 96 << 20 }; /* that kernels of a GPU have for themselves */
 
 enum device_kind { DEVICE_AUTO, DEVICE_CPU, DEVICE_CUDA };
 
@@ -510,6 +504,10 @@ struct device_options {
 	bool alone;
 };
 
+/* Makes *d a device with these kernels, and all that the model asks of its kind: narrow, apart,
+ * tile_bytes. The CPU, a GPU and the planning device each begin with it, so that what is planned
+ * for a kind is what a device of that kind does. */
+void device_init(struct device *d, const struct kernels *k, enum device_kind kind);
 /* DEVICE_AUTO: the GPU where there is one that can be used, by this rank alone, else the CPU. */
 int device_open(struct device *d, enum device_kind kind, const struct device_options *o,
 	struct err *e);

@@ -179,12 +179,7 @@ static void plan_attn_bwd(struct device *d, const struct attn *a, struct mat dq,
 
 void device_plan(struct device *d, enum device_kind kind)
 {
-	bool gpu = kind == DEVICE_CUDA;
 #define KERNEL_ENTRY(name) .name = plan_##name,
 	static const struct kernels plan = {.name = "plan", KERNELS(KERNEL_ENTRY)};
-	*d = (struct device){.k = &plan,
-		.threads = 1,
-		.narrow = gpu,
-		.apart = gpu,
-		.tile_bytes = gpu ? GPU_TILE_BYTES : CPU_TILE_BYTES};
+	device_init(d, &plan, kind);
 }

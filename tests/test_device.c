@@ -57,6 +57,20 @@ static void peaks(void **state)
 	assert_near(device_peak(&d, DT_F32), 0, 0);
 }
 
+/* ---- what the model asks of a device ---------------------------------------------- */
+
+/* What is planned for a kind of device is what the device does. */
+static void planned(void **state)
+{
+	const struct device *d = *state;
+	struct device plan;
+	device_plan(&plan, d->apart ? DEVICE_CUDA : DEVICE_CPU);
+	assert_int_equal(d->narrow, plan.narrow);
+	assert_int_equal(d->apart, plan.apart);
+	assert_true(d->tile_bytes > 0);
+	assert_int_equal(d->tile_bytes, plan.tile_bytes);
+}
+
 /* ---- memory ---------------------------------------------------------------------- */
 
 /* A device that may have 1 MiB gives no more, and again what came back. */
@@ -233,6 +247,7 @@ int main(int argc, char **argv)
 {
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test(peaks),
+		on_device(planned),
 		cmocka_unit_test(cpu_memory),
 		on_device(memory_limit),
 		on_device(names),

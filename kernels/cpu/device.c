@@ -12,7 +12,7 @@ void device_cpu(struct device *d, int threads)
 		&cpu_avx512_kernels,
 #endif
 	};
-	*d = (struct device){.k = tables[cpu_isa()], .tile_bytes = CPU_TILE_BYTES};
+	device_init(d, tables[cpu_isa()], DEVICE_CPU);
 	d->threads = threads > 0 ? threads : cpu_count();
 	omp_set_num_threads(d->threads);
 }

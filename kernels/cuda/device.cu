@@ -461,7 +461,7 @@ extern "C" int pt_cuda_open(
 	struct device *d, const struct device_options *o, struct err *e)
 {
 	struct cuda_device *c = (struct cuda_device *)xcalloc(1, sizeof(*c));
-	memset(d, 0, sizeof(*d));
+	device_init(d, &cuda_kernels, DEVICE_CUDA);
 	c->o = *o;
 	int rc = find_gpu(d, c, e);
 	if (!rc)
@@ -475,10 +475,6 @@ extern "C" int pt_cuda_open(
 	name_device(c);
 	c->waits = env_switch("PT_CUDA_SYNC") == 1;
 	c->measures = o->measure;
-	d->k = &cuda_kernels;
-	d->threads = 1;
-	d->narrow = true;
-	d->apart = true;
 	d->ops = &ops;
 	d->impl = c;
 	cuda_check(d, cudaStreamCreateWithFlags(&c->stream, cudaStreamNonBlocking),
