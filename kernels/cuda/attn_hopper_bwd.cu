@@ -270,15 +270,14 @@ static __device__ inline void keys_consume(const struct hopper_bwd_args &x,
 
 /* ---- queries: dq ------------------------------------------------------------------------ */
 
-/* Scores become probabilities, of queries from `query` on and keys from `key` on; their sum is
- * given. lse: of this lane's rows. */
+/* Scores become probabilities, of queries from `query` on and keys from `key` on.
+ * lse: of this lane's rows. */
 template <int NT>
-static __device__ inline float query_probabilities(
+static __device__ inline void query_probabilities(
 	float (&s)[NT][4], const float (&lse)[2], float scale, int query, int key)
 {
 	int g = lane_id() / 4, t = lane_id() % 4;
 	bool all = key + 8 * NT - 1 <= query;
-	float sum = 0;
 #pragma unroll
 	for (int n = 0; n < NT; n++)
 #pragma unroll
@@ -286,9 +285,7 @@ static __device__ inline float query_probabilities(
 			bool hidden = key + 8 * n + 2 * t + e % 2 > query + g + e / 2 * 8;
 			float p = exp2_fast(fmaf(s[n][e], scale, -lse[e / 2]));
 			s[n][e] = !all && hidden ? 0 : p;
-			sum += s[n][e];
 		}
-	return sum;
 }
 
 /* dp becomes p (dp - delta). */
@@ -332,8 +329,7 @@ static __device__ inline void queries_consume(const struct hopper_bwd_args &x,
 		my_y.times(dp, s.their_y + t.place * TILE);
 		wgmma_wait<1>();
 		wgmma_hold(p);
-		computed(
-			query_probabilities(p, lse, x.a.score, begin + row, i * S::COLS));
+		query_probabilities(p, lse, x.a.score, begin + row, i * S::COLS);
 		wgmma_wait<0>();
 		wgmma_hold(dp);
 		query_gradients(dp, p, delta);

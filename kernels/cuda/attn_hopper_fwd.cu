@@ -156,7 +156,6 @@ static __device__ inline void fwd_consume(const struct hopper_fwd_args &x,
 		warp_arrive(&s.full->k_free[i % STAGES]);
 		hide_later(scores, begin + row, i * S::KEYS);
 		bool fades = softmax<T>(a, fade, scores, x.a.score);
-		computed(fminf(a.sum[0][0], a.sum[0][1]));
 		wgmma_wait<0>();
 		wgmma_hold(a.o[0]);
 		wgmma_hold(p);

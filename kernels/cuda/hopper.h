@@ -148,21 +148,6 @@ template <int NT> static __device__ inline void wgmma_hold(float (&c)[NT][4])
 		asm volatile("" : "+f"(c[i / 4][i % 4])::"memory");
 }
 
-/* What x, not negative, is made of is computed before what follows. No number depends on a wait,
- * so that ptxas would move it to the front of what is to go on meanwhile; but not over a branch,
- * though this one is never taken. */
-static __device__ inline void computed(float x)
-{
-	asm volatile("{\n"
-		     ".reg .pred negative;\n"
-		     "setp.lt.f32 negative, %0, 0f00000000;\n"
-		     "@!negative bra over;\n"
-		     "nanosleep.u32 0;\n"
-		     "over:\n"
-		     "}\n" ::"f"(x)
-		     : "memory");
-}
-
 /* Operands in registers are there until products that take them are done. */
 template <int K> static __device__ inline void wgmma_hold(uint32_t (&a)[K][4])
 {

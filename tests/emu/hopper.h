@@ -126,11 +126,6 @@ static inline constexpr bool is_bf16(__half)
 {
 	return false;
 }
-
-static inline void computed(float)
-{
-}
-
 template <int K> static inline void wgmma_hold(uint32_t (&)[K][4])
 {
 }
