@@ -12,6 +12,17 @@ bool attn_hopper_takes(struct device *d, const struct attn *a, enum dtype type,
 	       a->batch && a->q_rows && !(a->drop.p > 0) && q.whole && k.whole && v.whole;
 }
 
+struct attn_work *attn_work(struct device *d)
+{
+	return cuda_of(d)->attn_work;
+}
+
+dim3 grid_of(struct device *d, const struct order &o)
+{
+	const struct cuda_device *c = cuda_of(d);
+	return dim3((unsigned)(c->attn_stays ? min64(o.items, c->multiprocessors) : o.items));
+}
+
 CUtensorMap tile_map(
 	struct device *d, struct heads m, int64_t batch, enum dtype type, int rows)
 {

@@ -25,6 +25,10 @@ void attn_hopper_fwd(struct device *d, const struct attn *a, enum dtype type,
 void attn_hopper_bwd(struct device *d, const struct attn *a, enum dtype type,
 	const struct bwd_args &x);
 
+struct attn_work *attn_work(struct device *d);
+/* As many blocks as stay on the device, one a multiprocessor; PT_ATTENTION=tiles: one an item. */
+dim3 grid_of(struct device *d, const struct order &o);
+
 /* Boxes of `rows` rows and PANEL numbers of a head. */
 CUtensorMap tile_map(
 	struct device *d, struct heads m, int64_t batch, enum dtype type, int rows);
@@ -32,53 +36,72 @@ CUtensorMap tile_map(
 /* ---- the blocks of a grid ------------------------------------------------------------- */
 
 /*
- * A block has one tile of rows of one head. Those with the most to do are first, over some heads
+ * An item is one tile of rows of one head. Those with the most to do are first, over some heads
  * at a time: as many as have the rows that all their blocks read in the second-level cache.
+ *
+ * There are as many blocks as multiprocessors. Each begins with the item of its own number, and then
+ * takes the next one that nobody has, so that the first tiles of an item are on their way while the
+ * one before it ends. Which block computes an item changes none of its bits.
  */
 struct order {
 	int tiles, groups, section; /* heads of keys, of all sequences; and at a time */
-	int heads, kv_heads;	    /* that blocks are of, and those of keys */
+	int heads, kv_heads;	    /* that items are of, and those of keys */
+	int items;
+	struct attn_work *work;
 };
 
-static inline struct order order_of(
-	const struct attn *a, int tile_rows, int64_t heads, enum dtype type)
+static inline struct order order_of(struct device *d, const struct attn *a, int tile_rows,
+	int64_t heads, enum dtype type)
 {
 	enum { CACHE = 16 << 20 };
 	int64_t bytes = 2 * a->k_rows * a->dim * dtype_bytes(type);
 	int64_t groups = a->batch * a->kv_heads;
-	return {(int)((a->q_rows + tile_rows - 1) / tile_rows), (int)groups,
-		(int)min64(groups, max64(1, CACHE / bytes)), (int)heads,
-		(int)a->kv_heads};
+	int64_t tiles = (a->q_rows + tile_rows - 1) / tile_rows;
+	return {(int)tiles, (int)groups, (int)min64(groups, max64(1, CACHE / bytes)),
+		(int)heads, (int)a->kv_heads,
+		(int)(tiles * groups * (heads / a->kv_heads)), attn_work(d)};
 }
 
-static inline dim3 order_blocks(const struct order &o)
+/* The item after those that blocks began with, for one block. */
+static __device__ inline int item_take(const struct order &o)
 {
-	return dim3((unsigned)(o.tiles * o.groups * (o.heads / o.kv_heads)));
+	return (int)(gridDim.x + atomicAdd(&o.work->taken, 1u));
+}
+
+/* A block takes no more: the last one leaves the counts as it found them. */
+static __device__ inline void items_end(const struct order &o)
+{
+	if (atomicAdd(&o.work->ended, 1u) == gridDim.x - 1) {
+		o.work->taken = 0;
+		o.work->ended = 0;
+	}
 }
 
 struct place {
 	int tile, head, batch; /* tile 0: the one to be first */
 };
 
-static __device__ inline struct place place_of(const struct order &o, int block)
+static __device__ inline struct place place_of(const struct order &o, int item)
 {
 	int group = o.heads / o.kv_heads, each = o.section * group * o.tiles;
-	int first = block / each * o.section, here = min(o.section, o.groups - first);
-	int i = block % each, head = i % (here * group), kv = first + head / group;
+	int first = item / each * o.section, here = min(o.section, o.groups - first);
+	int i = item % each, head = i % (here * group), kv = first + head / group;
 	return {i / (here * group), kv % o.kv_heads * group + head % group,
 		kv / o.kv_heads};
 }
 
 /* ---- inside a block -------------------------------------------------------------------- */
 
-/* Registers of a thread of the first warpgroup, which asks for tiles, and of the two others. */
 enum { CONSUMERS = 2, HOPPER_THREADS = (1 + CONSUMERS) * WARPGROUP };
-enum { FEW_REGISTERS = 24, MANY_REGISTERS = 240 };
-/* Warpgroups have no more than the block was launched with, a multiple of 8 a thread: who asks for
- * more waits for ever. */
-static_assert(FEW_REGISTERS + CONSUMERS * MANY_REGISTERS <=
-		      (1 + CONSUMERS) * (65536 / HOPPER_THREADS / 8 * 8),
-	"registers of a block");
+
+/* Registers of a thread of the first warpgroup, which asks for tiles, and of the two others. They
+ * have no more than the block was launched with, a multiple of 8 a thread: who asks for more
+ * waits for ever. */
+static constexpr bool registers_fit(int few, int many)
+{
+	return few + CONSUMERS * many <=
+	       (1 + CONSUMERS) * (65536 / HOPPER_THREADS / 8 * 8);
+}
 
 /* Bytes of tiles, and of what `other` is, with the room to begin at PANEL_ALIGN. */
 static constexpr int hopper_bytes(int tiles, int other)

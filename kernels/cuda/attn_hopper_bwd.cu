@@ -18,13 +18,16 @@
  */
 template <int D, bool KEYS> struct hopper_bwd_shape {
 	static constexpr int ROWS = 64 * CONSUMERS, COLS = 64, STAGES = 3;
+	static constexpr int FEW_REGISTERS = 24, MANY_REGISTERS = 240;
 	static constexpr bool HELD = !KEYS || D <= 64;
 	static constexpr int TILES = 2 * (ROWS + STAGES * COLS) * D * 2;
+	static_assert(registers_fit(FEW_REGISTERS, MANY_REGISTERS), "registers");
 };
 
 template <int COLS, int STAGES> struct hopper_bwd_rest {
-	uint64_t mine, full[STAGES], free[STAGES];
+	uint64_t mine, mine_free, full[STAGES], free[STAGES];
 	float lse[STAGES][COLS], delta[STAGES][COLS]; /* KEYS: of the tile's queries */
+	int item; /* that the block's own rows are of */
 };
 
 /* x: keys and queries, as in q k^T; y: values and dout, as in dout v^T. */
@@ -54,6 +57,19 @@ template <typename T, int D, bool KEYS> struct hopper_bwd_room {
 
 /* ---- which tiles ---------------------------------------------------------------------- */
 
+/* Rows of item `item`: the first keys and the last queries, which have the most to do, are first. */
+template <int D, bool KEYS> struct bwd_tile {
+	struct place at;
+	int begin;
+
+	__device__ inline bwd_tile(const struct hopper_bwd_args &x, int item)
+	{
+		constexpr int ROWS = hopper_bwd_shape<D, KEYS>::ROWS;
+		at = place_of(x.order, item);
+		begin = (KEYS ? at.tile : x.order.tiles - 1 - at.tile) * ROWS;
+	}
+};
+
 /* How many of the other side's tiles rows [begin, end) of a block see, or are seen from: for
  * keys, as often as there are heads of queries. */
 template <int D, bool KEYS>
@@ -80,25 +96,22 @@ static __device__ inline void their_tile(
 
 /* ---- the warp that asks for tiles ------------------------------------------------------- */
 
-/* Its lanes bring what is known of queries, which are not always on 16 bytes. Where there is no
- * query probabilities are 0. */
+/* Tiles of the other side for one item, from use `first` of the ring on: how many. Lanes bring what
+ * is known of queries, which are not always on 16 bytes. Where there is no query probabilities are
+ * 0. */
 template <typename T, int D, bool KEYS>
-static __device__ inline void bwd_produce(const struct hopper_bwd_args &x,
-	const struct hopper_bwd_room<T, D, KEYS> &s, struct place at, int begin)
+static __device__ inline int load_theirs(const struct hopper_bwd_args &x,
+	const struct hopper_bwd_room<T, D, KEYS> &s, const struct bwd_tile<D, KEYS> &mine,
+	int first)
 {
 	using S = hopper_bwd_shape<D, KEYS>;
 	constexpr int TILE = S::COLS * D, BYTES = TILE * (int)sizeof(T);
 	constexpr int EACH = S::COLS / WARP;
-	int n = their_tiles<D, KEYS>(x.a, begin, begin + S::ROWS), lane = lane_id();
-	if (lane == 0) {
-		barrier_expect(&s.rest->mine, 2 * S::ROWS * D * (int)sizeof(T));
-		panels_load<D, S::ROWS>(
-			s.my_x, &x.my_x, &s.rest->mine, begin, at.head, at.batch);
-		panels_load<D, S::ROWS>(
-			s.my_y, &x.my_y, &s.rest->mine, begin, at.head, at.batch);
-	}
+	struct place at = mine.at;
+	int n = their_tiles<D, KEYS>(x.a, mine.begin, mine.begin + S::ROWS);
+	int lane = lane_id();
 	for (int i = 0; i < n; i++) {
-		struct turn t = turn_of<S::STAGES>(i);
+		struct turn t = turn_of<S::STAGES>(first + i);
 		int row, head;
 		float lse[EACH], delta[EACH];
 		their_tile<D, KEYS>(x.a, at.head, i, &row, &head);
@@ -126,6 +139,45 @@ static __device__ inline void bwd_produce(const struct hopper_bwd_args &x,
 			&s.rest->full[t.place], row, head, at.batch);
 		panels_load<D, S::COLS>(s.their_y + t.place * TILE, &x.their_y,
 			&s.rest->full[t.place], row, head, at.batch);
+	}
+	return n;
+}
+
+/* The block's own rows of an item. */
+template <typename T, int D, bool KEYS>
+static __device__ inline void load_mine(const struct hopper_bwd_args &x,
+	const struct hopper_bwd_room<T, D, KEYS> &s, const struct bwd_tile<D, KEYS> &mine)
+{
+	using S = hopper_bwd_shape<D, KEYS>;
+	struct place at = mine.at;
+	barrier_expect(&s.rest->mine, 2 * S::ROWS * D * (int)sizeof(T));
+	panels_load<D, S::ROWS>(
+		s.my_x, &x.my_x, &s.rest->mine, mine.begin, at.head, at.batch);
+	panels_load<D, S::ROWS>(
+		s.my_y, &x.my_y, &s.rest->mine, mine.begin, at.head, at.batch);
+}
+
+template <typename T, int D, bool KEYS>
+static __device__ inline void bwd_produce(
+	const struct hopper_bwd_args &x, const struct hopper_bwd_room<T, D, KEYS> &s)
+{
+	int item = blockIdx.x, first = 0, lane = lane_id();
+	for (int round = 0;; round++) {
+		int next = lane == 0 ? item_take(x.order) : 0;
+		barrier_wait(&s.rest->mine_free, round % 2 ^ 1);
+		if (lane == 0)
+			s.rest->item = item;
+		if (item >= x.order.items)
+			break;
+		const struct bwd_tile<D, KEYS> mine(x, item);
+		if (lane == 0)
+			load_mine(x, s, mine);
+		first += load_theirs(x, s, mine, first);
+		item = __shfl_sync(ALL_LANES, next, 0);
+	}
+	if (lane == 0) {
+		barrier_arrive(&s.rest->mine);
+		items_end(x.order);
 	}
 }
 
@@ -214,29 +266,45 @@ static __device__ inline void key_gradients(
 	}
 }
 
-/* Warpgroup w of the two, whose keys begin at row `key`. */
+/* The rest of an item's tiles, from use `at` of the ring on: those that only the other warpgroup's
+ * rows see, or are seen from. */
+template <typename T, int D, bool KEYS>
+static __device__ inline void pass_by(
+	const struct hopper_bwd_room<T, D, KEYS> &s, int at, int end)
+{
+	constexpr int STAGES = hopper_bwd_shape<D, KEYS>::STAGES;
+	for (; at < end; at++) {
+		struct turn t = turn_of<STAGES>(at);
+		barrier_wait(&s.rest->full[t.place], t.parity);
+		warp_arrive(&s.rest->free[t.place]);
+	}
+}
+
+/* One item, for warpgroup w of the two; the ring is at use `first`, and then at what is given. */
 template <typename T, int D>
-static __device__ inline void keys_consume(const struct hopper_bwd_args &x,
-	const struct hopper_bwd_room<T, D, true> &s, struct place at, int begin, int w)
+static __device__ inline int keys_item(const struct hopper_bwd_args &x,
+	const struct hopper_bwd_room<T, D, true> &s, int item, int first, int w)
 {
 	using S = hopper_bwd_shape<D, true>;
 	constexpr int NT = S::COLS / 8, TILE = S::COLS * D;
+	const struct bwd_tile<D, true> mine(x, item);
+	int begin = mine.begin, row = w * 64 + threadIdx.x % WARPGROUP / WARP * 16;
 	int all = their_tiles<D, true>(x.a, begin, begin + S::ROWS);
 	int n = their_tiles<D, true>(x.a, begin + w * 64, begin + w * 64 + 64);
-	int row = w * 64 + threadIdx.x % WARPGROUP / WARP * 16;
 	struct own_rows<T, D, true> my_x(s.my_x, w), my_y(s.my_y, w);
 	float dk[1][D / 8][4] = {}, dv[1][D / 8][4] = {}, p[NT][4], dp[NT][4];
 	uint32_t p_narrow[NT / 2][4], ds[NT / 2][4];
 
-	barrier_wait(&s.rest->mine, 0);
 	my_x.hold();
 	my_y.hold();
+	if (S::HELD)
+		warp_arrive(&s.rest->mine_free);
 	for (int i = 0; i < n; i++) {
-		struct turn t = turn_of<S::STAGES>(i);
+		struct turn t = turn_of<S::STAGES>(first + i);
 		const T *their_x = s.their_x + t.place * TILE;
 		const T *their_y = s.their_y + t.place * TILE;
 		int query, head;
-		their_tile<D, true>(x.a, at.head, i, &query, &head);
+		their_tile<D, true>(x.a, mine.at.head, i, &query, &head);
 		barrier_wait(&s.rest->full[t.place], t.parity);
 		my_x.times(p, their_x);
 		my_y.times(dp, their_y);
@@ -257,27 +325,27 @@ static __device__ inline void keys_consume(const struct hopper_bwd_args &x,
 		wgmma_hold(ds);
 		warp_arrive(&s.rest->free[t.place]);
 	}
-	/* Those that only the other warpgroup's keys are seen from. */
-	for (int i = n; i < all; i++) {
-		struct turn t = turn_of<S::STAGES>(i);
-		barrier_wait(&s.rest->full[t.place], t.parity);
-		warp_arrive(&s.rest->free[t.place]);
-	}
-	struct span mine = {begin, begin, 0, min(S::ROWS, (int)x.a.q.rows - begin)};
-	put_gradient<T, D>(x.a.dk, x.a, at.batch, at.head, mine, row, dk, x.a.scale);
-	put_gradient<T, D>(x.a.dv, x.a, at.batch, at.head, mine, row, dv, 1);
+	if (!S::HELD)
+		warp_arrive(&s.rest->mine_free);
+	pass_by(s, first + n, first + all);
+	struct span rows = {begin, begin, 0, min(S::ROWS, (int)x.a.q.rows - begin)};
+	put_gradient<T, D>(
+		x.a.dk, x.a, mine.at.batch, mine.at.head, rows, row, dk, x.a.scale);
+	put_gradient<T, D>(x.a.dv, x.a, mine.at.batch, mine.at.head, rows, row, dv, 1);
+	return first + all;
 }
 
 /* ---- queries: dq ------------------------------------------------------------------------ */
 
-/* Scores become probabilities, of queries from `query` on and keys from `key` on.
- * lse: of this lane's rows. */
+/* Scores become probabilities, of queries from `query` on and keys from `key` on; their sum is
+ * given. lse: of this lane's rows. */
 template <int NT>
-static __device__ inline void query_probabilities(
+static __device__ inline float query_probabilities(
 	float (&s)[NT][4], const float (&lse)[2], float scale, int query, int key)
 {
 	int g = lane_id() / 4, t = lane_id() % 4;
 	bool all = key + 8 * NT - 1 <= query;
+	float sum = 0;
 #pragma unroll
 	for (int n = 0; n < NT; n++)
 #pragma unroll
@@ -285,7 +353,9 @@ static __device__ inline void query_probabilities(
 			bool hidden = key + 8 * n + 2 * t + e % 2 > query + g + e / 2 * 8;
 			float p = exp2_fast(fmaf(s[n][e], scale, -lse[e / 2]));
 			s[n][e] = !all && hidden ? 0 : p;
+			sum += s[n][e];
 		}
+	return sum;
 }
 
 /* dp becomes p (dp - delta). */
@@ -300,37 +370,42 @@ static __device__ inline void query_gradients(
 }
 
 template <typename T, int D>
-static __device__ inline void queries_consume(const struct hopper_bwd_args &x,
-	const struct hopper_bwd_room<T, D, false> &s, struct place at, int begin, int w)
+static __device__ inline int queries_item(const struct hopper_bwd_args &x,
+	const struct hopper_bwd_room<T, D, false> &s, int item, int first, int w)
 {
 	using S = hopper_bwd_shape<D, false>;
 	constexpr int NT = S::COLS / 8, TILE = S::COLS * D;
+	const struct bwd_tile<D, false> mine(x, item);
+	struct place at = mine.at;
+	int begin = mine.begin, row = w * 64 + threadIdx.x % WARPGROUP / WARP * 16;
+	int all = their_tiles<D, false>(x.a, begin, begin + S::ROWS);
 	int n = their_tiles<D, false>(x.a, begin + w * 64, begin + w * 64 + 64);
-	int row = w * 64 + threadIdx.x % WARPGROUP / WARP * 16, g = lane_id() / 4;
 	int64_t state = ((int64_t)at.batch * x.a.n_heads + at.head) * x.a.q.rows;
 	float dq[1][D / 8][4] = {}, p[NT][4], dp[NT][4], lse[2], delta[2];
 	struct own_rows<T, D, false> my_x(s.my_x, w), my_y(s.my_y, w);
 	uint32_t ds[NT / 2][4];
 
+	static_assert(S::HELD, "own rows are read once");
 	for (int i = 0; i < 2; i++) {
-		int query = begin + row + g + 8 * i;
+		int query = begin + row + lane_id() / 4 + 8 * i;
 		bool there = query < x.a.q.rows;
 		lse[i] = there ? x.a.lse[state + query] * LOG2_E : INFINITY;
 		delta[i] = there ? x.a.delta[state + query] : 0;
 	}
-	barrier_wait(&s.rest->mine, 0);
 	my_x.hold();
 	my_y.hold();
+	warp_arrive(&s.rest->mine_free);
 	for (int i = 0; i < n; i++) {
-		struct turn t = turn_of<S::STAGES>(i);
+		struct turn t = turn_of<S::STAGES>(first + i);
 		const T *their_x = s.their_x + t.place * TILE;
 		barrier_wait(&s.rest->full[t.place], t.parity);
 		my_x.times(p, their_x);
 		my_y.times(dp, s.their_y + t.place * TILE);
 		wgmma_wait<1>();
 		wgmma_hold(p);
-		query_probabilities(p, lse, x.a.score, begin + row, i * S::COLS);
-		wgmma_wait<0>();
+		float sum = query_probabilities(
+			p, lse, x.a.score, begin + row, i * S::COLS);
+		wgmma_wait_after<0>(sum);
 		wgmma_hold(dp);
 		query_gradients(dp, p, delta);
 		operand_of<T>(ds, dp);
@@ -340,11 +415,30 @@ static __device__ inline void queries_consume(const struct hopper_bwd_args &x,
 		wgmma_hold(ds);
 		warp_arrive(&s.rest->free[t.place]);
 	}
-	struct span mine = {begin, begin, 0, min(S::ROWS, (int)x.a.q.rows - begin)};
-	put_gradient<T, D>(x.a.dq, x.a, at.batch, at.head, mine, row, dq, x.a.scale);
+	pass_by(s, first + n, first + all);
+	struct span rows = {begin, begin, 0, min(S::ROWS, (int)x.a.q.rows - begin)};
+	put_gradient<T, D>(x.a.dq, x.a, at.batch, at.head, rows, row, dq, x.a.scale);
+	return first + all;
 }
 
 /* ---- launches --------------------------------------------------------------------------- */
+
+template <typename T, int D, bool KEYS>
+static __device__ inline void bwd_consume(const struct hopper_bwd_args &x,
+	const struct hopper_bwd_room<T, D, KEYS> &s, int w)
+{
+	int first = 0;
+	for (int round = 0;; round++) {
+		barrier_wait(&s.rest->mine, round % 2);
+		int item = s.rest->item;
+		if (item >= x.order.items)
+			return;
+		if constexpr (KEYS)
+			first = keys_item<T, D>(x, s, item, first, w);
+		else
+			first = queries_item<T, D>(x, s, item, first, w);
+	}
+}
 
 template <typename T, int D, bool KEYS>
 static __global__ void __launch_bounds__(HOPPER_THREADS, 1)
@@ -354,30 +448,25 @@ static __global__ void __launch_bounds__(HOPPER_THREADS, 1)
 		SHARED(shared);
 		using S = hopper_bwd_shape<D, KEYS>;
 		const struct hopper_bwd_room<T, D, KEYS> s(shared);
-		struct place at = place_of(x.order, blockIdx.x);
-		/* The first keys and the last queries have the most to do. */
-		int begin = (KEYS ? at.tile : x.order.tiles - 1 - at.tile) * S::ROWS;
+		constexpr int WARPS = CONSUMERS * WARPGROUP / WARP;
 		int w = warpgroup_id();
 		if (threadIdx.x == 0) {
 			barrier_make(&s.rest->mine, 1);
+			barrier_make(&s.rest->mine_free, WARPS);
 			for (int i = 0; i < S::STAGES; i++) {
 				barrier_make(&s.rest->full[i], WARP);
-				barrier_make(
-					&s.rest->free[i], CONSUMERS * WARPGROUP / WARP);
+				barrier_make(&s.rest->free[i], WARPS);
 			}
 			barriers_tell();
 		}
 		__syncthreads();
 		if (w == 0) {
-			registers_fewer<FEW_REGISTERS>();
+			registers_fewer<S::FEW_REGISTERS>();
 			if (threadIdx.x < WARP)
-				bwd_produce<T, D, KEYS>(x, s, at, begin);
+				bwd_produce<T, D, KEYS>(x, s);
 		} else {
-			registers_more<MANY_REGISTERS>();
-			if constexpr (KEYS)
-				keys_consume<T, D>(x, s, at, begin, w - 1);
-			else
-				queries_consume<T, D>(x, s, at, begin, w - 1);
+			registers_more<S::MANY_REGISTERS>();
+			bwd_consume<T, D, KEYS>(x, s, w - 1);
 		}
 	} else {
 		__trap(); /* others' code, that the driver was told to translate */
@@ -396,9 +485,9 @@ static void hopper_bwd_launch(
 		tile_map(d, KEYS ? x.q : x.k, a->batch, type, S::COLS),
 		tile_map(d, KEYS ? x.dout : x.v, a->batch, type, S::COLS),
 		x,
-		order_of(a, S::ROWS, heads, type),
+		order_of(d, a, S::ROWS, heads, type),
 	};
-	launch(d, "attn_bwd", order_blocks(all.order), dim3(HOPPER_THREADS),
+	launch(d, "attn_bwd", grid_of(d, all.order), dim3(HOPPER_THREADS),
 		hopper_bytes(
 			S::TILES, sizeof(struct hopper_bwd_rest<S::COLS, S::STAGES>)),
 		hopper_bwd<T, D, KEYS>, all);

@@ -9,12 +9,19 @@
 /* Shared memory: 16 D numbers of q, k and v each in 128 rows. */
 template <int D> struct hopper_fwd_shape {
 	static constexpr int QUERIES = 64 * CONSUMERS, KEYS = 128, STAGES = 2;
+	static constexpr int FEW_REGISTERS = 40, MANY_REGISTERS = 232;
 	static constexpr int TILES = (QUERIES + 2 * STAGES * KEYS) * D * 2;
+	/* The last keys that a tile of queries sees begin where it begins. */
+	static_assert(QUERIES == KEYS, "tiles of one size");
+	static_assert(registers_fit(FEW_REGISTERS, MANY_REGISTERS), "registers");
 };
 
-/* Barriers: of q, and of each place for keys and for values, that it is full and free. */
+/* Barriers: of q, and of each place for keys and for values, that it is full and free; and the tile
+ * that q is of. */
 template <int STAGES> struct hopper_fwd_barriers {
-	uint64_t q, k[STAGES], v[STAGES], k_free[STAGES], v_free[STAGES];
+	uint64_t q, q_free;
+	uint64_t k[STAGES], v[STAGES], k_free[STAGES], v_free[STAGES];
+	int item;
 };
 
 struct hopper_fwd_args {
@@ -41,46 +48,76 @@ template <typename T, int D> struct hopper_fwd_room {
 	}
 };
 
-/* Tiles of keys that the queries of a tile see. */
-template <int D>
-static __device__ inline int hopper_key_tiles(const struct fwd_args &x, int tile)
-{
+/* Which tile of queries item `item` is, heavy ones first; and how many tiles of keys it sees. */
+template <int D> struct fwd_tile {
 	using S = hopper_fwd_shape<D>;
-	int rows = min((int)x.q.rows, (tile + 1) * S::QUERIES);
-	return (rows + S::KEYS - 1) / S::KEYS;
-}
+	struct place at;
+	int begin, rows, n_keys;
 
+	__device__ inline fwd_tile(const struct hopper_fwd_args &x, int item)
+	{
+		at = place_of(x.order, item);
+		begin = (x.order.tiles - 1 - at.tile) * S::QUERIES;
+		rows = min(S::QUERIES, (int)x.a.q.rows - begin);
+		n_keys = (begin + rows + S::KEYS - 1) / S::KEYS;
+	}
+};
+
+/* ---- the thread that asks for tiles ------------------------------------------------------ */
+
+/* Keys and values of one tile of queries, from use `first` of the ring on. */
 template <typename T, int D>
-static __device__ inline void fwd_produce(const struct hopper_fwd_args &x,
-	const struct hopper_fwd_room<T, D> &s, struct place at, int tile)
+static __device__ inline void load_keys(const struct hopper_fwd_args &x,
+	const struct hopper_fwd_room<T, D> &s, const struct fwd_tile<D> &t, int first)
 {
 	using S = hopper_fwd_shape<D>;
 	constexpr int TILE = S::KEYS * D, BYTES = TILE * (int)sizeof(T);
-	int n = hopper_key_tiles<D>(x.a, tile), kv_head = at.head / x.a.group;
-	barrier_expect(&s.full->q, S::QUERIES * D * (int)sizeof(T));
-	panels_load<D, S::QUERIES>(
-		s.q, &x.q, &s.full->q, tile * S::QUERIES, at.head, at.batch);
-	for (int i = 0; i < n; i++) {
-		struct turn t = turn_of<S::STAGES>(i);
-		uint64_t *k = &s.full->k[t.place], *v = &s.full->v[t.place];
-		barrier_wait(&s.full->k_free[t.place], t.parity ^ 1);
+	int head = t.at.head / x.a.group;
+	for (int i = 0; i < t.n_keys; i++) {
+		struct turn turn = turn_of<S::STAGES>(first + i);
+		uint64_t *k = &s.full->k[turn.place], *v = &s.full->v[turn.place];
+		barrier_wait(&s.full->k_free[turn.place], turn.parity ^ 1);
 		barrier_expect(k, BYTES);
-		panels_load<D, S::KEYS>(
-			s.k + t.place * TILE, &x.k, k, i * S::KEYS, kv_head, at.batch);
-		barrier_wait(&s.full->v_free[t.place], t.parity ^ 1);
+		panels_load<D, S::KEYS>(s.k + turn.place * TILE, &x.k, k, i * S::KEYS,
+			head, t.at.batch);
+		barrier_wait(&s.full->v_free[turn.place], turn.parity ^ 1);
 		barrier_expect(v, BYTES);
-		panels_load<D, S::KEYS>(
-			s.v + t.place * TILE, &x.v, v, i * S::KEYS, kv_head, at.batch);
+		panels_load<D, S::KEYS>(s.v + turn.place * TILE, &x.v, v, i * S::KEYS,
+			head, t.at.batch);
 	}
 }
 
-/* Scores of keys behind the query become -infinity. row: of the tile, of this warp. */
+template <typename T, int D>
+static __device__ inline void fwd_produce(
+	const struct hopper_fwd_args &x, const struct hopper_fwd_room<T, D> &s)
+{
+	using S = hopper_fwd_shape<D>;
+	int item = blockIdx.x, first = 0;
+	for (int round = 0;; round++) {
+		int next = item_take(x.order);
+		barrier_wait(&s.full->q_free, round % 2 ^ 1);
+		s.full->item = item;
+		if (item >= x.order.items)
+			break;
+		const struct fwd_tile<D> t(x, item);
+		barrier_expect(&s.full->q, S::QUERIES * D * (int)sizeof(T));
+		panels_load<D, S::QUERIES>(
+			s.q, &x.q, &s.full->q, t.begin, t.at.head, t.at.batch);
+		load_keys(x, s, t, first);
+		first += t.n_keys;
+		item = next;
+	}
+	barrier_arrive(&s.full->q);
+	items_end(x.order);
+}
+
+/* ---- the warpgroups that compute ---------------------------------------------------------- */
+
+/* Scores of keys behind the query become -infinity. query, key: the first ones of this warp. */
 template <int NT>
 static __device__ inline void hide_later(float (&s)[1][NT][4], int query, int key)
 {
 	int g = lane_id() / 4, t = lane_id() % 4;
-	if (key + 8 * NT - 1 <= query)
-		return;
 #pragma unroll
 	for (int n = 0; n < NT; n++)
 #pragma unroll
@@ -89,87 +126,159 @@ static __device__ inline void hide_later(float (&s)[1][NT][4], int query, int ke
 				s[0][n][e] = -INFINITY;
 }
 
-/* Asks for the scores of tile i of keys, in turn; the other warpgroup's turn is given after. */
+/* Asks for the scores of the keys at use i of the ring. */
 template <typename T, int D, int NT>
 static __device__ inline void ask_scores(
 	float (&scores)[NT][4], const struct hopper_fwd_room<T, D> &s, int i, int w)
 {
 	using S = hopper_fwd_shape<D>;
-	struct turn t = turn_of<S::STAGES>(i);
-	barrier_wait(&s.full->k[t.place], t.parity);
-	turn_wait(FIRST_TURN + w, CONSUMERS * WARPGROUP);
 	wgmma_hold(scores);
 	wgmma_fence();
 	wgmma_rows<D>(scores, s.q + w * 64 * PANEL, S::QUERIES,
-		s.k + t.place * S::KEYS * D, S::KEYS);
+		s.k + i % S::STAGES * S::KEYS * D, S::KEYS);
 	wgmma_commit();
 }
 
-/* Asks for the product of probabilities and tile i of values. */
+/* Asks for the product of probabilities and the values at use i of the ring. */
 template <typename T, int D, int K>
 static __device__ inline void ask_values(float (&o)[D / 8][4], uint32_t (&p)[K][4],
 	const struct hopper_fwd_room<T, D> &s, int i)
 {
 	using S = hopper_fwd_shape<D>;
-	struct turn t = turn_of<S::STAGES>(i);
-	barrier_wait(&s.full->v[t.place], t.parity);
 	wgmma_hold(o);
 	wgmma_hold(p);
 	wgmma_fence();
-	wgmma_held(o, p, s.v + t.place * S::KEYS * D);
+	wgmma_held(o, p, s.v + i % S::STAGES * S::KEYS * D);
 	wgmma_commit();
 }
 
-/* Warpgroup w of the two. */
-template <typename T, int D>
-static __device__ inline void fwd_consume(const struct hopper_fwd_args &x,
-	const struct hopper_fwd_room<T, D> &s, struct place at, int tile, int w)
+template <int STAGES>
+static __device__ inline void ring_wait(uint64_t (&full)[STAGES], int i)
 {
-	using S = hopper_fwd_shape<D>;
-	constexpr int NT = S::KEYS / 8, STAGES = S::STAGES;
-	int n = hopper_key_tiles<D>(x.a, tile), begin = tile * S::QUERIES;
-	int row = w * 64 + threadIdx.x % WARPGROUP / WARP * 16;
-	struct running<D, 1> a;
-	float scores[1][NT][4], fade[1][2];
-	uint32_t p[NT / 2][4];
+	struct turn t = turn_of<STAGES>(i);
+	barrier_wait(&full[t.place], t.parity);
+}
 
-	if (w == 1)
-		turn_give(FIRST_TURN, CONSUMERS * WARPGROUP); /* the other one begins */
-	barrier_wait(&s.full->q, 0);
-	ask_scores(scores[0], s, 0, w);
-	if (w == 0 || n > 1)
+/* A warpgroup's part of a tile of queries: the running softmax, and the probabilities of the keys
+ * seen last, which are not yet multiplied by their values. */
+template <typename T, int D> struct fwd_part {
+	using S = hopper_fwd_shape<D>;
+	static constexpr int NT = S::KEYS / 8;
+	struct running<D, 1> a;
+	float scores[1][NT][4];
+	uint32_t p[NT / 2][4];
+	int w, row; /* of the two warpgroups; of this warp in the tile */
+
+	__device__ inline void my_turn(void) const
+	{
+		turn_wait(FIRST_TURN + w, CONSUMERS * WARPGROUP);
+	}
+
+	__device__ inline void others_turn(void) const
+	{
 		turn_give(FIRST_TURN + 1 - w, CONSUMERS * WARPGROUP);
-	running_begin(a);
-	wgmma_wait<0>();
-	wgmma_hold(scores[0]);
-	warp_arrive(&s.full->k_free[0]);
-	hide_later(scores, begin + row, 0);
-	softmax<T>(a, fade, scores, x.a.score);
-	operand_of<T>(p, scores[0]);
-	for (int i = 1; i < n; i++) {
+	}
+
+	/* What the scores are of is read; of the last keys, the queries too. */
+	__device__ inline void scores_done(
+		const struct hopper_fwd_room<T, D> &s, int i, bool last)
+	{
+		wgmma_hold(scores[0]);
+		warp_arrive(&s.full->k_free[i % S::STAGES]);
+		if (last)
+			warp_arrive(&s.full->q_free);
+	}
+
+	/* The first keys, at use i of the ring. */
+	__device__ inline void begin(const struct hopper_fwd_args &x,
+		const struct hopper_fwd_room<T, D> &s, int i, bool last)
+	{
+		float fade[1][2];
+		ring_wait(s.full->k, i);
+		my_turn();
+		ask_scores(scores[0], s, i, w);
+		others_turn();
+		running_begin(a);
+		wgmma_wait<0>();
+		scores_done(s, i, last);
+		if (last)
+			hide_later(scores, row, 0);
+		softmax<T>(a, fade, scores, x.a.score);
+		operand_of<T>(p, scores[0]);
+	}
+
+	/* The next ones, at use i, of which the LAST ones are partly behind the queries. While
+	 * scores become probabilities, the values before them are multiplied. No branch is between
+	 * the asking and the end of that product: ptxas (13.0) has been seen to lose registers
+	 * there. */
+	template <bool LAST>
+	__device__ inline void next(const struct hopper_fwd_args &x,
+		const struct hopper_fwd_room<T, D> &s, int i)
+	{
+		float fade[1][2];
+		ring_wait(s.full->k, i);
+		ring_wait(s.full->v, i - 1);
+		my_turn();
 		ask_scores(scores[0], s, i, w);
 		ask_values(a.o[0], p, s, i - 1);
-		if (w == 0 || i < n - 1)
-			turn_give(FIRST_TURN + 1 - w, CONSUMERS * WARPGROUP);
+		others_turn();
 		wgmma_wait<1>();
-		wgmma_hold(scores[0]);
-		warp_arrive(&s.full->k_free[i % STAGES]);
-		hide_later(scores, begin + row, i * S::KEYS);
+		scores_done(s, i, LAST);
+		if (LAST)
+			hide_later(scores, row, 0);
 		bool fades = softmax<T>(a, fade, scores, x.a.score);
-		wgmma_wait<0>();
-		wgmma_hold(a.o[0]);
-		wgmma_hold(p);
-		warp_arrive(&s.full->v_free[(i - 1) % STAGES]);
+		wgmma_wait_after<0>(fminf(a.sum[0][0], a.sum[0][1]));
+		values_done(s, i - 1);
 		if (fades)
 			fade_sums(a, fade);
 		operand_of<T>(p, scores[0]);
 	}
-	ask_values(a.o[0], p, s, n - 1);
-	wgmma_wait<0>();
-	wgmma_hold(a.o[0]);
-	wgmma_hold(p);
-	struct span mine = {begin, begin, 0, min(S::QUERIES, (int)x.a.q.rows - begin)};
-	fwd_end<T>(a, x.a, at.batch, at.head, mine, row);
+
+	__device__ inline void end(const struct hopper_fwd_room<T, D> &s, int i)
+	{
+		ring_wait(s.full->v, i);
+		ask_values(a.o[0], p, s, i);
+		wgmma_wait<0>();
+		values_done(s, i);
+	}
+
+	__device__ inline void values_done(const struct hopper_fwd_room<T, D> &s, int i)
+	{
+		wgmma_hold(a.o[0]);
+		wgmma_hold(p);
+		warp_arrive(&s.full->v_free[i % S::STAGES]);
+	}
+};
+
+/* Warpgroup w of the two. They take turns at asking, which the second begins and the first ends. */
+template <typename T, int D>
+static __device__ inline void fwd_consume(
+	const struct hopper_fwd_args &x, const struct hopper_fwd_room<T, D> &s, int w)
+{
+	int first = 0;
+	struct fwd_part<T, D> part;
+	part.w = w;
+	part.row = w * 64 + threadIdx.x % WARPGROUP / WARP * 16;
+	if (w == 1)
+		part.others_turn();
+	for (int round = 0;; round++) {
+		barrier_wait(&s.full->q, round % 2);
+		int item = s.full->item;
+		if (item >= x.order.items)
+			break;
+		const struct fwd_tile<D> t(x, item);
+		part.begin(x, s, first, t.n_keys == 1);
+		for (int i = 1; i < t.n_keys - 1; i++)
+			part.template next<false>(x, s, first + i);
+		if (t.n_keys > 1)
+			part.template next<true>(x, s, first + t.n_keys - 1);
+		first += t.n_keys;
+		part.end(s, first - 1);
+		struct span mine = {t.begin, t.begin, 0, t.rows};
+		fwd_end<T>(part.a, x.a, t.at.batch, t.at.head, mine, part.row);
+	}
+	if (w == 0)
+		part.my_turn();
 }
 
 template <typename T, int D>
@@ -178,13 +287,14 @@ static __global__ void __launch_bounds__(HOPPER_THREADS, 1)
 {
 	if constexpr (HOPPER) {
 		SHARED(shared);
+		using S = hopper_fwd_shape<D>;
 		const struct hopper_fwd_room<T, D> s(shared);
-		struct place at = place_of(x.order, blockIdx.x);
-		int tile = x.order.tiles - 1 - at.tile, w = warpgroup_id();
+		int w = warpgroup_id();
 		if (threadIdx.x == 0) {
 			constexpr int WARPS = CONSUMERS * WARPGROUP / WARP;
 			barrier_make(&s.full->q, 1);
-			for (int i = 0; i < hopper_fwd_shape<D>::STAGES; i++) {
+			barrier_make(&s.full->q_free, WARPS);
+			for (int i = 0; i < S::STAGES; i++) {
 				barrier_make(&s.full->k[i], 1);
 				barrier_make(&s.full->v[i], 1);
 				barrier_make(&s.full->k_free[i], WARPS);
@@ -194,12 +304,12 @@ static __global__ void __launch_bounds__(HOPPER_THREADS, 1)
 		}
 		__syncthreads();
 		if (w == 0) {
-			registers_fewer<FEW_REGISTERS>();
+			registers_fewer<S::FEW_REGISTERS>();
 			if (threadIdx.x == 0)
-				fwd_produce<T, D>(x, s, at, tile);
+				fwd_produce<T, D>(x, s);
 		} else {
-			registers_more<MANY_REGISTERS>();
-			fwd_consume<T, D>(x, s, at, tile, w - 1);
+			registers_more<S::MANY_REGISTERS>();
+			fwd_consume<T, D>(x, s, w - 1);
 		}
 	} else {
 		__trap(); /* others' code, that the driver was told to translate */
@@ -216,9 +326,9 @@ static void hopper_fwd_launch(
 		tile_map(d, x.k, a->batch, type, S::KEYS),
 		tile_map(d, x.v, a->batch, type, S::KEYS),
 		x,
-		order_of(a, S::QUERIES, a->heads, type),
+		order_of(d, a, S::QUERIES, a->heads, type),
 	};
-	launch(d, "attn_fwd", order_blocks(all.order), dim3(HOPPER_THREADS),
+	launch(d, "attn_fwd", grid_of(d, all.order), dim3(HOPPER_THREADS),
 		hopper_bytes(S::TILES, sizeof(struct hopper_fwd_barriers<S::STAGES>)),
 		hopper_fwd<T, D>, all);
 }

@@ -40,6 +40,13 @@ enum { WARP = 32, FULL_BYTES_OF_SHARED = 48 << 10 };
 /* ---- device.cu ---------------------------------------------------------------------- */
 
 struct cuda_device;
+
+/* What the blocks of a launch count together: items that were taken after the first ones, and
+ * blocks that ended. Zeros between launches. */
+struct attn_work {
+	unsigned taken, ended;
+};
+
 /* What a call of the runtime gave; anything but success ends the program, and says what the
  * device was asked for last. */
 void cuda_check(struct device *d, cudaError_t rc, const char *what);

@@ -271,6 +271,7 @@ static void close_device(struct device *d)
 	cudaFreeHost(c->later.from);
 	cudaFree(c->room);
 	cudaFree(c->product_room);
+	cudaFree(c->attn_work);
 	cudaFree(c->copies);
 	cudaStreamDestroy(c->stream);
 	free(c);
@@ -410,6 +411,7 @@ static int find_gpu(struct device *d, struct cuda_device *c, struct err *e)
 	snprintf(c->model, sizeof(c->model), "%s", p.name);
 	c->arch = 10 * p.major + p.minor;
 	c->shared_most = p.sharedMemPerBlockOptin;
+	c->multiprocessors = p.multiProcessorCount;
 	if (c->arch < 80)
 		return err_set(e, EX_FAILED,
 			"%s has compute capability %d.%d, and pt needs 8.0 (Ampere, "
@@ -441,9 +443,11 @@ static int find_maps(struct cuda_device *c, struct err *e)
 	cudaDriverEntryPointQueryResult found = cudaDriverEntryPointSymbolNotFound;
 	const char *attention = getenv("PT_ATTENTION");
 	void *fn = NULL;
-	if (attention && strcmp(attention, "mma") && strcmp(attention, "auto"))
-		return err_set(
-			e, EX_USAGE, "PT_ATTENTION is '%s', not auto or mma", attention);
+	if (attention && strcmp(attention, "mma") && strcmp(attention, "auto") &&
+		strcmp(attention, "tiles"))
+		return err_set(e, EX_USAGE, "PT_ATTENTION is '%s', not auto, mma or tiles",
+			attention);
+	c->attn_stays = !attention || strcmp(attention, "tiles");
 	if (c->arch != 90 || (attention && !strcmp(attention, "mma")))
 		return 0;
 	cudaError_t rc = cudaGetDriverEntryPointByVersion(
@@ -483,6 +487,12 @@ extern "C" int pt_cuda_open(
 	cuda_watch_open(d);
 	c->room = cuda_memory(d, CUDA_ROOM, "kernels");
 	c->product_room = cuda_memory(d, PRODUCT_ROOM, "products");
+	if (c->map_encode) {
+		c->attn_work = (struct attn_work *)cuda_memory(
+			d, sizeof(*c->attn_work), "attention");
+		cuda_check(d, cudaMemset(c->attn_work, 0, sizeof(*c->attn_work)),
+			"attention");
+	}
 	cuda_cublas_check(d, cublasLtCreate(&c->products), "cublasLtCreate");
 	return 0;
 }

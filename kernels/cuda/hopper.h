@@ -140,6 +140,21 @@ template <int N> static __device__ inline void wgmma_wait(void)
 	asm volatile("wgmma.wait_group.sync.aligned %0;\n" ::"n"(N) : "memory");
 }
 
+/* The same, after x, not negative, is computed. No number depends on a wait, so that ptxas moves the
+ * wait to the front of what is to go on meanwhile; but not over a store to shared memory, though
+ * this one, of a negative number, is never done. */
+template <int N> static __device__ inline void wgmma_wait_after(float x)
+{
+	asm volatile("{\n"
+		     ".reg .pred negative;\n"
+		     "setp.lt.f32 negative, %0, 0f00000000;\n"
+		     "@negative st.volatile.shared.f32 [%1], %0;\n"
+		     "wgmma.wait_group.sync.aligned %2;\n"
+		     "}\n" ::"f"(x),
+		     "r"(0), "n"(N)
+		     : "memory");
+}
+
 /* The compiler keeps these numbers where they are: products write there behind its back. */
 template <int NT> static __device__ inline void wgmma_hold(float (&c)[NT][4])
 {

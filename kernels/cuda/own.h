@@ -41,8 +41,11 @@ struct cuda_device {
 	char model[256], name[400];
 	int arch;	    /* 90: compute capability 9.0 */
 	size_t shared_most; /* bytes of shared memory that a block may have */
+	int multiprocessors;
 	/* Maps of tensors, for the kernels of sm_90 alone; NULL: those are not used. */
 	PFN_cuTensorMapEncodeTiled_v12000 map_encode;
+	struct attn_work *attn_work;
+	bool attn_stays; /* their blocks take one item after the other */
 	bool waits;    /* after each launch */
 	bool measures; /* which algorithm of a product is the quickest */
 	cudaStream_t stream;

@@ -113,6 +113,11 @@ template <int N> static inline void wgmma_wait(EMU_WHERE)
 	emu_wgmma_wait(N, file, line);
 }
 
+template <int N> static inline void wgmma_wait_after(float, EMU_WHERE)
+{
+	emu_wgmma_wait(N, file, line);
+}
+
 template <int NT> static inline void wgmma_hold(float (&)[NT][4])
 {
 }
