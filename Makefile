@@ -108,7 +108,12 @@ $O/kernels/cuda/%.o: kernels/cuda/%.cu $O/flags-cuda
 	@echo "  NVCC  $<"
 	@$(NVCC) -Ilibcore -I. $(NVCCFLAGS) -MMD -MP -MF $(@:.o=.d) -c -o $@ $<
 
+# Where there is a disassembler, what the compiler made of the products of warpgroups is looked at.
+CUOBJDUMP := $(shell PATH="$$PATH:$(dir $(NVCC))" command -v cuobjdump 2>/dev/null)
+PYTHON := $(shell command -v python3 2>/dev/null)
+
 $O/pt-cuda.so: $(CUDA_OBJ)
+	@$(if $(and $(CUOBJDUMP),$(PYTHON)),CUOBJDUMP=$(CUOBJDUMP) tests/machine_code $(filter %/attn_hopper_fwd.o %/attn_hopper_bwd.o,$^))
 	@echo "  LD    $@"
 	@$(NVCC) $(NVCCFLAGS) -shared -cudart static -Xlinker -rpath,$(realpath $(CUDA_INC)/../lib64) \
 	  -o $@ $^ -lcublasLt
