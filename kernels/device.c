@@ -100,18 +100,6 @@ uint64_t device_gpu(int rank)
 	return find_half(&h, &(struct err){0}) ? 0 : h.gpu(rank);
 }
 
-void device_init(struct device *d, const struct kernels *k, enum device_kind kind)
-{
-	/* Logits that are worth computing at once: as many as keep all of a GPU busy. */
-	enum { CPU_TILE_BYTES = 64 << 20, GPU_TILE_BYTES = 1 << 30 };
-	bool gpu = kind == DEVICE_CUDA;
-	*d = (struct device){.k = k,
-		.threads = 1,
-		.narrow = gpu,
-		.apart = gpu,
-		.tile_bytes = gpu ? GPU_TILE_BYTES : CPU_TILE_BYTES};
-}
-
 int device_open(struct device *d, enum device_kind kind, const struct device_options *o,
 	struct err *e)
 {

@@ -13,6 +13,8 @@
 
 #include "base/base.h"
 
+#include <string.h>
+
 /*
  * Number formats: bfloat16, IEEE's binary16, and the two of fp8 (Micikevicius et al. 2022),
  * e4m3 without infinity.
@@ -507,7 +509,20 @@ struct device_options {
 /* Makes *d a device with these kernels, and all that the model asks of its kind: narrow, apart,
  * tile_bytes. The CPU, a GPU and the planning device each begin with it, so that what is planned
  * for a kind is what a device of that kind does. */
-void device_init(struct device *d, const struct kernels *k, enum device_kind kind);
+static inline void device_init(
+	struct device *d, const struct kernels *k, enum device_kind kind)
+{
+	/* Logits that are worth computing at once: as many as keep all of a GPU busy. */
+	enum { CPU_TILE_BYTES = 64 << 20, GPU_TILE_BYTES = 1 << 30 };
+	bool gpu = kind == DEVICE_CUDA;
+	memset(d, 0, sizeof(*d));
+	d->k = k;
+	d->threads = 1;
+	d->narrow = gpu;
+	d->apart = gpu;
+	d->tile_bytes = gpu ? GPU_TILE_BYTES : CPU_TILE_BYTES;
+}
+
 /* DEVICE_AUTO: the GPU where there is one that can be used, by this rank alone, else the CPU. */
 int device_open(struct device *d, enum device_kind kind, const struct device_options *o,
 	struct err *e);

@@ -130,24 +130,6 @@ static bool wait_ready(void *asks)
 	return w->b->done > w->phase;
 }
 
-/* A thread waits for each phase in turn, the first of them 0, or the one before, which is
- * over. (What is asked is the parity, so that two phases cannot be told from none.) */
-void emu_barrier_wait(uint64_t *p, int parity, const char *file, int line)
-{
-	struct barrier *b = barrier_of(p);
-	int64_t *next = &waits[emu_thread()][b - barriers];
-	if (!*next)
-		*next = parity ? 1 : 2;
-	struct wait w = {b, *next - 2};
-	if ((*next)++ % 2 != parity)
-		emu_stop("%s:%d: waits for parity %d, and the next phase is %d", file,
-			line, parity, (int)w.phase);
-	if (b->done > w.phase + 1)
-		emu_stop("%s:%d: waits for phase %d, and %d are done", file, line,
-			(int)w.phase, (int)b->done);
-	emu_until(wait_ready, &w, "barrier_wait", file, line);
-}
-
 /* ---- barriers with numbers -------------------------------------------------------------- */
 
 struct named {
@@ -652,6 +634,36 @@ static void products_do(struct warpgroup *g, int groups, const char *file, int l
 		(size_t)g->n_products * sizeof(*g->products));
 	for (int l = 0; l < GROUP; l++)
 		g->asked[l] = g->n_products;
+}
+
+/* Of this thread. A branch between a product and its wait is what ptxas (13.0) lost registers at;
+ * of branches, this sees those of waits. tests/machine_code sees all. */
+static bool products_under_way(void)
+{
+	const struct warpgroup *g = warpgroups[emu_thread() / GROUP];
+	return g && g->asked[emu_thread() % GROUP];
+}
+
+/* A thread waits for each phase in turn, the first of them 0, or the one before, which is
+ * over. (What is asked is the parity, so that two phases cannot be told from none.) */
+void emu_barrier_wait(uint64_t *p, int parity, const char *file, int line)
+{
+	struct barrier *b = barrier_of(p);
+	if (products_under_way())
+		emu_stop("%s:%d: a barrier is waited for, which is a loop, while a wgmma "
+			 "is under way",
+			file, line);
+	int64_t *next = &waits[emu_thread()][b - barriers];
+	if (!*next)
+		*next = parity ? 1 : 2;
+	struct wait w = {b, *next - 2};
+	if ((*next)++ % 2 != parity)
+		emu_stop("%s:%d: waits for parity %d, and the next phase is %d", file,
+			line, parity, (int)w.phase);
+	if (b->done > w.phase + 1)
+		emu_stop("%s:%d: waits for phase %d, and %d are done", file, line,
+			(int)w.phase, (int)b->done);
+	emu_until(wait_ready, &w, "barrier_wait", file, line);
 }
 
 struct meeting {

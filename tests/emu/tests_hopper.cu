@@ -314,6 +314,7 @@ enum wrong {
 	OPERAND_LOADED,
 	OPERAND_HELD,
 	PRODUCT_LEFT,
+	WAIT_MEANWHILE,
 	NOT_ALL_ASK,
 	NOT_ALIGNED,
 	OLD_DEVICE,
@@ -382,6 +383,8 @@ static __device__ inline void wrong_product(
 		barrier_expect(barrier, ROWS * PANEL * 2);
 		tile_load(tile, map, barrier, 0, 0, 0, 0);
 	}
+	if (what == WAIT_MEANWHILE)
+		barrier_wait(barrier, 1);
 	if (what != PRODUCT_LEFT)
 		wgmma_wait<0>();
 }
@@ -459,6 +462,7 @@ const struct emu_test emu_tests_hopper[] = {
 	{"wgmma_operand_loaded", wrong<OPERAND_LOADED>, "operand of a wgmma"},
 	{"wgmma_operand_held", wrong<OPERAND_HELD>, "registers that a wgmma"},
 	{"wgmma_left", wrong<PRODUCT_LEFT>, "wgmma under way"},
+	{"wgmma_wait_meanwhile", wrong<WAIT_MEANWHILE>, "while a wgmma is under way"},
 	{"wgmma_not_all_ask", wrong<NOT_ALL_ASK>, "different products"},
 	{"wgmma_not_aligned", wrong<NOT_ALIGNED>, "not in the first of 8 rows"},
 	{"an_old_device", wrong<OLD_DEVICE>, "sm_80 has none"},
