@@ -59,6 +59,13 @@ void only_on_cpu(void)
 		skip();
 }
 
+bool test_device_slow(const struct device *d)
+{
+	const char *sanitizer = getenv("SANITIZER"), *all = getenv("LONG");
+	bool slow = strstr(device_name(d), "emulated") || (sanitizer && *sanitizer);
+	return slow && !(all && !strcmp(all, "yes"));
+}
+
 bool test_device_missing(void)
 {
 	static const char *const isas[] = {"sse2", "avx2", "avx512"};

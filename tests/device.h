@@ -15,6 +15,9 @@ struct device *test_device(void);
 void test_device_reopen(const char *isa, int threads);
 /* Ends the test, as one that is skipped, where the device is another. */
 void only_on_cpu(void);
+/* An emulated GPU, or any under compute-sanitizer ($SANITIZER), takes its time: tests with many
+ * cases do some of them. On others, and with LONG=yes, all. */
+bool test_device_slow(const struct device *d);
 /* True, and said in TAP, when this machine lacks what $PT_ISA asks for. */
 bool test_device_missing(void);
 
