@@ -193,7 +193,7 @@ same_workers() { # A B: the state of both workers
 	make_shard
 	if real_gpu; then
 		# As many layers as take seven tenths of what there is.
-		local wide=(--dim 2048 --heads 16 --virtual "tp=1,cp=1" -n 1 --no-ckpt) few more room
+		local wide=(--dim 1024 --heads 8 --virtual "tp=1,cp=1" -n 1 --no-ckpt) few more room
 		few=$(plan "${wide[@]}" --layers 2)
 		more=$(plan "${wide[@]}" --layers 4)
 		room=$("$BUILD/tests/test_device" room)
