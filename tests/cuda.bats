@@ -1,11 +1,11 @@
 #!/usr/bin/env bats
-# pt-train on a GPU, which is emulated here: the same kernels, compiled for the CPU.
+# pt-train on a GPU: a real one if GPU=yes tests/run has begun this, or else an emulated one, the
+# same kernels compiled for the CPU. What only that can do is not asked of a real one: to fail at
+# a launch, to have so much memory, to be late with what it is asked for, to count who waits.
 load helpers
 
 setup() {
-	cd "$BATS_TEST_TMPDIR" || exit 1
-	export PT_CUDA=$BUILD/emu/pt-cuda.so PT_EMU_GUARD=no
-	[ -e "$PT_CUDA" ] || skip 'nvcc and its headers are not here'
+	gpu_setup
 }
 
 TWO=(--layers 2 --dim 32 --peak-flops 1e12)
@@ -29,7 +29,7 @@ memory_of() { # NAME FILE: bytes of that line of a plan
 	on_gpu -n 5 --no-ckpt -o gpu >/dev/null
 	pt-compare --rtol 1e-4 cpu gpu
 	run pt-compare cpu gpu
-	[[ $output == *"blas: OpenBLAS"*"emulated GPU"* ]] # other arithmetic, and that is said
+	[[ $output == *"blas: OpenBLAS"*"$(gpu_name)"* ]] # other arithmetic, and that is said
 }
 
 @test "50 steps stay within 1e-4 of the CPU's, of GPT-2 and of Llama with shared keys" {
@@ -129,6 +129,14 @@ memory_of() { # NAME FILE: bytes of that line of a plan
 	[ "$(memory_of pinned plan.params)" -gt "$(memory_of pinned plan.optimizer)" ]
 	[ "$(memory_of 'on the GPU' plan.optimizer)" -lt "$(memory_of 'on the GPU' plan.none)" ]
 	[ "$(memory_of 'on the GPU' plan.params)" -lt "$(memory_of 'on the GPU' plan.optimizer)" ]
+	# More than it may have, and more than there is.
+	for more in '--dim 512 --memory 1M' '--dim 8192 --heads 64 --layers 64'; do
+		# shellcheck disable=SC2086
+		run on_gpu -n 2 $more --no-ckpt -o small
+		[ "$status" -eq 1 ]
+		[[ $output == *'out of memory'*'--dry-run'*'--micro-batch'* ]]
+	done
+	real_gpu && return
 	PT_EMU_PINNED=40000000 run on_gpu "${o[@]}" --dim 1024 --heads 8 -o run --overwrite
 	[ "$status" -eq 1 ]
 	[[ $output == *'of pinned memory'*'--offload optimizer'* ]]
@@ -205,6 +213,7 @@ memory_of() { # NAME FILE: bytes of that line of a plan
 	run on_gpu "${bad[@]}" --eval-every 0 --graph -o four
 	[ "$status" -eq 1 ]
 	[[ $output == *"$said"* ]]
+	real_gpu && return
 	# In the others nobody asks for them.
 	PT_EMU_FAIL=9000 run on_gpu -n 500 --graph --eval-every 0 -o five
 	[ "$status" -eq 1 ]
@@ -212,6 +221,7 @@ memory_of() { # NAME FILE: bytes of that line of a plan
 }
 
 @test "a step waits for its result, and for nothing else" {
+	! real_gpu || skip 'a real GPU does not count who waits for it'
 	make_shard
 	export PT_EMU_LAZY=yes PT_EMU_WAITS=yes
 	waits() { # STEPS OPTION...
@@ -240,13 +250,14 @@ memory_of() { # NAME FILE: bytes of that line of a plan
 
 @test "a kernel that fails is named with its shapes, a bad number is found" {
 	make_shard
+	run on_gpu -n 10 --lr 1e30 --clip 0 --warmup 0 -o bad
+	[ "$status" -eq 1 ]
+	[[ $output == *'first bad: '* ]]
+	real_gpu && return
 	PT_EMU_FAIL=200 run on_gpu -n 3 -o run
 	[ "$status" -eq 1 ]
 	[[ $output == *cudaErrorIllegalAddress* ]]
 	[[ $output == *PT_CUDA_SYNC* ]]
-	run on_gpu -n 10 --lr 1e30 --clip 0 --warmup 0 -o bad
-	[ "$status" -eq 1 ]
-	[[ $output == *'first bad: '* ]]
 }
 
 @test "the table of kernels, and the algorithms of products" {

@@ -1,12 +1,10 @@
 #!/usr/bin/env bats
-# pt-train on several ranks that share a GPU, which is emulated: messages go by way of the
-# program's memory, and every layout gives the bits of one rank.
+# pt-train on several ranks that share a GPU, which is emulated unless GPU=yes tests/run has begun
+# this: messages go by way of the program's memory, and every layout gives the bits of one rank.
 load helpers
 
 setup() {
-	cd "$BATS_TEST_TMPDIR" || exit 1
-	export PT_CUDA=$BUILD/emu/pt-cuda.so PT_EMU_GUARD=no
-	[ -e "$PT_CUDA" ] || skip 'nvcc and its headers are not here'
+	gpu_setup
 }
 
 # Fixed virtual degrees, so that layouts are comparable.
@@ -30,6 +28,10 @@ same_on() { # RANKS OPTION...: as the run `one`
 		echo "$*"
 		return 1
 	}
+}
+
+plan() { # OPTION...: bytes on the GPU, of one rank
+	PT_CUDA=$PWD/nowhere.so on_gpu 1 "$@" --dry-run | awk '/^on the GPU/ { print $4 }'
 }
 
 sample_of() { # FILE: what follows its announcement
@@ -174,15 +176,36 @@ same_workers() { # A B: the state of both workers
 	make_shard
 	local kernels=100663296 planned taken # of the first, what every rank has
 	on_gpu 2 --fsdp 2 --zero 3 --no-ckpt -o run >rows
-	planned=$(PT_CUDA=$PWD/nowhere.so on_gpu 1 --fsdp 2 --zero 3 --no-ckpt --dry-run |
-		awk '/^on the GPU/ { print $4 }')
+	planned=$(plan --fsdp 2 --zero 3 --no-ckpt)
 	taken=$(sed -n 's/^step=2 .* mem=\([^ ]*\).*/\1/p' rows)
 	awk -v p="$planned" -v t="$taken" -v k=$kernels \
 		'BEGIN { exit !(t > k && t - k <= p - k && t - k > 0.9 * (p - k)) }'
-	# What is enough for one rank is not for two, but where each has a GPU.
+	# Two workers, with what they have of each other.
+	local big=(--dim 256 -n 1 --no-ckpt --overwrite)
+	local apart=("${EDIT[@]}" "${OUTER[@]}" --edit-wire bf16 "${big[@]}")
+	on_gpu 2 "${apart[@]}" -o apart >rows
+	planned=$(plan "${apart[@]}")
+	taken=$(sed -n 's/^step=1 .* mem=\([^ ]*\).*/\1/p' rows)
+	[ "$taken" -eq "$planned" ]
+}
+
+@test "what is enough for one rank is not for two, but where each has a GPU" {
+	make_shard
+	if real_gpu; then
+		# As many layers as take seven tenths of what there is.
+		local wide=(--dim 1024 --heads 8 --virtual "tp=1,cp=1" -n 1 --no-ckpt) few more room
+		few=$(plan "${wide[@]}" --layers 2)
+		more=$(plan "${wide[@]}" --layers 4)
+		room=$("$BUILD/tests/test_device" room)
+		wide+=(--layers $((2 + (room * 7 / 10 - few) * 2 / (more - few))))
+		[ "$(plan "${wide[@]}")" -lt "$room" ]
+		run on_gpu 2 "${wide[@]}" --dp 2 -o two
+		[ "$status" -eq 1 ]
+		[[ $output == *'out of memory'*'ranks that share it'* ]]
+		return
+	fi
 	local big=(--dim 256 -n 1 --no-ckpt --overwrite) room
-	room=$(PT_CUDA=$PWD/nowhere.so on_gpu 1 "${big[@]}" --dry-run |
-		awk '/^on the GPU/ { print $4 + 1000000 }')
+	room=$(($(plan "${big[@]}") + 1000000))
 	PT_EMU_MEMORY=$room on_gpu 1 "${big[@]}" -o one >/dev/null
 	PT_EMU_MEMORY=$((room - 700000)) run on_gpu 1 "${big[@]}" -o one # CUDA's own is more
 	[ "$status" -eq 1 ]
@@ -190,13 +213,9 @@ same_workers() { # A B: the state of both workers
 	[ "$status" -eq 1 ]
 	[[ $output == *'out of memory'*'ranks that share it'* ]]
 	PT_EMU_GPUS=2 PT_EMU_MEMORY=$room on_gpu 2 "${big[@]}" -o two >/dev/null
-	# Two workers need all of it twice, with what they have of each other.
+	# Two workers need all of it twice.
 	local apart=("${EDIT[@]}" "${OUTER[@]}" --edit-wire bf16 "${big[@]}")
-	on_gpu 2 "${apart[@]}" -o apart >rows
-	planned=$(PT_CUDA=$PWD/nowhere.so on_gpu 1 "${apart[@]}" --dry-run |
-		awk '/^on the GPU/ { print $4 }')
-	taken=$(sed -n 's/^step=1 .* mem=\([^ ]*\).*/\1/p' rows)
-	[ "$taken" -eq "$planned" ]
+	planned=$(plan "${apart[@]}")
 	PT_EMU_MEMORY=$((planned + 1000000)) run on_gpu 2 "${apart[@]}" -o none
 	[ "$status" -eq 1 ]
 	[[ $output == *'out of memory'*'ranks that share it'* ]]
@@ -210,25 +229,38 @@ same_workers() { # A B: the state of both workers
 
 @test "without --device, several ranks are on GPUs if each has its own" {
 	make_shard
-	for n in 1 2 3; do
-		PT_EMU_GPUS=$n timeout -k 1 120 mpiexec -n 2 pt-train "${TINY[@]}" "${SMALL[@]}" \
-			-n 1 --no-ckpt -o run$n >/dev/null
-	done
-	grep -q 'device = cpu' run1/journal.txt
-	grep -q 'device = emulated GPU' run2/journal.txt
-	grep -q 'device = emulated GPU' run3/journal.txt
-	local o=(pt-train "${TINY[@]}" "${SMALL[@]}" -n 1 --no-ckpt --overwrite -o mixed)
-	# A launcher may show each rank one GPU, its own.
-	timeout -k 1 120 mpiexec -n 1 -env PT_EMU_GPU 0 "${o[@]}" : \
-		-n 1 -env PT_EMU_GPU 1 "${o[@]}" >/dev/null
-	grep -q 'device = emulated GPU' mixed/journal.txt
+	local o=(pt-train "${TINY[@]}" "${SMALL[@]}" -n 1 --no-ckpt --overwrite) gpu
+	gpu="device = $(gpu_name)"
+	together() { # NAME=VALUE NAME=VALUE OPTION...: what either of two ranks has in its environment
+		timeout -k 1 120 mpiexec -n 1 env "$1" "${o[@]}" "${@:3}" : \
+			-n 1 env "$2" "${o[@]}" "${@:3}" </dev/null
+	}
+	if real_gpu; then
+		# One, of which two ranks would have a half each.
+		export CUDA_VISIBLE_DEVICES=${CUDA_VISIBLE_DEVICES:-0}
+		export CUDA_VISIBLE_DEVICES=${CUDA_VISIBLE_DEVICES%%,*}
+		local all=CUDA_VISIBLE_DEVICES=$CUDA_VISIBLE_DEVICES none=CUDA_VISIBLE_DEVICES=
+		timeout -k 1 120 "${o[@]}" -o run1 >/dev/null
+		grep -qF "$gpu" run1/journal.txt
+		timeout -k 1 120 mpiexec -n 2 "${o[@]}" -o run2 >/dev/null </dev/null
+		grep -q 'device = cpu' run2/journal.txt
+	else
+		local all=PT_EMU_GPUS=2 none=PT_EMU_GPUS=0
+		for n in 1 2 3; do
+			PT_EMU_GPUS=$n timeout -k 1 120 mpiexec -n 2 "${o[@]}" -o run$n >/dev/null </dev/null
+		done
+		grep -q 'device = cpu' run1/journal.txt
+		grep -qF "$gpu" run2/journal.txt
+		grep -qF "$gpu" run3/journal.txt
+		# A launcher may show each rank one GPU, its own.
+		together PT_EMU_GPU=0 PT_EMU_GPU=1 -o mixed >/dev/null
+		grep -qF "$gpu" mixed/journal.txt
+	fi
 	# Where one rank has none, the other does without.
-	timeout -k 1 120 mpiexec -n 1 -env PT_EMU_GPUS 2 "${o[@]}" : \
-		-n 1 -env PT_EMU_GPUS 0 "${o[@]}" >/dev/null
+	together "$all" "$none" -o mixed >/dev/null
 	grep -q 'device = cpu' mixed/journal.txt
 	# Workers that train apart do not: what they bring would not be the same.
-	o+=(--edit-workers 2 -o apart)
-	run timeout -k 1 120 mpiexec -n 1 -env PT_EMU_GPUS 2 "${o[@]}" : -n 1 -env PT_EMU_GPUS 0 "${o[@]}"
+	run together "$all" "$none" --edit-workers 2 -o apart
 	[ "$status" -eq 64 ]
 	[[ $output == *'some workers have found a GPU'* ]]
 }

@@ -59,6 +59,24 @@ void only_on_cpu(void)
 		skip();
 }
 
+bool test_device_slow(const struct device *d)
+{
+	const char *sanitizer = getenv("SANITIZER"), *all = getenv("LONG");
+	bool slow = strstr(device_name(d), "emulated") || (sanitizer && *sanitizer);
+	return slow && !(all && !strcmp(all, "yes"));
+}
+
+void test_part(int *first, int *step)
+{
+	const char *asked = getenv("TEST_PART");
+	int part = 1, of = 1;
+	if (asked && *asked &&
+		(sscanf(asked, "%d/%d", &part, &of) != 2 || part < 1 || part > of))
+		die(EX_USAGE, "TEST_PART is '%s', not as 1/3", asked);
+	*first = part - 1;
+	*step = of;
+}
+
 bool test_device_missing(void)
 {
 	static const char *const isas[] = {"sse2", "avx2", "avx512"};
@@ -435,4 +453,21 @@ int device_end(void **state)
 		print_message("# %-34s worst error %8.2g, allowed %8.2g\n",
 			checks[i].what, checks[i].worst, checks[i].bound);
 	return 0;
+}
+
+int run_some_on_device(const struct CMUnitTest *tests, size_t n)
+{
+	struct CMUnitTest *some = xcalloc(n, sizeof(*some));
+	size_t n_some = 0;
+	int first, step, rc = 0;
+	test_part(&first, &step);
+	for (size_t i = (size_t)first; i < n; i += (size_t)step)
+		some[n_some++] = tests[i];
+	if (!n_some)
+		printf("1..0\n");
+	else if (!test_device_missing())
+		rc = _cmocka_run_group_tests(
+			"tests", some, n_some, device_begin, device_end);
+	free(some);
+	return rc;
 }

@@ -15,6 +15,11 @@ struct device *test_device(void);
 void test_device_reopen(const char *isa, int threads);
 /* Ends the test, as one that is skipped, where the device is another. */
 void only_on_cpu(void);
+/* An emulated GPU, or any under compute-sanitizer ($SANITIZER), takes its time: tests with many
+ * cases do some of them. On others, and with LONG=yes, all. */
+bool test_device_slow(const struct device *d);
+/* $TEST_PART=I/N, of a program's tests or cases: number *first and every *step-th from there. */
+void test_part(int *first, int *step);
 /* True, and said in TAP, when this machine lacks what $PT_ISA asks for. */
 bool test_device_missing(void);
 
@@ -71,9 +76,8 @@ int memory_begin(void **state);
 int memory_end(void **state);
 
 #define on_device(f) cmocka_unit_test_setup_teardown(f, memory_begin, memory_end)
-#define run_on_device(tests)   \
-	(test_device_missing() \
-			? 0    \
-			: cmocka_run_group_tests(tests, device_begin, device_end))
+#define run_on_device(tests) run_some_on_device(tests, ARRAY_LEN(tests))
+/* Those of $TEST_PART. */
+int run_some_on_device(const struct CMUnitTest *tests, size_t n);
 
 #endif

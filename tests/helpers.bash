@@ -34,6 +34,22 @@ tiny_on() { # RANKS OPTION...
 	mpiexec -n "$n" pt-train "${TINY[@]}" "$@"
 }
 
+# The GPU of tests that want one: emulated, or of the library that GPU=yes tests/run names.
+gpu_setup() {
+	cd "$BATS_TEST_TMPDIR" || exit 1
+	export PT_CUDA=${GPU_LIBRARY:-$BUILD/emu/pt-cuda.so} PT_EMU_GUARD=no
+	[ -e "$PT_CUDA" ] || skip 'nvcc and its headers are not here'
+}
+
+gpu_name() { # as journals have it
+	"$BUILD/tests/test_device" name
+}
+
+# (PT_EMU_NAME gives the emulated GPU another name, and so rehearses what is for real ones.)
+real_gpu() {
+	[[ $(gpu_name) != *emulated* ]]
+}
+
 # For tests that limit memory, or measure it.
 plain_memory() {
 	if nm "$BUILD/pt-train" | grep -q __asan_init; then

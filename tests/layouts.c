@@ -199,6 +199,12 @@ static int check(const struct train_opts *o, struct err *e)
 	return rc;
 }
 
+static const char *device_asked(void)
+{
+	const char *asked = getenv("PT_TEST_DEVICE");
+	return asked ? asked : "cpu";
+}
+
 int layout_options(const struct layout *l, struct train_opts *o, struct err *e)
 {
 	struct str text = {0};
@@ -206,7 +212,8 @@ int layout_options(const struct layout *l, struct train_opts *o, struct err *e)
 	add_lines(&text, common);
 	add_lines(&text, model_options(l->model));
 	add_lines(&text, l->options);
-	if (strstr(l->options, "offload="))
+	str_printf(&text, "device=%s\n", device_asked());
+	if (strstr(l->options, "offload=") && strcmp(device_asked(), "cuda"))
 		str_printf(&text, "offload-to=%s\n", file_temporary_folder());
 	int rc = opts_from_text(&train_program, o, text.s, false, e);
 	str_free(&text);
@@ -224,7 +231,8 @@ void layout_control(const char *arithmetic, struct train_opts *o)
 {
 	struct err e = {0};
 	struct str text = {0};
-	str_printf(&text, "%sdp=1\nthreads=1\nckpt-wait=yes\n", arithmetic);
+	str_printf(&text, "%sdp=1\nthreads=1\nckpt-wait=yes\ndevice=%s\n", arithmetic,
+		device_asked());
 	if (opts_from_text(&train_program, o, text.s, false, &e) ||
 		train_opts_check(o, &e))
 		die_err(&e);

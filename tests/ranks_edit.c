@@ -5,6 +5,7 @@
  * device: cpu cuda
  */
 #include "edit/edit.h"
+#include "tests/device.h"
 #include "tests/ranks.h"
 
 #include "parallel/store.h"
@@ -385,13 +386,14 @@ static const struct layout layouts[] = {
 	{{1, 1, 2, 1, 1}, 3, OFFLOAD_PARAMS},
 };
 
-/* Of all there are, a third; an emulated GPU is in no hurry, and does a few. */
+/* Of all there are, a third; a slow GPU does a few. */
 static bool is_due(size_t config, int workers, size_t layout)
 {
 	const struct layout *l = &layouts[layout];
 	if (workers * ranks_of(l) > world->size || (device.apart && l->offload))
 		return false;
-	return ((size_t)workers + config + layout) % (device.apart ? 13 : 3) == 0;
+	size_t of = device.apart && test_device_slow(&device) ? 13 : 3;
+	return ((size_t)workers + config + layout) % of == 0;
 }
 
 static bool some_are_due(size_t config, int workers)
@@ -664,7 +666,8 @@ static void feeds_back(void **state)
 		{EDIT_WIRE_SPARSE, 0.9, 0.1},
 	};
 	(void)state;
-	if (device.apart) /* whose wires have the CPU's bits */
+	if (device.apart &&
+		test_device_slow(&device)) /* whose wires have the CPU's bits */
 		skip();
 	struct comm *c = comm_split(world, world->rank < 3 ? 0 : -1, "some");
 	for (size_t i = 0; i < ARRAY_LEN(some); i++) {

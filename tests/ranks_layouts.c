@@ -1,15 +1,18 @@
 /*
  * Law 1 on every layout: a layout says who computes, never what is computed.
  * ranks: 8
+ * device: cpu cuda
  *
  * The layouts of tests/layouts.c are trained side by side, each by as many ranks as it has,
  * and so are the same runs on one rank, the controls. Loss, gradient norm and parameters must
  * be equal in every bit after every step, replicas and their plan right, and a run that is
  * saved on one layout and goes on on another must end as the one that was never stopped.
  *
- * LONG=yes adds random layouts, of SEED or of the clock. LAYOUTS_STOP=yes: end at the first
- * that fails.
+ * LONG=yes adds random layouts, of SEED or of the clock, on CPUs. LAYOUTS_STOP=yes: end at the
+ * first that fails. On a GPU, which all ranks share, TEST_PART=I/N is the I-th of N parts of the
+ * table, and an emulated one does a few.
  */
+#include "tests/device.h"
 #include "tests/layouts.h"
 #include "tests/ranks.h"
 
@@ -73,8 +76,9 @@ static void check_memory(struct trainer *t, struct trace *out)
 	struct err e = {0};
 	double used = (double)(t->run.peak_bytes + t->micro.peak_bytes +
 			       t->scratch.peak_bytes + store_peak(t->store));
-	double planned =
-		(double)(plan_total(&t->plan) - t->plan.data_bytes - t->plan.copy_bytes);
+	const struct plan *p = &t->plan;
+	double planned = (double)(plan_total(p) - p->data_bytes - p->copy_bytes -
+				  p->work_bytes - p->pinned_bytes);
 	if (used > planned || used < 0.95 * planned)
 		err_set(&e, EX_FAILED, "used %.0f bytes of memory, planned %.0f", used,
 			planned);
@@ -233,8 +237,11 @@ static void add_pair(uint64_t seed, int64_t index, int n_layout_jobs)
 {
 	enum { DTYPES = PRECISION_FLOAT8 + 1 };
 	struct job *j = new_job(PAIR);
-	const struct job *first = any_layout(test_uniform(seed, 2 * index), n_layout_jobs,
+	double random = test_uniform(seed, 2 * index);
+	const struct job *first = any_layout(random, n_layout_jobs,
 		index % 2 ? (int)(index / 2 % DTYPES) : -1, -1, -1);
+	if (!first) /* there are few layouts */
+		first = any_layout(random, n_layout_jobs, -1, -1, -1);
 	const struct job *second = any_layout(test_uniform(seed, 2 * index + 1),
 		n_layout_jobs, -1, first->control, (int)(first - jobs));
 	j->o = first->o;
@@ -265,9 +272,32 @@ static void add_controls(void)
 		jobs[jobs[i].control].save |= jobs[i].kind == PAIR;
 }
 
+/* Of the table, layouts FIRST, FIRST + STEP, ...: all of it, or what an emulated GPU has time for,
+ * or a part. */
+static void choose_layouts(int *first, int *step)
+{
+	enum { OF = 31 };
+	const char *asked = getenv("PT_TEST_DEVICE");
+	const struct device_options o = {.exact = true};
+	struct device d;
+	struct err e = {0};
+	*first = 0;
+	*step = 1;
+	if (!asked || strcmp(asked, "cuda"))
+		return;
+	if (device_open(&d, DEVICE_CUDA, &o, &e))
+		die_err(&e);
+	bool slow = test_device_slow(&d);
+	device_close(&d);
+	test_part(first, step);
+	*step *= slow ? OF : 1;
+}
+
 static void make_jobs(bool more, uint64_t seed)
 {
-	for (int i = 0; i < n_layouts; i++)
+	int first, step;
+	choose_layouts(&first, &step);
+	for (int i = first; i < n_layouts; i += step)
 		add_layout(TABLE, &layouts[i]);
 	for (int i = 0; i < LONG_LAYOUTS && more; i++) {
 		struct layout l;
@@ -513,7 +543,8 @@ static void other_arithmetic_differs(void **state)
 static void choose_seed(void)
 {
 	const char *say = getenv("SEED"), *much = getenv("LONG");
-	longer = much && !strcmp(much, "yes");
+	const char *device = getenv("PT_TEST_DEVICE");
+	longer = much && !strcmp(much, "yes") && !(device && !strcmp(device, "cuda"));
 	seed = say ? strtoull(say, NULL, 10) : longer ? (uint64_t)time(NULL) : 1;
 	comm_bcast(world, &seed, sizeof(seed), 0);
 }

@@ -224,6 +224,13 @@ static void fill(struct device *d)
 	d->k->wait(d);
 }
 
+static void room(struct device *d)
+{
+	int64_t used, left;
+	device_memory(d, &used, &left);
+	printf("%lld\n", (long long)left);
+}
+
 static int command(const char *what)
 {
 	struct device_options o = {.exact = true, .measure = true};
@@ -237,6 +244,8 @@ static int command(const char *what)
 		work(&d);
 	else if (!strcmp(what, "fill"))
 		fill(&d);
+	else if (!strcmp(what, "room"))
+		room(&d);
 	else
 		printf("%s\n", device_name(&d));
 	device_close(&d);

@@ -63,7 +63,8 @@ int main(void)
 		printf("1..1\nok 1 - all # SKIP built without CUDA\n");
 		return 0;
 	}
-	void *so = dlopen(library(), RTLD_NOW | RTLD_LOCAL);
+	/* (the tests open no device, and this program has none of what one would call) */
+	void *so = dlopen(library(), RTLD_LAZY | RTLD_LOCAL);
 	if (!so)
 		die(EX_FAILED, "%s", dlerror());
 	for (size_t i = 0; i < ARRAY_LEN(lists); i++) {

@@ -52,5 +52,7 @@ EMU_INSIDE void emu_widen(float *to, const uint16_t *from, int n, bool bf16);
 EMU_INSIDE cudaError_t emu_safe(void);
 /* The same of what may not be asked of a stream that is captured. */
 EMU_INSIDE cudaError_t emu_not_captured(cudaStream_t s);
+/* Puts the clock of events on. */
+EMU_INSIDE void emu_clock_on(double seconds);
 
 #endif

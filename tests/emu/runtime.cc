@@ -464,7 +464,9 @@ static int device_now;
 
 static int device_count(void)
 {
-	const char *n = getenv("PT_EMU_GPUS");
+	const char *n = getenv("PT_EMU_GPUS"), *visible = getenv("CUDA_VISIBLE_DEVICES");
+	if (visible && !*visible)
+		return 0;
 	return n ? atoi(n) : 1;
 }
 
@@ -521,7 +523,8 @@ cudaError_t cudaGetDeviceProperties(struct cudaDeviceProp *p, int device)
 	if (device < 0 || device >= device_count())
 		return emu_gives(cudaErrorInvalidDevice);
 	memset(p, 0, sizeof(*p));
-	snprintf(p->name, sizeof(p->name), "emulated GPU");
+	const char *name = getenv("PT_EMU_NAME");
+	snprintf(p->name, sizeof(p->name), "%s", name ? name : "emulated GPU");
 	const char *first = getenv("PT_EMU_GPU");
 	p->uuid.bytes[15] = (char)((first ? atoi(first) : 0) + device);
 	p->totalGlobalMem = limit_bytes();
