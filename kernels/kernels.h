@@ -223,6 +223,14 @@ static inline int64_t row_step(int64_t step, struct mat x)
 	return step ? step : x.cols;
 }
 
+/* Normally distributed numbers with this mean and deviation; those further than `most` deviations from the
+ * mean are drawn again. How they are made: kernels/normal.h. */
+struct normal {
+	float mean, std;
+	float most; /* 0: any */
+	struct chance chance;
+};
+
 /* ---- the kernels ----------------------------------------------------------------- */
 
 /* y[i] = w[ids[i] - first], or 0 when that is not a row of w; added to y if `add`. */
@@ -426,6 +434,8 @@ typedef void kern_exact_sum(struct device *, struct exact *x, const float *v, in
  * likewise. */
 typedef void kern_exact_sumsq(
 	struct device *, struct exact *x, const struct mat *m, int n);
+/* Initial weights. Every device makes the same bits. */
+typedef void kern_normal(struct device *, struct mat x, const struct normal *);
 typedef void kern_zero(struct device *, struct mat x);			 /* any */
 typedef void kern_copy(struct device *, struct mat to, struct mat from); /* of one type */
 /* Index of the first element that is not finite, or -1. x: any. Waits for the device. */
@@ -474,7 +484,7 @@ typedef void kern_attn_row(struct device *, struct mat o, struct mat q, struct m
 	X(act_fwd) X(act_bwd) X(add) X(sub) X(dropout) X(residual) X(residual_norm) \
 	X(round) X(round_scaled) X(narrow) X(widen) X(amax) \
 	X(xent_stats) X(xent_join) X(xent_bwd) \
-	X(adamw) X(step_end) X(row_sumsq) X(exact_sum) X(exact_sumsq) X(zero) X(copy) X(find_bad) X(hash) \
+	X(adamw) X(step_end) X(row_sumsq) X(exact_sum) X(exact_sumsq) X(normal) X(zero) X(copy) X(find_bad) X(hash) \
 	X(put) X(get) X(get_begin) X(get_end) X(alloc) X(free) X(wait) \
 	X(pseudo_grad) X(mix) X(outer_sgd) X(combine) X(keep_largest) X(keep_random) \
 	X(round_random) X(quantise) X(dequantise) X(pick) X(strew) \
@@ -642,7 +652,7 @@ static inline uint64_t device_abi(void)
 		sizeof(struct attn), sizeof(struct norm), sizeof(struct adamw),
 		sizeof(struct step_end), sizeof(struct step_terms),
 		sizeof(struct outer_sgd), sizeof(struct combine), sizeof(struct keep),
-		sizeof(struct chance), sizeof(struct exact),
+		sizeof(struct chance), sizeof(struct normal), sizeof(struct exact),
 		sizeof(struct device_options), sizeof(struct err)};
 	uint64_t h = 0;
 	for (const char *s = DEVICE_ABI; *s; s++)

@@ -77,6 +77,7 @@ NOTHING(strew, dev *d, struct mat x, const float *values, const void *places, bo
 NOTHING(row_sumsq, dev *d, double *out, struct mat x)
 NOTHING(exact_sum, dev *d, struct exact *x, const float *v, int64_t n)
 NOTHING(exact_sumsq, dev *d, struct exact *x, const struct mat *m, int n)
+NOTHING(normal, dev *d, struct mat x, const struct normal *o)
 NOTHING(zero, dev *d, struct mat x)
 NOTHING(hash, dev *d, uint64_t *sum, struct mat x, uint64_t key, int64_t first,
 	int64_t stride)

@@ -533,6 +533,14 @@ static uint64_t run_alloc(struct device *d)
 #define run_free run_alloc
 #define run_wait run_alloc
 
+static uint64_t run_normal(struct device *d)
+{
+	struct mat x = mat_blank(ROWS, COLS);
+	const struct normal o = {0, 1, 3, {{{1, 2}}, 5, COLS + 7}};
+	d->k->normal(d, x, &o);
+	return hash_of(x);
+}
+
 static uint64_t run_zero(struct device *d)
 {
 	struct mat x = numbers(ROWS, COLS, 1);

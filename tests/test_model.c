@@ -171,6 +171,14 @@ static void impossible_shapes(void **state)
 
 /* ---- initial weights ------------------------------------------------------------- */
 
+static void init_range(
+	const struct tensor *t, uint64_t seed, int64_t first, int64_t n, float *out)
+{
+	struct device d;
+	device_cpu(&d, 0);
+	init_rows(&d, t, seed, first, mat(out, 1, n));
+}
+
 struct moments {
 	double mean, std, kurtosis, largest;
 	double next; /* correlation of neighbours */

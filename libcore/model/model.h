@@ -99,9 +99,12 @@ void model_print(const struct model *m, struct str *out);
 
 /* ---- init.c ---------------------------------------------------------------------- */
 
-/* Element i of a whole tensor is a function of (seed, name, i). Fills [first, first + n). */
-void init_range(
-	const struct tensor *t, uint64_t seed, int64_t first, int64_t n, float *out);
+/* How initial weights are drawn: it changes with the bits of kernels/normal.h. */
+enum { INIT_VERSION = 2 };
+/* Element i of a whole tensor is a function of (seed, name, i). Fills x, in the device's memory,
+ * with rows of the tensor, or of a slice of its columns; `first`: the index of its first element. */
+void init_rows(struct device *d, const struct tensor *t, uint64_t seed, int64_t first,
+	struct mat x);
 /* Every part that this rank updates. */
 void init_parts(struct store *s, uint64_t seed);
 

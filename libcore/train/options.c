@@ -239,6 +239,7 @@ void train_arithmetic(const struct train_opts *o, const struct model *m,
 	str_printf(out, "data = 0x%016llx\n", (unsigned long long)data_hash);
 	str_printf(out, "parameters = %lld\n", (long long)model_counts(m).all);
 	conf_print(out, "blas", device);
+	str_printf(out, "initial-weights = %d\n", INIT_VERSION);
 	str_printf(out, "program = %s\n", PT_VERSION);
 }
 

@@ -1,0 +1,106 @@
+/*
+ * Normal numbers for initial weights: Box and Muller's pairs (1958), of Philox's words, in
+ * polynomials of our own. Only operations that IEEE 754 rounds correctly, none of them fused:
+ * every instruction set and every GPU gets the same bits.
+ *
+ * Numbers come in tiles, which vectors fill without shuffling: in each, word w of the Philox
+ * blocks of all lanes lies together.
+ */
+#ifndef KERNELS_NORMAL_H
+#define KERNELS_NORMAL_H
+
+#include "base/philox.h"
+
+#include <math.h>
+#include <string.h>
+
+enum { NORMAL_LANES = 64, NORMAL_TILE = 4 * NORMAL_LANES };
+
+PHILOX_FN float float_of_bits(uint32_t bits)
+{
+	float x;
+	memcpy(&x, &bits, sizeof(x));
+	return x;
+}
+
+PHILOX_FN uint32_t bits_of_float(float x)
+{
+	uint32_t bits;
+	memcpy(&bits, &x, sizeof(bits));
+	return bits;
+}
+
+/* The number in (0, 1] that a word is; the least is 2^-32, so that no normal number is beyond
+ * 6.67. */
+PHILOX_FN float normal_uniform(uint32_t word)
+{
+	return ((float)(int32_t)(word >> 1) + 0.5f) * 0x1p-31f;
+}
+
+/* sqrt(-2 log u). The logarithm: u = 2^e (1 + f), 1 + f between the roots of 1/2 and 2, and
+ * log(1 + f) = f - f^2 / 2 + f^3 p(f), a Chebyshev fit. */
+PHILOX_FN float normal_radius(float u)
+{
+	const uint32_t root_half = 0x3f3504f3;
+	uint32_t above = bits_of_float(u) - root_half;
+	float e = (float)((int32_t)above >> 23);
+	float f = float_of_bits((above & 0x7fffff) + root_half) - 1.0f;
+	float p = -7.9027437723934e-2f;
+	p = p * f + 1.2622319849228e-1f;
+	p = p * f + -1.2998183763652e-1f;
+	p = p * f + 1.4214495923948e-1f;
+	p = p * f + -1.6641281463106e-1f;
+	p = p * f + 2.0001045094161e-1f;
+	p = p * f + -2.5000306422570e-1f;
+	p = p * f + 3.3333330728191e-1f;
+	float square = f * f;
+	float small = (f * square) * p + e * -2.12194440e-4f; /* of log 2, the rest */
+	float log = (f + (small - 0.5f * square)) + e * 0.693359375f;
+	return sqrtf(-2.0f * log);
+}
+
+/* r cos and r sin of 2 pi times the part of a turn that the word `angle` is: a quarter, and of it
+ * what is left, in [-1/8, 1/8). */
+PHILOX_FN void normal_pair(float *x, float *y, uint32_t radius, uint32_t angle)
+{
+	float r = normal_radius(normal_uniform(radius));
+	uint32_t quarter = (angle + 0x20000000u) >> 30;
+	float t = (float)(int32_t)(angle - (quarter << 30)) * 0x1p-32f, square = t * t;
+	float s = -7.5401612702747e1f;
+	s = s * square + 8.1592542871302e1f;
+	s = s * square + -4.1341662570548e1f;
+	s = s * square + 6.2831852878129f;
+	s = s * t;
+	float c = 5.9424105981756e1f;
+	c = c * square + -8.5448820089651e1f;
+	c = c * square + 6.4939369051420e1f;
+	c = c * square + -1.9739208789988e1f;
+	c = c * square + 1.0f;
+	uint32_t odd = quarter & 1;
+	uint32_t cos_bits = bits_of_float(odd ? s : c);
+	uint32_t sin_bits = bits_of_float(odd ? c : s);
+	*x = r * float_of_bits(cos_bits ^ ((quarter + 1) & 2) << 30);
+	*y = r * float_of_bits(sin_bits ^ (quarter & 2) << 30);
+}
+
+/* Number i of all that the key is for. `attempt` tells draws apart where some are refused. */
+PHILOX_FN float normal_number(struct philox_key key, uint64_t i, uint32_t attempt)
+{
+	uint64_t block = i / NORMAL_TILE * NORMAL_LANES + i % NORMAL_LANES;
+	uint32_t word = (uint32_t)(i / NORMAL_LANES % 4);
+	struct philox_block b =
+		philox(key, (uint32_t)block, (uint32_t)(block >> 32), attempt, 0);
+	float x, y;
+	normal_pair(&x, &y, b.x[word & 2], b.x[word | 1]);
+	return word & 1 ? y : x;
+}
+
+/* z, the first draw of number i, or the first after it that is not beyond `most`; 0: any. */
+PHILOX_FN float normal_within(struct philox_key key, uint64_t i, float z, float most)
+{
+	for (uint32_t attempt = 1; most > 0 && fabsf(z) > most; attempt++)
+		z = normal_number(key, i, attempt);
+	return z;
+}
+
+#endif
