@@ -104,12 +104,16 @@ void device_init(struct device *d, const struct kernels *k, enum device_kind kin
 {
 	/* Logits that are worth computing at once: as many as keep all of a GPU busy. */
 	enum { CPU_TILE_BYTES = 64 << 20, GPU_TILE_BYTES = 1 << 30 };
+	/* Floats that are worth adding up at once: of a CPU, those that stay in its cache from one
+	 * addition to the next; of a GPU, so many that a launch is worth its while. */
+	enum { CPU_SUM_BLOCK = 1 << 15, GPU_SUM_BLOCK = 1 << 28 };
 	bool gpu = kind == DEVICE_CUDA;
 	*d = (struct device){.k = k,
 		.threads = 1,
 		.narrow = gpu,
 		.apart = gpu,
-		.tile_bytes = gpu ? GPU_TILE_BYTES : CPU_TILE_BYTES};
+		.tile_bytes = gpu ? GPU_TILE_BYTES : CPU_TILE_BYTES,
+		.sum_block = gpu ? GPU_SUM_BLOCK : CPU_SUM_BLOCK};
 }
 
 int device_open(struct device *d, enum device_kind kind, const struct device_options *o,

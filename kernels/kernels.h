@@ -94,6 +94,7 @@ struct device {
 	int64_t taken_bytes,
 		most_bytes; /* of its memory, by device_arena(): now, and at most */
 	int64_t tile_bytes; /* of logits that are worth computing at once */
+	int64_t sum_block;  /* floats of gradients that are worth adding up at once */
 	bool narrow;	    /* stores numbers of 16 bits in 16 bits */
 	bool apart; /* its memory is not the program's, and it works while that goes on */
 	int number,
@@ -505,7 +506,7 @@ struct device_options {
 };
 
 /* Makes *d a device with these kernels, and all that the model asks of its kind: narrow, apart,
- * tile_bytes. The CPU, a GPU and the planning device each begin with it, so that what is planned
+ * tile_bytes, sum_block. The CPU, a GPU and the planning device each begin with it, so that what is planned
  * for a kind is what a device of that kind does. */
 void device_init(struct device *d, const struct kernels *k, enum device_kind kind);
 /* DEVICE_AUTO: the GPU where there is one that can be used, by this rank alone, else the CPU. */
