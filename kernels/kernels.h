@@ -366,6 +366,10 @@ typedef void kern_xent_join(struct device *, float *lse, float *loss, const floa
 /* logits = scale (softmax - onehot), in place; *scale is in the device's memory. */
 typedef void kern_xent_bwd(struct device *, struct mat logits, const float *lse,
 	const int32_t *targets, int64_t first, int64_t vocab, const float *scale);
+/* Fused, with the bits of xent_stats, xent_join and xent_bwd one after the other, where one slice
+ * is the whole vocabulary: loss[row], and the logits become their gradient. */
+typedef void kern_xent_fused(struct device *, float *loss, struct mat logits,
+	const int32_t *targets, int64_t vocab, const float *scale);
 
 /* AdamW (Loshchilov, Hutter 2019), decoupled decay, in the order PyTorch has it. What it is to
  * do is in the device's memory, too, where step_end makes it. */
@@ -472,7 +476,7 @@ typedef void kern_attn_row(struct device *, struct mat o, struct mat q, struct m
 	X(rope) X(attn_fwd) X(attn_bwd) \
 	X(act_fwd) X(act_bwd) X(add) X(sub) X(dropout) X(residual) X(residual_norm) \
 	X(round) X(round_scaled) X(narrow) X(widen) X(amax) \
-	X(xent_stats) X(xent_join) X(xent_bwd) \
+	X(xent_stats) X(xent_join) X(xent_bwd) X(xent_fused) \
 	X(adamw) X(step_end) X(row_sumsq) X(exact_sum) X(exact_sumsq) X(zero) X(copy) X(find_bad) X(hash) \
 	X(put) X(get) X(get_begin) X(get_end) X(alloc) X(free) X(wait) \
 	X(pseudo_grad) X(mix) X(outer_sgd) X(combine) X(keep_largest) X(keep_random) \

@@ -463,7 +463,10 @@ extern "C" int pt_cuda_open(
 	struct cuda_device *c = (struct cuda_device *)xcalloc(1, sizeof(*c));
 	device_init(d, &cuda_kernels, DEVICE_CUDA);
 	c->o = *o;
-	int rc = find_gpu(d, c, e);
+	d->impl = c;
+	int rc = cuda_lab_open(d, e);
+	if (!rc)
+		rc = find_gpu(d, c, e);
 	if (!rc)
 		rc = has_room(c, e);
 	if (!rc)
@@ -476,7 +479,6 @@ extern "C" int pt_cuda_open(
 	c->waits = env_switch("PT_CUDA_SYNC") == 1;
 	c->measures = o->measure;
 	d->ops = &ops;
-	d->impl = c;
 	cuda_check(d, cudaStreamCreateWithFlags(&c->stream, cudaStreamNonBlocking),
 		"a stream");
 	stage_open(d);
