@@ -96,6 +96,7 @@ struct device {
 	int64_t taken_bytes,
 		most_bytes; /* of its memory, by device_arena(): now, and at most */
 	int64_t tile_bytes; /* of logits that are worth computing at once */
+	int64_t sum_block;  /* floats of gradients that are worth adding up at once */
 	bool narrow;	    /* stores numbers of 16 bits in 16 bits */
 	bool apart; /* its memory is not the program's, and it works while that goes on */
 	int number,
@@ -375,6 +376,10 @@ typedef void kern_xent_join(struct device *, float *lse, float *loss, const floa
 /* logits = scale (softmax - onehot), in place; *scale is in the device's memory. */
 typedef void kern_xent_bwd(struct device *, struct mat logits, const float *lse,
 	const int32_t *targets, int64_t first, int64_t vocab, const float *scale);
+/* Fused, with the bits of xent_stats, xent_join and xent_bwd one after the other, where one slice
+ * is the whole vocabulary: loss[row], and the logits become their gradient. */
+typedef void kern_xent_fused(struct device *, float *loss, struct mat logits,
+	const int32_t *targets, int64_t vocab, const float *scale);
 
 /* AdamW (Loshchilov, Hutter 2019), decoupled decay, in the order PyTorch has it. What it is to
  * do is in the device's memory, too, where step_end makes it. */
@@ -483,7 +488,7 @@ typedef void kern_attn_row(struct device *, struct mat o, struct mat q, struct m
 	X(rope) X(attn_fwd) X(attn_bwd) \
 	X(act_fwd) X(act_bwd) X(add) X(sub) X(dropout) X(residual) X(residual_norm) \
 	X(round) X(round_scaled) X(narrow) X(widen) X(amax) \
-	X(xent_stats) X(xent_join) X(xent_bwd) \
+	X(xent_stats) X(xent_join) X(xent_bwd) X(xent_fused) \
 	X(adamw) X(step_end) X(row_sumsq) X(exact_sum) X(exact_sumsq) X(normal) X(zero) X(copy) X(find_bad) X(hash) \
 	X(put) X(get) X(get_begin) X(get_end) X(alloc) X(free) X(wait) \
 	X(pseudo_grad) X(mix) X(outer_sgd) X(combine) X(keep_largest) X(keep_random) \
@@ -517,13 +522,16 @@ struct device_options {
 };
 
 /* Makes *d a device with these kernels, and all that the model asks of its kind: narrow, apart,
- * tile_bytes. The CPU, a GPU and the planning device each begin with it, so that what is planned
+ * tile_bytes, sum_block. The CPU, a GPU and the planning device each begin with it, so that what is planned
  * for a kind is what a device of that kind does. */
 static inline void device_init(
 	struct device *d, const struct kernels *k, enum device_kind kind)
 {
 	/* Logits that are worth computing at once: as many as keep all of a GPU busy. */
 	enum { CPU_TILE_BYTES = 64 << 20, GPU_TILE_BYTES = 1 << 30 };
+	/* Floats that are worth adding up at once: of a CPU, those that stay in its cache from one
+	 * addition to the next; of a GPU, so many that a launch is worth its while. */
+	enum { CPU_SUM_BLOCK = 1 << 15, GPU_SUM_BLOCK = 1 << 28 };
 	bool gpu = kind == DEVICE_CUDA;
 	memset(d, 0, sizeof(*d));
 	d->k = k;
@@ -531,6 +539,7 @@ static inline void device_init(
 	d->narrow = gpu;
 	d->apart = gpu;
 	d->tile_bytes = gpu ? GPU_TILE_BYTES : CPU_TILE_BYTES;
+	d->sum_block = gpu ? GPU_SUM_BLOCK : CPU_SUM_BLOCK;
 }
 
 /* DEVICE_AUTO: the GPU where there is one that can be used, by this rank alone, else the CPU. */

@@ -56,6 +56,8 @@ NOTHING(xent_join, dev *d, float *lse, float *loss, const float *max, const floa
 	const float *target, int64_t n_slices, int64_t rows)
 NOTHING(xent_bwd, dev *d, struct mat logits, const float *lse, const int32_t *targets,
 	int64_t first, int64_t vocab, const float *scale)
+NOTHING(xent_fused, dev *d, float *loss, struct mat logits, const int32_t *targets,
+	int64_t vocab, const float *scale)
 NOTHING(adamw, dev *d, const struct adamw_part *x, int n, const struct adamw *a)
 NOTHING(step_end, dev *d, struct step_end *to, const struct exact *loss,
 	const struct exact *squares, const struct step_terms *terms)

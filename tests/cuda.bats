@@ -295,3 +295,23 @@ memory_of() { # NAME FILE: bytes of that line of a plan
 		[[ $output == *run/algorithms:* ]]
 	done
 }
+
+# The gradient of the block, 77,000 numbers, is more than PT_LAB_OFF=sum adds up at once.
+@test "PT_LAB_OFF leaves out what makes it quick, and no bit changes" {
+	make_shard
+	launches() { # NAME FILE: of that kernel
+		awk -v name="$1" '$1 == name { n = $2 } END { print n + 0 }' "$2"
+	}
+	local o=("${TINY[@]:1}" --device cuda --dim 80 -T 4 --zero 3 --dtype bf16 -n 1
+		--profile 1:1)
+	pt-train "${o[@]}" -o quick >/dev/null 2>all
+	PT_LAB_OFF=sum,xent,attention pt-train "${o[@]}" -o plain >/dev/null 2>without
+	cmp quick/checkpoints/latest.h5 plain/checkpoints/latest.h5
+	[ "$(launches add without)" -gt "$(launches add all)" ]
+	[ "$(launches xent_fused without)" -eq 0 ]
+	[ "$(launches xent_fused all)" -gt 0 ]
+	[ "$(launches xent_bwd all)" -eq 0 ]
+	PT_LAB_OFF=sum,nothing run on_gpu -n 1 -o other
+	[ "$status" -eq 64 ]
+	[[ $output == *"PT_LAB_OFF has 'nothing'"* ]]
+}

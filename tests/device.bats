@@ -34,7 +34,7 @@ says() { # text...: what was said has it
 	says 'sm_80, '
 	[[ $output != *PT_ATTENTION* ]]
 	PT_ATTENTION=some run "$try" name
-	says "PT_ATTENTION is 'some', not auto, mma or tiles"
+	says "PT_ATTENTION is 'some', not auto or mma"
 }
 
 @test 'without the library: said when a GPU was asked for, and when PT_CUDA is wrong' {

@@ -345,6 +345,13 @@ static uint64_t run_xent_bwd(struct device *d)
 	return hash_of(x);
 }
 
+static uint64_t run_xent_fused(struct device *d)
+{
+	struct mat x = numbers(ROWS, COLS, 1), loss = mat_blank(1, ROWS);
+	d->k->xent_fused(d, loss.p, x, ids, COLS - 5, scalar(0.1f));
+	return hash_of(x) ^ hash_of(loss);
+}
+
 static uint64_t run_adamw(struct device *d)
 {
 	struct adamw a = {.lr = 0.1f,

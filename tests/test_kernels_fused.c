@@ -205,11 +205,66 @@ static void gelu(void **state)
 	}
 }
 
+/* ---- cross-entropy ---------------------------------------------------------------- */
+
+/* Rows of which the first are of no finite loss: with NaN, with infinity, of nothing but -infinity,
+ * and with a target that is not there. */
+static struct mat odd_logits(int64_t rows, int64_t cols, int32_t *targets, int64_t vocab)
+{
+	static const float odd[] = {NAN, INFINITY};
+	struct mat x = twin_random(rows, cols, 3).f;
+	for (int64_t i = 0; i < rows; i++) {
+		float *row = (float *)x.p + i * cols;
+		targets[i] = (int32_t)(i == 3 ? vocab : pick(0, vocab - 1));
+		if (i < 2)
+			row[pick(0, vocab - 1)] = odd[i];
+		for (int64_t j = 0; i == 2 && j < cols; j++)
+			row[j] = -INFINITY;
+	}
+	return x;
+}
+
+static void check_xent(
+	struct device *d, int64_t rows, int64_t cols, int64_t vocab, enum dtype type)
+{
+	int32_t *targets = ints(rows);
+	struct mat x = odd_logits(rows, cols, targets, vocab), loss[2], grad[2];
+	float *max = floats(rows), *sum = floats(rows), *target = floats(rows);
+	float *lse = floats(rows), *scale = scalar(0.25f);
+	for (int i = 0; i < 2; i++) {
+		loss[i] = mat_blank(1, rows);
+		grad[i] = as(type, twin_random(rows, cols, 1).f);
+		struct mat from = as(type, x);
+		memcpy(grad[i].p, from.p, (size_t)mat_bytes(from));
+	}
+	d->k->xent_stats(d, max, sum, target, grad[0], targets, 0, vocab);
+	d->k->xent_join(d, lse, loss[0].p, max, sum, target, 1, rows);
+	d->k->xent_bwd(d, grad[0], lse, targets, 0, vocab, scale);
+	d->k->xent_fused(d, loss[1].p, grad[1], targets, vocab, scale);
+	check_same("xent_fused, loss", loss[1], loss[0]);
+	check_same("xent_fused, gradient", grad[1], grad[0]);
+}
+
+static void xent(void **state)
+{
+	/* Rows of one warp and of a block, whole packs or not, with and without padding, as many
+	 * packs as threads have at once and more. */
+	static const int64_t shapes[][3] = {{1, 1, 1}, {40, 67, 60}, {9, 256, 256},
+		{5, 2100, 2100}, {4, 16384, 16384}, {5, 16400, 16001}, {6, 50304, 50257}};
+	struct device *d = *state;
+	for (size_t i = 0; i < ARRAY_LEN(shapes); i++)
+		for (enum dtype type = 0; type <= (d->narrow ? DT_F16 : DT_F32); type++) {
+			check_xent(d, shapes[i][0], shapes[i][1], shapes[i][2], type);
+			assert_int_equal(memory_end(NULL), 0);
+		}
+}
+
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
 		on_device(residual),
 		on_device(norms),
+		on_device(xent),
 		on_device(gelu),
 	};
 	return run_on_device(tests);

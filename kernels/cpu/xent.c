@@ -86,3 +86,17 @@ void K(xent_bwd)(struct device *d, struct mat logits, const float *lse,
 			x[t] -= scale;
 	}
 }
+
+/* A row at a time, which stays in the cache. */
+void K(xent_fused)(struct device *d, float *loss, struct mat logits,
+	const int32_t *targets, int64_t vocab, const float *scale)
+{
+#pragma omp parallel for if (mat_size(logits) > PARALLEL_FROM)
+	for (int64_t i = 0; i < logits.rows; i++) {
+		float max, sum, target, lse;
+		struct mat row = mat_rows(logits, i, 1);
+		K(xent_stats)(d, &max, &sum, &target, row, targets + i, 0, vocab);
+		K(xent_join)(d, &lse, loss + i, &max, &sum, &target, 1, 1);
+		K(xent_bwd)(d, row, &lse, targets + i, 0, vocab, scale);
+	}
+}

@@ -20,7 +20,8 @@ struct attn_work *attn_work(struct device *d)
 dim3 grid_of(struct device *d, const struct order &o)
 {
 	const struct cuda_device *c = cuda_of(d);
-	return dim3((unsigned)(c->attn_stays ? min64(o.items, c->multiprocessors) : o.items));
+	bool one_each = cuda_lab_off(d, LAB_ATTENTION);
+	return dim3((unsigned)(one_each ? o.items : min64(o.items, c->multiprocessors)));
 }
 
 CUtensorMap tile_map(

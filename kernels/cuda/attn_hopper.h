@@ -26,7 +26,7 @@ void attn_hopper_bwd(struct device *d, const struct attn *a, enum dtype type,
 	const struct bwd_args &x);
 
 struct attn_work *attn_work(struct device *d);
-/* As many blocks as stay on the device, one a multiprocessor; PT_ATTENTION=tiles: one an item. */
+/* As many blocks as stay on the device, one a multiprocessor; PT_LAB_OFF=attention: one an item. */
 dim3 grid_of(struct device *d, const struct order &o);
 
 /* Boxes of `rows` rows and PANEL numbers of a head. */

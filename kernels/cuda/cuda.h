@@ -58,6 +58,10 @@ void cuda_check_shared(struct device *d, const char *name, size_t n_bytes);
 enum { CUDA_ROOM = 64 << 20 };
 void *cuda_room(struct device *d, size_t n_bytes);
 
+/* What PT_LAB_OFF may leave out; lab.cu says what each is. */
+enum lab { LAB_XENT = 1, LAB_SUM = 2, LAB_ATTENTION = 4 };
+bool cuda_lab_off(const struct device *d, enum lab what);
+
 /* An argument of a launch, as messages tell it. */
 struct cuda_arg {
 	char kind; /* i, f, p, or another that is passed over */

@@ -443,11 +443,9 @@ static int find_maps(struct cuda_device *c, struct err *e)
 	cudaDriverEntryPointQueryResult found = cudaDriverEntryPointSymbolNotFound;
 	const char *attention = getenv("PT_ATTENTION");
 	void *fn = NULL;
-	if (attention && strcmp(attention, "mma") && strcmp(attention, "auto") &&
-		strcmp(attention, "tiles"))
-		return err_set(e, EX_USAGE, "PT_ATTENTION is '%s', not auto, mma or tiles",
-			attention);
-	c->attn_stays = !attention || strcmp(attention, "tiles");
+	if (attention && strcmp(attention, "mma") && strcmp(attention, "auto"))
+		return err_set(
+			e, EX_USAGE, "PT_ATTENTION is '%s', not auto or mma", attention);
 	if (c->arch != 90 || (attention && !strcmp(attention, "mma")))
 		return 0;
 	cudaError_t rc = cudaGetDriverEntryPointByVersion(
@@ -467,7 +465,10 @@ extern "C" int pt_cuda_open(
 	struct cuda_device *c = (struct cuda_device *)xcalloc(1, sizeof(*c));
 	device_init(d, &cuda_kernels, DEVICE_CUDA);
 	c->o = *o;
-	int rc = find_gpu(d, c, e);
+	d->impl = c;
+	int rc = cuda_lab_open(d, e);
+	if (!rc)
+		rc = find_gpu(d, c, e);
 	if (!rc)
 		rc = has_room(c, e);
 	if (!rc)
@@ -480,7 +481,6 @@ extern "C" int pt_cuda_open(
 	c->waits = env_switch("PT_CUDA_SYNC") == 1;
 	c->measures = o->measure;
 	d->ops = &ops;
-	d->impl = c;
 	cuda_check(d, cudaStreamCreateWithFlags(&c->stream, cudaStreamNonBlocking),
 		"a stream");
 	stage_open(d);

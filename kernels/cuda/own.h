@@ -45,9 +45,9 @@ struct cuda_device {
 	/* Maps of tensors, for the kernels of sm_90 alone; NULL: those are not used. */
 	PFN_cuTensorMapEncodeTiled_v12000 map_encode;
 	struct attn_work *attn_work;
-	bool attn_stays; /* their blocks take one item after the other */
-	bool waits;    /* after each launch */
-	bool measures; /* which algorithm of a product is the quickest */
+	bool waits;	 /* after each launch */
+	bool measures;	 /* which algorithm of a product is the quickest */
+	int64_t lab_off; /* of enum lab: what is left out */
 	cudaStream_t stream;
 	struct stage stage;
 	struct later later;
@@ -77,6 +77,11 @@ static inline struct cuda_device *cuda_of(const struct device *d)
 
 /* Memory of the device for ourselves; that there is none is the end. */
 void *cuda_memory(struct device *d, size_t n_bytes, const char *what);
+
+/* ---- lab.cu ------------------------------------------------------------------------- */
+
+/* Reads PT_LAB_OFF. */
+int cuda_lab_open(struct device *d, struct err *e);
 
 /* ---- table.cu ----------------------------------------------------------------------- */
 

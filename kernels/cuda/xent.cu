@@ -1,5 +1,68 @@
-/* Softmax cross-entropy over slices of the vocabulary. */
+/*
+ * Softmax cross-entropy over slices of the vocabulary.
+ *
+ * A block has a row, a warp where rows are short. Each thread has the same packs of a row in
+ * each of these kernels, so that what is fused of two gives the bits of both. No more than two
+ * or three rows are under way on a multiprocessor: what a kernel reads twice is read from the
+ * caches, the last packs first, the second time.
+ */
+#include "kernels/cuda/mma.h"
 #include "kernels/cuda/vector.h"
+
+enum { ROW_WARPS = 16, AT_ONCE = 4 }; /* packs that a thread has on their way */
+
+template <typename F> static void by_row_width(int64_t packs, F fn)
+{
+	if (packs <= 8 * WARP)
+		fn(warps<1>());
+	else
+		fn(warps<ROW_WARPS>());
+}
+
+/* A slice of the logits, as its kernels see it. */
+struct slice {
+	const int32_t *targets;
+	int64_t rows, first;
+	int cols, real; /* columns, and those of them that are not padding */
+	bool whole;	/* rows can be read in packs */
+};
+
+template <typename T>
+static struct slice slice_of(
+	struct mat logits, const int32_t *targets, int64_t first, int64_t vocab)
+{
+	BUG_ON(logits.cols > INT32_MAX / 2);
+	int64_t real = max64(0, min64(logits.cols, vocab - first));
+	return {targets, logits.rows, first, (int)logits.cols, (int)real,
+		in_packs((const T *)logits.p, logits.cols, PER_PACK<T>)};
+}
+
+/* The column of the row's target, or -1: it is not here. */
+static __device__ inline int target_of(const struct slice &s, int64_t row)
+{
+	int64_t t = s.targets[row] - s.first;
+	return t >= 0 && t < s.real ? (int)t : -1;
+}
+
+/* Where pack i of this thread begins. */
+template <int WARPS, int N> static __device__ inline int column_of(int i)
+{
+	return (i * WARPS * WARP + my_part<WARPS>()) * N;
+}
+
+/* How many packs a thread has, but for the last ones. */
+template <int WARPS, int N> static __device__ inline int packs_of(int cols)
+{
+	return (cols + WARPS * WARP * N - 1) / (WARPS * WARP * N);
+}
+
+/* e^x. Logits of 16 bits are not worth the five instructions more of expf. */
+template <typename T> static __device__ inline float exp_of(float x)
+{
+	return sizeof(T) == 4 ? expf(x) : exp2_fast(x * 1.44269504f);
+}
+
+/* ---- statistics ---------------------------------------------------------------------- */
 
 /* The largest and the sum of e^(x - largest), of what was seen so far. NaN passes by the
  * maximum, and stays in the sum. */
@@ -8,76 +71,99 @@ struct seen {
 };
 
 /* e^(x - max), where both may be -infinity: what has no share in the sum. */
-static __device__ inline float share(float x, float max)
+template <typename T> static __device__ inline float share(float x, float max)
 {
-	return x == max ? 1.0f : expf(x - max);
+	return x == max ? 1.0f : exp_of<T>(x - max);
 }
 
-template <int N>
-static __device__ inline void see(struct seen &s, const float (&x)[N], int64_t left)
+template <typename T, int N>
+static __device__ inline void see(struct seen &s, float (&x)[N], int left)
 {
 	float most = s.max;
+	if (left < N) {
+#pragma unroll
+		for (int i = 0; i < N; i++)
+			x[i] = i < left ? x[i] : -INFINITY;
+	}
 #pragma unroll
 	for (int i = 0; i < N; i++)
-		most = i < left ? fmaxf(most, x[i]) : most;
-	s.sum *= share(s.max, most);
+		most = fmaxf(most, x[i]);
+	s.sum *= share<T>(s.max, most);
 	s.max = most;
+	float from = most == -INFINITY ? 0 : most; /* there is nothing, and e^x is 0 */
 #pragma unroll
 	for (int i = 0; i < N; i++)
-		s.sum += i < left && x[i] != -INFINITY ? expf(x[i] - most) : 0;
+		s.sum += exp_of<T>(x[i] - from);
+}
+
+/* Of a row, by all its threads. */
+template <int WARPS, typename T>
+static __device__ inline struct seen see_row(const T *row, const struct slice &s)
+{
+	enum { N = PER_PACK<T> };
+	struct seen seen = {-INFINITY, 0};
+	for (int i = 0; i < packs_of<WARPS, N>(s.real); i += AT_ONCE) {
+		packed<T, N> from[AT_ONCE];
+#pragma unroll
+		for (int k = 0; k < AT_ONCE; k++) {
+			int j = column_of<WARPS, N>(i + k);
+			from[k] = fetch<N>(row + j, s.cols - j, s.whole);
+		}
+#pragma unroll
+		for (int k = 0; k < AT_ONCE; k++) {
+			int left = s.real - column_of<WARPS, N>(i + k);
+			float x[N];
+			unpack(x, from[k]);
+			if (left > 0)
+				see<T>(seen, x, left);
+		}
+	}
+	float most = row_max<WARPS>(seen.max);
+	return {most, row_sum<WARPS>(seen.sum * share<T>(seen.max, most))};
 }
 
 template <int WARPS, typename T>
-static __global__ void __launch_bounds__(threads_of_rows<WARPS>()) xent_stats_kernel(
-	float *max, float *sum, float *target, const T *logits, const int32_t *targets,
-	int64_t rows, int64_t cols, int64_t first, int64_t real, bool whole)
+static __global__ void __launch_bounds__(threads_of_rows<WARPS>(), 2) xent_stats_kernel(
+	float *max, float *sum, float *target, const T *logits, struct slice s)
 {
-	enum { N = PER_PACK<T>, STEP = WARPS * WARP * N, AT_ONCE = 4 };
 	int64_t row = my_row<WARPS>();
-	struct seen s = {-INFINITY, 0};
-	if (row >= rows)
+	if (row >= s.rows)
 		return;
-	logits += row * cols;
-	for (int64_t j = my_part<WARPS>() * N; j < real; j += AT_ONCE * STEP) {
-		packed<T, N> from[AT_ONCE];
-#pragma unroll
-		for (int k = 0; k < AT_ONCE; k++)
-			from[k] = fetch<N>(
-				logits + j + k * STEP, cols - j - k * STEP, whole);
-#pragma unroll
-		for (int k = 0; k < AT_ONCE; k++) {
-			float x[N];
-			unpack(x, from[k]);
-			see(s, x, real - j - k * STEP);
-		}
-	}
-	float most = row_max<WARPS>(s.max);
-	float total = row_sum<WARPS>(s.sum * share(s.max, most));
+	logits += row * s.cols;
+	struct seen seen = see_row<WARPS>(logits, s);
 	if (my_part<WARPS>() == 0) {
-		int64_t t = targets[row] - first;
-		max[row] = most;
-		sum[row] = total;
-		target[row] = t >= 0 && t < real ? widen(logits[t]) : -INFINITY;
+		int t = target_of(s, row);
+		max[row] = seen.max;
+		sum[row] = seen.sum;
+		target[row] = t >= 0 ? widen(logits[t]) : -INFINITY;
 	}
 }
 
 void cuda_xent_stats(struct device *d, float *max, float *sum, float *target,
 	struct mat logits, const int32_t *targets, int64_t first, int64_t vocab)
 {
-	int64_t rows = logits.rows, cols = logits.cols;
-	int64_t real = max64(0, min64(cols, vocab - first));
 	by_type(logits.type, [&](auto t) {
 		using T = decltype(t);
-		enum { N = PER_PACK<T> };
 		const T *x = (const T *)logits.p;
-		by_width(ceil_div(cols, N), [&](auto w) {
+		struct slice s = slice_of<T>(logits, targets, first, vocab);
+		by_row_width(ceil_div(s.cols, PER_PACK<T>), [&](auto w) {
 			using W = decltype(w);
-			launch(d, "xent_stats", grid_of_rows<W::WARPS>(rows),
+			launch(d, "xent_stats", grid_of_rows<W::WARPS>(s.rows),
 				threads_of_rows<W::WARPS>(), 0,
-				xent_stats_kernel<W::WARPS, T>, max, sum, target, x,
-				targets, rows, cols, first, real, in_packs(x, cols, N));
+				xent_stats_kernel<W::WARPS, T>, max, sum, target, x, s);
 		});
 	});
+}
+
+/* A slice's part of the sum of e^(x - top) over all, and the logarithm of the whole. */
+static __device__ inline float joined(float sum, float max, float top)
+{
+	return sum * expf(max - top);
+}
+
+static __device__ inline float log_sum(float top, float sum)
+{
+	return top + logf(sum);
 }
 
 static __global__ void xent_join_kernel(float *lse, float *loss, const float *max,
@@ -93,8 +179,8 @@ static __global__ void xent_join_kernel(float *lse, float *loss, const float *ma
 		hit = fmaxf(hit, target[s * rows + i]);
 	}
 	for (int s = 0; s < n_slices; s++)
-		tree_add(tree, s, sum[s * rows + i] * expf(max[s * rows + i] - top));
-	lse[i] = top + logf(tree_sum(tree, n_slices));
+		tree_add(tree, s, joined(sum[s * rows + i], max[s * rows + i], top));
+	lse[i] = log_sum(top, tree_sum(tree, n_slices));
 	loss[i] = lse[i] - hit;
 }
 
@@ -106,41 +192,130 @@ void cuda_xent_join(struct device *d, float *lse, float *loss, const float *max,
 		lse, loss, max, sum, target, (int)n_slices, rows);
 }
 
-template <typename T>
-static __global__ void xent_bwd_kernel(T *logits, const float *lse,
-	const int32_t *targets, int64_t rows, int64_t cols, int64_t first, int64_t real,
-	const float *scale_at, bool whole)
+/* ---- the gradient -------------------------------------------------------------------- */
+
+/* Of a pack, where `target` may be one of its columns and `left` of them are not padding. */
+template <typename T, int N>
+static __device__ inline void gradient(
+	float (&x)[N], float lse, float scale, int target, int left)
+{
+#pragma unroll
+	for (int i = 0; i < N; i++)
+		x[i] = scale * exp_of<T>(x[i] - lse);
+	if (target >= 0 && target < N) {
+#pragma unroll
+		for (int i = 0; i < N; i++)
+			x[i] = i == target ? x[i] - scale : x[i];
+	}
+	if (left < N) {
+#pragma unroll
+		for (int i = 0; i < N; i++)
+			x[i] = i < left ? x[i] : 0;
+	}
+}
+
+/* Of a row, by all its threads, from its end. Who has the target writes the loss, too. */
+template <int WARPS, typename T>
+static __device__ inline void row_gradient(
+	T *row, float *loss, const struct slice &s, float lse, int target, float scale)
 {
 	enum { N = PER_PACK<T> };
-	const float scale = *scale_at;
-	struct place at = place_of(thread_number(), cols, N);
-	int64_t left = cols - at.col;
-	float x[N];
-	if (at.row >= rows)
-		return;
-	logits += at.row * cols + at.col;
-	int64_t t = targets[at.row] - first - at.col;
-	float sum = lse[at.row];
-	load(x, logits, left, whole);
-	for (int j = 0; j < N; j++) {
-		float g = scale * expf(x[j] - sum);
-		g = j == t ? g - scale : g;
-		x[j] = at.col + j < real ? g : 0;
+	int last = (packs_of<WARPS, N>(s.cols) - 1) / AT_ONCE * AT_ONCE;
+	for (int i = last; i >= 0; i -= AT_ONCE) {
+		packed<T, N> from[AT_ONCE];
+#pragma unroll
+		for (int k = AT_ONCE - 1; k >= 0; k--) {
+			int j = column_of<WARPS, N>(i + k);
+			from[k] = fetch<N>(row + j, s.cols - j, s.whole);
+		}
+#pragma unroll
+		for (int k = AT_ONCE - 1; k >= 0; k--) {
+			int j = column_of<WARPS, N>(i + k);
+			float x[N];
+			if (j >= s.cols)
+				continue;
+			unpack(x, from[k]);
+			if (loss && target >= j && target < j + N)
+				*loss = lse - widen(row[target]);
+			gradient<T>(x, lse, scale, target - j, s.real - j);
+			store(row + j, x, s.cols - j, s.whole);
+		}
 	}
-	store(logits, x, left, whole);
+}
+
+template <int WARPS, typename T>
+static __global__ void __launch_bounds__(threads_of_rows<WARPS>(), 2)
+	xent_bwd_kernel(T *logits, const float *lse, struct slice s, const float *scale)
+{
+	int64_t row = my_row<WARPS>();
+	float *none = NULL;
+	if (row < s.rows)
+		row_gradient<WARPS>(logits + row * s.cols, none, s, lse[row],
+			target_of(s, row), *scale);
 }
 
 void cuda_xent_bwd(struct device *d, struct mat logits, const float *lse,
 	const int32_t *targets, int64_t first, int64_t vocab, const float *scale)
 {
-	int64_t rows = logits.rows, cols = logits.cols;
-	int64_t real = max64(0, min64(cols, vocab - first));
 	by_type(logits.type, [&](auto t) {
 		using T = decltype(t);
-		enum { N = PER_PACK<T> };
 		T *x = (T *)logits.p;
-		launch(d, "xent_bwd", grid_of_packs(rows, cols, N), THREADS, 0,
-			xent_bwd_kernel<T>, x, lse, targets, rows, cols, first, real,
-			scale, in_packs(x, cols, N));
+		struct slice s = slice_of<T>(logits, targets, first, vocab);
+		by_row_width(ceil_div(s.cols, PER_PACK<T>), [&](auto w) {
+			using W = decltype(w);
+			launch(d, "xent_bwd", grid_of_rows<W::WARPS>(s.rows),
+				threads_of_rows<W::WARPS>(), 0,
+				xent_bwd_kernel<W::WARPS, T>, x, lse, s, scale);
+		});
+	});
+}
+
+/* ---- both ---------------------------------------------------------------------------- */
+
+template <int WARPS, typename T>
+static __global__ void __launch_bounds__(threads_of_rows<WARPS>(), 2)
+	xent_fused_kernel(float *loss, T *logits, struct slice s, const float *scale)
+{
+	int64_t row = my_row<WARPS>();
+	if (row >= s.rows)
+		return;
+	logits += row * s.cols;
+	struct seen seen = see_row<WARPS>(logits, s);
+	int target = target_of(s, row);
+	float lse = log_sum(seen.max, joined(seen.sum, seen.max, seen.max));
+	if (target < 0 && my_part<WARPS>() == 0)
+		loss[row] = lse - -INFINITY;
+	row_gradient<WARPS>(logits, loss + row, s, lse, target, *scale);
+}
+
+/* PT_LAB_OFF=xent: what it is fused of. */
+static void xent_apart(struct device *d, float *loss, struct mat logits,
+	const int32_t *targets, int64_t vocab, const float *scale)
+{
+	int64_t n = logits.rows;
+	float *stats = (float *)cuda_room(d, (size_t)(4 * n) * sizeof(float));
+	float *lse = stats + 3 * n;
+	cuda_xent_stats(d, stats, stats + n, stats + 2 * n, logits, targets, 0, vocab);
+	cuda_xent_join(d, lse, loss, stats, stats + n, stats + 2 * n, 1, n);
+	cuda_xent_bwd(d, logits, lse, targets, 0, vocab, scale);
+}
+
+void cuda_xent_fused(struct device *d, float *loss, struct mat logits,
+	const int32_t *targets, int64_t vocab, const float *scale)
+{
+	if (cuda_lab_off(d, LAB_XENT)) {
+		xent_apart(d, loss, logits, targets, vocab, scale);
+		return;
+	}
+	by_type(logits.type, [&](auto t) {
+		using T = decltype(t);
+		T *x = (T *)logits.p;
+		struct slice s = slice_of<T>(logits, targets, 0, vocab);
+		by_row_width(ceil_div(s.cols, PER_PACK<T>), [&](auto w) {
+			using W = decltype(w);
+			launch(d, "xent_fused", grid_of_rows<W::WARPS>(s.rows),
+				threads_of_rows<W::WARPS>(), 0,
+				xent_fused_kernel<W::WARPS, T>, loss, x, s, scale);
+		});
 	});
 }

@@ -106,10 +106,7 @@ static void pack(const struct sum_plan *p, int shard, const float *vector, int64
 
 /* ---- the tree of a piece --------------------------------------------------------- */
 
-/* Floats [from, from + n) of the parts: as many as stay in the cache until they are done
- * with. */
-enum { BLOCK = 1 << 15 };
-
+/* Floats [from, from + n) of the parts. */
 static void cut_block(const struct tree_part *parts, int n_parts, int64_t from, int64_t n,
 	struct tree_part *out)
 {
@@ -176,8 +173,8 @@ static void push_micros(struct tree_sum *s, const struct tree_part *parts, int n
 	int use_shift = top - level - (to->shape->n[TREE_USE] > 1);
 	struct tree_part *block = xcalloc((size_t)n_parts + 1, sizeof(*block));
 	int64_t first, len = sum_piece(s->plan, s->c->rank, &first);
-	for (int64_t from = 0; from < len; from += BLOCK) {
-		int64_t n = min64(BLOCK, len - from);
+	for (int64_t from = 0; from < len; from += d->sum_block) {
+		int64_t n = min64(d->sum_block, len - from);
 		int next = 0;
 		cut_block(parts, n_parts, from, n, block);
 		*to = before;
@@ -225,8 +222,8 @@ static void finish_root(struct tree_sum *s, const struct tree_part *parts, int n
 	struct tree_node root = {s->plan->levels, 0};
 	struct tree_part *block = xcalloc((size_t)n_parts + 1, sizeof(*block));
 	int64_t first, len = sum_piece(s->plan, c->rank, &first);
-	for (int64_t from = 0; from < len; from += BLOCK) {
-		int64_t n = min64(BLOCK, len - from);
+	for (int64_t from = 0; from < len; from += d->sum_block) {
+		int64_t n = min64(d->sum_block, len - from);
 		int next = 0;
 		cut_block(parts, n_parts, from, n, block);
 		struct mat sum =

@@ -61,17 +61,29 @@ static void share_stats(struct pass *p, const struct tile *t)
 		comm_wait(p->tp.axis, &reqs[i]);
 }
 
-/* The loss of the rows, from the statistics of this rank's slices. */
-static void tile_loss(struct pass *p, const struct tile *t)
+static void count_loss(struct pass *p, const struct tile *t)
 {
-	const struct kernels *k = p->d->k;
-	share_stats(p, t);
-	k->xent_join(p->d, t->lse, t->loss, t->max, t->sum, t->target, p->tp.n, t->rows);
 	watch(p, "loss", -1, mat(t->loss, 1, t->rows));
 	/* Every rank of the axis knows the loss: one counts it. */
 	int64_t counted = p->counted * (p->rows / p->batch) - t->first;
 	if (p->tp.axis->rank == 0 && !p->empty)
-		k->exact_sum(p->d, p->loss, t->loss, max64(0, min64(counted, t->rows)));
+		p->d->k->exact_sum(
+			p->d, p->loss, t->loss, max64(0, min64(counted, t->rows)));
+}
+
+/* The loss of the rows, from the statistics of this rank's slices. */
+static void tile_loss(struct pass *p, const struct tile *t)
+{
+	share_stats(p, t);
+	p->d->k->xent_join(
+		p->d, t->lse, t->loss, t->max, t->sum, t->target, p->tp.n, t->rows);
+	count_loss(p, t);
+}
+
+/* One slice is the whole vocabulary: one kernel makes the loss of its logits, and their gradient. */
+static bool is_fused(const struct pass *p)
+{
+	return p->train && p->tp.n == 1 && !p->plain_kernels;
 }
 
 static void tile_forward(struct pass *p, struct tile *t)
@@ -82,19 +94,32 @@ static void tile_forward(struct pass *p, struct tile *t)
 		struct mat logits = logits_of(p, t, s);
 		linear_forward(p, -1, logits, t->h, p->m->output, NULL, s);
 		watch(p, "output", -1, logits);
-		k->xent_stats(p->d, t->max + at, t->sum + at, t->target + at, logits,
-			t->targets, first_token(p, s), p->m->c.vocab);
+		if (is_fused(p))
+			k->xent_fused(p->d, t->loss, logits, t->targets, p->m->c.vocab,
+				&p->step->loss_scale);
+		else
+			k->xent_stats(p->d, t->max + at, t->sum + at, t->target + at,
+				logits, t->targets, first_token(p, s), p->m->c.vocab);
 	}
-	tile_loss(p, t);
+	if (is_fused(p))
+		count_loss(p, t);
+	else
+		tile_loss(p, t);
 }
 
-/* Of slice s: from its logits to the leaf, which rows are added to, and to its part of dh. */
+static void logits_backward(
+	struct pass *p, const struct tile *t, int s, struct mat logits)
+{
+	p->d->k->xent_bwd(p->d, logits, t->lse, t->targets, first_token(p, s),
+		p->m->c.vocab, &p->step->loss_scale);
+}
+
+/* Of slice s: from the gradient of its logits to the leaf, which rows are added to, and to its
+ * part of dh. */
 static void slice_backward(
 	struct pass *p, const struct tile *t, int s, struct mat logits, struct mat dh)
 {
 	const struct tensor *output = p->m->output;
-	p->d->k->xent_bwd(p->d, logits, t->lse, t->targets, first_token(p, s),
-		p->m->c.vocab, &p->step->loss_scale);
 	linear_backward_w(p, -1, leaf_of_use(p, output, s, t->c, use_of_output(p)),
 		logits, t->h, t->first > 0);
 	linear_backward_x(p, -1, dh, &(struct linear){.y = logits, .w = output}, 1, s);
@@ -111,6 +136,8 @@ static void tile_backward(struct pass *p, struct tile *t, struct slice_sum *dh)
 {
 	slice_sum_rows(dh, t->first, t->rows);
 	for (int s = 0; s < p->tp.here; s++) {
+		if (!is_fused(p))
+			logits_backward(p, t, s, logits_of(p, t, s));
 		slice_backward(p, t, s, logits_of(p, t, s), slice_sum_slot(dh));
 		slice_sum_push(dh);
 	}
@@ -178,8 +205,9 @@ static void slices_backward(
 		table_use(p, p->m->output, s);
 		for (int64_t i = 0; i < p->rows; i += tile_rows(p)) {
 			struct tile t = rows_of(p, whole, all, i);
-			slice_backward(p, &t, s, slice_logits(p, &t, s),
-				mat_rows(slot, i, t.rows));
+			struct mat logits = slice_logits(p, &t, s);
+			logits_backward(p, &t, s, logits);
+			slice_backward(p, &t, s, logits, mat_rows(slot, i, t.rows));
 		}
 		table_done(p, p->m->output, s);
 		slice_sum_push(dh);

@@ -1,0 +1,52 @@
+/*
+ * PT_LAB_OFF=name,..: what this library does in order to be quick, left out, so that whoever has
+ * a GPU can measure what each of it is worth. No bits change.
+ */
+#include "kernels/cuda/own.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+static const struct {
+	const char *name;
+	enum lab what;
+} switches[] = {
+	{"xent", LAB_XENT}, /* statistics and gradient of the logits in one kernel */
+	/* blocks of attention that take one tile of rows after the other (sm_90) */
+	{"attention", LAB_ATTENTION},
+	{"sum", LAB_SUM}, /* gradients of micro-batches added up as one vector, not in blocks */
+};
+
+static int64_t lab_of(const char *name, size_t len)
+{
+	for (size_t i = 0; i < ARRAY_LEN(switches); i++)
+		if (strlen(switches[i].name) == len &&
+			!memcmp(switches[i].name, name, len))
+			return switches[i].what;
+	return 0;
+}
+
+int cuda_lab_open(struct device *d, struct err *e)
+{
+	enum { SUM_BLOCK_OF_CPU = 1 << 15 };
+	const char *at = getenv("PT_LAB_OFF");
+	while (at && *at) {
+		size_t len = strcspn(at, ",");
+		int64_t what = lab_of(at, len);
+		if (!what)
+			return err_set(e, EX_USAGE,
+				"PT_LAB_OFF has '%.*s', which is nothing that can be "
+				"left out",
+				(int)len, at);
+		cuda_of(d)->lab_off |= what;
+		at += len + (at[len] == ',');
+	}
+	if (cuda_lab_off(d, LAB_SUM))
+		d->sum_block = SUM_BLOCK_OF_CPU;
+	return 0;
+}
+
+bool cuda_lab_off(const struct device *d, enum lab what)
+{
+	return cuda_of(d)->lab_off & what;
+}
