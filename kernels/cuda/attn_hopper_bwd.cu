@@ -232,13 +232,13 @@ static __device__ inline void add_product(
 
 /* ---- keys: dk, dv ----------------------------------------------------------------------- */
 
-/* Scores become probabilities, of keys from `key` on and queries from `query` on. */
-template <int NT>
+/* Scores become probabilities, of keys from `key` on and queries from `query` on; MASKED: of those
+ * that see them. */
+template <bool MASKED, int NT>
 static __device__ inline void key_probabilities(
 	float (&s)[NT][4], const float *lse, float scale, int key, int query)
 {
 	int g = lane_id() / 4, t = lane_id() % 4;
-	bool all = query >= key + 15;
 #pragma unroll
 	for (int n = 0; n < NT; n++) {
 		float2 l = *(const float2 *)(lse + 8 * n + 2 * t);
@@ -246,7 +246,7 @@ static __device__ inline void key_probabilities(
 		for (int e = 0; e < 4; e++) {
 			bool hidden = query + 8 * n + 2 * t + e % 2 < key + g + e / 2 * 8;
 			float p = exp2_fast(fmaf(s[n][e], scale, e % 2 ? -l.y : -l.x));
-			s[n][e] = !all && hidden ? 0 : p;
+			s[n][e] = MASKED && hidden ? 0 : p;
 		}
 	}
 }
@@ -280,37 +280,36 @@ static __device__ inline void pass_by(
 	}
 }
 
-/* One item, for warpgroup w of the two; the ring is at use `first`, and then at what is given. */
-template <typename T, int D>
-static __device__ inline int keys_item(const struct hopper_bwd_args &x,
-	const struct hopper_bwd_room<T, D, true> &s, int item, int first, int w)
-{
+/* A warpgroup's keys, its part of an item. */
+template <typename T, int D> struct keys_part {
 	using S = hopper_bwd_shape<D, true>;
-	constexpr int NT = S::COLS / 8, TILE = S::COLS * D;
-	const struct bwd_tile<D, true> mine(x, item);
-	int begin = mine.begin, row = w * 64 + threadIdx.x % WARPGROUP / WARP * 16;
-	int all = their_tiles<D, true>(x.a, begin, begin + S::ROWS);
-	int n = their_tiles<D, true>(x.a, begin + w * 64, begin + w * 64 + 64);
-	struct own_rows<T, D, true> my_x(s.my_x, w), my_y(s.my_y, w);
-	float dk[1][D / 8][4] = {}, dv[1][D / 8][4] = {}, p[NT][4], dp[NT][4];
-	uint32_t p_narrow[NT / 2][4], ds[NT / 2][4];
+	static constexpr int NT = S::COLS / 8, TILE = S::COLS * D;
+	struct own_rows<T, D, true> my_x, my_y;
+	float dk[1][D / 8][4] = {}, dv[1][D / 8][4] = {};
 
-	my_x.hold();
-	my_y.hold();
-	if (S::HELD)
-		warp_arrive(&s.rest->mine_free);
-	for (int i = 0; i < n; i++) {
-		struct turn t = turn_of<S::STAGES>(first + i);
+	__device__ inline keys_part(const struct hopper_bwd_room<T, D, true> &s, int w)
+	    : my_x(s.my_x, w), my_y(s.my_y, w)
+	{
+		my_x.hold();
+		my_y.hold();
+	}
+
+	/* The queries from `query` on, at use i of the ring. */
+	template <bool MASKED>
+	__device__ inline void add(const struct hopper_bwd_room<T, D, true> &s, int i,
+		float score, int key, int query)
+	{
+		struct turn t = turn_of<S::STAGES>(i);
 		const T *their_x = s.their_x + t.place * TILE;
 		const T *their_y = s.their_y + t.place * TILE;
-		int query, head;
-		their_tile<D, true>(x.a, mine.at.head, i, &query, &head);
+		float p[NT][4], dp[NT][4];
+		uint32_t p_narrow[NT / 2][4], ds[NT / 2][4];
 		barrier_wait(&s.rest->full[t.place], t.parity);
 		my_x.times(p, their_x);
 		my_y.times(dp, their_y);
 		wgmma_wait<1>();
 		wgmma_hold(p);
-		key_probabilities(p, s.rest->lse[t.place], x.a.score, begin + row, query);
+		key_probabilities<MASKED>(p, s.rest->lse[t.place], score, key, query);
 		operand_of<T>(p_narrow, p);
 		add_product(dv[0], p_narrow, their_y);
 		wgmma_wait<1>();
@@ -325,37 +324,63 @@ static __device__ inline int keys_item(const struct hopper_bwd_args &x,
 		wgmma_hold(ds);
 		warp_arrive(&s.rest->free[t.place]);
 	}
+};
+
+/* One item, for warpgroup w of the two; the ring is at use `first`, and then at what is given. Of its
+ * tiles the last ones, one for each head, are those that not all of its keys are seen from. */
+template <typename T, int D>
+static __device__ inline int keys_item(const struct hopper_bwd_args &x,
+	const struct hopper_bwd_room<T, D, true> &s, int item, int first, int w)
+{
+	using S = hopper_bwd_shape<D, true>;
+	static_assert(S::COLS == 64, "a warpgroup's rows");
+	const struct bwd_tile<D, true> mine(x, item);
+	int begin = mine.begin, row = w * 64 + threadIdx.x % WARPGROUP / WARP * 16;
+	int all = their_tiles<D, true>(x.a, begin, begin + S::ROWS);
+	int n = their_tiles<D, true>(x.a, begin + w * 64, begin + w * 64 + 64);
+	struct keys_part<T, D> part(s, w);
+	int i = 0, query, head;
+	if (S::HELD)
+		warp_arrive(&s.rest->mine_free);
+	for (; i < n - x.a.group; i++) {
+		their_tile<D, true>(x.a, mine.at.head, i, &query, &head);
+		part.template add<false>(s, first + i, x.a.score, begin + row, query);
+	}
+	for (; i < n; i++) {
+		their_tile<D, true>(x.a, mine.at.head, i, &query, &head);
+		part.template add<true>(s, first + i, x.a.score, begin + row, query);
+	}
 	if (!S::HELD)
 		warp_arrive(&s.rest->mine_free);
 	pass_by(s, first + n, first + all);
 	struct span rows = {begin, begin, 0, min(S::ROWS, (int)x.a.q.rows - begin)};
 	put_gradient<T, D>(
-		x.a.dk, x.a, mine.at.batch, mine.at.head, rows, row, dk, x.a.scale);
-	put_gradient<T, D>(x.a.dv, x.a, mine.at.batch, mine.at.head, rows, row, dv, 1);
+		x.a.dk, x.a, mine.at.batch, mine.at.head, rows, row, part.dk, x.a.scale);
+	put_gradient<T, D>(
+		x.a.dv, x.a, mine.at.batch, mine.at.head, rows, row, part.dv, 1);
 	return first + all;
 }
 
 /* ---- queries: dq ------------------------------------------------------------------------ */
 
-/* Scores become probabilities, of queries from `query` on and keys from `key` on; their sum is
- * given. lse: of this lane's rows. */
-template <int NT>
-static __device__ inline float query_probabilities(
+/* Scores become probabilities, of queries from `query` on and keys from `key` on; MASKED: of those
+ * that they see. The bits of all are given. lse: of this lane's rows. */
+template <bool MASKED, int NT>
+static __device__ inline uint32_t query_probabilities(
 	float (&s)[NT][4], const float (&lse)[2], float scale, int query, int key)
 {
 	int g = lane_id() / 4, t = lane_id() % 4;
-	bool all = key + 8 * NT - 1 <= query;
-	float sum = 0;
+	uint32_t bits = 0;
 #pragma unroll
 	for (int n = 0; n < NT; n++)
 #pragma unroll
 		for (int e = 0; e < 4; e++) {
 			bool hidden = key + 8 * n + 2 * t + e % 2 > query + g + e / 2 * 8;
 			float p = exp2_fast(fmaf(s[n][e], scale, -lse[e / 2]));
-			s[n][e] = !all && hidden ? 0 : p;
-			sum += s[n][e];
+			s[n][e] = MASKED && hidden ? 0 : p;
+			bits |= __float_as_uint(s[n][e]);
 		}
-	return sum;
+	return bits;
 }
 
 /* dp becomes p (dp - delta). */
@@ -369,43 +394,48 @@ static __device__ inline void query_gradients(
 			p[i / 4][i % 4] * (dp[i / 4][i % 4] - delta[i % 4 / 2]);
 }
 
-template <typename T, int D>
-static __device__ inline int queries_item(const struct hopper_bwd_args &x,
-	const struct hopper_bwd_room<T, D, false> &s, int item, int first, int w)
-{
+/* A warpgroup's queries, its part of an item. */
+template <typename T, int D> struct queries_part {
 	using S = hopper_bwd_shape<D, false>;
-	constexpr int NT = S::COLS / 8, TILE = S::COLS * D;
-	const struct bwd_tile<D, false> mine(x, item);
-	struct place at = mine.at;
-	int begin = mine.begin, row = w * 64 + threadIdx.x % WARPGROUP / WARP * 16;
-	int all = their_tiles<D, false>(x.a, begin, begin + S::ROWS);
-	int n = their_tiles<D, false>(x.a, begin + w * 64, begin + w * 64 + 64);
-	int64_t state = ((int64_t)at.batch * x.a.n_heads + at.head) * x.a.q.rows;
-	float dq[1][D / 8][4] = {}, p[NT][4], dp[NT][4], lse[2], delta[2];
-	struct own_rows<T, D, false> my_x(s.my_x, w), my_y(s.my_y, w);
-	uint32_t ds[NT / 2][4];
+	static constexpr int NT = S::COLS / 8, TILE = S::COLS * D;
+	struct own_rows<T, D, false> my_x, my_y;
+	float dq[1][D / 8][4] = {}, lse[2], delta[2];
 
-	static_assert(S::HELD, "own rows are read once");
-	for (int i = 0; i < 2; i++) {
-		int query = begin + row + lane_id() / 4 + 8 * i;
-		bool there = query < x.a.q.rows;
-		lse[i] = there ? x.a.lse[state + query] * LOG2_E : INFINITY;
-		delta[i] = there ? x.a.delta[state + query] : 0;
+	__device__ inline queries_part(
+		const struct hopper_bwd_room<T, D, false> &s, int w)
+	    : my_x(s.my_x, w), my_y(s.my_y, w)
+	{
+		my_x.hold();
+		my_y.hold();
 	}
-	my_x.hold();
-	my_y.hold();
-	warp_arrive(&s.rest->mine_free);
-	for (int i = 0; i < n; i++) {
-		struct turn t = turn_of<S::STAGES>(first + i);
+
+	/* Of this lane's rows, the first of which is `query`; `state` is where their head begins. */
+	__device__ inline void know(const struct bwd_args &x, int64_t state, int query)
+	{
+		for (int i = 0; i < 2; i++) {
+			int row = query + lane_id() / 4 + 8 * i;
+			bool there = row < x.q.rows;
+			lse[i] = there ? x.lse[state + row] * LOG2_E : INFINITY;
+			delta[i] = there ? x.delta[state + row] : 0;
+		}
+	}
+
+	/* The keys from `key` on, at use i of the ring. */
+	template <bool MASKED>
+	__device__ inline void add(const struct hopper_bwd_room<T, D, false> &s, int i,
+		float score, int query, int key)
+	{
+		struct turn t = turn_of<S::STAGES>(i);
 		const T *their_x = s.their_x + t.place * TILE;
+		float p[NT][4], dp[NT][4];
+		uint32_t ds[NT / 2][4];
 		barrier_wait(&s.rest->full[t.place], t.parity);
 		my_x.times(p, their_x);
 		my_y.times(dp, s.their_y + t.place * TILE);
 		wgmma_wait<1>();
 		wgmma_hold(p);
-		float sum = query_probabilities(
-			p, lse, x.a.score, begin + row, i * S::COLS);
-		wgmma_wait_after<0>(sum);
+		wgmma_wait_after<0>(
+			query_probabilities<MASKED>(p, lse, score, query, key));
 		wgmma_hold(dp);
 		query_gradients(dp, p, delta);
 		operand_of<T>(ds, dp);
@@ -415,9 +445,33 @@ static __device__ inline int queries_item(const struct hopper_bwd_args &x,
 		wgmma_hold(ds);
 		warp_arrive(&s.rest->free[t.place]);
 	}
+};
+
+/* As keys_item(). The last tile of keys is the one that not all queries see all of. */
+template <typename T, int D>
+static __device__ inline int queries_item(const struct hopper_bwd_args &x,
+	const struct hopper_bwd_room<T, D, false> &s, int item, int first, int w)
+{
+	using S = hopper_bwd_shape<D, false>;
+	static_assert(S::COLS == 64, "a warpgroup's rows");
+	static_assert(S::HELD, "own rows are read once");
+	const struct bwd_tile<D, false> mine(x, item);
+	struct place at = mine.at;
+	int begin = mine.begin, row = w * 64 + threadIdx.x % WARPGROUP / WARP * 16;
+	int all = their_tiles<D, false>(x.a, begin, begin + S::ROWS);
+	int n = their_tiles<D, false>(x.a, begin + w * 64, begin + w * 64 + 64);
+	struct queries_part<T, D> part(s, w);
+	part.know(x.a, ((int64_t)at.batch * x.a.n_heads + at.head) * x.a.q.rows,
+		begin + row);
+	warp_arrive(&s.rest->mine_free);
+	for (int i = 0; i < n - 1; i++)
+		part.template add<false>(
+			s, first + i, x.a.score, begin + row, i * S::COLS);
+	part.template add<true>(
+		s, first + n - 1, x.a.score, begin + row, (n - 1) * S::COLS);
 	pass_by(s, first + n, first + all);
 	struct span rows = {begin, begin, 0, min(S::ROWS, (int)x.a.q.rows - begin)};
-	put_gradient<T, D>(x.a.dq, x.a, at.batch, at.head, rows, row, dq, x.a.scale);
+	put_gradient<T, D>(x.a.dq, x.a, at.batch, at.head, rows, row, part.dq, x.a.scale);
 	return first + all;
 }
 

@@ -78,12 +78,12 @@ static __device__ inline void load_keys(const struct hopper_fwd_args &x,
 		uint64_t *k = &s.full->k[turn.place], *v = &s.full->v[turn.place];
 		barrier_wait(&s.full->k_free[turn.place], turn.parity ^ 1);
 		barrier_expect(k, BYTES);
-		panels_load<D, S::KEYS>(s.k + turn.place * TILE, &x.k, k, i * S::KEYS,
-			head, t.at.batch);
+		panels_load<D, S::KEYS>(
+			s.k + turn.place * TILE, &x.k, k, i * S::KEYS, head, t.at.batch);
 		barrier_wait(&s.full->v_free[turn.place], turn.parity ^ 1);
 		barrier_expect(v, BYTES);
-		panels_load<D, S::KEYS>(s.v + turn.place * TILE, &x.v, v, i * S::KEYS,
-			head, t.at.batch);
+		panels_load<D, S::KEYS>(
+			s.v + turn.place * TILE, &x.v, v, i * S::KEYS, head, t.at.batch);
 	}
 }
 
@@ -227,7 +227,8 @@ template <typename T, int D> struct fwd_part {
 		if (LAST)
 			hide_later(scores, row, 0);
 		bool fades = softmax<T>(a, fade, scores, x.a.score);
-		wgmma_wait_after<0>(fminf(a.sum[0][0], a.sum[0][1]));
+		wgmma_wait_after<0>(
+			__float_as_uint(a.sum[0][0]) | __float_as_uint(a.sum[0][1]));
 		values_done(s, i - 1);
 		if (fades)
 			fade_sums(a, fade);

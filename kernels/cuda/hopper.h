@@ -140,17 +140,18 @@ template <int N> static __device__ inline void wgmma_wait(void)
 	asm volatile("wgmma.wait_group.sync.aligned %0;\n" ::"n"(N) : "memory");
 }
 
-/* The same, after x, not negative, is computed. No number depends on a wait, so that ptxas moves the
- * wait to the front of what is to go on meanwhile; but not over a store to shared memory, though
- * this one, of a negative number, is never done. */
-template <int N> static __device__ inline void wgmma_wait_after(float x)
+/* The same, after `bits` are computed, those of numbers none of which is negative, together. No number
+ * depends on a wait, so that ptxas moves the wait to the front of what is to go on meanwhile; but
+ * not over a store to shared memory, though this one, of what is less than 0, is never done (NaN
+ * is not less). */
+template <int N> static __device__ inline void wgmma_wait_after(uint32_t bits)
 {
 	asm volatile("{\n"
 		     ".reg .pred negative;\n"
 		     "setp.lt.f32 negative, %0, 0f00000000;\n"
 		     "@negative st.volatile.shared.f32 [%1], %0;\n"
 		     "wgmma.wait_group.sync.aligned %2;\n"
-		     "}\n" ::"f"(x),
+		     "}\n" ::"f"(__uint_as_float(bits)),
 		     "r"(0), "n"(N)
 		     : "memory");
 }

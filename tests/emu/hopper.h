@@ -113,7 +113,7 @@ template <int N> static inline void wgmma_wait(EMU_WHERE)
 	emu_wgmma_wait(N, file, line);
 }
 
-template <int N> static inline void wgmma_wait_after(float, EMU_WHERE)
+template <int N> static inline void wgmma_wait_after(uint32_t, EMU_WHERE)
 {
 	emu_wgmma_wait(N, file, line);
 }
