@@ -182,7 +182,8 @@ check-now: programs $(TESTS) $(EMU_LIB)
 check-long-now: programs $(TESTS) $(EMU_LIB)
 	@LONG=yes tests/run $O
 
-# With PATTERN=..., those whose name matches; SANITIZER=memcheck|racecheck: under that.
+# With PATTERN=..., those whose name matches; PART=1/3: a third; SANITIZER=memcheck|racecheck|
+# synccheck|initcheck: under that.
 check-gpu-now: all $(TESTS)
 	@[ -n "$(CUDA_LIB)" ] || { echo "make check-gpu: there is no nvcc" >&2; exit 1; }
 	@GPU=yes tests/run $O $(PATTERN)
@@ -263,7 +264,7 @@ help:
 	@echo 'convergence  every technique against its control, in one table;'
 	@echo '           STEPS=20 ROWS=^fsdp make convergence: in a hurry'
 	@echo 'check      the tests;  check-long: the long ones too;  san: under sanitizers'
-	@echo 'check-gpu  the tests of kernels on the GPU that is here; SANITIZER=memcheck: under that'
+	@echo 'check-gpu  what tests there are for the GPU that is here; SANITIZER=memcheck: under that'
 	@echo 'fuzz       every reader of foreign bytes, FUZZ_SECONDS=60 each, with hostile ones'
 	@echo 'mutants    bugs of real systems, put into a copy: does a test find each?'
 	@echo 'bench      how fast, against ceilings measured in the same run'

@@ -66,6 +66,20 @@ bool test_device_slow(const struct device *d)
 	return slow && !(all && !strcmp(all, "yes"));
 }
 
+bool test_gpu_slow(void)
+{
+	const struct device_options o = {.exact = true};
+	struct device d;
+	struct err e = {0};
+	if (!on_cuda())
+		return false;
+	if (device_open(&d, DEVICE_CUDA, &o, &e))
+		die_err(&e);
+	bool slow = test_device_slow(&d);
+	device_close(&d);
+	return slow;
+}
+
 void test_part(int *first, int *step)
 {
 	const char *asked = getenv("TEST_PART");

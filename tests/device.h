@@ -18,6 +18,8 @@ void only_on_cpu(void);
 /* An emulated GPU, or any under compute-sanitizer ($SANITIZER), takes its time: tests with many
  * cases do some of them. On others, and with LONG=yes, all. */
 bool test_device_slow(const struct device *d);
+/* The same of the GPU that is here, which is opened for it; false: the test's device is a CPU. */
+bool test_gpu_slow(void);
 /* $TEST_PART=I/N, of a program's tests or cases: number *first and every *step-th from there. */
 void test_part(int *first, int *step);
 /* True, and said in TAP, when this machine lacks what $PT_ISA asks for. */

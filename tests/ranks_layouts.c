@@ -277,20 +277,9 @@ static void add_controls(void)
 static void choose_layouts(int *first, int *step)
 {
 	enum { OF = 31 };
-	const char *asked = getenv("PT_TEST_DEVICE");
-	const struct device_options o = {.exact = true};
-	struct device d;
-	struct err e = {0};
-	*first = 0;
-	*step = 1;
-	if (!asked || strcmp(asked, "cuda"))
-		return;
-	if (device_open(&d, DEVICE_CUDA, &o, &e))
-		die_err(&e);
-	bool slow = test_device_slow(&d);
-	device_close(&d);
 	test_part(first, step);
-	*step *= slow ? OF : 1;
+	if (test_gpu_slow())
+		*step *= OF;
 }
 
 static void make_jobs(bool more, uint64_t seed)
