@@ -57,6 +57,7 @@ static int parse(struct train_opts *o, int argc, char **argv, struct err *e)
 
 int main(int argc, char **argv)
 {
+	const double began = clock_seconds();
 	struct train_opts o = {0};
 	struct err e = {0};
 	struct str command = {0};
@@ -78,7 +79,7 @@ int main(int argc, char **argv)
 		if (!o.threads)
 			o.threads = max64(1,
 				min64(cpu_count(), place.processors / place.local_size));
-		rc = train_run(&o, world, command.s);
+		rc = train_run(&o, world, command.s, began);
 	}
 	str_free(&command);
 	comm_close(world);

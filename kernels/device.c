@@ -93,11 +93,19 @@ static int find_half(struct half *h, struct err *e)
 	return rc;
 }
 
+/* Without its driver no GPU can be used, and that is known at once, where cuBLASLt alone takes a
+ * tenth of a second to load. What $PT_CUDA names may need none. */
+static bool has_driver(void)
+{
+	const char *env = getenv("PT_CUDA");
+	return (env && *env) || dlopen("libcuda.so.1", RTLD_LAZY | RTLD_LOCAL);
+}
+
 /* Whoever opens it hears why there is none. */
 uint64_t device_gpu(int rank)
 {
 	struct half h;
-	return find_half(&h, &(struct err){0}) ? 0 : h.gpu(rank);
+	return !has_driver() || find_half(&h, &(struct err){0}) ? 0 : h.gpu(rank);
 }
 
 int device_open(struct device *d, enum device_kind kind, const struct device_options *o,
@@ -105,7 +113,7 @@ int device_open(struct device *d, enum device_kind kind, const struct device_opt
 {
 	struct err why = {0};
 	*d = (struct device){0};
-	if (kind != DEVICE_CPU) {
+	if (kind == DEVICE_CUDA || (kind == DEVICE_AUTO && has_driver())) {
 		struct device_options with = *o;
 		with.alone |= kind == DEVICE_AUTO;
 		struct half h;

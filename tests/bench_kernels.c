@@ -108,6 +108,13 @@ static void copy(struct device *d, void *what)
 	d->k->copy(d, c->b, c->a);
 }
 
+static void normal(struct device *d, void *what)
+{
+	struct call *c = what;
+	const struct normal o = {0, 0.02F, 0, {{{1, 2}}, 0, 0}};
+	d->k->normal(d, c->b, &o);
+}
+
 static void norm_fwd(struct device *d, void *what)
 {
 	struct call *c = what;
@@ -319,6 +326,7 @@ static void ceiling(struct timing *t, int64_t n, const char *shape)
 	struct call c = {
 		.a = timing_mat(t, 1, n, DT_F32), .b = timing_mat(t, 1, n, DT_F32)};
 	say_bytes(t, "copy", shape, copy, &c, 2 * n * 4);
+	say_bytes(t, "normal", shape, normal, &c, n * 4);
 	arena_reset(&t->memory, mark);
 }
 

@@ -439,6 +439,16 @@ static int deserted(struct run *r)
 	return EX_FAILED;
 }
 
+static void say_start(struct run *r)
+{
+	struct str text = {0};
+	start_phase_ends(&r->t.start, START_PROGRAM);
+	start_print(&r->t.start, &text);
+	info("%s", text.s);
+	run_event(r, "%s", text.s);
+	str_free(&text);
+}
+
 static int train(struct run *r)
 {
 	struct trainer *t = &r->t;
@@ -450,11 +460,14 @@ static int train(struct run *r)
 	if (t->step >= t->o.steps && t->step > 0)
 		info("nothing is left to do: step %lld is done, and %lld are asked for",
 			(long long)t->step, (long long)t->o.steps);
+	start_phase_ends(&r->t.start, START_PROGRAM);
 	if (agree_about_products(r))
 		return EX_FAILED;
+	start_phase_ends(&r->t.start, START_PRODUCTS);
 	progress_begin(&r->bar, "pt-train", (double)t->o.steps);
 	bool together = true;
 	apart_start(r);
+	say_start(r);
 	while (t->step < t->o.steps && !stop && !rc) {
 		struct step_result s;
 		struct meter before = read_meter(r);

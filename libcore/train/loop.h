@@ -47,6 +47,7 @@ struct saving {
 };
 
 struct run {
+	double began;	   /* the program, by clock_seconds() */
 	struct comm *all;  /* the ranks of all workers that train apart */
 	struct comm *sync; /* those at this place in every worker; NULL: there are none */
 	bool told;	   /* all know of the error that ends the start */

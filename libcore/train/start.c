@@ -274,11 +274,16 @@ static int load(
 static int start(struct run *r, struct train_opts *o, const char *command, struct err *e)
 {
 	int64_t resume = -1;
+	struct start s = {.began = r->began, .last = r->began};
+	start_phase_ends(&s, START_PROGRAM);
 	train_device_sharers(o, r->all);
 	if (data_open(&r->data, o, r->world, e))
 		return -1;
+	start_phase_ends(&s, START_DATA);
 	if (trainer_prepare(&r->t, o, r->world, &r->data, e) || apart_same_device(r, e))
 		return -1;
+	start_phase_ends(&s, START_DEVICE);
+	r->t.start = s;
 	bool built = !trainer_build(&r->t, e); /* or a worker's memory is too small */
 	if (apart_ready(r, e) || !built)
 		return -1;
@@ -287,6 +292,7 @@ static int start(struct run *r, struct train_opts *o, const char *command, struc
 		train_edit_config(&r->t.o, &edit);
 		r->t.edit = edit_open(&edit, r->world, r->sync, r->t.store, &r->t.d);
 	}
+	start_phase_ends(&r->t.start, START_MEMORY);
 	r->most_bytes = comm_max_i64(r->world, plan_total(&r->t.plan));
 	const char *from = o->init_from ? o->init_from : o->resume;
 	if (train_algorithms_take(&r->t.d, o, from, r->all, e)) {
@@ -330,6 +336,7 @@ static int start(struct run *r, struct train_opts *o, const char *command, struc
 		elastic_say(r);
 	warn_of_room(r);
 	legend();
+	start_phase_ends(&r->t.start, START_FILES);
 	return 0;
 }
 
@@ -395,9 +402,10 @@ static int dry_run(const struct train_opts *given, struct comm *world, struct er
 	return rc ? -1 : 0;
 }
 
-int train_run(struct train_opts *o, struct comm *world, const char *command)
+int train_run(struct train_opts *o, struct comm *world, const char *command, double began)
 {
-	struct run r = {.all = world,
+	struct run r = {.began = began,
+		.all = world,
 		.world = world,
 		.saved_step = -1,
 		.tried_step = -1,

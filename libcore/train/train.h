@@ -300,6 +300,28 @@ struct data_set {
 	int readers;
 };
 
+/* Phases of a start, which is the time from the beginning of the program to the first step. */
+enum start_phase {
+	START_PROGRAM, /* options, MPI, and all that has no phase of its own */
+	START_DATA,
+	START_DEVICE,
+	START_PLAN,
+	START_MEMORY, /* is allocated and divided among tensors */
+	START_WEIGHTS,
+	START_FILES,	/* a checkpoint that is read, the run's folder and journal */
+	START_PRODUCTS, /* of a GPU: which algorithms they have */
+	START_PHASES
+};
+
+struct start {
+	double began, last; /* as clock_seconds() */
+	double seconds[START_PHASES];
+};
+
+/* The time since the last phase ended was spent in this one. */
+void start_phase_ends(struct start *s, enum start_phase phase);
+void start_print(const struct start *s, struct str *out);
+
 /* Collective. Errors are agreed on. */
 int data_open(struct data_set *d, const struct train_opts *o, struct comm *world,
 	struct err *e);
@@ -343,6 +365,7 @@ struct trainer {
 	struct pipe pipe;
 	/* NULL, or raised by a signal: this rank's vote to stop, at the end of a step */
 	const volatile sig_atomic_t *stop;
+	struct start start;
 	struct edit *edit; /* NULL: no workers that train apart */
 	int64_t synced;	   /* the step after which they agreed last */
 	bool went_back;	   /* from where it was loaded to the anchor */
@@ -516,7 +539,9 @@ int elastic_info(const struct train_opts *o, const struct ckpt *c, struct ckpt_i
 
 /* ---- loop.c ---------------------------------------------------------------------- */
 
-/* The run that pt-train is. Collective. Returns the exit code. */
-int train_run(struct train_opts *o, struct comm *world, const char *command);
+/* The run that pt-train is. Collective. Returns the exit code. `began`: when the program did, by
+ * clock_seconds(). */
+int train_run(
+	struct train_opts *o, struct comm *world, const char *command, double began);
 
 #endif
