@@ -1,6 +1,6 @@
 #!/usr/bin/env bats
-# What tests/gpu_lab makes of rows and of tests, where others have measured: a program in the place
-# of tests/bench_gpu prints what that would, one in the place of tests/run likewise.
+# How tests/gpu_lab collects and judges: scripts take the places of tests/bench_gpu and tests/run
+# and print rows and results as those do.
 load helpers
 
 setup() {
@@ -13,17 +13,17 @@ setup() {
 	: >build/pt-cuda.so
 }
 
-program() { # NAME: with the lines on standard input
+program() { # NAME: a script of the lines on standard input
 	{ echo '#!/bin/bash' && cat; } >"tests/$1"
 	chmod +x "tests/$1"
 }
 
-rows() { # "WORK HOW MEASURE VALUE"..., with bars between
+rows() { # "WORKLOAD VARIANT METRIC VALUE"..., with bars between
 	mkdir -p out
 	printf '%s\n' "$@" | sed 's/ *| */\t/g; s/$/\t/' >>out/rows.tsv
 }
 
-verdict() { # GOAL: what is measured, and the verdict
+verdict() { # GOAL: the measured value and the verdict
 	awk -F '\t' -v goal="$1" 'index($1, goal) == 1 { print $3, $4 }' out/verdict.tsv
 }
 
@@ -31,7 +31,7 @@ judged() {
 	PART=verdict tests/gpu_lab out >/dev/null
 }
 
-@test "goals are judged by medians, ratios and differences; what is missing or no number is not met" {
+@test "goals are judged by medians, ratios and differences; a missing or broken value is not met" {
 	rows 'gpt2-124m | exact | tokens/s | 500000' 'gpt2-124m | exact | tokens/s | 570000' \
 		'gpt2-124m | exact | tokens/s | 600000' 'gpt2-124m | fast | tokens/s | 580000' \
 		'gpt2-124m | fast | tokens/s | ' 'gpt2-124m | fast | tokens/s | -' 'gpt2-124m | fast' \
@@ -67,14 +67,14 @@ judged() {
 	[ "$(verdict 'A.4: cuda_ranks.bats')" = '0 yes' ]
 	grep -q $'^gpt2-124m\tfast\ttokens/s\t580000\t1\texact\t1.018$' out/table.tsv
 	[ "$(awk -F '\t' 'NF != 4' out/verdict.tsv)" = '' ]
-	# Rows of another folder come to these.
+	# Rows of another folder are added.
 	mkdir other
 	printf 'gpt2-124m\texact\tloss of step 40\t4.26\t\n' >other/rows.tsv
 	PART=verdict tests/gpu_lab out other >/dev/null
 	[ "$(verdict 'C: the same run twice')" = '4.25 no' ]
 }
 
-@test "tests in lanes are counted; what no lane has ended is not known to be right" {
+@test "tests of several processes are counted; a process that is cut short leaves the verdict open" {
 	program bench_gpu </dev/null
 	program compute-sanitizer </dev/null
 	PATH=$PWD/tests:$PATH
@@ -99,10 +99,10 @@ END
 	[ "$(find out -type f | wc -l)" -le 8 ]
 }
 
-@test "one that hangs or fails leaves the rows of the others, also when all is killed" {
+@test "an item that hangs or fails, or a killed part, leaves the rows of the other items" {
 	program bench_gpu <<'END'
 echo "# $2"
-printf '#work\thow\tmeasure\tvalue\tnote\n'
+printf '#workload\tvariant\tmetric\tvalue\tnote\n'
 case $2 in
 talk-loss:seed-2) echo '# FAILED: no memory'; exit 1 ;;
 talk-loss:seed-3) printf '%s\t%s\tval_loss after 100 steps\t2.5\t\n' talk-loss seed-3; exec timeout "$LIMIT" sleep 1000 ;;
@@ -123,7 +123,7 @@ END
 	code_of 64 env PART=10 tests/gpu_lab out
 }
 
-@test "a switch that the programs do not know is not measured as one without effect" {
+@test "a switch that the programs do not know is reported and not measured" {
 	sed -i '/^PT_ATTENTION=mma/i PT_UNKNOWN=no talk:exact' tests/gpu_lab
 	echo PT_ATTENTION >build/pt-cuda.so
 	printf '#!/bin/sh\necho --graph\n' >build/pt-train
