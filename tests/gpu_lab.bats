@@ -8,7 +8,7 @@ setup() {
 	mkdir -p tests build
 	cp "$BATS_TEST_DIRNAME"/gpu_lab "$BATS_TEST_DIRNAME"/bench_functions tests
 	export PT_BUILD=$PWD/build
-	printf '#!/bin/sh\necho --known\n' >build/pt-train
+	printf '#!/bin/sh\necho "  --known"\n' >build/pt-train
 	chmod +x build/pt-train
 	: >build/pt-cuda.so
 }
@@ -47,8 +47,10 @@ judged() {
 		'talk-loss | seed-1 | val_loss after 300 steps | 1.72' \
 		'talk-loss | seed-2 | val_loss after 300 steps | 1.75' \
 		'talk-loss | seed-3 | val_loss after 300 steps | 1.71' \
-		'cuda, GPU | check-gpu | not ok | 0' 'cuda, GPU | check-gpu | not ok | 2' \
-		'cuda_ranks, GPU | check-gpu | not ok | 0'
+		'cuda: one | check-gpu | not ok | not run' 'cuda: two | check-gpu | not ok | 2' \
+		'cuda_ranks: two | check-gpu | not ok | 0' \
+		'test_kernels_attn, GPU | check-gpu | not ok | 0' \
+		'test_kernels_attn, GPU | check-gpu | not ok | not run'
 	judged
 	[ "$(verdict 'C: GPT-2 124M exact, tokens/s')" = '570000 yes' ]
 	[ "$(verdict 'C: GPT-2 124M fast, tokens/s')" = '580000 yes' ]
@@ -63,6 +65,7 @@ judged() {
 	[ "$(verdict 'A.2: 124M')" = '1.007 no' ]
 	[ "$(verdict 'C: the same run twice')" = '4.25 yes' ]
 	[ "$(verdict 'A.5')" = '1.72 yes' ]
+	[ "$(verdict 'A.2: tests')" = 'not run not run' ]
 	[ "$(verdict 'A.4: cuda.bats')" = '2 no' ]
 	[ "$(verdict 'A.4: cuda_ranks.bats')" = '0 yes' ]
 	grep -q $'^gpt2-124m\tfast\ttokens/s\t580000\t1\texact\t1.018$' out/table.tsv
@@ -80,17 +83,22 @@ judged() {
 	PATH=$PWD/tests:$PATH
 	program run <<'END'
 echo "$GPU $SANITIZER $PART" >>seen
+[ "$PART" != "$LATE" ] || printf 'test_late, GPU: not run: the %s seconds were over\n\n7 passed, 1 failed, 0 skipped\n' "$LIMIT"
+[ "$PART" != "$LATE" ] || exit 1
 printf '%-44s %4d ok (%d s)\n' "test_a$PART, GPU" 7 1
 [ "$PART" != "$BAD" ] || printf '%-44s %4d ok, 2 NOT OK, 1 skipped (3 s)\n' 'test_bad, GPU' 4
 [ "$PART" != "$BAD" ] || echo '    # the message before it'
 [ "$PART" = "$CUT" ] || printf '\n%s\n' "$([ "$PART" = "$BAD" ] && echo '11 passed, 2' || echo '7 passed, 0') failed, 1 skipped"
 END
-	BAD='' CUT='' PART=6 tests/gpu_lab out >said
+	export BAD='' CUT='' LATE=''
+	PART=6 tests/gpu_lab out >said
 	[ "$(LC_ALL=C sort seen | tr '\n' ' ')" = 'yes memcheck 1/4 yes memcheck 2/4 yes memcheck 3/4 yes memcheck 4/4 ' ]
 	[ "$(verdict 'B.3: memcheck')" = '0 yes' ]
 	[ "$(verdict 'B.3: racecheck')" = '- not run' ]
 	[ "$(awk -F '\t' '$3 == "ok" { n += $4 } END { print n }' out/rows.tsv)" -eq 28 ]
-	BAD='' CUT=3/4 PART=7 tests/gpu_lab out >said
+	CUT=3/4 PART=7 tests/gpu_lab out >said
+	[ "$(verdict 'B.3: racecheck')" = '- not run' ]
+	LATE=1/4 PART=7 tests/gpu_lab out >said
 	[ "$(verdict 'B.3: racecheck')" = '- not run' ]
 	BAD=2/4 CUT=3/4 PART=8 tests/gpu_lab out >said
 	[ "$(verdict 'B.3: synccheck')" = '2 no' ]
@@ -126,7 +134,7 @@ END
 @test "a switch that the programs do not know is reported and not measured" {
 	sed -i '/^PT_ATTENTION=mma/i PT_UNKNOWN=no talk:exact' tests/gpu_lab
 	echo PT_ATTENTION >build/pt-cuda.so
-	printf '#!/bin/sh\necho --graph\n' >build/pt-train
+	printf '#!/bin/sh\necho "  --graph"\n' >build/pt-train
 	program bench_gpu <<'END'
 printf '%s\t%s\ttokens/s\t%d\t\n' "${2%%:*}" "${2#*:}" "$([[ $2 == *graph ]] && echo 150 || echo 100)"
 END
