@@ -213,10 +213,11 @@ mutants-now: programs $(TESTS)
 bench-now: programs $(TESTS)
 	@tests/bench $O
 
-# With PARTS=..., those; where there is nothing to build with, see tests/gpu_machine.
+# With ITEMS=..., those; where there is nothing to build with, see tests/gpu_machine, and where
+# there is little time, tests/gpu_lab.
 bench-gpu-now: all $(TESTS)
 	@[ -n "$(CUDA_LIB)" ] || { echo "make bench-gpu: there is no nvcc" >&2; exit 1; }
-	@tests/bench_gpu $O $(PARTS)
+	@tests/bench_gpu $O $(ITEMS)
 
 lint-now: programs
 	@tests/lint $O
@@ -268,7 +269,7 @@ help:
 	@echo 'fuzz       every reader of foreign bytes, FUZZ_SECONDS=60 each, with hostile ones'
 	@echo 'mutants    bugs of real systems, put into a copy: does a test find each?'
 	@echo 'bench      how fast, against ceilings measured in the same run'
-	@echo 'bench-gpu  how fast on the GPU that is here, beside PyTorch; PARTS="attn kernels": these'
+	@echo 'bench-gpu  how fast on the GPU that is here, beside PyTorch; ITEMS="attn:exact attn:torch": these'
 	@echo 'lint       warnings, format, manual pages, floors, generated files'
 	@echo 'generate   make completions and option lists anew from the option tables'
 	@echo 'clean      removes what was built'

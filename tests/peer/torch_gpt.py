@@ -181,12 +181,12 @@ def train(args, s, device):
         loss = loss.item()
         wait(device)
         times.append(time.perf_counter() - begin)
+        # at once, since whoever waits may have no more time
         say("step", step, f"loss={loss:.4f}", f"dt={times[-1]:.6f}")
-    for t in times[args.warmup:]:
-        say("tps", f"{s.batch * s.context / t:.8g}")
-    if device.type == "cuda":
-        say("mem", torch.cuda.max_memory_allocated())
-        say("reserved", torch.cuda.max_memory_reserved())
+        if step > args.warmup:
+            say("tps", f"{s.batch * s.context / times[-1]:.8g}")
+            if device.type == "cuda":
+                say("mem", torch.cuda.max_memory_allocated())
 
 
 def main():
