@@ -232,8 +232,8 @@ typedef void kern_embed_bwd(
 	struct device *, struct mat dw, struct mat dy, const int32_t *ids, int64_t first);
 
 /* Products: the two operands are of one type (of 8 bits e4m3 and e5m2 mix), the result and the
- * bias of any; dw is fp32. Where operands have a scale, both have, and the product is multiplied
- * by both before it is rounded; it has no bias then, and is not added to anything.
+ * bias of any; dw is fp32. Where operands have a scale, both have, and the sum is multiplied by
+ * both before the bias is added and the result is rounded; it is not added to anything then.
  *
  * y[n,out] = x[n,in] w[out,in]^T + bias[out]; bias.p may be NULL. A bias of more precision than y
  * may be cast to its type before. */

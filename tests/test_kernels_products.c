@@ -62,8 +62,10 @@ static void check_fwd(struct device *d, struct product_case c)
 	struct twin w = twin_stored(c.out, c.in, c.right, 0.1);
 	struct twin b = c.with_bias ? twin_stored(1, c.out, c.bias, 0.5) : twin_none();
 	y = twin_stored(c.n, c.out, c.result, 1);
-	ref_linear_fwd(y.r, x.r, w.r, b.r, c.n, c.in, c.out);
+	ref_linear_fwd(y.r, x.r, w.r, NULL, c.n, c.in, c.out);
 	scale(c, &x, &w, y.r, c.n * c.out);
+	for (int64_t i = 0; c.with_bias && i < c.n * c.out; i++)
+		y.r[i] += b.r[i % c.out]; /* which the scales are not for */
 	d->k->linear_fwd(d, y.f, x.f, w.f, b.f);
 	check_result("linear_fwd", y, c.left);
 }
@@ -134,6 +136,8 @@ static void types(void **state)
 		{40, 1, 1},
 		{64, 32, 48, .scaled = true},
 		{33, 17, 50, .scaled = true},
+		{32, 64, 48, .scaled = true, .with_bias = true},
+		{33, 17, 50, .scaled = true, .with_bias = true},
 	};
 	struct device *d = narrow(state);
 	for (size_t i = 0; i < ARRAY_LEN(shapes); i++)

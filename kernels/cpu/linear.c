@@ -39,7 +39,7 @@ static void product(bool ta, bool tb, struct mat c, struct mat left, struct mat 
 	int64_t lda = left.cols, ldb = right.cols, k = ta ? left.rows : left.cols;
 	bool scaled = left.scale || right.scale;
 	float scale = scaled ? *left.scale * *right.scale : 1;
-	BUG_ON(scaled && (add || bias));
+	BUG_ON(scaled && add);
 	blas_open();
 #pragma omp parallel for schedule(dynamic, 1) if (t.n_down * t.n_across > 1)
 	for (int64_t i = 0; i < t.n_down * t.n_across; i++) {

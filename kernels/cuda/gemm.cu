@@ -235,14 +235,26 @@ static bool product_with(
 	return true;
 }
 
-/* From fp32 to what the result is to be. cuBLASLt takes scales with fp8 only. */
+/* From the sums in fp32 to what the result is to be. cuBLASLt takes scales with fp8 only, and the
+ * bias comes after them. */
 static void finish(struct device *d, const char *name, struct mat to, struct mat from,
-	const struct product *p)
+	const struct product *p, struct mat bias)
 {
-	if (p->a.scale)
-		cuda_round_by(d, name, to, from, p->a.scale, p->b.scale);
+	const float *a = p->a.scale, *b = p->b.scale;
+	if (a && bias.p) {
+		cuda_round_by(d, name, from, from, a, b);
+		cuda_bias_fwd(d, from, bias);
+		a = NULL;
+	}
+	if (a)
+		cuda_round_by(d, name, to, from, a, b);
 	else if (to.p != from.p)
 		cuda_round(d, to, from, to.type, 1);
+}
+
+static struct mat bias_of_sums(const struct product *p, struct mat bias)
+{
+	return p->a.scale ? mat(NULL, 0, 0) : bias;
 }
 
 /* The result as fp32, a part of its rows at a time, and from there to what it is to be. */
@@ -257,9 +269,9 @@ static bool narrowed_product(
 		int64_t n = min64(most, all.rows - row);
 		p.b = mat_rows(b, row, n);
 		p.d = mat(cuda_room(d, RESULT_ROOM), n, all.cols);
-		if (!product_with(d, name, p, bias))
+		if (!product_with(d, name, p, bias_of_sums(&p, bias)))
 			return false;
-		finish(d, name, mat_rows(all, row, n), p.d, &p);
+		finish(d, name, mat_rows(all, row, n), p.d, &p, bias);
 	}
 	return true;
 }
@@ -271,9 +283,9 @@ static bool of_given_type(
 	bool given = p.d.type == DT_F32 || (p.d.type == p.a.type && !p.a.scale);
 	if (!given)
 		return narrowed_product(d, name, p, bias);
-	if (!product_with(d, name, p, bias))
+	if (!product_with(d, name, p, bias_of_sums(&p, bias)))
 		return false;
-	finish(d, name, p.d, p.d, &p);
+	finish(d, name, p.d, p.d, &p, bias);
 	return true;
 }
 
@@ -284,7 +296,7 @@ static void multiply(
 	BUG_ON(p.d.cols != (p.ta ? p.a.rows : p.a.cols));
 	BUG_ON(p.d.rows != (p.tb ? p.b.cols : p.b.rows));
 	BUG_ON(p.a.type != p.b.type && !(is_byte(p.a.type) && is_byte(p.b.type)));
-	BUG_ON(!p.a.scale != !p.b.scale || (p.a.scale && (bias.p || p.add)));
+	BUG_ON(!p.a.scale != !p.b.scale || (p.a.scale && p.add));
 	if (!mat_size(p.d))
 		return;
 	if (!k_of(&p)) {

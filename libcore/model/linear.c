@@ -186,17 +186,11 @@ static struct mat rounded_bias(struct pass *p, const struct tensor *bias, int s)
 
 /* ---- products of rows, whose operands are rounded --------------------------------- */
 
-static void forward_rows(struct pass *p, int64_t layer, struct mat y, struct mat x,
-	struct mat w, struct mat bias)
+static void forward_rows(
+	struct pass *p, struct mat y, struct mat x, struct mat w, struct mat bias)
 {
-	const struct kernels *k = p->d->k;
-	bool float8 = is_float8(p, layer);
-	k->linear_fwd(p->d, y, x, w, float8 ? no_mat() : bias);
+	p->d->k->linear_fwd(p->d, y, x, w, bias);
 	linear_round(p, y);
-	if (float8 && bias.p) { /* as torchao: a sum of two numbers of bf16 */
-		k->bias_fwd(p->d, y, bias);
-		linear_round(p, y);
-	}
 }
 
 static void backward_rows(
@@ -224,7 +218,7 @@ void linear_forward(struct pass *p, int64_t layer, struct mat y, struct mat x,
 	size_t mark = arena_mark(p->d->scratch);
 	struct mat a = activation(p, layer, x, DT_E4M3);
 	struct mat b = weight(p, layer, w, s);
-	forward_rows(p, layer, y, a, b, rounded_bias(p, bias, s));
+	forward_rows(p, y, a, b, rounded_bias(p, bias, s));
 	arena_reset(p->d->scratch, mark);
 }
 
@@ -277,7 +271,7 @@ void linear_enter(struct pass *p, int64_t layer, struct slice_gather *x,
 					mat_rows(l[i].gelu, first, rows), y, piece, w[i],
 					bias[i]);
 			else
-				forward_rows(p, layer, y, piece, w[i], bias[i]);
+				forward_rows(p, y, piece, w[i], bias[i]);
 		}
 		watch(p, NULL, layer, no_mat());
 	}
@@ -311,7 +305,7 @@ void linear_leave(struct pass *p, int64_t layer, struct slice_sum *sum, struct m
 	for (int turn = 0; turn < p->tp.n; turn++) {
 		slice_sum_turn(sum, turn);
 		if (sum->n)
-			forward_rows(p, layer, slice_sum_slot(sum),
+			forward_rows(p, slice_sum_slot(sum),
 				mat_rows(all, sum->first, sum->n), b, no_mat());
 		slice_sum_push(sum);
 		watch(p, NULL, layer, no_mat());
