@@ -38,25 +38,34 @@ struct mat {
 	/* NULL, or in the device's memory what its numbers are yet to be multiplied by; only
 	 * products do that. */
 	const float *scale;
+	/* Of 8 bits: NULL, or the same numbers transposed, [cols, rows], for products that sum over
+	 * the rows, which then need not transpose them; p may be NULL beside it. */
+	void *transposed;
+	/* NULL, or a number in the device's memory, which `round` raises to the largest |number| that
+	 * it stores in the matrix, or to NaN, as `amax` does; on a device that stores numbers narrow,
+	 * where nothing is left to be rounded, norm_fwd, residual_norm, act_fwd and act_bwd do too. */
+	float *amax;
 };
 
 static inline struct mat mat(void *p, int64_t rows, int64_t cols)
 {
-	struct mat m = {p, rows, cols, DT_F32, NULL};
+	struct mat m = {p, rows, cols, DT_F32, NULL, NULL, NULL};
 	return m;
 }
 
 static inline struct mat mat_typed(void *p, int64_t rows, int64_t cols, enum dtype type)
 {
-	struct mat m = {p, rows, cols, type, NULL};
+	struct mat m = {p, rows, cols, type, NULL, NULL, NULL};
 	return m;
 }
 
-/* Rows [first, first + rows) of m. */
+/* Rows [first, first + rows) of m, without what m has as a whole. */
 static inline struct mat mat_rows(struct mat m, int64_t first, int64_t rows)
 {
 	m.p = (char *)m.p + first * m.cols * dtype_bytes(m.type);
 	m.rows = rows;
+	m.transposed = NULL;
+	m.amax = NULL;
 	return m;
 }
 
@@ -318,7 +327,8 @@ typedef void kern_widen(struct device *, struct mat y, const uint16_t *x, enum d
 /* *most becomes the largest of it and |x|, or NaN when there is one. x: any. */
 typedef void kern_amax(struct device *, float *most, struct mat x);
 /* `round` to one of fp8 with the scale that numbers up to *amax ask for, so that the largest is
- * the format's. *inverse, for the `scale` of y, becomes 1 over it. Both are the device's. */
+ * the format's. *inverse, for the `scale` of y, becomes 1 over it. Both are the device's. Where
+ * y.transposed is not NULL, it gets the same numbers; only a device that stores 8 bits has it. */
 typedef void kern_round_scaled(struct device *, struct mat y, float *inverse,
 	struct mat x, enum dtype, const float *amax);
 

@@ -16,6 +16,7 @@ struct product_case {
 	int64_t n, in, out;
 	enum dtype left, right, result, bias;
 	bool with_bias, add, scaled;
+	int form; /* of operands of 8 bits: as rows, transposed too, or transposed alone */
 };
 
 /* Both operands get a scale, which the expected result is multiplied by. */
@@ -43,6 +44,21 @@ static struct twin twin_stored(int64_t rows, int64_t cols, enum dtype type, doub
 static bool is_byte(enum dtype type)
 {
 	return dtype_bytes(type) == 1;
+}
+
+/* An operand of a product that sums over its rows, in the form that the case asks for. */
+static struct mat in_form(struct product_case c, struct mat m)
+{
+	if (!c.form || !is_byte(m.type))
+		return m;
+	uint8_t *from = m.p, *to = (uint8_t *)floats((mat_size(m) + 3) / 4);
+	for (int64_t i = 0; i < m.rows; i++)
+		for (int64_t j = 0; j < m.cols; j++)
+			to[j * m.rows + i] = from[i * m.cols + j];
+	m.transposed = to;
+	if (c.form == 2)
+		m.p = NULL;
+	return m;
 }
 
 /* The result holds what it should, to the precision of how it, and its bias, is stored; and of the
@@ -79,7 +95,7 @@ static void check_bwd_x(struct device *d, struct product_case c)
 		memset(dx.r, 0, (size_t)(c.n * c.in) * sizeof(double));
 	ref_linear_bwd_x(dx.r, dy.r, w.r, c.n, c.in, c.out);
 	scale(c, &dy, &w, dx.r, c.n * c.in);
-	d->k->linear_bwd_x(d, dx.f, dy.f, w.f, c.add);
+	d->k->linear_bwd_x(d, dx.f, dy.f, in_form(c, w.f), c.add);
 	check_result("linear_bwd_x", dx, c.left);
 }
 
@@ -92,7 +108,7 @@ static void check_bwd_w(struct device *d, struct product_case c)
 		memset(dw.r, 0, (size_t)(c.out * c.in) * sizeof(double));
 	ref_linear_bwd_w(dw.r, dy.r, x.r, c.n, c.in, c.out);
 	scale(c, &dy, &x, dw.r, c.out * c.in);
-	d->k->linear_bwd_w(d, dw.f, dy.f, x.f, c.add);
+	d->k->linear_bwd_w(d, dw.f, in_form(c, dy.f), in_form(c, x.f), c.add);
 	check_result("linear_bwd_w", dw, c.left);
 }
 
@@ -138,6 +154,9 @@ static void types(void **state)
 		{33, 17, 50, .scaled = true},
 		{32, 64, 48, .scaled = true, .with_bias = true},
 		{33, 17, 50, .scaled = true, .with_bias = true},
+		{48, 64, 32, .scaled = true, .form = 1},
+		{64, 48, 32, .scaled = true, .form = 2},
+		{33, 17, 50, .scaled = true, .form = 2},
 	};
 	struct device *d = narrow(state);
 	for (size_t i = 0; i < ARRAY_LEN(shapes); i++)

@@ -51,6 +51,10 @@ void cuda_check_shared(struct device *d, const char *name, size_t n_bytes);
 enum { CUDA_ROOM = 64 << 20 };
 void *cuda_room(struct device *d, size_t n_bytes);
 
+/* Is it named in $PT_LAB_OFF=name,...? To compare, on a GPU, with and without one thing that is meant
+ * to make it faster. */
+bool cuda_lab_off(const char *name);
+
 /* An argument of a launch, as messages tell it. */
 struct cuda_arg {
 	char kind; /* i, f, p, or another that is passed over */

@@ -435,6 +435,19 @@ static int has_room(struct cuda_device *c, struct err *e)
 		text_bytes(need_text, NEEDED));
 }
 
+bool cuda_lab_off(const char *name)
+{
+	const char *off = getenv("PT_LAB_OFF");
+	size_t n = strlen(name);
+	while (off && *off) {
+		size_t len = strcspn(off, ",");
+		if (len == n && !memcmp(off, name, n))
+			return true;
+		off += len + (off[len] == ',');
+	}
+	return false;
+}
+
 /* What the kernels for sm_90 need of the driver. PT_ATTENTION=mma: they are not used. */
 static int find_maps(struct cuda_device *c, struct err *e)
 {

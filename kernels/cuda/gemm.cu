@@ -92,6 +92,27 @@ static struct mat widened(struct device *d, const char *name, struct mat m, void
 
 enum { LINE = 256 };
 
+static struct mat transpose_of(struct mat m)
+{
+	struct mat t = mat_typed(m.transposed, m.cols, m.rows, m.type);
+	t.scale = m.scale;
+	return t;
+}
+
+/* Of the two ways in which an operand may be stored, the one along the sum, if it is there. */
+static struct product as_stored(struct product p)
+{
+	if (p.a.transposed && (!p.ta || !p.a.p)) {
+		p.a = transpose_of(p.a);
+		p.ta = !p.ta;
+	}
+	if (p.b.transposed && (p.tb || !p.b.p)) {
+		p.b = transpose_of(p.b);
+		p.tb = !p.tb;
+	}
+	return p;
+}
+
 /* Matrix units for fp8 came with sm_89, and take operands in lines of 16 bytes. */
 static bool fp8_fits(struct device *d, const struct product *p)
 {
@@ -219,7 +240,8 @@ static bool product_with(
 	struct device *d, const char *name, struct product p, struct mat bias)
 {
 	enum { BIAS_ROOM = CUDA_ROOM / 4 };
-	bool after = bias.p && is_byte(p.a.type) && p.d.type == DT_F32;
+	bool after = bias.p && is_byte(p.a.type) &&
+		     (p.d.type == DT_F32 || cuda_lab_off("float8-bias"));
 	if (bias.p && bias.type != p.d.type) {
 		BUG_ON(bias.cols * dtype_bytes(p.d.type) > BIAS_ROOM);
 		void *to = (char *)cuda_room(d, CUDA_ROOM) + CUDA_ROOM - BIAS_ROOM;
@@ -307,6 +329,7 @@ static void multiply(
 	}
 	bool bytes = is_byte(p.a.type);
 	if (bytes) {
+		p = as_stored(p);
 		if (fp8_fits(d, &p) && product_with(d, name, along_sum(d, name, p), bias))
 			return;
 		p = as_bf16(d, name, p);

@@ -4,10 +4,15 @@
 
 #include "model/model.h"
 
-/* Chunk `c` (of those here) of [chunk][rows][width]; nothing of nothing. */
+/* Chunk `c` (of those here) of [chunk][rows][width], with its largest number; nothing of
+ * nothing. */
 static inline struct mat chunk_of(const struct pass *p, struct mat x, int c)
 {
-	return x.p ? mat_rows(x, c * p->rows, p->rows) : x;
+	if (!x.p)
+		return x;
+	struct mat chunk = mat_rows(x, c * p->rows, p->rows);
+	chunk.amax = x.amax ? x.amax + c : NULL;
+	return chunk;
 }
 
 /* The same of the residual stream, of which this rank may have a part of the rows. */
@@ -21,10 +26,12 @@ static inline struct mat stats_of(struct mat stats, int c)
 	return mat_rows(stats, c * 2, 2);
 }
 
-/* The rows of the residual stream among all rows of a chunk. */
+/* The rows of the residual stream among all rows of a chunk, whose largest number they share. */
 static inline struct mat here_of(const struct pass *p, struct mat all)
 {
-	return mat_rows(all, p->first_row, p->rows_here);
+	struct mat here = mat_rows(all, p->first_row, p->rows_here);
+	here.amax = all.amax;
+	return here;
 }
 
 /* Slice `s`, chunk `c` of [slice][chunk][rows][width]. */
@@ -142,6 +149,17 @@ enum dtype sum_type(const struct pass *p);
 void linear_round(struct pass *p, struct mat x);
 /* y = x in that format; x is fp32. */
 void linear_cast(struct pass *p, struct mat y, struct mat x);
+/*
+ * float8: room for the largest numbers of n matrices [..][rows of a chunk][..] of a block, one of
+ * each slice and chunk; nothing in other precisions, and of matrices that are rounded in a copy.
+ * Who makes such a matrix sees to its largest number: kernels do it on the way where kernels.h says
+ * so, and after others there is linear_amax(). On a device that is not narrow rounding does it.
+ */
+struct mat linear_amax_room(const struct pass *p, int64_t layer, struct mat *const x[],
+	int n, struct arena *a);
+void linear_amax(struct pass *p, struct mat x);
+/* Before the first number of it is made; nothing is done where there is no room. */
+void linear_amax_begin(struct pass *p, struct mat room);
 /* Collective over the ranks of tensor parallelism. Before a forward of a block, with the
  * weights that its backward will have too. */
 void linear_begin(struct pass *p, int64_t layer);

@@ -81,21 +81,29 @@ static struct mat blank(struct pass *p, struct mat like, enum dtype type)
 		p->d->scratch, like.rows, like.cols, p->d->narrow ? type : DT_F32);
 }
 
+/* What a product sums over: matrix units take operands of 8 bits along their sums. */
+enum sum_over { SUM_COLS, SUM_ROWS };
+
 /* What float8 has in a product's place: cast by its scale, and so to be multiplied back. The
  * device makes the scale, of a maximum that it has. */
-static struct mat scaled(struct pass *p, struct mat x, enum dtype type, const float *amax)
+static struct mat scaled(struct pass *p, struct mat x, enum dtype type, const float *amax,
+	enum sum_over over)
 {
 	struct mat y = blank(p, x, type);
 	float *inverse = arena_floats(p->d->scratch, 1);
+	if (p->d->narrow && over == SUM_ROWS) {
+		y.transposed = y.p;
+		y.p = NULL;
+	}
 	p->d->k->round_scaled(p->d, y, inverse, x, type, amax);
 	y.scale = inverse;
 	return y;
 }
 
 /* An activation or a gradient, rounded in place; to scratch for float8, and where it is fp32
- * as a sum that is to be stored narrow. */
-static struct mat activation(
-	struct pass *p, int64_t layer, struct mat x, enum dtype float8)
+ * as a sum that is to be stored narrow. Its largest number is known where it has room. */
+static struct mat activation(struct pass *p, int64_t layer, struct mat x,
+	enum dtype float8, enum sum_over over)
 {
 	if (x.type == act_type(p)) {
 		linear_round(p, x);
@@ -106,10 +114,43 @@ static struct mat activation(
 	}
 	if (!is_float8(p, layer))
 		return x;
-	float *amax = arena_floats(p->d->scratch, 1);
-	p->d->k->zero(p->d, mat(amax, 1, 1));
-	p->d->k->amax(p->d, amax, x);
-	return scaled(p, x, float8, amax);
+	if (!x.amax) {
+		x.amax = arena_floats(p->d->scratch, 1);
+		p->d->k->zero(p->d, mat(x.amax, 1, 1));
+		p->d->k->amax(p->d, x.amax, x);
+	}
+	return scaled(p, x, float8, x.amax, over);
+}
+
+/* ---- largest numbers of activations and gradients ---------------------------------- */
+
+struct mat linear_amax_room(const struct pass *p, int64_t layer, struct mat *const x[],
+	int n, struct arena *a)
+{
+	int64_t count = 0, at = 0;
+	if (!is_float8(p, layer))
+		return no_mat();
+	for (int i = 0; i < n; i++)
+		count += x[i]->type == act_type(p) ? x[i]->rows / p->rows : 0;
+	struct mat room = mat(arena_floats(a, count), 1, count);
+	for (int i = 0; i < n; i++) {
+		bool has = x[i]->rows && x[i]->type == act_type(p);
+		x[i]->amax = has ? (float *)room.p + at : NULL;
+		at += has ? x[i]->rows / p->rows : 0;
+	}
+	return room;
+}
+
+void linear_amax(struct pass *p, struct mat x)
+{
+	if (x.amax && p->d->narrow)
+		p->d->k->amax(p->d, x.amax, x);
+}
+
+void linear_amax_begin(struct pass *p, struct mat room)
+{
+	if (room.p)
+		p->d->k->zero(p->d, room);
 }
 
 /* The weights of a block, and how many there are. */
@@ -167,13 +208,14 @@ static struct mat cast_param(
 }
 
 /* The master weight is left as it is. */
-static struct mat weight(struct pass *p, int64_t layer, const struct tensor *w, int s)
+static struct mat weight(struct pass *p, int64_t layer, const struct tensor *w, int s,
+	enum sum_over over)
 {
 	struct mat m = param(p, w, s);
 	if (!rounds(p))
 		return m;
 	if (is_float8(p, layer))
-		return scaled(p, m, DT_E4M3, amax_of(p, layer, w));
+		return scaled(p, m, DT_E4M3, amax_of(p, layer, w), over);
 	return cast_param(p, w, s, m);
 }
 
@@ -216,8 +258,8 @@ void linear_forward(struct pass *p, int64_t layer, struct mat y, struct mat x,
 	const struct tensor *w, const struct tensor *bias, int s)
 {
 	size_t mark = arena_mark(p->d->scratch);
-	struct mat a = activation(p, layer, x, DT_E4M3);
-	struct mat b = weight(p, layer, w, s);
+	struct mat a = activation(p, layer, x, DT_E4M3, SUM_COLS);
+	struct mat b = weight(p, layer, w, s, SUM_COLS);
 	forward_rows(p, y, a, b, rounded_bias(p, bias, s));
 	arena_reset(p->d->scratch, mark);
 }
@@ -238,7 +280,9 @@ static struct mat gathered(
 	if (!is_float8(p, layer))
 		return x->all;
 	slice_gather_end(x);
-	return activation(p, layer, x->all, float8);
+	if (x->s->sp && x->s->axis->size > 1) /* the other ranks' rows, too */
+		linear_amax(p, x->all);
+	return activation(p, layer, x->all, float8, SUM_COLS);
 }
 
 /* The rows of turn i, when they have come. */
@@ -258,7 +302,7 @@ void linear_enter(struct pass *p, int64_t layer, struct slice_gather *x,
 	struct mat all = gathered(p, layer, x, DT_E4M3);
 	BUG_ON(n > LINEAR_MOST);
 	for (int i = 0; i < n; i++) {
-		w[i] = weight(p, layer, l[i].w, s);
+		w[i] = weight(p, layer, l[i].w, s, SUM_COLS);
 		bias[i] = rounded_bias(p, l[i].bias, s);
 	}
 	for (int turn = 0; turn < p->tp.n; turn++) {
@@ -286,8 +330,8 @@ void linear_backward_x(struct pass *p, int64_t layer, struct mat dx,
 	bool within = p->d->narrow && n > 1 && dx.type == DT_F32 && !is_float8(p, layer);
 	for (int i = 0; i < n; i++) {
 		size_t mark = arena_mark(p->d->scratch);
-		struct mat dy = activation(p, layer, l[i].y, DT_E5M2);
-		struct mat w = weight(p, layer, l[i].w, s);
+		struct mat dy = activation(p, layer, l[i].y, DT_E5M2, SUM_COLS);
+		struct mat w = weight(p, layer, l[i].w, s, SUM_ROWS);
 		if (within)
 			p->d->k->linear_bwd_x(p->d, dx, dy, w, i > 0);
 		else
@@ -300,8 +344,8 @@ void linear_leave(struct pass *p, int64_t layer, struct slice_sum *sum, struct m
 	const struct tensor *w, int s)
 {
 	size_t mark = arena_mark(p->d->scratch);
-	struct mat all = activation(p, layer, x, DT_E4M3);
-	struct mat b = weight(p, layer, w, s);
+	struct mat all = activation(p, layer, x, DT_E4M3, SUM_COLS);
+	struct mat b = weight(p, layer, w, s, SUM_COLS);
 	for (int turn = 0; turn < p->tp.n; turn++) {
 		slice_sum_turn(sum, turn);
 		if (sum->n)
@@ -318,7 +362,7 @@ void linear_leave_backward(struct pass *p, int64_t layer, struct mat dx,
 {
 	size_t mark = arena_mark(p->d->scratch);
 	struct mat all = gathered(p, layer, dy, DT_E5M2);
-	struct mat b = weight(p, layer, w, s);
+	struct mat b = weight(p, layer, w, s, SUM_ROWS);
 	for (int turn = 0; turn < p->tp.n; turn++) {
 		int64_t first, n = turn_rows(p, dy, turn, &first);
 		struct mat rows = mat_rows(all, first, n), to = mat_rows(dx, first, n);
@@ -343,8 +387,8 @@ void linear_backward_w(struct pass *p, int64_t layer, struct mat dw, struct mat 
 		return;
 	}
 	size_t mark = arena_mark(p->d->scratch);
-	struct mat a = activation(p, layer, dy, DT_E5M2);
-	struct mat b = activation(p, layer, x, DT_E4M3);
+	struct mat a = activation(p, layer, dy, DT_E5M2, SUM_ROWS);
+	struct mat b = activation(p, layer, x, DT_E4M3, SUM_ROWS);
 	BUG_ON(add && a.scale); /* products with other scales are no one sum */
 	k->linear_bwd_w(p->d, dw, a, b, add);
 	arena_reset(p->d->scratch, mark);

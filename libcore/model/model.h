@@ -119,6 +119,9 @@ struct block_acts {
 	struct mat q, k, v, o, max, sum; /* [slice][chunk][row][heads or kv heads] */
 	struct mat x2, h2, stats2;
 	struct mat a, b, y; /* [slice][chunk][row][ffn] */
+	/* float8: the largest numbers of h1, o, h2 and y, of each slice and chunk; all are 0 before
+	 * a forward, and made again they are the same */
+	struct mat amax;
 };
 
 /* The gradients of what a block's products give: what is left to do of a backward with them
@@ -129,6 +132,8 @@ struct block_grads {
 	struct mat dh1;	       /* as x */
 	struct mat d2;	       /* of what the feed-forward half adds: [chunk][row][dim] */
 	struct mat da, db, dh2; /* as a, b, x */
+	/* float8: the largest numbers of d1 to dv, and of d2 to db */
+	struct mat amax1, amax2;
 };
 
 /*
