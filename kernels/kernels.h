@@ -39,7 +39,8 @@ struct mat {
 	 * products do that. */
 	const float *scale;
 	/* Of 8 bits: NULL, or the same numbers transposed, [cols, rows], for products that sum over
-	 * the rows, which then need not transpose them; p may be NULL beside it. */
+	 * the rows, which then need not transpose them; p may be NULL beside it. In libcore/model a
+	 * matrix of more bits has here what its cast to 8 bits will have. */
 	void *transposed;
 	/* NULL, or a number in the device's memory, which `round` raises to the largest |number| that
 	 * it stores in the matrix, or to NaN, as `amax` does; on a device that stores numbers narrow,
@@ -242,7 +243,7 @@ typedef void kern_embed_bwd(
 
 /* Products: the two operands are of one type (of 8 bits e4m3 and e5m2 mix), the result and the
  * bias of any; dw is fp32. Where operands have a scale, both have, and the sum is multiplied by
- * both before the bias is added and the result is rounded; it is not added to anything then.
+ * both before the bias, or what it is added to, is added and the result is rounded.
  *
  * y[n,out] = x[n,in] w[out,in]^T + bias[out]; bias.p may be NULL. A bias of more precision than y
  * may be cast to its type before. */

@@ -263,12 +263,15 @@ static void finish(struct device *d, const char *name, struct mat to, struct mat
 	const struct product *p, struct mat bias)
 {
 	const float *a = p->a.scale, *b = p->b.scale;
-	if (a && bias.p) {
+	if (a && (bias.p || p->add)) {
 		cuda_round_by(d, name, from, from, a, b);
-		cuda_bias_fwd(d, from, bias);
+		if (bias.p)
+			cuda_bias_fwd(d, from, bias);
 		a = NULL;
 	}
-	if (a)
+	if (p->add && to.p != from.p)
+		cuda_add(d, to, to, from);
+	else if (a)
 		cuda_round_by(d, name, to, from, a, b);
 	else if (to.p != from.p)
 		cuda_round(d, to, from, to.type, 1);
@@ -279,21 +282,23 @@ static struct mat bias_of_sums(const struct product *p, struct mat bias)
 	return p->a.scale ? mat(NULL, 0, 0) : bias;
 }
 
-/* The result as fp32, a part of its rows at a time, and from there to what it is to be. */
+/* The result as fp32, a part of its rows at a time, and from there to what it is to be, or to be
+ * added to. */
 static bool narrowed_product(
 	struct device *d, const char *name, struct product p, struct mat bias)
 {
 	enum { RESULT_ROOM = CUDA_ROOM / 2 };
 	int64_t most = RESULT_ROOM / (p.d.cols * (int64_t)sizeof(float));
-	struct mat all = p.d, b = p.b;
-	BUG_ON(p.add || p.tb || most < 1);
-	for (int64_t row = 0; row < all.rows; row += most) {
-		int64_t n = min64(most, all.rows - row);
-		p.b = mat_rows(b, row, n);
-		p.d = mat(cuda_room(d, RESULT_ROOM), n, all.cols);
-		if (!product_with(d, name, p, bias_of_sums(&p, bias)))
+	struct product part = p;
+	BUG_ON(p.tb || most < 1 || (p.add && p.d.type != DT_F32));
+	part.add = false;
+	for (int64_t row = 0; row < p.d.rows; row += most) {
+		int64_t n = min64(most, p.d.rows - row);
+		part.b = mat_rows(p.b, row, n);
+		part.d = mat(cuda_room(d, RESULT_ROOM), n, p.d.cols);
+		if (!product_with(d, name, part, bias_of_sums(&p, bias)))
 			return false;
-		finish(d, name, mat_rows(all, row, n), p.d, &p, bias);
+		finish(d, name, mat_rows(p.d, row, n), part.d, &p, bias);
 	}
 	return true;
 }
@@ -302,7 +307,8 @@ static bool narrowed_product(
 static bool of_given_type(
 	struct device *d, const char *name, struct product p, struct mat bias)
 {
-	bool given = p.d.type == DT_F32 || (p.d.type == p.a.type && !p.a.scale);
+	bool given = p.a.scale ? p.d.type == DT_F32 && !p.add
+			       : p.d.type == DT_F32 || p.d.type == p.a.type;
 	if (!given)
 		return narrowed_product(d, name, p, bias);
 	if (!product_with(d, name, p, bias_of_sums(&p, bias)))
@@ -318,7 +324,7 @@ static void multiply(
 	BUG_ON(p.d.cols != (p.ta ? p.a.rows : p.a.cols));
 	BUG_ON(p.d.rows != (p.tb ? p.b.cols : p.b.rows));
 	BUG_ON(p.a.type != p.b.type && !(is_byte(p.a.type) && is_byte(p.b.type)));
-	BUG_ON(!p.a.scale != !p.b.scale || (p.a.scale && p.add));
+	BUG_ON(!p.a.scale != !p.b.scale || (p.a.scale && p.add && p.tb));
 	if (!mat_size(p.d))
 		return;
 	if (!k_of(&p)) {

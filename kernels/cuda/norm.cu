@@ -42,7 +42,7 @@ template <typename T> struct norm_args {
 	float eps;
 	int64_t rows;
 	int cols;
-	bool whole; /* rows of all matrices can be read in packs */
+	bool whole;  /* rows of all matrices can be read in packs */
 	float *amax; /* of y */
 };
 

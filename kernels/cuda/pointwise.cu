@@ -130,8 +130,8 @@ template <enum act_kind KIND> static __device__ inline float act_slope(float a, 
 }
 
 template <enum act_kind KIND, typename T>
-static __global__ void __launch_bounds__(THREADS) act_fwd_kernel(
-	T *y, const T *a, const T *b, int64_t n, float *amax, bool whole)
+static __global__ void __launch_bounds__(THREADS)
+	act_fwd_kernel(T *y, const T *a, const T *b, int64_t n, float *amax, bool whole)
 {
 	enum { N = PER_PACK<T> };
 	int64_t i = thread_number() * N, left = n - i;
@@ -151,9 +151,9 @@ static __global__ void __launch_bounds__(THREADS) act_fwd_kernel(
 }
 
 template <enum act_kind KIND, typename T>
-static __global__ void __launch_bounds__(THREADS) act_bwd_kernel(T *da, T *db,
-	const T *dy, const T *a, const T *b, int64_t n, float *amax_a, float *amax_b,
-	bool whole)
+static __global__ void __launch_bounds__(THREADS)
+	act_bwd_kernel(T *da, T *db, const T *dy, const T *a, const T *b, int64_t n,
+		float *amax_a, float *amax_b, bool whole)
 {
 	enum { N = PER_PACK<T> };
 	int64_t i = thread_number() * N, left = n - i;

@@ -162,8 +162,8 @@ static __device__ inline float scale_of(struct by_scales by, enum dtype)
 }
 
 template <typename Y, typename X, typename By>
-static __global__ void __launch_bounds__(THREADS) round_kernel(Y *y, const X *x,
-	int64_t n, enum dtype type, By by, float *amax, bool whole)
+static __global__ void __launch_bounds__(THREADS) round_kernel(
+	Y *y, const X *x, int64_t n, enum dtype type, By by, float *amax, bool whole)
 {
 	enum { N = PER_PACK<X> };
 	int64_t i = thread_number() * N, left = n - i;
@@ -178,8 +178,7 @@ static __global__ void __launch_bounds__(THREADS) round_kernel(Y *y, const X *x,
 	store_bits(y + i, to, left, whole);
 	if (!amax)
 		return;
-	const float most[1] = {
-		__uint_as_float(row_max<WARPS_A_BLOCK>(amax_bits(v, 0)))};
+	const float most[1] = {__uint_as_float(row_max<WARPS_A_BLOCK>(amax_bits(v, 0)))};
 	pack<float, 1> stored; /* rounding keeps the order of numbers */
 	cast(stored, most, type);
 	if (threadIdx.x == 0)
@@ -187,9 +186,8 @@ static __global__ void __launch_bounds__(THREADS) round_kernel(Y *y, const X *x,
 }
 
 template <typename Y, typename By>
-static void round_as(
-	struct device *d, const char *name, Y *y, struct mat x, enum dtype type, By by,
-	float *amax = NULL)
+static void round_as(struct device *d, const char *name, Y *y, struct mat x,
+	enum dtype type, By by, float *amax = NULL)
 {
 	int64_t n = mat_size(x);
 	by_type(x.type, [&](auto t) {
@@ -269,8 +267,8 @@ static __global__ void __launch_bounds__(THREADS) round_transposed_kernel(uint8_
 #pragma unroll
 	for (int p = 0; p < PACKS; p++) {
 		bool here = row + first + p * DOWN < rows;
-		from[p] = fetch<N>(x + at + p * DOWN * cols,
-			here ? cols - col - across : 0, whole);
+		from[p] = fetch<N>(
+			x + at + p * DOWN * cols, here ? cols - col - across : 0, whole);
 	}
 #pragma unroll
 	for (int p = 0; p < PACKS; p++) {
@@ -295,7 +293,8 @@ static void round_transposed(
 	struct device *d, struct mat y, struct mat x, struct by_amax by)
 {
 	int64_t rows = x.rows, cols = x.cols;
-	dim3 grid((unsigned)ceil_div(cols, TILE_COLS), (unsigned)ceil_div(rows, TILE_ROWS));
+	dim3 grid(
+		(unsigned)ceil_div(cols, TILE_COLS), (unsigned)ceil_div(rows, TILE_ROWS));
 	BUG_ON(grid.y > 65535);
 	by_type(x.type, [&](auto t) {
 		using X = decltype(t);

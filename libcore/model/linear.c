@@ -85,18 +85,22 @@ static struct mat blank(struct pass *p, struct mat like, enum dtype type)
 enum sum_over { SUM_COLS, SUM_ROWS };
 
 /* What float8 has in a product's place: cast by its scale, and so to be multiplied back. The
- * device makes the scale, of a maximum that it has. */
+ * device makes the scale, of a maximum that it has. Where the transposed cast is kept, it is made
+ * with the other one, which is asked for before it. */
 static struct mat scaled(struct pass *p, struct mat x, enum dtype type, const float *amax,
-	enum sum_over over)
+	float *inverse, enum sum_over over)
 {
-	struct mat y = blank(p, x, type);
-	float *inverse = arena_floats(p->d->scratch, 1);
-	if (p->d->narrow && over == SUM_ROWS) {
-		y.transposed = y.p;
-		y.p = NULL;
-	}
-	p->d->k->round_scaled(p->d, y, inverse, x, type, amax);
+	struct mat y = mat_typed(NULL, x.rows, x.cols, p->d->narrow ? type : DT_F32);
 	y.scale = inverse;
+	y.transposed = x.transposed;
+	if (over == SUM_ROWS && x.transposed)
+		return y;
+	void *room = arena_alloc(p->d->scratch, (size_t)mat_bytes(y));
+	if (over == SUM_ROWS && p->d->narrow)
+		y.transposed = room;
+	else
+		y.p = room;
+	p->d->k->round_scaled(p->d, y, inverse, x, type, amax);
 	return y;
 }
 
@@ -115,28 +119,36 @@ static struct mat activation(struct pass *p, int64_t layer, struct mat x,
 	if (!is_float8(p, layer))
 		return x;
 	if (!x.amax) {
-		x.amax = arena_floats(p->d->scratch, 1);
+		x.amax = arena_floats(p->d->scratch, 2);
 		p->d->k->zero(p->d, mat(x.amax, 1, 1));
 		p->d->k->amax(p->d, x.amax, x);
 	}
-	return scaled(p, x, float8, x.amax, over);
+	return scaled(p, x, float8, x.amax, x.amax + 1, over);
 }
 
-/* ---- largest numbers of activations and gradients ---------------------------------- */
+/* ---- what is kept of the casts of activations and gradients ------------------------- */
 
-struct mat linear_amax_room(const struct pass *p, int64_t layer, struct mat *const x[],
-	int n, struct arena *a)
+bool linear_keeps_casts(const struct pass *p, int64_t layer)
+{
+	return p->d->narrow && p->recompute == RECOMPUTE_NONE && is_float8(p, layer);
+}
+
+struct mat linear_cast_room(const struct pass *p, int64_t layer, struct mat *const x[],
+	int n, bool keep, struct arena *a)
 {
 	int64_t count = 0, at = 0;
 	if (!is_float8(p, layer))
 		return no_mat();
 	for (int i = 0; i < n; i++)
-		count += x[i]->type == act_type(p) ? x[i]->rows / p->rows : 0;
+		count += x[i]->type == act_type(p) ? 2 * x[i]->rows / p->rows : 0;
 	struct mat room = mat(arena_floats(a, count), 1, count);
 	for (int i = 0; i < n; i++) {
-		bool has = x[i]->rows && x[i]->type == act_type(p);
-		x[i]->amax = has ? (float *)room.p + at : NULL;
-		at += has ? x[i]->rows / p->rows : 0;
+		if (!x[i]->rows || x[i]->type != act_type(p))
+			continue;
+		x[i]->amax = (float *)room.p + at;
+		if (keep && p->d->narrow)
+			x[i]->transposed = arena_alloc(a, (size_t)mat_size(*x[i]));
+		at += 2 * x[i]->rows / p->rows;
 	}
 	return room;
 }
@@ -208,14 +220,15 @@ static struct mat cast_param(
 }
 
 /* The master weight is left as it is. */
-static struct mat weight(struct pass *p, int64_t layer, const struct tensor *w, int s,
-	enum sum_over over)
+static struct mat weight(
+	struct pass *p, int64_t layer, const struct tensor *w, int s, enum sum_over over)
 {
 	struct mat m = param(p, w, s);
 	if (!rounds(p))
 		return m;
 	if (is_float8(p, layer))
-		return scaled(p, m, DT_E4M3, amax_of(p, layer, w), over);
+		return scaled(p, m, DT_E4M3, amax_of(p, layer, w),
+			arena_floats(p->d->scratch, 1), over);
 	return cast_param(p, w, s, m);
 }
 
@@ -327,7 +340,7 @@ void linear_enter(struct pass *p, int64_t layer, struct slice_gather *x,
 void linear_backward_x(struct pass *p, int64_t layer, struct mat dx,
 	const struct linear *l, int n, int s)
 {
-	bool within = p->d->narrow && n > 1 && dx.type == DT_F32 && !is_float8(p, layer);
+	bool within = p->d->narrow && n > 1 && dx.type == DT_F32;
 	for (int i = 0; i < n; i++) {
 		size_t mark = arena_mark(p->d->scratch);
 		struct mat dy = activation(p, layer, l[i].y, DT_E5M2, SUM_COLS);

@@ -119,8 +119,9 @@ struct block_acts {
 	struct mat q, k, v, o, max, sum; /* [slice][chunk][row][heads or kv heads] */
 	struct mat x2, h2, stats2;
 	struct mat a, b, y; /* [slice][chunk][row][ffn] */
-	/* float8: the largest numbers of h1, o, h2 and y, of each slice and chunk; all are 0 before
-	 * a forward, and made again they are the same */
+	/* float8, of h1, o, h2 and y, for each slice and chunk: the largest number, which is 0 before
+	 * a forward, and the inverse of the scale that it asks for; made again they are the same.
+	 * Where the casts for the backward are kept with them, h1, h2 and y are not. */
 	struct mat amax;
 };
 
@@ -131,9 +132,8 @@ struct block_grads {
 	struct mat dq, dk, dv; /* as q, k, v */
 	struct mat dh1;	       /* as x */
 	struct mat d2;	       /* of what the feed-forward half adds: [chunk][row][dim] */
-	struct mat da, db, dh2; /* as a, b, x */
-	/* float8: the largest numbers of d1 to dv, and of d2 to db */
-	struct mat amax1, amax2;
+	struct mat da, db, dh2;	 /* as a, b, x */
+	struct mat amax1, amax2; /* float8: the same of d1 to dv, and of d2 to db */
 };
 
 /*

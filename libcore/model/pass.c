@@ -187,15 +187,19 @@ static void block_alloc(const struct pass *p, int64_t layer, struct block_acts *
 		{&b->b, again->b, RECOMPUTE_SELECTIVE, parts, gate, act},
 		{&b->y, again->y, RECOMPUTE_NONE, parts, ffn, act},
 	};
+	bool casts = shared ? p->precision == PRECISION_FLOAT8 && p->d->narrow
+			    : linear_keeps_casts(p, layer);
 	for (size_t i = 0; i < ARRAY_LEN(rooms); i++) {
-		bool kept = p->recompute <= rooms[i].until;
+		bool cast = casts && rooms[i].until == RECOMPUTE_NONE;
+		bool kept = p->recompute <= rooms[i].until && !cast;
 		*rooms[i].at = kept == shared  ? rooms[i].again
 			       : rooms[i].cols ? mat_take(micro, rooms[i].rows,
 							 rooms[i].cols, rooms[i].type)
 					       : no_mat();
 	}
 	struct mat *const taken[] = {&b->h1, &b->o, &b->h2, &b->y}; /* by products */
-	b->amax = linear_amax_room(p, layer, taken, ARRAY_LEN(taken), micro);
+	b->amax = linear_cast_room(
+		p, layer, taken, ARRAY_LEN(taken), linear_keeps_casts(p, layer), micro);
 }
 
 void pass_recompute(struct pass *p, enum recompute how, struct arena *micro)
@@ -231,7 +235,7 @@ static void attention_grads(
 	g->dv = mat_take(a, parts, kv_width(p), sum_type(p));
 	g->dh1 = mat_take(a, p->cp.here * p->rows_here, p->m->c.dim, DT_F32);
 	struct mat *const taken[] = {&g->d1, &g->dq, &g->dk, &g->dv};
-	g->amax1 = linear_amax_room(p, layer, taken, ARRAY_LEN(taken), a);
+	g->amax1 = linear_cast_room(p, layer, taken, ARRAY_LEN(taken), true, a);
 }
 
 static void ffn_grads(
@@ -246,7 +250,7 @@ static void ffn_grads(
 	g->dh2 = mat_take(a, p->cp.here * p->rows_here, p->m->c.dim,
 		gated ? DT_F32 : slice_type(p));
 	struct mat *const taken[] = {&g->d2, &g->da, &g->db};
-	g->amax2 = linear_amax_room(p, layer, taken, ARRAY_LEN(taken), a);
+	g->amax2 = linear_cast_room(p, layer, taken, ARRAY_LEN(taken), true, a);
 }
 
 struct block_grads *grads_alloc(
