@@ -52,7 +52,7 @@ static __device__ inline void norm_row(
 	float (&v)[PACKS][N], const struct norm_args<T> &n, int64_t row)
 {
 	float g[N], b[N] = {}, sum = 0, square = 0, mean = 0;
-	unsigned most = 0;
+	unsigned most = 0, seen = amax_seen(n.amax);
 	T *y = n.y + row * n.cols;
 	if (n.kind == NORM_LAYER) {
 		for (int p = 0; p < PACKS; p++)
@@ -85,7 +85,7 @@ static __device__ inline void norm_row(
 		store(y + j, v[p], left, n.whole);
 		most = amax_bits(v[p], most); /* zeros behind the end */
 	}
-	raise_amax<WARPS, T>(n.amax, most);
+	raise_amax<WARPS, T>(n.amax, seen, most);
 }
 
 template <int WARPS, int PACKS, typename T>

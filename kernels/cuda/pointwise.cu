@@ -139,6 +139,7 @@ static __global__ void __launch_bounds__(THREADS)
 	float u[N], v[N];
 	if (left <= 0 && !amax)
 		return;
+	unsigned seen = amax_seen(amax);
 	first = fetch<N>(a + i, left, whole);
 	if (KIND == ACT_SWIGLU)
 		second = fetch<N>(b + i, left, whole);
@@ -147,7 +148,7 @@ static __global__ void __launch_bounds__(THREADS)
 	for (int j = 0; j < N; j++)
 		u[j] = act<KIND>(u[j], v[j]);
 	store(y + i, u, left, whole);
-	raise_amax<WARPS_A_BLOCK, T>(amax, amax_bits(u, 0));
+	raise_amax<WARPS_A_BLOCK, T>(amax, seen, amax_bits(u, 0));
 }
 
 template <enum act_kind KIND, typename T>
@@ -161,6 +162,7 @@ static __global__ void __launch_bounds__(THREADS)
 	float u[N], v[N], up[N];
 	if (left <= 0 && !amax_a && !amax_b)
 		return;
+	unsigned seen_a = amax_seen(amax_a), seen_b = amax_seen(amax_b);
 	first = fetch<N>(a + i, left, whole);
 	above = fetch<N>(dy + i, left, whole);
 	if (KIND == ACT_SWIGLU)
@@ -173,11 +175,11 @@ static __global__ void __launch_bounds__(THREADS)
 		v[j] *= up[j];
 	}
 	store(da + i, u, left, whole);
-	raise_amax<WARPS_A_BLOCK, T>(amax_a, amax_bits(u, 0));
+	raise_amax<WARPS_A_BLOCK, T>(amax_a, seen_a, amax_bits(u, 0));
 	if (KIND != ACT_SWIGLU)
 		return;
 	store(db + i, v, left, whole);
-	raise_amax<WARPS_A_BLOCK, T>(amax_b, amax_bits(v, 0));
+	raise_amax<WARPS_A_BLOCK, T>(amax_b, seen_b, amax_bits(v, 0));
 }
 
 template <enum act_kind KIND> struct activation {

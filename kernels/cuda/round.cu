@@ -171,6 +171,7 @@ static __global__ void __launch_bounds__(THREADS) round_kernel(
 	pack<Y, N> to;
 	if (left <= 0 && !amax)
 		return;
+	unsigned seen = amax_seen(amax);
 	load(v, x + i, left, whole);
 	for (int j = 0; j < N; j++)
 		v[j] = __fmul_rn(v[j], scale);
@@ -182,7 +183,7 @@ static __global__ void __launch_bounds__(THREADS) round_kernel(
 	pack<float, 1> stored; /* rounding keeps the order of numbers */
 	cast(stored, most, type);
 	if (threadIdx.x == 0)
-		raise(amax, __float_as_uint(stored.x[0]) & ~SIGN_BIT);
+		raise(amax, seen, __float_as_uint(stored.x[0]) & ~SIGN_BIT);
 }
 
 template <typename Y, typename By>
@@ -262,7 +263,6 @@ static __global__ void __launch_bounds__(THREADS) round_transposed_kernel(uint8_
 	int64_t col = (int64_t)blockIdx.x * TILE_COLS;
 	int first = (int)threadIdx.x / ACROSS, across = (int)threadIdx.x % ACROSS * N;
 	int64_t at = (row + first) * cols + col + across;
-	float scale = scale_of(by, type);
 	packed<X, N> from[PACKS];
 #pragma unroll
 	for (int p = 0; p < PACKS; p++) {
@@ -270,6 +270,7 @@ static __global__ void __launch_bounds__(THREADS) round_transposed_kernel(uint8_
 		from[p] = fetch<N>(
 			x + at + p * DOWN * cols, here ? cols - col - across : 0, whole);
 	}
+	float scale = scale_of(by, type); /* while they are on their way */
 #pragma unroll
 	for (int p = 0; p < PACKS; p++) {
 		int r = first + p * DOWN;

@@ -253,7 +253,7 @@ static __global__ void amax_kernel(float *to, const T *x, int64_t n, bool whole)
 	}
 	most = warp_max(most);
 	if (lane_number() == 0)
-		raise(to, most);
+		atomicMax((unsigned *)to, most);
 }
 
 void cuda_amax(struct device *d, float *to, struct mat x)

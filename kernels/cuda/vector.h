@@ -269,18 +269,25 @@ static __device__ inline unsigned amax_bits(const float (&x)[N], unsigned most)
 	return most;
 }
 
-/* Raises *to. In any order the result is the same; and most threads find that it is large enough
- * already, by a read that may be late. */
-static __device__ inline void raise(float *to, unsigned most)
+/* What *to is, as far as a thread sees: read when a kernel begins, beside the numbers that it works
+ * on, so that most threads find at its end that theirs is no larger, and need not wait for it then. It
+ * may be smaller than what other threads have made of it. */
+static __device__ inline unsigned amax_seen(const float *to)
 {
-	if (most > *(volatile const unsigned *)to)
+	return to ? *(const unsigned *)to : 0;
+}
+
+/* Raises *to: in any order the result is the same. */
+static __device__ inline void raise(float *to, unsigned seen, unsigned most)
+{
+	if (most > seen)
 		atomicMax((unsigned *)to, most);
 }
 
-/* The same for all threads of a row, of numbers that were stored as T: rounding keeps their order.
+/* The same by all threads of a row, for numbers that were stored as T: rounding keeps their order.
  * Nothing where `to` is NULL. */
 template <int WARPS, typename T>
-static __device__ inline void raise_amax(float *to, unsigned most)
+static __device__ inline void raise_amax(float *to, unsigned seen, unsigned most)
 {
 	if (!to)
 		return;
@@ -290,7 +297,7 @@ static __device__ inline void raise_amax(float *to, unsigned most)
 	const T stored = narrow<T>(__uint_as_float(most));
 	packed<T, 4 / sizeof(T)> bits = {};
 	memcpy(&bits, &stored, sizeof(stored));
-	raise(to, __float_as_uint(number_of(bits, 0)) & 0x7fffffffu);
+	raise(to, seen, __float_as_uint(number_of(bits, 0)) & 0x7fffffffu);
 }
 
 /* Where a kernel raises y.amax on its way: NULL where that is left to an amax of its own, for
