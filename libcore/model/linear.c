@@ -23,15 +23,6 @@ const char *const precision_names[] = {"fp32", "bf16", "fp16", "float8", NULL};
 /* Of a block, those that float8 has. */
 enum { BLOCK_WEIGHTS = 7 };
 
-void pass_precision(
-	struct pass *p, enum precision precision, bool skip_ends, struct arena *run)
-{
-	p->precision = precision;
-	p->float8_skip_ends = skip_ends;
-	if (precision == PRECISION_FLOAT8)
-		p->weight_amax = arena_floats(run, p->m->c.layers * BLOCK_WEIGHTS);
-}
-
 /* The format of activations, and of results of products. */
 static enum dtype format_of(const struct pass *p)
 {
@@ -175,6 +166,47 @@ static int block_weights(
 	return t->w3 ? BLOCK_WEIGHTS : BLOCK_WEIGHTS - 1;
 }
 
+/* Bytes of the casts of a block's first n weights, of the slices that are here. */
+static int64_t cast_bytes(const struct pass *p, int64_t layer, int n)
+{
+	const struct tensor *w[BLOCK_WEIGHTS];
+	int64_t n_bytes = 0;
+	if (!is_float8(p, layer))
+		return 0;
+	n = (int)min64(n, block_weights(p, layer, w));
+	for (int i = 0; i < n; i++)
+		n_bytes += w[i]->here * w[i]->rows * w[i]->cols;
+	return n_bytes;
+}
+
+/* Where the transposed cast of weight i of a block begins; of a block behind the last: how many
+ * bytes there are in all. */
+static int64_t transposed_at(const struct pass *p, int64_t layer, int i)
+{
+	int64_t at = 0;
+	for (int64_t l = 0; l < layer; l++)
+		at += cast_bytes(p, l, BLOCK_WEIGHTS);
+	return at + (i ? cast_bytes(p, layer, i) : 0);
+}
+
+/* The backward takes transposed casts of weights, which the forward makes with its own; where
+ * parameters are here only while they are used, casts are made again. */
+void pass_precision(
+	struct pass *p, enum precision precision, bool skip_ends, struct arena *run)
+{
+	const struct store_config *c = &p->store->c;
+	int64_t n = p->m->c.layers * BLOCK_WEIGHTS;
+	p->precision = precision;
+	p->float8_skip_ends = skip_ends;
+	if (precision != PRECISION_FLOAT8)
+		return;
+	p->weight_amax = arena_floats(run, n);
+	p->weight_inverse = arena_floats(run, n);
+	if (p->d->narrow && c->zero < 3 && c->offload != OFFLOAD_PARAMS)
+		p->weight_transposed =
+			arena_alloc(run, (size_t)transposed_at(p, p->m->c.layers, 0));
+}
+
 /* Of whole weights, all of the block at once: of this rank's slices, and then of all. A maximum
  * has no sign, so that its bits are in the order of the numbers, and NaN is above all. What the
  * backward will be asked for, and a forward that is done again, is kept. */
@@ -195,14 +227,20 @@ void linear_begin(struct pass *p, int64_t layer)
 			.recv = most, .count = n, .type = COMM_I32, .op = COMM_MAX});
 }
 
-static const float *amax_of(const struct pass *p, int64_t layer, const struct tensor *w)
+static struct mat float8_weight(struct pass *p, int64_t layer, const struct tensor *w,
+	int s, struct mat m, enum sum_over over)
 {
 	const struct tensor *all[BLOCK_WEIGHTS];
 	int n = block_weights(p, layer, all), i = 0;
 	while (i < n && all[i] != w)
 		i++;
 	BUG_ON(i == n);
-	return p->weight_amax + layer * BLOCK_WEIGHTS + i;
+	int64_t at = layer * BLOCK_WEIGHTS + i;
+	int slice = tensor_slice(w, p->tp.first + s) - w->first;
+	if (p->weight_transposed)
+		m.transposed = p->weight_transposed + transposed_at(p, layer, i) +
+			       slice * mat_size(m);
+	return scaled(p, m, DT_E4M3, p->weight_amax + at, p->weight_inverse + at, over);
 }
 
 /* A parameter as products take it: the store may have it so. */
@@ -227,8 +265,7 @@ static struct mat weight(
 	if (!rounds(p))
 		return m;
 	if (is_float8(p, layer))
-		return scaled(p, m, DT_E4M3, amax_of(p, layer, w),
-			arena_floats(p->d->scratch, 1), over);
+		return float8_weight(p, layer, w, s, m, over);
 	return cast_param(p, w, s, m);
 }
 

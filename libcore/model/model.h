@@ -198,7 +198,11 @@ struct pass {
 	bool cp_rounds;	    /* sums of attention are bf16 between two chunks */
 	enum precision precision;
 	bool float8_skip_ends; /* the first and the last block are bf16 */
-	float *weight_amax; /* float8: [layer][BLOCK_WEIGHTS], of the last forward; the device's */
+	/* float8, of the last forward, the device's: [layer][BLOCK_WEIGHTS] largest numbers, and the
+	 * inverses of the scales; and the transposed casts of all slices here, one behind the other,
+	 * or NULL: they are not kept */
+	float *weight_amax, *weight_inverse;
+	char *weight_transposed;
 	enum recompute recompute;
 	struct block_acts again; /* what all blocks share, because it is not kept */
 	/* of the micro-batch: */
