@@ -40,25 +40,35 @@ struct mat {
 	/* NULL, or in the device's memory what its numbers are yet to be multiplied by; only
 	 * products do that. */
 	const float *scale;
+	/* Of 8 bits: NULL, or the same numbers transposed, [cols, rows], for products that sum over
+	 * the rows, which then need not transpose them; p may be NULL beside it. In libcore/model a
+	 * matrix of more bits has here what its cast to 8 bits will have. */
+	void *transposed;
+	/* NULL, or a number in the device's memory, which `round` raises to the largest |number| that
+	 * it stores in the matrix, or to NaN, as `amax` does; on a device that stores numbers narrow,
+	 * where nothing is left to be rounded, norm_fwd, residual_norm, act_fwd and act_bwd do too. */
+	float *amax;
 };
 
 static inline struct mat mat(void *p, int64_t rows, int64_t cols)
 {
-	struct mat m = {p, rows, cols, DT_F32, NULL};
+	struct mat m = {p, rows, cols, DT_F32, NULL, NULL, NULL};
 	return m;
 }
 
 static inline struct mat mat_typed(void *p, int64_t rows, int64_t cols, enum dtype type)
 {
-	struct mat m = {p, rows, cols, type, NULL};
+	struct mat m = {p, rows, cols, type, NULL, NULL, NULL};
 	return m;
 }
 
-/* Rows [first, first + rows) of m. */
+/* Rows [first, first + rows) of m, without what m has as a whole. */
 static inline struct mat mat_rows(struct mat m, int64_t first, int64_t rows)
 {
 	m.p = (char *)m.p + first * m.cols * dtype_bytes(m.type);
 	m.rows = rows;
+	m.transposed = NULL;
+	m.amax = NULL;
 	return m;
 }
 
@@ -243,8 +253,8 @@ typedef void kern_embed_bwd(
 	struct device *, struct mat dw, struct mat dy, const int32_t *ids, int64_t first);
 
 /* Products: the two operands are of one type (of 8 bits e4m3 and e5m2 mix), the result and the
- * bias of any; dw is fp32. Where operands have a scale, both have, and the product is multiplied
- * by both before it is rounded; it has no bias then, and is not added to anything.
+ * bias of any; dw is fp32. Where operands have a scale, both have, and the sum is multiplied by
+ * both before the bias, or what it is added to, is added and the result is rounded.
  *
  * y[n,out] = x[n,in] w[out,in]^T + bias[out]; bias.p may be NULL. A bias of more precision than y
  * may be cast to its type before. */
@@ -329,7 +339,8 @@ typedef void kern_widen(struct device *, struct mat y, const uint16_t *x, enum d
 /* *most becomes the largest of it and |x|, or NaN when there is one. x: any. */
 typedef void kern_amax(struct device *, float *most, struct mat x);
 /* `round` to one of fp8 with the scale that numbers up to *amax ask for, so that the largest is
- * the format's. *inverse, for the `scale` of y, becomes 1 over it. Both are the device's. */
+ * the format's. *inverse, for the `scale` of y, becomes 1 over it. Both are the device's. Where
+ * y.transposed is not NULL, it gets the same numbers; only a device that stores 8 bits has it. */
 typedef void kern_round_scaled(struct device *, struct mat y, float *inverse,
 	struct mat x, enum dtype, const float *amax);
 

@@ -220,6 +220,26 @@ memory_of() { # NAME FILE: bytes of that line of a plan
 	[[ $output == *cudaErrorIllegalAddress*$'\n  graph\n'* ]]
 }
 
+@test "float8 casts each matrix once, and finds most largest numbers on the way" {
+	make_shard
+	pt-train "${TINY[@]:1}" "${TWO[@]}" --layers 3 -m 8 --dtype float8 --device cuda \
+		--eval-every 0 --no-ckpt -n 3 --profile 2:2 -o run >/dev/null 2>said
+	calls() {
+		awk -v name="$1" '$1 == name { n = $2 } END { print n + 0 }' said
+	}
+	# In one block: h1, o, h2, y and their gradients, of which q, k and v have one each; six weights.
+	[ "$(calls round_scaled)" -eq 16 ]
+	[ "$(calls amax)" -eq 10 ] # o, dq, dk, dv, and the weights
+	[ "$(calls bias_fwd)" -eq 0 ]
+	[ "$(calls linear_bwd_w)" -eq 19 ] # and nothing is transposed for them
+	[ "$(calls linear_bwd_x)" -eq 19 ]
+	rm -r run
+	PT_LAB_OFF=amax,float8-bias pt-train "${TINY[@]:1}" "${TWO[@]}" --layers 3 -m 8 \
+		--dtype float8 --device cuda --eval-every 0 --no-ckpt -n 3 --profile 2:2 -o run >/dev/null 2>said
+	[ "$(calls amax)" -eq 16 ]
+	[ "$(calls bias_fwd)" -eq 4 ]
+}
+
 @test "a step waits for its result, and for nothing else" {
 	! real_gpu || skip 'a real GPU does not count who waits for it'
 	make_shard

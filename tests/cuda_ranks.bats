@@ -73,8 +73,18 @@ sample_of() { # FILE: what follows its announcement
 	on_gpu 1 -o one >/dev/null
 	same_on 2 --tp 2
 	same_on 2 --fsdp 2 --zero 3
+	same_on 1 --recompute full
 	run on_gpu 2 --graph -o other
 	[ "$status" -eq 64 ]
+	# Casts are kept for the backward, but where chunks are added up and where it is made again.
+	SMALL+=(--virtual tp=2,cp=1 -a llama --kv-heads 2 --dropout 0.1)
+	on_gpu 1 --overwrite -o one >/dev/null
+	same_on 2 --tp 2
+	same_on 2 --tp 2 --no-sp
+	same_on 2 --pp 2 --pp-schedule zb-h1
+	same_on 1 --recompute selective
+	same_on 1 --recompute full
+	PT_LAB_OFF=amax same_on 1
 }
 
 @test "the products of several ranks are those that the first has measured" {

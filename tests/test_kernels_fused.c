@@ -109,7 +109,9 @@ static void check_residual_norm(struct device *d, struct norm_case c)
 	n[0].beta = n[1].beta = c.extras ? twin_random(1, c.cols, 1).f : none;
 	d->k->residual(d, y[0], x, sum, bias, o);
 	d->k->norm_fwd(d, c.kind, n[0].h, n[0].stats, y[0], n[0].gamma, n[0].beta, 1e-5f);
+	n[1].h.amax = scalar(0);
 	d->k->residual_norm(d, y[1], x, sum, bias, o, &n[1]);
+	assert_true(!d->narrow || *n[1].h.amax == amax_of(d, n[1].h));
 	check_same("residual_norm, sum", y[1], y[0]);
 	check_same("residual_norm", n[1].h, n[0].h);
 	check_same("residual_norm, stats", n[1].stats, n[0].stats);

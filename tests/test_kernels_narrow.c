@@ -95,6 +95,20 @@ static void each_shape(void **state, check_shape *check)
 			check(d, shapes[i][0], shapes[i][1], types[t]);
 }
 
+/* A kernel raises the number that is there for the largest of its result. */
+static void amax_begin(struct twin *y)
+{
+	y->f.amax = scalar(0);
+}
+
+static void amax_end(struct device *d, const char *what, struct twin y)
+{
+	float most = amax_of(d, y.f);
+	if (*y.f.amax != most)
+		fail_msg("%s: the largest number is %g, and %g was kept", what,
+			(double)most, (double)*y.f.amax);
+}
+
 /* ---- sums --------------------------------------------------------------------------- */
 
 static void check_bias(struct device *d, int64_t rows, int64_t cols, enum dtype type)
@@ -152,9 +166,11 @@ static void check_norm(struct device *d, int64_t rows, int64_t cols, enum dtype 
 			    beta = twin_random(1, cols, 1);
 		struct twin dgamma = twin_blank(1, cols), dbeta = twin_blank(1, cols);
 		struct mat stats = mat_blank(2, rows);
+		amax_begin(&y);
 		d->k->norm_fwd(d, kind, y.f, stats, x.f, gamma.f, beta.f, eps);
 		ref_norm_fwd(kind, y.r, x.r, gamma.r, beta.r, rows, cols, (double)eps);
 		check16("norm_fwd", y);
+		amax_end(d, "norm_fwd", y);
 		if (cols == 1)
 			continue; /* y is +-1, or 0, and what x does next to nothing */
 		d->k->norm_bwd_x(d, kind, dx.f, dy.f, x.f, stats, gamma.f);
@@ -183,6 +199,9 @@ static void check_act(struct device *d, int64_t rows, int64_t cols, enum dtype t
 		struct twin dy = random16(rows, cols, type, 1);
 		struct twin da = twin16(rows, cols, type);
 		struct twin db = gated ? twin16(rows, cols, type) : twin_none();
+		amax_begin(&y);
+		amax_begin(&da);
+		amax_begin(&db);
 		d->k->act_fwd(d, kind, y.f, a.f, b.f);
 		ref_act_fwd(kind, y.r, a.r, b.r, n);
 		check16("act_fwd", y);
@@ -191,6 +210,10 @@ static void check_act(struct device *d, int64_t rows, int64_t cols, enum dtype t
 		check16("act_bwd", da);
 		if (gated)
 			check16("act_bwd, b", db);
+		amax_end(d, "act_fwd", y);
+		amax_end(d, "act_bwd", da);
+		if (gated)
+			amax_end(d, "act_bwd, b", db);
 		d->k->act_bwd(d, kind, dy.f, db.f, dy.f, a.f, b.f);
 		assert_memory_equal(dy.f.p, da.f.p, (size_t)mat_bytes(da.f));
 	}
@@ -379,6 +402,46 @@ static void rounding(void **state)
 	each_shape(state, check_round);
 }
 
+/* The bytes of a cast, as they are without its transposed matrix, with it, and in it alone. */
+static void check_transposed(
+	struct device *d, int64_t rows, int64_t cols, enum dtype type)
+{
+	int64_t n = rows * cols, words = (n + 3) / 4;
+	struct twin x = random16(rows, cols, type, 30);
+	struct mat in[] = {x.f, widened(x.f)};
+	for (int i = 0; i < 4; i++) {
+		enum dtype to = i / 2 ? DT_E5M2 : DT_E4M3;
+		struct mat want = mat_typed(floats(words), rows, cols, to), y = want;
+		float *inverse = floats(3), *amax = scalar(amax_of(d, x.f));
+		y.p = floats(words);
+		y.transposed = floats(words);
+		d->k->round_scaled(d, want, inverse, in[i % 2], to, amax);
+		d->k->round_scaled(d, y, inverse + 1, in[i % 2], to, amax);
+		assert_memory_equal(y.p, want.p, (size_t)n);
+		struct mat alone = y;
+		alone.p = NULL;
+		alone.transposed = floats(words);
+		d->k->round_scaled(d, alone, inverse + 2, in[i % 2], to, amax);
+		for (int64_t j = 0; j < n; j++) {
+			uint8_t v = ((uint8_t *)want.p)[j];
+			int64_t at = j % cols * rows + j / cols;
+			assert_int_equal(((uint8_t *)y.transposed)[at], v);
+			assert_int_equal(((uint8_t *)alone.transposed)[at], v);
+		}
+		assert_true(inverse[1] == inverse[0] && inverse[2] == inverse[0]);
+	}
+}
+
+static void transposed(void **state)
+{
+	struct device *d = *state;
+	each_shape(state, check_transposed);
+	if (!d->narrow)
+		skip();
+	check_transposed(d, 256, 192, DT_BF16); /* whole tiles */
+	check_transposed(d, 144, 80, DT_BF16);
+}
+
 static void check_whole(struct device *d, int64_t rows, int64_t cols, enum dtype type)
 {
 	int64_t n = rows * cols, at = pick(0, n - 1);
@@ -434,6 +497,7 @@ int main(void)
 		on_device(residual),
 		on_device(xent),
 		on_device(rounding),
+		on_device(transposed),
 		on_device(of_a_whole_tensor),
 		on_device(overflow),
 	};

@@ -16,6 +16,7 @@ struct product_case {
 	int64_t n, in, out;
 	enum dtype left, right, result, bias;
 	bool with_bias, add, scaled;
+	int form; /* of operands of 8 bits: as rows, transposed too, or transposed alone */
 };
 
 /* Both operands get a scale, which the expected result is multiplied by. */
@@ -45,6 +46,21 @@ static bool is_byte(enum dtype type)
 	return dtype_bytes(type) == 1;
 }
 
+/* An operand of a product that sums over its rows, in the form that the case asks for. */
+static struct mat in_form(struct product_case c, struct mat m)
+{
+	if (!c.form || !is_byte(m.type))
+		return m;
+	uint8_t *from = m.p, *to = (uint8_t *)floats((mat_size(m) + 3) / 4);
+	for (int64_t i = 0; i < m.rows; i++)
+		for (int64_t j = 0; j < m.cols; j++)
+			to[j * m.rows + i] = from[i * m.cols + j];
+	m.transposed = to;
+	if (c.form == 2)
+		m.p = NULL;
+	return m;
+}
+
 /* The result holds what it should, to the precision of how it, and its bias, is stored; and of the
  * matrix units of sm_90, which keep 14 bits of a sum of products of fp8 (DeepSeek-V3, 2024, 3.3.2). */
 static void check_result(const char *what, struct twin y, enum dtype operand)
@@ -62,8 +78,10 @@ static void check_fwd(struct device *d, struct product_case c)
 	struct twin w = twin_stored(c.out, c.in, c.right, 0.1);
 	struct twin b = c.with_bias ? twin_stored(1, c.out, c.bias, 0.5) : twin_none();
 	y = twin_stored(c.n, c.out, c.result, 1);
-	ref_linear_fwd(y.r, x.r, w.r, b.r, c.n, c.in, c.out);
+	ref_linear_fwd(y.r, x.r, w.r, NULL, c.n, c.in, c.out);
 	scale(c, &x, &w, y.r, c.n * c.out);
+	for (int64_t i = 0; c.with_bias && i < c.n * c.out; i++)
+		y.r[i] += b.r[i % c.out]; /* which the scales are not for */
 	d->k->linear_fwd(d, y.f, x.f, w.f, b.f);
 	check_result("linear_fwd", y, c.left);
 }
@@ -73,11 +91,14 @@ static void check_bwd_x(struct device *d, struct product_case c)
 	struct twin dy = twin_stored(c.n, c.out, c.left, 1);
 	struct twin w = twin_stored(c.out, c.in, c.right, 0.1);
 	struct twin dx = twin_stored(c.n, c.in, c.result, 1);
-	if (!c.add)
-		memset(dx.r, 0, (size_t)(c.n * c.in) * sizeof(double));
+	double *before = doubles(c.n * c.in);
+	memcpy(before, dx.r, (size_t)(c.n * c.in) * sizeof(double));
+	memset(dx.r, 0, (size_t)(c.n * c.in) * sizeof(double));
 	ref_linear_bwd_x(dx.r, dy.r, w.r, c.n, c.in, c.out);
 	scale(c, &dy, &w, dx.r, c.n * c.in);
-	d->k->linear_bwd_x(d, dx.f, dy.f, w.f, c.add);
+	for (int64_t i = 0; c.add && i < c.n * c.in; i++)
+		dx.r[i] += before[i]; /* which the scales are not for */
+	d->k->linear_bwd_x(d, dx.f, dy.f, in_form(c, w.f), c.add);
 	check_result("linear_bwd_x", dx, c.left);
 }
 
@@ -90,7 +111,7 @@ static void check_bwd_w(struct device *d, struct product_case c)
 		memset(dw.r, 0, (size_t)(c.out * c.in) * sizeof(double));
 	ref_linear_bwd_w(dw.r, dy.r, x.r, c.n, c.in, c.out);
 	scale(c, &dy, &x, dw.r, c.out * c.in);
-	d->k->linear_bwd_w(d, dw.f, dy.f, x.f, c.add);
+	d->k->linear_bwd_w(d, dw.f, in_form(c, dy.f), in_form(c, x.f), c.add);
 	check_result("linear_bwd_w", dw, c.left);
 }
 
@@ -112,10 +133,12 @@ static void check_types(struct device *d, struct product_case c)
 				continue;
 			for (c.result = 0; c.result <= DT_F16; c.result++) {
 				c.bias = (enum dtype)pick(0, DT_F16);
-				c.add = !c.scaled && pick(0, 1) &&
-					(c.result == DT_F32 || c.result == c.left);
+				c.add = pick(0, 1) &&
+					(c.result == DT_F32 ||
+						(c.result == c.left && !c.scaled));
 				check_fwd(d, c);
 				check_bwd_x(d, c);
+				c.add = c.add && !c.scaled; /* no one sum */
 				check_bwd_w(d, c);
 				assert_int_equal(memory_end(NULL), 0);
 			}
@@ -134,6 +157,11 @@ static void types(void **state)
 		{40, 1, 1},
 		{64, 32, 48, .scaled = true},
 		{33, 17, 50, .scaled = true},
+		{32, 64, 48, .scaled = true, .with_bias = true},
+		{33, 17, 50, .scaled = true, .with_bias = true},
+		{48, 64, 32, .scaled = true, .form = 1},
+		{64, 48, 32, .scaled = true, .form = 2},
+		{33, 17, 50, .scaled = true, .form = 2},
 	};
 	struct device *d = narrow(state);
 	for (size_t i = 0; i < ARRAY_LEN(shapes); i++)

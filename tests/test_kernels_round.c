@@ -286,6 +286,28 @@ static void maximum(void **state)
 	assert_true(bits_of(amax_of(d, zero)) == 0);
 }
 
+/* The largest of what was rounded, and of what was there before. */
+static void maximum_of_what_is_rounded(void **state)
+{
+	static const int64_t sizes[] = {1, 17, 1000, 50021};
+	struct device *d = *state;
+	for (size_t i = 0; i < ARRAY_LEN(sizes); i++) {
+		for (enum dtype type = DT_F32; type <= DT_E5M2; type++) {
+			struct mat x = twin_random(1, sizes[i], 1).f;
+			struct mat y = mat_blank(1, sizes[i]);
+			y.amax = scalar(0);
+			d->k->round(d, y, x, type, 0.37f);
+			float most = amax_of(d, y);
+			assert_true(*y.amax == most);
+			d->k->round(d, y, x, type, 0.1f);
+			assert_true(*y.amax == most);
+			((float *)x.p)[sizes[i] / 2] = NAN;
+			d->k->round(d, y, x, type, 1);
+			assert_true(isnan(*y.amax));
+		}
+	}
+}
+
 /* By the scale that they ask for, the largest becomes the largest of the format; and what that
  * scale is, in words of fp64. No largest number and one that is none are passed on. */
 static void scaled_casts(void **state)
@@ -330,6 +352,7 @@ int main(void)
 		on_device(floats_of_all_sizes),
 		on_device(fp32_is_scaled),
 		on_device(maximum),
+		on_device(maximum_of_what_is_rounded),
 		on_device(scaled_casts),
 	};
 	return run_on_device(tests);

@@ -295,7 +295,7 @@ static void check_recipe(struct pass *p, int64_t layer)
 		want[0][i] =
 			dot(a + r * DIM, 1, b + c * DIM, 1) / (double)sa / (double)sb;
 		double shift = bf16((double)((float *)bm.p)[c]);
-		want[0][i] = (eight ? bf16(want[0][i]) : want[0][i]) + shift;
+		want[0][i] += shift;
 		want[1][i] = dot(d + r * DIM, 1, b + c, DIM) / (double)sd / (double)sb;
 		want[2][i] = dot(d + r, DIM, a + c, DIM) / (double)sd / (double)sa;
 		double part = bf16(want[1][i]); /* is added in fp32 */

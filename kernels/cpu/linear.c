@@ -39,16 +39,16 @@ static void product(bool ta, bool tb, struct mat c, struct mat left, struct mat 
 	int64_t lda = left.cols, ldb = right.cols, k = ta ? left.rows : left.cols;
 	bool scaled = left.scale || right.scale;
 	float scale = scaled ? *left.scale * *right.scale : 1;
-	BUG_ON(scaled && (add || bias));
+	float alpha = add ? scale : 1; /* what is added to c is scaled on the way */
 	blas_open();
 #pragma omp parallel for schedule(dynamic, 1) if (t.n_down * t.n_across > 1)
 	for (int64_t i = 0; i < t.n_down * t.n_across; i++) {
 		int64_t r = i % t.n_down * t.rows, s = i / t.n_down * t.cols;
 		int64_t m = min64(t.rows, c.rows - r), n = min64(t.cols, c.cols - s);
 		float *out = (float *)c.p + r * c.cols + s;
-		blas_gemm(ta, tb, m, n, k, 1, ta ? a + r : a + r * lda, lda,
+		blas_gemm(ta, tb, m, n, k, alpha, ta ? a + r : a + r * lda, lda,
 			tb ? b + s * ldb : b + s, ldb, add ? 1 : 0, out, c.cols);
-		for (int64_t y = 0; scaled && y < m; y++)
+		for (int64_t y = 0; scaled && !add && y < m; y++)
 			for (int64_t x = 0; x < n; x++)
 				out[y * c.cols + x] *= scale;
 		for (int64_t y = 0; bias && y < m; y++)

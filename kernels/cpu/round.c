@@ -96,12 +96,15 @@ void K(round)(struct device *d, struct mat y, struct mat x, enum dtype type, flo
 	for (int64_t i = 0; i < n; i += PARALLEL_FROM)
 		round_run((float *)y.p + i, (const float *)x.p + i,
 			min64(PARALLEL_FROM, n - i), type, scale);
+	if (y.amax)
+		K(amax)(d, y.amax, y);
 }
 
 void K(round_scaled)(struct device *d, struct mat y, float *inverse, struct mat x,
 	enum dtype type, const float *amax)
 {
 	float scale = float8_scale(type, *amax);
+	BUG_ON(y.transposed);
 	K(round)(d, y, x, type, scale);
 	*inverse = 1.0f / scale;
 }

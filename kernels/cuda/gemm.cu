@@ -92,6 +92,27 @@ static struct mat widened(struct device *d, const char *name, struct mat m, void
 
 enum { LINE = 256 };
 
+static struct mat transpose_of(struct mat m)
+{
+	struct mat t = mat_typed(m.transposed, m.cols, m.rows, m.type);
+	t.scale = m.scale;
+	return t;
+}
+
+/* Of the two ways in which an operand may be stored, the one along the sum, if it is there. */
+static struct product as_stored(struct product p)
+{
+	if (p.a.transposed && (!p.ta || !p.a.p)) {
+		p.a = transpose_of(p.a);
+		p.ta = !p.ta;
+	}
+	if (p.b.transposed && (p.tb || !p.b.p)) {
+		p.b = transpose_of(p.b);
+		p.tb = !p.tb;
+	}
+	return p;
+}
+
 /* Matrix units for fp8 came with sm_89, and take operands in lines of 16 bytes. */
 static bool fp8_fits(struct device *d, const struct product *p)
 {
@@ -219,7 +240,8 @@ static bool product_with(
 	struct device *d, const char *name, struct product p, struct mat bias)
 {
 	enum { BIAS_ROOM = CUDA_ROOM / 4 };
-	bool after = bias.p && is_byte(p.a.type) && p.d.type == DT_F32;
+	bool after = bias.p && is_byte(p.a.type) &&
+		     (p.d.type == DT_F32 || cuda_lab_off(d, LAB_FLOAT8_BIAS));
 	if (bias.p && bias.type != p.d.type) {
 		BUG_ON(bias.cols * dtype_bytes(p.d.type) > BIAS_ROOM);
 		void *to = (char *)cuda_room(d, CUDA_ROOM) + CUDA_ROOM - BIAS_ROOM;
@@ -235,31 +257,48 @@ static bool product_with(
 	return true;
 }
 
-/* From fp32 to what the result is to be. cuBLASLt takes scales with fp8 only. */
+/* From the sums in fp32 to what the result is to be. cuBLASLt takes scales with fp8 only, and the
+ * bias comes after them. */
 static void finish(struct device *d, const char *name, struct mat to, struct mat from,
-	const struct product *p)
+	const struct product *p, struct mat bias)
 {
-	if (p->a.scale)
-		cuda_round_by(d, name, to, from, p->a.scale, p->b.scale);
+	const float *a = p->a.scale, *b = p->b.scale;
+	if (a && (bias.p || p->add)) {
+		cuda_round_by(d, name, from, from, a, b);
+		if (bias.p)
+			cuda_bias_fwd(d, from, bias);
+		a = NULL;
+	}
+	if (p->add && to.p != from.p)
+		cuda_add(d, to, to, from);
+	else if (a)
+		cuda_round_by(d, name, to, from, a, b);
 	else if (to.p != from.p)
 		cuda_round(d, to, from, to.type, 1);
 }
 
-/* The result as fp32, a part of its rows at a time, and from there to what it is to be. */
+static struct mat bias_of_sums(const struct product *p, struct mat bias)
+{
+	return p->a.scale ? mat(NULL, 0, 0) : bias;
+}
+
+/* The result as fp32, a part of its rows at a time, and from there to what it is to be, or to be
+ * added to. */
 static bool narrowed_product(
 	struct device *d, const char *name, struct product p, struct mat bias)
 {
 	enum { RESULT_ROOM = CUDA_ROOM / 2 };
 	int64_t most = RESULT_ROOM / (p.d.cols * (int64_t)sizeof(float));
-	struct mat all = p.d, b = p.b;
-	BUG_ON(p.add || p.tb || most < 1);
-	for (int64_t row = 0; row < all.rows; row += most) {
-		int64_t n = min64(most, all.rows - row);
-		p.b = mat_rows(b, row, n);
-		p.d = mat(cuda_room(d, RESULT_ROOM), n, all.cols);
-		if (!product_with(d, name, p, bias))
+	struct product part = p;
+	BUG_ON(p.tb || most < 1 || (p.add && p.d.type != DT_F32));
+	part.add = false;
+	for (int64_t row = 0; row < p.d.rows; row += most) {
+		int64_t n = min64(most, p.d.rows - row);
+		part.b = mat_rows(p.b, row, n);
+		part.d = mat(cuda_room(d, RESULT_ROOM), n, p.d.cols);
+		if (!product_with(d, name, part, bias_of_sums(&p, bias)))
 			return false;
-		finish(d, name, mat_rows(all, row, n), p.d, &p);
+		finish(d, name, mat_rows(p.d, row, n), part.d, &p, bias);
 	}
 	return true;
 }
@@ -268,12 +307,13 @@ static bool narrowed_product(
 static bool of_given_type(
 	struct device *d, const char *name, struct product p, struct mat bias)
 {
-	bool given = p.d.type == DT_F32 || (p.d.type == p.a.type && !p.a.scale);
+	bool given = p.a.scale ? p.d.type == DT_F32 && !p.add
+			       : p.d.type == DT_F32 || p.d.type == p.a.type;
 	if (!given)
 		return narrowed_product(d, name, p, bias);
-	if (!product_with(d, name, p, bias))
+	if (!product_with(d, name, p, bias_of_sums(&p, bias)))
 		return false;
-	finish(d, name, p.d, p.d, &p);
+	finish(d, name, p.d, p.d, &p, bias);
 	return true;
 }
 
@@ -284,7 +324,7 @@ static void multiply(
 	BUG_ON(p.d.cols != (p.ta ? p.a.rows : p.a.cols));
 	BUG_ON(p.d.rows != (p.tb ? p.b.cols : p.b.rows));
 	BUG_ON(p.a.type != p.b.type && !(is_byte(p.a.type) && is_byte(p.b.type)));
-	BUG_ON(!p.a.scale != !p.b.scale || (p.a.scale && (bias.p || p.add)));
+	BUG_ON(!p.a.scale != !p.b.scale || (p.a.scale && p.add && p.tb));
 	if (!mat_size(p.d))
 		return;
 	if (!k_of(&p)) {
@@ -295,6 +335,7 @@ static void multiply(
 	}
 	bool bytes = is_byte(p.a.type);
 	if (bytes) {
+		p = as_stored(p);
 		if (fp8_fits(d, &p) && product_with(d, name, along_sum(d, name, p), bias))
 			return;
 		p = as_bf16(d, name, p);

@@ -1,6 +1,6 @@
 /*
  * PT_LAB_OFF=name,..: what this library does in order to be quick, left out, so that whoever has
- * a GPU can measure what each of it is worth. No bits change.
+ * a GPU can measure what each of it is worth. No bits change, but of float8-bias.
  */
 #include "kernels/cuda/own.h"
 
@@ -14,6 +14,10 @@ static const struct {
 	{"xent", LAB_XENT}, /* statistics and gradient of the logits in one kernel */
 	/* blocks of attention that take one tile of rows after the other (sm_90) */
 	{"attention", LAB_ATTENTION},
+	{"amax",
+		LAB_AMAX}, /* the largest number of a matrix, found where its numbers are made */
+	{"float8-bias",
+		LAB_FLOAT8_BIAS}, /* added by the product, not by a kernel after it */
 	{"sum", LAB_SUM}, /* gradients of micro-batches added up as one vector, not in blocks */
 };
 

@@ -42,7 +42,8 @@ template <typename T> struct norm_args {
 	float eps;
 	int64_t rows;
 	int cols;
-	bool whole; /* rows of all matrices can be read in packs */
+	bool whole;  /* rows of all matrices can be read in packs */
+	float *amax; /* of y */
 };
 
 /* From a row in registers, with zeros behind it, to what the norm makes of it. */
@@ -51,6 +52,7 @@ static __device__ inline void norm_row(
 	float (&v)[PACKS][N], const struct norm_args<T> &n, int64_t row)
 {
 	float g[N], b[N] = {}, sum = 0, square = 0, mean = 0;
+	unsigned most = 0, seen = amax_seen(n.amax);
 	T *y = n.y + row * n.cols;
 	if (n.kind == NORM_LAYER) {
 		for (int p = 0; p < PACKS; p++)
@@ -81,13 +83,15 @@ static __device__ inline void norm_row(
 			v[p][i] = n.beta ? v[p][i] + b[i] : v[p][i];
 		}
 		store(y + j, v[p], left, n.whole);
+		most = amax_bits(v[p], most); /* zeros behind the end */
 	}
+	raise_amax<WARPS, T>(n.amax, seen, most);
 }
 
 template <int WARPS, int PACKS, typename T>
 static __global__ void __launch_bounds__(threads_of_rows<WARPS>()) norm_fwd_kernel(
 	enum norm_kind kind, T *y, float *stats, const float *x, const float *gamma,
-	const float *beta, int64_t rows, int cols, float eps, bool whole)
+	const float *beta, int64_t rows, int cols, float eps, float *amax, bool whole)
 {
 	int64_t row = my_row<WARPS>();
 	float v[PACKS][N];
@@ -100,7 +104,7 @@ static __global__ void __launch_bounds__(threads_of_rows<WARPS>()) norm_fwd_kern
 		load(v[p], x + j, cols - j, whole);
 	}
 	const struct norm_args<T> n = {
-		kind, y, stats, gamma, beta, eps, rows, cols, whole
+		kind, y, stats, gamma, beta, eps, rows, cols, whole, amax
 	};
 	norm_row<WARPS>(v, n, row);
 }
@@ -121,9 +125,11 @@ void cuda_norm_fwd(struct device *d, enum norm_kind kind, struct mat y, struct m
 			launch(d, "norm_fwd", grid_of_rows<W::WARPS>(rows),
 				threads_of_rows<W::WARPS>(), 0,
 				norm_fwd_kernel<W::WARPS, W::PACKS, T>, kind, out,
-				floats_of(stats), in, g, b, rows, (int)cols, eps, whole);
+				floats_of(stats), in, g, b, rows, (int)cols, eps,
+				amax_on_the_way(d, y), whole);
 		});
 	});
+	amax_apart(d, y);
 }
 
 /* ---- with the residual sum before ---------------------------------------------------- */
@@ -133,7 +139,7 @@ template <int WARPS, int PACKS, typename S, typename T>
 static __global__ void __launch_bounds__(threads_of_rows<WARPS>()) residual_norm_kernel(
 	enum norm_kind kind, T *h, float *stats, float *y, const float *x, const S *sum,
 	const float *bias, const float *gamma, const float *beta, int64_t rows, int cols,
-	float eps, struct dropout o, bool drops, bool whole)
+	float eps, struct dropout o, bool drops, float *amax, bool whole)
 {
 	int64_t row = my_row<WARPS>();
 	float v[PACKS][N];
@@ -158,7 +164,7 @@ static __global__ void __launch_bounds__(threads_of_rows<WARPS>()) residual_norm
 		store(y + j, v[p], left, whole);
 	}
 	const struct norm_args<T> n = {
-		kind, h, stats, gamma, beta, eps, rows, cols, whole
+		kind, h, stats, gamma, beta, eps, rows, cols, whole, amax
 	};
 	norm_row<WARPS>(v, n, row);
 }
@@ -183,8 +189,10 @@ static void residual_norm(struct device *d, struct mat y, struct mat x, struct m
 			threads_of_rows<W::WARPS>(), 0,
 			residual_norm_kernel<W::WARPS, W::PACKS, S, T>, n->kind, h,
 			floats_of(n->stats), out, stream, in, b, gamma, beta, rows,
-			(int)cols, n->eps, o ? *o : none, o != NULL, whole);
+			(int)cols, n->eps, o ? *o : none, o != NULL,
+			amax_on_the_way(d, n->h), whole);
 	});
+	amax_apart(d, n->h);
 }
 
 void cuda_residual_norm(struct device *d, struct mat y, struct mat x, struct mat sum,

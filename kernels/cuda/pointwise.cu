@@ -130,14 +130,16 @@ template <enum act_kind KIND> static __device__ inline float act_slope(float a, 
 }
 
 template <enum act_kind KIND, typename T>
-static __global__ void act_fwd_kernel(T *y, const T *a, const T *b, int64_t n, bool whole)
+static __global__ void __launch_bounds__(THREADS)
+	act_fwd_kernel(T *y, const T *a, const T *b, int64_t n, float *amax, bool whole)
 {
 	enum { N = PER_PACK<T> };
 	int64_t i = thread_number() * N, left = n - i;
 	packed<T, N> first, second = {};
 	float u[N], v[N];
-	if (left <= 0)
+	if (left <= 0 && !amax)
 		return;
+	unsigned seen = amax_seen(amax);
 	first = fetch<N>(a + i, left, whole);
 	if (KIND == ACT_SWIGLU)
 		second = fetch<N>(b + i, left, whole);
@@ -146,18 +148,21 @@ static __global__ void act_fwd_kernel(T *y, const T *a, const T *b, int64_t n, b
 	for (int j = 0; j < N; j++)
 		u[j] = act<KIND>(u[j], v[j]);
 	store(y + i, u, left, whole);
+	raise_amax<WARPS_A_BLOCK, T>(amax, seen, amax_bits(u, 0));
 }
 
 template <enum act_kind KIND, typename T>
-static __global__ void act_bwd_kernel(
-	T *da, T *db, const T *dy, const T *a, const T *b, int64_t n, bool whole)
+static __global__ void __launch_bounds__(THREADS)
+	act_bwd_kernel(T *da, T *db, const T *dy, const T *a, const T *b, int64_t n,
+		float *amax_a, float *amax_b, bool whole)
 {
 	enum { N = PER_PACK<T> };
 	int64_t i = thread_number() * N, left = n - i;
 	packed<T, N> first, second = {}, above;
 	float u[N], v[N], up[N];
-	if (left <= 0)
+	if (left <= 0 && !amax_a && !amax_b)
 		return;
+	unsigned seen_a = amax_seen(amax_a), seen_b = amax_seen(amax_b);
 	first = fetch<N>(a + i, left, whole);
 	above = fetch<N>(dy + i, left, whole);
 	if (KIND == ACT_SWIGLU)
@@ -170,8 +175,11 @@ static __global__ void act_bwd_kernel(
 		v[j] *= up[j];
 	}
 	store(da + i, u, left, whole);
-	if (KIND == ACT_SWIGLU)
-		store(db + i, v, left, whole);
+	raise_amax<WARPS_A_BLOCK, T>(amax_a, seen_a, amax_bits(u, 0));
+	if (KIND != ACT_SWIGLU)
+		return;
+	store(db + i, v, left, whole);
+	raise_amax<WARPS_A_BLOCK, T>(amax_b, seen_b, amax_bits(v, 0));
 }
 
 template <enum act_kind KIND> struct activation {
@@ -208,9 +216,10 @@ void cuda_act_fwd(
 		by_kind(kind, [&](auto k) {
 			launch(d, "act_fwd", grid_of_packs(1, n, N), THREADS, 0,
 				act_fwd_kernel<decltype(k)::kind, T>, out, p, q, n,
-				whole);
+				amax_on_the_way(d, y), whole);
 		});
 	});
+	amax_apart(d, y);
 }
 
 void cuda_act_bwd(struct device *d, enum act_kind kind, struct mat da, struct mat db,
@@ -229,9 +238,11 @@ void cuda_act_bwd(struct device *d, enum act_kind kind, struct mat da, struct ma
 		by_kind(kind, [&](auto k) {
 			launch(d, "act_bwd", grid_of_packs(1, n, N), THREADS, 0,
 				act_bwd_kernel<decltype(k)::kind, T>, to, to_b, up, p, q,
-				n, whole);
+				n, amax_on_the_way(d, da), amax_on_the_way(d, db), whole);
 		});
 	});
+	amax_apart(d, da);
+	amax_apart(d, db);
 }
 
 /* ---- dropout ------------------------------------------------------------------------ */

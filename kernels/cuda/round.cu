@@ -151,7 +151,7 @@ static __device__ inline float scale_of(struct by_number by, enum dtype)
 static __device__ inline float scale_of(struct by_amax by, enum dtype type)
 {
 	float scale = float8_scale(type, *by.amax);
-	if (blockIdx.x == 0 && threadIdx.x == 0)
+	if (blockIdx.x == 0 && blockIdx.y == 0 && threadIdx.x == 0)
 		*by.inverse = 1.0f / scale;
 	return scale;
 }
@@ -162,25 +162,33 @@ static __device__ inline float scale_of(struct by_scales by, enum dtype)
 }
 
 template <typename Y, typename X, typename By>
-static __global__ void round_kernel(
-	Y *y, const X *x, int64_t n, enum dtype type, By by, bool whole)
+static __global__ void __launch_bounds__(THREADS) round_kernel(
+	Y *y, const X *x, int64_t n, enum dtype type, By by, float *amax, bool whole)
 {
 	enum { N = PER_PACK<X> };
 	int64_t i = thread_number() * N, left = n - i;
 	float v[N], scale = scale_of(by, type);
 	pack<Y, N> to;
-	if (left <= 0)
+	if (left <= 0 && !amax)
 		return;
+	unsigned seen = amax_seen(amax);
 	load(v, x + i, left, whole);
 	for (int j = 0; j < N; j++)
 		v[j] = __fmul_rn(v[j], scale);
 	cast(to, v, type);
 	store_bits(y + i, to, left, whole);
+	if (!amax)
+		return;
+	const float most[1] = {__uint_as_float(row_max<WARPS_A_BLOCK>(amax_bits(v, 0)))};
+	pack<float, 1> stored; /* rounding keeps the order of numbers */
+	cast(stored, most, type);
+	if (threadIdx.x == 0)
+		raise(amax, seen, __float_as_uint(stored.x[0]) & ~SIGN_BIT);
 }
 
 template <typename Y, typename By>
-static void round_as(
-	struct device *d, const char *name, Y *y, struct mat x, enum dtype type, By by)
+static void round_as(struct device *d, const char *name, Y *y, struct mat x,
+	enum dtype type, By by, float *amax = NULL)
 {
 	int64_t n = mat_size(x);
 	by_type(x.type, [&](auto t) {
@@ -188,7 +196,7 @@ static void round_as(
 		enum { N = PER_PACK<X> };
 		const X *in = (const X *)x.p;
 		launch(d, name, grid_of_packs(1, n, N), THREADS, 0,
-			round_kernel<Y, X, By>, y, in, n, type, by,
+			round_kernel<Y, X, By>, y, in, n, type, by, amax,
 			in_packs(y, 0, N) && in_packs(in, 0, N));
 	});
 }
@@ -199,12 +207,13 @@ static void round_by(struct device *d, const char *name, struct mat y, struct ma
 {
 	BUG_ON(mat_size(y) != mat_size(x));
 	BUG_ON(y.type != DT_F32 && y.type != type);
+	float *amax = amax_on_the_way(d, y);
 	if (y.type == DT_F32)
-		round_as(d, name, floats_of(y), x, type, by);
+		round_as(d, name, floats_of(y), x, type, by, amax);
 	else if (dtype_bytes(type) == 2)
-		round_as(d, name, (uint16_t *)y.p, x, type, by);
+		round_as(d, name, (uint16_t *)y.p, x, type, by, amax);
 	else
-		round_as(d, name, (uint8_t *)y.p, x, type, by);
+		round_as(d, name, (uint8_t *)y.p, x, type, by, amax);
 }
 
 void cuda_round(
@@ -212,6 +221,92 @@ void cuda_round(
 {
 	struct by_number by = {scale};
 	round_by(d, "round", y, x, type, by);
+	amax_apart(d, y);
+}
+
+/* ---- and its transposed matrix -------------------------------------------------------- */
+
+enum { TILE_ROWS = 128, TILE_COLS = 64, WORD = 4 };
+
+/* to[col + i, row + j] = column i of the tile: 16 bytes a thread, 128 together. */
+static __device__ inline void store_columns(uint8_t *to,
+	const uint32_t (*tile)[TILE_ROWS / WORD + 1], int64_t row, int64_t rows,
+	int64_t col, int64_t cols, bool whole)
+{
+	enum { BYTES = 16, ACROSS = TILE_ROWS / BYTES };
+	for (int i = (int)threadIdx.x; i < TILE_COLS * ACROSS; i += THREADS) {
+		int c = i / ACROSS, r = i % ACROSS * BYTES;
+		int64_t left = col + c < cols ? rows - row - r : 0;
+		uint8_t *at = to + (col + c) * rows + row + r;
+		pack<uint32_t, BYTES / WORD> v;
+		for (int j = 0; j < BYTES / WORD; j++)
+			v.x[j] = tile[c][r / WORD + j];
+		if (whole && left >= BYTES)
+			*(pack<uint32_t, BYTES / WORD> *)at = v;
+		else
+			for (int j = 0; j < BYTES && j < left; j++)
+				at[j] = (uint8_t)(v.x[j / WORD] >> j % WORD * 8);
+	}
+}
+
+/* y, unless it is NULL, and its transposed matrix: a tile a block. A column of the tile is an odd
+ * number of words, so that lanes which read it are at different banks of shared memory. */
+template <typename X>
+static __global__ void __launch_bounds__(THREADS) round_transposed_kernel(uint8_t *y,
+	uint8_t *transposed, const X *x, int64_t rows, int64_t cols, enum dtype type,
+	struct by_amax by, bool whole, bool whole_columns)
+{
+	enum { N = PER_PACK<X>, ACROSS = TILE_COLS / N, DOWN = THREADS / ACROSS };
+	enum { PACKS = TILE_ROWS / DOWN, PITCH = TILE_ROWS / WORD + 1 };
+	__shared__ uint32_t tile[TILE_COLS][PITCH];
+	int64_t row = (int64_t)blockIdx.y * TILE_ROWS;
+	int64_t col = (int64_t)blockIdx.x * TILE_COLS;
+	int first = (int)threadIdx.x / ACROSS, across = (int)threadIdx.x % ACROSS * N;
+	int64_t at = (row + first) * cols + col + across;
+	packed<X, N> from[PACKS];
+#pragma unroll
+	for (int p = 0; p < PACKS; p++) {
+		bool here = row + first + p * DOWN < rows;
+		from[p] = fetch<N>(
+			x + at + p * DOWN * cols, here ? cols - col - across : 0, whole);
+	}
+	float scale = scale_of(by, type); /* while they are on their way */
+#pragma unroll
+	for (int p = 0; p < PACKS; p++) {
+		int r = first + p * DOWN;
+		pack<uint8_t, N> to;
+		float v[N];
+		unpack(v, from[p]);
+		for (int j = 0; j < N; j++)
+			v[j] = __fmul_rn(v[j], scale);
+		cast(to, v, type);
+		if (y)
+			store_bits(y + at + p * DOWN * cols, to,
+				row + r < rows ? cols - col - across : 0, whole);
+		for (int j = 0; j < N; j++)
+			((uint8_t *)tile[across + j])[r] = to.x[j];
+	}
+	__syncthreads();
+	store_columns(transposed, tile, row, rows, col, cols, whole_columns);
+}
+
+static void round_transposed(
+	struct device *d, struct mat y, struct mat x, struct by_amax by)
+{
+	int64_t rows = x.rows, cols = x.cols;
+	dim3 grid(
+		(unsigned)ceil_div(cols, TILE_COLS), (unsigned)ceil_div(rows, TILE_ROWS));
+	BUG_ON(grid.y > 65535);
+	by_type(x.type, [&](auto t) {
+		using X = decltype(t);
+		enum { N = PER_PACK<X> };
+		const X *in = (const X *)x.p;
+		uint8_t *out = (uint8_t *)y.p, *columns = (uint8_t *)y.transposed;
+		launch(d, "round_scaled", grid, THREADS, 0, round_transposed_kernel<X>,
+			out, columns, in, rows, cols, y.type, by,
+			in_packs(in, cols, N) && in_packs(out, cols, N),
+			in_packs(columns, rows, 16));
+	});
 }
 
 void cuda_round_scaled(struct device *d, struct mat y, float *inverse, struct mat x,
@@ -219,7 +314,11 @@ void cuda_round_scaled(struct device *d, struct mat y, float *inverse, struct ma
 {
 	struct by_amax by = {amax, inverse};
 	BUG_ON(dtype_bytes(type) != 1 || !mat_size(x));
-	round_by(d, "round_scaled", y, x, type, by);
+	BUG_ON(y.transposed && (y.type != type || y.rows != x.rows || y.cols != x.cols));
+	if (y.transposed)
+		round_transposed(d, y, x, by);
+	else
+		round_by(d, "round_scaled", y, x, type, by);
 }
 
 void cuda_round_by(struct device *d, const char *name, struct mat y, struct mat x,

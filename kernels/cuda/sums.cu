@@ -233,7 +233,6 @@ void cuda_exact_sumsq(struct device *d, struct exact *x, const struct mat *m, in
 
 /* ---- the maximum --------------------------------------------------------------------- */
 
-/* Of numbers without a sign the larger has the larger bits, and NaN the largest. */
 template <typename T>
 static __global__ void amax_kernel(float *to, const T *x, int64_t n, bool whole)
 {
@@ -249,8 +248,7 @@ static __global__ void amax_kernel(float *to, const T *x, int64_t n, bool whole)
 		for (int k = 0; k < AT_ONCE; k++) {
 			float v[N];
 			unpack(v, from[k]);
-			for (int j = 0; j < N; j++)
-				most = max(most, __float_as_uint(v[j]) & 0x7fffffffu);
+			most = amax_bits(v, most);
 		}
 	}
 	most = warp_max(most);

@@ -10,6 +10,8 @@
 
 #include "kernels/cuda/cuda.h"
 
+#include <string.h>
+
 enum { THREADS = 256, WARPS_A_BLOCK = THREADS / WARP };
 
 /* ---- packs -------------------------------------------------------------------------- */
@@ -253,6 +255,62 @@ template <int WARPS, typename T> static __device__ inline T row_max(T x)
 	if constexpr (WARPS > 1)
 		x = warp_max(of_each_warp<WARPS>(x, x));
 	return x;
+}
+
+/* ---- the largest number of a matrix ---------------------------------------------------- */
+
+/* The larger of `most` and the bits of |x|: of numbers without a sign the larger has the larger bits,
+ * and NaN the largest. */
+template <int N>
+static __device__ inline unsigned amax_bits(const float (&x)[N], unsigned most)
+{
+	for (int i = 0; i < N; i++)
+		most = max(most, __float_as_uint(x[i]) & 0x7fffffffu);
+	return most;
+}
+
+/* What *to is, as far as a thread sees: read when a kernel begins, beside the numbers that it works
+ * on, so that most threads find at its end that theirs is no larger, and need not wait for it then. It
+ * may be smaller than what other threads have made of it. */
+static __device__ inline unsigned amax_seen(const float *to)
+{
+	return to ? *(const unsigned *)to : 0;
+}
+
+/* Raises *to: in any order the result is the same. */
+static __device__ inline void raise(float *to, unsigned seen, unsigned most)
+{
+	if (most > seen)
+		atomicMax((unsigned *)to, most);
+}
+
+/* The same by all threads of a row, for numbers that were stored as T: rounding keeps their order.
+ * Nothing where `to` is NULL. */
+template <int WARPS, typename T>
+static __device__ inline void raise_amax(float *to, unsigned seen, unsigned most)
+{
+	if (!to)
+		return;
+	most = row_max<WARPS>(most);
+	if (my_part<WARPS>())
+		return;
+	const T stored = narrow<T>(__uint_as_float(most));
+	packed<T, 4 / sizeof(T)> bits = {};
+	memcpy(&bits, &stored, sizeof(stored));
+	raise(to, seen, __float_as_uint(number_of(bits, 0)) & 0x7fffffffu);
+}
+
+/* Where a kernel raises y.amax on its way: NULL where that is left to an amax of its own, for
+ * comparison. */
+static inline float *amax_on_the_way(struct device *d, struct mat y)
+{
+	return cuda_lab_off(d, LAB_AMAX) ? NULL : y.amax;
+}
+
+static inline void amax_apart(struct device *d, struct mat y)
+{
+	if (y.amax && cuda_lab_off(d, LAB_AMAX))
+		cuda_amax(d, y.amax, y);
 }
 
 /* How many of the threads before this one say yes, in a block of WARPS; and in *total, how

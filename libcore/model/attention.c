@@ -71,6 +71,7 @@ static void carry(struct pass *p, struct ring *ring, struct block_acts *a,
 /* What a chunk was added to, if another one will be. */
 static void round_between(struct pass *p, const struct ring *r, struct mat sum)
 {
+	sum.amax = NULL; /* it is not complete */
 	if (p->cp_rounds && !ring_last(r))
 		p->d->k->round(p->d, sum, sum, DT_BF16, 1);
 }
@@ -87,6 +88,8 @@ static void attend(struct pass *p, int64_t layer, struct block_acts *a,
 			ring_at(ring, RING_K, s, kc), ring_at(ring, RING_V, s, kc),
 			ring_first(ring), ring_last(ring));
 		round_between(p, ring, o);
+		if (ring_last(ring))
+			linear_amax(p, o);
 		watch(p, "attention", layer, no_mat());
 	}
 }
@@ -239,6 +242,9 @@ static void project_backward(struct pass *p, const struct block_tensors *t, int6
 			k->rope(p->d, dk, p->m->head_dim, rope_table(p), pos_of(p, c),
 				-1);
 		}
+		linear_amax(p, dq);
+		linear_amax(p, dk);
+		linear_amax(p, dv);
 		struct mat dh = slice_sum_slot(sum);
 		tile_use(p, layer, TILE_QKV, s);
 		const struct linear l[] = {{.y = dq, .w = t->wq}, {.y = dk, .w = t->wk},
@@ -275,6 +281,7 @@ void attention_backward_x(struct pass *p, int64_t layer, struct block_acts *a,
 	struct block_grads *g, struct mat dx, bool weights)
 {
 	const struct block_tensors *t = &p->m->blocks[layer];
+	linear_amax_begin(p, g->amax1);
 	heads_backward(p, t, layer, a, g, dx);
 	for (int c = 0; c < p->cp.here; c++) {
 		struct mat dxc = stream_of(p, dx, c), dh = stream_of(p, g->dh1, c);

@@ -128,6 +128,7 @@ void ffn_backward_x(struct pass *p, int64_t layer, struct block_acts *a,
 	struct block_grads *g, struct mat dx, bool weights)
 {
 	const struct block_tensors *t = &p->m->blocks[layer];
+	linear_amax_begin(p, g->amax2);
 	for (int c = 0; c < p->cp.here; c++) {
 		struct mat dxc = stream_of(p, dx, c), dh = stream_of(p, g->dh2, c);
 		struct slice_gather d;

@@ -190,6 +190,7 @@ void added_gather(struct pass *p, struct slice_gather *g, int64_t layer,
 	if (o.p > 0) {
 		p->d->k->dropout(p->d, here, from, &o);
 		linear_round(p, here);
+		linear_amax(p, here);
 	} else {
 		linear_cast(p, here, from);
 	}

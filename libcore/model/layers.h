@@ -4,10 +4,17 @@
 
 #include "model/model.h"
 
-/* Chunk `c` (of those here) of [chunk][rows][width]; nothing of nothing. */
+/* Chunk `c` (of those here) of [chunk][rows][width], with what is kept of its cast; nothing of
+ * nothing. */
 static inline struct mat chunk_of(const struct pass *p, struct mat x, int c)
 {
-	return x.p ? mat_rows(x, c * p->rows, p->rows) : x;
+	if (!x.p)
+		return x;
+	struct mat chunk = mat_rows(x, c * p->rows, p->rows);
+	chunk.amax = x.amax ? x.amax + 2 * c : NULL;
+	if (x.transposed)
+		chunk.transposed = (char *)x.transposed + c * mat_size(chunk);
+	return chunk;
 }
 
 /* The same of the residual stream, of which this rank may have a part of the rows. */
@@ -21,10 +28,14 @@ static inline struct mat stats_of(struct mat stats, int c)
 	return mat_rows(stats, c * 2, 2);
 }
 
-/* The rows of the residual stream among all rows of a chunk. */
+/* The rows of the residual stream among all rows of a chunk, whose largest number they share, and
+ * all of whose cast they have where they are all. */
 static inline struct mat here_of(const struct pass *p, struct mat all)
 {
-	return mat_rows(all, p->first_row, p->rows_here);
+	struct mat here = mat_rows(all, p->first_row, p->rows_here);
+	here.amax = all.amax;
+	here.transposed = here.rows == all.rows ? all.transposed : NULL;
+	return here;
 }
 
 /* Slice `s`, chunk `c` of [slice][chunk][rows][width]. */
@@ -142,6 +153,23 @@ enum dtype sum_type(const struct pass *p);
 void linear_round(struct pass *p, struct mat x);
 /* y = x in that format; x is fp32. */
 void linear_cast(struct pass *p, struct mat y, struct mat x);
+/*
+ * float8: gives n matrices [..][rows of a chunk][..] of a block their `amax`: room for the largest
+ * number of each slice and chunk, and for the inverse of its scale; and with `keep`, on a device
+ * that is narrow, `transposed`: room for the cast that the products for weights take, which is made
+ * with the one that the products before them take. Nothing in other precisions, and of matrices that
+ * are rounded in a copy.
+ *
+ * Who makes such a matrix sees to its largest number: kernels do it on the way where kernels.h says
+ * so, and after others there is linear_amax(). On a device that is not narrow rounding does it.
+ */
+struct mat linear_cast_room(const struct pass *p, int64_t layer, struct mat *const x[],
+	int n, bool keep, struct arena *a);
+/* Are the activations of a block kept as their casts alone? */
+bool linear_keeps_casts(const struct pass *p, int64_t layer);
+void linear_amax(struct pass *p, struct mat x);
+/* Before the first number of it is made; nothing is done where there is no room. */
+void linear_amax_begin(struct pass *p, struct mat room);
 /* Collective over the ranks of tensor parallelism. Before a forward of a block, with the
  * weights that its backward will have too. */
 void linear_begin(struct pass *p, int64_t layer);

@@ -23,15 +23,6 @@ const char *const precision_names[] = {"fp32", "bf16", "fp16", "float8", NULL};
 /* Of a block, those that float8 has. */
 enum { BLOCK_WEIGHTS = 7 };
 
-void pass_precision(
-	struct pass *p, enum precision precision, bool skip_ends, struct arena *run)
-{
-	p->precision = precision;
-	p->float8_skip_ends = skip_ends;
-	if (precision == PRECISION_FLOAT8)
-		p->weight_amax = arena_floats(run, p->m->c.layers * BLOCK_WEIGHTS);
-}
-
 /* The format of activations, and of results of products. */
 static enum dtype format_of(const struct pass *p)
 {
@@ -81,21 +72,33 @@ static struct mat blank(struct pass *p, struct mat like, enum dtype type)
 		p->d->scratch, like.rows, like.cols, p->d->narrow ? type : DT_F32);
 }
 
+/* What a product sums over: matrix units take operands of 8 bits along their sums. */
+enum sum_over { SUM_COLS, SUM_ROWS };
+
 /* What float8 has in a product's place: cast by its scale, and so to be multiplied back. The
- * device makes the scale, of a maximum that it has. */
-static struct mat scaled(struct pass *p, struct mat x, enum dtype type, const float *amax)
+ * device makes the scale, of a maximum that it has. Where the transposed cast is kept, it is made
+ * with the other one, which is asked for before it. */
+static struct mat scaled(struct pass *p, struct mat x, enum dtype type, const float *amax,
+	float *inverse, enum sum_over over)
 {
-	struct mat y = blank(p, x, type);
-	float *inverse = arena_floats(p->d->scratch, 1);
-	p->d->k->round_scaled(p->d, y, inverse, x, type, amax);
+	struct mat y = mat_typed(NULL, x.rows, x.cols, p->d->narrow ? type : DT_F32);
 	y.scale = inverse;
+	y.transposed = x.transposed;
+	if (over == SUM_ROWS && x.transposed)
+		return y;
+	void *room = arena_alloc(p->d->scratch, (size_t)mat_bytes(y));
+	if (over == SUM_ROWS && p->d->narrow)
+		y.transposed = room;
+	else
+		y.p = room;
+	p->d->k->round_scaled(p->d, y, inverse, x, type, amax);
 	return y;
 }
 
 /* An activation or a gradient, rounded in place; to scratch for float8, and where it is fp32
- * as a sum that is to be stored narrow. */
-static struct mat activation(
-	struct pass *p, int64_t layer, struct mat x, enum dtype float8)
+ * as a sum that is to be stored narrow. Its largest number is known where it has room. */
+static struct mat activation(struct pass *p, int64_t layer, struct mat x,
+	enum dtype float8, enum sum_over over)
 {
 	if (x.type == act_type(p)) {
 		linear_round(p, x);
@@ -106,10 +109,51 @@ static struct mat activation(
 	}
 	if (!is_float8(p, layer))
 		return x;
-	float *amax = arena_floats(p->d->scratch, 1);
-	p->d->k->zero(p->d, mat(amax, 1, 1));
-	p->d->k->amax(p->d, amax, x);
-	return scaled(p, x, float8, amax);
+	if (!x.amax) {
+		x.amax = arena_floats(p->d->scratch, 2);
+		p->d->k->zero(p->d, mat(x.amax, 1, 1));
+		p->d->k->amax(p->d, x.amax, x);
+	}
+	return scaled(p, x, float8, x.amax, x.amax + 1, over);
+}
+
+/* ---- what is kept of the casts of activations and gradients ------------------------- */
+
+bool linear_keeps_casts(const struct pass *p, int64_t layer)
+{
+	return p->d->narrow && p->recompute == RECOMPUTE_NONE && is_float8(p, layer);
+}
+
+struct mat linear_cast_room(const struct pass *p, int64_t layer, struct mat *const x[],
+	int n, bool keep, struct arena *a)
+{
+	int64_t count = 0, at = 0;
+	if (!is_float8(p, layer))
+		return no_mat();
+	for (int i = 0; i < n; i++)
+		count += x[i]->type == act_type(p) ? 2 * x[i]->rows / p->rows : 0;
+	struct mat room = mat(arena_floats(a, count), 1, count);
+	for (int i = 0; i < n; i++) {
+		if (!x[i]->rows || x[i]->type != act_type(p))
+			continue;
+		x[i]->amax = (float *)room.p + at;
+		if (keep && p->d->narrow)
+			x[i]->transposed = arena_alloc(a, (size_t)mat_size(*x[i]));
+		at += 2 * x[i]->rows / p->rows;
+	}
+	return room;
+}
+
+void linear_amax(struct pass *p, struct mat x)
+{
+	if (x.amax && p->d->narrow)
+		p->d->k->amax(p->d, x.amax, x);
+}
+
+void linear_amax_begin(struct pass *p, struct mat room)
+{
+	if (room.p)
+		p->d->k->zero(p->d, room);
 }
 
 /* The weights of a block, and how many there are. */
@@ -120,6 +164,47 @@ static int block_weights(
 	const struct tensor *all[] = {t->wq, t->wk, t->wv, t->wo, t->w1, t->w2, t->w3};
 	memcpy(w, all, sizeof(all));
 	return t->w3 ? BLOCK_WEIGHTS : BLOCK_WEIGHTS - 1;
+}
+
+/* Bytes of the casts of a block's first n weights, of the slices that are here. */
+static int64_t cast_bytes(const struct pass *p, int64_t layer, int n)
+{
+	const struct tensor *w[BLOCK_WEIGHTS];
+	int64_t n_bytes = 0;
+	if (!is_float8(p, layer))
+		return 0;
+	n = (int)min64(n, block_weights(p, layer, w));
+	for (int i = 0; i < n; i++)
+		n_bytes += w[i]->here * w[i]->rows * w[i]->cols;
+	return n_bytes;
+}
+
+/* Where the transposed cast of weight i of a block begins; of a block behind the last: how many
+ * bytes there are in all. */
+static int64_t transposed_at(const struct pass *p, int64_t layer, int i)
+{
+	int64_t at = 0;
+	for (int64_t l = 0; l < layer; l++)
+		at += cast_bytes(p, l, BLOCK_WEIGHTS);
+	return at + (i ? cast_bytes(p, layer, i) : 0);
+}
+
+/* The backward takes transposed casts of weights, which the forward makes with its own; where
+ * parameters are here only while they are used, casts are made again. */
+void pass_precision(
+	struct pass *p, enum precision precision, bool skip_ends, struct arena *run)
+{
+	const struct store_config *c = &p->store->c;
+	int64_t n = p->m->c.layers * BLOCK_WEIGHTS;
+	p->precision = precision;
+	p->float8_skip_ends = skip_ends;
+	if (precision != PRECISION_FLOAT8)
+		return;
+	p->weight_amax = arena_floats(run, n);
+	p->weight_inverse = arena_floats(run, n);
+	if (p->d->narrow && c->zero < 3 && c->offload != OFFLOAD_PARAMS)
+		p->weight_transposed =
+			arena_alloc(run, (size_t)transposed_at(p, p->m->c.layers, 0));
 }
 
 /* Of whole weights, all of the block at once: of this rank's slices, and then of all. A maximum
@@ -142,14 +227,20 @@ void linear_begin(struct pass *p, int64_t layer)
 			.recv = most, .count = n, .type = COMM_I32, .op = COMM_MAX});
 }
 
-static const float *amax_of(const struct pass *p, int64_t layer, const struct tensor *w)
+static struct mat float8_weight(struct pass *p, int64_t layer, const struct tensor *w,
+	int s, struct mat m, enum sum_over over)
 {
 	const struct tensor *all[BLOCK_WEIGHTS];
 	int n = block_weights(p, layer, all), i = 0;
 	while (i < n && all[i] != w)
 		i++;
 	BUG_ON(i == n);
-	return p->weight_amax + layer * BLOCK_WEIGHTS + i;
+	int64_t at = layer * BLOCK_WEIGHTS + i;
+	int slice = tensor_slice(w, p->tp.first + s) - w->first;
+	if (p->weight_transposed)
+		m.transposed = p->weight_transposed + transposed_at(p, layer, i) +
+			       slice * mat_size(m);
+	return scaled(p, m, DT_E4M3, p->weight_amax + at, p->weight_inverse + at, over);
 }
 
 /* A parameter as products take it: the store may have it so. */
@@ -167,13 +258,14 @@ static struct mat cast_param(
 }
 
 /* The master weight is left as it is. */
-static struct mat weight(struct pass *p, int64_t layer, const struct tensor *w, int s)
+static struct mat weight(
+	struct pass *p, int64_t layer, const struct tensor *w, int s, enum sum_over over)
 {
 	struct mat m = param(p, w, s);
 	if (!rounds(p))
 		return m;
 	if (is_float8(p, layer))
-		return scaled(p, m, DT_E4M3, amax_of(p, layer, w));
+		return float8_weight(p, layer, w, s, m, over);
 	return cast_param(p, w, s, m);
 }
 
@@ -186,17 +278,11 @@ static struct mat rounded_bias(struct pass *p, const struct tensor *bias, int s)
 
 /* ---- products of rows, whose operands are rounded --------------------------------- */
 
-static void forward_rows(struct pass *p, int64_t layer, struct mat y, struct mat x,
-	struct mat w, struct mat bias)
+static void forward_rows(
+	struct pass *p, struct mat y, struct mat x, struct mat w, struct mat bias)
 {
-	const struct kernels *k = p->d->k;
-	bool float8 = is_float8(p, layer);
-	k->linear_fwd(p->d, y, x, w, float8 ? no_mat() : bias);
+	p->d->k->linear_fwd(p->d, y, x, w, bias);
 	linear_round(p, y);
-	if (float8 && bias.p) { /* as torchao: a sum of two numbers of bf16 */
-		k->bias_fwd(p->d, y, bias);
-		linear_round(p, y);
-	}
 }
 
 static void backward_rows(
@@ -222,9 +308,9 @@ void linear_forward(struct pass *p, int64_t layer, struct mat y, struct mat x,
 	const struct tensor *w, const struct tensor *bias, int s)
 {
 	size_t mark = arena_mark(p->d->scratch);
-	struct mat a = activation(p, layer, x, DT_E4M3);
-	struct mat b = weight(p, layer, w, s);
-	forward_rows(p, layer, y, a, b, rounded_bias(p, bias, s));
+	struct mat a = activation(p, layer, x, DT_E4M3, SUM_COLS);
+	struct mat b = weight(p, layer, w, s, SUM_COLS);
+	forward_rows(p, y, a, b, rounded_bias(p, bias, s));
 	arena_reset(p->d->scratch, mark);
 }
 
@@ -244,7 +330,9 @@ static struct mat gathered(
 	if (!is_float8(p, layer))
 		return x->all;
 	slice_gather_end(x);
-	return activation(p, layer, x->all, float8);
+	if (x->s->sp && x->s->axis->size > 1) /* the other ranks' rows, too */
+		linear_amax(p, x->all);
+	return activation(p, layer, x->all, float8, SUM_COLS);
 }
 
 /* The rows of turn i, when they have come. */
@@ -264,7 +352,7 @@ void linear_enter(struct pass *p, int64_t layer, struct slice_gather *x,
 	struct mat all = gathered(p, layer, x, DT_E4M3);
 	BUG_ON(n > LINEAR_MOST);
 	for (int i = 0; i < n; i++) {
-		w[i] = weight(p, layer, l[i].w, s);
+		w[i] = weight(p, layer, l[i].w, s, SUM_COLS);
 		bias[i] = rounded_bias(p, l[i].bias, s);
 	}
 	for (int turn = 0; turn < p->tp.n; turn++) {
@@ -277,7 +365,7 @@ void linear_enter(struct pass *p, int64_t layer, struct slice_gather *x,
 					mat_rows(l[i].gelu, first, rows), y, piece, w[i],
 					bias[i]);
 			else
-				forward_rows(p, layer, y, piece, w[i], bias[i]);
+				forward_rows(p, y, piece, w[i], bias[i]);
 		}
 		watch(p, NULL, layer, no_mat());
 	}
@@ -289,11 +377,11 @@ void linear_enter(struct pass *p, int64_t layer, struct slice_gather *x,
 void linear_backward_x(struct pass *p, int64_t layer, struct mat dx,
 	const struct linear *l, int n, int s)
 {
-	bool within = p->d->narrow && n > 1 && dx.type == DT_F32 && !is_float8(p, layer);
+	bool within = p->d->narrow && n > 1 && dx.type == DT_F32;
 	for (int i = 0; i < n; i++) {
 		size_t mark = arena_mark(p->d->scratch);
-		struct mat dy = activation(p, layer, l[i].y, DT_E5M2);
-		struct mat w = weight(p, layer, l[i].w, s);
+		struct mat dy = activation(p, layer, l[i].y, DT_E5M2, SUM_COLS);
+		struct mat w = weight(p, layer, l[i].w, s, SUM_ROWS);
 		if (within)
 			p->d->k->linear_bwd_x(p->d, dx, dy, w, i > 0);
 		else
@@ -306,12 +394,12 @@ void linear_leave(struct pass *p, int64_t layer, struct slice_sum *sum, struct m
 	const struct tensor *w, int s)
 {
 	size_t mark = arena_mark(p->d->scratch);
-	struct mat all = activation(p, layer, x, DT_E4M3);
-	struct mat b = weight(p, layer, w, s);
+	struct mat all = activation(p, layer, x, DT_E4M3, SUM_COLS);
+	struct mat b = weight(p, layer, w, s, SUM_COLS);
 	for (int turn = 0; turn < p->tp.n; turn++) {
 		slice_sum_turn(sum, turn);
 		if (sum->n)
-			forward_rows(p, layer, slice_sum_slot(sum),
+			forward_rows(p, slice_sum_slot(sum),
 				mat_rows(all, sum->first, sum->n), b, no_mat());
 		slice_sum_push(sum);
 		watch(p, NULL, layer, no_mat());
@@ -324,7 +412,7 @@ void linear_leave_backward(struct pass *p, int64_t layer, struct mat dx,
 {
 	size_t mark = arena_mark(p->d->scratch);
 	struct mat all = gathered(p, layer, dy, DT_E5M2);
-	struct mat b = weight(p, layer, w, s);
+	struct mat b = weight(p, layer, w, s, SUM_ROWS);
 	for (int turn = 0; turn < p->tp.n; turn++) {
 		int64_t first, n = turn_rows(p, dy, turn, &first);
 		struct mat rows = mat_rows(all, first, n), to = mat_rows(dx, first, n);
@@ -349,8 +437,8 @@ void linear_backward_w(struct pass *p, int64_t layer, struct mat dw, struct mat 
 		return;
 	}
 	size_t mark = arena_mark(p->d->scratch);
-	struct mat a = activation(p, layer, dy, DT_E5M2);
-	struct mat b = activation(p, layer, x, DT_E4M3);
+	struct mat a = activation(p, layer, dy, DT_E5M2, SUM_ROWS);
+	struct mat b = activation(p, layer, x, DT_E4M3, SUM_ROWS);
 	BUG_ON(add && a.scale); /* products with other scales are no one sum */
 	k->linear_bwd_w(p->d, dw, a, b, add);
 	arena_reset(p->d->scratch, mark);

@@ -122,6 +122,10 @@ struct block_acts {
 	struct mat q, k, v, o, max, sum; /* [slice][chunk][row][heads or kv heads] */
 	struct mat x2, h2, stats2;
 	struct mat a, b, y; /* [slice][chunk][row][ffn] */
+	/* float8, of h1, o, h2 and y, for each slice and chunk: the largest number, which is 0 before
+	 * a forward, and the inverse of the scale that it asks for; made again they are the same.
+	 * Where the casts for the backward are kept with them, h1, h2 and y are not. */
+	struct mat amax;
 };
 
 /* The gradients of what a block's products give: what is left to do of a backward with them
@@ -131,7 +135,8 @@ struct block_grads {
 	struct mat dq, dk, dv; /* as q, k, v */
 	struct mat dh1;	       /* as x */
 	struct mat d2;	       /* of what the feed-forward half adds: [chunk][row][dim] */
-	struct mat da, db, dh2; /* as a, b, x */
+	struct mat da, db, dh2;	 /* as a, b, x */
+	struct mat amax1, amax2; /* float8: the same of d1 to dv, and of d2 to db */
 };
 
 /*
@@ -196,7 +201,11 @@ struct pass {
 	bool cp_rounds;	    /* sums of attention are bf16 between two chunks */
 	enum precision precision;
 	bool float8_skip_ends; /* the first and the last block are bf16 */
-	float *weight_amax; /* float8: [layer][BLOCK_WEIGHTS], of the last forward; the device's */
+	/* float8, of the last forward, the device's: [layer][BLOCK_WEIGHTS] largest numbers, and the
+	 * inverses of the scales; and the transposed casts of all slices here, one behind the other,
+	 * or NULL: they are not kept */
+	float *weight_amax, *weight_inverse;
+	char *weight_transposed;
 	enum recompute recompute;
 	struct block_acts again; /* what all blocks share, because it is not kept */
 	/* of the micro-batch: */

@@ -154,8 +154,8 @@ const char *const recompute_names[] = {"none", "selective", "full", "auto", NULL
 
 /* What a block keeps, or with `shared` what it does not: matrices, and until which degree of
  * recomputation each is kept. The residual stream here may be a part of the rows. */
-static void block_alloc(
-	const struct pass *p, struct block_acts *b, bool shared, struct arena *micro)
+static void block_alloc(const struct pass *p, int64_t layer, struct block_acts *b,
+	bool shared, struct arena *micro)
 {
 	const struct block_acts *again = &p->again;
 	int64_t rows = p->cp.here * p->rows, parts = p->tp.here * rows;
@@ -187,13 +187,19 @@ static void block_alloc(
 		{&b->b, again->b, RECOMPUTE_SELECTIVE, parts, gate, act},
 		{&b->y, again->y, RECOMPUTE_NONE, parts, ffn, act},
 	};
+	bool casts = shared ? p->precision == PRECISION_FLOAT8 && p->d->narrow
+			    : linear_keeps_casts(p, layer);
 	for (size_t i = 0; i < ARRAY_LEN(rooms); i++) {
-		bool kept = p->recompute <= rooms[i].until;
+		bool cast = casts && rooms[i].until == RECOMPUTE_NONE;
+		bool kept = p->recompute <= rooms[i].until && !cast;
 		*rooms[i].at = kept == shared  ? rooms[i].again
 			       : rooms[i].cols ? mat_take(micro, rooms[i].rows,
 							 rooms[i].cols, rooms[i].type)
 					       : no_mat();
 	}
+	struct mat *const taken[] = {&b->h1, &b->o, &b->h2, &b->y}; /* by products */
+	b->amax = linear_cast_room(
+		p, layer, taken, ARRAY_LEN(taken), linear_keeps_casts(p, layer), micro);
 }
 
 void pass_recompute(struct pass *p, enum recompute how, struct arena *micro)
@@ -202,7 +208,7 @@ void pass_recompute(struct pass *p, enum recompute how, struct arena *micro)
 	BUG_ON(how == RECOMPUTE_AUTO);
 	p->recompute = how;
 	p->again = shared;
-	block_alloc(p, &shared, true, micro);
+	block_alloc(p, -1, &shared, true, micro);
 	p->again = shared;
 }
 
@@ -213,13 +219,14 @@ void acts_alloc(
 	BUG_ON(n < 1);
 	a->block = xcalloc((size_t)n, sizeof(*a->block));
 	for (int64_t i = 0; i < n; i++)
-		block_alloc(p, &a->block[i], false, micro);
+		block_alloc(p, st->first + i, &a->block[i], false, micro);
 	a->x_in = a->block[0].x;
 	a->x = mat_take(micro, rows, p->m->c.dim, DT_F32);
 	a->dx = mat_take(micro, rows, p->m->c.dim, DT_F32);
 }
 
-static void attention_grads(const struct pass *p, struct block_grads *g, struct arena *a)
+static void attention_grads(
+	const struct pass *p, int64_t layer, struct block_grads *g, struct arena *a)
 {
 	int64_t rows = p->cp.here * p->rows, parts = p->tp.here * rows;
 	g->d1 = mat_take(a, rows, p->m->c.dim, act_type(p));
@@ -227,9 +234,12 @@ static void attention_grads(const struct pass *p, struct block_grads *g, struct 
 	g->dk = mat_take(a, parts, kv_width(p), sum_type(p));
 	g->dv = mat_take(a, parts, kv_width(p), sum_type(p));
 	g->dh1 = mat_take(a, p->cp.here * p->rows_here, p->m->c.dim, DT_F32);
+	struct mat *const taken[] = {&g->d1, &g->dq, &g->dk, &g->dv};
+	g->amax1 = linear_cast_room(p, layer, taken, ARRAY_LEN(taken), true, a);
 }
 
-static void ffn_grads(const struct pass *p, struct block_grads *g, struct arena *a)
+static void ffn_grads(
+	const struct pass *p, int64_t layer, struct block_grads *g, struct arena *a)
 {
 	int64_t rows = p->cp.here * p->rows, parts = p->tp.here * rows;
 	bool gated = p->m->act == ACT_SWIGLU;
@@ -239,6 +249,8 @@ static void ffn_grads(const struct pass *p, struct block_grads *g, struct arena 
 	/* of SwiGLU it is a sum of two products */
 	g->dh2 = mat_take(a, p->cp.here * p->rows_here, p->m->c.dim,
 		gated ? DT_F32 : slice_type(p));
+	struct mat *const taken[] = {&g->d2, &g->da, &g->db};
+	g->amax2 = linear_cast_room(p, layer, taken, ARRAY_LEN(taken), true, a);
 }
 
 struct block_grads *grads_alloc(
@@ -247,8 +259,8 @@ struct block_grads *grads_alloc(
 	int64_t n = st->end - st->first;
 	struct block_grads *g = xcalloc((size_t)n, sizeof(*g));
 	for (int64_t i = 0; i < n; i++) {
-		attention_grads(p, &g[i], micro);
-		ffn_grads(p, &g[i], micro);
+		attention_grads(p, st->first + i, &g[i], micro);
+		ffn_grads(p, st->first + i, &g[i], micro);
 	}
 	return g;
 }
@@ -297,6 +309,7 @@ static void forward_blocks(struct pass *p, const struct stage *st, struct acts *
 		range_begin(p, l);
 		if (has_work(p)) {
 			linear_begin(p, l);
+			linear_amax_begin(p, b->amax);
 			attention_forward(p, l, b);
 			ffn_forward(p, l, b, more ? b[1].x : a->x);
 		}
@@ -360,10 +373,10 @@ static void block_backward(
 	size_t mark = arena_mark(p->d->scratch);
 	struct block_grads g;
 	block_again(p, layer, b, true);
-	ffn_grads(p, &g, p->d->scratch);
+	ffn_grads(p, layer, &g, p->d->scratch);
 	ffn_backward_x(p, layer, b, &g, dx, true);
 	arena_reset(p->d->scratch, mark);
-	attention_grads(p, &g, p->d->scratch);
+	attention_grads(p, layer, &g, p->d->scratch);
 	attention_backward_x(p, layer, b, &g, dx, true);
 	arena_reset(p->d->scratch, mark);
 }
