@@ -237,6 +237,12 @@ static void xent_bwd(struct device *d, void *what)
 	d->k->xent_bwd(d, c->a, c->lse, c->ids, 0, c->vocab, c->scale);
 }
 
+static void xent_fused(struct device *d, void *what)
+{
+	struct call *c = what;
+	d->k->xent_fused(d, c->lse, c->a, c->ids, c->vocab, c->scale);
+}
+
 static void embed_fwd(struct device *d, void *what)
 {
 	struct call *c = what;
@@ -268,6 +274,7 @@ static void loss(struct timing *t, int64_t rows, int64_t vocab, const char *shap
 	t->d.k->put(&t->d, c.scale, &one, sizeof(one));
 	say_bytes(t, "xent_stats", shape, xent_stats, &c, mat_bytes(c.a));
 	say_bytes(t, "xent_bwd", shape, xent_bwd, &c, 2 * mat_bytes(c.a));
+	say_bytes(t, "xent_fused", shape, xent_fused, &c, 2 * mat_bytes(c.a));
 	arena_reset(&t->memory, mark);
 }
 

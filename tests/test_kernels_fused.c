@@ -69,7 +69,7 @@ static void residual(void **state)
 
 /* Rows of one warp, of a block and of a large one; and what is not whole packs. */
 static const int64_t rows_cols[][2] = {{1, 1}, {9, 67}, {65, 256}, {20, 768}, {201, 36},
-	{17, 1023}, {2, 2052}, {1, 9000}, {1, 17000}};
+	{17, 1023}, {100, 1600}, {70, 2048}, {2, 2052}, {1, 9000}, {1, 17000}};
 
 /* What a device that is narrow stores in 16 bits. */
 static struct mat as(enum dtype type, struct mat x)

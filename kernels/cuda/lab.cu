@@ -19,6 +19,8 @@ static const struct {
 	{"float8-bias",
 		LAB_FLOAT8_BIAS}, /* added by the product, not by a kernel after it */
 	{"sum", LAB_SUM}, /* gradients of micro-batches added up as one vector, not in blocks */
+	/* rows of more than 1024 columns: the gradients of a norm's input and weights in one kernel */
+	{"norm", LAB_NORM},
 };
 
 static int64_t lab_of(const char *name, size_t len)

@@ -278,6 +278,19 @@ static __global__ void __launch_bounds__(threads_of_rows<WARPS>()) norm_bwd_x_ke
 		kind, dx + row * cols, h, up, gamma, mean[row], rstd[row], cols, whole);
 }
 
+/* Packs of a row that a warp has registers for beside those of the sums of norm_bwd. */
+enum { MOST_PACKS_F32 = 8, MOST_PACKS_BETA = 13, MOST_PACKS = 16 };
+
+/* What norm_bwd gives to one warp has the order of one warp here, too. */
+template <typename T, typename F> static void by_cols_bwd(int64_t cols, F fn)
+{
+	constexpr int most = sizeof(T) == 4 ? MOST_PACKS_F32 : MOST_PACKS;
+	if (cols > N * MOST_PACKS_F32 * WARP && cols <= N * most * WARP)
+		fn(width<1, most>());
+	else
+		by_cols(cols, fn);
+}
+
 /* Of rows [first, first + rows). */
 static void bwd_x_rows(struct device *d, enum norm_kind kind, struct mat dx,
 	struct mat dy, struct mat x, struct mat stats, struct mat gamma, int64_t first,
@@ -292,7 +305,7 @@ static void bwd_x_rows(struct device *d, enum norm_kind kind, struct mat dx,
 		const T *up = (const T *)mat_rows(dy, first, rows).p;
 		bool whole = in_packs(out, cols, N) && in_packs(up, cols, N) &&
 			     in_packs(in, cols, N) && in_packs(g, 0, N);
-		by_cols(cols, [&](auto w) {
+		by_cols_bwd<T>(cols, [&](auto w) {
 			using W = decltype(w);
 			launch(d, "norm_bwd_x", grid_of_rows<W::WARPS>(rows),
 				threads_of_rows<W::WARPS>(), 0,
@@ -313,17 +326,19 @@ void cuda_norm_bwd_x(struct device *d, enum norm_kind kind, struct mat dx, struc
 /*
  * A block has a run of rows, as in norm_bwd_w, and its warps every eighth of them: what a warp
  * has in registers for dx, it adds to its sums too. So the sums are those of norm_bwd_w. Where it
- * goes, two blocks share a multiprocessor, and one loads while the other computes.
+ * goes, two blocks share a multiprocessor, and one loads while the other computes. BETA: there is
+ * a gradient of beta, which needs a quarter of the registers of a row.
  */
-template <int PACKS, typename T>
+template <int PACKS, bool BETA, typename T>
 static __global__ void __launch_bounds__(THREADS, sizeof(T) == 2 && PACKS <= 6 ? 2 : 1)
 	norm_bwd_kernel(enum norm_kind kind, float *dx, float *part, const T *dy,
 		const float *x, const float *mean, const float *rstd, const float *gamma,
 		int64_t rows, int cols, struct runs runs, bool whole)
 {
-	__shared__ float sums[2][WARPS_A_BLOCK][N * WARP];
+	enum { SUMS = BETA ? 2 : 1 };
+	__shared__ float sums[SUMS][WARPS_A_BLOCK][N * WARP];
 	int64_t first = blockIdx.x * runs.rows, end = min64(first + runs.rows, rows);
-	float b[PACKS][N] = {}, g[PACKS][N] = {};
+	float b[BETA ? PACKS : 1][N] = {}, g[PACKS][N] = {};
 	for (int64_t row = first + warp_number(); row < end; row += WARPS_A_BLOCK) {
 		packed<T, N> up[PACKS];
 		float h[PACKS][N];
@@ -334,44 +349,69 @@ static __global__ void __launch_bounds__(THREADS, sizeof(T) == 2 && PACKS <= 6 ?
 		for (int p = 0; p < PACKS; p++) {
 			for (int i = 0; i < N; i++) {
 				float u = number_of(up[p], i);
-				b[p][i] += u;
+				if (BETA)
+					b[p][i] += u;
 				g[p][i] += u * h[p][i]; /* 0 behind the end */
 			}
 		}
 	}
-	part += (int64_t)blockIdx.x * 2 * cols;
+	part += (int64_t)blockIdx.x * 2 * cols + (BETA ? 0 : cols);
 #pragma unroll
 	for (int p = 0; p < PACKS; p++) {
 		__syncthreads(); /* those of the last pack are read */
-		keep_sums(sums[0], b[p]);
-		keep_sums(sums[1], g[p]);
+		if (BETA)
+			keep_sums(sums[0], b[p]);
+		keep_sums(sums[SUMS - 1], g[p]);
 		__syncthreads();
 		add_warps(part, sums, p * N * WARP, cols);
 	}
 }
 
-template <typename F> static void by_packs(int64_t cols, F fn)
+static int64_t most_packs(struct device *d, enum dtype type, bool beta)
 {
-	int64_t packs = ceil_div(cols, N * WARP);
+	if (type == DT_F32 || cuda_lab_off(d, LAB_NORM))
+		return MOST_PACKS_F32;
+	return beta ? MOST_PACKS_BETA : MOST_PACKS;
+}
+
+template <int P, bool B> struct row_sums {
+	enum { PACKS = P };
+	static constexpr bool BETA = B;
+};
+
+template <typename T, bool BETA, typename F> static void by_packs(int64_t packs, F fn)
+{
+	constexpr int of_sums = BETA ? MOST_PACKS_BETA : MOST_PACKS;
+	constexpr int most = sizeof(T) == 4 ? (int)MOST_PACKS_F32 : of_sums;
 	if (packs <= 2)
-		fn(width<1, 2>());
+		fn(row_sums<2, BETA>());
 	else if (packs <= 6)
-		fn(width<1, 6>());
+		fn(row_sums<6, BETA>());
+	else if (packs <= 8)
+		fn(row_sums<8, BETA>());
 	else
-		fn(width<1, 8>());
+		fn(row_sums<most, BETA>());
+}
+
+template <typename T, typename F> static void by_packs(int64_t packs, bool beta, F fn)
+{
+	if (beta)
+		by_packs<T, true>(packs, fn);
+	else
+		by_packs<T, false>(packs, fn);
 }
 
 void cuda_norm_bwd(struct device *d, enum norm_kind kind, struct mat dx,
 	struct mat dgamma, struct mat dbeta, struct mat dy, struct mat x,
 	struct mat stats, struct mat gamma, int64_t first, int64_t rows)
 {
-	int64_t cols = x.cols;
+	int64_t cols = x.cols, packs = ceil_div(cols, N * WARP);
 	struct runs runs = cuda_runs_of(rows, 2 * cols);
 	float *part = (float *)cuda_room(d, (size_t)(runs.n * 2 * cols) * sizeof(float));
 	float *out = floats_of(mat_rows(dx, first, rows));
 	const float *in = floats_of(mat_rows(x, first, rows)), *g = floats_of(gamma);
 	const float *mean = floats_of(stats) + first, *rstd = mean + x.rows;
-	if (cols > N * 8 * WARP) { /* more than one warp has registers for */
+	if (packs > most_packs(d, dy.type, dbeta.p)) {
 		bwd_x_rows(d, kind, dx, dy, x, stats, gamma, first, rows);
 		cuda_norm_bwd_w(d, kind, dgamma, dbeta, dy, x, stats, first, rows);
 		return;
@@ -381,11 +421,11 @@ void cuda_norm_bwd(struct device *d, enum norm_kind kind, struct mat dx,
 		const T *up = (const T *)mat_rows(dy, first, rows).p;
 		bool whole = in_packs(out, cols, N) && in_packs(up, cols, N) &&
 			     in_packs(in, cols, N) && in_packs(g, 0, N);
-		by_packs(cols, [&](auto w) {
+		by_packs<T>(packs, dbeta.p, [&](auto w) {
 			using W = decltype(w);
 			launch(d, "norm_bwd", grid_of(runs.n), THREADS, 0,
-				norm_bwd_kernel<W::PACKS, T>, kind, out, part, up, in,
-				mean, rstd, g, rows, (int)cols, runs, whole);
+				norm_bwd_kernel<W::PACKS, W::BETA, T>, kind, out, part,
+				up, in, mean, rstd, g, rows, (int)cols, runs, whole);
 		});
 	});
 	cuda_join_norm(d, "norm_bwd", dgamma, dbeta, part, runs);
