@@ -192,10 +192,11 @@ struct limits {
  *   bf16  0.0072, 0.0096, 0.035           1.7e-4      1.8e-3
  *   fp16  0.0009, 0.0010, 0.0045          2.1e-5      1.1e-3
  *
- * (After 200 steps there is little left to learn, and so of the gradient.) After 4 steps an emulated
- * GPU is no further than 0.0056 from the CPU, both in bf16, and 0.0006 in fp16. Limits are about four times as much. What
- * they are to find is far beyond: where each tile of dq after the first had an operand of another
- * product, the gradient was 0.35 from the CPU's at step 1, and the loss 9e-5.
+ * (After 200 steps there is little left to learn, and so of the gradient.) After 4 steps an
+ * emulated GPU is no further than 0.0056 from the CPU, both in bf16, and 0.0006 in fp16. Limits are
+ * about four times as much. What they are to find is far beyond: where each tile of dq after the
+ * first had an operand of another product, the gradient was 0.35 from the CPU's at step 1, and the
+ * loss 9e-5.
  */
 static struct limits limits_of(const struct run *r)
 {
