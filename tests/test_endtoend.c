@@ -20,6 +20,7 @@ static const int all_steps[] = {1, 50, MAX_STEPS}, few_steps[] = {1, 2};
 static const int *checks = all_steps;
 static int n_checks = ARRAY_LEN(all_steps);
 static bool slow;
+static const char *figure = "figure: "; /* what tests/run shows of all that is said */
 static const char *shard;
 
 /* ---- runs ------------------------------------------------------------------------------ */
@@ -47,7 +48,8 @@ static const struct endtoend cases[] = {
 /* Several tiles of attention each way, sequences and micro-batches. */
 static const char common[] = "layers=2\ndim=256\ncontext=256\nbatch=4\nmicro-batch=2\n"
 			     "lr=1e-3\nwarmup=10\neval-every=0\nloss-scale=1024\n";
-static const char smaller[] = "layers=1\nbatch=2\nmicro-batch=1\ncontext=192\n";
+static const char smaller[] = "layers=1\nbatch=2\nmicro-batch=1\ncontext=192\n"
+			      "threads=1\n";
 
 enum where { GPU, GPU_MMA, CPU };
 static const char *const where_names[] = {"GPU", "GPU, PT_ATTENTION=mma", "CPU"};
@@ -176,18 +178,30 @@ static void train_on_gpu(const struct endtoend *c, struct history *h)
 	run_close(&r);
 }
 
-/* Losses and gradients of 16 bits: see the calibration in the function below. */
+/* Of gradients at each check, of the loss at the same weights, and of losses of runs that go their
+ * own ways, on average. */
 struct limits {
 	double gradient[MAX_CHECKS], loss, curve;
 };
 
 /*
- * BOUNDS
+ * How far a run in 16 bits is from one in fp32, both on a CPU, the most of these models (in fp16
+ * gradients were measured of Llama alone):
+ *
+ *         gradient at step 1, 50, 200     loss        losses of 200 steps
+ *   bf16  0.0072, 0.0096, 0.035           1.7e-4      1.8e-3
+ *   fp16  0.0009, 0.0010, 0.0045          2.1e-5      1.1e-3
+ *
+ * (After 200 steps there is little left to learn, and so of the gradient.) After 4 steps an
+ * emulated GPU is no further than 0.0056 from the CPU, both in bf16, and 0.0006 in fp16. Limits are
+ * about four times as much. What they are to find is far beyond: where each tile of dq after the
+ * first had an operand of another product, the gradient was 0.35 from the CPU's at step 1, and the
+ * loss 9e-5.
  */
 static struct limits limits_of(const struct run *r)
 {
-	static const struct limits bf16 = {{0.05, 0.1, 0.1}, 2e-3, 2e-2};
-	static const struct limits fp16 = {{0.05, 0.1, 0.1}, 2e-3, 2e-2};
+	static const struct limits bf16 = {{0.03, 0.04, 0.15}, 1e-3, 1e-2};
+	static const struct limits fp16 = {{0.004, 0.006, 0.02}, 1.5e-4, 5e-3};
 	return r->o.dtype == PRECISION_BF16 ? bf16 : fp16;
 }
 
@@ -209,9 +223,9 @@ static void check_run(const struct endtoend *c, enum where where, const struct h
 		double apart = gradients_apart(r.t.store, h->gradient[k], g, &tensor);
 		double loss = fabs((double)(got - want));
 		print_message(
-			"# %s, %s, step %d: gradient %.2g apart at most (%s, allowed "
+			"# %s%s, %s, step %d: gradient %.2g apart at most (%s, allowed "
 			"%.2g), loss %.2g (%.2g)\n",
-			c->name, where_names[where], checks[k], apart, tensor,
+			figure, c->name, where_names[where], checks[k], apart, tensor,
 			limits.gradient[k], loss, limits.loss);
 		wrong += !(apart <= limits.gradient[k]) + !(loss <= limits.loss);
 		for (int step = 2; k == 0 && step <= n; step++)
@@ -221,8 +235,8 @@ static void check_run(const struct endtoend *c, enum where where, const struct h
 		free(g);
 		run_close(&r);
 	}
-	print_message("# %s, %s: losses of %d steps %.2g apart on average\n", c->name,
-		where_names[where], n, curve);
+	print_message("# %s%s, %s: losses of %d steps %.2g apart on average\n", figure,
+		c->name, where_names[where], n, curve);
 	assert_int_equal(wrong, 0);
 }
 
@@ -231,7 +245,7 @@ static void follows(void **state)
 	const struct endtoend *c = *state;
 	struct history h = {0};
 	train_on_gpu(c, &h);
-	print_message("# %s: loss %.4f, and after %d steps %.4f\n", c->name,
+	print_message("# %s%s: loss %.4f, and after %d steps %.4f\n", figure, c->name,
 		(double)h.loss[0], checks[n_checks - 1],
 		(double)h.loss[checks[n_checks - 1] - 1]);
 	check_run(c, CPU, &h);
@@ -246,6 +260,7 @@ int main(void)
 	int first, step;
 	slow = test_gpu_slow();
 	if (slow) {
+		figure = "";
 		checks = few_steps;
 		n_checks = ARRAY_LEN(few_steps);
 	}
