@@ -98,6 +98,8 @@ END
 	[ "$(awk -F '\t' '$3 == "ok" { n += $4 } END { print n }' out/rows.tsv)" -eq 28 ]
 	CUT=3/4 PART=7 tests/gpu_lab out >said
 	[ "$(verdict 'B.3: racecheck')" = '- not run' ]
+	PATTERN=some PART=7 tests/gpu_lab out >said
+	[ "$(verdict 'B.3: racecheck')" = '- not run' ]
 	LATE=1/4 PART=7 tests/gpu_lab out >said
 	[ "$(verdict 'B.3: racecheck')" = '- not run' ]
 	BAD=2/4 CUT=3/4 PART=8 tests/gpu_lab out >said
@@ -127,7 +129,7 @@ END
 	wait_for seed-3 out/rows.tsv
 	kill -9 -- "-$lab"
 	[ "$(verdict 'A.5')" = '1.7 yes' ]
-	[ "$(PART=list tests/gpu_lab out | wc -l)" -eq 9 ]
+	[ "$(PART=list tests/gpu_lab | wc -l)" -eq 9 ]
 	code_of 64 env PART=10 tests/gpu_lab out
 }
 
