@@ -98,6 +98,8 @@ END
 	[ "$(awk -F '\t' '$3 == "ok" { n += $4 } END { print n }' out/rows.tsv)" -eq 28 ]
 	CUT=3/4 PART=7 tests/gpu_lab out >said
 	[ "$(verdict 'B.3: racecheck')" = '- not run' ]
+	PATTERN=some PART=7 tests/gpu_lab out >said
+	[ "$(verdict 'B.3: racecheck')" = '- not run' ]
 	LATE=1/4 PART=7 tests/gpu_lab out >said
 	[ "$(verdict 'B.3: racecheck')" = '- not run' ]
 	BAD=2/4 CUT=3/4 PART=8 tests/gpu_lab out >said
@@ -127,7 +129,7 @@ END
 	wait_for seed-3 out/rows.tsv
 	kill -9 -- "-$lab"
 	[ "$(verdict 'A.5')" = '1.7 yes' ]
-	[ "$(PART=list tests/gpu_lab out | wc -l)" -eq 9 ]
+	[ "$(PART=list tests/gpu_lab | wc -l)" -eq 9 ]
 	code_of 64 env PART=10 tests/gpu_lab out
 }
 
@@ -143,4 +145,27 @@ END
 	grep -q PT_UNKNOWN out/errors.txt
 	grep -q $'^gpt2-124m\texact+--graph\ttokens/s\t150\t2\texact\t1.500$' out/table.tsv
 	grep -q $'^attn\texact+PT_ATTENTION=mma\ttokens/s\t100\t2\texact\t1.000$' out/table.tsv
+}
+
+@test "half the micro-batch where memory is too small; a run that is cut short counts as far as it came" {
+	local tiny=(TINY=yes DEVICE=cpu DATA="$PWD" ITEM_LIMIT=4) # (helpers have a TINY)
+	echo tokens >char.h5
+	cat >build/pt-train <<'END'
+#!/bin/bash
+[[ $* != *--print-config ]] || exec echo "$*"
+! grep -q -e '-m 2' "$2" || { echo 'pt-train: out of memory: 1 byte' >&2; exit 1; }
+[ -z "$PT_FULL" ] || { echo 'pt-train: out of memory: 1 byte' >&2; exit 1; }
+for i in 1 2 3 4 5 6 7 8; do
+	[ "$i" -ne 7 ] || [ -z "$PT_HANG" ] || exec sleep 1000
+	echo "step=$i loss=$i.5 grad_norm=2 tps=$((i * 10)) mfu=0.1 mem=1000000000"
+done
+END
+	code_of 1 env "${tiny[@]}" "$BATS_TEST_DIRNAME/bench_gpu" build gpt2-124m:exact{,+PT_HANG=yes,+PT_FULL=yes} talk:nothing
+	says $'gpt2-124m\texact\ttokens/s\t60\tmicro-batch 1'
+	says $'gpt2-124m\texact\tloss of step 8\t8.5'
+	says $'gpt2-124m\texact+PT_HANG=yes\ttokens/s\t50\tmicro-batch 1, recompute , cut short'
+	says '# FAILED: gpt2-124m:exact+PT_HANG=yes: out of time'
+	says '# FAILED: gpt2-124m:exact+PT_FULL=yes, micro-batch 1: exit code 3'
+	says 'talk:nothing is not known'
+	not grep -q PT_FULL.*tokens/s <<<"$output"
 }
