@@ -273,7 +273,7 @@ static void weights_of_llama(void **state)
 
 static void any_part_is_the_same(void **state)
 {
-	enum { N = 500 * 128 };
+	enum { N = 500 * 128, SLICE = 32 };
 	static float whole[N], part[N], other[N];
 	(void)state;
 	struct model m = model_of("arch = llama\ninit = depth\n" SHAPE, 0);
@@ -282,6 +282,13 @@ static void any_part_is_the_same(void **state)
 	for (int64_t at = 0; at < N; at += 997)
 		init_range(t, 3, at, min64(997, N - at), part + at);
 	assert_memory_equal(whole, part, sizeof(whole));
+	for (int64_t col = 0; col < 128; col += SLICE) {
+		struct device d;
+		device_cpu(&d, 1);
+		init_rows(&d, t, 3, col, mat(part, 500, SLICE));
+		for (int64_t i = 0; i < 500 * SLICE; i++)
+			assert_true(part[i] == whole[i / SLICE * 128 + col + i % SLICE]);
+	}
 	int same = 0;
 	init_range(t, 4, 0, N, other);
 	for (int i = 0; i < N; i++)
