@@ -62,14 +62,15 @@ refuse() { # TEXT COMMAND...: 64, and one message
 
 @test "without --virtual the degrees are the layout's own, and stay a run's" {
 	make_shard
-	tiny -n 4 -o one >/dev/null
-	tiny_on 2 -n 4 --tp 2 -o two >/dev/null
+	steps=(-n 16 --lr 0.01) # so many that roundings are seen in what is printed
+	tiny "${steps[@]}" -o one >/dev/null
+	tiny_on 2 "${steps[@]}" --tp 2 -o two >/dev/null
 	code_of 1 pt-compare one two
 	says 'virtual: tp=1,cp=1, tp=2,cp=1'
-	tiny -n 4 --virtual tp=2 -o alone >/dev/null
+	tiny "${steps[@]}" --virtual tp=2 -o alone >/dev/null
 	same alone two
-	tiny_on 2 -n 4 --virtual tp=2 --cp 2 -o mixed >/dev/null
-	tiny -n 4 --virtual cp=2,tp=2 -o both >/dev/null
+	tiny_on 2 "${steps[@]}" --virtual tp=2 --cp 2 -o mixed >/dev/null
+	tiny "${steps[@]}" --virtual cp=2,tp=2 -o both >/dev/null
 	same mixed both
 }
 
