@@ -221,8 +221,8 @@ static inline int64_t row_step(int64_t step, struct mat x)
 	return step ? step : x.cols;
 }
 
-/* Normally distributed numbers with this mean and deviation; those further than `most` deviations from the
- * mean are drawn again. How they are made: kernels/normal.h. */
+/* Normally distributed numbers with this mean and standard deviation. A number that is more than
+ * `most` deviations from the mean is drawn again. How they are made: kernels/normal.h. */
 struct normal {
 	float mean, std;
 	float most; /* 0: any */
@@ -432,7 +432,7 @@ typedef void kern_exact_sum(struct device *, struct exact *x, const float *v, in
  * likewise. */
 typedef void kern_exact_sumsq(
 	struct device *, struct exact *x, const struct mat *m, int n);
-/* Initial weights. Every device makes the same bits. */
+/* x = initial weights, fp32. Every device makes the same bits. */
 typedef void kern_normal(struct device *, struct mat x, const struct normal *);
 typedef void kern_zero(struct device *, struct mat x);			 /* any */
 typedef void kern_copy(struct device *, struct mat to, struct mat from); /* of one type */

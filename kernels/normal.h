@@ -1,10 +1,12 @@
 /*
- * Normal numbers for initial weights: Box and Muller's pairs (1958), of Philox's words, in
- * polynomials of our own. Only operations that IEEE 754 rounds correctly, none of them fused:
- * every instruction set and every GPU gets the same bits.
+ * Normally distributed numbers for initial weights: the Box-Muller transform (1958) of Philox's
+ * words, with our own polynomials for logarithm, sine and cosine. It uses only operations that
+ * IEEE 754 rounds correctly (addition, multiplication, square root, conversion) and fuses none:
+ * every instruction set and every GPU gives the same bits.
  *
- * Numbers come in tiles, which vectors fill without shuffling: in each, word w of the Philox
- * blocks of all lanes lies together.
+ * Numbers are made in tiles of 256, which vectors store without shuffles: number i is made of
+ * word i / 64 % 4 of Philox's block i / 256 * 64 + i % 64. Words 0 and 1 of a block give a pair of
+ * numbers, words 2 and 3 another.
  */
 #ifndef KERNELS_NORMAL_H
 #define KERNELS_NORMAL_H
@@ -30,15 +32,15 @@ PHILOX_FN uint32_t bits_of_float(float x)
 	return bits;
 }
 
-/* The number in (0, 1] that a word is; the least is 2^-32, so that no normal number is beyond
- * 6.67. */
+/* A word as a uniform number in (0, 1]. The smallest is 2^-32, so no normal number is larger
+ * than 6.67. */
 PHILOX_FN float normal_uniform(uint32_t word)
 {
 	return ((float)(int32_t)(word >> 1) + 0.5f) * 0x1p-31f;
 }
 
-/* sqrt(-2 log u). The logarithm: u = 2^e (1 + f), 1 + f between the roots of 1/2 and 2, and
- * log(1 + f) = f - f^2 / 2 + f^3 p(f), a Chebyshev fit. */
+/* sqrt(-2 log u). For the logarithm u = 2^e (1 + f), with 1 + f between sqrt(1/2) and sqrt(2), and
+ * log(1 + f) = f - f^2 / 2 + f^3 p(f), where p is a Chebyshev fit. */
 PHILOX_FN float normal_radius(float u)
 {
 	const uint32_t root_half = 0x3f3504f3;
@@ -54,13 +56,13 @@ PHILOX_FN float normal_radius(float u)
 	p = p * f + -2.5000306422570e-1f;
 	p = p * f + 3.3333330728191e-1f;
 	float square = f * f;
-	float small = (f * square) * p + e * -2.12194440e-4f; /* of log 2, the rest */
+	float small = (f * square) * p + e * -2.12194440e-4f; /* log 2 in two parts */
 	float log = (f + (small - 0.5f * square)) + e * 0.693359375f;
 	return sqrtf(-2.0f * log);
 }
 
-/* r cos and r sin of 2 pi times the part of a turn that the word `angle` is: a quarter, and of it
- * what is left, in [-1/8, 1/8). */
+/* r cos(2 pi a) and r sin(2 pi a), a = angle 2^-32: a is a multiple of 1/4 and a rest t in
+ * [-1/8, 1/8), for which the polynomials are Chebyshev fits. */
 PHILOX_FN void normal_pair(float *x, float *y, uint32_t radius, uint32_t angle)
 {
 	float r = normal_radius(normal_uniform(radius));
@@ -83,7 +85,7 @@ PHILOX_FN void normal_pair(float *x, float *y, uint32_t radius, uint32_t angle)
 	*y = r * float_of_bits(sin_bits ^ (quarter & 2) << 30);
 }
 
-/* Number i of all that the key is for. `attempt` tells draws apart where some are refused. */
+/* Number i of all that the key is for, drawn for the nth time: attempt 0 is the first. */
 PHILOX_FN float normal_number(struct philox_key key, uint64_t i, uint32_t attempt)
 {
 	uint64_t block = i / NORMAL_TILE * NORMAL_LANES + i % NORMAL_LANES;
@@ -95,7 +97,8 @@ PHILOX_FN float normal_number(struct philox_key key, uint64_t i, uint32_t attemp
 	return word & 1 ? y : x;
 }
 
-/* z, the first draw of number i, or the first after it that is not beyond `most`; 0: any. */
+/* z, the first draw of number i, or the first draw after it that is not larger than `most`
+ * (0: any is taken). */
 PHILOX_FN float normal_within(struct philox_key key, uint64_t i, float z, float most)
 {
 	for (uint32_t attempt = 1; most > 0 && fabsf(z) > most; attempt++)

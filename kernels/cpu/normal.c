@@ -8,9 +8,9 @@
 
 /* ---- Philox in vectors ----------------------------------------------------------- */
 
-/* Each 32-bit word in a lane of 64 bits, since that is what the instruction multiplies that
- * gives all 64 bits of a product; GCC does not find it by itself. What is above the word is
- * of no use, and stays. */
+/* Each 32-bit word is in a lane of 64 bits, because so the instruction wants it that gives all
+ * 64 bits of a product, and that GCC does not use by itself. The upper half of a lane is not
+ * used, and need not be zero. */
 #if defined(__AVX512F__)
 enum { WORDS_BYTES = 64 };
 #define MULTIPLY(a, b) _mm512_mul_epu32((__m512i)(a), _mm512_set1_epi64(b))
@@ -78,7 +78,7 @@ static void fill_tile(float *z, struct philox_key key, uint64_t tile)
 	}
 }
 
-/* The numbers [from, end) of a tile. */
+/* Numbers [from, end), which are in one tile. */
 static void fill_part(float *to, const struct normal *o, int64_t from, int64_t end)
 {
 	float z[NORMAL_TILE];
@@ -91,7 +91,7 @@ static void fill_part(float *to, const struct normal *o, int64_t from, int64_t e
 		to[i] = o->mean + o->std * z[skip + i];
 }
 
-/* Work is dealt out by tiles of rows, as many as a row may touch. */
+/* Threads share the tiles of all rows; `tiles` is the most that a row can touch. */
 void K(normal)(struct device *d, struct mat x, const struct normal *o)
 {
 	(void)d;

@@ -442,7 +442,7 @@ static int deserted(struct run *r)
 static void say_start(struct run *r)
 {
 	struct str text = {0};
-	start_was_at(&r->t.start, START_PROGRAM);
+	start_phase_ends(&r->t.start, START_PROGRAM);
 	start_print(&r->t.start, &text);
 	info("%s", text.s);
 	run_event(r, "%s", text.s);
@@ -460,10 +460,10 @@ static int train(struct run *r)
 	if (t->step >= t->o.steps && t->step > 0)
 		info("nothing is left to do: step %lld is done, and %lld are asked for",
 			(long long)t->step, (long long)t->o.steps);
-	start_was_at(&r->t.start, START_PROGRAM);
+	start_phase_ends(&r->t.start, START_PROGRAM);
 	if (agree_about_products(r))
 		return EX_FAILED;
-	start_was_at(&r->t.start, START_PRODUCTS);
+	start_phase_ends(&r->t.start, START_PRODUCTS);
 	progress_begin(&r->bar, "pt-train", (double)t->o.steps);
 	bool together = true;
 	apart_start(r);

@@ -275,14 +275,14 @@ static int start(struct run *r, struct train_opts *o, const char *command, struc
 {
 	int64_t resume = -1;
 	struct start s = {.began = r->began, .last = r->began};
-	start_was_at(&s, START_PROGRAM);
+	start_phase_ends(&s, START_PROGRAM);
 	train_device_sharers(o, r->all);
 	if (data_open(&r->data, o, r->world, e))
 		return -1;
-	start_was_at(&s, START_DATA);
+	start_phase_ends(&s, START_DATA);
 	if (trainer_prepare(&r->t, o, r->world, &r->data, e) || apart_same_device(r, e))
 		return -1;
-	start_was_at(&s, START_DEVICE);
+	start_phase_ends(&s, START_DEVICE);
 	r->t.start = s;
 	bool built = !trainer_build(&r->t, e); /* or a worker's memory is too small */
 	if (apart_ready(r, e) || !built)
@@ -292,7 +292,7 @@ static int start(struct run *r, struct train_opts *o, const char *command, struc
 		train_edit_config(&r->t.o, &edit);
 		r->t.edit = edit_open(&edit, r->world, r->sync, r->t.store, &r->t.d);
 	}
-	start_was_at(&r->t.start, START_MEMORY);
+	start_phase_ends(&r->t.start, START_MEMORY);
 	r->most_bytes = comm_max_i64(r->world, plan_total(&r->t.plan));
 	const char *from = o->init_from ? o->init_from : o->resume;
 	if (train_algorithms_take(&r->t.d, o, from, r->all, e)) {
@@ -336,7 +336,7 @@ static int start(struct run *r, struct train_opts *o, const char *command, struc
 		elastic_say(r);
 	warn_of_room(r);
 	legend();
-	start_was_at(&r->t.start, START_FILES);
+	start_phase_ends(&r->t.start, START_FILES);
 	return 0;
 }
 

@@ -300,26 +300,26 @@ struct data_set {
 	int readers;
 };
 
-/* What a start, from the program's begin to the first step, was at. */
-enum start_part {
-	START_PROGRAM, /* options, MPI, and all that is not named below */
+/* Phases of a start, which is the time from the beginning of the program to the first step. */
+enum start_phase {
+	START_PROGRAM, /* options, MPI, and all that has no phase of its own */
 	START_DATA,
 	START_DEVICE,
 	START_PLAN,
-	START_MEMORY, /* taken, and laid out */
+	START_MEMORY, /* is allocated and divided among tensors */
 	START_WEIGHTS,
 	START_FILES,	/* a checkpoint that is read, the run's folder and journal */
 	START_PRODUCTS, /* of a GPU: which algorithms they have */
-	START_PARTS
+	START_PHASES
 };
 
 struct start {
 	double began, last; /* as clock_seconds() */
-	double seconds[START_PARTS];
+	double seconds[START_PHASES];
 };
 
-/* What it was at since the last of these calls. */
-void start_was_at(struct start *s, enum start_part part);
+/* The time since the last phase ended was spent in this one. */
+void start_phase_ends(struct start *s, enum start_phase phase);
 void start_print(const struct start *s, struct str *out);
 
 /* Collective. Errors are agreed on. */

@@ -101,19 +101,19 @@ void data_close(struct data_set *d)
 
 /* ---- how long a start takes ------------------------------------------------------- */
 
-void start_was_at(struct start *s, enum start_part part)
+void start_phase_ends(struct start *s, enum start_phase phase)
 {
 	double now = clock_seconds();
-	s->seconds[part] += now - s->last;
+	s->seconds[phase] += now - s->last;
 	s->last = now;
 }
 
 void start_print(const struct start *s, struct str *out)
 {
-	static const char *const names[START_PARTS] = {"program", "data", "device",
+	static const char *const names[START_PHASES] = {"program", "data", "device",
 		"plan", "memory", "weights", "files", "products"};
 	str_printf(out, "start: %.2f s", s->last - s->began);
-	for (int i = 0; i < START_PARTS; i++)
+	for (int i = 0; i < START_PHASES; i++)
 		str_printf(out, "%s %s %.2f", i ? "," : ":", names[i], s->seconds[i]);
 }
 
@@ -345,11 +345,11 @@ static void open_compute(struct trainer *t)
 	trainer_arrange(t);
 	trainer_build_store(t);
 	trainer_build_pipe(t);
-	start_was_at(&t->start, START_MEMORY);
+	start_phase_ends(&t->start, START_MEMORY);
 	init_parts(t->store, (uint64_t)t->o.seed);
 	store_updated(t->store, false);
 	d->k->wait(d);
-	start_was_at(&t->start, START_WEIGHTS);
+	start_phase_ends(&t->start, START_WEIGHTS);
 }
 
 /* What this rank may take; of a GPU its kernels have some already. */
@@ -448,7 +448,7 @@ int trainer_build(struct trainer *t, struct err *e)
 		return -1;
 	}
 	agree_on_copies(t);
-	start_was_at(&t->start, START_PLAN);
+	start_phase_ends(&t->start, START_PLAN);
 	open_compute(t);
 	struct loader_config c = {.comm = t->world,
 		.corpus = t->data->corpus,
