@@ -99,7 +99,8 @@ void model_print(const struct model *m, struct str *out);
 
 /* ---- init.c ---------------------------------------------------------------------- */
 
-/* How initial weights are drawn: it changes with the bits of kernels/normal.h. */
+/* The version of the initial weights, part of the arithmetic that a run records: one more whenever
+ * kernels/normal.h gives other bits. */
 enum { INIT_VERSION = 2 };
 /* Element i of a whole tensor is a function of (seed, name, i). Fills x, in the device's memory,
  * with rows of the tensor, or of a slice of its columns; `first`: the index of its first element. */
