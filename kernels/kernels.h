@@ -266,9 +266,10 @@ typedef void kern_linear_bwd_x(
 /* dw[out,in] = dy[n,out]^T x[n,in]; added to dw if `add`. */
 typedef void kern_linear_bwd_w(
 	struct device *, struct mat dw, struct mat dy, struct mat x, bool add);
-/* Fused: a as linear_fwd gives it, and y = gelu(a) in its tanh form; and as linear_bwd_x and act_bwd
- * give it, da = slope(a) (dy w). With their bits, unless sums need not be exact: then GELU may
- * take what a was before it was rounded. y, a and da: any, of one type. */
+/* Fused: a as linear_fwd gives it, and y = gelu(a) in its tanh form, with the bits of linear_fwd and
+ * act_fwd unless sums need not be exact: then GELU may take what a was before it was rounded. And
+ * da = slope(a) (dy w), as linear_bwd_x and act_bwd give it, but that a GPU need not round dy w in
+ * between: in 16 bits this is a kernel of its own. y, a and da: any, of one type. */
 typedef void kern_linear_gelu_fwd(struct device *, struct mat y, struct mat a,
 	struct mat x, struct mat w, struct mat bias);
 typedef void kern_linear_gelu_bwd(

@@ -65,7 +65,8 @@ enum lab {
 	LAB_ATTENTION = 4,
 	LAB_AMAX = 8,
 	LAB_FLOAT8_BIAS = 16,
-	LAB_NORM = 32
+	LAB_NORM = 32,
+	LAB_GELU = 64
 };
 bool cuda_lab_off(const struct device *d, enum lab what);
 

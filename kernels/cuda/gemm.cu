@@ -356,11 +356,11 @@ static void multiply(
 
 /* Of numbers of 16 bits: cuBLASLt's GELU is its tanh form, with an argument that is not rounded,
  * to a precision that suits these. It wants lines of 16 bytes. */
-static bool gelu_fits(struct device *d, const struct product *p)
+static bool gelu_fits(const struct product *p)
 {
-	return !cuda_of(d)->o.exact && dtype_bytes(p->a.type) == 2 &&
-	       p->d.type == p->a.type && p->d.cols % 8 == 0 &&
-	       (uintptr_t)p->aux % 16 == 0 && mat_size(p->d) && k_of(p);
+	return dtype_bytes(p->a.type) == 2 && p->d.type == p->a.type &&
+	       p->d.cols % 8 == 0 && (uintptr_t)p->aux % 16 == 0 && mat_size(p->d) &&
+	       k_of(p);
 }
 
 static struct mat aux_of(const struct product *p)
@@ -389,19 +389,23 @@ void cuda_linear_gelu_fwd(struct device *d, struct mat y, struct mat a, struct m
 		gelu_fwd_apart};
 	BUG_ON(a.type != y.type || a.rows != y.rows || a.cols != y.cols);
 	bool same = !bias.p || bias.type == y.type;
-	if (same && gelu_fits(d, &p) && cuda_product(d, "linear_gelu_fwd", &p))
+	if (same && !cuda_of(d)->o.exact && gelu_fits(&p) &&
+		cuda_product(d, "linear_gelu_fwd", &p))
 		return;
 	cuda_linear_fwd(d, a, x, w, bias);
 	cuda_act_fwd(d, ACT_GELU_TANH, y, a, mat(NULL, 0, 0));
 }
 
+/* Where bits are to be exact it is the product that does it wherever that can be, and not what was
+ * quicker: all degrees of recomputation have this backward. */
 void cuda_linear_gelu_bwd(
 	struct device *d, struct mat da, struct mat dy, struct mat w, struct mat a)
 {
 	struct product p = {w, dy, da, false, false, NULL, false, 1, EPILOGUE_DGELU, a.p,
-		gelu_bwd_apart};
+		cuda_of(d)->o.exact ? NULL : gelu_bwd_apart};
 	BUG_ON(a.type != da.type || a.rows != da.rows || a.cols != da.cols);
-	if (!gelu_fits(d, &p) || !cuda_product(d, "linear_gelu_bwd", &p))
+	if (cuda_lab_off(d, LAB_GELU) || !gelu_fits(&p) ||
+		!cuda_product(d, "linear_gelu_bwd", &p))
 		gelu_bwd_apart(d, &p);
 }
 

@@ -1,6 +1,6 @@
 /*
  * PT_LAB_OFF=name,..: what this library does in order to be quick, left out, so that whoever has
- * a GPU can measure what each of it is worth. No bits change, but of float8-bias.
+ * a GPU can measure what each of it is worth. No bits change, but of gelu and float8-bias.
  */
 #include "kernels/cuda/own.h"
 

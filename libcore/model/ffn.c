@@ -94,9 +94,9 @@ static void hidden_backward(struct pass *p, const struct block_tensors *t, int64
 	struct mat du = part_of(p, g->da, s, c);
 	struct mat dgate = part_of(p, g->db, s, c);
 	struct mat u = part_of(p, a->a, s, c);
-	bool gelu = linear_gives_gelu(p, layer);
-	linear_leave_backward(p, layer, du, d, t->w2, s, gelu ? u : no_mat());
-	if (!gelu)
+	bool slope = linear_gives_slope(p, layer);
+	linear_leave_backward(p, layer, du, d, t->w2, s, slope ? u : no_mat());
+	if (!slope)
 		p->d->k->act_bwd(
 			p->d, p->m->act, du, dgate, du, u, part_of(p, a->b, s, c));
 	watch(p, "feed_forward.w2, backward", layer, du);

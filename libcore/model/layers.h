@@ -190,10 +190,11 @@ struct linear {
 	struct mat gelu; /* of y, where linear_gives_gelu(); or nothing */
 };
 enum { LINEAR_MOST = 3 };
-/* Whether the products before an activation, and after it in the backward, do it too. It is the
- * device's affair how, and of one that need not be exact the bits are others than if the
- * activation is made again. */
+/* Whether the product before an activation does it too. It is the device's affair how, and of one
+ * that need not be exact the bits are others than if the activation is made again. */
 bool linear_gives_gelu(const struct pass *p, int64_t layer);
+/* Whether the product after it, in the backward, multiplies by its slope: whatever is recomputed. */
+bool linear_gives_slope(const struct pass *p, int64_t layer);
 /* Column-parallel: y = x w^T + bias for each of n, as x comes. */
 void linear_enter(struct pass *p, int64_t layer, struct slice_gather *x,
 	const struct linear *l, int n, int s);

@@ -314,10 +314,16 @@ void linear_forward(struct pass *p, int64_t layer, struct mat y, struct mat x,
 	arena_reset(p->d->scratch, mark);
 }
 
+bool linear_gives_slope(const struct pass *p, int64_t layer)
+{
+	return p->d->narrow && rounds(p) && !is_float8(p, layer) &&
+	       p->m->act == ACT_GELU_TANH;
+}
+
 bool linear_gives_gelu(const struct pass *p, int64_t layer)
 {
-	return p->d->narrow && rounds(p) && !is_float8(p, layer) && !p->plain_kernels &&
-	       p->m->act == ACT_GELU_TANH && p->recompute != RECOMPUTE_SELECTIVE;
+	return linear_gives_slope(p, layer) && !p->plain_kernels &&
+	       p->recompute != RECOMPUTE_SELECTIVE;
 }
 
 /* ---- piece by piece --------------------------------------------------------------- */
