@@ -279,7 +279,16 @@ static int start(struct run *r, struct train_opts *o, const char *command, struc
 		return -1;
 	if (trainer_prepare(&r->t, o, r->world, &r->data, e) || apart_same_device(r, e))
 		return -1;
-	bool built = !trainer_build(&r->t, e); /* or a worker's memory is too small */
+	bool fits = !trainer_fit(&r->t, e); /* or a worker's memory is too small */
+	if (apart_ready(r, e) || !fits)
+		return -1;
+	const char *from = o->init_from ? o->init_from : o->resume;
+	if (train_algorithms_take(&r->t.d, o, from, r->all, e) ||
+		train_selftest(&r->t, r->all, &r->self_test, e)) {
+		r->told = true;
+		return -1;
+	}
+	bool built = !trainer_build(&r->t, e);
 	if (apart_ready(r, e) || !built)
 		return -1;
 	if (r->sync) {
@@ -288,11 +297,6 @@ static int start(struct run *r, struct train_opts *o, const char *command, struc
 		r->t.edit = edit_open(&edit, r->world, r->sync, r->t.store, &r->t.d);
 	}
 	r->most_bytes = comm_max_i64(r->world, plan_total(&r->t.plan));
-	const char *from = o->init_from ? o->init_from : o->resume;
-	if (train_algorithms_take(&r->t.d, o, from, r->all, e)) {
-		r->told = true;
-		return -1;
-	}
 	if (train_profile(o, &r->t.profile_first, &r->t.profile_last, e))
 		return -1;
 	r->peak_flops = train_peak(o, &r->t.d);
@@ -325,6 +329,8 @@ static int start(struct run *r, struct train_opts *o, const char *command, struc
 		folder_unmake(r);
 		return -1;
 	}
+	if (r->self_test.len && !o->eval_only)
+		run_event(r, "%s", r->self_test.s);
 	r->all_have = r->sync && r->sync->size > 1 ? r->have : INT64_MAX;
 	if (resume >= 0)
 		elastic_say(r);
@@ -432,6 +438,7 @@ int train_run(struct train_opts *o, struct comm *world, const char *command)
 	journal_close(&r.journal);
 	if (r.lock >= 0)
 		close(r.lock);
+	str_free(&r.self_test);
 	free(r.folder);
 	free(r.ckpt_folder);
 	return rc;

@@ -405,17 +405,24 @@ void trainer_see_room(struct trainer *t)
 	device_memory(&t->d, &used, &t->room);
 }
 
+int trainer_fit(struct trainer *t, struct err *e)
+{
+	comm_device(&t->d);
+	make_plan(t);
+	if (t->o.eval_only) /* which touches little of it */
+		return 0;
+	check_memory(t, e);
+	if (!comm_agree(t->world, e))
+		return 0;
+	close_device(t);
+	return -1;
+}
+
 int trainer_build(struct trainer *t, struct err *e)
 {
 	const struct train_opts *o = &t->o;
 	int rc = 0;
-	comm_device(&t->d);
-	make_plan(t);
-	if (!o->eval_only) { /* which touches little of it */
-		check_memory(t, e);
-		rc = comm_agree(t->world, e);
-	}
-	if (!rc && o->offload) {
+	if (o->offload) {
 		int64_t n_bytes = t->plan.store.spilled;
 		t->spill = t->d.apart ? spill_open_host(&t->d, n_bytes, e)
 				      : spill_open(o->offload_to, n_bytes, e);
@@ -439,7 +446,7 @@ int trainer_build(struct trainer *t, struct err *e)
 int trainer_open(struct trainer *t, const struct train_opts *o, struct comm *world,
 	struct data_set *data, struct err *e)
 {
-	if (trainer_prepare(t, o, world, data, e))
+	if (trainer_prepare(t, o, world, data, e) || trainer_fit(t, e))
 		return -1;
 	return trainer_build(t, e);
 }
