@@ -20,10 +20,10 @@ void device_plan_notes(struct device *d, struct kernel_calls *calls)
 }
 
 /* A kernel without products: its name, its parameters, and what of them is noted. */
-#define NOTED(name, parameters, ...)                                            \
-	static void plan_##name parameters                                      \
-	{                                                                       \
-		note(d, &(struct kernel_call){KERNEL_##name, __VA_ARGS__});      \
+#define NOTED(name, parameters, ...)                                        \
+	static void plan_##name parameters                                  \
+	{                                                                   \
+		note(d, &(struct kernel_call){KERNEL_##name, __VA_ARGS__}); \
 	}
 #define NOTHING(name, ...)                   \
 	static void plan_##name(__VA_ARGS__) \
@@ -178,9 +178,7 @@ static void plan_linear_bwd_x(
 	dev *d, struct mat dx, struct mat dy, struct mat w, bool add)
 {
 	count_bwd_x(d, dx, dy, w);
-	note(d,
-		&(struct kernel_call){
-			KERNEL_linear_bwd_x, .m = {dx, dy, w}, .n = {add}});
+	note(d, &(struct kernel_call){KERNEL_linear_bwd_x, .m = {dx, dy, w}, .n = {add}});
 }
 
 static void plan_linear_bwd_w(
@@ -188,9 +186,7 @@ static void plan_linear_bwd_w(
 {
 	BUG_ON(dw.rows != dy.cols || dw.cols != x.cols || dy.rows != x.rows);
 	d->flops += 2.0 * (double)mat_size(x) * (double)dw.rows;
-	note(d,
-		&(struct kernel_call){
-			KERNEL_linear_bwd_w, .m = {dw, dy, x}, .n = {add}});
+	note(d, &(struct kernel_call){KERNEL_linear_bwd_w, .m = {dw, dy, x}, .n = {add}});
 }
 
 static void plan_linear_gelu_fwd(
@@ -238,12 +234,8 @@ static void plan_attn_fwd(struct device *d, const struct attn *a, struct mat o,
 	bool end)
 {
 	(void)max, (void)sum;
-	note(d,
-		&(struct kernel_call){KERNEL_attn_fwd,
-			.m = {o, q, k, v},
-			.n = {begin && end},
-			.p = a->drop.p,
-			.attn = *a});
+	note(d, &(struct kernel_call){KERNEL_attn_fwd, .m = {o, q, k, v},
+			.n = {begin && end}, .p = a->drop.p, .attn = *a});
 	d->flops += 4.0 * visible(a) * (double)a->dim; /* q k^T and p v */
 }
 
@@ -252,11 +244,8 @@ static void plan_attn_bwd(struct device *d, const struct attn *a, struct mat dq,
 	const float *lse, struct mat q, struct mat k, struct mat v, bool begin)
 {
 	(void)delta, (void)lse;
-	note(d,
-		&(struct kernel_call){KERNEL_attn_bwd,
-			.m = {dq, dk, dv, dout, o, q, k, v},
-			.n = {begin},
-			.p = a->drop.p,
+	note(d, &(struct kernel_call){KERNEL_attn_bwd,
+			.m = {dq, dk, dv, dout, o, q, k, v}, .n = {begin}, .p = a->drop.p,
 			.attn = *a});
 	d->flops += 10.0 * visible(a) * (double)a->dim; /* q k^T again, dv, dp, dq, dk */
 }
