@@ -65,6 +65,17 @@ tested() { # OPTION...: the run is tested, and not only remembered
 	[ "$(find home/.cache/pt -type f | wc -l)" -eq 1 ]
 }
 
+@test "without OpenBLAS there is nothing to hold a GPU to, and that is said" {
+	make_shard
+	mkdir no
+	: >no/libopenblas.so.0 >no/libopenblas.so
+	LD_LIBRARY_PATH=$PWD/no on_gpu -o run >/dev/null
+	grep -q '^# event .* self-test left out: OpenBLAS is not here' run/journal.txt
+	LD_LIBRARY_PATH=$PWD/no code_of 1 on_gpu -o run --self-test yes
+	says 'needs OpenBLAS'
+	[ ! -e cache ]
+}
+
 @test "a CPU is not tested" {
 	make_shard
 	tiny "${ONE[@]}" --device cpu -o run >/dev/null
@@ -90,8 +101,8 @@ wrong() { # 'OPTION...' KERNEL[:NAME]...
 @test "a kernel that leaves something out stops the run before it begins, whichever it is" {
 	make_shard
 	wrong '--dtype bf16 --dropout 0.1' embed_fwd embed_bwd linear_fwd linear_bwd_x linear_bwd_w \
-		bias_bwd norm_fwd norm_bwd attn_fwd attn_bwd act_fwd:linear_gelu_fwd act_bwd:linear_gelu_bwd add dropout residual \
-		residual_norm round xent_stats xent_join xent_bwd exact_sum exact_sumsq adamw step_end
+		bias_bwd norm_fwd norm_bwd attn_fwd attn_bwd act_fwd:linear_gelu_fwd \
+		act_bwd:linear_gelu_bwd add dropout residual residual_norm round xent_stats xent_join xent_bwd exact_sum exact_sumsq adamw step_end
 	wrong '-a llama --dtype float8 --no-float8-skip-ends --virtual tp=2,cp=2' round_scaled amax rope \
 		attn_bwd linear_fwd
 	wrong '--kernels ref --sample-every 1' norm_bwd_x norm_bwd_w bias_fwd linear_row attn_row

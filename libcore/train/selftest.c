@@ -195,6 +195,8 @@ static int test(
 
 int train_selftest(struct trainer *t, struct comm *all, struct str *said, struct err *e)
 {
+	static const char products[] =
+		"whose products the GPU's are held to (Debian: libopenblas0)";
 	struct kernel_calls calls = {0};
 	struct selftest r = {0};
 	struct str what = {0};
@@ -208,19 +210,24 @@ int train_selftest(struct trainer *t, struct comm *all, struct str *said, struct
 	uint64_t key = hash_bytes(what.s, what.len, 0);
 	bool known = t->o.self_test == SELF_TEST_AUTO && is_known(key, &what);
 	share_out(all, device_gpu(place.local_rank), &calls);
-	bool due = !known && calls.n;
+	bool able = known || selftest_has_blas(), due = !known && able && calls.n;
 	if (due)
 		test(t, &calls, &r, e);
+	else if (!able && t->o.self_test == SELF_TEST_YES)
+		err_set(e, EX_FAILED, "self-test yes needs OpenBLAS, %s", products);
 	int rc = comm_agree(all, e);
-	if (!rc && !known)
+	if (!rc && !known && able)
 		remember(key, &what);
 	if (due)
 		str_printf(said,
 			"self-test passed: %lld calls of kernels, errors up to %.2g of "
 			"what is allowed (%s), %.2f s",
 			(long long)r.n_calls, r.worst, r.closest, r.seconds);
-	else
+	else if (able)
 		str_printf(said, "self-test passed before");
+	else
+		str_printf(
+			said, "self-test left out: OpenBLAS is not here, %s", products);
 	str_printf(said, "; 0x%016llx", (unsigned long long)key);
 	if (!rc)
 		info("%s", said->s);
