@@ -271,25 +271,31 @@ static int load(
 	return rc;
 }
 
-static int start(struct run *r, struct train_opts *o, const char *command, struct err *e)
+/* The device, and all that is taken of its memory; before that, what its products are, and whether
+ * it computes rightly. A worker's memory may be too small, and the others then hear of it. */
+static int build(struct run *r, struct train_opts *o, const char *from, struct err *e)
 {
-	int64_t resume = -1;
-	train_device_sharers(o, r->all);
-	if (data_open(&r->data, o, r->world, e))
+	struct trainer *t = &r->t;
+	if (trainer_prepare(t, o, r->world, &r->data, e) || apart_same_device(r, e))
 		return -1;
-	if (trainer_prepare(&r->t, o, r->world, &r->data, e) || apart_same_device(r, e))
-		return -1;
-	bool fits = !trainer_fit(&r->t, e); /* or a worker's memory is too small */
+	bool fits = !trainer_fit(t, e);
 	if (apart_ready(r, e) || !fits)
 		return -1;
-	const char *from = o->init_from ? o->init_from : o->resume;
-	if (train_algorithms_take(&r->t.d, o, from, r->all, e) ||
-		train_selftest(&r->t, r->all, &r->self_test, e)) {
+	if (train_algorithms_take(&t->d, o, from, r->all, e) ||
+		train_selftest(t, r->all, &r->self_test, e)) {
 		r->told = true;
 		return -1;
 	}
-	bool built = !trainer_build(&r->t, e);
-	if (apart_ready(r, e) || !built)
+	bool built = !trainer_build(t, e);
+	return apart_ready(r, e) || !built ? -1 : 0;
+}
+
+static int start(struct run *r, struct train_opts *o, const char *command, struct err *e)
+{
+	int64_t resume = -1;
+	const char *from = o->init_from ? o->init_from : o->resume;
+	train_device_sharers(o, r->all);
+	if (data_open(&r->data, o, r->world, e) || build(r, o, from, e))
 		return -1;
 	if (r->sync) {
 		struct edit_config edit;
