@@ -5,6 +5,7 @@
 #include "kernels/kernels.h"
 
 #include <dlfcn.h>
+#include <fcntl.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
@@ -106,6 +107,25 @@ uint64_t device_gpu(int rank)
 {
 	struct half h;
 	return !has_driver() || find_half(&h, &(struct err){0}) ? 0 : h.gpu(rank);
+}
+
+uint64_t device_build(void)
+{
+	enum { PIECE = 1 << 20 };
+	struct str path = {0};
+	uint64_t hash = 0;
+	int fd = find(&path) ? -1 : open(path.s, O_RDONLY | O_CLOEXEC);
+	if (fd >= 0) {
+		struct hash_state *h = hash_open();
+		char *piece = xmalloc(PIECE);
+		for (ssize_t n; (n = read(fd, piece, PIECE)) > 0;)
+			hash_add(h, piece, (size_t)n);
+		hash = hash_close(h);
+		free(piece);
+		close(fd);
+	}
+	str_free(&path);
+	return hash;
 }
 
 int device_open(struct device *d, enum device_kind kind, const struct device_options *o,

@@ -561,6 +561,8 @@ int device_open(struct device *d, enum device_kind kind, const struct device_opt
  * 0: there is none. Nothing is opened. */
 uint64_t device_gpu(int rank);
 void device_close(struct device *d);
+/* A hash of the file that GPUs are used by, pt-cuda.so; 0: there is none. */
+uint64_t device_build(void);
 /* "cpu avx512", "NVIDIA H100 80GB HBM3 (sm_90, driver 580.95, CUDA 13.0, cuBLASLt 13.1.0)":
  * what fixes the bits, with device_blas() for the CPU. */
 const char *device_name(const struct device *d);

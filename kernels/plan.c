@@ -3,95 +3,147 @@
  * products. A step that runs on it, with arenas that only measure, tells the memory and
  * the work of the very code that trains.
  */
-#include "kernels/kernels.h"
+#include "kernels/selftest.h"
 
 #define PLAN_PROTOTYPE(name) static kern_##name plan_##name;
 KERNELS(PLAN_PROTOTYPE)
 
+static void note(struct device *d, const struct kernel_call *c)
+{
+	if (d->impl)
+		kernel_note(d->impl, c);
+}
+
+void device_plan_notes(struct device *d, struct kernel_calls *calls)
+{
+	d->impl = calls;
+}
+
+/* A kernel without products: its name, its parameters, and what of them is noted. */
+#define NOTED(name, parameters, ...)                                        \
+	static void plan_##name parameters                                  \
+	{                                                                   \
+		note(d, &(struct kernel_call){KERNEL_##name, __VA_ARGS__}); \
+	}
 #define NOTHING(name, ...)                   \
 	static void plan_##name(__VA_ARGS__) \
 	{                                    \
 	}
 
-/* The kernels without products; parameters are unnamed in the definitions below. */
+static float part_dropped(const struct dropout *o)
+{
+	return o ? o->p : 0;
+}
+
+/* Parameters are unnamed in the definitions below. */
 #pragma GCC diagnostic push
 #pragma GCC diagnostic ignored "-Wpedantic"
 #pragma GCC diagnostic ignored "-Wunused-parameter"
 typedef struct device dev;
-NOTHING(embed_fwd, dev *d, struct mat y, struct mat w, const int32_t *i, int64_t f,
-	bool a)
-NOTHING(embed_bwd, dev *d, struct mat dw, struct mat dy, const int32_t *i, int64_t f)
-NOTHING(bias_fwd, dev *d, struct mat y, struct mat bias)
-NOTHING(bias_bwd, dev *d, struct mat db, struct mat dy)
-NOTHING(norm_fwd, dev *d, enum norm_kind kind, struct mat y, struct mat stats,
-	struct mat x, struct mat gamma, struct mat beta, float eps)
-NOTHING(norm_bwd_x, dev *d, enum norm_kind kind, struct mat dx, struct mat dy,
-	struct mat x, struct mat stats, struct mat gamma)
-NOTHING(norm_bwd_w, dev *d, enum norm_kind kind, struct mat dg, struct mat db,
-	struct mat dy, struct mat x, struct mat stats, int64_t first, int64_t rows)
-NOTHING(norm_bwd, dev *d, enum norm_kind kind, struct mat dx, struct mat dg,
+/* clang-format off */
+NOTED(embed_fwd, (dev *d, struct mat y, struct mat w, const int32_t *i, int64_t f, bool a),
+	.m = {y, w}, .n = {a})
+NOTED(embed_bwd, (dev *d, struct mat dw, struct mat dy, const int32_t *i, int64_t f),
+	.m = {dw, dy})
+NOTED(bias_fwd, (dev *d, struct mat y, struct mat bias), .m = {y, bias})
+NOTED(bias_bwd, (dev *d, struct mat db, struct mat dy), .m = {db, dy})
+NOTED(norm_fwd, (dev *d, enum norm_kind kind, struct mat y, struct mat stats,
+	struct mat x, struct mat gamma, struct mat beta, float eps),
+	.m = {y, stats, x, gamma, beta}, .n = {kind})
+NOTED(norm_bwd_x, (dev *d, enum norm_kind kind, struct mat dx, struct mat dy,
+	struct mat x, struct mat stats, struct mat gamma),
+	.m = {dx, dy, x, stats, gamma}, .n = {kind})
+NOTED(norm_bwd_w, (dev *d, enum norm_kind kind, struct mat dg, struct mat db,
+	struct mat dy, struct mat x, struct mat stats, int64_t first, int64_t rows),
+	.m = {dg, db, dy, x, stats}, .n = {kind, rows})
+NOTED(norm_bwd, (dev *d, enum norm_kind kind, struct mat dx, struct mat dg,
 	struct mat db, struct mat dy, struct mat x, struct mat stats, struct mat gamma,
-	int64_t first, int64_t rows)
-NOTHING(rope, dev *d, struct mat x, int64_t dim, struct mat rope, const int32_t *pos,
-	float sign)
-NOTHING(act_fwd, dev *d, enum act_kind kind, struct mat y, struct mat a, struct mat b)
-NOTHING(act_bwd, dev *d, enum act_kind kind, struct mat da, struct mat db, struct mat dy,
-	struct mat a, struct mat b)
-NOTHING(add, dev *d, struct mat y, struct mat a, struct mat b)
-NOTHING(sub, dev *d, struct mat y, struct mat a, struct mat b)
-NOTHING(dropout, dev *d, struct mat y, struct mat x, const struct dropout *o)
-NOTHING(residual, dev *d, struct mat y, struct mat x, struct mat sum, struct mat bias,
-	const struct dropout *o)
-NOTHING(residual_norm, dev *d, struct mat y, struct mat x, struct mat sum,
-	struct mat bias, const struct dropout *o, const struct norm *n)
-NOTHING(round, dev *d, struct mat y, struct mat x, enum dtype type, float scale)
-NOTHING(round_scaled, dev *d, struct mat y, float *inverse, struct mat x, enum dtype type,
-	const float *amax)
-NOTHING(amax, dev *d, float *most, struct mat x)
-NOTHING(narrow, dev *d, uint16_t *y, struct mat x, enum dtype type)
-NOTHING(widen, dev *d, struct mat y, const uint16_t *x, enum dtype type)
-NOTHING(xent_stats, dev *d, float *max, float *sum, float *target, struct mat logits,
-	const int32_t *targets, int64_t first, int64_t vocab)
-NOTHING(xent_join, dev *d, float *lse, float *loss, const float *max, const float *sum,
-	const float *target, int64_t n_slices, int64_t rows)
-NOTHING(xent_bwd, dev *d, struct mat logits, const float *lse, const int32_t *targets,
-	int64_t first, int64_t vocab, const float *scale)
-NOTHING(xent_fused, dev *d, float *loss, struct mat logits, const int32_t *targets,
-	int64_t vocab, const float *scale)
-NOTHING(adamw, dev *d, const struct adamw_part *x, int n, const struct adamw *a)
-NOTHING(step_end, dev *d, struct step_end *to, const struct exact *loss,
-	const struct exact *squares, const struct step_terms *terms)
-NOTHING(pseudo_grad, dev *d, float *p, const float *anchor, int64_t n)
-NOTHING(mix, dev *d, float *p, const float *a, int64_t n, float keep)
-NOTHING(outer_sgd, dev *d, float *a, float *m, const float *g, int64_t n,
-	const struct outer_sgd *o)
-NOTHING(combine, dev *d, float *out, const float *const *x, int64_t n,
-	const struct combine *c)
-NOTHING(keep_largest, dev *d, struct mat x, int64_t k)
-NOTHING(keep_random, dev *d, struct mat x, const struct keep *o)
-NOTHING(round_random, dev *d, struct mat x, const struct chance *o)
-NOTHING(quantise, dev *d, struct mat x, int8_t *codes, float *scales,
-	const struct chance *o)
-NOTHING(dequantise, dev *d, struct mat x, const int8_t *codes, const float *scales)
-NOTHING(pick, dev *d, float *values, void *places, bool wide, struct mat x, int64_t k)
-NOTHING(strew, dev *d, struct mat x, const float *values, const void *places, bool wide,
-	int64_t k)
+	int64_t first, int64_t rows),
+	.m = {dx, dg, db, dy, x, stats, gamma}, .n = {kind, rows})
+NOTED(rope, (dev *d, struct mat x, int64_t dim, struct mat rope, const int32_t *pos,
+	float sign), .m = {x, rope}, .n = {dim, sign < 0})
+NOTED(act_fwd, (dev *d, enum act_kind kind, struct mat y, struct mat a, struct mat b),
+	.m = {y, a, b}, .n = {kind})
+NOTED(act_bwd, (dev *d, enum act_kind kind, struct mat da, struct mat db, struct mat dy,
+	struct mat a, struct mat b), .m = {da, db, dy, a, b}, .n = {kind})
+NOTED(add, (dev *d, struct mat y, struct mat a, struct mat b), .m = {y, a, b})
+NOTED(sub, (dev *d, struct mat y, struct mat a, struct mat b), .m = {y, a, b})
+NOTED(dropout, (dev *d, struct mat y, struct mat x, const struct dropout *o),
+	.m = {y, x}, .p = part_dropped(o))
+NOTED(residual, (dev *d, struct mat y, struct mat x, struct mat sum, struct mat bias,
+	const struct dropout *o), .m = {y, x, sum, bias}, .p = part_dropped(o))
+NOTED(residual_norm, (dev *d, struct mat y, struct mat x, struct mat sum,
+	struct mat bias, const struct dropout *o, const struct norm *n),
+	.m = {y, x, sum, bias, n->h, n->stats, n->gamma, n->beta}, .n = {n->kind},
+	.p = part_dropped(o))
+NOTED(round, (dev *d, struct mat y, struct mat x, enum dtype type, float scale),
+	.m = {y, x}, .n = {type})
+NOTED(round_scaled, (dev *d, struct mat y, float *inverse, struct mat x, enum dtype type,
+	const float *amax), .m = {y, x}, .n = {type})
+NOTED(amax, (dev *d, float *most, struct mat x), .m = {x})
+NOTED(narrow, (dev *d, uint16_t *y, struct mat x, enum dtype type), .m = {x}, .n = {type})
+NOTED(widen, (dev *d, struct mat y, const uint16_t *x, enum dtype type),
+	.m = {y}, .n = {type})
+NOTED(xent_stats, (dev *d, float *max, float *sum, float *target, struct mat logits,
+	const int32_t *targets, int64_t first, int64_t vocab),
+	.m = {logits}, .n = {min64(logits.cols, vocab - first)})
+NOTED(xent_join, (dev *d, float *lse, float *loss, const float *max, const float *sum,
+	const float *target, int64_t n_slices, int64_t rows), .n = {n_slices, rows})
+NOTED(xent_bwd, (dev *d, struct mat logits, const float *lse, const int32_t *targets,
+	int64_t first, int64_t vocab, const float *scale),
+	.m = {logits}, .n = {min64(logits.cols, vocab - first)})
+NOTED(xent_fused, (dev *d, float *loss, struct mat logits, const int32_t *targets,
+	int64_t vocab, const float *scale), .m = {logits}, .n = {vocab})
+NOTED(normal, (dev *d, struct mat x, const struct normal *o), .m = {x}, .n = {o->most > 0})
+NOTED(step_end, (dev *d, struct step_end *to, const struct exact *loss,
+	const struct exact *squares, const struct step_terms *terms), .n = {0})
+NOTED(pseudo_grad, (dev *d, float *p, const float *anchor, int64_t n), .n = {n})
+NOTED(mix, (dev *d, float *p, const float *a, int64_t n, float keep), .n = {n})
+NOTED(outer_sgd, (dev *d, float *a, float *m, const float *g, int64_t n,
+	const struct outer_sgd *o), .n = {n, m != NULL, o->nesterov})
+NOTED(combine, (dev *d, float *out, const float *const *x, int64_t n,
+	const struct combine *c), .n = {n, c->workers, c->consensus, c->normalize})
+NOTED(keep_largest, (dev *d, struct mat x, int64_t k), .m = {x}, .n = {k})
+NOTED(keep_random, (dev *d, struct mat x, const struct keep *o), .m = {x})
+NOTED(round_random, (dev *d, struct mat x, const struct chance *o), .m = {x})
+NOTED(quantise, (dev *d, struct mat x, int8_t *codes, float *scales,
+	const struct chance *o), .m = {x}, .n = {o != NULL})
+NOTED(dequantise, (dev *d, struct mat x, const int8_t *codes, const float *scales),
+	.m = {x})
+NOTED(pick, (dev *d, float *values, void *places, bool wide, struct mat x, int64_t k),
+	.m = {x}, .n = {k, wide})
+NOTED(strew, (dev *d, struct mat x, const float *values, const void *places, bool wide,
+	int64_t k), .m = {x}, .n = {k, wide})
+NOTED(exact_sum, (dev *d, struct exact *x, const float *v, int64_t n), .n = {n})
+NOTED(zero, (dev *d, struct mat x), .m = {x})
+NOTED(hash, (dev *d, uint64_t *sum, struct mat x, uint64_t key, int64_t first,
+	int64_t stride), .m = {x})
+NOTED(copy, (dev *d, struct mat to, struct mat from), .m = {to, from})
+NOTED(attn_row, (dev *d, struct mat o, struct mat q, struct mat k, struct mat v,
+	int64_t heads, int64_t kv_heads, int64_t dim, int64_t first, float scale),
+	.m = {o, q, k, v}, .n = {heads, kv_heads, dim})
 NOTHING(row_sumsq, dev *d, double *out, struct mat x)
-NOTHING(exact_sum, dev *d, struct exact *x, const float *v, int64_t n)
-NOTHING(exact_sumsq, dev *d, struct exact *x, const struct mat *m, int n)
-NOTHING(normal, dev *d, struct mat x, const struct normal *o)
-NOTHING(zero, dev *d, struct mat x)
-NOTHING(hash, dev *d, uint64_t *sum, struct mat x, uint64_t key, int64_t first,
-	int64_t stride)
-NOTHING(copy, dev *d, struct mat to, struct mat from)
 NOTHING(put, dev *d, void *to, const void *from, size_t n_bytes)
 NOTHING(get, dev *d, void *to, const void *from, size_t n_bytes)
 NOTHING(get_begin, dev *d, void *to, const void *from, size_t n_bytes)
 NOTHING(get_end, dev *d)
 NOTHING(free, dev *d, void *p, size_t n_bytes)
 NOTHING(wait, dev *d)
-NOTHING(attn_row, dev *d, struct mat o, struct mat q, struct mat k, struct mat v,
-	int64_t heads, int64_t kv_heads, int64_t dim, int64_t first, float scale)
+/* clang-format on */
+
+/* Of many matrices or vectors, each as one alone. */
+static void plan_exact_sumsq(dev *d, struct exact *x, const struct mat *m, int n)
+{
+	for (int i = 0; i < n; i++)
+		note(d, &(struct kernel_call){KERNEL_exact_sumsq, .m = {m[i]}});
+}
+
+static void plan_adamw(dev *d, const struct adamw_part *x, int n, const struct adamw *a)
+{
+	for (int i = 0; i < n; i++)
+		note(d, &(struct kernel_call){
+				KERNEL_adamw, .m = {x[i].copy}, .n = {x[i].n}});
+}
 
 /* An address that is never touched, as an arena's that only measures. */
 static void *plan_alloc(dev *d, size_t n_bytes)
@@ -105,18 +157,31 @@ static int64_t plan_find_bad(dev *d, struct mat x)
 	return -1;
 }
 
-static void plan_linear_fwd(
-	dev *d, struct mat y, struct mat x, struct mat w, struct mat b)
+/* The FLOPs of y = x w^T, y = x w and y = x^T w. */
+static void count_fwd(dev *d, struct mat y, struct mat x, struct mat w)
 {
 	BUG_ON(y.rows != x.rows || y.cols != w.rows || x.cols != w.cols);
 	d->flops += 2.0 * (double)mat_size(x) * (double)w.rows;
 }
 
-static void plan_linear_bwd_x(
-	dev *d, struct mat dx, struct mat dy, struct mat w, bool add)
+static void count_bwd_x(dev *d, struct mat dx, struct mat dy, struct mat w)
 {
 	BUG_ON(dx.rows != dy.rows || dx.cols != w.cols || dy.cols != w.rows);
 	d->flops += 2.0 * (double)mat_size(dx) * (double)w.rows;
+}
+
+static void plan_linear_fwd(
+	dev *d, struct mat y, struct mat x, struct mat w, struct mat b)
+{
+	count_fwd(d, y, x, w);
+	note(d, &(struct kernel_call){KERNEL_linear_fwd, .m = {y, x, w, b}});
+}
+
+static void plan_linear_bwd_x(
+	dev *d, struct mat dx, struct mat dy, struct mat w, bool add)
+{
+	count_bwd_x(d, dx, dy, w);
+	note(d, &(struct kernel_call){KERNEL_linear_bwd_x, .m = {dx, dy, w}, .n = {add}});
 }
 
 static void plan_linear_bwd_w(
@@ -124,24 +189,28 @@ static void plan_linear_bwd_w(
 {
 	BUG_ON(dw.rows != dy.cols || dw.cols != x.cols || dy.rows != x.rows);
 	d->flops += 2.0 * (double)mat_size(x) * (double)dw.rows;
+	note(d, &(struct kernel_call){KERNEL_linear_bwd_w, .m = {dw, dy, x}, .n = {add}});
 }
 
 static void plan_linear_gelu_fwd(
 	dev *d, struct mat y, struct mat a, struct mat x, struct mat w, struct mat b)
 {
-	plan_linear_fwd(d, a, x, w, b);
+	count_fwd(d, a, x, w);
+	note(d, &(struct kernel_call){KERNEL_linear_gelu_fwd, .m = {y, a, x, w, b}});
 }
 
 static void plan_linear_gelu_bwd(
 	dev *d, struct mat da, struct mat dy, struct mat w, struct mat a)
 {
-	plan_linear_bwd_x(d, da, dy, w, false);
+	count_bwd_x(d, da, dy, w);
+	note(d, &(struct kernel_call){KERNEL_linear_gelu_bwd, .m = {da, dy, w, a}});
 }
 
 static void plan_linear_row(
 	dev *d, struct mat y, struct mat x, struct mat w, struct mat b)
 {
-	plan_linear_fwd(d, y, x, w, b);
+	count_fwd(d, y, x, w);
+	note(d, &(struct kernel_call){KERNEL_linear_row, .m = {y, x, w, b}});
 }
 #pragma GCC diagnostic pop
 
@@ -167,7 +236,9 @@ static void plan_attn_fwd(struct device *d, const struct attn *a, struct mat o,
 	float *max, float *sum, struct mat q, struct mat k, struct mat v, bool begin,
 	bool end)
 {
-	(void)o, (void)max, (void)sum, (void)q, (void)k, (void)v, (void)begin, (void)end;
+	(void)max, (void)sum;
+	note(d, &(struct kernel_call){KERNEL_attn_fwd, .m = {o, q, k, v},
+			.n = {begin && end}, .p = a->drop.p, .attn = *a});
 	d->flops += 4.0 * visible(a) * (double)a->dim; /* q k^T and p v */
 }
 
@@ -175,8 +246,10 @@ static void plan_attn_bwd(struct device *d, const struct attn *a, struct mat dq,
 	struct mat dk, struct mat dv, float *delta, struct mat dout, struct mat o,
 	const float *lse, struct mat q, struct mat k, struct mat v, bool begin)
 {
-	(void)dq, (void)dk, (void)dv, (void)delta, (void)dout, (void)o, (void)lse;
-	(void)q, (void)k, (void)v, (void)begin;
+	(void)delta, (void)lse;
+	note(d, &(struct kernel_call){KERNEL_attn_bwd,
+			.m = {dq, dk, dv, dout, o, q, k, v}, .n = {begin}, .p = a->drop.p,
+			.attn = *a});
 	d->flops += 10.0 * visible(a) * (double)a->dim; /* q k^T again, dv, dp, dq, dk */
 }
 

@@ -21,7 +21,7 @@ make_shard() { # FILE
 }
 
 # A run of a second; further options follow, and win.
-TINY=(-q --layers 1 --heads 2 --dim 16 -T 16 -b 8 -m 2 -t 1
+TINY=(-q --layers 1 --heads 2 --dim 16 -T 16 -b 8 -m 2 -t 1 --self-test no
 	--eval-every 10 --eval-windows 8 --log-every 1 --warmup 2)
 
 tiny() { # OPTION...

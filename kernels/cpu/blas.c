@@ -7,6 +7,7 @@
  * depend on that choice, so it belongs to us and into the run file.
  */
 #include "kernels/cpu/cpu.h"
+#include "kernels/selftest.h"
 
 #include <dlfcn.h>
 #include <omp.h>
@@ -61,14 +62,24 @@ static void symbol(void *lib, const char *name, void *fn)
 	memcpy(fn, &p, sizeof(p));
 }
 
-static void load(void)
+/* NULL: it is not here. */
+static void *open_library(void)
 {
 	static const char *const cores[] = {"Nehalem", "Haswell", "SkylakeX"};
 	setenv("OPENBLAS_CORETYPE", cores[cpu_isa()], 0);
 	setenv("OPENBLAS_NUM_THREADS", "1", 1); /* the threads are ours; see linear.c */
 	void *lib = dlopen("libopenblas.so.0", RTLD_NOW | RTLD_LOCAL);
-	if (!lib)
-		lib = dlopen("libopenblas.so", RTLD_NOW | RTLD_LOCAL);
+	return lib ? lib : dlopen("libopenblas.so", RTLD_NOW | RTLD_LOCAL);
+}
+
+bool selftest_has_blas(void)
+{
+	return open_library() != NULL;
+}
+
+static void load(void)
+{
+	void *lib = open_library();
 	if (!lib)
 		die(EX_FAILED, "OpenBLAS cannot be opened: %s (Debian: libopenblas0)",
 			dlerror());

@@ -147,6 +147,7 @@ static inline void launch(struct device *d, const char *name, dim3 grid, dim3 bl
 		{cuda_arg_of(args)...}};
 	cuda_before(d, &l);
 #ifdef PT_EMULATED
+	emu_pointer(name, NULL); /* where all pointers are in structs */
 	for (int i = 0; i < l.n_args; i++)
 		if (l.args[i].kind == 'p')
 			emu_pointer(name, l.args[i].p);

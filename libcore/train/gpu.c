@@ -92,6 +92,10 @@ int train_device(const struct train_opts *o, enum device_kind *kind, struct err 
 		return err_set(e, EX_USAGE,
 			"offload %s needs a folder: --offload-to FOLDER, on a fast disk",
 			offload_names[o->offload]);
+	if (*kind == DEVICE_CPU && o->self_test == SELF_TEST_YES)
+		return err_set(e, EX_USAGE,
+			"self-test is for GPUs, whose kernels it holds to those of the "
+			"CPU");
 	if (*kind == DEVICE_CPU && o->profile)
 		return err_set(e, EX_USAGE, "profile is for GPUs: perf(1) is for CPUs");
 	if (train_profile(o, &(int64_t){0}, &(int64_t){0}, e) || check_graph(o, *kind, e))

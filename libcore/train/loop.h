@@ -61,7 +61,8 @@ struct run {
 	struct journal journal; /* rank 0's */
 	char *folder, *ckpt_folder;
 	double peak_flops;
-	int64_t most_bytes; /* planned, of the rank that needs most */
+	struct str self_test; /* what is to be said of it */
+	int64_t most_bytes;   /* planned, of the rank that needs most */
 	struct progress bar;
 	struct since since;
 	int64_t saved_step, tried_step, eval_step; /* -1: none */

@@ -28,6 +28,7 @@ static const char *const consensus_names[] = {"none", "sum", "count", NULL};
 static const char *const sparsify_names[] = {
 	"none", "magnitude", "random", "rescaled-random", NULL};
 static const char *const device_names[] = {"auto", "cpu", "cuda", NULL};
+static const char *const self_test_names[] = {"auto", "yes", "no", NULL};
 static const char *const numerics_names[] = {"exact", "fast", NULL};
 
 /* clang-format off */
@@ -118,6 +119,7 @@ static const struct opt options[] = {
 	{OPT_SIZE, 0, "memory", "BYTES", "0", T(memory), "What a rank may take, of its GPU where it has one. 0: its share of what is free.", OPT_LOCAL},
 	{OPT_INT, 't', "threads", "N", "0", T(threads), "Threads of a rank. 0: the processors of the host, shared out to its ranks.", OPT_LOCAL, 0, 4096},
 	{OPT_ENUM, 0, "device", NULL, "auto", T(device), "What computes: auto is a GPU, where there is one for each rank of the host that can do all that is asked for, else the CPU. With cuda, ranks have the GPUs of their host in turn, and may share one.", OPT_LOCAL, .values = device_names},
+	{OPT_ENUM, 0, "self-test", NULL, "auto", T(self_test), "On a GPU, hold the kernels that this run will use, at its shapes, to those of the CPU on random numbers before it trains, and stop where one is wrong. auto: once for each GPU model, driver, build and set of shapes, which is remembered in $XDG_CACHE_HOME/pt or ~/.cache/pt.", OPT_LOCAL, .values = self_test_names},
 	{OPT_FLAG, 0, "graph", NULL, "no", T(graph), "On a GPU, ask for all kernels of a step at once: the third step is noted as a CUDA graph, which does the steps from then on. No bit changes. For models that are so small that the GPU waits for the program.", OPT_LOCAL},
 	{OPT_STR, 0, "profile", "FIRST:LAST", NULL, T(profile), "On a GPU, measure each kernel in these steps, which then are slower, and print the table.", OPT_LOCAL},
 	{OPT_SIZE, 0, "bucket", "BYTES", "25M", T(bucket_bytes), "Gradients are summed over ranks in buckets of at least this, while the backward goes on.", OPT_LOCAL},

@@ -40,12 +40,6 @@ static void plan_micro(void *with, int64_t i)
 	t->pass.last = i + 1 == deal_count(&t->deal, t->data_rank);
 }
 
-static void nothing(void *with, const struct part *x)
-{
-	(void)with;
-	(void)x;
-}
-
 static void run_step(struct trainer *t)
 {
 	struct step_result r;
@@ -53,8 +47,8 @@ static void run_step(struct trainer *t)
 	store_step_end(t->store);
 	store_squares_ask(t->store);
 	step_agree(t, false, &r);
-	store_walk(t->store, false, STORE_INNER, STORE_INNER, nothing, NULL);
-	store_updated(t->store, true);
+	t->d.k->step_end(&t->d, t->end, t->pass.loss, store_squares(t->store), t->terms);
+	trainer_update(t);
 }
 
 /* Groups of one name count as one. */
@@ -171,6 +165,36 @@ void plan_make(const struct train_opts *o, struct model *m, int rank, struct pla
 		plan_long(o, m, rank, few, p);
 	else
 		plan_step(o, m, rank, n, p);
+}
+
+/* A prompt and a token, as a sample has them. */
+static void run_sample(struct trainer *t)
+{
+	const uint32_t ids[] = {0, 0, 0};
+	struct decoder *g = decoder_open(&t->model, &t->d, t->store, true);
+	decoder_feed(g, ids, ARRAY_LEN(ids));
+	decoder_feed(g, ids, 1);
+	decoder_close(g);
+}
+
+/* Micro-batches are alike but for the first and the last, and where the canonical tree of their
+ * sums ends. */
+void plan_calls(
+	const struct train_opts *o, struct model *m, int rank, struct kernel_calls *calls)
+{
+	enum { FEW = 4 };
+	struct trainer t;
+	int64_t n = trainer_micro_batches(o), ranks = train_data_ranks(o);
+	int64_t stages = o->degree[AXIS_PP] * o->pp_stages;
+	int64_t few = max64(FEW, 2 * stages) * ranks + n % ranks;
+	open_planned(&t, o, m, rank, min64(n, few));
+	device_plan_notes(&t.d, calls);
+	trainer_build_pipe(&t);
+	run_step(&t);
+	pipe_forward(&t.pipe, 1, 1, plan_micro, &t);
+	if (t.o.sample_every && rank == 0 && trainer_is_whole(&t))
+		run_sample(&t);
+	close_planned(&t);
 }
 
 int64_t plan_on_device(const struct plan *p)

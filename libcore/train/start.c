@@ -271,21 +271,40 @@ static int load(
 	return rc;
 }
 
+/* The device, and all that is taken of its memory; before that, what its products are, and whether
+ * it computes rightly. A worker's memory may be too small, and the others then hear of it. */
+static int build(struct run *r, struct train_opts *o, const char *from,
+	const struct start *s, struct err *e)
+{
+	struct trainer *t = &r->t;
+	if (trainer_prepare(t, o, r->world, &r->data, e) || apart_same_device(r, e))
+		return -1;
+	t->start = *s;
+	start_phase_ends(&t->start, START_DEVICE);
+	bool fits = !trainer_fit(t, e);
+	if (apart_ready(r, e) || !fits)
+		return -1;
+	if (train_algorithms_take(&t->d, o, from, r->all, e) ||
+		train_selftest(t, r->all, &r->self_test, e)) {
+		r->told = true;
+		return -1;
+	}
+	start_phase_ends(&t->start, START_SELF_TEST);
+	bool built = !trainer_build(t, e);
+	return apart_ready(r, e) || !built ? -1 : 0;
+}
+
 static int start(struct run *r, struct train_opts *o, const char *command, struct err *e)
 {
 	int64_t resume = -1;
+	const char *from = o->init_from ? o->init_from : o->resume;
 	struct start s = {.began = r->began, .last = r->began};
 	start_phase_ends(&s, START_PROGRAM);
 	train_device_sharers(o, r->all);
 	if (data_open(&r->data, o, r->world, e))
 		return -1;
 	start_phase_ends(&s, START_DATA);
-	if (trainer_prepare(&r->t, o, r->world, &r->data, e) || apart_same_device(r, e))
-		return -1;
-	start_phase_ends(&s, START_DEVICE);
-	r->t.start = s;
-	bool built = !trainer_build(&r->t, e); /* or a worker's memory is too small */
-	if (apart_ready(r, e) || !built)
+	if (build(r, o, from, &s, e))
 		return -1;
 	if (r->sync) {
 		struct edit_config edit;
@@ -294,11 +313,6 @@ static int start(struct run *r, struct train_opts *o, const char *command, struc
 	}
 	start_phase_ends(&r->t.start, START_MEMORY);
 	r->most_bytes = comm_max_i64(r->world, plan_total(&r->t.plan));
-	const char *from = o->init_from ? o->init_from : o->resume;
-	if (train_algorithms_take(&r->t.d, o, from, r->all, e)) {
-		r->told = true;
-		return -1;
-	}
 	if (train_profile(o, &r->t.profile_first, &r->t.profile_last, e))
 		return -1;
 	r->peak_flops = train_peak(o, &r->t.d);
@@ -331,6 +345,8 @@ static int start(struct run *r, struct train_opts *o, const char *command, struc
 		folder_unmake(r);
 		return -1;
 	}
+	if (r->self_test.len && !o->eval_only)
+		run_event(r, "%s", r->self_test.s);
 	r->all_have = r->sync && r->sync->size > 1 ? r->have : INT64_MAX;
 	if (resume >= 0)
 		elastic_say(r);
@@ -440,6 +456,7 @@ int train_run(struct train_opts *o, struct comm *world, const char *command, dou
 	journal_close(&r.journal);
 	if (r.lock >= 0)
 		close(r.lock);
+	str_free(&r.self_test);
 	free(r.folder);
 	free(r.ckpt_folder);
 	return rc;

@@ -168,7 +168,7 @@ static void update_part(void *with, const struct part *x)
 		update_parts(u);
 }
 
-static void update(struct trainer *t)
+void trainer_update(struct trainer *t)
 {
 	struct update u = {.t = t};
 	store_walk(t->store, false, STORE_INNER, STORE_INNER, update_part, &u);
@@ -205,7 +205,7 @@ static void ask(struct work *w)
 	d->k->step_end(d, t->end, t->pass.loss, store_squares(t->store), t->terms);
 	d->k->get_begin(d, &t->ended, t->end, sizeof(t->ended));
 	if (updates_ahead(w))
-		update(t);
+		trainer_update(t);
 }
 
 /* Steps in which products find their algorithms, and CUDA loads its kernels. */
@@ -458,7 +458,7 @@ void trainer_step_on(
 	if (r->bad)
 		return;
 	if (!r->skipped && !updates_ahead(&w))
-		update(t);
+		trainer_update(t);
 	adjust_scale(t, r->skipped);
 	t->step++;
 	t->samples += t->o.batch;

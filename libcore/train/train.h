@@ -13,6 +13,7 @@
 #include "data/data.h"
 #include "edit/edit.h"
 #include "kernels/kernels.h"
+#include "kernels/selftest.h"
 #include "model/model.h"
 #include "parallel/parallel.h"
 #include "run/run.h"
@@ -33,6 +34,7 @@ enum gather_dtype { GATHER_AUTO, GATHER_FP32 };
 
 enum kernel_choice { KERNELS_FUSED, KERNELS_REF };
 enum numerics { NUMERICS_EXACT, NUMERICS_FAST };
+enum self_test { SELF_TEST_AUTO, SELF_TEST_YES, SELF_TEST_NO };
 
 /* Workers that train apart; see edit.h. */
 struct edit_opts {
@@ -91,6 +93,7 @@ struct train_opts {
 	int device; /* enum device_kind; where one was opened, not auto */
 	const char *profile, *algorithms;
 	bool graph;
+	int self_test; /* enum self_test */
 	struct edit_opts edit;
 	struct strs straggle;
 	const char *garble;
@@ -210,6 +213,12 @@ double train_peak(const struct train_opts *o, struct device *d);
 int train_profile(
 	const struct train_opts *o, int64_t *first, int64_t *last, struct err *e);
 
+/* ---- selftest.c ------------------------------------------------------------------- */
+
+/* Collective over `all`. Before anything is taken of the GPU's memory: holds the kernels that this
+ * run will ask of it to the CPU's, if it is to be done. What is to be said of it is added to `said`. */
+int train_selftest(struct trainer *t, struct comm *all, struct str *said, struct err *e);
+
 /* ---- lr.c ------------------------------------------------------------------------ */
 
 /* The learning rate of step 1, 2, ... */
@@ -243,6 +252,9 @@ struct plan {
 /* A pure function of its arguments: the code that trains, run on the planning device. The
  * options are resolved; the model is left as that rank has it. */
 void plan_make(const struct train_opts *o, struct model *m, int rank, struct plan *p);
+/* The kernels that this rank asks for in a step, an evaluation and a sample. */
+void plan_calls(const struct train_opts *o, struct model *m, int rank,
+	struct kernel_calls *calls);
 int64_t plan_total(const struct plan *p);
 /* What of it is in the memory of the device; of a CPU, all but what is copied or read. */
 int64_t plan_on_device(const struct plan *p);
@@ -306,6 +318,7 @@ enum start_phase {
 	START_DATA,
 	START_DEVICE,
 	START_PLAN,
+	START_SELF_TEST,
 	START_MEMORY, /* is allocated and divided among tensors */
 	START_WEIGHTS,
 	START_FILES,	/* a checkpoint that is read, the run's folder and journal */
@@ -404,12 +417,14 @@ int train_order(const struct train_opts *o, const struct model *m,
 /* Collective. Parameters are initialised from the seed. `data` stays the caller's. */
 int trainer_open(struct trainer *t, const struct train_opts *o, struct comm *world,
 	struct data_set *data, struct err *e);
-/* The same in two: options, model and device; and with memory all else. In between ranks of other
- * trainers that share the GPU may be waited for, and then its room is to be seen: what is free
- * before any of them takes some. */
+/* The same in three: options, model and device; the plan, and whether there is memory for it; and
+ * with that memory all else. After the first ranks of other trainers that share the GPU may be
+ * waited for, and then its room is to be seen: what is free before any of them takes some. Before
+ * the last nothing of it is taken. */
 int trainer_prepare(struct trainer *t, const struct train_opts *o, struct comm *world,
 	struct data_set *data, struct err *e);
 void trainer_see_room(struct trainer *t);
+int trainer_fit(struct trainer *t, struct err *e);
 int trainer_build(struct trainer *t, struct err *e);
 void trainer_close(struct trainer *t);
 /* Parts of it that a plan goes through as well. From the mesh, the options and the model:
@@ -446,6 +461,9 @@ void trainer_step_on(
  * there are several, stay in the device's memory; votes come with them, in one all-reduce of
  * integers; and the bubble. */
 void step_agree(struct trainer *t, bool save, struct step_result *r);
+
+/* The optimizer's part of a step: what is asked of the device for it. */
+void trainer_update(struct trainer *t);
 
 /* Collective. Forward and backward of the next step, of which nothing stays. */
 void trainer_rehearse(struct trainer *t);

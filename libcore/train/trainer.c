@@ -111,7 +111,7 @@ void start_phase_ends(struct start *s, enum start_phase phase)
 void start_print(const struct start *s, struct str *out)
 {
 	static const char *const names[START_PHASES] = {"program", "data", "device",
-		"plan", "memory", "weights", "files", "products"};
+		"plan", "self-test", "memory", "weights", "files", "products"};
 	str_printf(out, "start: %.2f s", s->last - s->began);
 	for (int i = 0; i < START_PHASES; i++)
 		str_printf(out, "%s %s %.2f", i ? "," : ":", names[i], s->seconds[i]);
@@ -426,17 +426,25 @@ void trainer_see_room(struct trainer *t)
 	device_memory(&t->d, &used, &t->room);
 }
 
+int trainer_fit(struct trainer *t, struct err *e)
+{
+	comm_device(&t->d);
+	make_plan(t);
+	if (t->o.eval_only) /* which touches little of it */
+		return 0;
+	check_memory(t, e);
+	int rc = comm_agree(t->world, e);
+	if (rc)
+		close_device(t);
+	start_phase_ends(&t->start, START_PLAN);
+	return rc ? -1 : 0;
+}
+
 int trainer_build(struct trainer *t, struct err *e)
 {
 	const struct train_opts *o = &t->o;
 	int rc = 0;
-	comm_device(&t->d);
-	make_plan(t);
-	if (!o->eval_only) { /* which touches little of it */
-		check_memory(t, e);
-		rc = comm_agree(t->world, e);
-	}
-	if (!rc && o->offload) {
+	if (o->offload) {
 		int64_t n_bytes = t->plan.store.spilled;
 		t->spill = t->d.apart ? spill_open_host(&t->d, n_bytes, e)
 				      : spill_open(o->offload_to, n_bytes, e);
@@ -448,7 +456,6 @@ int trainer_build(struct trainer *t, struct err *e)
 		return -1;
 	}
 	agree_on_copies(t);
-	start_phase_ends(&t->start, START_PLAN);
 	open_compute(t);
 	struct loader_config c = {.comm = t->world,
 		.corpus = t->data->corpus,
@@ -461,7 +468,7 @@ int trainer_build(struct trainer *t, struct err *e)
 int trainer_open(struct trainer *t, const struct train_opts *o, struct comm *world,
 	struct data_set *data, struct err *e)
 {
-	if (trainer_prepare(t, o, world, data, e))
+	if (trainer_prepare(t, o, world, data, e) || trainer_fit(t, e))
 		return -1;
 	return trainer_build(t, e);
 }

@@ -654,6 +654,7 @@ struct launch {
 	dim3 grid, block;
 	size_t shared_bytes, arg_bytes;
 	void (*fn)(void *);
+	bool is_short; /* without its last block */
 	alignas(16) char arg[MAX_ARG];
 };
 
@@ -684,8 +685,11 @@ static void launch_run(void *launch)
 	emu_memory(true);
 	faults_catch();
 	run.inside = true;
-	for (int64_t i = 0; i < n; i++)
-		block_run(run.launches % 2 ? n - 1 - i : i, l->shared_bytes);
+	for (int64_t i = 0; i < n; i++) {
+		int64_t block = run.launches % 2 ? n - 1 - i : i;
+		if (!l->is_short || block != n - 1)
+			block_run(block, l->shared_bytes);
+	}
 	run.inside = false;
 	run.launches++;
 	emu_memory(false);
@@ -702,6 +706,7 @@ void emu_run(dim3 grid, dim3 block, size_t shared_bytes, cudaStream_t stream,
 	l.shared_bytes = shared_bytes;
 	l.fn = fn;
 	l.arg_bytes = n_bytes;
+	l.is_short = emu_is_short(NULL);
 	memcpy(l.arg, arg, n_bytes);
 	emu_ask(stream, launch_run, &l, offsetof(struct launch, arg) + n_bytes);
 }

@@ -11,6 +11,9 @@ EMU_INSIDE bool emu_is_device(const void *at);
 /* Counts a launch; true when it is not to be done: the device is broken, and runs no more, say. */
 EMU_INSIDE bool emu_breaks(void);
 
+/* Is this function, or with NULL the one that launches, to be wrong? */
+EMU_INSIDE bool emu_is_short(const char *name);
+
 /* What a call gives: this, or that the device is broken. */
 EMU_INSIDE cudaError_t emu_gives(cudaError_t rc);
 

@@ -1,0 +1,175 @@
+/*
+ * The self-test of attention: the heads, formats and chunks of the run, fewer of the sequences and
+ * heads, and of long chunks fewer rows. They stay several tiles long, several sequences and several
+ * groups of heads, since a kernel may be wrong from the second of any of these on.
+ */
+#include "kernels/selftest_trial.h"
+
+#include <math.h>
+
+/* What both sides have of a call. */
+struct attn_pair {
+	struct attn a[SIDES]; /* of the chunk that the call has */
+	struct attn self
+		[SIDES]; /* of the queries' own, which comes first where there are several */
+	struct pair q, k, v, own_k, own_v; /* own: of the queries' chunk */
+	bool whole;			   /* one chunk is all that a query sees */
+};
+
+/* FLOPs of a forward that a CPU does in a fraction of a second. */
+static int64_t rows_within(const struct attn *a)
+{
+	const double enough = 2e9;
+	enum { LEAST = 448 };
+	double per_pair = 2.0 * (double)(a->batch * a->heads * a->dim);
+	return max64(LEAST, (int64_t)sqrt(enough / per_pair));
+}
+
+/* Where a chunk's runs begin, in runs of another length. */
+static void move_runs(int64_t first[2], int64_t from, int64_t to)
+{
+	for (int i = 0; i < 2; i++)
+		first[i] = first[i] / max64(1, from) * to;
+}
+
+static struct attn smaller(const struct attn *c)
+{
+	enum { SEQUENCES = 2, GROUPS = 2, FIRST_HEAD = 3 };
+	struct attn a = *c;
+	int64_t per_group = c->heads / c->kv_heads, runs = c->q_rows % 2 ? 1 : 2;
+	a.batch = min64(c->batch, SEQUENCES);
+	a.kv_heads = min64(c->kv_heads, GROUPS);
+	a.heads = a.kv_heads * per_group;
+	a.q_rows = a.k_rows = fewer(c->q_rows, rows_within(&a));
+	move_runs(a.q_first, c->q_rows / runs, a.q_rows / runs);
+	move_runs(a.k_first, c->k_rows / runs, a.k_rows / runs);
+	a.first_head = FIRST_HEAD;
+	return a;
+}
+
+/* A matrix of so many heads in the place of matrix i of the call. */
+static struct mat heads_like(
+	const struct trial *t, int i, const struct attn *a, int64_t heads)
+{
+	struct mat m = t->c->m[i];
+	m.rows = a->batch * a->q_rows;
+	m.cols = heads * a->dim;
+	return m;
+}
+
+static void set_dropout(struct trial *t, struct attn_pair *x)
+{
+	const uint32_t step = 7;
+	struct pair steps = pair_bytes(t, &step, sizeof(step));
+	for (enum side s = GPU; s < SIDES; s++) {
+		x->a[s].drop = (struct dropout){.key = philox_key(1, 2, 3),
+			.p = t->c->p,
+			.step = steps.m[s].p,
+			.first_sample = 5};
+		x->self[s].drop = x->a[s].drop;
+	}
+}
+
+/* q, k and v are matrices q_at, q_at + 1 and q_at + 2 of the call. */
+static struct attn_pair attn_pair_of(struct trial *t, int q_at, bool whole)
+{
+	struct attn a = smaller(&t->c->attn);
+	struct attn_pair x = {.a = {a, a}, .whole = whole};
+	for (enum side s = GPU; s < SIDES; s++) {
+		x.self[s] = a;
+		for (int i = 0; i < 2; i++)
+			x.self[s].k_first[i] = a.q_first[i];
+	}
+	set_dropout(t, &x);
+	x.q = pair_random(t, heads_like(t, q_at, &a, a.heads), 1.5);
+	x.k = pair_random(t, heads_like(t, q_at + 1, &a, a.kv_heads), 1.5);
+	x.v = pair_random(t, heads_like(t, q_at + 2, &a, a.kv_heads), 1);
+	x.own_k = x.k;
+	x.own_v = x.v;
+	if (!whole) {
+		x.own_k = pair_random(t, heads_like(t, q_at + 1, &a, a.kv_heads), 1.5);
+		x.own_v = pair_random(t, heads_like(t, q_at + 2, &a, a.kv_heads), 1);
+	}
+	return x;
+}
+
+static void forward(struct trial *t, struct attn_pair *x, struct pair o, struct pair max,
+	struct pair sum)
+{
+	if (!x->whole)
+		KERNEL(t, attn_fwd, &x->self[s], o.m[s], max.m[s].p, sum.m[s].p,
+			x->q.m[s], x->own_k.m[s], x->own_v.m[s], true, false);
+	KERNEL(t, attn_fwd, &x->a[s], o.m[s], max.m[s].p, sum.m[s].p, x->q.m[s],
+		x->k.m[s], x->v.m[s], x->whole, true);
+}
+
+void try_attn_fwd(struct trial *t)
+{
+	struct attn_pair x = attn_pair_of(t, 1, t->c->n[0]);
+	const struct attn *a = &x.a[CPU];
+	int64_t n = a->batch * a->heads * a->q_rows;
+	struct pair o = pair_blank(t, heads_like(t, 0, a, a->heads));
+	struct pair max = pair_blank_vector(t, n), sum = pair_blank_vector(t, n);
+	forward(t, &x, o, max, sum);
+	trial_check(t, "o", o);
+	trial_check(t, "log-sum-exp", max);
+}
+
+static void backward(struct trial *t, struct attn_pair *x, struct pair dq, struct pair dk,
+	struct pair dv, struct pair own_dk, struct pair own_dv, struct pair dout,
+	struct pair o, struct pair lse, struct pair delta)
+{
+	KERNEL(t, attn_bwd, &x->self[s], dq.m[s], own_dk.m[s], own_dv.m[s], delta.m[s].p,
+		dout.m[s], o.m[s], lse.m[s].p, x->q.m[s], x->own_k.m[s], x->own_v.m[s],
+		true);
+	if (!x->whole)
+		KERNEL(t, attn_bwd, &x->a[s], dq.m[s], dk.m[s], dv.m[s], delta.m[s].p,
+			dout.m[s], o.m[s], lse.m[s].p, x->q.m[s], x->k.m[s], x->v.m[s],
+			false);
+}
+
+/* The forward's results, which the backward needs, are the CPU's on both. */
+void try_attn_bwd(struct trial *t)
+{
+	struct attn_pair x = attn_pair_of(t, 5, t->c->n[0]);
+	const struct attn *a = &x.a[CPU];
+	struct device *cpu = t->d[CPU];
+	int64_t n = a->batch * a->heads * a->q_rows;
+	struct pair o = pair_blank(t, heads_like(t, 4, a, a->heads));
+	struct pair lse = pair_blank_vector(t, n), sum = pair_blank_vector(t, n);
+	struct pair delta = pair_blank_vector(t, n);
+	struct pair dout = pair_random(t, heads_like(t, 3, a, a->heads), 1);
+	struct pair dq = pair_blank(t, heads_like(t, 0, a, a->heads));
+	struct pair own_dk = pair_blank(t, heads_like(t, 1, a, a->kv_heads));
+	struct pair own_dv = pair_blank(t, heads_like(t, 2, a, a->kv_heads));
+	struct pair dk = pair_random(t, heads_like(t, 1, a, a->kv_heads), 1);
+	struct pair dv = pair_random(t, heads_like(t, 2, a, a->kv_heads), 1);
+	if (!x.whole)
+		cpu->k->attn_fwd(cpu, &x.self[CPU], o.m[CPU], lse.m[CPU].p, sum.m[CPU].p,
+			x.q.m[CPU], x.own_k.m[CPU], x.own_v.m[CPU], true, false);
+	cpu->k->attn_fwd(cpu, &x.a[CPU], o.m[CPU], lse.m[CPU].p, sum.m[CPU].p, x.q.m[CPU],
+		x.k.m[CPU], x.v.m[CPU], x.whole, true);
+	pair_send(t, o);
+	pair_send(t, lse);
+	backward(t, &x, dq, dk, dv, own_dk, own_dv, dout, o, lse, delta);
+	trial_check(t, "dq", dq);
+	trial_check(t, "dk", own_dk);
+	trial_check(t, "dv", own_dv);
+	if (!x.whole) {
+		trial_check(t, "dk of another chunk", dk);
+		trial_check(t, "dv of another chunk", dv);
+	}
+}
+
+void try_attn_row(struct trial *t)
+{
+	const struct mat *m = t->c->m;
+	int64_t heads = t->c->n[0], kv_heads = t->c->n[1], dim = t->c->n[2];
+	int64_t rows = m[1].rows, first = max64(0, m[2].rows - rows);
+	struct pair o = pair_blank(t, m[0]), q = pair_random(t, m[1], 1.5);
+	struct pair k = pair_random(t, m[2], 1.5), v = pair_random(t, m[3], 1);
+	float scale = (float)(1 / sqrt((double)dim));
+	KERNEL(t, attn_row, o.m[s], q.m[s], k.m[s], v.m[s], heads, kv_heads, dim, first,
+		scale);
+	trial_check(t, "o", o);
+}

@@ -1,0 +1,401 @@
+/* The self-test of sums, the optimizer and what workers send each other; and the table. */
+#include "kernels/selftest_trial.h"
+
+#include <stddef.h>
+#include <string.h>
+
+static struct mat few(const struct trial *t, int i)
+{
+	return with_rows(t->c->m[i], fewer_rows(t->c->m[i]));
+}
+
+/* ---- memory ------------------------------------------------------------------------- */
+
+void try_zero(struct trial *t)
+{
+	struct pair x = pair_random(t, few(t, 0), 1);
+	KERNEL(t, zero, x.m[s]);
+	trial_check(t, "x", x);
+}
+
+void try_copy(struct trial *t)
+{
+	struct pair y = pair_blank(t, few(t, 0)), x = pair_random(t, few(t, 1), 1);
+	KERNEL(t, copy, y.m[s], x.m[s]);
+	trial_check(t, "y", y);
+}
+
+/* Of bits, and so of numbers that both sides have alike. */
+void try_hash(struct trial *t)
+{
+	const float none[2] = {0, 0};
+	struct mat of = few(t, 0);
+	struct pair x = pair_random(t, mat(of.p, of.rows, of.cols), 1);
+	struct pair sum = pair_bytes(t, none, sizeof(none));
+	KERNEL(t, hash, sum.m[s].p, x.m[s], 1, 2, of.cols);
+	trial_check(t, "sum", sum);
+}
+
+/* ---- sums --------------------------------------------------------------------------- */
+
+enum { MOST = 1 << 20 };
+
+/* An exact sum, of each side, as a number. */
+static void check_exact(struct trial *t, const char *what, struct pair x)
+{
+	struct exact sum[SIDES];
+	float is[SIDES];
+	if (t->measures)
+		return;
+	t->d[GPU]->k->get(t->d[GPU], &sum[GPU], x.m[GPU].p, sizeof(sum[GPU]));
+	memcpy(&sum[CPU], x.m[CPU].p, sizeof(sum[CPU]));
+	for (enum side s = GPU; s < SIDES; s++)
+		is[s] = (float)exact_round(&sum[s]);
+	struct pair number = pair_bytes(t, &is[CPU], sizeof(float));
+	t->d[GPU]->k->put(t->d[GPU], number.m[GPU].p, &is[GPU], sizeof(float));
+	trial_check(t, what, number);
+}
+
+static struct pair no_sum(struct trial *t)
+{
+	struct exact zero;
+	memset(&zero, 0, sizeof(zero));
+	/* room for check_exact(), too */
+	pair_bytes(t, &zero, sizeof(float));
+	return pair_bytes(t, &zero, sizeof(zero));
+}
+
+void try_exact_sum(struct trial *t)
+{
+	int64_t n = fewer(t->c->n[0], MOST);
+	struct pair x = no_sum(t), v = pair_vector(t, n, 1);
+	KERNEL(t, exact_sum, x.m[s].p, v.m[s].p, n);
+	check_exact(t, "sum", x);
+}
+
+void try_exact_sumsq(struct trial *t)
+{
+	struct pair x = no_sum(t), v = pair_random(t, few(t, 0), 1);
+	KERNEL(t, exact_sumsq, x.m[s].p, &v.m[s], 1);
+	check_exact(t, "sum of squares", x);
+}
+
+/* ---- the step ----------------------------------------------------------------------- */
+
+static const struct adamw adamw = {.lr = 1e-2f,
+	.beta1 = 0.9f,
+	.beta2 = 0.95f,
+	.eps = 1e-8f,
+	.grad_scale = 0.5f,
+	.correct1 = 0.19f,
+	.correct2 = 0.0975f};
+
+enum { PARTS = 3 };
+
+struct adamw_pair {
+	struct pair p, m, v, g, copy;
+};
+
+static struct adamw_pair adamw_pair_of(struct trial *t, int64_t n)
+{
+	struct mat copy = t->c->m[0];
+	struct adamw_pair x = {.p = pair_vector(t, n, 1),
+		.m = pair_vector(t, n, 0.1),
+		.v = pair_vector(t, n, 0.1),
+		.g = pair_vector(t, n, 1)};
+	float *v = x.v.m[CPU].p;
+	for (int64_t i = 0; i < n && !t->measures; i++)
+		v[i] *= v[i];
+	pair_send(t, x.v);
+	copy.rows = 1;
+	copy.cols = n;
+	x.copy = pair_blank(t, copy);
+	return x;
+}
+
+/* The CPU has none. */
+static void check_copy(struct trial *t, const struct adamw_pair *x)
+{
+	struct mat copy = x->copy.m[CPU];
+	if (!copy.p)
+		return;
+	t->d[CPU]->k->round(t->d[CPU], copy, mat(x->p.m[CPU].p, 1, copy.cols),
+		x->copy.m[GPU].type, 1);
+	trial_check(t, "the copy of p", x->copy);
+}
+
+/* A long vector among short ones, since they are updated together. */
+void try_adamw(struct trial *t)
+{
+	const int64_t n[PARTS] = {257, fewer(t->c->n[0], MOST), 5};
+	struct pair a = pair_bytes(t, &adamw, sizeof(adamw));
+	struct adamw_pair x[PARTS];
+	struct adamw_part parts[SIDES][PARTS];
+	for (int i = 0; i < PARTS; i++) {
+		x[i] = adamw_pair_of(t, n[i]);
+		for (enum side s = GPU; s < SIDES; s++)
+			parts[s][i] = (struct adamw_part){x[i].p.m[s].p, x[i].m.m[s].p,
+				x[i].v.m[s].p, x[i].g.m[s].p, x[i].copy.m[s], n[i], 0.1f};
+	}
+	KERNEL(t, adamw, parts[s], PARTS, a.m[s].p);
+	for (int i = 0; i < PARTS; i++) {
+		trial_check_within(t, "p", x[i].p, 1e-6);
+		trial_check_within(t, "m", x[i].m, 1e-6);
+		trial_check_within(t, "v", x[i].v, 1e-6);
+		check_copy(t, &x[i]);
+	}
+}
+
+/* n floats of a struct. */
+static struct pair words_of(struct pair x, size_t offset, int64_t n)
+{
+	for (enum side s = GPU; s < SIDES; s++)
+		x.m[s] = mat((char *)x.m[s].p + offset, 1, n);
+	return x;
+}
+
+void try_step_end(struct trial *t)
+{
+	const struct step_terms terms = {
+		.adamw = adamw, .tokens = 100, .clip = 1, .loss_scale = 4, .step = 9};
+	struct exact loss, squares;
+	memset(&loss, 0, sizeof(loss));
+	memset(&squares, 0, sizeof(squares));
+	exact_add(&loss, 123.25);
+	exact_add(&squares, 2345.5);
+	struct pair of_loss = pair_bytes(t, &loss, sizeof(loss));
+	struct pair of_squares = pair_bytes(t, &squares, sizeof(squares));
+	struct pair of_terms = pair_bytes(t, &terms, sizeof(terms));
+	struct step_end none;
+	memset(&none, 0, sizeof(none));
+	struct pair end = pair_bytes(t, &none, sizeof(none));
+	KERNEL(t, step_end, end.m[s].p, of_loss.m[s].p, of_squares.m[s].p,
+		of_terms.m[s].p);
+	trial_check(t, "what adamw is to do", words_of(end, 0, 7));
+	trial_check(
+		t, "loss and norm", words_of(end, offsetof(struct step_end, loss), 2));
+}
+
+/* ---- workers ------------------------------------------------------------------------ */
+
+void try_pseudo_grad(struct trial *t)
+{
+	int64_t n = fewer(t->c->n[0], MOST);
+	struct pair p = pair_vector(t, n, 1), anchor = pair_vector(t, n, 1);
+	KERNEL(t, pseudo_grad, p.m[s].p, anchor.m[s].p, n);
+	trial_check(t, "p", p);
+}
+
+void try_mix(struct trial *t)
+{
+	int64_t n = fewer(t->c->n[0], MOST);
+	struct pair p = pair_vector(t, n, 1), a = pair_vector(t, n, 1);
+	KERNEL(t, mix, p.m[s].p, a.m[s].p, n, 0.25f);
+	trial_check(t, "p", p);
+}
+
+void try_outer_sgd(struct trial *t)
+{
+	int64_t n = fewer(t->c->n[0], MOST);
+	const struct outer_sgd o = {.lr = 0.7f,
+		.momentum = 0.9f,
+		.decay = 0.01f,
+		.nesterov = t->c->n[2],
+		.grad_scale = 0.5f};
+	struct pair a = pair_vector(t, n, 1), g = pair_vector(t, n, 1), m = {{{0}}};
+	if (t->c->n[1])
+		m = pair_vector(t, n, 1);
+	KERNEL(t, outer_sgd, a.m[s].p, m.m[s].p, g.m[s].p, n, &o);
+	trial_check(t, "anchor", a);
+	trial_check(t, "momentum", m);
+}
+
+enum { WORKERS = 8 };
+
+void try_combine(struct trial *t)
+{
+	static const float weight[WORKERS] = {
+		0.5f, 1, 0, 0.25f, 0.125f, 2, 0.75f, 0.375f};
+	int64_t n = fewer(t->c->n[0], MOST);
+	struct combine c = {.workers = (int)min64(t->c->n[1], WORKERS),
+		.consensus = (enum consensus)t->c->n[2],
+		.normalize = t->c->n[3]};
+	struct pair out = pair_blank_vector(t, n);
+	const float *x[SIDES][WORKERS];
+	for (int w = 0; w < c.workers; w++) {
+		struct pair one = pair_vector(t, n, 1);
+		for (enum side s = GPU; s < SIDES; s++)
+			x[s][w] = one.m[s].p;
+	}
+	c.weight = weight;
+	KERNEL(t, combine, out.m[s].p, x[s], n, &c);
+	trial_check(t, "out", out);
+}
+
+void try_keep_largest(struct trial *t)
+{
+	struct pair x = pair_random(t, few(t, 0), 1);
+	int64_t k = t->c->n[0];
+	KERNEL(t, keep_largest, x.m[s], k);
+	trial_check(t, "x", x);
+}
+
+void try_keep_random(struct trial *t)
+{
+	const struct keep o = {
+		.density = 0.25f, .scale = 4, .key = philox_key(1, 2, 3), .worker = 1};
+	struct pair x = pair_random(t, few(t, 0), 1);
+	KERNEL(t, keep_random, x.m[s], &o);
+	trial_check(t, "x", x);
+}
+
+static struct chance chance(void)
+{
+	return (struct chance){.key = philox_key(1, 2, 3), .first = 4};
+}
+
+void try_round_random(struct trial *t)
+{
+	const struct chance o = chance();
+	struct pair x = pair_random(t, few(t, 0), 1);
+	KERNEL(t, round_random, x.m[s], &o);
+	trial_check(t, "x", x);
+}
+
+/* Codes of 8 bits, four of which are compared as one number of 32. */
+void try_quantise(struct trial *t)
+{
+	const struct chance o = chance();
+	struct pair x = pair_random(t, few(t, 0), 1);
+	struct pair codes = pair_blank_vector(t, ceil_div(mat_size(x.m[CPU]), 4));
+	struct pair scales = pair_blank_vector(t, x.m[CPU].rows);
+	bool random = t->c->n[0];
+	KERNEL(t, quantise, x.m[s], codes.m[s].p, scales.m[s].p, random ? &o : NULL);
+	trial_check(t, "x", x);
+	trial_check(t, "codes", codes);
+	trial_check(t, "scales", scales);
+}
+
+void try_dequantise(struct trial *t)
+{
+	struct mat of = few(t, 0);
+	struct pair from = pair_random(t, of, 1), x = pair_blank(t, of);
+	struct pair codes = pair_blank_vector(t, ceil_div(mat_size(of), 4));
+	struct pair scales = pair_blank_vector(t, of.rows);
+	t->d[CPU]->k->quantise(
+		t->d[CPU], from.m[CPU], codes.m[CPU].p, scales.m[CPU].p, NULL);
+	pair_send(t, codes);
+	pair_send(t, scales);
+	KERNEL(t, dequantise, x.m[s], codes.m[s].p, scales.m[s].p);
+	trial_check(t, "x", x);
+}
+
+static struct pair places_of(struct trial *t, int64_t n, bool wide)
+{
+	return pair_blank_vector(t, wide ? n : ceil_div(n, 2));
+}
+
+void try_pick(struct trial *t)
+{
+	struct pair x = pair_random(t, few(t, 0), 1);
+	int64_t k = t->c->n[0], n = x.m[CPU].rows * k;
+	bool wide = t->c->n[1];
+	struct pair values = pair_blank_vector(t, n), places = places_of(t, n, wide);
+	t->d[CPU]->k->keep_largest(t->d[CPU], x.m[CPU], k);
+	pair_send(t, x);
+	KERNEL(t, pick, values.m[s].p, places.m[s].p, wide, x.m[s], k);
+	trial_check(t, "values", values);
+	trial_check(t, "places", places);
+}
+
+void try_strew(struct trial *t)
+{
+	struct pair from = pair_random(t, few(t, 0), 1), x = pair_blank(t, few(t, 0));
+	int64_t k = t->c->n[0], n = x.m[CPU].rows * k;
+	bool wide = t->c->n[1];
+	struct pair values = pair_blank_vector(t, n), places = places_of(t, n, wide);
+	t->d[CPU]->k->keep_largest(t->d[CPU], from.m[CPU], k);
+	t->d[CPU]->k->pick(
+		t->d[CPU], values.m[CPU].p, places.m[CPU].p, wide, from.m[CPU], k);
+	pair_send(t, values);
+	pair_send(t, places);
+	KERNEL(t, strew, x.m[s], values.m[s].p, places.m[s].p, wide, k);
+	trial_check(t, "x", x);
+}
+
+void try_normal(struct trial *t)
+{
+	const struct normal o = {.mean = 0.5f,
+		.std = 0.02f,
+		.most = t->c->n[0] ? 3 : 0,
+		.chance = chance()};
+	struct pair x = pair_blank(t, few(t, 0));
+	KERNEL(t, normal, x.m[s], &o);
+	trial_check(t, "x", x);
+}
+
+/* ---- all of them -------------------------------------------------------------------- */
+
+/*
+ * The errors that are allowed, in the one place where they are: as the tests of the kernels have
+ * them (tests/test_kernels_*.c), with room for sums that are longer than theirs, since a run that
+ * is stopped for nothing is worse than a fault of a few more roundings that is not found: one that
+ * matters is a thousand times as large.
+ *
+ * The others move bytes or memory, which every other trial does, too; or no run asks for them.
+ */
+const struct trial_row trial_rows[N_KERNELS] = {
+	[KERNEL_round] = {try_round, 0, 0},
+	[KERNEL_round_scaled] = {try_round_scaled, 0, 0},
+	[KERNEL_narrow] = {try_narrow, 0, 0},
+	[KERNEL_widen] = {try_widen, 0, 0},
+	[KERNEL_amax] = {try_amax, 0, 0},
+	[KERNEL_zero] = {try_zero, 0, 0},
+	[KERNEL_copy] = {try_copy, 0, 0},
+	[KERNEL_hash] = {try_hash, 0, 0},
+	[KERNEL_embed_fwd] = {try_embed_fwd, 1e-6, 2},
+	[KERNEL_embed_bwd] = {try_embed_bwd, 1e-5, 2},
+	[KERNEL_linear_fwd] = {try_linear_fwd, 1e-4, 2},
+	[KERNEL_linear_bwd_x] = {try_linear_bwd_x, 1e-4, 2},
+	[KERNEL_linear_bwd_w] = {try_linear_bwd_w, 1e-4, 2},
+	[KERNEL_linear_row] = {try_linear_row, 1e-4, 2},
+	[KERNEL_linear_gelu_fwd] = {try_linear_gelu_fwd, 1e-4, 3},
+	[KERNEL_linear_gelu_bwd] = {try_linear_gelu_bwd, 1e-4, 3},
+	[KERNEL_bias_fwd] = {try_bias_fwd, 1e-6, 2},
+	[KERNEL_bias_bwd] = {try_bias_bwd, 1e-5, 0},
+	[KERNEL_norm_fwd] = {try_norm_fwd, 1e-5, 2},
+	[KERNEL_norm_bwd_x] = {try_norm_bwd_x, 1e-5, 0},
+	[KERNEL_norm_bwd_w] = {try_norm_bwd_w, 1e-5, 0},
+	[KERNEL_norm_bwd] = {try_norm_bwd, 1e-5, 0},
+	[KERNEL_rope] = {try_rope, 1e-6, 2},
+	[KERNEL_act_fwd] = {try_act_fwd, 5e-6, 2},
+	[KERNEL_act_bwd] = {try_act_bwd, 5e-6, 2},
+	[KERNEL_add] = {try_add, 1e-6, 2},
+	[KERNEL_sub] = {try_sub, 1e-6, 2},
+	[KERNEL_dropout] = {try_dropout, 1e-6, 2},
+	[KERNEL_residual] = {try_residual, 1e-6, 2},
+	[KERNEL_residual_norm] = {try_residual_norm, 1e-5, 3},
+	[KERNEL_attn_fwd] = {try_attn_fwd, 5e-5, 4},
+	[KERNEL_attn_bwd] = {try_attn_bwd, 5e-5, 8},
+	[KERNEL_attn_row] = {try_attn_row, 5e-5, 4},
+	[KERNEL_xent_stats] = {try_xent_stats, 1e-5, 0},
+	[KERNEL_xent_join] = {try_xent_join, 1e-5, 0},
+	[KERNEL_xent_bwd] = {try_xent_bwd, 1e-5, 2},
+	[KERNEL_xent_fused] = {try_xent_fused, 1e-5, 2},
+	[KERNEL_normal] = {try_normal, 0, 0},
+	[KERNEL_exact_sum] = {try_exact_sum, 0, 0},
+	[KERNEL_exact_sumsq] = {try_exact_sumsq, 1e-6, 0},
+	[KERNEL_adamw] = {try_adamw, 1e-6, 2},
+	[KERNEL_step_end] = {try_step_end, 0, 0},
+	[KERNEL_pseudo_grad] = {try_pseudo_grad, 0, 0},
+	[KERNEL_mix] = {try_mix, 1e-6, 0},
+	[KERNEL_outer_sgd] = {try_outer_sgd, 1e-5, 0},
+	[KERNEL_combine] = {try_combine, 1e-5, 0},
+	[KERNEL_keep_largest] = {try_keep_largest, 0, 0},
+	[KERNEL_keep_random] = {try_keep_random, 0, 0},
+	[KERNEL_round_random] = {try_round_random, 0, 0},
+	[KERNEL_quantise] = {try_quantise, 0, 0},
+	[KERNEL_dequantise] = {try_dequantise, 0, 0},
+	[KERNEL_pick] = {try_pick, 0, 0},
+	[KERNEL_strew] = {try_strew, 0, 0},
+};

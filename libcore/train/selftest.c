@@ -1,0 +1,239 @@
+/* The self-test of a run: which kernels, on which ranks, and what is known from before. */
+#include "train/train.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+/* ---- what a run asks outside of its steps ------------------------------------------- */
+
+/* Of workers that train apart: what they send each other goes by rows of matrices. */
+static void note_wire(struct device *d, const struct edit_opts *o, struct mat x)
+{
+	const struct kernels *k = d->k;
+	const struct chance chance = {.first = 0};
+	int64_t n_picked = max64(1, (int64_t)(o->wire_density * (double)x.cols));
+	bool wide = x.cols > 1 << 16;
+	if (o->wire == EDIT_WIRE_BF16) {
+		k->round(d, x, x, DT_BF16, 1);
+		k->round_random(d, x, &chance);
+		k->narrow(d, NULL, x, DT_BF16);
+		k->widen(d, x, NULL, DT_BF16);
+	} else if (o->wire == EDIT_WIRE_INT8) {
+		k->quantise(d, x, NULL, NULL, NULL);
+		k->quantise(d, x, NULL, NULL, &chance);
+		k->dequantise(d, x, NULL, NULL);
+	} else if (o->wire == EDIT_WIRE_SPARSE) {
+		k->keep_largest(d, x, n_picked);
+		k->pick(d, NULL, NULL, wide, x, n_picked);
+		k->strew(d, x, NULL, NULL, wide, n_picked);
+	}
+}
+
+static void note_workers(struct device *d, const struct train_opts *o, struct mat x)
+{
+	static float m;
+	const struct kernels *k = d->k;
+	const struct edit_opts *w = &o->edit;
+	const struct keep keep = {.density = 1};
+	const struct outer_sgd sgd = {.nesterov = w->nesterov};
+	const struct combine combine = {.workers = (int)w->workers,
+		.consensus = w->reducer == EDIT_GTA ? (enum consensus)w->consensus
+						    : CONSENSUS_NONE,
+		.normalize = w->reducer != EDIT_MEAN && w->normalize};
+	const struct adamw_part part = {.n = mat_size(x)};
+	k->pseudo_grad(d, NULL, NULL, mat_size(x));
+	k->combine(d, NULL, NULL, mat_size(x), &combine);
+	k->add(d, x, x, x);
+	k->sub(d, x, x, x);
+	k->exact_sumsq(d, NULL, &x, 1);
+	if (w->outer == EDIT_OUTER_SGD)
+		k->outer_sgd(
+			d, NULL, w->momentum > 0 ? &m : NULL, NULL, mat_size(x), &sgd);
+	if (w->outer == EDIT_OUTER_ADAMW)
+		k->adamw(d, &part, 1, NULL);
+	if (w->delay)
+		k->mix(d, NULL, NULL, mat_size(x), 1);
+	if (w->sparsify)
+		k->keep_largest(d, x, max64(1, (int64_t)(w->density * (double)x.cols)));
+	if (w->sparsify)
+		k->keep_random(d, x, &keep);
+	note_wire(d, w, x);
+}
+
+static void note_others(const struct trainer *t, struct kernel_calls *calls)
+{
+	enum { ROWS = 100 };
+	static float x;
+	struct device d;
+	const struct model_config *c = &t->model.c;
+	device_plan(&d, DEVICE_CUDA);
+	device_plan_notes(&d, calls);
+	for (int i = 0; i < t->model.n_tensors; i++)
+		init_rows(&d, &t->model.tensors[i], t->o.seed, 0, mat(&x, ROWS, c->dim));
+	if (t->o.edit.workers)
+		note_workers(&d, &t->o, mat(&x, ROWS, c->dim));
+	if (t->o.check_replicas_every)
+		d.k->hash(&d, NULL, mat(&x, ROWS, c->dim), 0, 0, 0);
+}
+
+/* ---- what is known from before ------------------------------------------------------- */
+
+/* $XDG_CACHE_HOME/pt/self-test-KEY, or in ~/.cache; -1: there is no such place. */
+static int cache_path(uint64_t key, struct str *folder, struct str *path)
+{
+	const char *cache = getenv("XDG_CACHE_HOME"), *home = getenv("HOME");
+	if (cache && *cache == '/')
+		str_printf(folder, "%s/pt", cache);
+	else if (home && *home == '/')
+		str_printf(folder, "%s/.cache/pt", home);
+	else
+		return -1;
+	str_printf(path, "%s/self-test-%016llx", folder->s, (unsigned long long)key);
+	return 0;
+}
+
+/* A file there with just this text was written when it had passed. Anything else is none. */
+static bool is_known(uint64_t key, const struct str *what)
+{
+	struct str folder = {0}, path = {0}, text = {0};
+	struct stat st;
+	bool known = !cache_path(key, &folder, &path) && !stat(path.s, &st) &&
+		     S_ISREG(st.st_mode) && st.st_size == (off_t)what->len &&
+		     !file_read(path.s, what->len + 1, &text, &(struct err){0}) &&
+		     text.len == what->len && !memcmp(text.s, what->s, what->len);
+	str_free(&folder);
+	str_free(&path);
+	str_free(&text);
+	return known;
+}
+
+/* Where that cannot be written, the next run tests again. */
+static void remember(uint64_t key, const struct str *what)
+{
+	struct str folder = {0}, path = {0};
+	struct durable file;
+	struct err e = {0};
+	if (!cache_path(key, &folder, &path) && !file_make_folder(folder.s, &e) &&
+		!durable_begin_own(&file, path.s, &e)) {
+		int fd = open(file.tmp, O_WRONLY | O_TRUNC | O_CLOEXEC);
+		bool failed = fd < 0 || write_all(fd, what->s, what->len);
+		if (fd >= 0 && close(fd))
+			failed = true;
+		if (failed)
+			durable_abort(&file);
+		else
+			durable_commit(&file, &e);
+	}
+	str_free(&folder);
+	str_free(&path);
+}
+
+/* All that the verdict depends on. The GPU is named by its model, its driver and libraries. */
+static void describe(
+	const struct trainer *t, const struct kernel_calls *calls, struct str *what)
+{
+	struct str algorithms = {0};
+	const char *attention = getenv("PT_ATTENTION");
+	device_algorithms((struct device *)&t->d, &algorithms);
+	str_printf(what, "pt %s, %s\npt-cuda.so 0x%016llx\n", PT_VERSION,
+		device_name(&t->d), (unsigned long long)device_build());
+	str_printf(what, "numerics %s, algorithms 0x%016llx, attention %s\n",
+		t->o.numerics == NUMERICS_FAST ? "fast" : "exact",
+		(unsigned long long)hash_bytes(
+			algorithms.s ? algorithms.s : "", algorithms.len, 0),
+		attention ? attention : "auto");
+	kernel_calls_text(calls, what);
+	str_free(&algorithms);
+}
+
+/* ---- who tests ----------------------------------------------------------------------- */
+
+/*
+ * Collective over `all`. Of ranks that share a GPU the first that has a call tests it: the others
+ * leave it out. All have looked at what is known before any of them writes there.
+ */
+static void share_out(struct comm *all, uint64_t gpu, struct kernel_calls *calls)
+{
+	size_t n = (size_t)comm_max_i64(all, calls->n) + 1;
+	uint64_t *mine = xcalloc(n, sizeof(*mine));
+	uint64_t *each = xcalloc((size_t)all->size * n, sizeof(*each));
+	mine[0] = gpu;
+	for (int64_t i = 0; i < calls->n; i++)
+		mine[1 + i] = hash_str(calls->texts[i].s);
+	comm_allgather(all, mine, each, (int64_t)(n * sizeof(*mine)));
+	for (int64_t i = calls->n; i-- > 0;) {
+		bool theirs = false;
+		for (size_t r = 0; r < (size_t)all->rank && !theirs; r++)
+			for (size_t j = 1; j < n && each[r * n] == gpu; j++)
+				theirs |= each[r * n + j] == mine[1 + i];
+		if (theirs)
+			kernel_calls_remove(calls, i);
+	}
+	free(mine);
+	free(each);
+}
+
+static int test(
+	struct trainer *t, struct kernel_calls *calls, struct selftest *r, struct err *e)
+{
+	struct comm_place place;
+	comm_place(&place);
+	int64_t threads = max64(1, cpu_count() / max64(1, place.local_size));
+	if (t->o.threads)
+		threads = t->o.threads;
+	if (!selftest_run(&t->d, (int)threads, calls, r, e))
+		return 0;
+	err_prefix(e, "self-test: %s computes wrongly: ", device_name(&t->d));
+	struct err text = *e;
+	return err_set(e, EX_FAILED,
+		"%s; a broken GPU, driver or compiler; nothing was trained, and "
+		"--self-test no trains in spite of it",
+		text.msg);
+}
+
+int train_selftest(struct trainer *t, struct comm *all, struct str *said, struct err *e)
+{
+	static const char products[] =
+		"whose products the GPU's are held to (Debian: libopenblas0)";
+	struct kernel_calls calls = {0};
+	struct selftest r = {0};
+	struct str what = {0};
+	struct comm_place place;
+	if (t->o.self_test == SELF_TEST_NO || !t->d.apart)
+		return 0;
+	comm_place(&place);
+	plan_calls(&t->o, &t->model, t->world->rank, &calls);
+	note_others(t, &calls);
+	describe(t, &calls, &what);
+	uint64_t key = hash_bytes(what.s, what.len, 0);
+	bool known = t->o.self_test == SELF_TEST_AUTO && is_known(key, &what);
+	share_out(all, device_gpu(place.local_rank), &calls);
+	bool able = known || selftest_has_blas(), due = !known && able && calls.n;
+	if (due)
+		test(t, &calls, &r, e);
+	else if (!able && t->o.self_test == SELF_TEST_YES)
+		err_set(e, EX_FAILED, "self-test yes needs OpenBLAS, %s", products);
+	int rc = comm_agree(all, e);
+	if (!rc && !known && able)
+		remember(key, &what);
+	if (due)
+		str_printf(said,
+			"self-test passed: %lld calls of kernels, errors up to %.2g of "
+			"what is allowed (%s), %.2f s",
+			(long long)r.n_calls, r.worst, r.closest, r.seconds);
+	else if (able)
+		str_printf(said, "self-test passed before");
+	else
+		str_printf(
+			said, "self-test left out: OpenBLAS is not here, %s", products);
+	str_printf(said, "; 0x%016llx", (unsigned long long)key);
+	if (!rc)
+		info("%s", said->s);
+	kernel_calls_free(&calls);
+	str_free(&what);
+	return rc;
+}

@@ -1,0 +1,138 @@
+#!/usr/bin/env bats
+# pt-train holds the kernels of a GPU, which is emulated here, to those of the CPU before it trains.
+load helpers
+
+setup() {
+	cd "$BATS_TEST_TMPDIR" || exit 1
+	export PT_CUDA=$BUILD/emu/pt-cuda.so PT_EMU_GUARD=no XDG_CACHE_HOME=$PWD/cache
+	[ -e "$PT_CUDA" ] || skip 'nvcc and its headers are not here'
+	ONE=(--dim 32 -n 1 --eval-every 0 --no-ckpt --peak-flops 1e12 --self-test auto)
+}
+
+on_gpu() { # OPTION...
+	timeout -k 1 120 pt-train "${TINY[@]}" "${ONE[@]}" --device cuda --overwrite "$@"
+}
+
+tested() { # OPTION...: the run is tested, and not only remembered
+	on_gpu -o run "$@" >/dev/null
+	grep -q '^# event .* self-test passed: [0-9]* calls of kernels, ' run/journal.txt || {
+		echo "not tested: $*"
+		return 1
+	}
+}
+
+@test "the first run of a kind is tested, the next one is not" {
+	make_shard
+	tested
+	[ "$(find cache -type f | wc -l)" -eq 1 ]
+	on_gpu -o run >/dev/null
+	grep -q '^# event .* self-test passed before' run/journal.txt
+	tested --self-test yes
+	cp run/algorithms with
+	on_gpu -o run --self-test no >/dev/null
+	cmp with run/algorithms
+	not grep -q "self-test passed" run/journal.txt
+	# Other shapes, other numbers, another build
+	tested -T 32
+	tested --dtype bf16
+	tested --numerics fast
+	cp "$PT_CUDA" other.so
+	echo >>other.so
+	PT_CUDA=$PWD/other.so tested
+}
+
+@test "what is remembered need not be there, or what it was" {
+	make_shard
+	tested
+	local file
+	file=$(find cache -type f)
+	damage "$file" damaged 100
+	cp damaged "$file"
+	tested
+	cmp -s damaged "$file" && return 1
+	head -c 3000000 /dev/zero >"$file"
+	tested
+	rm "$file"
+	mkfifo "$file"
+	tested
+	rm -f "$file"
+	mkdir "$file"
+	tested
+	XDG_CACHE_HOME=/dev/null tested
+	XDG_CACHE_HOME='' HOME='' tested
+	XDG_CACHE_HOME=relative HOME=$PWD/home tested
+	[ ! -e relative ]
+	[ "$(find home/.cache/pt -type f | wc -l)" -eq 1 ]
+}
+
+@test "without OpenBLAS there is nothing to hold a GPU to, and that is said" {
+	make_shard
+	mkdir no
+	: >no/libopenblas.so.0 >no/libopenblas.so
+	LD_LIBRARY_PATH=$PWD/no on_gpu -o run >/dev/null
+	grep -q '^# event .* self-test left out: OpenBLAS is not here' run/journal.txt
+	LD_LIBRARY_PATH=$PWD/no code_of 1 on_gpu -o run --self-test yes
+	says 'needs OpenBLAS'
+	[ ! -e cache ]
+}
+
+@test "a CPU is not tested" {
+	make_shard
+	tiny "${ONE[@]}" --device cpu -o run >/dev/null
+	not grep -q "self-test passed" run/journal.txt
+	code_of 64 tiny "${ONE[@]}" --device cpu --self-test yes -o run
+	says 'self-test is for GPUs'
+}
+
+# With options of a run that asks for it; :NAME is what the message names, where that is a fused
+# kernel.
+wrong() { # 'OPTION...' KERNEL[:NAME]...
+	local kernel
+	for kernel in "${@:2}"; do
+		# shellcheck disable=SC2086
+		PT_EMU_BREAK=${kernel%:*} code_of 1 on_gpu $1 -o run
+		says 'self-test: '
+		says "computes wrongly: ${kernel#*:} "
+		says ': element '
+		[ ! -e run ] && [ ! -e cache ]
+	done
+}
+
+@test "a kernel that leaves something out stops the run before it begins, whichever it is" {
+	make_shard
+	wrong '--dtype bf16 --dropout 0.1' embed_fwd embed_bwd linear_fwd linear_bwd_x linear_bwd_w \
+		bias_bwd norm_fwd norm_bwd attn_fwd attn_bwd act_fwd:linear_gelu_fwd \
+		linear_gelu_bwd add dropout residual residual_norm round xent_stats xent_join xent_fused \
+		exact_sum exact_sumsq adamw step_end normal
+	wrong '-a llama --dtype float8 --no-float8-skip-ends --virtual tp=2,cp=2' round_scaled amax rope \
+		attn_bwd linear_fwd act_bwd xent_bwd
+	wrong '--kernels ref --sample-every 1' norm_bwd_x norm_bwd_w bias_fwd linear_row attn_row
+}
+
+@test "so does one that only workers need, which train apart" {
+	make_shard
+	local edit='--edit-workers 1 --edit-sync-interval 3 --edit-outer'
+	wrong "$edit sgd --edit-outer-momentum 0.9 --edit-reducer gta --edit-sparsification random
+		--edit-density 0.25 --edit-fragments 2 --edit-sync-delay 1 --edit-wire int8
+		--check-replicas-every 5" pseudo_grad combine outer_sgd mix keep_largest keep_random \
+		quantise dequantise hash sub
+	wrong "$edit adamw --edit-wire sparse" pick strew
+	wrong "$edit adamw --edit-wire bf16" narrow widen round_random
+}
+
+@test "of ranks that share a GPU one tests, of ranks with a GPU each all do" {
+	make_shard
+	on_two() { # OPTION...: with a kernel that is wrong on rank 1 alone
+		# shellcheck disable=SC2016
+		timeout -k 1 120 mpiexec -n 2 sh -c \
+			'[ "$PMI_RANK" = 0 ] || export PT_EMU_BREAK=attn_bwd; exec "$@"' sh \
+			pt-train "${TINY[@]}" "${ONE[@]}" --device cuda --overwrite -o run "$@" </dev/null
+	}
+	on_two --dp 2 >/dev/null
+	grep -q 'self-test passed: ' run/journal.txt
+	rm -r run cache
+	PT_EMU_GPUS=2 code_of 1 on_two --dp 2
+	says 'rank 1: self-test: '
+	says 'wrongly: attn_bwd '
+	[ ! -e run ] && [ ! -e cache ]
+}
