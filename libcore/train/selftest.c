@@ -137,15 +137,15 @@ static void describe(
 	const struct trainer *t, const struct kernel_calls *calls, struct str *what)
 {
 	struct str algorithms = {0};
-	const char *attention = getenv("PT_ATTENTION");
+	const char *attention = getenv("PT_ATTENTION"), *off = getenv("PT_LAB_OFF");
 	device_algorithms((struct device *)&t->d, &algorithms);
 	str_printf(what, "pt %s, %s\npt-cuda.so 0x%016llx\n", PT_VERSION,
 		device_name(&t->d), (unsigned long long)device_build());
-	str_printf(what, "numerics %s, algorithms 0x%016llx, attention %s\n",
+	str_printf(what, "numerics %s, algorithms 0x%016llx, attention %s, off %s\n",
 		t->o.numerics == NUMERICS_FAST ? "fast" : "exact",
 		(unsigned long long)hash_bytes(
 			algorithms.s ? algorithms.s : "", algorithms.len, 0),
-		attention ? attention : "auto");
+		attention ? attention : "auto", off ? off : "");
 	kernel_calls_text(calls, what);
 	str_free(&algorithms);
 }
