@@ -331,8 +331,10 @@ static struct worst compare_row(
 			error /= fabs((double)y[i]) + beside;
 		if (error <= w.error || !memcmp(x + i, y + i, sizeof(*x)))
 			continue;
-		w = (struct worst){
-			error, row, i, (double)x[i], (double)y[i], w.largest};
+		w.error = error;
+		w.col = i;
+		w.is = (double)x[i];
+		w.should = (double)y[i];
 		if (isnan(error))
 			break;
 	}

@@ -77,7 +77,7 @@ sample_of() { # FILE: what follows its announcement
 	run on_gpu 2 --graph -o other
 	[ "$status" -eq 64 ]
 	# Casts are kept for the backward, but where chunks are added up and where it is made again.
-	SMALL+=(--virtual tp=2,cp=1 -a llama --kv-heads 2 --dropout 0.1)
+	SMALL+=(--virtual "tp=2,cp=1" -a llama --kv-heads 2 --dropout 0.1)
 	on_gpu 1 --overwrite -o one >/dev/null
 	same_on 2 --tp 2
 	same_on 2 --tp 2 --no-sp

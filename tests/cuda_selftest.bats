@@ -68,7 +68,7 @@ tested() { # OPTION...: the run is tested, and not only remembered
 @test "without OpenBLAS there is nothing to hold a GPU to, and that is said" {
 	make_shard
 	mkdir no
-	: >no/libopenblas.so.0 >no/libopenblas.so
+	touch no/libopenblas.so.0 no/libopenblas.so
 	LD_LIBRARY_PATH=$PWD/no on_gpu -o run >/dev/null
 	grep -q '^# event .* self-test left out: OpenBLAS is not here' run/journal.txt
 	LD_LIBRARY_PATH=$PWD/no code_of 1 on_gpu -o run --self-test yes

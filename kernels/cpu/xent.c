@@ -93,7 +93,7 @@ void K(xent_fused)(struct device *d, float *loss, struct mat logits,
 {
 #pragma omp parallel for if (mat_size(logits) > PARALLEL_FROM)
 	for (int64_t i = 0; i < logits.rows; i++) {
-		float max, sum, target, lse;
+		float max = 0, sum = 0, target = 0, lse = 0;
 		struct mat row = mat_rows(logits, i, 1);
 		K(xent_stats)(d, &max, &sum, &target, row, targets + i, 0, vocab);
 		K(xent_join)(d, &lse, loss + i, &max, &sum, &target, 1, 1);
