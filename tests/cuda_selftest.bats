@@ -1,11 +1,10 @@
 #!/usr/bin/env bats
-# pt-train holds the kernels of a GPU, which is emulated here, to those of the CPU before it trains.
+# pt-train holds the kernels of a GPU, emulated or real, to those of the CPU before it trains.
 load helpers
 
 setup() {
-	cd "$BATS_TEST_TMPDIR" || exit 1
-	export PT_CUDA=$BUILD/emu/pt-cuda.so PT_EMU_GUARD=no XDG_CACHE_HOME=$PWD/cache
-	[ -e "$PT_CUDA" ] || skip 'nvcc and its headers are not here'
+	gpu_setup
+	export XDG_CACHE_HOME=$PWD/cache
 	ONE=(--dim 32 -n 1 --eval-every 0 --no-ckpt --peak-flops 1e12 --self-test auto)
 }
 
@@ -99,6 +98,7 @@ wrong() { # 'OPTION...' KERNEL[:NAME]...
 }
 
 @test "a kernel that leaves something out stops the run before it begins, whichever it is" {
+	! real_gpu || skip 'no kernel of a real GPU is wrong at will'
 	make_shard
 	wrong '--dtype bf16 --dropout 0.1' embed_fwd embed_bwd linear_fwd linear_bwd_x linear_bwd_w \
 		bias_bwd norm_fwd norm_bwd attn_fwd attn_bwd act_fwd:linear_gelu_fwd \
@@ -110,6 +110,7 @@ wrong() { # 'OPTION...' KERNEL[:NAME]...
 }
 
 @test "so does one that only workers need, which train apart" {
+	! real_gpu || skip 'no kernel of a real GPU is wrong at will'
 	make_shard
 	local edit='--edit-workers 1 --edit-sync-interval 3 --edit-outer'
 	wrong "$edit sgd --edit-outer-momentum 0.9 --edit-reducer gta --edit-sparsification random
@@ -121,6 +122,7 @@ wrong() { # 'OPTION...' KERNEL[:NAME]...
 }
 
 @test "of ranks that share a GPU one tests, of ranks with a GPU each all do" {
+	! real_gpu || skip 'no kernel of a real GPU is wrong at will'
 	make_shard
 	on_two() { # OPTION...: with a kernel that is wrong on rank 1 alone
 		# shellcheck disable=SC2016
