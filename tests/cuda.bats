@@ -331,6 +331,10 @@ memory_of() { # NAME FILE: bytes of that line of a plan
 	[ "$(launches xent_fused without)" -eq 0 ]
 	[ "$(launches xent_fused all)" -gt 0 ]
 	[ "$(launches xent_bwd all)" -eq 0 ]
+	# (two that change bits: GELU's slope in a kernel of its own, and a bias of float8)
+	PT_LAB_OFF=gelu,norm,amax,float8-bias pt-train "${o[@]}" --overwrite -o plain >/dev/null 2>without
+	[ "$(launches linear_gelu_bwd all)" -gt 0 ]
+	[ "$(launches linear_gelu_bwd without)" -eq 0 ]
 	PT_LAB_OFF=sum,nothing run on_gpu -n 1 -o other
 	[ "$status" -eq 64 ]
 	[[ $output == *"PT_LAB_OFF has 'nothing'"* ]]

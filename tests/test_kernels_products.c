@@ -592,6 +592,8 @@ static void gelu(void **state)
 	assert_int_equal(gelu_lines(&told, text.s, "apart"), 2);
 	apart = gelu_told(&g, &fast, told.s, &after);
 	check_gelu(&g, apart);
+	r = gelu_told(&g, &exact, told.s, &text);
+	assert_true(same_bits(r.y, apart.y) && !same_bits(r.da, apart.da));
 	assert_true(same_bits(here.y, apart.y) && !same_bits(here.da, apart.da));
 	assert_int_equal(gelu_lines(&text, after.s, "apart"), 2); /* it is told again */
 	r = gelu_told(&g, &fast, "", &after);

@@ -71,7 +71,9 @@ static __device__ inline int item_take(const struct order &o)
 /* A block takes no more: the last one leaves the counts as it found them. */
 static __device__ inline void items_end(const struct order &o)
 {
+	__threadfence(); /* what this block took comes before that it ended */
 	if (atomicAdd(&o.work->ended, 1u) == gridDim.x - 1) {
+		__threadfence();
 		o.work->taken = 0;
 		o.work->ended = 0;
 	}

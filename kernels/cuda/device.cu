@@ -490,7 +490,9 @@ extern "C" int pt_cuda_open(
 	if (c->map_encode) {
 		c->attn_work = (struct attn_work *)cuda_memory(
 			d, sizeof(*c->attn_work), "attention");
-		cuda_check(d, cudaMemset(c->attn_work, 0, sizeof(*c->attn_work)),
+		cuda_check(d,
+			cudaMemsetAsync(
+				c->attn_work, 0, sizeof(*c->attn_work), c->stream),
 			"attention");
 	}
 	cuda_cublas_check(d, cublasLtCreate(&c->products), "cublasLtCreate");

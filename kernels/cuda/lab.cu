@@ -11,16 +11,20 @@ static const struct {
 	const char *name;
 	enum lab what;
 } switches[] = {
-	{"xent", LAB_XENT}, /* statistics and gradient of the logits in one kernel */
-	/* blocks of attention that take one tile of rows after the other (sm_90) */
-	{"attention", LAB_ATTENTION},
-	{"amax",
-		LAB_AMAX}, /* the largest number of a matrix, found where its numbers are made */
-	{"float8-bias",
-		LAB_FLOAT8_BIAS}, /* added by the product, not by a kernel after it */
-	{"sum", LAB_SUM}, /* gradients of micro-batches added up as one vector, not in blocks */
+	/* statistics and gradient of the logits in one kernel */
+	{"xent", LAB_XENT},
+	/* gradients of micro-batches added up as one vector, not in blocks */
+	{"sum", LAB_SUM},
 	/* rows of more than 1024 columns: the gradients of a norm's input and weights in one kernel */
 	{"norm", LAB_NORM},
+	/* blocks of attention that take one tile of rows after the other (sm_90) */
+	{"attention", LAB_ATTENTION},
+	/* the largest number of a matrix, found where its numbers are made */
+	{"amax", LAB_AMAX},
+	/* the slope of GELU, which the product before it multiplies by */
+	{"gelu", LAB_GELU},
+	/* a bias that a product of float8 adds */
+	{"float8-bias", LAB_FLOAT8_BIAS},
 };
 
 static int64_t lab_of(const char *name, size_t len)
