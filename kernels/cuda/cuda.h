@@ -4,7 +4,8 @@
  * launches them; C++ is used for templates over number types and head sizes, and no more.
  *
  * Where a result is a sum, its order is a function of the shapes alone: no floating-point
- * atomics, and no division of work that follows the number of multiprocessors.
+ * atomics, and no sum that is cut by the number of multiprocessors. (Blocks of attention for sm_90
+ * are as many as those, but each tile is summed by one block, whichever that is.)
  *
  * With PT_EMULATED the same files are compiled for the CPU, by tests/emu: a thread of a block
  * is a coroutine there. For its sake shared memory is declared with SHARED(), inline assembly

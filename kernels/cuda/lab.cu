@@ -21,7 +21,7 @@ static const struct {
 	{"attention", LAB_ATTENTION},
 	/* the largest number of a matrix, found where its numbers are made */
 	{"amax", LAB_AMAX},
-	/* the slope of GELU, which the product before it multiplies by */
+	/* the backward of GELU as the epilogue of the product that gives its gradient */
 	{"gelu", LAB_GELU},
 	/* a bias that a product of float8 adds */
 	{"float8-bias", LAB_FLOAT8_BIAS},
