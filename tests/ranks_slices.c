@@ -4,7 +4,9 @@
  * ranks: 4
  */
 #include "tests/ranks.h"
-#include "parallel/parallel.h"
+#include "parallel/context.h"
+#include "parallel/schedule.h"
+#include "parallel/slices.h"
 
 #include <stdlib.h>
 #include <string.h>

@@ -1,6 +1,6 @@
 /* schedules of pipelines: right ones, wrong ones, their times, what they keep, charts. */
 #include "support.h"
-#include "parallel/parallel.h"
+#include "parallel/schedule.h"
 
 #include <math.h>
 #include <stdlib.h>
@@ -516,7 +516,7 @@ static double smallest(const struct split *d, int from)
 	return x;
 }
 
-/* As parallel.h defines it. */
+/* As schedule.h defines it. */
 static bool better(const struct split *a, const struct split *b)
 {
 	if (!b->stages || largest(a) != largest(b))

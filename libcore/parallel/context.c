@@ -1,5 +1,5 @@
 /* Context parallelism: chunks of sequences, and the ring that brings keys and values. */
-#include "parallel/parallel.h"
+#include "parallel/context.h"
 
 #include <stdlib.h>
 

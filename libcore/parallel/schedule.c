@@ -1,5 +1,5 @@
 /* Schedules: what each rank of a pipeline does in a step, as data. */
-#include "parallel/schedule.h"
+#include "parallel/schedule_internal.h"
 
 #include <stdlib.h>
 

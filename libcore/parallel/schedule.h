@@ -1,30 +1,147 @@
-/* Shared by the schedule*.c only: how schedules are made and gone through. */
+/*
+ * Pipeline schedules as data: for each rank, a list of forwards and backwards of micro-batches
+ * on stages, which one executor runs (train/pipe.c). No call is collective.
+ */
 #ifndef PARALLEL_SCHEDULE_H
 #define PARALLEL_SCHEDULE_H
 
-#include "parallel/parallel.h"
+#include "base/base.h"
 
-#define SCHEDULE_MAKER(kind, name, make, ...) void make(struct schedule *s, int rank);
-SCHEDULE_LIST(SCHEDULE_MAKER)
-#undef SCHEDULE_MAKER
+/*
+ * A pipeline has ranks x per_rank virtual stages, and rank r has stages r, r + ranks,
+ * r + 2 ranks, ... A schedule is the order of the actions of each rank. It changes no bit of a
+ * run (law 1 of pt(7)), since each stage computes its backwards, and so adds to its gradients, in
+ * the order of the micro-batches.
+ *
+ * A kind of schedule is one row here and one file: its name, the function that makes the actions
+ * of a rank, whether it splits the backward into input and weight gradients, the smallest and the
+ * largest number of stages a rank (0: no limit), and its help text.
+ */
+/* clang-format off */
+#define SCHEDULE_LIST(X) \
+	X(GPIPE, "gpipe", schedule_make_gpipe, false, 1, 0, \
+		"all forwards, then all backwards; keeps the activations of every micro-batch") \
+	X(1F1B, "1f1b", schedule_make_1f1b, false, 1, 1, \
+		"one forward, one backward in turn; keeps as many micro-batches as there are stages") \
+	X(INTERLEAVED, "interleaved", schedule_make_interleaved, false, 2, 0, \
+		"1f1b with several stages a rank: a smaller bubble, more transfers, keeps more") \
+	X(ZB_H1, "zb-h1", schedule_make_zb_h1, true, 1, 1, \
+		"1f1b, and the gradients of weights later, in what was bubble; keeps as many")
+/* clang-format on */
 
-/* Appends an action to what the rank does; there is room for all that there can be. */
-void schedule_add(
-	struct schedule *s, int rank, enum action_kind kind, int64_t micro, int stage);
-/* How the kind of schedule begins a backward: all of it, or the input's part. */
-enum action_kind schedule_backward(const struct schedule *s);
+#define SCHEDULE_KIND(kind, ...) SCHEDULE_##kind,
+enum schedule_kind { SCHEDULE_LIST(SCHEDULE_KIND) SCHEDULE_KINDS };
+#undef SCHEDULE_KIND
 
-/* Goes through the actions of all ranks in an order in which they can happen. */
-struct schedule_walk {
-	const struct schedule *s;
-	int64_t *at;   /* the next action of each rank */
-	int64_t *done; /* micro-batches of [kind][stage] */
+enum action_kind {
+	ACTION_FORWARD,
+	ACTION_BACKWARD,   /* both of the following */
+	ACTION_BACKWARD_X, /* the gradient of the input only */
+	ACTION_BACKWARD_W, /* the gradients of the weights only */
+	ACTION_KINDS
 };
 
-/* In the schedule every kind of action has the micro-batches of a stage in their order. */
-void schedule_walk_begin(struct schedule_walk *w, const struct schedule *s);
-/* An action whose inputs are there; then it counts as done. False: there is none. */
-bool schedule_walk_next(struct schedule_walk *w, int *rank, int64_t *i);
-void schedule_walk_end(struct schedule_walk *w);
+struct action {
+	enum action_kind kind;
+	int64_t micro; /* 0, 1, ...: the micro-batches of this pipeline */
+	int stage;     /* virtual, of the whole pipeline */
+};
+
+struct schedule {
+	enum schedule_kind kind;
+	int ranks, per_rank;
+	int64_t n_micro;
+	struct action **rank; /* [ranks][n[rank]], in the order of execution */
+	int64_t *n;
+};
+
+struct schedule_row {
+	const char *name, *help;
+	void (*make)(struct schedule *s, int rank);
+	bool splits_backward;
+	int least, most; /* stages a rank, with several ranks; most 0: no limit */
+};
+
+extern const struct schedule_row schedule_kinds[SCHEDULE_KINDS];
+extern const char *const schedule_kind_names[]; /* in that order, then NULL */
+
+/* Makes the schedules of all ranks of a pipeline, to be freed by schedule_free(). A single rank
+ * computes one micro-batch after the other, whatever the kind. -1: the kind does not allow that
+ * many stages a rank. */
+int schedule_open(struct schedule *s, enum schedule_kind kind, int ranks, int per_rank,
+	int64_t n_micro, struct err *e);
+void schedule_free(struct schedule *s);
+
+static inline int schedule_stages(const struct schedule *s)
+{
+	return s->ranks * s->per_rank;
+}
+
+static inline int schedule_rank_of(const struct schedule *s, int stage)
+{
+	return stage % s->ranks;
+}
+
+/* ---- schedule_check.c ------------------------------------------------------------ */
+
+/*
+ * Checks a schedule: every micro-batch has each action once on every stage, each kind of action
+ * in the order of the micro-batches; a backward follows its forward, the weight gradients follow
+ * the input gradients; and with blocking receives and buffered sends there is no deadlock.
+ */
+int schedule_check(const struct schedule *s, struct err *e);
+
+/* The largest numbers of (micro-batch, stage) pairs that a rank keeps at a time. Those of one stage
+ * are neighbouring micro-batches, so micro % kept is a free slot. */
+struct schedule_peak {
+	int64_t kept; /* activations: from the forward to the (weights') backward */
+	int64_t waiting; /* gradients of outputs: from the input's backward to the weights' */
+};
+
+/* For one stage of a rank, or with stage -1 for all of its stages together. */
+struct schedule_peak schedule_peak(const struct schedule *s, int rank, int stage);
+
+/* ---- schedule_time.c ------------------------------------------------------------- */
+
+/* In seconds, or any other unit. */
+struct schedule_costs {
+	const double *forward, *backward_x, *backward_w; /* of each stage */
+	double transfer; /* to another rank; overlaps with computation at both ends */
+};
+
+struct span {
+	double begin, end;
+};
+
+struct timeline {
+	int ranks;
+	struct span **rank; /* of each action of the schedule */
+	double total;
+	double bubble; /* 1 - busy / (ranks x total) */
+};
+
+/* When each action runs if all start as early as possible. The schedule has passed
+ * schedule_check(). The timeline is to be freed by timeline_free(). */
+void schedule_time(
+	const struct schedule *s, const struct schedule_costs *c, struct timeline *t);
+void timeline_free(struct timeline *t);
+/*
+ * Appends a Gantt chart as text: a line a rank, one column for the duration of the shortest action
+ * (more time a column where lines would be longer than `width`), a legend, and the bubble.
+ */
+void schedule_draw(
+	const struct schedule *s, const struct timeline *t, int width, struct str *out);
+
+/* ---- schedule_split.c ------------------------------------------------------------ */
+
+/*
+ * Assigns layers to stages, in order: first[i] is the first layer of stage i, and first[n_stages]
+ * is n_layers. The most expensive stage is as cheap as possible. Among such splits it takes the one
+ * whose cheapest stage costs most, then the one whose first stage has fewest layers (that stage
+ * keeps most micro-batches), then so on with the following stages. `embedding` is a cost of the
+ * first stage, `head` of the last. -1: fewer layers than stages.
+ */
+int schedule_split(const double *layer, int n_layers, double embedding, double head,
+	int n_stages, int *first, struct err *e);
 
 #endif

@@ -3,7 +3,7 @@
  * there are ranks behind it, then one forward and one backward in turn, then the backwards that
  * are left. So rank r of P keeps at most P - r micro-batches.
  */
-#include "parallel/schedule.h"
+#include "parallel/schedule_internal.h"
 
 void schedule_make_1f1b(struct schedule *s, int rank)
 {

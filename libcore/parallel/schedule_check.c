@@ -1,5 +1,5 @@
 /* Is a schedule a right one, and what does it keep? It is judged by its actions alone. */
-#include "parallel/schedule.h"
+#include "parallel/schedule_internal.h"
 
 #include <stdlib.h>
 

@@ -2,7 +2,7 @@
  * GPipe (Huang et al. 2019): all forwards, then all backwards. With several stages a rank, all
  * micro-batches pass one stage before the rank turns to the next (Lamy-Poirier 2023).
  */
-#include "parallel/schedule.h"
+#include "parallel/schedule_internal.h"
 
 void schedule_make_gpipe(struct schedule *s, int rank)
 {

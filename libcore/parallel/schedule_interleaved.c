@@ -9,7 +9,7 @@
  * ranks wait for each other: what is left depends on its own micro-batch only, and keeps
  * its order.
  */
-#include "parallel/schedule.h"
+#include "parallel/schedule_internal.h"
 
 struct groups {
 	int64_t n, size; /* places in each */

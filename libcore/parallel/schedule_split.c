@@ -1,5 +1,5 @@
 /* Layers to stages, so that the stage that takes longest takes as little as it can. */
-#include "parallel/parallel.h"
+#include "parallel/schedule.h"
 
 #include <math.h>
 #include <stdlib.h>

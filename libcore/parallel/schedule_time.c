@@ -1,5 +1,5 @@
 /* How long a schedule takes, and a picture of it: for plans, before anything runs. */
-#include "parallel/schedule.h"
+#include "parallel/schedule_internal.h"
 
 #include <math.h>
 #include <stdlib.h>

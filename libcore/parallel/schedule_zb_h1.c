@@ -7,7 +7,7 @@
  * With F, X and W the times of the three, the bubble is (P - 1)(F + X - W) where 1F1B's is
  * (P - 1)(F + X + W), from P micro-batches on.
  */
-#include "parallel/schedule.h"
+#include "parallel/schedule_internal.h"
 
 void schedule_make_zb_h1(struct schedule *s, int rank)
 {

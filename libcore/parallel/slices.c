@@ -5,7 +5,7 @@
  * the rows of each other rank's pieces there, and finishes the tree of its own: the bytes of
  * a ring reduce-scatter.
  */
-#include "parallel/parallel.h"
+#include "parallel/slices.h"
 
 #include <stdlib.h>
 
@@ -111,16 +111,16 @@ static struct slice_mail *gather_rows(const struct slices *s, struct mat x)
 }
 
 void slice_gather_begin(struct slice_gather *g, const struct slices *s, struct device *d,
-	struct mat here, struct mat room)
+	struct mat local, struct mat room)
 {
 	int64_t first, n = slice_rows(s, room.rows, &first);
-	BUG_ON(here.rows != n || here.cols != room.cols);
-	*g = (struct slice_gather){.s = s, .all = here};
+	BUG_ON(local.rows != n || local.cols != room.cols);
+	*g = (struct slice_gather){.s = s, .all = local};
 	if (s->axis->size == 1 || !s->sp)
 		return;
 	struct mat mine = mat_rows(room, first, n);
-	if (mine.p != here.p && n)
-		d->k->copy(d, mine, here);
+	if (mine.p != local.p && n)
+		d->k->copy(d, mine, local);
 	g->all = room;
 	g->mail = gather_rows(s, room);
 	if (!s->async)
@@ -143,10 +143,10 @@ void slice_gather_end(struct slice_gather *g)
 }
 
 struct mat slice_gather(
-	const struct slices *s, struct device *d, struct mat here, struct mat room)
+	const struct slices *s, struct device *d, struct mat local, struct mat room)
 {
 	struct slice_gather g;
-	slice_gather_begin(&g, s, d, here, room);
+	slice_gather_begin(&g, s, d, local, room);
 	slice_gather_end(&g);
 	return g.all;
 }

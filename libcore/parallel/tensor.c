@@ -1,5 +1,5 @@
 /* The tensor table: slices, and where their elements are in the whole tensor. */
-#include "parallel/parallel.h"
+#include "parallel/tensor.h"
 
 /* Slices of which the rank's virtual slices are users. */
 static void place_slices(struct tensor *t, const struct tensor_part *part)

@@ -1,5 +1,5 @@
-/* Whose micro-batches. */
-#include "parallel/parallel.h"
+/* Which micro-batches a data-parallel rank computes. */
+#include "parallel/microbatch.h"
 
 /* A rank with only some of a micro-batch's leaves cannot add micro-batches up by itself: it
  * would keep a node of each. By turns it keeps none. Of tensor parallelism that is true of

@@ -1,0 +1,87 @@
+/*
+ * Context parallelism: every sequence is cut into virtual chunks, and attention receives keys
+ * and values of other ranks' chunks around a ring (Liu et al. 2023), or by one all-gather
+ * (Llama 3). Calls on a ring with ring_carry() are collective over the context-parallel axis.
+ */
+#ifndef PARALLEL_CONTEXT_H
+#define PARALLEL_CONTEXT_H
+
+#include "base/base.h"
+#include "comm/comm.h"
+#include "kernels/kernels.h"
+
+/* The virtual chunks of every sequence, in zigzag order: a sequence is cut into 2n pieces, and
+ * chunk i has pieces i and 2n-1-i, which balances causal attention. Chunks
+ * [first, first + here) are on this rank. */
+struct chunks {
+	struct comm *axis;
+	int n, first, here;
+	int64_t context; /* positions of a whole sequence */
+	bool gather;	 /* all-gather keys and values instead of a ring */
+};
+
+/* The first positions of a chunk's two pieces, and the length of a piece. */
+void chunk_runs(const struct chunks *c, int chunk, int64_t first[2], int64_t *len);
+/* pos[context / n]: the position of each row of a chunk. */
+void chunk_positions(const struct chunks *c, int chunk, int32_t *pos);
+
+/*
+ * The order in which query chunks meet key/value chunks, on one rank or many: in step t the
+ * queries of chunk i attend to the keys of chunk i - t (mod n). dK and dV of a key chunk are
+ * summed in the order in which queries meet it.
+ *
+ * Between ranks, each step sends one chunk to the next rank and receives one from the previous
+ * rank while the step before is computed. In the backward, dK and dV follow their chunk around
+ * the ring and return to its rank at the end.
+ */
+enum ring_part { RING_K, RING_V, RING_DK, RING_DV, N_RING_PARTS };
+
+/* The matrices that go around the ring: [slices][chunks here][rows] of each; in a forward
+ * only keys and values. */
+struct ring_load {
+	struct mat home[N_RING_PARTS];
+	int slices;
+	int64_t rows;
+};
+
+struct ring {
+	const struct chunks *c;
+	int step;
+	/* Set by ring_carry(): */
+	struct device *d; /* NULL: no communication, only the order of steps */
+	struct ring_load load;
+	struct mat away[N_RING_PARTS]; /* chunks of other ranks: [place][slice][rows] */
+	struct comm_req *reqs;	       /* messages with keys and values */
+	int n_reqs;
+	/* Messages with dK and dV, [parity of the step][slice][received dK, dV, sent dK, dV]. */
+	struct comm_req *sums;
+	size_t mark;
+};
+
+struct ring ring_begin(const struct chunks *c);
+/* Collective. Steps exchange the matrices of the load from now on. Takes scratch memory of the
+ * device until ring_end(). */
+void ring_carry(struct ring *r, struct device *d, const struct ring_load *load);
+/* Goes to the next step (the first one at first); false after the last. */
+bool ring_next(struct ring *r);
+void ring_end(struct ring *r);
+/* The key chunk that the queries of a chunk meet in this step. */
+int ring_keys_for(const struct ring *r, int query_chunk);
+/* A slice of a matrix of a key chunk in this step: [rows, width]. */
+struct mat ring_at(const struct ring *r, enum ring_part part, int slice, int key_chunk);
+/* In the backward, of a slice: to be called before the first local query chunk adds to its dK
+ * and dV (which may be in flight until then), and after the last one has (they may be sent). */
+void ring_came(struct ring *r, int slice);
+void ring_goes(struct ring *r, int slice);
+
+static inline bool ring_first(const struct ring *r)
+{
+	return r->step == 0;
+}
+
+static inline bool ring_last(const struct ring *r)
+{
+	return r->step == r->c->n - 1;
+}
+
+#endif

@@ -1,0 +1,95 @@
+/*
+ * Tensor and sequence parallelism (Shoeybi et al. 2019; Korthikanti et al. 2022): the sum over
+ * virtual slices after a row-parallel linear layer, and the all-gather of rows before a
+ * column-parallel one. All calls are collective over the tensor-parallel axis.
+ */
+#ifndef PARALLEL_SLICES_H
+#define PARALLEL_SLICES_H
+
+#include "base/base.h"
+#include "comm/comm.h"
+#include "kernels/kernels.h"
+
+/*
+ * Virtual slices: n in all, of which [first, first + here) are on this rank. The rows of a
+ * chunk's residual stream are cut into n pieces, one for each virtual slice. With sequence
+ * parallelism (`sp`) a rank holds the rows of its own slices between the linear layers, else
+ * all rows.
+ */
+struct slices {
+	struct comm *axis;
+	int n, first, here;
+	bool sp;
+	bool async; /* communication overlaps with computation (async TP) */
+};
+
+/* Of `rows` rows, piece i is [*first, *first + returned number). */
+int64_t slice_piece(const struct slices *s, int64_t rows, int i, int64_t *first);
+/* The rows of the residual stream on this rank. */
+int64_t slice_rows(const struct slices *s, int64_t rows, int64_t *first);
+/*
+ * Between the all-gather and the reduce-scatter, matmuls are computed piece by piece, whatever
+ * the number of ranks and with or without overlap, so that their shapes depend on the virtual
+ * slices only. The i-th piece to compute: first the pieces of this rank, then those of the
+ * ranks after it.
+ */
+int slice_turn(const struct slices *s, int i);
+
+/*
+ * The sum over virtual slices by the canonical tree, after a row-parallel linear layer in the
+ * forward and before a column-parallel one in the backward. The addends, one a slice with all
+ * rows, are written to slots in the order of slices; with a single slice the slot is the result
+ * itself. `out` receives this rank's rows of the residual stream: a reduce-scatter with
+ * sequence parallelism, an all-reduce without.
+ */
+struct slice_sum {
+	const struct slices *s;
+	struct device *d;
+	struct mat out;
+	int64_t rows;		     /* of an addend */
+	int64_t first, n;	     /* the rows that are pushed now */
+	int piece;		     /* the piece that these rows are, or -1 */
+	float *part[TREE_MAX_NODES]; /* buffers, from the device's scratch memory */
+	float *others;		     /* receive buffer */
+	struct tree_stack stack;
+	int next;
+	struct slice_exchange *exchange; /* in progress, or NULL */
+	size_t mark;
+};
+
+void slice_sum_begin(struct slice_sum *x, const struct slices *s, struct device *d,
+	struct mat out, int64_t rows);
+/* Addends may be pushed in blocks of rows: rows [first, first + n) of all slices come next. */
+void slice_sum_rows(struct slice_sum *x, int64_t first, int64_t n);
+/* Or in n pieces: turn i pushes the piece that slice_turn() gives for i + here, so that the
+ * pieces of this rank come last. With `async`, rows for another rank are sent as soon as the
+ * last local slice is added to them. */
+void slice_sum_turn(struct slice_sum *x, int i);
+/* Where the next addend is to be written; and that it was. */
+struct mat slice_sum_slot(struct slice_sum *x);
+void slice_sum_push(struct slice_sum *x);
+/* All addends are pushed. With `async`, messages are in flight from here to slice_sum_end(). */
+void slice_sum_send(struct slice_sum *x);
+void slice_sum_end(struct slice_sum *x);
+
+/*
+ * The dual operation: all rows of a chunk from the rows on each rank (an all-gather; no
+ * communication where the rank holds all rows already). `all` is then `local` itself, else
+ * `room`, [rows, cols]. With `async`, messages are in flight from begin to end: `local` must not
+ * be written meanwhile, and a piece may be read after slice_gather_wait() for it.
+ */
+struct slice_gather {
+	const struct slices *s;
+	struct mat all;
+	struct slice_mail *mail; /* in progress, or NULL */
+};
+
+void slice_gather_begin(struct slice_gather *g, const struct slices *s, struct device *d,
+	struct mat local, struct mat room);
+void slice_gather_wait(struct slice_gather *g, int piece);
+void slice_gather_end(struct slice_gather *g); /* a second call does nothing */
+/* Begin and end in one call; returns `all`. */
+struct mat slice_gather(
+	const struct slices *s, struct device *d, struct mat local, struct mat room);
+
+#endif

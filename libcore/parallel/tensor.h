@@ -1,0 +1,82 @@
+/*
+ * The tensor table: every parameter tensor of a model, with its shape, its initialisation, and
+ * how tensor parallelism splits it. Names, shards, initial values, weight decay, checkpoint
+ * layout, memory plans and parameter counts are all derived from these rows.
+ *
+ * Arithmetic is defined on *virtual* slices, whose number is fixed by the run
+ * (--virtual tp=N); a rank holds one or more neighbouring slices (law 1 of pt(7)). No call is
+ * collective.
+ */
+#ifndef PARALLEL_TENSOR_H
+#define PARALLEL_TENSOR_H
+
+#include "base/base.h"
+
+/* The dimension that tensor parallelism splits: rows of W[out, in] for a column-parallel
+ * linear layer, columns for a row-parallel one (Megatron-LM, Shoeybi et al. 2019). */
+enum cut { CUT_NONE, CUT_ROWS, CUT_COLS };
+
+/* INIT_TRUNCATED: normal, drawn again beyond 3 standard deviations. */
+enum init { INIT_ZERO, INIT_ONE, INIT_NORMAL, INIT_TRUNCATED };
+
+struct tensor {
+	char name[64];
+	/* Tensors of one unit are gathered and reduced together (an FSDP unit): 0 is the
+	 * embedding, then one unit for each block, the last is the head. */
+	int unit;
+	int ndim;
+	int64_t dims[2]; /* of the whole tensor */
+	enum cut cut;
+	bool decay; /* weight decay applies */
+	enum init init;
+	float std;
+	/* How often a forward uses it: 2 for a tied weight (use 0 is the embedding, use 1 the
+	 * output layer), else 1. */
+	int uses;
+	/* The largest number of slices, 0: one for each virtual slice. Key and value weights
+	 * have one for each key/value head, which several virtual slices may share. */
+	int max_slices;
+	/* With --tile, the tile of its unit that its slices belong to, 1 to N_TILES - 1; 0: it is
+	 * used with the unit as a whole. */
+	int tile;
+	/* Used as a matmul operand only, so it may be gathered in the matmul's precision. */
+	bool operand;
+
+	/* Set by tensors_place(): */
+	int slices;	    /* number of slices of the whole tensor */
+	int lanes;	    /* virtual slices that share one of them */
+	int64_t rows, cols; /* shape of a slice; a vector is one row of `cols` elements */
+	int first,
+		here; /* slices [first, first + here) are on this rank; none if here is 0 */
+};
+
+/* The part of the model on a rank: virtual slices [first, first + here) of n, and the tensors
+ * of its pipeline stages (`used`, one flag a tensor; NULL: all). */
+struct tensor_part {
+	int n, first, here;
+	const bool *used;
+};
+
+/* Fills in the shapes of slices, and which of them are on this rank, for n tensors. */
+void tensors_place(struct tensor *t, int n, const struct tensor_part *part);
+
+/* The slice of the tensor that virtual slice v uses, and v's number among its users. */
+static inline int tensor_slice(const struct tensor *t, int v)
+{
+	return v / t->lanes;
+}
+
+static inline int tensor_lane(const struct tensor *t, int v)
+{
+	return v % t->lanes;
+}
+
+/* Elements of the whole tensor. */
+int64_t tensor_size(const struct tensor *t);
+/* Rows of the whole tensor in a file, where a vector has dims[0] rows of one element. */
+int64_t tensor_file_rows(const struct tensor *t);
+/* The index, in the whole tensor, of the first element of a row of a slice (for a vector: of
+ * element `row` of the slice). */
+int64_t tensor_index(const struct tensor *t, int slice, int64_t row);
+
+#endif
