@@ -1,4 +1,5 @@
 /* pt-ckpt: look at checkpoints, check them, compare them, remove them. */
+#include "base/file.h"
 #include "ckpt/ckpt.h"
 
 #include <errno.h>

@@ -1,4 +1,5 @@
 /* pt-collbench: benchmark and checker of collectives. */
+#include "base/file.h"
 #include "comm/comm.h"
 #include "h5/h5.h"
 

@@ -2,6 +2,7 @@
  * Opening a device. The CPU is in this program; the GPU is in a shared object, pt-cuda.so,
  * that is opened when it is asked for, so that nobody else pays for CUDA's libraries.
  */
+#include "base/file.h"
 #include "kernels/kernels.h"
 
 #include <dlfcn.h>

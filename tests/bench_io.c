@@ -3,6 +3,7 @@
  *   bench_io windows SHARD    windows of 1,024 tokens a second, one thread, page cache
  *   bench_io write FILE BYTES seconds to write() so many bytes and fsync() them
  */
+#include "base/file.h"
 #include "data/data.h"
 
 #include <errno.h>

@@ -1,4 +1,5 @@
 /* What the fuzz targets share. */
+#include "base/file.h"
 #include "fuzz.h"
 
 #include <fcntl.h>
@@ -69,7 +70,7 @@ const char *fuzz_folder(void)
 	static char folder[4096];
 	if (!*folder) {
 		snprintf(folder, sizeof(folder), "%s/pt-fuzz-XXXXXX",
-			file_temporary_folder());
+			file_temporary_directory());
 		if (!mkdtemp(folder))
 			die(EX_IOERR, "%s cannot be made", folder);
 	}

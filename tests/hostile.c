@@ -1,5 +1,6 @@
 /* Good HDF5 files made bad. The only place outside the h5 floor that calls HDF5: the floor
  * itself cannot write what it refuses. */
+#include "base/file.h"
 #include "hostile.h"
 
 #include <fcntl.h>

@@ -1,4 +1,5 @@
 /* Layouts to try law 1 with. */
+#include "base/file.h"
 #include "tests/layouts.h"
 #include "tests/support.h"
 
@@ -214,7 +215,7 @@ int layout_options(const struct layout *l, struct train_opts *o, struct err *e)
 	add_lines(&text, l->options);
 	str_printf(&text, "device=%s\n", device_asked());
 	if (strstr(l->options, "offload=") && strcmp(device_asked(), "cuda"))
-		str_printf(&text, "offload-to=%s\n", file_temporary_folder());
+		str_printf(&text, "offload-to=%s\n", file_temporary_directory());
 	int rc = opts_from_text(&train_program, o, text.s, false, e);
 	str_free(&text);
 	if (rc || train_opts_check(o, e) || train_resolve(o, layout_ranks(o), e))

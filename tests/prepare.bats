@@ -355,7 +355,7 @@ changed() { # CODE TEXT COMMAND...: what changes in.txt meanwhile
 	code_of 74 bash -c 'cat text.txt | TMPDIR=/nodir pt-prepare -o b.h5'
 	says 'a temporary file in /nodir: No such file'
 	code_of 74 bash -c 'trap "" XFSZ; ulimit -f 20; pt-prepare text.txt -o /dev/null'
-	says "/dev/null, kept in a file in ${TMPDIR:-/tmp}: File too large"
+	says "/dev/null, copied to a file in ${TMPDIR:-/tmp}: File too large"
 }
 
 @test "shards come through standard input, too" {

@@ -4,6 +4,7 @@
  * ranks: 8
  * device: cpu cuda
  */
+#include "base/file.h"
 #include "edit/edit.h"
 #include "tests/device.h"
 #include "tests/ranks.h"
@@ -141,7 +142,7 @@ static void open_worker(struct worker *w, struct comm *c, int workers,
 		.bucket_bytes = 700,
 		.offload = l->offload};
 	if (l->offload)
-		sc.spill = w->spill = spill_open(file_temporary_folder(), 1 << 20, &e);
+		sc.spill = w->spill = spill_open(file_temporary_directory(), 1 << 20, &e);
 	assert_int_equal(e.code, 0);
 	w->s = store_open(&sc, &w->memory);
 	w->x = edit_open(ec, w->world, w->sync, w->s, &device);

@@ -12,6 +12,7 @@
  * first that fails. On a GPU, which all ranks share, TEST_PART=I/N is the I-th of N parts of the
  * table, and an emulated one does a few.
  */
+#include "base/file.h"
 #include "tests/device.h"
 #include "tests/layouts.h"
 #include "tests/ranks.h"

@@ -3,6 +3,7 @@
  * layout, give the bits that one rank gives.
  * ranks: 8
  */
+#include "base/file.h"
 #include "tests/device.h"
 #include "tests/gradient.h"
 #include "tests/ranks.h"
@@ -332,7 +333,7 @@ static void run(struct comm *c, const struct layout *l, struct result *out)
 		.offload = l->offload,
 		.tile = l->tile};
 	if (l->offload)
-		sc.spill = spill_open(file_temporary_folder(), 1 << 20, &e);
+		sc.spill = spill_open(file_temporary_directory(), 1 << 20, &e);
 	assert_int_equal(e.code, 0);
 	struct store *s = store_open(&sc, &memory);
 	int rank = deal_rank(m.degree, m.at);

@@ -1,4 +1,5 @@
 /* base: numbers and text, options, exact sums, Philox, files. */
+#include "base/file.h"
 #include "support.h"
 
 #include <math.h>

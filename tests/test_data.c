@@ -1,4 +1,5 @@
 /* data: the order of samples, tokenizers, shards and corpora, the loader on one rank. */
+#include "base/file.h"
 #include "support.h"
 #include "data/data.h"
 #include "data/shard_writer.h"

@@ -4,6 +4,7 @@
  *
  * Some hundred bits of each kind of file; with LONG=yes 10,000, and at least one of each byte.
  */
+#include "base/file.h"
 #include "support.h"
 #include "ckpt/ckpt.h"
 #include "run/run.h"

@@ -1,4 +1,5 @@
 /* h5: tables of attributes, datasets, blocks and their checksums, the seal, bad files. */
+#include "base/file.h"
 #include "support.h"
 #include "h5/h5.h"
 

@@ -1,4 +1,5 @@
 /* model: parameter counts of the presets, initial weights, decoding with a cache. */
+#include "base/file.h"
 #include "support.h"
 #include "train/train.h"
 

@@ -1,4 +1,5 @@
 /* h5: the child that looks at a file first: what may kill it, and what the parent keeps. */
+#include "base/file.h"
 #include "support.h"
 #include "h5/h5.h"
 
@@ -244,7 +245,7 @@ static void the_parent_keeps_its_own(void **state)
 	signal(SIGUSR1, SIG_DFL);
 	assert_int_equal(got, 0);
 	assert_true(file_exists(kept));
-	file_remove(kept);
+	cleanup_remove(kept);
 	close(fd);
 	fclose(f);
 	struct str text = {0};

@@ -1,4 +1,5 @@
 /* run: rows as text, the journal, runs that died and went on, run.h5. */
+#include "base/file.h"
 #include "support.h"
 #include "run/run.h"
 

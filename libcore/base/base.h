@@ -308,68 +308,6 @@ int conf_parse(const char *text, size_t len, const char *name,
 /* Appends `key = value`, quoted where the value needs it. */
 void conf_print(struct str *out, const char *key, const char *value);
 
-/* ---- file.c: reading, and writing that survives a crash -------------------------- */
-
-/* Reads a whole file; a bound keeps a hostile one from taking the memory. */
-int file_read(const char *path, size_t max_bytes, struct str *out, struct err *e);
-/* The rest of an open one, which messages call `name`. */
-int file_read_rest(
-	int fd, const char *name, size_t max_bytes, struct str *out, struct err *e);
-int file_make_folder(const char *path, struct err *e); /* as mkdir -p */
-bool file_exists(const char *path);
-/* Loops until all is written or read; -1 with errno set (0 for an early end). */
-int write_all(int fd, const void *p, size_t n_bytes);
-int pwrite_all(int fd, const void *p, size_t n_bytes, int64_t at);
-int pread_all(int fd, void *p, size_t n_bytes, int64_t at);
-/* Copies the whole of file descriptor `from` to `to`, from where each stands. */
-int copy_all(int from, int to);
-/* A symbolic link in the place of what is at `path`, at once and for good. */
-int file_link(const char *target, const char *path, struct err *e);
-/* Is there room for so many bytes more where `path` is to be? What is not known is yes. */
-int file_room(const char *path, int64_t n_bytes, struct err *e);
-/* Locks a file for writing, against other processes, on all hosts where the file system can;
- * the lock ends when *fd is closed, or with the process, however that ends. 0, or an errno:
- * EAGAIN when another process has it. With `make` the file need not be there. */
-int file_lock(const char *path, bool make, int *fd);
-
-/* A file that appears under its name only when it is complete: it is written as
- * NAME.tmp, synced, renamed, and the folder is synced. */
-struct durable {
-	char *path, *tmp;
-	bool keeps; /* an error, when a file of that name has come meanwhile */
-};
-
-/* All ranks know the temporary name, and what a killed program left is written over. */
-void durable_begin(struct durable *d, const char *path);
-/* A name of this process alone, NAME.xxxxxx.tmp, which is made: nobody else gets it. */
-int durable_begin_own(struct durable *d, const char *path, struct err *e);
-int durable_commit(struct durable *d, struct err *e);
-/* All of them under their names, while nobody else who asks for the same does so in the folder
- * of the first: files that belong together do not mix with another program's. */
-int durable_commit_all(struct durable *const *d, int64_t n, struct err *e);
-void durable_abort(struct durable *d);	/* removes the temporary file */
-void durable_forget(struct durable *d); /* another rank looks after the files */
-
-/* ---- doomed.c: files that must not outlive the program --------------------------- */
-
-/* The file goes when a signal or exit() ends the program, unless it is spared before. Signals
- * that the program handles, or ignores, are left to it. One thread at a time. */
-void file_doom(const char *path);
-void file_spare(const char *path);
-void file_remove(const char *path);
-/* Makes a file that is doomed from its first moment: -1 when there is one already. `path` may
- * be a template as mkostemp's. */
-int file_make_doomed(char *path, bool pattern);
-/* All of them, now: for handlers of signals that end the program. */
-void file_remove_doomed(void);
-/* A new file in $TMPDIR (or /tmp) for a stream that must be seekable, and may be larger than
- * memory. `path` receives its name, which is doomed: the caller removes it. Returns a
- * descriptor. */
-int file_temporary(char path[AT_LEAST(4096)], struct err *e);
-const char *file_temporary_folder(void);
-/* Such a file that holds the rest of the stream `from`, which messages call `name`. */
-int file_spool(int from, const char *name, char path[AT_LEAST(4096)], struct err *e);
-
 /* ---- hash.c ---------------------------------------------------------------------- */
 
 uint64_t hash_bytes(const void *p, size_t n_bytes, uint64_t seed); /* XXH3, 64 bits */

@@ -1,5 +1,5 @@
 /* Exit codes, errors and messages. */
-#include "base/base.h"
+#include "base/file.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -107,7 +107,7 @@ static _Noreturn void leave(int code)
 	if (silent)
 		_exit(silent_code);
 	fflush(NULL);
-	file_remove_doomed(); /* the hook may end the program without exit() */
+	cleanup_run(); /* the hook may end the program without exit() */
 	if (die_hook)
 		die_hook(code);
 	exit(code);

@@ -1,5 +1,5 @@
 /* Reading files whole, writing all of a buffer, and files that survive a crash. */
-#include "base/base.h"
+#include "base/file.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -108,7 +108,7 @@ bool file_exists(const char *path)
 	return stat(path, &st) == 0;
 }
 
-int file_make_folder(const char *path, struct err *e)
+int file_make_directory(const char *path, struct err *e)
 {
 	char *copy = xstrdup(path);
 	int rc = 0;
@@ -196,7 +196,7 @@ void durable_begin(struct durable *d, const char *path)
 	struct str tmp = {0};
 	str_printf(&tmp, "%s.tmp", path);
 	*d = (struct durable){.path = xstrdup(path), .tmp = tmp.s};
-	file_doom(d->tmp);
+	cleanup_add(d->tmp);
 }
 
 int durable_begin_own(struct durable *d, const char *path, struct err *e)
@@ -208,7 +208,7 @@ int durable_begin_own(struct durable *d, const char *path, struct err *e)
 		str_clear(&tmp);
 		r = hash_mix(r);
 		str_printf(&tmp, "%s.%06llx.tmp", path, (unsigned long long)(r >> 40));
-		fd = file_make_doomed(tmp.s, false);
+		fd = cleanup_create(tmp.s, false);
 	} while (fd < 0 && errno == EEXIST);
 	if (fd < 0) {
 		err_set(e, EX_IOERR, "%s: %s", path, strerror(errno));
@@ -223,7 +223,7 @@ int durable_begin_own(struct durable *d, const char *path, struct err *e)
 void durable_forget(struct durable *d)
 {
 	if (d->tmp)
-		file_spare(d->tmp);
+		cleanup_forget(d->tmp);
 	free(d->path);
 	free(d->tmp);
 	*d = (struct durable){0};

@@ -1,5 +1,5 @@
 /* Memory: the x-allocators and arenas. */
-#include "base/base.h"
+#include "base/file.h"
 
 #include <stdlib.h>
 #include <string.h>

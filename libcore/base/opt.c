@@ -1,5 +1,5 @@
 /* Options: one table gives parsing, --help, --print-config and, in gen.c, the rest. */
-#include "base/base.h"
+#include "base/file.h"
 #include "base/opt.h"
 
 #include <ctype.h>

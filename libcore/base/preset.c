@@ -1,5 +1,5 @@
 /* Presets: config files that come with the programs. */
-#include "base/base.h"
+#include "base/file.h"
 #include "base/opt.h"
 
 #include <dirent.h>

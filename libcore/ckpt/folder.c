@@ -1,4 +1,5 @@
 /* The checkpoints of a run: names, marks, keeping and finding. */
+#include "base/file.h"
 #include "ckpt/ckpt.h"
 
 #include <dirent.h>

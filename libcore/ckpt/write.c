@@ -4,6 +4,7 @@
  * name. Only the middle takes long, and it needs neither HDF5 nor MPI: a thread can do it,
  * from a copy of the blocks, while the program goes on.
  */
+#include "base/file.h"
 #include "ckpt/ckpt.h"
 
 #include <errno.h>

@@ -1,4 +1,5 @@
 /* Benchmarks of collectives: buffers, times, checks. What is printed is not known here. */
+#include "base/file.h"
 #include "comm/comm.h"
 
 #include <math.h>

@@ -3,6 +3,7 @@
  * MPI's shared windows would do as well, but they live in /dev/shm, which containers keep
  * small, and leave their files there when a job is killed at the wrong moment.
  */
+#include "base/file.h"
 #include "comm/comm.h"
 
 #include <errno.h>

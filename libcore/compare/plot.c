@@ -1,4 +1,5 @@
 /* Curves, as text and through gnuplot. */
+#include "base/file.h"
 #include "compare/compare.h"
 
 #include <ctype.h>

@@ -1,4 +1,5 @@
 /* Shards, opened to be read: mapped, and checked where they are touched. */
+#include "base/file.h"
 #include "data/data.h"
 
 #include <errno.h>
@@ -164,7 +165,7 @@ static int open_stream(struct corpus *c, struct file *f, const char *path, struc
 	if (!stat(kept, &st) && !st.st_size)
 		rc = err_set(e, EX_DATAERR, "%s is empty", f->path);
 	rc = rc || open_at(c, f, kept, e);
-	file_remove(kept);
+	cleanup_remove(kept);
 	return rc ? -1 : 0;
 }
 

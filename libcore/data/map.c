@@ -1,4 +1,5 @@
 /* Files in memory, and what becomes of a program that reads one which became shorter. */
+#include "base/file.h"
 #include "data/data.h"
 
 #include <errno.h>
@@ -47,7 +48,7 @@ static void on_sigbus(int sig, siginfo_t *info, void *context)
 		way_out->lost = n;
 		siglongjmp(way_out->jump, 1);
 	}
-	file_remove_doomed();
+	cleanup_run();
 	if (!n) { /* not ours */
 		signal(sig, SIG_DFL);
 		raise(sig);

@@ -4,6 +4,7 @@
  * checksums and seal come last, then the names. What cannot be renamed to (a pipe) gets the
  * image of the complete file.
  */
+#include "base/file.h"
 #include "data/shard_writer.h"
 
 #include <errno.h>
@@ -67,8 +68,8 @@ static const char *special_name(const struct shard_writer *w)
 static int begin_image(struct shard_writer *w, struct out_file *f, struct err *e)
 {
 	struct str name = {0};
-	str_printf(&name, "%s, kept in a file in %s", special_name(w),
-		file_temporary_folder());
+	str_printf(&name, "%s, copied to a file in %s", special_name(w),
+		file_temporary_directory());
 	f->name = name.s;
 	w->to = strcmp(w->p->out, "-") ? open(w->p->out, O_WRONLY | O_CLOEXEC)
 				       : dup(STDOUT_FILENO);
@@ -278,7 +279,7 @@ static int finish_file(struct out_file *f, struct err *e)
 
 static int send_image(struct shard_writer *w, struct err *e)
 {
-	file_remove(w->files[0].path); /* nobody opens it again, and a pipe may be slow */
+	cleanup_remove(w->files[0].path); /* a pipe may be slow */
 	int rc =
 		lseek(w->image, 0, SEEK_SET) || copy_all(w->image, w->to) || close(w->to);
 	w->to = -1;
@@ -330,7 +331,7 @@ void shard_writer_close(struct shard_writer *w)
 			h5_blocks_free(&w->files[i].blocks[s]);
 	}
 	if (w->image >= 0) {
-		file_remove(w->files[0].path);
+		cleanup_remove(w->files[0].path);
 		close(w->image);
 	}
 	if (w->to >= 0)

@@ -1,4 +1,5 @@
 /* Sources of text: mapped files, and streams spooled to a temporary file. */
+#include "base/file.h"
 #include "data/data.h"
 
 #include <errno.h>
@@ -31,7 +32,7 @@ static int open_stream(struct text *t, int from, struct err *e)
 	int fd = file_spool(from, t->name, kept, e);
 	if (fd < 0)
 		return -1;
-	file_remove(kept);
+	cleanup_remove(kept);
 	int rc = map_text(t, fd, 0, e);
 	close(fd);
 	return rc;

@@ -1,4 +1,5 @@
 /* Large datasets with a checksum a block, whose bytes do not pass through HDF5. */
+#include "base/file.h"
 #include "h5/impl.h"
 
 #include <errno.h>

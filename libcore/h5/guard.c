@@ -3,6 +3,7 @@
  * there decides whether it dies; so it may die in the parent of what the child survived. While
  * a foreign file is open, a fault outside this program's own text is the file's.
  */
+#include "base/file.h"
 #include "h5/impl.h"
 
 #include <signal.h>
@@ -40,7 +41,7 @@ static void on_fault(int sig, siginfo_t *info, void *context)
 	if (is_ours(context)) { /* it comes again when the handler has returned */
 		return;
 	}
-	file_remove_doomed();
+	cleanup_run();
 	if (write_all(STDERR_FILENO, line, strlen(line)))
 		_exit(EX_DATAERR); /* there is nobody left to tell */
 	_exit(EX_DATAERR);

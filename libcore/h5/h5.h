@@ -13,6 +13,7 @@
 #ifndef H5_H
 #define H5_H
 
+#include "base/file.h"
 #include "base/base.h"
 
 struct h5; /* an open file */

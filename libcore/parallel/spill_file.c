@@ -6,6 +6,7 @@
  * given back as soon as they are on the disk: what was moved out of memory would else come
  * back as page cache, which counts against the limit of a container.
  */
+#include "base/file.h"
 #include "parallel/store.h"
 
 #include <errno.h>

@@ -1,5 +1,6 @@
 /* The journal: one write() a line, so that a run that dies loses at most the line it was
  * writing; run.h5 is made from it. */
+#include "base/file.h"
 #include "run/run.h"
 
 #include <errno.h>

@@ -1,4 +1,5 @@
 /* A run's log: from lines, from HDF5, to HDF5. */
+#include "base/file.h"
 #include "run/run.h"
 
 #include <errno.h>
@@ -304,7 +305,7 @@ static int read_stream(struct run_log *l, int from, struct err *e)
 	int rc = lseek(fd, 0, SEEK_SET)
 			 ? err_set(e, EX_IOERR, "%s: %s", l->name, strerror(errno))
 			 : read_file(l, fd, kept, l->name, e);
-	file_remove(kept);
+	cleanup_remove(kept);
 	close(fd);
 	return rc;
 }

@@ -143,7 +143,7 @@ int folder_make(struct run *r, const struct train_opts *o, struct err *e)
 	str_printf(&ckpt, "%s/checkpoints", folder.s);
 	r->folder = folder.s;
 	r->ckpt_folder = ckpt.s;
-	if (run_first(r) && !file_make_folder(ckpt.s, e) && !can_write(folder.s, e) &&
+	if (run_first(r) && !file_make_directory(ckpt.s, e) && !can_write(folder.s, e) &&
 		!(o->ckpt && can_write(ckpt.s, e)))
 		lock_folder(r, o, e);
 	return comm_agree(r->world, e);

@@ -20,7 +20,7 @@ static volatile sig_atomic_t stop_signal;
 static void on_stop(int sig)
 {
 	if (sig == SIGINT && stop_signal) { /* asked twice */
-		file_remove_doomed();
+		cleanup_run();
 		_exit(128 + SIGINT);
 	}
 	stop_signal = sig;

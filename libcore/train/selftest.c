@@ -117,7 +117,7 @@ static void remember(uint64_t key, const struct str *what)
 	struct str folder = {0}, path = {0};
 	struct durable file;
 	struct err e = {0};
-	if (!cache_path(key, &folder, &path) && !file_make_folder(folder.s, &e) &&
+	if (!cache_path(key, &folder, &path) && !file_make_directory(folder.s, &e) &&
 		!durable_begin_own(&file, path.s, &e)) {
 		int fd = open(file.tmp, O_WRONLY | O_TRUNC | O_CLOEXEC);
 		bool failed = fd < 0 || write_all(fd, what->s, what->len);

@@ -1,0 +1,133 @@
+/* Temporary and unfinished files, which are removed when the program ends. */
+#include "base/file.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <signal.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+/* A list that signal handlers read at any time, in any thread: an entry is used again, but never
+ * freed. */
+struct entry {
+	struct entry *next;
+	volatile sig_atomic_t armed;
+	size_t room;
+	char path[];
+};
+
+static struct entry *entries;
+static pid_t owner; /* a child process removes none of its parent's files */
+
+void cleanup_run(void)
+{
+	if (getpid() != owner)
+		return;
+	struct entry *f = __atomic_load_n(&entries, __ATOMIC_ACQUIRE);
+	for (; f; f = f->next)
+		if (f->armed)
+			unlink(f->path);
+}
+
+static void on_signal(int sig)
+{
+	cleanup_run();
+	signal(sig, SIG_DFL);
+	raise(sig);
+}
+
+static void install_handlers(void)
+{
+	static const int fatal[] = {SIGHUP, SIGINT, SIGQUIT, SIGPIPE, SIGTERM, SIGALRM,
+		SIGUSR1, SIGUSR2, SIGXCPU, SIGXFSZ, SIGBUS};
+	struct sigaction a = {.sa_handler = on_signal}, old;
+	sigemptyset(&a.sa_mask);
+	for (size_t i = 0; i < ARRAY_LEN(fatal); i++)
+		if (!sigaction(fatal[i], NULL, &old) && old.sa_handler == SIG_DFL)
+			sigaction(fatal[i], &a, NULL);
+	atexit(cleanup_run);
+	owner = getpid();
+}
+
+void cleanup_add(const char *path)
+{
+	size_t n = strlen(path) + 1;
+	struct entry *f = entries;
+	if (!entries)
+		install_handlers();
+	while (f && (f->armed || f->room < n))
+		f = f->next;
+	if (f) {
+		memcpy(f->path, path, n);
+		f->armed = 1;
+		return;
+	}
+	f = xmalloc(sizeof(*f) + n);
+	f->room = n;
+	memcpy(f->path, path, n);
+	f->armed = 1;
+	f->next = entries;
+	__atomic_store_n(&entries, f, __ATOMIC_RELEASE);
+}
+
+void cleanup_forget(const char *path)
+{
+	struct entry *f = entries;
+	while (f && (!f->armed || strcmp(f->path, path)))
+		f = f->next;
+	if (f)
+		f->armed = 0;
+}
+
+void cleanup_remove(const char *path)
+{
+	unlink(path);
+	cleanup_forget(path);
+}
+
+int cleanup_create(char *path, bool pattern)
+{
+	sigset_t all, old;
+	sigfillset(&all);
+	sigprocmask(SIG_BLOCK, &all, &old);
+	int fd = pattern ? mkostemp(path, O_CLOEXEC)
+			 : open(path, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666);
+	int saved = errno;
+	if (fd >= 0)
+		cleanup_add(path);
+	sigprocmask(SIG_SETMASK, &old, NULL);
+	errno = saved;
+	return fd;
+}
+
+const char *file_temporary_directory(void)
+{
+	const char *tmp = getenv("TMPDIR");
+	return tmp && *tmp ? tmp : "/tmp";
+}
+
+int file_temporary(char path[static 4096], struct err *e)
+{
+	const char *directory = file_temporary_directory();
+	snprintf(path, 4096, "%s/pt-XXXXXX", directory);
+	int fd = cleanup_create(path, true);
+	if (fd < 0)
+		return err_set(e, EX_IOERR, "a temporary file in %s: %s", directory,
+			strerror(errno));
+	return fd;
+}
+
+int file_spool(int from, const char *name, char path[static 4096], struct err *e)
+{
+	int to = file_temporary(path, e);
+	if (to < 0)
+		return err_prefix(e, "%s: ", name);
+	if (!copy_all(from, to))
+		return to;
+	err_set(e, EX_IOERR, "%s, copied to a file in %s: %s", name,
+		file_temporary_directory(), strerror(errno));
+	cleanup_remove(path);
+	close(to);
+	return -1;
+}

@@ -1,0 +1,75 @@
+/*
+ * Files: reading them, replacing them atomically and durably, and removing temporary ones when
+ * the program ends. Functions return -1 with *e set on failure, unless their comment says
+ * otherwise.
+ */
+#ifndef BASE_FILE_H
+#define BASE_FILE_H
+
+#include "base/base.h"
+
+/* ---- file.c ---------------------------------------------------------------------- */
+
+/* Appends the contents of a file to `out`; a file larger than max_bytes is an error. */
+int file_read(const char *path, size_t max_bytes, struct str *out, struct err *e);
+/* The same for the rest of an open file, which messages call `name`. */
+int file_read_rest(
+	int fd, const char *name, size_t max_bytes, struct str *out, struct err *e);
+int file_make_directory(const char *path, struct err *e); /* as mkdir -p */
+bool file_exists(const char *path);
+/* They loop until all bytes are written or read; -1 with errno set (0: end of file). */
+int write_all(int fd, const void *p, size_t n_bytes);
+int pwrite_all(int fd, const void *p, size_t n_bytes, int64_t at);
+int pread_all(int fd, void *p, size_t n_bytes, int64_t at);
+/* Copies from the current position of `from` to its end; -1 with errno set. */
+int copy_all(int from, int to);
+/* Replaces what is at `path` by a symbolic link, atomically and durably. */
+int file_link(const char *target, const char *path, struct err *e);
+/* -1 if the file system of `path` has less than n_bytes free; 0 also if that is not known. */
+int file_room(const char *path, int64_t n_bytes, struct err *e);
+/* Locks a file for writing, against other processes, and against other hosts where the file system
+ * supports it; the lock ends when *fd is closed, at the latest with the process. Returns 0 or an
+ * errno value: EAGAIN when another process has the lock. `make`: create the file if needed. */
+int file_lock(const char *path, bool make, int *fd);
+
+/* A file that appears under its name only when it is complete: it is written as NAME.tmp, synced
+ * and renamed, and its directory is synced. */
+struct durable {
+	char *path, *tmp;
+	bool keeps; /* an existing file of that name is an error, instead of being replaced */
+};
+
+/* Uses the temporary name NAME.tmp, which is the same on all ranks; a file of that name, left by a
+ * killed program, is overwritten. */
+void durable_begin(struct durable *d, const char *path);
+/* Creates an empty NAME.xxxxxx.tmp, which no other process uses. */
+int durable_begin_own(struct durable *d, const char *path, struct err *e);
+int durable_commit(struct durable *d, struct err *e);
+/* Commits n files under a lock on the directory of the first, so that two programs that write the
+ * same set of files do not mix them. */
+int durable_commit_all(struct durable *const *d, int64_t n, struct err *e);
+void durable_abort(struct durable *d);	/* removes the temporary file */
+void durable_forget(struct durable *d); /* frees *d only: another rank commits the file */
+
+/* ---- cleanup.c: files that are removed when the program ends ---------------------- */
+
+/* Registers a file, which exit() and fatal signals then remove, until cleanup_forget(). Signals that
+ * the program handles or ignores stay as they are. Not thread-safe. */
+void cleanup_add(const char *path);
+void cleanup_forget(const char *path);
+void cleanup_remove(const char *path); /* now */
+/* Creates and registers a file, with no moment in between; -1 with errno set, EEXIST if it exists.
+ * `pattern`: path is a template as for mkostemp(). Returns a descriptor. */
+int cleanup_create(char *path, bool pattern);
+/* Removes all registered files: for handlers of fatal signals. Async-signal-safe. */
+void cleanup_run(void);
+
+/* A new registered file in $TMPDIR (or /tmp), whose name is written to `path`. Returns a
+ * descriptor. */
+int file_temporary(char path[AT_LEAST(4096)], struct err *e);
+const char *file_temporary_directory(void);
+/* Such a file with the rest of the stream `from`, which messages call `name`: for input that must
+ * be seekable. */
+int file_spool(int from, const char *name, char path[AT_LEAST(4096)], struct err *e);
+
+#endif
