@@ -295,12 +295,12 @@ STREAM=(-n 26 --layers 2 --edit-workers 2 --edit-warmup-steps 3 --edit-sync-inte
 	done
 	# in the end all have the same
 	pt-ckpt diff --no-optimizer whole whole/worker-1
-	# what is under way ends as it began
+	# a fragment in flight ends with the settings of its beginning
 	at6=(tiny_on 2 --layers 2 --resume parts/checkpoints/step-00000006.h5 -o no)
 	for other in '--edit-fragments 1' '--edit-sync-delay 1' '--edit-sync-interval 9' '--edit-sync-delay 0'; do
 		# shellcheck disable=SC2086 # options are words
 		code_of 64 "${at6[@]}" $other
-		says 'a fragment is under way: it goes on with edit-sync-interval 8, edit-fragments 3 and edit-sync-delay 3 only'
+		says 'a fragment is in flight: resume with --edit-sync-interval 8, --edit-fragments 3 and --edit-sync-delay 3'
 	done
 	tiny_on 4 -m 1 --layers 2 --resume parts/checkpoints/step-00000006.h5 --edit-workers 4 -o four >/dev/null
 	grep -q 'going on with 4 workers, it was 2; each fragment is as when it was synchronised last' four/journal.txt

@@ -238,7 +238,7 @@ static int64_t sync_by_units(struct worker *w, int64_t steps, struct edit_result
 	int64_t wrong = 0;
 	edit_begin(w->x, 0, steps, r);
 	for (int u = 0; u < UNITS; u++) {
-		edit_arrive(w->x, u);
+		edit_complete_unit(w->x, u);
 		used[u] = unit_hash(w, u);
 	}
 	edit_end(w->x, 0, r);
@@ -268,7 +268,7 @@ static void run(struct comm *c, int workers, const struct layout *l,
 		int64_t sent = w.sync->sent;
 		move_all(&w, w.sync->rank, i, i == 2 ? bad : NOWHERE);
 		int64_t wrong = 0;
-		if (i % 2 && edit_arrives_by_unit(w.x))
+		if (i % 2 && edit_completes_by_unit(w.x))
 			wrong = sync_by_units(&w, 1 + w.sync->rank, &r);
 		else
 			edit_sync(w.x, 1 + w.sync->rank, &r);
@@ -294,7 +294,7 @@ static void run(struct comm *c, int workers, const struct layout *l,
 static const struct edit_config plain = {.by_unit = true};
 static const struct edit_config configs[] = {
 	{.by_unit = true},
-	{.by_unit = true, .weigh = {.by_steps = true}},
+	{.by_unit = true, .weights = {.by_steps = true}},
 	{.outer = EDIT_OUTER_SGD,
 		.lr = 0.7,
 		.momentum = 0.8,
@@ -304,7 +304,7 @@ static const struct edit_config configs[] = {
 		.lr = 0.5,
 		.reducer = EDIT_LINEAR,
 		.normalize = true,
-		.weigh = {.by_norm = true},
+		.weights = {.by_norm = true},
 		.skip_anomaly = true,
 		.detect = {0.1, 1, 2},
 		.clip = 0.5,
@@ -316,7 +316,7 @@ static const struct edit_config configs[] = {
 		.eps = 1e-8,
 		.decay = 0.01,
 		.reducer = EDIT_LINEAR,
-		.weigh = {.by_norm = true,
+		.weights = {.by_norm = true,
 			.temperature = 3,
 			.by_steps = true,
 			.steps_ratio = 0.5},

@@ -1,5 +1,5 @@
 /* edit: the detector against a model of it that keeps everything, weights, and wires. */
-#include "edit/exchange.h"
+#include "edit/exchange_internal.h"
 #include "support.h"
 
 #include <math.h>
@@ -14,7 +14,7 @@ struct history {
 	int n;
 };
 
-static void statistics(const struct history *h, int n, const struct detect_config *c,
+static void statistics(const struct history *h, int n, const struct outlier_config *c,
 	double *mean, double *m2)
 {
 	*mean = *m2 = 0;
@@ -26,14 +26,14 @@ static void statistics(const struct history *h, int n, const struct detect_confi
 }
 
 static double score(
-	const struct history *h, int n, const struct detect_config *c, double x)
+	const struct history *h, int n, const struct outlier_config *c, double x)
 {
 	double mean, m2;
 	statistics(h, n, c, &mean, &m2);
 	return n < 2 || n < c->warmup || m2 <= 0 ? 0 : (x - mean) / sqrt(m2);
 }
 
-static bool model_outlier(struct history *h, const struct detect_config *c, double x)
+static bool model_outlier(struct history *h, const struct outlier_config *c, double x)
 {
 	double mean = 0, sum = 0;
 	int from = h->n > c->warmup ? h->n - (int)c->warmup : 0, n = h->n - from;
@@ -72,7 +72,7 @@ static void detector_is_its_model(void **state)
 	int64_t outliers = 0, judged = 0;
 	(void)state;
 	for (int s = 0; s < SEQUENCES; s++) {
-		const struct detect_config c = {.alpha = 0.01 + 0.4 * test_uniform(5, s),
+		const struct outlier_config c = {.alpha = 0.01 + 0.4 * test_uniform(5, s),
 			.threshold = 1 + 3 * test_uniform(6, s),
 			.warmup = s % 13};
 		int n = s % 100 ? 30 : MOST;
@@ -99,7 +99,7 @@ static void detector_is_its_model(void **state)
 /* After 10 norms that are the same the mean has come to 1 - 0.98^10 of it. */
 static void detector_is_known(void **state)
 {
-	const struct detect_config c = {0.02, 3, 10};
+	const struct outlier_config c = {0.02, 3, 10};
 	struct detector d;
 	(void)state;
 	detector_open(&d, &c);
@@ -132,18 +132,18 @@ static void weights(void **state)
 	static const bool none[4] = {0}, third[] = {false, false, true, false},
 			  all[] = {true, true, true, true};
 	static const int64_t steps[] = {1, 2, 3, 4};
-	struct weigh_config c = {0};
+	struct weights_config c = {0};
 	float w[4];
 	(void)state;
-	weigh(&c, 4, norm, none, steps, w);
+	worker_weights(&c, 4, norm, none, steps, w);
 	for (int i = 0; i < 4; i++)
 		near(w[i], 1);
 	c.temperature = 2; /* alone: alike, and 1 in all */
-	weigh(&c, 4, norm, third, steps, w);
+	worker_weights(&c, 4, norm, third, steps, w);
 	near(w[0], 1.0 / 3);
 	near(w[2], 0);
 	c.by_norm = true;
-	weigh(&c, 4, norm, third, steps, w);
+	worker_weights(&c, 4, norm, third, steps, w);
 	double sum = 1 + exp(-0.5) + exp(-1.0);
 	near(w[0], 1 / sum);
 	near(w[1], exp(-0.5) / sum);
@@ -151,14 +151,14 @@ static void weights(void **state)
 	near(w[3], exp(-1.0) / sum);
 	c.by_steps = true;
 	c.steps_ratio = 0.25;
-	weigh(&c, 4, norm, third, steps, w);
+	worker_weights(&c, 4, norm, third, steps, w);
 	near(w[1], 0.75 * exp(-0.5) / sum + 0.25 * 2 / 7);
 	near(w[2], 0);
-	weigh(&c, 4, norm, all, steps, w);
+	worker_weights(&c, 4, norm, all, steps, w);
 	for (int i = 0; i < 4; i++)
 		near(w[i], 0);
 	static const double huge[] = {1e300, 2e300};
-	weigh(&c, 2, huge, none, steps, w); /* nothing overflows */
+	worker_weights(&c, 2, huge, none, steps, w); /* nothing overflows */
 	near(w[0], 0.75 + 0.25 / 3);
 	near(w[1], 0.25 * 2 / 3);
 }

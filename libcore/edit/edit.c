@@ -1,7 +1,7 @@
-/* Coming to agree: what all workers brought becomes one, and everybody's. */
+/* A synchronisation: reduces the workers' pseudo-gradients and applies the result on all of them. */
 #include "edit/edit.h"
 
-#include "edit/own.h"
+#include "edit/edit_internal.h"
 
 #include <math.h>
 #include <stdlib.h>
@@ -26,7 +26,7 @@ unsigned edit_groups(const struct edit_config *c)
 
 /* ---- blocks ---------------------------------------------------------------------- */
 
-/* Floats of one group that lie together. */
+/* Neighbouring floats of one group. */
 struct segment {
 	int64_t at, end;
 	int group, fragment;
@@ -42,7 +42,7 @@ static int by_fragment(const void *a, const void *b)
 	return x->at < y->at ? -1 : x->at > y->at;
 }
 
-/* Parts come in the order of where they lie. What is between them belongs to the one before. */
+/* Parts are in the order of their positions. Padding belongs to the part before it. */
 static struct segment *list_segments(const struct edit *x, int *n)
 {
 	struct segment *list = xcalloc((size_t)x->s->n_updated + 1, sizeof(*list));
@@ -84,12 +84,12 @@ static void list_blocks(struct edit *x, const struct wire *w)
 	free(list);
 }
 
-int edit_blocks(const struct edit *x, struct chosen c, const struct block **first)
+int edit_blocks(const struct edit *x, struct selection c, const struct block **first)
 {
 	int n = 0;
 	*first = x->blocks;
 	for (int i = 0; i < x->n_blocks; i++)
-		if (edit_is_chosen(x, c, x->blocks[i].group)) {
+		if (edit_selects(x, c, x->blocks[i].group)) {
 			*first = n ? *first : &x->blocks[i];
 			n++;
 		}
@@ -111,9 +111,9 @@ static void place_memory(struct edit *x, struct arena *a)
 	int64_t n = block_floats(x);
 	exchange_place(&x->exchange, a);
 	for (int i = 0; i < EXCHANGE_SLOTS; i++)
-		x->there[i] = arena_floats(a, n);
-	for (int i = 0; i < EDIT_ROOMS && x->s->c.offload; i++)
-		x->room[i] = arena_floats(a, n);
+		x->staging[i] = arena_floats(a, n);
+	for (int i = 0; i < EDIT_BUFFERS && x->s->c.offload; i++)
+		x->buffer[i] = arena_floats(a, n);
 	x->squares = arena_alloc(a, (size_t)x->n_groups * sizeof(*x->squares));
 	x->outer = arena_alloc(a, sizeof(*x->outer));
 }
@@ -121,12 +121,12 @@ static void place_memory(struct edit *x, struct arena *a)
 static void open_memory(struct edit *x)
 {
 	struct arena size;
-	arena_measure(&size, "agreeing");
+	arena_measure(&size, "synchronisation");
 	place_memory(x, &size);
 	x->memory = size;
 	if (x->sync->planned)
 		return;
-	device_arena(x->d, &x->memory, "agreeing with other workers", size.peak_bytes);
+	device_arena(x->d, &x->memory, "synchronisation of workers", size.peak_bytes);
 	place_memory(x, &x->memory);
 }
 
@@ -135,7 +135,7 @@ int64_t edit_bytes(const struct edit *x)
 	return (int64_t)x->memory.peak_bytes;
 }
 
-/* Units in turn, so that each fragment has some of all depths. */
+/* Round-robin, so that each fragment has units of all depths (strided, as in the paper). */
 static void make_groups(struct edit *x)
 {
 	x->n_fragments = (int)max64(1, min64(x->c.fragments, x->s->c.n_units));
@@ -151,16 +151,16 @@ struct edit *edit_open(const struct edit_config *c, struct comm *world, struct c
 	struct edit *x = xcalloc(1, sizeof(*x));
 	size_t workers = (size_t)sync->size;
 	*x = (struct edit){.c = *c, .world = world, .sync = sync, .s = s, .d = d};
-	x->at = c->delay > 0 ? STORE_PENDING : STORE_PARAM;
-	if (c->reducer == EDIT_MEAN) { /* steps count for all, or not at all */
-		x->c.weigh = (struct weigh_config){
-			.by_steps = c->weigh.by_steps, .steps_ratio = 1};
+	x->grad_group = c->delay > 0 ? STORE_PENDING : STORE_PARAM;
+	if (c->reducer == EDIT_MEAN) { /* weights by steps only, or equal ones */
+		x->c.weights = (struct weights_config){
+			.by_steps = c->weights.by_steps, .steps_ratio = 1};
 		x->c.normalize = true;
 		x->c.consensus = CONSENSUS_NONE;
 		x->c.sparsify = EDIT_DENSE;
 	}
-	if (x->c.weigh.by_norm && x->c.weigh.temperature <= 0)
-		x->c.weigh.temperature = 1;
+	if (x->c.weights.by_norm && x->c.weights.temperature <= 0)
+		x->c.weights.temperature = 1;
 	make_groups(x);
 	size_t groups = (size_t)x->n_groups;
 	x->detector = xcalloc(groups, sizeof(*x->detector));
@@ -170,13 +170,13 @@ struct edit *edit_open(const struct edit_config *c, struct comm *world, struct c
 	x->norm = xcalloc(groups, sizeof(*x->norm));
 	x->reduced = xcalloc(groups, sizeof(*x->reduced));
 	x->all_norms = xcalloc(groups * workers, sizeof(*x->all_norms));
-	x->all_out = xcalloc(groups * workers, sizeof(*x->all_out));
+	x->all_excluded = xcalloc(groups * workers, sizeof(*x->all_excluded));
 	x->all_steps = xcalloc(workers, sizeof(*x->all_steps));
 	x->weight = xcalloc(groups * workers, sizeof(*x->weight));
 	x->scale = xcalloc(groups, sizeof(*x->scale));
-	x->brought = xcalloc(groups, sizeof(*x->brought));
-	x->has_come = xcalloc(groups, sizeof(*x->has_come));
-	x->begun = xcalloc((size_t)x->n_fragments, sizeof(*x->begun));
+	x->contributed = xcalloc(groups, sizeof(*x->contributed));
+	x->arrived = xcalloc(groups, sizeof(*x->arrived));
+	x->in_flight = xcalloc((size_t)x->n_fragments, sizeof(*x->in_flight));
 	struct wire wire = wire_make(c, s, d);
 	list_blocks(x, &wire);
 	exchange_open(&x->exchange, sync, &wire, x->blocks, x->n_blocks);
@@ -188,7 +188,7 @@ void edit_free(struct edit *x)
 {
 	if (!x)
 		return;
-	edit_settle(x);
+	edit_wait(x);
 	for (int g = 0; g < x->n_groups; g++)
 		detector_close(&x->detector[g]);
 	free(x->detector);
@@ -198,34 +198,34 @@ void edit_free(struct edit *x)
 	free(x->norm);
 	free(x->reduced);
 	free(x->all_norms);
-	free(x->all_out);
+	free(x->all_excluded);
 	free(x->all_steps);
 	free(x->weight);
 	free(x->scale);
-	free(x->brought);
-	free(x->has_come);
-	free(x->begun);
+	free(x->contributed);
+	free(x->arrived);
+	free(x->in_flight);
 	exchange_close(&x->exchange);
 	device_arena_release(x->d, &x->memory);
 	free(x);
 }
 
-/* ---- on their way ---------------------------------------------------------------- */
+/* ---- the exchange ---------------------------------------------------------------- */
 
-static float *take_brought(void *with, const struct block *b, int slot)
+static float *read_block(void *with, const struct block *b, int slot)
 {
 	struct edit *x = with;
-	return store_begin(x->s, x->at, b->at, b->n, x->there[slot]);
+	return store_begin(x->s, x->grad_group, b->at, b->n, x->staging[slot]);
 }
 
-static void give_made(void *with, const struct block *b, float *v, int slot)
+static void write_block(void *with, const struct block *b, float *v, int slot)
 {
 	struct edit *x = with;
 	(void)slot;
-	store_end(x->s, x->at, b->at, b->n, v);
+	store_end(x->s, x->grad_group, b->at, b->n, v);
 }
 
-static void make_one(void *with, const struct block *b, float *out,
+static void reduce_piece(void *with, const struct block *b, float *out,
 	const float *const *from, int64_t n)
 {
 	struct edit *x = with;
@@ -236,22 +236,22 @@ static void make_one(void *with, const struct block *b, float *out,
 	x->d->k->combine(x->d, out, from, n, &c);
 }
 
-void edit_settle(struct edit *x)
+void edit_wait(struct edit *x)
 {
 	if (x->flight.x)
 		flight_wait(&x->flight, x->flight.n);
 	x->flight.x = NULL;
 }
 
-static void send(struct edit *x, struct chosen c)
+static void send(struct edit *x, struct selection c)
 {
-	edit_settle(x);
+	edit_wait(x);
 	x->flight = (struct flight){.x = &x->exchange,
 		.kind = x->c.wire,
 		.sync = x->n_syncs,
-		.take = take_brought,
-		.give = give_made,
-		.make = make_one,
+		.read = read_block,
+		.write = write_block,
+		.reduce = reduce_piece,
 		.with = x};
 	x->flight.n = edit_blocks(x, c, &x->flight.blocks);
 	flight_begin(&x->flight);
@@ -263,8 +263,8 @@ void edit_anchor(struct edit *x)
 {
 	for (int i = 0; i < x->n_blocks && edit_has_anchor(x); i++) {
 		const struct block *b = &x->blocks[i];
-		float *p = store_begin(x->s, STORE_PARAM, b->at, b->n, x->room[0]);
-		float *a = store_begin(x->s, STORE_ANCHOR, b->at, b->n, x->room[1]);
+		float *p = store_begin(x->s, STORE_PARAM, b->at, b->n, x->buffer[0]);
+		float *a = store_begin(x->s, STORE_ANCHOR, b->at, b->n, x->buffer[1]);
 		x->d->k->copy(x->d, mat(a, 1, b->n), mat(p, 1, b->n));
 		store_end(x->s, STORE_ANCHOR, b->at, b->n, a);
 	}
@@ -275,67 +275,68 @@ int edit_fragments(const struct edit *x)
 	return x->n_fragments;
 }
 
-int edit_due(const struct edit *x, int64_t apart)
+int edit_due(const struct edit *x, int64_t local_steps)
 {
 	int64_t interval = x->c.interval;
-	for (int64_t f = 0; f < x->n_fragments && apart > 0; f++)
-		if (apart % interval == (f + 1) * interval / x->n_fragments % interval)
+	for (int64_t f = 0; f < x->n_fragments && local_steps > 0; f++)
+		if (local_steps % interval ==
+			(f + 1) * interval / x->n_fragments % interval)
 			return (int)f;
 	return -1;
 }
 
-bool edit_is_begun(const struct edit *x, int fragment)
+bool edit_in_flight(const struct edit *x, int fragment)
 {
-	return x->begun[fragment];
+	return x->in_flight[fragment];
 }
 
-static void weigh_plainly(struct edit *x, struct chosen c, int64_t steps)
+static void equal_weights(struct edit *x, struct selection c, int64_t steps)
 {
 	for (int i = 0; i < x->n_groups * x->sync->size; i++)
-		if (edit_is_chosen(x, c, i / x->sync->size)) {
+		if (edit_selects(x, c, i / x->sync->size)) {
 			x->weight[i] = 1;
-			x->all_out[i] = false;
+			x->all_excluded[i] = false;
 		}
-	if (x->c.weigh.by_steps)
-		brought_weigh(x, c, steps);
+	if (x->c.weights.by_steps)
+		pseudo_grad_weights(x, c, steps);
 }
 
 void edit_begin(struct edit *x, int fragment, int64_t steps, struct edit_result *r)
 {
-	struct chosen c = {fragment, -1};
+	struct selection c = {fragment, -1};
 	int workers = x->sync->size, n = 0;
 	*r = (struct edit_result){.norm = (double)NAN, .reduced = (double)NAN, .clip = 1};
-	BUG_ON(x->begun[fragment]);
-	edit_settle(x);
+	BUG_ON(x->in_flight[fragment]);
+	edit_wait(x);
 	if (edit_has_anchor(x)) {
-		brought_take(x, c);
-		brought_square(x, c);
-		r->norm = brought_norms(x, c, x->norm);
-		brought_weigh(x, c, steps);
-		brought_round(x, c);
+		pseudo_grad_compute(x, c);
+		pseudo_grad_squares(x, c);
+		r->norm = pseudo_grad_norms(x, c, x->norm);
+		pseudo_grad_weights(x, c, steps);
+		pseudo_grad_compress(x, c);
 	} else {
-		weigh_plainly(x, c, steps);
+		equal_weights(x, c, steps);
 	}
 	for (int g = 0; g < x->n_groups; g++) {
-		if (!edit_is_chosen(x, c, g))
+		if (!edit_selects(x, c, g))
 			continue;
-		x->has_come[g] = false;
-		x->brought[g] = false;
+		x->arrived[g] = false;
+		x->contributed[g] = false;
 		for (int w = 0; w < workers; w++)
-			x->brought[g] |= !x->all_out[g * workers + w];
+			x->contributed[g] |= !x->all_excluded[g * workers + w];
 		r->weight += (double)x->weight[g * workers + x->sync->rank];
-		r->anomalies += x->all_out[g * workers + x->sync->rank];
-		r->all_left_out += !x->brought[g];
+		r->anomalies += x->all_excluded[g * workers + x->sync->rank];
+		r->all_left_out += !x->contributed[g];
 		n++;
 	}
 	r->weight /= n;
-	x->begun[fragment] = true;
+	x->in_flight[fragment] = true;
 	send(x, c);
 	x->n_syncs++;
 }
 
-/* Chosen groups get their new parameters: their blocks have come. */
-static void land(struct edit *x, struct chosen c)
+/* The reduced blocks of the selected groups have arrived: updates their parameters. */
+static void update_groups(struct edit *x, struct selection c)
 {
 	const struct block *b;
 	if (edit_has_anchor(x)) {
@@ -345,38 +346,38 @@ static void land(struct edit *x, struct chosen c)
 	for (int n = edit_blocks(x, c, &b); n > 0; n--, b++)
 		store_copy(x->s, b->at, b->n);
 	for (int g = 0; g < x->n_groups; g++)
-		x->has_come[g] |= edit_is_chosen(x, c, g);
+		x->arrived[g] |= edit_selects(x, c, g);
 }
 
-void edit_arrive(struct edit *x, int unit)
+void edit_complete_unit(struct edit *x, int unit)
 {
-	struct chosen c = {0, unit};
+	struct selection c = {0, unit};
 	const struct block *b;
 	int n = edit_blocks(x, c, &b);
-	if (!x->begun[0] || x->has_come[unit])
+	if (!x->in_flight[0] || x->arrived[unit])
 		return;
 	if (x->flight.x)
 		flight_wait(&x->flight, n ? (int)(b - x->flight.blocks) + n : 0);
-	land(x, c);
+	update_groups(x, c);
 }
 
-bool edit_arrives_by_unit(const struct edit *x)
+bool edit_completes_by_unit(const struct edit *x)
 {
 	const struct store_config *s = &x->s->c;
 	const int *degree = s->mesh->degree;
-	bool shared_out = degree[AXIS_FSDP] * degree[AXIS_CP] > 1;
-	return x->c.by_unit && x->n_fragments == 1 && x->at == STORE_PARAM &&
+	bool sharded = degree[AXIS_FSDP] * degree[AXIS_CP] > 1;
+	return x->c.by_unit && x->n_fragments == 1 && x->grad_group == STORE_PARAM &&
 	       x->sync->size > 1 && degree[AXIS_PP] == 1 && !s->offload && !s->tile &&
-	       (!shared_out || s->zero == 0 || s->zero == 3) &&
+	       (!sharded || s->zero == 0 || s->zero == 3) &&
 	       s->deal.n_micro >= s->deal.ranks && comm_overlaps();
 }
 
-static void sum_up(struct edit *x, int fragment, struct edit_result *r)
+static void finish_result(struct edit *x, int fragment, struct edit_result *r)
 {
 	double all = 0;
 	r->clip = 1;
 	if (edit_has_anchor(x))
-		outer_norms(x, (struct chosen){fragment, -1});
+		outer_norms(x, (struct selection){fragment, -1});
 	for (int g = 0; g < x->n_groups && edit_has_anchor(x); g++) {
 		if (x->fragment[g] != fragment)
 			continue;
@@ -389,17 +390,18 @@ static void sum_up(struct edit *x, int fragment, struct edit_result *r)
 void edit_end(struct edit *x, int fragment, struct edit_result *r)
 {
 	bool some = false;
-	BUG_ON(!x->begun[fragment]);
+	BUG_ON(!x->in_flight[fragment]);
 	for (int g = 0; g < x->n_groups; g++)
-		some |= x->fragment[g] == fragment && x->has_come[g];
-	edit_settle(x);
+		some |= x->fragment[g] == fragment && x->arrived[g];
+	edit_wait(x);
 	if (!some)
-		land(x, (struct chosen){fragment, -1});
-	for (int g = 0; g < x->n_groups && some; g++) /* those that nobody has used */
-		if (x->fragment[g] == fragment && !x->has_come[g])
-			land(x, (struct chosen){fragment, g});
-	sum_up(x, fragment, r);
-	x->begun[fragment] = false;
+		update_groups(x, (struct selection){fragment, -1});
+	for (int g = 0; g < x->n_groups && some;
+		g++) /* groups that were not used meanwhile */
+		if (x->fragment[g] == fragment && !x->arrived[g])
+			update_groups(x, (struct selection){fragment, g});
+	finish_result(x, fragment, r);
+	x->in_flight[fragment] = false;
 	if (!some)
 		store_updated(x->s, true);
 }
@@ -409,9 +411,9 @@ void edit_sync(struct edit *x, int64_t steps, struct edit_result *r)
 	struct edit_result one;
 	*r = (struct edit_result){.norm = (double)NAN, .reduced = (double)NAN, .clip = 1};
 	for (int f = 0; f < x->n_fragments; f++)
-		if (x->begun[f])
+		if (x->in_flight[f])
 			edit_end(x, f, &one);
-	x->at_once = true;
+	x->blocking = true;
 	for (int f = 0; f < x->n_fragments; f++) {
 		edit_begin(x, f, steps, &one);
 		edit_end(x, f, &one);
@@ -422,13 +424,13 @@ void edit_sync(struct edit *x, int64_t steps, struct edit_result *r)
 		r->all_left_out += one.all_left_out;
 		r->clip = fmin(r->clip, one.clip);
 	}
-	x->at_once = false;
+	x->blocking = false;
 }
 
-/* ---- until they part ------------------------------------------------------------- */
+/* ---- during the warm-up ---------------------------------------------------------- */
 
-/* Gradients of a block, to the floats of it or from them. */
-static void move_gradients(struct edit *x, const struct block *b, float *v, bool back)
+/* The gradients of a block, to its floats v, or back. */
+static void copy_gradients(struct edit *x, const struct block *b, float *v, bool back)
 {
 	for (int64_t i = 0; i < x->s->n_updated; i++) {
 		const struct part *p = &x->s->updated[i];
@@ -437,36 +439,36 @@ static void move_gradients(struct edit *x, const struct block *b, float *v, bool
 		if (len <= 0)
 			continue;
 		struct mat g = mat(p->g + (begin - p->at), 1, len);
-		struct mat there = mat(v + (begin - b->at), 1, len);
-		x->d->k->copy(x->d, back ? g : there, back ? there : g);
+		struct mat block = mat(v + (begin - b->at), 1, len);
+		x->d->k->copy(x->d, back ? g : block, back ? block : g);
 	}
 }
 
-static float *take_gradient(void *with, const struct block *b, int slot)
+static float *read_gradients(void *with, const struct block *b, int slot)
 {
 	struct edit *x = with;
-	move_gradients(x, b, x->there[slot], false);
-	return x->there[slot];
+	copy_gradients(x, b, x->staging[slot], false);
+	return x->staging[slot];
 }
 
-static void give_gradient(void *with, const struct block *b, float *v, int slot)
+static void write_gradients(void *with, const struct block *b, float *v, int slot)
 {
 	(void)slot;
-	move_gradients(with, b, v, true);
+	copy_gradients(with, b, v, true);
 }
 
-static void make_mean(void *with, const struct block *b, float *out,
+static void average_piece(void *with, const struct block *b, float *out,
 	const float *const *from, int64_t n)
 {
 	struct edit *x = with;
 	int workers = x->sync->size;
-	float *alike = xcalloc((size_t)workers, sizeof(*alike));
+	float *equal = xcalloc((size_t)workers, sizeof(*equal));
 	(void)b;
 	for (int w = 0; w < workers; w++)
-		alike[w] = 1;
-	const struct combine c = {.workers = workers, .weight = alike, .normalize = true};
+		equal[w] = 1;
+	const struct combine c = {.workers = workers, .weight = equal, .normalize = true};
 	x->d->k->combine(x->d, out, from, n, &c);
-	free(alike);
+	free(equal);
 }
 
 void edit_mean_gradient(struct edit *x)
@@ -475,24 +477,24 @@ void edit_mean_gradient(struct edit *x)
 		.kind = EDIT_WIRE_FP32,
 		.blocks = x->blocks,
 		.n = x->n_blocks,
-		.take = take_gradient,
-		.give = give_gradient,
-		.make = make_mean,
+		.read = read_gradients,
+		.write = write_gradients,
+		.reduce = average_piece,
 		.with = x};
 	flight_begin(&f);
 	flight_wait(&f, f.n);
 }
 
-bool edit_any(struct edit *x, bool mine)
+bool edit_any_worker(struct edit *x, bool mine)
 {
 	return comm_max_i64(x->sync, mine);
 }
 
-/* ---- what is said of it ---------------------------------------------------------- */
+/* ---- counts ---------------------------------------------------------------------- */
 
 int64_t edit_sent(const struct edit *x)
 {
-	int64_t sent = (x->sync->size - 1) * x->n_groups * brought_words(x);
+	int64_t sent = (x->sync->size - 1) * x->n_groups * pseudo_grad_report_bytes(x);
 	for (int i = 0; i < x->n_blocks; i++)
 		sent += exchange_sent(&x->exchange, x->c.wire, &x->blocks[i]);
 	return sent;
@@ -522,14 +524,14 @@ void edit_state_get(const struct edit *x, double *out)
 	out += HEAD;
 	for (int g = 0; g < x->n_groups; g++, out += PER_GROUP + window) {
 		const struct detector *d = &x->detector[g];
-		bool begun = x->begun[x->fragment[g]];
+		bool begun = x->in_flight[x->fragment[g]];
 		out[0] = (double)x->outer_steps[g];
 		out[1] = d->mean;
 		out[2] = d->m2;
 		out[3] = (double)d->count;
-		/* of what is pending, which has come: is it of anybody, and of this worker? */
-		out[4] = begun ? 1 + !x->brought[g] : 0;
-		out[5] = begun && x->all_out[g * x->sync->size + x->sync->rank];
+		/* of a reduced pseudo-gradient that waits: contributions of any, of this worker */
+		out[4] = begun ? 1 + !x->contributed[g] : 0;
+		out[5] = begun && x->all_excluded[g * x->sync->size + x->sync->rank];
 		memcpy(out + PER_GROUP, d->z, (size_t)window * sizeof(*out));
 	}
 }
@@ -539,17 +541,17 @@ static bool is_count(double x)
 	return x >= 0 && x < 0x1p53 && x == floor(x);
 }
 
-/* Would the fragment be under way after so many steps apart? */
-static bool may_be_pending(const struct edit *x, int fragment, int64_t apart)
+/* Is the fragment between begin and end after so many local steps? */
+static bool should_be_in_flight(const struct edit *x, int fragment, int64_t local_steps)
 {
 	for (int64_t i = 0; i < x->c.delay; i++)
-		if (edit_due(x, apart - i) == fragment)
+		if (edit_due(x, local_steps - i) == fragment)
 			return true;
 	return false;
 }
 
-static int put_pending(struct edit *x, const double *head, const double *first,
-	int64_t apart, struct err *e)
+static int restore_in_flight(struct edit *x, const double *head, const double *first,
+	int64_t local_steps, struct err *e)
 {
 	int64_t step = PER_GROUP + x->c.detect.warmup;
 	bool any = false, same = head[1] == (double)x->c.interval &&
@@ -559,23 +561,26 @@ static int put_pending(struct edit *x, const double *head, const double *first,
 		any |= first[g * step + 4] > 0;
 	if (any && !same)
 		return err_set(e, EX_USAGE,
-			"a fragment is under way: it goes on with edit-sync-interval %g, "
-			"edit-fragments %g and edit-sync-delay %g only",
+			"a fragment is in flight: resume with --edit-sync-interval %g, "
+			"--edit-fragments %g and --edit-sync-delay %g",
 			head[1], head[2], head[3]);
 	for (int g = 0; g < x->n_groups && any; g++) {
 		const double *in = first + g * step;
 		int f = x->fragment[g];
-		x->begun[f] = may_be_pending(x, f, apart);
-		if (x->begun[f] != (in[4] > 0))
+		x->in_flight[f] = should_be_in_flight(x, f, local_steps);
+		if (x->in_flight[f] != (in[4] > 0))
 			return err_set(e, EX_DATAERR,
-				"fragment %d cannot be under way, or has to be", f);
-		x->brought[g] = in[4] < 2;
-		x->all_out[g * x->sync->size + x->sync->rank] = in[5] > 0;
+				"the state of fragment %d (in flight or not) does not "
+				"match "
+				"the step",
+				f);
+		x->contributed[g] = in[4] < 2;
+		x->all_excluded[g * x->sync->size + x->sync->rank] = in[5] > 0;
 	}
 	return 0;
 }
 
-int edit_state_put(struct edit *x, const double *in, int64_t apart, struct err *e)
+int edit_state_put(struct edit *x, const double *in, int64_t local_steps, struct err *e)
 {
 	int64_t window = x->c.detect.warmup;
 	const double *head = in;
@@ -597,6 +602,7 @@ int edit_state_put(struct edit *x, const double *in, int64_t apart, struct err *
 		memcpy(d->z, in + PER_GROUP, (size_t)window * sizeof(*in));
 	}
 	if (!good)
-		return err_set(e, EX_DATAERR, "numbers of a worker that cannot be");
-	return put_pending(x, head, head + HEAD, apart, e);
+		return err_set(
+			e, EX_DATAERR, "the state of local SGD has invalid numbers");
+	return restore_in_flight(x, head, head + HEAD, local_steps, e);
 }

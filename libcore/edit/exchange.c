@@ -6,7 +6,7 @@
  * Blocks go one after the other, each through two turns; while one is on its way back the next
  * is on its way there. Messages of a turn come in the order of the blocks.
  */
-#include "edit/exchange.h"
+#include "edit/exchange_internal.h"
 
 #include <stdlib.h>
 
@@ -247,7 +247,7 @@ static void make(struct flight *f, struct slot *s)
 		if (i != mine)
 			unpack(x, s, i, own, room);
 	}
-	f->make(f->with, s->block, s->made, from, own.n);
+	f->reduce(f->with, s->block, s->made, from, own.n);
 	free(from);
 }
 
@@ -313,7 +313,7 @@ static bool begin_next(struct flight *f)
 	const struct block *b = &f->blocks[f->begun];
 	s->kind = f->kind;
 	s->block = b;
-	s->v = f->take(f->with, b, f->begun % EXCHANGE_SLOTS);
+	s->v = f->read(f->with, b, f->begun % EXCHANGE_SLOTS);
 	f->begun++;
 	begin_there(f->x, s);
 	return true;
@@ -340,7 +340,7 @@ static bool end_next(struct flight *f)
 	if (f->came == f->begun || s->turn != SLOT_BACK || !is_done(f->x, s))
 		return false;
 	end_back(f, s);
-	f->give(f->with, s->block, s->v, f->came % EXCHANGE_SLOTS);
+	f->write(f->with, s->block, s->v, f->came % EXCHANGE_SLOTS);
 	f->came++;
 	return true;
 }

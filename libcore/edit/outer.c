@@ -1,27 +1,27 @@
-/* What all do with what was made of all: the outer optimizer. */
-#include "edit/own.h"
+/* The outer optimizer step. */
+#include "edit/edit_internal.h"
 
 #include <math.h>
 
-void outer_clip(struct edit *x, struct chosen c)
+void outer_clip(struct edit *x, struct selection c)
 {
 	bool clips = x->c.clip > 0;
-	brought_square(x, c);
+	pseudo_grad_squares(x, c);
 	if (clips)
-		brought_norms(x, c, x->reduced);
+		pseudo_grad_norms(x, c, x->reduced);
 	for (int g = 0; g < x->n_groups; g++)
-		if (edit_is_chosen(x, c, g))
+		if (edit_selects(x, c, g))
 			x->scale[g] =
 				clips ? fmin(1, x->c.clip / (x->reduced[g] + 1e-6)) : 1;
 }
 
-void outer_norms(struct edit *x, struct chosen c)
+void outer_norms(struct edit *x, struct selection c)
 {
 	if (x->c.clip <= 0)
-		brought_norms(x, c, x->reduced);
+		pseudo_grad_norms(x, c, x->reduced);
 }
 
-/* A block, in the groups of the store that are kept: NULL those that are not. */
+/* A block in each store group that is kept; NULL for the others. */
 static void begin_block(struct edit *x, const struct block *b, float *v[N_STORE_GROUPS])
 {
 	unsigned used = edit_groups(&x->c) & ~STORE_BIT(STORE_RESIDUAL);
@@ -29,7 +29,7 @@ static void begin_block(struct edit *x, const struct block *b, float *v[N_STORE_
 	used |= STORE_BIT(STORE_PARAM);
 	for (int g = 0; g < N_STORE_GROUPS; g++)
 		v[g] = used & STORE_BIT(g) ? store_begin(x->s, (enum store_group)g, b->at,
-						     b->n, x->room[room++])
+						     b->n, x->buffer[room++])
 					   : NULL;
 }
 
@@ -66,22 +66,22 @@ static void move_anchor(
 	}
 }
 
-/* What was trained while others were waited for; who was left out strayed, and keeps nothing. */
+/* Local steps during the exchange; a worker that was excluded had diverged, and keeps nothing. */
 static bool keeps_own(const struct edit *x, int group)
 {
-	return x->at != STORE_PARAM && !x->at_once &&
-	       !x->all_out[group * x->sync->size + x->sync->rank];
+	return x->grad_group != STORE_PARAM && !x->blocking &&
+	       !x->all_excluded[group * x->sync->size + x->sync->rank];
 }
 
-void outer_step(struct edit *x, struct chosen c)
+void outer_step(struct edit *x, struct selection c)
 {
 	const struct block *b;
 	for (int n = edit_blocks(x, c, &b); n > 0; n--, b++) {
 		float *v[N_STORE_GROUPS];
 		begin_block(x, b, v);
 		float *p = v[STORE_PARAM], *a = v[STORE_ANCHOR];
-		if (x->brought[b->group])
-			move_anchor(x, b, v, v[x->at]);
+		if (x->contributed[b->group])
+			move_anchor(x, b, v, v[x->grad_group]);
 		if (keeps_own(x, b->group))
 			x->d->k->mix(x->d, p, a, b->n, (float)x->c.keep);
 		else
@@ -91,6 +91,6 @@ void outer_step(struct edit *x, struct chosen c)
 				store_end(x->s, (enum store_group)g, b->at, b->n, v[g]);
 	}
 	for (int g = 0; g < x->n_groups; g++)
-		if (edit_is_chosen(x, c, g))
-			x->outer_steps[g] += x->brought[g];
+		if (edit_selects(x, c, g))
+			x->outer_steps[g] += x->contributed[g];
 }

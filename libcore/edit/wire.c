@@ -1,5 +1,5 @@
 /* How floats travel: rows of matrices in fewer bytes, vectors as they are. */
-#include "edit/exchange.h"
+#include "edit/exchange_internal.h"
 
 #include <string.h>
 

@@ -287,7 +287,7 @@ static void before_use(void *with, int unit)
 	double waited = comm_waited();
 	if (!r->syncing.under_way)
 		return;
-	edit_arrive(r->t.edit, unit);
+	edit_complete_unit(r->t.edit, unit);
 	r->syncing.waited += comm_waited() - waited;
 }
 
@@ -324,7 +324,7 @@ static void synchronise(struct run *r, int what)
 		if (!t->o.edit.delay)
 			edit_end(t->edit, what, &y->r);
 		y->ended |= !t->o.edit.delay;
-	} else if (t->step < t->o.steps && !t->o.graph && edit_arrives_by_unit(t->edit)) {
+	} else if (t->step < t->o.steps && !t->o.graph && edit_completes_by_unit(t->edit)) {
 		edit_begin(t->edit, 0, steps, &y->r);
 		y->under_way = true;
 	} else {
@@ -347,7 +347,7 @@ static void end_delayed(struct run *r)
 	if (!t->edit || !t->o.edit.delay || t->step == t->o.steps)
 		return;
 	int f = edit_due(t->edit, steps_apart(r) - t->o.edit.delay);
-	if (f < 0 || !edit_is_begun(t->edit, f))
+	if (f < 0 || !edit_in_flight(t->edit, f))
 		return;
 	edit_end(t->edit, f, &y->r);
 	y->ended = true;

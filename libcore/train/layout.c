@@ -177,7 +177,7 @@ void train_edit_config(const struct train_opts *o, struct edit_config *c)
 		.sparsify = (enum edit_sparsify)x->sparsify,
 		.density = x->density,
 		.by_unit = x->by_unit,
-		.weigh = {.by_norm = x->by_norm,
+		.weights = {.by_norm = x->by_norm,
 			.temperature = x->temperature,
 			.by_steps = x->by_steps,
 			.steps_ratio = x->steps_ratio},

@@ -217,7 +217,7 @@ int trainer_save_begin(struct trainer *t, const char *path, bool behind, struct 
 	w.info.param_hash = store_hash(t->store);
 	w.with = t;
 	if (t->edit)
-		edit_settle(t->edit);
+		edit_wait(t->edit);
 	if (t->edit)
 		w.numbers = numbers = worker_numbers(t, &w.n_numbers);
 	if (behind)

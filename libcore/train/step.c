@@ -431,7 +431,7 @@ static void find_out(struct work *w)
 	r->grad_norm = t->ended.grad_norm;
 	bool lost = !isfinite(r->loss);
 	if (w->together) /* what one of them does all do */
-		lost = edit_any(t->edit, lost);
+		lost = edit_any_worker(t->edit, lost);
 	r->skipped = !lost && overflowed(t, r);
 	r->bad = !r->skipped && (lost || !isfinite(r->grad_norm));
 }

@@ -1,10 +1,10 @@
-/* Is a norm unlike those before? Exponentially weighted mean and variance. */
+/* Outliers among norms, by an exponentially weighted mean and variance. */
 #include "edit/edit.h"
 
 #include <math.h>
 #include <stdlib.h>
 
-void detector_open(struct detector *d, const struct detect_config *c)
+void detector_open(struct detector *d, const struct outlier_config *c)
 {
 	*d = (struct detector){.z = xcalloc((size_t)c->warmup + 1, sizeof(*d->z))};
 }
@@ -15,14 +15,14 @@ void detector_close(struct detector *d)
 	*d = (struct detector){.z = NULL};
 }
 
-static double z_of(const struct detector *d, const struct detect_config *c, double x)
+static double z_of(const struct detector *d, const struct outlier_config *c, double x)
 {
 	double deviation = d->count < 2 ? 0 : sqrt(d->m2);
 	return deviation == 0 || d->count < c->warmup ? 0 : (x - d->mean) / deviation;
 }
 
-/* The sample deviation of the window. */
-static double spread(const struct detector *d, const struct detect_config *c)
+/* The sample standard deviation of the window. */
+static double spread(const struct detector *d, const struct outlier_config *c)
 {
 	int64_t n = min64(d->count, c->warmup);
 	double mean = 0, sum = 0;
@@ -36,7 +36,7 @@ static double spread(const struct detector *d, const struct detect_config *c)
 	return sqrt(sum / (double)(n - 1));
 }
 
-bool detector_outlier(struct detector *d, const struct detect_config *c, double x)
+bool detector_outlier(struct detector *d, const struct outlier_config *c, double x)
 {
 	if (!isfinite(x))
 		return true;

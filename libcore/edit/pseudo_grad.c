@@ -1,38 +1,39 @@
-/* What a worker brings: how far it moved, whether that is credible, what of it is sent. */
-#include "edit/own.h"
+/* The pseudo-gradient of a worker: its value, norm, weight, and compression. */
+#include "edit/edit_internal.h"
 
 #include <math.h>
 #include <stdlib.h>
 
 struct visit {
 	struct edit *x;
-	struct chosen c;
+	struct selection c;
 };
 
 static bool skips(const struct visit *v, const struct part *p)
 {
-	return !edit_is_chosen(v->x, v->c, edit_group_of(v->x, p));
+	return !edit_selects(v->x, v->c, edit_group_of(v->x, p));
 }
 
-static struct mat brought_part(const struct edit *x, const struct part *p)
+static struct mat pseudo_grad_of(const struct edit *x, const struct part *p)
 {
-	return mat(p->state[x->at], p->rows, p->cols);
+	return mat(p->state[x->grad_group], p->rows, p->cols);
 }
 
-void brought_take(struct edit *x, struct chosen c)
+void pseudo_grad_compute(struct edit *x, struct selection c)
 {
 	const struct kernels *k = x->d->k;
 	const struct block *b;
 	for (int n = edit_blocks(x, c, &b); n > 0; n--, b++) {
-		float *p = store_begin(x->s, STORE_PARAM, b->at, b->n, x->room[0]);
-		const float *a = store_begin(x->s, STORE_ANCHOR, b->at, b->n, x->room[1]);
+		float *p = store_begin(x->s, STORE_PARAM, b->at, b->n, x->buffer[0]);
+		const float *a =
+			store_begin(x->s, STORE_ANCHOR, b->at, b->n, x->buffer[1]);
 		float *to = p;
-		if (x->at != STORE_PARAM) {
-			to = store_begin(x->s, x->at, b->at, b->n, x->room[2]);
+		if (x->grad_group != STORE_PARAM) {
+			to = store_begin(x->s, x->grad_group, b->at, b->n, x->buffer[2]);
 			k->copy(x->d, mat(to, 1, b->n), mat(p, 1, b->n));
 		}
 		k->pseudo_grad(x->d, to, a, b->n);
-		store_end(x->s, x->at, b->at, b->n, to);
+		store_end(x->s, x->grad_group, b->at, b->n, to);
 	}
 }
 
@@ -40,7 +41,7 @@ void brought_take(struct edit *x, struct chosen c)
 
 enum { AT_ONCE = 64 };
 
-/* Parts of one group, as many as are asked for at once. */
+/* Parts of one group, whose squares one launch adds up. */
 struct squaring {
 	struct visit v;
 	struct mat part[AT_ONCE];
@@ -65,38 +66,39 @@ static void square_part(void *with, const struct part *p)
 	if (q->n == AT_ONCE || group != q->group)
 		square_parts(q);
 	q->group = group;
-	q->part[q->n++] = brought_part(x, p);
-	if (x->s->c.offload) /* it leaves when this returns */
+	q->part[q->n++] = pseudo_grad_of(x, p);
+	if (x->s->c.offload) /* the part leaves memory when this returns */
 		square_parts(q);
 }
 
-/* The sums of the chosen groups lie together: of one, or of all. */
-static struct exact *chosen_squares(const struct edit *x, struct chosen c, int64_t *n)
+/* The sums of the selected groups, one or all, are neighbours. */
+static struct exact *selected_squares(
+	const struct edit *x, struct selection c, int64_t *n)
 {
 	*n = c.group < 0 ? x->n_groups : 1;
 	return &x->squares[max64(0, c.group)];
 }
 
-void brought_square(struct edit *x, struct chosen c)
+void pseudo_grad_squares(struct edit *x, struct selection c)
 {
 	struct squaring q = {.v = {x, c}};
 	int64_t n;
-	struct exact *sum = chosen_squares(x, c, &n);
+	struct exact *sum = selected_squares(x, c, &n);
 	x->d->k->zero(x->d, mat(sum, n, EXACT_FLOATS));
-	store_walk(x->s, true, STORE_BIT(x->at), 0, square_part, &q);
+	store_walk(x->s, true, STORE_BIT(x->grad_group), 0, square_part, &q);
 	square_parts(&q);
 }
 
-double brought_norms(struct edit *x, struct chosen c, double *norm)
+double pseudo_grad_norms(struct edit *x, struct selection c, double *norm)
 {
 	int64_t n;
-	const struct exact *from = chosen_squares(x, c, &n);
+	const struct exact *from = selected_squares(x, c, &n);
 	struct exact *sum = xcalloc((size_t)n, sizeof(*sum));
 	double all = 0;
 	x->d->k->get(x->d, sum, from, (size_t)n * sizeof(*sum));
 	comm_sum_i64(x->world, (int64_t *)sum, n * EXACT_WORDS);
 	for (int g = 0; g < x->n_groups; g++) {
-		if (!edit_is_chosen(x, c, g))
+		if (!edit_selects(x, c, g))
 			continue;
 		norm[g] = sqrt(exact_round(&sum[c.group < 0 ? g : 0]));
 		all += norm[g] * norm[g];
@@ -107,65 +109,65 @@ double brought_norms(struct edit *x, struct chosen c, double *norm)
 
 /* ---- weights --------------------------------------------------------------------- */
 
-/* What a worker says of a group. */
-struct word {
+/* What a worker tells the others about a group. */
+struct report {
 	double norm;
-	int64_t out, steps;
+	int64_t excluded, steps;
 };
 
-int64_t brought_words(const struct edit *x)
+int64_t pseudo_grad_report_bytes(const struct edit *x)
 {
 	if (edit_has_anchor(x))
-		return sizeof(struct word);
-	return x->c.weigh.by_steps ? sizeof(struct word) : 0;
+		return sizeof(struct report);
+	return x->c.weights.by_steps ? sizeof(struct report) : 0;
 }
 
-static struct word own_word(struct edit *x, int group, int64_t steps)
+static struct report own_report(struct edit *x, int group, int64_t steps)
 {
 	double norm = x->norm[group];
-	bool out = false;
+	bool excluded = false;
 	if (edit_has_anchor(x))
-		out = x->c.skip_anomaly
-			      ? detector_outlier(&x->detector[group], &x->c.detect, norm)
-			      : !isfinite(norm);
-	return (struct word){norm, out, steps};
+		excluded = x->c.skip_anomaly ? detector_outlier(&x->detector[group],
+						       &x->c.detect, norm)
+					     : !isfinite(norm);
+	return (struct report){norm, excluded, steps};
 }
 
-void brought_weigh(struct edit *x, struct chosen c, int64_t steps)
+void pseudo_grad_weights(struct edit *x, struct selection c, int64_t steps)
 {
 	int workers = x->sync->size, n = 0, i = 0;
-	struct word *mine = xcalloc((size_t)x->n_groups, sizeof(*mine));
+	struct report *mine = xcalloc((size_t)x->n_groups, sizeof(*mine));
 	for (int g = 0; g < x->n_groups; g++)
-		if (edit_is_chosen(x, c, g))
-			mine[n++] = own_word(x, g, steps);
-	struct word *all = xcalloc((size_t)(n * workers), sizeof(*all));
+		if (edit_selects(x, c, g))
+			mine[n++] = own_report(x, g, steps);
+	struct report *all = xcalloc((size_t)(n * workers), sizeof(*all));
 	comm_allgather(x->sync, mine, all, n * (int64_t)sizeof(*mine));
 	for (int g = 0; g < x->n_groups; g++) {
-		if (!edit_is_chosen(x, c, g))
+		if (!edit_selects(x, c, g))
 			continue;
 		for (int w = 0; w < workers; w++) {
-			const struct word *of = &all[w * n + i];
+			const struct report *of = &all[w * n + i];
 			x->all_norms[g * workers + w] = of->norm;
-			x->all_out[g * workers + w] = of->out;
+			x->all_excluded[g * workers + w] = of->excluded;
 			x->all_steps[w] = of->steps;
 		}
-		weigh(&x->c.weigh, workers, x->all_norms + g * workers,
-			x->all_out + g * workers, x->all_steps, x->weight + g * workers);
+		worker_weights(&x->c.weights, workers, x->all_norms + g * workers,
+			x->all_excluded + g * workers, x->all_steps,
+			x->weight + g * workers);
 		i++;
 	}
 	free(mine);
 	free(all);
 }
 
-/* ---- what is sent of it ---------------------------------------------------------- */
+/* ---- compression ----------------------------------------------------------------- */
 
-/* Of each row as whole as the model has it in its virtual slices. Vectors stay dense: there is
- * little of them. */
+/* Keeps elements of each row of a virtual slice. Vectors stay dense: they are small. */
 static void sparsify_part(void *with, const struct part *p)
 {
 	const struct visit *visit = with;
 	struct edit *x = visit->x;
-	struct mat v = brought_part(x, p);
+	struct mat v = pseudo_grad_of(x, p);
 	float density = (float)x->c.density;
 	if (p->t->ndim == 1 || skips(visit, p))
 		return;
@@ -183,17 +185,17 @@ static void sparsify_part(void *with, const struct part *p)
 	x->d->k->keep_random(x->d, v, &keep);
 }
 
-/* What the wire cannot carry of this worker's pseudo-gradient and of what is left from the
- * times before is left for the next. Who is left out brings nothing, and keeps what it has. */
+/* Error feedback: the residual of earlier rounding is added, and the error of this rounding is the
+ * new residual. A worker that is excluded sends nothing, and keeps its residual. */
 static void feed_back(void *with, const struct part *p)
 {
 	const struct visit *visit = with;
 	struct edit *x = visit->x;
 	const struct kernels *k = x->d->k;
 	int mine = edit_group_of(x, p) * x->sync->size + x->sync->rank;
-	struct mat v = brought_part(x, p);
+	struct mat v = pseudo_grad_of(x, p);
 	struct mat left = mat(p->state[STORE_RESIDUAL], p->rows, p->cols);
-	if (p->t->ndim == 1 || skips(visit, p) || x->all_out[mine])
+	if (p->t->ndim == 1 || skips(visit, p) || x->all_excluded[mine])
 		return;
 	k->add(x->d, v, v, left);
 	k->copy(x->d, left, v);
@@ -201,10 +203,11 @@ static void feed_back(void *with, const struct part *p)
 	k->sub(x->d, left, left, v);
 }
 
-void brought_round(struct edit *x, struct chosen c)
+void pseudo_grad_compress(struct edit *x, struct selection c)
 {
 	struct visit v = {.x = x, .c = c};
-	const unsigned own = STORE_BIT(x->at), both = own | STORE_BIT(STORE_RESIDUAL);
+	const unsigned own = STORE_BIT(x->grad_group),
+		       both = own | STORE_BIT(STORE_RESIDUAL);
 	if (x->c.sparsify != EDIT_DENSE && x->c.density < 1)
 		store_walk(x->s, false, own, own, sparsify_part, &v);
 	if (x->c.wire != EDIT_WIRE_FP32)

@@ -1,0 +1,94 @@
+/* For edit.c, pseudo_grad.c and outer.c only: the state of a worker. */
+#ifndef EDIT_INTERNAL_H
+#define EDIT_INTERNAL_H
+
+#include "edit/exchange_internal.h"
+
+enum { EDIT_BUFFERS = 5 }; /* parameter, anchor, two outer moments, pending */
+
+struct edit {
+	struct edit_config c;
+	struct comm *world, *sync;
+	struct store *s;
+	struct device *d;
+	/* Norms, weights and clipping are of groups: units, or all units of a fragment. Blocks
+	 * are ordered by fragment, then by group. */
+	int n_groups, n_fragments;
+	int *fragment;	      /* [groups]: the fragment of a group */
+	struct block *blocks; /* [n_blocks] */
+	int n_blocks;
+	struct detector *detector; /* [groups], for this worker's norms */
+	int64_t n_syncs;
+	int64_t *outer_steps; /* [groups]: updates with at least one contribution */
+	/* The store group that holds the pseudo-gradient: it replaces the parameters, or is kept
+	 * beside them when training continues during the exchange. */
+	enum store_group grad_group;
+	/* Of the synchronisation in flight: [groups], and [groups][workers] */
+	double *norm, *all_norms;
+	bool *all_excluded;
+	int64_t *all_steps; /* [workers] */
+	float *weight;
+	double *scale, *reduced; /* [groups]: clipping factor, norm before clipping */
+	bool *contributed;	 /* [groups]: by at least one worker */
+	bool *arrived;		 /* [groups]: has its new parameters */
+	bool *in_flight;	 /* [fragments]: between edit_begin() and edit_end() */
+	bool blocking;		 /* no training during this synchronisation */
+	struct exchange exchange;
+	struct flight flight; /* the last one */
+	/* Device memory: gradients, or blocks that are kept in files; sums of squares [groups];
+	 * scalars of the outer optimizer. */
+	struct arena memory;
+	float *staging[EXCHANGE_SLOTS], *buffer[EDIT_BUFFERS];
+	struct exact *squares;
+	struct adamw *outer;
+};
+
+static inline bool edit_has_anchor(const struct edit *x)
+{
+	return edit_groups(&x->c) & STORE_BIT(STORE_ANCHOR);
+}
+
+static inline int edit_group_of(const struct edit *x, const struct part *p)
+{
+	return x->c.by_unit ? p->t->unit : p->t->unit % x->n_fragments;
+}
+
+/* The groups of a fragment: one, or (-1) all. */
+struct selection {
+	int fragment, group;
+};
+
+static inline bool edit_selects(const struct edit *x, struct selection c, int group)
+{
+	return x->fragment[group] == c.fragment && (c.group < 0 || c.group == group);
+}
+
+/* The blocks of the selected groups; returns their number. */
+int edit_blocks(const struct edit *x, struct selection c, const struct block **first);
+
+/* ---- pseudo_grad.c: the pseudo-gradient of this worker ------------------------------ */
+
+/* The anchor minus the parameters. */
+void pseudo_grad_compute(struct edit *x, struct selection c);
+/* Enqueues the sums of squares of the numbers in grad_group, of each selected group. */
+void pseudo_grad_squares(struct edit *x, struct selection c);
+/* Collective over the worker, waits for the device: norm[groups]; returns the norm of all. */
+double pseudo_grad_norms(struct edit *x, struct selection c, double *norm);
+/* Collective over the sync group: weights of all workers from their norms. */
+void pseudo_grad_weights(struct edit *x, struct selection c, int64_t steps);
+/* Sparsifies and compresses, with error feedback. */
+void pseudo_grad_compress(struct edit *x, struct selection c);
+/* Bytes that a worker sends for the norm of a group. */
+int64_t pseudo_grad_report_bytes(const struct edit *x);
+
+/* ---- outer.c: the outer optimizer --------------------------------------------------- */
+
+/* Collective over the worker, each. Clipping factors of the reduced pseudo-gradient; and its
+ * norms, which without clipping are computed late. */
+void outer_clip(struct edit *x, struct selection c);
+void outer_norms(struct edit *x, struct selection c);
+/* Applies the reduced pseudo-gradient to the anchor; the parameters become the anchor, or keep a
+ * fraction of their own. */
+void outer_step(struct edit *x, struct selection c);
+
+#endif
