@@ -1,8 +1,8 @@
 /*
- * base: what every program needs and that knows nothing of training: errors, memory,
- * strings, numbers as text, options, random numbers, hashes, exact sums, safe files.
+ * base: errors and messages, memory, strings, numbers as text, options, clocks, hashes, random
+ * numbers, exact sums. Files are in base/file.h.
  *
- * It calls the C library, POSIX and xxHash only, and no other floor.
+ * It calls the C library, POSIX and xxHash only, and no other floor. No call is collective.
  */
 #ifndef BASE_H
 #define BASE_H
@@ -20,7 +20,7 @@
 #define ARRAY_LEN(a) (sizeof(a) / sizeof(*(a)))
 #define PRINTF(fmt, args) __attribute__((format(printf, fmt, args)))
 
-/* CUDA C is C++, which knows neither of these. */
+/* CUDA C is C++, which has neither _Noreturn nor [static n]. */
 #ifdef __cplusplus
 #define NORETURN __attribute__((noreturn))
 #define AT_LEAST(n) n
@@ -29,7 +29,7 @@
 #define AT_LEAST(n) static n
 #endif
 
-/* Before a function that kernels of a GPU call too. */
+/* Marks a function that GPU kernels call, too. */
 #ifdef __CUDACC__
 #define ON_BOTH __host__ __device__
 #else
@@ -56,7 +56,7 @@ static inline int64_t round_up(int64_t a, int64_t to)
 	return ceil_div(a, to) * to;
 }
 
-/* First item of part i when n items are dealt to `parts` as evenly as they go. */
+/* The first item of part i, when n items are divided into `parts` parts as evenly as possible. */
 static inline int64_t part_begin(int64_t n, int64_t parts, int64_t i)
 {
 	return n / parts * i + min64(i, n % parts);
@@ -68,9 +68,8 @@ static inline int64_t part_begin(int64_t n, int64_t parts, int64_t i)
  * EX_IOERR 74, EX_TEMPFAIL 75 ("checkpoint written, start me again"). */
 enum { EX_FAILED = 1, EX_TROUBLE = 2 };
 
-/* An error on its way up: an exit code and a message for a person. code 0: no error.
- * Functions that read foreign bytes fill one and return -1; on success they leave it
- * alone. */
+/* An error to be reported by a caller: an exit code and a message. code 0: no error. Functions
+ * that read untrusted input fill it in and return -1; on success they do not touch it. */
 struct err {
 	int code;
 	char msg[1024];
@@ -78,22 +77,22 @@ struct err {
 
 /* Fills *e and returns -1, so that a reader can say `return err_set(...)`. */
 int err_set(struct err *e, int code, const char *fmt, ...) PRINTF(3, 4);
-/* Puts words in front of the message: "FILE: " before what a reader said. Returns -1. */
+/* Prepends text to the message, such as "FILE: ". Returns -1. */
 int err_prefix(struct err *e, const char *fmt, ...) PRINTF(2, 3);
 
-/* Prints "NAME: rank R: message" and leaves the program. The hook, when set, is called
- * instead of exit() (comm sets it, so that one rank's end is every rank's end). */
+/* Prints "NAME: rank R: message" and exits. The hook, when set, is called instead of exit() (comm
+ * sets it, so that all ranks end when one does). */
 NORETURN void die(int code, const char *fmt, ...) PRINTF(2, 3);
 NORETURN void die_err(const struct err *e);
-/* Says it as die() does, and returns the exit code. */
+/* Prints the error as die() does, and returns its exit code. */
 int err_say(const struct err *e);
 extern void (*die_hook)(int code);
 
-/* In a child that shares its parent's files: it says and flushes nothing from here on, and
- * what would be an end with a message is _exit(code). */
+/* For a child process that shares its parent's streams: from now on nothing is printed or
+ * flushed, and die() is _exit(code). */
 void die_silently(int code);
 
-/* A broken promise inside the program: prints where, and aborts. */
+/* A violated invariant, that is a bug of this program: prints the place and aborts. */
 #define BUG_ON(cond)                                    \
 	do {                                            \
 		if (cond)                               \
@@ -101,7 +100,7 @@ void die_silently(int code);
 	} while (0)
 NORETURN void bug(const char *file, int line, const char *what);
 
-/* Messages go to stderr. warn() speaks on every rank, info() only where log_speaks(). */
+/* Messages go to stderr: warn() on every rank, info() only where log_speaks(). */
 void warn(const char *fmt, ...) PRINTF(1, 2);
 void info(const char *fmt, ...) PRINTF(1, 2);
 void log_name(const char *program);
@@ -110,25 +109,24 @@ void log_quiet(bool quiet);
 bool log_speaks(void);
 bool log_color(FILE *f); /* a terminal, and NO_COLOR is not set */
 
-/* Flushes and closes stdout, and dies when what was printed could not be written. */
+/* Flushes and closes stdout; a write error ends the program with EX_IOERR. */
 void stdout_close(void);
 
 /* ---- mem.c: memory --------------------------------------------------------------- */
 
-/* As their namesakes, but out of memory is the end of the program. */
+/* malloc() and so on, except that the program ends when there is no memory. */
 void *xmalloc(size_t n_bytes);
 void *xcalloc(size_t n, size_t n_bytes);
 void *xrealloc(void *p, size_t n_bytes);
 char *xstrdup(const char *s);
 
-/* Bytes that this host can still give, swap included; 0: not known. */
+/* Bytes that are free on this host, with swap; 0: not known. */
 int64_t memory_available(void);
 
 /*
- * An arena hands out pieces of one block, each on a cache line; pieces are given back
- * all at once, or down to a mark. With no block (`arena_measure`) it hands out addresses
- * that must not be touched and only counts: that is how a plan is made by the very code
- * that will run.
+ * An arena allocates from one block of memory, each allocation aligned to a cache line, and frees
+ * all at once or down to a mark. A measuring arena (arena_measure()) has no block: its addresses
+ * must not be touched, it only counts. So a memory plan is made by the code that will run.
  */
 struct arena {
 	const char *name;
@@ -138,9 +136,9 @@ struct arena {
 
 void arena_measure(struct arena *a, const char *name);
 void arena_init(struct arena *a, const char *name, size_t size_bytes);
-/* The same; -1 where there is no memory, which is the end of the program otherwise. */
+/* The same; -1 when there is no memory, where arena_init() ends the program. */
 int arena_try(struct arena *a, const char *name, size_t size_bytes);
-/* In memory of somebody else, who gives it back: the arena is not to be released. */
+/* In memory that the caller owns: the arena is not to be released. */
 void arena_over(struct arena *a, const char *name, void *base, size_t size_bytes);
 void arena_release(struct arena *a);
 void *arena_alloc(struct arena *a, size_t n_bytes);
@@ -167,7 +165,7 @@ static inline void arena_reset(struct arena *a, size_t mark)
 /* ---- str.c: growing strings, text of numbers ------------------------------------- */
 
 struct str {
-	char *s; /* always ends in a NUL once anything was added */
+	char *s; /* NULL at first, then always NUL-terminated */
 	size_t len, cap;
 };
 
@@ -187,32 +185,32 @@ struct strs {
 void strs_add(struct strs *l, const char *s);
 void strs_free(struct strs *l);
 
-/* The whole text must be the number: -1 on anything else, and on overflow. Sizes take
- * the suffixes K, M, G and T (1024-fold). */
+/* The whole text must be one number: else, and on overflow, -1. Sizes take the suffixes K, M, G
+ * and T (powers of 1024). */
 int parse_int(const char *s, int64_t *out);
 int parse_size(const char *s, int64_t *out);
 int parse_double(const char *s, double *out);
-/* A variable of the environment that is yes (1) or no (0); without it -1. Anything else ends
+/* An environment variable that is `yes` (1) or `no` (0); -1 if it is not set. Another value ends
  * the program. */
 int env_switch(const char *name);
 
 enum { NUM_TEXT = 40 };
-/* The shortest decimal text that reads back as the same number. Returns buf. */
+/* The shortest decimal text that is parsed as the same number. Returns buf. */
 char *text_double(char buf[AT_LEAST(NUM_TEXT)], double x);
 char *text_float(char buf[AT_LEAST(NUM_TEXT)], float x);
-/* "12.3 MiB", "1.5 G": three significant digits, for people. Returns buf. */
+/* "12.3 MiB", "1.5 G": three significant digits. Returns buf. */
 char *text_bytes(char buf[AT_LEAST(NUM_TEXT)], double n_bytes);
 char *text_count(char buf[AT_LEAST(NUM_TEXT)], double n);
-/* Floats between a and b, counting both zeros as one; INT64_MAX when one is not a number. */
+/* The distance in units in the last place, with one zero; INT64_MAX if one is NaN. */
 int64_t float_ulps(float a, float b);
 
-/* Of names[0..n), the one nearest to `name` by edit distance, or NULL when none is near
- * enough to be what a person meant. */
+/* Of names[n], the nearest to `name` by edit distance, or NULL if none is near enough to be a
+ * typing error. */
 const char *nearest(const char *name, const char *const *names, int64_t n);
 
 /* ---- clock.c --------------------------------------------------------------------- */
 
-double clock_seconds(void); /* monotonic; the zero is arbitrary */
+double clock_seconds(void); /* monotonic, from an arbitrary zero */
 double clock_wall(void);    /* seconds since 1970 */
 /* "2026-11-20T10:51:00Z". Returns buf. */
 char *clock_text(char buf[AT_LEAST(NUM_TEXT)], double wall);
@@ -320,7 +318,7 @@ static ON_BOTH inline uint64_t hash_mix(uint64_t x)
 
 uint64_t hash_str(const char *s);
 const char *hash_version(void);
-/* Streaming, for bytes that pass by in pieces. */
+/* The same hash of bytes that come in several calls. */
 struct hash_state;
 struct hash_state *hash_open(void);
 void hash_add(struct hash_state *h, const void *p, size_t n_bytes);
@@ -330,7 +328,7 @@ uint64_t hash_close(struct hash_state *h); /* frees it */
 
 #include "base/philox.h"
 
-/* ---- exact.c: sums that no order of adding can change ---------------------------- */
+/* ---- exact.c: sums that do not depend on the order ------------------------------- */
 
 #include "base/exact.h"
 
