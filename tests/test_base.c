@@ -155,13 +155,13 @@ static const char *const synopsis[] = {"[options]", NULL};
 #define O(f) offsetof(struct opts, f)
 static const struct opt table[] = {
 	{OPT_GROUP, .name = "All"},
-	{OPT_FLAG, 'f', "flag", NULL, "yes", O(flag), "a flag"},
-	{OPT_INT, 'n', "number", "N", "3", O(n), "a number", OPT_ARITH, 1, 10},
-	{OPT_SIZE, 0, "size", "BYTES", "1K", O(size), "a size"},
-	{OPT_DOUBLE, 'x', "ratio", "X", "0.5", O(x), "a ratio", 0, 0, 1},
-	{OPT_STR, 's', "text", "TEXT", NULL, O(s), "a text", OPT_LOCAL},
-	{OPT_ENUM, 0, "color", NULL, "red", O(e), "a color", .values = values},
-	{OPT_LIST, 'l', "item", "X", NULL, O(list), "items"},
+	{OPT_FLAG, 'f', "flag", NULL, "yes", O(flag), .help = "a flag"},
+	{OPT_INT, 'n', "number", "N", "3", O(n), OPT_ARITH, 1, 10, .help = "a number"},
+	{OPT_SIZE, 0, "size", "BYTES", "1K", O(size), .help = "a size"},
+	{OPT_DOUBLE, 'x', "ratio", "X", "0.5", O(x), 0, 0, 1, .help = "a ratio"},
+	{OPT_STR, 's', "text", "TEXT", NULL, O(s), OPT_LOCAL, .help = "a text"},
+	{OPT_ENUM, 0, "color", NULL, "red", O(e), .values = values, .help = "a color"},
+	{OPT_LIST, 'l', "item", "X", NULL, O(list), .help = "items"},
 	{OPT_END},
 };
 static const char *base_text;
@@ -277,8 +277,9 @@ static void options_print_and_read_back(void **state)
 static void options_print_what_is_empty(void **state)
 {
 	static const struct opt texts[] = {
-		{OPT_STR, 0, "text", "TEXT", "a default", 0, "a text"},
-		{OPT_STR, 0, "none", "TEXT", NULL, sizeof(char *), "another"}, {OPT_END}};
+		{OPT_STR, 0, "text", "TEXT", "a default", 0, .help = "a text"},
+		{OPT_STR, 0, "none", "TEXT", NULL, sizeof(char *), .help = "another"},
+		{OPT_END}};
 	static const struct program p = {
 		.name = "empty", .opts = texts, .opts_bytes = 2 * sizeof(char *)};
 	const char *o[2], *again[2];

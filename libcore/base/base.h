@@ -246,11 +246,11 @@ struct opt {
 	const char *arg; /* what the value is called in help; OPT_ENUM lists its values */
 	const char *def; /* default, as text; NULL: zero, no, or unset */
 	size_t offset;	 /* of the value in the program's struct of options */
-	const char *help;
 	unsigned flags;
 	double min, max;	   /* both 0: any */
 	const char *const *values; /* OPT_ENUM: names, closed by NULL */
 	const char *files; /* completion: "" any file, ".h5" such files, "/" folders */
+	const char *help;
 };
 
 struct program {

@@ -18,11 +18,9 @@ const struct opt common_opts[] = {
 	{OPT_ACTION, 'q', "quiet", .help = "Say only what went wrong."},
 	{OPT_ACTION, 'h', "help", .help = "Print this help, and exit."},
 	{OPT_ACTION, 'V', "version",
-		.help = "Print the versions of the program and its "
-			"libraries, and exit."},
+		.help = "Print the versions of the program and its libraries, and exit."},
 	{OPT_ACTION, 0, "generate", "KIND",
-		.help = "Print what is made from the option table, and exit: man, bash, "
-			"zsh or "
+		.help = "Print what is made from the option table, and exit: man, bash, zsh or "
 			"fish, and more in some programs."},
 	{OPT_END},
 };
