@@ -12,7 +12,7 @@ complete -c pt-prepare -l verify -d 'Check all of shards: the seal, the checksum
 complete -c pt-prepare -l decode -s d -x -a 'no train val' -d 'Print the text of the training or the validation tokens of shards.'
 complete -c pt-prepare -l config -r -F -d 'Read options from FILE.'
 complete -c pt-prepare -l print-config -d 'Print the options in force as a config file, and exit.'
-complete -c pt-prepare -l quiet -s q -d 'Say only what went wrong.'
+complete -c pt-prepare -l quiet -s q -d 'Print errors only.'
 complete -c pt-prepare -l help -s h -d 'Print this help, and exit.'
 complete -c pt-prepare -l version -s V -d 'Print the versions of the program and its libraries, and exit.'
 complete -c pt-prepare -l generate -x -a 'man bash zsh fish shard tokenizer' -d 'Print what is made from the option table, and exit: man, bash, zsh or fish, and more in some programs.'

@@ -215,7 +215,7 @@ ASYNC=(--edit-workers 2 --edit-warmup-steps 3 --edit-use-async --edit-sync-time 
 
 @test "workers that meet when it is time: a slow one does fewer steps, and all can be repeated" {
 	make_shard
-	apart 2 run -n 60 "${ASYNC[@]}" --straggle 0:5 --straggle 1:60 --ckpt-every 20 --keep 0
+	apart 2 run -n 60 "${ASYNC[@]}" --inject-delay 0:5 --inject-delay 1:60 --ckpt-every 20 --keep 0
 	# they agree on where they are, and on what has been seen; they did not do as much
 	diff <(column sync run) <(column sync run/worker-1)
 	diff <(grep ' sync=' run/journal.txt | cut -d' ' -f1-2) <(grep ' sync=' run/worker-1/journal.txt | cut -d' ' -f1-2)
@@ -308,16 +308,16 @@ STREAM=(-n 26 --layers 2 --edit-workers 2 --edit-warmup-steps 3 --edit-sync-inte
 	# another delay computes something else, and so does another part that is kept
 	apart 2 other "${STREAM[@]}" --edit-update-alpha 0
 	not diff -q <(column loss whole) <(column loss other)
-	refuse 'streaming (--edit-fragments, --edit-sync-delay) needs --edit-outer' tiny --edit-workers 1 \
+	refuse 'edit-fragments needs --edit-outer or --edit-reducer' tiny --edit-workers 1 \
 		--edit-sync-interval 4 --edit-fragments 2
-	refuse 'edit-sync-delay needs a longer' tiny --edit-workers 1 --edit-sync-interval 4 \
+	refuse 'edit-sync-delay needs a longer --edit-sync-interval' tiny --edit-workers 1 --edit-sync-interval 4 \
 		--edit-sync-delay 4 --edit-outer sgd
 }
 
 @test "bad data: of one worker and of some steps, the same on any layout" {
 	make_shard
 	good=(-n 30 --lr 1e-2 --edit-workers 2 --edit-warmup-steps 99)
-	bad=("${good[@]}" --garble 1:27:28)
+	bad=("${good[@]}" --corrupt-batch 1:27:28)
 	apart 2 good "${good[@]}"
 	apart 2 bad "${bad[@]}"
 	apart 4 other "${bad[@]}" --dp 2
@@ -327,18 +327,18 @@ STREAM=(-n 26 --layers 2 --edit-workers 2 --edit-warmup-steps 3 --edit-sync-inte
 	diff <(column loss good/worker-1 | head -n 26) <(column loss bad/worker-1 | head -n 26)
 	[ "$(paste <(column loss good/worker-1) <(column loss bad/worker-1) |
 		awk '$2 > $1 + 0.5 { printf "%d ", NR }')" = '27 28 ' ]
-	refuse "garble: '1:4:3' is not" tiny --garble 1:4:3
+	refuse "corrupt-batch: '1:4:3' is not" tiny --corrupt-batch 1:4:3
 }
 
 @test "what cannot be is refused" {
 	make_shard
-	refuse '3 ranks cannot be shared out to 2 workers' tiny_on 3 -b 12 --no-ckpt --edit-workers 2
-	refuse 'batch (8) cannot be shared out to 3 workers' tiny_on 3 --no-ckpt --edit-workers 3
+	refuse '3 ranks are not divisible by 2 workers' tiny_on 3 -b 12 --no-ckpt --edit-workers 2
+	refuse 'batch 8 is not divisible by 3 workers' tiny_on 3 --no-ckpt --edit-workers 3
 	mkfifo pipe.h5
-	refuse 'pipe.h5 can be read once' tiny_on 2 -d pipe.h5 --edit-workers 2
-	refuse 'data-per-rank does not go with edit-workers yet' tiny_on 2 --edit-workers 2 --data-per-rank
-	refuse 'workers that train apart needs --edit-workers' tiny --edit-sync-interval 4
-	refuse 'edit-skip-anomaly needs something to go back to' tiny --edit-workers 1 --edit-skip-anomaly
+	refuse 'pipe.h5 can be read only once' tiny_on 2 -d pipe.h5 --edit-workers 2
+	refuse 'data-per-rank is not supported with --edit-workers yet' tiny_on 2 --edit-workers 2 --data-per-rank
+	refuse 'edit-sync-interval needs --edit-workers' tiny --edit-sync-interval 4
+	refuse 'edit-skip-anomaly needs --edit-outer or --edit-reducer' tiny --edit-workers 1 --edit-skip-anomaly
 	refuse 'edit-consensus needs --edit-reducer gta' tiny --edit-workers 1 --edit-consensus sum
 	refuse 'edit-density needs --edit-sparsification' tiny --edit-workers 1 --edit-density 0.5
 	refuse 'edit-use-step-weight needs --edit-use-async' tiny --edit-workers 1 --edit-use-step-weight
@@ -347,20 +347,20 @@ STREAM=(-n 26 --layers 2 --edit-workers 2 --edit-warmup-steps 3 --edit-sync-inte
 		# shellcheck disable=SC2086 # options are words
 		refuse "$needs" tiny --edit-workers 1 $options
 	done <<-END
-		--edit-outer-lr 0.5|edit-outer-lr needs --edit-outer
+		--edit-outer-lr 0.7|edit-outer-lr needs --edit-outer
 		--edit-outer-decay 0.5|edit-outer-decay needs --edit-outer
-		--edit-outer sgd --edit-outer-beta2 0.9|-eps needs --edit-outer adamw
-		--edit-outer sgd --edit-ewma-warmup 10|-threshold needs --edit-skip-anomaly
-		--edit-sync-time 3|edit-min-total-global-steps needs --edit-use-async
+		--edit-outer sgd --edit-outer-beta2 0.9|edit-outer-beta2 needs --edit-outer adamw
+		--edit-outer sgd --edit-ewma-warmup 10|edit-ewma-warmup needs --edit-skip-anomaly
+		--edit-sync-time 3|edit-sync-time needs --edit-use-async
 		--edit-use-async --edit-step-weight-ratio 1|needs --edit-use-step-weight
 		--edit-outer sgd --edit-update-alpha 0|needs --edit-sync-delay
 	END
-	refuse 'straggle: there is no rank 2' tiny_on 2 --edit-workers 2 --straggle 2:5
-	refuse 'garble: there is no worker 2' tiny_on 2 --edit-workers 2 --garble 2:1:5
-	refuse 'straggle: there is no rank 4' tiny --edit-workers 2 --dp 2 --straggle 3:5 --straggle 4:5 --dry-run
-	refuse 'garble: there is no worker 2' tiny --edit-workers 2 --garble 2:1:5 --dry-run
-	refuse "straggle: 'some:3' is not" tiny --straggle some:3
-	refuse 'edit-wire needs a pseudo-gradient' tiny --edit-workers 1 --edit-wire int8
+	refuse 'inject-delay: there is no rank 2' tiny_on 2 --edit-workers 2 --inject-delay 2:5
+	refuse 'corrupt-batch: there is no worker 2' tiny_on 2 --edit-workers 2 --corrupt-batch 2:1:5
+	refuse 'inject-delay: there is no rank 4' tiny --edit-workers 2 --dp 2 --inject-delay 3:5 --inject-delay 4:5 --dry-run
+	refuse 'corrupt-batch: there is no worker 2' tiny --edit-workers 2 --corrupt-batch 2:1:5 --dry-run
+	refuse "inject-delay: 'some:3' is not" tiny --inject-delay some:3
+	refuse 'edit-wire needs --edit-outer or --edit-reducer' tiny --edit-workers 1 --edit-wire int8
 	refuse 'edit-wire-density needs --edit-wire sparse' tiny --edit-workers 1 "${OUTER[@]}" --edit-wire int8 \
 		--edit-wire-density 0.1
 	refuse 'edit-outer-nesterov needs --edit-outer-momentum' tiny --edit-workers 1 \
