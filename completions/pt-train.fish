@@ -148,7 +148,7 @@ complete -c pt-train -l publish-secs -x -d 'Rewrite run.h5 when it is this much 
 complete -c pt-train -l check-replicas-every -x -d 'Compare a hash of the parameters across ranks every N steps, and stop if they differ. 0: never.'
 complete -c pt-train -l peak-flops -x -a 'measure' -d 'Peak FLOP/s of one rank, the denominator of mfu; measure: the rate of a large matrix multiplication, measured at the start. Without it, for a GPU, the value of its data sheet or a measurement; for a CPU, mfu is not logged.'
 complete -c pt-train -l log-all-ranks -d 'Print the messages of all ranks, not only of rank 0.'
-complete -c pt-train -l verbose -s v -d 'At the start, list every tensor of the model and every option that is not the default.'
+complete -c pt-train -l verbose -s v -d 'At the start, also list the tensors of the model, and the versions of libraries. With --dry-run, list the tensors of a layer too.'
 complete -c pt-train -l dry-run -d 'Print the memory, work and communication that the run would need, and exit.'
 complete -c pt-train -l config -r -F -d 'Read options from FILE.'
 complete -c pt-train -l print-config -d 'Print the options in force as a config file, and exit.'

@@ -289,7 +289,7 @@ memory_of() { # NAME FILE: bytes of that line of a plan
 	pt-train "${TINY[@]:1}" "${TWO[@]}" --device cuda --resume told -n 4 --profile 2:4 -o on >/dev/null 2>err
 	grep -q 'kernels of steps 4 to 4:' err
 	grep -q '^ *linear_bwd_w ' err
-	grep -qE '^step=3 .* dtf=[0-9.e-]*[1-9][0-9.e-]* dtb=[0-9.e-]*[1-9]' rows
+	grep -qE '^step=3 .* dt_forward=[0-9.e-]*[1-9][0-9.e-]* dt_backward=[0-9.e-]*[1-9]' rows
 	[ -s run/algorithms ]
 	on_gpu -n 3 --gemm-algorithms run/algorithms -o again >/dev/null
 	cmp run/algorithms again/algorithms

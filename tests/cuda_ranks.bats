@@ -136,7 +136,7 @@ same_workers() { # A B: the state of both workers
 	for worker in '' /worker-1; do
 		run pt-compare --rtol 1e-4 cpu$worker gpu$worker
 		[ "$status" -eq 0 ]
-		[[ $output =~ 'sync_reduced '[^,]*,' 2 values'|'sync_reduced '.*' of 2 values' ]]
+		[[ $output =~ 'outer_grad_norm '[^,]*,' 2 values'|'outer_grad_norm '.*' of 2 values' ]]
 	done
 	unset PT_EMU_GUARD
 	on_gpu 2 "${EDIT[@]}" "${PENALTY[@]}" -n 2 -b 2 --dim 16 --virtual tp=1,cp=1 --no-ckpt --edit-wire int8 \

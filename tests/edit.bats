@@ -34,7 +34,7 @@ column() { # NAME FOLDER: of all rows that have it
 	# of a step each sees its own half
 	paste <(column loss together) <(column loss warm) <(column loss warm/worker-1) |
 		awk '{ d = $1 - ($2 + $3) / 2; if (d > 1e-6 || d < -1e-6) exit 1 } END { exit NR != 12 }'
-	not grep -q 'sync=' warm/journal.txt
+	not grep -q 'syncs=' warm/journal.txt
 }
 
 @test "a worker's layout changes no bit" {
@@ -61,11 +61,11 @@ column() { # NAME FOLDER: of all rows that have it
 	# steps 7, 11 and 15; the rows of two workers differ only in what is each worker's own
 	column sync alone | tr '\n' ' ' | grep -qx '1 2 3 '
 	column lr alone | grep -c . | grep -qx 15
-	for c in sync_reduced sync_clip sync_loss; do
+	for c in outer_grad_norm outer_clip local_loss; do
 		diff <(column $c alone) <(column $c alone/worker-1)
 	done
 	diff <(column val_loss alone | tail -n 1) <(column val_loss alone/worker-1 | tail -n 1)
-	not diff -q <(column sync_norm alone) <(column sync_norm alone/worker-1)
+	not diff -q <(column pseudo_grad_norm alone) <(column pseudo_grad_norm alone/worker-1)
 }
 
 @test "what is sent to other workers is what the plan says" {
@@ -218,10 +218,10 @@ ASYNC=(--edit-workers 2 --edit-warmup-steps 3 --edit-use-async --edit-sync-time 
 	apart 2 run -n 60 "${ASYNC[@]}" --inject-delay 0:5 --inject-delay 1:60 --ckpt-every 20 --keep 0
 	# they agree on where they are, and on what has been seen; they did not do as much
 	diff <(column sync run) <(column sync run/worker-1)
-	diff <(grep ' sync=' run/journal.txt | cut -d' ' -f1-2) <(grep ' sync=' run/worker-1/journal.txt | cut -d' ' -f1-2)
+	diff <(grep ' syncs=' run/journal.txt | cut -d' ' -f1-2) <(grep ' syncs=' run/worker-1/journal.txt | cut -d' ' -f1-2)
 	[ "$(tail -n 1 < <(column sync run))" -ge 2 ]
-	quick=$(column sync_steps run | awk '{ n += $1 } END { print n }')
-	slow=$(column sync_steps run/worker-1 | awk '{ n += $1 } END { print n }')
+	quick=$(column local_steps run | awk '{ n += $1 } END { print n }')
+	slow=$(column local_steps run/worker-1 | awk '{ n += $1 } END { print n }')
 	[ "$slow" -lt "$quick" ]
 	tokens=$(tail -n 1 < <(grep -o '^step=60 tokens=[0-9]*' run/journal.txt) | cut -d= -f3)
 	[ "$tokens" -eq $(((2 * 3 + quick + slow) * 4 * 16)) ]
@@ -265,7 +265,7 @@ ASYNC=(--edit-workers 2 --edit-warmup-steps 3 --edit-use-async --edit-sync-time 
 		PT_OVERLAP=no apart $((2 * ranks)) once --overwrite "${edit[@]}" $layout
 		same_runs beside once
 		diff <(column sync_sent beside) <(column sync_sent once)
-		diff <(column sync_reduced beside) <(column sync_reduced once)
+		diff <(column outer_grad_norm beside) <(column outer_grad_norm once)
 		n=$((n + 1))
 	done <<-END
 		1 --edit-wire int8
@@ -273,7 +273,7 @@ ASYNC=(--edit-workers 2 --edit-warmup-steps 3 --edit-use-async --edit-sync-time 
 		2 --tp 2 --edit-sync-interval 1
 	END
 	[ $n -eq 3 ]
-	[ "$(column sync_reduced beside | grep -c .)" -eq 11 ]
+	[ "$(column outer_grad_norm beside | grep -c .)" -eq 11 ]
 }
 
 STREAM=(-n 26 --layers 2 --edit-workers 2 --edit-warmup-steps 3 --edit-sync-interval 8 --edit-fragments 3
@@ -283,9 +283,9 @@ STREAM=(-n 26 --layers 2 --edit-workers 2 --edit-warmup-steps 3 --edit-sync-inte
 	make_shard
 	apart 2 whole "${STREAM[@]}"
 	# 8 steps apart: fragments after the 2nd, 5th and 8th, and what was made 3 steps later
-	[ "$(grep -o '^step=[0-9]* .* sync=' whole/journal.txt | cut -d' ' -f1 | tr '\n' ' ')" = \
+	[ "$(grep -o '^step=[0-9]* .* syncs=' whole/journal.txt | cut -d' ' -f1 | tr '\n' ' ')" = \
 		'step=5 step=8 step=11 step=13 step=16 step=19 step=21 step=24 step=26 ' ]
-	[ "$(grep -o '^step=[0-9]* .* sync_reduced=' whole/journal.txt | cut -d' ' -f1 | tr '\n' ' ')" = \
+	[ "$(grep -o '^step=[0-9]* .* outer_grad_norm=' whole/journal.txt | cut -d' ' -f1 | tr '\n' ' ')" = \
 		'step=8 step=11 step=14 step=16 step=19 step=22 step=24 step=26 ' ]
 	apart 4 parts "${STREAM[@]}" --fsdp 2 --ckpt-every 6 --keep 0
 	same_runs whole parts

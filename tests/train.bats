@@ -121,7 +121,7 @@ same() { # RUN RUN: curves and checkpoints
 	run pt-train --resume auto -o run -d data.h5
 	[ "$status" -eq 0 ]
 	says 'step-00000025.h5'
-	says 'going on from run/checkpoints/step-00000020.h5'
+	says 'resuming from run/checkpoints/step-00000020.h5'
 	pt-compare whole run
 	cmp whole/checkpoints/latest.h5 run/checkpoints/latest.h5
 }
@@ -278,7 +278,7 @@ same() { # RUN RUN: curves and checkpoints
 	make_shard
 	tiny -n 12 --log-every 5 --peak-flops 1e11 -o run >out
 	[ "$(grep -c '^step=' out)" -eq 4 ] # 1, 5, 10, 12
-	for c in tokens loss grad_norm lr dt dtf dtb dtc dtd sps sps_per_gpu tps tps_per_gpu mfu mfu_causal mem; do
+	for c in tokens loss grad_norm lr dt dt_forward dt_backward dt_comm dt_data sps sps_per_gpu tps tps_per_gpu mfu mfu_causal mem; do
 		grep -q "^step=12.* $c=[0-9]" out
 	done
 	tiny -n 2 -o plain | grep -c mfu= | grep -qx 0

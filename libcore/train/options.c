@@ -511,8 +511,8 @@ static const struct opt options[] = {
 	{OPT_FLAG, 0, "log-all-ranks", NULL, "no", T(log_all_ranks), OPT_LOCAL,
 		.help = "Print the messages of all ranks, not only of rank 0."},
 	{OPT_FLAG, 'v', "verbose", NULL, "no", T(verbose), OPT_LOCAL,
-		.help = "At the start, list every tensor of the model and every option that is "
-			"not the default."},
+		.help = "At the start, also list the tensors of the model, and the versions of "
+			"libraries. With --dry-run, list the tensors of a layer too."},
 	{OPT_FLAG, 0, "dry-run", NULL, "no", T(dry_run), OPT_LOCAL,
 		.help = "Print the memory, work and communication that the run would need, and "
 			"exit."},
@@ -683,7 +683,8 @@ int train_opts_check(struct train_opts *o, struct err *e)
 		o->micro_batch = batch % 2 ? batch : batch / 2;
 	if (batch % o->micro_batch)
 		return err_set(e, EX_USAGE,
-			"batch %lld%s is not divisible by micro-batch %lld",
+			"batch %lld%s is not divisible by micro-batch %lld: give another "
+			"--micro-batch",
 			(long long)batch, o->edit.workers > 1 ? " of a worker" : "",
 			(long long)o->micro_batch);
 	if (o->lr_schedule == LR_WSD && !o->wsd_decay)
