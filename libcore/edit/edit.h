@@ -63,10 +63,14 @@ void worker_weights(const struct weights_config *c, int n, const double *norm,
 /* ---- edit.c: synchronisation ------------------------------------------------------- */
 
 enum edit_reducer { EDIT_MEAN, EDIT_LINEAR, EDIT_GTA };
+#define EDIT_REDUCER_WORDS "none", "linear", "gta"
 enum edit_sparsify { EDIT_DENSE, EDIT_MAGNITUDE, EDIT_RANDOM, EDIT_RESCALED_RANDOM };
+#define EDIT_SPARSIFY_WORDS "none", "magnitude", "random", "rescaled-random"
 /* The format of the floats that workers exchange. */
 enum edit_wire { EDIT_WIRE_FP32, EDIT_WIRE_BF16, EDIT_WIRE_INT8, EDIT_WIRE_SPARSE };
+#define EDIT_WIRE_WORDS "fp32", "bf16", "int8", "sparse"
 enum edit_outer { EDIT_OUTER_NONE, EDIT_OUTER_SGD, EDIT_OUTER_ADAMW };
+#define EDIT_OUTER_WORDS "none", "sgd", "adamw"
 
 struct edit_config {
 	enum edit_reducer reducer;

@@ -14,7 +14,7 @@ int apart_open(struct run *r, struct train_opts *o, struct err *e)
 	if (!n || o->dry_run)
 		return 0;
 	if (r->all->size % n)
-		return err_set(e, EX_USAGE, "%d ranks cannot be shared out to %d workers",
+		return err_set(e, EX_USAGE, "%d ranks are not divisible by %d workers",
 			r->all->size, n);
 	int ranks = r->all->size / n;
 	o->worker = r->all->rank / ranks;

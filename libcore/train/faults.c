@@ -22,9 +22,8 @@ static int parse_one(const char *text, struct straggler *s, struct err *e)
 	free(words);
 	return good ? 0
 		    : err_set(e, EX_USAGE,
-			      "straggle: '%s' is not RANK:MS or RANK:MS:PROBABILITY, "
-			      "with "
-			      "random for a rank that is drawn anew in every step",
+			      "inject-delay: '%s' is not RANK:MS or RANK:MS:PROBABILITY; RANK "
+			      "may be random: another rank in every step",
 			      text);
 }
 
@@ -79,22 +78,23 @@ int garble_parse(const char *text, struct garble *g, struct err *e)
 		    !parse_int(rest, &g->last) && g->last >= g->first;
 	free(words);
 	return good ? 0
-		    : err_set(e, EX_USAGE, "garble: '%s' is not WORKER:FIRST:LAST", text);
+		    : err_set(e, EX_USAGE, "corrupt-batch: '%s' is not WORKER:FIRST:LAST",
+			      text);
 }
 
 int faults_open(struct faults *f, const struct train_opts *o, int ranks, struct err *e)
 {
 	int64_t workers = max64(1, o->edit.workers);
 	*f = (struct faults){.stragglers = NULL};
-	if (straggle_parse(&o->straggle, &f->stragglers, &f->n_stragglers, e) ||
-		garble_parse(o->garble, &f->garble, e))
+	if (straggle_parse(&o->inject_delay, &f->stragglers, &f->n_stragglers, e) ||
+		garble_parse(o->corrupt_batch, &f->garble, e))
 		return -1;
 	for (int i = 0; i < f->n_stragglers; i++)
 		if (f->stragglers[i].rank >= workers * ranks)
-			return err_set(e, EX_USAGE, "straggle: there is no rank %d",
+			return err_set(e, EX_USAGE, "inject-delay: there is no rank %d",
 				f->stragglers[i].rank);
 	if (f->garble.worker >= workers)
-		return err_set(e, EX_USAGE, "garble: there is no worker %lld",
+		return err_set(e, EX_USAGE, "corrupt-batch: there is no worker %lld",
 			(long long)f->garble.worker);
 	return 0;
 }

@@ -165,8 +165,8 @@ int folder_see(const struct run *r, const struct train_opts *o, struct err *e)
 	comm_place(&place);
 	if (access(r->ckpt_folder, W_OK | X_OK))
 		err_set(e, EX_IOERR,
-			"%s: %s, on %s; ranks that share no folder need "
-			"--load broadcast, and rank 0 writes for all",
+			"%s: %s, on %s; ranks that share no file system need "
+			"--ckpt-load broadcast; rank 0 then writes for all",
 			r->ckpt_folder, strerror(errno), place.host);
 	return comm_agree(r->world, e);
 }

@@ -1,4 +1,4 @@
-/* Shared by loop.c, start.c, folder.c, apart.c and elastic.c only: a run while it goes on. */
+/* Shared by loop.c, start.c, describe.c, folder.c, apart.c and elastic.c only: a run while it goes on. */
 #ifndef TRAIN_LOOP_H
 #define TRAIN_LOOP_H
 
@@ -88,6 +88,9 @@ void run_event(struct run *r, const char *fmt, ...) PRINTF(2, 3);
 void run_publish(struct run *r, double seconds);
 /* Is this the rank of its worker that writes? */
 bool run_first(const struct run *r);
+
+/* describe.c: what is printed before the first step. */
+void run_describe(const struct run *r, const struct run_info *i);
 
 /* save.c: checkpoints, of which one may be under way while training goes on */
 

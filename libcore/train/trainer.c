@@ -111,7 +111,7 @@ void start_phase_ends(struct start *s, enum start_phase phase)
 void start_print(const struct start *s, struct str *out)
 {
 	static const char *const names[START_PHASES] = {"program", "data", "device",
-		"plan", "self-test", "memory", "weights", "files", "products"};
+		"plan", "self-test", "memory", "weights", "files", "algorithms"};
 	str_printf(out, "start: %.2f s", s->last - s->began);
 	for (int i = 0; i < START_PHASES; i++)
 		str_printf(out, "%s %s %.2f", i ? "," : ":", names[i], s->seconds[i]);
