@@ -37,13 +37,13 @@ NVCC := $(if $(filter no,$(CUDA)),,$(or $(shell command -v nvcc 2>/dev/null),$(w
 CUDA_INC = $(dir $(realpath $(NVCC)))../include
 # sm_80, sm_90 with what is its own, and for GPUs to come what can be translated there. A kernel
 # that wants a*b+c in one step says fmaf.
-override NVCCFLAGS += -O3 -std=c++17 -fmad=false -lineinfo -Xcompiler -fPIC,-Wall,-Wno-unknown-pragmas \
+override NVCCFLAGS += -Ikernels/cuda/ptx -O3 -std=c++17 -fmad=false -lineinfo -Xcompiler -fPIC,-Wall,-Wno-unknown-pragmas \
   -gencode arch=compute_80,code=[sm_80,compute_80] -gencode arch=compute_90a,code=sm_90a
 CXX = g++
 # (fmaf as one instruction, where this machine has it: the same bits)
 EMU_ISA := $(if $(shell grep -wm1 fma /proc/cpuinfo 2>/dev/null),-mavx2 -mfma)
 EMU_FLAGS = -O2 -g $(EMU_ISA) -std=c++17 -fPIC -fno-strict-aliasing -ffp-contract=off -fno-math-errno -DPT_EMULATED -D_GNU_SOURCE \
-  -Ilibcore -I. -isystem $(CUDA_INC) -Wall -Wextra -Wno-unknown-pragmas -Wno-psabi $(WERROR)
+  -Ilibcore -I. -Itests/emu/include -isystem $(CUDA_INC) -Wall -Wextra -Wno-unknown-pragmas -Wno-psabi $(WERROR)
 # What a GPU does not do either: addresses that the size does not divide; and indices too big.
 EMU_CHECKS = -fsanitize=alignment,bounds,signed-integer-overflow -fno-sanitize-recover=all
 

@@ -3,7 +3,7 @@
  * that is opened when it is asked for, so that nobody else pays for CUDA's libraries.
  */
 #include "base/file.h"
-#include "kernels/kernels.h"
+#include "kernels/backend.h"
 
 #include <dlfcn.h>
 #include <fcntl.h>
@@ -155,141 +155,153 @@ int device_open(struct device *d, enum device_kind kind, const struct device_opt
 	return 0;
 }
 
-/* ---- what a device does besides kernels -------------------------------------------- */
+/* ---- the functions of a device ------------------------------------------------------ */
 
 void device_close(struct device *d)
 {
-	if (d->ops)
+	if (d->ops && d->ops->close)
 		d->ops->close(d);
 	*d = (struct device){0};
 }
 
 const char *device_name(const struct device *d)
 {
-	return d->ops ? d->ops->name(d) : d->k->name;
+	return d->ops->name(d);
+}
+
+void *device_alloc(struct device *d, size_t n_bytes)
+{
+	return d->ops->alloc(d, n_bytes);
+}
+
+void device_free(struct device *d, void *p, size_t n_bytes)
+{
+	d->ops->free(d, p, n_bytes);
 }
 
 void device_memory(const struct device *d, int64_t *used, int64_t *free_now)
 {
-	*used = 0;
-	*free_now = 0;
-	if (d->ops)
-		d->ops->memory(d, used, free_now);
-	else
-		*free_now = memory_available();
-}
-
-void device_at(struct device *d, enum stretch what)
-{
-	double now;
-	if (d->ops) {
-		d->ops->at(d, what);
-		return;
-	}
-	now = clock_seconds();
-	d->watch.seconds[d->watch.what] += now - d->watch.since;
-	d->watch.since = now;
-	d->watch.what = what;
-}
-
-void device_times(struct device *d, double seconds[STRETCHES])
-{
-	if (d->ops) {
-		d->ops->times(d, seconds);
-		return;
-	}
-	if (seconds)
-		memcpy(seconds, d->watch.seconds, sizeof(d->watch.seconds));
-	memset(d->watch.seconds, 0, sizeof(d->watch.seconds));
-}
-
-void device_profile_begin(struct device *d)
-{
-	if (d->ops)
-		d->ops->profile_begin(d);
-}
-
-void device_profile_end(struct device *d, struct str *out)
-{
-	if (d->ops)
-		d->ops->profile_end(d, out);
-}
-
-void device_range(struct device *d, const char *name)
-{
-	if (d->ops)
-		d->ops->range(d, name);
-}
-
-void device_range_end(struct device *d)
-{
-	if (d->ops)
-		d->ops->range_end(d);
-}
-
-bool device_graph_begin(struct device *d)
-{
-	return d->ops && d->ops->graph_begin(d);
-}
-
-bool device_graph_end(struct device *d)
-{
-	return d->ops && d->ops->graph_end(d);
-}
-
-void device_graph_refill(struct device *d)
-{
-	BUG_ON(!d->ops);
-	d->ops->graph_refill(d);
-}
-
-void device_graph_launch(struct device *d)
-{
-	BUG_ON(!d->ops);
-	d->ops->graph_launch(d);
-}
-
-void device_algorithms(struct device *d, struct str *out)
-{
-	if (d->ops)
-		d->ops->algorithms(d, out);
-}
-
-int device_take_algorithms(struct device *d, const char *text, struct err *e)
-{
-	return d->ops ? d->ops->take_algorithms(d, text, e) : 0;
-}
-
-void device_forget_algorithms(struct device *d)
-{
-	if (d->ops)
-		d->ops->forget_algorithms(d);
+	d->ops->memory(d, used, free_now);
 }
 
 void *device_shared(struct device *d, size_t n_bytes)
 {
-	return d->ops ? d->ops->shared(d, n_bytes) : malloc(n_bytes ? n_bytes : 1);
+	return d->ops->shared(d, n_bytes);
 }
 
 void device_shared_free(struct device *d, void *p)
 {
-	if (d->ops)
-		d->ops->shared_free(d, p);
-	else
-		free(p);
+	d->ops->shared_free(d, p);
+}
+
+void device_put(struct device *d, void *to, const void *from, size_t n_bytes)
+{
+	d->ops->put(d, to, from, n_bytes);
+}
+
+void device_get(struct device *d, void *to, const void *from, size_t n_bytes)
+{
+	d->ops->get(d, to, from, n_bytes);
+}
+
+void device_get_begin(struct device *d, void *to, const void *from, size_t n_bytes)
+{
+	d->ops->get_begin(d, to, from, n_bytes);
+}
+
+void device_get_end(struct device *d)
+{
+	if (d->ops->get_end)
+		d->ops->get_end(d);
+}
+
+void device_wait(struct device *d)
+{
+	if (d->ops->wait)
+		d->ops->wait(d);
 }
 
 uint64_t device_copy_begin(struct device *d, bool out, void *to, const void *from,
 	size_t n_bytes, uint64_t after)
 {
-	if (d->ops)
-		return d->ops->copy_begin(d, out, to, from, n_bytes, after);
-	memcpy(to, from, n_bytes);
-	return 0;
+	return d->ops->copy_begin(d, out, to, from, n_bytes, after);
 }
 
 void device_copy_end(struct device *d, uint64_t ticket)
 {
-	if (d->ops)
+	if (d->ops->copy_end)
 		d->ops->copy_end(d, ticket);
+}
+
+bool device_graph_begin(struct device *d)
+{
+	return d->ops->graph_begin && d->ops->graph_begin(d);
+}
+
+bool device_graph_end(struct device *d)
+{
+	return d->ops->graph_end && d->ops->graph_end(d);
+}
+
+void device_graph_refill(struct device *d)
+{
+	BUG_ON(!d->ops->graph_refill);
+	d->ops->graph_refill(d);
+}
+
+void device_graph_launch(struct device *d)
+{
+	BUG_ON(!d->ops->graph_launch);
+	d->ops->graph_launch(d);
+}
+
+void device_algorithms(struct device *d, struct str *out)
+{
+	if (d->ops->algorithms)
+		d->ops->algorithms(d, out);
+}
+
+int device_take_algorithms(struct device *d, const char *text, struct err *e)
+{
+	return d->ops->take_algorithms ? d->ops->take_algorithms(d, text, e) : 0;
+}
+
+void device_forget_algorithms(struct device *d)
+{
+	if (d->ops->forget_algorithms)
+		d->ops->forget_algorithms(d);
+}
+
+void device_at(struct device *d, enum stretch what)
+{
+	d->ops->at(d, what);
+}
+
+void device_times(struct device *d, double seconds[STRETCHES])
+{
+	d->ops->times(d, seconds);
+}
+
+void device_profile_begin(struct device *d)
+{
+	if (d->ops->profile_begin)
+		d->ops->profile_begin(d);
+}
+
+void device_profile_end(struct device *d, struct str *out)
+{
+	if (d->ops->profile_end)
+		d->ops->profile_end(d, out);
+}
+
+void device_range(struct device *d, const char *name)
+{
+	if (d->ops->range)
+		d->ops->range(d, name);
+}
+
+void device_range_end(struct device *d)
+{
+	if (d->ops->range_end)
+		d->ops->range_end(d);
 }

@@ -1,5 +1,5 @@
 /* Arenas in the memory of a device. */
-#include "kernels/kernels.h"
+#include "kernels/device.h"
 
 #include <stdlib.h>
 
@@ -47,7 +47,7 @@ void device_arena(struct device *d, struct arena *a, const char *name, size_t n_
 		arena_init(a, name, n_bytes);
 		return;
 	}
-	void *base = n_bytes ? d->k->alloc(d, n_bytes) : NULL;
+	void *base = n_bytes ? device_alloc(d, n_bytes) : NULL;
 	if (n_bytes && !base)
 		die(EX_FAILED,
 			"out of memory on the device: %s for %s; --dry-run shows the "
@@ -69,7 +69,7 @@ void device_arena_release(struct device *d, struct arena *a)
 	}
 	if (a->size_bytes && !arena_measuring(a)) {
 		span_remove(d, a->base);
-		d->k->free(d, a->base, a->size_bytes);
+		device_free(d, a->base, a->size_bytes);
 		d->taken_bytes -= (int64_t)a->size_bytes;
 	}
 	*a = (struct arena){0};

@@ -2,7 +2,7 @@
  * What GPUs can do at most, by NVIDIA's data sheets and architecture white papers: dense
  * products (the sheets' large figures are with sparsity, twice these), at the boost clock.
  */
-#include "kernels/kernels.h"
+#include "kernels/backend.h"
 
 #include <string.h>
 
@@ -72,7 +72,7 @@ static bool fits(const struct peak *p, const char *name)
 
 double device_peak(const struct device *d, enum dtype operands)
 {
-	const char *name = d->ops ? d->ops->model(d) : "";
+	const char *name = d->ops->model(d);
 	for (size_t i = 0; i < ARRAY_LEN(peaks); i++) {
 		const struct peak *p = &peaks[i];
 		if (!fits(p, name))

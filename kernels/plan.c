@@ -1,218 +1,49 @@
 /*
- * The planning device: kernels that touch nothing and count the FLOPs of the matrix
- * products. A step that runs on it, with arenas that only measure, tells the memory and
- * the work of the very code that trains.
+ * The planning device: kernels that touch nothing, count the FLOPs of matmuls, and note how they
+ * are called. A step that runs on it, with arenas that only measure, gives the memory and the work
+ * of the very code that trains.
+ *
+ * The kernels are made from the list; what each notes is written here, in terms of the parameters
+ * that the list names. A kernel without a NOTE_ does not compile.
  */
+#include "kernels/backend.h"
 #include "kernels/selftest.h"
-
-#define PLAN_PROTOTYPE(name) static kern_##name plan_##name;
-KERNELS(PLAN_PROTOTYPE)
-
-static void note(struct device *d, const struct kernel_call *c)
-{
-	if (d->impl)
-		kernel_note(d->impl, c);
-}
 
 void device_plan_notes(struct device *d, struct kernel_calls *calls)
 {
 	d->impl = calls;
 }
 
-/* A kernel without products: its name, its parameters, and what of them is noted. */
-#define NOTED(name, parameters, ...)                                        \
-	static void plan_##name parameters                                  \
-	{                                                                   \
-		note(d, &(struct kernel_call){KERNEL_##name, __VA_ARGS__}); \
-	}
-#define NOTHING(name, ...)                   \
-	static void plan_##name(__VA_ARGS__) \
-	{                                    \
-	}
+#define NOTE(name, ...)                                                             \
+	do {                                                                        \
+		if (d->impl)                                                        \
+			kernel_note(d->impl,                                        \
+				&(struct kernel_call){KERNEL_##name, __VA_ARGS__}); \
+	} while (0)
 
-static float part_dropped(const struct dropout *o)
+static float dropped(const struct dropout *o)
 {
 	return o ? o->p : 0;
 }
 
-/* Parameters are unnamed in the definitions below. */
-#pragma GCC diagnostic push
-#pragma GCC diagnostic ignored "-Wpedantic"
-#pragma GCC diagnostic ignored "-Wunused-parameter"
-typedef struct device dev;
-/* clang-format off */
-NOTED(embed_fwd, (dev *d, struct mat y, struct mat w, const int32_t *i, int64_t f, bool a),
-	.m = {y, w}, .n = {a})
-NOTED(embed_bwd, (dev *d, struct mat dw, struct mat dy, const int32_t *i, int64_t f),
-	.m = {dw, dy})
-NOTED(bias_fwd, (dev *d, struct mat y, struct mat bias), .m = {y, bias})
-NOTED(bias_bwd, (dev *d, struct mat db, struct mat dy), .m = {db, dy})
-NOTED(norm_fwd, (dev *d, enum norm_kind kind, struct mat y, struct mat stats,
-	struct mat x, struct mat gamma, struct mat beta, float eps),
-	.m = {y, stats, x, gamma, beta}, .n = {kind})
-NOTED(norm_bwd_x, (dev *d, enum norm_kind kind, struct mat dx, struct mat dy,
-	struct mat x, struct mat stats, struct mat gamma),
-	.m = {dx, dy, x, stats, gamma}, .n = {kind})
-NOTED(norm_bwd_w, (dev *d, enum norm_kind kind, struct mat dg, struct mat db,
-	struct mat dy, struct mat x, struct mat stats, int64_t first, int64_t rows),
-	.m = {dg, db, dy, x, stats}, .n = {kind, rows})
-NOTED(norm_bwd, (dev *d, enum norm_kind kind, struct mat dx, struct mat dg,
-	struct mat db, struct mat dy, struct mat x, struct mat stats, struct mat gamma,
-	int64_t first, int64_t rows),
-	.m = {dx, dg, db, dy, x, stats, gamma}, .n = {kind, rows})
-NOTED(rope, (dev *d, struct mat x, int64_t dim, struct mat rope, const int32_t *pos,
-	float sign), .m = {x, rope}, .n = {dim, sign < 0})
-NOTED(act_fwd, (dev *d, enum act_kind kind, struct mat y, struct mat a, struct mat b),
-	.m = {y, a, b}, .n = {kind})
-NOTED(act_bwd, (dev *d, enum act_kind kind, struct mat da, struct mat db, struct mat dy,
-	struct mat a, struct mat b), .m = {da, db, dy, a, b}, .n = {kind})
-NOTED(add, (dev *d, struct mat y, struct mat a, struct mat b), .m = {y, a, b})
-NOTED(sub, (dev *d, struct mat y, struct mat a, struct mat b), .m = {y, a, b})
-NOTED(dropout, (dev *d, struct mat y, struct mat x, const struct dropout *o),
-	.m = {y, x}, .p = part_dropped(o))
-NOTED(residual, (dev *d, struct mat y, struct mat x, struct mat sum, struct mat bias,
-	const struct dropout *o), .m = {y, x, sum, bias}, .p = part_dropped(o))
-NOTED(residual_norm, (dev *d, struct mat y, struct mat x, struct mat sum,
-	struct mat bias, const struct dropout *o, const struct norm *n),
-	.m = {y, x, sum, bias, n->h, n->stats, n->gamma, n->beta}, .n = {n->kind},
-	.p = part_dropped(o))
-NOTED(round, (dev *d, struct mat y, struct mat x, enum dtype type, float scale),
-	.m = {y, x}, .n = {type})
-NOTED(round_scaled, (dev *d, struct mat y, float *inverse, struct mat x, enum dtype type,
-	const float *amax), .m = {y, x}, .n = {type})
-NOTED(amax, (dev *d, float *most, struct mat x), .m = {x})
-NOTED(narrow, (dev *d, uint16_t *y, struct mat x, enum dtype type), .m = {x}, .n = {type})
-NOTED(widen, (dev *d, struct mat y, const uint16_t *x, enum dtype type),
-	.m = {y}, .n = {type})
-NOTED(xent_stats, (dev *d, float *max, float *sum, float *target, struct mat logits,
-	const int32_t *targets, int64_t first, int64_t vocab),
-	.m = {logits}, .n = {min64(logits.cols, vocab - first)})
-NOTED(xent_join, (dev *d, float *lse, float *loss, const float *max, const float *sum,
-	const float *target, int64_t n_slices, int64_t rows), .n = {n_slices, rows})
-NOTED(xent_bwd, (dev *d, struct mat logits, const float *lse, const int32_t *targets,
-	int64_t first, int64_t vocab, const float *scale),
-	.m = {logits}, .n = {min64(logits.cols, vocab - first)})
-NOTED(xent_fused, (dev *d, float *loss, struct mat logits, const int32_t *targets,
-	int64_t vocab, const float *scale), .m = {logits}, .n = {vocab})
-NOTED(normal, (dev *d, struct mat x, const struct normal *o), .m = {x}, .n = {o->most > 0})
-NOTED(step_end, (dev *d, struct step_end *to, const struct exact *loss,
-	const struct exact *squares, const struct step_terms *terms), .n = {0})
-NOTED(pseudo_grad, (dev *d, float *p, const float *anchor, int64_t n), .n = {n})
-NOTED(mix, (dev *d, float *p, const float *a, int64_t n, float keep), .n = {n})
-NOTED(outer_sgd, (dev *d, float *a, float *m, const float *g, int64_t n,
-	const struct outer_sgd *o), .n = {n, m != NULL, o->nesterov})
-NOTED(combine, (dev *d, float *out, const float *const *x, int64_t n,
-	const struct combine *c), .n = {n, c->workers, c->consensus, c->normalize})
-NOTED(keep_largest, (dev *d, struct mat x, int64_t k), .m = {x}, .n = {k})
-NOTED(keep_random, (dev *d, struct mat x, const struct keep *o), .m = {x})
-NOTED(round_random, (dev *d, struct mat x, const struct chance *o), .m = {x})
-NOTED(quantise, (dev *d, struct mat x, int8_t *codes, float *scales,
-	const struct chance *o), .m = {x}, .n = {o != NULL})
-NOTED(dequantise, (dev *d, struct mat x, const int8_t *codes, const float *scales),
-	.m = {x})
-NOTED(pick, (dev *d, float *values, void *places, bool wide, struct mat x, int64_t k),
-	.m = {x}, .n = {k, wide})
-NOTED(strew, (dev *d, struct mat x, const float *values, const void *places, bool wide,
-	int64_t k), .m = {x}, .n = {k, wide})
-NOTED(exact_sum, (dev *d, struct exact *x, const float *v, int64_t n), .n = {n})
-NOTED(zero, (dev *d, struct mat x), .m = {x})
-NOTED(hash, (dev *d, uint64_t *sum, struct mat x, uint64_t key, int64_t first,
-	int64_t stride), .m = {x})
-NOTED(copy, (dev *d, struct mat to, struct mat from), .m = {to, from})
-NOTED(attn_row, (dev *d, struct mat o, struct mat q, struct mat k, struct mat v,
-	int64_t heads, int64_t kv_heads, int64_t dim, int64_t first, float scale),
-	.m = {o, q, k, v}, .n = {heads, kv_heads, dim})
-NOTHING(row_sumsq, dev *d, double *out, struct mat x)
-NOTHING(put, dev *d, void *to, const void *from, size_t n_bytes)
-NOTHING(get, dev *d, void *to, const void *from, size_t n_bytes)
-NOTHING(get_begin, dev *d, void *to, const void *from, size_t n_bytes)
-NOTHING(get_end, dev *d)
-NOTHING(free, dev *d, void *p, size_t n_bytes)
-NOTHING(wait, dev *d)
-/* clang-format on */
-
-/* Of many matrices or vectors, each as one alone. */
-static void plan_exact_sumsq(dev *d, struct exact *x, const struct mat *m, int n)
-{
-	for (int i = 0; i < n; i++)
-		note(d, &(struct kernel_call){KERNEL_exact_sumsq, .m = {m[i]}});
-}
-
-static void plan_adamw(dev *d, const struct adamw_part *x, int n, const struct adamw *a)
-{
-	for (int i = 0; i < n; i++)
-		note(d, &(struct kernel_call){
-				KERNEL_adamw, .m = {x[i].copy}, .n = {x[i].n}});
-}
-
-/* An address that is never touched, as an arena's that only measures. */
-static void *plan_alloc(dev *d, size_t n_bytes)
-{
-	static char nothing[64];
-	return nothing;
-}
-
-static int64_t plan_find_bad(dev *d, struct mat x)
-{
-	return -1;
-}
-
-/* The FLOPs of y = x w^T, y = x w and y = x^T w. */
-static void count_fwd(dev *d, struct mat y, struct mat x, struct mat w)
+/* The FLOPs of y = x w^T, dx = dy w and dw = dy^T x. */
+static void count_fwd(struct device *d, struct mat y, struct mat x, struct mat w)
 {
 	BUG_ON(y.rows != x.rows || y.cols != w.rows || x.cols != w.cols);
 	d->flops += 2.0 * (double)mat_size(x) * (double)w.rows;
 }
 
-static void count_bwd_x(dev *d, struct mat dx, struct mat dy, struct mat w)
+static void count_bwd_x(struct device *d, struct mat dx, struct mat dy, struct mat w)
 {
 	BUG_ON(dx.rows != dy.rows || dx.cols != w.cols || dy.cols != w.rows);
 	d->flops += 2.0 * (double)mat_size(dx) * (double)w.rows;
 }
 
-static void plan_linear_fwd(
-	dev *d, struct mat y, struct mat x, struct mat w, struct mat b)
-{
-	count_fwd(d, y, x, w);
-	note(d, &(struct kernel_call){KERNEL_linear_fwd, .m = {y, x, w, b}});
-}
-
-static void plan_linear_bwd_x(
-	dev *d, struct mat dx, struct mat dy, struct mat w, bool add)
-{
-	count_bwd_x(d, dx, dy, w);
-	note(d, &(struct kernel_call){KERNEL_linear_bwd_x, .m = {dx, dy, w}, .n = {add}});
-}
-
-static void plan_linear_bwd_w(
-	dev *d, struct mat dw, struct mat dy, struct mat x, bool add)
+static void count_bwd_w(struct device *d, struct mat dw, struct mat dy, struct mat x)
 {
 	BUG_ON(dw.rows != dy.cols || dw.cols != x.cols || dy.rows != x.rows);
 	d->flops += 2.0 * (double)mat_size(x) * (double)dw.rows;
-	note(d, &(struct kernel_call){KERNEL_linear_bwd_w, .m = {dw, dy, x}, .n = {add}});
 }
-
-static void plan_linear_gelu_fwd(
-	dev *d, struct mat y, struct mat a, struct mat x, struct mat w, struct mat b)
-{
-	count_fwd(d, a, x, w);
-	note(d, &(struct kernel_call){KERNEL_linear_gelu_fwd, .m = {y, a, x, w, b}});
-}
-
-static void plan_linear_gelu_bwd(
-	dev *d, struct mat da, struct mat dy, struct mat w, struct mat a)
-{
-	count_bwd_x(d, da, dy, w);
-	note(d, &(struct kernel_call){KERNEL_linear_gelu_bwd, .m = {da, dy, w, a}});
-}
-
-static void plan_linear_row(
-	dev *d, struct mat y, struct mat x, struct mat w, struct mat b)
-{
-	count_fwd(d, y, x, w);
-	note(d, &(struct kernel_call){KERNEL_linear_row, .m = {y, x, w, b}});
-}
-#pragma GCC diagnostic pop
 
 /* Scores that a causal mask leaves, between two chunks: of two runs each, which may touch,
  * or of one, where the length is odd. */
@@ -232,30 +63,118 @@ static double visible(const struct attn *a)
 	return n * (double)(a->batch * a->heads);
 }
 
-static void plan_attn_fwd(struct device *d, const struct attn *a, struct mat o,
-	float *max, float *sum, struct mat q, struct mat k, struct mat v, bool begin,
-	bool end)
+/* clang-format off */
+#define NOTE_embed_fwd		NOTE(embed_fwd, .m = {y, w}, .n = {add})
+#define NOTE_embed_bwd		NOTE(embed_bwd, .m = {dw, dy})
+#define NOTE_linear_fwd		count_fwd(d, y, x, w); NOTE(linear_fwd, .m = {y, x, w, bias})
+#define NOTE_linear_bwd_x	count_bwd_x(d, dx, dy, w); NOTE(linear_bwd_x, .m = {dx, dy, w}, .n = {add})
+#define NOTE_linear_bwd_w	count_bwd_w(d, dw, dy, x); NOTE(linear_bwd_w, .m = {dw, dy, x}, .n = {add})
+#define NOTE_linear_gelu_fwd	count_fwd(d, a, x, w); NOTE(linear_gelu_fwd, .m = {y, a, x, w, bias})
+#define NOTE_linear_gelu_bwd	count_bwd_x(d, da, dy, w); NOTE(linear_gelu_bwd, .m = {da, dy, w, a})
+#define NOTE_linear_row		count_fwd(d, y, x, w); NOTE(linear_row, .m = {y, x, w, bias})
+#define NOTE_bias_fwd		NOTE(bias_fwd, .m = {y, bias})
+#define NOTE_bias_bwd		NOTE(bias_bwd, .m = {db, dy})
+#define NOTE_norm_fwd		NOTE(norm_fwd, .m = {y, stats, x, gamma, beta}, .n = {kind})
+#define NOTE_norm_bwd_x		NOTE(norm_bwd_x, .m = {dx, dy, x, stats, gamma}, .n = {kind})
+#define NOTE_norm_bwd_w		NOTE(norm_bwd_w, .m = {dgamma, dbeta, dy, x, stats}, .n = {kind, rows})
+#define NOTE_norm_bwd		NOTE(norm_bwd, .m = {dx, dgamma, dbeta, dy, x, stats, gamma}, .n = {kind, rows})
+#define NOTE_rope		NOTE(rope, .m = {x, rope}, .n = {dim, sign < 0})
+#define NOTE_attn_fwd		d->flops += 4.0 * visible(attn) * (double)attn->dim; /* q k^T, p v */ \
+				NOTE(attn_fwd, .m = {o, q, k, v}, .n = {begin && end}, \
+					.p = attn->drop.p, .attn = *attn)
+#define NOTE_attn_bwd		d->flops += 10.0 * visible(attn) * (double)attn->dim; \
+				/* q k^T again, dv, dp, dq, dk */ \
+				NOTE(attn_bwd, .m = {dq, dk, dv, dout, o, q, k, v}, .n = {begin}, \
+					.p = attn->drop.p, .attn = *attn)
+#define NOTE_attn_row		NOTE(attn_row, .m = {o, q, k, v}, .n = {heads, kv_heads, dim})
+#define NOTE_act_fwd		NOTE(act_fwd, .m = {y, a, b}, .n = {kind})
+#define NOTE_act_bwd		NOTE(act_bwd, .m = {da, db, dy, a, b}, .n = {kind})
+#define NOTE_add		NOTE(add, .m = {y, a, b})
+#define NOTE_sub		NOTE(sub, .m = {y, a, b})
+#define NOTE_dropout		NOTE(dropout, .m = {y, x}, .p = dropped(drop))
+#define NOTE_residual		NOTE(residual, .m = {y, x, sum, bias}, .p = dropped(drop))
+#define NOTE_residual_norm	NOTE(residual_norm, .m = {y, x, sum, bias, norm->h, norm->stats, \
+					norm->gamma, norm->beta}, .n = {norm->kind}, .p = dropped(drop))
+#define NOTE_xent_stats		NOTE(xent_stats, .m = {logits}, .n = {min64(logits.cols, vocab - first)})
+#define NOTE_xent_join		NOTE(xent_join, .n = {n_slices, rows})
+#define NOTE_xent_bwd		NOTE(xent_bwd, .m = {logits}, .n = {min64(logits.cols, vocab - first)})
+#define NOTE_xent_fused		NOTE(xent_fused, .m = {logits}, .n = {vocab})
+/* (of many vectors or matrices, each as one alone) */
+#define NOTE_adamw		for (int i = 0; i < n_parts; i++) \
+					NOTE(adamw, .m = {parts[i].copy}, .n = {parts[i].n})
+#define NOTE_exact_sumsq	for (int i = 0; i < n; i++) \
+					NOTE(exact_sumsq, .m = {m[i]})
+#define NOTE_exact_sum		NOTE(exact_sum, .n = {n})
+#define NOTE_row_sumsq		/* asked for by no run on a GPU */
+#define NOTE_step_end		NOTE(step_end, .n = {0})
+#define NOTE_round		NOTE(round, .m = {y, x}, .n = {type})
+#define NOTE_round_scaled	NOTE(round_scaled, .m = {y, x}, .n = {type})
+#define NOTE_narrow		NOTE(narrow, .m = {x}, .n = {type})
+#define NOTE_widen		NOTE(widen, .m = {y}, .n = {type})
+#define NOTE_amax		NOTE(amax, .m = {x})
+#define NOTE_normal		NOTE(normal, .m = {x}, .n = {normal->most > 0})
+#define NOTE_zero		NOTE(zero, .m = {x})
+#define NOTE_copy		NOTE(copy, .m = {to, from})
+#define NOTE_find_bad		return -1
+#define NOTE_hash		NOTE(hash, .m = {x})
+#define NOTE_pseudo_grad	NOTE(pseudo_grad, .n = {n})
+#define NOTE_mix		NOTE(mix, .n = {n})
+#define NOTE_outer_sgd		NOTE(outer_sgd, .n = {n, m != NULL, sgd->nesterov})
+#define NOTE_combine		NOTE(combine, .n = {n, how->workers, how->vote, how->normalize})
+#define NOTE_keep_largest	NOTE(keep_largest, .m = {x}, .n = {k})
+#define NOTE_keep_random	NOTE(keep_random, .m = {x})
+#define NOTE_round_random	NOTE(round_random, .m = {x})
+#define NOTE_quantise		NOTE(quantise, .m = {x}, .n = {chance != NULL})
+#define NOTE_dequantise		NOTE(dequantise, .m = {x})
+#define NOTE_pick		NOTE(pick, .m = {x}, .n = {k, wide})
+#define NOTE_strew		NOTE(strew, .m = {x}, .n = {k, wide})
+/* clang-format on */
+
+#pragma GCC diagnostic push
+#pragma GCC diagnostic ignored "-Wunused-parameter"
+#define KERNEL(type, name, ...)              \
+	static type plan_##name(__VA_ARGS__) \
+	{                                    \
+		NOTE_##name;                 \
+	}
+#include "kernels/list.h"
+
+/* ---- the device ---------------------------------------------------------------------- */
+
+static const char *plan_name(const struct device *d)
 {
-	(void)max, (void)sum;
-	note(d, &(struct kernel_call){KERNEL_attn_fwd, .m = {o, q, k, v},
-			.n = {begin && end}, .p = a->drop.p, .attn = *a});
-	d->flops += 4.0 * visible(a) * (double)a->dim; /* q k^T and p v */
+	return "plan";
 }
 
-static void plan_attn_bwd(struct device *d, const struct attn *a, struct mat dq,
-	struct mat dk, struct mat dv, float *delta, struct mat dout, struct mat o,
-	const float *lse, struct mat q, struct mat k, struct mat v, bool begin)
+/* An address that is never touched, as that of an arena that only measures. */
+static void *plan_alloc(struct device *d, size_t n_bytes)
 {
-	(void)delta, (void)lse;
-	note(d, &(struct kernel_call){KERNEL_attn_bwd,
-			.m = {dq, dk, dv, dout, o, q, k, v}, .n = {begin}, .p = a->drop.p,
-			.attn = *a});
-	d->flops += 10.0 * visible(a) * (double)a->dim; /* q k^T again, dv, dp, dq, dk */
+	static char nothing[64];
+	return nothing;
 }
 
+static void plan_free(struct device *d, void *p, size_t n_bytes)
+{
+}
+
+static void plan_move(struct device *d, void *to, const void *from, size_t n_bytes)
+{
+}
+#pragma GCC diagnostic pop
+
+/* The CPU's functions, but for those that touch the device's memory. */
 void device_plan(struct device *d, enum device_kind kind)
 {
-#define KERNEL_ENTRY(name) .name = plan_##name,
-	static const struct kernels plan = {.name = "plan", KERNELS(KERNEL_ENTRY)};
-	device_init(d, &plan, kind);
+	static const struct kernels kernels = {
+		.name = "plan",
+#define KERNEL(type, name, ...) .name = plan_##name,
+#include "kernels/list.h"
+	};
+	static struct device_ops ops;
+	ops = cpu_device_ops;
+	ops.name = plan_name;
+	ops.alloc = plan_alloc;
+	ops.free = plan_free;
+	ops.put = ops.get = ops.get_begin = plan_move;
+	device_init(d, kind, &kernels, &ops);
 }

@@ -4,30 +4,30 @@
 
 #include "kernels/kernels.h"
 
-/* From the sums, rounded: of the loss over tokens, and of the gradient's squares. */
+/* From the rounded sums of losses and of the gradient's squares. */
 EXACT_FN struct step_end step_end_of(
 	double loss, double squares, const struct step_terms *t)
 {
 	struct step_end e;
 	e.adamw = t->adamw;
-	e.loss = (float)(loss / t->tokens);
-	e.grad_norm = (float)(sqrt(squares) / (double)t->loss_scale);
+	e.loss = (float)(loss / t->count);
+	e.grad_norm = (float)(sqrt(squares) / (double)t->scale);
 	e.adamw.grad_scale = 1;
-	if (t->clip > 0 && (double)e.grad_norm > t->clip)
-		e.adamw.grad_scale = (float)(t->clip / ((double)e.grad_norm + 1e-6));
-	e.adamw.grad_scale /= t->loss_scale;
+	if (t->max_norm > 0 && (double)e.grad_norm > t->max_norm)
+		e.adamw.grad_scale = (float)(t->max_norm / ((double)e.grad_norm + 1e-6));
+	e.adamw.grad_scale /= t->scale;
 	e.adamw.off = !isfinite(e.loss) || !isfinite(e.grad_norm);
 	e.step = t->step;
 	return e;
 }
 
-/* torchao: the scale in fp64, because 1 / amax differs between its backends in fp32. NaN goes
- * on. */
-EXACT_FN float float8_scale(enum dtype type, float amax)
+/* The scale of a cast to fp8, as torchao computes it: in fp64, because 1 / amax differs between its
+ * backends in fp32. `largest` is the format's. A NaN is passed on. */
+EXACT_FN float float8_scale(float largest, float amax)
 {
-	const double eps = 1e-12, largest = type == DT_E4M3 ? 448 : 57344;
+	const double eps = 1e-12;
 	double most = (double)amax < eps ? eps : (double)amax;
-	return (float)(largest / most);
+	return (float)((double)largest / most);
 }
 
 #endif

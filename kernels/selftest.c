@@ -1,4 +1,5 @@
 /* The self-test: notes of calls, memory of both sides, and the comparison. */
+#include "kernels/backend.h"
 #include "kernels/selftest_trial.h"
 
 #include <math.h>
@@ -7,12 +8,12 @@
 
 /* ---- calls ------------------------------------------------------------------------- */
 
-static const char *const type_names[] = {"fp32", "bf16", "fp16", "e4m3", "e5m2"};
-
 static const char *kernel_name(enum kernel_id id)
 {
-#define KERNEL_NAME(name) #name,
-	static const char *const names[] = {KERNELS(KERNEL_NAME)};
+#define KERNEL(type, name, ...) #name,
+	static const char *const names[] = {
+#include "kernels/list.h"
+	};
 	return names[id];
 }
 
@@ -34,7 +35,7 @@ static void call_text(struct str *out, const struct kernel_call *c)
 		const struct mat *m = &c->m[i];
 		if (m->p || m->transposed)
 			str_printf(out, " [%lld,%lld]%s%s%s%s%s", (long long)m->rows,
-				(long long)m->cols, type_names[m->type],
+				(long long)m->cols, dtype_table[m->type].name,
 				m->scale ? "*" : "", m->p ? "" : "-",
 				m->transposed ? "^T" : "", m->amax ? ", amax" : "");
 		else if (i + 1 < ARRAY_LEN(c->m) && m[1].p)
@@ -184,8 +185,7 @@ struct pair pair_blank(struct trial *t, struct mat like)
 	memset(x.m[CPU].p, 0xff, (size_t)mat_bytes(x.m[CPU]));
 	for (int64_t at = 0, n = mat_bytes(x.m[GPU]), k; at < n; at += k) {
 		k = min64(n - at, mat_bytes(x.m[CPU]));
-		t->d[GPU]->k->put(
-			t->d[GPU], (char *)x.m[GPU].p + at, x.m[CPU].p, (size_t)k);
+		device_put(t->d[GPU], (char *)x.m[GPU].p + at, x.m[CPU].p, (size_t)k);
 	}
 	return x;
 }
@@ -212,7 +212,7 @@ struct pair pair_bytes(struct trial *t, const void *bytes, size_t n_bytes)
 	if (t->measures)
 		return x;
 	memcpy(x.m[CPU].p, bytes, n_bytes);
-	t->d[GPU]->k->put(t->d[GPU], x.m[GPU].p, bytes, n_bytes);
+	device_put(t->d[GPU], x.m[GPU].p, bytes, n_bytes);
 	return x;
 }
 
@@ -251,7 +251,7 @@ void pair_send(struct trial *t, struct pair x)
 		k = min64(STAGED, n - at);
 		struct mat part = part_of(to, at, k);
 		float *place = to.type == DT_F32 ? part.p : t->staging[GPU];
-		d->k->put(d, place, (float *)from.p + at, (size_t)k * sizeof(float));
+		device_put(d, place, (float *)from.p + at, (size_t)k * sizeof(float));
 		if (to.type != DT_F32)
 			d->k->round(d, part, mat(place, 1, k), to.type, 1);
 	}
@@ -278,7 +278,7 @@ static void widen_bytes(float *to, int64_t n, enum dtype type)
 {
 	const uint8_t *codes = (uint8_t *)to;
 	for (int64_t i = n; i-- > 0;) /* from the end, since it is in place */
-		to[i] = number_of(codes[i], type == DT_E4M3 ? 3 : 2);
+		to[i] = number_of(codes[i], dtype_table[type].fraction_bits);
 }
 
 /* Numbers [at, at + n) of the GPU's, as fp32. */
@@ -287,7 +287,7 @@ static const float *fetch(struct trial *t, struct mat m, int64_t at, int64_t n)
 	struct device *d = t->d[GPU];
 	struct mat part = part_of(m, at, n);
 	if (dtype_bytes(m.type) == 1) {
-		d->k->get(d, t->staging[CPU], part.p, (size_t)n);
+		device_get(d, t->staging[CPU], part.p, (size_t)n);
 		widen_bytes(t->staging[CPU], n, m.type);
 		return t->staging[CPU];
 	}
@@ -295,7 +295,7 @@ static const float *fetch(struct trial *t, struct mat m, int64_t at, int64_t n)
 		d->k->round(d, mat(t->staging[GPU], 1, n), part, DT_F32, 1);
 		part = mat(t->staging[GPU], 1, n);
 	}
-	d->k->get(d, t->staging[CPU], part.p, (size_t)n * sizeof(float));
+	device_get(d, t->staging[CPU], part.p, (size_t)n * sizeof(float));
 	return t->staging[CPU];
 }
 
@@ -386,7 +386,7 @@ static void check_amax(struct trial *t, const char *what, struct mat m, float sh
 {
 	struct str text = {0};
 	float is;
-	t->d[GPU]->k->get(t->d[GPU], &is, m.amax, sizeof(is));
+	device_get(t->d[GPU], &is, m.amax, sizeof(is));
 	if (!memcmp(&is, &should, sizeof(is)))
 		return;
 	call_text(&text, t->c);
@@ -433,12 +433,13 @@ void trial_check(struct trial *t, const char *what, struct pair x)
 
 /* ---- all of it --------------------------------------------------------------------- */
 
-/* Relative; of fp32 where sums need not be exact, that of tf32. */
+/* Relative; of fp32 where sums need not be exact, that of tf32. Operands of 8 bits are the same on
+ * both sides, and what is made of them is not rounded to 8 bits. */
 static double rounding_of(const struct device *d, enum dtype type)
 {
-	static const double of[] = {0, 0x1p-8, 0x1p-11, 0x1p-7, 0x1p-7};
-	bool fast = d->ops && !d->ops->exact(d);
-	return type == DT_F32 && fast ? 0x1p-10 : of[type];
+	if (type == DT_F32)
+		return d->ops->exact(d) ? 0 : 0x1p-10;
+	return dtype_bytes(type) == 1 ? 0x1p-7 : (double)dtype_table[type].epsilon / 2;
 }
 
 static void try_call(struct trial *t, const struct kernel_call *c)
@@ -526,7 +527,7 @@ int selftest_run(struct device *d, int threads, const struct kernel_calls *calls
 		.e = e};
 	take_staging(&t);
 	try_calls(&t, calls, r);
-	d->k->wait(d);
+	device_wait(d);
 	device_arena_release(d, &memory[GPU]);
 	d->most_bytes = most_bytes;
 	arena_release(&memory[CPU]);

@@ -11,9 +11,11 @@
 
 #include "kernels/kernels.h"
 
-#define KERNEL_ID(name) KERNEL_##name,
-enum kernel_id { KERNELS(KERNEL_ID) N_KERNELS };
-#undef KERNEL_ID
+enum kernel_id {
+#define KERNEL(type, name, ...) KERNEL_##name,
+#include "kernels/list.h"
+	N_KERNELS
+};
 
 /* What of a call decides which code runs, and for how much: pointers say only whether there is
  * something. m is in the order of kernels.h, and n, too: kinds, flags, counts. */

@@ -97,10 +97,10 @@ static void forward(struct trial *t, struct attn_pair *x, struct pair o, struct 
 	struct pair sum)
 {
 	if (!x->whole)
-		KERNEL(t, attn_fwd, &x->self[s], o.m[s], max.m[s].p, sum.m[s].p,
-			x->q.m[s], x->own_k.m[s], x->own_v.m[s], true, false);
-	KERNEL(t, attn_fwd, &x->a[s], o.m[s], max.m[s].p, sum.m[s].p, x->q.m[s],
-		x->k.m[s], x->v.m[s], x->whole, true);
+		BOTH(t, attn_fwd, &x->self[s], o.m[s], max.m[s].p, sum.m[s].p, x->q.m[s],
+			x->own_k.m[s], x->own_v.m[s], true, false);
+	BOTH(t, attn_fwd, &x->a[s], o.m[s], max.m[s].p, sum.m[s].p, x->q.m[s], x->k.m[s],
+		x->v.m[s], x->whole, true);
 }
 
 void try_attn_fwd(struct trial *t)
@@ -119,11 +119,11 @@ static void backward(struct trial *t, struct attn_pair *x, struct pair dq, struc
 	struct pair dv, struct pair own_dk, struct pair own_dv, struct pair dout,
 	struct pair o, struct pair lse, struct pair delta)
 {
-	KERNEL(t, attn_bwd, &x->self[s], dq.m[s], own_dk.m[s], own_dv.m[s], delta.m[s].p,
+	BOTH(t, attn_bwd, &x->self[s], dq.m[s], own_dk.m[s], own_dv.m[s], delta.m[s].p,
 		dout.m[s], o.m[s], lse.m[s].p, x->q.m[s], x->own_k.m[s], x->own_v.m[s],
 		true);
 	if (!x->whole)
-		KERNEL(t, attn_bwd, &x->a[s], dq.m[s], dk.m[s], dv.m[s], delta.m[s].p,
+		BOTH(t, attn_bwd, &x->a[s], dq.m[s], dk.m[s], dv.m[s], delta.m[s].p,
 			dout.m[s], o.m[s], lse.m[s].p, x->q.m[s], x->k.m[s], x->v.m[s],
 			false);
 }
@@ -169,7 +169,7 @@ void try_attn_row(struct trial *t)
 	struct pair o = pair_blank(t, m[0]), q = pair_random(t, m[1], 1.5);
 	struct pair k = pair_random(t, m[2], 1.5), v = pair_random(t, m[3], 1);
 	float scale = (float)(1 / sqrt((double)dim));
-	KERNEL(t, attn_row, o.m[s], q.m[s], k.m[s], v.m[s], heads, kv_heads, dim, first,
+	BOTH(t, attn_row, o.m[s], q.m[s], k.m[s], v.m[s], heads, kv_heads, dim, first,
 		scale);
 	trial_check(t, "o", o);
 }

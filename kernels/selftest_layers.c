@@ -24,7 +24,7 @@ void try_embed_fwd(struct trial *t)
 	struct pair w = pair_random(t, of_w, 1), y = pair_random(t, few(t, 0), 1);
 	struct pair ids = pair_ints(t, y.m[CPU].rows, 0, of_w.rows + 2 * FIRST);
 	bool add = t->c->n[0];
-	KERNEL(t, embed_fwd, y.m[s], w.m[s], ids.m[s].p, FIRST, add);
+	BOTH(t, embed_fwd, y.m[s], w.m[s], ids.m[s].p, FIRST, add);
 	trial_check(t, "y", y);
 }
 
@@ -33,7 +33,7 @@ void try_embed_bwd(struct trial *t)
 	struct mat of_w = few(t, 0);
 	struct pair dw = pair_blank(t, of_w), dy = pair_random(t, few(t, 1), 1);
 	struct pair ids = pair_ints(t, dy.m[CPU].rows, 0, of_w.rows + 2 * FIRST);
-	KERNEL(t, embed_bwd, dw.m[s], dy.m[s], ids.m[s].p, FIRST);
+	BOTH(t, embed_bwd, dw.m[s], dy.m[s], ids.m[s].p, FIRST);
 	trial_check(t, "dw", dw);
 }
 
@@ -66,7 +66,7 @@ static struct pair scale_of(struct trial *t, struct mat like)
  * makes it is of numbers which it leaves as they are, by a scale of 1. */
 static void transpose(struct trial *t, struct mat like, struct pair *x)
 {
-	const float most = like.type == DT_E4M3 ? 448 : 57344;
+	const float most = dtype_table[like.type].largest;
 	struct device *d = t->d[GPU];
 	struct pair wide = *x, amax = pair_bytes(t, &most, sizeof(most));
 	wide.m[GPU] = mat_take(t->memory[GPU], like.rows, like.cols, DT_BF16);
@@ -119,7 +119,7 @@ void try_linear_fwd(struct trial *t)
 	struct pair y = rows_of(t, 0, rows, 1), x = rows_of(t, 1, rows, 1);
 	struct pair w = weight_of(t, 2, fan(of_w.cols)),
 		    b = pair_random(t, like(t, 3), 1);
-	KERNEL(t, linear_fwd, y.m[s], x.m[s], w.m[s], b.m[s]);
+	BOTH(t, linear_fwd, y.m[s], x.m[s], w.m[s], b.m[s]);
 	trial_check(t, "y", y);
 }
 
@@ -129,7 +129,7 @@ void try_linear_row(struct trial *t)
 	struct pair y = pair_blank(t, like(t, 0)), x = pair_random(t, like(t, 1), 1);
 	struct pair w = weight_of(t, 2, fan(of_w.cols)),
 		    b = pair_random(t, like(t, 3), 1);
-	KERNEL(t, linear_row, y.m[s], x.m[s], w.m[s], b.m[s]);
+	BOTH(t, linear_row, y.m[s], x.m[s], w.m[s], b.m[s]);
 	trial_check(t, "y", y);
 }
 
@@ -140,7 +140,7 @@ void try_linear_bwd_x(struct trial *t)
 	struct pair dx = rows_of(t, 0, rows, 1), dy = rows_of(t, 1, rows, 1);
 	struct pair w = weight_of(t, 2, fan(of_w.rows));
 	bool add = t->c->n[0];
-	KERNEL(t, linear_bwd_x, dx.m[s], dy.m[s], w.m[s], add);
+	BOTH(t, linear_bwd_x, dx.m[s], dy.m[s], w.m[s], add);
 	trial_check(t, "dx", dx);
 }
 
@@ -164,7 +164,7 @@ void try_linear_bwd_w(struct trial *t)
 	bool add = t->c->n[0];
 	if (!t->measures)
 		weigh_rows(dy.m[CPU], n);
-	KERNEL(t, linear_bwd_w, dw.m[s], dy.m[s], x.m[s], add);
+	BOTH(t, linear_bwd_w, dw.m[s], dy.m[s], x.m[s], add);
 	trial_check(t, "dw", dw);
 }
 
@@ -175,7 +175,7 @@ void try_linear_gelu_fwd(struct trial *t)
 	struct pair y = rows_of(t, 0, rows, 1), a = rows_of(t, 1, rows, 1);
 	struct pair x = rows_of(t, 2, rows, 1), w = weight_of(t, 3, fan(of_w.cols));
 	struct pair b = pair_random(t, like(t, 4), 1);
-	KERNEL(t, linear_gelu_fwd, y.m[s], a.m[s], x.m[s], w.m[s], b.m[s]);
+	BOTH(t, linear_gelu_fwd, y.m[s], a.m[s], x.m[s], w.m[s], b.m[s]);
 	trial_check(t, "a", a);
 	trial_check(t, "y", y);
 }
@@ -186,21 +186,21 @@ void try_linear_gelu_bwd(struct trial *t)
 	int64_t rows = period(of_w);
 	struct pair da = rows_of(t, 0, rows, 1), dy = rows_of(t, 1, rows, 1);
 	struct pair w = weight_of(t, 2, fan(of_w.rows)), a = rows_of(t, 3, rows, 1);
-	KERNEL(t, linear_gelu_bwd, da.m[s], dy.m[s], w.m[s], a.m[s]);
+	BOTH(t, linear_gelu_bwd, da.m[s], dy.m[s], w.m[s], a.m[s]);
 	trial_check(t, "da", da);
 }
 
 void try_bias_fwd(struct trial *t)
 {
 	struct pair y = pair_random(t, few(t, 0), 1), b = pair_random(t, like(t, 1), 1);
-	KERNEL(t, bias_fwd, y.m[s], b.m[s]);
+	BOTH(t, bias_fwd, y.m[s], b.m[s]);
 	trial_check(t, "y", y);
 }
 
 void try_bias_bwd(struct trial *t)
 {
 	struct pair db = pair_blank(t, like(t, 0)), dy = pair_random(t, few(t, 1), 1);
-	KERNEL(t, bias_bwd, db.m[s], dy.m[s]);
+	BOTH(t, bias_bwd, db.m[s], dy.m[s]);
 	trial_check(t, "db", db);
 }
 
@@ -223,7 +223,7 @@ void try_norm_fwd(struct trial *t)
 	struct pair stats = pair_blank(t, stats_like(like(t, 1), of_x));
 	struct pair gamma = pair_random(t, like(t, 3), 1);
 	struct pair beta = pair_random(t, like(t, 4), 1);
-	KERNEL(t, norm_fwd, kind, y.m[s], stats.m[s], x.m[s], gamma.m[s], beta.m[s], eps);
+	BOTH(t, norm_fwd, kind, y.m[s], stats.m[s], x.m[s], gamma.m[s], beta.m[s], eps);
 	trial_check(t, "y", y);
 	trial_check(t, "statistics", stats);
 }
@@ -250,7 +250,7 @@ void try_norm_bwd_x(struct trial *t)
 	struct pair dy = pair_random(t, with_rows(like(t, 1), of_x.rows), 1);
 	struct pair dx = pair_random(t, with_rows(like(t, 0), of_x.rows), 1);
 	struct pair stats = stats_of(t, like(t, 3), x, gamma);
-	KERNEL(t, norm_bwd_x, kind, dx.m[s], dy.m[s], x.m[s], stats.m[s], gamma.m[s]);
+	BOTH(t, norm_bwd_x, kind, dx.m[s], dy.m[s], x.m[s], stats.m[s], gamma.m[s]);
 	trial_check(t, "dx", dx);
 }
 
@@ -271,7 +271,7 @@ void try_norm_bwd_w(struct trial *t)
 	struct pair x = pair_random(t, of_x, 1), dy = pair_random(t, of_dy, 1);
 	struct pair dgamma = pair_blank(t, like(t, 0)), dbeta = pair_blank(t, like(t, 1));
 	struct pair stats = stats_of(t, like(t, 4), x, pair_random(t, like(t, 0), 1));
-	KERNEL(t, norm_bwd_w, kind, dgamma.m[s], dbeta.m[s], dy.m[s], x.m[s], stats.m[s],
+	BOTH(t, norm_bwd_w, kind, dgamma.m[s], dbeta.m[s], dy.m[s], x.m[s], stats.m[s],
 		first, rows);
 	trial_check(t, "dgamma", dgamma);
 	trial_check(t, "dbeta", dbeta);
@@ -287,7 +287,7 @@ void try_norm_bwd(struct trial *t)
 	struct pair dx = pair_random(t, with_rows(like(t, 0), of_x.rows), 1);
 	struct pair dgamma = pair_blank(t, like(t, 1)), dbeta = pair_blank(t, like(t, 2));
 	struct pair stats = stats_of(t, like(t, 5), x, gamma);
-	KERNEL(t, norm_bwd, kind, dx.m[s], dgamma.m[s], dbeta.m[s], dy.m[s], x.m[s],
+	BOTH(t, norm_bwd, kind, dx.m[s], dgamma.m[s], dbeta.m[s], dy.m[s], x.m[s],
 		stats.m[s], gamma.m[s], first, rows);
 	trial_check(t, "dx", dx);
 	trial_check(t, "dgamma", dgamma);
@@ -303,7 +303,7 @@ void try_rope(struct trial *t)
 	struct pair pos = pair_ints(t, x.m[CPU].rows, 0, like(t, 1).rows);
 	int64_t dim = t->c->n[0];
 	float sign = t->c->n[1] ? -1 : 1;
-	KERNEL(t, rope, x.m[s], dim, rope.m[s], pos.m[s].p, sign);
+	BOTH(t, rope, x.m[s], dim, rope.m[s], pos.m[s].p, sign);
 	trial_check(t, "x", x);
 }
 
@@ -312,7 +312,7 @@ void try_act_fwd(struct trial *t)
 	enum act_kind kind = (enum act_kind)t->c->n[0];
 	struct pair y = pair_blank(t, few(t, 0)), a = pair_random(t, few(t, 1), 1);
 	struct pair b = pair_random(t, few(t, 2), 1);
-	KERNEL(t, act_fwd, kind, y.m[s], a.m[s], b.m[s]);
+	BOTH(t, act_fwd, kind, y.m[s], a.m[s], b.m[s]);
 	trial_check(t, "y", y);
 }
 
@@ -322,7 +322,7 @@ void try_act_bwd(struct trial *t)
 	struct pair da = pair_blank(t, few(t, 0)), db = pair_blank(t, few(t, 1));
 	struct pair dy = pair_random(t, few(t, 2), 1), a = pair_random(t, few(t, 3), 1);
 	struct pair b = pair_random(t, few(t, 4), 1);
-	KERNEL(t, act_bwd, kind, da.m[s], db.m[s], dy.m[s], a.m[s], b.m[s]);
+	BOTH(t, act_bwd, kind, da.m[s], db.m[s], dy.m[s], a.m[s], b.m[s]);
 	trial_check(t, "da", da);
 	trial_check(t, "db", db);
 }
@@ -331,7 +331,7 @@ void try_add(struct trial *t)
 {
 	struct pair y = pair_blank(t, few(t, 0)), a = pair_random(t, few(t, 1), 1);
 	struct pair b = pair_random(t, few(t, 2), 1);
-	KERNEL(t, add, y.m[s], a.m[s], b.m[s]);
+	BOTH(t, add, y.m[s], a.m[s], b.m[s]);
 	trial_check(t, "y", y);
 }
 
@@ -339,7 +339,7 @@ void try_sub(struct trial *t)
 {
 	struct pair y = pair_blank(t, few(t, 0)), a = pair_random(t, few(t, 1), 1);
 	struct pair b = pair_random(t, few(t, 2), 1);
-	KERNEL(t, sub, y.m[s], a.m[s], b.m[s]);
+	BOTH(t, sub, y.m[s], a.m[s], b.m[s]);
 	trial_check(t, "y", y);
 }
 
@@ -370,7 +370,7 @@ void try_dropout(struct trial *t)
 	struct mat of_x = few(t, 1);
 	struct pair x = pair_random(t, of_x, 1), y = pair_blank(t, few(t, 0));
 	struct dropouts o = dropouts_of(t, of_x.rows);
-	KERNEL(t, dropout, y.m[s], x.m[s], &o.d[s]);
+	BOTH(t, dropout, y.m[s], x.m[s], &o.d[s]);
 	trial_check(t, "y", y);
 }
 
@@ -382,7 +382,7 @@ void try_residual(struct trial *t)
 	struct pair bias = pair_random(t, like(t, 3), 1);
 	struct dropouts o = dropouts_of(t, of_x.rows);
 	bool drops = t->c->p > 0;
-	KERNEL(t, residual, y.m[s], x.m[s], sum.m[s], bias.m[s], drops ? &o.d[s] : NULL);
+	BOTH(t, residual, y.m[s], x.m[s], sum.m[s], bias.m[s], drops ? &o.d[s] : NULL);
 	trial_check(t, "y", y);
 }
 
@@ -402,7 +402,7 @@ void try_residual_norm(struct trial *t)
 	for (enum side s = GPU; s < SIDES; s++)
 		n[s] = (struct norm){(enum norm_kind)t->c->n[0], h.m[s], stats.m[s],
 			gamma.m[s], beta.m[s], eps};
-	KERNEL(t, residual_norm, y.m[s], x.m[s], sum.m[s], bias.m[s],
+	BOTH(t, residual_norm, y.m[s], x.m[s], sum.m[s], bias.m[s],
 		drops ? &o.d[s] : NULL, &n[s]);
 	trial_check(t, "y", y);
 	trial_check(t, "h", h);
@@ -415,7 +415,7 @@ void try_round(struct trial *t)
 {
 	enum dtype type = (enum dtype)t->c->n[0];
 	struct pair x = pair_random(t, few(t, 1), 1), y = pair_blank(t, few(t, 0));
-	KERNEL(t, round, y.m[s], x.m[s], type, 1);
+	BOTH(t, round, y.m[s], x.m[s], type, 1);
 	trial_check(t, "y", y);
 }
 
@@ -436,7 +436,7 @@ void try_round_scaled(struct trial *t)
 	}
 	if (!like(t, 0).p)
 		y.m[GPU].p = NULL;
-	KERNEL(t, round_scaled, y.m[s], inverse.m[s].p, x.m[s], type, amax.m[s].p);
+	BOTH(t, round_scaled, y.m[s], inverse.m[s].p, x.m[s], type, amax.m[s].p);
 	if (y.m[GPU].p)
 		trial_check(t, "y", y);
 	for (int64_t i = 0; of.transposed && !t->measures && i < mat_size(of); i++)
@@ -453,7 +453,7 @@ void try_narrow(struct trial *t)
 	enum dtype type = (enum dtype)t->c->n[0];
 	struct pair x = pair_random(t, few(t, 0), 1);
 	struct pair y = pair_blank_vector(t, ceil_div(mat_size(x.m[CPU]), 2));
-	KERNEL(t, narrow, y.m[s].p, x.m[s], type);
+	BOTH(t, narrow, y.m[s].p, x.m[s], type);
 	trial_check(t, "y", y);
 }
 
@@ -464,7 +464,7 @@ void try_widen(struct trial *t)
 	struct pair bits = pair_blank_vector(t, ceil_div(mat_size(x.m[CPU]), 2));
 	t->d[CPU]->k->narrow(t->d[CPU], bits.m[CPU].p, x.m[CPU], type);
 	pair_send(t, bits);
-	KERNEL(t, widen, y.m[s], bits.m[s].p, type);
+	BOTH(t, widen, y.m[s], bits.m[s].p, type);
 	trial_check(t, "y", y);
 }
 
@@ -473,7 +473,7 @@ void try_amax(struct trial *t)
 	const float least = 0.5f;
 	struct pair x = pair_random(t, few(t, 0), 1);
 	struct pair most = pair_bytes(t, &least, sizeof(least));
-	KERNEL(t, amax, most.m[s].p, x.m[s]);
+	BOTH(t, amax, most.m[s].p, x.m[s]);
 	trial_check(t, "amax", most);
 }
 
@@ -487,7 +487,7 @@ void try_xent_stats(struct trial *t)
 	struct pair max = pair_blank_vector(t, n), sum = pair_blank_vector(t, n);
 	struct pair target = pair_blank_vector(t, n);
 	struct pair targets = pair_ints(t, n, 0, real + 2 * FIRST);
-	KERNEL(t, xent_stats, max.m[s].p, sum.m[s].p, target.m[s].p, logits.m[s],
+	BOTH(t, xent_stats, max.m[s].p, sum.m[s].p, target.m[s].p, logits.m[s],
 		targets.m[s].p, FIRST, FIRST + real);
 	trial_check(t, "max", max);
 	trial_check(t, "sum", sum);
@@ -505,8 +505,8 @@ void try_xent_join(struct trial *t)
 	for (int64_t i = 0; i < n && !t->measures; i++)
 		v[i] = 1 + v[i] * v[i];
 	pair_send(t, sum);
-	KERNEL(t, xent_join, lse.m[s].p, loss.m[s].p, max.m[s].p, sum.m[s].p,
-		target.m[s].p, n_slices, rows);
+	BOTH(t, xent_join, lse.m[s].p, loss.m[s].p, max.m[s].p, sum.m[s].p, target.m[s].p,
+		n_slices, rows);
 	trial_check(t, "log-sum-exp", lse);
 	trial_check(t, "loss", loss);
 }
@@ -519,7 +519,7 @@ void try_xent_fused(struct trial *t)
 	struct pair logits = pair_random(t, of, 3), loss = pair_blank_vector(t, n);
 	struct pair targets = pair_ints(t, n, 0, real);
 	struct pair scales = pair_bytes(t, &scale, sizeof(scale));
-	KERNEL(t, xent_fused, loss.m[s].p, logits.m[s], targets.m[s].p, real,
+	BOTH(t, xent_fused, loss.m[s].p, logits.m[s], targets.m[s].p, real,
 		scales.m[s].p);
 	trial_check(t, "loss", loss);
 	trial_check(t, "logits", logits);
@@ -537,7 +537,7 @@ void try_xent_bwd(struct trial *t)
 	for (int64_t i = 0; i < n && !t->measures; i++)
 		v[i] += below;
 	pair_send(t, lse);
-	KERNEL(t, xent_bwd, logits.m[s], lse.m[s].p, targets.m[s].p, FIRST, FIRST + real,
+	BOTH(t, xent_bwd, logits.m[s], lse.m[s].p, targets.m[s].p, FIRST, FIRST + real,
 		scales.m[s].p);
 	trial_check(t, "logits", logits);
 }

@@ -14,14 +14,14 @@ static struct mat few(const struct trial *t, int i)
 void try_zero(struct trial *t)
 {
 	struct pair x = pair_random(t, few(t, 0), 1);
-	KERNEL(t, zero, x.m[s]);
+	BOTH(t, zero, x.m[s]);
 	trial_check(t, "x", x);
 }
 
 void try_copy(struct trial *t)
 {
 	struct pair y = pair_blank(t, few(t, 0)), x = pair_random(t, few(t, 1), 1);
-	KERNEL(t, copy, y.m[s], x.m[s]);
+	BOTH(t, copy, y.m[s], x.m[s]);
 	trial_check(t, "y", y);
 }
 
@@ -32,7 +32,7 @@ void try_hash(struct trial *t)
 	struct mat of = few(t, 0);
 	struct pair x = pair_random(t, mat(of.p, of.rows, of.cols), 1);
 	struct pair sum = pair_bytes(t, none, sizeof(none));
-	KERNEL(t, hash, sum.m[s].p, x.m[s], 1, 2, of.cols);
+	BOTH(t, hash, sum.m[s].p, x.m[s], 1, 2, of.cols);
 	trial_check(t, "sum", sum);
 }
 
@@ -47,12 +47,12 @@ static void check_exact(struct trial *t, const char *what, struct pair x)
 	float is[SIDES];
 	if (t->measures)
 		return;
-	t->d[GPU]->k->get(t->d[GPU], &sum[GPU], x.m[GPU].p, sizeof(sum[GPU]));
+	device_get(t->d[GPU], &sum[GPU], x.m[GPU].p, sizeof(sum[GPU]));
 	memcpy(&sum[CPU], x.m[CPU].p, sizeof(sum[CPU]));
 	for (enum side s = GPU; s < SIDES; s++)
 		is[s] = (float)exact_round(&sum[s]);
 	struct pair number = pair_bytes(t, &is[CPU], sizeof(float));
-	t->d[GPU]->k->put(t->d[GPU], number.m[GPU].p, &is[GPU], sizeof(float));
+	device_put(t->d[GPU], number.m[GPU].p, &is[GPU], sizeof(float));
 	trial_check(t, what, number);
 }
 
@@ -69,14 +69,14 @@ void try_exact_sum(struct trial *t)
 {
 	int64_t n = fewer(t->c->n[0], MOST);
 	struct pair x = no_sum(t), v = pair_vector(t, n, 1);
-	KERNEL(t, exact_sum, x.m[s].p, v.m[s].p, n);
+	BOTH(t, exact_sum, x.m[s].p, v.m[s].p, n);
 	check_exact(t, "sum", x);
 }
 
 void try_exact_sumsq(struct trial *t)
 {
 	struct pair x = no_sum(t), v = pair_random(t, few(t, 0), 1);
-	KERNEL(t, exact_sumsq, x.m[s].p, &v.m[s], 1);
+	BOTH(t, exact_sumsq, x.m[s].p, &v.m[s], 1);
 	check_exact(t, "sum of squares", x);
 }
 
@@ -137,7 +137,7 @@ void try_adamw(struct trial *t)
 			parts[s][i] = (struct adamw_part){x[i].p.m[s].p, x[i].m.m[s].p,
 				x[i].v.m[s].p, x[i].g.m[s].p, x[i].copy.m[s], n[i], 0.1f};
 	}
-	KERNEL(t, adamw, parts[s], PARTS, a.m[s].p);
+	BOTH(t, adamw, parts[s], PARTS, a.m[s].p);
 	for (int i = 0; i < PARTS; i++) {
 		trial_check_within(t, "p", x[i].p, 1e-6);
 		trial_check_within(t, "m", x[i].m, 1e-6);
@@ -157,7 +157,7 @@ static struct pair words_of(struct pair x, size_t offset, int64_t n)
 void try_step_end(struct trial *t)
 {
 	const struct step_terms terms = {
-		.adamw = adamw, .tokens = 100, .clip = 1, .loss_scale = 4, .step = 9};
+		.adamw = adamw, .count = 100, .max_norm = 1, .scale = 4, .step = 9};
 	struct exact loss, squares;
 	memset(&loss, 0, sizeof(loss));
 	memset(&squares, 0, sizeof(squares));
@@ -169,8 +169,7 @@ void try_step_end(struct trial *t)
 	struct step_end none;
 	memset(&none, 0, sizeof(none));
 	struct pair end = pair_bytes(t, &none, sizeof(none));
-	KERNEL(t, step_end, end.m[s].p, of_loss.m[s].p, of_squares.m[s].p,
-		of_terms.m[s].p);
+	BOTH(t, step_end, end.m[s].p, of_loss.m[s].p, of_squares.m[s].p, of_terms.m[s].p);
 	trial_check(t, "what adamw is to do", words_of(end, 0, 7));
 	trial_check(
 		t, "loss and norm", words_of(end, offsetof(struct step_end, loss), 2));
@@ -182,7 +181,7 @@ void try_pseudo_grad(struct trial *t)
 {
 	int64_t n = fewer(t->c->n[0], MOST);
 	struct pair p = pair_vector(t, n, 1), anchor = pair_vector(t, n, 1);
-	KERNEL(t, pseudo_grad, p.m[s].p, anchor.m[s].p, n);
+	BOTH(t, pseudo_grad, p.m[s].p, anchor.m[s].p, n);
 	trial_check(t, "p", p);
 }
 
@@ -190,7 +189,7 @@ void try_mix(struct trial *t)
 {
 	int64_t n = fewer(t->c->n[0], MOST);
 	struct pair p = pair_vector(t, n, 1), a = pair_vector(t, n, 1);
-	KERNEL(t, mix, p.m[s].p, a.m[s].p, n, 0.25f);
+	BOTH(t, mix, p.m[s].p, a.m[s].p, n, 0.25f);
 	trial_check(t, "p", p);
 }
 
@@ -205,7 +204,7 @@ void try_outer_sgd(struct trial *t)
 	struct pair a = pair_vector(t, n, 1), g = pair_vector(t, n, 1), m = {{{0}}};
 	if (t->c->n[1])
 		m = pair_vector(t, n, 1);
-	KERNEL(t, outer_sgd, a.m[s].p, m.m[s].p, g.m[s].p, n, &o);
+	BOTH(t, outer_sgd, a.m[s].p, m.m[s].p, g.m[s].p, n, &o);
 	trial_check(t, "anchor", a);
 	trial_check(t, "momentum", m);
 }
@@ -218,7 +217,7 @@ void try_combine(struct trial *t)
 		0.5f, 1, 0, 0.25f, 0.125f, 2, 0.75f, 0.375f};
 	int64_t n = fewer(t->c->n[0], MOST);
 	struct combine c = {.workers = (int)min64(t->c->n[1], WORKERS),
-		.consensus = (enum consensus)t->c->n[2],
+		.vote = (enum consensus)t->c->n[2],
 		.normalize = t->c->n[3]};
 	struct pair out = pair_blank_vector(t, n);
 	const float *x[SIDES][WORKERS];
@@ -228,7 +227,7 @@ void try_combine(struct trial *t)
 			x[s][w] = one.m[s].p;
 	}
 	c.weight = weight;
-	KERNEL(t, combine, out.m[s].p, x[s], n, &c);
+	BOTH(t, combine, out.m[s].p, x[s], n, &c);
 	trial_check(t, "out", out);
 }
 
@@ -236,16 +235,18 @@ void try_keep_largest(struct trial *t)
 {
 	struct pair x = pair_random(t, few(t, 0), 1);
 	int64_t k = t->c->n[0];
-	KERNEL(t, keep_largest, x.m[s], k);
+	BOTH(t, keep_largest, x.m[s], k);
 	trial_check(t, "x", x);
 }
 
 void try_keep_random(struct trial *t)
 {
-	const struct keep o = {
-		.density = 0.25f, .scale = 4, .key = philox_key(1, 2, 3), .worker = 1};
+	const struct keep o = {.density = 0.25f,
+		.scale = 4,
+		.chance.key = philox_key(1, 2, 3),
+		.worker = 1};
 	struct pair x = pair_random(t, few(t, 0), 1);
-	KERNEL(t, keep_random, x.m[s], &o);
+	BOTH(t, keep_random, x.m[s], &o);
 	trial_check(t, "x", x);
 }
 
@@ -258,7 +259,7 @@ void try_round_random(struct trial *t)
 {
 	const struct chance o = chance();
 	struct pair x = pair_random(t, few(t, 0), 1);
-	KERNEL(t, round_random, x.m[s], &o);
+	BOTH(t, round_random, x.m[s], &o);
 	trial_check(t, "x", x);
 }
 
@@ -270,7 +271,7 @@ void try_quantise(struct trial *t)
 	struct pair codes = pair_blank_vector(t, ceil_div(mat_size(x.m[CPU]), 4));
 	struct pair scales = pair_blank_vector(t, x.m[CPU].rows);
 	bool random = t->c->n[0];
-	KERNEL(t, quantise, x.m[s], codes.m[s].p, scales.m[s].p, random ? &o : NULL);
+	BOTH(t, quantise, x.m[s], codes.m[s].p, scales.m[s].p, random ? &o : NULL);
 	trial_check(t, "x", x);
 	trial_check(t, "codes", codes);
 	trial_check(t, "scales", scales);
@@ -286,7 +287,7 @@ void try_dequantise(struct trial *t)
 		t->d[CPU], from.m[CPU], codes.m[CPU].p, scales.m[CPU].p, NULL);
 	pair_send(t, codes);
 	pair_send(t, scales);
-	KERNEL(t, dequantise, x.m[s], codes.m[s].p, scales.m[s].p);
+	BOTH(t, dequantise, x.m[s], codes.m[s].p, scales.m[s].p);
 	trial_check(t, "x", x);
 }
 
@@ -303,7 +304,7 @@ void try_pick(struct trial *t)
 	struct pair values = pair_blank_vector(t, n), places = places_of(t, n, wide);
 	t->d[CPU]->k->keep_largest(t->d[CPU], x.m[CPU], k);
 	pair_send(t, x);
-	KERNEL(t, pick, values.m[s].p, places.m[s].p, wide, x.m[s], k);
+	BOTH(t, pick, values.m[s].p, places.m[s].p, wide, x.m[s], k);
 	trial_check(t, "values", values);
 	trial_check(t, "places", places);
 }
@@ -319,7 +320,7 @@ void try_strew(struct trial *t)
 		t->d[CPU], values.m[CPU].p, places.m[CPU].p, wide, from.m[CPU], k);
 	pair_send(t, values);
 	pair_send(t, places);
-	KERNEL(t, strew, x.m[s], values.m[s].p, places.m[s].p, wide, k);
+	BOTH(t, strew, x.m[s], values.m[s].p, places.m[s].p, wide, k);
 	trial_check(t, "x", x);
 }
 
@@ -330,7 +331,7 @@ void try_normal(struct trial *t)
 		.most = t->c->n[0] ? 3 : 0,
 		.chance = chance()};
 	struct pair x = pair_blank(t, few(t, 0));
-	KERNEL(t, normal, x.m[s], &o);
+	BOTH(t, normal, x.m[s], &o);
 	trial_check(t, "x", x);
 }
 

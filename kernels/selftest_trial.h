@@ -50,8 +50,8 @@ void pair_send(struct trial *, struct pair);
 void trial_check(struct trial *, const char *what, struct pair);
 void trial_check_within(struct trial *, const char *what, struct pair, double allowed);
 
-/* KERNEL(t, name, args...): on both; in args `s` is the side. */
-#define KERNEL(t, name, ...)                                                 \
+/* BOTH(t, name, args...): the kernel on both; in args `s` is the side. */
+#define BOTH(t, name, ...)                                                   \
 	do {                                                                 \
 		for (enum side s = GPU; s < SIDES; s++) {                    \
 			double begin = clock_seconds();                      \
@@ -70,31 +70,7 @@ struct trial_row {
 extern const struct trial_row trial_rows[N_KERNELS];
 
 /* selftest_layers.c, selftest_attn.c, selftest_state.c */
-/* clang-format off */
-void try_embed_fwd(struct trial *), try_embed_bwd(struct trial *),
-	try_linear_fwd(struct trial *), try_linear_bwd_x(struct trial *),
-	try_linear_bwd_w(struct trial *), try_linear_gelu_fwd(struct trial *),
-	try_linear_gelu_bwd(struct trial *), try_linear_row(struct trial *),
-	try_bias_fwd(struct trial *), try_bias_bwd(struct trial *),
-	try_norm_fwd(struct trial *), try_norm_bwd_x(struct trial *),
-	try_norm_bwd_w(struct trial *), try_norm_bwd(struct trial *),
-	try_rope(struct trial *), try_act_fwd(struct trial *), try_act_bwd(struct trial *),
-	try_add(struct trial *), try_sub(struct trial *), try_dropout(struct trial *),
-	try_residual(struct trial *), try_residual_norm(struct trial *),
-	try_attn_fwd(struct trial *), try_attn_bwd(struct trial *),
-	try_attn_row(struct trial *), try_round(struct trial *),
-	try_round_scaled(struct trial *), try_narrow(struct trial *),
-	try_widen(struct trial *), try_amax(struct trial *), try_xent_stats(struct trial *),
-	try_xent_join(struct trial *), try_xent_bwd(struct trial *),
-	try_adamw(struct trial *), try_step_end(struct trial *),
-	try_exact_sum(struct trial *),
-	try_exact_sumsq(struct trial *), try_zero(struct trial *), try_copy(struct trial *),
-	try_hash(struct trial *), try_pseudo_grad(struct trial *), try_mix(struct trial *),
-	try_outer_sgd(struct trial *), try_combine(struct trial *),
-	try_keep_largest(struct trial *), try_keep_random(struct trial *),
-	try_round_random(struct trial *), try_quantise(struct trial *),
-	try_dequantise(struct trial *), try_pick(struct trial *), try_strew(struct trial *),
-	try_xent_fused(struct trial *), try_normal(struct trial *);
-/* clang-format on */
+#define KERNEL(type, name, ...) void try_##name(struct trial *);
+#include "kernels/list.h"
 
 #endif

@@ -271,7 +271,7 @@ static void loss(struct timing *t, int64_t rows, int64_t vocab, const char *shap
 	float **vectors[] = {&c.max, &c.sum, &c.target, &c.lse, &c.scale};
 	for (size_t i = 0; i < ARRAY_LEN(vectors); i++)
 		*vectors[i] = timing_mat(t, 1, rows, DT_F32).p;
-	t->d.k->put(&t->d, c.scale, &one, sizeof(one));
+	device_put(&t->d, c.scale, &one, sizeof(one));
 	say_bytes(t, "xent_stats", shape, xent_stats, &c, mat_bytes(c.a));
 	say_bytes(t, "xent_bwd", shape, xent_bwd, &c, 2 * mat_bytes(c.a));
 	say_bytes(t, "xent_fused", shape, xent_fused, &c, 2 * mat_bytes(c.a));
@@ -308,7 +308,7 @@ static void optimizer(struct timing *t, int64_t n, const char *shape)
 		.correct1 = 0.1F,
 		.correct2 = 0.05F};
 	struct call c = {.adamw = arena_alloc(&t->memory, sizeof(how))};
-	t->d.k->put(&t->d, c.adamw, &how, sizeof(how));
+	device_put(&t->d, c.adamw, &how, sizeof(how));
 	int64_t n_bytes = 7 * 4 * PARTS * n;
 	for (int i = 0; i < PARTS; i++) {
 		struct adamw_part *p = &c.parts[i];

@@ -222,10 +222,10 @@ uint32_t *counter(uint32_t x)
 uint64_t kernel_hash(
 	struct device *d, const float *x, int64_t n, uint64_t key, int64_t first)
 {
-	uint64_t sum, *word = d->k->alloc(d, sizeof(*word));
+	uint64_t sum, *word = device_alloc(d, sizeof(*word));
 	d->k->hash(d, word, mat((float *)x, 1, n), key, first, n);
-	d->k->get(d, &sum, word, sizeof(sum));
-	d->k->free(d, word, sizeof(*word));
+	device_get(d, &sum, word, sizeof(sum));
+	device_free(d, word, sizeof(*word));
 	return sum;
 }
 

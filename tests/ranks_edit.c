@@ -47,7 +47,7 @@ static void close_device(void)
 static float *fetched(const float *p, int64_t n)
 {
 	float *v = xcalloc((size_t)n + 1, sizeof(*v));
-	device.k->get(&device, v, p, (size_t)n * sizeof(*v));
+	device_get(&device, v, p, (size_t)n * sizeof(*v));
 	return v;
 }
 
@@ -179,7 +179,7 @@ static void move_part(void *with, const struct part *x)
 			if (m->bad == m->worker || m->bad == EVERYWHERE)
 				p[r * x->cols + i] = i % 2 ? (float)NAN : (float)INFINITY;
 		}
-	device.k->put(&device, x->state[STORE_PARAM], p, (size_t)n * sizeof(*p));
+	device_put(&device, x->state[STORE_PARAM], p, (size_t)n * sizeof(*p));
 	free(p);
 }
 
@@ -469,7 +469,7 @@ static void take_group(struct worker *w, enum store_group g, struct values *v)
 {
 	v->n = store_floats(w->s);
 	assert_true(v->n <= (int64_t)ARRAY_LEN(v->p));
-	device.k->get(&device, v->p, store_begin(w->s, g, 0, v->n, NULL),
+	device_get(&device, v->p, store_begin(w->s, g, 0, v->n, NULL),
 		(size_t)v->n * sizeof(float));
 }
 

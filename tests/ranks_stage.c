@@ -3,6 +3,7 @@
  * the program's.
  * ranks: 2 3
  */
+#include "kernels/backend.h"
 #include "tests/ranks.h"
 
 #include <stdlib.h>
@@ -49,9 +50,9 @@ static void give(struct device *d, void *p, size_t n_bytes)
 	(void)d, (void)p, (void)n_bytes;
 }
 
-static const struct kernels kernels = {
-	.name = "far away", .put = put, .get = get, .alloc = take, .free = give};
-static struct device device = {.k = &kernels, .apart = true};
+static const struct device_ops ops = {
+	.put = put, .get = get, .alloc = take, .free = give};
+static struct device device = {.ops = &ops, .apart = true};
 static struct arena arena;
 
 static void open_device(void)

@@ -115,7 +115,7 @@ static float *gradient(struct net *x, const struct part *o)
 {
 	size_t n_bytes = (size_t)(o->rows * o->cols) * sizeof(float);
 	float *g = xmalloc(n_bytes + 1);
-	x->d.k->get(&x->d, g, o->g, n_bytes);
+	device_get(&x->d, g, o->g, n_bytes);
 	return g;
 }
 

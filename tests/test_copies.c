@@ -35,7 +35,7 @@ static void begin(const char *late)
 
 static float *room(void)
 {
-	float *p = device.k->alloc(&device, BYTES);
+	float *p = device_alloc(&device, BYTES);
 	assert_non_null(p);
 	return p;
 }
@@ -74,13 +74,13 @@ static void pieces(void **state)
 		for (int i = 0; i < SLOTS; i++)
 			slot[i] = room();
 		turns(home, slot);
-		device.k->wait(&device);
+		device_wait(&device);
 		for (int i = 0; i < PIECES * N; i++)
 			if (home[i] != (float)(4 * i))
 				fail_msg(
 					"%zu: element %d is %g", how, i, (double)home[i]);
 		for (int i = 0; i < SLOTS; i++)
-			device.k->free(&device, slot[i], BYTES);
+			device_free(&device, slot[i], BYTES);
 		device_shared_free(&device, home);
 		device_close(&device);
 	}
@@ -104,12 +104,12 @@ static void tickets(void **state)
 			sizeof(*home), i ? ticket[0] : 0);
 	}
 	device_copy_end(&device, ticket[0]);
-	device.k->get(&device, &out, there, sizeof(out));
+	device_get(&device, &out, there, sizeof(out));
 	assert_true(out == 1);
 	device_copy_end(&device, ticket[MANY - 1]);
-	device.k->get(&device, &out, there + MANY - 1, sizeof(out));
+	device_get(&device, &out, there + MANY - 1, sizeof(out));
 	assert_true(out == MANY);
-	device.k->free(&device, there, BYTES);
+	device_free(&device, there, BYTES);
 	device_shared_free(&device, home);
 	device_close(&device);
 	unsetenv("PT_EMU_LAZY");
@@ -136,7 +136,7 @@ static void told(void **state)
 	assert_non_null(strstr(table.s, "\ncopy_in "));
 	assert_null(device_shared(&device, (size_t)1 << 60));
 	str_free(&table);
-	device.k->free(&device, there, BYTES);
+	device_free(&device, there, BYTES);
 	device_shared_free(&device, home);
 	device_close(&device);
 }

@@ -4,6 +4,7 @@
  * device: cpu cuda
  */
 #include "device.h"
+#include "kernels/backend.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -88,23 +89,23 @@ static void memory_limit(void **state)
 	device_memory(&d, &used, &left);
 	assert_true(used > 0);
 	assert_int_equal(left, 1 << 20);
-	void *most = d.k->alloc(&d, 1 << 20);
+	void *most = device_alloc(&d, 1 << 20);
 	assert_non_null(most);
 	device_memory(&d, &used, &left);
 	assert_int_equal(left, 0);
-	assert_null(d.k->alloc(&d, 1));
-	d.k->free(&d, most, 1 << 20);
-	void *half = d.k->alloc(&d, 1 << 19), *rest = d.k->alloc(&d, 1 << 19);
+	assert_null(device_alloc(&d, 1));
+	device_free(&d, most, 1 << 20);
+	void *half = device_alloc(&d, 1 << 19), *rest = device_alloc(&d, 1 << 19);
 	assert_non_null(half);
 	assert_non_null(rest);
-	assert_null(d.k->alloc(&d, 1));
-	d.k->free(&d, half, 1 << 19);
-	d.k->free(&d, rest, 1 << 19);
+	assert_null(device_alloc(&d, 1));
+	device_free(&d, half, 1 << 19);
+	device_free(&d, rest, 1 << 19);
 	device_close(&d);
-	assert_null(shared->k->alloc(shared, (size_t)1 << 60));
-	void *after = shared->k->alloc(shared, 1000); /* that did no harm */
+	assert_null(device_alloc(shared, (size_t)1 << 60));
+	void *after = device_alloc(shared, 1000); /* that did no harm */
 	assert_non_null(after);
-	shared->k->free(shared, after, 1000);
+	device_free(shared, after, 1000);
 }
 
 static void cpu_memory(void **state)
@@ -178,21 +179,21 @@ static void order(void **state)
 {
 	enum { N = 3000, TURNS = 40 };
 	struct device *d = *state;
-	float *there = d->k->alloc(d, N * sizeof(float)), here[N], back[N];
+	float *there = device_alloc(d, N * sizeof(float)), here[N], back[N];
 	assert_non_null(there);
 	for (int turn = 0; turn < TURNS; turn++) {
 		for (int i = 0; i < N; i++)
 			here[i] = (float)(turn * N + i);
-		d->k->put(d, there, here, sizeof(here));
+		device_put(d, there, here, sizeof(here));
 		memset(here, 0, sizeof(here));
 		d->k->add(d, mat(there, 1, N), mat(there, 1, N), mat(there, 1, N));
 		if (turn % 3)
 			continue;
-		d->k->get(d, back, there, sizeof(back));
+		device_get(d, back, there, sizeof(back));
 		for (int i = 0; i < N; i++)
 			assert_true(back[i] == (float)(2 * (turn * N + i)));
 	}
-	d->k->free(d, there, N * sizeof(float));
+	device_free(d, there, N * sizeof(float));
 }
 
 /* ---- commands -------------------------------------------------------------------- */
@@ -200,12 +201,12 @@ static void order(void **state)
 static void work(struct device *d)
 {
 	enum { ROWS = 33, COLS = 65 };
-	float *x = d->k->alloc(d, ROWS * COLS * sizeof(float));
+	float *x = device_alloc(d, ROWS * COLS * sizeof(float));
 	struct mat m = mat(x, ROWS, COLS);
 	d->k->zero(d, m);
 	d->k->add(d, m, m, m);
 	d->k->sub(d, m, m, m);
-	d->k->wait(d);
+	device_wait(d);
 	printf("done\n");
 }
 
@@ -214,16 +215,16 @@ static void fill(struct device *d)
 {
 	enum { SIDE = 1024 };
 	int64_t n_bytes = 0;
-	uint8_t *x = d->k->alloc(d, SIDE * SIDE);
-	float *y = d->k->alloc(d, SIDE * SIDE * sizeof(float));
+	uint8_t *x = device_alloc(d, SIDE * SIDE);
+	float *y = device_alloc(d, SIDE * SIDE * sizeof(float));
 	for (size_t piece = (size_t)1 << 40; piece >= 4096; piece /= 2)
-		while (d->k->alloc(d, piece))
+		while (device_alloc(d, piece))
 			n_bytes += (int64_t)piece;
 	printf("%lld bytes\n", (long long)n_bytes);
 	fflush(stdout);
 	struct mat m = mat_typed(x, SIDE, SIDE, DT_E4M3);
 	d->k->linear_bwd_x(d, mat(y, SIDE, SIDE), m, m, false);
-	d->k->wait(d);
+	device_wait(d);
 }
 
 static void room(struct device *d)

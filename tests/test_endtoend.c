@@ -103,7 +103,7 @@ static float *gradient(struct trainer *t)
 	for (int64_t i = 0; i < t->store->n_updated; i++) {
 		const struct part *x = &t->store->updated[i];
 		size_t n_bytes = (size_t)(x->rows * x->cols) * sizeof(*all);
-		t->d.k->get(&t->d, all + x->at, x->g, n_bytes);
+		device_get(&t->d, all + x->at, x->g, n_bytes);
 	}
 	return all;
 }

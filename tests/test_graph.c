@@ -26,20 +26,20 @@ static float *numbers(int64_t n, double scale)
 
 static float *room(int64_t n)
 {
-	float *p = device.k->alloc(&device, (size_t)n * sizeof(*p));
+	float *p = device_alloc(&device, (size_t)n * sizeof(*p));
 	assert_non_null(p);
 	return p;
 }
 
 static void put(float *to, const float *from, int64_t n)
 {
-	device.k->put(&device, to, from, (size_t)n * sizeof(*to));
+	device_put(&device, to, from, (size_t)n * sizeof(*to));
 }
 
 static float *got(const float *from, int64_t n)
 {
 	float *x = xmalloc((size_t)n * sizeof(*x));
-	device.k->get(&device, x, from, (size_t)n * sizeof(*x));
+	device_get(&device, x, from, (size_t)n * sizeof(*x));
 	return x;
 }
 
@@ -60,10 +60,10 @@ static struct work work_begin(void)
 
 static void work_end(struct work k)
 {
-	device.k->free(&device, k.at, N * sizeof(float));
-	device.k->free(&device, k.sum, N * sizeof(float));
-	device.k->free(&device, k.w, DIM * DIM * sizeof(float));
-	device.k->free(&device, k.z, DIM * DIM * sizeof(float));
+	device_free(&device, k.at, N * sizeof(float));
+	device_free(&device, k.sum, N * sizeof(float));
+	device_free(&device, k.w, DIM * DIM * sizeof(float));
+	device_free(&device, k.z, DIM * DIM * sizeof(float));
 }
 
 static void ask(struct work k, const float *x, const float *y, int64_t dim)
@@ -173,14 +173,14 @@ static void result_comes_first(void **state)
 		put(k.at, x[i], N);
 		if (i <= 1) {
 			device.k->add(&device, sum, sum, at);
-			device.k->get_begin(&device, &result, k.sum + 1, sizeof(result));
+			device_get_begin(&device, &result, k.sum + 1, sizeof(result));
 			device.k->add(&device, sum, sum, sum);
 		}
 		if (i == 1)
 			assert_true(device_graph_end(&device));
 		if (noted)
 			device_graph_launch(&device);
-		device.k->get_end(&device);
+		device_get_end(&device);
 		want += x[i][1];
 		assert_true(result == want);
 		want *= 2;
@@ -232,7 +232,7 @@ static NORETURN void use(enum misuse how)
 	put(p, x, 1);
 	put(p + 1, x, 1);
 	if (how == WAITS)
-		device.k->wait(&device);
+		device_wait(&device);
 	if (!begun || !device_graph_end(&device))
 		_exit(1);
 	device_graph_refill(&device);

@@ -417,7 +417,7 @@ static uint64_t run_keep_largest(struct device *d)
 
 static uint64_t run_keep_random(struct device *d)
 {
-	struct keep keep = {0.3f, 1, {{1, 2}}, 5, 6, 0};
+	struct keep keep = {0.3f, 1, {{{1, 2}}, 5, 0}, 6};
 	struct mat x = numbers(ROWS, COLS, 1);
 	d->k->keep_random(d, x, &keep);
 	return hash_of(x);
@@ -486,7 +486,7 @@ static uint64_t run_strew(struct device *d)
 static uint64_t run_step_end(struct device *d)
 {
 	const struct step_terms terms = {
-		.adamw = {.lr = 0.1f}, .tokens = 77, .clip = 0.3, .loss_scale = 8};
+		.adamw = {.lr = 0.1f}, .count = 77, .max_norm = 0.3, .scale = 8};
 	struct exact *loss = exact_zero(), *squares = exact_zero();
 	struct step_end nothing = {.loss = 0}, *e = there(&nothing, sizeof(nothing));
 	struct mat x = numbers(ROWS, COLS, 1);
@@ -518,27 +518,6 @@ static uint64_t run_exact_sumsq(struct device *d)
 	d->k->exact_sumsq(d, x, &m, 1);
 	return hash_bytes(x, sizeof(*x), 0);
 }
-
-/* Of memory: from the program's to the device's and back. */
-static uint64_t run_alloc(struct device *d)
-{
-	struct mat x = numbers(ROWS, COLS, 1), y = mat_blank(ROWS, COLS);
-	size_t n_bytes = (size_t)mat_bytes(x);
-	void *there = d->k->alloc(d, n_bytes);
-	assert_non_null(there);
-	d->k->put(d, there, x.p, n_bytes);
-	d->k->wait(d);
-	d->k->get(d, y.p, there, n_bytes);
-	d->k->free(d, there, n_bytes);
-	return hash_of(y);
-}
-
-#define run_put run_alloc
-#define run_get run_alloc
-#define run_get_begin run_alloc
-#define run_get_end run_alloc
-#define run_free run_alloc
-#define run_wait run_alloc
 
 static uint64_t run_normal(struct device *d)
 {
@@ -598,9 +577,8 @@ static const struct kernel_run {
 	const char *name;
 	uint64_t (*run)(struct device *);
 } runs[] = {
-#define RUN(name) {#name, run_##name},
-	KERNELS(RUN)
-#undef RUN
+#define KERNEL(type, name, ...) {#name, run_##name},
+#include "kernels/list.h"
 };
 
 static bool calls_blas(const char *name)

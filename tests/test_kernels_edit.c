@@ -81,12 +81,12 @@ static double ref_combine(const double *x, const struct combine *c)
 	double vote = 0, sum = 0, share = 0;
 	for (int i = 0; i < c->workers; i++) {
 		double t = (double)c->weight[i] == 0 ? 0 : (double)c->weight[i] * x[i];
-		vote += c->consensus == CONSENSUS_SUM ? t : (double)((t > 0) - (t < 0));
+		vote += c->vote == CONSENSUS_SUM ? t : (double)((t > 0) - (t < 0));
 	}
 	for (int i = 0; i < c->workers; i++) {
 		double w = (double)c->weight[i], t = w == 0 ? 0 : w * x[i];
 		bool won = vote >= 0 ? t > 0 : t < 0;
-		if (w == 0 || (c->consensus != CONSENSUS_NONE && !won))
+		if (w == 0 || (c->vote != CONSENSUS_NONE && !won))
 			continue;
 		sum += t;
 		share += w;
@@ -201,7 +201,8 @@ static void keep_largest(void **state)
 static void keep_random(void **state)
 {
 	struct device *d = *state;
-	struct keep keep = {.density = 0.25f, .scale = 4, .key = {{7, 9}}, .worker = 3};
+	struct keep keep = {
+		.density = 0.25f, .scale = 4, .chance.key = {{7, 9}}, .worker = 3};
 	float *x = floats(LARGE), *y = floats(LARGE), *other = floats(LARGE);
 	int64_t kept = 0, same = 0;
 	for (int64_t i = 0; i < LARGE; i++)
@@ -215,18 +216,18 @@ static void keep_random(void **state)
 	assert_true(fabs(off) < 5 * sqrt(0.25 * 0.75 / LARGE));
 	/* whoever has which part of it */
 	d->k->keep_random(d, mat(y, 1, 777), &keep);
-	keep.first = 777;
+	keep.chance.first = 777;
 	d->k->keep_random(d, mat(y + 777, 1, LARGE - 777), &keep);
 	check_bits("keep_random", x, y, LARGE);
 	/* of columns 10 to 29 of 100, all rows at once */
 	for (int64_t i = 0; i < 7 * 20; i++)
 		y[i] = (float)(10 + i / 20 * 100 + i % 20 + 1);
-	keep.first = 10;
-	keep.row_step = 100;
+	keep.chance.first = 10;
+	keep.chance.row_step = 100;
 	d->k->keep_random(d, mat(y, 7, 20), &keep);
 	for (int64_t i = 0; i < 7 * 20; i++)
 		assert_true(y[i] == x[10 + i / 20 * 100 + i % 20]);
-	keep.first = keep.row_step = 0;
+	keep.chance.first = keep.chance.row_step = 0;
 	keep.worker = 4;
 	d->k->keep_random(d, mat(other, 1, LARGE), &keep);
 	for (int64_t i = 0; i < LARGE; i++)

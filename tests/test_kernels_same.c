@@ -79,7 +79,7 @@ static void keep_random(void **state)
 {
 	struct two t = two_of(state);
 	const struct keep keep = {
-		0.3f, 1.7f, {{1, 2}}, ((int64_t)1 << 32) - 100, 6, 100003};
+		0.3f, 1.7f, {{{1, 2}}, ((int64_t)1 << 32) - 100, 100003}, 6};
 	for (size_t s = 0; s < SHAPES; s++) {
 		fill(&t, shapes[s][0], shapes[s][1]);
 		for (int i = 0; i < 2; i++)

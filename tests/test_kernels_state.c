@@ -75,11 +75,12 @@ static struct step_end expected(
 	const struct exact *loss, const struct exact *squares, const struct step_terms *t)
 {
 	struct step_end e = {.adamw = t->adamw, .step = t->step};
-	e.loss = (float)(exact_round(loss) / t->tokens);
-	e.grad_norm = (float)(sqrt(exact_round(squares)) / (double)t->loss_scale);
-	bool clips = t->clip > 0 && (double)e.grad_norm > t->clip;
-	e.adamw.grad_scale = clips ? (float)(t->clip / ((double)e.grad_norm + 1e-6)) : 1;
-	e.adamw.grad_scale /= t->loss_scale;
+	e.loss = (float)(exact_round(loss) / t->count);
+	e.grad_norm = (float)(sqrt(exact_round(squares)) / (double)t->scale);
+	bool clips = t->max_norm > 0 && (double)e.grad_norm > t->max_norm;
+	e.adamw.grad_scale =
+		clips ? (float)(t->max_norm / ((double)e.grad_norm + 1e-6)) : 1;
+	e.adamw.grad_scale /= t->scale;
 	e.adamw.off = !(isfinite(e.loss) && isfinite(e.grad_norm));
 	return e;
 }
@@ -104,9 +105,9 @@ static void step_end(void **state)
 	const struct step_end nothing = {.loss = 0};
 	for (int i = 0; i < 80; i++) {
 		const struct step_terms terms = {.adamw = {.lr = 0.1f, .correct2 = 0.3f},
-			.tokens = (double)pick(1, 1 << 20),
-			.clip = i % 3 ? 1e-3 * (double)pick(1, 9) : 0,
-			.loss_scale = i % 2 ? 1 : 65536,
+			.count = (double)pick(1, 1 << 20),
+			.max_norm = i % 3 ? 1e-3 * (double)pick(1, 9) : 0,
+			.scale = i % 2 ? 1 : 65536,
 			.step = ((int64_t)1 << 40) + i};
 		struct exact *loss = exact_zero(), *squares = exact_zero();
 		struct step_end *e = there(&nothing, sizeof(nothing));
@@ -252,31 +253,31 @@ static void memory(void **state)
 {
 	enum { N = 5 << 20 };
 	struct device *d = *state;
-	char *there = d->k->alloc(d, N);
+	char *there = device_alloc(d, N);
 	unsigned char *here = xmalloc(N), *back = xmalloc(N);
 	assert_non_null(there);
-	d->k->get(d, back, there, N);
+	device_get(d, back, there, N);
 	for (int64_t i = 0; i < N; i++)
 		assert_int_equal(back[i], 0);
 	for (int64_t i = 0; i < N; i++)
 		here[i] = (unsigned char)(i * 31 % 251);
-	d->k->put(d, there, here, 1000);
+	device_put(d, there, here, 1000);
 	for (int64_t i = 1000; i < N; i += 999999)
-		d->k->put(d, there + i, here + i, (size_t)min64(999999, N - i));
+		device_put(d, there + i, here + i, (size_t)min64(999999, N - i));
 	memset(here, 0, N);
-	d->k->wait(d);
-	d->k->get(d, back, there, N);
+	device_wait(d);
+	device_get(d, back, there, N);
 	for (int64_t i = 0; i < N; i++)
 		assert_int_equal(back[i], i * 31 % 251);
 	memset(here, 1, N);
-	d->k->put(d, there, here, N); /* and in the order of kernels */
+	device_put(d, there, here, N); /* and in the order of kernels */
 	d->k->zero(d, mat(there, 1, N / 8));
-	d->k->get(d, back + 1, there + N / 2 - 3, 7);
+	device_get(d, back + 1, there + N / 2 - 3, 7);
 	assert_memory_equal(back + 1, "\0\0\0\1\1\1\1", 7);
-	d->k->put(d, there, here, 0);
-	d->k->get(d, here, there, 0);
-	d->k->free(d, there, N);
-	d->k->free(d, NULL, 0);
+	device_put(d, there, here, 0);
+	device_get(d, here, there, 0);
+	device_free(d, there, N);
+	device_free(d, NULL, 0);
 	free(here);
 	free(back);
 }
@@ -288,12 +289,12 @@ static void got_later(void **state)
 	float got[GET_MOST / sizeof(float)];
 	struct mat x = twin_random(1, ARRAY_LEN(got), 1).f, y = mat_blank(1, x.cols);
 	d->k->copy(d, y, x);
-	d->k->get_begin(d, got, x.p, sizeof(got));
+	device_get_begin(d, got, x.p, sizeof(got));
 	d->k->zero(d, x);
-	d->k->get_end(d);
+	device_get_end(d);
 	check_bits("got", got, y.p, x.cols);
-	d->k->get_begin(d, got + 1, x.p, sizeof(*got));
-	d->k->get_end(d);
+	device_get_begin(d, got + 1, x.p, sizeof(*got));
+	device_get_end(d);
 	assert_true(got[1] == 0 && got[2] == ((float *)y.p)[2]);
 }
 
@@ -356,7 +357,7 @@ static void hash_of_columns(void **state)
 	const int64_t first = (int64_t)1 << 40;
 	struct device *d = *state;
 	struct mat x = twin_random(ROWS, COLS, 1).f;
-	uint64_t sum, *word = d->k->alloc(d, sizeof(*word));
+	uint64_t sum, *word = device_alloc(d, sizeof(*word));
 	for (size_t i = 0; i + 1 < ARRAY_LEN(cuts); i++) {
 		struct mat part = mat_blank(ROWS, cuts[i + 1] - cuts[i]);
 		for (int64_t r = 0; r < ROWS; r++)
@@ -365,8 +366,8 @@ static void hash_of_columns(void **state)
 				(size_t)part.cols * sizeof(float));
 		d->k->hash(d, word, part, 42, first + cuts[i], COLS);
 	}
-	d->k->get(d, &sum, word, sizeof(sum));
-	d->k->free(d, word, sizeof(*word));
+	device_get(d, &sum, word, sizeof(sum));
+	device_free(d, word, sizeof(*word));
 	assert_true(sum == kernel_hash(d, x.p, mat_size(x), 42, first));
 }
 

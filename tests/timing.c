@@ -23,7 +23,7 @@ void timing_open(struct timing *t, int argc, char **argv, size_t bytes, size_t t
 	t->some = xmalloc(SOME * sizeof(float));
 	test_fill(t->some, SOME, 1, 1);
 	t->wide = mat_take(&t->scratch, 1, SOME, DT_F32);
-	t->d.k->put(&t->d, t->wide.p, t->some, SOME * sizeof(float));
+	device_put(&t->d, t->wide.p, t->some, SOME * sizeof(float));
 }
 
 void timing_close(struct timing *t)
@@ -57,7 +57,7 @@ int32_t *timing_ints(struct timing *t, int64_t n, int64_t below)
 	int32_t *there = arena_alloc(&t->memory, (size_t)n * sizeof(*here));
 	for (int64_t i = 0; i < n; i++)
 		here[i] = (int32_t)(test_uniform(2, i) * (double)below);
-	t->d.k->put(&t->d, there, here, (size_t)n * sizeof(*here));
+	device_put(&t->d, there, here, (size_t)n * sizeof(*here));
 	free(here);
 	return there;
 }
@@ -67,11 +67,11 @@ int32_t *timing_ints(struct timing *t, int64_t n, int64_t below)
 static double seconds_of(struct timing *t, void (*call)(struct device *, void *),
 	void *what, int64_t calls)
 {
-	t->d.k->wait(&t->d);
+	device_wait(&t->d);
 	double begin = clock_seconds();
 	for (int64_t i = 0; i < calls; i++)
 		call(&t->d, what);
-	t->d.k->wait(&t->d);
+	device_wait(&t->d);
 	return (clock_seconds() - begin) / (double)calls;
 }
 

@@ -21,9 +21,8 @@
 #define K_EXPAND(isa, name) K_PASTE(isa, name)
 #define K(name) K_EXPAND(ISA, name)
 
-#define KERNEL_PROTOTYPE(name) kern_##name K(name);
-KERNELS(KERNEL_PROTOTYPE)
-#undef KERNEL_PROTOTYPE
+#define KERNEL(type, name, ...) kern_##name K(name);
+#include "kernels/list.h"
 
 extern const struct kernels cpu_sse2_kernels, cpu_avx2_kernels, cpu_avx512_kernels;
 

@@ -1,7 +1,108 @@
-/* Opening the CPU. */
+/* The CPU as a device: its memory is the program's, and all is done at once. */
+#include "kernels/backend.h"
 #include "kernels/cpu/cpu.h"
 
 #include <omp.h>
+#include <stdlib.h>
+#include <sys/mman.h>
+
+static const char *name(const struct device *d)
+{
+	return d->k->name;
+}
+
+static const char *model(const struct device *d)
+{
+	(void)d;
+	return "";
+}
+
+static bool exact(const struct device *d)
+{
+	(void)d;
+	return true;
+}
+
+static void memory(const struct device *d, int64_t *used, int64_t *free_now)
+{
+	(void)d;
+	*used = 0;
+	*free_now = memory_available();
+}
+
+/* As an arena's block: pages that are zero, and cost nothing until they are touched. */
+static void *alloc_pages(struct device *d, size_t n_bytes)
+{
+	struct arena pages;
+	(void)d;
+	return arena_try(&pages, "", n_bytes) ? NULL : pages.base;
+}
+
+static void free_pages(struct device *d, void *p, size_t n_bytes)
+{
+	(void)d;
+	if (p)
+		munmap(p, n_bytes);
+}
+
+static void *shared(struct device *d, size_t n_bytes)
+{
+	(void)d;
+	return malloc(n_bytes ? n_bytes : 1);
+}
+
+static void shared_free(struct device *d, void *p)
+{
+	(void)d;
+	free(p);
+}
+
+static void copy(struct device *d, void *to, const void *from, size_t n_bytes)
+{
+	(void)d;
+	if (n_bytes)
+		memcpy(to, from, n_bytes);
+}
+
+static uint64_t copy_begin(struct device *d, bool out, void *to, const void *from,
+	size_t n_bytes, uint64_t after)
+{
+	(void)out, (void)after;
+	copy(d, to, from, n_bytes);
+	return 0;
+}
+
+static void at(struct device *d, enum stretch what)
+{
+	double now = clock_seconds();
+	d->timer.seconds[d->timer.what] += now - d->timer.since;
+	d->timer.since = now;
+	d->timer.what = what;
+}
+
+static void times(struct device *d, double seconds[STRETCHES])
+{
+	if (seconds)
+		memcpy(seconds, d->timer.seconds, sizeof(d->timer.seconds));
+	memset(d->timer.seconds, 0, sizeof(d->timer.seconds));
+}
+
+const struct device_ops cpu_device_ops = {
+	.name = name,
+	.model = model,
+	.exact = exact,
+	.memory = memory,
+	.alloc = alloc_pages,
+	.free = free_pages,
+	.shared = shared,
+	.shared_free = shared_free,
+	.put = copy,
+	.get = copy,
+	.get_begin = copy,
+	.copy_begin = copy_begin,
+	.at = at,
+	.times = times,
+};
 
 void device_cpu(struct device *d, int threads)
 {
@@ -12,7 +113,7 @@ void device_cpu(struct device *d, int threads)
 		&cpu_avx512_kernels,
 #endif
 	};
-	device_init(d, tables[cpu_isa()], DEVICE_CPU);
+	device_init(d, DEVICE_CPU, tables[cpu_isa()], &cpu_device_ops);
 	d->threads = threads > 0 ? threads : cpu_count();
 	omp_set_num_threads(d->threads);
 }

@@ -9,13 +9,6 @@
 #define SIGN_BIT 0x80000000u
 #define INFINITE 0x7f800000u
 
-/* What a format is: bits of its fraction, its smallest normal number, its largest. */
-struct format {
-	int fraction;
-	float normal, largest;
-	bool saturates; /* beyond the largest; otherwise there is infinity */
-};
-
 static inline uint32_t select_bits(bool which, uint32_t a, uint32_t b)
 {
 	uint32_t mask = 0u - (uint32_t)which;
@@ -26,11 +19,11 @@ static inline uint32_t select_bits(bool which, uint32_t a, uint32_t b)
  * the last kept bit is added there and carries into the exponent as it should. Below the
  * smallest normal number the step is constant: adding a number whose own last bit is that
  * step rounds to it. */
-static inline float round_to(float x, const struct format f)
+static inline float round_to(float x, const struct dtype_row f)
 {
-	const int drop = 23 - f.fraction;
+	const int drop = 23 - f.fraction_bits;
 	const uint32_t half = (1u << (drop - 1)) - 1, keep = ~((1u << drop) - 1);
-	const float magic = f.normal * (float)(1 << drop);
+	const float magic = f.least_normal * (float)(1 << drop);
 	uint32_t u = (uint32_t)as_bits(x), sign = u & SIGN_BIT, a = u ^ sign;
 	bool nan = a > INFINITE;
 	uint32_t quiet = (a | 0x400000u) & keep;
@@ -42,7 +35,7 @@ static inline float round_to(float x, const struct format f)
 		r = select_bits(r > largest, INFINITE, r);
 	float size = as_float((int32_t)a);
 	uint32_t small = (uint32_t)as_bits((size + magic) - magic);
-	r = select_bits(a < (uint32_t)as_bits(f.normal), small, r);
+	r = select_bits(a < (uint32_t)as_bits(f.least_normal), small, r);
 	return as_float((int32_t)(select_bits(nan, quiet, r) | sign));
 }
 
@@ -56,13 +49,9 @@ static inline float round_bf16(float x)
 	return as_float((int32_t)select_bits(nan, (u | 0x400000u) & 0xffff0000u, r));
 }
 
-static const struct format f16 = {10, 0x1p-14f, 65504, false};
-
 /* Each format gets a loop of its own, in which it is a constant. */
 static void round_run(float *y, const float *x, int64_t n, enum dtype type, float scale)
 {
-	static const struct format e4m3 = {3, 0x1p-6f, 448, true},
-				   e5m2 = {2, 0x1p-14f, 57344, true};
 	switch (type) {
 	case DT_F32:
 		for (int64_t i = 0; i < n; i++)
@@ -74,15 +63,15 @@ static void round_run(float *y, const float *x, int64_t n, enum dtype type, floa
 		break;
 	case DT_F16:
 		for (int64_t i = 0; i < n; i++)
-			y[i] = round_to(x[i] * scale, f16);
+			y[i] = round_to(x[i] * scale, dtype_table[DT_F16]);
 		break;
 	case DT_E4M3:
 		for (int64_t i = 0; i < n; i++)
-			y[i] = round_to(x[i] * scale, e4m3);
+			y[i] = round_to(x[i] * scale, dtype_table[DT_E4M3]);
 		break;
 	case DT_E5M2:
 		for (int64_t i = 0; i < n; i++)
-			y[i] = round_to(x[i] * scale, e5m2);
+			y[i] = round_to(x[i] * scale, dtype_table[DT_E5M2]);
 		break;
 	}
 }
@@ -103,7 +92,7 @@ void K(round)(struct device *d, struct mat y, struct mat x, enum dtype type, flo
 void K(round_scaled)(struct device *d, struct mat y, float *inverse, struct mat x,
 	enum dtype type, const float *amax)
 {
-	float scale = float8_scale(type, *amax);
+	float scale = float8_scale(dtype_table[type].largest, *amax);
 	BUG_ON(y.transposed);
 	K(round)(d, y, x, type, scale);
 	*inverse = 1.0f / scale;
@@ -120,7 +109,7 @@ static inline uint16_t bits_f16(float x)
 	uint32_t u = (uint32_t)as_bits(x), a = u & ~SIGN_BIT;
 	uint32_t normal = (a - (uint32_t)BIAS) >> 13;
 	uint32_t beyond = (a >> 13 & 0x3ff) | 0x7c00;
-	bool small = a < (uint32_t)as_bits(f16.normal);
+	bool small = a < (uint32_t)as_bits(dtype_table[DT_F16].least_normal);
 	uint32_t steps = (uint32_t)(int32_t)(small ? as_float((int32_t)a) * 0x1p24f : 0);
 	uint32_t r = select_bits(a >= INFINITE, beyond, normal);
 	return (uint16_t)(select_bits(small, steps, r) | (u >> 16 & 0x8000));
@@ -147,7 +136,7 @@ void K(narrow)(struct device *d, uint16_t *y, struct mat x, enum dtype type)
 	} else {
 #pragma omp parallel for simd if (n > PARALLEL_FROM)
 		for (int64_t i = 0; i < n; i++)
-			y[i] = bits_f16(round_to(p[i], f16));
+			y[i] = bits_f16(round_to(p[i], dtype_table[DT_F16]));
 	}
 }
 

@@ -3,5 +3,8 @@
 
 #define STRING(x) #x
 #define NAME(isa) "cpu " STRING(isa)
-#define KERNEL_ENTRY(name) .name = K(name),
-const struct kernels K(kernels) = {.name = NAME(ISA), KERNELS(KERNEL_ENTRY)};
+#define KERNEL(type, name, ...) .name = K(name),
+const struct kernels K(kernels) = {
+	.name = NAME(ISA),
+#include "kernels/list.h"
+};

@@ -7,33 +7,24 @@
  * atomics, and no sum that is cut by the number of multiprocessors. (Blocks of attention for sm_90
  * are as many as those, but each tile is summed by one block, whichever that is.)
  *
- * With PT_EMULATED the same files are compiled for the CPU, by tests/emu: a thread of a block
- * is a coroutine there. For its sake shared memory is declared with SHARED(), inline assembly
- * is in mma.h and hopper.h only, and whole warps take part in shuffles.
+ * With PT_EMULATED the same files are compiled for the CPU, by an emulator of the CUDA runtime: a
+ * thread of a block is a coroutine there. So that it can replace them, the headers with inline
+ * assembly and the runtime (gpu_*.h) are alone in a folder, ptx, which is an include path of the
+ * real build only; shared memory is declared with SHARED(); and whole warps take part in shuffles.
  */
 #ifndef KERNELS_CUDA_H
 #define KERNELS_CUDA_H
 
-#ifdef PT_EMULATED
-#include "tests/emu/emu.h"
-#else
-#include <cuda_runtime.h>
-#endif
 #include <cuda_bf16.h>
 #include <cuda_fp16.h>
+#include <gpu_runtime.h>
 
 extern "C" {
 #include "kernels/kernels.h"
 
-#define CUDA_PROTOTYPE(name) kern_##name cuda_##name;
-KERNELS(CUDA_PROTOTYPE)
-#undef CUDA_PROTOTYPE
+#define KERNEL(type, name, ...) kern_##name cuda_##name;
+#include "kernels/list.h"
 }
-
-/* Dynamic shared memory of a kernel, as bytes. */
-#ifndef PT_EMULATED
-#define SHARED(name) extern __shared__ __align__(128) unsigned char name[]
-#endif
 
 enum { WARP = 32, FULL_BYTES_OF_SHARED = 48 << 10 };
 #define ALL_LANES 0xffffffffu
@@ -58,6 +49,10 @@ void cuda_check_shared(struct device *d, const char *name, size_t n_bytes);
  * the next one is given may be the same, since kernels run in their order. */
 enum { CUDA_ROOM = 64 << 20 };
 void *cuda_room(struct device *d, size_t n_bytes);
+/* device_put(), device_get() and device_wait(). */
+void cuda_put(struct device *d, void *to, const void *from, size_t n_bytes);
+void cuda_get(struct device *d, void *to, const void *from, size_t n_bytes);
+void cuda_wait(struct device *d);
 
 /* What PT_LAB_OFF may leave out; lab.cu says what each is. */
 enum lab {

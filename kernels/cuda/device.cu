@@ -74,7 +74,7 @@ cudaStream_t cuda_stream(struct device *d)
 	return cuda_of(d)->stream;
 }
 
-void *cuda_alloc(struct device *d, size_t n_bytes)
+static void *cuda_alloc(struct device *d, size_t n_bytes)
 {
 	struct cuda_device *c = cuda_of(d);
 	int64_t most = c->o.memory_bytes;
@@ -88,7 +88,7 @@ void *cuda_alloc(struct device *d, size_t n_bytes)
 	return p;
 }
 
-void cuda_free(struct device *d, void *p, size_t n_bytes)
+static void cuda_free(struct device *d, void *p, size_t n_bytes)
 {
 	if (!p)
 		return;
@@ -188,7 +188,7 @@ void cuda_get(struct device *d, void *to, const void *from, size_t n_bytes)
 }
 
 /* In a graph the event is one of its own, which each launch records; elsewhere it may not be. */
-void cuda_get_begin(struct device *d, void *to, const void *from, size_t n_bytes)
+static void cuda_get_begin(struct device *d, void *to, const void *from, size_t n_bytes)
 {
 	struct cuda_device *c = cuda_of(d);
 	struct later *l = &c->later;
@@ -210,7 +210,7 @@ void cuda_get_begin(struct device *d, void *to, const void *from, size_t n_bytes
 	cuda_after(d, "get");
 }
 
-void cuda_get_end(struct device *d)
+static void cuda_get_end(struct device *d)
 {
 	struct later *l = &cuda_of(d)->later;
 	BUG_ON(!cuda_graph_rests(d) || !l->n_bytes);
@@ -292,11 +292,13 @@ static bool is_exact(const struct device *d)
 	return cuda_of(d)->o.exact;
 }
 
-static const struct device_ops ops = {close_device, name_of, memory_of, model_of,
-	is_exact, cuda_at, cuda_times, cuda_profile_begin, cuda_profile_end, cuda_range,
-	cuda_range_end, cuda_graph_begin, cuda_graph_end, cuda_graph_refill,
-	cuda_graph_launch, cuda_algorithms, cuda_take_algorithms, cuda_forget_algorithms,
-	shared_alloc, shared_free, cuda_copy_begin, cuda_copy_end};
+/* (in the order of struct device_ops) */
+static const struct device_ops ops = {name_of, model_of, is_exact, memory_of, cuda_alloc,
+	cuda_free, shared_alloc, shared_free, cuda_put, cuda_get, cuda_get_begin,
+	cuda_copy_begin, cuda_at, cuda_times, close_device, cuda_get_end, cuda_copy_end,
+	cuda_wait, cuda_graph_begin, cuda_graph_end, cuda_graph_refill, cuda_graph_launch,
+	cuda_algorithms, cuda_take_algorithms, cuda_forget_algorithms, cuda_profile_begin,
+	cuda_profile_end, cuda_range, cuda_range_end};
 
 /* "580.95.05", of a text like "NVRM version: NVIDIA UNIX x86_64 Kernel Module  580.95.05  Tue
  * ...": the first number with a point; "unknown" where that is not told. */
@@ -463,7 +465,7 @@ extern "C" int pt_cuda_open(
 	struct device *d, const struct device_options *o, struct err *e)
 {
 	struct cuda_device *c = (struct cuda_device *)xcalloc(1, sizeof(*c));
-	device_init(d, &cuda_kernels, DEVICE_CUDA);
+	device_init(d, DEVICE_CUDA, &cuda_kernels, &ops);
 	c->o = *o;
 	d->impl = c;
 	int rc = cuda_lab_open(d, e);
@@ -480,7 +482,6 @@ extern "C" int pt_cuda_open(
 	name_device(c);
 	c->waits = env_switch("PT_CUDA_SYNC") == 1;
 	c->measures = o->measure;
-	d->ops = &ops;
 	cuda_check(d, cudaStreamCreateWithFlags(&c->stream, cudaStreamNonBlocking),
 		"a stream");
 	stage_open(d);

@@ -135,7 +135,7 @@ void cuda_combine(struct device *d, float *out, const float *const *x, int64_t n
 	struct brought b = {
 		(const float *const *)room, (const float *)(room + x_bytes), c->workers};
 	launch(d, "combine", grid_of_packs(1, n, 1), THREADS, 0, combine_kernel, out, b,
-		n, c->consensus, c->normalize);
+		n, c->vote, c->normalize);
 }
 
 /* ---- fewer elements ----------------------------------------------------------------- */
@@ -147,16 +147,17 @@ static __global__ void keep_random_kernel(
 	struct place here = place_of(i, cols, 1);
 	if (here.row >= rows)
 		return;
-	uint64_t at = (uint64_t)(keep.first + here.row * keep.row_step + here.col);
-	struct philox_block r =
-		philox(keep.key, (uint32_t)at, (uint32_t)(at >> 32), keep.worker, 0);
+	uint64_t at = (uint64_t)(keep.chance.first + here.row * keep.chance.row_step +
+				 here.col);
+	struct philox_block r = philox(
+		keep.chance.key, (uint32_t)at, (uint32_t)(at >> 32), keep.worker, 0);
 	x[i] = philox_uniform(r.x[0]) < keep.density ? x[i] * keep.scale : 0;
 }
 
 void cuda_keep_random(struct device *d, struct mat x, const struct keep *o)
 {
 	struct keep keep = *o;
-	keep.row_step = row_step(o->row_step, x);
+	keep.chance.row_step = row_step(o->chance.row_step, x);
 	launch(d, "keep_random", grid_of_packs(x.rows, x.cols, 1), THREADS, 0,
 		keep_random_kernel, floats_of(x), x.rows, x.cols, keep);
 }

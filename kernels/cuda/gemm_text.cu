@@ -10,8 +10,6 @@
 
 enum { MOST_PLANS = 1 << 16 };
 
-static const char *const type_names[] = {"fp32", "bf16", "fp16", "e4m3", "e5m2"};
-
 /* Where such a choice means anything. */
 static void head_line(struct device *d, struct str *out)
 {
@@ -27,9 +25,9 @@ static void plan_line(const struct plan *p, struct str *out)
 	str_printf(out,
 		"%c%c %" PRId64 " %" PRId64 " %" PRId64 " %s %s %s %d %d %" PRId64
 		" %" PRId64 " ",
-		k->ta ? 't' : 'n', k->tb ? 't' : 'n', k->m, k->n, k->k, type_names[k->a],
-		type_names[k->b], type_names[k->d], (int)k->epilogue, (int)k->add,
-		k->align, k->runs);
+		k->ta ? 't' : 'n', k->tb ? 't' : 'n', k->m, k->n, k->k,
+		dtype_table[k->a].name, dtype_table[k->b].name, dtype_table[k->d].name,
+		(int)k->epilogue, (int)k->add, k->align, k->runs);
 	if (p->apart) {
 		str_puts(out, "apart\n");
 		return;
@@ -67,8 +65,8 @@ void cuda_algorithms(struct device *d, struct str *out)
 
 static int64_t type_named(const char *name)
 {
-	for (size_t i = 0; i < ARRAY_LEN(type_names); i++)
-		if (!strcmp(type_names[i], name))
+	for (size_t i = 0; i < ARRAY_LEN(dtype_table); i++)
+		if (!strcmp(dtype_table[i].name, name))
 			return (int64_t)i;
 	return -1;
 }

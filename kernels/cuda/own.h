@@ -2,6 +2,9 @@
 #ifndef KERNELS_CUDA_OWN_H
 #define KERNELS_CUDA_OWN_H
 
+extern "C" {
+#include "kernels/backend.h"
+}
 #include "kernels/cuda/cuda.h"
 
 #include <cublasLt.h>

@@ -12,18 +12,11 @@
 #define SIGN_BIT 0x80000000u
 #define INFINITE 0x7f800000u
 
-/* What a format is: bits of its fraction, its smallest normal number, its largest. */
-struct format {
-	int fraction;
-	float normal, largest;
-	bool saturates; /* beyond the largest; otherwise there is infinity */
-};
-
-static __device__ inline float round_to(float x, const struct format f)
+static __device__ inline float round_to(float x, const struct dtype_row &f)
 {
-	const int drop = 23 - f.fraction;
+	const int drop = 23 - f.fraction_bits;
 	const uint32_t half = (1u << (drop - 1)) - 1, keep = ~((1u << drop) - 1);
-	const float magic = f.normal * (float)(1 << drop);
+	const float magic = f.least_normal * (float)(1 << drop);
 	uint32_t u = __float_as_uint(x), sign = u & SIGN_BIT, a = u ^ sign;
 	uint32_t largest = __float_as_uint(f.largest);
 	if (a > INFINITE) /* not a number */
@@ -33,7 +26,7 @@ static __device__ inline float round_to(float x, const struct format f)
 	uint32_t r = (a + half + (a >> drop & 1)) & keep;
 	if (!f.saturates && r > largest)
 		r = INFINITE;
-	if (a < __float_as_uint(f.normal))
+	if (a < __float_as_uint(f.least_normal))
 		r = __float_as_uint((__uint_as_float(a) + magic) - magic);
 	return __uint_as_float(r | sign);
 }
@@ -48,19 +41,19 @@ static __device__ inline float round_bf16(float x)
 
 static __device__ inline float round_f16(float x)
 {
-	const struct format f16 = {10, 0x1p-14f, 65504, false};
+	constexpr struct dtype_row f16 = dtype_table[DT_F16];
 	return round_to(x, f16);
 }
 
 static __device__ inline float round_e4m3(float x)
 {
-	const struct format e4m3 = {3, 0x1p-6f, 448, true};
+	constexpr struct dtype_row e4m3 = dtype_table[DT_E4M3];
 	return round_to(x, e4m3);
 }
 
 static __device__ inline float round_e5m2(float x)
 {
-	const struct format e5m2 = {2, 0x1p-14f, 57344, true};
+	constexpr struct dtype_row e5m2 = dtype_table[DT_E5M2];
 	return round_to(x, e5m2);
 }
 
@@ -137,26 +130,27 @@ struct by_number {
 struct by_amax {
 	const float *amax;
 	float *inverse;
+	float largest; /* of the format */
 };
 
 struct by_scales {
 	const float *a, *b;
 };
 
-static __device__ inline float scale_of(struct by_number by, enum dtype)
+static __device__ inline float scale_of(struct by_number by)
 {
 	return by.scale;
 }
 
-static __device__ inline float scale_of(struct by_amax by, enum dtype type)
+static __device__ inline float scale_of(struct by_amax by)
 {
-	float scale = float8_scale(type, *by.amax);
+	float scale = float8_scale(by.largest, *by.amax);
 	if (blockIdx.x == 0 && blockIdx.y == 0 && threadIdx.x == 0)
 		*by.inverse = 1.0f / scale;
 	return scale;
 }
 
-static __device__ inline float scale_of(struct by_scales by, enum dtype)
+static __device__ inline float scale_of(struct by_scales by)
 {
 	return *by.a * *by.b;
 }
@@ -167,7 +161,7 @@ static __global__ void __launch_bounds__(THREADS) round_kernel(
 {
 	enum { N = PER_PACK<X> };
 	int64_t i = thread_number() * N, left = n - i;
-	float v[N], scale = scale_of(by, type);
+	float v[N], scale = scale_of(by);
 	pack<Y, N> to;
 	if (left <= 0 && !amax)
 		return;
@@ -270,7 +264,7 @@ static __global__ void __launch_bounds__(THREADS) round_transposed_kernel(uint8_
 		from[p] = fetch<N>(
 			x + at + p * DOWN * cols, here ? cols - col - across : 0, whole);
 	}
-	float scale = scale_of(by, type); /* while they are on their way */
+	float scale = scale_of(by); /* while they are on their way */
 #pragma unroll
 	for (int p = 0; p < PACKS; p++) {
 		int r = first + p * DOWN;
@@ -312,7 +306,7 @@ static void round_transposed(
 void cuda_round_scaled(struct device *d, struct mat y, float *inverse, struct mat x,
 	enum dtype type, const float *amax)
 {
-	struct by_amax by = {amax, inverse};
+	struct by_amax by = {amax, inverse, dtype_table[type].largest};
 	BUG_ON(dtype_bytes(type) != 1 || !mat_size(x));
 	BUG_ON(y.transposed && (y.type != type || y.rows != x.rows || y.cols != x.cols));
 	if (y.transposed)

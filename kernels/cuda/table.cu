@@ -1,5 +1,8 @@
 /* The table of the device. */
 #include "kernels/cuda/own.h"
 
-#define KERNEL_ENTRY(name) cuda_##name,
-const struct kernels cuda_kernels = {"cuda", KERNELS(KERNEL_ENTRY)};
+#define KERNEL(type, name, ...) cuda_##name,
+const struct kernels cuda_kernels = {
+	"cuda",
+#include "kernels/list.h"
+};

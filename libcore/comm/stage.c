@@ -25,7 +25,7 @@ const void *stage_send(const void *p, int64_t n_bytes, struct comm_req *r)
 	if (!stage_needed(p))
 		return p;
 	r->host = xmalloc((size_t)n_bytes + 1);
-	device->k->get(device, r->host, p, (size_t)n_bytes);
+	device_get(device, r->host, p, (size_t)n_bytes);
 	return r->host;
 }
 
@@ -56,14 +56,14 @@ void stage_coll(
 		return;
 	r->host = xmalloc((size_t)(in + out) + 1);
 	if (sends) {
-		device->k->get(device, r->host, a->send, (size_t)in);
+		device_get(device, r->host, a->send, (size_t)in);
 		a->send = r->host;
 	}
 	if (receives) {
 		r->came = r->host + in;
 		r->to = a->recv;
 		r->to_bytes = out;
-		device->k->get(device, r->came, a->recv, (size_t)out);
+		device_get(device, r->came, a->recv, (size_t)out);
 		a->recv = r->came;
 	}
 }
@@ -71,7 +71,7 @@ void stage_coll(
 void stage_end(struct comm_req *r)
 {
 	if (r->to)
-		device->k->put(device, r->to, r->came, (size_t)r->to_bytes);
+		device_put(device, r->to, r->came, (size_t)r->to_bytes);
 	free(r->host);
 	r->host = r->came = NULL;
 	r->to = NULL;

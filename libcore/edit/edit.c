@@ -231,7 +231,7 @@ static void reduce_piece(void *with, const struct block *b, float *out,
 	struct edit *x = with;
 	const struct combine c = {.workers = x->sync->size,
 		.weight = x->weight + (int64_t)b->group * x->sync->size,
-		.consensus = x->c.consensus,
+		.vote = x->c.consensus,
 		.normalize = x->c.normalize};
 	x->d->k->combine(x->d, out, from, n, &c);
 }

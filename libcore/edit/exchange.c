@@ -183,8 +183,8 @@ static const char *bring(struct exchange *x, struct slot *s, const void *p,
 	if (!d->apart || x->sync->size == 1)
 		return bytes;
 	s->host = xrealloc(s->host, (size_t)n_bytes + 1);
-	d->k->get(d, s->host, bytes, (size_t)skip);
-	d->k->get(d, s->host + end, bytes + end, (size_t)(n_bytes - end));
+	device_get(d, s->host, bytes, (size_t)skip);
+	device_get(d, s->host + end, bytes + end, (size_t)(n_bytes - end));
 	return s->host;
 }
 

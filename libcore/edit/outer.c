@@ -53,7 +53,7 @@ static void move_anchor(
 			.g = g,
 			.n = b->n,
 			.decay = (float)x->c.decay};
-		x->d->k->put(x->d, x->outer, &o, sizeof(o));
+		device_put(x->d, x->outer, &o, sizeof(o));
 		x->d->k->adamw(x->d, &part, 1, x->outer);
 	} else {
 		bool sgd = x->c.outer == EDIT_OUTER_SGD;

@@ -95,7 +95,7 @@ double pseudo_grad_norms(struct edit *x, struct selection c, double *norm)
 	const struct exact *from = selected_squares(x, c, &n);
 	struct exact *sum = xcalloc((size_t)n, sizeof(*sum));
 	double all = 0;
-	x->d->k->get(x->d, sum, from, (size_t)n * sizeof(*sum));
+	device_get(x->d, sum, from, (size_t)n * sizeof(*sum));
 	comm_sum_i64(x->world, (int64_t *)sum, n * EXACT_WORDS);
 	for (int g = 0; g < x->n_groups; g++) {
 		if (!edit_selects(x, c, g))
@@ -178,9 +178,9 @@ static void sparsify_part(void *with, const struct part *p)
 	}
 	const struct keep keep = {.density = density,
 		.scale = x->c.sparsify == EDIT_RESCALED_RANDOM ? 1 / density : 1,
-		.key = wire_key(x->c.seed, p->t, x->n_syncs),
-		.first = tensor_index(p->t, p->slice, p->row),
-		.row_step = p->t->dims[1],
+		.chance = {.key = wire_key(x->c.seed, p->t, x->n_syncs),
+			.first = tensor_index(p->t, p->slice, p->row),
+			.row_step = p->t->dims[1]},
 		.worker = (uint32_t)x->sync->rank};
 	x->d->k->keep_random(x->d, v, &keep);
 }

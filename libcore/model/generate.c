@@ -223,8 +223,8 @@ static void run_piece(struct decoder *g, int64_t first, int64_t n, bool last)
 	int32_t pos[PIECE];
 	for (int64_t i = 0; i < n; i++)
 		pos[i] = (int32_t)(first + i);
-	g->d->k->put(g->d, g->pos, pos, (size_t)n * sizeof(*pos));
-	g->d->k->put(g->d, g->tokens, g->ids + first, (size_t)n * sizeof(*g->ids));
+	device_put(g->d, g->pos, pos, (size_t)n * sizeof(*pos));
+	device_put(g->d, g->tokens, g->ids + first, (size_t)n * sizeof(*g->ids));
 	embed(g, x);
 	for (int64_t l = 0; l < g->m->c.layers; l++)
 		block(g, l, x, first);
@@ -236,7 +236,7 @@ static void run_piece(struct decoder *g, int64_t first, int64_t n, bool last)
 	for (int s = 0; s < g->m->tp; s++)
 		g->d->k->linear_row(g->d, mat(g->logits + s * cols, 1, cols), h,
 			param(g, g->m->output, s), (struct mat){0});
-	g->d->k->get(
+	device_get(
 		g->d, g->read, g->logits, (size_t)g->m->padded_vocab * sizeof(*g->read));
 }
 

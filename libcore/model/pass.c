@@ -48,7 +48,7 @@ float *model_rope(const struct model *m, struct device *d, struct arena *run)
 		return rope;
 	float *made = xcalloc((size_t)n, sizeof(*made));
 	fill_rope(m, made);
-	d->k->put(d, rope, made, (size_t)n * sizeof(*made));
+	device_put(d, rope, made, (size_t)n * sizeof(*made));
 	free(made);
 	return rope;
 }
@@ -105,7 +105,7 @@ void pass_init(struct pass *p, struct model *m, struct device *d, struct store *
 		for (int64_t b = 0; b < p->batch; b++)
 			chunk_positions(&p->cp, p->cp.first + i,
 				p->host_pos + i * p->rows + b * seq_rows);
-	d->k->put(d, p->pos, p->host_pos, ids);
+	device_put(d, p->pos, p->host_pos, ids);
 	pass_loss_begin(p);
 }
 
@@ -118,7 +118,7 @@ void pass_close(struct pass *p)
 
 void pass_step_begin(struct pass *p, const struct pass_step *step)
 {
-	p->d->k->put(p->d, p->step, step, sizeof(*step));
+	device_put(p->d, p->step, step, sizeof(*step));
 }
 
 void pass_loss_begin(struct pass *p)
@@ -129,7 +129,7 @@ void pass_loss_begin(struct pass *p)
 struct exact pass_loss(struct pass *p)
 {
 	struct exact loss = {0};
-	p->d->k->get(p->d, &loss, p->loss, sizeof(loss));
+	device_get(p->d, &loss, p->loss, sizeof(loss));
 	return loss;
 }
 
@@ -144,8 +144,8 @@ void pass_load(struct pass *p, const int32_t *windows)
 		tokens[i] = from[p->host_pos[i]];
 		targets[i] = from[p->host_pos[i] + 1];
 	}
-	p->d->k->put(p->d, p->tokens, tokens, n_bytes);
-	p->d->k->put(p->d, p->targets, targets, n_bytes);
+	device_put(p->d, p->tokens, tokens, n_bytes);
+	device_put(p->d, p->targets, targets, n_bytes);
 }
 
 /* ---- activations ----------------------------------------------------------------- */

@@ -34,7 +34,7 @@ static void move_host(
 	struct spill *spill, bool write, void *memory, int64_t n_bytes, int64_t at)
 {
 	const struct host *x = (const struct host *)spill;
-	x->d->k->wait(x->d);
+	device_wait(x->d);
 	if (write)
 		memcpy(x->memory + at, memory, (size_t)n_bytes);
 	else

@@ -282,7 +282,7 @@ static void hash_here(struct store *s, bool counted,
 	size_t n_bytes = (size_t)n * sizeof(*sums);
 	d->k->zero(d, mat(s->own->hashes, 1, (int64_t)(n_bytes / sizeof(float))));
 	store_walk(s, counted, STORE_BIT(STORE_PARAM), 0, fn, s);
-	d->k->get(d, sums, s->own->hashes, n_bytes);
+	device_get(d, sums, s->own->hashes, n_bytes);
 }
 
 uint64_t store_hash(struct store *s)

@@ -241,7 +241,8 @@ void part_get(struct store *s, const struct part *x, enum store_group g, int64_t
 	if (is_spilled(s, g))
 		move(s, g, false, out, x->at + row * x->cols, n);
 	else
-		d->k->get(d, out, x->state[g] + row * x->cols, (size_t)n * sizeof(float));
+		device_get(
+			d, out, x->state[g] + row * x->cols, (size_t)n * sizeof(float));
 }
 
 void part_put(struct store *s, const struct part *x, enum store_group g, int64_t row,
@@ -252,5 +253,5 @@ void part_put(struct store *s, const struct part *x, enum store_group g, int64_t
 	if (is_spilled(s, g))
 		move(s, g, true, (float *)in, x->at + row * x->cols, n);
 	else
-		d->k->put(d, x->state[g] + row * x->cols, in, (size_t)n * sizeof(float));
+		device_put(d, x->state[g] + row * x->cols, in, (size_t)n * sizeof(float));
 }

@@ -285,7 +285,7 @@ static struct mat numbers(struct device *d, struct arena *a, int64_t n, enum dty
 	for (int64_t i = 0; i < n * n; i++)
 		some[i] = (float)(i % 7);
 	struct mat from = mat_take(a, n, n, DT_F32);
-	d->k->put(d, from.p, some, (size_t)mat_bytes(from));
+	device_put(d, from.p, some, (size_t)mat_bytes(from));
 	d->k->round(d, x, from, type, 1);
 	free(some);
 	return x;
@@ -306,10 +306,10 @@ static double measure_products(struct device *d, enum dtype type, int64_t n)
 	struct mat x = numbers(d, &a, n, type), w = numbers(d, &a, n, type);
 	struct mat y = mat_take(&a, n, n, type);
 	for (int i = 0; i < 4; i++) {
-		d->k->wait(d);
+		device_wait(d);
 		double begin = clock_seconds();
 		d->k->linear_fwd(d, y, x, w, (struct mat){0});
-		d->k->wait(d);
+		device_wait(d);
 		double rate = 2.0 * (double)(n * n * n) / (clock_seconds() - begin);
 		best = rate > best ? rate : best;
 	}

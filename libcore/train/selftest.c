@@ -41,8 +41,8 @@ static void note_workers(struct device *d, const struct train_opts *o, struct ma
 	const struct keep keep = {.density = 1};
 	const struct outer_sgd sgd = {.nesterov = w->nesterov};
 	const struct combine combine = {.workers = (int)w->workers,
-		.consensus = w->reducer == EDIT_GTA ? (enum consensus)w->consensus
-						    : CONSENSUS_NONE,
+		.vote = w->reducer == EDIT_GTA ? (enum consensus)w->consensus
+					       : CONSENSUS_NONE,
 		.normalize = w->reducer != EDIT_MEAN && w->normalize};
 	const struct adamw_part part = {.n = mat_size(x)};
 	k->pseudo_grad(d, NULL, NULL, mat_size(x));

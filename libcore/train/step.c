@@ -73,11 +73,11 @@ static void put_terms(struct trainer *t, const struct step_result *r)
 			.eps = (float)t->o.eps,
 			.correct1 = (float)(1 - pow(t->o.beta1, (double)step)),
 			.correct2 = (float)(1 - pow(t->o.beta2, (double)step))},
-		.tokens = step_tokens(t),
-		.clip = t->o.clip,
-		.loss_scale = t->loss_scale,
+		.count = step_tokens(t),
+		.max_norm = t->o.clip,
+		.scale = t->loss_scale,
 		.step = t->step + 1};
-	t->d.k->put(&t->d, t->terms, &terms, sizeof(terms));
+	device_put(&t->d, t->terms, &terms, sizeof(terms));
 	put_pass_step(t);
 }
 
@@ -121,13 +121,13 @@ void step_agree(struct trainer *t, bool save, struct step_result *r)
 		.meet = t->wants_to_meet && t->wants_to_meet(t->with)};
 	bool several = !is_alone(t);
 	if (several) {
-		d->k->get(d, &all.loss, loss, n_bytes);
-		d->k->get(d, &all.squares, squares, n_bytes);
+		device_get(d, &all.loss, loss, n_bytes);
+		device_get(d, &all.squares, squares, n_bytes);
 	}
 	comm_sum_i64(t->world, (int64_t *)&all, 2 * EXACT_WORDS + 4);
 	if (several) {
-		d->k->put(d, loss, &all.loss, n_bytes);
-		d->k->put(d, squares, &all.squares, n_bytes);
+		device_put(d, loss, &all.loss, n_bytes);
+		device_put(d, squares, &all.squares, n_bytes);
 	}
 	r->stop = all.stop;
 	r->save = all.save;
@@ -203,7 +203,7 @@ static void ask(struct work *w)
 	if (!is_alone(t))
 		step_agree(t, w->save, w->r);
 	d->k->step_end(d, t->end, t->pass.loss, store_squares(t->store), t->terms);
-	d->k->get_begin(d, &t->ended, t->end, sizeof(t->ended));
+	device_get_begin(d, &t->ended, t->end, sizeof(t->ended));
 	if (updates_ahead(w))
 		trainer_update(t);
 }
@@ -421,7 +421,7 @@ static void find_out(struct work *w)
 {
 	struct trainer *t = w->t;
 	struct step_result *r = w->r;
-	t->d.k->get_end(&t->d);
+	device_get_end(&t->d);
 	BUG_ON(t->ended.step != t->step + 1);
 	if (is_alone(t))
 		step_agree(t, w->save, r);

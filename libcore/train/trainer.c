@@ -348,7 +348,7 @@ static void open_compute(struct trainer *t)
 	start_phase_ends(&t->start, START_MEMORY);
 	init_parts(t->store, (uint64_t)t->o.seed);
 	store_updated(t->store, false);
-	d->k->wait(d);
+	device_wait(d);
 	start_phase_ends(&t->start, START_WEIGHTS);
 }
 

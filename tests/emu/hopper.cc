@@ -10,7 +10,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 
-#include "tests/emu/hopper.h"
+#include <gpu_hopper.h>
 
 #define FAST __attribute__((target_clones("default", "avx2", "avx512f")))
 

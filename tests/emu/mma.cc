@@ -4,7 +4,7 @@
 #include <cuda_bf16.h>
 #include <cuda_fp16.h>
 
-#include "tests/emu/mma.h"
+#include <gpu_mma.h>
 
 #define FAST __attribute__((target_clones("default", "avx2", "avx512f")))
 

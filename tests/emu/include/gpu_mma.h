@@ -1,6 +1,6 @@
-/* What kernels/cuda/mma.h has, for a CPU: a warp's lanes meet, and the last does the work. */
-#ifndef EMU_MMA_H
-#define EMU_MMA_H
+/* The instructions of kernels/cuda/mma.h, for a CPU: a warp's lanes meet, and the last does the work. */
+#ifndef GPU_MMA_H
+#define GPU_MMA_H
 
 #include "tests/emu/emu.h"
 

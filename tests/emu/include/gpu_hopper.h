@@ -1,10 +1,10 @@
 /*
- * What kernels/cuda/hopper.h has, for a CPU. What is asked of copies and of products is done
+ * The instructions of kernels/cuda/hopper.h, for a CPU. What is asked of copies and of products is done
  * as late as it may be, and what was there is gone at once: so who reads too early, and who
  * is still reading, finds it out.
  */
-#ifndef EMU_HOPPER_H
-#define EMU_HOPPER_H
+#ifndef GPU_HOPPER_H
+#define GPU_HOPPER_H
 
 #include "tests/emu/emu.h"
 

@@ -1,0 +1,107 @@
+/*
+ * For those who make a device: its functions, how it begins, and what ties the CUDA plugin to the
+ * program. Others need device.h only.
+ */
+#ifndef KERNELS_BACKEND_H
+#define KERNELS_BACKEND_H
+
+#include "kernels/device.h"
+#include "kernels/kernels.h"
+
+/* The functions of a device, as device.h describes them (device_close() and so on). A device may
+ * take the rows of another's table and override some; those under "optional" may be NULL, where a
+ * device has nothing to do or has no such thing. */
+struct device_ops {
+	const char *(*name)(const struct device *);
+	const char *(*model)(const struct device *); /* "NVIDIA H100 80GB HBM3" */
+	bool (*exact)(const struct device *);	     /* device_options.exact */
+	void (*memory)(const struct device *, int64_t *used, int64_t *free);
+	void *(*alloc)(struct device *, size_t n_bytes);
+	void (*free)(struct device *, void *p, size_t n_bytes);
+	void *(*shared)(struct device *, size_t n_bytes);
+	void (*shared_free)(struct device *, void *p);
+	void (*put)(struct device *, void *to, const void *from, size_t n_bytes);
+	void (*get)(struct device *, void *to, const void *from, size_t n_bytes);
+	void (*get_begin)(struct device *, void *to, const void *from, size_t n_bytes);
+	uint64_t (*copy_begin)(struct device *, bool out, void *to, const void *from,
+		size_t n_bytes, uint64_t after);
+	void (*at)(struct device *, enum stretch what);
+	void (*times)(struct device *, double seconds[STRETCHES]);
+	/* ---- optional ---- */
+	void (*close)(struct device *);
+	void (*get_end)(struct device *);
+	void (*copy_end)(struct device *, uint64_t ticket);
+	void (*wait)(struct device *);
+	bool (*graph_begin)(struct device *);
+	bool (*graph_end)(struct device *);
+	void (*graph_refill)(struct device *);
+	void (*graph_launch)(struct device *);
+	void (*algorithms)(struct device *, struct str *out);
+	int (*take_algorithms)(struct device *, const char *text, struct err *e);
+	void (*forget_algorithms)(struct device *);
+	void (*profile_begin)(struct device *);
+	void (*profile_end)(struct device *, struct str *out);
+	void (*range)(struct device *, const char *name);
+	void (*range_end)(struct device *);
+};
+
+extern const struct device_ops cpu_device_ops;
+
+/* Makes *d a device with these tables, and with the properties that the model asks of its kind:
+ * narrow, apart, tile_bytes, sum_block. The CPU, a GPU and the planning device each begin with it,
+ * so that the plan for a kind of device is what such a device does. */
+static inline void device_init(struct device *d, enum device_kind kind,
+	const struct kernels *k, const struct device_ops *ops)
+{
+	/* Logits that are worth computing at once: as many as keep all of a GPU busy. */
+	enum { CPU_TILE_BYTES = 64 << 20, GPU_TILE_BYTES = 1 << 30 };
+	/* Floats that are worth adding up at once: of a CPU, those that stay in its cache from one
+	 * addition to the next; of a GPU, so many that a launch is worth its while. */
+	enum { CPU_SUM_BLOCK = 1 << 15, GPU_SUM_BLOCK = 1 << 28 };
+	bool gpu = kind == DEVICE_CUDA;
+	memset(d, 0, sizeof(*d));
+	d->k = k;
+	d->ops = ops;
+	d->threads = 1;
+	d->narrow = gpu;
+	d->apart = gpu;
+	d->tile_bytes = gpu ? GPU_TILE_BYTES : CPU_TILE_BYTES;
+	d->sum_block = gpu ? GPU_SUM_BLOCK : CPU_SUM_BLOCK;
+}
+
+/* ---- the CUDA plugin --------------------------------------------------------------- */
+
+/* pt-cuda.so has `pt_cuda_open`, which is a device_opener (1: an error, which is only that there
+ * is no GPU, or none for this rank alone: it is not reported unless a GPU was asked for),
+ * `pt_cuda_gpu`, which is device_gpu(), and `pt_cuda_abi`, which must be the program's
+ * device_abi(): a hash of the kernels with their parameters, and of the sizes of structs. */
+typedef int device_opener(
+	struct device *d, const struct device_options *o, struct err *e);
+typedef uint64_t device_finder(int rank);
+
+static inline uint64_t device_abi_text(uint64_t h, const char *text)
+{
+	for (const char *s = text; *s; s++)
+		h = hash_mix(h + (unsigned char)*s);
+	return h;
+}
+
+static inline uint64_t device_abi(void)
+{
+	uint64_t h = device_abi_text(0, PT_VERSION);
+	static const size_t sizes[] = {sizeof(struct device), sizeof(struct device_ops),
+		sizeof(struct kernels), sizeof(struct mat), sizeof(struct dropout),
+		sizeof(struct attn), sizeof(struct norm), sizeof(struct adamw),
+		sizeof(struct step_end), sizeof(struct step_terms),
+		sizeof(struct outer_sgd), sizeof(struct combine), sizeof(struct keep),
+		sizeof(struct chance), sizeof(struct normal), sizeof(struct exact),
+		sizeof(struct device_options), sizeof(struct err)};
+#define KERNEL(type, name, ...) \
+	h = device_abi_text(h, #type " " #name "(" #__VA_ARGS__ ")");
+#include "kernels/list.h"
+	for (size_t i = 0; i < ARRAY_LEN(sizes); i++)
+		h = hash_mix(h + sizes[i]);
+	return h;
+}
+
+#endif

@@ -1,0 +1,231 @@
+/* The instructions of hopper.h, for a GPU. */
+#ifndef GPU_HOPPER_H
+#define GPU_HOPPER_H
+
+static __device__ inline uint32_t shared_address(const void *p)
+{
+	return (uint32_t)__cvta_generic_to_shared(p);
+}
+
+/* ---- barriers ------------------------------------------------------------------------ */
+
+/* For `count` arrivals a phase. */
+static __device__ inline void barrier_make(uint64_t *barrier, int count)
+{
+	asm volatile("mbarrier.init.shared::cta.b64 [%0], %1;\n" ::"r"(
+			     shared_address(barrier)),
+		     "r"(count)
+		     : "memory");
+}
+
+/* Who made barriers tells the copies; then all threads wait for each other. */
+static __device__ inline void barriers_tell(void)
+{
+	asm volatile("fence.mbarrier_init.release.cluster;\n" ::: "memory");
+}
+
+static __device__ inline void barrier_arrive(uint64_t *barrier)
+{
+	asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0];\n" ::"r"(
+		shared_address(barrier))
+		     : "memory");
+}
+
+/* Arrives, and so many bytes are to come in this phase. */
+static __device__ inline void barrier_expect(uint64_t *barrier, int n_bytes)
+{
+	asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;\n" ::"r"(
+			     shared_address(barrier)),
+		     "r"(n_bytes)
+		     : "memory");
+}
+
+/* Until the phase of this parity is over: 0 for the first one; and 1 for the one before it,
+ * which is over at once. */
+static __device__ inline void barrier_wait(uint64_t *barrier, int parity)
+{
+	asm volatile("{\n"
+		     ".reg .pred over;\n"
+		     "again:\n"
+		     "mbarrier.try_wait.parity.shared::cta.b64 over, [%0], %1;\n"
+		     "@over bra done;\n"
+		     "bra again;\n"
+		     "done:\n"
+		     "}\n" ::"r"(shared_address(barrier)),
+		     "r"(parity)
+		     : "memory");
+}
+
+/* A barrier with a number, 1 to 15: n threads are those that wait and those that do not. */
+static __device__ inline void turn_wait(int id, int n_threads)
+{
+	asm volatile("bar.sync %0, %1;\n" ::"r"(id), "r"(n_threads) : "memory");
+}
+
+static __device__ inline void turn_give(int id, int n_threads)
+{
+	asm volatile("bar.arrive %0, %1;\n" ::"r"(id), "r"(n_threads) : "memory");
+}
+
+/* ---- registers ----------------------------------------------------------------------- */
+
+/* All threads of a warpgroup: from now on they have N. Who has more waits for the others to
+ * have fewer. */
+template <int N> static __device__ inline void registers_fewer(void)
+{
+	asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;\n" ::"n"(N));
+}
+
+template <int N> static __device__ inline void registers_more(void)
+{
+	asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;\n" ::"n"(N));
+}
+
+/* ---- copies of tiles ----------------------------------------------------------------- */
+
+/* The box of a tensor of 4 dimensions that begins at `at`, zeros where there is no tensor;
+ * `barrier` counts its bytes. */
+static __device__ inline void tile_load(void *to, const CUtensorMap *map,
+	uint64_t *barrier, int at0, int at1, int at2, int at3)
+{
+	asm volatile(
+		"cp.async.bulk.tensor.4d.shared::cluster.global.mbarrier::complete_tx::"
+		"bytes [%0], [%1, {%3, %4, %5, %6}], [%2];\n" ::"r"(shared_address(to)),
+		"l"(map), "r"(shared_address(barrier)), "r"(at0), "r"(at1), "r"(at2),
+		"r"(at3)
+		: "memory");
+}
+
+/* ---- products ------------------------------------------------------------------------ */
+
+/* Before products: what threads did to the registers that these use is done. */
+static __device__ inline void wgmma_fence(void)
+{
+	asm volatile("wgmma.fence.sync.aligned;\n" ::: "memory");
+}
+
+static __device__ inline void wgmma_commit(void)
+{
+	asm volatile("wgmma.commit_group.sync.aligned;\n" ::: "memory");
+}
+
+/* Until at most N of the groups that were committed last are under way. */
+template <int N> static __device__ inline void wgmma_wait(void)
+{
+	asm volatile("wgmma.wait_group.sync.aligned %0;\n" ::"n"(N) : "memory");
+}
+
+/* The same, after `bits` are computed, those of numbers none of which is negative, together. No number
+ * depends on a wait, so that ptxas moves the wait to the front of what is to go on meanwhile; but
+ * not over a store to shared memory, though this one, of what is less than 0, is never done (NaN
+ * is not less). */
+template <int N> static __device__ inline void wgmma_wait_after(uint32_t bits)
+{
+	asm volatile("{\n"
+		     ".reg .pred negative;\n"
+		     "setp.lt.f32 negative, %0, 0f00000000;\n"
+		     "@negative st.volatile.shared.f32 [%1], %0;\n"
+		     "wgmma.wait_group.sync.aligned %2;\n"
+		     "}\n" ::"f"(__uint_as_float(bits)),
+		     "r"(0), "n"(N)
+		     : "memory");
+}
+
+/* The compiler keeps these numbers where they are: products write there behind its back. */
+template <int NT> static __device__ inline void wgmma_hold(float (&c)[NT][4])
+{
+#pragma unroll
+	for (int i = 0; i < NT * 4; i++)
+		asm volatile("" : "+f"(c[i / 4][i % 4])::"memory");
+}
+
+/* Operands in registers are there until products that take them are done. */
+template <int K> static __device__ inline void wgmma_hold(uint32_t (&a)[K][4])
+{
+#pragma unroll
+	for (int i = 0; i < K * 4; i++)
+		asm volatile("" : "+r"(a[i / 4][i % 4])::"memory");
+}
+
+#define REG4(c, i) "+f"(c[i][0]), "+f"(c[i][1]), "+f"(c[i][2]), "+f"(c[i][3])
+#define REG16(c, i) REG4(c, i), REG4(c, i + 1), REG4(c, i + 2), REG4(c, i + 3)
+#define REG32(c) REG16(c, 0), REG16(c, 4)
+#define REG64(c) REG32(c), REG16(c, 8), REG16(c, 12)
+#define NAMES32                                          \
+	"%0,%1,%2,%3,%4,%5,%6,%7,%8,%9,%10,%11,%12,%13," \
+	"%14,%15,%16,%17,%18,%19,%20,%21,%22,%23,%24,"   \
+	"%25,%26,%27,%28,%29,%30,%31"
+#define NAMES64                                                             \
+	NAMES32 ",%32,%33,%34,%35,%36,%37,%38,%39,%40,%41,%42,%43,%44,%45," \
+		"%46,%47,%48,%49,%50,%51,%52,%53,%54,%55,%56,%57,%58,%59,"  \
+		"%60,%61,%62,%63"
+
+/* A product of 64 x n sums, `regs`; y, z, t: the places of b, of whether to add, and of how a
+ * and b lie, behind those and behind a. */
+#define WGMMA(n, type, names, a_names, y, z, t, regs, ...)                          \
+	asm volatile("{\n"                                                          \
+		     ".reg .pred add;\n"                                            \
+		     "setp.ne.b32 add, %" z ", 0;\n"                                \
+		     "wgmma.mma_async.sync.aligned.m64n" n "k16.f32." type "." type \
+		     " {" names "}, " a_names ", %" y ", add, 1, 1, " t ";\n"       \
+		     "}\n"                                                          \
+		     : regs                                                         \
+		     : __VA_ARGS__, "l"(b), "r"((int)add), "n"((int)TRANSPOSED))
+#define A_SHARED "l"(a)
+#define A_HELD "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3])
+
+static __device__ inline constexpr bool is_bf16(__nv_bfloat16)
+{
+	return true;
+}
+
+static __device__ inline constexpr bool is_bf16(__half)
+{
+	return false;
+}
+
+/*
+ * c[64, 8 NT] = a b, plus what c was if `add`: asked for, and done when it was committed and
+ * waited for. A thread has of c what it has of an mma's, 16 rows a warp.
+ * a[64, 16]: columns_of() 64 rows, or the registers that an mma takes.
+ * b[16, 8 NT]: columns_of() 8 NT rows, of which it is the transpose; or, if TRANSPOSED, rows_of().
+ */
+template <bool TRANSPOSED, typename T, int NT>
+static __device__ inline void wgmma(
+	float (&c)[NT][4], uint64_t a, uint64_t b, bool add, T number)
+{
+	static_assert(NT == 8 || NT == 16, "sums of 64 or 128 columns");
+	if constexpr (NT == 8 && is_bf16(T()))
+		WGMMA("64", "bf16", NAMES32, "%32", "33", "34", "0, %35", REG32(c),
+			A_SHARED);
+	else if constexpr (NT == 8)
+		WGMMA("64", "f16", NAMES32, "%32", "33", "34", "0, %35", REG32(c),
+			A_SHARED);
+	else if constexpr (is_bf16(T()))
+		WGMMA("128", "bf16", NAMES64, "%64", "65", "66", "0, %67", REG64(c),
+			A_SHARED);
+	else
+		WGMMA("128", "f16", NAMES64, "%64", "65", "66", "0, %67", REG64(c),
+			A_SHARED);
+}
+
+template <bool TRANSPOSED, typename T, int NT>
+static __device__ inline void wgmma(
+	float (&c)[NT][4], const uint32_t (&a)[4], uint64_t b, bool add, T number)
+{
+	static_assert(NT == 8 || NT == 16, "sums of 64 or 128 columns");
+	if constexpr (NT == 8 && is_bf16(T()))
+		WGMMA("64", "bf16", NAMES32, "{%32,%33,%34,%35}", "36", "37", "%38",
+			REG32(c), A_HELD);
+	else if constexpr (NT == 8)
+		WGMMA("64", "f16", NAMES32, "{%32,%33,%34,%35}", "36", "37", "%38",
+			REG32(c), A_HELD);
+	else if constexpr (is_bf16(T()))
+		WGMMA("128", "bf16", NAMES64, "{%64,%65,%66,%67}", "68", "69", "%70",
+			REG64(c), A_HELD);
+	else
+		WGMMA("128", "f16", NAMES64, "{%64,%65,%66,%67}", "68", "69", "%70",
+			REG64(c), A_HELD);
+}
+
+#endif

@@ -1,0 +1,77 @@
+/* The instructions of mma.h, for a GPU. */
+#ifndef GPU_MMA_H
+#define GPU_MMA_H
+
+/* c += a b */
+static __device__ inline void mma(
+	float c[4], const uint32_t a[4], const uint32_t b[2], __nv_bfloat16)
+{
+	asm volatile("mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 "
+		     "{%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, {%0,%1,%2,%3};\n"
+		     : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3])
+		     : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b[0]), "r"(b[1]));
+}
+
+static __device__ inline void mma(
+	float c[4], const uint32_t a[4], const uint32_t b[2], __half)
+{
+	asm volatile("mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 "
+		     "{%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, {%0,%1,%2,%3};\n"
+		     : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3])
+		     : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b[0]), "r"(b[1]));
+}
+
+/* Four 8 x 8 matrices of 16-bit numbers: lane l gives the address of row l % 8 of matrix
+ * l / 8, 16 bytes; it gets of matrix i the numbers (g, 2t), (g, 2t + 1) in r[i]; transposed,
+ * (2t, g), (2t + 1, g). */
+static __device__ inline void ldmatrix(uint32_t r[4], const void *row)
+{
+	uint32_t at = (uint32_t)__cvta_generic_to_shared(row);
+	asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0,%1,%2,%3}, [%4];\n"
+		     : "=r"(r[0]), "=r"(r[1]), "=r"(r[2]), "=r"(r[3])
+		     : "r"(at)
+		     : "memory");
+}
+
+static __device__ inline void ldmatrix_transposed(uint32_t r[4], const void *row)
+{
+	uint32_t at = (uint32_t)__cvta_generic_to_shared(row);
+	asm volatile(
+		"ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0,%1,%2,%3}, [%4];\n"
+		: "=r"(r[0]), "=r"(r[1]), "=r"(r[2]), "=r"(r[3])
+		: "r"(at)
+		: "memory");
+}
+
+/* 16 bytes to shared memory, or zeros; done when waited for. */
+static __device__ inline void copy_async(void *to, const void *from, bool there)
+{
+	uint32_t at = (uint32_t)__cvta_generic_to_shared(to);
+	int n = there ? 16 : 0;
+	asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;\n"
+		     :
+		     : "r"(at), "l"(from), "r"(n)
+		     : "memory");
+}
+
+static __device__ inline void copy_commit(void)
+{
+	asm volatile("cp.async.commit_group;\n" ::: "memory");
+}
+
+/* Until at most N of the groups that were committed last are under way. */
+template <int N> static __device__ inline void copy_wait(void)
+{
+	asm volatile("cp.async.wait_group %0;\n" ::"n"(N) : "memory");
+}
+
+/* 2^x, to 2 units in the last place; what would be subnormal is 0. (exp2f spends three more
+ * instructions on those.) */
+static __device__ inline float exp2_fast(float x)
+{
+	float y;
+	asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
+	return y;
+}
+
+#endif

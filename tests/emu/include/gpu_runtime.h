@@ -1,0 +1,2 @@
+/* The CUDA runtime, for the emulated GPU. */
+#include "tests/emu/emu.h"
