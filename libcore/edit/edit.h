@@ -98,9 +98,10 @@ struct edit_config {
 	uint64_t seed;
 };
 
-/* Bits of the store groups that it needs. Without an outer optimizer or a reducer, parameters
- * are averaged and there is no anchor. */
-unsigned edit_groups(const struct edit_config *c);
+/* Adds its groups to those of the store: the anchor, the state of the outer optimizer, the residual
+ * of compression, and the pseudo-gradient in flight (pending). Without an outer optimizer or a
+ * reducer, parameters are averaged and there is no anchor. */
+void edit_add_groups(const struct edit_config *c, struct store_groups *g);
 
 /* A synchronisation, as seen by this worker. */
 struct edit_result {
@@ -115,7 +116,7 @@ struct edit_result {
 struct edit;
 
 /* `world`: the ranks of the worker; `sync`: the ranks at the same position of all workers, where
- * the rank is the worker's number. The store is the worker's, with the groups of edit_groups().
+ * the rank is the worker's number. The store is the worker's, with the groups of edit_add_groups().
  * All arguments stay the caller's; communicators and device may be a plan's. */
 struct edit *edit_open(const struct edit_config *c, struct comm *world, struct comm *sync,
 	struct store *s, struct device *d);

@@ -22,7 +22,11 @@ struct edit {
 	int64_t *outer_steps; /* [groups]: updates with at least one contribution */
 	/* The store group that holds the pseudo-gradient: it replaces the parameters, or is kept
 	 * beside them when training continues during the exchange. */
-	enum store_group grad_group;
+	int grad_group;
+	/* Store groups, -1: not kept. */
+	struct edit_groups {
+		int anchor, outer_mean, outer_square, residual;
+	} group;
 	/* Of the synchronisation in flight: [groups], and [groups][workers] */
 	double *norm, *all_norms;
 	bool *all_excluded;
@@ -45,7 +49,7 @@ struct edit {
 
 static inline bool edit_has_anchor(const struct edit *x)
 {
-	return edit_groups(&x->c) & STORE_BIT(STORE_ANCHOR);
+	return x->group.anchor >= 0;
 }
 
 static inline int edit_group_of(const struct edit *x, const struct part *p)

@@ -26,7 +26,7 @@ void pseudo_grad_compute(struct edit *x, struct selection c)
 	for (int n = edit_blocks(x, c, &b); n > 0; n--, b++) {
 		float *p = store_begin(x->s, STORE_PARAM, b->at, b->n, x->buffer[0]);
 		const float *a =
-			store_begin(x->s, STORE_ANCHOR, b->at, b->n, x->buffer[1]);
+			store_begin(x->s, x->group.anchor, b->at, b->n, x->buffer[1]);
 		float *to = p;
 		if (x->grad_group != STORE_PARAM) {
 			to = store_begin(x->s, x->grad_group, b->at, b->n, x->buffer[2]);
@@ -194,7 +194,7 @@ static void feed_back(void *with, const struct part *p)
 	const struct kernels *k = x->d->k;
 	int mine = edit_group_of(x, p) * x->sync->size + x->sync->rank;
 	struct mat v = pseudo_grad_of(x, p);
-	struct mat left = mat(p->state[STORE_RESIDUAL], p->rows, p->cols);
+	struct mat left = mat(p->state[x->group.residual], p->rows, p->cols);
 	if (p->t->ndim == 1 || skips(visit, p) || x->all_excluded[mine])
 		return;
 	k->add(x->d, v, v, left);
@@ -206,10 +206,11 @@ static void feed_back(void *with, const struct part *p)
 void pseudo_grad_compress(struct edit *x, struct selection c)
 {
 	struct visit v = {.x = x, .c = c};
-	const unsigned own = STORE_BIT(x->grad_group),
-		       both = own | STORE_BIT(STORE_RESIDUAL);
+	const unsigned own = STORE_BIT(x->grad_group);
 	if (x->c.sparsify != EDIT_DENSE && x->c.density < 1)
 		store_walk(x->s, false, own, own, sparsify_part, &v);
-	if (x->c.wire != EDIT_WIRE_FP32)
+	if (x->c.wire != EDIT_WIRE_FP32) {
+		unsigned both = own | STORE_BIT(x->group.residual);
 		store_walk(x->s, false, both, both, feed_back, &v);
+	}
 }

@@ -12,7 +12,7 @@ int elastic_check(const struct ckpt *c, int64_t workers, struct err *e)
 		return err_set(
 			e, EX_DATAERR, "%s: numbers of a worker that cannot be", c->path);
 	if (workers == c->info.workers || synced == c->info.step ||
-		(c->groups & CKPT_BIT(CKPT_ANCHOR)))
+		ckpt_find_group(c, "anchor") >= 0)
 		return 0;
 	return err_set(e, EX_DATAERR,
 		"%s: its %lld workers have not agreed since step %lld and keep no "

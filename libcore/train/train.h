@@ -527,6 +527,8 @@ int trainer_save_begin(struct trainer *t, const char *path, bool behind, struct 
 int trainer_save_end(struct trainer *t, struct err *e);
 /* This rank's vote: is its part written? */
 bool trainer_saved(const struct trainer *t);
+/* What the store keeps beside parameters: the state of the optimizer, and of local SGD. */
+void train_store_groups(const struct train_opts *o, struct store_groups *g);
 /* Of the copy that rank `rank` needs, for the plan. */
 int64_t state_copy_bytes(
 	const struct train_opts *o, const struct model *m, int rank, int ranks);
