@@ -124,7 +124,7 @@ static void steps(struct trainer *t, const struct leg *leg, struct trace *out)
 	for (int i = leg->from; i < leg->to; i++) {
 		struct step_result r;
 		int64_t sent = mesh_sent(&t->mesh);
-		trainer_step(t, false, &r);
+		trainer_step(t, NULL, &r);
 		sent = mesh_sent(&t->mesh) - sent;
 		/* A step that updates nothing sends less, and so may the next. */
 		if (!skipped && !r.skipped && !sent_is_known) {

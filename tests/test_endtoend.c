@@ -89,7 +89,7 @@ static void run_close(struct run *r)
 static float run_step(struct run *r)
 {
 	struct step_result result;
-	trainer_step(&r->t, false, &result);
+	trainer_step(&r->t, NULL, &result);
 	assert_false(result.bad || result.skipped);
 	return result.loss;
 }

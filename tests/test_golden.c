@@ -243,7 +243,7 @@ static void compare(
 	open_trainer(&t, g, v, &no_data);
 	put_weights(&t, g);
 	for (int64_t step = 0; step < g->o.steps; step++) {
-		trainer_step_on(&t, g->windows + step * windows_size(g), 0, &r);
+		trainer_step_on(&t, g->windows + step * windows_size(g), NULL, &r);
 		check_step(&r, g, step, run, worst);
 		if (step == 0)
 			check_gradients(&t, g, run, worst);

@@ -89,7 +89,7 @@ static struct curve train(const char *text, const char *more)
 	run_open(&r, text, more);
 	for (int64_t i = 0; i < r.o.steps; i++) {
 		struct step_result s;
-		trainer_step(&r.t, false, &s);
+		trainer_step(&r.t, NULL, &s);
 		assert_false(s.bad);
 		assert_false(s.skipped);
 		c.first = i ? c.first : s.loss;
@@ -331,7 +331,7 @@ static void take_steps(struct trainer *t, int64_t from, int64_t to, struct trace
 {
 	for (int64_t i = from; i < to; i++) {
 		struct step_result s;
-		trainer_step(t, false, &s);
+		trainer_step(t, NULL, &s);
 		assert_false(s.bad);
 		out->loss[i] = s.loss;
 		out->scale[i] = s.loss_scale;
@@ -391,7 +391,7 @@ static void the_optimizer_counts_updates(void **state)
 	struct mat w = store_param(r.t.store, r.t.model.blocks[0].w1, 0);
 	float before = ((float *)w.p)[3];
 	do
-		trainer_step(&r.t, false, &s);
+		trainer_step(&r.t, NULL, &s);
 	while (s.skipped);
 	assert_true(r.t.skipped > 3);
 	assert_near(fabs((double)(((float *)w.p)[3] - before)), 0.01, 1e-4);
@@ -449,7 +449,7 @@ static void scales_of_other_checkpoints(void **state)
 	(void)state;
 	const char *path = test_path("other.h5");
 	run_open(&r, gpt2, "");
-	trainer_step(&r.t, false, &s);
+	trainer_step(&r.t, NULL, &s);
 	assert_int_equal(trainer_save(&r.t, path, &e), 0);
 	run_close(&r);
 	run_open(&r, gpt2, "dtype = fp16\nloss-scale = 512\n");
@@ -476,7 +476,7 @@ static void what_no_scale_helps_fails(void **state)
 	(void)state;
 	run_open(&r, gpt2, "dtype = fp16\n");
 	((float *)store_param(r.t.store, r.t.model.norm, 0).p)[0] = NAN;
-	trainer_step(&r.t, false, &s);
+	trainer_step(&r.t, NULL, &s);
 	assert_true(s.bad && !s.skipped);
 	assert_non_null(strstr(s.why.s, "norm.weight"));
 	str_free(&s.why);

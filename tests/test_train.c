@@ -460,7 +460,7 @@ static void training_needs_what_was_planned(void **state)
 		assert_int_equal(data_open(&data, &o, alone, &e), 0);
 		assert_int_equal(trainer_open(&t, &o, alone, &data, &e), 0);
 		for (int step = 0; step < 3; step++)
-			trainer_step(&t, 0, &r);
+			trainer_step(&t, NULL, &r);
 		assert_false(r.bad);
 		assert_true(isfinite(trainer_eval(&t, SPLIT_VAL)));
 		assert_int_equal(t.run.peak_bytes, t.plan.run_bytes);

@@ -32,7 +32,7 @@ struct plan trace_run(struct comm *c, const struct train_opts *options, struct t
 		die_err(&e);
 	for (int i = 0; i < o.steps; i++) {
 		struct step_result r;
-		trainer_step(&t, 0, &r);
+		trainer_step(&t, NULL, &r);
 		BUG_ON(r.bad);
 		out->loss[i] = r.loss;
 		out->grad_norm[i] = r.grad_norm;

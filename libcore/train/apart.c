@@ -185,11 +185,11 @@ static bool repeats(const struct run *r)
 	return edit_syncs(r->t.edit) < r->syncing.n_replay;
 }
 
-/* Asked at the end of a step, of each rank: the first one has the clock and hears the bell. */
-static bool wants_to_meet(void *with)
+bool apart_wants_to_meet(struct run *r)
 {
-	struct run *r = with;
 	struct syncing *y = &r->syncing;
+	if (!r->sync || !r->t.o.edit.async)
+		return false;
 	return run_first(r) && !repeats(r) &&
 	       (clock_seconds() >= y->due || comm_bell_heard(&y->bell, y->meetings + 1));
 }
@@ -205,7 +205,7 @@ static bool meets_in_time(struct run *r, const struct step_result *s)
 		comm_bell_ring(&y->bell, y->meetings + 1);
 		return true;
 	}
-	return s->meet > 0;
+	return s->vote[VOTE_MEET] > 0;
 }
 
 /* What is synchronised: a fragment, or these. */
@@ -378,9 +378,9 @@ bool apart_step(struct run *r, struct step_result *s)
 	y->begun = y->ended = false;
 	/* Who stops or saves alone would leave the others behind. */
 	if (apart_several(r)) {
-		y->wish_stop |= s->stop > 0;
-		s->stop = 0;
-		s->save = t->step <= t->o.edit.warmup && y->save;
+		y->wish_stop |= r->stop;
+		r->stop = false;
+		r->save = t->step <= t->o.edit.warmup && y->save;
 	}
 	t->apart_loss += (double)s->loss;
 	if (t->step <= t->o.edit.warmup) {
@@ -389,7 +389,7 @@ bool apart_step(struct run *r, struct step_result *s)
 	}
 	if (t->step == t->o.edit.warmup) {
 		part(r);
-		s->save |= save_of_sync(t);
+		r->save |= save_of_sync(t);
 	}
 	end_delayed(r);
 	int what = what_is_due(r, s);
@@ -403,10 +403,10 @@ bool apart_step(struct run *r, struct step_result *s)
 		return true;
 	synchronise(r, what);
 	if (apart_several(r)) {
-		s->stop = y->stop;
-		s->save = y->save;
+		r->stop = y->stop;
+		r->save = y->save;
 	}
-	s->save |= save_of_sync(t);
+	r->save |= save_of_sync(t);
 	return true;
 }
 
@@ -420,10 +420,6 @@ void apart_start(struct run *r)
 	r->syncing.due = clock_seconds() + t->o.edit.sync_time;
 	r->syncing.sent_before = r->sync->sent;
 	store_before_use(t->store, before_use, r);
-	if (t->o.edit.async) {
-		t->wants_to_meet = wants_to_meet;
-		t->with = r;
-	}
 }
 
 bool apart_begin(struct run *r)

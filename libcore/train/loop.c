@@ -314,7 +314,7 @@ static int after_step(struct run *r, const struct step_result *s)
 {
 	struct trainer *t = &r->t;
 	struct row row = new_row(r);
-	bool last = t->step == t->o.steps, best = false, behind = !last && !s->stop;
+	bool last = t->step == t->o.steps, best = false, behind = !last && !r->stop;
 	bool log = every(t->o.log_every, t->step) || t->step == 1 || last ||
 		   apart_has_news(r);
 	if (s->skipped)
@@ -323,12 +323,12 @@ static int after_step(struct run *r, const struct step_result *s)
 			"the scale halves",
 			(double)s->loss_scale);
 	bool eval = apart_due(r, t->o.eval_every) || (last && t->o.eval_every);
-	bool saves = apart_due(r, t->o.ckpt_every) || s->save || s->stop || last;
+	bool saves = apart_due(r, t->o.ckpt_every) || r->save || r->stop || last;
 	bool looks = eval || apart_due(r, t->o.sample_every) ||
 		     every(t->o.check_replicas_every, t->step);
 	if (saves || looks)
 		apart_finish(r);
-	if (s->stop) /* first of all: who says stop may not wait for an evaluation */
+	if (r->stop) /* first of all: who says stop may not wait for an evaluation */
 		save_now(r, "stopped", false);
 	if (log)
 		fill_row(r, s, &row);
@@ -339,13 +339,13 @@ static int after_step(struct run *r, const struct step_result *s)
 	if ((log || eval) && !apart_hold(r, &row))
 		run_row(r, &row);
 	show_progress(r, s);
-	if (s->written == t->world->size)
+	if (s->vote[VOTE_WRITTEN] == t->world->size)
 		save_end(r);
 	if (every(t->o.check_replicas_every, t->step) && check_replicas(r))
 		return EX_FAILED; /* and this step is not saved */
-	if (apart_due(r, t->o.ckpt_every) || s->save)
+	if (apart_due(r, t->o.ckpt_every) || r->save)
 		save_now(r, "in time", behind);
-	else if (last || s->stop)
+	else if (last || r->stop)
 		save_now(r, last ? "the last" : "stopped", false);
 	else if (best && t->o.ckpt_best)
 		save_now(r, "the best", behind);
@@ -449,13 +449,23 @@ static void say_start(struct run *r)
 	str_free(&text);
 }
 
+/* Everything that ranks could see differently: signals, the clock, a writing thread. */
+static void cast_votes(void *with, int64_t vote[STEP_VOTES])
+{
+	struct run *r = with;
+	vote[VOTE_STOP] = stop_signal != 0;
+	vote[VOTE_SAVE] = save_due(r);
+	vote[VOTE_WRITTEN] = trainer_saved(&r->t);
+	vote[VOTE_MEET] = apart_wants_to_meet(r);
+}
+
 static int train(struct run *r)
 {
 	struct trainer *t = &r->t;
 	int rc = 0;
 	bool stop = false, first = true;
+	const struct step_votes votes = {cast_votes, r};
 	catch_signals();
-	t->stop = &stop_signal;
 	r->saved_at = clock_seconds();
 	if (t->step >= t->o.steps && t->step > 0)
 		info("nothing is left to do: step %lld is done, and %lld are asked for",
@@ -476,11 +486,13 @@ static int train(struct run *r)
 		if (stop)
 			break;
 		before_step(r);
-		trainer_step(t, !apart_several(r) && save_due(r), &s);
+		trainer_step(t, &votes, &s);
+		r->stop = s.vote[VOTE_STOP] > 0;
+		r->save = s.vote[VOTE_SAVE] > 0;
 		if (!s.bad)
 			together = apart_step(r, &s);
 		measure(r, &s, before);
-		stop = s.stop > 0 || !together;
+		stop = r->stop || !together;
 		if (s.bad)
 			rc = fail_step(r, &s);
 		else if (together)

@@ -46,6 +46,9 @@ struct saving {
 	double begin, stalled; /* when, and seconds that training has waited for it */
 };
 
+/* What the ranks of a worker vote for in every step: the sums come with the step's own. */
+enum vote { VOTE_STOP, VOTE_SAVE, VOTE_WRITTEN, VOTE_MEET };
+
 struct run {
 	double began;	   /* the program, by clock_seconds() */
 	struct comm *all;  /* the ranks of all workers that train apart */
@@ -58,6 +61,7 @@ struct run {
 	int64_t have, all_have;
 	struct data_set data;
 	struct trainer t;
+	bool stop, save;	/* decided at the end of a step, by all ranks alike */
 	struct journal journal; /* rank 0's */
 	char *folder, *ckpt_folder;
 	double peak_flops;
@@ -130,6 +134,8 @@ int apart_ready(struct run *r, struct err *e);
 /* Collective. What went wrong in one, at the start, ends all. */
 int apart_agree(struct run *r, int rc, struct err *e);
 bool apart_several(const struct run *r);
+/* A rank's vote to meet the other workers: the first rank has the clock and hears the bell. */
+bool apart_wants_to_meet(struct run *r);
 /* Collective. They meet before anything that they do together, and one that will not be there
  * says so then: are all there? Who leaves meets the others once more. Wishes to stop and to
  * save, which come to workers at different steps, become everybody's here. */

@@ -33,20 +33,14 @@ static void close_planned(struct trainer *t)
 	comm_free(world);
 }
 
-static void plan_micro(void *with, int64_t i)
-{
-	struct trainer *t = with;
-	t->pass.micro = deal_micro(&t->deal, t->data_rank, i);
-	t->pass.last = i + 1 == deal_count(&t->deal, t->data_rank);
-}
-
 static void run_step(struct trainer *t)
 {
 	struct step_result r;
-	pipe_step(&t->pipe, trainer_own_micro(t, t->data_rank), plan_micro, t);
+	const struct pipe_input in = trainer_input(t, NULL);
+	pipe_step(&t->pipe, &in);
 	store_step_end(t->store);
 	store_squares_ask(t->store);
-	step_agree(t, false, &r);
+	step_allreduce(t, NULL, &r);
 	t->d.k->step_end(&t->d, t->end, t->pass.loss, store_squares(t->store), t->terms);
 	trainer_update(t);
 }
@@ -191,7 +185,7 @@ void plan_calls(
 	device_plan_notes(&t.d, calls);
 	trainer_build_pipe(&t);
 	run_step(&t);
-	pipe_forward(&t.pipe, 1, 1, plan_micro, &t);
+	pipe_forward(&t.pipe, &(struct pipe_input){.n = 1}, 1);
 	if (t.o.sample_every && rank == 0 && trainer_is_whole(&t))
 		run_sample(&t);
 	close_planned(&t);

@@ -53,7 +53,7 @@ static void not_saved(struct run *r, const struct err *e)
 {
 	enum { RETRY_SECS = 60 };
 	double secs = r->t.o.ckpt_secs;
-	bool last = r->t.step == r->t.o.steps || *r->t.stop;
+	bool last = r->t.step == r->t.o.steps || r->stop;
 	secs = secs > 0 && secs < RETRY_SECS ? secs : RETRY_SECS;
 	r->failed = true;
 	r->retry_at = clock_seconds() + secs;

@@ -3,6 +3,7 @@
 
 #include <math.h>
 #include <stdlib.h>
+#include <string.h>
 
 static int64_t window_size(const struct trainer *t)
 {
@@ -23,32 +24,28 @@ static struct fetch *fetch_step(struct trainer *t, int64_t first_sample)
 	return f;
 }
 
-/* A step's samples: those of this rank's micro-batches, in their order. */
+struct pipe_input trainer_input(const struct trainer *t, const int32_t *windows)
+{
+	int64_t n = trainer_own_micro(t, t->data_rank);
+	return (struct pipe_input){.n = n,
+		.windows = windows,
+		.n_windows = n * t->o.micro_batch,
+		.deal = &t->deal,
+		.data_rank = t->data_rank,
+		.first_sample = worker_sample(t)};
+}
+
 struct work {
 	struct trainer *t;
-	const int32_t *windows;
+	struct pipe_input input;
+	const struct step_votes *votes;
 	struct step_result *r;
-	bool save;     /* this rank's vote */
 	bool together; /* with other workers, who may find a bad number that is not here */
 	/* when bad numbers are looked for: */
 	struct probe probe;
 	int64_t found_at; /* where in the step; NOWHERE */
 	int64_t sample;
 };
-
-static void load_micro(void *with, int64_t i)
-{
-	struct work *w = with;
-	struct trainer *t = w->t;
-	struct pass *p = &t->pass;
-	p->micro = deal_micro(&t->deal, t->data_rank, i);
-	p->last = i + 1 == deal_count(&t->deal, t->data_rank);
-	if (p->empty)
-		return;
-	pass_load(p, w->windows + i * t->o.micro_batch * window_size(t));
-	p->counted = t->o.micro_batch;
-	p->first_sample = worker_sample(t) + p->micro * t->o.micro_batch;
-}
 
 static double step_tokens(const struct trainer *t)
 {
@@ -85,7 +82,7 @@ static void run_schedule(struct work *w)
 {
 	struct trainer *t = w->t;
 	pass_loss_begin(&t->pass);
-	pipe_step(&t->pipe, trainer_own_micro(t, t->data_rank), load_micro, w);
+	pipe_step(&t->pipe, &w->input);
 	store_step_end(t->store);
 }
 
@@ -107,32 +104,29 @@ static double bubble(const struct pipe *x)
 	return 1 - (double)busy / ((double)longest * x->axis->size);
 }
 
-void step_agree(struct trainer *t, bool save, struct step_result *r)
+void step_allreduce(
+	struct trainer *t, const struct step_votes *votes, struct step_result *r)
 {
 	struct device *d = &t->d;
 	const size_t n_bytes = sizeof(struct exact);
 	struct exact *loss = t->pass.loss, *squares = store_squares(t->store);
 	struct {
 		struct exact loss, squares;
-		int64_t stop, save, written, meet;
-	} all = {.stop = t->stop && *t->stop,
-		.save = save,
-		.written = trainer_saved(t),
-		.meet = t->wants_to_meet && t->wants_to_meet(t->with)};
+		int64_t vote[STEP_VOTES];
+	} all = {.vote = {0}};
 	bool several = !is_alone(t);
+	if (votes)
+		votes->cast(votes->with, all.vote);
 	if (several) {
 		d->k->get(d, &all.loss, loss, n_bytes);
 		d->k->get(d, &all.squares, squares, n_bytes);
 	}
-	comm_sum_i64(t->world, (int64_t *)&all, 2 * EXACT_WORDS + 4);
+	comm_sum_i64(t->world, (int64_t *)&all, 2 * EXACT_WORDS + STEP_VOTES);
 	if (several) {
 		d->k->put(d, loss, &all.loss, n_bytes);
 		d->k->put(d, squares, &all.squares, n_bytes);
 	}
-	r->stop = all.stop;
-	r->save = all.save;
-	r->written = all.written;
-	r->meet = all.meet;
+	memcpy(r->vote, all.vote, sizeof(r->vote));
 	pipe_times(&t->pipe);
 	r->bubble = bubble(&t->pipe);
 }
@@ -201,7 +195,7 @@ static void ask(struct work *w)
 		edit_mean_gradient(t->edit);
 	store_squares_ask(t->store);
 	if (!is_alone(t))
-		step_agree(t, w->save, w->r);
+		step_allreduce(t, w->votes, w->r);
 	d->k->step_end(d, t->end, t->pass.loss, store_squares(t->store), t->terms);
 	d->k->get_begin(d, &t->ended, t->end, sizeof(t->ended));
 	if (updates_ahead(w))
@@ -231,7 +225,7 @@ static void refill_graph(struct work *w)
 	struct trainer *t = w->t;
 	device_graph_refill(&t->d);
 	put_terms(t, w->r);
-	pipe_load_again(&t->pipe, trainer_own_micro(t, t->data_rank), load_micro, w);
+	pipe_reload(&t->pipe, &w->input);
 }
 
 /* Who wants to see each kernel does not see those of a graph. */
@@ -346,6 +340,7 @@ static bool hunt(struct work *w, struct str *why)
 	}
 	t->pass.probe = &w->probe;
 	t->pipe.done = look;
+	t->pipe.with = w;
 	run_schedule(w);
 	t->pass.probe = NULL;
 	t->pipe.done = NULL;
@@ -424,7 +419,7 @@ static void find_out(struct work *w)
 	t->d.k->get_end(&t->d);
 	BUG_ON(t->ended.step != t->step + 1);
 	if (is_alone(t))
-		step_agree(t, w->save, r);
+		step_allreduce(t, w->votes, r);
 	r->forward = t->pipe.forward;
 	r->backward = t->pipe.backward;
 	r->loss = t->ended.loss;
@@ -436,19 +431,17 @@ static void find_out(struct work *w)
 	r->bad = !r->skipped && (lost || !isfinite(r->grad_norm));
 }
 
-void trainer_step_on(
-	struct trainer *t, const int32_t *windows, bool save, struct step_result *r)
+void trainer_step_on(struct trainer *t, const int32_t *windows,
+	const struct step_votes *votes, struct step_result *r)
 {
 	*r = (struct step_result){
 		.lr = (float)lr_at(&t->o, t->step + 1), .loss_scale = t->loss_scale};
-	struct work w = {.t = t,
-		.windows = windows,
-		.r = r,
-		.save = save,
-		.together = t->edit && t->step < t->o.edit.warmup};
 	int32_t *garbled = garble(t);
-	if (garbled)
-		w.windows = garbled;
+	struct work w = {.t = t,
+		.input = trainer_input(t, garbled ? garbled : windows),
+		.votes = votes,
+		.r = r,
+		.together = t->edit && t->step < t->o.edit.warmup};
 	hold_up(t);
 	compute(&w);
 	find_out(&w);
@@ -468,7 +461,7 @@ void trainer_step_on(
 void trainer_rehearse(struct trainer *t)
 {
 	struct fetch *f = fetch_step(t, t->samples);
-	struct work w = {.t = t, .windows = loader_end(t->loader, f)};
+	struct work w = {.t = t, .input = trainer_input(t, loader_end(t->loader, f))};
 	put_pass_step(t);
 	run_schedule(&w);
 	fetch_free(f);
@@ -488,7 +481,8 @@ void trainer_pass_over(struct trainer *t, int64_t steps)
 	}
 }
 
-void trainer_step(struct trainer *t, bool save, struct step_result *r)
+void trainer_step(
+	struct trainer *t, const struct step_votes *votes, struct step_result *r)
 {
 	double begin = clock_seconds();
 	struct fetch *now = t->next ? t->next : fetch_step(t, t->samples);
@@ -496,7 +490,7 @@ void trainer_step(struct trainer *t, bool save, struct step_result *r)
 	bool more = t->step + 1 < t->o.steps;
 	t->next = more ? fetch_step(t, t->samples + t->o.batch) : NULL;
 	double waited = clock_seconds() - begin;
-	trainer_step_on(t, windows, save, r);
+	trainer_step_on(t, windows, votes, r);
 	r->data = waited;
 	fetch_free(now);
 }

@@ -279,27 +279,37 @@ struct pipe {
 		backward; /* seconds of computing, when pipe_times() has found out */
 	double waited;	  /* for other stages */
 	double seconds;	  /* of all */
-	/* NULL, or told of every action of a step when it was done */
+	/* NULL, or called after every action of a step */
 	void (*done)(void *with, const struct action *a);
+	void *with;
 };
 
-/* Prepares the pass for micro-batch i of this rank's; with p->empty there is none. */
-typedef void pipe_load(void *with, int64_t i);
+/* The micro-batches of a rank that go through the pipeline. */
+struct pipe_input {
+	int64_t n; /* of this rank; where a schedule has more, others have them */
+	const int32_t
+		*windows;  /* [n][sequence][context + 1]; NULL: a plan, without data */
+	int64_t n_windows; /* that count: the last micro-batch may be padded */
+	/* Training: their numbers in the step; NULL in an evaluation, which needs none. */
+	const struct deal *deal;
+	int data_rank;
+	int64_t first_sample; /* number of this worker's first sample in the step */
+};
 
 /* `stages`: of this rank, as many as the schedule says. The activations of all micro-batches
  * that are under way at a time come from `micro`. */
 void pipe_open(struct pipe *x, struct pass *p, const struct schedule *s,
 	const struct stage *stages, struct comm *axis, struct arena *micro);
 void pipe_close(struct pipe *x);
-/* Collective over the mesh. Does what the schedule says. This rank has n micro-batches; if
- * the schedule has more, others have them, and the store is told. */
-void pipe_step(struct pipe *x, int64_t n, pipe_load *get, void *with);
+/* Collective over the mesh. Forward and backward, in the order of the schedule. */
+void pipe_step(struct pipe *x, const struct pipe_input *in);
 /* When the device is done with the step: how long it was at each. */
 void pipe_times(struct pipe *x);
-/* Prepares the pass as pipe_step() does, in the same order, and computes nothing. */
-void pipe_load_again(struct pipe *x, int64_t n, pipe_load *get, void *with);
-/* Collective over the mesh. Only forwards: `rounds` is the most that a rank has. */
-void pipe_forward(struct pipe *x, int64_t n, int64_t rounds, pipe_load *get, void *with);
+/* Loads the micro-batches in the order of pipe_step(), and computes nothing. */
+void pipe_reload(struct pipe *x, const struct pipe_input *in);
+/* Collective over the mesh. Forwards only: `rounds` is the largest number of micro-batches
+ * of a rank. */
+void pipe_forward(struct pipe *x, const struct pipe_input *in, int64_t rounds);
 
 /* ---- trainer.c: everything that a run holds -------------------------------------- */
 
@@ -376,16 +386,11 @@ struct trainer {
 	struct fetch *next; /* the next step's samples, on their way */
 	struct schedule schedule;
 	struct pipe pipe;
-	/* NULL, or raised by a signal: this rank's vote to stop, at the end of a step */
-	const volatile sig_atomic_t *stop;
 	struct start start;
-	struct edit *edit; /* NULL: no workers that train apart */
-	int64_t synced;	   /* the step after which they agreed last */
-	bool went_back;	   /* from where it was loaded to the anchor */
-	double apart_loss; /* sum of this worker's losses since then */
-	/* NULL, or this rank's vote to meet the other workers, at the end of a step */
-	bool (*wants_to_meet)(void *with);
-	void *with;
+	struct edit *edit;		     /* NULL: no workers that train apart */
+	int64_t synced;			     /* the step after which they agreed last */
+	bool went_back;			     /* from where it was loaded to the anchor */
+	double apart_loss;		     /* sum of this worker's losses since then */
 	int64_t profile_first, profile_last; /* steps; 0: none */
 	bool profiling;
 	/* whether steps are to be a graph, and how many there were without */
@@ -441,27 +446,37 @@ void trainer_warn_of_copy(const struct trainer *t);
 
 /* ---- step.c ---------------------------------------------------------------------- */
 
+/* Numbers of the caller's that are summed over the ranks in the same message as the loss and
+ * the norm. `cast` is called on each rank when its backward is done. */
+enum { STEP_VOTES = 4 };
+struct step_votes {
+	void (*cast)(void *with, int64_t vote[STEP_VOTES]);
+	void *with;
+};
+
 struct step_result {
 	float loss, grad_norm, lr, loss_scale;
 	double forward, backward, data; /* seconds */
 	double bubble; /* part of the time that ranks of the pipeline did not compute */
-	int64_t stop, save, meet; /* how many ranks voted for it */
-	int64_t written;	  /* how many have written their part of a checkpoint */
+	int64_t vote[STEP_VOTES]; /* the sums over the ranks */
 	bool skipped;		  /* fp16: gradients overflowed, so nothing was updated */
-	bool bad;		  /* loss or norm is no number: nothing was updated */
-	struct str why;		  /* then: what was found */
+	bool bad;		  /* loss or norm is not finite: nothing was updated */
+	struct str why;		  /* then: the first number that is not finite */
 };
 
-/* Collective. One optimizer step; `save` is this rank's vote. */
-void trainer_step(struct trainer *t, bool save, struct step_result *r);
+/* Collective. One optimizer step; `votes` may be NULL. */
+void trainer_step(
+	struct trainer *t, const struct step_votes *votes, struct step_result *r);
 /* The same on given windows [sample][context + 1], those of this rank's micro-batches. */
-void trainer_step_on(
-	struct trainer *t, const int32_t *windows, bool save, struct step_result *r);
-/* Collective. Of it, what follows the backward: the sums of loss and squares, of all ranks where
- * there are several, stay in the device's memory; votes come with them, in one all-reduce of
- * integers; and the bubble. */
-void step_agree(struct trainer *t, bool save, struct step_result *r);
+void trainer_step_on(struct trainer *t, const int32_t *windows,
+	const struct step_votes *votes, struct step_result *r);
+/* Collective, after the backward: one all-reduce of integers sums the loss and the squares of
+ * the gradient, which stay in the device's memory, and the votes. Also measures the bubble. */
+void step_allreduce(
+	struct trainer *t, const struct step_votes *votes, struct step_result *r);
 
+/* The micro-batches of a step that are this rank's. */
+struct pipe_input trainer_input(const struct trainer *t, const int32_t *windows);
 /* The optimizer's part of a step: what is asked of the device for it. */
 void trainer_update(struct trainer *t);
 
