@@ -1,5 +1,5 @@
 /* Evaluation: the loss on a fixed set of windows. */
-#include "train/train.h"
+#include "train/step.h"
 
 #include <math.h>
 #include <stdlib.h>
@@ -9,10 +9,10 @@ static void eval_round(struct trainer *t, enum split split, const struct order *
 	int64_t first, int64_t n)
 {
 	int64_t b = t->o.micro_batch;
-	int ranks = t->deal.ranks;
+	int ranks = t->layout.deal.ranks;
 	struct sample_run *runs = xcalloc((size_t)t->world->size, sizeof(*runs));
 	for (int r = 0; r < t->world->size; r++) {
-		int d = train_data_rank(t->mesh.degree, r);
+		int d = layout_data_rank(t->mesh.degree, r);
 		int64_t begin = part_begin(n, ranks, d);
 		runs[r] = (struct sample_run){.first = (first + begin) * b,
 			.block = b,
@@ -20,9 +20,9 @@ static void eval_round(struct trainer *t, enum split split, const struct order *
 			.blocks = part_begin(n, ranks, d + 1) - begin};
 	}
 	const struct sample_run *mine = &runs[t->world->rank];
-	struct fetch *f = loader_begin(t->loader, split, order, runs);
+	struct fetch *f = loader_begin(t->data.loader, split, order, runs);
 	const struct pipe_input in = {.n = mine->blocks,
-		.windows = loader_end(t->loader, f),
+		.windows = loader_end(t->data.loader, f),
 		.n_windows = order->n_windows - mine->first};
 	pipe_forward(&t->pipe, &in, ceil_div(n, ranks));
 	fetch_free(f);
@@ -33,9 +33,10 @@ double trainer_eval(struct trainer *t, enum split split)
 {
 	enum { ROUND = 16 }; /* micro-batches that a rank fetches at once */
 	struct order order;
-	int64_t context = t->model.c.context, most = (int64_t)ROUND * t->deal.ranks;
+	int64_t context = t->model.c.context,
+		most = (int64_t)ROUND * t->layout.deal.ranks;
 	/* Ranks that read data of their own may have more or less of it. */
-	int64_t tokens = comm_min_i64(t->world, t->data->tokens[split]);
+	int64_t tokens = comm_min_i64(t->world, t->data.set->tokens[split]);
 	if (order_init(&order, SAMPLING_EVEN, 0, tokens, context, t->o.eval_windows))
 		return (double)NAN;
 	int64_t n_micro = ceil_div(order.n_windows, t->o.micro_batch);

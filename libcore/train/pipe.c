@@ -7,7 +7,7 @@
  * its slot is used again. So nobody waits for a send that nobody receives: the gradient of
  * micro-batch m has its receiver since m's forward there, which came before m's forward here.
  */
-#include "train/train.h"
+#include "train/pipe.h"
 
 #include <stdlib.h>
 
