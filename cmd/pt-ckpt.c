@@ -297,8 +297,8 @@ static void print_delta(const struct ckpt_delta *d)
 		return;
 	}
 	printf("%-38s %-10s %lld of %lld differ, from element %lld; max |Δ| %.4g, ",
-		d->name, ckpt_group_names[d->group], (long long)d->n_differ,
-		(long long)d->n, (long long)d->first, d->max_abs);
+		d->name, d->group, (long long)d->n_differ, (long long)d->n,
+		(long long)d->first, d->max_abs);
 	if (d->max_ulp == INT64_MAX)
 		printf("not a number\n");
 	else

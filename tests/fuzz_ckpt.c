@@ -35,14 +35,14 @@ static void check_seed(const char *path, enum kind kind)
 	ckpt_close(c);
 }
 
-static void some_rows(void *with, enum ckpt_group g, int tensor, int64_t row, int64_t n,
-	int to, float *out)
+static void some_rows(
+	void *with, int g, int tensor, int64_t row, int64_t n, int to, float *out)
 {
 	(void)to;
 	const struct ckpt_tensor *t = with;
 	int64_t width = ckpt_row_size(&t[tensor]);
 	for (int64_t i = 0; i < n * width; i++)
-		out[i] = (float)((row + i + (int)g) % 7) * 0.1f;
+		out[i] = (float)((row + i + g) % 7) * 0.1f;
 }
 
 /* A worker as the options of `apart` make it; its options with another number of them. */
@@ -64,13 +64,13 @@ static struct edit *worker_open(
 	arena_init(&memory, "a worker", 1 << 20);
 	struct store_config sc = {.mesh = &alone,
 		.device = &d,
-		.outer = edit_groups(&c),
 		.tensors = m.tensors,
 		.n_tensors = m.n_tensors,
 		.n_units = m.n_units,
 		.part = {.n = m.tp, .here = m.tp},
 		.chunks = m.cp,
 		.deal = {.ranks = 1}};
+	edit_add_groups(&c, &sc.groups);
 	struct comm *sync = comm_self("workers");
 	return edit_open(&c, alone.world, sync, store_open(&sc, &memory), &d);
 }
@@ -120,7 +120,6 @@ static void make(struct hostile *t, enum kind kind)
 	local_sgd_config(&another, &ec);
 	struct ckpt_write w = {.comm = comm_self("alone"),
 		.path = out,
-		.groups = CKPT_LEAST_GROUPS | (parted ? edit_groups(&ec) : 0),
 		.info = {.format = "pt-checkpoint",
 			.created_by = "fuzz",
 			.version = CKPT_VERSION,
@@ -134,6 +133,13 @@ static void make(struct hostile *t, enum kind kind)
 		.n_tensors = whole ? m.n_tensors : 2,
 		.source = some_rows,
 		.with = list};
+	struct store_groups groups = {.n = 0};
+	store_groups_add(&groups, "exp_avg", STORE_OPTIMIZER);
+	store_groups_add(&groups, "exp_avg_sq", STORE_OPTIMIZER);
+	if (parted)
+		edit_add_groups(&ec, &groups);
+	for (w.n_groups = 0; w.n_groups < groups.n; w.n_groups++)
+		w.groups[w.n_groups] = groups.of[w.n_groups].name;
 	double *numbers = parted ? worker_numbers(&w.n_numbers) : NULL;
 	w.numbers = numbers;
 	FUZZ_ON(ckpt_write(&w, &e));
@@ -203,16 +209,16 @@ static int count(void *with, int64_t first, const float *x, int64_t n)
 static void read_all(const struct ckpt *c, size_t how)
 {
 	struct err e = {0};
-	for (int g = 0; g < N_CKPT_GROUPS; g++)
-		for (int i = 0; i < c->n_tensors && c->groups & CKPT_BIT(g); i++) {
+	for (int g = 0; g < c->groups.n; g++)
+		for (int i = 0; i < c->n_tensors; i++) {
 			const struct ckpt_tensor *t = &c->tensors[i];
 			int64_t n = 0, row = (int64_t)how % t->dims[0];
 			int64_t rows = min64(t->dims[0] - row, 64);
 			FUZZ_ON(ckpt_find(c, t->name) < 0);
-			if (!ckpt_each(c, (enum ckpt_group)g, i, count, &n, &e))
+			if (!ckpt_each(c, g, i, count, &n, &e))
 				FUZZ_ON(n != ckpt_size(t));
 			float *x = xcalloc((size_t)(rows * ckpt_row_size(t)), 4);
-			ckpt_read_rows(c, (enum ckpt_group)g, i, row, rows, x, &e);
+			ckpt_read_rows(c, g, i, row, rows, x, &e);
 			free(x);
 		}
 }

@@ -20,11 +20,11 @@ enum {
 	N_TENSORS = 3 + 3 * PER_BLOCK
 };
 
-enum {
-	OUTER = STORE_BIT(STORE_ANCHOR) | STORE_BIT(STORE_OUTER_MEAN) |
-		STORE_BIT(STORE_OUTER_SQUARE) | STORE_BIT(STORE_RESIDUAL) |
-		STORE_BIT(STORE_PENDING)
-};
+/* Of the parameters and of the optimizer's state, of which the test has two groups; and more. */
+static const char *const groups[] = {
+	"mean", "square", "anchor", "outer mean", "outer square", "residual", "pending"};
+enum { MEAN = 1, SQUARE, OTHERS, N_GROUPS = 1 + ARRAY_LEN(groups) };
+enum { ALL_GROUPS = STORE_BIT(N_GROUPS) - 1 };
 
 /* ---- a model --------------------------------------------------------------------- */
 
@@ -201,31 +201,30 @@ static void take_gradient(void *with, const struct part *x)
 {
 	(void)with;
 	for (int64_t i = 0; i < x->rows * x->cols; i++) {
-		x->state[STORE_MEAN][i] = x->state[STORE_MEAN][i] * 0.5f + x->g[i];
-		x->state[STORE_SQUARE][i] -= x->state[STORE_PARAM][i];
+		x->state[MEAN][i] = x->state[MEAN][i] * 0.5f + x->g[i];
+		x->state[SQUARE][i] -= x->state[STORE_PARAM][i];
 		x->state[STORE_PARAM][i] = x->g[i];
-		for (int g = STORE_ANCHOR; g < N_STORE_GROUPS; g++)
+		for (int g = OTHERS; g < N_GROUPS; g++)
 			x->state[g][i] -= x->g[i] * (float)g;
 	}
 }
 
 static uint64_t hash_of_gradient(struct store *s)
 {
-	store_walk(
-		s, false, STORE_INNER | OUTER, STORE_INNER | OUTER, take_gradient, NULL);
+	store_walk(s, false, ALL_GROUPS, ALL_GROUPS, take_gradient, NULL);
 	store_updated(s, false);
 	return store_hash(s);
 }
 
 struct result {
-	uint64_t hash[2], collected[N_STORE_GROUPS], seen, put;
+	uint64_t hash[2], collected[N_GROUPS], seen, put;
 	double norm[2];
 	bool replicas_agree;
 	int drifts; /* that were not found, or where there was none */
 };
 
 /* Rows of a tensor, as a checkpoint gets them. */
-static uint64_t collect(struct store *s, enum store_group g, int to)
+static uint64_t collect(struct store *s, int g, int to)
 {
 	uint64_t h = 0;
 	for (int i = 0; i < s->c.n_tensors; i++) {
@@ -326,11 +325,13 @@ static void run(struct comm *c, const struct layout *l, struct result *out)
 		.chunks = CHUNKS,
 		.deal = deal_make(l->micros, l->degree, l->zero),
 		.zero = l->zero,
-		.outer = OUTER,
 		.flat = l->flat,
 		.bucket_bytes = 1000,
 		.offload = l->offload,
 		.tile = l->tile};
+	for (size_t i = 0; i < ARRAY_LEN(groups); i++)
+		store_groups_add(
+			&sc.groups, groups[i], i < 2 ? STORE_OPTIMIZER : STORE_OUTER);
 	if (l->offload)
 		sc.spill = spill_open(file_temporary_folder(), 1 << 20, &e);
 	assert_int_equal(e.code, 0);
@@ -348,8 +349,8 @@ static void run(struct comm *c, const struct layout *l, struct result *out)
 	}
 	out->replicas_agree = store_replicas_agree(s, &who);
 	out->drifts = count_drifts(s);
-	for (int g = 0; g < N_STORE_GROUPS; g++) {
-		uint64_t h = collect(s, (enum store_group)g, c->size - 1);
+	for (int g = 0; g < N_GROUPS; g++) {
+		uint64_t h = collect(s, g, c->size - 1);
 		out->collected[g] = sum_over(c, c->rank == c->size - 1 ? h : 0);
 	}
 	out->put = put(s);

@@ -16,25 +16,9 @@
 
 enum { CKPT_VERSION = 1 };
 
-/* What is kept of every tensor: the groups of a file, which has the first three, and of
- * workers that train apart those that they have. */
-enum ckpt_group {
-	CKPT_MODEL,
-	CKPT_EXP_AVG,
-	CKPT_EXP_AVG_SQ,
-	CKPT_ANCHOR,
-	CKPT_OUTER_AVG,
-	CKPT_OUTER_AVG_SQ,
-	CKPT_RESIDUAL,
-	CKPT_PENDING,
-	N_CKPT_GROUPS
-};
-#define CKPT_BIT(group) (1u << (group))
-enum {
-	CKPT_LEAST_GROUPS =
-		CKPT_BIT(CKPT_MODEL) | CKPT_BIT(CKPT_EXP_AVG) | CKPT_BIT(CKPT_EXP_AVG_SQ)
-};
-extern const char *const ckpt_group_names[N_CKPT_GROUPS];
+/* A file has groups, each with a dataset for every tensor: number 0 is /model, the parameters; the
+ * others, by their names, are what the writer kept: state of its optimizer, and of local SGD. */
+enum { CKPT_MODEL, CKPT_MAX_GROUPS = 32 };
 
 /* The attributes of a checkpoint. */
 struct ckpt_info {
@@ -64,8 +48,8 @@ struct ckpt_tensor {
  * thread that begins to write. Rank `to` gets rows [row, row + n) of a tensor, as in the
  * whole tensor, in `out`; elsewhere that may be NULL. Where several threads may ask it, it is not
  * collective: only `to` asks, in any order. */
-typedef void ckpt_source(void *with, enum ckpt_group g, int tensor, int64_t row,
-	int64_t n, int to, float *out);
+typedef void ckpt_source(
+	void *with, int group, int tensor, int64_t row, int64_t n, int to, float *out);
 
 struct ckpt_write {
 	struct comm *comm; /* its ranks share the writing */
@@ -75,7 +59,9 @@ struct ckpt_write {
 	const struct tokenizer *tokenizer;
 	const struct ckpt_tensor *tensors;
 	int n_tensors;
-	unsigned groups;       /* bits of those that it has */
+	const char
+		*groups[CKPT_MAX_GROUPS]; /* the names, of which the first is "model" */
+	int n_groups;
 	const double *numbers; /* of a worker: what else it keeps; NULL: nothing */
 	int64_t n_numbers;
 	ckpt_source *source;
@@ -118,29 +104,29 @@ struct ckpt {
 	struct tokenizer tokenizer;
 	struct ckpt_tensor *tensors;
 	int n_tensors;
-	unsigned groups; /* bits of those that it has */
+	struct strs groups; /* the names: "model", and the others in order */
 	double *numbers;
 	int64_t n_numbers;
 	int64_t size_bytes;
 	int fd;
-	struct h5_blocks
-		*blocks; /* [group][tensor]; 0 blocks of groups that are not there */
+	struct h5_blocks *blocks; /* [group][tensor] */
 };
 
 /* A folder, of a run or of its checkpoints, stands for the latest in it. */
 int ckpt_open(struct ckpt **c, const char *path, struct err *e);
 void ckpt_close(struct ckpt *c);
-int ckpt_find(const struct ckpt *c, const char *name); /* -1: no such tensor */
-int64_t ckpt_row_size(const struct ckpt_tensor *t);    /* elements */
+int ckpt_find(const struct ckpt *c, const char *name);	     /* -1: no such tensor */
+int ckpt_find_group(const struct ckpt *c, const char *name); /* -1: no such group */
+int64_t ckpt_row_size(const struct ckpt_tensor *t);	     /* elements */
 int64_t ckpt_size(const struct ckpt_tensor *t);
 /* Rows of a tensor; every block that is touched is checked. */
-int ckpt_read_rows(const struct ckpt *c, enum ckpt_group g, int tensor, int64_t row,
-	int64_t n, float *out, struct err *e);
+int ckpt_read_rows(const struct ckpt *c, int group, int tensor, int64_t row, int64_t n,
+	float *out, struct err *e);
 /* Checks everything there is. */
 int ckpt_verify(const struct ckpt *c, struct err *e);
 /* Walks a tensor a piece at a time. A nonzero answer of fn ends that and is what is returned;
  * *e is set only when the file could not be read, and then -1 is returned. */
-int ckpt_each(const struct ckpt *c, enum ckpt_group g, int tensor,
+int ckpt_each(const struct ckpt *c, int group, int tensor,
 	int (*fn)(void *with, int64_t first, const float *x, int64_t n), void *with,
 	struct err *e);
 /* As store_hash gives it for the parameters in the file. */
@@ -180,7 +166,7 @@ char *ckpt_newest(const char *folder, ckpt_usable *usable, void *with, struct er
 /* ---- diff.c ---------------------------------------------------------------------- */
 
 struct ckpt_delta {
-	enum ckpt_group group;
+	const char *group; /* the first file has it */
 	char name[64];
 	bool only_a, only_b, other_shape;
 	int64_t n, n_differ, first; /* elements; index of the first that differs */

@@ -25,9 +25,11 @@ static void compare(
 	}
 }
 
-static int compare_tensor(const struct ckpt *a, const struct ckpt *b, enum ckpt_group g,
-	int i, int j, struct ckpt_delta *d, struct err *e)
+/* Tensor i of the first, and j of the second. */
+static int compare_tensor(const struct ckpt *a, const struct ckpt *b, int i, int j,
+	struct ckpt_delta *d, struct err *e)
 {
+	int g = ckpt_find_group(a, d->group), h = ckpt_find_group(b, d->group);
 	const struct ckpt_tensor *t = &a->tensors[i];
 	int64_t width = ckpt_row_size(t);
 	int64_t rows = max64(1, (1 << 18) / width);
@@ -37,7 +39,7 @@ static int compare_tensor(const struct ckpt *a, const struct ckpt *b, enum ckpt_
 	for (int64_t r = 0; r < t->dims[0] && !rc; r += rows) {
 		int64_t n = min64(rows, t->dims[0] - r);
 		rc = ckpt_read_rows(a, g, i, r, n, x, e) ||
-		     ckpt_read_rows(b, g, j, r, n, y, e);
+		     ckpt_read_rows(b, h, j, r, n, y, e);
 		if (!rc)
 			compare(d, x, y, r * width, n * width);
 	}
@@ -56,7 +58,7 @@ static struct ckpt_delta *add(struct ckpt_delta **out, int64_t *n, const char *n
 {
 	*out = xrealloc(*out, (size_t)(*n + 1) * sizeof(**out));
 	struct ckpt_delta *d = &(*out)[(*n)++];
-	*d = (struct ckpt_delta){.group = CKPT_MODEL};
+	*d = (struct ckpt_delta){.group = "model"};
 	snprintf(d->name, sizeof(d->name), "%s", name);
 	return d;
 }
@@ -65,14 +67,14 @@ int64_t ckpt_diff(const struct ckpt *a, const struct ckpt *b, bool with_optimize
 	struct ckpt_delta **out, struct err *e)
 {
 	int64_t n = 0;
-	unsigned both = with_optimizer ? a->groups & b->groups : CKPT_BIT(CKPT_MODEL);
+	int n_groups = with_optimizer ? (int)a->groups.n : 1;
 	*out = NULL;
-	for (int g = 0; with_optimizer && g < N_CKPT_GROUPS; g++) {
-		if (a->groups & ~both & CKPT_BIT(g))
-			add(out, &n, ckpt_group_names[g])->only_a = true;
-		if (b->groups & ~both & CKPT_BIT(g))
-			add(out, &n, ckpt_group_names[g])->only_b = true;
-	}
+	for (int g = 0; with_optimizer && g < a->groups.n; g++)
+		if (ckpt_find_group(b, a->groups.v[g]) < 0)
+			add(out, &n, a->groups.v[g])->only_a = true;
+	for (int g = 0; with_optimizer && g < b->groups.n; g++)
+		if (ckpt_find_group(a, b->groups.v[g]) < 0)
+			add(out, &n, b->groups.v[g])->only_b = true;
 	for (int i = 0; i < a->n_tensors; i++) {
 		const struct ckpt_tensor *t = &a->tensors[i];
 		int j = ckpt_find(b, t->name);
@@ -84,13 +86,13 @@ int64_t ckpt_diff(const struct ckpt *a, const struct ckpt *b, bool with_optimize
 			add(out, &n, t->name)->other_shape = true;
 			continue;
 		}
-		for (int g = 0; g < N_CKPT_GROUPS; g++) {
-			if (!(both & CKPT_BIT(g)))
-				continue;
+		for (int g = 0; g < n_groups; g++) {
 			struct ckpt_delta d = {
-				.group = (enum ckpt_group)g, .n = ckpt_size(t)};
+				.group = a->groups.v[g], .n = ckpt_size(t)};
+			if (ckpt_find_group(b, d.group) < 0)
+				continue;
 			snprintf(d.name, sizeof(d.name), "%s", t->name);
-			if (compare_tensor(a, b, (enum ckpt_group)g, i, j, &d, e)) {
+			if (compare_tensor(a, b, i, j, &d, e)) {
 				free(*out);
 				return -1;
 			}

@@ -18,16 +18,33 @@ int64_t ckpt_size(const struct ckpt_tensor *t)
 	return t->dims[0] * ckpt_row_size(t);
 }
 
-static struct h5_blocks *blocks_of(const struct ckpt *c, enum ckpt_group g, int tensor)
+static struct h5_blocks *blocks_of(const struct ckpt *c, int group, int tensor)
 {
-	return &c->blocks[(int)g * c->n_tensors + tensor];
+	return &c->blocks[group * c->n_tensors + tensor];
 }
 
-static bool has_group(struct h5 *h, int group)
+static int n_blocks(const struct ckpt *c)
 {
-	char path[32];
-	snprintf(path, sizeof(path), "/%s", ckpt_group_names[group]);
-	return h5_has(h, path);
+	return c->n_tensors * (int)c->groups.n;
+}
+
+/* Whatever else the file has is a group if it has the first of the tensors. */
+static int find_groups(struct ckpt *c, struct h5 *h, const char *tensor, struct err *e)
+{
+	struct strs names = {0};
+	int rc = h5_list(h, "/", &names, e);
+	strs_add(&c->groups, "model");
+	for (int64_t i = 0; i < names.n && !rc; i++) {
+		struct str path = {0};
+		str_printf(&path, "/%s/%s", names.v[i], tensor);
+		if (strcmp(names.v[i], "model") && h5_has(h, path.s))
+			strs_add(&c->groups, names.v[i]);
+		str_free(&path);
+	}
+	strs_free(&names);
+	if (!rc && c->groups.n > CKPT_MAX_GROUPS)
+		rc = err_set(e, EX_DATAERR, "%lld groups", (long long)c->groups.n);
+	return rc;
 }
 
 static int open_tensors(struct ckpt *c, struct h5 *h, struct err *e)
@@ -38,17 +55,13 @@ static int open_tensors(struct ckpt *c, struct h5 *h, struct err *e)
 		rc = err_set(e, EX_DATAERR, "%lld tensors", (long long)names.n);
 	c->n_tensors = rc ? 0 : (int)names.n;
 	c->tensors = xcalloc((size_t)c->n_tensors, sizeof(*c->tensors));
-	c->groups = CKPT_LEAST_GROUPS;
-	for (int g = 0; g < N_CKPT_GROUPS; g++)
-		c->groups |= has_group(h, g) ? CKPT_BIT(g) : 0;
-	c->blocks = xcalloc((size_t)(c->n_tensors * N_CKPT_GROUPS), sizeof(*c->blocks));
-	for (int i = 0; i < c->n_tensors * N_CKPT_GROUPS && !rc; i++) {
-		if (!(c->groups & CKPT_BIT(i / c->n_tensors)))
-			continue;
+	rc = rc || find_groups(c, h, names.v[0], e);
+	c->blocks = xcalloc((size_t)n_blocks(c), sizeof(*c->blocks));
+	for (int i = 0; i < n_blocks(c) && !rc; i++) {
 		struct ckpt_tensor *t = &c->tensors[i % c->n_tensors];
 		struct h5_info info;
 		char path[320];
-		snprintf(path, sizeof(path), "/%s/%s", ckpt_group_names[i / c->n_tensors],
+		snprintf(path, sizeof(path), "/%s/%s", c->groups.v[i / c->n_tensors],
 			names.v[i % c->n_tensors]);
 		if (h5_info(h, path, &info, e) ||
 			h5_blocks_open(h, path, &c->blocks[i], e)) {
@@ -155,8 +168,9 @@ void ckpt_close(struct ckpt *c)
 {
 	if (!c)
 		return;
-	for (int i = 0; i < c->n_tensors * N_CKPT_GROUPS; i++)
+	for (int i = 0; c->blocks && i < n_blocks(c); i++)
 		h5_blocks_free(&c->blocks[i]);
+	strs_free(&c->groups);
 	if (c->fd >= 0)
 		close(c->fd);
 	tokenizer_free(&c->tokenizer);
@@ -168,6 +182,14 @@ void ckpt_close(struct ckpt *c)
 	free(c->tensors);
 	free(c->path);
 	free(c);
+}
+
+int ckpt_find_group(const struct ckpt *c, const char *name)
+{
+	for (int i = 0; i < (int)c->groups.n; i++)
+		if (!strcmp(c->groups.v[i], name))
+			return i;
+	return -1;
 }
 
 int ckpt_find(const struct ckpt *c, const char *name)
@@ -186,10 +208,10 @@ static int read_block(const struct ckpt *c, const struct h5_blocks *b, int64_t b
 						      : 0;
 }
 
-int ckpt_read_rows(const struct ckpt *c, enum ckpt_group g, int tensor, int64_t row,
-	int64_t n, float *out, struct err *e)
+int ckpt_read_rows(const struct ckpt *c, int group, int tensor, int64_t row, int64_t n,
+	float *out, struct err *e)
 {
-	const struct h5_blocks *b = blocks_of(c, g, tensor);
+	const struct h5_blocks *b = blocks_of(c, group, tensor);
 	int64_t width = ckpt_row_size(&c->tensors[tensor]);
 	BUG_ON(row < 0 || n < 0 || row + n > b->rows);
 	float *piece = xmalloc((size_t)(b->block_rows * b->row_bytes));
@@ -207,11 +229,11 @@ int ckpt_read_rows(const struct ckpt *c, enum ckpt_group g, int tensor, int64_t 
 	return rc;
 }
 
-int ckpt_each(const struct ckpt *c, enum ckpt_group g, int tensor,
+int ckpt_each(const struct ckpt *c, int group, int tensor,
 	int (*fn)(void *with, int64_t first, const float *x, int64_t n), void *with,
 	struct err *e)
 {
-	const struct h5_blocks *b = blocks_of(c, g, tensor);
+	const struct h5_blocks *b = blocks_of(c, group, tensor);
 	int64_t width = ckpt_row_size(&c->tensors[tensor]);
 	float *piece = xmalloc((size_t)(b->block_rows * b->row_bytes));
 	int rc = 0;
@@ -227,7 +249,7 @@ int ckpt_each(const struct ckpt *c, enum ckpt_group g, int tensor,
 
 int ckpt_verify(const struct ckpt *c, struct err *e)
 {
-	for (int i = 0; i < c->n_tensors * N_CKPT_GROUPS; i++) {
+	for (int i = 0; i < n_blocks(c); i++) {
 		comm_poll();
 		if (h5_blocks_verify(&c->blocks[i], c->fd, e))
 			return err_prefix(e, "%s: ", c->path);

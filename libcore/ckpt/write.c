@@ -17,9 +17,6 @@
 #include <time.h>
 #include <unistd.h>
 
-const char *const ckpt_group_names[N_CKPT_GROUPS] = {"model", "exp_avg", "exp_avg_sq",
-	"anchor", "outer_avg", "outer_avg_sq", "residual", "pending"};
-
 #define F(field) offsetof(struct ckpt_info, field)
 const struct h5_field ckpt_fields[] = {
 	{"format", H5_TEXT, F(format), false, "\"pt-checkpoint\""},
@@ -72,19 +69,6 @@ struct ckpt_writing {
 	atomic_bool done;
 };
 
-static bool has_group(const struct ckpt_write *w, int group)
-{
-	return w->groups & CKPT_BIT(group);
-}
-
-static int n_groups(const struct ckpt_write *w)
-{
-	int n = 0;
-	for (int g = 0; g < N_CKPT_GROUPS; g++)
-		n += has_group(w, g);
-	return n;
-}
-
 /* ---- rank 0 makes the file -------------------------------------------------------- */
 
 static int make_structure(
@@ -101,16 +85,13 @@ static int make_structure(
 	for (int i = 0; i < x->n && !rc; i++) {
 		const struct ckpt_tensor *t = &w->tensors[i % w->n_tensors];
 		char path[128];
-		if (!has_group(w, i / w->n_tensors))
-			continue;
-		snprintf(path, sizeof(path), "/%s/%s", ckpt_group_names[i / w->n_tensors],
+		snprintf(path, sizeof(path), "/%s/%s", w->groups[i / w->n_tensors],
 			t->name);
 		rc = h5_blocks_reserve(
 			h, path, H5_F32, t->ndim, t->dims, &x->blocks[i], e);
 	}
 	for (int i = 0; i < x->n && !rc; i++)
-		if (x->blocks[i].n_blocks)
-			rc = h5_blocks_place(h, &x->blocks[i], e);
+		rc = h5_blocks_place(h, &x->blocks[i], e);
 	return h5_end(h, rc, e);
 }
 
@@ -198,9 +179,8 @@ static void deal(struct ckpt_writing *x, const struct ckpt_write *w)
 static void ask_source(struct ckpt_writing *x, const struct block *b, float *rows)
 {
 	const struct h5_blocks *t = &x->blocks[b->tensor];
-	x->source(x->with, (enum ckpt_group)(b->tensor / x->n_tensors),
-		b->tensor % x->n_tensors, b->number * t->block_rows,
-		b->n_bytes / t->row_bytes, b->owner, rows);
+	x->source(x->with, b->tensor / x->n_tensors, b->tensor % x->n_tensors,
+		b->number * t->block_rows, b->n_bytes / t->row_bytes, b->owner, rows);
 }
 
 static void copy_block(struct ckpt_writing *x, const struct block *b, void *with)
@@ -346,8 +326,7 @@ static int finish(struct ckpt_writing *x, struct err *e)
 		return -1;
 	int rc = 0;
 	for (int i = 0; i < x->n && !rc; i++)
-		if (x->blocks[i].n_blocks)
-			rc = h5_blocks_finish(h, &x->blocks[i], e);
+		rc = h5_blocks_finish(h, &x->blocks[i], e);
 	rc = rc || h5_seal(h, e);
 	rc = h5_end(h, rc, e);
 	return rc ? -1 : durable_commit(&x->d, e);
@@ -379,7 +358,7 @@ int64_t ckpt_bytes(const struct ckpt_write *w)
 	str_free(&vocabulary);
 	for (int i = 0; i < w->n_tensors; i++) {
 		int64_t data = ckpt_size(&w->tensors[i]) * (int64_t)sizeof(float);
-		n += n_groups(w) * (A_TENSOR + data + data / 65536);
+		n += w->n_groups * (A_TENSOR + data + data / 65536);
 	}
 	return n;
 }
@@ -390,7 +369,7 @@ int64_t ckpt_copy_bytes(const struct ckpt_write *w)
 	for (int i = 0; i < w->n_tensors; i++) {
 		int64_t n_bytes = ckpt_size(&w->tensors[i]) * (int64_t)sizeof(float);
 		int64_t row = ckpt_row_size(&w->tensors[i]) * (int64_t)sizeof(float);
-		all += n_groups(w) * n_bytes;
+		all += w->n_groups * n_bytes;
 		longest = max64(longest, row);
 	}
 	int64_t n_bytes = part_bytes(all, w, &begin);
@@ -411,7 +390,7 @@ int ckpt_write_begin(
 	}
 	struct ckpt_writing *x = xcalloc(1, sizeof(*x));
 	*x = (struct ckpt_writing){.comm = w->comm,
-		.n = w->n_tensors * N_CKPT_GROUPS,
+		.n = w->n_tensors * w->n_groups,
 		.n_tensors = w->n_tensors,
 		.source = w->source,
 		.with = w->with};

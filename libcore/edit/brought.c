@@ -25,7 +25,8 @@ void brought_take(struct edit *x, struct chosen c)
 	const struct block *b;
 	for (int n = edit_blocks(x, c, &b); n > 0; n--, b++) {
 		float *p = store_begin(x->s, STORE_PARAM, b->at, b->n, x->room[0]);
-		const float *a = store_begin(x->s, STORE_ANCHOR, b->at, b->n, x->room[1]);
+		const float *a =
+			store_begin(x->s, x->group.anchor, b->at, b->n, x->room[1]);
 		float *to = p;
 		if (x->at != STORE_PARAM) {
 			to = store_begin(x->s, x->at, b->at, b->n, x->room[2]);
@@ -192,7 +193,7 @@ static void feed_back(void *with, const struct part *p)
 	const struct kernels *k = x->d->k;
 	int mine = edit_group_of(x, p) * x->sync->size + x->sync->rank;
 	struct mat v = brought_part(x, p);
-	struct mat left = mat(p->state[STORE_RESIDUAL], p->rows, p->cols);
+	struct mat left = mat(p->state[x->group.residual], p->rows, p->cols);
 	if (p->t->ndim == 1 || skips(visit, p) || x->all_out[mine])
 		return;
 	k->add(x->d, v, v, left);
@@ -204,9 +205,11 @@ static void feed_back(void *with, const struct part *p)
 void brought_round(struct edit *x, struct chosen c)
 {
 	struct visit v = {.x = x, .c = c};
-	const unsigned own = STORE_BIT(x->at), both = own | STORE_BIT(STORE_RESIDUAL);
+	const unsigned own = STORE_BIT(x->at);
 	if (x->c.sparsify != EDIT_DENSE && x->c.density < 1)
 		store_walk(x->s, false, own, own, sparsify_part, &v);
-	if (x->c.wire != EDIT_WIRE_FP32)
+	if (x->c.wire != EDIT_WIRE_FP32) {
+		unsigned both = own | STORE_BIT(x->group.residual);
 		store_walk(x->s, false, both, both, feed_back, &v);
+	}
 }

@@ -7,21 +7,31 @@
 #include <stdlib.h>
 #include <string.h>
 
-unsigned edit_groups(const struct edit_config *c)
+static const char anchor[] = "anchor", outer_mean[] = "outer_avg",
+		  outer_square[] = "outer_avg_sq", residual[] = "residual",
+		  pending[] = "pending";
+
+void edit_add_groups(const struct edit_config *c, struct store_groups *g)
 {
-	unsigned bits = 0;
+	bool adamw = c->outer == EDIT_OUTER_ADAMW;
 	if (c->outer != EDIT_OUTER_NONE || c->reducer != EDIT_MEAN)
-		bits |= STORE_BIT(STORE_ANCHOR);
-	if (c->outer == EDIT_OUTER_ADAMW ||
-		(c->outer == EDIT_OUTER_SGD && c->momentum > 0))
-		bits |= STORE_BIT(STORE_OUTER_MEAN);
-	if (c->outer == EDIT_OUTER_ADAMW)
-		bits |= STORE_BIT(STORE_OUTER_SQUARE);
+		store_groups_add(g, anchor, STORE_OUTER);
+	if (adamw || (c->outer == EDIT_OUTER_SGD && c->momentum > 0))
+		store_groups_add(g, outer_mean, STORE_OUTER);
+	if (adamw)
+		store_groups_add(g, outer_square, STORE_OUTER);
 	if (c->wire != EDIT_WIRE_FP32)
-		bits |= STORE_BIT(STORE_RESIDUAL);
+		store_groups_add(g, residual, STORE_OUTER);
 	if (c->delay > 0)
-		bits |= STORE_BIT(STORE_PENDING);
-	return bits;
+		store_groups_add(g, pending, STORE_OUTER);
+}
+
+static struct edit_groups find_groups(const struct store_groups *g)
+{
+	return (struct edit_groups){.anchor = store_groups_find(g, anchor),
+		.outer_mean = store_groups_find(g, outer_mean),
+		.outer_square = store_groups_find(g, outer_square),
+		.residual = store_groups_find(g, residual)};
 }
 
 /* ---- blocks ---------------------------------------------------------------------- */
@@ -151,7 +161,8 @@ struct edit *edit_open(const struct edit_config *c, struct comm *world, struct c
 	struct edit *x = xcalloc(1, sizeof(*x));
 	size_t workers = (size_t)sync->size;
 	*x = (struct edit){.c = *c, .world = world, .sync = sync, .s = s, .d = d};
-	x->at = c->delay > 0 ? STORE_PENDING : STORE_PARAM;
+	x->group = find_groups(&s->c.groups);
+	x->at = c->delay > 0 ? store_groups_find(&s->c.groups, pending) : STORE_PARAM;
 	if (c->reducer == EDIT_MEAN) { /* steps count for all, or not at all */
 		x->c.weigh = (struct weigh_config){
 			.by_steps = c->weigh.by_steps, .steps_ratio = 1};
@@ -264,9 +275,9 @@ void edit_anchor(struct edit *x)
 	for (int i = 0; i < x->n_blocks && edit_has_anchor(x); i++) {
 		const struct block *b = &x->blocks[i];
 		float *p = store_begin(x->s, STORE_PARAM, b->at, b->n, x->room[0]);
-		float *a = store_begin(x->s, STORE_ANCHOR, b->at, b->n, x->room[1]);
+		float *a = store_begin(x->s, x->group.anchor, b->at, b->n, x->room[1]);
 		x->d->k->copy(x->d, mat(a, 1, b->n), mat(p, 1, b->n));
-		store_end(x->s, STORE_ANCHOR, b->at, b->n, a);
+		store_end(x->s, x->group.anchor, b->at, b->n, a);
 	}
 }
 

@@ -93,9 +93,10 @@ struct edit_config {
 	uint64_t seed;
 };
 
-/* Bits of the store's groups that it needs. Without an outer optimizer or a reducer,
- * parameters are averaged and there is no anchor. */
-unsigned edit_groups(const struct edit_config *c);
+/* Adds the groups that it needs to those of the store: the anchor, state of the outer optimizer,
+ * what could not be sent yet (residual), what is sent while training goes on (pending). Without
+ * an outer optimizer or a reducer, parameters are averaged and there is no anchor. */
+void edit_add_groups(const struct edit_config *c, struct store_groups *g);
 
 /* What happened, as this worker saw it. */
 struct edit_result {
@@ -110,7 +111,7 @@ struct edit_result {
 struct edit;
 
 /* `world` is the worker's ranks, `sync` the same place in all workers; their rank there is
- * the worker's number. The store is the worker's, with the groups of edit_groups(). Everything
+ * the worker's number. The store is the worker's, with the groups of edit_add_groups(). Everything
  * stays the caller's, and may be measuring or planned. */
 struct edit *edit_open(const struct edit_config *c, struct comm *world, struct comm *sync,
 	struct store *s, struct device *d);

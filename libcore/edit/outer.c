@@ -21,22 +21,43 @@ void outer_norms(struct edit *x, struct chosen c)
 		brought_norms(x, c, x->reduced);
 }
 
-/* A block, in the groups of the store that are kept: NULL those that are not. */
-static void begin_block(struct edit *x, const struct block *b, float *v[N_STORE_GROUPS])
+/* A block, in the groups of the store that the outer step looks at: NULL the others. */
+struct outer_block {
+	float *param, *anchor, *mean, *square, *made;
+};
+
+static float *begin_group(struct edit *x, const struct block *b, int group, float *room)
 {
-	unsigned used = edit_groups(&x->c) & ~STORE_BIT(STORE_RESIDUAL);
-	int room = 0;
-	used |= STORE_BIT(STORE_PARAM);
-	for (int g = 0; g < N_STORE_GROUPS; g++)
-		v[g] = used & STORE_BIT(g) ? store_begin(x->s, (enum store_group)g, b->at,
-						     b->n, x->room[room++])
-					   : NULL;
+	return group < 0 ? NULL : store_begin(x->s, group, b->at, b->n, room);
+}
+
+static void end_group(struct edit *x, const struct block *b, int group, const float *v)
+{
+	if (v)
+		store_end(x->s, group, b->at, b->n, v);
+}
+
+static struct outer_block begin_block(struct edit *x, const struct block *b)
+{
+	struct outer_block v = {.param = begin_group(x, b, STORE_PARAM, x->room[0]),
+		.anchor = begin_group(x, b, x->group.anchor, x->room[1]),
+		.mean = begin_group(x, b, x->group.outer_mean, x->room[2]),
+		.square = begin_group(x, b, x->group.outer_square, x->room[3])};
+	v.made = x->at == STORE_PARAM ? v.param : begin_group(x, b, x->at, x->room[4]);
+	return v;
+}
+
+static void end_block(struct edit *x, const struct block *b, const struct outer_block *v)
+{
+	end_group(x, b, STORE_PARAM, v->param);
+	end_group(x, b, x->group.anchor, v->anchor);
+	end_group(x, b, x->group.outer_mean, v->mean);
+	end_group(x, b, x->group.outer_square, v->square);
 }
 
 static void move_anchor(
-	struct edit *x, const struct block *b, float *v[N_STORE_GROUPS], const float *g)
+	struct edit *x, const struct block *b, const struct outer_block *v)
 {
-	float *a = v[STORE_ANCHOR];
 	double steps = (double)(x->outer_steps[b->group] + 1);
 	float scale = (float)x->scale[b->group];
 	if (x->c.outer == EDIT_OUTER_ADAMW) {
@@ -47,10 +68,10 @@ static void move_anchor(
 			.grad_scale = scale,
 			.correct1 = (float)(1 - pow(x->c.beta1, steps)),
 			.correct2 = (float)(1 - pow(x->c.beta2, steps))};
-		const struct adamw_part part = {.p = a,
-			.m = v[STORE_OUTER_MEAN],
-			.v = v[STORE_OUTER_SQUARE],
-			.g = g,
+		const struct adamw_part part = {.p = v->anchor,
+			.m = v->mean,
+			.v = v->square,
+			.g = v->made,
 			.n = b->n,
 			.decay = (float)x->c.decay};
 		x->d->k->put(x->d, x->outer, &o, sizeof(o));
@@ -62,7 +83,7 @@ static void move_anchor(
 			.decay = sgd ? (float)x->c.decay : 0,
 			.nesterov = x->c.nesterov,
 			.grad_scale = scale};
-		x->d->k->outer_sgd(x->d, a, v[STORE_OUTER_MEAN], g, b->n, &o);
+		x->d->k->outer_sgd(x->d, v->anchor, v->mean, v->made, b->n, &o);
 	}
 }
 
@@ -77,18 +98,15 @@ void outer_step(struct edit *x, struct chosen c)
 {
 	const struct block *b;
 	for (int n = edit_blocks(x, c, &b); n > 0; n--, b++) {
-		float *v[N_STORE_GROUPS];
-		begin_block(x, b, v);
-		float *p = v[STORE_PARAM], *a = v[STORE_ANCHOR];
+		struct outer_block v = begin_block(x, b);
 		if (x->brought[b->group])
-			move_anchor(x, b, v, v[x->at]);
+			move_anchor(x, b, &v);
 		if (keeps_own(x, b->group))
-			x->d->k->mix(x->d, p, a, b->n, (float)x->c.keep);
+			x->d->k->mix(x->d, v.param, v.anchor, b->n, (float)x->c.keep);
 		else
-			x->d->k->copy(x->d, mat(p, 1, b->n), mat(a, 1, b->n));
-		for (int g = 0; g < N_STORE_GROUPS; g++)
-			if (v[g] && g != STORE_PENDING)
-				store_end(x->s, (enum store_group)g, b->at, b->n, v[g]);
+			x->d->k->copy(
+				x->d, mat(v.param, 1, b->n), mat(v.anchor, 1, b->n));
+		end_block(x, b, &v);
 	}
 	for (int g = 0; g < x->n_groups; g++)
 		if (edit_is_chosen(x, c, g))

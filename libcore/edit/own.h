@@ -22,7 +22,11 @@ struct edit {
 	int64_t *outer_steps; /* [groups], of those that somebody brought something for */
 	/* Where pseudo-gradients are: in place of the parameters; or, where these are trained
 	 * on meanwhile, beside them. */
-	enum store_group at;
+	int at;
+	/* Groups of the store, -1 for those that are not kept. */
+	struct edit_groups {
+		int anchor, outer_mean, outer_square, residual;
+	} group;
 	/* of the synchronisation that is under way: [groups], and [groups][workers] */
 	double *norm, *all_norms;
 	bool *all_out;
@@ -45,7 +49,7 @@ struct edit {
 
 static inline bool edit_has_anchor(const struct edit *x)
 {
-	return edit_groups(&x->c) & STORE_BIT(STORE_ANCHOR);
+	return x->group.anchor >= 0;
 }
 
 static inline int edit_group_of(const struct edit *x, const struct part *p)

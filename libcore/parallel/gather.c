@@ -124,7 +124,7 @@ static void *own_wire(
 static uint64_t read_own(struct store *s, struct bucket *b, float *vector, float *staging)
 {
 	bool copies = reads_copies(s, b);
-	return walk_ask(s, copies ? (int)STORE_COPY : (int)STORE_PARAM, false,
+	return walk_ask(s, copies ? (int)STORE_COPY : STORE_PARAM, false,
 		copies ? own_wire(s, b, vector, staging)
 		       : own_shard(s, b, vector, staging),
 		b->at, shard_floats(b, s->own->shard), 0);

@@ -282,26 +282,27 @@ enum reshard { RESHARD_YES, RESHARD_NO, RESHARD_KEEP_LAST };
  * parameters too, which then are read a unit at a time (and gathered, where they are sharded). */
 enum offload { OFFLOAD_NONE, OFFLOAD_OPTIMIZER, OFFLOAD_PARAMS };
 
-/* What is kept of every element: the parameter and AdamW's moments; and for workers that train
- * apart (edit.h) the parameter as it was when they last agreed, moments of the outer
- * optimizer, what a worker could not send yet, and what it has sent while it trains on. A
- * checkpoint has them as groups. */
-enum store_group {
-	STORE_PARAM,
-	STORE_MEAN,
-	STORE_SQUARE,
-	STORE_ANCHOR,
-	STORE_OUTER_MEAN,
-	STORE_OUTER_SQUARE,
-	STORE_RESIDUAL,
-	STORE_PENDING,
-	N_STORE_GROUPS
-};
+/*
+ * The groups: fp32 values that are kept for every element of the model. Group 0 is the
+ * parameters; whoever opens the store adds the state of the optimizer and of local SGD. The name
+ * of a group is where checkpoints have it: /NAME/TENSOR. The owner is for the memory plan.
+ */
+enum { STORE_PARAM, STORE_MAX_GROUPS = 12 };
 #define STORE_BIT(group) (1u << (group))
-enum {
-	STORE_INNER =
-		STORE_BIT(STORE_PARAM) | STORE_BIT(STORE_MEAN) | STORE_BIT(STORE_SQUARE)
+enum store_owner { STORE_MODEL, STORE_OPTIMIZER, STORE_OUTER };
+
+struct store_groups {
+	struct store_group {
+		const char *name;
+		enum store_owner owner;
+	} of[STORE_MAX_GROUPS];
+	int n; /* 0: only the parameters */
 };
+
+/* Adds a group, after that of the parameters. Returns its number. */
+int store_groups_add(struct store_groups *g, const char *name, enum store_owner owner);
+/* The number of the group of that name; -1: there is none. */
+int store_groups_find(const struct store_groups *g, const char *name);
 
 struct store_config {
 	struct mesh *mesh;
@@ -314,7 +315,7 @@ struct store_config {
 	/* What is sharded over fsdp x cp: 0 nothing, 1 the optimizer's state, 2 gradients too,
 	 * 3 parameters too (ZeRO, Rajbhandari et al. 2020; FSDP, Zhao et al. 2023). */
 	int zero;
-	unsigned outer; /* bits of the groups from STORE_ANCHOR on that are kept */
+	struct store_groups groups; /* parameters need not be in it */
 	bool flat; /* shards of a unit's tensors as one vector (FSDP1); else of each tensor */
 	int64_t bucket_bytes; /* gradients are reduced in buckets of at least this */
 	enum reshard reshard;
@@ -339,7 +340,7 @@ struct part {
 	int64_t row, rows, cols; /* within the slice */
 	int64_t at;		 /* of its first element, in all that this rank updates */
 	float *g;
-	float *state[N_STORE_GROUPS]; /* NULL: elsewhere, see store_walk(), or not kept */
+	float *state[STORE_MAX_GROUPS]; /* NULL: elsewhere, see store_walk(), or none */
 	struct mat
 		copy; /* of the parameter, as store_config.copy; p NULL: there is none */
 };
@@ -348,7 +349,7 @@ struct part {
 struct store_bytes {
 	int64_t params, grads, optimizer, gathered, buffers;
 	int64_t copies;	 /* of the parameters, of 16 bits; in params */
-	int64_t outer;	 /* the groups from the anchor on */
+	int64_t outer;	 /* of STORE_OUTER */
 	int64_t spilled; /* elsewhere */
 };
 
@@ -417,16 +418,16 @@ uint64_t store_hash(struct store *s);
 bool store_replicas_agree(struct store *s, struct str *who);
 /* Collective over the world: rows [row, row + n) of a whole tensor go to rank `to`. A vector
  * has dims[0] rows. */
-void store_collect(struct store *s, enum store_group g, int tensor, int64_t row,
-	int64_t n, int to, float *out);
+void store_collect(struct store *s, int group, int tensor, int64_t row, int64_t n, int to,
+	float *out);
 /* Has every rank all parameters and all moments? Then rows are collected without messages; and
  * where they are in the program's memory, by several threads at once, if that is wanted. */
 bool store_is_whole(const struct store *s);
 /* Has this rank any of rows [row, row + n) of a whole tensor? Else it need not read them. */
 bool store_wants(const struct store *s, int tensor, int64_t row, int64_t n);
 /* Puts rows [row, row + n) of a whole tensor where this rank has them. */
-void store_put(struct store *s, enum store_group g, int tensor, int64_t row, int64_t n,
-	const float *in);
+void store_put(
+	struct store *s, int group, int tensor, int64_t row, int64_t n, const float *in);
 
 /* ---- walk.c: what the optimizer keeps, in memory or elsewhere ------------------------ */
 
@@ -442,10 +443,8 @@ void store_walk(struct store *s, bool counted, unsigned reads, unsigned writes,
  * of this rank are in. They are in memory, or are read into `room`; and what was changed is
  * kept, or written. */
 int64_t store_floats(const struct store *s);
-float *store_begin(
-	struct store *s, enum store_group g, int64_t at, int64_t n, float *room);
-void store_end(
-	struct store *s, enum store_group g, int64_t at, int64_t n, const float *x);
+float *store_begin(struct store *s, int group, int64_t at, int64_t n, float *room);
+void store_end(struct store *s, int group, int64_t at, int64_t n, const float *x);
 /* Of parameters there that have changed, the copies that products take, if there are any. */
 void store_copy(struct store *s, int64_t at, int64_t n);
 

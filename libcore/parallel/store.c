@@ -32,7 +32,7 @@ static struct part shard_part(
 		.cols = e->cols,
 		.at = b->at + at,
 		.g = b->g ? b->g + at : NULL};
-	for (int g = 0; g < N_STORE_GROUPS; g++)
+	for (int g = 0; g < s->c.groups.n; g++)
 		x.state[g] = b->state[g] ? b->state[g] + at : NULL;
 	if (b->copy)
 		x.copy = mat_typed(b->copy + at * dtype_bytes(s->c.copy), 1,
@@ -50,7 +50,7 @@ struct part part_rows(struct part x, int64_t first, int64_t end)
 	if (x.copy.p)
 		x.copy = mat_typed((char *)x.copy.p + skip * dtype_bytes(x.copy.type), 1,
 			x.rows * x.cols, x.copy.type);
-	for (int g = 0; g < N_STORE_GROUPS; g++)
+	for (int g = 0; g < STORE_MAX_GROUPS; g++)
 		x.state[g] = x.state[g] ? x.state[g] + skip : NULL;
 	return x;
 }
@@ -77,10 +77,33 @@ static void list_parts(struct store *s)
 
 /* ---- opening --------------------------------------------------------------------- */
 
-bool is_kept(const struct store *s, enum store_group g)
+static void groups_begin(struct store_groups *g)
 {
-	bool trains = s->c.deal.n_micro; /* else it is only read */
-	return g == STORE_PARAM || (trains && (STORE_INNER | s->c.outer) & STORE_BIT(g));
+	if (!g->n)
+		g->of[g->n++] = (struct store_group){"model", STORE_MODEL};
+}
+
+int store_groups_add(struct store_groups *g, const char *name, enum store_owner owner)
+{
+	groups_begin(g);
+	BUG_ON(g->n == STORE_MAX_GROUPS || store_groups_find(g, name) >= 0);
+	g->of[g->n] = (struct store_group){name, owner};
+	return g->n++;
+}
+
+int store_groups_find(const struct store_groups *g, const char *name)
+{
+	for (int i = 0; i < g->n; i++)
+		if (!strcmp(g->of[i].name, name))
+			return i;
+	return -1;
+}
+
+static int64_t *bytes_of(struct store_bytes *b, enum store_owner owner)
+{
+	return owner == STORE_MODEL	  ? &b->params
+	       : owner == STORE_OPTIMIZER ? &b->optimizer
+					  : &b->outer;
 }
 
 /* Each group is one vector: the shards of all buckets, one after the other. */
@@ -93,14 +116,11 @@ static void place_state(struct store *s, struct arena *run)
 		n += o->bucket[i].shard[o->shard].n;
 	}
 	o->n_floats = n;
-	for (int g = 0; g < N_STORE_GROUPS; g++) {
-		if (!is_kept(s, (enum store_group)g) ||
-			is_spilled(s, (enum store_group)g))
+	for (int g = 0; g < s->c.groups.n; g++) {
+		if (is_spilled(s, g))
 			continue;
 		o->state[g] = arena_floats(run, n);
-		*(g == STORE_PARAM	   ? &s->bytes.params
-			: g < STORE_ANCHOR ? &s->bytes.optimizer
-					   : &s->bytes.outer) += n * size;
+		*bytes_of(&s->bytes, s->c.groups.of[g].owner) += n * size;
 		for (int i = 0; i < o->n_buckets; i++)
 			o->bucket[i].state[g] = o->state[g] + o->bucket[i].at;
 	}
@@ -126,19 +146,18 @@ int64_t store_floats(const struct store *s)
 	return s->own->n_floats;
 }
 
-float *store_begin(
-	struct store *s, enum store_group g, int64_t at, int64_t n, float *room)
+float *store_begin(struct store *s, int group, int64_t at, int64_t n, float *room)
 {
-	if (!is_spilled(s, g))
-		return s->own->state[g] + at;
-	walk_wait(s, walk_ask(s, (int)g, false, room, at, n, 0));
+	if (!is_spilled(s, group))
+		return s->own->state[group] + at;
+	walk_wait(s, walk_ask(s, group, false, room, at, n, 0));
 	return room;
 }
 
-void store_end(struct store *s, enum store_group g, int64_t at, int64_t n, const float *x)
+void store_end(struct store *s, int group, int64_t at, int64_t n, const float *x)
 {
-	if (is_spilled(s, g))
-		walk_wait(s, walk_ask(s, (int)g, true, (float *)x, at, n, 0));
+	if (is_spilled(s, group))
+		walk_wait(s, walk_ask(s, group, true, (float *)x, at, n, 0));
 }
 
 struct store *store_open(const struct store_config *c, struct arena *run)
@@ -146,6 +165,7 @@ struct store *store_open(const struct store_config *c, struct arena *run)
 	struct store *s = xcalloc(1, sizeof(*s));
 	bool measuring = arena_measuring(run);
 	s->c = *c;
+	groups_begin(&s->c.groups);
 	s->own = xcalloc(1, sizeof(*s->own));
 	s->own->shards = mesh_group(c->mesh,
 		(struct mesh_part){.axes = AXIS_BIT(AXIS_FSDP) | AXIS_BIT(AXIS_CP)});
@@ -382,8 +402,8 @@ bool store_wants(const struct store *s, int tensor, int64_t row, int64_t n)
 	return false;
 }
 
-void store_put(struct store *s, enum store_group g, int tensor, int64_t row, int64_t n,
-	const float *in)
+void store_put(
+	struct store *s, int group, int tensor, int64_t row, int64_t n, const float *in)
 {
 	for (int64_t i = 0; i < s->n_updated; i++) {
 		const struct part *x = &s->updated[i];
@@ -396,7 +416,7 @@ void store_put(struct store *s, enum store_group g, int tensor, int64_t row, int
 		float *rows = xmalloc((size_t)o.rows * width);
 		for (int64_t r = 0; r < o.rows; r++)
 			memcpy(rows + r * x->cols, in + o.at + r * o.width, width);
-		part_put(s, x, g, o.first, o.rows, rows);
+		part_put(s, x, group, o.first, o.rows, rows);
 		free(rows);
 	}
 }
@@ -426,8 +446,8 @@ bool store_is_whole(const struct store *s)
 }
 
 /* Without a message: rows that are all here. */
-static void copy_rows(struct store *s, enum store_group g, const struct tensor *t,
-	int64_t row, int64_t n, float *out)
+static void copy_rows(struct store *s, int group, const struct tensor *t, int64_t row,
+	int64_t n, float *out)
 {
 	for (int64_t i = 0; i < s->n_updated; i++) {
 		const struct part *x = &s->updated[i];
@@ -435,11 +455,11 @@ static void copy_rows(struct store *s, enum store_group g, const struct tensor *
 			continue;
 		struct overlap o = overlap_of(x, row, n);
 		size_t width = (size_t)x->cols * sizeof(float);
-		const float *rows = x->state[g] + o.first * x->cols;
+		const float *rows = x->state[group] + o.first * x->cols;
 		float *got = NULL;
 		if (s->c.device->apart && o.rows) {
 			rows = got = xmalloc((size_t)o.rows * width);
-			part_get(s, x, g, o.first, o.rows, got);
+			part_get(s, x, group, o.first, o.rows, got);
 		}
 		for (int64_t r = 0; r < o.rows; r++)
 			memcpy(out + o.at + r * o.width, rows + r * x->cols, width);
@@ -448,15 +468,15 @@ static void copy_rows(struct store *s, enum store_group g, const struct tensor *
 }
 
 /* All overlaps of the counted parts, so that each element comes once. */
-void store_collect(struct store *s, enum store_group g, int tensor, int64_t row,
-	int64_t n, int to, float *out)
+void store_collect(struct store *s, int group, int tensor, int64_t row, int64_t n, int to,
+	float *out)
 {
 	enum { TAG = 1 << 20, TAGS = 1 << 16 };
 	struct comm *w = s->c.mesh->world;
 	const struct tensor *t = &s->c.tensors[tensor];
 	if (store_is_whole(s)) {
 		if (w->rank == to)
-			copy_rows(s, g, t, row, n, out);
+			copy_rows(s, group, t, row, n, out);
 		return;
 	}
 	int64_t width = t->ndim == 1 ? 1 : t->dims[1], missing = n * width;
@@ -473,8 +493,8 @@ void store_collect(struct store *s, enum store_group g, int tensor, int64_t row,
 		struct rows h = {o.at, o.rows, x->cols, o.width};
 		size_t floats = (size_t)(o.rows * x->cols) * sizeof(float);
 		memcpy(message, &h, sizeof(h));
-		part_get(
-			s, x, g, o.first, o.rows, (float *)(void *)(message + sizeof(h)));
+		part_get(s, x, group, o.first, o.rows,
+			(float *)(void *)(message + sizeof(h)));
 		if (w->rank == to) {
 			missing -= take_rows(message, out);
 			continue;

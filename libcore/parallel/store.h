@@ -51,7 +51,7 @@ struct bucket {
 	int slot;
 	int tag; /* of the messages that gather it */
 	/* Parameters, optimizer state and gradient of this rank's shard, packed. */
-	float *state[N_STORE_GROUPS], *g;
+	float *state[STORE_MAX_GROUPS], *g;
 	int64_t at; /* of all shards of this rank, one after the other; elsewhere too */
 	/* All parameters of the vector, while they are here, and as products take them; one of both
 	 * may be all that there is. */
@@ -87,7 +87,7 @@ struct where {
 enum { OF_FIRST, OF_LAST, OF_BLOCKS, OF_TILES = OF_BLOCKS + 2, N_PLACES = OF_TILES + 2 };
 
 /* What is kept elsewhere: the groups, and after them copies of parameters as products take them. */
-enum { STORE_COPY = N_STORE_GROUPS, N_SPILLS };
+enum { STORE_COPY = STORE_MAX_GROUPS, N_SPILLS };
 
 /* Pieces of that, by group: one that is used, one that comes and, where both go on at once, one
  * that goes. */
@@ -105,7 +105,7 @@ struct store_own {
 	struct where *where; /* [n_tensors][slices here] */
 	void (*before_use)(void *with, int unit);
 	void *before_use_with;
-	float *state[N_STORE_GROUPS]; /* [n_floats], NULL: elsewhere, or not kept */
+	float *state[STORE_MAX_GROUPS]; /* [n_floats], NULL: elsewhere, or none */
 	int64_t n_floats;
 	struct exact *squares; /* the device's */
 	uint64_t *hashes;      /* the device's: [n_buckets + 1] */
@@ -186,8 +186,7 @@ struct part part_rows(struct part x, int64_t first, int64_t end);
 
 /* walk.c */
 void walk_open(struct store *s, struct arena *run);
-bool is_kept(const struct store *s, enum store_group g);
-bool is_spilled(const struct store *s, enum store_group g); /* kept elsewhere */
+bool is_spilled(const struct store *s, int group); /* kept elsewhere */
 /* Are copies of the parameters kept there too, of the type of the wire? */
 bool spills_copies(const struct store *s);
 /* Makes them of the parameters. */
@@ -197,10 +196,10 @@ uint64_t walk_ask(struct store *s, int group, bool write, void *memory, int64_t 
 	int64_t n, uint64_t after);
 void walk_wait(struct store *s, uint64_t ticket);
 /* Rows of a part, in the program's memory, from and to wherever they are kept. */
-void part_get(struct store *s, const struct part *x, enum store_group g, int64_t row,
-	int64_t rows, float *out);
-void part_put(struct store *s, const struct part *x, enum store_group g, int64_t row,
-	int64_t rows, const float *in);
+void part_get(struct store *s, const struct part *x, int group, int64_t row, int64_t rows,
+	float *out);
+void part_put(struct store *s, const struct part *x, int group, int64_t row, int64_t rows,
+	const float *in);
 
 /*
  * spill_file.c, spill_host.c: how a place for what is out of memory does its work. Requests of one

@@ -18,11 +18,10 @@ enum { PIECES = 16, LEAST_FLOATS = 64, MOST_FLOATS = 1 << 20, PAGE_FLOATS = 1024
 
 /* ---- what is where ----------------------------------------------------------------- */
 
-bool is_spilled(const struct store *s, enum store_group g)
+bool is_spilled(const struct store *s, int group)
 {
-	return is_kept(s, g) &&
-	       (s->c.offload == OFFLOAD_PARAMS ||
-		       (s->c.offload == OFFLOAD_OPTIMIZER && g != STORE_PARAM));
+	return s->c.offload == OFFLOAD_PARAMS ||
+	       (s->c.offload == OFFLOAD_OPTIMIZER && group != STORE_PARAM);
 }
 
 bool spills_copies(const struct store *s)
@@ -33,8 +32,8 @@ bool spills_copies(const struct store *s)
 static unsigned spilled_groups(const struct store *s)
 {
 	unsigned bits = spills_copies(s) ? STORE_BIT(STORE_COPY) : 0;
-	for (int g = 0; g < N_STORE_GROUPS; g++)
-		bits |= is_spilled(s, (enum store_group)g) ? STORE_BIT(g) : 0;
+	for (int g = 0; g < s->c.groups.n; g++)
+		bits |= is_spilled(s, g) ? STORE_BIT(g) : 0;
 	return bits;
 }
 
@@ -94,14 +93,14 @@ void walk_wait(struct store *s, uint64_t ticket)
 }
 
 /* From or to the program's memory. */
-static void move(struct store *s, enum store_group g, bool write, float *memory,
-	int64_t at, int64_t n)
+static void move(
+	struct store *s, int group, bool write, float *memory, int64_t at, int64_t n)
 {
-	int64_t n_bytes = n * size_of(s, (int)g);
+	int64_t n_bytes = n * size_of(s, group);
 	*(write ? &s->written : &s->read) += n_bytes;
 	if (s->c.spill)
-		spill_move(s->c.spill, write, memory, n_bytes,
-			place_of_spill(s, (int)g, at));
+		spill_move(
+			s->c.spill, write, memory, n_bytes, place_of_spill(s, group, at));
 }
 
 /* ---- pieces ------------------------------------------------------------------------ */
@@ -165,7 +164,7 @@ static void visit_piece(struct store *s, const struct list *l, const struct piec
 		const struct part *x = &l->part[at.part];
 		int64_t end = at.part == p->to.part ? p->to.row : x->rows;
 		struct part y = part_rows(*x, at.row, end);
-		for (int g = 0; g < N_STORE_GROUPS; g++)
+		for (int g = 0; g < s->c.groups.n; g++)
 			if (groups & STORE_BIT(g))
 				y.state[g] = (float *)w->piece[slot][g] + (y.at - p->at);
 		if (groups & STORE_BIT(STORE_COPY))
@@ -233,24 +232,26 @@ void walk_copies(struct store *s)
 
 /* ---- rows of a part ---------------------------------------------------------------- */
 
-void part_get(struct store *s, const struct part *x, enum store_group g, int64_t row,
-	int64_t rows, float *out)
+void part_get(struct store *s, const struct part *x, int group, int64_t row, int64_t rows,
+	float *out)
 {
 	struct device *d = s->c.device;
 	int64_t n = rows * x->cols;
-	if (is_spilled(s, g))
-		move(s, g, false, out, x->at + row * x->cols, n);
+	if (is_spilled(s, group))
+		move(s, group, false, out, x->at + row * x->cols, n);
 	else
-		d->k->get(d, out, x->state[g] + row * x->cols, (size_t)n * sizeof(float));
+		d->k->get(d, out, x->state[group] + row * x->cols,
+			(size_t)n * sizeof(float));
 }
 
-void part_put(struct store *s, const struct part *x, enum store_group g, int64_t row,
-	int64_t rows, const float *in)
+void part_put(struct store *s, const struct part *x, int group, int64_t row, int64_t rows,
+	const float *in)
 {
 	struct device *d = s->c.device;
 	int64_t n = rows * x->cols;
-	if (is_spilled(s, g))
-		move(s, g, true, (float *)in, x->at + row * x->cols, n);
+	if (is_spilled(s, group))
+		move(s, group, true, (float *)in, x->at + row * x->cols, n);
 	else
-		d->k->put(d, x->state[g] + row * x->cols, in, (size_t)n * sizeof(float));
+		d->k->put(d, x->state[group] + row * x->cols, in,
+			(size_t)n * sizeof(float));
 }

@@ -277,7 +277,7 @@ int local_sgd_check_ckpt(const struct ckpt *c, int64_t workers, struct err *e)
 	if (synced < 0)
 		return bad_numbers(c, e);
 	if (workers == c->info.workers || synced == c->info.step ||
-		(c->groups & CKPT_BIT(CKPT_ANCHOR)))
+		ckpt_find_group(c, "anchor") >= 0)
 		return 0;
 	return err_set(e, EX_DATAERR,
 		"%s: its %lld workers have not agreed since step %lld and keep no "

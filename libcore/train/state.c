@@ -9,16 +9,12 @@
 
 /* ---- saving ---------------------------------------------------------------------- */
 
-_Static_assert((int)CKPT_ANCHOR == (int)STORE_ANCHOR &&
-		       (int)CKPT_PENDING == (int)STORE_PENDING &&
-		       (int)N_CKPT_GROUPS == (int)N_STORE_GROUPS,
-	"a group of a file is one of the store");
-
-static void give_rows(void *with, enum ckpt_group g, int tensor, int64_t row, int64_t n,
-	int to, float *out)
+/* A checkpoint has the groups of the store, by the same numbers. */
+static void give_rows(
+	void *with, int group, int tensor, int64_t row, int64_t n, int to, float *out)
 {
 	struct trainer *t = with;
-	store_collect(t->store, (enum store_group)g, tensor, row, n, to, out);
+	store_collect(t->store, group, tensor, row, n, to, out);
 }
 
 static struct ckpt_tensor *describe(const struct model *m)
@@ -33,19 +29,34 @@ static struct ckpt_tensor *describe(const struct model *m)
 	return list;
 }
 
-static unsigned groups_of(const struct train_opts *o)
+void train_store_groups(const struct train_opts *o, struct store_groups *g)
 {
 	struct edit_config c;
 	local_sgd_config(o, &c);
-	return CKPT_LEAST_GROUPS | (o->edit.workers ? edit_groups(&c) : 0);
+	store_groups_add(g, "exp_avg", STORE_OPTIMIZER);
+	store_groups_add(g, "exp_avg_sq", STORE_OPTIMIZER);
+	if (o->edit.workers)
+		edit_add_groups(&c, g);
 }
 
-/* Those to take up: a run without workers has no others, and what a worker has yet to bring
- * is not for one more that begins from it. */
-static unsigned groups_of_old(const struct train_opts *o)
+/* The names of all groups of the store. Returns their number. */
+static int name_groups(const struct train_opts *o, const char *names[CKPT_MAX_GROUPS])
 {
-	unsigned groups = o->from_workers ? groups_of(o) : CKPT_LEAST_GROUPS;
-	return o->worker < o->from_workers ? groups : groups & ~CKPT_BIT(CKPT_RESIDUAL);
+	struct store_groups g = {.n = 0};
+	train_store_groups(o, &g);
+	for (int i = 0; i < g.n; i++)
+		names[i] = g.of[i].name;
+	return g.n;
+}
+
+/* Is the group in the checkpoint that the run goes on from? One of a run without workers has
+ * nothing of local SGD, and what a worker could not send yet is not for one more worker that
+ * begins from its checkpoint. */
+static bool is_resumed(const struct train_opts *o, const struct store_group *g)
+{
+	bool more = o->worker >= o->from_workers;
+	return g->owner != STORE_OUTER ||
+	       (o->from_workers && !(more && !strcmp(g->name, "residual")));
 }
 
 /* All but the hash of the parameters; both allocated texts are the caller's. */
@@ -54,8 +65,7 @@ static struct ckpt_write what_to_save(
 {
 	train_config(&t->o, config);
 	*tensors = describe(&t->model);
-	return (struct ckpt_write){
-		.groups = groups_of(&t->o),
+	struct ckpt_write w = {
 		.comm = t->world,
 		.info =
 			{
@@ -85,6 +95,8 @@ static struct ckpt_write what_to_save(
 		.source_threads = store_is_whole(t->store) && !t->d.apart,
 		.one_writes = t->o.load == LOAD_BROADCAST,
 	};
+	w.n_groups = name_groups(&t->o, w.groups);
+	return w;
 }
 
 int64_t state_copy_bytes(
@@ -94,11 +106,12 @@ int64_t state_copy_bytes(
 	if (!o->ckpt || o->ckpt_wait || o->eval_only || o->offload)
 		return 0; /* what had no room in memory has none for a copy */
 	struct ckpt_tensor *tensors = describe(m);
-	int64_t n_bytes = ckpt_copy_bytes(&(struct ckpt_write){.comm = &world,
+	struct ckpt_write w = {.comm = &world,
 		.tensors = tensors,
 		.n_tensors = m->n_tensors,
-		.groups = groups_of(o),
-		.one_writes = o->load == LOAD_BROADCAST});
+		.one_writes = o->load == LOAD_BROADCAST};
+	w.n_groups = name_groups(o, w.groups);
+	int64_t n_bytes = ckpt_copy_bytes(&w);
 	free(tensors);
 	return n_bytes;
 }
@@ -267,11 +280,31 @@ static void take_numbers(struct trainer *t, const struct ckpt_info *info)
 		warn("the checkpoint was trained on other data");
 }
 
-/* A wire that sends everything has no use for what another one owes, and owes it no more. */
-static void warn_of_residual(
-	const struct trainer *t, const struct ckpt *c, unsigned groups)
+/* The number in the file of each group of the store: -1, it is not taken up. Some may be missing. */
+static int find_groups(const struct trainer *t, const struct ckpt *c, bool weights_only,
+	int from[STORE_MAX_GROUPS], struct err *e)
 {
-	bool drops = c->groups & ~groups & CKPT_BIT(CKPT_RESIDUAL);
+	const struct store_groups *groups = &t->store->c.groups;
+	for (int g = 0; g < groups->n; g++) {
+		const struct store_group *x = &groups->of[g];
+		from[g] = -1;
+		if (weights_only ? g != STORE_PARAM : !is_resumed(&t->o, x))
+			continue;
+		from[g] = ckpt_find_group(c, x->name);
+		if (from[g] < 0)
+			return err_set(e, EX_DATAERR, "%s: has no %s, which %s", c->path,
+				x->name,
+				x->owner == STORE_OUTER ? "workers that train apart need"
+							: "the optimizer needs");
+	}
+	return 0;
+}
+
+/* A wire that sends everything has no use for what another one owes, and owes it no more. */
+static void warn_of_residual(const struct trainer *t, const struct ckpt *c)
+{
+	bool drops = ckpt_find_group(c, "residual") >= 0 &&
+		     store_groups_find(&t->store->c.groups, "residual") < 0;
 	if (drops && t->o.edit.workers && t->o.worker == 0 && t->world->rank == 0)
 		warn("%s: what its workers could not send yet is dropped: --edit-wire is "
 		     "fp32, which keeps no residual",
@@ -287,25 +320,24 @@ int trainer_load(struct trainer *t, const char *path, bool weights_only, struct 
 		if (!ckpt_open(&c, path, e) && !check_vocabulary(c, t->data.set, e))
 			weights_check(c, &t->model, e);
 	}
-	unsigned groups = weights_only ? CKPT_BIT(CKPT_MODEL) : groups_of_old(&t->o);
-	for (int g = 0; c && !e->code && g < N_CKPT_GROUPS; g++)
-		if (groups & ~c->groups & CKPT_BIT(g))
-			err_set(e, EX_DATAERR,
-				"%s: has no %s, which workers that train apart need",
-				c->path, ckpt_group_names[g]);
+	int from[STORE_MAX_GROUPS] = {0};
+	if (c && !e->code)
+		find_groups(t, c, weights_only, from, e);
 	struct ckpt_info info = {0};
 	bool from_anchor = false;
 	if (c && !e->code && !weights_only)
 		local_sgd_info(&t->o, c, &info, &from_anchor, e);
 	if (c && !e->code && !weights_only)
-		warn_of_residual(t, c, groups);
+		warn_of_residual(t, c);
 	int rc = comm_agree(t->world, e);
-	for (int g = 0; g < N_CKPT_GROUPS && !rc; g++) {
-		enum ckpt_group from =
-			from_anchor && g == CKPT_MODEL ? CKPT_ANCHOR : (enum ckpt_group)g;
-		if (!(groups & CKPT_BIT(g)))
+	if (from_anchor)
+		from[STORE_PARAM] = ckpt_find_group(c, "anchor");
+	if (send && !rc)
+		comm_bcast(send, from, sizeof(from), 0);
+	for (int g = 0; g < t->store->c.groups.n && !rc; g++) {
+		if (from[g] < 0)
 			continue;
-		weights_load(t->store, c, send, from, (enum store_group)g, e);
+		weights_load(t->store, c, send, from[g], g, e);
 		rc = comm_agree(t->world, e);
 	}
 	if (!rc)

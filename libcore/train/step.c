@@ -155,8 +155,8 @@ static void update_part(void *with, const struct part *x)
 {
 	struct update *u = with;
 	u->part[u->n++] = (struct adamw_part){.p = x->state[STORE_PARAM],
-		.m = x->state[STORE_MEAN],
-		.v = x->state[STORE_SQUARE],
+		.m = x->state[1],
+		.v = x->state[2],
 		.g = x->g,
 		.copy = x->copy,
 		.n = x->rows * x->cols,
@@ -169,7 +169,7 @@ static void update_part(void *with, const struct part *x)
 void step_update(struct trainer *t)
 {
 	struct update u = {.t = t};
-	store_walk(t->store, false, STORE_INNER, STORE_INNER, update_part, &u);
+	store_walk(t->store, false, 7, 7, update_part, &u);
 	update_parts(&u);
 	store_updated(t->store, true);
 }

@@ -151,11 +151,8 @@ void trainer_build_store(struct trainer *t)
 {
 	const struct train_opts *o = &t->o;
 	struct model *m = &t->model;
-	struct edit_config edit;
-	local_sgd_config(o, &edit);
 	struct store_config c = {.mesh = &t->mesh,
 		.device = &t->d,
-		.outer = o->edit.workers ? edit_groups(&edit) : 0,
 		.tensors = m->tensors,
 		.n_tensors = m->n_tensors,
 		.n_units = m->n_units,
@@ -177,6 +174,7 @@ void trainer_build_store(struct trainer *t)
 		.sp = o->sp,
 		.async_tp = o->async_tp && comm_overlaps(),
 		.gather_kv = o->cp_comm == CP_GATHER};
+	train_store_groups(o, &c.groups);
 	t->store = store_open(&c, &t->memory.run);
 	pass_init(&t->pass, m, &t->d, t->store, &p, &t->memory.run);
 	t->pass.plain_kernels = o->kernels == KERNELS_REF;

@@ -29,10 +29,10 @@ int weights_check(const struct ckpt *c, const struct model *m, struct err *e)
 }
 
 /* Some rows of a tensor: from the file, or from rank 0 which has read them. */
-static int read_piece(const struct ckpt *c, struct comm *send, enum ckpt_group g,
+static int read_piece(const struct ckpt *c, struct comm *send, int group,
 	const struct tensor *t, int64_t row, int64_t n, float *out, struct err *e)
 {
-	int rc = c ? ckpt_read_rows(c, g, ckpt_find(c, t->name), row, n, out, e) : 0;
+	int rc = c ? ckpt_read_rows(c, group, ckpt_find(c, t->name), row, n, out, e) : 0;
 	if (!send)
 		return rc;
 	if (comm_agree(send, e))
@@ -42,8 +42,8 @@ static int read_piece(const struct ckpt *c, struct comm *send, enum ckpt_group g
 	return 0;
 }
 
-int weights_load(struct store *s, const struct ckpt *c, struct comm *send,
-	enum ckpt_group from, enum store_group to, struct err *e)
+int weights_load(struct store *s, const struct ckpt *c, struct comm *send, int from,
+	int to, struct err *e)
 {
 	enum { BLOCK_FLOATS = 1 << 18, BLOCKS = 4 }; /* as files are written */
 	float *piece = NULL;

@@ -12,7 +12,7 @@
 int weights_check(const struct ckpt *c, const struct model *m, struct err *e);
 /* Reads a group of tensors of the checkpoint into one of the store: the rows that this rank
  * needs; or, with `send`, collective over it, rank 0 reads for all, and c is NULL on the others. */
-int weights_load(struct store *s, const struct ckpt *c, struct comm *send,
-	enum ckpt_group from, enum store_group to, struct err *e);
+int weights_load(struct store *s, const struct ckpt *c, struct comm *send, int from,
+	int to, struct err *e);
 
 #endif
