@@ -23,18 +23,33 @@ static const char *const curves[] = {"loss", "grad_norm", "train_loss", "val_los
 /* clang-format off */
 static const struct opt options[] = {
 	{OPT_GROUP, .name = "Comparing"},
-	{OPT_ENUM, 'b', "by", NULL, "step", O(by), "What rows are matched by.", .values = bys},
-	{OPT_DOUBLE, 'r', "rtol", "X", "0", O(rtol), "Values are as good as equal within X times the control's.", 0, 0, 1e30},
-	{OPT_DOUBLE, 'a', "atol", "X", "0", O(atol), "Values are as good as equal within X.", 0, 0, 1e30},
-	{OPT_FLAG, 'c', "common", NULL, "no", O(common), "Compare the rows that both runs have; without, a row that only one has is a difference."},
+	{OPT_ENUM, 'b', "by", NULL, "step", O(by), .values = bys,
+		.help = "Match rows by step or by tokens."},
+	{OPT_DOUBLE, 'r', "rtol", "X", "0", O(rtol), 0, 0, 1e30,
+		.help = "Relative tolerance: values within X times the control value are "
+			"considered equal."},
+	{OPT_DOUBLE, 'a', "atol", "X", "0", O(atol), 0, 0, 1e30,
+		.help = "Absolute tolerance: values within X are considered equal."},
+	{OPT_FLAG, 'c', "common", NULL, "no", O(common),
+		.help = "Compare only rows that both runs have. Without it, a row that only "
+			"one run has is a difference."},
 	{OPT_GROUP, .name = "Showing"},
-	{OPT_ENUM, 'y', "column", NULL, "loss", O(column), "The curve that is drawn or listed.", .values = curves},
-	{OPT_ENUM, 'x', "axis", NULL, "auto", O(axis), "What it is drawn over: what rows are matched by (auto), or what all steps up to there took together, the seconds or the bytes that the rank sent that sends most.", .values = axes},
-	{OPT_FLAG, 'g', "graph", NULL, "no", O(graph), "Draw the curves as text."},
-	{OPT_INT, 0, "width", "N", "0", O(width), "Width of that graph. 0: of the terminal.", 0, 0, 1000},
-	{OPT_INT, 0, "height", "N", "20", O(height), "Its height.", 0, 7, 1000},
-	{OPT_LIST, 'p', "plot", "FILE", NULL, O(plots), "Draw the curves to a .svg, .png or .pdf file, with gnuplot. May be given many times.", .files = ""},
-	{OPT_FLAG, 't', "table", NULL, "no", O(table), "Print the curves side by side, separated by tabs."},
+	{OPT_ENUM, 'y', "column", NULL, "loss", O(column), .values = curves,
+		.help = "Column to draw or list."},
+	{OPT_ENUM, 'x', "axis", NULL, "auto", O(axis), .values = axes,
+		.help = "Horizontal axis. auto: as --by. seconds, bytes: the time of all steps "
+			"so far, or the bytes sent in them by the rank that sends most."},
+	{OPT_FLAG, 'g', "graph", NULL, "no", O(graph),
+		.help = "Draw the curves as text."},
+	{OPT_INT, 0, "width", "N", "0", O(width), 0, 0, 1000,
+		.help = "Width of this graph in characters. 0: the width of the terminal."},
+	{OPT_INT, 0, "height", "N", "20", O(height), 0, 7, 1000,
+		.help = "Height of this graph in lines."},
+	{OPT_LIST, 'p', "plot", "FILE", NULL, O(plots), .files = "",
+		.help = "Draw the curves to a .svg, .png or .pdf file with gnuplot. May be "
+			"given many times."},
+	{OPT_FLAG, 't', "table", NULL, "no", O(table),
+		.help = "Print the curves side by side, separated by tabs."},
 	{OPT_END},
 };
 /* clang-format on */

@@ -205,6 +205,7 @@ struct outer_sgd {
 /* Signs that workers vote for: with none all take part; else by the sum of what they bring,
  * or of its signs. */
 enum consensus { CONSENSUS_NONE, CONSENSUS_SUM, CONSENSUS_COUNT };
+#define CONSENSUS_WORDS "none", "sum", "count"
 
 struct combine {
 	int workers;
@@ -520,6 +521,7 @@ struct kernels {
 enum { DEVICE_WORK_BYTES = 96 << 20 }; /* that kernels of a GPU have for themselves */
 
 enum device_kind { DEVICE_AUTO, DEVICE_CPU, DEVICE_CUDA };
+#define DEVICE_WORDS "auto", "cpu", "cuda"
 
 struct device_options {
 	int threads; /* of the CPU; 0: all that this process may use */

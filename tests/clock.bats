@@ -146,7 +146,7 @@ lying() { # COMMAND...
 	touch -d 2035-01-02 run/journal.txt data.h5
 	run pt-train --resume auto -o run -d data.h5 -n 40 --decay-steps 30
 	[ "$status" -eq 0 ]
-	says 'going on from run/checkpoints/step-00000030.h5'
+	says 'resuming from run/checkpoints/step-00000030.h5'
 	pt-compare --common whole run
 	tiny -n 50 --keep 2 --ckpt-every 5 --resume auto -o run >/dev/null
 	touch -d 2001-01-01 run/checkpoints/*

@@ -150,9 +150,9 @@ memory_of() { # NAME FILE: bytes of that line of a plan
 	run on_gpu --edit-workers 1 --offload params --offload-to . -o run
 	[ "$status" -eq 64 ]
 	[[ $output == *'--edit-workers with --offload'* ]]
-	run on_gpu --graph --edit-workers 1 --edit-sync-interval 2 --edit-sync-delay 1 --edit-outer sgd -o run
+	run on_gpu --cuda-graph --edit-workers 1 --edit-sync-interval 2 --edit-sync-delay 1 --edit-outer sgd -o run
 	[ "$status" -eq 64 ]
-	[[ $output == *'graph does not go with edit-sync-delay'* ]]
+	[[ $output == *'--cuda-graph is not supported with --edit-sync-delay'* ]]
 	run on_gpu --heads 1 --dim 264 -o run
 	[ "$status" -eq 64 ]
 	[[ $output == *'heads of more than 256 channels'* ]]
@@ -163,14 +163,14 @@ memory_of() { # NAME FILE: bytes of that line of a plan
 	[ "$status" -eq 64 ]
 	run on_cpu --profile 1:2 -o run
 	[ "$status" -eq 64 ]
-	run on_cpu --graph -o run
+	run on_cpu --cuda-graph -o run
 	[ "$status" -eq 64 ]
 	for more in '--offload params' '--offload optimizer'; do
 		what=${more#--}
 		# shellcheck disable=SC2086
-		run on_gpu --graph $more -o run
+		run on_gpu --cuda-graph $more -o run
 		[ "$status" -eq 64 ]
-		[[ $output == *"graph does not go with ${what% *}"* ]]
+		[[ $output == *"--cuda-graph is not supported with --${what% *}"* ]]
 	done
 	run on_gpu --offload params --offload-to . -o run
 	[ "$status" -eq 64 ]
@@ -197,11 +197,11 @@ memory_of() { # NAME FILE: bytes of that line of a plan
 		o+=($more --overwrite)
 		on_gpu "${o[@]}" -o one >/dev/null
 		for late in $lates; do
-			PT_EMU_LAZY=$late on_gpu "${o[@]}" --graph -o two >/dev/null
+			PT_EMU_LAZY=$late on_gpu "${o[@]}" --cuda-graph -o two >/dev/null
 			cmp one/checkpoints/latest.h5 two/checkpoints/latest.h5
 		done
 	done
-	pt-train "${TINY[@]:1}" "${TWO[@]}" "${o[@]}" --device cuda --graph --profile 5:6 -o two \
+	pt-train "${TINY[@]:1}" "${TWO[@]}" "${o[@]}" --device cuda --cuda-graph --profile 5:6 -o two \
 		>/dev/null 2>said
 	cmp one/checkpoints/latest.h5 two/checkpoints/latest.h5
 	grep -q '^ *attn_bwd ' said # and in these steps the kernels are seen
@@ -210,12 +210,12 @@ memory_of() { # NAME FILE: bytes of that line of a plan
 	run on_gpu "${bad[@]}" --eval-every 0 -o three
 	[[ $output =~ 'step '([4-9]|1[0-4])': loss '.*'first bad: '[^,]*', element '[0-9]+ ]]
 	said=${BASH_REMATCH[0]}
-	run on_gpu "${bad[@]}" --eval-every 0 --graph -o four
+	run on_gpu "${bad[@]}" --eval-every 0 --cuda-graph -o four
 	[ "$status" -eq 1 ]
 	[[ $output == *"$said"* ]]
 	real_gpu && return
 	# In the others nobody asks for them.
-	PT_EMU_FAIL=9000 run on_gpu -n 500 --graph --eval-every 0 -o five
+	PT_EMU_FAIL=9000 run on_gpu -n 500 --cuda-graph --eval-every 0 -o five
 	[ "$status" -eq 1 ]
 	[[ $output == *cudaErrorIllegalAddress*$'\n  graph\n'* ]]
 }
@@ -251,7 +251,7 @@ memory_of() { # NAME FILE: bytes of that line of a plan
 			--overwrite -o run -n "$n" "$@" 2>&1 >/dev/null |
 			sed -n 's/.* \([0-9]*\) waits$/\1/p'
 	}
-	for more in '' '--graph --dtype float8 --no-float8-skip-ends --dropout 0.1'; do
+	for more in '' '--cuda-graph --dtype float8 --no-float8-skip-ends --dropout 0.1'; do
 		# shellcheck disable=SC2086
 		[ "$(waits 9 $more)" -eq $(($(waits 4 $more) + 5)) ]
 	done
@@ -289,20 +289,20 @@ memory_of() { # NAME FILE: bytes of that line of a plan
 	pt-train "${TINY[@]:1}" "${TWO[@]}" --device cuda --resume told -n 4 --profile 2:4 -o on >/dev/null 2>err
 	grep -q 'kernels of steps 4 to 4:' err
 	grep -q '^ *linear_bwd_w ' err
-	grep -qE '^step=3 .* dtf=[0-9.e-]*[1-9][0-9.e-]* dtb=[0-9.e-]*[1-9]' rows
+	grep -qE '^step=3 .* dt_forward=[0-9.e-]*[1-9][0-9.e-]* dt_backward=[0-9.e-]*[1-9]' rows
 	[ -s run/algorithms ]
-	on_gpu -n 3 --algorithms run/algorithms -o again >/dev/null
+	on_gpu -n 3 --gemm-algorithms run/algorithms -o again >/dev/null
 	cmp run/algorithms again/algorithms
 	cmp run/checkpoints/latest.h5 again/checkpoints/latest.h5
 	# Whether GELU is the last step of a product has been measured: it is kept too.
 	local o=(-n 3 --dtype bf16 --numerics fast --no-ckpt)
 	on_gpu "${o[@]}" -o fast >fast.rows
 	[ "$(grep -cE ' bf16 [34] 0 [0-9]+ 1 ' fast/algorithms)" -ge 2 ]
-	on_gpu "${o[@]}" --algorithms fast/algorithms -o slow >slow.rows
+	on_gpu "${o[@]}" --gemm-algorithms fast/algorithms -o slow >slow.rows
 	cmp fast/algorithms slow/algorithms
 	cmp <(grep -o 'loss=.* lr' fast.rows) <(grep -o 'loss=.* lr' slow.rows)
 	echo 'nonsense' >bad
-	run on_gpu -n 3 --algorithms bad -o other
+	run on_gpu -n 3 --gemm-algorithms bad -o other
 	[ "$status" -ne 0 ]
 	[[ $output == *bad* ]]
 	# A run that goes on has its own, however its checkpoint is called.

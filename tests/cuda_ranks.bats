@@ -74,7 +74,7 @@ sample_of() { # FILE: what follows its announcement
 	same_on 2 --tp 2
 	same_on 2 --fsdp 2 --zero 3
 	same_on 1 --recompute full
-	run on_gpu 2 --graph -o other
+	run on_gpu 2 --cuda-graph -o other
 	[ "$status" -eq 64 ]
 	# Casts are kept for the backward, but where chunks are added up and where it is made again.
 	SMALL+=(--virtual "tp=2,cp=1" -a llama --kv-heads 2 --dropout 0.1)
@@ -91,14 +91,14 @@ sample_of() { # FILE: what follows its announcement
 	make_shard
 	local o=(--numerics fast --dtype bf16 -n 3 --decay-steps 3)
 	on_gpu 2 "${o[@]}" --pp 2 -o one >/dev/null
-	same_on 2 "${o[@]}" --tp 2 --algorithms one/algorithms
-	on_gpu 1 "${o[@]}" -o alone --algorithms one/algorithms >/dev/null 2>said
+	same_on 2 "${o[@]}" --tp 2 --gemm-algorithms one/algorithms
+	on_gpu 1 "${o[@]}" -o alone --gemm-algorithms one/algorithms >/dev/null 2>said
 	cmp one/checkpoints/latest.h5 alone/checkpoints/latest.h5
 	cmp one/algorithms alone/algorithms # the stages' all
 	# The first rank reads the file for all: others may have none.
 	mkdir away
 	local each=(pt-train "${TINY[@]}" "${SMALL[@]}" --device cuda "${o[@]}" --tp 2
-		-d "$PWD/data.h5" -o "$PWD/away/run" --algorithms one/algorithms)
+		-d "$PWD/data.h5" -o "$PWD/away/run" --gemm-algorithms one/algorithms)
 	PT_DATA='' timeout -k 1 120 mpiexec -n 1 "${each[@]}" : -n 1 -wdir "$PWD/away" "${each[@]}" \
 		>/dev/null </dev/null
 	cmp one/checkpoints/latest.h5 away/run/checkpoints/latest.h5
@@ -110,7 +110,7 @@ sample_of() { # FILE: what follows its announcement
 	SMALL+=(-n 3 --decay-steps 3 --sample-every 3 --sample-tokens 8 -a llama)
 	on_gpu 1 -o one 2>one.text >/dev/null
 	on_gpu 2 --tp 2 -n 2 -o test >/dev/null
-	on_gpu 2 --fsdp 2 --zero 3 --load broadcast --resume auto -o test 2>test.text >/dev/null
+	on_gpu 2 --fsdp 2 --zero 3 --ckpt-load broadcast --resume auto -o test 2>test.text >/dev/null
 	cmp one/checkpoints/latest.h5 test/checkpoints/latest.h5
 	sample_of one.text | grep -q .
 	cmp <(sample_of one.text) <(sample_of test.text)
@@ -130,13 +130,13 @@ same_workers() { # A B: the state of both workers
 
 @test "workers that train apart follow those on CPUs, and nobody else touches the GPU's memory" {
 	make_shard
-	on_gpu 2 "${EDIT[@]}" "${PENALTY[@]}" --no-ckpt --algorithms measure -o gpu >/dev/null
+	on_gpu 2 "${EDIT[@]}" "${PENALTY[@]}" --no-ckpt --gemm-algorithms measure -o gpu >/dev/null
 	cmp gpu/algorithms gpu/worker-1/algorithms
 	on_gpu 2 "${EDIT[@]}" "${PENALTY[@]}" --no-ckpt --device cpu -o cpu >/dev/null
 	for worker in '' /worker-1; do
 		run pt-compare --rtol 1e-4 cpu$worker gpu$worker
 		[ "$status" -eq 0 ]
-		[[ $output =~ 'sync_reduced '[^,]*,' 2 values'|'sync_reduced '.*' of 2 values' ]]
+		[[ $output =~ 'outer_grad_norm '[^,]*,' 2 values'|'outer_grad_norm '.*' of 2 values' ]]
 	done
 	unset PT_EMU_GUARD
 	on_gpu 2 "${EDIT[@]}" "${PENALTY[@]}" -n 2 -b 2 --dim 16 --virtual tp=1,cp=1 --no-ckpt --edit-wire int8 \
@@ -160,7 +160,7 @@ same_workers() { # A B: the state of both workers
 			n=$((n + 1))
 		done < <(tr ',' '\n' <<<"$layouts")
 	done <<-END
-		--dtype bf16 --dropout 0.1 --edit-wire int8 ${PENALTY[*]}|2:--fsdp 2 --zero 3,1:--graph
+		--dtype bf16 --dropout 0.1 --edit-wire int8 ${PENALTY[*]}|2:--fsdp 2 --zero 3,1:--cuda-graph
 		${OUTER[*]} --edit-wire sparse --no-edit-by-unit|2:--tp 2
 		--edit-reducer gta --edit-sparsification random --edit-density 0.5|2:--fsdp 2
 	END
@@ -177,7 +177,7 @@ same_workers() { # A B: the state of both workers
 	done
 	local clock=(-n 8 --layers 1 -m 1 --edit-workers 2 --edit-use-async --edit-sync-time 0.2
 		--edit-min-total-global-steps 1 --edit-outer adamw --edit-use-step-weight)
-	on_gpu 2 "${clock[@]}" --straggle 1:200 -o timed >/dev/null
+	on_gpu 2 "${clock[@]}" --inject-delay 1:200 -o timed >/dev/null
 	on_gpu 4 "${clock[@]}" --edit-replay timed --dp 2 -o again >/dev/null
 	same_workers timed again
 }

@@ -80,7 +80,7 @@ tested() { # OPTION...: the run is tested, and not only remembered
 	tiny "${ONE[@]}" --device cpu -o run >/dev/null
 	not grep -q "self-test passed" run/journal.txt
 	code_of 64 tiny "${ONE[@]}" --device cpu --self-test yes -o run
-	says 'self-test is for GPUs'
+	says '--self-test needs a GPU'
 }
 
 # With options of a run that asks for it; :NAME is what the message names, where that is a fused

@@ -34,7 +34,7 @@ column() { # NAME FOLDER: of all rows that have it
 	# of a step each sees its own half
 	paste <(column loss together) <(column loss warm) <(column loss warm/worker-1) |
 		awk '{ d = $1 - ($2 + $3) / 2; if (d > 1e-6 || d < -1e-6) exit 1 } END { exit NR != 12 }'
-	not grep -q 'sync=' warm/journal.txt
+	not grep -q 'syncs=' warm/journal.txt
 }
 
 @test "a worker's layout changes no bit" {
@@ -61,11 +61,11 @@ column() { # NAME FOLDER: of all rows that have it
 	# steps 7, 11 and 15; the rows of two workers differ only in what is each worker's own
 	column sync alone | tr '\n' ' ' | grep -qx '1 2 3 '
 	column lr alone | grep -c . | grep -qx 15
-	for c in sync_reduced sync_clip sync_loss; do
+	for c in outer_grad_norm outer_clip local_loss; do
 		diff <(column $c alone) <(column $c alone/worker-1)
 	done
 	diff <(column val_loss alone | tail -n 1) <(column val_loss alone/worker-1 | tail -n 1)
-	not diff -q <(column sync_norm alone) <(column sync_norm alone/worker-1)
+	not diff -q <(column pseudo_grad_norm alone) <(column pseudo_grad_norm alone/worker-1)
 }
 
 @test "what is sent to other workers is what the plan says" {
@@ -215,13 +215,13 @@ ASYNC=(--edit-workers 2 --edit-warmup-steps 3 --edit-use-async --edit-sync-time 
 
 @test "workers that meet when it is time: a slow one does fewer steps, and all can be repeated" {
 	make_shard
-	apart 2 run -n 60 "${ASYNC[@]}" --straggle 0:5 --straggle 1:60 --ckpt-every 20 --keep 0
+	apart 2 run -n 60 "${ASYNC[@]}" --inject-delay 0:5 --inject-delay 1:60 --ckpt-every 20 --keep 0
 	# they agree on where they are, and on what has been seen; they did not do as much
 	diff <(column sync run) <(column sync run/worker-1)
-	diff <(grep ' sync=' run/journal.txt | cut -d' ' -f1-2) <(grep ' sync=' run/worker-1/journal.txt | cut -d' ' -f1-2)
+	diff <(grep ' syncs=' run/journal.txt | cut -d' ' -f1-2) <(grep ' syncs=' run/worker-1/journal.txt | cut -d' ' -f1-2)
 	[ "$(tail -n 1 < <(column sync run))" -ge 2 ]
-	quick=$(column sync_steps run | awk '{ n += $1 } END { print n }')
-	slow=$(column sync_steps run/worker-1 | awk '{ n += $1 } END { print n }')
+	quick=$(column local_steps run | awk '{ n += $1 } END { print n }')
+	slow=$(column local_steps run/worker-1 | awk '{ n += $1 } END { print n }')
 	[ "$slow" -lt "$quick" ]
 	tokens=$(tail -n 1 < <(grep -o '^step=60 tokens=[0-9]*' run/journal.txt) | cut -d= -f3)
 	[ "$tokens" -eq $(((2 * 3 + quick + slow) * 4 * 16)) ]
@@ -265,7 +265,7 @@ ASYNC=(--edit-workers 2 --edit-warmup-steps 3 --edit-use-async --edit-sync-time 
 		PT_OVERLAP=no apart $((2 * ranks)) once --overwrite "${edit[@]}" $layout
 		same_runs beside once
 		diff <(column sync_sent beside) <(column sync_sent once)
-		diff <(column sync_reduced beside) <(column sync_reduced once)
+		diff <(column outer_grad_norm beside) <(column outer_grad_norm once)
 		n=$((n + 1))
 	done <<-END
 		1 --edit-wire int8
@@ -273,7 +273,7 @@ ASYNC=(--edit-workers 2 --edit-warmup-steps 3 --edit-use-async --edit-sync-time 
 		2 --tp 2 --edit-sync-interval 1
 	END
 	[ $n -eq 3 ]
-	[ "$(column sync_reduced beside | grep -c .)" -eq 11 ]
+	[ "$(column outer_grad_norm beside | grep -c .)" -eq 11 ]
 }
 
 STREAM=(-n 26 --layers 2 --edit-workers 2 --edit-warmup-steps 3 --edit-sync-interval 8 --edit-fragments 3
@@ -283,9 +283,9 @@ STREAM=(-n 26 --layers 2 --edit-workers 2 --edit-warmup-steps 3 --edit-sync-inte
 	make_shard
 	apart 2 whole "${STREAM[@]}"
 	# 8 steps apart: fragments after the 2nd, 5th and 8th, and what was made 3 steps later
-	[ "$(grep -o '^step=[0-9]* .* sync=' whole/journal.txt | cut -d' ' -f1 | tr '\n' ' ')" = \
+	[ "$(grep -o '^step=[0-9]* .* syncs=' whole/journal.txt | cut -d' ' -f1 | tr '\n' ' ')" = \
 		'step=5 step=8 step=11 step=13 step=16 step=19 step=21 step=24 step=26 ' ]
-	[ "$(grep -o '^step=[0-9]* .* sync_reduced=' whole/journal.txt | cut -d' ' -f1 | tr '\n' ' ')" = \
+	[ "$(grep -o '^step=[0-9]* .* outer_grad_norm=' whole/journal.txt | cut -d' ' -f1 | tr '\n' ' ')" = \
 		'step=8 step=11 step=14 step=16 step=19 step=22 step=24 step=26 ' ]
 	apart 4 parts "${STREAM[@]}" --fsdp 2 --ckpt-every 6 --keep 0
 	same_runs whole parts
@@ -308,16 +308,16 @@ STREAM=(-n 26 --layers 2 --edit-workers 2 --edit-warmup-steps 3 --edit-sync-inte
 	# another delay computes something else, and so does another part that is kept
 	apart 2 other "${STREAM[@]}" --edit-update-alpha 0
 	not diff -q <(column loss whole) <(column loss other)
-	refuse 'streaming (--edit-fragments, --edit-sync-delay) needs --edit-outer' tiny --edit-workers 1 \
+	refuse 'edit-fragments needs --edit-outer or --edit-reducer' tiny --edit-workers 1 \
 		--edit-sync-interval 4 --edit-fragments 2
-	refuse 'edit-sync-delay needs a longer' tiny --edit-workers 1 --edit-sync-interval 4 \
+	refuse 'edit-sync-delay needs a longer --edit-sync-interval' tiny --edit-workers 1 --edit-sync-interval 4 \
 		--edit-sync-delay 4 --edit-outer sgd
 }
 
 @test "bad data: of one worker and of some steps, the same on any layout" {
 	make_shard
 	good=(-n 30 --lr 1e-2 --edit-workers 2 --edit-warmup-steps 99)
-	bad=("${good[@]}" --garble 1:27:28)
+	bad=("${good[@]}" --corrupt-batch 1:27:28)
 	apart 2 good "${good[@]}"
 	apart 2 bad "${bad[@]}"
 	apart 4 other "${bad[@]}" --dp 2
@@ -327,18 +327,18 @@ STREAM=(-n 26 --layers 2 --edit-workers 2 --edit-warmup-steps 3 --edit-sync-inte
 	diff <(column loss good/worker-1 | head -n 26) <(column loss bad/worker-1 | head -n 26)
 	[ "$(paste <(column loss good/worker-1) <(column loss bad/worker-1) |
 		awk '$2 > $1 + 0.5 { printf "%d ", NR }')" = '27 28 ' ]
-	refuse "garble: '1:4:3' is not" tiny --garble 1:4:3
+	refuse "corrupt-batch: '1:4:3' is not" tiny --corrupt-batch 1:4:3
 }
 
 @test "what cannot be is refused" {
 	make_shard
-	refuse '3 ranks cannot be shared out to 2 workers' tiny_on 3 -b 12 --no-ckpt --edit-workers 2
-	refuse 'batch (8) cannot be shared out to 3 workers' tiny_on 3 --no-ckpt --edit-workers 3
+	refuse '3 ranks are not divisible by 2 workers' tiny_on 3 -b 12 --no-ckpt --edit-workers 2
+	refuse 'batch 8 is not divisible by 3 workers' tiny_on 3 --no-ckpt --edit-workers 3
 	mkfifo pipe.h5
-	refuse 'pipe.h5 can be read once' tiny_on 2 -d pipe.h5 --edit-workers 2
-	refuse 'data-per-rank does not go with edit-workers yet' tiny_on 2 --edit-workers 2 --data-per-rank
-	refuse 'workers that train apart needs --edit-workers' tiny --edit-sync-interval 4
-	refuse 'edit-skip-anomaly needs something to go back to' tiny --edit-workers 1 --edit-skip-anomaly
+	refuse 'pipe.h5 can be read only once' tiny_on 2 -d pipe.h5 --edit-workers 2
+	refuse 'data-per-rank is not supported with --edit-workers yet' tiny_on 2 --edit-workers 2 --data-per-rank
+	refuse 'edit-sync-interval needs --edit-workers' tiny --edit-sync-interval 4
+	refuse 'edit-skip-anomaly needs --edit-outer or --edit-reducer' tiny --edit-workers 1 --edit-skip-anomaly
 	refuse 'edit-consensus needs --edit-reducer gta' tiny --edit-workers 1 --edit-consensus sum
 	refuse 'edit-density needs --edit-sparsification' tiny --edit-workers 1 --edit-density 0.5
 	refuse 'edit-use-step-weight needs --edit-use-async' tiny --edit-workers 1 --edit-use-step-weight
@@ -347,20 +347,20 @@ STREAM=(-n 26 --layers 2 --edit-workers 2 --edit-warmup-steps 3 --edit-sync-inte
 		# shellcheck disable=SC2086 # options are words
 		refuse "$needs" tiny --edit-workers 1 $options
 	done <<-END
-		--edit-outer-lr 0.5|edit-outer-lr needs --edit-outer
+		--edit-outer-lr 0.7|edit-outer-lr needs --edit-outer
 		--edit-outer-decay 0.5|edit-outer-decay needs --edit-outer
-		--edit-outer sgd --edit-outer-beta2 0.9|-eps needs --edit-outer adamw
-		--edit-outer sgd --edit-ewma-warmup 10|-threshold needs --edit-skip-anomaly
-		--edit-sync-time 3|edit-min-total-global-steps needs --edit-use-async
+		--edit-outer sgd --edit-outer-beta2 0.9|edit-outer-beta2 needs --edit-outer adamw
+		--edit-outer sgd --edit-ewma-warmup 10|edit-ewma-warmup needs --edit-skip-anomaly
+		--edit-sync-time 3|edit-sync-time needs --edit-use-async
 		--edit-use-async --edit-step-weight-ratio 1|needs --edit-use-step-weight
 		--edit-outer sgd --edit-update-alpha 0|needs --edit-sync-delay
 	END
-	refuse 'straggle: there is no rank 2' tiny_on 2 --edit-workers 2 --straggle 2:5
-	refuse 'garble: there is no worker 2' tiny_on 2 --edit-workers 2 --garble 2:1:5
-	refuse 'straggle: there is no rank 4' tiny --edit-workers 2 --dp 2 --straggle 3:5 --straggle 4:5 --dry-run
-	refuse 'garble: there is no worker 2' tiny --edit-workers 2 --garble 2:1:5 --dry-run
-	refuse "straggle: 'some:3' is not" tiny --straggle some:3
-	refuse 'edit-wire needs a pseudo-gradient' tiny --edit-workers 1 --edit-wire int8
+	refuse 'inject-delay: there is no rank 2' tiny_on 2 --edit-workers 2 --inject-delay 2:5
+	refuse 'corrupt-batch: there is no worker 2' tiny_on 2 --edit-workers 2 --corrupt-batch 2:1:5
+	refuse 'inject-delay: there is no rank 4' tiny --edit-workers 2 --dp 2 --inject-delay 3:5 --inject-delay 4:5 --dry-run
+	refuse 'corrupt-batch: there is no worker 2' tiny --edit-workers 2 --corrupt-batch 2:1:5 --dry-run
+	refuse "inject-delay: 'some:3' is not" tiny --inject-delay some:3
+	refuse 'edit-wire needs --edit-outer or --edit-reducer' tiny --edit-workers 1 --edit-wire int8
 	refuse 'edit-wire-density needs --edit-wire sparse' tiny --edit-workers 1 "${OUTER[@]}" --edit-wire int8 \
 		--edit-wire-density 0.1
 	refuse 'edit-outer-nesterov needs --edit-outer-momentum' tiny --edit-workers 1 \

@@ -126,10 +126,10 @@ rank_at() { # RANK: its process, of the runs here
 @test "workers that meet when it is time, and more of them from a step on, can be repeated" {
 	make_shard
 	local clock=(-b 12 -m 1 --edit-use-async --edit-warmup-steps 3 --edit-sync-time 0.03 --watchdog 30
-		--edit-min-total-global-steps 4 --edit-outer sgd --ckpt-every 10 --keep 0 --straggle 0:10)
+		--edit-min-total-global-steps 4 --edit-outer sgd --ckpt-every 10 --keep 0 --inject-delay 0:10)
 	timeout -k 1 120 mpiexec -n 2 pt-train "${TINY[@]}" "${clock[@]}" -n 20 --edit-workers 2 -o run </dev/null >/dev/null
-	on 3 --edit-workers 3 --resume auto -n 32 -o run --straggle 0:10
-	syncs=$(grep -o ' sync=[0-9]*' run/worker-2/journal.txt | head -n 1 | cut -d= -f2)
+	on 3 --edit-workers 3 --resume auto -n 32 -o run --inject-delay 0:10
+	syncs=$(grep -o ' syncs=[0-9]*' run/worker-2/journal.txt | head -n 1 | cut -d= -f2)
 	[ "$syncs" -gt 1 ]
 	on 3 --edit-workers 3 --resume run/checkpoints/step-00000020.h5 -n 32 --edit-replay run -o again
 	for worker in '' /worker-1 /worker-2; do
@@ -149,7 +149,7 @@ rank_at() { # RANK: its process, of the runs here
 	cp plain/checkpoints/step-00000006.h5 run/checkpoints
 	on 3 "${EDIT[@]}" --edit-workers 3 --edit-sync-interval 3 --resume auto -n 12 -o run
 	grep -q 'step=6 going on with 3 workers, it was 0$' run/worker-2/journal.txt
-	grep -o '^step=[0-9]*.* sync=[0-9]*' run/journal.txt | sed 's/ .*sync=/ /' | tr '\n' ' ' |
+	grep -o '^step=[0-9]*.* syncs=[0-9]*' run/journal.txt | sed 's/ .*syncs=/ /' | tr '\n' ' ' |
 		grep -qx 'step=9 1 step=12 2 '
 	have_agreed run 3
 	# its parameters are the anchor, as those at the end of a warm-up are

@@ -20,17 +20,17 @@ static const char *const kinds[] = {"one", "two", "three", NULL};
 #define O(field) offsetof(struct opts, field)
 static const struct opt table[] = {
 	{OPT_GROUP, .name = "All types"},
-	{OPT_FLAG, 'f', "flag", NULL, "no", O(flag), "A flag."},
-	{OPT_FLAG, 0, "flog", NULL, "yes", O(other), "Another."},
-	{OPT_INT, 'n', "number", "N", "3", O(n), "A number."},
-	{OPT_INT, 0, "bounded", "N", "1", O(bounded), "From -1 to 9.", 0, -1, 9},
-	{OPT_SIZE, 's', "size", "BYTES", "1K", O(bytes), "A size."},
-	{OPT_DOUBLE, 'x', "real", "X", "0.1", O(x), "A real number."},
-	{OPT_DOUBLE, 0, "part", "X", "1e-3", O(y), "Between 0 and 1.", 0, 0, 1},
-	{OPT_STR, 't', "text", "TEXT", "none", O(text), "A text."},
-	{OPT_STR, 'p', "preset", "NAME", NULL, O(preset), "A preset."},
-	{OPT_ENUM, 'k', "kind", NULL, "two", O(kind), "A kind.", .values = kinds},
-	{OPT_LIST, 'l', "list", "TEXT", NULL, O(list), "Texts."},
+	{OPT_FLAG, 'f', "flag", NULL, "no", O(flag), .help = "A flag."},
+	{OPT_FLAG, 0, "flog", NULL, "yes", O(other), .help = "Another."},
+	{OPT_INT, 'n', "number", "N", "3", O(n), .help = "A number."},
+	{OPT_INT, 0, "bounded", "N", "1", O(bounded), 0, -1, 9, .help = "From -1 to 9."},
+	{OPT_SIZE, 's', "size", "BYTES", "1K", O(bytes), .help = "A size."},
+	{OPT_DOUBLE, 'x', "real", "X", "0.1", O(x), .help = "A real number."},
+	{OPT_DOUBLE, 0, "part", "X", "1e-3", O(y), 0, 0, 1, .help = "Between 0 and 1."},
+	{OPT_STR, 't', "text", "TEXT", "none", O(text), .help = "A text."},
+	{OPT_STR, 'p', "preset", "NAME", NULL, O(preset), .help = "A preset."},
+	{OPT_ENUM, 'k', "kind", NULL, "two", O(kind), .values = kinds, .help = "A kind."},
+	{OPT_LIST, 'l', "list", "TEXT", NULL, O(list), .help = "Texts."},
 	{OPT_END},
 };
 #undef O

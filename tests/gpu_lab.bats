@@ -137,14 +137,14 @@ END
 @test "a switch that the programs do not know is reported and not measured" {
 	sed -i '/^PT_ATTENTION=mma/i PT_UNKNOWN=no talk:exact' tests/gpu_lab
 	echo PT_ATTENTION >build/pt-cuda.so
-	printf '#!/bin/sh\necho "  --graph"\n' >build/pt-train
+	printf '#!/bin/sh\necho "  --cuda-graph"\n' >build/pt-train
 	program bench_gpu <<'END'
 printf '%s\t%s\ttokens/s\t%d\t\n' "${2%%:*}" "${2#*:}" "$([[ $2 == *graph ]] && echo 150 || echo 100)"
 END
 	PART=5 tests/gpu_lab out >said
 	not grep -q PT_UNKNOWN out/rows.tsv
 	grep -q PT_UNKNOWN out/errors.txt
-	grep -q $'^gpt2-124m\texact+--graph\ttokens/s\t150\t2\texact\t1.500$' out/table.tsv
+	grep -q $'^gpt2-124m\texact+--cuda-graph\ttokens/s\t150\t2\texact\t1.500$' out/table.tsv
 	grep -q $'^attn\texact+PT_ATTENTION=mma\ttokens/s\t100\t2\texact\t1.000$' out/table.tsv
 }
 

@@ -83,7 +83,7 @@ refuse() { # TEXT COMMAND...: 64, and one message
 		mpiexec -n "$1" pt-train -q --resume auto -o test -d data.h5 -n "$2" -t 1 "${@:3}" >/dev/null
 	}
 	on 2 4 --tp 2
-	on 4 6 --pp 2 --fsdp 2 --zero 1 --load broadcast
+	on 4 6 --pp 2 --fsdp 2 --zero 1 --ckpt-load broadcast
 	on 1 8 --decay-steps 0
 	pt-compare one test
 	cmp one/checkpoints/latest.h5 test/checkpoints/latest.h5

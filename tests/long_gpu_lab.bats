@@ -65,7 +65,7 @@ measured() { # WORK HOW MEASURE: how often
 	for seed in 1 2 3; do
 		[ "$(measured talk-loss seed-$seed 'val_loss after 6 steps')" -eq 1 ]
 	done
-	[ "$(measured gpt2-124m exact+--graph tokens/s)" -eq 2 ]
+	[ "$(measured gpt2-124m exact+--cuda-graph tokens/s)" -eq 2 ]
 	[ "$(measured gpt2-124m exact+PT_ATTENTION=mma tokens/s)" -ge 2 ]
 	[ "$(measured 'all tests' check-gpu 'not ok')" -eq 1 ]
 	[ "$(measured 'all tests' memcheck 'not ok')" -eq 1 ]

@@ -206,11 +206,11 @@ value() { # COLUMN FILE: of the last row
 @test "what makes no sense is refused" {
 	make_shard
 	code_of 64 tiny --offload params
-	says 'needs a folder: --offload-to'
+	says '--offload on a CPU needs --offload-to DIRECTORY'
 	code_of 64 tiny --offload-to .
-	says 'give --offload optimizer or params'
+	says '--offload-to needs --offload'
 	code_of 64 tiny --offload optimizer --offload-to host
-	says "a processor's memory is that of the host"
+	says "'host' is the memory that a CPU uses already"
 	code_of 64 tiny --offload params --offload-to . --reshard-after-forward no
 	says 'keeps them'
 	code_of 64 tiny --tile 2

@@ -148,20 +148,25 @@ struct opts {
 	const char *s;
 	int e;
 	struct strs list;
+	struct opt_given given;
+	double rate;
 };
 
-static const char *const values[] = {"red", "green", NULL};
+static const char *const values[] = {"red", "green", "blue", NULL};
 static const char *const synopsis[] = {"[options]", NULL};
 #define O(f) offsetof(struct opts, f)
 static const struct opt table[] = {
 	{OPT_GROUP, .name = "All"},
-	{OPT_FLAG, 'f', "flag", NULL, "yes", O(flag), "a flag"},
-	{OPT_INT, 'n', "number", "N", "3", O(n), "a number", OPT_ARITH, 1, 10},
-	{OPT_SIZE, 0, "size", "BYTES", "1K", O(size), "a size"},
-	{OPT_DOUBLE, 'x', "ratio", "X", "0.5", O(x), "a ratio", 0, 0, 1},
-	{OPT_STR, 's', "text", "TEXT", NULL, O(s), "a text", OPT_LOCAL},
-	{OPT_ENUM, 0, "color", NULL, "red", O(e), "a color", .values = values},
-	{OPT_LIST, 'l', "item", "X", NULL, O(list), "items"},
+	{OPT_FLAG, 'f', "flag", NULL, "yes", O(flag), .help = "a flag"},
+	{OPT_INT, 'n', "number", "N", "3", O(n), OPT_ARITH, 1, 10, .help = "a number"},
+	{OPT_SIZE, 0, "size", "BYTES", "1K", O(size), .help = "a size"},
+	{OPT_DOUBLE, 'x', "ratio", "X", "0.5", O(x), 0, 0, 1, .help = "a ratio"},
+	{OPT_STR, 's', "text", "TEXT", NULL, O(s), OPT_LOCAL, .help = "a text"},
+	{OPT_ENUM, 0, "color", NULL, "red", O(e), .values = values, .help = "a color"},
+	{OPT_LIST, 'l', "item", "X", NULL, O(list), .help = "items"},
+	{OPT_DOUBLE, 0, "rate", "X", "0.7", O(rate),
+		.needs = "--text or --color green or blue", .was = "speed",
+		.help = "a rate"},
 	{OPT_END},
 };
 static const char *base_text;
@@ -174,7 +179,8 @@ static int give_base(void *o, struct str *text, struct err *e)
 }
 
 static const struct program program = {"pt-test", "a test", synopsis, table,
-	sizeof(struct opts), .operands = "", .settings = true, .base = give_base};
+	sizeof(struct opts), offsetof(struct opts, given), .operands = "",
+	.settings = true, .base = give_base};
 
 static int parse(struct opts *o, struct err *e, const char *base, int n, ...)
 {
@@ -273,12 +279,54 @@ static void options_print_and_read_back(void **state)
 	str_free(&text);
 }
 
+static void options_that_need_others(void **state)
+{
+	/* a file may list all options, the command line names what is wanted */
+	static const struct {
+		const char *file, *arg;
+		bool given, fine;
+	} cases[] = {
+		{"", NULL, false, true},
+		{"rate = 0.7\n", NULL, false, true},
+		{"rate = 0.5\n", NULL, true, false},
+		{"", "--rate=0.7", true, false},
+		{"rate = 0.5\n", "--text=x", true, true},
+		{"color = green\n", "--rate=0.7", true, true},
+		{"color = blue\n", "--rate=0.7", true, true},
+		{"color = red\n", "--rate=0.7", true, false},
+		{"", "--speed=0.6", true, false},
+		{"", "speed=0.6", true, false},
+		{"speed = 0.6\n", "--color=blue", true, true},
+	};
+	struct opts o;
+	struct err e;
+	(void)state;
+	for (size_t i = 0; i < ARRAY_LEN(cases); i++) {
+		assert_int_equal(parse(&o, &e, cases[i].file, cases[i].arg ? 1 : 0,
+					 cases[i].arg ? cases[i].arg : ""),
+			0);
+		assert_int_equal(opts_given(&program, &o, "rate"), cases[i].given);
+		assert_int_equal(
+			opts_check_needs(&program, &o, &e), cases[i].fine ? 0 : -1);
+		if (!cases[i].fine)
+			assert_string_equal(
+				e.msg, "--rate needs --text or --color green or blue");
+	}
+	opts_reset(&program, &o, "ra");
+	assert_true(o.rate == 0.7 && !opts_given(&program, &o, "rate"));
+	setenv("PT_SPEED", "0.9", 1);
+	assert_int_equal(parse(&o, &e, "", 0), 0);
+	assert_true(o.rate == 0.9 && opts_given(&program, &o, "rate"));
+	unsetenv("PT_SPEED");
+}
+
 /* An empty text where the default is another one is no default. */
 static void options_print_what_is_empty(void **state)
 {
 	static const struct opt texts[] = {
-		{OPT_STR, 0, "text", "TEXT", "a default", 0, "a text"},
-		{OPT_STR, 0, "none", "TEXT", NULL, sizeof(char *), "another"}, {OPT_END}};
+		{OPT_STR, 0, "text", "TEXT", "a default", 0, .help = "a text"},
+		{OPT_STR, 0, "none", "TEXT", NULL, sizeof(char *), .help = "another"},
+		{OPT_END}};
 	static const struct program p = {
 		.name = "empty", .opts = texts, .opts_bytes = 2 * sizeof(char *)};
 	const char *o[2], *again[2];
@@ -371,6 +419,7 @@ int main(void)
 		cmocka_unit_test(options_refuse),
 		cmocka_unit_test(options_print_and_read_back),
 		cmocka_unit_test(options_print_what_is_empty),
+		cmocka_unit_test(options_that_need_others),
 		cmocka_unit_test(durable_replaces_at_once),
 		cmocka_unit_test(a_set_gets_all_its_names_or_none),
 		cmocka_unit_test(memory_that_is_not_there),

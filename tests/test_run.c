@@ -138,6 +138,7 @@ static void columns_are_found(void **state)
 			column_find(columns[c].name, strlen(columns[c].name)), c);
 	}
 	assert_int_equal(column_find("losses", 4), COL_LOSS);
+	assert_int_equal(column_find("sync_reduced", 12), COL_SYNC_REDUCED);
 	assert_int_equal(column_find("losses", 6), -1);
 	assert_int_equal(column_find("los", 3), -1);
 	assert_int_equal(column_find("", 0), -1);
@@ -606,6 +607,38 @@ static void columns_that_cannot_be(void **state)
 	}
 }
 
+/* Lines and files of earlier versions have other names for some columns. */
+static void earlier_names_are_read(void **state)
+{
+	static const char line[] = "step=2 sync=1 dtf=0.5 sync_norm=0.25";
+	const int64_t n = 2, steps[] = {1, 2}, syncs[] = {INT64_MIN, 1};
+	const float norms[] = {NAN, 0.25f};
+	const struct run_info info = {
+		.format = "pt-run", .version = RUN_VERSION, .created_by = "pt-train 0"};
+	struct run_log l;
+	struct row r;
+	struct h5 *h;
+	(void)state;
+	assert_int_equal(row_parse(line, strlen(line), &r), 0);
+	assert_true(
+		r.v[COL_SYNC] == 1 && r.v[COL_DTF] == 0.5 && r.v[COL_SYNC_NORM] == 0.25);
+	const char *path = in_folder("old.h5");
+	assert_int_equal(h5_create(&h, path, &e), 0);
+	assert_int_equal(h5_fields_write(h, "/", run_fields, &info, &e), 0);
+	assert_int_equal(h5_put_text(h, "/config", "", &e), 0);
+	assert_int_equal(h5_put_text(h, "/arithmetic", "", &e), 0);
+	assert_int_equal(h5_put_text(h, "/events", "", &e), 0);
+	assert_int_equal(h5_put(h, "/columns/step", H5_I64, 1, &n, steps, &e), 0);
+	assert_int_equal(h5_put(h, "/columns/sync", H5_I64, 1, &n, syncs, &e), 0);
+	assert_int_equal(h5_put(h, "/columns/sync_norm", H5_F32, 1, &n, norms, &e), 0);
+	assert_int_equal(h5_seal(h, &e), 0);
+	assert_int_equal(h5_close(h, &e), 0);
+	assert_int_equal(run_log_read(&l, path, &e), 0);
+	assert_true(l.n_rows == 2 && !row_has(&l.rows[0], COL_SYNC) &&
+		    l.rows[1].v[COL_SYNC] == 1 && l.rows[1].v[COL_SYNC_NORM] == 0.25);
+	run_log_free(&l);
+}
+
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
@@ -627,6 +660,7 @@ int main(void)
 		cmocka_unit_test_setup(a_second_writer_is_refused, begin),
 		cmocka_unit_test_setup(a_hundred_thousand_rows, begin),
 		cmocka_unit_test_setup(columns_that_cannot_be, begin),
+		cmocka_unit_test_setup(earlier_names_are_read, begin),
 	};
 	return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -121,7 +121,7 @@ same() { # RUN RUN: curves and checkpoints
 	run pt-train --resume auto -o run -d data.h5
 	[ "$status" -eq 0 ]
 	says 'step-00000025.h5'
-	says 'going on from run/checkpoints/step-00000020.h5'
+	says 'resuming from run/checkpoints/step-00000020.h5'
 	pt-compare whole run
 	cmp whole/checkpoints/latest.h5 run/checkpoints/latest.h5
 }
@@ -197,11 +197,11 @@ same() { # RUN RUN: curves and checkpoints
 	says 'another model'
 }
 
-@test "--load broadcast: one rank reads the checkpoint" {
+@test "--ckpt-load broadcast: one rank reads the checkpoint" {
 	make_shard
 	tiny -n 20 -o whole >/dev/null
 	tiny -n 10 --decay-steps 20 -o run >/dev/null
-	mpiexec -n 3 pt-train -q --resume auto --load broadcast -o run -d data.h5 -n 20 --decay-steps 0 >/dev/null
+	mpiexec -n 3 pt-train -q --resume auto --ckpt-load broadcast -o run -d data.h5 -n 20 --decay-steps 0 >/dev/null
 	cmp whole/checkpoints/latest.h5 run/checkpoints/latest.h5
 }
 
@@ -278,7 +278,7 @@ same() { # RUN RUN: curves and checkpoints
 	make_shard
 	tiny -n 12 --log-every 5 --peak-flops 1e11 -o run >out
 	[ "$(grep -c '^step=' out)" -eq 4 ] # 1, 5, 10, 12
-	for c in tokens loss grad_norm lr dt dtf dtb dtc dtd sps sps_per_gpu tps tps_per_gpu mfu mfu_causal mem; do
+	for c in tokens loss grad_norm lr dt dt_forward dt_backward dt_comm dt_data sps sps_per_gpu tps tps_per_gpu mfu mfu_causal mem; do
 		grep -q "^step=12.* $c=[0-9]" out
 	done
 	tiny -n 2 -o plain | grep -c mfu= | grep -qx 0
@@ -439,14 +439,14 @@ same() { # RUN RUN: curves and checkpoints
 	pt-ckpt diff whole/checkpoints/latest.h5 moved/checkpoints/latest.h5
 }
 
-@test "--load broadcast: ranks that share no folder" {
+@test "--ckpt-load broadcast: ranks that share no folder" {
 	make_shard
 	mkdir -p a b
 	cp data.h5 a
 	cp data.h5 b
 	tiny -n 10 -o whole >/dev/null
-	mpiexec -n 1 -wdir "$PWD/a" pt-train "${TINY[@]}" --load broadcast -n 10 -o run : \
-		-n 1 -wdir "$PWD/b" pt-train "${TINY[@]}" --load broadcast -n 10 -o run >/dev/null
+	mpiexec -n 1 -wdir "$PWD/a" pt-train "${TINY[@]}" --ckpt-load broadcast -n 10 -o run : \
+		-n 1 -wdir "$PWD/b" pt-train "${TINY[@]}" --ckpt-load broadcast -n 10 -o run >/dev/null
 	cmp whole/checkpoints/latest.h5 a/run/checkpoints/latest.h5
 }
 

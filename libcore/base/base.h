@@ -217,7 +217,7 @@ double clock_wall(void);    /* seconds since 1970 */
 /* "2026-11-20T10:51:00Z". Returns buf. */
 char *clock_text(char buf[AT_LEAST(NUM_TEXT)], double wall);
 
-/* ---- opt.c, help.c, gen.c: one table for one option ------------------------------ */
+/* ---- opt.c, opt_value.c, help.c, gen.c: one table for one option ----------------- */
 
 enum opt_type {
 	OPT_END,    /* closes a table */
@@ -246,11 +246,28 @@ struct opt {
 	const char *arg; /* what the value is called in help; OPT_ENUM lists its values */
 	const char *def; /* default, as text; NULL: zero, no, or unset */
 	size_t offset;	 /* of the value in the program's struct of options */
-	const char *help;
 	unsigned flags;
 	double min, max;	   /* both 0: any */
 	const char *const *values; /* OPT_ENUM: names, closed by NULL */
 	const char *files; /* completion: "" any file, ".h5" such files, "/" folders */
+	/* Other options without which it means nothing, as people read it: "--a", "--a or --b",
+	 * "--a word or word". Checked by opts_check_needs(). */
+	const char *needs;
+	const char *was; /* its name in earlier versions, which is read too */
+	const char *help;
+};
+
+/* The words of an OPT_ENUM, which stand beside the enum: #define COLOR_WORDS "red", "green". */
+#define OPT_WORDS(...)            \
+	(const char *const[])     \
+	{                         \
+		__VA_ARGS__, NULL \
+	}
+
+/* A bit for each row of the table: was it given on the command line or in the environment, or
+ * in a file as something other than the default? */
+struct opt_given {
+	uint64_t bits[4];
 };
 
 struct program {
@@ -259,6 +276,7 @@ struct program {
 	const char *const *synopsis; /* lines after the program's name, closed by NULL */
 	const struct opt *opts;
 	size_t opts_bytes;    /* size of the struct that the offsets refer to */
+	size_t given;	      /* offset of its struct opt_given; 0: it has none */
 	const char *operands; /* completion of operands, as opt.files; NULL: none */
 	/* Words that operands may be, closed by NULL; where files may follow, the first one. */
 	const char *const *(*words)(void);
@@ -287,6 +305,12 @@ int opts_from_text(const struct program *p, void *o, const char *text, bool skip
  * flags `want` and none of `without`. */
 void opts_print(const struct program *p, const void *o, unsigned want, unsigned without,
 	struct str *out);
+/* Was the option given? Of programs with .given only, as the two below. */
+bool opts_given(const struct program *p, const void *o, const char *name);
+/* Options whose names begin so get their defaults, and were not given. */
+void opts_reset(const struct program *p, void *o, const char *prefix);
+/* Checks that every option that was given has the options that it needs. */
+int opts_check_needs(const struct program *p, const void *o, struct err *e);
 /* Writes what is made from the table: kind is man, bash, zsh or fish, presets (their
  * names), or one of the program's own. */
 int opts_generate(const struct program *p, const char *kind, FILE *f);

@@ -111,6 +111,11 @@ static void man(const struct program *p, FILE *f)
 		man_text(f, t->help);
 		if (on)
 			fputs("On by default.\n", f);
+		if (t->was)
+			fprintf(f, "Its earlier name,\n.Fl -%s ,\nis read too.\n",
+				t->was);
+		if (t->needs)
+			fprintf(f, "It needs %s.\n", t->needs);
 		opt_default(t, &arg);
 		if (!arg.len)
 			continue;

@@ -4,7 +4,6 @@
 
 #include <ctype.h>
 #include <getopt.h>
-#include <math.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
@@ -15,14 +14,12 @@ const struct opt common_opts[] = {
 	{OPT_ACTION, 0, "config", "FILE", .files = "", .help = "Read options from FILE."},
 	{OPT_ACTION, 0, "print-config",
 		.help = "Print the options in force as a config file, and exit."},
-	{OPT_ACTION, 'q', "quiet", .help = "Say only what went wrong."},
+	{OPT_ACTION, 'q', "quiet", .help = "Print errors only."},
 	{OPT_ACTION, 'h', "help", .help = "Print this help, and exit."},
 	{OPT_ACTION, 'V', "version",
-		.help = "Print the versions of the program and its "
-			"libraries, and exit."},
+		.help = "Print the versions of the program and its libraries, and exit."},
 	{OPT_ACTION, 0, "generate", "KIND",
-		.help = "Print what is made from the option table, and exit: man, bash, "
-			"zsh or "
+		.help = "Print what is made from the option table, and exit: man, bash, zsh or "
 			"fish, and more in some programs."},
 	{OPT_END},
 };
@@ -34,6 +31,7 @@ struct parse {
 	int n;
 	char *o;
 	bool *list_begun;   /* this source has already replaced the list */
+	bool person;	    /* this source is the command line or the environment */
 	const char *config; /* --config, or PT_CONFIG */
 	bool print_config, quiet, skip_unknown;
 	const char *generate;
@@ -50,16 +48,21 @@ const struct opt *opt_next(const struct program *p, const struct opt *at)
 	return in_common ? NULL : common_opts;
 }
 
+static bool is_called(const struct opt *t, const char *name)
+{
+	return !strcmp(t->name, name) || (t->was && !strcmp(t->was, name));
+}
+
 static int find(const struct parse *s, const char *name, bool *negated)
 {
 	*negated = false;
 	for (int i = 0; i < s->n; i++)
-		if (!strcmp(s->all[i]->name, name))
+		if (is_called(s->all[i], name))
 			return i;
 	if (strncmp(name, "no-", 3))
 		return -1;
 	for (int i = 0; i < s->n; i++) {
-		if (s->all[i]->type == OPT_FLAG && !strcmp(s->all[i]->name, name + 3)) {
+		if (s->all[i]->type == OPT_FLAG && is_called(s->all[i], name + 3)) {
 			*negated = true;
 			return i;
 		}
@@ -101,114 +104,24 @@ static int find_key(const struct parse *s, const char *key, int code, struct err
 	return i;
 }
 
-/* A bound, in plain digits where it is a whole number that people read at a glance. */
-static const char *bound(char buf[static NUM_TEXT], double v)
-{
-	if (v != floor(v) || fabs(v) >= 1e15)
-		return text_double(buf, v);
-	snprintf(buf, NUM_TEXT, "%.0f", v);
-	return buf;
-}
-
-static int check_range(const struct opt *t, double v, const char *text, struct err *e)
-{
-	bool bounded = t->min != 0 || t->max != 0;
-	if (!bounded || (v >= t->min && v <= t->max))
-		return 0;
-	char lo[NUM_TEXT], hi[NUM_TEXT];
-	if (t->max >= 1e18 && v < t->min)
-		return err_set(e, EX_USAGE, "%s: %s is less than %s", t->name, text,
-			bound(lo, t->min));
-	return err_set(e, EX_USAGE, "%s: %s is not between %s and %s", t->name, text,
-		bound(lo, t->min), bound(hi, t->max));
-}
-
-static int set_flag(const struct opt *t, const char *text, bool *v, struct err *e)
-{
-	static const char *const yes[] = {"yes", "true", "on", "1"};
-	static const char *const no[] = {"no", "false", "off", "0"};
-	for (size_t i = 0; i < ARRAY_LEN(yes); i++) {
-		if (!strcmp(text, yes[i]) || !strcmp(text, no[i])) {
-			*v = !strcmp(text, yes[i]);
-			return 0;
-		}
-	}
-	return err_set(e, EX_USAGE, "%s: '%s' is neither yes nor no", t->name, text);
-}
-
-static int set_enum(const struct opt *t, const char *text, int *v, struct err *e)
-{
-	int n = 0;
-	for (; t->values[n]; n++) {
-		if (!strcmp(t->values[n], text)) {
-			*v = n;
-			return 0;
-		}
-	}
-	struct str names = {0};
-	for (int i = 0; i < n; i++)
-		str_printf(&names, "%s%s", i ? ", " : "", t->values[i]);
-	const char *near = nearest(text, t->values, n);
-	err_set(e, EX_USAGE, "%s: '%s' is none of %s%s%s%s", t->name, text, names.s,
-		near ? "; did you mean '" : "", near ? near : "", near ? "'?" : "");
-	str_free(&names);
-	return -1;
-}
-
 static int set_value(struct parse *s, int i, const char *text, struct err *e)
 {
 	const struct opt *t = s->all[i];
 	void *v = s->o + t->offset;
-	int64_t n;
-	double d;
-	switch (t->type) {
-	case OPT_FLAG:
-		return set_flag(t, text, v, e);
-	case OPT_INT:
-		if (parse_int(text, &n))
-			return err_set(e, EX_USAGE, "%s: '%s' is not a whole number",
-				t->name, text);
-		if (check_range(t, (double)n, text, e))
-			return -1;
-		*(int64_t *)v = n;
-		return 0;
-	case OPT_SIZE:
-		if (parse_size(text, &n))
-			return err_set(e, EX_USAGE,
-				"%s: '%s' is not a size (a number, then K, M, G or T)",
-				t->name, text);
-		*(int64_t *)v = n;
-		return 0;
-	case OPT_DOUBLE:
-		if (parse_double(text, &d) || d != d)
-			return err_set(
-				e, EX_USAGE, "%s: '%s' is not a number", t->name, text);
-		if (!isfinite(d))
-			return err_set(
-				e, EX_USAGE, "%s: %s is not finite", t->name, text);
-		if (check_range(t, d, text, e))
-			return -1;
-		*(double *)v = d;
-		return 0;
-	case OPT_ENUM:
-		return set_enum(t, text, v, e);
-	case OPT_STR:
-		free(*(char **)v);
-		*(const char **)v = *text ? xstrdup(text) : NULL;
-		return 0;
-	case OPT_LIST:
-		if (!s->list_begun[i])
-			strs_free(v);
-		s->list_begun[i] = true;
-		strs_add(v, text);
-		return 0;
-	default:
-		bug(__FILE__, __LINE__, t->name);
-	}
+	if (t->type == OPT_LIST && !s->list_begun[i])
+		strs_free(v);
+	s->list_begun[i] = true;
+	if (opt_set(t, v, text, e))
+		return -1;
+	opt_note_given(s->p, s->o, t, s->person || !opt_equals(t, v, t->def));
+	return 0;
 }
 
-static void source_begin(struct parse *s)
+/* `person`: what is set here was written for this run, also where it is the default. A file may
+ * list all options, as --print-config does. */
+static void source_begin(struct parse *s, bool person)
 {
+	s->person = person;
 	memset(s->list_begun, 0, (size_t)s->n * sizeof(*s->list_begun));
 }
 
@@ -231,14 +144,14 @@ enum { MAX_CONFIG = 1 << 20 };
 static int apply_text(
 	struct parse *s, const struct str *text, const char *name, struct err *e)
 {
-	source_begin(s);
+	source_begin(s, false);
 	return conf_parse(text->s, text->len, name, set_from_conf, s, e);
 }
 
 static void defaults(struct parse *s)
 {
 	struct err e;
-	source_begin(s);
+	source_begin(s, false);
 	for (int i = 0; i < s->n; i++) {
 		const struct opt *t = s->all[i];
 		if (t->type != OPT_ACTION && t->def && set_value(s, i, t->def, &e))
@@ -246,10 +159,10 @@ static void defaults(struct parse *s)
 	}
 }
 
-static const char *env_name(const struct opt *t, char name[static 80])
+static const char *env_name(const char *option, char name[static 80])
 {
 	size_t n = (size_t)snprintf(name, 80, "PT_");
-	for (const char *p = t->name; *p && n < 79; p++)
+	for (const char *p = option; *p && n < 79; p++)
 		name[n++] = *p == '-' ? '_' : (char)toupper((unsigned char)*p);
 	name[n] = '\0';
 	return name;
@@ -257,10 +170,12 @@ static const char *env_name(const struct opt *t, char name[static 80])
 
 static int apply_env(struct parse *s, struct err *e)
 {
-	source_begin(s);
+	source_begin(s, true);
 	for (int i = 0; i < s->n; i++) {
 		char name[80];
-		const char *text = getenv(env_name(s->all[i], name));
+		const char *text = getenv(env_name(s->all[i]->name, name));
+		if (!text && s->all[i]->was)
+			text = getenv(env_name(s->all[i]->was, name));
 		if (!text || s->all[i]->type == OPT_ACTION)
 			continue;
 		if (s->all[i]->type != OPT_LIST) {
@@ -350,30 +265,39 @@ static int action(struct parse *s, const struct opt *t, const char *arg, struct 
  * sources are looked at. */
 struct cli {
 	struct option *longs;
+	int n;
 	char *letters;
 };
+
+/* A flag is also called no-..., which is allocated. */
+static void cli_add(
+	const struct parse *s, struct cli *c, int i, const char *name, int arg)
+{
+	c->longs[c->n++] = (struct option){name, arg, NULL, 256 + i};
+	if (s->all[i]->type != OPT_FLAG)
+		return;
+	struct str no = {0};
+	str_printf(&no, "no-%s", name);
+	c->longs[c->n++] = (struct option){no.s, no_argument, NULL, 256 + s->n + i};
+}
 
 static void cli_build(const struct parse *s, struct cli *c)
 {
 	struct str letters = {0};
-	c->longs = xcalloc((size_t)s->n * 2 + 1, sizeof(*c->longs));
-	int n = 0;
+	c->longs = xcalloc((size_t)s->n * 4 + 1, sizeof(*c->longs));
+	c->n = 0;
 	str_puts(&letters, ":");
 	for (int i = 0; i < s->n; i++) {
 		const struct opt *t = s->all[i];
 		int arg = t->type == OPT_FLAG		    ? optional_argument
 			  : t->type != OPT_ACTION || t->arg ? required_argument
 							    : no_argument;
-		c->longs[n++] = (struct option){t->name, arg, NULL, 256 + i};
+		cli_add(s, c, i, t->name, arg);
+		if (t->was)
+			cli_add(s, c, i, t->was, arg);
 		if (t->letter)
 			str_printf(&letters, "%c%s", t->letter,
 				arg == required_argument ? ":" : "");
-		if (t->type == OPT_FLAG) {
-			struct str no = {0};
-			str_printf(&no, "no-%s", t->name);
-			c->longs[n++] =
-				(struct option){no.s, no_argument, NULL, 256 + s->n + i};
-		}
 	}
 	c->letters = letters.s;
 }
@@ -429,7 +353,7 @@ static int apply_cli(struct parse *s, int argc, char **argv, bool scan,
 	struct cli cli;
 	int c, rc = 0;
 	cli_build(s, &cli);
-	source_begin(s);
+	source_begin(s, true);
 	optind = 0; /* GNU: start again */
 	opterr = 0;
 	while (!rc && (c = getopt_long(argc, argv, cli.letters, cli.longs, NULL)) != -1) {

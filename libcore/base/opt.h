@@ -1,4 +1,4 @@
-/* Shared by opt.c, help.c and gen.c only. */
+/* Shared by opt.c, opt_value.c, help.c, gen.c and preset.c only. */
 #ifndef BASE_OPT_H
 #define BASE_OPT_H
 
@@ -7,6 +7,12 @@
 extern const struct opt common_opts[];
 /* The program's options, then the common ones, headings included; NULL begins. */
 const struct opt *opt_next(const struct program *p, const struct opt *at);
+/* Sets the value at v from a text; a list gets one more. */
+int opt_set(const struct opt *t, void *v, const char *text, struct err *e);
+/* Is the value at v the one that the text sets? NULL: is it zero, no, unset, or the first word? */
+bool opt_equals(const struct opt *t, const void *v, const char *text);
+/* For opts_given(), where the program has it. */
+void opt_note_given(const struct program *p, void *o, const struct opt *t, bool given);
 /* How the option's value is written in help: "N", or "a|b|c" for an enum. */
 void opt_arg(const struct opt *t, struct str *out);
 /* The default for people: nothing for flags and empty ones, \\n for a line break. */

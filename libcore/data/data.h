@@ -191,6 +191,7 @@ int corpus_verify(struct corpus *c, struct err *e);
  * four, walked until it lands inside (Black, Rogaway 2002). */
 int64_t order_permute(struct philox_key key, int64_t n, int64_t i);
 
+#define SAMPLING_WORDS "epoch", "random"
 enum sampling {
 	SAMPLING_EPOCH,	 /* every window of a grid once, the grid shifted each epoch */
 	SAMPLING_RANDOM, /* each sample at its own random offset */

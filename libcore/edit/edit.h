@@ -62,10 +62,14 @@ void weigh(const struct weigh_config *c, int n, const double *norm, const bool *
 /* ---- edit.c: coming to agree ------------------------------------------------------- */
 
 enum edit_reducer { EDIT_MEAN, EDIT_LINEAR, EDIT_GTA };
+#define EDIT_REDUCER_WORDS "none", "linear", "gta"
 enum edit_sparsify { EDIT_DENSE, EDIT_MAGNITUDE, EDIT_RANDOM, EDIT_RESCALED_RANDOM };
+#define EDIT_SPARSIFY_WORDS "none", "magnitude", "random", "rescaled-random"
 /* How floats travel to another worker, and back. */
 enum edit_wire { EDIT_WIRE_FP32, EDIT_WIRE_BF16, EDIT_WIRE_INT8, EDIT_WIRE_SPARSE };
+#define EDIT_WIRE_WORDS "fp32", "bf16", "int8", "sparse"
 enum edit_outer { EDIT_OUTER_NONE, EDIT_OUTER_SGD, EDIT_OUTER_ADAMW };
+#define EDIT_OUTER_WORDS "none", "sgd", "adamw"
 
 struct edit_config {
 	enum edit_reducer reducer;

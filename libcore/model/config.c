@@ -343,25 +343,27 @@ static int64_t unit_size(const struct model *m, int unit)
 	return n;
 }
 
-void model_print(const struct model *m, struct str *out)
+void model_print(const struct model *m, bool all, struct str *out)
 {
 	struct model_counts n = model_counts(m);
+	char layers[48];
+	snprintf(layers, sizeof(layers), "layers.0 to %lld", (long long)m->c.layers - 1);
 	for (int i = 0; i < m->n_tensors; i++) {
 		const struct tensor *t = &m->tensors[i];
-		bool block = t->unit > 0 && t->unit < m->n_units - 1;
-		if (!block) {
+		bool layer = t->unit > 0 && t->unit < m->n_units - 1;
+		bool first = i == 0 || m->tensors[i - 1].unit != t->unit;
+		if (!layer)
 			print_tensor(t, t->name, "  ", out);
-			continue;
-		}
-		if (t->unit > 1)
-			continue; /* the blocks are alike */
-		if (m->tensors[i - 1].unit != t->unit)
-			str_printf(out, "  layers.0 to %lld, each: %30lld\n",
-				(long long)m->c.layers - 1, (long long)unit_size(m, 1));
-		print_tensor(
-			t, strchr(t->name + strlen("layers."), '.') + 1, "    ", out);
+		if (!layer || t->unit > 1)
+			continue; /* the layers are alike */
+		if (first)
+			str_printf(out, "  %-32s each %24lld\n", layers,
+				(long long)unit_size(m, 1));
+		if (all)
+			print_tensor(t, strchr(t->name + strlen("layers."), '.') + 1,
+				"    ", out);
 	}
-	str_printf(out, "  %lld parameters: %lld decayed, %lld not%s\n", (long long)n.all,
-		(long long)n.decayed, (long long)(n.all - n.decayed),
-		m->tie ? "; the output is tied to tok_embeddings" : "");
+	str_printf(out, "  %lld parameters, %lld with weight decay and %lld without%s\n",
+		(long long)n.all, (long long)n.decayed, (long long)(n.all - n.decayed),
+		m->tie ? "; the output layer is tied to tok_embeddings" : "");
 }

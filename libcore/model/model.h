@@ -94,8 +94,8 @@ struct model_counts model_counts(const struct model *m);
 /* FLOPs of training on one token: 6 N + 12 L C T, the PaLM and nanoGPT convention, in
  * which attention is not halved for causality; `causal` halves it. */
 double model_flops_per_token(const struct model *m, bool causal);
-/* The tensors as a tree, with counts. */
-void model_print(const struct model *m, struct str *out);
+/* The tensors as a tree, with counts; those of the layers, which are alike, only with `all`. */
+void model_print(const struct model *m, bool all, struct str *out);
 
 /* ---- init.c ---------------------------------------------------------------------- */
 

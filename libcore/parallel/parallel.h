@@ -277,10 +277,12 @@ struct leaf {
 
 /* When parameters that were gathered for the forward are dropped. */
 enum reshard { RESHARD_YES, RESHARD_NO, RESHARD_KEEP_LAST };
+#define RESHARD_WORDS "yes", "no", "keep-last"
 
 /* What is kept elsewhere, in a file or in the memory of a GPU's host: the optimizer's moments, or
  * parameters too, which then are read a unit at a time (and gathered, where they are sharded). */
 enum offload { OFFLOAD_NONE, OFFLOAD_OPTIMIZER, OFFLOAD_PARAMS };
+#define OFFLOAD_WORDS "none", "optimizer", "params"
 
 /*
  * The groups: fp32 values that are kept for every element of the model. Group 0 is the

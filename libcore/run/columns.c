@@ -4,70 +4,81 @@
 #include <string.h>
 
 const struct column columns[N_COLUMNS] = {
-	[COL_STEP] = {"step", COLUMN_INT, false, "", "optimizer steps done"},
-	[COL_TOKENS] = {"tokens", COLUMN_INT, false, "", "tokens consumed"},
-	[COL_LOSS] = {"loss", COLUMN_EXACT, true, "nats",
-		"training loss of this step's batch, a token"},
-	[COL_GRAD_NORM] = {"grad_norm", COLUMN_EXACT, true, "",
-		"norm of the whole gradient, before clipping"},
-	[COL_LR] = {"lr", COLUMN_EXACT, false, "", "learning rate of this step"},
-	[COL_LOSS_SCALE] = {"loss_scale", COLUMN_EXACT, false, "",
-		"fp16: what the loss of this step was multiplied by"},
-	[COL_TRAIN_LOSS] = {"train_loss", COLUMN_EXACT, true, "nats",
-		"loss on a fixed set of training windows"},
-	[COL_VAL_LOSS] = {"val_loss", COLUMN_EXACT, true, "nats",
-		"loss on the fixed set of validation windows"},
-	[COL_DT] = {"dt", COLUMN_ROUND, false, "s", "time of a step"},
-	[COL_DTF] = {"dtf", COLUMN_ROUND, false, "s", "of it in the forward"},
-	[COL_DTB] = {"dtb", COLUMN_ROUND, false, "s", "of it in the backward"},
-	[COL_DTC] = {"dtc", COLUMN_ROUND, false, "s", "of it waiting for communication"},
-	[COL_DTD] = {"dtd", COLUMN_ROUND, false, "s", "of it waiting for data"},
-	[COL_BUBBLE] = {"bubble", COLUMN_ROUND, false, "",
-		"part of the time that ranks of the pipeline wait for other stages"},
-	[COL_SPS] = {"sps", COLUMN_ROUND, false, "1/s", "samples a second"},
-	[COL_SPS_PER_GPU] = {"sps_per_gpu", COLUMN_ROUND, false, "1/s",
-		"samples a second and rank"},
-	[COL_TPS] = {"tps", COLUMN_ROUND, false, "1/s", "tokens a second"},
-	[COL_TPS_PER_GPU] = {"tps_per_gpu", COLUMN_ROUND, false, "1/s",
-		"tokens a second and rank"},
-	[COL_MFU] = {"mfu", COLUMN_ROUND, false, "",
-		"model FLOPs (6 N + 12 L C T a token) over the peak"},
-	[COL_MFU_CAUSAL] = {"mfu_causal", COLUMN_ROUND, false, "",
-		"the same, attention halved for causality"},
-	[COL_MEM] = {"mem", COLUMN_INT, false, "bytes",
-		"largest memory of a rank so far: resident, or of its GPU"},
-	[COL_SENT] = {"sent", COLUMN_ROUND, false, "bytes",
-		"sent to other ranks in a step, by the one that sends most"},
-	[COL_SYNC] = {"sync", COLUMN_INT, false, "",
-		"synchronisations of workers that train apart so far"},
-	[COL_SYNC_STEPS] = {"sync_steps", COLUMN_INT, false, "",
-		"steps of this worker since the one before"},
-	[COL_SYNC_LOSS] = {"sync_loss", COLUMN_ROUND, false, "nats",
-		"mean training loss of all workers and steps since the one before"},
-	[COL_SYNC_NORM] = {"sync_norm", COLUMN_EXACT, true, "",
-		"norm of this worker's pseudo-gradient"},
-	[COL_SYNC_REDUCED] = {"sync_reduced", COLUMN_EXACT, true, "",
-		"norm of the one that was made of all, before clipping"},
-	[COL_SYNC_WEIGHT] = {"sync_weight", COLUMN_EXACT, true, "",
-		"weight of this worker, the mean over units"},
-	[COL_SYNC_ANOMALIES] = {"sync_anomalies", COLUMN_INT, false, "",
-		"units of this worker that were left out"},
-	[COL_SYNC_CLIP] = {"sync_clip", COLUMN_EXACT, true, "",
-		"the smallest factor by which a unit was clipped"},
-	[COL_SYNC_SENT] = {"sync_sent", COLUMN_ROUND, false, "bytes",
-		"sent to other workers for it by this rank"},
-	[COL_SYNC_WAIT] = {"sync_wait", COLUMN_ROUND, false, "s",
-		"that this rank waited in it"},
-	[COL_READ] = {"read", COLUMN_ROUND, false, "bytes",
-		"read in a step of what is offloaded, by the rank that reads most"},
-	[COL_WRITTEN] = {"written", COLUMN_ROUND, false, "bytes",
-		"written of it in a step, by the rank that writes most"},
+	[COL_STEP] = {"step", COLUMN_INT, .help = "optimizer steps done"},
+	[COL_TOKENS] = {"tokens", COLUMN_INT, .help = "training tokens consumed"},
+	[COL_LOSS] = {"loss", COLUMN_EXACT, .curve = true, .unit = "nats",
+		.help = "training loss of the batch, a token"},
+	[COL_GRAD_NORM] = {"grad_norm", COLUMN_EXACT, .curve = true,
+		.help = "global gradient norm before clipping"},
+	[COL_LR] = {"lr", COLUMN_EXACT, .help = "learning rate"},
+	[COL_LOSS_SCALE] = {"loss_scale", COLUMN_EXACT, .help = "loss scale of fp16"},
+	[COL_TRAIN_LOSS] = {"train_loss", COLUMN_EXACT, .curve = true, .unit = "nats",
+		.help = "loss on a fixed set of training windows"},
+	[COL_VAL_LOSS] = {"val_loss", COLUMN_EXACT, .curve = true, .unit = "nats",
+		.help = "loss on a fixed set of validation windows"},
+	[COL_DT] = {"dt", COLUMN_ROUND, .unit = "s", .help = "time of a step"},
+	[COL_DTF] = {"dt_forward", COLUMN_ROUND, .was = "dtf", .unit = "s",
+		.help = "of it, in the forward pass"},
+	[COL_DTB] = {"dt_backward", COLUMN_ROUND, .was = "dtb", .unit = "s",
+		.help = "of it, in the backward pass"},
+	[COL_DTC] = {"dt_comm", COLUMN_ROUND, .was = "dtc", .unit = "s",
+		.help = "of it, waiting for communication"},
+	[COL_DTD] = {"dt_data", COLUMN_ROUND, .was = "dtd", .unit = "s",
+		.help = "of it, waiting for data"},
+	[COL_BUBBLE] = {"bubble", COLUMN_ROUND,
+		.help = "fraction of the time that pipeline ranks wait for other stages"},
+	[COL_SPS] = {"sps", COLUMN_ROUND, .unit = "1/s", .help = "sequences per second"},
+	[COL_SPS_PER_GPU] = {"sps_per_gpu", COLUMN_ROUND, .unit = "1/s",
+		.help = "sequences per second and rank"},
+	[COL_TPS] = {"tps", COLUMN_ROUND, .unit = "1/s", .help = "tokens per second"},
+	[COL_TPS_PER_GPU] = {"tps_per_gpu", COLUMN_ROUND, .unit = "1/s",
+		.help = "tokens per second and rank"},
+	[COL_MFU] = {"mfu", COLUMN_ROUND,
+		.help = "model FLOPs utilization: (6 N + 12 L C T) a token over the peak"},
+	[COL_MFU_CAUSAL] = {"mfu_causal", COLUMN_ROUND,
+		.help = "the same, with attention halved for causality"},
+	[COL_MEM] = {"mem", COLUMN_INT, .unit = "bytes",
+		.help = "peak memory of a rank: resident, or of its GPU"},
+	[COL_SENT] = {"sent", COLUMN_ROUND, .unit = "bytes",
+		.help = "sent to other ranks per step, by the rank that sends most"},
+	[COL_SYNC] = {"syncs", COLUMN_INT, .was = "sync",
+		.help = "local SGD: synchronisations so far"},
+	[COL_SYNC_STEPS] = {"local_steps", COLUMN_INT, .was = "sync_steps",
+		.help = "steps of this worker since the last synchronisation"},
+	[COL_SYNC_LOSS] = {"local_loss", COLUMN_ROUND, .was = "sync_loss", .unit = "nats",
+		.help = "mean training loss of all workers since the last synchronisation"},
+	[COL_SYNC_NORM] = {"pseudo_grad_norm", COLUMN_EXACT, .curve = true,
+		.was = "sync_norm", .help = "norm of this worker's pseudo-gradient"},
+	[COL_SYNC_REDUCED] = {"outer_grad_norm", COLUMN_EXACT, .curve = true,
+		.was = "sync_reduced",
+		.help = "norm of the reduced pseudo-gradient before clipping"},
+	[COL_SYNC_WEIGHT] = {"worker_weight", COLUMN_EXACT, .curve = true,
+		.was = "sync_weight", .help = "weight of this worker, mean over units"},
+	[COL_SYNC_ANOMALIES] = {"anomalies", COLUMN_INT, .was = "sync_anomalies",
+		.help = "units of this worker that were left out"},
+	[COL_SYNC_CLIP] = {"outer_clip", COLUMN_EXACT, .curve = true, .was = "sync_clip",
+		.help = "smallest factor that clipped a unit of the pseudo-gradient"},
+	[COL_SYNC_SENT] = {"sync_sent", COLUMN_ROUND, .unit = "bytes",
+		.help = "sent to other workers by this rank"},
+	[COL_SYNC_WAIT] = {"sync_wait", COLUMN_ROUND, .unit = "s",
+		.help = "time that this rank waited for the synchronisation"},
+	[COL_READ] = {"offload_read", COLUMN_ROUND, .was = "read", .unit = "bytes",
+		.help = "offloaded state read per step, by the rank that reads most"},
+	[COL_WRITTEN] = {"offload_written", COLUMN_ROUND, .was = "written",
+		.unit = "bytes",
+		.help = "offloaded state written per step, by the rank that writes most"},
 };
+
+static bool is_called(const char *have, const char *name, size_t len)
+{
+	return have && strlen(have) == len && !memcmp(have, name, len);
+}
 
 int column_find(const char *name, size_t len)
 {
 	for (int c = 0; c < N_COLUMNS; c++)
-		if (strlen(columns[c].name) == len && !memcmp(columns[c].name, name, len))
+		if (is_called(columns[c].name, name, len) ||
+			is_called(columns[c].was, name, len))
 			return c;
 	return -1;
 }
@@ -77,10 +88,12 @@ void columns_man(FILE *f)
 	static const char *const types[] = {"i64", "f32", "f64"};
 	fputs(".Bl -tag -width Ds -compact\n", f);
 	for (int c = 0; c < N_COLUMNS; c++) {
+		const char *unit = columns[c].unit;
 		fprintf(f, ".It Va %s Pq %s%s%s\n", columns[c].name,
-			types[columns[c].kind], *columns[c].unit ? ", " : "",
-			columns[c].unit);
+			types[columns[c].kind], unit ? ", " : "", unit ? unit : "");
 		man_text(f, columns[c].help);
+		if (columns[c].was)
+			fprintf(f, ".Pq its earlier name was Va %s\n", columns[c].was);
 	}
 	fputs(".El\n", f);
 }

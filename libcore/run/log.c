@@ -216,6 +216,8 @@ static int read_columns(struct run_log *l, struct h5 *h, struct err *e)
 		void *data;
 		int64_t n;
 		snprintf(path, sizeof(path), "/columns/%s", columns[c].name);
+		if (columns[c].was && !h5_has(h, path))
+			snprintf(path, sizeof(path), "/columns/%s", columns[c].was);
 		if (c != COL_STEP && !h5_has(h, path))
 			continue; /* an older program did not log it */
 		if (h5_get(h, path, column_type(c), c == COL_STEP ? -1 : l->n_rows,

@@ -24,8 +24,10 @@ enum column_kind {
 struct column {
 	const char *name;
 	enum column_kind kind;
-	bool curve; /* a result: pt-compare compares it */
-	const char *unit, *help;
+	bool curve;	  /* a result: pt-compare compares it */
+	const char *unit; /* NULL: a number of something, or a ratio */
+	const char *was;  /* its name in earlier versions, whose logs are read */
+	const char *help;
 };
 
 enum column_id {

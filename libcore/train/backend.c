@@ -38,26 +38,23 @@ static bool is_alone(const struct train_opts *o)
 	return true;
 }
 
-/* A graph is of one stream, and has the arguments of the step that it was made of. */
+/* A graph is of one stream, and has the arguments of the step that was captured: it has no room
+ * for copies beside it, for messages that the host sends, and for fragments that arrive. */
 static int check_graph(const struct train_opts *o, enum device_kind kind, struct err *e)
 {
 	if (!o->graph)
 		return 0;
 	if (kind == DEVICE_CPU)
-		return err_set(e, EX_USAGE,
-			"graph is for GPUs: a CPU is asked for each kernel as it comes");
+		return err_set(e, EX_USAGE, "--cuda-graph needs a GPU");
 	if (o->offload != OFFLOAD_NONE)
-		return err_set(e, EX_USAGE,
-			"graph does not go with offload, whose copies go on beside the "
-			"kernels");
+		return err_set(
+			e, EX_USAGE, "--cuda-graph is not supported with --offload");
 	if (!is_alone(o))
-		return err_set(e, EX_USAGE,
-			"graph does not go with several ranks, whose messages the host "
-			"sends");
+		return err_set(
+			e, EX_USAGE, "--cuda-graph is not supported with several ranks");
 	if (o->edit.delay > 0)
 		return err_set(e, EX_USAGE,
-			"graph does not go with edit-sync-delay, whose fragments are on "
-			"their way while steps are computed");
+			"--cuda-graph is not supported with --edit-sync-delay");
 	return 0;
 }
 
@@ -71,25 +68,22 @@ int backend_choose(const struct train_opts *o, enum device_kind *kind, struct er
 			"device cuda: %s: change that, or give --device cpu", what);
 	if (*kind == DEVICE_CPU && o->numerics == NUMERICS_FAST)
 		return err_set(e, EX_USAGE,
-			"numerics fast is for GPUs: on a CPU there is only --numerics "
-			"exact");
+			"--numerics fast needs a GPU: a CPU has only --numerics exact");
 	if (*kind == DEVICE_CPU && o->offload && !o->offload_to)
 		return err_set(e, EX_USAGE,
-			"offload %s needs a folder: --offload-to FOLDER, on a fast disk",
-			offload_names[o->offload]);
+			"--offload on a CPU needs --offload-to DIRECTORY, on a fast disk");
 	if (*kind == DEVICE_CPU && o->self_test == SELF_TEST_YES)
 		return err_set(e, EX_USAGE,
-			"self-test is for GPUs, whose kernels it holds to those of the "
-			"CPU");
+			"--self-test needs a GPU, whose kernels it compares with the CPU's");
 	if (*kind == DEVICE_CPU && o->profile)
-		return err_set(e, EX_USAGE, "profile is for GPUs: perf(1) is for CPUs");
+		return err_set(
+			e, EX_USAGE, "--profile needs a GPU; for a CPU there is perf(1)");
 	if (backend_profile_steps(o, &(int64_t){0}, &(int64_t){0}, e) ||
 		check_graph(o, *kind, e))
 		return -1;
 	if (*kind == DEVICE_CPU && o->algorithms)
-		return err_set(e, EX_USAGE,
-			"algorithms are those of a GPU's products: on a CPU there is "
-			"one");
+		return err_set(
+			e, EX_USAGE, "--gemm-algorithms needs a GPU: a CPU has only one");
 	return 0;
 }
 

@@ -22,9 +22,8 @@ static int parse_one(const char *text, struct fault_delay *s, struct err *e)
 	free(words);
 	return good ? 0
 		    : err_set(e, EX_USAGE,
-			      "straggle: '%s' is not RANK:MS or RANK:MS:PROBABILITY, "
-			      "with "
-			      "random for a rank that is drawn anew in every step",
+			      "inject-delay: '%s' is not RANK:MS or RANK:MS:PROBABILITY; RANK "
+			      "may be random: another rank in every step",
 			      text);
 }
 
@@ -79,22 +78,23 @@ static int parse_corruption(const char *text, struct fault_corruption *g, struct
 		    !parse_int(rest, &g->last) && g->last >= g->first;
 	free(words);
 	return good ? 0
-		    : err_set(e, EX_USAGE, "garble: '%s' is not WORKER:FIRST:LAST", text);
+		    : err_set(e, EX_USAGE, "corrupt-batch: '%s' is not WORKER:FIRST:LAST",
+			      text);
 }
 
 int faults_open(struct faults *f, const struct train_opts *o, int ranks, struct err *e)
 {
 	int64_t workers = max64(1, o->edit.workers);
 	*f = (struct faults){.delays = NULL};
-	if (faults_parse_delays(&o->straggle, &f->delays, &f->n_delays, e) ||
-		parse_corruption(o->garble, &f->corruption, e))
+	if (faults_parse_delays(&o->inject_delay, &f->delays, &f->n_delays, e) ||
+		parse_corruption(o->corrupt_batch, &f->corruption, e))
 		return -1;
 	for (int i = 0; i < f->n_delays; i++)
 		if (f->delays[i].rank >= workers * ranks)
-			return err_set(e, EX_USAGE, "straggle: there is no rank %d",
+			return err_set(e, EX_USAGE, "inject-delay: there is no rank %d",
 				f->delays[i].rank);
 	if (f->corruption.worker >= workers)
-		return err_set(e, EX_USAGE, "garble: there is no worker %lld",
+		return err_set(e, EX_USAGE, "corrupt-batch: there is no worker %lld",
 			(long long)f->corruption.worker);
 	return 0;
 }

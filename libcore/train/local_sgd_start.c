@@ -49,7 +49,7 @@ int local_sgd_open(struct run *r, struct train_opts *o, struct err *e)
 	if (!n || o->dry_run)
 		return 0;
 	if (r->all->size % n)
-		return err_set(e, EX_USAGE, "%d ranks cannot be shared out to %d workers",
+		return err_set(e, EX_USAGE, "%d ranks are not divisible by %d workers",
 			r->all->size, n);
 	int ranks = r->all->size / n; /* of a worker: neighbours */
 	o->worker = r->all->rank / ranks;

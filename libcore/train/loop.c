@@ -265,7 +265,8 @@ static int stopped(struct run *r)
 		return 128 + SIGTERM;
 	}
 	bool saved = r->saver.saved_step == t->step;
-	info("stopped after step %lld%s; --resume auto goes on", (long long)t->step,
+	info("stopped after step %lld%s; --resume auto continues the run",
+		(long long)t->step,
 		saved ? "" : ", whose checkpoint could not be written");
 	return saved ? EX_TEMPFAIL : EX_IOERR;
 }
@@ -296,7 +297,7 @@ static int begin(struct run *r)
 	catch_signals();
 	r->saver.saved_at = clock_seconds();
 	if (t->step >= t->o.steps && t->step > 0)
-		info("nothing is left to do: step %lld is done, and %lld are asked for",
+		info("nothing to do: step %lld of %lld is done already",
 			(long long)t->step, (long long)t->o.steps);
 	start_phase_ends(&t->start, START_PROGRAM);
 	if (agree_on_gemm_algorithms(r))

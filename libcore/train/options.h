@@ -5,21 +5,34 @@
 #include "base/base.h"
 #include "model/model.h"
 
+/* (An enum and the words of its option are two lines, in the same order.) */
 enum lr_schedule { LR_CONSTANT, LR_COSINE, LR_LINEAR, LR_WSD };
+#define LR_SCHEDULE_WORDS "constant", "cosine", "linear", "wsd"
 enum wsd_shape { WSD_LINEAR, WSD_SQRT };
+#define WSD_SHAPE_WORDS "linear", "sqrt"
 enum lr_scale { LR_SCALE_NONE, LR_SCALE_SQRT, LR_SCALE_LINEAR };
+#define LR_SCALE_WORDS "none", "sqrt", "linear"
 enum load_how { LOAD_EACH, LOAD_BROADCAST };
+#define LOAD_WORDS "each", "broadcast"
 enum fsdp_kind { FSDP_PARAMETER, FSDP_FLAT };
+#define FSDP_KIND_WORDS "parameter", "flat"
 enum cp_comm { CP_RING, CP_GATHER };
+#define CP_COMM_WORDS "ring", "gather"
 enum cp_accumulate { CP_FP32, CP_BF16 };
+#define CP_ACCUMULATE_WORDS "fp32", "bf16"
 enum pp_split { SPLIT_AUTO, SPLIT_EVEN };
+#define PP_SPLIT_WORDS "auto", "even"
 
 /* Auto: 16 bits where the products of the run round to them anyway. */
 enum gather_dtype { GATHER_AUTO, GATHER_FP32 };
+#define GATHER_DTYPE_WORDS "auto", "fp32"
 
 enum kernel_choice { KERNELS_FUSED, KERNELS_REF };
+#define KERNELS_WORDS "fused", "ref"
 enum numerics { NUMERICS_EXACT, NUMERICS_FAST };
+#define NUMERICS_WORDS "exact", "fast"
 enum self_test { SELF_TEST_AUTO, SELF_TEST_YES, SELF_TEST_NO };
+#define SELF_TEST_WORDS "auto", "yes", "no"
 
 /* Workers that train apart; see edit.h. */
 struct edit_opts {
@@ -47,6 +60,7 @@ struct edit_opts {
 struct train_opts {
 	/* data */
 	struct strs data;
+	struct opt_given given;
 	int sampling; /* SAMPLING_EPOCH or SAMPLING_RANDOM */
 	int64_t seed, readers;
 	bool data_per_rank;
@@ -80,8 +94,8 @@ struct train_opts {
 	bool graph;
 	int self_test; /* enum self_test */
 	struct edit_opts edit;
-	struct strs straggle;
-	const char *garble;
+	struct strs inject_delay;
+	const char *corrupt_batch;
 	/* evaluation and samples */
 	int64_t eval_every, eval_windows, sample_every, sample_tokens;
 	bool eval_only;
@@ -96,7 +110,7 @@ struct train_opts {
 	int64_t log_every, check_replicas_every;
 	double publish_secs;
 	const char *peak_flops;
-	bool log_all_ranks, dry_run;
+	bool log_all_ranks, dry_run, verbose;
 	/* not an option: which of the workers this is */
 	int worker;
 	/* nor this: how many ranks have the GPU that this one gets; 0: it is not known */
@@ -112,7 +126,6 @@ struct train_opts {
 };
 
 extern const struct program train_program; /* without .versions */
-extern const char *const offload_names[];
 /* The options as text: what is saved with a run, and what fixes the arithmetic. */
 void train_config(const struct train_opts *o, struct str *out);
 void train_arithmetic(const struct train_opts *o, const struct model *m,

@@ -166,8 +166,8 @@ int run_dir_check(const struct run *r, const struct train_opts *o, struct err *e
 	comm_place(&place);
 	if (access(r->dir.ckpt_path, W_OK | X_OK))
 		err_set(e, EX_IOERR,
-			"%s: %s, on %s; ranks that share no folder need "
-			"--load broadcast, and rank 0 writes for all",
+			"%s: %s, on %s; ranks that share no file system need "
+			"--ckpt-load broadcast; rank 0 then writes for all",
 			r->dir.ckpt_path, strerror(errno), place.host);
 	return comm_agree(r->world, e);
 }

@@ -79,8 +79,8 @@ static void conclude(struct run *r, int rc, const struct err *e)
 		r->saver.retry_at = 0;
 		report_event(r, "checkpoint %s (%s, %.3g s, stalled %.3g s)", s->path.s,
 			s->why, seconds, s->stalled);
-		info("checkpoint %s: %.3g s, for which training stalled %.3g s",
-			s->path.s, seconds, s->stalled);
+		info("wrote %s in %.3g s; training waited %.3g s for it", s->path.s,
+			seconds, s->stalled);
 	}
 	r->saver.saved_at = clock_seconds();
 	str_free(&s->path);

@@ -41,64 +41,6 @@ static void list_environment(struct str *out)
 	}
 }
 
-static void describe_data(const struct run *r)
-{
-	char train[NUM_TEXT], val[NUM_TEXT];
-	info("data: %lld %s tokens in the vocabulary, %s for training, %s for "
-	     "validation, %s; %s",
-		(long long)r->data.tokenizer.vocab.n, r->data.tokenizer.kind->name,
-		text_count(train, (double)r->data.tokens[SPLIT_TRAIN]),
-		text_count(val, (double)r->data.tokens[SPLIT_VAL]),
-		r->t.o.sampling == SAMPLING_EPOCH ? "each window once an epoch"
-						  : "random offsets",
-		r->data.readers == r->world->size ? "every rank reads its own"
-						  : "read for the ranks that do not");
-}
-
-static void describe(const struct run *r, const struct run_info *i)
-{
-	const struct trainer *t = &r->t;
-	struct str tree = {0};
-	char a[NUM_TEXT], b[NUM_TEXT], c[NUM_TEXT];
-	info("%s on %s, %lld rank%s on %lld host%s, %lld thread%s each, %s%s%s",
-		i->started, i->host, (long long)i->ranks, i->ranks == 1 ? "" : "s",
-		(long long)i->hosts, i->hosts == 1 ? "" : "s", (long long)i->threads,
-		i->threads == 1 ? "" : "s", i->device, i->job ? ", job " : "",
-		i->job ? i->job : "");
-	info("%s; %s", i->created_by, i->libraries);
-	info("layout: %s; arithmetic 0x%016llx, dtype %s", i->layout,
-		(unsigned long long)i->arithmetic, precision_names[t->o.dtype]);
-	describe_data(r);
-	model_print(&t->model, &tree);
-	info("model: %s\n%s", t->model.arch->name, tree.s);
-	str_free(&tree);
-	info("a step%s: %lld sequences in %lld micro-batches, %lld tokens; %s FLOPs a "
-	     "token "
-	     "(6 N + 12 L C T; causal %s); memory %s a rank",
-		r->local.sync ? " of each worker" : "",
-		(long long)layout_worker_batch(&t->o),
-		(long long)layout_micro_batches(&t->o),
-		(long long)(layout_worker_batch(&t->o) * t->model.c.context),
-		text_count(a, model_flops_per_token(&t->model, false)),
-		text_count(b, model_flops_per_token(&t->model, true)),
-		text_bytes(c, (double)r->max_bytes));
-	if (r->report.peak_flops > 0)
-		info("mfu is relative to %s FLOP/s a rank",
-			text_count(a, r->report.peak_flops));
-	if (r->dir.path)
-		info("run in %s", r->dir.path);
-}
-
-static void legend(void)
-{
-	struct str text = {0};
-	for (int c = 0; c < N_COLUMNS; c++)
-		str_printf(&text, "\n  %-12s %s%s%s", columns[c].name, columns[c].help,
-			*columns[c].unit ? ", in " : "", columns[c].unit);
-	info("columns:%s", text.s);
-	str_free(&text);
-}
-
 static int open_journal(struct run *r, const struct train_opts *o, const char *command,
 	int64_t resume, struct err *e)
 {
@@ -133,11 +75,10 @@ static int open_journal(struct run *r, const struct train_opts *o, const char *c
 		.threads = r->t.d.threads,
 		.arithmetic = hash_str(arithmetic.s),
 	};
-	describe(r, &info);
+	describe_run(r, &info);
 	if (r->all->rank == 0 && place.local_size * info.threads > place.processors)
-		warn("%d rank%s of %lld thread%s on %d processors of %s: fewer %s would "
-		     "be "
-		     "faster",
+		warn("%d rank%s of %lld thread%s on the %d processors of %s: fewer %s "
+		     "would be faster",
 			place.local_size, place.local_size == 1 ? "" : "s",
 			(long long)info.threads, info.threads == 1 ? "" : "s",
 			place.processors, place.host,
@@ -313,7 +254,7 @@ static int load_base(
 		return -1;
 	if (!o->init_from)
 		*resume = r->t.step;
-	info("%s %s (step %lld)", o->init_from ? "weights from" : "going on from", from,
+	info("%s %s (step %lld)", o->init_from ? "weights from" : "resuming from", from,
 		(long long)r->t.step);
 	return 0;
 }
@@ -367,7 +308,6 @@ static int start(struct run *r, struct train_opts *o, const char *command, struc
 		local_sgd_report_resume(r);
 	local_sgd_start(r);
 	warn_of_room(r);
-	legend();
 	start_phase_ends(&r->t.start, START_FILES);
 	return 0;
 }
@@ -424,7 +364,7 @@ static int dry_run(const struct train_opts *given, struct comm *world, struct er
 	     layout_check(&o, &m, e) || faults_open(&faults, &o, ranks, e) ||
 	     plan_device(&o, e) || (o.data.n && dataset_order(&data, &o, &m, &order, e));
 	if (!rc && world->rank == 0) {
-		model_print(&m, &tree);
+		model_print(&m, o.verbose, &tree);
 		plan_print(&o, &m, &out);
 		printf("# tensors\n%s%s", tree.s, out.s);
 	}

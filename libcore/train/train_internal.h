@@ -145,6 +145,11 @@ void run_dir_unmake(struct run *r);
 /* --overwrite: removes the checkpoints of the run before, of all its workers. */
 void run_dir_clear(const struct run *r, const struct train_opts *o);
 
+/* describe.c */
+
+/* Prints the first screen: what the run is, and the columns that it logs. */
+void describe_run(const struct run *r, const struct run_info *i);
+
 /* start.c */
 
 /* Collective. After a phase of the start in which a worker may fail: has any failed? */

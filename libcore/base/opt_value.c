@@ -1,0 +1,236 @@
+/* Values of options: from text, compared with text, and what they need of others. */
+#include "base/opt.h"
+
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+/* ---- from text ------------------------------------------------------------------- */
+
+/* A bound, in plain digits where it is a whole number that people read at a glance. */
+static const char *bound(char buf[static NUM_TEXT], double v)
+{
+	if (v != floor(v) || fabs(v) >= 1e15)
+		return text_double(buf, v);
+	snprintf(buf, NUM_TEXT, "%.0f", v);
+	return buf;
+}
+
+static int check_range(const struct opt *t, double v, const char *text, struct err *e)
+{
+	bool bounded = t->min != 0 || t->max != 0;
+	if (!bounded || (v >= t->min && v <= t->max))
+		return 0;
+	char lo[NUM_TEXT], hi[NUM_TEXT];
+	if (t->max >= 1e18 && v < t->min)
+		return err_set(e, EX_USAGE, "%s: %s is less than %s", t->name, text,
+			bound(lo, t->min));
+	return err_set(e, EX_USAGE, "%s: %s is not between %s and %s", t->name, text,
+		bound(lo, t->min), bound(hi, t->max));
+}
+
+static int set_flag(const struct opt *t, const char *text, bool *v, struct err *e)
+{
+	static const char *const yes[] = {"yes", "true", "on", "1"};
+	static const char *const no[] = {"no", "false", "off", "0"};
+	for (size_t i = 0; i < ARRAY_LEN(yes); i++) {
+		if (!strcmp(text, yes[i]) || !strcmp(text, no[i])) {
+			*v = !strcmp(text, yes[i]);
+			return 0;
+		}
+	}
+	return err_set(e, EX_USAGE, "%s: '%s' is neither yes nor no", t->name, text);
+}
+
+static int set_enum(const struct opt *t, const char *text, int *v, struct err *e)
+{
+	int n = 0;
+	for (; t->values[n]; n++) {
+		if (!strcmp(t->values[n], text)) {
+			*v = n;
+			return 0;
+		}
+	}
+	struct str names = {0};
+	for (int i = 0; i < n; i++)
+		str_printf(&names, "%s%s", i ? ", " : "", t->values[i]);
+	const char *near = nearest(text, t->values, n);
+	err_set(e, EX_USAGE, "%s: '%s' is none of %s%s%s%s", t->name, text, names.s,
+		near ? "; did you mean '" : "", near ? near : "", near ? "'?" : "");
+	str_free(&names);
+	return -1;
+}
+
+int opt_set(const struct opt *t, void *v, const char *text, struct err *e)
+{
+	int64_t n;
+	double d;
+	switch (t->type) {
+	case OPT_FLAG:
+		return set_flag(t, text, v, e);
+	case OPT_INT:
+		if (parse_int(text, &n))
+			return err_set(e, EX_USAGE, "%s: '%s' is not a whole number",
+				t->name, text);
+		if (check_range(t, (double)n, text, e))
+			return -1;
+		*(int64_t *)v = n;
+		return 0;
+	case OPT_SIZE:
+		if (parse_size(text, &n))
+			return err_set(e, EX_USAGE,
+				"%s: '%s' is not a size (a number, then K, M, G or T)",
+				t->name, text);
+		*(int64_t *)v = n;
+		return 0;
+	case OPT_DOUBLE:
+		if (parse_double(text, &d) || d != d)
+			return err_set(
+				e, EX_USAGE, "%s: '%s' is not a number", t->name, text);
+		if (!isfinite(d))
+			return err_set(
+				e, EX_USAGE, "%s: %s is not finite", t->name, text);
+		if (check_range(t, d, text, e))
+			return -1;
+		*(double *)v = d;
+		return 0;
+	case OPT_ENUM:
+		return set_enum(t, text, v, e);
+	case OPT_STR:
+		free(*(char **)v);
+		*(const char **)v = *text ? xstrdup(text) : NULL;
+		return 0;
+	case OPT_LIST:
+		strs_add(v, text);
+		return 0;
+	default:
+		bug(__FILE__, __LINE__, t->name);
+	}
+}
+
+bool opt_equals(const struct opt *t, const void *v, const char *text)
+{
+	int64_t n = 0;
+	double d = 0;
+	const char *have;
+	text = text ? text : "";
+	switch (t->type) {
+	case OPT_FLAG:
+		return *(const bool *)v == !strcmp(text, "yes");
+	case OPT_INT:
+		parse_int(text, &n);
+		return *(const int64_t *)v == n;
+	case OPT_SIZE:
+		parse_size(text, &n);
+		return *(const int64_t *)v == n;
+	case OPT_DOUBLE:
+		parse_double(text, &d);
+		return *(const double *)v == d;
+	case OPT_ENUM:
+		have = t->values[*(const int *)v];
+		return !strcmp(have, *text ? text : t->values[0]);
+	case OPT_STR:
+		have = *(const char *const *)v;
+		return !strcmp(have ? have : "", text);
+	case OPT_LIST:
+		return !((const struct strs *)v)->n;
+	default:
+		return true;
+	}
+}
+
+/* ---- given ----------------------------------------------------------------------- */
+
+static uint64_t *given_word(
+	const struct program *p, void *o, const struct opt *t, uint64_t *bit)
+{
+	struct opt_given *g = (struct opt_given *)((char *)o + p->given);
+	size_t i = (size_t)(t - p->opts);
+	BUG_ON(i >= 64 * ARRAY_LEN(g->bits));
+	*bit = (uint64_t)1 << i % 64;
+	return &g->bits[i / 64];
+}
+
+void opt_note_given(const struct program *p, void *o, const struct opt *t, bool given)
+{
+	uint64_t bit;
+	if (!p->given)
+		return;
+	uint64_t *word = given_word(p, o, t, &bit);
+	*word = given ? *word | bit : *word & ~bit;
+}
+
+static const struct opt *named(const struct program *p, const char *name)
+{
+	for (const struct opt *t = p->opts; t->type != OPT_END; t++)
+		if (t->type != OPT_GROUP && !strcmp(t->name, name))
+			return t;
+	bug(__FILE__, __LINE__, name);
+}
+
+static bool is_given(const struct program *p, const void *o, const struct opt *t)
+{
+	uint64_t bit;
+	return *given_word(p, (void *)o, t, &bit) & bit;
+}
+
+bool opts_given(const struct program *p, const void *o, const char *name)
+{
+	return is_given(p, o, named(p, name));
+}
+
+void opts_reset(const struct program *p, void *o, const char *prefix)
+{
+	struct err e;
+	for (const struct opt *t = p->opts; t->type != OPT_END; t++) {
+		char *v = (char *)o + t->offset;
+		if (t->type == OPT_GROUP || strncmp(t->name, prefix, strlen(prefix)))
+			continue;
+		if (t->type == OPT_LIST)
+			strs_free((struct strs *)v);
+		else
+			BUG_ON(opt_set(t, v, t->def ? t->def : "", &e));
+		opt_note_given(p, o, t, false);
+	}
+}
+
+/* ---- what they need of others ------------------------------------------------------ */
+
+/* `needs` is as people read it: "--a", "--a or --b", "--a sgd or adamw". */
+static bool is_met(const struct program *p, const void *o, const char *needs)
+{
+	char *copy = xstrdup(needs);
+	const struct opt *t = NULL;
+	bool met = false;
+	for (char *at = copy, *next; at && !met; at = next) {
+		next = strstr(at, " or ");
+		if (next) {
+			*next = '\0';
+			next += strlen(" or ");
+		}
+		char *value = at;
+		if (!strncmp(at, "--", 2)) {
+			value = strchr(at, ' ');
+			if (value)
+				*value++ = '\0';
+			t = named(p, at + 2);
+		}
+		const void *v = (const char *)o + t->offset;
+		met = value ? opt_equals(t, v, value) : !opt_equals(t, v, NULL);
+	}
+	free(copy);
+	return met;
+}
+
+int opts_check_needs(const struct program *p, const void *o, struct err *e)
+{
+	for (const struct opt *t = p->opts; t->type != OPT_END; t++) {
+		const void *v = (const char *)o + t->offset;
+		if (!t->needs || !is_given(p, o, t))
+			continue;
+		bool off = opt_equals(t, v, NULL) && opt_equals(t, v, t->def);
+		if (!off && !is_met(p, o, t->needs))
+			return err_set(e, EX_USAGE, "--%s needs %s", t->name, t->needs);
+	}
+	return 0;
+}
