@@ -1,5 +1,6 @@
 /* pt-sample: text from a checkpoint. */
-#include "train/train.h"
+#include "train/inference.h"
+#include "train/options.h"
 
 #include <errno.h>
 #include <stdlib.h>
@@ -72,11 +73,8 @@ static const struct program program = {
 struct source {
 	const struct opts *o;
 	struct ckpt *ckpt;
-	struct model model;
 	struct device d;
-	struct mesh alone;
-	struct arena memory;
-	struct store *store;
+	struct inference x;
 };
 
 /* The model of the checkpoint, with its parameters, on this process. */
@@ -89,26 +87,21 @@ static int load(struct source *s, const char *name, struct err *e)
 	if (!s->ckpt->tokenizer.kind)
 		return err_set(e, EX_DATAERR, "%s has no vocabulary", path);
 	if (train_model_from_config(&config, s->ckpt->config.s, e) ||
-		model_init(&s->model, &config, s->ckpt->tokenizer.vocab.n, e)) {
+		model_init(&s->x.model, &config, s->ckpt->tokenizer.vocab.n, e)) {
 		e->code = EX_DATAERR; /* they are not this user's options */
 		return err_prefix(e, "%s: ", path);
 	}
-	if (state_check_model(s->ckpt, &s->model, e))
+	if (weights_check(s->ckpt, &s->x.model, e))
 		return -1;
 	device_cpu(&s->d, (int)s->o->threads);
-	mesh_alone(&s->alone);
-	struct arena size;
-	arena_measure(&size, "parameters");
-	store_free(state_inference(&s->model, &s->d, &s->alone, &size));
-	arena_init(&s->memory, "parameters", size.peak_bytes);
-	s->store = state_inference(&s->model, &s->d, &s->alone, &s->memory);
-	return state_load_model(s->store, s->ckpt, e);
+	inference_open(&s->x, &s->d);
+	return inference_load(&s->x, s->ckpt, e);
 }
 
 static void print_logits(const struct source *s, const struct decoder *g)
 {
 	const float *x = decoder_logits(g);
-	for (int64_t i = 0; i < s->model.c.vocab; i++)
+	for (int64_t i = 0; i < s->x.model.c.vocab; i++)
 		printf("%lld\t%a\n", (long long)i, (double)x[i]);
 }
 
@@ -132,7 +125,7 @@ static int draw(
 	const struct opts *o = s->o;
 	const struct tokenizer *tok = &s->ckpt->tokenizer;
 	struct sampler how = {o->temperature, o->top_k, o->top_p, (uint64_t)o->seed};
-	struct decoder *g = decoder_open(&s->model, &s->d, s->store, o->cache);
+	struct decoder *g = decoder_open(&s->x.model, &s->d, s->x.store, o->cache);
 	struct str text = {0};
 	int rc = 0;
 	decoder_feed(g, ids, n);
@@ -236,12 +229,8 @@ int main(int argc, char **argv)
 	int rc = load(&s, argv[0], &e);
 	if (!rc)
 		rc = !strcmp(prompt, "-") ? sample_lines(&s, &e) : sample(&s, &only, &e);
-	store_free(s.store);
-	model_free(&s.model);
+	inference_close(&s.x);
 	ckpt_close(s.ckpt);
-	mesh_close(&s.alone);
-	comm_free(s.alone.world);
-	arena_release(&s.memory);
 	if (rc)
 		return err_say(&e);
 	stdout_close();

@@ -1,4 +1,6 @@
 /* pt-train: train a language model, alone or under mpiexec. */
+#include "h5/h5.h"
+#include "kernels/kernels.h"
 #include "train/train.h"
 
 #include <stdlib.h>

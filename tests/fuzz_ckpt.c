@@ -1,7 +1,9 @@
 /* Checkpoints: what is wrong in one is said; a model that fits one is loaded and speaks; what a
  * worker keeps is taken up. */
 #include "hostile.h"
-#include "train/train.h"
+#include "train/inference.h"
+#include "train/local_sgd.h"
+#include "train/options.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -55,7 +57,7 @@ static struct edit *worker_open(
 	struct err e = {0};
 	FUZZ_ON(opts_from_text(&train_program, o, apart, false, &e) ||
 		train_opts_check(o, &e) || model_init(&m, mc, vocab, &e));
-	train_edit_config(o, &c);
+	local_sgd_config(o, &c);
 	o->edit.workers = 3;
 	device_cpu(&d, 1);
 	mesh_alone(&alone);
@@ -115,7 +117,7 @@ static void make(struct hostile *t, enum kind kind)
 	if (!worker)
 		worker = worker_open(&c, tok.vocab.n, &another);
 	struct edit_config ec;
-	train_edit_config(&another, &ec);
+	local_sgd_config(&another, &ec);
 	struct ckpt_write w = {.comm = comm_self("alone"),
 		.path = out,
 		.info = {.format = "pt-checkpoint",
@@ -163,10 +165,10 @@ static void speak(const struct ckpt *c, struct model *m)
 		mesh_alone(&alone);
 	}
 	arena_measure(&size, "parameters");
-	store_free(state_inference(m, &d, &alone, &size));
+	store_free(inference_store(m, &d, &alone, &size));
 	arena_init(&memory, "parameters", size.peak_bytes);
-	struct store *s = state_inference(m, &d, &alone, &memory);
-	if (!state_load_model(s, c, &e)) {
+	struct store *s = inference_store(m, &d, &alone, &memory);
+	if (!weights_load(s, c, NULL, CKPT_MODEL, STORE_PARAM, &e)) {
 		struct decoder *g = decoder_open(m, &d, s, true);
 		uint32_t id = 0;
 		for (int i = 0; i < 3; i++) {
@@ -188,7 +190,7 @@ static void load(const struct ckpt *c)
 	if (!c->tokenizer.kind || train_model_from_config(&mc, c->config.s, &e))
 		return;
 	if (!model_init(&m, &mc, c->tokenizer.vocab.n, &e)) {
-		if (!state_check_model(c, &m, &e) && model_counts(&m).all < 1 << 16)
+		if (!weights_check(c, &m, &e) && model_counts(&m).all < 1 << 16)
 			speak(c, &m);
 		model_free(&m);
 	}
@@ -231,7 +233,7 @@ static void go_on(const struct ckpt *c)
 		 edit_state_put(worker, c->numbers + OWN_NUMBERS, c->info.step, &e);
 	FUZZ_ON((rc != 0) != (e.code != 0));
 	e = (struct err){0};
-	rc = elastic_info(&another, c, &info, &back, &e);
+	rc = local_sgd_info(&another, c, &info, &back, &e);
 	FUZZ_ON((rc != 0) != (e.code != 0));
 	FUZZ_ON(!rc && (info.step < 0 || info.step > c->info.step || info.samples < 0));
 }

@@ -1,6 +1,6 @@
 /* Config files: what was read can be printed, and reads back as the same. */
 #include "fuzz.h"
-#include "train/train.h"
+#include "train/options.h"
 
 #include <stdlib.h>
 #include <string.h>

@@ -1,7 +1,7 @@
 /* Options: a command line, the environment and a config file; what they say can be printed as
  * a config that says the same. */
 #include "fuzz.h"
-#include "train/train.h"
+#include "train/options.h"
 
 #include <stdlib.h>
 #include <string.h>

@@ -195,7 +195,7 @@ static int check(const struct train_opts *o, struct err *e)
 	struct model m;
 	if (model_init(&m, &o->model, VOCABULARY, e))
 		return -1;
-	int rc = train_check(o, &m, e);
+	int rc = layout_check(o, &m, e);
 	model_free(&m);
 	return rc;
 }
@@ -218,7 +218,7 @@ int layout_options(const struct layout *l, struct train_opts *o, struct err *e)
 		str_printf(&text, "offload-to=%s\n", file_temporary_directory());
 	int rc = opts_from_text(&train_program, o, text.s, false, e);
 	str_free(&text);
-	if (rc || train_opts_check(o, e) || train_resolve(o, layout_ranks(o), e))
+	if (rc || train_opts_check(o, e) || layout_resolve(o, layout_ranks(o), e))
 		return -1;
 	return check(o, e);
 }
@@ -268,7 +268,7 @@ static unsigned pipeline_technique(const struct train_opts *o)
 static unsigned store_techniques(const struct train_opts *o)
 {
 	unsigned t = 0;
-	int ranks = train_data_ranks(o);
+	int ranks = layout_data_ranks(o);
 	if (o->degree[AXIS_DP] > 1)
 		t |= bit(TECH_DP);
 	if (o->degree[AXIS_FSDP] * o->degree[AXIS_CP] > 1 && o->zero)
@@ -279,7 +279,7 @@ static unsigned store_techniques(const struct train_opts *o)
 		t |= bit(TECH_RESHARD_NO);
 	if (o->zero == 3 && o->reshard == RESHARD_KEEP_LAST)
 		t |= bit(TECH_KEEP_LAST);
-	if (trainer_micro_batches(o) % ranks)
+	if (layout_micro_batches(o) % ranks)
 		t |= bit(TECH_UNEVEN);
 	if (o->offload)
 		t |= bit(o->offload == OFFLOAD_PARAMS ? TECH_OFF_PARAMS : TECH_OFF_STATE);

@@ -5,7 +5,7 @@
 #ifndef TESTS_LAYOUTS_H
 #define TESTS_LAYOUTS_H
 
-#include "train/train.h"
+#include "train/layout.h"
 
 struct layout {
 	const char *model; /* a name of layouts.c */

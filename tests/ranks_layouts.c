@@ -18,6 +18,8 @@
 #include "tests/ranks.h"
 
 #include "parallel/store.h"
+#include "train/state.h"
+#include "train/step.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -75,8 +77,8 @@ static size_t store_peak(const struct store *s)
 static void check_memory(struct trainer *t, struct trace *out)
 {
 	struct err e = {0};
-	double used = (double)(t->run.peak_bytes + t->micro.peak_bytes +
-			       t->scratch.peak_bytes + store_peak(t->store));
+	double used = (double)(t->memory.run.peak_bytes + t->memory.micro.peak_bytes +
+			       t->memory.scratch.peak_bytes + store_peak(t->store));
 	const struct plan *p = &t->plan;
 	double planned = (double)(plan_total(p) - p->data_bytes - p->copy_bytes -
 				  p->work_bytes - p->pinned_bytes);
@@ -125,7 +127,7 @@ static void steps(struct trainer *t, const struct leg *leg, struct trace *out)
 	for (int i = leg->from; i < leg->to; i++) {
 		struct step_result r;
 		int64_t sent = mesh_sent(&t->mesh);
-		trainer_step(t, false, &r);
+		trainer_step(t, NULL, &r);
 		sent = mesh_sent(&t->mesh) - sent;
 		/* A step that updates nothing sends less, and so may the next. */
 		if (!skipped && !r.skipped && !sent_is_known) {
@@ -146,11 +148,11 @@ static void train(struct comm *c, const struct train_opts *options, const struct
 	struct trace *out)
 {
 	struct train_opts o = *options;
-	struct data_set data;
+	struct dataset data;
 	struct trainer t;
 	struct err e = {0};
 	strs_add(&o.data, shard);
-	if (data_open(&data, &o, c, &e) || trainer_open(&t, &o, c, &data, &e) ||
+	if (dataset_open(&data, &o, c, &e) || trainer_open(&t, &o, c, &data, &e) ||
 		(leg->load && trainer_load(&t, leg->load, false, &e)))
 		die_err(&e);
 	steps(&t, leg, out);
@@ -161,7 +163,7 @@ static void train(struct comm *c, const struct train_opts *options, const struct
 	if (leg->to == LAYOUT_STEPS)
 		out->val_loss = trainer_eval(&t, SPLIT_VAL);
 	trainer_close(&t);
-	data_close(&data);
+	dataset_close(&data);
 	strs_free(&o.data);
 }
 

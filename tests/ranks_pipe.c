@@ -187,7 +187,7 @@ static void recomputation_in_a_pipeline(void **state)
 static void what_is_bad_is_found(void **state)
 {
 	struct train_opts o = options(gpt2, 4, "pp = 4\n");
-	struct data_set data;
+	struct dataset data;
 	struct trainer t;
 	struct step_result r;
 	struct err e = {0};
@@ -195,10 +195,10 @@ static void what_is_bad_is_found(void **state)
 	o.lr = 1e30;
 	o.warmup = 0;
 	o.clip = 0;
-	if (data_open(&data, &o, world, &e) || trainer_open(&t, &o, world, &data, &e))
+	if (dataset_open(&data, &o, world, &e) || trainer_open(&t, &o, world, &data, &e))
 		die_err(&e);
 	for (int i = 0; i < STEPS; i++) {
-		trainer_step(&t, 0, &r);
+		trainer_step(&t, NULL, &r);
 		if (r.bad)
 			break;
 	}
@@ -207,7 +207,7 @@ static void what_is_bad_is_found(void **state)
 	assert_non_null(strstr(r.why.s, "samples "));
 	str_free(&r.why);
 	trainer_close(&t);
-	data_close(&data);
+	dataset_close(&data);
 }
 
 int main(void)

@@ -228,18 +228,18 @@ static void accumulation(void **state)
 static void sent_in_a_step(const char *dtype, int64_t *sent, double *planned)
 {
 	struct train_opts o = options(llama, dtype, "tp = 2\ncp = 2\nrecompute = full\n");
-	struct data_set data;
+	struct dataset data;
 	struct trainer t;
 	struct step_result r;
 	struct err e = {0};
-	if (data_open(&data, &o, world, &e) || trainer_open(&t, &o, world, &data, &e))
+	if (dataset_open(&data, &o, world, &e) || trainer_open(&t, &o, world, &data, &e))
 		die_err(&e);
 	*sent = -mesh_sent(&t.mesh);
-	trainer_step(&t, 0, &r);
+	trainer_step(&t, NULL, &r);
 	*sent += mesh_sent(&t.mesh);
 	*planned = t.plan.sent;
 	trainer_close(&t);
-	data_close(&data);
+	dataset_close(&data);
 }
 
 /* The largest numbers of weights: of the two blocks that are float8, in each forward, but not

@@ -7,7 +7,8 @@
  */
 #include "device.h"
 #include "ranks.h"
-#include "train/train.h"
+#include "train/state.h"
+#include "train/step.h"
 
 #include <math.h>
 #include <stdlib.h>
@@ -56,7 +57,7 @@ static const char *const where_names[] = {"GPU", "GPU, PT_ATTENTION=mma", "CPU"}
 
 struct run {
 	struct train_opts o;
-	struct data_set data;
+	struct dataset data;
 	struct trainer t;
 };
 
@@ -69,10 +70,10 @@ static void run_open(struct run *r, const struct endtoend *c, enum where where)
 	if (where == GPU_MMA)
 		setenv("PT_ATTENTION", "mma", 1);
 	if (opts_from_text(&train_program, &r->o, text.s, false, &e) ||
-		train_opts_check(&r->o, &e) || train_resolve(&r->o, 1, &e))
+		train_opts_check(&r->o, &e) || layout_resolve(&r->o, 1, &e))
 		die_err(&e);
 	strs_add(&r->o.data, shard);
-	if (data_open(&r->data, &r->o, world, &e) ||
+	if (dataset_open(&r->data, &r->o, world, &e) ||
 		trainer_open(&r->t, &r->o, world, &r->data, &e))
 		die_err(&e);
 	unsetenv("PT_ATTENTION");
@@ -82,14 +83,14 @@ static void run_open(struct run *r, const struct endtoend *c, enum where where)
 static void run_close(struct run *r)
 {
 	trainer_close(&r->t);
-	data_close(&r->data);
+	dataset_close(&r->data);
 	strs_free(&r->o.data);
 }
 
 static float run_step(struct run *r)
 {
 	struct step_result result;
-	trainer_step(&r->t, false, &result);
+	trainer_step(&r->t, NULL, &result);
 	assert_false(result.bad || result.skipped);
 	return result.loss;
 }

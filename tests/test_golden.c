@@ -6,7 +6,8 @@
  * of the vocabulary: the differences are those of float32 and of nothing else.
  */
 #include "support.h"
-#include "train/train.h"
+#include "train/state.h"
+#include "train/step.h"
 
 #include <math.h>
 #include <stdlib.h>
@@ -101,7 +102,7 @@ struct variant {
 
 /* Without data: the steps get their windows from the golden file. */
 static void open_trainer(struct trainer *t, const struct golden *g,
-	const struct variant *v, struct data_set *no_data)
+	const struct variant *v, struct dataset *no_data)
 {
 	struct train_opts o = g->o;
 	struct err e = {0};
@@ -109,7 +110,7 @@ static void open_trainer(struct trainer *t, const struct golden *g,
 	o.model.vocab_multiple = v->vocab_multiple;
 	o.model.virtual_degrees = v->degrees;
 	o.threads = 1;
-	*no_data = (struct data_set){
+	*no_data = (struct dataset){
 		.tokens = {o.model.context + 1, 0}, .readers = 1}; /* as if one window */
 	if (train_opts_check(&o, &e) ||
 		trainer_open(t, &o, comm_self("alone"), no_data, &e))
@@ -234,7 +235,7 @@ static void compare(
 	struct golden *g, const char *name, const struct variant *v, struct worst *worst)
 {
 	struct trainer t;
-	struct data_set no_data;
+	struct dataset no_data;
 	struct step_result r;
 	char run[128];
 	snprintf(run, sizeof(run),
@@ -243,7 +244,7 @@ static void compare(
 	open_trainer(&t, g, v, &no_data);
 	put_weights(&t, g);
 	for (int64_t step = 0; step < g->o.steps; step++) {
-		trainer_step_on(&t, g->windows + step * windows_size(g), 0, &r);
+		trainer_step_on(&t, g->windows + step * windows_size(g), NULL, &r);
 		check_step(&r, g, step, run, worst);
 		if (step == 0)
 			check_gradients(&t, g, run, worst);

@@ -1,7 +1,8 @@
 /* model: parameter counts of the presets, initial weights, decoding with a cache. */
 #include "base/file.h"
 #include "support.h"
-#include "train/train.h"
+#include "train/inference.h"
+#include "train/options.h"
 
 #include <math.h>
 #include <stdlib.h>
@@ -327,12 +328,12 @@ static void net_open(struct net *x, const char *text, int threads)
 	mesh_alone(&x->alone);
 	device_cpu(&x->d, threads);
 	arena_measure(&size, "parameters");
-	store_free(state_inference(&x->m, &x->d, &x->alone, &size));
+	store_free(inference_store(&x->m, &x->d, &x->alone, &size));
 	arena_init(&x->run, "parameters", size.peak_bytes + (1 << 20));
 	arena_init(&x->micro, "activations", 1 << 24);
 	arena_init(&x->scratch, "scratch", 1 << 26);
 	x->d.scratch = &x->scratch;
-	x->store = state_inference(&x->m, &x->d, &x->alone, &x->run);
+	x->store = inference_store(&x->m, &x->d, &x->alone, &x->run);
 	for (int i = 0; i < x->m.n_tensors; i++) {
 		const struct tensor *t = &x->m.tensors[i];
 		float *whole = xcalloc((size_t)tensor_size(t), sizeof(*whole));

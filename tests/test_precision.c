@@ -4,7 +4,8 @@
  * too.
  */
 #include "support.h"
-#include "train/train.h"
+#include "train/state.h"
+#include "train/step.h"
 #include "model/layers.h"
 
 #include <math.h>
@@ -45,7 +46,7 @@ static const char *make_shard(void)
 struct alone {
 	struct train_opts o;
 	struct comm *dp;
-	struct data_set data;
+	struct dataset data;
 	struct trainer t;
 };
 
@@ -59,7 +60,7 @@ static void run_open(struct alone *r, const char *text, const char *more)
 		die_err(&e);
 	strs_add(&r->o.data, make_shard());
 	r->dp = comm_self("dp");
-	if (data_open(&r->data, &r->o, r->dp, &e) ||
+	if (dataset_open(&r->data, &r->o, r->dp, &e) ||
 		trainer_open(&r->t, &r->o, r->dp, &r->data, &e))
 		die_err(&e);
 	str_free(&all);
@@ -68,7 +69,7 @@ static void run_open(struct alone *r, const char *text, const char *more)
 static void run_close(struct alone *r)
 {
 	trainer_close(&r->t);
-	data_close(&r->data);
+	dataset_close(&r->data);
 	comm_free(r->dp);
 	strs_free(&r->o.data);
 }
@@ -89,7 +90,7 @@ static struct curve train(const char *text, const char *more)
 	run_open(&r, text, more);
 	for (int64_t i = 0; i < r.o.steps; i++) {
 		struct step_result s;
-		trainer_step(&r.t, false, &s);
+		trainer_step(&r.t, NULL, &s);
 		assert_false(s.bad);
 		assert_false(s.skipped);
 		c.first = i ? c.first : s.loss;
@@ -98,8 +99,8 @@ static struct curve train(const char *text, const char *more)
 	c.val = trainer_eval(&r.t, SPLIT_VAL);
 	c.hash = store_hash(r.t.store);
 	c.plain = r.t.pass.plain_kernels;
-	assert_int_equal(r.t.scratch.peak_bytes, r.t.plan.scratch_bytes);
-	assert_int_equal(r.t.run.peak_bytes, r.t.plan.run_bytes);
+	assert_int_equal(r.t.memory.scratch.peak_bytes, r.t.plan.scratch_bytes);
+	assert_int_equal(r.t.memory.run.peak_bytes, r.t.plan.run_bytes);
 	run_close(&r);
 	return c;
 }
@@ -162,7 +163,7 @@ static void arithmetic_is_told(void **state)
 static void float8_of_nothing_is_refused(void **state)
 {
 	struct train_opts o;
-	struct data_set data;
+	struct dataset data;
 	struct trainer t;
 	struct comm *dp = comm_self("dp");
 	(void)state;
@@ -174,11 +175,11 @@ static void float8_of_nothing_is_refused(void **state)
 		0);
 	assert_int_equal(train_opts_check(&o, &e), 0);
 	strs_add(&o.data, make_shard());
-	assert_int_equal(data_open(&data, &o, dp, &e), 0);
+	assert_int_equal(dataset_open(&data, &o, dp, &e), 0);
 	assert_int_equal(trainer_open(&t, &o, dp, &data, &e), -1);
 	assert_int_equal(e.code, EX_USAGE);
 	assert_non_null(strstr(e.msg, "no-float8-skip-ends"));
-	data_close(&data);
+	dataset_close(&data);
 	comm_free(dp);
 	strs_free(&o.data);
 }
@@ -331,7 +332,7 @@ static void take_steps(struct trainer *t, int64_t from, int64_t to, struct trace
 {
 	for (int64_t i = from; i < to; i++) {
 		struct step_result s;
-		trainer_step(t, false, &s);
+		trainer_step(t, NULL, &s);
 		assert_false(s.bad);
 		out->loss[i] = s.loss;
 		out->scale[i] = s.loss_scale;
@@ -391,7 +392,7 @@ static void the_optimizer_counts_updates(void **state)
 	struct mat w = store_param(r.t.store, r.t.model.blocks[0].w1, 0);
 	float before = ((float *)w.p)[3];
 	do
-		trainer_step(&r.t, false, &s);
+		trainer_step(&r.t, NULL, &s);
 	while (s.skipped);
 	assert_true(r.t.skipped > 3);
 	assert_near(fabs((double)(((float *)w.p)[3] - before)), 0.01, 1e-4);
@@ -449,7 +450,7 @@ static void scales_of_other_checkpoints(void **state)
 	(void)state;
 	const char *path = test_path("other.h5");
 	run_open(&r, gpt2, "");
-	trainer_step(&r.t, false, &s);
+	trainer_step(&r.t, NULL, &s);
 	assert_int_equal(trainer_save(&r.t, path, &e), 0);
 	run_close(&r);
 	run_open(&r, gpt2, "dtype = fp16\nloss-scale = 512\n");
@@ -476,7 +477,7 @@ static void what_no_scale_helps_fails(void **state)
 	(void)state;
 	run_open(&r, gpt2, "dtype = fp16\n");
 	((float *)store_param(r.t.store, r.t.model.norm, 0).p)[0] = NAN;
-	trainer_step(&r.t, false, &s);
+	trainer_step(&r.t, NULL, &s);
 	assert_true(s.bad && !s.skipped);
 	assert_non_null(strstr(s.why.s, "norm.weight"));
 	str_free(&s.why);

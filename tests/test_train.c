@@ -1,6 +1,7 @@
 /* train: learning rates, options, the plan and that the training keeps to it. */
 #include "support.h"
-#include "train/train.h"
+#include "train/state.h"
+#include "train/step.h"
 
 #include <math.h>
 #include <stdlib.h>
@@ -285,7 +286,7 @@ static void options_that_do_not_go_together(void **state)
 	struct train_opts tenth = options("lr = 5e-3\nsteps = 9\nwarmup = 0\n");
 	assert_true(lr_at(&tenth, 10) == 5e-3 / 10);
 	struct train_opts o = options("batch = 12\nmicro-batch = 3\n");
-	assert_int_equal(trainer_micro_batches(&o), 4);
+	assert_int_equal(layout_micro_batches(&o), 4);
 }
 
 /* ---- the plan -------------------------------------------------------------------- */
@@ -304,7 +305,7 @@ static struct plan plan_of(const char *text, int64_t vocab, int rank, int ranks)
 	struct train_opts o = options(text);
 	struct model m;
 	struct plan p;
-	assert_int_equal(train_resolve(&o, ranks, &e), 0);
+	assert_int_equal(layout_resolve(&o, ranks, &e), 0);
 	assert_int_equal(model_init(&m, &o.model, vocab, &e), 0);
 	plan_make(&o, &m, rank, &p);
 	model_free(&m);
@@ -319,15 +320,15 @@ static void stragglers(void **state)
 	static const char *const bad[] = {
 		"", "2", "2:", "-1:5", "4:-1", "1:5:2", "1:5:x", "x:5"};
 	struct strs list = {.v = (char **)texts, .n = ARRAY_LEN(texts)};
-	struct straggler *s;
+	struct fault_delay *s;
 	double ms[RANKS] = {0}, first = 0;
 	int n, drawn = 0;
 	(void)state;
-	assert_int_equal(straggle_parse(&list, &s, &n, &(struct err){0}), 0);
+	assert_int_equal(faults_parse_delays(&list, &s, &n, &(struct err){0}), 0);
 	for (int64_t step = 1; step <= STEPS; step++) {
 		int more = 0;
 		for (int r = 0; r < RANKS; r++) {
-			double x = straggle_ms(s, n, 1, step, r, RANKS);
+			double x = faults_delay_ms(s, n, 1, step, r, RANKS);
 			double own = r == 2 ? 5 : 0;
 			ms[r] += x;
 			first += r == 0 && x >= 11 ? 1 : 0;
@@ -343,7 +344,8 @@ static void stragglers(void **state)
 	free(s);
 	for (size_t i = 0; i < ARRAY_LEN(bad); i++) {
 		struct strs one = {.v = (char **)&bad[i], .n = 1};
-		assert_int_not_equal(straggle_parse(&one, &s, &n, &(struct err){0}), 0);
+		assert_int_not_equal(
+			faults_parse_delays(&one, &s, &n, &(struct err){0}), 0);
 		free(s);
 	}
 }
@@ -455,25 +457,25 @@ static void training_needs_what_was_planned(void **state)
 	for (size_t i = 0; i < ARRAY_LEN(texts); i++) {
 		struct train_opts o = options(texts[i]);
 		struct comm *alone = comm_self("dp");
-		struct data_set data;
+		struct dataset data;
 		struct trainer t;
 		struct step_result r;
 		strs_add(&o.data, make_shard());
-		assert_int_equal(data_open(&data, &o, alone, &e), 0);
+		assert_int_equal(dataset_open(&data, &o, alone, &e), 0);
 		assert_int_equal(trainer_open(&t, &o, alone, &data, &e), 0);
 		for (int step = 0; step < 3; step++)
-			trainer_step(&t, 0, &r);
+			trainer_step(&t, NULL, &r);
 		assert_false(r.bad);
 		assert_true(isfinite(trainer_eval(&t, SPLIT_VAL)));
-		assert_int_equal(t.run.peak_bytes, t.plan.run_bytes);
-		assert_int_equal(t.micro.peak_bytes, t.plan.micro_bytes);
-		assert_int_equal(t.scratch.peak_bytes, t.plan.scratch_bytes);
-		assert_int_equal(t.scratch.used_bytes, 0);
+		assert_int_equal(t.memory.run.peak_bytes, t.plan.run_bytes);
+		assert_int_equal(t.memory.micro.peak_bytes, t.plan.micro_bytes);
+		assert_int_equal(t.memory.scratch.peak_bytes, t.plan.scratch_bytes);
+		assert_int_equal(t.memory.scratch.used_bytes, 0);
 		assert_int_equal(t.store->bytes.params, t.plan.store.params);
 		assert_int_equal(t.step, 3);
 		assert_int_equal(t.samples, 3 * o.batch);
 		trainer_close(&t);
-		data_close(&data);
+		dataset_close(&data);
 		comm_free(alone);
 		strs_free(&o.data);
 	}
@@ -487,13 +489,13 @@ static void a_checkpoint_fits_its_model(void **state)
 		"", "layers = 1000\n", "layers = 1\n", "dim = 4096\n"};
 	struct train_opts o = options(small);
 	struct comm *alone = comm_self("dp");
-	struct data_set data;
+	struct dataset data;
 	struct trainer t;
 	struct ckpt *c;
 	(void)state;
 	const char *path = test_path("fits.h5");
 	strs_add(&o.data, make_shard());
-	assert_int_equal(data_open(&data, &o, alone, &e), 0);
+	assert_int_equal(dataset_open(&data, &o, alone, &e), 0);
 	assert_int_equal(trainer_open(&t, &o, alone, &data, &e), 0);
 	assert_int_equal(trainer_save(&t, path, &e), 0);
 	assert_int_equal(ckpt_open(&c, path, &e), 0);
@@ -504,7 +506,7 @@ static void a_checkpoint_fits_its_model(void **state)
 		str_printf(&text, "%s%s", c->config.s, others[i]);
 		assert_int_equal(train_model_from_config(&config, text.s, &e), 0);
 		assert_int_equal(model_init(&m, &config, c->tokenizer.vocab.n, &e), 0);
-		assert_int_equal(state_check_model(c, &m, &e), i ? -1 : 0);
+		assert_int_equal(weights_check(c, &m, &e), i ? -1 : 0);
 		assert_int_equal(e.code, i ? EX_DATAERR : 0);
 		assert_true(!i || strstr(e.msg, "another model"));
 		e = (struct err){0};
@@ -513,7 +515,7 @@ static void a_checkpoint_fits_its_model(void **state)
 	}
 	ckpt_close(c);
 	trainer_close(&t);
-	data_close(&data);
+	dataset_close(&data);
 	comm_free(alone);
 	strs_free(&o.data);
 }
@@ -526,7 +528,7 @@ static void printed(void **state)
 	struct str out = {0};
 	char line[100];
 	(void)state;
-	assert_int_equal(train_resolve(&o, 1, &e), 0);
+	assert_int_equal(layout_resolve(&o, 1, &e), 0);
 	assert_int_equal(model_init(&m, &o.model, 61, &e), 0);
 	plan_make(&o, &m, 0, &p);
 	plan_print(&o, &m, &out);

@@ -23,16 +23,16 @@ struct train_opts trace_options(const char *shard, const char *lines)
 struct plan trace_run(struct comm *c, const struct train_opts *options, struct trace *out)
 {
 	struct train_opts o = *options;
-	struct data_set data;
+	struct dataset data;
 	struct trainer t;
 	struct err e = {0};
 	memset(out, 0, sizeof(*out));
 	BUG_ON(o.steps > TRACE_STEPS);
-	if (data_open(&data, &o, c, &e) || trainer_open(&t, &o, c, &data, &e))
+	if (dataset_open(&data, &o, c, &e) || trainer_open(&t, &o, c, &data, &e))
 		die_err(&e);
 	for (int i = 0; i < o.steps; i++) {
 		struct step_result r;
-		trainer_step(&t, 0, &r);
+		trainer_step(&t, NULL, &r);
 		BUG_ON(r.bad);
 		out->loss[i] = r.loss;
 		out->grad_norm[i] = r.grad_norm;
@@ -41,9 +41,9 @@ struct plan trace_run(struct comm *c, const struct train_opts *options, struct t
 	}
 	out->skipped = t.skipped;
 	out->val_loss = trainer_eval(&t, SPLIT_VAL);
-	BUG_ON((int64_t)t.scratch.peak_bytes > t.plan.scratch_bytes);
+	BUG_ON((int64_t)t.memory.scratch.peak_bytes > t.plan.scratch_bytes);
 	struct plan plan = t.plan;
 	trainer_close(&t);
-	data_close(&data);
+	dataset_close(&data);
 	return plan;
 }

@@ -2,7 +2,7 @@
 #ifndef TESTS_TRACES_H
 #define TESTS_TRACES_H
 
-#include "train/train.h"
+#include "train/step.h"
 
 enum { TRACE_STEPS = 8 };
 

@@ -1,5 +1,5 @@
 /* The first screen: what a run is, and the columns that it logs. */
-#include "train/loop.h"
+#include "train/train_internal.h"
 
 #include <stdarg.h>
 #include <string.h>
@@ -40,7 +40,7 @@ static void describe_tensors(const struct run *r)
 
 static void describe_data(const struct run *r, struct str *out)
 {
-	const struct data_set *d = &r->data;
+	const struct dataset *d = &r->data;
 	char train[NUM_TEXT], val[NUM_TEXT];
 	line(out, "data",
 		"%s training tokens and %s validation tokens, vocabulary of %lld (%s)",
@@ -53,20 +53,20 @@ static void describe_step(const struct run *r, struct str *out)
 {
 	const struct trainer *t = &r->t;
 	char flops[NUM_TEXT], causal[NUM_TEXT], bytes[NUM_TEXT], peak[NUM_TEXT];
-	int64_t micro = trainer_micro_batches(&t->o);
+	int64_t micro = layout_micro_batches(&t->o);
 	line(out, "batch", "%lld sequences of %lld tokens%s, in %lld micro-batch%s",
-		(long long)train_batch(&t->o), (long long)t->model.c.context,
-		r->sync ? " for each worker" : "", (long long)micro,
+		(long long)layout_worker_batch(&t->o), (long long)t->model.c.context,
+		r->local.sync ? " for each worker" : "", (long long)micro,
 		micro == 1 ? "" : "es");
 	line(out, "compute",
 		"%s, %s FLOPs a token (6 N + 12 L C T; with causal attention %s)",
 		precision_names[t->o.dtype],
 		text_count(flops, model_flops_per_token(&t->model, false)),
 		text_count(causal, model_flops_per_token(&t->model, true)));
-	if (r->peak_flops > 0)
+	if (r->report.peak_flops > 0)
 		str_printf(out, ", mfu of %s FLOP/s a rank",
-			text_count(peak, r->peak_flops));
-	line(out, "memory", "%s a rank", text_bytes(bytes, (double)r->most_bytes));
+			text_count(peak, r->report.peak_flops));
+	line(out, "memory", "%s a rank", text_bytes(bytes, (double)r->max_bytes));
 }
 
 static void describe_layout(
@@ -74,7 +74,7 @@ static void describe_layout(
 {
 	const struct edit_opts *x = &r->t.o.edit;
 	line(out, "layout", "%s%s: %lld rank%s on %lld host%s, %lld thread%s each, %s",
-		i->layout, r->sync ? " for each worker" : "", (long long)i->ranks,
+		i->layout, r->local.sync ? " for each worker" : "", (long long)i->ranks,
 		plural(i->ranks), (long long)i->hosts, plural(i->hosts),
 		(long long)i->threads, plural(i->threads), i->device);
 	char when[48] = "step";
@@ -82,7 +82,7 @@ static void describe_layout(
 		snprintf(when, sizeof(when), "%g seconds", x->sync_time);
 	else if (x->interval > 1)
 		snprintf(when, sizeof(when), "%lld steps", (long long)x->interval);
-	if (r->sync)
+	if (r->local.sync)
 		line(out, "local SGD", "%lld worker%s, synchronised every %s",
 			(long long)x->workers, plural(x->workers), when);
 }
@@ -100,12 +100,12 @@ static bool logs(const struct run *r, int column)
 		return o->eval_every > 0;
 	case COL_DTF:
 	case COL_DTB:
-		return r->t.graph == GRAPH_NONE;
+		return r->t.graph.state == GRAPH_NONE;
 	case COL_BUBBLE:
 		return r->t.schedule.ranks > 1;
 	case COL_MFU:
 	case COL_MFU_CAUSAL:
-		return r->peak_flops > 0;
+		return r->report.peak_flops > 0;
 	case COL_SENT:
 		return r->all->size > 1;
 	case COL_SYNC:
@@ -114,12 +114,12 @@ static bool logs(const struct run *r, int column)
 	case COL_SYNC_WEIGHT:
 	case COL_SYNC_SENT:
 	case COL_SYNC_WAIT:
-		return r->sync;
+		return r->local.sync;
 	case COL_SYNC_NORM:
 	case COL_SYNC_ANOMALIES:
 	case COL_SYNC_REDUCED:
 	case COL_SYNC_CLIP:
-		return r->sync && anchor;
+		return r->local.sync && anchor;
 	case COL_READ:
 	case COL_WRITTEN:
 		return o->offload;
@@ -143,7 +143,7 @@ static void describe_columns(const struct run *r)
 	str_free(&text);
 }
 
-void run_describe(const struct run *r, const struct run_info *i)
+void describe_run(const struct run *r, const struct run_info *i)
 {
 	struct str text = {0};
 	describe_model(r, &text);
@@ -156,8 +156,8 @@ void run_describe(const struct run *r, const struct run_info *i)
 		line(&text, "libraries", "%s", i->libraries);
 	line(&text, "hash", "0x%016llx of everything that determines the bits",
 		(unsigned long long)i->arithmetic);
-	if (r->folder)
-		line(&text, "directory", "%s", r->folder);
+	if (r->dir.path)
+		line(&text, "directory", "%s", r->dir.path);
 	info("version %s, %s on %s%s", PT_VERSION, i->started, i->host, text.s);
 	if (r->t.o.verbose)
 		describe_tensors(r);

@@ -1,6 +1,6 @@
 /* What goes wrong on purpose: ranks that are slow, and data that is bad. What it costs can be
  * seen, and tested. */
-#include "train/train.h"
+#include "train/faults.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -9,7 +9,7 @@
 enum { ANY = -1 };
 
 /* "RANK:MS" or "RANK:MS:PROBABILITY". */
-static int parse_one(const char *text, struct straggler *s, struct err *e)
+static int parse_one(const char *text, struct fault_delay *s, struct err *e)
 {
 	char *words = xstrdup(text), *rest = words, *rank = strsep(&rest, ":");
 	const char *ms = rest ? strsep(&rest, ":") : "", *part = rest ? rest : "1";
@@ -27,8 +27,8 @@ static int parse_one(const char *text, struct straggler *s, struct err *e)
 			      text);
 }
 
-int straggle_parse(
-	const struct strs *texts, struct straggler **list, int *n, struct err *e)
+int faults_parse_delays(
+	const struct strs *texts, struct fault_delay **list, int *n, struct err *e)
 {
 	*n = (int)texts->n;
 	*list = xcalloc((size_t)*n + 1, sizeof(**list));
@@ -38,12 +38,12 @@ int straggle_parse(
 	return 0;
 }
 
-double straggle_ms(const struct straggler *list, int n, uint64_t seed, int64_t step,
+double faults_delay_ms(const struct fault_delay *list, int n, uint64_t seed, int64_t step,
 	int rank, int ranks)
 {
 	double ms = 0;
 	for (int i = 0; i < n; i++) {
-		const struct straggler *s = &list[i];
+		const struct fault_delay *s = &list[i];
 		struct philox_key key = philox_key(seed, PHILOX_STRAGGLE, (uint64_t)step);
 		struct philox_block b = philox(key, (uint32_t)i, 0, 0, 0);
 		double any = philox_uniform64(b.x[0], b.x[1]);
@@ -55,7 +55,7 @@ double straggle_ms(const struct straggler *list, int n, uint64_t seed, int64_t s
 }
 
 /* Others' messages go on, as they do beside computation. */
-void straggle_wait(double ms)
+void faults_wait(double ms)
 {
 	const struct timespec moment = {.tv_nsec = 500000};
 	double until = clock_seconds() + ms / 1e3, left;
@@ -66,9 +66,9 @@ void straggle_wait(double ms)
 	}
 }
 
-int garble_parse(const char *text, struct garble *g, struct err *e)
+static int parse_corruption(const char *text, struct fault_corruption *g, struct err *e)
 {
-	*g = (struct garble){.worker = -1};
+	*g = (struct fault_corruption){.worker = -1};
 	if (!text)
 		return 0;
 	char *words = xstrdup(text), *rest = words, *worker = strsep(&rest, ":");
@@ -85,31 +85,32 @@ int garble_parse(const char *text, struct garble *g, struct err *e)
 int faults_open(struct faults *f, const struct train_opts *o, int ranks, struct err *e)
 {
 	int64_t workers = max64(1, o->edit.workers);
-	*f = (struct faults){.stragglers = NULL};
-	if (straggle_parse(&o->inject_delay, &f->stragglers, &f->n_stragglers, e) ||
-		garble_parse(o->corrupt_batch, &f->garble, e))
+	*f = (struct faults){.delays = NULL};
+	if (faults_parse_delays(&o->inject_delay, &f->delays, &f->n_delays, e) ||
+		parse_corruption(o->corrupt_batch, &f->corruption, e))
 		return -1;
-	for (int i = 0; i < f->n_stragglers; i++)
-		if (f->stragglers[i].rank >= workers * ranks)
+	for (int i = 0; i < f->n_delays; i++)
+		if (f->delays[i].rank >= workers * ranks)
 			return err_set(e, EX_USAGE, "inject-delay: there is no rank %d",
-				f->stragglers[i].rank);
-	if (f->garble.worker >= workers)
+				f->delays[i].rank);
+	if (f->corruption.worker >= workers)
 		return err_set(e, EX_USAGE, "corrupt-batch: there is no worker %lld",
-			(long long)f->garble.worker);
+			(long long)f->corruption.worker);
 	return 0;
 }
 
 void faults_close(struct faults *f)
 {
-	free(f->stragglers);
+	free(f->delays);
 }
 
-bool garble_is_due(const struct garble *g, int worker, int64_t step)
+bool faults_corrupt_step(const struct faults *f, int worker, int64_t step)
 {
+	const struct fault_corruption *g = &f->corruption;
 	return g->worker == worker && step >= g->first && step <= g->last;
 }
 
-void garble_window(
+void faults_random_window(
 	int32_t *window, int64_t n, int64_t vocab, uint64_t seed, int64_t sample)
 {
 	struct philox_key key = philox_key(seed, PHILOX_GARBLE, (uint64_t)sample);

@@ -1,6 +1,6 @@
 /* Who computes what: from the options to the degrees of the mesh, the deal of micro-batches,
  * and the part of the model that a rank has. */
-#include "train/train.h"
+#include "train/layout.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -8,7 +8,7 @@
 /* ---- from options to degrees ----------------------------------------------------- */
 
 /* --dp is -1 where nothing is said, and then lets another axis have the rest. */
-int train_degrees(
+int layout_degrees(
 	const struct train_opts *o, int ranks, int degree[N_AXES], struct err *e)
 {
 	int64_t wanted[N_AXES];
@@ -147,9 +147,9 @@ static int resolve_stages(struct train_opts *o, struct err *e)
 	return 0;
 }
 
-int train_resolve(struct train_opts *o, int ranks, struct err *e)
+int layout_resolve(struct train_opts *o, int ranks, struct err *e)
 {
-	if (train_degrees(o, ranks, o->degree, e) || resolve_zero(o, e) ||
+	if (layout_degrees(o, ranks, o->degree, e) || resolve_zero(o, e) ||
 		check_offload_layout(o, e) || resolve_virtual(o, e) || check_tile(o, e) ||
 		resolve_stages(o, e))
 		return -1;
@@ -158,55 +158,22 @@ int train_resolve(struct train_opts *o, int ranks, struct err *e)
 
 /* ---- is it possible? ------------------------------------------------------------- */
 
-int64_t train_batch(const struct train_opts *o)
+int64_t layout_worker_batch(const struct train_opts *o)
 {
 	return o->batch / max64(1, o->edit.workers);
 }
 
-int64_t trainer_micro_batches(const struct train_opts *o)
+int64_t layout_micro_batches(const struct train_opts *o)
 {
-	return train_batch(o) / o->micro_batch;
+	return layout_worker_batch(o) / o->micro_batch;
 }
 
-void train_edit_config(const struct train_opts *o, struct edit_config *c)
-{
-	const struct edit_opts *x = &o->edit;
-	*c = (struct edit_config){.reducer = (enum edit_reducer)x->reducer,
-		.normalize = x->normalize,
-		.consensus = (enum consensus)x->consensus,
-		.sparsify = (enum edit_sparsify)x->sparsify,
-		.density = x->density,
-		.by_unit = x->by_unit,
-		.weights = {.by_norm = x->by_norm,
-			.temperature = x->temperature,
-			.by_steps = x->by_steps,
-			.steps_ratio = x->steps_ratio},
-		.skip_anomaly = x->skip_anomaly,
-		.detect = {x->ewma_alpha, x->ewma_threshold, x->ewma_warmup},
-		.clip = x->clip,
-		.outer = (enum edit_outer)x->outer,
-		.lr = x->lr,
-		.momentum = x->momentum,
-		.beta1 = x->beta1,
-		.beta2 = x->beta2,
-		.eps = x->eps,
-		.decay = x->decay,
-		.nesterov = x->nesterov,
-		.wire = (enum edit_wire)x->wire,
-		.wire_density = x->wire_density,
-		.fragments = (int)x->fragments,
-		.interval = x->interval,
-		.delay = x->delay,
-		.keep = x->keep,
-		.seed = (uint64_t)o->seed};
-}
-
-int train_data_ranks(const struct train_opts *o)
+int layout_data_ranks(const struct train_opts *o)
 {
 	return o->degree[AXIS_DP] * o->degree[AXIS_FSDP];
 }
 
-int train_data_rank(const int degree[N_AXES], int rank)
+int layout_data_rank(const int degree[N_AXES], int rank)
 {
 	struct mesh m;
 	int at[N_AXES];
@@ -217,8 +184,8 @@ int train_data_rank(const int degree[N_AXES], int rank)
 
 static int check_deal(const struct train_opts *o, struct err *e)
 {
-	int64_t n = trainer_micro_batches(o);
-	int ranks = train_data_ranks(o);
+	int64_t n = layout_micro_batches(o);
+	int ranks = layout_data_ranks(o);
 	bool others = o->degree[AXIS_PP] * o->degree[AXIS_CP] * o->degree[AXIS_TP] > 1;
 	if (ranks <= n)
 		return 0;
@@ -226,7 +193,7 @@ static int check_deal(const struct train_opts *o, struct err *e)
 		"%d %sranks, but a step has only %lld micro-batch%s (batch %lld%s, "
 		"micro-batch %lld): give a smaller --micro-batch, or fewer ranks",
 		ranks, others ? "data-parallel " : "", (long long)n, n == 1 ? "" : "es",
-		(long long)train_batch(o), o->edit.workers > 1 ? " a worker" : "",
+		(long long)layout_worker_batch(o), o->edit.workers > 1 ? " a worker" : "",
 		(long long)o->micro_batch);
 }
 
@@ -269,7 +236,7 @@ static int check_precision(
 		(long long)m->c.layers, m->c.layers == 1 ? " has" : "s have");
 }
 
-int train_check(const struct train_opts *o, const struct model *m, struct err *e)
+int layout_check(const struct train_opts *o, const struct model *m, struct err *e)
 {
 	if (check_precision(o, m, e) || check_deal(o, e) || check_kv_heads(o, m, e) ||
 		check_stages(o, m, e))
@@ -287,7 +254,7 @@ int train_check(const struct train_opts *o, const struct model *m, struct err *e
 
 /* ---- a rank's part --------------------------------------------------------------- */
 
-double stage_work(const struct model *m, const struct stage *s)
+double layout_stage_work(const struct model *m, const struct stage *s)
 {
 	double dim = (double)m->c.dim, ffn = (double)m->c.ffn_dim;
 	double kv = (double)(m->c.kv_heads * m->head_dim);
@@ -306,13 +273,13 @@ static int *split_layers(const struct model *m, int n, bool even)
 		first[i] = (int)part_begin(m->c.layers, n, i);
 	if (even || n == 1)
 		return first;
-	double head = stage_work(m, &(struct stage){.heads = true}) /
-		      stage_work(m, &(struct stage){.end = 1});
+	double head = layout_stage_work(m, &(struct stage){.heads = true}) /
+		      layout_stage_work(m, &(struct stage){.end = 1});
 	double *cost = xcalloc((size_t)m->c.layers, sizeof(*cost));
 	for (int64_t l = 0; l < m->c.layers; l++)
 		cost[l] = 1;
 	if (schedule_split(cost, (int)m->c.layers, 0, head, n, first, &e))
-		die_err(&e); /* which train_check() has refused */
+		die_err(&e); /* which layout_check() has refused */
 	free(cost);
 	return first;
 }
@@ -328,16 +295,16 @@ static bool stage_uses(
 }
 
 /* Rank r of the pipeline has stages r, r + ranks, ... */
-static void arrange_stages(struct trainer *t)
+static void assign_stages(struct rank_layout *l, const struct train_opts *o,
+	const struct mesh *mesh, const struct model *m)
 {
-	int ranks = t->mesh.degree[AXIS_PP], all = ranks * (int)t->o.pp_stages;
-	const struct model *m = &t->model;
-	t->n_stages = (int)t->o.pp_stages;
-	t->stages = xcalloc((size_t)t->n_stages, sizeof(*t->stages));
-	int *first = split_layers(m, all, t->o.pp_split == SPLIT_EVEN);
-	for (int i = 0; i < t->n_stages; i++) {
-		int number = t->mesh.at[AXIS_PP] + i * ranks;
-		t->stages[i] = (struct stage){.first = first[number],
+	int ranks = mesh->degree[AXIS_PP], all = ranks * (int)o->pp_stages;
+	l->n_stages = (int)o->pp_stages;
+	l->stages = xcalloc((size_t)l->n_stages, sizeof(*l->stages));
+	int *first = split_layers(m, all, o->pp_split == SPLIT_EVEN);
+	for (int i = 0; i < l->n_stages; i++) {
+		int number = mesh->at[AXIS_PP] + i * ranks;
+		l->stages[i] = (struct stage){.first = first[number],
 			.end = first[number + 1],
 			.embeds = number == 0,
 			.heads = number == all - 1};
@@ -346,42 +313,48 @@ static void arrange_stages(struct trainer *t)
 	if (ranks == 1)
 		return;
 	bool *used = xcalloc((size_t)m->n_tensors, sizeof(*used));
-	for (int i = 0; i < t->n_stages; i++)
+	for (int i = 0; i < l->n_stages; i++)
 		for (int j = 0; j < m->n_tensors; j++)
-			used[j] |= stage_uses(m, &t->stages[i], &m->tensors[j]);
-	t->part.used = used;
+			used[j] |= stage_uses(m, &l->stages[i], &m->tensors[j]);
+	l->part.used = used;
 }
 
-void trainer_arrange(struct trainer *t)
+void layout_assign(struct rank_layout *l, const struct train_opts *o,
+	const struct mesh *mesh, struct model *m)
 {
-	const struct train_opts *o = &t->o;
-	int here = t->model.tp / t->mesh.degree[AXIS_TP];
-	t->deal = deal_make(trainer_micro_batches(o), o->degree, (int)o->zero);
-	t->data_rank = train_data_rank(o->degree, t->world->rank);
-	t->part = (struct tensor_part){
-		.n = t->model.tp, .first = t->mesh.at[AXIS_TP] * here, .here = here};
-	arrange_stages(t);
-	model_place(&t->model, &t->part);
+	int here = m->tp / mesh->degree[AXIS_TP];
+	*l = (struct rank_layout){
+		.deal = deal_make(layout_micro_batches(o), o->degree, (int)o->zero),
+		.data_rank = layout_data_rank(o->degree, mesh->world->rank),
+		.part = {.n = m->tp, .first = mesh->at[AXIS_TP] * here, .here = here}};
+	assign_stages(l, o, mesh, m);
+	model_place(m, &l->part);
+}
+
+void layout_free(struct rank_layout *l)
+{
+	free(l->stages);
+	free((void *)l->part.used);
 }
 
 /* ---- whose samples --------------------------------------------------------------- */
 
-int64_t trainer_own_micro(const struct trainer *t, int data_rank)
+int64_t layout_own_micro(const struct deal *d, int data_rank)
 {
-	int64_t n = deal_count(&t->deal, data_rank);
-	while (n > 0 && deal_micro(&t->deal, data_rank, n - 1) >= t->deal.n_micro)
+	int64_t n = deal_count(d, data_rank);
+	while (n > 0 && deal_micro(d, data_rank, n - 1) >= d->n_micro)
 		n--;
 	return n;
 }
 
-/* Files of one's own have an order of their own, gone through without gaps. */
-static struct sample_run samples_of(const struct trainer *t, int data_rank, int64_t first)
+/* With --data-per-rank, a data-parallel rank reads its own files in their order, without gaps. */
+static struct sample_run samples_of(
+	const struct train_opts *o, const struct deal *d, int data_rank, int64_t first)
 {
-	const struct deal *d = &t->deal;
-	int64_t b = t->o.micro_batch, n = trainer_own_micro(t, data_rank);
+	int64_t b = o->micro_batch, n = layout_own_micro(d, data_rank);
 	struct sample_run run = {.block = b, .stride = b, .blocks = n};
-	if (t->o.data_per_rank) {
-		run.first = first / train_batch(&t->o) * n * b;
+	if (o->data_per_rank) {
+		run.first = first / layout_worker_batch(o) * n * b;
 	} else if (n > 0) {
 		int64_t micro = deal_micro(d, data_rank, 0);
 		run.first = first + micro * b;
@@ -391,10 +364,11 @@ static struct sample_run samples_of(const struct trainer *t, int data_rank, int6
 	return run;
 }
 
-struct sample_run *trainer_samples(const struct trainer *t, int64_t first)
+struct sample_run *layout_samples(
+	const struct train_opts *o, const struct deal *d, int ranks, int64_t first)
 {
-	struct sample_run *runs = xcalloc((size_t)t->world->size, sizeof(*runs));
-	for (int r = 0; r < t->world->size; r++)
-		runs[r] = samples_of(t, train_data_rank(t->o.degree, r), first);
+	struct sample_run *runs = xcalloc((size_t)ranks, sizeof(*runs));
+	for (int r = 0; r < ranks; r++)
+		runs[r] = samples_of(o, d, layout_data_rank(o->degree, r), first);
 	return runs;
 }

@@ -1,5 +1,5 @@
 /* Learning-rate schedules. */
-#include "train/train.h"
+#include "train/step.h"
 
 #include <math.h>
 

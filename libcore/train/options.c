@@ -1,8 +1,11 @@
 /* The options of pt-train: the one table, and texts made from it. */
-#include "train/train.h"
+#include "train/options.h"
 
 #include <string.h>
 #include <sys/stat.h>
+
+#include "edit/edit.h"
+#include "train/layout.h"
 
 #define T(field) offsetof(struct train_opts, field)
 #define M(field) offsetof(struct train_opts, model.field)
@@ -678,7 +681,7 @@ int train_opts_check(struct train_opts *o, struct err *e)
 	if (opts_check_needs(&train_program, o, e) || check_edit(o, e) ||
 		check_exclusive(o, e))
 		return -1;
-	int64_t batch = train_batch(o);
+	int64_t batch = layout_worker_batch(o);
 	if (!o->micro_batch)
 		o->micro_batch = batch % 2 ? batch : batch / 2;
 	if (batch % o->micro_batch)

@@ -7,7 +7,7 @@
  * its slot is used again. So nobody waits for a send that nobody receives: the gradient of
  * micro-batch m has its receiver since m's forward there, which came before m's forward here.
  */
-#include "train/train.h"
+#include "train/pipe.h"
 
 #include <stdlib.h>
 
@@ -233,32 +233,43 @@ static int unit_used_from(const struct pipe *x, int64_t i)
 	return -1;
 }
 
-static void load(struct pipe *x, int64_t micro, pipe_load *get, void *with)
+/* Micro-batch i of this rank becomes the pass's. */
+static void load(struct pipe *x, const struct pipe_input *in, int64_t i)
 {
-	x->pass->empty = micro >= x->n;
-	get(with, micro);
+	struct pass *p = x->pass;
+	int64_t b = p->batch;
+	p->empty = i >= in->n;
+	if (in->deal) {
+		p->micro = deal_micro(in->deal, in->data_rank, i);
+		p->last = i + 1 == deal_count(in->deal, in->data_rank);
+	}
+	if (p->empty || !in->windows)
+		return;
+	pass_load(p, in->windows + i * b * (p->m->c.context + 1));
+	p->counted = min64(b, in->n_windows - i * b);
+	p->first_sample = in->first_sample + p->micro * b;
 }
 
-void pipe_step(struct pipe *x, int64_t n, pipe_load *get, void *with)
+void pipe_step(struct pipe *x, const struct pipe_input *in)
 {
 	const struct schedule *s = x->schedule;
 	const struct action *all = s->rank[x->axis->rank];
 	double start = clock_seconds();
-	BUG_ON(n > s->n_micro);
+	BUG_ON(in->n > s->n_micro);
 	x->pass->train = true;
 	device_times(x->pass->d, NULL); /* of an evaluation, say */
-	begin(x, n);
+	begin(x, in->n);
 	for (int64_t i = 0; i < s->n[x->axis->rank]; i++) {
 		const struct action *a = &all[i];
 		struct pipe_stage *y = stage_of(x, a->stage);
-		load(x, a->micro, get, with);
+		load(x, in, a->micro);
 		x->pass->then = unit_used_from(x, i + 1);
 		if (a->kind == ACTION_FORWARD)
 			forward(x, y, a->micro);
 		else
 			backward(x, y, a->micro, a->kind);
 		if (x->done)
-			x->done(with, a);
+			x->done(x->with, a);
 	}
 	end(x);
 	x->seconds = clock_seconds() - start;
@@ -272,30 +283,30 @@ void pipe_times(struct pipe *x)
 	x->backward = seconds[AT_BACKWARD];
 }
 
-void pipe_load_again(struct pipe *x, int64_t n, pipe_load *get, void *with)
+void pipe_reload(struct pipe *x, const struct pipe_input *in)
 {
 	const struct schedule *s = x->schedule;
 	int rank = x->axis->rank;
-	x->n = n;
+	x->n = in->n;
 	x->waited = x->seconds = 0;
 	for (int64_t i = 0; i < s->n[rank]; i++)
-		load(x, s->rank[rank][i].micro, get, with);
+		load(x, in, s->rank[rank][i].micro);
 }
 
 /* In groups of as many as every stage has room for: with several stages a rank, the first
  * does a whole group before the second begins, so that none waits for one micro-batch to go
  * round. */
-void pipe_forward(struct pipe *x, int64_t n, int64_t rounds, pipe_load *get, void *with)
+void pipe_forward(struct pipe *x, const struct pipe_input *in, int64_t rounds)
 {
 	int per_rank = x->schedule->per_rank;
 	int64_t group = x->group;
 	x->pass->train = false;
 	x->pass->then = -1;
-	begin(x, n);
+	begin(x, in->n);
 	for (int64_t first = 0; first < rounds; first += group) {
 		for (int v = 0; v < per_rank; v++) {
 			for (int64_t i = first; i < min64(first + group, rounds); i++) {
-				load(x, i, get, with);
+				load(x, in, i);
 				forward(x, &x->stages[v], i);
 			}
 		}

@@ -1,9 +1,13 @@
 /* The plan: the training code itself, run on the planning device with arenas that only
  * measure. */
-#include "train/train.h"
+#include "train/plan.h"
 
 #include <stdlib.h>
 #include <string.h>
+
+#include "train/local_sgd.h"
+#include "train/state.h"
+#include "train/step.h"
 
 /* A trainer that only plans: of rank `rank`, whose step has `n_micro` micro-batches. */
 static void open_planned(struct trainer *t, const struct train_opts *o, struct model *m,
@@ -15,12 +19,12 @@ static void open_planned(struct trainer *t, const struct train_opts *o, struct m
 	t->o.batch = n_micro * o->micro_batch * max64(1, o->edit.workers);
 	mesh_plan(&t->mesh, o->degree, rank, place.shares);
 	t->world = t->mesh.world;
-	arena_measure(&t->run, "run");
-	arena_measure(&t->micro, "activations");
-	arena_measure(&t->scratch, "scratch");
+	arena_measure(&t->memory.run, "run");
+	arena_measure(&t->memory.micro, "activations");
+	arena_measure(&t->memory.scratch, "scratch");
 	device_plan(&t->d, (enum device_kind)o->device);
-	t->d.scratch = &t->scratch;
-	trainer_arrange(t);
+	t->d.scratch = &t->memory.scratch;
+	layout_assign(&t->layout, &t->o, &t->mesh, &t->model);
 	trainer_build_store(t);
 	*m = t->model; /* as it is placed */
 }
@@ -33,22 +37,16 @@ static void close_planned(struct trainer *t)
 	comm_free(world);
 }
 
-static void plan_micro(void *with, int64_t i)
-{
-	struct trainer *t = with;
-	t->pass.micro = deal_micro(&t->deal, t->data_rank, i);
-	t->pass.last = i + 1 == deal_count(&t->deal, t->data_rank);
-}
-
 static void run_step(struct trainer *t)
 {
 	struct step_result r;
-	pipe_step(&t->pipe, trainer_own_micro(t, t->data_rank), plan_micro, t);
+	const struct pipe_input in = step_input(t, NULL);
+	pipe_step(&t->pipe, &in);
 	store_step_end(t->store);
 	store_squares_ask(t->store);
-	step_agree(t, false, &r);
+	step_allreduce(t, NULL, &r);
 	t->d.k->step_end(&t->d, t->end, t->pass.loss, store_squares(t->store), t->terms);
-	trainer_update(t);
+	step_update(t);
 }
 
 /* Groups of one name count as one. */
@@ -78,7 +76,7 @@ static void count_sent(const struct trainer *t, struct plan *p)
 static void count_sample(struct trainer *t, struct plan *p)
 {
 	p->sample_bytes = decoder_bytes(&t->model, &t->d);
-	for (int i = 0; i < t->model.n_tensors && !trainer_is_whole(t); i++)
+	for (int i = 0; i < t->model.n_tensors && !trainer_has_whole_model(t); i++)
 		p->sample_bytes +=
 			tensor_size(&t->model.tensors[i]) * (int64_t)sizeof(float);
 }
@@ -86,12 +84,13 @@ static void count_sample(struct trainer *t, struct plan *p)
 /* What a rank keeps for its whole deal. */
 static void count_kept(struct trainer *t, struct plan *p)
 {
-	p->run_bytes = (int64_t)t->run.peak_bytes;
+	p->run_bytes = (int64_t)t->memory.run.peak_bytes;
 	p->work_bytes = t->o.device == DEVICE_CUDA ? DEVICE_WORK_BYTES : 0;
 	p->store = t->store->bytes;
 	p->pinned_bytes = t->o.device == DEVICE_CUDA ? p->store.spilled : 0;
-	p->data_bytes = 2 * trainer_own_micro(t, t->data_rank) * t->o.micro_batch *
-			(t->model.c.context + 1) * (int64_t)sizeof(int32_t);
+	p->data_bytes = 2 * layout_own_micro(&t->layout.deal, t->layout.data_rank) *
+			t->o.micro_batch * (t->model.c.context + 1) *
+			(int64_t)sizeof(int32_t);
 	p->copy_bytes =
 		state_copy_bytes(&t->o, &t->model, t->world->rank, t->world->size);
 	if (t->o.sample_every && t->world->rank == 0)
@@ -104,7 +103,7 @@ static void count_edit(const struct trainer *t, struct plan *p)
 	struct edit_config c;
 	if (!t->o.edit.workers)
 		return;
-	train_edit_config(&t->o, &c);
+	local_sgd_config(&t->o, &c);
 	struct comm *sync = comm_planned("workers", 0, (int)t->o.edit.workers, false);
 	struct edit *x = edit_open(&c, t->world, sync, t->store, (struct device *)&t->d);
 	p->edit_bytes = edit_bytes(x);
@@ -123,9 +122,9 @@ static void plan_step(const struct train_opts *o, struct model *m, int rank,
 	count_kept(&t, p);
 	count_edit(&t, p);
 	trainer_build_pipe(&t);
-	p->micro_bytes = (int64_t)t.micro.peak_bytes;
+	p->micro_bytes = (int64_t)t.memory.micro.peak_bytes;
 	run_step(&t);
-	p->scratch_bytes = (int64_t)t.scratch.peak_bytes;
+	p->scratch_bytes = (int64_t)t.memory.scratch.peak_bytes;
 	p->step_flops = t.d.flops;
 	p->read = (double)t.store->read;
 	p->written = (double)t.store->written;
@@ -140,7 +139,7 @@ static void plan_long(const struct train_opts *o, struct model *m, int rank, int
 {
 	struct plan more;
 	struct trainer t;
-	int64_t n = trainer_micro_batches(o), ranks = train_data_ranks(o);
+	int64_t n = layout_micro_batches(o), ranks = layout_data_ranks(o);
 	double times = (double)((n - few) / ranks);
 	plan_step(o, m, rank, few, p);
 	plan_step(o, m, rank, few + ranks, &more);
@@ -158,7 +157,7 @@ static void plan_long(const struct train_opts *o, struct model *m, int rank, int
 void plan_make(const struct train_opts *o, struct model *m, int rank, struct plan *p)
 {
 	enum { LONG = 100 }; /* micro-batches of a rank */
-	int64_t n = trainer_micro_batches(o), ranks = train_data_ranks(o);
+	int64_t n = layout_micro_batches(o), ranks = layout_data_ranks(o);
 	int64_t stages = o->degree[AXIS_PP] * o->pp_stages;
 	int64_t few = max64(LONG, 2 * stages) * ranks + n % ranks;
 	if (n > few)
@@ -184,15 +183,15 @@ void plan_calls(
 {
 	enum { FEW = 4 };
 	struct trainer t;
-	int64_t n = trainer_micro_batches(o), ranks = train_data_ranks(o);
+	int64_t n = layout_micro_batches(o), ranks = layout_data_ranks(o);
 	int64_t stages = o->degree[AXIS_PP] * o->pp_stages;
 	int64_t few = max64(FEW, 2 * stages) * ranks + n % ranks;
 	open_planned(&t, o, m, rank, min64(n, few));
 	device_plan_notes(&t.d, calls);
 	trainer_build_pipe(&t);
 	run_step(&t);
-	pipe_forward(&t.pipe, 1, 1, plan_micro, &t);
-	if (t.o.sample_every && rank == 0 && trainer_is_whole(&t))
+	pipe_forward(&t.pipe, &(struct pipe_input){.n = 1}, 1);
+	if (t.o.sample_every && rank == 0 && trainer_has_whole_model(&t))
 		run_sample(&t);
 	close_planned(&t);
 }
@@ -435,8 +434,8 @@ static void print_pipeline(const struct train_opts *o, struct model *m, struct s
 	struct trainer t = {.world = NULL};
 	struct timeline line;
 	int n = o->degree[AXIS_PP] * (int)o->pp_stages;
-	int64_t all = trainer_micro_batches(o);
-	int64_t n_micro = min64(all, MOST * train_data_ranks(o));
+	int64_t all = layout_micro_batches(o);
+	int64_t n_micro = min64(all, MOST * layout_data_ranks(o));
 	double *cost = xcalloc((size_t)n * 2, sizeof(*cost)), *backward = cost + n;
 	str_printf(out,
 		"# pipeline: %s, by the work of a stage; transfers take no time\n",
@@ -445,7 +444,7 @@ static void print_pipeline(const struct train_opts *o, struct model *m, struct s
 		str_printf(out,
 			"# drawn as a step of %d micro-batches a pipeline, and not of "
 			"%lld: its bubble is larger\n",
-			MOST, (long long)ceil_div(all, train_data_ranks(o)));
+			MOST, (long long)ceil_div(all, layout_data_ranks(o)));
 	for (int i = 0; i < n; i++) {
 		int at[N_AXES] = {0};
 		at[AXIS_PP] = i % o->degree[AXIS_PP];
@@ -453,8 +452,8 @@ static void print_pipeline(const struct train_opts *o, struct model *m, struct s
 		memcpy(mesh.degree, o->degree, sizeof(mesh.degree));
 		open_planned(&t, o, m, mesh_rank(&mesh, at), n_micro);
 		trainer_build_pipe(&t);
-		const struct stage *st = &t.stages[i / o->degree[AXIS_PP]];
-		cost[i] = stage_work(m, st);
+		const struct stage *st = &t.layout.stages[i / o->degree[AXIS_PP]];
+		cost[i] = layout_stage_work(m, st);
 		backward[i] = cost[i];
 		str_printf(out, "stage %-3d pp %-3d layers %lld to %lld%s%s\n", i,
 			at[AXIS_PP], (long long)st->first, (long long)st->end - 1,

@@ -1,5 +1,5 @@
 /* Checkpoints of a run: when one is due, what came of it, and which are kept. */
-#include "train/loop.h"
+#include "train/train_internal.h"
 
 #include <math.h>
 
@@ -7,21 +7,21 @@ static bool is_best(const struct run *r)
 {
 	const struct trainer *t = &r->t;
 	return !isnan(t->best_val_loss) && t->val_loss == t->best_val_loss &&
-	       r->eval_step == t->step;
+	       r->saver.eval_step == t->step;
 }
 
 static void *prune(void *with)
 {
 	const struct run *r = with;
-	ckpt_prune(r->ckpt_folder, r->t.o.keep, r->prune_to);
+	ckpt_prune(r->dir.ckpt_path, r->t.o.keep, r->saver.prune_to);
 	return NULL;
 }
 
 void save_close(struct run *r)
 {
-	if (r->pruning)
-		pthread_join(r->pruner, NULL);
-	r->pruning = false;
+	if (r->saver.pruning)
+		pthread_join(r->saver.pruner, NULL);
+	r->saver.pruning = false;
 }
 
 /* Removing a large file takes a while, for which nobody needs to wait. */
@@ -30,18 +30,18 @@ static void begin_prune(struct run *r)
 	save_close(r);
 	if (!r->t.o.keep)
 		return;
-	r->prune_to = r->all_have;
-	r->pruning = !pthread_create(&r->pruner, NULL, prune, r);
-	if (!r->pruning)
+	r->saver.prune_to = r->saver.all_have;
+	r->saver.pruning = !pthread_create(&r->saver.pruner, NULL, prune, r);
+	if (!r->saver.pruning)
 		prune(r);
 }
 
 /* Marks what was saved, and begins to remove what is not to be kept. */
-static int keep_house(struct run *r, struct err *e)
+static int update_links_and_prune(struct run *r, struct err *e)
 {
-	const struct saving *s = &r->saving;
-	if (ckpt_mark(r->ckpt_folder, "latest.h5", s->step, e) ||
-		(s->best && ckpt_mark(r->ckpt_folder, "best.h5", s->step, e)))
+	const struct saving *s = &r->saver.now;
+	if (ckpt_mark(r->dir.ckpt_path, "latest.h5", s->step, e) ||
+		(s->best && ckpt_mark(r->dir.ckpt_path, "best.h5", s->step, e)))
 		return -1;
 	begin_prune(r);
 	return 0;
@@ -53,53 +53,53 @@ static void not_saved(struct run *r, const struct err *e)
 {
 	enum { RETRY_SECS = 60 };
 	double secs = r->t.o.ckpt_secs;
-	bool last = r->t.step == r->t.o.steps || *r->t.stop;
+	bool last = r->t.step == r->t.o.steps || r->now.stop;
 	secs = secs > 0 && secs < RETRY_SECS ? secs : RETRY_SECS;
-	r->failed = true;
-	r->retry_at = clock_seconds() + secs;
-	if (run_first(r) && last)
+	r->saver.failed = true;
+	r->saver.retry_at = clock_seconds() + secs;
+	if (run_is_first(r) && last)
 		warn("the checkpoint of step %lld was not written: %s",
-			(long long)r->saving.step, e->msg);
-	else if (run_first(r))
+			(long long)r->saver.now.step, e->msg);
+	else if (run_is_first(r))
 		warn("the checkpoint of step %lld was not written: %s; training goes on, "
 		     "and the next is tried after %g s at the latest",
-			(long long)r->saving.step, e->msg, secs);
-	run_event(r, "checkpoint failed: %s", e->msg);
+			(long long)r->saver.now.step, e->msg, secs);
+	report_event(r, "checkpoint failed: %s", e->msg);
 }
 
 /* What came of it, at once or later. */
 static void conclude(struct run *r, int rc, const struct err *e)
 {
-	struct saving *s = &r->saving;
+	struct saving *s = &r->saver.now;
 	if (rc) {
 		not_saved(r, e);
 	} else {
 		double seconds = clock_seconds() - s->begin;
-		r->saved_step = r->have = s->step;
-		r->retry_at = 0;
-		run_event(r, "checkpoint %s (%s, %.3g s, stalled %.3g s)", s->path.s,
+		r->saver.saved_step = r->saver.have = s->step;
+		r->saver.retry_at = 0;
+		report_event(r, "checkpoint %s (%s, %.3g s, stalled %.3g s)", s->path.s,
 			s->why, seconds, s->stalled);
 		info("wrote %s in %.3g s; training waited %.3g s for it", s->path.s,
 			seconds, s->stalled);
 	}
-	r->saved_at = clock_seconds();
+	r->saver.saved_at = clock_seconds();
 	str_free(&s->path);
-	run_publish(r, 0);
+	report_publish(r, 0);
 }
 
 void save_end(struct run *r)
 {
 	struct err e = {0};
 	double begin = clock_seconds();
-	if (!r->t.writing)
+	if (!r->t.copy.writing)
 		return;
 	int rc = trainer_save_end(&r->t, &e);
 	if (!rc) {
-		if (run_first(r))
-			keep_house(r, &e);
+		if (run_is_first(r))
+			update_links_and_prune(r, &e);
 		rc = comm_agree(r->world, &e);
 	}
-	r->saving.stalled += clock_seconds() - begin;
+	r->saver.now.stalled += clock_seconds() - begin;
 	conclude(r, rc, &e);
 }
 
@@ -107,28 +107,29 @@ void save_now(struct run *r, const char *why, bool behind)
 {
 	struct trainer *t = &r->t;
 	struct err e = {0};
-	if (!t->o.ckpt || r->saved_step == t->step || r->tried_step == t->step)
+	if (!t->o.ckpt || r->saver.saved_step == t->step ||
+		r->saver.tried_step == t->step)
 		return;
 	double begin = clock_seconds();
 	save_end(r);
 	save_close(r);
-	r->tried_step = t->step;
-	r->saving = (struct saving){
+	r->saver.tried_step = t->step;
+	r->saver.now = (struct saving){
 		.step = t->step, .why = why, .best = is_best(r), .begin = begin};
-	ckpt_name(&r->saving.path, r->ckpt_folder, t->step);
-	int rc = trainer_save_begin(t, r->saving.path.s, behind, &e);
-	r->saving.stalled = clock_seconds() - begin;
+	ckpt_name(&r->saver.now.path, r->dir.ckpt_path, t->step);
+	int rc = trainer_save_begin(t, r->saver.now.path.s, behind, &e);
+	r->saver.now.stalled = clock_seconds() - begin;
 	if (rc)
 		conclude(r, rc, &e);
-	else if (!behind || t->copies == COPY_NONE)
+	else if (!behind || t->copy.state == COPY_NONE)
 		save_end(r);
 }
 
 bool save_due(const struct run *r)
 {
 	double now = clock_seconds();
-	if (!run_first(r) || r->t.writing)
+	if (!run_is_first(r) || r->t.copy.writing)
 		return false;
-	return (r->t.o.ckpt_secs > 0 && now - r->saved_at >= r->t.o.ckpt_secs) ||
-	       (r->retry_at > 0 && now >= r->retry_at);
+	return (r->t.o.ckpt_secs > 0 && now - r->saver.saved_at >= r->t.o.ckpt_secs) ||
+	       (r->saver.retry_at > 0 && now >= r->saver.retry_at);
 }

@@ -1,5 +1,5 @@
 /* The self-test of a run: which kernels, on which ranks, and what is known from before. */
-#include "train/train.h"
+#include "train/backend.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -7,6 +7,9 @@
 #include <string.h>
 #include <sys/stat.h>
 #include <unistd.h>
+
+#include "edit/edit.h"
+#include "train/trainer.h"
 
 /* ---- what a run asks outside of its steps ------------------------------------------- */
 

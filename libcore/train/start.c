@@ -1,5 +1,5 @@
 /* Starting a run: where it goes on from, and what it says of itself. */
-#include "train/loop.h"
+#include "train/train_internal.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -50,7 +50,7 @@ static int open_journal(struct run *r, const struct train_opts *o, const char *c
 	char started[NUM_TEXT];
 	comm_place(&place);
 	train_config(&r->t.o, &config);
-	train_device_identity(&r->t.d, &device);
+	backend_identity(&r->t.d, &device);
 	train_arithmetic(&r->t.o, &r->t.model, device.s, r->data.hash, &arithmetic);
 	str_printf(&libraries, "HDF5 %s, %s, %s, xxHash %s", h5_version(),
 		r->world->size > 1 ? comm_version() : "no MPI", device.s, hash_version());
@@ -75,7 +75,7 @@ static int open_journal(struct run *r, const struct train_opts *o, const char *c
 		.threads = r->t.d.threads,
 		.arithmetic = hash_str(arithmetic.s),
 	};
-	run_describe(r, &info);
+	describe_run(r, &info);
 	if (r->all->rank == 0 && place.local_size * info.threads > place.processors)
 		warn("%d rank%s of %lld thread%s on the %d processors of %s: fewer %s "
 		     "would be faster",
@@ -83,9 +83,9 @@ static int open_journal(struct run *r, const struct train_opts *o, const char *c
 			(long long)info.threads, info.threads == 1 ? "" : "s",
 			place.processors, place.host,
 			info.threads == 1 ? "ranks" : "threads");
-	if (run_first(r) && !o->eval_only)
-		journal_open(
-			&r->journal, r->folder, resume, &info, config.s, arithmetic.s, e);
+	if (run_is_first(r) && !o->eval_only)
+		journal_open(&r->report.journal, r->dir.path, resume, &info, config.s,
+			arithmetic.s, e);
 	if (r->all->rank == 0)
 		printf("# meta arithmetic = 0x%016llx\n",
 			(unsigned long long)info.arithmetic);
@@ -127,7 +127,7 @@ static int find_base(
 	if (search) {
 		struct str folder = {0};
 		str_printf(&folder, "%s/checkpoints", o->out);
-		char *newest = ckpt_newest(folder.s, elastic_usable, (void *)o, e);
+		char *newest = ckpt_newest(folder.s, local_sgd_usable, (void *)o, e);
 		str_puts(path, newest ? newest : "");
 		free(newest);
 		str_free(&folder);
@@ -173,11 +173,11 @@ int train_find_base(const struct train_opts *o, struct comm *world, struct train
 static void warn_of_room(const struct run *r)
 {
 	struct err e = {0};
-	if (r->world->rank || !r->t.o.ckpt || !r->ckpt_folder)
+	if (r->world->rank || !r->t.o.ckpt || !r->dir.ckpt_path)
 		return;
 	struct str path = {0};
-	ckpt_name(&path, r->ckpt_folder, r->t.o.steps);
-	if (file_room(path.s, trainer_ckpt_bytes(&r->t), &e))
+	ckpt_name(&path, r->dir.ckpt_path, r->t.o.steps);
+	if (file_room(path.s, state_file_bytes(&r->t), &e))
 		warn("%s", e.msg);
 	str_free(&path);
 }
@@ -187,9 +187,9 @@ static void warn_of_room(const struct run *r)
 static bool is_saved(struct run *r, int64_t step)
 {
 	int64_t there = 0;
-	if (run_first(r) && r->ckpt_folder && step >= 0) {
+	if (run_is_first(r) && r->dir.ckpt_path && step >= 0) {
 		struct str path = {0};
-		ckpt_name(&path, r->ckpt_folder, step);
+		ckpt_name(&path, r->dir.ckpt_path, step);
 		there = file_exists(path.s);
 		str_free(&path);
 	}
@@ -202,7 +202,7 @@ static int load(
 	struct run *r, const struct train_opts *o, const char *from, struct err *e)
 {
 	struct str path = {0};
-	if (r->sync && !o->init_from) {
+	if (r->local.sync && !o->init_from) {
 		char *first = ckpt_find_file(from);
 		ckpt_of_worker(&path, first, o->worker % max64(1, o->from_workers));
 		free(first);
@@ -214,85 +214,99 @@ static int load(
 	return rc;
 }
 
-/* The device, and all that is taken of its memory; before that, what its products are, and whether
- * it computes rightly. A worker's memory may be too small, and the others then hear of it. */
-static int build(struct run *r, struct train_opts *o, const char *from,
-	const struct start *s, struct err *e)
+/* The device, its GEMM algorithms and self-test, and then all memory. If that is too small for a
+ * worker, the others are told. */
+static int build(
+	struct run *r, struct train_opts *o, const struct start_times *s, struct err *e)
 {
+	const char *from = o->init_from ? o->init_from : o->resume;
 	struct trainer *t = &r->t;
-	if (trainer_prepare(t, o, r->world, &r->data, e) || apart_same_device(r, e))
+	if (trainer_prepare(t, o, r->world, &r->data, e) || local_sgd_check_devices(r, e))
 		return -1;
 	t->start = *s;
 	start_phase_ends(&t->start, START_DEVICE);
 	bool fits = !trainer_fit(t, e);
-	if (apart_ready(r, e) || !fits)
+	if (start_agree(r, e) || !fits)
 		return -1;
-	if (train_algorithms_take(&t->d, o, from, r->all, e) ||
+	if (gemm_algorithms_load(&t->d, o, from, r->all, e) ||
 		train_selftest(t, r->all, &r->self_test, e)) {
-		r->told = true;
+		r->error_agreed = true;
 		return -1;
 	}
 	start_phase_ends(&t->start, START_SELF_TEST);
 	bool built = !trainer_build(t, e);
-	return apart_ready(r, e) || !built ? -1 : 0;
+	return start_agree(r, e) || !built ? -1 : 0;
+}
+
+/* Collective. The parameters of a checkpoint, and unless it is --init-from its whole state; then
+ * *resume is its step. */
+static int load_base(
+	struct run *r, const struct train_opts *o, int64_t *resume, struct err *e)
+{
+	const char *from = o->init_from ? o->init_from : o->resume;
+	if (o->eval_only && !from)
+		return err_set(e, EX_USAGE,
+			o->start_over ? "eval-only: --resume auto has found no checkpoint"
+				      : "eval-only needs --resume or --init-from");
+	if (!from)
+		return 0;
+	if (load(r, o, from, e))
+		return -1;
+	if (!o->init_from)
+		*resume = r->t.step;
+	info("%s %s (step %lld)", o->init_from ? "weights from" : "resuming from", from,
+		(long long)r->t.step);
+	return 0;
+}
+
+/* Collective. The run directory, and the journal in it. It comes last in a start, since
+ * --overwrite removes checkpoints, perhaps the one that was read. */
+static int open_dir(struct run *r, const struct train_opts *o, const char *command,
+	int64_t resume, struct err *e)
+{
+	struct saver *v = &r->saver;
+	if (!o->eval_only && (run_dir_make(r, o, e) || run_dir_check(r, o, e)))
+		return -1;
+	if (!o->eval_only && start_agree(r, e))
+		return -1;
+	if (o->overwrite && !o->eval_only)
+		run_dir_clear(r, o);
+	v->saved_step = v->have = is_saved(r, resume) ? resume : -1;
+	if ((resume >= 0 && local_sgd_settle(r, e)) ||
+		open_journal(r, o, command, resume, e))
+		return -1;
+	v->all_have = r->local.sync && r->local.sync->size > 1 ? v->have : INT64_MAX;
+	return 0;
 }
 
 static int start(struct run *r, struct train_opts *o, const char *command, struct err *e)
 {
 	int64_t resume = -1;
-	const char *from = o->init_from ? o->init_from : o->resume;
-	struct start s = {.began = r->began, .last = r->began};
+	struct start_times s = {.began = r->began, .last = r->began};
 	start_phase_ends(&s, START_PROGRAM);
-	train_device_sharers(o, r->all);
-	if (data_open(&r->data, o, r->world, e))
+	backend_count_sharers(o, r->all);
+	if (dataset_open(&r->data, o, r->world, e))
 		return -1;
 	start_phase_ends(&s, START_DATA);
-	if (build(r, o, from, &s, e))
+	if (build(r, o, &s, e))
 		return -1;
-	if (r->sync) {
-		struct edit_config edit;
-		train_edit_config(&r->t.o, &edit);
-		r->t.edit = edit_open(&edit, r->world, r->sync, r->t.store, &r->t.d);
-	}
+	local_sgd_build(r);
 	start_phase_ends(&r->t.start, START_MEMORY);
-	r->most_bytes = comm_max_i64(r->world, plan_total(&r->t.plan));
-	if (train_profile(o, &r->t.profile_first, &r->t.profile_last, e))
+	r->max_bytes = comm_max_i64(r->world, plan_total(&r->t.plan));
+	if (backend_profile_steps(o, &r->t.profile.first, &r->t.profile.last, e))
 		return -1;
-	r->peak_flops = train_peak(o, &r->t.d);
-	if (o->eval_only && !from)
-		return err_set(e, EX_USAGE,
-			o->start_over ? "eval-only: --resume auto has found no checkpoint"
-				      : "eval-only needs --resume or --init-from");
-	if (from) {
-		if (load(r, o, from, e))
-			return -1;
-		if (!o->init_from)
-			resume = r->t.step;
-		info("%s %s (step %lld)", o->init_from ? "weights from" : "resuming from",
-			from, (long long)r->t.step);
-	}
-	if (apart_replay(r, r->t.o.edit.replay, e))
+	r->report.peak_flops = peak_flops(o, &r->t.d);
+	if (load_base(r, o, &resume, e) || local_sgd_read_replay(r, e))
 		return -1;
-	/* Last, since --overwrite removes checkpoints, perhaps the one that was read. */
-	if (!o->eval_only &&
-		(folder_make(r, o, e) || folder_see(r, o, e) || apart_ready(r, e))) {
-		folder_unmake(r);
-		return -1;
-	}
-	if (o->overwrite && !o->eval_only)
-		folder_empty(r, o);
-	r->saved_step = is_saved(r, resume) ? resume : -1;
-	r->have = r->saved_step;
-	if ((resume >= 0 && elastic_settle(r, e)) ||
-		open_journal(r, o, command, resume, e)) {
-		folder_unmake(r);
+	if (open_dir(r, o, command, resume, e)) {
+		run_dir_unmake(r);
 		return -1;
 	}
 	if (r->self_test.len && !o->eval_only)
-		run_event(r, "%s", r->self_test.s);
-	r->all_have = r->sync && r->sync->size > 1 ? r->have : INT64_MAX;
+		report_event(r, "%s", r->self_test.s);
 	if (resume >= 0)
-		elastic_say(r);
+		local_sgd_report_resume(r);
+	local_sgd_start(r);
 	warn_of_room(r);
 	start_phase_ends(&r->t.start, START_FILES);
 	return 0;
@@ -319,9 +333,9 @@ static int plan_device(struct train_opts *o, struct err *e)
 {
 	struct device d;
 	enum device_kind kind;
-	if (train_device(o, &kind, e))
+	if (backend_choose(o, &kind, e))
 		return -1;
-	if (kind == DEVICE_AUTO && train_device_open(o, &d, e))
+	if (kind == DEVICE_AUTO && backend_open(o, &d, e))
 		return -1;
 	if (kind == DEVICE_AUTO)
 		device_close(&d);
@@ -333,22 +347,22 @@ static int plan_device(struct train_opts *o, struct err *e)
 static int dry_run(const struct train_opts *given, struct comm *world, struct err *e)
 {
 	struct train_opts o = *given;
-	struct data_set data = {0};
+	struct dataset data = {0};
 	struct model m;
 	struct order order;
 	struct str out = {0}, tree = {0};
 	struct faults faults = {0};
 	int workers = (int)max64(1, o.edit.workers);
 	int ranks = planned_ranks(&o, (int)max64(1, world->size / workers), e);
-	int rc = ranks < 0 || train_resolve(&o, ranks, e);
+	int rc = ranks < 0 || layout_resolve(&o, ranks, e);
 	/* Whatever the plan is for, those that were started read the data alike. */
 	struct train_opts read = o;
 	for (int a = 0; a < N_AXES; a++)
 		read.axis[a] = a == AXIS_DP ? -1 : 1;
-	rc = rc || (o.data.n && data_open(&data, &read, world, e)) ||
+	rc = rc || (o.data.n && dataset_open(&data, &read, world, e)) ||
 	     model_init(&m, &o.model, data.tokenizer.vocab.n, e) ||
-	     train_check(&o, &m, e) || faults_open(&faults, &o, ranks, e) ||
-	     plan_device(&o, e) || (o.data.n && train_order(&o, &m, &data, &order, e));
+	     layout_check(&o, &m, e) || faults_open(&faults, &o, ranks, e) ||
+	     plan_device(&o, e) || (o.data.n && dataset_order(&data, &o, &m, &order, e));
 	if (!rc && world->rank == 0) {
 		model_print(&m, o.verbose, &tree);
 		plan_print(&o, &m, &out);
@@ -360,26 +374,56 @@ static int dry_run(const struct train_opts *given, struct comm *world, struct er
 	return rc ? -1 : 0;
 }
 
+int start_agree(struct run *r, struct err *e)
+{
+	if (!r->local.sync)
+		return 0;
+	r->error_agreed = comm_agree(r->all, e);
+	return r->error_agreed ? -1 : 0;
+}
+
+/* Collective. What fails in one worker ends all of them. */
+static int start_all(
+	struct run *r, struct train_opts *o, const char *command, struct err *e)
+{
+	int rc = start(r, o, command, e);
+	if (r->error_agreed)
+		return rc;
+	return start_agree(r, e) ? -1 : rc;
+}
+
+static void close_run(struct run *r)
+{
+	local_sgd_close(r);
+	trainer_close(&r->t);
+	dataset_close(&r->data);
+	journal_close(&r->report.journal);
+	if (r->dir.lock >= 0)
+		close(r->dir.lock);
+	str_free(&r->self_test);
+	free(r->dir.path);
+	free(r->dir.ckpt_path);
+}
+
 int train_run(struct train_opts *o, struct comm *world, const char *command, double began)
 {
 	struct run r = {.began = began,
 		.all = world,
 		.world = world,
-		.saved_step = -1,
-		.tried_step = -1,
-		.eval_step = -1,
-		.lock = -1};
+		.now = {.agreed = true},
+		.report = {.journal = {.fd = -1}},
+		.saver = {.saved_step = -1, .tried_step = -1, .eval_step = -1},
+		.dir = {.lock = -1}};
 	struct err e = {0};
 	int rc;
-	r.journal.fd = -1;
 	if (o->dry_run)
 		rc = dry_run(o, world, &e);
-	else if (apart_open(&r, o, &e) || train_resolve(o, r.world->size, &e))
+	else if (local_sgd_open(&r, o, &e) || layout_resolve(o, r.world->size, &e))
 		rc = -1;
 	else
-		rc = apart_agree(&r, start(&r, o, command, &e), &e);
+		rc = start_all(&r, o, command, &e);
 	if (rc) {
-		/* All ranks agree on it, so one says it and all leave by the door. */
+		/* All ranks have agreed on it: rank 0 prints it, and all return. */
 		if (world->rank == 0)
 			err_say(&e);
 		return e.code;
@@ -388,18 +432,9 @@ int train_run(struct train_opts *o, struct comm *world, const char *command, dou
 		stdout_close();
 		return 0;
 	}
-	rc = train_loop(&r);
+	rc = loop_run(&r);
 	if (o->eval_only)
-		stdout_close(); /* no journal has what was printed */
-	apart_close(&r);
-	edit_free(r.t.edit);
-	trainer_close(&r.t);
-	data_close(&r.data);
-	journal_close(&r.journal);
-	if (r.lock >= 0)
-		close(r.lock);
-	str_free(&r.self_test);
-	free(r.folder);
-	free(r.ckpt_folder);
+		stdout_close(); /* there is no journal that has what was printed */
+	close_run(&r);
 	return rc;
 }

@@ -1,9 +1,11 @@
-/* The training state, to and from checkpoints. */
-#include "train/train.h"
+/* The state of a trainer, to and from checkpoints. */
+#include "train/state.h"
 
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
+
+#include "train/local_sgd.h"
 
 /* ---- saving ---------------------------------------------------------------------- */
 
@@ -30,7 +32,7 @@ static struct ckpt_tensor *describe(const struct model *m)
 void train_store_groups(const struct train_opts *o, struct store_groups *g)
 {
 	struct edit_config c;
-	train_edit_config(o, &c);
+	local_sgd_config(o, &c);
 	store_groups_add(g, "exp_avg", STORE_OPTIMIZER);
 	store_groups_add(g, "exp_avg_sq", STORE_OPTIMIZER);
 	if (o->edit.workers)
@@ -57,85 +59,6 @@ static bool is_resumed(const struct train_opts *o, const struct store_group *g)
 	       (o->from_workers && !(more && !strcmp(g->name, "residual")));
 }
 
-/* What a worker keeps beside groups: when the workers agreed last, its sum of losses since
- * then, when they part, the samples that nobody saw; and what edit.h says. Allocated. */
-enum { OWN_NUMBERS = 4 };
-
-static double *worker_numbers(const struct trainer *t, int64_t *n)
-{
-	*n = OWN_NUMBERS + edit_state_size(t->edit);
-	double *x = xcalloc((size_t)*n, sizeof(*x));
-	x[0] = (double)t->synced;
-	x[1] = t->apart_loss;
-	x[2] = (double)t->o.edit.warmup;
-	x[3] = (double)t->unseen;
-	edit_state_get(t->edit, x + OWN_NUMBERS);
-	return x;
-}
-
-int64_t state_synced(const struct ckpt *c)
-{
-	double step = (double)c->info.step;
-	if (!c->info.workers)
-		return c->info.step;
-	if (c->n_numbers < OWN_NUMBERS || !(c->numbers[0] >= 0 && c->numbers[0] <= step))
-		return -1;
-	return (int64_t)c->numbers[0];
-}
-
-/* When the number of workers changes, worker k goes on as k modulo the number before. */
-static int is_mine(const struct trainer *t, const struct ckpt *c, struct err *e)
-{
-	int64_t were = max64(1, t->o.from_workers);
-	if (c->info.workers == t->o.from_workers && c->info.worker == t->o.worker % were)
-		return 0;
-	return err_set(e, EX_DATAERR,
-		"%s: of worker %lld of %lld, and worker %d of %lld goes on with that of "
-		"worker %lld of %lld: name the first worker's, which finds the others",
-		c->path, (long long)c->info.worker, (long long)c->info.workers,
-		t->o.worker, (long long)t->o.edit.workers,
-		(long long)(t->o.worker % were), (long long)t->o.from_workers);
-}
-
-static int take_numbers_of_worker(struct trainer *t, const struct ckpt *c, struct err *e)
-{
-	double step = (double)t->step, warmup = (double)t->o.edit.warmup;
-	const double *x = c->numbers;
-	if (is_mine(t, c, e))
-		return -1;
-	if (!c->info.workers) { /* they part here, or have a warm-up to end */
-		t->synced = t->step;
-		edit_anchor(t->edit);
-		return 0;
-	}
-	if (c->n_numbers != OWN_NUMBERS + edit_state_size(t->edit))
-		return err_set(e, EX_DATAERR,
-			"%s: other detectors or units than these options say", c->path);
-	if (!(x[0] >= 0 && x[0] <= step && isfinite(x[1])))
-		return err_set(
-			e, EX_DATAERR, "%s: numbers of a worker that cannot be", c->path);
-	if ((x[2] <= step) != (warmup <= step)) /* they have parted, or have not */
-		return err_set(e, EX_USAGE,
-			"edit-warmup-steps %g: the run is at step %g, and it was %g",
-			warmup, step, x[2]);
-	t->synced = (int64_t)x[0];
-	t->apart_loss = t->synced < t->step ? x[1] : 0; /* it may have gone back there */
-	if (edit_state_put(t->edit, x + OWN_NUMBERS, t->step - t->o.edit.warmup, e))
-		return err_prefix(e, "%s: ", c->path);
-	return 0;
-}
-
-/* Also a run goes on with it that has no workers any more. */
-static int take_unseen(struct trainer *t, const struct ckpt *c, struct err *e)
-{
-	double n = c && c->n_numbers >= OWN_NUMBERS ? c->numbers[3] : 0;
-	if (!(n >= 0 && n <= (double)t->samples))
-		return err_set(
-			e, EX_DATAERR, "%s: numbers of a worker that cannot be", c->path);
-	t->unseen = (int64_t)n;
-	return 0;
-}
-
 /* All but the hash of the parameters; both allocated texts are the caller's. */
 static struct ckpt_write what_to_save(
 	const struct trainer *t, struct str *config, struct ckpt_tensor **tensors)
@@ -151,7 +74,7 @@ static struct ckpt_write what_to_save(
 				.version = CKPT_VERSION,
 				.step = t->step,
 				.samples = t->samples,
-				.tokens = (t->samples - t->unseen) * t->model.c.context,
+				.tokens = (t->samples - t->n_unseen) * t->model.c.context,
 				.loss = t->loss,
 				.val_loss = t->val_loss,
 				.best_val_loss = t->best_val_loss,
@@ -160,12 +83,12 @@ static struct ckpt_write what_to_save(
 						      : 0,
 				.loss_scale_good = t->scale_good,
 				.skipped_steps = t->skipped,
-				.data_hash = t->data->hash,
+				.data_hash = t->data.set->hash,
 				.workers = t->o.edit.workers,
 				.worker = t->o.worker,
 			},
 		.config = config->s,
-		.tokenizer = &t->data->tokenizer,
+		.tokenizer = &t->data.set->tokenizer,
 		.tensors = *tensors,
 		.n_tensors = t->model.n_tensors,
 		.source = give_rows,
@@ -201,26 +124,28 @@ static bool find_memory(struct trainer *t)
 	int64_t available = memory_available();
 	if (available && t->plan.copy_bytes > available / place.local_size)
 		return false;
-	return !arena_try(&t->copy, "checkpoint", (size_t)t->plan.copy_bytes);
+	return !arena_try(&t->copy.arena, "checkpoint", (size_t)t->plan.copy_bytes);
 }
 
 /* Collective. Makes it once, for all checkpoints of the run. */
 static void make_copy(struct trainer *t)
 {
-	if (t->copies != COPY_PLANNED)
+	if (t->copy.state != COPY_PLANNED)
 		return;
-	t->copies = comm_min_i64(t->world, find_memory(t)) ? COPY_MADE : COPY_NONE;
-	if (t->copies == COPY_NONE) {
-		arena_release(&t->copy);
-		trainer_warn_of_copy(t);
+	t->copy.state = comm_min_i64(t->world, find_memory(t)) ? COPY_MADE : COPY_NONE;
+	if (t->copy.state == COPY_NONE) {
+		arena_release(&t->copy.arena);
+		trainer_warn_no_copy(t);
 	} else if (t->plan.copy_bytes) { /* all threads touch the pages, not the first */
 		int64_t n = t->plan.copy_bytes / (int64_t)sizeof(float);
 		if (!t->d.apart)
-			t->d.k->zero(&t->d, mat((float *)(void *)t->copy.base, 1, n));
+			t->d.k->zero(
+				&t->d, mat((float *)(void *)t->copy.arena.base, 1, n));
 	}
 }
 
-int trainer_save_begin(struct trainer *t, const char *path, bool behind, struct err *e)
+int trainer_save_begin(
+	struct trainer *t, const char *path, bool background, struct err *e)
 {
 	struct str config = {0};
 	struct ckpt_tensor *tensors;
@@ -229,15 +154,12 @@ int trainer_save_begin(struct trainer *t, const char *path, bool behind, struct 
 	w.path = path;
 	w.info.param_hash = store_hash(t->store);
 	w.with = t;
-	if (t->edit)
-		edit_wait(t->edit);
-	if (t->edit)
-		w.numbers = numbers = worker_numbers(t, &w.n_numbers);
-	if (behind)
+	w.numbers = numbers = local_sgd_save(t, &w.n_numbers);
+	if (background)
 		make_copy(t);
-	behind = behind && t->copies == COPY_MADE;
-	float *copy = behind ? (float *)(void *)t->copy.base : NULL;
-	int rc = ckpt_write_begin(&t->writing, &w, copy, e);
+	background = background && t->copy.state == COPY_MADE;
+	float *copy = background ? (float *)(void *)t->copy.arena.base : NULL;
+	int rc = ckpt_write_begin(&t->copy.writing, &w, copy, e);
 	free(tensors);
 	free(numbers);
 	str_free(&config);
@@ -246,14 +168,14 @@ int trainer_save_begin(struct trainer *t, const char *path, bool behind, struct 
 
 int trainer_save_end(struct trainer *t, struct err *e)
 {
-	int rc = ckpt_write_end(t->writing, e);
-	t->writing = NULL;
+	int rc = ckpt_write_end(t->copy.writing, e);
+	t->copy.writing = NULL;
 	return rc;
 }
 
-bool trainer_saved(const struct trainer *t)
+bool trainer_save_is_done(const struct trainer *t)
 {
-	return t->writing && ckpt_write_done(t->writing);
+	return t->copy.writing && ckpt_write_done(t->copy.writing);
 }
 
 int trainer_save(struct trainer *t, const char *path, struct err *e)
@@ -261,7 +183,7 @@ int trainer_save(struct trainer *t, const char *path, struct err *e)
 	return trainer_save_begin(t, path, false, e) || trainer_save_end(t, e) ? -1 : 0;
 }
 
-int64_t trainer_ckpt_bytes(const struct trainer *t)
+int64_t state_file_bytes(const struct trainer *t)
 {
 	struct str config = {0};
 	struct ckpt_tensor *tensors;
@@ -274,34 +196,9 @@ int64_t trainer_ckpt_bytes(const struct trainer *t)
 
 /* ---- loading --------------------------------------------------------------------- */
 
-int state_check_model(const struct ckpt *c, const struct model *m, struct err *e)
-{
-	for (int i = 0; i < m->n_tensors; i++) {
-		const struct tensor *t = &m->tensors[i];
-		int k = ckpt_find(c, t->name);
-		if (k < 0)
-			return err_set(e, EX_DATAERR,
-				"%s: has no tensor %s: another model", c->path, t->name);
-		const struct ckpt_tensor *f = &c->tensors[k];
-		if (f->ndim != t->ndim || f->dims[0] != t->dims[0] ||
-			(t->ndim == 2 && f->dims[1] != t->dims[1]))
-			return err_set(e, EX_DATAERR,
-				"%s: %s is [%lld, %lld] there and [%lld, %lld] here: "
-				"another model",
-				c->path, t->name, (long long)f->dims[0],
-				(long long)f->dims[1], (long long)t->dims[0],
-				(long long)t->dims[1]);
-	}
-	if (c->n_tensors != m->n_tensors)
-		return err_set(e, EX_DATAERR,
-			"%s: has %d tensors, the model %d: another model", c->path,
-			c->n_tensors, m->n_tensors);
-	return 0;
-}
-
 /* Rows of the embedding mean something only by the vocabulary. */
 static int check_vocabulary(
-	const struct ckpt *c, const struct data_set *data, struct err *e)
+	const struct ckpt *c, const struct dataset *data, struct err *e)
 {
 	if (!c->tokenizer.kind || tokenizer_same(&c->tokenizer, &data->tokenizer))
 		return 0;
@@ -310,117 +207,42 @@ static int check_vocabulary(
 		c->path);
 }
 
-/* A piece of a tensor: from the file, or from rank 0 which has it. */
-static int read_piece(const struct ckpt *c, struct comm *send, int group,
-	const struct tensor *t, int64_t row, int64_t n, float *out, struct err *e)
-{
-	int rc = c ? ckpt_read_rows(c, group, ckpt_find(c, t->name), row, n, out, e) : 0;
-	if (!send)
-		return rc;
-	if (comm_agree(send, e))
-		return -1;
-	int64_t width = t->ndim == 1 ? 1 : t->dims[1];
-	comm_bcast(send, out, n * width * (int64_t)sizeof(float), 0);
-	return 0;
-}
-
-/* Of the checkpoint's group, what this rank has of the store's. */
-static int load_group(struct store *s, const struct ckpt *c, struct comm *send, int from,
-	int to, struct err *e)
-{
-	enum { BLOCK_FLOATS = 1 << 18, BLOCKS = 4 }; /* as files are written */
-	float *piece = NULL;
-	int rc = 0;
-	for (int i = 0; i < s->c.n_tensors && !rc; i++) {
-		const struct tensor *t = &s->c.tensors[i];
-		int64_t width = t->ndim == 1 ? 1 : t->dims[1];
-		int64_t rows = BLOCKS * max64(1, BLOCK_FLOATS / width);
-		piece = xrealloc(piece, (size_t)(rows * width) * sizeof(float));
-		for (int64_t r = 0; r < t->dims[0] && !rc; r += rows) {
-			int64_t n = min64(rows, t->dims[0] - r);
-			if (!send && !store_wants(s, i, r, n))
-				continue;
-			rc = read_piece(c, send, from, t, r, n, piece, e);
-			if (!rc)
-				store_put(s, to, i, r, n, piece);
-		}
-	}
-	free(piece);
-	return rc;
-}
-
-struct store *state_inference(
-	struct model *m, struct device *d, struct mesh *alone, struct arena *memory)
-{
-	struct store_config c = {.mesh = alone,
-		.device = d,
-		.tensors = m->tensors,
-		.n_tensors = m->n_tensors,
-		.n_units = m->n_units,
-		.part = {.n = m->tp, .here = m->tp},
-		.chunks = m->cp,
-		.deal = {.ranks = 1}};
-	return store_open(&c, memory);
-}
-
-int state_load_model(struct store *s, const struct ckpt *c, struct err *e)
-{
-	return load_group(s, c, NULL, CKPT_MODEL, STORE_PARAM, e);
-}
-
 /* ---- the whole model on one rank ------------------------------------------------- */
 
-bool trainer_is_whole(const struct trainer *t)
+bool trainer_has_whole_model(const struct trainer *t)
 {
 	return t->mesh.degree[AXIS_TP] == 1 && t->mesh.degree[AXIS_PP] == 1 &&
 	       t->o.zero < 3 && t->o.offload != OFFLOAD_PARAMS;
 }
 
-static void open_whole_store(struct whole *w, struct trainer *t)
+/* The model of rank 0, without parameters yet. */
+static void open_whole_model(struct trainer *t, struct inference *x)
 {
-	struct arena size;
 	struct err e = {0};
-	if (model_init(&w->model, &t->model.c, 0, &e))
+	if (model_init(&x->model, &t->model.c, 0, &e))
 		die_err(&e); /* it could, once */
-	mesh_alone(&w->alone);
-	arena_measure(&size, "a whole model");
-	store_free(state_inference(&w->model, &t->d, &w->alone, &size));
-	w->device = &t->d;
-	device_arena(w->device, &w->memory, "a whole model", size.peak_bytes);
-	w->store = state_inference(&w->model, &t->d, &w->alone, &w->memory);
+	inference_open(x, &t->d);
 }
 
-void state_whole_open(struct whole *w, struct trainer *t)
+void trainer_gather_model(struct trainer *t, struct inference *x)
 {
 	enum { PIECE_FLOATS = 1 << 20 };
-	*w = (struct whole){.store = NULL};
+	*x = (struct inference){.store = NULL};
 	if (t->world->rank == 0)
-		open_whole_store(w, t);
+		open_whole_model(t, x);
 	for (int i = 0; i < t->model.n_tensors; i++) {
-		const struct tensor *x = &t->model.tensors[i];
-		int64_t width = x->ndim == 1 ? 1 : x->dims[1];
+		const struct tensor *of = &t->model.tensors[i];
+		int64_t width = of->ndim == 1 ? 1 : of->dims[1];
 		int64_t rows = max64(1, PIECE_FLOATS / width);
 		float *piece = xcalloc((size_t)(rows * width), sizeof(*piece));
-		for (int64_t r = 0; r < x->dims[0]; r += rows) {
-			int64_t n = min64(rows, x->dims[0] - r);
+		for (int64_t r = 0; r < of->dims[0]; r += rows) {
+			int64_t n = min64(rows, of->dims[0] - r);
 			store_collect(t->store, STORE_PARAM, i, r, n, 0, piece);
-			if (w->store)
-				store_put(w->store, STORE_PARAM, i, r, n, piece);
+			if (x->store)
+				store_put(x->store, STORE_PARAM, i, r, n, piece);
 		}
 		free(piece);
 	}
-}
-
-void state_whole_close(struct whole *w)
-{
-	if (!w->store)
-		return;
-	struct comm *self = w->alone.world;
-	store_free(w->store);
-	mesh_close(&w->alone);
-	comm_free(self);
-	device_arena_release(w->device, &w->memory);
-	model_free(&w->model);
 }
 
 /* ---- loading into a run ---------------------------------------------------------- */
@@ -453,7 +275,8 @@ static void take_numbers(struct trainer *t, const struct ckpt_info *info)
 	t->loss = info->loss;
 	t->val_loss = info->val_loss;
 	t->best_val_loss = info->best_val_loss;
-	if (info->data_hash && info->data_hash != t->data->hash && t->world->rank == 0)
+	if (info->data_hash && info->data_hash != t->data.set->hash &&
+		t->world->rank == 0)
 		warn("the checkpoint was trained on other data");
 }
 
@@ -494,45 +317,44 @@ int trainer_load(struct trainer *t, const char *path, bool weights_only, struct 
 	struct comm *send = one_reads && t->world->size > 1 ? t->world : NULL;
 	struct ckpt *c = NULL;
 	if (!send || t->world->rank == 0) {
-		if (!ckpt_open(&c, path, e) && !check_vocabulary(c, t->data, e))
-			state_check_model(c, &t->model, e);
+		if (!ckpt_open(&c, path, e) && !check_vocabulary(c, t->data.set, e))
+			weights_check(c, &t->model, e);
 	}
 	int from[STORE_MAX_GROUPS] = {0};
 	if (c && !e->code)
 		find_groups(t, c, weights_only, from, e);
 	struct ckpt_info info = {0};
-	bool back = false;
+	bool from_anchor = false;
 	if (c && !e->code && !weights_only)
-		elastic_info(&t->o, c, &info, &back, e);
+		local_sgd_info(&t->o, c, &info, &from_anchor, e);
 	if (c && !e->code && !weights_only)
 		warn_of_residual(t, c);
 	int rc = comm_agree(t->world, e);
-	if (back)
+	if (from_anchor)
 		from[STORE_PARAM] = ckpt_find_group(c, "anchor");
 	if (send && !rc)
 		comm_bcast(send, from, sizeof(from), 0);
 	for (int g = 0; g < t->store->c.groups.n && !rc; g++) {
 		if (from[g] < 0)
 			continue;
-		load_group(t->store, c, send, from[g], g, e);
+		weights_load(t->store, c, send, from[g], g, e);
 		rc = comm_agree(t->world, e);
 	}
 	if (!rc)
 		store_updated(t->store, false);
 	if (!rc && !weights_only) {
-		t->from_step = c ? c->info.step : 0;
-		t->went_back = back;
+		t->loaded_step = c ? c->info.step : 0;
+		if (t->local)
+			t->local->from_anchor = from_anchor;
 		if (send)
 			comm_bcast(send, &info, sizeof(info), 0);
 		if (send)
-			comm_bcast(send, &t->from_step, sizeof(t->from_step), 0);
+			comm_bcast(send, &t->loaded_step, sizeof(t->loaded_step), 0);
 		rc = take_scale(t, &info, path, e);
 		if (!rc)
 			take_numbers(t, &info);
 		if (!rc)
-			rc = take_unseen(t, c, e);
-		if (!rc && t->edit)
-			take_numbers_of_worker(t, c, e);
+			local_sgd_load(t, c, e);
 		rc = comm_agree(t->world, e); /* rank 0 may have seen more of it */
 	}
 	ckpt_close(c);

@@ -1,8 +1,12 @@
 /* One optimizer step. */
-#include "train/train.h"
+#include "train/step.h"
 
 #include <math.h>
 #include <stdlib.h>
+#include <string.h>
+
+#include "train/local_sgd.h"
+#include "train/state.h"
 
 static int64_t window_size(const struct trainer *t)
 {
@@ -12,23 +16,34 @@ static int64_t window_size(const struct trainer *t)
 /* Of a step, the first sample of this worker's. */
 static int64_t worker_sample(const struct trainer *t)
 {
-	return t->o.worker * train_batch(&t->o);
+	return t->o.worker * layout_worker_batch(&t->o);
 }
 
 static struct fetch *fetch_step(struct trainer *t, int64_t first_sample)
 {
-	struct sample_run *runs = trainer_samples(t, first_sample + worker_sample(t));
-	struct fetch *f = loader_begin(t->loader, SPLIT_TRAIN, &t->order, runs);
+	struct sample_run *runs = layout_samples(
+		&t->o, &t->layout.deal, t->world->size, first_sample + worker_sample(t));
+	struct fetch *f = loader_begin(t->data.loader, SPLIT_TRAIN, &t->data.order, runs);
 	free(runs);
 	return f;
 }
 
-/* A step's samples: those of this rank's micro-batches, in their order. */
+struct pipe_input step_input(const struct trainer *t, const int32_t *windows)
+{
+	int64_t n = layout_own_micro(&t->layout.deal, t->layout.data_rank);
+	return (struct pipe_input){.n = n,
+		.windows = windows,
+		.n_windows = n * t->o.micro_batch,
+		.deal = &t->layout.deal,
+		.data_rank = t->layout.data_rank,
+		.first_sample = worker_sample(t)};
+}
+
 struct work {
 	struct trainer *t;
-	const int32_t *windows;
+	struct pipe_input input;
+	const struct step_votes *votes;
 	struct step_result *r;
-	bool save;     /* this rank's vote */
 	bool together; /* with other workers, who may find a bad number that is not here */
 	/* when bad numbers are looked for: */
 	struct probe probe;
@@ -36,23 +51,9 @@ struct work {
 	int64_t sample;
 };
 
-static void load_micro(void *with, int64_t i)
-{
-	struct work *w = with;
-	struct trainer *t = w->t;
-	struct pass *p = &t->pass;
-	p->micro = deal_micro(&t->deal, t->data_rank, i);
-	p->last = i + 1 == deal_count(&t->deal, t->data_rank);
-	if (p->empty)
-		return;
-	pass_load(p, w->windows + i * t->o.micro_batch * window_size(t));
-	p->counted = t->o.micro_batch;
-	p->first_sample = worker_sample(t) + p->micro * t->o.micro_batch;
-}
-
 static double step_tokens(const struct trainer *t)
 {
-	return (double)(train_batch(&t->o) * t->model.c.context);
+	return (double)(layout_worker_batch(&t->o) * t->model.c.context);
 }
 
 static void put_pass_step(struct trainer *t)
@@ -85,7 +86,7 @@ static void run_schedule(struct work *w)
 {
 	struct trainer *t = w->t;
 	pass_loss_begin(&t->pass);
-	pipe_step(&t->pipe, trainer_own_micro(t, t->data_rank), load_micro, w);
+	pipe_step(&t->pipe, &w->input);
 	store_step_end(t->store);
 }
 
@@ -107,32 +108,29 @@ static double bubble(const struct pipe *x)
 	return 1 - (double)busy / ((double)longest * x->axis->size);
 }
 
-void step_agree(struct trainer *t, bool save, struct step_result *r)
+void step_allreduce(
+	struct trainer *t, const struct step_votes *votes, struct step_result *r)
 {
 	struct device *d = &t->d;
 	const size_t n_bytes = sizeof(struct exact);
 	struct exact *loss = t->pass.loss, *squares = store_squares(t->store);
 	struct {
 		struct exact loss, squares;
-		int64_t stop, save, written, meet;
-	} all = {.stop = t->stop && *t->stop,
-		.save = save,
-		.written = trainer_saved(t),
-		.meet = t->wants_to_meet && t->wants_to_meet(t->with)};
+		int64_t vote[STEP_VOTES];
+	} all = {.vote = {0}};
 	bool several = !is_alone(t);
+	if (votes)
+		votes->cast(votes->with, all.vote);
 	if (several) {
 		device_get(d, &all.loss, loss, n_bytes);
 		device_get(d, &all.squares, squares, n_bytes);
 	}
-	comm_sum_i64(t->world, (int64_t *)&all, 2 * EXACT_WORDS + 4);
+	comm_sum_i64(t->world, (int64_t *)&all, 2 * EXACT_WORDS + STEP_VOTES);
 	if (several) {
 		device_put(d, loss, &all.loss, n_bytes);
 		device_put(d, squares, &all.squares, n_bytes);
 	}
-	r->stop = all.stop;
-	r->save = all.save;
-	r->written = all.written;
-	r->meet = all.meet;
+	memcpy(r->vote, all.vote, sizeof(r->vote));
 	pipe_times(&t->pipe);
 	r->bubble = bubble(&t->pipe);
 }
@@ -168,7 +166,7 @@ static void update_part(void *with, const struct part *x)
 		update_parts(u);
 }
 
-void trainer_update(struct trainer *t)
+void step_update(struct trainer *t)
 {
 	struct update u = {.t = t};
 	store_walk(t->store, false, 7, 7, update_part, &u);
@@ -191,37 +189,37 @@ static bool updates_ahead(const struct work *w)
 	return w->t->d.apart && !w->together;
 }
 
-static void ask(struct work *w)
+static void enqueue_step(struct work *w)
 {
 	struct trainer *t = w->t;
 	struct device *d = &t->d;
 	put_terms(t, w->r);
 	run_schedule(w);
 	if (w->together)
-		edit_mean_gradient(t->edit);
+		edit_mean_gradient(t->local->edit);
 	store_squares_ask(t->store);
 	if (!is_alone(t))
-		step_agree(t, w->save, w->r);
+		step_allreduce(t, w->votes, w->r);
 	d->k->step_end(d, t->end, t->pass.loss, store_squares(t->store), t->terms);
 	device_get_begin(d, &t->ended, t->end, sizeof(t->ended));
 	if (updates_ahead(w))
-		trainer_update(t);
+		step_update(t);
 }
 
 /* Steps in which products find their algorithms, and CUDA loads its kernels. */
 enum { ORDINARY_STEPS = 2 };
 
 /* The step is noted and not done. */
-static bool make_graph(struct work *w)
+static bool capture_graph(struct work *w)
 {
 	struct trainer *t = w->t;
-	t->graph = GRAPH_NONE;
+	t->graph.state = GRAPH_NONE;
 	if (!device_graph_begin(&t->d))
 		return false;
-	ask(w);
+	enqueue_step(w);
 	if (!device_graph_end(&t->d))
 		return false;
-	t->graph = GRAPH_MADE;
+	t->graph.state = GRAPH_MADE;
 	return true;
 }
 
@@ -231,7 +229,7 @@ static void refill_graph(struct work *w)
 	struct trainer *t = w->t;
 	device_graph_refill(&t->d);
 	put_terms(t, w->r);
-	pipe_load_again(&t->pipe, trainer_own_micro(t, t->data_rank), load_micro, w);
+	pipe_reload(&t->pipe, &w->input);
 }
 
 /* Who wants to see each kernel does not see those of a graph. */
@@ -239,17 +237,17 @@ static void compute(struct work *w)
 {
 	struct trainer *t = w->t;
 	int64_t step = t->step + 1;
-	bool profiled = t->profile_first <= step && step <= t->profile_last;
-	bool due = t->graph == GRAPH_WANTED && t->n_ordinary >= ORDINARY_STEPS &&
+	bool profiled = t->profile.first <= step && step <= t->profile.last;
+	bool due = t->graph.state == GRAPH_WANTED && t->graph.n_eager >= ORDINARY_STEPS &&
 		   !w->together;
-	if (t->graph == GRAPH_MADE && !profiled) {
+	if (t->graph.state == GRAPH_MADE && !profiled) {
 		refill_graph(w);
 		device_graph_launch(&t->d);
-	} else if (due && !profiled && make_graph(w)) {
+	} else if (due && !profiled && capture_graph(w)) {
 		device_graph_launch(&t->d);
 	} else {
-		ask(w);
-		t->n_ordinary++;
+		enqueue_step(w);
+		t->graph.n_eager++;
 	}
 }
 
@@ -329,7 +327,7 @@ static void look(void *with, const struct action *a)
 
 /* Collective. Does the step again, looking at every result. Says what this rank found, if it
  * is what was first of all. */
-static bool hunt(struct work *w, struct str *why)
+static bool locate_nonfinite(struct work *w, struct str *why)
 {
 	struct trainer *t = w->t;
 	struct comm *world = t->world;
@@ -346,6 +344,7 @@ static bool hunt(struct work *w, struct str *why)
 	}
 	t->pass.probe = &w->probe;
 	t->pipe.done = look;
+	t->pipe.with = w;
 	run_schedule(w);
 	t->pass.probe = NULL;
 	t->pipe.done = NULL;
@@ -374,7 +373,7 @@ static void explain(struct work *w, struct step_result *r)
 {
 	struct str why = {0};
 	struct comm *world = w->t->world;
-	bool found = hunt(w, &why);
+	bool found = locate_nonfinite(w, &why);
 	str_printf(&r->why, "step %lld: loss %g, grad_norm %g", (long long)w->t->step + 1,
 		(double)r->loss, (double)r->grad_norm);
 	if (found) {
@@ -383,120 +382,119 @@ static void explain(struct work *w, struct step_result *r)
 		str_printf(&r->why, "; %s", why.s);
 	} else {
 		str_puts(&r->why,
-			w->t->edit && w->t->step < w->t->o.edit.warmup
-				? "; every part of it is finite: another worker's is "
-				  "not, or the sum overflows"
-				: "; every part of it is finite: the sum overflows");
+			w->together ? "; every part of it is finite: another worker's is "
+				      "not, or the sum overflows"
+				    : "; every part of it is finite: the sum overflows");
 	}
 	str_free(&why);
 }
 
-static void hold_up(const struct trainer *t)
+static void inject_delay(const struct trainer *t)
 {
 	int ranks = t->world->size;
-	straggle_wait(straggle_ms(t->faults.stragglers, t->faults.n_stragglers,
+	faults_wait(faults_delay_ms(t->faults.delays, t->faults.n_delays,
 		(uint64_t)t->o.seed, t->step + 1, t->o.worker * ranks + t->world->rank,
 		ranks * (int)max64(1, t->o.edit.workers)));
 }
 
 /* NULL: the data is good. Else other windows in their place, allocated. */
-static int32_t *garble(const struct trainer *t)
+static int32_t *corrupt_batch(const struct trainer *t)
 {
-	int64_t b = t->o.micro_batch, n = trainer_own_micro(t, t->data_rank);
+	int64_t b = t->o.micro_batch,
+		n = layout_own_micro(&t->layout.deal, t->layout.data_rank);
 	int64_t len = window_size(t), step = t->step + 1;
-	if (!garble_is_due(&t->faults.garble, t->o.worker, step))
+	if (!faults_corrupt_step(&t->faults, t->o.worker, step))
 		return NULL;
 	int32_t *windows = xcalloc((size_t)(n * b * len) + 1, sizeof(*windows));
 	for (int64_t i = 0; i < n * b; i++) {
-		int64_t micro = deal_micro(&t->deal, t->data_rank, i / b);
-		garble_window(windows + i * len, len, t->data->tokenizer.vocab.n,
-			(uint64_t)t->o.seed,
+		int64_t micro = deal_micro(&t->layout.deal, t->layout.data_rank, i / b);
+		faults_random_window(windows + i * len, len,
+			t->data.set->tokenizer.vocab.n, (uint64_t)t->o.seed,
 			t->samples + worker_sample(t) + micro * b + i % b);
 	}
 	return windows;
 }
 
 /* Waits for the step's result. */
-static void find_out(struct work *w)
+static void collect_result(struct work *w)
 {
 	struct trainer *t = w->t;
 	struct step_result *r = w->r;
 	device_get_end(&t->d);
 	BUG_ON(t->ended.step != t->step + 1);
 	if (is_alone(t))
-		step_agree(t, w->save, r);
+		step_allreduce(t, w->votes, r);
 	r->forward = t->pipe.forward;
 	r->backward = t->pipe.backward;
 	r->loss = t->ended.loss;
 	r->grad_norm = t->ended.grad_norm;
 	bool lost = !isfinite(r->loss);
 	if (w->together) /* what one of them does all do */
-		lost = edit_any_worker(t->edit, lost);
+		lost = edit_any_worker(t->local->edit, lost);
 	r->skipped = !lost && overflowed(t, r);
 	r->bad = !r->skipped && (lost || !isfinite(r->grad_norm));
 }
 
-void trainer_step_on(
-	struct trainer *t, const int32_t *windows, bool save, struct step_result *r)
+void trainer_step_on(struct trainer *t, const int32_t *windows,
+	const struct step_votes *votes, struct step_result *r)
 {
 	*r = (struct step_result){
 		.lr = (float)lr_at(&t->o, t->step + 1), .loss_scale = t->loss_scale};
+	int32_t *corrupted = corrupt_batch(t);
 	struct work w = {.t = t,
-		.windows = windows,
+		.input = step_input(t, corrupted ? corrupted : windows),
+		.votes = votes,
 		.r = r,
-		.save = save,
-		.together = t->edit && t->step < t->o.edit.warmup};
-	int32_t *garbled = garble(t);
-	if (garbled)
-		w.windows = garbled;
-	hold_up(t);
+		.together = t->local && t->step < t->o.edit.warmup};
+	inject_delay(t);
 	compute(&w);
-	find_out(&w);
+	collect_result(&w);
 	if (r->bad)
 		explain(&w, r);
-	free(garbled);
+	free(corrupted);
 	if (r->bad)
 		return;
 	if (!r->skipped && !updates_ahead(&w))
-		trainer_update(t);
+		step_update(t);
 	adjust_scale(t, r->skipped);
 	t->step++;
 	t->samples += t->o.batch;
 	t->loss = (double)r->loss;
 }
 
-void trainer_rehearse(struct trainer *t)
+void trainer_autotune_step(struct trainer *t)
 {
 	struct fetch *f = fetch_step(t, t->samples);
-	struct work w = {.t = t, .windows = loader_end(t->loader, f)};
+	struct work w = {.t = t, .input = step_input(t, loader_end(t->data.loader, f))};
 	put_pass_step(t);
 	run_schedule(&w);
 	fetch_free(f);
 }
 
-void trainer_pass_over(struct trainer *t, int64_t steps)
+void trainer_skip_steps(struct trainer *t, int64_t steps)
 {
 	if (!steps)
 		return;
 	t->step += steps;
 	t->samples += steps * t->o.batch;
 	t->skipped += steps;
-	if (t->next) { /* of a step that will not be */
-		loader_end(t->loader, t->next);
-		fetch_free(t->next);
-		t->next = NULL;
+	if (t->data.next) { /* of a step that will not be */
+		loader_end(t->data.loader, t->data.next);
+		fetch_free(t->data.next);
+		t->data.next = NULL;
 	}
 }
 
-void trainer_step(struct trainer *t, bool save, struct step_result *r)
+void trainer_step(
+	struct trainer *t, const struct step_votes *votes, struct step_result *r)
 {
 	double begin = clock_seconds();
-	struct fetch *now = t->next ? t->next : fetch_step(t, t->samples);
-	const int32_t *windows = loader_end(t->loader, now);
+	struct fetch *now = t->data.next ? t->data.next : fetch_step(t, t->samples);
+	const int32_t *windows = loader_end(t->data.loader, now);
 	bool more = t->step + 1 < t->o.steps;
-	t->next = more ? fetch_step(t, t->samples + t->o.batch) : NULL;
+	t->data.next = more ? fetch_step(t, t->samples + t->o.batch) : NULL;
 	double waited = clock_seconds() - begin;
-	trainer_step_on(t, windows, save, r);
+	trainer_step_on(t, windows, votes, r);
 	r->data = waited;
 	fetch_free(now);
 }

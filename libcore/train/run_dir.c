@@ -1,5 +1,5 @@
 /* The folder of a run: whose it is, that it can be written, and what is left of one before. */
-#include "train/loop.h"
+#include "train/train_internal.h"
 
 #include <errno.h>
 #include <stdlib.h>
@@ -42,15 +42,15 @@ static int may_begin(const char *folder, const struct train_opts *o, struct err 
 }
 
 /* One that is given, or a new one, which is made: two programs never get the same. */
-static int choose_folder(
+static int choose_dir(
 	struct run *r, struct str *out, const struct train_opts *o, struct err *e)
 {
 	if (o->out) {
 		str_puts(out, o->out);
-		r->made_folder = !file_exists(out->s);
+		r->dir.made = !file_exists(out->s);
 		return may_begin(out->s, o, e);
 	}
-	r->made_folder = true;
+	r->dir.made = true;
 	for (int n = 1; n == 1 || errno == EEXIST; n++) {
 		str_clear(out);
 		str_printf(out, "run-%03d", n);
@@ -75,7 +75,7 @@ static void remove_others(const struct run *r, int64_t worker)
 	struct str folder = {0};
 	for (;; worker++) {
 		str_clear(&folder);
-		str_printf(&folder, "%s/worker-%lld/checkpoints", r->folder,
+		str_printf(&folder, "%s/worker-%lld/checkpoints", r->dir.path,
 			(long long)worker);
 		if (!file_exists(folder.s))
 			break;
@@ -85,32 +85,33 @@ static void remove_others(const struct run *r, int64_t worker)
 }
 
 /* Rank 0's. What was true of the folder before it was locked is looked at again. */
-static int lock_folder(struct run *r, const struct train_opts *o, struct err *e)
+static int lock_dir(struct run *r, const struct train_opts *o, struct err *e)
 {
 	struct str path = {0};
 	bool goes_on = o->resume || o->start_over;
 	int64_t *steps;
 	if (o->lock) {
-		r->lock = o->lock - 1;
+		r->dir.lock = o->lock - 1;
 		return 0;
 	}
-	str_printf(&path, "%s/journal.txt", r->folder);
-	r->made_journal = !file_exists(path.s);
+	str_printf(&path, "%s/journal.txt", r->dir.path);
+	r->dir.made_journal = !file_exists(path.s);
 	str_free(&path);
-	if (journal_lock(r->folder, true, goes_on ? PATIENCE_SECS : 0, &r->lock, e)) {
-		r->made_journal = false;
-		r->made_folder &= e->code != EX_USAGE; /* then it is another's */
+	if (journal_lock(
+		    r->dir.path, true, goes_on ? PATIENCE_SECS : 0, &r->dir.lock, e)) {
+		r->dir.made_journal = false;
+		r->dir.made &= e->code != EX_USAGE; /* then it is another's */
 		return -1;
 	}
-	int64_t n = ckpt_list(r->ckpt_folder, &steps, &(struct err){0});
+	int64_t n = ckpt_list(r->dir.ckpt_path, &steps, &(struct err){0});
 	free(steps);
 	if (o->start_over && n > 0 && o->worker > 0)
-		remove_old(r->ckpt_folder); /* which the first worker had not written */
-	else if (o->start_over && n > 0 && !r->made_folder)
+		remove_old(r->dir.ckpt_path); /* which the first worker had not written */
+	else if (o->start_over && n > 0 && !r->dir.made)
 		return err_set(e, EX_USAGE,
 			"%s: another pt-train has begun a run there meanwhile",
-			r->folder);
-	return may_begin(r->folder, o, e);
+			r->dir.path);
+	return may_begin(r->dir.path, o, e);
 }
 
 /* Now, and not at the first checkpoint. */
@@ -121,37 +122,37 @@ static int can_write(const char *folder, struct err *e)
 		       : 0;
 }
 
-int folder_make(struct run *r, const struct train_opts *o, struct err *e)
+int run_dir_make(struct run *r, const struct train_opts *o, struct err *e)
 {
 	struct str folder = {0}, ckpt = {0};
 	if (r->all->rank == 0)
-		choose_folder(r, &folder, o, e);
+		choose_dir(r, &folder, o, e);
 	if (comm_agree(r->all, e)) {
-		r->told = true;
+		r->error_agreed = true;
 		return -1;
 	}
 	comm_bcast_str(r->all, &folder, 0);
-	int64_t hash = r->sync ? (int64_t)r->data.hash : 0;
+	int64_t hash = r->local.sync ? (int64_t)r->data.hash : 0;
 	if (comm_min_i64(r->all, hash) != comm_max_i64(r->all, hash)) {
-		r->told = true;
+		r->error_agreed = true;
 		return err_set(e, EX_USAGE, "the workers have different data");
 	}
 	if (o->worker > 0) { /* the first has the folder itself */
 		str_printf(&folder, "/worker-%d", o->worker);
-		r->made_folder = !file_exists(folder.s);
+		r->dir.made = !file_exists(folder.s);
 	}
 	str_printf(&ckpt, "%s/checkpoints", folder.s);
-	r->folder = folder.s;
-	r->ckpt_folder = ckpt.s;
-	if (run_first(r) && !file_make_directory(ckpt.s, e) && !can_write(folder.s, e) &&
+	r->dir.path = folder.s;
+	r->dir.ckpt_path = ckpt.s;
+	if (run_is_first(r) && !file_make_directory(ckpt.s, e) && !can_write(folder.s, e) &&
 		!(o->ckpt && can_write(ckpt.s, e)))
-		lock_folder(r, o, e);
+		lock_dir(r, o, e);
 	return comm_agree(r->world, e);
 }
 
 /* Ranks that write their part of a checkpoint must see where: said now, and not at the first
  * checkpoint. A network file system may take a moment to show what is new. */
-int folder_see(const struct run *r, const struct train_opts *o, struct err *e)
+int run_dir_check(const struct run *r, const struct train_opts *o, struct err *e)
 {
 	enum { PATIENCE_MS = 1500 };
 	const struct timespec moment = {.tv_nsec = 50000000};
@@ -159,35 +160,35 @@ int folder_see(const struct run *r, const struct train_opts *o, struct err *e)
 	double begin = clock_seconds();
 	if (!o->ckpt || o->load == LOAD_BROADCAST)
 		return 0;
-	while (access(r->ckpt_folder, W_OK | X_OK) &&
+	while (access(r->dir.ckpt_path, W_OK | X_OK) &&
 		clock_seconds() - begin < PATIENCE_MS / 1e3)
 		nanosleep(&moment, NULL);
 	comm_place(&place);
-	if (access(r->ckpt_folder, W_OK | X_OK))
+	if (access(r->dir.ckpt_path, W_OK | X_OK))
 		err_set(e, EX_IOERR,
 			"%s: %s, on %s; ranks that share no file system need "
 			"--ckpt-load broadcast; rank 0 then writes for all",
-			r->ckpt_folder, strerror(errno), place.host);
+			r->dir.ckpt_path, strerror(errno), place.host);
 	return comm_agree(r->world, e);
 }
 
-void folder_unmake(struct run *r)
+void run_dir_unmake(struct run *r)
 {
 	struct str path = {0};
-	str_printf(&path, "%s/journal.txt", r->folder ? r->folder : "");
-	if (r->made_journal)
+	str_printf(&path, "%s/journal.txt", r->dir.path ? r->dir.path : "");
+	if (r->dir.made_journal)
 		unlink(path.s);
-	if (r->made_folder && r->folder) { /* only what is empty goes */
-		rmdir(r->ckpt_folder);
-		rmdir(r->folder);
+	if (r->dir.made && r->dir.path) { /* only what is empty goes */
+		rmdir(r->dir.ckpt_path);
+		rmdir(r->dir.path);
 	}
 	str_free(&path);
 }
 
-void folder_empty(const struct run *r, const struct train_opts *o)
+void run_dir_clear(const struct run *r, const struct train_opts *o)
 {
-	if (run_first(r))
-		remove_old(r->ckpt_folder);
+	if (run_is_first(r))
+		remove_old(r->dir.ckpt_path);
 	if (r->all->rank == 0)
 		remove_others(r, max64(1, o->edit.workers));
 }

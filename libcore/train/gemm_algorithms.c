@@ -1,0 +1,112 @@
+/* Which algorithm of cuBLASLt computes each GEMM of a run: read, agreed upon, and kept. */
+#include "train/backend.h"
+#include "train/step.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "ckpt/ckpt.h"
+
+/* --algorithms with a word, not a file. */
+static bool is_word(const struct train_opts *o, const char *word)
+{
+	return o->algorithms && !strcmp(o->algorithms, word);
+}
+
+bool gemm_algorithms_measured(const struct train_opts *o)
+{
+	return is_word(o, "measure") || (!o->algorithms && o->numerics == NUMERICS_FAST);
+}
+
+/* FOLDER/algorithms of the run that a checkpoint, FOLDER/checkpoints/X.h5, is of; it may be named
+ * by a link or by a folder. */
+static void beside_checkpoint(const char *name, struct str *out)
+{
+	char *file = ckpt_find_file(name), *slash;
+	for (int i = 0; i < 2 && (slash = strrchr(file, '/')); i++)
+		*slash = '\0';
+	str_printf(out, "%s/algorithms", file);
+	free(file);
+}
+
+/* Empty text: there are none to take. */
+static void read_algorithms(const struct train_opts *o, const char *from,
+	struct str *path, struct str *text, struct err *e)
+{
+	enum { MOST = 1 << 20 };
+	bool named = o->algorithms && !is_word(o, "measure") && !is_word(o, "first");
+	if (named)
+		str_puts(path, o->algorithms);
+	else if (from)
+		beside_checkpoint(from, path);
+	if (!named && !(from && file_exists(path->s)))
+		return;
+	if (!file_read(path->s, MOST, text, e) && !text->len)
+		err_set(e, EX_DATAERR, "%s: is empty", path->s);
+}
+
+int gemm_algorithms_load(struct device *d, const struct train_opts *o, const char *from,
+	struct comm *all, struct err *e)
+{
+	struct str path = {0}, text = {0}; /* of the path rank 0 alone knows */
+	if (!d->apart)
+		return 0;
+	if (all->rank == 0)
+		read_algorithms(o, from, &path, &text, e);
+	if (!comm_agree(all, e)) {
+		comm_bcast_str(all, &text, 0);
+		if (text.len && device_take_algorithms(d, text.s, e) && path.len)
+			err_prefix(e, "%s: ", path.s);
+		comm_agree(all, e);
+	}
+	str_free(&path);
+	str_free(&text);
+	return e->code ? -1 : 0;
+}
+
+/* Ranks in their order, so that rank 0's choice counts where it has such a product; a pipeline's
+ * last stage has others. */
+int gemm_algorithms_agree(struct trainer *t, struct comm *all, struct err *e)
+{
+	struct str mine = {0}, text = {0};
+	int rc = 0;
+	if (!t->d.apart || !gemm_algorithms_measured(&t->o) || all->size == 1)
+		return 0;
+	trainer_autotune_step(t);
+	device_algorithms(&t->d, &mine);
+	device_forget_algorithms(&t->d);
+	for (int r = 0; r < all->size; r++) {
+		str_clear(&text);
+		if (r == all->rank)
+			str_add(&text, mine.s, mine.len);
+		comm_bcast_str(all, &text, r);
+		rc = rc ? rc : device_take_algorithms(&t->d, text.s, e);
+	}
+	str_free(&mine);
+	str_free(&text);
+	return comm_agree(all, e);
+}
+
+int gemm_algorithms_save(struct device *d, const char *folder, struct err *e)
+{
+	struct str path = {0}, text = {0};
+	struct durable file;
+	device_algorithms(d, &text);
+	str_printf(&path, "%s/algorithms", folder);
+	durable_begin(&file, path.s);
+	int fd = open(file.tmp, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0666);
+	bool failed = fd < 0 || write_all(fd, text.s, text.len);
+	if (fd >= 0 && close(fd))
+		failed = true;
+	int rc = failed ? err_set(e, EX_IOERR, "%s: %s", file.tmp, strerror(errno)) : 0;
+	if (failed)
+		durable_abort(&file);
+	else
+		rc = durable_commit(&file, e);
+	str_free(&path);
+	str_free(&text);
+	return rc;
+}

@@ -1,0 +1,103 @@
+/*
+ * local_sgd: workers that train apart for some steps and then synchronise (Local SGD: Post-Local
+ * SGD, DiLoCo, EDiT, A-EDiT). Here is when they do it, and what a run and its checkpoints make of
+ * it; edit/ has the arithmetic. In the warm-up, all workers average their gradients in every
+ * step. Without workers, every function does nothing.
+ *
+ * "Collective" is over the ranks of all workers.
+ */
+#ifndef TRAIN_LOCAL_SGD_H
+#define TRAIN_LOCAL_SGD_H
+
+#include "edit/edit.h"
+#include "run/run.h"
+#include "train/step.h"
+
+struct ckpt;
+struct ckpt_info;
+struct run;
+
+struct local_sgd {
+	struct comm *sync; /* the ranks at this place of every worker; NULL: no workers */
+	struct edit *edit;
+	/* What a checkpoint keeps. */
+	int64_t synced;	  /* the step of the last synchronisation */
+	double loss_sum;  /* of this worker's steps since then */
+	bool from_anchor; /* the run resumed from where they last synchronised */
+	/* The last synchronisation, as rows of the log tell of it. */
+	bool begun, ended; /* after this step */
+	bool in_flight;	   /* each unit gets its parameters when the next step uses it */
+	bool holds_row;	   /* and this row is written when all have them */
+	struct row row;
+	struct edit_result result;
+	int64_t sent_before; /* bytes, up to the last row */
+	double met, waited;  /* seconds until all workers were there, and after that */
+	double loss;	     /* mean over all workers and steps since the one before */
+	int64_t steps;	     /* of this worker since then */
+	int64_t synced_before;
+	/* Meetings, at which what one worker wishes all do. */
+	bool wish_stop, stop, save;
+	bool enough; /* steps for a synchronisation */
+	/* Asynchronous: when the next one is due; a worker that cannot wait rings for it. */
+	double due_at;
+	struct comm_bell bell;
+	int64_t meetings;
+	/* Replay: the steps up to synchronisations [first_replay, n_replay); none: by the clock. */
+	int64_t *replay, first_replay, n_replay;
+};
+
+/* ---- local_sgd.c: the training loop ---------------------------------------------------- */
+
+/* When the start is over, before the first step of the program. */
+void local_sgd_start(struct run *r);
+/* Collective in the warm-up. Before a step; false: there is none to be done, since all stop or
+ * another worker has left. */
+bool local_sgd_begin(struct run *r);
+/* This rank's vote, in a step: is it time to meet the other workers? */
+bool local_sgd_vote(struct run *r);
+/* After a step that went well: synchronises if it is time, and decides what this step is
+ * followed by (r->now). False: another worker has left. */
+bool local_sgd_after_step(struct run *r, const struct step_result *s);
+/* Is it time for what is done every n steps? Workers whose steps differ do it when they
+ * synchronise. */
+bool local_sgd_due(const struct run *r, int64_t n);
+/* Collective over the worker. Ends a synchronisation that overlaps the next forward: all
+ * parameters are there. */
+void local_sgd_complete(struct run *r);
+/* Adds what a row tells of a synchronisation. False: it is in flight, and the row is kept and
+ * written when it ends. */
+bool local_sgd_row(struct run *r, struct row *row);
+/* After the last step. A worker that failed tells the others, who would wait for it. */
+void local_sgd_end(struct run *r, bool failed);
+
+/* ---- local_sgd_start.c: start and checkpoints ------------------------------------------ */
+
+void local_sgd_config(const struct train_opts *o, struct edit_config *c);
+
+/* Collective, each, in this order. */
+int local_sgd_open(struct run *r, struct train_opts *o, struct err *e);
+/* Do all workers have the same kind of device? Nothing is allocated on it yet. */
+int local_sgd_check_devices(struct run *r, struct err *e);
+void local_sgd_build(struct run *r);
+/* After a checkpoint was loaded: reads the steps of --edit-replay. */
+int local_sgd_read_replay(struct run *r, struct err *e);
+/* Removes checkpoints later than the step that the run resumes at; first it writes that step, if
+ * no checkpoint has it. */
+int local_sgd_settle(struct run *r, struct err *e);
+/* Says that the number of workers has changed. */
+void local_sgd_report_resume(struct run *r);
+void local_sgd_close(struct run *r);
+
+/* The numbers that a checkpoint keeps of a worker; allocated, NULL without workers. */
+double *local_sgd_save(const struct trainer *t, int64_t *n);
+int local_sgd_load(struct trainer *t, const struct ckpt *c, struct err *e);
+/* May a run with that many workers resume from it? Between synchronisations, another number
+ * needs the anchor. */
+int local_sgd_check_ckpt(const struct ckpt *c, int64_t workers, struct err *e);
+/* The same for ckpt_newest(); `with` is a struct train_opts. */
+int local_sgd_usable(void *with, const struct ckpt *c, struct err *e);
+/* The state that a run resumes with; *from_anchor: at the last synchronisation. */
+int local_sgd_info(const struct train_opts *o, const struct ckpt *c,
+	struct ckpt_info *info, bool *from_anchor, struct err *e);
+
+#endif

@@ -1,0 +1,142 @@
+/* The options of pt-train, and what decides a training run. */
+#ifndef TRAIN_OPTIONS_H
+#define TRAIN_OPTIONS_H
+
+#include "base/base.h"
+#include "model/model.h"
+
+/* (An enum and the words of its option are two lines, in the same order.) */
+enum lr_schedule { LR_CONSTANT, LR_COSINE, LR_LINEAR, LR_WSD };
+#define LR_SCHEDULE_WORDS "constant", "cosine", "linear", "wsd"
+enum wsd_shape { WSD_LINEAR, WSD_SQRT };
+#define WSD_SHAPE_WORDS "linear", "sqrt"
+enum lr_scale { LR_SCALE_NONE, LR_SCALE_SQRT, LR_SCALE_LINEAR };
+#define LR_SCALE_WORDS "none", "sqrt", "linear"
+enum load_how { LOAD_EACH, LOAD_BROADCAST };
+#define LOAD_WORDS "each", "broadcast"
+enum fsdp_kind { FSDP_PARAMETER, FSDP_FLAT };
+#define FSDP_KIND_WORDS "parameter", "flat"
+enum cp_comm { CP_RING, CP_GATHER };
+#define CP_COMM_WORDS "ring", "gather"
+enum cp_accumulate { CP_FP32, CP_BF16 };
+#define CP_ACCUMULATE_WORDS "fp32", "bf16"
+enum pp_split { SPLIT_AUTO, SPLIT_EVEN };
+#define PP_SPLIT_WORDS "auto", "even"
+
+/* Auto: 16 bits where the products of the run round to them anyway. */
+enum gather_dtype { GATHER_AUTO, GATHER_FP32 };
+#define GATHER_DTYPE_WORDS "auto", "fp32"
+
+enum kernel_choice { KERNELS_FUSED, KERNELS_REF };
+#define KERNELS_WORDS "fused", "ref"
+enum numerics { NUMERICS_EXACT, NUMERICS_FAST };
+#define NUMERICS_WORDS "exact", "fast"
+enum self_test { SELF_TEST_AUTO, SELF_TEST_YES, SELF_TEST_NO };
+#define SELF_TEST_WORDS "auto", "yes", "no"
+
+/* Workers that train apart; see edit.h. */
+struct edit_opts {
+	int64_t workers; /* 0: no such thing */
+	int64_t interval, warmup;
+	int outer; /* enum edit_outer */
+	double lr, momentum, beta1, beta2, eps, decay;
+	bool nesterov;
+	int reducer, consensus, sparsify; /* the enums of those names */
+	bool normalize, by_norm, skip_anomaly, by_unit;
+	int wire; /* enum edit_wire */
+	double density, temperature, clip, wire_density;
+	double ewma_alpha, ewma_threshold;
+	int64_t ewma_warmup;
+	/* workers that meet when it is time, and not after so many steps */
+	bool async, by_steps, compat;
+	double sync_time, steps_ratio;
+	int64_t min_total;
+	/* streaming */
+	int64_t fragments, delay;
+	double keep;
+	const char *replay; /* the folder of a run whose meetings are repeated */
+};
+
+struct train_opts {
+	/* data */
+	struct strs data;
+	struct opt_given given;
+	int sampling; /* SAMPLING_EPOCH or SAMPLING_RANDOM */
+	int64_t seed, readers;
+	bool data_per_rank;
+	/* batch */
+	int64_t batch, micro_batch, steps;
+	struct model_config model;
+	const char *preset;
+	/* optimizer */
+	double lr, min_lr, beta1, beta2, eps, weight_decay, clip;
+	int lr_schedule, wsd_shape, lr_scale;
+	int64_t warmup, decay_steps, wsd_decay, lr_scale_batch;
+	/* precision */
+	int dtype; /* enum precision */
+	bool float8_skip_ends;
+	double loss_scale;
+	int64_t loss_scale_window;
+	int kernels;	   /* enum kernel_choice */
+	int numerics;	   /* enum numerics */
+	int cp_accumulate; /* enum cp_accumulate */
+	/* who computes */
+	int64_t axis[N_AXES]; /* degrees; -1: the rest */
+	int64_t zero, pp_stages, memory, threads, bucket_bytes;
+	int fsdp_kind, reshard, cp_comm, pp_schedule, pp_split, recompute, offload;
+	const char *offload_to;
+	bool sp, async_tp;
+	int64_t tile;	  /* pieces; 0: off */
+	int gather_dtype; /* enum gather_dtype */
+	double watchdog;
+	int device; /* enum device_kind; where one was opened, not auto */
+	const char *profile, *algorithms;
+	bool graph;
+	int self_test; /* enum self_test */
+	struct edit_opts edit;
+	struct strs inject_delay;
+	const char *corrupt_batch;
+	/* evaluation and samples */
+	int64_t eval_every, eval_windows, sample_every, sample_tokens;
+	bool eval_only;
+	const char *sample_prompt;
+	/* checkpoints */
+	const char *out, *resume, *init_from;
+	int64_t ckpt_every, ckpt_syncs, keep;
+	double ckpt_secs;
+	bool ckpt, ckpt_best, ckpt_wait, overwrite;
+	int load;
+	/* log */
+	int64_t log_every, check_replicas_every;
+	double publish_secs;
+	const char *peak_flops;
+	bool log_all_ranks, dry_run, verbose;
+	/* not an option: which of the workers this is */
+	int worker;
+	/* nor this: how many ranks have the GPU that this one gets; 0: it is not known */
+	int gpu_sharers;
+	/* nor this: degrees as train_resolve() found them */
+	int degree[N_AXES];
+	/* nor this: --resume auto found nothing to go on from */
+	bool start_over;
+	/* nor this: rank 0's descriptor + 1, of a lock on the journal; 0: none */
+	int lock;
+	/* nor this: the workers of the checkpoint that the run goes on from */
+	int64_t from_workers;
+};
+
+extern const struct program train_program; /* without .versions */
+/* The options as text: what is saved with a run, and what fixes the arithmetic. */
+void train_config(const struct train_opts *o, struct str *out);
+void train_arithmetic(const struct train_opts *o, const struct model *m,
+	const char *device, uint64_t data_hash, struct str *out);
+/* Sets a model_config from a saved config, whose other keys are passed over. */
+int train_model_from_config(struct model_config *m, const char *config, struct err *e);
+/* The options of this invocation only, which are not saved with a run. */
+void train_invocation(const struct train_opts *o, struct str *out);
+/* The options that the weights of a model need. */
+void train_model_options(const struct train_opts *o, struct str *out);
+/* What the option table cannot check by itself; also fills in what others decide. */
+int train_opts_check(struct train_opts *o, struct err *e);
+
+#endif

@@ -1,0 +1,85 @@
+/* The peak FLOP/s that MFU is relative to. */
+#include "train/backend.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+/* What products of a run take. */
+static enum dtype operands_of(const struct train_opts *o)
+{
+	static const enum dtype types[] = {DT_F32, DT_BF16, DT_F16, DT_BF16};
+	return types[o->dtype];
+}
+
+static struct mat numbers(struct device *d, struct arena *a, int64_t n, enum dtype type)
+{
+	struct mat x = mat_take(a, n, n, type);
+	float *some = xmalloc((size_t)(n * n) * sizeof(*some));
+	for (int64_t i = 0; i < n * n; i++)
+		some[i] = (float)(i % 7);
+	struct mat from = mat_take(a, n, n, DT_F32);
+	device_put(d, from.p, some, (size_t)mat_bytes(from));
+	d->k->round(d, x, from, type, 1);
+	free(some);
+	return x;
+}
+
+static int64_t room_of_products(int64_t n)
+{
+	return n * n * (int64_t)sizeof(float) * 5 + 4096;
+}
+
+/* The rate of products of n x n matrices, the best of a few. */
+static double measure_products(struct device *d, enum dtype type, int64_t n)
+{
+	struct arena a;
+	double best = 0;
+	int64_t most_bytes = d->most_bytes; /* of the run, which this is no part of */
+	device_arena(d, &a, "a product", (size_t)room_of_products(n));
+	struct mat x = numbers(d, &a, n, type), w = numbers(d, &a, n, type);
+	struct mat y = mat_take(&a, n, n, type);
+	for (int i = 0; i < 4; i++) {
+		device_wait(d);
+		double begin = clock_seconds();
+		d->k->linear_fwd(d, y, x, w, (struct mat){0});
+		device_wait(d);
+		double rate = 2.0 * (double)(n * n * n) / (clock_seconds() - begin);
+		best = rate > best ? rate : best;
+	}
+	device_arena_release(d, &a);
+	d->most_bytes = most_bytes;
+	return best;
+}
+
+/* Of products that take some milliseconds at least, where they are not very large, and have
+ * room beside the run. */
+static double measure_peak(struct device *d, enum dtype type)
+{
+	const double enough = 5e-3;
+	double rate = 0;
+	int64_t used, room;
+	device_memory(d, &used, &room);
+	type = d->narrow ? type : DT_F32;
+	for (int64_t n = 512; n <= 8192; n *= 2) {
+		if (room && room_of_products(n) > room / max64(1, d->sharers))
+			break;
+		rate = measure_products(d, type, n);
+		if (2.0 * (double)(n * n * n) / rate > enough)
+			break;
+	}
+	return rate;
+}
+
+double peak_flops(const struct train_opts *o, struct device *d)
+{
+	enum dtype type = operands_of(o);
+	double peak = 0;
+	bool measure = o->peak_flops && !strcmp(o->peak_flops, "measure");
+	if (o->peak_flops && !measure)
+		parse_double(o->peak_flops, &peak);
+	else if (d->apart && !measure)
+		peak = device_peak(d, type);
+	if (measure || (d->apart && peak <= 0))
+		peak = measure_peak(d, type);
+	return peak;
+}

@@ -1,0 +1,49 @@
+/* plan: the memory, work and communication of a rank, before anything is allocated. */
+#ifndef TRAIN_PLAN_H
+#define TRAIN_PLAN_H
+
+#include "kernels/selftest.h"
+#include "model/model.h"
+#include "parallel/parallel.h"
+#include "train/options.h"
+
+enum { PLAN_GROUPS = 16 };
+
+struct plan {
+	int64_t run_bytes, micro_bytes, scratch_bytes; /* the arenas */
+	struct store_bytes store;		       /* parts of the first */
+	int64_t data_bytes;			       /* windows of two steps */
+	int64_t copy_bytes; /* the copy of a checkpoint that is written in the background */
+	int64_t sample_bytes; /* rank 0, while it draws a sample */
+	int64_t work_bytes;   /* workspace of the device's kernels */
+	int64_t pinned_bytes; /* of a GPU's host, for what --offload moves there */
+	double step_flops;    /* of this rank's GEMMs */
+	/* Bytes that this rank sends in a step: in all, and in each group of ranks. */
+	double sent;
+	double read, written; /* bytes that --offload moves in a step */
+	int64_t edit_bytes;   /* memory for what other workers send */
+	double edit_sent;     /* bytes sent to them in a synchronisation */
+	struct plan_group {
+		char name[16];
+		double sent;
+	} group[PLAN_GROUPS];
+	int n_groups;
+};
+
+/* A pure function of its arguments: the code that trains, run on the planning device. The
+ * options are resolved; the model's tensors become this rank's parts. */
+void plan_make(const struct train_opts *o, struct model *m, int rank, struct plan *p);
+/* The kernel calls of this rank in a step, an evaluation and a sample. */
+void plan_calls(const struct train_opts *o, struct model *m, int rank,
+	struct kernel_calls *calls);
+int64_t plan_total(const struct plan *p);
+/* The bytes in the memory of the device; of a CPU, without copies and input data. */
+int64_t plan_on_device(const struct plan *p);
+/* The bytes that must fit: on a GPU its own, on a CPU all but the copy of a checkpoint. */
+int64_t plan_needed(const struct train_opts *o, const struct plan *p);
+/* The bytes that a rank may use: --memory, or its share of the host's free memory. */
+int64_t plan_limit(const struct train_opts *o, int ranks);
+/* Prints the plan of the rank that needs most, and the total of every rank. */
+void plan_print(const struct train_opts *o, struct model *m, struct str *out);
+
+#endif

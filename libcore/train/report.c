@@ -1,0 +1,184 @@
+/* The log of a run: rows, events, standard output, run.h5. */
+#include "train/train_internal.h"
+
+#include <errno.h>
+#include <string.h>
+#include <sys/resource.h>
+
+/* ---- the journal ----------------------------------------------------------------- */
+
+/* After a line was written to the journal, or could not be: warns once. */
+static void note_journal(struct run *r, int rc, const struct err *e)
+{
+	struct report *p = &r->report;
+	if (rc && !p->journal_incomplete)
+		warn("%s; training goes on, and lines of the journal are kept until they "
+		     "can be written",
+			e->msg);
+	else if (!rc && p->journal_incomplete)
+		warn("%s/journal.txt can be written again, and has every line",
+			r->dir.path);
+	p->journal_incomplete = rc != 0;
+}
+
+void report_event(struct run *r, const char *fmt, ...)
+{
+	struct err e = {0};
+	char text[1024];
+	va_list ap;
+	if (!run_is_first(r))
+		return;
+	va_start(ap, fmt);
+	vsnprintf(text, sizeof(text), fmt, ap);
+	va_end(ap);
+	int rc = journal_event(&r->report.journal, r->t.step, &e, "%s", text);
+	note_journal(r, rc, &e);
+}
+
+void report_print(struct run *r, const char *line)
+{
+	if (r->report.stdout_closed || r->t.o.worker > 0)
+		return;
+	if (r->report.bar.shown)
+		fprintf(stderr, "\r\033[K");
+	if (printf("%s\n", line) < 0 || fflush(stdout)) {
+		warn("standard output: %s; going on, the journal has every line",
+			strerror(errno));
+		r->report.stdout_closed = true;
+	}
+}
+
+void report_publish_now(struct run *r)
+{
+	struct err e = {0};
+	if (!run_is_first(r))
+		return;
+	bool failed = journal_publish(&r->report.journal, &e) != 0;
+	if (failed && !r->report.publish_failed)
+		warn("%s; training goes on, and it is tried again", e.msg);
+	r->report.publish_failed = failed;
+}
+
+void report_publish(struct run *r, double seconds)
+{
+	if (run_is_first(r) && journal_stale(&r->report.journal, seconds))
+		report_publish_now(r);
+}
+
+void report_row(struct run *r, const struct row *row)
+{
+	struct err e = {0};
+	struct str line = {0};
+	if (!run_is_first(r))
+		return;
+	int rc = journal_row(&r->report.journal, row, &e);
+	note_journal(r, rc, &e);
+	row_print(row, &line);
+	report_print(r, line.s);
+	str_free(&line);
+	report_publish(r, r->t.o.publish_secs);
+}
+
+/* ---- measurements ---------------------------------------------------------------- */
+
+struct meter report_meter(const struct run *r)
+{
+	const struct comm *sync = r->local.sync;
+	return (struct meter){.seconds = clock_seconds(),
+		.waited = comm_waited(),
+		.sent = mesh_sent(&r->t.mesh) + (sync ? sync->sent : 0),
+		.read = r->t.store->read,
+		.written = r->t.store->written};
+}
+
+void report_step(struct run *r, const struct step_result *s, struct meter before)
+{
+	struct meter now = report_meter(r);
+	struct report *p = &r->report;
+	p->since.steps++;
+	p->since.seconds += now.seconds - before.seconds;
+	p->since.forward += s->forward;
+	p->since.backward += s->backward;
+	p->since.data += s->data;
+	p->since.waited += now.waited - before.waited;
+	p->since.sent += now.sent - before.sent;
+	p->since.read += now.read - before.read;
+	p->since.written += now.written - before.written;
+	p->since.bubble += s->bubble;
+}
+
+/* Collective. The largest resident memory of a rank, without pages shared by others; on a GPU,
+ * what was allocated there. */
+static double peak_memory(struct run *r)
+{
+	struct rusage u;
+	getrusage(RUSAGE_SELF, &u);
+	int64_t peak = (int64_t)u.ru_maxrss * 1024 - comm_shared_foreign();
+	if (r->t.d.apart)
+		peak = r->t.d.most_bytes + DEVICE_WORK_BYTES;
+	return (double)comm_max_i64(r->world, peak);
+}
+
+/* Collective. Of the rank with the largest sum, in a step. */
+static double max_per_step(struct run *r, int64_t sum)
+{
+	return (double)comm_max_i64(r->world, sum) / (double)r->report.since.steps;
+}
+
+/* Throughput over all workers. */
+static void fill_rates(const struct run *r, double dt, struct row *row)
+{
+	const struct model *m = &r->t.model;
+	double sps = (double)r->t.o.batch / dt, context = (double)m->c.context;
+	double ranks = (double)r->all->size, peak = r->report.peak_flops;
+	row_set(row, COL_SPS, sps);
+	row_set(row, COL_SPS_PER_GPU, sps / ranks);
+	row_set(row, COL_TPS, sps * context);
+	row_set(row, COL_TPS_PER_GPU, sps * context / ranks);
+	if (peak <= 0)
+		return;
+	double rate = sps * context / ranks / peak;
+	row_set(row, COL_MFU, rate * model_flops_per_token(m, false));
+	row_set(row, COL_MFU_CAUSAL, rate * model_flops_per_token(m, true));
+}
+
+void report_fill_row(struct run *r, const struct step_result *s, struct row *row)
+{
+	const struct trainer *t = &r->t;
+	struct report *p = &r->report;
+	double n = (double)p->since.steps, dt = p->since.seconds / n;
+	row_set(row, COL_LOSS, (double)s->loss);
+	if (!s->skipped)
+		row_set(row, COL_GRAD_NORM, (double)s->grad_norm);
+	if (t->o.dtype == PRECISION_FP16)
+		row_set(row, COL_LOSS_SCALE, (double)s->loss_scale);
+	row_set(row, COL_LR, (double)s->lr);
+	row_set(row, COL_DT, dt);
+	if (t->graph.state == GRAPH_NONE) { /* a graph's phases are not timed */
+		row_set(row, COL_DTF, p->since.forward / n);
+		row_set(row, COL_DTB, p->since.backward / n);
+	}
+	row_set(row, COL_DTC, p->since.waited / n);
+	row_set(row, COL_DTD, p->since.data / n);
+	if (t->schedule.ranks > 1)
+		row_set(row, COL_BUBBLE, p->since.bubble / n);
+	fill_rates(r, dt, row);
+	row_set(row, COL_MEM, peak_memory(r));
+	if (r->all->size > 1)
+		row_set(row, COL_SENT, max_per_step(r, p->since.sent));
+	if (t->o.offload) {
+		row_set(row, COL_READ, max_per_step(r, p->since.read));
+		row_set(row, COL_WRITTEN, max_per_step(r, p->since.written));
+	}
+	memset(&p->since, 0, sizeof(p->since));
+}
+
+struct row report_new_row(const struct run *r)
+{
+	const struct trainer *t = &r->t;
+	struct row row = {.has = 0};
+	row_set(&row, COL_STEP, (double)t->step);
+	row_set(&row, COL_TOKENS,
+		(double)((t->samples - t->n_unseen) * t->model.c.context));
+	return row;
+}

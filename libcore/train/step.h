@@ -1,0 +1,60 @@
+/* step: one optimizer step of a trainer, and its evaluation. */
+#ifndef TRAIN_STEP_H
+#define TRAIN_STEP_H
+
+#include "train/trainer.h"
+
+/* ---- lr.c ------------------------------------------------------------------------ */
+
+/* The learning rate of step 1, 2, ... */
+double lr_at(const struct train_opts *o, int64_t step);
+
+/* ---- step.c ---------------------------------------------------------------------- */
+
+/* Numbers of the caller's that are summed over the ranks in the same message as the loss and
+ * the norm. `cast` is called on each rank when its backward is done. */
+enum { STEP_VOTES = 4 };
+struct step_votes {
+	void (*cast)(void *with, int64_t vote[STEP_VOTES]);
+	void *with;
+};
+
+struct step_result {
+	float loss, grad_norm, lr, loss_scale;
+	double forward, backward, data; /* seconds */
+	double bubble; /* the fraction of time that the pipeline's ranks idled */
+	int64_t vote[STEP_VOTES]; /* the sums over the ranks */
+	bool skipped;		  /* fp16: gradients overflowed, so nothing was updated */
+	bool bad;		  /* loss or norm is not finite: nothing was updated */
+	struct str why;		  /* then: the first number that is not finite */
+};
+
+/* Collective. One optimizer step; `votes` may be NULL. */
+void trainer_step(
+	struct trainer *t, const struct step_votes *votes, struct step_result *r);
+/* The same on given windows [sample][context + 1], those of this rank's micro-batches. */
+void trainer_step_on(struct trainer *t, const int32_t *windows,
+	const struct step_votes *votes, struct step_result *r);
+/* Collective. Forward and backward of the next step, in which GEMMs find their algorithms;
+ * the results are dropped. */
+void trainer_autotune_step(struct trainer *t);
+/* Collective. Leaves out steps: a worker that was slower than others catches up with them. */
+void trainer_skip_steps(struct trainer *t, int64_t steps);
+
+/* Parts of a step, for the plan. */
+
+/* The micro-batches of a step that are this rank's. */
+struct pipe_input step_input(const struct trainer *t, const int32_t *windows);
+/* Collective, after the backward: one all-reduce of integers sums the loss and the squares of
+ * the gradient, which stay in the device's memory, and the votes. Also measures the bubble. */
+void step_allreduce(
+	struct trainer *t, const struct step_votes *votes, struct step_result *r);
+/* Enqueues the optimizer. */
+void step_update(struct trainer *t);
+
+/* ---- eval.c ---------------------------------------------------------------------- */
+
+/* Collective. Mean loss over the fixed windows of a split; NaN when the split is too short. */
+double trainer_eval(struct trainer *t, enum split split);
+
+#endif

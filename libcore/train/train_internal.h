@@ -1,0 +1,158 @@
+/* The run around the trainer: shared by start.c, loop.c, report.c, save.c, run_dir.c and
+ * local_sgd*.c. */
+#ifndef TRAIN_INTERNAL_H
+#define TRAIN_INTERNAL_H
+
+#include <pthread.h>
+
+#include "run/run.h"
+#include "train/backend.h"
+#include "train/local_sgd.h"
+#include "train/state.h"
+#include "train/step.h"
+#include "train/train.h"
+
+/* What the ranks of a worker vote for in every step. */
+enum vote { VOTE_STOP, VOTE_SAVE, VOTE_WRITTEN, VOTE_MEET };
+
+/* What a step is followed by: all ranks of a worker decide the same. */
+struct decision {
+	bool stop, save, log;
+	bool agreed; /* the parameters are those of all workers */
+};
+
+/* ---- report.c: the log --------------------------------------------------------------- */
+
+/* What a step costs, read before and after it. */
+struct meter {
+	double seconds, waited;
+	int64_t sent, read, written;
+};
+
+struct report {
+	struct journal journal; /* rank 0's */
+	struct progress bar;
+	struct {
+		int64_t steps;
+		double seconds, forward, backward, data, waited, bubble;
+		int64_t sent, read, written; /* bytes */
+	} since;			     /* sums since the last row */
+	double peak_flops;
+	bool stdout_closed;
+	bool journal_incomplete; /* lines could not be written yet */
+	bool publish_failed;	 /* run.h5 is older than the journal */
+};
+
+/* ---- save.c: checkpoints ------------------------------------------------------------- */
+
+/* A checkpoint from its beginning to its end, which may be some steps later. */
+struct saving {
+	int64_t step;
+	const char *why;
+	struct str path;
+	bool best;	       /* the validation loss of that step is the best so far */
+	double begin, stalled; /* when, and seconds that training waited for it */
+};
+
+struct saver {
+	struct saving now; /* while one is being written */
+	/* The last step that this worker has a checkpoint of, and that all workers have; -1:
+	 * none. Without workers all_have is beyond every step. */
+	int64_t have, all_have;
+	int64_t saved_step, tried_step, eval_step; /* -1: none */
+	double saved_at, retry_at; /* 0: the last checkpoint was written */
+	bool failed;
+	pthread_t pruner; /* rank 0's thread, which removes old checkpoints */
+	bool pruning;
+	int64_t prune_to; /* all_have when it began */
+};
+
+/* ---- run_dir.c: the run directory ---------------------------------------------------- */
+
+struct run_dir {
+	char *path, *ckpt_path; /* NULL: there is none */
+	int lock;		/* rank 0's, on the journal; -1: none */
+	bool made, made_journal;
+	bool has_algorithms; /* those of the first step */
+};
+
+/* ---- the run ------------------------------------------------------------------------- */
+
+struct run {
+	double began;	    /* the program, by clock_seconds() */
+	struct comm *all;   /* the ranks of all workers */
+	struct comm *world; /* of this worker */
+	bool error_agreed;  /* all ranks know of the error that ends the start */
+	bool deserted;	    /* another worker has left */
+	struct dataset data;
+	struct trainer t;
+	struct local_sgd local;
+	struct decision now;
+	struct report report;
+	struct saver saver;
+	struct run_dir dir;
+	struct str self_test; /* its result */
+	int64_t max_bytes;    /* planned, of the rank that needs most */
+};
+
+static inline bool run_is_first(const struct run *r)
+{
+	return r->world->rank == 0;
+}
+
+/* loop.c */
+
+/* Collective. Trains (or evaluates), and returns the exit code. */
+int loop_run(struct run *r);
+
+/* report.c */
+
+struct meter report_meter(const struct run *r);
+void report_step(struct run *r, const struct step_result *s, struct meter before);
+struct row report_new_row(const struct run *r);
+/* Collective over the worker. The columns of every logged step. */
+void report_fill_row(struct run *r, const struct step_result *s, struct row *row);
+/* A row of the log; a line of the journal. */
+void report_row(struct run *r, const struct row *row);
+void report_event(struct run *r, const char *fmt, ...) PRINTF(2, 3);
+void report_print(struct run *r, const char *line);
+/* Writes run.h5, if it is that many seconds old. */
+void report_publish(struct run *r, double seconds);
+/* The same in any case. */
+void report_publish_now(struct run *r);
+
+/* save.c */
+
+/* This rank's vote: is a checkpoint due by the clock? */
+bool save_due(const struct run *r);
+/* Collective. Saves this step, unless that is done; in the `background`, training goes on before
+ * it is written. */
+void save_now(struct run *r, const char *why, bool background);
+/* Collective. Ends the one that is being written. */
+void save_end(struct run *r);
+/* Waits until old checkpoints are removed: the next needs the space. */
+void save_close(struct run *r);
+
+/* run_dir.c */
+
+enum { PATIENCE_SECS = 3 }; /* for a run that is stopping, when another resumes it */
+/* Collective over all. Makes the directory of this worker, or takes it, and locks it. */
+int run_dir_make(struct run *r, const struct train_opts *o, struct err *e);
+/* Collective over the worker. Can every rank that is to write there see it? */
+int run_dir_check(const struct run *r, const struct train_opts *o, struct err *e);
+/* A run that could not begin leaves no trace. */
+void run_dir_unmake(struct run *r);
+/* --overwrite: removes the checkpoints of the run before, of all its workers. */
+void run_dir_clear(const struct run *r, const struct train_opts *o);
+
+/* describe.c */
+
+/* Prints the first screen: what the run is, and the columns that it logs. */
+void describe_run(const struct run *r, const struct run_info *i);
+
+/* start.c */
+
+/* Collective. After a phase of the start in which a worker may fail: has any failed? */
+int start_agree(struct run *r, struct err *e);
+
+#endif

@@ -1,0 +1,100 @@
+/*
+ * trainer: a model in training on the ranks of one worker. trainer.c prepares and builds it,
+ * step.h has the optimizer step and the evaluation, state.h its checkpoints. It knows nothing
+ * of the run around it: no log, no directory, no clock.
+ */
+#ifndef TRAIN_TRAINER_H
+#define TRAIN_TRAINER_H
+
+#include "comm/comm.h"
+#include "model/model.h"
+#include "train/dataset.h"
+#include "train/faults.h"
+#include "train/layout.h"
+#include "train/pipe.h"
+#include "train/plan.h"
+#include "train/start_times.h"
+
+struct trainer {
+	struct train_opts o;
+	struct comm *world;
+	struct mesh mesh;
+	struct rank_layout layout;
+	struct device d;
+	struct model model;
+	struct plan plan;
+	struct trainer_memory {
+		int64_t gpu_free; /* before any rank that shares the GPU allocates */
+		struct arena run, micro, scratch;
+		struct spill *spill; /* where --offload moves state to */
+	} memory;
+	struct store *store;
+	struct pass pass;
+	struct schedule schedule;
+	struct pipe pipe;
+	struct trainer_data {
+		struct dataset *set;
+		struct loader *loader;
+		struct order order; /* of training samples */
+		struct fetch *next; /* the next step's samples, being fetched */
+	} data;
+	/* On the device: the inputs of a step's end and its results; and a copy of the results. */
+	struct step_terms *terms;
+	struct step_end *end, ended;
+	struct trainer_profile {
+		int64_t first, last; /* steps; 0: none */
+		bool running;
+	} profile;
+	struct trainer_graph {
+		enum { GRAPH_NONE, GRAPH_WANTED, GRAPH_MADE } state;
+		int64_t n_eager; /* steps before it was captured */
+	} graph;
+	struct faults faults;
+	/* A checkpoint that is written in the background, from a copy of the state. */
+	struct trainer_copy {
+		struct ckpt_writing *writing;
+		struct arena arena;
+		enum { COPY_NONE, COPY_PLANNED, COPY_MADE } state;
+	} copy;
+	struct local_sgd *local; /* NULL: there are no other workers */
+	struct start_times start;
+	/* The state that checkpoints keep. */
+	int64_t step, samples;
+	int64_t loaded_step; /* of the checkpoint, which may be later than where it resumes */
+	int64_t n_unseen; /* of the samples, skipped because a worker was slower than others */
+	double loss, val_loss, best_val_loss;
+	/* fp16: the scale of the loss, and the steps without overflow since it changed;
+	 * otherwise 1, 0 */
+	float loss_scale;
+	int64_t scale_good;
+	int64_t skipped; /* steps that updated nothing: they overflowed, or were left out */
+};
+
+/* Collective. Parameters are initialised from the seed. `data` stays the caller's. */
+int trainer_open(struct trainer *t, const struct train_opts *o, struct comm *world,
+	struct dataset *data, struct err *e);
+void trainer_close(struct trainer *t);
+
+/*
+ * The same in three parts: options, model and device; the plan, and whether it fits into
+ * memory; and the allocation of that memory. Where trainers of several workers share a GPU,
+ * all wait for each other after the first part, and query the free memory again: nothing is
+ * allocated before the third part.
+ */
+int trainer_prepare(struct trainer *t, const struct train_opts *o, struct comm *world,
+	struct dataset *data, struct err *e);
+void trainer_query_free_memory(struct trainer *t);
+int trainer_fit(struct trainer *t, struct err *e);
+int trainer_build(struct trainer *t, struct err *e);
+
+/* The parts of trainer_build() that a plan needs as well, with arenas that may only measure:
+ * first the store and the pass, then the schedule and the activations. */
+void trainer_build_store(struct trainer *t);
+void trainer_build_pipe(struct trainer *t);
+void trainer_dismantle(struct trainer *t);
+/* The groups of the store beside parameters: state of the optimizer, and of local SGD. */
+void train_store_groups(const struct train_opts *o, struct store_groups *g);
+/* Rank 0 warns that training waits while checkpoints are written. */
+void trainer_warn_no_copy(const struct trainer *t);
+
+#endif

@@ -1,0 +1,67 @@
+/* Tensors of a checkpoint, into the store of a model. */
+#include "train/weights.h"
+
+#include <stdlib.h>
+
+int weights_check(const struct ckpt *c, const struct model *m, struct err *e)
+{
+	for (int i = 0; i < m->n_tensors; i++) {
+		const struct tensor *t = &m->tensors[i];
+		int k = ckpt_find(c, t->name);
+		if (k < 0)
+			return err_set(e, EX_DATAERR,
+				"%s: has no tensor %s: another model", c->path, t->name);
+		const struct ckpt_tensor *f = &c->tensors[k];
+		if (f->ndim != t->ndim || f->dims[0] != t->dims[0] ||
+			(t->ndim == 2 && f->dims[1] != t->dims[1]))
+			return err_set(e, EX_DATAERR,
+				"%s: %s is [%lld, %lld] there and [%lld, %lld] here: "
+				"another model",
+				c->path, t->name, (long long)f->dims[0],
+				(long long)f->dims[1], (long long)t->dims[0],
+				(long long)t->dims[1]);
+	}
+	if (c->n_tensors != m->n_tensors)
+		return err_set(e, EX_DATAERR,
+			"%s: has %d tensors, the model %d: another model", c->path,
+			c->n_tensors, m->n_tensors);
+	return 0;
+}
+
+/* Some rows of a tensor: from the file, or from rank 0 which has read them. */
+static int read_piece(const struct ckpt *c, struct comm *send, int group,
+	const struct tensor *t, int64_t row, int64_t n, float *out, struct err *e)
+{
+	int rc = c ? ckpt_read_rows(c, group, ckpt_find(c, t->name), row, n, out, e) : 0;
+	if (!send)
+		return rc;
+	if (comm_agree(send, e))
+		return -1;
+	int64_t width = t->ndim == 1 ? 1 : t->dims[1];
+	comm_bcast(send, out, n * width * (int64_t)sizeof(float), 0);
+	return 0;
+}
+
+int weights_load(struct store *s, const struct ckpt *c, struct comm *send, int from,
+	int to, struct err *e)
+{
+	enum { BLOCK_FLOATS = 1 << 18, BLOCKS = 4 }; /* as files are written */
+	float *piece = NULL;
+	int rc = 0;
+	for (int i = 0; i < s->c.n_tensors && !rc; i++) {
+		const struct tensor *t = &s->c.tensors[i];
+		int64_t width = t->ndim == 1 ? 1 : t->dims[1];
+		int64_t rows = BLOCKS * max64(1, BLOCK_FLOATS / width);
+		piece = xrealloc(piece, (size_t)(rows * width) * sizeof(float));
+		for (int64_t r = 0; r < t->dims[0] && !rc; r += rows) {
+			int64_t n = min64(rows, t->dims[0] - r);
+			if (!send && !store_wants(s, i, r, n))
+				continue;
+			rc = read_piece(c, send, from, t, r, n, piece, e);
+			if (!rc)
+				store_put(s, to, i, r, n, piece);
+		}
+	}
+	free(piece);
+	return rc;
+}
