@@ -80,6 +80,23 @@ int err_set(struct err *e, int code, const char *fmt, ...) PRINTF(3, 4);
 /* Prepends text to the message, such as "FILE: ". Returns -1. */
 int err_prefix(struct err *e, const char *fmt, ...) PRINTF(2, 3);
 
+/* Advice after an error. Only programs know options: a lower floor names the kind of failure, and
+ * the program's table has a sentence of advice for it, or NULL. */
+enum advice_on {
+	ADVICE_MEMORY,
+	ADVICE_GPU_MEMORY,
+	ADVICE_PINNED_MEMORY,
+	ADVICE_SHARED_MEMORY, /* of a GPU's thread block */
+	ADVICE_GPU,	      /* none that can be used */
+	ADVICE_RUN_IN_USE,
+	ADVICE_NO_CHECKPOINT,
+	ADVICE_VOCABULARY, /* not known */
+	N_ADVICE
+};
+void advice_set(const char *const table[AT_LEAST(N_ADVICE)]); /* NULL in a row: none */
+/* "; " and the sentence, or an empty text: the end of a message. */
+const char *advice_on(enum advice_on what);
+
 /* Prints "NAME: rank R: message" and exits. The hook, when set, is called instead of exit() (comm
  * sets it, so that all ranks end when one does). */
 NORETURN void die(int code, const char *fmt, ...) PRINTF(2, 3);
