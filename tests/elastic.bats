@@ -118,7 +118,7 @@ rank_at() { # RANK: its process, of the runs here
 	# a worker's file of another time is not one of this
 	cp run/checkpoints/latest.h5 run/worker-1/checkpoints/step-00000008.h5
 	timeout -k 1 120 mpiexec -n 3 pt-train -q --resume auto -n 9 -o run </dev/null >/dev/null 2>err
-	grep -q 'worker-1/checkpoints/step-00000008.h5 is not of worker 1 of 3' err
+	grep -q 'worker-1/checkpoints/step-00000008.h5 is not the checkpoint of worker 1 of 3' err
 	code_of 64 tiny --ckpt-syncs 1 -o other
 	says 'ckpt-syncs needs --edit-workers'
 }
