@@ -25,7 +25,7 @@ static const struct opt options[] = {
 /* clang-format on */
 
 static const char *const synopsis[] = {
-	"ls [RUN | FOLDER | CHECKPOINT] ...",
+	"ls [RUN | DIRECTORY | CHECKPOINT] ...",
 	"show [--options] RUN|CHECKPOINT",
 	"verify RUN|CHECKPOINT ...",
 	"diff [--no-optimizer] [--strict] RUN|CHECKPOINT RUN|CHECKPOINT",
