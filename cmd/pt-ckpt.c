@@ -1,4 +1,4 @@
-/* pt-ckpt: look at checkpoints, check them, compare them, remove them. */
+/* pt-ckpt: list, show, verify, compare, hash and remove checkpoints. */
 #include "base/file.h"
 #include "ckpt/ckpt.h"
 
@@ -32,7 +32,7 @@ static const struct opt options[] = {
 /* clang-format on */
 
 static const char *const synopsis[] = {
-	"ls [RUN | FOLDER | CHECKPOINT] ...",
+	"ls [RUN | DIRECTORY | CHECKPOINT] ...",
 	"show [--options] RUN|CHECKPOINT",
 	"verify RUN|CHECKPOINT ...",
 	"diff [--no-optimizer] [--strict] RUN|CHECKPOINT RUN|CHECKPOINT",
@@ -64,13 +64,14 @@ static const struct program program = {
 	.kinds = (const char *const[]){"checkpoint", NULL},
 };
 
-/* "-" for what is not there. */
+/* "-" for NaN, which means none. */
 static const char *number(char buf[static NUM_TEXT], double v)
 {
 	return isnan(v) ? "-" : text_float(buf, (float)v);
 }
 
-/* Does it say that it is another kind of file? What says nothing may be a damaged one. */
+/* True if the attribute `format` names another format; without it, the file may be a damaged
+ * checkpoint. */
 static bool is_other_file(const char *path)
 {
 	static const struct h5_field field[] = {{"format", H5_TEXT, 0, false, NULL}, {0}};
@@ -88,7 +89,7 @@ static bool is_other_file(const char *path)
 
 /* ---- ls -------------------------------------------------------------------------- */
 
-/* All are listed; the first that is damaged decides the exit code. */
+/* Prints the line of a file; the first damaged file determines the exit code. */
 static void list_file(const char *path, const char *mark, struct err *e)
 {
 	struct ckpt *c;
@@ -110,7 +111,7 @@ static void list_file(const char *path, const char *mark, struct err *e)
 	ckpt_close(c);
 }
 
-/* A run's folder stands for its checkpoints. */
+/* Lists the checkpoints of a run, or in a directory. */
 static int list_folder(const char *folder, struct err *e)
 {
 	struct str in_run = {0}, path = {0};
@@ -128,7 +129,7 @@ static int list_folder(const char *folder, struct err *e)
 	}
 	int rc = n < 0 ? -1
 		 : n   ? 0
-		       : err_set(e, EX_DATAERR, "%s: no checkpoints there", folder);
+		       : err_set(e, EX_DATAERR, "%s: no checkpoints found", folder);
 	free(steps);
 	str_free(&in_run);
 	str_free(&path);
@@ -253,7 +254,7 @@ static int verify_one(const char *path, struct err *e)
 	return rc ? -1 : 0;
 }
 
-/* All are looked at; the first failure decides the exit code. */
+/* Checks all files; the first failure determines the exit code. */
 static int verify(int n, char **names, const struct opts *o, struct err *e)
 {
 	(void)o;
@@ -265,7 +266,7 @@ static int verify(int n, char **names, const struct opts *o, struct err *e)
 		}
 		printf("%s: %s\n", names[i],
 			mine.code == EX_IOERR	  ? "cannot be read"
-			: is_other_file(names[i]) ? "no checkpoint"
+			: is_other_file(names[i]) ? "not a checkpoint"
 						  : "DAMAGED");
 		if (e->code)
 			err_say(&mine);
@@ -300,14 +301,14 @@ static void print_delta(const struct ckpt_delta *d)
 		printf("%-38s %s\n", d->name,
 			d->only_a   ? "only in the first"
 			: d->only_b ? "only in the second"
-				    : "has another shape");
+				    : "has a different shape");
 		return;
 	}
 	printf("%-38s %-10s %lld of %lld differ, from element %lld; max |Δ| %.4g, ",
 		d->name, d->group, (long long)d->n_differ, (long long)d->n,
 		(long long)d->first, d->max_abs);
 	if (d->max_ulp == INT64_MAX)
-		printf("not a number\n");
+		printf("NaN\n");
 	else
 		printf("%lld ULP\n", (long long)d->max_ulp);
 }
@@ -335,7 +336,7 @@ static const char *field_text(const struct h5_field *f, const void *from, struct
 	return out->s;
 }
 
-/* Attributes; the hash of the parameters is left to the tensors. */
+/* Compares the attributes, except the hash of the parameters, which follows from the tensors. */
 static void diff_fields(const struct ckpt *a, const struct ckpt *b, struct str *out)
 {
 	struct str x = {0}, y = {0};
@@ -369,7 +370,7 @@ static int take_value(void *to, const char *key, const char *value, struct err *
 struct options_diff {
 	const struct str *other;
 	struct str *out;
-	bool only_missing; /* say what the other has not, which is the first */
+	bool only_missing; /* print only keys that the other text (the first) lacks */
 };
 
 static int diff_option(void *with, const char *key, const char *value, struct err *e)
@@ -414,7 +415,7 @@ static void diff_vocabulary(const struct ckpt *a, const struct ckpt *b, struct s
 	str_free(&of_y);
 }
 
-/* What is said of two whose tensors are the same, and the number of such lines. */
+/* For checkpoints with equal tensors: prints all other differences, and returns their number. */
 static int64_t diff_rest(
 	const struct ckpt *a, const struct ckpt *b, const struct opts *o, struct err *e)
 {
@@ -426,8 +427,8 @@ static int64_t diff_rest(
 		str_free(&notes);
 		return -1;
 	}
-	printf("%d tensors are the same%s%s\n%s", a->n_tensors,
-		o->optimizer ? ", with their moments" : "",
+	printf("%d tensors are equal%s%s\n%s", a->n_tensors,
+		o->optimizer ? ", with their optimizer state" : "",
 		notes.len ? "; these differ:" : "", notes.len ? notes.s : "");
 	for (size_t i = 0; i < notes.len; i++)
 		n += notes.s[i] == '\n';
@@ -458,13 +459,13 @@ static int diff(int n, char **names, const struct opts *o, struct err *e)
 		return -1;
 	bool differ = n_deltas || (o->strict && n_rest);
 	if (differ)
-		e->code = EX_FAILED; /* said already */
+		e->code = EX_FAILED; /* without a message: the differences are printed */
 	return differ ? -1 : 0;
 }
 
 /* ---- rm -------------------------------------------------------------------------- */
 
-/* step-N.h5, as pt-train names them. */
+/* True for step-N.h5, the names that pt-train uses. */
 static bool has_name(const char *file)
 {
 	size_t n = strlen(file), digits = strspn(file + (n < 5 ? n : 5), "0123456789");
@@ -472,8 +473,8 @@ static bool has_name(const char *file)
 	       !strcmp(file + 5 + digits, ".h5");
 }
 
-/* Only what is a checkpoint, or with `force` what was meant to be one, by its name: never
- * another file. */
+/* Removes a checkpoint, or with `force` a damaged file with the name of one, but never another file.
+ */
 static int remove_one(const char *path, bool force, struct err *e)
 {
 	struct str folder = {0};
@@ -483,7 +484,7 @@ static int remove_one(const char *path, bool force, struct err *e)
 	if (lstat(path, &st))
 		return err_set(e, EX_IOERR, "%s: %s", path, strerror(errno));
 	if (S_ISDIR(st.st_mode))
-		return err_set(e, EX_DATAERR, "%s is a folder; name its files", path);
+		return err_set(e, EX_DATAERR, "%s is a directory; name its files", path);
 	if (ckpt_open(&c, path, e)) {
 		bool meant =
 			S_ISREG(st.st_mode) && has_name(file) && !is_other_file(path);
@@ -550,7 +551,7 @@ static int run(int n, char **operands, const struct opts *o, struct err *e)
 	const char *const *names = command_names();
 	if (n < 1)
 		return err_set(e, EX_USAGE,
-			"say what to do: ls, show, verify, diff, hash or rm");
+			"give a command: ls, show, verify, diff, hash or rm");
 	for (size_t i = 0; i < ARRAY_LEN(commands); i++) {
 		if (strcmp(operands[0], names[i]))
 			continue;
@@ -562,7 +563,7 @@ static int run(int n, char **operands, const struct opts *o, struct err *e)
 		return commands[i].run(n - 1, operands + 1, o, e);
 	}
 	const char *near = nearest(operands[0], names, (int64_t)ARRAY_LEN(commands));
-	return err_set(e, EX_USAGE, "there is no command '%s'%s%s%s", operands[0],
+	return err_set(e, EX_USAGE, "unknown command '%s'%s%s%s", operands[0],
 		near ? "; did you mean '" : "", near ? near : "", near ? "'?" : "");
 }
 

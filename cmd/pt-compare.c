@@ -1,4 +1,4 @@
-/* pt-compare: are two loss curves the same? */
+/* pt-compare: compare the curves of training runs. */
 #include "compare/compare.h"
 
 #include <stdlib.h>
@@ -92,7 +92,7 @@ static int terminal_width(void)
 	return 79;
 }
 
-/* The worst verdict over all tests. */
+/* Compares each test with the control; returns the worst verdict. */
 static enum verdict compare_all(
 	const struct run_log *logs, int n, const struct compare_opts *c)
 {
@@ -140,7 +140,7 @@ int main(int argc, char **argv)
 	if (n < 0)
 		return err_say(&e);
 	if (n < 2)
-		return err_say(&(struct err){EX_USAGE, "two runs or more are compared"});
+		return err_say(&(struct err){EX_USAGE, "give two or more runs"});
 	for (int64_t i = 0; i < o.plots.n; i++)
 		if (plot_check(o.plots.v[i], &e))
 			return err_say(&e);

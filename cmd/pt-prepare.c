@@ -1,4 +1,4 @@
-/* pt-prepare: text to token shards. */
+/* pt-prepare: turn text into token shards. */
 #include "data/data.h"
 
 #include <stdlib.h>
@@ -117,7 +117,7 @@ static int verify_one(const char *path, struct err *e)
 	return rc;
 }
 
-/* All are looked at; the first failure decides the exit code. */
+/* Checks all files; the first failure determines the exit code. */
 static int verify(const struct strs *files, struct err *e)
 {
 	for (int64_t i = 0; i < files->n; i++) {
@@ -147,14 +147,15 @@ static int prepare(const struct opts *o, const struct strs *texts, struct err *e
 		.overwrite = o->overwrite,
 	};
 	struct prepared made;
-	if (!strcmp(p.out, "/dev/stdout")) /* a file behind it is not to be replaced */
+	if (!strcmp(p.out, "/dev/stdout")) /* it must not be replaced by a rename */
 		p.out = "-";
 	if (!strcmp(p.out, "-") && isatty(STDOUT_FILENO))
 		return err_set(e, EX_USAGE,
-			"standard output is a terminal, and a shard is no text; give "
+			"standard output is a terminal, and a shard is not text; give "
 			"--out");
 	if (!texts->n && isatty(STDIN_FILENO))
-		return err_set(e, EX_USAGE, "no text: give files, or - and type");
+		return err_set(e, EX_USAGE,
+			"no text: give files, or - to read from the terminal");
 	if (prepare_run(&p, texts, &made, e))
 		return -1;
 	char bytes[NUM_TEXT];
@@ -172,8 +173,8 @@ static int prepare(const struct opts *o, const struct strs *texts, struct err *e
 	return 0;
 }
 
-/* Ranks would write one file over the other. MPI is not asked: this program is not linked
- * with it. -1: alone, or nobody says. */
+/* The rank if a launcher has started several processes, which would overwrite each other's files;
+ * else -1. It reads the launcher's variables, because this program is not linked with MPI. */
 static int rank_of_many(void)
 {
 	static const char *const sizes[] = {
@@ -196,7 +197,7 @@ static int check(const struct opts *o, int64_t n_operands, struct err *e)
 	int looks = o->info + o->verify + (o->decode != 0);
 	if (rank_of_many() >= 0)
 		return err_set(e, EX_USAGE,
-			"pt-prepare is one process: start it without mpiexec");
+			"pt-prepare is a single process: start it without mpiexec");
 	if (looks > 1)
 		return err_set(e, EX_USAGE, "give one of --info, --verify and --decode");
 	if (looks && !n_operands)

@@ -106,13 +106,13 @@ refused() { # CODE TEXT COMMAND...
 	refused 74 'nowhere.h5: No such file' tiny -d nowhere.h5 -o run
 	refused 74 'nowhere.h5: No such file' tiny -d data.h5 nowhere.h5 -o run
 	refused 65 'text.txt: not an HDF5 file' tiny -d text.txt -o run
-	refused 65 'a pt-checkpoint file, where a pt-shard file is wanted' tiny -d c.h5 -o run
+	refused 65 'a pt-checkpoint file instead of a pt-shard file' tiny -d c.h5 -o run
 	refused 65 'a pt-run file' tiny -d old/run.h5 -o run
 	refused 65 'not a regular file' tiny -d . -o run
 	refused 65 'training tokens, but one sample needs' tiny -T 100000 -o run
 	for o in --resume --init-from; do
 		refused 74 'nowhere.h5: No such file' tiny -o run $o nowhere.h5
-		refused 65 'a pt-shard file, where a pt-checkpoint file is wanted' tiny -o run $o data.h5
+		refused 65 'a pt-shard file instead of a pt-checkpoint file' tiny -o run $o data.h5
 		refused 65 'not an HDF5 file' tiny -o run $o text.txt
 	done
 	refused 65 'a pt-checkpoint file' pt-prepare --info c.h5
@@ -134,7 +134,7 @@ refused() { # CODE TEXT COMMAND...
 	size=$(stat -c %s data.h5)
 	for n in 0 1 100 1000 $((size / 2)) $((size - 1)); do
 		head -c $n data.h5 >bad.h5
-		refused 65 'bad.h5: not an HDF5 file, or a damaged one' tiny -d bad.h5 -n 2 -o run
+		refused 65 'bad.h5: not an HDF5 file, or damaged' tiny -d bad.h5 -n 2 -o run
 		refused 65 'bad.h5: ' pt-prepare --info bad.h5
 		refused 65 'bad.h5: ' pt-prepare --decode train bad.h5
 		refused 65 '' bash -c 'pt-train -q -d - -n 2 -o run <bad.h5'
@@ -232,10 +232,10 @@ refused() { # CODE TEXT COMMAND...
 		"$python" hostile.py data.h5 $kind
 		[ "$(stat -c %s bad.h5)" -lt 1000000 ]
 		code_of 65 bash -c "$limit; exec timeout 120 pt-prepare --info bad.h5"
-		says 'not in one piece'
+		says 'not contiguous'
 		"$python" hostile.py run/run.h5 $kind
 		code_of 2 bash -c "$limit; exec timeout 120 pt-compare run bad.h5"
-		says 'not in one piece'
+		says 'not contiguous'
 	done
 	"$python" hostile.py run/run.h5 columns
 	code_of 2 bash -c "$limit; exec timeout 120 pt-compare run bad.h5"
@@ -353,23 +353,23 @@ full_disk() { # KIB COMMAND...
 	pt-prepare -q -t byte text.txt -o bytes.h5
 	refused 65 'empty: the text is empty' pt-prepare empty -o x.h5
 	refused 65 'all files: the text is empty' pt-prepare empty blank -o x.h5
-	refused 65 'binary: byte 0: not UTF-8; --tokenizer byte takes any file' pt-prepare binary -o x.h5
+	refused 65 'binary: byte 0: not UTF-8; --tokenizer byte accepts any file' pt-prepare binary -o x.h5
 	for f in empty binary cut-ckpt.h5; do
-		refused 65 "$f: not an HDF5 file, or a damaged one" pt-ckpt show $f
-		refused 65 "$f: not an HDF5 file, or a damaged one" pt-sample $f
+		refused 65 "$f: not an HDF5 file, or damaged" pt-ckpt show $f
+		refused 65 "$f: not an HDF5 file, or damaged" pt-sample $f
 	done
-	refused 2 'cut-log.h5: not an HDF5 file, or a damaged one' pt-compare run cut-log.h5
-	refused 2 'empty: neither a run.h5 nor lines' pt-compare run empty
+	refused 2 'cut-log.h5: not an HDF5 file, or damaged' pt-compare run cut-log.h5
+	refused 2 'empty: neither a run.h5 nor a text with lines' pt-compare run empty
 	code_of 2 pt-compare run cut-log.txt
-	says 'cut-log.txt: neither a run.h5 nor lines'
+	says 'cut-log.txt: neither a run.h5 nor a text with lines'
 	for n in 1 2 3; do
 		on=(mpiexec -n "$n" pt-train "${TINY[@]}" -n 8 -o new)
 		for f in empty binary cut.h5; do
-			refused 65 "$f: not an HDF5 file, or a damaged one" "${on[@]}" -d $f
+			refused 65 "$f: not an HDF5 file, or damaged" "${on[@]}" -d $f
 		done
-		refused 65 'bytes.h5: its tokenizer is not that of data.h5' "${on[@]}" -d data.h5 -d bytes.h5
+		refused 65 'bytes.h5: its tokenizer differs from that of data.h5' "${on[@]}" -d data.h5 -d bytes.h5
 		refused 65 'its vocabulary is not that of the data' env PT_DATA= "${on[@]}" -d bytes.h5 --resume run
-		refused 65 'cut-ckpt.h5: not an HDF5 file, or a damaged one' "${on[@]}" --resume cut-ckpt.h5
+		refused 65 'cut-ckpt.h5: not an HDF5 file, or damaged' "${on[@]}" --resume cut-ckpt.h5
 		refused 64 "did you mean '--layers'" "${on[@]}" --layerz 3
 		[ $n -eq 1 ] || refused 64 "$n ranks, but a step has only 1 micro-batch" "${on[@]}" -b 2
 	done

@@ -66,7 +66,7 @@ at20=run/checkpoints/step-00000020.h5
 	make_run run
 	make_run same -t 2
 	code_of 0 pt-ckpt diff $at20 same/checkpoints/latest.h5
-	says '20 tensors are the same, with their moments'
+	says '20 tensors are equal, with their optimizer state'
 	code_of 1 pt-ckpt diff $at20 run/checkpoints/step-00000010.h5
 	[ "$(grep -c ' model ' <<<"$output")" -eq 20 ]
 	[ "$(grep -c ' exp_avg_sq ' <<<"$output")" -eq 20 ]
@@ -76,13 +76,13 @@ at20=run/checkpoints/step-00000020.h5
 	# the same parameters, other moments
 	tiny -n 0 --init-from $at20 -o moved >/dev/null
 	code_of 0 pt-ckpt diff --no-optimizer $at20 moved/checkpoints/latest.h5
-	says '20 tensors are the same'
+	says '20 tensors are equal'
 	code_of 1 pt-ckpt diff $at20 moved/checkpoints/latest.h5
 	not grep -q ' model ' <<<"$output"
 	# other models
 	make_run wide --dim 32
 	code_of 1 pt-ckpt diff $at20 wide/checkpoints/latest.h5
-	says 'has another shape'
+	says 'has a different shape'
 	make_run llama --arch llama
 	code_of 1 pt-ckpt diff $at20 llama/checkpoints/latest.h5
 	says 'only in the first'
@@ -93,14 +93,14 @@ at20=run/checkpoints/step-00000020.h5
 	make_run run
 	make_run other --eval-every 0 --vocab-multiple 1 --sample-tokens 7
 	code_of 0 pt-ckpt diff run/checkpoints/step-00000020.h5 other
-	says '20 tensors are the same, with their moments; these differ:'
+	says '20 tensors are equal, with their optimizer state; these differ:'
 	val=$(pt-ckpt show run | sed -n 's/^val_loss = //p')
 	grep -qE "^  val_loss ${val:0:5}[0-9.]*, none\$" <<<"$output"
 	grep -qx '  option eval-every 10, 0' <<<"$output"
 	grep -qx '  option sample-tokens 200, 7' <<<"$output"
 	not grep -q 'vocabulary\|param_hash\|option seed' <<<"$output"
 	code_of 1 pt-ckpt diff --strict run other
-	says '20 tensors are the same'
+	says '20 tensors are equal'
 	code_of 0 pt-ckpt diff --strict run $at20
 	not grep -q differ <<<"$output"
 	# another vocabulary of the same size
@@ -186,7 +186,7 @@ at20=run/checkpoints/step-00000020.h5
 		says "/$tensor: rows 0 to"
 		code_of 65 pt-ckpt diff $at20 bad.h5
 		code_of 65 pt-ckpt diff bad.h5 $at20
-		not grep -q 'are the same' <<<"$output"
+		not grep -q 'are equal' <<<"$output"
 		code_of 65 pt-train -q -d data.h5 --resume bad.h5 -n 30 -o resumed
 		[ ! -e resumed/run.h5 ]
 	done
@@ -204,7 +204,7 @@ at20=run/checkpoints/step-00000020.h5
 	not grep -q 'nowhere.h5: DAMAGED' <<<"$output"
 	code_of 74 pt-ckpt verify nowhere.h5
 	code_of 65 pt-ckpt verify data.h5
-	says 'data.h5: no checkpoint'
+	says 'data.h5: not a checkpoint'
 }
 
 @test "ls names what is damaged, goes on, and ends with 65" {
@@ -213,11 +213,11 @@ at20=run/checkpoints/step-00000020.h5
 	cp short $at20
 	code_of 65 pt-ckpt ls run
 	says "damaged  $at20 (latest)"
-	says "$at20: not an HDF5 file, or a damaged one"
+	says "$at20: not an HDF5 file, or damaged"
 	grep -q '^10 ' <<<"$output"
 	mkdir none
 	code_of 65 pt-ckpt ls none
-	says 'none: no checkpoints there'
+	says 'none: no checkpoints found'
 	code_of 65 pt-ckpt ls data.h5
 	says 'other  data.h5'
 	not grep -q 'damaged' <<<"${lines[1]}"
@@ -230,7 +230,7 @@ at20=run/checkpoints/step-00000020.h5
 	mkdir folder
 	for what in verify show hash rm; do
 		code_of 65 pt-ckpt $what data.h5
-		says 'a pt-shard file, where a pt-checkpoint file is wanted'
+		says 'a pt-shard file instead of a pt-checkpoint file'
 		code_of 65 pt-ckpt $what run/run.h5
 		says 'a pt-run file'
 		code_of 65 pt-ckpt $what text.txt

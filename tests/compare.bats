@@ -30,7 +30,7 @@ only() { # PROGRAM...
 	code_of 2 pt-compare a nowhere
 	says 'nowhere: No such file'
 	code_of 64 pt-compare a
-	says 'two runs or more'
+	says 'two or more runs'
 	code_of 64 pt-compare
 	code_of 64 pt-compare a same --by stpe
 	says "did you mean 'step'"
@@ -57,7 +57,7 @@ only() { # PROGRAM...
 	log_of 2 2 2 2 2 >a
 	log_of 2 2.0000002 2.5 1.5 2.25 >b
 	code_of 1 pt-compare a b
-	says 'loss       4 of 5 values differ; first at step 2: 2, 2.0000002 (|Δ| 2.38e-07, 1 ULP); most at step 3: 2, 2.5 (|Δ| 0.5, 2097152 ULP)'
+	says 'loss       4 of 5 values differ; first at step 2: 2, 2.0000002 (|Δ| 2.38e-07, 1 ULP); largest at step 3: 2, 2.5 (|Δ| 0.5, 2097152 ULP)'
 	log_of 1 2 >a
 	log_of 2 1 >b
 	code_of 1 pt-compare a b
@@ -126,7 +126,7 @@ only() { # PROGRAM...
 	# nothing in common is trouble
 	sed 1,2d a >late
 	code_of 2 pt-compare --common short late
-	says 'nothing in common'
+	says 'no value in common'
 	code_of 2 pt-compare short late
 	# a curve of one run only
 	sed 's/$/ val_loss=1/' a >measured
@@ -223,7 +223,7 @@ only() { # PROGRAM...
 	code_of 1 pt-compare a b --graph --column val_loss
 	says ' val_loss +--'
 	code_of 1 pt-compare b a --graph --column grad_norm
-	says 'no grad_norm to draw'
+	says 'no values of grad_norm'
 	pt-compare -q b a --table --common >t
 	diff t - <<-END
 		# step	b	a
@@ -287,7 +287,7 @@ only() { # PROGRAM...
 	code_of 2 pt-compare a b --plot a/x.svg
 	says 'a/x.svg: Not a directory'
 	code_of 2 pt-compare a b --plot no.svg --column val_loss
-	says 'no val_loss to draw'
+	says 'no values of val_loss'
 	[ ! -e no.svg ]
 }
 
@@ -297,7 +297,7 @@ only() { # PROGRAM...
 	echo before >x.svg
 	code_of 2 env PATH="$PWD/only" pt-compare a a --plot x.svg
 	says 'gnuplot cannot be started'
-	says '--graph draws without it'
+	says '--graph does not need it'
 	says 'verdict: identical'
 	[ "$(cat x.svg)" = before ]
 	printf '#!/bin/sh\necho partly; exit 3\n' >only/gnuplot
@@ -363,15 +363,15 @@ only() { # PROGRAM...
 		says "${f#.}"
 	done
 	code_of 2 pt-compare a data.h5
-	says 'a pt-shard file, where a pt-run file is wanted'
+	says 'a pt-shard file instead of a pt-run file'
 	code_of 2 pt-compare a - <empty
 	says 'standard input: neither'
 	code_of 2 pt-compare a - <torn.h5
-	says 'standard input: not an HDF5 file, or a damaged one'
+	says 'standard input: not an HDF5 file, or damaged'
 	mkfifo fifo
 	cat torn.h5 >fifo 3>&- &
 	code_of 2 pt-compare a fifo
-	says 'fifo: not an HDF5 file, or a damaged one'
+	says 'fifo: not an HDF5 file, or damaged'
 }
 
 @test "a damaged run.h5 is not believed" {
@@ -399,7 +399,7 @@ only() { # PROGRAM...
 	code_of 0 pt-compare a a
 	for o in '' '--rtol 1e30 --atol 1e30'; do
 		code_of 1 pt-compare $o a b
-		says 'not a number'
+		says 'NaN)'
 		code_of 1 pt-compare $o b a
 		says '1 of 2 values differ'
 	done
@@ -412,7 +412,7 @@ only() { # PROGRAM...
 	says '4 |@'
 	log_of nan nan >a
 	code_of 0 pt-compare a a --graph
-	says 'no loss to draw'
+	says 'no values of loss'
 }
 
 @test "steps that are no whole numbers are passed over" {

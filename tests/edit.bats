@@ -144,7 +144,7 @@ same_runs() { # A B: in the rows that both have, and at their ends
 	# a worker that had not written its last
 	rm parts/worker-1/checkpoints/step-000000{14,15}.h5
 	mpiexec -n 2 pt-train -q --resume auto -o parts </dev/null >/dev/null 2>err
-	grep -q 'step-00000014.h5: worker 1 has none; looking for an older checkpoint' err
+	grep -q 'step-00000014.h5: worker 1 has no checkpoint of this step; looking for an older checkpoint' err
 	same_runs whole parts
 	# a folder, a link; and none of it for another warm-up
 	for from in whole whole/checkpoints/latest.h5 whole/checkpoints; do

@@ -118,7 +118,7 @@ rank_at() { # RANK: its process, of the runs here
 	# a worker's file of another time is not one of this
 	cp run/checkpoints/latest.h5 run/worker-1/checkpoints/step-00000008.h5
 	timeout -k 1 120 mpiexec -n 3 pt-train -q --resume auto -n 9 -o run </dev/null >/dev/null 2>err
-	grep -q 'worker-1/checkpoints/step-00000008.h5 is not of worker 1 of 3' err
+	grep -q 'worker-1/checkpoints/step-00000008.h5 is not the checkpoint of worker 1 of 3' err
 	code_of 64 tiny --ckpt-syncs 1 -o other
 	says 'ckpt-syncs needs --edit-workers'
 }
@@ -184,7 +184,7 @@ rank_at() { # RANK: its process, of the runs here
 	ended $pid
 	cat err
 	[ "$status" -eq 0 ]
-	grep -q '^supervise: it ended with [1-9][0-9]*, its newest checkpoint is of step ' err
+	grep -q '^supervise: the run exited with [1-9][0-9]*; newest checkpoint: step ' err
 	resumed=$(sed -n 's/^# event [^ ]* step=\([0-9]*\) resume$/\1/p' run/worker-2/journal.txt)
 	lost=$(($(sed '/ resume$/,$d' run/worker-2/journal.txt | grep -o '^step=[0-9]*' | tail -n 1 | cut -d= -f2) - resumed))
 	echo "step $resumed, and $lost of the steps after it are lost"
@@ -211,8 +211,8 @@ rank_at() { # RANK: its process, of the runs here
 	ended $pid
 	cat err
 	[ "$status" -eq 75 ]
-	[ "$(grep -c 'it ended with' err)" -eq 2 ]
-	grep -q 'from here on with 2 workers' err
+	[ "$(grep -c 'the run exited with' err)" -eq 2 ]
+	grep -q 'continuing with 2 workers' err
 	grep -q 'ends with code 75' run/worker-1/journal.txt
 	have_agreed run 2
 	# a usage error is no reason to try again; what ends for nothing is, so many times

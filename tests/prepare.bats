@@ -79,7 +79,7 @@ value() { # KEY FILE
 	pt-prepare -q -s document --separator $'<|end|>\n' -f 0.2 docs.txt -o f.h5
 	cmp d.h5 f.h5
 	code_of 65 pt-prepare -s document docs.txt -o g.h5
-	says 'of 1 documents, none went to'
+	says 'of 1 documents, none is for'
 }
 
 @test "several files, and standard input, are one text" {
@@ -211,8 +211,8 @@ killed() { # SIGNAL PATTERN COMMAND...
 @test "ranks are refused" {
 	make_text >text.txt
 	code_of 64 mpiexec -n 2 pt-prepare text.txt -o a.h5
-	says 'pt-prepare is one process: start it without mpiexec'
-	[ "$(grep -c 'one process' <<<"$output")" -eq 1 ]
+	says 'pt-prepare is a single process: start it without mpiexec'
+	[ "$(grep -c 'a single process' <<<"$output")" -eq 1 ]
 	[ ! -e a.h5 ]
 	mpiexec -n 1 pt-prepare -q text.txt -o a.h5
 	SLURM_STEP_NUM_TASKS=4 SLURM_PROCID=0 code_of 64 pt-prepare --info a.h5
@@ -232,10 +232,10 @@ killed() { # SIGNAL PATTERN COMMAND...
 	mkdir folder
 	for name in . folder folder/ nofolder/; do
 		code_of 74 pt-prepare text.txt -o $name
-		says "$name is a folder"
+		says "$name is a directory"
 	done
 	code_of 64 pt-prepare text.txt -o ''
-	says 'an empty name'
+	says 'the name is empty'
 	code_of 64 bash -c 'PT_OUT= pt-prepare text.txt'
 	code_of 74 pt-prepare nothing.txt -o a.h5 # before the text is read
 	says 'a.h5 exists'
@@ -253,7 +253,7 @@ killed() { # SIGNAL PATTERN COMMAND...
 	cmp <(pt-prepare --decode train many.h5) <(pt-prepare --decode train one.h5)
 	for _ in 1 2 3; do cat text.txt; done >large.txt
 	code_of 64 pt-prepare large.txt -o part --shard-size 1
-	says '--shard-size: 1 bytes a file would be 120000 files; 99999 is the most'
+	says '--shard-size: 1 bytes per file would need 120000 files, more than 99999'
 	not ls part*
 }
 
@@ -334,7 +334,7 @@ changed() { # CODE TEXT COMMAND...: what changes in.txt meanwhile
 	code_of 74 pt-prepare text.txt -o /dev/full
 	says '/dev/full: No space left'
 	code_of 64 pt-prepare text.txt -o /dev/null --shard-size 8K
-	says '/dev/null takes one'
+	says '/dev/null can hold one'
 	[ -z "$(ls tmp)" ]
 }
 
@@ -425,5 +425,5 @@ changed() { # CODE TEXT COMMAND...: what changes in.txt meanwhile
 	sed 's/"<u2" if/"<i8" if/' write.py >type.py
 	"$python" type.py
 	code_of 65 pt-prepare --info words.h5
-	says 'words.h5: /train is of another type or shape'
+	says 'words.h5: /train is not a one-dimensional dataset'
 }

@@ -32,7 +32,7 @@ spoil() { # WORD SETTING...
 	[ "$(grep -cE '^(hsdp|fsdp-zb-h1|cp-large|offload|offload-params|tile) .* identical +0 ' out)" -eq 6 ]
 	grep -q '^fsdp .* control ' out
 	grep -q '^hsdp  *dp=2 fsdp=2 ' out
-	tail -n 1 out | grep -q '^6 rows, 0 not as they must be'
+	tail -n 1 out | grep -q '^6 rows, 0 failed'
 	# the table, for programs: eight cells, of which the last are numbers
 	[ "$(awk -F'\t' 'NF == 8' whole/table.tsv | wc -l)" -eq 8 ]
 	awk -F'\t' 'NR > 1 && !($6 > 0 && $7 > 1 && $8 > 0.1) { exit 1 }' whole/table.tsv
@@ -54,7 +54,7 @@ rows_of() { # RUN
 	grep -qP '^hsdp\t.*\tDIFFERS\t0\.' other/table.tsv
 	grep -qP '^flat\t.*\tidentical\t0\t' other/table.tsv
 	says 'seed: 1, 2' # pt-compare's reason
-	says '2 rows, 1 not as they must be'
+	says '2 rows, 1 failed'
 	spoil dp=2 tp=3
 	PATH=$PWD/spoilt:$PATH STEPS=2 ROWS='^hsdp$' code_of 1 "$recipes/convergence" failed
 	grep -qP '^hsdp\t.*\tfailed\t-\t-' failed/table.tsv
@@ -70,7 +70,7 @@ rows_of() { # RUN
 	chmod +x spoilt/gnuplot
 	PATH=$PWD/spoilt:$PATH STEPS=2 ROWS='^hsdp$' code_of 1 "$recipes/convergence" unplotted
 	says 'no plot of alone: '
-	says '1 rows, 0 not as they must be'
+	says '1 rows, 0 failed'
 	says '1 plots failed'
 	(
 		IFS=:
@@ -81,7 +81,7 @@ rows_of() { # RUN
 		rm -f bin/gnuplot*
 	)
 	PATH=$PWD/bin STEPS=2 ROWS='^hsdp$' code_of 0 "$recipes/convergence" none
-	says 'gnuplot is missing: the table alone'
+	says 'gnuplot is missing: no plots'
 	not ls none/*.svg
 }
 
@@ -97,7 +97,7 @@ rows_of() { # RUN
 		END { exit !(active["fsdp2" "full" "fsdp=2"] < active["fsdp2" "none" "fsdp=2"] &&
 			active["fsdp2" "full" "fsdp=2 tp=2"] < active["fsdp2" "full" "fsdp=2"]) }' \
 		whole/table.tsv
-	tail -n 1 out | grep -q '^4 runs, 0 not as they must be'
+	tail -n 1 out | grep -q '^4 runs, 0 failed'
 	spoil fsdp-kind=flat seed=2
 	PATH=$PWD/spoilt:$PATH STEPS=2 ROWS='none-6-1d' code_of 1 "$recipes/fsdp-table" other
 	says 'they differ'

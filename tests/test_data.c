@@ -451,7 +451,7 @@ static void too_many_shards(void **state)
 	strs_add(&p.files, p.files.v[0]);
 	assert_int_equal(corpus_open(&c, &p.files, false, &e), -1);
 	assert_int_equal(e.code, EX_DATAERR);
-	assert_non_null(strstr(e.msg, "not all of them were given"));
+	assert_non_null(strstr(e.msg, "some of the others are missing"));
 	strs_free(&p.files);
 }
 
@@ -477,11 +477,11 @@ static void shards_in_any_order(void **state)
 	struct corpus *c = NULL;
 	turned.n--;
 	assert_int_equal(corpus_open(&c, &turned, false, &e), -1);
-	assert_non_null(strstr(e.msg, "of them were given"));
+	assert_non_null(strstr(e.msg, "of the others are missing"));
 	struct prepared q = prepare("chars", "char", 0, make_text("text", N));
 	strs_add(&p.files, q.files.v[0]);
 	assert_int_equal(corpus_open(&c, &p.files, false, &e), -1);
-	assert_non_null(strstr(e.msg, "its tokenizer is not that of"));
+	assert_non_null(strstr(e.msg, "its tokenizer differs from that of"));
 	assert_null(c);
 }
 
@@ -634,13 +634,14 @@ static void unknown_tokenizers_decode(void **state)
 	struct corpus *bad;
 	p = make_foreign("a\nb", ids, 6);
 	assert_int_equal(corpus_open(&bad, &p.files, false, &e), -1);
-	assert_non_null(strstr(e.msg, "foreign.h5: the kind of tokenizer is no name"));
+	assert_non_null(
+		strstr(e.msg, "foreign.h5: the kind of tokenizer is not a valid name"));
 	/* a token beyond the vocabulary is found, though its checksum is right */
 	static const uint32_t beyond[] = {0, 5};
 	p = make_foreign("bpe", beyond, 2);
 	c = open_corpus(&p.files);
 	assert_int_equal(corpus_verify(c, &e), -1);
-	assert_non_null(strstr(e.msg, "/train: token 1 is 5, of 5"));
+	assert_non_null(strstr(e.msg, "/train: token 1 is 5, but the vocabulary has 5"));
 	corpus_close(c);
 }
 
@@ -669,7 +670,7 @@ static void vocabularies_that_lie(void **state)
 	assert_non_null(strstr(e.msg, "a byte vocabulary of 5 tokens"));
 	p = make_foreign("char", ids, 2);
 	assert_int_equal(corpus_open(&c, &p.files, false, &e), -1);
-	assert_non_null(strstr(e.msg, "token 0 is no character"));
+	assert_non_null(strstr(e.msg, "token 0 is not a character"));
 }
 
 /* ---- the loader ------------------------------------------------------------------ */

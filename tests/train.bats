@@ -355,7 +355,7 @@ same() { # RUN RUN: curves and checkpoints
 	for f in run/checkpoints/step-*.h5; do truncate -s 5000 "$f"; done
 	cp run/journal.txt before
 	code_of 65 tiny --resume auto -o run
-	says 'no checkpoint is whole'
+	says 'no checkpoint is intact'
 	cmp run/journal.txt before
 }
 

@@ -26,7 +26,7 @@ refused() { # TEXT COMMAND...
 			pt-train "${TINY[@]}" "${options[@]}" -o run >out 2>err 3>&- &
 		started=$!
 		wait_for '^step=60 ' run/journal.txt
-		busy="run: another pt-train is at work in this folder (process $(cat pid) on $(hostname)"
+		busy="run: another pt-train is writing to this directory (process $(cat pid) on $(hostname)"
 		# alone, it need not go on meanwhile
 		[ $n -gt 1 ] || kill -STOP "$(cat pid)"
 		refused 'run holds a run' pt-train "${TINY[@]}" -o run
@@ -67,7 +67,7 @@ refused() { # TEXT COMMAND...
 		echo "$k: $first $status"
 		# whoever resumes may come when the first is done, and finds nothing left to do
 		[ $((first + status)) -eq 64 ] || { [ $k -eq 4 ] && [ $((first + status)) -eq 0 ]; }
-		[ $((first + status)) -eq 0 ] || cat err1 err2 | grep -qE 'at work in this folder|holds a run|meanwhile'
+		[ $((first + status)) -eq 0 ] || cat err1 err2 | grep -qE 'writing to this directory|holds a run|meanwhile'
 		pt-compare whole run$k
 		cmp whole/checkpoints/latest.h5 run$k/checkpoints/latest.h5
 	done
@@ -90,7 +90,7 @@ refused() { # TEXT COMMAND...
 	wait_for '^step=20 ' run/journal.txt
 	pt-train "${TINY[@]}" --resume auto -o run -n 10 >/dev/null 2>said 3>&- &
 	next=$!
-	wait_for 'run: another pt-train is at work in this folder; waiting' said
+	wait_for 'run: another pt-train is writing to this directory; waiting' said
 	kill -TERM $pid
 	ended $pid
 	[ "$status" -eq 75 ]

@@ -1,4 +1,4 @@
-/* Two checkpoints, element by element. */
+/* Compares two checkpoints element by element. */
 #include "ckpt/ckpt.h"
 
 #include <math.h>
@@ -19,7 +19,7 @@ static void compare(
 		if (!d->n_differ++)
 			d->first = at + i;
 		double diff = fabs((double)x[i] - (double)y[i]);
-		if (!(diff <= d->max_abs)) /* not a number wins */
+		if (!(diff <= d->max_abs)) /* NaN counts as the largest */
 			d->max_abs = diff;
 		d->max_ulp = max64(d->max_ulp, float_ulps(x[i], y[i]));
 	}

@@ -1,4 +1,4 @@
-/* The checkpoints of a run: names, marks, keeping and finding. */
+/* The checkpoints of a run: names, links, removing and finding. */
 #include "base/file.h"
 #include "ckpt/ckpt.h"
 
@@ -15,7 +15,7 @@ const char *ckpt_name(struct str *out, const char *folder, int64_t step)
 	return out->s;
 }
 
-/* The step of a name, or -1. */
+/* The step of a file name, or -1. */
 static int64_t step_of(const char *name)
 {
 	int64_t step;
@@ -101,7 +101,7 @@ void ckpt_prune(const char *folder, int64_t keep, int64_t from)
 	free(steps);
 }
 
-/* Files that were being written when a run was killed. */
+/* Removes the unfinished files of killed runs. */
 static void remove_torn(const char *folder)
 {
 	struct str path = {0};
@@ -140,7 +140,7 @@ void ckpt_of_worker(struct str *out, const char *path, int64_t worker)
 	const char *last = "/checkpoints", *name = strrchr(path, '/');
 	size_t folder = name ? (size_t)(name - path) : 0, n = strlen(last);
 	bool below = folder >= n && !memcmp(path + folder - n, last, n);
-	if (!worker || !below) { /* else it is nobody's, and so everybody's */
+	if (!worker || !below) { /* a file outside of a run is the same for all workers */
 		str_puts(out, path);
 		return;
 	}
@@ -148,7 +148,8 @@ void ckpt_of_worker(struct str *out, const char *path, int64_t worker)
 	str_printf(out, "/worker-%lld%s%s", (long long)worker, last, name);
 }
 
-/* Is it what worker w has of that step? A folder may keep files of a run with more workers. */
+/* Checks that it is the checkpoint of worker w of that step: a directory may still have files of a
+ * run with more workers. */
 static int is_of_worker(
 	const char *path, const struct ckpt *first, int64_t w, struct err *e)
 {
@@ -159,13 +160,14 @@ static int is_of_worker(
 		    c->info.step == first->info.step;
 	ckpt_close(c);
 	return same ? 0
-		    : err_set(e, EX_DATAERR, "%s: %s is not of worker %lld of %lld",
+		    : err_set(e, EX_DATAERR,
+			      "%s: %s is not the checkpoint of worker %lld of %lld",
 			      first->path, path, (long long)w,
 			      (long long)first->info.workers);
 }
 
-/* Have the other workers of that run a checkpoint of that step? Files get their names when
- * they are whole. */
+/* Checks that the other workers of that run have a checkpoint of that step. Only complete files have
+ * their final names. */
 static int others_have(const struct ckpt *c, struct err *e)
 {
 	struct str path = {0};
@@ -174,7 +176,8 @@ static int others_have(const struct ckpt *c, struct err *e)
 		str_clear(&path);
 		ckpt_of_worker(&path, c->path, w);
 		if (!file_exists(path.s))
-			rc = err_set(e, EX_DATAERR, "%s: worker %lld has none", c->path,
+			rc = err_set(e, EX_DATAERR,
+				"%s: worker %lld has no checkpoint of this step", c->path,
 				(long long)w);
 		else
 			rc = is_of_worker(path.s, c, w, e);
@@ -198,7 +201,7 @@ char *ckpt_newest(const char *folder, ckpt_usable *usable, void *with, struct er
 			ckpt_close(c);
 		}
 		if (rc && why.code !=
-				  EX_DATAERR) /* it may be whole, and must not be lost */
+				  EX_DATAERR) /* it may be intact, and must not be lost */
 			*e = why;
 		else if (rc)
 			warn("%s; looking for an older checkpoint", why.msg);
@@ -206,7 +209,7 @@ char *ckpt_newest(const char *folder, ckpt_usable *usable, void *with, struct er
 			found = xstrdup(path.s);
 	}
 	if (n > 0 && !found && !e->code)
-		err_set(e, EX_DATAERR, "%s: no checkpoint is whole%s", folder,
+		err_set(e, EX_DATAERR, "%s: no checkpoint is intact%s", folder,
 			advice_on(ADVICE_NO_CHECKPOINT));
 	str_free(&path);
 	free(steps);

@@ -1,4 +1,4 @@
-/* Reading checkpoints: everything that is used is checked first. */
+/* Reading checkpoints: data are checked before they are used. */
 #include "ckpt/ckpt.h"
 
 #include <errno.h>
@@ -69,12 +69,13 @@ static int open_tensors(struct ckpt *c, struct h5 *h, struct err *e)
 		} else if (info.type != H5_F32 || info.ndim < 1 || info.ndim > 2 ||
 			   info.dims[0] < 1 || (info.ndim == 2 && info.dims[1] < 1) ||
 			   strlen(names.v[i % c->n_tensors]) >= sizeof(t->name)) {
-			rc = err_set(e, EX_DATAERR, "%s is no tensor", path);
+			rc = err_set(e, EX_DATAERR, "%s is not a tensor", path);
 		} else if (i >= c->n_tensors &&
 			   (info.ndim != t->ndim || info.dims[0] != t->dims[0] ||
 				   (info.ndim == 2 && info.dims[1] != t->dims[1]))) {
 			rc = err_set(e, EX_DATAERR,
-				"%s has another shape than the parameter", path);
+				"the shape of %s differs from that of the parameter",
+				path);
 		} else {
 			snprintf(t->name, sizeof(t->name), "%s",
 				names.v[i % c->n_tensors]);
@@ -89,7 +90,7 @@ static int open_tensors(struct ckpt *c, struct h5 *h, struct err *e)
 static int check_info(const struct ckpt *c, struct err *e)
 {
 	const struct ckpt_info *i = &c->info;
-	const int64_t most = (int64_t)1 << 53; /* a count in f64, too */
+	const int64_t most = (int64_t)1 << 53; /* exact as f64, too */
 	if (i->step >= 0 && i->step <= most && i->samples >= 0 && i->tokens >= 0 &&
 		i->workers >= 0 && i->worker >= 0 && i->worker < max64(1, i->workers))
 		return 0;
@@ -115,7 +116,7 @@ static int read_all(struct ckpt *c, struct h5 *h, struct err *e)
 	return open_tensors(c, h, e);
 }
 
-/* The file that a name stands for. */
+/* The file or the link to it that a name stands for. */
 static char *resolve(const char *name)
 {
 	static const char *const below[] = {"/latest.h5", "/checkpoints/latest.h5"};
@@ -203,7 +204,7 @@ int ckpt_find(const struct ckpt *c, const char *name)
 static int read_block(const struct ckpt *c, const struct h5_blocks *b, int64_t block,
 	float *out, struct err *e)
 {
-	comm_poll(); /* other ranks may be waiting for this one */
+	comm_poll(); /* other ranks may wait for this one */
 	return h5_block_read(b, c->fd, block, out, e) ? err_prefix(e, "%s: ", c->path)
 						      : 0;
 }

@@ -1,8 +1,8 @@
 /*
- * Writing: rank 0 makes the file in its full shape through HDF5, then all ranks write
- * their blocks at their place, then rank 0 adds the checksums, seals it and gives it its
- * name. Only the middle takes long, and it needs neither HDF5 nor MPI: a thread can do it,
- * from a copy of the blocks, while the program goes on.
+ * Writing checkpoints: rank 0 creates the file with the final shapes by HDF5, then all ranks write
+ * their blocks at their offsets, then rank 0 adds the checksums and renames the file. Only the second
+ * part takes long; it needs neither HDF5 nor MPI, so a thread can do it from a copy of the blocks while
+ * the program continues.
  */
 #include "base/file.h"
 #include "ckpt/ckpt.h"
@@ -25,29 +25,26 @@ const struct h5_field ckpt_fields[] = {
 	{"created_by", H5_TEXT, F(created_by), false, "the program that wrote the file"},
 	{"step", H5_I64, F(step), false, "optimizer steps done"},
 	{"samples", H5_I64, F(samples), false,
-		"samples consumed: the whole state of the data loader"},
+		"samples consumed: the state of the data loader"},
 	{"tokens", H5_I64, F(tokens), false, "tokens consumed"},
-	{"loss", H5_F64, F(loss), false,
-		"training loss of the last step; not a number: none"},
-	{"val_loss", H5_F64, F(val_loss), false,
-		"the last validation loss; not a number: none"},
+	{"loss", H5_F64, F(loss), false, "training loss of the last step; NaN: none"},
+	{"val_loss", H5_F64, F(val_loss), false, "the last validation loss; NaN: none"},
 	{"best_val_loss", H5_F64, F(best_val_loss), false,
-		"the least validation loss so far; not a number: none"},
+		"the lowest validation loss so far; NaN: none"},
 	{"loss_scale", H5_F64, F(loss_scale), true,
-		"fp16: what the loss of the next step is multiplied by; 0: none"},
+		"fp16: the loss scale of the next step; 0: none"},
 	{"loss_scale_good", H5_I64, F(loss_scale_good), true,
-		"fp16: good steps since that changed"},
+		"fp16: good steps since the loss scale changed"},
 	{"skipped_steps", H5_I64, F(skipped_steps), true,
-		"steps that updated nothing: they overflowed in fp16, or others did "
-		"them"},
+		"steps without an update: overflow in fp16, or steps of faster workers"},
 	{"param_hash", H5_U64, F(param_hash), false,
-		"hash of the parameters that no layout changes, as pt-ckpt hash prints "
-		"it"},
+		"hash of the parameters, independent of the layout, as pt-ckpt hash "
+		"prints it"},
 	{"data_hash", H5_U64, F(data_hash), false,
-		"hash of the tokens and the vocabulary that were trained on"},
+		"hash of the tokens and the vocabulary of the training data"},
 	{"workers", H5_I64, F(workers), true,
-		"workers that train apart, each with a file of its own; 0: none do"},
-	{"worker", H5_I64, F(worker), true, "whose this is, from 0 on"},
+		"number of local SGD workers, each with its own file; 0: no local SGD"},
+	{"worker", H5_I64, F(worker), true, "index of the worker of this file, from 0"},
 	{0},
 };
 #undef F
@@ -57,20 +54,20 @@ struct ckpt_writing {
 	struct durable d;
 	struct h5_blocks *blocks; /* [group][tensor] */
 	int n, n_tensors;
-	/* The blocks of all tensors lie one after the other, and are dealt to the writers by
-	 * where they begin; this rank's are `part_bytes`. */
+	/* The bytes of all tensors in order are divided evenly; a block belongs to the writer in
+	 * whose part it begins. part_bytes and part_blocks are those of this rank. */
 	int writers;
 	int64_t all_bytes, part_bytes, part_blocks;
-	const char *copy; /* of them; NULL: the source gives them */
+	const char *copy; /* of this rank's blocks; NULL: the source is called instead */
 	ckpt_source *source;
 	void *with;
-	struct err why; /* of this rank's part */
+	struct err why; /* the error of this rank's part */
 	pthread_t thread;
 	bool threaded;
 	atomic_bool done;
 };
 
-/* ---- rank 0 makes the file -------------------------------------------------------- */
+/* ---- rank 0 creates the file ------------------------------------------------------ */
 
 static int make_structure(
 	struct ckpt_writing *x, const struct ckpt_write *w, struct err *e)
@@ -96,7 +93,7 @@ static int make_structure(
 	return h5_end(h, rc, e);
 }
 
-/* The other ranks learn where everything is. */
+/* Sends the offsets of all blocks to the other ranks. */
 static void share_structure(struct ckpt_writing *x)
 {
 	for (int i = 0; i < x->n; i++) {
@@ -111,7 +108,7 @@ static void share_structure(struct ckpt_writing *x)
 
 /* ---- every rank writes its part --------------------------------------------------- */
 
-/* Blocks of a MiB, dealt out by bytes; or rank 0 writes all. */
+/* The bytes of this rank's part, and their begin; with one_writes, rank 0 has all. */
 static int64_t part_bytes(int64_t all, const struct ckpt_write *w, int64_t *begin)
 {
 	int writers = w->one_writes ? 1 : w->comm->size, rank = w->comm->rank;
@@ -123,7 +120,7 @@ struct block {
 	int tensor; /* of x->n */
 	int64_t number, n_bytes;
 	int owner;  /* the rank that writes it */
-	int64_t at; /* in that rank's part */
+	int64_t at; /* offset in that rank's part */
 };
 
 static bool is_mine(const struct ckpt_writing *x, const struct block *b)
@@ -131,7 +128,7 @@ static bool is_mine(const struct ckpt_writing *x, const struct block *b)
 	return b->owner == x->comm->rank;
 }
 
-/* The part in which byte `at` lies is that of rank b->owner or of a later one. */
+/* Advances b->owner to the rank whose part contains byte `at`. */
 static void find_owner(const struct ckpt_writing *x, int64_t at, struct block *b)
 {
 	while (b->owner + 1 < x->writers &&
@@ -141,7 +138,7 @@ static void find_owner(const struct ckpt_writing *x, int64_t at, struct block *b
 	}
 }
 
-/* Calls for each block, in order; `mine`: for those of this rank only. */
+/* Calls fn for each block, in order; with `mine`, only for those of this rank. */
 static void each_block(struct ckpt_writing *x, bool mine,
 	void (*fn)(struct ckpt_writing *x, const struct block *b, void *with), void *with)
 {
@@ -176,7 +173,7 @@ static void deal(struct ckpt_writing *x, const struct ckpt_write *w)
 	BUG_ON(x->part_bytes > ckpt_copy_bytes(w));
 }
 
-/* Collective. The owner of the block gets its rows. */
+/* Collective, unless source_threads. Gives the owner of the block its rows. */
 static void ask_source(struct ckpt_writing *x, const struct block *b, float *rows)
 {
 	const struct h5_blocks *t = &x->blocks[b->tensor];
@@ -198,7 +195,7 @@ static void list_block(struct ckpt_writing *x, const struct block *b, void *with
 	*(*end)++ = *b;
 }
 
-/* By all threads, the blocks of this rank. */
+/* Copies the blocks of this rank with all threads. */
 static void copy_at_once(struct ckpt_writing *x, float *copy)
 {
 	enum { AT_ONCE = 64 };
@@ -215,7 +212,7 @@ static void copy_at_once(struct ckpt_writing *x, float *copy)
 	free(list);
 }
 
-/* From here on the program may change what the source gives. */
+/* After this, the program may change the state that the source reads. */
 static void ckpt_copy(struct ckpt_writing *x, const struct ckpt_write *w, float *copy)
 {
 	if (w->source_threads)
@@ -225,17 +222,17 @@ static void ckpt_copy(struct ckpt_writing *x, const struct ckpt_write *w, float 
 	x->copy = (const char *)copy;
 }
 
-/* Blocks (of a MiB) after which the disk is told to begin, so that it is at work while the
- * next ones are copied and hashed. */
+/* After this number of blocks (of a MiB), writeback is started, so that it overlaps with the copying
+ * and hashing of the next blocks. */
 enum { FLUSH_BLOCKS = 32 };
 
 struct output {
 	int fd, error;
 	int64_t n_blocks; /* so far */
-	float *rows;	  /* without a copy: of one block */
+	float *rows;	  /* without a copy: the rows of one block */
 };
 
-/* After an error others still need what this rank has of their blocks. */
+/* After an error it still calls the source, which is collective. */
 static void write_block(struct ckpt_writing *x, const struct block *b, void *with)
 {
 	struct output *o = with;
@@ -258,7 +255,7 @@ static void write_block(struct ckpt_writing *x, const struct block *b, void *wit
 		sync_file_range(o->fd, 0, 0, SYNC_FILE_RANGE_WRITE);
 }
 
-/* With a copy it runs beside the program: neither MPI nor HDF5 below. */
+/* With a copy it runs in a thread, so it calls neither MPI nor HDF5. */
 static void write_part(struct ckpt_writing *x)
 {
 	struct output o = {.fd = -1};
@@ -284,7 +281,7 @@ static void *write_behind(void *with)
 	return NULL;
 }
 
-/* Signals are the program's. */
+/* The thread blocks signals, which are for the main thread. */
 static void start_writing(struct ckpt_writing *x)
 {
 	sigset_t all, old;
@@ -296,7 +293,7 @@ static void start_writing(struct ckpt_writing *x)
 		write_behind(x);
 }
 
-/* Others may wait for this rank meanwhile, and must see that it is at work. */
+/* Polls meanwhile, so that ranks that wait for this one see that it is alive. */
 static void wait_for_part(struct ckpt_writing *x)
 {
 	const struct timespec moment = {.tv_nsec = 1000000};
@@ -308,7 +305,7 @@ static void wait_for_part(struct ckpt_writing *x)
 		pthread_join(x->thread, NULL);
 }
 
-/* ---- rank 0 finishes it ----------------------------------------------------------- */
+/* ---- rank 0 finishes the file ----------------------------------------------------- */
 
 static void gather_checksums(struct ckpt_writing *x)
 {
@@ -345,11 +342,11 @@ static void writing_free(struct ckpt_writing *x)
 	free(x);
 }
 
-/* ---- sizes, and all of it --------------------------------------------------------- */
+/* ---- sizes, and the complete write ------------------------------------------------ */
 
 int64_t ckpt_bytes(const struct ckpt_write *w)
 {
-	/* What HDF5 needs for a file, and for the two datasets of a tensor. */
+	/* Bytes of HDF5's metadata for a file, and for the two datasets of a tensor. */
 	enum { A_FILE = 12288, A_TENSOR = 704 };
 	struct str vocabulary = {0};
 	if (w->tokenizer)

@@ -1,9 +1,9 @@
 /*
- * compare: are two runs the same? Alignment, differences, verdicts, plots.
+ * compare: comparison of runs: alignment, differences, verdicts, plots.
  *
- * Two curves are compared value by value, as floats; what is reported is where they part,
- * the largest difference, and its size in units of the last place: never a mean, in which
- * differences cancel.
+ * Curves are compared value by value, as floats. The results are the first and the largest
+ * difference, and its size in units in the last place (ULP), but no mean, in which differences of
+ * opposite sign would cancel.
  */
 #ifndef COMPARE_H
 #define COMPARE_H
@@ -14,15 +14,14 @@
 /* ---- diff.c ---------------------------------------------------------------------- */
 
 struct compare_opts {
-	int by; /* COL_STEP or COL_TOKENS: what rows are matched by */
-	double rtol,
-		atol; /* |test - control| <= atol + rtol |control| is as good as equal */
-	bool common;  /* rows that only one run has do not count */
+	int by;		   /* COL_STEP or COL_TOKENS: the column that matches rows */
+	double rtol, atol; /* tolerance: |test - control| <= atol + rtol |control| */
+	bool common;	   /* ignore rows that only one run has */
 };
 
 enum verdict {
 	VERDICT_SAME,	/* bit for bit */
-	VERDICT_WITHIN, /* the tolerance */
+	VERDICT_WITHIN, /* within the tolerance */
 	VERDICT_DIFFER,
 	VERDICT_NOTHING, /* no row in common */
 };
@@ -36,42 +35,41 @@ struct value_pair {
 
 struct curve_diff {
 	int column;
-	int64_t n_common, n_differ, n_beyond; /* the last: beyond the tolerance */
-	int64_t only_control, only_test;      /* values that the other has not */
-	double first_only;		      /* the first such */
+	int64_t n_common, n_differ, n_beyond; /* n_beyond: beyond the tolerance */
+	int64_t only_control, only_test;      /* values that only one of them has */
+	double first_only;		      /* step or tokens of the first of them */
 	struct value_pair first, largest, most_ulp;
 	enum verdict verdict;
 };
 
 struct run_diff {
-	struct curve_diff curve[N_COLUMNS]; /* of the columns that are curves */
+	struct curve_diff curve[N_COLUMNS]; /* for columns that are curves */
 	enum verdict verdict;		    /* the worst of the curves */
 	bool other_arithmetic;
-	struct str arithmetic; /* what differs there, a line each */
+	struct str arithmetic; /* lines `key: control, test` of its differences */
 };
 
 void compare_runs(const struct run_log *control, const struct run_log *test,
 	const struct compare_opts *o, struct run_diff *d);
 void run_diff_free(struct run_diff *d);
-/* For a person: a line a curve, and the verdict. */
+/* Prints a line for each curve, and the verdict. */
 void run_diff_print(
 	const struct run_diff *d, const struct compare_opts *o, struct str *out);
-/* A table for scripts: at, control, tests; '-' where a run has no value. */
+/* Prints a table: step or tokens, control, tests; '-' if a run has no value. */
 void compare_table(
 	const struct run_log *logs, int n, int column, int by, struct str *out);
 
 /* ---- plot.c ---------------------------------------------------------------------- */
 
-/* What a curve is drawn over: a column as it is, or what it says of a step, summed over all
- * steps so far. */
+/* The x axis: a column, or the sum over steps of a column that has values per step. */
 enum plot_axis { AXIS_STEPS, AXIS_TOKENS, AXIS_SECONDS, AXIS_BYTES, N_PLOT_AXES };
-extern const char *const plot_axis_names[N_PLOT_AXES + 1]; /* closed by NULL */
+extern const char *const plot_axis_names[N_PLOT_AXES + 1]; /* ends with NULL */
 
-/* A graph of text, `width` x `height` characters. */
+/* Draws a graph as text, `width` x `height` characters. */
 void plot_text(const struct run_log *logs, int n, int column, enum plot_axis axis,
 	int width, int height, bool color, struct str *out);
-/* Through gnuplot, to a .svg, .png or .pdf file, which appears when it is complete. */
-int plot_check(const char *path, struct err *e); /* can a file of that name be drawn? */
+/* Draws a graph by gnuplot to a .svg, .png or .pdf file. 0, or -1 with *e set. */
+int plot_check(const char *path, struct err *e); /* checks the suffix */
 int plot_file(const struct run_log *logs, int n, int column, enum plot_axis axis,
 	const char *path, struct err *e);
 

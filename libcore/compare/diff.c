@@ -1,11 +1,11 @@
-/* Where two runs differ, and by how much. */
+/* The differences between two runs. */
 #include "compare/compare.h"
 
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
-/* Index of the next row from i on that has the column and a key; n_rows: none. */
+/* Index of the first row from i that has the column and the key; n_rows: none. */
 static int64_t next_with(const struct run_log *l, int64_t i, int column, int by)
 {
 	while (i < l->n_rows &&
@@ -27,7 +27,7 @@ static void add_pair(
 		c->largest = p;
 	if (p.ulp > c->most_ulp.ulp)
 		c->most_ulp = p;
-	/* Of an infinite control, any part is infinite. */
+	/* A relative tolerance of an infinite control would accept anything. */
 	if (!isfinite(p.abs) || p.abs > o->atol + o->rtol * fabs((double)a))
 		c->n_beyond++;
 }
@@ -69,7 +69,7 @@ static void compare_curve(const struct run_log *control, const struct run_log *t
 struct lines {
 	const char *other; /* the text to look in */
 	struct str *out;
-	bool only_missing; /* say what the other has not, which is the control */
+	bool only_missing; /* print only keys that the other text (the control) lacks */
 };
 
 struct wanted {
@@ -95,7 +95,7 @@ static int compare_line(void *with, const char *key, const char *value, struct e
 	struct lines *l = with;
 	struct wanted w = {.key = key};
 	int rc = conf_parse(l->other, strlen(l->other), "", take_value, &w, e);
-	if (rc) /* damaged, and nothing can be said of it */
+	if (rc) /* damaged: not compared */
 		;
 	else if (l->only_missing && !w.found)
 		str_printf(l->out, "%s: -, %s\n", key, value);
@@ -105,7 +105,7 @@ static int compare_line(void *with, const char *key, const char *value, struct e
 	return rc;
 }
 
-/* Every line looks through the other's. */
+/* A limit, because each line is searched for in the whole other text. */
 enum { MOST_ARITHMETIC = 1 << 14 };
 
 static void compare_arithmetic(
@@ -138,7 +138,7 @@ void compare_runs(const struct run_log *control, const struct run_log *test,
 			continue;
 		compare_curve(control, test, o, &d->curve[c]);
 		bool shared = d->curve[c].n_common > 0;
-		/* A curve that only one run measured says nothing where rows may be missing. */
+		/* With o->common, a curve that only one run has is ignored. */
 		if (d->curve[c].verdict == VERDICT_NOTHING || (o->common && !shared))
 			continue;
 		any |= shared;
@@ -154,7 +154,7 @@ void run_diff_free(struct run_diff *d)
 	str_free(&d->arithmetic);
 }
 
-/* ---- words ----------------------------------------------------------------------- */
+/* ---- printing -------------------------------------------------------------------- */
 
 static void print_pair(
 	const struct value_pair *p, const char *what, int by, struct str *out)
@@ -164,7 +164,7 @@ static void print_pair(
 	str_printf(out, "%s %s %s: %s, %s (|Δ| %.3g, ", what, columns[by].name, at,
 		text_float(a, p->control), text_float(b, p->test), p->abs);
 	if (p->ulp == INT64_MAX)
-		str_puts(out, "not a number)");
+		str_puts(out, "NaN)");
 	else
 		str_printf(out, "%lld ULP)", (long long)p->ulp);
 }
@@ -185,7 +185,7 @@ static void print_curve(
 			str_printf(out, ", %lld beyond the tolerance",
 				(long long)c->n_beyond);
 		print_pair(&c->first, "; first at", o->by, out);
-		print_pair(&c->largest, "; most at", o->by, out);
+		print_pair(&c->largest, "; largest at", o->by, out);
 	}
 	if (c->only_control)
 		str_printf(out, "; %lld only in the control", (long long)c->only_control);
@@ -203,7 +203,7 @@ void run_diff_print(
 		[VERDICT_SAME] = "identical bit for bit",
 		[VERDICT_WITHIN] = "the same within the tolerance",
 		[VERDICT_DIFFER] = "they differ",
-		[VERDICT_NOTHING] = "they have nothing in common",
+		[VERDICT_NOTHING] = "they have no value in common",
 	};
 	for (int c = 0; c < N_COLUMNS; c++)
 		if (d->curve[c].verdict != VERDICT_NOTHING)

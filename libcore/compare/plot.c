@@ -28,7 +28,7 @@ const char *const plot_axis_names[] = {"step", "tokens", "seconds", "bytes", NUL
 
 static const struct {
 	int column;
-	bool of_a_step; /* the mean of the steps since the row before */
+	bool of_a_step; /* mean over the steps since the previous row */
 } axes[N_PLOT_AXES] = {
 	[AXIS_STEPS] = {COL_STEP, false},
 	[AXIS_TOKENS] = {COL_TOKENS, false},
@@ -40,7 +40,7 @@ struct point {
 	double x, y;
 };
 
-/* The points of a curve, in the order of the rows; allocated. */
+/* Returns the points of a curve, in the order of the rows; allocated. */
 static struct point *points_of(
 	const struct run_log *l, int column, enum plot_axis axis, int64_t *n)
 {
@@ -65,7 +65,7 @@ static struct point *points_of(
 	return p;
 }
 
-/* Both ranges over all logs; false when there is no point. */
+/* The ranges of x and y over all logs; false if there is no point. */
 static bool find_ranges(const struct run_log *logs, int n, int column,
 	enum plot_axis axis, struct range *xr, struct range *yr)
 {
@@ -113,7 +113,7 @@ static void dot(struct canvas *c, int run, int col, double y)
 	*cell = *cell == 0 || *cell == mark ? mark : SEVERAL;
 }
 
-/* Points, and the columns between them, so that sparse curves are curves. */
+/* Draws the points, and lines between them. */
 static void draw(struct canvas *c, const struct run_log *l, int run, int column,
 	enum plot_axis axis)
 {
@@ -152,7 +152,7 @@ void plot_text(const struct run_log *logs, int n, int column, enum plot_axis axi
 	c.cols = c.cols < 10 ? 10 : c.cols;
 	c.rows = c.rows < 4 ? 4 : c.rows;
 	if (!find_ranges(logs, n, column, axis, &c.x, &c.y)) {
-		str_printf(out, "no %s to draw\n", columns[column].name);
+		str_printf(out, "no values of %s\n", columns[column].name);
 		return;
 	}
 	c.cells = xcalloc((size_t)c.cols * (size_t)c.rows, 1);
@@ -185,8 +185,8 @@ void plot_text(const struct run_log *logs, int n, int column, enum plot_axis axi
 
 /* ---- gnuplot --------------------------------------------------------------------- */
 
-/* What could mean something to gnuplot goes as an octal escape, which means a character and
- * nothing else. (In single quotes it trips over two quotes in a row.) */
+/* Quotes a string for gnuplot, with octal escapes for special characters. (In single quotes, gnuplot
+ * fails on two quotes in a row.) */
 static void quote(struct str *out, const char *s)
 {
 	str_putc(out, '"');
@@ -200,8 +200,8 @@ static void quote(struct str *out, const char *s)
 	str_putc(out, '"');
 }
 
-/* A curve, no finer than a picture can show: of so many points that lie between two of it, the
- * lowest and the highest. */
+/* Prints the points of a curve with limited resolution: the lowest and the highest point of each
+ * group of consecutive points. */
 static void print_curve(
 	const struct run_log *l, int column, enum plot_axis axis, struct str *out)
 {
@@ -237,7 +237,7 @@ static void script(const struct run_log *logs, int n, int column, enum plot_axis
 	}
 	str_puts(out, "plot ");
 	for (int i = 0; i < n; i++) {
-		/* later curves are thinner, so that equal ones show */
+		/* later curves are thinner, so that equal curves are visible */
 		str_printf(out, "%s$run%d using 1:2 with lines linewidth %d title ",
 			i ? ", " : "", i, i == 0 ? 4 : 2);
 		quote(out, logs[i].name);
@@ -245,13 +245,13 @@ static void script(const struct run_log *logs, int n, int column, enum plot_axis
 	str_putc(out, '\n');
 }
 
-/* The script as a file without a name. */
+/* Writes the script to an unnamed file. */
 static int script_file(const struct str *text, struct err *e)
 {
 	int fd = memfd_create("pt-compare", MFD_CLOEXEC);
 	if (fd >= 0 && !write_all(fd, text->s, text->len) && !lseek(fd, 0, SEEK_SET))
 		return fd;
-	err_set(e, EX_IOERR, "a script for gnuplot: %s", strerror(errno));
+	err_set(e, EX_IOERR, "the script for gnuplot: %s", strerror(errno));
 	if (fd >= 0)
 		close(fd);
 	return -1;
@@ -270,8 +270,8 @@ static pid_t start_gnuplot(int from, const int to[2])
 	_exit(127);
 }
 
-/* No name and no shell is between. The picture comes through a pipe, because gnuplot does not
- * look whether what it writes fits on the disk. */
+/* Runs gnuplot without a shell. The picture is read from a pipe, because gnuplot ignores write errors.
+ */
 static int run_gnuplot(
 	const struct str *text, int picture, const char *name, struct err *e)
 {
@@ -287,20 +287,21 @@ static int run_gnuplot(
 	if (pid < 0 || copy_all(pipes[0], picture))
 		why = errno;
 	close(pipes[0]);
-	bool all = lseek(from, 0, SEEK_CUR) == (off_t)text->len; /* was read */
+	bool all = lseek(from, 0, SEEK_CUR) ==
+		   (off_t)text->len; /* it read the whole script */
 	close(from);
 	if (pid < 0 || waitpid(pid, &status, 0) < 0)
 		return err_set(e, EX_IOERR, "gnuplot: %s", strerror(why ? why : errno));
 	if (WIFEXITED(status) && WEXITSTATUS(status) == 127)
 		return err_set(e, EX_FAILED,
-			"gnuplot cannot be started (Debian: gnuplot-nox); --graph draws "
-			"without it");
+			"gnuplot cannot be started (Debian: gnuplot-nox); --graph does "
+			"not need it");
 	if (why)
 		return err_set(e, EX_IOERR, "%s: %s", name, strerror(why));
 	return status || !all ? err_set(e, EX_FAILED, "gnuplot failed") : 0;
 }
 
-/* How gnuplot is told what to draw, by the end of the name; NULL: no such kind. */
+/* The gnuplot terminal for the suffix of a name; NULL: unknown suffix. */
 static const char *terminal_of(const char *path)
 {
 	static const struct {
@@ -333,7 +334,7 @@ int plot_file(const struct run_log *logs, int n, int column, enum plot_axis axis
 		return -1;
 	struct range xr, yr;
 	if (!find_ranges(logs, n, column, axis, &xr, &yr))
-		return err_set(e, EX_DATAERR, "no %s to draw", columns[column].name);
+		return err_set(e, EX_DATAERR, "no values of %s", columns[column].name);
 	struct durable d;
 	struct str text = {0};
 	if (durable_begin_own(&d, path, e))

@@ -1,5 +1,5 @@
-/* The character tokenizer: a token a Unicode character that occurs, in code point order
- * (as nanoGPT's shakespeare_char). Text is UTF-8. */
+/* The character tokenizer: one token for each Unicode character that occurs in the text, in order of
+ * code points (as nanoGPT's shakespeare_char). The text is UTF-8. */
 #include "data/data.h"
 
 #include <stdlib.h>
@@ -9,12 +9,12 @@ enum { CODE_POINTS = 0x110000 };
 #define ABSENT UINT32_MAX
 
 struct table {
-	uint32_t id_of[CODE_POINTS]; /* while learning: 1 when seen */
+	uint32_t id_of[CODE_POINTS]; /* while learning: 1 if seen */
 };
 
 /*
- * Length of the character at text[0..n), and its code point; 0 when it is cut off, -1
- * when it is no UTF-8 (RFC 3629: shortest form, no surrogates, at most 10FFFF).
+ * Returns the length of the character at text[0..n), and sets its code point; 0 if it is incomplete,
+ * -1 if it is not UTF-8 (RFC 3629: shortest form, no surrogates, at most 10FFFF).
  */
 static int utf8(const char *text, int64_t n, uint32_t *code)
 {
@@ -56,7 +56,7 @@ static int put_utf8(uint32_t c, uint8_t out[4])
 
 static int64_t not_utf8(int64_t at, struct err *e)
 {
-	err_set(e, EX_DATAERR, "not UTF-8; --tokenizer byte takes any file");
+	err_set(e, EX_DATAERR, "not UTF-8; --tokenizer byte accepts any file");
 	return TEXT_BAD(at);
 }
 
@@ -65,7 +65,7 @@ static struct table *table_of(const struct tokenizer *t)
 	return t->own;
 }
 
-/* Bytes at the beginning of text[0..n) that are ASCII: most of most texts, and quick. */
+/* The number of ASCII bytes at the beginning of text[0..n), the fast path. */
 static int64_t ascii_run(const char *text, int64_t n)
 {
 	const uint64_t high = 0x8080808080808080u;
@@ -144,15 +144,15 @@ static int ready(struct tokenizer *t, struct err *e)
 		int64_t len = v->offset[i + 1] - v->offset[i];
 		if (len < 1 ||
 			utf8((const char *)v->bytes + v->offset[i], len, &c) != len)
-			return err_set(e, EX_DATAERR, "token %lld is no character",
+			return err_set(e, EX_DATAERR, "token %lld is not a character",
 				(long long)i);
 		id_of[c] = (uint32_t)i;
 	}
 	return 0;
 }
 
-/* Encodes ASCII text; tells how much of it is in the vocabulary before something that is
- * not. */
+/* Encodes ASCII text up to the first character that is not in the vocabulary. Returns the number of
+ * characters. */
 static int64_t encode_run(
 	const uint32_t *id_of, const char *text, int64_t n, uint32_t *out)
 {

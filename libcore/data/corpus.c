@@ -1,4 +1,4 @@
-/* Shards, opened to be read: mapped, and checked where they are touched. */
+/* Reading of shards, which are mapped, and checked at first use. */
 #include "base/file.h"
 #include "data/data.h"
 
@@ -14,15 +14,16 @@ struct segment {
 	int64_t first; /* number of its first token in the corpus */
 	struct h5_blocks blocks;
 	const char *tokens; /* in the map */
-	uint8_t *checked;   /* a flag a block */
+	uint8_t *checked;   /* a flag for each block */
 };
 
 struct file {
-	char *path; /* as messages call it */
+	char *path; /* its name in messages */
 	struct shard_info info;
 	struct map map;
 	struct segment seg[N_SPLITS];
-	int64_t group, given; /* the first file of its corpus, and itself, as given */
+	int64_t group,
+		given; /* position in the arguments: first file of its corpus, this file */
 };
 
 struct corpus {
@@ -56,8 +57,7 @@ static int open_segment(struct h5 *h, struct file *f, enum split s, struct err *
 	if ((g->blocks.type != H5_U16 && g->blocks.type != H5_U32) ||
 		g->blocks.row_bytes != (int64_t)h5_type_bytes(g->blocks.type))
 		return err_set(e, EX_DATAERR,
-			"%s: %s is of another type or shape than u16 or u32 in one "
-			"dimension",
+			"%s: %s is not a one-dimensional dataset of type u16 or u32",
 			f->path, path);
 	if (g->blocks.rows != f->info.tokens[s])
 		return err_set(e, EX_DATAERR, "%s: %s has %lld tokens, not %lld", f->path,
@@ -70,7 +70,7 @@ static int open_segment(struct h5 *h, struct file *f, enum split s, struct err *
 	return 0;
 }
 
-/* The file lies at `path`. */
+/* Opens the file at `path`, which differs from f->path for a stream. */
 static int open_at(struct corpus *c, struct file *f, const char *path, struct err *e)
 {
 	struct h5 *h;
@@ -85,7 +85,7 @@ static int open_at(struct corpus *c, struct file *f, const char *path, struct er
 		c->t = t;
 		t = (struct tokenizer){0};
 	} else if (!rc && !tokenizer_same(&c->t, &t)) {
-		rc = err_set(e, EX_DATAERR, "%s: its tokenizer is not that of %s",
+		rc = err_set(e, EX_DATAERR, "%s: its tokenizer differs from that of %s",
 			f->path, c->files[0].path);
 	}
 	tokenizer_free(&t);
@@ -98,7 +98,7 @@ static bool same_corpus(const struct file *a, const struct file *b)
 	       a->info.count == b->info.count;
 }
 
-/* A corpus may be given more than once, but each of its files as often as the others. */
+/* A corpus may be given several times, but then each of its files equally often. */
 static int check_complete(const struct corpus *c, struct err *e)
 {
 	for (int64_t i = 0; i < c->n_files; i++) {
@@ -111,15 +111,15 @@ static int check_complete(const struct corpus *c, struct err *e)
 		}
 		if (x->info.count > c->n_files || found != alike * x->info.count)
 			return err_set(e, EX_DATAERR,
-				"%s: is file %lld of %lld, but not all of them were "
-				"given",
+				"%s: is file %lld of %lld, but some of the others are "
+				"missing",
 				x->path, (long long)x->info.index,
 				(long long)x->info.count);
 	}
 	return 0;
 }
 
-/* Corpora as they were given, the files of each by number. */
+/* Corpora in the order of the arguments, and the files of each by index. */
 static int in_order(const void *a, const void *b)
 {
 	const struct file *x = a, *y = b;
@@ -148,7 +148,7 @@ bool corpus_is_stream(const char *path)
 	return !strcmp(path, "-") || (stat(path, &st) == 0 && S_ISFIFO(st.st_mode));
 }
 
-/* A stream becomes a temporary file, whose name goes as soon as it is mapped. */
+/* Copies a stream to a temporary file, which is unlinked when it has been mapped. */
 static int open_stream(struct corpus *c, struct file *f, const char *path, struct err *e)
 {
 	char kept[4096];
@@ -269,8 +269,8 @@ int64_t corpus_files(const struct corpus *c)
 
 enum { RUN = 32 };
 
-/* Tokens [at, at + n). HDF5 puts a dataset at any byte of the file, so loads know no
- * alignment; runs of a fixed length become vectors. */
+/* Reads tokens [at, at + n). HDF5 does not align datasets, so loads are unaligned; runs of a fixed
+ * length are vectorised. */
 static void read_tokens(const struct segment *g, int64_t at, int64_t n, int32_t *out)
 {
 	const char *from = g->tokens + at * g->blocks.row_bytes;
@@ -290,7 +290,7 @@ static void read_tokens(const struct segment *g, int64_t at, int64_t n, int32_t 
 		out[i] = x[k];
 }
 
-/* Threads may check a block twice; both find the same. */
+/* Two threads may check the same block, with the same result. */
 static int check_block(const struct corpus *c, const struct file *f,
 	const struct segment *g, int64_t block, struct err *e)
 {
@@ -305,13 +305,15 @@ static int check_block(const struct corpus *c, const struct file *f,
 		int32_t run[RUN], most = 0;
 		int64_t n = min64(RUN, end - at);
 		read_tokens(g, at, n, run);
-		for (int64_t k = 0; k < n; k++) /* negative: 2^31 and above */
+		for (int64_t k = 0; k < n;
+			k++) /* tokens of 2^31 and above are negative */
 			most |= run[k] | (run[k] >= c->t.vocab.n ? INT32_MIN : 0);
 		for (int64_t k = 0; k < n && most < 0; k++)
 			if (run[k] < 0 || run[k] >= c->t.vocab.n)
 				return err_set(e, EX_DATAERR,
-					"%s: %s: token %lld is %lld, of %lld", f->path,
-					b->path, (long long)(at + k),
+					"%s: %s: token %lld is %lld, but the vocabulary "
+					"has %lld",
+					f->path, b->path, (long long)(at + k),
 					(long long)(uint32_t)run[k],
 					(long long)c->t.vocab.n);
 	}

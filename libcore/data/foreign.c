@@ -1,5 +1,5 @@
-/* Tokenizers of a kind that this program does not know, from a file that somebody else made:
- * the vocabulary is enough to train and to decode, not to encode. */
+/* Tokenizers of an unknown kind, from files of other programs: with the vocabulary one can train and
+ * decode, but not encode. */
 #include "data/data.h"
 
 #include <ctype.h>
@@ -40,10 +40,11 @@ int tokenizer_init_foreign(struct tokenizer *t, const char *kind, struct err *e)
 	size_t n = strlen(kind);
 	*t = (struct tokenizer){0};
 	bool good = n && n <= MAX_NAME;
-	for (size_t i = 0; i < n && good; i++) /* it is printed */
+	for (size_t i = 0; i < n && good; i++) /* because messages print it */
 		good = isalnum((unsigned char)kind[i]) || strchr("-_.+", kind[i]);
 	if (!good)
-		return err_set(e, EX_DATAERR, "the kind of tokenizer is no name");
+		return err_set(
+			e, EX_DATAERR, "the kind of tokenizer is not a valid name");
 	struct foreign *f = xcalloc(1, sizeof(*f));
 	memcpy(f->name, kind, n);
 	f->kind = (struct tokenizer_kind){

@@ -1,7 +1,6 @@
 /*
- * Windows of tokens, fetched ahead by a thread. A rank reads its own, or some ranks read
- * for the others and send; only the main thread speaks to other ranks, from the
- * background work of comm.
+ * Prefetching of samples by a thread. Each rank reads its own samples, or some ranks read for the
+ * others and send them; only the main thread sends, from comm's background functions.
  */
 #include "data/data.h"
 
@@ -12,18 +11,18 @@
 struct loader {
 	struct loader_config c;
 	int n_fetches;
-	unsigned tags; /* a bit for each that is taken */
+	unsigned tags; /* a bit for each tag in use */
 };
 
 struct fetch {
 	struct loader *l;
-	int tag; /* 0 or 1: of two fetches, the later may be read first */
+	int tag; /* 0 or 1, because the second of two fetches may be read first */
 	enum split split;
 	struct order order;
 	struct sample_run *runs; /* [size] */
 	int32_t *windows;	 /* [n][context + 1], of this rank */
-	/* of a reader: the windows of ranks [rank_begin, rank_end), those of rank r from `at[r]`
-	 * on; neighbours may have the same */
+	/* of a reader: the windows of ranks [rank_begin, rank_end); those of rank r begin at
+	 * all + at[r], and consecutive ranks may share them */
 	int rank_begin, rank_end;
 	int32_t *all;
 	int64_t *at; /* [size + 1] */
@@ -96,7 +95,7 @@ static void *read_windows(void *with)
 	return NULL;
 }
 
-/* When the reading is done, what others asked for goes out. */
+/* Sends the windows to the other ranks when they have been read. */
 static void poll_fetch(void *with)
 {
 	enum { TAG = 1 << 17 };
@@ -114,7 +113,7 @@ static void poll_fetch(void *with)
 	}
 }
 
-/* Where the windows of the ranks that are read for lie. Returns how many there are. */
+/* Sets f->at for all ranks of a reader. Returns the number of windows. */
 static int64_t place_windows(struct fetch *f)
 {
 	int64_t n = 0;

@@ -1,4 +1,4 @@
-/* Files in memory, and what becomes of a program that reads one which became shorter. */
+/* Mapped files, and the handling of files that are truncated while they are mapped. */
 #include "base/file.h"
 #include "data/data.h"
 
@@ -10,11 +10,11 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
-/* A range of memory and whose it is. Used again, but never freed: the signal may come at any
- * time, in any thread. */
+/* The name of a mapped range. Entries are reused but never freed, because the signal handler may
+ * read them at any time, in any thread. */
 struct map_name {
 	struct map_name *next;
-	char *begin, *end; /* equal: of no file now */
+	char *begin, *end; /* equal: unused */
 	char *text;
 };
 
@@ -28,7 +28,7 @@ static const struct map_name *find_name(const char *at)
 	return n;
 }
 
-/* Where a thread goes on when what it touches is gone. */
+/* Where a thread continues after an access beyond the end of a file. */
 struct way_out {
 	sigjmp_buf jump;
 	const struct map_name *volatile lost;
@@ -36,7 +36,7 @@ struct way_out {
 
 static _Thread_local struct way_out *way_out;
 
-/* Calls only what a signal handler may. */
+/* Calls async-signal-safe functions only. */
 static void on_sigbus(int sig, siginfo_t *info, void *context)
 {
 	static const char what[] = " became shorter while it was read\n";
@@ -49,7 +49,7 @@ static void on_sigbus(int sig, siginfo_t *info, void *context)
 		siglongjmp(way_out->jump, 1);
 	}
 	cleanup_run();
-	if (!n) { /* not ours */
+	if (!n) { /* not a mapped file */
 		signal(sig, SIG_DFL);
 		raise(sig);
 		return;
@@ -59,7 +59,7 @@ static void on_sigbus(int sig, siginfo_t *info, void *context)
 	memcpy(line + at, n->text, len);
 	memcpy(line + at + len, what, sizeof(what));
 	if (write_all(STDERR_FILENO, line, strlen(line)))
-		_exit(EX_IOERR); /* there is nobody left to tell */
+		_exit(EX_IOERR); /* the write error cannot be reported */
 	_exit(EX_IOERR);
 }
 
@@ -98,7 +98,7 @@ static struct map_name *name_range(const struct map *m, const char *text)
 
 int map_open(struct map *m, int fd, size_t n_bytes, const char *name, struct err *e)
 {
-	/* Not blocked meanwhile: the handler may leave by a jump. */
+	/* SA_NODEFER, because the handler may leave by siglongjmp. */
 	struct sigaction a = {
 		.sa_sigaction = on_sigbus, .sa_flags = SA_SIGINFO | SA_NODEFER};
 	void *p = mmap(NULL, n_bytes, PROT_READ, MAP_SHARED, fd, 0);

@@ -1,4 +1,4 @@
-/* Which sample comes when: a function of (seed, sample number), and nothing else. */
+/* The order of samples: a function of the seed and the number of the sample. */
 #include "data/data.h"
 
 /* Four rounds of a balanced Feistel network on 2 * half bits, Philox as the round
@@ -31,7 +31,7 @@ int64_t order_permute(struct philox_key key, int64_t n, int64_t i)
 	return (int64_t)x;
 }
 
-/* Uniform in [0, n), from 64 random bits: the high word of the product. */
+/* Uniform in [0, n) from 64 random bits: the high word of bits * n. */
 static int64_t below(struct philox_block r, int64_t n)
 {
 	__extension__ typedef unsigned __int128 uint128;
@@ -46,7 +46,7 @@ int order_init(struct order *o, enum sampling s, uint64_t seed, int64_t n_tokens
 	if (n_tokens < context + 1)
 		return -1;
 	int64_t fit = (n_tokens - 1) / context;
-	/* An epoch leaves room for the grid to shift by up to a window. */
+	/* One window fewer than fit, so that the grid can be shifted by up to a window. */
 	if (s == SAMPLING_EVEN)
 		o->n_windows = n_windows ? n_windows : fit;
 	else
@@ -56,7 +56,7 @@ int order_init(struct order *o, enum sampling s, uint64_t seed, int64_t n_tokens
 
 int64_t order_start(const struct order *o, int64_t g)
 {
-	int64_t last = o->n_tokens - o->context - 1; /* the last place to start */
+	int64_t last = o->n_tokens - o->context - 1; /* the largest first token */
 	if (o->sampling == SAMPLING_RANDOM) {
 		struct philox_key key = philox_key(o->seed, PHILOX_OFFSET, 0);
 		return below(
@@ -64,7 +64,7 @@ int64_t order_start(const struct order *o, int64_t g)
 	}
 	if (o->sampling == SAMPLING_EVEN) {
 		int64_t gaps = o->n_windows - 1;
-		g = min64(g, gaps); /* what only fills up a micro-batch is the last */
+		g = min64(g, gaps); /* padding of a micro-batch repeats the last window */
 		return gaps ? last / gaps * g + last % gaps * g / gaps : 0;
 	}
 	int64_t epoch = g / o->n_windows;

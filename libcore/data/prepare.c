@@ -1,7 +1,7 @@
 /*
- * Text to shards. The text is read twice, once to learn the vocabulary and to count, once
- * to encode, a piece at a time: memory does not grow with it. (A third time in between, to
- * count, where learning cannot tell the number of tokens.)
+ * Text to shards. The text is read twice, piece by piece so that memory does not grow with it: first
+ * to learn the vocabulary and to count tokens, then to encode. (If learning does not yield the number
+ * of tokens, there is a third pass in between that counts them.)
  */
 #include "data/data.h"
 #include "data/shard_writer.h"
@@ -19,21 +19,21 @@ struct job {
 	struct tokenizer t;
 	struct text *texts;
 	int64_t n_texts;
-	struct shard_info info; /* totals, as they become known */
-	int64_t train_left;	/* split by tail: training tokens still to come */
+	struct shard_info info; /* totals, when known */
+	int64_t train_left;	/* split by tail: remaining training tokens */
 	struct shard_writer *w;
 	struct progress bar;
 	double passed_bytes;
 	int64_t document;	 /* number of the current one */
-	bool counted;		 /* learning could tell the number of tokens */
-	bool hashed;		 /* info.source_xxh3 is known: a pass was made */
-	struct hash_state *hash; /* of the pass that is being made */
+	bool counted;		 /* learning yielded the number of tokens */
+	bool hashed;		 /* info.source_xxh3 is known from an earlier pass */
+	struct hash_state *hash; /* of the current pass */
 	int64_t n_tokens[N_SPLITS];
 };
 
 static const char changed[] = "the text changed while it was read";
 
-/* What a pass does with a piece of a document; returns the bytes it used, as a tokenizer. */
+/* Processes a piece of a document in a pass; returns the bytes used, as a tokenizer does. */
 typedef int64_t piece_fn(struct job *j, const char *text, int64_t n, bool final,
 	enum split s, struct err *e);
 
@@ -48,7 +48,7 @@ static enum split split_of(const struct job *j)
 								     : SPLIT_TRAIN;
 }
 
-/* A document reaches to the end of its separator, so every byte is in one. */
+/* The separator is part of the document that it ends, so every byte is in a document. */
 static int64_t document_end(const struct job *j, const struct text *t, int64_t at)
 {
 	const char *sep = j->p->separator;
@@ -65,11 +65,11 @@ static int each_piece(struct job *j, const struct text *t, int64_t begin, int64_
 	for (int64_t at = begin; at < end;) {
 		int64_t n = min64(PIECE, end - at);
 		int64_t used = fn(j, t->p + at, n, at + n == end, s, e);
-		if (used < 0 && e->code != EX_DATAERR) /* the text is not to blame */
+		if (used < 0 && e->code != EX_DATAERR) /* not an error of the text */
 			return -1;
 		if (used < 0) {
 			int64_t bad = at + TEXT_BAD(used);
-			if (j->hashed) /* it was good in the first pass */
+			if (j->hashed) /* it was valid in the first pass */
 				return err_set(e, EX_DATAERR, "%s: %s", t->name, changed);
 			return err_prefix(e, "%s: byte %lld: ", t->name, (long long)bad);
 		}
@@ -146,7 +146,7 @@ static int64_t encode_piece(struct job *j, const char *text, int64_t n, bool fin
 	return used;
 }
 
-/* The split as nanoGPT makes it: the last part of the tokens. */
+/* The sizes of the splits; by default, as in nanoGPT, the last tokens are for validation. */
 static int decide_split(struct job *j, struct err *e)
 {
 	int64_t all = j->n_tokens[SPLIT_TRAIN] + j->n_tokens[SPLIT_VAL];
@@ -164,7 +164,7 @@ static int decide_split(struct job *j, struct err *e)
 		(!j->n_tokens[SPLIT_TRAIN] ||
 			(j->p->val_fraction > 0 && !j->n_tokens[SPLIT_VAL])))
 		return err_set(e, EX_DATAERR,
-			"of %lld documents, none went to %s; use --split tail, another "
+			"of %lld documents, none is for %s; use --split tail, another "
 			"--val-fraction or another --seed",
 			(long long)j->document,
 			j->n_tokens[SPLIT_TRAIN] ? "validation" : "training");
@@ -203,19 +203,19 @@ static int open_texts(struct job *j, const struct strs *inputs, struct err *e)
 	return 0;
 }
 
-/* What can be known of it before the text is read. */
+/* Checks the output name before the text is read. */
 static int check_out(const struct prepare *p, struct err *e)
 {
 	struct stat st;
 	size_t n = strlen(p->out);
 	if (!n)
-		return err_set(e, EX_USAGE, "out: an empty name");
+		return err_set(e, EX_USAGE, "out: the name is empty");
 	if (!strcmp(p->out, "-"))
 		return 0;
 	bool exists = stat(p->out, &st) == 0;
 	if ((exists && S_ISDIR(st.st_mode)) || p->out[n - 1] == '/')
-		return err_set(
-			e, EX_IOERR, "%s is a folder; give the name of a file", p->out);
+		return err_set(e, EX_IOERR, "%s is a directory; give the name of a file",
+			p->out);
 	if (exists && S_ISREG(st.st_mode) && !p->shard_bytes && !p->overwrite)
 		return err_set(e, EX_IOERR, "%s exists; --overwrite replaces it", p->out);
 	return 0;

@@ -1,4 +1,4 @@
-/* The shard format: its attributes. The manual page pt-shard(5) is made from this table. */
+/* The attributes of a shard. The list in pt-shard(5) is generated from this table. */
 #include "data/data.h"
 
 #include <stdlib.h>
@@ -54,7 +54,7 @@ int shard_read(struct h5 *h, const char *name, struct shard_info *s, struct toke
 		return -1;
 	if (!tokenizer_read(t, h, e))
 		return 0;
-	bool named = !strncmp(e->msg, name, strlen(name)); /* the h5 floor names it */
+	bool named = !strncmp(e->msg, name, strlen(name)); /* by the h5 floor */
 	return named ? -1 : err_prefix(e, "%s: ", name);
 }
 

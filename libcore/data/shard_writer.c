@@ -1,8 +1,7 @@
 /*
- * Writing shards. The files are made first, empty but in their full shape; tokens are
- * then written at their place by one cursor a split, which may stand in different files;
- * checksums and seal come last, then the names. What cannot be renamed to (a pipe) gets the
- * image of the complete file.
+ * Writing of shards. First the files are created, with the final shapes and without tokens. Each split
+ * has a cursor that writes its tokens, and the two cursors may be in different files. Checksums follow,
+ * and then the files are renamed. A pipe or a device gets a copy of the complete file.
  */
 #include "base/file.h"
 #include "data/shard_writer.h"
@@ -14,17 +13,17 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-enum { MAX_FILES = 99999 }; /* as their names have digits */
+enum { MAX_FILES = 99999 }; /* names have five digits */
 
 struct out_file {
 	struct durable d;
-	char path[4096]; /* while it is written */
-	char *name;	 /* what messages call it */
+	char path[4096]; /* the temporary name */
+	char *name;	 /* its name in messages */
 	struct shard_info info;
 	struct h5_blocks blocks[N_SPLITS];
 };
 
-/* Where the next token of a split goes. */
+/* The position of the next token of a split. */
 struct cursor {
 	int64_t file, at; /* in tokens of that file's dataset */
 	int fd;		  /* -1: not open */
@@ -39,13 +38,15 @@ struct shard_writer {
 	struct out_file *files;
 	int64_t n_files;
 	enum h5_type type;
-	int image, to; /* where the image is, and where it goes; -1: names are given */
+	int image,
+		to; /* the complete file, and the stream that gets it; -1: files are renamed */
 	struct cursor cursor[N_SPLITS];
 };
 
-/* ---- making the files ------------------------------------------------------------ */
+/* ---- creating the files ---------------------------------------------------------- */
 
-/* Part of the tokens [0, train) then [train, train + val) that lies in [begin, end). */
+/* Of training tokens [0, train) and validation tokens [train, train + val), the numbers in
+ * [begin, end). */
 static void share(struct shard_info *i, int64_t begin, int64_t end)
 {
 	int64_t train = i->total[SPLIT_TRAIN];
@@ -53,7 +54,7 @@ static void share(struct shard_info *i, int64_t begin, int64_t end)
 	i->tokens[SPLIT_VAL] = max64(0, end - max64(begin, train));
 }
 
-/* No file could get this name: standard output, a FIFO, a device. */
+/* Standard output, a FIFO or a device, to which a file cannot be renamed. */
 static bool is_special(const char *out)
 {
 	struct stat st;
@@ -131,12 +132,13 @@ static int make_files(
 		w->p->shard_bytes ? max64(1, w->p->shard_bytes / bytes) : total;
 	w->n_files = ceil_div(total, per_file);
 	if (w->n_files > 1 && is_special(w->p->out))
-		return err_set(e, EX_USAGE, "--shard-size: %lld files, but %s takes one",
+		return err_set(e, EX_USAGE,
+			"--shard-size: %lld files, but %s can hold one",
 			(long long)w->n_files, special_name(w));
 	if (w->n_files > MAX_FILES)
 		return err_set(e, EX_USAGE,
-			"--shard-size: %lld bytes a file would be %lld files; %d is the "
-			"most",
+			"--shard-size: %lld bytes per file would need %lld files, more "
+			"than %d",
 			(long long)w->p->shard_bytes, (long long)w->n_files, MAX_FILES);
 	if (!is_special(w->p->out) && file_room(w->p->out, total * bytes, e))
 		return -1;
@@ -173,7 +175,7 @@ struct shard_writer *shard_writer_open(const struct prepare *p, const struct tok
 	return w;
 }
 
-/* ---- filling them ---------------------------------------------------------------- */
+/* ---- writing tokens -------------------------------------------------------------- */
 
 static int flush_block(struct shard_writer *w, enum split s, struct err *e)
 {
@@ -209,7 +211,7 @@ static int leave_file(struct shard_writer *w, enum split s, struct err *e)
 	return 0;
 }
 
-/* The next file that has room for this split. */
+/* Opens the next file with tokens of this split. */
 static int enter_file(struct shard_writer *w, enum split s, struct err *e)
 {
 	struct cursor *c = &w->cursor[s];
@@ -279,14 +281,14 @@ static int finish_file(struct out_file *f, struct err *e)
 
 static int send_image(struct shard_writer *w, struct err *e)
 {
-	cleanup_remove(w->files[0].path); /* a pipe may be slow */
+	cleanup_remove(w->files[0].path); /* early, because a pipe may be slow */
 	int rc =
 		lseek(w->image, 0, SEEK_SET) || copy_all(w->image, w->to) || close(w->to);
 	w->to = -1;
 	return rc ? err_set(e, EX_IOERR, "%s: %s", special_name(w), strerror(errno)) : 0;
 }
 
-/* All are complete before the first gets its name. */
+/* Renames all files, which are complete. */
 static int name_files(struct shard_writer *w, struct err *e)
 {
 	struct durable **all = xcalloc((size_t)w->n_files, sizeof(struct durable *));

@@ -9,7 +9,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-/* From byte `begin` on. */
+/* Maps the file from byte `begin`. */
 static int map_text(struct text *t, int fd, off_t begin, struct err *e)
 {
 	struct stat st;
@@ -25,7 +25,7 @@ static int map_text(struct text *t, int fd, off_t begin, struct err *e)
 	return 0;
 }
 
-/* A pipe may carry more than memory holds. */
+/* A stream may be larger than memory, so it is copied to a file. */
 static int open_stream(struct text *t, int from, struct err *e)
 {
 	char kept[4096];
@@ -53,7 +53,7 @@ int text_open(struct text *t, const char *path, struct err *e)
 		rc = map_text(t, fd, lseek(fd, 0, SEEK_CUR), e);
 	else
 		rc = open_stream(t, fd, e);
-	if (fd >= 0 && is_stdin) /* as if it had been read */
+	if (fd >= 0 && is_stdin) /* as after reading it */
 		lseek(fd, 0, SEEK_END);
 	if (fd >= 0)
 		close(fd);

@@ -1,4 +1,4 @@
-/* Tokenizers: the table, and what all kinds share. */
+/* Tokenizers: the table, and the functions common to all kinds. */
 #include "data/data.h"
 
 #include <stdlib.h>
@@ -24,11 +24,11 @@ int tokenizer_init(struct tokenizer *t, const char *kind, struct err *e)
 {
 	*t = (struct tokenizer){.kind = find_kind(kind)};
 	if (!t->kind)
-		return err_set(e, EX_DATAERR, "there is no tokenizer '%.40s'", kind);
+		return err_set(e, EX_DATAERR, "unknown tokenizer '%.40s'", kind);
 	return 0;
 }
 
-/* What comes with its vocabulary may be of any kind. */
+/* A tokenizer that is read with its vocabulary may be of any kind. */
 static int init_any(struct tokenizer *t, const char *kind, struct err *e)
 {
 	return find_kind(kind) ? tokenizer_init(t, kind, e)
@@ -137,7 +137,7 @@ int64_t tokenizer_encode_all(const struct tokenizer *t, const char *text, int64_
 {
 	int64_t n_ids;
 	*ids = xcalloc(
-		(size_t)n + 1, sizeof(**ids)); /* no kind makes more tokens than bytes */
+		(size_t)n + 1, sizeof(**ids)); /* no kind has more tokens than bytes */
 	if (t->kind->encode(t, text, n, true, *ids, n, &n_ids, e) < 0) {
 		free(*ids);
 		*ids = NULL;

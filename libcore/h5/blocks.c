@@ -1,4 +1,4 @@
-/* Large datasets with a checksum a block, whose bytes do not pass through HDF5. */
+/* Large datasets with block checksums, whose bytes do not pass through HDF5. */
 #include "base/file.h"
 #include "h5/impl.h"
 
@@ -54,7 +54,7 @@ int h5_blocks_reserve(struct h5 *f, const char *path, enum h5_type t, int ndim,
 	H5Pclose(how);
 	H5Sclose(space);
 	if (d < 0)
-		return h5_bad(f, e, EX_IOERR, "%s could not be made", path);
+		return h5_bad(f, e, EX_IOERR, "%s could not be created", path);
 	H5Dclose(d);
 	return h5_fields_write(f, path, block_fields, b, e);
 }
@@ -66,7 +66,7 @@ int h5_blocks_place(struct h5 *f, struct h5_blocks *b, struct err *e)
 		return -1;
 	b->offset = info.offset;
 	if (b->offset < 0 && b->rows)
-		return h5_bad(f, e, EX_IOERR, "%s has no place in the file", b->path);
+		return h5_bad(f, e, EX_IOERR, "%s has no offset in the file", b->path);
 	return 0;
 }
 
@@ -92,8 +92,8 @@ int h5_blocks_open(struct h5 *f, const char *path, struct h5_blocks *b, struct e
 	shape_blocks(b, info.ndim, info.dims);
 	if (info.n && b->offset < 0)
 		return h5_bad(f, e, EX_DATAERR,
-			"dataset %s is %s; it must lie in one piece, to be mapped", path,
-			info.chunked ? "chunked" : "not contiguous");
+			"dataset %s is %s; it must be contiguous, to be mapped", path,
+			info.chunked ? "chunked" : "not allocated");
 	if (b->block_rows < 1)
 		return h5_bad(f, e, EX_DATAERR, "dataset %s is damaged", path);
 	b->block_rows = min64(b->block_rows, max64(1, b->rows));

@@ -1,10 +1,10 @@
-/* Datasets, read and written whole. */
+/* Reading and writing of whole datasets. */
 #include "h5/impl.h"
 
 #include <stdlib.h>
 #include <string.h>
 
-/* H5Lexists looks one link deep: every part of the path must be asked for. */
+/* H5Lexists checks only the last link of a path, so each prefix is checked. */
 bool h5_has(struct h5 *f, const char *path)
 {
 	char part[256];
@@ -37,16 +37,15 @@ static int by_name(const void *a, const void *b)
 	return strcmp(*(char *const *)a, *(char *const *)b);
 }
 
-/* Names that stand for another name, perhaps in another file, are none of ours.
- * In native order, and sorted here: for any other order HDF5 (1.10) makes a table, and
- * frees what it has not filled when the group is damaged. */
+/* Soft and external links are refused. The native order is used and sorted here, because for other
+ * orders HDF5 (1.10) allocates a table and frees uninitialised entries if the group is damaged. */
 int h5_list(struct h5 *f, const char *group, struct strs *out, struct err *e)
 {
 	if (strcmp(group, "/") && !h5_has(f, group))
 		return h5_bad(f, e, EX_DATAERR, "%s is missing", group);
 	hid_t g = H5Gopen2(f->id, group, H5P_DEFAULT);
 	if (g < 0)
-		return h5_bad(f, e, EX_DATAERR, "%s is no group", group);
+		return h5_bad(f, e, EX_DATAERR, "%s is not a group", group);
 	int rc = H5Literate(g, H5_INDEX_NAME, H5_ITER_NATIVE, NULL, add_name, out) < 0;
 	H5Gclose(g);
 	if (rc)
@@ -66,7 +65,8 @@ int h5_info_of(struct h5 *f, hid_t dataset, struct h5_info *info)
 	if (t >= 0 && ndim >= 0 && ndim <= H5_MAX_DIMS) {
 		H5Sget_simple_extent_dims(space, dims, NULL);
 		*info = (struct h5_info){.type = (enum h5_type)t, .ndim = ndim, .n = 1};
-		int64_t row = (int64_t)H5Tget_size(type); /* its bytes, of no rows too */
+		int64_t row = (int64_t)H5Tget_size(
+			type); /* bytes of a row, even if there are none */
 		rc = 0;
 		for (int i = 0; i < ndim; i++) {
 			info->dims[i] = (int64_t)dims[i];
@@ -82,7 +82,7 @@ int h5_info_of(struct h5 *f, hid_t dataset, struct h5_info *info)
 		info->chunked = H5Pget_layout(how) == H5D_CHUNKED;
 		H5Pclose(how);
 	}
-	/* What lies in the file must lie in the file. */
+	/* The bytes must be within the file. */
 	int64_t bytes;
 	if (!rc && f->size_bytes && info->offset >= 0 &&
 		(__builtin_mul_overflow(info->n, (int64_t)H5Tget_size(type), &bytes) ||
@@ -109,7 +109,7 @@ int h5_info(struct h5 *f, const char *path, struct h5_info *info, struct err *e)
 	int rc = h5_info_of(f, d, info);
 	H5Dclose(d);
 	return rc ? h5_bad(f, e, EX_DATAERR,
-			    "dataset %s is damaged or of a type not ours", path)
+			    "dataset %s is damaged or has an unsupported type", path)
 		  : 0;
 }
 
@@ -146,9 +146,7 @@ int h5_get(struct h5 *f, const char *path, enum h5_type t, int64_t n, int64_t ma
 	if (rc || info.type != t || (n >= 0 && info.n != n) || info.n > max ||
 		(info.n && info.offset < 0)) {
 		rc = h5_bad(f, e, EX_DATAERR,
-			"dataset %s has not the type or size it should, or does not lie "
-			"in "
-			"one piece",
+			"dataset %s has the wrong type or size, or is not contiguous",
 			path);
 	} else {
 		*data = xcalloc((size_t)info.n + 1, h5_type_bytes(t));
@@ -166,7 +164,7 @@ int h5_get(struct h5 *f, const char *path, enum h5_type t, int64_t n, int64_t ma
 	return rc;
 }
 
-/* Text is a scalar string of its own length, so that h5dump and h5py show it as one. */
+/* A text is a scalar string of fixed length, so that h5dump and h5py show it as a string. */
 int h5_put_text(struct h5 *f, const char *path, const char *text, struct err *e)
 {
 	if (h5_make_groups(f, path, e))
@@ -207,5 +205,5 @@ int h5_get_text(struct h5 *f, const char *path, struct str *out, struct err *e)
 	free(text);
 	H5Tclose(type);
 	H5Dclose(d);
-	return rc ? h5_bad(f, e, EX_DATAERR, "%s is no readable text", path) : 0;
+	return rc ? h5_bad(f, e, EX_DATAERR, "%s is not readable text", path) : 0;
 }

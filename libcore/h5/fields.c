@@ -123,8 +123,8 @@ int h5_fields_read(struct h5 *f, const char *path, const struct h5_field *table,
 			continue;
 		if (read_one(object, a, (char *)to + a->offset))
 			rc = h5_bad(f, e, EX_DATAERR,
-				"attribute %s of %s is missing or is no %s", a->name,
-				path, h5_type_name(a->type));
+				"attribute %s of %s is missing or not of type %s",
+				a->name, path, h5_type_name(a->type));
 	}
 	H5Oclose(object);
 	return rc;
@@ -179,7 +179,7 @@ int h5_check_format(
 	}
 	int rc = 0;
 	if (strcmp(have.format, format))
-		rc = h5_bad(f, e, EX_DATAERR, "a %.40s file, where a %s file is wanted",
+		rc = h5_bad(f, e, EX_DATAERR, "a %.40s file instead of a %s file",
 			have.format, format);
 	else if (have.version < 1 || have.version > newest_version)
 		rc = h5_bad(f, e, EX_DATAERR,

@@ -31,7 +31,7 @@ const char *h5_type_name(enum h5_type t)
 	return types[t].name;
 }
 
-/* HDF5's type identifiers are made when the library starts, so this is no table. */
+/* HDF5 creates its type identifiers at startup, so this cannot be a constant table. */
 static hid_t type_id(enum h5_type t, bool on_disk)
 {
 	switch (t) {
@@ -90,9 +90,8 @@ hid_t h5_how(hid_t class)
 	return list;
 }
 
-/* Files get their name when they are complete, so nobody reads one that is being written,
- * and locks would only trouble network file systems. All files are closed by hand: what the
- * library (1.10) does at exit crashes when a file could not be written to its end. */
+/* Files get their names when they are complete, so no program reads one that is being written, and
+ * file locks, which fail on some network file systems, are not needed. */
 static void library_begin(void)
 {
 	static bool begun;
@@ -100,8 +99,9 @@ static void library_begin(void)
 		return;
 	begun = true;
 	setenv("HDF5_USE_FILE_LOCKING", "FALSE", 0);
-	/* At exit HDF5 (1.10) would close again what could not be closed, on a full disk,
-	 * and crash. Its constants start it too: none is to be named before this. */
+	/* At exit HDF5 (1.10) would close files again that could not be closed on a full disk, and
+	 * crash; so all files are closed explicitly. HDF5's constants also initialise the library,
+	 * so none may be used before this. */
 	H5dont_atexit();
 	H5open();
 	H5Eset_auto2(H5E_DEFAULT, NULL, NULL);
@@ -130,8 +130,7 @@ static int open_file(
 	hid_t id = H5Fopen(path, how, fapl);
 	H5Pclose(fapl);
 	if (id < 0)
-		return err_set(
-			e, EX_DATAERR, "%s: not an HDF5 file, or a damaged one", name);
+		return err_set(e, EX_DATAERR, "%s: not an HDF5 file, or damaged", name);
 	*f = wrap(id, name);
 	return 0;
 }
@@ -145,7 +144,7 @@ int h5_open_at(struct h5 **f, const char *path, const char *name, int64_t size_b
 	return 0;
 }
 
-/* What is added to is our own. */
+/* A file that is opened for writing was written by this program, so it is not probed. */
 static int open_old(
 	struct h5 **f, const char *path, const char *name, bool write, struct err *e)
 {

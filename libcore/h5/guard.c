@@ -1,7 +1,8 @@
 /*
- * The second line behind probe.c. Where HDF5 (1.10) reads beyond a piece of memory, what lies
- * there decides whether it dies; so it may die in the parent of what the child survived. While
- * a foreign file is open, a fault outside this program's own text is the file's.
+ * The second line of defence after probe.c. If HDF5 (1.10) reads beyond an allocation, the memory
+ * there decides whether it crashes, so it may crash in the parent although the child survived.
+ * While a file is open for reading, a fault outside of this program's text section is reported as
+ * damage of that file.
  */
 #include "base/file.h"
 #include "h5/impl.h"
@@ -11,15 +12,15 @@
 #include <ucontext.h>
 #include <unistd.h>
 
-/* The linker's: this program's own text. */
+/* Defined by the linker: the program's text section. */
 extern const char __executable_start[], etext[];
 
 static const int faults[] = {SIGSEGV, SIGFPE, SIGILL};
 static struct sigaction before[ARRAY_LEN(faults)];
 static int n_open;
-static char line[1024]; /* what will be said */
+static char line[1024]; /* the message */
 
-/* Unknown processors have no second line. */
+/* On other processors, all faults count as faults of this program. */
 static bool is_ours(const ucontext_t *c)
 {
 	uintptr_t at = 0;
@@ -33,30 +34,30 @@ static bool is_ours(const ucontext_t *c)
 	return !at || (at >= (uintptr_t)__executable_start && at < (uintptr_t)etext);
 }
 
-/* Calls only what a signal handler may. */
+/* Calls async-signal-safe functions only. */
 static void on_fault(int sig, siginfo_t *info, void *context)
 {
 	(void)info;
 	signal(sig, SIG_DFL);
-	if (is_ours(context)) { /* it comes again when the handler has returned */
+	if (is_ours(context)) { /* the fault recurs when the handler returns */
 		return;
 	}
 	cleanup_run();
 	if (write_all(STDERR_FILENO, line, strlen(line)))
-		_exit(EX_DATAERR); /* there is nobody left to tell */
+		_exit(EX_DATAERR); /* the write error cannot be reported */
 	_exit(EX_DATAERR);
 }
 
 void h5_guard(const char *name)
 {
 	struct sigaction a = {.sa_sigaction = on_fault, .sa_flags = SA_SIGINFO};
-	snprintf(line, sizeof(line), "pt: %.900s: damaged: HDF5 %s dies of it\n", name,
+	snprintf(line, sizeof(line), "pt: %.900s: damaged: HDF5 %s crashes on it\n", name,
 		h5_version());
 	if (n_open++)
 		return;
 	sigemptyset(&a.sa_mask);
 	for (size_t i = 0; i < ARRAY_LEN(faults); i++)
-		/* who looks at faults already, such as a sanitizer, is left to it */
+		/* an existing handler, such as a sanitizer's, stays */
 		if (!sigaction(faults[i], NULL, &before[i]) &&
 			before[i].sa_handler == SIG_DFL)
 			sigaction(faults[i], &a, NULL);

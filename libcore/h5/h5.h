@@ -1,14 +1,14 @@
 /*
- * h5: the only callers of HDF5. Attributes by table, datasets by name, checksums for both,
- * and file images that pass through pipes.
+ * h5: the only callers of HDF5. Attributes by table, datasets by name, checksums for both.
  *
- * Every file we write is HDF5's 1.8 format (whose metadata carries checksums of its own),
- * complete before it gets its name, and sealed: the root attribute meta_xxh3 covers every
- * name, type, shape and attribute, and the contents of every dataset that has no block
- * checksums. So h5ls, h5dump and h5py read our files, and a flipped bit is found.
+ * Files are written in HDF5's 1.8 format (whose metadata blocks have checksums), are complete
+ * before they get their names, and are sealed: the root attribute meta_xxh3 is a checksum of all
+ * names, types, shapes and attributes, and of the contents of all datasets without block
+ * checksums. So h5ls, h5dump and h5py can read them, and a flipped bit is detected.
  *
- * All readers treat the file as hostile: they return -1 and say what is wrong, and take no
- * more memory or time than its size is worth. No call is collective; MPI is unknown here.
+ * Readers do not trust a file: they return -1 with *e set if it is damaged, and use memory and
+ * time in proportion to its size. Functions that return int return 0 or -1 with *e set. No call is
+ * collective, and none uses MPI.
  */
 #ifndef H5_H
 #define H5_H
@@ -24,45 +24,44 @@ const char *h5_type_name(enum h5_type t);
 
 /* ---- file.c ---------------------------------------------------------------------- */
 
-int h5_open(struct h5 **f, const char *path, struct err *e); /* to read */
-int h5_reopen(
-	struct h5 **f, const char *path, struct err *e); /* to add to what is there */
-int h5_create(struct h5 **f, const char *path, struct err *e); /* empties the file */
-/* Any of them, of a file that messages call `name`: what the user knows it by. (HDF5 opens
- * files by name only, and follows links, so a name under /proc will not do: a stream becomes
- * a file first, by file_spool().) */
+int h5_open(struct h5 **f, const char *path, struct err *e);   /* read only */
+int h5_reopen(struct h5 **f, const char *path, struct err *e); /* read and write */
+int h5_create(struct h5 **f, const char *path, struct err *e); /* truncates the file */
+/* The same, with the name of the file in messages. (HDF5 opens files by name only and follows
+ * links, so a name under /proc cannot be used: file_spool() first copies a stream to a file.) */
 enum h5_mode { H5_READ, H5_ADD, H5_MAKE };
 int h5_open_as(struct h5 **f, const char *path, const char *name, enum h5_mode mode,
 	struct err *e);
-int h5_close(struct h5 *f, struct err *e); /* 0 for NULL; what is not written says so */
-/* Closes after work that ended with rc; *e is the first thing that went wrong. 0 or -1. */
+int h5_close(
+	struct h5 *f, struct err *e); /* frees f; NULL is allowed; reports write errors */
+/* Closes a file after an operation with result rc; *e is the first error of the two. */
 int h5_end(struct h5 *f, int rc, struct err *e);
 const char *h5_version(void);
-void h5_versions(struct str *out); /* a line, for --version */
+void h5_versions(struct str *out); /* appends a line for --version */
 
 /* ---- fields.c: attributes by table ----------------------------------------------- */
 
-/* One attribute: where it lies in a struct, and what it means to a reader of the manual.
- * I64, U64 and F64 are as named, TEXT is a char *, which reading allocates. */
+/* One attribute: its offset in a struct, and its description for the manual. I64, U64 and F64 are
+ * int64_t, uint64_t and double; TEXT is a char *, which reading allocates. */
 struct h5_field {
 	const char *name;
 	enum h5_type type;
 	size_t offset;
-	bool optional; /* reading leaves the struct alone when it is absent */
+	bool optional; /* if it is absent, reading leaves the struct unchanged */
 	const char *doc;
 };
 
-/* Tables end with a NULL name. `path` is a group or dataset ("/" for the file itself),
- * which writing creates as a group when it is missing. */
+/* Tables end with a NULL name. `path` is a group or a dataset ("/" is the root group); writing
+ * creates a missing group. */
 int h5_fields_write(struct h5 *f, const char *path, const struct h5_field *table,
 	const void *from, struct err *e);
 int h5_fields_read(struct h5 *f, const char *path, const struct h5_field *table, void *to,
 	struct err *e);
-/* Appends `name = value` of one of them in a struct; of a text that is NULL nothing. */
+/* Appends `name = value` of an attribute in a struct; nothing if a text is NULL. */
 void h5_field_print(struct str *out, const struct h5_field *a, const void *from);
-/* The table as a list for a manual page. */
+/* Prints the table as a list for a manual page. */
 void h5_fields_man(const struct h5_field *table, FILE *f);
-/* The file says attribute format = `format`, and a version that we know. */
+/* Checks the attributes format, which must be `format`, and version, at most newest_version. */
 int h5_check_format(
 	struct h5 *f, const char *format, int64_t newest_version, struct err *e);
 
@@ -75,30 +74,30 @@ struct h5_info {
 	int ndim;
 	int64_t dims[H5_MAX_DIMS];
 	int64_t n;	/* elements */
-	int64_t offset; /* of the first byte in the file; -1 when it is not contiguous */
+	int64_t offset; /* of the first byte in the file; -1: not contiguous */
 	bool chunked;
 };
 
 bool h5_has(struct h5 *f, const char *path);
-/* The names in a group, in alphabetical order, appended to `out`. */
+/* Appends the names in a group to `out`, in alphabetical order. */
 int h5_list(struct h5 *f, const char *group, struct strs *out, struct err *e);
 int h5_info(struct h5 *f, const char *path, struct h5_info *info, struct err *e);
-/* Writes a whole dataset; the groups above it are made. */
+/* Writes a whole dataset, and creates the groups above it. */
 int h5_put(struct h5 *f, const char *path, enum h5_type t, int ndim, const int64_t *dims,
 	const void *data, struct err *e);
-/* Reads a whole dataset that must lie in one piece, have this type, and n elements unless n
- * is -1. It is allocated: free() it. *n_read may be NULL. */
+/* Reads a whole dataset, which must be contiguous, have this type, and have n elements (n = -1:
+ * any number up to max). *data is allocated; the caller frees it. n_read may be NULL. */
 int h5_get(struct h5 *f, const char *path, enum h5_type t, int64_t n, int64_t max,
 	void **data, int64_t *n_read, struct err *e);
 int h5_put_text(struct h5 *f, const char *path, const char *text, struct err *e);
 int h5_get_text(struct h5 *f, const char *path, struct str *out, struct err *e);
 
-/* ---- blocks.c: large datasets, written and read at their place in the file ------- */
+/* ---- blocks.c: large datasets, written and read without HDF5 --------------------- */
 
 /*
- * A dataset whose bytes are not passed through HDF5: ranks write them with pwrite and
- * readers map them. A row is an element of the first dimension. Every block of rows has an
- * XXH3 in the dataset /xxh3/PATH, so a part can be checked when it is first touched.
+ * A contiguous dataset whose bytes do not pass through HDF5: ranks write them with pwrite, and
+ * readers map them. A row is an element of the first dimension. The dataset /xxh3/PATH has the
+ * XXH3 of each block of rows, so a part can be checked at first use.
  */
 struct h5_blocks {
 	char path[128];
@@ -108,33 +107,33 @@ struct h5_blocks {
 	uint64_t *xxh3; /* [n_blocks]; owned */
 };
 
-/* Makes room for it; block_rows is chosen so that blocks are of at most this many bytes, or
- * of one row. */
+/* Creates the dataset, without writing its bytes. block_rows is chosen so that a block has at most
+ * H5_BLOCK_BYTES, or one row. */
 enum { H5_BLOCK_BYTES = 1 << 20 };
 int h5_blocks_reserve(struct h5 *f, const char *path, enum h5_type t, int ndim,
 	const int64_t *dims, struct h5_blocks *b, struct err *e);
-/* Fills in where the room is. HDF5 knows once all datasets are made. */
+/* Sets b->offset, which HDF5 knows when all datasets have been created. */
 int h5_blocks_place(struct h5 *f, struct h5_blocks *b, struct err *e);
-/* Writes the checksums, when they are all known. */
+/* Writes the checksums b->xxh3. */
 int h5_blocks_finish(struct h5 *f, const struct h5_blocks *b, struct err *e);
 int h5_blocks_open(struct h5 *f, const char *path, struct h5_blocks *b, struct err *e);
 void h5_blocks_free(struct h5_blocks *b);
 int64_t h5_block_bytes(
-	const struct h5_blocks *b, int64_t block); /* the last is shorter */
-/* Is this what was written? `data` is block number `block`. */
+	const struct h5_blocks *b, int64_t block); /* the last may be shorter */
+/* Checks `data`, the bytes of block number `block`, against its checksum. */
 int h5_block_check(
 	const struct h5_blocks *b, int64_t block, const void *data, struct err *e);
-/* Reads it into out, and checks it. */
+/* Reads block number `block` into out, and checks it. */
 int h5_block_read(
 	const struct h5_blocks *b, int fd, int64_t block, void *out, struct err *e);
-/* Reads all of it from the file and checks each block. */
+/* Reads and checks all blocks. */
 int h5_blocks_verify(const struct h5_blocks *b, int fd, struct err *e);
 
 /* ---- seal.c ---------------------------------------------------------------------- */
 
-/* The last thing a writer does. */
+/* Writes the checksum of the metadata; must be the last write. */
 int h5_seal(struct h5 *f, struct err *e);
-/* Does it match? What is under the seal lies in one piece each, and all of it in the file. */
+/* Checks it, and that all datasets that it covers are contiguous and within the file. */
 int h5_check_seal(struct h5 *f, struct err *e);
 
 #endif

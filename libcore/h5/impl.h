@@ -9,30 +9,30 @@
 
 struct h5 {
 	hid_t id;
-	char *path;	    /* as messages call it */
-	int64_t size_bytes; /* of the file, when it was opened to read */
+	char *path;	    /* its name in messages */
+	int64_t size_bytes; /* of the file, if it was opened for reading; else 0 */
 	bool guarded;
 };
 
-/* A file to be read, without a look at it first. */
+/* Opens a file for reading without h5_probe(). */
 int h5_open_at(struct h5 **f, const char *path, const char *name, int64_t size_bytes,
 	struct err *e);
-/* Does it do HDF5 no harm? Once a file: -1 with *e set when it does. */
+/* Checks in a child process that HDF5 survives reading the file, once per file. 0, or -1 with *e. */
 int h5_probe(const char *path, const char *name, const struct stat *st, struct err *e);
-/* From here on, and as often as not taken back, faults of HDF5 are those of file `name`. */
+/* Until the matching h5_unguard(), faults inside HDF5 are reported as damage of file `name`. */
 void h5_guard(const char *name);
 void h5_unguard(void);
 hid_t h5_native(enum h5_type t);  /* in memory */
 hid_t h5_on_disk(enum h5_type t); /* little-endian */
-/* -1 when it is none of ours. */
+/* The enum h5_type, or -1 for other types. */
 int h5_type_of(hid_t type);
-/* How objects of a class (H5P_FILE_CREATE ...) are made: the same contents give the same
- * bytes, so no times; attributes stay in the object's header. H5Pclose() it. */
+/* A property list of a class (H5P_FILE_CREATE ...): without times, so that equal contents give
+ * equal bytes, and with attributes in the object header. The caller calls H5Pclose(). */
 hid_t h5_how(hid_t class);
-/* "FILE: what": HDF5's own words are for programmers. Returns -1. */
+/* Sets the error "FILE: message", since HDF5's messages are for programmers. Returns -1. */
 int h5_bad(const struct h5 *f, struct err *e, int code, const char *fmt, ...)
 	PRINTF(4, 5);
-/* The groups above `path`. */
+/* Creates the groups above `path`. */
 int h5_make_groups(struct h5 *f, const char *path, struct err *e);
 int h5_info_of(struct h5 *f, hid_t dataset, struct h5_info *info);
 

@@ -1,10 +1,10 @@
 /*
- * The first look at a foreign file, by a child that it may kill.
+ * Checks a file in a child process before it is read.
  *
- * HDF5 (1.10) trusts a file's own description of itself: one that lies can make it read where
- * nothing is, turn for ever, or ask for all memory. So a child makes every call first that a
- * reader will make, under limits. What kills it is refused; of what it survives, the parent's
- * calls are the same ones.
+ * HDF5 (1.10) trusts the metadata of a file: a malicious file can make it read invalid addresses,
+ * loop forever, or allocate all memory. So a child process with resource limits first makes every
+ * call that a reader will make. A file that kills the child is refused; otherwise the parent makes
+ * the same calls.
  */
 #include "h5/impl.h"
 
@@ -21,10 +21,10 @@
 
 enum { CPU_SECONDS = 10, WALL_SECONDS = 120, MEMORY_MIB = 1024 };
 enum { MOST_BYTES = 1 << 28 };
-/* How the child ends; others are not its own doing. */
+/* Exit codes of the child; others come from HDF5. */
 enum { NO_HARM = 0, NO_MEMORY = 3 };
 
-/* ---- the child: everything that readers do --------------------------------------- */
+/* ---- the child: all calls of readers --------------------------------------------- */
 
 static void touch_attribute(struct h5 *f, const char *path, const char *name, hid_t type)
 {
@@ -74,7 +74,7 @@ static void touch_dataset(struct h5 *f, const char *path)
 	str_free(&text);
 }
 
-/* The seal fits, so that the depth is bounded, and so are the bytes. */
+/* The checksum of the metadata has been checked, so depth and bytes are bounded. */
 static void touch(struct h5 *f, const char *path)
 {
 	struct strs names = {0};
@@ -98,8 +98,8 @@ static void touch(struct h5 *f, const char *path)
 	strs_free(&names);
 }
 
-/* Readers look at the format first and at the seal next, and go no further when one of them
- * is wrong. */
+/* As readers do, checks the format first and the checksum of the metadata next, and stops if one of
+ * them is wrong. */
 static void look(const char *path, const char *name, int64_t size_bytes)
 {
 	static const struct h5_field format[] = {
@@ -115,7 +115,7 @@ static void look(const char *path, const char *name, int64_t size_bytes)
 	h5_close(f, &e);
 }
 
-/* ---- the child: what it may do --------------------------------------------------- */
+/* ---- the child: limits ----------------------------------------------------------- */
 
 static bool no_memory;
 
@@ -128,7 +128,7 @@ static herr_t note_one(unsigned n, const H5E_error2_t *error, void *with)
 	return 0;
 }
 
-/* HDF5 says when there is no memory for it; the parent may have more, for a while. */
+/* HDF5 reports a lack of memory as an error, which the parent, with more memory, might not see. */
 static herr_t note_error(hid_t stack, void *with)
 {
 	return H5Ewalk2(stack, H5E_WALK_UPWARD, note_one, with);
@@ -155,8 +155,8 @@ static void limit_memory(void)
 				((rlim_t)MEMORY_MIB << 20));
 }
 
-/* Whoever sends signals means the parent, which will tell what it does about them. What the
- * parent does about its own faults is nothing for the child. */
+/* Signals are for the parent, so the child ignores them. The parent's handlers for faults do not
+ * apply to the child. */
 static void own_signals(void)
 {
 	static const int for_parent[] = {
@@ -170,8 +170,8 @@ static void own_signals(void)
 	sigprocmask(SIG_SETMASK, &none, NULL);
 }
 
-/* Last words of the C library are for nobody, and nothing that the parent has buffered is to
- * be written twice. */
+/* Discards messages of the C library, and output that the parent has buffered, which would be
+ * written twice. */
 static void own_files(void)
 {
 	int fd = open("/dev/null", O_WRONLY | O_CLOEXEC);
@@ -184,7 +184,7 @@ static _Noreturn void child(
 	int report, const char *path, const char *name, int64_t size_bytes)
 {
 	prctl(PR_SET_PDEATHSIG, SIGKILL);
-	prctl(PR_SET_DUMPABLE, 0); /* a core of it helps nobody */
+	prctl(PR_SET_DUMPABLE, 0); /* no core file */
 	own_signals();
 	own_files();
 	limit_memory();
@@ -199,8 +199,8 @@ static _Noreturn void child(
 
 /* ---- the parent ------------------------------------------------------------------ */
 
-/* Files that did no harm, and have not changed since. One that was changed in the last
- * second may change again and keep its times. */
+/* Files that passed the check and have not changed since. A file that was changed within the last
+ * second is not recorded, because it may change again and keep its times. */
 static struct seen {
 	dev_t device;
 	ino_t inode;
@@ -238,7 +238,7 @@ static void note_seen(const struct stat *st, double now)
 		seen[n_seen++ % ARRAY_LEN(seen)] = seen_of(st);
 }
 
-/* Somebody killed it, or the file's server did not answer: that says nothing of the file. */
+/* Another process killed the child, or the file server did not answer: the file may be intact. */
 static bool no_fault_of_the_file(int sig)
 {
 	return sig == SIGKILL || sig == SIGALRM || sig == SIGSTOP || sig == SIGTERM;
@@ -249,23 +249,22 @@ static int harm(const char *name, bool ended, int status, struct err *e)
 	int sig = ended && WIFSIGNALED(status) ? WTERMSIG(status) : 0;
 	if (no_fault_of_the_file(sig))
 		return err_set(e, EX_IOERR,
-			"%s: could not be looked at: the process that did was ended by "
+			"%s: could not be checked: the checking process was killed by "
 			"signal %d",
 			name, sig);
 	if (sig == SIGXCPU)
-		return err_set(e, EX_DATAERR,
-			"%s: damaged: HDF5 %s comes to no end with it", name,
+		return err_set(e, EX_DATAERR, "%s: damaged: HDF5 %s loops on it", name,
 			h5_version());
 	if (ended && WIFEXITED(status) && WEXITSTATUS(status) == NO_MEMORY)
 		return err_set(e, EX_DATAERR,
-			"%s: damaged: HDF5 %s asks for too much memory for it", name,
+			"%s: damaged: HDF5 %s allocates too much memory for it", name,
 			h5_version());
-	return err_set(e, EX_DATAERR, "%s: damaged: HDF5 %s dies of it (%s %d)", name,
+	return err_set(e, EX_DATAERR, "%s: damaged: HDF5 %s crashes on it (%s %d)", name,
 		h5_version(), sig ? "signal" : "code",
 		sig ? sig : (ended ? WEXITSTATUS(status) : 0));
 }
 
-/* Its last word, and its end, which is nobody's to see where SIGCHLD is ignored. */
+/* Reads the child's report and waits for it; if SIGCHLD is ignored, there is no exit status. */
 static int wait_for(pid_t pid, int report, const char *name, struct err *e)
 {
 	char code = 0;
@@ -280,12 +279,12 @@ static int wait_for(pid_t pid, int report, const char *name, struct err *e)
 	while (ended < 0 && errno == EINTR);
 	if (n == 1 && code == NO_HARM)
 		return 0;
-	if (n == 1) /* it said so itself */
+	if (n == 1) /* the report is the exit code */
 		ended = pid, status = code << 8;
 	return harm(name, ended == pid, status, e);
 }
 
-/* Where there can be no child, the file is read without a look at it: it is what most are. */
+/* If no child can be created the file is not checked: most files are harmless. */
 int h5_probe(const char *path, const char *name, const struct stat *st, struct err *e)
 {
 	int ends[2];

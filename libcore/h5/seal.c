@@ -1,10 +1,10 @@
-/* The seal: one checksum over everything in a file that has none of its own. */
+/* The seal: the checksum of everything in a file except datasets with block checksums. */
 #include "h5/impl.h"
 
 #include <stdlib.h>
 #include <string.h>
 
-/* No link or attribute takes fewer bytes of a file than these. */
+/* The smallest numbers of bytes that a link and an attribute take in a file. */
 enum { LINK_BYTES = 32, ATTRIBUTE_BYTES = 24 };
 enum { MAX_DEPTH = 8, MAX_BYTES = 1 << 28 };
 
@@ -13,15 +13,16 @@ struct seal {
 };
 
 static const struct h5_field seal_fields[] = {
-	{"meta_xxh3", H5_U64, offsetof(struct seal, xxh3), false, "the seal"},
+	{"meta_xxh3", H5_U64, offsetof(struct seal, xxh3), false,
+		"checksum of the metadata"},
 	{0},
 };
 
 struct walk {
 	struct h5 *f;
 	struct hash_state *h;
-	/* Bytes of the file that may still be met. Many links to one object, and a dataset
-	 * that takes no room, would make a small file endless. */
+	/* Remaining budget in bytes: the file size at first. It bounds the work for a small file
+	 * with many links to one object, or with datasets that take no space. */
 	int64_t left;
 	struct err *e;
 };
@@ -87,7 +88,7 @@ static int add_attributes(struct walk *w, hid_t object)
 	return 0;
 }
 
-/* Contents too, unless block checksums watch over them. */
+/* With the contents, unless they have block checksums. */
 static int add_dataset(struct walk *w, hid_t d)
 {
 	struct h5_info info;
@@ -130,7 +131,7 @@ static int walk_object(struct walk *w, const char *path, int depth)
 		rc = walk_group(w, path, depth);
 	if (rc && !w->e->code)
 		h5_bad(w->f, w->e, EX_DATAERR,
-			"%s is damaged, not ours, or not in one piece", path);
+			"%s is damaged, of an unsupported kind, or not contiguous", path);
 	return rc;
 }
 
@@ -181,7 +182,8 @@ int h5_check_seal(struct h5 *f, struct err *e)
 		seal_of(f, budget, &have.xxh3, e))
 		return -1;
 	if (have.xxh3 != want.xxh3)
-		return h5_bad(
-			f, e, EX_DATAERR, "does not match its seal: the file is damaged");
+		return h5_bad(f, e, EX_DATAERR,
+			"the checksum of the metadata does not match: the file is "
+			"damaged");
 	return 0;
 }

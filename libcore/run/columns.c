@@ -1,4 +1,4 @@
-/* The columns of a log: printing, parsing and HDF5 are made from this table. */
+/* The columns of a log: the table for printing, parsing and HDF5. */
 #include "run/run.h"
 
 #include <string.h>

@@ -1,5 +1,5 @@
-/* The journal: one write() a line, so that a run that dies loses at most the line it was
- * writing; run.h5 is made from it. */
+/* The journal: one write() per line, so that a killed run loses at most the line that it was
+ * writing. run.h5 is made from it. */
 #include "base/file.h"
 #include "run/run.h"
 
@@ -13,7 +13,7 @@
 
 /* ---- one writer ------------------------------------------------------------------ */
 
-/* Lines up to the last whole one, whose end is returned. */
+/* Reads the complete lines of a text. Returns the offset of their end. */
 static size_t read_lines(
 	struct run_log *l, const struct str *text, int *rc, struct err *e)
 {
@@ -29,7 +29,7 @@ static size_t read_lines(
 	return whole;
 }
 
-/* Who is at work there says so in its journal, if it has come that far. */
+/* Reports the process that holds the lock, which its journal names once its head is written. */
 static int refuse(const char *folder, const char *path, struct err *e)
 {
 	struct str text = {0};
@@ -41,7 +41,8 @@ static int refuse(const char *folder, const char *path, struct err *e)
 	char who[256] = "";
 	char here[64] = "";
 	gethostname(here, sizeof(here) - 1);
-	/* A run that goes on has the lock before its own head is written. */
+	/* A resumed run takes the lock before it writes its head, so the last head may be of a process
+	 * that has ended. */
 	bool gone = i->host && !strcmp(i->host, here) && kill((pid_t)i->pid, 0) &&
 		    errno == ESRCH;
 	if (!rc && i->started && i->host && i->pid && !gone)
@@ -49,8 +50,8 @@ static int refuse(const char *folder, const char *path, struct err *e)
 			(long long)i->pid, i->host, i->job ? ", job " : "",
 			i->job ? i->job : "", i->started);
 	err_set(e, EX_USAGE,
-		"%s: another pt-train is at work in this folder%s; wait for its end, or "
-		"stop it%s",
+		"%s: another pt-train is writing to this directory%s; wait for its end, "
+		"or stop it%s",
 		folder, who, advice_on(ADVICE_RUN_IN_USE));
 	run_log_free(&l);
 	str_free(&text);
@@ -74,7 +75,7 @@ int journal_lock(const char *folder, bool make, double patience, int *fd, struct
 	while ((why = file_lock(path.s, make, fd)) == EAGAIN &&
 		clock_seconds() - begin < patience) {
 		if (!told)
-			info("%s: another pt-train is at work in this folder; waiting "
+			info("%s: another pt-train is writing to this directory; waiting "
 			     "%g s for its end",
 				folder, patience);
 		told = true;
@@ -83,8 +84,8 @@ int journal_lock(const char *folder, bool make, double patience, int *fd, struct
 	if (why == EAGAIN)
 		rc = refuse(folder, path.s, e);
 	else if (no_locks_here(why) && !warned++)
-		warn("%s: this file system has no locks (%s): see to it that no second "
-		     "run writes there",
+		warn("%s: this file system has no locks (%s): make sure that no other "
+		     "run writes to this directory",
 			folder, strerror(why));
 	else if (why && !no_locks_here(why) &&
 		 (make || (why != ENOENT && why != ENOTDIR)))
@@ -95,7 +96,7 @@ int journal_lock(const char *folder, bool make, double patience, int *fd, struct
 
 /* ---- lines ----------------------------------------------------------------------- */
 
-/* After a write that failed: whole lines stay in the file, the others in memory. */
+/* After a failed write: complete lines stay in the file, the others in memory. */
 static void keep_rest(struct journal *j, off_t begin)
 {
 	off_t end = lseek(j->fd, 0, SEEK_END);
@@ -115,7 +116,8 @@ static void keep_rest(struct journal *j, off_t begin)
 	j->kept.len -= n;
 }
 
-/* A disk, or a server, may find out late that it has no room: what it lost is written again. */
+/* Syncs the file. A disk or a file server may report late that it is full; then the lost lines are
+ * kept to be written again. */
 static int sync_lines(struct journal *j, struct err *e)
 {
 	if (!fdatasync(j->fd)) {
@@ -143,7 +145,7 @@ int journal_flush(struct journal *j, struct err *e)
 	if (!j->kept.len)
 		return 0;
 	off_t begin = lseek(j->fd, 0, SEEK_END);
-	/* What is left of a line becomes one of its own. */
+	/* An incomplete line gets its line break. */
 	if ((j->half && write_all(j->fd, "\n", 1)) ||
 		write_all(j->fd, j->kept.s, j->kept.len)) {
 		err_set(e, EX_IOERR, "%s/journal.txt: %s", j->folder, strerror(errno));
@@ -159,7 +161,7 @@ int journal_flush(struct journal *j, struct err *e)
 	return j->late.len > LATE ? sync_lines(j, e) : 0;
 }
 
-/* For the next flush. */
+/* Adds a line to those of the next flush. */
 static int add_line(struct journal *j, const struct str *line, struct err *e)
 {
 	if (run_log_line(&j->log, line->s, line->len, e))
@@ -175,7 +177,7 @@ static int put_line(struct journal *j, const struct str *line, struct err *e)
 	return add_line(j, line, e) || journal_flush(j, e) ? -1 : 0;
 }
 
-/* A text of lines, each with a word in front. */
+/* Adds the lines of a text, each with the prefix "# WORD ". */
 static int add_text(struct journal *j, const char *word, const char *text, struct err *e)
 {
 	struct str line = {0};
@@ -217,7 +219,7 @@ static int add_event(struct journal *j, int64_t step, char *text, struct err *e)
 
 /* ---- a run's journal ------------------------------------------------------------- */
 
-/* Reads what is there, up to the last whole line; the rest of a line is cut off. */
+/* Reads the complete lines of an existing journal, and truncates an incomplete last line. */
 static int take_up(struct journal *j, const char *path, int64_t resume, struct err *e)
 {
 	struct str text = {0};
@@ -232,7 +234,7 @@ static int take_up(struct journal *j, const char *path, int64_t resume, struct e
 	return rc;
 }
 
-/* All of it or, on a full disk, nothing. */
+/* Writes the whole head or, on a full disk, nothing. */
 static int put_head(struct journal *j, int64_t resume, const struct run_info *info,
 	const char *config, const char *arithmetic, struct err *e)
 {
@@ -245,7 +247,7 @@ static int put_head(struct journal *j, int64_t resume, const struct run_info *in
 	if (!journal_flush(j, e))
 		return 0;
 	if (begin < 0 || ftruncate(j->fd, begin))
-		err_prefix(e, "a part of the head is left in ");
+		err_prefix(e, "an incomplete head remains in ");
 	return -1;
 }
 
@@ -291,7 +293,7 @@ int journal_event(struct journal *j, int64_t step, struct err *e, const char *fm
 
 bool journal_stale(const struct journal *j, double seconds)
 {
-	enum { SHARE = 20 }; /* a twentieth of the time */
+	enum { SHARE = 20 }; /* at most a twentieth of the time */
 	double age = clock_seconds() - j->published;
 	return age >= seconds && age >= SHARE * j->publish_cost;
 }
@@ -302,7 +304,7 @@ int journal_publish(struct journal *j, struct err *e)
 	struct durable d;
 	double begin = clock_seconds();
 	str_printf(&path, "%s/run.h5", j->folder);
-	/* First, since a resumed run reads the journal, not run.h5. */
+	/* The journal first, because a resumed run reads the journal and not run.h5. */
 	int rc = journal_flush(j, e) || sync_lines(j, e);
 	durable_begin(&d, path.s);
 	rc = rc || run_log_write(&j->log, d.tmp, e) || durable_commit(&d, e);

@@ -1,4 +1,4 @@
-/* A run's log: from lines, from HDF5, to HDF5. */
+/* The log of a run in memory: read from lines or HDF5, written to HDF5. */
 #include "base/file.h"
 #include "run/run.h"
 
@@ -16,27 +16,26 @@ enum { MAX_ROWS = 1 << 26 };
 const struct h5_field run_fields[] = {
 	{"format", H5_TEXT, F(format), false, "\"pt-run\""},
 	{"version", H5_I64, F(version), false, "version of the format: 1"},
-	{"created_by", H5_TEXT, F(created_by), false, "the program that made the run"},
-	{"started", H5_TEXT, F(started), true, "when it was last started (UTC)"},
+	{"created_by", H5_TEXT, F(created_by), false, "the program of the run"},
+	{"started", H5_TEXT, F(started), true, "time of the last start (UTC)"},
 	{"host", H5_TEXT, F(host), true, "host of rank 0"},
-	{"pid", H5_I64, F(pid), true, "its process there"},
-	{"job", H5_TEXT, F(job), true, "the scheduler's job"},
+	{"pid", H5_I64, F(pid), true, "process ID of rank 0"},
+	{"job", H5_TEXT, F(job), true, "job ID of the scheduler"},
 	{"command", H5_TEXT, F(command), true, "the command line"},
-	{"device", H5_TEXT, F(device), true, "what computes"},
+	{"device", H5_TEXT, F(device), true, "the CPU or GPU that computes"},
 	{"libraries", H5_TEXT, F(libraries), true, "versions of libraries"},
-	{"layout", H5_TEXT, F(layout), true, "how the work was dealt out"},
+	{"layout", H5_TEXT, F(layout), true, "the parallel layout"},
 	{"invocation", H5_TEXT, F(invocation), true,
-		"options that change nothing that is computed, as a config: data, "
-		"readers, "
-		"threads, what it began from"},
+		"options that do not affect results, as a config file: data, readers, "
+		"threads, checkpoint"},
 	{"environment", H5_TEXT, F(environment), true,
-		"variables that concern pt, MPI, threads, the scheduler"},
+		"environment variables of pt, MPI, threads, the scheduler"},
 	{"ranks", H5_I64, F(ranks), true, "number of ranks"},
 	{"hosts", H5_I64, F(hosts), true, "number of hosts"},
-	{"threads", H5_I64, F(threads), true, "threads of a rank"},
+	{"threads", H5_I64, F(threads), true, "threads per rank"},
 	{"arithmetic", H5_U64, F(arithmetic), true,
-		"hash of the dataset arithmetic: runs that differ here may compute "
-		"different things"},
+		"hash of the dataset arithmetic: runs that differ in it can have "
+		"different bits"},
 	{0},
 };
 #undef F
@@ -108,7 +107,7 @@ int run_log_line(struct run_log *l, const char *line, size_t len, struct err *e)
 			run_log_add(l, &r);
 		return 0;
 	}
-	if (begins(line, len, start)) { /* a new part of the run says everything anew */
+	if (begins(line, len, start)) { /* the head of a resumed run is complete */
 		str_clear(&l->config);
 		str_clear(&l->arithmetic);
 	}
@@ -141,8 +140,8 @@ static int read_lines(struct run_log *l, const char *text, size_t len, struct er
 	const char *end = text + len;
 	while (text < end) {
 		const char *stop = memchr(text, '\n', (size_t)(end - text));
-		if (!stop) { /* it may be half a number */
-			warn("%s: the last line has no end and is passed over", l->name);
+		if (!stop) { /* a number may be incomplete */
+			warn("%s: the last line is incomplete and is ignored", l->name);
 			break;
 		}
 		if (run_log_line(l, text, (size_t)(stop - text), e))
@@ -161,7 +160,7 @@ static enum h5_type column_type(int c)
 						 : H5_F64;
 }
 
-/* What is absent: a number that no column takes. */
+/* Absent values become NaN, or INT64_MIN in columns of integers. */
 static void to_column(const struct run_log *l, int c, void *out)
 {
 	for (int64_t i = 0; i < l->n_rows; i++) {
@@ -189,7 +188,7 @@ static int from_column(struct run_log *l, int c, const void *in)
 			return -1;
 		if (!absent)
 			row_set(&l->rows[i], c, v);
-		/* every row has a step, and they ascend */
+		/* every row has a step, in ascending order */
 		if (c == COL_STEP && (absent || (i && v <= l->rows[i - 1].v[c])))
 			return -1;
 	}
@@ -220,7 +219,7 @@ static int read_columns(struct run_log *l, struct h5 *h, struct err *e)
 		if (columns[c].was && !h5_has(h, path))
 			snprintf(path, sizeof(path), "/columns/%s", columns[c].was);
 		if (c != COL_STEP && !h5_has(h, path))
-			continue; /* an older program did not log it */
+			continue; /* not logged by an older program */
 		if (h5_get(h, path, column_type(c), c == COL_STEP ? -1 : l->n_rows,
 			    MAX_ROWS, &data, &n, e))
 			return -1;
@@ -231,8 +230,8 @@ static int read_columns(struct run_log *l, struct h5 *h, struct err *e)
 		int rc = from_column(l, c, data);
 		free(data);
 		if (rc)
-			return err_set(e, EX_DATAERR,
-				"%s: %s has a value that cannot be there", l->name, path);
+			return err_set(e, EX_DATAERR, "%s: %s has an invalid value",
+				l->name, path);
 	}
 	return 0;
 }
@@ -268,7 +267,7 @@ static int read_h5(struct run_log *l, const char *path, const char *name, struct
 	return h5_end(h, rc, e);
 }
 
-/* ---- any of them ----------------------------------------------------------------- */
+/* ---- any kind of log ------------------------------------------------------------- */
 
 static bool is_hdf5(int fd)
 {
@@ -286,18 +285,20 @@ static int read_text(struct run_log *l, int fd, const char *name, struct err *e)
 	str_free(&text);
 	if (!rc && !l->n_rows)
 		rc = err_set(e, EX_DATAERR,
-			"%s: neither a run.h5 nor lines that begin with step=", l->name);
+			"%s: neither a run.h5 nor a text with lines that begin with "
+			"step=",
+			l->name);
 	return rc;
 }
 
-/* The file at `path`, which messages call `name`. */
+/* Reads the file at `path`, with `name` in messages. */
 static int read_file(
 	struct run_log *l, int fd, const char *path, const char *name, struct err *e)
 {
 	return is_hdf5(fd) ? read_h5(l, path, name, e) : read_text(l, fd, name, e);
 }
 
-/* What can be read only once is looked at twice, so it becomes a file. */
+/* Copies a stream to a temporary file, because the reader needs its first bytes twice. */
 static int read_stream(struct run_log *l, int from, struct err *e)
 {
 	char kept[4096];

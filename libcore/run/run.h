@@ -1,9 +1,10 @@
 /*
- * run: what a run leaves behind. Its folder holds a journal (text, a line a write), the
- * same as HDF5 (run.h5, republished whole), and checkpoints.
+ * run: the log of a run. The directory of a run contains a journal (text, one write() per line),
+ * the same log as HDF5 (run.h5, rewritten as a whole), and checkpoints.
  *
- * The readers take the journal, run.h5, and the lines that pt-train prints; all of it is
- * foreign. No call is collective: rank 0 writes.
+ * Logs are read from the journal, from run.h5, and from the standard output of pt-train; none of
+ * them is trusted. No call is collective: rank 0 writes. Functions that return int return 0, or -1
+ * with *e set.
  */
 #ifndef RUN_H
 #define RUN_H
@@ -13,18 +14,18 @@
 
 enum { RUN_VERSION = 1 };
 
-/* ---- columns.c: one table of what is logged -------------------------------------- */
+/* ---- columns.c: the table of columns --------------------------------------------- */
 
 enum column_kind {
-	COLUMN_INT,   /* whole, below 2^53 */
-	COLUMN_EXACT, /* a float, written so that no bit is lost */
-	COLUMN_ROUND, /* a measurement: six digits */
+	COLUMN_INT,   /* an integer of at most 2^53 */
+	COLUMN_EXACT, /* a float, printed with all of its bits */
+	COLUMN_ROUND, /* a measurement, printed with six digits */
 };
 
 struct column {
 	const char *name;
 	enum column_kind kind;
-	bool curve;	  /* a result: pt-compare compares it */
+	bool curve;	  /* a result, which pt-compare compares */
 	const char *unit; /* NULL: a number of something, or a ratio */
 	const char *was;  /* its name in earlier versions, whose logs are read */
 	const char *help;
@@ -70,20 +71,20 @@ enum column_id {
 
 extern const struct column columns[N_COLUMNS];
 int column_find(const char *name, size_t len); /* -1: no such column */
-/* May it be in this column? Rows are matched by whole columns, so nothing else gets into
- * one. */
+/* Whether a value is valid in a column. Rows are matched by integer columns, so those must not
+ * contain other values. */
 bool column_fits(int c, double v);
 
-/* The table as a list for a manual page. */
+/* Prints the table as a list for a manual page. */
 void columns_man(FILE *f);
 
-/* A row; what was not measured is absent. */
+/* A row; values that were not measured are absent. */
 struct row {
 	double v[N_COLUMNS];
-	uint64_t has; /* a bit a column */
+	uint64_t has; /* a bit for each column */
 };
 
-_Static_assert(N_COLUMNS <= 64, "a bit a column");
+_Static_assert(N_COLUMNS <= 64, "a bit for each column");
 
 static inline bool row_has(const struct row *r, int c)
 {
@@ -96,86 +97,86 @@ static inline void row_set(struct row *r, int c, double v)
 	r->has |= (uint64_t)1 << c;
 }
 
-/* "step=10 tokens=7680 loss=2.5 ...", without a newline. */
+/* Appends "step=10 tokens=7680 loss=2.5 ...", without a line break. */
 void row_print(const struct row *r, struct str *out);
-/* Reads such a line; unknown keys are passed over. -1: it is none. */
+/* Parses such a line, and ignores unknown keys. Returns -1 if it has no step. */
 int row_parse(const char *line, size_t len, struct row *r);
 
-/* ---- log.c: a run's log in memory ------------------------------------------------ */
+/* ---- log.c: the log of a run in memory ------------------------------------------- */
 
-/* Who ran what, where. Texts may be NULL. */
+/* Properties of a run. Texts may be NULL. */
 struct run_info {
 	const char *format, *created_by;
 	int64_t version;
 	const char *started; /* UTC */
 	const char *host, *job, *command, *device, *libraries, *layout;
-	const char *invocation;	 /* options that compute nothing else, as a config */
-	const char *environment; /* NAME=VALUE, blanks between them */
+	const char *invocation; /* options that do not affect results, as a config file */
+	const char *environment; /* NAME=VALUE, separated by blanks */
 	int64_t pid, ranks, hosts, threads;
-	uint64_t
-		arithmetic; /* hash of what fixes the bits: equal for runs that can be equal */
+	uint64_t arithmetic; /* hash of the properties that determine bitwise results */
 };
 
 extern const struct h5_field run_fields[];
 
 struct run_log {
-	char *name; /* for messages: the file it came from */
+	char *name; /* of its file, for messages */
 	struct run_info info;
-	struct str config;     /* `key = value` lines: the options */
-	struct str arithmetic; /* the same, of what fixes the bits */
-	struct str events;     /* a line each */
-	struct row *rows;      /* ascending steps */
+	struct str config; /* the options, as lines `key = value` */
+	struct str
+		arithmetic; /* the properties that determine bitwise results, likewise */
+	struct str events;  /* one per line */
+	struct row *rows;   /* in ascending order of steps */
 	int64_t n_rows, room;
 };
 
-/* A row with a step that is there already, or was passed, means that the run went back:
- * rows from that step on are superseded. */
+/* Appends a row, which replaces earlier rows with the same or a later step: the run was resumed from
+ * before them. */
 void run_log_add(struct run_log *l, const struct row *r);
-/* Forgets rows after `step`: a run was resumed from there. */
+/* Removes the rows after `step`, from which a run was resumed. */
 void run_log_rewind(struct run_log *l, int64_t step);
-/* One line of a journal or of standard output. */
+/* Adds one line of a journal or of standard output. */
 int run_log_line(struct run_log *l, const char *line, size_t len, struct err *e);
-/* A journal, a run.h5, printed lines, through a pipe too, or "-" for any of them on standard
- * input; a run's folder stands for its run.h5. */
+/* Reads a journal, a run.h5, or standard output of pt-train, from a file, a pipe, or standard input
+ * ("-"); the directory of a run stands for its run.h5. */
 int run_log_read(struct run_log *l, const char *path, struct err *e);
 int run_log_write(const struct run_log *l, const char *path, struct err *e);
 void run_log_free(struct run_log *l);
 
-/* ---- journal.c: writing while the run goes on ------------------------------------ */
+/* ---- journal.c: writing the log during the run ----------------------------------- */
 
 struct journal {
-	struct run_log
-		log; /* all that was written, and what earlier parts of the run wrote */
+	struct run_log log; /* all lines, including those from before a resumption */
 	char *folder;
 	int fd;
-	bool half;	 /* the file ends in a part of a line */
-	struct str kept; /* lines that could not be written yet: a full disk, say */
+	bool half;	 /* the file ends with an incomplete line */
+	struct str kept; /* lines not yet written, for example because of a full disk */
 	int64_t n_kept;
-	struct str late; /* lines written since the last sync, which may yet be lost */
-	int64_t n_late, synced; /* up to where the file is safe */
+	struct str
+		late; /* lines written since the last sync, which could still be lost */
+	int64_t n_late, synced; /* synced: bytes of the file that are safe */
 	double published,
-		publish_cost; /* when run.h5 was last written; seconds it took */
+		publish_cost; /* time of the last write of run.h5; its duration in seconds */
 };
 
-/* Nobody else may write to the run in FOLDER until *fd is closed, or the process has ended,
- * however. Waits so many seconds for who is at work there. Where the file system knows no
- * locks, that is a warning, and *fd is -1; also without `make`, where there is no journal. */
+/* Locks the run in FOLDER against other writers until *fd is closed or the process ends. Waits at
+ * most `patience` seconds. *fd is -1 if the file system has no locks (with a warning), or without
+ * `make` if there is no journal. */
 int journal_lock(const char *folder, bool make, double patience, int *fd, struct err *e);
 
-/* Continues FOLDER/journal.txt when `resume` is a step, beginning after it; -1 begins a
- * new one. `info` and the texts are written as its head. */
+/* Opens FOLDER/journal.txt, to continue after step `resume`, or with -1 to begin a new journal.
+ * Writes `info` and the texts as its head. */
 int journal_open(struct journal *j, const char *folder, int64_t resume,
 	const struct run_info *info, const char *config, const char *arithmetic,
 	struct err *e);
-/* A line that cannot be written is an error, and kept: it is written before the next one. */
+/* A line that cannot be written is an error; it is kept and written before the next one. */
 int journal_row(struct journal *j, const struct row *r, struct err *e);
 int journal_event(struct journal *j, int64_t step, struct err *e, const char *fmt, ...)
 	PRINTF(4, 5);
-int journal_flush(struct journal *j, struct err *e); /* what was kept, again */
-/* Has run.h5 become this old? And is it so long ago that writing it anew, which takes longer
- * the longer the run is, stays a small part of the time? */
+int journal_flush(struct journal *j, struct err *e); /* writes the kept lines */
+/* Whether run.h5 is older than this, and also old enough that rewriting it, which takes longer as
+ * the run grows, takes a small fraction of the time. */
 bool journal_stale(const struct journal *j, double seconds);
-/* Writes run.h5 anew, under its name only when complete. */
+/* Rewrites run.h5 under a temporary name, and renames it. */
 int journal_publish(struct journal *j, struct err *e);
 void journal_close(struct journal *j);
 
