@@ -54,10 +54,10 @@ static void describe_step(const struct run *r, struct str *out)
 	const struct trainer *t = &r->t;
 	char flops[NUM_TEXT], causal[NUM_TEXT], bytes[NUM_TEXT], peak[NUM_TEXT];
 	int64_t micro = trainer_micro_batches(&t->o);
-	line(out, "batch", "%lld sequences of %lld tokens%s, in %lld micro-batch%s",
-		(long long)train_batch(&t->o), (long long)t->model.c.context,
-		r->sync ? " for each worker" : "", (long long)micro,
-		micro == 1 ? "" : "es");
+	line(out, "batch", "%lld sequence%s of %lld tokens%s, in %lld micro-batch%s",
+		(long long)train_batch(&t->o), plural(train_batch(&t->o)),
+		(long long)t->model.c.context, r->sync ? " for each worker" : "",
+		(long long)micro, micro == 1 ? "" : "es");
 	line(out, "compute",
 		"%s, %s FLOPs a token (6 N + 12 L C T; with causal attention %s)",
 		precision_names[t->o.dtype],
