@@ -18,7 +18,7 @@
 #include "parallel/parallel.h"
 #include "run/run.h"
 
-/* ---- options.c ------------------------------------------------------------------- */
+/* ---- options.c, options_check.c --------------------------------------------------- */
 
 /* (An enum and the words of its option are two lines, in the same order.) */
 enum lr_schedule { LR_CONSTANT, LR_COSINE, LR_LINEAR, LR_WSD };
