@@ -53,9 +53,9 @@ static void describe_step(const struct run *r, struct str *out)
 {
 	const struct trainer *t = &r->t;
 	char flops[NUM_TEXT], causal[NUM_TEXT], bytes[NUM_TEXT], peak[NUM_TEXT];
-	int64_t micro = layout_micro_batches(&t->o);
-	line(out, "batch", "%lld sequences of %lld tokens%s, in %lld micro-batch%s",
-		(long long)layout_worker_batch(&t->o), (long long)t->model.c.context,
+	int64_t micro = layout_micro_batches(&t->o), batch = layout_worker_batch(&t->o);
+	line(out, "batch", "%lld sequence%s of %lld tokens%s, in %lld micro-batch%s",
+		(long long)batch, plural(batch), (long long)t->model.c.context,
 		r->local.sync ? " for each worker" : "", (long long)micro,
 		micro == 1 ? "" : "es");
 	line(out, "compute",

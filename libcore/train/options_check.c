@@ -1,0 +1,126 @@
+/* What the option table of pt-train cannot check: values that depend on one another. */
+#include "train/layout.h"
+#include "train/options.h"
+
+#include <string.h>
+#include <sys/stat.h>
+
+static int check_offload(const struct train_opts *o, struct err *e)
+{
+	if (o->offload_to && !strcmp(o->offload_to, "host"))
+		return err_set(e, EX_USAGE,
+			"offload-to: 'host' is the memory that a CPU uses already: give a "
+			"directory (./host, if it is one)");
+	if (o->offload == OFFLOAD_PARAMS && o->reshard == RESHARD_NO)
+		return err_set(e, EX_USAGE,
+			"--offload params and --reshard-after-forward no are mutually "
+			"exclusive: one frees parameters after use, the other keeps them");
+	return 0;
+}
+
+static bool is_stream(const char *path)
+{
+	struct stat st;
+	return !strcmp(path, "-") || (!stat(path, &st) && S_ISFIFO(st.st_mode));
+}
+
+/* What the column `needs` cannot say of local SGD. */
+static int check_edit(const struct train_opts *o, struct err *e)
+{
+	const struct edit_opts *x = &o->edit;
+	if (!x->workers)
+		return 0;
+	if (x->fragments > x->interval)
+		return err_set(e, EX_USAGE,
+			"--edit-fragments needs an --edit-sync-interval of at least as many steps");
+	if (x->delay > 0 && x->delay >= x->interval)
+		return err_set(e, EX_USAGE,
+			"--edit-sync-delay needs a longer --edit-sync-interval");
+	if (x->async && x->interval > 1)
+		return err_set(e, EX_USAGE,
+			"--edit-sync-interval counts steps, but --edit-use-async goes by the clock: "
+			"give --edit-sync-time SECONDS");
+	if (x->async && (x->fragments > 1 || x->delay > 0))
+		return err_set(e, EX_USAGE,
+			"--edit-use-async and streaming (--edit-fragments, --edit-sync-delay) are "
+			"mutually exclusive");
+	if (o->batch % x->workers)
+		return err_set(e, EX_USAGE, "batch %lld is not divisible by %lld workers",
+			(long long)o->batch, (long long)x->workers);
+	if (x->workers > 1 && o->data_per_rank)
+		return err_set(e, EX_USAGE,
+			"--data-per-rank is not supported with --edit-workers yet");
+	if (o->load == LOAD_BROADCAST)
+		return err_set(e, EX_USAGE,
+			"--ckpt-load broadcast is not supported with --edit-workers yet");
+	for (int64_t i = 0; i < o->data.n && x->workers > 1; i++)
+		if (is_stream(o->data.v[i]))
+			return err_set(e, EX_USAGE,
+				"%s can be read only once, but every worker reads the data",
+				o->data.v[i]);
+	return 0;
+}
+
+/* A run with local SGD is resumed without it: its options for that are dropped. */
+static void drop_local_sgd(struct train_opts *o)
+{
+	if (!o->from_workers || o->edit.workers)
+		return;
+	opts_reset(&train_program, o, "edit-");
+	opts_reset(&train_program, o, "ckpt-syncs");
+}
+
+static int check_peak(const struct train_opts *o, struct err *e)
+{
+	double peak;
+	if (!o->peak_flops || !strcmp(o->peak_flops, "measure"))
+		return 0;
+	if (!parse_double(o->peak_flops, &peak) && peak > 0)
+		return 0;
+	return err_set(e, EX_USAGE, "peak-flops: '%s' is neither a number nor measure",
+		o->peak_flops);
+}
+
+static int check_exclusive(const struct train_opts *o, struct err *e)
+{
+	const struct {
+		bool a, b;
+		const char *names;
+	} pairs[] = {
+		{o->resume, o->init_from, "--resume and --init-from"},
+		{o->resume, o->overwrite, "--resume and --overwrite"},
+		{o->data_per_rank, o->readers, "--data-per-rank and --readers"},
+	};
+	for (size_t i = 0; i < ARRAY_LEN(pairs); i++)
+		if (pairs[i].a && pairs[i].b)
+			return err_set(
+				e, EX_USAGE, "%s are mutually exclusive", pairs[i].names);
+	return 0;
+}
+
+int train_opts_check(struct train_opts *o, struct err *e)
+{
+	drop_local_sgd(o);
+	if (opts_check_needs(&train_program, o, e) || check_edit(o, e) ||
+		check_exclusive(o, e))
+		return -1;
+	int64_t batch = layout_worker_batch(o);
+	if (!o->micro_batch)
+		o->micro_batch = batch % 2 ? batch : batch / 2;
+	if (batch % o->micro_batch)
+		return err_set(e, EX_USAGE,
+			"batch %lld%s is not divisible by micro-batch %lld: give another "
+			"--micro-batch",
+			(long long)batch, o->edit.workers > 1 ? " of a worker" : "",
+			(long long)o->micro_batch);
+	if (o->lr_schedule == LR_WSD && !o->wsd_decay)
+		o->wsd_decay = max64(1, (o->decay_steps ? o->decay_steps : o->steps) / 5);
+	if (o->lr_schedule != LR_CONSTANT && o->min_lr > o->lr)
+		return err_set(
+			e, EX_USAGE, "min-lr (%g) is above lr (%g)", o->min_lr, o->lr);
+	if (o->watchdog > 0 && o->watchdog < 1)
+		return err_set(e, EX_USAGE,
+			"watchdog: less than a second is too short: give 1 or more, or 0 for "
+			"no watchdog");
+	return check_peak(o, e) || check_offload(o, e) ? -1 : 0;
+}
