@@ -46,7 +46,8 @@ struct mat {
 	void *transposed;
 	/* NULL, or a number in the device's memory, which `round` raises to the largest |number| that
 	 * it stores in the matrix, or to NaN, as `amax` does; on a device that stores numbers narrow,
-	 * where nothing is left to be rounded, norm_fwd, residual_norm, act_fwd and act_bwd do too. */
+	 * where nothing is left to be rounded, norm_fwd, norm_bwd (of the copy), residual_norm, act_fwd
+	 * and act_bwd do too. */
 	float *amax;
 };
 
@@ -294,11 +295,17 @@ typedef void kern_norm_bwd_w(struct device *, enum norm_kind, struct mat dgamma,
 	struct mat dbeta, struct mat dy, struct mat x, struct mat stats, int64_t first,
 	int64_t rows);
 
-/* Fused, with the bits of both: norm_bwd_x of rows [first, first + rows), of all matrices, and
- * norm_bwd_w of these. */
-typedef void kern_norm_bwd(struct device *, enum norm_kind, struct mat dx,
-	struct mat dgamma, struct mat dbeta, struct mat dy, struct mat x,
-	struct mat stats, struct mat gamma, int64_t first, int64_t rows);
+/* Fused, with the bits of all: norm_bwd_x of rows [first, first + rows), of all matrices, and
+ * norm_bwd_w of these; and, unless copy.p is NULL, their copy = round(dx) and, unless sums.p is, the
+ * sum of the copy's rows, as bias_bwd gives it. */
+struct norm_grads {
+	struct mat dx, dgamma, dbeta;
+	struct mat copy; /* of all of dx, any */
+	struct mat sums; /* [1, cols] */
+};
+typedef void kern_norm_bwd(struct device *, enum norm_kind, const struct norm_grads *,
+	struct mat dy, struct mat x, struct mat stats, struct mat gamma, int64_t first,
+	int64_t rows);
 
 /* Turns pairs (j, j + dim/2) of each head by the angle of (position, j); rope[T, dim]
  * holds cosines, then sines. `sign` -1 turns back, which is the backward. x: any. */
@@ -672,8 +679,8 @@ static inline uint64_t device_abi(void)
 {
 	static const size_t sizes[] = {sizeof(struct device), sizeof(struct device_ops),
 		sizeof(struct kernels), sizeof(struct mat), sizeof(struct dropout),
-		sizeof(struct attn), sizeof(struct norm), sizeof(struct adamw),
-		sizeof(struct step_end), sizeof(struct step_terms),
+		sizeof(struct attn), sizeof(struct norm), sizeof(struct norm_grads),
+		sizeof(struct adamw), sizeof(struct step_end), sizeof(struct step_terms),
 		sizeof(struct outer_sgd), sizeof(struct combine), sizeof(struct keep),
 		sizeof(struct chance), sizeof(struct normal), sizeof(struct exact),
 		sizeof(struct device_options), sizeof(struct err)};

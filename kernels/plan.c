@@ -56,10 +56,10 @@ NOTED(norm_bwd_x, (dev *d, enum norm_kind kind, struct mat dx, struct mat dy,
 NOTED(norm_bwd_w, (dev *d, enum norm_kind kind, struct mat dg, struct mat db,
 	struct mat dy, struct mat x, struct mat stats, int64_t first, int64_t rows),
 	.m = {dg, db, dy, x, stats}, .n = {kind, rows})
-NOTED(norm_bwd, (dev *d, enum norm_kind kind, struct mat dx, struct mat dg,
-	struct mat db, struct mat dy, struct mat x, struct mat stats, struct mat gamma,
-	int64_t first, int64_t rows),
-	.m = {dx, dg, db, dy, x, stats, gamma}, .n = {kind, rows})
+NOTED(norm_bwd, (dev *d, enum norm_kind kind, const struct norm_grads *to, struct mat dy,
+	struct mat x, struct mat stats, struct mat gamma, int64_t first, int64_t rows),
+	.m = {to->dx, to->dgamma, to->dbeta, dy, x, stats, gamma, to->copy, to->sums},
+	.n = {kind, rows})
 NOTED(rope, (dev *d, struct mat x, int64_t dim, struct mat rope, const int32_t *pos,
 	float sign), .m = {x, rope}, .n = {dim, sign < 0})
 NOTED(act_fwd, (dev *d, enum act_kind kind, struct mat y, struct mat a, struct mat b),
