@@ -91,7 +91,8 @@ static inline uint64_t device_abi(void)
 	uint64_t h = device_abi_text(0, PT_VERSION);
 	static const size_t sizes[] = {sizeof(struct device), sizeof(struct device_ops),
 		sizeof(struct kernels), sizeof(struct mat), sizeof(struct dropout),
-		sizeof(struct attn), sizeof(struct norm), sizeof(struct adamw),
+		sizeof(struct attn), sizeof(struct norm), sizeof(struct norm_grads),
+		sizeof(struct adamw),
 		sizeof(struct step_end), sizeof(struct step_terms),
 		sizeof(struct outer_sgd), sizeof(struct combine), sizeof(struct keep),
 		sizeof(struct chance), sizeof(struct normal), sizeof(struct exact),

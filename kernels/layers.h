@@ -53,6 +53,13 @@ struct norm {
 	float eps;
 };
 
+/* The gradients that norm_bwd computes. */
+struct norm_grads {
+	struct mat dx, dgamma, dbeta;
+	struct mat copy; /* of all of dx, any */
+	struct mat sums; /* [1, cols] */
+};
+
 #endif
 
 #ifdef KERNEL
@@ -107,11 +114,12 @@ KERNEL(void, norm_bwd_w, struct device *d, enum norm_kind kind, struct mat dgamm
 	struct mat dbeta, struct mat dy, struct mat x, struct mat stats, int64_t first,
 	int64_t rows)
 
-/* Fused, with the bits of both: norm_bwd_x of rows [first, first + rows), of all matrices, and
- * norm_bwd_w of these. */
-KERNEL(void, norm_bwd, struct device *d, enum norm_kind kind, struct mat dx,
-	struct mat dgamma, struct mat dbeta, struct mat dy, struct mat x,
-	struct mat stats, struct mat gamma, int64_t first, int64_t rows)
+/* Fused, with the bits of the separate kernels: norm_bwd_x of all rows, norm_bwd_w of rows
+ * [first, first + rows), copy = round(dx) unless copy.p is NULL, and the sums of the rows of the copy
+ * as bias_bwd computes them unless sums.p is. */
+KERNEL(void, norm_bwd, struct device *d, enum norm_kind kind,
+	const struct norm_grads *to, struct mat dy, struct mat x, struct mat stats,
+	struct mat gamma, int64_t first, int64_t rows)
 
 /* Turns pairs (j, j + dim/2) of each head by the angle of (position, j); rope[T, dim]
  * holds cosines, then sines. `sign` -1 turns back, which is the backward. x: any. */

@@ -19,7 +19,8 @@ struct mat {
 	void *transposed;
 	/* NULL, or a number in the device's memory, which `round` raises to the largest |number| that
 	 * it stores in the matrix, or to NaN, as `amax` does; on a device that stores numbers narrow,
-	 * where nothing is left to be rounded, norm_fwd, residual_norm, act_fwd and act_bwd do too. */
+	 * where nothing is left to be rounded, norm_fwd, norm_bwd (of the copy), residual_norm,
+	 * act_fwd and act_bwd do too. */
 	float *amax;
 };
 

@@ -77,7 +77,8 @@ static double visible(const struct attn *a)
 #define NOTE_norm_fwd		NOTE(norm_fwd, .m = {y, stats, x, gamma, beta}, .n = {kind})
 #define NOTE_norm_bwd_x		NOTE(norm_bwd_x, .m = {dx, dy, x, stats, gamma}, .n = {kind})
 #define NOTE_norm_bwd_w		NOTE(norm_bwd_w, .m = {dgamma, dbeta, dy, x, stats}, .n = {kind, rows})
-#define NOTE_norm_bwd		NOTE(norm_bwd, .m = {dx, dgamma, dbeta, dy, x, stats, gamma}, .n = {kind, rows})
+#define NOTE_norm_bwd		NOTE(norm_bwd, .m = {to->dx, to->dgamma, to->dbeta, dy, x, stats, gamma, to->copy, \
+					to->sums}, .n = {kind, rows})
 #define NOTE_rope		NOTE(rope, .m = {x, rope}, .n = {dim, sign < 0})
 #define NOTE_attn_fwd		d->flops += 4.0 * visible(attn) * (double)attn->dim; /* q k^T, p v */ \
 				NOTE(attn_fwd, .m = {o, q, k, v}, .n = {begin && end}, \

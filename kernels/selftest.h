@@ -21,7 +21,7 @@ enum kernel_id {
  * something. m is in the order of kernels.h, and n, too: kinds, flags, counts. */
 struct kernel_call {
 	enum kernel_id kernel;
-	struct mat m[8];
+	struct mat m[9];
 	int64_t n[4];
 	float p; /* of dropout; 0: none */
 	struct attn attn;

@@ -286,12 +286,20 @@ void try_norm_bwd(struct trial *t)
 	struct pair dy = pair_random(t, with_rows(like(t, 3), of_x.rows), 1);
 	struct pair dx = pair_random(t, with_rows(like(t, 0), of_x.rows), 1);
 	struct pair dgamma = pair_blank(t, like(t, 1)), dbeta = pair_blank(t, like(t, 2));
+	struct pair copy = pair_random(t, with_rows(like(t, 7), of_x.rows), 0);
+	struct pair sums = pair_blank(t, like(t, 8));
+	const double rounding = copy.m[GPU].type == DT_F16 ? 0x1p-11 : 0x1p-8;
 	struct pair stats = stats_of(t, like(t, 5), x, gamma);
-	BOTH(t, norm_bwd, kind, dx.m[s], dgamma.m[s], dbeta.m[s], dy.m[s], x.m[s],
-		stats.m[s], gamma.m[s], first, rows);
+	const struct norm_grads to[SIDES] = {
+		{dx.m[GPU], dgamma.m[GPU], dbeta.m[GPU], copy.m[GPU], sums.m[GPU]},
+		{dx.m[CPU], dgamma.m[CPU], dbeta.m[CPU], copy.m[CPU], sums.m[CPU]}};
+	BOTH(t, norm_bwd, kind, &to[s], dy.m[s], x.m[s], stats.m[s], gamma.m[s], first,
+		rows);
 	trial_check(t, "dx", dx);
 	trial_check(t, "dgamma", dgamma);
 	trial_check(t, "dbeta", dbeta);
+	trial_check_within(t, "copy of dx", copy, t->allowed + rounding);
+	trial_check_within(t, "sums of the copy", sums, t->allowed + rounding);
 }
 
 /* ---- element by element ------------------------------------------------------------- */

@@ -14,7 +14,7 @@
 enum { PARTS = 148 }; /* as many as GPT-2 124M has tensors */
 
 struct call {
-	struct mat a, b, c, w, bias, stats, normed;
+	struct mat a, b, c, w, bias, stats, normed, sums;
 	float *max, *sum, *target, *lse;
 	int32_t *ids;
 	int64_t vocab;
@@ -137,9 +137,16 @@ static void norm_bwd_w(struct device *d, void *what)
 static void norm_bwd(struct device *d, void *what)
 {
 	struct call *c = what;
-	struct mat none = {0};
-	d->k->norm_bwd(d, NORM_LAYER, c->c, c->bias, none, c->b, c->a, c->stats, c->w, 0,
-		c->a.rows);
+	const struct norm_grads to = {.dx = c->c, .dgamma = c->bias};
+	d->k->norm_bwd(d, NORM_LAYER, &to, c->b, c->a, c->stats, c->w, 0, c->a.rows);
+}
+
+static void norm_bwd_copy(struct device *d, void *what)
+{
+	struct call *c = what;
+	const struct norm_grads to = {
+		.dx = c->c, .dgamma = c->bias, .copy = c->normed, .sums = c->sums};
+	d->k->norm_bwd(d, NORM_LAYER, &to, c->b, c->a, c->stats, c->w, 0, c->a.rows);
 }
 
 static void residual(struct device *d, void *what)
@@ -197,11 +204,13 @@ static void streams(struct timing *t, int64_t n, int64_t cols, const char *shape
 		.w = timing_mat(t, 1, cols, DT_F32),
 		.bias = timing_mat(t, 1, cols, DT_F32),
 		.stats = timing_mat(t, 2, n, DT_F32),
-		.normed = timing_mat(t, n, cols, type)};
+		.normed = timing_mat(t, n, cols, type),
+		.sums = timing_mat(t, 1, cols, DT_F32)};
 	say_bytes(t, "norm_fwd", shape, norm_fwd, &c, wide + thin);
 	say_bytes(t, "norm_bwd_x", shape, norm_bwd_x, &c, 3 * wide + thin);
 	say_bytes(t, "norm_bwd_w", shape, norm_bwd_w, &c, wide + thin);
 	say_bytes(t, "norm_bwd", shape, norm_bwd, &c, 3 * wide + thin);
+	say_bytes(t, "norm_bwd, copy", shape, norm_bwd_copy, &c, 3 * wide + 2 * thin);
 	say_bytes(t, "residual", shape, residual, &c, 2 * wide + thin);
 	say_bytes(t, "residual_norm", shape, residual_norm, &c, 2 * wide + 2 * thin);
 	say_bytes(t, "add", shape, add, &c, 3 * wide);

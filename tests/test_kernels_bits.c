@@ -137,12 +137,12 @@ static uint64_t run_norm_bwd_w(struct device *d)
 
 static uint64_t run_norm_bwd(struct device *d)
 {
-	struct mat dgamma = mat_blank(1, COLS), dbeta = mat_blank(1, COLS);
-	struct mat dx = numbers(ROWS, COLS, 1);
-	d->k->norm_bwd(d, NORM_LAYER, dx, dgamma, dbeta, numbers(ROWS, COLS, 2),
-		numbers(ROWS, COLS, 3), numbers(2, ROWS, 4), numbers(1, COLS, 5), 3,
-		ROWS - 10);
-	return hash_of(dgamma) ^ hash_of(dbeta) ^ hash_of(dx);
+	const struct norm_grads to = {.dx = numbers(ROWS, COLS, 1),
+		.dgamma = mat_blank(1, COLS),
+		.dbeta = mat_blank(1, COLS)};
+	d->k->norm_bwd(d, NORM_LAYER, &to, numbers(ROWS, COLS, 2), numbers(ROWS, COLS, 3),
+		numbers(2, ROWS, 4), numbers(1, COLS, 5), 3, ROWS - 10);
+	return hash_of(to.dgamma) ^ hash_of(to.dbeta) ^ hash_of(to.dx);
 }
 
 static uint64_t run_rope(struct device *d)

@@ -69,7 +69,8 @@ static void residual(void **state)
 
 /* Rows of one warp, of a block and of a large one; and what is not whole packs. */
 static const int64_t rows_cols[][2] = {{1, 1}, {9, 67}, {65, 256}, {20, 768}, {201, 36},
-	{17, 1023}, {100, 1600}, {70, 2048}, {2, 2052}, {1, 9000}, {1, 17000}};
+	{17, 1023}, {100, 1600}, {70, 2048}, {16600, 7}, {2, 2052}, {1, 9000},
+	{1, 17000}};
 
 /* What a device that is narrow stores in 16 bits. */
 static struct mat as(enum dtype type, struct mat x)
@@ -122,43 +123,70 @@ static void check_residual_norm(struct device *d, struct norm_case c)
 	check_same("residual_norm, in place", n[1].h, n[0].h);
 }
 
+/* Results of norm_bwd, dx as it was; the copy in 16 bits where a device has them. */
+static struct norm_grads norm_results(struct norm_case c, struct mat was, enum dtype copy)
+{
+	struct mat none = mat(NULL, 0, 0), zero = mat_blank(c.rows, c.cols);
+	struct norm_grads g = {mat_blank(c.rows, c.cols), mat_blank(1, c.cols),
+		c.extras ? mat_blank(1, c.cols) : none};
+	memcpy(g.dx.p, was.p, (size_t)mat_bytes(was));
+	memset(zero.p, 0, (size_t)mat_bytes(zero));
+	g.copy = as(copy, zero);
+	g.sums = c.rows % 4 ? mat_blank(1, c.cols) : none; /* of no bias */
+	g.copy.amax = scalar(0);
+	return g;
+}
+
+/* The copy of dx, as it is without norm_bwd: of rows [first, first + rows) of `to`. */
+static void check_norm_copy(
+	struct device *d, const struct norm_grads *to, int64_t first, int64_t rows)
+{
+	struct mat copy = as(to->copy.type, mat_blank(to->copy.rows, to->copy.cols));
+	struct mat sums = mat_blank(1, to->copy.cols), part = mat_rows(copy, first, rows);
+	memset(copy.p, 0, (size_t)mat_bytes(copy));
+	d->k->round(d, part, mat_rows(to->dx, first, rows), copy.type, 1);
+	d->k->bias_bwd(d, sums, part);
+	check_same("norm_bwd, copy", to->copy, copy);
+	if (to->sums.p)
+		check_same("norm_bwd, sums of the copy", to->sums, sums);
+	assert_true(!d->narrow || *to->copy.amax == amax_of(d, copy));
+}
+
 /* Of all rows, and of rows in the middle, beside which nothing changes. */
 static void check_norm_bwd(struct device *d, struct norm_case c)
 {
 	struct mat x = twin_random(c.rows, c.cols, 1).f;
 	struct mat dy = as(c.type, twin_random(c.rows, c.cols, 1).f);
-	struct mat gamma = twin_random(1, c.cols, 1).f, none = mat(NULL, 0, 0);
+	struct mat gamma = twin_random(1, c.cols, 1).f;
+	enum dtype of_fp32 = c.rows % 2 ? DT_BF16 : DT_F16;
+	enum dtype copy = !d->narrow ? DT_F32 : c.type == DT_F32 ? of_fp32 : c.type;
 	struct mat stats = twin_random(2, c.rows, 1).f;
 	for (int part = 0; part < 2; part++) {
 		int64_t first = part ? pick(0, c.rows - 1) : 0;
 		int64_t rows = part ? pick(1, c.rows - first) : c.rows;
-		struct mat was = twin_random(c.rows, c.cols, 1).f, dx[2], dw[2][2];
-		for (int i = 0; i < 2; i++) {
-			dx[i] = mat_blank(c.rows, c.cols);
-			memcpy(dx[i].p, was.p, (size_t)mat_bytes(was));
-			for (int k = 0; k < 2; k++)
-				dw[i][k] = k && !c.extras ? none : mat_blank(1, c.cols);
-		}
-		d->k->norm_bwd_x(d, c.kind, dx[0], dy, x, stats, gamma);
-		memcpy(dx[0].p, was.p, (size_t)(first * c.cols) * sizeof(float));
+		struct mat was = twin_random(c.rows, c.cols, 1).f;
+		struct norm_grads want = norm_results(c, was, copy),
+				  have = norm_results(c, was, copy);
+		d->k->norm_bwd_x(d, c.kind, want.dx, dy, x, stats, gamma);
+		memcpy(want.dx.p, was.p, (size_t)(first * c.cols) * sizeof(float));
 		int64_t end = (first + rows) * c.cols;
-		memcpy((float *)dx[0].p + end, (float *)was.p + end,
+		memcpy((float *)want.dx.p + end, (float *)was.p + end,
 			(size_t)(mat_size(was) - end) * sizeof(float));
 		d->k->norm_bwd_w(
-			d, c.kind, dw[0][0], dw[0][1], dy, x, stats, first, rows);
-		d->k->norm_bwd(d, c.kind, dx[1], dw[1][0], dw[1][1], dy, x, stats, gamma,
-			first, rows);
-		check_same("norm_bwd, x", dx[1], dx[0]);
-		check_same("norm_bwd, gamma", dw[1][0], dw[0][0]);
+			d, c.kind, want.dgamma, want.dbeta, dy, x, stats, first, rows);
+		d->k->norm_bwd(d, c.kind, &have, dy, x, stats, gamma, first, rows);
+		check_same("norm_bwd, x", have.dx, want.dx);
+		check_same("norm_bwd, gamma", have.dgamma, want.dgamma);
 		if (c.extras)
-			check_same("norm_bwd, beta", dw[1][1], dw[0][1]);
+			check_same("norm_bwd, beta", have.dbeta, want.dbeta);
+		check_norm_copy(d, &have, first, rows);
 	}
 }
 
 static void norms(void **state)
 {
 	struct device *d = *state;
-	enum dtype last = d->narrow ? DT_BF16 : DT_F32;
+	enum dtype last = d->narrow ? DT_F16 : DT_F32;
 	for (size_t i = 0; i < ARRAY_LEN(rows_cols); i++)
 		for (enum dtype type = 0; type <= last; type++)
 			for (int kind = 0; kind < 2; kind++) {

@@ -122,12 +122,17 @@ void K(norm_bwd_w)(struct device *d, enum norm_kind kind, struct mat dgamma,
 	}
 }
 
-void K(norm_bwd)(struct device *d, enum norm_kind kind, struct mat dx, struct mat dgamma,
-	struct mat dbeta, struct mat dy, struct mat x, struct mat stats, struct mat gamma,
-	int64_t first, int64_t rows)
+void K(norm_bwd)(struct device *d, enum norm_kind kind, const struct norm_grads *to,
+	struct mat dy, struct mat x, struct mat stats, struct mat gamma, int64_t first,
+	int64_t rows)
 {
-	K(norm_bwd_w)(d, kind, dgamma, dbeta, dy, x, stats, first, rows);
-	bwd_x(kind, dx, dy, x, stats, gamma, first, rows);
+	struct mat copy = mat_rows(to->copy, first, rows);
+	K(norm_bwd_w)(d, kind, to->dgamma, to->dbeta, dy, x, stats, first, rows);
+	bwd_x(kind, to->dx, dy, x, stats, gamma, first, rows);
+	if (to->copy.p)
+		K(round)(d, copy, mat_rows(to->dx, first, rows), copy.type, 1);
+	if (to->copy.p && to->sums.p)
+		K(bias_bwd)(d, to->sums, copy);
 }
 
 void K(residual_norm)(struct device *d, struct mat y, struct mat x, struct mat sum,

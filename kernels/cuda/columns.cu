@@ -62,14 +62,18 @@ static __global__ void __launch_bounds__(THREADS) sum_run_kernel(float *part, co
 	add_warps(part + (int64_t)blockIdx.y * SUMS * cols, sums, first_col, cols);
 }
 
-/* out[cols] = the sum of n rows of `part`, which are `stride` apart. */
-static __global__ void __launch_bounds__(WARP *WARP) join_runs_kernel(
-	float *out, const float *part, int64_t n, int64_t cols, int64_t stride)
+/* Row blockIdx.y of the results = the sum of n rows of `part`, which has as many of them each. */
+static __global__ void __launch_bounds__(WARP *WARP) join_runs_kernel(float *first,
+	float *second, float *third, const float *part, int64_t n, int64_t cols)
 {
 	__shared__ float sums[WARP][WARP];
 	const int lane = lane_number(), warp = warp_number();
-	int64_t col = (int64_t)blockIdx.x * WARP + lane;
+	const int64_t col = (int64_t)blockIdx.x * WARP + lane, stride = gridDim.y * cols;
+	float *out = blockIdx.y == 0 ? first : blockIdx.y == 1 ? second : third;
 	float total = 0;
+	if (!out)
+		return;
+	part += blockIdx.y * cols;
 #pragma unroll 4
 	for (int64_t i = warp; i < n; i += WARP)
 		total += col < cols ? part[i * stride + col] : 0;
@@ -82,20 +86,13 @@ static __global__ void __launch_bounds__(WARP *WARP) join_runs_kernel(
 	out[col] = total;
 }
 
-static void join_runs(struct device *d, const char *name, struct mat out,
-	const float *part, int64_t n, int64_t stride)
+void cuda_join_runs(struct device *d, const char *name, int64_t cols,
+	const struct column_sums *to, const float *part, int64_t n)
 {
-	launch(d, name, grid_of(ceil_div(out.cols, WARP)), WARP * WARP, 0,
-		join_runs_kernel, floats_of(out), part, n, out.cols, stride);
-}
-
-void cuda_join_norm(struct device *d, const char *name, struct mat dgamma,
-	struct mat dbeta, const float *part, struct runs runs)
-{
-	int64_t cols = dgamma.cols;
-	join_runs(d, name, dgamma, part + cols, runs.n, 2 * cols);
-	if (dbeta.p)
-		join_runs(d, name, dbeta, part, runs.n, 2 * cols);
+	dim3 grid = grid_of(ceil_div(cols, WARP));
+	grid.y = (unsigned)to->n;
+	launch(d, name, grid, WARP * WARP, 0, join_runs_kernel, to->out[0], to->out[1],
+		to->out[2], part, n, cols);
 }
 
 void cuda_bias_bwd(struct device *d, struct mat db, struct mat dy)
@@ -114,7 +111,8 @@ void cuda_bias_bwd(struct device *d, struct mat db, struct mat dy)
 			up, none, none, none, dy.rows, dy.cols, runs,
 			in_packs(up, dy.cols, N));
 	});
-	join_runs(d, "bias_bwd", db, part, runs.n, dy.cols);
+	const struct column_sums to = {{floats_of(db)}, 1};
+	cuda_join_runs(d, "bias_bwd", dy.cols, &to, part, runs.n);
 }
 
 void cuda_norm_bwd_w(struct device *d, enum norm_kind kind, struct mat dgamma,
@@ -137,5 +135,6 @@ void cuda_norm_bwd_w(struct device *d, enum norm_kind kind, struct mat dgamma,
 			part, up, in, mean, rstd, rows, cols, runs,
 			in_packs(up, cols, N) && in_packs(in, cols, N));
 	});
-	cuda_join_norm(d, "norm_bwd_w", dgamma, dbeta, part, runs);
+	const struct column_sums to = {{floats_of(dbeta), floats_of(dgamma)}, 2};
+	cuda_join_runs(d, "norm_bwd_w", cols, &to, part, runs.n);
 }

@@ -10,10 +10,15 @@ struct runs {
 
 /* `numbers`: of one run's result. */
 struct runs cuda_runs_of(int64_t rows, int64_t numbers);
-/* The runs' sums one after the other: part[run][2][cols] has those for beta, which there may be
- * none of, and those for gamma. */
-void cuda_join_norm(struct device *d, const char *name, struct mat dgamma,
-	struct mat dbeta, const float *part, struct runs runs);
+/* Up to three sums of the same rows; NULL: this one is not asked for. */
+struct column_sums {
+	float *out[3];
+	int n;
+};
+
+/* The sum of part[run][to->n][cols] over n runs, one after the other. */
+void cuda_join_runs(struct device *d, const char *name, int64_t cols,
+	const struct column_sums *to, const float *part, int64_t n);
 
 /* What a warp has of its columns, where neighbours are in neighbouring banks. */
 template <int N>

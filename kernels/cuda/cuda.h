@@ -62,7 +62,8 @@ enum lab {
 	LAB_AMAX = 8,
 	LAB_FLOAT8_BIAS = 16,
 	LAB_NORM = 32,
-	LAB_GELU = 64
+	LAB_GELU = 64,
+	LAB_NORM_COPY = 128
 };
 bool cuda_lab_off(const struct device *d, enum lab what);
 

@@ -3,6 +3,7 @@
  * of it goes into one stream, so that everything is done in the order in which it was asked;
  * but for the copies of copies.cu, which go on beside that.
  */
+#include "base/file.h"
 #include "kernels/cuda/own.h"
 
 #include <stdlib.h>

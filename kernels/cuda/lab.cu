@@ -17,6 +17,9 @@ static const struct {
 	{"sum", LAB_SUM},
 	/* rows of more than 1024 columns: the gradients of a norm's input and weights in one kernel */
 	{"norm", LAB_NORM},
+	/* the backward of a norm writes its result as the next product takes it, and adds the columns
+	 * of that up for the gradient of a bias */
+	{"norm-copy", LAB_NORM_COPY},
 	/* blocks of attention that take one tile of rows after the other (sm_90) */
 	{"attention", LAB_ATTENTION},
 	/* the largest number of a matrix, found where its numbers are made */

@@ -1,5 +1,6 @@
 /* LayerNorm and RMSNorm, forward beside backward, and fused with what is before them. */
 #include "kernels/cuda/columns.h"
+#include "kernels/cuda/own.h"
 #include "kernels/cuda/residual.h"
 
 /* A row is in the registers of its threads: each has up to PACKS packs of it, those whose
@@ -227,12 +228,12 @@ static __device__ inline void fetch_row(float (&h)[PACKS][N], packed<T, N> (&up)
 	}
 }
 
-/* dx += its part of a row, from x, which becomes h, and dy. e is made twice: registers for it
- * are dearer. */
-template <int WARPS, int PACKS, typename T>
+/* dx += its part of a row, from x, which becomes h, and dy; then(j, pack) for each pack of it. e is
+ * made twice: registers for it are dearer. */
+template <int WARPS, int PACKS, typename T, typename F>
 static __device__ inline void bwd_x_row(enum norm_kind kind, float *dx,
 	float (&h)[PACKS][N], const packed<T, N> (&up)[PACKS], const float *gamma,
-	float mean, float rstd, int cols, bool whole)
+	float mean, float rstd, int cols, bool whole, F then)
 {
 	float g[N], e[N], sum_e = 0, sum_eh = 0, mean_e = 0;
 #pragma unroll
@@ -260,6 +261,7 @@ static __device__ inline void bwd_x_row(enum norm_kind kind, float *dx,
 		for (int i = 0; i < N; i++)
 			to[i] += rstd * (e[i] * g[i] - mean_e - h[p][i] * mean_eh);
 		store(dx + j, to, cols - j, whole);
+		then(j, to);
 	}
 }
 
@@ -274,19 +276,18 @@ static __global__ void __launch_bounds__(threads_of_rows<WARPS>()) norm_bwd_x_ke
 	if (row >= rows)
 		return;
 	fetch_row<WARPS>(h, up, x + row * cols, dy + row * cols, cols, whole);
-	bwd_x_row<WARPS>(
-		kind, dx + row * cols, h, up, gamma, mean[row], rstd[row], cols, whole);
+	bwd_x_row<WARPS>(kind, dx + row * cols, h, up, gamma, mean[row], rstd[row], cols,
+		whole, [](int, const float(&)[N]) {});
 }
 
-/* Packs of a row that a warp has registers for beside those of the sums of norm_bwd. */
-enum { MOST_PACKS_F32 = 8, MOST_PACKS_BETA = 13, MOST_PACKS = 16 };
+/* Packs of a row that a warp has registers for, and which norm_bwd therefore gives to one: then
+ * its sums over a row have the order of one warp here, too. */
+enum { MOST_PACKS = 16 };
 
-/* What norm_bwd gives to one warp has the order of one warp here, too. */
-template <typename T, typename F> static void by_cols_bwd(int64_t cols, F fn)
+template <typename F> static void by_cols_bwd(int64_t cols, F fn)
 {
-	constexpr int most = sizeof(T) == 4 ? MOST_PACKS_F32 : MOST_PACKS;
-	if (cols > N * MOST_PACKS_F32 * WARP && cols <= N * most * WARP)
-		fn(width<1, most>());
+	if (cols > N * 8 * WARP && cols <= N * MOST_PACKS * WARP)
+		fn(width<1, MOST_PACKS>());
 	else
 		by_cols(cols, fn);
 }
@@ -305,7 +306,7 @@ static void bwd_x_rows(struct device *d, enum norm_kind kind, struct mat dx,
 		const T *up = (const T *)mat_rows(dy, first, rows).p;
 		bool whole = in_packs(out, cols, N) && in_packs(up, cols, N) &&
 			     in_packs(in, cols, N) && in_packs(g, 0, N);
-		by_cols_bwd<T>(cols, [&](auto w) {
+		by_cols_bwd(cols, [&](auto w) {
 			using W = decltype(w);
 			launch(d, "norm_bwd_x", grid_of_rows<W::WARPS>(rows),
 				threads_of_rows<W::WARPS>(), 0,
@@ -321,68 +322,89 @@ void cuda_norm_bwd_x(struct device *d, enum norm_kind kind, struct mat dx, struc
 	bwd_x_rows(d, kind, dx, dy, x, stats, gamma, 0, x.rows);
 }
 
-/* ---- with the gradients of the weights ----------------------------------------------- */
+/* ---- with the gradients of the weights, and a copy for products ----------------------- */
+
+/* sums += x, a pack of it. */
+static __device__ inline void add_pack(float *sums, const float (&x)[N])
+{
+	pack<float, N> *at = (pack<float, N> *)sums, v = *at;
+#pragma unroll
+	for (int i = 0; i < N; i++)
+		v.x[i] += x[i];
+	*at = v;
+}
 
 /*
  * A block has a run of rows, as in norm_bwd_w, and its warps every eighth of them: what a warp
- * has in registers for dx, it adds to its sums too. So the sums are those of norm_bwd_w. Where it
- * goes, two blocks share a multiprocessor, and one loads while the other computes. BETA: there is
- * a gradient of beta, which needs a quarter of the registers of a row.
+ * has in registers for dx, it adds to its sums too. So the sums are those of norm_bwd_w, and of
+ * the copy those of bias_bwd. They are in shared memory, which has to move 6 KB for a row of 768
+ * and a sum, where the device's moves 12 at a twentieth of the speed; in registers they left room
+ * for one block a multiprocessor. part[run][n_sums][cols]: for gamma, for beta with BETA, and of
+ * the copy if there is one more.
  */
-template <int PACKS, bool BETA, typename T>
-static __global__ void __launch_bounds__(THREADS, sizeof(T) == 2 && PACKS <= 6 ? 2 : 1)
-	norm_bwd_kernel(enum norm_kind kind, float *dx, float *part, const T *dy,
-		const float *x, const float *mean, const float *rstd, const float *gamma,
-		int64_t rows, int cols, struct runs runs, bool whole)
+template <int PACKS, bool BETA, typename T, typename C>
+static __global__ void __launch_bounds__(THREADS, PACKS <= 6 ? 2 : 1) norm_bwd_kernel(
+	enum norm_kind kind, float *dx, C *copy, float *part, const T *dy, const float *x,
+	const float *mean, const float *rstd, const float *gamma, int64_t rows, int cols,
+	struct runs runs, int n_sums, float *amax, bool whole)
 {
-	enum { SUMS = BETA ? 2 : 1 };
-	__shared__ float sums[SUMS][WARPS_A_BLOCK][N * WARP];
+	enum { COLS = PACKS * N * WARP, OF_ALL_WARPS = WARPS_A_BLOCK * COLS };
+	enum { OF_BETA = 1, OF_COPY = BETA ? 2 : 1 };
+	SHARED(memory);
+	float *sums = (float *)memory; /* [n_sums][WARPS_A_BLOCK][COLS] */
+	float *own = sums + warp_number() * COLS;
 	int64_t first = blockIdx.x * runs.rows, end = min64(first + runs.rows, rows);
-	float b[BETA ? PACKS : 1][N] = {}, g[PACKS][N] = {};
+	unsigned most = 0;
+	for (int i = (int)threadIdx.x; i < n_sums * OF_ALL_WARPS; i += THREADS)
+		sums[i] = 0;
+	__syncthreads();
 	for (int64_t row = first + warp_number(); row < end; row += WARPS_A_BLOCK) {
 		packed<T, N> up[PACKS];
 		float h[PACKS][N];
 		fetch_row<1>(h, up, x + row * cols, dy + row * cols, cols, whole);
 		bwd_x_row<1>(kind, dx + row * cols, h, up, gamma, mean[row], rstd[row],
-			cols, whole);
+			cols, whole, [&](int j, const float(&to)[N]) {
+				float v[N];
+				if (!copy)
+					return;
+				store(copy + row * cols + j, to, cols - j, whole);
+				for (int i = 0; i < N; i++)
+					v[i] = j + i < cols ? widen(narrow<C>(to[i])) : 0;
+				most = amax_bits(v, most);
+				if (n_sums > OF_COPY)
+					add_pack(own + OF_COPY * OF_ALL_WARPS + j, v);
+			});
 #pragma unroll
 		for (int p = 0; p < PACKS; p++) {
-			for (int i = 0; i < N; i++) {
-				float u = number_of(up[p], i);
-				if (BETA)
-					b[p][i] += u;
-				g[p][i] += u * h[p][i]; /* 0 behind the end */
-			}
+			float u[N];
+			unpack(u, up[p]);
+			if (BETA)
+				add_pack(own + OF_BETA * OF_ALL_WARPS + pack_at<1>(p), u);
+			for (int i = 0; i < N; i++)
+				u[i] *= h[p][i]; /* 0 behind the end */
+			add_pack(own + pack_at<1>(p), u);
 		}
 	}
-	part += (int64_t)blockIdx.x * 2 * cols + (BETA ? 0 : cols);
-#pragma unroll
-	for (int p = 0; p < PACKS; p++) {
-		__syncthreads(); /* those of the last pack are read */
-		if (BETA)
-			keep_sums(sums[0], b[p]);
-		keep_sums(sums[SUMS - 1], g[p]);
-		__syncthreads();
-		add_warps(part, sums, p * N * WARP, cols);
+	raise_amax<1, C>(amax, 0, most);
+	__syncthreads();
+	part += (int64_t)blockIdx.x * n_sums * cols;
+	for (int at = (int)threadIdx.x; at < n_sums * COLS; at += THREADS) {
+		int which = at / COLS, col = at % COLS;
+		float total = 0;
+		for (int w = 0; w < WARPS_A_BLOCK; w++)
+			total += sums[which * OF_ALL_WARPS + w * COLS + col];
+		if (col < cols)
+			part[which * cols + col] = total;
 	}
-}
-
-static int64_t most_packs(struct device *d, enum dtype type, bool beta)
-{
-	if (type == DT_F32 || cuda_lab_off(d, LAB_NORM))
-		return MOST_PACKS_F32;
-	return beta ? MOST_PACKS_BETA : MOST_PACKS;
 }
 
 template <int P, bool B> struct row_sums {
-	enum { PACKS = P };
+	enum { PACKS = P, SUM_BYTES = P * N * WARP * WARPS_A_BLOCK * (int)sizeof(float) };
 	static constexpr bool BETA = B;
 };
 
-template <typename T, bool BETA, typename F> static void by_packs(int64_t packs, F fn)
+template <bool BETA, typename F> static void by_packs(int64_t packs, F fn)
 {
-	constexpr int of_sums = BETA ? MOST_PACKS_BETA : MOST_PACKS;
-	constexpr int most = sizeof(T) == 4 ? (int)MOST_PACKS_F32 : of_sums;
 	if (packs <= 2)
 		fn(row_sums<2, BETA>());
 	else if (packs <= 6)
@@ -390,43 +412,106 @@ template <typename T, bool BETA, typename F> static void by_packs(int64_t packs,
 	else if (packs <= 8)
 		fn(row_sums<8, BETA>());
 	else
-		fn(row_sums<most, BETA>());
+		fn(row_sums<(BETA ? 13 : MOST_PACKS), BETA>());
 }
 
-template <typename T, typename F> static void by_packs(int64_t packs, bool beta, F fn)
+struct norm_bwd {
+	enum norm_kind kind;
+	struct mat dy, x, stats, gamma;
+	int64_t first, rows;
+};
+
+/* false: rows are too long for it here, and nothing was done. */
+template <typename W, typename T, typename C>
+static bool norm_bwd_rows(
+	struct device *d, const struct norm_bwd *n, const struct norm_grads *to)
 {
-	if (beta)
-		by_packs<T, true>(packs, fn);
+	struct column_sums sums = {{floats_of(to->dgamma)}, 1};
+	const int64_t cols = n->x.cols, rows = n->rows;
+	const struct runs runs = cuda_runs_of(rows, 2 * cols);
+	if (W::BETA)
+		sums.out[sums.n++] = floats_of(to->dbeta);
+	if (to->copy.p && to->sums.p)
+		sums.out[sums.n++] = floats_of(to->sums);
+	const size_t shared_bytes = (size_t)sums.n * W::SUM_BYTES;
+	if (cols > W::PACKS * N * WARP || shared_bytes > cuda_of(d)->shared_most)
+		return false;
+	float *part =
+		(float *)cuda_room(d, (size_t)(runs.n * sums.n * cols) * sizeof(float));
+	float *out = floats_of(mat_rows(to->dx, n->first, rows));
+	C *copy = to->copy.p ? (C *)mat_rows(to->copy, n->first, rows).p : NULL;
+	const T *up = (const T *)mat_rows(n->dy, n->first, rows).p;
+	const float *in = floats_of(mat_rows(n->x, n->first, rows));
+	const float *mean = floats_of(n->stats) + n->first, *rstd = mean + n->x.rows;
+	const float *gamma = floats_of(n->gamma);
+	bool whole = in_packs(out, cols, N) && in_packs(copy, cols, N) &&
+		     in_packs(up, cols, N) && in_packs(in, cols, N) &&
+		     in_packs(gamma, 0, N);
+	launch(d, "norm_bwd", grid_of(runs.n), THREADS, shared_bytes,
+		norm_bwd_kernel<W::PACKS, W::BETA, T, C>, n->kind, out, copy, part, up,
+		in, mean, rstd, gamma, rows, (int)cols, runs, sums.n,
+		copy ? amax_on_the_way(d, to->copy) : NULL, whole);
+	cuda_join_runs(d, "norm_bwd", cols, &sums, part, runs.n);
+	return true;
+}
+
+template <typename T, typename C>
+static bool norm_bwd_of(
+	struct device *d, const struct norm_bwd *n, const struct norm_grads *to)
+{
+	int64_t packs = ceil_div(n->x.cols, N * WARP);
+	bool done = false;
+	auto rows = [&](auto w) { done = norm_bwd_rows<decltype(w), T, C>(d, n, to); };
+	if (packs > 8 && cuda_lab_off(d, LAB_NORM))
+		return false;
+	if (to->dbeta.p)
+		by_packs<true>(packs, rows);
 	else
-		by_packs<T, false>(packs, fn);
+		by_packs<false>(packs, rows);
+	return done;
 }
 
-void cuda_norm_bwd(struct device *d, enum norm_kind kind, struct mat dx,
-	struct mat dgamma, struct mat dbeta, struct mat dy, struct mat x,
-	struct mat stats, struct mat gamma, int64_t first, int64_t rows)
+/* One kernel for all that is asked for; the copy is of 16 bits, those of dy unless that is fp32. */
+static bool norm_bwd_fused(
+	struct device *d, const struct norm_bwd *n, const struct norm_grads *to)
 {
-	int64_t cols = x.cols, packs = ceil_div(cols, N * WARP);
-	struct runs runs = cuda_runs_of(rows, 2 * cols);
-	float *part = (float *)cuda_room(d, (size_t)(runs.n * 2 * cols) * sizeof(float));
-	float *out = floats_of(mat_rows(dx, first, rows));
-	const float *in = floats_of(mat_rows(x, first, rows)), *g = floats_of(gamma);
-	const float *mean = floats_of(stats) + first, *rstd = mean + x.rows;
-	if (packs > most_packs(d, dy.type, dbeta.p)) {
-		bwd_x_rows(d, kind, dx, dy, x, stats, gamma, first, rows);
-		cuda_norm_bwd_w(d, kind, dgamma, dbeta, dy, x, stats, first, rows);
+	if (n->dy.type == DT_BF16)
+		return norm_bwd_of<__nv_bfloat16, __nv_bfloat16>(d, n, to);
+	if (n->dy.type == DT_F16)
+		return norm_bwd_of<__half, __half>(d, n, to);
+	if (to->copy.p && to->copy.type == DT_F16)
+		return norm_bwd_of<float, __half>(d, n, to);
+	return norm_bwd_of<float, __nv_bfloat16>(d, n, to);
+}
+
+static bool copies_on_the_way(struct device *d, struct mat copy, struct mat dy)
+{
+	return copy.p && dtype_bytes(copy.type) == 2 &&
+	       (dy.type == DT_F32 || dy.type == copy.type) &&
+	       !cuda_lab_off(d, LAB_NORM_COPY);
+}
+
+void cuda_norm_bwd(struct device *d, enum norm_kind kind, const struct norm_grads *to,
+	struct mat dy, struct mat x, struct mat stats, struct mat gamma, int64_t first,
+	int64_t rows)
+{
+	const struct norm_bwd n = {kind, dy, x, stats, gamma, first, rows};
+	struct norm_grads plain = *to;
+	struct mat copy = mat_rows(to->copy, first, rows);
+	copy.amax = to->copy.amax;
+	if (copies_on_the_way(d, to->copy, dy) && norm_bwd_fused(d, &n, to)) {
+		amax_apart(d, copy);
 		return;
 	}
-	by_type(dy.type, [&](auto t) {
-		using T = decltype(t);
-		const T *up = (const T *)mat_rows(dy, first, rows).p;
-		bool whole = in_packs(out, cols, N) && in_packs(up, cols, N) &&
-			     in_packs(in, cols, N) && in_packs(g, 0, N);
-		by_packs<T>(packs, dbeta.p, [&](auto w) {
-			using W = decltype(w);
-			launch(d, "norm_bwd", grid_of(runs.n), THREADS, 0,
-				norm_bwd_kernel<W::PACKS, W::BETA, T>, kind, out, part,
-				up, in, mean, rstd, g, rows, (int)cols, runs, whole);
-		});
-	});
-	cuda_join_norm(d, "norm_bwd", dgamma, dbeta, part, runs);
+	plain.copy.p = NULL;
+	if (!norm_bwd_fused(d, &n, &plain)) {
+		bwd_x_rows(d, kind, to->dx, dy, x, stats, gamma, first, rows);
+		cuda_norm_bwd_w(
+			d, kind, to->dgamma, to->dbeta, dy, x, stats, first, rows);
+	}
+	if (!to->copy.p)
+		return;
+	cuda_round(d, copy, mat_rows(to->dx, first, rows), copy.type, 1);
+	if (to->sums.p)
+		cuda_bias_bwd(d, to->sums, copy);
 }

@@ -208,7 +208,7 @@ static void heads_backward(struct pass *p, const struct block_tensors *t, int64_
 	};
 	for (int c = 0; c < p->cp.here; c++) {
 		struct slice_gather d;
-		added_gather(p, &d, layer, DROP_ATTENTION, g->d1, dx, c);
+		added_gather(p, &d, layer, DROP_ATTENTION, g->d1, dx, c, g->copy.p);
 		for (int s = 0; s < p->tp.here; s++) {
 			struct mat dout = part_of(p, h.dout, s, c);
 			tile_use(p, layer, TILE_OUT, s);
@@ -262,7 +262,7 @@ static void product_leaves(
 	const struct block_tensors *t = &p->m->blocks[layer];
 	struct mat d = chunk_of(p, g->d1, c);
 	struct mat h = chunk_of(p, a->h1, c);
-	piece_bias_bwd(p, t->bo, c, here_of(p, d));
+	piece_bias_bwd(p, t->bo, c, here_of(p, d), g->sums);
 	for (int s = 0; s < p->tp.here; s++) {
 		slice_weight_bwd(p, layer, t->wo, NULL, s, c, d, part_of(p, a->o, s, c));
 		tile_reduce(p, layer, TILE_OUT, s);
@@ -292,11 +292,20 @@ void attention_backward_x(struct pass *p, int64_t layer, struct block_acts *a,
 		if (weights)
 			product_leaves(p, layer, a, g, c);
 		slice_sum_end(&sum);
-		struct mat x = stream_of(p, a->x, c), stats = stats_of(a->stats1, c);
+		bool below = g->copy.p && !g->is_first;
+		const struct norm_backward n = {.weight = t->norm1,
+			.bias = t->norm1_bias,
+			.dx = dxc,
+			.dy = dh,
+			.x = stream_of(p, a->x, c),
+			.stats = stats_of(a->stats1, c),
+			.copy = below ? linear_cast_of(p, layer - 1, g->copy) : no_mat(),
+			.sums = g->sums,
+			.copy_bias = below ? t[-1].b2 : NULL};
 		if (weights)
-			norm_backward(p, t->norm1, t->norm1_bias, c, dxc, dh, x, stats);
+			norm_backward(p, &n, c);
 		else
-			p->d->k->norm_bwd_x(p->d, p->m->arch->norm, dxc, dh, x, stats,
+			p->d->k->norm_bwd_x(p->d, p->m->arch->norm, dxc, dh, n.x, n.stats,
 				param(p, t->norm1, 0));
 		watch(p, "attention_norm, backward", layer, dxc);
 	}

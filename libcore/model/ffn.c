@@ -111,7 +111,7 @@ static void product_leaves(
 	const struct block_tensors *t = &p->m->blocks[layer];
 	struct mat d = chunk_of(p, g->d2, c);
 	struct mat h = chunk_of(p, a->h2, c);
-	piece_bias_bwd(p, t->b2, c, here_of(p, d));
+	piece_bias_bwd(p, t->b2, c, here_of(p, d), g->is_last ? no_mat() : g->sums);
 	for (int s = 0; s < p->tp.here; s++) {
 		slice_weight_bwd(p, layer, t->w2, NULL, s, c, d, part_of(p, a->y, s, c));
 		slice_weight_bwd(
@@ -133,7 +133,8 @@ void ffn_backward_x(struct pass *p, int64_t layer, struct block_acts *a,
 		struct mat dxc = stream_of(p, dx, c), dh = stream_of(p, g->dh2, c);
 		struct slice_gather d;
 		struct slice_sum sum;
-		added_gather(p, &d, layer, DROP_FFN, g->d2, dx, c);
+		added_gather(
+			p, &d, layer, DROP_FFN, g->d2, dx, c, g->copy.p && !g->is_last);
 		slice_sum_begin(&sum, &p->tp, p->d, dh, p->rows);
 		for (int s = 0; s < p->tp.here; s++) {
 			tile_use(p, layer, TILE_FFN, s);
@@ -147,11 +148,19 @@ void ffn_backward_x(struct pass *p, int64_t layer, struct block_acts *a,
 		if (weights)
 			product_leaves(p, layer, a, g, c);
 		slice_sum_end(&sum);
-		struct mat x2 = stream_of(p, a->x2, c), stats = stats_of(a->stats2, c);
+		const struct norm_backward n = {.weight = t->norm2,
+			.bias = t->norm2_bias,
+			.dx = dxc,
+			.dy = dh,
+			.x = stream_of(p, a->x2, c),
+			.stats = stats_of(a->stats2, c),
+			.copy = linear_cast_of(p, layer, g->copy),
+			.sums = g->sums,
+			.copy_bias = t->bo};
 		if (weights)
-			norm_backward(p, t->norm2, t->norm2_bias, c, dxc, dh, x2, stats);
+			norm_backward(p, &n, c);
 		else
-			p->d->k->norm_bwd_x(p->d, p->m->arch->norm, dxc, dh, x2, stats,
+			p->d->k->norm_bwd_x(p->d, p->m->arch->norm, dxc, dh, n.x, n.stats,
 				param(p, t->norm2, 0));
 		watch(p, "ffn_norm, backward", layer, dxc);
 	}

@@ -285,7 +285,14 @@ static void head_chunk(struct pass *p, int c, struct mat x, struct mat dx)
 	if (p->train) {
 		slice_sum_end(&sum);
 		p->d->k->zero(p->d, dx);
-		norm_backward(p, m->norm, m->norm_bias, c, dx, dh, x, norm.stats);
+		norm_backward(p,
+			&(struct norm_backward){.weight = m->norm,
+				.bias = m->norm_bias,
+				.dx = dx,
+				.dy = dh,
+				.x = x,
+				.stats = norm.stats},
+			c);
 		watch(p, "norm, backward", -1, dx);
 	}
 	arena_reset(scratch, mark);

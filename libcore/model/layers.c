@@ -92,11 +92,22 @@ void table_reduce(struct pass *p, const struct tensor *t, int s, int use)
 
 /* ---- leaves ---------------------------------------------------------------------- */
 
-void piece_bias_bwd(struct pass *p, const struct tensor *bias, int c, struct mat dy)
+/* [chunk][slice here][dim], or nothing */
+static struct mat sums_of(const struct pass *p, struct mat sums, int s, int c)
 {
+	return sums.p ? mat_rows(sums, (int64_t)c * p->tp.here + s, 1) : sums;
+}
+
+void piece_bias_bwd(
+	struct pass *p, const struct tensor *bias, int c, struct mat dy, struct mat sums)
+{
+	const struct kernels *k = p->d->k;
 	for (int s = 0; bias && s < p->tp.here; s++) {
 		int64_t first, n = piece_rows(p, s, &first);
-		p->d->k->bias_bwd(p->d, leaf(p, bias, s, c), mat_rows(dy, first, n));
+		if (sums.p)
+			k->copy(p->d, leaf(p, bias, s, c), sums_of(p, sums, s, c));
+		else
+			k->bias_bwd(p->d, leaf(p, bias, s, c), mat_rows(dy, first, n));
 		leaf_done(p, bias, s, c);
 	}
 }
@@ -120,24 +131,40 @@ static bool pieces_are_all(const struct pass *p)
 	return p->tp.sp || p->tp.axis->size == 1;
 }
 
-void norm_backward(struct pass *p, const struct tensor *weight, const struct tensor *bias,
-	int c, struct mat dx, struct mat dy, struct mat x, struct mat stats)
+bool norms_give_copies(const struct pass *p)
+{
+	bool drops = p->train && p->m->c.dropout > 0;
+	return p->d->narrow && act_type(p) != DT_F32 && !drops && !p->plain_kernels &&
+	       pieces_are_all(p);
+}
+
+void norm_backward(struct pass *p, const struct norm_backward *n, int c)
 {
 	const struct kernels *k = p->d->k;
-	struct mat gamma = param(p, weight, 0);
+	struct mat gamma = param(p, n->weight, 0), copy = n->copy;
 	if (p->plain_kernels || !pieces_are_all(p)) {
-		piece_norm_bwd(p, weight, bias, c, dy, x, stats);
-		k->norm_bwd_x(p->d, p->m->arch->norm, dx, dy, x, stats, gamma);
+		piece_norm_bwd(p, n->weight, n->bias, c, n->dy, n->x, n->stats);
+		k->norm_bwd_x(
+			p->d, p->m->arch->norm, n->dx, n->dy, n->x, n->stats, gamma);
 		return;
 	}
+	if (copy.p)
+		copy = here_of(p, chunk_of(p, copy, c));
+	linear_amax_begin(p, mat(copy.amax, 1, 2));
 	for (int s = 0; s < p->tp.here; s++) {
-		int64_t first, n = piece_rows(p, s, &first);
-		k->norm_bwd(p->d, p->m->arch->norm, dx, leaf(p, weight, s, c),
-			bias ? leaf(p, bias, s, c) : no_mat(), dy, x, stats, gamma, first,
-			n);
-		leaf_done(p, weight, s, c);
-		if (bias)
-			leaf_done(p, bias, s, c);
+		int64_t first, rows = piece_rows(p, s, &first);
+		const struct norm_grads to = {
+			.dx = n->dx,
+			.dgamma = leaf(p, n->weight, s, c),
+			.dbeta = n->bias ? leaf(p, n->bias, s, c) : no_mat(),
+			.copy = copy,
+			.sums = n->copy_bias ? sums_of(p, n->sums, s, c) : no_mat(),
+		};
+		k->norm_bwd(p->d, p->m->arch->norm, &to, n->dy, n->x, n->stats, gamma,
+			first, rows);
+		leaf_done(p, n->weight, s, c);
+		if (n->bias)
+			leaf_done(p, n->bias, s, c);
 	}
 }
 
@@ -180,7 +207,7 @@ void norm_gather(
 }
 
 void added_gather(struct pass *p, struct slice_gather *g, int64_t layer,
-	enum drop_site site, struct mat d, struct mat dx, int c)
+	enum drop_site site, struct mat d, struct mat dx, int c, bool made)
 {
 	struct mat all = chunk_of(p, d, c), here = here_of(p, all);
 	struct dropout o = dropout_at(p, layer, site, c);
@@ -189,7 +216,7 @@ void added_gather(struct pass *p, struct slice_gather *g, int64_t layer,
 		p->d->k->dropout(p->d, here, from, &o);
 		linear_round(p, here);
 		linear_amax(p, here);
-	} else {
+	} else if (!made) {
 		linear_cast(p, here, from);
 	}
 	slice_gather_begin(g, &p->tp, p->d, here, all);

@@ -170,6 +170,8 @@ bool linear_keeps_casts(const struct pass *p, int64_t layer);
 void linear_amax(struct pass *p, struct mat x);
 /* Before the first number of it is made; nothing is done where there is no room. */
 void linear_amax_begin(struct pass *p, struct mat room);
+/* x, with the room that linear_cast_room() gave it in some block, for this one. */
+struct mat linear_cast_of(const struct pass *p, int64_t layer, struct mat x);
 /* Collective over the ranks of tensor parallelism. Before a forward of a block, with the
  * weights that its backward will have too. */
 void linear_begin(struct pass *p, int64_t layer);
@@ -219,15 +221,23 @@ enum drop_site { DROP_EMBED, DROP_PROBS, DROP_ATTENTION, DROP_FFN };
 /* The gradient of what a half of a block adds, of all rows of a chunk: that of the stream,
  * which flows on past it, where dropout has not dropped it, rounded. It is kept in d, and
  * comes until the gather's end. */
+/* `made`: d is there already, but for the gather. */
 void added_gather(struct pass *p, struct slice_gather *g, int64_t layer,
-	enum drop_site site, struct mat d, struct mat dx, int c);
-/* dy, x: of the residual stream */
-void piece_bias_bwd(struct pass *p, const struct tensor *bias, int c, struct mat dy);
+	enum drop_site site, struct mat d, struct mat dx, int c, bool made);
+/* dy, x: of the residual stream. sums: nothing, or the leaves, [chunk][slice here][dim] */
+void piece_bias_bwd(
+	struct pass *p, const struct tensor *bias, int c, struct mat dy, struct mat sums);
 void piece_norm_bwd(struct pass *p, const struct tensor *weight,
 	const struct tensor *bias, int c, struct mat dy, struct mat x, struct mat stats);
-/* dx += the gradient of x; and the leaves, as piece_norm_bwd() makes them. */
-void norm_backward(struct pass *p, const struct tensor *weight, const struct tensor *bias,
-	int c, struct mat dx, struct mat dy, struct mat x, struct mat stats);
+/* dx += the gradient of x, of chunk c; and the leaves, as piece_norm_bwd() makes them. copy and sums: see
+ * struct block_grads; sums are those for copy_bias, unless that is NULL. */
+struct norm_backward {
+	const struct tensor *weight, *bias, *copy_bias;
+	struct mat dx, dy, x, stats, copy, sums;
+};
+void norm_backward(struct pass *p, const struct norm_backward *n, int c);
+/* Not where only a part of dx is made here at once, or where products take something else. */
+bool norms_give_copies(const struct pass *p);
 /* dw = dy^T x, and of a column-parallel bias, if it has one, db = column sums: leaves */
 void slice_weight_bwd(struct pass *p, int64_t layer, const struct tensor *w,
 	const struct tensor *bias, int s, int c, struct mat dy, struct mat x);

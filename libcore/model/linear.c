@@ -156,6 +156,15 @@ void linear_amax_begin(struct pass *p, struct mat room)
 		p->d->k->zero(p->d, room);
 }
 
+struct mat linear_cast_of(const struct pass *p, int64_t layer, struct mat x)
+{
+	if (!is_float8(p, layer)) {
+		x.amax = NULL;
+		x.transposed = NULL;
+	}
+	return x;
+}
+
 /* The weights of a block, and how many there are. */
 static int block_weights(
 	const struct pass *p, int64_t layer, const struct tensor *w[BLOCK_WEIGHTS])

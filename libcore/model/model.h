@@ -138,6 +138,12 @@ struct block_grads {
 	struct mat d2;	       /* of what the feed-forward half adds: [chunk][row][dim] */
 	struct mat da, db, dh2;	 /* as a, b, x */
 	struct mat amax1, amax2; /* float8: the same of d1 to dv, and of d2 to db */
+	/* Nothing, or where norms_give_copies(): room that d1 and d2 share, in which the backward of the
+	 * norm behind a half leaves the gradient that this half takes, and the sums of its rows,
+	 * [chunk][slice here][dim]. No norm makes d2 of the stage's last block, and nothing takes what
+	 * norm 1 of its first would make. */
+	struct mat copy, sums;
+	bool is_first, is_last;
 };
 
 /*

@@ -225,17 +225,42 @@ void acts_alloc(
 	a->dx = mat_take(micro, rows, p->m->c.dim, DT_F32);
 }
 
+/* The gradient of what a half of a block adds. */
+static struct mat added_grad(
+	const struct pass *p, int64_t layer, const struct block_grads *g, struct arena *a)
+{
+	if (g->copy.p)
+		return linear_cast_of(p, layer, g->copy);
+	return mat_take(a, p->cp.here * p->rows, p->m->c.dim, act_type(p));
+}
+
+/* What all blocks of a backward share of it, in scratch. */
+static struct block_grads shared_grads(struct pass *p)
+{
+	struct arena *a = p->d->scratch;
+	struct block_grads g = {0};
+	struct mat *const copy[] = {&g.copy};
+	if (!norms_give_copies(p))
+		return g;
+	g.copy = mat_take(a, p->cp.here * p->rows, p->m->c.dim, act_type(p));
+	g.sums = mat_take(a, (int64_t)p->cp.here * p->tp.here, p->m->c.dim, DT_F32);
+	/* if any block is of float8, then one in the middle */
+	linear_amax_begin(p, linear_cast_room(p, p->m->c.layers / 2, copy, 1, true, a));
+	return g;
+}
+
 static void attention_grads(
 	const struct pass *p, int64_t layer, struct block_grads *g, struct arena *a)
 {
 	int64_t rows = p->cp.here * p->rows, parts = p->tp.here * rows;
-	g->d1 = mat_take(a, rows, p->m->c.dim, act_type(p));
+	g->d1 = added_grad(p, layer, g, a);
 	g->dq = mat_take(a, parts, q_width(p), sum_type(p));
 	g->dk = mat_take(a, parts, kv_width(p), sum_type(p));
 	g->dv = mat_take(a, parts, kv_width(p), sum_type(p));
 	g->dh1 = mat_take(a, p->cp.here * p->rows_here, p->m->c.dim, DT_F32);
-	struct mat *const taken[] = {&g->d1, &g->dq, &g->dk, &g->dv};
-	g->amax1 = linear_cast_room(p, layer, taken, ARRAY_LEN(taken), true, a);
+	struct mat *const taken[] = {&g->dq, &g->dk, &g->dv, &g->d1};
+	int n = (int)ARRAY_LEN(taken) - (g->copy.p != NULL);
+	g->amax1 = linear_cast_room(p, layer, taken, n, true, a);
 }
 
 static void ffn_grads(
@@ -243,14 +268,15 @@ static void ffn_grads(
 {
 	int64_t rows = p->cp.here * p->rows, parts = p->tp.here * rows;
 	bool gated = p->m->act == ACT_SWIGLU;
-	g->d2 = mat_take(a, rows, p->m->c.dim, act_type(p));
+	g->d2 = added_grad(p, layer, g, a);
 	g->da = mat_take(a, parts, ffn_width(p), act_type(p));
 	g->db = gated ? mat_take(a, parts, ffn_width(p), act_type(p)) : no_mat();
 	/* of SwiGLU it is a sum of two products */
 	g->dh2 = mat_take(a, p->cp.here * p->rows_here, p->m->c.dim,
 		gated ? DT_F32 : slice_type(p));
-	struct mat *const taken[] = {&g->d2, &g->da, &g->db};
-	g->amax2 = linear_cast_room(p, layer, taken, ARRAY_LEN(taken), true, a);
+	struct mat *const taken[] = {&g->da, &g->db, &g->d2};
+	int n = (int)ARRAY_LEN(taken) - (g->copy.p != NULL);
+	g->amax2 = linear_cast_room(p, layer, taken, n, true, a);
 }
 
 struct block_grads *grads_alloc(
@@ -367,11 +393,10 @@ static void block_again(
 	}
 }
 
-static void block_backward(
-	struct pass *p, int64_t layer, struct block_acts *b, struct mat dx)
+static void block_backward(struct pass *p, int64_t layer, struct block_acts *b,
+	struct block_grads g, struct mat dx)
 {
 	size_t mark = arena_mark(p->d->scratch);
-	struct block_grads g;
 	block_again(p, layer, b, true);
 	ffn_grads(p, layer, &g, p->d->scratch);
 	ffn_backward_x(p, layer, b, &g, dx, true);
@@ -397,15 +422,20 @@ static int before(const struct pass *p, const struct stage *st, int64_t layer)
 
 void model_backward(struct pass *p, const struct stage *st, struct acts *a)
 {
+	size_t mark = arena_mark(p->d->scratch);
+	struct block_grads g = shared_grads(p);
 	for (int64_t l = st->end - 1; l >= st->first; l--) {
 		store_use(p->store, unit_of(l), before(p, st, l));
 		range_begin(p, l);
+		g.is_first = l == st->first;
+		g.is_last = l == st->end - 1;
 		if (has_work(p))
-			block_backward(p, l, &a->block[l - st->first], a->dx);
+			block_backward(p, l, &a->block[l - st->first], g, a->dx);
 		range_end(p);
 		store_done(p->store, unit_of(l), true);
 		store_reduce(p->store, unit_of(l), p->last);
 	}
+	arena_reset(p->d->scratch, mark);
 	embedding_weights(p, st, a);
 }
 
