@@ -1,6 +1,7 @@
 /* Checkpoints: what is wrong in one is said; a model that fits one is loaded and speaks; what a
  * worker keeps is taken up. */
 #include "hostile.h"
+#include "model/generate.h"
 #include "train/train.h"
 
 #include <stdlib.h>

@@ -5,7 +5,8 @@
  */
 #include "tests/gradient.h"
 #include "tests/ranks.h"
-#include "model/model.h"
+#include "model/generate.h"
+#include "model/pass.h"
 
 #include <string.h>
 
@@ -97,7 +98,7 @@ static void load(struct pass *p, int step)
 	int32_t ids[BATCH * 64];
 	int64_t n = BATCH * (p->m->c.context + 1);
 	for (int64_t i = 0; i < n; i++) {
-		double u = test_uniform(5, (step * N_MICRO + p->micro) * n + i);
+		double u = test_uniform(5, (step * N_MICRO + p->micro.number) * n + i);
 		ids[i] = (int32_t)((double)p->m->c.vocab * u * u);
 	}
 	pass_load(p, ids);
@@ -106,12 +107,12 @@ static void load(struct pass *p, int step)
 static void micro_batch(struct run *r, int64_t micro, bool last)
 {
 	struct pass *p = &r->p;
-	p->micro = micro;
-	p->empty = micro >= N_MICRO;
-	p->last = last;
-	p->train = true;
-	p->then = -1;
-	p->first_sample = micro * BATCH;
+	p->micro.number = micro;
+	p->micro.empty = micro >= N_MICRO;
+	p->micro.last = last;
+	p->micro.train = true;
+	p->micro.then = -1;
+	p->micro.first_sample = micro * BATCH;
 	load(p, r->step);
 	model_forward(p, &r->all, &r->a);
 	model_backward(p, &r->all, &r->a);

@@ -1,5 +1,6 @@
 /* model: parameter counts of the presets, initial weights, decoding with a cache. */
 #include "support.h"
+#include "model/generate.h"
 #include "train/train.h"
 
 #include <math.h>

@@ -1,10 +1,10 @@
-/* Small things that several layers share. */
-#include "model/layers.h"
+/* What several layers share. */
+#include "model/linear.h"
 
-void watch(struct pass *p, const char *what, int64_t layer, struct mat x)
+static void find_bad(
+	struct pass *p, const char *what, const char *phase, int64_t layer, struct mat x)
 {
-	if (p->tick)
-		p->tick(p->tick_with);
+	char block[NUM_TEXT] = "";
 	if (!p->probe || p->probe->found || !x.p)
 		return;
 	int64_t bad = p->d->k->find_bad(p->d, x);
@@ -12,11 +12,19 @@ void watch(struct pass *p, const char *what, int64_t layer, struct mat x)
 		return;
 	p->probe->found = true;
 	p->probe->index = bad;
-	if (layer < 0)
-		snprintf(p->probe->where, sizeof(p->probe->where), "%s", what);
-	else
-		snprintf(p->probe->where, sizeof(p->probe->where), "layers.%lld.%s",
-			(long long)layer, what);
+	if (layer >= 0)
+		snprintf(block, sizeof(block), "layers.%lld.", (long long)layer);
+	snprintf(p->probe->where, sizeof(p->probe->where), "%s%s%s", block, what, phase);
+}
+
+void check_finite(struct pass *p, const char *what, int64_t layer, struct mat x)
+{
+	find_bad(p, what, "", layer, x);
+}
+
+void check_gradient(struct pass *p, const char *what, int64_t layer, struct mat dx)
+{
+	find_bad(p, what, ", backward", layer, dx);
 }
 
 void range_begin(struct pass *p, int64_t layer)
@@ -33,88 +41,52 @@ void range_end(struct pass *p)
 	device_range_end(p->d);
 }
 
-/* ---- tiles ----------------------------------------------------------------------- */
+/* ---- parameters and their gradients ------------------------------------------------ */
 
-static int tile_of(const struct pass *p, int unit, enum block_tile x, int s)
+/* The unit that a slice of a tile is by itself, or -1. */
+static int tile_of(const struct pass *p, const struct tensor *t, int s)
 {
-	return s < p->tp.here ? store_tile(p->store, unit, (int)x, p->tp.first + s) : -1;
+	return t->tile && s < p->tp.here
+		       ? store_tile(p->store, t->unit, t->tile, p->tp.first + s)
+		       : -1;
 }
 
-static int tile_at(const struct pass *p, int64_t layer, enum block_tile x, int s)
+bool param_is_tiled(const struct pass *p, const struct tensor *t)
 {
-	return tile_of(p, p->m->blocks[layer].wq->unit, x, s);
+	return tile_of(p, t, 0) >= 0;
 }
 
-void tile_use(struct pass *p, int64_t layer, enum block_tile x, int s)
+void param_use(struct pass *p, const struct tensor *t, int s)
 {
-	int tile = tile_at(p, layer, x, s);
+	int tile = tile_of(p, t, s);
 	if (tile >= 0)
-		store_use(p->store, tile, tile_at(p, layer, x, s + 1));
+		store_use(p->store, tile, tile_of(p, t, s + 1));
 }
 
-void tile_done(struct pass *p, int64_t layer, enum block_tile x, int s)
+void param_done(struct pass *p, const struct tensor *t, int s)
 {
-	int tile = tile_at(p, layer, x, s);
-	if (tile >= 0)
-		store_done(p->store, tile, true);
-}
-
-void tile_reduce(struct pass *p, int64_t layer, enum block_tile x, int s)
-{
-	int tile = tile_at(p, layer, x, s);
-	if (tile >= 0)
-		store_reduce(p->store, tile, p->last);
-}
-
-bool table_is_tiled(const struct pass *p, const struct tensor *t)
-{
-	return tile_of(p, t->unit, TILE_TABLE, 0) >= 0;
-}
-
-void table_use(struct pass *p, const struct tensor *t, int s)
-{
-	int tile = tile_of(p, t->unit, TILE_TABLE, s);
-	if (tile >= 0)
-		store_use(p->store, tile, tile_of(p, t->unit, TILE_TABLE, s + 1));
-}
-
-void table_done(struct pass *p, const struct tensor *t, int s)
-{
-	int tile = tile_of(p, t->unit, TILE_TABLE, s);
+	int tile = tile_of(p, t, s);
 	if (tile >= 0)
 		store_done(p->store, tile, true);
 }
 
-void table_reduce(struct pass *p, const struct tensor *t, int s, int use)
+void param_reduce(struct pass *p, const struct tensor *t, int s, int use)
 {
-	int tile = tile_of(p, t->unit, TILE_TABLE, s);
+	int tile = tile_of(p, t, s);
 	if (tile >= 0)
-		store_reduce_use(p->store, tile, use, p->last);
+		store_reduce_use(p->store, tile, use, p->micro.last);
 }
 
-/* ---- leaves ---------------------------------------------------------------------- */
-
-void piece_bias_bwd(struct pass *p, const struct tensor *bias, int c, struct mat dy)
+void bias_leaves(struct pass *p, struct at at, const struct tensor *bias, struct mat dy)
 {
-	for (int s = 0; bias && s < p->tp.here; s++) {
-		int64_t first, n = piece_rows(p, s, &first);
-		p->d->k->bias_bwd(p->d, leaf(p, bias, s, c), mat_rows(dy, first, n));
-		leaf_done(p, bias, s, c);
+	for (at.slice = 0; bias && at.slice < p->tp.here; at.slice++) {
+		int64_t first, n = piece_rows(p, at.slice, &first);
+		p->d->k->bias_bwd(p->d, leaf(p, bias, at), mat_rows(dy, first, n));
+		leaf_done(p, bias, at);
 	}
 }
 
-void piece_norm_bwd(struct pass *p, const struct tensor *weight,
-	const struct tensor *bias, int c, struct mat dy, struct mat x, struct mat stats)
-{
-	for (int s = 0; s < p->tp.here; s++) {
-		int64_t first, n = piece_rows(p, s, &first);
-		p->d->k->norm_bwd_w(p->d, p->m->arch->norm, leaf(p, weight, s, c),
-			bias ? leaf(p, bias, s, c) : no_mat(), dy, x, stats, first, n);
-		leaf_done(p, weight, s, c);
-		if (bias)
-			leaf_done(p, bias, s, c);
-	}
-}
+/* ---- norms ------------------------------------------------------------------------ */
 
 /* Without sequence parallelism a rank has all rows, of which the pieces here may be some. */
 static bool pieces_are_all(const struct pass *p)
@@ -122,106 +94,91 @@ static bool pieces_are_all(const struct pass *p)
 	return p->tp.sp || p->tp.axis->size == 1;
 }
 
-void norm_backward(struct pass *p, const struct tensor *weight, const struct tensor *bias,
-	int c, struct mat dx, struct mat dy, struct mat x, struct mat stats)
+/* With dx, also the gradient of x, in one kernel. */
+static void leaves_of_norm(struct pass *p, const struct stream_norm *n, struct mat dx,
+	struct mat dy, struct mat x)
 {
 	const struct kernels *k = p->d->k;
-	struct mat gamma = param(p, weight, 0);
-	if (p->plain_kernels || !pieces_are_all(p)) {
-		piece_norm_bwd(p, weight, bias, c, dy, x, stats);
-		k->norm_bwd_x(p->d, p->m->arch->norm, dx, dy, x, stats, gamma);
-		return;
-	}
-	for (int s = 0; s < p->tp.here; s++) {
-		int64_t first, n = piece_rows(p, s, &first);
-		k->norm_bwd(p->d, p->m->arch->norm, dx, leaf(p, weight, s, c),
-			bias ? leaf(p, bias, s, c) : no_mat(), dy, x, stats, gamma, first,
-			n);
-		leaf_done(p, weight, s, c);
-		if (bias)
-			leaf_done(p, bias, s, c);
+	enum norm_kind kind = p->m->arch->norm;
+	struct at at = n->at;
+	for (at.slice = 0; at.slice < p->tp.here; at.slice++) {
+		int64_t first, rows = piece_rows(p, at.slice, &first);
+		struct mat dgamma = leaf(p, n->weight, at);
+		struct mat dbeta = n->bias ? leaf(p, n->bias, at) : no_mat();
+		if (dx.p)
+			k->norm_bwd(p->d, kind, dx, dgamma, dbeta, dy, x, n->stats,
+				param(p, n->weight, 0), first, rows);
+		else
+			k->norm_bwd_w(
+				p->d, kind, dgamma, dbeta, dy, x, n->stats, first, rows);
+		leaf_done(p, n->weight, at);
+		if (n->bias)
+			leaf_done(p, n->bias, at);
 	}
 }
 
-void slice_weight_bwd(struct pass *p, int64_t layer, const struct tensor *w,
-	const struct tensor *bias, int s, int c, struct mat dy, struct mat x)
+void norm_leaves(struct pass *p, const struct stream_norm *n, struct mat dy, struct mat x)
 {
-	struct mat dw = leaf(p, w, s, c);
-	linear_backward_w(p, layer, dw, dy, x, false);
-	linear_round(p, dw);
-	leaf_done(p, w, s, c);
-	if (!bias)
-		return;
-	p->d->k->bias_bwd(p->d, leaf(p, bias, s, c), dy);
-	leaf_done(p, bias, s, c);
+	leaves_of_norm(p, n, no_mat(), dy, x);
 }
 
-static struct norm norm_of(const struct pass *p, const struct stream_norm *n, int c)
+void norm_backward(struct pass *p, const struct stream_norm *n, struct mat dx,
+	struct mat dy, struct mat x, bool leaves)
+{
+	bool fused = leaves && pieces_are_all(p) && !p->c.plain_kernels;
+	if (leaves)
+		leaves_of_norm(p, n, fused ? dx : no_mat(), dy, x);
+	if (!fused)
+		p->d->k->norm_bwd_x(p->d, p->m->arch->norm, dx, dy, x, n->stats,
+			param(p, n->weight, 0));
+	check_gradient(p, n->what, n->at.layer, dx);
+}
+
+static struct norm norm_of(const struct pass *p, const struct stream_norm *n)
 {
 	return (struct norm){.kind = p->m->arch->norm,
-		.h = here_of(p, chunk_of(p, n->h, c)),
-		.stats = stats_of(n->stats, c),
+		.h = here_of(p, n->h),
+		.stats = n->stats,
 		.gamma = param(p, n->weight, 0),
 		.beta = param(p, n->bias, 0),
 		.eps = (float)p->m->c.norm_eps};
 }
 
-void norm_forward(struct pass *p, const struct stream_norm *n, struct mat x, int c)
+void norm_forward(struct pass *p, const struct stream_norm *n, struct mat x)
 {
-	struct norm o = norm_of(p, n, c);
+	struct norm o = norm_of(p, n);
 	p->d->k->norm_fwd(p->d, o.kind, o.h, o.stats, x, o.gamma, o.beta, o.eps);
 }
 
-void norm_gather(
-	struct pass *p, struct slice_gather *g, const struct stream_norm *n, int c)
+void norm_gather(struct pass *p, struct slice_gather *g, const struct stream_norm *n)
 {
-	struct mat all = chunk_of(p, n->h, c), here = here_of(p, all);
-	watch(p, n->what, n->layer, here);
+	struct mat here = here_of(p, n->h);
+	check_finite(p, n->what, n->at.layer, here);
 	linear_round(p, here);
-	slice_gather_begin(g, &p->tp, p->d, here, all);
+	slice_gather_begin(g, &p->tp, p->d, here, n->h);
 }
 
-void added_gather(struct pass *p, struct slice_gather *g, int64_t layer,
-	enum drop_site site, struct mat d, struct mat dx, int c)
-{
-	struct mat all = chunk_of(p, d, c), here = here_of(p, all);
-	struct dropout o = dropout_at(p, layer, site, c);
-	struct mat from = stream_of(p, dx, c);
-	if (o.p > 0) {
-		p->d->k->dropout(p->d, here, from, &o);
-		linear_round(p, here);
-		linear_amax(p, here);
-	} else {
-		linear_cast(p, here, from);
-	}
-	slice_gather_begin(g, &p->tp, p->d, here, all);
-}
+/* ---- dropout and the residual stream ------------------------------------------------ */
 
-struct dropout dropout_at(const struct pass *p, int64_t layer, enum drop_site site, int c)
+struct dropout dropout_at(const struct pass *p, struct at at, enum drop_site site)
 {
 	return (struct dropout){
-		.key = philox_key(p->seed, PHILOX_DROPOUT,
-			(uint64_t)(layer + 1) * 4 + (uint64_t)site),
-		.p = p->train ? (float)p->m->c.dropout : 0,
+		.key = philox_key(p->c.seed, PHILOX_DROPOUT,
+			(uint64_t)(at.layer + 1) * 4 + (uint64_t)site),
+		.p = p->micro.train ? (float)p->m->c.dropout : 0,
 		.step = &p->step->number,
-		.first_sample = p->first_sample,
-		.pos = pos_of(p, c) + p->first_row,
-		.seq_rows = p->rows / p->batch,
+		.first_sample = p->micro.first_sample,
+		.pos = pos_of(p, at.chunk) + p->first_row,
+		.seq_rows = p->rows / p->c.batch,
 		.first_row = p->first_row,
 	};
 }
 
-void drop(struct pass *p, int64_t layer, enum drop_site site, int c, struct mat x)
+void drop(struct pass *p, struct at at, enum drop_site site, struct mat x)
 {
-	if (!p->train || p->m->c.dropout <= 0)
-		return;
-	struct dropout o = dropout_at(p, layer, site, c);
-	p->d->k->dropout(p->d, x, x, &o);
-}
-
-enum dtype slice_type(const struct pass *p)
-{
-	return p->tp.n == 1 ? act_type(p) : DT_F32;
+	struct dropout o = dropout_at(p, at, site);
+	if (o.p > 0)
+		p->d->k->dropout(p->d, x, x, &o);
 }
 
 struct mat sum_room(struct pass *p, struct mat to)
@@ -230,35 +187,49 @@ struct mat sum_room(struct pass *p, struct mat to)
 	return type == DT_F32 ? to : mat_take(p->d->scratch, to.rows, to.cols, type);
 }
 
-static void plain_residual(struct pass *p, int64_t layer, enum drop_site site, int c,
-	const struct tensor *bias, struct mat y, struct mat sum, struct mat x)
+static void plain_residual(struct pass *p, struct at at, const struct residual *r)
 {
 	const struct kernels *k = p->d->k;
-	if (sum.type != DT_F32) { /* which has room for y, and no bits for it */
-		k->zero(p->d, y);
-		k->add(p->d, y, y, sum);
+	if (r->sum.type != DT_F32) { /* which has room for y, and no bits for it */
+		k->zero(p->d, r->y);
+		k->add(p->d, r->y, r->y, r->sum);
 	}
-	if (bias)
-		k->bias_fwd(p->d, y, param(p, bias, 0));
-	drop(p, layer, site, c, y);
-	k->add(p->d, y, x, y);
+	if (r->bias)
+		k->bias_fwd(p->d, r->y, param(p, r->bias, 0));
+	drop(p, at, r->drop, r->y);
+	k->add(p->d, r->y, r->x, r->y);
 }
 
-void join_residual(struct pass *p, int64_t layer, enum drop_site site, int c,
-	const struct tensor *bias, struct mat y, struct mat sum, struct mat x,
+void join_residual(struct pass *p, struct at at, const struct residual *r,
 	const struct stream_norm *then)
 {
 	const struct kernels *k = p->d->k;
-	struct dropout o = dropout_at(p, layer, site, c);
+	struct dropout o = dropout_at(p, at, r->drop);
 	const struct dropout *drops = o.p > 0 ? &o : NULL;
-	if (p->plain_kernels) {
-		plain_residual(p, layer, site, c, bias, y, sum, x);
+	struct mat bias = param(p, r->bias, 0);
+	if (p->c.plain_kernels) {
+		plain_residual(p, at, r);
 		if (then)
-			norm_forward(p, then, y, c);
+			norm_forward(p, then, r->y);
 	} else if (then) {
-		struct norm n = norm_of(p, then, c);
-		k->residual_norm(p->d, y, x, sum, param(p, bias, 0), drops, &n);
+		struct norm n = norm_of(p, then);
+		k->residual_norm(p->d, r->y, r->x, r->sum, bias, drops, &n);
 	} else {
-		k->residual(p->d, y, x, sum, param(p, bias, 0), drops);
+		k->residual(p->d, r->y, r->x, r->sum, bias, drops);
 	}
+}
+
+void residual_gather(struct pass *p, struct slice_gather *g, struct at at,
+	enum drop_site site, struct mat d, struct mat dx)
+{
+	struct mat all = chunk_of(p, d, at.chunk), here = here_of(p, all);
+	struct dropout o = dropout_at(p, at, site);
+	if (o.p > 0) {
+		p->d->k->dropout(p->d, here, dx, &o);
+		linear_round(p, here);
+		linear_amax(p, here);
+	} else {
+		linear_cast(p, here, dx);
+	}
+	slice_gather_begin(g, &p->tp, p->d, here, all);
 }

@@ -16,11 +16,11 @@ static void load_micro(void *with, int64_t i)
 {
 	const struct evaluation *v = with;
 	struct pass *p = &v->t->pass;
-	int64_t b = p->batch;
-	if (p->empty)
+	int64_t b = p->c.batch;
+	if (p->micro.empty)
 		return;
 	pass_load(p, v->windows + i * b * (p->m->c.context + 1));
-	p->counted = min64(b, v->order.n_windows - v->first - i * b);
+	p->micro.counted = min64(b, v->order.n_windows - v->first - i * b);
 }
 
 /* Micro-batches [first, first + n), dealt to the data-parallel ranks in runs. */

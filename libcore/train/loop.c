@@ -4,6 +4,7 @@
  */
 #include "train/train.h"
 #include "train/loop.h"
+#include "model/generate.h"
 
 #include <errno.h>
 #include <math.h>

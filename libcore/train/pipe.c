@@ -175,20 +175,20 @@ static void forward(struct pipe *x, struct pipe_stage *y, int64_t micro)
 {
 	struct pass *p = x->pass;
 	struct slot *o = slot_of(y, micro);
-	if (!p->empty) {
+	if (!p->micro.empty) {
 		wait(x, &o->out[ONWARD]);
 		wait(x, &o->out[BACK]);
-		if (p->train)
+		if (p->micro.train)
 			receive(x, y, o, BACK);
 		wait(x, &o->in[ONWARD]);
 	}
 	device_at(p->d, AT_FORWARD);
 	model_forward(p, &y->st, &o->acts);
 	device_at(p->d, AT_NOTHING);
-	if (p->empty)
+	if (p->micro.empty)
 		return;
 	send(x, y, o, ONWARD);
-	if (!p->train)
+	if (!p->micro.train)
 		expect(x, y, micro + y->n_slots);
 }
 
@@ -200,7 +200,7 @@ static void backward(
 	struct pass *p = x->pass;
 	struct slot *o = slot_of(y, micro);
 	bool first = kind != ACTION_BACKWARD_W, last = kind != ACTION_BACKWARD_X;
-	if (first && !p->empty)
+	if (first && !p->micro.empty)
 		wait(x, &o->in[BACK]);
 	device_at(p->d, AT_BACKWARD);
 	if (first && last)
@@ -210,7 +210,7 @@ static void backward(
 	else
 		model_backward_w(p, &y->st, &o->acts, y->grads[micro % y->n_grads]);
 	device_at(p->d, AT_NOTHING);
-	if (p->empty)
+	if (p->micro.empty)
 		return;
 	if (first)
 		send(x, y, o, BACK);
@@ -235,7 +235,7 @@ static int unit_used_from(const struct pipe *x, int64_t i)
 
 static void load(struct pipe *x, int64_t micro, pipe_load *get, void *with)
 {
-	x->pass->empty = micro >= x->n;
+	x->pass->micro.empty = micro >= x->n;
 	get(with, micro);
 }
 
@@ -245,14 +245,14 @@ void pipe_step(struct pipe *x, int64_t n, pipe_load *get, void *with)
 	const struct action *all = s->rank[x->axis->rank];
 	double start = clock_seconds();
 	BUG_ON(n > s->n_micro);
-	x->pass->train = true;
+	x->pass->micro.train = true;
 	device_times(x->pass->d, NULL); /* of an evaluation, say */
 	begin(x, n);
 	for (int64_t i = 0; i < s->n[x->axis->rank]; i++) {
 		const struct action *a = &all[i];
 		struct pipe_stage *y = stage_of(x, a->stage);
 		load(x, a->micro, get, with);
-		x->pass->then = unit_used_from(x, i + 1);
+		x->pass->micro.then = unit_used_from(x, i + 1);
 		if (a->kind == ACTION_FORWARD)
 			forward(x, y, a->micro);
 		else
@@ -289,8 +289,8 @@ void pipe_forward(struct pipe *x, int64_t n, int64_t rounds, pipe_load *get, voi
 {
 	int per_rank = x->schedule->per_rank;
 	int64_t group = x->group;
-	x->pass->train = false;
-	x->pass->then = -1;
+	x->pass->micro.train = false;
+	x->pass->micro.then = -1;
 	begin(x, n);
 	for (int64_t first = 0; first < rounds; first += group) {
 		for (int v = 0; v < per_rank; v++) {

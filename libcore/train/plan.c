@@ -1,5 +1,6 @@
 /* The plan: the training code itself, run on the planning device with arenas that only
  * measure. */
+#include "model/generate.h"
 #include "train/train.h"
 
 #include <stdlib.h>
@@ -36,8 +37,8 @@ static void close_planned(struct trainer *t)
 static void plan_micro(void *with, int64_t i)
 {
 	struct trainer *t = with;
-	t->pass.micro = deal_micro(&t->deal, t->data_rank, i);
-	t->pass.last = i + 1 == deal_count(&t->deal, t->data_rank);
+	t->pass.micro.number = deal_micro(&t->deal, t->data_rank, i);
+	t->pass.micro.last = i + 1 == deal_count(&t->deal, t->data_rank);
 }
 
 static void run_step(struct trainer *t)

@@ -70,7 +70,7 @@ static void describe(const struct run *r, const struct run_info *i)
 		(unsigned long long)i->arithmetic, precision_names[t->o.dtype]);
 	describe_data(r);
 	model_print(&t->model, &tree);
-	info("model: %s\n%s", t->model.arch->name, tree.s);
+	info("model: %s\n%s", arch_names[t->model.c.arch], tree.s);
 	str_free(&tree);
 	info("a step%s: %lld sequences in %lld micro-batches, %lld tokens; %s FLOPs a "
 	     "token "

@@ -41,13 +41,13 @@ static void load_micro(void *with, int64_t i)
 	struct work *w = with;
 	struct trainer *t = w->t;
 	struct pass *p = &t->pass;
-	p->micro = deal_micro(&t->deal, t->data_rank, i);
-	p->last = i + 1 == deal_count(&t->deal, t->data_rank);
-	if (p->empty)
+	p->micro.number = deal_micro(&t->deal, t->data_rank, i);
+	p->micro.last = i + 1 == deal_count(&t->deal, t->data_rank);
+	if (p->micro.empty)
 		return;
 	pass_load(p, w->windows + i * t->o.micro_batch * window_size(t));
-	p->counted = t->o.micro_batch;
-	p->first_sample = worker_sample(t) + p->micro * t->o.micro_batch;
+	p->micro.counted = t->o.micro_batch;
+	p->micro.first_sample = worker_sample(t) + p->micro.number * t->o.micro_batch;
 }
 
 static double step_tokens(const struct trainer *t)
@@ -322,9 +322,9 @@ static void look(void *with, const struct action *a)
 	int64_t stages = schedule_stages(&w->t->schedule);
 	if (!w->probe.found || w->found_at != NOWHERE)
 		return;
-	w->found_at = 2 * stages * w->t->pass.micro +
+	w->found_at = 2 * stages * w->t->pass.micro.number +
 		      (a->kind == ACTION_FORWARD ? a->stage : 2 * stages - 1 - a->stage);
-	w->sample = w->t->samples + w->t->pass.first_sample;
+	w->sample = w->t->samples + w->t->pass.micro.first_sample;
 }
 
 /* Collective. Does the step again, looking at every result. Says what this rank found, if it

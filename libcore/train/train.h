@@ -14,7 +14,7 @@
 #include "edit/edit.h"
 #include "kernels/kernels.h"
 #include "kernels/selftest.h"
-#include "model/model.h"
+#include "model/pass.h"
 #include "parallel/parallel.h"
 #include "run/run.h"
 

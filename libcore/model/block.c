@@ -1,0 +1,304 @@
+/*
+ * A block: two sublayers, forward beside backward. The norm in front of a sublayer, the gather
+ * behind it, the sum over slices, dropout and the residual are alike for all of them; block.h says
+ * what is not.
+ */
+#include "model/block.h"
+#include "model/linear.h"
+
+/* A sublayer in a pass. */
+struct sub {
+	const struct sublayer *f;
+	const struct sublayer_tensors *t;
+	struct sublayer_acts *a;
+	struct sublayer_grads *g; /* NULL in the forward */
+	int64_t layer;
+};
+
+static struct sub sub_of(const struct pass *p, int64_t layer, int i, struct block_acts *b,
+	struct block_grads *g)
+{
+	return (struct sub){.f = p->m->arch->sublayer[i],
+		.t = &p->m->blocks[layer].sub[i],
+		.a = &b->sub[i],
+		.g = g ? &g->sub[i] : NULL,
+		.layer = layer};
+}
+
+static struct stream_norm norm_of(const struct pass *p, const struct sub *x, int c)
+{
+	return (struct stream_norm){.what = x->f->norm,
+		.at = {x->layer, 0, c},
+		.h = chunk_of(p, x->a->h, c),
+		.stats = stats_of(p, x->a->stats, c),
+		.weight = x->t->norm,
+		.bias = x->t->norm_bias};
+}
+
+/* ---- memory ---------------------------------------------------------------------- */
+
+static int64_t room_rows(const struct pass *p)
+{
+	return p->tp.here * p->cp.here * p->rows;
+}
+
+static struct mat take(struct arena *a, int64_t rows, int64_t cols, enum dtype type)
+{
+	return cols ? mat_take(a, rows, cols, type) : no_mat();
+}
+
+/* How a block's activations are allocated: all that is recomputed is one for all blocks. */
+struct allocation {
+	bool shared; /* that is what is allocated now */
+	bool casts; /* of matrices that RECOMPUTE_SELECTIVE drops only the casts are kept */
+	enum recompute recompute;
+	struct arena *arena;
+};
+
+static void place(const struct allocation *o, enum recompute until, struct mat *to,
+	struct mat shared, struct mat size)
+{
+	bool kept = o->recompute <= until && !(o->casts && until == RECOMPUTE_NONE);
+	*to = kept == o->shared ? shared
+				: take(o->arena, size.rows, size.cols, size.type);
+}
+
+static void sub_alloc(
+	const struct pass *p, const struct allocation *o, int i, struct sublayer_acts *a)
+{
+	const struct sublayer_acts *shared = &p->shared.sub[i];
+	int64_t here = p->cp.here * p->rows_here, dim = p->m->c.dim;
+	struct room rooms[SUBLAYER_MATS];
+	int n = p->m->arch->sublayer[i]->acts(p, rooms);
+	BUG_ON(n > SUBLAYER_MATS);
+	/* the input of the block is kept always */
+	place(o, i ? RECOMPUTE_SELECTIVE : RECOMPUTE_FULL, &a->x, shared->x,
+		mat(NULL, here, dim));
+	place(o, RECOMPUTE_NONE, &a->h, shared->h,
+		mat_typed(NULL, p->cp.here * p->rows, dim, act_type(p)));
+	place(o, RECOMPUTE_SELECTIVE, &a->stats, shared->stats,
+		mat(NULL, p->cp.here * 2, p->rows_here));
+	for (const struct room *r = rooms; r < rooms + n; r++)
+		place(o, r->until, &a->m[r->number], shared->m[r->number],
+			mat_typed(NULL, room_rows(p), r->cols, r->type));
+}
+
+void block_alloc(const struct pass *p, int64_t layer, struct block_acts *b, bool shared,
+	struct arena *micro)
+{
+	bool casts = linear_keeps_casts(p, layer);
+	const struct allocation o = {.shared = shared,
+		.casts = shared ? p->c.precision == PRECISION_FLOAT8 && p->d->narrow
+				: casts,
+		.recompute = p->recompute,
+		.arena = micro};
+	for (int i = 0; i < SUBLAYERS; i++)
+		sub_alloc(p, &o, i, &b->sub[i]);
+	struct mat *const operands[] = {&b->sub[ATTENTION].h,
+		&b->sub[ATTENTION].m[LEAVING], &b->sub[FFN].h, &b->sub[FFN].m[LEAVING]};
+	b->amax = linear_cast_room(p, layer, operands, ARRAY_LEN(operands), casts, micro);
+}
+
+/* The gradients that sublayer i keeps. */
+static void alloc_grads(const struct pass *p, int64_t layer, int i,
+	struct sublayer_grads *g, struct arena *a)
+{
+	struct room rooms[SUBLAYER_MATS];
+	struct mat *operands[1 + SUBLAYER_MATS] = {&g->d};
+	int n = p->m->arch->sublayer[i]->grads(p, rooms), kept = 1;
+	int64_t dim = p->m->c.dim;
+	*g = (struct sublayer_grads){
+		.d = mat_take(a, p->cp.here * p->rows, dim, act_type(p))};
+	for (const struct room *r = rooms; r < rooms + n; r++) {
+		if (r->scratch || !r->cols)
+			continue;
+		g->m[r->number] = mat_take(a, room_rows(p), r->cols, r->type);
+		operands[kept++] = &g->m[r->number];
+	}
+	/* the sum of several products is fp32 */
+	g->dh = mat_take(
+		a, p->cp.here * p->rows_here, dim, kept > 2 ? DT_F32 : slice_type(p));
+	g->amax = linear_cast_room(p, layer, operands, kept, true, a);
+}
+
+static void alloc_scratch(struct pass *p, const struct sub *x)
+{
+	struct room rooms[SUBLAYER_MATS];
+	int n = x->f->grads(p, rooms);
+	for (const struct room *r = rooms; r < rooms + n; r++)
+		if (r->scratch)
+			x->g->m[r->number] =
+				take(p->d->scratch, room_rows(p), r->cols, r->type);
+}
+
+void block_alloc_grads(
+	const struct pass *p, int64_t layer, struct block_grads *g, struct arena *a)
+{
+	for (int i = 0; i < SUBLAYERS; i++)
+		alloc_grads(p, layer, i, &g->sub[i], a);
+}
+
+/* ---- forward --------------------------------------------------------------------- */
+
+enum { NORMED = 1, NO_PRODUCTS = 2 };
+
+/* The norm, unless it was computed with the sublayer before; and its products. */
+static void enter(struct pass *p, const struct sub *x, unsigned without)
+{
+	for (int c = 0; c < p->cp.here; c++) {
+		const struct stream_norm norm = norm_of(p, x, c);
+		struct slice_gather h;
+		if (!(without & NORMED))
+			norm_forward(p, &norm, stream_of(p, x->a->x, c));
+		norm_gather(p, &h, &norm);
+		for (int s = 0; s < p->tp.here && !(without & NO_PRODUCTS); s++)
+			x->f->enter(p, (struct at){x->layer, s, c}, x->a, &h);
+		slice_gather_end(&h);
+	}
+}
+
+/* To y, and to the norm of the sublayer `next`, unless that is NULL. */
+static void leave(
+	struct pass *p, const struct sub *x, struct mat y, const struct sub *next)
+{
+	for (int c = 0; c < p->cp.here; c++) {
+		size_t mark = arena_mark(p->d->scratch);
+		struct mat yc = stream_of(p, y, c);
+		const struct residual r = {yc, sum_room(p, yc), stream_of(p, x->a->x, c),
+			x->t->bias, x->f->drop};
+		struct stream_norm norm;
+		struct slice_sum sum;
+		slice_sum_begin(&sum, &p->tp, p->d, r.sum, p->rows);
+		for (int s = 0; s < p->tp.here; s++)
+			x->f->leave(p, (struct at){x->layer, s, c}, x->a, &sum);
+		slice_sum_end(&sum);
+		if (next)
+			norm = norm_of(p, next, c);
+		join_residual(p, (struct at){x->layer, 0, c}, &r, next ? &norm : NULL);
+		arena_reset(p->d->scratch, mark);
+		check_finite(p, x->f->out, x->layer, yc);
+	}
+}
+
+void block_forward(struct pass *p, int64_t layer, struct block_acts *b, struct mat y)
+{
+	const struct sub attention = sub_of(p, layer, ATTENTION, b, NULL);
+	const struct sub ffn = sub_of(p, layer, FFN, b, NULL);
+	enter(p, &attention, 0);
+	attention.f->inner(p, layer, attention.a);
+	leave(p, &attention, ffn.a->x, &ffn);
+	enter(p, &ffn, NORMED);
+	ffn.f->inner(p, layer, ffn.a);
+	leave(p, &ffn, y, NULL);
+}
+
+void block_recompute(
+	struct pass *p, int64_t layer, struct block_acts *b, bool for_weights)
+{
+	const struct sub sub[] = {
+		sub_of(p, layer, ATTENTION, b, NULL), sub_of(p, layer, FFN, b, NULL)};
+	if (p->recompute == RECOMPUTE_FULL) {
+		enter(p, &sub[0], 0);
+		sub[0].f->inner(p, layer, sub[0].a);
+		leave(p, &sub[0], sub[1].a->x, &sub[1]);
+		enter(p, &sub[1], NORMED);
+		sub[1].f->inner(p, layer, sub[1].a);
+	}
+	for (int i = 0; i < SUBLAYERS && for_weights; i++) {
+		if (p->recompute != RECOMPUTE_SELECTIVE)
+			continue;
+		enter(p, &sub[i], NO_PRODUCTS);
+		if (sub[i].f->cheap_inner)
+			sub[i].f->inner(p, layer, sub[i].a);
+	}
+}
+
+/* ---- backward -------------------------------------------------------------------- */
+
+/* From dx, the gradient of the sum, to those of the results of enter(). */
+static void inner_backward(struct pass *p, const struct sub *x, struct mat dx)
+{
+	size_t mark = arena_mark(p->d->scratch);
+	linear_amax_begin(p, x->g->amax);
+	alloc_scratch(p, x);
+	for (int c = 0; c < p->cp.here; c++) {
+		struct slice_gather d;
+		residual_gather(p, &d, (struct at){x->layer, 0, c}, x->f->drop, x->g->d,
+			stream_of(p, dx, c));
+		for (int s = 0; s < p->tp.here; s++)
+			x->f->leave_backward(
+				p, (struct at){x->layer, s, c}, x->a, x->g, &d);
+		slice_gather_end(&d);
+	}
+	x->f->inner_backward(p, x->layer, x->a, x->g);
+	arena_reset(p->d->scratch, mark);
+}
+
+/* The leaves of one chunk but those of the norm. */
+static void product_leaves(struct pass *p, const struct sub *x, int c)
+{
+	struct at at = {x->layer, 0, c};
+	bias_leaves(p, at, x->t->bias, here_of(p, chunk_of(p, x->g->d, c)));
+	for (; at.slice < p->tp.here; at.slice++)
+		x->f->weights(p, at, x->a, x->g);
+}
+
+/* From there to the gradient of the residual stream. */
+static void enter_backward(
+	struct pass *p, const struct sub *x, struct mat dx, bool leaves)
+{
+	for (int c = 0; c < p->cp.here; c++) {
+		const struct stream_norm norm = norm_of(p, x, c);
+		struct mat dh = stream_of(p, x->g->dh, c);
+		struct slice_sum sum;
+		slice_sum_begin(&sum, &p->tp, p->d, dh, p->rows);
+		for (int s = 0; s < p->tp.here; s++)
+			x->f->enter_backward(p, (struct at){x->layer, s, c}, x->g, &sum);
+		slice_sum_send(&sum);
+		if (leaves)
+			product_leaves(p, x, c);
+		slice_sum_end(&sum);
+		norm_backward(p, &norm, stream_of(p, dx, c), dh, stream_of(p, x->a->x, c),
+			leaves);
+	}
+}
+
+void block_backward(struct pass *p, int64_t layer, struct block_acts *b, struct mat dx)
+{
+	size_t mark = arena_mark(p->d->scratch);
+	struct block_grads g;
+	block_recompute(p, layer, b, true);
+	for (int i = SUBLAYERS - 1; i >= 0; i--) {
+		const struct sub x = sub_of(p, layer, i, b, &g);
+		alloc_grads(p, layer, i, x.g, p->d->scratch);
+		inner_backward(p, &x, dx);
+		enter_backward(p, &x, dx, true);
+		arena_reset(p->d->scratch, mark);
+	}
+}
+
+void block_backward_x(struct pass *p, int64_t layer, struct block_acts *b,
+	struct block_grads *g, struct mat dx)
+{
+	block_recompute(p, layer, b, false);
+	for (int i = SUBLAYERS - 1; i >= 0; i--) {
+		const struct sub x = sub_of(p, layer, i, b, g);
+		inner_backward(p, &x, dx);
+		enter_backward(p, &x, dx, false);
+	}
+}
+
+void block_backward_w(
+	struct pass *p, int64_t layer, struct block_acts *b, struct block_grads *g)
+{
+	block_recompute(p, layer, b, true);
+	for (int i = SUBLAYERS - 1; i >= 0; i--) {
+		const struct sub x = sub_of(p, layer, i, b, g);
+		for (int c = 0; c < p->cp.here; c++) {
+			const struct stream_norm norm = norm_of(p, &x, c);
+			product_leaves(p, &x, c);
+			norm_leaves(p, &norm, stream_of(p, x.g->dh, c),
+				stream_of(p, x.a->x, c));
+		}
+	}
+}
