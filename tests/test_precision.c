@@ -289,7 +289,7 @@ static void check_recipe(struct pass *p, int64_t layer)
 	const struct linear twice[] = {
 		{.y = mat(dy, ROWS, DIM), .w = w}, {.y = mat(dy, ROWS, DIM), .w = w}};
 	linear_backward_x(p, at, mat(dx, ROWS, DIM), twice, 2);
-	struct mat dw = leaf(p, w, at);
+	struct mat dw = leaf(p, w, at, 0);
 	linear_backward_w(p, layer, dw, mat(dy, ROWS, DIM), mat(x, ROWS, DIM), false);
 	linear_round(p, dw);
 	float sa = 1, sb = 1, sd = 1; /* x and dy are rounded to bf16 by now */

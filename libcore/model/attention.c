@@ -38,31 +38,16 @@ static struct tensor *const *weights_of(const struct pass *p, int64_t layer)
 	return p->m->blocks[layer].sub[ATTENTION].w;
 }
 
-static int acts(const struct pass *p, struct room *rooms)
+static void rooms(const struct pass *p, struct room *acts, struct room *grads)
 {
-	const struct room all[] = {
-		{ATT_O, q_width(p), sum_type(p), RECOMPUTE_SELECTIVE},
-		{ATT_Q, q_width(p), act_type(p), RECOMPUTE_SELECTIVE},
-		{ATT_K, kv_width(p), act_type(p), RECOMPUTE_SELECTIVE},
-		{ATT_V, kv_width(p), act_type(p), RECOMPUTE_SELECTIVE},
-		{ATT_MAX, heads_here(p), DT_F32, RECOMPUTE_SELECTIVE},
-		{ATT_SUM, heads_here(p), DT_F32, RECOMPUTE_SELECTIVE},
-	};
-	memcpy(rooms, all, sizeof(all));
-	return ARRAY_LEN(all);
-}
-
-static int grads(const struct pass *p, struct room *rooms)
-{
-	const struct room all[] = {
-		{DQ, q_width(p), sum_type(p)},
-		{DK, kv_width(p), sum_type(p)},
-		{DV, kv_width(p), sum_type(p)},
-		{DOUT, q_width(p), act_type(p), .scratch = true},
-		{DELTA, heads_here(p), DT_F32, .scratch = true},
-	};
-	memcpy(rooms, all, sizeof(all));
-	return ARRAY_LEN(all);
+	acts[ATT_O] = (struct room){q_width(p), sum_type(p)};
+	acts[ATT_Q] = (struct room){q_width(p), act_type(p)};
+	acts[ATT_K] = acts[ATT_V] = (struct room){kv_width(p), act_type(p)};
+	acts[ATT_MAX] = acts[ATT_SUM] = (struct room){heads_here(p), DT_F32};
+	grads[DQ] = (struct room){q_width(p), sum_type(p)};
+	grads[DK] = grads[DV] = (struct room){kv_width(p), sum_type(p)};
+	grads[DOUT] = (struct room){q_width(p), act_type(p), .scratch = true};
+	grads[DELTA] = (struct room){heads_here(p), DT_F32, .scratch = true};
 }
 
 static struct attn shape_of(const struct pass *p, struct at at, int k_chunk)
@@ -266,8 +251,7 @@ const struct sublayer attention_heads = {
 	.out = "attention.wo",
 	.drop = DROP_ATTENTION,
 	.tensors = tensors,
-	.acts = acts,
-	.grads = grads,
+	.rooms = rooms,
 	.enter = enter,
 	.inner = inner,
 	.leave = leave,

@@ -13,6 +13,7 @@ struct sub {
 	struct sublayer_acts *a;
 	struct sublayer_grads *g; /* NULL in the forward */
 	int64_t layer;
+	int i; /* ATTENTION or FFN */
 };
 
 static struct sub sub_of(const struct pass *p, int64_t layer, int i, struct block_acts *b,
@@ -22,7 +23,8 @@ static struct sub sub_of(const struct pass *p, int64_t layer, int i, struct bloc
 		.t = &p->m->blocks[layer].sub[i],
 		.a = &b->sub[i],
 		.g = g ? &g->sub[i] : NULL,
-		.layer = layer};
+		.layer = layer,
+		.i = i};
 }
 
 static struct stream_norm norm_of(const struct pass *p, const struct sub *x, int c)
@@ -37,50 +39,65 @@ static struct stream_norm norm_of(const struct pass *p, const struct sub *x, int
 
 /* ---- memory ---------------------------------------------------------------------- */
 
-static int64_t room_rows(const struct pass *p)
+struct rooms {
+	struct room acts[SUBLAYER_MATS], grads[SUBLAYER_MATS];
+};
+
+static struct rooms rooms_of(const struct pass *p, int i)
 {
-	return p->tp.here * p->cp.here * p->rows;
+	struct rooms r = {0};
+	p->m->arch->sublayer[i]->rooms(p, r.acts, r.grads);
+	return r;
 }
 
-static struct mat take(struct arena *a, int64_t rows, int64_t cols, enum dtype type)
+/* Matrices as they are to be. */
+static struct mat own_size(const struct pass *p, const struct room *r)
 {
-	return cols ? mat_take(a, rows, cols, type) : no_mat();
+	return mat_typed(NULL, p->tp.here * p->cp.here * p->rows, r->cols, r->type);
+}
+
+static struct mat stream_size(const struct pass *p, enum dtype type)
+{
+	return mat_typed(NULL, p->cp.here * p->rows_here, p->m->c.dim, type);
+}
+
+static struct mat take(struct arena *a, struct mat size)
+{
+	return size.cols ? mat_take(a, size.rows, size.cols, size.type) : no_mat();
 }
 
 /* How a block's activations are allocated: all that is recomputed is one for all blocks. */
 struct allocation {
 	bool shared; /* that is what is allocated now */
-	bool casts; /* of matrices that RECOMPUTE_SELECTIVE drops only the casts are kept */
+	bool casts; /* of what selective recomputation does not keep, only casts are kept */
 	enum recompute recompute;
 	struct arena *arena;
 };
 
+/* `until`: the last degree of recomputation at which it is kept. */
 static void place(const struct allocation *o, enum recompute until, struct mat *to,
 	struct mat shared, struct mat size)
 {
 	bool kept = o->recompute <= until && !(o->casts && until == RECOMPUTE_NONE);
-	*to = kept == o->shared ? shared
-				: take(o->arena, size.rows, size.cols, size.type);
+	*to = kept == o->shared ? shared : take(o->arena, size);
 }
 
-static void sub_alloc(
+static void alloc_acts(
 	const struct pass *p, const struct allocation *o, int i, struct sublayer_acts *a)
 {
 	const struct sublayer_acts *shared = &p->shared.sub[i];
-	int64_t here = p->cp.here * p->rows_here, dim = p->m->c.dim;
-	struct room rooms[SUBLAYER_MATS];
-	int n = p->m->arch->sublayer[i]->acts(p, rooms);
-	BUG_ON(n > SUBLAYER_MATS);
+	const struct rooms r = rooms_of(p, i);
+	bool cheap = p->m->arch->sublayer[i]->cheap_inner;
 	/* the input of the block is kept always */
 	place(o, i ? RECOMPUTE_SELECTIVE : RECOMPUTE_FULL, &a->x, shared->x,
-		mat(NULL, here, dim));
+		stream_size(p, DT_F32));
 	place(o, RECOMPUTE_NONE, &a->h, shared->h,
-		mat_typed(NULL, p->cp.here * p->rows, dim, act_type(p)));
+		mat_typed(NULL, p->cp.here * p->rows, p->m->c.dim, act_type(p)));
 	place(o, RECOMPUTE_SELECTIVE, &a->stats, shared->stats,
 		mat(NULL, p->cp.here * 2, p->rows_here));
-	for (const struct room *r = rooms; r < rooms + n; r++)
-		place(o, r->until, &a->m[r->number], shared->m[r->number],
-			mat_typed(NULL, room_rows(p), r->cols, r->type));
+	for (int j = 0; j < SUBLAYER_MATS; j++)
+		place(o, j == LEAVING && cheap ? RECOMPUTE_NONE : RECOMPUTE_SELECTIVE,
+			&a->m[j], shared->m[j], own_size(p, &r.acts[j]));
 }
 
 void block_alloc(const struct pass *p, int64_t layer, struct block_acts *b, bool shared,
@@ -93,42 +110,38 @@ void block_alloc(const struct pass *p, int64_t layer, struct block_acts *b, bool
 		.recompute = p->recompute,
 		.arena = micro};
 	for (int i = 0; i < SUBLAYERS; i++)
-		sub_alloc(p, &o, i, &b->sub[i]);
+		alloc_acts(p, &o, i, &b->sub[i]);
 	struct mat *const operands[] = {&b->sub[ATTENTION].h,
 		&b->sub[ATTENTION].m[LEAVING], &b->sub[FFN].h, &b->sub[FFN].m[LEAVING]};
 	b->amax = linear_cast_room(p, layer, operands, ARRAY_LEN(operands), casts, micro);
 }
 
-/* The gradients that sublayer i keeps. */
+/* Those that sublayer i keeps. */
 static void alloc_grads(const struct pass *p, int64_t layer, int i,
 	struct sublayer_grads *g, struct arena *a)
 {
-	struct room rooms[SUBLAYER_MATS];
+	const struct rooms r = rooms_of(p, i);
 	struct mat *operands[1 + SUBLAYER_MATS] = {&g->d};
-	int n = p->m->arch->sublayer[i]->grads(p, rooms), kept = 1;
-	int64_t dim = p->m->c.dim;
+	int n = 1;
 	*g = (struct sublayer_grads){
-		.d = mat_take(a, p->cp.here * p->rows, dim, act_type(p))};
-	for (const struct room *r = rooms; r < rooms + n; r++) {
-		if (r->scratch || !r->cols)
+		.d = mat_take(a, p->cp.here * p->rows, p->m->c.dim, act_type(p))};
+	for (int j = 0; j < SUBLAYER_MATS; j++) {
+		if (r.grads[j].scratch || !r.grads[j].cols)
 			continue;
-		g->m[r->number] = mat_take(a, room_rows(p), r->cols, r->type);
-		operands[kept++] = &g->m[r->number];
+		g->m[j] = take(a, own_size(p, &r.grads[j]));
+		operands[n++] = &g->m[j];
 	}
 	/* the sum of several products is fp32 */
-	g->dh = mat_take(
-		a, p->cp.here * p->rows_here, dim, kept > 2 ? DT_F32 : slice_type(p));
-	g->amax = linear_cast_room(p, layer, operands, kept, true, a);
+	g->dh = take(a, stream_size(p, n > 2 ? DT_F32 : slice_type(p)));
+	g->amax = linear_cast_room(p, layer, operands, n, true, a);
 }
 
-static void alloc_scratch(struct pass *p, const struct sub *x)
+static void alloc_scratch(struct pass *p, int i, struct sublayer_grads *g)
 {
-	struct room rooms[SUBLAYER_MATS];
-	int n = x->f->grads(p, rooms);
-	for (const struct room *r = rooms; r < rooms + n; r++)
-		if (r->scratch)
-			x->g->m[r->number] =
-				take(p->d->scratch, room_rows(p), r->cols, r->type);
+	const struct rooms r = rooms_of(p, i);
+	for (int j = 0; j < SUBLAYER_MATS; j++)
+		if (r.grads[j].scratch)
+			g->m[j] = take(p->d->scratch, own_size(p, &r.grads[j]));
 }
 
 void block_alloc_grads(
@@ -140,18 +153,16 @@ void block_alloc_grads(
 
 /* ---- forward --------------------------------------------------------------------- */
 
-enum { NORMED = 1, NO_PRODUCTS = 2 };
-
-/* The norm, unless it was computed with the sublayer before; and its products. */
-static void enter(struct pass *p, const struct sub *x, unsigned without)
+/* Its norm, unless that is there already; and its column-parallel products, if they are wanted. */
+static void enter(struct pass *p, const struct sub *x, bool normed, bool products)
 {
 	for (int c = 0; c < p->cp.here; c++) {
 		const struct stream_norm norm = norm_of(p, x, c);
 		struct slice_gather h;
-		if (!(without & NORMED))
+		if (!normed)
 			norm_forward(p, &norm, stream_of(p, x->a->x, c));
 		norm_gather(p, &h, &norm);
-		for (int s = 0; s < p->tp.here && !(without & NO_PRODUCTS); s++)
+		for (int s = 0; s < p->tp.here && products; s++)
 			x->f->enter(p, (struct at){x->layer, s, c}, x->a, &h);
 		slice_gather_end(&h);
 	}
@@ -180,36 +191,34 @@ static void leave(
 	}
 }
 
-void block_forward(struct pass *p, int64_t layer, struct block_acts *b, struct mat y)
+void block_forward(
+	struct pass *p, int64_t layer, struct block_acts *b, const struct mat *y)
 {
 	const struct sub attention = sub_of(p, layer, ATTENTION, b, NULL);
 	const struct sub ffn = sub_of(p, layer, FFN, b, NULL);
-	enter(p, &attention, 0);
+	enter(p, &attention, false, true);
 	attention.f->inner(p, layer, attention.a);
 	leave(p, &attention, ffn.a->x, &ffn);
-	enter(p, &ffn, NORMED);
+	enter(p, &ffn, true, true);
 	ffn.f->inner(p, layer, ffn.a);
-	leave(p, &ffn, y, NULL);
+	if (y)
+		leave(p, &ffn, *y, NULL);
 }
 
-void block_recompute(
+/* What was not kept of the forward. For the gradient of the input alone, the results of norms and
+ * activation functions are not needed. */
+static void recompute(
 	struct pass *p, int64_t layer, struct block_acts *b, bool for_weights)
 {
-	const struct sub sub[] = {
-		sub_of(p, layer, ATTENTION, b, NULL), sub_of(p, layer, FFN, b, NULL)};
-	if (p->recompute == RECOMPUTE_FULL) {
-		enter(p, &sub[0], 0);
-		sub[0].f->inner(p, layer, sub[0].a);
-		leave(p, &sub[0], sub[1].a->x, &sub[1]);
-		enter(p, &sub[1], NORMED);
-		sub[1].f->inner(p, layer, sub[1].a);
-	}
-	for (int i = 0; i < SUBLAYERS && for_weights; i++) {
-		if (p->recompute != RECOMPUTE_SELECTIVE)
-			continue;
-		enter(p, &sub[i], NO_PRODUCTS);
-		if (sub[i].f->cheap_inner)
-			sub[i].f->inner(p, layer, sub[i].a);
+	if (p->recompute == RECOMPUTE_FULL)
+		block_forward(p, layer, b, NULL);
+	if (p->recompute != RECOMPUTE_SELECTIVE || !for_weights)
+		return;
+	for (int i = 0; i < SUBLAYERS; i++) {
+		const struct sub x = sub_of(p, layer, i, b, NULL);
+		enter(p, &x, false, false);
+		if (x.f->cheap_inner)
+			x.f->inner(p, layer, x.a);
 	}
 }
 
@@ -220,7 +229,7 @@ static void inner_backward(struct pass *p, const struct sub *x, struct mat dx)
 {
 	size_t mark = arena_mark(p->d->scratch);
 	linear_amax_begin(p, x->g->amax);
-	alloc_scratch(p, x);
+	alloc_scratch(p, x->i, x->g);
 	for (int c = 0; c < p->cp.here; c++) {
 		struct slice_gather d;
 		residual_gather(p, &d, (struct at){x->layer, 0, c}, x->f->drop, x->g->d,
@@ -267,7 +276,7 @@ void block_backward(struct pass *p, int64_t layer, struct block_acts *b, struct 
 {
 	size_t mark = arena_mark(p->d->scratch);
 	struct block_grads g;
-	block_recompute(p, layer, b, true);
+	recompute(p, layer, b, true);
 	for (int i = SUBLAYERS - 1; i >= 0; i--) {
 		const struct sub x = sub_of(p, layer, i, b, &g);
 		alloc_grads(p, layer, i, x.g, p->d->scratch);
@@ -280,7 +289,7 @@ void block_backward(struct pass *p, int64_t layer, struct block_acts *b, struct 
 void block_backward_x(struct pass *p, int64_t layer, struct block_acts *b,
 	struct block_grads *g, struct mat dx)
 {
-	block_recompute(p, layer, b, false);
+	recompute(p, layer, b, false);
 	for (int i = SUBLAYERS - 1; i >= 0; i--) {
 		const struct sub x = sub_of(p, layer, i, b, g);
 		inner_backward(p, &x, dx);
@@ -291,7 +300,7 @@ void block_backward_x(struct pass *p, int64_t layer, struct block_acts *b,
 void block_backward_w(
 	struct pass *p, int64_t layer, struct block_acts *b, struct block_grads *g)
 {
-	block_recompute(p, layer, b, true);
+	recompute(p, layer, b, true);
 	for (int i = SUBLAYERS - 1; i >= 0; i--) {
 		const struct sub x = sub_of(p, layer, i, b, g);
 		for (int c = 0; c < p->cp.here; c++) {

@@ -40,15 +40,11 @@ void tensors_add(struct model *m, int64_t layer, const struct tensor_row *rows, 
 
 /* ---- block.c: sublayers --------------------------------------------------------------- */
 
-/* A matrix that a sublayer keeps from the forward to the backward, unless more than `until` is
- * recomputed; or a gradient that it keeps for those of its weights, or, with `scratch`, until
- * enter_backward. */
+/* A matrix [slice][chunk][row][cols] of a sublayer; none where cols is 0. */
 struct room {
-	int number; /* of sublayer_acts.m, or of sublayer_grads.m */
 	int64_t cols;
 	enum dtype type;
-	enum recompute until;
-	bool scratch;
+	bool scratch; /* of gradients: needed until enter_backward only, and not by `weights` */
 };
 
 /* Among a sublayer's activations: what inner() makes, and the row-parallel product takes. */
@@ -64,11 +60,10 @@ struct sublayer {
 	const char *norm,
 		*out; /* what messages call the norm, and the row-parallel product */
 	enum drop_site drop;
-	bool cheap_inner; /* selective recomputation makes it again, and it is not kept */
+	bool cheap_inner; /* selective recomputation computes its result again */
 	void (*tensors)(struct model *m, int64_t layer, struct sublayer_tensors *t);
-	/* Returns how many rooms there are, SUBLAYER_MATS at most. */
-	int (*acts)(const struct pass *p, struct room *rooms);
-	int (*grads)(const struct pass *p, struct room *rooms);
+	/* What of sublayer_acts.m and sublayer_grads.m it has; both are zeros before. */
+	void (*rooms)(const struct pass *p, struct room *acts, struct room *grads);
 	/* Column-parallel, as the rows of the norm come. */
 	void (*enter)(
 		struct pass *, struct at, struct sublayer_acts *, struct slice_gather *);
@@ -96,12 +91,9 @@ void block_alloc(const struct pass *p, int64_t layer, struct block_acts *b, bool
 	struct arena *micro);
 void block_alloc_grads(
 	const struct pass *p, int64_t layer, struct block_grads *g, struct arena *a);
-/* To y, the residual stream behind the block. */
-void block_forward(struct pass *p, int64_t layer, struct block_acts *b, struct mat y);
-/* What was not kept of the forward. For the gradient of the input alone, the results of norms
- * and activation functions are not needed. */
-void block_recompute(
-	struct pass *p, int64_t layer, struct block_acts *b, bool for_weights);
+/* To y, the residual stream behind the block; NULL: only what its backward needs. */
+void block_forward(
+	struct pass *p, int64_t layer, struct block_acts *b, const struct mat *y);
 /* From the gradient of the block's output to that of its input, in dx, and the leaves, while sums
  * over slices are under way. */
 void block_backward(struct pass *p, int64_t layer, struct block_acts *b, struct mat dx);

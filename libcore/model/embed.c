@@ -34,9 +34,10 @@ static void positions_backward(struct pass *p, struct at at, struct mat dx)
 	const struct tensor *positions = p->m->positions;
 	for (; positions && at.slice < p->tp.here; at.slice++) {
 		int64_t first, n = piece_rows(p, at.slice, &first);
-		p->d->k->embed_bwd(p->d, leaf(p, positions, at), mat_rows(dx, first, n),
+		p->d->k->embed_bwd(p->d, leaf(p, positions, at, 0),
+			mat_rows(dx, first, n),
 			pos_of(p, at.chunk) + p->first_row + first, 0);
-		leaf_done(p, positions, at);
+		leaf_done(p, positions, at, 0);
 	}
 }
 
@@ -52,10 +53,10 @@ void embed_backward(struct pass *p, struct mat dx)
 		positions_backward(p, at, dxc);
 		struct mat d = slice_gather(&p->tp, p->d, dxc, all);
 		for (; at.slice < p->tp.here; at.slice++) {
-			struct mat dw = leaf(p, table, at);
+			struct mat dw = leaf(p, table, at, 0);
 			p->d->k->embed_bwd(p->d, dw, d, p->in.tokens + c * p->rows,
 				(p->tp.first + at.slice) * dw.rows);
-			leaf_done(p, table, at);
+			leaf_done(p, table, at, 0);
 			param_reduce(p, table, at.slice, 0);
 		}
 		comm_poll();

@@ -40,22 +40,12 @@ static struct tensor *const *weights_of(const struct pass *p, int64_t layer)
 	return p->m->blocks[layer].sub[FFN].w;
 }
 
-static int acts(const struct pass *p, struct room *rooms)
+static void rooms(const struct pass *p, struct room *acts, struct room *grads)
 {
 	int64_t width = p->m->c.ffn_dim / p->tp.n;
-	rooms[0] = (struct room){Y, width, act_type(p), RECOMPUTE_NONE};
-	rooms[1] = (struct room){A, width, act_type(p), RECOMPUTE_SELECTIVE};
-	rooms[2] = (struct room){
-		B, is_gated(p->m) ? width : 0, act_type(p), RECOMPUTE_SELECTIVE};
-	return 3;
-}
-
-static int grads(const struct pass *p, struct room *rooms)
-{
-	int64_t width = p->m->c.ffn_dim / p->tp.n;
-	rooms[0] = (struct room){DA, width, act_type(p)};
-	rooms[1] = (struct room){DB, is_gated(p->m) ? width : 0, act_type(p)};
-	return 2;
+	acts[Y] = acts[A] = grads[DA] = (struct room){width, act_type(p)};
+	if (is_gated(p->m))
+		acts[B] = grads[DB] = acts[A];
 }
 
 /* Does the product after the activation function, in the backward, multiply by its slope? Whatever
@@ -164,8 +154,7 @@ const struct sublayer ffn_dense = {
 	.drop = DROP_FFN,
 	.cheap_inner = true,
 	.tensors = tensors,
-	.acts = acts,
-	.grads = grads,
+	.rooms = rooms,
 	.enter = enter,
 	.inner = inner,
 	.leave = leave,

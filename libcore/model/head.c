@@ -129,8 +129,8 @@ static void slice_backward(struct pass *p, const struct band *b, int s, struct m
 		if (!is_fused(p))
 			p->d->k->xent_bwd(p->d, l.y, b->lse + i, b->targets + i,
 				first_token(p, s), p->m->c.vocab, &p->step->loss_scale);
-		linear_backward_w(p, -1, leaf_of_use(p, output, at, use_of_output(p)),
-			l.y, mat_rows(b->h, i, l.y.rows), b->first + i > 0);
+		linear_backward_w(p, -1, leaf(p, output, at, use_of_output(p)), l.y,
+			mat_rows(b->h, i, l.y.rows), b->first + i > 0);
 		linear_backward_x(p, at, mat_rows(dh, i, l.y.rows), &l, 1);
 	}
 	param_done(p, output, s);
@@ -139,8 +139,8 @@ static void slice_backward(struct pass *p, const struct band *b, int s, struct m
 static void leaf_complete(struct pass *p, struct at at)
 {
 	const struct tensor *output = p->m->output;
-	linear_round(p, leaf_of_use(p, output, at, use_of_output(p)));
-	leaf_of_use_done(p, output, at, use_of_output(p));
+	linear_round(p, leaf(p, output, at, use_of_output(p)));
+	leaf_done(p, output, at, use_of_output(p));
 	param_reduce(p, output, at.slice, use_of_output(p));
 }
 

@@ -81,8 +81,8 @@ void bias_leaves(struct pass *p, struct at at, const struct tensor *bias, struct
 {
 	for (at.slice = 0; bias && at.slice < p->tp.here; at.slice++) {
 		int64_t first, n = piece_rows(p, at.slice, &first);
-		p->d->k->bias_bwd(p->d, leaf(p, bias, at), mat_rows(dy, first, n));
-		leaf_done(p, bias, at);
+		p->d->k->bias_bwd(p->d, leaf(p, bias, at, 0), mat_rows(dy, first, n));
+		leaf_done(p, bias, at, 0);
 	}
 }
 
@@ -103,17 +103,17 @@ static void leaves_of_norm(struct pass *p, const struct stream_norm *n, struct m
 	struct at at = n->at;
 	for (at.slice = 0; at.slice < p->tp.here; at.slice++) {
 		int64_t first, rows = piece_rows(p, at.slice, &first);
-		struct mat dgamma = leaf(p, n->weight, at);
-		struct mat dbeta = n->bias ? leaf(p, n->bias, at) : no_mat();
+		struct mat dgamma = leaf(p, n->weight, at, 0);
+		struct mat dbeta = n->bias ? leaf(p, n->bias, at, 0) : no_mat();
 		if (dx.p)
 			k->norm_bwd(p->d, kind, dx, dgamma, dbeta, dy, x, n->stats,
 				param(p, n->weight, 0), first, rows);
 		else
 			k->norm_bwd_w(
 				p->d, kind, dgamma, dbeta, dy, x, n->stats, first, rows);
-		leaf_done(p, n->weight, at);
+		leaf_done(p, n->weight, at, 0);
 		if (n->bias)
-			leaf_done(p, n->bias, at);
+			leaf_done(p, n->bias, at, 0);
 	}
 }
 

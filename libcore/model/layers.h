@@ -82,7 +82,8 @@ void param_reduce(struct pass *p, const struct tensor *t, int s, int use);
 /* Does it come so, or with the rest of its unit? */
 bool param_is_tiled(const struct pass *p, const struct tensor *t);
 
-/* The gradient that one use of a parameter adds. */
+/* The gradient that one use of a parameter adds: where it is to be written, and that it was. Of a
+ * tied weight use 1 is the output's. */
 static inline struct leaf leaf_number(
 	const struct pass *p, const struct tensor *t, struct at at, int use)
 {
@@ -90,28 +91,18 @@ static inline struct leaf leaf_number(
 		tensor_lane(t, p->tp.first + at.slice)};
 }
 
-static inline struct mat leaf_of_use(
+static inline struct mat leaf(
 	const struct pass *p, const struct tensor *t, struct at at, int use)
 {
 	const struct leaf number = leaf_number(p, t, at, use);
 	return store_leaf(p->store, t, tensor_slice(t, p->tp.first + at.slice), &number);
 }
 
-static inline void leaf_of_use_done(
+static inline void leaf_done(
 	const struct pass *p, const struct tensor *t, struct at at, int use)
 {
 	const struct leaf number = leaf_number(p, t, at, use);
 	store_leaf_done(p->store, t, tensor_slice(t, p->tp.first + at.slice), &number);
-}
-
-static inline struct mat leaf(const struct pass *p, const struct tensor *t, struct at at)
-{
-	return leaf_of_use(p, t, at, 0);
-}
-
-static inline void leaf_done(const struct pass *p, const struct tensor *t, struct at at)
-{
-	leaf_of_use_done(p, t, at, 0);
 }
 
 /* ---- widths of one slice ----------------------------------------------------------- */

@@ -241,7 +241,7 @@ static void forward_blocks(struct pass *p, const struct stage *st, struct acts *
 		if (has_work(p)) {
 			linear_begin(p, l);
 			linear_amax_begin(p, b->amax);
-			block_forward(p, l, b, more ? b[1].sub[0].x : a->x);
+			block_forward(p, l, b, more ? &b[1].sub[0].x : &a->x);
 		}
 		range_end(p);
 		store_done(p->store, unit_of(l), false);
