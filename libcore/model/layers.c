@@ -27,20 +27,6 @@ void check_gradient(struct pass *p, const char *what, int64_t layer, struct mat 
 	find_bad(p, what, ", backward", layer, dx);
 }
 
-void range_begin(struct pass *p, int64_t layer)
-{
-	char name[NUM_TEXT];
-	if (!p->d->ops)
-		return;
-	snprintf(name, sizeof(name), "layers.%lld", (long long)layer);
-	device_range(p->d, layer == -1 ? "embedding" : layer == -2 ? "head" : name);
-}
-
-void range_end(struct pass *p)
-{
-	device_range_end(p->d);
-}
-
 /* ---- parameters and their gradients ------------------------------------------------ */
 
 /* The unit that a slice of a tile is by itself, or -1. */

@@ -130,11 +130,6 @@ static inline int64_t kv_width(const struct pass *p)
 
 /* ---- layers.c: norms, dropout, the residual stream --------------------------------- */
 
-/* Marks the launches that follow as those of a block (-1: the embedding; -2: the head), for
- * profilers. */
-void range_begin(struct pass *p, int64_t layer);
-void range_end(struct pass *p);
-
 /* With p->probe: notes the first element that is not finite. */
 void check_finite(struct pass *p, const char *what, int64_t layer, struct mat x);
 void check_gradient(struct pass *p, const char *what, int64_t layer, struct mat dx);

@@ -63,8 +63,7 @@ static void assign_virtual(struct pass *p)
 	const struct model *m = p->m;
 	BUG_ON(m->tp % mesh->degree[AXIS_TP] || m->cp % mesh->degree[AXIS_CP]);
 	int slices = m->tp / mesh->degree[AXIS_TP];
-	int all = p->c.decode_rows ? 1 : m->cp;
-	int chunks = p->c.decode_rows ? 1 : m->cp / mesh->degree[AXIS_CP];
+	int chunks = m->cp / mesh->degree[AXIS_CP];
 	p->tp = (struct slices){.axis = mesh->axis[AXIS_TP],
 		.n = m->tp,
 		.first = mesh->at[AXIS_TP] * slices,
@@ -72,11 +71,15 @@ static void assign_virtual(struct pass *p)
 		.sp = p->c.sp,
 		.async = p->c.async_tp};
 	p->cp = (struct chunks){.axis = mesh->axis[AXIS_CP],
-		.n = all,
-		.first = all > 1 ? mesh->at[AXIS_CP] * chunks : 0,
+		.n = m->cp,
+		.first = mesh->at[AXIS_CP] * chunks,
 		.here = chunks,
 		.context = m->c.context,
 		.gather = p->c.gather_kv};
+	if (p->c.decode_rows) { /* every rank of the axis decodes for itself */
+		p->cp.n = p->cp.here = 1;
+		p->cp.first = 0;
+	}
 }
 
 /* Positions of micro-batches are always the same. */
@@ -228,6 +231,17 @@ static bool has_work(const struct pass *p)
 	return !p->micro.empty || p->store->c.tile;
 }
 
+/* What is launched from here on is a block's, or the embedding's (-1), or the head's (-2): profilers
+ * show it. */
+static void range_begin(struct pass *p, int64_t layer)
+{
+	char name[NUM_TEXT];
+	if (!p->d->ops)
+		return;
+	snprintf(name, sizeof(name), "layers.%lld", (long long)layer);
+	device_range(p->d, layer == -1 ? "embedding" : layer == -2 ? "head" : name);
+}
+
 static void forward_blocks(struct pass *p, const struct stage *st, struct acts *a)
 {
 	for (int64_t l = st->first; l < st->end; l++) {
@@ -243,7 +257,7 @@ static void forward_blocks(struct pass *p, const struct stage *st, struct acts *
 			linear_amax_begin(p, b->amax);
 			block_forward(p, l, b, more ? &b[1].sub[0].x : &a->x);
 		}
-		range_end(p);
+		device_range_end(p->d);
 		store_done(p->store, unit_of(l), false);
 	}
 }
@@ -259,7 +273,7 @@ static void forward_head(struct pass *p, const struct stage *st, struct acts *a)
 	range_begin(p, -2);
 	if (has_work(p))
 		p->ops.head(p, a->x, a->dx);
-	range_end(p);
+	device_range_end(p->d);
 	if (tied)
 		store_done(p->store, 0, false);
 	store_done(p->store, head_unit(p), false);
@@ -304,7 +318,7 @@ void model_backward(struct pass *p, const struct stage *st, struct acts *a)
 		range_begin(p, l);
 		if (has_work(p))
 			block_backward(p, l, &a->block[l - st->first], a->dx);
-		range_end(p);
+		device_range_end(p->d);
 		store_done(p->store, unit_of(l), true);
 		store_reduce(p->store, unit_of(l), p->micro.last);
 	}
