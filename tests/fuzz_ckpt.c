@@ -1,6 +1,7 @@
 /* Checkpoints: what is wrong in one is said; a model that fits one is loaded and speaks; what a
  * worker keeps is taken up. */
 #include "hostile.h"
+#include "model/generate.h"
 #include "train/inference.h"
 #include "train/local_sgd.h"
 #include "train/options.h"

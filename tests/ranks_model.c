@@ -6,7 +6,7 @@
  * The store here keeps each leaf as it was pushed, so that nothing hides in a sum.
  */
 #include "tests/ranks.h"
-#include "model/model.h"
+#include "model/pass.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -207,15 +207,15 @@ static void trial_open(struct trial *b, struct model *m, struct mesh *mesh,
 	pass_recompute(&b->p, l->recompute, &mem->micro);
 	acts_alloc(&b->p, &b->all, &b->a, &mem->micro);
 	b->grads = l->split ? grads_alloc(&b->p, &b->all, &mem->micro) : NULL;
-	b->p.micro = MICRO;
-	b->p.first_sample = 7;
-	b->p.counted = BATCH - 1;
+	b->p.micro.number = MICRO;
+	b->p.micro.first_sample = 7;
+	b->p.micro.counted = BATCH - 1;
 	pass_step_begin(&b->p, &(struct pass_step){.number = 2, .loss_scale = 0.25f});
 }
 
 static void go(struct trial *b)
 {
-	b->p.train = true;
+	b->p.micro.train = true;
 	model_forward(&b->p, &b->all, &b->a);
 	if (b->grads) {
 		model_backward_x(&b->p, &b->all, &b->a, b->grads);

@@ -1,15 +1,17 @@
 /*
- * Steps of gradient descent over ranks along all axes but the pipeline's: the loss, the norm of
- * the gradient and the parameters have the bits of one rank.
+ * Steps of gradient descent over ranks along all axes but the pipeline's, and then decoding: the
+ * loss, the norm of the gradient, the parameters and the logits have the bits of one rank.
  * ranks: 4
  */
 #include "tests/gradient.h"
 #include "tests/ranks.h"
-#include "model/model.h"
+#include "model/generate.h"
+#include "model/pass.h"
 
+#include <math.h>
 #include <string.h>
 
-enum { BATCH = 2, N_MICRO = 3, STEPS = 3, MEMORY = 1 << 26 };
+enum { BATCH = 2, N_MICRO = 3, STEPS = 3, MEMORY = 1 << 26, VOCAB = 61 };
 
 /* How it is computed. */
 struct layout {
@@ -21,6 +23,7 @@ struct layout {
 struct trace {
 	double loss[STEPS], norm[STEPS];
 	uint64_t hash[STEPS];
+	float logits[2][VOCAB]; /* after a text, and a token more */
 };
 
 struct run {
@@ -97,7 +100,7 @@ static void load(struct pass *p, int step)
 	int32_t ids[BATCH * 64];
 	int64_t n = BATCH * (p->m->c.context + 1);
 	for (int64_t i = 0; i < n; i++) {
-		double u = test_uniform(5, (step * N_MICRO + p->micro) * n + i);
+		double u = test_uniform(5, (step * N_MICRO + p->micro.number) * n + i);
 		ids[i] = (int32_t)((double)p->m->c.vocab * u * u);
 	}
 	pass_load(p, ids);
@@ -106,12 +109,12 @@ static void load(struct pass *p, int step)
 static void micro_batch(struct run *r, int64_t micro, bool last)
 {
 	struct pass *p = &r->p;
-	p->micro = micro;
-	p->empty = micro >= N_MICRO;
-	p->last = last;
-	p->train = true;
-	p->then = -1;
-	p->first_sample = micro * BATCH;
+	p->micro.number = micro;
+	p->micro.empty = micro >= N_MICRO;
+	p->micro.last = last;
+	p->micro.train = true;
+	p->micro.then = -1;
+	p->micro.first_sample = micro * BATCH;
 	load(p, r->step);
 	model_forward(p, &r->all, &r->a);
 	model_backward(p, &r->all, &r->a);
@@ -147,6 +150,20 @@ static void step(struct run *r, int i, struct trace *out)
 	out->hash[i] = store_hash(r->store);
 }
 
+/* All ranks draw the same text: shards are gathered, and slices summed, as in training. */
+static void decode(struct run *r, struct trace *out)
+{
+	uint32_t ids[21];
+	struct decoder *g = decoder_open(&r->m, &r->d, r->store, true);
+	for (size_t i = 0; i < ARRAY_LEN(ids); i++)
+		ids[i] = (uint32_t)(VOCAB * test_uniform(9, (int64_t)i));
+	decoder_feed(g, ids, ARRAY_LEN(ids) - 1);
+	memcpy(out->logits[0], decoder_logits(g), sizeof(out->logits[0]));
+	decoder_feed(g, &ids[ARRAY_LEN(ids) - 1], 1);
+	memcpy(out->logits[1], decoder_logits(g), sizeof(out->logits[1]));
+	decoder_close(g);
+}
+
 /* Collective over c. */
 static void train(const struct model_config *m, struct comm *c, const struct layout *l,
 	struct trace *out)
@@ -156,6 +173,7 @@ static void train(const struct model_config *m, struct comm *c, const struct lay
 	run_open(&r, m, c, l);
 	for (int i = 0; i < STEPS; i++)
 		step(&r, i, out);
+	decode(&r, out);
 	run_close(&r);
 }
 
@@ -176,10 +194,11 @@ static bool same(
 	if (wrong)
 		print_error(
 			"rank %d: virtual %s on dp=%d fsdp=%d cp=%d tp=%d, zero %d%s: "
-			"loss %.9g %.9g, norm %.9g %.9g\n",
+			"loss %.9g %.9g, norm %.9g %.9g, logits %.9g %.9g\n",
 			world->rank, m->virtual_degrees, l->dp, l->fsdp, l->cp, l->tp,
 			l->zero, l->sp ? ", sp" : "", many.loss[0], one->loss[0],
-			many.norm[0], one->norm[0]);
+			many.norm[0], one->norm[0], (double)many.logits[1][0],
+			(double)one->logits[1][0]);
 	return !wrong;
 }
 
@@ -206,6 +225,7 @@ static void check(const struct model_config *m)
 	train(m, self, &alone, &one);
 	comm_free(self);
 	assert_true(one.loss[STEPS - 1] < one.loss[0] && one.hash[0] != one.hash[1]);
+	assert_true(isfinite(one.logits[0][0]) && one.logits[0][0] != one.logits[1][0]);
 	for (size_t i = 0; i < ARRAY_LEN(layouts); i++)
 		assert_on_all(same(m, &layouts[i], &one));
 }
@@ -218,7 +238,7 @@ static void gpt2(void **state)
 		.heads = 4,
 		.dim = 32,
 		.context = 16,
-		.vocab = 61,
+		.vocab = VOCAB,
 		.dropout = 0.1,
 		.virtual_degrees = "tp=4,cp=4"});
 }
@@ -233,7 +253,7 @@ static void llama(void **state)
 		.dim = 32,
 		.ffn_dim = 48,
 		.context = 16,
-		.vocab = 61,
+		.vocab = VOCAB,
 		.rope_theta = 10000,
 		.virtual_degrees = "tp=4,cp=4"});
 }
@@ -248,7 +268,7 @@ static void one_kv_head(void **state)
 		.dim = 32,
 		.ffn_dim = 48,
 		.context = 16,
-		.vocab = 61,
+		.vocab = VOCAB,
 		.rope_theta = 10000,
 		.tie = YES,
 		.bias = YES,

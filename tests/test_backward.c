@@ -6,7 +6,7 @@
  */
 #include "gradient.h"
 #include "support.h"
-#include "model/model.h"
+#include "model/pass.h"
 
 #include <math.h>
 #include <stdlib.h>
@@ -66,9 +66,12 @@ static void net_open(struct net *x, const struct model_config *m, enum device_ki
 		.copy = x->d.narrow ? type : DT_F32};
 	x->store = store_open(&c, &x->memory);
 	fill_store(x->store);
-	struct pass_config pc = {.mesh = &x->alone, .batch = BATCH, .seed = 3};
+	struct pass_config pc = {.mesh = &x->alone,
+		.batch = BATCH,
+		.seed = 3,
+		.precision = precision,
+		.float8_skip_ends = true};
 	pass_init(&x->p, &x->m, &x->d, x->store, &pc, &x->memory);
-	pass_precision(&x->p, precision, true, &x->memory);
 	acts_alloc(&x->p, &x->all, &x->a, &x->micro);
 }
 
@@ -96,14 +99,14 @@ static void step(struct net *x)
 	pass_step_begin(p,
 		&(struct pass_step){
 			.loss_scale = 1.0f / (float)(N_MICRO * BATCH * x->m.c.context)});
-	for (p->micro = 0; p->micro < N_MICRO; p->micro++) {
-		p->last = p->micro == N_MICRO - 1;
-		p->train = true;
-		p->then = -1;
-		p->first_sample = p->micro * BATCH;
+	for (p->micro.number = 0; p->micro.number < N_MICRO; p->micro.number++) {
+		p->micro.last = p->micro.number == N_MICRO - 1;
+		p->micro.train = true;
+		p->micro.then = -1;
+		p->micro.first_sample = p->micro.number * BATCH;
 		for (int64_t i = 0; i < n; i++)
 			ids[i] = (int32_t)((double)x->m.c.vocab *
-					   test_uniform(5, p->micro * n + i));
+					   test_uniform(5, p->micro.number * n + i));
 		pass_load(p, ids);
 		model_forward(p, &x->all, &x->a);
 		model_backward(p, &x->all, &x->a);

@@ -1,6 +1,7 @@
 /* model: parameter counts of the presets, initial weights, decoding with a cache. */
 #include "base/file.h"
 #include "support.h"
+#include "model/generate.h"
 #include "train/inference.h"
 #include "train/options.h"
 

@@ -6,7 +6,7 @@
 #include "support.h"
 #include "train/state.h"
 #include "train/step.h"
-#include "model/layers.h"
+#include "model/linear.h"
 
 #include <math.h>
 #include <stdlib.h>
@@ -98,7 +98,7 @@ static struct curve train(const char *text, const char *more)
 	}
 	c.val = trainer_eval(&r.t, SPLIT_VAL);
 	c.hash = store_hash(r.t.store);
-	c.plain = r.t.pass.plain_kernels;
+	c.plain = r.t.pass.c.plain_kernels;
 	assert_int_equal(r.t.memory.scratch.peak_bytes, r.t.plan.scratch_bytes);
 	assert_int_equal(r.t.memory.run.peak_bytes, r.t.plan.run_bytes);
 	run_close(&r);
@@ -260,23 +260,37 @@ static void check_product(const char *what, const float *have, const double *wan
 	assert_true(exact > ROWS * DIM * 98 / 100);
 }
 
+static const struct tensor *attention_tensor(
+	const struct model *m, int64_t layer, const char *name)
+{
+	char full[64];
+	int i = 0;
+	snprintf(full, sizeof(full), "layers.%lld.attention.%s", (long long)layer, name);
+	while (strcmp(m->tensors[i].name, full))
+		i++;
+	return &m->tensors[i];
+}
+
 /* Layer 1 of three is float8, the others are bf16. */
 static void check_recipe(struct pass *p, int64_t layer)
 {
 	static float x[ROWS * DIM], dy[ROWS * DIM], y[ROWS * DIM], dx[ROWS * DIM];
 	static double a[ROWS * DIM], b[DIM * DIM], d[ROWS * DIM], want[3][ROWS * DIM];
-	const struct tensor *w = p->m->blocks[layer].wq, *bias = p->m->blocks[layer].bq;
+	const struct tensor *w = attention_tensor(p->m, layer, "wq.weight");
+	const struct tensor *bias = attention_tensor(p->m, layer, "wq.bias");
+	const struct at at = {layer, 0, 0};
 	struct mat wm = param(p, w, 0), bm = param(p, bias, 0);
 	bool eight = layer == 1;
 	test_fill(x, ROWS * DIM, 5, 3);
 	test_fill(dy, ROWS * DIM, 6, 1e-4);
 	test_fill(bm.p, DIM, 8, 1);
 	linear_begin(p, layer);
-	linear_forward(p, layer, mat(y, ROWS, DIM), mat(x, ROWS, DIM), w, bias, 0);
+	const struct linear l = {.y = mat(y, ROWS, DIM), .w = w, .bias = bias};
+	linear_forward(p, at, &l, mat(x, ROWS, DIM));
 	const struct linear twice[] = {
 		{.y = mat(dy, ROWS, DIM), .w = w}, {.y = mat(dy, ROWS, DIM), .w = w}};
-	linear_backward_x(p, layer, mat(dx, ROWS, DIM), twice, 2, 0);
-	struct mat dw = leaf(p, w, 0, 0);
+	linear_backward_x(p, at, mat(dx, ROWS, DIM), twice, 2);
+	struct mat dw = leaf(p, w, at, 0);
 	linear_backward_w(p, layer, dw, mat(dy, ROWS, DIM), mat(x, ROWS, DIM), false);
 	linear_round(p, dw);
 	float sa = 1, sb = 1, sd = 1; /* x and dy are rounded to bf16 by now */
@@ -389,7 +403,7 @@ static void the_optimizer_counts_updates(void **state)
 		"dtype = fp16\nloss-scale = 1e8\nweight-decay = 0\nlr-schedule = "
 		"constant\n"
 		"warmup = 0\n");
-	struct mat w = store_param(r.t.store, r.t.model.blocks[0].w1, 0);
+	struct mat w = store_param(r.t.store, r.t.model.blocks[0].operand[0], 0);
 	float before = ((float *)w.p)[3];
 	do
 		trainer_step(&r.t, NULL, &s);

@@ -1,12 +1,14 @@
 /* What a model is: options to shapes, and the tensor table. */
-#include "model/model.h"
+#include "model/block.h"
 
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
-const struct arch *const arch_table[] = {&arch_gpt2, &arch_llama};
-const char *const arch_names[] = {"gpt2", "llama", NULL};
+#define ARCH_ROW(id, row) &arch_##row,
+static const struct arch *const arch_table[] = {ARCH_LIST(ARCH_ROW)};
+#define ARCH_NAME(id, row) #row,
+const char *const arch_names[] = {ARCH_LIST(ARCH_NAME) NULL};
 const char *const by_arch_names[] = {"by-arch", "yes", "no", NULL};
 const char *const act_names[] = {"by-arch", "gelu-tanh", "gelu", "swiglu", NULL};
 const char *const init_names[] = {"by-arch", "gpt2", "llama", "depth", NULL};
@@ -138,25 +140,6 @@ static int resolve(struct model *m, int64_t vocab, struct err *e)
 
 /* ---- the tensor table ------------------------------------------------------------ */
 
-struct row {
-	const char *name;   /* a block's gets "layers.N." in front */
-	int64_t rows, cols; /* cols 0: a vector */
-	enum cut cut;
-	enum {
-		ROW_WEIGHT,
-		ROW_RESIDUAL,
-		ROW_GATE,
-		ROW_EMBED,
-		ROW_OUTPUT,
-		ROW_NORM,
-		ROW_BIAS
-	} kind;
-	bool there;
-	int64_t heads; /* of keys or values: there are no more slices than these; 0: any */
-	size_t slot;   /* where the pointer to it goes */
-	int tile;
-};
-
 /* How a weight is drawn. depth: torchtitan's, where the projections back into the residual
  * stream shrink with depth (it truncates at 2, a hundred standard deviations, except for
  * the output, at 3 of them); gpt2: they shrink with the number of layers; llama: as Hugging
@@ -184,11 +167,13 @@ static void set_init(const struct model *m, struct tensor *t, int kind, int64_t 
 	}
 }
 
-static void add(struct model *m, const struct row *r, int unit, int64_t layer)
+/* Without memory for tensors they are only counted. */
+static void add(struct model *m, const struct tensor_row *r, int unit, int64_t layer)
 {
-	if (!r->there)
+	int number = m->n_tensors++;
+	if (!m->tensors)
 		return;
-	struct tensor *t = &m->tensors[m->n_tensors++];
+	struct tensor *t = &m->tensors[number];
 	*t = (struct tensor){.unit = unit,
 		.ndim = r->cols ? 2 : 1,
 		.dims = {r->rows, r->cols},
@@ -196,7 +181,7 @@ static void add(struct model *m, const struct row *r, int unit, int64_t layer)
 		.decay = r->cols > 0,
 		.uses = 1,
 		.max_slices = (int)r->heads,
-		.tile = r->tile,
+		.tile = (int)r->tile,
 		/* the embedding is looked up, a tied one too, and a bias is added */
 		.operand = r->kind <= ROW_GATE || r->kind == ROW_OUTPUT};
 	if (layer >= 0)
@@ -205,85 +190,65 @@ static void add(struct model *m, const struct row *r, int unit, int64_t layer)
 	else
 		snprintf(t->name, sizeof(t->name), "%s", r->name);
 	set_init(m, t, r->kind, layer);
-	char *base = layer >= 0 ? (char *)&m->blocks[layer] : (char *)m;
-	*(struct tensor **)(base + r->slot) = t;
+	*r->to = t;
+	if (layer >= 0 && t->operand) {
+		struct block_tensors *b = &m->blocks[layer];
+		BUG_ON(b->n_operands == BLOCK_OPERANDS);
+		b->operand[b->n_operands++] = t;
+	}
 }
 
-static void add_block(struct model *m, int64_t layer)
+static void add_rows(
+	struct model *m, int unit, int64_t layer, const struct tensor_row *rows, size_t n)
 {
-#define B(field) offsetof(struct block_tensors, field)
-	int64_t dim = m->c.dim, kv = m->c.kv_heads * m->head_dim, ffn = m->c.ffn_dim;
-	int64_t kv_heads = m->c.kv_heads;
-	bool bias = m->bias, gated = m->act == ACT_SWIGLU;
-	bool norm_bias = bias && m->arch->norm == NORM_LAYER;
-	/* clang-format off */
-	const struct row rows[] = {
-		{"attention_norm.weight",  dim, 0,   CUT_NONE, ROW_NORM,     true, 0, B(norm1)},
-		{"attention_norm.bias",    dim, 0,   CUT_NONE, ROW_BIAS,     norm_bias, 0, B(norm1_bias)},
-		{"attention.wq.weight",    dim, dim, CUT_ROWS, ROW_WEIGHT,   true, 0, B(wq), TILE_QKV},
-		{"attention.wq.bias",      dim, 0,   CUT_ROWS, ROW_BIAS,     bias, 0, B(bq)},
-		{"attention.wk.weight",    kv,  dim, CUT_ROWS, ROW_WEIGHT,   true, kv_heads, B(wk), TILE_QKV},
-		{"attention.wk.bias",      kv,  0,   CUT_ROWS, ROW_BIAS,     bias, kv_heads, B(bk)},
-		{"attention.wv.weight",    kv,  dim, CUT_ROWS, ROW_WEIGHT,   true, kv_heads, B(wv), TILE_QKV},
-		{"attention.wv.bias",      kv,  0,   CUT_ROWS, ROW_BIAS,     bias, kv_heads, B(bv)},
-		{"attention.wo.weight",    dim, dim, CUT_COLS, ROW_RESIDUAL, true, 0, B(wo), TILE_OUT},
-		{"attention.wo.bias",      dim, 0,   CUT_NONE, ROW_BIAS,     bias, 0, B(bo)},
-		{"ffn_norm.weight",        dim, 0,   CUT_NONE, ROW_NORM,     true, 0, B(norm2)},
-		{"ffn_norm.bias",          dim, 0,   CUT_NONE, ROW_BIAS,     norm_bias, 0, B(norm2_bias)},
-		{"feed_forward.w1.weight", ffn, dim, CUT_ROWS, ROW_WEIGHT,   true, 0, B(w1), TILE_FFN},
-		{"feed_forward.w1.bias",   ffn, 0,   CUT_ROWS, ROW_BIAS,     bias, 0, B(b1)},
-		{"feed_forward.w3.weight", ffn, dim, CUT_ROWS, ROW_GATE,     gated, 0, B(w3), TILE_FFN},
-		{"feed_forward.w3.bias",   ffn, 0,   CUT_ROWS, ROW_BIAS,     gated && bias, 0, B(b3)},
-		{"feed_forward.w2.weight", dim, ffn, CUT_COLS, ROW_RESIDUAL, true, 0, B(w2), TILE_FFN},
-		{"feed_forward.w2.bias",   dim, 0,   CUT_NONE, ROW_BIAS,     bias, 0, B(b2)},
-	};
-	/* clang-format on */
-#undef B
-	for (size_t i = 0; i < ARRAY_LEN(rows); i++)
-		add(m, &rows[i], 1 + (int)layer, layer);
+	for (size_t i = 0; i < n; i++)
+		if (rows[i].there)
+			add(m, &rows[i], unit, layer);
+}
+
+void tensors_add(struct model *m, int64_t layer, const struct tensor_row *rows, size_t n)
+{
+	add_rows(m, 1 + (int)layer, layer, rows, n);
 }
 
 static void add_all(struct model *m)
 {
-#define M(field) offsetof(struct model, field)
 	int64_t dim = m->c.dim, vocab = m->padded_vocab;
 	bool norm_bias = m->bias && m->arch->norm == NORM_LAYER;
 	/* clang-format off */
-	const struct row first[] = {
-		{"tok_embeddings.weight", vocab, dim, CUT_ROWS, ROW_EMBED, true, 0, M(tokens), TILE_TABLE},
-		{"pos_embeddings.weight", m->c.context, dim, CUT_NONE, ROW_EMBED, m->arch->learned_positions, 0, M(positions)},
+	const struct tensor_row first[] = {
+		{"tok_embeddings.weight", vocab, dim, CUT_ROWS, ROW_EMBED, true, &m->tokens, TILE_TABLE},
+		{"pos_embeddings.weight", m->c.context, dim, CUT_NONE, ROW_EMBED, m->arch->learned_positions, &m->positions},
 	};
-	const struct row last[] = {
-		{"norm.weight",   dim,   0,   CUT_NONE, ROW_NORM,   true, 0, M(norm)},
-		{"norm.bias",     dim,   0,   CUT_NONE, ROW_BIAS,   norm_bias, 0, M(norm_bias)},
-		{"output.weight", vocab, dim, CUT_ROWS, ROW_OUTPUT, !m->tie, 0, M(output), TILE_TABLE},
+	const struct tensor_row last[] = {
+		{"norm.weight",   dim,   0,   CUT_NONE, ROW_NORM,   true, &m->norm},
+		{"norm.bias",     dim,   0,   CUT_NONE, ROW_BIAS,   norm_bias, &m->norm_bias},
+		{"output.weight", vocab, dim, CUT_ROWS, ROW_OUTPUT, !m->tie, &m->output, TILE_TABLE},
 	};
 	/* clang-format on */
-#undef M
-	for (size_t i = 0; i < ARRAY_LEN(first); i++)
-		add(m, &first[i], 0, -1);
-	for (int64_t l = 0; l < m->c.layers; l++)
-		add_block(m, l);
+	m->n_tensors = 0;
 	m->n_units = 2 + (int)m->c.layers;
-	for (size_t i = 0; i < ARRAY_LEN(last); i++)
-		add(m, &last[i], m->n_units - 1, -1);
-	if (m->tie) {
-		m->output = m->tokens;
-		m->tokens->uses = 2;
-	}
+	add_rows(m, 0, -1, first, ARRAY_LEN(first));
+	for (int64_t l = 0; l < m->c.layers; l++)
+		for (int i = 0; i < SUBLAYERS; i++)
+			m->arch->sublayer[i]->tensors(m, l, &m->blocks[l].sub[i]);
+	add_rows(m, m->n_units - 1, -1, last, ARRAY_LEN(last));
 }
 
 int model_init(
 	struct model *m, const struct model_config *c, int64_t vocab, struct err *e)
 {
-	enum { PER_BLOCK = 18, OTHERS = 5 };
 	*m = (struct model){.c = *c};
 	if (resolve(m, vocab, e))
 		return -1;
-	m->tensors =
-		xcalloc((size_t)(m->c.layers * PER_BLOCK + OTHERS), sizeof(*m->tensors));
 	m->blocks = xcalloc((size_t)m->c.layers, sizeof(*m->blocks));
 	add_all(m);
+	m->tensors = xcalloc((size_t)m->n_tensors, sizeof(*m->tensors));
+	add_all(m);
+	if (m->tie) {
+		m->output = m->tokens;
+		m->tokens->uses = 2;
+	}
 	model_place(m, &(struct tensor_part){.n = m->tp, .here = m->tp});
 	return 0;
 }
@@ -320,6 +285,15 @@ double model_flops_per_token(const struct model *m, bool causal)
 		12.0 * (double)m->c.layers * (double)m->c.dim * (double)m->c.context;
 	return 6.0 * (double)model_counts(m).for_flops +
 	       (causal ? attention / 2 : attention);
+}
+
+double model_block_work(const struct model *m)
+{
+	const struct block_tensors *b = &m->blocks[0];
+	double work = (double)m->c.dim * (double)m->c.context;
+	for (int i = 0; i < b->n_operands; i++)
+		work += (double)tensor_size(b->operand[i]);
+	return work;
 }
 
 static void print_tensor(

@@ -1,178 +1,165 @@
 /*
- * The feed-forward half of a block: x_next = x2 + W2 act(W1 norm(x2)), for SwiGLU
- * W2 (silu(W1 h) * W3 h). W1 and W3 are column-parallel, W2 is row-parallel.
+ * The feed-forward network, a sublayer: W2 act(W1 h), for SwiGLU W2 (silu(W1 h) * W3 h). W1 and W3
+ * are column-parallel, W2 is row-parallel.
  */
-#include "model/layers.h"
+#include "model/block.h"
+#include "model/linear.h"
 
-static void activate(struct pass *p, struct block_acts *a, int s, int c)
+/* Its tensors; its activations, y = act(a, b); its gradients, of a and b. */
+enum { W1, B1, W3, B3, W2 };
+enum { Y = LEAVING, A, B };
+enum { DA, DB };
+
+static bool is_gated(const struct model *m)
 {
-	p->d->k->act_fwd(p->d, p->m->act, part_of(p, a->y, s, c), part_of(p, a->a, s, c),
-		part_of(p, a->b, s, c));
+	return m->act == ACT_SWIGLU;
 }
 
-/* The products before the activation, and that. */
-static void hidden(struct pass *p, const struct block_tensors *t, int64_t layer,
-	struct block_acts *a, struct slice_gather *h, int s, int c)
+static void tensors(struct model *m, int64_t layer, struct sublayer_tensors *t)
 {
-	struct mat u = part_of(p, a->a, s, c);
-	struct mat gate = part_of(p, a->b, s, c); /* nothing but for SwiGLU */
-	bool gelu = linear_gives_gelu(p, layer);
-	struct linear l[] = {{.y = u, .w = t->w1, .bias = t->b1},
-		{.y = gate, .w = t->w3, .bias = t->b3}};
-	if (gelu)
-		l[0].gelu = part_of(p, a->y, s, c);
-	linear_enter(p, layer, h, l, t->w3 ? 2 : 1, s);
-	watch(p, "feed_forward.w1", layer, u);
-	watch(p, "feed_forward.w3", layer, gate);
-	if (!gelu)
-		activate(p, a, s, c);
+	int64_t dim = m->c.dim, ffn = m->c.ffn_dim;
+	bool bias = m->bias, gated = is_gated(m);
+	bool norm_bias = bias && m->arch->norm == NORM_LAYER;
+	/* clang-format off */
+	const struct tensor_row rows[] = {
+		{"ffn_norm.weight",        dim, 0,   CUT_NONE, ROW_NORM,     true,          &t->norm},
+		{"ffn_norm.bias",          dim, 0,   CUT_NONE, ROW_BIAS,     norm_bias,     &t->norm_bias},
+		{"feed_forward.w1.weight", ffn, dim, CUT_ROWS, ROW_WEIGHT,   true,          &t->w[W1], TILE_FFN_IN},
+		{"feed_forward.w1.bias",   ffn, 0,   CUT_ROWS, ROW_BIAS,     bias,          &t->w[B1]},
+		{"feed_forward.w3.weight", ffn, dim, CUT_ROWS, ROW_GATE,     gated,         &t->w[W3], TILE_FFN_IN},
+		{"feed_forward.w3.bias",   ffn, 0,   CUT_ROWS, ROW_BIAS,     gated && bias, &t->w[B3]},
+		{"feed_forward.w2.weight", dim, ffn, CUT_COLS, ROW_RESIDUAL, true,          &t->w[W2], TILE_FFN_OUT},
+		{"feed_forward.w2.bias",   dim, 0,   CUT_NONE, ROW_BIAS,     bias,          &t->bias},
+	};
+	/* clang-format on */
+	tensors_add(m, layer, rows, ARRAY_LEN(rows));
 }
 
-struct stream_norm ffn_norm(
-	const struct pass *p, int64_t layer, const struct block_acts *a)
+static struct tensor *const *weights_of(const struct pass *p, int64_t layer)
 {
-	const struct block_tensors *t = &p->m->blocks[layer];
-	return (struct stream_norm){
-		"ffn_norm", layer, a->h2, a->stats2, t->norm2, t->norm2_bias};
+	return p->m->blocks[layer].sub[FFN].w;
 }
 
-void ffn_forward(struct pass *p, int64_t layer, struct block_acts *a, struct mat x_next)
+static void rooms(const struct pass *p, struct room *acts, struct room *grads)
 {
-	const struct block_tensors *t = &p->m->blocks[layer];
-	const struct stream_norm norm = ffn_norm(p, layer, a);
-	for (int c = 0; c < p->cp.here; c++) {
-		size_t mark = arena_mark(p->d->scratch);
-		struct mat x2 = stream_of(p, a->x2, c), next = stream_of(p, x_next, c);
-		struct mat said = sum_room(p, next);
-		struct slice_gather h;
-		norm_gather(p, &h, &norm, c);
-		struct slice_sum sum;
-		slice_sum_begin(&sum, &p->tp, p->d, said, p->rows);
-		for (int s = 0; s < p->tp.here; s++) {
-			tile_use(p, layer, TILE_FFN, s);
-			hidden(p, t, layer, a, &h, s, c);
-			linear_leave(p, layer, &sum, part_of(p, a->y, s, c), t->w2, s);
-			tile_done(p, layer, TILE_FFN, s);
-		}
-		slice_gather_end(&h);
-		slice_sum_end(&sum);
-		join_residual(p, layer, DROP_FFN, c, t->b2, next, said, x2, NULL);
-		arena_reset(p->d->scratch, mark);
-		watch(p, "feed_forward.w2", layer, next);
-	}
+	int64_t width = p->m->c.ffn_dim / p->tp.n;
+	acts[Y] = acts[A] = grads[DA] = (struct room){width, act_type(p)};
+	if (is_gated(p->m))
+		acts[B] = grads[DB] = acts[A];
 }
 
-void ffn_again(struct pass *p, int64_t layer, struct block_acts *a, bool products)
+/* Does the product after the activation function, in the backward, multiply by its slope? Whatever
+ * is recomputed. */
+static bool fuses_slope(const struct pass *p, int64_t layer)
 {
-	const struct block_tensors *t = &p->m->blocks[layer];
-	const struct stream_norm norm = ffn_norm(p, layer, a);
-	for (int c = 0; c < p->cp.here; c++) {
-		struct slice_gather h;
-		if (!products)
-			norm_forward(p, &norm, stream_of(p, a->x2, c), c);
-		norm_gather(p, &h, &norm, c);
-		for (int s = 0; s < p->tp.here; s++) {
-			if (products) {
-				tile_use(p, layer, TILE_FFN, s);
-				hidden(p, t, layer, a, &h, s, c);
-				tile_done(p, layer, TILE_FFN, s);
-			} else {
-				activate(p, a, s, c);
-			}
-		}
-		slice_gather_end(&h);
-	}
+	return p->m->act == ACT_GELU_TANH && linear_fuses(p, layer);
+}
+
+/* Does the product before it compute it too? */
+static bool fuses_gelu(const struct pass *p, int64_t layer)
+{
+	return fuses_slope(p, layer) && !p->c.plain_kernels &&
+	       p->recompute != RECOMPUTE_SELECTIVE;
+}
+
+/* W1, and of SwiGLU W3, with matrices of both. Returns how many there are. */
+static int products(
+	const struct pass *p, struct at at, const struct mat m[2], struct linear l[2])
+{
+	struct tensor *const *t = weights_of(p, at.layer);
+	l[0] = (struct linear){.y = part_of(p, m[0], at), .w = t[W1], .bias = t[B1]};
+	l[1] = (struct linear){.y = part_of(p, m[1], at), .w = t[W3], .bias = t[B3]};
+	return is_gated(p->m) ? 2 : 1;
+}
+
+/* ---- forward --------------------------------------------------------------------- */
+
+static void enter(
+	struct pass *p, struct at at, struct sublayer_acts *a, struct slice_gather *h)
+{
+	struct linear l[2];
+	int n = products(p, at, &a->m[A], l);
+	if (fuses_gelu(p, at.layer))
+		l[0].gelu = part_of(p, a->m[Y], at);
+	linear_enter(p, at, h, l, n);
+	check_finite(p, "feed_forward.w1", at.layer, l[0].y);
+	check_finite(p, "feed_forward.w3", at.layer, l[1].y);
+}
+
+static void inner(struct pass *p, int64_t layer, struct sublayer_acts *a)
+{
+	struct at at = {.layer = layer};
+	if (fuses_gelu(p, layer))
+		return;
+	for (at.chunk = 0; at.chunk < p->cp.here; at.chunk++)
+		for (at.slice = 0; at.slice < p->tp.here; at.slice++)
+			p->d->k->act_fwd(p->d, p->m->act, part_of(p, a->m[Y], at),
+				part_of(p, a->m[A], at), part_of(p, a->m[B], at));
+}
+
+static void leave(
+	struct pass *p, struct at at, struct sublayer_acts *a, struct slice_sum *sum)
+{
+	linear_leave(p, at, sum, part_of(p, a->m[Y], at), weights_of(p, at.layer)[W2]);
 }
 
 /* ---- backward -------------------------------------------------------------------- */
 
-/* Slice s: from d, the gradient of the sum, to its part of dh. */
-static void hidden_backward(struct pass *p, const struct block_tensors *t, int64_t layer,
-	struct block_acts *a, struct block_grads *g, int s, int c, struct slice_gather *d,
-	struct mat dh)
+/* The gradient of y is in da until inner_backward(). */
+static void leave_backward(struct pass *p, struct at at, struct sublayer_acts *a,
+	struct sublayer_grads *g, struct slice_gather *d)
 {
-	struct mat du = part_of(p, g->da, s, c);
-	struct mat dgate = part_of(p, g->db, s, c);
-	struct mat u = part_of(p, a->a, s, c);
-	bool slope = linear_gives_slope(p, layer);
-	linear_leave_backward(p, layer, du, d, t->w2, s, slope ? u : no_mat());
-	if (!slope)
-		p->d->k->act_bwd(
-			p->d, p->m->act, du, dgate, du, u, part_of(p, a->b, s, c));
-	watch(p, "feed_forward.w2, backward", layer, du);
-	const struct linear l[] = {{.y = du, .w = t->w1}, {.y = dgate, .w = t->w3}};
-	linear_backward_x(p, layer, dh, l, t->w3 ? 2 : 1, s);
+	struct mat dy = part_of(p, g->m[DA], at);
+	struct mat slope = fuses_slope(p, at.layer) ? part_of(p, a->m[A], at) : no_mat();
+	linear_leave_backward(p, at, dy, d, weights_of(p, at.layer)[W2], slope);
+	check_gradient(p, "feed_forward.w2", at.layer, dy);
 }
 
-/* Leaves of what is multiplied, of one chunk. */
-static void product_leaves(
-	struct pass *p, int64_t layer, struct block_acts *a, struct block_grads *g, int c)
+static void inner_backward(
+	struct pass *p, int64_t layer, struct sublayer_acts *a, struct sublayer_grads *g)
 {
-	const struct block_tensors *t = &p->m->blocks[layer];
-	struct mat d = chunk_of(p, g->d2, c);
-	struct mat h = chunk_of(p, a->h2, c);
-	piece_bias_bwd(p, t->b2, c, here_of(p, d), g->is_last ? no_mat() : g->sums);
-	for (int s = 0; s < p->tp.here; s++) {
-		slice_weight_bwd(p, layer, t->w2, NULL, s, c, d, part_of(p, a->y, s, c));
-		slice_weight_bwd(
-			p, layer, t->w1, t->b1, s, c, part_of(p, g->da, s, c), h);
-		if (t->w3)
-			slice_weight_bwd(
-				p, layer, t->w3, t->b3, s, c, part_of(p, g->db, s, c), h);
-		tile_reduce(p, layer, TILE_FFN, s);
-		watch(p, "feed_forward, weights", layer, no_mat());
-	}
-}
-
-void ffn_backward_x(struct pass *p, int64_t layer, struct block_acts *a,
-	struct block_grads *g, struct mat dx, bool weights)
-{
-	const struct block_tensors *t = &p->m->blocks[layer];
-	linear_amax_begin(p, g->amax2);
-	for (int c = 0; c < p->cp.here; c++) {
-		struct mat dxc = stream_of(p, dx, c), dh = stream_of(p, g->dh2, c);
-		struct slice_gather d;
-		struct slice_sum sum;
-		added_gather(
-			p, &d, layer, DROP_FFN, g->d2, dx, c, g->copy.p && !g->is_last);
-		slice_sum_begin(&sum, &p->tp, p->d, dh, p->rows);
-		for (int s = 0; s < p->tp.here; s++) {
-			tile_use(p, layer, TILE_FFN, s);
-			hidden_backward(
-				p, t, layer, a, g, s, c, &d, slice_sum_slot(&sum));
-			tile_done(p, layer, TILE_FFN, s);
-			slice_sum_push(&sum);
+	struct at at = {.layer = layer};
+	if (fuses_slope(p, layer))
+		return;
+	for (at.chunk = 0; at.chunk < p->cp.here; at.chunk++)
+		for (at.slice = 0; at.slice < p->tp.here; at.slice++) {
+			struct mat da = part_of(p, g->m[DA], at);
+			p->d->k->act_bwd(p->d, p->m->act, da, part_of(p, g->m[DB], at),
+				da, part_of(p, a->m[A], at), part_of(p, a->m[B], at));
 		}
-		slice_gather_end(&d);
-		slice_sum_send(&sum);
-		if (weights)
-			product_leaves(p, layer, a, g, c);
-		slice_sum_end(&sum);
-		const struct norm_backward n = {.weight = t->norm2,
-			.bias = t->norm2_bias,
-			.dx = dxc,
-			.dy = dh,
-			.x = stream_of(p, a->x2, c),
-			.stats = stats_of(a->stats2, c),
-			.copy = linear_cast_of(p, layer, g->copy),
-			.sums = g->sums,
-			.copy_bias = t->bo};
-		if (weights)
-			norm_backward(p, &n, c);
-		else
-			p->d->k->norm_bwd_x(p->d, p->m->arch->norm, dxc, dh, n.x, n.stats,
-				param(p, t->norm2, 0));
-		watch(p, "ffn_norm, backward", layer, dxc);
-	}
 }
 
-void ffn_backward_w(
-	struct pass *p, int64_t layer, struct block_acts *a, struct block_grads *g)
+static void enter_backward(
+	struct pass *p, struct at at, struct sublayer_grads *g, struct slice_sum *sum)
 {
-	const struct block_tensors *t = &p->m->blocks[layer];
-	for (int c = 0; c < p->cp.here; c++) {
-		product_leaves(p, layer, a, g, c);
-		piece_norm_bwd(p, t->norm2, t->norm2_bias, c, stream_of(p, g->dh2, c),
-			stream_of(p, a->x2, c), stats_of(a->stats2, c));
-	}
+	struct linear l[2];
+	int n = products(p, at, &g->m[DA], l);
+	linear_enter_backward(p, at, sum, l, n);
 }
+
+static void weights(
+	struct pass *p, struct at at, struct sublayer_acts *a, struct sublayer_grads *g)
+{
+	struct linear l[2];
+	const struct linear out = {
+		.y = chunk_of(p, g->d, at.chunk), .w = weights_of(p, at.layer)[W2]};
+	int n = products(p, at, &g->m[DA], l);
+	linear_weights(p, at, part_of(p, a->m[Y], at), &out, 1);
+	linear_weights(p, at, chunk_of(p, a->h, at.chunk), l, n);
+}
+
+const struct sublayer ffn_dense = {
+	.norm = "ffn_norm",
+	.out = "feed_forward.w2",
+	.drop = DROP_FFN,
+	.cheap_inner = true,
+	.tensors = tensors,
+	.rooms = rooms,
+	.enter = enter,
+	.inner = inner,
+	.leave = leave,
+	.leave_backward = leave_backward,
+	.inner_backward = inner_backward,
+	.enter_backward = enter_backward,
+	.weights = weights,
+};

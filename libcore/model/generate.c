@@ -1,9 +1,14 @@
 /*
- * Decoding with a key/value cache. Every row goes through kernels whose result does not
- * depend on the other rows, so a cached step has the bits of computing the whole window
- * again.
+ * Decoding: the forward of pass.c, a few rows at a time, with three functions of its own: attention
+ * over a cache of keys and values, a product for each row by itself, a head that ends with the
+ * logits. A row's result does not depend on the other rows, so a cached step has the bits of
+ * computing the whole window again.
+ *
+ * Ranks of tensor parallelism decode together: all feed the same tokens and have the same logits.
  */
-#include "model/model.h"
+#include "model/generate.h"
+#include "model/block.h"
+#include "model/linear.h"
 
 #include <math.h>
 #include <stdlib.h>
@@ -12,93 +17,133 @@
 enum { PIECE = 64 }; /* rows that go through at once */
 
 struct decoder {
-	struct model *m;
-	struct device *d;
-	struct store *store;
-	struct slices tp;
+	struct pass p;
+	struct acts acts;
 	bool cache;
-	uint32_t *ids; /* the window: [context] */
-	int64_t len;
+	uint32_t *ids;	    /* the window: [context] */
+	int64_t len, first; /* of the window; of it, the first row that goes through */
+	float *k, *v;	    /* [layer][slice][context][kv width] */
+	float *logits,
+		*read; /* of the next token, [vocab]: the device's, the program's */
 	struct arena memory, scratch;
-	float *rope;
-	float *k, *v;			  /* [layer][slice][context][kv width] */
-	float *x, *h, *q, *o, *a, *b, *y; /* [PIECE][...] */
-	float *stats, *logits;
-	float *read; /* the logits of the next token, in the program's memory: [vocab] */
-	int32_t *pos, *tokens;
 };
 
-/* Of one slice. Slices that share a head keep it each for themselves. */
-static int64_t kv_heads(const struct decoder *g)
+/* Run once to measure and once to place. All blocks have the activations of one. */
+static void place(struct decoder *g, struct model *m, struct device *d,
+	struct store *store, struct mesh *mesh, struct arena *a)
 {
-	return max64(1, g->m->c.kv_heads / g->m->tp);
-}
-
-static int64_t kv_width(const struct decoder *g)
-{
-	return kv_heads(g) * g->m->head_dim;
-}
-
-static int64_t q_width(const struct decoder *g)
-{
-	return g->m->c.heads / g->m->tp * g->m->head_dim;
-}
-
-/* Run once to measure and once to place. */
-static void place(struct decoder *g, struct arena *a)
-{
-	const struct model_config *c = &g->m->c;
-	int64_t cached = c->layers * g->m->tp * c->context * kv_width(g);
-	g->rope = model_rope(g->m, g->d, a);
+	struct pass *p = &g->p;
+	const struct pass_config c = {.mesh = mesh, .batch = 1, .decode_rows = PIECE};
+	const struct stage one = {.end = 1};
+	struct acts acts;
+	pass_init(p, m, d, store, &c, a);
+	pass_recompute(p, RECOMPUTE_FULL, a);
+	acts_alloc(p, &one, &acts, a);
+	g->acts = acts;
+	g->acts.block = xcalloc((size_t)m->c.layers, sizeof(*acts.block));
+	for (int64_t l = 0; l < m->c.layers; l++)
+		g->acts.block[l] = acts.block[0];
+	acts_free(&acts);
+	int64_t cached = m->c.layers * p->tp.here * m->c.context * kv_width(p);
 	g->k = arena_floats(a, cached);
 	g->v = arena_floats(a, cached);
-	g->x = arena_floats(a, PIECE * c->dim);
-	g->h = arena_floats(a, PIECE * c->dim);
-	g->q = arena_floats(a, PIECE * q_width(g));
-	g->o = arena_floats(a, PIECE * q_width(g));
-	g->a = arena_floats(a, PIECE * c->ffn_dim / g->m->tp);
-	g->b = arena_floats(a, PIECE * c->ffn_dim / g->m->tp);
-	g->y = arena_floats(a, PIECE * c->ffn_dim / g->m->tp);
-	g->stats = arena_floats(a, 2 * PIECE);
-	g->logits = arena_floats(a, g->m->padded_vocab);
-	g->pos = arena_alloc(a, PIECE * sizeof(int32_t));
-	g->tokens = arena_alloc(a, PIECE * sizeof(int32_t));
+	g->logits = arena_floats(a, m->padded_vocab);
 }
 
-/* What kernels take beside that: the sums of slices, and the scores of each thread. */
-static size_t scratch_bytes(const struct model *m, const struct device *d)
+/* What layers and kernels take beside that: parts of sums over slices, the last norm, and the scores
+ * of each thread. */
+static size_t scratch_bytes(const struct pass *p)
 {
-	size_t sums = (size_t)tree_depth(0, m->tp) *
-		      (PIECE * (size_t)m->c.dim * sizeof(float) + 64);
-	size_t scores =
-		(size_t)d->threads * (size_t)round_up(m->c.context, 16) * sizeof(float);
-	return sums + scores + 64;
+	const struct model *m = p->m;
+	int64_t parts = tree_depth(p->tp.first, p->tp.first + p->tp.here) +
+			(p->tp.axis->size > 1 ? p->tp.n : 0);
+	int64_t row = round_up(m->c.dim, 16), scores = round_up(m->c.context, 16);
+	int64_t floats = (parts + 1) * PIECE * row + 2 * PIECE + p->d->threads * scores;
+	return (size_t)(floats + 64) * sizeof(float);
 }
 
 int64_t decoder_bytes(struct model *m, struct device *d)
 {
-	struct decoder g = {.m = m, .d = d};
+	struct decoder g;
+	struct mesh alone;
 	struct arena size;
 	arena_measure(&size, "decoder");
-	place(&g, &size);
-	return (int64_t)(size.peak_bytes + scratch_bytes(m, d));
+	mesh_alone(&alone);
+	place(&g, m, d, NULL, &alone, &size);
+	size_t n_bytes = size.peak_bytes + scratch_bytes(&g.p);
+	acts_free(&g.acts);
+	struct comm *self = alone.world;
+	mesh_close(&alone);
+	comm_free(self);
+	return (int64_t)n_bytes;
+}
+
+/* Slice s of a layer's keys or values. */
+static struct mat cached(const struct pass *p, float *kv, int64_t layer, int s)
+{
+	int64_t context = p->m->c.context, width = kv_width(p);
+	return mat(kv + (layer * p->tp.here + s) * context * width, context, width);
+}
+
+/* Keys and values of the rows join the cache, and the rows attend to what is in it. */
+static void attend_cached(struct pass *p, int64_t layer, struct sublayer_acts *a)
+{
+	const struct kernels *k = p->d->k;
+	const struct decoder *g = p->ops.with;
+	int64_t dim = p->m->head_dim;
+	for (int s = 0; s < p->tp.here; s++) {
+		const struct at at = {layer, s, 0};
+		struct mat keys = cached(p, g->k, layer, s);
+		struct mat values = cached(p, g->v, layer, s);
+		k->copy(p->d, mat_rows(keys, g->first, p->rows),
+			part_of(p, a->m[ATT_K], at));
+		k->copy(p->d, mat_rows(values, g->first, p->rows),
+			part_of(p, a->m[ATT_V], at));
+		k->attn_row(p->d, part_of(p, a->m[ATT_O], at),
+			part_of(p, a->m[ATT_Q], at), keys, values, heads_here(p),
+			kv_heads_here(p), dim, g->first, 1.0f / sqrtf((float)dim));
+	}
+}
+
+/* The logits of the last row. */
+static void head_logits(struct pass *p, struct mat x, struct mat dx)
+{
+	struct decoder *g = p->ops.with;
+	size_t mark = arena_mark(p->d->scratch);
+	int64_t cols = p->m->padded_vocab / p->tp.n;
+	struct mat last = mat_rows(x, p->rows - 1, 1);
+	(void)dx;
+	p->rows = p->rows_here = 1;
+	const struct stream_norm norm = head_norm(p, 0);
+	norm_forward(p, &norm, last);
+	for (int s = 0; s < p->tp.here; s++) {
+		const struct linear l = {
+			.y = mat(g->logits + (p->tp.first + s) * cols, 1, cols),
+			.w = p->m->output};
+		param_use(p, l.w, s);
+		linear_forward(p, (struct at){-1, s, 0}, &l, norm.h);
+		param_done(p, l.w, s);
+	}
+	arena_reset(p->d->scratch, mark);
+	comm_run(p->tp.axis, COLL_ALLGATHER,
+		&(struct coll_args){
+			.recv = g->logits, .count = p->tp.here * cols, .type = COMM_F32});
+	device_get(p->d, g->read, g->logits, (size_t)p->m->padded_vocab * sizeof(*g->read));
 }
 
 struct decoder *decoder_open(
 	struct model *m, struct device *d, struct store *store, bool cache)
 {
 	struct decoder *g = xcalloc(1, sizeof(*g));
-	*g = (struct decoder){.m = m,
-		.d = d,
-		.store = store,
-		.cache = cache,
-		.tp = {.axis = comm_self("alone"), .n = m->tp, .here = m->tp}};
 	struct arena size;
 	arena_measure(&size, "decoder");
-	place(g, &size);
+	place(g, m, d, store, store->c.mesh, &size);
+	acts_free(&g->acts);
 	device_arena(d, &g->memory, "decoder", size.peak_bytes);
-	place(g, &g->memory);
-	device_arena(d, &g->scratch, "decoder scratch", scratch_bytes(m, d));
+	device_arena(d, &g->scratch, "decoder scratch", scratch_bytes(&g->p));
+	place(g, m, d, store, store->c.mesh, &g->memory);
+	g->cache = cache;
+	g->p.ops = (struct pass_ops){d->k->linear_row, attend_cached, head_logits, g};
 	g->ids = xcalloc((size_t)m->c.context, sizeof(*g->ids));
 	g->read = xcalloc((size_t)m->padded_vocab, sizeof(*g->read));
 	return g;
@@ -108,136 +153,28 @@ void decoder_close(struct decoder *g)
 {
 	if (!g)
 		return;
-	device_arena_release(g->d, &g->memory);
-	device_arena_release(g->d, &g->scratch);
+	device_arena_release(g->p.d, &g->memory);
+	device_arena_release(g->p.d, &g->scratch);
+	acts_free(&g->acts);
+	pass_close(&g->p);
 	free(g->ids);
 	free(g->read);
-	free(g->tp.axis);
 	free(g);
-}
-
-static struct mat param(struct decoder *g, const struct tensor *t, int s)
-{
-	return t ? store_param(g->store, t, tensor_slice(t, s)) : (struct mat){0};
-}
-
-static struct mat norm(struct decoder *g, struct mat y, struct mat x,
-	const struct tensor *w, const struct tensor *bias)
-{
-	g->d->k->norm_fwd(g->d, g->m->arch->norm, y, mat(g->stats, 2, x.rows), x,
-		param(g, w, 0), param(g, bias, 0), (float)g->m->c.norm_eps);
-	return y;
-}
-
-static float *cached(struct decoder *g, float *kv, int64_t layer, int s)
-{
-	return kv + (layer * g->m->tp + s) * g->m->c.context * kv_width(g);
-}
-
-/* Slice s of the attention of rows at positions [first, first + n), into g->o. */
-static struct mat attend(
-	struct decoder *g, int64_t layer, int s, struct mat h, int64_t first, int64_t n)
-{
-	const struct kernels *k = g->d->k;
-	const struct block_tensors *t = &g->m->blocks[layer];
-	int64_t kv = kv_width(g), context = g->m->c.context;
-	struct mat q = mat(g->q, n, q_width(g)), o = mat(g->o, n, q_width(g));
-	struct mat keys = mat(cached(g, g->k, layer, s), context, kv);
-	struct mat values = mat(cached(g, g->v, layer, s), context, kv);
-	struct mat key = mat_rows(keys, first, n), value = mat_rows(values, first, n);
-	k->linear_row(g->d, q, h, param(g, t->wq, s), param(g, t->bq, s));
-	k->linear_row(g->d, key, h, param(g, t->wk, s), param(g, t->bk, s));
-	k->linear_row(g->d, value, h, param(g, t->wv, s), param(g, t->bv, s));
-	if (g->rope) {
-		struct mat rope = mat(g->rope, context, g->m->head_dim);
-		k->rope(g->d, q, g->m->head_dim, rope, g->pos, 1);
-		k->rope(g->d, key, g->m->head_dim, rope, g->pos, 1);
-	}
-	k->attn_row(g->d, o, q, keys, values, g->m->c.heads / g->m->tp, kv_heads(g),
-		g->m->head_dim, first, 1.0f / sqrtf((float)g->m->head_dim));
-	return o;
-}
-
-static struct mat hidden(
-	struct decoder *g, const struct block_tensors *t, int s, struct mat h)
-{
-	const struct kernels *k = g->d->k;
-	int64_t ffn = g->m->c.ffn_dim / g->m->tp;
-	struct mat a = mat(g->a, h.rows, ffn), y = mat(g->y, h.rows, ffn);
-	struct mat b = t->w3 ? mat(g->b, h.rows, ffn) : (struct mat){0};
-	k->linear_row(g->d, a, h, param(g, t->w1, s), param(g, t->b1, s));
-	if (t->w3)
-		k->linear_row(g->d, b, h, param(g, t->w3, s), param(g, t->b3, s));
-	k->act_fwd(g->d, g->m->act, y, a, b);
-	return y;
-}
-
-static void block(struct decoder *g, int64_t layer, struct mat x, int64_t first)
-{
-	const struct kernels *k = g->d->k;
-	const struct block_tensors *t = &g->m->blocks[layer];
-	struct mat h = mat(g->h, x.rows, x.cols), none = {0};
-	size_t mark = arena_mark(&g->scratch);
-	struct mat y = mat(arena_floats(&g->scratch, mat_size(x)), x.rows, x.cols);
-	struct slice_sum sum;
-	norm(g, h, x, t->norm1, t->norm1_bias);
-	slice_sum_begin(&sum, &g->tp, g->d, y, y.rows);
-	for (int s = 0; s < g->m->tp; s++) {
-		struct mat o = attend(g, layer, s, h, first, x.rows);
-		k->linear_row(g->d, slice_sum_slot(&sum), o, param(g, t->wo, s), none);
-		slice_sum_push(&sum);
-	}
-	slice_sum_end(&sum);
-	if (t->bo)
-		k->bias_fwd(g->d, y, param(g, t->bo, 0));
-	k->add(g->d, x, x, y);
-	norm(g, h, x, t->norm2, t->norm2_bias);
-	slice_sum_begin(&sum, &g->tp, g->d, y, y.rows);
-	for (int s = 0; s < g->m->tp; s++) {
-		struct mat u = hidden(g, t, s, h);
-		k->linear_row(g->d, slice_sum_slot(&sum), u, param(g, t->w2, s), none);
-		slice_sum_push(&sum);
-	}
-	slice_sum_end(&sum);
-	if (t->b2)
-		k->bias_fwd(g->d, y, param(g, t->b2, 0));
-	k->add(g->d, x, x, y);
-	arena_reset(&g->scratch, mark);
-}
-
-static void embed(struct decoder *g, struct mat x)
-{
-	const struct kernels *k = g->d->k;
-	for (int s = 0; s < g->m->tp; s++) {
-		struct mat w = param(g, g->m->tokens, s);
-		k->embed_fwd(g->d, x, w, g->tokens, s * w.rows, s > 0);
-	}
-	if (g->m->positions)
-		k->embed_fwd(g->d, x, param(g, g->m->positions, 0), g->pos, 0, true);
 }
 
 /* Rows of the window [first, first + n) go through; `last`: to the logits. */
 static void run_piece(struct decoder *g, int64_t first, int64_t n, bool last)
 {
-	struct mat x = mat(g->x, n, g->m->c.dim);
-	int32_t pos[PIECE];
+	struct pass *p = &g->p;
+	const struct stage all = {0, p->m->c.layers, .embeds = true, .heads = last};
+	size_t n_bytes = (size_t)n * sizeof(int32_t);
 	for (int64_t i = 0; i < n; i++)
-		pos[i] = (int32_t)(first + i);
-	device_put(g->d, g->pos, pos, (size_t)n * sizeof(*pos));
-	device_put(g->d, g->tokens, g->ids + first, (size_t)n * sizeof(*g->ids));
-	embed(g, x);
-	for (int64_t l = 0; l < g->m->c.layers; l++)
-		block(g, l, x, first);
-	if (!last)
-		return;
-	struct mat end = mat_rows(x, n - 1, 1);
-	struct mat h = norm(g, mat(g->h, 1, x.cols), end, g->m->norm, g->m->norm_bias);
-	int64_t cols = g->m->padded_vocab / g->m->tp;
-	for (int s = 0; s < g->m->tp; s++)
-		g->d->k->linear_row(g->d, mat(g->logits + s * cols, 1, cols), h,
-			param(g, g->m->output, s), (struct mat){0});
-	device_get(
-		g->d, g->read, g->logits, (size_t)g->m->padded_vocab * sizeof(*g->read));
+		p->in.host_pos[i] = (int32_t)(first + i);
+	device_put(p->d, p->in.pos, p->in.host_pos, n_bytes);
+	device_put(p->d, p->in.tokens, g->ids + first, n_bytes);
+	g->first = first;
+	p->rows = p->rows_here = n;
+	model_forward(p, &all, &g->acts);
 }
 
 static void run_window(struct decoder *g, int64_t from)
@@ -250,11 +187,10 @@ static void run_window(struct decoder *g, int64_t from)
 
 void decoder_feed(struct decoder *g, const uint32_t *ids, int64_t n)
 {
-	struct arena *outer = g->d->scratch;
-	int64_t context = g->m->c.context;
-	g->d->scratch = &g->scratch;
-	for (int u = 0; u < g->m->n_units; u++)
-		store_use(g->store, u, u + 1 < g->m->n_units ? u + 1 : -1);
+	struct device *d = g->p.d;
+	struct arena *outer = d->scratch;
+	int64_t context = g->p.m->c.context;
+	d->scratch = &g->scratch;
 	while (n > 0) {
 		int64_t from = g->cache ? g->len : 0;
 		if (g->len == context) { /* forget the older half */
@@ -269,9 +205,7 @@ void decoder_feed(struct decoder *g, const uint32_t *ids, int64_t n)
 		g->len += now, ids += now, n -= now;
 		run_window(g, from);
 	}
-	for (int u = 0; u < g->m->n_units; u++)
-		store_done(g->store, u, false);
-	g->d->scratch = outer;
+	d->scratch = outer;
 }
 
 const float *decoder_logits(const struct decoder *g)
@@ -313,7 +247,7 @@ static int64_t cut_off(const struct sampler *s, const struct candidate *c, int64
 int64_t decoder_draw(
 	struct decoder *g, const struct sampler *s, uint64_t stream, int64_t index)
 {
-	int64_t vocab = g->m->c.vocab, best = 0;
+	int64_t vocab = g->p.m->c.vocab, best = 0;
 	for (int64_t i = 1; i < vocab; i++)
 		if (g->read[i] > g->read[best])
 			best = i;

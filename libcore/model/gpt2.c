@@ -8,8 +8,6 @@ static int64_t ffn_dim(int64_t dim)
 }
 
 const struct arch arch_gpt2 = {
-	.name = "gpt2",
-	.help = "learned positions, LayerNorm, GELU",
 	.norm = NORM_LAYER,
 	.norm_eps = 1e-5,
 	.learned_positions = true,
@@ -18,4 +16,5 @@ const struct arch arch_gpt2 = {
 	.bias = true,
 	.tie = true,
 	.ffn_dim = ffn_dim,
+	.sublayer = {&attention_heads, &ffn_dense},
 };

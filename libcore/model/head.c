@@ -1,38 +1,40 @@
 /*
- * The head: final norm, product with the vocabulary, cross-entropy. Rows go through in
- * tiles, and a tile's backward follows its forward at once, so that the logits of a whole
- * micro-batch never exist. The table is cut by vocabulary.
+ * The head: final norm, product with the vocabulary, cross-entropy. The backward of some rows follows
+ * their forward at once, so that the logits of a whole micro-batch never exist. The table is cut by
+ * vocabulary.
  *
- * Where slices of the table are gathered one by one (--tile), all rows go through a slice
- * before the next comes: once for the statistics, and once more for the backward, which makes
- * the logits again. Sums are the same, in the same order.
+ * Where its slices come one by one (param_is_tiled()), all rows go through a slice before the next
+ * comes: once for the statistics, and once more for the backward, which computes the logits again.
+ * Sums are the same, in the same order.
  */
-#include "model/layers.h"
+#include "model/linear.h"
 
-/* Rows of a tile: a function of shapes and the kind of device alone, because a weight's leaf
- * is a chain over tiles. */
-static int64_t tile_rows(const struct pass *p)
+/* Rows whose logits are computed at once: a function of shapes and the kind of device alone, because
+ * a weight's leaf is a chain over them. */
+static int64_t logit_rows(const struct pass *p)
 {
 	int64_t rows = p->d->tile_bytes / (p->m->padded_vocab * dtype_bytes(act_type(p)));
 	return min64(p->rows, max64(16, rows / 16 * 16));
 }
 
-struct tile {
-	int c; /* chunk */
-	int64_t first, rows;
-	const int32_t *targets;
+/* Rows whose loss is computed before their backward: as many as have logits at once, or all. */
+struct band {
+	int chunk;
+	int64_t first, rows, step; /* logits are of `step` rows at once */
+	bool kept;		   /* those of all slices, until the backward */
+	const int32_t *targets;	   /* [rows] */
 	struct mat h;		   /* rows of the normed stream */
-	char *logits;		   /* [slice here][rows][vocabulary of a slice] */
+	char *logits;		   /* [slice here, or 1][step][vocabulary of a slice] */
 	float *max, *sum, *target; /* [slice][rows] */
 	float *lse, *loss;	   /* [rows] */
 };
 
-static struct mat logits_of(const struct pass *p, const struct tile *t, int s)
+/* Of rows [i, i + step) of the band. */
+static struct mat logits_of(const struct pass *p, const struct band *b, int s, int64_t i)
 {
-	int64_t cols = p->m->padded_vocab / p->tp.n;
-	enum dtype type = act_type(p);
-	return mat_typed(
-		t->logits + s * t->rows * cols * dtype_bytes(type), t->rows, cols, type);
+	int64_t cols = p->m->padded_vocab / p->tp.n, rows = min64(b->step, b->rows - i);
+	struct mat first = mat_typed(b->logits, rows, cols, act_type(p));
+	return mat_rows(first, b->kept ? s * rows : 0, rows);
 }
 
 static int64_t first_token(const struct pass *p, int s)
@@ -47,109 +49,128 @@ static int use_of_output(const struct pass *p)
 }
 
 /* Every rank has the statistics of its slices, and gets those of all. */
-static void share_stats(struct pass *p, const struct tile *t)
+static void share_stats(struct pass *p, const struct band *b)
 {
-	float *const stats[] = {t->max, t->sum, t->target};
+	float *const stats[] = {b->max, b->sum, b->target};
 	struct comm_req reqs[ARRAY_LEN(stats)];
 	for (size_t i = 0; i < ARRAY_LEN(stats); i++)
 		comm_begin(p->tp.axis, COLL_ALLGATHER,
 			&(struct coll_args){.recv = stats[i],
-				.count = p->tp.here * t->rows,
+				.count = p->tp.here * b->rows,
 				.type = COMM_F32},
 			&reqs[i]);
 	for (size_t i = 0; i < ARRAY_LEN(stats); i++)
 		comm_wait(p->tp.axis, &reqs[i]);
 }
 
-static void count_loss(struct pass *p, const struct tile *t)
+static void count_loss(struct pass *p, const struct band *b)
 {
-	watch(p, "loss", -1, mat(t->loss, 1, t->rows));
+	check_finite(p, "loss", -1, mat(b->loss, 1, b->rows));
 	/* Every rank of the axis knows the loss: one counts it. */
-	int64_t counted = p->counted * (p->rows / p->batch) - t->first;
-	if (p->tp.axis->rank == 0 && !p->empty)
+	int64_t counted = p->micro.counted * (p->rows / p->c.batch) - b->first;
+	if (p->tp.axis->rank == 0 && !p->micro.empty)
 		p->d->k->exact_sum(
-			p->d, p->loss, t->loss, max64(0, min64(counted, t->rows)));
+			p->d, p->loss, b->loss, max64(0, min64(counted, b->rows)));
 }
 
-/* The loss of the rows, from the statistics of this rank's slices. */
-static void tile_loss(struct pass *p, const struct tile *t)
-{
-	share_stats(p, t);
-	p->d->k->xent_join(
-		p->d, t->lse, t->loss, t->max, t->sum, t->target, p->tp.n, t->rows);
-	count_loss(p, t);
-}
-
-/* One slice is the whole vocabulary: one kernel makes the loss of its logits, and their gradient. */
+/* One slice is the whole vocabulary: one kernel computes the loss of its logits, and their gradient. */
 static bool is_fused(const struct pass *p)
 {
-	return p->train && p->tp.n == 1 && !p->plain_kernels;
+	return p->micro.train && p->tp.n == 1 && !p->c.plain_kernels;
 }
 
-static void tile_forward(struct pass *p, struct tile *t)
+static struct mat compute_logits(struct pass *p, const struct band *b, int s, int64_t i)
 {
-	const struct kernels *k = p->d->k;
-	for (int s = 0; s < p->tp.here; s++) {
-		int64_t at = (p->tp.first + s) * t->rows;
-		struct mat logits = logits_of(p, t, s);
-		linear_forward(p, -1, logits, t->h, p->m->output, NULL, s);
-		watch(p, "output", -1, logits);
+	const struct linear l = {.y = logits_of(p, b, s, i), .w = p->m->output};
+	linear_forward(p, (struct at){-1, s, b->chunk}, &l, mat_rows(b->h, i, l.y.rows));
+	check_finite(p, "output", -1, l.y);
+	return l.y;
+}
+
+static void slice_forward(struct pass *p, const struct band *b, int s)
+{
+	int64_t at = (p->tp.first + s) * b->rows;
+	param_use(p, p->m->output, s);
+	for (int64_t i = 0; i < b->rows; i += b->step) {
+		struct mat logits = compute_logits(p, b, s, i);
 		if (is_fused(p))
-			k->xent_fused(p->d, t->loss, logits, t->targets, p->m->c.vocab,
-				&p->step->loss_scale);
+			p->d->k->xent_fused(p->d, b->loss + i, logits, b->targets + i,
+				p->m->c.vocab, &p->step->loss_scale);
 		else
-			k->xent_stats(p->d, t->max + at, t->sum + at, t->target + at,
-				logits, t->targets, first_token(p, s), p->m->c.vocab);
+			p->d->k->xent_stats(p->d, b->max + at + i, b->sum + at + i,
+				b->target + at + i, logits, b->targets + i,
+				first_token(p, s), p->m->c.vocab);
 	}
-	if (is_fused(p))
-		count_loss(p, t);
-	else
-		tile_loss(p, t);
+	param_done(p, p->m->output, s);
 }
 
-static void logits_backward(
-	struct pass *p, const struct tile *t, int s, struct mat logits)
+static void band_forward(struct pass *p, const struct band *b)
 {
-	p->d->k->xent_bwd(p->d, logits, t->lse, t->targets, first_token(p, s),
-		p->m->c.vocab, &p->step->loss_scale);
+	for (int s = 0; s < p->tp.here; s++)
+		slice_forward(p, b, s);
+	if (!is_fused(p)) {
+		share_stats(p, b);
+		p->d->k->xent_join(p->d, b->lse, b->loss, b->max, b->sum, b->target,
+			p->tp.n, b->rows);
+	}
+	count_loss(p, b);
 }
 
-/* Of slice s: from the gradient of its logits to the leaf, which rows are added to, and to its
- * part of dh. */
-static void slice_backward(
-	struct pass *p, const struct tile *t, int s, struct mat logits, struct mat dh)
-{
-	const struct tensor *output = p->m->output;
-	linear_backward_w(p, -1, leaf_of_use(p, output, s, t->c, use_of_output(p)),
-		logits, t->h, t->first > 0);
-	linear_backward_x(p, -1, dh, &(struct linear){.y = logits, .w = output}, 1, s);
-}
-
-static void leaf_complete(struct pass *p, int s, int c)
+/* To the leaf, which rows are added to, and to a part of dh. */
+static void slice_backward(struct pass *p, const struct band *b, int s, struct mat dh)
 {
 	const struct tensor *output = p->m->output;
-	linear_round(p, leaf_of_use(p, output, s, c, use_of_output(p)));
-	leaf_of_use_done(p, output, s, c, use_of_output(p));
-}
-
-static void tile_backward(struct pass *p, struct tile *t, struct slice_sum *dh)
-{
-	slice_sum_rows(dh, t->first, t->rows);
-	for (int s = 0; s < p->tp.here; s++) {
+	const struct at at = {-1, s, b->chunk};
+	param_use(p, output, s);
+	for (int64_t i = 0; i < b->rows; i += b->step) {
+		struct linear l = {.y = logits_of(p, b, s, i), .w = output};
+		if (!b->kept)
+			compute_logits(p, b, s, i);
 		if (!is_fused(p))
-			logits_backward(p, t, s, logits_of(p, t, s));
-		slice_backward(p, t, s, logits_of(p, t, s), slice_sum_slot(dh));
-		slice_sum_push(dh);
+			p->d->k->xent_bwd(p->d, l.y, b->lse + i, b->targets + i,
+				first_token(p, s), p->m->c.vocab, &p->step->loss_scale);
+		linear_backward_w(p, -1, leaf(p, output, at, use_of_output(p)), l.y,
+			mat_rows(b->h, i, l.y.rows), b->first + i > 0);
+		linear_backward_x(p, at, mat_rows(dh, i, l.y.rows), &l, 1);
 	}
+	param_done(p, output, s);
 }
 
-static struct tile tile_alloc(const struct pass *p, int c, int64_t rows)
+static void leaf_complete(struct pass *p, struct at at)
+{
+	const struct tensor *output = p->m->output;
+	linear_round(p, leaf(p, output, at, use_of_output(p)));
+	leaf_done(p, output, at, use_of_output(p));
+	param_reduce(p, output, at.slice, use_of_output(p));
+}
+
+static void band_backward(struct pass *p, const struct band *b, struct slice_sum *dh)
+{
+	device_at(p->d, AT_BACKWARD);
+	slice_sum_rows(dh, b->first, b->rows);
+	for (int s = 0; s < p->tp.here; s++) {
+		slice_backward(p, b, s, slice_sum_slot(dh));
+		slice_sum_push(dh);
+		if (b->first + b->rows == p->rows)
+			leaf_complete(p, (struct at){-1, s, b->chunk});
+	}
+	device_at(p->d, AT_FORWARD);
+}
+
+static struct band band_alloc(const struct pass *p, int c)
 {
 	struct arena *a = p->d->scratch;
-	int64_t per_slice = rows * (p->m->padded_vocab / p->tp.n);
-	return (struct tile){
-		.c = c,
-		.logits = mat_take(a, p->tp.here, per_slice, act_type(p)).p,
+	bool one_by_one = param_is_tiled(p, p->m->output);
+	int64_t step = logit_rows(p), rows = one_by_one ? p->rows : step;
+	int64_t slices = one_by_one ? 1 : p->tp.here;
+	return (struct band){
+		.chunk = c,
+		.rows = rows,
+		.step = step,
+		.kept = !one_by_one,
+		.logits = mat_take(
+			a, slices * step, p->m->padded_vocab / p->tp.n, act_type(p))
+				  .p,
 		.max = arena_floats(a, p->tp.n * rows),
 		.sum = arena_floats(a, p->tp.n * rows),
 		.target = arena_floats(a, p->tp.n * rows),
@@ -158,147 +179,52 @@ static struct tile tile_alloc(const struct pass *p, int c, int64_t rows)
 	};
 }
 
-/* ---- a slice after the other ------------------------------------------------------ */
-
-/* Rows [first, first + rows) of what t has of all. */
-static struct tile rows_of(
-	const struct pass *p, const struct tile *t, struct mat all, int64_t first)
-{
-	struct tile x = *t;
-	x.first = first;
-	x.rows = min64(tile_rows(p), p->rows - first);
-	x.targets += first;
-	x.lse += first;
-	x.h = mat_rows(all, first, x.rows);
-	return x;
-}
-
-static struct mat slice_logits(struct pass *p, const struct tile *t, int s)
-{
-	struct mat logits = logits_of(p, t, 0);
-	linear_forward(p, -1, logits, t->h, p->m->output, NULL, s);
-	watch(p, "output", -1, logits);
-	return logits;
-}
-
-static void slices_forward(struct pass *p, const struct tile *whole, struct mat all)
-{
-	for (int s = 0; s < p->tp.here; s++) {
-		table_use(p, p->m->output, s);
-		for (int64_t i = 0; i < p->rows; i += tile_rows(p)) {
-			struct tile t = rows_of(p, whole, all, i);
-			int64_t at = (p->tp.first + s) * p->rows + i;
-			p->d->k->xent_stats(p->d, t.max + at, t.sum + at, t.target + at,
-				slice_logits(p, &t, s), t.targets, first_token(p, s),
-				p->m->c.vocab);
-		}
-		table_done(p, p->m->output, s);
-	}
-	tile_loss(p, whole);
-}
-
-static void slices_backward(
-	struct pass *p, const struct tile *whole, struct mat all, struct slice_sum *dh)
-{
-	for (int s = 0; s < p->tp.here; s++) {
-		struct mat slot = slice_sum_slot(dh);
-		table_use(p, p->m->output, s);
-		for (int64_t i = 0; i < p->rows; i += tile_rows(p)) {
-			struct tile t = rows_of(p, whole, all, i);
-			struct mat logits = slice_logits(p, &t, s);
-			logits_backward(p, &t, s, logits);
-			slice_backward(p, &t, s, logits, mat_rows(slot, i, t.rows));
-		}
-		table_done(p, p->m->output, s);
-		slice_sum_push(dh);
-		leaf_complete(p, s, whole->c);
-		table_reduce(p, p->m->output, s, use_of_output(p));
-	}
-}
-
-static void head_slices(struct pass *p, int c, struct mat all, struct slice_sum *dh)
-{
-	struct arena *a = p->d->scratch;
-	const struct tile whole = {
-		.c = c,
-		.rows = p->rows,
-		.targets = p->targets + c * p->rows,
-		.logits = mat_take(
-			a, tile_rows(p), p->m->padded_vocab / p->tp.n, act_type(p))
-				  .p,
-		.max = arena_floats(a, p->tp.n * p->rows),
-		.sum = arena_floats(a, p->tp.n * p->rows),
-		.target = arena_floats(a, p->tp.n * p->rows),
-		.lse = arena_floats(a, p->rows),
-		.loss = arena_floats(a, p->rows),
-	};
-	slices_forward(p, &whole, all);
-	if (!p->train)
-		return;
-	device_at(p->d, AT_BACKWARD);
-	slices_backward(p, &whole, all, dh);
-	device_at(p->d, AT_FORWARD);
-}
-
-/* ---- rows after rows -------------------------------------------------------------- */
-
 static void head_rows(struct pass *p, int c, struct mat all, struct slice_sum *dh)
 {
-	int64_t step = tile_rows(p);
-	struct tile t = tile_alloc(p, c, step);
-	for (t.first = 0; t.first < p->rows; t.first += step) {
-		t.rows = min64(step, p->rows - t.first);
-		t.targets = p->targets + c * p->rows + t.first;
-		t.h = mat_rows(all, t.first, t.rows);
-		tile_forward(p, &t);
-		if (!p->train)
-			continue;
-		device_at(p->d, AT_BACKWARD);
-		tile_backward(p, &t, dh);
-		device_at(p->d, AT_FORWARD);
+	struct band b = band_alloc(p, c);
+	for (int64_t step = b.rows; b.first < p->rows; b.first += step) {
+		b.rows = min64(step, p->rows - b.first);
+		b.targets = p->in.targets + c * p->rows + b.first;
+		b.h = mat_rows(all, b.first, b.rows);
+		band_forward(p, &b);
+		if (p->micro.train)
+			band_backward(p, &b, dh);
 	}
-	for (int s = 0; s < p->tp.here && p->train; s++)
-		leaf_complete(p, s, c);
+}
+
+struct stream_norm head_norm(struct pass *p, int c)
+{
+	return (struct stream_norm){.what = "norm",
+		.at = {-1, 0, c},
+		.h = mat_take(p->d->scratch, p->rows, p->m->c.dim, act_type(p)),
+		.stats = mat_take(p->d->scratch, 2, p->rows_here, DT_F32),
+		.weight = p->m->norm,
+		.bias = p->m->norm_bias};
 }
 
 static void head_chunk(struct pass *p, int c, struct mat x, struct mat dx)
 {
-	const struct model *m = p->m;
-	struct arena *scratch = p->d->scratch;
-	size_t mark = arena_mark(scratch);
-	int64_t dim = m->c.dim;
-	struct stream_norm norm = {"norm", -1, no_mat(), no_mat(), m->norm, m->norm_bias};
-	norm.h = mat_take(scratch, p->rows, dim, act_type(p));
-	struct mat dh = mat_take(scratch, x.rows, dim, slice_type(p));
-	norm.stats = mat_take(scratch, 2, p->rows_here, DT_F32);
+	size_t mark = arena_mark(p->d->scratch);
+	const struct stream_norm norm = head_norm(p, c);
+	struct mat dh = mat_take(p->d->scratch, x.rows, x.cols, slice_type(p));
 	struct slice_sum sum;
-	if (p->train)
-		slice_sum_begin(&sum, &p->tp, p->d, dh, p->rows);
 	struct slice_gather all;
-	norm_forward(p, &norm, x, 0);
-	norm_gather(p, &all, &norm, 0);
+	if (p->micro.train)
+		slice_sum_begin(&sum, &p->tp, p->d, dh, p->rows);
+	norm_forward(p, &norm, x);
+	norm_gather(p, &all, &norm);
 	slice_gather_end(&all);
-	if (table_is_tiled(p, m->output))
-		head_slices(p, c, all.all, &sum);
-	else
-		head_rows(p, c, all.all, &sum);
-	if (p->train) {
+	head_rows(p, c, all.all, &sum);
+	if (p->micro.train) {
 		slice_sum_end(&sum);
 		p->d->k->zero(p->d, dx);
-		norm_backward(p,
-			&(struct norm_backward){.weight = m->norm,
-				.bias = m->norm_bias,
-				.dx = dx,
-				.dy = dh,
-				.x = x,
-				.stats = norm.stats},
-			c);
-		watch(p, "norm, backward", -1, dx);
+		norm_backward(
+			p, &norm, &(struct norm_grad){.dx = dx, .dy = dh, .x = x}, true);
 	}
-	arena_reset(scratch, mark);
+	arena_reset(p->d->scratch, mark);
 }
 
-void head(struct pass *p, struct mat x, struct mat dx)
+void head_loss(struct pass *p, struct mat x, struct mat dx)
 {
 	for (int c = 0; c < p->cp.here; c++)
 		head_chunk(p, c, stream_of(p, x, c), stream_of(p, dx, c));

@@ -14,32 +14,27 @@
  * Law 1: a cast is elementwise, and a scale belongs to a whole weight or to the rows of one
  * chunk and slice, whoever computes them.
  */
-#include "model/layers.h"
-
-#include <string.h>
+#include "model/linear.h"
 
 const char *const precision_names[] = {"fp32", "bf16", "fp16", "float8", NULL};
-
-/* Of a block, those that float8 has. */
-enum { BLOCK_WEIGHTS = 7 };
 
 /* The format of activations, and of results of products. */
 static enum dtype format_of(const struct pass *p)
 {
 	static const enum dtype formats[] = {DT_F32, DT_BF16, DT_F16, DT_BF16};
-	return formats[p->precision];
+	return formats[p->c.precision];
 }
 
 static bool is_float8(const struct pass *p, int64_t layer)
 {
 	bool end = layer == 0 || layer == p->m->c.layers - 1;
-	return p->precision == PRECISION_FLOAT8 && layer >= 0 &&
-	       !(end && p->float8_skip_ends);
+	return p->c.precision == PRECISION_FLOAT8 && layer >= 0 &&
+	       !(end && p->c.float8_skip_ends);
 }
 
 static bool rounds(const struct pass *p)
 {
-	return p->precision != PRECISION_FP32;
+	return p->c.precision != PRECISION_FP32;
 }
 
 enum dtype act_type(const struct pass *p)
@@ -50,6 +45,11 @@ enum dtype act_type(const struct pass *p)
 enum dtype sum_type(const struct pass *p)
 {
 	return p->cp.n > 1 ? DT_F32 : act_type(p);
+}
+
+enum dtype slice_type(const struct pass *p)
+{
+	return p->tp.n == 1 ? act_type(p) : DT_F32;
 }
 
 void linear_round(struct pass *p, struct mat x)
@@ -165,54 +165,38 @@ struct mat linear_cast_of(const struct pass *p, int64_t layer, struct mat x)
 	return x;
 }
 
-/* The weights of a block, and how many there are. */
-static int block_weights(
-	const struct pass *p, int64_t layer, const struct tensor *w[BLOCK_WEIGHTS])
-{
-	const struct block_tensors *t = &p->m->blocks[layer];
-	const struct tensor *all[] = {t->wq, t->wk, t->wv, t->wo, t->w1, t->w2, t->w3};
-	memcpy(w, all, sizeof(all));
-	return t->w3 ? BLOCK_WEIGHTS : BLOCK_WEIGHTS - 1;
-}
-
-/* Bytes of the casts of a block's first n weights, of the slices that are here. */
+/* Bytes of the casts of a block's first n operands, of the slices that are here. */
 static int64_t cast_bytes(const struct pass *p, int64_t layer, int n)
 {
-	const struct tensor *w[BLOCK_WEIGHTS];
+	struct tensor *const *w = p->m->blocks[layer].operand;
 	int64_t n_bytes = 0;
-	if (!is_float8(p, layer))
-		return 0;
-	n = (int)min64(n, block_weights(p, layer, w));
-	for (int i = 0; i < n; i++)
+	for (int i = 0; i < n && is_float8(p, layer); i++)
 		n_bytes += w[i]->here * w[i]->rows * w[i]->cols;
 	return n_bytes;
 }
 
-/* Where the transposed cast of weight i of a block begins; of a block behind the last: how many
+/* Where the transposed cast of operand i of a block begins; of a block behind the last: how many
  * bytes there are in all. */
 static int64_t transposed_at(const struct pass *p, int64_t layer, int i)
 {
 	int64_t at = 0;
 	for (int64_t l = 0; l < layer; l++)
-		at += cast_bytes(p, l, BLOCK_WEIGHTS);
+		at += cast_bytes(p, l, p->m->blocks[l].n_operands);
 	return at + (i ? cast_bytes(p, layer, i) : 0);
 }
 
 /* The backward takes transposed casts of weights, which the forward makes with its own; where
  * parameters are here only while they are used, casts are made again. */
-void pass_precision(
-	struct pass *p, enum precision precision, bool skip_ends, struct arena *run)
+void linear_alloc(struct pass *p, struct arena *run)
 {
-	const struct store_config *c = &p->store->c;
-	int64_t n = p->m->c.layers * BLOCK_WEIGHTS;
-	p->precision = precision;
-	p->float8_skip_ends = skip_ends;
-	if (precision != PRECISION_FLOAT8)
+	int64_t n = p->m->c.layers * BLOCK_OPERANDS;
+	if (p->c.precision != PRECISION_FLOAT8)
 		return;
-	p->weight_amax = arena_floats(run, n);
-	p->weight_inverse = arena_floats(run, n);
+	const struct store_config *c = &p->store->c;
+	p->float8.amax = arena_floats(run, n);
+	p->float8.inverse = arena_floats(run, n);
 	if (p->d->narrow && c->zero < 3 && c->offload != OFFLOAD_PARAMS)
-		p->weight_transposed =
+		p->float8.transposed =
 			arena_alloc(run, (size_t)transposed_at(p, p->m->c.layers, 0));
 }
 
@@ -222,34 +206,38 @@ void pass_precision(
 void linear_begin(struct pass *p, int64_t layer)
 {
 	const struct kernels *k = p->d->k;
-	const struct tensor *w[BLOCK_WEIGHTS];
+	const struct block_tensors *t = &p->m->blocks[layer];
 	if (!is_float8(p, layer))
 		return;
-	float *most = p->weight_amax + layer * BLOCK_WEIGHTS;
-	int n = block_weights(p, layer, w);
-	k->zero(p->d, mat(most, 1, n));
-	for (int i = 0; i < n; i++)
-		for (int s = w[i]->first; s < w[i]->first + w[i]->here; s++)
-			k->amax(p->d, &most[i], store_param(p->store, w[i], s));
+	float *most = p->float8.amax + layer * BLOCK_OPERANDS;
+	k->zero(p->d, mat(most, 1, t->n_operands));
+	for (int i = 0; i < t->n_operands; i++) {
+		const struct tensor *w = t->operand[i];
+		for (int s = w->first; s < w->first + w->here; s++)
+			k->amax(p->d, &most[i], store_param(p->store, w, s));
+	}
 	comm_run(p->tp.axis, COLL_ALLREDUCE,
-		&(struct coll_args){
-			.recv = most, .count = n, .type = COMM_I32, .op = COMM_MAX});
+		&(struct coll_args){.recv = most,
+			.count = t->n_operands,
+			.type = COMM_I32,
+			.op = COMM_MAX});
 }
 
-static struct mat float8_weight(struct pass *p, int64_t layer, const struct tensor *w,
-	int s, struct mat m, enum sum_over over)
+static struct mat float8_weight(struct pass *p, struct at at, const struct tensor *w,
+	struct mat m, enum sum_over over)
 {
-	const struct tensor *all[BLOCK_WEIGHTS];
-	int n = block_weights(p, layer, all), i = 0;
-	while (i < n && all[i] != w)
+	const struct block_tensors *t = &p->m->blocks[at.layer];
+	int i = 0;
+	while (i < t->n_operands && t->operand[i] != w)
 		i++;
-	BUG_ON(i == n);
-	int64_t at = layer * BLOCK_WEIGHTS + i;
-	int slice = tensor_slice(w, p->tp.first + s) - w->first;
-	if (p->weight_transposed)
-		m.transposed = p->weight_transposed + transposed_at(p, layer, i) +
+	BUG_ON(i == t->n_operands);
+	int64_t number = at.layer * BLOCK_OPERANDS + i;
+	int slice = tensor_slice(w, p->tp.first + at.slice) - w->first;
+	if (p->float8.transposed)
+		m.transposed = p->float8.transposed + transposed_at(p, at.layer, i) +
 			       slice * mat_size(m);
-	return scaled(p, m, DT_E4M3, p->weight_amax + at, p->weight_inverse + at, over);
+	return scaled(
+		p, m, DT_E4M3, p->float8.amax + number, p->float8.inverse + number, over);
 }
 
 /* A parameter as products take it: the store may have it so. */
@@ -268,14 +256,14 @@ static struct mat cast_param(
 
 /* The master weight is left as it is. */
 static struct mat weight(
-	struct pass *p, int64_t layer, const struct tensor *w, int s, enum sum_over over)
+	struct pass *p, struct at at, const struct tensor *w, enum sum_over over)
 {
-	struct mat m = param(p, w, s);
+	struct mat m = param(p, w, at.slice);
 	if (!rounds(p))
 		return m;
-	if (is_float8(p, layer))
-		return float8_weight(p, layer, w, s, m, over);
-	return cast_param(p, w, s, m);
+	if (is_float8(p, at.layer))
+		return float8_weight(p, at, w, m, over);
+	return cast_param(p, w, at.slice, m);
 }
 
 static struct mat rounded_bias(struct pass *p, const struct tensor *bias, int s)
@@ -290,7 +278,7 @@ static struct mat rounded_bias(struct pass *p, const struct tensor *bias, int s)
 static void forward_rows(
 	struct pass *p, struct mat y, struct mat x, struct mat w, struct mat bias)
 {
-	p->d->k->linear_fwd(p->d, y, x, w, bias);
+	p->ops.linear(p->d, y, x, w, bias);
 	linear_round(p, y);
 }
 
@@ -313,26 +301,52 @@ static void backward_rows(
 
 /* ---- whole products -------------------------------------------------------------- */
 
-void linear_forward(struct pass *p, int64_t layer, struct mat y, struct mat x,
-	const struct tensor *w, const struct tensor *bias, int s)
+void linear_forward(struct pass *p, struct at at, const struct linear *l, struct mat x)
 {
 	size_t mark = arena_mark(p->d->scratch);
-	struct mat a = activation(p, layer, x, DT_E4M3, SUM_COLS);
-	struct mat b = weight(p, layer, w, s, SUM_COLS);
-	forward_rows(p, y, a, b, rounded_bias(p, bias, s));
+	struct mat a = activation(p, at.layer, x, DT_E4M3, SUM_COLS);
+	struct mat b = weight(p, at, l->w, SUM_COLS);
+	forward_rows(p, l->y, a, b, rounded_bias(p, l->bias, at.slice));
 	arena_reset(p->d->scratch, mark);
+	comm_poll();
 }
 
-bool linear_gives_slope(const struct pass *p, int64_t layer)
+/* Where numbers are stored narrow, products are added to what is there in fp32, where they are
+ * made; else each is rounded first. */
+void linear_backward_x(
+	struct pass *p, struct at at, struct mat dx, const struct linear *l, int n)
 {
-	return p->d->narrow && rounds(p) && !is_float8(p, layer) &&
-	       p->m->act == ACT_GELU_TANH;
+	bool within = p->d->narrow && n > 1 && dx.type == DT_F32;
+	for (int i = 0; i < n; i++) {
+		size_t mark = arena_mark(p->d->scratch);
+		struct mat dy = activation(p, at.layer, l[i].y, DT_E5M2, SUM_COLS);
+		struct mat w = weight(p, at, l[i].w, SUM_ROWS);
+		if (within)
+			p->d->k->linear_bwd_x(p->d, dx, dy, w, i > 0);
+		else
+			backward_rows(p, dx, dy, w, i > 0);
+		arena_reset(p->d->scratch, mark);
+		comm_poll();
+	}
 }
 
-bool linear_gives_gelu(const struct pass *p, int64_t layer)
+void linear_backward_w(struct pass *p, int64_t layer, struct mat dw, struct mat dy,
+	struct mat x, bool add)
 {
-	return linear_gives_slope(p, layer) && !p->plain_kernels &&
-	       p->recompute != RECOMPUTE_SELECTIVE;
+	size_t mark = arena_mark(p->d->scratch);
+	if (rounds(p)) {
+		dy = activation(p, layer, dy, DT_E5M2, SUM_ROWS);
+		x = activation(p, layer, x, DT_E4M3, SUM_ROWS);
+	}
+	BUG_ON(add && dy.scale); /* products with other scales are no one sum */
+	p->d->k->linear_bwd_w(p->d, dw, dy, x, add);
+	arena_reset(p->d->scratch, mark);
+	comm_poll();
+}
+
+bool linear_fuses(const struct pass *p, int64_t layer)
+{
+	return p->d->narrow && rounds(p) && !is_float8(p, layer);
 }
 
 /* ---- piece by piece --------------------------------------------------------------- */
@@ -358,17 +372,17 @@ static int64_t turn_rows(struct pass *p, struct slice_gather *x, int i, int64_t 
 	return slice_piece(&p->tp, p->rows, piece, first);
 }
 
-void linear_enter(struct pass *p, int64_t layer, struct slice_gather *x,
-	const struct linear *l, int n, int s)
+void linear_enter(struct pass *p, struct at at, struct slice_gather *x,
+	const struct linear *l, int n)
 {
-	struct mat w[LINEAR_MOST];
-	struct mat bias[LINEAR_MOST];
+	struct mat w[LINEAR_MAX], bias[LINEAR_MAX];
 	size_t mark = arena_mark(p->d->scratch);
-	struct mat all = gathered(p, layer, x, DT_E4M3);
-	BUG_ON(n > LINEAR_MOST);
+	BUG_ON(n > LINEAR_MAX);
+	param_use(p, l->w, at.slice);
+	struct mat all = gathered(p, at.layer, x, DT_E4M3);
 	for (int i = 0; i < n; i++) {
-		w[i] = weight(p, layer, l[i].w, s, SUM_COLS);
-		bias[i] = rounded_bias(p, l[i].bias, s);
+		w[i] = weight(p, at, l[i].w, SUM_COLS);
+		bias[i] = rounded_bias(p, l[i].bias, at.slice);
 	}
 	for (int turn = 0; turn < p->tp.n; turn++) {
 		int64_t first, rows = turn_rows(p, x, turn, &first);
@@ -382,52 +396,47 @@ void linear_enter(struct pass *p, int64_t layer, struct slice_gather *x,
 			else
 				forward_rows(p, y, piece, w[i], bias[i]);
 		}
-		watch(p, NULL, layer, no_mat());
+		comm_poll();
 	}
+	param_done(p, l->w, at.slice);
 	arena_reset(p->d->scratch, mark);
 }
 
-/* Where numbers are stored narrow, products are added to what is there in fp32, where they are
- * made; else each is rounded first. */
-void linear_backward_x(struct pass *p, int64_t layer, struct mat dx,
-	const struct linear *l, int n, int s)
+void linear_enter_backward(struct pass *p, struct at at, struct slice_sum *sum,
+	const struct linear *l, int n)
 {
-	bool within = p->d->narrow && n > 1 && dx.type == DT_F32;
-	for (int i = 0; i < n; i++) {
-		size_t mark = arena_mark(p->d->scratch);
-		struct mat dy = activation(p, layer, l[i].y, DT_E5M2, SUM_COLS);
-		struct mat w = weight(p, layer, l[i].w, s, SUM_ROWS);
-		if (within)
-			p->d->k->linear_bwd_x(p->d, dx, dy, w, i > 0);
-		else
-			backward_rows(p, dx, dy, w, i > 0);
-		arena_reset(p->d->scratch, mark);
-	}
+	param_use(p, l->w, at.slice);
+	linear_backward_x(p, at, slice_sum_slot(sum), l, n);
+	param_done(p, l->w, at.slice);
+	slice_sum_push(sum);
 }
 
-void linear_leave(struct pass *p, int64_t layer, struct slice_sum *sum, struct mat x,
-	const struct tensor *w, int s)
+void linear_leave(struct pass *p, struct at at, struct slice_sum *sum, struct mat x,
+	const struct tensor *w)
 {
 	size_t mark = arena_mark(p->d->scratch);
-	struct mat all = activation(p, layer, x, DT_E4M3, SUM_COLS);
-	struct mat b = weight(p, layer, w, s, SUM_COLS);
+	param_use(p, w, at.slice);
+	struct mat all = activation(p, at.layer, x, DT_E4M3, SUM_COLS);
+	struct mat b = weight(p, at, w, SUM_COLS);
 	for (int turn = 0; turn < p->tp.n; turn++) {
 		slice_sum_turn(sum, turn);
 		if (sum->n)
 			forward_rows(p, slice_sum_slot(sum),
 				mat_rows(all, sum->first, sum->n), b, no_mat());
 		slice_sum_push(sum);
-		watch(p, NULL, layer, no_mat());
+		comm_poll();
 	}
+	param_done(p, w, at.slice);
 	arena_reset(p->d->scratch, mark);
 }
 
-void linear_leave_backward(struct pass *p, int64_t layer, struct mat dx,
-	struct slice_gather *dy, const struct tensor *w, int s, struct mat gelu_of)
+void linear_leave_backward(struct pass *p, struct at at, struct mat dx,
+	struct slice_gather *dy, const struct tensor *w, struct mat gelu_of)
 {
 	size_t mark = arena_mark(p->d->scratch);
-	struct mat all = gathered(p, layer, dy, DT_E5M2);
-	struct mat b = weight(p, layer, w, s, SUM_ROWS);
+	param_use(p, w, at.slice);
+	struct mat all = gathered(p, at.layer, dy, DT_E5M2);
+	struct mat b = weight(p, at, w, SUM_ROWS);
 	for (int turn = 0; turn < p->tp.n; turn++) {
 		int64_t first, n = turn_rows(p, dy, turn, &first);
 		struct mat rows = mat_rows(all, first, n), to = mat_rows(dx, first, n);
@@ -436,25 +445,24 @@ void linear_leave_backward(struct pass *p, int64_t layer, struct mat dx,
 				p->d, to, rows, b, mat_rows(gelu_of, first, n));
 		else if (n)
 			backward_rows(p, to, rows, b, false);
-		watch(p, NULL, layer, no_mat());
+		comm_poll();
 	}
+	param_done(p, w, at.slice);
 	arena_reset(p->d->scratch, mark);
 }
 
-/* ---- gradients of weights ---------------------------------------------------------- */
-
-void linear_backward_w(struct pass *p, int64_t layer, struct mat dw, struct mat dy,
-	struct mat x, bool add)
+void linear_weights(
+	struct pass *p, struct at at, struct mat x, const struct linear *l, int n)
 {
-	const struct kernels *k = p->d->k;
-	if (!rounds(p)) {
-		k->linear_bwd_w(p->d, dw, dy, x, add);
-		return;
+	for (int i = 0; i < n; i++) {
+		struct mat dw = leaf(p, l[i].w, at, 0);
+		linear_backward_w(p, at.layer, dw, l[i].y, x, false);
+		linear_round(p, dw);
+		leaf_done(p, l[i].w, at, 0);
+		if (!l[i].bias)
+			continue;
+		p->d->k->bias_bwd(p->d, leaf(p, l[i].bias, at, 0), l[i].y);
+		leaf_done(p, l[i].bias, at, 0);
 	}
-	size_t mark = arena_mark(p->d->scratch);
-	struct mat a = activation(p, layer, dy, DT_E5M2, SUM_ROWS);
-	struct mat b = activation(p, layer, x, DT_E4M3, SUM_ROWS);
-	BUG_ON(add && a.scale); /* products with other scales are no one sum */
-	k->linear_bwd_w(p->d, dw, a, b, add);
-	arena_reset(p->d->scratch, mark);
+	param_reduce(p, l->w, at.slice, 0);
 }

@@ -9,12 +9,11 @@ static int64_t ffn_dim(int64_t dim)
 }
 
 const struct arch arch_llama = {
-	.name = "llama",
-	.help = "rotary positions, RMSNorm, SwiGLU, grouped queries",
 	.norm = NORM_RMS,
 	.norm_eps = 1e-5,
 	.rope = true,
 	.act = ACTC_SWIGLU,
 	.init = INITC_LLAMA,
 	.ffn_dim = ffn_dim,
+	.sublayer = {&attention_heads, &ffn_dense},
 };

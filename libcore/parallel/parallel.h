@@ -147,7 +147,7 @@ void store_before_use(struct store *s, void (*fn)(void *with, int unit), void *w
 void store_done(struct store *s, int unit, bool backward);
 /* With tiles, a slice of what a unit's tile has is used, done and reduced by itself, while the
  * unit is in use. The number that stands for it in these calls; -1: it is used with the unit. */
-enum { N_TILES = 5 };
+enum { N_TILES = 6 };
 int store_tile(const struct store *s, int unit, int tile, int slice);
 /* Between use and done: a slice of a parameter. A vector is a row. p is NULL where there is only
  * a copy. */

@@ -25,7 +25,7 @@ static void describe_model(const struct run *r, struct str *out)
 {
 	const struct model *m = &r->t.model;
 	line(out, "model", "%s, %lld parameters: %lld layer%s, dim %lld, %lld head%s",
-		m->arch->name, (long long)model_counts(m).all, (long long)m->c.layers,
+		arch_names[m->c.arch], (long long)model_counts(m).all, (long long)m->c.layers,
 		plural(m->c.layers), (long long)m->c.dim, (long long)m->c.heads,
 		plural(m->c.heads));
 }

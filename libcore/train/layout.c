@@ -256,12 +256,8 @@ int layout_check(const struct train_opts *o, const struct model *m, struct err *
 
 double layout_stage_work(const struct model *m, const struct stage *s)
 {
-	double dim = (double)m->c.dim, ffn = (double)m->c.ffn_dim;
-	double kv = (double)(m->c.kv_heads * m->head_dim);
-	double products = m->act == ACT_SWIGLU ? 3 : 2;
-	double layer = dim * (2 * dim + 2 * kv + products * ffn + (double)m->c.context);
-	double head = s->heads ? dim * (double)m->padded_vocab : 0;
-	return (double)(s->end - s->first) * layer + head;
+	double head = s->heads ? (double)tensor_size(m->output) : 0;
+	return (double)(s->end - s->first) * model_block_work(m) + head;
 }
 
 /* Where stages begin; the head's work counts at the last, the embedding's is nothing. */

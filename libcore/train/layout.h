@@ -3,7 +3,7 @@
 #define TRAIN_LAYOUT_H
 
 #include "data/data.h"
-#include "model/model.h"
+#include "model/pass.h"
 #include "parallel/parallel.h"
 #include "train/options.h"
 

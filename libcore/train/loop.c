@@ -2,6 +2,7 @@
  * The training loop: step, synchronise, log, evaluate, save, until the last step or a signal.
  * What ranks could see differently (signals, the clock) is a vote in the step.
  */
+#include "model/generate.h"
 #include "train/train_internal.h"
 
 #include <math.h>

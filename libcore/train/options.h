@@ -3,7 +3,7 @@
 #define TRAIN_OPTIONS_H
 
 #include "base/base.h"
-#include "model/model.h"
+#include "model/pass.h"
 
 /* (An enum and the words of its option are two lines, in the same order.) */
 enum lr_schedule { LR_CONSTANT, LR_COSINE, LR_LINEAR, LR_WSD };

@@ -175,20 +175,20 @@ static void forward(struct pipe *x, struct pipe_stage *y, int64_t micro)
 {
 	struct pass *p = x->pass;
 	struct slot *o = slot_of(y, micro);
-	if (!p->empty) {
+	if (!p->micro.empty) {
 		wait(x, &o->out[ONWARD]);
 		wait(x, &o->out[BACK]);
-		if (p->train)
+		if (p->micro.train)
 			receive(x, y, o, BACK);
 		wait(x, &o->in[ONWARD]);
 	}
 	device_at(p->d, AT_FORWARD);
 	model_forward(p, &y->st, &o->acts);
 	device_at(p->d, AT_NOTHING);
-	if (p->empty)
+	if (p->micro.empty)
 		return;
 	send(x, y, o, ONWARD);
-	if (!p->train)
+	if (!p->micro.train)
 		expect(x, y, micro + y->n_slots);
 }
 
@@ -200,7 +200,7 @@ static void backward(
 	struct pass *p = x->pass;
 	struct slot *o = slot_of(y, micro);
 	bool first = kind != ACTION_BACKWARD_W, last = kind != ACTION_BACKWARD_X;
-	if (first && !p->empty)
+	if (first && !p->micro.empty)
 		wait(x, &o->in[BACK]);
 	device_at(p->d, AT_BACKWARD);
 	if (first && last)
@@ -210,7 +210,7 @@ static void backward(
 	else
 		model_backward_w(p, &y->st, &o->acts, y->grads[micro % y->n_grads]);
 	device_at(p->d, AT_NOTHING);
-	if (p->empty)
+	if (p->micro.empty)
 		return;
 	if (first)
 		send(x, y, o, BACK);
@@ -237,17 +237,17 @@ static int unit_used_from(const struct pipe *x, int64_t i)
 static void load(struct pipe *x, const struct pipe_input *in, int64_t i)
 {
 	struct pass *p = x->pass;
-	int64_t b = p->batch;
-	p->empty = i >= in->n;
+	int64_t b = p->c.batch;
+	p->micro.empty = i >= in->n;
 	if (in->deal) {
-		p->micro = deal_micro(in->deal, in->data_rank, i);
-		p->last = i + 1 == deal_count(in->deal, in->data_rank);
+		p->micro.number = deal_micro(in->deal, in->data_rank, i);
+		p->micro.last = i + 1 == deal_count(in->deal, in->data_rank);
 	}
-	if (p->empty || !in->windows)
+	if (p->micro.empty || !in->windows)
 		return;
 	pass_load(p, in->windows + i * b * (p->m->c.context + 1));
-	p->counted = min64(b, in->n_windows - i * b);
-	p->first_sample = in->first_sample + p->micro * b;
+	p->micro.counted = min64(b, in->n_windows - i * b);
+	p->micro.first_sample = in->first_sample + p->micro.number * b;
 }
 
 void pipe_step(struct pipe *x, const struct pipe_input *in)
@@ -256,14 +256,14 @@ void pipe_step(struct pipe *x, const struct pipe_input *in)
 	const struct action *all = s->rank[x->axis->rank];
 	double start = clock_seconds();
 	BUG_ON(in->n > s->n_micro);
-	x->pass->train = true;
+	x->pass->micro.train = true;
 	device_times(x->pass->d, NULL); /* of an evaluation, say */
 	begin(x, in->n);
 	for (int64_t i = 0; i < s->n[x->axis->rank]; i++) {
 		const struct action *a = &all[i];
 		struct pipe_stage *y = stage_of(x, a->stage);
 		load(x, in, a->micro);
-		x->pass->then = unit_used_from(x, i + 1);
+		x->pass->micro.then = unit_used_from(x, i + 1);
 		if (a->kind == ACTION_FORWARD)
 			forward(x, y, a->micro);
 		else
@@ -300,8 +300,8 @@ void pipe_forward(struct pipe *x, const struct pipe_input *in, int64_t rounds)
 {
 	int per_rank = x->schedule->per_rank;
 	int64_t group = x->group;
-	x->pass->train = false;
-	x->pass->then = -1;
+	x->pass->micro.train = false;
+	x->pass->micro.then = -1;
 	begin(x, in->n);
 	for (int64_t first = 0; first < rounds; first += group) {
 		for (int v = 0; v < per_rank; v++) {

@@ -2,7 +2,7 @@
 #ifndef TRAIN_PIPE_H
 #define TRAIN_PIPE_H
 
-#include "model/model.h"
+#include "model/pass.h"
 #include "parallel/parallel.h"
 
 struct pipe_stage;

@@ -1,5 +1,6 @@
 /* The plan: the training code itself, run on the planning device with arenas that only
  * measure. */
+#include "model/generate.h"
 #include "train/plan.h"
 
 #include <stdlib.h>

@@ -3,7 +3,7 @@
 #define TRAIN_PLAN_H
 
 #include "kernels/selftest.h"
-#include "model/model.h"
+#include "model/pass.h"
 #include "parallel/parallel.h"
 #include "train/options.h"
 

@@ -320,9 +320,9 @@ static void look(void *with, const struct action *a)
 	int64_t stages = schedule_stages(&w->t->schedule);
 	if (!w->probe.found || w->found_at != NOWHERE)
 		return;
-	w->found_at = 2 * stages * w->t->pass.micro +
+	w->found_at = 2 * stages * w->t->pass.micro.number +
 		      (a->kind == ACTION_FORWARD ? a->stage : 2 * stages - 1 - a->stage);
-	w->sample = w->t->samples + w->t->pass.first_sample;
+	w->sample = w->t->samples + w->t->pass.micro.first_sample;
 }
 
 /* Collective. Does the step again, looking at every result. Says what this rank found, if it

@@ -123,12 +123,6 @@ static void agree_on_copies(struct trainer *t)
 		t->plan.copy_bytes = 0;
 }
 
-static void tick(void *with)
-{
-	(void)with;
-	comm_poll();
-}
-
 /* Of float8 a scale is made from the weight as it is, not rounded; so it travels so. */
 static enum dtype wire_dtype(const struct train_opts *o)
 {
@@ -171,17 +165,16 @@ void trainer_build_store(struct trainer *t)
 	struct pass_config p = {.mesh = &t->mesh,
 		.batch = o->micro_batch,
 		.seed = (uint64_t)o->seed,
+		.precision = (enum precision)o->dtype,
+		.float8_skip_ends = o->float8_skip_ends,
 		.sp = o->sp,
 		.async_tp = o->async_tp && comm_overlaps(),
-		.gather_kv = o->cp_comm == CP_GATHER};
+		.gather_kv = o->cp_comm == CP_GATHER,
+		.plain_kernels = o->kernels == KERNELS_REF,
+		.cp_rounds = o->cp_accumulate == CP_BF16};
 	train_store_groups(o, &c.groups);
 	t->store = store_open(&c, &t->memory.run);
 	pass_init(&t->pass, m, &t->d, t->store, &p, &t->memory.run);
-	t->pass.plain_kernels = o->kernels == KERNELS_REF;
-	t->pass.cp_rounds = o->cp_accumulate == CP_BF16;
-	pass_precision(
-		&t->pass, (enum precision)o->dtype, o->float8_skip_ends, &t->memory.run);
-	t->pass.tick = tick;
 	t->terms = arena_alloc(&t->memory.run, sizeof(*t->terms));
 	t->end = arena_alloc(&t->memory.run, sizeof(*t->end));
 }

@@ -7,7 +7,7 @@
 #define TRAIN_TRAINER_H
 
 #include "comm/comm.h"
-#include "model/model.h"
+#include "model/pass.h"
 #include "train/dataset.h"
 #include "train/faults.h"
 #include "train/layout.h"

@@ -1,0 +1,372 @@
+/*
+ * A block: two sublayers, forward beside backward. The norm in front of a sublayer, the gather
+ * behind it, the sum over slices, dropout and the residual are alike for all of them; block.h says
+ * what is not.
+ */
+#include "model/block.h"
+#include "model/linear.h"
+
+/* A sublayer in a pass. */
+struct sub {
+	const struct sublayer *f;
+	const struct sublayer_tensors *t;
+	struct sublayer_acts *a;
+	struct sublayer_grads *g; /* NULL in the forward */
+	int64_t layer;
+	int i; /* ATTENTION or FFN */
+};
+
+static struct sub sub_of(const struct pass *p, int64_t layer, int i, struct block_acts *b,
+	struct block_grads *g)
+{
+	return (struct sub){.f = p->m->arch->sublayer[i],
+		.t = &p->m->blocks[layer].sub[i],
+		.a = b ? &b->sub[i] : NULL,
+		.g = g ? &g->sub[i] : NULL,
+		.layer = layer,
+		.i = i};
+}
+
+static struct stream_norm norm_of(const struct pass *p, const struct sub *x, int c)
+{
+	return (struct stream_norm){.what = x->f->norm,
+		.at = {x->layer, 0, c},
+		.h = chunk_of(p, x->a->h, c),
+		.stats = stats_of(p, x->a->stats, c),
+		.weight = x->t->norm,
+		.bias = x->t->norm_bias};
+}
+
+/* ---- memory ---------------------------------------------------------------------- */
+
+struct rooms {
+	struct room acts[SUBLAYER_MATS], grads[SUBLAYER_MATS];
+};
+
+static struct rooms rooms_of(const struct pass *p, int i)
+{
+	struct rooms r = {0};
+	p->m->arch->sublayer[i]->rooms(p, r.acts, r.grads);
+	return r;
+}
+
+/* Matrices as they are to be. */
+static struct mat own_size(const struct pass *p, const struct room *r)
+{
+	return mat_typed(NULL, p->tp.here * p->cp.here * p->rows, r->cols, r->type);
+}
+
+static struct mat stream_size(const struct pass *p, enum dtype type)
+{
+	return mat_typed(NULL, p->cp.here * p->rows_here, p->m->c.dim, type);
+}
+
+static struct mat take(struct arena *a, struct mat size)
+{
+	return size.cols ? mat_take(a, size.rows, size.cols, size.type) : no_mat();
+}
+
+/* How a block's activations are allocated: all that is recomputed is one for all blocks. */
+struct allocation {
+	bool shared; /* that is what is allocated now */
+	bool casts; /* of what selective recomputation does not keep, only casts are kept */
+	enum recompute recompute;
+	struct arena *arena;
+};
+
+/* `until`: the last degree of recomputation at which it is kept. */
+static void place(const struct allocation *o, enum recompute until, struct mat *to,
+	struct mat shared, struct mat size)
+{
+	bool kept = o->recompute <= until && !(o->casts && until == RECOMPUTE_NONE);
+	*to = kept == o->shared ? shared : take(o->arena, size);
+}
+
+static void alloc_acts(
+	const struct pass *p, const struct allocation *o, int i, struct sublayer_acts *a)
+{
+	const struct sublayer_acts *shared = &p->shared.sub[i];
+	const struct rooms r = rooms_of(p, i);
+	bool cheap = p->m->arch->sublayer[i]->cheap_inner;
+	/* the input of the block is kept always */
+	place(o, i ? RECOMPUTE_SELECTIVE : RECOMPUTE_FULL, &a->x, shared->x,
+		stream_size(p, DT_F32));
+	place(o, RECOMPUTE_NONE, &a->h, shared->h,
+		mat_typed(NULL, p->cp.here * p->rows, p->m->c.dim, act_type(p)));
+	place(o, RECOMPUTE_SELECTIVE, &a->stats, shared->stats,
+		mat(NULL, p->cp.here * 2, p->rows_here));
+	for (int j = 0; j < SUBLAYER_MATS; j++)
+		place(o, j == LEAVING && cheap ? RECOMPUTE_NONE : RECOMPUTE_SELECTIVE,
+			&a->m[j], shared->m[j], own_size(p, &r.acts[j]));
+}
+
+void block_alloc(const struct pass *p, int64_t layer, struct block_acts *b, bool shared,
+	struct arena *micro)
+{
+	bool casts = linear_keeps_casts(p, layer);
+	const struct allocation o = {.shared = shared,
+		.casts = shared ? p->c.precision == PRECISION_FLOAT8 && p->d->narrow
+				: casts,
+		.recompute = p->recompute,
+		.arena = micro};
+	for (int i = 0; i < SUBLAYERS; i++)
+		alloc_acts(p, &o, i, &b->sub[i]);
+	struct mat *const operands[] = {&b->sub[ATTENTION].h,
+		&b->sub[ATTENTION].m[LEAVING], &b->sub[FFN].h, &b->sub[FFN].m[LEAVING]};
+	b->amax = linear_cast_room(p, layer, operands, ARRAY_LEN(operands), casts, micro);
+}
+
+static struct mat added_grad(const struct pass *p, struct arena *a)
+{
+	return mat_take(a, p->cp.here * p->rows, p->m->c.dim, act_type(p));
+}
+
+struct grad_copy block_copy(struct pass *p, int64_t lowest)
+{
+	struct arena *a = p->d->scratch;
+	struct grad_copy g = {.lowest = lowest};
+	struct mat *const copy[] = {&g.copy};
+	if (!norm_writes_copies(p))
+		return g;
+	g.copy = added_grad(p, a);
+	g.sums = mat_take(a, (int64_t)p->cp.here * p->tp.here, p->m->c.dim, DT_F32);
+	/* if any block is in float8, then one in the middle */
+	linear_amax_begin(p, linear_cast_room(p, p->m->c.layers / 2, copy, 1, true, a));
+	return g;
+}
+
+/* Those that sublayer i keeps; the gradient of its output may be the copy. */
+static void alloc_grads(const struct pass *p, const struct sub *x,
+	const struct grad_copy *copy, struct arena *a)
+{
+	const struct rooms r = rooms_of(p, x->i);
+	struct sublayer_grads *g = x->g;
+	bool shared = copy && copy->copy.p;
+	struct mat *operands[SUBLAYER_MATS + 1];
+	int n = 0;
+	*g = (struct sublayer_grads){.d = shared
+			? linear_cast_of(p, x->layer, copy->copy)
+			: added_grad(p, a)};
+	for (int j = 0; j < SUBLAYER_MATS; j++) {
+		if (r.grads[j].scratch || !r.grads[j].cols)
+			continue;
+		g->m[j] = take(a, own_size(p, &r.grads[j]));
+		operands[n++] = &g->m[j];
+	}
+	/* the sum of several products is fp32 */
+	g->dh = take(a, stream_size(p, n > 1 ? DT_F32 : slice_type(p)));
+	if (!shared)
+		operands[n++] = &g->d;
+	g->amax = linear_cast_room(p, x->layer, operands, n, true, a);
+}
+
+static void alloc_scratch(struct pass *p, int i, struct sublayer_grads *g)
+{
+	const struct rooms r = rooms_of(p, i);
+	for (int j = 0; j < SUBLAYER_MATS; j++)
+		if (r.grads[j].scratch)
+			g->m[j] = take(p->d->scratch, own_size(p, &r.grads[j]));
+}
+
+void block_alloc_grads(
+	const struct pass *p, int64_t layer, struct block_grads *g, struct arena *a)
+{
+	for (int i = 0; i < SUBLAYERS; i++) {
+		const struct sub x = sub_of(p, layer, i, NULL, g);
+		alloc_grads(p, &x, NULL, a);
+	}
+}
+
+/* ---- forward --------------------------------------------------------------------- */
+
+/* Its norm, unless that is there already; and its column-parallel products, if they are wanted. */
+static void enter(struct pass *p, const struct sub *x, bool normed, bool products)
+{
+	for (int c = 0; c < p->cp.here; c++) {
+		const struct stream_norm norm = norm_of(p, x, c);
+		struct slice_gather h;
+		if (!normed)
+			norm_forward(p, &norm, stream_of(p, x->a->x, c));
+		norm_gather(p, &h, &norm);
+		for (int s = 0; s < p->tp.here && products; s++)
+			x->f->enter(p, (struct at){x->layer, s, c}, x->a, &h);
+		slice_gather_end(&h);
+	}
+}
+
+/* To y, and to the norm of the sublayer `next`, unless that is NULL. */
+static void leave(
+	struct pass *p, const struct sub *x, struct mat y, const struct sub *next)
+{
+	for (int c = 0; c < p->cp.here; c++) {
+		size_t mark = arena_mark(p->d->scratch);
+		struct mat yc = stream_of(p, y, c);
+		const struct residual r = {yc, sum_room(p, yc), stream_of(p, x->a->x, c),
+			x->t->bias, x->f->drop};
+		struct stream_norm norm;
+		struct slice_sum sum;
+		slice_sum_begin(&sum, &p->tp, p->d, r.sum, p->rows);
+		for (int s = 0; s < p->tp.here; s++)
+			x->f->leave(p, (struct at){x->layer, s, c}, x->a, &sum);
+		slice_sum_end(&sum);
+		if (next)
+			norm = norm_of(p, next, c);
+		join_residual(p, (struct at){x->layer, 0, c}, &r, next ? &norm : NULL);
+		arena_reset(p->d->scratch, mark);
+		check_finite(p, x->f->out, x->layer, yc);
+	}
+}
+
+void block_forward(
+	struct pass *p, int64_t layer, struct block_acts *b, const struct mat *y)
+{
+	const struct sub attention = sub_of(p, layer, ATTENTION, b, NULL);
+	const struct sub ffn = sub_of(p, layer, FFN, b, NULL);
+	enter(p, &attention, false, true);
+	attention.f->inner(p, layer, attention.a);
+	leave(p, &attention, ffn.a->x, &ffn);
+	enter(p, &ffn, true, true);
+	ffn.f->inner(p, layer, ffn.a);
+	if (y)
+		leave(p, &ffn, *y, NULL);
+}
+
+/* What was not kept of the forward. For the gradient of the input alone, the results of norms and
+ * activation functions are not needed. */
+static void recompute(
+	struct pass *p, int64_t layer, struct block_acts *b, bool for_weights)
+{
+	if (p->recompute == RECOMPUTE_FULL)
+		block_forward(p, layer, b, NULL);
+	if (p->recompute != RECOMPUTE_SELECTIVE || !for_weights)
+		return;
+	for (int i = 0; i < SUBLAYERS; i++) {
+		const struct sub x = sub_of(p, layer, i, b, NULL);
+		enter(p, &x, false, false);
+		if (x.f->cheap_inner)
+			x.f->inner(p, layer, x.a);
+	}
+}
+
+/* ---- backward -------------------------------------------------------------------- */
+
+/* From dx, the gradient of the sum, to those of the results of enter(). */
+static void inner_backward(
+	struct pass *p, const struct sub *x, struct mat dx, bool copied)
+{
+	size_t mark = arena_mark(p->d->scratch);
+	linear_amax_begin(p, x->g->amax);
+	alloc_scratch(p, x->i, x->g);
+	for (int c = 0; c < p->cp.here; c++) {
+		struct slice_gather d;
+		residual_gather(p, &d, (struct at){x->layer, 0, c}, x->f->drop, x->g->d,
+			stream_of(p, dx, c), copied);
+		for (int s = 0; s < p->tp.here; s++)
+			x->f->leave_backward(
+				p, (struct at){x->layer, s, c}, x->a, x->g, &d);
+		slice_gather_end(&d);
+	}
+	x->f->inner_backward(p, x->layer, x->a, x->g);
+	arena_reset(p->d->scratch, mark);
+}
+
+/* The leaves of one chunk but those of the norm. */
+static void product_leaves(
+	struct pass *p, const struct sub *x, int c, struct mat sums)
+{
+	struct at at = {x->layer, 0, c};
+	bias_leaves(p, at, x->t->bias, here_of(p, chunk_of(p, x->g->d, c)), sums);
+	for (; at.slice < p->tp.here; at.slice++)
+		x->f->weights(p, at, x->a, x->g);
+}
+
+/* The sublayer below: its weights; NULL, below the lowest of the stage. */
+static const struct sublayer_tensors *below(
+	const struct pass *p, const struct sub *x, int64_t lowest, int64_t *layer)
+{
+	*layer = x->i == ATTENTION ? x->layer - 1 : x->layer;
+	return *layer < lowest ? NULL : &p->m->blocks[*layer].sub[!x->i];
+}
+
+/* Where the norm of a sublayer writes the copy for the one below. */
+static struct norm_grad copy_below(
+	const struct pass *p, const struct sub *x, const struct grad_copy *copy)
+{
+	struct norm_grad g = {0};
+	int64_t layer;
+	const struct sublayer_tensors *t =
+		copy && copy->copy.p ? below(p, x, copy->lowest, &layer) : NULL;
+	if (!t)
+		return g;
+	g.copy = linear_cast_of(p, layer, copy->copy);
+	g.sums = copy->sums;
+	g.copy_bias = t->bias;
+	return g;
+}
+
+/* From there to the gradient of the residual stream. */
+static void enter_backward(struct pass *p, const struct sub *x, struct mat dx,
+	bool leaves, struct grad_copy *copy)
+{
+	struct norm_grad g = copy_below(p, x, copy);
+	struct mat sums = copy && copy->valid ? copy->sums : no_mat();
+	for (int c = 0; c < p->cp.here; c++) {
+		const struct stream_norm norm = norm_of(p, x, c);
+		struct mat dh = stream_of(p, x->g->dh, c);
+		struct slice_sum sum;
+		slice_sum_begin(&sum, &p->tp, p->d, dh, p->rows);
+		for (int s = 0; s < p->tp.here; s++)
+			x->f->enter_backward(p, (struct at){x->layer, s, c}, x->g, &sum);
+		slice_sum_send(&sum);
+		if (leaves)
+			product_leaves(p, x, c, sums);
+		slice_sum_end(&sum);
+		g.dx = stream_of(p, dx, c);
+		g.dy = dh;
+		g.x = stream_of(p, x->a->x, c);
+		norm_backward(p, &norm, &g, leaves);
+	}
+	if (copy)
+		copy->valid = g.copy.p != NULL;
+}
+
+void block_backward(struct pass *p, int64_t layer, struct block_acts *b, struct mat dx,
+	struct grad_copy *copy)
+{
+	size_t mark = arena_mark(p->d->scratch);
+	struct block_grads g;
+	recompute(p, layer, b, true);
+	for (int i = SUBLAYERS - 1; i >= 0; i--) {
+		const struct sub x = sub_of(p, layer, i, b, &g);
+		alloc_grads(p, &x, copy, p->d->scratch);
+		inner_backward(p, &x, dx, copy->valid);
+		enter_backward(p, &x, dx, true, copy);
+		arena_reset(p->d->scratch, mark);
+	}
+}
+
+void block_backward_x(struct pass *p, int64_t layer, struct block_acts *b,
+	struct block_grads *g, struct mat dx)
+{
+	recompute(p, layer, b, false);
+	for (int i = SUBLAYERS - 1; i >= 0; i--) {
+		const struct sub x = sub_of(p, layer, i, b, g);
+		inner_backward(p, &x, dx, false);
+		enter_backward(p, &x, dx, false, NULL);
+	}
+}
+
+void block_backward_w(
+	struct pass *p, int64_t layer, struct block_acts *b, struct block_grads *g)
+{
+	recompute(p, layer, b, true);
+	for (int i = SUBLAYERS - 1; i >= 0; i--) {
+		const struct sub x = sub_of(p, layer, i, b, g);
+		for (int c = 0; c < p->cp.here; c++) {
+			const struct stream_norm norm = norm_of(p, &x, c);
+			product_leaves(p, &x, c, no_mat());
+			norm_leaves(p, &norm, stream_of(p, x.g->dh, c),
+				stream_of(p, x.a->x, c));
+		}
+	}
+}
