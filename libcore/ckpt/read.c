@@ -1,6 +1,8 @@
 /* Reading checkpoints: everything that is used is checked first. */
 #include "ckpt/ckpt.h"
 
+#include "kernels/kernels.h"
+
 #include <errno.h>
 #include <fcntl.h>
 #include <stdlib.h>

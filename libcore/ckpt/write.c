@@ -6,6 +6,8 @@
  */
 #include "ckpt/ckpt.h"
 
+#include "comm/collective.h"
+
 #include <errno.h>
 #include <fcntl.h>
 #include <math.h>

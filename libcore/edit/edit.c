@@ -243,7 +243,7 @@ void edit_settle(struct edit *x)
 	x->flight.x = NULL;
 }
 
-static void send(struct edit *x, struct chosen c)
+static void start_flight(struct edit *x, struct chosen c)
 {
 	edit_settle(x);
 	x->flight = (struct flight){.x = &x->exchange,
@@ -330,7 +330,7 @@ void edit_begin(struct edit *x, int fragment, int64_t steps, struct edit_result 
 	}
 	r->weight /= n;
 	x->begun[fragment] = true;
-	send(x, c);
+	start_flight(x, c);
 	x->n_syncs++;
 }
 

@@ -10,7 +10,9 @@
 #define PARALLEL_H
 
 #include "base/base.h"
-#include "comm/comm.h"
+#include "comm/mesh.h"
+#include "comm/requests.h"
+#include "comm/sum.h"
 #include "kernels/kernels.h"
 
 /* ---- tensor.c: the tensor table -------------------------------------------------- */
@@ -204,9 +206,9 @@ struct ring {
 	struct device *d; /* NULL: nothing travels */
 	struct ring_load load;
 	struct mat away[N_RING_PARTS]; /* chunks of other ranks: [place][slice][rows] */
-	struct comm_req *reqs;	       /* of keys and values */
-	int n_reqs;
-	struct comm_req *sums; /* [odd or even step][slice]: dk, dv that come, that go */
+	struct comm_requests keys;     /* of keys and values */
+	struct comm_requests
+		*sums; /* [odd or even step][slice]: of dk and dv, both ways */
 	size_t mark;
 };
 

@@ -22,13 +22,13 @@ int apart_open(struct run *r, struct train_opts *o, struct err *e)
 	if (n > 1)
 		r->world = comm_split(r->all, o->worker, "worker");
 	if (n > 1 && o->edit.async)
-		comm_bell_open(&r->syncing.bell, r->all, run_first(r));
+		comm_notify_open(&r->syncing.notify, r->all, run_first(r));
 	return 0;
 }
 
 void apart_close(struct run *r)
 {
-	comm_bell_close(&r->syncing.bell);
+	comm_notify_close(&r->syncing.notify);
 	free(r->syncing.replay);
 }
 
@@ -166,7 +166,7 @@ bool apart_meet(struct run *r, bool leaves)
 	if (!r->sync)
 		return true;
 	if (leaves)
-		comm_bell_ring(&y->bell, y->meetings + 1);
+		comm_notify_send(&y->notify, y->meetings + 1);
 	comm_sum_i64(r->all, (int64_t *)&all, 5);
 	y->meetings++;
 	y->enough = all.stop || all.ends || all.steps >= t->o.edit.min_total;
@@ -191,7 +191,8 @@ static bool wants_to_meet(void *with)
 	struct run *r = with;
 	struct syncing *y = &r->syncing;
 	return run_first(r) && !repeats(r) &&
-	       (clock_seconds() >= y->due || comm_bell_heard(&y->bell, y->meetings + 1));
+	       (clock_seconds() >= y->due ||
+		       comm_notify_received(&y->notify, y->meetings + 1));
 }
 
 /* A worker by itself: who will stop, or is done, does not wait until it is time. */
@@ -202,7 +203,7 @@ static bool meets_in_time(struct run *r, const struct step_result *s)
 	if (repeats(r))
 		return t->step - t->synced == steps_to_repeat(y, edit_syncs(t->edit));
 	if (y->wish_stop || t->step >= t->o.steps) {
-		comm_bell_ring(&y->bell, y->meetings + 1);
+		comm_notify_send(&y->notify, y->meetings + 1);
 		return true;
 	}
 	return s->meet > 0;

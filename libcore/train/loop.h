@@ -4,6 +4,7 @@
 
 #include <pthread.h>
 
+#include "comm/notify.h"
 #include "train/train.h"
 
 /* Sums since the last row. */
@@ -30,7 +31,7 @@ struct syncing {
 	/* Workers that synchronise when it is time: when that is; who cannot wait so long rings
 	 * for the next meeting; and whether there was enough to synchronise for. */
 	double due;
-	struct comm_bell bell;
+	struct comm_notify notify;
 	int64_t meetings;
 	bool enough;
 	/* steps up to synchronisations [first_replay, n_replay), from 0 on; none: by the clock */

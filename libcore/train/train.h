@@ -9,7 +9,7 @@
 
 #include "base/base.h"
 #include "ckpt/ckpt.h"
-#include "comm/comm.h"
+#include "comm/mesh.h"
 #include "data/data.h"
 #include "edit/edit.h"
 #include "kernels/kernels.h"

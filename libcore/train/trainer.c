@@ -81,10 +81,10 @@ int data_open(
 	comm_bcast(world, &stream, sizeof(stream), 0);
 	int64_t readers = stream ? 1 : o->readers ? o->readers : world->size;
 	*d = (struct data_set){.readers = (int)min64(readers, world->size)};
-	comm_watch_hold(stream);
+	comm_watchdog_pause(stream);
 	open_here(d, o, world, e);
 	int rc = comm_agree(world, e);
-	comm_watch_hold(false);
+	comm_watchdog_pause(false);
 	if (rc || share_data(d, o->data_per_rank, world, e)) {
 		data_close(d);
 		return -1;
