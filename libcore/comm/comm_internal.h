@@ -39,7 +39,7 @@ void staging_begin(const struct comm *c, struct comm_request *r);
 void staging_end(struct comm_request *r);
 
 /* watchdog.c: requests.c reports when a wait begins, and with NULL when it ends. */
-void watchdog_wait(const struct comm *group, const struct comm_request *what);
+void watchdog_wait(const struct comm *group, const struct comm_what *what);
 void watchdog_poll(void);
 void watchdog_end(void);
 

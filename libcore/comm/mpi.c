@@ -9,24 +9,22 @@
 
 _Static_assert(sizeof(MPI_Request) <= sizeof(int64_t), "a request fits in a handle");
 
-/* MPI only says that something failed; `r` knows what, also when it fails in a wait. */
-static void check(const struct comm *c, int rc, const struct comm_request *r)
+/* MPI only says that something failed; `w` knows what, also when it fails in a wait. */
+static void check(const struct comm *c, int rc, const struct comm_what *w)
 {
 	char text[MPI_MAX_ERROR_STRING];
 	int len = 0;
 	if (rc == MPI_SUCCESS)
 		return;
 	MPI_Error_string(rc, text, &len);
-	die(EX_FAILED, "%s of %lld bytes on %s (%d ranks), number %llu: %.*s", r->what,
-		(long long)r->n_bytes, c->name, c->size, (unsigned long long)r->seq, len,
+	die(EX_FAILED, "%s of %lld bytes on %s (%d ranks), number %llu: %.*s", w->name,
+		(long long)w->n_bytes, c->name, c->size, (unsigned long long)w->seq, len,
 		text);
 }
 
 /* For calls that are complete when they return. */
-#define CHECK(c, call, name, bytes)     \
-	check(c, call,                  \
-		&(struct comm_request){ \
-			.what = (name), .n_bytes = (int64_t)(bytes), .seq = (c)->seq})
+#define CHECK(c, call, name, bytes) \
+	check(c, call, &(struct comm_what){(name), (int64_t)(bytes), (c)->seq})
 
 static MPI_Comm mpi_of(const struct comm *c)
 {
@@ -198,7 +196,7 @@ static int start_one(const struct comm *c, struct comm_request *r)
 static void mpi_start(struct comm *c, struct comm_request *r, int n)
 {
 	for (int i = 0; i < n; i++)
-		check(c, start_one(c, &r[i]), &r[i]);
+		check(c, start_one(c, &r[i]), &r[i].what);
 }
 
 static bool mpi_test(struct comm *c, struct comm_request *r)
@@ -208,7 +206,7 @@ static bool mpi_test(struct comm *c, struct comm_request *r)
 		int64_t *handle = &r->handle[r->n_handles - 1];
 		int done;
 		memcpy(&q, handle, sizeof(q));
-		check(c, MPI_Test(&q, &done, MPI_STATUS_IGNORE), r);
+		check(c, MPI_Test(&q, &done, MPI_STATUS_IGNORE), &r->what);
 		memcpy(handle, &q, sizeof(q));
 		if (!done)
 			return false;

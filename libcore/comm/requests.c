@@ -62,7 +62,7 @@ double comm_waited(void)
 }
 
 void comm_wait_for(
-	struct comm *c, bool (*done)(void *), void *with, const struct comm_request *what)
+	struct comm *c, bool (*done)(void *), void *with, const struct comm_what *what)
 {
 	enum { SPINS = 64, YIELDS = 512 };
 	const struct timespec nap = {.tv_nsec = 50000};
@@ -104,8 +104,8 @@ static void add_message(struct comm_requests *r, enum comm_kind kind, void *p,
 		return;
 	struct comm_request *q = add(r);
 	q->kind = kind;
-	q->what = kind == COMM_SEND ? "send" : "receive";
-	q->n_bytes = n_bytes;
+	q->what.name = kind == COMM_SEND ? "send" : "receive";
+	q->what.n_bytes = n_bytes;
 	q->a = (struct coll_args){.recv = p, .count = n_bytes, .type = COMM_U8};
 	q->peer = peer;
 	q->tag = tag;
@@ -125,8 +125,8 @@ void comm_enqueue(struct comm_requests *r, enum coll what, const struct coll_arg
 {
 	struct comm_request *q = add(r);
 	q->kind = COMM_COLLECTIVE;
-	q->what = coll_table[what].name;
-	q->n_bytes = a->count * (int64_t)comm_type_bytes(a->type);
+	q->what.name = coll_table[what].name;
+	q->what.n_bytes = a->count * (int64_t)comm_type_bytes(a->type);
 	q->coll = what;
 	q->a = *a;
 }
@@ -137,13 +137,13 @@ static void copy_to_itself(const struct comm_request *q)
 	const struct coll_args *a = &q->a;
 	BUG_ON(a->send && staging_needed(a->recv));
 	if (a->send && a->recv && a->send != a->recv)
-		memcpy(a->recv, a->send, (size_t)q->n_bytes);
+		memcpy(a->recv, a->send, (size_t)q->what.n_bytes);
 }
 
 static int64_t sent_bytes(const struct comm *c, const struct comm_request *q)
 {
 	if (q->kind != COMM_COLLECTIVE)
-		return q->kind == COMM_SEND ? q->n_bytes : 0;
+		return q->kind == COMM_SEND ? q->what.n_bytes : 0;
 	return (int64_t)((double)coll_bytes(q->coll, c->size, q->a.count, q->a.type) *
 			 coll_table[q->coll].bus(c->size));
 }
@@ -157,7 +157,7 @@ void comm_start(struct comm_requests *r)
 		if (c->size == 1)
 			copy_to_itself(&first[i]);
 		c->seq += c->size > 1 && first[i].kind == COMM_COLLECTIVE;
-		first[i].seq = c->seq;
+		first[i].what.seq = c->seq;
 		c->sent += c->size > 1 ? sent_bytes(c, &first[i]) : 0;
 	}
 	if (c->size == 1 || c->planned) { /* nothing is under way */
@@ -205,10 +205,9 @@ static bool is_received(void *with)
 
 static void wait_for(struct comm_requests *r, bool (*done)(void *))
 {
-	struct comm_request what = {.what = "nothing"};
-	if (r->n)
-		what = r->list[r->n -
-			       1]; /* for the watchdog; the list changes meanwhile */
+	struct comm_what what = {.name = "nothing"};
+	if (r->n) /* a copy: the list may change meanwhile */
+		what = r->list[r->n - 1].what;
 	comm_wait_for(r->c, done, r, &what);
 }
 
@@ -262,7 +261,6 @@ bool comm_try_take(struct comm *c, void *p, int64_t n_bytes, int tag)
 
 void comm_take(struct comm *c, void *p, int64_t n_bytes, int tag)
 {
-	const struct comm_request what = {
-		.what = "message from any rank", .n_bytes = n_bytes, .seq = c->seq};
+	const struct comm_what what = {"message from any rank", n_bytes, c->seq};
 	comm_wait_for(c, has_arrived, &(struct expected){c, p, n_bytes, tag}, &what);
 }

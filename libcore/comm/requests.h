@@ -31,11 +31,16 @@
 
 enum comm_kind { COMM_COLLECTIVE, COMM_SEND, COMM_RECV };
 
-struct comm_request {
-	enum comm_kind kind;
-	const char *what; /* the name that messages about it give */
+/* An operation as error messages and the watchdog name it. */
+struct comm_what {
+	const char *name;
 	int64_t n_bytes;
 	uint64_t seq; /* of the group, when it was started */
+};
+
+struct comm_request {
+	enum comm_kind kind;
+	struct comm_what what;
 	enum coll coll;
 	struct coll_args a; /* of a message: its buffer, and its bytes as `count` */
 	int peer, tag;
@@ -81,8 +86,8 @@ void comm_wait(struct comm_requests *r);
 /* The same for what is received only: sends may still be under way. */
 void comm_wait_received(struct comm_requests *r);
 /* Waits until `done`, which others make true by taking part in `what`. */
-void comm_wait_for(struct comm *c, bool (*done)(void *), void *with,
-	const struct comm_request *what);
+void comm_wait_for(
+	struct comm *c, bool (*done)(void *), void *with, const struct comm_what *what);
 /* Frees the memory of a complete set. */
 void comm_requests_free(struct comm_requests *r);
 

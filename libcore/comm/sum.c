@@ -304,10 +304,9 @@ static bool is_done(void *with)
 
 static void wait_for(struct tree_sum *s)
 {
-	const struct comm_request what = {.what = "tree sum",
-		.n_bytes = s->plan->shard[s->plan->wants[s->c->rank]].n *
-			   (int64_t)sizeof(float),
-		.seq = s->seq};
+	const struct comm_what what = {"tree sum",
+		s->plan->shard[s->plan->wants[s->c->rank]].n * (int64_t)sizeof(float),
+		s->seq};
 	comm_wait_for(s->c, is_done, s, &what);
 }
 

@@ -36,7 +36,7 @@ static struct {
 	double read; /* when messages were last read */
 	/* this rank's own wait, if it has one */
 	const struct comm *group;
-	const struct comm_request *what;
+	const struct comm_what *what;
 	double waited, counted;		   /* up to when */
 	uint64_t question, first_question; /* that counts, of this wait */
 	uint64_t before_wait;		   /* the last question of earlier waits */
@@ -76,7 +76,7 @@ void comm_watchdog_pause(bool pause)
 	watch.paused = pause;
 }
 
-void watchdog_wait(const struct comm *group, const struct comm_request *what)
+void watchdog_wait(const struct comm *group, const struct comm_what *what)
 {
 	watch.group = group;
 	watch.what = what;
@@ -95,7 +95,7 @@ static void describe_wait(struct watch_msg *l)
 	l->seq = watch.what->seq;
 	l->n_bytes = watch.what->n_bytes;
 	l->color = watch.group->color;
-	snprintf(l->what, sizeof(l->what), "%s", watch.what->what);
+	snprintf(l->what, sizeof(l->what), "%s", watch.what->name);
 	snprintf(l->group, sizeof(l->group), "%s", watch.group->name);
 }
 
@@ -198,7 +198,7 @@ static void describe(struct str *out)
 {
 	char bytes[NUM_TEXT];
 	str_printf(out, "waited %g s for %s number %llu of %s on %s: ", watch.seconds,
-		watch.what->what, (unsigned long long)watch.what->seq,
+		watch.what->name, (unsigned long long)watch.what->seq,
 		text_bytes(bytes, (double)watch.what->n_bytes), watch.group->name);
 	if (list_ranks(out, SILENT))
 		str_puts(out,

@@ -376,8 +376,8 @@ static bool have_come(void *with)
 void flight_wait(struct flight *f, int n)
 {
 	struct awaited a = {f, n};
-	const struct comm_request what = {
-		.what = "pieces of the workers", .seq = f->x->sync->seq};
+	const struct comm_what what = {
+		.name = "pieces of the workers", .seq = f->x->sync->seq};
 	if (f->over)
 		return;
 	comm_wait_for(f->x->sync, have_come, &a, &what);
