@@ -185,7 +185,8 @@ static bool repeats(const struct run *r)
 	return edit_syncs(r->t.edit) < r->syncing.n_replay;
 }
 
-/* Asked at the end of a step, of each rank: the first one has the clock and hears the bell. */
+/* Asked at the end of a step, of each rank: the first one has the clock, and gets
+ * notifications. */
 static bool wants_to_meet(void *with)
 {
 	struct run *r = with;
