@@ -1,9 +1,8 @@
 /* pt-collbench: benchmark and checker of collectives. */
 #include "base/file.h"
-#include "comm/comm.h"
+#include "collbench/table.h"
 #include "h5/h5.h"
 
-#include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -15,16 +14,6 @@ struct opts {
 };
 
 /* clang-format off */
-static const char *const op_names[] = {
-	[COMM_SUM] = "sum", [COMM_PROD] = "prod", [COMM_MIN] = "min", [COMM_MAX] = "max",
-	[N_COMM_OPS] = "all", NULL,
-};
-static const char *const type_names[] = {
-	[COMM_I8] = "int8", [COMM_U8] = "uint8", [COMM_I32] = "int32", [COMM_U32] = "uint32",
-	[COMM_I64] = "int64", [COMM_U64] = "uint64", [COMM_F32] = "float", [COMM_F64] = "double",
-	[N_COMM_TYPES] = "all", NULL,
-};
-
 #define O(field) offsetof(struct opts, field)
 static const struct opt options[] = {
 	{OPT_GROUP, .name = "Sizes"},
@@ -45,9 +34,9 @@ static const struct opt options[] = {
 		.help = "Iterations of each size whose results are checked, each with other "
 			"data. 0: none."},
 	{OPT_GROUP, .name = "Operation"},
-	{OPT_ENUM, 'o', "op", NULL, "sum", O(op), .values = op_names,
+	{OPT_ENUM, 'o', "op", NULL, "sum", O(op), .values = bench_op_names,
 		.help = "Reduction operation."},
-	{OPT_ENUM, 'd', "datatype", NULL, "float", O(datatype), .values = type_names,
+	{OPT_ENUM, 'd', "datatype", NULL, "float", O(datatype), .values = bench_type_names,
 		.help = "Data type of the elements."},
 	{OPT_STR, 'r', "root", "RANK", "0", O(root),
 		.help = "Root rank of collectives that have one. all: each rank in turn."},
@@ -78,24 +67,14 @@ static void versions(struct str *out)
 	str_printf(out, "%s\nHDF5 %s\n", comm_version(), h5_version());
 }
 
-static const char *const *coll_names(void);
-
 static const struct program program = {
 	.name = "pt-collbench",
 	.summary = "time and check collectives between ranks",
 	.synopsis = synopsis,
 	.opts = options,
 	.opts_bytes = sizeof(struct opts),
-	.words = coll_names,
+	.words = bench_coll_names,
 	.versions = versions,
-};
-
-/* ---- what was asked for ---------------------------------------------------------- */
-
-/* One line of the table. Codes are indices of names; -1: none. */
-struct row {
-	int64_t collective, size, count, type, redop, root;
-	struct bench_result result[N_COLL_PLACES];
 };
 
 struct session {
@@ -105,25 +84,15 @@ struct session {
 	struct comm *world;
 	struct peer *peers; /* [world->size] */
 	struct bench bench;
-	struct row *rows;
-	int64_t n_rows, n_wrong;
+	struct bench_table table;
 	double started;
-	struct durable out;
-	struct h5 *file; /* rank 0's, when there is --out */
 };
 
-static const char *const *coll_names(void)
-{
-	static const char *names[N_COLL + 2];
-	for (int i = 0; i < N_COLL; i++)
-		names[i] = coll_table[i].name;
-	names[N_COLL] = "all";
-	return names;
-}
+/* ---- the command line -------------------------------------------------------------- */
 
 static int find_collective(const char *name, struct err *e)
 {
-	const char *const *names = coll_names();
+	const char *const *names = bench_coll_names();
 	for (int i = 0; i <= N_COLL; i++)
 		if (!strcmp(names[i], name))
 			return i;
@@ -155,7 +124,7 @@ static int parse(struct session *s, int argc, char **argv, struct err *e)
 	struct opts *o = &s->o;
 	const char *fault = getenv("PT_COLLBENCH_FAULT");
 	static char out[] = "--out";
-	/* -o is nccl-tests' reduction; but none is called x.h5, and all know what is meant. */
+	/* -o is the reduction, as in nccl-tests; but no reduction is called x.h5. */
 	for (int i = 1; i + 1 < argc; i++) {
 		size_t len = strlen(argv[i + 1]);
 		if (!strcmp(argv[i], "-o") && len > 3 &&
@@ -189,124 +158,7 @@ static int parse(struct session *s, int argc, char **argv, struct err *e)
 	return fault ? parse_fault(fault, &s->bench.fault, e) : 0;
 }
 
-/* ---- the table ------------------------------------------------------------------- */
-
-enum kind { NAME, WHOLE, TALLY, REAL }; /* a negative tally was not taken */
-
-struct column {
-	const char *label, *unit;
-	int width; /* 0: not printed */
-	enum kind kind;
-	size_t offset;
-	const char *dataset, *doc;
-	const char *const *names;
-};
-
-/* clang-format off */
-#define R(field) offsetof(struct row, field)
-static const struct column case_columns[] = {
-	{"", "", 0, NAME, R(collective), "collective", "index in names"},
-	{"size", "(B)", 12, WHOLE, R(size), "size", "bytes of the larger buffer of a rank"},
-	{"count", "(elements)", 12, WHOLE, R(count), "count", "elements of a block"},
-	{"type", "", 8, NAME, R(type), "type", "index in names; -1: none", type_names},
-	{"redop", "", 6, NAME, R(redop), "redop", "index in names; -1: none", op_names},
-	{"root", "", 6, WHOLE, R(root), "root", "rank of the root; -1: none"},
-	{0},
-};
-#undef R
-#define R(field) offsetof(struct bench_result, field)
-static const struct column result_columns[] = {
-	{"time", "(us)", 8, REAL, R(time), "time", "us an iteration: mean over iterations, largest over ranks"},
-	{"algbw", "(GB/s)", 7, REAL, R(algbw), "algbw", "size over time, 1e9 bytes a second"},
-	{"busbw", "(GB/s)", 7, REAL, R(busbw), "busbw", "algbw times the collective's factor"},
-	{"#wrong", "", 7, TALLY, R(wrong), "wrong", "wrong elements of all ranks; -1: not checked"},
-	{0},
-}, iteration_columns[] = {
-	{"i_min", "(us)", 8, REAL, R(i_min), "i_min", "us: least time of an iteration"},
-	{"i_max", "(us)", 8, REAL, R(i_max), "i_max", "us: largest time of an iteration"},
-	{"i_p99", "(us)", 8, REAL, R(i_p99), "i_p99", "us: 99th percentile, nearest rank"},
-	{"i_cv%", "(%)", 7, REAL, R(i_cv), "i_cv", "percent: standard deviation over mean"},
-	{0},
-};
-#undef R
-/* clang-format on */
-
-static const char *const place_names[] = {
-	[COLL_OUT_OF_PLACE] = "out_of_place", [COLL_IN_PLACE] = "in_place"};
-
-/* As many digits as fit, two behind the point at most. */
-static void print_real(double x, int width)
-{
-	char text[NUM_TEXT];
-	int digits = 2;
-	while (snprintf(text, sizeof(text), "%.*f", digits, x) > width && digits)
-		digits--;
-	printf(" %*s", width, isnan(x) ? "N/A" : text);
-}
-
-static void print_cell(const struct column *c, const void *from)
-{
-	const void *v = (const char *)from + c->offset;
-	int64_t n = c->kind == REAL ? 0 : *(const int64_t *)v;
-	if (!c->width)
-		return;
-	if (c->kind == REAL)
-		print_real(*(const double *)v, c->width);
-	else if (c->kind == NAME)
-		printf(" %*s", c->width, n < 0 ? "none" : c->names[n]);
-	else if (c->kind == TALLY && n < 0)
-		printf(" %*s", c->width, "N/A");
-	else
-		printf(" %*lld", c->width, (long long)n);
-}
-
-static void print_row(const struct session *s, const struct row *r)
-{
-	putchar(' '); /* where headings have their # */
-	for (const struct column *c = case_columns; c->label; c++)
-		print_cell(c, r);
-	for (int p = 0; p < N_COLL_PLACES; p++) {
-		for (const struct column *c = result_columns; c->label; c++)
-			print_cell(c, &r->result[p]);
-		for (const struct column *c = iteration_columns;
-			c->label && s->o.per_iteration; c++)
-			print_cell(c, &r->result[p]);
-	}
-	putchar('\n');
-	fflush(stdout);
-}
-
-static void print_labels(const struct column *table, bool units)
-{
-	for (const struct column *c = table; c->label; c++)
-		if (c->width)
-			printf(" %*s", c->width, units ? c->unit : c->label);
-}
-
-static void print_heading(const struct session *s, enum coll what)
-{
-	const struct coll_info *info = &coll_table[what];
-	int width = 0, blank = 0;
-	for (const struct column *c = case_columns; c->label; c++)
-		blank += c->width ? c->width + 1 : 0;
-	for (const struct column *c = result_columns; c->label; c++)
-		width += c->width + 1;
-	for (const struct column *c = iteration_columns; c->label; c++)
-		width += s->o.per_iteration ? c->width + 1 : 0;
-	printf("#\n# %s: %s; busbw = algbw * %s\n#\n", info->name, info->help,
-		info->bus_text);
-	printf("#%*s%*s%*s\n", blank, "", width, "out-of-place", width, "in-place");
-	for (int units = 0; units < 2; units++) {
-		putchar('#');
-		print_labels(case_columns, units);
-		for (int p = 0; p < N_COLL_PLACES; p++) {
-			print_labels(result_columns, units);
-			if (s->o.per_iteration)
-				print_labels(iteration_columns, units);
-		}
-		putchar('\n');
-	}
-}
+/* ---- the benchmark --------------------------------------------------------------- */
 
 static void print_header(const struct session *s)
 {
@@ -327,31 +179,11 @@ static void print_header(const struct session *s)
 	       "GB = 1e9 B\n");
 }
 
-static void print_footer(const struct session *s)
-{
-	double sum = 0;
-	int64_t n = 0;
-	for (int64_t i = 0; i < s->n_rows; i++) {
-		for (int p = 0; p < N_COLL_PLACES; p++) {
-			double bus = s->rows[i].result[p].busbw;
-			if (s->rows[i].size && !isnan(bus))
-				sum += bus, n++;
-		}
-	}
-	printf("#\n# Out of bounds values : %lld %s\n", (long long)s->n_wrong,
-		!s->o.check  ? "NOT CHECKED"
-		: s->n_wrong ? "FAILED"
-			     : "OK");
-	printf("# Avg bus bandwidth    : %g\n", n ? sum / (double)n : 0);
-}
-
-/* ---- the benchmark --------------------------------------------------------------- */
-
-static void bench_row(struct session *s, struct coll_case *c)
+static void bench_one(struct session *s, struct coll_case *c)
 {
 	const struct coll_info *info = &coll_table[c->what];
 	bool typed = c->what != COLL_BARRIER;
-	struct row r = {
+	struct bench_row r = {
 		.collective = c->what,
 		.size = coll_bytes(c->what, s->world->size, c->count, c->type),
 		.count = c->count,
@@ -364,12 +196,8 @@ static void bench_row(struct session *s, struct coll_case *c)
 		c->place = (enum coll_place)p;
 		if (info->has_place[p])
 			bench_run(&s->bench, c, &r.result[p]);
-		s->n_wrong += max64(0, r.result[p].wrong);
 	}
-	s->rows = xrealloc(s->rows, (size_t)(s->n_rows + 1) * sizeof(*s->rows));
-	s->rows[s->n_rows++] = r;
-	if (s->world->rank == 0)
-		print_row(s, &r);
+	table_add(&s->table, &r, s->world->rank == 0);
 }
 
 /* Sizes are cut to whole elements for each rank; those that become equal are one. */
@@ -380,7 +208,7 @@ static void bench_sizes(struct session *s, struct coll_case *c)
 	for (int64_t size = o->minbytes; size <= o->maxbytes; size = next) {
 		c->count = bench_count(&s->bench, c->what, c->type, size);
 		if (c->count != last)
-			bench_row(s, c);
+			bench_one(s, c);
 		last = c->count;
 		if (o->stepbytes ? __builtin_add_overflow(size, o->stepbytes, &next)
 				 : __builtin_mul_overflow(size, o->stepfactor, &next))
@@ -388,7 +216,7 @@ static void bench_sizes(struct session *s, struct coll_case *c)
 	}
 }
 
-/* Is number i of n asked for? What is none of them asks for all. */
+/* Is number i of n wanted? A choice that is none of them stands for all. */
 static bool chosen(int64_t choice, int i, int n)
 {
 	return choice == i || choice < 0 || choice >= n;
@@ -401,9 +229,9 @@ static void bench_collective(struct session *s, enum coll what)
 	int n_ops = info->has_op ? N_COMM_OPS : 1;
 	int n_roots = info->has_root ? s->world->size : 1;
 	if (s->world->rank == 0)
-		print_heading(s, what);
+		table_heading(&s->table, what);
 	if (what == COLL_BARRIER) {
-		bench_row(s, &c);
+		bench_one(s, &c);
 		return;
 	}
 	for (int type = 0; type < N_COMM_TYPES; type++) {
@@ -422,84 +250,13 @@ static void bench_collective(struct session *s, enum coll what)
 	}
 }
 
-/* ---- the file -------------------------------------------------------------------- */
+/* ---- the program ----------------------------------------------------------------- */
 
-struct about {
-	const char *format, *created_by, *started, *host;
-	int64_t version, ranks, hosts, iters, warmup_iters, check;
-};
-
-#define F(field) offsetof(struct about, field)
-static const struct h5_field about_fields[] = {
-	{"format", H5_TEXT, F(format), false, "\"pt-collbench\""},
-	{"version", H5_I64, F(version), false, "version of the format: 1"},
-	{"created_by", H5_TEXT, F(created_by), false,
-		"the program that wrote the file, and its libraries"},
-	{"started", H5_TEXT, F(started), false, "when it was started (UTC)"},
-	{"host", H5_TEXT, F(host), false, "host of rank 0"},
-	{"ranks", H5_I64, F(ranks), false, "number of ranks"},
-	{"hosts", H5_I64, F(hosts), false, "number of hosts"},
-	{"iters", H5_I64, F(iters), false, "iterations timed"},
-	{"warmup_iters", H5_I64, F(warmup_iters), false, "iterations before them"},
-	{"check", H5_I64, F(check), false, "iterations checked"},
-	{0},
-};
-#undef F
-
-/* Attributes of a column. */
-struct column_about {
-	const char *doc, *names;
-};
-static const struct h5_field column_fields[] = {
-	{"doc", H5_TEXT, offsetof(struct column_about, doc), false,
-		"what the column holds"},
-	{"names", H5_TEXT, offsetof(struct column_about, names), true,
-		"of a column of indices: what they mean, separated by blanks"},
-	{0},
-};
-
-static void *column_values(const struct session *s, const struct column *c, size_t offset)
-{
-	int64_t *all = xcalloc((size_t)s->n_rows, sizeof(*all));
-	_Static_assert(sizeof(double) == sizeof(int64_t), "cells are 8 bytes");
-	for (int64_t i = 0; i < s->n_rows; i++)
-		memcpy(&all[i], (const char *)&s->rows[i] + offset + c->offset,
-			sizeof(*all));
-	return all;
-}
-
-/* The columns of a table whose structs lie at `offset` in a row. */
-static int write_columns(const struct session *s, const struct column *table,
-	size_t offset, const char *group, struct err *e)
-{
-	struct str path = {0}, names = {0};
-	int rc = 0;
-	for (const struct column *c = table; c->label && !rc; c++) {
-		const char *const *name = c->kind != NAME ? NULL
-					  : c->names	  ? c->names
-							  : coll_names();
-		str_clear(&path);
-		str_clear(&names);
-		str_printf(&path, "%s/%s", group, c->dataset);
-		for (int i = 0; name && name[i] && strcmp(name[i], "all"); i++)
-			str_printf(&names, "%s%s", i ? " " : "", name[i]);
-		struct column_about about = {c->doc, name ? names.s : NULL};
-		void *values = column_values(s, c, offset);
-		rc = h5_put(s->file, path.s, c->kind == REAL ? H5_F64 : H5_I64, 1,
-			     &s->n_rows, values, e) ||
-		     h5_fields_write(s->file, path.s, column_fields, &about, e);
-		free(values);
-	}
-	str_free(&path);
-	str_free(&names);
-	return rc;
-}
-
-static int write_file(const struct session *s, struct err *e)
+static int end_file(struct session *s, struct bench_file *file, struct err *e)
 {
 	char started[NUM_TEXT];
-	struct about about = {
-		.format = "pt-collbench",
+	const struct bench_about about = {
+		.format = program.name,
 		.version = 1,
 		.created_by = s->peers->libraries,
 		.started = clock_text(started, s->started),
@@ -510,90 +267,39 @@ static int write_file(const struct session *s, struct err *e)
 		.warmup_iters = s->o.warmup_iters,
 		.check = s->o.check,
 	};
-	int rc = h5_fields_write(s->file, "/", about_fields, &about, e) ||
-		 write_columns(s, case_columns, 0, "", e);
-	for (int p = 0; p < N_COLL_PLACES && !rc; p++) {
-		size_t at = offsetof(struct row, result) +
-			    (size_t)p * sizeof(struct bench_result);
-		rc = write_columns(s, result_columns, at, place_names[p], e) ||
-		     write_columns(s, iteration_columns, at, place_names[p], e);
-	}
-	return rc || h5_seal(s->file, e);
+	return bench_file_end(file, s->world, &s->table, &about, e);
 }
-
-/* What is replaced unasked is what this program wrote. */
-static int may_replace(const struct opts *o, struct err *e)
-{
-	struct h5 *h;
-	struct err other = {0};
-	if (o->overwrite || !file_exists(o->out))
-		return 0;
-	int rc = h5_open(&h, o->out, &other);
-	if (!rc) {
-		rc = h5_check_format(h, "pt-collbench", 1, &other);
-		h5_end(h, rc, &other);
-	}
-	if (rc)
-		return err_set(e, EX_IOERR,
-			"%s exists, and is no result of %s; --overwrite replaces it",
-			o->out, program.name);
-	return 0;
-}
-
-/* The file is made before anything is measured: what cannot be written is said at once. */
-static int file_begin(struct session *s, struct err *e)
-{
-	if (s->o.out && s->world->rank == 0 && !may_replace(&s->o, e) &&
-		!durable_begin_own(&s->out, s->o.out, e)) {
-		if (h5_open_as(&s->file, s->out.tmp, s->o.out, H5_MAKE, e))
-			durable_abort(&s->out);
-	}
-	return comm_agree(s->world, e);
-}
-
-/* With `keep` the file gets its contents and its name. */
-static int file_end(struct session *s, bool keep, struct err *e)
-{
-	if (s->file) {
-		int rc = keep && write_file(s, e);
-		rc = h5_end(s->file, rc, e);
-		if (rc || !keep)
-			durable_abort(&s->out);
-		else
-			durable_commit(&s->out, e);
-	}
-	return comm_agree(s->world, e);
-}
-
-/* ---- the program ----------------------------------------------------------------- */
 
 static int run_benchmark(struct session *s, struct err *e)
 {
-	bool speaks = s->world->rank == 0;
+	bool prints = s->world->rank == 0;
+	struct bench_file file = {.path = s->o.out, .overwrite = s->o.overwrite};
 	s->bench.warmup = s->o.warmup_iters;
 	s->bench.iters = s->o.iters;
 	s->bench.checks = s->o.check;
-	if (file_begin(s, e))
+	s->table.per_iteration = s->o.per_iteration;
+	s->table.checked = s->o.check > 0;
+	if (bench_file_begin(&file, s->world, e))
 		return -1;
 	if (bench_open(&s->bench, s->world, s->o.maxbytes, e)) {
-		file_end(s, false, &(struct err){0});
+		bench_file_end(&file, s->world, NULL, NULL, &(struct err){0});
 		return -1;
 	}
-	if (speaks)
+	if (prints)
 		print_header(s);
 	for (int c = 0; c < N_COLL; c++)
 		if (s->wanted[c])
 			bench_collective(s, (enum coll)c);
 	bench_close(&s->bench);
-	if (speaks)
-		print_footer(s);
-	if (file_end(s, true, e))
+	if (prints)
+		table_footer(&s->table);
+	if (end_file(s, &file, e))
 		return -1;
 	if (s->bench.fault.wanted && !comm_max_i64(s->world, s->bench.fault.done))
 		return err_set(e, EX_USAGE,
 			"PT_COLLBENCH_FAULT: no result that was checked has that "
 			"element");
-	return s->n_wrong ? EX_FAILED : 0;
+	return s->table.n_wrong ? EX_FAILED : 0;
 }
 
 static int run(struct session *s)
@@ -613,7 +319,7 @@ static int run(struct session *s)
 	if (rc < 0)
 		rc = s->world->rank ? e.code : err_say(&e);
 	free(s->peers);
-	free(s->rows);
+	free(s->table.rows);
 	return rc;
 }
 

@@ -77,7 +77,7 @@ int main(int argc, char **argv)
 	if (agreed || comm_agree(world, &e)) {
 		rc = world->rank ? e.code : err_say(&e);
 	} else {
-		comm_watch(world, o.watchdog);
+		comm_watchdog(world, o.watchdog);
 		comm_place(&place);
 		if (!o.threads)
 			o.threads = max64(1,

@@ -3,7 +3,8 @@
  * medians, in seconds.
  *   mpiexec -n 2 bench_comm BYTES    prints "tree SECONDS mpi SECONDS"
  */
-#include "comm/comm.h"
+#include "comm/collective.h"
+#include "comm/sum.h"
 
 #include <stdlib.h>
 #include <string.h>

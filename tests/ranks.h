@@ -5,7 +5,7 @@
 #ifndef TESTS_RANKS_H
 #define TESTS_RANKS_H
 
-#include "comm/comm.h"
+#include "comm/requests.h"
 #include "tests/support.h"
 
 extern struct comm *world;

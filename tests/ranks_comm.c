@@ -5,6 +5,8 @@
  * What is right is written out here, apart from verify.c, with which the programs check
  * collectives.
  */
+#include "comm/notify.h"
+#include "comm/sum.h"
 #include "tests/ranks.h"
 
 #include <fcntl.h>
@@ -328,22 +330,25 @@ static void messages(void **state)
 		return;
 	char(*in)[N][ROOM] = xcalloc((size_t)n, sizeof(*in));
 	char(*to)[N][ROOM] = xcalloc((size_t)n, sizeof(*to));
-	struct comm_req *reqs = xcalloc((size_t)n * 2 * N, sizeof(*reqs)), *r = reqs;
+	struct comm_requests r = {.c = world};
 	for (int peer = 0; peer < n; peer++) {
 		for (int k = 0; k < N && peer != world->rank; k++) {
 			int64_t bytes = k == 2 ? 0 : 1000 * k + 10 * world->rank + peer;
 			memset(to[peer][k], 1 + k + 10 * world->rank, (size_t)bytes);
-			comm_send_begin(world, to[peer][k], bytes, peer, 7 + k / 2, r++);
+			comm_send(&r, to[peer][k], bytes, peer, TAG_TEST + k / 2);
 		}
 	}
 	for (int peer = n - 1; peer >= 0; peer--) {
 		for (int k = 0; k < N && peer != world->rank; k++) {
 			int64_t bytes = k == 2 ? 0 : 1000 * k + 10 * peer + world->rank;
-			comm_recv_begin(world, in[peer][k], bytes, peer, 7 + k / 2, r++);
+			comm_recv(&r, in[peer][k], bytes, peer, TAG_TEST + k / 2);
 		}
 	}
-	while (r > reqs)
-		comm_wait(world, --r);
+	comm_start(&r);
+	comm_wait_received(&r);
+	while (!comm_test(&r))
+		sched_yield();
+	comm_requests_free(&r);
 	bool good = true;
 	for (int peer = 0; peer < n; peer++) {
 		for (int k = 0; k < N && peer != world->rank; k++) {
@@ -356,7 +361,6 @@ static void messages(void **state)
 	}
 	free(in);
 	free(to);
-	free(reqs);
 	assert_on_all(good);
 }
 
@@ -372,22 +376,25 @@ static void failures_have_names(void **state)
 {
 	char bytes[64] = "", said[512] = "";
 	const char *path = test_path("said");
-	struct comm_req r;
+	struct comm_requests r = {.c = world};
 	void (*hook)(int) = die_hook;
 	int err = dup(STDERR_FILENO);
 	volatile int code = 0;
 	(void)state;
 	if (world->size > 1 && world->rank == 0) {
-		comm_send_begin(world, bytes, 64, 1, 9, &r);
-		comm_wait(world, &r);
+		comm_send(&r, bytes, 64, 1, TAG_TEST);
+		comm_start(&r);
+		comm_wait(&r);
+		comm_requests_free(&r);
 	} else if (world->rank == 1) {
 		int to = open(path, O_RDWR | O_CREAT | O_CLOEXEC, 0666);
 		die_hook = remember_death;
 		dup2(to, STDERR_FILENO);
 		code = setjmp(died);
 		if (!code) {
-			comm_recv_begin(world, bytes, 24, 0, 9, &r);
-			comm_wait(world, &r);
+			comm_recv(&r, bytes, 24, 0, TAG_TEST);
+			comm_start(&r);
+			comm_wait(&r);
 		}
 		dup2(err, STDERR_FILENO);
 		die_hook = hook;
@@ -407,13 +414,13 @@ static void count_polls(void *with)
 	++*(int *)with;
 }
 
-/* A request that is not begun is done, and the background is called until its end. */
+/* An empty set is complete, and the background is called until its end. */
 static void waiting(void **state)
 {
-	struct comm_req none = {0};
+	struct comm_requests none = {.c = world};
 	(void)state;
-	assert_on_all(comm_test(world, &none));
-	comm_wait(world, &none);
+	assert_on_all(comm_test(&none));
+	comm_wait(&none);
 	comm_background(count_polls, &n_polls);
 	comm_poll();
 	comm_poll();
@@ -432,7 +439,7 @@ static void busy_ranks_answer(void **state)
 	if (world->size != 2)
 		return;
 	struct comm *busy = comm_split(world, world->rank == 0, "busy");
-	comm_watch(world, 3);
+	comm_watchdog(world, 3);
 	double begin = clock_seconds();
 	int64_t go = world->rank != 0;
 	while (go) {
@@ -441,30 +448,30 @@ static void busy_ranks_answer(void **state)
 		comm_poll();
 	}
 	comm_barrier(world); /* where rank 0 has been for seven seconds */
-	comm_watch(world, COMM_WATCH);
+	comm_watchdog(world, COMM_WATCHDOG);
 	assert_on_all(clock_seconds() - begin >= 6);
 	comm_free(busy);
 }
 
 /* ---- agreement ------------------------------------------------------------------- */
 
-/* The last rank rings for round 2 while the others are at round 1, and wait for nobody. */
-static void a_bell_is_heard(void **state)
+/* The last rank announces round 2 while the others are in round 1, and wait for nobody. */
+static void notifications_arrive(void **state)
 {
-	struct comm_bell b;
-	bool last = world->rank == world->size - 1, early, rings;
+	struct comm_notify b;
+	bool last = world->rank == world->size - 1, early, arrived;
 	(void)state;
-	comm_bell_open(&b, world, true);
-	early = comm_bell_heard(&b, 1);
+	comm_notify_open(&b, world, true);
+	early = comm_notify_received(&b, 1);
 	comm_barrier(world);
 	if (last)
-		comm_bell_ring(&b, 2);
+		comm_notify_send(&b, 2);
 	double begin = clock_seconds();
 	do
-		rings = comm_bell_heard(&b, 2);
-	while (!rings && !last && clock_seconds() - begin < 60);
-	assert_on_all(!early && rings != last && !comm_bell_heard(&b, 3));
-	comm_bell_close(&b);
+		arrived = comm_notify_received(&b, 2);
+	while (!arrived && !last && clock_seconds() - begin < 60);
+	assert_on_all(!early && arrived != last && !comm_notify_received(&b, 3));
+	comm_notify_close(&b);
 }
 
 /* Each set of ranks that fail, as bits: all hear of the lowest. */
@@ -743,10 +750,10 @@ static void shared_memory(void **state)
 			good &= m->n_bytes[r] == N * (r + 1) && m->data[r][i] == 0;
 	comm_barrier(world);
 	memset(m->data[world->rank], world->rank + 1, (size_t)bytes);
-	comm_shared_say(m, 1, 5);
-	while (!comm_shared_said(m, 1, 5))
+	comm_shared_post(m, 1, 5);
+	while (!comm_shared_all_posted(m, 1, 5))
 		sched_yield();
-	good &= !comm_shared_said(m, 1, 6) && !comm_shared_said(m, 0, 1);
+	good &= !comm_shared_all_posted(m, 1, 6) && !comm_shared_all_posted(m, 0, 1);
 	for (int r = 0; r < world->size; r++)
 		for (int64_t i = 0; i < m->n_bytes[r]; i++)
 			good &= m->data[r][i] == r + 1;
@@ -787,7 +794,7 @@ int main(void)
 		cmocka_unit_test(failures_have_names),
 		cmocka_unit_test(waiting),
 		cmocka_unit_test(busy_ranks_answer),
-		cmocka_unit_test(a_bell_is_heard),
+		cmocka_unit_test(notifications_arrive),
 		cmocka_unit_test(agreement),
 		cmocka_unit_test(sums_are_the_canonical_tree),
 		cmocka_unit_test(sums_at_once),

@@ -551,7 +551,7 @@ int main(void)
 	};
 	const struct CMUnitTest more[] = {cmocka_unit_test(random_layouts)};
 	ranks_open();
-	comm_watch(world, 120);
+	comm_watchdog(world, 120);
 	shard = ranks_shard(6000);
 	if (world->rank == 0)
 		str_puts(&folder, test_folder());

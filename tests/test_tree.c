@@ -1,33 +1,33 @@
-/* comm: boxes of leaves are pushed as their leaves are, one after the other. */
-#include "comm/comm.h"
+/* parallel: boxes of leaves are pushed as their leaves are, one after the other. */
+#include "parallel/leaves.h"
 #include "support.h"
 
 #include <string.h>
 
-static int push_leaves(struct tree_stack *s, const struct tree_shape *t, int top,
-	const struct tree_box *box)
+static int push_leaves(struct tree_stack *s, const struct leaf_shape *t, int top,
+	const struct leaf_box *box)
 {
 	int depth = 0;
-	int64_t at[N_TREE_AXES] = {box->first[TREE_USE]};
+	int64_t at[N_LEAF_AXES] = {box->first[LEAF_USE]};
 	for (at[1] = box->first[1]; at[1] < box->end[1]; at[1]++)
 		for (at[2] = box->first[2]; at[2] < box->end[2]; at[2]++)
 			for (at[3] = box->first[3]; at[3] < box->end[3]; at[3]++) {
 				depth = depth > s->n + 1 ? depth : s->n + 1;
-				tree_push_node(s, t, top,
-					(struct tree_node){0, tree_index(t, at)});
+				leaf_push_node(s, t, top,
+					(struct tree_node){0, leaf_index(t, at)});
 			}
 	return depth;
 }
 
 static int64_t n_boxes;
 
-static void same(const struct tree_shape *t, int top, const struct tree_box *box)
+static void same(const struct leaf_shape *t, int top, const struct leaf_box *box)
 {
 	struct tree_stack a, b;
 	memset(&a, 0, sizeof(a));
 	memset(&b, 0, sizeof(b));
 	int depth = push_leaves(&a, t, top, box);
-	assert_int_equal(tree_push_box(&b, t, top, box), depth);
+	assert_int_equal(leaf_push_box(&b, t, top, box), depth);
 	assert_int_equal(a.n, b.n);
 	for (int i = 0; i < a.n; i++) {
 		assert_int_equal(a.node[i].level, b.node[i].level);
@@ -36,14 +36,14 @@ static void same(const struct tree_shape *t, int top, const struct tree_box *box
 	n_boxes++;
 }
 
-static void each_run(const struct tree_shape *t, int64_t use, int top)
+static void each_run(const struct leaf_shape *t, int64_t use, int top)
 {
-	for (int64_t first = 0; first < t->n[TREE_MICRO]; first++)
-		for (int64_t end = first; end <= t->n[TREE_MICRO]; end++) {
-			struct tree_box box = {{use, first, 0, 0},
-				{use + 1, end, t->n[TREE_CHUNK], t->n[TREE_LANE]}};
+	for (int64_t first = 0; first < t->n[LEAF_MICRO]; first++)
+		for (int64_t end = first; end <= t->n[LEAF_MICRO]; end++) {
+			struct leaf_box box = {{use, first, 0, 0},
+				{use + 1, end, t->n[LEAF_CHUNK], t->n[LEAF_LANE]}};
 			same(t, top, &box);
-			box.first[TREE_CHUNK] = t->n[TREE_CHUNK] - 1;
+			box.first[LEAF_CHUNK] = t->n[LEAF_CHUNK] - 1;
 			same(t, top, &box);
 		}
 }
@@ -55,10 +55,10 @@ static void boxes_are_their_leaves(void **state)
 		for (int64_t micro = 1; micro <= 9; micro++)
 			for (int64_t chunks = 1; chunks <= 3; chunks++)
 				for (int64_t lanes = 1; lanes <= 3; lanes++) {
-					const struct tree_shape t = {
+					const struct leaf_shape t = {
 						{uses, micro, chunks, lanes}};
-					int level = tree_micro_level(&t);
-					for (int top = level; top <= tree_levels(&t);
+					int level = leaf_micro_level(&t);
+					for (int top = level; top <= leaf_levels(&t);
 						top++)
 						each_run(&t, uses - 1, top);
 				}
@@ -68,11 +68,11 @@ static void boxes_are_their_leaves(void **state)
 /* Nobody waits for so many leaves. */
 static void many_are_quick(void **state)
 {
-	const struct tree_shape t = {{2, 1000000007, 2, 4}};
-	const struct tree_box box = {{1, 3, 0, 0}, {2, 1000000007, 2, 4}};
+	const struct leaf_shape t = {{2, 1000000007, 2, 4}};
+	const struct leaf_box box = {{1, 3, 0, 0}, {2, 1000000007, 2, 4}};
 	struct tree_stack s = {.n = 0};
 	(void)state;
-	assert_in_range(tree_push_box(&s, &t, tree_levels(&t), &box), 30, 60);
+	assert_in_range(leaf_push_box(&s, &t, leaf_levels(&t), &box), 30, 60);
 	assert_true(s.n > 1 && s.n < 30);
 }
 

@@ -3,8 +3,11 @@
  * of it goes into one stream, so that everything is done in the order in which it was asked;
  * but for the copies of copies.cu, which go on beside that.
  */
-#include "base/file.h"
 #include "kernels/cuda/own.h"
+
+extern "C" {
+#include "base/file.h"
+}
 
 #include <stdlib.h>
 #include <string.h>

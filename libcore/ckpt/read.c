@@ -1,6 +1,8 @@
 /* Reading checkpoints: data are checked before they are used. */
 #include "ckpt/ckpt.h"
 
+#include "kernels/kernels.h"
+
 #include <errno.h>
 #include <fcntl.h>
 #include <stdlib.h>

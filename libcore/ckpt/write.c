@@ -7,6 +7,8 @@
 #include "base/file.h"
 #include "ckpt/ckpt.h"
 
+#include "comm/collective.h"
+
 #include <errno.h>
 #include <fcntl.h>
 #include <math.h>

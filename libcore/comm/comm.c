@@ -1,5 +1,5 @@
 /* Groups of ranks. */
-#include "comm/comm.h"
+#include "comm/comm_internal.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -56,8 +56,8 @@ void comm_close(struct comm *world)
 		free(world);
 		return;
 	}
-	/* Under the watchdog, which MPI's own end is not. Between them nothing is sent. */
+	/* The watchdog covers this barrier, but not MPI_Finalize. Nothing is sent between them. */
 	comm_barrier(world);
-	comm_watch_end();
+	watchdog_end();
 	world->ops->close(world);
 }

@@ -1,5 +1,5 @@
 /* The mesh: all ranks as a box of named axes, and groups of those that differ along some. */
-#include "comm/comm.h"
+#include "comm/mesh.h"
 
 #include <stdlib.h>
 #include <string.h>

@@ -1,5 +1,5 @@
 /* The MPI backend. MPI_ERRORS_RETURN everywhere: a failure names what it was. */
-#include "comm/comm.h"
+#include "comm/comm_internal.h"
 
 #include <mpi.h>
 #include <sched.h>
@@ -9,24 +9,22 @@
 
 _Static_assert(sizeof(MPI_Request) <= sizeof(int64_t), "a request fits in a handle");
 
-/* Of what waits, too: `r` says what was begun, and MPI only that it failed. */
-static void check(const struct comm *c, int rc, const struct comm_req *r)
+/* MPI only says that something failed; `w` knows what, also when it fails in a wait. */
+static void check(const struct comm *c, int rc, const struct comm_what *w)
 {
 	char text[MPI_MAX_ERROR_STRING];
 	int len = 0;
 	if (rc == MPI_SUCCESS)
 		return;
 	MPI_Error_string(rc, text, &len);
-	die(EX_FAILED, "%s of %lld bytes on %s (%d ranks), number %llu: %.*s", r->what,
-		(long long)r->n_bytes, c->name, c->size, (unsigned long long)r->seq, len,
+	die(EX_FAILED, "%s of %lld bytes on %s (%d ranks), number %llu: %.*s", w->name,
+		(long long)w->n_bytes, c->name, c->size, (unsigned long long)w->seq, len,
 		text);
 }
 
-/* Of what is done when the call returns. */
+/* For calls that are complete when they return. */
 #define CHECK(c, call, name, bytes) \
-	check(c, call,              \
-		&(struct comm_req){ \
-			.what = (name), .n_bytes = (int64_t)(bytes), .seq = (c)->seq})
+	check(c, call, &(struct comm_what){(name), (int64_t)(bytes), (c)->seq})
 
 static MPI_Comm mpi_of(const struct comm *c)
 {
@@ -115,23 +113,23 @@ static MPI_Op mpi_op(enum comm_op op, enum comm_type t)
 
 /* ---- operations ------------------------------------------------------------------ */
 
-static void request_add(struct comm_req *r, MPI_Request m)
+static void add_handle(struct comm_request *r, MPI_Request m)
 {
-	memcpy(&r->handle[r->n++], &m, sizeof(m));
+	memcpy(&r->handle[r->n_handles++], &m, sizeof(m));
 }
 
-/* The send first: see comm_send_begin(). */
-static int begin_ring(
-	MPI_Comm m, const struct comm *c, const struct coll_args *a, struct comm_req *r)
+/* The send first: see comm_send(). */
+static int start_ring(MPI_Comm m, const struct comm *c, struct comm_request *r)
 {
+	const struct coll_args *a = &r->a;
 	MPI_Request q;
 	MPI_Datatype t = mpi_type(a->type);
 	int before = (c->rank + c->size - 1) % c->size, next = (c->rank + 1) % c->size;
-	int rc = MPI_Isend_c(a->send, a->count, t, next, 0, m, &q);
+	int rc = MPI_Isend_c(a->send, a->count, t, next, TAG_SENDRECV, m, &q);
 	if (rc == MPI_SUCCESS) {
-		request_add(r, q);
-		rc = MPI_Irecv_c(a->recv, a->count, t, before, 0, m, &q);
-		request_add(r, q);
+		add_handle(r, q);
+		rc = MPI_Irecv_c(a->recv, a->count, t, before, TAG_SENDRECV, m, &q);
+		add_handle(r, q);
 	}
 	return rc;
 }
@@ -143,7 +141,7 @@ static void *own_block(const struct comm *c, const struct coll_args *a)
 	return c->rank == a->root ? MPI_IN_PLACE : (char *)a->recv + at;
 }
 
-static int begin_one(MPI_Comm m, const struct comm *c, enum coll what,
+static int start_collective(MPI_Comm m, const struct comm *c, enum coll what,
 	const struct coll_args *a, MPI_Request *q)
 {
 	MPI_Datatype t = mpi_type(a->type);
@@ -176,45 +174,43 @@ static int begin_one(MPI_Comm m, const struct comm *c, enum coll what,
 	}
 }
 
-static void mpi_begin(
-	struct comm *c, enum coll what, const struct coll_args *a, struct comm_req *r)
+static int start_one(const struct comm *c, struct comm_request *r)
 {
 	MPI_Request q;
-	if (what == COLL_SENDRECV) {
-		check(c, begin_ring(mpi_of(c), c, a, r), r);
-		return;
-	}
-	check(c, begin_one(mpi_of(c), c, what, a, &q), r);
-	request_add(r, q);
+	MPI_Comm m = mpi_of(c);
+	const struct coll_args *a = &r->a;
+	int rc;
+	if (r->kind == COMM_COLLECTIVE && r->coll == COLL_SENDRECV)
+		return start_ring(m, c, r);
+	if (r->kind == COMM_SEND)
+		rc = MPI_Isend_c(a->recv, a->count, MPI_BYTE, r->peer, r->tag, m, &q);
+	else if (r->kind == COMM_RECV)
+		rc = MPI_Irecv_c(a->recv, a->count, MPI_BYTE, r->peer, r->tag, m, &q);
+	else
+		rc = start_collective(m, c, r->coll, a, &q);
+	if (rc == MPI_SUCCESS)
+		add_handle(r, q);
+	return rc;
 }
 
-static void mpi_send(struct comm *c, const void *p, int64_t n_bytes, int peer, int tag,
-	struct comm_req *r)
+static void mpi_start(struct comm *c, struct comm_request *r, int n)
 {
-	MPI_Request q;
-	check(c, MPI_Isend_c(p, n_bytes, MPI_BYTE, peer, tag, mpi_of(c), &q), r);
-	request_add(r, q);
+	for (int i = 0; i < n; i++)
+		check(c, start_one(c, &r[i]), &r[i].what);
 }
 
-static void mpi_recv(
-	struct comm *c, void *p, int64_t n_bytes, int peer, int tag, struct comm_req *r)
+static bool mpi_test(struct comm *c, struct comm_request *r)
 {
-	MPI_Request q;
-	check(c, MPI_Irecv_c(p, n_bytes, MPI_BYTE, peer, tag, mpi_of(c), &q), r);
-	request_add(r, q);
-}
-
-static bool mpi_test(struct comm *c, struct comm_req *r)
-{
-	while (r->n) {
+	while (r->n_handles) {
 		MPI_Request q;
+		int64_t *handle = &r->handle[r->n_handles - 1];
 		int done;
-		memcpy(&q, &r->handle[r->n - 1], sizeof(q));
-		check(c, MPI_Test(&q, &done, MPI_STATUS_IGNORE), r);
-		memcpy(&r->handle[r->n - 1], &q, sizeof(q));
+		memcpy(&q, handle, sizeof(q));
+		check(c, MPI_Test(&q, &done, MPI_STATUS_IGNORE), &r->what);
+		memcpy(handle, &q, sizeof(q));
 		if (!done)
 			return false;
-		r->n--;
+		r->n_handles--;
 	}
 	return true;
 }
@@ -336,9 +332,7 @@ static void find_place(struct comm *world, struct comm_place *place)
 }
 
 static const struct comm_ops mpi_ops = {
-	.begin = mpi_begin,
-	.send = mpi_send,
-	.recv = mpi_recv,
+	.start = mpi_start,
 	.test = mpi_test,
 	.take = mpi_take,
 	.split = mpi_split,
@@ -346,22 +340,6 @@ static const struct comm_ops mpi_ops = {
 	.close = mpi_close,
 	.progress = mpi_progress,
 };
-
-/* What is taken for granted elsewhere. */
-static void check_library(int level)
-{
-	int *most, there = 0;
-	if (level < MPI_THREAD_SERIALIZED)
-		die(EX_FAILED,
-			"MPI allows no threads (level %d, and %d is needed): files are "
-			"read "
-			"and written beside its calls",
-			level, MPI_THREAD_SERIALIZED);
-	MPI_Comm_get_attr(MPI_COMM_WORLD, MPI_TAG_UB, &most, &there);
-	if (there && *most < COMM_TAG_MAX)
-		die(EX_FAILED, "MPI has tags up to %d, and %d are needed", *most,
-			COMM_TAG_MAX);
-}
 
 struct comm *comm_open_mpi(struct comm_place *place)
 {
@@ -371,7 +349,11 @@ struct comm *comm_open_mpi(struct comm_place *place)
 	struct comm *c = wrap(MPI_COMM_WORLD);
 	snprintf(c->name, sizeof(c->name), "world");
 	die_hook = mpi_abort;
-	check_library(level);
+	if (level < MPI_THREAD_SERIALIZED)
+		die(EX_FAILED,
+			"MPI allows no threads (level %d, and %d is needed): files are "
+			"read and written beside its calls",
+			level, MPI_THREAD_SERIALIZED);
 	CHECK(c, MPI_Op_create_c(fold_min, true, &unsigned_min), "an operation", 0);
 	CHECK(c, MPI_Op_create_c(fold_max, true, &unsigned_max), "an operation", 0);
 	find_place(c, place);

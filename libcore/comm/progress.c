@@ -1,31 +1,31 @@
 /*
- * Communication that goes on while this rank computes. MPICH moves bytes within its own calls
- * only: between hosts, a message of many segments stands still until the next one. So a
- * thread makes such calls, every now and then, while something is under way.
+ * The progress thread. MPICH moves bytes within its own calls only: between hosts, a message of
+ * many segments stands still until the next call. So while requests are under way, a thread
+ * calls MPI periodically, and communication continues while this rank computes.
  *
- * It stands between the groups and their backend, and lets one thread at a time in
- * (MPI_THREAD_SERIALIZED). Ranks of one host do without: there the receiver copies, which
- * costs the same whenever it is done.
+ * This file stands between the groups and their transport, and lets one thread at a time in
+ * (MPI_THREAD_SERIALIZED). Ranks of one host need no such thread: there the receiver copies,
+ * which costs the same whenever it is done.
  */
-#include "comm/comm.h"
+#include "comm/comm_internal.h"
 
 #include <pthread.h>
 #include <stdlib.h>
 #include <time.h>
 
-/* A socket's buffer has some MB, which 10 Gbit/s move in this time. On the processor that
- * computes, calls that come oftener (0.2 and 0.5 ms were tried) cost more than they gain. */
-enum { EVERY_NS = 1000000 };
+/* A socket's buffer has some MB, which a link of 10 Gbit/s moves in this time. More frequent
+ * calls (0.2 and 0.5 ms were tried) cost the computing processor more than they gain. */
+enum { INTERVAL_NS = 1000000 };
 
 static struct {
-	const struct comm_ops *ops; /* of the backend */
+	const struct comm_ops *ops; /* the transport's */
 	struct comm *world;
 	pthread_t thread;
 	pthread_mutex_t lock;
-	pthread_cond_t begun;
-	int64_t under_way; /* requests */
+	pthread_cond_t started;
+	int64_t under_way; /* handles of requests */
 	bool ends;
-} own = {.lock = PTHREAD_MUTEX_INITIALIZER, .begun = PTHREAD_COND_INITIALIZER};
+} own = {.lock = PTHREAD_MUTEX_INITIALIZER, .started = PTHREAD_COND_INITIALIZER};
 
 static void enter(void)
 {
@@ -37,22 +37,21 @@ static void leave(void)
 	pthread_mutex_unlock(&own.lock);
 }
 
-/* `n` more of them, or fewer. */
-static void count(int n)
+static void count(int more)
 {
-	if (!own.under_way && n)
-		pthread_cond_signal(&own.begun);
-	own.under_way += n;
+	if (!own.under_way && more)
+		pthread_cond_signal(&own.started);
+	own.under_way += more;
 }
 
-static void *keep_going(void *unused)
+static void *make_progress(void *unused)
 {
-	const struct timespec nap = {.tv_nsec = EVERY_NS};
+	const struct timespec nap = {.tv_nsec = INTERVAL_NS};
 	(void)unused;
 	enter();
 	while (!own.ends) {
 		if (!own.under_way) {
-			pthread_cond_wait(&own.begun, &own.lock);
+			pthread_cond_wait(&own.started, &own.lock);
 			continue;
 		}
 		leave();
@@ -67,39 +66,28 @@ static void *keep_going(void *unused)
 
 /* ---- the operations, one thread at a time ------------------------------------------ */
 
-static void locked_begin(
-	struct comm *c, enum coll what, const struct coll_args *a, struct comm_req *r)
+static int handles(const struct comm_request *r, int n)
+{
+	int all = 0;
+	for (int i = 0; i < n; i++)
+		all += r[i].n_handles;
+	return all;
+}
+
+static void locked_start(struct comm *c, struct comm_request *r, int n)
 {
 	enter();
-	own.ops->begin(c, what, a, r);
-	count(r->n);
+	own.ops->start(c, r, n);
+	count(handles(r, n));
 	leave();
 }
 
-static void locked_send(struct comm *c, const void *p, int64_t n_bytes, int peer, int tag,
-	struct comm_req *r)
+static bool locked_test(struct comm *c, struct comm_request *r)
 {
 	enter();
-	own.ops->send(c, p, n_bytes, peer, tag, r);
-	count(r->n);
-	leave();
-}
-
-static void locked_recv(
-	struct comm *c, void *p, int64_t n_bytes, int peer, int tag, struct comm_req *r)
-{
-	enter();
-	own.ops->recv(c, p, n_bytes, peer, tag, r);
-	count(r->n);
-	leave();
-}
-
-static bool locked_test(struct comm *c, struct comm_req *r)
-{
-	enter();
-	int before = r->n;
+	int before = r->n_handles;
 	bool done = own.ops->test(c, r);
-	count(r->n - before);
+	count(r->n_handles - before);
 	leave();
 	return done;
 }
@@ -133,18 +121,16 @@ static void locked_close(struct comm *world)
 {
 	enter();
 	own.ends = true;
-	pthread_cond_signal(&own.begun);
+	pthread_cond_signal(&own.started);
 	leave();
 	pthread_join(own.thread, NULL);
 	own.ops->close(world);
 }
 
-void comm_progress(struct comm *world)
+void comm_progress_thread(struct comm *world)
 {
 	static const struct comm_ops locked = {
-		.begin = locked_begin,
-		.send = locked_send,
-		.recv = locked_recv,
+		.start = locked_start,
 		.test = locked_test,
 		.take = locked_take,
 		.split = locked_split,
@@ -153,6 +139,6 @@ void comm_progress(struct comm *world)
 	};
 	own.ops = world->ops;
 	own.world = world;
-	if (!pthread_create(&own.thread, NULL, keep_going, NULL))
+	if (!pthread_create(&own.thread, NULL, make_progress, NULL))
 		world->ops = &locked;
 }

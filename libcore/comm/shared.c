@@ -4,7 +4,7 @@
  * small, and leave their files there when a job is killed at the wrong moment.
  */
 #include "base/file.h"
-#include "comm/comm.h"
+#include "comm/shared.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -144,12 +144,12 @@ static _Atomic uint64_t *word_of(const struct comm_shared *m, int slot, int rank
 	return (_Atomic uint64_t *)((char *)m->base[rank] + (slot + 1) * LINE);
 }
 
-void comm_shared_say(const struct comm_shared *m, int slot, uint64_t n)
+void comm_shared_post(const struct comm_shared *m, int slot, uint64_t n)
 {
 	atomic_store_explicit(word_of(m, slot, m->c->rank), n, memory_order_release);
 }
 
-bool comm_shared_said(const struct comm_shared *m, int slot, uint64_t n)
+bool comm_shared_all_posted(const struct comm_shared *m, int slot, uint64_t n)
 {
 	for (int r = 0; r < m->c->size; r++)
 		if (atomic_load_explicit(word_of(m, slot, r), memory_order_acquire) < n)

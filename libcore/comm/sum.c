@@ -1,12 +1,13 @@
 /*
  * Sums over a group, by the canonical tree. Each rank finishes the tree of its own piece, for
- * all that want it.
+ * all ranks that want it.
  *
- * Ranks that share memory read each other's nodes where they lie, and write the sum where
+ * Ranks that share memory read each other's nodes in place, and write the sum where
  * it belongs: each byte is moved once, and nothing is packed. Others exchange messages:
- * the nodes of a piece go to its rank, and the sum comes back.
+ * the nodes of a piece go to its rank (exchange), and the sum comes back (gather).
  */
-#include "comm/comm.h"
+#include "comm/sum.h"
+#include "comm/requests.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -19,8 +20,9 @@ struct tree_sum {
 	struct comm *c;
 	enum phase phase;
 	uint64_t seq;
-	struct comm_req *reqs; /* [size][2]: without shared memory */
-	float *received;       /* in the scratch, behind what was packed */
+	int tag;		       /* of the gather */
+	struct comm_requests requests; /* without shared memory */
+	float *received;	       /* in the scratch, behind what was packed */
 };
 
 /* ---- pieces ---------------------------------------------------------------------- */
@@ -70,7 +72,7 @@ int64_t sum_scratch(const struct sum_plan *p, const struct sum_nodes *nodes)
 	return n;
 }
 
-/* What this rank sends in such a sum. */
+/* The bytes that this rank sends in such a sum. */
 static int64_t sum_bytes(
 	const struct sum_plan *p, const struct sum_nodes *nodes, bool gathers)
 {
@@ -106,16 +108,7 @@ static void pack(const struct sum_plan *p, int shard, const float *vector, int64
 
 /* ---- the tree of a piece --------------------------------------------------------- */
 
-/* Floats [from, from + n) of the parts. */
-static void cut_block(const struct tree_part *parts, int n_parts, int64_t from, int64_t n,
-	struct tree_part *out)
-{
-	for (int i = 0; i < n_parts; i++)
-		out[i] = (struct tree_part){
-			parts[i].node, mat((float *)parts[i].x.p + from, 1, n)};
-}
-
-/* A buffer of a rank, as it is seen from here; NULL: it is not. */
+/* A buffer of a rank, as mapped here; NULL: it is not. */
 static float *buffer_of(const struct tree_sum *s, int rank, int buffer)
 {
 	const struct comm_shared *m = s->call.shared;
@@ -127,15 +120,15 @@ static float *buffer_of(const struct tree_sum *s, int rank, int buffer)
 	       buffer * s->plan->shard[0].n;
 }
 
-/* Nodes of others were received, those of this rank lie packed at the scratch's beginning, or
- * where they were. */
+/* Nodes of others were received; those of this rank lie packed at the scratch's beginning, or
+ * in their buffers. */
 static struct tree_part *find_parts(struct tree_sum *s, int *n_parts)
 {
 	struct comm *c = s->c;
 	const struct sum_plan *p = s->plan;
 	int64_t first, len = sum_piece(p, c->rank, &first);
 	float *received = s->received, *packed = s->call.scratch;
-	int n = 0, total = 0;
+	int n = 0, total = s->call.n_extra;
 	for (int r = 0; r < c->size; r++)
 		total += s->call.nodes[r].n;
 	struct tree_part *parts = xcalloc((size_t)total + 1, sizeof(*parts));
@@ -151,6 +144,8 @@ static struct tree_part *find_parts(struct tree_sum *s, int *n_parts)
 				*from += len;
 		}
 	}
+	for (int i = 0; i < s->call.n_extra; i++)
+		parts[n++] = s->call.extra[i];
 	tree_sort(parts, n);
 	*n_parts = n;
 	return parts;
@@ -164,57 +159,8 @@ static void put(struct device *d, float *to, const float *from, int64_t len)
 		d->k->copy(d, mat(to, 1, len), mat((float *)from, 1, len));
 }
 
-/* Micro-batch after micro-batch goes on its stack. */
-static void push_micros(struct tree_sum *s, const struct tree_part *parts, int n_parts)
-{
-	struct sum_stack *to = s->call.onto, before = *to;
-	struct device *d = s->plan->d;
-	int level = s->plan->micro_level, top = s->plan->levels;
-	int use_shift = top - level - (to->shape->n[TREE_USE] > 1);
-	struct tree_part *block = xcalloc((size_t)n_parts + 1, sizeof(*block));
-	int64_t first, len = sum_piece(s->plan, s->c->rank, &first);
-	for (int64_t from = 0; from < len; from += d->sum_block) {
-		int64_t n = min64(d->sum_block, len - from);
-		int next = 0;
-		cut_block(parts, n_parts, from, n, block);
-		*to = before;
-		while (next < n_parts) {
-			const struct tree_node *first_leaf = &parts[next].node;
-			struct tree_node micro = {
-				level, (first_leaf->index << first_leaf->level) >> level};
-			int use = (int)(micro.index >> use_shift);
-			struct mat sum = tree_add(
-				d, block, n_parts, &next, micro, (struct mat){0});
-			struct tree_stack *stack = &to->of[use];
-			put(d, to->buffer[use][stack->n] + from, sum.p, n);
-			int merges = tree_push_node(stack, to->shape,
-				top - (to->shape->n[TREE_USE] > 1), micro);
-			for (int i = stack->n + merges - 1; merges > 0; merges--, i--) {
-				struct mat left =
-					mat(to->buffer[use][i - 1] + from, 1, n);
-				d->k->add(d, left, left,
-					mat(to->buffer[use][i] + from, 1, n));
-			}
-		}
-	}
-	free(block);
-}
-
-/* The stack's nodes come to those that are there. */
-static struct tree_part *add_stack(
-	const struct sum_stack *x, struct tree_part *parts, int *n, int64_t len)
-{
-	for (int use = 0; use < 2; use++)
-		for (int i = 0; i < x->of[use].n; i++) {
-			parts = xrealloc(parts, (size_t)(*n + 1) * sizeof(*parts));
-			parts[(*n)++] = (struct tree_part){
-				x->of[use].node[i], mat(x->buffer[use][i], 1, len)};
-		}
-	tree_sort(parts, *n);
-	return parts;
-}
-
-/* The root of this piece goes to this rank's place, and to those of all that share memory. */
+/* The root of this piece goes to this rank's result, and with shared memory to that of each
+ * rank. */
 static void finish_root(struct tree_sum *s, const struct tree_part *parts, int n_parts)
 {
 	struct comm *c = s->c;
@@ -225,7 +171,7 @@ static void finish_root(struct tree_sum *s, const struct tree_part *parts, int n
 	for (int64_t from = 0; from < len; from += d->sum_block) {
 		int64_t n = min64(d->sum_block, len - from);
 		int next = 0;
-		cut_block(parts, n_parts, from, n, block);
+		tree_cut(parts, n_parts, from, n, block);
 		struct mat sum =
 			tree_add(d, block, n_parts, &next, root, (struct mat){0});
 		BUG_ON(next != n_parts);
@@ -243,26 +189,16 @@ static void finish_piece(struct tree_sum *s)
 {
 	int n_parts;
 	struct tree_part *parts = find_parts(s, &n_parts);
-	int64_t first, len = sum_piece(s->plan, s->c->rank, &first);
-	if (s->call.onto) {
-		push_micros(s, parts, n_parts);
-	} else {
-		if (s->call.with)
-			parts = add_stack(s->call.with, parts, &n_parts, len);
+	if (s->call.take)
+		s->call.take(s->call.with, parts, n_parts);
+	else
 		finish_root(s, parts, n_parts);
-	}
 	free(parts);
 }
 
 /* ---- by messages ----------------------------------------------------------------- */
 
-static int tag_of(const struct tree_sum *s)
-{
-	enum { TAGS = 1 << 16 };
-	return (int)(s->seq % TAGS);
-}
-
-/* This rank's nodes, of the piece of `rank`, one after the other. */
+/* This rank's nodes of the piece of `rank`, one after the other. */
 static const float *packed_for(struct tree_sum *s, int rank, float **room)
 {
 	const struct sum_plan *p = s->plan;
@@ -290,22 +226,23 @@ static void begin_exchange(struct tree_sum *s)
 		int r = (c->rank + i) % c->size;
 		int64_t len = sum_piece(p, r, &first);
 		if (mine->n && len)
-			comm_send_begin(c, packed_for(s, r, &room),
-				mine->n * len * (int64_t)sizeof(float), r, tag_of(s),
-				&s->reqs[2 * r + 1]);
+			comm_send(&s->requests, packed_for(s, r, &room),
+				mine->n * len * (int64_t)sizeof(float), r,
+				TAG_SUM_EXCHANGE);
 	}
 	s->received = room;
 	for (int r = 0; r < c->size; r++) {
 		int64_t n = s->call.nodes[r].n * own;
-		if (r == c->rank || !n)
+		if (r == c->rank)
 			continue;
-		comm_recv_begin(c, room, n * (int64_t)sizeof(float), r, tag_of(s),
-			&s->reqs[2 * r]);
+		comm_recv(&s->requests, room, n * (int64_t)sizeof(float), r,
+			TAG_SUM_EXCHANGE);
 		room += n;
 	}
+	comm_start(&s->requests);
 }
 
-/* Pieces of a shard to those that want it; the send first, see comm_send_begin(). */
+/* Pieces of a shard to the ranks that want it; the send first, see comm_send(). */
 static void begin_gather(struct tree_sum *s)
 {
 	struct comm *c = s->c;
@@ -316,64 +253,26 @@ static void begin_gather(struct tree_sum *s)
 		int64_t first, len = sum_piece(p, r, &first);
 		if (p->wants[r] != p->wants[c->rank])
 			continue;
-		if (mine)
-			comm_send_begin(c, s->call.result + at,
-				mine * (int64_t)sizeof(float), r, tag_of(s),
-				&s->reqs[2 * r + 1]);
-		if (len)
-			comm_recv_begin(c, s->call.result + first,
-				len * (int64_t)sizeof(float), r, tag_of(s),
-				&s->reqs[2 * r]);
+		comm_send(&s->requests, s->call.result + at,
+			mine * (int64_t)sizeof(float), r, s->tag);
+		comm_recv(&s->requests, s->call.result + first,
+			len * (int64_t)sizeof(float), r, s->tag);
 	}
-}
-
-static bool requests_done(struct tree_sum *s)
-{
-	for (int i = 0; i < 2 * s->c->size; i++)
-		if (!comm_test(s->c, &s->reqs[i]))
-			return false;
-	return true;
-}
-
-/* ---- by the library -------------------------------------------------------------- */
-
-/* PT_ALLREDUCE=mpi, to measure what the tree costs: this rank's nodes from left to right, and
- * MPI's all-reduce of these. The bits are then a matter of the layout. */
-static bool by_library(const struct sum_call *call)
-{
-	const char *say = getenv("PT_ALLREDUCE");
-	return say && !strcmp(say, "mpi") && is_whole(call->plan) && !call->onto &&
-	       !call->with && !call->plan->c->planned;
-}
-
-static void begin_library(struct tree_sum *s)
-{
-	struct device *d = s->plan->d;
-	const struct sum_nodes *mine = &s->call.nodes[s->c->rank];
-	int64_t n = s->plan->shard[0].n;
-	struct mat sum = mat(s->call.result, 1, n);
-	put(d, s->call.result, mine->n ? s->call.buffer[mine->buffer[0]] : NULL, n);
-	for (int i = 1; i < mine->n; i++)
-		d->k->add(d, sum, sum, mat(s->call.buffer[mine->buffer[i]], 1, n));
-	comm_begin(s->c, COLL_ALLREDUCE,
-		&(struct coll_args){.recv = s->call.result, .count = n, .type = COMM_F32},
-		&s->reqs[0]);
-	s->call.shared = NULL;
-	s->phase = GATHER;
+	comm_start(&s->requests);
 }
 
 /* ---- both ------------------------------------------------------------------------ */
 
-/* With shared memory, a rank says first that its nodes are there, then that its piece is
+/* With shared memory, a rank first posts that its nodes are there, then that its piece is
  * finished everywhere. */
 static void enter(struct tree_sum *s, enum phase phase)
 {
 	if (s->call.shared)
-		comm_shared_say(
+		comm_shared_post(
 			s->call.shared, s->call.slot, 2 * s->seq + (uint64_t)phase);
 	else if (phase == EXCHANGE)
 		begin_exchange(s);
-	else if (!s->call.onto)
+	else if (!s->call.take)
 		begin_gather(s);
 	s->phase = phase;
 }
@@ -382,9 +281,9 @@ static void enter(struct tree_sum *s, enum phase phase)
 static bool all_here(struct tree_sum *s)
 {
 	if (s->call.shared)
-		return comm_shared_said(
+		return comm_shared_all_posted(
 			s->call.shared, s->call.slot, 2 * s->seq + (uint64_t)s->phase);
-	return requests_done(s);
+	return comm_test(&s->requests);
 }
 
 static void poll_sum(void *with)
@@ -405,10 +304,9 @@ static bool is_done(void *with)
 
 static void wait_for(struct tree_sum *s)
 {
-	const struct comm_req what = {.what = "tree sum",
-		.n_bytes = s->plan->shard[s->plan->wants[s->c->rank]].n *
-			   (int64_t)sizeof(float),
-		.seq = s->seq};
+	const struct comm_what what = {"tree sum",
+		s->plan->shard[s->plan->wants[s->c->rank]].n * (int64_t)sizeof(float),
+		s->seq};
 	comm_wait_for(s->c, is_done, s, &what);
 }
 
@@ -419,23 +317,23 @@ struct tree_sum *tree_sum_begin(const struct sum_call *call)
 	BUG_ON(call->shared && !is_whole(call->plan));
 	*s = (struct tree_sum){.call = *call, .plan = call->plan, .c = c};
 	s->seq = ++c->seq;
-	s->reqs = xcalloc((size_t)c->size * 2, sizeof(*s->reqs));
+	/* At most one of each bucket is under way, which are fewer. */
+	s->tag =
+		COMM_TAG(SUM_GATHER, (int64_t)(c->n_sums++ % COMM_TAG_COUNT(SUM_GATHER)));
+	s->requests.c = c;
 	if (c->size == 1 || c->planned) {
-		if (c->size > 1) { /* counts, in the order of the real one */
+		if (c->size > 1) { /* counts bytes, in the order of the real sum */
 			begin_exchange(s);
-			if (!call->onto)
+			if (!call->take)
 				begin_gather(s);
 		}
 		finish_piece(s);
 		s->phase = DONE;
 		return s;
 	}
-	if (call->shared) /* what messages would have been */
-		c->sent += sum_bytes(s->plan, call->nodes, !call->onto);
-	if (by_library(call))
-		begin_library(s);
-	else
-		enter(s, EXCHANGE);
+	if (call->shared) /* as if they were messages */
+		c->sent += sum_bytes(s->plan, call->nodes, !call->take);
+	enter(s, EXCHANGE);
 	comm_background(poll_sum, s);
 	if (!comm_overlaps())
 		wait_for(s);
@@ -455,6 +353,6 @@ void tree_sum_end(struct tree_sum *s)
 		wait_for(s);
 		comm_background_end(poll_sum, s);
 	}
-	free(s->reqs);
+	comm_requests_free(&s->requests);
 	free(s);
 }

@@ -1,6 +1,8 @@
 /* All ranks together. In a file of its own, so that a program that never asks for them is
  * not linked with MPI. */
-#include "comm/comm.h"
+#include "comm/comm_internal.h"
+#include "comm/shared.h"
+#include "kernels/kernels.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -49,12 +51,12 @@ struct comm *comm_open(void)
 	struct comm *world;
 	if (launched()) {
 		world = comm_open_mpi(&comm_here);
-		comm_overlap(world);
+		comm_read_overlap(world);
 		comm_crowded = comm_here.local_size > comm_here.processors ||
 			       env_switch("PT_CROWDED") == 1;
 		if (comm_here.n_hosts > 1 && comm_overlaps())
-			comm_progress(world);
-		comm_watch(world, COMM_WATCH);
+			comm_progress_thread(world);
+		comm_watchdog(world, COMM_WATCHDOG);
 	} else {
 		world = comm_self("world");
 		comm_here = (struct comm_place){

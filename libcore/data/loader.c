@@ -4,6 +4,8 @@
  */
 #include "data/data.h"
 
+#include "comm/requests.h"
+
 #include <pthread.h>
 #include <stdlib.h>
 #include <string.h>
@@ -30,7 +32,7 @@ struct fetch {
 	bool threaded, sent;
 	int read_done; /* set by the thread */
 	struct err error;
-	struct comm_req *reqs; /* [size] sends, or one receive */
+	struct comm_requests requests; /* the sends, or the receive */
 };
 
 int loader_reader(int rank, int size, int readers)
@@ -98,7 +100,6 @@ static void *read_windows(void *with)
 /* Sends the windows to the other ranks when they have been read. */
 static void poll_fetch(void *with)
 {
-	enum { TAG = 1 << 17 };
 	struct fetch *f = with;
 	struct comm *c = f->l->c.comm;
 	if (f->sent || !__atomic_load_n(&f->read_done, __ATOMIC_ACQUIRE))
@@ -106,11 +107,11 @@ static void poll_fetch(void *with)
 	f->sent = true;
 	if (f->error.code)
 		die_err(&f->error);
-	for (int r = f->rank_begin; r < f->rank_end; r++) {
-		if (r != c->rank && bytes_of(f, r))
-			comm_send_begin(c, f->all + f->at[r], bytes_of(f, r), r,
-				TAG + f->tag, &f->reqs[r]);
-	}
+	for (int r = f->rank_begin; r < f->rank_end; r++)
+		if (r != c->rank)
+			comm_send(&f->requests, f->all + f->at[r], bytes_of(f, r), r,
+				COMM_TAG(LOADER, f->tag));
+	comm_start(&f->requests);
 }
 
 /* Sets f->at for all ranks of a reader. Returns the number of windows. */
@@ -144,7 +145,6 @@ static void begin_reading(struct fetch *f)
 struct fetch *loader_begin(struct loader *l, enum split split, const struct order *order,
 	const struct sample_run *runs)
 {
-	enum { TAG = 1 << 17 };
 	struct comm *c = l->c.comm;
 	struct fetch *f = xcalloc(1, sizeof(*f));
 	size_t runs_bytes = (size_t)c->size * sizeof(*f->runs);
@@ -156,12 +156,12 @@ struct fetch *loader_begin(struct loader *l, enum split split, const struct orde
 	f->order = *order;
 	f->runs = memcpy(xmalloc(runs_bytes), runs, runs_bytes);
 	f->windows = xcalloc((size_t)bytes_of(f, c->rank) + 1, 1);
-	f->reqs = xcalloc((size_t)c->size, sizeof(*f->reqs));
+	f->requests.c = c;
 	int reader = loader_reader(c->rank, c->size, l->c.readers);
 	if (reader != c->rank) {
-		if (bytes_of(f, c->rank))
-			comm_recv_begin(c, f->windows, bytes_of(f, c->rank), reader,
-				TAG + f->tag, &f->reqs[reader]);
+		comm_recv(&f->requests, f->windows, bytes_of(f, c->rank), reader,
+			COMM_TAG(LOADER, f->tag));
+		comm_start(&f->requests);
 		return f;
 	}
 	f->rank_begin = c->rank;
@@ -188,8 +188,7 @@ const int32_t *loader_end(struct loader *l, struct fetch *f)
 		comm_background_end(poll_fetch, f);
 		memcpy(f->windows, f->all + f->at[c->rank], (size_t)bytes_of(f, c->rank));
 	}
-	for (int r = 0; r < c->size; r++)
-		comm_wait(c, &f->reqs[r]);
+	comm_wait(&f->requests);
 	return f->windows;
 }
 
@@ -202,6 +201,6 @@ void fetch_free(struct fetch *f)
 	free(f->windows);
 	free(f->runs);
 	free(f->at);
-	free(f->reqs);
+	comm_requests_free(&f->requests);
 	free(f);
 }

@@ -255,7 +255,7 @@ void edit_wait(struct edit *x)
 	x->flight.x = NULL;
 }
 
-static void send(struct edit *x, struct selection c)
+static void start_flight(struct edit *x, struct selection c)
 {
 	edit_wait(x);
 	x->flight = (struct flight){.x = &x->exchange,
@@ -343,7 +343,7 @@ void edit_begin(struct edit *x, int fragment, int64_t steps, struct edit_result 
 	}
 	r->weight /= n;
 	x->in_flight[fragment] = true;
-	send(x, c);
+	start_flight(x, c);
 	x->n_syncs++;
 }
 

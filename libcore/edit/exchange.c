@@ -8,10 +8,12 @@
  */
 #include "edit/exchange_internal.h"
 
+#include "comm/requests.h"
+
 #include <stdlib.h>
 
 enum { BLOCK = 1 << 20 }; /* floats that are exchanged at a time */
-enum { EDIT_TAG = 1 << 17, CACHE_LINE = 64 };
+enum { CACHE_LINE = 64 };
 
 /* ---- blocks and pieces ----------------------------------------------------------- */
 
@@ -77,7 +79,7 @@ struct slot {
 	float *v;
 	float *received, *made; /* [workers] pieces; one */
 	char *in, *out;		/* [workers] pieces, packed */
-	struct comm_req *reqs;	/* [2][workers] */
+	struct comm_requests requests;
 	char *host; /* of a device that is apart: what is sent, in the program's memory */
 };
 
@@ -105,8 +107,7 @@ void exchange_open(struct exchange *x, struct comm *sync, const struct wire *w,
 	x->packed_bytes = round_up(x->packed_bytes, CACHE_LINE);
 	x->slots = xcalloc(EXCHANGE_SLOTS, sizeof(*x->slots));
 	for (int i = 0; i < EXCHANGE_SLOTS; i++)
-		x->slots[i].reqs =
-			xcalloc(2 * (size_t)sync->size, sizeof(*x->slots[i].reqs));
+		x->slots[i].requests.c = sync;
 }
 
 void exchange_place(struct exchange *x, struct arena *a)
@@ -124,7 +125,7 @@ void exchange_place(struct exchange *x, struct arena *a)
 void exchange_close(struct exchange *x)
 {
 	for (int i = 0; i < EXCHANGE_SLOTS; i++) {
-		free(x->slots[i].reqs);
+		comm_requests_free(&x->slots[i].requests);
 		free(x->slots[i].host);
 	}
 	free(x->slots);
@@ -142,17 +143,14 @@ static struct piece piece_in(const struct exchange *x, const struct slot *s, int
 	return piece_of(x, s->kind, s->block, worker);
 }
 
-/* Where what a worker sends of a piece comes: to where it is wanted, or packed. */
-static void receive(struct exchange *x, struct slot *s, int worker, struct piece p,
+/* Receives a piece of a worker: where it is wanted, or packed. */
+static void receive_piece(struct exchange *x, struct slot *s, int worker, struct piece p,
 	float *wanted, int tag)
 {
 	struct wire w = wire_of(x, s->kind);
-	int64_t n_bytes = wire_bytes(&w, p.at, p.n);
 	bool plain = s->kind == EDIT_WIRE_FP32;
-	if (n_bytes)
-		comm_recv_begin(x->sync,
-			plain ? (void *)wanted : s->in + worker * x->packed_bytes,
-			n_bytes, worker, tag, &s->reqs[2 * worker]);
+	comm_recv(&s->requests, plain ? (void *)wanted : s->in + worker * x->packed_bytes,
+		wire_bytes(&w, p.at, p.n), worker, tag);
 }
 
 static void unpack(
@@ -163,14 +161,11 @@ static void unpack(
 		wire_unpack(&w, wanted, s->in + worker * x->packed_bytes, p.at, p.n);
 }
 
-static void send(struct exchange *x, struct slot *s, int worker, struct piece p,
+static void send_piece(struct exchange *x, struct slot *s, int worker, struct piece p,
 	const void *bytes, int tag)
 {
 	struct wire w = wire_of(x, s->kind);
-	int64_t n_bytes = wire_bytes(&w, p.at, p.n);
-	if (n_bytes)
-		comm_send_begin(
-			x->sync, bytes, n_bytes, worker, tag, &s->reqs[2 * worker + 1]);
+	comm_send(&s->requests, bytes, wire_bytes(&w, p.at, p.n), worker, tag);
 }
 
 /* Bytes from p on, without [skip, end), in the program's memory: of a device that is apart they
@@ -217,7 +212,7 @@ static const char *pack(struct exchange *x, struct slot *s)
 }
 
 /* Of the others' pieces it goes there, and what all bring of this worker's comes here: in this
- * order, see comm.h. */
+ * order, see comm_send(). */
 static void begin_there(struct exchange *x, struct slot *s)
 {
 	struct comm *c = x->sync;
@@ -225,13 +220,15 @@ static void begin_there(struct exchange *x, struct slot *s)
 	const char *packed = pack(x, s);
 	for (int i = 1; i < c->size; i++) {
 		int to = (c->rank + i) % c->size;
-		send(x, s, to, piece_in(x, s, to), packed + bytes_for(x, s, to),
-			EDIT_TAG);
+		send_piece(x, s, to, piece_in(x, s, to), packed + bytes_for(x, s, to),
+			COMM_TAG(EDIT, 0));
 	}
 	for (int i = 1; i < c->size; i++) {
 		int from = (c->rank + c->size - i) % c->size;
-		receive(x, s, from, own, s->received + from * x->piece_floats, EDIT_TAG);
+		receive_piece(x, s, from, own, s->received + from * x->piece_floats,
+			COMM_TAG(EDIT, 0));
 	}
+	comm_start(&s->requests);
 	s->turn = SLOT_THERE;
 }
 
@@ -272,9 +269,11 @@ static void begin_back(struct flight *f, struct slot *s)
 		int to = (c->rank + i) % c->size,
 		    from = (c->rank + c->size - i) % c->size;
 		struct piece theirs = piece_in(x, s, from);
-		send(x, s, to, own, made, EDIT_TAG + 1);
-		receive(x, s, from, theirs, floats_of(s, theirs), EDIT_TAG + 1);
+		send_piece(x, s, to, own, made, COMM_TAG(EDIT, 1));
+		receive_piece(
+			x, s, from, theirs, floats_of(s, theirs), COMM_TAG(EDIT, 1));
 	}
+	comm_start(&s->requests);
 }
 
 static void end_back(struct flight *f, struct slot *s)
@@ -288,14 +287,6 @@ static void end_back(struct flight *f, struct slot *s)
 				floats_of(s, piece_in(x, s, i)));
 	d->k->copy(d, mat(floats_of(s, own), 1, own.n), mat(s->made, 1, own.n));
 	s->turn = SLOT_FREE;
-}
-
-static bool is_done(const struct exchange *x, struct slot *s)
-{
-	bool done = true;
-	for (int i = 0; i < 2 * x->sync->size; i++)
-		done = comm_test(x->sync, &s->reqs[i]) && done;
-	return done;
 }
 
 /* ---- a flight -------------------------------------------------------------------- */
@@ -326,7 +317,7 @@ static bool turn_next(struct flight *f)
 		struct slot *s = slot_of(f, i);
 		if (s->turn == SLOT_BACK)
 			continue;
-		if (!is_done(f->x, s))
+		if (!comm_test(&s->requests))
 			return false;
 		begin_back(f, s);
 		return true;
@@ -337,7 +328,7 @@ static bool turn_next(struct flight *f)
 static bool end_next(struct flight *f)
 {
 	struct slot *s = slot_of(f, f->came);
-	if (f->came == f->begun || s->turn != SLOT_BACK || !is_done(f->x, s))
+	if (f->came == f->begun || s->turn != SLOT_BACK || !comm_test(&s->requests))
 		return false;
 	end_back(f, s);
 	f->write(f->with, s->block, s->v, f->came % EXCHANGE_SLOTS);
@@ -385,7 +376,8 @@ static bool have_come(void *with)
 void flight_wait(struct flight *f, int n)
 {
 	struct awaited a = {f, n};
-	struct comm_req what = {.what = "pieces of the workers", .seq = f->x->sync->seq};
+	const struct comm_what what = {
+		.name = "pieces of the workers", .seq = f->x->sync->seq};
 	if (f->over)
 		return;
 	comm_wait_for(f->x->sync, have_come, &a, &what);

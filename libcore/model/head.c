@@ -52,15 +52,15 @@ static int use_of_output(const struct pass *p)
 static void share_stats(struct pass *p, const struct band *b)
 {
 	float *const stats[] = {b->max, b->sum, b->target};
-	struct comm_req reqs[ARRAY_LEN(stats)];
+	struct comm_requests requests = {.c = p->tp.axis};
 	for (size_t i = 0; i < ARRAY_LEN(stats); i++)
-		comm_begin(p->tp.axis, COLL_ALLGATHER,
+		comm_enqueue(&requests, COLL_ALLGATHER,
 			&(struct coll_args){.recv = stats[i],
 				.count = p->tp.here * b->rows,
-				.type = COMM_F32},
-			&reqs[i]);
-	for (size_t i = 0; i < ARRAY_LEN(stats); i++)
-		comm_wait(p->tp.axis, &reqs[i]);
+				.type = COMM_F32});
+	comm_start(&requests);
+	comm_wait(&requests);
+	comm_requests_free(&requests);
 }
 
 static void count_loss(struct pass *p, const struct band *b)

@@ -121,7 +121,7 @@ static void make_bucket(struct store *s, const struct tensor *like, int slice)
 	b->wire = wire_of(s, like);
 	b->tied = is_tied(s, like);
 	b->apart = s->c.deal.by_turns && is_tiled(s, like) && like->uses > 1 && !b->tied;
-	b->shape = (struct tree_shape){{b->tied ? 1 : like->uses,
+	b->shape = (struct leaf_shape){{b->tied ? 1 : like->uses,
 		max64(1, s->c.deal.n_micro), s->c.chunks, like->lanes}};
 	o->n_buckets++;
 }
@@ -197,8 +197,7 @@ static void make_plan(struct store *s, struct bucket *b)
 		.shard = b->shard,
 		.n_shards = s->own->n_shards,
 		.wants = wants,
-		.levels = tree_levels(&b->shape),
-		.micro_level = tree_micro_level(&b->shape)};
+		.levels = leaf_levels(&b->shape)};
 	sum_share(&b->plan);
 	b->nodes = xcalloc((size_t)n, sizeof(*b->nodes));
 }
@@ -254,7 +253,7 @@ void buckets_free(struct store *s)
 			free(b->nodes[k].buffer);
 		}
 		for (int u = 0; u < 2; u++)
-			free(b->sums.buffer[u]);
+			free(b->turn_buffer[u]);
 		free(b->entry);
 		free(b->shard);
 		sum_unshare(&b->plan);
@@ -269,16 +268,16 @@ void buckets_free(struct store *s)
 
 /* ---- leaves ---------------------------------------------------------------------- */
 
-static struct tree_box box_of(
+static struct leaf_box box_of(
 	const struct store *s, const struct bucket *b, int member, int use, int64_t micro)
 {
 	const struct mesh *m = s->c.mesh;
 	int at[N_AXES];
 	mesh_place(m, b->ranks[member], at);
-	int64_t chunks = s->c.chunks / m->degree[AXIS_CP], lanes = b->shape.n[TREE_LANE];
+	int64_t chunks = s->c.chunks / m->degree[AXIS_CP], lanes = b->shape.n[LEAF_LANE];
 	int64_t here = min64(lanes, s->c.part.here);
 	int64_t lane = (int64_t)at[AXIS_TP] * s->c.part.here % lanes;
-	return (struct tree_box){{use, micro, at[AXIS_CP] * chunks, lane},
+	return (struct leaf_box){{use, micro, at[AXIS_CP] * chunks, lane},
 		{use + 1, micro + 1, (at[AXIS_CP] + 1) * chunks, lane + here}};
 }
 
@@ -293,7 +292,7 @@ int bucket_push(const struct store *s, const struct bucket *b, int member, int u
 	int64_t last = d->by_turns ? round : n - 1;
 	if (last < first || deal_micro(d, rank, first) >= d->n_micro)
 		return 0;
-	struct tree_box box = box_of(s, b, member, use, deal_micro(d, rank, first));
-	box.end[TREE_MICRO] = deal_micro(d, rank, last) + 1; /* a run, or one */
-	return tree_push_box(stack, &b->shape, bucket_top(s, b), &box);
+	struct leaf_box box = box_of(s, b, member, use, deal_micro(d, rank, first));
+	box.end[LEAF_MICRO] = deal_micro(d, rank, last) + 1; /* a run, or one */
+	return leaf_push_box(stack, &b->shape, bucket_top(s, b), &box);
 }

@@ -34,10 +34,6 @@ int ring_keys_for(const struct ring *r, int query_chunk)
 
 /* ---- travelling ------------------------------------------------------------------ */
 
-/* Messages of one tag arrive in order; tags below are those of sums of gradients and of
- * slices. */
-enum { TAG_KEYS = (1 << 16) + 1, TAG_SUMS };
-
 static bool travels(const struct ring *r)
 {
 	return r->d && r->c->axis->size > 1;
@@ -87,19 +83,19 @@ static int chunk_before(const struct ring *r, int chunk, int steps)
 }
 
 static void send_part(struct ring *r, enum ring_part part, int slice, int chunk, int to,
-	struct comm_req *q)
+	struct comm_requests *q)
 {
 	struct mat x = ring_at(r, part, slice, chunk);
-	comm_send_begin(r->c->axis, x.p, mat_bytes(x), to,
-		part <= RING_V ? TAG_KEYS : TAG_SUMS, q);
+	comm_send(
+		q, x.p, mat_bytes(x), to, part <= RING_V ? TAG_RING_KEYS : TAG_RING_SUMS);
 }
 
 static void recv_part(struct ring *r, enum ring_part part, int slice, int chunk, int from,
-	struct comm_req *q)
+	struct comm_requests *q)
 {
 	struct mat x = ring_at(r, part, slice, chunk);
-	comm_recv_begin(r->c->axis, x.p, mat_bytes(x), from,
-		part <= RING_V ? TAG_KEYS : TAG_SUMS, q);
+	comm_recv(q, x.p, mat_bytes(x), from,
+		part <= RING_V ? TAG_RING_KEYS : TAG_RING_SUMS);
 }
 
 /* Keys and values of a chunk, of all slices; -1: they are not sent, or do not come. */
@@ -109,19 +105,12 @@ static void move_keys(struct ring *r, int goes, int to, int comes, int from)
 		for (int part = RING_K; part <= RING_V; part++) {
 			if (comes >= 0)
 				recv_part(r, (enum ring_part)part, s, comes, from,
-					&r->reqs[r->n_reqs++]);
+					&r->keys);
 			if (goes >= 0)
-				send_part(r, (enum ring_part)part, s, goes, to,
-					&r->reqs[r->n_reqs++]);
+				send_part(r, (enum ring_part)part, s, goes, to, &r->keys);
 		}
 	}
-}
-
-static void wait_for_keys(struct ring *r)
-{
-	for (int i = 0; i < r->n_reqs; i++)
-		comm_wait(r->c->axis, &r->reqs[i]);
-	r->n_reqs = 0;
+	comm_start(&r->keys);
 }
 
 /* Every rank's chunks go to every rank. */
@@ -149,8 +138,8 @@ static void begin_step(struct ring *r)
 bool ring_next(struct ring *r)
 {
 	r->step++;
-	if (r->d && r->step > 0)
-		wait_for_keys(r);
+	if (travels(r) && r->step > 0)
+		comm_wait(&r->keys);
 	if (r->step == r->c->n)
 		return false;
 	if (travels(r))
@@ -158,49 +147,48 @@ bool ring_next(struct ring *r)
 	return true;
 }
 
-enum { COME = 0, GO = 2, N_SUMS = 4 };
-
-/* What was begun in a step. */
-static struct comm_req *sums_of(const struct ring *r, int step, int slice, int what)
+/* The messages that were started in a step, of a slice. */
+static struct comm_requests *sums_of(const struct ring *r, int step, int slice)
 {
-	return r->sums + ((step & 1) * r->load.slices + slice) * N_SUMS + what;
+	return r->sums + (step & 1) * r->load.slices + slice;
 }
 
 void ring_came(struct ring *r, int slice)
 {
 	if (!travels(r))
 		return;
-	for (int i = 0; i < N_SUMS; i++) /* those that went leave their place to others */
-		comm_wait(r->c->axis, sums_of(r, r->step + 1, slice, i));
+	struct comm_requests *q = sums_of(r, r->step, slice);
+	comm_wait(sums_of(r, r->step + 1, slice)); /* what was sent leaves its place */
 	for (int i = 0; i < 2; i++)
 		recv_part(r, (enum ring_part)(RING_DK + i), slice,
-			chunk_before(r, r->c->first, r->step + 1), rank_before(r->c),
-			sums_of(r, r->step, slice, COME + i));
+			chunk_before(r, r->c->first, r->step + 1), rank_before(r->c), q);
+	comm_start(q);
 }
 
 void ring_goes(struct ring *r, int slice)
 {
 	int last = r->c->first + r->c->here - 1;
-	for (int i = 0; travels(r) && i < 2; i++)
+	if (!travels(r))
+		return;
+	struct comm_requests *q = sums_of(r, r->step, slice);
+	for (int i = 0; i < 2; i++)
 		send_part(r, (enum ring_part)(RING_DK + i), slice,
-			chunk_before(r, last, r->step), next_rank(r->c),
-			sums_of(r, r->step, slice, GO + i));
+			chunk_before(r, last, r->step), next_rank(r->c), q);
+	comm_start(q);
 }
 
 /* Keeps messages going while others compute. */
 static void poll_ring(void *with)
 {
 	struct ring *r = with;
-	for (int i = 0; i < r->n_reqs; i++)
-		comm_test(r->c->axis, &r->reqs[i]);
-	for (int i = 0; has_sums(r) && i < 2 * r->load.slices * N_SUMS; i++)
-		comm_test(r->c->axis, &r->sums[i]);
+	comm_test(&r->keys);
+	for (int i = 0; has_sums(r) && i < 2 * r->load.slices; i++)
+		comm_test(&r->sums[i]);
 }
 
 void ring_carry(struct ring *r, struct device *d, const struct ring_load *load)
 {
 	const struct chunks *c = r->c;
-	int others = c->gather ? c->n - c->here : 1;
 	r->d = d;
 	r->load = *load;
 	r->mark = arena_mark(d->scratch);
@@ -213,8 +201,10 @@ void ring_carry(struct ring *r, struct device *d, const struct ring_load *load)
 			     load->rows;
 		away->p = arena_alloc(d->scratch, (size_t)mat_bytes(*away));
 	}
-	r->reqs = xcalloc((size_t)(4 * load->slices * others), sizeof(*r->reqs));
-	r->sums = xcalloc((size_t)(2 * load->slices * N_SUMS), sizeof(*r->sums));
+	r->keys.c = c->axis;
+	r->sums = xcalloc((size_t)(2 * load->slices), sizeof(*r->sums));
+	for (int i = 0; i < 2 * load->slices; i++)
+		r->sums[i].c = c->axis;
 	comm_background(poll_ring, r);
 	if (c->gather)
 		gather_keys(r);
@@ -223,11 +213,13 @@ void ring_carry(struct ring *r, struct device *d, const struct ring_load *load)
 void ring_end(struct ring *r)
 {
 	if (travels(r)) {
-		for (int i = 0; has_sums(r) && i < 2 * r->load.slices * N_SUMS; i++)
-			comm_wait(r->c->axis, &r->sums[i]);
+		for (int i = 0; i < 2 * r->load.slices; i++) {
+			comm_wait(&r->sums[i]);
+			comm_requests_free(&r->sums[i]);
+		}
+		comm_requests_free(&r->keys);
 		comm_background_end(poll_ring, r);
 	}
-	free(r->reqs);
 	free(r->sums);
 	arena_reset(r->d->scratch, r->mark);
 }

@@ -7,7 +7,7 @@
 #define PARALLEL_CONTEXT_H
 
 #include "base/base.h"
-#include "comm/comm.h"
+#include "comm/requests.h"
 #include "kernels/kernels.h"
 
 /* The virtual chunks of every sequence, in zigzag order: a sequence is cut into 2n pieces, and
@@ -51,10 +51,8 @@ struct ring {
 	struct device *d; /* NULL: no communication, only the order of steps */
 	struct ring_load load;
 	struct mat away[N_RING_PARTS]; /* chunks of other ranks: [place][slice][rows] */
-	struct comm_req *reqs;	       /* messages with keys and values */
-	int n_reqs;
-	/* Messages with dK and dV, [parity of the step][slice][received dK, dV, sent dK, dV]. */
-	struct comm_req *sums;
+	struct comm_requests keys;     /* messages with keys and values */
+	struct comm_requests *sums;    /* with dK and dV: [parity of the step][slice] */
 	size_t mark;
 };
 

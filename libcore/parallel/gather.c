@@ -16,8 +16,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { TAG = 1 << 19, TAGS = 1 << 16 };
-
 /* ---- a bucket -------------------------------------------------------------------- */
 
 static int64_t shard_floats(const struct bucket *b, int shard)
@@ -131,7 +129,7 @@ static uint64_t read_own(struct store *s, struct bucket *b, float *vector, float
 }
 
 static void send_own(struct store *s, struct bucket *b, float *vector, float *staging,
-	struct comm_req *reqs)
+	struct comm_requests *requests)
 {
 	struct comm *c = s->own->shards;
 	struct device *d = s->c.device;
@@ -142,10 +140,9 @@ static void send_own(struct store *s, struct bucket *b, float *vector, float *st
 			mat(own_shard(s, b, vector, staging), 1,
 				shard_floats(b, s->own->shard)),
 			b->wire);
-	for (int i = 1; i < c->size && n_bytes; i++) {
-		int k = (s->own->shard + i) % c->size;
-		comm_send_begin(c, own, n_bytes, k, b->tag, &reqs[2 * k + 1]);
-	}
+	for (int i = 1; i < c->size; i++)
+		comm_send(requests, own, n_bytes, (s->own->shard + i) % c->size,
+			TAG_GATHER);
 }
 
 /* The places of the staging that are for others. */
@@ -157,11 +154,11 @@ static float *others_staging(
 }
 
 static void receive_others(struct store *s, struct bucket *b, float *vector,
-	float *staging, struct comm_req *reqs)
+	float *staging, struct comm_requests *requests)
 {
 	struct store_own *o = s->own;
 	struct comm *c = o->shards;
-	b->tag = TAG + (int)(++c->seq % TAGS);
+	c->seq++;
 	staging = others_staging(s, b, staging);
 	for (int i = 1; i < o->n_shards; i++) {
 		int k = (o->shard + i) % c->size;
@@ -171,8 +168,7 @@ static void receive_others(struct store *s, struct bucket *b, float *vector,
 			staging += place_floats(b, k);
 		else
 			to = elements(s, b, vector, b->shard[k].run[0].at, 0).p;
-		if (n_bytes)
-			comm_recv_begin(c, to, n_bytes, k, b->tag, &reqs[2 * k]);
+		comm_recv(requests, to, n_bytes, k, TAG_GATHER);
 	}
 }
 
@@ -193,8 +189,8 @@ static void unpack(
 	}
 }
 
-static void end_bucket(struct store *s, struct bucket *b, float *vector, float *staging,
-	struct comm_req *reqs)
+/* The shards of others have been received. */
+static void end_bucket(struct store *s, struct bucket *b, float *vector, float *staging)
 {
 	struct store_own *o = s->own;
 	struct comm *c = o->shards;
@@ -202,8 +198,6 @@ static void end_bucket(struct store *s, struct bucket *b, float *vector, float *
 	if (is_narrow(b) ? is_staged(s, b, o->shard) : own != vector)
 		unpack(s, b, o->shard, vector, own);
 	staging = others_staging(s, b, staging);
-	for (int i = 0; i < 2 * o->n_shards && o->n_shards > 1 && !c->planned; i++)
-		comm_wait(c, &reqs[i]);
 	for (int i = 1; i < o->n_shards; i++) {
 		int k = (o->shard + i) % c->size;
 		if (!is_staged(s, b, k))
@@ -241,17 +235,19 @@ void gather_whole(struct store *s)
 {
 	struct store_own *o = s->own;
 	struct device *d = s->c.device;
-	struct comm_req *reqs = xcalloc((size_t)o->shards->size * 2, sizeof(*reqs));
+	struct comm_requests requests = {.c = o->shards};
 	for (int i = 0; i < o->n_buckets; i++) {
 		struct bucket *b = &o->bucket[i];
 		size_t mark = d->apart ? arena_mark(d->scratch) : 0;
 		float *staging = staging_take(s, b);
-		receive_others(s, b, b->whole, staging, reqs);
-		send_own(s, b, b->whole, staging, reqs);
-		end_bucket(s, b, b->whole, staging, reqs);
+		receive_others(s, b, b->whole, staging, &requests);
+		send_own(s, b, b->whole, staging, &requests);
+		comm_start(&requests);
+		comm_wait(&requests);
+		end_bucket(s, b, b->whole, staging);
 		staging_drop(s, b, staging, mark);
 	}
-	free(reqs);
+	comm_requests_free(&requests);
 }
 
 /* ---- a unit ---------------------------------------------------------------------- */
@@ -279,35 +275,34 @@ static void send_unit(struct store *s, struct gathered *g)
 {
 	struct store_own *o = s->own;
 	float *at = g->memory;
-	struct comm_req *reqs = g->reqs;
 	if (o->n_shards == 1)
 		return;
 	for (int i = 0; i < o->n_buckets; i++) {
 		struct bucket *b = &o->bucket[i];
 		if (!begins_in(b, g->unit))
 			continue;
-		send_own(s, b, at, at + vector_floats(s, b), reqs);
+		send_own(s, b, at, at + vector_floats(s, b), &g->requests);
 		at += bucket_floats(s, b);
-		reqs += 2 * o->n_shards;
 	}
+	comm_start(&g->requests);
 }
 
 static void end_unit(struct store *s, struct gathered *g)
 {
 	struct store_own *o = s->own;
 	float *at = g->memory;
-	struct comm_req *reqs = g->reqs;
 	if (is_read(s) && !g->ready) {
 		walk_wait(s, g->ticket);
 		send_unit(s, g);
 	}
+	if (!g->ready)
+		comm_wait(&g->requests);
 	for (int i = 0; i < o->n_buckets && !g->ready; i++) {
 		struct bucket *b = &o->bucket[i];
 		if (!begins_in(b, g->unit))
 			continue;
-		end_bucket(s, b, at, at + vector_floats(s, b), reqs);
+		end_bucket(s, b, at, at + vector_floats(s, b));
 		at += bucket_floats(s, b);
-		reqs += 2 * o->n_shards;
 	}
 	g->ready = true;
 }
@@ -377,7 +372,6 @@ static struct gathered *begin_unit(struct store *s, int unit)
 		return NULL;
 	before_use(s, unit);
 	float *at = g->memory;
-	struct comm_req *reqs = g->reqs;
 	g->unit = unit;
 	g->ready = false;
 	g->ticket = 0;
@@ -385,13 +379,12 @@ static struct gathered *begin_unit(struct store *s, int unit)
 		struct bucket *b = &o->bucket[i];
 		if (!begins_in(b, unit))
 			continue;
-		receive_others(s, b, at, at + vector_floats(s, b), reqs);
+		receive_others(s, b, at, at + vector_floats(s, b), &g->requests);
 		if (is_read(s)) { /* of nothing there is no ticket */
 			uint64_t ticket = read_own(s, b, at, at + vector_floats(s, b));
 			g->ticket = ticket ? ticket : g->ticket;
 		}
 		at += bucket_floats(s, b);
-		reqs += 2 * o->n_shards;
 	}
 	if (!is_read(s))
 		send_unit(s, g);
@@ -448,12 +441,11 @@ void gather_open(struct store *s, bool measuring)
 {
 	struct store_own *o = s->own;
 	bool all = s->c.reshard == RESHARD_NO;
-	int64_t total = 0, n_reqs = 0;
+	int64_t total = 0;
 	o->n_gathered = all ? n_units(s) : N_PLACES;
 	o->gathered = xcalloc((size_t)o->n_gathered, sizeof(*o->gathered));
 	for (int u = 0; u < n_units(s); u++) {
 		int64_t n = 0;
-		n_reqs = max64(n_reqs, 2 * o->n_shards * (unit_buckets(s, u) + 1));
 		for (int i = 0; i < o->n_buckets; i++)
 			if (begins_in(&o->bucket[i], u))
 				n += bucket_floats(s, &o->bucket[i]);
@@ -464,11 +456,9 @@ void gather_open(struct store *s, bool measuring)
 	}
 	for (int i = 0; i < o->n_gathered; i++) {
 		o->gathered[i].unit = -1;
+		o->gathered[i].requests.c = o->shards;
 		total += round_up(o->gathered[i].n, 16);
 	}
-	for (int i = 0; i < o->n_gathered; i++)
-		o->gathered[i].reqs =
-			xcalloc((size_t)n_reqs, sizeof(*o->gathered[i].reqs));
 	s->bytes.gathered = total * (int64_t)sizeof(float);
 	if (measuring)
 		arena_measure(&o->gather_memory, "gathered parameters");
@@ -485,7 +475,7 @@ void gather_close(struct store *s)
 	if (is_gathered(s))
 		gather_forget(s);
 	for (int i = 0; i < o->n_gathered; i++)
-		free(o->gathered[i].reqs);
+		comm_requests_free(&o->gathered[i].requests);
 	free(o->gathered);
 	device_arena_release(s->c.device, &o->gather_memory);
 }

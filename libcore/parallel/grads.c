@@ -15,7 +15,7 @@
 
 static int n_uses(const struct bucket *b)
 {
-	return (int)b->shape.n[TREE_USE];
+	return (int)b->shape.n[LEAF_USE];
 }
 
 /* The nodes that each member brings, in a round; of one use, where they are summed apart, else
@@ -68,13 +68,12 @@ static void place_sums(const struct store *s, struct bucket *b, struct arena *a)
 	int64_t first, piece = sum_piece(&b->plan, b->c->rank, &first);
 	int depth = tree_depth(0, s->c.deal.n_micro);
 	b->g = arena_floats(a, b->shard[s->own->shard].n);
-	b->sums.shape = &b->shape;
 	for (int u = 0; u < n_uses(b); u++) {
-		if (!b->sums.buffer[u])
-			b->sums.buffer[u] =
-				xcalloc((size_t)depth, sizeof(*b->sums.buffer[u]));
+		if (!b->turn_buffer[u])
+			b->turn_buffer[u] =
+				xcalloc((size_t)depth, sizeof(*b->turn_buffer[u]));
 		for (int i = 0; i < depth; i++)
-			b->sums.buffer[u][i] = arena_floats(a, piece);
+			b->turn_buffer[u][i] = arena_floats(a, piece);
 	}
 }
 
@@ -188,7 +187,7 @@ static void begin_step(struct store *s)
 					break;
 				}
 		for (int u = 0; u < 2; u++)
-			b->sums.of[u].n = 0;
+			b->turns[u].n = 0;
 	}
 	store_drop(s);
 }
@@ -244,6 +243,8 @@ static void end_sum(struct bucket *b)
 	if (b->sum)
 		tree_sum_end(b->sum);
 	b->sum = NULL;
+	free(b->turn_nodes);
+	b->turn_nodes = NULL;
 }
 
 static bool has_leaves_of(const struct bucket *b, int unit)
@@ -319,11 +320,11 @@ void store_leaf_done(
 	struct bucket *b = bucket_of(s, t, slice);
 	struct entry *e = entry_of(s, t, slice);
 	int use = use_here(b, at);
-	const int64_t where[N_TREE_AXES] = {use, at->micro, at->chunk, at->lane};
+	const int64_t where[N_LEAF_AXES] = {use, at->micro, at->chunk, at->lane};
 	if (at->micro >= s->c.deal.n_micro)
 		return;
-	int merges = tree_push_node(&e->stack[use], &b->shape, bucket_top(s, b),
-		(struct tree_node){0, tree_index(&b->shape, where)});
+	int merges = leaf_push_node(&e->stack[use], &b->shape, bucket_top(s, b),
+		(struct tree_node){0, leaf_index(&b->shape, where)});
 	for (int top = e->stack[use].n + merges - 1; merges > 0; merges--, top--) {
 		struct mat left = leaf_at(b, e, use, top - 1);
 		s->c.device->k->add(s->c.device, left, left, leaf_at(b, e, use, top));
@@ -352,6 +353,40 @@ static void check_nodes(const struct bucket *b)
 	}
 }
 
+/* By turns: pushes the sum of each micro-batch on the stack of its use. */
+static void push_sums(void *with, const struct tree_part *parts, int n_parts)
+{
+	struct bucket *b = with;
+	struct tree_stack before[2] = {b->turns[0], b->turns[1]};
+	struct device *d = b->plan.d;
+	int level = leaf_micro_level(&b->shape), top = b->plan.levels - (n_uses(b) > 1);
+	struct tree_part *block = xcalloc((size_t)n_parts + 1, sizeof(*block));
+	int64_t first, len = sum_piece(&b->plan, b->c->rank, &first);
+	for (int64_t from = 0; from < len; from += d->sum_block) {
+		int64_t n = min64(d->sum_block, len - from);
+		int next = 0;
+		tree_cut(parts, n_parts, from, n, block);
+		memcpy(b->turns, before, sizeof(before));
+		while (next < n_parts) {
+			const struct tree_node *leaf = &parts[next].node;
+			struct tree_node micro = {
+				level, (leaf->index << leaf->level) >> level};
+			int use = (int)(micro.index >> (top - level));
+			float **buffer = b->turn_buffer[use];
+			struct tree_stack *stack = &b->turns[use];
+			struct mat sum = tree_add(
+				d, block, n_parts, &next, micro, (struct mat){0});
+			d->k->copy(d, mat(buffer[stack->n] + from, 1, n), sum);
+			int merges = leaf_push_node(stack, &b->shape, top, micro);
+			for (int i = stack->n + merges - 1; merges > 0; merges--, i--) {
+				struct mat left = mat(buffer[i - 1] + from, 1, n);
+				d->k->add(d, left, left, mat(buffer[i] + from, 1, n));
+			}
+		}
+	}
+	free(block);
+}
+
 static void begin_sum(struct store *s, struct bucket *b)
 {
 	bool turns = s->c.deal.by_turns;
@@ -361,7 +396,8 @@ static void begin_sum(struct store *s, struct bucket *b)
 	const struct sum_call call = {.plan = &b->plan,
 		.nodes = b->nodes,
 		.buffer = b->buffer,
-		.onto = turns ? &b->sums : NULL,
+		.take = turns ? push_sums : NULL,
+		.with = b,
 		.result = b->g,
 		.scratch = b->scratch,
 		.shared = b->shared,
@@ -405,10 +441,19 @@ static void finish_turns(struct bucket *b)
 {
 	for (int r = 0; r < b->c->size; r++)
 		b->nodes[r].n = 0;
+	int64_t first, len = sum_piece(&b->plan, b->c->rank, &first);
+	int n = 0;
+	b->turn_nodes = xcalloc(
+		(size_t)(b->turns[0].n + b->turns[1].n + 1), sizeof(*b->turn_nodes));
+	for (int u = 0; u < 2; u++)
+		for (int i = 0; i < b->turns[u].n; i++)
+			b->turn_nodes[n++] = (struct tree_part){
+				b->turns[u].node[i], mat(b->turn_buffer[u][i], 1, len)};
 	const struct sum_call call = {.plan = &b->plan,
 		.nodes = b->nodes,
 		.buffer = b->buffer,
-		.with = &b->sums,
+		.extra = b->turn_nodes,
+		.n_extra = n,
 		.result = b->g,
 		.scratch = b->scratch};
 	b->sum = tree_sum_begin(&call);
@@ -417,15 +462,15 @@ static void finish_turns(struct bucket *b)
 /* Use 0 is the first stage's, use 1 the last one's. */
 static void add_other_use(struct store *s, struct bucket *b)
 {
-	enum { TAG = 1 << 18 };
 	struct comm *pair = mesh_group(s->c.mesh,
 		(struct mesh_part){.axes = AXIS_BIT(AXIS_PP), .pp_ends = true});
 	int64_t n = b->shard[s->own->shard].n, n_bytes = n * (int64_t)sizeof(float);
-	struct comm_req req[2];
-	comm_send_begin(pair, b->g, n_bytes, !pair->rank, TAG, &req[0]);
-	comm_recv_begin(pair, b->other, n_bytes, !pair->rank, TAG, &req[1]);
-	comm_wait(pair, &req[0]);
-	comm_wait(pair, &req[1]);
+	struct comm_requests r = {.c = pair};
+	comm_send(&r, b->g, n_bytes, !pair->rank, TAG_TIED);
+	comm_recv(&r, b->other, n_bytes, !pair->rank, TAG_TIED);
+	comm_start(&r);
+	comm_wait(&r);
+	comm_requests_free(&r);
 	s->c.device->k->add(
 		s->c.device, mat(b->g, 1, n), mat(b->g, 1, n), mat(b->other, 1, n));
 }

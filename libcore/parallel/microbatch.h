@@ -12,7 +12,7 @@
 #define PARALLEL_MICROBATCH_H
 
 #include "base/base.h"
-#include "comm/comm.h"
+#include "comm/mesh.h"
 
 struct deal {
 	int64_t n_micro; /* of a step, of all ranks */

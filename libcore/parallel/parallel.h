@@ -10,7 +10,9 @@
 #define PARALLEL_H
 
 #include "base/base.h"
-#include "comm/comm.h"
+#include "comm/mesh.h"
+#include "comm/requests.h"
+#include "comm/sum.h"
 #include "kernels/kernels.h"
 #include "parallel/context.h"
 #include "parallel/microbatch.h"

@@ -9,10 +9,6 @@
 
 #include <stdlib.h>
 
-/* Messages of one tag arrive in order; sums of gradients, which are under way in the same
- * group meanwhile, use those below. */
-enum { TAG_SLICES = 1 << 16 };
-
 int64_t slice_piece(const struct slices *s, int64_t rows, int i, int64_t *first)
 {
 	*first = part_begin(rows, s->n, i);
@@ -41,63 +37,60 @@ int slice_turn(const struct slices *s, int i)
 
 /* ---- messages -------------------------------------------------------------------- */
 
-/* What a rank has begun with its peers. */
+/* The messages that are under way to and from each rank. */
 struct slice_mail {
 	struct comm *c;
-	struct comm_req *reqs;
-	int n;
+	struct comm_requests *peer; /* [size] */
 };
 
 static void poll_mail(void *with)
 {
 	struct slice_mail *m = with;
-	for (int i = 0; i < m->n; i++)
-		comm_test(m->c, &m->reqs[i]);
+	for (int i = 0; i < m->c->size; i++)
+		comm_test(&m->peer[i]);
 }
 
-static struct slice_mail *mail_begin(struct comm *c, int messages)
+static struct slice_mail *mail_begin(struct comm *c)
 {
 	struct slice_mail *m = xcalloc(1, sizeof(*m));
 	m->c = c;
-	m->reqs = xcalloc((size_t)messages, sizeof(*m->reqs));
+	m->peer = xcalloc((size_t)c->size, sizeof(*m->peer));
+	for (int i = 0; i < c->size; i++)
+		m->peer[i].c = c;
 	comm_background(poll_mail, m);
 	return m;
 }
 
-/* Nothing is a message too, which is never sent. */
 static void mail_to(struct slice_mail *m, struct mat x, int peer)
 {
-	int64_t n_bytes = mat_bytes(x);
-	struct comm_req *r = &m->reqs[m->n++];
-	if (n_bytes)
-		comm_send_begin(m->c, x.p, n_bytes, peer, TAG_SLICES, r);
+	comm_send(&m->peer[peer], x.p, mat_bytes(x), peer, TAG_SLICES);
+	comm_start(&m->peer[peer]);
 }
 
 static void mail_from(struct slice_mail *m, struct mat x, int peer)
 {
-	int64_t n_bytes = mat_bytes(x);
-	struct comm_req *r = &m->reqs[m->n++];
-	if (n_bytes)
-		comm_recv_begin(m->c, x.p, n_bytes, peer, TAG_SLICES, r);
+	comm_recv(&m->peer[peer], x.p, mat_bytes(x), peer, TAG_SLICES);
+	comm_start(&m->peer[peer]);
 }
 
 static void mail_end(struct slice_mail *m)
 {
-	for (int i = 0; i < m->n; i++)
-		comm_wait(m->c, &m->reqs[i]);
+	for (int i = 0; i < m->c->size; i++) {
+		comm_wait(&m->peer[i]);
+		comm_requests_free(&m->peer[i]);
+	}
 	comm_background_end(poll_mail, m);
-	free(m->reqs);
+	free(m->peer);
 	free(m);
 }
 
 /* ---- gathers --------------------------------------------------------------------- */
 
-/* Every rank has its rows of x, and gets those of the others: message i - 1 is what comes
- * from the rank that is i further. */
+/* Every rank has its rows of x, and gets those of the others. */
 static struct slice_mail *gather_rows(const struct slices *s, struct mat x)
 {
 	struct comm *c = s->axis;
-	struct slice_mail *m = mail_begin(c, 2 * c->size);
+	struct slice_mail *m = mail_begin(c);
 	int64_t at, n;
 	for (int i = 1; i < c->size; i++) {
 		int from = (c->rank + i) % c->size;
@@ -129,10 +122,9 @@ void slice_gather_begin(struct slice_gather *g, const struct slices *s, struct d
 
 void slice_gather_wait(struct slice_gather *g, int piece)
 {
-	const struct comm *c = g->s->axis;
-	int ahead = (piece / g->s->here - c->rank + c->size) % c->size;
-	if (g->mail && ahead)
-		comm_wait(g->mail->c, &g->mail->reqs[ahead - 1]);
+	int owner = piece / g->s->here;
+	if (g->mail && owner != g->s->axis->rank)
+		comm_wait_received(&g->mail->peer[owner]);
 }
 
 void slice_gather_end(struct slice_gather *g)
@@ -261,7 +253,7 @@ static void begin_exchange(struct slice_sum *x)
 	struct slice_exchange *e = xcalloc(1, sizeof(*e));
 	int64_t at, mine = rank_rows(s, x->rows, c->rank, &at);
 	int own = nodes_of(s, c->rank, nodes);
-	e->mail = mail_begin(c, s->n + c->size * own);
+	e->mail = mail_begin(c);
 	e->known = xcalloc((size_t)s->n, sizeof(*e->known));
 	for (; e->n_known < own; e->n_known++) {
 		struct mat whole = mat(x->part[e->n_known], x->rows, x->out.cols);

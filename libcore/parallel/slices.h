@@ -7,7 +7,8 @@
 #define PARALLEL_SLICES_H
 
 #include "base/base.h"
-#include "comm/comm.h"
+#include "comm/requests.h"
+#include "comm/tree.h"
 #include "kernels/kernels.h"
 
 /*

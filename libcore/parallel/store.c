@@ -471,7 +471,6 @@ static void copy_rows(struct store *s, int group, const struct tensor *t, int64_
 void store_collect(struct store *s, int group, int tensor, int64_t row, int64_t n, int to,
 	float *out)
 {
-	enum { TAG = 1 << 20, TAGS = 1 << 16 };
 	struct comm *w = s->c.mesh->world;
 	const struct tensor *t = &s->c.tensors[tensor];
 	if (store_is_whole(s)) {
@@ -481,8 +480,12 @@ void store_collect(struct store *s, int group, int tensor, int64_t row, int64_t 
 	}
 	int64_t width = t->ndim == 1 ? 1 : t->dims[1], missing = n * width;
 	int64_t most = (int64_t)sizeof(struct rows) + missing * (int64_t)sizeof(float);
-	int tag = TAG + (int)(++w->seq % TAGS);
+	int64_t turn = s->own->n_collected++ % COMM_TAG_COUNT(COLLECT);
+	int tag = COMM_TAG(COLLECT, turn);
+	if (!turn) /* no message is left that had these tags before */
+		comm_barrier(w);
 	char *message = xmalloc((size_t)most);
+	struct comm_requests r = {.c = w};
 	for (int64_t i = 0; i < s->n_counted; i++) {
 		const struct part *x = &s->counted[i];
 		if (x->t != t)
@@ -499,13 +502,14 @@ void store_collect(struct store *s, int group, int tensor, int64_t row, int64_t 
 			missing -= take_rows(message, out);
 			continue;
 		}
-		struct comm_req r;
-		comm_send_begin(w, message, (int64_t)(sizeof(h) + floats), to, tag, &r);
-		comm_wait(w, &r);
+		comm_send(&r, message, (int64_t)(sizeof(h) + floats), to, tag);
+		comm_start(&r);
+		comm_wait(&r);
 	}
 	while (w->rank == to && missing > 0) {
 		comm_take(w, message, most, tag);
 		missing -= take_rows(message, out);
 	}
+	comm_requests_free(&r);
 	free(message);
 }

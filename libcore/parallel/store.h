@@ -2,6 +2,7 @@
 #ifndef PARALLEL_STORE_H
 #define PARALLEL_STORE_H
 
+#include "parallel/leaves.h"
 #include "parallel/parallel.h"
 
 /* A slice of a tensor in a bucket. */
@@ -28,7 +29,7 @@ struct bucket {
 	int *ranks;		 /* [size]: of the world */
 	struct sum_shard *shard; /* [shards] */
 	struct sum_plan plan;
-	struct tree_shape shape;
+	struct leaf_shape shape;
 	struct sum_nodes *nodes; /* [size]: of the sum that is under way, or next */
 	/* Of a tied weight that two stages have: this one's use is all of the tree, and the
 	 * other's sum is added at the end of the step. */
@@ -39,9 +40,13 @@ struct bucket {
 	/* Buffers of this rank's leaves, [n] each: of use u from depth * u on. */
 	int depth, n_buffers;
 	float **buffer;
-	int64_t n_scratch;	    /* floats, of a round in which all have leaves */
-	float *scratch;		    /* for messages */
-	struct sum_stack sums;	    /* of what was summed by turns */
+	int64_t n_scratch; /* floats, of a round in which all have leaves */
+	float *scratch;	   /* for messages */
+	/* The sums of micro-batches that were summed by turns, of this rank's piece: by use, a
+	 * stack and its buffers; and its nodes, for the sum of all. */
+	struct tree_stack turns[2];
+	float **turn_buffer[2];
+	struct tree_part *turn_nodes;
 	float *other;		    /* tied: the other stage's sum */
 	struct tree_sum *sum;	    /* under way */
 	int64_t round[2];	    /* of the next sum by turns, by use */
@@ -49,7 +54,6 @@ struct bucket {
 	struct comm_shared *shared; /* or NULL */
 	int64_t *from;		    /* [size]: where buffers begin there */
 	int slot;
-	int tag; /* of the messages that gather it */
 	/* Parameters, optimizer state and gradient of this rank's shard, packed. */
 	float *state[STORE_MAX_GROUPS], *g;
 	int64_t at; /* of all shards of this rank, one after the other; elsewhere too */
@@ -74,7 +78,7 @@ struct gathered {
 	uint64_t ticket; /* of what is read */
 	float *memory;
 	int64_t n;
-	struct comm_req *reqs; /* of its buckets, one after the other: [2][shards] */
+	struct comm_requests requests; /* of its buckets */
 };
 
 /* Where a slice of a tensor is. */
@@ -107,6 +111,7 @@ struct store_own {
 	void *before_use_with;
 	float *state[STORE_MAX_GROUPS]; /* [n_floats], NULL: elsewhere, or none */
 	int64_t n_floats;
+	int64_t n_collected;   /* calls of store_collect(), the same on all ranks */
 	struct exact *squares; /* the device's */
 	uint64_t *hashes;      /* the device's: [n_buckets + 1] */
 	int n_shards, shard;   /* over fsdp x cp; which one this rank has */
@@ -173,7 +178,7 @@ void buckets_free(struct store *s);
  * by turns. */
 static inline int bucket_top(const struct store *s, const struct bucket *b)
 {
-	return s->c.deal.by_turns ? b->plan.micro_level : b->plan.levels;
+	return s->c.deal.by_turns ? leaf_micro_level(&b->shape) : b->plan.levels;
 }
 
 /* Pushes the leaves that a member of the group has in one use: of all its micro-batches, or

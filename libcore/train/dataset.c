@@ -80,10 +80,10 @@ int dataset_open(
 	comm_bcast(world, &stream, sizeof(stream), 0);
 	int64_t readers = stream ? 1 : o->readers ? o->readers : world->size;
 	*d = (struct dataset){.readers = (int)min64(readers, world->size)};
-	comm_watch_hold(stream);
+	comm_watchdog_pause(stream);
 	open_here(d, o, world, e);
 	int rc = comm_agree(world, e);
-	comm_watch_hold(false);
+	comm_watchdog_pause(false);
 	if (rc || share_data(d, o->data_per_rank, world, e)) {
 		dataset_close(d);
 		return -1;

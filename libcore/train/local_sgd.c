@@ -33,7 +33,7 @@ static bool meet(struct run *r, bool leaves)
 	} all = {leaves, x->wish_stop, save_due(r), t->step >= t->o.steps,
 		run_is_first(r) ? t->step - x->synced : 0};
 	if (leaves)
-		comm_bell_ring(&x->bell, x->meetings + 1);
+		comm_notify_send(&x->notify, x->meetings + 1);
 	comm_sum_i64(r->all, (int64_t *)&all, 5);
 	x->meetings++;
 	x->enough = all.stop || all.ends || all.steps >= t->o.edit.min_total;
@@ -53,13 +53,13 @@ static bool replays(const struct run *r)
 	return edit_syncs(r->local.edit) < r->local.n_replay;
 }
 
-/* The first rank of each worker has the clock and hears the bell. */
+/* The first rank of each worker has the clock and receives notifications. */
 bool local_sgd_vote(struct run *r)
 {
 	struct local_sgd *x = &r->local;
 	return x->edit && r->t.o.edit.async && run_is_first(r) && !replays(r) &&
 	       (clock_seconds() >= x->due_at ||
-		       comm_bell_heard(&x->bell, x->meetings + 1));
+		       comm_notify_received(&x->notify, x->meetings + 1));
 }
 
 /* Asynchronous: a worker that stops, or is done, does not wait until it is time. */
@@ -71,7 +71,7 @@ static bool is_time(struct run *r, const struct step_result *s)
 		return t->step - x->synced ==
 		       x->replay[edit_syncs(x->edit) - x->first_replay];
 	if (x->wish_stop || t->step >= t->o.steps) {
-		comm_bell_ring(&x->bell, x->meetings + 1);
+		comm_notify_send(&x->notify, x->meetings + 1);
 		return true;
 	}
 	return s->vote[VOTE_MEET] > 0;
@@ -151,7 +151,8 @@ static void exchange(struct run *r, int what, int64_t steps)
 		if (!t->o.edit.delay)
 			edit_end(x->edit, what, &x->result);
 		x->ended |= !t->o.edit.delay;
-	} else if (t->step < t->o.steps && !t->o.graph && edit_completes_by_unit(x->edit)) {
+	} else if (t->step < t->o.steps && !t->o.graph &&
+		   edit_completes_by_unit(x->edit)) {
 		edit_begin(x->edit, 0, steps, &x->result);
 		x->in_flight = true;
 	} else {

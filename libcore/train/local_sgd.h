@@ -9,6 +9,7 @@
 #ifndef TRAIN_LOCAL_SGD_H
 #define TRAIN_LOCAL_SGD_H
 
+#include "comm/notify.h"
 #include "edit/edit.h"
 #include "run/run.h"
 #include "train/step.h"
@@ -40,7 +41,7 @@ struct local_sgd {
 	bool enough; /* steps for a synchronisation */
 	/* Asynchronous: when the next one is due; a worker that cannot wait rings for it. */
 	double due_at;
-	struct comm_bell bell;
+	struct comm_notify notify;
 	int64_t meetings;
 	/* Replay: the steps up to synchronisations [first_replay, n_replay); none: by the clock. */
 	int64_t *replay, first_replay, n_replay;

@@ -57,7 +57,7 @@ int local_sgd_open(struct run *r, struct train_opts *o, struct err *e)
 	if (n > 1)
 		r->world = comm_split(r->all, o->worker, "worker");
 	if (n > 1 && o->edit.async)
-		comm_bell_open(&x->bell, r->all, run_is_first(r));
+		comm_notify_open(&x->notify, r->all, run_is_first(r));
 	return 0;
 }
 
@@ -90,7 +90,7 @@ void local_sgd_build(struct run *r)
 
 void local_sgd_close(struct run *r)
 {
-	comm_bell_close(&r->local.bell);
+	comm_notify_close(&r->local.notify);
 	edit_free(r->local.edit);
 	free(r->local.replay);
 }

@@ -11,13 +11,13 @@
 
 #include <stdlib.h>
 
-enum { TAG = 1 << 19 };
-enum towards { ONWARD, BACK }; /* activations, gradients */
+/* Activations go downstream, from stage to stage; gradients go upstream. */
+enum direction { DOWNSTREAM, UPSTREAM, N_DIRECTIONS };
 
-/* The activations of a micro-batch on a stage, and what is on its way to and from them. */
+/* The activations of a micro-batch on a stage, and the transfers to and from them. */
 struct slot {
 	struct acts acts;
-	struct comm_req in[2], out[2]; /* onward and back */
+	struct comm_requests in[N_DIRECTIONS], out[N_DIRECTIONS];
 };
 
 struct pipe_stage {
@@ -55,8 +55,11 @@ void pipe_open(struct pipe *x, struct pass *p, const struct schedule *s,
 		y->n_grads = peak.waiting;
 		y->slot = xcalloc((size_t)y->n_slots, sizeof(*y->slot));
 		y->grads = xcalloc((size_t)y->n_grads, sizeof(struct block_grads *));
-		for (int64_t i = 0; i < y->n_slots; i++)
+		for (int64_t i = 0; i < y->n_slots; i++) {
+			for (int d = 0; d < N_DIRECTIONS; d++)
+				y->slot[i].in[d].c = y->slot[i].out[d].c = axis;
 			acts_alloc(p, &y->st, &y->slot[i].acts, micro);
+		}
 		for (int64_t i = 0; i < y->n_grads; i++)
 			y->grads[i] = grads_alloc(p, &y->st, micro);
 	}
@@ -65,8 +68,14 @@ void pipe_open(struct pipe *x, struct pass *p, const struct schedule *s,
 void pipe_close(struct pipe *x)
 {
 	for (int v = 0; x->stages && v < x->schedule->per_rank; v++) {
-		for (int64_t i = 0; i < x->stages[v].n_slots; i++)
-			acts_free(&x->stages[v].slot[i].acts);
+		for (int64_t i = 0; i < x->stages[v].n_slots; i++) {
+			struct slot *o = &x->stages[v].slot[i];
+			for (int d = 0; d < N_DIRECTIONS; d++) {
+				comm_requests_free(&o->in[d]);
+				comm_requests_free(&o->out[d]);
+			}
+			acts_free(&o->acts);
+		}
 		for (int64_t i = 0; i < x->stages[v].n_grads; i++)
 			free(x->stages[v].grads[i]);
 		free(x->stages[v].slot);
@@ -95,51 +104,62 @@ static int64_t moved_bytes(const struct pass *p)
 	return p->cp.here * p->rows_here * p->m->c.dim * (int64_t)sizeof(float);
 }
 
-/* A message is named by the stage that receives it. */
-static void send(struct pipe *x, struct pipe_stage *y, struct slot *o, enum towards t)
+/* The tag of a message names the stage that receives it, among those of its rank. */
+static int tag_of(const struct pipe *x, int receiver, enum direction d)
 {
-	int to = beside(x, y, t == ONWARD ? 1 : -1);
-	if (to >= 0)
-		comm_send_begin(x->axis, (t == ONWARD ? o->acts.x : o->acts.dx).p,
-			moved_bytes(x->pass), schedule_rank_of(x->schedule, to),
-			TAG + 2 * to + (int)t, &o->out[t]);
+	return COMM_TAG(PIPELINE, receiver / x->schedule->ranks * N_DIRECTIONS + (int)d);
 }
 
-static void receive(struct pipe *x, struct pipe_stage *y, struct slot *o, enum towards t)
+static void send_to_stage(
+	struct pipe *x, struct pipe_stage *y, struct slot *o, enum direction d)
 {
-	int from = beside(x, y, t == ONWARD ? -1 : 1);
-	if (from >= 0)
-		comm_recv_begin(x->axis, (t == ONWARD ? o->acts.x_in : o->acts.dx).p,
-			moved_bytes(x->pass), schedule_rank_of(x->schedule, from),
-			TAG + 2 * y->number + (int)t, &o->in[t]);
+	int to = beside(x, y, d == DOWNSTREAM ? 1 : -1);
+	if (to < 0)
+		return;
+	comm_send(&o->out[d], (d == DOWNSTREAM ? o->acts.x : o->acts.dx).p,
+		moved_bytes(x->pass), schedule_rank_of(x->schedule, to),
+		tag_of(x, to, d));
+	comm_start(&o->out[d]);
 }
 
-static void wait(struct pipe *x, struct comm_req *r)
+static void receive_from_stage(
+	struct pipe *x, struct pipe_stage *y, struct slot *o, enum direction d)
 {
-	if (r->n) {
-		double begin = clock_seconds();
-		comm_wait(x->axis, r);
-		x->waited += clock_seconds() - begin;
-	}
-	*r = (struct comm_req){0};
+	int from = beside(x, y, d == DOWNSTREAM ? -1 : 1);
+	if (from < 0)
+		return;
+	comm_recv(&o->in[d], (d == DOWNSTREAM ? o->acts.x_in : o->acts.dx).p,
+		moved_bytes(x->pass), schedule_rank_of(x->schedule, from),
+		tag_of(x, y->number, d));
+	comm_start(&o->in[d]);
 }
 
-/* A slot that is free gets what will come for it, if there is such a micro-batch. */
+static void wait_for_transfer(struct pipe *x, struct comm_requests *r)
+{
+	if (!r->n)
+		return;
+	double begin = clock_seconds();
+	comm_wait(r);
+	x->waited += clock_seconds() - begin;
+}
+
+/* Starts the receive of micro-batch `micro` in its slot, which is free, if there is such a
+ * micro-batch. */
 static void expect(struct pipe *x, struct pipe_stage *y, int64_t micro)
 {
 	if (micro < x->n)
-		receive(x, y, slot_of(y, micro), ONWARD);
+		receive_from_stage(x, y, slot_of(y, micro), DOWNSTREAM);
 }
 
-/* Transfers go on while this rank computes. */
-static void poll_moves(void *with)
+/* Transfers make progress while this rank computes. */
+static void poll_transfers(void *with)
 {
 	struct pipe *x = with;
 	for (int v = 0; v < x->schedule->per_rank; v++)
 		for (int64_t i = 0; i < x->stages[v].n_slots; i++)
-			for (int t = ONWARD; t <= BACK; t++) {
-				comm_test(x->axis, &x->stages[v].slot[i].in[t]);
-				comm_test(x->axis, &x->stages[v].slot[i].out[t]);
+			for (int d = 0; d < N_DIRECTIONS; d++) {
+				comm_test(&x->stages[v].slot[i].in[d]);
+				comm_test(&x->stages[v].slot[i].out[d]);
 			}
 }
 
@@ -151,17 +171,17 @@ static void begin(struct pipe *x, int64_t n)
 		for (int64_t i = 0; i < x->stages[v].n_slots; i++)
 			expect(x, &x->stages[v], i);
 	if (x->axis->size > 1)
-		comm_background(poll_moves, x);
+		comm_background(poll_transfers, x);
 }
 
 static void end(struct pipe *x)
 {
 	for (int v = 0; v < x->schedule->per_rank; v++)
 		for (int64_t i = 0; i < x->stages[v].n_slots; i++)
-			for (int t = ONWARD; t <= BACK; t++)
-				wait(x, &x->stages[v].slot[i].out[t]);
+			for (int d = 0; d < N_DIRECTIONS; d++)
+				wait_for_transfer(x, &x->stages[v].slot[i].out[d]);
 	if (x->axis->size > 1)
-		comm_background_end(poll_moves, x);
+		comm_background_end(poll_transfers, x);
 }
 
 /* ---- actions --------------------------------------------------------------------- */
@@ -176,18 +196,18 @@ static void forward(struct pipe *x, struct pipe_stage *y, int64_t micro)
 	struct pass *p = x->pass;
 	struct slot *o = slot_of(y, micro);
 	if (!p->micro.empty) {
-		wait(x, &o->out[ONWARD]);
-		wait(x, &o->out[BACK]);
+		wait_for_transfer(x, &o->out[DOWNSTREAM]);
+		wait_for_transfer(x, &o->out[UPSTREAM]);
 		if (p->micro.train)
-			receive(x, y, o, BACK);
-		wait(x, &o->in[ONWARD]);
+			receive_from_stage(x, y, o, UPSTREAM);
+		wait_for_transfer(x, &o->in[DOWNSTREAM]);
 	}
 	device_at(p->d, AT_FORWARD);
 	model_forward(p, &y->st, &o->acts);
 	device_at(p->d, AT_NOTHING);
 	if (p->micro.empty)
 		return;
-	send(x, y, o, ONWARD);
+	send_to_stage(x, y, o, DOWNSTREAM);
 	if (!p->micro.train)
 		expect(x, y, micro + y->n_slots);
 }
@@ -201,7 +221,7 @@ static void backward(
 	struct slot *o = slot_of(y, micro);
 	bool first = kind != ACTION_BACKWARD_W, last = kind != ACTION_BACKWARD_X;
 	if (first && !p->micro.empty)
-		wait(x, &o->in[BACK]);
+		wait_for_transfer(x, &o->in[UPSTREAM]);
 	device_at(p->d, AT_BACKWARD);
 	if (first && last)
 		model_backward(p, &y->st, &o->acts);
@@ -213,7 +233,7 @@ static void backward(
 	if (p->micro.empty)
 		return;
 	if (first)
-		send(x, y, o, BACK);
+		send_to_stage(x, y, o, UPSTREAM);
 	if (last)
 		expect(x, y, micro + y->n_slots);
 }

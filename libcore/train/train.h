@@ -6,7 +6,7 @@
 #ifndef TRAIN_H
 #define TRAIN_H
 
-#include "comm/comm.h"
+#include "comm/mesh.h"
 #include "train/options.h"
 
 /* A checkpoint that a run begins from, and the options that come with it. */

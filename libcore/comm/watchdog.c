@@ -1,80 +1,82 @@
 /*
- * The watchdog: a rank that waits long asks all others where they are. Those that wait
- * answer with what they wait for, and those that work answer as soon as they poll; so who
- * is silent is stopped, stuck or gone, and gets named. As long as somebody gets on, nobody
- * is.
+ * The watchdog: a rank that waits long asks all others for their state. Ranks that wait answer
+ * with what they wait for, and ranks that compute answer at their next poll; so a rank that is
+ * silent is stopped, stuck or gone, and is named. While any rank makes progress, none is missing.
  *
  * Time in which this process itself was stopped (with its job, or with its machine) does
- * not count: everybody then wakes up late, and nobody is missing.
+ * not count: all ranks then wake up late, and none is missing.
  */
-#include "comm/comm.h"
+#include "comm/comm_internal.h"
 
 #include <stdlib.h>
 #include <string.h>
 
-enum { WATCH_TAG = 1 << 18 };
 enum kind { ASK, ANSWER };
 
-struct letter {
+struct watch_msg {
 	int64_t kind;
-	uint64_t question; /* which of the asking rank's */
-	int64_t waits;	   /* or else it works */
+	uint64_t question; /* its number, of the rank that asks */
+	int64_t waits;	   /* 0: it computes */
 	uint64_t seq;
 	int64_t n_bytes;
 	char what[24], group[16];
 	int64_t color;
 };
 
-/* A letter that is on its way keeps its room. */
+/* A message must stay in memory until it is sent. */
 struct outgoing {
-	struct letter letter;
-	struct comm_req sent;
+	struct watch_msg msg;
+	struct comm_requests sent;
 };
 
 static struct {
 	struct comm *world;
 	double seconds;
-	bool held;
-	double read; /* when letters were last read */
+	bool paused;
+	double read; /* when messages were last read */
 	/* this rank's own wait, if it has one */
 	const struct comm *group;
-	const struct comm_req *what;
+	const struct comm_what *what;
 	double waited, counted;		   /* up to when */
 	uint64_t question, first_question; /* that counts, of this wait */
 	uint64_t before_wait;		   /* the last question of earlier waits */
-	struct letter *heard;		   /* [size]; question 0: nothing */
+	struct watch_msg *answer;	   /* [size]; question 0: none */
 	struct outgoing *out;		   /* [size] */
 } watch;
 
-void comm_watch(struct comm *world, double seconds)
+void comm_watchdog(struct comm *world, double seconds)
 {
 	if (!world->ops)
 		return;
 	if (!watch.world) {
-		watch.heard = xcalloc((size_t)world->size, sizeof(*watch.heard));
+		watch.answer = xcalloc((size_t)world->size, sizeof(*watch.answer));
 		watch.out = xcalloc((size_t)world->size, sizeof(*watch.out));
+		for (int r = 0; r < world->size; r++)
+			watch.out[r].sent.c = world;
 	}
 	watch.world = world;
 	watch.seconds = seconds;
 }
 
-void comm_watch_end(void)
+void watchdog_end(void)
 {
 	bool all_sent = true;
 	for (int r = 0; watch.out && r < watch.world->size; r++)
 		all_sent &= !watch.out[r].sent.n;
-	free(watch.heard);
-	if (all_sent) /* else MPI still has the letters */
+	for (int r = 0; watch.out && all_sent && r < watch.world->size; r++)
+		comm_requests_free(&watch.out[r].sent);
+	free(watch.answer);
+	if (all_sent) /* else MPI still uses the messages */
 		free(watch.out);
 	watch.world = NULL;
 }
 
-void comm_watch_hold(bool hold)
+void comm_watchdog_pause(bool pause)
 {
-	watch.held = hold;
+	watch.paused = pause;
 }
 
-void comm_watch_wait(const struct comm *group, const struct comm_req *what)
+void watchdog_wait(const struct comm *group, const struct comm_what *what)
 {
 	watch.group = group;
 	watch.what = what;
@@ -84,65 +86,65 @@ void comm_watch_wait(const struct comm *group, const struct comm_req *what)
 	watch.counted = clock_seconds();
 }
 
-/* ---- letters --------------------------------------------------------------------- */
+/* ---- messages --------------------------------------------------------------------- */
 
 /* What this rank waits for. */
-static void tell_wait(struct letter *l)
+static void describe_wait(struct watch_msg *l)
 {
 	l->waits = 1;
 	l->seq = watch.what->seq;
 	l->n_bytes = watch.what->n_bytes;
 	l->color = watch.group->color;
-	snprintf(l->what, sizeof(l->what), "%s", watch.what->what);
+	snprintf(l->what, sizeof(l->what), "%s", watch.what->name);
 	snprintf(l->group, sizeof(l->group), "%s", watch.group->name);
 }
 
 static void post(int rank, enum kind kind, uint64_t question)
 {
 	struct outgoing *o = &watch.out[rank];
-	if (!comm_test(watch.world, &o->sent))
-		return; /* it has not taken the last one: another says no more */
-	o->letter = (struct letter){.kind = kind, .question = question};
+	if (!comm_test(&o->sent))
+		return; /* it has not received the last one: another tells it nothing new */
+	o->msg = (struct watch_msg){.kind = kind, .question = question};
 	if (watch.what)
-		tell_wait(&o->letter);
-	comm_send_begin(
-		watch.world, &o->letter, sizeof(o->letter), rank, WATCH_TAG, &o->sent);
+		describe_wait(&o->msg);
+	comm_send(&o->sent, &o->msg, sizeof(o->msg), rank, TAG_WATCHDOG);
+	comm_start(&o->sent);
 }
 
-static bool same_wait(const struct letter *a, const struct letter *b)
+static bool same_wait(const struct watch_msg *a, const struct watch_msg *b)
 {
 	return a->seq == b->seq && a->color == b->color && !strcmp(a->what, b->what) &&
 	       !strcmp(a->group, b->group);
 }
 
-/* Is a rank at work, or has it gone from one wait to another since it was last asked? */
-static bool gets_on(const struct letter *before, const struct letter *now)
+/* Does a rank compute, or wait for something else than when it was last asked? */
+static bool makes_progress(const struct watch_msg *before, const struct watch_msg *now)
 {
 	return !now->waits || (before->waits && before->question > watch.before_wait &&
 				      !same_wait(before, now));
 }
 
-/* A rank gets on, which may take its time: all questions are asked anew. */
-static void begin_again(void)
+/* A rank makes progress, however slowly: all questions are asked again. */
+static void restart_questions(void)
 {
 	if (watch.waited > watch.seconds / 2)
 		watch.waited = watch.seconds / 2;
 	watch.first_question = watch.question + 1;
 }
 
-static void read_letters(void)
+static void read_messages(void)
 {
-	struct letter l;
+	struct watch_msg l;
 	int from;
-	while (watch.world->ops->take(watch.world, &l, sizeof(l), WATCH_TAG, &from)) {
+	while (watch.world->ops->take(watch.world, &l, sizeof(l), TAG_WATCHDOG, &from)) {
 		l.what[sizeof(l.what) - 1] = l.group[sizeof(l.group) - 1] = '\0';
 		if (l.kind == ASK) {
 			post(from, ANSWER, l.question);
 		} else if (watch.what && l.question >= watch.first_question) {
-			bool on = gets_on(&watch.heard[from], &l);
-			watch.heard[from] = l;
-			if (on)
-				begin_again();
+			bool progress = makes_progress(&watch.answer[from], &l);
+			watch.answer[from] = l;
+			if (progress)
+				restart_questions();
 		}
 	}
 }
@@ -159,20 +161,20 @@ static void ask_all(void)
 
 enum standing { SILENT, HERE, ELSEWHERE };
 
-/* Of the last two questions, so that a rank that was stopped in between is silent. */
+/* From the last two questions, so that a rank that was stopped in between is silent. */
 static enum standing standing_of(int rank)
 {
-	const struct letter *l = &watch.heard[rank];
+	const struct watch_msg *l = &watch.answer[rank];
 	if (rank == watch.world->rank)
 		return HERE;
 	if (l->question < watch.first_question || l->question + 1 < watch.question)
 		return SILENT;
-	struct letter mine = {0};
-	tell_wait(&mine);
+	struct watch_msg mine = {0};
+	describe_wait(&mine);
 	return same_wait(l, &mine) ? HERE : ELSEWHERE;
 }
 
-/* "rank 3", "ranks 0-2, 5" of those that stand so; false: there are none. */
+/* "rank 3", "ranks 0-2, 5": the ranks of that standing; false: there are none. */
 static bool list_ranks(struct str *out, enum standing standing)
 {
 	struct str list = {0};
@@ -196,7 +198,7 @@ static void describe(struct str *out)
 {
 	char bytes[NUM_TEXT];
 	str_printf(out, "waited %g s for %s number %llu of %s on %s: ", watch.seconds,
-		watch.what->what, (unsigned long long)watch.what->seq,
+		watch.what->name, (unsigned long long)watch.what->seq,
 		text_bytes(bytes, (double)watch.what->n_bytes), watch.group->name);
 	if (list_ranks(out, SILENT))
 		str_puts(out,
@@ -204,7 +206,7 @@ static void describe(struct str *out)
 	list_ranks(out, HERE);
 	str_puts(out, " waited there");
 	for (int r = 0; r < watch.world->size; r++) {
-		const struct letter *l = &watch.heard[r];
+		const struct watch_msg *l = &watch.answer[r];
 		bool namesake = !strcmp(l->group, watch.group->name) &&
 				l->color != watch.group->color;
 		if (standing_of(r) == ELSEWHERE)
@@ -214,7 +216,7 @@ static void describe(struct str *out)
 	}
 }
 
-/* Of those that waited, the lowest speaks; others only if it did not, after a moment. */
+/* The lowest rank that waits reports; others only if it did not, a moment later. */
 static void give_up(void)
 {
 	enum { MOMENT = 2 };
@@ -226,7 +228,7 @@ static void give_up(void)
 	die(EX_FAILED, "%s", text.s);
 }
 
-void comm_watch_look(void)
+void watchdog_poll(void)
 {
 	const double often = 0.05, stopped = 1;
 	if (!watch.world)
@@ -235,8 +237,8 @@ void comm_watch_look(void)
 	if (now - watch.read < often)
 		return;
 	watch.read = now;
-	read_letters();
-	if (!watch.what || watch.held || watch.seconds <= 0)
+	read_messages();
+	if (!watch.what || watch.paused || watch.seconds <= 0)
 		return;
 	double since = now - watch.counted;
 	watch.counted = now;

@@ -1,6 +1,8 @@
 /* Benchmarks of collectives: buffers, times, checks. What is printed is not known here. */
 #include "base/file.h"
-#include "comm/comm.h"
+#include "collbench/collbench.h"
+
+#include "comm/requests.h"
 
 #include <math.h>
 #include <stdlib.h>
@@ -214,27 +216,32 @@ void bench_run(struct bench *b, const struct coll_case *c, struct bench_result *
 
 double bench_round_trip(struct comm *c, int leader, int other, int64_t n)
 {
-	enum { WARM = 8, TAG = 1 };
+	enum { WARM = 8 };
 	double begin = 0;
 	bool same = true;
-	struct comm_req r;
+	struct comm_requests r = {.c = c};
 	for (int64_t i = -WARM; i < n; i++) {
 		int64_t ball = i;
 		if (i == 0)
 			begin = clock_seconds();
 		if (c->rank == leader) {
-			comm_send_begin(c, &ball, sizeof(ball), other, TAG, &r);
-			comm_wait(c, &r);
+			comm_send(&r, &ball, sizeof(ball), other, TAG_TEST);
+			comm_start(&r);
+			comm_wait(&r);
 			ball = ~i;
-			comm_recv_begin(c, &ball, sizeof(ball), other, TAG, &r);
-			comm_wait(c, &r);
+			comm_recv(&r, &ball, sizeof(ball), other, TAG_TEST);
+			comm_start(&r);
+			comm_wait(&r);
 			same = same && ball == i;
 		} else {
-			comm_recv_begin(c, &ball, sizeof(ball), leader, TAG, &r);
-			comm_wait(c, &r);
-			comm_send_begin(c, &ball, sizeof(ball), leader, TAG, &r);
-			comm_wait(c, &r);
+			comm_recv(&r, &ball, sizeof(ball), leader, TAG_TEST);
+			comm_start(&r);
+			comm_wait(&r);
+			comm_send(&r, &ball, sizeof(ball), leader, TAG_TEST);
+			comm_start(&r);
+			comm_wait(&r);
 		}
 	}
+	comm_requests_free(&r);
 	return same ? (clock_seconds() - begin) / (double)n : NAN;
 }

@@ -1,5 +1,5 @@
 /* The smoke test: in about a second, do ranks, hosts and libraries work together? */
-#include "comm/comm.h"
+#include "collbench/collbench.h"
 
 #include <math.h>
 #include <signal.h>

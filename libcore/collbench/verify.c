@@ -11,7 +11,7 @@
  * What only moves is any bits at all. Every result is computed here again, chunk by chunk,
  * and compared as bytes.
  */
-#include "comm/comm.h"
+#include "collbench/collbench.h"
 
 #include <string.h>
 

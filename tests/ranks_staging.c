@@ -3,6 +3,7 @@
  * the program's.
  * ranks: 2 3
  */
+#include "collbench/collbench.h"
 #include "kernels/backend.h"
 #include "tests/ranks.h"
 
@@ -123,21 +124,25 @@ static void messages(void **state)
 	enum { N = 100000 };
 	int next = (world->rank + 1) % world->size;
 	int before = (world->rank + world->size - 1) % world->size;
-	struct comm_req out, in;
+	struct comm_requests out = {.c = world}, in = {.c = world};
 	memset(contents, world->rank, N);
 	memset(contents + HALF, 100, N + 1);
 	n_put = n_got = 0;
-	comm_recv_begin(world, far_away + HALF, N, before, 3, &in);
-	comm_send_begin(world, far_away, N, next, 3, &out);
+	comm_recv(&in, far_away + HALF, N, before, TAG_TEST);
+	comm_start(&in);
+	comm_send(&out, far_away, N, next, TAG_TEST);
+	comm_start(&out);
 	memset(contents, 99, N); /* it has been copied */
-	comm_wait(world, &in);
-	comm_wait(world, &out);
+	comm_wait(&in);
+	comm_wait(&out);
 	bool right = contents[HALF + N] == 100 && contents[0] == 99;
 	for (int i = 0; i < N; i++)
 		right = right && contents[HALF + i] == before;
 	assert_on_all(right);
-	assert_on_all(comm_test(world, &in) && comm_test(world, &out));
-	assert_on_all(n_put == 1 && n_got == 1 && !in.host && !out.host);
+	assert_on_all(comm_test(&in) && comm_test(&out));
+	assert_on_all(n_put == 1 && n_got == 1);
+	comm_requests_free(&in);
+	comm_requests_free(&out);
 }
 
 /* Ends of the memory, and what lies beside it. */

@@ -1,0 +1,138 @@
+/* Collectives: one table of them, those on a few values, agreement. */
+#include "comm/collective.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+size_t comm_type_bytes(enum comm_type t)
+{
+	static const size_t bytes[] = {1, 1, 4, 4, 8, 8, 4, 8};
+	return bytes[t];
+}
+
+static double bus_allreduce(int n)
+{
+	return 2.0 * (n - 1) / n;
+}
+
+static double bus_share(int n)
+{
+	return (double)(n - 1) / n;
+}
+
+static double bus_whole(int n)
+{
+	(void)n;
+	return 1;
+}
+
+/* Places are those that MPI has: MPI_Bcast takes one buffer, MPI_Sendrecv two. */
+/* clang-format off */
+const struct coll_info coll_table[N_COLL] = {
+	[COLL_ALLREDUCE] = {"allreduce", 1, 1, false, true, {true, true}, bus_allreduce, "2(n-1)/n",
+		"every rank gets the reduction"},
+	[COLL_REDUCE] = {"reduce", 1, 1, true, true, {true, true}, bus_whole, "1",
+		"the root gets the reduction"},
+	[COLL_BROADCAST] = {"broadcast", 1, 1, true, false, {false, true}, bus_whole, "1",
+		"every rank gets what the root has"},
+	[COLL_ALLGATHER] = {"allgather", 1, 0, false, false, {true, true}, bus_share, "(n-1)/n",
+		"every rank gets what all ranks have"},
+	[COLL_REDUCESCATTER] = {"reducescatter", 0, 1, false, true, {true, true}, bus_share, "(n-1)/n",
+		"each rank gets its part of the reduction"},
+	[COLL_SCATTER] = {"scatter", 0, 1, true, false, {true, true}, bus_share, "(n-1)/n",
+		"each rank gets its part of what the root has"},
+	[COLL_GATHER] = {"gather", 1, 0, true, false, {true, true}, bus_share, "(n-1)/n",
+		"the root gets what all ranks have"},
+	[COLL_ALLTOALL] = {"alltoall", 0, 0, false, false, {true, true}, bus_share, "(n-1)/n",
+		"each rank sends a part to every rank"},
+	[COLL_SENDRECV] = {"sendrecv", 1, 1, false, false, {true, false}, bus_whole, "1",
+		"to the next rank, from the one before"},
+	[COLL_BARRIER] = {"barrier", 1, 1, false, false, {true, false}, bus_whole, "1",
+		"nobody leaves before all came"},
+};
+/* clang-format on */
+
+int coll_blocks(enum coll what, int ranks)
+{
+	const struct coll_info *i = &coll_table[what];
+	return i->send_parts && i->recv_parts ? 1 : ranks;
+}
+
+int64_t coll_bytes(enum coll what, int ranks, int64_t count, enum comm_type t)
+{
+	return count * coll_blocks(what, ranks) * (int64_t)comm_type_bytes(t);
+}
+
+/* ---- on a few values ------------------------------------------------------------- */
+
+void comm_barrier(struct comm *c)
+{
+	comm_run(c, COLL_BARRIER, &(struct coll_args){0});
+}
+
+void comm_bcast(struct comm *c, void *p, int64_t n_bytes, int root)
+{
+	comm_run(c, COLL_BROADCAST,
+		&(struct coll_args){
+			.recv = p, .count = n_bytes, .type = COMM_U8, .root = root});
+}
+
+void comm_bcast_str(struct comm *c, struct str *s, int root)
+{
+	int64_t len = (int64_t)s->len;
+	comm_bcast(c, &len, sizeof(len), root);
+	if (c->rank != root) {
+		char *room = xcalloc((size_t)len + 1, 1);
+		str_clear(s);
+		str_add(s, room, (size_t)len);
+		free(room);
+	}
+	str_add(s, "", 0);
+	comm_bcast(c, s->s, len, root);
+}
+
+void comm_sum_i64(struct comm *c, int64_t *v, int64_t n)
+{
+	comm_run(c, COLL_ALLREDUCE,
+		&(struct coll_args){
+			.recv = v, .count = n, .type = COMM_I64, .op = COMM_SUM});
+}
+
+static int64_t reduce_one(struct comm *c, int64_t v, enum comm_op op)
+{
+	comm_run(c, COLL_ALLREDUCE,
+		&(struct coll_args){.recv = &v, .count = 1, .type = COMM_I64, .op = op});
+	return v;
+}
+
+int64_t comm_max_i64(struct comm *c, int64_t v)
+{
+	return reduce_one(c, v, COMM_MAX);
+}
+
+int64_t comm_min_i64(struct comm *c, int64_t v)
+{
+	return reduce_one(c, v, COMM_MIN);
+}
+
+void comm_allgather(struct comm *c, const void *mine, void *all, int64_t n_bytes)
+{
+	comm_run(c, COLL_ALLGATHER,
+		&(struct coll_args){
+			.send = mine, .recv = all, .count = n_bytes, .type = COMM_U8});
+}
+
+int comm_agree(struct comm *c, struct err *e)
+{
+	int64_t first = comm_min_i64(c, e->code ? c->rank : c->size);
+	if (first == c->size)
+		return 0;
+	int64_t text = (int64_t)(hash_str(e->msg) >> 1);
+	bool same = comm_min_i64(c, text) == comm_max_i64(c, text);
+	struct err said = *e;
+	comm_bcast(c, &said, sizeof(said), (int)first);
+	*e = said;
+	if (!same) /* what all have found needs no name */
+		err_prefix(e, "rank %lld: ", (long long)first);
+	return -1;
+}

@@ -1,0 +1,46 @@
+/* Shared by the files of comm only: what a transport implements, and staging. */
+#ifndef COMM_INTERNAL_H
+#define COMM_INTERNAL_H
+
+#include "comm/requests.h"
+
+/* A transport. */
+struct comm_ops {
+	/* Starts requests in their order; they get their handles. */
+	void (*start)(struct comm *c, struct comm_request *r, int n);
+	/* Is it complete, in the sense of requests.h? Never waits. */
+	bool (*test)(struct comm *c, struct comm_request *r);
+	/* Takes a message that has arrived, of n_bytes at most; false: there is none. */
+	bool (*take)(struct comm *c, void *p, int64_t n_bytes, int tag, int *peer);
+	struct comm *(*split)(struct comm *c, int color);
+	void (*free)(struct comm *c);
+	void (*close)(struct comm *world);
+	/* Lets what is under way make progress. */
+	void (*progress)(struct comm *world);
+};
+
+/* Filled in by comm_open(). */
+extern struct comm_place comm_here;
+/* More ranks on this host than processors, or other programs use it too: waits sleep. */
+extern bool comm_crowded;
+/* Collective. Reads PT_OVERLAP on all ranks. */
+void comm_read_overlap(struct comm *world);
+
+/* mpi.c; fills in the place */
+struct comm *comm_open_mpi(struct comm_place *place);
+/* progress.c: from now on a thread makes communication progress while this rank computes. Must
+ * be called before the world is split. */
+void comm_progress_thread(struct comm *world);
+
+/* staging.c: redirects the buffers of a request that are in a device's memory to the host's; and
+ * on completion, copies what was received to its place. */
+bool staging_needed(const void *p);
+void staging_begin(const struct comm *c, struct comm_request *r);
+void staging_end(struct comm_request *r);
+
+/* watchdog.c: requests.c reports when a wait begins, and with NULL when it ends. */
+void watchdog_wait(const struct comm *group, const struct comm_what *what);
+void watchdog_poll(void);
+void watchdog_end(void);
+
+#endif

@@ -1,0 +1,48 @@
+/*
+ * The tags of messages, for all floors. Messages of one tag between two ranks of a group arrive
+ * in the order in which they were sent, and messages of different tags do not delay each other:
+ * each kind of traffic that may be under way beside another kind has a tag of its own. A kind
+ * with several tags numbers them itself: COMM_TAG(PIPELINE, i).
+ */
+#ifndef COMM_TAGS_H
+#define COMM_TAGS_H
+
+#include "base/base.h"
+
+/* name, number of tags */
+#define COMM_TAGS(TAG)                                                                   \
+	TAG(SENDRECV, 1)       /* mpi.c: the collective */                               \
+	TAG(SUM_EXCHANGE, 1)   /* sum.c: nodes, to the rank that adds them */            \
+	TAG(SUM_GATHER, 16384) /* the sums: these begin in any order */                  \
+	TAG(NOTIFY, 1)	       /* notify.c */                                            \
+	TAG(WATCHDOG, 1)       /* watchdog.c */                                          \
+	TAG(LOADER, 2)	    /* data/loader.c: batches of tokens, one for each fetch */   \
+	TAG(SLICES, 1)	    /* parallel/slices.c: rows of activations */                 \
+	TAG(RING_KEYS, 1)   /* parallel/context.c: keys and values */                    \
+	TAG(RING_SUMS, 1)   /* their gradients */                                        \
+	TAG(GATHER, 1)	    /* parallel/gather.c: shards of parameters */                \
+	TAG(TIED, 1)	    /* parallel/grads.c: gradients of a weight of two stages */  \
+	TAG(COLLECT, 4096)  /* parallel/store.c: rows of a tensor, to one rank */        \
+	TAG(PIPELINE, 8192) /* train/pipe.c: activations and gradients of each stage */  \
+	TAG(EDIT, 2)	    /* edit/exchange.c: pseudo-gradients, and their reduction */ \
+	TAG(TEST, 16)	    /* tests, and round trips of pt-collbench */
+
+/* Ranges are disjoint, since each begins behind the one before it. */
+#define COMM_TAG_RANGE(name, n) TAG_##name, TAG_##name##_LAST = TAG_##name + (n)-1,
+enum { COMM_TAGS(COMM_TAG_RANGE) N_COMM_TAGS };
+#undef COMM_TAG_RANGE
+
+_Static_assert(N_COMM_TAGS - 1 <= 32767, "MPI guarantees tags up to 32767");
+
+static inline int comm_tag(int first, int last, int64_t i)
+{
+	BUG_ON(i < 0 || i > last - first);
+	return first + (int)i;
+}
+
+/* Tag number i of a kind. */
+#define COMM_TAG(name, i) comm_tag(TAG_##name, TAG_##name##_LAST, i)
+/* How many a kind has. */
+#define COMM_TAG_COUNT(name) (TAG_##name##_LAST - TAG_##name + 1)
+
+#endif

@@ -1,0 +1,62 @@
+/*
+ * The canonical tree.
+ *
+ * A sum over n leaves is one binary tree over their indices: node (level, i) is the sum of
+ * leaves [i 2^level, (i+1) 2^level) that exist, as its left half plus its right half; a
+ * half that does not exist adds nothing. The tree is a function of n alone, so the sum has the
+ * same bits, whichever rank holds which leaves.
+ */
+#ifndef COMM_TREE_H
+#define COMM_TREE_H
+
+#include "base/base.h"
+#include "kernels/kernels.h"
+
+struct tree_node {
+	int level;
+	int64_t index;
+};
+
+enum { TREE_MAX_NODES = 128 };
+
+/* The fewest nodes whose leaves are exactly [begin, end), in ascending order. */
+int tree_nodes(int64_t begin, int64_t end, struct tree_node out[static TREE_MAX_NODES]);
+
+/*
+ * A stack of nodes that leaves are pushed on in ascending order: neighbours that are the
+ * two halves of a node become that node. Position p of the stack is buffer p, so n leaves
+ * need log2(n) + 1 buffers.
+ */
+struct tree_stack {
+	struct tree_node node[TREE_MAX_NODES];
+	int n;
+};
+
+/* Pushes leaf `index`, the next one. Returns how many times buffer top-1 must now become buffer
+ * top-1 plus buffer top (top: the last one in use, one less after each time). */
+int tree_push(struct tree_stack *s, int64_t index);
+/* Merges the halves that are on top of the stack; returns the same. */
+int tree_merge(struct tree_stack *s);
+/* No other leaf below `end` exists: merges across halves that stay empty; returns the same. */
+int tree_finish(struct tree_stack *s, int64_t end);
+/* Buffers that leaves [begin, end) need at the worst moment. */
+int tree_depth(int64_t begin, int64_t end);
+
+/* The sum of a node's leaves, or some rows of it, and where these are in memory. */
+struct tree_part {
+	struct tree_node node;
+	struct mat x;
+};
+
+/* Sorts parts in the order of their leaves. */
+void tree_sort(struct tree_part *parts, int n);
+/* Floats [from, from + len) of each part. */
+void tree_cut(const struct tree_part *parts, int n, int64_t from, int64_t len,
+	struct tree_part *out);
+/* Adds up the parts of node `sum`, from sorted part *at on, and moves *at behind them.
+ * The sum is left in `to`, or where that is NULL in the memory of the first of the parts, which
+ * is overwritten; a single part is the sum itself. p is NULL if the node has no parts. */
+struct mat tree_add(struct device *d, const struct tree_part *parts, int n, int *at,
+	struct tree_node sum, struct mat to);
+
+#endif
