@@ -65,6 +65,7 @@ int main(int argc, char **argv)
 	struct str command = {0};
 	struct comm_place place;
 	log_name(train_program.name);
+	train_give_advice();
 	for (int i = 0; i < argc; i++)
 		str_printf(&command, "%s%s", i ? " " : "", argv[i]);
 	parse(&o, argc, argv, &e);

@@ -49,11 +49,9 @@ void device_arena(struct device *d, struct arena *a, const char *name, size_t n_
 	}
 	void *base = n_bytes ? d->k->alloc(d, n_bytes) : NULL;
 	if (n_bytes && !base)
-		die(EX_FAILED,
-			"out of memory on the device: %s for %s; --dry-run shows the "
-			"plan, "
-			"and a smaller --micro-batch, --recompute or --offload need less",
-			text_bytes(text, (double)n_bytes), name);
+		die(EX_FAILED, "out of memory on the device: %s for %s%s",
+			text_bytes(text, (double)n_bytes), name,
+			advice_on(ADVICE_GPU_MEMORY));
 	arena_over(a, name, base, n_bytes);
 	if (base)
 		span_add(d, base, n_bytes);

@@ -59,7 +59,7 @@ column() { # NAME FOLDER: of all rows that have it
 	END
 	[ $n -eq 6 ]
 	# steps 7, 11 and 15; the rows of two workers differ only in what is each worker's own
-	column sync alone | tr '\n' ' ' | grep -qx '1 2 3 '
+	column syncs alone | tr '\n' ' ' | grep -qx '1 2 3 '
 	column lr alone | grep -c . | grep -qx 15
 	for c in outer_grad_norm outer_clip local_loss; do
 		diff <(column $c alone) <(column $c alone/worker-1)
@@ -217,9 +217,9 @@ ASYNC=(--edit-workers 2 --edit-warmup-steps 3 --edit-use-async --edit-sync-time 
 	make_shard
 	apart 2 run -n 60 "${ASYNC[@]}" --inject-delay 0:5 --inject-delay 1:60 --ckpt-every 20 --keep 0
 	# they agree on where they are, and on what has been seen; they did not do as much
-	diff <(column sync run) <(column sync run/worker-1)
+	diff <(column syncs run) <(column syncs run/worker-1)
 	diff <(grep ' syncs=' run/journal.txt | cut -d' ' -f1-2) <(grep ' syncs=' run/worker-1/journal.txt | cut -d' ' -f1-2)
-	[ "$(tail -n 1 < <(column sync run))" -ge 2 ]
+	[ "$(tail -n 1 < <(column syncs run))" -ge 2 ]
 	quick=$(column local_steps run | awk '{ n += $1 } END { print n }')
 	slow=$(column local_steps run/worker-1 | awk '{ n += $1 } END { print n }')
 	[ "$slow" -lt "$quick" ]
@@ -251,7 +251,7 @@ ASYNC=(--edit-workers 2 --edit-warmup-steps 3 --edit-use-async --edit-sync-time 
 	slow=(-n 100000 --eval-every 0 --log-every 100 --lr-schedule constant "${ASYNC[@]}" --edit-sync-time 600)
 	stop_one run "${slow[@]}"
 	[ "$(readlink run/worker-1/checkpoints/latest.h5)" = "$(readlink run/checkpoints/latest.h5)" ]
-	[ "$(column sync run)" -eq 1 ]
+	[ "$(column syncs run)" -eq 1 ]
 }
 
 @test "beside the next forward or at once: the same, also what is logged" {

@@ -47,8 +47,11 @@ same() { # RUN RUN: curves and checkpoints
 	grep -q '^step=30 .*val_loss=' out
 	[ -e run-001/run.h5 ]
 	[ -e run-001/checkpoints/step-00000030.h5 ]
-	grep -q 'layers.0 to 3' err
-	grep -q 'tied to tok_embeddings' err
+	grep -q 'model  *gpt2, .* parameters: 4 layers,' err
+	# a first screen that people read: nothing of what this run does not have
+	[ "$(sed '/start: /q' err | wc -l)" -le 28 ]
+	not grep -qE 'sync_wait|mfu|wq.weight' err
+	pt-train -v -d data.h5 -n 1 --no-ckpt -o listed 2>&1 >/dev/null | grep -q 'tied to tok_embeddings'
 	# it has learned something
 	awk '{ for (i = 1; i <= NF; i++) if ($i ~ /^loss=/) { v = substr($i, 6); if (!first) first = v } }
 		END { exit !(v < first - 1) }' out

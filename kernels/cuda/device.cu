@@ -344,9 +344,8 @@ static int no_gpu(struct err *e)
 
 static int no_driver(struct err *e)
 {
-	err_set(e, EX_FAILED,
-		"there is no NVIDIA driver on this machine; install one, or use "
-		"--device=cpu");
+	err_set(e, EX_FAILED, "there is no NVIDIA driver on this machine%s",
+		advice_on(ADVICE_GPU));
 	return 1;
 }
 
@@ -415,8 +414,8 @@ static int find_gpu(struct device *d, struct cuda_device *c, struct err *e)
 	if (c->arch < 80)
 		return err_set(e, EX_FAILED,
 			"%s has compute capability %d.%d, and pt needs 8.0 (Ampere, "
-			"2020) or later; use --device=cpu",
-			p.name, p.major, p.minor);
+			"2020) or later%s",
+			p.name, p.major, p.minor, advice_on(ADVICE_GPU));
 	return 0;
 }
 

@@ -61,13 +61,8 @@ void cuda_check(struct device *d, cudaError_t rc, const char *what)
 	if (rc == cudaErrorMemoryAllocation)
 		die(EX_FAILED,
 			"%s: out of memory at %s, for what CUDA needs beside the plan: "
-			"it "
-			"loads kernels when they are first asked for. --dry-run shows "
-			"the "
-			"plan, and a smaller --micro-batch, --recompute or --offload "
-			"need "
-			"less",
-			cuda_of(d)->model, what);
+			"it loads kernels when they are first launched%s",
+			cuda_of(d)->model, what, advice_on(ADVICE_GPU_MEMORY));
 	struct str text = {};
 	str_printf(&text, "%s (%s)", cudaGetErrorString(rc), cudaGetErrorName(rc));
 	fail(d, text.s, what);
@@ -80,8 +75,9 @@ void cuda_check_shared(struct device *d, const char *name, size_t n_bytes)
 		die(EX_FAILED,
 			"%s: %s needs %zu bytes of shared memory for heads, or rows, of "
 			"this "
-			"size, and a block has %zu; --dtype bf16 needs half",
-			c->model, name, n_bytes, c->shared_most);
+			"size, and a block has %zu%s",
+			c->model, name, n_bytes, c->shared_most,
+			advice_on(ADVICE_SHARED_MEMORY));
 }
 
 /* ---- times -------------------------------------------------------------------------- */

@@ -81,6 +81,23 @@ int err_set(struct err *e, int code, const char *fmt, ...) PRINTF(3, 4);
 /* Puts words in front of the message: "FILE: " before what a reader said. Returns -1. */
 int err_prefix(struct err *e, const char *fmt, ...) PRINTF(2, 3);
 
+/* What to do about a failure. Only programs know options: what is below them names the kind of
+ * failure, and the program has a sentence for those that it can help with. */
+enum advice_on {
+	ADVICE_MEMORY,
+	ADVICE_GPU_MEMORY,
+	ADVICE_PINNED_MEMORY,
+	ADVICE_SHARED_MEMORY, /* of a GPU's thread block */
+	ADVICE_GPU,	      /* none that can be used */
+	ADVICE_RUN_IN_USE,
+	ADVICE_NO_CHECKPOINT,
+	ADVICE_VOCABULARY, /* not known */
+	N_ADVICE
+};
+void advice_set(const char *const table[AT_LEAST(N_ADVICE)]); /* NULL in a row: none */
+/* "; " and the sentence, or an empty text: the end of a message. */
+const char *advice_on(enum advice_on what);
+
 /* Prints "NAME: rank R: message" and leaves the program. The hook, when set, is called
  * instead of exit() (comm sets it, so that one rank's end is every rank's end). */
 NORETURN void die(int code, const char *fmt, ...) PRINTF(2, 3);

@@ -10,6 +10,8 @@
 
 void (*die_hook)(int code);
 
+static const char *const *advice;
+
 static bool silent;
 static int silent_code;
 
@@ -77,6 +79,20 @@ static void say(const char *grade, bool with_rank, const char *fmt, va_list ap)
 	fflush(stdout);
 	if (write(STDERR_FILENO, line, n) < 0)
 		return; /* there is nobody left to tell */
+}
+
+void advice_set(const char *const table[N_ADVICE])
+{
+	advice = table;
+}
+
+const char *advice_on(enum advice_on what)
+{
+	static _Thread_local char text[256];
+	if (!advice || !advice[what])
+		return "";
+	snprintf(text, sizeof(text), "; %s", advice[what]);
+	return text;
 }
 
 int err_set(struct err *e, int code, const char *fmt, ...)

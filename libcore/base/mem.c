@@ -83,10 +83,9 @@ void arena_init(struct arena *a, const char *name, size_t size_bytes)
 {
 	char text[NUM_TEXT];
 	if (arena_try(a, name, size_bytes))
-		die(EX_FAILED,
-			"out of memory: %s for %s; --dry-run shows the plan, and more "
-			"ranks (--fsdp, --cp, --tp), --recompute or --offload need less",
-			text_bytes(text, (double)size_bytes), name);
+		die(EX_FAILED, "out of memory: %s for %s%s",
+			text_bytes(text, (double)size_bytes), name,
+			advice_on(ADVICE_MEMORY));
 }
 
 void arena_over(struct arena *a, const char *name, void *base, size_t size_bytes)

@@ -205,11 +205,8 @@ char *ckpt_newest(const char *folder, ckpt_usable *usable, void *with, struct er
 			found = xstrdup(path.s);
 	}
 	if (n > 0 && !found && !e->code)
-		err_set(e, EX_DATAERR,
-			"%s: no checkpoint is whole; --overwrite, without --resume, "
-			"begins "
-			"anew",
-			folder);
+		err_set(e, EX_DATAERR, "%s: no checkpoint is whole%s", folder,
+			advice_on(ADVICE_NO_CHECKPOINT));
 	str_free(&path);
 	free(steps);
 	return found;

@@ -98,8 +98,8 @@ static int check(struct model *m, struct err *e)
 			"them are stretched in part",
 			c->rope_low, c->rope_high);
 	if (c->vocab < 1)
-		return err_set(
-			e, EX_USAGE, "the vocabulary is empty; give --data or --vocab");
+		return err_set(e, EX_USAGE, "the vocabulary is empty%s",
+			advice_on(ADVICE_VOCABULARY));
 	return check_size(m, e);
 }
 

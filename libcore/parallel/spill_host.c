@@ -54,12 +54,11 @@ struct spill *spill_open_host(struct device *d, int64_t n_bytes, struct err *e)
 	char *memory = device_shared(d, (size_t)n_bytes);
 	if (!memory) {
 		err_set(e, EX_FAILED,
-			"offload: a rank needs %s of pinned memory and cannot have it; "
-			"%s "
-			"of this host's memory are free. --dry-run shows the plan; more "
-			"ranks on more hosts (--fsdp), or --offload optimizer, need less",
+			"offload: a rank cannot have the %s of pinned memory that it "
+			"needs; %s of this host's memory are free%s",
 			text_bytes(need, (double)n_bytes),
-			text_bytes(left, (double)memory_available()));
+			text_bytes(left, (double)memory_available()),
+			advice_on(ADVICE_PINNED_MEMORY));
 		return NULL;
 	}
 	memset(memory, 0, (size_t)n_bytes);

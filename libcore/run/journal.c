@@ -48,10 +48,9 @@ static int refuse(const char *folder, const char *path, struct err *e)
 			(long long)i->pid, i->host, i->job ? ", job " : "",
 			i->job ? i->job : "", i->started);
 	err_set(e, EX_USAGE,
-		"%s: another pt-train is at work in this folder%s; wait for its end, "
-		"stop it, "
-		"or give another folder with --out",
-		folder, who);
+		"%s: another pt-train is at work in this folder%s; wait for its end, or "
+		"stop it%s",
+		folder, who, advice_on(ADVICE_RUN_IN_USE));
 	run_log_free(&l);
 	str_free(&text);
 	return -1;

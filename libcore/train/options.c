@@ -523,6 +523,25 @@ static const struct opt options[] = {
 };
 /* clang-format on */
 
+static const char *const advice[N_ADVICE] = {
+	[ADVICE_MEMORY] = "--dry-run shows the plan; more ranks (--fsdp, --cp, --tp), "
+			  "--recompute or --offload need less",
+	[ADVICE_GPU_MEMORY] = "--dry-run shows the plan; a smaller --micro-batch, "
+			      "--recompute or --offload need less",
+	[ADVICE_PINNED_MEMORY] = "--dry-run shows the plan; more ranks on more hosts "
+				 "(--fsdp), or --offload optimizer, need less",
+	[ADVICE_SHARED_MEMORY] = "--dtype bf16 needs half",
+	[ADVICE_GPU] = "use --device cpu",
+	[ADVICE_RUN_IN_USE] = "or give another directory with --out",
+	[ADVICE_NO_CHECKPOINT] = "--overwrite, without --resume, starts a new run",
+	[ADVICE_VOCABULARY] = "give --data or --vocab",
+};
+
+void train_give_advice(void)
+{
+	advice_set(advice);
+}
+
 static const char *const synopsis[] = {
 	"-d SHARDS [options] [key=value ...] [SHARDS ...]",
 	"--resume CHECKPOINT|auto -d SHARDS [options]",

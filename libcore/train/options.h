@@ -126,6 +126,8 @@ struct train_opts {
 };
 
 extern const struct program train_program; /* without .versions */
+/* Messages of lower floors end with advice about these options. */
+void train_give_advice(void);
 /* The options as text: what is saved with a run, and what fixes the arithmetic. */
 void train_config(const struct train_opts *o, struct str *out);
 void train_arithmetic(const struct train_opts *o, const struct model *m,
