@@ -12,6 +12,8 @@ static const char *const sampling_names[] = {"epoch", "random", NULL};
 static const char *const schedule_names[] = {"constant", "cosine", "linear", "wsd", NULL};
 static const char *const wsd_names[] = {"linear", "sqrt", NULL};
 static const char *const scale_names[] = {"none", "sqrt", "linear", NULL};
+static const char *const nesterov_names[] = {"by-optimizer", "no", "yes", NULL};
+static const char *const muon_scale_names[] = {"match-adamw", "original", NULL};
 static const char *const load_names[] = {"each", "broadcast", NULL};
 static const char *const fsdp_names[] = {"parameter", "flat", NULL};
 static const char *const reshard_names[] = {"yes", "no", "keep-last", NULL};
@@ -70,6 +72,7 @@ static const struct opt options[] = {
 	{OPT_INT, 0, "rope-original", "N", "8192", M(rope_original), "llama3: the context before stretching.", OPT_ARITH | OPT_MODEL, 1, MANY},
 
 	{OPT_GROUP, .name = "Optimizer"},
+	{OPT_ENUM, 0, "optimizer", NULL, "adamw", T(optimizer), "The optimizer. sgd: with momentum, as PyTorch has it. muon: the momentum of every matrix of a block is orthogonalized before it is the update; embeddings, head, norms and biases have AdamW.", OPT_ARITH, .values = optimizer_names},
 	{OPT_DOUBLE, 'l', "lr", "X", "1e-3", T(lr), "Learning rate, the largest of the schedule.", OPT_ARITH, 0, 1e30},
 	{OPT_DOUBLE, 0, "min-lr", "X", "-1", T(min_lr), "Learning rate at the end of the decay. -1: a tenth of --lr.", OPT_ARITH, -1, 1e30},
 	{OPT_ENUM, 0, "lr-schedule", NULL, "cosine", T(lr_schedule), "Shape of the decay after the warm-up. wsd: warm-up, stable, decay over the last --wsd-decay steps.", OPT_ARITH, .values = schedule_names},
@@ -79,10 +82,13 @@ static const struct opt options[] = {
 	{OPT_ENUM, 0, "wsd-shape", NULL, "linear", T(wsd_shape), "wsd: linear, or 1 - sqrt (Haegele et al. 2024).", OPT_ARITH, .values = wsd_names},
 	{OPT_ENUM, 0, "lr-scale", NULL, "none", T(lr_scale), "Scale the learning rate with batch / --lr-scale-batch, or its root.", OPT_ARITH, .values = scale_names},
 	{OPT_INT, 0, "lr-scale-batch", "N", "0", T(lr_scale_batch), "The batch that --lr is meant for.", OPT_ARITH, 0, MANY},
-	{OPT_DOUBLE, 0, "beta1", "X", "0.9", T(beta1), "AdamW: decay of the mean.", OPT_ARITH, 0, 0.999999},
-	{OPT_DOUBLE, 0, "beta2", "X", "0.99", T(beta2), "AdamW: decay of the mean square.", OPT_ARITH, 0, 0.9999999},
-	{OPT_DOUBLE, 0, "eps", "X", "1e-8", T(eps), "AdamW: added to the root.", OPT_ARITH, 0, 1},
-	{OPT_DOUBLE, 0, "weight-decay", "X", "0.1", T(weight_decay), "AdamW: decoupled decay, of tensors of two dimensions.", OPT_ARITH, 0, 1e6},
+	{OPT_DOUBLE, 0, "beta1", "X", "0.9", T(beta1), "adamw, muon: decay of AdamW's mean.", OPT_ARITH, 0, 0.999999},
+	{OPT_DOUBLE, 0, "beta2", "X", "0.99", T(beta2), "adamw, muon: decay of AdamW's mean square.", OPT_ARITH, 0, 0.9999999},
+	{OPT_DOUBLE, 0, "eps", "X", "1e-8", T(eps), "adamw, muon: added to AdamW's root.", OPT_ARITH, 0, 1},
+	{OPT_DOUBLE, 0, "weight-decay", "X", "0.1", T(weight_decay), "Weight decay, of tensors of two dimensions. adamw, muon: decoupled; sgd: added to the gradient.", OPT_ARITH, 0, 1e6},
+	{OPT_DOUBLE, 0, "momentum", "X", "-1", T(momentum), "sgd, muon: decay of the momentum. -1: 0.9 for sgd, 0.95 for muon. 0: sgd without.", OPT_ARITH, -1, 0.999999},
+	{OPT_ENUM, 0, "nesterov", NULL, "by-optimizer", T(nesterov), "sgd, muon: Nesterov's momentum. by-optimizer: of muon.", OPT_ARITH, .values = nesterov_names},
+	{OPT_ENUM, 0, "muon-scale", NULL, "match-adamw", T(muon_scale), "muon: scale of the update of a matrix. match-adamw: 0.2 sqrt(max(rows, cols)), so that learning rates and decays of AdamW can be kept. original: sqrt(max(1, rows / cols)), which wants a learning rate of about 0.02.", OPT_ARITH, .values = muon_scale_names},
 	{OPT_DOUBLE, 0, "clip", "X", "1", T(clip), "Largest norm of the gradient. 0: no clipping.", OPT_ARITH, 0, 1e30},
 
 	{OPT_GROUP, .name = "Precision"},
@@ -397,10 +403,31 @@ static int check_peak(const struct train_opts *o, struct err *e)
 		o->peak_flops);
 }
 
+static int check_optimizer(const struct train_opts *o, struct err *e)
+{
+	bool adamw = o->optimizer == OPTIMIZER_ADAMW,
+	     muon = o->optimizer == OPTIMIZER_MUON;
+	const struct {
+		bool wrong;
+		const char *what, *needs;
+	} some[] = {
+		{adamw && o->momentum >= 0, "momentum", "--optimizer sgd or muon"},
+		{adamw && o->nesterov, "nesterov", "--optimizer sgd or muon"},
+		{!muon && o->muon_scale, "muon-scale", "--optimizer muon"},
+		{o->nesterov == NESTEROV_YES && o->momentum == 0, "nesterov",
+			"--momentum"},
+	};
+	for (size_t i = 0; i < ARRAY_LEN(some); i++)
+		if (some[i].wrong)
+			return err_set(
+				e, EX_USAGE, "%s needs %s", some[i].what, some[i].needs);
+	return 0;
+}
+
 int train_opts_check(struct train_opts *o, struct err *e)
 {
 	forget_workers(o);
-	if (check_edit(o, e))
+	if (check_edit(o, e) || check_optimizer(o, e))
 		return -1;
 	int64_t batch = train_batch(o);
 	if (!o->micro_batch)

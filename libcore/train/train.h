@@ -15,6 +15,7 @@
 #include "kernels/kernels.h"
 #include "kernels/selftest.h"
 #include "model/model.h"
+#include "optim/optim.h"
 #include "parallel/parallel.h"
 #include "run/run.h"
 
@@ -23,6 +24,9 @@
 enum lr_schedule { LR_CONSTANT, LR_COSINE, LR_LINEAR, LR_WSD };
 enum wsd_shape { WSD_LINEAR, WSD_SQRT };
 enum lr_scale { LR_SCALE_NONE, LR_SCALE_SQRT, LR_SCALE_LINEAR };
+/* By the optimizer: Muon has it, SGD has not. */
+enum nesterov { NESTEROV_BY_OPTIMIZER, NESTEROV_NO, NESTEROV_YES };
+enum muon_scale { MUON_MATCH_ADAMW, MUON_ORIGINAL };
 enum load_how { LOAD_EACH, LOAD_BROADCAST };
 enum fsdp_kind { FSDP_PARAMETER, FSDP_FLAT };
 enum cp_comm { CP_RING, CP_GATHER };
@@ -70,7 +74,10 @@ struct train_opts {
 	struct model_config model;
 	const char *preset;
 	/* optimizer */
+	int optimizer; /* enum optimizer_kind */
 	double lr, min_lr, beta1, beta2, eps, weight_decay, clip;
+	double momentum;	  /* -1: as the optimizer has it */
+	int nesterov, muon_scale; /* enum nesterov, muon_scale */
 	int lr_schedule, wsd_shape, lr_scale;
 	int64_t warmup, decay_steps, wsd_decay, lr_scale_batch;
 	/* precision */
@@ -168,6 +175,8 @@ int train_check(const struct train_opts *o, const struct model *m, struct err *e
 /* Sequences of a step that a worker has, and micro-batches of these. */
 int64_t train_batch(const struct train_opts *o);
 int64_t trainer_micro_batches(const struct train_opts *o);
+/* What the options say of the optimizer. */
+void train_optim_config(const struct train_opts *o, struct optim_config *c);
 /* What the options say of workers that train apart. */
 void train_edit_config(const struct train_opts *o, struct edit_config *c);
 /* The products of a token in a stage's forward, multiplications and additions in pairs. */
@@ -370,6 +379,7 @@ struct trainer {
 	struct plan plan;
 	struct spill *spill; /* where --offload puts it */
 	struct store *store;
+	struct optim *optim;
 	struct pass pass;
 	struct loader *loader;
 	struct order order; /* of training samples */
@@ -462,9 +472,6 @@ void trainer_step_on(
  * integers; and the bubble. */
 void step_agree(struct trainer *t, bool save, struct step_result *r);
 
-/* The optimizer's part of a step: what is asked of the device for it. */
-void trainer_update(struct trainer *t);
-
 /* Collective. Forward and backward of the next step, of which nothing stays. */
 void trainer_rehearse(struct trainer *t);
 /* Collective. The worker was so many steps slower than others: it goes on where they do. */
@@ -543,6 +550,7 @@ struct whole {
 	struct device *device;
 	struct arena memory; /* of it */
 	struct store *store;
+	struct optim *optim;
 };
 void state_whole_open(struct whole *w, struct trainer *t);
 void state_whole_close(struct whole *w);
