@@ -160,46 +160,48 @@ struct attn {
 	int64_t first_head;  /* of the whole model, for the dropout mask */
 };
 
-struct adamw {
+/* The hyperparameters of an optimizer in a step; each kernel reads its own. */
+struct update {
 	float lr, beta1, beta2, eps;
 	float grad_scale;	  /* clipping */
 	float correct1, correct2; /* 1 - beta^step */
 	bool off;		  /* nothing is updated */
+	bool nesterov;
+	float momentum;
 };
 
-/* A vector that it updates: parameters, moments, gradient, [n] each; and, unless copy.p is NULL,
- * what the parameters are when they are stored narrow. */
-struct adamw_part {
-	float *p, *m, *v;
+/* A vector that an optimizer updates: parameters, its state, gradient, [n] each; and, unless copy.p
+ * is NULL, what the parameters are when they are stored narrow. */
+struct update_part {
+	float *p, *m, *v; /* without such state NULL */
 	const float *g;
 	struct mat copy; /* [1, n] */
 	int64_t n;
 	float decay;
+	float rate; /* of muon_update */
+};
+
+/* How a matrix of [rows, cols] lies in memory: slices of its columns one after the other, each
+ * [rows, cols / slices]. */
+struct sliced {
+	int64_t rows, cols, slices;
 };
 
 /* What is known of a step before it is computed; and at its end, when its loss and gradient are
  * there: what the optimizer does with that gradient, which is nothing where one of them is no
  * finite number. */
 struct step_terms {
-	struct adamw adamw; /* but for grad_scale and off */
-	double tokens;	    /* that the loss is the mean of */
-	double clip;	    /* the largest norm; 0: any */
-	float loss_scale;   /* that the gradient has */
+	struct update update; /* but for grad_scale and off */
+	double tokens;	      /* that the loss is the mean of */
+	double clip;	      /* the largest norm; 0: any */
+	float loss_scale;     /* that the gradient has */
 	int64_t step;
 };
 
 struct step_end {
-	struct adamw adamw;
+	struct update update;
 	float loss, grad_norm;
 	int64_t step;
-};
-
-/* Local SGD: a worker's pseudo-gradient is what it moved from the anchor, the parameters that
- * all workers had when they last agreed. */
-struct outer_sgd {
-	float lr, momentum, decay;
-	bool nesterov;
-	float grad_scale; /* clipping */
 };
 
 /* Signs that workers vote for: with none all take part; else by the sum of what they bring,
@@ -397,20 +399,37 @@ typedef void kern_xent_fused(struct device *, float *loss, struct mat logits,
 /* AdamW (Loshchilov, Hutter 2019), decoupled decay, in the order PyTorch has it. What it is to
  * do is in the device's memory, too, where step_end makes it. */
 typedef void kern_adamw(
-	struct device *, const struct adamw_part *, int n_parts, const struct adamw *);
+	struct device *, const struct update_part *, int n_parts, const struct update *);
+/* SGD as PyTorch has it, decay coupled: g' = grad_scale g + decay p; m = momentum m + g';
+ * p -= lr (nesterov ? g' + momentum m : m). Without m, p -= lr g'. */
+typedef void kern_sgd(
+	struct device *, const struct update_part *, int n_parts, const struct update *);
+/* Muon (Jordan et al. 2024), the momentum: g' = grad_scale g; m = momentum m + (1 - momentum) g';
+ * p, which may be g, = nesterov ? momentum m + (1 - momentum) g' : m. */
+typedef void kern_muon_momentum(
+	struct device *, const struct update_part *, int n_parts, const struct update *);
+/* And the update, when g is the orthogonalized momentum: p = (1 - lr decay) p - lr rate g */
+typedef void kern_muon_update(
+	struct device *, const struct update_part *, int n_parts, const struct update *);
+/* x = the matrix, divided by (its Frobenius norm, the root of *squares, + 1e-7): [rows, cols], or
+ * transposed where it has more rows than columns. x: any. *squares is in the device's memory. */
+typedef void kern_muon_normalize(struct device *, struct mat x, const float *slices,
+	const struct sliced *, const struct exact *squares);
+/* And back, transposed again, into slices. */
+typedef void kern_muon_unpack(
+	struct device *, float *slices, struct mat x, const struct sliced *);
+/* y = a x + b y. Both of one type, any. */
+typedef void kern_axpby(struct device *, struct mat y, float a, struct mat x, float b);
 /* The loss, from the sum over tokens; the norm, from the sum of squares of the scaled gradient;
  * and clipping. All are in the device's memory, so that nobody waits for a step to end before
  * its update can be asked for. Of equal sums every device makes equal bits. */
 typedef void kern_step_end(struct device *, struct step_end *, const struct exact *loss,
 	const struct exact *squares, const struct step_terms *);
-/* p = anchor - p */
+/* Local SGD: a worker's pseudo-gradient is what it moved from the anchor, the parameters that
+ * all workers had when they last agreed. p = anchor - p */
 typedef void kern_pseudo_grad(struct device *, float *p, const float *anchor, int64_t n);
 /* p = keep p + (1 - keep) a */
 typedef void kern_mix(struct device *, float *p, const float *a, int64_t n, float keep);
-/* SGD on the anchor as PyTorch has it: g' = grad_scale g + decay a; m = momentum m + g';
- * a -= lr (nesterov ? g' + momentum m : m). Without m, a -= lr g'. */
-typedef void kern_outer_sgd(struct device *, float *a, float *m, const float *g,
-	int64_t n, const struct outer_sgd *);
 /* Of each worker x[i][0..n), one vector: the terms t = weight x, summed by the canonical tree
  * over the workers. With a consensus only terms of the sign that won (which is + where nothing
  * did) count, and no zeros. Normalised, over the weights that count, or 1 where these are
@@ -502,9 +521,10 @@ typedef void kern_attn_row(struct device *, struct mat o, struct mat q, struct m
 	X(act_fwd) X(act_bwd) X(add) X(sub) X(dropout) X(residual) X(residual_norm) \
 	X(round) X(round_scaled) X(narrow) X(widen) X(amax) \
 	X(xent_stats) X(xent_join) X(xent_bwd) X(xent_fused) \
-	X(adamw) X(step_end) X(row_sumsq) X(exact_sum) X(exact_sumsq) X(normal) X(zero) X(copy) X(find_bad) X(hash) \
+	X(adamw) X(sgd) X(muon_momentum) X(muon_update) X(muon_normalize) X(muon_unpack) X(axpby) \
+	X(step_end) X(row_sumsq) X(exact_sum) X(exact_sumsq) X(normal) X(zero) X(copy) X(find_bad) X(hash) \
 	X(put) X(get) X(get_begin) X(get_end) X(alloc) X(free) X(wait) \
-	X(pseudo_grad) X(mix) X(outer_sgd) X(combine) X(keep_largest) X(keep_random) \
+	X(pseudo_grad) X(mix) X(combine) X(keep_largest) X(keep_random) \
 	X(round_random) X(quantise) X(dequantise) X(pick) X(strew) \
 	X(linear_row) X(attn_row)
 /* clang-format on */
@@ -674,11 +694,11 @@ static inline uint64_t device_abi(void)
 {
 	static const size_t sizes[] = {sizeof(struct device), sizeof(struct device_ops),
 		sizeof(struct kernels), sizeof(struct mat), sizeof(struct dropout),
-		sizeof(struct attn), sizeof(struct norm), sizeof(struct adamw),
+		sizeof(struct attn), sizeof(struct norm), sizeof(struct update),
 		sizeof(struct step_end), sizeof(struct step_terms),
-		sizeof(struct outer_sgd), sizeof(struct combine), sizeof(struct keep),
-		sizeof(struct chance), sizeof(struct normal), sizeof(struct exact),
-		sizeof(struct device_options), sizeof(struct err)};
+		sizeof(struct update_part), sizeof(struct sliced), sizeof(struct combine),
+		sizeof(struct keep), sizeof(struct chance), sizeof(struct normal),
+		sizeof(struct exact), sizeof(struct device_options), sizeof(struct err)};
 	uint64_t h = 0;
 	for (const char *s = DEVICE_ABI; *s; s++)
 		h = hash_mix(h + (unsigned char)*s);

@@ -99,8 +99,11 @@ NOTED(step_end, (dev *d, struct step_end *to, const struct exact *loss,
 	const struct exact *squares, const struct step_terms *terms), .n = {0})
 NOTED(pseudo_grad, (dev *d, float *p, const float *anchor, int64_t n), .n = {n})
 NOTED(mix, (dev *d, float *p, const float *a, int64_t n, float keep), .n = {n})
-NOTED(outer_sgd, (dev *d, float *a, float *m, const float *g, int64_t n,
-	const struct outer_sgd *o), .n = {n, m != NULL, o->nesterov})
+NOTED(muon_normalize, (dev *d, struct mat x, const float *slices, const struct sliced *s,
+	const struct exact *squares), .m = {x}, .n = {s->rows, s->cols, s->slices})
+NOTED(muon_unpack, (dev *d, float *slices, struct mat x, const struct sliced *s),
+	.m = {x}, .n = {s->rows, s->cols, s->slices})
+NOTED(axpby, (dev *d, struct mat y, float a, struct mat x, float b), .m = {y, x})
 NOTED(combine, (dev *d, float *out, const float *const *x, int64_t n,
 	const struct combine *c), .n = {n, c->workers, c->consensus, c->normalize})
 NOTED(keep_largest, (dev *d, struct mat x, int64_t k), .m = {x}, .n = {k})
@@ -138,12 +141,18 @@ static void plan_exact_sumsq(dev *d, struct exact *x, const struct mat *m, int n
 		note(d, &(struct kernel_call){KERNEL_exact_sumsq, .m = {m[i]}});
 }
 
-static void plan_adamw(dev *d, const struct adamw_part *x, int n, const struct adamw *a)
-{
-	for (int i = 0; i < n; i++)
-		note(d, &(struct kernel_call){
-				KERNEL_adamw, .m = {x[i].copy}, .n = {x[i].n}});
-}
+#define PLAN_UPDATE(name)                                                              \
+	static void plan_##name(                                                       \
+		dev *d, const struct update_part *x, int n, const struct update *o)    \
+	{                                                                              \
+		for (int i = 0; i < n; i++)                                            \
+			note(d, &(struct kernel_call){KERNEL_##name, .m = {x[i].copy}, \
+					.n = {x[i].n, x[i].m != NULL}});               \
+	}
+PLAN_UPDATE(adamw)
+PLAN_UPDATE(sgd)
+PLAN_UPDATE(muon_momentum)
+PLAN_UPDATE(muon_update)
 
 /* An address that is never touched, as an arena's that only measures. */
 static void *plan_alloc(dev *d, size_t n_bytes)

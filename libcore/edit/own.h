@@ -44,7 +44,7 @@ struct edit {
 	struct arena memory;
 	float *there[EXCHANGE_SLOTS], *room[EDIT_ROOMS];
 	struct exact *squares;
-	struct adamw *outer;
+	struct update *outer;
 };
 
 static inline bool edit_has_anchor(const struct edit *x)
@@ -86,6 +86,8 @@ int64_t brought_words(const struct edit *x); /* bytes of a worker's say on a gro
 
 /* ---- outer.c: what all do with it -------------------------------------------------- */
 
+/* The outer optimizer; without one, SGD with a learning rate of 1. */
+struct optim_config outer_config(const struct edit_config *c);
 /* Collective over the worker, each. How long what was made of all may be, and was: where
  * nothing is clipped that is only known after outer_norms(). */
 void outer_clip(struct edit *x, struct chosen c);

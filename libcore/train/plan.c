@@ -46,7 +46,7 @@ static void run_step(struct trainer *t)
 	store_squares_ask(t->store);
 	step_allreduce(t, NULL, &r);
 	t->d.k->step_end(&t->d, t->end, t->pass.loss, store_squares(t->store), t->terms);
-	step_update(t);
+	optim_update(t->optim, &t->end->update);
 }
 
 /* Groups of the same name are added up. */
@@ -306,7 +306,7 @@ static void print_memory(const struct train_opts *o, const struct plan *p, int w
 				? "parameters, while they are used"
 				: "parameters of others, while they are used");
 	line(out, "optimizer", p->store.optimizer,
-		!o->offload ? "AdamW: two moments, fp32"
+		!o->offload ? optimizers[o->optimizer]->help
 		: pinned    ? "what is on its way from the host's memory, and to it"
 			    : "what is on its way from the file, and to it");
 	if (o->edit.workers) {

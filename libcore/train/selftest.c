@@ -42,22 +42,20 @@ static void note_workers(struct device *d, const struct train_opts *o, struct ma
 	const struct kernels *k = d->k;
 	const struct edit_opts *w = &o->edit;
 	const struct keep keep = {.density = 1};
-	const struct outer_sgd sgd = {.nesterov = w->nesterov};
 	const struct combine combine = {.workers = (int)w->workers,
 		.consensus = w->reducer == EDIT_GTA ? (enum consensus)w->consensus
 						    : CONSENSUS_NONE,
 		.normalize = w->reducer != EDIT_MEAN && w->normalize};
-	const struct adamw_part part = {.n = mat_size(x)};
+	const struct update_part part = {
+		.m = w->outer == EDIT_OUTER_ADAMW || w->momentum > 0 ? &m : NULL,
+		.n = mat_size(x)};
 	k->pseudo_grad(d, NULL, NULL, mat_size(x));
 	k->combine(d, NULL, NULL, mat_size(x), &combine);
 	k->add(d, x, x, x);
 	k->sub(d, x, x, x);
 	k->exact_sumsq(d, NULL, &x, 1);
-	if (w->outer == EDIT_OUTER_SGD)
-		k->outer_sgd(
-			d, NULL, w->momentum > 0 ? &m : NULL, NULL, mat_size(x), &sgd);
-	if (w->outer == EDIT_OUTER_ADAMW)
-		k->adamw(d, &part, 1, NULL);
+	optimizers[w->outer == EDIT_OUTER_ADAMW ? OPTIMIZER_ADAMW : OPTIMIZER_SGD]
+		->update(d, &part, 1, NULL);
 	if (w->delay)
 		k->mix(d, NULL, NULL, mat_size(x), 1);
 	if (w->sparsify)

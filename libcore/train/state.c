@@ -32,9 +32,10 @@ static struct ckpt_tensor *describe(const struct model *m)
 void train_store_groups(const struct train_opts *o, struct store_groups *g)
 {
 	struct edit_config c;
+	struct optim_config optim;
 	local_sgd_config(o, &c);
-	store_groups_add(g, "exp_avg", STORE_OPTIMIZER);
-	store_groups_add(g, "exp_avg_sq", STORE_OPTIMIZER);
+	train_optim_config(o, &optim);
+	optim_add_groups(&optim, g);
 	if (o->edit.workers)
 		edit_add_groups(&c, g);
 }
@@ -281,6 +282,22 @@ static void take_numbers(struct trainer *t, const struct ckpt_info *info)
 		warn("the checkpoint was trained on other data");
 }
 
+/* The state of one optimizer means nothing to another. */
+static int check_optimizer(const struct trainer *t, const struct ckpt *c, struct err *e)
+{
+	struct train_opts saved;
+	if (opts_from_text(&train_program, &saved, c->config.s, true, e))
+		return err_prefix(e, "%s: ", c->path);
+	if (saved.optimizer == t->o.optimizer)
+		return 0;
+	return err_set(e, EX_USAGE,
+		"%s: was trained with --optimizer %s, whose state %s cannot use: resume "
+		"with "
+		"%s, or begin a new run from its parameters, with --init-from",
+		c->path, optimizer_names[saved.optimizer],
+		optimizer_names[t->o.optimizer], optimizer_names[saved.optimizer]);
+}
+
 /* The number in the file of each group of the store: -1, it is not taken up. Some may be missing. */
 static int find_groups(const struct trainer *t, const struct ckpt *c, bool weights_only,
 	int from[STORE_MAX_GROUPS], struct err *e)
@@ -322,6 +339,8 @@ int trainer_load(struct trainer *t, const char *path, bool weights_only, struct 
 			weights_check(c, &t->model, e);
 	}
 	int from[STORE_MAX_GROUPS] = {0};
+	if (c && !e->code && !weights_only)
+		check_optimizer(t, c, e);
 	if (c && !e->code)
 		find_groups(t, c, weights_only, from, e);
 	struct ckpt_info info = {0};

@@ -64,17 +64,14 @@ static void put_pass_step(struct trainer *t)
 static void put_terms(struct trainer *t, const struct step_result *r)
 {
 	int64_t step = t->step + 1 - t->skipped; /* of the optimizer */
-	const struct step_terms terms = {
-		.adamw = {.lr = r->lr,
-			.beta1 = (float)t->o.beta1,
-			.beta2 = (float)t->o.beta2,
-			.eps = (float)t->o.eps,
-			.correct1 = (float)(1 - pow(t->o.beta1, (double)step)),
-			.correct2 = (float)(1 - pow(t->o.beta2, (double)step))},
+	struct step_terms terms = {.update = {.lr = r->lr},
 		.tokens = step_tokens(t),
 		.clip = t->o.clip,
 		.loss_scale = t->loss_scale,
 		.step = t->step + 1};
+	struct optim_config c;
+	train_optim_config(&t->o, &c);
+	optim_prepare(&c, (double)step, &terms.update);
 	t->d.k->put(&t->d, t->terms, &terms, sizeof(terms));
 	put_pass_step(t);
 }
@@ -131,45 +128,6 @@ void step_allreduce(
 	r->bubble = bubble(&t->pipe);
 }
 
-/* ---- the update -------------------------------------------------------------------- */
-
-enum { AT_ONCE = 64 };
-
-struct update {
-	struct trainer *t;
-	struct adamw_part part[AT_ONCE];
-	int n;
-};
-
-static void update_parts(struct update *u)
-{
-	u->t->d.k->adamw(&u->t->d, u->part, u->n, &u->t->end->adamw);
-	u->n = 0;
-}
-
-static void update_part(void *with, const struct part *x)
-{
-	struct update *u = with;
-	u->part[u->n++] = (struct adamw_part){.p = x->state[STORE_PARAM],
-		.m = x->state[1],
-		.v = x->state[2],
-		.g = x->g,
-		.copy = x->copy,
-		.n = x->rows * x->cols,
-		.decay = x->t->decay ? (float)u->t->o.weight_decay : 0};
-	bool leaves = u->t->o.offload != OFFLOAD_NONE; /* when this returns */
-	if (leaves || u->n == AT_ONCE)
-		update_parts(u);
-}
-
-void step_update(struct trainer *t)
-{
-	struct update u = {.t = t};
-	store_walk(t->store, false, 7, 7, update_part, &u);
-	update_parts(&u);
-	store_updated(t->store, true);
-}
-
 /* ---- enqueueing a step --------------------------------------------------------------- */
 
 /*
@@ -197,7 +155,7 @@ static void enqueue_step(struct work *w)
 	d->k->step_end(d, t->end, t->pass.loss, store_squares(t->store), t->terms);
 	d->k->get_begin(d, &t->ended, t->end, sizeof(t->ended));
 	if (updates_ahead(w))
-		step_update(t);
+		optim_update(t->optim, &t->end->update);
 }
 
 /* Steps in which GEMMs find their algorithms, and CUDA loads its kernels. */
@@ -341,7 +299,7 @@ void trainer_step_on(struct trainer *t, const int32_t *windows,
 	if (r->bad)
 		return;
 	if (!r->skipped && !updates_ahead(&w))
-		step_update(t);
+		optim_update(t->optim, &t->end->update);
 	adjust_scale(t, r->skipped);
 	t->step++;
 	t->samples += t->o.batch;
@@ -354,6 +312,7 @@ void trainer_autotune_step(struct trainer *t)
 	const struct pipe_input in = step_input(t, loader_end(t->data.loader, f));
 	put_pass_step(t);
 	step_gradients(t, &in);
+	optim_rehearse(t->optim);
 	fetch_free(f);
 }
 

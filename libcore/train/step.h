@@ -51,8 +51,6 @@ void step_gradients(struct trainer *t, const struct pipe_input *in);
  * the gradient, which stay in the device's memory, and the votes. Also measures the bubble. */
 void step_allreduce(
 	struct trainer *t, const struct step_votes *votes, struct step_result *r);
-/* Enqueues the optimizer. */
-void step_update(struct trainer *t);
 
 /* ---- nonfinite.c ----------------------------------------------------------------- */
 

@@ -173,8 +173,11 @@ void trainer_build_store(struct trainer *t)
 		.sp = o->sp,
 		.async_tp = o->async_tp && comm_overlaps(),
 		.gather_kv = o->cp_comm == CP_GATHER};
+	struct optim_config optim;
 	train_store_groups(o, &c.groups);
 	t->store = store_open(&c, &t->memory.run);
+	train_optim_config(o, &optim);
+	t->optim = optim_open(&optim, t->store, &t->d);
 	pass_init(&t->pass, m, &t->d, t->store, &p, &t->memory.run);
 	t->pass.plain_kernels = o->kernels == KERNELS_REF;
 	t->pass.cp_rounds = o->cp_accumulate == CP_BF16;
@@ -200,6 +203,7 @@ void trainer_build_pipe(struct trainer *t)
 
 void trainer_dismantle(struct trainer *t)
 {
+	optim_free(t->optim);
 	store_free(t->store);
 	pass_close(&t->pass);
 	pipe_close(&t->pipe);
