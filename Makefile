@@ -8,7 +8,7 @@ CFLAGS = -O2 -g
 DEPS = yes
 
 PROGRAMS = $(notdir $(basename $(wildcard cmd/pt-*.c)))
-FLOORS = base h5 comm collbench data ckpt run parallel edit model train compare
+FLOORS = base h5 comm collbench data ckpt run parallel optim edit model train compare
 
 # ---- flags --------------------------------------------------------------------------
 PKGS = hdf5-serial mpich libxxhash

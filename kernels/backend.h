@@ -92,9 +92,9 @@ static inline uint64_t device_abi(void)
 	static const size_t sizes[] = {sizeof(struct device), sizeof(struct device_ops),
 		sizeof(struct kernels), sizeof(struct mat), sizeof(struct dropout),
 		sizeof(struct attn), sizeof(struct norm), sizeof(struct norm_grads),
-		sizeof(struct adamw),
+		sizeof(struct update), sizeof(struct update_part), sizeof(struct sliced),
 		sizeof(struct step_end), sizeof(struct step_terms),
-		sizeof(struct outer_sgd), sizeof(struct combine), sizeof(struct keep),
+		sizeof(struct combine), sizeof(struct keep),
 		sizeof(struct chance), sizeof(struct normal), sizeof(struct exact),
 		sizeof(struct device_options), sizeof(struct err)};
 #define KERNEL(type, name, ...) \

@@ -1,41 +1,50 @@
 /*
- * Kernels of the optimizer: AdamW, the end of a step, exact sums. A list: kernels.h says how it is
- * read.
+ * Kernels of the optimizers, the end of a step, exact sums. A list: kernels.h says how it is read.
  */
 #ifndef KERNELS_OPTIMIZER_H
 #define KERNELS_OPTIMIZER_H
 
 #include "kernels/matrix.h"
 
-struct adamw {
+/* The hyperparameters of an update; each optimizer's kernel reads its own. */
+struct update {
 	float lr, beta1, beta2, eps;
 	float grad_scale;	  /* the gradient's factor: clipping, unscaling */
 	float correct1, correct2; /* 1 - beta^step */
 	bool off;		  /* nothing is updated */
+	bool nesterov;
+	float momentum;
 };
 
-/* A vector that it updates: parameters, moments, gradient, [n] each; and, unless copy.p is NULL,
- * what the parameters are when they are stored narrow. */
-struct adamw_part {
+/* A vector that is updated: parameters, state (NULL: not kept), gradient, [n] each; and, unless copy.p is
+ * NULL, the parameters as they are stored in 16 bits. */
+struct update_part {
 	float *p, *m, *v;
 	const float *g;
 	struct mat copy; /* [1, n] */
 	int64_t n;
 	float decay;
+	float rate; /* of muon_update */
+};
+
+/* A matrix [rows, cols] in memory as slices of its columns, one after the other, [rows, cols / slices]
+ * each. */
+struct sliced {
+	int64_t rows, cols, slices;
 };
 
 /* The inputs of step_end, known before the step is computed; and its result: the loss, the norm of
  * the gradient, and the update to apply, which is off where one of the two is not finite. */
 struct step_terms {
-	struct adamw adamw; /* but for grad_scale and off */
-	double count;	    /* of terms in the sum of losses: the loss is their mean */
+	struct update update; /* but for grad_scale and off */
+	double count;	      /* of terms in the sum of losses: the loss is their mean */
 	double max_norm;    /* of the gradient, which is scaled down to it; 0: any */
 	float scale;	    /* of the gradient as it was computed */
 	int64_t step;
 };
 
 struct step_end {
-	struct adamw adamw;
+	struct update update;
 	float loss, grad_norm;
 	int64_t step;
 };
@@ -46,8 +55,28 @@ struct step_end {
 
 /* AdamW (Loshchilov, Hutter 2019), decoupled decay, in PyTorch's order of operations. Its
  * hyperparameters are in the device's memory, where step_end writes them. */
-KERNEL(void, adamw, struct device *d, const struct adamw_part *parts, int n_parts,
-	const struct adamw *adamw)
+KERNEL(void, adamw, struct device *d, const struct update_part *parts, int n_parts,
+	const struct update *update)
+/* SGD in PyTorch's form, with coupled weight decay: g' = grad_scale g + decay p;
+ * m = momentum m + g'; p -= lr (nesterov ? g' + momentum m : m). Without m, p -= lr g'. */
+KERNEL(void, sgd, struct device *d, const struct update_part *parts, int n_parts,
+	const struct update *update)
+/* Muon (Jordan et al. 2024), the momentum: g' = grad_scale g; m = momentum m + (1 - momentum) g';
+ * p, which may be g, = nesterov ? momentum m + (1 - momentum) g' : m. */
+KERNEL(void, muon_momentum, struct device *d, const struct update_part *parts,
+	int n_parts, const struct update *update)
+/* The update, with the orthogonalized momentum in g: p = (1 - lr decay) p - lr rate g. */
+KERNEL(void, muon_update, struct device *d, const struct update_part *parts, int n_parts,
+	const struct update *update)
+/* x = the matrix, divided by (its Frobenius norm, the root of *squares, + 1e-7): [rows, cols], or
+ * transposed if it has more rows than columns. x: any. *squares is in the device's memory. */
+KERNEL(void, muon_normalize, struct device *d, struct mat x, const float *slices,
+	const struct sliced *shape, const struct exact *squares)
+/* The inverse layout: x, transposed back, to slices. */
+KERNEL(void, muon_unpack, struct device *d, float *slices, struct mat x,
+	const struct sliced *shape)
+/* y = a x + b y. Both of one type, any. */
+KERNEL(void, axpby, struct device *d, struct mat y, float a, struct mat x, float b)
 /* The mean loss, from its sum; the norm, from the sum of squares of the scaled gradient; and the
  * factor that clips it. All are in the device's memory, so that the update can be enqueued before
  * the step has ended. Equal sums give equal bits on every device. */

@@ -9,16 +9,22 @@ EXACT_FN struct step_end step_end_of(
 	double loss, double squares, const struct step_terms *t)
 {
 	struct step_end e;
-	e.adamw = t->adamw;
+	e.update = t->update;
 	e.loss = (float)(loss / t->count);
 	e.grad_norm = (float)(sqrt(squares) / (double)t->scale);
-	e.adamw.grad_scale = 1;
+	e.update.grad_scale = 1;
 	if (t->max_norm > 0 && (double)e.grad_norm > t->max_norm)
-		e.adamw.grad_scale = (float)(t->max_norm / ((double)e.grad_norm + 1e-6));
-	e.adamw.grad_scale /= t->scale;
-	e.adamw.off = !isfinite(e.loss) || !isfinite(e.grad_norm);
+		e.update.grad_scale = (float)(t->max_norm / ((double)e.grad_norm + 1e-6));
+	e.update.grad_scale /= t->scale;
+	e.update.off = !isfinite(e.loss) || !isfinite(e.grad_norm);
 	e.step = t->step;
 	return e;
+}
+
+/* Muon: the factor that a matrix is divided by its Frobenius norm with, from its sum of squares. */
+EXACT_FN float muon_scale(double squares)
+{
+	return (float)(1 / (sqrt(squares) + 1e-7));
 }
 
 /* The scale of a cast to fp8, as torchao computes it: in fp64, because 1 / amax differs between its

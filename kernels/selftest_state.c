@@ -82,24 +82,26 @@ void try_exact_sumsq(struct trial *t)
 
 /* ---- the step ----------------------------------------------------------------------- */
 
-static const struct adamw adamw = {.lr = 1e-2f,
+static const struct update how = {.lr = 1e-2f,
 	.beta1 = 0.9f,
 	.beta2 = 0.95f,
 	.eps = 1e-8f,
 	.grad_scale = 0.5f,
 	.correct1 = 0.19f,
-	.correct2 = 0.0975f};
+	.correct2 = 0.0975f,
+	.nesterov = true,
+	.momentum = 0.9f};
 
 enum { PARTS = 3 };
 
-struct adamw_pair {
+struct update_pair {
 	struct pair p, m, v, g, copy;
 };
 
-static struct adamw_pair adamw_pair_of(struct trial *t, int64_t n)
+static struct update_pair update_pair_of(struct trial *t, int64_t n)
 {
 	struct mat copy = t->c->m[0];
-	struct adamw_pair x = {.p = pair_vector(t, n, 1),
+	struct update_pair x = {.p = pair_vector(t, n, 1),
 		.m = pair_vector(t, n, 0.1),
 		.v = pair_vector(t, n, 0.1),
 		.g = pair_vector(t, n, 1)};
@@ -114,7 +116,7 @@ static struct adamw_pair adamw_pair_of(struct trial *t, int64_t n)
 }
 
 /* The CPU has none. */
-static void check_copy(struct trial *t, const struct adamw_pair *x)
+static void check_copy(struct trial *t, const struct update_pair *x)
 {
 	struct mat copy = x->copy.m[CPU];
 	if (!copy.p)
@@ -124,26 +126,114 @@ static void check_copy(struct trial *t, const struct adamw_pair *x)
 	trial_check(t, "the copy of p", x->copy);
 }
 
-/* A long vector among short ones, since they are updated together. */
-void try_adamw(struct trial *t)
+/* A kernel that updates: a long vector among short ones, since they are updated together. */
+static void try_update(struct trial *t, size_t kernel, bool has_m, bool has_v)
 {
 	const int64_t n[PARTS] = {257, fewer(t->c->n[0], MOST), 5};
-	struct pair a = pair_bytes(t, &adamw, sizeof(adamw));
-	struct adamw_pair x[PARTS];
-	struct adamw_part parts[SIDES][PARTS];
+	struct pair a = pair_bytes(t, &how, sizeof(how));
+	struct update_pair x[PARTS];
+	struct update_part parts[SIDES][PARTS];
 	for (int i = 0; i < PARTS; i++) {
-		x[i] = adamw_pair_of(t, n[i]);
+		x[i] = update_pair_of(t, n[i]);
 		for (enum side s = GPU; s < SIDES; s++)
-			parts[s][i] = (struct adamw_part){x[i].p.m[s].p, x[i].m.m[s].p,
-				x[i].v.m[s].p, x[i].g.m[s].p, x[i].copy.m[s], n[i], 0.1f};
+			parts[s][i] = (struct update_part){x[i].p.m[s].p,
+				has_m ? x[i].m.m[s].p : NULL,
+				has_v ? x[i].v.m[s].p : NULL, x[i].g.m[s].p,
+				x[i].copy.m[s], n[i], 0.1f, 3};
 	}
-	BOTH(t, adamw, parts[s], PARTS, a.m[s].p);
+	switch (kernel) {
+	case KERNEL_adamw:
+		BOTH(t, adamw, parts[s], PARTS, a.m[s].p);
+		break;
+	case KERNEL_sgd:
+		BOTH(t, sgd, parts[s], PARTS, a.m[s].p);
+		break;
+	case KERNEL_muon_momentum:
+		BOTH(t, muon_momentum, parts[s], PARTS, a.m[s].p);
+		break;
+	default:
+		BOTH(t, muon_update, parts[s], PARTS, a.m[s].p);
+	}
 	for (int i = 0; i < PARTS; i++) {
 		trial_check_within(t, "p", x[i].p, 1e-6);
 		trial_check_within(t, "m", x[i].m, 1e-6);
 		trial_check_within(t, "v", x[i].v, 1e-6);
 		check_copy(t, &x[i]);
 	}
+}
+
+void try_adamw(struct trial *t)
+{
+	try_update(t, KERNEL_adamw, true, true);
+}
+
+void try_sgd(struct trial *t)
+{
+	try_update(t, KERNEL_sgd, t->c->n[1], false);
+}
+
+void try_muon_momentum(struct trial *t)
+{
+	try_update(t, KERNEL_muon_momentum, true, false);
+}
+
+void try_muon_update(struct trial *t)
+{
+	try_update(t, KERNEL_muon_update, false, false);
+}
+
+/* Fewer rows and columns, as wide or as tall. */
+static struct sliced fewer_slices(const struct trial *t)
+{
+	const int64_t *n = t->c->n;
+	struct sliced s = {.rows = min64(n[0], 61), .slices = n[2]};
+	s.cols = min64(n[1] / n[2], 40) * n[2];
+	if (n[0] > n[1])
+		s.rows = s.cols + 7;
+	else
+		s.rows = min64(s.rows, s.cols);
+	return s;
+}
+
+static struct pair whole_pair(struct trial *t, const struct sliced *s)
+{
+	struct mat x = t->c->m[0];
+	x.rows = min64(s->rows, s->cols);
+	x.cols = s->rows * s->cols / x.rows;
+	return pair_blank(t, x);
+}
+
+void try_muon_normalize(struct trial *t)
+{
+	struct sliced how_it_lies = fewer_slices(t);
+	struct exact squares;
+	memset(&squares, 0, sizeof(squares));
+	exact_add(&squares, 123.25);
+	struct pair of_squares = pair_bytes(t, &squares, sizeof(squares));
+	struct pair from = pair_vector(t, how_it_lies.rows * how_it_lies.cols, 1);
+	struct pair x = whole_pair(t, &how_it_lies);
+	BOTH(t, muon_normalize, x.m[s], from.m[s].p, &how_it_lies, of_squares.m[s].p);
+	trial_check(t, "x", x);
+}
+
+void try_muon_unpack(struct trial *t)
+{
+	struct sliced how_it_lies = fewer_slices(t);
+	struct pair to = pair_vector(t, how_it_lies.rows * how_it_lies.cols, 1);
+	struct mat like = t->c->m[0];
+	like.rows = min64(how_it_lies.rows, how_it_lies.cols);
+	like.cols = how_it_lies.rows * how_it_lies.cols / like.rows;
+	struct pair x = pair_random(t, like, 1);
+	BOTH(t, muon_unpack, to.m[s].p, x.m[s], &how_it_lies);
+	trial_check(t, "slices", to);
+}
+
+void try_axpby(struct trial *t)
+{
+	struct mat like = few(t, 0);
+	struct pair y = pair_random(t, like, 1), x = pair_random(t, like, 1);
+	BOTH(t, axpby, y.m[s], -1.25f, x.m[s], 0.75f);
+	trial_check(t, "y", y);
 }
 
 /* n floats of a struct. */
@@ -157,7 +247,7 @@ static struct pair words_of(struct pair x, size_t offset, int64_t n)
 void try_step_end(struct trial *t)
 {
 	const struct step_terms terms = {
-		.adamw = adamw, .count = 100, .max_norm = 1, .scale = 4, .step = 9};
+		.update = how, .count = 100, .max_norm = 1, .scale = 4, .step = 9};
 	struct exact loss, squares;
 	memset(&loss, 0, sizeof(loss));
 	memset(&squares, 0, sizeof(squares));
@@ -169,8 +259,9 @@ void try_step_end(struct trial *t)
 	struct step_end none;
 	memset(&none, 0, sizeof(none));
 	struct pair end = pair_bytes(t, &none, sizeof(none));
-	BOTH(t, step_end, end.m[s].p, of_loss.m[s].p, of_squares.m[s].p, of_terms.m[s].p);
-	trial_check(t, "what adamw is to do", words_of(end, 0, 7));
+	BOTH(t, step_end, end.m[s].p, of_loss.m[s].p, of_squares.m[s].p,
+		of_terms.m[s].p);
+	trial_check(t, "what the optimizer is to do", words_of(end, 0, 7));
 	trial_check(
 		t, "loss and norm", words_of(end, offsetof(struct step_end, loss), 2));
 }
@@ -191,22 +282,6 @@ void try_mix(struct trial *t)
 	struct pair p = pair_vector(t, n, 1), a = pair_vector(t, n, 1);
 	BOTH(t, mix, p.m[s].p, a.m[s].p, n, 0.25f);
 	trial_check(t, "p", p);
-}
-
-void try_outer_sgd(struct trial *t)
-{
-	int64_t n = fewer(t->c->n[0], MOST);
-	const struct outer_sgd o = {.lr = 0.7f,
-		.momentum = 0.9f,
-		.decay = 0.01f,
-		.nesterov = t->c->n[2],
-		.grad_scale = 0.5f};
-	struct pair a = pair_vector(t, n, 1), g = pair_vector(t, n, 1), m = {{{0}}};
-	if (t->c->n[1])
-		m = pair_vector(t, n, 1);
-	BOTH(t, outer_sgd, a.m[s].p, m.m[s].p, g.m[s].p, n, &o);
-	trial_check(t, "anchor", a);
-	trial_check(t, "momentum", m);
 }
 
 enum { WORKERS = 8 };
@@ -387,10 +462,15 @@ const struct trial_row trial_rows[N_KERNELS] = {
 	[KERNEL_exact_sum] = {try_exact_sum, 0, 0},
 	[KERNEL_exact_sumsq] = {try_exact_sumsq, 1e-6, 0},
 	[KERNEL_adamw] = {try_adamw, 1e-6, 2},
+	[KERNEL_sgd] = {try_sgd, 1e-5, 2},
+	[KERNEL_muon_momentum] = {try_muon_momentum, 1e-6, 0},
+	[KERNEL_muon_update] = {try_muon_update, 1e-6, 2},
+	[KERNEL_muon_normalize] = {try_muon_normalize, 1e-6, 2},
+	[KERNEL_muon_unpack] = {try_muon_unpack, 0, 0},
+	[KERNEL_axpby] = {try_axpby, 1e-6, 2},
 	[KERNEL_step_end] = {try_step_end, 0, 0},
 	[KERNEL_pseudo_grad] = {try_pseudo_grad, 0, 0},
 	[KERNEL_mix] = {try_mix, 1e-6, 0},
-	[KERNEL_outer_sgd] = {try_outer_sgd, 1e-5, 0},
 	[KERNEL_combine] = {try_combine, 1e-5, 0},
 	[KERNEL_keep_largest] = {try_keep_largest, 0, 0},
 	[KERNEL_keep_random] = {try_keep_random, 0, 0},

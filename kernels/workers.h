@@ -7,13 +7,6 @@
 
 #include "kernels/tensors.h"
 
-/* SGD on the anchor: the parameters that all workers had when they were last averaged. */
-struct outer_sgd {
-	float lr, momentum, decay;
-	bool nesterov;
-	float grad_scale; /* clipping */
-};
-
 /* How the sign of an element is elected, by which terms of the other sign are left out of a
  * weighted sum: not at all; the sign of the sum of the terms; or that of most of them. */
 enum consensus { CONSENSUS_NONE, CONSENSUS_SUM, CONSENSUS_COUNT };
@@ -41,10 +34,6 @@ struct keep {
 KERNEL(void, pseudo_grad, struct device *d, float *p, const float *anchor, int64_t n)
 /* p = keep p + (1 - keep) a */
 KERNEL(void, mix, struct device *d, float *p, const float *a, int64_t n, float keep)
-/* SGD on the anchor as PyTorch has it: g' = grad_scale g + decay a; m = momentum m + g';
- * a -= lr (nesterov ? g' + momentum m : m). Without m, a -= lr g'. */
-KERNEL(void, outer_sgd, struct device *d, float *a, float *m, const float *g, int64_t n,
-	const struct outer_sgd *sgd)
 /* The weighted sum of the workers' vectors x[i][0..n): terms t = weight x, summed by the canonical
  * tree over the workers. With a vote, only terms of the elected sign count (+ where the vote is
  * even), and no zeros. Normalised: divided by the weights of the terms that count, or by 1 where

@@ -18,9 +18,9 @@ struct call {
 	float *max, *sum, *target, *lse;
 	int32_t *ids;
 	int64_t vocab;
-	struct adamw *adamw;
+	struct update *adamw;
 	float *scale;
-	struct adamw_part parts[PARTS];
+	struct update_part parts[PARTS];
 };
 
 typedef void calls(struct device *, void *);
@@ -309,7 +309,7 @@ static void optimizer(struct timing *t, int64_t n, const char *shape)
 {
 	size_t mark = arena_mark(&t->memory);
 	enum dtype type = timing_type(t);
-	const struct adamw how = {.lr = 1e-4F,
+	const struct update how = {.lr = 1e-4F,
 		.beta1 = 0.9F,
 		.beta2 = 0.95F,
 		.eps = 1e-8F,
@@ -320,8 +320,8 @@ static void optimizer(struct timing *t, int64_t n, const char *shape)
 	device_put(&t->d, c.adamw, &how, sizeof(how));
 	int64_t n_bytes = 7 * 4 * PARTS * n;
 	for (int i = 0; i < PARTS; i++) {
-		struct adamw_part *p = &c.parts[i];
-		*p = (struct adamw_part){.p = vector(t, n),
+		struct update_part *p = &c.parts[i];
+		*p = (struct update_part){.p = vector(t, n),
 			.m = vector(t, n),
 			.v = vector(t, n),
 			.g = vector(t, n),

@@ -115,7 +115,7 @@ wrong() { # 'OPTION...' KERNEL[:NAME]...
 	local edit='--edit-workers 1 --edit-sync-interval 3 --edit-outer'
 	wrong "$edit sgd --edit-outer-momentum 0.9 --edit-reducer gta --edit-sparsification random
 		--edit-density 0.25 --edit-fragments 2 --edit-sync-delay 1 --edit-wire int8
-		--check-replicas-every 5" pseudo_grad combine outer_sgd mix keep_largest keep_random \
+		--check-replicas-every 5" pseudo_grad combine sgd mix keep_largest keep_random \
 		quantise dequantise hash sub
 	wrong "$edit adamw --edit-wire sparse" pick strew
 	wrong "$edit adamw --edit-wire bf16" narrow widen round_random

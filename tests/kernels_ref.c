@@ -326,7 +326,7 @@ void ref_xent_bwd(double *dlogits, const double *logits, const int32_t *targets,
 }
 
 void ref_adamw(double *p, double *m, double *v, const double *g, int64_t n,
-	const struct adamw *o, double decay, int step)
+	const struct update *o, double decay, int step)
 {
 	double beta1 = (double)o->beta1, beta2 = (double)o->beta2, lr = (double)o->lr;
 	double correct1 = 1 - pow(beta1, step), correct2 = 1 - pow(beta2, step);

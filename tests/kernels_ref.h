@@ -66,6 +66,6 @@ void ref_xent_bwd(double *dlogits, const double *logits, const int32_t *targets,
 
 /* Step `step`, counted from 1, as torch.optim.AdamW does it. */
 void ref_adamw(double *p, double *m, double *v, const double *g, int64_t n,
-	const struct adamw *, double decay, int step);
+	const struct update *, double decay, int step);
 
 #endif

@@ -119,9 +119,9 @@ const struct layout layouts[] = {
 	{"llama", "batch=6 micro-batch=3 cp=2 tp=2 virtual=tp=4,cp=4 recompute=full dtype=float8 float8-skip-ends=no"},
 	{"llama", "batch=6 micro-batch=3 tp=4 virtual=cp=4 sp=no dtype=float8 float8-skip-ends=no"},
 	/* and the rest of all pairs */
-	{"gpt2-untied", "batch=6 dp=2 cp=2 zero=3 fsdp-kind=flat reshard-after-forward=no recompute=full"},
+	{"gpt2-untied", "batch=6 dp=2 cp=2 zero=3 fsdp-kind=flat reshard-after-forward=no recompute=full optimizer=sgd"},
 	{"gpt2-untied", "pp=2 cp=2 zero=1 cp-comm=gather pp-schedule=zb-h1 recompute=selective"},
-	{"llama", "pp=2 cp=2 zero=1 pp-schedule=1f1b recompute=full"},
+	{"llama", "pp=2 cp=2 zero=1 pp-schedule=1f1b recompute=full optimizer=muon"},
 	{"llama-tied", "batch=6 pp=2 fsdp=2 zero=3 fsdp-kind=flat reshard-after-forward=no pp-schedule=interleaved recompute=full"},
 	{"gpt2", "pp=2 cp=2 tp=2 zero=2 fsdp-kind=flat cp-comm=gather pp-schedule=gpipe recompute=full"},
 	{"gpt2", "batch=6 pp=2 fsdp=2 tp=2 zero=3 fsdp-kind=flat reshard-after-forward=keep-last pp-schedule=zb-h1 recompute=selective"},
@@ -144,18 +144,18 @@ const struct layout layouts[] = {
 	{"gpt2-untied", "pp=2 pp-schedule=gpipe recompute=full offload=optimizer dtype=fp16"},
 	{"llama", "cp=2 zero=3 fsdp-kind=flat reshard-after-forward=no cp-comm=gather recompute=selective offload=optimizer dtype=fp16"},
 	{"llama-tied", "cp=2 zero=3 fsdp-kind=flat reshard-after-forward=keep-last offload=params dtype=float8"},
-	{"gpt2-untied", "batch=6 dp=2 tp=2 recompute=selective async-tp=no offload=params dtype=fp16"},
-	{"gpt2-untied", "pp=2 tp=2 sp=no pp-schedule=zb-h1 recompute=full async-tp=no offload=params dtype=fp16"},
+	{"gpt2-untied", "batch=6 dp=2 tp=2 recompute=selective async-tp=no offload=params dtype=fp16 optimizer=muon"},
+	{"gpt2-untied", "pp=2 tp=2 sp=no pp-schedule=zb-h1 recompute=full async-tp=no offload=params dtype=fp16 optimizer=sgd"},
 	{"gpt2-untied", "pp=2 cp=2 zero=1 fsdp-kind=flat pp-schedule=1f1b recompute=full dtype=fp16"},
 	{"gpt2-untied", "pp=2 cp=2 zero=1 pp-schedule=zb-h1 dtype=bf16"},
-	{"llama", "pp=2 cp=2 zero=2 fsdp-kind=flat cp-comm=gather pp-schedule=interleaved offload=optimizer dtype=fp16"},
-	{"llama-tied", "pp=2 fsdp=2 zero=3 reshard-after-forward=keep-last pp-schedule=zb-h1 recompute=selective offload=optimizer dtype=fp16"},
-	{"gpt2", "batch=6 pp=2 fsdp=2 tp=2 zero=1 fsdp-kind=flat pp-schedule=1f1b recompute=full async-tp=no offload=optimizer dtype=float8"},
-	{"gpt2", "pp=2 cp=2 tp=2 zero=3 fsdp-kind=flat reshard-after-forward=keep-last cp-comm=gather pp-schedule=gpipe recompute=selective async-tp=no offload=params dtype=bf16"},
+	{"llama", "pp=2 cp=2 zero=2 fsdp-kind=flat cp-comm=gather pp-schedule=interleaved offload=optimizer dtype=fp16 optimizer=sgd"},
+	{"llama-tied", "pp=2 fsdp=2 zero=3 reshard-after-forward=keep-last pp-schedule=zb-h1 recompute=selective offload=optimizer dtype=fp16 optimizer=muon"},
+	{"gpt2", "batch=6 pp=2 fsdp=2 tp=2 zero=1 fsdp-kind=flat pp-schedule=1f1b recompute=full async-tp=no offload=optimizer dtype=float8 optimizer=sgd"},
+	{"gpt2", "pp=2 cp=2 tp=2 zero=3 fsdp-kind=flat reshard-after-forward=keep-last cp-comm=gather pp-schedule=gpipe recompute=selective async-tp=no offload=params dtype=bf16 optimizer=sgd"},
 	{"gpt2-untied", "batch=6 dp=2 cp=2 tp=2 zero=2 fsdp-kind=flat async-tp=no offload=optimizer dtype=bf16"},
-	{"llama", "batch=6 pp=2 dp=2 cp=2 zero=2 cp-comm=gather pp-schedule=gpipe recompute=full offload=optimizer dtype=float8"},
+	{"llama", "batch=6 pp=2 dp=2 cp=2 zero=2 cp-comm=gather pp-schedule=gpipe recompute=full offload=optimizer dtype=float8 optimizer=muon"},
 	{"llama", "pp=2 cp=2 tp=2 sp=no pp-schedule=interleaved recompute=selective offload=params dtype=float8"},
-	{"llama-tied", "batch=6 pp=2 fsdp=2 tp=2 zero=3 fsdp-kind=flat reshard-after-forward=no sp=no pp-schedule=interleaved recompute=full async-tp=no offload=optimizer dtype=bf16"},
+	{"llama-tied", "batch=6 pp=2 fsdp=2 tp=2 zero=3 fsdp-kind=flat reshard-after-forward=no sp=no pp-schedule=interleaved recompute=full async-tp=no offload=optimizer dtype=bf16 optimizer=muon"},
 	{"llama-tied", "pp=2 fsdp=2 tp=2 zero=3 fsdp-kind=flat reshard-after-forward=no sp=no pp-schedule=zb-h1 async-tp=no dtype=float8"},
 };
 /* clang-format on */
@@ -298,6 +298,10 @@ static unsigned model_techniques(const struct train_opts *o)
 		t |= bit(TECH_GROUPED);
 	if (o->dtype)
 		t |= bit((enum technique)(TECH_BF16 + o->dtype - 1));
+	if (o->optimizer == OPTIMIZER_SGD)
+		t |= bit(TECH_SGD);
+	if (o->optimizer == OPTIMIZER_MUON)
+		t |= bit(TECH_MUON);
 	model_free(&m);
 	return t;
 }
@@ -390,6 +394,7 @@ static void roll_options(struct dice *d, struct str *out)
 	choose(d, out, ",gather-dtype=fp32");
 	choose(d, out, ",,,,offload=optimizer,offload=params");
 	choose(d, out, ",,,,dtype=bf16,dtype=fp16,dtype=float8");
+	choose(d, out, ",,optimizer=sgd,optimizer=muon,optimizer=muon");
 	for (char *p = out->s; p && *p; p++) /* of one word */
 		*p = *p == ';' ? ',' : *p;
 }

@@ -354,7 +354,7 @@ static uint64_t run_xent_fused(struct device *d)
 
 static uint64_t run_adamw(struct device *d)
 {
-	struct adamw a = {.lr = 0.1f,
+	struct update a = {.lr = 0.1f,
 		.beta1 = 0.9f,
 		.beta2 = 0.99f,
 		.eps = 1e-8f,
@@ -364,7 +364,7 @@ static uint64_t run_adamw(struct device *d)
 	struct mat p = numbers(ROWS, COLS, 1), m = numbers(ROWS, COLS, 2),
 		   v = mat_blank(ROWS, COLS);
 	d->k->zero(d, v);
-	const struct adamw_part part = {.p = p.p,
+	const struct update_part part = {.p = p.p,
 		.m = m.p,
 		.v = v.p,
 		.g = numbers(ROWS, COLS, 3).p,
@@ -372,6 +372,63 @@ static uint64_t run_adamw(struct device *d)
 		.decay = 0.1f};
 	d->k->adamw(d, &part, 1, there(&a, sizeof(a)));
 	return hash_of(p) ^ hash_of(m) ^ hash_of(v);
+}
+
+static const struct update momentum = {
+	.lr = 0.7f, .momentum = 0.9f, .nesterov = true, .grad_scale = 0.3f};
+
+/* p and m become something of g. */
+static uint64_t run_update(struct device *d, kern_sgd *kernel, bool has_m)
+{
+	struct mat p = numbers(ROWS, COLS, 1), m = numbers(ROWS, COLS, 2);
+	const struct update_part part = {.p = p.p,
+		.m = has_m ? m.p : NULL,
+		.g = numbers(ROWS, COLS, 3).p,
+		.n = N,
+		.decay = 0.1f,
+		.rate = 3};
+	kernel(d, &part, 1, there(&momentum, sizeof(momentum)));
+	return hash_of(p) ^ hash_of(m);
+}
+
+static uint64_t run_sgd(struct device *d)
+{
+	return run_update(d, d->k->sgd, true) ^ run_update(d, d->k->sgd, false);
+}
+
+static uint64_t run_muon_momentum(struct device *d)
+{
+	return run_update(d, d->k->muon_momentum, true);
+}
+
+static uint64_t run_muon_update(struct device *d)
+{
+	return run_update(d, d->k->muon_update, false);
+}
+
+static const struct sliced in_three = {ROWS, COLS / 3 * 3, 3};
+
+static uint64_t run_muon_normalize(struct device *d)
+{
+	struct mat x = mat_blank(ROWS, in_three.cols), from = numbers(ROWS, COLS, 1);
+	struct exact *squares = exact_zero();
+	d->k->exact_sumsq(d, squares, &from, 1);
+	d->k->muon_normalize(d, x, from.p, &in_three, squares);
+	return hash_of(x);
+}
+
+static uint64_t run_muon_unpack(struct device *d)
+{
+	struct mat to = mat_blank(ROWS, in_three.cols);
+	d->k->muon_unpack(d, to.p, numbers(ROWS, COLS, 1), &in_three);
+	return hash_of(to);
+}
+
+static uint64_t run_axpby(struct device *d)
+{
+	struct mat y = numbers(ROWS, COLS, 1);
+	d->k->axpby(d, y, 0.3f, numbers(ROWS, COLS, 2), -1.7f);
+	return hash_of(y);
 }
 
 static uint64_t run_pseudo_grad(struct device *d)
@@ -386,14 +443,6 @@ static uint64_t run_mix(struct device *d)
 	struct mat p = numbers(ROWS, COLS, 1);
 	d->k->mix(d, p.p, numbers(ROWS, COLS, 2).p, N, 0.3f);
 	return hash_of(p);
-}
-
-static uint64_t run_outer_sgd(struct device *d)
-{
-	struct outer_sgd o = {0.7f, 0.9f, 0.1f, true, 0.3f};
-	struct mat a = numbers(ROWS, COLS, 1), m = numbers(ROWS, COLS, 2);
-	d->k->outer_sgd(d, a.p, m.p, numbers(ROWS, COLS, 3).p, N, &o);
-	return hash_of(a) ^ hash_of(m);
 }
 
 static uint64_t run_combine(struct device *d)
@@ -486,14 +535,14 @@ static uint64_t run_strew(struct device *d)
 static uint64_t run_step_end(struct device *d)
 {
 	const struct step_terms terms = {
-		.adamw = {.lr = 0.1f}, .count = 77, .max_norm = 0.3, .scale = 8};
+		.update = {.lr = 0.1f}, .count = 77, .max_norm = 0.3, .scale = 8};
 	struct exact *loss = exact_zero(), *squares = exact_zero();
 	struct step_end nothing = {.loss = 0}, *e = there(&nothing, sizeof(nothing));
 	struct mat x = numbers(ROWS, COLS, 1);
 	d->k->exact_sum(d, loss, x.p, N);
 	d->k->exact_sumsq(d, squares, &x, 1);
 	d->k->step_end(d, e, loss, squares, there(&terms, sizeof(terms)));
-	const float made[] = {e->loss, e->grad_norm, e->adamw.grad_scale, e->adamw.lr};
+	const float made[] = {e->loss, e->grad_norm, e->update.grad_scale, e->update.lr};
 	return hash_bytes(made, sizeof(made), 0);
 }
 

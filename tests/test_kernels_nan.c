@@ -225,7 +225,7 @@ static void cross_entropy(void **state)
 static void parameters(void **state)
 {
 	static const float bad[] = {NAN, INFINITY, -INFINITY};
-	struct adamw o = {.lr = 0.1f,
+	struct update o = {.lr = 0.1f,
 		.beta1 = 0.9f,
 		.beta2 = 0.99f,
 		.eps = 1e-8f,
@@ -242,7 +242,7 @@ static void parameters(void **state)
 		row_of(g, 0)[at] = bad[i % 3];
 		d->k->zero(d, m);
 		d->k->zero(d, v);
-		const struct adamw_part part = {
+		const struct update_part part = {
 			.p = p.p, .m = m.p, .v = v.p, .g = g.p, .n = COLS};
 		d->k->adamw(d, &part, 1, there(&o, sizeof(o)));
 		assert_int_equal(d->k->find_bad(d, p), at);

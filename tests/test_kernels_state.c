@@ -14,7 +14,7 @@ enum { LARGE = 40000 }; /* enough for threads */
 
 /* ---- AdamW ----------------------------------------------------------------------- */
 
-static void check_adamw(struct device *d, int64_t n, struct adamw o, float decay)
+static void check_adamw(struct device *d, int64_t n, struct update o, float decay)
 {
 	struct twin p = twin_random(1, n, 1), m = twin_blank(1, n), v = twin_blank(1, n);
 	d->k->zero(d, m.f);
@@ -26,7 +26,7 @@ static void check_adamw(struct device *d, int64_t n, struct adamw o, float decay
 		/* in two parts */
 		int64_t k = n / 3;
 		float *pf = p.f.p, *mf = m.f.p, *vf = v.f.p, *gf = g.f.p;
-		const struct adamw_part parts[] = {
+		const struct update_part parts[] = {
 			{.p = pf, .m = mf, .v = vf, .g = gf, .n = k, .decay = decay},
 			{.p = pf + k,
 				.m = mf + k,
@@ -45,7 +45,7 @@ static void check_adamw(struct device *d, int64_t n, struct adamw o, float decay
 static void adamw(void **state)
 {
 	static const float decays[] = {0, 0.1f, 0.5f};
-	static const struct adamw some[] = {
+	static const struct update some[] = {
 		{.lr = 1e-2f,
 			.beta1 = 0.9f,
 			.beta2 = 0.999f,
@@ -74,14 +74,13 @@ static void adamw(void **state)
 static struct step_end expected(
 	const struct exact *loss, const struct exact *squares, const struct step_terms *t)
 {
-	struct step_end e = {.adamw = t->adamw, .step = t->step};
+	struct step_end e = {.update = t->update, .step = t->step};
 	e.loss = (float)(exact_round(loss) / t->count);
 	e.grad_norm = (float)(sqrt(exact_round(squares)) / (double)t->scale);
 	bool clips = t->max_norm > 0 && (double)e.grad_norm > t->max_norm;
-	e.adamw.grad_scale =
-		clips ? (float)(t->max_norm / ((double)e.grad_norm + 1e-6)) : 1;
-	e.adamw.grad_scale /= t->scale;
-	e.adamw.off = !(isfinite(e.loss) && isfinite(e.grad_norm));
+	e.update.grad_scale = clips ? (float)(t->max_norm / ((double)e.grad_norm + 1e-6)) : 1;
+	e.update.grad_scale /= t->scale;
+	e.update.off = !(isfinite(e.loss) && isfinite(e.grad_norm));
 	return e;
 }
 
@@ -89,10 +88,10 @@ static void same_end(const struct step_end *a, const struct step_end *b)
 {
 	check_bits("loss", &a->loss, &b->loss, 1);
 	check_bits("norm", &a->grad_norm, &b->grad_norm, 1);
-	check_bits("grad_scale", &a->adamw.grad_scale, &b->adamw.grad_scale, 1);
-	check_bits("lr", &a->adamw.lr, &b->adamw.lr, 1);
-	check_bits("correct2", &a->adamw.correct2, &b->adamw.correct2, 1);
-	assert_int_equal(a->adamw.off, b->adamw.off);
+	check_bits("grad_scale", &a->update.grad_scale, &b->update.grad_scale, 1);
+	check_bits("lr", &a->update.lr, &b->update.lr, 1);
+	check_bits("correct2", &a->update.correct2, &b->update.correct2, 1);
+	assert_int_equal(a->update.off, b->update.off);
 	assert_int_equal(a->step, b->step);
 }
 
@@ -104,7 +103,7 @@ static void step_end(void **state)
 	struct device *d = *state;
 	const struct step_end nothing = {.loss = 0};
 	for (int i = 0; i < 80; i++) {
-		const struct step_terms terms = {.adamw = {.lr = 0.1f, .correct2 = 0.3f},
+		const struct step_terms terms = {.update = {.lr = 0.1f, .correct2 = 0.3f},
 			.count = (double)pick(1, 1 << 20),
 			.max_norm = i % 3 ? 1e-3 * (double)pick(1, 9) : 0,
 			.scale = i % 2 ? 1 : 65536,
@@ -130,7 +129,7 @@ static void step_end(void **state)
 static void adamw_is_off(void **state)
 {
 	struct device *d = *state;
-	const struct adamw o = {.lr = 0.1f,
+	const struct update o = {.lr = 0.1f,
 		.eps = 1,
 		.grad_scale = 1,
 		.correct1 = 1,
@@ -143,7 +142,7 @@ static void adamw_is_off(void **state)
 		d->narrow ? mat_typed(shorts(LARGE), 1, LARGE, DT_BF16) : mat(NULL, 0, 0);
 	for (size_t i = 0; i < ARRAY_LEN(all); i++)
 		d->k->copy(d, before[i] = mat_blank(1, LARGE), all[i]);
-	const struct adamw_part part = {.p = p.p,
+	const struct update_part part = {.p = p.p,
 		.m = all[1].p,
 		.v = all[2].p,
 		.g = g.p,

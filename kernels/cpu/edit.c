@@ -18,23 +18,6 @@ void K(mix)(struct device *d, float *p, const float *a, int64_t n, float keep)
 		p[i] = keep * p[i] + rest * a[i];
 }
 
-void K(outer_sgd)(struct device *d, float *a, float *m, const float *g, int64_t n,
-	const struct outer_sgd *o)
-{
-	(void)d;
-	const struct outer_sgd s = *o;
-#pragma omp parallel for simd if (n > PARALLEL_FROM)
-	for (int64_t i = 0; i < n; i++) {
-		float grad = g[i] * s.grad_scale + s.decay * a[i];
-		float step = grad;
-		if (m) {
-			m[i] = s.momentum * m[i] + grad;
-			step = s.nesterov ? grad + s.momentum * m[i] : m[i];
-		}
-		a[i] -= s.lr * step;
-	}
-}
-
 /* ---- one vector of many ---------------------------------------------------------- */
 
 enum { BLOCK = 256 };

@@ -2,9 +2,9 @@
 #include "kernels/cpu/cpu.h"
 #include "kernels/scalars.h"
 
-static void adamw_part(const struct adamw_part *x, const struct adamw *o)
+static void adamw_part(const struct update_part *x, const struct update *o)
 {
-	const struct adamw a = *o;
+	const struct update a = *o;
 	float *p = x->p, *m = x->m, *v = x->v;
 	const float *g = x->g;
 	int64_t n = x->n;
@@ -21,13 +21,127 @@ static void adamw_part(const struct adamw_part *x, const struct adamw *o)
 	}
 }
 
-void K(adamw)(
-	struct device *d, const struct adamw_part *x, int n_parts, const struct adamw *o)
+void K(adamw)(struct device *d, const struct update_part *x, int n_parts,
+	const struct update *o)
 {
 	(void)d;
 	for (int i = 0; i < n_parts && !o->off; i++)
 		adamw_part(&x[i], o);
 }
+
+static void sgd_part(const struct update_part *x, const struct update *o)
+{
+	const struct update a = *o;
+	float *p = x->p, *m = x->m;
+	const float *g = x->g, decay = x->decay;
+	int64_t n = x->n;
+#pragma omp parallel for simd if (n > PARALLEL_FROM)
+	for (int64_t i = 0; i < n; i++) {
+		float grad = g[i] * a.grad_scale + decay * p[i];
+		float step = grad;
+		if (m) {
+			m[i] = a.momentum * m[i] + grad;
+			step = a.nesterov ? grad + a.momentum * m[i] : m[i];
+		}
+		p[i] -= a.lr * step;
+	}
+}
+
+void K(sgd)(struct device *d, const struct update_part *x, int n_parts,
+	const struct update *o)
+{
+	(void)d;
+	for (int i = 0; i < n_parts && !o->off; i++)
+		sgd_part(&x[i], o);
+}
+
+/* ---- Muon -------------------------------------------------------------------------- */
+
+static void momentum_part(const struct update_part *x, const struct update *o)
+{
+	const struct update a = *o;
+	float *u = x->p, *m = x->m, rest = 1.0f - a.momentum;
+	const float *g = x->g;
+	int64_t n = x->n;
+#pragma omp parallel for simd if (n > PARALLEL_FROM)
+	for (int64_t i = 0; i < n; i++) {
+		float grad = g[i] * a.grad_scale;
+		m[i] = a.momentum * m[i] + rest * grad;
+		u[i] = a.nesterov ? a.momentum * m[i] + rest * grad : m[i];
+	}
+}
+
+void K(muon_momentum)(struct device *d, const struct update_part *x, int n_parts,
+	const struct update *o)
+{
+	(void)d;
+	for (int i = 0; i < n_parts && !o->off; i++)
+		momentum_part(&x[i], o);
+}
+
+void K(muon_update)(struct device *d, const struct update_part *x, int n_parts,
+	const struct update *o)
+{
+	(void)d;
+	for (int k = 0; k < n_parts && !o->off; k++) {
+		float *p = x[k].p, shrink = 1.0f - o->lr * x[k].decay;
+		const float *g = x[k].g, rate = o->lr * x[k].rate;
+		int64_t n = x[k].n;
+#pragma omp parallel for simd if (n > PARALLEL_FROM)
+		for (int64_t i = 0; i < n; i++)
+			p[i] = p[i] * shrink - rate * g[i];
+	}
+}
+
+/* Where a row of a slice begins in the matrix that is stored, and the step from one of its elements
+ * to the next. */
+static int64_t sliced_at(
+	const struct sliced *s, int64_t slice, int64_t row, int64_t *step)
+{
+	int64_t col = slice * (s->cols / s->slices);
+	bool transposed = s->rows > s->cols;
+	*step = transposed ? s->rows : 1;
+	return transposed ? col * s->rows + row : row * s->cols + col;
+}
+
+void K(muon_normalize)(struct device *d, struct mat x, const float *slices,
+	const struct sliced *s, const struct exact *squares)
+{
+	(void)d;
+	int64_t width = s->cols / s->slices;
+	float scale = muon_scale(exact_round(squares));
+#pragma omp parallel for if (mat_size(x) > PARALLEL_FROM)
+	for (int64_t i = 0; i < s->slices * s->rows; i++) {
+		int64_t step, at = sliced_at(s, i / s->rows, i % s->rows, &step);
+		for (int64_t j = 0; j < width; j++)
+			((float *)x.p)[at + j * step] = slices[i * width + j] * scale;
+	}
+}
+
+void K(muon_unpack)(struct device *d, float *slices, struct mat x, const struct sliced *s)
+{
+	(void)d;
+	int64_t width = s->cols / s->slices;
+#pragma omp parallel for if (mat_size(x) > PARALLEL_FROM)
+	for (int64_t i = 0; i < s->slices * s->rows; i++) {
+		int64_t step, at = sliced_at(s, i / s->rows, i % s->rows, &step);
+		for (int64_t j = 0; j < width; j++)
+			slices[i * width + j] = ((const float *)x.p)[at + j * step];
+	}
+}
+
+void K(axpby)(struct device *d, struct mat y, float a, struct mat x, float b)
+{
+	(void)d;
+	float *to = y.p;
+	const float *from = x.p;
+	int64_t n = mat_size(y);
+#pragma omp parallel for simd if (n > PARALLEL_FROM)
+	for (int64_t i = 0; i < n; i++)
+		to[i] = a * from[i] + b * to[i];
+}
+
+/* ---- the end of a step --------------------------------------------------------------- */
 
 void K(step_end)(struct device *d, struct step_end *to, const struct exact *loss,
 	const struct exact *squares, const struct step_terms *terms)

@@ -43,39 +43,6 @@ void cuda_mix(struct device *d, float *p, const float *a, int64_t n, float keep)
 		1 - keep, in_packs(p, 0, N) && in_packs(a, 0, N));
 }
 
-static __global__ void outer_sgd_kernel(
-	float *a, float *m, const float *g, int64_t n, struct outer_sgd s, bool whole)
-{
-	int64_t i = thread_number() * N, left = n - i;
-	float ai[N], mi[N] = {}, gi[N];
-	if (left <= 0)
-		return;
-	load(ai, a + i, left, whole);
-	load(gi, g + i, left, whole);
-	if (m)
-		load(mi, m + i, left, whole);
-	for (int j = 0; j < N; j++) {
-		float grad = gi[j] * s.grad_scale + s.decay * ai[j];
-		float step = grad;
-		if (m) {
-			mi[j] = s.momentum * mi[j] + grad;
-			step = s.nesterov ? grad + s.momentum * mi[j] : mi[j];
-		}
-		ai[j] -= s.lr * step;
-	}
-	store(a + i, ai, left, whole);
-	if (m)
-		store(m + i, mi, left, whole);
-}
-
-void cuda_outer_sgd(struct device *d, float *a, float *m, const float *g, int64_t n,
-	const struct outer_sgd *o)
-{
-	bool whole = in_packs(a, 0, N) && in_packs(m, 0, N) && in_packs(g, 0, N);
-	launch(d, "outer_sgd", grid_of_packs(1, n, N), THREADS, 0, outer_sgd_kernel, a, m,
-		g, n, *o, whole);
-}
-
 /* ---- one vector of many ------------------------------------------------------------- */
 
 static __device__ inline float sign_of(float x)

@@ -7,51 +7,111 @@
 enum { VECTORS = 32 };
 
 struct vectors {
-	struct adamw_part part[VECTORS];
+	struct update_part part[VECTORS];
 	uint32_t first_block[VECTORS + 1];
 	bool whole[VECTORS]; /* in packs */
 	int n;
 };
 
+/* Optimizers: what is done to an element whose parameter is p, state m and v, and gradient g. */
+struct do_adamw {
+	float rate, root, shrink;
+	__device__ do_adamw(const struct update &a, const struct update_part &x)
+	    : rate(a.lr / a.correct1), root(1.0f / sqrtf(a.correct2)),
+	      shrink(1.0f - a.lr * x.decay)
+	{
+	}
+	__device__ void step(const struct update &a, const struct update_part &, float &p,
+		float &m, float &v, float g) const
+	{
+		float grad = g * a.grad_scale;
+		m = a.beta1 * m + (1.0f - a.beta1) * grad;
+		v = a.beta2 * v + (1.0f - a.beta2) * (grad * grad);
+		p = p * shrink - rate * (m / (sqrtf(v) * root + a.eps));
+	}
+};
+
+struct do_sgd {
+	__device__ do_sgd(const struct update &, const struct update_part &)
+	{
+	}
+	__device__ void step(const struct update &a, const struct update_part &x,
+		float &p, float &m, float &, float g) const
+	{
+		float grad = g * a.grad_scale + x.decay * p;
+		float step = grad;
+		if (x.m) {
+			m = a.momentum * m + grad;
+			step = a.nesterov ? grad + a.momentum * m : m;
+		}
+		p -= a.lr * step;
+	}
+};
+
+struct do_muon_momentum {
+	__device__ do_muon_momentum(const struct update &, const struct update_part &)
+	{
+	}
+	__device__ void step(const struct update &a, const struct update_part &, float &p,
+		float &m, float &, float g) const
+	{
+		float grad = g * a.grad_scale, rest = 1.0f - a.momentum;
+		m = a.momentum * m + rest * grad;
+		p = a.nesterov ? a.momentum * m + rest * grad : m;
+	}
+};
+
+struct do_muon_update {
+	float rate, shrink;
+	__device__ do_muon_update(const struct update &a, const struct update_part &x)
+	    : rate(a.lr * x.rate), shrink(1.0f - a.lr * x.decay)
+	{
+	}
+	__device__ void step(const struct update &, const struct update_part &, float &p,
+		float &, float &, float g) const
+	{
+		p = p * shrink - rate * g;
+	}
+};
+
 /* T: of the copies. */
-template <typename T>
-static __global__ void adamw_kernel(const struct vectors all, const struct adamw *how)
+template <typename DO, typename T>
+static __global__ void update_kernel(const struct vectors all, const struct update *how)
 {
 	enum { N = PER_PACK<float> };
-	const struct adamw a = *how;
-	float rate = a.lr / a.correct1, root = 1.0f / sqrtf(a.correct2);
+	const struct update a = *how;
 	int at = 0;
 	if (a.off)
 		return;
 	for (int half = VECTORS / 2; half; half /= 2)
 		if (at + half < all.n && all.first_block[at + half] <= blockIdx.x)
 			at += half;
-	const struct adamw_part &x = all.part[at];
-	float shrink = 1.0f - a.lr * x.decay;
+	const struct update_part &x = all.part[at];
+	const DO todo(a, x);
 	bool whole = all.whole[at];
 	int64_t block = blockIdx.x - all.first_block[at];
 	int64_t i = (block * THREADS + threadIdx.x) * N, left = x.n - i;
-	float pi[N], mi[N], vi[N], gi[N];
+	float pi[N], mi[N] = {}, vi[N] = {}, gi[N];
 	if (left <= 0)
 		return;
 	load(gi, x.g + i, left, whole);
-	load(mi, x.m + i, left, whole);
-	load(vi, x.v + i, left, whole);
+	if (x.m)
+		load(mi, x.m + i, left, whole);
+	if (x.v)
+		load(vi, x.v + i, left, whole);
 	load(pi, x.p + i, left, whole);
-	for (int j = 0; j < N; j++) {
-		float grad = gi[j] * a.grad_scale;
-		mi[j] = a.beta1 * mi[j] + (1.0f - a.beta1) * grad;
-		vi[j] = a.beta2 * vi[j] + (1.0f - a.beta2) * (grad * grad);
-		pi[j] = pi[j] * shrink - rate * (mi[j] / (sqrtf(vi[j]) * root + a.eps));
-	}
-	store(x.m + i, mi, left, whole);
-	store(x.v + i, vi, left, whole);
+	for (int j = 0; j < N; j++)
+		todo.step(a, x, pi[j], mi[j], vi[j], gi[j]);
+	if (x.m)
+		store(x.m + i, mi, left, whole);
+	if (x.v)
+		store(x.v + i, vi, left, whole);
 	store(x.p + i, pi, left, whole);
 	if (x.copy.p)
 		store((T *)x.copy.p + i, pi, left, whole);
 }
 
-static bool is_whole(const struct adamw_part *x)
+static bool is_whole(const struct update_part *x)
 {
 	enum { N = PER_PACK<float> };
 	return in_packs(x->p, 0, N) && in_packs(x->m, 0, N) && in_packs(x->v, 0, N) &&
@@ -59,14 +119,15 @@ static bool is_whole(const struct adamw_part *x)
 	       (uintptr_t)x->copy.p % (N * dtype_bytes(x->copy.type)) == 0;
 }
 
-void cuda_adamw(
-	struct device *d, const struct adamw_part *x, int n_parts, const struct adamw *o)
+template <typename DO>
+static void update(struct device *d, const char *name, const struct update_part *x,
+	int n_parts, const struct update *o)
 {
 	enum { A_BLOCK = THREADS * PER_PACK<float> };
 	for (int done = 0; done < n_parts;) {
 		struct vectors all = {};
 		for (; done < n_parts && all.n < VECTORS; done++, all.n++) {
-			const struct adamw_part *from = &x[done];
+			const struct update_part *from = &x[done];
 			int i = all.n;
 			BUG_ON(from->copy.type != x->copy.type);
 			all.part[i] = *from;
@@ -76,11 +137,108 @@ void cuda_adamw(
 		}
 		by_type(x->copy.type, [&](auto type) {
 			typedef decltype(type) T;
-			launch(d, "adamw", grid_of(all.first_block[all.n]), THREADS, 0,
-				adamw_kernel<T>, all, o);
+			launch(d, name, grid_of(all.first_block[all.n]), THREADS, 0,
+				update_kernel<DO, T>, all, o);
 		});
 	}
 }
+
+void cuda_adamw(struct device *d, const struct update_part *x, int n_parts,
+	const struct update *o)
+{
+	update<do_adamw>(d, "adamw", x, n_parts, o);
+}
+
+void cuda_sgd(struct device *d, const struct update_part *x, int n_parts,
+	const struct update *o)
+{
+	update<do_sgd>(d, "sgd", x, n_parts, o);
+}
+
+void cuda_muon_momentum(struct device *d, const struct update_part *x, int n_parts,
+	const struct update *o)
+{
+	update<do_muon_momentum>(d, "muon_momentum", x, n_parts, o);
+}
+
+void cuda_muon_update(struct device *d, const struct update_part *x, int n_parts,
+	const struct update *o)
+{
+	update<do_muon_update>(d, "muon_update", x, n_parts, o);
+}
+
+/* ---- Muon: a matrix and its slices --------------------------------------------------- */
+
+/* Where element i of the slices is in the matrix that is stored. */
+static __device__ inline int64_t sliced_at(const struct sliced &s, int64_t i)
+{
+	int64_t width = s.cols / s.slices, row = i / width % s.rows;
+	int64_t col = i / width / s.rows * width + i % width;
+	return s.rows > s.cols ? col * s.rows + row : row * s.cols + col;
+}
+
+template <typename T>
+static __global__ void muon_normalize_kernel(
+	T *x, const float *slices, struct sliced s, const struct exact *squares)
+{
+	__shared__ float scale;
+	if (threadIdx.x == 0) {
+		struct exact sum = *squares;
+		scale = muon_scale(exact_finish(&sum));
+	}
+	__syncthreads();
+	int64_t n = s.rows * s.cols, stride = (int64_t)gridDim.x * blockDim.x;
+	for (int64_t i = thread_number(); i < n; i += stride)
+		x[sliced_at(s, i)] = narrow<T>(slices[i] * scale);
+}
+
+void cuda_muon_normalize(struct device *d, struct mat x, const float *slices,
+	const struct sliced *s, const struct exact *squares)
+{
+	by_type(x.type, [&](auto type) {
+		typedef decltype(type) T;
+		launch(d, "muon_normalize", grid_in_strides(mat_size(x), 1), THREADS, 0,
+			muon_normalize_kernel<T>, (T *)x.p, slices, *s, squares);
+	});
+}
+
+template <typename T>
+static __global__ void muon_unpack_kernel(float *slices, const T *x, struct sliced s)
+{
+	int64_t n = s.rows * s.cols, stride = (int64_t)gridDim.x * blockDim.x;
+	for (int64_t i = thread_number(); i < n; i += stride)
+		slices[i] = widen(x[sliced_at(s, i)]);
+}
+
+void cuda_muon_unpack(
+	struct device *d, float *slices, struct mat x, const struct sliced *s)
+{
+	by_type(x.type, [&](auto type) {
+		typedef decltype(type) T;
+		launch(d, "muon_unpack", grid_in_strides(mat_size(x), 1), THREADS, 0,
+			muon_unpack_kernel<T>, slices, (const T *)x.p, *s);
+	});
+}
+
+template <typename T>
+static __global__ void axpby_kernel(T *y, float a, const T *x, float b, int64_t n)
+{
+	int64_t stride = (int64_t)gridDim.x * blockDim.x;
+	for (int64_t i = thread_number(); i < n; i += stride)
+		y[i] = narrow<T>(a * widen(x[i]) + b * widen(y[i]));
+}
+
+void cuda_axpby(struct device *d, struct mat y, float a, struct mat x, float b)
+{
+	BUG_ON(x.type != y.type);
+	by_type(y.type, [&](auto type) {
+		typedef decltype(type) T;
+		launch(d, "axpby", grid_in_strides(mat_size(y), 1), THREADS, 0,
+			axpby_kernel<T>, (T *)y.p, a, (const T *)x.p, b, mat_size(y));
+	});
+}
+
+/* ---- the end of a step --------------------------------------------------------------- */
 
 /* A warp for each sum: its lanes fetch it, and one of them has 68 limbs to carry. */
 static __global__ void step_end_kernel(struct step_end *to, const struct exact *loss,

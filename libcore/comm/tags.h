@@ -16,13 +16,14 @@
 	TAG(SUM_GATHER, 16384) /* the sums: these begin in any order */                  \
 	TAG(NOTIFY, 1)	       /* notify.c */                                            \
 	TAG(WATCHDOG, 1)       /* watchdog.c */                                          \
-	TAG(LOADER, 2)	    /* data/loader.c: batches of tokens, one for each fetch */   \
-	TAG(SLICES, 1)	    /* parallel/slices.c: rows of activations */                 \
-	TAG(RING_KEYS, 1)   /* parallel/context.c: keys and values */                    \
-	TAG(RING_SUMS, 1)   /* their gradients */                                        \
-	TAG(GATHER, 1)	    /* parallel/gather.c: shards of parameters */                \
-	TAG(TIED, 1)	    /* parallel/grads.c: gradients of a weight of two stages */  \
-	TAG(COLLECT, 4096)  /* parallel/store.c: rows of a tensor, to one rank */        \
+	TAG(LOADER, 2)	   /* data/loader.c: batches of tokens, one for each fetch */    \
+	TAG(SLICES, 1)	   /* parallel/slices.c: rows of activations */                  \
+	TAG(RING_KEYS, 1)  /* parallel/context.c: keys and values */                     \
+	TAG(RING_SUMS, 1)  /* their gradients */                                         \
+	TAG(GATHER, 1)	   /* parallel/gather.c: shards of parameters */                 \
+	TAG(TIED, 1)	   /* parallel/grads.c: gradients of a weight of two stages */   \
+	TAG(COLLECT, 4096) /* parallel/store.c: rows of a tensor, to one rank */         \
+	TAG(MATRIX, 2) /* optim/matrix.c: pieces of a matrix, to its owner and back */   \
 	TAG(PIPELINE, 8192) /* train/pipe.c: activations and gradients of each stage */  \
 	TAG(EDIT, 2)	    /* edit/exchange.c: pseudo-gradients, and their reduction */ \
 	TAG(TEST, 16)	    /* tests, and round trips of pt-collbench */

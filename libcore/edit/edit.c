@@ -13,12 +13,13 @@ static const char anchor[] = "anchor", outer_mean[] = "outer_avg",
 
 void edit_add_groups(const struct edit_config *c, struct store_groups *g)
 {
-	bool adamw = c->outer == EDIT_OUTER_ADAMW;
+	struct optim_config outer = outer_config(c);
+	int n_state = optimizers[outer.kind]->n_state(&outer);
 	if (c->outer != EDIT_OUTER_NONE || c->reducer != EDIT_MEAN)
 		store_groups_add(g, anchor, STORE_OUTER);
-	if (adamw || (c->outer == EDIT_OUTER_SGD && c->momentum > 0))
+	if (n_state > 0)
 		store_groups_add(g, outer_mean, STORE_OUTER);
-	if (adamw)
+	if (n_state > 1)
 		store_groups_add(g, outer_square, STORE_OUTER);
 	if (c->wire != EDIT_WIRE_FP32)
 		store_groups_add(g, residual, STORE_OUTER);

@@ -19,6 +19,7 @@
 #define EDIT_H
 
 #include "comm/comm.h"
+#include "optim/optim.h"
 #include "parallel/parallel.h"
 
 /* ---- outlier.c: outlier detection for norms ---------------------------------------- */

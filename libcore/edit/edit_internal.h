@@ -44,7 +44,7 @@ struct edit {
 	struct arena memory;
 	float *staging[EXCHANGE_SLOTS], *buffer[EDIT_BUFFERS];
 	struct exact *squares;
-	struct adamw *outer;
+	struct update *outer;
 };
 
 static inline bool edit_has_anchor(const struct edit *x)
@@ -87,6 +87,8 @@ int64_t pseudo_grad_report_bytes(const struct edit *x);
 
 /* ---- outer.c: the outer optimizer --------------------------------------------------- */
 
+/* The outer optimizer; without one, SGD with a learning rate of 1. */
+struct optim_config outer_config(const struct edit_config *c);
 /* Collective over the worker, each. Clipping factors of the reduced pseudo-gradient; and its
  * norms, which without clipping are computed late. */
 void outer_clip(struct edit *x, struct selection c);

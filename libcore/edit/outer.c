@@ -57,36 +57,35 @@ static void end_block(struct edit *x, const struct block *b, const struct outer_
 	end_group(x, b, x->group.outer_square, v->square);
 }
 
+struct optim_config outer_config(const struct edit_config *c)
+{
+	if (c->outer == EDIT_OUTER_NONE)
+		return (struct optim_config){.kind = OPTIMIZER_SGD};
+	return (struct optim_config){
+		.kind = c->outer == EDIT_OUTER_ADAMW ? OPTIMIZER_ADAMW : OPTIMIZER_SGD,
+		.beta1 = c->beta1,
+		.beta2 = c->beta2,
+		.eps = c->eps,
+		.decay = c->decay,
+		.momentum = c->momentum,
+		.nesterov = c->nesterov};
+}
+
 static void move_anchor(
 	struct edit *x, const struct block *b, const struct outer_block *v)
 {
-	double steps = (double)(x->outer_steps[b->group] + 1);
-	float scale = (float)x->scale[b->group];
-	if (x->c.outer == EDIT_OUTER_ADAMW) {
-		const struct adamw o = {.lr = (float)x->c.lr,
-			.beta1 = (float)x->c.beta1,
-			.beta2 = (float)x->c.beta2,
-			.eps = (float)x->c.eps,
-			.grad_scale = scale,
-			.correct1 = (float)(1 - pow(x->c.beta1, steps)),
-			.correct2 = (float)(1 - pow(x->c.beta2, steps))};
-		const struct adamw_part part = {.p = v->anchor,
-			.m = v->mean,
-			.v = v->square,
-			.g = v->reduced,
-			.n = b->n,
-			.decay = (float)x->c.decay};
-		device_put(x->d, x->outer, &o, sizeof(o));
-		x->d->k->adamw(x->d, &part, 1, x->outer);
-	} else {
-		bool sgd = x->c.outer == EDIT_OUTER_SGD;
-		const struct outer_sgd o = {.lr = sgd ? (float)x->c.lr : 1,
-			.momentum = sgd ? (float)x->c.momentum : 0,
-			.decay = sgd ? (float)x->c.decay : 0,
-			.nesterov = x->c.nesterov,
-			.grad_scale = scale};
-		x->d->k->outer_sgd(x->d, v->anchor, v->mean, v->reduced, b->n, &o);
-	}
+	const struct optim_config c = outer_config(&x->c);
+	struct update how = {.lr = x->c.outer == EDIT_OUTER_NONE ? 1 : (float)x->c.lr,
+		.grad_scale = (float)x->scale[b->group]};
+	const struct update_part part = {.p = v->anchor,
+		.m = v->mean,
+		.v = v->square,
+		.g = v->reduced,
+		.n = b->n,
+		.decay = (float)c.decay};
+	optim_prepare(&c, (double)(x->outer_steps[b->group] + 1), &how);
+	device_put(x->d, x->outer, &how, sizeof(how));
+	optimizers[c.kind]->update(x->d, &part, 1, x->outer);
 }
 
 /* Local steps during the exchange; a worker that was excluded had diverged, and keeps nothing. */

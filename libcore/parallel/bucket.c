@@ -202,6 +202,27 @@ static void make_plan(struct store *s, struct bucket *b)
 	b->nodes = xcalloc((size_t)n, sizeof(*b->nodes));
 }
 
+/* Ranks of a stage have the same table of tensors and as many slices, and so their buckets are cut
+ * alike. */
+struct store_rows store_rows_of(
+	const struct store *s, const struct tensor *t, int i, int rank)
+{
+	int at[N_AXES];
+	mesh_place(s->c.mesh, rank, at);
+	const struct entry *e = entry_of(s, t, t->first + i);
+	int shard = shard_of(s, at);
+	return (struct store_rows){
+		.slice = tensor_slice(t, at[AXIS_TP] * s->c.part.here) + i,
+		.first = e->cut[shard],
+		.rows = e->cut[shard + 1] - e->cut[shard]};
+}
+
+float *store_gradient(const struct store *s, const struct tensor *t, int slice)
+{
+	const struct bucket *b = bucket_of(s, t, slice);
+	return b->g + entry_of(s, t, slice)->packed[s->own->shard];
+}
+
 /* Groups are made by all ranks, also by those whose stage has no such tensor: in the order
  * of the table, of which all know all. */
 static void make_groups(struct store *s)

@@ -168,6 +168,16 @@ void store_reduce(struct store *s, int unit, bool last);
 /* The same of a tile of a tied weight, whose uses are summed at different times: use 1, the
  * output's, comes first. */
 void store_reduce_use(struct store *s, int unit, int use, bool last);
+/* Which rows [first, first + rows) of a slice a rank updates: of slice number i of those that it has.
+ * A rank of this one's stage of the pipeline, by its number in the mesh. */
+struct store_rows {
+	int slice;
+	int64_t first, rows;
+};
+struct store_rows store_rows_of(
+	const struct store *s, const struct tensor *t, int i, int rank);
+/* Between store_step_end() and the next step: the gradient of this rank's rows of a slice. */
+float *store_gradient(const struct store *s, const struct tensor *t, int slice);
 /* All sums are complete: the parts have their gradient. */
 void store_step_end(struct store *s);
 /* The parameters of the parts have changed; and so have their `copies`. */

@@ -3,10 +3,10 @@
 
 #include <stdlib.h>
 
-/* The most that kernels of a GPU hold of a head, and of a row of the residual stream. */
+/* The largest head and the longest row of the residual stream that the GPU's kernels support. */
 enum { MOST_HEAD = 256, MOST_DIM = 32768 };
 
-/* What of a run is for CPUs only; NULL: nothing. */
+/* An option that only CPUs support; NULL: none is given. */
 static const char *for_cpus(const struct train_opts *o)
 {
 	const struct model_config *m = &o->model;
@@ -29,7 +29,7 @@ static const char *for_cpus(const struct train_opts *o)
 	return NULL;
 }
 
-/* In its steps; it may be a worker that trains apart. */
+/* Does a step need no other rank? */
 static bool is_alone(const struct train_opts *o)
 {
 	for (int a = 0; a < N_AXES; a++)
@@ -117,7 +117,7 @@ int backend_open(struct train_opts *o, struct device *d, struct err *e)
 	if (backend_choose(o, &kind, e) || device_open(d, kind, &how, e))
 		return -1;
 	o->device = d->apart ? DEVICE_CUDA : DEVICE_CPU;
-	if (backend_choose(o, &kind, e)) { /* where auto is the CPU */
+	if (backend_choose(o, &kind, e)) { /* --device auto has become the CPU */
 		device_close(d);
 		return -1;
 	}

@@ -6,7 +6,7 @@
 
 #include "train/layout.h"
 
-/* The files of a data-parallel rank: those that are the same one's have the same. */
+/* The files of a data-parallel rank. */
 static struct strs own_files(const struct train_opts *o, int rank, int ranks)
 {
 	struct strs mine = {0};
@@ -35,7 +35,7 @@ static int open_here(struct dataset *d, const struct train_opts *o,
 	return rc;
 }
 
-/* Rank 0 tells those that do not read what they need to know. */
+/* Rank 0 describes the data to the ranks that do not read. */
 static int share_data(struct dataset *d, bool own, struct comm *world, struct err *e)
 {
 	struct str packed = {0};

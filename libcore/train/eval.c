@@ -4,7 +4,7 @@
 #include <math.h>
 #include <stdlib.h>
 
-/* Micro-batches [first, first + n), dealt to the data-parallel ranks in runs. */
+/* Micro-batches [first, first + n), a contiguous range for each data-parallel rank. */
 static void eval_round(struct trainer *t, enum split split, const struct order *order,
 	int64_t first, int64_t n)
 {
@@ -35,7 +35,7 @@ double trainer_eval(struct trainer *t, enum split split)
 	struct order order;
 	int64_t context = t->model.c.context,
 		most = (int64_t)ROUND * t->layout.deal.ranks;
-	/* Ranks that read data of their own may have more or less of it. */
+	/* With --data-per-rank, ranks may have different amounts. */
 	int64_t tokens = comm_min_i64(t->world, t->data.set->tokens[split]);
 	if (order_init(&order, SAMPLING_EVEN, 0, tokens, context, t->o.eval_windows))
 		return (double)NAN;

@@ -1,5 +1,4 @@
-/* What goes wrong on purpose: ranks that are slow, and data that is bad. What it costs can be
- * seen, and tested. */
+/* Injected faults: slow ranks, and corrupt data. */
 #include "train/faults.h"
 
 #include <stdlib.h>
@@ -54,7 +53,7 @@ double faults_delay_ms(const struct fault_delay *list, int n, uint64_t seed, int
 	return ms;
 }
 
-/* Others' messages go on, as they do beside computation. */
+/* Communication goes on in the background, as it does during computation. */
 void faults_wait(double ms)
 {
 	const struct timespec moment = {.tv_nsec = 500000};

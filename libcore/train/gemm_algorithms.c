@@ -21,8 +21,8 @@ bool gemm_algorithms_measured(const struct train_opts *o)
 	return is_word(o, "measure") || (!o->algorithms && o->numerics == NUMERICS_FAST);
 }
 
-/* FOLDER/algorithms of the run that a checkpoint, FOLDER/checkpoints/X.h5, is of; it may be named
- * by a link or by a folder. */
+/* DIRECTORY/algorithms, for a checkpoint DIRECTORY/checkpoints/X.h5, which may be named by a link or
+ * by a directory. */
 static void beside_checkpoint(const char *name, struct str *out)
 {
 	char *file = ckpt_find_file(name), *slash;
@@ -32,7 +32,7 @@ static void beside_checkpoint(const char *name, struct str *out)
 	free(file);
 }
 
-/* Empty text: there are none to take. */
+/* The text is empty if there is no file. */
 static void read_algorithms(const struct train_opts *o, const char *from,
 	struct str *path, struct str *text, struct err *e)
 {
@@ -51,7 +51,7 @@ static void read_algorithms(const struct train_opts *o, const char *from,
 int gemm_algorithms_load(struct device *d, const struct train_opts *o, const char *from,
 	struct comm *all, struct err *e)
 {
-	struct str path = {0}, text = {0}; /* of the path rank 0 alone knows */
+	struct str path = {0}, text = {0}; /* the path is rank 0's */
 	if (!d->apart)
 		return 0;
 	if (all->rank == 0)
@@ -67,8 +67,8 @@ int gemm_algorithms_load(struct device *d, const struct train_opts *o, const cha
 	return e->code ? -1 : 0;
 }
 
-/* Ranks in their order, so that rank 0's choice counts where it has such a product; a pipeline's
- * last stage has others. */
+/* In the order of ranks: rank 0's choice counts for the shapes it has; the last stage of a pipeline has
+ * others. */
 int gemm_algorithms_agree(struct trainer *t, struct comm *all, struct err *e)
 {
 	struct str mine = {0}, text = {0};
@@ -90,12 +90,12 @@ int gemm_algorithms_agree(struct trainer *t, struct comm *all, struct err *e)
 	return comm_agree(all, e);
 }
 
-int gemm_algorithms_save(struct device *d, const char *folder, struct err *e)
+int gemm_algorithms_save(struct device *d, const char *dir, struct err *e)
 {
 	struct str path = {0}, text = {0};
 	struct durable file;
 	device_algorithms(d, &text);
-	str_printf(&path, "%s/algorithms", folder);
+	str_printf(&path, "%s/algorithms", dir);
 	durable_begin(&file, path.s);
 	int fd = open(file.tmp, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0666);
 	bool failed = fd < 0 || write_all(fd, text.s, text.len);

@@ -1,5 +1,5 @@
-/* Who computes what: from the options to the degrees of the mesh, the deal of micro-batches,
- * and the part of the model that a rank has. */
+/* Which rank computes what: the degrees of the mesh from the options, the micro-batches, stages
+ * and slices of a rank. */
 #include "train/layout.h"
 
 #include <stdlib.h>
@@ -7,7 +7,7 @@
 
 /* ---- from options to degrees ----------------------------------------------------- */
 
-/* --dp is -1 where nothing is said, and then lets another axis have the rest. */
+/* --dp is -1 by default, and then leaves the remaining ranks to another axis that is -1. */
 int layout_degrees(
 	const struct train_opts *o, int ranks, int degree[N_AXES], struct err *e)
 {
@@ -32,8 +32,7 @@ static int resolve_zero(struct train_opts *o, struct err *e)
 	return 0;
 }
 
-/* Gathering shards needs all of a layer's, so it can be read as well: ZeRO 1 and 2 keep the
- * whole model in memory anyway. */
+/* ZeRO 1 and 2 keep the whole model in memory, so parameters cannot be offloaded. */
 static int check_offload_layout(const struct train_opts *o, struct err *e)
 {
 	const int *degree = o->degree;
@@ -61,7 +60,7 @@ static int check_virtual(
 		(long long)round_up(n, ranks));
 }
 
-/* Pieces are virtual slices: those that are named, or else as many as there are to be pieces. */
+/* --tile pieces are virtual slices: as many as --virtual tp, which is --tile by default. */
 static int resolve_pieces(const struct train_opts *o, int64_t *tp, struct err *e)
 {
 	int ranks = o->degree[AXIS_TP];
@@ -82,7 +81,8 @@ static int resolve_pieces(const struct train_opts *o, int64_t *tp, struct err *e
 	return 0;
 }
 
-/* What is not named is the layout's own, and written down: the arithmetic is the run's. */
+/* Degrees that --virtual does not name are the layout's; the run records them, since they determine
+ * its arithmetic. */
 static int resolve_virtual(struct train_opts *o, struct err *e)
 {
 	int64_t tp = 0, cp = o->degree[AXIS_CP];
@@ -96,7 +96,7 @@ static int resolve_virtual(struct train_opts *o, struct err *e)
 	return 0;
 }
 
-/* Tiles are virtual slices; of several chunks on a rank, each would need all of them anew. */
+/* Tiles are virtual slices; with several chunks on a rank, each chunk would gather them again. */
 static int check_tile(const struct train_opts *o, struct err *e)
 {
 	const int *degree = o->degree;
@@ -116,7 +116,8 @@ static int check_tile(const struct train_opts *o, struct err *e)
 		return err_set(e, EX_USAGE,
 			"tile: scales of float8 are those of whole weights, which are "
 			"never here: give another --dtype");
-	model_virtual(o->model.virtual_degrees, &tp, &cp, e); /* which is resolved */
+	model_virtual(
+		o->model.virtual_degrees, &tp, &cp, e); /* it is resolved, and valid */
 	if (tp == degree[AXIS_TP])
 		return err_set(e, EX_USAGE,
 			"tile: a rank would have one piece of each weight, which is no "
@@ -130,7 +131,7 @@ static int check_tile(const struct train_opts *o, struct err *e)
 	return 0;
 }
 
-/* A schedule says how many stages a rank can have. */
+/* The schedule determines how many stages a rank can have. */
 static int resolve_stages(struct train_opts *o, struct err *e)
 {
 	struct schedule s;
@@ -168,6 +169,24 @@ int64_t layout_micro_batches(const struct train_opts *o)
 	return layout_worker_batch(o) / o->micro_batch;
 }
 
+void train_optim_config(const struct train_opts *o, struct optim_config *c)
+{
+	bool muon = o->optimizer == OPTIMIZER_MUON;
+	*c = (struct optim_config){.kind = o->optimizer,
+		.beta1 = o->beta1,
+		.beta2 = o->beta2,
+		.eps = o->eps,
+		.decay = o->weight_decay,
+		.momentum = o->momentum >= 0 ? o->momentum
+			    : muon	     ? 0.95
+					     : 0.9,
+		.nesterov = o->nesterov == NESTEROV_BY_OPTIMIZER
+				    ? muon
+				    : o->nesterov == NESTEROV_YES,
+		.muon_original = o->muon_scale == MUON_ORIGINAL,
+		.matmul = o->dtype == PRECISION_FP32 ? DT_F32 : DT_BF16};
+}
+
 int layout_data_ranks(const struct train_opts *o)
 {
 	return o->degree[AXIS_DP] * o->degree[AXIS_FSDP];
@@ -197,8 +216,8 @@ static int check_deal(const struct train_opts *o, struct err *e)
 		(long long)o->micro_batch);
 }
 
-/* Heads of keys and values that are fewer than the virtual slices have several users each,
- * which are on one rank, or a rank is one of them. */
+/* With fewer key/value heads than virtual slices, several slices use a head: these must be on one
+ * rank, or fill several. */
 static int check_kv_heads(
 	const struct train_opts *o, const struct model *m, struct err *e)
 {
@@ -224,7 +243,7 @@ static int check_stages(const struct train_opts *o, const struct model *m, struc
 		(long long)m->c.layers);
 }
 
-/* A recipe that leaves nothing to it is a mistake. */
+/* float8 that no layer would use is a mistake. */
 static int check_precision(
 	const struct train_opts *o, const struct model *m, struct err *e)
 {
@@ -241,7 +260,7 @@ int layout_check(const struct train_opts *o, const struct model *m, struct err *
 	if (check_precision(o, m, e) || check_deal(o, e) || check_kv_heads(o, m, e) ||
 		check_stages(o, m, e))
 		return -1;
-	/* What a plan counts must be countable. */
+	/* The plan's counts must fit into int64_t. */
 	double rows = (double)o->micro_batch * (double)m->c.context;
 	double width = (double)(m->c.dim + m->c.ffn_dim + m->padded_vocab);
 	if (rows * width * (double)m->c.layers > 1e16 ||
@@ -260,7 +279,7 @@ double layout_stage_work(const struct model *m, const struct stage *s)
 	return (double)(s->end - s->first) * model_block_work(m) + head;
 }
 
-/* Where stages begin; the head's work counts at the last, the embedding's is nothing. */
+/* The first layer of each stage. The head counts as work of the last stage, the embedding not. */
 static int *split_layers(const struct model *m, int n, bool even)
 {
 	struct err e = {0};

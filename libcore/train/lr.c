@@ -3,7 +3,7 @@
 
 #include <math.h>
 
-/* The share of the way from lr down to min_lr that is left after part x of the decay. */
+/* The fraction of lr - min_lr that is left after fraction x of the decay. */
 static double left(const struct train_opts *o, double x)
 {
 	const double pi = 3.141592653589793;

@@ -99,6 +99,11 @@ static const struct opt options[] = {
 		.help = "llama3: the context length before scaling."},
 
 	{OPT_GROUP, .name = "Optimizer"},
+	{OPT_ENUM, 0, "optimizer", NULL, "adamw", T(optimizer), OPT_ARITH,
+		.values = optimizer_names,
+		.help = "The optimizer. sgd: with momentum, as in PyTorch. muon: the momentum of "
+			"every matrix of a block is orthogonalized before the update; "
+			"embeddings, head, norms and biases use AdamW."},
 	{OPT_DOUBLE, 'l', "lr", "X", "1e-3", T(lr), OPT_ARITH, 0, 1e30,
 		.help = "Peak learning rate."},
 	{OPT_DOUBLE, 0, "min-lr", "X", "-1", T(min_lr), OPT_ARITH, -1, 1e30,
@@ -123,13 +128,25 @@ static const struct opt options[] = {
 	{OPT_INT, 0, "lr-scale-batch", "N", "0", T(lr_scale_batch), OPT_ARITH, 0, MANY,
 		.help = "The batch size that --lr was chosen for."},
 	{OPT_DOUBLE, 0, "beta1", "X", "0.9", T(beta1), OPT_ARITH, 0, 0.999999,
-		.help = "AdamW: decay rate of the first moment."},
+		.help = "adamw, muon: AdamW's decay rate of the first moment."},
 	{OPT_DOUBLE, 0, "beta2", "X", "0.99", T(beta2), OPT_ARITH, 0, 0.9999999,
-		.help = "AdamW: decay rate of the second moment."},
+		.help = "adamw, muon: AdamW's decay rate of the second moment."},
 	{OPT_DOUBLE, 0, "eps", "X", "1e-8", T(eps), OPT_ARITH, 0, 1,
-		.help = "AdamW: epsilon, added to the root of the second moment."},
+		.help = "adamw, muon: AdamW's epsilon, added to the root of the second moment."},
 	{OPT_DOUBLE, 0, "weight-decay", "X", "0.1", T(weight_decay), OPT_ARITH, 0, 1e6,
-		.help = "AdamW: decoupled weight decay, of tensors of two dimensions only."},
+		.help = "Weight decay, of tensors of two dimensions only. adamw, muon: "
+			"decoupled; sgd: added to the gradient."},
+	{OPT_DOUBLE, 0, "momentum", "X", "-1", T(momentum), OPT_ARITH, -1, 0.999999,
+		.help = "sgd, muon: decay rate of the momentum. -1: 0.9 for sgd, 0.95 for muon. "
+			"0: sgd without momentum."},
+	{OPT_ENUM, 0, "nesterov", NULL, "by-optimizer", T(nesterov), OPT_ARITH,
+		.values = OPT_WORDS(NESTEROV_WORDS),
+		.help = "sgd, muon: Nesterov momentum. by-optimizer: yes for muon, no for sgd."},
+	{OPT_ENUM, 0, "muon-scale", NULL, "match-adamw", T(muon_scale), OPT_ARITH,
+		.values = OPT_WORDS(MUON_SCALE_WORDS),
+		.help = "muon: scale of the update of a matrix. match-adamw: 0.2 sqrt(max(rows, "
+			"cols)), for the learning rates and weight decays of AdamW. original: "
+			"sqrt(max(1, rows / cols)), for a learning rate of about 0.02."},
 	{OPT_DOUBLE, 0, "clip", "X", "1", T(clip), OPT_ARITH, 0, 1e30,
 		.help = "Clip gradients to this global norm. 0: no clipping."},
 

@@ -4,6 +4,7 @@
 
 #include "base/base.h"
 #include "model/pass.h"
+#include "optim/optim.h"
 
 /* (An enum and the words of its option are two lines, in the same order.) */
 enum lr_schedule { LR_CONSTANT, LR_COSINE, LR_LINEAR, LR_WSD };
@@ -12,6 +13,11 @@ enum wsd_shape { WSD_LINEAR, WSD_SQRT };
 #define WSD_SHAPE_WORDS "linear", "sqrt"
 enum lr_scale { LR_SCALE_NONE, LR_SCALE_SQRT, LR_SCALE_LINEAR };
 #define LR_SCALE_WORDS "none", "sqrt", "linear"
+/* By the optimizer: Muon has it, SGD has not. */
+enum nesterov { NESTEROV_BY_OPTIMIZER, NESTEROV_NO, NESTEROV_YES };
+#define NESTEROV_WORDS "by-optimizer", "no", "yes"
+enum muon_scale { MUON_MATCH_ADAMW, MUON_ORIGINAL };
+#define MUON_SCALE_WORDS "match-adamw", "original"
 enum load_how { LOAD_EACH, LOAD_BROADCAST };
 #define LOAD_WORDS "each", "broadcast"
 enum fsdp_kind { FSDP_PARAMETER, FSDP_FLAT };
@@ -69,7 +75,10 @@ struct train_opts {
 	struct model_config model;
 	const char *preset;
 	/* optimizer */
+	int optimizer; /* enum optimizer_kind */
 	double lr, min_lr, beta1, beta2, eps, weight_decay, clip;
+	double momentum;	  /* -1: as the optimizer has it */
+	int nesterov, muon_scale; /* enum nesterov, muon_scale */
 	int lr_schedule, wsd_shape, lr_scale;
 	int64_t warmup, decay_steps, wsd_decay, lr_scale_batch;
 	/* precision */
@@ -115,7 +124,7 @@ struct train_opts {
 	int worker;
 	/* nor this: how many ranks have the GPU that this one gets; 0: it is not known */
 	int gpu_sharers;
-	/* nor this: degrees as train_resolve() found them */
+	/* nor this: degrees as layout_resolve() found them */
 	int degree[N_AXES];
 	/* nor this: --resume auto found nothing to go on from */
 	bool start_over;

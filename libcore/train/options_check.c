@@ -81,6 +81,27 @@ static int check_peak(const struct train_opts *o, struct err *e)
 		o->peak_flops);
 }
 
+static int check_optimizer(const struct train_opts *o, struct err *e)
+{
+	bool adamw = o->optimizer == OPTIMIZER_ADAMW,
+	     muon = o->optimizer == OPTIMIZER_MUON;
+	const struct {
+		bool wrong;
+		const char *what, *needs;
+	} some[] = {
+		{adamw && o->momentum >= 0, "momentum", "--optimizer sgd or muon"},
+		{adamw && o->nesterov, "nesterov", "--optimizer sgd or muon"},
+		{!muon && o->muon_scale, "muon-scale", "--optimizer muon"},
+		{o->nesterov == NESTEROV_YES && o->momentum == 0, "nesterov",
+			"--momentum"},
+	};
+	for (size_t i = 0; i < ARRAY_LEN(some); i++)
+		if (some[i].wrong)
+			return err_set(
+				e, EX_USAGE, "%s needs %s", some[i].what, some[i].needs);
+	return 0;
+}
+
 static int check_exclusive(const struct train_opts *o, struct err *e)
 {
 	const struct {
@@ -102,7 +123,7 @@ int train_opts_check(struct train_opts *o, struct err *e)
 {
 	drop_local_sgd(o);
 	if (opts_check_needs(&train_program, o, e) || check_edit(o, e) ||
-		check_exclusive(o, e))
+		check_exclusive(o, e) || check_optimizer(o, e))
 		return -1;
 	int64_t batch = layout_worker_batch(o);
 	if (!o->micro_batch)

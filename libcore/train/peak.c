@@ -4,7 +4,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* What products of a run take. */
+/* The type of the operands of GEMMs. */
 static enum dtype operands_of(const struct train_opts *o)
 {
 	static const enum dtype types[] = {DT_F32, DT_BF16, DT_F16, DT_BF16};
@@ -29,12 +29,12 @@ static int64_t room_of_products(int64_t n)
 	return n * n * (int64_t)sizeof(float) * 5 + 4096;
 }
 
-/* The rate of products of n x n matrices, the best of a few. */
+/* The FLOP/s of n x n x n GEMMs, the best of a few. */
 static double measure_products(struct device *d, enum dtype type, int64_t n)
 {
 	struct arena a;
 	double best = 0;
-	int64_t most_bytes = d->most_bytes; /* of the run, which this is no part of */
+	int64_t most_bytes = d->most_bytes; /* of the run, without this measurement */
 	device_arena(d, &a, "a product", (size_t)room_of_products(n));
 	struct mat x = numbers(d, &a, n, type), w = numbers(d, &a, n, type);
 	struct mat y = mat_take(&a, n, n, type);
@@ -51,8 +51,7 @@ static double measure_products(struct device *d, enum dtype type, int64_t n)
 	return best;
 }
 
-/* Of products that take some milliseconds at least, where they are not very large, and have
- * room beside the run. */
+/* With GEMMs that take 5 ms or more, as far as memory beside the run allows. */
 static double measure_peak(struct device *d, enum dtype type)
 {
 	const double enough = 5e-3;

@@ -27,7 +27,7 @@ static void open_planned(struct trainer *t, const struct train_opts *o, struct m
 	t->d.scratch = &t->memory.scratch;
 	layout_assign(&t->layout, &t->o, &t->mesh, &t->model);
 	trainer_build_store(t);
-	*m = t->model; /* as it is placed */
+	*m = t->model; /* with this rank's part of it */
 }
 
 static void close_planned(struct trainer *t)
@@ -47,10 +47,10 @@ static void run_step(struct trainer *t)
 	store_squares_ask(t->store);
 	step_allreduce(t, NULL, &r);
 	t->d.k->step_end(&t->d, t->end, t->pass.loss, store_squares(t->store), t->terms);
-	step_update(t);
+	optim_update(t->optim, &t->end->update);
 }
 
-/* Groups of one name count as one. */
+/* Groups of the same name are added up. */
 static struct plan_group *group_named(struct plan *p, const char *name)
 {
 	int i = 0;
@@ -73,7 +73,7 @@ static void count_sent(const struct trainer *t, struct plan *p)
 			group_named(p, c->name)->sent += (double)c->sent;
 }
 
-/* Where the model is not whole, it is gathered for the while. */
+/* A sharded model is gathered to draw a sample. */
 static void count_sample(struct trainer *t, struct plan *p)
 {
 	p->sample_bytes = decoder_bytes(&t->model, &t->d);
@@ -82,7 +82,7 @@ static void count_sample(struct trainer *t, struct plan *p)
 			tensor_size(&t->model.tensors[i]) * (int64_t)sizeof(float);
 }
 
-/* What a rank keeps for its whole deal. */
+/* Memory that a rank keeps for the whole step. */
 static void count_kept(struct trainer *t, struct plan *p)
 {
 	p->run_bytes = (int64_t)t->memory.run.peak_bytes;
@@ -98,7 +98,7 @@ static void count_kept(struct trainer *t, struct plan *p)
 		count_sample(t, p);
 }
 
-/* What agreeing with the other workers takes. */
+/* Memory and messages of a synchronisation. */
 static void count_edit(const struct trainer *t, struct plan *p)
 {
 	struct edit_config c;
@@ -133,8 +133,8 @@ static void plan_step(const struct train_opts *o, struct model *m, int rank,
 	close_planned(&t);
 }
 
-/* Of a step that is too long to go through: each further micro-batch of a rank is taken to
- * add what one of them does. */
+/* A step with too many micro-batches to run them all: each further one is assumed to cost the
+ * same. */
 static void plan_long(const struct train_opts *o, struct model *m, int rank, int64_t few,
 	struct plan *p)
 {
@@ -167,7 +167,7 @@ void plan_make(const struct train_opts *o, struct model *m, int rank, struct pla
 		plan_step(o, m, rank, n, p);
 }
 
-/* A prompt and a token, as a sample has them. */
+/* A prompt and one token, as in a sample. */
 static void run_sample(struct trainer *t)
 {
 	const uint32_t ids[] = {0, 0, 0};
@@ -177,8 +177,8 @@ static void run_sample(struct trainer *t)
 	decoder_close(g);
 }
 
-/* Micro-batches are alike but for the first and the last, and where the canonical tree of their
- * sums ends. */
+/* Few micro-batches suffice: only the first, the last, and those that complete a subtree of the
+ * canonical tree differ. */
 void plan_calls(
 	const struct train_opts *o, struct model *m, int rank, struct kernel_calls *calls)
 {
@@ -227,8 +227,8 @@ int64_t plan_limit(const struct train_opts *o, int ranks)
 	return o->memory ? o->memory : memory_available() / max64(1, ranks);
 }
 
-/* Of many ranks not all are planned. Along an axis those in the middle are like the second
- * one, but for stages of the pipeline, of which none is like another. */
+/* The rank whose plan equals this one's. With many ranks, those in the middle of an axis equal its
+ * second; stages of the pipeline all differ. */
 static int like_rank(const struct mesh *m, int ranks, int rank)
 {
 	enum { ALL = 64 };
@@ -240,7 +240,7 @@ static int like_rank(const struct mesh *m, int ranks, int rank)
 	return ranks <= ALL ? rank : mesh_rank(m, at);
 }
 
-/* Of ranks on GPUs, who needs most is who needs most there. */
+/* The bytes by which ranks are compared: on GPUs, those of the GPU. */
 static int64_t total_of(const struct train_opts *o, const struct plan *p)
 {
 	return o->device == DEVICE_CUDA ? plan_on_device(p) : plan_total(p);
@@ -270,7 +270,7 @@ static int plan_most(const struct train_opts *o, struct model *m, int ranks,
 	return who;
 }
 
-/* Equal neighbours in one line. */
+/* Neighbours with equal totals share a line. */
 static void print_totals(
 	const struct train_opts *o, const int64_t *totals, int ranks, struct str *out)
 {
@@ -307,7 +307,7 @@ static void print_memory(const struct train_opts *o, const struct plan *p, int w
 				? "parameters, while they are used"
 				: "parameters of others, while they are used");
 	line(out, "optimizer", p->store.optimizer,
-		!o->offload ? "AdamW: two moments, fp32"
+		!o->offload ? optimizers[o->optimizer]->help
 		: pinned    ? "what is on its way from the host's memory, and to it"
 			    : "what is on its way from the file, and to it");
 	if (o->edit.workers) {
@@ -406,13 +406,13 @@ static void print_sent(const struct plan *p, int ranks, struct str *out)
 	}
 }
 
-/* The GPU of a plan need not be here, and so has no size. */
+/* A plan for a GPU may be made without one, and then its memory is unknown. */
 static bool knows_limit(const struct train_opts *o)
 {
 	return o->memory || o->device != DEVICE_CUDA;
 }
 
-/* As make_plan() in trainer.c, as if all ranks were on this host. */
+/* make_plan() of trainer.c, for ranks that all are on this host. */
 static int choose_recompute(struct train_opts *o, struct model *m, int ranks,
 	struct plan *most, int64_t *totals)
 {
@@ -428,7 +428,7 @@ static int choose_recompute(struct train_opts *o, struct model *m, int ranks,
 	}
 }
 
-/* Costs are counted in products: of a backward twice a forward's. */
+/* Costs are multiply-adds; a backward's are twice a forward's. */
 static void print_pipeline(const struct train_opts *o, struct model *m, struct str *out)
 {
 	enum { WIDTH = 100, MOST = 64 }; /* micro-batches of a rank */

@@ -1,4 +1,5 @@
-/* The folder of a run: whose it is, that it can be written, and what is left of one before. */
+/* The run directory: choosing and locking it, checking that ranks can write there, and removing
+ * the checkpoints of an earlier run. */
 #include "train/train_internal.h"
 
 #include <errno.h>
@@ -9,12 +10,12 @@
 #include <unistd.h>
 
 /* A run that ended before its first row and checkpoint has nothing to lose. */
-static bool holds_run(const char *folder)
+static bool holds_run(const char *dir)
 {
 	enum { HEADER = 1 << 20 };
 	struct str path = {0}, text = {0};
 	int64_t *steps;
-	str_printf(&path, "%s/checkpoints", folder);
+	str_printf(&path, "%s/checkpoints", dir);
 	int64_t n = ckpt_list(path.s, &steps, &(struct err){0});
 	free(steps);
 	str_clear(&path);
@@ -22,7 +23,7 @@ static bool holds_run(const char *folder)
 		str_free(&path);
 		return true;
 	}
-	str_printf(&path, "%s/journal.txt", folder);
+	str_printf(&path, "%s/journal.txt", dir);
 	bool holds = file_exists(path.s);
 	if (holds && !file_read(path.s, HEADER, &text, &(struct err){0}))
 		holds = text.s && strstr(text.s, "\nstep=");
@@ -31,17 +32,17 @@ static bool holds_run(const char *folder)
 	return holds;
 }
 
-static int may_begin(const char *folder, const struct train_opts *o, struct err *e)
+static int may_begin(const char *dir, const struct train_opts *o, struct err *e)
 {
-	if (o->overwrite || o->resume || o->start_over || !holds_run(folder))
+	if (o->overwrite || o->resume || o->start_over || !holds_run(dir))
 		return 0;
 	return err_set(e, EX_USAGE,
 		"%s holds a run: --resume auto goes on with it, --overwrite begins anew, "
-		"--out names another folder",
-		folder);
+		"--out names another directory",
+		dir);
 }
 
-/* One that is given, or a new one, which is made: two programs never get the same. */
+/* --out, or a new directory run-NNN, which is made here: two programs never get the same. */
 static int choose_dir(
 	struct run *r, struct str *out, const struct train_opts *o, struct err *e)
 {
@@ -60,31 +61,31 @@ static int choose_dir(
 	return err_set(e, EX_IOERR, "%s: %s", out->s, strerror(errno));
 }
 
-static void remove_old(const char *folder)
+static void remove_old(const char *dir)
 {
 	struct str mark = {0};
-	ckpt_drop(folder, -1, -1);
-	str_printf(&mark, "%s/latest.h5", folder);
+	ckpt_drop(dir, -1, -1);
+	str_printf(&mark, "%s/latest.h5", dir);
 	unlink(mark.s);
 	str_free(&mark);
 }
 
-/* Of a run that had more workers. */
+/* Removes the checkpoints of workers from this one on: the earlier run had more of them. */
 static void remove_others(const struct run *r, int64_t worker)
 {
-	struct str folder = {0};
+	struct str dir = {0};
 	for (;; worker++) {
-		str_clear(&folder);
-		str_printf(&folder, "%s/worker-%lld/checkpoints", r->dir.path,
+		str_clear(&dir);
+		str_printf(&dir, "%s/worker-%lld/checkpoints", r->dir.path,
 			(long long)worker);
-		if (!file_exists(folder.s))
+		if (!file_exists(dir.s))
 			break;
-		remove_old(folder.s);
+		remove_old(dir.s);
 	}
-	str_free(&folder);
+	str_free(&dir);
 }
 
-/* Rank 0's. What was true of the folder before it was locked is looked at again. */
+/* Rank 0's. Checks again what another program may have changed before the lock was taken. */
 static int lock_dir(struct run *r, const struct train_opts *o, struct err *e)
 {
 	struct str path = {0};
@@ -100,13 +101,14 @@ static int lock_dir(struct run *r, const struct train_opts *o, struct err *e)
 	if (journal_lock(
 		    r->dir.path, true, goes_on ? PATIENCE_SECS : 0, &r->dir.lock, e)) {
 		r->dir.made_journal = false;
-		r->dir.made &= e->code != EX_USAGE; /* then it is another's */
+		r->dir.made &= e->code != EX_USAGE; /* another program made it */
 		return -1;
 	}
 	int64_t n = ckpt_list(r->dir.ckpt_path, &steps, &(struct err){0});
 	free(steps);
 	if (o->start_over && n > 0 && o->worker > 0)
-		remove_old(r->dir.ckpt_path); /* which the first worker had not written */
+		remove_old(
+			r->dir.ckpt_path); /* the first worker had none to resume from */
 	else if (o->start_over && n > 0 && !r->dir.made)
 		return err_set(e, EX_USAGE,
 			"%s: another pt-train has begun a run there meanwhile",
@@ -114,44 +116,44 @@ static int lock_dir(struct run *r, const struct train_opts *o, struct err *e)
 	return may_begin(r->dir.path, o, e);
 }
 
-/* Now, and not at the first checkpoint. */
-static int can_write(const char *folder, struct err *e)
+/* To be known now, and not at the first checkpoint. */
+static int can_write(const char *dir, struct err *e)
 {
-	return access(folder, W_OK | X_OK)
-		       ? err_set(e, EX_IOERR, "%s: %s", folder, strerror(errno))
+	return access(dir, W_OK | X_OK)
+		       ? err_set(e, EX_IOERR, "%s: %s", dir, strerror(errno))
 		       : 0;
 }
 
 int run_dir_make(struct run *r, const struct train_opts *o, struct err *e)
 {
-	struct str folder = {0}, ckpt = {0};
+	struct str dir = {0}, ckpt = {0};
 	if (r->all->rank == 0)
-		choose_dir(r, &folder, o, e);
+		choose_dir(r, &dir, o, e);
 	if (comm_agree(r->all, e)) {
 		r->error_agreed = true;
 		return -1;
 	}
-	comm_bcast_str(r->all, &folder, 0);
+	comm_bcast_str(r->all, &dir, 0);
 	int64_t hash = r->local.sync ? (int64_t)r->data.hash : 0;
 	if (comm_min_i64(r->all, hash) != comm_max_i64(r->all, hash)) {
 		r->error_agreed = true;
 		return err_set(e, EX_USAGE, "the workers have different data");
 	}
-	if (o->worker > 0) { /* the first has the folder itself */
-		str_printf(&folder, "/worker-%d", o->worker);
-		r->dir.made = !file_exists(folder.s);
+	if (o->worker > 0) { /* the first worker has the directory itself */
+		str_printf(&dir, "/worker-%d", o->worker);
+		r->dir.made = !file_exists(dir.s);
 	}
-	str_printf(&ckpt, "%s/checkpoints", folder.s);
-	r->dir.path = folder.s;
+	str_printf(&ckpt, "%s/checkpoints", dir.s);
+	r->dir.path = dir.s;
 	r->dir.ckpt_path = ckpt.s;
-	if (run_is_first(r) && !file_make_directory(ckpt.s, e) && !can_write(folder.s, e) &&
+	if (run_is_first(r) && !file_make_directory(ckpt.s, e) && !can_write(dir.s, e) &&
 		!(o->ckpt && can_write(ckpt.s, e)))
 		lock_dir(r, o, e);
 	return comm_agree(r->world, e);
 }
 
-/* Ranks that write their part of a checkpoint must see where: said now, and not at the first
- * checkpoint. A network file system may take a moment to show what is new. */
+/* Ranks that write their part of a checkpoint must see its directory. A network file system may
+ * show a new one late. */
 int run_dir_check(const struct run *r, const struct train_opts *o, struct err *e)
 {
 	enum { PATIENCE_MS = 1500 };
@@ -178,7 +180,7 @@ void run_dir_unmake(struct run *r)
 	str_printf(&path, "%s/journal.txt", r->dir.path ? r->dir.path : "");
 	if (r->dir.made_journal)
 		unlink(path.s);
-	if (r->dir.made && r->dir.path) { /* only what is empty goes */
+	if (r->dir.made && r->dir.path) { /* rmdir() removes only empty ones */
 		rmdir(r->dir.ckpt_path);
 		rmdir(r->dir.path);
 	}

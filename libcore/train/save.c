@@ -1,4 +1,4 @@
-/* Checkpoints of a run: when one is due, what came of it, and which are kept. */
+/* Checkpoints of a run: when one is due, how it ends, and which are kept. */
 #include "train/train_internal.h"
 
 #include <math.h>
@@ -24,7 +24,7 @@ void save_close(struct run *r)
 	r->saver.pruning = false;
 }
 
-/* Removing a large file takes a while, for which nobody needs to wait. */
+/* Removing large files takes a while: a thread does it. */
 static void begin_prune(struct run *r)
 {
 	save_close(r);
@@ -36,7 +36,7 @@ static void begin_prune(struct run *r)
 		prune(r);
 }
 
-/* Marks what was saved, and begins to remove what is not to be kept. */
+/* The links latest.h5 and best.h5, and the removal of old checkpoints. */
 static int update_links_and_prune(struct run *r, struct err *e)
 {
 	const struct saving *s = &r->saver.now;
@@ -47,8 +47,8 @@ static int update_links_and_prune(struct run *r, struct err *e)
 	return 0;
 }
 
-/* A run of weeks does not end for a disk that is full today. What it has is kept, and tried
- * again: at the next checkpoint, and before, since the next may be far. */
+/* A full disk does not end a run of weeks. The old checkpoints stay, and a new one is tried after
+ * a minute at the latest. */
 static void not_saved(struct run *r, const struct err *e)
 {
 	enum { RETRY_SECS = 60 };
@@ -67,7 +67,7 @@ static void not_saved(struct run *r, const struct err *e)
 	report_event(r, "checkpoint failed: %s", e->msg);
 }
 
-/* What came of it, at once or later. */
+/* The checkpoint is written, or failed. */
 static void conclude(struct run *r, int rc, const struct err *e)
 {
 	struct saving *s = &r->saver.now;
@@ -103,7 +103,7 @@ void save_end(struct run *r)
 	conclude(r, rc, &e);
 }
 
-void save_now(struct run *r, const char *why, bool behind)
+void save_now(struct run *r, const char *why, bool background)
 {
 	struct trainer *t = &r->t;
 	struct err e = {0};
@@ -117,11 +117,11 @@ void save_now(struct run *r, const char *why, bool behind)
 	r->saver.now = (struct saving){
 		.step = t->step, .why = why, .best = is_best(r), .begin = begin};
 	ckpt_name(&r->saver.now.path, r->dir.ckpt_path, t->step);
-	int rc = trainer_save_begin(t, r->saver.now.path.s, behind, &e);
+	int rc = trainer_save_begin(t, r->saver.now.path.s, background, &e);
 	r->saver.now.stalled = clock_seconds() - begin;
 	if (rc)
 		conclude(r, rc, &e);
-	else if (!behind || t->copy.state == COPY_NONE)
+	else if (!background || t->copy.state == COPY_NONE)
 		save_end(r);
 }
 

@@ -1,4 +1,4 @@
-/* The self-test of a run: which kernels, on which ranks, and what is known from before. */
+/* The self-test of a run: which kernels, on which ranks, and results of earlier runs. */
 #include "train/backend.h"
 
 #include <errno.h>
@@ -13,7 +13,7 @@
 
 /* ---- what a run asks outside of its steps ------------------------------------------- */
 
-/* Of workers that train apart: what they send each other goes by rows of matrices. */
+/* Local SGD: the kernels that compress what workers send each other. */
 static void note_wire(struct device *d, const struct edit_opts *o, struct mat x)
 {
 	const struct kernels *k = d->k;
@@ -42,22 +42,20 @@ static void note_workers(struct device *d, const struct train_opts *o, struct ma
 	const struct kernels *k = d->k;
 	const struct edit_opts *w = &o->edit;
 	const struct keep keep = {.density = 1};
-	const struct outer_sgd sgd = {.nesterov = w->nesterov};
 	const struct combine combine = {.workers = (int)w->workers,
 		.vote = w->reducer == EDIT_GTA ? (enum consensus)w->consensus
 					       : CONSENSUS_NONE,
 		.normalize = w->reducer != EDIT_MEAN && w->normalize};
-	const struct adamw_part part = {.n = mat_size(x)};
+	const struct update_part part = {
+		.m = w->outer == EDIT_OUTER_ADAMW || w->momentum > 0 ? &m : NULL,
+		.n = mat_size(x)};
 	k->pseudo_grad(d, NULL, NULL, mat_size(x));
 	k->combine(d, NULL, NULL, mat_size(x), &combine);
 	k->add(d, x, x, x);
 	k->sub(d, x, x, x);
 	k->exact_sumsq(d, NULL, &x, 1);
-	if (w->outer == EDIT_OUTER_SGD)
-		k->outer_sgd(
-			d, NULL, w->momentum > 0 ? &m : NULL, NULL, mat_size(x), &sgd);
-	if (w->outer == EDIT_OUTER_ADAMW)
-		k->adamw(d, &part, 1, NULL);
+	optimizers[w->outer == EDIT_OUTER_ADAMW ? OPTIMIZER_ADAMW : OPTIMIZER_SGD]
+		->update(d, &part, 1, NULL);
 	if (w->delay)
 		k->mix(d, NULL, NULL, mat_size(x), 1);
 	if (w->sparsify)
@@ -99,7 +97,7 @@ static int cache_path(uint64_t key, struct str *folder, struct str *path)
 	return 0;
 }
 
-/* A file there with just this text was written when it had passed. Anything else is none. */
+/* A self-test that passed wrote a file with exactly this text. */
 static bool is_known(uint64_t key, const struct str *what)
 {
 	struct str folder = {0}, path = {0}, text = {0};
@@ -135,7 +133,7 @@ static void remember(uint64_t key, const struct str *what)
 	str_free(&path);
 }
 
-/* All that the verdict depends on. The GPU is named by its model, its driver and libraries. */
+/* Everything that the result depends on; the device's name has its model, driver and libraries. */
 static void describe(
 	const struct trainer *t, const struct kernel_calls *calls, struct str *what)
 {
@@ -156,10 +154,10 @@ static void describe(
 /* ---- who tests ----------------------------------------------------------------------- */
 
 /*
- * Collective over `all`. Of ranks that share a GPU the first that has a call tests it: the others
- * leave it out. All have looked at what is known before any of them writes there.
+ * Collective over `all`. Of the ranks that share a GPU, the first with a kernel call tests it.
+ * All ranks have read earlier results before any of them writes new ones.
  */
-static void share_out(struct comm *all, uint64_t gpu, struct kernel_calls *calls)
+static void divide_calls(struct comm *all, uint64_t gpu, struct kernel_calls *calls)
 {
 	size_t n = (size_t)comm_max_i64(all, calls->n) + 1;
 	uint64_t *mine = xcalloc(n, sizeof(*mine));
@@ -214,7 +212,7 @@ int train_selftest(struct trainer *t, struct comm *all, struct str *said, struct
 	describe(t, &calls, &what);
 	uint64_t key = hash_bytes(what.s, what.len, 0);
 	bool known = t->o.self_test == SELF_TEST_AUTO && is_known(key, &what);
-	share_out(all, device_gpu(place.local_rank), &calls);
+	divide_calls(all, device_gpu(place.local_rank), &calls);
 	bool able = known || selftest_has_blas(), due = !known && able && calls.n;
 	if (due)
 		test(t, &calls, &r, e);

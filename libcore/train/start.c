@@ -1,4 +1,4 @@
-/* Starting a run: where it goes on from, and what it says of itself. */
+/* The start of a run: its checkpoint, device, data, directory and journal. */
 #include "train/train_internal.h"
 
 #include <stdlib.h>
@@ -22,7 +22,7 @@ static const char *scheduler_job(void)
 	return NULL;
 }
 
-/* Variables that may change how fast or what is computed; nothing that could be a secret. */
+/* Environment variables that may change results or speed; none that could be a secret. */
 static void list_environment(struct str *out)
 {
 	static const char *const begins[] = {"PT_", "OMP_", "OPENBLAS_", "MPI", "HYDRA_",
@@ -101,7 +101,7 @@ static int open_journal(struct run *r, const struct train_opts *o, const char *c
 
 /* ---- going on -------------------------------------------------------------------- */
 
-/* The options in a checkpoint: all, or only those of the model. */
+/* The options in a checkpoint: all of them, or those of the model. */
 static int read_config(
 	const char *path, bool all, struct str *out, int64_t *workers, struct err *e)
 {
@@ -151,7 +151,7 @@ int train_find_base(const struct train_opts *o, struct comm *world, struct train
 		err_set(e, EX_USAGE, "resume auto needs --out");
 	if (comm_agree(world, e))
 		return -1;
-	/* Before anything is read that a run at work there may remove or add to. */
+	/* Locked before reading: a run that is training there would remove and add files. */
 	int lock = -1;
 	if (world->rank == 0 && o->resume && o->out && !o->eval_only && !o->dry_run)
 		journal_lock(o->out, false, PATIENCE_SECS, &lock, e);
@@ -169,7 +169,7 @@ int train_find_base(const struct train_opts *o, struct comm *world, struct train
 	return 0;
 }
 
-/* A checkpoint that cannot be written is no reason not to begin, but one to be told early. */
+/* Warns if the disk has no room for a checkpoint. */
 static void warn_of_room(const struct run *r)
 {
 	struct err e = {0};
@@ -182,8 +182,8 @@ static void warn_of_room(const struct run *r)
 	str_free(&path);
 }
 
-/* Collective. Is there a checkpoint of this step in the run's own folder? What a run goes on
- * from may be another's. */
+/* Collective. Has the run's own directory a checkpoint of this step? It may have resumed from
+ * another directory. */
 static bool is_saved(struct run *r, int64_t step)
 {
 	int64_t there = 0;
@@ -196,8 +196,8 @@ static bool is_saved(struct run *r, int64_t step)
 	return comm_max_i64(r->world, there);
 }
 
-/* Collective. Of a run of several workers each has its own, of the same step; when there are
- * more than there were, some begin from the same. */
+/* Collective. Each worker loads its own checkpoint of the same step; if there are more workers now,
+ * some load the same. */
 static int load(
 	struct run *r, const struct train_opts *o, const char *from, struct err *e)
 {
@@ -312,8 +312,8 @@ static int start(struct run *r, struct train_opts *o, const char *command, struc
 	return 0;
 }
 
-/* With --dry-run ranks may be planned that were not started: those that the options ask for,
- * or, where an axis takes the rest, the fewest that there can be. */
+/* --dry-run plans the ranks that the options ask for, which need not be started; if an axis takes
+ * the rest, the fewest possible. */
 static int planned_ranks(const struct train_opts *o, int started, struct err *e)
 {
 	enum { MOST = 1 << 20 };
@@ -328,7 +328,7 @@ static int planned_ranks(const struct train_opts *o, int started, struct err *e)
 	return rest && started % ranks == 0 ? started : (int)ranks;
 }
 
-/* A GPU that is asked for need not be here. */
+/* --dry-run --device cuda needs no GPU. */
 static int plan_device(struct train_opts *o, struct err *e)
 {
 	struct device d;
@@ -355,7 +355,7 @@ static int dry_run(const struct train_opts *given, struct comm *world, struct er
 	int workers = (int)max64(1, o.edit.workers);
 	int ranks = planned_ranks(&o, (int)max64(1, world->size / workers), e);
 	int rc = ranks < 0 || layout_resolve(&o, ranks, e);
-	/* Whatever the plan is for, those that were started read the data alike. */
+	/* All started ranks read the same data, whatever layout is planned. */
 	struct train_opts read = o;
 	for (int a = 0; a < N_AXES; a++)
 		read.axis[a] = a == AXIS_DP ? -1 : 1;

@@ -32,9 +32,10 @@ static struct ckpt_tensor *describe(const struct model *m)
 void train_store_groups(const struct train_opts *o, struct store_groups *g)
 {
 	struct edit_config c;
+	struct optim_config optim;
 	local_sgd_config(o, &c);
-	store_groups_add(g, "exp_avg", STORE_OPTIMIZER);
-	store_groups_add(g, "exp_avg_sq", STORE_OPTIMIZER);
+	train_optim_config(o, &optim);
+	optim_add_groups(&optim, g);
 	if (o->edit.workers)
 		edit_add_groups(&c, g);
 }
@@ -59,7 +60,7 @@ static bool is_resumed(const struct train_opts *o, const struct store_group *g)
 	       (o->from_workers && !(more && !strcmp(g->name, "residual")));
 }
 
-/* All but the hash of the parameters; both allocated texts are the caller's. */
+/* Everything but the hash of the parameters. The caller frees *config and *tensors. */
 static struct ckpt_write what_to_save(
 	const struct trainer *t, struct str *config, struct ckpt_tensor **tensors)
 {
@@ -104,7 +105,7 @@ int64_t state_copy_bytes(
 {
 	struct comm world = {.rank = rank, .size = ranks};
 	if (!o->ckpt || o->ckpt_wait || o->eval_only || o->offload)
-		return 0; /* what had no room in memory has none for a copy */
+		return 0; /* state that is offloaded has no copy in memory */
 	struct ckpt_tensor *tensors = describe(m);
 	struct ckpt_write w = {.comm = &world,
 		.tensors = tensors,
@@ -116,7 +117,7 @@ int64_t state_copy_bytes(
 	return n_bytes;
 }
 
-/* Is there memory for it now? Pages that nobody has touched are nobody's yet. */
+/* Is there memory for the copy now? (Untouched pages count as free.) */
 static bool find_memory(struct trainer *t)
 {
 	struct comm_place place;
@@ -127,7 +128,7 @@ static bool find_memory(struct trainer *t)
 	return !arena_try(&t->copy.arena, "checkpoint", (size_t)t->plan.copy_bytes);
 }
 
-/* Collective. Makes it once, for all checkpoints of the run. */
+/* Collective. Allocates the copy once, for all checkpoints of the run. */
 static void make_copy(struct trainer *t)
 {
 	if (t->copy.state != COPY_PLANNED)
@@ -136,7 +137,8 @@ static void make_copy(struct trainer *t)
 	if (t->copy.state == COPY_NONE) {
 		arena_release(&t->copy.arena);
 		trainer_warn_no_copy(t);
-	} else if (t->plan.copy_bytes) { /* all threads touch the pages, not the first */
+	} else if (
+		t->plan.copy_bytes) { /* pages are touched by all threads, not by one */
 		int64_t n = t->plan.copy_bytes / (int64_t)sizeof(float);
 		if (!t->d.apart)
 			t->d.k->zero(
@@ -196,7 +198,7 @@ int64_t state_file_bytes(const struct trainer *t)
 
 /* ---- loading --------------------------------------------------------------------- */
 
-/* Rows of the embedding mean something only by the vocabulary. */
+/* The rows of the embedding belong to the tokens of one vocabulary. */
 static int check_vocabulary(
 	const struct ckpt *c, const struct dataset *data, struct err *e)
 {
@@ -220,7 +222,7 @@ static void open_whole_model(struct trainer *t, struct inference *x)
 {
 	struct err e = {0};
 	if (model_init(&x->model, &t->model.c, 0, &e))
-		die_err(&e); /* it could, once */
+		die_err(&e); /* it could when the run started */
 	inference_open(x, &t->d);
 }
 
@@ -247,7 +249,7 @@ void trainer_gather_model(struct trainer *t, struct inference *x)
 
 /* ---- loading into a run ---------------------------------------------------------- */
 
-/* A run may go on in fp16 that began without, or the other way. */
+/* A run may resume in fp16 that began in another type, or the other way round. */
 static int take_scale(
 	struct trainer *t, const struct ckpt_info *info, const char *path, struct err *e)
 {
@@ -280,6 +282,22 @@ static void take_numbers(struct trainer *t, const struct ckpt_info *info)
 		warn("the checkpoint was trained on other data");
 }
 
+/* The state of one optimizer means nothing to another. */
+static int check_optimizer(const struct trainer *t, const struct ckpt *c, struct err *e)
+{
+	struct train_opts saved;
+	if (opts_from_text(&train_program, &saved, c->config.s, true, e))
+		return err_prefix(e, "%s: ", c->path);
+	if (saved.optimizer == t->o.optimizer)
+		return 0;
+	return err_set(e, EX_USAGE,
+		"%s: was trained with --optimizer %s, whose state %s cannot use: resume "
+		"with "
+		"%s, or begin a new run from its parameters, with --init-from",
+		c->path, optimizer_names[saved.optimizer],
+		optimizer_names[t->o.optimizer], optimizer_names[saved.optimizer]);
+}
+
 /* The number in the file of each group of the store: -1, it is not taken up. Some may be missing. */
 static int find_groups(const struct trainer *t, const struct ckpt *c, bool weights_only,
 	int from[STORE_MAX_GROUPS], struct err *e)
@@ -300,7 +318,7 @@ static int find_groups(const struct trainer *t, const struct ckpt *c, bool weigh
 	return 0;
 }
 
-/* A wire that sends everything has no use for what another one owes, and owes it no more. */
+/* --edit-wire fp32 sends everything: the residual of another wire is dropped. */
 static void warn_of_residual(const struct trainer *t, const struct ckpt *c)
 {
 	bool drops = ckpt_find_group(c, "residual") >= 0 &&
@@ -321,6 +339,8 @@ int trainer_load(struct trainer *t, const char *path, bool weights_only, struct 
 			weights_check(c, &t->model, e);
 	}
 	int from[STORE_MAX_GROUPS] = {0};
+	if (c && !e->code && !weights_only)
+		check_optimizer(t, c, e);
 	if (c && !e->code)
 		find_groups(t, c, weights_only, from, e);
 	struct ckpt_info info = {0};
@@ -355,7 +375,8 @@ int trainer_load(struct trainer *t, const char *path, bool weights_only, struct 
 			take_numbers(t, &info);
 		if (!rc)
 			local_sgd_load(t, c, e);
-		rc = comm_agree(t->world, e); /* rank 0 may have seen more of it */
+		rc = comm_agree(
+			t->world, e); /* rank 0 may have found an error in the file */
 	}
 	ckpt_close(c);
 	return rc;

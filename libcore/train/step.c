@@ -13,7 +13,7 @@ static int64_t window_size(const struct trainer *t)
 	return t->model.c.context + 1;
 }
 
-/* Of a step, the first sample of this worker's. */
+/* The number of this worker's first sample in a step. */
 static int64_t worker_sample(const struct trainer *t)
 {
 	return t->o.worker * layout_worker_batch(&t->o);
@@ -39,16 +39,13 @@ struct pipe_input step_input(const struct trainer *t, const int32_t *windows)
 		.first_sample = worker_sample(t)};
 }
 
+/* A step while it is computed. */
 struct work {
 	struct trainer *t;
 	struct pipe_input input;
 	const struct step_votes *votes;
 	struct step_result *r;
-	bool together; /* with other workers, who may find a bad number that is not here */
-	/* when bad numbers are looked for: */
-	struct probe probe;
-	int64_t found_at; /* where in the step; NOWHERE */
-	int64_t sample;
+	bool averages; /* gradients over all workers: the warm-up of local SGD */
 };
 
 static double step_tokens(const struct trainer *t)
@@ -63,41 +60,37 @@ static void put_pass_step(struct trainer *t)
 	pass_step_begin(&t->pass, &step);
 }
 
-/* What differs from step to step and is no sample: the device reads it where it is needed. */
+/* Everything that differs from step to step, but for the samples, goes to the device. */
 static void put_terms(struct trainer *t, const struct step_result *r)
 {
 	int64_t step = t->step + 1 - t->skipped; /* of the optimizer */
-	const struct step_terms terms = {
-		.adamw = {.lr = r->lr,
-			.beta1 = (float)t->o.beta1,
-			.beta2 = (float)t->o.beta2,
-			.eps = (float)t->o.eps,
-			.correct1 = (float)(1 - pow(t->o.beta1, (double)step)),
-			.correct2 = (float)(1 - pow(t->o.beta2, (double)step))},
+	struct step_terms terms = {.update = {.lr = r->lr},
 		.count = step_tokens(t),
 		.max_norm = t->o.clip,
 		.scale = t->loss_scale,
 		.step = t->step + 1};
+	struct optim_config c;
+	train_optim_config(&t->o, &c);
+	optim_prepare(&c, (double)step, &terms.update);
 	device_put(&t->d, t->terms, &terms, sizeof(terms));
 	put_pass_step(t);
 }
 
-static void run_schedule(struct work *w)
+void step_gradients(struct trainer *t, const struct pipe_input *in)
 {
-	struct trainer *t = w->t;
 	pass_loss_begin(&t->pass);
-	pipe_step(&t->pipe, &w->input);
+	pipe_step(&t->pipe, in);
 	store_step_end(t->store);
 }
 
-/* ---- what ranks agree upon -------------------------------------------------------- */
+/* ---- sums over the ranks ----------------------------------------------------------- */
 
 static bool is_alone(const struct trainer *t)
 {
 	return t->world->size == 1;
 }
 
-/* 1 - what was computed, over what could have been while the slowest rank was at it. */
+/* The fraction of the time of the slowest rank that the pipeline's ranks did not compute. */
 static double bubble(const struct pipe *x)
 {
 	if (x->axis->size == 1)
@@ -135,58 +128,17 @@ void step_allreduce(
 	r->bubble = bubble(&t->pipe);
 }
 
-/* ---- the update -------------------------------------------------------------------- */
-
-enum { AT_ONCE = 64 };
-
-struct update {
-	struct trainer *t;
-	struct adamw_part part[AT_ONCE];
-	int n;
-};
-
-static void update_parts(struct update *u)
-{
-	u->t->d.k->adamw(&u->t->d, u->part, u->n, &u->t->end->adamw);
-	u->n = 0;
-}
-
-static void update_part(void *with, const struct part *x)
-{
-	struct update *u = with;
-	u->part[u->n++] = (struct adamw_part){.p = x->state[STORE_PARAM],
-		.m = x->state[1],
-		.v = x->state[2],
-		.g = x->g,
-		.copy = x->copy,
-		.n = x->rows * x->cols,
-		.decay = x->t->decay ? (float)u->t->o.weight_decay : 0};
-	bool leaves = u->t->o.offload != OFFLOAD_NONE; /* when this returns */
-	if (leaves || u->n == AT_ONCE)
-		update_parts(u);
-}
-
-void step_update(struct trainer *t)
-{
-	struct update u = {.t = t};
-	store_walk(t->store, false, 7, 7, update_part, &u);
-	update_parts(&u);
-	store_updated(t->store, true);
-}
-
-/* ---- a step, as the device is asked for it ------------------------------------------- */
+/* ---- enqueueing a step --------------------------------------------------------------- */
 
 /*
- * A GPU is asked for the update before anybody has seen whether there is to be one, which it
- * finds out itself; then the program waits for the step's result, which comes before the update
- * is done. So a step's result is known before the next one begins, as on a CPU, and the GPU is
- * at its update while that is looked at and the next step is asked for.
- *
- * On a CPU the result is there by then, and what other workers have found has to be waited for.
+ * On a GPU the update is enqueued before the host knows the loss and the norm: the device itself
+ * skips it if they are not finite. The host then waits for the result only, and enqueues the next
+ * step while the GPU still updates. On a CPU the result is there by then; and in a warm-up of
+ * local SGD the host asks the other workers first.
  */
 static bool updates_ahead(const struct work *w)
 {
-	return w->t->d.apart && !w->together;
+	return w->t->d.apart && !w->averages;
 }
 
 static void enqueue_step(struct work *w)
@@ -194,8 +146,8 @@ static void enqueue_step(struct work *w)
 	struct trainer *t = w->t;
 	struct device *d = &t->d;
 	put_terms(t, w->r);
-	run_schedule(w);
-	if (w->together)
+	step_gradients(t, &w->input);
+	if (w->averages)
 		edit_mean_gradient(t->local->edit);
 	store_squares_ask(t->store);
 	if (!is_alone(t))
@@ -203,13 +155,13 @@ static void enqueue_step(struct work *w)
 	d->k->step_end(d, t->end, t->pass.loss, store_squares(t->store), t->terms);
 	device_get_begin(d, &t->ended, t->end, sizeof(t->ended));
 	if (updates_ahead(w))
-		step_update(t);
+		optim_update(t->optim, &t->end->update);
 }
 
-/* Steps in which products find their algorithms, and CUDA loads its kernels. */
-enum { ORDINARY_STEPS = 2 };
+/* Steps in which GEMMs find their algorithms, and CUDA loads its kernels. */
+enum { EAGER_STEPS = 2 };
 
-/* The step is noted and not done. */
+/* Captures the step; does not execute it. */
 static bool capture_graph(struct work *w)
 {
 	struct trainer *t = w->t;
@@ -223,7 +175,7 @@ static bool capture_graph(struct work *w)
 	return true;
 }
 
-/* All that differs from step to step is what is put: the terms, and the samples. */
+/* Only terms and samples differ from step to step. */
 static void refill_graph(struct work *w)
 {
 	struct trainer *t = w->t;
@@ -232,14 +184,14 @@ static void refill_graph(struct work *w)
 	pipe_reload(&t->pipe, &w->input);
 }
 
-/* Who wants to see each kernel does not see those of a graph. */
+/* Steps that are profiled run kernel by kernel, without a graph. */
 static void compute(struct work *w)
 {
 	struct trainer *t = w->t;
 	int64_t step = t->step + 1;
 	bool profiled = t->profile.first <= step && step <= t->profile.last;
-	bool due = t->graph.state == GRAPH_WANTED && t->graph.n_eager >= ORDINARY_STEPS &&
-		   !w->together;
+	bool due = t->graph.state == GRAPH_WANTED && t->graph.n_eager >= EAGER_STEPS &&
+		   !w->averages;
 	if (t->graph.state == GRAPH_MADE && !profiled) {
 		refill_graph(w);
 		device_graph_launch(&t->d);
@@ -279,115 +231,7 @@ static void adjust_scale(struct trainer *t, bool overflow)
 	}
 }
 
-/* ---- when a number is none ------------------------------------------------------- */
-
-struct search {
-	struct device *d;
-	struct probe *probe;
-	bool gradients;
-};
-
-static void search_part(void *with, const struct part *x)
-{
-	struct search *s = with;
-	struct probe *p = s->probe;
-	float *v = s->gradients ? x->g : x->state[STORE_PARAM];
-	int64_t at = p->found ? -1 : s->d->k->find_bad(s->d, mat(v, x->rows, x->cols));
-	if (at < 0)
-		return;
-	p->found = true;
-	p->index = tensor_index(x->t, x->slice, x->row) + at;
-	snprintf(p->where, sizeof(p->where), "%s %s",
-		s->gradients ? "gradient of" : "parameter", x->t->name);
-}
-
-/* Looks through the parameters, or through what this rank has of their gradients. */
-static bool bad_tensor(struct trainer *t, bool gradients, struct probe *p)
-{
-	struct search s = {&t->d, p, gradients};
-	store_walk(t->store, false, gradients ? 0 : STORE_BIT(STORE_PARAM), 0,
-		search_part, &s);
-	return p->found;
-}
-
-enum { NOWHERE = -1 };
-
-/* A bad number spreads: from a stage to the next, and in the backward to those before. Where
- * it was met first is a number that rises in that order. */
-static void look(void *with, const struct action *a)
-{
-	struct work *w = with;
-	int64_t stages = schedule_stages(&w->t->schedule);
-	if (!w->probe.found || w->found_at != NOWHERE)
-		return;
-	w->found_at = 2 * stages * w->t->pass.micro.number +
-		      (a->kind == ACTION_FORWARD ? a->stage : 2 * stages - 1 - a->stage);
-	w->sample = w->t->samples + w->t->pass.micro.first_sample;
-}
-
-/* Collective. Does the step again, looking at every result. Says what this rank found, if it
- * is what was first of all. */
-static bool locate_nonfinite(struct work *w, struct str *why)
-{
-	struct trainer *t = w->t;
-	struct comm *world = t->world;
-	w->probe.found = false;
-	w->found_at = NOWHERE;
-	bool bad = bad_tensor(t, false, &w->probe);
-	int64_t first = comm_min_i64(world, bad ? world->rank : world->size);
-	if (first < world->size) {
-		if (first == world->rank)
-			str_printf(why,
-				"rank %d, before any sample: first bad: %s, element %lld",
-				world->rank, w->probe.where, (long long)w->probe.index);
-		return true;
-	}
-	t->pass.probe = &w->probe;
-	t->pipe.done = look;
-	t->pipe.with = w;
-	run_schedule(w);
-	t->pass.probe = NULL;
-	t->pipe.done = NULL;
-	if (!w->probe.found)
-		bad_tensor(t, true, &w->probe);
-	int64_t last = INT64_MAX - 1, none = INT64_MAX;
-	int64_t mine = w->found_at != NOWHERE ? w->found_at
-		       : w->probe.found	      ? last
-					      : none;
-	int64_t at = comm_min_i64(world, mine);
-	first = comm_min_i64(world, mine == at ? world->rank : world->size);
-	if (first == world->rank && mine < last)
-		str_printf(why,
-			"rank %d, samples %lld to %lld: first bad: %s, element %lld",
-			world->rank, (long long)w->sample,
-			(long long)(w->sample + t->o.micro_batch - 1), w->probe.where,
-			(long long)w->probe.index);
-	else if (first == world->rank && mine == last)
-		str_printf(why, "rank %d, all samples: first bad: %s, element %lld",
-			world->rank, w->probe.where, (long long)w->probe.index);
-	return at < none;
-}
-
-/* The rank that found what was first says what. */
-static void explain(struct work *w, struct step_result *r)
-{
-	struct str why = {0};
-	struct comm *world = w->t->world;
-	bool found = locate_nonfinite(w, &why);
-	str_printf(&r->why, "step %lld: loss %g, grad_norm %g", (long long)w->t->step + 1,
-		(double)r->loss, (double)r->grad_norm);
-	if (found) {
-		int64_t who = comm_min_i64(world, why.len ? world->rank : world->size);
-		comm_bcast_str(world, &why, (int)who);
-		str_printf(&r->why, "; %s", why.s);
-	} else {
-		str_puts(&r->why,
-			w->together ? "; every part of it is finite: another worker's is "
-				      "not, or the sum overflows"
-				    : "; every part of it is finite: the sum overflows");
-	}
-	str_free(&why);
-}
+/* ---- a whole step ------------------------------------------------------------------ */
 
 static void inject_delay(const struct trainer *t)
 {
@@ -397,7 +241,7 @@ static void inject_delay(const struct trainer *t)
 		ranks * (int)max64(1, t->o.edit.workers)));
 }
 
-/* NULL: the data is good. Else other windows in their place, allocated. */
+/* Random windows in place of this step's, allocated; NULL: none are asked for. */
 static int32_t *corrupt_batch(const struct trainer *t)
 {
 	int64_t b = t->o.micro_batch,
@@ -429,7 +273,7 @@ static void collect_result(struct work *w)
 	r->loss = t->ended.loss;
 	r->grad_norm = t->ended.grad_norm;
 	bool lost = !isfinite(r->loss);
-	if (w->together) /* what one of them does all do */
+	if (w->averages) /* all workers stop where one does */
 		lost = edit_any_worker(t->local->edit, lost);
 	r->skipped = !lost && overflowed(t, r);
 	r->bad = !r->skipped && (lost || !isfinite(r->grad_norm));
@@ -445,17 +289,17 @@ void trainer_step_on(struct trainer *t, const int32_t *windows,
 		.input = step_input(t, corrupted ? corrupted : windows),
 		.votes = votes,
 		.r = r,
-		.together = t->local && t->step < t->o.edit.warmup};
+		.averages = t->local && t->step < t->o.edit.warmup};
 	inject_delay(t);
 	compute(&w);
 	collect_result(&w);
 	if (r->bad)
-		explain(&w, r);
+		nonfinite_explain(t, &w.input, r);
 	free(corrupted);
 	if (r->bad)
 		return;
 	if (!r->skipped && !updates_ahead(&w))
-		step_update(t);
+		optim_update(t->optim, &t->end->update);
 	adjust_scale(t, r->skipped);
 	t->step++;
 	t->samples += t->o.batch;
@@ -465,9 +309,10 @@ void trainer_step_on(struct trainer *t, const int32_t *windows,
 void trainer_autotune_step(struct trainer *t)
 {
 	struct fetch *f = fetch_step(t, t->samples);
-	struct work w = {.t = t, .input = step_input(t, loader_end(t->data.loader, f))};
+	const struct pipe_input in = step_input(t, loader_end(t->data.loader, f));
 	put_pass_step(t);
-	run_schedule(&w);
+	step_gradients(t, &in);
+	optim_rehearse(t->optim);
 	fetch_free(f);
 }
 

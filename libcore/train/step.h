@@ -41,16 +41,23 @@ void trainer_autotune_step(struct trainer *t);
 /* Collective. Leaves out steps: a worker that was slower than others catches up with them. */
 void trainer_skip_steps(struct trainer *t, int64_t steps);
 
-/* Parts of a step, for the plan. */
+/* Parts of a step, for the plan and for nonfinite.c. */
 
 /* The micro-batches of a step that are this rank's. */
 struct pipe_input step_input(const struct trainer *t, const int32_t *windows);
+/* Collective over the mesh. All forwards and backwards, and the sums of the gradients. */
+void step_gradients(struct trainer *t, const struct pipe_input *in);
 /* Collective, after the backward: one all-reduce of integers sums the loss and the squares of
  * the gradient, which stay in the device's memory, and the votes. Also measures the bubble. */
 void step_allreduce(
 	struct trainer *t, const struct step_votes *votes, struct step_result *r);
-/* Enqueues the optimizer. */
-void step_update(struct trainer *t);
+
+/* ---- nonfinite.c ----------------------------------------------------------------- */
+
+/* Collective. The loss or the norm of the step is not finite: computes it again, and sets r->why
+ * to where the first such number appears. */
+void nonfinite_explain(
+	struct trainer *t, const struct pipe_input *in, struct step_result *r);
 
 /* ---- eval.c ---------------------------------------------------------------------- */
 

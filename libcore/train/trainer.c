@@ -1,4 +1,4 @@
-/* Opening and closing what a run holds. */
+/* Preparing and building a trainer: device, plan, memory, store, pass, pipeline. */
 #include "train/trainer.h"
 
 #include <math.h>
@@ -17,8 +17,8 @@ void trainer_warn_no_copy(const struct trainer *t)
 			text_bytes(text, (double)t->plan.copy_bytes));
 }
 
-/* Collective. What the ranks of this host need together of something: where there are several
- * hosts, as if all needed as much as the one that needs most. */
+/* Collective. The bytes that the ranks of this host need together. With several hosts, every rank
+ * counts as the one that needs most. */
 static double of_this_host(struct trainer *t, int64_t mine)
 {
 	struct comm_place place;
@@ -30,9 +30,8 @@ static double of_this_host(struct trainer *t, int64_t mine)
 	return (double)most * place.local_size;
 }
 
-/* Collective. What all ranks together that have this rank's GPU need of it; where there are
- * several hosts, or ranks of other workers, as if all needed as much as the one that needs
- * most. */
+/* Collective. The bytes that the ranks sharing this rank's GPU need together. With several hosts, or
+ * ranks of other workers, every rank counts as the one that needs most. */
 static int64_t of_this_gpu(const struct trainer *t, int64_t mine)
 {
 	struct comm_place place;
@@ -56,7 +55,7 @@ static int check_device(const struct trainer *t, struct err *e)
 {
 	char need[NUM_TEXT], has[NUM_TEXT];
 	int64_t mine = plan_on_device(&t->plan), room = t->o.memory;
-	if (!room) { /* what kernels have is no longer free */
+	if (!room) { /* the kernels' workspace is allocated already */
 		mine = of_this_gpu(t, mine - DEVICE_WORK_BYTES);
 		room = t->memory.gpu_free;
 	}
@@ -72,8 +71,8 @@ static int check_device(const struct trainer *t, struct err *e)
 		text_bytes(has, (double)room));
 }
 
-/* Collective. What is planned is touched in the first step: better to refuse than to be
- * killed then. Without the copy it would be slower, which is no reason to refuse. */
+/* Collective. The first step touches all planned memory: a run that does not fit is refused now, and
+ * not killed then. The copy of a checkpoint is optional. */
 static int check_memory(struct trainer *t, struct err *e)
 {
 	struct comm_place place;
@@ -123,7 +122,7 @@ static void agree_on_copies(struct trainer *t)
 		t->plan.copy_bytes = 0;
 }
 
-/* Of float8 a scale is made from the weight as it is, not rounded; so it travels so. */
+/* The scale of a float8 weight is computed from its fp32 values, so these are gathered. */
 static enum dtype wire_dtype(const struct train_opts *o)
 {
 	if (o->gather_dtype == GATHER_FP32)
@@ -133,7 +132,7 @@ static enum dtype wire_dtype(const struct train_opts *o)
 					    : DT_F32;
 }
 
-/* What products take, where that is stored otherwise than parameters are. */
+/* The type of the copy of parameters that GEMMs read; fp32: there is none. */
 static enum dtype copy_dtype(const struct trainer *t)
 {
 	if (!t->d.narrow || t->o.dtype == PRECISION_FP32)
@@ -172,8 +171,11 @@ void trainer_build_store(struct trainer *t)
 		.gather_kv = o->cp_comm == CP_GATHER,
 		.plain_kernels = o->kernels == KERNELS_REF,
 		.cp_rounds = o->cp_accumulate == CP_BF16};
+	struct optim_config optim;
 	train_store_groups(o, &c.groups);
 	t->store = store_open(&c, &t->memory.run);
+	train_optim_config(o, &optim);
+	t->optim = optim_open(&optim, t->store, &t->d);
 	pass_init(&t->pass, m, &t->d, t->store, &p, &t->memory.run);
 	t->terms = arena_alloc(&t->memory.run, sizeof(*t->terms));
 	t->end = arena_alloc(&t->memory.run, sizeof(*t->end));
@@ -194,6 +196,7 @@ void trainer_build_pipe(struct trainer *t)
 
 void trainer_dismantle(struct trainer *t)
 {
+	optim_free(t->optim);
 	store_free(t->store);
 	pass_close(&t->pass);
 	pipe_close(&t->pipe);
@@ -220,7 +223,7 @@ static void open_compute(struct trainer *t)
 	start_phase_ends(&t->start, START_WEIGHTS);
 }
 
-/* What this rank may take; of a GPU its kernels have some already. */
+/* The bytes that this rank may use; on a GPU, with the workspace that its kernels already have. */
 static int64_t limit_of(const struct trainer *t)
 {
 	struct comm_place place;
@@ -230,8 +233,8 @@ static int64_t limit_of(const struct trainer *t)
 	return plan_limit(&t->o, place.local_size);
 }
 
-/* Collective. Plans this rank; with --recompute auto, with the least of it that lets every
- * rank keep to its limit, or all. */
+/* Collective. Plans this rank. --recompute auto: the least recomputation with which every rank fits
+ * into its limit. */
 static void make_plan(struct trainer *t)
 {
 	bool search = t->o.recompute == RECOMPUTE_AUTO;
@@ -297,7 +300,7 @@ int trainer_fit(struct trainer *t, struct err *e)
 {
 	comm_device(&t->d);
 	make_plan(t);
-	if (t->o.eval_only) /* which touches little of it */
+	if (t->o.eval_only) /* an evaluation touches little of it */
 		return 0;
 	check_memory(t, e);
 	int rc = comm_agree(t->world, e);

@@ -29,6 +29,7 @@ struct trainer {
 		struct spill *spill; /* where --offload moves state to */
 	} memory;
 	struct store *store;
+	struct optim *optim;
 	struct pass pass;
 	struct schedule schedule;
 	struct pipe pipe;

@@ -1,0 +1,34 @@
+/* AdamW (Loshchilov, Hutter 2019), with decoupled weight decay as PyTorch has it. */
+#include "optim/optim.h"
+
+#include <math.h>
+
+static int n_state(const struct optim_config *c)
+{
+	(void)c;
+	return 2;
+}
+
+static void prepare(const struct optim_config *c, double step, struct update *u)
+{
+	u->beta1 = (float)c->beta1;
+	u->beta2 = (float)c->beta2;
+	u->eps = (float)c->eps;
+	u->correct1 = (float)(1 - pow(c->beta1, step));
+	u->correct2 = (float)(1 - pow(c->beta2, step));
+}
+
+static void update(
+	struct device *d, const struct update_part *x, int n, const struct update *how)
+{
+	d->k->adamw(d, x, n, how);
+}
+
+const struct optimizer optimizer_adamw = {
+	.name = "adamw",
+	.help = "AdamW: two moments, fp32",
+	.state = {"exp_avg", "exp_avg_sq"},
+	.n_state = n_state,
+	.prepare = prepare,
+	.update = update,
+};

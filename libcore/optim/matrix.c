@@ -1,0 +1,233 @@
+/*
+ * Whole matrices: each is brought together on one rank, its owner, which computes, and what it made
+ * goes back to all ranks that have rows of it. Owners compute with shapes that no layout
+ * changes, and messages move bits, so the bits are those of one rank.
+ *
+ * The ranks of a pipeline stage share its matrices out by the work they are, each to one owner. A
+ * round has one matrix for each owner, so that only one is in the memory of a rank at a time.
+ */
+#include "optim/optim.h"
+#include "comm/requests.h"
+
+#include <stdlib.h>
+
+/* Tags of the two ways. */
+enum { TO_OWNER, FROM_OWNER };
+
+struct matrix {
+	const struct tensor *t;
+	int owner; /* a member */
+	int round;
+	double cost;
+};
+
+struct matrices {
+	const struct optim_config *config;
+	const struct matrix_rule *rule;
+	struct store *s;
+	struct device *d;
+	struct comm *c;
+	int *ranks;		       /* [size], of the world: the members */
+	struct matrix *matrix;	       /* as in the table of tensors */
+	struct comm_requests requests; /* of a round */
+	int n, n_rounds;
+};
+
+/* ---- whose it is --------------------------------------------------------------------- */
+
+/* What the products of a square and a wide matrix take, about. */
+static double cost_of(const struct tensor *t)
+{
+	double a = (double)t->dims[0], b = (double)t->dims[1];
+	return a < b ? a * a * (2 * b + a) : b * b * (2 * a + b);
+}
+
+static struct matrix *next_costliest(struct matrices *x)
+{
+	struct matrix *most = NULL;
+	for (int i = 0; i < x->n; i++)
+		if (x->matrix[i].owner < 0 && (!most || x->matrix[i].cost > most->cost))
+			most = &x->matrix[i];
+	return most;
+}
+
+/* The costliest first, always to the member that has least to do. */
+static void deal_out(struct matrices *x)
+{
+	double *load = xcalloc((size_t)x->c->size, sizeof(*load));
+	int *rounds = xcalloc((size_t)x->c->size, sizeof(*rounds));
+	struct matrix *m;
+	while ((m = next_costliest(x))) {
+		m->owner = 0;
+		for (int r = 1; r < x->c->size; r++)
+			if (load[r] < load[m->owner])
+				m->owner = r;
+		load[m->owner] += m->cost;
+		m->round = rounds[m->owner]++;
+		if (m->round >= x->n_rounds)
+			x->n_rounds = m->round + 1;
+	}
+	free(load);
+	free(rounds);
+}
+
+struct matrices *matrices_open(const struct optim_config *c,
+	const struct matrix_rule *rule, struct store *s, struct device *d)
+{
+	const struct mesh_part stage = {.axes = AXIS_BIT(AXIS_DP) | AXIS_BIT(AXIS_FSDP) |
+						AXIS_BIT(AXIS_CP) | AXIS_BIT(AXIS_TP)};
+	struct matrices *x = xcalloc(1, sizeof(*x));
+	*x = (struct matrices){.config = c, .rule = rule, .s = s, .d = d};
+	x->c = mesh_group(s->c.mesh, stage);
+	x->requests.c = x->c;
+	int n = mesh_members(s->c.mesh, stage, &x->ranks);
+	BUG_ON(n != x->c->size);
+	x->matrix = xcalloc((size_t)s->c.n_tensors, sizeof(*x->matrix));
+	for (int i = 0; i < s->c.n_tensors; i++) {
+		const struct tensor *t = &s->c.tensors[i];
+		if (!t->here || !rule->takes(t, s->c.n_units))
+			continue;
+		x->matrix[x->n++] =
+			(struct matrix){.t = t, .owner = -1, .cost = cost_of(t)};
+	}
+	deal_out(x);
+	return x;
+}
+
+void matrices_free(struct matrices *x)
+{
+	if (!x)
+		return;
+	free(x->ranks);
+	free(x->matrix);
+	comm_requests_free(&x->requests);
+	free(x);
+}
+
+/* ---- pieces of a matrix: rows of a slice that a member updates ------------------------- */
+
+static struct store_rows piece_of(
+	const struct matrices *x, const struct tensor *t, int member, int i)
+{
+	return store_rows_of(x->s, t, i, x->ranks[member]);
+}
+
+static bool has_piece(const struct matrices *x, const struct tensor *t, int member,
+	const struct store_rows *p)
+{
+	for (int i = 0; i < t->here; i++) {
+		struct store_rows own = piece_of(x, t, member, i);
+		if (own.slice == p->slice && own.first == p->first && own.rows == p->rows)
+			return true;
+	}
+	return false;
+}
+
+/* Of replicas, the owner itself or the first after it. */
+static int sender_of(
+	const struct matrices *x, const struct matrix *m, const struct store_rows *p)
+{
+	int member = m->owner;
+	while (!has_piece(x, m->t, member, p))
+		member = (member + 1) % x->c->size;
+	return member;
+}
+
+static struct mat rows_of(float *p, const struct tensor *t, const struct store_rows *x)
+{
+	return mat(p, x->rows, t->cols);
+}
+
+static void move(struct matrices *x, struct mat m, bool out, int peer, int tag)
+{
+	if (out)
+		comm_send(&x->requests, m.p, mat_bytes(m), peer, tag);
+	else
+		comm_recv(&x->requests, m.p, mat_bytes(m), peer, tag);
+}
+
+/* One piece of a member's, between its gradient and the matrix at its owner. */
+static void move_piece(struct matrices *x, const struct matrix *m, int member,
+	const struct store_rows *p, float *slices, bool back)
+{
+	const struct tensor *t = m->t;
+	int me = x->c->rank;
+	bool of_owner = m->owner == me, of_member = member == me;
+	struct mat whole = {.p = NULL}, part = {.p = NULL};
+	if (of_owner)
+		whole = rows_of(slices + (p->slice * t->rows + p->first) * t->cols, t, p);
+	if (of_member)
+		part = rows_of(store_gradient(x->s, t, p->slice), t, p);
+	if (of_owner && of_member)
+		x->d->k->copy(x->d, back ? part : whole, back ? whole : part);
+	else if (of_owner)
+		move(x, whole, back, member,
+			COMM_TAG(MATRIX, back ? FROM_OWNER : TO_OWNER));
+	else if (of_member)
+		move(x, part, !back, m->owner,
+			COMM_TAG(MATRIX, back ? FROM_OWNER : TO_OWNER));
+}
+
+static void move_matrix(
+	struct matrices *x, const struct matrix *m, float *slices, bool back)
+{
+	for (int member = 0; member < x->c->size; member++)
+		for (int i = 0; i < m->t->here; i++) {
+			struct store_rows p = piece_of(x, m->t, member, i);
+			if (p.rows && (back || sender_of(x, m, &p) == member))
+				move_piece(x, m, member, &p, slices, back);
+		}
+}
+
+static void move_round(struct matrices *x, int round, float *slices, bool back)
+{
+	for (int i = 0; i < x->n; i++)
+		if (x->matrix[i].round == round)
+			move_matrix(x, &x->matrix[i], slices, back);
+	comm_start(&x->requests);
+	comm_wait(&x->requests);
+}
+
+/* ---- an update ------------------------------------------------------------------------- */
+
+static const struct matrix *own_matrix(const struct matrices *x, int round)
+{
+	for (int i = 0; i < x->n; i++)
+		if (x->matrix[i].round == round && x->matrix[i].owner == x->c->rank)
+			return &x->matrix[i];
+	return NULL;
+}
+
+static void compute(struct matrices *x, const struct matrix *m, float *slices)
+{
+	const struct tensor *t = m->t;
+	const struct sliced how = {.rows = t->dims[0],
+		.cols = t->dims[1],
+		.slices = t->cut == CUT_COLS ? t->slices : 1};
+	x->rule->whole(x->d, x->config, slices, &how);
+}
+
+void matrices_update(struct matrices *x)
+{
+	for (int round = 0; round < x->n_rounds; round++) {
+		const struct matrix *m = own_matrix(x, round);
+		size_t mark = arena_mark(x->d->scratch);
+		float *slices = m ? arena_floats(x->d->scratch, tensor_size(m->t)) : NULL;
+		move_round(x, round, slices, false);
+		if (m)
+			compute(x, m, slices);
+		move_round(x, round, slices, true);
+		arena_reset(x->d->scratch, mark);
+	}
+}
+
+void matrices_rehearse(struct matrices *x)
+{
+	for (int i = 0; i < x->n; i++) {
+		const struct matrix *m = &x->matrix[i];
+		size_t mark = arena_mark(x->d->scratch);
+		if (m->owner == x->c->rank)
+			compute(x, m, arena_floats(x->d->scratch, tensor_size(m->t)));
+		arena_reset(x->d->scratch, mark);
+	}
+}

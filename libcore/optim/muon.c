@@ -1,0 +1,111 @@
+/*
+ * Muon (Jordan et al. 2024, https://kellerjordan.github.io/posts/muon): the momentum of a matrix is
+ * made orthogonal, by five steps of a Newton-Schulz iteration with a quintic, before it is the
+ * update. Embeddings, the head, norms and biases have AdamW.
+ *
+ * The scale of the update is 0.2 sqrt(max(rows, cols)), so that it has the root mean square that
+ * AdamW's update usually has, and AdamW's learning rate and weight decay can be kept (Liu et al.
+ * 2025, arXiv:2502.16982); or Jordan's sqrt(max(1, rows / cols)), which wants a learning rate of
+ * about 0.02.
+ */
+#include "optim/optim.h"
+
+#include <math.h>
+
+enum { ITERATIONS = 5 };
+
+extern const struct optimizer optimizer_adamw;
+
+static int n_state(const struct optim_config *c)
+{
+	return optimizer_adamw.n_state(c);
+}
+
+static void prepare(const struct optim_config *c, double step, struct update *u)
+{
+	optimizer_adamw.prepare(c, step, u);
+	u->momentum = (float)c->momentum;
+	u->nesterov = c->nesterov;
+}
+
+static void update(
+	struct device *d, const struct update_part *x, int n, const struct update *how)
+{
+	optimizer_adamw.update(d, x, n, how);
+}
+
+/* The matrices of the blocks: unit 0 is the embedding, and the last one the head. */
+static bool takes(const struct tensor *t, int n_units)
+{
+	return t->ndim == 2 && t->unit > 0 && t->unit < n_units - 1;
+}
+
+static void begin(
+	struct device *d, const struct update_part *x, int n, const struct update *how)
+{
+	d->k->muon_momentum(d, x, n, how);
+}
+
+static void end(
+	struct device *d, const struct update_part *x, int n, const struct update *how)
+{
+	d->k->muon_update(d, x, n, how);
+}
+
+static double rate(const struct optim_config *c, const struct tensor *t)
+{
+	double rows = (double)t->dims[0], cols = (double)t->dims[1];
+	return c->muon_original ? sqrt(fmax(1, rows / cols))
+				: 0.2 * sqrt(fmax(rows, cols));
+}
+
+/* X' = a X + (b A + c A A) X, where A = X X^T. */
+struct mat muon_orthogonalize(struct device *d, struct mat x, struct mat other,
+	struct mat gram, struct mat square)
+{
+	const float a = 3.4445f, b = -4.7750f, c = 2.0315f;
+	const struct mat none = {.p = NULL};
+	for (int i = 0; i < ITERATIONS; i++) {
+		struct mat next = other;
+		d->k->linear_fwd(d, gram, x, x, none);
+		d->k->linear_fwd(d, square, gram, gram, none); /* which is symmetric */
+		d->k->axpby(d, square, b, gram, c);
+		d->k->linear_bwd_x(d, next, square, x, false);
+		d->k->axpby(d, next, a, x, 1);
+		other = x;
+		x = next;
+	}
+	return x;
+}
+
+static void whole(struct device *d, const struct optim_config *c, float *slices,
+	const struct sliced *s)
+{
+	int64_t n = s->rows * s->cols, r = min64(s->rows, s->cols);
+	enum dtype type = d->narrow ? c->matmul : DT_F32;
+	size_t mark = arena_mark(d->scratch);
+	struct exact *squares = arena_alloc(d->scratch, sizeof(*squares));
+	struct mat x = mat_take(d->scratch, r, n / r, type);
+	struct mat other = mat_take(d->scratch, r, n / r, type);
+	struct mat gram = mat_take(d->scratch, r, r, type);
+	struct mat square = mat_take(d->scratch, r, r, type);
+	struct mat in = mat(slices, s->rows * s->slices, s->cols / s->slices);
+	d->k->zero(d, mat(squares, 1, EXACT_FLOATS));
+	d->k->exact_sumsq(d, squares, &in, 1);
+	d->k->muon_normalize(d, x, slices, s, squares);
+	d->k->muon_unpack(d, slices, muon_orthogonalize(d, x, other, gram, square), s);
+	arena_reset(d->scratch, mark);
+}
+
+static const struct matrix_rule matrix = {
+	.takes = takes, .begin = begin, .whole = whole, .end = end, .rate = rate};
+
+const struct optimizer optimizer_muon = {
+	.name = "muon",
+	.help = "Muon and AdamW: two moments, fp32",
+	.state = {"exp_avg", "exp_avg_sq"},
+	.n_state = n_state,
+	.prepare = prepare,
+	.update = update,
+	.matrix = &matrix,
+};

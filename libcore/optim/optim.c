@@ -1,0 +1,152 @@
+/* The optimizer of a run: from a row of the table to an update of what the store has here. */
+#include "optim/optim.h"
+
+#include <stdlib.h>
+
+#define OPTIMIZER_EXTERN(kind, name) extern const struct optimizer optimizer_##name;
+OPTIMIZERS(OPTIMIZER_EXTERN)
+#define OPTIMIZER_ROW(kind, name) [OPTIMIZER_##kind] = &optimizer_##name,
+const struct optimizer *const optimizers[N_OPTIMIZERS] = {OPTIMIZERS(OPTIMIZER_ROW)};
+#define OPTIMIZER_NAME(kind, name) #name,
+const char *const optimizer_names[N_OPTIMIZERS + 1] = {OPTIMIZERS(OPTIMIZER_NAME) NULL};
+
+struct optim {
+	struct optim_config c;
+	const struct optimizer *row;
+	struct store *store;
+	struct device *d;
+	int group[OPTIM_MAX_STATE]; /* of the store; -1: not kept */
+	struct matrices *matrices;  /* or NULL */
+};
+
+void optim_add_groups(const struct optim_config *c, struct store_groups *g)
+{
+	const struct optimizer *row = optimizers[c->kind];
+	for (int i = 0; i < row->n_state(c); i++)
+		store_groups_add(g, row->state[i], STORE_OPTIMIZER);
+}
+
+void optim_prepare(const struct optim_config *c, double step, struct update *out)
+{
+	optimizers[c->kind]->prepare(c, step, out);
+}
+
+struct optim *optim_open(const struct optim_config *c, struct store *s, struct device *d)
+{
+	struct optim *o = xcalloc(1, sizeof(*o));
+	*o = (struct optim){.c = *c, .row = optimizers[c->kind], .store = s, .d = d};
+	for (int i = 0; i < OPTIM_MAX_STATE; i++)
+		o->group[i] = i < o->row->n_state(c)
+				      ? store_groups_find(&s->c.groups, o->row->state[i])
+				      : -1;
+	if (o->row->matrix)
+		o->matrices = matrices_open(&o->c, o->row->matrix, s, d);
+	return o;
+}
+
+void optim_free(struct optim *o)
+{
+	if (o)
+		matrices_free(o->matrices);
+	free(o);
+}
+
+/* ---- an update ----------------------------------------------------------------------- */
+
+enum { AT_ONCE = 64 };
+
+/* Parts that one call of a kernel updates. */
+struct batch {
+	void (*fn)(struct device *, const struct update_part *, int n_parts,
+		const struct update *);
+	struct update_part part[AT_ONCE];
+	int n;
+};
+
+struct updating {
+	struct optim *o;
+	const struct update *how;
+	struct batch rows, whole;
+	bool end; /* of matrices, which have come back */
+};
+
+static void update_batch(const struct updating *u, struct batch *b)
+{
+	if (b->n)
+		b->fn(u->o->d, b->part, b->n, u->how);
+	b->n = 0;
+}
+
+static void add_part(const struct updating *u, struct batch *b, struct update_part part)
+{
+	bool leaves = u->o->store->c.offload != OFFLOAD_NONE; /* when this returns */
+	b->part[b->n++] = part;
+	if (leaves || b->n == AT_ONCE)
+		update_batch(u, b);
+}
+
+static float *state_of(const struct optim *o, const struct part *x, int i)
+{
+	return o->group[i] < 0 ? NULL : x->state[o->group[i]];
+}
+
+static void update_part(void *with, const struct part *x)
+{
+	struct updating *u = with;
+	const struct optim *o = u->o;
+	const struct matrix_rule *rule = o->row->matrix;
+	bool whole = rule && rule->takes(x->t, o->store->c.n_units);
+	struct update_part part = {.p = x->state[STORE_PARAM],
+		.m = state_of(o, x, 0),
+		.v = state_of(o, x, 1),
+		.g = x->g,
+		.copy = x->copy,
+		.n = x->rows * x->cols,
+		.decay = x->t->decay ? (float)o->c.decay : 0};
+	if (!whole && !u->end) {
+		add_part(u, &u->rows, part);
+	} else if (whole && !u->end) {
+		part.p = x->g;
+		part.copy = (struct mat){.p = NULL};
+		part.v = NULL;
+		add_part(u, &u->whole, part);
+	} else if (whole) {
+		part.m = part.v = NULL;
+		part.rate = (float)rule->rate(&o->c, x->t);
+		add_part(u, &u->whole, part);
+	}
+}
+
+static void walk(struct updating *u, unsigned groups)
+{
+	store_walk(u->o->store, false, groups, groups, update_part, u);
+	update_batch(u, &u->rows);
+	update_batch(u, &u->whole);
+}
+
+/* Pieces of parameters that are written back while matrices are not updated yet would have wrong
+ * copies: these are all made in the end. */
+void optim_update(struct optim *o, const struct update *how)
+{
+	const struct matrix_rule *rule = o->row->matrix;
+	struct updating u = {.o = o, .how = how, .rows = {.fn = o->row->update}};
+	unsigned groups = STORE_BIT(STORE_PARAM);
+	for (int i = 0; i < OPTIM_MAX_STATE; i++)
+		groups |= o->group[i] < 0 ? 0 : STORE_BIT(o->group[i]);
+	if (rule)
+		u.whole.fn = rule->begin;
+	walk(&u, groups);
+	if (rule) {
+		matrices_update(o->matrices);
+		u.whole.fn = rule->end;
+		u.end = true;
+		walk(&u, STORE_BIT(STORE_PARAM));
+	}
+	store_updated(o->store, !rule || !o->store->c.offload);
+}
+
+void optim_rehearse(struct optim *o)
+{
+	if (o->matrices)
+		matrices_rehearse(o->matrices);
+}
