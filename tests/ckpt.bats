@@ -309,3 +309,40 @@ at20=run/checkpoints/step-00000020.h5
 	code_of 0 pt-ckpt rm mine
 	[ ! -e mine ]
 }
+
+@test "each optimizer goes on from its own state, on another layout and offloaded, and from no other's" {
+	make_shard
+	for how in 'sgd --momentum 0.9 --nesterov yes' muon; do
+		rm -rf whole half other
+		# shellcheck disable=SC2086 # words
+		tiny -n 6 --virtual tp=2 --optimizer $how -o whole
+		# shellcheck disable=SC2086
+		tiny_on 2 -n 6 --tp 2 --optimizer $how --ckpt-every 3 -o half
+		tiny_on 2 --resume half/checkpoints/step-00000003.h5 --fsdp 2 --offload optimizer --offload-to . -o other
+		pt-ckpt diff whole/checkpoints/step-00000006.h5 half/checkpoints/step-00000006.h5
+		pt-ckpt diff -a whole/checkpoints/step-00000006.h5 other/checkpoints/step-00000006.h5
+	done
+	code_of 64 tiny --resume whole --optimizer adamw -n 8
+	says 'was trained with --optimizer muon'
+	says 'init-from'
+	tiny --init-from whole --virtual tp=2 --optimizer adamw -n 2 -o fresh
+}
+
+@test "options of an optimizer that is not there are refused" {
+	make_shard
+	code_of 64 tiny --momentum 0.9
+	says 'momentum needs --optimizer sgd or muon'
+	code_of 64 tiny --optimizer sgd --muon-scale original
+	says 'muon-scale needs --optimizer muon'
+	code_of 64 tiny --optimizer sgd --momentum 0 --nesterov yes
+	says 'nesterov needs --momentum'
+}
+
+@test "SGD without momentum keeps no state, and may take it up" {
+	make_shard
+	tiny -n 4 --optimizer sgd --momentum 0 -o none
+	not h5ls none/checkpoints/latest.h5/momentum_buffer
+	pt-ckpt verify none/checkpoints/latest.h5
+	code_of 0 tiny --resume none --momentum 0.9 -n 6 -o some
+	says 'begins with zeros'
+}

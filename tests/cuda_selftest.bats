@@ -106,6 +106,8 @@ wrong() { # 'OPTION...' KERNEL[:NAME]...
 		exact_sum exact_sumsq adamw step_end normal
 	wrong '-a llama --dtype float8 --no-float8-skip-ends --virtual tp=2,cp=2' round_scaled amax rope \
 		attn_bwd linear_fwd act_bwd xent_bwd
+	wrong '--optimizer muon --dtype bf16' muon_momentum muon_update muon_normalize muon_unpack axpby
+	wrong '--optimizer sgd' sgd
 	wrong '--kernels ref --sample-every 1' norm_bwd_x norm_bwd_w bias_fwd linear_row attn_row
 }
 

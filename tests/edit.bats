@@ -366,3 +366,17 @@ STREAM=(-n 26 --layers 2 --edit-workers 2 --edit-warmup-steps 3 --edit-sync-inte
 	refuse 'edit-outer-nesterov needs --edit-outer-momentum' tiny --edit-workers 1 \
 		--edit-outer sgd --edit-outer-nesterov
 }
+
+@test "workers whose optimizer is Muon have the bits of one rank each, however they share it" {
+	make_shard
+	local apart=(-n 5 --optimizer muon --virtual tp=2 --edit-workers 2 --edit-sync-interval 2
+		--edit-outer sgd --edit-outer-momentum 0.9)
+	tiny_on 2 "${apart[@]}" -o alone
+	tiny_on 4 "${apart[@]}" --tp 2 -o tp
+	tiny_on 4 "${apart[@]}" --fsdp 2 -o fsdp
+	for run in tp fsdp; do
+		for worker in . worker-1; do
+			pt-ckpt diff -a "alone/$worker/checkpoints/latest.h5" "$run/$worker/checkpoints/latest.h5"
+		done
+	done
+}

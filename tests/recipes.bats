@@ -113,6 +113,14 @@ rows_of() { # RUN
 	PATH=$PWD/spoilt:$PATH STEPS=2 DEGREES=2 code_of 1 "$recipes/cp-accumulation" other
 }
 
+@test "muon: the table has both, and their losses fell" {
+	STEPS=6 SEEDS='1 2' LRS=2e-3 WINDOWS=4 "$recipes/muon" whole >out 2>err || [ $? -eq 1 ]
+	[ ! -s err ]
+	[ "$(awk -F'\t' '$2 == "2e-3" && $3 > 1 && $3 < 5 { printf "%s ", $1 }' whole/table.tsv)" = 'adamw muon ' ]
+	[ "$(wc -l <whole/commands)" -eq 4 ]
+	[ "$(rows_of whole/muon-2e-3-2)" -eq 6 ]
+}
+
 @test "edit-example: each synchronisation is told of, and workers end as one" {
 	STEPS=22 "$recipes/edit-example" whole >out
 	[ "$(awk -F'\t' '$2 ~ /^[0-9]+$/ { printf "%s:%s ", $1, $2 }' whole/table.tsv)" = '15:1 20:2 22:3 ' ]

@@ -66,6 +66,8 @@ struct store_groups {
 	int n; /* 0: only the parameters */
 };
 
+/* The parameters alone. */
+void store_groups_begin(struct store_groups *g);
 /* Adds a group, after that of the parameters. Returns its number. */
 int store_groups_add(struct store_groups *g, const char *name, enum store_owner owner);
 /* The number of the group of that name; -1: there is none. */

@@ -77,7 +77,7 @@ static void list_parts(struct store *s)
 
 /* ---- opening --------------------------------------------------------------------- */
 
-static void groups_begin(struct store_groups *g)
+void store_groups_begin(struct store_groups *g)
 {
 	if (!g->n)
 		g->of[g->n++] = (struct store_group){"model", STORE_MODEL};
@@ -85,7 +85,7 @@ static void groups_begin(struct store_groups *g)
 
 int store_groups_add(struct store_groups *g, const char *name, enum store_owner owner)
 {
-	groups_begin(g);
+	store_groups_begin(g);
 	BUG_ON(g->n == STORE_MAX_GROUPS || store_groups_find(g, name) >= 0);
 	g->of[g->n] = (struct store_group){name, owner};
 	return g->n++;
@@ -165,7 +165,7 @@ struct store *store_open(const struct store_config *c, struct arena *run)
 	struct store *s = xcalloc(1, sizeof(*s));
 	bool measuring = arena_measuring(run);
 	s->c = *c;
-	groups_begin(&s->c.groups);
+	store_groups_begin(&s->c.groups);
 	s->own = xcalloc(1, sizeof(*s->own));
 	s->own->shards = mesh_group(c->mesh,
 		(struct mesh_part){.axes = AXIS_BIT(AXIS_FSDP) | AXIS_BIT(AXIS_CP)});

@@ -35,6 +35,7 @@ void train_store_groups(const struct train_opts *o, struct store_groups *g)
 	struct optim_config optim;
 	local_sgd_config(o, &c);
 	train_optim_config(o, &optim);
+	store_groups_begin(g);
 	optim_add_groups(&optim, g);
 	if (o->edit.workers)
 		edit_add_groups(&c, g);
@@ -309,11 +310,12 @@ static int find_groups(const struct trainer *t, const struct ckpt *c, bool weigh
 		if (weights_only ? g != STORE_PARAM : !is_resumed(&t->o, x))
 			continue;
 		from[g] = ckpt_find_group(c, x->name);
-		if (from[g] < 0)
-			return err_set(e, EX_DATAERR, "%s: has no %s, which %s", c->path,
-				x->name,
-				x->owner == STORE_OUTER ? "workers that train apart need"
-							: "the optimizer needs");
+		if (from[g] < 0 && x->owner == STORE_OUTER)
+			return err_set(e, EX_DATAERR,
+				"%s: has no %s, which workers that train apart need",
+				c->path, x->name);
+		if (from[g] < 0 && t->world->rank == 0) /* as of a run that begins */
+			warn("%s: has no %s, which begins with zeros", c->path, x->name);
 	}
 	return 0;
 }
