@@ -30,7 +30,7 @@ ISA_sse2 =
 ISA_avx2 = -mavx2 -mfma -mf16c
 ISA_avx512 = $(ISA_avx2) -mavx512f -mavx512bw -mavx512dq -mavx512vl -mprefer-vector-width=512
 
-# CUDA's half is a library that programs open. The same sources make the tests' one, whose
+# The CUDA plugin is a library that programs open. The same sources make the tests' one, whose
 # device is the CPU. CUDA=no: neither.
 NVCC := $(if $(filter no,$(CUDA)),,$(or $(shell command -v nvcc 2>/dev/null),$(wildcard \
   /usr/local/cuda/bin/nvcc)))
@@ -68,7 +68,7 @@ CUDA_LIB = $(if $(CUDA_SRC),$O/pt-cuda.so)
 EMU_LIB = $(if $(NVCC),$O/emu/pt-cuda.so)
 
 all: programs $(CUDA_LIB)
-# What no test and no demonstration waits for is CUDA's half: it takes minutes to compile.
+# What no test and no demonstration waits for is the CUDA plugin: it takes minutes to compile.
 programs: $(BINS)
 
 $(BINS): $O/%: $O/cmd/%.o $(LIB) kernels/cuda/host.list

@@ -25,8 +25,8 @@ struct device_ops {
 	void (*get_begin)(struct device *, void *to, const void *from, size_t n_bytes);
 	uint64_t (*copy_begin)(struct device *, bool out, void *to, const void *from,
 		size_t n_bytes, uint64_t after);
-	void (*at)(struct device *, enum stretch what);
-	void (*times)(struct device *, double seconds[STRETCHES]);
+	void (*at)(struct device *, enum device_timer what);
+	void (*times)(struct device *, double seconds[N_DEVICE_TIMERS]);
 	/* ---- optional ---- */
 	void (*close)(struct device *);
 	void (*get_end)(struct device *);
@@ -48,7 +48,7 @@ struct device_ops {
 extern const struct device_ops cpu_device_ops;
 
 /* Makes *d a device with these tables, and with the properties that the model asks of its kind:
- * narrow, apart, tile_bytes, sum_block. The CPU, a GPU and the planning device each begin with it,
+ * stores_half, discrete, tile_bytes, sum_block. The CPU, a GPU and the planning device each begin with it,
  * so that the plan for a kind of device is what such a device does. */
 static inline void device_init(struct device *d, enum device_kind kind,
 	const struct kernels *k, const struct device_ops *ops)
@@ -63,8 +63,8 @@ static inline void device_init(struct device *d, enum device_kind kind,
 	d->k = k;
 	d->ops = ops;
 	d->threads = 1;
-	d->narrow = gpu;
-	d->apart = gpu;
+	d->stores_half = gpu;
+	d->discrete = gpu;
 	d->tile_bytes = gpu ? GPU_TILE_BYTES : CPU_TILE_BYTES;
 	d->sum_block = gpu ? GPU_SUM_BLOCK : CPU_SUM_BLOCK;
 }
@@ -94,8 +94,8 @@ static inline uint64_t device_abi(void)
 		sizeof(struct attn), sizeof(struct norm), sizeof(struct norm_grads),
 		sizeof(struct update), sizeof(struct update_part), sizeof(struct sliced),
 		sizeof(struct step_end), sizeof(struct step_terms),
-		sizeof(struct combine), sizeof(struct keep),
-		sizeof(struct chance), sizeof(struct normal), sizeof(struct exact),
+		sizeof(struct combine), sizeof(struct keep), sizeof(struct rng_stream),
+		sizeof(struct normal), sizeof(struct exact),
 		sizeof(struct device_options), sizeof(struct err)};
 #define KERNEL(type, name, ...) \
 	h = device_abi_text(h, #type " " #name "(" #__VA_ARGS__ ")");

@@ -52,17 +52,17 @@ static int missing(const struct str *path, struct err *e)
 
 /* What it has for us. POSIX lets a data pointer become a function pointer; ISO C has no way to say
  * it. */
-struct half {
+struct cuda_plugin {
 	device_opener *open;
 	device_finder *gpu;
 };
 
-static int take_half(struct half *h, void *lib, const char *path, struct err *e)
+static int load_plugin(struct cuda_plugin *h, void *lib, const char *path, struct err *e)
 {
 	const uint64_t *abi = dlsym(lib, "pt_cuda_abi");
 	void *open = dlsym(lib, "pt_cuda_open"), *gpu = dlsym(lib, "pt_cuda_gpu");
 	if (!abi || !open)
-		return err_set(e, EX_FAILED, "%s is not the CUDA half of pt", path);
+		return err_set(e, EX_FAILED, "%s is not the CUDA plugin of pt", path);
 	if (*abi != device_abi() || !gpu)
 		return err_set(e, EX_FAILED,
 			"%s belongs to another version of pt than this program, which is "
@@ -74,7 +74,7 @@ static int take_half(struct half *h, void *lib, const char *path, struct err *e)
 }
 
 /* 1: there is nothing to open. */
-static int find_half(struct half *h, struct err *e)
+static int open_plugin(struct cuda_plugin *h, struct err *e)
 {
 	struct str path = {0};
 	int rc;
@@ -85,11 +85,11 @@ static int find_half(struct half *h, struct err *e)
 		void *lib = dlopen(path.s, RTLD_NOW | RTLD_LOCAL);
 		if (!lib)
 			rc = err_set(e, EX_FAILED,
-				"the CUDA half of pt cannot be opened: %s; its libraries "
+				"the CUDA plugin of pt cannot be opened: %s; its libraries "
 				"(cuBLASLt) come with the CUDA toolkit",
 				dlerror());
 		else
-			rc = take_half(h, lib, path.s, e);
+			rc = load_plugin(h, lib, path.s, e);
 	}
 	str_free(&path);
 	return rc;
@@ -106,8 +106,8 @@ static bool has_driver(void)
 /* Whoever opens it hears why there is none. */
 uint64_t device_gpu(int rank)
 {
-	struct half h;
-	return !has_driver() || find_half(&h, &(struct err){0}) ? 0 : h.gpu(rank);
+	struct cuda_plugin h;
+	return !has_driver() || open_plugin(&h, &(struct err){0}) ? 0 : h.gpu(rank);
 }
 
 uint64_t device_build(void)
@@ -137,8 +137,8 @@ int device_open(struct device *d, enum device_kind kind, const struct device_opt
 	if (kind == DEVICE_CUDA || (kind == DEVICE_AUTO && has_driver())) {
 		struct device_options with = *o;
 		with.alone |= kind == DEVICE_AUTO;
-		struct half h;
-		int rc = find_half(&h, &why);
+		struct cuda_plugin h;
+		int rc = open_plugin(&h, &why);
 		if (!rc)
 			rc = h.open(d, &with, &why);
 		if (!rc)
@@ -272,12 +272,12 @@ void device_forget_algorithms(struct device *d)
 		d->ops->forget_algorithms(d);
 }
 
-void device_at(struct device *d, enum stretch what)
+void device_timer_start(struct device *d, enum device_timer what)
 {
 	d->ops->at(d, what);
 }
 
-void device_times(struct device *d, double seconds[STRETCHES])
+void device_timer_read(struct device *d, double seconds[N_DEVICE_TIMERS])
 {
 	d->ops->times(d, seconds);
 }

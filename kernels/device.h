@@ -7,8 +7,8 @@
 
 #include "kernels/dtype.h"
 
-/* What the time of a device is counted as: device_at(). */
-enum stretch { AT_NOTHING, AT_FORWARD, AT_BACKWARD, STRETCHES };
+/* What the time of a device is counted as: device_timer_start(). */
+enum device_timer { TIMER_OTHER, TIMER_FORWARD, TIMER_BACKWARD, N_DEVICE_TIMERS };
 
 enum device_kind { DEVICE_AUTO, DEVICE_CPU, DEVICE_CUDA };
 #define DEVICE_WORDS "auto", "cpu", "cuda"
@@ -27,15 +27,15 @@ struct device {
 	int64_t taken_bytes, most_bytes; /* of device_arena(): now, and at most */
 	int64_t tile_bytes;		 /* of logits that are computed at once */
 	int64_t sum_block; /* floats of gradients that are added up at once */
-	bool narrow;	   /* stores numbers of 16 bits in 16 bits */
-	bool apart; /* has memory of its own, and runs asynchronously to the program */
+	bool stores_half;  /* stores numbers of 16 bits in 16 bits */
+	bool discrete; /* has memory of its own, and runs asynchronously to the program */
 	int number,
 		sharers; /* of a GPU: its index on this host, and the ranks that share it */
 	struct device_span *spans; /* of its own memory, that device_arena() gave */
 	int n_spans;
 	struct {
-		enum stretch what;
-		double since, seconds[STRETCHES];
+		enum device_timer what;
+		double since, seconds[N_DEVICE_TIMERS];
 	} timer;    /* of the CPU */
 	void *impl; /* private to the device */
 };
@@ -164,11 +164,11 @@ void device_forget_algorithms(struct device *d);
 
 /*
  * A stopwatch: the time of what is enqueued from here on is counted as `what`. And the seconds of
- * each, up to the last call of device_at(), which a GPU must have reached; then they start from 0.
+ * each, up to the last call of device_timer_start(), which a GPU must have reached; then they start from 0.
  * NULL: they only start from 0. Graphs have no times.
  */
-void device_at(struct device *d, enum stretch what);
-void device_times(struct device *d, double seconds[STRETCHES]);
+void device_timer_start(struct device *d, enum device_timer what);
+void device_timer_read(struct device *d, double seconds[N_DEVICE_TIMERS]);
 
 /* The time of each kernel of a GPU, from here on; and the table of them, the slowest first. */
 void device_profile_begin(struct device *d);

@@ -3,10 +3,10 @@
  * e4m3 without infinity. All that depends on a format is asked of its row in the table.
  *
  * A CPU stores every number as fp32; one of less precision is a float that has only the bits
- * of its format, as `round` makes it. A device that is `narrow` stores it in its own 16 or 8
+ * of its format, as `round` makes it. A device that `stores_half` stores it in its own 16 or 8
  * bits: there a kernel widens what it reads, computes in fp32 and rounds what it writes, to
  * nearest, ties to even. Which matrices of a kernel may be narrow is said with it (`any`: each
- * for itself; others are fp32); those that may be have 16 bits, and 8 in products only.
+ * for itself; others are fp32); those that may be have 16 bits, and 8 in matmuls only.
  */
 #ifndef KERNELS_DTYPE_H
 #define KERNELS_DTYPE_H

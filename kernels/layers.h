@@ -72,7 +72,7 @@ KERNEL(void, embed_fwd, struct device *d, struct mat y, struct mat w, const int3
 KERNEL(void, embed_bwd, struct device *d, struct mat dw, struct mat dy,
 	const int32_t *ids, int64_t first)
 
-/* Products: the two operands are of one type (of 8 bits e4m3 and e5m2 mix), the result and the
+/* Matmuls: the two operands are of one type (of 8 bits e4m3 and e5m2 mix), the result and the
  * bias of any; dw is fp32. Where operands have a scale, both have, and the sum is multiplied by
  * both before the bias, or what it is added to, is added and the result is rounded.
  *
@@ -117,9 +117,9 @@ KERNEL(void, norm_bwd_w, struct device *d, enum norm_kind kind, struct mat dgamm
 /* Fused, with the bits of the separate kernels: norm_bwd_x of all rows, norm_bwd_w of rows
  * [first, first + rows), copy = round(dx) unless copy.p is NULL, and the sums of the rows of the copy
  * as bias_bwd computes them unless sums.p is. */
-KERNEL(void, norm_bwd, struct device *d, enum norm_kind kind,
-	const struct norm_grads *to, struct mat dy, struct mat x, struct mat stats,
-	struct mat gamma, int64_t first, int64_t rows)
+KERNEL(void, norm_bwd, struct device *d, enum norm_kind kind, const struct norm_grads *to,
+	struct mat dy, struct mat x, struct mat stats, struct mat gamma, int64_t first,
+	int64_t rows)
 
 /* Turns pairs (j, j + dim/2) of each head by the angle of (position, j); rope[T, dim]
  * holds cosines, then sines. `sign` -1 turns back, which is the backward. x: any. */

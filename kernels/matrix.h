@@ -11,9 +11,9 @@ struct mat {
 	int64_t rows, cols;
 	enum dtype type;
 	/* NULL, or in the device's memory what its numbers are yet to be multiplied by; only
-	 * products do that. */
+	 * matmuls do that. */
 	const float *scale;
-	/* Of 8 bits: NULL, or the same numbers transposed, [cols, rows], for products that sum over
+	/* Of 8 bits: NULL, or the same numbers transposed, [cols, rows], for matmuls that sum over
 	 * the rows, which then need not transpose them; p may be NULL beside it. In libcore/model a
 	 * matrix of more bits has here what its cast to 8 bits will have. */
 	void *transposed;

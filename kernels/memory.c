@@ -43,7 +43,7 @@ bool device_owns(const struct device *d, const void *p)
 void device_arena(struct device *d, struct arena *a, const char *name, size_t n_bytes)
 {
 	char text[NUM_TEXT];
-	if (!d->apart) {
+	if (!d->discrete) {
 		arena_init(a, name, n_bytes);
 		return;
 	}
@@ -61,7 +61,7 @@ void device_arena(struct device *d, struct arena *a, const char *name, size_t n_
 
 void device_arena_release(struct device *d, struct arena *a)
 {
-	if (!d->apart) {
+	if (!d->discrete) {
 		arena_release(a);
 		return;
 	}

@@ -1,6 +1,6 @@
 /*
  * What GPUs can do at most, by NVIDIA's data sheets and architecture white papers: dense
- * products (the sheets' large figures are with sparsity, twice these), at the boost clock.
+ * matmuls (the sheets' large figures are with sparsity, twice these), at the boost clock.
  */
 #include "kernels/backend.h"
 

@@ -123,18 +123,18 @@ static double visible(const struct attn *a)
 #define NOTE_normal		NOTE(normal, .m = {x}, .n = {normal->most > 0})
 #define NOTE_zero		NOTE(zero, .m = {x})
 #define NOTE_copy		NOTE(copy, .m = {to, from})
-#define NOTE_find_bad		return -1
+#define NOTE_find_nonfinite		return -1
 #define NOTE_hash		NOTE(hash, .m = {x})
 #define NOTE_pseudo_grad	NOTE(pseudo_grad, .n = {n})
 #define NOTE_mix		NOTE(mix, .n = {n})
 #define NOTE_combine		NOTE(combine, .n = {n, how->workers, how->vote, how->normalize})
 #define NOTE_keep_largest	NOTE(keep_largest, .m = {x}, .n = {k})
 #define NOTE_keep_random	NOTE(keep_random, .m = {x})
-#define NOTE_round_random	NOTE(round_random, .m = {x})
-#define NOTE_quantise		NOTE(quantise, .m = {x}, .n = {chance != NULL})
+#define NOTE_round_stochastic	NOTE(round_stochastic, .m = {x})
+#define NOTE_quantise		NOTE(quantise, .m = {x}, .n = {rng != NULL})
 #define NOTE_dequantise		NOTE(dequantise, .m = {x})
-#define NOTE_pick		NOTE(pick, .m = {x}, .n = {k, wide})
-#define NOTE_strew		NOTE(strew, .m = {x}, .n = {k, wide})
+#define NOTE_topk_pack		NOTE(topk_pack, .m = {x}, .n = {k, wide})
+#define NOTE_topk_scatter		NOTE(topk_scatter, .m = {x}, .n = {k, wide})
 /* clang-format on */
 
 #pragma GCC diagnostic push

@@ -273,7 +273,7 @@ static float number_of(unsigned code, int fraction_bits)
 	return code & 0x80 ? -x : x;
 }
 
-/* No kernel reads these, but products. */
+/* No kernel reads these, but matmuls. */
 static void widen_bytes(float *to, int64_t n, enum dtype type)
 {
 	const uint8_t *codes = (uint8_t *)to;

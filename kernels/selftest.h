@@ -41,7 +41,7 @@ void kernel_calls_free(struct kernel_calls *);
 /* The planning device notes its calls from here on. */
 void device_plan_notes(struct device *d, struct kernel_calls *);
 
-/* Is OpenBLAS here, which the CPU's products need? Who trains on GPUs may do without. */
+/* Is OpenBLAS here, which the CPU's matmuls need? Who trains on GPUs may do without. */
 bool selftest_has_blas(void);
 
 struct selftest {

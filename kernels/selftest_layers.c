@@ -37,10 +37,10 @@ void try_embed_bwd(struct trial *t)
 	trial_check(t, "dw", dw);
 }
 
-/* ---- products ----------------------------------------------------------------------- */
+/* ---- matmuls ----------------------------------------------------------------------- */
 
 /*
- * A product has its own algorithm for each shape, so that it is tried with all of its rows. The
+ * A matmul has its own algorithm for each shape, so that it is tried with all of its rows. The
  * CPU has some of them, which the GPU has again and again: so each row of a result is one that the
  * CPU has, too, and a sum over rows is that of the CPU's, each as often as the GPU has it.
  */
@@ -79,7 +79,7 @@ static void transpose(struct trial *t, struct mat like, struct pair *x)
 		x->m[GPU].p = NULL;
 }
 
-/* What a matrix is to a product beside its numbers. */
+/* What a matrix is to a matmul beside its numbers. */
 static struct pair operand(struct trial *t, struct mat like, struct pair x)
 {
 	struct pair scale = scale_of(t, like);

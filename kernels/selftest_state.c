@@ -259,8 +259,7 @@ void try_step_end(struct trial *t)
 	struct step_end none;
 	memset(&none, 0, sizeof(none));
 	struct pair end = pair_bytes(t, &none, sizeof(none));
-	BOTH(t, step_end, end.m[s].p, of_loss.m[s].p, of_squares.m[s].p,
-		of_terms.m[s].p);
+	BOTH(t, step_end, end.m[s].p, of_loss.m[s].p, of_squares.m[s].p, of_terms.m[s].p);
 	trial_check(t, "what the optimizer is to do", words_of(end, 0, 7));
 	trial_check(
 		t, "loss and norm", words_of(end, offsetof(struct step_end, loss), 2));
@@ -292,7 +291,7 @@ void try_combine(struct trial *t)
 		0.5f, 1, 0, 0.25f, 0.125f, 2, 0.75f, 0.375f};
 	int64_t n = fewer(t->c->n[0], MOST);
 	struct combine c = {.workers = (int)min64(t->c->n[1], WORKERS),
-		.vote = (enum consensus)t->c->n[2],
+		.vote = (enum sign_vote)t->c->n[2],
 		.normalize = t->c->n[3]};
 	struct pair out = pair_blank_vector(t, n);
 	const float *x[SIDES][WORKERS];
@@ -318,30 +317,30 @@ void try_keep_random(struct trial *t)
 {
 	const struct keep o = {.density = 0.25f,
 		.scale = 4,
-		.chance.key = philox_key(1, 2, 3),
+		.rng.key = philox_key(1, 2, 3),
 		.worker = 1};
 	struct pair x = pair_random(t, few(t, 0), 1);
 	BOTH(t, keep_random, x.m[s], &o);
 	trial_check(t, "x", x);
 }
 
-static struct chance chance(void)
+static struct rng_stream rng(void)
 {
-	return (struct chance){.key = philox_key(1, 2, 3), .first = 4};
+	return (struct rng_stream){.key = philox_key(1, 2, 3), .first = 4};
 }
 
-void try_round_random(struct trial *t)
+void try_round_stochastic(struct trial *t)
 {
-	const struct chance o = chance();
+	const struct rng_stream o = rng();
 	struct pair x = pair_random(t, few(t, 0), 1);
-	BOTH(t, round_random, x.m[s], &o);
+	BOTH(t, round_stochastic, x.m[s], &o);
 	trial_check(t, "x", x);
 }
 
 /* Codes of 8 bits, four of which are compared as one number of 32. */
 void try_quantise(struct trial *t)
 {
-	const struct chance o = chance();
+	const struct rng_stream o = rng();
 	struct pair x = pair_random(t, few(t, 0), 1);
 	struct pair codes = pair_blank_vector(t, ceil_div(mat_size(x.m[CPU]), 4));
 	struct pair scales = pair_blank_vector(t, x.m[CPU].rows);
@@ -371,7 +370,7 @@ static struct pair places_of(struct trial *t, int64_t n, bool wide)
 	return pair_blank_vector(t, wide ? n : ceil_div(n, 2));
 }
 
-void try_pick(struct trial *t)
+void try_topk_pack(struct trial *t)
 {
 	struct pair x = pair_random(t, few(t, 0), 1);
 	int64_t k = t->c->n[0], n = x.m[CPU].rows * k;
@@ -379,32 +378,30 @@ void try_pick(struct trial *t)
 	struct pair values = pair_blank_vector(t, n), places = places_of(t, n, wide);
 	t->d[CPU]->k->keep_largest(t->d[CPU], x.m[CPU], k);
 	pair_send(t, x);
-	BOTH(t, pick, values.m[s].p, places.m[s].p, wide, x.m[s], k);
+	BOTH(t, topk_pack, values.m[s].p, places.m[s].p, wide, x.m[s], k);
 	trial_check(t, "values", values);
 	trial_check(t, "places", places);
 }
 
-void try_strew(struct trial *t)
+void try_topk_scatter(struct trial *t)
 {
 	struct pair from = pair_random(t, few(t, 0), 1), x = pair_blank(t, few(t, 0));
 	int64_t k = t->c->n[0], n = x.m[CPU].rows * k;
 	bool wide = t->c->n[1];
 	struct pair values = pair_blank_vector(t, n), places = places_of(t, n, wide);
 	t->d[CPU]->k->keep_largest(t->d[CPU], from.m[CPU], k);
-	t->d[CPU]->k->pick(
+	t->d[CPU]->k->topk_pack(
 		t->d[CPU], values.m[CPU].p, places.m[CPU].p, wide, from.m[CPU], k);
 	pair_send(t, values);
 	pair_send(t, places);
-	BOTH(t, strew, x.m[s], values.m[s].p, places.m[s].p, wide, k);
+	BOTH(t, topk_scatter, x.m[s], values.m[s].p, places.m[s].p, wide, k);
 	trial_check(t, "x", x);
 }
 
 void try_normal(struct trial *t)
 {
-	const struct normal o = {.mean = 0.5f,
-		.std = 0.02f,
-		.most = t->c->n[0] ? 3 : 0,
-		.chance = chance()};
+	const struct normal o = {
+		.mean = 0.5f, .std = 0.02f, .most = t->c->n[0] ? 3 : 0, .rng = rng()};
 	struct pair x = pair_blank(t, few(t, 0));
 	BOTH(t, normal, x.m[s], &o);
 	trial_check(t, "x", x);
@@ -474,9 +471,9 @@ const struct trial_row trial_rows[N_KERNELS] = {
 	[KERNEL_combine] = {try_combine, 1e-5, 0},
 	[KERNEL_keep_largest] = {try_keep_largest, 0, 0},
 	[KERNEL_keep_random] = {try_keep_random, 0, 0},
-	[KERNEL_round_random] = {try_round_random, 0, 0},
+	[KERNEL_round_stochastic] = {try_round_stochastic, 0, 0},
 	[KERNEL_quantise] = {try_quantise, 0, 0},
 	[KERNEL_dequantise] = {try_dequantise, 0, 0},
-	[KERNEL_pick] = {try_pick, 0, 0},
-	[KERNEL_strew] = {try_strew, 0, 0},
+	[KERNEL_topk_pack] = {try_topk_pack, 0, 0},
+	[KERNEL_topk_scatter] = {try_topk_scatter, 0, 0},
 };

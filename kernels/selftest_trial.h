@@ -21,7 +21,7 @@ struct trial {
 	struct err *e;
 };
 
-/* A matrix on both. The CPU has it as fp32, whatever the type; and of operands of products
+/* A matrix on both. The CPU has it as fp32, whatever the type; and of operands of matmuls
  * fewer rows, which the GPU has again and again. Vectors and integers are such matrices, too. */
 struct pair {
 	struct mat m[SIDES];

@@ -9,7 +9,7 @@
 
 /* A stream of random numbers: element (row, col) of a kernel's matrix takes number
  * first + row * row_step + col of the key's. A step of 0: the matrix's own, its columns. */
-struct chance {
+struct rng_stream {
 	struct philox_key key;
 	int64_t first, row_step;
 };
@@ -24,7 +24,7 @@ static inline int64_t row_step(int64_t step, struct mat x)
 struct normal {
 	float mean, std;
 	float most; /* 0: any */
-	struct chance chance;
+	struct rng_stream rng;
 };
 
 #endif
@@ -37,8 +37,8 @@ struct normal {
  * 57344, infinity too. Subnormal numbers are kept, NaN stays NaN. With DT_F32 a product.
  * x: any; y: fp32, or stored as the format that it is cast to.
  *
- * A product of less precision is what matrix units do: operands cast, each with its scale;
- * the product of what the casts gave, summed in fp32; the sum times the inverse of both, and
+ * A matmul of less precision is what matrix units do: operands cast, each with its scale;
+ * the matmul of what the casts gave, summed in fp32; the sum times the inverse of both, and
  * that cast to the format of the result.
  */
 KERNEL(void, round, struct device *d, struct mat y, struct mat x, enum dtype type,
@@ -59,7 +59,7 @@ KERNEL(void, normal, struct device *d, struct mat x, const struct normal *normal
 KERNEL(void, zero, struct device *d, struct mat x)		     /* any */
 KERNEL(void, copy, struct device *d, struct mat to, struct mat from) /* of one type */
 /* Index of the first element that is not finite, or -1. x: any. Waits for the device. */
-KERNEL(int64_t, find_bad, struct device *d, struct mat x)
+KERNEL(int64_t, find_nonfinite, struct device *d, struct mat x)
 /* To *sum, in the device's memory, is added the sum over elements (i, j) of a hash of (key,
  * first + i stride + j, bits): equal for any division of a tensor into parts. */
 KERNEL(void, hash, struct device *d, uint64_t *sum, struct mat x, uint64_t key,

@@ -9,20 +9,20 @@
 
 /* How the sign of an element is elected, by which terms of the other sign are left out of a
  * weighted sum: not at all; the sign of the sum of the terms; or that of most of them. */
-enum consensus { CONSENSUS_NONE, CONSENSUS_SUM, CONSENSUS_COUNT };
+enum sign_vote { SIGN_VOTE_NONE, SIGN_VOTE_SUM, SIGN_VOTE_COUNT };
 #define CONSENSUS_WORDS "none", "sum", "count"
 
 struct combine {
 	int workers;
 	const float *weight; /* [workers]; with 0 a worker's vector is ignored */
-	enum consensus vote;
+	enum sign_vote vote;
 	bool normalize; /* by the sum of the weights of the terms that count */
 };
 
 /* Random sparsification: each element is kept with this probability, times `scale`. */
 struct keep {
 	float density, scale;
-	struct chance chance;
+	struct rng_stream rng;
 	uint32_t worker;
 };
 
@@ -48,21 +48,22 @@ KERNEL(void, keep_random, struct device *d, struct mat x, const struct keep *how
  * numbers around x, with probabilities that make x the mean.
  *
  * Stochastic rounding to bfloat16; to nearest it is `round`, and the bits are those of `narrow`. */
-KERNEL(void, round_random, struct device *d, struct mat x, const struct chance *chance)
+KERNEL(void, round_stochastic, struct device *d, struct mat x,
+	const struct rng_stream *rng)
 /* Each row becomes scale * code, with codes in [-127, 127] and scale = max |x| / 127 in bfloat16,
  * so that the product is exact and a row that was quantised before stays as it is. A row that is
  * not finite, or smaller than any scale, becomes 0. codes and scales may be NULL; so may the
  * random numbers, for rounding to nearest. */
 KERNEL(void, quantise, struct device *d, struct mat x, int8_t *codes, float *scales,
-	const struct chance *chance)
+	const struct rng_stream *rng)
 KERNEL(void, dequantise, struct device *d, struct mat x, const int8_t *codes,
 	const float *scales)
 /* Packs k elements of each row, in their order, with their columns in 32 bits if `wide`, else in
  * 16: those that are not 0, at most k, then zeros as far as there is room. */
-KERNEL(void, pick, struct device *d, float *values, void *places, bool wide, struct mat x,
-	int64_t k)
+KERNEL(void, topk_pack, struct device *d, float *values, void *places, bool wide,
+	struct mat x, int64_t k)
 /* The inverse: all other elements become 0. */
-KERNEL(void, strew, struct device *d, struct mat x, const float *values,
+KERNEL(void, topk_scatter, struct device *d, struct mat x, const float *values,
 	const void *places, bool wide, int64_t k)
 
 #endif

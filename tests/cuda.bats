@@ -280,7 +280,7 @@ memory_of() { # NAME FILE: bytes of that line of a plan
 	[[ $output == *PT_CUDA_SYNC* ]]
 }
 
-@test "the table of kernels, and the algorithms of products" {
+@test "the table of kernels, and the algorithms of matmuls" {
 	make_shard
 	on_gpu -n 3 --profile 2:3 -o run >rows 2>err || cat err
 	pt-train "${TINY[@]:1}" "${TWO[@]}" --device cuda -n 3 --profile 2:9 -o told >/dev/null 2>err

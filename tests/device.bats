@@ -67,7 +67,7 @@ says() { # text...: what was said has it
 	echo 'int other;' | gcc -shared -fPIC -o "$BATS_TEST_TMPDIR/other.so" -xc -
 	PT_CUDA=$BATS_TEST_TMPDIR/other.so run "$try" name
 	[ "$status" -eq 1 ]
-	says 'is not the CUDA half of pt'
+	says 'is not the CUDA plugin of pt'
 	echo 'unsigned long pt_cuda_abi = 1; int pt_cuda_open(void) { return 0; }' |
 		gcc -shared -fPIC -o "$BATS_TEST_TMPDIR/old.so" -xc -
 	PT_CUDA=$BATS_TEST_TMPDIR/old.so run "$try" name
@@ -100,7 +100,7 @@ says() { # text...: what was said has it
 	says 'device=cuda: emulated GPU has ' 'nvidia-smi tells'
 	PT_EMU_MEMORY=300000000 run "$try" fill
 	[ "$status" -eq 1 ]
-	says ' bytes' "out of memory: 1.00 MiB for a product's operands" 'are in use'
+	says ' bytes' "out of memory: 1.00 MiB for a matmul's operands" 'are in use'
 	PT_EMU_LOAD=2 run "$try" work
 	[ "$status" -eq 1 ]
 	says 'out of memory at add, for what CUDA needs'

@@ -55,7 +55,7 @@ struct device *test_device(void)
 
 void only_on_cpu(void)
 {
-	if (test_device()->apart)
+	if (test_device()->discrete)
 		skip();
 }
 
@@ -126,7 +126,7 @@ static struct piece *pieces;
 static int64_t n_pieces;
 static uint64_t seed;
 
-/* Of a device that is apart, large blocks, since it is slow to give small ones; until the end. */
+/* Of a discrete device, large blocks, since it is slow to give small ones; until the end. */
 enum { BLOCK_BYTES = 64 << 20, PLACE_BYTES = 256 };
 static struct block {
 	char *p;
@@ -153,7 +153,7 @@ static void *from_block(struct device *d, size_t n_bytes)
 static void *piece_new(size_t n_bytes, int64_t n_floats)
 {
 	struct device *d = test_device();
-	void *p = d->apart ? from_block(d, n_bytes) : xmalloc(n_bytes);
+	void *p = d->discrete ? from_block(d, n_bytes) : xmalloc(n_bytes);
 	memset(p, 0, n_bytes);
 	pieces = xrealloc(pieces, (size_t)(n_pieces + 1) * sizeof(*pieces));
 	pieces[n_pieces++] = (struct piece){p, n_floats};
@@ -260,7 +260,7 @@ int memory_end(void **state)
 				(int)n);
 			broken = -1;
 		}
-		if (!test_device()->apart)
+		if (!test_device()->discrete)
 			free(pieces[i].p);
 	}
 	for (size_t i = 0; i < ARRAY_LEN(blocks); i++)

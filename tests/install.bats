@@ -4,7 +4,7 @@ load helpers
 
 top=$BATS_TEST_DIRNAME/..
 
-# `-o all`: whatever flags it was built with, it is not built again; and CUDA's half is installed
+# `-o all`: whatever flags it was built with, it is not built again; and the CUDA plugin is installed
 # where it was built.
 pt_make() { # TARGET VARIABLE...
 	[ -e "$BUILD/pt-cuda.so" ] || set -- "$@" CUDA=no

@@ -323,10 +323,10 @@ static const struct edit_config configs[] = {
 		.clip = 1},
 	{.reducer = EDIT_GTA,
 		.normalize = true,
-		.consensus = CONSENSUS_SUM,
+		.consensus = SIGN_VOTE_SUM,
 		.by_unit = true},
 	{.reducer = EDIT_GTA,
-		.consensus = CONSENSUS_COUNT,
+		.consensus = SIGN_VOTE_COUNT,
 		.sparsify = EDIT_MAGNITUDE,
 		.density = 0.3,
 		.by_unit = true},
@@ -342,7 +342,7 @@ static const struct edit_config configs[] = {
 		.normalize = true,
 		.sparsify = EDIT_RESCALED_RANDOM,
 		.density = 0.5,
-		.consensus = CONSENSUS_SUM,
+		.consensus = SIGN_VOTE_SUM,
 		.seed = 3},
 	{.outer = EDIT_OUTER_SGD,
 		.lr = 0.7,
@@ -391,9 +391,9 @@ static const struct layout layouts[] = {
 static bool is_due(size_t config, int workers, size_t layout)
 {
 	const struct layout *l = &layouts[layout];
-	if (workers * ranks_of(l) > world->size || (device.apart && l->offload))
+	if (workers * ranks_of(l) > world->size || (device.discrete && l->offload))
 		return false;
-	size_t of = device.apart && test_device_slow(&device) ? 13 : 3;
+	size_t of = device.discrete && test_device_slow(&device) ? 13 : 3;
 	return ((size_t)workers + config + layout) % of == 0;
 }
 
@@ -675,7 +675,7 @@ static void feeds_back(void **state)
 		{EDIT_WIRE_SPARSE, 0.9, 0.1},
 	};
 	(void)state;
-	if (device.apart &&
+	if (device.discrete &&
 		test_device_slow(&device)) /* whose wires have the CPU's bits */
 		skip();
 	struct comm *c = comm_split(world, world->rank < 3 ? 0 : -1, "some");

@@ -53,7 +53,7 @@ static void give(struct device *d, void *p, size_t n_bytes)
 
 static const struct device_ops ops = {
 	.put = put, .get = get, .alloc = take, .free = give};
-static struct device device = {.ops = &ops, .apart = true};
+static struct device device = {.ops = &ops, .discrete = true};
 static struct arena arena;
 
 static void open_device(void)

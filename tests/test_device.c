@@ -65,9 +65,9 @@ static void planned(void **state)
 {
 	const struct device *d = *state;
 	struct device plan;
-	device_plan(&plan, d->apart ? DEVICE_CUDA : DEVICE_CPU);
-	assert_int_equal(d->narrow, plan.narrow);
-	assert_int_equal(d->apart, plan.apart);
+	device_plan(&plan, d->discrete ? DEVICE_CUDA : DEVICE_CPU);
+	assert_int_equal(d->stores_half, plan.stores_half);
+	assert_int_equal(d->discrete, plan.discrete);
 	assert_true(d->tile_bytes > 0);
 	assert_int_equal(d->tile_bytes, plan.tile_bytes);
 	assert_true(d->sum_block > 0);
@@ -83,7 +83,7 @@ static void memory_limit(void **state)
 	struct device *shared = *state, d;
 	struct err e = {0};
 	int64_t used, left;
-	if (!shared->apart)
+	if (!shared->discrete)
 		skip();
 	assert_int_equal(device_open(&d, DEVICE_CUDA, &o, &e), 0);
 	device_memory(&d, &used, &left);
@@ -127,8 +127,8 @@ static void cpu_memory(void **state)
 static void names(void **state)
 {
 	const struct device *d = *state;
-	assert_non_null(strstr(device_name(d), d->apart ? "(sm_" : "cpu"));
-	assert_string_equal(d->k->name, d->apart ? "cuda" : device_name(d));
+	assert_non_null(strstr(device_name(d), d->discrete ? "(sm_" : "cpu"));
+	assert_string_equal(d->k->name, d->discrete ? "cuda" : device_name(d));
 }
 
 /* Of each kernel that was asked for meanwhile, how often: more often than times are kept, too;
@@ -150,7 +150,7 @@ static void profile(void **state)
 	device_profile_end(d, &table);
 	d->k->zero(d, y);
 	device_range_end(d);
-	if (!d->apart) {
+	if (!d->discrete) {
 		assert_int_equal(table.len, 0);
 		return;
 	}

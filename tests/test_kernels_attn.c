@@ -273,7 +273,7 @@ static void check_attention(struct device *d, const struct seqs *s)
 static bool is_left_out(const struct device *d, size_t number)
 {
 	enum { OF = 7 };
-	return d->apart && test_device_slow(d) && number % OF;
+	return d->discrete && test_device_slow(d) && number % OF;
 }
 
 static void whole_sequences(void **state)
@@ -348,7 +348,7 @@ static void narrow_sequences(void **state)
 	static const int64_t rows[] = {1, 65, 128, 201};
 	static const int64_t dims[] = {8, 20, 31, 64, 96, 128, 256};
 	struct device *d = *state;
-	if (!d->narrow)
+	if (!d->stores_half)
 		skip();
 	for (size_t i = 0; i < ARRAY_LEN(rows); i++) {
 		for (size_t j = 0; j < ARRAY_LEN(dims); j++) {
@@ -379,7 +379,7 @@ static void narrow_rings(void **state)
 		{4, 8 * 32, 2, 256, 0.2f},
 	};
 	struct device *d = *state;
-	if (!d->narrow)
+	if (!d->stores_half)
 		skip();
 	for (size_t i = 0; i < ARRAY_LEN(cases) * 2; i++) {
 		size_t c = i / 2;
@@ -425,7 +425,7 @@ static void warpgroups(void **state)
 		{2, 264, 2, 128, DT_BF16},
 	};
 	struct device others, *d = *state, *const both[] = {d, &others};
-	if (!d->narrow)
+	if (!d->stores_half)
 		skip();
 	open_others(d, &others);
 	for (size_t i = 0; i < ARRAY_LEN(cases); i++) {
@@ -451,7 +451,7 @@ static void large_shapes(void **state)
 		{1, 2048, 4, 4, 64, DT_BF16},
 	};
 	struct device others, *d = *state, *const both[] = {d, &others};
-	if (!d->narrow || test_device_slow(d))
+	if (!d->stores_half || test_device_slow(d))
 		skip();
 	open_others(d, &others);
 	for (size_t i = 0; i < ARRAY_LEN(cases); i++) {
@@ -523,9 +523,9 @@ static void sequences_are_alone(void **state)
 {
 	struct device *d = *state;
 	check_twice(d, DT_F32, 131, 64);
-	if (d->narrow)
+	if (d->stores_half)
 		check_twice(d, DT_BF16, 131, 64);
-	if (d->narrow)
+	if (d->stores_half)
 		check_twice(d, DT_BF16, 70, 24);
 }
 

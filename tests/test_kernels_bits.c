@@ -449,7 +449,7 @@ static uint64_t run_combine(struct device *d)
 {
 	static const float weight[] = {0.3f, 0.1f, 0, 0.4f, 0.2f};
 	const float *x[ARRAY_LEN(weight)];
-	const struct combine c = {ARRAY_LEN(weight), weight, CONSENSUS_SUM, true};
+	const struct combine c = {ARRAY_LEN(weight), weight, SIGN_VOTE_SUM, true};
 	struct mat out = mat_blank(ROWS, COLS);
 	for (size_t i = 0; i < ARRAY_LEN(weight); i++)
 		x[i] = numbers(ROWS, COLS, 1 + i).p;
@@ -479,10 +479,10 @@ static uint64_t run_sub(struct device *d)
 	return hash_of(y);
 }
 
-static uint64_t run_round_random(struct device *d)
+static uint64_t run_round_stochastic(struct device *d)
 {
 	struct mat x = numbers(ROWS, COLS, 1);
-	d->k->round_random(d, x, &(struct chance){{{1, 2}}, 5, 0});
+	d->k->round_stochastic(d, x, &(struct rng_stream){{{1, 2}}, 5, 0});
 	return hash_of(x);
 }
 
@@ -495,7 +495,7 @@ static uint64_t run_quantise(struct device *d)
 		float *scales = floats(ROWS);
 		int8_t *codes = (int8_t *)floats(N);
 		d->k->quantise(d, x, codes, scales,
-			random ? &(struct chance){{{1, 2}}, 5, 0} : NULL);
+			random ? &(struct rng_stream){{{1, 2}}, 5, 0} : NULL);
 		hash = hash * 3 + hash_of(x) + hash_bytes(codes, N, 0) +
 		       hash_bytes(scales, ROWS * sizeof(*scales), 0);
 	}
@@ -514,21 +514,21 @@ static uint64_t run_dequantise(struct device *d)
 
 enum { PICKED = COLS / 3 };
 
-static uint64_t run_pick(struct device *d)
+static uint64_t run_topk_pack(struct device *d)
 {
 	float *values = floats(ROWS * PICKED), *places = floats(ROWS * PICKED);
-	d->k->pick(d, values, places, true, numbers(ROWS, COLS, 1), PICKED);
+	d->k->topk_pack(d, values, places, true, numbers(ROWS, COLS, 1), PICKED);
 	return hash_bytes(values, ROWS * PICKED * sizeof(*values), 0) ^
 	       hash_bytes(places, ROWS * PICKED * sizeof(*places), 1);
 }
 
-static uint64_t run_strew(struct device *d)
+static uint64_t run_topk_scatter(struct device *d)
 {
 	struct mat x = numbers(ROWS, COLS, 1);
 	uint16_t *places = (uint16_t *)(void *)floats(ROWS * PICKED);
 	for (int64_t i = 0; i < ROWS * PICKED; i++)
 		places[i] = (uint16_t)(i * 7 % COLS);
-	d->k->strew(d, x, numbers(ROWS, PICKED, 2).p, places, false, PICKED);
+	d->k->topk_scatter(d, x, numbers(ROWS, PICKED, 2).p, places, false, PICKED);
 	return hash_of(x);
 }
 
@@ -590,12 +590,12 @@ static uint64_t run_copy(struct device *d)
 	return hash_of(x);
 }
 
-static uint64_t run_find_bad(struct device *d)
+static uint64_t run_find_nonfinite(struct device *d)
 {
 	struct mat x = numbers(ROWS, COLS, 1);
 	for (int64_t i = N / 3; i < N; i += 100)
 		((float *)x.p)[i] = NAN;
-	return (uint64_t)d->k->find_bad(d, x);
+	return (uint64_t)d->k->find_nonfinite(d, x);
 }
 
 static uint64_t run_hash(struct device *d)

@@ -51,12 +51,12 @@ static double ref_combine(const double *x, const struct combine *c)
 	double vote = 0, sum = 0, share = 0;
 	for (int i = 0; i < c->workers; i++) {
 		double t = (double)c->weight[i] == 0 ? 0 : (double)c->weight[i] * x[i];
-		vote += c->vote == CONSENSUS_SUM ? t : (double)((t > 0) - (t < 0));
+		vote += c->vote == SIGN_VOTE_SUM ? t : (double)((t > 0) - (t < 0));
 	}
 	for (int i = 0; i < c->workers; i++) {
 		double w = (double)c->weight[i], t = w == 0 ? 0 : w * x[i];
 		bool won = vote >= 0 ? t > 0 : t < 0;
-		if (w == 0 || (c->vote != CONSENSUS_NONE && !won))
+		if (w == 0 || (c->vote != SIGN_VOTE_NONE && !won))
 			continue;
 		sum += t;
 		share += w;
@@ -84,12 +84,12 @@ static void combine_is_known(void **state)
 		struct combine c;
 		float want;
 	} some[] = {
-		{{4, one, CONSENSUS_NONE, true}, -0.5f},
-		{{4, one, CONSENSUS_NONE, false}, -2},
-		{{4, one, CONSENSUS_SUM, true}, -3},
-		{{4, one, CONSENSUS_COUNT, true}, 2},
-		{{4, up, CONSENSUS_SUM, true}, -10.0f / 3},
-		{{4, up, CONSENSUS_COUNT, true}, 2.5f},
+		{{4, one, SIGN_VOTE_NONE, true}, -0.5f},
+		{{4, one, SIGN_VOTE_NONE, false}, -2},
+		{{4, one, SIGN_VOTE_SUM, true}, -3},
+		{{4, one, SIGN_VOTE_COUNT, true}, 2},
+		{{4, up, SIGN_VOTE_SUM, true}, -10.0f / 3},
+		{{4, up, SIGN_VOTE_COUNT, true}, 2.5f},
 	};
 	for (size_t i = 0; i < ARRAY_LEN(some); i++)
 		assert_true(combine_scalars(*state, x, &some[i].c) == some[i].want);
@@ -108,7 +108,7 @@ static void combine(void **state)
 		const float *x[MOST_WORKERS];
 		struct twin of[MOST_WORKERS], out = twin_blank(1, n);
 		const struct combine c = {
-			workers, weight, (enum consensus)(i % 3), i / 3 % 2};
+			workers, weight, (enum sign_vote)(i % 3), i / 3 % 2};
 		for (int w = 0; w < workers; w++) {
 			weight[w] = (float)pick(w > 0 ? 0 : 1, 4) / 4;
 			of[w] = twin_random(1, n, 1);
@@ -172,7 +172,7 @@ static void keep_random(void **state)
 {
 	struct device *d = *state;
 	struct keep keep = {
-		.density = 0.25f, .scale = 4, .chance.key = {{7, 9}}, .worker = 3};
+		.density = 0.25f, .scale = 4, .rng.key = {{7, 9}}, .worker = 3};
 	float *x = floats(LARGE), *y = floats(LARGE), *other = floats(LARGE);
 	int64_t kept = 0, same = 0;
 	for (int64_t i = 0; i < LARGE; i++)
@@ -186,18 +186,18 @@ static void keep_random(void **state)
 	assert_true(fabs(off) < 5 * sqrt(0.25 * 0.75 / LARGE));
 	/* whoever has which part of it */
 	d->k->keep_random(d, mat(y, 1, 777), &keep);
-	keep.chance.first = 777;
+	keep.rng.first = 777;
 	d->k->keep_random(d, mat(y + 777, 1, LARGE - 777), &keep);
 	check_bits("keep_random", x, y, LARGE);
 	/* of columns 10 to 29 of 100, all rows at once */
 	for (int64_t i = 0; i < 7 * 20; i++)
 		y[i] = (float)(10 + i / 20 * 100 + i % 20 + 1);
-	keep.chance.first = 10;
-	keep.chance.row_step = 100;
+	keep.rng.first = 10;
+	keep.rng.row_step = 100;
 	d->k->keep_random(d, mat(y, 7, 20), &keep);
 	for (int64_t i = 0; i < 7 * 20; i++)
 		assert_true(y[i] == x[10 + i / 20 * 100 + i % 20]);
-	keep.chance.first = keep.chance.row_step = 0;
+	keep.rng.first = keep.rng.row_step = 0;
 	keep.worker = 4;
 	d->k->keep_random(d, mat(other, 1, LARGE), &keep);
 	for (int64_t i = 0; i < LARGE; i++)

@@ -68,8 +68,8 @@ static void norm(void **state)
 		assert_true(all_finite(row_of(dx, 2), COLS));
 		struct mat dgamma = mat_blank(1, COLS), dbeta = mat_blank(1, COLS);
 		d->k->norm_bwd_w(d, kind, dgamma, dbeta, dy, x, stats, 0, 3);
-		assert_int_equal(d->k->find_bad(d, dgamma), columns[i / 6]);
-		assert_int_equal(d->k->find_bad(d, dbeta), columns[i / 6]);
+		assert_int_equal(d->k->find_nonfinite(d, dgamma), columns[i / 6]);
+		assert_int_equal(d->k->find_nonfinite(d, dbeta), columns[i / 6]);
 	}
 }
 
@@ -83,9 +83,9 @@ static void act(void **state)
 		struct mat y = mat_blank(1, COLS), da = mat_blank(1, COLS);
 		row_of(a, 0)[at] = NAN;
 		d->k->act_fwd(d, kind, y, a, b);
-		assert_int_equal(d->k->find_bad(d, y), at);
+		assert_int_equal(d->k->find_nonfinite(d, y), at);
 		d->k->act_bwd(d, kind, da, mat_blank(1, COLS), random_mat(1, COLS), a, b);
-		assert_int_equal(d->k->find_bad(d, da), at);
+		assert_int_equal(d->k->find_nonfinite(d, da), at);
 	}
 }
 
@@ -100,10 +100,10 @@ static void linear(void **state)
 		row_of(x, 3)[columns[i]] = NAN;
 		d->k->linear_fwd(d, y, x, w, mat(NULL, 0, 0));
 		assert_true(all_nan(row_of(y, 3), 70));
-		assert_int_equal(d->k->find_bad(d, y), 3 * 70);
+		assert_int_equal(d->k->find_nonfinite(d, y), 3 * 70);
 		d->k->linear_row(d, y, x, w, mat(NULL, 0, 0));
 		assert_true(all_nan(row_of(y, 3), 70));
-		assert_int_equal(d->k->find_bad(d, y), 3 * 70);
+		assert_int_equal(d->k->find_nonfinite(d, y), 3 * 70);
 	}
 }
 
@@ -245,7 +245,7 @@ static void parameters(void **state)
 		const struct update_part part = {
 			.p = p.p, .m = m.p, .v = v.p, .g = g.p, .n = COLS};
 		d->k->adamw(d, &part, 1, there(&o, sizeof(o)));
-		assert_int_equal(d->k->find_bad(d, p), at);
+		assert_int_equal(d->k->find_nonfinite(d, p), at);
 		d->k->row_sumsq(d, sum, g);
 		d->k->exact_sum(d, values, g.p, COLS);
 		d->k->exact_sumsq(d, squares, &g, 1);

@@ -88,7 +88,7 @@ typedef void check_shape(struct device *, int64_t rows, int64_t cols, enum dtype
 static void each_shape(void **state, check_shape *check)
 {
 	struct device *d = *state;
-	if (!d->narrow)
+	if (!d->stores_half)
 		skip();
 	for (size_t t = 0; t < ARRAY_LEN(types); t++)
 		for (size_t i = 0; i < ARRAY_LEN(shapes); i++)
@@ -133,7 +133,7 @@ static void bias(void **state)
 static void bias_of_many_rows(void **state)
 {
 	struct device *d = *state;
-	if (!d->narrow)
+	if (!d->stores_half)
 		skip();
 	check_bias(d, 1003, 264, DT_BF16);
 	check_bias(d, 17000, 3, DT_F16);
@@ -229,7 +229,7 @@ static void rope(void **state)
 	enum { POSITIONS = 50 };
 	static const int64_t dims[] = {2, 8, 30, 64, 128};
 	struct device *d = *state;
-	if (!d->narrow)
+	if (!d->stores_half)
 		skip();
 	for (size_t i = 0; i < 2 * ARRAY_LEN(dims); i++) {
 		int64_t dim = dims[i / 2], rows = pick(1, 90), cols = dim * pick(1, 5);
@@ -436,7 +436,7 @@ static void transposed(void **state)
 {
 	struct device *d = *state;
 	each_shape(state, check_transposed);
-	if (!d->narrow)
+	if (!d->stores_half)
 		skip();
 	check_transposed(d, 256, 192, DT_BF16); /* whole tiles */
 	check_transposed(d, 144, 80, DT_BF16);
@@ -452,12 +452,12 @@ static void check_whole(struct device *d, int64_t rows, int64_t cols, enum dtype
 	for (int64_t i = 0; i < n; i++)
 		most = fmaxf(most, fabsf(((float *)wide.p)[i]));
 	assert_true(amax_of(d, x) == most);
-	assert_int_equal(d->k->find_bad(d, x), -1);
+	assert_int_equal(d->k->find_nonfinite(d, x), -1);
 	d->k->copy(d, y, x);
 	assert_memory_equal(y.p, x.p, (size_t)mat_bytes(x));
 	bits[n - 1] = 0x7fff;
 	bits[at] = type == DT_BF16 ? 0x7f80 : 0x7c00;
-	assert_int_equal(d->k->find_bad(d, x), at);
+	assert_int_equal(d->k->find_nonfinite(d, x), at);
 	assert_true(at == n - 1 || isnan(amax_of(d, x)));
 	d->k->zero(d, mat_rows(x, rows / 2, rows - rows / 2));
 	for (int64_t i = rows / 2 * cols; i < n; i++)
@@ -475,12 +475,12 @@ static void of_a_whole_tensor(void **state)
 static void overflow(void **state)
 {
 	struct device *d = *state;
-	if (!d->narrow)
+	if (!d->stores_half)
 		skip();
 	struct twin y = random16(3, 40, DT_F16, 1), b = twin_random(1, 40, 1);
 	((float *)b.f.p)[17] = 70000;
 	d->k->bias_fwd(d, y.f, b.f);
-	assert_int_equal(d->k->find_bad(d, y.f), 17);
+	assert_int_equal(d->k->find_nonfinite(d, y.f), 17);
 	assert_true(amax_of(d, y.f) == INFINITY);
 }
 

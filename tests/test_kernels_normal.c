@@ -19,11 +19,11 @@ static void check_rows(struct device *d, struct normal o, int64_t rows, int64_t 
 {
 	struct mat x = mat_blank(rows, cols), y = mat_blank(rows, cols);
 	float *want = y.p;
-	int64_t step = row_step(o.chance.row_step, x);
+	int64_t step = row_step(o.rng.row_step, x);
 	for (int64_t i = 0; i < rows * cols; i++) {
-		uint64_t at = (uint64_t)(o.chance.first + i / cols * step + i % cols);
+		uint64_t at = (uint64_t)(o.rng.first + i / cols * step + i % cols);
 		float z = normal_within(
-			o.chance.key, at, normal_number(o.chance.key, at, 0), o.most);
+			o.rng.key, at, normal_number(o.rng.key, at, 0), o.most);
 		want[i] = o.mean + o.std * z;
 	}
 	d->k->normal(d, x, &o);
@@ -61,7 +61,7 @@ static void parts(void **state)
 	d->k->normal(d, x, &o);
 	for (int64_t r = 0, n; r < ROWS; r += n) {
 		n = min64(pick(1, 20), ROWS - r);
-		o.chance.first = first + r * COLS;
+		o.rng.first = first + r * COLS;
 		d->k->normal(d, mat_rows(y, r, n), &o);
 	}
 	check_bits("rows", y.p, x.p, ROWS * COLS);
@@ -71,7 +71,7 @@ static void parts(void **state)
 			memcpy((float *)want.p + r * SLICE,
 				(float *)x.p + r * COLS + s * SLICE,
 				SLICE * sizeof(float));
-		o.chance.first = first + s * SLICE;
+		o.rng.first = first + s * SLICE;
 		d->k->normal(d, part, &o);
 		check_bits("columns", part.p, want.p, ROWS * SLICE);
 	}

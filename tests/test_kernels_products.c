@@ -120,7 +120,7 @@ static void check_bwd_w(struct device *d, struct product_case c)
 static struct device *narrow(void **state)
 {
 	struct device *d = *state;
-	if (!d->narrow)
+	if (!d->stores_half)
 		skip();
 	return d;
 }

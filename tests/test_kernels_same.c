@@ -21,7 +21,7 @@ static struct two two_of(void **state)
 {
 	static struct device cpu;
 	struct two t = {.d = {*state, &cpu}};
-	if (!t.d[0]->apart)
+	if (!t.d[0]->discrete)
 		skip();
 	if (!cpu.k)
 		device_cpu(&cpu, 1);
@@ -88,15 +88,15 @@ static void keep_random(void **state)
 	}
 }
 
-static void round_random(void **state)
+static void round_stochastic(void **state)
 {
 	struct two t = two_of(state);
-	const struct chance c = {{{1, 2}}, ((int64_t)1 << 32) - 100, 100003};
+	const struct rng_stream c = {{{1, 2}}, ((int64_t)1 << 32) - 100, 100003};
 	for (size_t s = 0; s < SHAPES; s++) {
 		fill(&t, shapes[s][0], shapes[s][1]);
 		for (int i = 0; i < 2; i++)
-			t.d[i]->k->round_random(t.d[i], t.m[i], &c);
-		check_same("round_random", &t);
+			t.d[i]->k->round_stochastic(t.d[i], t.m[i], &c);
+		check_same("round_stochastic", &t);
 	}
 }
 
@@ -119,7 +119,7 @@ static void rounding(void **state)
 static void quantise(void **state)
 {
 	struct two t = two_of(state);
-	const struct chance c = {{{1, 2}}, 77, 100003};
+	const struct rng_stream c = {{{1, 2}}, 77, 100003};
 	for (size_t s = 0; s < 2 * SHAPES; s++) {
 		int64_t rows = shapes[s / 2][0], cols = shapes[s / 2][1];
 		int8_t *codes[2];
@@ -155,14 +155,16 @@ static void fewer_elements(void **state)
 			memset(places[i], 0, (size_t)n * sizeof(float));
 			if (s % 4 < 2) /* else more than there is room for */
 				t.d[i]->k->keep_largest(t.d[i], t.m[i], k);
-			t.d[i]->k->pick(t.d[i], values[i], places[i], wide, t.m[i], k);
+			t.d[i]->k->topk_pack(
+				t.d[i], values[i], places[i], wide, t.m[i], k);
 		}
 		check_same("keep_largest", &t);
-		check_bits("pick, values", values[0], values[1], n);
-		check_bits("pick, places", places[0], places[1], n);
+		check_bits("topk_pack, values", values[0], values[1], n);
+		check_bits("topk_pack, places", places[0], places[1], n);
 		for (int i = 0; i < 2; i++)
-			t.d[i]->k->strew(t.d[i], t.m[i], values[i], places[i], wide, k);
-		check_same("strew", &t);
+			t.d[i]->k->topk_scatter(
+				t.d[i], t.m[i], values[i], places[i], wide, k);
+		check_same("topk_scatter", &t);
 	}
 }
 
@@ -257,7 +259,7 @@ int main(void)
 	const struct CMUnitTest tests[] = {
 		on_device(dropout),
 		on_device(keep_random),
-		on_device(round_random),
+		on_device(round_stochastic),
 		on_device(rounding),
 		on_device(quantise),
 		on_device(fewer_elements),

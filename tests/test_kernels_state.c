@@ -78,7 +78,8 @@ static struct step_end expected(
 	e.loss = (float)(exact_round(loss) / t->count);
 	e.grad_norm = (float)(sqrt(exact_round(squares)) / (double)t->scale);
 	bool clips = t->max_norm > 0 && (double)e.grad_norm > t->max_norm;
-	e.update.grad_scale = clips ? (float)(t->max_norm / ((double)e.grad_norm + 1e-6)) : 1;
+	e.update.grad_scale =
+		clips ? (float)(t->max_norm / ((double)e.grad_norm + 1e-6)) : 1;
 	e.update.grad_scale /= t->scale;
 	e.update.off = !(isfinite(e.loss) && isfinite(e.grad_norm));
 	return e;
@@ -138,8 +139,8 @@ static void adamw_is_off(void **state)
 	struct mat p = twin_random(1, LARGE, 1).f, g = twin_random(1, LARGE, 1).f;
 	struct mat all[] = {p, twin_random(1, LARGE, 1).f, twin_random(1, LARGE, 1).f};
 	struct mat before[ARRAY_LEN(all)];
-	struct mat copy =
-		d->narrow ? mat_typed(shorts(LARGE), 1, LARGE, DT_BF16) : mat(NULL, 0, 0);
+	struct mat copy = d->stores_half ? mat_typed(shorts(LARGE), 1, LARGE, DT_BF16)
+					 : mat(NULL, 0, 0);
 	for (size_t i = 0; i < ARRAY_LEN(all); i++)
 		d->k->copy(d, before[i] = mat_blank(1, LARGE), all[i]);
 	const struct update_part part = {.p = p.p,
@@ -297,7 +298,7 @@ static void got_later(void **state)
 	assert_true(got[1] == 0 && got[2] == ((float *)y.p)[2]);
 }
 
-/* ---- zero, copy, find_bad -------------------------------------------------------- */
+/* ---- zero, copy, find_nonfinite -------------------------------------------------------- */
 
 static void zero_and_copy(void **state)
 {
@@ -313,7 +314,7 @@ static void zero_and_copy(void **state)
 	}
 }
 
-static void find_bad(void **state)
+static void find_nonfinite(void **state)
 {
 	static const float bad[] = {NAN, -NAN, INFINITY, -INFINITY};
 	static const int64_t at[] = {0, 1, 16, 77, LARGE - 1};
@@ -321,14 +322,14 @@ static void find_bad(void **state)
 	struct mat x = twin_random(1, LARGE, 1).f;
 	float *p = x.p;
 	p[3] = 3.4e38f;
-	assert_int_equal(d->k->find_bad(d, x), -1);
+	assert_int_equal(d->k->find_nonfinite(d, x), -1);
 	for (size_t i = ARRAY_LEN(at); i-- > 0;) { /* the first of ever more */
 		p[at[i]] = bad[i % ARRAY_LEN(bad)];
-		assert_int_equal(d->k->find_bad(d, x), at[i]);
+		assert_int_equal(d->k->find_nonfinite(d, x), at[i]);
 	}
 	for (size_t i = 0; i < ARRAY_LEN(bad); i++) {
 		p[0] = bad[i];
-		assert_int_equal(d->k->find_bad(d, x), 0);
+		assert_int_equal(d->k->find_nonfinite(d, x), 0);
 	}
 }
 
@@ -425,7 +426,7 @@ int main(void)
 		on_device(exact_sumsq_many),
 		on_device(memory),
 		on_device(zero_and_copy),
-		on_device(find_bad),
+		on_device(find_nonfinite),
 		on_device(hash_is_additive),
 		on_device(hash_of_columns),
 		on_device(hash_is_sensitive),

@@ -26,9 +26,9 @@ static float *row_of(struct mat x, int64_t r)
 
 /* ---- in the mean ----------------------------------------------------------------- */
 
-typedef void rounding(struct device *, struct mat x, const struct chance *);
+typedef void rounding(struct device *, struct mat x, const struct rng_stream *);
 
-static void quantise_random(struct device *d, struct mat x, const struct chance *c)
+static void quantise_random(struct device *d, struct mat x, const struct rng_stream *c)
 {
 	d->k->quantise(d, x, NULL, NULL, c);
 }
@@ -37,7 +37,7 @@ static void quantise_random(struct device *d, struct mat x, const struct chance 
  * the mean is x, within 5 standard deviations. */
 static void check_mean(struct device *d, rounding *round, float x, float largest)
 {
-	const struct chance c = {{{5, 6}}, 1000, 0};
+	const struct rng_stream c = {{{5, 6}}, 1000, 0};
 	struct mat m = mat_blank(1, LARGE);
 	float *v = m.p, low = INFINITY, high = -INFINITY;
 	double sum = 0;
@@ -64,7 +64,7 @@ static void check_parts(struct device *d, rounding *round, int64_t rows, int64_t
 {
 	for (int64_t step = 0; step < 2 * cols; step += cols + 13) { /* from row to row */
 		struct mat x = twin_random(rows, cols, 1).f, y = copy_of(d, x);
-		struct chance c = {{{5, 6}}, 77, step};
+		struct rng_stream c = {{{5, 6}}, 77, step};
 		round(d, x, &c);
 		for (int64_t r = 0; r < rows; r++) {
 			c.first = 77 + r * (step ? step : cols);
@@ -74,22 +74,22 @@ static void check_parts(struct device *d, rounding *round, int64_t rows, int64_t
 	}
 }
 
-static void round_random(void **state)
+static void round_stochastic(void **state)
 {
 	struct device *d = *state;
 	static const float some[] = {1.001f, -3.14159f, 1e-30f, -1e20f, 1.0f + 0x1p-8f};
 	for (size_t i = 0; i < ARRAY_LEN(some); i++)
-		check_mean(d, d->k->round_random, some[i], 1);
-	check_parts(d, d->k->round_random, 31, 1003);
+		check_mean(d, d->k->round_stochastic, some[i], 1);
+	check_parts(d, d->k->round_stochastic, 31, 1003);
 	struct mat x = twin_random(7, LARGE, 1).f, y = copy_of(d, x);
-	d->k->round_random(d, x, &(struct chance){{{1, 2}}, 0, 0});
+	d->k->round_stochastic(d, x, &(struct rng_stream){{{1, 2}}, 0, 0});
 	for (int64_t i = 0; i < mat_size(x); i++)
 		assert_true(fabsf(((float *)x.p)[i] - ((float *)y.p)[i]) <
 			    fabsf(((float *)y.p)[i]) * 0x1p-7f);
 	d->k->copy(d, y, x);
 	d->k->round(d, y, y, DT_BF16, 1);
 	check_bits("is bfloat16", y.p, x.p, mat_size(x));
-	d->k->round_random(d, x, &(struct chance){{{1, 2}}, 9, 0});
+	d->k->round_stochastic(d, x, &(struct rng_stream){{{1, 2}}, 9, 0});
 	check_bits("stays", y.p, x.p, mat_size(x));
 }
 
@@ -100,7 +100,7 @@ static void quantise(void **state)
 	struct device *d = *state;
 	for (int i = 0; i < 60; i++) {
 		int64_t rows = pick(1, 40), cols = pick(1, 1500);
-		const struct chance c = {{{3, (uint32_t)i}}, 0, 0};
+		const struct rng_stream c = {{{3, (uint32_t)i}}, 0, 0};
 		bool random = i % 2;
 		struct mat was = twin_random(rows, cols, i % 3 ? 1 : 1e-20).f;
 		*row_of(was, 0) = -0.0f;
@@ -165,7 +165,7 @@ static void quantise_what_is_none(void **state)
 	for (size_t i = 0; i < 2 * ARRAY_LEN(some); i++) {
 		const float numbers[8] = {0, some[i / 2], 1e-41f};
 		float *x = floats(8);
-		const struct chance c = {{{1, 2}}, 0, 0};
+		const struct rng_stream c = {{{1, 2}}, 0, 0};
 		memcpy(x, numbers, sizeof(numbers));
 		d->k->quantise(d, mat(x, 1, 8), codes, scale, i % 2 ? &c : NULL);
 		assert_true(*scale == 0);
@@ -191,9 +191,9 @@ static void picked(void **state)
 			((float *)x.p)[e] *= (float)(e % 3); /* fewer than k */
 		d->k->keep_largest(d, x, k);
 		values[n] = places[n] = 42;
-		d->k->pick(d, values, places, wide, x, k);
+		d->k->topk_pack(d, values, places, wide, x, k);
 		assert_true(values[n] == 42 && places[n] == 42);
-		d->k->strew(d, y, values, places, wide, k);
+		d->k->topk_scatter(d, y, values, places, wide, k);
 		check_bits("strewn", x.p, y.p, rows * cols);
 	}
 }
@@ -210,9 +210,9 @@ static void picked_of_more(void **state)
 	memcpy(x.p, numbers, sizeof(numbers));
 	values[6] = 42;
 	places[6] = 42;
-	d->k->pick(d, values, places, false, x, 3);
+	d->k->topk_pack(d, values, places, false, x, 3);
 	assert_true(values[6] == 42 && places[6] == 42);
-	d->k->strew(d, y, values, places, false, 3);
+	d->k->topk_scatter(d, y, values, places, false, 3);
 	check_bits("the first", y.p, want, 12);
 }
 
@@ -229,7 +229,7 @@ static void sub(void **state)
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
-		on_device(round_random),
+		on_device(round_stochastic),
 		on_device(quantise),
 		on_device(quantise_again),
 		on_device(quantise_in_the_mean),

@@ -128,7 +128,7 @@ static void copies(void **state)
 	struct device *d = *state;
 	const struct update o = {.lr = 0.1f, .grad_scale = 1};
 	struct mat p = twin_random(1, N, 1).f;
-	if (!d->narrow)
+	if (!d->stores_half)
 		return;
 	for (int i = 0; i < 2; i++) {
 		struct mat copy = mat_typed(shorts(N), 1, N, DT_BF16);
@@ -320,7 +320,7 @@ static void orthogonal_bf16(void **state)
 	const struct sliced s = {R, C, 1};
 	struct device *d = *state;
 	double x[R * C];
-	if (!d->narrow)
+	if (!d->stores_half)
 		return;
 	struct twin in = twin_random(R, C, 3);
 	make_whole(d, DT_BF16, in, &s);

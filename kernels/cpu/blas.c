@@ -1,5 +1,5 @@
 /*
- * OpenBLAS, opened when the first product is asked for: programs that multiply nothing do
+ * OpenBLAS, opened when the first matmul is asked for: programs that multiply nothing do
  * not pay for loading it, and the processor's kind can be told to it first.
  *
  * Told, because OpenBLAS 0.3.21 does not know processors younger than itself and then
@@ -95,7 +95,7 @@ static void load(void)
 }
 
 /*
- * OpenBLAS maps a buffer for each product that goes on at the same time, at the first one,
+ * OpenBLAS maps a buffer for each matmul that goes on at the same time, at the first one,
  * and where there is no room for it, it tries again for ever. So this is tried first. With
  * a limit on the address space the mapping fails; and nothing of it is touched.
  */

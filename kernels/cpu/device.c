@@ -72,7 +72,7 @@ static uint64_t copy_begin(struct device *d, bool out, void *to, const void *fro
 	return 0;
 }
 
-static void at(struct device *d, enum stretch what)
+static void at(struct device *d, enum device_timer what)
 {
 	double now = clock_seconds();
 	d->timer.seconds[d->timer.what] += now - d->timer.since;
@@ -80,7 +80,7 @@ static void at(struct device *d, enum stretch what)
 	d->timer.what = what;
 }
 
-static void times(struct device *d, double seconds[STRETCHES])
+static void times(struct device *d, double seconds[N_DEVICE_TIMERS])
 {
 	if (seconds)
 		memcpy(seconds, d->timer.seconds, sizeof(d->timer.seconds));

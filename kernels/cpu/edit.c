@@ -40,11 +40,11 @@ static void leaf_of(const struct combining *b, enum term what, int worker, float
 {
 	float w = b->c->weight[worker];
 	const float *x = b->x[worker] + b->first;
-	enum consensus by = b->c->vote;
+	enum sign_vote by = b->c->vote;
 	for (int i = 0; i < b->n; i++) {
 		float t = w != 0 ? w * x[i] : 0;
-		bool in = w != 0 && (by == CONSENSUS_NONE || sign_of(t) == b->sign[i]);
-		out[i] = what == VOTE	? (by == CONSENSUS_COUNT ? sign_of(t) : t)
+		bool in = w != 0 && (by == SIGN_VOTE_NONE || sign_of(t) == b->sign[i]);
+		out[i] = what == VOTE	? (by == SIGN_VOTE_COUNT ? sign_of(t) : t)
 			 : what == TERM ? (in ? t : 0)
 					: (in ? w : 0);
 	}
@@ -73,7 +73,7 @@ static void combine_block(struct combining *b, float *out)
 	const float nothing = 1e-8f;
 	const struct combine *c = b->c;
 	float share[BLOCK];
-	if (c->vote != CONSENSUS_NONE) {
+	if (c->vote != SIGN_VOTE_NONE) {
 		tree_of(b, VOTE, 0, c->workers, b->sign);
 		for (int i = 0; i < b->n; i++)
 			b->sign[i] = b->sign[i] >= 0 ? 1.0f : -1.0f;
@@ -144,14 +144,13 @@ void K(keep_random)(struct device *d, struct mat x, const struct keep *o)
 {
 	(void)d;
 	const struct keep keep = *o;
-	int64_t n = mat_size(x), step = row_step(keep.chance.row_step, x);
+	int64_t n = mat_size(x), step = row_step(keep.rng.row_step, x);
 	float *v = x.p;
 #pragma omp parallel for if (n > PARALLEL_FROM)
 	for (int64_t i = 0; i < n; i++) {
-		uint64_t at =
-			(uint64_t)(keep.chance.first + i / x.cols * step + i % x.cols);
-		struct philox_block b = philox(keep.chance.key, (uint32_t)at,
-			(uint32_t)(at >> 32), keep.worker, 0);
+		uint64_t at = (uint64_t)(keep.rng.first + i / x.cols * step + i % x.cols);
+		struct philox_block b = philox(
+			keep.rng.key, (uint32_t)at, (uint32_t)(at >> 32), keep.worker, 0);
 		float u = (float)(b.x[0] >> 8) * 0x1p-24f;
 		v[i] = u < keep.density ? v[i] * keep.scale : 0;
 	}

@@ -1,7 +1,7 @@
 /*
- * Matrix products. A product is cut into tiles by its shape alone, and each tile is one
+ * Matrix multiplication. A matmul is cut into tiles by its shape alone, and each tile is one
  * single-threaded OpenBLAS call: threads share tiles out, so their number changes no bit
- * (OpenBLAS's own threading does: its AVX2 kernels round differently when a product is
+ * (OpenBLAS's own threading does: its AVX2 kernels round differently when a matmul is
  * split).
  */
 #include "kernels/cpu/cpu.h"
@@ -31,7 +31,7 @@ static struct tiles tiles_of(int64_t rows, int64_t cols)
 }
 
 /* c[m,n] = op(left) op(right) (+ c), with op(left) [m,k]; bias is added to each row of c. */
-static void product(bool ta, bool tb, struct mat c, struct mat left, struct mat right,
+static void matmul(bool ta, bool tb, struct mat c, struct mat left, struct mat right,
 	bool add, const float *bias)
 {
 	struct tiles t = tiles_of(c.rows, c.cols);
@@ -62,7 +62,7 @@ void K(linear_fwd)(
 {
 	(void)d;
 	BUG_ON(y.rows != x.rows || y.cols != w.rows || x.cols != w.cols);
-	product(false, true, y, x, w, false, bias.p);
+	matmul(false, true, y, x, w, false, bias.p);
 }
 
 void K(linear_bwd_x)(
@@ -70,7 +70,7 @@ void K(linear_bwd_x)(
 {
 	(void)d;
 	BUG_ON(dx.rows != dy.rows || dx.cols != w.cols || dy.cols != w.rows);
-	product(false, false, dx, dy, w, add, NULL);
+	matmul(false, false, dx, dy, w, add, NULL);
 }
 
 void K(linear_bwd_w)(
@@ -78,7 +78,7 @@ void K(linear_bwd_w)(
 {
 	(void)d;
 	BUG_ON(dw.rows != dy.cols || dw.cols != x.cols || dy.rows != x.rows);
-	product(true, false, dw, dy, x, add, NULL);
+	matmul(true, false, dw, dy, x, add, NULL);
 }
 
 void K(linear_gelu_fwd)(struct device *d, struct mat y, struct mat a, struct mat x,

@@ -83,10 +83,10 @@ static void fill_part(float *to, const struct normal *o, int64_t from, int64_t e
 {
 	float z[NORMAL_TILE];
 	int64_t tile = from / NORMAL_TILE, skip = from % NORMAL_TILE;
-	fill_tile(z, o->chance.key, (uint64_t)tile);
+	fill_tile(z, o->rng.key, (uint64_t)tile);
 	for (int64_t i = 0; i < end - from && o->most > 0; i++)
 		z[skip + i] = normal_within(
-			o->chance.key, (uint64_t)(from + i), z[skip + i], o->most);
+			o->rng.key, (uint64_t)(from + i), z[skip + i], o->most);
 	for (int64_t i = 0; i < end - from; i++)
 		to[i] = o->mean + o->std * z[skip + i];
 }
@@ -95,13 +95,13 @@ static void fill_part(float *to, const struct normal *o, int64_t from, int64_t e
 void K(normal)(struct device *d, struct mat x, const struct normal *o)
 {
 	(void)d;
-	int64_t step = row_step(o->chance.row_step, x);
+	int64_t step = row_step(o->rng.row_step, x);
 	if (step == x.cols)
 		x = mat(x.p, 1, mat_size(x));
 	int64_t tiles = (x.cols + NORMAL_TILE - 2) / NORMAL_TILE + 1;
 #pragma omp parallel for if (mat_size(x) > PARALLEL_FROM)
 	for (int64_t i = 0; i < x.rows * tiles; i++) {
-		int64_t row = i / tiles, first = o->chance.first + row * step;
+		int64_t row = i / tiles, first = o->rng.first + row * step;
 		int64_t tile = (first / NORMAL_TILE + i % tiles) * NORMAL_TILE;
 		int64_t from = max64(first, tile);
 		int64_t end = min64(first + x.cols, tile + NORMAL_TILE);

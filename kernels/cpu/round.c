@@ -4,7 +4,7 @@
  * of the hardware's conversions.
  */
 #include "kernels/cpu/cpu.h"
-#include "kernels/scalars.h"
+#include "kernels/step_math.h"
 
 #define SIGN_BIT 0x80000000u
 #define INFINITE 0x7f800000u

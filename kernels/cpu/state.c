@@ -1,6 +1,6 @@
 /* What is done to parameters, gradients and optimizer state. */
 #include "kernels/cpu/cpu.h"
-#include "kernels/scalars.h"
+#include "kernels/step_math.h"
 
 static void adamw_part(const struct update_part *x, const struct update *o)
 {
@@ -218,7 +218,7 @@ void K(copy)(struct device *d, struct mat to, struct mat from)
 			(size_t)min64(PARALLEL_FROM, n - i) * sizeof(float));
 }
 
-int64_t K(find_bad)(struct device *d, struct mat x)
+int64_t K(find_nonfinite)(struct device *d, struct mat x)
 {
 	(void)d;
 	const float *p = x.p;

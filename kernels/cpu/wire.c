@@ -22,7 +22,7 @@ void K(sub)(struct device *d, struct mat y, struct mat a, struct mat b)
 
 /* Of element `at` of all. The last word of the counter keeps these apart from those of
  * keep_random. */
-static inline uint32_t random_bits(const struct chance *c, int64_t number)
+static inline uint32_t random_bits(const struct rng_stream *c, int64_t number)
 {
 	uint64_t at = (uint64_t)number;
 	return philox(c->key, (uint32_t)at, (uint32_t)(at >> 32), 0, 1).x[0];
@@ -32,10 +32,10 @@ static inline uint32_t random_bits(const struct chance *c, int64_t number)
 
 /* The bits of a float are in the order of its size: of those that are dropped, as many are
  * above a random number as the part of the way to the next that they are. */
-void K(round_random)(struct device *d, struct mat x, const struct chance *o)
+void K(round_stochastic)(struct device *d, struct mat x, const struct rng_stream *o)
 {
 	(void)d;
-	const struct chance c = *o;
+	const struct rng_stream c = *o;
 	int64_t n = mat_size(x), step = row_step(c.row_step, x);
 	float *v = x.p;
 #pragma omp parallel for if (n > PARALLEL_FROM)
@@ -72,7 +72,8 @@ static void round_codes(float *x, int64_t n, float scale)
 		x[i] = (x[i] / scale + magic) - magic;
 }
 
-static void round_codes_random(float *x, int64_t n, float scale, const struct chance *c)
+static void round_codes_random(
+	float *x, int64_t n, float scale, const struct rng_stream *c)
 {
 	for (int64_t i = 0; i < n; i++) {
 		float code = x[i] / scale, below = floorf(code);
@@ -81,7 +82,7 @@ static void round_codes_random(float *x, int64_t n, float scale, const struct ch
 	}
 }
 
-static float quantise_row(float *x, int64_t n, int8_t *codes, const struct chance *c)
+static float quantise_row(float *x, int64_t n, int8_t *codes, const struct rng_stream *c)
 {
 	float scale = scale_of(x, n, c);
 	if (scale == 0)
@@ -98,13 +99,13 @@ static float quantise_row(float *x, int64_t n, int8_t *codes, const struct chanc
 }
 
 void K(quantise)(struct device *d, struct mat x, int8_t *codes, float *scales,
-	const struct chance *o)
+	const struct rng_stream *o)
 {
 	(void)d;
 #pragma omp parallel for if (mat_size(x) > PARALLEL_FROM)
 	for (int64_t r = 0; r < x.rows; r++) {
 		int64_t at = r * x.cols;
-		struct chance c = o ? *o : (struct chance){.first = 0};
+		struct rng_stream c = o ? *o : (struct rng_stream){.first = 0};
 		c.first += r * row_step(c.row_step, x);
 		float scale = quantise_row((float *)x.p + at, x.cols,
 			codes ? codes + at : NULL, o ? &c : NULL);
@@ -127,7 +128,7 @@ void K(dequantise)(
 
 /* ---- values and places ----------------------------------------------------------- */
 
-void K(pick)(
+void K(topk_pack)(
 	struct device *d, float *values, void *places, bool wide, struct mat x, int64_t k)
 {
 	(void)d;
@@ -149,8 +150,8 @@ void K(pick)(
 	}
 }
 
-void K(strew)(struct device *d, struct mat x, const float *values, const void *places,
-	bool wide, int64_t k)
+void K(topk_scatter)(struct device *d, struct mat x, const float *values,
+	const void *places, bool wide, int64_t k)
 {
 	(void)d;
 #pragma omp parallel for if (mat_size(x) > PARALLEL_FROM)

@@ -2,8 +2,8 @@
  * What the forward and the backward of attention share. Both go over tiles: one of the
  * block's own rows, which stays, and one after another of the other side's, which are copied
  * to shared memory while the one before is computed with. A warp has 16 or 32 of the block's
- * rows, and of every product all the columns of these, as mma() lays them out; so a row is
- * one warp's, and what has been computed (probabilities) is an operand of the next product
+ * rows, and of every matmul all the columns of these, as mma() lays them out; so a row is
+ * one warp's, and what has been computed (probabilities) is an operand of the next matmul
  * as it lies in the registers.
  *
  * Numbers of 16 bits are multiplied by tensor cores and the exponential is 2^x; those of 32 by
@@ -189,7 +189,7 @@ static __device__ inline void load_tile(
 	}
 }
 
-/* ---- products ---------------------------------------------------------------------- */
+/* ---- matmuls ---------------------------------------------------------------------- */
 
 static __device__ inline int lane_id(void)
 {
@@ -197,7 +197,7 @@ static __device__ inline int lane_id(void)
 }
 
 template <int D, typename T, int MT, int NT>
-static __device__ inline void product_16(
+static __device__ inline void matmul_16(
 	float (&c)[MT][NT][4], const T *a, int row, const T *b)
 {
 	int lane = lane_id();
@@ -230,7 +230,7 @@ static __device__ inline float dot4(float sum, float4 a, float4 b)
 }
 
 template <int D, int MT, int NT>
-static __device__ inline void product_32(
+static __device__ inline void matmul_32(
 	float (&c)[MT][NT][4], const float *a, int row, const float *b)
 {
 	int g = lane_id() / 4, t = lane_id() % 4;
@@ -257,13 +257,13 @@ static __device__ inline void product_32(
 
 /* c[16 MT, 8 NT] += rows [row, row + 16 MT) of a times the rows of b, transposed. */
 template <int D, typename T, int MT, int NT>
-static __device__ inline void product(
+static __device__ inline void matmul(
 	float (&c)[MT][NT][4], const T *a, int row, const T *b)
 {
 	if constexpr (sizeof(T) == 4)
-		product_32<D>(c, a, row, b);
+		matmul_32<D>(c, a, row, b);
 	else
-		product_16<D>(c, a, row, b);
+		matmul_16<D>(c, a, row, b);
 }
 
 template <typename T> static __device__ inline uint32_t both(float low, float high)
@@ -275,7 +275,7 @@ template <typename T> static __device__ inline uint32_t both(float low, float hi
 }
 
 template <int D, typename T, int MT, int NT>
-static __device__ inline void product_of_16(
+static __device__ inline void matmul_held_16(
 	float (&c)[MT][D / 8][4], const float (&p)[MT][NT][4], const T *b)
 {
 	int lane = lane_id();
@@ -313,7 +313,7 @@ static __device__ inline void rank_two(float c[4], const float x[4], float2 y0, 
 }
 
 template <int D, int MT, int NT>
-static __device__ inline void product_of_32(
+static __device__ inline void matmul_held_32(
 	float (&c)[MT][D / 8][4], const float (&p)[MT][NT][4], const float *b)
 {
 	int lane = lane_id(), t = lane % 4;
@@ -345,13 +345,13 @@ static __device__ inline void product_of_32(
 
 /* c[16 MT, D] += p[16 MT, 8 NT], rounded to T, times the rows of b. */
 template <int D, typename T, int MT, int NT>
-static __device__ inline void product_of(
+static __device__ inline void matmul_held(
 	float (&c)[MT][D / 8][4], const float (&p)[MT][NT][4], const T *b)
 {
 	if constexpr (sizeof(T) == 4)
-		product_of_32<D>(c, p, b);
+		matmul_held_32<D>(c, p, b);
 	else
-		product_of_16<D>(c, p, b);
+		matmul_held_16<D>(c, p, b);
 }
 
 /* ---- probabilities ------------------------------------------------------------------ */

@@ -5,7 +5,7 @@
  * One kernel does both halves: a block of threads has some keys, and goes over the queries
  * that see them (`KEYS`), or it has some queries and goes over keys. So each gradient is in
  * the registers of one warp and its terms come in one order: scores and dp are computed
- * twice, seven products in place of five, but nothing is added by atomics, and no partial
+ * twice, seven matmuls in place of five, but nothing is added by atomics, and no partial
  * sums are stored.
  */
 #include "kernels/cuda/attn_bwd.h"
@@ -116,11 +116,11 @@ static __device__ inline void bwd_tile(float (&dx)[MT][D / 8][4],
 	/* Where there is no query probabilities are 0. */
 	load_queries(lse, x.lse + state, units_a_one<T>(), INFINITY, queries, row);
 	float p[MT][NT][4] = {}, ds[MT][NT][4] = {};
-	product<D>(p, my_x, row, their_x);
+	matmul<D>(p, my_x, row, their_x);
 	probabilities<T, S::KEYS, S::COLS>(p, lse, x.score, theirs, mine.pos + row);
 	if (S::DX) {
 		load_queries(delta, x.delta + state, 1, 0, queries, row);
-		product<D>(ds, my_y, row, their_y);
+		matmul<D>(ds, my_y, row, their_y);
 	}
 #pragma unroll
 	for (int i = 0; i < MT * NT; i++) {
@@ -139,9 +139,9 @@ static __device__ inline void bwd_tile(float (&dx)[MT][D / 8][4],
 		}
 	}
 	if (S::DV)
-		product_of<D>(dv, p, their_y);
+		matmul_held<D>(dv, p, their_y);
 	if (S::DX)
-		product_of<D>(dx, ds, their_x);
+		matmul_held<D>(dx, ds, their_x);
 }
 
 /* ---- the two halves ------------------------------------------------------------------ */

@@ -53,7 +53,7 @@ static __device__ inline void fwd_tile(struct running<D, MT> &a, const struct fw
 	constexpr int KEYS = fwd_shape<T, D, DROP>::KEYS, NT = KEYS / 8;
 	int g = lane_id() / 4, t = lane_id() % 4;
 	float s[MT][NT][4] = {};
-	product<D>(s, q, row, k);
+	matmul<D>(s, q, row, k);
 	if (!sees_all<false>(keys, KEYS, pos, 16 * MT)) {
 #pragma unroll
 		for (int i = 0; i < MT * 2; i++) {
@@ -80,7 +80,7 @@ static __device__ inline void fwd_tile(struct running<D, MT> &a, const struct fw
 				s[i / NT][i % NT][e] *= keep[e];
 		}
 	}
-	product_of<D>(a.o, s, v);
+	matmul_held<D>(a.o, s, v);
 }
 
 /* Tile i of those that are seen, if there is one, to where k and v are. */

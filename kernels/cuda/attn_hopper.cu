@@ -1,6 +1,6 @@
 /* Which calls the kernels for sm_90 take, and the maps by which they copy tiles. */
 #include "kernels/cuda/attn_hopper.h"
-#include "kernels/cuda/own.h"
+#include "kernels/cuda/cuda_internal.h"
 
 bool attn_hopper_takes(struct device *d, const struct attn *a, enum dtype type,
 	struct heads q, struct heads k, struct heads v)

@@ -1,5 +1,5 @@
 /*
- * Attention for sm_90 (FlashAttention-3: Shah et al. 2024): the products of warpgroups, and one
+ * Attention for sm_90 (FlashAttention-3: Shah et al. 2024): the matmuls of warpgroups, and one
  * thread of a fourth of the block that does nothing but ask for tiles, which come through a
  * ring of places in shared memory. It takes 16-bit numbers, heads of 64 and 128, no dropout,
  * and a chunk's queries with its own keys; the rest is for attn_fwd.cu and attn_bwd.cu.
@@ -152,7 +152,7 @@ static __device__ inline void warp_arrive(uint64_t *barrier)
 		barrier_arrive(barrier);
 }
 
-/* Numbers as the operand of a product that has them as its rows. */
+/* Numbers as the operand of a matmul that has them as its rows. */
 template <typename T, int NT>
 static __device__ inline void operand_of(
 	uint32_t (&to)[NT / 2][4], const float (&p)[NT][4])

@@ -1,7 +1,7 @@
 /*
  * Attention, backward, for sm_90: as attn_bwd.cu says, with the same halves. A block has keys and
  * goes over the queries that see them, for dk and dv, or has queries and goes over keys, for dq.
- * Scores and the gradients of probabilities are computed in both, seven products for five: dq in
+ * Scores and the gradients of probabilities are computed in both, seven matmuls for five: dq in
  * the first half would be added by many blocks to the same rows, in an order that is nobody's, or
  * one after the other; and probabilities, which are operands from registers here, would have to
  * go through shared memory to be multiplied the other way as well.
@@ -12,7 +12,7 @@
 
 /*
  * ROWS: the block's own, half of them each warpgroup's; COLS: of the other side's tile. The rows
- * of a warpgroup stay in registers, unless dk and dv of large heads are there (HELD): a product
+ * of a warpgroup stay in registers, unless dk and dv of large heads are there (HELD): a matmul
  * of 64 columns takes 32 cycles, in which the 4 KB of both its operands are all that shared
  * memory gives.
  */
@@ -184,7 +184,7 @@ static __device__ inline void bwd_produce(
 /* ---- a block's own rows ------------------------------------------------------------------ */
 
 /* Rows of one side, [ROWS][D] in shared memory: where warpgroup w's are, or this warp's part of
- * them, as the operand of products. */
+ * them, as the operand of matmuls. */
 template <typename T, int D, bool KEYS> struct own_rows {
 	using S = hopper_bwd_shape<D, KEYS>;
 	const T *tile;
@@ -220,7 +220,7 @@ template <typename T, int D, bool KEYS> struct own_rows {
 
 /* c += p times the rows of a tile of the other side; asked for. */
 template <typename T, int NT, int K>
-static __device__ inline void add_product(
+static __device__ inline void add_matmul(
 	float (&c)[NT][4], uint32_t (&p)[K][4], const T *theirs)
 {
 	wgmma_hold(c);
@@ -311,12 +311,12 @@ template <typename T, int D> struct keys_part {
 		wgmma_hold(p);
 		key_probabilities<MASKED>(p, s.rest->lse[t.place], score, key, query);
 		operand_of<T>(p_narrow, p);
-		add_product(dv[0], p_narrow, their_y);
+		add_matmul(dv[0], p_narrow, their_y);
 		wgmma_wait<1>();
 		wgmma_hold(dp);
 		key_gradients(dp, p, s.rest->delta[t.place]);
 		operand_of<T>(ds, dp);
-		add_product(dk[0], ds, their_x);
+		add_matmul(dk[0], ds, their_x);
 		wgmma_wait<0>();
 		wgmma_hold(dv[0]);
 		wgmma_hold(p_narrow);
@@ -439,7 +439,7 @@ template <typename T, int D> struct queries_part {
 		wgmma_hold(dp);
 		query_gradients(dp, p, delta);
 		operand_of<T>(ds, dp);
-		add_product(dq[0], ds, their_x);
+		add_matmul(dq[0], ds, their_x);
 		wgmma_wait<0>();
 		wgmma_hold(dq[0]);
 		wgmma_hold(ds);

@@ -1,7 +1,7 @@
 /*
  * Attention, forward, for sm_90. A block has 128 queries of a head, of which each of two
  * warpgroups has half. While one of them makes probabilities of its scores the tensor cores
- * have the products of the other: they take turns at asking for products. Within a warpgroup
+ * have the matmuls of the other: they take turns at asking for matmuls. Within a warpgroup
  * the values of the tile before are multiplied while scores become probabilities.
  */
 #include "kernels/cuda/attn_hopper.h"
@@ -139,7 +139,7 @@ static __device__ inline void ask_scores(
 	wgmma_commit();
 }
 
-/* Asks for the product of probabilities and the values at use i of the ring. */
+/* Asks for the matmul of probabilities and the values at use i of the ring. */
 template <typename T, int D, int K>
 static __device__ inline void ask_values(float (&o)[D / 8][4], uint32_t (&p)[K][4],
 	const struct hopper_fwd_room<T, D> &s, int i)
@@ -209,7 +209,7 @@ template <typename T, int D> struct fwd_part {
 
 	/* The next ones, at use i, of which the LAST ones are partly behind the queries. While
 	 * scores become probabilities, the values before them are multiplied. No branch is between
-	 * the asking and the end of that product: ptxas (13.0) has been seen to lose registers
+	 * the asking and the end of that matmul: ptxas (13.0) has been seen to lose registers
 	 * there. */
 	template <bool LAST>
 	__device__ inline void next(const struct hopper_fwd_args &x,

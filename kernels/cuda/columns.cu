@@ -11,7 +11,8 @@ enum { MOST_RUNS = 256 };
 struct runs cuda_runs_of(int64_t rows, int64_t numbers)
 {
 	struct runs r;
-	int64_t most = min64(MOST_RUNS, CUDA_ROOM / (numbers * (int64_t)sizeof(float)));
+	int64_t most =
+		min64(MOST_RUNS, CUDA_WORKSPACE / (numbers * (int64_t)sizeof(float)));
 	BUG_ON(most < 1);
 	r.rows = round_up(max64(64, ceil_div(rows, most)), WARPS_A_BLOCK);
 	r.n = ceil_div(rows, r.rows);
@@ -98,7 +99,8 @@ void cuda_join_runs(struct device *d, const char *name, int64_t cols,
 void cuda_bias_bwd(struct device *d, struct mat db, struct mat dy)
 {
 	struct runs runs = cuda_runs_of(dy.rows, dy.cols);
-	float *part = (float *)cuda_room(d, (size_t)(runs.n * dy.cols) * sizeof(float));
+	float *part =
+		(float *)cuda_workspace(d, (size_t)(runs.n * dy.cols) * sizeof(float));
 	BUG_ON(db.cols != dy.cols);
 	by_type(dy.type, [&](auto t) {
 		using T = decltype(t);
@@ -122,7 +124,8 @@ void cuda_norm_bwd_w(struct device *d, enum norm_kind kind, struct mat dgamma,
 	enum { N = PER_PACK<float> };
 	int64_t cols = x.cols;
 	struct runs runs = cuda_runs_of(rows, 2 * cols);
-	float *part = (float *)cuda_room(d, (size_t)(runs.n * 2 * cols) * sizeof(float));
+	float *part =
+		(float *)cuda_workspace(d, (size_t)(runs.n * 2 * cols) * sizeof(float));
 	const float *in = floats_of(mat_rows(x, first, rows));
 	const float *mean = floats_of(stats) + first, *rstd = mean + x.rows;
 	(void)kind;

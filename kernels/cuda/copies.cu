@@ -2,7 +2,7 @@
  * Copies beside kernels: a stream for each way, since a GPU can copy in and out at once. Streams
  * wait for each other by events, and the program for none of them.
  */
-#include "kernels/cuda/own.h"
+#include "kernels/cuda/cuda_internal.h"
 
 #include <stdlib.h>
 
@@ -12,15 +12,15 @@ enum { COPIES_KEPT = 32 };
 
 static const char *const names[] = {"copy_in", "copy_out"};
 
-struct way {
+struct copy_stream {
 	cudaStream_t stream;
 	cudaEvent_t done[COPIES_KEPT]; /* copy i at i % COPIES_KEPT */
 	uint64_t n;
 };
 
-struct ways {
-	struct way way[2]; /* in, out */
-	cudaEvent_t asked; /* what was asked of kernels, when a copy began */
+struct copy_streams {
+	struct copy_stream way[2]; /* in, out */
+	cudaEvent_t asked;	   /* what was asked of kernels, when a copy began */
 };
 
 struct cuda_launch cuda_copy_of(
@@ -43,40 +43,40 @@ static cudaEvent_t event_make(struct device *d)
 	return e;
 }
 
-static struct ways *ways_of(struct device *d)
+static struct copy_streams *copy_streams_of(struct device *d)
 {
 	struct cuda_device *c = cuda_of(d);
-	if (c->ways)
-		return c->ways;
-	c->ways = (struct ways *)xcalloc(1, sizeof(*c->ways));
-	c->ways->asked = event_make(d);
-	for (struct way &w : c->ways->way) {
+	if (c->copy_streams)
+		return c->copy_streams;
+	c->copy_streams = (struct copy_streams *)xcalloc(1, sizeof(*c->copy_streams));
+	c->copy_streams->asked = event_make(d);
+	for (struct copy_stream &w : c->copy_streams->way) {
 		cuda_check(d, cudaStreamCreateWithFlags(&w.stream, cudaStreamNonBlocking),
 			"a stream");
 		for (cudaEvent_t &e : w.done)
 			e = event_make(d);
 	}
-	return c->ways;
+	return c->copy_streams;
 }
 
 void cuda_copies_free(struct device *d)
 {
-	struct ways *all = cuda_of(d)->ways;
+	struct copy_streams *all = cuda_of(d)->copy_streams;
 	if (!all)
 		return;
-	for (struct way &w : all->way) {
+	for (struct copy_stream &w : all->way) {
 		for (cudaEvent_t e : w.done)
 			cudaEventDestroy(e);
 		cudaStreamDestroy(w.stream);
 	}
 	cudaEventDestroy(all->asked);
 	free(all);
-	cuda_of(d)->ways = NULL;
+	cuda_of(d)->copy_streams = NULL;
 }
 
 static void wait_for(struct device *d, cudaStream_t stream, uint64_t ticket)
 {
-	const struct way *w = &ways_of(d)->way[ticket % 2];
+	const struct copy_stream *w = &copy_streams_of(d)->way[ticket % 2];
 	if (!ticket)
 		return;
 	BUG_ON(ticket / 2 > w->n);
@@ -87,8 +87,8 @@ static void wait_for(struct device *d, cudaStream_t stream, uint64_t ticket)
 uint64_t cuda_copy_begin(struct device *d, bool out, void *to, const void *from,
 	size_t n_bytes, uint64_t after)
 {
-	struct ways *all = ways_of(d);
-	struct way *w = &all->way[out];
+	struct copy_streams *all = copy_streams_of(d);
+	struct copy_stream *w = &all->way[out];
 	BUG_ON(!cuda_graph_rests(d));
 	if (!n_bytes)
 		return 0;
@@ -115,9 +115,9 @@ void cuda_copy_end(struct device *d, uint64_t ticket)
 
 void cuda_copies_wait(struct device *d)
 {
-	struct ways *all = cuda_of(d)->ways;
+	struct copy_streams *all = cuda_of(d)->copy_streams;
 	if (!all)
 		return;
-	for (const struct way &w : all->way)
+	for (const struct copy_stream &w : all->way)
 		cuda_check(d, cudaStreamSynchronize(w.stream), "copies");
 }

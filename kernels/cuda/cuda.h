@@ -1,5 +1,5 @@
 /*
- * Shared by the files of the CUDA half: its device, launches, and what kernels have in
+ * Shared by the files of the CUDA plugin: its device, launches, and what kernels have in
  * common. Kernels are `static __global__` functions beside the function of kernels.h that
  * launches them; C++ is used for templates over number types and head sizes, and no more.
  *
@@ -47,8 +47,8 @@ cudaStream_t cuda_stream(struct device *d); /* of computation */
 void cuda_check_shared(struct device *d, const char *name, size_t n_bytes);
 /* Temporary memory of one function of kernels.h, until it returns: partial sums, say. What
  * the next one is given may be the same, since kernels run in their order. */
-enum { CUDA_ROOM = 64 << 20 };
-void *cuda_room(struct device *d, size_t n_bytes);
+enum { CUDA_WORKSPACE = 64 << 20 };
+void *cuda_workspace(struct device *d, size_t n_bytes);
 /* device_put(), device_get() and device_wait(). */
 void cuda_put(struct device *d, void *to, const void *from, size_t n_bytes);
 void cuda_get(struct device *d, void *to, const void *from, size_t n_bytes);

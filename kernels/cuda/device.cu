@@ -3,7 +3,7 @@
  * of it goes into one stream, so that everything is done in the order in which it was asked;
  * but for the copies of copies.cu, which go on beside that.
  */
-#include "kernels/cuda/own.h"
+#include "kernels/cuda/cuda_internal.h"
 
 extern "C" {
 #include "base/file.h"
@@ -67,10 +67,10 @@ void *cuda_memory(struct device *d, size_t n_bytes, const char *what)
 	return p;
 }
 
-void *cuda_room(struct device *d, size_t n_bytes)
+void *cuda_workspace(struct device *d, size_t n_bytes)
 {
-	BUG_ON(n_bytes > CUDA_ROOM);
-	return cuda_of(d)->room;
+	BUG_ON(n_bytes > CUDA_WORKSPACE);
+	return cuda_of(d)->workspace;
 }
 
 cudaStream_t cuda_stream(struct device *d)
@@ -195,7 +195,7 @@ void cuda_get(struct device *d, void *to, const void *from, size_t n_bytes)
 static void cuda_get_begin(struct device *d, void *to, const void *from, size_t n_bytes)
 {
 	struct cuda_device *c = cuda_of(d);
-	struct later *l = &c->later;
+	struct async_readback *l = &c->readback;
 	bool noted = cuda_graph_notes(d);
 	BUG_ON(n_bytes > GET_MOST);
 	struct cuda_launch launch = cuda_copy_of("get", to, from, n_bytes);
@@ -210,13 +210,13 @@ static void cuda_get_begin(struct device *d, void *to, const void *from, size_t 
 			noted ? cudaEventRecordExternal : cudaEventRecordDefault),
 		"get");
 	if (noted)
-		cuda_graph_later(d);
+		cuda_graph_readback(d);
 	cuda_after(d, "get");
 }
 
 static void cuda_get_end(struct device *d)
 {
-	struct later *l = &cuda_of(d)->later;
+	struct async_readback *l = &cuda_of(d)->readback;
 	BUG_ON(!cuda_graph_rests(d) || !l->n_bytes);
 	cuda_check(d, cudaEventSynchronize(l->came), "get");
 	memcpy(l->to, l->from, l->n_bytes);
@@ -238,7 +238,7 @@ static void stage_open(struct device *d)
 		"pinned memory");
 	cuda_check(d, cudaMallocHost((void **)&s->get, (size_t)2 * STAGE_BYTES),
 		"pinned memory");
-	struct later *l = &cuda_of(d)->later;
+	struct async_readback *l = &cuda_of(d)->readback;
 	cuda_check(d, cudaMallocHost((void **)&l->from, GET_MOST), "pinned memory");
 	cuda_check(
 		d, cudaEventCreateWithFlags(&l->came, cudaEventDisableTiming), "events");
@@ -261,20 +261,20 @@ static void close_device(struct device *d)
 	cuda_profile_end(d, &nobody);
 	str_free(&nobody);
 	cuda_graph_free(d);
-	cuda_watch_close(d);
+	cuda_timer_close(d);
 	cuda_copies_free(d);
 	cuda_plans_free(d);
-	cublasLtDestroy(c->products);
+	cublasLtDestroy(c->cublas);
 	for (int i = 0; i < STAGE_SLOTS; i++)
 		cudaEventDestroy(s->gone[i]);
 	for (int i = 0; i < 2; i++)
 		cudaEventDestroy(s->came[i]);
-	cudaEventDestroy(c->later.came);
+	cudaEventDestroy(c->readback.came);
 	cudaFreeHost(s->put);
 	cudaFreeHost(s->get);
-	cudaFreeHost(c->later.from);
-	cudaFree(c->room);
-	cudaFree(c->product_room);
+	cudaFreeHost(c->readback.from);
+	cudaFree(c->workspace);
+	cudaFree(c->gemm_workspace);
 	cudaFree(c->attn_work);
 	cudaFree(c->copies);
 	cudaStreamDestroy(c->stream);
@@ -299,10 +299,10 @@ static bool is_exact(const struct device *d)
 /* (in the order of struct device_ops) */
 static const struct device_ops ops = {name_of, model_of, is_exact, memory_of, cuda_alloc,
 	cuda_free, shared_alloc, shared_free, cuda_put, cuda_get, cuda_get_begin,
-	cuda_copy_begin, cuda_at, cuda_times, close_device, cuda_get_end, cuda_copy_end,
-	cuda_wait, cuda_graph_begin, cuda_graph_end, cuda_graph_refill, cuda_graph_launch,
-	cuda_algorithms, cuda_take_algorithms, cuda_forget_algorithms, cuda_profile_begin,
-	cuda_profile_end, cuda_range, cuda_range_end};
+	cuda_copy_begin, cuda_timer_start, cuda_timer_read, close_device, cuda_get_end,
+	cuda_copy_end, cuda_wait, cuda_graph_begin, cuda_graph_end, cuda_graph_refill,
+	cuda_graph_launch, cuda_algorithms, cuda_take_algorithms, cuda_forget_algorithms,
+	cuda_profile_begin, cuda_profile_end, cuda_range, cuda_range_end};
 
 /* "580.95.05", of a text like "NVRM version: NVIDIA UNIX x86_64 Kernel Module  580.95.05  Tue
  * ...": the first number with a point; "unknown" where that is not told. */
@@ -428,7 +428,7 @@ static int find_gpu(struct device *d, struct cuda_device *c, struct err *e)
 /* The little that every device needs, which may be more than others have left. */
 static int has_room(struct cuda_device *c, struct err *e)
 {
-	enum { NEEDED = CUDA_ROOM + PRODUCT_ROOM + (32 << 20) };
+	enum { NEEDED = CUDA_WORKSPACE + GEMM_WORKSPACE + (32 << 20) };
 	char left_text[NUM_TEXT], need_text[NUM_TEXT];
 	size_t left = 0, total = 0;
 	cudaMemGetInfo(&left, &total);
@@ -488,9 +488,9 @@ extern "C" int pt_cuda_open(
 	cuda_check(d, cudaStreamCreateWithFlags(&c->stream, cudaStreamNonBlocking),
 		"a stream");
 	stage_open(d);
-	cuda_watch_open(d);
-	c->room = cuda_memory(d, CUDA_ROOM, "kernels");
-	c->product_room = cuda_memory(d, PRODUCT_ROOM, "products");
+	cuda_timer_open(d);
+	c->workspace = cuda_memory(d, CUDA_WORKSPACE, "kernels");
+	c->gemm_workspace = cuda_memory(d, GEMM_WORKSPACE, "matmuls");
 	if (c->map_encode) {
 		c->attn_work = (struct attn_work *)cuda_memory(
 			d, sizeof(*c->attn_work), "attention");
@@ -499,6 +499,6 @@ extern "C" int pt_cuda_open(
 				c->attn_work, 0, sizeof(*c->attn_work), c->stream),
 			"attention");
 	}
-	cuda_cublas_check(d, cublasLtCreate(&c->products), "cublasLtCreate");
+	cuda_cublas_check(d, cublasLtCreate(&c->cublas), "cublasLtCreate");
 	return 0;
 }

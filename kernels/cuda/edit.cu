@@ -66,7 +66,7 @@ static __device__ inline float term_of(const struct brought b, int worker, int64
 
 /* A thread an element; neighbours read neighbours of each worker. */
 static __global__ void combine_kernel(
-	float *out, const struct brought b, int64_t n, enum consensus by, bool normalize)
+	float *out, const struct brought b, int64_t n, enum sign_vote by, bool normalize)
 {
 	const float nothing = 1e-8f;
 	int64_t i = thread_number();
@@ -74,15 +74,15 @@ static __global__ void combine_kernel(
 	float sign = 0;
 	if (i >= n)
 		return;
-	for (int k = 0; k < b.workers && by != CONSENSUS_NONE; k++) {
+	for (int k = 0; k < b.workers && by != SIGN_VOTE_NONE; k++) {
 		float t = term_of(b, k, i);
-		tree_add(votes, k, by == CONSENSUS_COUNT ? sign_of(t) : t);
+		tree_add(votes, k, by == SIGN_VOTE_COUNT ? sign_of(t) : t);
 	}
-	if (by != CONSENSUS_NONE)
+	if (by != SIGN_VOTE_NONE)
 		sign = tree_sum(votes, b.workers) >= 0 ? 1.0f : -1.0f;
 	for (int k = 0; k < b.workers; k++) {
 		float w = b.weight[k], t = term_of(b, k, i);
-		bool in = w != 0 && (by == CONSENSUS_NONE || sign_of(t) == sign);
+		bool in = w != 0 && (by == SIGN_VOTE_NONE || sign_of(t) == sign);
 		tree_add(terms, k, in ? t : 0);
 		tree_add(shares, k, in ? w : 0);
 	}
@@ -96,7 +96,7 @@ void cuda_combine(struct device *d, float *out, const float *const *x, int64_t n
 	size_t x_bytes = (size_t)c->workers * sizeof(*x);
 	size_t weight_bytes = (size_t)c->workers * sizeof(*c->weight);
 	BUG_ON(c->workers >= TREE_LEAVES);
-	char *room = (char *)cuda_room(d, x_bytes + weight_bytes);
+	char *room = (char *)cuda_workspace(d, x_bytes + weight_bytes);
 	cuda_put(d, room, x, x_bytes);
 	cuda_put(d, room + x_bytes, c->weight, weight_bytes);
 	struct brought b = {
@@ -114,17 +114,17 @@ static __global__ void keep_random_kernel(
 	struct place here = place_of(i, cols, 1);
 	if (here.row >= rows)
 		return;
-	uint64_t at = (uint64_t)(keep.chance.first + here.row * keep.chance.row_step +
-				 here.col);
-	struct philox_block r = philox(
-		keep.chance.key, (uint32_t)at, (uint32_t)(at >> 32), keep.worker, 0);
+	uint64_t at =
+		(uint64_t)(keep.rng.first + here.row * keep.rng.row_step + here.col);
+	struct philox_block r =
+		philox(keep.rng.key, (uint32_t)at, (uint32_t)(at >> 32), keep.worker, 0);
 	x[i] = philox_uniform(r.x[0]) < keep.density ? x[i] * keep.scale : 0;
 }
 
 void cuda_keep_random(struct device *d, struct mat x, const struct keep *o)
 {
 	struct keep keep = *o;
-	keep.chance.row_step = row_step(o->chance.row_step, x);
+	keep.rng.row_step = row_step(o->rng.row_step, x);
 	launch(d, "keep_random", grid_of_packs(x.rows, x.cols, 1), THREADS, 0,
 		keep_random_kernel, floats_of(x), x.rows, x.cols, keep);
 }

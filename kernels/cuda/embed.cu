@@ -276,9 +276,10 @@ void cuda_embed_bwd(
 	int64_t key_bytes = round_up(n * (int64_t)sizeof(uint64_t), 256);
 	BUG_ON(dw.cols != cols || n >= NOT_HERE || dw.rows >= NOT_HERE);
 	cuda_zero(d, dw);
-	while (slots_of(n, piece) * row_bytes > CUDA_ROOM - 2 * key_bytes && piece < n)
+	while (slots_of(n, piece) * row_bytes > CUDA_WORKSPACE - 2 * key_bytes &&
+		piece < n)
 		piece *= 2;
-	char *room = (char *)cuda_room(
+	char *room = (char *)cuda_workspace(
 		d, (size_t)(2 * key_bytes + slots_of(n, piece) * row_bytes));
 	float *slots = (float *)(room + 2 * key_bytes), *out = floats_of(dw);
 	const float *up = floats_of(dy);

@@ -1,15 +1,15 @@
 /*
- * Products, by cuBLASLt: its matrices are stored by columns, so that ours are transposed in its
+ * Matmuls, by cuBLASLt: its matrices are stored by columns, so that ours are transposed in its
  * eyes, and the right one of our two is its first. What it has no algorithm for is brought into
  * a form for which it has one.
  */
-#include "kernels/cuda/own.h"
+#include "kernels/cuda/cuda_internal.h"
 #include "kernels/cuda/vector.h"
 
 #include <cuda_fp8.h>
 #include <string.h>
 
-static int64_t k_of(const struct product *p)
+static int64_t k_of(const struct gemm *p)
 {
 	return p->ta ? p->a.cols : p->a.rows;
 }
@@ -21,18 +21,18 @@ static bool is_byte(enum dtype type)
 
 /* ---- operands in another form -------------------------------------------------------- */
 
-/* Temporary memory of one product, however large. */
+/* Temporary memory of one matmul, however large. */
 static void *copies_of(struct device *d, size_t n_bytes)
 {
 	struct cuda_device *c = cuda_of(d);
 	bool grows = n_bytes > c->copies_bytes;
 	if (grows && cuda_graph_notes(d)) {
-		cuda_graph_spoil(d, "it has a product that was not done before");
-		return c->room;
+		cuda_graph_spoil(d, "it has a matmul that was not done before");
+		return c->workspace;
 	}
 	if (grows) {
 		cuda_graph_outlived(d, c->copies);
-		c->copies = cuda_memory(d, n_bytes, "a product's operands");
+		c->copies = cuda_memory(d, n_bytes, "a matmul's operands");
 		c->copies_bytes = n_bytes;
 	}
 	return c->copies;
@@ -100,7 +100,7 @@ static struct mat transpose_of(struct mat m)
 }
 
 /* Of the two ways in which an operand may be stored, the one along the sum, if it is there. */
-static struct product as_stored(struct product p)
+static struct gemm as_stored(struct gemm p)
 {
 	if (p.a.transposed && (!p.ta || !p.a.p)) {
 		p.a = transpose_of(p.a);
@@ -114,7 +114,7 @@ static struct product as_stored(struct product p)
 }
 
 /* Matrix units for fp8 came with sm_89, and take operands in lines of 16 bytes. */
-static bool fp8_fits(struct device *d, const struct product *p)
+static bool fp8_fits(struct device *d, const struct gemm *p)
 {
 	uintptr_t places = (uintptr_t)p->a.p | (uintptr_t)p->b.p;
 	return cuda_of(d)->arch >= 89 && !is_byte(p->d.type) &&
@@ -123,7 +123,7 @@ static bool fp8_fits(struct device *d, const struct product *p)
 }
 
 /* Both operands along the sum, which is how those units want them. */
-static struct product along_sum(struct device *d, const char *name, struct product p)
+static struct gemm along_sum(struct device *d, const char *name, struct gemm p)
 {
 	size_t a_bytes = p.ta ? 0 : (size_t)round_up(mat_bytes(p.a), LINE);
 	size_t b_bytes = p.tb ? (size_t)mat_bytes(p.b) : 0;
@@ -138,7 +138,7 @@ static struct product along_sum(struct device *d, const char *name, struct produ
 }
 
 /* The same sum of the same products. */
-static struct product as_bf16(struct device *d, const char *name, struct product p)
+static struct gemm as_bf16(struct device *d, const char *name, struct gemm p)
 {
 	size_t a_bytes = (size_t)round_up(2 * mat_size(p.a), LINE);
 	char *copies = (char *)copies_of(d, a_bytes + 2 * (size_t)mat_size(p.b));
@@ -149,7 +149,7 @@ static struct product as_bf16(struct device *d, const char *name, struct product
 
 /* For numbers of 16 bits in shapes that suit no algorithm; not those of as_bf16(), which are where
  * these go. */
-static struct product as_fp32(struct device *d, struct product p)
+static struct gemm as_fp32(struct device *d, struct gemm p)
 {
 	size_t a_bytes = (size_t)round_up(4 * mat_size(p.a), LINE);
 	char *copies = (char *)copies_of(d, a_bytes + 4 * (size_t)mat_size(p.b));
@@ -172,7 +172,7 @@ static struct product as_fp32(struct device *d, struct product p)
  * function of the shape alone: as many as give each multiprocessor something, of whole lines of
  * 16 rows, and of 1024 rows at least, so that a part costs little beside its sum.
  */
-static int64_t runs_of(const struct product *p)
+static int64_t runs_of(const struct gemm *p)
 {
 	enum { SIDE = 128, LINES = 16, LEAST_ROWS = 1024 };
 	int64_t n = k_of(p), runs = 1;
@@ -180,7 +180,8 @@ static int64_t runs_of(const struct product *p)
 	if (p->ta || !p->tb || p->d.type != DT_F32)
 		return 1;
 	while (tiles * runs < MOST_RUNS && n % (2 * runs * LINES) == 0 &&
-		n / (2 * runs) >= LEAST_ROWS && 2 * runs * mat_bytes(p->d) <= CUDA_ROOM)
+		n / (2 * runs) >= LEAST_ROWS &&
+		2 * runs * mat_bytes(p->d) <= CUDA_WORKSPACE)
 		runs *= 2;
 	return runs;
 }
@@ -211,7 +212,7 @@ static __global__ void __launch_bounds__(THREADS) add_parts_kernel(
 }
 
 /* false: there are no runs, or no algorithm for them. */
-static bool product_in_runs(struct device *d, const char *name, struct product p)
+static bool gemm_in_runs(struct device *d, const char *name, struct gemm p)
 {
 	enum { N = PER_PACK<float> };
 	int64_t runs = runs_of(&p), rows = k_of(&p) / runs, n = mat_size(p.d);
@@ -221,10 +222,10 @@ static bool product_in_runs(struct device *d, const char *name, struct product p
 		return false;
 	p.a = mat_rows(p.a, 0, rows);
 	p.b = mat_rows(p.b, 0, rows);
-	p.d = mat(cuda_room(d, (size_t)(runs * mat_bytes(p.d))), p.d.rows, p.d.cols);
+	p.d = mat(cuda_workspace(d, (size_t)(runs * mat_bytes(p.d))), p.d.rows, p.d.cols);
 	p.add = false;
 	p.runs = runs;
-	if (!cuda_product(d, name, &p))
+	if (!cuda_gemm(d, name, &p))
 		return false;
 	const float *part = (const float *)p.d.p;
 	launch(d, name, grid_of_packs(1, n, N), THREADS, 0, add_parts_kernel, to, part, n,
@@ -236,21 +237,21 @@ static bool product_in_runs(struct device *d, const char *name, struct product p
 
 /* cuBLASLt takes a bias of the type of the result, but for fp8 operands and a result of fp32 one
  * of bf16, which would be worse than ours. It is brought to that type at the end of the room. */
-static bool product_with(
-	struct device *d, const char *name, struct product p, struct mat bias)
+static bool gemm_with(struct device *d, const char *name, struct gemm p, struct mat bias)
 {
-	enum { BIAS_ROOM = CUDA_ROOM / 4 };
+	enum { BIAS_ROOM = CUDA_WORKSPACE / 4 };
 	bool after = bias.p && is_byte(p.a.type) &&
 		     (p.d.type == DT_F32 || cuda_lab_off(d, LAB_FLOAT8_BIAS));
 	if (bias.p && bias.type != p.d.type) {
 		BUG_ON(bias.cols * dtype_bytes(p.d.type) > BIAS_ROOM);
-		void *to = (char *)cuda_room(d, CUDA_ROOM) + CUDA_ROOM - BIAS_ROOM;
+		void *to = (char *)cuda_workspace(d, CUDA_WORKSPACE) + CUDA_WORKSPACE -
+			   BIAS_ROOM;
 		struct mat same = mat_typed(to, 1, bias.cols, p.d.type);
 		cuda_round(d, same, bias, same.type, 1);
 		bias = same;
 	}
 	p.bias = after ? NULL : bias.p;
-	if (!cuda_product(d, name, &p))
+	if (!cuda_gemm(d, name, &p))
 		return false;
 	if (after)
 		cuda_bias_fwd(d, p.d, bias);
@@ -260,7 +261,7 @@ static bool product_with(
 /* From the sums in fp32 to what the result is to be. cuBLASLt takes scales with fp8 only, and the
  * bias comes after them. */
 static void finish(struct device *d, const char *name, struct mat to, struct mat from,
-	const struct product *p, struct mat bias)
+	const struct gemm *p, struct mat bias)
 {
 	const float *a = p->a.scale, *b = p->b.scale;
 	if (a && (bias.p || p->add)) {
@@ -277,26 +278,26 @@ static void finish(struct device *d, const char *name, struct mat to, struct mat
 		cuda_round(d, to, from, to.type, 1);
 }
 
-static struct mat bias_of_sums(const struct product *p, struct mat bias)
+static struct mat bias_of_sums(const struct gemm *p, struct mat bias)
 {
 	return p->a.scale ? mat(NULL, 0, 0) : bias;
 }
 
 /* The result as fp32, a part of its rows at a time, and from there to what it is to be, or to be
  * added to. */
-static bool narrowed_product(
-	struct device *d, const char *name, struct product p, struct mat bias)
+static bool gemm_in_half(
+	struct device *d, const char *name, struct gemm p, struct mat bias)
 {
-	enum { RESULT_ROOM = CUDA_ROOM / 2 };
+	enum { RESULT_ROOM = CUDA_WORKSPACE / 2 };
 	int64_t most = RESULT_ROOM / (p.d.cols * (int64_t)sizeof(float));
-	struct product part = p;
+	struct gemm part = p;
 	BUG_ON(p.tb || most < 1 || (p.add && p.d.type != DT_F32));
 	part.add = false;
 	for (int64_t row = 0; row < p.d.rows; row += most) {
 		int64_t n = min64(most, p.d.rows - row);
 		part.b = mat_rows(p.b, row, n);
-		part.d = mat(cuda_room(d, RESULT_ROOM), n, p.d.cols);
-		if (!product_with(d, name, part, bias_of_sums(&p, bias)))
+		part.d = mat(cuda_workspace(d, RESULT_ROOM), n, p.d.cols);
+		if (!gemm_with(d, name, part, bias_of_sums(&p, bias)))
 			return false;
 		finish(d, name, mat_rows(p.d, row, n), part.d, &p, bias);
 	}
@@ -305,20 +306,19 @@ static bool narrowed_product(
 
 /* cuBLASLt gives fp32, or the type of the operands. */
 static bool of_given_type(
-	struct device *d, const char *name, struct product p, struct mat bias)
+	struct device *d, const char *name, struct gemm p, struct mat bias)
 {
 	bool given = p.a.scale ? p.d.type == DT_F32 && !p.add
 			       : p.d.type == DT_F32 || p.d.type == p.a.type;
 	if (!given)
-		return narrowed_product(d, name, p, bias);
-	if (!product_with(d, name, p, bias_of_sums(&p, bias)))
+		return gemm_in_half(d, name, p, bias);
+	if (!gemm_with(d, name, p, bias_of_sums(&p, bias)))
 		return false;
 	finish(d, name, p.d, p.d, &p, bias);
 	return true;
 }
 
-static void multiply(
-	struct device *d, const char *name, struct product p, struct mat bias)
+static void multiply(struct device *d, const char *name, struct gemm p, struct mat bias)
 {
 	BUG_ON(k_of(&p) != (p.tb ? p.b.rows : p.b.cols));
 	BUG_ON(p.d.cols != (p.ta ? p.a.rows : p.a.cols));
@@ -336,10 +336,10 @@ static void multiply(
 	bool bytes = is_byte(p.a.type);
 	if (bytes) {
 		p = as_stored(p);
-		if (fp8_fits(d, &p) && product_with(d, name, along_sum(d, name, p), bias))
+		if (fp8_fits(d, &p) && gemm_with(d, name, along_sum(d, name, p), bias))
 			return;
 		p = as_bf16(d, name, p);
-	} else if (!p.a.scale && product_in_runs(d, name, p)) {
+	} else if (!p.a.scale && gemm_in_runs(d, name, p)) {
 		return;
 	}
 	bool done = of_given_type(d, name, p, bias);
@@ -352,30 +352,30 @@ static void multiply(
 			(long long)k_of(&p));
 }
 
-/* ---- GELU beside a product ------------------------------------------------------------ */
+/* ---- GELU beside a matmul ------------------------------------------------------------ */
 
 /* Of numbers of 16 bits: cuBLASLt's GELU is its tanh form, with an argument that is not rounded,
  * to a precision that suits these. It wants lines of 16 bytes. */
-static bool gelu_fits(const struct product *p)
+static bool gelu_fits(const struct gemm *p)
 {
 	return dtype_bytes(p->a.type) == 2 && p->d.type == p->a.type &&
 	       p->d.cols % 8 == 0 && (uintptr_t)p->aux % 16 == 0 && mat_size(p->d) &&
 	       k_of(p);
 }
 
-static struct mat aux_of(const struct product *p)
+static struct mat aux_of(const struct gemm *p)
 {
 	return mat_typed(p->aux, p->d.rows, p->d.cols, p->d.type);
 }
 
-static void gelu_fwd_apart(struct device *d, const struct product *p)
+static void gelu_fwd_unfused(struct device *d, const struct gemm *p)
 {
 	struct mat bias = mat_typed(p->bias, 1, p->d.cols, p->d.type);
 	cuda_linear_fwd(d, aux_of(p), p->b, p->a, bias);
 	cuda_act_fwd(d, ACT_GELU_TANH, p->d, aux_of(p), mat(NULL, 0, 0));
 }
 
-static void gelu_bwd_apart(struct device *d, const struct product *p)
+static void gelu_bwd_unfused(struct device *d, const struct gemm *p)
 {
 	const struct mat none = mat(NULL, 0, 0);
 	cuda_linear_bwd_x(d, p->d, p->b, p->a, false);
@@ -385,34 +385,34 @@ static void gelu_bwd_apart(struct device *d, const struct product *p)
 void cuda_linear_gelu_fwd(struct device *d, struct mat y, struct mat a, struct mat x,
 	struct mat w, struct mat bias)
 {
-	struct product p = {w, x, y, true, false, bias.p, false, 1, EPILOGUE_GELU, a.p,
-		gelu_fwd_apart};
+	struct gemm p = {w, x, y, true, false, bias.p, false, 1, EPILOGUE_GELU, a.p,
+		gelu_fwd_unfused};
 	BUG_ON(a.type != y.type || a.rows != y.rows || a.cols != y.cols);
 	bool same = !bias.p || bias.type == y.type;
 	if (same && !cuda_of(d)->o.exact && gelu_fits(&p) &&
-		cuda_product(d, "linear_gelu_fwd", &p))
+		cuda_gemm(d, "linear_gelu_fwd", &p))
 		return;
 	cuda_linear_fwd(d, a, x, w, bias);
 	cuda_act_fwd(d, ACT_GELU_TANH, y, a, mat(NULL, 0, 0));
 }
 
-/* Where bits are to be exact it is the product that does it wherever that can be, and not what was
+/* Where bits are to be exact it is the matmul that does it wherever that can be, and not what was
  * quicker: all degrees of recomputation have this backward. */
 void cuda_linear_gelu_bwd(
 	struct device *d, struct mat da, struct mat dy, struct mat w, struct mat a)
 {
-	struct product p = {w, dy, da, false, false, NULL, false, 1, EPILOGUE_DGELU, a.p,
-		cuda_of(d)->o.exact ? NULL : gelu_bwd_apart};
+	struct gemm p = {w, dy, da, false, false, NULL, false, 1, EPILOGUE_DGELU, a.p,
+		cuda_of(d)->o.exact ? NULL : gelu_bwd_unfused};
 	BUG_ON(a.type != da.type || a.rows != da.rows || a.cols != da.cols);
 	if (cuda_lab_off(d, LAB_GELU) || !gelu_fits(&p) ||
-		!cuda_product(d, "linear_gelu_bwd", &p))
-		gelu_bwd_apart(d, &p);
+		!cuda_gemm(d, "linear_gelu_bwd", &p))
+		gelu_bwd_unfused(d, &p);
 }
 
 void cuda_linear_fwd(
 	struct device *d, struct mat y, struct mat x, struct mat w, struct mat bias)
 {
-	struct product p = {w, x, y, true, false, NULL, false, 1};
+	struct gemm p = {w, x, y, true, false, NULL, false, 1};
 	BUG_ON(bias.p && bias.cols != y.cols);
 	multiply(d, "linear_fwd", p, bias);
 }
@@ -420,13 +420,13 @@ void cuda_linear_fwd(
 void cuda_linear_bwd_x(
 	struct device *d, struct mat dx, struct mat dy, struct mat w, bool add)
 {
-	struct product p = {w, dy, dx, false, false, NULL, add, 1};
+	struct gemm p = {w, dy, dx, false, false, NULL, add, 1};
 	multiply(d, "linear_bwd_x", p, mat(NULL, 0, 0));
 }
 
 void cuda_linear_bwd_w(
 	struct device *d, struct mat dw, struct mat dy, struct mat x, bool add)
 {
-	struct product p = {x, dy, dw, false, true, NULL, add, 1};
+	struct gemm p = {x, dy, dw, false, true, NULL, add, 1};
 	multiply(d, "linear_bwd_w", p, mat(NULL, 0, 0));
 }

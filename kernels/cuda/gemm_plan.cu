@@ -1,5 +1,5 @@
 /*
- * Plans: for each shape of product, which of cuBLASLt's algorithms. The first time it is asked
+ * Plans: for each shape of matmul, which of cuBLASLt's algorithms. The first time it is asked
  * for, those that cuBLASLt thinks best are tried out and the quickest is taken from then on.
  */
 #include "kernels/cuda/gemm_plan.h"
@@ -31,7 +31,7 @@ static cudaDataType_t type_of(int64_t type)
 
 /* All matrices, of all runs, begin at multiples of this. No load is wider than 16 bytes, and more
  * must not count: a slice's weights lie at other multiples of that in another layout. */
-static int64_t alignment(const struct product *p)
+static int64_t alignment(const struct gemm *p)
 {
 	uintptr_t places = (uintptr_t)p->a.p | (uintptr_t)p->b.p | (uintptr_t)p->d.p |
 			   (uintptr_t)p->bias | (uintptr_t)p->aux | 16;
@@ -41,22 +41,22 @@ static int64_t alignment(const struct product *p)
 	return (int64_t)(places & -places);
 }
 
-static int64_t epilogue_of(const struct product *p)
+static int64_t epilogue_of(const struct gemm *p)
 {
 	if (p->bias)
 		return p->epilogue == EPILOGUE_GELU ? EPILOGUE_GELU_BIAS : EPILOGUE_BIAS;
 	return p->epilogue;
 }
 
-static struct product_key key_of(const struct product *p)
+static struct gemm_key key_of(const struct gemm *p)
 {
-	struct product_key k = {p->ta, p->tb, p->d.cols, p->d.rows,
+	struct gemm_key k = {p->ta, p->tb, p->d.cols, p->d.rows,
 		p->ta ? p->a.cols : p->a.rows, p->a.type, p->b.type, p->d.type,
 		epilogue_of(p), p->add, alignment(p), p->runs};
 	return k;
 }
 
-static struct plan **find(struct cuda_device *c, const struct product_key *key)
+static struct plan **find(struct cuda_device *c, const struct gemm_key *key)
 {
 	if (!c->plans)
 		c->plans = (struct plans *)xcalloc(1, sizeof(*c->plans));
@@ -71,7 +71,7 @@ static struct plan **find(struct cuda_device *c, const struct product_key *key)
 	return at;
 }
 
-struct plan *cuda_plan_of(struct cuda_device *c, const struct product_key *key)
+struct plan *cuda_plan_of(struct cuda_device *c, const struct gemm_key *key)
 {
 	struct plan **at = find(c, key);
 	if (!*at) {
@@ -140,7 +140,7 @@ static void describe(struct device *d, struct plan *p)
 		CUBLASLT_EPILOGUE_DEFAULT, CUBLASLT_EPILOGUE_BIAS,
 		CUBLASLT_EPILOGUE_GELU_AUX, CUBLASLT_EPILOGUE_GELU_AUX_BIAS,
 		CUBLASLT_EPILOGUE_DGELU};
-	const struct product_key *k = &p->key;
+	const struct gemm_key *k = &p->key;
 	bool fast = k->a == DT_F32 && !cuda_of(d)->o.exact;
 	cublasOperation_t ta = k->ta ? CUBLAS_OP_T : CUBLAS_OP_N;
 	cublasOperation_t tb = k->tb ? CUBLAS_OP_T : CUBLAS_OP_N;
@@ -188,11 +188,11 @@ static void set_pointer(struct device *d, const struct plan *p,
 {
 	cuda_cublas_check(d,
 		cublasLtMatmulDescSetAttribute(p->desc, attribute, &at, sizeof(at)),
-		"a pointer of a product");
+		"a pointer of a matmul");
 }
 
 /* Of fp8 alone; where there is none, nothing is multiplied. */
-static void set_scales(struct device *d, const struct plan *p, const struct product *x)
+static void set_scales(struct device *d, const struct plan *p, const struct gemm *x)
 {
 	if (dtype_bytes((enum dtype)p->key.a) != 1)
 		return;
@@ -201,7 +201,7 @@ static void set_scales(struct device *d, const struct plan *p, const struct prod
 }
 
 /* to = op(a) op(b), plus what is at x->d when it adds. */
-static cublasStatus_t run(struct device *d, const struct plan *p, const struct product *x,
+static cublasStatus_t run(struct device *d, const struct plan *p, const struct gemm *x,
 	void *to, const cublasLtMatmulAlgo_t *algo)
 {
 	struct cuda_device *c = cuda_of(d);
@@ -212,14 +212,13 @@ static cublasStatus_t run(struct device *d, const struct plan *p, const struct p
 		set_pointer(d, p, CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_POINTER, x->aux);
 	set_scales(d, p, x);
 	const void *from = x->add ? x->d.p : to;
-	return cublasLtMatmul(c->products, p->desc, &one, x->a.p, p->a, x->b.p, p->b,
-		&beta, from, p->d, to, p->d, algo, c->product_room, PRODUCT_ROOM,
-		c->stream);
+	return cublasLtMatmul(c->cublas, p->desc, &one, x->a.p, p->a, x->b.p, p->b, &beta,
+		from, p->d, to, p->d, algo, c->gemm_workspace, GEMM_WORKSPACE, c->stream);
 }
 
 /* ---- choosing -------------------------------------------------------------------------- */
 
-/* Where products are exact, no algorithm splits a sum into parts that it adds up at the end:
+/* Where matmuls are exact, no algorithm splits a sum into parts that it adds up at the end:
  * into how many would be its own choice. */
 static bool suits(struct device *d, const cublasLtMatmulAlgo_t *algo)
 {
@@ -241,7 +240,7 @@ static int candidates(struct device *d, const struct plan *p,
 {
 	struct cuda_device *c = cuda_of(d);
 	cublasLtMatmulPreference_t preference;
-	size_t room_bytes = PRODUCT_ROOM;
+	size_t room_bytes = GEMM_WORKSPACE;
 	uint32_t align = (uint32_t)p->key.align;
 	uint32_t schemes = c->o.exact ? CUBLASLT_REDUCTION_SCHEME_NONE
 				      : CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE;
@@ -260,15 +259,15 @@ static int candidates(struct device *d, const struct plan *p,
 	SET(CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_C_BYTES, align);
 	SET(CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_D_BYTES, align);
 #undef SET
-	cublasStatus_t rc = cublasLtMatmulAlgoGetHeuristic(c->products, p->desc, p->a,
-		p->b, p->d, p->d, preference, CANDIDATES, found, &n_found);
+	cublasStatus_t rc = cublasLtMatmulAlgoGetHeuristic(c->cublas, p->desc, p->a, p->b,
+		p->d, p->d, preference, CANDIDATES, found, &n_found);
 	cublasLtMatmulPreferenceDestroy(preference);
 	if (rc == CUBLAS_STATUS_NOT_SUPPORTED || rc == CUBLAS_STATUS_INVALID_VALUE)
 		return 0;
 	cuda_cublas_check(d, rc, "cublasLtMatmulAlgoGetHeuristic");
 	for (int i = 0; i < n_found; i++)
 		if (found[i].state == CUBLAS_STATUS_SUCCESS &&
-			found[i].workspaceSize <= PRODUCT_ROOM &&
+			found[i].workspaceSize <= GEMM_WORKSPACE &&
 			suits(d, &found[i].algo))
 			found[n++] = found[i];
 	return n;
@@ -276,46 +275,47 @@ static int candidates(struct device *d, const struct plan *p,
 
 /* Milliseconds of a few runs; infinity where it does not work after all. Without an algorithm, of
  * what does the same apart. */
-static float measure(struct device *d, const struct plan *p, const struct product *x,
+static float measure(struct device *d, const struct plan *p, const struct gemm *x,
 	void *to, const cublasLtMatmulAlgo_t *algo, cudaEvent_t begin, cudaEvent_t end)
 {
 	enum { RUNS = 3 };
 	cudaStream_t stream = cuda_stream(d);
 	float ms;
 	if (!algo)
-		x->apart(d, x);
+		x->unfused(d, x);
 	else if (run(d, p, x, to, algo) != CUBLAS_STATUS_SUCCESS)
 		return INFINITY;
-	cuda_check(d, cudaEventRecord(begin, stream), "measuring a product");
+	cuda_check(d, cudaEventRecord(begin, stream), "measuring a matmul");
 	for (int i = 0; i < RUNS; i++) {
 		if (algo)
 			cuda_cublas_check(d, run(d, p, x, to, algo), "cublasLtMatmul");
 		else
-			x->apart(d, x);
+			x->unfused(d, x);
 	}
-	cuda_check(d, cudaEventRecord(end, stream), "measuring a product");
-	cuda_check(d, cudaEventSynchronize(end), "measuring a product");
-	cuda_check(d, cudaEventElapsedTime(&ms, begin, end), "measuring a product");
+	cuda_check(d, cudaEventRecord(end, stream), "measuring a matmul");
+	cuda_check(d, cudaEventSynchronize(end), "measuring a matmul");
+	cuda_check(d, cudaEventElapsedTime(&ms, begin, end), "measuring a matmul");
 	return ms;
 }
 
 /* The quickest; the first one, unless another is clearly quicker; -1: it is what does the same
  * apart. What is to be written anyway is written by each; what is to be added to must stay, so
  * the sums go elsewhere then. */
-static int quickest(struct device *d, const struct plan *p, const struct product *x,
+static int quickest(struct device *d, const struct plan *p, const struct gemm *x,
 	const cublasLtMatmulHeuristicResult_t *found, int n)
 {
 	const float clearly = 0.97f;
 	size_t n_bytes = (size_t)mat_bytes(x->d);
-	bool own = x->add && n_bytes > CUDA_ROOM;
-	void *to = x->add ? cuda_room(d, min64((int64_t)n_bytes, CUDA_ROOM)) : x->d.p;
+	bool own = x->add && n_bytes > CUDA_WORKSPACE;
+	void *to = x->add ? cuda_workspace(d, min64((int64_t)n_bytes, CUDA_WORKSPACE))
+			  : x->d.p;
 	if (own && cudaMalloc(&to, n_bytes) != cudaSuccess) {
 		cudaGetLastError();
 		return 0;
 	}
 	cudaEvent_t begin, end;
-	cuda_check(d, cudaEventCreate(&begin), "measuring a product");
-	cuda_check(d, cudaEventCreate(&end), "measuring a product");
+	cuda_check(d, cudaEventCreate(&begin), "measuring a matmul");
+	cuda_check(d, cudaEventCreate(&end), "measuring a matmul");
 	int best = 0;
 	float best_ms = INFINITY;
 	for (int i = 0; i < n; i++) {
@@ -325,7 +325,7 @@ static int quickest(struct device *d, const struct plan *p, const struct product
 			best_ms = ms;
 		}
 	}
-	if (x->apart && measure(d, p, x, to, NULL, begin, end) < best_ms)
+	if (x->unfused && measure(d, p, x, to, NULL, begin, end) < best_ms)
 		best = -1;
 	cudaEventDestroy(begin);
 	cudaEventDestroy(end);
@@ -341,19 +341,19 @@ static int told(const struct plan *p, const cublasLtMatmulHeuristicResult_t *fou
 	for (int i = 0; i < n; i++)
 		if (!memcmp(&found[i].algo, &p->algo, sizeof(p->algo)))
 			return i;
-	warn("the algorithm that was kept for a product of [%lld, %lld], sums of %lld, "
+	warn("the algorithm that was kept for a matmul of [%lld, %lld], sums of %lld, "
 	     "is none "
 	     "that suits it here; it is chosen anew, and bits may differ",
 		(long long)p->key.n, (long long)p->key.m, (long long)p->key.k);
 	return -1;
 }
 
-static void choose(struct device *d, struct plan *p, const struct product *x)
+static void choose(struct device *d, struct plan *p, const struct gemm *x)
 {
 	cublasLtMatmulHeuristicResult_t found[CANDIDATES];
 	bool measures = cuda_of(d)->measures;
 	memset(found, 0, sizeof(found));
-	if (x->apart && !p->told && !measures) { /* it is not known to be quicker */
+	if (x->unfused && !p->told && !measures) { /* it is not known to be quicker */
 		p->ready = true;
 		return;
 	}
@@ -366,19 +366,20 @@ static void choose(struct device *d, struct plan *p, const struct product *x)
 	int best = p->told ? told(p, found, n) : -1;
 	p->told = false;
 	if (best < 0)
-		best = measures && (n > 1 || x->apart) ? quickest(d, p, x, found, n) : 0;
-	p->apart = best < 0;
+		best = measures && (n > 1 || x->unfused) ? quickest(d, p, x, found, n)
+							 : 0;
+	p->unfused = best < 0;
 	p->possible = best >= 0;
 	if (p->possible)
 		p->algo = found[best].algo;
 }
 
-bool cuda_product(struct device *d, const char *name, const struct product *x)
+bool cuda_gemm(struct device *d, const char *name, const struct gemm *x)
 {
-	struct product_key key = key_of(x);
+	struct gemm_key key = key_of(x);
 	struct plan *p = cuda_plan_of(cuda_of(d), &key);
 	if (!p->ready && cuda_graph_notes(d)) { /* choosing waits */
-		cuda_graph_spoil(d, "it has a product that was not done before");
+		cuda_graph_spoil(d, "it has a matmul that was not done before");
 		return true;
 	}
 	if (!p->ready)

@@ -2,15 +2,15 @@
 #ifndef KERNELS_CUDA_GEMM_PLAN_H
 #define KERNELS_CUDA_GEMM_PLAN_H
 
-#include "kernels/cuda/own.h"
+#include "kernels/cuda/cuda_internal.h"
 
 enum { PLAN_BUCKETS = 1024 };
 
 struct plan {
-	struct product_key key;
+	struct gemm_key key;
 	bool ready, possible;
-	bool apart; /* several kernels were quicker */
-	bool told;  /* the algorithm is one that was given to us, and not looked at yet */
+	bool unfused; /* several kernels were quicker */
+	bool told; /* the algorithm is one that was given to us, and not looked at yet */
 	cublasLtMatmulAlgo_t algo;
 	cublasLtMatmulDesc_t desc;
 	cublasLtMatrixLayout_t a, b, d;
@@ -23,6 +23,6 @@ struct plans {
 };
 
 /* The plan for it, a new one if there is none. */
-struct plan *cuda_plan_of(struct cuda_device *c, const struct product_key *key);
+struct plan *cuda_plan_of(struct cuda_device *c, const struct gemm_key *key);
 
 #endif

@@ -20,7 +20,7 @@ static void head_line(struct device *d, struct str *out)
 
 static void plan_line(const struct plan *p, struct str *out)
 {
-	const struct product_key *k = &p->key;
+	const struct gemm_key *k = &p->key;
 	unsigned char bytes[sizeof(p->algo)];
 	str_printf(out,
 		"%c%c %" PRId64 " %" PRId64 " %" PRId64 " %s %s %s %d %d %" PRId64
@@ -28,7 +28,7 @@ static void plan_line(const struct plan *p, struct str *out)
 		k->ta ? 't' : 'n', k->tb ? 't' : 'n', k->m, k->n, k->k,
 		dtype_table[k->a].name, dtype_table[k->b].name, dtype_table[k->d].name,
 		(int)k->epilogue, (int)k->add, k->align, k->runs);
-	if (p->apart) {
+	if (p->unfused) {
 		str_puts(out, "apart\n");
 		return;
 	}
@@ -55,7 +55,7 @@ void cuda_algorithms(struct device *d, struct str *out)
 	struct plan **list = (struct plan **)xmalloc((size_t)all->n * sizeof(*list));
 	for (int i = 0; i < PLAN_BUCKETS; i++)
 		for (struct plan *p = all->bucket[i]; p; p = p->next)
-			if (p->told || p->apart || (p->ready && p->possible))
+			if (p->told || p->unfused || (p->ready && p->possible))
 				list[n++] = p;
 	qsort(list, (size_t)n, sizeof(*list), by_key);
 	for (int64_t i = 0; i < n; i++)
@@ -85,7 +85,7 @@ static int read_hex(const char *s, void *to, size_t n_bytes)
 }
 
 /* An epilogue of GELU is of numbers of 16 bits, and needs lines of 16 bytes. */
-static bool epilogue_good(const struct product_key *k)
+static bool epilogue_good(const struct gemm_key *k)
 {
 	bool narrow = dtype_bytes((enum dtype)k->a) == 2 && k->d == k->a && k->b == k->a;
 	return k->epilogue < EPILOGUE_GELU ||
@@ -95,7 +95,7 @@ static bool epilogue_good(const struct product_key *k)
 
 static int read_line(const char *line, struct plan *p)
 {
-	struct product_key *k = &p->key;
+	struct gemm_key *k = &p->key;
 	char how[3], a[5], b[5], to[5];
 	int end = 0;
 	memset(p, 0, sizeof(*p));
@@ -117,10 +117,10 @@ static int read_line(const char *line, struct plan *p)
 		    k->runs <= MOST_RUNS && epilogue_good(k);
 	if (!good)
 		return -1;
-	p->apart = p->ready =
+	p->unfused = p->ready =
 		k->epilogue >= EPILOGUE_GELU && !strcmp(line + end, "apart");
-	p->told = !p->apart;
-	return p->apart ? 0 : read_hex(line + end, &p->algo, sizeof(p->algo));
+	p->told = !p->unfused;
+	return p->unfused ? 0 : read_hex(line + end, &p->algo, sizeof(p->algo));
 }
 
 static int take(struct device *d, const char *line, int64_t number, struct err *e)
@@ -129,15 +129,15 @@ static int take(struct device *d, const char *line, int64_t number, struct err *
 	struct plan read;
 	if (read_line(line, &read) || (c->plans && c->plans->n >= MOST_PLANS))
 		return err_set(e, EX_DATAERR,
-			"algorithms of products, line %lld: not one, or one too many",
+			"algorithms of matmuls, line %lld: not one, or one too many",
 			(long long)number);
-	if (read.apart && c->o.exact) /* there the slope of GELU is the product's */
+	if (read.unfused && c->o.exact) /* there the slope of GELU is the matmul's */
 		return 0;
 	struct plan *p = cuda_plan_of(c, &read.key);
 	if (!p->ready && !p->told) {
 		p->algo = read.algo;
 		p->told = read.told;
-		p->apart = p->ready = read.apart;
+		p->unfused = p->ready = read.unfused;
 	}
 	return 0;
 }
@@ -156,7 +156,7 @@ int cuda_take_algorithms(struct device *d, const char *text, struct err *e)
 		if (number == 1 && !strcmp(line.s, here.s))
 			continue;
 		if (number == 1 && !strncmp(line.s, "cublasLt ", 9)) {
-			warn("algorithms of products that were chosen with %.*s are not "
+			warn("algorithms of matmuls that were chosen with %.*s are not "
 			     "taken "
 			     "here, with %.*s; bits may differ",
 				(int)n, line.s, (int)here.len - 1, here.s);

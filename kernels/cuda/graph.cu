@@ -3,7 +3,7 @@
  * kernel and copy goes into the graph with its arguments. What the program puts goes into pinned
  * memory that stays, from which the graph's copies read; to put other data is to write there.
  */
-#include "kernels/cuda/own.h"
+#include "kernels/cuda/cuda_internal.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -158,7 +158,7 @@ bool cuda_graph_put(struct device *d, void *to, const void *from, size_t n_bytes
 	return true;
 }
 
-void cuda_graph_later(struct device *d)
+void cuda_graph_readback(struct device *d)
 {
 	struct graph *g = cuda_of(d)->graph;
 	g->n_read = g->n_slots;
@@ -208,7 +208,7 @@ void cuda_graph_refill(struct device *d)
 	struct graph *g = cuda_of(d)->graph;
 	BUG_ON(!g || !g->exec || g->state != GRAPH_RESTS);
 	bool early = g->n_read && g->n_read == g->n_slots; /* before it is done */
-	cudaEvent_t read = early ? cuda_of(d)->later.came : g->done;
+	cudaEvent_t read = early ? cuda_of(d)->readback.came : g->done;
 	cuda_check(d, cudaEventSynchronize(read), "graph");
 	g->state = GRAPH_REFILLS;
 	g->next = 0;

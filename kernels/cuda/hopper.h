@@ -1,11 +1,11 @@
 /*
  * What sm_90 has of its own: copies of whole tiles to shared memory by one thread, barriers
- * there that count bytes, and products of warpgroups, 128 threads, with operands in shared
+ * there that count bytes, and matmuls of warpgroups, 128 threads, with operands in shared
  * memory (PTX ISA: "mbarrier", "cp.async.bulk.tensor", "wgmma.mma_async"). All of it is for
  * sm_90a only: kernels ask `if constexpr (HOPPER)`.
  *
  * A tile in shared memory is of panels, of 64 numbers of 16 bits a row: 128 bytes, 16 at a
- * time permuted by the number of the row in 8, as the copies do it and the products undo it.
+ * time permuted by the number of the row in 8, as the copies do it and the matmuls undo it.
  * That is piece<64>() of attn.h. A panel begins at a multiple of 1024 bytes.
  */
 #ifndef KERNELS_CUDA_HOPPER_H
@@ -57,7 +57,7 @@ static __device__ inline uint64_t columns_further(uint64_t first, int rows, int 
 	return further(first, (k / 4 * rows * PANEL + k % 4 * 16) * 2);
 }
 
-/* c = a b^T, of 64 rows of a tile and the 8 NT rows of another: D / 16 products. Tiles have D / 64
+/* c = a b^T, of 64 rows of a tile and the 8 NT rows of another: D / 16 matmuls. Tiles have D / 64
  * panels of a_rows and b_rows rows. */
 template <int D, typename T, int NT>
 static __device__ inline void wgmma_rows(

@@ -2,7 +2,7 @@
  * PT_LAB_OFF=name,..: what this library does in order to be quick, left out, so that whoever has
  * a GPU can measure what each of it is worth. No bits change, but of gelu and float8-bias.
  */
-#include "kernels/cuda/own.h"
+#include "kernels/cuda/cuda_internal.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -17,16 +17,16 @@ static const struct {
 	{"sum", LAB_SUM},
 	/* rows of more than 1024 columns: the gradients of a norm's input and weights in one kernel */
 	{"norm", LAB_NORM},
-	/* the backward of a norm writes its result as the next product takes it, and adds the columns
+	/* the backward of a norm writes its result as the next matmul takes it, and adds the columns
 	 * of that up for the gradient of a bias */
 	{"norm-copy", LAB_NORM_COPY},
 	/* blocks of attention that take one tile of rows after the other (sm_90) */
 	{"attention", LAB_ATTENTION},
 	/* the largest number of a matrix, found where its numbers are made */
 	{"amax", LAB_AMAX},
-	/* the backward of GELU as the epilogue of the product that gives its gradient */
+	/* the backward of GELU as the epilogue of the matmul that gives its gradient */
 	{"gelu", LAB_GELU},
-	/* a bias that a product of float8 adds */
+	/* a bias that a matmul of float8 adds */
 	{"float8-bias", LAB_FLOAT8_BIAS},
 };
 

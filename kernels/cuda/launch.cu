@@ -1,5 +1,5 @@
 /* Around launches: what went wrong and where, what each kernel takes, and ranges for profilers. */
-#include "kernels/cuda/own.h"
+#include "kernels/cuda/cuda_internal.h"
 
 #include <nvtx3/nvToolsExt.h>
 #include <stdlib.h>

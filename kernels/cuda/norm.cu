@@ -1,6 +1,6 @@
 /* LayerNorm and RMSNorm, forward beside backward, and fused with what is before them. */
 #include "kernels/cuda/columns.h"
-#include "kernels/cuda/own.h"
+#include "kernels/cuda/cuda_internal.h"
 #include "kernels/cuda/residual.h"
 
 /* A row is in the registers of its threads: each has up to PACKS packs of it, those whose
@@ -322,7 +322,7 @@ void cuda_norm_bwd_x(struct device *d, enum norm_kind kind, struct mat dx, struc
 	bwd_x_rows(d, kind, dx, dy, x, stats, gamma, 0, x.rows);
 }
 
-/* ---- with the gradients of the weights, and a copy for products ----------------------- */
+/* ---- with the gradients of the weights, and a copy for matmuls ----------------------- */
 
 /* sums += x, a pack of it. */
 static __device__ inline void add_pack(float *sums, const float (&x)[N])
@@ -436,8 +436,8 @@ static bool norm_bwd_rows(
 	const size_t shared_bytes = (size_t)sums.n * W::SUM_BYTES;
 	if (cols > W::PACKS * N * WARP || shared_bytes > cuda_of(d)->shared_most)
 		return false;
-	float *part =
-		(float *)cuda_room(d, (size_t)(runs.n * sums.n * cols) * sizeof(float));
+	float *part = (float *)cuda_workspace(
+		d, (size_t)(runs.n * sums.n * cols) * sizeof(float));
 	float *out = floats_of(mat_rows(to->dx, n->first, rows));
 	C *copy = to->copy.p ? (C *)mat_rows(to->copy, n->first, rows).p : NULL;
 	const T *up = (const T *)mat_rows(n->dy, n->first, rows).p;

@@ -9,12 +9,12 @@ static __global__ void normal_kernel(
 	struct place at = place_of(thread_number(), tiles * NORMAL_LANES, 1);
 	if (at.row >= rows)
 		return;
-	int64_t first = o.chance.first + at.row * o.chance.row_step;
+	int64_t first = o.rng.first + at.row * o.rng.row_step;
 	int64_t tile = first / NORMAL_TILE + at.col / NORMAL_LANES;
 	int64_t lane = at.col % NORMAL_LANES;
 	uint64_t block = (uint64_t)(tile * NORMAL_LANES + lane);
 	struct philox_block w =
-		philox(o.chance.key, (uint32_t)block, (uint32_t)(block >> 32), 0, 0);
+		philox(o.rng.key, (uint32_t)block, (uint32_t)(block >> 32), 0, 0);
 	float z[4];
 	normal_pair(&z[0], &z[1], w.x[0], w.x[1]);
 	normal_pair(&z[2], &z[3], w.x[2], w.x[3]);
@@ -24,7 +24,7 @@ static __global__ void normal_kernel(
 		int64_t col = i - first;
 		if (col < 0 || col >= cols)
 			continue;
-		float here = normal_within(o.chance.key, (uint64_t)i, z[j], o.most);
+		float here = normal_within(o.rng.key, (uint64_t)i, z[j], o.most);
 		x[at.row * cols + col] = o.mean + o.std * here;
 	}
 }
@@ -32,8 +32,8 @@ static __global__ void normal_kernel(
 void cuda_normal(struct device *d, struct mat x, const struct normal *given)
 {
 	struct normal o = *given;
-	o.chance.row_step = row_step(o.chance.row_step, x);
-	if (o.chance.row_step == x.cols)
+	o.rng.row_step = row_step(o.rng.row_step, x);
+	if (o.rng.row_step == x.cols)
 		x = mat(x.p, 1, mat_size(x));
 	int64_t tiles = (x.cols + NORMAL_TILE - 2) / NORMAL_TILE + 1;
 	launch(d, "normal", grid_of_packs(x.rows, tiles * NORMAL_LANES, 1), THREADS, 0,

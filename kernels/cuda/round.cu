@@ -3,9 +3,9 @@
  * (kernels/cpu/round.c says why they are right): in registers this costs no time. NaN stays NaN, but
  * a GPU's product of it is always the same one.
  */
-#include "kernels/cuda/own.h"
+#include "kernels/cuda/cuda_internal.h"
 #include "kernels/cuda/vector.h"
-#include "kernels/scalars.h"
+#include "kernels/step_math.h"
 
 #include <cuda_fp8.h>
 

@@ -107,8 +107,8 @@ void cuda_keep_largest(struct device *d, struct mat x, int64_t k)
 /* Of the elements before one there are so many that are not 0: so many of the others, but only
  * as many as there is room for, are picked before it, too. */
 template <typename T>
-static __global__ void __launch_bounds__(ROW_THREADS)
-	pick_kernel(float *values, T *places, const float *x, int64_t cols, int64_t k)
+static __global__ void __launch_bounds__(ROW_THREADS) topk_pack_kernel(
+	float *values, T *places, const float *x, int64_t cols, int64_t k)
 {
 	unsigned total;
 	int64_t mine = 0, seen = 0;
@@ -137,20 +137,22 @@ static __global__ void __launch_bounds__(ROW_THREADS)
 	}
 }
 
-void cuda_pick(
+void cuda_topk_pack(
 	struct device *d, float *values, void *places, bool wide, struct mat x, int64_t k)
 {
 	const float *p = floats_of(x);
 	if (wide)
-		launch(d, "pick", grid_of(x.rows), ROW_THREADS, 0, pick_kernel<uint32_t>,
-			values, (uint32_t *)places, p, x.cols, k);
+		launch(d, "topk_pack", grid_of(x.rows), ROW_THREADS, 0,
+			topk_pack_kernel<uint32_t>, values, (uint32_t *)places, p, x.cols,
+			k);
 	else
-		launch(d, "pick", grid_of(x.rows), ROW_THREADS, 0, pick_kernel<uint16_t>,
-			values, (uint16_t *)places, p, x.cols, k);
+		launch(d, "topk_pack", grid_of(x.rows), ROW_THREADS, 0,
+			topk_pack_kernel<uint16_t>, values, (uint16_t *)places, p, x.cols,
+			k);
 }
 
 template <typename T>
-static __global__ void strew_kernel(float *x, const float *values, const T *places,
+static __global__ void topk_scatter_kernel(float *x, const float *values, const T *places,
 	int64_t rows, int64_t cols, int64_t k)
 {
 	int64_t i = thread_number();
@@ -159,16 +161,16 @@ static __global__ void strew_kernel(float *x, const float *values, const T *plac
 		x[row * cols + places[i]] = values[i];
 }
 
-void cuda_strew(struct device *d, struct mat x, const float *values, const void *places,
-	bool wide, int64_t k)
+void cuda_topk_scatter(struct device *d, struct mat x, const float *values,
+	const void *places, bool wide, int64_t k)
 {
 	float *p = floats_of(x);
 	dim3 grid = grid_of_packs(x.rows, k, 1);
 	cuda_zero(d, x);
 	if (wide)
-		launch(d, "strew", grid, THREADS, 0, strew_kernel<uint32_t>, p, values,
-			(const uint32_t *)places, x.rows, x.cols, k);
+		launch(d, "topk_scatter", grid, THREADS, 0, topk_scatter_kernel<uint32_t>,
+			p, values, (const uint32_t *)places, x.rows, x.cols, k);
 	else
-		launch(d, "strew", grid, THREADS, 0, strew_kernel<uint16_t>, p, values,
-			(const uint16_t *)places, x.rows, x.cols, k);
+		launch(d, "topk_scatter", grid, THREADS, 0, topk_scatter_kernel<uint16_t>,
+			p, values, (const uint16_t *)places, x.rows, x.cols, k);
 }

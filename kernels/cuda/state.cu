@@ -1,6 +1,6 @@
 /* What is done to parameters and optimizer state, and to memory. */
 #include "kernels/cuda/vector.h"
-#include "kernels/scalars.h"
+#include "kernels/step_math.h"
 
 /* What one launch updates: as many vectors as its arguments have room for. Block b is one of
  * those from first_block[i] on, of vector i. */

@@ -280,7 +280,7 @@ static __global__ void set_kernel(word *to, word x)
 /* A word that kernels add to or take the extreme of. */
 static word *answer_begin(struct device *d, const char *name, word x)
 {
-	word *answer = (word *)cuda_room(d, sizeof(*answer));
+	word *answer = (word *)cuda_workspace(d, sizeof(*answer));
 	launch(d, name, 1, 1, 0, set_kernel, answer, x);
 	return answer;
 }
@@ -293,7 +293,8 @@ static word answer_end(struct device *d, const word *answer)
 }
 
 template <typename T>
-static __global__ void find_bad_kernel(word *answer, const T *x, int64_t n, bool whole)
+static __global__ void find_nonfinite_kernel(
+	word *answer, const T *x, int64_t n, bool whole)
 {
 	enum { N = PER_PACK<T> };
 	const unsigned infinite = 0x7f800000u;
@@ -310,16 +311,16 @@ static __global__ void find_bad_kernel(word *answer, const T *x, int64_t n, bool
 	}
 }
 
-int64_t cuda_find_bad(struct device *d, struct mat x)
+int64_t cuda_find_nonfinite(struct device *d, struct mat x)
 {
 	int64_t n = mat_size(x);
-	word *answer = answer_begin(d, "find_bad", (word)-1);
+	word *answer = answer_begin(d, "find_nonfinite", (word)-1);
 	by_type(x.type, [&](auto t) {
 		using T = decltype(t);
 		enum { N = PER_PACK<T> };
 		const T *p = (const T *)x.p;
-		launch(d, "find_bad", grid_in_strides(n, N), THREADS, 0,
-			find_bad_kernel<T>, answer, p, n, in_packs(p, 0, N));
+		launch(d, "find_nonfinite", grid_in_strides(n, N), THREADS, 0,
+			find_nonfinite_kernel<T>, answer, p, n, in_packs(p, 0, N));
 	});
 	return (int64_t)answer_end(d, answer);
 }

@@ -1,5 +1,5 @@
 /* The table of the device. */
-#include "kernels/cuda/own.h"
+#include "kernels/cuda/cuda_internal.h"
 
 #define KERNEL(type, name, ...) cuda_##name,
 const struct kernels cuda_kernels = {

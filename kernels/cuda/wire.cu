@@ -8,14 +8,14 @@ enum { MOST = 127 }; /* of a code */
 
 /* The last word of the counter keeps these apart from those of keep_random. */
 static __device__ inline uint32_t random_bits(
-	const struct chance &c, int64_t row, int64_t col)
+	const struct rng_stream &c, int64_t row, int64_t col)
 {
 	uint64_t at = (uint64_t)(c.first + row * c.row_step + col);
 	return philox(c.key, (uint32_t)at, (uint32_t)(at >> 32), 0, 1).x[0];
 }
 
-static __global__ void round_random_kernel(
-	float *x, int64_t rows, int64_t cols, struct chance c)
+static __global__ void round_stochastic_kernel(
+	float *x, int64_t rows, int64_t cols, struct rng_stream c)
 {
 	int64_t i = thread_number();
 	struct place at = place_of(i, cols, 1);
@@ -25,12 +25,12 @@ static __global__ void round_random_kernel(
 	x[i] = __uint_as_float((__float_as_uint(x[i]) + up) & UPPER);
 }
 
-void cuda_round_random(struct device *d, struct mat x, const struct chance *o)
+void cuda_round_stochastic(struct device *d, struct mat x, const struct rng_stream *o)
 {
-	struct chance c = *o;
+	struct rng_stream c = *o;
 	c.row_step = row_step(o->row_step, x);
-	launch(d, "round_random", grid_of_packs(x.rows, x.cols, 1), THREADS, 0,
-		round_random_kernel, floats_of(x), x.rows, x.cols, c);
+	launch(d, "round_stochastic", grid_of_packs(x.rows, x.cols, 1), THREADS, 0,
+		round_stochastic_kernel, floats_of(x), x.rows, x.cols, c);
 }
 
 /* ---- eight bits --------------------------------------------------------------------- */
@@ -53,7 +53,7 @@ static __device__ inline float code_of(float x, float scale)
 }
 
 static __device__ inline float code_random(
-	float x, float scale, const struct chance &c, int64_t row, int64_t col)
+	float x, float scale, const struct rng_stream &c, int64_t row, int64_t col)
 {
 	float code = x / scale, below = floorf(code);
 	below += philox_uniform(random_bits(c, row, col)) < code - below;
@@ -63,7 +63,7 @@ static __device__ inline float code_random(
 template <int WARPS>
 static __global__ void __launch_bounds__(threads_of_rows<WARPS>())
 	quantise_kernel(float *x, int8_t *codes, float *scales, int64_t rows,
-		int64_t cols, struct chance c, bool random)
+		int64_t cols, struct rng_stream c, bool random)
 {
 	int64_t row = my_row<WARPS>(), at = row * cols;
 	const int me = my_part<WARPS>();
@@ -88,9 +88,9 @@ static __global__ void __launch_bounds__(threads_of_rows<WARPS>())
 }
 
 void cuda_quantise(struct device *d, struct mat x, int8_t *codes, float *scales,
-	const struct chance *o)
+	const struct rng_stream *o)
 {
-	struct chance c = {};
+	struct rng_stream c = {};
 	if (o) {
 		c = *o;
 		c.row_step = row_step(o->row_step, x);

@@ -293,7 +293,7 @@ static void xent_apart(struct device *d, float *loss, struct mat logits,
 	const int32_t *targets, int64_t vocab, const float *scale)
 {
 	int64_t n = logits.rows;
-	float *stats = (float *)cuda_room(d, (size_t)(4 * n) * sizeof(float));
+	float *stats = (float *)cuda_workspace(d, (size_t)(4 * n) * sizeof(float));
 	float *lse = stats + 3 * n;
 	cuda_xent_stats(d, stats, stats + n, stats + 2 * n, logits, targets, 0, vocab);
 	cuda_xent_join(d, lse, loss, stats, stats + n, stats + 2 * n, 1, n);

@@ -13,7 +13,7 @@ static struct device *device;
 
 void comm_device(struct device *d)
 {
-	device = d && d->apart ? d : NULL;
+	device = d && d->discrete ? d : NULL;
 }
 
 bool staging_needed(const void *p)

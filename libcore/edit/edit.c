@@ -169,7 +169,7 @@ struct edit *edit_open(const struct edit_config *c, struct comm *world, struct c
 		x->c.weights = (struct weights_config){
 			.by_steps = c->weights.by_steps, .steps_ratio = 1};
 		x->c.normalize = true;
-		x->c.consensus = CONSENSUS_NONE;
+		x->c.consensus = SIGN_VOTE_NONE;
 		x->c.sparsify = EDIT_DENSE;
 	}
 	if (x->c.weights.by_norm && x->c.weights.temperature <= 0)

@@ -76,7 +76,7 @@ enum edit_outer { EDIT_OUTER_NONE, EDIT_OUTER_SGD, EDIT_OUTER_ADAMW };
 struct edit_config {
 	enum edit_reducer reducer;
 	bool normalize; /* divide by the sum of the weights that take part */
-	enum consensus consensus;
+	enum sign_vote consensus;
 	enum edit_sparsify sparsify;
 	double density; /* the fraction of each row's elements that is kept */
 	bool by_unit; /* norms, outliers and clipping for each unit; else for the model */

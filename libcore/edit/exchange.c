@@ -80,7 +80,7 @@ struct slot {
 	float *received, *made; /* [workers] pieces; one */
 	char *in, *out;		/* [workers] pieces, packed */
 	struct comm_requests requests;
-	char *host; /* of a device that is apart: what is sent, in the program's memory */
+	char *host; /* of a discrete device: what is sent, in the program's memory */
 };
 
 static void measure(struct exchange *x, enum edit_wire kind, const struct block *b, int n)
@@ -168,14 +168,14 @@ static void send_piece(struct exchange *x, struct slot *s, int worker, struct pi
 	comm_send(&s->requests, bytes, wire_bytes(&w, p.at, p.n), worker, tag);
 }
 
-/* Bytes from p on, without [skip, end), in the program's memory: of a device that is apart they
+/* Bytes from p on, without [skip, end), in the program's memory: of a discrete device they
  * are got once, for all that they are sent to. */
 static const char *bring(struct exchange *x, struct slot *s, const void *p,
 	int64_t n_bytes, int64_t skip, int64_t end)
 {
 	struct device *d = x->wire.d;
 	const char *bytes = p;
-	if (!d->apart || x->sync->size == 1)
+	if (!d->discrete || x->sync->size == 1)
 		return bytes;
 	s->host = xrealloc(s->host, (size_t)n_bytes + 1);
 	device_get(d, s->host, bytes, (size_t)skip);

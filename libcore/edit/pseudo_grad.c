@@ -178,7 +178,7 @@ static void sparsify_part(void *with, const struct part *p)
 	}
 	const struct keep keep = {.density = density,
 		.scale = x->c.sparsify == EDIT_RESCALED_RANDOM ? 1 / density : 1,
-		.chance = {.key = wire_key(x->c.seed, p->t, x->n_syncs),
+		.rng = {.key = wire_key(x->c.seed, p->t, x->n_syncs),
 			.first = tensor_index(p->t, p->slice, p->row),
 			.row_step = p->t->dims[1]},
 		.worker = (uint32_t)x->sync->rank};

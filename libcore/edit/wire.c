@@ -164,7 +164,7 @@ static void pack_rows(void *with, const struct wire *w, const struct part *p)
 	else if (w->kind == EDIT_WIRE_INT8)
 		k->quantise(w->d, v, rest, floats, NULL);
 	else
-		k->pick(w->d, floats, rest, is_wide(p), v, n_picked(w, p->cols));
+		k->topk_pack(w->d, floats, rest, is_wide(p), v, n_picked(w, p->cols));
 }
 
 void wire_pack(const struct wire *w, char *out, float *v, int64_t at, int64_t n)
@@ -187,11 +187,11 @@ static void pack_rows_random(void *with, const struct wire *w, const struct part
 	float *scales = (float *)(void *)x->next;
 	void *rest = scales + s.floats;
 	struct mat v = mat(x->v + (p->at - x->at), p->rows, p->cols);
-	const struct chance c = {.key = wire_key(w->seed, p->t, x->sync),
+	const struct rng_stream c = {.key = wire_key(w->seed, p->t, x->sync),
 		.first = tensor_index(p->t, p->slice, p->row),
 		.row_step = p->t->dims[1]};
 	if (w->kind == EDIT_WIRE_BF16) {
-		k->round_random(w->d, v, &c);
+		k->round_stochastic(w->d, v, &c);
 		k->narrow(w->d, rest, v, DT_BF16);
 	} else {
 		k->quantise(w->d, v, rest, scales, &c);
@@ -222,7 +222,7 @@ static void unpack_rows(void *with, const struct wire *w, const struct part *p)
 	else if (w->kind == EDIT_WIRE_INT8)
 		k->dequantise(w->d, v, rest, floats);
 	else
-		k->strew(w->d, v, floats, rest, is_wide(p), n_picked(w, p->cols));
+		k->topk_scatter(w->d, v, floats, rest, is_wide(p), n_picked(w, p->cols));
 }
 
 void wire_unpack(const struct wire *w, float *v, const char *in, int64_t at, int64_t n)

@@ -105,7 +105,7 @@ void block_alloc(const struct pass *p, int64_t layer, struct block_acts *b, bool
 {
 	bool casts = linear_keeps_casts(p, layer);
 	const struct allocation o = {.shared = shared,
-		.casts = shared ? p->c.precision == PRECISION_FLOAT8 && p->d->narrow
+		.casts = shared ? p->c.precision == PRECISION_FLOAT8 && p->d->stores_half
 				: casts,
 		.recompute = p->recompute,
 		.arena = micro};
@@ -144,9 +144,8 @@ static void alloc_grads(const struct pass *p, const struct sub *x,
 	bool shared = copy && copy->copy.p;
 	struct mat *operands[SUBLAYER_MATS + 1];
 	int n = 0;
-	*g = (struct sublayer_grads){.d = shared
-			? linear_cast_of(p, x->layer, copy->copy)
-			: added_grad(p, a)};
+	*g = (struct sublayer_grads){
+		.d = shared ? linear_cast_of(p, x->layer, copy->copy) : added_grad(p, a)};
 	for (int j = 0; j < SUBLAYER_MATS; j++) {
 		if (r.grads[j].scratch || !r.grads[j].cols)
 			continue;
@@ -271,8 +270,7 @@ static void inner_backward(
 }
 
 /* The leaves of one chunk but those of the norm. */
-static void product_leaves(
-	struct pass *p, const struct sub *x, int c, struct mat sums)
+static void product_leaves(struct pass *p, const struct sub *x, int c, struct mat sums)
 {
 	struct at at = {x->layer, 0, c};
 	bias_leaves(p, at, x->t->bias, here_of(p, chunk_of(p, x->g->d, c)), sums);

@@ -146,7 +146,7 @@ static void leaf_complete(struct pass *p, struct at at)
 
 static void band_backward(struct pass *p, const struct band *b, struct slice_sum *dh)
 {
-	device_at(p->d, AT_BACKWARD);
+	device_timer_start(p->d, TIMER_BACKWARD);
 	slice_sum_rows(dh, b->first, b->rows);
 	for (int s = 0; s < p->tp.here; s++) {
 		slice_backward(p, b, s, slice_sum_slot(dh));
@@ -154,7 +154,7 @@ static void band_backward(struct pass *p, const struct band *b, struct slice_sum
 		if (b->first + b->rows == p->rows)
 			leaf_complete(p, (struct at){-1, s, b->chunk});
 	}
-	device_at(p->d, AT_FORWARD);
+	device_timer_start(p->d, TIMER_FORWARD);
 }
 
 static struct band band_alloc(const struct pass *p, int c)

@@ -1,13 +1,13 @@
 /* What several layers share. */
 #include "model/linear.h"
 
-static void find_bad(
+static void find_nonfinite(
 	struct pass *p, const char *what, const char *phase, int64_t layer, struct mat x)
 {
 	char block[NUM_TEXT] = "";
 	if (!p->probe || p->probe->found || !x.p)
 		return;
-	int64_t bad = p->d->k->find_bad(p->d, x);
+	int64_t bad = p->d->k->find_nonfinite(p->d, x);
 	if (bad < 0)
 		return;
 	p->probe->found = true;
@@ -19,12 +19,12 @@ static void find_bad(
 
 void check_finite(struct pass *p, const char *what, int64_t layer, struct mat x)
 {
-	find_bad(p, what, "", layer, x);
+	find_nonfinite(p, what, "", layer, x);
 }
 
 void check_gradient(struct pass *p, const char *what, int64_t layer, struct mat dx)
 {
-	find_bad(p, what, ", backward", layer, dx);
+	find_nonfinite(p, what, ", backward", layer, dx);
 }
 
 /* ---- parameters and their gradients ------------------------------------------------ */
@@ -96,8 +96,8 @@ static bool pieces_are_all(const struct pass *p)
 bool norm_writes_copies(const struct pass *p)
 {
 	bool drops = p->micro.train && p->m->c.dropout > 0;
-	return p->d->narrow && act_type(p) != DT_F32 && !drops && !p->c.plain_kernels &&
-	       pieces_are_all(p);
+	return p->d->stores_half && act_type(p) != DT_F32 && !drops &&
+	       !p->c.plain_kernels && pieces_are_all(p);
 }
 
 /* With g->dx, also the gradient of x, in one kernel. */

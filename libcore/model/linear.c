@@ -39,7 +39,7 @@ static bool rounds(const struct pass *p)
 
 enum dtype act_type(const struct pass *p)
 {
-	return p->d->narrow ? format_of(p) : DT_F32;
+	return p->d->stores_half ? format_of(p) : DT_F32;
 }
 
 enum dtype sum_type(const struct pass *p)
@@ -69,7 +69,7 @@ void linear_cast(struct pass *p, struct mat y, struct mat x)
 static struct mat blank(struct pass *p, struct mat like, enum dtype type)
 {
 	return mat_take(
-		p->d->scratch, like.rows, like.cols, p->d->narrow ? type : DT_F32);
+		p->d->scratch, like.rows, like.cols, p->d->stores_half ? type : DT_F32);
 }
 
 /* What a product sums over: matrix units take operands of 8 bits along their sums. */
@@ -81,13 +81,13 @@ enum sum_over { SUM_COLS, SUM_ROWS };
 static struct mat scaled(struct pass *p, struct mat x, enum dtype type, const float *amax,
 	float *inverse, enum sum_over over)
 {
-	struct mat y = mat_typed(NULL, x.rows, x.cols, p->d->narrow ? type : DT_F32);
+	struct mat y = mat_typed(NULL, x.rows, x.cols, p->d->stores_half ? type : DT_F32);
 	y.scale = inverse;
 	y.transposed = x.transposed;
 	if (over == SUM_ROWS && x.transposed)
 		return y;
 	void *room = arena_alloc(p->d->scratch, (size_t)mat_bytes(y));
-	if (over == SUM_ROWS && p->d->narrow)
+	if (over == SUM_ROWS && p->d->stores_half)
 		y.transposed = room;
 	else
 		y.p = room;
@@ -121,7 +121,7 @@ static struct mat activation(struct pass *p, int64_t layer, struct mat x,
 
 bool linear_keeps_casts(const struct pass *p, int64_t layer)
 {
-	return p->d->narrow && p->recompute == RECOMPUTE_NONE && is_float8(p, layer);
+	return p->d->stores_half && p->recompute == RECOMPUTE_NONE && is_float8(p, layer);
 }
 
 struct mat linear_cast_room(const struct pass *p, int64_t layer, struct mat *const x[],
@@ -137,7 +137,7 @@ struct mat linear_cast_room(const struct pass *p, int64_t layer, struct mat *con
 		if (!x[i]->rows || x[i]->type != act_type(p))
 			continue;
 		x[i]->amax = (float *)room.p + at;
-		if (keep && p->d->narrow)
+		if (keep && p->d->stores_half)
 			x[i]->transposed = arena_alloc(a, (size_t)mat_size(*x[i]));
 		at += 2 * x[i]->rows / p->rows;
 	}
@@ -146,7 +146,7 @@ struct mat linear_cast_room(const struct pass *p, int64_t layer, struct mat *con
 
 void linear_amax(struct pass *p, struct mat x)
 {
-	if (x.amax && p->d->narrow)
+	if (x.amax && p->d->stores_half)
 		p->d->k->amax(p->d, x.amax, x);
 }
 
@@ -195,7 +195,7 @@ void linear_alloc(struct pass *p, struct arena *run)
 	const struct store_config *c = &p->store->c;
 	p->float8.amax = arena_floats(run, n);
 	p->float8.inverse = arena_floats(run, n);
-	if (p->d->narrow && c->zero < 3 && c->offload != OFFLOAD_PARAMS)
+	if (p->d->stores_half && c->zero < 3 && c->offload != OFFLOAD_PARAMS)
 		p->float8.transposed =
 			arena_alloc(run, (size_t)transposed_at(p, p->m->c.layers, 0));
 }
@@ -245,7 +245,7 @@ static struct mat cast_param(
 	struct pass *p, const struct tensor *t, int s, struct mat master)
 {
 	struct mat copy = no_mat();
-	if (p->d->narrow)
+	if (p->d->stores_half)
 		copy = store_operand(p->store, t, tensor_slice(t, p->tp.first + s));
 	if (copy.p)
 		return copy;
@@ -316,7 +316,7 @@ void linear_forward(struct pass *p, struct at at, const struct linear *l, struct
 void linear_backward_x(
 	struct pass *p, struct at at, struct mat dx, const struct linear *l, int n)
 {
-	bool within = p->d->narrow && n > 1 && dx.type == DT_F32;
+	bool within = p->d->stores_half && n > 1 && dx.type == DT_F32;
 	for (int i = 0; i < n; i++) {
 		size_t mark = arena_mark(p->d->scratch);
 		struct mat dy = activation(p, at.layer, l[i].y, DT_E5M2, SUM_COLS);
@@ -346,7 +346,7 @@ void linear_backward_w(struct pass *p, int64_t layer, struct mat dw, struct mat 
 
 bool linear_fuses(const struct pass *p, int64_t layer)
 {
-	return p->d->narrow && rounds(p) && !is_float8(p, layer);
+	return p->d->stores_half && rounds(p) && !is_float8(p, layer);
 }
 
 /* ---- piece by piece --------------------------------------------------------------- */

@@ -36,7 +36,7 @@ static bool is_narrow(const struct bucket *b)
 
 static bool narrow_vector(const struct store *s, const struct bucket *b)
 {
-	return is_narrow(b) && s->c.device->narrow;
+	return is_narrow(b) && s->c.device->stores_half;
 }
 
 /* Of the vector, from element `at` on. */
@@ -213,11 +213,11 @@ static void end_bucket(struct store *s, struct bucket *b, float *vector, float *
 
 /* ---- the whole model ------------------------------------------------------------- */
 
-/* Memory for what is on its way: of a device that is apart, its own. */
+/* Memory for what is on its way: of a discrete device, its own. */
 static float *staging_take(struct store *s, struct bucket *b)
 {
 	int64_t n = staging_floats(s, b);
-	if (s->c.device->apart)
+	if (s->c.device->discrete)
 		return arena_floats(s->c.device->scratch, n);
 	return s->own->shards->planned ? b->whole
 				       : xmalloc((size_t)(n + 1) * sizeof(float));
@@ -225,7 +225,7 @@ static float *staging_take(struct store *s, struct bucket *b)
 
 static void staging_drop(struct store *s, struct bucket *b, float *staging, size_t mark)
 {
-	if (s->c.device->apart)
+	if (s->c.device->discrete)
 		arena_reset(s->c.device->scratch, mark);
 	else if (staging != b->whole)
 		free(staging);
@@ -238,7 +238,7 @@ void gather_whole(struct store *s)
 	struct comm_requests requests = {.c = o->shards};
 	for (int i = 0; i < o->n_buckets; i++) {
 		struct bucket *b = &o->bucket[i];
-		size_t mark = d->apart ? arena_mark(d->scratch) : 0;
+		size_t mark = d->discrete ? arena_mark(d->scratch) : 0;
 		float *staging = staging_take(s, b);
 		receive_others(s, b, b->whole, staging, &requests);
 		send_own(s, b, b->whole, staging, &requests);

@@ -53,7 +53,7 @@ static void set_nodes(struct store *s, struct bucket *b, int use, int64_t round)
 static bool is_shared(const struct store *s, const struct bucket *b)
 {
 	return b->c->shares && b->c->size > 1 && s->own->n_shards == 1 &&
-	       !s->c.deal.by_turns && !s->c.device->apart;
+	       !s->c.deal.by_turns && !s->c.device->discrete;
 }
 
 static void place_buffers(struct bucket *b, struct arena *a)

@@ -27,7 +27,7 @@ struct spill;
 /* A file in a folder, without a name: nothing is left of it. All its room is taken at once. A
  * thread reads and writes it; an error of that ends the program. */
 struct spill *spill_open(const char *folder, int64_t n_bytes, struct err *e);
-/* Pinned memory of the host, for a device that is apart; zeros at first. */
+/* Pinned memory of the host, for a discrete device; zeros at first. */
 struct spill *spill_open_host(struct device *d, int64_t n_bytes, struct err *e);
 void spill_close(struct spill *x); /* NULL: nothing */
 

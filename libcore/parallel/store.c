@@ -457,7 +457,7 @@ static void copy_rows(struct store *s, int group, const struct tensor *t, int64_
 		size_t width = (size_t)x->cols * sizeof(float);
 		const float *rows = x->state[group] + o.first * x->cols;
 		float *got = NULL;
-		if (s->c.device->apart && o.rows) {
+		if (s->c.device->discrete && o.rows) {
 			rows = got = xmalloc((size_t)o.rows * width);
 			part_get(s, x, group, o.first, o.rows, got);
 		}

@@ -26,7 +26,8 @@ bool is_spilled(const struct store *s, int group)
 
 bool spills_copies(const struct store *s)
 {
-	return s->c.device->narrow && is_spilled(s, STORE_PARAM) && s->c.wire != DT_F32;
+	return s->c.device->stores_half && is_spilled(s, STORE_PARAM) &&
+	       s->c.wire != DT_F32;
 }
 
 static unsigned spilled_groups(const struct store *s)
@@ -54,7 +55,7 @@ void walk_open(struct store *s, struct arena *run)
 		for (int k = 0; k < b->n_entries; k++)
 			longest = max64(longest, b->entry[k].cols);
 	}
-	w->n_slots = s->c.device->apart ? WALK_SLOTS : 2;
+	w->n_slots = s->c.device->discrete ? WALK_SLOTS : 2;
 	w->region = round_up(s->own->n_floats, PAGE_FLOATS);
 	w->floats = max64(longest, min64(MOST_FLOATS, w->region / PIECES));
 	for (int g = 0; g < N_SPILLS; g++) {

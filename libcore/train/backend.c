@@ -116,7 +116,7 @@ int backend_open(struct train_opts *o, struct device *d, struct err *e)
 		.sharers = o->gpu_sharers};
 	if (backend_choose(o, &kind, e) || device_open(d, kind, &how, e))
 		return -1;
-	o->device = d->apart ? DEVICE_CUDA : DEVICE_CPU;
+	o->device = d->discrete ? DEVICE_CUDA : DEVICE_CPU;
 	if (backend_choose(o, &kind, e)) { /* --device auto has become the CPU */
 		device_close(d);
 		return -1;
@@ -128,8 +128,8 @@ int backend_agree(
 	struct train_opts *o, struct comm *world, struct device *d, struct err *e)
 {
 	enum device_kind kind;
-	bool all = comm_min_i64(world, d->apart);
-	if (all || !d->apart)
+	bool all = comm_min_i64(world, d->discrete);
+	if (all || !d->discrete)
 		return 0;
 	device_close(d);
 	device_cpu(d, (int)o->threads);
@@ -139,7 +139,7 @@ int backend_agree(
 
 void backend_identity(const struct device *d, struct str *out)
 {
-	str_puts(out, d->apart ? device_name(d) : device_blas());
+	str_puts(out, d->discrete ? device_name(d) : device_blas());
 }
 
 /* ---- FIRST:LAST ------------------------------------------------------------------- */

@@ -52,7 +52,7 @@ int gemm_algorithms_load(struct device *d, const struct train_opts *o, const cha
 	struct comm *all, struct err *e)
 {
 	struct str path = {0}, text = {0}; /* the path is rank 0's */
-	if (!d->apart)
+	if (!d->discrete)
 		return 0;
 	if (all->rank == 0)
 		read_algorithms(o, from, &path, &text, e);
@@ -73,7 +73,7 @@ int gemm_algorithms_agree(struct trainer *t, struct comm *all, struct err *e)
 {
 	struct str mine = {0}, text = {0};
 	int rc = 0;
-	if (!t->d.apart || !gemm_algorithms_measured(&t->o) || all->size == 1)
+	if (!t->d.discrete || !gemm_algorithms_measured(&t->o) || all->size == 1)
 		return 0;
 	trainer_autotune_step(t);
 	device_algorithms(&t->d, &mine);

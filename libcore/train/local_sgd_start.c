@@ -12,7 +12,7 @@ void local_sgd_config(const struct train_opts *o, struct edit_config *c)
 	const struct edit_opts *x = &o->edit;
 	*c = (struct edit_config){.reducer = (enum edit_reducer)x->reducer,
 		.normalize = x->normalize,
-		.consensus = (enum consensus)x->consensus,
+		.consensus = (enum sign_vote)x->consensus,
 		.sparsify = (enum edit_sparsify)x->sparsify,
 		.density = x->density,
 		.by_unit = x->by_unit,
@@ -63,7 +63,7 @@ int local_sgd_open(struct run *r, struct train_opts *o, struct err *e)
 
 int local_sgd_check_devices(struct run *r, struct err *e)
 {
-	bool gpu = r->t.d.apart;
+	bool gpu = r->t.d.discrete;
 	if (!r->local.sync || r->local.sync->size == 1)
 		return 0;
 	if (start_agree(r, e)) /* a worker may have failed before it had a device */

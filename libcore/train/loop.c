@@ -219,7 +219,7 @@ static void save_algorithms(struct run *r)
 {
 	struct err e = {0};
 	bool due = !r->dir.has_algorithms || r->saver.tried_step == r->t.step;
-	if (!r->t.d.apart || !r->dir.path || !run_is_first(r) || !due)
+	if (!r->t.d.discrete || !r->dir.path || !run_is_first(r) || !due)
 		return;
 	r->dir.has_algorithms = true;
 	if (gemm_algorithms_save(&r->t.d, r->dir.path, &e))

@@ -12,7 +12,8 @@ static void search_part(void *with, const struct part *x)
 	struct search *s = with;
 	struct probe *p = s->probe;
 	float *v = s->gradients ? x->g : x->state[STORE_PARAM];
-	int64_t at = p->found ? -1 : s->d->k->find_bad(s->d, mat(v, x->rows, x->cols));
+	int64_t at =
+		p->found ? -1 : s->d->k->find_nonfinite(s->d, mat(v, x->rows, x->cols));
 	if (at < 0)
 		return;
 	p->found = true;

@@ -58,7 +58,7 @@ static double measure_peak(struct device *d, enum dtype type)
 	double rate = 0;
 	int64_t used, room;
 	device_memory(d, &used, &room);
-	type = d->narrow ? type : DT_F32;
+	type = d->stores_half ? type : DT_F32;
 	for (int64_t n = 512; n <= 8192; n *= 2) {
 		if (room && room_of_products(n) > room / max64(1, d->sharers))
 			break;
@@ -76,9 +76,9 @@ double peak_flops(const struct train_opts *o, struct device *d)
 	bool measure = o->peak_flops && !strcmp(o->peak_flops, "measure");
 	if (o->peak_flops && !measure)
 		parse_double(o->peak_flops, &peak);
-	else if (d->apart && !measure)
+	else if (d->discrete && !measure)
 		peak = device_peak(d, type);
-	if (measure || (d->apart && peak <= 0))
+	if (measure || (d->discrete && peak <= 0))
 		peak = measure_peak(d, type);
 	return peak;
 }

@@ -202,9 +202,9 @@ static void forward(struct pipe *x, struct pipe_stage *y, int64_t micro)
 			receive_from_stage(x, y, o, UPSTREAM);
 		wait_for_transfer(x, &o->in[DOWNSTREAM]);
 	}
-	device_at(p->d, AT_FORWARD);
+	device_timer_start(p->d, TIMER_FORWARD);
 	model_forward(p, &y->st, &o->acts);
-	device_at(p->d, AT_NOTHING);
+	device_timer_start(p->d, TIMER_OTHER);
 	if (p->micro.empty)
 		return;
 	send_to_stage(x, y, o, DOWNSTREAM);
@@ -222,14 +222,14 @@ static void backward(
 	bool first = kind != ACTION_BACKWARD_W, last = kind != ACTION_BACKWARD_X;
 	if (first && !p->micro.empty)
 		wait_for_transfer(x, &o->in[UPSTREAM]);
-	device_at(p->d, AT_BACKWARD);
+	device_timer_start(p->d, TIMER_BACKWARD);
 	if (first && last)
 		model_backward(p, &y->st, &o->acts);
 	else if (first)
 		model_backward_x(p, &y->st, &o->acts, y->grads[micro % y->n_grads]);
 	else
 		model_backward_w(p, &y->st, &o->acts, y->grads[micro % y->n_grads]);
-	device_at(p->d, AT_NOTHING);
+	device_timer_start(p->d, TIMER_OTHER);
 	if (p->micro.empty)
 		return;
 	if (first)
@@ -277,7 +277,7 @@ void pipe_step(struct pipe *x, const struct pipe_input *in)
 	double start = clock_seconds();
 	BUG_ON(in->n > s->n_micro);
 	x->pass->micro.train = true;
-	device_times(x->pass->d, NULL); /* of an evaluation, say */
+	device_timer_read(x->pass->d, NULL); /* of an evaluation, say */
 	begin(x, in->n);
 	for (int64_t i = 0; i < s->n[x->axis->rank]; i++) {
 		const struct action *a = &all[i];
@@ -297,10 +297,10 @@ void pipe_step(struct pipe *x, const struct pipe_input *in)
 
 void pipe_times(struct pipe *x)
 {
-	double seconds[STRETCHES];
-	device_times(x->pass->d, seconds);
-	x->forward = seconds[AT_FORWARD];
-	x->backward = seconds[AT_BACKWARD];
+	double seconds[N_DEVICE_TIMERS];
+	device_timer_read(x->pass->d, seconds);
+	x->forward = seconds[TIMER_FORWARD];
+	x->backward = seconds[TIMER_BACKWARD];
 }
 
 void pipe_reload(struct pipe *x, const struct pipe_input *in)

@@ -114,7 +114,7 @@ static double peak_memory(struct run *r)
 	struct rusage u;
 	getrusage(RUSAGE_SELF, &u);
 	int64_t peak = (int64_t)u.ru_maxrss * 1024 - comm_shared_foreign();
-	if (r->t.d.apart)
+	if (r->t.d.discrete)
 		peak = r->t.d.most_bytes + DEVICE_WORK_BYTES;
 	return (double)comm_max_i64(r->world, peak);
 }

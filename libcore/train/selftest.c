@@ -17,22 +17,22 @@
 static void note_wire(struct device *d, const struct edit_opts *o, struct mat x)
 {
 	const struct kernels *k = d->k;
-	const struct chance chance = {.first = 0};
+	const struct rng_stream rng = {.first = 0};
 	int64_t n_picked = max64(1, (int64_t)(o->wire_density * (double)x.cols));
 	bool wide = x.cols > 1 << 16;
 	if (o->wire == EDIT_WIRE_BF16) {
 		k->round(d, x, x, DT_BF16, 1);
-		k->round_random(d, x, &chance);
+		k->round_stochastic(d, x, &rng);
 		k->narrow(d, NULL, x, DT_BF16);
 		k->widen(d, x, NULL, DT_BF16);
 	} else if (o->wire == EDIT_WIRE_INT8) {
 		k->quantise(d, x, NULL, NULL, NULL);
-		k->quantise(d, x, NULL, NULL, &chance);
+		k->quantise(d, x, NULL, NULL, &rng);
 		k->dequantise(d, x, NULL, NULL);
 	} else if (o->wire == EDIT_WIRE_SPARSE) {
 		k->keep_largest(d, x, n_picked);
-		k->pick(d, NULL, NULL, wide, x, n_picked);
-		k->strew(d, x, NULL, NULL, wide, n_picked);
+		k->topk_pack(d, NULL, NULL, wide, x, n_picked);
+		k->topk_scatter(d, x, NULL, NULL, wide, n_picked);
 	}
 }
 
@@ -43,8 +43,8 @@ static void note_workers(struct device *d, const struct train_opts *o, struct ma
 	const struct edit_opts *w = &o->edit;
 	const struct keep keep = {.density = 1};
 	const struct combine combine = {.workers = (int)w->workers,
-		.vote = w->reducer == EDIT_GTA ? (enum consensus)w->consensus
-					       : CONSENSUS_NONE,
+		.vote = w->reducer == EDIT_GTA ? (enum sign_vote)w->consensus
+					       : SIGN_VOTE_NONE,
 		.normalize = w->reducer != EDIT_MEAN && w->normalize};
 	const struct update_part part = {
 		.m = w->outer == EDIT_OUTER_ADAMW || w->momentum > 0 ? &m : NULL,
@@ -204,7 +204,7 @@ int train_selftest(struct trainer *t, struct comm *all, struct str *said, struct
 	struct selftest r = {0};
 	struct str what = {0};
 	struct comm_place place;
-	if (t->o.self_test == SELF_TEST_NO || !t->d.apart)
+	if (t->o.self_test == SELF_TEST_NO || !t->d.discrete)
 		return 0;
 	comm_place(&place);
 	plan_calls(&t->o, &t->model, t->world->rank, &calls);

@@ -94,7 +94,7 @@ static struct ckpt_write what_to_save(
 		.tensors = *tensors,
 		.n_tensors = t->model.n_tensors,
 		.source = give_rows,
-		.source_threads = store_is_whole(t->store) && !t->d.apart,
+		.source_threads = store_is_whole(t->store) && !t->d.discrete,
 		.one_writes = t->o.load == LOAD_BROADCAST,
 	};
 	w.n_groups = name_groups(&t->o, w.groups);
@@ -141,7 +141,7 @@ static void make_copy(struct trainer *t)
 	} else if (
 		t->plan.copy_bytes) { /* pages are touched by all threads, not by one */
 		int64_t n = t->plan.copy_bytes / (int64_t)sizeof(float);
-		if (!t->d.apart)
+		if (!t->d.discrete)
 			t->d.k->zero(
 				&t->d, mat((float *)(void *)t->copy.arena.base, 1, n));
 	}

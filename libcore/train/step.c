@@ -138,7 +138,7 @@ void step_allreduce(
  */
 static bool updates_ahead(const struct work *w)
 {
-	return w->t->d.apart && !w->averages;
+	return w->t->d.discrete && !w->averages;
 }
 
 static void enqueue_step(struct work *w)

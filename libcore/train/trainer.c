@@ -77,7 +77,7 @@ static int check_memory(struct trainer *t, struct err *e)
 {
 	struct comm_place place;
 	char need[NUM_TEXT], has[NUM_TEXT];
-	bool apart = t->d.apart;
+	bool apart = t->d.discrete;
 	int64_t available = memory_available(), limit = apart ? 0 : t->o.memory;
 	int64_t mine = plan_total(&t->plan) - t->plan.copy_bytes -
 		       (apart ? plan_on_device(&t->plan) : 0);
@@ -135,7 +135,7 @@ static enum dtype wire_dtype(const struct train_opts *o)
 /* The type of the copy of parameters that GEMMs read; fp32: there is none. */
 static enum dtype copy_dtype(const struct trainer *t)
 {
-	if (!t->d.narrow || t->o.dtype == PRECISION_FP32)
+	if (!t->d.stores_half || t->o.dtype == PRECISION_FP32)
 		return DT_F32;
 	return t->o.dtype == PRECISION_FP16 ? DT_F16 : DT_BF16;
 }
@@ -227,7 +227,7 @@ static void open_compute(struct trainer *t)
 static int64_t limit_of(const struct trainer *t)
 {
 	struct comm_place place;
-	if (t->d.apart && !t->o.memory)
+	if (t->d.discrete && !t->o.memory)
 		return t->memory.gpu_free / max64(1, t->d.sharers) + DEVICE_WORK_BYTES;
 	comm_place(&place);
 	return plan_limit(&t->o, place.local_size);
@@ -316,8 +316,8 @@ int trainer_build(struct trainer *t, struct err *e)
 	int rc = 0;
 	if (o->offload) {
 		int64_t n_bytes = t->plan.store.spilled;
-		t->memory.spill = t->d.apart ? spill_open_host(&t->d, n_bytes, e)
-					     : spill_open(o->offload_to, n_bytes, e);
+		t->memory.spill = t->d.discrete ? spill_open_host(&t->d, n_bytes, e)
+						: spill_open(o->offload_to, n_bytes, e);
 		rc = comm_agree(t->world, e);
 	}
 	if (rc) {

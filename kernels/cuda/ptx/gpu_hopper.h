@@ -96,9 +96,9 @@ static __device__ inline void tile_load(void *to, const CUtensorMap *map,
 		: "memory");
 }
 
-/* ---- products ------------------------------------------------------------------------ */
+/* ---- matmuls ------------------------------------------------------------------------ */
 
-/* Before products: what threads did to the registers that these use is done. */
+/* Before matmuls: what threads did to the registers that these use is done. */
 static __device__ inline void wgmma_fence(void)
 {
 	asm volatile("wgmma.fence.sync.aligned;\n" ::: "memory");
@@ -131,7 +131,7 @@ template <int N> static __device__ inline void wgmma_wait_after(uint32_t bits)
 		     : "memory");
 }
 
-/* The compiler keeps these numbers where they are: products write there behind its back. */
+/* The compiler keeps these numbers where they are: matmuls write there behind its back. */
 template <int NT> static __device__ inline void wgmma_hold(float (&c)[NT][4])
 {
 #pragma unroll
@@ -139,7 +139,7 @@ template <int NT> static __device__ inline void wgmma_hold(float (&c)[NT][4])
 		asm volatile("" : "+f"(c[i / 4][i % 4])::"memory");
 }
 
-/* Operands in registers are there until products that take them are done. */
+/* Operands in registers are there until matmuls that take them are done. */
 template <int K> static __device__ inline void wgmma_hold(uint32_t (&a)[K][4])
 {
 #pragma unroll
@@ -160,7 +160,7 @@ template <int K> static __device__ inline void wgmma_hold(uint32_t (&a)[K][4])
 		"%46,%47,%48,%49,%50,%51,%52,%53,%54,%55,%56,%57,%58,%59,"  \
 		"%60,%61,%62,%63"
 
-/* A product of 64 x n sums, `regs`; y, z, t: the places of b, of whether to add, and of how a
+/* A matmul of 64 x n sums, `regs`; y, z, t: the places of b, of whether to add, and of how a
  * and b lie, behind those and behind a. */
 #define WGMMA(n, type, names, a_names, y, z, t, regs, ...)                          \
 	asm volatile("{\n"                                                          \

@@ -1,6 +1,6 @@
 /* Arithmetic on single numbers, which gives the same bits on all devices. */
-#ifndef KERNELS_SCALARS_H
-#define KERNELS_SCALARS_H
+#ifndef KERNELS_STEP_MATH_H
+#define KERNELS_STEP_MATH_H
 
 #include "kernels/kernels.h"
 

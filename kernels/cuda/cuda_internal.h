@@ -1,6 +1,6 @@
 /* Shared by the files that make the device itself; kernels need cuda.h only. */
-#ifndef KERNELS_CUDA_OWN_H
-#define KERNELS_CUDA_OWN_H
+#ifndef KERNELS_CUDA_INTERNAL_H
+#define KERNELS_CUDA_INTERNAL_H
 
 extern "C" {
 #include "kernels/backend.h"
@@ -10,15 +10,15 @@ extern "C" {
 #include <cublasLt.h>
 #include <cudaTypedefs.h>
 
-struct plans;	/* gemm_plan.h */
-struct profile; /* launch.cu */
-struct graph;	/* graph.cu */
-struct watch;	/* watch.cu */
-struct ways;	/* copies.cu */
+struct plans;	     /* gemm_plan.h */
+struct profile;	     /* launch.cu */
+struct graph;	     /* graph.cu */
+struct timer;	     /* timer.cu */
+struct copy_streams; /* copies.cu */
 
 enum { LAUNCHES_KEPT = 6 };
 enum { STAGE_SLOTS = 8, STAGE_BYTES = 2 << 20 };
-enum { PRODUCT_ROOM = 32 << 20, MOST_RUNS = 128 };
+enum { GEMM_WORKSPACE = 32 << 20, MOST_RUNS = 128 };
 
 /*
  * Pinned memory on the way to and from the device. What is put goes into slots that are taken
@@ -32,7 +32,7 @@ struct stage {
 };
 
 /* What was asked for and is looked at later: on its way through pinned memory. */
-struct later {
+struct async_readback {
 	char *from; /* [GET_MOST] */
 	void *to;
 	size_t n_bytes; /* 0: nothing */
@@ -49,24 +49,25 @@ struct cuda_device {
 	PFN_cuTensorMapEncodeTiled_v12000 map_encode;
 	struct attn_work *attn_work;
 	bool waits;	 /* after each launch */
-	bool measures;	 /* which algorithm of a product is the quickest */
+	bool measures;	 /* which algorithm of a matmul is the quickest */
 	int64_t lab_off; /* of enum lab: what is left out */
 	cudaStream_t stream;
 	struct stage stage;
-	struct later later;
-	void *room; /* CUDA_ROOM */
+	struct async_readback readback;
+	void *workspace; /* CUDA_WORKSPACE */
 	int64_t taken_bytes;
 
 	struct cuda_launch last[LAUNCHES_KEPT]; /* launch i at i % LAUNCHES_KEPT */
 	int64_t n_launches;
 	struct profile *profile; /* NULL: not now */
 	struct graph *graph;	 /* NULL: there was none yet */
-	struct watch *watch;
-	struct ways *ways; /* of copies beside kernels; NULL: there was none yet */
+	struct timer *timer;
+	struct copy_streams
+		*copy_streams; /* of copies beside kernels; NULL: there was none yet */
 
-	cublasLtHandle_t products;
-	void *product_room; /* PRODUCT_ROOM */
-	void *copies;	    /* of operands in another form; grows */
+	cublasLtHandle_t cublas;
+	void *gemm_workspace; /* GEMM_WORKSPACE */
+	void *copies;	      /* of operands in another form; grows */
 	size_t copies_bytes;
 	struct plans *plans;
 };
@@ -112,12 +113,12 @@ void cuda_profile_end(struct device *d, struct str *out);
 void cuda_range(struct device *d, const char *name);
 void cuda_range_end(struct device *d);
 
-/* ---- watch.cu: a stopwatch ------------------------------------------------------------- */
+/* ---- timer.cu: a stopwatch ------------------------------------------------------------- */
 
-void cuda_watch_open(struct device *d);
-void cuda_watch_close(struct device *d);
-void cuda_at(struct device *d, enum stretch what);
-void cuda_times(struct device *d, double seconds[STRETCHES]);
+void cuda_timer_open(struct device *d);
+void cuda_timer_close(struct device *d);
+void cuda_timer_start(struct device *d, enum device_timer what);
+void cuda_timer_read(struct device *d, double seconds[N_DEVICE_TIMERS]);
 
 /* ---- graph.cu ----------------------------------------------------------------------- */
 
@@ -136,7 +137,7 @@ bool cuda_graph_put(struct device *d, void *to, const void *from, size_t n_bytes
 /* p may be in use by the graph: it is given back with that, or now. */
 void cuda_graph_outlived(struct device *d, void *p);
 /* What was put so far has been read when the `later` that is asked for now has come. */
-void cuda_graph_later(struct device *d);
+void cuda_graph_readback(struct device *d);
 
 /* ---- round.cu ----------------------------------------------------------------------- */
 
@@ -144,7 +145,7 @@ void cuda_graph_later(struct device *d);
 void cuda_round_by(struct device *d, const char *name, struct mat y, struct mat x,
 	const float *a, const float *b);
 
-/* ---- gemm.cu: a product as cuBLASLt sees it ------------------------------------------ */
+/* ---- gemm.cu: a matmul as cuBLASLt sees it ------------------------------------------ */
 
 enum epilogue {
 	EPILOGUE_NONE,
@@ -160,23 +161,23 @@ enum epilogue {
  * are transposed in its eyes, and what it multiplies as a b is our b^T a^T: a is the right one of
  * our two.
  */
-struct product {
+struct gemm {
 	struct mat a, b, d;
 	bool ta, tb; /* transposed in its eyes */
 	void *bias;  /* as d, or NULL */
 	bool add;
-	/* How many such products at once: operands and result of each lie behind those of the
+	/* How many such matmuls at once: operands and result of each lie behind those of the
 	 * one before. More than one have no bias, and are not added to d. */
 	int64_t runs;
 	/* GELU of the result, whose argument goes to aux; or the result times GELU's slope at aux.
-	 * Then `apart` does the same by several kernels, which may be quicker. */
+	 * Then `unfused` does the same by several kernels, which may be quicker. */
 	enum epilogue epilogue = EPILOGUE_NONE;
 	void *aux = NULL; /* as d */
-	void (*apart)(struct device *, const struct product *) = NULL;
+	void (*unfused)(struct device *, const struct gemm *) = NULL;
 };
 
 /* What a plan is for; all its members are of one size, so that it can be compared as bytes. */
-struct product_key {
+struct gemm_key {
 	int64_t ta, tb, m, n, k, a, b, d, epilogue, add, align, runs;
 };
 
@@ -185,7 +186,7 @@ struct product_key {
 void cuda_cublas_check(struct device *d, cublasStatus_t rc, const char *what);
 /* Multiplies; false: cuBLASLt has no algorithm for it, or what is done apart is quicker or has not
  * been compared, and nothing was done. */
-bool cuda_product(struct device *d, const char *name, const struct product *p);
+bool cuda_gemm(struct device *d, const char *name, const struct gemm *p);
 void cuda_plans_free(struct device *d);
 void cuda_forget_algorithms(struct device *d);
 

@@ -2,37 +2,37 @@
  * A stopwatch: an event wherever something else begins, and once the GPU has passed them all, the
  * time from each to the next.
  */
-#include "kernels/cuda/own.h"
+#include "kernels/cuda/cuda_internal.h"
 
 #include <stdlib.h>
 
 struct mark {
 	cudaEvent_t event;
-	enum stretch what; /* from there on */
+	enum device_timer what; /* from there on */
 };
 
-struct watch {
+struct timer {
 	struct mark *mark; /* as many as there were at once, made when they are needed */
 	int64_t n, n_made;
 };
 
-void cuda_watch_open(struct device *d)
+void cuda_timer_open(struct device *d)
 {
-	cuda_of(d)->watch = (struct watch *)xcalloc(1, sizeof(struct watch));
+	cuda_of(d)->timer = (struct timer *)xcalloc(1, sizeof(struct timer));
 }
 
-void cuda_watch_close(struct device *d)
+void cuda_timer_close(struct device *d)
 {
-	struct watch *w = cuda_of(d)->watch;
+	struct timer *w = cuda_of(d)->timer;
 	for (int64_t i = 0; i < w->n_made; i++)
 		cudaEventDestroy(w->mark[i].event);
 	free(w->mark);
 	free(w);
 }
 
-void cuda_at(struct device *d, enum stretch what)
+void cuda_timer_start(struct device *d, enum device_timer what)
 {
-	struct watch *w = cuda_of(d)->watch;
+	struct timer *w = cuda_of(d)->timer;
 	if (cuda_graph_notes(d))
 		return;
 	if (w->n == w->n_made) {
@@ -46,11 +46,11 @@ void cuda_at(struct device *d, enum stretch what)
 	cuda_check(d, cudaEventRecord(m->event, cuda_stream(d)), "events");
 }
 
-void cuda_times(struct device *d, double seconds[STRETCHES])
+void cuda_timer_read(struct device *d, double seconds[N_DEVICE_TIMERS])
 {
-	struct watch *w = cuda_of(d)->watch;
+	struct timer *w = cuda_of(d)->timer;
 	float ms;
-	for (int i = 0; seconds && i < STRETCHES; i++)
+	for (int i = 0; seconds && i < N_DEVICE_TIMERS; i++)
 		seconds[i] = 0;
 	for (int64_t i = 0; seconds && i + 1 < w->n; i++) {
 		cuda_check(d,
