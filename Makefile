@@ -54,13 +54,13 @@ LIB_SRC = $(wildcard $(FLOORS:%=libcore/%/*.c)) $(wildcard kernels/*.c) $(ONCE)
 LIB_OBJ = $(LIB_SRC:%.c=$O/%.o) $(foreach i,$(ISAS),$(PER_ISA:%.c=$O/%.$i.o))
 LIB = $O/libpt.a
 BINS = $(PROGRAMS:%=$O/%)
-TEST_SRC = $(wildcard tests/test_*.c tests/ranks_*.c tests/bench_*.c)
-TESTS = $(TEST_SRC:tests/%.c=$O/tests/%)
+TEST_SRC = $(wildcard tests/unit/*.c tests/mpi/*.c tests/bench/*.c)
+TESTS = $(addprefix $O/tests/,$(notdir $(TEST_SRC:.c=)))
 TEST_LIB = $O/tests/libtest.a
-FUZZ_SRC = $(wildcard tests/fuzz_*.c)
-FUZZERS = $(FUZZ_SRC:tests/%.c=$O/tests/%)
-FUZZ_OBJ = $O/tests/fuzz.o $O/tests/hostile.o
-TEST_OBJ = $(patsubst %.c,$O/%.o,$(filter-out $(TEST_SRC) tests/fuzz% tests/hostile.c,$(wildcard tests/*.c)))
+FUZZ_SRC = $(wildcard tests/fuzz/fuzz_*.c)
+FUZZERS = $(addprefix $O/tests/,$(notdir $(FUZZ_SRC:.c=)))
+FUZZ_OBJ = $O/tests/fuzz/fuzz.o $O/tests/fuzz/hostile.o
+TEST_OBJ = $(patsubst %.c,$O/%.o,$(wildcard tests/support/*.c))
 CUDA_SRC = $(if $(NVCC),$(wildcard kernels/cuda/*.cu))
 CUDA_OBJ = $(CUDA_SRC:%.cu=$O/%.o)
 EMU_OBJ = $(patsubst %,$O/emu/%.o,$(basename $(CUDA_SRC) $(wildcard tests/emu/*.cu tests/emu/*.cc)))
@@ -94,14 +94,20 @@ $O/%.$1.o: %.c $O/flags
 endef
 $(foreach i,$(ISAS),$(eval $(call isa_rule,$i)))
 
-$(TESTS): $O/tests/%: $O/tests/%.o $(TEST_LIB) $(LIB) kernels/cuda/host.list
-	@echo "  LD    $@"
-	@$(CC) $(CFLAGS) $(LDFLAGS) -o $@ $(filter-out %.list,$^) -lcmocka $(LDLIBS)
+# Programs lie together, whatever the folder of their source.
+define test_rule
+$O/tests/$(notdir $(1:.c=)): $O/$(1:.c=.o)
+endef
+$(foreach s,$(TEST_SRC) $(FUZZ_SRC),$(eval $(call test_rule,$s)))
 
-$(FUZZERS): $O/tests/%: $O/tests/%.o $(FUZZ_OBJ) $(LIB)
+$(TESTS): $(TEST_LIB) $(LIB) kernels/cuda/host.list
+	@echo "  LD    $@"
+	@$(CC) $(CFLAGS) $(LDFLAGS) -o $@ $(filter %.o,$^) $(filter %.a,$^) -lcmocka $(LDLIBS)
+
+$(FUZZERS): $(FUZZ_OBJ) $(LIB)
 	@echo "  LD    $@"
 	@$(CC) $(CFLAGS) -fsanitize=fuzzer -Wl,--wrap=h5_probe,--wrap=die_silently \
-	  $(LDFLAGS) -o $@ $^ $(LDLIBS)
+	  $(LDFLAGS) -o $@ $(filter %.o,$^) $(filter %.a,$^) $(LDLIBS)
 
 $O/kernels/cuda/%.o: kernels/cuda/%.cu $O/flags-cuda
 	@mkdir -p $(@D)
@@ -146,8 +152,8 @@ $O/flags-cuda: FORCE
 	@echo '$(NVCC) $(NVCCFLAGS) $(CXX) $(EMU_FLAGS) $(EMU_CHECKS)' | cmp -s - $@ || \
 	  echo '$(NVCC) $(NVCCFLAGS) $(CXX) $(EMU_FLAGS) $(EMU_CHECKS)' >$@
 
--include $(LIB_OBJ:.o=.d) $(CUDA_OBJ:.o=.d) $(EMU_OBJ:.o=.d) $(PROGRAMS:%=$O/cmd/%.d) $(TEST_OBJ:.o=.d) $(TESTS:=.d) \
-  $(FUZZ_OBJ:.o=.d) $(FUZZERS:=.d)
+-include $(LIB_OBJ:.o=.d) $(CUDA_OBJ:.o=.d) $(EMU_OBJ:.o=.d) $(PROGRAMS:%=$O/cmd/%.d) $(TEST_OBJ:.o=.d) $(TEST_SRC:%.c=$O/%.d) \
+  $(FUZZ_OBJ:.o=.d) $(FUZZ_SRC:%.c=$O/%.d)
 
 # ---- what is done with it -------------------------------------------------------------
 # A target `X` makes sure of the packages, and then is `X-now`, in a make that sees them.
@@ -211,13 +217,13 @@ mutants-now: programs $(TESTS)
 	@tests/mutate $O $(PATTERN)
 
 bench-now: programs $(TESTS)
-	@tests/bench $O
+	@tests/bench/run $O
 
-# With ITEMS=..., those; where there is nothing to build with, see tests/gpu_machine, and where
-# there is little time, tests/gpu_lab.
+# With ITEMS=..., those; where there is nothing to build with, see tests/bench/gpu_machine, and where
+# there is little time, tests/bench/gpu_lab.
 bench-gpu-now: all $(TESTS)
 	@[ -n "$(CUDA_LIB)" ] || { echo "make bench-gpu: there is no nvcc" >&2; exit 1; }
-	@tests/bench_gpu $O $(ITEMS)
+	@tests/bench/gpu $O $(ITEMS)
 
 lint-now: programs
 	@tests/lint $O

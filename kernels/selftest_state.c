@@ -411,7 +411,7 @@ void try_normal(struct trial *t)
 
 /*
  * The errors that are allowed, in the one place where they are: as the tests of the kernels have
- * them (tests/test_kernels_*.c), with room for sums that are longer than theirs, since a run that
+ * them (tests/unit/test_kernels_*.c), with room for sums that are longer than theirs, since a run that
  * is stopped for nothing is worse than a fault of a few more roundings that is not found: one that
  * matters is a thousand times as large.
  *

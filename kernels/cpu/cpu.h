@@ -126,7 +126,7 @@ static inline float max_of(const float *x, int64_t n)
 /* ---- elementary functions -----------------------------------------------------------
  * Branch-free, so that loops over them become vector code. Coefficients: Chebyshev fits
  * made for these intervals. NaN goes in and comes out. Against float64, over every float:
- * exp_f 0.96 ULP, sigmoid_f 2.5, normal_cdf_f 5.2; tests/test_kernels_cpu.c samples. */
+ * exp_f 0.96 ULP, sigmoid_f 2.5, normal_cdf_f 5.2; tests/unit/test_kernels_cpu.c samples. */
 
 static inline float as_float(int32_t bits)
 {

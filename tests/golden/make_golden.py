@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Makes the golden files tests/golden/NAME.h5 that tests/test_golden.c compares with.
+"""Makes the golden files tests/golden/NAME.h5 that tests/unit/test_golden.c compares with.
 
 An independent implementation of both architectures and of a training step, in float64 and
 on PyTorch's automatic differentiation. It is written from the papers' definitions, one

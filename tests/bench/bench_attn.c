@@ -1,0 +1,74 @@
+/*
+ * Attention alone, causal, of 16,384 tokens in all: TFLOP/s, where a pair of positions that
+ * is masked counts as no work.
+ *   bench_attn DEVICE [tiny]    prints "PASS HEAD-SIZE LENGTH TFLOP/S SECONDS" lines
+ */
+#include "tests/support/timing.h"
+
+#include <math.h>
+#include <stdio.h>
+
+struct call {
+	struct attn a;
+	struct mat q, k, v, o, dout, dq, dk, dv;
+	float *lse, *sum, *delta;
+};
+
+static void forward(struct device *d, void *what)
+{
+	struct call *c = what;
+	d->k->attn_fwd(d, &c->a, c->o, c->lse, c->sum, c->q, c->k, c->v, true, true);
+}
+
+static void backward(struct device *d, void *what)
+{
+	struct call *c = what;
+	d->k->attn_bwd(d, &c->a, c->dq, c->dk, c->dv, c->delta, c->dout, c->o, c->lse,
+		c->q, c->k, c->v, true);
+}
+
+static void measure(struct timing *t, int64_t tokens, int64_t length, int64_t dim)
+{
+	size_t mark = arena_mark(&t->memory);
+	int64_t width = t->tiny ? 2 * dim : 2048, heads = width / dim;
+	int64_t batch = tokens / length, half = length / 2;
+	enum dtype type = timing_type(t);
+	struct call c = {.a = {.batch = batch,
+				 .heads = heads,
+				 .kv_heads = heads,
+				 .dim = dim,
+				 .q_rows = length,
+				 .k_rows = length,
+				 .q_first = {0, half},
+				 .k_first = {0, half},
+				 .scale = 1 / sqrtf((float)dim)}};
+	struct mat *all[] = {&c.q, &c.k, &c.v, &c.o, &c.dout, &c.dq, &c.dk, &c.dv};
+	for (size_t i = 0; i < ARRAY_LEN(all); i++)
+		*all[i] = timing_mat(t, tokens, width, type);
+	c.lse = arena_floats(&t->memory, tokens * heads);
+	c.sum = arena_floats(&t->memory, tokens * heads);
+	c.delta = arena_floats(&t->memory, tokens * heads);
+	/* two products forward, five backward, of half of all pairs */
+	double product = (double)(batch * heads * dim) * (double)(length * length);
+	double f = timing_of(t, forward, &c), b = timing_of(t, backward, &c);
+	printf("fwd\t%d\t%d\t%.4g\t%.6g\n", (int)dim, (int)length,
+		2 * product / f * 1e-12, f);
+	printf("bwd\t%d\t%d\t%.4g\t%.6g\n", (int)dim, (int)length,
+		5 * product / b * 1e-12, b);
+	fflush(stdout);
+	arena_reset(&t->memory, mark);
+}
+
+int main(int argc, char **argv)
+{
+	struct timing t;
+	log_name("bench_attn");
+	timing_open(&t, argc, argv, (size_t)1 << 30, (size_t)32 << 20);
+	int64_t tokens = t.tiny ? 256 : 16384, first = t.tiny ? 128 : 1024;
+	for (int64_t dim = 64; dim <= 128; dim *= 2)
+		for (int64_t length = first; length <= tokens; length *= 2)
+			measure(&t, tokens, length, dim);
+	timing_close(&t);
+	stdout_close();
+	return 0;
+}

@@ -1,0 +1,234 @@
+#!/usr/bin/env bats
+# What all programs have in common.
+load helpers
+
+programs='pt-prepare pt-train pt-ckpt pt-compare pt-sample pt-collbench'
+
+@test "--help goes to standard output and ends with 0" {
+	for p in $programs; do
+		"$p" --help >out 2>err
+		[ ! -s err ]
+		grep -q "^usage: $p" out
+		grep -q -- '--print-config' out
+	done
+}
+
+@test "a manual's SYNOPSIS is what --help says" {
+	command -v mandoc >/dev/null || skip 'no mandoc'
+	for p in $programs; do
+		"$p" --help | awk 'NF == 0 { exit } { sub(/^usage:/, ""); print }' >help
+		mandoc -T ascii -O width=500 "$BATS_TEST_DIRNAME/../../man/$p.1" | sed 's/.\x08//g' |
+			awk '/^[A-Z]/ { shown = $0 == "SYNOPSIS"; next } shown && NF && $1 != "mpiexec"' >shown
+		diff <(tr A-Z a-z <help | sed 's/ *| */|/g; s/^ *//') <(sed 's/ *| */|/g; s/^ *//; s/  */ /g' shown) || {
+			echo "$p"
+			return 1
+		}
+	done
+}
+
+@test "--version names the libraries" {
+	for p in $programs; do
+		"$p" --version >out
+		grep -q "^$p [0-9]" out
+		grep -q '^xxHash' out
+		grep -q '^HDF5' out
+	done
+	pt-train --version | grep -q '^MPICH'
+	pt-train --version | grep -q '^OpenBLAS'
+}
+
+@test "a wrong option is 64, with the nearest name" {
+	for p in $programs; do
+		code_of 64 "$p" --versoin
+		says "unknown option '--versoin'; did you mean '--version'?"
+	done
+}
+
+@test "--print-config reads back to itself" {
+	for p in $programs; do
+		"$p" --print-config >one
+		"$p" --config one --print-config >two
+		diff one two
+	done
+	pt-train -p gpt2-124m --print-config -n 7 --sample-prompt $'a "b"\n#c' >one
+	pt-train --config one --print-config >two
+	diff one two
+	grep -q '^layers = 12$' two
+	grep -q '^steps = 7$' two
+}
+
+@test "config, environment, command line: the later wins" {
+	echo 'layers = 5' >c.conf
+	[ "$(pt-train --config c.conf --print-config | grep ^layers)" = 'layers = 5' ]
+	[ "$(PT_LAYERS=6 pt-train --config c.conf --print-config | grep ^layers)" = 'layers = 6' ]
+	[ "$(PT_LAYERS=6 pt-train --config c.conf --print-config layers=7 | grep ^layers)" = 'layers = 7' ]
+	echo 'preset = gpt2-350m' >p.conf
+	[ "$(pt-train --config p.conf --print-config | grep ^layers)" = 'layers = 24' ]
+}
+
+@test "a typo in a config file says where, and what was meant" {
+	printf 'layers = 5\nhaeds = 3\n' >c.conf
+	code_of 65 pt-train --config c.conf -d x.h5
+	says "c.conf:2: unknown key 'haeds'; did you mean 'heads'"
+}
+
+@test "what is only for the command line, in another case, or no heading is said so" {
+	for key in quiet help config generate print-config; do
+		echo "$key = x" >c.conf
+		code_of 65 pt-compare --config c.conf
+		says "c.conf:1: '$key' is only for the command line"
+	done
+	code_of 64 pt-train quiet=yes
+	says "'quiet' is only for the command line"
+	echo 'no-ckpt = yes' >c.conf
+	code_of 65 pt-train --config c.conf
+	says "unknown key 'no-ckpt'; write 'ckpt = no'"
+	echo 'Layers = 3' >c.conf
+	code_of 65 pt-train --config c.conf
+	says "c.conf:1: keys are in small letters: 'layers'"
+	for line in '[Model' '[Model] x'; do
+		echo "$line" >c.conf
+		code_of 65 pt-train --config c.conf
+		says 'c.conf:1: a heading is [words in brackets]'
+	done
+	printf '\357\273\277# from an editor\n[Model] # why\nlayers = 3\n' >c.conf
+	pt-train --config c.conf --print-config | grep -qx 'layers = 3'
+}
+
+@test "messages name the variable, the option with its dashes, and plain bounds" {
+	code_of 64 env PT_LR=x pt-train
+	says "environment: PT_LR: lr: 'x' is not a number"
+	for x in inf -inf; do
+		code_of 64 pt-train --lr=$x
+		says "lr: $x is not finite"
+	done
+	code_of 64 pt-train --weight-decay 1e7
+	says 'not between 0 and 1000000'
+	code_of 64 pt-train --dropout 2
+	says 'not between 0 and 0.999'
+	code_of 64 pt-train --layres 3
+	says "unknown option '--layres'; did you mean '--layers'?"
+	code_of 64 pt-train --no-cktp
+	says "unknown option '--no-cktp'; did you mean '--no-ckpt'?"
+	code_of 64 pt-train --no-lyaers
+	not grep -q 'no-layers' <<<"$output"
+}
+
+@test "--generate: what it can make is said, and presets are listed" {
+	code_of 64 pt-ckpt --generate foo
+	says "generate: 'foo' is none of man, bash, zsh, fish, checkpoint"
+	code_of 64 pt-train --generate fihs
+	says "presets; did you mean 'fish'?"
+	pt-train --generate presets | diff - <(basename -s .conf "$BATS_TEST_DIRNAME"/../../share/presets/*)
+	for p in $programs; do
+		for kind in $("$p" --generate foo 2>&1 | sed 's/.*none of //; s/;.*//; s/,//g'); do
+			"$p" --generate "$kind" >made
+			[ -s made ]
+		done
+	done
+}
+
+# What bash would offer for the last of these words; it takes --name=value as three.
+offers() { # PROGRAM WORD...
+	# shellcheck source=/dev/null
+	[ -n "$(declare -F "_${1//-/_}")" ] || . "$BATS_TEST_DIRNAME/../../completions/$1.bash"
+	COMP_WORDS=("$@")
+	COMP_CWORD=$(($# - 1))
+	"_${1//-/_}" || true
+	printf '%s\n' "${COMPREPLY[@]}"
+}
+
+@test "bash completion: options, values, presets, commands, operands, files" {
+	[ "$(offers pt-train --arch = g)" = gpt2 ]
+	[ "$(offers pt-train --arch =)" = $'gpt2\nllama' ]
+	[ "$(offers pt-train arch = l)" = llama ]
+	[ "$(offers pt-train -a '')" = $'gpt2\nllama' ]
+	[ "$(offers pt-train lay)" = layers= ]
+	[ "$(offers pt-train ckpt = '')" = $'yes\nno' ]
+	[ "$(offers pt-train --no-ck)" = $'--no-ckpt\n--no-ckpt-best' ]
+	[ "$(offers pt-train --preset llama2)" = llama2-7b ]
+	[ "$(offers pt-train -p '')" = "$(pt-train --generate presets)" ]
+	[ "$(offers pt-train --resume au)" = auto ]
+	[ "$(offers pt-train --peak-flops '')" = measure ]
+	[ "$(offers pt-train -n '')" = '' ]
+	[ "$(offers pt-ckpt '')" = $'ls\nshow\nverify\ndiff\nhash\nrm' ]
+	[ "$(offers pt-ckpt -q ve)" = verify ]
+	[ "$(offers pt-collbench all allg)" = allgather ]
+	[ "$(offers pt-collbench --root '')" = all ]
+	[ "$(offers pt-ckpt --generate ch)" = checkpoint ]
+	mkdir 'a folder'
+	touch 'my file.h5' 'my file.txt'
+	[ "$(offers pt-ckpt show my)" = 'my file.h5' ]
+	[ "$(offers pt-sample a)" = 'a folder' ]
+	[ "$(offers pt-train -d my)" = 'my file.h5' ]
+	[ "$(offers pt-train --out '')" = 'a folder' ]
+	[ "$(offers pt-train --config my)" = $'my file.h5\nmy file.txt' ]
+	[ "$(offers pt-train my)" = 'my file.h5' ]
+	[ "$(offers pt-compare x = '' | sort)" = "$(find . -mindepth 1 -printf '%f\n' | sort)" ] # no setting: a name with a '='
+}
+
+@test "fish completion: the same words" {
+	command -v fish >/dev/null || skip 'no fish'
+	fishes() { # LINE
+		HOME=$PWD XDG_DATA_HOME=$PWD XDG_CONFIG_HOME=$PWD fish --no-config -c \
+			". '$BATS_TEST_DIRNAME/../../completions/${1%% *}.fish'; complete -C '$1'" | cut -f1
+	}
+	[ "$(fishes 'pt-train --arch=g')" = --arch=gpt2 ]
+	[ "$(fishes 'pt-train --preset llama2')" = llama2-7b ]
+	[ "$(fishes 'pt-train arch=g')" = arch=gpt2 ]
+	[ "$(fishes 'pt-train --no-ckpt-')" = --no-ckpt-best ]
+	[ "$(fishes 'pt-train --resume au')" = auto ]
+	[ "$(fishes 'pt-ckpt ve')" = verify ]
+	[ "$(fishes 'pt-collbench allg')" = allgather ]
+	[ "$(fishes 'pt-ckpt --generate ch')" = checkpoint ]
+}
+
+@test "standard output that cannot be written is 74" {
+	for p in $programs; do
+		code_of 74 bash -c "$p --help >/dev/full"
+	done
+}
+
+@test "presets: parameters are those of the papers" {
+	while read -r preset n; do
+		pt-train -p "$preset" --dry-run >out
+		grep -q "^  $n parameters" out || {
+			echo "$preset"
+			grep parameters: out
+			return 1
+		}
+	done <<-END
+		gpt2-124m 124475904
+		gpt2-350m 354871296
+		gpt2-774m 774090240
+		gpt2-1558m 1557686400
+		llama2-7b 6738415616
+		llama3-1b 1235814400
+		llama3-8b 8030261248
+		llama3-70b 70553706496
+		llama3-405b 405853388800
+	END
+	# one of a model, and one of how it is trained; which needs to know how many do
+	for how in post-local-sgd diloco edit a-edit; do
+		pt-train -p "gpt2-124m,$how" --edit-workers 4 --dry-run >out
+		grep -q '^  124475904 parameters' out
+		grep -q '^# workers: 4, ' out
+		code_of 64 pt-train -p "gpt2-124m,$how" -d x.h5
+		says 'needs --edit-workers'
+	done
+	# as published, without the padding of the vocabulary
+	pt-train -p gpt2-124m --vocab-multiple 1 --dry-run | grep -q '^  124439808 parameters'
+	pt-train -p gpt2-1558m --vocab-multiple 1 --dry-run | grep -q '^  1557611200 parameters'
+	code_of 64 pt-train -p gpt2-125m -d x.h5
+	says "did you mean 'gpt2-124m'"
+	code_of 64 pt-train -p gpt2-124m,dilco -d x.h5
+	says "did you mean 'diloco'"
+}
+
+@test "programs that train nothing are not linked with MPI" {
+	for p in pt-prepare pt-ckpt pt-compare pt-sample; do
+		if ldd "$(command -v $p)" | grep libmpi; then
+			return 1
+		fi
+	done
+}

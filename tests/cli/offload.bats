@@ -1,0 +1,282 @@
+#!/usr/bin/env bats
+# --offload: what has no room in memory is in files, and no bit changes.
+load helpers
+
+teardown() {
+	cd / || return
+	[ ! -d "$BATS_TEST_TMPDIR/disk" ] || umount -l "$BATS_TEST_TMPDIR/disk" 2>/dev/null || true
+}
+
+same() { # RUN RUN: curves and checkpoints
+	pt-compare "$1" "$2" >cmp.txt || {
+		cat cmp.txt
+		return 1
+	}
+	cmp "$1/checkpoints/latest.h5" "$2/checkpoints/latest.h5"
+}
+
+value() { # COLUMN FILE: of the last row
+	grep -o "\b$1=[^ ]*" "$2" | tail -n 1 | cut -d = -f 2
+}
+
+@test "a file instead of memory changes no bit, on any layout" {
+	make_shard
+	mkdir files
+	tiny -n 8 --layers 2 -o one --sample-every 8 --check-replicas-every 4 >rows 2>/dev/null
+	not grep -q 'read=' rows
+	for what in optimizer params; do
+		local layouts=('1 --dp 1' '4 --dp 2 --fsdp 2 --fsdp-kind flat' '4 --tp 2 --fsdp 2')
+		[ $what = optimizer ] || # they have more to go wrong; tests/support/layouts.c has more of both
+			layouts+=('2 --pp 2' '2 --fsdp 2 --reshard-after-forward keep-last')
+		for layout in "${layouts[@]}"; do
+			# shellcheck disable=SC2086 # words
+			set -- $layout
+			local virtual=()
+			[[ $layout != *tp* ]] || virtual=(--virtual tp=2)
+			[[ $layout != *tp* || -e two ]] ||
+				tiny -n 8 --layers 2 -o two --virtual tp=2 --sample-every 8 --check-replicas-every 4 &>/dev/null
+			echo "$what $layout"
+			rm -rf test
+			timeout 120 mpiexec -n "$1" pt-train "${TINY[@]}" -n 8 --layers 2 "${@:2}" "${virtual[@]}" \
+				--sample-every 8 --check-replicas-every 4 \
+				--offload $what --offload-to files -o test >rows 2>/dev/null
+			if [ ${#virtual[@]} -gt 0 ]; then same two test; else same one test; fi
+			grep -q ' replicas .* are the same' test/journal.txt
+			[ "$(value written rows)" -gt 0 ]
+		done
+	done
+	[ -z "$(ls -A files)" ]
+}
+
+@test "zero 1 and 2 keep parameters, and their moments may go" {
+	make_shard
+	tiny -n 8 -o one >/dev/null
+	for zero in 1 2; do
+		code_of 64 tiny_on 2 --fsdp 2 --zero $zero --offload params --offload-to .
+		says "zero $zero keeps all parameters in memory"
+		timeout 120 mpiexec -n 2 pt-train "${TINY[@]}" -n 8 --fsdp 2 --zero $zero \
+			--offload optimizer --offload-to . -o zero$zero >/dev/null
+		same one zero$zero
+	done
+}
+
+@test "runs go on from each other's checkpoints" {
+	make_shard
+	tiny -n 12 -o whole >/dev/null
+	tiny -n 6 --decay-steps 12 -o run --offload params --offload-to . >/dev/null
+	pt-train -q --resume auto -o run -d data.h5 -n 9 --decay-steps 12 >/dev/null
+	timeout 120 mpiexec -n 2 pt-train -q --resume auto -o run -d data.h5 -n 12 --decay-steps 0 \
+		--fsdp 2 --offload params --offload-to . >/dev/null
+	cmp whole/checkpoints/latest.h5 run/checkpoints/latest.h5
+}
+
+@test "the plan knows memory, and what is read and written" {
+	make_shard
+	for options in '--offload optimizer' '--offload params' '--offload params --zero 3'; do
+		# shellcheck disable=SC2086 # words
+		set -- $options
+		tiny --layers 3 --dim 64 "$@" --offload-to . --dry-run >plan
+		tiny --layers 3 --dim 64 -n 3 "$@" --offload-to . -o run --overwrite --no-ckpt >rows
+		for way in read written; do
+			planned=$(awk -v key=$way/step '$1 == key { print $2 }' plan)
+			echo "$options: $way $planned $(value $way rows)"
+			[ "$planned" -gt 0 ]
+			[ "$(printf %.6g "$planned")" = "$(printf %.6g "$(value $way rows)")" ]
+		done
+	done
+	total() { awk '$1 == "total" { print $2 }' "$1"; }
+	wide=(--layers 8 --dim 256 -b 2 -m 2 --dry-run)
+	tiny "${wide[@]}" >none
+	tiny "${wide[@]}" --offload optimizer --offload-to . >optimizer
+	tiny "${wide[@]}" --offload params --offload-to . >params
+	# of four numbers a parameter two are left, and little more than one
+	[ $(($(total optimizer) * 100)) -lt $(($(total none) * 60)) ]
+	[ $(($(total params) * 100)) -lt $(($(total none) * 45)) ]
+}
+
+@test "a model that has no room in memory trains with offload" {
+	plain_memory
+	make_shard
+	big=(-n 2 --layers 13 --dim 512 -b 1 -m 1 --eval-every 0 --no-ckpt)
+	beside=275000 # KiB of the program and its libraries
+	kib() { tiny "${big[@]}" "$@" --dry-run | awk '$1 == "total" { print int($2 / 1024) }'; }
+	limited() { # KIB OPTION...: of the address space
+		timeout 120 bash -c 'ulimit -v "$0"; exec pt-train "$@"' "$1" "${TINY[@]}" "${big[@]}" "${@:2}"
+	}
+	tiny "${big[@]}" -o free >rows
+	for what in optimizer params; do
+		limit=$(($(kib --offload $what --offload-to .) + beside))
+		[ "$limit" -lt "$(kib)" ]
+		[ "$(value mem rows)" -gt $((limit * 1024)) ]
+		code_of 1 limited "$limit" -o none --overwrite
+		says 'out of memory'
+		limited "$limit" --offload $what --offload-to . -o $what >rows.$what
+		pt-compare -q free $what
+		[ $what = params ] || continue # and the limit that the plan keeps
+		limit=$(($(kib --offload $what --offload-to .) + 1))
+		code_of 1 tiny "${big[@]}" --memory ${limit}K -o none --overwrite
+		says 'and --memory gives it'
+		tiny -n 1 "${big[@]:2}" --memory ${limit}K --offload $what --offload-to . -o $what --overwrite >/dev/null
+	done
+}
+
+@test "tiles change no bit, and need less" {
+	make_shard
+	wide=(--heads 4 --layers 2 --virtual tp=4)
+	tiny -n 6 "${wide[@]}" -o one >/dev/null
+	tiny -n 6 "${wide[@]}" --arch llama --kv-heads 2 -o llama >/dev/null
+	wide=(--heads 4 --layers 2) # the pieces say it
+	for layout in '1 --offload params --offload-to .' '4 --dp 2 --fsdp 2 --recompute full' \
+		'4 --fsdp 2 --pp 2 --pp-schedule zb-h1 --recompute selective' \
+		'2 --dp 2 --offload params --offload-to .' '3 --fsdp 3 --arch llama --kv-heads 2' \
+		'4 --fsdp 2 --tp 2 --arch llama --kv-heads 2'; do
+		# shellcheck disable=SC2086 # words
+		set -- $layout
+		echo "$layout"
+		timeout 120 mpiexec -n "$1" pt-train "${TINY[@]}" -n 6 "${wide[@]}" "${@:2}" --tile 4 \
+			-o test --overwrite >/dev/null
+		if [[ $layout == *llama* ]]; then same llama test; else same one test; fi
+	done
+	gathered() { tiny --dim 256 --heads 16 "$@" --dry-run | awk '$1 == "gathered" { print $2 }'; }
+	# blocks; the embedding, which is the output; both of them
+	for model in '' '--vocab-multiple 30000' '--vocab-multiple 30000 --tie no'; do
+		for how in '--fsdp 2' '--offload params --offload-to .'; do
+			# shellcheck disable=SC2086 # words; of two units, or three, there are two pieces
+			[ $(($(gathered $how $model --tile 16) * 7)) -lt "$(gathered $how $model --virtual tp=16)" ]
+		done
+	done
+}
+
+@test "a vocabulary that takes several tiles of rows changes no bit by tiles" {
+	make_shard
+	wide=(-n 2 --heads 4 --dim 8 -m 4 --vocab-multiple 524288 --eval-windows 4)
+	for model in '--arch gpt2' '--arch llama --dtype bf16'; do
+		# shellcheck disable=SC2086 # words
+		tiny "${wide[@]}" $model --virtual tp=4 --no-ckpt -o one --overwrite >/dev/null
+		for layout in '1 --offload params --offload-to .' '2 --fsdp 2'; do
+			# shellcheck disable=SC2086 # words
+			set -- $layout
+			echo "$model: $layout"
+			# shellcheck disable=SC2086 # words
+			timeout 120 mpiexec -n "$1" pt-train "${TINY[@]}" "${wide[@]}" $model --tile 4 "${@:2}" \
+				--no-ckpt -o test --overwrite >/dev/null
+			pt-compare -q one test
+		done
+	done
+}
+
+@test "a layer that has no room in memory trains with tiles" {
+	plain_memory
+	make_shard
+	# the embedding is 128 MiB, and so is the output
+	big=(-n 1 --arch llama --heads 16 --dim 128 --vocab-multiple 262144 -b 1 -m 1 --eval-every 0 --no-ckpt
+		--offload params --offload-to .)
+	beside=275000 # KiB of the program and its libraries
+	kib() { tiny "${big[@]}" "$@" --dry-run | awk '$1 == "total" { print int($2 / 1024) }'; }
+	limited() { # KIB OPTION...: of the address space
+		timeout -k 1 120 bash -c 'ulimit -v "$0"; exec pt-train "$@"' "$1" "${TINY[@]}" "${big[@]}" "${@:2}"
+	}
+	need=$(kib --tile 16)
+	[ $((need + 240000)) -lt "$(kib --virtual tp=16)" ]
+	code_of 1 limited $((need + beside)) --virtual tp=16 -o none --overwrite
+	says 'out of memory'
+	code_of 1 tiny "${big[@]}" --virtual tp=16 --memory $((need + 1))K -o none --overwrite
+	says 'and --memory gives it'
+	limited $((need + beside)) --tile 16 --memory $((need + 1))K -o tiled >/dev/null
+}
+
+@test "no room for what a matrix product needs: a message, and no waiting" {
+	plain_memory
+	make_shard
+	local limit said=0
+	for limit in $(seq 140000 30000 320000); do # KiB of the address space
+		run timeout -k 1 120 bash -c 'ulimit -v "$0"; exec pt-train "$@"' "$limit" "${TINY[@]}" -n 1 \
+			--no-ckpt -o run --overwrite
+		echo "$limit KiB: code $status"
+		[ "$status" -lt 124 ] # it was not ended from outside
+		[[ $output != *"no room for OpenBLAS's buffers"* ]] || {
+			[ "$status" -eq 1 ]
+			said=$((said + 1))
+		}
+	done
+	[ "$said" -ge 2 ]
+	[ "$status" -eq 0 ]
+}
+
+@test "what makes no sense is refused" {
+	make_shard
+	code_of 64 tiny --offload params
+	says '--offload on a CPU needs --offload-to DIRECTORY'
+	code_of 64 tiny --offload-to .
+	says '--offload-to needs --offload'
+	code_of 64 tiny --offload optimizer --offload-to host
+	says "'host' is the memory that a CPU uses already"
+	code_of 64 tiny --offload params --offload-to . --reshard-after-forward no
+	says 'keeps them'
+	code_of 64 tiny --tile 2
+	says 'parameters that are gathered or read'
+	code_of 64 tiny --tile 1 --offload params --offload-to .
+	says 'tile: a rank would have one piece of each weight'
+	code_of 64 tiny --tile 2 --offload params --offload-to . --virtual cp=2
+	says 'tile: a rank has 2 virtual chunks'
+	code_of 64 tiny --tile 2 --offload params --offload-to . --dtype float8
+	says 'scales of float8'
+	code_of 64 tiny --tile 2 --offload params --offload-to . --virtual tp=4
+	says 'tile is 2, but its pieces are the virtual slices, of which there are 4: give --tile 4'
+	code_of 64 tiny --tile 3 --tp 2 --fsdp 2 --dry-run
+	says 'tile is 3, of which 2 ranks of tp cannot have equal parts: give --tile 4'
+	[ ! -e run-001 ]
+}
+
+@test "no folder: one message, from any of the ranks" {
+	make_shard
+	for where in missing data.h5; do
+		code_of 74 tiny --offload optimizer --offload-to $where
+		says "offload-to: $where: No"
+		code_of 74 timeout 120 mpiexec -n 3 pt-train "${TINY[@]}" --offload optimizer --offload-to $where
+		[ "$(grep -c ^pt-train <<<"$output")" -eq 1 ]
+	done
+	mkdir there
+	# shellcheck disable=SC2016 # by the shell of the rank
+	code_of 74 timeout 120 mpiexec -n 3 sh -c 'if [ "$PMI_RANK" = 2 ]; then where=missing; else where=there; fi
+		exec pt-train "$@" --offload optimizer --offload-to $where' sh "${TINY[@]}"
+	says 'rank 2: offload-to: missing: No such file'
+	[ "$(grep -c ^pt-train <<<"$output")" -eq 1 ]
+}
+
+@test "a full disk is found out before anything is computed" {
+	make_shard
+	mkdir disk
+	mount -t tmpfs -o size=1m pt disk 2>/dev/null || skip 'no disk can be mounted'
+	big=(-n 2 --layers 2 --dim 256 --eval-every 0 --no-ckpt)
+	code_of 74 tiny "${big[@]}" --offload optimizer --offload-to disk -o run
+	says 'offload-to: disk: no room for'
+	not grep -q ^step= <<<"$output"
+	code_of 74 timeout 120 mpiexec -n 2 pt-train "${TINY[@]}" "${big[@]}" --offload optimizer --offload-to disk -o run
+	[ "$(grep -c ^pt-train <<<"$output")" -eq 1 ]
+	[ "$(stat -f -c '%f' disk)" -ge 250 ]
+	# and one that is memory is said to be
+	run pt-train "${TINY[@]:1}" -n 1 --eval-every 0 --no-ckpt --offload optimizer --offload-to disk -o run
+	[ "$status" -eq 0 ]
+	says 'disk is memory (tmpfs)'
+}
+
+@test "a killed run leaves nothing in the folder" {
+	make_shard
+	mkdir disk
+	mount -t tmpfs -o size=64m pt disk 2>/dev/null || skip 'no disk can be mounted'
+	free=$(stat -f -c '%f' disk)
+	paced 2 -n 100000 --dim 64 --offload optimizer --offload-to disk -o run
+	until_step 3
+	[ -z "$(ls -A disk)" ]
+	[ "$(stat -f -c '%f' disk)" -lt "$free" ]
+	kill -9 "$(cat pid)"
+	# shellcheck disable=SC2154 # paced sets it
+	ended "$pid"
+	exec 4<&-
+	for _ in $(seq 1200); do
+		[ "$(stat -f -c '%f' disk)" -lt "$free" ] || break
+		sleep 0.05
+	done
+	[ "$(stat -f -c '%f' disk)" -eq "$free" ]
+}

@@ -1,0 +1,429 @@
+#!/usr/bin/env bats
+# pt-prepare: counts, splits, shards, decoding, pipes.
+load helpers
+
+value() { # KEY FILE
+	pt-prepare --info "$2" | sed -n "s/^$1 = //p"
+}
+
+@test "characters: vocabulary, counts, split as nanoGPT's" {
+	make_text >text.txt
+	pt-prepare -q text.txt -o a.h5
+	chars=$(wc -m <text.txt)
+	[ "$(value vocab a.h5)" -eq "$(grep -o . text.txt | sort -u | wc -l)" ] ||
+		[ "$(value vocab a.h5)" -eq "$(($(grep -o . text.txt | sort -u | wc -l) + 1))" ]
+	[ "$(value train_tokens a.h5)" -eq $((chars * 9 / 10)) ]
+	[ "$(value val_tokens a.h5)" -eq $((chars - chars * 9 / 10)) ]
+	[ "$(value source_bytes a.h5)" -eq "$(wc -c <text.txt)" ]
+}
+
+@test "decoding gives the text back" {
+	make_text >text.txt
+	for t in byte char; do
+		pt-prepare -q -t $t text.txt -o $t.h5
+		{
+			pt-prepare --decode train $t.h5
+			pt-prepare --decode val $t.h5
+		} | cmp - text.txt
+	done
+}
+
+@test "UTF-8: characters of one to four bytes, whatever the pieces" {
+	for i in $(seq 3000); do printf 'a\303\244\342\202\254\360\237\230\200%s' "$i"; done >u.txt
+	pt-prepare -q u.txt -o u.h5 -f 0
+	pt-prepare --decode train u.h5 | cmp - u.txt
+	[ "$(value train_tokens u.h5)" -eq "$(LC_ALL=C.UTF-8 wc -m <u.txt)" ]
+	[ "$(value vocab u.h5)" -eq 14 ]
+}
+
+@test "text that is no UTF-8 is refused, and nothing is left behind" {
+	for bad in '\377' '\300\257' '\355\240\200' '\364\220\200\200' 'ab\303'; do
+		printf "$bad" >bad.txt
+		code_of 65 pt-prepare bad.txt -o bad.h5
+		says 'not UTF-8'
+		not ls bad.h5*
+	done
+	printf 'good\377' >bad.txt
+	code_of 65 pt-prepare bad.txt -o bad.h5
+	says 'bad.txt: byte 4'
+	pt-prepare -q -t byte bad.txt -o byte.h5
+}
+
+@test "many shards are one corpus" {
+	make_text >text.txt
+	pt-prepare -q text.txt -o one.h5
+	pt-prepare -q text.txt -o part --shard-size 8000
+	[ "$(ls part-*.h5 | wc -l)" -eq 10 ]
+	pt-prepare --decode train part-*.h5 | cmp - <(pt-prepare --decode train one.h5)
+	pt-prepare --decode val part-*.h5 | cmp - <(pt-prepare --decode val one.h5)
+	# in any order, but all of them
+	pt-prepare --decode train part-0000{9..0}.h5 | cmp - <(pt-prepare --decode train one.h5)
+	code_of 65 pt-prepare --decode train part-00000.h5 part-00002.h5
+	says 'of 10'
+}
+
+@test "documents: whole ones for validation, all text kept" {
+	for i in $(seq 200); do printf 'document %s\n<|end|>\n' "$i"; done >docs.txt
+	pt-prepare -q -s document --separator $'<|end|>\n' -f 0.2 docs.txt -o d.h5
+	[ "$(value documents d.h5)" -eq 200 ]
+	pt-prepare --decode train d.h5 >train.txt
+	pt-prepare --decode val d.h5 >val.txt
+	[ "$(cat train.txt val.txt | sort)" = "$(sort docs.txt)" ]
+	n=$(grep -c document val.txt)
+	[ "$n" -ge 20 ]
+	[ "$n" -le 60 ]
+	[ "$(tail -n 1 val.txt)" = '<|end|>' ]
+	# another seed, another choice; the same seed, the same
+	pt-prepare -q -s document --separator $'<|end|>\n' -f 0.2 --seed 2 docs.txt -o e.h5
+	not cmp -s <(pt-prepare --decode val e.h5) val.txt
+	pt-prepare -q -s document --separator $'<|end|>\n' -f 0.2 docs.txt -o f.h5
+	cmp d.h5 f.h5
+	code_of 65 pt-prepare -s document docs.txt -o g.h5
+	says 'of 1 documents, none is for'
+}
+
+@test "several files, and standard input, are one text" {
+	make_text >text.txt
+	head -c 12345 text.txt >a.txt
+	tail -c +12346 text.txt >b.txt
+	pt-prepare -q text.txt -o one.h5
+	pt-prepare -q a.txt b.txt -o two.h5
+	pt-prepare -q - <text.txt >three.h5
+	cat text.txt | pt-prepare -q >four.h5
+	pt-prepare -q a.txt - <b.txt -o five.h5
+	for f in two three four five; do
+		pt-prepare --decode train $f.h5 | cmp - <(pt-prepare --decode train one.h5)
+	done
+	cmp three.h5 four.h5
+	cmp three.h5 one.h5
+}
+
+@test "two bytes a token, or four, by need" {
+	# 66,000 different characters
+	LC_ALL=C awk 'BEGIN { for (c = 131072; c < 197072; c++)
+		printf "%c%c%c%c", 240 + int(c / 262144), 128 + int(c / 4096) % 64, 128 + int(c / 64) % 64, 128 + c % 64 }' >wide.txt
+	pt-prepare -q wide.txt -o wide.h5 -f 0
+	[ "$(value vocab wide.h5)" -eq 66000 ]
+	h5dump -H -d /train wide.h5 | grep -q H5T_STD_U32LE
+	pt-prepare --decode train wide.h5 | cmp - wide.txt
+	make_shard small.h5
+	h5dump -H -d /train small.h5 | grep -q H5T_STD_U16LE
+}
+
+@test "an existing file is kept, unless told otherwise" {
+	make_shard a.h5
+	cp a.h5 before.h5
+	code_of 74 pt-prepare text.txt -o a.h5
+	says 'a.h5 exists'
+	cmp a.h5 before.h5
+	pt-prepare -q --overwrite text.txt -o a.h5
+}
+
+@test "empty text, folders and missing files are refused" {
+	: >empty.txt
+	code_of 65 pt-prepare empty.txt -o e.h5
+	says 'the text is empty'
+	code_of 74 pt-prepare nothing.txt -o e.h5
+	code_of 74 pt-prepare . -o e.h5
+	says 'is a directory'
+	code_of 65 pt-prepare --info text.txt || code_of 74 pt-prepare --info text.txt
+	code_of 64 pt-prepare --info
+	[ ! -e e.h5 ]
+}
+
+@test "tinyshakespeare, where it is at hand: the figures of the wordplay talk" {
+	text=${PT_SHAKESPEARE:-$BATS_TEST_DIRNAME/../../shared/data/tinyshakespeare.txt}
+	[ -e "$text" ] || skip "no tinyshakespeare (PT_SHAKESPEARE=FILE)"
+	pt-prepare -q "$text" -o s.h5
+	[ "$(value vocab s.h5)" -eq 65 ]
+	[ "$(value train_tokens s.h5)" -eq 1003854 ]
+	[ "$(value val_tokens s.h5)" -eq 111540 ]
+}
+
+@test "memory does not grow with the text" {
+	plain_memory
+	make_text >text.txt
+	for i in $(seq 2000); do cat text.txt; done >big.txt # 80 MB
+	/usr/bin/env bash -c 'ulimit -d 60000; pt-prepare -q big.txt -o big.h5'
+	[ "$(value train_tokens big.h5)" -eq $((40000 * 2000 * 9 / 10)) ]
+}
+
+# Runs until a file of the pattern is there, then gets the signal.
+killed() { # SIGNAL PATTERN COMMAND...
+	local sig=$1 pattern=$2
+	shift 2
+	env --default-signal="$sig" "$@" 3>&- &
+	for _ in $(seq 6000); do
+		! compgen -G "$pattern" >/dev/null || break
+		sleep 0.01
+	done
+	compgen -G "$pattern" >/dev/null
+	kill -s "$sig" $!
+	ended $!
+	[ "$status" -eq $((128 + $(kill -l "$sig"))) ]
+}
+
+@test "a signal that ends the program leaves no temporary file" {
+	make_text >text.txt
+	mkdir tmp
+	export TMPDIR=$PWD/tmp
+	mkfifo never
+	exec 4<>never # a reader that takes nothing
+	for s in TERM HUP INT PIPE BUS; do
+		killed $s 'part-*.tmp' pt-prepare -q text.txt -o part --shard-size 16 2>err
+		not ls part*
+		not grep shorter err # no text is to blame for a SIGBUS from elsewhere
+	done
+	for _ in $(seq 500); do cat text.txt; done >big.txt
+	killed TERM 'tmp/*' pt-prepare -q big.txt -o never
+	[ -z "$(ls tmp)" ]
+	# while it waits for a reader, even one that it does not see
+	pt-prepare -q text.txt -o never 3>&- &
+	head -c 1 <&4 >/dev/null
+	kill -9 $!
+	ended $!
+	[ -z "$(ls tmp)" ]
+	killed TERM 'tmp/*' bash -c 'exec pt-train -q -d - <never'
+	[ -z "$(ls tmp)" ]
+	exec 4<&-
+	# a file that became too large
+	code_of 74 bash -c 'ulimit -f 20; exec pt-prepare -q text.txt -o large.h5'
+	says 'File too large'
+	not ls large*
+	# one that is ignored stays so
+	code_of 74 bash -c 'trap "" XFSZ; ulimit -f 20; exec pt-prepare -q text.txt -o large.h5'
+	not ls large*
+}
+
+@test "two at once do not meet" {
+	make_text >text.txt
+	pt-prepare -q text.txt -o one.h5
+	for _ in $(seq 5); do
+		pt-prepare -q text.txt --overwrite -o a.h5 3>&- &
+		pt-prepare -q text.txt --overwrite -o a.h5
+		ended $!
+		[ "$status" -eq 0 ]
+		cmp a.h5 one.h5
+	done
+	[ "$(ls)" = $'a.h5\none.h5\ntext.txt' ]
+}
+
+@test "ranks are refused" {
+	make_text >text.txt
+	code_of 64 mpiexec -n 2 pt-prepare text.txt -o a.h5
+	says 'pt-prepare is a single process: start it without mpiexec'
+	[ "$(grep -c 'a single process' <<<"$output")" -eq 1 ]
+	[ ! -e a.h5 ]
+	mpiexec -n 1 pt-prepare -q text.txt -o a.h5
+	SLURM_STEP_NUM_TASKS=4 SLURM_PROCID=0 code_of 64 pt-prepare --info a.h5
+	SLURM_STEP_NUM_TASKS=4 PT_MPI=no code_of 0 pt-prepare --info a.h5
+}
+
+@test "a shard has exactly the name it was given" {
+	make_text >text.txt
+	for name in a a.b a.h5 .h5; do
+		pt-prepare -q text.txt -o $name
+		pt-prepare --verify $name
+	done
+	[ "$(ls -A)" = $'.h5\na\na.b\na.h5\ntext.txt' ]
+	pt-prepare -q text.txt -o few.h5 --shard-size 1M
+	pt-prepare -q text.txt -o more.h5 --shard-size 50K
+	[ "$(echo few* more*)" = 'few.h5 more-00000.h5 more-00001.h5' ]
+	mkdir folder
+	for name in . folder folder/ nofolder/; do
+		code_of 74 pt-prepare text.txt -o $name
+		says "$name is a directory"
+	done
+	code_of 64 pt-prepare text.txt -o ''
+	says 'the name is empty'
+	code_of 64 bash -c 'PT_OUT= pt-prepare text.txt'
+	code_of 74 pt-prepare nothing.txt -o a.h5 # before the text is read
+	says 'a.h5 exists'
+}
+
+@test "many files: as texts, and as shards as far as their names have digits" {
+	make_text >text.txt
+	mkdir many
+	split -a 3 -b 200 text.txt many/
+	[ "$(ls many | wc -l)" -eq 200 ]
+	pt-prepare -q text.txt -o one.h5
+	bash -c 'ulimit -n 64; pt-prepare -q many/* -o many.h5'
+	[ "$(value source_files many.h5)" -eq 200 ]
+	[ "$(value source_xxh3 many.h5)" = "$(value source_xxh3 one.h5)" ]
+	cmp <(pt-prepare --decode train many.h5) <(pt-prepare --decode train one.h5)
+	for _ in 1 2 3; do cat text.txt; done >large.txt
+	code_of 64 pt-prepare large.txt -o part --shard-size 1
+	says '--shard-size: 1 bytes per file would need 120000 files, more than 99999'
+	not ls part*
+}
+
+@test "standard input is read from where it stands, to its end" {
+	make_text >text.txt
+	tail -c +10001 text.txt >rest.txt
+	pt-prepare -q rest.txt -o rest.h5
+	{
+		dd bs=1000 count=10 of=/dev/null status=none
+		pt-prepare -q -o same.h5
+		[ -z "$(cat)" ]
+	} <text.txt
+	cmp same.h5 rest.h5
+	{
+		cat >/dev/null
+		code_of 65 pt-prepare -o none.h5
+	} <text.txt
+	says 'the text is empty'
+}
+
+asleep() { # PID: it waits for something, ten times in a row
+	local n=0
+	for _ in $(seq 6000); do
+		grep -q '^State:.S' "/proc/$1/status" || n=-1
+		n=$((n + 1))
+		[ $n -lt 10 ] || return 0
+		sleep 0.01
+	done
+	return 1
+}
+
+# Between the first pass and the second it waits for a reader of the FIFO.
+changed() { # CODE TEXT COMMAND...: what changes in.txt meanwhile
+	local want=$1 text=$2
+	shift 2
+	printf '%06d ä\n' $(seq 1000) >in.txt
+	TMPDIR=$PWD/tmp pt-prepare -q in.txt -o fifo 2>err 3>&- &
+	wait_for in.txt /proc/$!/maps
+	asleep $!
+	"$@"
+	cat fifo >out.h5
+	ended $!
+	[ "$status" -eq "$want" ]
+	grep -qF "$text" err
+	[ ! -s out.h5 ]
+	[ -z "$(ls tmp)" ]
+}
+
+@test "text that changes while it is read is refused" {
+	mkdir tmp
+	mkfifo fifo
+	change() { sed "$1" in.txt | head -c 10000 | dd of=in.txt conv=notrunc status=none; }
+	changed 65 'in.txt: the text changed while it was read' change 's/ä/ö/' # another character
+	changed 65 'the text changed while it was read' change 's/1/2/'
+	changed 65 'in.txt: the text changed while it was read' change 's/ä/00/' # more tokens
+	changed 65 'the text changed while it was read' change 's/00/ä/' # fewer
+	changed 74 'pt: in.txt became shorter while it was read' truncate -s 4096 in.txt
+}
+
+@test "a pipe or a device gets what standard output would" {
+	make_text >text.txt
+	pt-prepare -q text.txt -o a.h5
+	mkdir tmp
+	export TMPDIR=$PWD/tmp
+	mkfifo fifo
+	cat fifo >b.h5 3>&- &
+	pt-prepare -q text.txt -o fifo
+	ended $!
+	cmp a.h5 b.h5
+	[ -p fifo ]
+	echo old >c.h5
+	pt-prepare -q text.txt -o /dev/stdout >c.h5
+	cmp a.h5 c.h5
+	pt-prepare -q text.txt -o /dev/stdout | cmp - a.h5
+	pt-prepare -q text.txt -o >(cat >d.h5)
+	wait_for . d.h5
+	pt-prepare -q text.txt -o /dev/null
+	code_of 74 pt-prepare text.txt -o /dev/full
+	says '/dev/full: No space left'
+	code_of 64 pt-prepare text.txt -o /dev/null --shard-size 8K
+	says '/dev/null can hold one'
+	[ -z "$(ls tmp)" ]
+}
+
+@test "messages name what the user gave" {
+	make_shard a.h5
+	code_of 65 bash -c ': | pt-train -q -d -'
+	says 'standard input is empty'
+	for o in --info --verify '--decode train'; do
+		code_of 65 bash -c "echo hello | pt-prepare $o -"
+		says 'standard input: not an HDF5 file'
+		code_of 65 bash -c "pt-prepare $o - </dev/null"
+		says 'standard input is empty'
+	done
+	code_of 74 pt-prepare text.txt -o nodir/a.h5
+	says ': nodir/a.h5: No such file'
+	code_of 74 bash -c 'TMPDIR=/nodir pt-prepare text.txt | cat; exit ${PIPESTATUS[0]}'
+	says 'a temporary file in /nodir: No such file'
+	code_of 74 bash -c 'cat text.txt | TMPDIR=/nodir pt-prepare -o b.h5'
+	says 'a temporary file in /nodir: No such file'
+	code_of 74 bash -c 'trap "" XFSZ; ulimit -f 20; pt-prepare text.txt -o /dev/null'
+	says "/dev/null, copied to a file in ${TMPDIR:-/tmp}: File too large"
+}
+
+@test "shards come through standard input, too" {
+	make_shard a.h5
+	pt-prepare --decode train a.h5 >train.txt
+	pt-prepare --decode train - <a.h5 | cmp - train.txt
+	cat a.h5 | pt-prepare --decode train - | cmp - train.txt
+	pt-prepare --info a.h5 | tail -n +2 | cmp - <(pt-prepare --info - <a.h5 | tail -n +2)
+	cat a.h5 | pt-prepare --verify - | grep -qx -- '-: ok'
+}
+
+@test "--verify finds what --info does not look at" {
+	make_text >text.txt
+	pt-prepare -q -t byte -f 0.1 text.txt -o v.h5
+	size=$(stat -c %s v.h5)
+	damage v.h5 train.h5 $((size / 2))
+	pt-prepare --info train.h5 >/dev/null
+	code_of 65 pt-prepare --verify train.h5
+	says 'train.h5: DAMAGED'
+	says 'train.h5: /train: rows 0 to 35999 do not match their checksum'
+	head -c $((size / 2)) v.h5 >cut.h5
+	code_of 65 pt-prepare --verify v.h5 cut.h5 train.h5 v.h5
+	[ "$(grep -c 'v.h5: ok' <<<"$output")" -eq 2 ]
+	says 'cut.h5: DAMAGED'
+	says 'train.h5: DAMAGED'
+	code_of 74 pt-prepare --verify nothing.h5
+	# a part of a corpus, too
+	pt-prepare -q text.txt -o part --shard-size 8000
+	[ "$(pt-prepare --verify part-*.h5 | grep -c ': ok')" -eq 10 ]
+	pt-prepare --verify part-00003.h5
+	pt-prepare --info part-00003.h5 | grep -qx 'index = 3'
+	code_of 64 pt-prepare --verify
+	for two in '--info --verify' '--info --decode train' '--verify --decode val'; do
+		code_of 64 pt-prepare $two v.h5
+		says 'give one of'
+	done
+}
+
+# Needs h5py, numpy and xxhash: PT_PYTHON names a Python that has them.
+@test "the examples of pt-shard(5), and what somebody else's program writes" {
+	python=${PT_PYTHON:-python3}
+	"$python" -c 'import h5py, numpy, xxhash' 2>/dev/null || skip "no h5py (PT_PYTHON=PYTHON)"
+	awk '/^\.Ed/ { on = 0 }
+		on { gsub(/\\e/, "\\"); gsub(/\\\(dq/, "\""); print >"example" n ".py" }
+		/^\.Bd -literal/ { on = 1; n++ }' "$BATS_TEST_DIRNAME/../../man/pt-shard.5"
+	make_shard shard.h5
+	"$python" example1.py | cmp -n 180 - text.txt
+	"$python" example2.py shard.h5
+	pt-prepare -q -t byte -f 0 text.txt -o part --shard-size 9000
+	for f in part-*.h5; do "$python" example2.py "$f"; done
+	damage shard.h5 bad.h5 $(($(stat -c %s shard.h5) / 2))
+	code_of 1 "$python" example2.py bad.h5
+	says AssertionError
+	{ sed '/^if __name__/,$d' example2.py; cat example3.py; } >write.py
+	"$python" write.py
+	pt-prepare --verify words.h5
+	[ "$(pt-prepare --decode val words.h5 | head -c 16)" = 'the cat the cat ' ]
+	pt-train -q -d words.h5 --dry-run >/dev/null
+	tiny -d words.h5 -n 2 -o run --sample-every 1 2>err >/dev/null
+	code_of 65 pt-sample run/checkpoints/latest.h5 the
+	says "the prompt: this program cannot encode with tokenizer 'words'"
+	# as h5py would store tokens in chunks
+	sed 's/f\[s\] = x/f.create_dataset(s, data=x, chunks=(16,))/' write.py >chunks.py
+	"$python" chunks.py
+	code_of 65 pt-prepare --verify words.h5
+	says 'words.h5: dataset /train is chunked'
+	sed 's/"<u2" if/"<i8" if/' write.py >type.py
+	"$python" type.py
+	code_of 65 pt-prepare --info words.h5
+	says 'words.h5: /train is not a one-dimensional dataset'
+}

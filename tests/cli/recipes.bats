@@ -1,0 +1,146 @@
+#!/usr/bin/env bats
+# The recipes, in a hurry: their tables, and that a wrong row is found.
+load helpers
+
+recipes=$BATS_TEST_DIRNAME/../../share/recipes
+
+setup() {
+	cd "$BATS_TEST_TMPDIR" || exit 1
+	for tool in bible gnuplot; do
+		command -v $tool >/dev/null || skip "no $tool"
+	done
+	unset PT_DATA
+}
+
+# A pt-train that adds settings where the command line has a certain word.
+spoil() { # WORD SETTING...
+	mkdir -p spoilt
+	cat >spoilt/pt-train <<-EOF2
+		#!/bin/bash
+		[[ " \$* " != *" $1 "* ]] || set -- "\$@" ${*:2}
+		exec "$(command -v pt-train)" "\$@"
+	EOF2
+	chmod +x spoilt/pt-train
+}
+
+@test "convergence: rows are identical, and their controls come along" {
+	STEPS=4 ROWS='^hsdp$|^fsdp-zb|^cp-large$|^offload|^tile$' "$recipes/convergence" whole >out 2>err || {
+		cat out err
+		return 1
+	}
+	[ ! -s err ]
+	[ "$(grep -cE '^(hsdp|fsdp-zb-h1|cp-large|offload|offload-params|tile) .* identical +0 ' out)" -eq 6 ]
+	grep -q '^fsdp .* control ' out
+	grep -q '^hsdp  *dp=2 fsdp=2 ' out
+	tail -n 1 out | grep -q '^6 rows, 0 failed'
+	# the table, for programs: eight cells, of which the last are numbers
+	[ "$(awk -F'\t' 'NF == 8' whole/table.tsv | wc -l)" -eq 8 ]
+	awk -F'\t' 'NR > 1 && !($6 > 0 && $7 > 1 && $8 > 0.1) { exit 1 }' whole/table.tsv
+	head -n 1 whole/alone.svg | grep -q xml
+	[ -s whole/pairs.svg ] && [ -s whole/together.svg ]
+	[ ! -e whole/ddp.svg ] && not grep -q "plots failed" out
+	# what was run is what it says, and can be run again
+	[ "$(wc -l <whole/commands)" -eq 7 ]
+	[ "$(rows_of whole/hsdp)" -eq 4 ]
+}
+
+rows_of() { # RUN
+	grep -c '^step=' "$1/journal.txt"
+}
+
+@test "convergence: a row that computes something else, or fails, ends it with 1" {
+	spoil dp=2 seed=2
+	PATH=$PWD/spoilt:$PATH STEPS=3 ROWS='^hsdp$|^flat$' code_of 1 "$recipes/convergence" other
+	grep -qP '^hsdp\t.*\tDIFFERS\t0\.' other/table.tsv
+	grep -qP '^flat\t.*\tidentical\t0\t' other/table.tsv
+	says 'seed: 1, 2' # pt-compare's reason
+	says '2 rows, 1 failed'
+	spoil dp=2 tp=3
+	PATH=$PWD/spoilt:$PATH STEPS=2 ROWS='^hsdp$' code_of 1 "$recipes/convergence" failed
+	grep -qP '^hsdp\t.*\tfailed\t-\t-' failed/table.tsv
+	says 'pt-train: '
+	# nothing that was compared is no success
+	STEPS=2 ROWS=nosuch code_of 1 "$recipes/convergence" none
+	says '0 rows'
+}
+
+@test "convergence: a plot that fails is told and counts, and without gnuplot there is none" {
+	mkdir -p spoilt bin
+	printf '#!/bin/sh\necho no such terminal >&2\nexit 1\n' >spoilt/gnuplot
+	chmod +x spoilt/gnuplot
+	PATH=$PWD/spoilt:$PATH STEPS=2 ROWS='^hsdp$' code_of 1 "$recipes/convergence" unplotted
+	says 'no plot of alone: '
+	says '1 rows, 0 failed'
+	says '1 plots failed'
+	(
+		IFS=:
+		# The first of each name is the one that counts: ln leaves it, and complains.
+		for folder in $PATH; do
+			ln -s "$folder"/* bin/ 2>/dev/null || true
+		done
+		rm -f bin/gnuplot*
+	)
+	PATH=$PWD/bin STEPS=2 ROWS='^hsdp$' code_of 0 "$recipes/convergence" none
+	says 'gnuplot is missing: no plots'
+	not ls none/*.svg
+}
+
+@test "fsdp-table: both kinds of sharding, their memory, one curve" {
+	STEPS=4 ROWS='none-8-1d|fsdp2-full-8-.d' "$recipes/fsdp-table" whole >out 2>err || {
+		cat out err
+		return 1
+	}
+	[ ! -s err ]
+	[ "$(grep -c identical out)" -eq 3 ]
+	awk -F'\t' 'NR > 1 { if (!($5 > 1 && $6 > $5 && $7 > 0 && $8 + 0 > 0)) exit 1
+			active[$1 $2 $4] = $5 }
+		END { exit !(active["fsdp2" "full" "fsdp=2"] < active["fsdp2" "none" "fsdp=2"] &&
+			active["fsdp2" "full" "fsdp=2 tp=2"] < active["fsdp2" "full" "fsdp=2"]) }' \
+		whole/table.tsv
+	tail -n 1 out | grep -q '^4 runs, 0 failed'
+	spoil fsdp-kind=flat seed=2
+	PATH=$PWD/spoilt:$PATH STEPS=2 ROWS='none-6-1d' code_of 1 "$recipes/fsdp-table" other
+	says 'they differ'
+}
+
+@test "cp-accumulation: sums in bf16 lead further away than those in fp32" {
+	STEPS=4 DEGREES=2 "$recipes/cp-accumulation" whole >out 2>err || {
+		cat out err
+		return 1
+	}
+	awk -F'\t' '$2 == "fp32" { a = $4 } $2 == "bf16" { b = $4 } END { exit !(b > 10 * a) }' whole/table.tsv
+	spoil cp-accumulate=fp32 cp-accumulate=bf16
+	PATH=$PWD/spoilt:$PATH STEPS=2 DEGREES=2 code_of 1 "$recipes/cp-accumulation" other
+}
+
+@test "muon: the table has both, and their losses fell" {
+	STEPS=6 SEEDS='1 2' LRS=2e-3 WINDOWS=4 "$recipes/muon" whole >out 2>err || [ $? -eq 1 ]
+	[ ! -s err ]
+	[ "$(awk -F'\t' '$2 == "2e-3" && $3 > 1 && $3 < 5 { printf "%s ", $1 }' whole/table.tsv)" = 'adamw muon ' ]
+	[ "$(wc -l <whole/commands)" -eq 4 ]
+	[ "$(rows_of whole/muon-2e-3-2)" -eq 6 ]
+}
+
+@test "edit-example: each synchronisation is told of, and workers end as one" {
+	STEPS=22 "$recipes/edit-example" whole >out
+	[ "$(awk -F'\t' '$2 ~ /^[0-9]+$/ { printf "%s:%s ", $1, $2 }' whole/table.tsv)" = '15:1 20:2 22:3 ' ]
+	grep -q '^val_loss [0-9]' out
+}
+
+@test "local-sgd: less is sent, and the loss is near" {
+	STEPS=16 SEEDS=1 WINDOWS=8 TOLERANCE=5 "$recipes/local-sgd" whole >out 2>err || {
+		cat out err
+		return 1
+	}
+	[ "$(grep -cE '^(data-parallel|post-local-sgd|diloco|edit|a-edit) .*%' out)" -eq 5 ]
+	# in 16 steps there is one synchronisation
+	awk -F'\t' '$1 == "data-parallel" { all = $4 }
+		$1 == "edit" && !($4 > 0.05 * all && $4 < 0.08 * all) { exit 1 }' whole/table.tsv
+}
+
+@test "emulated hosts: who may not have them is told" {
+	unshare -U true 2>/dev/null || skip 'no user namespaces'
+	code_of 77 unshare -U "$recipes/edit-bandwidth" none
+	says 'skipped: network namespaces need root'
+	[ ! -e none ]
+}

@@ -1,0 +1,165 @@
+#!/usr/bin/env bats
+# pt-tutorial(7): its commands, in order, in an empty folder.
+load helpers
+
+# The commands of the page: what follows "$ " and, where one goes on, "> ".
+commands() {
+	awk '/^\.Bd -literal/ { shown = 1 } /^\.Ed/ { shown = 0 }
+		shown && (sub(/^\$ /, "") || sub(/^> /, ""))' "$BATS_TEST_DIRNAME/../../man/pt-tutorial.7"
+}
+
+# It takes half a minute; here models and text are smaller, and what is stopped after
+# some seconds is stopped after some steps. All else is as on the page.
+export PT_LAYERS=1 PT_CONTEXT=32 PT_EVAL_WINDOWS=24
+smaller() {
+	sed 's/gen1:1-rev22:21/gen1:1-gen50:26/; s/timeout --preserve-status -s USR1 3/stop_soon/'
+}
+
+# The folder of a run follows its -o.
+stop_soon() { # COMMAND...
+	"$@" &
+	while ! grep -qs '^step=20 ' stopped/journal.txt; do
+		kill -0 $! || return 1
+		sleep 0.02
+	done
+	kill -USR1 $!
+	wait $!
+}
+export -f stop_soon
+
+@test "the commands work, one by one" {
+	command -v bible >/dev/null || skip 'no bible (Debian: bible-kjv)'
+	unset PT_DATA
+	mkdir empty
+	commands | smaller >commands
+	[ "$(grep -c ^ commands)" -gt 25 ]
+	grep -q ^stop_soon commands
+	(cd empty && timeout 120 bash -ev ../commands) >out 2>err || {
+		tail -n 20 err
+		return 1
+	}
+	# what it says of them is so
+	grep -qx 'In the beginning God created the heaven and the earth.' out
+	[ "$(grep -c '^verdict: identical bit for bit$' out)" -eq 3 ] # test, stopped, piped
+	grep -qx 'they differ, code 1' out
+	grep -qx 'verdict: the same within the tolerance' out
+	grep -qx 'code 75' out
+	grep -q '^ *loss +---' out # the graph
+	grep -qx 'whole/checkpoints/latest.h5: ok' out
+	grep -q '^And it came to pass.' out
+	[ "$(grep -c '^total .* GiB' out)" -eq 1 ] # no laptop holds it
+	not grep -i 'not found' err
+}
+
+@test "the demo, in a hurry" {
+	for tool in bible gnuplot; do
+		command -v $tool >/dev/null || skip "no $tool"
+	done
+	unset PT_DATA
+	DEMO_STEPS=2 "$BATS_TEST_DIRNAME/../../share/demo" short >out 2>err || {
+		tail -n 20 err
+		return 1
+	}
+	grep -q '^\$ .*--log-every 1 --eval-every 1' out
+	grep -qx 'verdict: identical bit for bit' out
+	[ "$(tail -n 1 out)" = 'The target of 70 % applies to 800 steps; this run had 2.' ]
+}
+
+@test "pt-run(5), pt-checkpoint(5): the examples in Python work" {
+	python=${PT_PYTHON:-python3}
+	"$python" -c 'import h5py, numpy, xxhash' 2>/dev/null || skip 'no h5py and xxhash (PT_PYTHON=PYTHON)'
+	make_shard
+	tiny -n 20 -o run >/dev/null
+	for page in pt-run pt-checkpoint; do
+		awk '/^\.Bd -literal/ { shown = 1; next } /^\.Ed/ { shown = 0 }
+			/^In a shell:/ { exit } shown' "$BATS_TEST_DIRNAME/../../man/$page.5" |
+			sed 's/\\e/\\/g' | grep -v '^x \|^x = (\|^mix(\|^step=' >$page.py
+		[ "$(grep -c 'import h5py' $page.py)" -ge 1 ]
+		grep -q assert $page.py
+		"$python" $page.py >out
+		[ -s out ]
+	done
+}
+
+# The job script of README.md that has this line, small.
+job() { # TEXT
+	awk -v text="$1" '/^    #!\/bin\/bash/ { script = "" }
+		/^    / { script = script substr($0, 5) "\n" }
+		/^$/ { if (script ~ text && script ~ /^#!/) printf "%s", script; script = "" }' \
+		"$BATS_TEST_DIRNAME/../../README.md" |
+		sed -E 's/-p gpt2-124m -d owt-\*.h5/-d data.h5/; s/-n 8/-n 2/'
+}
+
+# A program on PATH, before others of that name.
+fake() { # NAME, its text on standard input
+	mkdir -p fakes
+	{ echo '#!/bin/bash' && cat; } >"fakes/$1"
+	chmod +x "fakes/$1"
+}
+
+# Runs it until it is stopped, and then to the end, with 74 between.
+runs_twice() { # COMMAND THAT SUBMITS AGAIN
+	bash -n job.sh
+	run bash job.sh
+	[ "$status" -eq 0 ]
+	[ "$(cat submitted)" = "$1" ]
+	tail -n 1 run/journal.txt | grep -q 'ends with code 75'
+	# a job that fails is not submitted again, whatever the journal says of the last one
+	mv data.h5 away.h5
+	code_of 74 bash job.sh
+	mv away.h5 data.h5
+	grep '^step=' run/journal.txt | tail -n 1 >last
+	PT_STEPS=$(sed 's/^step=//; s/ .*//' last) code_of 0 bash job.sh
+	tail -n 1 run/journal.txt | grep -q 'ends with code 0'
+	[ "$(cat submitted)" = "$1" ]
+}
+
+# Small, and long enough to be stopped.
+small_job() {
+	make_shard
+	unset PT_DATA
+	export PATH="$PWD/fakes:$PATH" PT_STEPS=1000000 PT_LAYERS=1 PT_HEADS=2 PT_DIM=16 PT_CONTEXT=16 \
+		PT_BATCH=4 PT_MICRO_BATCH=2 PT_THREADS=1 PT_LOG_EVERY=1 PT_EVAL_EVERY=0 PT_LR_SCHEDULE=constant
+}
+
+@test "README: the Slurm job goes on, and ends as its program does" {
+	small_job
+	job scontrol >job.sh
+	export SLURM_JOB_ID=42
+	fake scontrol <<<'echo "$@" >>submitted'
+	fake srun <<-'END'
+		[ "$1" = --mpi=pmi2 ] || exit 99
+		"${@:2}" &
+		while kill -0 $! 2>/dev/null && ! grep -qs '^step=20 ' run/journal.txt; do sleep 0.02; done
+		[ -e submitted ] || kill -USR1 $!
+		wait $!
+	END
+	runs_twice 'requeue 42'
+}
+
+@test "README: the PBS job goes on, and ends as its program does" {
+	small_job
+	job qsub >job.sh
+	echo localhost >nodes
+	export PBS_NODEFILE=$PWD/nodes PBS_O_WORKDIR=$PWD
+	fake qsub <<<'echo "$@" >>submitted'
+	# its own timer is SIGALRM
+	fake timeout <<-END
+		$(command -v timeout) "\$@" &
+		while kill -0 \$! 2>/dev/null && ! grep -qs '^step=20 ' run/journal.txt; do sleep 0.02; done
+		[ -e submitted ] || kill -ALRM \$!
+		wait \$!
+	END
+	runs_twice job.sh
+}
+
+@test "all programs are in it, and all pages it names are there" {
+	for p in "$BATS_TEST_DIRNAME"/../../cmd/pt-*.c; do
+		p=$(basename "$p" .c)
+		[ "$p" = pt-collbench ] || grep -q "$p" <(commands)
+	done
+	sed -n 's/^\.Xr \([^ ]*\) \([0-9]\).*/\1.\2/p' "$BATS_TEST_DIRNAME"/../../man/*.[1-9] | sort -u |
+		grep '^pt' | while read -r page; do
+		[ -e "$BATS_TEST_DIRNAME/../../man/$page" ] || echo "$page"
+	done | not grep .
+}

@@ -1,0 +1,65 @@
+/* Config files: what was read can be printed, and reads back as the same. */
+#include "tests/fuzz/fuzz.h"
+#include "train/options.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+static int print(void *to, const char *key, const char *value, struct err *e)
+{
+	(void)e;
+	conf_print(to, key, value);
+	return 0;
+}
+
+static void pairs(const uint8_t *data, size_t n)
+{
+	struct str once = {0}, twice = {0};
+	struct err e = {0};
+	if (!conf_parse((const char *)data, n, "input", print, &once, &e) && once.len) {
+		FUZZ_ON(conf_parse(once.s, once.len, "printed", print, &twice, &e));
+		FUZZ_ON(strcmp(once.s, twice.s));
+	}
+	FUZZ_ON(!e.code != !*e.msg);
+	str_free(&once);
+	str_free(&twice);
+}
+
+static void release(struct train_opts *o)
+{
+	for (const struct opt *t = train_program.opts; t->type != OPT_END; t++) {
+		char *at = (char *)o + t->offset;
+		if (t->type == OPT_STR)
+			free(*(char **)at);
+		else if (t->type == OPT_LIST)
+			strs_free((struct strs *)at);
+	}
+}
+
+/* The options of a run, as a checkpoint holds them. */
+static void options(const char *text, bool skip_unknown)
+{
+	struct train_opts a, b;
+	struct str once = {0}, twice = {0};
+	struct err e = {0};
+	if (!opts_from_text(&train_program, &a, text, skip_unknown, &e)) {
+		opts_print(&train_program, &a, 0, 0, &once);
+		FUZZ_ON(opts_from_text(&train_program, &b, once.s, false, &e));
+		opts_print(&train_program, &b, 0, 0, &twice);
+		FUZZ_ON(strcmp(once.s, twice.s));
+		release(&b);
+	}
+	release(&a);
+	str_free(&once);
+	str_free(&twice);
+}
+
+int LLVMFuzzerTestOneInput(const uint8_t *data, size_t n)
+{
+	struct bytes b = {data, n};
+	pairs(data, n);
+	char *text = take_text(&b, n);
+	options(text, n % 2);
+	free(text);
+	return 0;
+}

@@ -1,0 +1,85 @@
+/* Shards: what is wrong in one is said; of what is taken, every token can be read. */
+#include "tests/fuzz/hostile.h"
+#include "data/data.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+static const char *const objects[] = {"/", "/train", "/val", "/tokenizer",
+	"/tokenizer/offsets", "/tokenizer/bytes", "/xxh3/train", "/xxh3/val", "/xxh3",
+	NULL};
+
+static void make(struct hostile *t)
+{
+	static const char text[] =
+		"gr\303\266\303\237er, \346\227\245\346\234\254. In the "
+		"beginning God created the heaven and the earth.\n";
+	char out[4200];
+	struct strs inputs = {0};
+	struct prepared made;
+	struct err e;
+	snprintf(out, sizeof(out), "%s", fuzz_path("seed.h5"));
+	strs_add(&inputs, fuzz_file("text", text, strlen(text)));
+	struct prepare p = {
+		.tokenizer = "char", .val_fraction = 0.3, .out = out, .overwrite = true};
+	FUZZ_ON(prepare_run(&p, &inputs, &made, &e));
+	hostile_init(t, out, objects, shard_fields);
+	strs_free(&made.files);
+	strs_free(&inputs);
+}
+
+static void use(struct corpus *c, int64_t from, int64_t stride)
+{
+	const struct tokenizer *t = corpus_tokenizer(c);
+	struct str text = {0};
+	struct err e = {0};
+	for (int s = 0; s < N_SPLITS; s++) {
+		int64_t n = corpus_tokens(c, (enum split)s);
+		int32_t id;
+		FUZZ_ON(n < 0);
+		for (int64_t i = n ? from % n : 0; i < n && text.len < 1 << 16;
+			i += stride) {
+			if (corpus_read(c, (enum split)s, i, 1, &id, &e))
+				break;
+			FUZZ_ON(id < 0 || id >= t->vocab.n);
+			tokenizer_decode(t, id, &text);
+		}
+	}
+	uint32_t *ids;
+	int64_t n = tokenizer_encode_all(t, text.s, (int64_t)text.len, &ids, &e);
+	if (n >= 0)
+		free(ids);
+	str_free(&text);
+}
+
+int LLVMFuzzerTestOneInput(const uint8_t *data, size_t n)
+{
+	static struct hostile good;
+	struct bytes b = {data, n};
+	struct err e = {0};
+	struct corpus *c;
+	if (!good.image.len)
+		make(&good);
+	const char *path = hostile_make(&good, &b);
+	int rc = corpus_open_file(&c, path, &e);
+	FUZZ_ON((rc != 0) != (e.code != 0));
+	if (rc)
+		return 0;
+	use(c, n % 97, 1 + n % 5);
+	corpus_hash(c);
+	bool verified = !corpus_verify(c, &e);
+	struct str text = {0};
+	for (const struct h5_field *f = shard_fields; f->name; f++)
+		h5_field_print(&text, f, corpus_info(c, 0));
+	str_free(&text);
+	corpus_close(c);
+	/* what is verified can be decoded to its end, were it a corpus of its own */
+	struct strs files = {0};
+	strs_add(&files, path);
+	if (verified && !corpus_open(&c, &files, true, &e)) {
+		FUZZ_ON(corpus_verify(c, &e));
+		corpus_close(c);
+	}
+	strs_free(&files);
+	return 0;
+}

@@ -1,0 +1,806 @@
+/*
+ * comm, as ranks use it: collectives, groups, messages, agreement, the canonical tree.
+ * ranks: 1 2 3 5
+ *
+ * What is right is written out here, apart from verify.c, with which the programs check
+ * collectives.
+ */
+#include "comm/notify.h"
+#include "comm/sum.h"
+#include "tests/support/ranks.h"
+
+#include <fcntl.h>
+#include <sched.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+/* ---- collectives ----------------------------------------------------------------- */
+
+/* Element i of block b of a rank: such that no type or order loses anything. Of minima and
+ * maxima, every other one has the highest bit: large without a sign, and negative with one. */
+static double element(int rank, int64_t b, int64_t i, const struct coll_args *a)
+{
+	static const double top[N_COMM_TYPES] = {
+		-128, 0x1p7, -0x1p31, 0x1p31, -0x1p63, 0x1p63, -0x1p127, -0x1p1023};
+	int64_t x = rank * 31 + b * 7 + i * 3;
+	if (a->op == COMM_PROD)
+		return (double)(1 + x % 2);
+	if (a->op == COMM_SUM || x % 2)
+		return (double)(1 + x % 20);
+	return top[a->type] + (double)(1 + x % 20);
+}
+
+static double fold(enum comm_op op, double a, double b)
+{
+	return op == COMM_SUM	 ? a + b
+	       : op == COMM_PROD ? a * b
+	       : op == COMM_MIN	 ? (a < b ? a : b)
+				 : (a > b ? a : b);
+}
+
+static double reduced(int size, int64_t b, int64_t i, const struct coll_args *a)
+{
+	double x = element(0, b, i, a);
+	for (int r = 1; r < size; r++)
+		x = fold(a->op, x, element(r, b, i, a));
+	return x;
+}
+
+static void put(void *p, enum comm_type t, int64_t i, double v)
+{
+	switch (t) {
+	case COMM_I8:
+		((int8_t *)p)[i] = (int8_t)v;
+		break;
+	case COMM_U8:
+		((uint8_t *)p)[i] = (uint8_t)v;
+		break;
+	case COMM_I32:
+		((int32_t *)p)[i] = (int32_t)v;
+		break;
+	case COMM_U32:
+		((uint32_t *)p)[i] = (uint32_t)v;
+		break;
+	case COMM_I64:
+		((int64_t *)p)[i] = (int64_t)v;
+		break;
+	case COMM_U64:
+		((uint64_t *)p)[i] = (uint64_t)v;
+		break;
+	case COMM_F32:
+		((float *)p)[i] = (float)v;
+		break;
+	case COMM_F64:
+		((double *)p)[i] = v;
+		break;
+	}
+}
+
+struct buffers {
+	struct comm *c;
+	enum coll what;
+	struct coll_args a;
+	bool in_place;
+	char *send, *recv, *want;
+};
+
+static int64_t block_bytes(const struct buffers *x)
+{
+	return x->a.count * (int64_t)comm_type_bytes(x->a.type);
+}
+
+/* What block b of the result is: UNTOUCHED, or a block of a rank or of the reduction. */
+enum { UNTOUCHED = -1, REDUCED = -2, ANYTHING = -3 };
+struct source {
+	int rank;
+	int64_t block;
+};
+
+static struct source source_of(const struct buffers *x, int64_t b)
+{
+	const struct comm *c = x->c;
+	bool at_root = c->rank == x->a.root;
+	switch (x->what) {
+	case COLL_ALLREDUCE:
+		return (struct source){REDUCED, 0};
+	case COLL_REDUCE:
+		return (struct source){at_root ? REDUCED : UNTOUCHED, 0};
+	case COLL_BROADCAST:
+		return (struct source){x->a.root, 0};
+	case COLL_ALLGATHER:
+		return (struct source){(int)b, 0};
+	case COLL_GATHER:
+		return (struct source){at_root ? (int)b : UNTOUCHED, 0};
+	case COLL_REDUCESCATTER:
+		return (struct source){b ? ANYTHING : REDUCED, c->rank};
+	case COLL_SCATTER:
+		if (x->in_place && b != c->rank)
+			return (struct source){UNTOUCHED, 0};
+		return (struct source){x->a.root, c->rank};
+	case COLL_ALLTOALL:
+		return (struct source){(int)b, c->rank};
+	case COLL_SENDRECV:
+		return (struct source){(c->rank + c->size - 1) % c->size, 0};
+	default:
+		return (struct source){UNTOUCHED, 0};
+	}
+}
+
+/* The input of this rank: in place, where the header says that it lies. */
+static void fill_input(struct buffers *x)
+{
+	const struct coll_info *info = &coll_table[x->what];
+	int64_t blocks = info->send_parts ? 1 : x->c->size, shift = 0;
+	char *to = x->in_place ? x->recv : x->send;
+	if (x->in_place && (x->what == COLL_ALLGATHER || x->what == COLL_GATHER))
+		shift = x->c->rank;
+	for (int64_t b = 0; b < blocks; b++)
+		for (int64_t i = 0; i < x->a.count; i++)
+			put(to, x->a.type, (b + shift) * x->a.count + i,
+				element(x->c->rank, b, i, &x->a));
+}
+
+static bool right(const struct buffers *x)
+{
+	int64_t blocks = x->in_place ? coll_blocks(x->what, x->c->size)
+			 : coll_table[x->what].recv_parts ? 1
+							  : x->c->size;
+	bool good = true;
+	for (int64_t b = 0; b < blocks; b++) {
+		struct source s = source_of(x, b);
+		size_t at = (size_t)(b * block_bytes(x));
+		if (s.rank == ANYTHING)
+			continue;
+		for (int64_t i = 0; i < x->a.count && s.rank != UNTOUCHED; i++)
+			put(x->want + at, x->a.type, i,
+				s.rank == REDUCED ? reduced(x->c->size, s.block, i, &x->a)
+						  : element(s.rank, s.block, i, &x->a));
+		good = good &&
+		       !memcmp(x->recv + at, x->want + at, (size_t)block_bytes(x));
+	}
+	return good;
+}
+
+/* Runs a collective on a group; false: the result, or what lies behind it, is not right. */
+static bool run_one(struct comm *c, enum coll what, bool in_place, struct coll_args a)
+{
+	enum { GUARD = 64 };
+	struct buffers x = {.c = c, .what = what, .a = a, .in_place = in_place};
+	size_t n = (size_t)(block_bytes(&x) * c->size), all = n + GUARD;
+	x.send = xmalloc(all);
+	x.recv = xmalloc(all);
+	x.want = xmalloc(all);
+	memset(x.send, 0x5a, all);
+	memset(x.recv, 0x5a, all);
+	fill_input(&x);
+	memcpy(x.want, x.recv, all);
+	x.a.send = in_place ? NULL : x.send;
+	x.a.recv = x.recv;
+	comm_run(c, what, &x.a);
+	bool good = right(&x) && !memcmp(x.recv + n, x.want + n, GUARD);
+	free(x.send);
+	free(x.recv);
+	free(x.want);
+	return good;
+}
+
+/* Every collective with every type, operation, root and place that it has. */
+static bool run_all(struct comm *c, enum coll what, int64_t count)
+{
+	const struct coll_info *info = &coll_table[what];
+	bool good = true;
+	for (int t = 0; t < N_COMM_TYPES; t++)
+		for (int op = 0; op < (info->has_op ? N_COMM_OPS : 1); op++)
+			for (int root = 0; root < (info->has_root ? c->size : 1); root++)
+				for (int p = 0; p < N_COLL_PLACES; p++) {
+					struct coll_args a = {.count = count,
+						.type = (enum comm_type)t,
+						.op = (enum comm_op)op,
+						.root = root};
+					if (info->has_place[p])
+						good &= run_one(
+							c, what, p == COLL_IN_PLACE, a);
+				}
+	return good;
+}
+
+static void collectives(void **state)
+{
+	static const int64_t counts[] = {0, 1, 7, 1001};
+	(void)state;
+	for (int what = 0; what < COLL_BARRIER; what++)
+		for (size_t i = 0; i < ARRAY_LEN(counts); i++)
+			assert_on_all(run_all(world, (enum coll)what, counts[i]));
+}
+
+static void large_collectives(void **state)
+{
+	(void)state;
+	for (int what = 0; what < COLL_BARRIER; what++) {
+		const struct coll_info *info = &coll_table[what];
+		struct coll_args a = {.count = 100003, .type = COMM_F32};
+		bool in_place = !info->has_place[COLL_OUT_OF_PLACE];
+		assert_on_all(run_one(world, (enum coll)what, in_place, a));
+	}
+}
+
+static void short_forms(void **state)
+{
+	int64_t n = world->size, r = world->rank;
+	int64_t v[] = {r, 1, -r * 1000000007};
+	(void)state;
+	comm_sum_i64(world, v, 3);
+	assert_on_all(v[0] == n * (n - 1) / 2 && v[1] == n);
+	assert_on_all(v[2] == -1000000007 * (n * (n - 1) / 2));
+	assert_on_all(comm_max_i64(world, -r) == 0 && comm_min_i64(world, -r) == 1 - n);
+	assert_on_all(comm_max_i64(world, r ? INT64_MIN : INT64_MAX) == INT64_MAX);
+	struct pair {
+		char name[3];
+		int32_t n;
+	} mine = {"ab", (int32_t)r}, *all = xcalloc((size_t)n, sizeof(*all));
+	mine.name[1] = (char)('0' + r);
+	comm_allgather(world, &mine, all, sizeof(mine));
+	bool good = true;
+	for (int i = 0; i < n; i++)
+		good = good && all[i].n == i && all[i].name[1] == '0' + i;
+	free(all);
+	assert_on_all(good);
+}
+
+static void texts_of_any_length(void **state)
+{
+	(void)state;
+	for (int root = 0; root < world->size; root++) {
+		for (int64_t n = 0; n < 100000; n = 7 * n + 1) {
+			struct str s = {0};
+			if (world->rank != root)
+				str_puts(&s, "something else");
+			for (int64_t i = 0; i < n && world->rank == root; i++)
+				str_putc(&s, (char)(i % 251)); /* and NULs */
+			comm_bcast_str(world, &s, root);
+			bool good = (int64_t)s.len == n && s.s && !s.s[n];
+			for (int64_t i = 0; i < n && good; i++)
+				good = s.s[i] == (char)(i % 251);
+			str_free(&s);
+			assert_on_all(good);
+		}
+	}
+}
+
+/* ---- groups ---------------------------------------------------------------------- */
+
+/* Two groups at once, the ranks of one being those of odd number; one rank in none. */
+static void groups(void **state)
+{
+	(void)state;
+	int odd = world->rank % 2;
+	bool out = world->size > 2 && world->rank == 2;
+	struct comm *c = comm_split(world, out ? -1 : odd, "half");
+	assert_on_all(out ? !c : c && !strcmp(c->name, "half"));
+	bool good = true;
+	if (c) {
+		int size = 0, rank = 0;
+		for (int r = odd; r < world->size; r += 2) {
+			rank += r < world->rank && (world->size <= 2 || r != 2);
+			size += world->size <= 2 || r != 2;
+		}
+		good = c->size == size && c->rank == rank;
+		for (int what = 0; what < COLL_BARRIER; what++)
+			good = good && run_all(c, (enum coll)what, 5);
+		comm_free(c);
+	}
+	assert_on_all(good);
+}
+
+/* What one group does is nothing to the other, even in another order and number. */
+static void groups_do_not_meet(void **state)
+{
+	(void)state;
+	struct comm *a = comm_split(world, world->rank % 2, "a");
+	struct comm *b = comm_split(world, world->rank < world->size / 2, "b");
+	bool good = true;
+	for (int64_t i = 0; i < 3 + 2 * (world->rank % 2); i++) {
+		int64_t x = i;
+		comm_sum_i64(a, &x, 1);
+		good = good && x == i * a->size;
+	}
+	for (int64_t i = 0; i < 20; i++) {
+		good = good && comm_max_i64(b, i + b->rank) == i + b->size - 1;
+		good = good && comm_min_i64(a, i + a->rank) == i;
+	}
+	comm_free(a);
+	comm_free(b);
+	assert_on_all(good);
+	struct comm *alone = comm_split(world, world->rank, "alone");
+	assert_on_all(alone->size == 1 && alone->rank == 0);
+	assert_on_all(run_all(alone, COLL_ALLREDUCE, 5));
+	comm_free(alone);
+}
+
+/* ---- messages -------------------------------------------------------------------- */
+
+/* From each to each, of uneven sizes, some of them 0; those of one tag in order. */
+static void messages(void **state)
+{
+	enum { N = 4, ROOM = 5000 };
+	int n = world->size;
+	(void)state;
+	if (n == 1)
+		return;
+	char(*in)[N][ROOM] = xcalloc((size_t)n, sizeof(*in));
+	char(*to)[N][ROOM] = xcalloc((size_t)n, sizeof(*to));
+	struct comm_requests r = {.c = world};
+	for (int peer = 0; peer < n; peer++) {
+		for (int k = 0; k < N && peer != world->rank; k++) {
+			int64_t bytes = k == 2 ? 0 : 1000 * k + 10 * world->rank + peer;
+			memset(to[peer][k], 1 + k + 10 * world->rank, (size_t)bytes);
+			comm_send(&r, to[peer][k], bytes, peer, TAG_TEST + k / 2);
+		}
+	}
+	for (int peer = n - 1; peer >= 0; peer--) {
+		for (int k = 0; k < N && peer != world->rank; k++) {
+			int64_t bytes = k == 2 ? 0 : 1000 * k + 10 * peer + world->rank;
+			comm_recv(&r, in[peer][k], bytes, peer, TAG_TEST + k / 2);
+		}
+	}
+	comm_start(&r);
+	comm_wait_received(&r);
+	while (!comm_test(&r))
+		sched_yield();
+	comm_requests_free(&r);
+	bool good = true;
+	for (int peer = 0; peer < n; peer++) {
+		for (int k = 0; k < N && peer != world->rank; k++) {
+			int64_t bytes = k == 2 ? 0 : 1000 * k + 10 * peer + world->rank;
+			for (int64_t i = 0; i < ROOM; i++)
+				good = good &&
+				       in[peer][k][i] ==
+					       (i < bytes ? 1 + k + 10 * peer : 0);
+		}
+	}
+	free(in);
+	free(to);
+	assert_on_all(good);
+}
+
+static jmp_buf died;
+
+static void remember_death(int code)
+{
+	longjmp(died, code);
+}
+
+/* What a wait finds says what was waited for: here a message too long for its buffer. */
+static void failures_have_names(void **state)
+{
+	char bytes[64] = "", said[512] = "";
+	const char *path = test_path("said");
+	struct comm_requests r = {.c = world};
+	void (*hook)(int) = die_hook;
+	int err = dup(STDERR_FILENO);
+	volatile int code = 0;
+	(void)state;
+	if (world->size > 1 && world->rank == 0) {
+		comm_send(&r, bytes, 64, 1, TAG_TEST);
+		comm_start(&r);
+		comm_wait(&r);
+		comm_requests_free(&r);
+	} else if (world->rank == 1) {
+		int to = open(path, O_RDWR | O_CREAT | O_CLOEXEC, 0666);
+		die_hook = remember_death;
+		dup2(to, STDERR_FILENO);
+		code = setjmp(died);
+		if (!code) {
+			comm_recv(&r, bytes, 24, 0, TAG_TEST);
+			comm_start(&r);
+			comm_wait(&r);
+		}
+		dup2(err, STDERR_FILENO);
+		die_hook = hook;
+		assert_true(pread(to, said, sizeof(said) - 1, 0) > 0);
+		close(to);
+	}
+	close(err);
+	assert_on_all(world->rank != 1 || code == EX_FAILED);
+	assert_on_all(world->rank != 1 ||
+		      strstr(said, "receive of 24 bytes on world (") != NULL);
+}
+
+static int n_polls;
+
+static void count_polls(void *with)
+{
+	++*(int *)with;
+}
+
+/* An empty set is complete, and the background is called until its end. */
+static void waiting(void **state)
+{
+	struct comm_requests none = {.c = world};
+	(void)state;
+	assert_on_all(comm_test(&none));
+	comm_wait(&none);
+	comm_background(count_polls, &n_polls);
+	comm_poll();
+	comm_poll();
+	comm_background_end(count_polls, &n_polls);
+	int before = n_polls;
+	comm_poll();
+	assert_on_all(before >= 2 && n_polls == before);
+	assert_on_all(comm_waited() >= 0);
+}
+
+/* Who waits often and briefly, or works and polls, is not taken for missing. On two ranks,
+ * and in seconds: a processor that is shared may well stand still for half of one. */
+static void busy_ranks_answer(void **state)
+{
+	(void)state;
+	if (world->size != 2)
+		return;
+	struct comm *busy = comm_split(world, world->rank == 0, "busy");
+	comm_watchdog(world, 3);
+	double begin = clock_seconds();
+	int64_t go = world->rank != 0;
+	while (go) {
+		go = clock_seconds() - begin < 7;
+		comm_bcast(busy, &go, sizeof(go), 0);
+		comm_poll();
+	}
+	comm_barrier(world); /* where rank 0 has been for seven seconds */
+	comm_watchdog(world, COMM_WATCHDOG);
+	assert_on_all(clock_seconds() - begin >= 6);
+	comm_free(busy);
+}
+
+/* ---- agreement ------------------------------------------------------------------- */
+
+/* The last rank announces round 2 while the others are in round 1, and wait for nobody. */
+static void notifications_arrive(void **state)
+{
+	struct comm_notify b;
+	bool last = world->rank == world->size - 1, early, arrived;
+	(void)state;
+	comm_notify_open(&b, world, true);
+	early = comm_notify_received(&b, 1);
+	comm_barrier(world);
+	if (last)
+		comm_notify_send(&b, 2);
+	double begin = clock_seconds();
+	do
+		arrived = comm_notify_received(&b, 2);
+	while (!arrived && !last && clock_seconds() - begin < 60);
+	assert_on_all(!early && arrived != last && !comm_notify_received(&b, 3));
+	comm_notify_close(&b);
+}
+
+/* Each set of ranks that fail, as bits: all hear of the lowest. */
+static void agreement(void **state)
+{
+	(void)state;
+	for (int who = 0; who < 1 << world->size; who++) {
+		struct err e = {0};
+		char want[200];
+		int first = who ? __builtin_ctz((unsigned)who) : 0;
+		if (who >> world->rank & 1)
+			err_set(&e, world->rank % 2 ? EX_IOERR : EX_DATAERR,
+				"file %d: bad", world->rank);
+		int rc = comm_agree(world, &e);
+		if (world->size > 1) /* they say different things */
+			snprintf(want, sizeof(want), "rank %d: file %d: bad", first,
+				first);
+		else
+			snprintf(want, sizeof(want), "file 0: bad");
+		assert_on_all(rc == (who ? -1 : 0));
+		assert_on_all(who || (e.code == 0 && !*e.msg));
+		assert_on_all(!who || e.code == (first % 2 ? EX_IOERR : EX_DATAERR));
+		assert_on_all(!who || !strcmp(e.msg, want));
+	}
+	struct err e = {0};
+	err_set(&e, EX_USAGE, "all say this");
+	assert_on_all(comm_agree(world, &e) == -1 && !strcmp(e.msg, "all say this"));
+}
+
+/* ---- the canonical tree ---------------------------------------------------------- */
+
+static float leaf(int64_t index, int64_t i)
+{
+	return (float)(test_normal(hash_mix((uint64_t)index + 1), i) *
+		       (double)(1 << i % 12));
+}
+
+/* The sum of leaves [first, first + width) of n, as the header defines it. */
+static float tree(int64_t n, int64_t first, int64_t width, int64_t i)
+{
+	if (width == 1)
+		return leaf(first, i);
+	float left = tree(n, first, width / 2, i);
+	if (first + width / 2 >= n)
+		return left;
+	return left + tree(n, first + width / 2, width / 2, i);
+}
+
+static float tree_of(int64_t n, int64_t i)
+{
+	int64_t width = 1;
+	while (width < n)
+		width *= 2;
+	return n ? tree(n, 0, width, i) : 0;
+}
+
+/* One sum over a group: its leaves, its vectors, and where it is. */
+struct sum {
+	struct tree_sum *sum;
+	struct device d;
+	const int64_t *begin;
+	int64_t n;
+	struct sum_run run;
+	struct sum_shard shard;
+	struct sum_plan plan;
+	struct sum_nodes *nodes; /* [size] */
+	int64_t *from;		 /* [size] */
+	float *memory, *part[TREE_MAX_NODES], *scratch;
+	struct comm_shared *shared;
+	int64_t room;	    /* of the scratch */
+	const float *fence; /* behind the memory */
+};
+
+/* One shard, which all want: an all-reduce of runs of leaves. */
+static void plan_sum(struct sum *x, struct comm *c)
+{
+	int *wants = xcalloc((size_t)c->size, sizeof(*wants));
+	int level = 0;
+	while ((int64_t)1 << level < x->begin[c->size])
+		level++;
+	x->run = (struct sum_run){0, x->n};
+	x->shard = (struct sum_shard){&x->run, 1, x->n};
+	x->plan = (struct sum_plan){.c = c,
+		.d = &x->d,
+		.shard = &x->shard,
+		.n_shards = 1,
+		.wants = wants,
+		.levels = level};
+	sum_share(&x->plan);
+	x->nodes = xcalloc((size_t)c->size, sizeof(*x->nodes));
+	x->from = xcalloc((size_t)c->size, sizeof(*x->from));
+	for (int r = 0; r < c->size; r++) {
+		struct tree_node nodes[TREE_MAX_NODES];
+		int n = tree_nodes(x->begin[r], x->begin[r + 1], nodes);
+		x->nodes[r].n = n;
+		x->nodes[r].node = xcalloc((size_t)n + 1, sizeof(*nodes));
+		x->nodes[r].buffer = xcalloc((size_t)n + 1, sizeof(int));
+		memcpy(x->nodes[r].node, nodes, (size_t)n * sizeof(*nodes));
+		for (int i = 0; i < n; i++)
+			x->nodes[r].buffer[i] = i;
+	}
+}
+
+static void free_plan(struct sum *x)
+{
+	for (int r = 0; r < x->plan.c->size; r++) {
+		free(x->nodes[r].node);
+		free(x->nodes[r].buffer);
+	}
+	sum_unshare(&x->plan);
+	free((void *)x->plan.wants);
+	free(x->nodes);
+	free(x->from);
+}
+
+static const float fence = 12345;
+
+/* Pushes the leaves of this rank as they come; false: not the nodes they should become. */
+static bool push_leaves(struct sum *x, int64_t begin, int64_t end)
+{
+	struct tree_stack stack = {.n = 0};
+	struct tree_node want[TREE_MAX_NODES];
+	for (int64_t index = begin; index < end; index++) {
+		float *top = x->part[stack.n];
+		for (int64_t i = 0; i < x->n; i++)
+			top[i] = leaf(index, i);
+		int merges = tree_push(&stack, index);
+		for (int t = stack.n + merges - 1; merges > 0; merges--, t--)
+			for (int64_t i = 0; i < x->n; i++)
+				x->part[t - 1][i] += x->part[t][i];
+	}
+	bool good = tree_nodes(begin, end, want) == stack.n;
+	for (int i = 0; i < stack.n && good; i++)
+		good = stack.node[i].level == want[i].level &&
+		       stack.node[i].index == want[i].index;
+	return good;
+}
+
+/* In shared memory, or by messages. */
+static bool sum_begin(
+	struct sum *x, struct comm *c, const int64_t *begin, int64_t n, bool shared)
+{
+	struct err e = {0};
+	*x = (struct sum){.begin = begin, .n = n};
+	device_cpu(&x->d, 1);
+	plan_sum(x, c);
+	int depth = tree_depth(begin[c->rank], begin[c->rank + 1]) + 1;
+	int64_t bytes = (depth * n + 1) * (int64_t)sizeof(float);
+	if (shared) {
+		x->shared = comm_shared_open(c, bytes, 2, &e);
+		x->memory = (float *)(void *)x->shared->data[c->rank];
+	} else {
+		x->memory = xcalloc((size_t)bytes, 1);
+	}
+	for (int i = 0; i < depth; i++)
+		x->part[i] = x->memory + i * n;
+	x->room = shared ? 0 : sum_scratch(&x->plan, x->nodes);
+	x->scratch = xcalloc((size_t)x->room + 1, sizeof(float));
+	for (int64_t i = 0; i < n; i++)
+		x->part[0][i] = fence;
+	x->memory[depth * n] = x->scratch[x->room] = fence;
+	x->fence = &x->memory[depth * n];
+	bool good = push_leaves(x, begin[c->rank], begin[c->rank + 1]);
+	const struct sum_call call = {.plan = &x->plan,
+		.nodes = x->nodes,
+		.buffer = x->part,
+		.result = x->memory,
+		.scratch = x->scratch,
+		.shared = x->shared,
+		.from = x->from,
+		.slot = 1};
+	x->sum = tree_sum_begin(&call);
+	return good;
+}
+
+static bool sum_end(struct sum *x, const struct comm *c)
+{
+	int64_t leaves = x->begin[c->size];
+	tree_sum_end(x->sum);
+	bool good = *x->fence == fence && x->scratch[x->room] == fence;
+	for (int64_t i = 0; i < x->n && good; i++) {
+		float want = tree_of(leaves, i);
+		good = !memcmp(&want, &x->memory[i], sizeof(want));
+	}
+	if (x->shared)
+		comm_shared_close(x->shared);
+	else
+		free(x->memory);
+	free(x->scratch);
+	free_plan(x);
+	return good;
+}
+
+/* Deals leaves to ranks: evenly, all to one, or anyhow, which leaves some without any. */
+static void deal(int64_t *begin, int size, int64_t leaves, int how)
+{
+	for (int r = 0; r <= size; r++) {
+		if (how == 0)
+			begin[r] = part_begin(leaves, size, r);
+		else if (how <= size)
+			begin[r] = r >= how ? leaves : 0;
+		else
+			begin[r] =
+				(int64_t)(test_uniform((uint64_t)how, r + 10 * leaves) *
+					  (double)(leaves + 1));
+		for (int k = r; k > 0 && begin[k] < begin[k - 1]; k--) {
+			int64_t keep = begin[k];
+			begin[k] = begin[k - 1];
+			begin[k - 1] = keep;
+		}
+	}
+	begin[0] = 0;
+	begin[size] = leaves;
+}
+
+static void sums_are_the_canonical_tree(void **state)
+{
+	enum { MAX_LEAVES = 19 };
+	static const int64_t lengths[] = {1, 16, 17, 100, 0};
+	int64_t *begin = xcalloc((size_t)world->size + 1, sizeof(*begin));
+	(void)state;
+	for (int64_t leaves = 0; leaves <= MAX_LEAVES; leaves++) {
+		for (int how = 0; how < world->size + 5; how++) {
+			struct sum x;
+			int64_t n = lengths[(leaves + how) % (int64_t)ARRAY_LEN(lengths)];
+			deal(begin, world->size, leaves, how);
+			for (int shared = 0; shared <= world->shares; shared++) {
+				bool pushed = sum_begin(&x, world, begin, n, shared);
+				bool right_sum = sum_end(&x, world);
+				assert_on_all(pushed);
+				assert_on_all(right_sum);
+			}
+		}
+	}
+	free(begin);
+}
+
+/* As a backward does it: several under way, others at once in another group. */
+static void sums_at_once(void **state)
+{
+	enum { N = 5 };
+	int64_t begin[3][8];
+	struct sum x[N], y;
+	bool good = true;
+	(void)state;
+	struct comm *half = comm_split(world, world->rank % 2, "half");
+	deal(begin[0], world->size, 8, 0);
+	deal(begin[1], world->size, 13, world->size + 1);
+	deal(begin[2], half->size, 6, 0);
+	for (int i = 0; i < N; i++)
+		good &= sum_begin(&x[i], world, begin[i % 2], 1000 + 300 * i,
+			i % 2 && world->shares);
+	good &= sum_begin(&y, half, begin[2], 777, half->shares);
+	comm_barrier(world); /* a collective between begin and end */
+	good &= sum_end(&y, half);
+	for (int i = 0; i < N; i++) /* not in the same order everywhere */
+		good &= sum_end(&x[world->rank % 2 ? i : N - 1 - i], world);
+	comm_free(half);
+	assert_on_all(good);
+}
+
+/* Memory of all ranks is seen by all, zero at first, and numbers are said in order. */
+static void shared_memory(void **state)
+{
+	enum { N = 1000 };
+	struct err e = {0};
+	bool good = true;
+	(void)state;
+	if (!world->shares)
+		skip();
+	int64_t bytes = N * (world->rank + 1); /* each has its own size */
+	struct comm_shared *m = comm_shared_open(world, bytes, 2, &e);
+	assert_on_all(m != NULL);
+	for (int r = 0; r < world->size; r++)
+		for (int64_t i = 0; i < m->n_bytes[r]; i++)
+			good &= m->n_bytes[r] == N * (r + 1) && m->data[r][i] == 0;
+	comm_barrier(world);
+	memset(m->data[world->rank], world->rank + 1, (size_t)bytes);
+	comm_shared_post(m, 1, 5);
+	while (!comm_shared_all_posted(m, 1, 5))
+		sched_yield();
+	good &= !comm_shared_all_posted(m, 1, 6) && !comm_shared_all_posted(m, 0, 1);
+	for (int r = 0; r < world->size; r++)
+		for (int64_t i = 0; i < m->n_bytes[r]; i++)
+			good &= m->data[r][i] == r + 1;
+	comm_barrier(world);
+	m->data[(world->rank + 1) % world->size][7] = 99; /* of another rank */
+	comm_barrier(world);
+	good &= m->data[world->rank][7] == 99;
+	comm_shared_close(m);
+	assert_on_all(good);
+}
+
+/* Equal shares of a power of two: what a ring all-reduce sends, 2 (n - 1) / n of it. */
+static void bytes_sent(void **state)
+{
+	enum { EACH = 160 };
+	int64_t begin[8];
+	struct sum x;
+	(void)state;
+	deal(begin, world->size, 4 * world->size, 0);
+	int64_t before = world->sent;
+	bool good = sum_begin(&x, world, begin, EACH * world->size, false) &&
+		    sum_end(&x, world);
+	int64_t sent = world->sent - before;
+	assert_on_all(good);
+	assert_on_all(sent == 2 * (world->size - 1) * EACH * (int64_t)sizeof(float));
+}
+
+int main(void)
+{
+	const struct CMUnitTest tests[] = {
+		cmocka_unit_test(collectives),
+		cmocka_unit_test(large_collectives),
+		cmocka_unit_test(short_forms),
+		cmocka_unit_test(texts_of_any_length),
+		cmocka_unit_test(groups),
+		cmocka_unit_test(groups_do_not_meet),
+		cmocka_unit_test(messages),
+		cmocka_unit_test(failures_have_names),
+		cmocka_unit_test(waiting),
+		cmocka_unit_test(busy_ranks_answer),
+		cmocka_unit_test(notifications_arrive),
+		cmocka_unit_test(agreement),
+		cmocka_unit_test(sums_are_the_canonical_tree),
+		cmocka_unit_test(sums_at_once),
+		cmocka_unit_test(shared_memory),
+		cmocka_unit_test(bytes_sent),
+	};
+	ranks_open();
+	return ranks_close(ranks_run(tests));
+}

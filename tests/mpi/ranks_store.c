@@ -1,0 +1,482 @@
+/*
+ * The parameter store alone: leaves that are functions of where they belong, summed on every
+ * layout, give the bits that one rank gives.
+ * ranks: 8
+ */
+#include "base/file.h"
+#include "tests/support/device.h"
+#include "tests/support/gradient.h"
+#include "tests/support/ranks.h"
+#include "parallel/parallel.h"
+
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+enum {
+	VIRTUAL_TP = 4,
+	CHUNKS = 4,
+	UNITS = 5,
+	PER_BLOCK = 5,
+	N_TENSORS = 3 + 3 * PER_BLOCK
+};
+
+/* Of the parameters and of the optimizer's state, of which the test has two groups; and more. */
+static const char *const groups[] = {
+	"mean", "square", "anchor", "outer mean", "outer square", "residual", "pending"};
+enum { MEAN = 1, SQUARE, OTHERS, N_GROUPS = 1 + ARRAY_LEN(groups) };
+enum { ALL_GROUPS = STORE_BIT(N_GROUPS) - 1 };
+
+/* ---- a model --------------------------------------------------------------------- */
+
+static void add(struct tensor *list, int *n, const char *name, int unit, int64_t rows,
+	int64_t cols, enum cut cut, int uses, int max_slices)
+{
+	struct tensor *t = &list[(*n)++];
+	*t = (struct tensor){.unit = unit,
+		.ndim = cols ? 2 : 1,
+		.dims = {rows, cols},
+		.cut = cut,
+		.uses = uses,
+		.max_slices = max_slices,
+		.init = INIT_NORMAL,
+		.std = 1};
+	snprintf(t->name, sizeof(t->name), "%d.%s", unit, name);
+}
+
+static void make_table(struct tensor *list)
+{
+	int n = 0;
+	add(list, &n, "tokens", 0, 24, 8, CUT_ROWS, 2, 0);
+	add(list, &n, "positions", 0, 11, 8, CUT_NONE, 1, 0);
+	for (int u = 1; u < UNITS - 1; u++) {
+		add(list, &n, "norm", u, 8, 0, CUT_NONE, 1, 0);
+		add(list, &n, "wq", u, 20, 8, CUT_ROWS, 1, 0);
+		add(list, &n, "bq", u, 20, 0, CUT_ROWS, 1, 0);
+		add(list, &n, "wk", u, 10, 8, CUT_ROWS, 1, 2);
+		add(list, &n, "wo", u, 9, 20, CUT_COLS, 1, 0);
+	}
+	add(list, &n, "norm", UNITS - 1, 8, 0, CUT_NONE, 1, 0);
+	assert_int_equal(n, N_TENSORS);
+	for (int i = 0; i < n; i++) /* keys are used by several slices: those stay */
+		list[i].tile =
+			strstr(list[i].name, ".w") ? 1 + (list[i].cut == CUT_COLS) : 0;
+}
+
+/* Units of stage `at` of n. */
+static int first_unit(int n, int at)
+{
+	return (int)part_begin(UNITS, n, at);
+}
+
+static bool has_use(const struct mesh *m, const struct tensor *t, int use)
+{
+	int n = m->degree[AXIS_PP], at = m->at[AXIS_PP];
+	if (use == 1)
+		return t->uses > 1 && at == n - 1;
+	return t->unit >= first_unit(n, at) && t->unit < first_unit(n, at + 1);
+}
+
+/* Of very different sizes, so that another order gives other bits. */
+static float leaf_value(const struct tensor *t, int64_t index, const struct leaf *at)
+{
+	uint64_t key[] = {hash_str(t->name), (uint64_t)index, (uint64_t)at->micro,
+		(uint64_t)at->use, (uint64_t)at->chunk, (uint64_t)at->lane};
+	uint64_t h = hash_bytes(key, sizeof(key), 0);
+	return ldexpf((float)(h >> 40) - 8388608.0f, (int)(h % 9) - 24);
+}
+
+/* ---- a step ---------------------------------------------------------------------- */
+
+struct layout {
+	int degree[N_AXES];
+	int zero;
+	bool flat;
+	int64_t micros;
+	enum offload offload;
+	bool tile;
+};
+
+static void push(struct store *s, const struct tensor *t, int virtual_slice, int chunk,
+	int use, int64_t micro)
+{
+	struct leaf at = {micro, use, chunk, tensor_lane(t, virtual_slice)};
+	int slice = tensor_slice(t, virtual_slice);
+	struct mat x = store_leaf(s, t, slice, &at);
+	for (int64_t r = 0; r < x.rows; r++)
+		for (int64_t c = 0; c < x.cols; c++)
+			((float *)x.p)[r * x.cols + c] =
+				leaf_value(t, tensor_index(t, slice, r) + c, &at);
+	store_leaf_done(s, t, slice, &at);
+}
+
+/* The number of what a slice is used with: its unit, or a tile's. */
+static int used_with(const struct store *s, const struct tensor *t, int virtual_slice)
+{
+	if (!s->c.tile || !t->tile || t->lanes > 1)
+		return t->unit;
+	return store_tile(s, t->unit, t->tile, virtual_slice);
+}
+
+/* Of what is used with `unit`. */
+static void push_use(
+	struct store *s, const struct tensor *t, int unit, int use, int64_t micro)
+{
+	const struct mesh *m = s->c.mesh;
+	if (!has_use(m, t, use))
+		return;
+	int chunks = s->c.chunks / m->degree[AXIS_CP];
+	for (int c = 0; c < chunks; c++)
+		for (int v = 0; v < s->c.part.here; v++)
+			if (used_with(s, t, s->c.part.first + v) == unit)
+				push(s, t, s->c.part.first + v,
+					m->at[AXIS_CP] * chunks + c, use, micro);
+}
+
+/* The hash of parameters that are used together, as layers see them, on the ranks that are to
+ * say it. */
+static uint64_t hash_seen(struct store *s, int unit)
+{
+	const struct mesh *m = s->c.mesh;
+	struct device *d = s->c.device;
+	uint64_t sum = 0;
+	if (m->at[AXIS_DP] || m->at[AXIS_FSDP] || m->at[AXIS_CP])
+		return 0;
+	for (int i = 0; i < s->c.n_tensors; i++) {
+		const struct tensor *t = &s->c.tensors[i];
+		for (int v = s->c.part.first; v < s->c.part.first + s->c.part.here; v++) {
+			if (used_with(s, t, v) != unit || !has_use(m, t, 0) ||
+				tensor_lane(t, v))
+				continue;
+			struct mat x = store_param(s, t, tensor_slice(t, v));
+			for (int64_t r = 0; r < x.rows; r++)
+				sum += kernel_hash(d, (float *)x.p + r * x.cols, x.cols,
+					hash_str(t->name),
+					tensor_index(t, tensor_slice(t, v), r));
+		}
+	}
+	return sum;
+}
+
+/* One slice after the other. */
+static uint64_t backward_tile(
+	struct store *s, int unit, int tile, int64_t micro, bool last)
+{
+	int first = s->c.part.first, end = first + s->c.part.here;
+	uint64_t seen = 0;
+	for (int v = first; v < end; v++) {
+		int id = store_tile(s, unit, tile, v);
+		store_use(s, id, v + 1 < end ? store_tile(s, unit, tile, v + 1) : -1);
+		seen += hash_seen(s, id);
+		store_done(s, id, true);
+		for (int i = 0; i < s->c.n_tensors; i++)
+			push_use(s, &s->c.tensors[i], id, 0, micro);
+		store_reduce(s, id, last);
+	}
+	return seen;
+}
+
+static uint64_t backward(struct store *s, int64_t micro, bool last)
+{
+	uint64_t seen = 0;
+	const struct mesh *m = s->c.mesh;
+	int n = m->degree[AXIS_PP], at = m->at[AXIS_PP];
+	push_use(s, &s->c.tensors[0], 0, 1, micro);
+	if (n > 1 && at == n - 1)
+		store_reduce(s, 0, last);
+	for (int u = first_unit(n, at + 1) - 1; u >= first_unit(n, at); u--) {
+		store_use(s, u, u > first_unit(n, at) ? u - 1 : -1);
+		seen += hash_seen(s, u);
+		for (int i = 0; i < s->c.n_tensors; i++)
+			push_use(s, &s->c.tensors[i], u, 0, micro);
+		for (int tile = 1; tile < N_TILES && s->c.tile; tile++)
+			seen += backward_tile(s, u, tile, micro, last);
+		store_done(s, u, true);
+		store_reduce(s, u, last);
+	}
+	return seen;
+}
+
+/* Something of everything: the moments remember the steps before. */
+static void take_gradient(void *with, const struct part *x)
+{
+	(void)with;
+	for (int64_t i = 0; i < x->rows * x->cols; i++) {
+		x->state[MEAN][i] = x->state[MEAN][i] * 0.5f + x->g[i];
+		x->state[SQUARE][i] -= x->state[STORE_PARAM][i];
+		x->state[STORE_PARAM][i] = x->g[i];
+		for (int g = OTHERS; g < N_GROUPS; g++)
+			x->state[g][i] -= x->g[i] * (float)g;
+	}
+}
+
+static uint64_t hash_of_gradient(struct store *s)
+{
+	store_walk(s, false, ALL_GROUPS, ALL_GROUPS, take_gradient, NULL);
+	store_updated(s, false);
+	return store_hash(s);
+}
+
+struct result {
+	uint64_t hash[2], collected[N_GROUPS], seen, put;
+	double norm[2];
+	bool replicas_agree;
+	int drifts; /* that were not found, or where there was none */
+};
+
+/* Rows of a tensor, as a checkpoint gets them. */
+static uint64_t collect(struct store *s, int g, int to)
+{
+	uint64_t h = 0;
+	for (int i = 0; i < s->c.n_tensors; i++) {
+		const struct tensor *t = &s->c.tensors[i];
+		int64_t rows = tensor_file_rows(t), width = tensor_size(t) / rows;
+		float *out = xcalloc((size_t)tensor_size(t), sizeof(*out));
+		for (int64_t r = 0; r < rows; r += 5)
+			store_collect(
+				s, g, i, r, min64(5, rows - r), to, out + r * width);
+		h = hash_bytes(out, (size_t)tensor_size(t) * sizeof(float), h);
+		free(out);
+	}
+	return h;
+}
+
+/* As a checkpoint puts them. */
+static uint64_t put(struct store *s)
+{
+	for (int i = 0; i < s->c.n_tensors; i++) {
+		const struct tensor *t = &s->c.tensors[i];
+		int64_t rows = tensor_file_rows(t), width = tensor_size(t) / rows;
+		float *in = xcalloc((size_t)tensor_size(t), sizeof(*in));
+		for (int64_t k = 0; k < tensor_size(t); k++)
+			in[k] = leaf_value(t, k, &(struct leaf){0});
+		for (int64_t r = 0; r < rows; r += 7)
+			store_put(
+				s, STORE_PARAM, i, r, min64(7, rows - r), in + r * width);
+		free(in);
+	}
+	store_updated(s, false);
+	return store_hash(s);
+}
+
+static uint64_t sum_over(struct comm *c, uint64_t x)
+{
+	comm_run(c, COLL_ALLREDUCE,
+		&(struct coll_args){
+			.recv = &x, .count = 1, .type = COMM_U64, .op = COMM_SUM});
+	return x;
+}
+
+/* A number of the last rank changes: is that found where another rank has it too? Counts the
+ * tensors where it is not, or where it is and nobody has it. */
+static int count_drifts(struct store *s)
+{
+	const int *degree = s->c.mesh->degree;
+	struct comm *w = s->c.mesh->world;
+	int wrong = 0;
+	for (int i = 0; i < s->c.n_tensors; i++) {
+		const struct tensor *t = &s->c.tensors[i];
+		struct str who = {0};
+		float *p = NULL, was = 0;
+		for (int64_t k = 0; k < s->n_updated && w->rank == w->size - 1; k++)
+			if (s->updated[k].t == t && s->updated[k].rows)
+				p = s->updated[k].state[STORE_PARAM];
+		bool shared = degree[AXIS_DP] > 1 ||
+			      (!s->c.zero && degree[AXIS_FSDP] * degree[AXIS_CP] > 1) ||
+			      (degree[AXIS_TP] > 1 && t->lanes > s->c.part.here) ||
+			      (degree[AXIS_PP] > 1 && t->uses > 1);
+		if (p) {
+			was = *p;
+			*p = was == 77 ? 78 : 77;
+		}
+		bool found = !store_replicas_agree(s, &who);
+		if (p)
+			*p = was;
+		wrong += found != (comm_max_i64(w, p && shared) > 0);
+		str_free(&who);
+	}
+	return wrong;
+}
+
+/* Collective over c, which has as many ranks as the layout. */
+static void run(struct comm *c, const struct layout *l, struct result *out)
+{
+	struct tensor table[N_TENSORS];
+	bool used[N_TENSORS];
+	struct device d;
+	struct mesh m;
+	struct arena memory;
+	struct str who = {0};
+	struct err e = {0};
+	int here = VIRTUAL_TP / l->degree[AXIS_TP];
+	mesh_open(&m, c, l->degree);
+	make_table(table);
+	for (int i = 0; i < N_TENSORS; i++)
+		used[i] = has_use(&m, &table[i], 0) || has_use(&m, &table[i], 1);
+	struct tensor_part part = {VIRTUAL_TP, m.at[AXIS_TP] * here, here, used};
+	tensors_place(table, N_TENSORS, &part);
+	device_cpu(&d, 1);
+	arena_init(&memory, "test", 1 << 20);
+	struct store_config sc = {.mesh = &m,
+		.device = &d,
+		.tensors = table,
+		.n_tensors = N_TENSORS,
+		.n_units = UNITS,
+		.part = part,
+		.chunks = CHUNKS,
+		.deal = deal_make(l->micros, l->degree, l->zero),
+		.zero = l->zero,
+		.flat = l->flat,
+		.bucket_bytes = 1000,
+		.offload = l->offload,
+		.tile = l->tile};
+	for (size_t i = 0; i < ARRAY_LEN(groups); i++)
+		store_groups_add(
+			&sc.groups, groups[i], i < 2 ? STORE_OPTIMIZER : STORE_OUTER);
+	if (l->offload)
+		sc.spill = spill_open(file_temporary_directory(), 1 << 20, &e);
+	assert_int_equal(e.code, 0);
+	struct store *s = store_open(&sc, &memory);
+	int rank = deal_rank(m.degree, m.at);
+	for (int step = 0; step < 2; step++) {
+		uint64_t seen = 0;
+		int64_t n = deal_count(&sc.deal, rank);
+		for (int64_t i = 0; i < n; i++)
+			seen = backward(s, deal_micro(&sc.deal, rank, i), i == n - 1);
+		store_step_end(s);
+		out->norm[step] = gradient_norm(s);
+		out->hash[step] = hash_of_gradient(s);
+		out->seen = sum_over(c, seen);
+	}
+	out->replicas_agree = store_replicas_agree(s, &who);
+	out->drifts = count_drifts(s);
+	for (int g = 0; g < N_GROUPS; g++) {
+		uint64_t h = collect(s, g, c->size - 1);
+		out->collected[g] = sum_over(c, c->rank == c->size - 1 ? h : 0);
+	}
+	out->put = put(s);
+	assert_true(!l->offload ||
+		    (s->bytes.spilled <= 1 << 20 && s->read > 0 && s->written > 0));
+	store_free(s);
+	spill_close(sc.spill);
+	arena_release(&memory);
+	mesh_close(&m);
+	str_free(&who);
+}
+
+static const struct layout layouts[] = {
+	/* pp dp fsdp cp tp */
+	{{1, 2, 1, 1, 1}, 0, false, 0},
+	{{1, 3, 1, 1, 1}, 0, false, 0},
+	{{1, 1, 4, 1, 1}, 1, false, 0},
+	{{1, 1, 4, 1, 1}, 2, false, 0},
+	{{1, 1, 3, 1, 1}, 3, false, 0},
+	{{1, 1, 3, 1, 1}, 3, true, 0},
+	{{1, 1, 8, 1, 1}, 1, true, 0},
+	{{1, 2, 2, 1, 1}, 3, false, 0},
+	{{1, 2, 3, 1, 1}, 2, true, 0},
+	{{1, 1, 1, 1, 2}, 0, false, 0},
+	{{1, 1, 1, 1, 4}, 0, false, 0},
+	{{1, 2, 1, 1, 2}, 0, false, 0},
+	{{1, 1, 2, 1, 4}, 3, false, 0},
+	{{1, 1, 1, 2, 1}, 0, false, 0},
+	{{1, 1, 1, 4, 1}, 3, false, 0},
+	{{1, 2, 1, 4, 1}, 0, false, 0},
+	{{1, 1, 2, 2, 2}, 3, true, 0},
+	{{2, 1, 1, 1, 1}, 0, false, 0},
+	{{4, 1, 1, 1, 1}, 0, false, 0},
+	{{2, 2, 1, 1, 2}, 0, false, 0},
+	{{2, 1, 2, 2, 1}, 3, false, 0},
+	{{2, 1, 2, 1, 2}, 2, true, 0},
+	{{2, 1, 3, 1, 1}, 1, false, 0},
+	/* the same, with a file */
+	{{1, 1, 1, 1, 1}, 0, false, 0, OFFLOAD_OPTIMIZER},
+	{{1, 1, 1, 1, 1}, 0, false, 0, OFFLOAD_PARAMS},
+	{{1, 1, 1, 1, 1}, 3, true, 0, OFFLOAD_PARAMS},
+	{{1, 2, 1, 1, 1}, 0, false, 0, OFFLOAD_PARAMS},
+	{{1, 1, 1, 2, 2}, 0, false, 0, OFFLOAD_PARAMS},
+	{{1, 2, 3, 1, 1}, 2, true, 0, OFFLOAD_OPTIMIZER},
+	{{1, 1, 3, 1, 1}, 3, false, 0, OFFLOAD_PARAMS},
+	{{1, 2, 2, 1, 1}, 3, true, 0, OFFLOAD_PARAMS},
+	{{1, 1, 2, 2, 2}, 3, true, 0, OFFLOAD_PARAMS},
+	{{2, 1, 2, 2, 1}, 3, false, 0, OFFLOAD_PARAMS},
+	{{2, 2, 1, 1, 2}, 0, false, 0, OFFLOAD_OPTIMIZER},
+	/* a slice at a time */
+	{{1, 1, 1, 1, 1}, 0, false, 0, OFFLOAD_PARAMS, true},
+	{{1, 1, 3, 1, 1}, 3, false, 0, OFFLOAD_NONE, true},
+	{{1, 2, 2, 1, 1}, 3, true, 0, OFFLOAD_NONE, true},
+	{{1, 1, 2, 1, 2}, 3, false, 0, OFFLOAD_PARAMS, true},
+	{{1, 1, 2, 2, 2}, 3, true, 0, OFFLOAD_NONE, true},
+	{{2, 1, 2, 2, 1}, 3, false, 0, OFFLOAD_OPTIMIZER, true},
+};
+
+static int ranks_of(const struct layout *l)
+{
+	int n = 1;
+	for (int a = 0; a < N_AXES; a++)
+		n *= l->degree[a];
+	return n;
+}
+
+static bool differ(const struct result *test, const struct result *control, size_t layout,
+	int64_t micros)
+{
+	bool collected =
+		!memcmp(test->collected, control->collected, sizeof(test->collected));
+	if (test->replicas_agree && !test->drifts && test->hash[0] == control->hash[0] &&
+		test->hash[1] == control->hash[1] && test->norm[0] == control->norm[0] &&
+		test->seen == control->hash[0] && test->put == control->put && collected)
+		return false;
+	print_error("layout %zu, %lld micro-batches: replicas %d drifts %d hash %d %d "
+		    "norm %d "
+		    "seen %d put %d collected %d\n",
+		layout, (long long)micros, test->replicas_agree, test->drifts,
+		test->hash[0] == control->hash[0], test->hash[1] == control->hash[1],
+		test->norm[0] == control->norm[0], test->seen == control->hash[0],
+		test->put == control->put, collected);
+	return true;
+}
+
+static void same_bits(void **state)
+{
+	static const int64_t micros[] = {1, 3, 11, 8};
+	size_t n_micros =
+		ARRAY_LEN(micros) - !getenv("LONG"); /* eight give no ragged tree */
+	int different = 0;
+	(void)state;
+	for (size_t k = 0; k < n_micros; k++) {
+		const struct layout one = {{1, 1, 1, 1, 1}, 0, false, micros[k]};
+		struct result control, test;
+		struct comm *alone = comm_self("alone");
+		run(alone, &one, &control);
+		comm_free(alone);
+		assert_true(control.norm[0] > 0 && control.norm[0] == control.norm[1]);
+		for (size_t i = 0; i < ARRAY_LEN(layouts); i++) {
+			struct layout l = layouts[i];
+			l.micros = micros[k];
+			int n = ranks_of(&l);
+			if (l.degree[AXIS_DP] * l.degree[AXIS_FSDP] > micros[k] ||
+				(l.offload && micros[k] < 9)) /* in a hurry */
+				continue;
+			struct comm *c =
+				comm_split(world, world->rank < n ? 0 : -1, "layout");
+			if (c) {
+				memset(&test, 0, sizeof(test));
+				run(c, &l, &test);
+				different += differ(&test, &control, i, micros[k]);
+				comm_free(c);
+			}
+			comm_barrier(world);
+		}
+	}
+	assert_on_all(!different);
+}
+
+int main(void)
+{
+	const struct CMUnitTest tests[] = {
+		cmocka_unit_test(same_bits),
+	};
+	ranks_open();
+	return ranks_close(ranks_run(tests));
+}

@@ -1,0 +1,414 @@
+/* Layouts to try law 1 with. */
+#include "base/file.h"
+#include "tests/support/layouts.h"
+#include "tests/support/support.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+/* ---- models ---------------------------------------------------------------------- */
+
+/* What all runs have; what a layout says comes later, and wins. The gradient is clipped, and
+ * has several buckets. */
+static const char common[] =
+	"context=16 dim=16 heads=4 layers=4 micro-batch=2 batch=8 warmup=2 lr=0.01 "
+	"clip=0.5 eval-windows=5 eval-every=0 bucket=3000 threads=1 dp=1 ckpt-wait=yes "
+	"loss-scale=6e4 loss-scale-window=2";
+
+static const struct model_row {
+	const char *name, *options;
+} models[] = {
+	{"gpt2", "arch=gpt2 dropout=0.1"},
+	{"gpt2-untied", "arch=gpt2 tie=no heads=6 dim=24"},
+	{"llama", "arch=llama kv-heads=2 ffn-dim=24"},
+	{"llama-tied", "arch=llama tie=yes kv-heads=1 ffn-dim=24 layers=5 dropout=0.1"},
+};
+
+/* ---- the table ------------------------------------------------------------------- */
+
+/* clang-format off */
+const struct layout layouts[] = {
+	/* one rank that plays several */
+	{"gpt2", "threads=2"},
+	{"gpt2", "recompute=full"},
+	{"llama", "recompute=selective virtual=tp=2,cp=2 threads=2"},
+	/* one technique */
+	{"gpt2", "dp=2"},
+	{"llama", "batch=6 dp=2"},
+	{"gpt2", "dp=3"},
+	{"gpt2", "dp=4"},
+	{"llama-tied", "batch=10 dp=4"},
+	{"gpt2", "fsdp=2 zero=1"},
+	{"llama", "fsdp=2 zero=1 fsdp-kind=flat"},
+	{"llama-tied", "fsdp=2 zero=2"},
+	{"gpt2", "batch=6 fsdp=2 zero=2 fsdp-kind=flat"},
+	{"gpt2", "fsdp=2 zero=3"},
+	{"llama", "batch=6 fsdp=2 zero=3"},
+	{"gpt2", "fsdp=3 zero=3 fsdp-kind=flat"},
+	{"llama", "fsdp=4 zero=3 reshard-after-forward=no"},
+	{"llama-tied", "fsdp=4 zero=3 reshard-after-forward=keep-last"},
+	{"gpt2", "batch=10 fsdp=5 zero=3"},
+	{"llama", "batch=16 fsdp=7 zero=3"},
+	{"gpt2", "batch=18 fsdp=8 zero=2"},
+	{"gpt2", "dp=2 fsdp=2 zero=3"},
+	{"gpt2", "tp=2"},
+	{"gpt2", "tp=2 sp=no"},
+	{"gpt2", "tp=2 virtual=tp=4"},
+	{"gpt2-untied", "tp=3"},
+	{"gpt2-untied", "tp=2 virtual=tp=6 sp=no"},
+	{"gpt2", "tp=4"},
+	{"llama", "tp=4"},
+	{"llama", "tp=4 sp=no"},
+	{"llama-tied", "tp=4"},
+	{"llama-tied", "tp=4 sp=no"},
+	{"llama-tied", "tp=2 virtual=tp=4"},
+	{"gpt2", "cp=2"},
+	{"gpt2", "cp=2 cp-comm=gather"},
+	{"llama", "cp=4"},
+	{"llama", "cp=4 cp-comm=gather"},
+	{"llama-tied", "cp=2 virtual=cp=4"},
+	{"llama-tied", "cp=2 cp-comm=gather virtual=cp=4"},
+	{"gpt2", "pp=2 pp-schedule=gpipe"},
+	{"gpt2", "pp=2 pp-schedule=1f1b"},
+	{"gpt2", "pp=2 pp-schedule=interleaved"},
+	{"gpt2", "pp=2 pp-schedule=zb-h1"},
+	{"llama-tied", "pp=3 pp-schedule=1f1b"},
+	{"llama-tied", "pp=3 pp-schedule=zb-h1 recompute=full"},
+	{"llama", "batch=10 pp=4 pp-schedule=zb-h1"},
+	{"llama", "pp=4 pp-schedule=1f1b recompute=selective"},
+	{"gpt2", "layers=8 batch=6 pp=3 pp-schedule=interleaved"},
+	/* two and three */
+	{"llama", "cp=4 zero=3"},
+	{"gpt2", "dp=2 tp=2"},
+	{"gpt2-untied", "batch=6 fsdp=2 tp=3 zero=3"},
+	{"llama-tied", "fsdp=2 tp=4 zero=3 sp=no"},
+	{"llama", "cp=2 tp=4"},
+	{"llama", "cp=4 tp=2 cp-comm=gather"},
+	{"llama", "cp=2 tp=2 virtual=tp=4,cp=4"},
+	{"llama-tied", "pp=2 tp=4 pp-schedule=interleaved layers=4"},
+	{"gpt2", "dp=2 cp=2 tp=2"},
+	{"llama", "fsdp=2 cp=2 tp=2 zero=3"},
+	{"gpt2", "dp=2 fsdp=2 tp=2 zero=3"},
+	/* large layers */
+	{"llama", "fsdp=2 zero=3 tile=2"},
+	{"gpt2", "batch=6 fsdp=2 tp=2 zero=3 tile=4"},
+	{"llama-tied", "batch=6 fsdp=2 zero=3 tile=4 recompute=selective"},
+	{"gpt2-untied", "batch=10 dp=2 fsdp=2 zero=3 tile=2 virtual=tp=2"},
+	{"gpt2", "zero=3 tile=4 offload=params"},
+	{"gpt2-untied", "dp=2 tile=2 offload=params"},
+	{"gpt2", "pp=2 zero=0 tile=2 offload=params pp-schedule=1f1b"},
+	{"llama-tied", "pp=2 fsdp=2 zero=3 tile=4 recompute=full dtype=bf16 pp-schedule=zb-h1"},
+	{"llama", "cp=2 tp=2 zero=3 tile=4 offload=params"},
+	/* weights of products gathered in 16 bits */
+	{"llama", "fsdp=2 zero=3 dtype=bf16"},
+	{"llama", "fsdp=2 zero=3 dtype=bf16 gather-dtype=fp32"},
+	{"gpt2-untied", "batch=6 fsdp=3 zero=3 dtype=bf16 fsdp-kind=flat"},
+	{"gpt2", "batch=10 fsdp=4 zero=3 dtype=bf16 reshard-after-forward=no"},
+	{"llama-tied", "fsdp=2 zero=3 dtype=bf16 reshard-after-forward=keep-last"},
+	{"gpt2-untied", "batch=6 fsdp=2 zero=3 dtype=bf16 offload=params"},
+	{"llama", "dp=2 fsdp=2 zero=3 dtype=bf16"},
+	{"llama", "fsdp=2 tp=2 zero=3 dtype=bf16 fsdp-kind=flat"},
+	{"gpt2-untied", "batch=6 pp=2 fsdp=2 zero=3 dtype=bf16 pp-schedule=1f1b"},
+	{"llama", "fsdp=4 zero=3 dtype=fp16"},
+	{"llama", "fsdp=2 cp=2 zero=3 dtype=fp16 fsdp-kind=flat recompute=full"},
+	{"llama", "batch=6 fsdp=2 zero=3 dtype=fp16 tile=2"},
+	/* pieces of rows: uneven ones, fewer rows than pieces, several a rank */
+	{"gpt2-untied", "batch=4 micro-batch=1 cp=2 tp=3 virtual=tp=6,cp=4"},
+	{"gpt2-untied", "batch=4 micro-batch=1 tp=3 virtual=tp=6,cp=4 sp=no recompute=full"},
+	{"gpt2-untied", "batch=6 micro-batch=3 tp=2 virtual=tp=6 async-tp=no dtype=bf16"},
+	{"llama", "batch=6 micro-batch=3 cp=2 tp=2 virtual=tp=4,cp=4 recompute=full dtype=float8 float8-skip-ends=no"},
+	{"llama", "batch=6 micro-batch=3 tp=4 virtual=cp=4 sp=no dtype=float8 float8-skip-ends=no"},
+	/* and the rest of all pairs */
+	{"gpt2-untied", "batch=6 dp=2 cp=2 zero=3 fsdp-kind=flat reshard-after-forward=no recompute=full optimizer=sgd"},
+	{"gpt2-untied", "pp=2 cp=2 zero=1 cp-comm=gather pp-schedule=zb-h1 recompute=selective"},
+	{"llama", "pp=2 cp=2 zero=1 pp-schedule=1f1b recompute=full optimizer=muon"},
+	{"llama-tied", "batch=6 pp=2 fsdp=2 zero=3 fsdp-kind=flat reshard-after-forward=no pp-schedule=interleaved recompute=full"},
+	{"gpt2", "pp=2 cp=2 tp=2 zero=2 fsdp-kind=flat cp-comm=gather pp-schedule=gpipe recompute=full"},
+	{"gpt2", "batch=6 pp=2 fsdp=2 tp=2 zero=3 fsdp-kind=flat reshard-after-forward=keep-last pp-schedule=zb-h1 recompute=selective"},
+	{"gpt2", "pp=2 cp=2 tp=2 zero=1 sp=no cp-comm=gather pp-schedule=interleaved recompute=selective"},
+	{"gpt2", "pp=2 cp=2 tp=2 zero=3 fsdp-kind=flat reshard-after-forward=no pp-schedule=1f1b"},
+	{"gpt2", "pp=2 dp=2 fsdp=2 zero=3 fsdp-kind=flat reshard-after-forward=no pp-schedule=gpipe recompute=full"},
+	{"gpt2-untied", "batch=6 pp=2 fsdp=2 tp=2 zero=1 fsdp-kind=flat sp=no pp-schedule=gpipe recompute=selective"},
+	{"gpt2-untied", "batch=6 pp=2 dp=2 tp=2 sp=no pp-schedule=zb-h1 recompute=full"},
+	{"gpt2-untied", "batch=6 dp=2 cp=2 tp=2 zero=1 cp-comm=gather"},
+	{"gpt2-untied", "batch=6 pp=2 fsdp=2 tp=2 zero=2 fsdp-kind=flat sp=no pp-schedule=1f1b"},
+	{"llama", "pp=2 cp=2 tp=2 zero=3 fsdp-kind=flat reshard-after-forward=keep-last cp-comm=gather pp-schedule=interleaved recompute=full"},
+	{"llama-tied", "batch=6 pp=2 dp=2 cp=2 zero=3 fsdp-kind=flat reshard-after-forward=no cp-comm=gather pp-schedule=1f1b recompute=selective"},
+	{"llama-tied", "pp=2 cp=2 tp=2 zero=2 fsdp-kind=flat sp=no pp-schedule=zb-h1 recompute=selective"},
+	{"llama-tied", "pp=2 cp=2 tp=2 zero=3 reshard-after-forward=keep-last sp=no pp-schedule=gpipe"},
+	{"llama-tied", "batch=6 pp=2 dp=2 cp=2 zero=2 pp-schedule=interleaved recompute=selective"},
+	{"llama-tied", "batch=6 pp=2 fsdp=2 tp=2 zero=3 reshard-after-forward=no sp=no pp-schedule=zb-h1"},
+	{"llama-tied", "batch=10 pp=2 dp=2 fsdp=2 zero=3 reshard-after-forward=keep-last pp-schedule=1f1b recompute=full"},
+	/* also with reduced precision and offload */
+	{"gpt2-untied", "pp=2 pp-schedule=1f1b recompute=selective offload=params dtype=bf16"},
+	{"gpt2-untied", "pp=2 pp-schedule=gpipe recompute=full offload=optimizer dtype=fp16"},
+	{"llama", "cp=2 zero=3 fsdp-kind=flat reshard-after-forward=no cp-comm=gather recompute=selective offload=optimizer dtype=fp16"},
+	{"llama-tied", "cp=2 zero=3 fsdp-kind=flat reshard-after-forward=keep-last offload=params dtype=float8"},
+	{"gpt2-untied", "batch=6 dp=2 tp=2 recompute=selective async-tp=no offload=params dtype=fp16 optimizer=muon"},
+	{"gpt2-untied", "pp=2 tp=2 sp=no pp-schedule=zb-h1 recompute=full async-tp=no offload=params dtype=fp16 optimizer=sgd"},
+	{"gpt2-untied", "pp=2 cp=2 zero=1 fsdp-kind=flat pp-schedule=1f1b recompute=full dtype=fp16"},
+	{"gpt2-untied", "pp=2 cp=2 zero=1 pp-schedule=zb-h1 dtype=bf16"},
+	{"llama", "pp=2 cp=2 zero=2 fsdp-kind=flat cp-comm=gather pp-schedule=interleaved offload=optimizer dtype=fp16 optimizer=sgd"},
+	{"llama-tied", "pp=2 fsdp=2 zero=3 reshard-after-forward=keep-last pp-schedule=zb-h1 recompute=selective offload=optimizer dtype=fp16 optimizer=muon"},
+	{"gpt2", "batch=6 pp=2 fsdp=2 tp=2 zero=1 fsdp-kind=flat pp-schedule=1f1b recompute=full async-tp=no offload=optimizer dtype=float8 optimizer=sgd"},
+	{"gpt2", "pp=2 cp=2 tp=2 zero=3 fsdp-kind=flat reshard-after-forward=keep-last cp-comm=gather pp-schedule=gpipe recompute=selective async-tp=no offload=params dtype=bf16 optimizer=sgd"},
+	{"gpt2-untied", "batch=6 dp=2 cp=2 tp=2 zero=2 fsdp-kind=flat async-tp=no offload=optimizer dtype=bf16"},
+	{"llama", "batch=6 pp=2 dp=2 cp=2 zero=2 cp-comm=gather pp-schedule=gpipe recompute=full offload=optimizer dtype=float8 optimizer=muon"},
+	{"llama", "pp=2 cp=2 tp=2 sp=no pp-schedule=interleaved recompute=selective offload=params dtype=float8"},
+	{"llama-tied", "batch=6 pp=2 fsdp=2 tp=2 zero=3 fsdp-kind=flat reshard-after-forward=no sp=no pp-schedule=interleaved recompute=full async-tp=no offload=optimizer dtype=bf16 optimizer=muon"},
+	{"llama-tied", "pp=2 fsdp=2 tp=2 zero=3 fsdp-kind=flat reshard-after-forward=no sp=no pp-schedule=zb-h1 async-tp=no dtype=float8"},
+};
+/* clang-format on */
+const int n_layouts = ARRAY_LEN(layouts);
+
+/* ---- options --------------------------------------------------------------------- */
+
+/* Words `key=value`, as lines. */
+static void add_lines(struct str *text, const char *words)
+{
+	for (; *words; words++)
+		str_putc(text, *words == ' ' ? '\n' : *words);
+	str_putc(text, '\n');
+}
+
+static const char *model_options(const char *name)
+{
+	for (size_t i = 0; i < ARRAY_LEN(models); i++)
+		if (!strcmp(models[i].name, name))
+			return models[i].options;
+	die(EX_USAGE, "no model is called %s", name);
+}
+
+int layout_ranks(const struct train_opts *o)
+{
+	int64_t n = 1;
+	for (int a = 0; a < N_AXES; a++)
+		n *= o->axis[a];
+	return (int)n;
+}
+
+/* Of any text that the tests make. */
+enum { VOCABULARY = 14 };
+
+static int check(const struct train_opts *o, struct err *e)
+{
+	struct model m;
+	if (model_init(&m, &o->model, VOCABULARY, e))
+		return -1;
+	int rc = layout_check(o, &m, e);
+	model_free(&m);
+	return rc;
+}
+
+static const char *device_asked(void)
+{
+	const char *asked = getenv("PT_TEST_DEVICE");
+	return asked ? asked : "cpu";
+}
+
+int layout_options(const struct layout *l, struct train_opts *o, struct err *e)
+{
+	struct str text = {0};
+	str_printf(&text, "steps=%d\n", LAYOUT_STEPS);
+	add_lines(&text, common);
+	add_lines(&text, model_options(l->model));
+	add_lines(&text, l->options);
+	str_printf(&text, "device=%s\n", device_asked());
+	if (strstr(l->options, "offload=") && strcmp(device_asked(), "cuda"))
+		str_printf(&text, "offload-to=%s\n", file_temporary_directory());
+	int rc = opts_from_text(&train_program, o, text.s, false, e);
+	str_free(&text);
+	if (rc || train_opts_check(o, e) || layout_resolve(o, layout_ranks(o), e))
+		return -1;
+	return check(o, e);
+}
+
+void layout_arithmetic(const struct train_opts *o, struct str *text)
+{
+	train_config(o, text);
+}
+
+void layout_control(const char *arithmetic, struct train_opts *o)
+{
+	struct err e = {0};
+	struct str text = {0};
+	str_printf(&text, "%sdp=1\nthreads=1\nckpt-wait=yes\ndevice=%s\n", arithmetic,
+		device_asked());
+	if (opts_from_text(&train_program, o, text.s, false, &e) ||
+		train_opts_check(o, &e))
+		die_err(&e);
+	str_free(&text);
+}
+
+/* ---- techniques ------------------------------------------------------------------ */
+
+#define NAME(name, text, group) text,
+const char *const technique_names[] = {TECHNIQUES(NAME)};
+#undef NAME
+#define GROUP(name, text, group) group,
+static const int groups[] = {TECHNIQUES(GROUP)};
+#undef GROUP
+
+static unsigned bit(enum technique t)
+{
+	return 1u << t;
+}
+
+static unsigned pipeline_technique(const struct train_opts *o)
+{
+	static const enum technique of[SCHEDULE_KINDS] = {
+		[SCHEDULE_GPIPE] = TECH_GPIPE,
+		[SCHEDULE_1F1B] = TECH_1F1B,
+		[SCHEDULE_INTERLEAVED] = TECH_INTERLEAVED,
+		[SCHEDULE_ZB_H1] = TECH_ZB_H1,
+	};
+	return o->degree[AXIS_PP] > 1 ? bit(of[o->pp_schedule]) : 0;
+}
+
+static unsigned store_techniques(const struct train_opts *o)
+{
+	unsigned t = 0;
+	int ranks = layout_data_ranks(o);
+	if (o->degree[AXIS_DP] > 1)
+		t |= bit(TECH_DP);
+	if (o->degree[AXIS_FSDP] * o->degree[AXIS_CP] > 1 && o->zero)
+		t |= bit((enum technique)(TECH_ZERO1 + o->zero - 1));
+	if (o->zero && o->fsdp_kind == FSDP_FLAT)
+		t |= bit(TECH_FLAT);
+	if (o->zero == 3 && o->reshard == RESHARD_NO)
+		t |= bit(TECH_RESHARD_NO);
+	if (o->zero == 3 && o->reshard == RESHARD_KEEP_LAST)
+		t |= bit(TECH_KEEP_LAST);
+	if (layout_micro_batches(o) % ranks)
+		t |= bit(TECH_UNEVEN);
+	if (o->offload)
+		t |= bit(o->offload == OFFLOAD_PARAMS ? TECH_OFF_PARAMS : TECH_OFF_STATE);
+	return t;
+}
+
+static unsigned model_techniques(const struct train_opts *o)
+{
+	struct err e = {0};
+	struct model m;
+	if (model_init(&m, &o->model, VOCABULARY, &e))
+		die_err(&e);
+	unsigned t = bit(o->model.arch == ARCH_LLAMA ? TECH_LLAMA : TECH_GPT2) |
+		     bit(m.tie ? TECH_TIED : TECH_UNTIED);
+	if (m.c.kv_heads < m.c.heads)
+		t |= bit(TECH_GROUPED);
+	if (o->dtype)
+		t |= bit((enum technique)(TECH_BF16 + o->dtype - 1));
+	if (o->optimizer == OPTIMIZER_SGD)
+		t |= bit(TECH_SGD);
+	if (o->optimizer == OPTIMIZER_MUON)
+		t |= bit(TECH_MUON);
+	model_free(&m);
+	return t;
+}
+
+unsigned layout_techniques(const struct train_opts *o)
+{
+	unsigned t = model_techniques(o) | store_techniques(o) | pipeline_technique(o);
+	if (o->degree[AXIS_TP] > 1)
+		t |= bit(o->sp ? TECH_SP : TECH_NO_SP);
+	if (o->degree[AXIS_CP] > 1)
+		t |= bit(o->cp_comm == CP_GATHER ? TECH_GATHER : TECH_RING);
+	if (o->degree[AXIS_TP] > 1 && !o->async_tp)
+		t |= bit(TECH_NO_ASYNC);
+	if (o->recompute)
+		t |= bit(o->recompute == RECOMPUTE_FULL ? TECH_FULL : TECH_SELECTIVE);
+	return t;
+}
+
+bool techniques_meet(enum technique a, enum technique b)
+{
+	unsigned both = bit(a) | bit(b);
+	bool resharding = both & (bit(TECH_RESHARD_NO) | bit(TECH_KEEP_LAST));
+	bool fewer = both & (bit(TECH_ZERO1) | bit(TECH_ZERO2));
+	bool grouped_gpt2 = both == (bit(TECH_GROUPED) | bit(TECH_GPT2));
+	bool rest = both & bit(TECH_OFF_PARAMS) &&
+		    both & (bit(TECH_ZERO1) | bit(TECH_ZERO2) | bit(TECH_RESHARD_NO));
+	return groups[a] != groups[b] && !(resharding && fewer) && !grouped_gpt2 && !rest;
+}
+
+/* ---- random layouts -------------------------------------------------------------- */
+
+/* Random choices, one after the other. */
+struct dice {
+	uint64_t seed;
+	int64_t at;
+};
+
+static int roll(struct dice *d, int n)
+{
+	return (int)(test_uniform(d->seed, d->at++) * n);
+}
+
+/* One of the words that commas part; "" adds nothing. */
+static void choose(struct dice *d, struct str *out, const char *words)
+{
+	int n = 1;
+	for (const char *p = words; *p; p++)
+		n += *p == ',';
+	for (n = roll(d, n); n > 0; n--)
+		words = strchr(words, ',') + 1;
+	size_t len = strcspn(words, ",");
+	if (len && out->len)
+		str_putc(out, ' ');
+	str_add(out, words, len);
+}
+
+/* Deals the prime factors of the number of ranks to the axes. */
+static void roll_degrees(struct dice *d, struct str *out)
+{
+	int degree[N_AXES] = {1, 1, 1, 1, 1}, ranks = 1 + roll(d, 8);
+	for (int p = 2; p <= ranks; p++)
+		for (; ranks % p == 0; ranks /= p)
+			degree[roll(d, N_AXES)] *= p;
+	for (int a = 0; a < N_AXES; a++)
+		if (degree[a] > 1)
+			str_printf(out, "%s%s=%d", out->len ? " " : "", axis_names[a],
+				degree[a]);
+}
+
+static void roll_options(struct dice *d, struct str *out)
+{
+	str_clear(out);
+	roll_degrees(d, out);
+	choose(d, out, ",batch=2,batch=4,batch=6,batch=10,batch=14,batch=22");
+	choose(d, out, ",,layers=5,layers=8");
+	choose(d, out,
+		",,,virtual=tp=2,virtual=cp=2,virtual=tp=4;cp=2,virtual=tp=2;cp=4");
+	choose(d, out, ",,zero=0,zero=1,zero=2,zero=3");
+	choose(d, out, ",fsdp-kind=flat");
+	choose(d, out, ",,reshard-after-forward=no,reshard-after-forward=keep-last");
+	choose(d, out, ",sp=no");
+	choose(d, out, ",cp-comm=gather");
+	choose(d, out, ",pp-schedule=gpipe,pp-schedule=interleaved,pp-schedule=zb-h1");
+	choose(d, out, ",,pp-split=even");
+	choose(d, out, ",,recompute=selective,recompute=full");
+	choose(d, out, ",,threads=2");
+	choose(d, out, ",,bucket=0,bucket=20000");
+	choose(d, out, ",async-tp=no");
+	choose(d, out, ",,,tile=2,tile=4");
+	choose(d, out, ",gather-dtype=fp32");
+	choose(d, out, ",,,,offload=optimizer,offload=params");
+	choose(d, out, ",,,,dtype=bf16,dtype=fp16,dtype=float8");
+	choose(d, out, ",,optimizer=sgd,optimizer=muon,optimizer=muon");
+	for (char *p = out->s; p && *p; p++) /* of one word */
+		*p = *p == ';' ? ',' : *p;
+}
+
+void layout_random(struct layout *l, uint64_t seed, int64_t index)
+{
+	struct dice d = {.seed = hash_mix(seed) + (uint64_t)index};
+	struct str text = {0};
+	struct train_opts o;
+	struct err e = {0};
+	do {
+		l->model = models[roll(&d, ARRAY_LEN(models))].name;
+		roll_options(&d, &text);
+		snprintf(l->options, sizeof(l->options), "%s", text.s ? text.s : "");
+	} while (layout_options(l, &o, &e));
+	str_free(&text);
+}

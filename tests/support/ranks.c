@@ -1,0 +1,106 @@
+/* What the programs that run on several ranks share. */
+#include "tests/support/ranks.h"
+
+#include "data/data.h"
+
+#include <signal.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+struct comm *world;
+
+/* ---- tests ----------------------------------------------------------------------- */
+
+static char crash_text[256]; /* in a test that crashes: known before it does */
+
+static void on_crash(int sig)
+{
+	ssize_t n = write(STDERR_FILENO, crash_text, strlen(crash_text));
+	(void)n;
+	signal(sig, SIG_DFL);
+	raise(sig);
+}
+
+/*
+ * cmocka catches such signals and goes on with the next test, alone: the other ranks would
+ * wait for this one until the watchdog. So they are caught again, within the test, and end
+ * the program, which ends all.
+ */
+static void guarded(void **state)
+{
+	static const int crashes[] = {SIGSEGV, SIGBUS, SIGFPE, SIGILL, SIGSYS, SIGABRT};
+	const struct CMUnitTest *test = *state;
+	void *none = NULL;
+	snprintf(crash_text, sizeof(crash_text), "not ok %s: rank %d crashed\n",
+		test->name, world->rank);
+	for (size_t i = 0; i < ARRAY_LEN(crashes); i++)
+		signal(crashes[i], on_crash);
+	test->test_func(&none);
+	signal(SIGABRT, SIG_DFL); /* cmocka sets the others anew */
+}
+
+int ranks_run_some(const struct CMUnitTest *tests, size_t n)
+{
+	struct CMUnitTest *all = xcalloc(n, sizeof(*all));
+	for (size_t i = 0; i < n; i++)
+		all[i] = (struct CMUnitTest){.name = tests[i].name,
+			.test_func = guarded,
+			.initial_state = (void *)(uintptr_t)&tests[i]};
+	int rc = _cmocka_run_group_tests("tests", all, n, NULL, NULL);
+	free(all);
+	return rc;
+}
+
+void ranks_open(void)
+{
+	world = comm_open();
+	log_rank(world->rank, world->size, false);
+	if (world->rank && !freopen("/dev/null", "w", stdout))
+		die(EX_IOERR, "/dev/null cannot be opened");
+}
+
+int ranks_close(int rc)
+{
+	comm_barrier(world);
+	comm_close(world);
+	return rc;
+}
+
+void assert_on_all_at(bool good, const char *what, const char *file, int line)
+{
+	if (comm_min_i64(world, good ? world->size : world->rank) == world->size)
+		return;
+	if (!good)
+		fprintf(stderr, "# rank %d: not %s\n", world->rank, what);
+	_fail(file, line);
+}
+
+/* ---- data ------------------------------------------------------------------------ */
+
+static void make_shard(const char *path, int64_t n_chars)
+{
+	struct str text = {0};
+	struct strs inputs = {0};
+	struct prepared made;
+	struct err e = {0};
+	struct prepare p = {.tokenizer = "char", .val_fraction = 0.1, .out = path};
+	for (int64_t i = 0; i < n_chars; i++)
+		str_putc(&text, "etaoin shrdlu\n"[(int)(14 * test_uniform(1, i / 3))]);
+	strs_add(&inputs, test_file("text", text.s));
+	if (prepare_run(&p, &inputs, &made, &e))
+		die_err(&e);
+	strs_free(&inputs);
+	str_free(&text);
+}
+
+const char *ranks_shard(int64_t n_chars)
+{
+	struct str path = {0};
+	if (world->rank == 0) {
+		str_puts(&path, test_path("shard.h5"));
+		make_shard(path.s, n_chars);
+	}
+	comm_bcast_str(world, &path, 0);
+	return path.s;
+}

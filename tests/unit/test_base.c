@@ -1,0 +1,429 @@
+/* base: numbers and text, options, exact sums, Philox, files. */
+#include "base/file.h"
+#include "tests/support/support.h"
+
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+static void philox_known_answers(void **state)
+{
+	/* Salmon et al., Random123's kat_vectors: philox4x32 10 */
+	(void)state;
+	struct philox_block b = philox((struct philox_key){{0, 0}}, 0, 0, 0, 0);
+	assert_int_equal(b.x[0], 0x6627e8d5);
+	assert_int_equal(b.x[1], 0xe169c58d);
+	assert_int_equal(b.x[2], 0xbc57ac4c);
+	assert_int_equal(b.x[3], 0x9b00dbd8);
+	b = philox((struct philox_key){{0xffffffff, 0xffffffff}}, 0xffffffff, 0xffffffff,
+		0xffffffff, 0xffffffff);
+	assert_int_equal(b.x[0], 0x408f276d);
+	assert_int_equal(b.x[1], 0x41c83b0e);
+	assert_int_equal(b.x[2], 0xa20bc7c6);
+	assert_int_equal(b.x[3], 0x6d5451fd);
+	b = philox((struct philox_key){{0xa4093822, 0x299f31d0}}, 0x243f6a88, 0x85a308d3,
+		0x13198a2e, 0x03707344);
+	assert_int_equal(b.x[0], 0xd16cfe09);
+	assert_int_equal(b.x[1], 0x94fdcceb);
+	assert_int_equal(b.x[2], 0x5001e420);
+	assert_int_equal(b.x[3], 0x24126ea1);
+}
+
+static void numbers_read_back(void **state)
+{
+	char text[NUM_TEXT];
+	(void)state;
+	for (int64_t i = 0; i < 20000; i++) {
+		double x =
+			ldexp(test_normal(1, i), (int)(test_uniform(2, i) * 400) - 200);
+		float f = (float)(test_normal(3, i) * 1e-3);
+		assert_true(strtod(text_double(text, x), NULL) == x);
+		assert_true(strtof(text_float(text, f), NULL) == f);
+	}
+	assert_string_equal(text_double(text, 0.1), "0.1");
+	assert_string_equal(text_float(text, 0.1f), "0.1");
+	assert_string_equal(text_bytes(text, 1536), "1.50 KiB");
+	assert_string_equal(text_count(text, 123456789), "123 M");
+}
+
+static void numbers_are_whole(void **state)
+{
+	static const char *const bad[] = {
+		"", " 1", "1 ", "x", "1x", "99999999999999999999"};
+	int64_t n;
+	double d;
+	(void)state;
+	for (size_t i = 0; i < ARRAY_LEN(bad); i++)
+		assert_int_equal(parse_int(bad[i], &n), -1);
+	assert_int_equal(parse_int("-12", &n), 0);
+	assert_int_equal(n, -12);
+	assert_int_equal(parse_size("3M", &n), 0);
+	assert_int_equal(n, 3 << 20);
+	assert_int_equal(parse_size("9999999T", &n), -1);
+	assert_int_equal(parse_size("-1", &n), -1);
+	assert_int_equal(parse_double("1e999", &d), -1);
+	assert_int_equal(parse_double("1e-3", &d), 0);
+	assert_true(d == 1e-3);
+}
+
+static void nearest_name(void **state)
+{
+	static const char *const names[] = {"layers", "heads", "learning-rate", "lr"};
+	(void)state;
+	assert_string_equal(nearest("layrs", names, 4), "layers");
+	assert_string_equal(nearest("head", names, 4), "heads");
+	assert_null(nearest("something-else", names, 4));
+}
+
+/* ---- exact sums ------------------------------------------------------------------ */
+
+static void exact_sum_of_few(void **state)
+{
+	struct exact x = {0};
+	(void)state;
+	exact_add(&x, 1e300);
+	exact_add(&x, 1);
+	exact_add(&x, 1e-300);
+	exact_add(&x, -1e300);
+	exact_add(&x, -1);
+	assert_true(exact_round(&x) == 1e-300);
+	exact_add(&x, -1e-300);
+	assert_true(exact_round(&x) == 0);
+	exact_add(&x, 4.9e-324);
+	assert_true(exact_round(&x) == 4.9e-324);
+	exact_add(&x, (double)NAN);
+	assert_true(isnan(exact_round(&x)));
+}
+
+/* Doubles on a grid of 2^-40 whose sum fits a long double exactly are the reference. */
+static void exact_sum_in_any_order(void **state)
+{
+	enum { N = 4000 };
+	double v[N];
+	struct exact forward = {0}, backward = {0}, halves[2] = {{{0}}};
+	long double sum = 0;
+	(void)state;
+	for (int i = 0; i < N; i++) {
+		v[i] = floor(test_normal(7, i) * 0x1p20) * 0x1p-40;
+		sum += v[i];
+		exact_add(&forward, v[i]);
+		exact_add(&halves[i % 2], v[i]);
+	}
+	for (int i = N - 1; i >= 0; i--)
+		exact_add(&backward, v[i]);
+	exact_normalize(&halves[0]);
+	for (int i = 0; i < EXACT_LIMBS; i++)
+		halves[0].limb[i] += halves[1].limb[i];
+	assert_true(exact_round(&forward) == (double)sum);
+	assert_true(exact_round(&backward) == (double)sum);
+	assert_true(exact_round(&halves[0]) == (double)sum);
+}
+
+static void exact_rounds_once(void **state)
+{
+	(void)state;
+	for (int64_t i = 0; i < 20000;
+		i++) { /* two doubles: long double sums are exact */
+		double a = ldexp(test_normal(8, i), -(int)(i % 10));
+		double b = ldexp(test_normal(9, i), -(int)(i % 7));
+		struct exact x = {0};
+		exact_add(&x, a);
+		exact_add(&x, b);
+		assert_true(exact_round(&x) == a + b);
+	}
+	struct exact tie = {0};
+	exact_add(&tie, 1);
+	exact_add(&tie, 0x1p-53);
+	assert_true(exact_round(&tie) == 1); /* to even */
+	exact_add(&tie, 0x1p-1000);
+	assert_true(exact_round(&tie) == 1 + 0x1p-52);
+}
+
+/* ---- options --------------------------------------------------------------------- */
+
+struct opts {
+	bool flag;
+	int64_t n, size;
+	double x;
+	const char *s;
+	int e;
+	struct strs list;
+	struct opt_given given;
+	double rate;
+};
+
+static const char *const values[] = {"red", "green", "blue", NULL};
+static const char *const synopsis[] = {"[options]", NULL};
+#define O(f) offsetof(struct opts, f)
+static const struct opt table[] = {
+	{OPT_GROUP, .name = "All"},
+	{OPT_FLAG, 'f', "flag", NULL, "yes", O(flag), .help = "a flag"},
+	{OPT_INT, 'n', "number", "N", "3", O(n), OPT_ARITH, 1, 10, .help = "a number"},
+	{OPT_SIZE, 0, "size", "BYTES", "1K", O(size), .help = "a size"},
+	{OPT_DOUBLE, 'x', "ratio", "X", "0.5", O(x), 0, 0, 1, .help = "a ratio"},
+	{OPT_STR, 's', "text", "TEXT", NULL, O(s), OPT_LOCAL, .help = "a text"},
+	{OPT_ENUM, 0, "color", NULL, "red", O(e), .values = values, .help = "a color"},
+	{OPT_LIST, 'l', "item", "X", NULL, O(list), .help = "items"},
+	{OPT_DOUBLE, 0, "rate", "X", "0.7", O(rate),
+		.needs = "--text or --color green or blue", .was = "speed",
+		.help = "a rate"},
+	{OPT_END},
+};
+static const char *base_text;
+
+static int give_base(void *o, struct str *text, struct err *e)
+{
+	(void)o, (void)e;
+	str_puts(text, base_text ? base_text : "");
+	return 0;
+}
+
+static const struct program program = {"pt-test", "a test", synopsis, table,
+	sizeof(struct opts), offsetof(struct opts, given), .operands = "",
+	.settings = true, .base = give_base};
+
+static int parse(struct opts *o, struct err *e, const char *base, int n, ...)
+{
+	static char *argv[32];
+	va_list ap;
+	argv[0] = xstrdup("pt-test");
+	va_start(ap, n);
+	for (int i = 1; i <= n; i++)
+		argv[i] = xstrdup(va_arg(ap, const char *));
+	va_end(ap);
+	argv[n + 1] = NULL;
+	*e = (struct err){0};
+	base_text = base;
+	return opts_parse(&program, o, n + 1, argv, e);
+}
+
+static void options_have_defaults(void **state)
+{
+	struct opts o;
+	struct err e;
+	(void)state;
+	assert_int_equal(parse(&o, &e, NULL, 0), 0);
+	assert_true(
+		o.flag && o.n == 3 && o.size == 1024 && o.x == 0.5 && !o.s && o.e == 0);
+}
+
+static void options_win_in_order(void **state)
+{
+	struct opts o;
+	struct err e;
+	char config[4200];
+	(void)state;
+	snprintf(config, sizeof(config), "--config=%s",
+		test_file("c.conf", "number = 5\ncolor = green # a comment\nitem = a\n"
+				    "item = \"b # c\"\n"));
+	assert_int_equal(parse(&o, &e, "number = 4\nratio = 0.25", 1, config), 0);
+	assert_true(o.n == 5 && o.x == 0.25 && o.e == 1 && o.list.n == 2);
+	assert_string_equal(o.list.v[1], "b # c");
+	setenv("PT_NUMBER", "6", 1);
+	assert_int_equal(parse(&o, &e, "number = 4", 1, config), 0);
+	assert_int_equal(o.n, 6);
+	assert_int_equal(parse(&o, &e, "number = 4", 4, config, "-n", "7", "-lz"), 0);
+	assert_true(o.n == 7 && o.list.n == 1);
+	unsetenv("PT_NUMBER");
+	assert_int_equal(parse(&o, &e, NULL, 3, "--no-flag", "number=8", "file"), 1);
+	assert_true(!o.flag && o.n == 8);
+}
+
+static void options_refuse(void **state)
+{
+	static const struct {
+		const char *arg, *says;
+	} bad[] = {
+		{"--nmber=3", "unknown option '--nmber'; did you mean '--number'?"},
+		{"--no-flga", "did you mean '--no-flag'?"},
+		{"--ratio=inf", "is not finite"},
+		{"quiet=yes", "'quiet' is only for the command line"},
+		{"--number=x", "not a whole number"},
+		{"--number=11", "not between 1 and 10"},
+		{"--color=gren", "did you mean 'green'"},
+		{"--flag=perhaps", "neither yes nor no"},
+		{"--text", "needs a value"},
+		{"-z", "unknown option '-z'"},
+		{"nmber=3", "did you mean 'number'"},
+		{"--config=/nowhere", "No such file"},
+	};
+	struct opts o;
+	struct err e;
+	(void)state;
+	for (size_t i = 0; i < ARRAY_LEN(bad); i++) {
+		assert_int_equal(parse(&o, &e, NULL, 1, bad[i].arg), -1);
+		assert_non_null(strstr(e.msg, bad[i].says));
+		assert_true(e.code == EX_USAGE || e.code == EX_IOERR);
+	}
+	assert_int_equal(parse(&o, &e, "nmber = 3", 0), -1);
+	assert_int_equal(e.code, EX_DATAERR);
+	assert_non_null(strstr(e.msg, "did you mean 'number'"));
+}
+
+static void options_print_and_read_back(void **state)
+{
+	struct opts o, p;
+	struct err e;
+	struct str text = {0};
+	(void)state;
+	parse(&o, &e, NULL, 5, "-x0.1", "-s  two words # and \"more\"\n", "--no-flag",
+		"-la", "-lb c");
+	opts_print(&program, &o, 0, 0, &text);
+	assert_int_equal(opts_from_text(&program, &p, text.s, false, &e), 0);
+	assert_true(p.x == o.x && p.flag == o.flag && p.n == o.n && p.list.n == 2);
+	assert_string_equal(p.s, o.s);
+	assert_string_equal(p.list.v[1], "b c");
+	str_clear(&text);
+	opts_print(&program, &o, OPT_ARITH, 0, &text);
+	assert_string_equal(text.s, "number = 3\n");
+	str_free(&text);
+}
+
+static void options_that_need_others(void **state)
+{
+	/* a file may list all options, the command line names what is wanted */
+	static const struct {
+		const char *file, *arg;
+		bool given, fine;
+	} cases[] = {
+		{"", NULL, false, true},
+		{"rate = 0.7\n", NULL, false, true},
+		{"rate = 0.5\n", NULL, true, false},
+		{"", "--rate=0.7", true, false},
+		{"rate = 0.5\n", "--text=x", true, true},
+		{"color = green\n", "--rate=0.7", true, true},
+		{"color = blue\n", "--rate=0.7", true, true},
+		{"color = red\n", "--rate=0.7", true, false},
+		{"", "--speed=0.6", true, false},
+		{"", "speed=0.6", true, false},
+		{"speed = 0.6\n", "--color=blue", true, true},
+	};
+	struct opts o;
+	struct err e;
+	(void)state;
+	for (size_t i = 0; i < ARRAY_LEN(cases); i++) {
+		assert_int_equal(parse(&o, &e, cases[i].file, cases[i].arg ? 1 : 0,
+					 cases[i].arg ? cases[i].arg : ""),
+			0);
+		assert_int_equal(opts_given(&program, &o, "rate"), cases[i].given);
+		assert_int_equal(
+			opts_check_needs(&program, &o, &e), cases[i].fine ? 0 : -1);
+		if (!cases[i].fine)
+			assert_string_equal(
+				e.msg, "--rate needs --text or --color green or blue");
+	}
+	opts_reset(&program, &o, "ra");
+	assert_true(o.rate == 0.7 && !opts_given(&program, &o, "rate"));
+	setenv("PT_SPEED", "0.9", 1);
+	assert_int_equal(parse(&o, &e, "", 0), 0);
+	assert_true(o.rate == 0.9 && opts_given(&program, &o, "rate"));
+	unsetenv("PT_SPEED");
+}
+
+/* An empty text where the default is another one is no default. */
+static void options_print_what_is_empty(void **state)
+{
+	static const struct opt texts[] = {
+		{OPT_STR, 0, "text", "TEXT", "a default", 0, .help = "a text"},
+		{OPT_STR, 0, "none", "TEXT", NULL, sizeof(char *), .help = "another"},
+		{OPT_END}};
+	static const struct program p = {
+		.name = "empty", .opts = texts, .opts_bytes = 2 * sizeof(char *)};
+	const char *o[2], *again[2];
+	struct err e;
+	struct str text = {0};
+	(void)state;
+	assert_int_equal(opts_from_text(&p, o, "text = \"\"\n", false, &e), 0);
+	assert_null(o[0]);
+	opts_print(&p, o, 0, 0, &text);
+	assert_string_equal(text.s, "text = \"\"\n");
+	assert_int_equal(opts_from_text(&p, again, text.s, false, &e), 0);
+	assert_null(again[0]);
+	str_free(&text);
+}
+
+/* ---- files ----------------------------------------------------------------------- */
+
+static void a_set_gets_all_its_names_or_none(void **state)
+{
+	static const char *const names[] = {"set-0", "set-1", "set-2"};
+	struct durable d[3], *all[] = {&d[0], &d[1], &d[2]};
+	struct err e = {0};
+	(void)state;
+	for (int taken = 0; taken < 2; taken++) {
+		for (int i = 0; i < 3; i++) {
+			assert_int_equal(
+				durable_begin_own(&d[i], test_path(names[i]), &e), 0);
+			d[i].keeps = true;
+		}
+		if (taken) /* meanwhile, by another program */
+			test_file(names[2], "other");
+		assert_int_equal(durable_commit_all(all, 3, &e), taken ? -1 : 0);
+		for (int i = 0; i < 3; i++)
+			assert_int_equal(
+				file_exists(test_path(names[i])), !taken || i == 2);
+		for (int i = 0; i < 3; i++) {
+			durable_abort(&d[i]);
+			unlink(test_path(names[i]));
+		}
+	}
+}
+
+static void durable_replaces_at_once(void **state)
+{
+	struct durable d;
+	struct err e = {0};
+	struct str text = {0};
+	(void)state;
+	const char *path = test_file("durable", "old");
+	durable_begin(&d, path);
+	test_file("durable.tmp", "new");
+	durable_abort(&d);
+	assert_false(file_exists(test_path("durable.tmp")));
+	durable_begin(&d, path);
+	test_file("durable.tmp", "new");
+	assert_int_equal(durable_commit(&d, &e), 0);
+	assert_int_equal(file_read(path, 100, &text, &e), 0);
+	assert_string_equal(text.s, "new");
+	assert_int_equal(file_read(path, 2, &text, &e), -1);
+	assert_int_equal(e.code, EX_DATAERR);
+	str_free(&text);
+}
+
+static void memory_that_is_not_there(void **state)
+{
+	struct arena a;
+	(void)state;
+	assert_int_equal(arena_try(&a, "huge", SIZE_MAX / 2), -1);
+	assert_null(a.base);
+	arena_release(&a);
+	assert_int_equal(arena_try(&a, "small", 128), 0);
+	assert_non_null(arena_alloc(&a, 100));
+	arena_release(&a);
+	assert_int_equal(arena_try(&a, "nothing", 0), 0);
+	arena_release(&a);
+}
+
+int main(void)
+{
+	const struct CMUnitTest tests[] = {
+		cmocka_unit_test(philox_known_answers),
+		cmocka_unit_test(numbers_read_back),
+		cmocka_unit_test(numbers_are_whole),
+		cmocka_unit_test(nearest_name),
+		cmocka_unit_test(exact_sum_of_few),
+		cmocka_unit_test(exact_sum_in_any_order),
+		cmocka_unit_test(exact_rounds_once),
+		cmocka_unit_test(options_have_defaults),
+		cmocka_unit_test(options_win_in_order),
+		cmocka_unit_test(options_refuse),
+		cmocka_unit_test(options_print_and_read_back),
+		cmocka_unit_test(options_print_what_is_empty),
+		cmocka_unit_test(options_that_need_others),
+		cmocka_unit_test(durable_replaces_at_once),
+		cmocka_unit_test(a_set_gets_all_its_names_or_none),
+		cmocka_unit_test(memory_that_is_not_there),
+	};
+	return cmocka_run_group_tests(tests, NULL, NULL);
+}

@@ -1,0 +1,406 @@
+/* compare: how rows are matched, what differs and by how much, verdicts, the table. */
+#include "tests/support/support.h"
+#include "compare/compare.h"
+
+#include <math.h>
+#include <string.h>
+
+static const struct compare_opts exact = {.by = COL_STEP};
+
+/* A log from lines as pt-train prints them. */
+static struct run_log log_of(const char *lines)
+{
+	struct run_log l = {.name = xstrdup("a log")};
+	struct err e;
+	for (; *lines; lines += strcspn(lines, "\n") + 1)
+		assert_int_equal(run_log_line(&l, lines, strcspn(lines, "\n"), &e), 0);
+	return l;
+}
+
+static struct run_diff diff_of(
+	const char *control, const char *test, const struct compare_opts *o)
+{
+	struct run_log a = log_of(control), b = log_of(test);
+	struct run_diff d;
+	compare_runs(&a, &b, o, &d);
+	run_log_free(&a);
+	run_log_free(&b);
+	return d;
+}
+
+static enum verdict verdict_of(
+	const char *control, const char *test, const struct compare_opts *o)
+{
+	struct run_diff d = diff_of(control, test, o);
+	run_diff_free(&d);
+	return d.verdict;
+}
+
+#define ABC "step=1 tokens=10 loss=3\nstep=2 tokens=20 loss=2\nstep=3 tokens=30 loss=1\n"
+
+static void same_bits(void **state)
+{
+	(void)state;
+	struct run_diff d = diff_of(ABC, ABC, &exact);
+	const struct curve_diff *c = &d.curve[COL_LOSS];
+	assert_int_equal(d.verdict, VERDICT_SAME);
+	assert_true(c->n_common == 3 && c->n_differ == 0 && c->n_beyond == 0);
+	assert_int_equal(c->verdict, VERDICT_SAME);
+	assert_int_equal(d.curve[COL_VAL_LOSS].verdict, VERDICT_NOTHING);
+	assert_false(d.other_arithmetic);
+	run_diff_free(&d);
+}
+
+/* Times may differ, tokens and learning rates are no results: only curves count. */
+static void only_curves_count(void **state)
+{
+	(void)state;
+	assert_int_equal(verdict_of("step=1 loss=1 dt=1 lr=1 mem=5 mfu=0.1\n",
+				 "step=1 loss=1 dt=2 lr=2 mem=6 tps=3\n", &exact),
+		VERDICT_SAME);
+	assert_int_equal(
+		verdict_of("step=1 dt=1\n", "step=1 dt=1\n", &exact), VERDICT_NOTHING);
+	static const int curves[] = {
+		COL_LOSS, COL_GRAD_NORM, COL_TRAIN_LOSS, COL_VAL_LOSS};
+	for (size_t i = 0; i < ARRAY_LEN(curves); i++) {
+		char a[64], b[64];
+		snprintf(a, sizeof(a), "step=1 %s=1\n", columns[curves[i]].name);
+		snprintf(b, sizeof(b), "step=1 %s=1.0000001\n", columns[curves[i]].name);
+		assert_int_equal(verdict_of(a, a, &exact), VERDICT_SAME);
+		struct run_diff d = diff_of(a, b, &exact);
+		assert_int_equal(d.verdict, VERDICT_DIFFER);
+		assert_int_equal(d.curve[curves[i]].n_differ, 1);
+		run_diff_free(&d);
+	}
+}
+
+static void where_and_how_much(void **state)
+{
+	(void)state;
+	struct run_diff d = diff_of(
+		"step=5 loss=4\nstep=6 loss=4\nstep=7 loss=0.001\nstep=8 loss=4\nstep=9 "
+		"loss=2\n",
+		"step=5 loss=4\nstep=6 loss=4.0000005\nstep=7 loss=0.0011\nstep=8 "
+		"loss=3\n"
+		"step=9 loss=2\n",
+		&exact);
+	const struct curve_diff *c = &d.curve[COL_LOSS];
+	assert_int_equal(d.verdict, VERDICT_DIFFER);
+	assert_true(c->n_common == 5 && c->n_differ == 3 && c->n_beyond == 3);
+	assert_true(c->first.at == 6 && c->first.control == 4);
+	assert_int_equal(c->first.ulp, 1);
+	assert_true(c->first.abs == 0x1p-21);
+	assert_true(c->largest.at == 8 && c->largest.abs == 1 && c->largest.test == 3);
+	/* half of the 2^23 floats of [2, 4) */
+	assert_int_equal(c->largest.ulp, 1 << 22);
+	assert_true(c->most_ulp.at == 8);
+	run_diff_free(&d);
+}
+
+static void units_of_the_last_place(void **state)
+{
+	const float most = 3.4028235e38f, least = 1e-45f;
+	(void)state;
+	assert_int_equal(float_ulps(1, 1), 0);
+	assert_int_equal(float_ulps(0.0f, -0.0f), 0);
+	assert_int_equal(float_ulps(1, nextafterf(1, 2)), 1);
+	assert_int_equal(float_ulps(1, nextafterf(1, 0)), 1);
+	assert_int_equal(float_ulps(-least, least), 2);
+	assert_int_equal(float_ulps(0, least), 1);
+	assert_int_equal(float_ulps(most, INFINITY), 1);
+	assert_int_equal(float_ulps(1, 2), 1 << 23);
+	assert_int_equal(float_ulps(-1, 1), 2 * (int64_t)0x3f800000);
+	assert_int_equal(float_ulps(-INFINITY, INFINITY), 2 * (int64_t)0x7f800000);
+	assert_true(float_ulps(NAN, 1) == INT64_MAX && float_ulps(1, NAN) == INT64_MAX);
+	for (int64_t i = 0; i < 1000; i++) {
+		float x = (float)test_normal(1, i), y = x;
+		for (int64_t k = 0; k < i % 7; k++)
+			y = nextafterf(y, -INFINITY);
+		assert_int_equal(float_ulps(x, y), i % 7);
+		assert_int_equal(float_ulps(y, x), i % 7);
+	}
+}
+
+/* ---- numbers that are none ------------------------------------------------------- */
+
+static void not_a_number(void **state)
+{
+	static const struct compare_opts wide = {.by = COL_STEP, .rtol = 1, .atol = 1e30};
+	(void)state;
+	/* the same in both is the same */
+	assert_int_equal(verdict_of("step=1 loss=nan\n", "step=1 loss=nan\n", &exact),
+		VERDICT_SAME);
+	/* no tolerance makes it a number */
+	assert_int_equal(verdict_of("step=1 loss=nan\n", "step=1 loss=1\n", &wide),
+		VERDICT_DIFFER);
+	assert_int_equal(verdict_of("step=1 loss=1\n", "step=1 loss=nan\n", &wide),
+		VERDICT_DIFFER);
+	/* it is the largest difference, before and after others */
+	struct run_diff d = diff_of("step=1 loss=1\nstep=2 loss=1\nstep=3 loss=1\n",
+		"step=1 loss=9\nstep=2 loss=nan\nstep=3 loss=5\n", &exact);
+	const struct curve_diff *c = &d.curve[COL_LOSS];
+	assert_true(c->first.at == 1 && c->largest.at == 2 && c->most_ulp.at == 2);
+	assert_true(isnan(c->largest.abs) && c->largest.ulp == INT64_MAX);
+	struct str text = {0};
+	run_diff_print(&d, &exact, &text);
+	assert_non_null(strstr(text.s, "largest at step 2: 1, nan"));
+	assert_non_null(strstr(text.s, "NaN)"));
+	str_free(&text);
+	run_diff_free(&d);
+}
+
+static void infinite(void **state)
+{
+	static const struct compare_opts wide = {.by = COL_STEP, .rtol = 0.5, .atol = 1};
+	(void)state;
+	assert_int_equal(verdict_of("step=1 loss=inf\n", "step=1 loss=inf\n", &exact),
+		VERDICT_SAME);
+	assert_int_equal(verdict_of("step=1 loss=inf\n", "step=1 loss=1\n", &wide),
+		VERDICT_DIFFER);
+	assert_int_equal(verdict_of("step=1 loss=1\n", "step=1 loss=inf\n", &wide),
+		VERDICT_DIFFER);
+	assert_int_equal(verdict_of("step=1 loss=inf\n", "step=1 loss=-inf\n", &wide),
+		VERDICT_DIFFER);
+}
+
+/* ---- tolerance ------------------------------------------------------------------- */
+
+static void tolerance(void **state)
+{
+	static const struct {
+		double rtol, atol;
+		const char *test; /* the control is 4 */
+		enum verdict verdict;
+	} some[] = {
+		{0, 0, "4", VERDICT_SAME},
+		{0, 0, "4.0000005", VERDICT_DIFFER},
+		{0, 0.5, "4.5", VERDICT_WITHIN},
+		{0, 0.5, "3.5", VERDICT_WITHIN},
+		{0, 0.5, "4.500001", VERDICT_DIFFER},
+		{0.25, 0, "5", VERDICT_WITHIN},
+		{0.25, 0, "5.000001", VERDICT_DIFFER},
+		{0.25, 0.5, "5.5", VERDICT_WITHIN}, /* they add up */
+		{0.25, 0.5, "2.5", VERDICT_WITHIN},
+		{0.25, 0.5, "2.4", VERDICT_DIFFER},
+		{0.25, 0, "2.999", VERDICT_DIFFER}, /* of the control, not of the test */
+		{0.25, 0, "-4", VERDICT_DIFFER},
+	};
+	(void)state;
+	for (size_t i = 0; i < ARRAY_LEN(some); i++) {
+		char line[64];
+		struct compare_opts o = {COL_STEP, some[i].rtol, some[i].atol, false};
+		snprintf(line, sizeof(line), "step=1 loss=%s\n", some[i].test);
+		assert_int_equal(
+			verdict_of("step=1 loss=4\n", line, &o), some[i].verdict);
+	}
+	const struct compare_opts tenth = {.by = COL_STEP, .rtol = 0.1};
+	assert_int_equal(verdict_of("step=1 loss=-4\n", "step=1 loss=-4.1\n", &tenth),
+		VERDICT_WITHIN);
+	/* one beyond it is enough, whatever the others do */
+	const struct compare_opts o = {.by = COL_STEP, .atol = 0.5};
+	struct run_diff d =
+		diff_of(ABC, "step=1 loss=3.1\nstep=2 loss=2\nstep=3 loss=2\n", &o);
+	assert_true(d.curve[COL_LOSS].n_differ == 2 && d.curve[COL_LOSS].n_beyond == 1);
+	assert_int_equal(d.verdict, VERDICT_DIFFER);
+	run_diff_free(&d);
+	/* zeros of two signs are equal values, but not equal bits */
+	assert_int_equal(verdict_of("step=1 loss=0\n", "step=1 loss=-0\n", &exact),
+		VERDICT_WITHIN);
+}
+
+/* ---- alignment ------------------------------------------------------------------- */
+
+static void by_tokens(void **state)
+{
+	/* the test took batches of twice the size */
+	static const char test[] = "step=1 tokens=20 loss=2\nstep=2 tokens=40 loss=7\n";
+	const struct compare_opts common = {.by = COL_TOKENS, .common = true};
+	(void)state;
+	assert_int_equal(verdict_of(ABC, test, &exact), VERDICT_DIFFER);
+	struct run_diff d = diff_of(ABC, test, &common);
+	const struct curve_diff *c = &d.curve[COL_LOSS];
+	assert_int_equal(d.verdict, VERDICT_SAME);
+	assert_true(c->n_common == 1 && c->only_control == 2 && c->only_test == 1);
+	assert_true(c->first_only == 10);
+	run_diff_free(&d);
+	/* rows without tokens cannot be matched by them */
+	assert_int_equal(verdict_of("step=1 loss=1\n", "step=1 loss=1\n", &common),
+		VERDICT_NOTHING);
+}
+
+static void missing_rows(void **state)
+{
+	static const struct compare_opts common = {.by = COL_STEP, .common = true};
+	static const char less[] = "step=1 loss=3\nstep=3 loss=1\n";
+	static const char other[] = "step=7 loss=3\n";
+	(void)state;
+	struct run_diff d = diff_of(ABC, less, &exact);
+	const struct curve_diff *c = &d.curve[COL_LOSS];
+	assert_int_equal(d.verdict, VERDICT_DIFFER);
+	assert_true(c->n_common == 2 && c->n_differ == 0);
+	assert_true(c->only_control == 1 && c->only_test == 0 && c->first_only == 2);
+	run_diff_free(&d);
+	d = diff_of(less, ABC "step=4 loss=0\n", &exact);
+	assert_int_equal(d.verdict, VERDICT_DIFFER);
+	assert_true(
+		d.curve[COL_LOSS].only_test == 2 && d.curve[COL_LOSS].only_control == 0);
+	run_diff_free(&d);
+	assert_int_equal(verdict_of(ABC, less, &common), VERDICT_SAME);
+	assert_int_equal(verdict_of(less, ABC, &common), VERDICT_SAME);
+	assert_int_equal(verdict_of(ABC, "step=3 loss=9\n", &common), VERDICT_DIFFER);
+	assert_int_equal(verdict_of(ABC, other, &exact), VERDICT_NOTHING);
+	assert_int_equal(verdict_of(ABC, other, &common), VERDICT_NOTHING);
+	assert_int_equal(verdict_of(ABC, "", &exact), VERDICT_NOTHING);
+	assert_int_equal(verdict_of("", "", &exact), VERDICT_NOTHING);
+}
+
+/* A curve that one run has not measured: a difference, unless rows may be missing. */
+static void missing_curves(void **state)
+{
+	static const struct compare_opts common = {.by = COL_STEP, .common = true};
+	static const char more[] =
+		"step=1 loss=3 val_loss=4\nstep=2 loss=2\nstep=3 loss=1\n";
+	(void)state;
+	assert_int_equal(verdict_of(ABC, more, &exact), VERDICT_DIFFER);
+	assert_int_equal(verdict_of(more, ABC, &exact), VERDICT_DIFFER);
+	assert_int_equal(verdict_of(ABC, more, &common), VERDICT_SAME);
+	assert_int_equal(verdict_of(more, more, &exact), VERDICT_SAME);
+	/* the worst curve is the verdict, be it the first or the last */
+	assert_int_equal(
+		verdict_of(more, "step=1 loss=2 val_loss=4\n", &common), VERDICT_DIFFER);
+	assert_int_equal(
+		verdict_of(more,
+			"step=1 loss=3 val_loss=5\nstep=2 loss=2\nstep=3 loss=1\n",
+			&common),
+		VERDICT_DIFFER);
+}
+
+/* ---- arithmetic ------------------------------------------------------------------ */
+
+static void other_arithmetic(void **state)
+{
+	(void)state;
+	struct run_diff d =
+		diff_of("# meta arithmetic = 0x1\n# arith lr = 0.1\n# arith seed = "
+			"1\n# arith old = x\n" ABC,
+			"# meta arithmetic = 0x2\n# arith seed = 1\n# arith lr = 0.2\n# "
+			"arith new = "
+			"y\n" ABC,
+			&exact);
+	assert_int_equal(d.verdict, VERDICT_SAME); /* the bits are equal all the same */
+	assert_true(d.other_arithmetic);
+	assert_string_equal(d.arithmetic.s, "lr: 0.1, 0.2\nold: x, -\nnew: -, y\n");
+	run_diff_free(&d);
+	d = diff_of(
+		"# meta arithmetic = 0x1\n" ABC, "# meta arithmetic = 0x1\n" ABC, &exact);
+	assert_false(d.other_arithmetic);
+	run_diff_free(&d);
+	d = diff_of(ABC, "# meta arithmetic = 0x1\n" ABC, &exact); /* not known */
+	assert_false(d.other_arithmetic);
+	run_diff_free(&d);
+}
+
+/* Of arithmetic that is no config, or longer than any, nothing is said; and nothing is kept:
+ * `make fuzz` found a leak. */
+static void damaged_arithmetic(void **state)
+{
+	struct str lines = {0};
+	(void)state;
+	struct run_diff d = diff_of("# meta arithmetic = 0x1\n# arith lr = 0.1\n" ABC,
+		"# meta arithmetic = 0x2\n# arith lr = 0.2\n# arith LR 0.2\n" ABC,
+		&exact);
+	assert_true(d.other_arithmetic);
+	assert_int_equal(d.arithmetic.len, 0);
+	run_diff_free(&d);
+	str_puts(&lines, "# meta arithmetic = 0x1\n" ABC);
+	for (int i = 0; i < 50000; i++)
+		str_puts(&lines, "# arith a = 1\n");
+	d = diff_of("# meta arithmetic = 0x2\n# arith a = 1\n" ABC, lines.s, &exact);
+	assert_true(d.other_arithmetic);
+	assert_int_equal(d.arithmetic.len, 0);
+	run_diff_free(&d);
+	str_free(&lines);
+}
+
+/* ---- words ----------------------------------------------------------------------- */
+
+static void what_people_read(void **state)
+{
+	static const struct compare_opts wide = {.by = COL_STEP, .atol = 0.1};
+	static const struct {
+		const char *control, *test;
+		const struct compare_opts *o;
+		const char *says;
+	} some[] = {
+		{ABC, ABC, &exact,
+			"  loss       identical, 3 values\nverdict: identical bit for "
+			"bit\n"},
+		{"step=1 loss=4\n", "step=1 loss=3\n", &exact,
+			"  loss       1 of 1 values differ; first at step 1: 4, 3 (|Δ| "
+			"1, "
+			"4194304 ULP); largest at step 1: 4, 3 (|Δ| 1, 4194304 ULP)\n"
+			"verdict: they differ\n"},
+		{ABC, "step=1 loss=3\nstep=2 loss=2.05\nstep=3 loss=1\n", &wide,
+			"verdict: the same within the tolerance\n"},
+		{ABC, "step=1 loss=3\n", &exact,
+			"  loss       identical, 1 value; 2 only in the control, from "
+			"step 2\n"
+			"verdict: they differ\n"},
+		{ABC, "step=4 loss=3\n", &exact,
+			"  loss       no value in common; 3 only in the control; 1 only "
+			"in the "
+			"test, from step 1\nverdict: they have no value in common\n"},
+	};
+	(void)state;
+	for (size_t i = 0; i < ARRAY_LEN(some); i++) {
+		struct str text = {0};
+		struct run_diff d = diff_of(some[i].control, some[i].test, some[i].o);
+		run_diff_print(&d, some[i].o, &text);
+		assert_non_null(strstr(text.s, some[i].says));
+		str_free(&text);
+		run_diff_free(&d);
+	}
+}
+
+static void side_by_side(void **state)
+{
+	struct str out = {0};
+	(void)state;
+	struct run_log logs[] = {
+		log_of("step=1 tokens=5 loss=3\nstep=2 tokens=10\nstep=3 "
+		       "tokens=15 loss=0.1\n"),
+		log_of("step=1 tokens=5\nstep=2 tokens=10 loss=2\nstep=3 tokens=15 "
+		       "loss=-0\n"),
+		log_of("")};
+	compare_table(logs, 3, COL_LOSS, COL_STEP, &out);
+	assert_string_equal(out.s, "# step\ta log\ta log\ta log\n"
+				   "1\t3\t-\t-\n2\t-\t2\t-\n3\t0.1\t-0\t-\n");
+	str_clear(&out);
+	compare_table(logs, 2, COL_LOSS, COL_TOKENS, &out);
+	assert_string_equal(out.s, "# tokens\ta log\ta log\n"
+				   "5\t3\t-\n10\t-\t2\n15\t0.1\t-0\n");
+	str_free(&out);
+	for (size_t i = 0; i < ARRAY_LEN(logs); i++)
+		run_log_free(&logs[i]);
+}
+
+int main(void)
+{
+	const struct CMUnitTest tests[] = {
+		cmocka_unit_test(same_bits),
+		cmocka_unit_test(only_curves_count),
+		cmocka_unit_test(where_and_how_much),
+		cmocka_unit_test(units_of_the_last_place),
+		cmocka_unit_test(not_a_number),
+		cmocka_unit_test(infinite),
+		cmocka_unit_test(tolerance),
+		cmocka_unit_test(by_tokens),
+		cmocka_unit_test(missing_rows),
+		cmocka_unit_test(missing_curves),
+		cmocka_unit_test(other_arithmetic),
+		cmocka_unit_test(damaged_arithmetic),
+		cmocka_unit_test(what_people_read),
+		cmocka_unit_test(side_by_side),
+	};
+	return cmocka_run_group_tests(tests, NULL, NULL);
+}

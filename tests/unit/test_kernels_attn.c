@@ -1,0 +1,647 @@
+/*
+ * Kernels of attention, against the attention of whole sequences in float64: sequences whole
+ * and cut into the chunks of a ring, grouped queries, dropout; and the rows of decoding.
+ * isa: sse2 avx2 avx512
+ * device: cpu cuda
+ */
+#include "tests/support/device.h"
+#include "tests/support/kernels_ref.h"
+#include "parallel/parallel.h"
+
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+enum { HEADS = 4 };
+
+/* Sequences, cut into n chunks, of numbers of one type. Kernels see rows [chunk][batch][row of the chunk], the
+ * reference sees [batch][position]. */
+struct seqs {
+	struct ref_attn ref;
+	struct chunks cut;
+	enum dtype type;
+	int64_t rows;	/* of one sequence in one chunk */
+	int32_t *whole; /* the reference's row for each of the kernels' */
+};
+
+static struct seqs seqs_of(
+	int n, int64_t batch, int64_t context, int64_t kv_heads, int64_t dim, float p)
+{
+	struct seqs s = {
+		.ref = {.batch = batch,
+			.rows = context,
+			.heads = HEADS,
+			.kv_heads = kv_heads,
+			.dim = dim,
+			.first_head = 8},
+		.cut = {.n = n, .here = n, .context = context},
+		.rows = context / n,
+		.whole = ints(batch * context),
+	};
+	s.ref.scale = (double)(1 / sqrtf((float)dim));
+	s.ref.drop = (struct dropout){
+		.key = {{11, 12}}, .p = p, .step = counter(5), .first_sample = 300};
+	int32_t *pos = ints(s.rows);
+	for (int c = 0; c < n; c++) {
+		chunk_positions(&s.cut, c, pos);
+		for (int64_t i = 0; i < batch * s.rows; i++)
+			s.whole[c * batch * s.rows + i] =
+				(int32_t)(i / s.rows * context) + pos[i % s.rows];
+	}
+	return s;
+}
+
+static int64_t rows_of(const struct seqs *s)
+{
+	return s->ref.batch * s->ref.rows;
+}
+
+/* The numbers of a matrix, if they are of 16 bits as fp32. */
+static const float *numbers(struct mat m)
+{
+	struct device *d = test_device();
+	if (m.type == DT_F32)
+		return m.p;
+	struct mat y = mat_blank(m.rows, m.cols);
+	d->k->widen(d, y, m.p, m.type);
+	return y.p;
+}
+
+/* A matrix of the kernels in the reference's order, and back. */
+static double *to_whole(const struct seqs *s, struct mat m)
+{
+	double *whole = doubles(mat_size(m));
+	const float *x = numbers(m);
+	for (int64_t i = 0; i < mat_size(m); i++)
+		whole[s->whole[i / m.cols] * m.cols + i % m.cols] = (double)x[i];
+	return whole;
+}
+
+static double *to_chunks(const struct seqs *s, const double *whole, int64_t cols)
+{
+	double *m = doubles(rows_of(s) * cols);
+	for (int64_t i = 0; i < rows_of(s) * cols; i++)
+		m[i] = whole[s->whole[i / cols] * cols + i % cols];
+	return m;
+}
+
+/* ---- the ring -------------------------------------------------------------------- */
+
+/* What the kernels compute with, all chunks of it. */
+struct acts {
+	struct mat q, k, v, o, dout, dq, dk, dv;
+	float *max, *sum, *delta; /* [chunk][batch][head][row] */
+};
+
+static struct mat blank_mat(int64_t rows, int64_t cols, enum dtype type)
+{
+	int64_t per_float = (int64_t)sizeof(float) / dtype_bytes(type);
+	return mat_typed(floats(ceil_div(rows * cols, per_float)), rows, cols, type);
+}
+
+static struct mat random_mat(int64_t rows, int64_t cols, enum dtype type)
+{
+	struct device *d = test_device();
+	struct mat m = mat_blank(rows, cols), y = blank_mat(rows, cols, type);
+	fill_normal(m.p, rows * cols, 1);
+	if (type == DT_F32)
+		return m;
+	d->k->narrow(d, y.p, m, type);
+	return y;
+}
+
+static struct acts acts_of(const struct seqs *s)
+{
+	int64_t n = rows_of(s), kv = s->ref.kv_heads * s->ref.dim;
+	int64_t heads = s->ref.heads, cols = heads * s->ref.dim;
+	/* What one call makes may be of 16 bits too, each for itself. */
+	enum dtype some = s->cut.n == 1 ? s->type : DT_F32;
+	enum dtype others = n % 2 ? DT_F32 : some;
+	return (struct acts){
+		.q = random_mat(n, cols, s->type),
+		.k = random_mat(n, kv, s->type),
+		.v = random_mat(n, kv, s->type),
+		.o = blank_mat(n, cols, n % 4 == 1 ? DT_F32 : some),
+		.dout = random_mat(n, cols, s->type),
+		.dq = blank_mat(
+			n, cols, some), /* the first pair of chunks sets gradients */
+		.dk = blank_mat(n, kv, others),
+		.dv = blank_mat(n, kv, some),
+		.max = floats(n * heads),
+		.sum = floats(n * heads),
+		.delta = floats(n * heads),
+	};
+}
+
+static struct mat of_chunk(const struct seqs *s, struct mat m, int chunk)
+{
+	int64_t n = s->ref.batch * s->rows;
+	return mat_rows(m, chunk * n, n);
+}
+
+static struct attn shape_of(const struct seqs *s, int q_chunk, int k_chunk)
+{
+	int64_t len;
+	struct attn a = {
+		.batch = s->ref.batch,
+		.heads = s->ref.heads,
+		.kv_heads = s->ref.kv_heads,
+		.dim = s->ref.dim,
+		.q_rows = s->rows,
+		.k_rows = s->rows,
+		.scale = (float)s->ref.scale,
+		.drop = s->ref.drop,
+		.first_head = s->ref.first_head,
+	};
+	chunk_runs(&s->cut, q_chunk, a.q_first, &len);
+	chunk_runs(&s->cut, k_chunk, a.k_first, &len);
+	return a;
+}
+
+static void run_ring(struct device *d, const struct seqs *s, struct acts *t, bool forward)
+{
+	int64_t state = s->ref.batch * s->rows * s->ref.heads;
+	struct ring ring = ring_begin(&s->cut);
+	while (ring_next(&ring)) {
+		for (int c = 0; c < s->cut.n; c++) {
+			int kc = ring_keys_for(&ring, c);
+			struct attn a = shape_of(s, c, kc);
+			struct mat q = of_chunk(s, t->q, c), k = of_chunk(s, t->k, kc),
+				   v = of_chunk(s, t->v, kc), o = of_chunk(s, t->o, c);
+			float *max = t->max + c * state, *sum = t->sum + c * state;
+			if (forward)
+				d->k->attn_fwd(d, &a, o, max, sum, q, k, v,
+					ring_first(&ring), ring_last(&ring));
+			else
+				d->k->attn_bwd(d, &a, of_chunk(s, t->dq, c),
+					of_chunk(s, t->dk, kc), of_chunk(s, t->dv, kc),
+					t->delta + c * state, of_chunk(s, t->dout, c), o,
+					max, q, k, v, ring_first(&ring));
+		}
+	}
+}
+
+/* ---- against the reference ------------------------------------------------------- */
+
+/* Probabilities, their gradients and results of 16 bits have the rounding of these. */
+static const struct bounds {
+	const char *o, *lse, *q, *k, *v;
+	double bound;
+} bounds[] = {
+	[DT_F32] = {"attn_fwd", "attn_fwd, log-sum-exp", "attn_bwd, q", "attn_bwd, k",
+		"attn_bwd, v", 1e-5},
+	[DT_BF16] = {"attn_fwd, bf16", "attn_fwd, log-sum-exp, bf16", "attn_bwd, q, bf16",
+		"attn_bwd, k, bf16", "attn_bwd, v, bf16", 2e-2},
+	[DT_F16] = {"attn_fwd, fp16", "attn_fwd, log-sum-exp, fp16", "attn_bwd, q, fp16",
+		"attn_bwd, k, fp16", "attn_bwd, v, fp16", 3e-3},
+};
+
+/* lse: the kernels' [chunk][batch][head][row], the reference's [batch][head][position] */
+static void check_lse(const struct seqs *s, const float *max, const double *lse)
+{
+	int64_t context = s->ref.rows, heads = s->ref.heads, n = rows_of(s) * heads;
+	double *want = doubles(n);
+	for (int64_t i = 0; i < n; i++) {
+		int64_t head = i / s->rows % heads, sequence = i / s->rows / heads;
+		int64_t at = s->whole[sequence * s->rows + i % s->rows];
+		want[i] = lse[(at / context * heads + head) * context + at % context];
+	}
+	check_close(bounds[s->type].lse, max, want, n, 1e-6);
+}
+
+static void check_matrix(const char *what, const struct seqs *s, struct mat m,
+	const double *whole, double bound)
+{
+	const double *want = to_chunks(s, whole, m.cols);
+	check_close(what, numbers(m), want, mat_size(m), bound);
+}
+
+/* Results and their gradients that nobody has written yet. */
+static void blank_results(struct acts *t)
+{
+	struct mat *all[] = {&t->o, &t->dq, &t->dk, &t->dv};
+	for (size_t i = 0; i < ARRAY_LEN(all); i++)
+		*all[i] = blank_mat(all[i]->rows, all[i]->cols, all[i]->type);
+}
+
+/* The first rows have few keys, and so results that are large beside those of most: of rounding
+ * errors, too. */
+static double bound_of(const struct seqs *s)
+{
+	return bounds[s->type].bound * (s->ref.rows > 600 ? 1.5 : 1);
+}
+
+/* Each of the devices, against one reference. */
+static void check_attention_on(
+	struct device *const *devices, size_t n_devices, const struct seqs *s)
+{
+	struct acts t = acts_of(s);
+	double *q = to_whole(s, t.q), *k = to_whole(s, t.k), *v = to_whole(s, t.v);
+	/* Gradients may be nearly 0, so they are compared as what is added to numbers near 1. */
+	const struct mat to[] = {random_mat(t.q.rows, t.q.cols, DT_F32),
+		random_mat(t.k.rows, t.k.cols, DT_F32),
+		random_mat(t.v.rows, t.v.cols, DT_F32)};
+	double *want[] = {to_whole(s, to[0]), to_whole(s, to[1]), to_whole(s, to[2])};
+	const struct bounds b = bounds[s->type];
+	const char *const names[] = {b.q, b.k, b.v};
+	double *o = doubles(mat_size(t.o)), *lse = doubles(rows_of(s) * s->ref.heads);
+	ref_attn_fwd(&s->ref, o, lse, q, k, v);
+	ref_attn_bwd(&s->ref, want[0], want[1], want[2], to_whole(s, t.dout), q, k, v);
+	for (size_t i = 0; i < n_devices; i++) {
+		struct device *d = devices[i];
+		blank_results(&t);
+		run_ring(d, s, &t, true);
+		check_matrix(b.o, s, t.o, o, bound_of(s));
+		check_lse(s, t.max, lse);
+		run_ring(d, s, &t, false);
+		const struct mat grads[] = {t.dq, t.dk, t.dv};
+		for (int g = 0; g < 3; g++) {
+			struct mat sum = mat_blank(to[g].rows, to[g].cols);
+			d->k->add(d, sum, to[g], grads[g]);
+			check_matrix(names[g], s, sum, want[g], bound_of(s));
+		}
+	}
+	assert_int_equal(memory_end(NULL), 0); /* there are many cases */
+}
+
+static void check_attention(struct device *d, const struct seqs *s)
+{
+	check_attention_on(&d, 1, s);
+}
+
+/* A slow device does one case of so many. */
+static bool is_left_out(const struct device *d, size_t number)
+{
+	enum { OF = 7 };
+	return d->discrete && test_device_slow(d) && number % OF;
+}
+
+static void whole_sequences(void **state)
+{
+	size_t number = 0;
+	static const int64_t rows[] = {1, 7, 128, 129, 300};
+	static const int64_t dims[] = {8, 16, 40, 64, 128};
+	for (size_t i = 0; i < ARRAY_LEN(rows); i++) {
+		for (size_t j = 0; j < ARRAY_LEN(dims); j++) {
+			for (int kv_heads = 1; kv_heads <= 2; kv_heads++) {
+				float p = (i + j + (size_t)kv_heads) % 2 ? 0 : 0.2f;
+				if (is_left_out(*state, number++))
+					continue;
+				int64_t batch = rows[i] < 300 ? 2 : 1;
+				struct seqs s =
+					seqs_of(1, batch, rows[i], kv_heads, dims[j], p);
+				check_attention(*state, &s);
+			}
+		}
+	}
+}
+
+/* Heads that do not fill the sizes which a device has kernels for, and rows of which 16 bytes
+ * at a time cannot be copied. */
+static void odd_heads(void **state)
+{
+	static const int64_t dims[] = {1, 3, 20, 31, 80, 96, 130, 256};
+	for (size_t j = 0; j < ARRAY_LEN(dims); j++) {
+		if (is_left_out(*state, j + 4))
+			continue;
+		struct seqs s = seqs_of(1, 2, 70, 1 << j % 3, dims[j], j % 2 ? 0 : 0.2f);
+		check_attention(*state, &s);
+	}
+}
+
+/* A run of a chunk is context / 2n long: one position, a few, less and more than the
+ * blocks of 128 that the CPU takes. */
+static void rings(void **state)
+{
+	static const struct {
+		int n;
+		int64_t context, kv_heads, dim;
+		float p;
+	} cases[] = {
+		{1, 64, 4, 16, 0.5f},
+		{2, 4, 2, 8, 0},
+		{2, 4 * 5, 1, 40, 0.2f},
+		{2, 4 * 64, 2, 64, 0.2f},
+		{2, 4 * 129, 1, 16, 0.2f},
+		{2, 4 * 150, 2, 16, 0},
+		{3, 6, 4, 8, 0.2f},
+		{3, 6 * 13, 2, 128, 0},
+		{3, 6 * 64, 2, 16, 0.2f},
+		{3, 6 * 65, 1, 16, 0},
+		{4, 8, 2, 8, 0.2f},
+		{4, 8 * 7, 2, 40, 0},
+		{4, 8 * 43, 1, 16, 0.2f},
+	};
+	for (size_t i = 0; i < ARRAY_LEN(cases); i++) {
+		if (is_left_out(*state, i + 5))
+			continue;
+		struct seqs s = seqs_of(cases[i].n, 2, cases[i].context,
+			cases[i].kv_heads, cases[i].dim, cases[i].p);
+		check_attention(*state, &s);
+	}
+}
+
+/* Numbers of 16 bits, where a device stores them as such: heads that fit the kernels' sizes
+ * and that do not, and rows of which 16 bytes at a time cannot be copied. */
+static void narrow_sequences(void **state)
+{
+	static const int64_t rows[] = {1, 65, 128, 201};
+	static const int64_t dims[] = {8, 20, 31, 64, 96, 128, 256};
+	struct device *d = *state;
+	if (!d->stores_half)
+		skip();
+	for (size_t i = 0; i < ARRAY_LEN(rows); i++) {
+		for (size_t j = 0; j < ARRAY_LEN(dims); j++) {
+			size_t n = i + j;
+			if (is_left_out(d, i * ARRAY_LEN(dims) + j + i * 2))
+				continue;
+			struct seqs s = seqs_of(
+				1, 2, rows[i], 1 << n % 3, dims[j], n % 2 ? 0 : 0.2f);
+			s.type = n / 2 % 2 ? DT_F16 : DT_BF16;
+			check_attention(d, &s);
+		}
+	}
+}
+
+static void narrow_rings(void **state)
+{
+	static const struct {
+		int n;
+		int64_t context, kv_heads, dim;
+		float p;
+	} cases[] = {
+		{2, 4 * 5, 1, 40, 0.2f},
+		{2, 4 * 65, 2, 64, 0.2f},
+		{2, 4 * 64, 4, 128, 0},
+		{3, 6 * 39, 1, 32, 0.2f},
+		{4, 8 * 7, 2, 20, 0},
+		{4, 8 * 43, 1, 96, 0.2f},
+		{4, 8 * 32, 2, 256, 0.2f},
+	};
+	struct device *d = *state;
+	if (!d->stores_half)
+		skip();
+	for (size_t i = 0; i < ARRAY_LEN(cases) * 2; i++) {
+		size_t c = i / 2;
+		if (is_left_out(d, i + 4))
+			continue;
+		struct seqs s = seqs_of(cases[c].n, 2, cases[c].context,
+			cases[c].kv_heads, cases[c].dim, cases[c].p);
+		s.type = i % 2 ? DT_F16 : DT_BF16;
+		check_attention(d, &s);
+	}
+}
+
+/* The device's kernels for warpgroups, and those that all GPUs have (PT_ATTENTION). */
+static void open_others(const struct device *d, struct device *others)
+{
+	struct device_options o = {.exact = true};
+	struct err e = {0};
+	setenv("PT_ATTENTION", "mma", 1);
+	int failed = device_open(others, DEVICE_CUDA, &o, &e);
+	unsetenv("PT_ATTENTION");
+	assert_int_equal(failed, 0);
+	others->scratch = d->scratch;
+}
+
+/* Calls that a device may have kernels of its own for: each with those, and with the others. Tiles
+ * are of 64 to 128 rows: there are less than one, and several each way, of several heads and
+ * sequences. */
+static void warpgroups(void **state)
+{
+	static const struct {
+		int64_t batch, rows, kv_heads, dim;
+		enum dtype type;
+	} cases[] = {
+		{2, 1, 2, 128, DT_BF16},
+		{1, 63, 4, 64, DT_F16},
+		{1, 64, 2, 128, DT_F16},
+		{3, 65, 1, 64, DT_BF16},
+		{1, 128, 1, 128, DT_BF16},
+		{2, 129, 4, 64, DT_BF16},
+		{1, 200, 2, 104, DT_BF16},
+		{1, 201, 1, 56, DT_F16},
+		{1, 520, 2, 64, DT_BF16},
+		{2, 264, 2, 128, DT_BF16},
+	};
+	struct device others, *d = *state, *const both[] = {d, &others};
+	if (!d->stores_half)
+		skip();
+	open_others(d, &others);
+	for (size_t i = 0; i < ARRAY_LEN(cases); i++) {
+		struct seqs s = seqs_of(1, cases[i].batch, cases[i].rows,
+			cases[i].kv_heads, cases[i].dim, 0);
+		s.type = cases[i].type;
+		check_attention_on(both, 2, &s);
+	}
+	device_close(&others);
+}
+
+/* Shapes that training has, which an emulated GPU takes minutes for. */
+static void large_shapes(void **state)
+{
+	static const struct {
+		int64_t batch, rows, heads, kv_heads, dim;
+		enum dtype type;
+	} cases[] = {
+		{2, 1024, 12, 12, 64, DT_BF16},
+		{2, 1024, 12, 12, 128, DT_BF16},
+		{2, 1024, 12, 4, 64, DT_F16},
+		{2, 1000, 8, 2, 128, DT_BF16},
+		{1, 2048, 4, 4, 64, DT_BF16},
+	};
+	struct device others, *d = *state, *const both[] = {d, &others};
+	if (!d->stores_half || test_device_slow(d))
+		skip();
+	open_others(d, &others);
+	for (size_t i = 0; i < ARRAY_LEN(cases); i++) {
+		struct seqs s = seqs_of(1, cases[i].batch, cases[i].rows,
+			cases[i].kv_heads, cases[i].dim, 0);
+		s.ref.heads = cases[i].heads;
+		s.type = cases[i].type;
+		check_attention_on(both, 2, &s);
+	}
+	device_close(&others);
+}
+
+/* Large scores: the softmax is one key's, or nearly, and nothing overflows. */
+static void large_scores(void **state)
+{
+	for (int n = 1; n <= 2; n++) {
+		struct seqs s = seqs_of(n, 1, 140, 2, 16, 0);
+		struct acts t = acts_of(&s);
+		for (int64_t i = 0; i < mat_size(t.q); i++)
+			((float *)t.q.p)[i] *= 300;
+		double *o = doubles(mat_size(t.o)), *lse = doubles(rows_of(&s) * HEADS);
+		run_ring(*state, &s, &t, true);
+		ref_attn_fwd(&s.ref, o, lse, to_whole(&s, t.q), to_whole(&s, t.k),
+			to_whole(&s, t.v));
+		check_matrix("attn_fwd, scores to 1e3", &s, t.o, o, 2e-4);
+	}
+}
+
+/* The first of the sequences, alone. */
+static struct acts first_of(const struct acts *t, int64_t rows)
+{
+	struct acts one = *t;
+	struct mat *all[] = {
+		&one.q, &one.k, &one.v, &one.o, &one.dout, &one.dq, &one.dk, &one.dv};
+	for (size_t i = 0; i < ARRAY_LEN(all); i++) {
+		*all[i] = mat_rows(*all[i], 0, rows);
+		if (i == 3 || i > 4)
+			*all[i] = blank_mat(rows, all[i]->cols, all[i]->type);
+	}
+	return one;
+}
+
+/* Two sequences that are the same get the same bits, and so does one that is alone. */
+static void check_twice(struct device *d, enum dtype type, int64_t rows, int64_t dim)
+{
+	struct seqs s = seqs_of(1, 2, rows, 2, dim, 0),
+		    alone = seqs_of(1, 1, rows, 2, dim, 0);
+	s.type = alone.type = type;
+	struct acts t = acts_of(&s), one = first_of(&t, rows);
+	struct mat in[] = {t.q, t.k, t.v, t.dout}, out[] = {t.o, t.dq, t.dk, t.dv};
+	struct mat others[] = {one.o, one.dq, one.dk, one.dv};
+	for (size_t i = 0; i < ARRAY_LEN(in); i++) {
+		size_t half = (size_t)mat_bytes(in[i]) / 2;
+		memcpy((char *)in[i].p + half, in[i].p, half);
+	}
+	run_ring(d, &s, &t, true);
+	run_ring(d, &s, &t, false);
+	run_ring(d, &alone, &one, true);
+	run_ring(d, &alone, &one, false);
+	for (size_t i = 0; i < ARRAY_LEN(out); i++) {
+		const float *x = numbers(out[i]), *y = numbers(others[i]);
+		int64_t half = mat_size(out[i]) / 2;
+		check_bits("attention of another sequence", x + half, x, half);
+		check_bits("attention of a sequence alone", y, x, half);
+	}
+}
+
+static void sequences_are_alone(void **state)
+{
+	struct device *d = *state;
+	check_twice(d, DT_F32, 131, 64);
+	if (d->stores_half)
+		check_twice(d, DT_BF16, 131, 64);
+	if (d->stores_half)
+		check_twice(d, DT_BF16, 70, 24);
+}
+
+/* ---- dropout --------------------------------------------------------------------- */
+
+/*
+ * With queries of zero the probabilities of row i are 1 / (i + 1), and with values that are
+ * the identity, the output is the masked probabilities themselves. So the mask is seen, at
+ * every (sample, head, query, key), and must be that of the definition however sequences
+ * are cut.
+ */
+static void check_mask(struct device *d, int n, int64_t first_head, float p)
+{
+	enum { CONTEXT = 64 };
+	struct seqs s = seqs_of(n, 2, CONTEXT, 2, CONTEXT, p);
+	s.ref.first_head = first_head;
+	struct acts t = acts_of(&s);
+	memset(t.q.p, 0, (size_t)mat_size(t.q) * sizeof(float));
+	for (int64_t i = 0; i < mat_size(t.v); i++)
+		((float *)t.v.p)[i] =
+			s.whole[i / t.v.cols] % CONTEXT == i % CONTEXT ? 1 : 0;
+	run_ring(d, &s, &t, true);
+	double *o = to_whole(&s, t.o), kept = 0, all = 0;
+	for (int64_t i = 0; i < mat_size(t.o); i++) {
+		int64_t key = i % CONTEXT, head = i / CONTEXT % HEADS;
+		int64_t query = i / CONTEXT / HEADS % CONTEXT;
+		int64_t sample = i / CONTEXT / HEADS / CONTEXT;
+		double keep =
+			ref_keep(&s.ref.drop, sample, first_head + head, query, key);
+		assert_near(o[i], key > query ? 0 : keep / (double)(query + 1), 1e-6);
+		kept += key <= query && o[i] != 0;
+		all += key <= query;
+	}
+	double q = 1 - (double)p;
+	assert_near(kept / all, q, 5 * sqrt(q * (1 - q) / all));
+}
+
+static void dropout_mask(void **state)
+{
+	static const int chunks[] = {1, 2, 4};
+	for (size_t i = 0; i < ARRAY_LEN(chunks); i++) {
+		check_mask(*state, chunks[i], 0, 0.1f);
+		check_mask(*state, chunks[i], 36, 0.5f);
+	}
+}
+
+/* ---- decoding -------------------------------------------------------------------- */
+
+/* Rows [first, first + n) of a sequence whose keys and values are all there. */
+static void check_rows(
+	struct device *d, int64_t first, int64_t n, int64_t kv_heads, int64_t dim)
+{
+	struct seqs s = seqs_of(1, 1, first + n, kv_heads, dim, 0);
+	struct acts t = acts_of(&s);
+	int64_t cols = HEADS * dim;
+	double *o = doubles(mat_size(t.o)), *lse = doubles(rows_of(&s) * HEADS);
+	struct mat out = mat_rows(t.o, first, n);
+	d->k->attn_row(d, out, mat_rows(t.q, first, n), t.k, t.v, HEADS, kv_heads, dim,
+		first, (float)s.ref.scale);
+	ref_attn_fwd(
+		&s.ref, o, lse, to_whole(&s, t.q), to_whole(&s, t.k), to_whole(&s, t.v));
+	check_close("attn_row", out.p, o + first * cols, n * cols, 5e-6);
+	assert_int_equal(memory_end(NULL), 0);
+}
+
+static void rows(void **state)
+{
+	static const int64_t dims[] = {8, 16, 40, 64, 128};
+	for (size_t i = 0; i < ARRAY_LEN(dims); i++) {
+		for (int kv_heads = 1; kv_heads <= 4; kv_heads *= 2) {
+			check_rows(*state, 0, 1, kv_heads, dims[i]);
+			check_rows(*state, 0, 130, kv_heads, dims[i]);
+			check_rows(*state, 37, 1, kv_heads, dims[i]);
+			int64_t first = pick(1, 99), n = pick(2, 99);
+			check_rows(*state, first, n, kv_heads, dims[i]);
+		}
+	}
+}
+
+/* Decoding gives a row the same bits alone and in company. */
+static void row_is_alone(void **state)
+{
+	enum { FIRST = 21, ROWS = 64, DIM = 40 };
+	static const int64_t at_once[] = {1, 2, 7};
+	struct device *d = *state;
+	struct seqs s = seqs_of(1, 1, FIRST + ROWS, 2, DIM, 0);
+	struct acts t = acts_of(&s);
+	float scale = (float)s.ref.scale;
+	struct mat q = mat_rows(t.q, FIRST, ROWS), all = mat_blank(ROWS, q.cols);
+	struct mat some = mat_blank(ROWS, q.cols);
+	d->k->attn_row(d, all, q, t.k, t.v, HEADS, 2, DIM, FIRST, scale);
+	for (size_t a = 0; a < ARRAY_LEN(at_once); a++) {
+		for (int64_t i = 0; i < ROWS; i += at_once[a]) {
+			int64_t n = min64(at_once[a], ROWS - i);
+			d->k->attn_row(d, mat_rows(some, i, n), mat_rows(q, i, n), t.k,
+				t.v, HEADS, 2, DIM, FIRST + i, scale);
+		}
+		check_bits("attn_row", some.p, all.p, mat_size(all));
+	}
+}
+
+int main(void)
+{
+	const struct CMUnitTest tests[] = {
+		on_device(whole_sequences),
+		on_device(odd_heads),
+		on_device(rings),
+		on_device(narrow_sequences),
+		on_device(narrow_rings),
+		on_device(warpgroups),
+		on_device(large_shapes),
+		on_device(large_scores),
+		on_device(sequences_are_alone),
+		on_device(dropout_mask),
+		on_device(rows),
+		on_device(row_is_alone),
+	};
+	return run_on_device(tests);
+}

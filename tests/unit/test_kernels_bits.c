@@ -1,0 +1,734 @@
+/*
+ * Every kernel gives the same bits each time and on any number of threads, and those that do
+ * not call OpenBLAS on any instruction set.
+ * isa: sse2 avx2 avx512
+ * device: cpu cuda
+ */
+#include "tests/support/device.h"
+
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+/* Every matrix is larger than what one thread takes (PARALLEL_FROM of the CPU), and has
+ * tails. */
+enum { ROWS = 301, COLS = 211, N = ROWS * COLS, VOCAB = 40 };
+enum { BATCH = 3, SEQ = 150, HEADS = 4, KV_HEADS = 2, DIM = 24 };
+
+static int32_t *ids, *pos; /* [ROWS] */
+
+/* The same numbers for the same seed. */
+static struct mat numbers(int64_t rows, int64_t cols, uint64_t seed)
+{
+	struct mat m = mat_blank(rows, cols);
+	test_fill(m.p, rows * cols, seed, 1);
+	return m;
+}
+
+static struct mat nothing(void)
+{
+	return mat(NULL, 0, 0);
+}
+
+static uint64_t hash_of(struct mat m)
+{
+	return hash_bytes(m.p, (size_t)mat_size(m) * sizeof(float), 0);
+}
+
+/* ---- one run of each kernel: the hash of all that it wrote ----------------------- */
+
+static uint64_t run_embed_fwd(struct device *d)
+{
+	struct mat y = numbers(ROWS, COLS, 1);
+	d->k->embed_fwd(d, y, numbers(VOCAB - 9, COLS, 2), ids, 5, true);
+	return hash_of(y);
+}
+
+static uint64_t run_embed_bwd(struct device *d)
+{
+	struct mat dw = mat_blank(VOCAB - 9, COLS);
+	d->k->embed_bwd(d, dw, numbers(ROWS, COLS, 1), ids, 5);
+	return hash_of(dw);
+}
+
+static uint64_t run_linear_fwd(struct device *d)
+{
+	struct mat y = mat_blank(ROWS, 530);
+	d->k->linear_fwd(
+		d, y, numbers(ROWS, COLS, 1), numbers(530, COLS, 2), numbers(1, 530, 3));
+	return hash_of(y);
+}
+
+static uint64_t run_linear_bwd_x(struct device *d)
+{
+	struct mat dx = numbers(ROWS, COLS, 1);
+	d->k->linear_bwd_x(d, dx, numbers(ROWS, 530, 2), numbers(530, COLS, 3), true);
+	return hash_of(dx);
+}
+
+static uint64_t run_linear_bwd_w(struct device *d)
+{
+	struct mat dw = mat_blank(530, COLS);
+	d->k->linear_bwd_w(d, dw, numbers(ROWS, 530, 1), numbers(ROWS, COLS, 2), false);
+	return hash_of(dw);
+}
+
+static uint64_t run_linear_gelu_fwd(struct device *d)
+{
+	struct mat y = mat_blank(ROWS, 530), a = mat_blank(ROWS, 530);
+	d->k->linear_gelu_fwd(d, y, a, numbers(ROWS, COLS, 1), numbers(530, COLS, 2),
+		numbers(1, 530, 3));
+	return hash_of(y) ^ hash_of(a);
+}
+
+static uint64_t run_linear_gelu_bwd(struct device *d)
+{
+	struct mat da = mat_blank(ROWS, COLS);
+	d->k->linear_gelu_bwd(d, da, numbers(ROWS, 530, 2), numbers(530, COLS, 3),
+		numbers(ROWS, COLS, 4));
+	return hash_of(da);
+}
+
+static uint64_t run_bias_fwd(struct device *d)
+{
+	struct mat y = numbers(ROWS, COLS, 1);
+	d->k->bias_fwd(d, y, numbers(1, COLS, 2));
+	return hash_of(y);
+}
+
+static uint64_t run_bias_bwd(struct device *d)
+{
+	struct mat db = mat_blank(1, COLS);
+	d->k->bias_bwd(d, db, numbers(ROWS, COLS, 1));
+	return hash_of(db);
+}
+
+static uint64_t run_norm_fwd(struct device *d)
+{
+	uint64_t hash = 0;
+	for (int kind = 0; kind < 2; kind++) {
+		struct mat y = mat_blank(ROWS, COLS), stats = mat_blank(2, ROWS);
+		d->k->norm_fwd(d, kind, y, stats, numbers(ROWS, COLS, 1),
+			numbers(1, COLS, 2), numbers(1, COLS, 3), 1e-5f);
+		hash = hash_mix(hash + hash_of(y)) + hash_of(stats);
+	}
+	return hash;
+}
+
+static uint64_t run_norm_bwd_x(struct device *d)
+{
+	uint64_t hash = 0;
+	for (int kind = 0; kind < 2; kind++) {
+		struct mat dx = numbers(ROWS, COLS, 1);
+		d->k->norm_bwd_x(d, kind, dx, numbers(ROWS, COLS, 2),
+			numbers(ROWS, COLS, 3), numbers(2, ROWS, 4), numbers(1, COLS, 5));
+		hash = hash_mix(hash + hash_of(dx));
+	}
+	return hash;
+}
+
+static uint64_t run_norm_bwd_w(struct device *d)
+{
+	struct mat dgamma = mat_blank(1, COLS), dbeta = mat_blank(1, COLS);
+	d->k->norm_bwd_w(d, NORM_LAYER, dgamma, dbeta, numbers(ROWS, COLS, 1),
+		numbers(ROWS, COLS, 2), numbers(2, ROWS, 3), 3, ROWS - 10);
+	return hash_of(dgamma) ^ hash_of(dbeta);
+}
+
+static uint64_t run_norm_bwd(struct device *d)
+{
+	const struct norm_grads to = {.dx = numbers(ROWS, COLS, 1),
+		.dgamma = mat_blank(1, COLS),
+		.dbeta = mat_blank(1, COLS)};
+	d->k->norm_bwd(d, NORM_LAYER, &to, numbers(ROWS, COLS, 2), numbers(ROWS, COLS, 3),
+		numbers(2, ROWS, 4), numbers(1, COLS, 5), 3, ROWS - 10);
+	return hash_of(to.dgamma) ^ hash_of(to.dbeta) ^ hash_of(to.dx);
+}
+
+static uint64_t run_rope(struct device *d)
+{
+	struct mat x = numbers(ROWS, HEADS * DIM, 1);
+	d->k->rope(d, x, DIM, numbers(ROWS, DIM, 2), pos, 1);
+	return hash_of(x);
+}
+
+static struct attn attn_shape(void)
+{
+	return (struct attn){
+		.batch = BATCH,
+		.heads = HEADS,
+		.kv_heads = KV_HEADS,
+		.dim = DIM,
+		.q_rows = SEQ,
+		.k_rows = SEQ,
+		.q_first = {75, 225}, /* the first of two chunks, and itself */
+		.k_first = {75, 225},
+		.scale = 0.3f,
+		.drop = {.key = {{1, 2}}, .p = 0.1f, .step = counter(0)},
+	};
+}
+
+static uint64_t run_attn_fwd(struct device *d)
+{
+	struct attn a = attn_shape();
+	int64_t n = BATCH * SEQ;
+	struct mat o = mat_blank(n, HEADS * DIM), max = mat_blank(n, HEADS),
+		   sum = mat_blank(n, HEADS);
+	d->k->attn_fwd(d, &a, o, max.p, sum.p, numbers(n, HEADS * DIM, 1),
+		numbers(n, KV_HEADS * DIM, 2), numbers(n, KV_HEADS * DIM, 3), true, true);
+	return hash_of(o) ^ hash_of(max);
+}
+
+static uint64_t run_attn_bwd(struct device *d)
+{
+	struct attn a = attn_shape();
+	int64_t n = BATCH * SEQ, q = HEADS * DIM, kv = KV_HEADS * DIM;
+	struct mat dq = numbers(n, q, 1), dk = numbers(n, kv, 2), dv = numbers(n, kv, 3);
+	struct mat delta = mat_blank(n, HEADS), lse = numbers(n, HEADS, 4);
+	d->k->attn_bwd(d, &a, dq, dk, dv, delta.p, numbers(n, q, 5), numbers(n, q, 6),
+		lse.p, numbers(n, q, 7), numbers(n, kv, 8), numbers(n, kv, 9), true);
+	return hash_of(dq) ^ hash_of(dk) ^ hash_of(dv) ^ hash_of(delta);
+}
+
+static uint64_t run_act_fwd(struct device *d)
+{
+	uint64_t hash = 0;
+	for (int kind = 0; kind < 3; kind++) {
+		struct mat y = mat_blank(ROWS, COLS);
+		d->k->act_fwd(d, kind, y, numbers(ROWS, COLS, 1), numbers(ROWS, COLS, 2));
+		hash = hash_mix(hash + hash_of(y));
+	}
+	return hash;
+}
+
+static uint64_t run_act_bwd(struct device *d)
+{
+	uint64_t hash = 0;
+	for (int kind = 0; kind < 3; kind++) {
+		bool gated = kind == ACT_SWIGLU;
+		struct mat da = mat_blank(ROWS, COLS), db = numbers(ROWS, COLS, 1);
+		d->k->act_bwd(d, kind, da, gated ? db : nothing(), numbers(ROWS, COLS, 2),
+			numbers(ROWS, COLS, 3),
+			gated ? numbers(ROWS, COLS, 4) : nothing());
+		hash = hash_mix(hash + hash_of(da)) + hash_of(db);
+	}
+	return hash;
+}
+
+static uint64_t run_add(struct device *d)
+{
+	struct mat y = mat_blank(ROWS, COLS);
+	d->k->add(d, y, numbers(ROWS, COLS, 1), numbers(ROWS, COLS, 2));
+	return hash_of(y);
+}
+
+static uint64_t run_dropout(struct device *d)
+{
+	struct dropout o = {.key = {{5, 6}},
+		.p = 0.2f,
+		.step = counter(0),
+		.pos = pos,
+		.seq_rows = 43};
+	struct mat y = mat_blank(ROWS, COLS);
+	o.first_col = 3;
+	d->k->dropout(d, y, numbers(ROWS, COLS, 1), &o);
+	return hash_of(y);
+}
+
+static uint64_t run_residual(struct device *d)
+{
+	struct dropout o = {.key = {{1, 2}},
+		.p = 0.1f,
+		.step = counter(0),
+		.pos = pos,
+		.seq_rows = 100};
+	struct mat y = mat_blank(ROWS, COLS);
+	d->k->residual(d, y, numbers(ROWS, COLS, 1), numbers(ROWS, COLS, 2),
+		numbers(1, COLS, 3), &o);
+	return hash_of(y);
+}
+
+static uint64_t run_residual_norm(struct device *d)
+{
+	struct mat y = mat_blank(ROWS, COLS);
+	const struct norm n = {NORM_RMS, mat_blank(ROWS, COLS), mat_blank(2, ROWS),
+		numbers(1, COLS, 4), nothing(), 1e-5f};
+	d->k->residual_norm(d, y, numbers(ROWS, COLS, 1), numbers(ROWS, COLS, 2),
+		numbers(1, COLS, 3), NULL, &n);
+	return hash_of(y) ^ hash_of(n.h) ^ hash_of(n.stats);
+}
+
+/* Floats of all sizes, to every format. */
+static uint64_t run_round(struct device *d)
+{
+	uint64_t hash = 0;
+	struct mat x = mat_blank(ROWS, COLS), y = mat_blank(ROWS, COLS);
+	for (int64_t i = 0; i < N; i++) {
+		uint32_t bits = (uint32_t)i * 67601u;
+		memcpy((float *)x.p + i, &bits, sizeof(bits));
+	}
+	for (int type = DT_F32; type <= DT_E5M2; type++) {
+		d->k->round(d, y, x, type, 0.7f);
+		hash = hash_mix(hash + hash_of(y));
+	}
+	return hash;
+}
+
+/* Floats of all sizes as 16 bits, and back. */
+static uint64_t both_ways(struct device *d, enum dtype type, uint64_t *narrow)
+{
+	uint16_t *packed = shorts(N);
+	struct mat x = mat_blank(ROWS, COLS), y = mat_blank(ROWS, COLS);
+	for (int64_t i = 0; i < N; i++) {
+		uint32_t bits = (uint32_t)i * 67601u;
+		memcpy((float *)x.p + i, &bits, sizeof(bits));
+	}
+	d->k->narrow(d, packed, x, type);
+	d->k->widen(d, y, packed, type);
+	*narrow = hash_bytes(packed, N * sizeof(*packed), 0);
+	return hash_of(y);
+}
+
+static uint64_t run_narrow(struct device *d)
+{
+	uint64_t bf16, fp16;
+	both_ways(d, DT_BF16, &bf16);
+	both_ways(d, DT_F16, &fp16);
+	return bf16 ^ hash_mix(fp16);
+}
+
+static uint64_t run_widen(struct device *d)
+{
+	uint64_t unused;
+	return both_ways(d, DT_BF16, &unused) ^ hash_mix(both_ways(d, DT_F16, &unused));
+}
+
+static uint64_t run_round_scaled(struct device *d)
+{
+	struct mat y = mat_blank(ROWS, COLS);
+	float *inverse = scalar(0);
+	d->k->round_scaled(d, y, inverse, numbers(ROWS, COLS, 1), DT_E4M3, scalar(5));
+	return hash_of(y) ^ hash_of(mat(inverse, 1, 1));
+}
+
+static uint64_t run_amax(struct device *d)
+{
+	float most = amax_of(d, numbers(ROWS, COLS, 1));
+	return hash_bytes(&most, sizeof(most), 0);
+}
+
+static uint64_t run_xent_stats(struct device *d)
+{
+	struct mat max = mat_blank(1, ROWS), sum = mat_blank(1, ROWS),
+		   target = mat_blank(1, ROWS);
+	d->k->xent_stats(
+		d, max.p, sum.p, target.p, numbers(ROWS, COLS, 1), ids, 0, COLS - 5);
+	return hash_of(max) ^ hash_of(sum) ^ hash_of(target);
+}
+
+static uint64_t run_xent_join(struct device *d)
+{
+	enum { LONG = 40000 };
+	struct mat lse = mat_blank(1, LONG), loss = mat_blank(1, LONG),
+		   sum = numbers(3, LONG, 1);
+	for (int64_t i = 0; i < 3 * LONG; i++)
+		((float *)sum.p)[i] = 1 + fabsf(((float *)sum.p)[i]);
+	d->k->xent_join(d, lse.p, loss.p, numbers(3, LONG, 2).p, sum.p,
+		numbers(3, LONG, 3).p, 3, LONG);
+	return hash_of(lse) ^ hash_of(loss);
+}
+
+static uint64_t run_xent_bwd(struct device *d)
+{
+	struct mat x = numbers(ROWS, COLS, 1);
+	d->k->xent_bwd(d, x, numbers(1, ROWS, 2).p, ids, 0, COLS - 5, scalar(0.1f));
+	return hash_of(x);
+}
+
+static uint64_t run_xent_fused(struct device *d)
+{
+	struct mat x = numbers(ROWS, COLS, 1), loss = mat_blank(1, ROWS);
+	d->k->xent_fused(d, loss.p, x, ids, COLS - 5, scalar(0.1f));
+	return hash_of(x) ^ hash_of(loss);
+}
+
+static uint64_t run_adamw(struct device *d)
+{
+	struct update a = {.lr = 0.1f,
+		.beta1 = 0.9f,
+		.beta2 = 0.99f,
+		.eps = 1e-8f,
+		.grad_scale = 0.7f,
+		.correct1 = 0.3f,
+		.correct2 = 0.03f};
+	struct mat p = numbers(ROWS, COLS, 1), m = numbers(ROWS, COLS, 2),
+		   v = mat_blank(ROWS, COLS);
+	d->k->zero(d, v);
+	const struct update_part part = {.p = p.p,
+		.m = m.p,
+		.v = v.p,
+		.g = numbers(ROWS, COLS, 3).p,
+		.n = N,
+		.decay = 0.1f};
+	d->k->adamw(d, &part, 1, there(&a, sizeof(a)));
+	return hash_of(p) ^ hash_of(m) ^ hash_of(v);
+}
+
+static const struct update momentum = {
+	.lr = 0.7f, .momentum = 0.9f, .nesterov = true, .grad_scale = 0.3f};
+
+/* p and m become something of g. */
+static uint64_t run_update(struct device *d, kern_sgd *kernel, bool has_m)
+{
+	struct mat p = numbers(ROWS, COLS, 1), m = numbers(ROWS, COLS, 2);
+	const struct update_part part = {.p = p.p,
+		.m = has_m ? m.p : NULL,
+		.g = numbers(ROWS, COLS, 3).p,
+		.n = N,
+		.decay = 0.1f,
+		.rate = 3};
+	kernel(d, &part, 1, there(&momentum, sizeof(momentum)));
+	return hash_of(p) ^ hash_of(m);
+}
+
+static uint64_t run_sgd(struct device *d)
+{
+	return run_update(d, d->k->sgd, true) ^ run_update(d, d->k->sgd, false);
+}
+
+static uint64_t run_muon_momentum(struct device *d)
+{
+	return run_update(d, d->k->muon_momentum, true);
+}
+
+static uint64_t run_muon_update(struct device *d)
+{
+	return run_update(d, d->k->muon_update, false);
+}
+
+static const struct sliced in_three = {ROWS, COLS / 3 * 3, 3};
+
+static uint64_t run_muon_normalize(struct device *d)
+{
+	struct mat x = mat_blank(ROWS, in_three.cols), from = numbers(ROWS, COLS, 1);
+	struct exact *squares = exact_zero();
+	d->k->exact_sumsq(d, squares, &from, 1);
+	d->k->muon_normalize(d, x, from.p, &in_three, squares);
+	return hash_of(x);
+}
+
+static uint64_t run_muon_unpack(struct device *d)
+{
+	struct mat to = mat_blank(ROWS, in_three.cols);
+	d->k->muon_unpack(d, to.p, numbers(ROWS, COLS, 1), &in_three);
+	return hash_of(to);
+}
+
+static uint64_t run_axpby(struct device *d)
+{
+	struct mat y = numbers(ROWS, COLS, 1);
+	d->k->axpby(d, y, 0.3f, numbers(ROWS, COLS, 2), -1.7f);
+	return hash_of(y);
+}
+
+static uint64_t run_pseudo_grad(struct device *d)
+{
+	struct mat p = numbers(ROWS, COLS, 1);
+	d->k->pseudo_grad(d, p.p, numbers(ROWS, COLS, 2).p, N);
+	return hash_of(p);
+}
+
+static uint64_t run_mix(struct device *d)
+{
+	struct mat p = numbers(ROWS, COLS, 1);
+	d->k->mix(d, p.p, numbers(ROWS, COLS, 2).p, N, 0.3f);
+	return hash_of(p);
+}
+
+static uint64_t run_combine(struct device *d)
+{
+	static const float weight[] = {0.3f, 0.1f, 0, 0.4f, 0.2f};
+	const float *x[ARRAY_LEN(weight)];
+	const struct combine c = {ARRAY_LEN(weight), weight, SIGN_VOTE_SUM, true};
+	struct mat out = mat_blank(ROWS, COLS);
+	for (size_t i = 0; i < ARRAY_LEN(weight); i++)
+		x[i] = numbers(ROWS, COLS, 1 + i).p;
+	d->k->combine(d, out.p, x, N, &c);
+	return hash_of(out);
+}
+
+static uint64_t run_keep_largest(struct device *d)
+{
+	struct mat x = numbers(ROWS, COLS, 1);
+	d->k->keep_largest(d, x, COLS / 3);
+	return hash_of(x);
+}
+
+static uint64_t run_keep_random(struct device *d)
+{
+	struct keep keep = {0.3f, 1, {{{1, 2}}, 5, 0}, 6};
+	struct mat x = numbers(ROWS, COLS, 1);
+	d->k->keep_random(d, x, &keep);
+	return hash_of(x);
+}
+
+static uint64_t run_sub(struct device *d)
+{
+	struct mat y = mat_blank(ROWS, COLS);
+	d->k->sub(d, y, numbers(ROWS, COLS, 1), numbers(ROWS, COLS, 2));
+	return hash_of(y);
+}
+
+static uint64_t run_round_stochastic(struct device *d)
+{
+	struct mat x = numbers(ROWS, COLS, 1);
+	d->k->round_stochastic(d, x, &(struct rng_stream){{{1, 2}}, 5, 0});
+	return hash_of(x);
+}
+
+/* To nearest, then at random. */
+static uint64_t run_quantise(struct device *d)
+{
+	uint64_t hash = 0;
+	for (int random = 0; random < 2; random++) {
+		struct mat x = numbers(ROWS, COLS, 1);
+		float *scales = floats(ROWS);
+		int8_t *codes = (int8_t *)floats(N);
+		d->k->quantise(d, x, codes, scales,
+			random ? &(struct rng_stream){{{1, 2}}, 5, 0} : NULL);
+		hash = hash * 3 + hash_of(x) + hash_bytes(codes, N, 0) +
+		       hash_bytes(scales, ROWS * sizeof(*scales), 0);
+	}
+	return hash;
+}
+
+static uint64_t run_dequantise(struct device *d)
+{
+	struct mat x = numbers(ROWS, COLS, 1);
+	int8_t *codes = (int8_t *)floats(N);
+	for (int64_t i = 0; i < N; i++)
+		codes[i] = (int8_t)(i * 7);
+	d->k->dequantise(d, x, codes, numbers(1, ROWS, 2).p);
+	return hash_of(x);
+}
+
+enum { PICKED = COLS / 3 };
+
+static uint64_t run_topk_pack(struct device *d)
+{
+	float *values = floats(ROWS * PICKED), *places = floats(ROWS * PICKED);
+	d->k->topk_pack(d, values, places, true, numbers(ROWS, COLS, 1), PICKED);
+	return hash_bytes(values, ROWS * PICKED * sizeof(*values), 0) ^
+	       hash_bytes(places, ROWS * PICKED * sizeof(*places), 1);
+}
+
+static uint64_t run_topk_scatter(struct device *d)
+{
+	struct mat x = numbers(ROWS, COLS, 1);
+	uint16_t *places = (uint16_t *)(void *)floats(ROWS * PICKED);
+	for (int64_t i = 0; i < ROWS * PICKED; i++)
+		places[i] = (uint16_t)(i * 7 % COLS);
+	d->k->topk_scatter(d, x, numbers(ROWS, PICKED, 2).p, places, false, PICKED);
+	return hash_of(x);
+}
+
+static uint64_t run_step_end(struct device *d)
+{
+	const struct step_terms terms = {
+		.update = {.lr = 0.1f}, .count = 77, .max_norm = 0.3, .scale = 8};
+	struct exact *loss = exact_zero(), *squares = exact_zero();
+	struct step_end nothing = {.loss = 0}, *e = there(&nothing, sizeof(nothing));
+	struct mat x = numbers(ROWS, COLS, 1);
+	d->k->exact_sum(d, loss, x.p, N);
+	d->k->exact_sumsq(d, squares, &x, 1);
+	d->k->step_end(d, e, loss, squares, there(&terms, sizeof(terms)));
+	const float made[] = {e->loss, e->grad_norm, e->update.grad_scale, e->update.lr};
+	return hash_bytes(made, sizeof(made), 0);
+}
+
+static uint64_t run_row_sumsq(struct device *d)
+{
+	double *sum = doubles(ROWS);
+	d->k->row_sumsq(d, sum, numbers(ROWS, COLS, 1));
+	return hash_bytes(sum, ROWS * sizeof(double), 0);
+}
+
+static uint64_t run_exact_sum(struct device *d)
+{
+	struct exact *x = exact_zero();
+	d->k->exact_sum(d, x, numbers(ROWS, COLS, 1).p, N);
+	return hash_bytes(x, sizeof(*x), 0);
+}
+
+static uint64_t run_exact_sumsq(struct device *d)
+{
+	struct exact *x = exact_zero();
+	const struct mat m = numbers(ROWS, COLS, 1);
+	d->k->exact_sumsq(d, x, &m, 1);
+	return hash_bytes(x, sizeof(*x), 0);
+}
+
+static uint64_t run_normal(struct device *d)
+{
+	struct mat x = mat_blank(ROWS, COLS);
+	const struct normal o = {0, 1, 3, {{{1, 2}}, 5, COLS + 7}};
+	d->k->normal(d, x, &o);
+	return hash_of(x);
+}
+
+static uint64_t run_zero(struct device *d)
+{
+	struct mat x = numbers(ROWS, COLS, 1);
+	d->k->zero(d, x);
+	return hash_of(x);
+}
+
+static uint64_t run_copy(struct device *d)
+{
+	struct mat x = mat_blank(ROWS, COLS);
+	d->k->copy(d, x, numbers(ROWS, COLS, 1));
+	return hash_of(x);
+}
+
+static uint64_t run_find_nonfinite(struct device *d)
+{
+	struct mat x = numbers(ROWS, COLS, 1);
+	for (int64_t i = N / 3; i < N; i += 100)
+		((float *)x.p)[i] = NAN;
+	return (uint64_t)d->k->find_nonfinite(d, x);
+}
+
+static uint64_t run_hash(struct device *d)
+{
+	return kernel_hash(d, numbers(ROWS, COLS, 1).p, N, 7, 8);
+}
+
+static uint64_t run_linear_row(struct device *d)
+{
+	struct mat y = mat_blank(19, 530);
+	d->k->linear_row(
+		d, y, numbers(19, COLS, 1), numbers(530, COLS, 2), numbers(1, 530, 3));
+	return hash_of(y);
+}
+
+static uint64_t run_attn_row(struct device *d)
+{
+	struct mat o = mat_blank(9, HEADS * DIM);
+	d->k->attn_row(d, o, numbers(9, HEADS * DIM, 1), numbers(SEQ, KV_HEADS * DIM, 2),
+		numbers(SEQ, KV_HEADS * DIM, 3), HEADS, KV_HEADS, DIM, SEQ - 9, 0.3f);
+	return hash_of(o);
+}
+
+/* ---- the comparisons ------------------------------------------------------------- */
+
+/* Made from the list of kernels: one without a run does not compile. */
+static const struct kernel_run {
+	const char *name;
+	uint64_t (*run)(struct device *);
+} runs[] = {
+#define KERNEL(type, name, ...) {#name, run_##name},
+#include "kernels/list.h"
+};
+
+static bool calls_blas(const char *name)
+{
+	static const char *const names[] = {"linear_fwd", "linear_bwd_x", "linear_bwd_w",
+		"linear_gelu_fwd", "linear_gelu_bwd", "attn_fwd", "attn_bwd"};
+	for (size_t i = 0; i < ARRAY_LEN(names); i++)
+		if (!strcmp(name, names[i]))
+			return true;
+	return false;
+}
+
+static void rows_begin(void)
+{
+	ids = ints(ROWS);
+	pos = ints(ROWS);
+	for (int i = 0; i < ROWS; i++) {
+		ids[i] = (int32_t)(test_uniform(1, i) * VOCAB);
+		pos[i] = (int32_t)(test_uniform(2, i) * ROWS);
+	}
+}
+
+static void threads(void **state)
+{
+	struct device *d = *state;
+	for (size_t i = 0; i < ARRAY_LEN(runs); i++) {
+		rows_begin();
+		test_device_reopen(NULL, 1);
+		uint64_t alone = runs[i].run(d);
+		for (int n = 2; n <= 3; n++) {
+			test_device_reopen(NULL, n);
+			for (int again = 0; again < 2; again++)
+				if (runs[i].run(d) != alone)
+					fail_msg("%s: other bits on %d threads",
+						runs[i].name, n);
+		}
+		assert_int_equal(memory_end(NULL), 0);
+	}
+	test_device_reopen(NULL, 0);
+}
+
+static void instruction_sets(void **state)
+{
+	struct device *d = *state;
+	only_on_cpu();
+	rows_begin();
+	for (size_t i = 0; i < ARRAY_LEN(runs); i++) {
+		if (calls_blas(runs[i].name))
+			continue;
+		test_device_reopen("sse2", 0);
+		uint64_t sse2 = runs[i].run(d);
+		test_device_reopen(NULL, 0);
+		if (runs[i].run(d) != sse2)
+			fail_msg("%s: other bits than with sse2", runs[i].name);
+	}
+}
+
+/* e^x as the gradient of cross-entropy has it, and the activations, of floats of all sizes. */
+static uint64_t run_functions(struct device *d)
+{
+	enum { STEP = 4099, WIDE = 1024 };
+	int64_t rows = (UINT32_MAX / STEP) / WIDE;
+	struct mat x = mat_blank(rows, WIDE), one = mat_blank(rows, WIDE),
+		   y = mat_blank(rows, WIDE);
+	struct mat lse = mat_blank(1, rows);
+	int32_t *none = ints(rows);
+	for (int64_t i = 0; i < rows * WIDE; i++) {
+		uint32_t bits = (uint32_t)i * STEP;
+		float *to = (float *)x.p + i;
+		memcpy(to, &bits, sizeof(bits));
+		*to = isfinite(*to) ? *to : 0;
+		((float *)one.p)[i] = 1;
+	}
+	for (int64_t i = 0; i < rows; i++)
+		none[i] = -1;
+	d->k->zero(d, lse);
+	uint64_t hash = 0;
+	for (int kind = 0; kind < 3; kind++) {
+		d->k->act_fwd(d, kind, y, x, one);
+		hash = hash_mix(hash + hash_of(y));
+	}
+	d->k->xent_bwd(d, x, lse.p, none, 0, WIDE, scalar(1));
+	return hash_mix(hash + hash_of(x));
+}
+
+static void functions(void **state)
+{
+	struct device *d = *state;
+	only_on_cpu();
+	test_device_reopen("sse2", 0);
+	uint64_t sse2 = run_functions(d);
+	test_device_reopen(NULL, 0);
+	assert_true(run_functions(d) == sse2);
+}
+
+int main(void)
+{
+	const struct CMUnitTest tests[] = {
+		on_device(threads),
+		on_device(instruction_sets),
+		on_device(functions),
+	};
+	return run_on_device(tests);
+}

@@ -1,0 +1,106 @@
+/*
+ * The elementary functions of the CPU's kernels, against float64, over floats of all sizes.
+ * That other instruction sets give the same bits is for tests/unit/test_kernels_bits.c.
+ */
+#include "tests/support/support.h"
+#include "kernels/cpu/cpu.h"
+
+enum { STEP = 1021 }; /* of bit patterns: every sign, and 8000 numbers an exponent */
+
+typedef float function(float);
+typedef double function64(double);
+
+static double sigmoid(double x)
+{
+	return 1 / (1 + exp(-x));
+}
+
+static double normal_cdf(double x)
+{
+	return 0.5 * erfc(-x / sqrt(2));
+}
+
+/* The distance in units of the last place that a normal float of this size has. */
+static double ulps(float x, double y)
+{
+	int exponent;
+	frexp((double)(float)y, &exponent);
+	return fabs((double)x - y) / ldexp(1, exponent - 24);
+}
+
+/* Over [low, high] every result is a normal float. `hardest` is where the error is largest of
+ * all floats. */
+static void check_function(const char *name, function *f, function64 *want, float low,
+	float high, float hardest, double allowed)
+{
+	double worst = ulps(f(hardest), want((double)hardest));
+	assert_true(worst > 0.95 * allowed);
+	for (int64_t bits = 0; bits <= UINT32_MAX; bits += STEP) {
+		float x = as_float((int32_t)(uint32_t)bits);
+		if (!(x >= low && x <= high))
+			continue;
+		double error = ulps(f(x), want((double)x));
+		if (!(error <= allowed))
+			fail_msg("%s(%a) is wrong by %.2f ULP", name, (double)x, error);
+		worst = fmax(worst, error);
+	}
+	print_message(
+		"# %-12s worst error %.2f ULP, allowed %.2f\n", name, worst, allowed);
+	assert_true(worst <= allowed);
+}
+
+static void exponential(void **state)
+{
+	(void)state;
+	check_function("exp_f", exp_f, exp, -87.33f, 88.37f, -0x1.df388ep+5f, 0.96);
+	assert_true(exp_f(0) == 1 && exp_f(-0.0f) == 1);
+	assert_true(exp_f(-87.34f) == 0 && exp_f(-1e30f) == 0 && exp_f(-INFINITY) == 0);
+	assert_true(exp_f(88.38f) == INFINITY && exp_f(1e30f) == INFINITY);
+	assert_true(exp_f(INFINITY) == INFINITY && isnan(exp_f(NAN)));
+}
+
+static void logistic(void **state)
+{
+	(void)state;
+	check_function(
+		"sigmoid_f", sigmoid_f, sigmoid, -87.3f, 3.4e38f, -0x1.0a2bd8p+4f, 2.5);
+	assert_true(sigmoid_f(0) == 0.5f && sigmoid_f(INFINITY) == 1);
+	assert_true(sigmoid_f(-INFINITY) == 0 && sigmoid_f(-1e30f) == 0);
+	assert_true(isnan(sigmoid_f(NAN)));
+}
+
+static void normal_distribution(void **state)
+{
+	(void)state;
+	check_function("normal_cdf_f", normal_cdf_f, normal_cdf, -12.9f, 3.4e38f,
+		-0x1.d6ba78p+1f, 5.2);
+	assert_true(normal_cdf_f(INFINITY) == 1 && normal_cdf_f(1e30f) == 1);
+	assert_true(normal_cdf_f(-INFINITY) == 0 && normal_cdf_f(-1e30f) == 0);
+	assert_true(isnan(normal_cdf_f(NAN)));
+}
+
+/* A lane alone and a row's tail see every element. */
+static void maximum(void **state)
+{
+	float x[70];
+	(void)state;
+	for (int64_t n = 0; n <= 70; n++) {
+		for (int64_t i = 0; i < n; i++) {
+			for (int64_t j = 0; j < n; j++)
+				x[j] = j == i ? -1 : -2;
+			assert_true(max_of(x, n) == -1);
+		}
+	}
+	assert_true(max_of(x, 0) == -INFINITY);
+}
+
+int main(void)
+{
+	const struct CMUnitTest tests[] = {
+		cmocka_unit_test(exponential),
+		cmocka_unit_test(logistic),
+		cmocka_unit_test(normal_distribution),
+		cmocka_unit_test(maximum),
+	};
+	return cmocka_run_group_tests(tests, NULL, NULL);
+}

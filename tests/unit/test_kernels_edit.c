@@ -1,0 +1,219 @@
+/*
+ * Kernels of local SGD.
+ * isa: sse2 avx2 avx512
+ * device: cpu cuda
+ */
+#include "tests/support/device.h"
+#include "tests/support/kernels_ref.h"
+
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+enum { LARGE = 40000, MOST_WORKERS = 9 };
+static const int64_t sizes[] = {1, 15, 16, 257, 1003, LARGE + 7};
+
+/* ---- the outer step -------------------------------------------------------------- */
+
+static void pseudo_grad(void **state)
+{
+	struct device *d = *state;
+	for (size_t j = 0; j < ARRAY_LEN(sizes); j++) {
+		int64_t n = sizes[j];
+		struct twin a = twin_random(1, n, 1), p = twin_random(1, n, 1);
+		d->k->pseudo_grad(d, p.f.p, a.f.p, n);
+		for (int64_t e = 0; e < n; e++)
+			p.r[e] = a.r[e] - p.r[e];
+		twin_check("pseudo_grad", p, 1e-6);
+	}
+}
+
+static void mix(void **state)
+{
+	static const float parts[] = {0, 0.3f, 0.5f, 1};
+	struct device *d = *state;
+	for (size_t i = 0; i < ARRAY_LEN(parts); i++)
+		for (size_t j = 0; j < ARRAY_LEN(sizes); j++) {
+			struct twin p = twin_random(1, sizes[j], 1);
+			struct twin a = twin_random(1, sizes[j], 1);
+			double keep = (double)parts[i];
+			d->k->mix(d, p.f.p, a.f.p, sizes[j], parts[i]);
+			for (int64_t e = 0; e < sizes[j]; e++)
+				p.r[e] = keep * p.r[e] + (1 - keep) * a.r[e];
+			twin_check("mix", p, 1e-6);
+		}
+}
+
+/* ---- one of many ----------------------------------------------------------------- */
+
+static double ref_combine(const double *x, const struct combine *c)
+{
+	double vote = 0, sum = 0, share = 0;
+	for (int i = 0; i < c->workers; i++) {
+		double t = (double)c->weight[i] == 0 ? 0 : (double)c->weight[i] * x[i];
+		vote += c->vote == SIGN_VOTE_SUM ? t : (double)((t > 0) - (t < 0));
+	}
+	for (int i = 0; i < c->workers; i++) {
+		double w = (double)c->weight[i], t = w == 0 ? 0 : w * x[i];
+		bool won = vote >= 0 ? t > 0 : t < 0;
+		if (w == 0 || (c->vote != SIGN_VOTE_NONE && !won))
+			continue;
+		sum += t;
+		share += w;
+	}
+	return c->normalize && fabs(share) >= 1e-8 ? sum / share : sum;
+}
+
+static float combine_scalars(struct device *d, const float *x, const struct combine *c)
+{
+	const float *each[MOST_WORKERS];
+	float *out = floats(1), *of = floats(c->workers);
+	memcpy(of, x, (size_t)c->workers * sizeof(float));
+	for (int i = 0; i < c->workers; i++)
+		each[i] = &of[i];
+	d->k->combine(d, out, each, 1, c);
+	return *out;
+}
+
+/* Those of the reference's own tests. */
+static void combine_is_known(void **state)
+{
+	static const float x[] = {1, -2, 3, -4}, one[] = {1, 1, 1, 1},
+			   up[] = {1, 2, 3, 4};
+	static const struct {
+		struct combine c;
+		float want;
+	} some[] = {
+		{{4, one, SIGN_VOTE_NONE, true}, -0.5f},
+		{{4, one, SIGN_VOTE_NONE, false}, -2},
+		{{4, one, SIGN_VOTE_SUM, true}, -3},
+		{{4, one, SIGN_VOTE_COUNT, true}, 2},
+		{{4, up, SIGN_VOTE_SUM, true}, -10.0f / 3},
+		{{4, up, SIGN_VOTE_COUNT, true}, 2.5f},
+	};
+	for (size_t i = 0; i < ARRAY_LEN(some); i++)
+		assert_true(combine_scalars(*state, x, &some[i].c) == some[i].want);
+	/* nobody votes: the sign is +, nobody has it, and the divisor is 1 */
+	static const float zeros[4] = {0, 0, -0.0f, 0};
+	assert_true(combine_scalars(*state, zeros, &some[2].c) == 0);
+}
+
+static void combine(void **state)
+{
+	struct device *d = *state;
+	for (int i = 0; i < 60; i++) {
+		int workers = (int)pick(1, MOST_WORKERS);
+		int64_t n = sizes[pick(0, (int64_t)ARRAY_LEN(sizes) - 1)];
+		float weight[MOST_WORKERS];
+		const float *x[MOST_WORKERS];
+		struct twin of[MOST_WORKERS], out = twin_blank(1, n);
+		const struct combine c = {
+			workers, weight, (enum sign_vote)(i % 3), i / 3 % 2};
+		for (int w = 0; w < workers; w++) {
+			weight[w] = (float)pick(w > 0 ? 0 : 1, 4) / 4;
+			of[w] = twin_random(1, n, 1);
+			x[w] = of[w].f.p;
+			if (weight[w] == 0) /* does not matter, whatever it is */
+				((float *)of[w].f.p)[n / 2] = NAN;
+			if (weight[w] == 0)
+				((float *)of[w].f.p)[n - 1] = -INFINITY;
+		}
+		for (int64_t e = 0; e < n; e++) {
+			double each[MOST_WORKERS];
+			for (int w = 0; w < workers; w++)
+				each[w] = (double)x[w][e];
+			out.r[e] = ref_combine(each, &c);
+		}
+		d->k->combine(d, out.f.p, x, n, &c);
+		twin_check("combine", out, 1e-5);
+	}
+}
+
+/* ---- fewer ----------------------------------------------------------------------- */
+
+static int by_size(const void *a, const void *b)
+{
+	float x = fabsf(*(const float *)a), y = fabsf(*(const float *)b);
+	return (x < y) - (x > y);
+}
+
+static void keep_largest(void **state)
+{
+	struct device *d = *state;
+	for (int i = 0; i < 40; i++) {
+		int64_t rows = pick(1, 40), cols = pick(1, 1500), k = pick(1, cols + 1);
+		struct mat x = twin_random(rows, cols, 1).f, y = mat_blank(rows, cols);
+		float *a = x.p, *b = y.p, *sorted = floats(cols);
+		for (int64_t e = 0; e < rows * cols && i % 2; e++)
+			a[e] = roundf(a[e] * 2) / 2; /* many that are equal */
+		d->k->copy(d, y, x);
+		d->k->keep_largest(d, y, k);
+		for (int64_t r = 0; r < rows; r++, a += cols, b += cols) {
+			int64_t kept = 0, want = k < cols ? k : cols;
+			memcpy(sorted, a, (size_t)cols * sizeof(float));
+			qsort(sorted, (size_t)cols, sizeof(float), by_size);
+			float least = fabsf(sorted[want - 1]);
+			bool missed = false; /* one of the least */
+			for (int64_t e = 0; e < cols; e++) {
+				bool stays = b[e] == a[e] && a[e] != 0;
+				assert_true(stays || b[e] == 0);
+				assert_true(stays || fabsf(a[e]) <= least);
+				assert_true(!stays || fabsf(a[e]) >= least);
+				assert_false(stays && missed && fabsf(a[e]) == least);
+				missed |= !stays && a[e] != 0 && fabsf(a[e]) == least;
+				kept += stays || (a[e] == 0 && least == 0);
+			}
+			assert_true(least == 0 || kept == want);
+		}
+	}
+}
+
+static void keep_random(void **state)
+{
+	struct device *d = *state;
+	struct keep keep = {
+		.density = 0.25f, .scale = 4, .rng.key = {{7, 9}}, .worker = 3};
+	float *x = floats(LARGE), *y = floats(LARGE), *other = floats(LARGE);
+	int64_t kept = 0, same = 0;
+	for (int64_t i = 0; i < LARGE; i++)
+		x[i] = y[i] = other[i] = (float)(i + 1);
+	d->k->keep_random(d, mat(x, 1, LARGE), &keep);
+	for (int64_t i = 0; i < LARGE; i++) {
+		assert_true(x[i] == 0 || x[i] == 4 * (float)(i + 1));
+		kept += x[i] != 0;
+	}
+	double off = (double)kept / LARGE - 0.25; /* 5 standard deviations */
+	assert_true(fabs(off) < 5 * sqrt(0.25 * 0.75 / LARGE));
+	/* whoever has which part of it */
+	d->k->keep_random(d, mat(y, 1, 777), &keep);
+	keep.rng.first = 777;
+	d->k->keep_random(d, mat(y + 777, 1, LARGE - 777), &keep);
+	check_bits("keep_random", x, y, LARGE);
+	/* of columns 10 to 29 of 100, all rows at once */
+	for (int64_t i = 0; i < 7 * 20; i++)
+		y[i] = (float)(10 + i / 20 * 100 + i % 20 + 1);
+	keep.rng.first = 10;
+	keep.rng.row_step = 100;
+	d->k->keep_random(d, mat(y, 7, 20), &keep);
+	for (int64_t i = 0; i < 7 * 20; i++)
+		assert_true(y[i] == x[10 + i / 20 * 100 + i % 20]);
+	keep.rng.first = keep.rng.row_step = 0;
+	keep.worker = 4;
+	d->k->keep_random(d, mat(other, 1, LARGE), &keep);
+	for (int64_t i = 0; i < LARGE; i++)
+		same += (x[i] != 0) == (other[i] != 0);
+	assert_true(fabs((double)same / LARGE - 0.625) < 0.02);
+}
+
+int main(void)
+{
+	const struct CMUnitTest tests[] = {
+		on_device(pseudo_grad),
+		on_device(mix),
+		on_device(combine_is_known),
+		on_device(combine),
+		on_device(keep_largest),
+		on_device(keep_random),
+	};
+	return run_on_device(tests);
+}

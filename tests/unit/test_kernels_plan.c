@@ -1,0 +1,63 @@
+/* The planning device counts the FLOPs of the very products that would run. */
+#include "tests/support/support.h"
+#include "parallel/parallel.h"
+
+static struct mat shape(int64_t rows, int64_t cols)
+{
+	return mat(NULL, rows, cols);
+}
+
+static void products(void **state)
+{
+	(void)state;
+	struct device d;
+	struct mat x = shape(5, 7), y = shape(5, 11), w = shape(11, 7);
+	device_plan(&d, DEVICE_CPU);
+	d.k->linear_fwd(&d, y, x, w, shape(1, 11));
+	assert_true(d.flops == 2 * 5 * 7 * 11);
+	d.k->linear_bwd_x(&d, x, y, w, false);
+	assert_true(d.flops == 4 * 5 * 7 * 11);
+	d.k->linear_bwd_w(&d, w, y, x, false);
+	assert_true(d.flops == 6 * 5 * 7 * 11);
+	d.k->linear_row(&d, y, x, w, shape(1, 11));
+	assert_true(d.flops == 8 * 5 * 7 * 11);
+}
+
+/* Causal attention over all pairs of chunks is the causal attention of the whole. */
+static void attention(void **state)
+{
+	enum { BATCH = 3, HEADS = 4, DIM = 5 };
+	(void)state;
+	for (int n = 1; n <= 6; n++) {
+		struct chunks cut = {.n = n, .here = n, .context = n > 1 ? 14 * n : 13};
+		double context = (double)cut.context;
+		double visible = BATCH * HEADS * context * (context + 1) / 2;
+		struct attn a = {
+			.batch = BATCH, .heads = HEADS, .kv_heads = 2, .dim = DIM};
+		struct mat none = shape(0, 0);
+		struct device forward, backward;
+		int64_t len;
+		device_plan(&forward, DEVICE_CPU);
+		device_plan(&backward, DEVICE_CPU);
+		a.q_rows = a.k_rows = cut.context / n;
+		for (int i = 0; i < n * n; i++) {
+			chunk_runs(&cut, i / n, a.q_first, &len);
+			chunk_runs(&cut, i % n, a.k_first, &len);
+			forward.k->attn_fwd(&forward, &a, none, NULL, NULL, none, none,
+				none, false, false);
+			backward.k->attn_bwd(&backward, &a, none, none, none, NULL, none,
+				none, NULL, none, none, none, false);
+		}
+		assert_near(forward.flops, visible * 2 * 2 * DIM, 0);
+		assert_near(backward.flops, visible * 5 * 2 * DIM, 0);
+	}
+}
+
+int main(void)
+{
+	const struct CMUnitTest tests[] = {
+		cmocka_unit_test(products),
+		cmocka_unit_test(attention),
+	};
+	return cmocka_run_group_tests(tests, NULL, NULL);
+}

@@ -1,0 +1,637 @@
+/*
+ * Products of numbers as a GPU stores them, of all types and of shapes that do not suit matrix
+ * units, against float64; and the choice of algorithms, as text and back.
+ * device: cuda
+ */
+#include "tests/support/device.h"
+#include "tests/support/kernels_ref.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+/* Products of x[n, in] and w[out, in]; types: of x, of w (dy is stored as x, x as w where the
+ * gradient of w is meant), of the result and of the bias. */
+struct product_case {
+	int64_t n, in, out;
+	enum dtype left, right, result, bias;
+	bool with_bias, add, scaled;
+	int form; /* of operands of 8 bits: as rows, transposed too, or transposed alone */
+};
+
+/* Both operands get a scale, which the expected result is multiplied by. */
+static void scale(
+	struct product_case c, struct twin *a, struct twin *b, double *result, int64_t n)
+{
+	const float left = 0.37f, right = 5e-3f;
+	if (!c.scaled)
+		return;
+	a->f.scale = scalar(left);
+	b->f.scale = scalar(right);
+	for (int64_t i = 0; i < n; i++)
+		result[i] *= (double)left * (double)right;
+}
+
+static struct twin twin_stored(int64_t rows, int64_t cols, enum dtype type, double scale)
+{
+	struct twin t = twin_random(rows, cols, scale);
+	t.f = stored(t.f, type);
+	struct twin back = {loaded(t.f), t.r};
+	twin_sync(back);
+	return t;
+}
+
+static bool is_byte(enum dtype type)
+{
+	return dtype_bytes(type) == 1;
+}
+
+/* An operand of a product that sums over its rows, in the form that the case asks for. */
+static struct mat in_form(struct product_case c, struct mat m)
+{
+	if (!c.form || !is_byte(m.type))
+		return m;
+	uint8_t *from = m.p, *to = (uint8_t *)floats((mat_size(m) + 3) / 4);
+	for (int64_t i = 0; i < m.rows; i++)
+		for (int64_t j = 0; j < m.cols; j++)
+			to[j * m.rows + i] = from[i * m.cols + j];
+	m.transposed = to;
+	if (c.form == 2)
+		m.p = NULL;
+	return m;
+}
+
+/* The result holds what it should, to the precision of how it, and its bias, is stored; and of the
+ * matrix units of sm_90, which keep 14 bits of a sum of products of fp8 (DeepSeek-V3, 2024, 3.3.2). */
+static void check_result(const char *what, struct twin y, enum dtype operand)
+{
+	static const double bounds[] = {
+		[DT_F32] = 5e-6, [DT_BF16] = 6e-3, [DT_F16] = 1e-3};
+	struct mat got = loaded(y.f);
+	double bound = bounds[y.f.type], units = is_byte(operand) ? 2e-3 : 0;
+	check_close(what, got.p, y.r, mat_size(got), bound > units ? bound : units);
+}
+
+static void check_fwd(struct device *d, struct product_case c)
+{
+	struct twin x = twin_stored(c.n, c.in, c.left, 1), y;
+	struct twin w = twin_stored(c.out, c.in, c.right, 0.1);
+	struct twin b = c.with_bias ? twin_stored(1, c.out, c.bias, 0.5) : twin_none();
+	y = twin_stored(c.n, c.out, c.result, 1);
+	ref_linear_fwd(y.r, x.r, w.r, NULL, c.n, c.in, c.out);
+	scale(c, &x, &w, y.r, c.n * c.out);
+	for (int64_t i = 0; c.with_bias && i < c.n * c.out; i++)
+		y.r[i] += b.r[i % c.out]; /* which the scales are not for */
+	d->k->linear_fwd(d, y.f, x.f, w.f, b.f);
+	check_result("linear_fwd", y, c.left);
+}
+
+static void check_bwd_x(struct device *d, struct product_case c)
+{
+	struct twin dy = twin_stored(c.n, c.out, c.left, 1);
+	struct twin w = twin_stored(c.out, c.in, c.right, 0.1);
+	struct twin dx = twin_stored(c.n, c.in, c.result, 1);
+	double *before = doubles(c.n * c.in);
+	memcpy(before, dx.r, (size_t)(c.n * c.in) * sizeof(double));
+	memset(dx.r, 0, (size_t)(c.n * c.in) * sizeof(double));
+	ref_linear_bwd_x(dx.r, dy.r, w.r, c.n, c.in, c.out);
+	scale(c, &dy, &w, dx.r, c.n * c.in);
+	for (int64_t i = 0; c.add && i < c.n * c.in; i++)
+		dx.r[i] += before[i]; /* which the scales are not for */
+	d->k->linear_bwd_x(d, dx.f, dy.f, in_form(c, w.f), c.add);
+	check_result("linear_bwd_x", dx, c.left);
+}
+
+static void check_bwd_w(struct device *d, struct product_case c)
+{
+	struct twin dy = twin_stored(c.n, c.out, c.left, 1);
+	struct twin x = twin_stored(c.n, c.in, c.right, 0.1);
+	struct twin dw = twin_stored(c.out, c.in, DT_F32, 1);
+	if (!c.add)
+		memset(dw.r, 0, (size_t)(c.out * c.in) * sizeof(double));
+	ref_linear_bwd_w(dw.r, dy.r, x.r, c.n, c.in, c.out);
+	scale(c, &dy, &x, dw.r, c.out * c.in);
+	d->k->linear_bwd_w(d, dw.f, in_form(c, dy.f), in_form(c, x.f), c.add);
+	check_result("linear_bwd_w", dw, c.left);
+}
+
+/* ---- all types ------------------------------------------------------------------- */
+
+static struct device *narrow(void **state)
+{
+	struct device *d = *state;
+	if (!d->stores_half)
+		skip();
+	return d;
+}
+
+static void check_types(struct device *d, struct product_case c)
+{
+	for (c.left = 0; c.left <= DT_E5M2; c.left++) {
+		for (c.right = 0; c.right <= DT_E5M2; c.right++) {
+			if (c.left != c.right && !(is_byte(c.left) && is_byte(c.right)))
+				continue;
+			for (c.result = 0; c.result <= DT_F16; c.result++) {
+				c.bias = (enum dtype)pick(0, DT_F16);
+				c.add = pick(0, 1) &&
+					(c.result == DT_F32 ||
+						(c.result == c.left && !c.scaled));
+				check_fwd(d, c);
+				check_bwd_x(d, c);
+				c.add = c.add && !c.scaled; /* no one sum */
+				check_bwd_w(d, c);
+				assert_int_equal(memory_end(NULL), 0);
+			}
+		}
+	}
+}
+
+/* What suits matrix units, and what is odd. */
+static void types(void **state)
+{
+	static const struct product_case shapes[] = {
+		{64, 32, 48},
+		{16, 64, 16, .with_bias = true},
+		{33, 17, 50, .with_bias = true},
+		{1, 8, 24, .with_bias = true},
+		{40, 1, 1},
+		{64, 32, 48, .scaled = true},
+		{33, 17, 50, .scaled = true},
+		{32, 64, 48, .scaled = true, .with_bias = true},
+		{33, 17, 50, .scaled = true, .with_bias = true},
+		{48, 64, 32, .scaled = true, .form = 1},
+		{64, 48, 32, .scaled = true, .form = 2},
+		{33, 17, 50, .scaled = true, .form = 2},
+	};
+	struct device *d = narrow(state);
+	for (size_t i = 0; i < ARRAY_LEN(shapes); i++)
+		check_types(d, shapes[i]);
+	for (int i = 0; i < 4; i++)
+		check_types(d, (struct product_case){pick(1, 90), pick(1, 90),
+				       pick(1, 90), .with_bias = i % 2});
+}
+
+/* Rows of a larger matrix begin anywhere. */
+static void alignments(void **state)
+{
+	enum { ROWS = 9, IN = 5, OUT = 24 };
+	struct device *d = narrow(state);
+	for (enum dtype type = 0; type <= DT_F16; type++) {
+		struct twin x = twin_stored(ROWS, IN, type, 1),
+			    w = twin_stored(OUT, IN, type, 1);
+		for (int64_t first = 0; first < ROWS; first++) {
+			struct twin y = twin_stored(ROWS, OUT, type, 1);
+			struct mat part = mat_rows(y.f, first, ROWS - first);
+			d->k->linear_fwd(d, part, mat_rows(x.f, first, ROWS - first), w.f,
+				mat(NULL, 0, 0));
+			ref_linear_fwd(y.r + first * OUT, x.r + first * IN, w.r, NULL,
+				ROWS - first, IN, OUT);
+			check_result("linear_fwd, of rows", y, type);
+		}
+	}
+}
+
+/* 256 + 2^-6, which is more than 14 bits, as products of e4m3 and `type` give it. */
+static float long_sum(struct device *d, enum dtype type)
+{
+	enum { N = 16 };
+	struct mat x = mat_blank(N, N), w = mat_blank(N, N), y = mat_blank(N, N);
+	memset(x.p, 0, (size_t)mat_bytes(x));
+	for (int i = 0; i < N; i++) {
+		((float *)x.p)[i * N] = 256;
+		((float *)x.p)[i * N + 1] = 0x1p-6f;
+	}
+	for (int i = 0; i < N * N; i++)
+		((float *)w.p)[i] = 1;
+	d->k->linear_fwd(d, y, stored(x, type), stored(w, DT_E4M3), mat(NULL, 0, 0));
+	return *(const float *)y.p;
+}
+
+/* The forward's sums may be of fewer bits where they need not be exact, the backward's not; the
+ * emulated units keep all bits else. */
+static void check_long_sums(struct device *d, bool exact)
+{
+	const float all = 256 + 0x1p-6f;
+	float forward = long_sum(d, DT_E4M3), backward = long_sum(d, DT_E5M2);
+	bool emulated = strstr(device_name(d), "emulated") != NULL;
+	assert_true(forward == all || (forward == 256 && (!exact || !emulated)));
+	assert_true(backward == all || (backward == 256 && !emulated));
+	assert_true(!emulated || exact || forward == 256);
+}
+
+/* Products that need not be exact: of tf32, with 10 bits of fraction, and sums that are split;
+ * with algorithms measured and not. */
+static void fast(void **state)
+{
+	enum { N = 40, IN = 600, OUT = 70 };
+	struct device *d = narrow(state), other;
+	struct device_options o = {.measure = true};
+	struct err e = {0};
+	struct twin x = twin_random(N, IN, 1), w = twin_random(OUT, IN, 0.1);
+	struct twin y = twin_blank(N, OUT), dw = twin_blank(OUT, IN);
+	assert_true(d != NULL);
+	check_long_sums(d, true);
+	for (int i = 0; i < 2; i++, o.measure = false) {
+		assert_int_equal(device_open(&other, DEVICE_CUDA, &o, &e), 0);
+		other.k->linear_fwd(&other, y.f, x.f, w.f, mat(NULL, 0, 0));
+		memset(y.r, 0, N * OUT * sizeof(double));
+		ref_linear_fwd(y.r, x.r, w.r, NULL, N, IN, OUT);
+		twin_check("linear_fwd, fast", y, 2e-3);
+		other.k->zero(&other, dw.f);
+		for (int turn = 0; turn < 2; turn++)
+			other.k->linear_bwd_w(&other, dw.f, y.f, x.f, true);
+		memset(dw.r, 0, OUT * IN * sizeof(double));
+		twin_sync(y);
+		for (int turn = 0; turn < 2; turn++)
+			ref_linear_bwd_w(dw.r, y.r, x.r, N, IN, OUT);
+		twin_check("linear_bwd_w, fast", dw, 2e-3);
+		check_long_sums(&other, false);
+		device_close(&other);
+	}
+}
+
+/* A sum over no rows is 0, or what was there; and of no rows there is no result. */
+static void nothing(void **state)
+{
+	struct device *d = narrow(state);
+	struct twin dw = twin_random(3, 4, 1);
+	float *x = floats(1);
+	d->k->linear_bwd_w(d, dw.f, mat(x, 0, 3), mat(x, 0, 4), true);
+	twin_check("linear_bwd_w, of no rows", dw, 0);
+	d->k->linear_bwd_w(d, dw.f, mat(x, 0, 3), mat(x, 0, 4), false);
+	for (int i = 0; i < 12; i++)
+		assert_true(((const float *)dw.f.p)[i] == 0);
+	d->k->linear_fwd(d, mat(x, 0, 3), mat(x, 0, 4), dw.f, mat(NULL, 0, 0));
+}
+
+/* ---- sums in runs ------------------------------------------------------------------ */
+
+/* Has `d` summed a product for dw[out, in] in so many runs of k rows? */
+static bool runs_told(struct device *d, enum dtype type, int in, int out, int k, int runs)
+{
+	static const char *const names[] = {"fp32", "bf16", "fp16"};
+	struct str text = {0};
+	char head[80];
+	bool found = false;
+	(void)snprintf(head, sizeof(head), "\nnt %d %d %d %s %s fp32 0 ", in, out, k,
+		names[type], names[type]);
+	device_algorithms(d, &text);
+	for (const char *line = text.s; (line = strstr(line, head)); line++) {
+		int told = 0;
+		assert_int_equal(sscanf(line + strlen(head), "%*d %*d %d ", &told), 1);
+		found |= told == runs;
+	}
+	str_free(&text);
+	return found;
+}
+
+/* Gradients of weights over many rows are summed in runs, in so many as their shape says; each
+ * time with the same bits, whatever the parts' alignment. */
+static void runs(void **state)
+{
+	static const struct {
+		int n, in, out, runs;
+	} shapes[] = {{2048, 24, 40, 2}, {4096, 24, 40, 4}, {4096, 7, 5, 4},
+		{16384, 8, 16, 16}, {2048, 130, 3, 2}, {2040, 24, 40, 1},
+		{2064, 24, 40, 1}};
+	struct device *d = narrow(state), other;
+	struct device_options o = {.exact = true, .measure = true};
+	struct err e = {0};
+	assert_true(d != NULL);
+	assert_int_equal(device_open(&other, DEVICE_CUDA, &o, &e), 0);
+	for (size_t i = 0; i < ARRAY_LEN(shapes); i++) {
+		int n = shapes[i].n, in = shapes[i].in, out = shapes[i].out;
+		for (enum dtype type = 0; type <= DT_F16; type++) {
+			struct twin dy = twin_stored(n, out, type, 1);
+			struct twin x = twin_stored(n, in, type, 0.1);
+			struct twin dw = twin_random(out, in, 1);
+			struct mat again = mat_blank(out, in);
+			memcpy(again.p, dw.f.p, (size_t)mat_bytes(again));
+			for (int add = 1; add >= 0; add--) {
+				if (!add)
+					memset(dw.r, 0,
+						(size_t)(out * in) * sizeof(double));
+				ref_linear_bwd_w(dw.r, dy.r, x.r, n, in, out);
+				other.k->linear_bwd_w(&other, dw.f, dy.f, x.f, add);
+				other.k->linear_bwd_w(&other, again, dy.f, x.f, add);
+				twin_check("linear_bwd_w, in runs", dw, 2e-5);
+				check_bits("linear_bwd_w, in runs, again", again.p,
+					dw.f.p, out * in);
+			}
+			if (in % 8 == 0 && out % 8 == 0) /* there are algorithms */
+				assert_true(runs_told(&other, type, in, out,
+					n / shapes[i].runs, shapes[i].runs));
+		}
+		assert_int_equal(memory_end(NULL), 0);
+	}
+	device_close(&other);
+}
+
+/* Parts are added from the first to the last, to what was there: of 2^24, 1, 1 and -2^24 that is
+ * 0 in fp32, where pairs, or the other way round, give 1 and 2. What was 3 becomes 4, and would
+ * stay 3 if it were added last. */
+static void order_of_runs(void **state)
+{
+	enum { N = 4096, RUNS = 4, IN = 16, OUT = 8 };
+	static const float sums[RUNS] = {0x1p24f, 1, 1, -0x1p24f};
+	struct device *d = narrow(state);
+	for (enum dtype type = 0; type <= DT_BF16; type++) {
+		struct mat dy = mat_blank(N, OUT), x = mat_blank(N, IN);
+		struct mat dw = mat_blank(OUT, IN);
+		float *up = dy.p, *in = x.p, *to = dw.p;
+		memset(up, 0, (size_t)mat_bytes(dy));
+		for (int64_t i = 0; i < N * IN; i++)
+			in[i] = 1;
+		for (int run = 0; run < RUNS; run++)
+			for (int j = 0; j < OUT; j++)
+				up[(run * (N / RUNS) + 77 * run) * OUT + j] = sums[run];
+		dy = stored(dy, type);
+		x = stored(x, type);
+		for (int add = 0; add < 2; add++) {
+			for (int i = 0; i < OUT * IN; i++)
+				to[i] = 3;
+			d->k->linear_bwd_w(d, dw, dy, x, add);
+			for (int i = 0; i < OUT * IN; i++)
+				assert_true(to[i] == (add ? 4 : 0));
+		}
+		assert_true(runs_told(d, type, IN, OUT, N / RUNS, RUNS));
+	}
+}
+
+/* ---- algorithms ------------------------------------------------------------------ */
+
+/* What was chosen comes back as the same text, from the device that chose it, and the bits of
+ * products stay. Two devices are told: what one measures may happen to be the same. */
+static void told_and_taken(void **state)
+{
+	struct device *d = narrow(state), other;
+	struct device_options o = {.exact = true, .measure = true};
+	struct err e = {0};
+	struct str first = {0}, second = {0};
+	struct twin x = twin_random(30, 40, 1), w = twin_random(50, 40, 1);
+	struct mat y = mat_blank(30, 50), z = mat_blank(30, 50);
+	d->k->linear_fwd(d, y, x.f, w.f, mat(NULL, 0, 0));
+	device_algorithms(d, &first);
+	for (int i = 0; i < 2; i++) {
+		assert_int_equal(device_open(&other, DEVICE_CUDA, &o, &e), 0);
+		assert_int_equal(device_take_algorithms(&other, first.s, &e), 0);
+		str_clear(&second);
+		device_algorithms(&other, &second);
+		assert_string_equal(first.s, second.s);
+		str_clear(&second);
+		other.k->linear_fwd(&other, z, x.f, w.f, mat(NULL, 0, 0));
+		device_algorithms(&other, &second);
+		assert_string_equal(first.s, second.s);
+		check_bits("linear_fwd, as told", z.p, y.p, mat_size(y));
+		device_close(&other);
+	}
+	str_free(&first);
+	str_free(&second);
+}
+
+/* No text that is not one is taken, and none breaks anything: lines cut short, doubled, with
+ * any byte changed. */
+static void hostile_algorithms(void **state)
+{
+	struct device *d = narrow(state), other;
+	struct device_options o = {.exact = true, .measure = true};
+	struct err e = {0};
+	struct str good = {0}, bad = {0};
+	struct twin x = twin_random(3, 4, 1), w = twin_random(5, 4, 1);
+	struct mat y = mat_blank(3, 5);
+	assert_int_equal(device_open(&other, DEVICE_CUDA, &o, &e), 0);
+	other.k->linear_fwd(&other, y, x.f, w.f, mat(NULL, 0, 0));
+	device_algorithms(&other, &good);
+	device_close(&other);
+	char *line = strchr(good.s, '\n') + 1;
+	for (size_t n = 1; n + 1 < strlen(line); n++) {
+		str_clear(&bad);
+		str_add(&bad, good.s, (size_t)(line - good.s) + n);
+		e = (struct err){0};
+		assert_int_equal(device_take_algorithms(d, bad.s, &e), -1);
+		assert_int_equal(e.code, EX_DATAERR);
+	}
+	static const char *const lines[] = {"", "tn", "xx 1 1 1 fp32 fp32 fp32 0 0 64 1 ",
+		"tn 0 1 1 fp32 fp32 fp32 0 0 64 1 ", "tn 1 -1 1 fp32 fp32 fp32 0 0 64 1 ",
+		"tn 1 1 1 fp33 fp32 fp32 0 0 64 1 ", "tn 1 1 1 fp32 fp32 fp32 2 0 64 1 ",
+		"tn 8 1 1 bf16 bf16 bf16 5 0 64 1 ", "tn 7 1 1 bf16 bf16 bf16 3 0 64 1 ",
+		"tn 8 1 1 bf16 bf16 bf16 3 1 64 1 ", "tn 8 1 1 bf16 bf16 bf16 3 0 8 1 ",
+		"tn 8 1 1 bf16 bf16 fp32 3 0 64 1 ",
+		"tn 1 1 1 fp32 fp32 fp32 1 0 64 1 apart",
+		"tn 1 1 1 fp32 fp32 fp32 0 0 63 1 ", "tn 1 1 1 fp32 fp32 fp32 0 0 64 0 ",
+		"tn 1 1 1 fp32 fp32 fp32 0 0 64 129 ", "tn 1 1 1 fp32 fp32 fp32 0 0 64 ",
+		"tn 99999999999 1 1 fp32 fp32 fp32 0 0 64 1 ",
+		"tn 1 1 1 fp32 fp32 fp32 0 0 64 1 "};
+	for (size_t i = 0; i < ARRAY_LEN(lines); i++) {
+		str_clear(&bad);
+		str_add(&bad, good.s, (size_t)(line - good.s));
+		str_puts(&bad, lines[i]);
+		str_puts(&bad, strrchr(good.s, ' ') + 1);
+		bool whole = i == ARRAY_LEN(lines) - 1;
+		assert_int_equal(device_take_algorithms(d, bad.s, &e), whole ? 0 : -1);
+	}
+	str_free(&good);
+	str_free(&bad);
+}
+
+/* Those of another GPU, or another cuBLASLt, mean nothing here. */
+static void foreign_algorithms(void **state)
+{
+	struct device *d = narrow(state), other;
+	struct device_options o = {.exact = true, .measure = true};
+	struct err e = {0};
+	struct str text = {0}, after = {0};
+	struct twin x = twin_random(3, 4, 1), w = twin_random(5, 4, 1);
+	d->k->linear_fwd(d, mat_blank(3, 5), x.f, w.f, mat(NULL, 0, 0));
+	device_algorithms(d, &text);
+	memcpy(strstr(text.s, "sm_"), "sm_10", 5);
+	assert_int_equal(device_open(&other, DEVICE_CUDA, &o, &e), 0);
+	assert_int_equal(device_take_algorithms(&other, text.s, &e), 0);
+	device_algorithms(&other, &after);
+	assert_int_equal(after.len, 0);
+	device_close(&other);
+	str_free(&text);
+	str_free(&after);
+}
+
+/* An algorithm that does not work, or not for this, is not used. */
+static void broken_algorithm(void **state)
+{
+	struct device *d = narrow(state), other;
+	struct device_options o = {.exact = true, .measure = true};
+	struct err e = {0};
+	struct str text = {0};
+	struct twin x = twin_random(7, 6, 1), w = twin_random(9, 6, 1),
+		    y = twin_blank(7, 9);
+	d->k->linear_fwd(d, y.f, x.f, w.f, mat(NULL, 0, 0));
+	device_algorithms(d, &text);
+	for (char *s = strchr(text.s, '\n'); s && *s; s = strchr(s + 1, '\n')) {
+		char *end = strchr(s + 1, '\n');
+		if (end)
+			memset(end - 128, 'f', 128);
+	}
+	assert_int_equal(device_open(&other, DEVICE_CUDA, &o, &e), 0);
+	assert_int_equal(device_take_algorithms(&other, text.s, &e), 0);
+	other.k->linear_fwd(&other, y.f, x.f, w.f, mat(NULL, 0, 0));
+	ref_linear_fwd(y.r, x.r, w.r, NULL, 7, 6, 9);
+	twin_check("linear_fwd, not as told", y, 5e-6);
+	device_close(&other);
+	str_free(&text);
+}
+
+/* ---- products with GELU ------------------------------------------------------------ */
+
+enum { GELU_ROWS = 40, GELU_IN = 48, GELU_OUT = 64 };
+
+struct gelu {
+	struct twin x, w, back, bias;
+};
+
+struct gelu_results {
+	struct mat y, a, da;
+};
+
+static struct gelu_results gelu_of(struct device *d, const struct gelu *g)
+{
+	struct gelu_results r = {
+		.y = stored(twin_random(GELU_ROWS, GELU_OUT, 1).f, DT_BF16)};
+	r.a = stored(twin_random(GELU_ROWS, GELU_OUT, 1).f, DT_BF16);
+	r.da = stored(twin_random(GELU_ROWS, GELU_OUT, 1).f, DT_BF16);
+	d->k->linear_gelu_fwd(d, r.y, r.a, g->x.f, g->w.f, g->bias.f);
+	d->k->linear_gelu_bwd(d, r.da, g->x.f, g->back.f, r.a);
+	return r;
+}
+
+static bool same_bits(struct mat x, struct mat y)
+{
+	return !memcmp(x.p, y.p, (size_t)mat_bytes(x));
+}
+
+static bool gelu_same(struct gelu_results x, struct gelu_results y)
+{
+	return same_bits(x.y, y.y) && same_bits(x.da, y.da);
+}
+
+static struct gelu_results gelu_told(const struct gelu *g, const struct device_options *o,
+	const char *text, struct str *after)
+{
+	struct device d;
+	struct err e = {0};
+	assert_int_equal(device_open(&d, DEVICE_CUDA, o, &e), 0);
+	assert_int_equal(device_take_algorithms(&d, text, &e), 0);
+	struct gelu_results r = gelu_of(&d, g);
+	str_clear(after);
+	device_algorithms(&d, after);
+	device_close(&d);
+	return r;
+}
+
+/* Of `text` the lines of these epilogues, with this at their ends; how many there are. */
+static int gelu_lines(struct str *out, const char *text, const char *how)
+{
+	int n_lines = 0;
+	str_clear(out);
+	str_add(out, text, strcspn(text, "\n") + 1);
+	for (const char *s = text; *s; s += strcspn(s, "\n") + 1) {
+		char *line = strndup(s, strcspn(s, "\n"));
+		if (strstr(line, " bf16 3 0 ") || strstr(line, " bf16 4 0 ")) {
+			str_add(out, line, (size_t)(strrchr(line, ' ') - line) + 1);
+			str_puts(out, how);
+			str_puts(out, "\n");
+			n_lines++;
+		}
+		free(line);
+	}
+	return n_lines;
+}
+
+static void check_gelu(const struct gelu *g, struct gelu_results r)
+{
+	enum { N = GELU_ROWS, IN = GELU_IN, OUT = GELU_OUT };
+	struct twin a = {r.a, doubles(N * OUT)}, y = {r.y, doubles(N * OUT)};
+	double *up = doubles(N * OUT), *da = doubles(N * OUT);
+	ref_linear_fwd(a.r, g->x.r, g->w.r, g->bias.r, N, IN, OUT);
+	ref_act_fwd(ACT_GELU_TANH, y.r, a.r, NULL, N * OUT);
+	ref_linear_bwd_x(up, g->x.r, g->back.r, N, OUT, IN);
+	ref_act_bwd(ACT_GELU_TANH, da, NULL, up, a.r, NULL, N * OUT);
+	check_result("linear_gelu_fwd, what GELU is of", a, DT_BF16);
+	check_result("linear_gelu_fwd", y, DT_BF16);
+	check_close("linear_gelu_bwd", loaded(r.da).p, da, N * OUT, 1.2e-2);
+}
+
+/* The text of algorithms that cuBLASLt has for these products, though it is not known whether they
+ * are the quickest: a device that was given none of them, and does not measure, takes its first. */
+static void gelu_algorithms(const struct gelu *g, const char *how_apart, struct str *out)
+{
+	const struct device_options fast = {0};
+	char none[129];
+	struct str text = {0};
+	memset(none, 'f', sizeof(none) - 1);
+	none[sizeof(none) - 1] = '\0';
+	assert_int_equal(gelu_lines(&text, how_apart, none), 2);
+	gelu_told(g, &fast, text.s, out);
+	assert_null(strstr(out->s, none));
+	str_free(&text);
+}
+
+/* The last step of a product is GELU only where bits are free, and a measurement or a text says so:
+ * then its argument was not rounded. That it is the slope, is so wherever bits are exact, too. */
+static void gelu(void **state)
+{
+	enum { N = GELU_ROWS, IN = GELU_IN, OUT = GELU_OUT };
+	const struct device_options fast = {0}, measuring = {.measure = true},
+				    exact = {.exact = true};
+	struct str text = {0}, told = {0}, after = {0};
+	struct device *d = narrow(state);
+	struct gelu g = {twin_stored(N, IN, DT_BF16, 1),
+		twin_stored(OUT, IN, DT_BF16, 0.2), twin_stored(IN, OUT, DT_BF16, 0.2),
+		twin_stored(1, OUT, DT_BF16, 1)};
+	struct gelu_results here = gelu_of(d, &g), apart, fused, r;
+	check_gelu(&g, here);
+	check_gelu(&g, gelu_told(&g, &measuring, "", &text));
+	assert_int_equal(gelu_lines(&told, text.s, "apart"), 2);
+	apart = gelu_told(&g, &fast, told.s, &after);
+	check_gelu(&g, apart);
+	r = gelu_told(&g, &exact, told.s, &text);
+	assert_true(same_bits(r.y, apart.y) && !same_bits(r.da, apart.da));
+	assert_true(same_bits(here.y, apart.y) && !same_bits(here.da, apart.da));
+	assert_int_equal(gelu_lines(&text, after.s, "apart"), 2); /* it is told again */
+	r = gelu_told(&g, &fast, "", &after);
+	assert_true(gelu_same(r, apart) && !gelu_lines(&text, after.s, ""));
+
+	gelu_algorithms(&g, told.s, &text);
+	fused = gelu_told(&g, &fast, text.s, &after);
+	r = gelu_told(&g, &exact, text.s, &told);
+	assert_true(same_bits(r.y, apart.y) && same_bits(r.da, fused.da));
+	assert_false(gelu_same(fused, apart));
+	assert_string_equal(after.s, text.s); /* and there was no other product */
+	check_gelu(&g, fused);
+	/* Devices that would measure take what they are told, too; two, for what one measures may
+	 * happen to be the same. */
+	for (int i = 0; i < 2; i++) {
+		r = gelu_told(&g, &measuring, text.s, &after);
+		assert_true(gelu_same(r, fused));
+		assert_string_equal(after.s, text.s);
+	}
+	str_free(&text);
+	str_free(&told);
+	str_free(&after);
+}
+
+int main(void)
+{
+	const struct CMUnitTest tests[] = {
+		on_device(types),
+		on_device(alignments),
+		on_device(fast),
+		on_device(nothing),
+		on_device(runs),
+		on_device(order_of_runs),
+		on_device(told_and_taken),
+		on_device(hostile_algorithms),
+		on_device(foreign_algorithms),
+		on_device(broken_algorithm),
+		on_device(gelu),
+	};
+	return run_on_device(tests);
+}

@@ -1,0 +1,359 @@
+/*
+ * Rounding to the formats of less precision, against all numbers that a format has, and
+ * against float64; the maximum.
+ * isa: sse2 avx2 avx512
+ * device: cpu cuda
+ */
+#include "tests/support/device.h"
+
+#include <float.h>
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+/* A format as its standard says it. */
+static const struct format {
+	const char *name;
+	enum dtype type;
+	int exponent, fraction; /* bits */
+	double largest;
+	bool infinity;
+} formats[] = {
+	{"bf16", DT_BF16, 8, 7, 0x1.fep127, true},
+	{"fp16", DT_F16, 5, 10, 65504, true},
+	{"e4m3", DT_E4M3, 4, 3, 448, false},
+	{"e5m2", DT_E5M2, 5, 2, 57344, false},
+};
+
+static uint32_t bits_of(float x)
+{
+	uint32_t bits;
+	memcpy(&bits, &x, sizeof(bits));
+	return bits;
+}
+
+static float float_of(uint32_t bits)
+{
+	float x;
+	memcpy(&x, &bits, sizeof(x));
+	return x;
+}
+
+/* The number of a pattern without a sign: its exponent and fraction, decoded. */
+static double number(const struct format *f, int pattern)
+{
+	int bias = (1 << (f->exponent - 1)) - 1;
+	int e = pattern >> f->fraction, m = pattern & ((1 << f->fraction) - 1);
+	if (!e)
+		return ldexp(m, 1 - bias - f->fraction);
+	return ldexp((1 << f->fraction) + m, e - bias - f->fraction);
+}
+
+/* Which pattern is the largest number? */
+static int last_pattern(const struct format *f)
+{
+	int pattern = 0;
+	while (number(f, pattern) < f->largest)
+		pattern++;
+	assert_true(number(f, pattern) == f->largest);
+	return pattern;
+}
+
+struct cases {
+	struct mat x, want;
+	int64_t n;
+};
+
+static struct cases cases_begin(int64_t room)
+{
+	return (struct cases){mat_blank(1, room), mat_blank(1, room), 0};
+}
+
+/* Both signs. */
+static void add_case(struct cases *c, float x, double want)
+{
+	BUG_ON(c->n + 2 > c->x.cols);
+	for (int sign = 0; sign < 2; sign++, c->n++) {
+		((float *)c->x.p)[c->n] = sign ? -x : x;
+		((float *)c->want.p)[c->n] = (float)(sign ? -want : want);
+	}
+}
+
+static void check_cases(struct device *d, const struct format *f, struct cases *c)
+{
+	struct mat x = mat(c->x.p, 1, c->n), y = mat_blank(1, c->n);
+	d->k->round(d, y, x, f->type, 1);
+	check_bits(f->name, y.p, c->want.p, c->n);
+	d->k->round(d, x, x, f->type, 1); /* in place, and what is rounded stays */
+	check_bits(f->name, x.p, c->want.p, c->n);
+	d->k->round(d, y, x, f->type, 1);
+	check_bits(f->name, y.p, c->want.p, c->n);
+}
+
+/* Each number of a format, its neighbours among floats, and the middle to the next number
+ * with its neighbours: the middle goes to the even one. */
+static void every_number(void **state)
+{
+	for (size_t i = 0; i < ARRAY_LEN(formats); i++) {
+		const struct format *f = &formats[i];
+		int last = last_pattern(f);
+		struct cases c = cases_begin(12 * ((int64_t)last + 1));
+		for (int p = 0; p < last; p++) {
+			double low = number(f, p), high = number(f, p + 1);
+			float middle = (float)((low + high) / 2);
+			assert_true((double)middle == (low + high) / 2);
+			add_case(&c, (float)low, low);
+			add_case(&c, nextafterf((float)low, INFINITY), low);
+			add_case(&c, nextafterf(middle, 0), low);
+			add_case(&c, middle, p % 2 ? high : low);
+			add_case(&c, nextafterf(middle, INFINITY), high);
+			add_case(&c, nextafterf((float)high, 0), high);
+		}
+		check_cases(*state, f, &c);
+	}
+}
+
+static void beyond_the_largest(void **state)
+{
+	for (size_t i = 0; i < ARRAY_LEN(formats); i++) {
+		const struct format *f = &formats[i];
+		int last = last_pattern(f);
+		double beyond = f->infinity ? (double)INFINITY : f->largest;
+		double step = f->largest - number(f, last - 1);
+		float edge = (float)(f->largest + step / 2);
+		struct cases c = cases_begin(20);
+		add_case(&c, (float)f->largest, f->largest);
+		add_case(&c, nextafterf(edge, 0), f->largest);
+		add_case(&c, edge, beyond);
+		add_case(&c, nextafterf(edge, INFINITY), beyond);
+		add_case(&c, FLT_MAX, beyond);
+		add_case(&c, INFINITY, beyond);
+		check_cases(*state, f, &c);
+	}
+}
+
+static void no_number_stays_none(void **state)
+{
+	static const uint32_t nans[] = {
+		0x7fc00000, 0xffc00000, 0x7f800001, 0xff800001, 0x7fffffff, 0x7fa00000};
+	struct device *d = *state;
+	for (size_t i = 0; i < ARRAY_LEN(formats); i++) {
+		struct mat x = mat_blank(1, 100), y = mat_blank(1, 100);
+		for (int64_t j = 0; j < 100; j++)
+			((float *)x.p)[j] = float_of(nans[j % 6]);
+		d->k->round(d, y, x, formats[i].type, 1);
+		for (int64_t j = 0; j < 100; j++)
+			assert_true(isnan(((float *)y.p)[j]));
+	}
+}
+
+/* All patterns of 16 bits: their number is the one that the standard says, and they come back; NaNs
+ * as a NaN. */
+static void every_pattern_of_16_bits(void **state)
+{
+	enum { N = 1 << 16 };
+	struct device *d = *state;
+	uint16_t *all = shorts(N), *back = shorts(N);
+	for (int i = 0; i < N; i++)
+		all[i] = (uint16_t)i;
+	for (int i = 0; i < 2; i++) {
+		const struct format *f = &formats[i];
+		int infinity = last_pattern(f) + 1;
+		struct mat x = mat_blank(1, N), y = mat_blank(1, N);
+		d->k->widen(d, x, all, f->type);
+		for (int p = 0; p < N; p++) {
+			float v = ((float *)x.p)[p];
+			int size = p & 0x7fff;
+			assert_int_equal(signbit(v) != 0, p >> 15);
+			if (size > infinity)
+				assert_true(isnan(v));
+			else if (size == infinity)
+				assert_true(isinf(v));
+			else
+				assert_true(fabs((double)v) == number(f, size));
+		}
+		d->k->narrow(d, back, x, f->type);
+		for (int p = 0; p < N; p++) {
+			if ((p & 0x7fff) > infinity)
+				assert_true((back[p] & 0x7fff) > infinity);
+			else
+				assert_int_equal(back[p], p);
+		}
+		d->k->round(d, y, x, f->type, 1);
+		d->k->widen(d, x, back, f->type);
+		check_bits(f->name, x.p, y.p, N);
+	}
+}
+
+/* What goes through 16 bits is what rounding gives, in every bit. */
+static void narrow_rounds(void **state)
+{
+	static const int64_t sizes[] = {1, 15, 16, 17, 1000, 100003};
+	struct device *d = *state;
+	for (size_t s = 0; s < ARRAY_LEN(sizes); s++)
+		for (int i = 0; i < 2; i++) {
+			int64_t n = sizes[s];
+			enum dtype type = formats[i].type;
+			struct mat x = mat_blank(1, n), y = mat_blank(1, n);
+			uint16_t *packed = shorts(n);
+			for (int64_t j = 0; j < n; j++) {
+				double u = test_uniform(s + 90, j);
+				((float *)x.p)[j] =
+					j % 2 ? float_of((uint32_t)(u * 4294967296.0))
+					      : ldexpf((float)u - 0.5f,
+							(int)(j % 50) - 32);
+			}
+			d->k->narrow(d, packed, x, type);
+			d->k->widen(d, y, packed, type);
+			d->k->round(d, x, x, type, 1);
+			check_bits(formats[i].name, y.p, x.p, n);
+		}
+}
+
+/* The step of a format at v, from the exponent of v. */
+static double reference(const struct format *f, double v)
+{
+	int bias = (1 << (f->exponent - 1)) - 1, e;
+	if (isnan(v))
+		return v;
+	frexp(v, &e);
+	int least = 1 - bias;
+	double step = ldexp(1, (e - 1 > least ? e - 1 : least) - f->fraction);
+	double y = isinf(v) ? v : nearbyint(v / step) * step;
+	if (fabs(y) <= f->largest)
+		return y;
+	return copysign(f->infinity ? (double)INFINITY : f->largest, v);
+}
+
+/* Floats of all sizes, times a scale: one product in fp32, then the cast. */
+static void floats_of_all_sizes(void **state)
+{
+	enum { N = 100003 };
+	static const float scales[] = {1, 0.37f, 4096, 0x1p-12f, 4.48e14f, 1e-30f};
+	struct device *d = *state;
+	for (size_t i = 0; i < ARRAY_LEN(formats); i++) {
+		for (size_t s = 0; s < ARRAY_LEN(scales); s++) {
+			struct mat x = mat_blank(1, N), y = mat_blank(1, N),
+				   want = mat_blank(1, N);
+			for (int64_t j = 0; j < N; j++) {
+				double u = test_uniform(s + 10 * i, j);
+				float v = float_of((uint32_t)(u * 4294967296.0));
+				v = isnan(v) ? 0 : v;
+				float scaled = v * scales[s];
+				((float *)x.p)[j] = v;
+				((float *)want.p)[j] =
+					(float)reference(&formats[i], (double)scaled);
+			}
+			d->k->round(d, y, x, formats[i].type, scales[s]);
+			check_bits(formats[i].name, y.p, want.p, N);
+		}
+	}
+}
+
+/* fp32 is not cast, only scaled. */
+static void fp32_is_scaled(void **state)
+{
+	struct device *d = *state;
+	struct twin x = twin_random(33, 7, 1);
+	struct mat y = mat_blank(33, 7);
+	d->k->round(d, y, x.f, DT_F32, 0.3f);
+	for (int64_t i = 0; i < mat_size(y); i++)
+		assert_true(((float *)y.p)[i] == ((float *)x.f.p)[i] * 0.3f);
+}
+
+static void maximum(void **state)
+{
+	static const int64_t sizes[] = {1, 2, 15, 16, 17, 1000, 50021};
+	struct device *d = *state;
+	for (size_t i = 0; i < ARRAY_LEN(sizes); i++) {
+		struct mat x = mat_blank(1, sizes[i]);
+		float *p = x.p, most = 0;
+		fill_normal(p, sizes[i], 1);
+		for (int64_t j = 0; j < sizes[i]; j++)
+			most = fmaxf(most, fabsf(p[j]));
+		assert_true(amax_of(d, x) == most);
+		int64_t at = pick(0, sizes[i] - 1);
+		p[at] = -1e30f;
+		assert_true(amax_of(d, x) == 1e30f);
+		p[at] = -INFINITY;
+		assert_true(amax_of(d, x) == INFINITY);
+		p[pick(0, sizes[i] - 1)] = float_of(0xff800001); /* a NaN with a sign */
+		assert_true(isnan(amax_of(d, x)));
+	}
+	struct mat zero = mat_blank(3, 5);
+	d->k->zero(d, zero);
+	((float *)zero.p)[4] = -0.0f;
+	assert_true(bits_of(amax_of(d, zero)) == 0);
+}
+
+/* The largest of what was rounded, and of what was there before. */
+static void maximum_of_what_is_rounded(void **state)
+{
+	static const int64_t sizes[] = {1, 17, 1000, 50021};
+	struct device *d = *state;
+	for (size_t i = 0; i < ARRAY_LEN(sizes); i++) {
+		for (enum dtype type = DT_F32; type <= DT_E5M2; type++) {
+			struct mat x = twin_random(1, sizes[i], 1).f;
+			struct mat y = mat_blank(1, sizes[i]);
+			y.amax = scalar(0);
+			d->k->round(d, y, x, type, 0.37f);
+			float most = amax_of(d, y);
+			assert_true(*y.amax == most);
+			d->k->round(d, y, x, type, 0.1f);
+			assert_true(*y.amax == most);
+			((float *)x.p)[sizes[i] / 2] = NAN;
+			d->k->round(d, y, x, type, 1);
+			assert_true(isnan(*y.amax));
+		}
+	}
+}
+
+/* By the scale that they ask for, the largest becomes the largest of the format; and what that
+ * scale is, in words of fp64. No largest number and one that is none are passed on. */
+static void scaled_casts(void **state)
+{
+	enum { N = 1000 };
+	static const float most[] = {1, 3.7f, 1e-30f, 0, 1e20f, NAN, INFINITY};
+	struct device *d = *state;
+	for (enum dtype type = DT_E4M3; type <= DT_E5M2; type++) {
+		const double largest = type == DT_E4M3 ? 448 : 57344;
+		for (size_t i = 0; i < ARRAY_LEN(most); i++) {
+			struct mat x = mat_blank(1, N), y = mat_blank(1, N),
+				   want = mat_blank(1, N);
+			float amax = most[i], *inverse = scalar(0);
+			for (int64_t j = 0; j < N; j++)
+				((float *)x.p)[j] =
+					amax * (float)test_uniform((uint64_t)i, j);
+			((float *)x.p)[N - 1] = -amax;
+			float *found = scalar(amax / 2); /* the larger counts */
+			d->k->amax(d, found, x);
+			assert_true(isnan(amax) ? isnan(*found) : *found == amax);
+			double least = amax < 1e-12f ? 1e-12 : (double)amax;
+			float scale = (float)(largest / least);
+			d->k->round_scaled(d, y, inverse, x, type, found);
+			d->k->round(d, want, x, type, scale);
+			float back = 1 / scale;
+			check_bits("inverse", inverse, &back, 1);
+			check_bits("round_scaled", y.p, want.p, N);
+			if (i < 2)
+				assert_true(((float *)y.p)[N - 1] == (float)-largest);
+		}
+	}
+}
+
+int main(void)
+{
+	const struct CMUnitTest tests[] = {
+		on_device(every_number),
+		on_device(beyond_the_largest),
+		on_device(no_number_stays_none),
+		on_device(every_pattern_of_16_bits),
+		on_device(narrow_rounds),
+		on_device(floats_of_all_sizes),
+		on_device(fp32_is_scaled),
+		on_device(maximum),
+		on_device(maximum_of_what_is_rounded),
+		on_device(scaled_casts),
+	};
+	return run_on_device(tests);
+}

@@ -1,0 +1,170 @@
+/*
+ * Cross-entropy over slices of the vocabulary.
+ * isa: sse2 avx2 avx512
+ * device: cpu cuda
+ */
+#include "tests/support/device.h"
+#include "tests/support/kernels_ref.h"
+
+#include <math.h>
+
+/* The vocabulary in slices of equal width; the last ones may be padding in part or whole. */
+struct xent {
+	int64_t rows, vocab, n_slices, cols;
+	double *logits;	   /* [rows, vocab] */
+	struct mat *slice; /* n_slices of [rows, cols]; what is padding is NaN */
+	int32_t *targets;
+	float *lse, *loss;
+};
+
+static struct xent xent_of(int64_t rows, int64_t vocab, int64_t n_slices, int64_t cols)
+{
+	static struct mat slice[8];
+	struct xent x = {rows, vocab, n_slices, cols, .slice = slice};
+	x.logits = doubles(rows * vocab);
+	x.targets = ints(rows);
+	x.lse = floats(rows);
+	x.loss = floats(rows);
+	for (int64_t s = 0; s < n_slices; s++)
+		slice[s] = mat_blank(rows, cols);
+	for (int64_t i = 0; i < rows; i++)
+		x.targets[i] = (int32_t)pick(0, vocab - 1);
+	return x;
+}
+
+static void set_logit(struct xent *x, int64_t row, int64_t j, float value)
+{
+	float *slice = x->slice[j / x->cols].p;
+	x->logits[row * x->vocab + j] = (double)value;
+	slice[row * x->cols + j % x->cols] = value;
+}
+
+static void random_logits(struct xent *x, double scale)
+{
+	float *values = floats(x->rows * x->vocab);
+	fill_normal(values, x->rows * x->vocab, scale);
+	for (int64_t i = 0; i < x->rows * x->vocab; i++)
+		set_logit(x, i / x->vocab, i % x->vocab, values[i]);
+}
+
+static void run_forward(struct device *d, struct xent *x)
+{
+	int64_t n = x->n_slices * x->rows;
+	float *max = floats(n), *sum = floats(n), *target = floats(n);
+	for (int64_t s = 0; s < x->n_slices; s++)
+		d->k->xent_stats(d, max + s * x->rows, sum + s * x->rows,
+			target + s * x->rows, x->slice[s], x->targets, s * x->cols,
+			x->vocab);
+	d->k->xent_join(d, x->lse, x->loss, max, sum, target, x->n_slices, x->rows);
+}
+
+static void run_backward(struct device *d, struct xent *x, float scale)
+{
+	const float *at = scalar(scale);
+	for (int64_t s = 0; s < x->n_slices; s++)
+		d->k->xent_bwd(
+			d, x->slice[s], x->lse, x->targets, s * x->cols, x->vocab, at);
+}
+
+/* The gradients of the real columns as one matrix; those of padding must be zero, and those
+ * of a row must sum to zero. */
+static float *gathered(const struct xent *x, double scale, double bound)
+{
+	float *grad = floats(x->rows * x->vocab);
+	for (int64_t i = 0; i < x->rows; i++) {
+		double sum = 0;
+		for (int64_t j = 0; j < x->n_slices * x->cols; j++) {
+			float g = ((float *)x->slice[j / x->cols]
+					   .p)[i * x->cols + j % x->cols];
+			sum += (double)g;
+			if (j < x->vocab)
+				grad[i * x->vocab + j] = g;
+			else
+				assert_true(g == 0);
+		}
+		assert_near(sum, 0, bound * scale);
+	}
+	return grad;
+}
+
+/* A float near 1e4 has 1e-3 between it and its neighbour, and so has the log-sum-exp. */
+static void check_xent(struct device *d, struct xent *x, float scale, bool large)
+{
+	double bound = large ? 2e-4 : 1e-6, grad_bound = large ? 1e-3 : 4e-6;
+	double *lse = doubles(x->rows), *loss = doubles(x->rows);
+	double *want = doubles(x->rows * x->vocab);
+	ref_xent_fwd(lse, loss, x->logits, x->targets, x->rows, x->vocab);
+	ref_xent_bwd(want, x->logits, x->targets, x->rows, x->vocab, (double)scale);
+	run_forward(d, x);
+	check_close(large ? "xent, log-sum-exp, to 1e4" : "xent, log-sum-exp", x->lse,
+		lse, x->rows, bound);
+	check_close(large ? "xent, loss, to 1e4" : "xent, loss", x->loss, loss, x->rows,
+		bound);
+	run_backward(d, x, scale);
+	float *grad = gathered(x, (double)scale, grad_bound);
+	check_close(large ? "xent_bwd, to 1e4" : "xent_bwd", grad, want,
+		x->rows * x->vocab, grad_bound);
+}
+
+static void slices(void **state)
+{
+	for (int64_t n = 1; n <= 4; n++) {
+		for (int i = 0; i < 8; i++) {
+			int64_t cols = pick(1, 300), most = n * cols;
+			/* full, or with padding: a part of a slice, or whole slices */
+			int64_t vocab = i == 0 ? most : pick(1, most);
+			struct xent x = xent_of(pick(1, 40), vocab, n, cols);
+			random_logits(&x, i < 4 ? 1 : 5);
+			check_xent(*state, &x, 0.01f, false);
+		}
+	}
+	struct xent large = xent_of(3, 4999, 2, 2504);
+	random_logits(&large, 2);
+	check_xent(*state, &large, 1, false);
+}
+
+/* All of a row, or one of it, is far away; nothing overflows. */
+static void large_logits(void **state)
+{
+	for (int64_t n = 1; n <= 4; n++) {
+		struct xent x = xent_of(24, 100, n, 128 / n);
+		random_logits(&x, 1);
+		for (int64_t i = 0; i < x.rows; i++) {
+			float by = i % 3 == 0 ? 1e4f : -1e4f;
+			for (int64_t j = 0; j < x.vocab; j++) {
+				bool here = i % 3 < 2 || j == i;
+				float *p = x.slice[j / x.cols].p;
+				float v = p[i * x.cols + j % x.cols];
+				set_logit(&x, i, j, here ? v + by : v);
+			}
+		}
+		check_xent(*state, &x, 1, true);
+		for (int64_t i = 0; i < x.rows; i++)
+			assert_true(isfinite(x.loss[i]));
+	}
+}
+
+/* The sure answer costs nothing and the surely wrong one its whole distance. */
+static void certain_rows(void **state)
+{
+	struct xent x = xent_of(2, 50, 1, 64);
+	for (int64_t i = 0; i < 2 * 50; i++)
+		set_logit(&x, i / 50, i % 50, i % 50 == 7 ? 200 : -200);
+	x.targets[0] = 7;
+	x.targets[1] = 8;
+	run_forward(*state, &x);
+	assert_true(x.loss[0] == 0 && x.loss[1] == 400);
+	run_backward(*state, &x, 1);
+	const float *g = x.slice[0].p;
+	assert_true(g[7] == 0 && g[64 + 7] == 1 && g[64 + 8] == -1);
+}
+
+int main(void)
+{
+	const struct CMUnitTest tests[] = {
+		on_device(slices),
+		on_device(large_logits),
+		on_device(certain_rows),
+	};
+	return run_on_device(tests);
+}

@@ -1,0 +1,517 @@
+/*
+ * train: the precision of products. Each one trains, near fp32 and apart from it; linear
+ * layers compute what their recipe says; fp16's scale follows overflows, through checkpoints
+ * too.
+ */
+#include "tests/support/support.h"
+#include "train/state.h"
+#include "train/step.h"
+#include "model/linear.h"
+
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+static struct err e;
+
+static const char gpt2[] =
+	"arch = gpt2\nlayers = 3\nheads = 4\ndim = 32\ncontext = 16\nbatch = 8\n"
+	"micro-batch = 2\nsteps = 60\nwarmup = 5\nlr = 0.01\ndropout = 0.1\nthreads = 1\n"
+	"eval-windows = 8\n";
+static const char llama[] =
+	"arch = llama\nlayers = 3\nheads = 4\nkv-heads = 2\ndim = 32\nffn-dim = 48\n"
+	"context = 16\nbatch = 6\nmicro-batch = 2\nsteps = 60\nwarmup = 5\nlr = 0.01\n"
+	"virtual = tp=2,cp=2\nthreads = 1\neval-windows = 8\n";
+
+static const char *make_shard(void)
+{
+	static const char *path;
+	struct str text = {0};
+	struct strs inputs = {0};
+	struct prepared made;
+	if (path)
+		return path;
+	for (int64_t i = 0; i < 6000; i++)
+		str_putc(&text, "etaoin shrdlu\n"[(int)(14 * test_uniform(1, i / 3))]);
+	strs_add(&inputs, test_file("text", text.s));
+	path = test_path("shard.h5");
+	struct prepare p = {.tokenizer = "char", .val_fraction = 0.1, .out = path};
+	assert_int_equal(prepare_run(&p, &inputs, &made, &e), 0);
+	str_free(&text);
+	strs_free(&inputs);
+	return path;
+}
+
+/* A run alone. */
+struct alone {
+	struct train_opts o;
+	struct comm *dp;
+	struct dataset data;
+	struct trainer t;
+};
+
+static void run_open(struct alone *r, const char *text, const char *more)
+{
+	struct str all = {0};
+	str_printf(&all, "%s%s", text, more);
+	e = (struct err){0};
+	if (opts_from_text(&train_program, &r->o, all.s, false, &e) ||
+		train_opts_check(&r->o, &e))
+		die_err(&e);
+	strs_add(&r->o.data, make_shard());
+	r->dp = comm_self("dp");
+	if (dataset_open(&r->data, &r->o, r->dp, &e) ||
+		trainer_open(&r->t, &r->o, r->dp, &r->data, &e))
+		die_err(&e);
+	str_free(&all);
+}
+
+static void run_close(struct alone *r)
+{
+	trainer_close(&r->t);
+	dataset_close(&r->data);
+	comm_free(r->dp);
+	strs_free(&r->o.data);
+}
+
+/* ---- training -------------------------------------------------------------------- */
+
+struct curve {
+	float first, last;
+	double val;
+	uint64_t hash; /* of the parameters at the end */
+	bool plain;
+};
+
+static struct curve train(const char *text, const char *more)
+{
+	struct alone r;
+	struct curve c = {0};
+	run_open(&r, text, more);
+	for (int64_t i = 0; i < r.o.steps; i++) {
+		struct step_result s;
+		trainer_step(&r.t, NULL, &s);
+		assert_false(s.bad);
+		assert_false(s.skipped);
+		c.first = i ? c.first : s.loss;
+		c.last = s.loss;
+	}
+	c.val = trainer_eval(&r.t, SPLIT_VAL);
+	c.hash = store_hash(r.t.store);
+	c.plain = r.t.pass.c.plain_kernels;
+	assert_int_equal(r.t.memory.scratch.peak_bytes, r.t.plan.scratch_bytes);
+	assert_int_equal(r.t.memory.run.peak_bytes, r.t.plan.run_bytes);
+	run_close(&r);
+	return c;
+}
+
+/* Near is what the format's last bit allows: the first loss is of equal weights. */
+static void check_dtype(const char *text, const char *dtype, struct curve plain,
+	double first, struct curve *out)
+{
+	char more[100];
+	snprintf(more, sizeof(more), "dtype = %s\n", dtype);
+	struct curve c = *out = train(text, more);
+	print_message("# %s: first loss %+.2g, validation %+.2g of %.3f\n", dtype,
+		(double)(c.first - plain.first), c.val - plain.val, plain.val);
+	assert_true(c.last < 0.8f * c.first);
+	assert_true(c.first != plain.first && c.last != plain.last && c.val != plain.val);
+	assert_near((double)c.first, (double)plain.first, first);
+	assert_near(c.val, plain.val, 0.05);
+}
+
+static void each_trains(void **state)
+{
+	static const char *const texts[] = {gpt2, llama};
+	(void)state;
+	for (size_t i = 0; i < ARRAY_LEN(texts); i++) {
+		struct curve plain = train(texts[i], ""), bf16, fp16, float8, all;
+		check_dtype(texts[i], "bf16", plain, 2e-3, &bf16);
+		check_dtype(texts[i], "fp16", plain, 3e-4, &fp16);
+		check_dtype(texts[i], "float8", plain, 1e-2, &float8);
+		check_dtype(texts[i], "float8\nfloat8-skip-ends = no", plain, 1e-2, &all);
+		assert_true(float8.first != bf16.first && all.first != float8.first);
+		assert_true(fp16.first != bf16.first);
+	}
+}
+
+static void arithmetic_is_told(void **state)
+{
+	static const char *const dtypes[] = {"fp32", "bf16", "fp16", "float8"};
+	struct str was = {0};
+	(void)state;
+	for (size_t i = 0; i < ARRAY_LEN(dtypes); i++) {
+		struct train_opts o;
+		struct model m;
+		struct str text = {0};
+		char more[100], *line;
+		snprintf(more, sizeof(more), "dtype = %s\n", dtypes[i]);
+		assert_int_equal(opts_from_text(&train_program, &o, more, false, &e), 0);
+		assert_int_equal(model_init(&m, &o.model, 65, &e), 0);
+		train_arithmetic(&o, &m, device_blas(), 1, &text);
+		line = strstr(text.s, more);
+		assert_non_null(line);
+		assert_null(strstr(line + 1, "dtype ="));
+		assert_true(!i || strcmp(text.s, was.s) != 0);
+		str_free(&was);
+		was = text;
+		model_free(&m);
+	}
+	str_free(&was);
+}
+
+static void float8_of_nothing_is_refused(void **state)
+{
+	struct train_opts o;
+	struct dataset data;
+	struct trainer t;
+	struct comm *dp = comm_self("dp");
+	(void)state;
+	e = (struct err){0};
+	assert_int_equal(
+		opts_from_text(&train_program, &o,
+			"layers = 2\ncontext = 16\nthreads = 1\ndtype = float8\n", false,
+			&e),
+		0);
+	assert_int_equal(train_opts_check(&o, &e), 0);
+	strs_add(&o.data, make_shard());
+	assert_int_equal(dataset_open(&data, &o, dp, &e), 0);
+	assert_int_equal(trainer_open(&t, &o, dp, &data, &e), -1);
+	assert_int_equal(e.code, EX_USAGE);
+	assert_non_null(strstr(e.msg, "no-float8-skip-ends"));
+	dataset_close(&data);
+	comm_free(dp);
+	strs_free(&o.data);
+}
+
+/* Fused kernels are another arithmetic by name, and on the CPU the same by bits. */
+static void plain_kernels_give_the_same(void **state)
+{
+	static const char *const texts[] = {gpt2, llama};
+	static const char *const dtypes[] = {"fp32", "bf16"};
+	(void)state;
+	for (int i = 0; i < 4; i++) {
+		char more[2][100];
+		for (int k = 0; k < 2; k++)
+			snprintf(more[k], sizeof(more[k]),
+				"steps = 10\ndtype = %s\nkernels = %s\n", dtypes[i / 2],
+				k ? "ref" : "fused");
+		struct curve a = train(texts[i % 2], more[0]);
+		struct curve b = train(texts[i % 2], more[1]);
+		assert_true(a.first == b.first && a.last == b.last && a.val == b.val);
+		assert_true(a.hash == b.hash && !a.plain && b.plain);
+	}
+}
+
+/* ---- a linear layer, by its recipe ------------------------------------------------ */
+
+/* Round to nearest even, with so many bits of fraction and this smallest exponent. */
+static double cast(double v, int fraction, int least, double largest)
+{
+	int exponent;
+	frexp(v, &exponent);
+	double step = ldexp(1, (exponent - 1 > least ? exponent - 1 : least) - fraction);
+	double y = nearbyint(v / step) * step;
+	return fabs(y) <= largest ? y : copysign(largest, v);
+}
+
+static double bf16(double v)
+{
+	return cast(v, 7, -126, 0x1.fep127);
+}
+
+/* What torchao makes of a tensor: numbers of the format, and the scale they have. */
+static float float8(double *to, const float *from, int64_t n, bool e5m2)
+{
+	double most = 1e-12, largest = e5m2 ? 57344 : 448;
+	for (int64_t i = 0; i < n; i++)
+		most = fmax(most, fabs((double)from[i]));
+	float scale = (float)(largest / most);
+	for (int64_t i = 0; i < n; i++)
+		to[i] = cast((double)(from[i] * scale), e5m2 ? 2 : 3, e5m2 ? -14 : -6,
+			largest);
+	return scale;
+}
+
+enum { ROWS = 32, DIM = 32 };
+
+static double dot(const double *a, int64_t a_step, const double *b, int64_t b_step)
+{
+	double sum = 0;
+	for (int k = 0; k < DIM; k++)
+		sum += a[k * a_step] * b[k * b_step];
+	return sum;
+}
+
+/* The kernel sums in fp32, so a result may be on the other side of a middle: one step. */
+static void check_product(const char *what, const float *have, const double *want)
+{
+	double rms = 0;
+	for (int i = 0; i < ROWS * DIM; i++)
+		rms += want[i] * want[i] / (ROWS * DIM);
+	int exact = 0;
+	for (int i = 0; i < ROWS * DIM; i++) {
+		double v = bf16(want[i]);
+		exact += (double)have[i] == v;
+		assert_near((double)have[i], v, 0x1p-7 * fabs(v) + 1e-6 * sqrt(rms));
+		assert_true(bf16((double)have[i]) == (double)have[i]);
+	}
+	print_message("# %s: %d of %d are the same\n", what, exact, ROWS * DIM);
+	assert_true(exact > ROWS * DIM * 98 / 100);
+}
+
+static const struct tensor *attention_tensor(
+	const struct model *m, int64_t layer, const char *name)
+{
+	char full[64];
+	int i = 0;
+	snprintf(full, sizeof(full), "layers.%lld.attention.%s", (long long)layer, name);
+	while (strcmp(m->tensors[i].name, full))
+		i++;
+	return &m->tensors[i];
+}
+
+/* Layer 1 of three is float8, the others are bf16. */
+static void check_recipe(struct pass *p, int64_t layer)
+{
+	static float x[ROWS * DIM], dy[ROWS * DIM], y[ROWS * DIM], dx[ROWS * DIM];
+	static double a[ROWS * DIM], b[DIM * DIM], d[ROWS * DIM], want[3][ROWS * DIM];
+	const struct tensor *w = attention_tensor(p->m, layer, "wq.weight");
+	const struct tensor *bias = attention_tensor(p->m, layer, "wq.bias");
+	const struct at at = {layer, 0, 0};
+	struct mat wm = param(p, w, 0), bm = param(p, bias, 0);
+	bool eight = layer == 1;
+	test_fill(x, ROWS * DIM, 5, 3);
+	test_fill(dy, ROWS * DIM, 6, 1e-4);
+	test_fill(bm.p, DIM, 8, 1);
+	linear_begin(p, layer);
+	const struct linear l = {.y = mat(y, ROWS, DIM), .w = w, .bias = bias};
+	linear_forward(p, at, &l, mat(x, ROWS, DIM));
+	const struct linear twice[] = {
+		{.y = mat(dy, ROWS, DIM), .w = w}, {.y = mat(dy, ROWS, DIM), .w = w}};
+	linear_backward_x(p, at, mat(dx, ROWS, DIM), twice, 2);
+	struct mat dw = leaf(p, w, at, 0);
+	linear_backward_w(p, layer, dw, mat(dy, ROWS, DIM), mat(x, ROWS, DIM), false);
+	linear_round(p, dw);
+	float sa = 1, sb = 1, sd = 1; /* x and dy are rounded to bf16 by now */
+	for (int i = 0; i < ROWS * DIM; i++) {
+		assert_true(bf16((double)x[i]) == (double)x[i]);
+		assert_true(bf16((double)dy[i]) == (double)dy[i]);
+		a[i] = (double)x[i], d[i] = (double)dy[i];
+		b[i] = bf16((double)((float *)wm.p)[i]);
+	}
+	if (eight) {
+		sa = float8(a, x, ROWS * DIM, false);
+		sb = float8(b, wm.p, DIM * DIM, false);
+		sd = float8(d, dy, ROWS * DIM, true);
+	}
+	for (int i = 0; i < ROWS * DIM; i++) {
+		int r = i / DIM, c = i % DIM;
+		want[0][i] =
+			dot(a + r * DIM, 1, b + c * DIM, 1) / (double)sa / (double)sb;
+		double shift = bf16((double)((float *)bm.p)[c]);
+		want[0][i] += shift;
+		want[1][i] = dot(d + r * DIM, 1, b + c, DIM) / (double)sd / (double)sb;
+		want[2][i] = dot(d + r, DIM, a + c, DIM) / (double)sd / (double)sa;
+		double part = bf16(want[1][i]); /* is added in fp32 */
+		assert_near((double)dx[i], 2 * part, 0x1p-6 * fabs(part) + 1e-12);
+		assert_true(bf16((double)dx[i]) == (double)dx[i]);
+	}
+	check_product("y", y, want[0]);
+	check_product("dw", dw.p, want[2]);
+}
+
+static void linear_layers_keep_to_the_recipe(void **state)
+{
+	struct alone r;
+	(void)state;
+	run_open(&r, gpt2, "dtype = float8\n");
+	for (int64_t layer = 0; layer < 3; layer++)
+		check_recipe(&r.t.pass, layer);
+	store_drop(r.t.store);
+	run_close(&r);
+}
+
+/* ---- fp16 ------------------------------------------------------------------------ */
+
+enum { STEPS = 24 };
+
+struct trace {
+	float loss[STEPS], scale[STEPS];
+	bool skipped[STEPS];
+	uint64_t hash[STEPS];
+};
+
+static void take_steps(struct trainer *t, int64_t from, int64_t to, struct trace *out)
+{
+	for (int64_t i = from; i < to; i++) {
+		struct step_result s;
+		trainer_step(t, NULL, &s);
+		assert_false(s.bad);
+		out->loss[i] = s.loss;
+		out->scale[i] = s.loss_scale;
+		out->skipped[i] = s.skipped;
+		out->hash[i] = store_hash(t->store);
+	}
+}
+
+static const char scaled[] =
+	"dtype = fp16\nsteps = 24\nloss-scale = 1e8\nloss-scale-window = 5\n";
+
+static void overflows_skip_and_halve(void **state)
+{
+	struct alone r;
+	struct trace x;
+	int good = 0, skipped = 0, grown = 0;
+	(void)state;
+	run_open(&r, gpt2, scaled);
+	uint64_t before = store_hash(r.t.store);
+	take_steps(&r.t, 0, STEPS, &x);
+	assert_true(x.scale[0] == 1e8f && x.skipped[0]);
+	for (int i = 0; i < STEPS; i++) {
+		uint64_t last = i ? x.hash[i - 1] : before;
+		float next = i + 1 < STEPS ? x.scale[i + 1] : r.t.loss_scale;
+		assert_true(isfinite(x.loss[i]));
+		if (x.skipped[i]) {
+			good = 0;
+			skipped++;
+			assert_true(x.hash[i] == last && next == x.scale[i] / 2);
+			continue;
+		}
+		assert_true(x.hash[i] != last);
+		bool grows = ++good == 5;
+		assert_true(next == x.scale[i] * (grows ? 2 : 1));
+		grown += grows;
+		good = grows ? 0 : good;
+	}
+	assert_true(skipped > 3 && skipped < STEPS - 10 && grown > 0);
+	assert_int_equal(r.t.skipped, skipped);
+	/* skipped steps are steps, and have consumed their samples */
+	assert_int_equal(r.t.step, STEPS);
+	assert_int_equal(r.t.samples, STEPS * r.o.batch);
+	run_close(&r);
+}
+
+/* The optimizer's own count passes over them, as in PyTorch: after skipped steps, the first
+ * update has the size of a first one, which AdamW makes lr, without a decay. */
+static void the_optimizer_counts_updates(void **state)
+{
+	struct alone r;
+	struct step_result s;
+	(void)state;
+	run_open(&r, gpt2,
+		"dtype = fp16\nloss-scale = 1e8\nweight-decay = 0\nlr-schedule = "
+		"constant\n"
+		"warmup = 0\n");
+	struct mat w = store_param(r.t.store, r.t.model.blocks[0].operand[0], 0);
+	float before = ((float *)w.p)[3];
+	do
+		trainer_step(&r.t, NULL, &s);
+	while (s.skipped);
+	assert_true(r.t.skipped > 3);
+	assert_near(fabs((double)(((float *)w.p)[3] - before)), 0.01, 1e-4);
+	run_close(&r);
+}
+
+/* It is divided out again: what remains is what fp16 loses of small gradients. */
+static void the_scale_cancels(void **state)
+{
+	struct trace x, y;
+	struct alone r;
+	(void)state;
+	run_open(&r, gpt2, "dtype = fp16\nsteps = 24\nloss-scale = 16384\n");
+	take_steps(&r.t, 0, STEPS, &x);
+	run_close(&r);
+	run_open(&r, gpt2, "dtype = fp16\nsteps = 24\nloss-scale = 8192\n");
+	take_steps(&r.t, 0, STEPS, &y);
+	run_close(&r);
+	for (int i = 0; i < STEPS; i++)
+		assert_near((double)x.loss[i], (double)y.loss[i], 2e-3);
+}
+
+static void a_checkpoint_keeps_the_scale(void **state)
+{
+	struct trace whole = {0}, parts = {0};
+	struct alone r;
+	(void)state;
+	const char *path = test_path("fp16.h5");
+	for (int64_t at = 2; at < STEPS; at += 5) {
+		run_open(&r, llama, scaled);
+		take_steps(&r.t, 0, STEPS, &whole);
+		run_close(&r);
+		memset(&parts, 0, sizeof(parts));
+		run_open(&r, llama, scaled);
+		take_steps(&r.t, 0, at, &parts);
+		assert_int_equal(trainer_save(&r.t, path, &e), 0);
+		run_close(&r);
+		run_open(&r, llama, scaled);
+		assert_int_equal(trainer_load(&r.t, path, false, &e), 0);
+		assert_int_equal(r.t.step, at);
+		take_steps(&r.t, at, STEPS, &parts);
+		run_close(&r);
+		assert_memory_equal(&whole, &parts, sizeof(whole));
+		assert_int_equal(remove(path), 0);
+	}
+	assert_true(whole.skipped[0] && !whole.skipped[STEPS - 1]);
+}
+
+/* A run in fp32 has no scale to hand on, so the option's is taken; and one that counts more
+ * skipped steps than steps is no run. */
+static void scales_of_other_checkpoints(void **state)
+{
+	struct alone r;
+	struct step_result s;
+	(void)state;
+	const char *path = test_path("other.h5");
+	run_open(&r, gpt2, "");
+	trainer_step(&r.t, NULL, &s);
+	assert_int_equal(trainer_save(&r.t, path, &e), 0);
+	run_close(&r);
+	run_open(&r, gpt2, "dtype = fp16\nloss-scale = 512\n");
+	assert_int_equal(trainer_load(&r.t, path, false, &e), 0);
+	assert_true(r.t.step == 1 && r.t.loss_scale == 512 && r.t.skipped == 0);
+	assert_int_equal(remove(path), 0);
+	r.t.skipped = 2;
+	assert_int_equal(trainer_save(&r.t, path, &e), 0);
+	assert_int_equal(trainer_load(&r.t, path, false, &e), -1);
+	assert_int_equal(e.code, EX_DATAERR);
+	assert_non_null(strstr(e.msg, "2 skipped of 1"));
+	e = (struct err){0};
+	assert_int_equal(
+		trainer_load(&r.t, path, true, &e), 0); /* its weights are good */
+	assert_int_equal(remove(path), 0);
+	run_close(&r);
+}
+
+/* Weights that are no numbers are no matter of the scale. */
+static void what_no_scale_helps_fails(void **state)
+{
+	struct alone r;
+	struct step_result s;
+	(void)state;
+	run_open(&r, gpt2, "dtype = fp16\n");
+	((float *)store_param(r.t.store, r.t.model.norm, 0).p)[0] = NAN;
+	trainer_step(&r.t, NULL, &s);
+	assert_true(s.bad && !s.skipped);
+	assert_non_null(strstr(s.why.s, "norm.weight"));
+	str_free(&s.why);
+	run_close(&r);
+}
+
+int main(void)
+{
+	const struct CMUnitTest tests[] = {
+		cmocka_unit_test(each_trains),
+		cmocka_unit_test(arithmetic_is_told),
+		cmocka_unit_test(float8_of_nothing_is_refused),
+		cmocka_unit_test(plain_kernels_give_the_same),
+		cmocka_unit_test(linear_layers_keep_to_the_recipe),
+		cmocka_unit_test(overflows_skip_and_halve),
+		cmocka_unit_test(the_optimizer_counts_updates),
+		cmocka_unit_test(the_scale_cancels),
+		cmocka_unit_test(a_checkpoint_keeps_the_scale),
+		cmocka_unit_test(scales_of_other_checkpoints),
+		cmocka_unit_test(what_no_scale_helps_fails),
+	};
+	return cmocka_run_group_tests(tests, NULL, NULL);
+}
