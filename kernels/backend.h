@@ -48,8 +48,8 @@ struct device_ops {
 extern const struct device_ops cpu_device_ops;
 
 /* Makes *d a device with these tables, and with the properties that the model asks of its kind:
- * stores_half, discrete, tile_bytes, sum_block. The CPU, a GPU and the planning device each begin with it,
- * so that the plan for a kind of device is what such a device does. */
+ * stores_half, discrete, tile_bytes, sum_block. The CPU, a GPU and the planning device each begin
+ * with it, so that the plan for a kind of device is what such a device does. */
 static inline void device_init(struct device *d, enum device_kind kind,
 	const struct kernels *k, const struct device_ops *ops)
 {

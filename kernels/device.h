@@ -164,8 +164,8 @@ void device_forget_algorithms(struct device *d);
 
 /*
  * A stopwatch: the time of what is enqueued from here on is counted as `what`. And the seconds of
- * each, up to the last call of device_timer_start(), which a GPU must have reached; then they start from 0.
- * NULL: they only start from 0. Graphs have no times.
+ * each, up to the last device_timer_start(), which a GPU must have reached; then they start from
+ * 0. NULL: they only start from 0. Graphs have no times.
  */
 void device_timer_start(struct device *d, enum device_timer what);
 void device_timer_read(struct device *d, double seconds[N_DEVICE_TIMERS]);

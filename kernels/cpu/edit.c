@@ -1,4 +1,4 @@
-/* What workers that train apart do to come to agree (local SGD). */
+/* Sums over the vectors of several workers, and their updates (local SGD). */
 #include "kernels/cpu/cpu.h"
 
 void K(pseudo_grad)(struct device *d, float *p, const float *anchor, int64_t n)

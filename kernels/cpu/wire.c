@@ -1,4 +1,4 @@
-/* What workers that train apart send each other, in fewer bytes. */
+/* Compression of what workers send each other. */
 #include "kernels/cpu/cpu.h"
 
 enum { MOST = 127 }; /* of a code */
@@ -20,7 +20,7 @@ void K(sub)(struct device *d, struct mat y, struct mat a, struct mat b)
 		out[i] = p[i] - q[i];
 }
 
-/* Of element `at` of all. The last word of the counter keeps these apart from those of
+/* Of element `at` of all. The last word of the counter distinguishes these from those of
  * keep_random. */
 static inline uint32_t random_bits(const struct rng_stream *c, int64_t number)
 {
@@ -49,7 +49,7 @@ void K(round_stochastic)(struct device *d, struct mat x, const struct rng_stream
 /* ---- eight bits ------------------------------------------------------------------ */
 
 /* To nearest the largest code is MOST, since a scale that is 2^-9 off is not half a code off
- * there; with a chance the scale is rounded up, since what is beyond MOST would be lost. */
+ * there; stochastically the scale is rounded up, since what is beyond MOST would be lost. */
 static float scale_of(const float *x, int64_t n, bool up)
 {
 	int32_t most = 0;

@@ -184,8 +184,8 @@ struct gemm_key {
 /* ---- gemm_plan.cu: which of cuBLASLt's algorithms ------------------------------------ */
 
 void cuda_cublas_check(struct device *d, cublasStatus_t rc, const char *what);
-/* Multiplies; false: cuBLASLt has no algorithm for it, or what is done apart is quicker or has not
- * been compared, and nothing was done. */
+/* Multiplies; false: cuBLASLt has no algorithm for it, or what is done unfused is quicker or has
+ * not been compared, and nothing was done. */
 bool cuda_gemm(struct device *d, const char *name, const struct gemm *p);
 void cuda_plans_free(struct device *d);
 void cuda_forget_algorithms(struct device *d);

@@ -1,4 +1,4 @@
-/* What workers that train apart do to come to agree (local SGD). */
+/* Sums over the vectors of several workers, and their updates (local SGD). */
 #include "kernels/cuda/vector.h"
 
 enum { N = PER_PACK<float> };

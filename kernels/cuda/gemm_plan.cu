@@ -117,7 +117,7 @@ static cublasLtMatrixLayout_t layout(
 {
 	cublasLtMatrixLayout_t l;
 	int32_t count = (int32_t)runs;
-	int64_t apart = rows * cols;
+	int64_t stride = rows * cols;
 	cuda_cublas_check(d,
 		cublasLtMatrixLayoutCreate(
 			&l, type_of(type), (uint64_t)rows, (uint64_t)cols, rows),
@@ -129,7 +129,7 @@ static cublasLtMatrixLayout_t layout(
 		cublasLtMatrixLayoutSetAttribute(l, attribute, &(value), sizeof(value)), \
 		#attribute)
 	SET(CUBLASLT_MATRIX_LAYOUT_BATCH_COUNT, count);
-	SET(CUBLASLT_MATRIX_LAYOUT_STRIDED_BATCH_OFFSET, apart);
+	SET(CUBLASLT_MATRIX_LAYOUT_STRIDED_BATCH_OFFSET, stride);
 #undef SET
 	return l;
 }
@@ -274,7 +274,7 @@ static int candidates(struct device *d, const struct plan *p,
 }
 
 /* Milliseconds of a few runs; infinity where it does not work after all. Without an algorithm, of
- * what does the same apart. */
+ * the unfused kernels. */
 static float measure(struct device *d, const struct plan *p, const struct gemm *x,
 	void *to, const cublasLtMatmulAlgo_t *algo, cudaEvent_t begin, cudaEvent_t end)
 {
@@ -298,8 +298,8 @@ static float measure(struct device *d, const struct plan *p, const struct gemm *
 	return ms;
 }
 
-/* The quickest; the first one, unless another is clearly quicker; -1: it is what does the same
- * apart. What is to be written anyway is written by each; what is to be added to must stay, so
+/* The quickest; the first one, unless another is clearly quicker; -1: the unfused
+ * kernels. What is to be written anyway is written by each; what is to be added to must stay, so
  * the sums go elsewhere then. */
 static int quickest(struct device *d, const struct plan *p, const struct gemm *x,
 	const cublasLtMatmulHeuristicResult_t *found, int n)

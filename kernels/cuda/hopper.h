@@ -6,7 +6,7 @@
  *
  * A tile in shared memory is of panels, of 64 numbers of 16 bits a row: 128 bytes, 16 at a
  * time permuted by the number of the row in 8, as the copies do it and the matmuls undo it.
- * That is piece<64>() of attn.h. A panel begins at a multiple of 1024 bytes.
+ * That is piece<64>() of attn_tiles.h. A panel begins at a multiple of 1024 bytes.
  */
 #ifndef KERNELS_CUDA_HOPPER_H
 #define KERNELS_CUDA_HOPPER_H

@@ -130,7 +130,7 @@ void cuda_norm_fwd(struct device *d, enum norm_kind kind, struct mat y, struct m
 				amax_on_the_way(d, y), whole);
 		});
 	});
-	amax_apart(d, y);
+	amax_unfused(d, y);
 }
 
 /* ---- with the residual sum before ---------------------------------------------------- */
@@ -193,7 +193,7 @@ static void residual_norm(struct device *d, struct mat y, struct mat x, struct m
 			(int)cols, n->eps, o ? *o : none, o != NULL,
 			amax_on_the_way(d, n->h), whole);
 	});
-	amax_apart(d, n->h);
+	amax_unfused(d, n->h);
 }
 
 void cuda_residual_norm(struct device *d, struct mat y, struct mat x, struct mat sum,
@@ -500,7 +500,7 @@ void cuda_norm_bwd(struct device *d, enum norm_kind kind, const struct norm_grad
 	struct mat copy = mat_rows(to->copy, first, rows);
 	copy.amax = to->copy.amax;
 	if (copies_on_the_way(d, to->copy, dy) && norm_bwd_fused(d, &n, to)) {
-		amax_apart(d, copy);
+		amax_unfused(d, copy);
 		return;
 	}
 	plain.copy.p = NULL;

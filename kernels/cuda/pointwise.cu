@@ -219,7 +219,7 @@ void cuda_act_fwd(
 				amax_on_the_way(d, y), whole);
 		});
 	});
-	amax_apart(d, y);
+	amax_unfused(d, y);
 }
 
 void cuda_act_bwd(struct device *d, enum act_kind kind, struct mat da, struct mat db,
@@ -241,8 +241,8 @@ void cuda_act_bwd(struct device *d, enum act_kind kind, struct mat da, struct ma
 				n, amax_on_the_way(d, da), amax_on_the_way(d, db), whole);
 		});
 	});
-	amax_apart(d, da);
-	amax_apart(d, db);
+	amax_unfused(d, da);
+	amax_unfused(d, db);
 }
 
 /* ---- dropout ------------------------------------------------------------------------ */

@@ -215,7 +215,7 @@ void cuda_round(
 {
 	struct by_number by = {scale};
 	round_by(d, "round", y, x, type, by);
-	amax_apart(d, y);
+	amax_unfused(d, y);
 }
 
 /* ---- and its transposed matrix -------------------------------------------------------- */

@@ -1,12 +1,11 @@
-/* What workers that train apart send each other, in fewer bits: as kernels/cpu/wire.c, whose
- * bits these are. */
+/* Compression of what workers send each other, with the bits of kernels/cpu/wire.c. */
 #include "kernels/cuda/vector.h"
 
 enum { MOST = 127 }; /* of a code */
 #define INFINITE 0x7f800000u
 #define UPPER 0xffff0000u
 
-/* The last word of the counter keeps these apart from those of keep_random. */
+/* The last word of the counter distinguishes these from those of keep_random. */
 static __device__ inline uint32_t random_bits(
 	const struct rng_stream &c, int64_t row, int64_t col)
 {

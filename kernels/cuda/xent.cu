@@ -289,7 +289,7 @@ static __global__ void __launch_bounds__(threads_of_rows<WARPS>(), 2)
 }
 
 /* PT_LAB_OFF=xent: what it is fused of. */
-static void xent_apart(struct device *d, float *loss, struct mat logits,
+static void xent_unfused(struct device *d, float *loss, struct mat logits,
 	const int32_t *targets, int64_t vocab, const float *scale)
 {
 	int64_t n = logits.rows;
@@ -304,7 +304,7 @@ void cuda_xent_fused(struct device *d, float *loss, struct mat logits,
 	const int32_t *targets, int64_t vocab, const float *scale)
 {
 	if (cuda_lab_off(d, LAB_XENT)) {
-		xent_apart(d, loss, logits, targets, vocab, scale);
+		xent_unfused(d, loss, logits, targets, vocab, scale);
 		return;
 	}
 	by_type(logits.type, [&](auto t) {

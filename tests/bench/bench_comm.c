@@ -3,6 +3,7 @@
  * medians, in seconds.
  *   mpiexec -n 2 bench_comm BYTES    prints "tree SECONDS mpi SECONDS"
  */
+#include "tests/support/support.h"
 #include "comm/collective.h"
 #include "comm/sum.h"
 
@@ -10,18 +11,6 @@
 #include <string.h>
 
 enum { ROUNDS = 15 };
-
-static int ascending(const void *a, const void *b)
-{
-	double x = *(const double *)a, y = *(const double *)b;
-	return (x > y) - (x < y);
-}
-
-static double median(double *x)
-{
-	qsort(x, ROUNDS, sizeof(*x), ascending);
-	return x[ROUNDS / 2];
-}
 
 int main(int argc, char **argv)
 {
@@ -80,7 +69,8 @@ int main(int argc, char **argv)
 		mpi[i] = clock_seconds() - at;
 	}
 	if (world->rank == 0)
-		printf("tree %.9f mpi %.9f\n", median(tree), median(mpi));
+		printf("tree %.9f mpi %.9f\n", test_median(tree, ROUNDS),
+			test_median(mpi, ROUNDS));
 	free(nodes);
 	free(leaves);
 	free(from);

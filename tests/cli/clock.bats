@@ -94,7 +94,7 @@ lying() { # COMMAND...
 			cmp whole/checkpoints/step-00000$step.h5 run$n/checkpoints/step-00000$step.h5
 		done
 		# durations are what they were
-		awk '/^step=/ { for (i = 1; i <= NF; i++) if ($i ~ /^dt[fbcd]?=/) {
+		awk '/^step=/ { for (i = 1; i <= NF; i++) if ($i ~ /^dt(_[a-z]+)?=/) {
 			split($i, v, "="); n++; if (v[2] < 0 || v[2] > 60) exit bad = 1 } }
 			END { exit bad || n < 750 }' run$n/journal.txt
 	done

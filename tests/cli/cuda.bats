@@ -117,7 +117,7 @@ memory_of() { # NAME FILE: bytes of that line of a plan
 			'BEGIN { exit !(p > 0 && t > 0.97 * p && t <= 1.03 * p) }'
 		for way in read written; do
 			planned=$(awk -v key=$way/step '$1 == key { print $2 }' plan.$offload)
-			taken=$(sed -n "s/^step=2 .* $way=\([^ ]*\).*/\1/p" rows)
+			taken=$(sed -n "s/^step=2 .* offload_$way=\([^ ]*\).*/\1/p" rows)
 			[ $offload = none ] || [ "$(printf %.6g "$planned")" = "$(printf %.6g "$taken")" ]
 		done
 	done

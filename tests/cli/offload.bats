@@ -23,7 +23,7 @@ value() { # COLUMN FILE: of the last row
 	make_shard
 	mkdir files
 	tiny -n 8 --layers 2 -o one --sample-every 8 --check-replicas-every 4 >rows 2>/dev/null
-	not grep -q 'read=' rows
+	not grep -q "offload_read=" rows
 	for what in optimizer params; do
 		local layouts=('1 --dp 1' '4 --dp 2 --fsdp 2 --fsdp-kind flat' '4 --tp 2 --fsdp 2')
 		[ $what = optimizer ] || # they have more to go wrong; tests/support/layouts.c has more of both
@@ -42,7 +42,7 @@ value() { # COLUMN FILE: of the last row
 				--offload $what --offload-to files -o test >rows 2>/dev/null
 			if [ ${#virtual[@]} -gt 0 ]; then same two test; else same one test; fi
 			grep -q ' replicas .* are the same' test/journal.txt
-			[ "$(value written rows)" -gt 0 ]
+			[ "$(value offload_written rows)" -gt 0 ]
 		done
 	done
 	[ -z "$(ls -A files)" ]
@@ -79,9 +79,9 @@ value() { # COLUMN FILE: of the last row
 		tiny --layers 3 --dim 64 -n 3 "$@" --offload-to . -o run --overwrite --no-ckpt >rows
 		for way in read written; do
 			planned=$(awk -v key=$way/step '$1 == key { print $2 }' plan)
-			echo "$options: $way $planned $(value $way rows)"
+			echo "$options: $way $planned $(value offload_$way rows)"
 			[ "$planned" -gt 0 ]
-			[ "$(printf %.6g "$planned")" = "$(printf %.6g "$(value $way rows)")" ]
+			[ "$(printf %.6g "$planned")" = "$(printf %.6g "$(value offload_$way rows)")" ]
 		done
 	done
 	total() { awk '$1 == "total" { print $2 }' "$1"; }

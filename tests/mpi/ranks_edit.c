@@ -106,20 +106,12 @@ struct worker {
 	struct edit_config c;
 };
 
-static int ranks_of(const struct layout *l)
-{
-	int n = 1;
-	for (int a = 0; a < N_AXES; a++)
-		n *= l->degree[a];
-	return n;
-}
-
 /* Collective over c, the ranks of all workers. */
 static void open_worker(struct worker *w, struct comm *c, int workers,
 	const struct layout *l, const struct edit_config *ec)
 {
 	struct err e = {0};
-	int ranks = ranks_of(l), here = VIRTUAL_TP / l->degree[AXIS_TP];
+	int ranks = ranks_needed(l->degree), here = VIRTUAL_TP / l->degree[AXIS_TP];
 	assert_int_equal(c->size, ranks * workers);
 	*w = (struct worker){.c = *ec};
 	w->world = comm_split(c, c->rank / ranks, "worker");
@@ -391,7 +383,8 @@ static const struct layout layouts[] = {
 static bool is_due(size_t config, int workers, size_t layout)
 {
 	const struct layout *l = &layouts[layout];
-	if (workers * ranks_of(l) > world->size || (device.discrete && l->offload))
+	if (workers * ranks_needed(l->degree) > world->size ||
+		(device.discrete && l->offload))
 		return false;
 	size_t of = device.discrete && test_device_slow(&device) ? 13 : 3;
 	return ((size_t)workers + config + layout) % of == 0;
@@ -435,7 +428,7 @@ static void bits_of_any_layout(void **state)
 			for (int k = 0; k < SYNCS; k++)
 				assert_on_all(want.hash[k] != 0);
 			for (size_t l = 0; l < ARRAY_LEN(layouts); l++) {
-				int ranks = workers * ranks_of(&layouts[l]);
+				int ranks = workers * ranks_needed(layouts[l].degree);
 				bool differs = false;
 				if (!is_due(i, workers, l))
 					continue;

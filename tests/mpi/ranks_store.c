@@ -410,14 +410,6 @@ static const struct layout layouts[] = {
 	{{2, 1, 2, 2, 1}, 3, false, 0, OFFLOAD_OPTIMIZER, true},
 };
 
-static int ranks_of(const struct layout *l)
-{
-	int n = 1;
-	for (int a = 0; a < N_AXES; a++)
-		n *= l->degree[a];
-	return n;
-}
-
 static bool differ(const struct result *test, const struct result *control, size_t layout,
 	int64_t micros)
 {
@@ -454,7 +446,7 @@ static void same_bits(void **state)
 		for (size_t i = 0; i < ARRAY_LEN(layouts); i++) {
 			struct layout l = layouts[i];
 			l.micros = micros[k];
-			int n = ranks_of(&l);
+			int n = ranks_needed(l.degree);
 			if (l.degree[AXIS_DP] * l.degree[AXIS_FSDP] > micros[k] ||
 				(l.offload && micros[k] < 9)) /* in a hurry */
 				continue;

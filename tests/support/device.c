@@ -9,7 +9,7 @@ static struct device device;
 static struct arena scratch;
 static const char *isa_asked; /* $PT_ISA when the program began, or NULL */
 
-static bool on_cuda(void)
+bool test_on_cuda(void)
 {
 	const char *asked = getenv("PT_TEST_DEVICE");
 	return asked && !strcmp(asked, "cuda");
@@ -28,7 +28,7 @@ static void open_cuda(void)
 
 void test_device_reopen(const char *isa, int threads)
 {
-	if (on_cuda())
+	if (test_on_cuda())
 		return;
 	if (!isa)
 		isa = isa_asked;
@@ -45,7 +45,7 @@ struct device *test_device(void)
 	if (!device.k) {
 		isa_asked = getenv("PT_ISA");
 		isa_asked = isa_asked ? xstrdup(isa_asked) : NULL;
-		if (on_cuda())
+		if (test_on_cuda())
 			open_cuda();
 		arena_init(&scratch, "scratch", (size_t)64 << 20);
 		test_device_reopen(NULL, 0);
@@ -71,7 +71,7 @@ bool test_gpu_slow(void)
 	const struct device_options o = {.exact = true};
 	struct device d;
 	struct err e = {0};
-	if (!on_cuda())
+	if (!test_on_cuda())
 		return false;
 	if (device_open(&d, DEVICE_CUDA, &o, &e))
 		die_err(&e);
@@ -96,7 +96,7 @@ bool test_device_missing(void)
 	static const char *const isas[] = {"sse2", "avx2", "avx512"};
 	const char *asked = getenv("PT_ISA");
 	struct device best;
-	if (!asked || on_cuda())
+	if (!asked || test_on_cuda())
 		return false;
 	char *want = xstrdup(asked);
 	unsetenv("PT_ISA");

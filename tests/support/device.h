@@ -10,6 +10,7 @@
 
 /* The device under test, which $PT_TEST_DEVICE says: cpu or cuda; opened once. */
 struct device *test_device(void);
+bool test_on_cuda(void); /* $PT_TEST_DEVICE */
 /* Opens it again, if it is the CPU: with this instruction set, NULL for the one that the program was started
  * with, and this many threads, 0 for all. */
 void test_device_reopen(const char *isa, int threads);

@@ -10,6 +10,14 @@
 
 struct comm *world;
 
+int ranks_needed(const int degree[N_AXES])
+{
+	int n = 1;
+	for (int a = 0; a < N_AXES; a++)
+		n *= degree[a];
+	return n;
+}
+
 /* ---- tests ----------------------------------------------------------------------- */
 
 static char crash_text[256]; /* in a test that crashes: known before it does */

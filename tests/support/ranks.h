@@ -5,6 +5,7 @@
 #ifndef TESTS_RANKS_H
 #define TESTS_RANKS_H
 
+#include "comm/mesh.h"
 #include "comm/requests.h"
 #include "tests/support/support.h"
 
@@ -16,6 +17,9 @@ void ranks_open(void);
 #define ranks_run(tests) ranks_run_some(tests, ARRAY_LEN(tests))
 int ranks_run_some(const struct CMUnitTest *tests, size_t n);
 int ranks_close(int rc);
+
+/* By a layout of these degrees. */
+int ranks_needed(const int degree[N_AXES]);
 
 /* Collective: true on every rank, or else where it was not is said, and all fail. */
 #define assert_on_all(cond) assert_on_all_at(cond, #cond, __FILE__, __LINE__)

@@ -68,6 +68,18 @@ void test_fill(float *x, int64_t n, uint64_t seed, double scale)
 		x[i] = (float)(scale * test_normal(seed, i));
 }
 
+static int ascending(const void *a, const void *b)
+{
+	double x = *(const double *)a, y = *(const double *)b;
+	return (x > y) - (x < y);
+}
+
+double test_median(double *x, int n)
+{
+	qsort(x, (size_t)n, sizeof(*x), ascending);
+	return x[n / 2];
+}
+
 double test_distance(const float *x, const double *y, int64_t n)
 {
 	double diff = 0, size = 0;

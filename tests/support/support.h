@@ -19,6 +19,9 @@ double test_uniform(uint64_t seed, int64_t i); /* in [0, 1) */
 double test_normal(uint64_t seed, int64_t i);
 void test_fill(float *x, int64_t n, uint64_t seed, double scale); /* normal */
 
+/* Sorts x. */
+double test_median(double *x, int n);
+
 /* norm(x - y) / norm(y) */
 double test_distance(const float *x, const double *y, int64_t n);
 

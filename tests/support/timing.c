@@ -75,12 +75,6 @@ static double seconds_of(struct timing *t, void (*call)(struct device *, void *)
 	return (clock_seconds() - begin) / (double)calls;
 }
 
-static int ascending(const void *a, const void *b)
-{
-	double x = *(const double *)a, y = *(const double *)b;
-	return (x > y) - (x < y);
-}
-
 double timing_of(struct timing *t, void (*call)(struct device *, void *), void *what)
 {
 	double rounds[ROUNDS];
@@ -91,6 +85,5 @@ double timing_of(struct timing *t, void (*call)(struct device *, void *), void *
 	int64_t calls = t->tiny ? 1 : max64(3, (int64_t)(0.02 / (one + 1e-9)));
 	for (int i = 0; i < n; i++)
 		rounds[i] = seconds_of(t, call, what, min64(calls, 2000));
-	qsort(rounds, (size_t)n, sizeof(*rounds), ascending);
-	return rounds[n / 2];
+	return test_median(rounds, n);
 }

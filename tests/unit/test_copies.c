@@ -2,8 +2,7 @@
  * Copies beside kernels, to and from pinned memory: who waits for whom, and that nobody else does.
  * device: cpu cuda
  */
-#include "tests/support/support.h"
-#include "kernels/kernels.h"
+#include "tests/support/device.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -14,12 +13,6 @@ enum { PIECES = 40, SLOTS = 3, N = 1000, BYTES = N * sizeof(float), TURNS = 2 };
 
 static struct device device;
 
-static bool on_cuda(void)
-{
-	const char *asked = getenv("PT_TEST_DEVICE");
-	return asked && !strcmp(asked, "cuda");
-}
-
 /* `late`: of an emulated GPU, what of it does no more than it must. */
 static void begin(const char *late)
 {
@@ -29,7 +22,7 @@ static void begin(const char *late)
 		setenv("PT_EMU_LAZY", late, 1);
 	else
 		unsetenv("PT_EMU_LAZY");
-	if (device_open(&device, on_cuda() ? DEVICE_CUDA : DEVICE_CPU, &o, &e))
+	if (device_open(&device, test_on_cuda() ? DEVICE_CUDA : DEVICE_CPU, &o, &e))
 		die_err(&e);
 }
 
@@ -120,7 +113,7 @@ static void told(void **state)
 {
 	struct str table = {0};
 	(void)state;
-	if (!on_cuda())
+	if (!test_on_cuda())
 		skip();
 	begin(NULL);
 	float *home = device_shared(&device, BYTES), *there = room();
@@ -147,7 +140,7 @@ static void too_much(void **state)
 	char said[4096] = {0};
 	int to[2], status;
 	(void)state;
-	if (!on_cuda())
+	if (!test_on_cuda())
 		skip();
 	assert_int_equal(pipe(to), 0);
 	pid_t pid = fork();

@@ -1,0 +1,156 @@
+/*
+ * Where the numbers of attention are: the tiles of chunks of a sequence, matrices in memory, and
+ * tiles in shared memory.
+ */
+#ifndef KERNELS_CUDA_ATTN_TILES_H
+#define KERNELS_CUDA_ATTN_TILES_H
+
+#include "kernels/cuda/mma.h"
+
+/* ---- positions -------------------------------------------------------------------- */
+
+/*
+ * A chunk of a sequence: runs of consecutive positions, of equal length. Tiles begin at
+ * positions that are multiples of 4, as the blocks of random numbers for dropout do, so the
+ * first tile of a run may begin before it.
+ */
+struct runs {
+	int n, len, pos[2];
+};
+
+static inline struct runs runs_of(int64_t rows, const int64_t first[2])
+{
+	int64_t half = rows / 2;
+	struct runs r = {1, (int)rows, {(int)first[0], 0}};
+	if (first[1] != first[0] + half && half * 2 == rows)
+		r = {2, (int)half, {(int)first[0], (int)first[1]}};
+	return r;
+}
+
+static __host__ __device__ inline int run_tiles(struct runs r, int run, int size)
+{
+	return run < r.n ? (r.pos[run] % 4 + r.len + size - 1) / size : 0;
+}
+
+static __host__ __device__ inline int all_tiles(struct runs r, int size)
+{
+	return run_tiles(r, 0, size) + run_tiles(r, 1, size);
+}
+
+/* A tile: row i is position pos + i, and row `row` + i of the chunk, for i in [from, to). */
+struct span {
+	int pos, row, from, to;
+};
+
+static __device__ inline struct span span_of(struct runs r, int size, int tile)
+{
+	int before = run_tiles(r, 0, size), run = tile >= before;
+	int first = run ? r.pos[1] : r.pos[0];
+	int pos = first - first % 4 + (run ? tile - before : tile) * size;
+	return {pos, run * r.len + pos - first, max(0, first - pos),
+		min(size, first + r.len - pos)};
+}
+
+/* Those of a chunk's tiles that a tile of the other side sees, or is seen from: of the first
+ * run `n0` from tile `skip[0]` on, then those of the second. */
+struct visible {
+	int n, n0, skip[2];
+};
+
+static __device__ inline struct span visible_tile(
+	struct runs r, int size, struct visible v, int i)
+{
+	int second = run_tiles(r, 0, size) - v.n0;
+	return span_of(r, size, i < v.n0 ? i + v.skip[0] : i + second + v.skip[1]);
+}
+
+/* The tiles of keys in which a position up to `last` is. */
+static __device__ inline struct visible keys_until(struct runs r, int size, int last)
+{
+	int n[2] = {0, 0};
+#pragma unroll
+	for (int i = 0; i < 2; i++)
+		if (i < r.n && last >= r.pos[i])
+			n[i] = min(run_tiles(r, i, size),
+				(last - r.pos[i] + r.pos[i] % 4) / size + 1);
+	return {n[0] + n[1], n[0], {0, 0}};
+}
+
+/* The tiles of queries in which a position from `first` on is. */
+static __device__ inline struct visible queries_from(struct runs r, int size, int first)
+{
+	int n[2], skip[2];
+#pragma unroll
+	for (int i = 0; i < 2; i++) {
+		int all = run_tiles(r, i, size);
+		int before = max(0, first - r.pos[i] + r.pos[i] % 4) / size;
+		skip[i] = first < r.pos[i] + r.len ? min(all, before) : all;
+		n[i] = all - skip[i];
+	}
+	return {n[0] + n[1], n[0], {skip[0], skip[1]}};
+}
+
+/* ---- matrices in memory ------------------------------------------------------------ */
+
+/* Heads of all sequences: [batch][rows][heads][dim]. */
+struct heads {
+	void *p;
+	int64_t stride, rows;
+	int dim;
+	bool wide;  /* fp32, whatever the other matrices are */
+	bool whole; /* every row can be read and written in 16 bytes at a time */
+};
+
+static inline struct heads heads_of(struct mat m, int64_t rows, int64_t dim)
+{
+	int64_t bytes = dtype_bytes(m.type);
+	bool whole = dim * bytes % 16 == 0 && (uintptr_t)m.p % 16 == 0;
+	return {m.p, m.cols, rows, (int)dim, m.type == DT_F32, whole};
+}
+
+template <typename T>
+static __device__ inline T *head_at(struct heads m, int batch, int head)
+{
+	return (T *)m.p + batch * m.rows * m.stride + (int64_t)head * m.dim;
+}
+
+/* ---- tiles ------------------------------------------------------------------------ */
+
+/*
+ * Piece c, of 16 bytes, of a row of a tile in shared memory. Pieces of a row are permuted by
+ * the number of the row so that one piece of each of 8 rows is in 8 different groups of banks,
+ * which is what ldmatrix reads at once.
+ */
+template <int D, typename T> static __device__ inline T *piece(T *tile, int row, int c)
+{
+	constexpr int N = 16 / sizeof(T), PIECES = D / N;
+	c ^= PIECES % 8 ? row >> 1 & 3 : row & 7;
+	return tile + (row * PIECES + c) * N;
+}
+
+/* A tile from a head's rows, zeros where there are none. Done when waited for. */
+template <int D, int ROWS, int THREADS, typename T>
+static __device__ inline void load_tile(
+	T *tile, struct heads m, int batch, int head, struct span s)
+{
+	constexpr int N = 16 / sizeof(T), PIECES = D / N;
+	static_assert(ROWS * PIECES % THREADS == 0, "all threads copy as much");
+	const T *rows = head_at<const T>(m, batch, head);
+#pragma unroll 2
+	for (int i = 0; i < ROWS * PIECES / THREADS; i++) {
+		int at = i * THREADS + threadIdx.x, row = at / PIECES, c = at % PIECES;
+		bool there = row >= s.from && row < s.to && c * N < m.dim;
+		const T *x = there ? rows + (s.row + row) * m.stride + c * N : rows;
+		T *to = piece<D>(tile, row, c);
+		if (m.whole) {
+			copy_async(to, x, there);
+			continue;
+		}
+		pack<T, N> some;
+		for (int e = 0; e < N; e++)
+			some.x[e] = there && c * N + e < m.dim ? x[e] : narrow<T>(0);
+		*(pack<T, N> *)to = some;
+	}
+}
+
+#endif
