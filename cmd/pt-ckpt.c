@@ -1,4 +1,5 @@
 /* pt-ckpt: list, show, verify, compare, hash and remove checkpoints. */
+#include "base/options.h"
 #include "base/file.h"
 #include "ckpt/ckpt.h"
 

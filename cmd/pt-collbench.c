@@ -1,4 +1,5 @@
 /* pt-collbench: benchmark and checker of collectives. */
+#include "base/options.h"
 #include "base/file.h"
 #include "collbench/table.h"
 #include "h5/h5.h"

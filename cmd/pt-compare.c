@@ -1,4 +1,5 @@
 /* pt-compare: compare the curves of training runs. */
+#include "base/options.h"
 #include "compare/compare.h"
 
 #include <stdlib.h>

@@ -1,4 +1,5 @@
 /* pt-prepare: turn text into token shards. */
+#include "base/options.h"
 #include "data/data.h"
 
 #include <stdlib.h>

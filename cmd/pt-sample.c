@@ -1,4 +1,5 @@
 /* pt-sample: text from a checkpoint. */
+#include "base/options.h"
 #include "model/generate.h"
 #include "train/inference.h"
 #include "train/options.h"

@@ -1,4 +1,5 @@
 /* pt-train: train a language model, alone or under mpiexec. */
+#include "base/options.h"
 #include "h5/h5.h"
 #include "kernels/kernels.h"
 #include "train/train.h"

@@ -1,6 +1,6 @@
 /*
- * base: errors and messages, memory, strings, numbers as text, options, clocks, hashes, random
- * numbers, exact sums. Files are in base/file.h.
+ * base: errors and messages, memory, strings, numbers as text, clocks, hashes, random numbers,
+ * exact sums. Files are in base/file.h, options in base/options.h.
  *
  * It calls the C library, POSIX and xxHash only, and no other floor. No call is collective.
  */
@@ -231,121 +231,6 @@ double clock_seconds(void); /* monotonic, from an arbitrary zero */
 double clock_wall(void);    /* seconds since 1970 */
 /* "2026-11-20T10:51:00Z". Returns buf. */
 char *clock_text(char buf[AT_LEAST(NUM_TEXT)], double wall);
-
-/* ---- opt.c, opt_value.c, help.c, gen.c: one table for one option ----------------- */
-
-enum opt_type {
-	OPT_END,    /* closes a table */
-	OPT_GROUP,  /* a heading: only `name` and `help` */
-	OPT_FLAG,   /* bool; --x sets it, --no-x clears it; in a config: x = yes|no */
-	OPT_INT,    /* int64_t in [min, max] */
-	OPT_SIZE,   /* int64_t bytes, with K, M, G, T */
-	OPT_DOUBLE, /* double in [min, max] */
-	OPT_STR,    /* const char *, NULL when unset */
-	OPT_ENUM,   /* int: index into `values` */
-	OPT_LIST,   /* struct strs: may be given many times */
-	OPT_ACTION, /* no value: `act` is called and decides what follows */
-};
-
-enum opt_flag {
-	OPT_ARITH =
-		1, /* fixes what is computed: two runs that differ here are different */
-	OPT_MODEL = 4, /* shapes and arithmetic of the model: what its weights need */
-	OPT_LOCAL = 2, /* belongs to this invocation: not saved with a run */
-};
-
-struct opt {
-	enum opt_type type;
-	char letter;	  /* short option, or 0 */
-	const char *name; /* long option, config key, and PT_NAME in the environment */
-	const char *arg; /* what the value is called in help; OPT_ENUM lists its values */
-	const char *def; /* default, as text; NULL: zero, no, or unset */
-	size_t offset;	 /* of the value in the program's struct of options */
-	unsigned flags;
-	double min, max;	   /* both 0: any */
-	const char *const *values; /* OPT_ENUM: names, closed by NULL */
-	const char *files; /* completion: "" any file, ".h5" such files, "/" folders */
-	/* Other options without which it means nothing, as people read it: "--a", "--a or --b",
-	 * "--a word or word". Checked by opts_check_needs(). */
-	const char *needs;
-	const char *was; /* its name in earlier versions, which is read too */
-	const char *help;
-};
-
-/* The words of an OPT_ENUM, which stand beside the enum: #define COLOR_WORDS "red", "green". */
-#define OPT_WORDS(...)            \
-	(const char *const[])     \
-	{                         \
-		__VA_ARGS__, NULL \
-	}
-
-/* A bit for each row of the table: was it given on the command line or in the environment, or
- * in a file as something other than the default? */
-struct opt_given {
-	uint64_t bits[4];
-};
-
-struct program {
-	const char *name;
-	const char *summary;	     /* as in the man page's NAME */
-	const char *const *synopsis; /* lines after the program's name, closed by NULL */
-	const struct opt *opts;
-	size_t opts_bytes;    /* size of the struct that the offsets refer to */
-	size_t given;	      /* offset of its struct opt_given; 0: it has none */
-	const char *operands; /* completion of operands, as opt.files; NULL: none */
-	/* Words that operands may be, closed by NULL; where files may follow, the first one. */
-	const char *const *(*words)(void);
-	bool settings;			   /* operands like `lr=3e-4` are options */
-	void (*versions)(struct str *out); /* lines "library version", or NULL */
-	/* Further kinds for --generate, made from the program's other tables; -1: no such. */
-	int (*generate)(const char *kind, FILE *f);
-	/* Options that these go on from, such as a resumed run's: called when *o is filled
-	 * in, may append a config text; then all sources are applied anew, on top of it. */
-	int (*base)(void *o, struct str *text, struct err *e);
-	const char *const *kinds; /* their names, closed by NULL */
-};
-
-/*
- * Fills *o from the defaults, the program's base, the file that the option "preset" names (looked for in the preset folder), the
- * file that --config names, the environment and the command line, the later winning.
- * Answers --help, --version, --print-config and --generate itself and exits 0. Returns
- * the number of operands and puts them at argv[0..); -1 with *e set on a bad option.
- */
-int opts_parse(const struct program *p, void *o, int argc, char **argv, struct err *e);
-/* Fills *o from the defaults and a config text only. Keys that are not known are an error,
- * or passed over. */
-int opts_from_text(const struct program *p, void *o, const char *text, bool skip_unknown,
-	struct err *e);
-/* The options as a config text that reads back to the same values: those with all the
- * flags `want` and none of `without`. */
-void opts_print(const struct program *p, const void *o, unsigned want, unsigned without,
-	struct str *out);
-/* Was the option given? Of programs with .given only, as the two below. */
-bool opts_given(const struct program *p, const void *o, const char *name);
-/* Options whose names begin so get their defaults, and were not given. */
-void opts_reset(const struct program *p, void *o, const char *prefix);
-/* Checks that every option that was given has the options that it needs. */
-int opts_check_needs(const struct program *p, const void *o, struct err *e);
-/* Writes what is made from the table: kind is man, bash, zsh or fish, presets (their
- * names), or one of the program's own. */
-int opts_generate(const struct program *p, const char *kind, FILE *f);
-/* Text as mdoc wants it, with a newline. */
-void man_text(FILE *f, const char *s);
-/* The folder of presets: $PT_SHARE, else share/ beside or above the program. */
-void share_path(struct str *out, const char *below);
-
-/* ---- conf.c: config files -------------------------------------------------------- */
-
-/*
- * Reads `key = value` lines: '#' starts a comment at the start of a line or after a
- * blank, a value may stand in double quotes with \n \t \" \\ inside, [headings] are
- * for people and ignored. Calls set() for each; a nonzero answer ends the reading.
- */
-int conf_parse(const char *text, size_t len, const char *name,
-	int (*set)(void *to, const char *key, const char *value, struct err *e), void *to,
-	struct err *e);
-/* Appends `key = value`, quoted where the value needs it. */
-void conf_print(struct str *out, const char *key, const char *value);
 
 /* ---- hash.c ---------------------------------------------------------------------- */
 

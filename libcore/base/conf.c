@@ -1,5 +1,5 @@
 /* Config files: `key = value`, a line each. */
-#include "base/base.h"
+#include "base/options.h"
 
 #include <ctype.h>
 #include <stdlib.h>

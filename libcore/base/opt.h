@@ -2,7 +2,7 @@
 #ifndef BASE_OPT_H
 #define BASE_OPT_H
 
-#include "base/base.h"
+#include "base/options.h"
 
 extern const struct opt common_opts[];
 /* The program's options, then the common ones, headings included; NULL begins. */

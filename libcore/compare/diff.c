@@ -1,4 +1,5 @@
 /* The differences between two runs. */
+#include "base/options.h"
 #include "compare/compare.h"
 
 #include <math.h>

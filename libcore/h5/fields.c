@@ -1,4 +1,5 @@
 /* Attributes, by table. */
+#include "base/options.h"
 #include "h5/impl.h"
 
 #include <stdlib.h>

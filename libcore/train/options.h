@@ -2,7 +2,7 @@
 #ifndef TRAIN_OPTIONS_H
 #define TRAIN_OPTIONS_H
 
-#include "base/base.h"
+#include "base/options.h"
 #include "model/pass.h"
 #include "optim/optim.h"
 

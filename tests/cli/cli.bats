@@ -232,3 +232,7 @@ offers() { # PROGRAM WORD...
 		fi
 	done
 }
+
+@test "pt(7) names files and functions that exist" {
+	"$BATS_TEST_DIRNAME"/../names
+}

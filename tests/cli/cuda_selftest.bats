@@ -119,8 +119,8 @@ wrong() { # 'OPTION...' KERNEL[:NAME]...
 		--edit-density 0.25 --edit-fragments 2 --edit-sync-delay 1 --edit-wire int8
 		--check-replicas-every 5" pseudo_grad combine sgd mix keep_largest keep_random \
 		quantise dequantise hash sub
-	wrong "$edit adamw --edit-wire sparse" pick strew
-	wrong "$edit adamw --edit-wire bf16" narrow widen round_random
+	wrong "$edit adamw --edit-wire sparse" topk_pack topk_scatter
+	wrong "$edit adamw --edit-wire bf16" narrow widen round_stochastic
 }
 
 @test "of ranks that share a GPU one tests, of ranks with a GPU each all do" {

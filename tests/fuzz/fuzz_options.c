@@ -1,5 +1,6 @@
 /* Options: a command line, the environment and a config file; what they say can be printed as
  * a config that says the same. */
+#include "base/options.h"
 #include "tests/fuzz/fuzz.h"
 #include "train/options.h"
 

@@ -1,4 +1,5 @@
 /* base: numbers and text, options, exact sums, Philox, files. */
+#include "base/options.h"
 #include "base/file.h"
 #include "tests/support/support.h"
 
