@@ -14,7 +14,6 @@ struct opts {
 	bool info, verify, overwrite;
 };
 
-static const char *const tokenizers[] = {"byte", "char", NULL};
 static const char *const splits[] = {"tail", "document", NULL};
 static const char *const decodes[] = {"no", "train", "val", NULL};
 
@@ -26,7 +25,7 @@ static const struct opt options[] = {
 		.help = "Shard to write; - is standard output. With --shard-size the files are "
 			"FILE-00000.h5, FILE-00001.h5, ..., where a .h5 at the end of FILE is "
 			"left out. A pipe or a device gets what standard output would get."},
-	{OPT_ENUM, 't', "tokenizer", NULL, "char", O(tokenizer), .values = tokenizers,
+	{OPT_ENUM, 't', "tokenizer", NULL, "char", O(tokenizer), .values = tokenizer_names,
 		.help = "byte: each byte is a token. char: each character that occurs in the "
 			"text is a token; the text must be UTF-8."},
 	{OPT_ENUM, 's', "split", NULL, "tail", O(split), .values = splits,
@@ -138,7 +137,7 @@ static int verify(const struct strs *files, struct err *e)
 static int prepare(const struct opts *o, const struct strs *texts, struct err *e)
 {
 	struct prepare p = {
-		.tokenizer = tokenizers[o->tokenizer],
+		.tokenizer = tokenizer_names[o->tokenizer],
 		.separator = o->separator,
 		.by_document = o->split == 1,
 		.val_fraction = o->val_fraction,

@@ -51,7 +51,13 @@ struct tokenizer {
 };
 
 extern const struct tokenizer_kind *const tokenizer_kinds[]; /* ends with NULL */
-extern const struct tokenizer_kind tokenizer_byte, tokenizer_char;
+/* A tokenizer is a file and an entry here. */
+#define TOKENIZERS(X) X(byte) X(char)
+#define TOKENIZER_ROW(name) extern const struct tokenizer_kind tokenizer_##name;
+TOKENIZERS(TOKENIZER_ROW)
+#undef TOKENIZER_ROW
+/* Their names, for an option; closed by NULL. */
+extern const char *const tokenizer_names[];
 
 int tokenizer_init(struct tokenizer *t, const char *kind, struct err *e);
 /* A kind that this program does not know, which can decode but not encode. */

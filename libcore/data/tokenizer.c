@@ -4,11 +4,10 @@
 #include <stdlib.h>
 #include <string.h>
 
-const struct tokenizer_kind *const tokenizer_kinds[] = {
-	&tokenizer_byte,
-	&tokenizer_char,
-	NULL,
-};
+#define TOKENIZER_KIND(name) &tokenizer_##name,
+#define TOKENIZER_NAME(name) #name,
+const struct tokenizer_kind *const tokenizer_kinds[] = {TOKENIZERS(TOKENIZER_KIND) NULL};
+const char *const tokenizer_names[] = {TOKENIZERS(TOKENIZER_NAME) NULL};
 
 enum { MAX_VOCAB = 1 << 24, MAX_VOCAB_BYTES = 1 << 28 };
 

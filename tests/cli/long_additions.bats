@@ -1,0 +1,27 @@
+#!/usr/bin/env bats
+# "To add" of pt(7): patches that do what it says, in the files that it names, build and run.
+load helpers
+
+@test "an option, a tokenizer, an architecture and an optimizer are each a file or a row" {
+	root=$(realpath "$BATS_TEST_DIRNAME/../..")
+	mkdir tree
+	(cd "$root" && tar cf - Makefile cmd libcore kernels man share completions tests/additions) | tar xf - -C tree
+	cd tree
+	for patch in tests/additions/*.patch; do
+		git apply "$patch"
+	done
+	env -u MAKEFLAGS -u MAKELEVEL make -s -j"$(nproc)" DEPS=no CUDA=no programs WERROR=-Werror 1>/dev/null
+	PATH=$PWD/build:$PATH
+	printf 'the quick brown fox jumps over the lazy dog. %.0s' {1..200} >text
+	pt-prepare --tokenizer rot13 text -o data.h5
+	pt-prepare --decode data.h5 | head -c 19 >head
+	[ "$(cat head)" = 'the quick brown fox' ]
+	small=(-d data.h5 --layers 2 --dim 32 --heads 2 --context 16 -b 4 -m 1 -n 4 --arch parrot --optimizer nag
+		--virtual tp=2)
+	pt-train "${small[@]}" --greet 2 -o one 2>err >/dev/null
+	[ "$(grep -c hello err)" -eq 2 ]
+	mpiexec -n 4 pt-train "${small[@]}" --fsdp 2 --tp 2 -o four &>/dev/null
+	cmp one/checkpoints/step-00000004.h5 four/checkpoints/step-00000004.h5
+	pt-train --help | grep -q 'adamw|sgd|muon|nag'
+	pt-train --generate man | grep -q greet
+}
