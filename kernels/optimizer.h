@@ -38,8 +38,8 @@ struct sliced {
 struct step_terms {
 	struct update update; /* but for grad_scale and off */
 	double count;	      /* of terms in the sum of losses: the loss is their mean */
-	double max_norm;    /* of the gradient, which is scaled down to it; 0: any */
-	float scale;	    /* of the gradient as it was computed */
+	double max_norm;      /* of the gradient, which is scaled down to it; 0: any */
+	float scale;	      /* of the gradient as it was computed */
 	int64_t step;
 };
 

@@ -136,16 +136,15 @@ struct grad_copy block_copy(struct pass *p, int64_t lowest)
 }
 
 /* Those that sublayer i keeps; the gradient of its output may be the copy. */
-static void alloc_grads(const struct pass *p, const struct sub *x,
-	const struct grad_copy *copy, struct arena *a)
+static void alloc_grads(
+	const struct pass *p, const struct sub *x, struct mat copy, struct arena *a)
 {
 	const struct rooms r = rooms_of(p, x->i);
 	struct sublayer_grads *g = x->g;
-	bool shared = copy && copy->copy.p;
 	struct mat *operands[SUBLAYER_MATS + 1];
 	int n = 0;
 	*g = (struct sublayer_grads){
-		.d = shared ? linear_cast_of(p, x->layer, copy->copy) : added_grad(p, a)};
+		.d = copy.p ? linear_cast_of(p, x->layer, copy) : added_grad(p, a)};
 	for (int j = 0; j < SUBLAYER_MATS; j++) {
 		if (r.grads[j].scratch || !r.grads[j].cols)
 			continue;
@@ -154,7 +153,7 @@ static void alloc_grads(const struct pass *p, const struct sub *x,
 	}
 	/* the sum of several products is fp32 */
 	g->dh = take(a, stream_size(p, n > 1 ? DT_F32 : slice_type(p)));
-	if (!shared)
+	if (!copy.p)
 		operands[n++] = &g->d;
 	g->amax = linear_cast_room(p, x->layer, operands, n, true, a);
 }
@@ -172,7 +171,7 @@ void block_alloc_grads(
 {
 	for (int i = 0; i < SUBLAYERS; i++) {
 		const struct sub x = sub_of(p, layer, i, NULL, g);
-		alloc_grads(p, &x, NULL, a);
+		alloc_grads(p, &x, no_mat(), a);
 	}
 }
 
@@ -336,7 +335,7 @@ void block_backward(struct pass *p, int64_t layer, struct block_acts *b, struct 
 	recompute(p, layer, b, true);
 	for (int i = SUBLAYERS - 1; i >= 0; i--) {
 		const struct sub x = sub_of(p, layer, i, b, &g);
-		alloc_grads(p, &x, copy, p->d->scratch);
+		alloc_grads(p, &x, copy->copy, p->d->scratch);
 		inner_backward(p, &x, dx, copy->valid);
 		enter_backward(p, &x, dx, true, copy);
 		arena_reset(p->d->scratch, mark);

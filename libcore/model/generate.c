@@ -128,7 +128,8 @@ static void head_logits(struct pass *p, struct mat x, struct mat dx)
 	comm_run(p->tp.axis, COLL_ALLGATHER,
 		&(struct coll_args){
 			.recv = g->logits, .count = p->tp.here * cols, .type = COMM_F32});
-	device_get(p->d, g->read, g->logits, (size_t)p->m->padded_vocab * sizeof(*g->read));
+	device_get(
+		p->d, g->read, g->logits, (size_t)p->m->padded_vocab * sizeof(*g->read));
 }
 
 struct decoder *decoder_open(

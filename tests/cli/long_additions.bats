@@ -14,8 +14,8 @@ load helpers
 	PATH=$PWD/build:$PATH
 	printf 'the quick brown fox jumps over the lazy dog. %.0s' {1..200} >text
 	pt-prepare --tokenizer rot13 text -o data.h5
-	pt-prepare --decode train data.h5 | head -c 19 >head
-	[ "$(cat head)" = 'the quick brown fox' ]
+	pt-prepare --decode train data.h5 | head -c 19 >start
+	[ "$(cat start)" = 'the quick brown fox' ]
 	small=(-d data.h5 --layers 2 --dim 32 --heads 2 --context 16 -b 4 -m 1 -n 4 --arch parrot --optimizer nag
 		--virtual tp=2)
 	pt-train "${small[@]}" --greet 2 -o one 2>err >/dev/null
