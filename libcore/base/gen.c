@@ -1,5 +1,5 @@
 /* What is made from an option table: the OPTIONS of a man page, and completions. */
-#include "base/opt.h"
+#include "base/options_internal.h"
 
 #include <ctype.h>
 #include <string.h>

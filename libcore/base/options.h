@@ -7,7 +7,7 @@
 
 #include "base/base.h"
 
-/* ---- opt.c, opt_value.c, help.c, gen.c: one table for one option ----------------- */
+/* ---- options.c, option_value.c, help.c, gen.c: one table for one option ----------------- */
 
 enum opt_type {
 	OPT_END,    /* closes a table */

@@ -1,6 +1,6 @@
 /* Presets: config files that come with the programs. */
 #include "base/file.h"
-#include "base/opt.h"
+#include "base/options_internal.h"
 
 #include <dirent.h>
 #include <stdlib.h>

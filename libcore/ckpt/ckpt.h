@@ -133,7 +133,7 @@ int ckpt_each(const struct ckpt *c, int group, int tensor,
 /* The hash of the parameters in the file, as of store_hash(). */
 int ckpt_param_hash(const struct ckpt *c, uint64_t *hash, struct err *e);
 
-/* ---- folder.c: the checkpoints of a run ------------------------------------------ */
+/* ---- directory.c: the checkpoints of a run ------------------------------------------ */
 
 /* Sets `out` to FOLDER/step-00000100.h5. Returns out->s. */
 const char *ckpt_name(struct str *out, const char *folder, int64_t step);

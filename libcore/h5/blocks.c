@@ -1,6 +1,6 @@
 /* Large datasets with block checksums, whose bytes do not pass through HDF5. */
 #include "base/file.h"
-#include "h5/impl.h"
+#include "h5/h5_internal.h"
 
 #include <errno.h>
 #include <stdlib.h>

@@ -1,5 +1,5 @@
 /* Reading and writing of whole datasets. */
-#include "h5/impl.h"
+#include "h5/h5_internal.h"
 
 #include <stdlib.h>
 #include <string.h>

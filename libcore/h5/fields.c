@@ -1,6 +1,6 @@
 /* Attributes, by table. */
 #include "base/options.h"
-#include "h5/impl.h"
+#include "h5/h5_internal.h"
 
 #include <stdlib.h>
 #include <string.h>

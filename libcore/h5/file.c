@@ -1,5 +1,5 @@
 /* Files: opening, creating, closing. */
-#include "h5/impl.h"
+#include "h5/h5_internal.h"
 
 #include <errno.h>
 #include <stdlib.h>

@@ -5,7 +5,7 @@
  * damage of that file.
  */
 #include "base/file.h"
-#include "h5/impl.h"
+#include "h5/h5_internal.h"
 
 #include <signal.h>
 #include <string.h>

@@ -6,7 +6,7 @@
  * call that a reader will make. A file that kills the child is refused; otherwise the parent makes
  * the same calls.
  */
-#include "h5/impl.h"
+#include "h5/h5_internal.h"
 
 #include <errno.h>
 #include <fcntl.h>

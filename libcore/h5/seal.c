@@ -1,5 +1,5 @@
 /* The seal: the checksum of everything in a file except datasets with block checksums. */
-#include "h5/impl.h"
+#include "h5/h5_internal.h"
 
 #include <stdlib.h>
 #include <string.h>

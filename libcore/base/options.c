@@ -1,6 +1,6 @@
 /* Options: one table gives parsing, --help, --print-config and, in gen.c, the rest. */
 #include "base/file.h"
-#include "base/opt.h"
+#include "base/options_internal.h"
 
 #include <ctype.h>
 #include <getopt.h>

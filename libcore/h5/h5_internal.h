@@ -1,6 +1,6 @@
 /* Shared by the files of this floor only. */
-#ifndef H5_IMPL_H
-#define H5_IMPL_H
+#ifndef H5_INTERNAL_H
+#define H5_INTERNAL_H
 
 #include "h5/h5.h"
 

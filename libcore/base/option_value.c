@@ -1,5 +1,5 @@
 /* Values of options: from text, compared with text, and what they need of others. */
-#include "base/opt.h"
+#include "base/options_internal.h"
 
 #include <math.h>
 #include <stdlib.h>

@@ -1,6 +1,6 @@
-/* Shared by opt.c, opt_value.c, help.c, gen.c and preset.c only. */
-#ifndef BASE_OPT_H
-#define BASE_OPT_H
+/* Shared by opt.c, option_value.c, help.c, gen.c and preset.c only. */
+#ifndef BASE_OPTIONS_INTERNAL_H
+#define BASE_OPTIONS_INTERNAL_H
 
 #include "base/options.h"
 
