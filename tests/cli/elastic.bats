@@ -173,8 +173,9 @@ rank_at() { # RANK: its process, of the runs here
 	make_shard
 	long=(-n 100 --edit-workers 4 --edit-sync-interval 20 --ckpt-syncs 1 --ckpt-wait --keep 0)
 	edit 4 "${long[@]}" -o whole
+	# (slow, so that a busy machine does not find it at its end)
 	WAIT=0.1 timeout -k 1 120 "$supervise" mpiexec -n 4 pt-train "${TINY[@]}" "${EDIT[@]}" "${long[@]}" -o run \
-		>/dev/null 2>err 3>&- &
+		--inject-delay 2:30 >/dev/null 2>err 3>&- &
 	pid=$!
 	wait_for '^step=48 ' run/worker-2/journal.txt
 	victim=$(rank_at 2)
