@@ -151,8 +151,11 @@ static void try_update(struct trial *t, size_t kernel, bool has_m, bool has_v)
 	case KERNEL_muon_momentum:
 		BOTH(t, muon_momentum, parts[s], PARTS, a.m[s].p);
 		break;
-	default:
+	case KERNEL_muon_update:
 		BOTH(t, muon_update, parts[s], PARTS, a.m[s].p);
+		break;
+	default:
+		BUG_ON(true);
 	}
 	for (int i = 0; i < PARTS; i++) {
 		trial_check_within(t, "p", x[i].p, 1e-6);

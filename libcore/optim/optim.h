@@ -12,7 +12,12 @@
 #include "parallel/store.h"
 
 /* The rows: a constant, and the name of struct optimizer optimizer_NAME. */
-#define OPTIMIZERS(X) X(ADAMW, adamw) X(SGD, sgd) X(MUON, muon)
+/* clang-format off */
+#define OPTIMIZERS(X) \
+	X(ADAMW, adamw) \
+	X(SGD, sgd) \
+	X(MUON, muon)
+/* clang-format on */
 
 #define OPTIMIZER_KIND(kind, name) OPTIMIZER_##kind,
 enum optimizer_kind { OPTIMIZERS(OPTIMIZER_KIND) N_OPTIMIZERS };
