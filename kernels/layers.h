@@ -55,7 +55,7 @@ struct norm {
 /* The gradients that norm_bwd computes. */
 struct norm_grads {
 	struct mat dx, dgamma, dbeta;
-	struct mat copy; /* of dx, any */
+	struct mat copy; /* of dx (same shape), any */
 	struct mat sums; /* [1, cols], of the rows of the copy */
 };
 
@@ -113,9 +113,9 @@ KERNEL(void, norm_bwd_w, struct device *d, enum norm_kind kind, struct mat dgamm
 	struct mat dbeta, struct mat dy, struct mat x, struct mat stats, int64_t first,
 	int64_t rows)
 
-/* Fused, with the bits of the separate kernels: norm_bwd_x of all rows, norm_bwd_w of rows
- * [first, first + rows), copy = round(dx) unless copy.p is NULL, and sums = bias_bwd(copy) unless
- * sums.p is NULL. */
+/* Fused, for rows [first, first + rows), with the bits of the separate kernels: norm_bwd_x,
+ * norm_bwd_w, copy = round(dx) unless copy.p is NULL, and then sums = bias_bwd(copy) unless sums.p
+ * is NULL. */
 KERNEL(void, norm_bwd, struct device *d, enum norm_kind kind, const struct norm_grads *to,
 	struct mat dy, struct mat x, struct mat stats, struct mat gamma, int64_t first,
 	int64_t rows)

@@ -61,7 +61,7 @@ void trial_check_within(struct trial *, const char *what, struct pair, double al
 	} while (0)
 
 /* A kernel's trial and its tolerance: `exact` for fp32 arithmetic, plus `roundings` times the
- * rounding error of the call's narrowest type. */
+ * rounding error of the call's least precise type. */
 struct trial_row {
 	void (*try)(struct trial *);
 	double exact, roundings;
