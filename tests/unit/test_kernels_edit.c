@@ -184,7 +184,7 @@ static void keep_random(void **state)
 	}
 	double off = (double)kept / LARGE - 0.25; /* 5 standard deviations */
 	assert_true(fabs(off) < 5 * sqrt(0.25 * 0.75 / LARGE));
-	/* whoever has which part of it */
+	/* for any sharding */
 	d->k->keep_random(d, mat(y, 1, 777), &keep);
 	keep.rng.first = 777;
 	d->k->keep_random(d, mat(y + 777, 1, LARGE - 777), &keep);

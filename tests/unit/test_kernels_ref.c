@@ -174,7 +174,7 @@ static double embed_loss(struct bench *t)
 static void embed(void **state)
 {
 	(void)state;
-	struct bench *t = bench_new(30, 3, 0); /* ids 0 .. 6, of which 2 .. 5 are here */
+	struct bench *t = bench_new(30, 3, 0); /* ids 0 .. 6; the slice has 2 .. 5 */
 	ref_embed_bwd(t->dw, t->dy, t->ids, 2, 30, 4, 3);
 	check_slopes("embed", embed_loss, t, t->w, t->dw, 4 * 3);
 	free(t);
