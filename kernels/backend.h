@@ -1,6 +1,6 @@
 /*
- * For those who make a device: its functions, how it begins, and what ties the CUDA plugin to the
- * program. Others need device.h only.
+ * The backend interface: the functions that a device implements, its initialisation, and the ABI
+ * of the CUDA plugin. Code that only uses devices includes device.h.
  */
 #ifndef KERNELS_BACKEND_H
 #define KERNELS_BACKEND_H
@@ -8,9 +8,9 @@
 #include "kernels/device.h"
 #include "kernels/kernels.h"
 
-/* The functions of a device, as device.h describes them (device_close() and so on). A device may
- * take the rows of another's table and override some; those under "optional" may be NULL, where a
- * device has nothing to do or has no such thing. */
+/* The function table of a device; device.h documents each function (device_close() and so on). A
+ * device may copy another's table and override entries. The optional ones may be NULL, where the
+ * device has nothing to do or lacks the feature. */
 struct device_ops {
 	const char *(*name)(const struct device *);
 	const char *(*model)(const struct device *); /* "NVIDIA H100 80GB HBM3" */
@@ -47,16 +47,15 @@ struct device_ops {
 
 extern const struct device_ops cpu_device_ops;
 
-/* Makes *d a device with these tables, and with the properties that the model asks of its kind:
- * stores_half, discrete, tile_bytes, sum_block. The CPU, a GPU and the planning device each begin
- * with it, so that the plan for a kind of device is what such a device does. */
+/* Initialises *d with these tables and with the properties of its kind: stores_half, discrete,
+ * tile_bytes, sum_block. The planning device is initialised as the device that it plans for. */
 static inline void device_init(struct device *d, enum device_kind kind,
 	const struct kernels *k, const struct device_ops *ops)
 {
-	/* Logits that are worth computing at once: as many as keep all of a GPU busy. */
+	/* Logits computed at a time: enough to keep a whole GPU busy. */
 	enum { CPU_TILE_BYTES = 64 << 20, GPU_TILE_BYTES = 1 << 30 };
-	/* Floats that are worth adding up at once: of a CPU, those that stay in its cache from one
-	 * addition to the next; of a GPU, so many that a launch is worth its while. */
+	/* Floats summed at a time: on a CPU, as many as stay in its cache between two additions; on a
+	 * GPU, enough to amortise a kernel launch. */
 	enum { CPU_SUM_BLOCK = 1 << 15, GPU_SUM_BLOCK = 1 << 28 };
 	bool gpu = kind == DEVICE_CUDA;
 	memset(d, 0, sizeof(*d));
@@ -71,10 +70,10 @@ static inline void device_init(struct device *d, enum device_kind kind,
 
 /* ---- the CUDA plugin --------------------------------------------------------------- */
 
-/* pt-cuda.so has `pt_cuda_open`, which is a device_opener (1: an error, which is only that there
- * is no GPU, or none for this rank alone: it is not reported unless a GPU was asked for),
- * `pt_cuda_gpu`, which is device_gpu(), and `pt_cuda_abi`, which must be the program's
- * device_abi(): a hash of the kernels with their parameters, and of the sizes of structs. */
+/* pt-cuda.so exports `pt_cuda_open`, a device_opener (it returns 1 where there is no GPU, or none
+ * for this rank alone, an error that is not reported unless a GPU was requested); `pt_cuda_gpu`,
+ * which implements device_gpu(); and `pt_cuda_abi`, which must equal the program's device_abi(): a
+ * hash of the kernels' prototypes and of the sizes of structs. */
 typedef int device_opener(
 	struct device *d, const struct device_options *o, struct err *e);
 typedef uint64_t device_finder(int rank);

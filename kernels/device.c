@@ -1,6 +1,6 @@
 /*
- * Opening a device. The CPU is in this program; the GPU is in a shared object, pt-cuda.so,
- * that is opened when it is asked for, so that nobody else pays for CUDA's libraries.
+ * Opening a device, and calls through its function table. The CPU is part of the program; CUDA is
+ * in a plugin, pt-cuda.so, which is loaded on demand, so that only runs on GPUs load its libraries.
  */
 #include "base/file.h"
 #include "kernels/backend.h"
@@ -11,10 +11,10 @@
 #include <string.h>
 #include <unistd.h>
 
-/* ---- the shared object ------------------------------------------------------------ */
+/* ---- the CUDA plugin -------------------------------------------------------------- */
 
-/* $PT_CUDA, or beside the program, or ../lib/pt from there; -1: it is in neither. */
-static int find(struct str *path)
+/* $PT_CUDA, or in the program's directory, or in ../lib/pt from there; -1: not found. */
+static int find_plugin(struct str *path)
 {
 	static const char *const places[] = {"pt-cuda.so", "../lib/pt/pt-cuda.so"};
 	char exe[4096];
@@ -37,21 +37,20 @@ static int find(struct str *path)
 	return -1;
 }
 
-/* 1: that is how pt was built, and nobody wonders. */
-static int missing(const struct str *path, struct err *e)
+/* Returns 1 if pt was built without CUDA, which is not worth a message by itself. */
+static int plugin_missing(const struct str *path, struct err *e)
 {
 	const char *env = getenv("PT_CUDA");
 	if (env && *env)
 		return err_set(e, EX_FAILED, "PT_CUDA: there is no file %s", path->s);
 	err_set(e, EX_FAILED,
-		"built without CUDA: there is no pt-cuda.so beside the program, nor in "
-		"../lib/pt; `make` builds it where nvcc is (CUDA 13), and "
-		"PT_CUDA may tell where it is");
+		"built without CUDA: there is no pt-cuda.so in the program's directory "
+		"or in ../lib/pt; `make` builds it if nvcc (CUDA 13) is installed, and "
+		"PT_CUDA can give its path");
 	return 1;
 }
 
-/* What it has for us. POSIX lets a data pointer become a function pointer; ISO C has no way to say
- * it. */
+/* The functions that it exports. */
 struct cuda_plugin {
 	device_opener *open;
 	device_finder *gpu;
@@ -68,20 +67,21 @@ static int load_plugin(struct cuda_plugin *h, void *lib, const char *path, struc
 			"%s belongs to another version of pt than this program, which is "
 			"%s; build and install both together",
 			path, PT_VERSION);
+	/* POSIX allows converting a data pointer to a function pointer, ISO C does not. */
 	memcpy(&h->open, &open, sizeof(open));
 	memcpy(&h->gpu, &gpu, sizeof(gpu));
 	return 0;
 }
 
-/* 1: there is nothing to open. */
+/* 1: there is no plugin. */
 static int open_plugin(struct cuda_plugin *h, struct err *e)
 {
 	struct str path = {0};
 	int rc;
-	if (find(&path)) {
-		rc = missing(&path, e);
+	if (find_plugin(&path)) {
+		rc = plugin_missing(&path, e);
 	} else {
-		/* It stays: CUDA does not like to be closed, and opening again is cheap. */
+		/* Never closed: CUDA does not support being unloaded, and dlopen() again is cheap. */
 		void *lib = dlopen(path.s, RTLD_NOW | RTLD_LOCAL);
 		if (!lib)
 			rc = err_set(e, EX_FAILED,
@@ -95,15 +95,15 @@ static int open_plugin(struct cuda_plugin *h, struct err *e)
 	return rc;
 }
 
-/* Without its driver no GPU can be used, and that is known at once, where cuBLASLt alone takes a
- * tenth of a second to load. What $PT_CUDA names may need none. */
+/* Without the driver no GPU can be used. This test is immediate, whereas cuBLASLt takes a tenth of a
+ * second to load. The plugin that $PT_CUDA names may be an emulation, which needs no driver. */
 static bool has_driver(void)
 {
 	const char *env = getenv("PT_CUDA");
 	return (env && *env) || dlopen("libcuda.so.1", RTLD_LAZY | RTLD_LOCAL);
 }
 
-/* Whoever opens it hears why there is none. */
+/* Errors are ignored: device_open() reports them. */
 uint64_t device_gpu(int rank)
 {
 	struct cuda_plugin h;
@@ -115,7 +115,7 @@ uint64_t device_build(void)
 	enum { PIECE = 1 << 20 };
 	struct str path = {0};
 	uint64_t hash = 0;
-	int fd = find(&path) ? -1 : open(path.s, O_RDONLY | O_CLOEXEC);
+	int fd = find_plugin(&path) ? -1 : open(path.s, O_RDONLY | O_CLOEXEC);
 	if (fd >= 0) {
 		struct hash_state *h = hash_open();
 		char *piece = xmalloc(PIECE);

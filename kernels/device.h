@@ -1,13 +1,14 @@
 /*
- * A device: the CPU, a GPU, or the planning device; its memory, copies, graphs and timers. What a
- * device computes is kernels.h; how one is made is backend.h.
+ * A device: the CPU, a GPU, or the planning device; its memory, copies, graphs and timers. Its
+ * kernels are declared by kernels.h, the interface that it implements by backend.h. No call is
+ * collective.
  */
 #ifndef KERNELS_DEVICE_H
 #define KERNELS_DEVICE_H
 
 #include "kernels/dtype.h"
 
-/* What the time of a device is counted as: device_timer_start(). */
+/* The phases that device time is attributed to: device_timer_start(). */
 enum device_timer { TIMER_OTHER, TIMER_FORWARD, TIMER_BACKWARD, N_DEVICE_TIMERS };
 
 enum device_kind { DEVICE_AUTO, DEVICE_CPU, DEVICE_CUDA };
@@ -22,16 +23,17 @@ struct device {
 	const struct kernels *k;
 	const struct device_ops *ops;
 	int threads;
-	double flops;			 /* counted by the planning device only */
-	struct arena *scratch;		 /* temporary memory of kernels */
-	int64_t taken_bytes, most_bytes; /* of device_arena(): now, and at most */
-	int64_t tile_bytes;		 /* of logits that are computed at once */
-	int64_t sum_block; /* floats of gradients that are added up at once */
-	bool stores_half;  /* stores numbers of 16 bits in 16 bits */
-	bool discrete; /* has memory of its own, and runs asynchronously to the program */
+	double flops;	       /* counted by the planning device only */
+	struct arena *scratch; /* temporary memory of kernels */
+	int64_t taken_bytes,
+		most_bytes; /* allocated by device_arena(): now, and the peak */
+	int64_t tile_bytes; /* of logits that are computed at a time */
+	int64_t sum_block;  /* floats of gradients that are summed at a time */
+	bool stores_half;   /* stores 16-bit formats in 16 bits, instead of as fp32 */
+	bool discrete;	    /* has separate memory, and runs asynchronously to the host */
 	int number,
 		sharers; /* of a GPU: its index on this host, and the ranks that share it */
-	struct device_span *spans; /* of its own memory, that device_arena() gave */
+	struct device_span *spans; /* the live arenas in its memory */
 	int n_spans;
 	struct {
 		enum device_timer what;
@@ -45,86 +47,86 @@ struct device {
 enum { DEVICE_WORK_BYTES = 96 << 20 }; /* of a GPU's memory, for its kernels */
 
 struct device_options {
-	int threads; /* of the CPU; 0: all that this process may use */
-	bool exact; /* fp32 is multiplied as fp32, and the order of sums is a function of shapes */
+	int threads;  /* of the CPU; 0: all that this process may use */
+	bool exact;   /* no tf32, and the order of sums is a function of shapes only */
 	bool measure; /* benchmark the algorithms of each matmul, and use the fastest */
 	int64_t memory_bytes; /* of a GPU, at most; 0: all that is free */
-	/* Ranks of this host, among which its GPUs are dealt in turn, and this one's number; 0 is 1.
-	 * sharers: ranks that share this rank's GPU; 0: as if all ranks saw the same GPUs. With
-	 * `alone`, only a GPU that no other rank uses. */
+	/* The number of ranks on this host, to which its GPUs are assigned round-robin (0: 1), and this
+	 * rank's index among them. sharers: ranks that share this rank's GPU; 0: computed as if all
+	 * ranks saw the same GPUs. With `alone`, only a GPU that no other rank uses. */
 	int ranks, rank, sharers;
 	bool alone;
 };
 
-/* DEVICE_AUTO: a GPU if there is one that this rank can have for itself, else the CPU. */
+/* DEVICE_AUTO: a GPU if there is one that no other rank uses, else the CPU. -1 with *e set. */
 int device_open(struct device *d, enum device_kind kind, const struct device_options *o,
 	struct err *e);
 void device_close(struct device *d);
-/* The CPU, with the widest instructions that it and $PT_ISA (sse2, avx2, avx512) allow.
- * The first matmul opens OpenBLAS. threads 0: all that this process may use. */
+/* The CPU, with the widest vector instructions that it and $PT_ISA (sse2, avx2, avx512) allow.
+ * The first matmul loads OpenBLAS. threads 0: all that this process may use. */
 void device_cpu(struct device *d, int threads);
-/* Counts FLOPs and touches no memory: pointers may be invalid addresses. */
+/* The planning device: counts FLOPs and touches no memory, so pointers may be invalid. `as`: the
+ * kind of device that is planned for. */
 void device_plan(struct device *d, enum device_kind as);
 
-/* An identifier, unique among all hosts, of the GPU that rank `rank` of this host would get;
- * 0: there is none. Opens nothing. */
+/* An identifier, unique among all hosts, of the GPU that would be assigned to rank `rank` of this
+ * host; 0: there is none. Opens no device. */
 uint64_t device_gpu(int rank);
 /* A hash of the CUDA plugin, pt-cuda.so; 0: there is none. */
 uint64_t device_build(void);
 
 /* "cpu avx512", "NVIDIA H100 80GB HBM3 (sm_90, driver 580.95, CUDA 13.0, cuBLASLt 13.1.0)":
- * determines the bits, with device_blas() for the CPU. */
+ * determines bitwise results, with device_blas() for the CPU. */
 const char *device_name(const struct device *d);
-/* "OpenBLAS 0.3.21 SkylakeX" of the CPU: part of what determines the bits. Opens it. */
+/* "OpenBLAS 0.3.21 SkylakeX": the CPU's BLAS, which determines bitwise results too. Loads it. */
 const char *device_blas(void);
-int cpu_count(void); /* that this process may use */
-/* Operations a second, at most, of matmuls of such numbers, by the maker's data sheet; fp32 is
- * tf32's where matmuls need not be exact. 0: not known. */
+int cpu_count(void); /* CPUs that this process may use */
+/* The peak FLOP/s of matmuls with such operands, by the vendor's data sheet; of fp32, tf32's
+ * unless matmuls are exact. 0: not known. */
 double device_peak(const struct device *d, enum dtype operands);
 
 /* ---- memory ------------------------------------------------------------------------ */
 
-/* Memory of the device, zeroed; NULL: there is not so much. */
+/* Zeroed device memory, to be freed by device_free(); NULL: out of memory. */
 void *device_alloc(struct device *d, size_t n_bytes);
 void device_free(struct device *d, void *p, size_t n_bytes);
-/* An arena in the device's memory; ends the program where there is not so much. */
+/* An arena in the device's memory; ends the program if there is not enough. */
 void device_arena(struct device *d, struct arena *a, const char *name, size_t n_bytes);
 void device_arena_release(struct device *d, struct arena *a);
-/* Is p in an arena of the device's own memory, which the program cannot read? */
+/* Is p in an arena of device memory, which the host cannot read? */
 bool device_owns(const struct device *d, const void *p);
-/* Bytes of a GPU's memory: in use, by all processes, and free, less a reserve for what CUDA loads
- * later. Of the CPU's, 0 in use. */
+/* Bytes of a GPU's memory: in use by all processes, and free, less a reserve for what CUDA
+ * allocates later. For the CPU, `used` is 0. */
 void device_memory(const struct device *d, int64_t *used, int64_t *free);
-/* Memory of the program that the device can use as well, and that stays where it is (pinned);
- * NULL: there is not so much. */
+/* Pinned host memory, which the device can access too; NULL: out of memory. */
 void *device_shared(struct device *d, size_t n_bytes);
 void device_shared_free(struct device *d, void *p);
 
 /* ---- copies ------------------------------------------------------------------------ */
 
 /*
- * Between the program's memory and the device's, in stream order with the kernels. The source of
- * `put` may be changed when it returns; `get` waits for the copy.
+ * Copies between host and device memory, in stream order with the kernels. The source of `put` may
+ * be overwritten when it returns; `get` waits for the copy.
  */
 void device_put(struct device *d, void *to, const void *from, size_t n_bytes);
 void device_get(struct device *d, void *to, const void *from, size_t n_bytes);
-/* A `get` in two parts: end waits for the copy, and for nothing that was enqueued after begin. One
- * at a time, of GET_MOST bytes. In a graph it is part of each launch, with the `to` of when the
- * graph was captured. */
+/* A `get` in two calls: end waits for the copy, and for nothing that was enqueued after begin. One
+ * is in flight at a time, of GET_MOST bytes at most. In a graph each launch includes it, with the
+ * `to` that was captured. */
 enum { GET_MOST = 256 };
 void device_get_begin(struct device *d, void *to, const void *from, size_t n_bytes);
 void device_get_end(struct device *d);
-/* Until all that was enqueued is done, copies too. */
+/* Waits until all enqueued kernels and copies are complete. */
 void device_wait(struct device *d);
 
 /*
- * Copies concurrent with kernels, between the device's memory and device_shared() memory; `out`:
- * from the device. A copy starts after all kernels that were enqueued before it and after the
- * earlier copies of its direction; of the other direction, it waits only for the one with the
- * ticket `after`. Kernels and copies enqueued after device_copy_end() start after that copy. The
- * program waits for none of this. Not in a graph.
+ * Copies concurrent with kernels, between device memory and device_shared() memory; `out`: from
+ * the device. A copy starts after all kernels that were enqueued before it and after the earlier
+ * copies in its direction; of those in the other direction, only after the one with the ticket
+ * `after`. Kernels and copies enqueued after device_copy_end() start after that copy. The host never
+ * waits. Not in a graph.
  *
- * Returns a ticket; 0 is the ticket of no copy. A CPU copies at once.
+ * Returns a ticket, never 0, so that 0 stands for no copy. A CPU copies synchronously.
  */
 uint64_t device_copy_begin(struct device *d, bool out, void *to, const void *from,
 	size_t n_bytes, uint64_t after);
@@ -133,15 +135,15 @@ void device_copy_end(struct device *d, uint64_t ticket);
 /* ---- graphs ------------------------------------------------------------------------ */
 
 /*
- * A graph: work that is enqueued again and again with the same arguments, captured once. Between
- * begin and end nothing is executed; nothing may be called that waits for the device, or that
- * allocates or frees its memory. false: the device has no graphs, or cannot capture now, and all
- * is executed at once; of end: something was enqueued that a graph cannot have, so nothing was
- * executed and it must be enqueued once more.
+ * A graph (as in CUDA): work that is captured once, and then launched repeatedly with the same
+ * arguments. Work enqueued between begin and end is not executed; calls that wait for the device,
+ * or that allocate or free its memory, are not allowed there. begin returns false if the device has
+ * no graphs or cannot capture now: then work is executed as usual. end returns false if something
+ * was enqueued that cannot be captured: then nothing was executed, and it must be enqueued again.
  *
- * From refill to launch nothing is executed either: the puts must be those between begin and end,
- * in that order, of as many bytes to the same places; then launch executes the graph with what was
- * put last. A new graph replaces the one before.
+ * Between refill and launch nothing is executed either: the puts must be those that were captured,
+ * in the same order, with the same sizes and destinations; launch executes the graph with their
+ * new data. A new graph replaces the last.
  */
 bool device_graph_begin(struct device *d);
 bool device_graph_end(struct device *d);
@@ -150,30 +152,30 @@ void device_graph_launch(struct device *d);
 
 /* ---- algorithms of matmuls ----------------------------------------------------------- */
 
-/* Of a GPU: the cuBLASLt algorithm that each shape has got so far, as text, which determines the
- * bits; and such a text for the matmuls from here on, of which the first line of a shape counts.
- * What was chosen on another GPU model, or by another cuBLASLt, is ignored with a warning. -1: it
- * is no such text. */
+/* The cuBLASLt algorithms chosen so far, one line for each shape, as text; they determine bitwise
+ * results. take: uses the algorithms of such a text from now on, of several lines for a shape the
+ * first. Those of another GPU model or cuBLASLt version are ignored with a warning. -1: the text is
+ * malformed. */
 void device_algorithms(struct device *d, struct str *out);
 int device_take_algorithms(struct device *d, const char *text, struct err *e);
-/* Forgets what was chosen, and stops measuring: a shape that gets no algorithm by text from here
- * on has cuBLASLt's first choice, on every rank. */
+/* Forgets the chosen algorithms and stops benchmarking: shapes for which no text gives an algorithm
+ * then use cuBLASLt's first choice, which is the same on every rank. */
 void device_forget_algorithms(struct device *d);
 
 /* ---- times ------------------------------------------------------------------------- */
 
 /*
- * A stopwatch: the time of what is enqueued from here on is counted as `what`. And the seconds of
- * each, up to the last device_timer_start(), which a GPU must have reached; then they start from
- * 0. NULL: they only start from 0. Graphs have no times.
+ * start: attributes the time of work that is enqueued from now on to the phase `what`. read:
+ * returns the seconds of each phase up to the last device_timer_start(), which a GPU must have
+ * reached, and resets them to 0; with NULL it only resets them. Graphs are not timed.
  */
 void device_timer_start(struct device *d, enum device_timer what);
 void device_timer_read(struct device *d, double seconds[N_DEVICE_TIMERS]);
 
-/* The time of each kernel of a GPU, from here on; and the table of them, the slowest first. */
+/* Profiles the kernels of a GPU; end appends a table of their times, the slowest first. */
 void device_profile_begin(struct device *d);
 void device_profile_end(struct device *d, struct str *out);
-/* A named range of what the program enqueues, which profilers of GPUs show. They nest. */
+/* A named range of enqueued work, for GPU profilers (NVTX). Ranges nest. */
 void device_range(struct device *d, const char *name);
 void device_range_end(struct device *d);
 

@@ -1,12 +1,12 @@
 /*
- * Number formats: bfloat16, IEEE's binary16, and the two of fp8 (Micikevicius et al. 2022),
- * e4m3 without infinity. All that depends on a format is asked of its row in the table.
+ * Number formats: bfloat16, IEEE 754 binary16, and the two fp8 formats of Micikevicius et al.
+ * 2022, e4m3 without infinity. The table has the properties of each format.
  *
- * A CPU stores every number as fp32; one of less precision is a float that has only the bits
- * of its format, as `round` makes it. A device that `stores_half` stores it in its own 16 or 8
- * bits: there a kernel widens what it reads, computes in fp32 and rounds what it writes, to
- * nearest, ties to even. Which matrices of a kernel may be narrow is said with it (`any`: each
- * for itself; others are fp32); those that may be have 16 bits, and 8 in matmuls only.
+ * A CPU stores every number as fp32; a number of lower precision is a float that is rounded to its
+ * format (`round`). A device with `stores_half` stores it in 16 or 8 bits: its kernels widen their
+ * inputs, compute in fp32, and round their outputs to nearest, ties to even. The declaration of a
+ * kernel says which of its matrices may have a 16-bit type ("any": each independently; all others
+ * are fp32). 8-bit types are for matmuls only.
  */
 #ifndef KERNELS_DTYPE_H
 #define KERNELS_DTYPE_H
@@ -18,11 +18,11 @@ enum dtype { DT_F32, DT_BF16, DT_F16, DT_E4M3, DT_E5M2 };
 struct dtype_row {
 	const char *name;
 	int bits;	    /* of a stored number */
-	int fraction_bits;  /* of them */
-	float least_normal; /* the smallest number of full precision */
+	int fraction_bits;  /* of those, the stored bits of the significand */
+	float least_normal; /* the smallest normal number */
 	float largest;	    /* finite number */
 	float epsilon;	    /* from 1 to the next number */
-	bool saturates; /* rounds what is beyond the largest to that, not to infinity */
+	bool saturates;	    /* overflow rounds to the largest number, not to infinity */
 };
 
 /* (a constant expression in kernels of CUDA, too) */

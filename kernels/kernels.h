@@ -1,26 +1,25 @@
 /*
- * kernels: every piece of arithmetic, declared once, and one table of them for each device.
+ * kernels: the arithmetic of training and inference, and a table of kernels for each device.
  *
  * A kernel is a pure function of its arguments: no state, no communication, no
- * parallelism strategy. Its result does not depend on the number of threads. Sums inside
- * a kernel run in an order that its shapes alone fix; nothing is summed with atomics.
- * Nothing here knows what a model is; that is libcore/model.
+ * parallelism strategy. Its result does not depend on the number of threads. The order of the
+ * sums in a kernel depends only on shapes; no sum uses atomics. Models are in libcore/model.
  *
  *	dtype.h, matrix.h	number formats, and matrices of them
  *	layers.h		embedding, linear, norm, attention, activation, cross-entropy
  *	optimizer.h		AdamW, the end of a step, exact sums
  *	tensors.h		casts, random values, fills, copies, checks
- *	workers.h		sums over workers, and compression of what they send
- *	device.h		devices: memory, copies, graphs, times
- *	backend.h		for those who make a device
+ *	workers.h		sums over workers (local SGD), and compression of messages
+ *	device.h		devices: memory, copies, graphs, timers
+ *	backend.h		the interface that a device implements
  *
  * Each kernel is declared in one place, in one of these headers, as
  *
  *	KERNEL(type, name, parameters...)
  *
- * and all that needs every kernel (the tables of the devices, their prototypes, the planning
- * device, the self-test, tests) defines KERNEL and includes list.h. Each device has a function of
- * each kernel: the C type of kernel X is kern_X, and a device d calls it by d->k->X(d, ...).
+ * and code for all kernels (the devices' tables and prototypes, the planning device, the
+ * self-test, tests) defines KERNEL and includes list.h. Each device implements each kernel: the C
+ * type of kernel X is kern_X, and d->k->X(d, ...) calls it on device d.
  */
 #ifndef KERNELS_H
 #define KERNELS_H

@@ -1,5 +1,5 @@
-/* The list of all kernels. Who includes it defines KERNEL(type, name, parameters...), which is
- * called for each, and is undefined at the end. */
+/* The list of all kernels (an X-macro): define KERNEL(type, name, parameters...) before including
+ * this file, which expands it for each kernel and undefines it. */
 #include "kernels/layers.h"
 #include "kernels/optimizer.h"
 #include "kernels/tensors.h"

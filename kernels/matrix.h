@@ -5,22 +5,21 @@
 
 #include "kernels/dtype.h"
 
-/* A dense matrix somewhere in the device's memory, stored as `type` says. */
+/* A row-major matrix in device memory, whose elements are stored as `type`. */
 struct mat {
 	void *p;
 	int64_t rows, cols;
 	enum dtype type;
-	/* NULL, or in the device's memory what its numbers are yet to be multiplied by; only
-	 * matmuls do that. */
+	/* NULL, or in device memory a factor that the elements must still be multiplied by; only
+	 * matmuls apply it. */
 	const float *scale;
-	/* Of 8 bits: NULL, or the same numbers transposed, [cols, rows], for matmuls that sum over
-	 * the rows, which then need not transpose them; p may be NULL beside it. In libcore/model a
-	 * matrix of more bits has here what its cast to 8 bits will have. */
+	/* fp8 only: NULL, or the transposed matrix, [cols, rows], for matmuls that sum over the rows;
+	 * p may then be NULL. In libcore/model a matrix of a wider type holds here the buffer of its
+	 * later cast to fp8. */
 	void *transposed;
-	/* NULL, or a number in the device's memory, which `round` raises to the largest |number| that
-	 * it stores in the matrix, or to NaN, as `amax` does; on a device that stores numbers narrow,
-	 * where nothing is left to be rounded, norm_fwd, norm_bwd (of the copy), residual_norm,
-	 * act_fwd and act_bwd do too. */
+	/* NULL, or a number in device memory, which `round` raises to the largest |element| that it
+	 * writes, or to NaN, as `amax` does. With stores_half, where no `round` follows, norm_fwd,
+	 * norm_bwd (for the copy), residual_norm, act_fwd and act_bwd do so too. */
 	float *amax;
 };
 
@@ -36,7 +35,7 @@ static inline struct mat mat_typed(void *p, int64_t rows, int64_t cols, enum dty
 	return m;
 }
 
-/* Rows [first, first + rows) of m, without what m has as a whole. */
+/* Rows [first, first + rows) of m, without the transposed matrix and amax of the whole. */
 static inline struct mat mat_rows(struct mat m, int64_t first, int64_t rows)
 {
 	m.p = (char *)m.p + first * m.cols * dtype_bytes(m.type);

@@ -3,7 +3,7 @@
 
 #include <stdlib.h>
 
-/* ---- what of it is whose ------------------------------------------------------------ */
+/* ---- the address ranges of live arenas ---------------------------------------------- */
 
 struct device_span {
 	const char *begin;

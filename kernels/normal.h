@@ -1,11 +1,11 @@
 /*
- * Normally distributed numbers for initial weights: the Box-Muller transform (1958) of Philox's
- * words, with our own polynomials for logarithm, sine and cosine. It uses only operations that
+ * Normally distributed numbers for initial weights: the Box-Muller transform (1958) of Philox
+ * output, with polynomials for logarithm, sine and cosine. It uses only operations that
  * IEEE 754 rounds correctly (addition, multiplication, square root, conversion) and fuses none:
  * every instruction set and every GPU gives the same bits.
  *
- * Numbers are made in tiles of 256, which vectors store without shuffles: number i is made of
- * word i / 64 % 4 of Philox's block i / 256 * 64 + i % 64. Words 0 and 1 of a block give a pair of
+ * The layout is in tiles of 256 numbers, which vector code stores without shuffles: number i uses
+ * word i / 64 % 4 of Philox block i / 256 * 64 + i % 64. Words 0 and 1 of a block give a pair of
  * numbers, words 2 and 3 another.
  */
 #ifndef KERNELS_NORMAL_H
@@ -85,7 +85,7 @@ PHILOX_FN void normal_pair(float *x, float *y, uint32_t radius, uint32_t angle)
 	*y = r * float_of_bits(sin_bits ^ (quarter & 2) << 30);
 }
 
-/* Number i of all that the key is for, drawn for the nth time: attempt 0 is the first. */
+/* Number i of the key's sequence; each attempt is another draw, and 0 is the first. */
 PHILOX_FN float normal_number(struct philox_key key, uint64_t i, uint32_t attempt)
 {
 	uint64_t block = i / NORMAL_TILE * NORMAL_LANES + i % NORMAL_LANES;
@@ -97,8 +97,8 @@ PHILOX_FN float normal_number(struct philox_key key, uint64_t i, uint32_t attemp
 	return word & 1 ? y : x;
 }
 
-/* z, the first draw of number i, or the first draw after it that is not larger than `most`
- * (0: any is taken). */
+/* z, the first draw of number i, or, if |z| > most, the first later draw that is not (0: no
+ * limit). */
 PHILOX_FN float normal_within(struct philox_key key, uint64_t i, float z, float most)
 {
 	for (uint32_t attempt = 1; most > 0 && fabsf(z) > most; attempt++)

@@ -1,5 +1,5 @@
 /*
- * Kernels of the optimizers, the end of a step, exact sums. A list: kernels.h says how it is read.
+ * Kernels of optimizers, of the end of a step, and exact sums. kernels.h explains KERNEL.
  */
 #ifndef KERNELS_OPTIMIZER_H
 #define KERNELS_OPTIMIZER_H
@@ -11,35 +11,35 @@ struct update {
 	float lr, beta1, beta2, eps;
 	float grad_scale;	  /* the gradient's factor: clipping, unscaling */
 	float correct1, correct2; /* 1 - beta^step */
-	bool off;		  /* nothing is updated */
+	bool off;		  /* skip the update */
 	bool nesterov;
 	float momentum;
 };
 
-/* A vector that is updated: parameters, state (NULL: not kept), gradient, [n] each; and, unless copy.p is
- * NULL, the parameters as they are stored in 16 bits. */
+/* A vector to update: parameters, optimizer state (NULL: none), gradient, [n] each; and, unless
+ * copy.p is NULL, a 16-bit copy of the parameters, which the update writes. */
 struct update_part {
 	float *p, *m, *v;
 	const float *g;
 	struct mat copy; /* [1, n] */
 	int64_t n;
-	float decay;
-	float rate; /* of muon_update */
+	float decay; /* weight decay */
+	float rate;  /* a factor of the learning rate, for muon_update */
 };
 
-/* A matrix [rows, cols] in memory as slices of its columns, one after the other, [rows, cols / slices]
- * each. */
+/* The layout of a matrix [rows, cols] that is stored as consecutive slices of its columns,
+ * [rows, cols / slices] each. */
 struct sliced {
 	int64_t rows, cols, slices;
 };
 
-/* The inputs of step_end, known before the step is computed; and its result: the loss, the norm of
- * the gradient, and the update to apply, which is off where one of the two is not finite. */
+/* The inputs of step_end, known before the step is computed; and its results: the loss, the norm
+ * of the gradient, and the update to apply, which is off if one of the two is not finite. */
 struct step_terms {
-	struct update update; /* but for grad_scale and off */
+	struct update update; /* except grad_scale and off */
 	double count;	      /* of terms in the sum of losses: the loss is their mean */
-	double max_norm;      /* of the gradient, which is scaled down to it; 0: any */
-	float scale;	      /* of the gradient as it was computed */
+	double max_norm;      /* gradient clipping; 0: off */
+	float scale;	      /* loss scale: the computed gradient contains it */
 	int64_t step;
 };
 
@@ -77,18 +77,18 @@ KERNEL(void, muon_unpack, struct device *d, float *slices, struct mat x,
 	const struct sliced *shape)
 /* y = a x + b y. Both of one type, any. */
 KERNEL(void, axpby, struct device *d, struct mat y, float a, struct mat x, float b)
-/* The mean loss, from its sum; the norm, from the sum of squares of the scaled gradient; and the
- * factor that clips it. All are in the device's memory, so that the update can be enqueued before
- * the step has ended. Equal sums give equal bits on every device. */
+/* The mean loss, from the sum; the gradient's norm, from the sum of squares of the scaled gradient;
+ * and its clipping factor. All are in device memory, so that the update can be enqueued before the
+ * step has ended. Equal sums give equal bits on every device. */
 KERNEL(void, step_end, struct device *d, struct step_end *end, const struct exact *loss,
 	const struct exact *squares, const struct step_terms *terms)
 
 /* out[i] = sum of squares of row i, in double */
 KERNEL(void, row_sumsq, struct device *d, double *out, struct mat x)
-/* x += the sum of v[0..n), exactly. x is in the device's memory. */
+/* x += the sum of v[0..n), exactly. x is in device memory. */
 KERNEL(void, exact_sum, struct device *d, struct exact *x, const float *v, int64_t n)
-/* x += the sums of squares of the rows of n matrices, each rounded to double, exactly. x
- * likewise. */
+/* x += the sums of squares of the rows of n matrices: each row's is rounded to double, and these
+ * are added exactly. x is in device memory. */
 KERNEL(void, exact_sumsq, struct device *d, struct exact *x, const struct mat *m, int n)
 
 #endif

@@ -1,13 +1,14 @@
 /*
- * What GPUs can do at most, by NVIDIA's data sheets and architecture white papers: dense
- * matmuls (the sheets' large figures are with sparsity, twice these), at the boost clock.
+ * Peak FLOP/s of GPUs, by NVIDIA's data sheets and architecture white papers: dense
+ * matmuls (with sparsity the data sheets give twice these figures), at the boost clock.
  */
 #include "kernels/backend.h"
 
 #include <string.h>
 
-/* A name has all of `words`, or is the first after a '='. The first row that fits is meant: the
- * special before the general. TFLOP/s; half: bf16 and fp16, with sums in fp32. */
+/* A row matches a name that has all of `words`, or that equals the first word after its '='. The
+ * first match is used, so special rows precede general ones. In TFLOP/s; half: bf16 and fp16, with
+ * sums in fp32; 0: not supported. */
 struct peak {
 	const char *words[3];
 	double fp8, half, tf32, fp32;
@@ -49,7 +50,7 @@ static const struct peak peaks[] = {
 	{{"RTX A6000"}, 0, 154.8, 77.4, 38.7},
 };
 
-/* A word of the name, not a part of one: an A10 is no A100. */
+/* Matches whole words: "A10" does not match "A100". */
 static bool has_word(const char *name, const char *word)
 {
 	size_t n = strlen(word);
@@ -62,7 +63,7 @@ static bool has_word(const char *name, const char *word)
 	return false;
 }
 
-static bool fits(const struct peak *p, const char *name)
+static bool peak_matches(const struct peak *p, const char *name)
 {
 	for (size_t i = 0; i < ARRAY_LEN(p->words) && p->words[i]; i++)
 		if (!has_word(name, p->words[i]))
@@ -75,7 +76,7 @@ double device_peak(const struct device *d, enum dtype operands)
 	const char *name = d->ops->model(d);
 	for (size_t i = 0; i < ARRAY_LEN(peaks); i++) {
 		const struct peak *p = &peaks[i];
-		if (!fits(p, name))
+		if (!peak_matches(p, name))
 			continue;
 		if (operands == DT_F32)
 			return 1e12 * (d->ops->exact(d) ? p->fp32 : p->tf32);

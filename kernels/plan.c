@@ -1,10 +1,10 @@
 /*
- * The planning device: kernels that touch nothing, count the FLOPs of matmuls, and note how they
- * are called. A step that runs on it, with arenas that only measure, gives the memory and the work
- * of the very code that trains.
+ * The planning device: its kernels touch no memory, count the FLOPs of matmuls, and record their
+ * calls. The training step itself, run on this device with arenas that only measure, gives the
+ * memory and the FLOPs of a step.
  *
- * The kernels are made from the list; what each notes is written here, in terms of the parameters
- * that the list names. A kernel without a NOTE_ does not compile.
+ * list.h generates the kernels; NOTE_X is what kernel X counts and records, in terms of its declared
+ * parameters. A kernel without a NOTE_ does not compile.
  */
 #include "kernels/backend.h"
 #include "kernels/selftest.h"
@@ -21,7 +21,7 @@ void device_plan_notes(struct device *d, struct kernel_calls *calls)
 				&(struct kernel_call){KERNEL_##name, __VA_ARGS__}); \
 	} while (0)
 
-static float dropped(const struct dropout *o)
+static float dropout_p(const struct dropout *o)
 {
 	return o ? o->p : 0;
 }
@@ -45,9 +45,9 @@ static void count_bwd_w(struct device *d, struct mat dw, struct mat dy, struct m
 	d->flops += 2.0 * (double)mat_size(x) * (double)dw.rows;
 }
 
-/* Scores that a causal mask leaves, between two chunks: of two runs each, which may touch,
- * or of one, where the length is odd. */
-static double visible(const struct attn *a)
+/* The scores between two chunks that the causal mask keeps. A chunk has two runs of positions, which
+ * may be adjacent, or one if its length is odd. */
+static double unmasked_scores(const struct attn *a)
 {
 	double n = 0;
 	int runs = a->q_rows % 2 ? 1 : 2;
@@ -80,11 +80,11 @@ static double visible(const struct attn *a)
 #define NOTE_norm_bwd		NOTE(norm_bwd, .m = {to->dx, to->dgamma, to->dbeta, dy, x, stats, gamma, to->copy, \
 					to->sums}, .n = {kind, rows})
 #define NOTE_rope		NOTE(rope, .m = {x, rope}, .n = {dim, sign < 0})
-#define NOTE_attn_fwd		d->flops += 4.0 * visible(attn) * (double)attn->dim; /* q k^T, p v */ \
+#define NOTE_attn_fwd		d->flops += 4.0 * unmasked_scores(attn) * (double)attn->dim; /* q k^T, p v */ \
 				NOTE(attn_fwd, .m = {o, q, k, v}, .n = {begin && end}, \
 					.p = attn->drop.p, .attn = *attn)
-#define NOTE_attn_bwd		d->flops += 10.0 * visible(attn) * (double)attn->dim; \
-				/* q k^T again, dv, dp, dq, dk */ \
+#define NOTE_attn_bwd		d->flops += 10.0 * unmasked_scores(attn) * (double)attn->dim; \
+				/* q k^T recomputed, dv, dp, dq, dk */ \
 				NOTE(attn_bwd, .m = {dq, dk, dv, dout, o, q, k, v}, .n = {begin}, \
 					.p = attn->drop.p, .attn = *attn)
 #define NOTE_attn_row		NOTE(attn_row, .m = {o, q, k, v}, .n = {heads, kv_heads, dim})
@@ -92,15 +92,15 @@ static double visible(const struct attn *a)
 #define NOTE_act_bwd		NOTE(act_bwd, .m = {da, db, dy, a, b}, .n = {kind})
 #define NOTE_add		NOTE(add, .m = {y, a, b})
 #define NOTE_sub		NOTE(sub, .m = {y, a, b})
-#define NOTE_dropout		NOTE(dropout, .m = {y, x}, .p = dropped(drop))
-#define NOTE_residual		NOTE(residual, .m = {y, x, sum, bias}, .p = dropped(drop))
+#define NOTE_dropout		NOTE(dropout, .m = {y, x}, .p = dropout_p(drop))
+#define NOTE_residual		NOTE(residual, .m = {y, x, sum, bias}, .p = dropout_p(drop))
 #define NOTE_residual_norm	NOTE(residual_norm, .m = {y, x, sum, bias, norm->h, norm->stats, \
-					norm->gamma, norm->beta}, .n = {norm->kind}, .p = dropped(drop))
+					norm->gamma, norm->beta}, .n = {norm->kind}, .p = dropout_p(drop))
 #define NOTE_xent_stats		NOTE(xent_stats, .m = {logits}, .n = {min64(logits.cols, vocab - first)})
 #define NOTE_xent_join		NOTE(xent_join, .n = {n_slices, rows})
 #define NOTE_xent_bwd		NOTE(xent_bwd, .m = {logits}, .n = {min64(logits.cols, vocab - first)})
 #define NOTE_xent_fused		NOTE(xent_fused, .m = {logits}, .n = {vocab})
-/* (of many vectors or matrices, each as one alone) */
+/* A call with several vectors or matrices is recorded as one call for each. */
 #define NOTE_UPDATE(name)	for (int i = 0; i < n_parts; i++) \
 					NOTE(name, .m = {parts[i].copy}, .n = {parts[i].n, parts[i].m != NULL})
 #define NOTE_adamw		NOTE_UPDATE(adamw)
@@ -113,7 +113,7 @@ static double visible(const struct attn *a)
 #define NOTE_exact_sumsq	for (int i = 0; i < n; i++) \
 					NOTE(exact_sumsq, .m = {m[i]})
 #define NOTE_exact_sum		NOTE(exact_sum, .n = {n})
-#define NOTE_row_sumsq		/* asked for by no run on a GPU */
+#define NOTE_row_sumsq		/* no run calls it on a GPU */
 #define NOTE_step_end		NOTE(step_end, .n = {0})
 #define NOTE_round		NOTE(round, .m = {y, x}, .n = {type})
 #define NOTE_round_scaled	NOTE(round_scaled, .m = {y, x}, .n = {type})
@@ -153,7 +153,7 @@ static const char *plan_name(const struct device *d)
 	return "plan";
 }
 
-/* An address that is never touched, as that of an arena that only measures. */
+/* An address that is never accessed, as that of an arena that only measures. */
 static void *plan_alloc(struct device *d, size_t n_bytes)
 {
 	static char nothing[64];
@@ -169,7 +169,7 @@ static void plan_move(struct device *d, void *to, const void *from, size_t n_byt
 }
 #pragma GCC diagnostic pop
 
-/* The CPU's functions, but for those that touch the device's memory. */
+/* The CPU's function table, except for the functions that access device memory. */
 void device_plan(struct device *d, enum device_kind kind)
 {
 	static const struct kernels kernels = {

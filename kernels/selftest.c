@@ -1,4 +1,4 @@
-/* The self-test: notes of calls, memory of both sides, and the comparison. */
+/* The self-test: records of calls, matrices on both sides, and the comparison. */
 #include "kernels/backend.h"
 #include "kernels/selftest_trial.h"
 
@@ -27,7 +27,7 @@ static void attn_text(struct str *out, const struct attn *a)
 		(long long)a->k_rows, (long long)a->k_first[0], (long long)a->k_first[1]);
 }
 
-/* Calls with equal texts are the same to the self-test. */
+/* Calls with equal texts are duplicates. */
 static void call_text(struct str *out, const struct kernel_call *c)
 {
 	str_puts(out, kernel_name(c->kernel));
@@ -89,10 +89,10 @@ void kernel_calls_free(struct kernel_calls *x)
 
 /* ---- random numbers ---------------------------------------------------------------- */
 
-/* A prime, so that no row of a matrix is another's. */
+/* A prime, so that no two rows of a matrix have the same numbers. */
 enum { RANDOM_NUMBERS = 1048573 };
 
-/* Sums of uniform numbers, which are as good as normal here: of variance 1. */
+/* Approximately normal numbers of variance 1: sums of four uniform numbers. */
 static float *make_random(void)
 {
 	float *x = xmalloc(RANDOM_NUMBERS * sizeof(*x));
@@ -115,7 +115,7 @@ static void fill(struct trial *t, struct mat x, double scale)
 		memcpy(to + done, t->random + t->at, (size_t)k * sizeof(*to));
 		t->at = (t->at + k) % RANDOM_NUMBERS;
 	}
-	/* the next matrix has others, also where this one had all */
+	/* the next matrix starts elsewhere, even if this one used the whole table */
 	t->at = (begin + 104729) % RANDOM_NUMBERS;
 	if (scale == 1)
 		return;
@@ -162,7 +162,7 @@ static struct pair pair_make(struct trial *t, struct mat like, int64_t cpu_rows)
 	return x;
 }
 
-struct pair pair_again(struct trial *t, struct mat like, int64_t rows, double scale)
+struct pair pair_repeated(struct trial *t, struct mat like, int64_t rows, double scale)
 {
 	struct pair x = pair_make(t, like, min64(rows, like.rows));
 	if (x.m[CPU].p && !t->measures)
@@ -172,7 +172,7 @@ struct pair pair_again(struct trial *t, struct mat like, int64_t rows, double sc
 
 struct pair pair_random(struct trial *t, struct mat like, double scale)
 {
-	struct pair x = pair_again(t, like, like.rows, scale);
+	struct pair x = pair_repeated(t, like, like.rows, scale);
 	pair_send(t, x);
 	return x;
 }
@@ -229,9 +229,9 @@ struct pair pair_ints(struct trial *t, int64_t n, int64_t low, int64_t high)
 	return x;
 }
 
-/* ---- there and back ---------------------------------------------------------------- */
+/* ---- copies between host and GPU ---------------------------------------------------- */
 
-enum { STAGED = 1 << 22 }; /* numbers */
+enum { STAGED = 1 << 22 }; /* floats in a staging buffer */
 
 static struct mat part_of(struct mat m, int64_t at, int64_t n)
 {
@@ -255,15 +255,15 @@ void pair_send(struct trial *t, struct pair x)
 		if (to.type != DT_F32)
 			d->k->round(d, part, mat(place, 1, k), to.type, 1);
 	}
-	/* rows that there are, once more: twice as many each time */
+	/* repeat the rows, doubling their number each time */
 	for (int64_t have = from.rows, k; have < to.rows; have += k) {
 		k = min64(have, to.rows - have);
 		d->k->copy(d, mat_rows(to, have, k), mat_rows(to, 0, k));
 	}
 }
 
-/* The number of a code of 8 bits, with so many bits of fraction. */
-static float number_of(unsigned code, int fraction_bits)
+/* The value of an fp8 code with so many fraction bits. */
+static float value_of_fp8(unsigned code, int fraction_bits)
 {
 	int exponent = (int)(code & 0x7f) >> fraction_bits;
 	int fraction = (int)(code & ((1u << fraction_bits) - 1));
@@ -273,22 +273,22 @@ static float number_of(unsigned code, int fraction_bits)
 	return code & 0x80 ? -x : x;
 }
 
-/* No kernel reads these, but matmuls. */
-static void widen_bytes(float *to, int64_t n, enum dtype type)
+/* On the host, because the only kernels that read fp8 are matmuls. */
+static void widen_fp8(float *to, int64_t n, enum dtype type)
 {
 	const uint8_t *codes = (uint8_t *)to;
-	for (int64_t i = n; i-- > 0;) /* from the end, since it is in place */
-		to[i] = number_of(codes[i], dtype_table[type].fraction_bits);
+	for (int64_t i = n; i-- > 0;) /* backwards, since it is in place */
+		to[i] = value_of_fp8(codes[i], dtype_table[type].fraction_bits);
 }
 
-/* Numbers [at, at + n) of the GPU's, as fp32. */
+/* Elements [at, at + n) of the GPU's matrix, as fp32. */
 static const float *fetch(struct trial *t, struct mat m, int64_t at, int64_t n)
 {
 	struct device *d = t->d[GPU];
 	struct mat part = part_of(m, at, n);
 	if (dtype_bytes(m.type) == 1) {
 		device_get(d, t->staging[CPU], part.p, (size_t)n);
-		widen_bytes(t->staging[CPU], n, m.type);
+		widen_fp8(t->staging[CPU], n, m.type);
 		return t->staging[CPU];
 	}
 	if (m.type != DT_F32) {
@@ -305,17 +305,18 @@ struct worst {
 	double error;
 	int64_t row, col;
 	double is, should;
-	float largest; /* of the GPU's numbers, without its sign */
+	float largest; /* |number| of the GPU's */
 };
 
-/* The logit of a target that is elsewhere is -infinity, and no measure of the others. */
+/* 0 for infinity: a target's logit is -infinity if another slice has it, and would hide errors of
+ * the others. */
 static double square(float x)
 {
 	return isfinite(x) ? (double)x * (double)x : 0;
 }
 
-/* |x - y| as a part of |y| and of how large numbers are in the row and in the matrix: of a
- * gradient some rows are much smaller than others. */
+/* The error |x - y| / (|y| + rms of the row + rms of the matrix): some rows of a gradient are much
+ * smaller than others. */
 static struct worst compare_row(
 	const float *x, const float *y, int64_t row, int64_t n, double rms)
 {
@@ -323,12 +324,12 @@ static struct worst compare_row(
 	double sum = 0;
 	for (int64_t i = 0; i < n; i++)
 		sum += square(y[i]);
-	double beside = rms + sqrt(sum / (double)n);
+	double both_rms = rms + sqrt(sum / (double)n);
 	for (int64_t i = 0; i < n; i++) {
 		double error = fabs((double)x[i] - (double)y[i]);
 		w.largest = fmaxf(w.largest, fabsf(x[i]));
 		if (error > 0)
-			error /= fabs((double)y[i]) + beside;
+			error /= fabs((double)y[i]) + both_rms;
 		if (error <= w.error || !memcmp(x + i, y + i, sizeof(*x)))
 			continue;
 		w.error = error;
@@ -355,7 +356,7 @@ static double rms_of(struct mat m)
 	return sqrt(sum / (double)max64(1, mat_size(m)));
 }
 
-/* Rows [first, first + rows) of the GPU's, which are [0, rows) of the CPU's. */
+/* Compares rows [first, first + rows) of the GPU's matrix with rows [0, rows) of the CPU's. */
 static void compare_rows(struct trial *t, struct pair x, double rms, int64_t first,
 	int64_t rows, struct worst *worst)
 {
@@ -381,7 +382,7 @@ static void compare_rows(struct trial *t, struct pair x, double rms, int64_t fir
 	free(each);
 }
 
-/* The largest number that a kernel has found of what it wrote is the one that is there. */
+/* Checks the amax that a kernel stored against the matrix that it wrote. */
 static void check_amax(struct trial *t, const char *what, struct mat m, float should)
 {
 	struct str text = {0};
@@ -391,8 +392,8 @@ static void check_amax(struct trial *t, const char *what, struct mat m, float sh
 		return;
 	call_text(&text, t->c);
 	err_set(t->e, EX_FAILED,
-		"%s: %s: the largest number is %.9g, and was told as %.9g", text.s, what,
-		(double)should, (double)is);
+		"%s: %s: the largest number is %.9g, but the kernel's amax is %.9g",
+		text.s, what, (double)should, (double)is);
 	str_free(&text);
 }
 
@@ -419,7 +420,7 @@ void trial_check_within(struct trial *t, const char *what, struct pair x, double
 		return;
 	call_text(&text, t->c);
 	err_set(t->e, EX_FAILED,
-		"%s: %s: element %lld, %lld is %.9g, and the CPU has %.9g: error %.2g, "
+		"%s: %s: element %lld, %lld is %.9g, but the CPU's is %.9g: error %.2g, "
 		"allowed %.2g",
 		text.s, what, (long long)w.row, (long long)w.col, w.is, w.should, w.error,
 		allowed);
@@ -431,10 +432,10 @@ void trial_check(struct trial *t, const char *what, struct pair x)
 	trial_check_within(t, what, x, t->allowed);
 }
 
-/* ---- all of it --------------------------------------------------------------------- */
+/* ---- running all trials ------------------------------------------------------------- */
 
-/* Relative; of fp32 where sums need not be exact, that of tf32. Operands of 8 bits are the same on
- * both sides, and what is made of them is not rounded to 8 bits. */
+/* Relative; tf32's for fp32 on a device that is not exact. fp8 operands are equal on both sides, and
+ * results are not rounded to fp8. */
 static double rounding_of(const struct device *d, enum dtype type)
 {
 	if (type == DT_F32)
@@ -460,7 +461,7 @@ static void try_call(struct trial *t, const struct kernel_call *c)
 		arena_reset(t->memory[s], marks[s]);
 }
 
-/* `round` first: it brings numbers to the GPU, and back. */
+/* `round` is tested first, because pair_send() and fetch() use it. */
 static void try_calls(
 	struct trial *t, const struct kernel_calls *calls, struct selftest *r)
 {
@@ -485,7 +486,7 @@ static void take_staging(struct trial *t)
 		t->staging[s] = arena_floats(t->memory[s], STAGED);
 }
 
-/* What the calls take of each side's memory. */
+/* The memory that the calls need on each side. */
 static void measure(const struct kernel_calls *calls, size_t n_bytes[SIDES])
 {
 	struct device plan;
@@ -511,7 +512,7 @@ int selftest_run(struct device *d, int threads, const struct kernel_calls *calls
 	struct device cpu;
 	struct arena memory[SIDES], scratch;
 	size_t n_bytes[SIDES];
-	int64_t most_bytes = d->most_bytes; /* of the run, which this is no part of */
+	int64_t most_bytes = d->most_bytes; /* the run's peak, without the self-test */
 	double begin = clock_seconds();
 	*r = (struct selftest){.n_calls = calls->n};
 	measure(calls, n_bytes);

@@ -1,10 +1,10 @@
 /*
- * The self-test: the kernels that a run will ask of a GPU, at their shapes, held to those of the
- * CPU on random numbers.
+ * The self-test: compares the kernels that a run will call on a GPU, at the shapes of the run, with
+ * the CPU's on random numbers.
  *
- * Which these are is not written down anywhere: the planning device notes what the code that trains
- * asks of it, so that no kernel can be forgotten. Only what the run asks outside of its steps (an
- * exchange between workers, a sample) is noted by whoever knows of it.
+ * The planning device records the kernel calls while the training code runs on it, so no call of a
+ * step can be forgotten. Calls outside of steps (synchronisation of workers, generating samples) are
+ * recorded by the code that makes them. No call is collective.
  */
 #ifndef KERNELS_SELFTEST_H
 #define KERNELS_SELFTEST_H
@@ -17,8 +17,9 @@ enum kernel_id {
 	N_KERNELS
 };
 
-/* What of a call decides which code runs, and for how much: pointers say only whether there is
- * something. m is in the order of kernels.h, and n, too: kinds, flags, counts. */
+/* The properties of a call that decide which code runs and how much work it is. Matrices m and
+ * numbers n (kinds, flags, counts) are in the order of the kernel's parameters; pointers are only
+ * tested for NULL. */
 struct kernel_call {
 	enum kernel_id kernel;
 	struct mat m[9];
@@ -27,7 +28,7 @@ struct kernel_call {
 	struct attn attn;
 };
 
-/* Different calls. */
+/* A set of calls, without duplicates. */
 struct kernel_calls {
 	struct kernel_call *calls;
 	struct str *texts;
@@ -38,21 +39,21 @@ void kernel_note(struct kernel_calls *, const struct kernel_call *);
 void kernel_calls_text(const struct kernel_calls *, struct str *out);
 void kernel_calls_remove(struct kernel_calls *, int64_t i);
 void kernel_calls_free(struct kernel_calls *);
-/* The planning device notes its calls from here on. */
+/* Records the calls of a planning device in a set, from now on. */
 void device_plan_notes(struct device *d, struct kernel_calls *);
 
-/* Is OpenBLAS here, which the CPU's matmuls need? Who trains on GPUs may do without. */
+/* Can OpenBLAS be loaded? The CPU's matmuls need it, but training on GPUs does not. */
 bool selftest_has_blas(void);
 
 struct selftest {
 	int64_t n_calls;
-	double seconds, cpu_seconds; /* in all, and of it the CPU's kernels */
-	const char *closest;	     /* the kernel with the largest error, */
-	double worst;		     /* as a part of what is allowed */
+	double seconds, cpu_seconds; /* in total, and in the CPU's kernels */
+	const char *closest;	     /* the kernel with the largest relative error, */
+	double worst;		     /* error / tolerance */
 };
 
-/* 0, or what is wrong: kernel, shapes, element. The GPU has the memory for it that the largest call
- * needs, until this returns. `threads`: of the CPU. */
+/* -1 with *e set (kernel, shapes, element) if a kernel is wrong. Allocates the GPU memory that the
+ * largest call needs, and frees it. `threads`: of the CPU. */
 int selftest_run(struct device *d, int threads, const struct kernel_calls *,
 	struct selftest *, struct err *e);
 

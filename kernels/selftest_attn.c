@@ -1,22 +1,22 @@
 /*
- * The self-test of attention: the heads, formats and chunks of the run, fewer of the sequences and
- * heads, and of long chunks fewer rows. They stay several tiles long, several sequences and several
- * groups of heads, since a kernel may be wrong from the second of any of these on.
+ * The self-test of attention: with the head size, formats and chunks of the run, but fewer sequences
+ * and heads, and fewer rows of long chunks. There are still several tiles, sequences and groups of
+ * heads, since a kernel may be right for the first of these only.
  */
 #include "kernels/selftest_trial.h"
 
 #include <math.h>
 
-/* What both sides have of a call. */
+/* The arguments of a call on both sides. */
 struct attn_pair {
-	struct attn a[SIDES]; /* of the chunk that the call has */
-	struct attn self
-		[SIDES]; /* of the queries' own, which comes first where there are several */
+	struct attn a[SIDES]; /* for the key/value chunk of the call */
+	struct attn
+		self[SIDES]; /* for the queries' chunk, the first if there are several */
 	struct pair q, k, v, own_k, own_v; /* own: of the queries' chunk */
-	bool whole;			   /* one chunk is all that a query sees */
+	bool whole;			   /* there is one chunk only */
 };
 
-/* FLOPs of a forward that a CPU does in a fraction of a second. */
+/* The rows for which a forward takes a CPU a fraction of a second. */
 static int64_t rows_within(const struct attn *a)
 {
 	const double enough = 2e9;
@@ -25,7 +25,7 @@ static int64_t rows_within(const struct attn *a)
 	return max64(LEAST, (int64_t)sqrt(enough / per_pair));
 }
 
-/* Where a chunk's runs begin, in runs of another length. */
+/* Scales the first positions of a chunk's runs to another length of runs. */
 static void move_runs(int64_t first[2], int64_t from, int64_t to)
 {
 	for (int i = 0; i < 2; i++)
@@ -47,7 +47,7 @@ static struct attn smaller(const struct attn *c)
 	return a;
 }
 
-/* A matrix of so many heads in the place of matrix i of the call. */
+/* The shape of matrix i of the call, for so many heads and the rows of *a. */
 static struct mat heads_like(
 	const struct trial *t, int i, const struct attn *a, int64_t heads)
 {
@@ -128,7 +128,7 @@ static void backward(struct trial *t, struct attn_pair *x, struct pair dq, struc
 			false);
 }
 
-/* The forward's results, which the backward needs, are the CPU's on both. */
+/* Both sides get the forward's results from the CPU. */
 void try_attn_bwd(struct trial *t)
 {
 	struct attn_pair x = attn_pair_of(t, 5, t->c->n[0]);

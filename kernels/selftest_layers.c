@@ -1,4 +1,4 @@
-/* The self-test of what layers ask for, but for attention. */
+/* The self-test of the kernels of layers, except attention, and of casts. */
 #include "kernels/selftest_trial.h"
 
 #include <math.h>
@@ -8,7 +8,7 @@ static struct mat like(const struct trial *t, int i)
 	return t->c->m[i];
 }
 
-/* Matrix i of the call, with fewer rows where there are many. */
+/* The shape of matrix i of the call, with fewer rows if there are many. */
 static struct mat few(const struct trial *t, int i)
 {
 	return with_rows(like(t, i), fewer_rows(like(t, i)));
@@ -16,7 +16,7 @@ static struct mat few(const struct trial *t, int i)
 
 /* ---- embedding ---------------------------------------------------------------------- */
 
-enum { FIRST = 3 }; /* of the token that row 0 is of: others are elsewhere */
+enum { FIRST = 3 }; /* token of row 0; other slices have the tokens before it */
 
 void try_embed_fwd(struct trial *t)
 {
@@ -40,9 +40,9 @@ void try_embed_bwd(struct trial *t)
 /* ---- matmuls ----------------------------------------------------------------------- */
 
 /*
- * A matmul has its own algorithm for each shape, so that it is tried with all of its rows. The
- * CPU has some of them, which the GPU has again and again: so each row of a result is one that the
- * CPU has, too, and a sum over rows is that of the CPU's, each as often as the GPU has it.
+ * The algorithm of a matmul depends on its shape, so it is tested with all rows. The GPU's operand
+ * repeats the CPU's few rows: so each row of a result equals one of the CPU's, and a sum over rows is
+ * the CPU's with each row weighted by its number of repetitions.
  */
 static int64_t period(struct mat w)
 {
@@ -62,8 +62,8 @@ static struct pair scale_of(struct trial *t, struct mat like)
 	return like.scale ? pair_bytes(t, &scale, sizeof(scale)) : (struct pair){{{0}}};
 }
 
-/* The GPU's numbers of 8 bits, transposed; x.p is not read where the run has only that. The cast that
- * makes it is of numbers which it leaves as they are, by a scale of 1. */
+/* Adds the transposed matrix to the GPU's fp8 operand, by a cast with a scale of 1, which does not
+ * change the numbers. x->p becomes NULL if the run has only the transposed matrix. */
 static void transpose(struct trial *t, struct mat like, struct pair *x)
 {
 	const float most = dtype_table[like.type].largest;
@@ -79,7 +79,7 @@ static void transpose(struct trial *t, struct mat like, struct pair *x)
 		x->m[GPU].p = NULL;
 }
 
-/* What a matrix is to a matmul beside its numbers. */
+/* Adds the scale and the transposed matrix of an operand. */
 static struct pair operand(struct trial *t, struct mat like, struct pair x)
 {
 	struct pair scale = scale_of(t, like);
@@ -90,7 +90,7 @@ static struct pair operand(struct trial *t, struct mat like, struct pair x)
 	return x;
 }
 
-/* Matrix i, of which the run may have only the transposed one. */
+/* Matrix i of the call, with p even if the run has only the transposed matrix. */
 static struct mat numbers_of(const struct trial *t, int i)
 {
 	struct mat m = like(t, i);
@@ -99,10 +99,10 @@ static struct mat numbers_of(const struct trial *t, int i)
 	return m;
 }
 
-/* An operand of full rows, of which the CPU has fewer. */
+/* An operand with all rows, which repeat the `rows` rows of the CPU's. */
 static struct pair rows_of(struct trial *t, int i, int64_t rows, double scale)
 {
-	struct pair x = pair_again(t, numbers_of(t, i), rows, scale);
+	struct pair x = pair_repeated(t, numbers_of(t, i), rows, scale);
 	pair_send(t, x);
 	return operand(t, like(t, i), x);
 }
@@ -144,7 +144,7 @@ void try_linear_bwd_x(struct trial *t)
 	trial_check(t, "dx", dx);
 }
 
-/* Row i of x, as often as there are rows i, i + rows of x, i + 2 rows ... of n. */
+/* Multiplies each row of x by the number of its repetitions in n rows. */
 static void weigh_rows(struct mat x, int64_t n)
 {
 	float *v = x.p;
@@ -228,7 +228,7 @@ void try_norm_fwd(struct trial *t)
 	trial_check(t, "statistics", stats);
 }
 
-/* The statistics that the forward keeps, by the CPU. */
+/* The forward's statistics, computed by the CPU. */
 static struct pair stats_of(
 	struct trial *t, struct mat stats, struct pair x, struct pair gamma)
 {
@@ -254,7 +254,7 @@ void try_norm_bwd_x(struct trial *t)
 	trial_check(t, "dx", dx);
 }
 
-/* The rows of x, and those of them that dgamma and dbeta are of: a run of them, at the end. */
+/* Fewer rows of x, and the range of rows, at the end, that dgamma and dbeta are summed over. */
 static struct mat some_rows(struct mat x, int64_t sums, int64_t *first, int64_t *rows)
 {
 	*rows = fewer(sums, fewer_rows(x));
@@ -351,7 +351,7 @@ void try_sub(struct trial *t)
 	trial_check(t, "y", y);
 }
 
-/* A use of dropout on so many rows, as each side has it. */
+/* The same dropout on both sides. */
 struct dropouts {
 	struct dropout d[SIDES];
 };
@@ -455,7 +455,7 @@ void try_round_scaled(struct trial *t)
 	trial_check(t, "inverse", inverse);
 }
 
-/* 16 bits a number, of which two are compared as one of 32. */
+/* Compares two 16-bit results at a time, as a 32-bit one. */
 void try_narrow(struct trial *t)
 {
 	enum dtype type = (enum dtype)t->c->n[0];

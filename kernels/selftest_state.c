@@ -1,4 +1,4 @@
-/* The self-test of sums, the optimizer and what workers send each other; and the table. */
+/* The self-test of sums, optimizers, local SGD and its compression; and the table of trials. */
 #include "kernels/selftest_trial.h"
 
 #include <stddef.h>
@@ -25,7 +25,7 @@ void try_copy(struct trial *t)
 	trial_check(t, "y", y);
 }
 
-/* Of bits, and so of numbers that both sides have alike. */
+/* In fp32, which both sides store with the same bits. */
 void try_hash(struct trial *t)
 {
 	const float none[2] = {0, 0};
@@ -40,7 +40,7 @@ void try_hash(struct trial *t)
 
 enum { MOST = 1 << 20 };
 
-/* An exact sum, of each side, as a number. */
+/* Compares the two sides' exact sums, rounded to floats. */
 static void check_exact(struct trial *t, const char *what, struct pair x)
 {
 	struct exact sum[SIDES];
@@ -56,11 +56,11 @@ static void check_exact(struct trial *t, const char *what, struct pair x)
 	trial_check(t, what, number);
 }
 
-static struct pair no_sum(struct trial *t)
+static struct pair zero_sum(struct trial *t)
 {
 	struct exact zero;
 	memset(&zero, 0, sizeof(zero));
-	/* room for check_exact(), too */
+	/* memory for check_exact() too */
 	pair_bytes(t, &zero, sizeof(float));
 	return pair_bytes(t, &zero, sizeof(zero));
 }
@@ -68,21 +68,21 @@ static struct pair no_sum(struct trial *t)
 void try_exact_sum(struct trial *t)
 {
 	int64_t n = fewer(t->c->n[0], MOST);
-	struct pair x = no_sum(t), v = pair_vector(t, n, 1);
+	struct pair x = zero_sum(t), v = pair_vector(t, n, 1);
 	BOTH(t, exact_sum, x.m[s].p, v.m[s].p, n);
 	check_exact(t, "sum", x);
 }
 
 void try_exact_sumsq(struct trial *t)
 {
-	struct pair x = no_sum(t), v = pair_random(t, few(t, 0), 1);
+	struct pair x = zero_sum(t), v = pair_random(t, few(t, 0), 1);
 	BOTH(t, exact_sumsq, x.m[s].p, &v.m[s], 1);
 	check_exact(t, "sum of squares", x);
 }
 
 /* ---- the step ----------------------------------------------------------------------- */
 
-static const struct update how = {.lr = 1e-2f,
+static const struct update test_update = {.lr = 1e-2f,
 	.beta1 = 0.9f,
 	.beta2 = 0.95f,
 	.eps = 1e-8f,
@@ -115,7 +115,7 @@ static struct update_pair update_pair_of(struct trial *t, int64_t n)
 	return x;
 }
 
-/* The CPU has none. */
+/* The CPU's kernels write no copy, so it is rounded here. */
 static void check_copy(struct trial *t, const struct update_pair *x)
 {
 	struct mat copy = x->copy.m[CPU];
@@ -126,11 +126,11 @@ static void check_copy(struct trial *t, const struct update_pair *x)
 	trial_check(t, "the copy of p", x->copy);
 }
 
-/* A kernel that updates: a long vector among short ones, since they are updated together. */
+/* An update kernel, on a long vector between short ones, since one call updates several. */
 static void try_update(struct trial *t, size_t kernel, bool has_m, bool has_v)
 {
 	const int64_t n[PARTS] = {257, fewer(t->c->n[0], MOST), 5};
-	struct pair a = pair_bytes(t, &how, sizeof(how));
+	struct pair a = pair_bytes(t, &test_update, sizeof(test_update));
 	struct update_pair x[PARTS];
 	struct update_part parts[SIDES][PARTS];
 	for (int i = 0; i < PARTS; i++) {
@@ -185,7 +185,7 @@ void try_muon_update(struct trial *t)
 	try_update(t, KERNEL_muon_update, false, false);
 }
 
-/* Fewer rows and columns, as wide or as tall. */
+/* Fewer rows and columns; a tall matrix stays tall. */
 static struct sliced fewer_slices(const struct trial *t)
 {
 	const int64_t *n = t->c->n;
@@ -208,26 +208,26 @@ static struct pair whole_pair(struct trial *t, const struct sliced *s)
 
 void try_muon_normalize(struct trial *t)
 {
-	struct sliced how_it_lies = fewer_slices(t);
+	struct sliced layout = fewer_slices(t);
 	struct exact squares;
 	memset(&squares, 0, sizeof(squares));
 	exact_add(&squares, 123.25);
 	struct pair of_squares = pair_bytes(t, &squares, sizeof(squares));
-	struct pair from = pair_vector(t, how_it_lies.rows * how_it_lies.cols, 1);
-	struct pair x = whole_pair(t, &how_it_lies);
-	BOTH(t, muon_normalize, x.m[s], from.m[s].p, &how_it_lies, of_squares.m[s].p);
+	struct pair from = pair_vector(t, layout.rows * layout.cols, 1);
+	struct pair x = whole_pair(t, &layout);
+	BOTH(t, muon_normalize, x.m[s], from.m[s].p, &layout, of_squares.m[s].p);
 	trial_check(t, "x", x);
 }
 
 void try_muon_unpack(struct trial *t)
 {
-	struct sliced how_it_lies = fewer_slices(t);
-	struct pair to = pair_vector(t, how_it_lies.rows * how_it_lies.cols, 1);
+	struct sliced layout = fewer_slices(t);
+	struct pair to = pair_vector(t, layout.rows * layout.cols, 1);
 	struct mat like = t->c->m[0];
-	like.rows = min64(how_it_lies.rows, how_it_lies.cols);
-	like.cols = how_it_lies.rows * how_it_lies.cols / like.rows;
+	like.rows = min64(layout.rows, layout.cols);
+	like.cols = layout.rows * layout.cols / like.rows;
 	struct pair x = pair_random(t, like, 1);
-	BOTH(t, muon_unpack, to.m[s].p, x.m[s], &how_it_lies);
+	BOTH(t, muon_unpack, to.m[s].p, x.m[s], &layout);
 	trial_check(t, "slices", to);
 }
 
@@ -240,7 +240,7 @@ void try_axpby(struct trial *t)
 }
 
 /* n floats of a struct. */
-static struct pair words_of(struct pair x, size_t offset, int64_t n)
+static struct pair floats_of(struct pair x, size_t offset, int64_t n)
 {
 	for (enum side s = GPU; s < SIDES; s++)
 		x.m[s] = mat((char *)x.m[s].p + offset, 1, n);
@@ -249,8 +249,11 @@ static struct pair words_of(struct pair x, size_t offset, int64_t n)
 
 void try_step_end(struct trial *t)
 {
-	const struct step_terms terms = {
-		.update = how, .count = 100, .max_norm = 1, .scale = 4, .step = 9};
+	const struct step_terms terms = {.update = test_update,
+		.count = 100,
+		.max_norm = 1,
+		.scale = 4,
+		.step = 9};
 	struct exact loss, squares;
 	memset(&loss, 0, sizeof(loss));
 	memset(&squares, 0, sizeof(squares));
@@ -263,9 +266,9 @@ void try_step_end(struct trial *t)
 	memset(&none, 0, sizeof(none));
 	struct pair end = pair_bytes(t, &none, sizeof(none));
 	BOTH(t, step_end, end.m[s].p, of_loss.m[s].p, of_squares.m[s].p, of_terms.m[s].p);
-	trial_check(t, "what the optimizer is to do", words_of(end, 0, 7));
+	trial_check(t, "the update's hyperparameters", floats_of(end, 0, 7));
 	trial_check(
-		t, "loss and norm", words_of(end, offsetof(struct step_end, loss), 2));
+		t, "loss and norm", floats_of(end, offsetof(struct step_end, loss), 2));
 }
 
 /* ---- workers ------------------------------------------------------------------------ */
@@ -340,7 +343,7 @@ void try_round_stochastic(struct trial *t)
 	trial_check(t, "x", x);
 }
 
-/* Codes of 8 bits, four of which are compared as one number of 32. */
+/* Compares four 8-bit codes at a time, as a 32-bit number. */
 void try_quantise(struct trial *t)
 {
 	const struct rng_stream o = rng();
@@ -410,15 +413,14 @@ void try_normal(struct trial *t)
 	trial_check(t, "x", x);
 }
 
-/* ---- all of them -------------------------------------------------------------------- */
+/* ---- the table ---------------------------------------------------------------------- */
 
 /*
- * The errors that are allowed, in the one place where they are: as the tests of the kernels have
- * them (tests/unit/test_kernels_*.c), with room for sums that are longer than theirs, since a run that
- * is stopped for nothing is worse than a fault of a few more roundings that is not found: one that
- * matters is a thousand times as large.
+ * The tolerances are those of the kernels' tests (tests/unit/test_kernels_*.c), enlarged for longer
+ * sums: stopping a run without cause would be worse than missing an error of a few roundings, and a
+ * real fault is a thousand times as large.
  *
- * The others move bytes or memory, which every other trial does, too; or no run asks for them.
+ * Kernels without a row are not recorded by the planning device.
  */
 const struct trial_row trial_rows[N_KERNELS] = {
 	[KERNEL_round] = {try_round, 0, 0},

@@ -1,56 +1,55 @@
-/* Shared by selftest.c and selftest_*.c only: a call that is tried on both devices. */
+/* Shared by selftest.c and selftest_*.c only: a trial, which runs a kernel call on both devices. */
 #ifndef KERNELS_SELFTEST_TRIAL_H
 #define KERNELS_SELFTEST_TRIAL_H
 
 #include "kernels/selftest.h"
 
-/* The GPU, and the CPU that it is held to. */
+/* The GPU under test, and the CPU as its reference. */
 enum side { GPU, CPU, SIDES };
 
 struct trial {
 	const struct kernel_call *c;
 	struct device *d[SIDES];
 	struct arena *memory[SIDES];
-	bool measures; /* only how much memory it takes: both are planning devices */
-	const float
-		*random; /* a table of normal numbers, and where in it the next begin */
-	int64_t at;
+	bool measures;	       /* measure memory only: both sides are planning devices */
+	const float *random;   /* a table of normal numbers, */
+	int64_t at;	       /* and the index of the next to use */
 	float *staging[SIDES]; /* for conversions */
 	double allowed, worst; /* error */
 	double cpu_seconds;
 	struct err *e;
 };
 
-/* A matrix on both. The CPU has it as fp32, whatever the type; and of operands of matmuls
- * fewer rows, which the GPU has again and again. Vectors and integers are such matrices, too. */
+/* A matrix on both sides. The CPU's is fp32, whatever the type, and for matmuls has fewer rows,
+ * which the GPU's repeats. Vectors and integers are stored as matrices too. */
 struct pair {
 	struct mat m[SIDES];
 };
 
-/* `n` where it is not more than `most`; else the most that is as far from a multiple of 128 as n
- * is, since ends are where kernels go wrong; or `most`, where there is no such number. */
+/* n if it is at most `most`; else the largest such number that is congruent to n modulo 128, since
+ * kernels fail at the ends of tiles; or `most` if there is none. */
 int64_t fewer(int64_t n, int64_t most);
-/* As many rows of it as make a matrix that takes milliseconds. */
+/* The number of rows to test, so that a kernel takes milliseconds. */
 int64_t fewer_rows(struct mat like);
 struct mat with_rows(struct mat like, int64_t rows);
 
-/* NULL where `like` is. */
+/* Matrices of the shape of `like` with random numbers; NULL if like.p is. */
 struct pair pair_random(struct trial *, struct mat like, double scale);
-/* The GPU's rows are the first `rows` again and again; it has them after pair_send(). */
-struct pair pair_again(struct trial *, struct mat like, int64_t rows, double scale);
+/* The GPU's matrix repeats the first `rows` rows; pair_send() must follow. */
+struct pair pair_repeated(struct trial *, struct mat like, int64_t rows, double scale);
 struct pair pair_blank(struct trial *, struct mat like); /* a result: NaN */
 struct pair pair_bytes(struct trial *, const void *bytes, size_t n_bytes);
 struct pair pair_ints(struct trial *, int64_t n, int64_t low, int64_t high);
 struct pair pair_vector(struct trial *, int64_t n, double scale);
 struct pair pair_blank_vector(struct trial *, int64_t n);
-/* The GPU gets the CPU's numbers; the CPU keeps what they are when they are stored as there. */
+/* Copies the CPU's numbers to the GPU, and rounds the CPU's to the type that the GPU stores. */
 void pair_send(struct trial *, struct pair);
 
-/* The GPU has in it what the CPU has, within what is allowed. */
+/* Fails the trial if the GPU's matrix differs from the CPU's by more than the tolerance. */
 void trial_check(struct trial *, const char *what, struct pair);
 void trial_check_within(struct trial *, const char *what, struct pair, double allowed);
 
-/* BOTH(t, name, args...): the kernel on both; in args `s` is the side. */
+/* BOTH(t, name, args...): calls the kernel on both sides; in args `s` is the side. */
 #define BOTH(t, name, ...)                                                   \
 	do {                                                                 \
 		for (enum side s = GPU; s < SIDES; s++) {                    \
@@ -61,8 +60,8 @@ void trial_check_within(struct trial *, const char *what, struct pair, double al
 		}                                                            \
 	} while (0)
 
-/* A row of the table: how a kernel is tried, and the error that it may have: `exact` where it
- * computes in fp32, and so many times the rounding of the type of fewest bits that it is given. */
+/* A kernel's trial and its tolerance: `exact` for fp32 arithmetic, plus `roundings` times the
+ * rounding error of the call's least precise type. */
 struct trial_row {
 	void (*try)(struct trial *);
 	double exact, roundings;

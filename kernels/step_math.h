@@ -4,7 +4,7 @@
 
 #include "kernels/kernels.h"
 
-/* From the rounded sums of losses and of the gradient's squares. */
+/* The result of the step_end kernel, from the rounded sums of losses and of squares. */
 EXACT_FN struct step_end step_end_of(
 	double loss, double squares, const struct step_terms *t)
 {
@@ -21,14 +21,14 @@ EXACT_FN struct step_end step_end_of(
 	return e;
 }
 
-/* Muon: the factor that a matrix is divided by its Frobenius norm with, from its sum of squares. */
+/* Muon: 1 / (Frobenius norm + 1e-7) of a matrix, from its sum of squares. */
 EXACT_FN float muon_scale(double squares)
 {
 	return (float)(1 / (sqrt(squares) + 1e-7));
 }
 
 /* The scale of a cast to fp8, as torchao computes it: in fp64, because 1 / amax differs between its
- * backends in fp32. `largest` is the format's. A NaN is passed on. */
+ * backends in fp32. `largest` is the format's. NaN propagates. */
 EXACT_FN float float8_scale(float largest, float amax)
 {
 	const double eps = 1e-12;

@@ -1,14 +1,14 @@
 /*
  * Kernels over the elements of any tensor: casts to other number formats, random initial values,
- * fills, copies and checks. A list: kernels.h says how it is read.
+ * fills, copies and checks. kernels.h explains KERNEL.
  */
 #ifndef KERNELS_TENSORS_H
 #define KERNELS_TENSORS_H
 
 #include "kernels/matrix.h"
 
-/* A stream of random numbers: element (row, col) of a kernel's matrix takes number
- * first + row * row_step + col of the key's. A step of 0: the matrix's own, its columns. */
+/* A stream of random numbers: element (row, col) of a kernel's matrix uses number
+ * first + row * row_step + col of the key's sequence. row_step 0: the matrix's columns. */
 struct rng_stream {
 	struct philox_key key;
 	int64_t first, row_step;
@@ -20,10 +20,10 @@ static inline int64_t row_step(int64_t step, struct mat x)
 }
 
 /* Normally distributed numbers with this mean and standard deviation. A number that is more than
- * `most` deviations from the mean is drawn again. The algorithm is kernels/normal.h. */
+ * `most` deviations from the mean is drawn again. normal.h has the algorithm. */
 struct normal {
 	float mean, std;
-	float most; /* 0: any */
+	float most; /* 0: no limit */
 	struct rng_stream rng;
 };
 
@@ -32,36 +32,35 @@ struct normal {
 #ifdef KERNEL
 
 /*
- * y = cast(x scale), to the nearest number of the format, ties to even; y may be x. Beyond
- * the largest number bf16 and fp16 give infinity; e4m3 and e5m2 saturate, at 448 and
- * 57344, infinity too. Subnormal numbers are kept, NaN stays NaN. With DT_F32 a product.
- * x: any; y: fp32, or stored as the format that it is cast to.
+ * y = cast(x scale), to the nearest number of the format, ties to even; y may be x. bf16 and
+ * fp16 overflow to infinity; e4m3 and e5m2 saturate at 448 and 57344, and so does infinity.
+ * Subnormal numbers are kept, NaN stays NaN. With DT_F32, y = x scale.
+ * x: any; y: fp32, or stored in the format of the cast.
  *
- * A matmul of less precision is what matrix units do: operands cast, each with its scale;
- * the matmul of what the casts gave, summed in fp32; the sum times the inverse of both, and
- * that cast to the format of the result.
+ * A mixed-precision matmul is defined as matrix units compute it: the operands are cast, each
+ * with its scale; their products are summed in fp32; the sum is divided by both scales, and cast
+ * to the format of the result.
  */
 KERNEL(void, round, struct device *d, struct mat y, struct mat x, enum dtype type,
 	float scale)
-/* The same for bf16 and fp16, as the 16 bits of the format, and back: y = widen(narrow(x)) has
- * the bits of round(x, 1). */
+/* Casts to the 16 bits of bf16 or fp16, and back: widen(narrow(x)) has the bits of round(x, 1). */
 KERNEL(void, narrow, struct device *d, uint16_t *y, struct mat x, enum dtype type)
 KERNEL(void, widen, struct device *d, struct mat y, const uint16_t *x, enum dtype type)
-/* *most becomes the largest of it and |x|, or NaN when there is one. x: any. */
+/* *most = max(*most, |x|), or NaN if there is one. x: any. */
 KERNEL(void, amax, struct device *d, float *most, struct mat x)
-/* `round` to one of fp8 with the scale that numbers up to *amax ask for, so that the largest is
- * the format's. *inverse, for the `scale` of y, becomes 1 over it. Both are the device's. Where
- * y.transposed is not NULL, it gets the same numbers; only a device that stores 8 bits has it. */
+/* `round` to an fp8 format with the scale that maps *amax to the format's largest number
+ * (float8_scale()). *inverse, for the `scale` of y, becomes 1 / scale. Both are in device memory.
+ * y.transposed is written too unless it is NULL; only a device with stores_half has it. */
 KERNEL(void, round_scaled, struct device *d, struct mat y, float *inverse, struct mat x,
 	enum dtype type, const float *amax)
-/* x = initial weights, fp32. Every device makes the same bits. */
+/* x = initial weights, fp32. Every device gives the same bits. */
 KERNEL(void, normal, struct device *d, struct mat x, const struct normal *normal)
 KERNEL(void, zero, struct device *d, struct mat x)		     /* any */
 KERNEL(void, copy, struct device *d, struct mat to, struct mat from) /* of one type */
 /* Index of the first element that is not finite, or -1. x: any. Waits for the device. */
 KERNEL(int64_t, find_nonfinite, struct device *d, struct mat x)
-/* To *sum, in the device's memory, is added the sum over elements (i, j) of a hash of (key,
- * first + i stride + j, bits): equal for any division of a tensor into parts. */
+/* *sum, in device memory, += the sum over elements (i, j) of a hash of (key, first + i stride + j,
+ * bits), which is the same however a tensor is sharded. */
 KERNEL(void, hash, struct device *d, uint64_t *sum, struct mat x, uint64_t key,
 	int64_t first, int64_t stride)
 

@@ -1,22 +1,22 @@
 /*
- * Kernels on the vectors of several workers: their differences, weighted sums and updates, and
- * what is sent in fewer bits. A list: kernels.h says how it is read.
+ * Kernels of local SGD: pseudo-gradients, weighted sums over workers, updates, and the compression
+ * of what workers exchange. kernels.h explains KERNEL.
  */
 #ifndef KERNELS_WORKERS_H
 #define KERNELS_WORKERS_H
 
 #include "kernels/tensors.h"
 
-/* How the sign of an element is elected, by which terms of the other sign are left out of a
- * weighted sum: not at all; the sign of the sum of the terms; or that of most of them. */
+/* How the sign of an element is elected; a weighted sum omits terms of the other sign. NONE: no
+ * vote; SUM: the sign of the sum of the terms; COUNT: the sign of the majority of terms. */
 enum sign_vote { SIGN_VOTE_NONE, SIGN_VOTE_SUM, SIGN_VOTE_COUNT };
 #define CONSENSUS_WORDS "none", "sum", "count"
 
 struct combine {
 	int workers;
-	const float *weight; /* [workers]; with 0 a worker's vector is ignored */
+	const float *weight; /* [workers]; 0: the worker's vector is ignored */
 	enum sign_vote vote;
-	bool normalize; /* by the sum of the weights of the terms that count */
+	bool normalize; /* divide by the sum of the weights of the terms in the sum */
 };
 
 /* Random sparsification: each element is kept with this probability, times `scale`. */
@@ -35,31 +35,32 @@ KERNEL(void, pseudo_grad, struct device *d, float *p, const float *anchor, int64
 /* p = keep p + (1 - keep) a */
 KERNEL(void, mix, struct device *d, float *p, const float *a, int64_t n, float keep)
 /* The weighted sum of the workers' vectors x[i][0..n): terms t = weight x, summed by the canonical
- * tree over the workers. With a vote, only terms of the elected sign count (+ where the vote is
- * even), and no zeros. Normalised: divided by the weights of the terms that count, or by 1 where
- * their sum is next to nothing (GTA: generalized task arithmetic, as in TIES, Yadav et al. 2023). */
+ * tree over workers. A vote omits zeros and terms that do not have the elected sign (+ in a tie).
+ * `normalize` divides by the sum of the weights of the remaining terms, or by 1 if that is nearly 0
+ * (GTA: generalized task arithmetic, as in TIES, Yadav et al. 2023). */
 KERNEL(void, combine, struct device *d, float *out, const float *const *x, int64_t n,
 	const struct combine *how)
-/* All but the k largest of each row become 0; of equals the first stay. */
+/* Top-k sparsification: all but the k largest |x| of each row become 0; the first of equals are
+ * kept. */
 KERNEL(void, keep_largest, struct device *d, struct mat x, int64_t k)
 KERNEL(void, keep_random, struct device *d, struct mat x, const struct keep *how)
 
 /* Compression. Rounding is to nearest, ties to even; stochastic rounding is to one of the two
- * numbers around x, with probabilities that make x the mean.
+ * neighbours of x, with probabilities for which the mean is x.
  *
- * Stochastic rounding to bfloat16; to nearest it is `round`, and the bits are those of `narrow`. */
+ * Stochastic rounding to bfloat16 (for rounding to nearest: `round`); `narrow` gives the 16 bits. */
 KERNEL(void, round_stochastic, struct device *d, struct mat x,
 	const struct rng_stream *rng)
 /* Each row becomes scale * code, with codes in [-127, 127] and scale = max |x| / 127 in bfloat16,
- * so that the product is exact and a row that was quantised before stays as it is. A row that is
- * not finite, or smaller than any scale, becomes 0. codes and scales may be NULL; so may the
- * random numbers, for rounding to nearest. */
+ * so that scale * code is exact and a row that was quantised before does not change. A row that is
+ * not finite, or too small for a scale, becomes 0. codes and scales may be NULL; rng is NULL for
+ * rounding to nearest. */
 KERNEL(void, quantise, struct device *d, struct mat x, int8_t *codes, float *scales,
 	const struct rng_stream *rng)
 KERNEL(void, dequantise, struct device *d, struct mat x, const int8_t *codes,
 	const float *scales)
-/* Packs k elements of each row, in their order, with their columns in 32 bits if `wide`, else in
- * 16: those that are not 0, at most k, then zeros as far as there is room. */
+/* Packs k elements of each row, in order, with their columns as 32-bit numbers if `wide`, else as
+ * 16-bit ones: all nonzero elements, or the first k, and as many zeros as make k. */
 KERNEL(void, topk_pack, struct device *d, float *values, void *places, bool wide,
 	struct mat x, int64_t k)
 /* The inverse: all other elements become 0. */

@@ -1,8 +1,8 @@
 /*
- * Attention, a block of queries against a block of keys at a time, so that no matrix of
- * T x T ever exists (FlashAttention: Dao et al. 2022; its backward recomputes the
- * probabilities from the log-sum-exp). One task is one head (backward: one key/value
- * head) of one sequence: nothing is shared, so threads change no bit.
+ * Attention, a block of queries against a block of keys at a time, so that no T x T matrix
+ * is stored (FlashAttention: Dao et al. 2022; the backward recomputes the probabilities from
+ * the log-sum-exp). A task is a block of queries of one head (backward: one key/value head) of
+ * one sequence; tasks share no results, so the number of threads changes no bit.
  */
 #include "kernels/cpu/cpu.h"
 
@@ -13,7 +13,7 @@ struct run {
 	int64_t row, len, pos;
 };
 
-/* A chunk is two runs, or one when they touch. */
+/* The runs of a chunk: two, or one if they are adjacent. Returns their number. */
 static int runs_of(int64_t rows, const int64_t first[2], struct run r[2])
 {
 	int64_t half = rows / 2;
@@ -26,7 +26,7 @@ static int runs_of(int64_t rows, const int64_t first[2], struct run r[2])
 	return 2;
 }
 
-/* One block of a run: rows in the chunk, and the position of the first. */
+/* A block of a run: its rows in the chunk, and the position of the first. */
 struct block {
 	int64_t row, len, pos;
 };
@@ -36,7 +36,7 @@ static struct block block_of(struct run r, int64_t at)
 	return (struct block){r.row + at, min64(BLOCK, r.len - at), r.pos + at};
 }
 
-/* Every probability of a row after its own position is hidden. */
+/* The causal mask: hides keys after the position of the query. */
 static void mask(float *s, struct block q, struct block k)
 {
 	if (k.pos + k.len - 1 <= q.pos)
@@ -63,7 +63,7 @@ static void drop_row(const struct attn *a, float *keep, int64_t sample, int64_t 
 	}
 }
 
-/* Where head h of sequence b starts, and how far its rows are apart. */
+/* A head of a sequence: its first element, and the distance between its rows. */
 struct head {
 	float *p;
 	int64_t stride;
@@ -90,7 +90,7 @@ static void scores(const struct attn *a, float *s, struct head q, struct block q
 	mask(s, qb, kb);
 }
 
-/* Turns scores into probabilities relative to the new running maximum. */
+/* Replaces scores by exp(score - max) with the new running maximum, and rescales sum and o to it. */
 static void softmax_row(
 	float *s, int64_t n, float *o, int64_t dim, float *max, float *sum)
 {
@@ -160,7 +160,7 @@ void K(attn_fwd)(struct device *d, const struct attn *a, struct mat o, float *ma
 	for (int64_t t = 0; t < a->batch * a->heads * n_q * per_run; t++) {
 		int64_t b = t / (per_run * n_q) / a->heads,
 			h = t / (per_run * n_q) % a->heads;
-		/* the long rows of the triangle first: they take the longest */
+		/* the last queries first: they have most keys and take longest */
 		struct run qr = q_runs[n_q - 1 - t / per_run % n_q];
 		struct block qb = block_of(qr, (per_run - 1 - t % per_run) * BLOCK);
 		struct head ho = head_of(o, b, a->q_rows, h, a->dim);

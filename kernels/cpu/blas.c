@@ -1,10 +1,10 @@
 /*
- * OpenBLAS, opened when the first matmul is asked for: programs that multiply nothing do
- * not pay for loading it, and the processor's kind can be told to it first.
+ * OpenBLAS, loaded by the first matmul: programs without matmuls need not load it, and the
+ * environment can be set first to select its kernels.
  *
- * Told, because OpenBLAS 0.3.21 does not know processors younger than itself and then
- * takes its slowest kernels (5 times slower on an Emerald Rapids); and because its bits
- * depend on that choice, so it belongs to us and into the run file.
+ * OpenBLAS 0.3.21 does not know newer processors, for which it selects its slowest kernels
+ * (5 times slower on an Emerald Rapids). The choice also determines bitwise results, so it is
+ * made here and recorded in the run file.
  */
 #include "kernels/cpu/cpu.h"
 #include "kernels/selftest.h"
@@ -53,8 +53,8 @@ int cpu_isa(void)
 	die(EX_USAGE, "PT_ISA: '%s' is none of sse2, avx2, avx512", want);
 }
 
-/* POSIX lets a data pointer become a function pointer; ISO C has no way to say it. */
-static void symbol(void *lib, const char *name, void *fn)
+/* POSIX allows converting a data pointer to a function pointer, ISO C does not. */
+static void load_symbol(void *lib, const char *name, void *fn)
 {
 	void *p = dlsym(lib, name);
 	if (!p)
@@ -62,12 +62,12 @@ static void symbol(void *lib, const char *name, void *fn)
 	memcpy(fn, &p, sizeof(p));
 }
 
-/* NULL: it is not here. */
+/* NULL: not installed. */
 static void *open_library(void)
 {
 	static const char *const cores[] = {"Nehalem", "Haswell", "SkylakeX"};
 	setenv("OPENBLAS_CORETYPE", cores[cpu_isa()], 0);
-	setenv("OPENBLAS_NUM_THREADS", "1", 1); /* the threads are ours; see linear.c */
+	setenv("OPENBLAS_NUM_THREADS", "1", 1); /* threads are in linear.c */
 	void *lib = dlopen("libopenblas.so.0", RTLD_NOW | RTLD_LOCAL);
 	return lib ? lib : dlopen("libopenblas.so", RTLD_NOW | RTLD_LOCAL);
 }
@@ -84,9 +84,9 @@ static void load(void)
 		die(EX_FAILED, "OpenBLAS cannot be opened: %s (Debian: libopenblas0)",
 			dlerror());
 	get_text_fn *config, *core;
-	symbol(lib, "cblas_sgemm", &sgemm);
-	symbol(lib, "openblas_get_config", &config);
-	symbol(lib, "openblas_get_corename", &core);
+	load_symbol(lib, "cblas_sgemm", &sgemm);
+	load_symbol(lib, "openblas_get_config", &config);
+	load_symbol(lib, "openblas_get_corename", &core);
 	const char *text = config();
 	int n = (int)strcspn(text, " "); /* "OpenBLAS 0.3.21 NO_LAPACKE ..." */
 	if (text[n])
@@ -95,9 +95,8 @@ static void load(void)
 }
 
 /*
- * OpenBLAS maps a buffer for each matmul that goes on at the same time, at the first one,
- * and where there is no room for it, it tries again for ever. So this is tried first. With
- * a limit on the address space the mapping fails; and nothing of it is touched.
+ * OpenBLAS maps a buffer for each concurrent matmul, and retries for ever if that fails, as
+ * with a limit on the address space. So mapping as much is tried first; no page is touched.
  */
 static void check_room(int n_threads)
 {

@@ -2,8 +2,8 @@
  * Shared by the CPU kernels. Each file of kernels is compiled once for every instruction
  * set (ISA is sse2, avx2 or avx512); K(name) is the name of that copy.
  *
- * Reductions are written with v16, sixteen lanes wide on every instruction set, and
- * nothing contracts a*b+c: so our own kernels give the same bits on every x86-64. Only
+ * Reductions use v16, sixteen lanes on every instruction set, and the compiler does not
+ * contract a*b+c to an FMA: so the kernels give the same bits on every x86-64. Only
  * OpenBLAS differs between processors.
  */
 #ifndef KERNELS_CPU_H
@@ -26,8 +26,7 @@
 
 extern const struct kernels cpu_sse2_kernels, cpu_avx2_kernels, cpu_avx512_kernels;
 
-/* Work below which a parallel region costs more than it gives, in elements. It decides
- * who computes, never what. */
+/* Elements below which a parallel region costs more time than it saves. It changes no bit. */
 enum { PARALLEL_FROM = 1 << 14 };
 
 /* ---- blas.c ---------------------------------------------------------------------- */
@@ -36,8 +35,8 @@ enum { PARALLEL_FROM = 1 << 14 };
 void blas_gemm(bool ta, bool tb, int64_t m, int64_t n, int64_t k, float alpha,
 	const float *a, int64_t lda, const float *b, int64_t ldb, float beta, float *c,
 	int64_t ldc);
-/* Loads OpenBLAS with the kernels for this processor, the first time; and it has room, or that
- * is the end. */
+/* Loads OpenBLAS with the kernels for this processor, if it is not loaded yet, and ends the program
+ * if there is no address space for its buffers. */
 void blas_open(void);
 /* The widest instruction set of this processor and of $PT_ISA: 0 sse2, 1 avx2, 2 avx512. */
 int cpu_isa(void);
@@ -53,7 +52,7 @@ static inline v16 v16_load(const float *p)
 	return *(const v16 *)p;
 }
 
-/* The last n < 16 elements, zeros behind them. */
+/* The last n < 16 elements, padded with zeros. */
 static inline v16 v16_load_tail(const float *p, int64_t n)
 {
 	v16 v = {0};
@@ -107,7 +106,7 @@ static inline float sum_of(const float *x, int64_t n)
 	return v16_sum(a0 + a1);
 }
 
-/* Passes over NaN, unless it is the last: who takes e^(x - max) meets it again. */
+/* Ignores NaN, except as the last element; the callers' e^(x - max) propagates it. */
 static inline float max_of(const float *x, int64_t n)
 {
 	v16 m = {0};
@@ -124,8 +123,8 @@ static inline float max_of(const float *x, int64_t n)
 }
 
 /* ---- elementary functions -----------------------------------------------------------
- * Branch-free, so that loops over them become vector code. Coefficients: Chebyshev fits
- * made for these intervals. NaN goes in and comes out. Against float64, over every float:
+ * Branch-free, so that the compiler vectorises loops over them. Coefficients: Chebyshev fits
+ * for these intervals. NaN propagates. Against float64, over every float:
  * exp_f 0.96 ULP, sigmoid_f 2.5, normal_cdf_f 5.2; tests/unit/test_kernels_cpu.c samples. */
 
 static inline float as_float(int32_t bits)
@@ -172,7 +171,7 @@ static inline float sigmoid_f(float x)
 /*
  * The normal distribution function, erfc(-x / sqrt 2) / 2, as e^(-x^2 / 2) times a
  * polynomial in 1 / (|x| + 1.65). The exponential would magnify the rounding error of x^2,
- * so that is computed too (Dekker's product). 0 below -13.2.
+ * which is therefore computed too (Dekker's product). 0 below -13.2.
  */
 static inline float normal_cdf_f(float x)
 {
@@ -202,7 +201,7 @@ static inline float normal_cdf_f(float x)
 
 enum { RANDOM_BLOCKS = 16, RANDOM_WORDS = 4 * RANDOM_BLOCKS };
 
-/* The words of the blocks c0, c0 + 1, ...: of so many that they are made in vectors. */
+/* The words of Philox blocks c0, c0 + 1, ..., c0 + RANDOM_BLOCKS - 1, in vector code. */
 static inline void random_words(uint32_t *to, struct philox_key key, uint32_t c0,
 	uint32_t c1, uint32_t c2, uint32_t c3)
 {

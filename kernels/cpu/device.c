@@ -1,4 +1,4 @@
-/* The CPU as a device: its memory is the program's, and all is done at once. */
+/* The CPU as a device: it shares the host's memory, and every call is synchronous. */
 #include "kernels/backend.h"
 #include "kernels/cpu/cpu.h"
 
@@ -30,7 +30,7 @@ static void memory(const struct device *d, int64_t *used, int64_t *free_now)
 	*free_now = memory_available();
 }
 
-/* As an arena's block: pages that are zero, and cost nothing until they are touched. */
+/* Zero pages, as of an arena, which use no memory until they are touched. */
 static void *alloc_pages(struct device *d, size_t n_bytes)
 {
 	struct arena pages;

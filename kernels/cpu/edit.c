@@ -1,4 +1,4 @@
-/* Sums over the vectors of several workers, and their updates (local SGD). */
+/* Local SGD: pseudo-gradients, weighted sums over workers, and sparsification. */
 #include "kernels/cpu/cpu.h"
 
 void K(pseudo_grad)(struct device *d, float *p, const float *anchor, int64_t n)
@@ -18,7 +18,7 @@ void K(mix)(struct device *d, float *p, const float *a, int64_t n, float keep)
 		p[i] = keep * p[i] + rest * a[i];
 }
 
-/* ---- one vector of many ---------------------------------------------------------- */
+/* ---- weighted sums --------------------------------------------------------------- */
 
 enum { BLOCK = 256 };
 enum term { VOTE, TERM, SHARE };
@@ -28,7 +28,7 @@ struct combining {
 	const float *const *x;
 	int64_t first; /* of the block */
 	int n;
-	float sign[BLOCK]; /* what the vote came to */
+	float sign[BLOCK]; /* the elected sign of each element */
 };
 
 static float sign_of(float x)
@@ -98,15 +98,15 @@ void K(combine)(struct device *d, float *out, const float *const *x, int64_t n,
 	}
 }
 
-/* ---- fewer elements -------------------------------------------------------------- */
+/* ---- sparsification -------------------------------------------------------------- */
 
-/* The bits of |x| rise as it does. */
+/* Bits that compare as |x| does. */
 static uint32_t size_bits(float x)
 {
 	return (uint32_t)as_bits(x) & 0x7fffffffu;
 }
 
-/* The k-th largest of the sizes: bit after bit, how many have it? */
+/* The k-th largest of size_bits(), by a radix search from the highest bit. */
 static uint32_t kth_largest(const float *x, int64_t n, int64_t k)
 {
 	uint32_t found = 0;
@@ -129,7 +129,7 @@ void K(keep_largest)(struct device *d, struct mat x, int64_t k)
 		if (k >= x.cols)
 			continue;
 		uint32_t least = kth_largest(row, x.cols, k);
-		int64_t equal = k; /* of those that are just as large, the first */
+		int64_t equal = k; /* how many elements of the k-th size are kept */
 		for (int64_t i = 0; i < x.cols; i++)
 			equal -= size_bits(row[i]) > least;
 		for (int64_t i = 0; i < x.cols; i++) {

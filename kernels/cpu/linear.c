@@ -1,8 +1,7 @@
 /*
- * Matrix multiplication. A matmul is cut into tiles by its shape alone, and each tile is one
- * single-threaded OpenBLAS call: threads share tiles out, so their number changes no bit
- * (OpenBLAS's own threading does: its AVX2 kernels round differently when a matmul is
- * split).
+ * Matrix multiplication. The tiling of a matmul depends on its shape only, and each tile is one
+ * single-threaded OpenBLAS call, so the number of threads changes no bit. (With OpenBLAS's
+ * threads it does: its AVX2 kernels round differently when a matmul is split.)
  */
 #include "kernels/cpu/cpu.h"
 
@@ -39,7 +38,7 @@ static void matmul(bool ta, bool tb, struct mat c, struct mat left, struct mat r
 	int64_t lda = left.cols, ldb = right.cols, k = ta ? left.rows : left.cols;
 	bool scaled = left.scale || right.scale;
 	float scale = scaled ? *left.scale * *right.scale : 1;
-	float alpha = add ? scale : 1; /* what is added to c is scaled on the way */
+	float alpha = add ? scale : 1; /* without `add`, the scale is applied below */
 	blas_open();
 #pragma omp parallel for schedule(dynamic, 1) if (t.n_down * t.n_across > 1)
 	for (int64_t i = 0; i < t.n_down * t.n_across; i++) {

@@ -1,4 +1,4 @@
-/* LayerNorm and RMSNorm, forward beside backward. */
+/* LayerNorm and RMSNorm. */
 #include "kernels/cpu/cpu.h"
 
 static void stats_of(enum norm_kind kind, const float *x, int64_t n, float eps,
@@ -48,7 +48,7 @@ void K(norm_fwd)(struct device *d, enum norm_kind kind, struct mat y, struct mat
 
 /*
  * With h = (x - mean) rstd and e = dy gamma:
- * LayerNorm dx = rstd (e - mean(e) - h mean(e h)); RMSNorm has no mean(e).
+ * LayerNorm dx = rstd (e - mean(e) - h mean(e h)); RMSNorm omits mean(e).
  */
 static void bwd_x(enum norm_kind kind, struct mat dx, struct mat dy, struct mat x,
 	struct mat stats, struct mat gamma, int64_t first, int64_t rows)

@@ -1,4 +1,4 @@
-/* Normal numbers, a tile at a time. */
+/* The normal kernel: random initial weights, computed tile by tile (kernels/normal.h). */
 #include "kernels/cpu/cpu.h"
 #include "kernels/normal.h"
 
@@ -8,9 +8,9 @@
 
 /* ---- Philox in vectors ----------------------------------------------------------- */
 
-/* Each 32-bit word is in a lane of 64 bits, because so the instruction wants it that gives all
- * 64 bits of a product, and that GCC does not use by itself. The upper half of a lane is not
- * used, and need not be zero. */
+/* Each 32-bit word is in a 64-bit lane, as the instruction for 32 x 32 -> 64-bit products needs it,
+ * which GCC does not generate for plain loops. The upper half of a lane is ignored and need not be
+ * zero. */
 #if defined(__AVX512F__)
 enum { WORDS_BYTES = 64 };
 #define MULTIPLY(a, b) _mm512_mul_epu32((__m512i)(a), _mm512_set1_epi64(b))
@@ -35,7 +35,7 @@ static inline void put_words(uint32_t *to, words x)
 	*(narrow_words *)to = __builtin_convertvector(x, narrow_words);
 }
 
-/* to[i][l]: word i of block first + l; `first` is a multiple of the lanes. */
+/* to[i][l]: word i of block first + l; `first` is a multiple of NORMAL_LANES. */
 static inline void philox_lanes(uint32_t to[4][NORMAL_LANES], struct philox_key key,
 	uint64_t first, uint32_t attempt)
 {
@@ -91,7 +91,7 @@ static void fill_part(float *to, const struct normal *o, int64_t from, int64_t e
 		to[i] = o->mean + o->std * z[skip + i];
 }
 
-/* Threads share the tiles of all rows; `tiles` is the most that a row can touch. */
+/* Parallel over the tiles of all rows; `tiles` is the largest number that a row can overlap. */
 void K(normal)(struct device *d, struct mat x, const struct normal *o)
 {
 	(void)d;

@@ -1,4 +1,4 @@
-/* Element by element: activations, residual sums, dropout, rotary positions, embeddings. */
+/* Element-wise kernels: activations, residual sums, dropout, RoPE, embeddings. */
 #include "kernels/cpu/cpu.h"
 
 /* ---- activations ----------------------------------------------------------------- */
@@ -94,7 +94,7 @@ void K(add)(struct device *d, struct mat y, struct mat a, struct mat b)
 
 /* ---- dropout --------------------------------------------------------------------- */
 
-/* Row i of a tensor of n columns; out may be in. */
+/* Dropout of row i, of n columns; out may be in. */
 static void dropout_row(
 	float *out, const float *in, int64_t n, int64_t i, const struct dropout *o)
 {
@@ -122,7 +122,7 @@ void K(dropout)(struct device *d, struct mat y, struct mat x, const struct dropo
 			x.cols, i, o);
 }
 
-/* A row goes through while it is in the cache. */
+/* Row by row, so that a row stays in the cache. */
 void K(residual)(struct device *d, struct mat y, struct mat x, struct mat sum,
 	struct mat bias, const struct dropout *o)
 {
@@ -194,7 +194,7 @@ void K(embed_fwd)(struct device *d, struct mat y, struct mat w, const int32_t *i
 	}
 }
 
-/* Threads take columns, so each sum runs over the rows in their order. */
+/* Parallel over columns, so that each sum is over the rows in order. */
 void K(embed_bwd)(
 	struct device *d, struct mat dw, struct mat dy, const int32_t *ids, int64_t first)
 {

@@ -1,7 +1,6 @@
 /*
- * Rounding to the number formats of less precision, and the maximum that scaled ones need.
- * Branch-free in integers, so that loops over it become vector code; the bits are those
- * of the hardware's conversions.
+ * Casts to lower-precision formats, and amax for scaled ones. Rounding is branch-free integer
+ * code, so that the compiler vectorises it; its bits are those of hardware conversions.
  */
 #include "kernels/cpu/cpu.h"
 #include "kernels/step_math.h"
@@ -15,10 +14,9 @@ static inline uint32_t select_bits(bool which, uint32_t a, uint32_t b)
 	return (a & mask) | (b & ~mask);
 }
 
-/* To nearest, ties to even. The bits of a float are in the order of its size, so half of
- * the last kept bit is added there and carries into the exponent as it should. Below the
- * smallest normal number the step is constant: adding a number whose own last bit is that
- * step rounds to it. */
+/* To nearest, ties to even. The bits of a float compare as its magnitude, so adding half of
+ * the last kept bit carries correctly into the exponent. Below the smallest normal number the
+ * spacing is constant: adding a number with that spacing (`magic`) rounds to it. */
 static inline float round_to(float x, const struct dtype_row f)
 {
 	const int drop = 23 - f.fraction_bits;
@@ -39,8 +37,7 @@ static inline float round_to(float x, const struct dtype_row f)
 	return as_float((int32_t)(select_bits(nan, quiet, r) | sign));
 }
 
-/* The step of bfloat16 below its smallest normal number, which is fp32's, is that of the
- * bits themselves: nothing is special there. */
+/* bfloat16 has fp32's exponents, so subnormal numbers need no special case. */
 static inline float round_bf16(float x)
 {
 	uint32_t u = (uint32_t)as_bits(x);
@@ -49,7 +46,7 @@ static inline float round_bf16(float x)
 	return as_float((int32_t)select_bits(nan, (u | 0x400000u) & 0xffff0000u, r));
 }
 
-/* Each format gets a loop of its own, in which it is a constant. */
+/* One loop for each format, so that the format is a constant in it. */
 static void round_run(float *y, const float *x, int64_t n, enum dtype type, float scale)
 {
 	switch (type) {
@@ -100,10 +97,10 @@ void K(round_scaled)(struct device *d, struct mat y, float *inverse, struct mat 
 
 /* ---- 16 bits --------------------------------------------------------------------- */
 
-/* Between the exponents of binary16 and of fp32; twice that for infinity and NaN. */
+/* The difference of the exponent biases of fp32 and binary16; twice that for infinity and NaN. */
 enum { BIAS = (127 - 15) << 23 };
 
-/* Of a number that is rounded: a subnormal one is a whole number of its steps. */
+/* The bits of a float that is already rounded to fp16: a subnormal number is a multiple of 2^-24. */
 static inline uint16_t bits_f16(float x)
 {
 	uint32_t u = (uint32_t)as_bits(x), a = u & ~SIGN_BIT;
@@ -157,9 +154,9 @@ void K(widen)(struct device *d, struct mat y, const uint16_t *x, enum dtype type
 	}
 }
 
-/* ---- scales ---------------------------------------------------------------------- */
+/* ---- amax ------------------------------------------------------------------------ */
 
-/* Of numbers without a sign the larger has the larger bits, and NaN the largest. */
+/* The bits of |x| compare as |x| does, and those of NaN are the largest. */
 void K(amax)(struct device *d, float *to, struct mat x)
 {
 	(void)d;

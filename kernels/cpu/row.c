@@ -1,7 +1,7 @@
 /*
- * Inference, a row at a time: what a row gets does not depend on its neighbours, so a
- * token decoded with a cache has the bits it would have without one. (OpenBLAS gives one
- * row other bits than many.)
+ * Inference, a row at a time: the result of a row does not depend on the other rows, so
+ * decoding with a KV cache gives the bits of decoding without. (OpenBLAS's bits depend on the
+ * number of rows.)
  */
 #include "kernels/cpu/cpu.h"
 

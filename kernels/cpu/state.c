@@ -1,4 +1,4 @@
-/* What is done to parameters, gradients and optimizer state. */
+/* Kernels on parameters, gradients and optimizer state: updates, sums, checks, hashes. */
 #include "kernels/cpu/cpu.h"
 #include "kernels/step_math.h"
 
@@ -93,8 +93,7 @@ void K(muon_update)(struct device *d, const struct update_part *x, int n_parts,
 	}
 }
 
-/* Where a row of a slice begins in the matrix that is stored, and the step from one of its elements
- * to the next. */
+/* The index of the first element of a slice's row in the matrix, and the step between elements. */
 static int64_t sliced_at(
 	const struct sliced *s, int64_t slice, int64_t row, int64_t *step)
 {

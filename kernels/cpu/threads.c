@@ -1,11 +1,11 @@
 /*
- * Threads: the few functions that GCC calls for `#pragma omp parallel for` (libgomp's
- * manual, "The libgomp ABI"), in place of libgomp.
+ * A thread pool that replaces libgomp: the few functions that GCC calls for
+ * `#pragma omp parallel for` (libgomp's manual, "The libgomp ABI").
  *
- * Why not libgomp: its threads wait for each other by spinning for milliseconds, and only
- * the environment it is started with can change that. On a machine that has anything else
- * to do, a step then waits for threads that do not run: measured 12 times slower with one
- * busy neighbour on two cores. These spin for some microseconds and then sleep.
+ * libgomp's threads spin for milliseconds when they wait, which only environment variables
+ * at the start of a program can change. On a machine with other load, a step then waits for
+ * threads that are not scheduled: measured 12 times slower with one busy process on two cores.
+ * These threads spin for some microseconds and then sleep.
  *
  * One thread at a time starts parallel regions; regions do not nest.
  */
@@ -19,11 +19,11 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
-enum { MAX_THREADS = 1024, SPINS_LEAST = 200, SPINS_MOST = 4000 };
-enum { LOOP_NEW, LOOP_COMING, LOOP_READY };
+enum { MAX_THREADS = 1024, MIN_SPINS = 200, MAX_SPINS = 4000 };
+enum { LOOP_NEW, LOOP_INIT, LOOP_READY };
 
 struct worker {
-	_Alignas(64) atomic_uint region; /* the last that it was called to */
+	_Alignas(64) atomic_uint region; /* number of the last region to run */
 	atomic_uint asleep;
 	int id;
 	pthread_t thread;
@@ -32,12 +32,12 @@ struct worker {
 static struct {
 	struct worker *workers; /* [0] is not used: the caller is thread 0 */
 	int n_started;		/* workers 1 .. n_started run */
-	int threads;		/* of a region, unless it says otherwise */
+	int threads;		/* of a region without a num_threads clause */
 	void (*fn)(void *);
 	void *data;
 	int team;			  /* threads of the region */
 	_Alignas(64) atomic_uint running; /* workers of the region that have not ended */
-	_Alignas(64) atomic_uint loop;	  /* of the region: LOOP_NEW, then ... */
+	_Alignas(64) atomic_uint loop;	  /* state of the region's loop: LOOP_... */
 	atomic_long next;
 	long end, chunk;
 } pool = {.threads = 1};
@@ -56,30 +56,28 @@ static void futex(atomic_uint *word, int op, unsigned value)
 	syscall(SYS_futex, word, op | FUTEX_PRIVATE_FLAG, value, NULL, NULL, 0);
 }
 
-/* How long to spin before sleeping: longer where it has paid, shorter where it has not. A
- * thread that is always waited for in vain (its processor has other work) soon is not. */
-static _Thread_local int spins = SPINS_MOST;
+/* Iterations to spin before sleeping: more after spins that succeeded, fewer after spins that
+ * timed out (the awaited thread's processor has other work). */
+static _Thread_local int spins = MAX_SPINS;
 
-static void spins_paid(bool paid)
+static void adapt_spins(bool success)
 {
-	spins += paid ? spins / 8 : -spins / 4;
-	spins = spins < SPINS_LEAST  ? SPINS_LEAST
-		: spins > SPINS_MOST ? SPINS_MOST
-				     : spins;
+	spins += success ? spins / 8 : -spins / 4;
+	spins = spins < MIN_SPINS ? MIN_SPINS : spins > MAX_SPINS ? MAX_SPINS : spins;
 }
 
-/* Until *word is no longer `old`. *asleep tells the other side to call. */
+/* Waits until *word differs from `old`, and returns it. *asleep: the writer must wake this thread. */
 static unsigned wait_change(atomic_uint *word, unsigned old, atomic_uint *asleep)
 {
 	for (int i = 0; i < spins; i++) {
 		unsigned now = atomic_load_explicit(word, memory_order_acquire);
 		if (now != old) {
-			spins_paid(true);
+			adapt_spins(true);
 			return now;
 		}
 		pause_a_little();
 	}
-	spins_paid(false);
+	adapt_spins(false);
 	atomic_store(asleep, 1);
 	unsigned now;
 	while ((now = atomic_load(word)) == old)
@@ -104,7 +102,8 @@ static void *work(void *with)
 	return NULL;
 }
 
-/* Workers 1 .. n run; fewer when the system gives no more. Returns how many do. */
+/* Starts workers 1 .. n, unless they run; fewer if threads cannot be created. Returns how many of
+ * them run. */
 static int start_workers(int n)
 {
 	if (!pool.workers)
@@ -138,17 +137,17 @@ static void join_workers(void)
 	unsigned left;
 	for (int i = 0; i < spins; i++) {
 		if (!atomic_load_explicit(&pool.running, memory_order_acquire)) {
-			spins_paid(true);
+			adapt_spins(true);
 			return;
 		}
 		pause_a_little();
 	}
-	spins_paid(false);
+	adapt_spins(false);
 	while ((left = atomic_load(&pool.running)))
 		futex(&pool.running, FUTEX_WAIT, left);
 }
 
-/* ---- what GCC calls -------------------------------------------------------------- */
+/* ---- the libgomp ABI ------------------------------------------------------------- */
 
 void GOMP_parallel(void (*fn)(void *), void *data, unsigned num_threads, unsigned flags);
 _Bool GOMP_loop_nonmonotonic_dynamic_start(
@@ -181,12 +180,12 @@ void GOMP_parallel(void (*fn)(void *), void *data, unsigned num_threads, unsigne
 	my_team = 1;
 }
 
-/* A region has one loop; the first thread that comes to it says what it is. */
+/* A region has one loop, which the first thread to arrive initialises. */
 _Bool GOMP_loop_nonmonotonic_dynamic_start(
 	long start, long end, long step, long chunk, long *from, long *to)
 {
 	unsigned state = LOOP_NEW;
-	if (atomic_compare_exchange_strong(&pool.loop, &state, LOOP_COMING)) {
+	if (atomic_compare_exchange_strong(&pool.loop, &state, LOOP_INIT)) {
 		atomic_store_explicit(&pool.next, start, memory_order_relaxed);
 		pool.end = end;
 		pool.chunk = chunk * step;

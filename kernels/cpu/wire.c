@@ -1,7 +1,7 @@
-/* Compression of what workers send each other. */
+/* Compression of messages between workers. */
 #include "kernels/cpu/cpu.h"
 
-enum { MOST = 127 }; /* of a code */
+enum { MAX_CODE = 127 };
 static const uint32_t infinite = 0x7f800000u, upper = 0xffff0000u;
 
 static uint32_t bits_of(float x)
@@ -20,8 +20,7 @@ void K(sub)(struct device *d, struct mat y, struct mat a, struct mat b)
 		out[i] = p[i] - q[i];
 }
 
-/* Of element `at` of all. The last word of the counter distinguishes these from those of
- * keep_random. */
+/* The last word of the counter distinguishes these numbers from those of keep_random. */
 static inline uint32_t random_bits(const struct rng_stream *c, int64_t number)
 {
 	uint64_t at = (uint64_t)number;
@@ -30,8 +29,8 @@ static inline uint32_t random_bits(const struct rng_stream *c, int64_t number)
 
 /* ---- bfloat16 -------------------------------------------------------------------- */
 
-/* The bits of a float are in the order of its size: of those that are dropped, as many are
- * above a random number as the part of the way to the next that they are. */
+/* Adds a random number to the dropped bits: the probability of a carry is their fraction of the
+ * distance to the next bfloat16. */
 void K(round_stochastic)(struct device *d, struct mat x, const struct rng_stream *o)
 {
 	(void)d;
@@ -46,10 +45,10 @@ void K(round_stochastic)(struct device *d, struct mat x, const struct rng_stream
 	}
 }
 
-/* ---- eight bits ------------------------------------------------------------------ */
+/* ---- int8 ------------------------------------------------------------------------ */
 
-/* To nearest the largest code is MOST, since a scale that is 2^-9 off is not half a code off
- * there; stochastically the scale is rounded up, since what is beyond MOST would be lost. */
+/* Rounding to nearest, no code exceeds MAX_CODE, since a scale that is 2^-9 off shifts a code by
+ * less than half. For stochastic rounding the scale is rounded up, since clamping would be biased. */
 static float scale_of(const float *x, int64_t n, bool up)
 {
 	int32_t most = 0;
@@ -59,7 +58,7 @@ static float scale_of(const float *x, int64_t n, bool up)
 	}
 	if ((uint32_t)most >= infinite)
 		return 0;
-	uint32_t u = bits_of(as_float(most) / MOST);
+	uint32_t u = bits_of(as_float(most) / MAX_CODE);
 	u += up ? 0xffff : 0x7fff + (u >> 16 & 1);
 	float scale = as_float((int32_t)(u & upper));
 	return scale < 0x1p-126f ? 0 : scale;
@@ -67,7 +66,7 @@ static float scale_of(const float *x, int64_t n, bool up)
 
 static void round_codes(float *x, int64_t n, float scale)
 {
-	const float magic = 0x1.8p23f; /* whose last bit is 1 */
+	const float magic = 0x1.8p23f; /* its last bit is worth 1: adding it rounds */
 	for (int64_t i = 0; i < n; i++)
 		x[i] = (x[i] / scale + magic) - magic;
 }
@@ -78,7 +77,9 @@ static void round_codes_random(
 	for (int64_t i = 0; i < n; i++) {
 		float code = x[i] / scale, below = floorf(code);
 		below += philox_uniform(random_bits(c, c->first + i)) < code - below;
-		x[i] = below > MOST ? MOST : below < -MOST ? -MOST : below;
+		x[i] = below > MAX_CODE	   ? MAX_CODE
+		       : below < -MAX_CODE ? -MAX_CODE
+					   : below;
 	}
 }
 
@@ -93,7 +94,7 @@ static float quantise_row(float *x, int64_t n, int8_t *codes, const struct rng_s
 		round_codes(x, n, scale);
 	for (int64_t i = 0; i < n && codes; i++)
 		codes[i] = (int8_t)x[i];
-	for (int64_t i = 0; i < n; i++) /* as it comes back: a code has no -0 */
+	for (int64_t i = 0; i < n; i++) /* as dequantise gives it: a code has no -0 */
 		x[i] = (float)(int32_t)x[i] * scale;
 	return scale;
 }
@@ -126,7 +127,7 @@ void K(dequantise)(
 	}
 }
 
-/* ---- values and places ----------------------------------------------------------- */
+/* ---- top-k ----------------------------------------------------------------------- */
 
 void K(topk_pack)(
 	struct device *d, float *values, void *places, bool wide, struct mat x, int64_t k)

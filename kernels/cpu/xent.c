@@ -1,7 +1,7 @@
 /* Softmax cross-entropy over slices of the vocabulary. */
 #include "kernels/cpu/cpu.h"
 
-/* Sum of exp(x - max): blocks in float lanes, block sums in double. */
+/* Sum of exp(x - max): in fp32 within blocks, in fp64 over blocks. */
 static float sum_exp(const float *x, int64_t n, float max)
 {
 	enum { BLOCK = 1024 };
@@ -35,7 +35,7 @@ void K(xent_stats)(struct device *d, float *max, float *sum, float *target,
 	}
 }
 
-/* The canonical tree over slices: pairs of neighbours, an odd one passes up. */
+/* The canonical tree over slices: pairs of neighbours; a node without one passes up. */
 static float join_tree(const float *max, const float *sum, int64_t rows, int64_t begin,
 	int64_t end, int64_t n_slices, float top)
 {
@@ -87,7 +87,7 @@ void K(xent_bwd)(struct device *d, struct mat logits, const float *lse,
 	}
 }
 
-/* A row at a time, which stays in the cache. */
+/* Row by row, so that a row stays in the cache. */
 void K(xent_fused)(struct device *d, float *loss, struct mat logits,
 	const int32_t *targets, int64_t vocab, const float *scale)
 {

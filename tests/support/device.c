@@ -1,4 +1,4 @@
-/* The device that the tests of kernels run on. */
+/* The device under test, its memory, and comparisons. */
 #include "tests/support/device.h"
 
 #include <math.h>
@@ -15,7 +15,7 @@ bool test_on_cuda(void)
 	return asked && !strcmp(asked, "cuda");
 }
 
-/* What a kernel has written is looked at without waiting, so the device waits. */
+/* Tests read results without waiting, so the device executes synchronously. */
 static void open_cuda(void)
 {
 	struct device_options o = {.exact = true, .measure = true};
@@ -126,7 +126,7 @@ static struct piece *pieces;
 static int64_t n_pieces;
 static uint64_t seed;
 
-/* Of a discrete device, large blocks, since it is slow to give small ones; until the end. */
+/* Memory of a discrete device is allocated in large blocks, since many small ones are slow. */
 enum { BLOCK_BYTES = 64 << 20, PLACE_BYTES = 256 };
 static struct block {
 	char *p;
@@ -277,7 +277,7 @@ int memory_end(void **state)
 static const int format[][2] = {
 	[DT_BF16] = {8, 7}, [DT_F16] = {5, 10}, [DT_E4M3] = {4, 3}, [DT_E5M2] = {5, 2}};
 
-/* The number of a code; all formats but e4m3 have infinity. */
+/* The value of a code; all formats except e4m3 have infinity. */
 static float number_of(unsigned code, enum dtype type)
 {
 	int e_bits = format[type][0], f_bits = format[type][1];
@@ -294,8 +294,8 @@ static float number_of(unsigned code, enum dtype type)
 	return (float)(negative ? -x : x);
 }
 
-/* The code whose number is nearest, the even one of two; numbers without sign grow with their
- * codes. What is too large becomes infinity, or the largest number of fp8. */
+/* The code of the nearest number, ties to even; |numbers| increase with their codes. Overflow gives
+ * infinity, or the largest number of fp8. */
 static unsigned code_of(float x, enum dtype type)
 {
 	int bits = format[type][0] + format[type][1];
@@ -316,7 +316,7 @@ static unsigned code_of(float x, enum dtype type)
 			high = middle;
 	}
 	double below = (double)number_of(low, type);
-	/* beyond the largest, as if one more number followed */
+	/* overflow is decided as if one more number followed the largest */
 	double step = low ? below - (double)number_of(low - 1, type)
 			  : (double)number_of(1, type);
 	double above = high == top ? below + step : (double)number_of(high, type);

@@ -1,4 +1,4 @@
-/* Of a store, when a step has ended. */
+/* The gradient of a store, after a step. */
 #ifndef TESTS_GRADIENT_H
 #define TESTS_GRADIENT_H
 

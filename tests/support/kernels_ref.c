@@ -1,4 +1,4 @@
-/* The kernels in float64, for clarity. */
+/* Reference kernels in float64, written for clarity. */
 #include "tests/support/kernels_ref.h"
 
 #include <math.h>
@@ -199,7 +199,7 @@ double ref_keep(
 
 /* ---- attention ------------------------------------------------------------------- */
 
-/* One query: p[j] = softmax of its scores over keys 0 .. i; returns the log-sum-exp. */
+/* For one query: p[j] = softmax of its scores over keys 0 .. i; returns the log-sum-exp. */
 static double probabilities(
 	const struct ref_attn *a, double *p, const double *q, const double *k, int64_t i)
 {
@@ -223,7 +223,7 @@ static double keep(const struct ref_attn *a, int64_t b, int64_t h, int64_t i, in
 	return a->drop.p > 0 ? ref_keep(&a->drop, b, a->first_head + h, i, j) : 1;
 }
 
-/* Where sequence b and head h of a matrix with n_heads begins. */
+/* The index of the first element of sequence b, head h in a matrix with n_heads heads. */
 static int64_t at(const struct ref_attn *a, int64_t n_heads, int64_t b, int64_t h)
 {
 	return (b * a->rows * n_heads + h) * a->dim;
@@ -251,7 +251,7 @@ void ref_attn_fwd(const struct ref_attn *a, double *o, double *lse, const double
 	free(p);
 }
 
-/* One query: dp = (dout v^T) mask, ds = p (dp - sum of p dp). */
+/* For one query: dp = (dout v^T) mask, ds = p (dp - sum of p dp). */
 static void attn_bwd_row(const struct ref_attn *a, double *dq, double *dk, double *dv,
 	const double *dout, const double *q, const double *k, const double *v, int64_t b,
 	int64_t h, int64_t i, double *p, double *dp)

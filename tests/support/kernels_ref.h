@@ -1,9 +1,9 @@
 /*
- * The kernels once more, in float64 and plain loops, written from their formulas and not
- * from kernels/cpu. tests/unit/test_kernels_ref.c holds each backward here to finite differences
- * of its forward; the tests of a device hold the kernels to these.
+ * Reference kernels in float64 and plain loops, written from the formulas, not from
+ * kernels/cpu. tests/unit/test_kernels_ref.c compares each backward with finite differences
+ * of its forward; the tests of a device compare its kernels with these.
  *
- * Matrices are [rows, cols], row-major. Results of a forward are set; gradients are added.
+ * Matrices are [rows, cols], row-major. Forwards set their results; backwards add to gradients.
  */
 #ifndef TESTS_KERNELS_REF_H
 #define TESTS_KERNELS_REF_H
@@ -29,7 +29,7 @@ void ref_norm_bwd(enum norm_kind, double *dx, double *dgamma, double *dbeta,
 void ref_rope(double *x, int64_t rows, int64_t cols, int64_t dim, const double *table,
 	const int32_t *pos, double sign);
 
-/* b and db are NULL but for SwiGLU. */
+/* b and db are NULL except for SwiGLU. */
 void ref_act_fwd(enum act_kind, double *y, const double *a, const double *b, int64_t n);
 void ref_act_bwd(enum act_kind, double *da, double *db, const double *dy, const double *a,
 	const double *b, int64_t n);
@@ -39,8 +39,8 @@ void ref_embed_fwd(double *y, const double *w, const int32_t *ids, int64_t first
 void ref_embed_bwd(double *dw, const double *dy, const int32_t *ids, int64_t first,
 	int64_t n, int64_t vocab, int64_t cols);
 
-/* The mask of dropout at one element, 0 or 1/(1-p). `index` is the channel, or the key's
- * position of attention; head is 0 but for attention. */
+/* The dropout mask at one element, 0 or 1/(1-p). For attention `index` is the key's position, else
+ * the channel, and head is 0. */
 double ref_keep(
 	const struct dropout *, int64_t sample, int64_t head, int64_t pos, int64_t index);
 
@@ -64,7 +64,7 @@ void ref_xent_fwd(double *lse, double *loss, const double *logits, const int32_t
 void ref_xent_bwd(double *dlogits, const double *logits, const int32_t *targets,
 	int64_t rows, int64_t vocab, double scale);
 
-/* Step `step`, counted from 1, as torch.optim.AdamW does it. */
+/* Step `step`, counted from 1, of torch.optim.AdamW. */
 void ref_adamw(double *p, double *m, double *v, const double *g, int64_t n,
 	const struct update *, double decay, int step);
 

@@ -1,4 +1,4 @@
-/* Layouts to try law 1 with. */
+/* Layouts for tests of law 1. */
 #include "base/file.h"
 #include "tests/support/layouts.h"
 #include "tests/support/support.h"
@@ -8,8 +8,8 @@
 
 /* ---- models ---------------------------------------------------------------------- */
 
-/* What all runs have; what a layout says comes later, and wins. The gradient is clipped, and
- * has several buckets. */
+/* Options of all runs, which those of a layout override. The gradient is clipped, and has several
+ * buckets. */
 static const char common[] =
 	"context=16 dim=16 heads=4 layers=4 micro-batch=2 batch=8 warmup=2 lr=0.01 "
 	"clip=0.5 eval-windows=5 eval-every=0 bucket=3000 threads=1 dp=1 ckpt-wait=yes "
@@ -28,7 +28,7 @@ static const struct model_row {
 
 /* clang-format off */
 const struct layout layouts[] = {
-	/* one rank that plays several */
+	/* one rank with several virtual ranks */
 	{"gpt2", "threads=2"},
 	{"gpt2", "recompute=full"},
 	{"llama", "recompute=selective virtual=tp=2,cp=2 threads=2"},
@@ -77,7 +77,7 @@ const struct layout layouts[] = {
 	{"llama", "batch=10 pp=4 pp-schedule=zb-h1"},
 	{"llama", "pp=4 pp-schedule=1f1b recompute=selective"},
 	{"gpt2", "layers=8 batch=6 pp=3 pp-schedule=interleaved"},
-	/* two and three */
+	/* two and three techniques */
 	{"llama", "cp=4 zero=3"},
 	{"gpt2", "dp=2 tp=2"},
 	{"gpt2-untied", "batch=6 fsdp=2 tp=3 zero=3"},
@@ -99,7 +99,7 @@ const struct layout layouts[] = {
 	{"gpt2", "pp=2 zero=0 tile=2 offload=params pp-schedule=1f1b"},
 	{"llama-tied", "pp=2 fsdp=2 zero=3 tile=4 recompute=full dtype=bf16 pp-schedule=zb-h1"},
 	{"llama", "cp=2 tp=2 zero=3 tile=4 offload=params"},
-	/* weights of products gathered in 16 bits */
+	/* matmul weights gathered in 16 bits */
 	{"llama", "fsdp=2 zero=3 dtype=bf16"},
 	{"llama", "fsdp=2 zero=3 dtype=bf16 gather-dtype=fp32"},
 	{"gpt2-untied", "batch=6 fsdp=3 zero=3 dtype=bf16 fsdp-kind=flat"},
@@ -112,13 +112,13 @@ const struct layout layouts[] = {
 	{"llama", "fsdp=4 zero=3 dtype=fp16"},
 	{"llama", "fsdp=2 cp=2 zero=3 dtype=fp16 fsdp-kind=flat recompute=full"},
 	{"llama", "batch=6 fsdp=2 zero=3 dtype=fp16 tile=2"},
-	/* pieces of rows: uneven ones, fewer rows than pieces, several a rank */
+	/* pieces of rows: uneven, fewer rows than pieces, several pieces a rank */
 	{"gpt2-untied", "batch=4 micro-batch=1 cp=2 tp=3 virtual=tp=6,cp=4"},
 	{"gpt2-untied", "batch=4 micro-batch=1 tp=3 virtual=tp=6,cp=4 sp=no recompute=full"},
 	{"gpt2-untied", "batch=6 micro-batch=3 tp=2 virtual=tp=6 async-tp=no dtype=bf16"},
 	{"llama", "batch=6 micro-batch=3 cp=2 tp=2 virtual=tp=4,cp=4 recompute=full dtype=float8 float8-skip-ends=no"},
 	{"llama", "batch=6 micro-batch=3 tp=4 virtual=cp=4 sp=no dtype=float8 float8-skip-ends=no"},
-	/* and the rest of all pairs */
+	/* the remaining pairs of techniques */
 	{"gpt2-untied", "batch=6 dp=2 cp=2 zero=3 fsdp-kind=flat reshard-after-forward=no recompute=full optimizer=sgd"},
 	{"gpt2-untied", "pp=2 cp=2 zero=1 cp-comm=gather pp-schedule=zb-h1 recompute=selective"},
 	{"llama", "pp=2 cp=2 zero=1 pp-schedule=1f1b recompute=full optimizer=muon"},
@@ -163,7 +163,7 @@ const int n_layouts = ARRAY_LEN(layouts);
 
 /* ---- options --------------------------------------------------------------------- */
 
-/* Words `key=value`, as lines. */
+/* Appends words `key=value` as lines. */
 static void add_lines(struct str *text, const char *words)
 {
 	for (; *words; words++)
@@ -187,7 +187,7 @@ int layout_ranks(const struct train_opts *o)
 	return (int)n;
 }
 
-/* Of any text that the tests make. */
+/* Large enough for every text of the tests. */
 enum { VOCABULARY = 14 };
 
 static int check(const struct train_opts *o, struct err *e)
@@ -333,7 +333,7 @@ bool techniques_meet(enum technique a, enum technique b)
 
 /* ---- random layouts -------------------------------------------------------------- */
 
-/* Random choices, one after the other. */
+/* A sequence of random choices. */
 struct dice {
 	uint64_t seed;
 	int64_t at;
@@ -344,7 +344,7 @@ static int roll(struct dice *d, int n)
 	return (int)(test_uniform(d->seed, d->at++) * n);
 }
 
-/* One of the words that commas part; "" adds nothing. */
+/* Appends one of the comma-separated words; "" adds nothing. */
 static void choose(struct dice *d, struct str *out, const char *words)
 {
 	int n = 1;
@@ -358,7 +358,7 @@ static void choose(struct dice *d, struct str *out, const char *words)
 	str_add(out, words, len);
 }
 
-/* Deals the prime factors of the number of ranks to the axes. */
+/* Assigns the prime factors of the number of ranks to axes. */
 static void roll_degrees(struct dice *d, struct str *out)
 {
 	int degree[N_AXES] = {1, 1, 1, 1, 1}, ranks = 1 + roll(d, 8);

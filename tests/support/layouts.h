@@ -1,6 +1,6 @@
 /*
- * Layouts to try law 1 with: a table in which every two techniques meet, and random ones.
- * A layout is a model, and options as pt-train takes them.
+ * Layouts for tests of law 1 (pt(7)): a table that combines every two techniques, and random
+ * layouts. A layout is a model, and options as for pt-train.
  */
 #ifndef TESTS_LAYOUTS_H
 #define TESTS_LAYOUTS_H
@@ -8,7 +8,7 @@
 #include "train/layout.h"
 
 struct layout {
-	const char *model; /* a name of layouts.c */
+	const char *model; /* a name in layouts.c */
 	char options[320];
 };
 
@@ -18,19 +18,20 @@ extern const int n_layouts;
 /* Steps of a run. */
 enum { LAYOUT_STEPS = 6 };
 
-/* Number `index` of the layouts that a seed gives: of 1 to 8 ranks, and possible. */
+/* The random layout number `index` of a seed: valid, with 1 to 8 ranks. */
 void layout_random(struct layout *l, uint64_t seed, int64_t index);
-/* Its options, resolved; -1: it is impossible. */
+/* The layout's options, resolved; -1 with *e set: the layout is invalid. */
 int layout_options(const struct layout *l, struct train_opts *o, struct err *e);
 int layout_ranks(const struct train_opts *o);
-/* The same run on one rank, as a text: equal texts have equal bits, on whatever layout. */
+/* The options of the same run on one rank, as a text: runs with equal texts have equal bits,
+ * whatever their layouts. */
 void layout_arithmetic(const struct train_opts *o, struct str *text);
-/* That text's options. */
+/* The options of such a text. */
 void layout_control(const char *arithmetic, struct train_opts *o);
 
 /*
- * Techniques that can go wrong together. Those of a group exclude each other, and so do some
- * that need, or rule out, another.
+ * Techniques whose combinations are tested. Those of a group are mutually exclusive, and so are
+ * some that require, or exclude, another.
  */
 /* clang-format off */
 #define TECHNIQUES(X) \
@@ -59,7 +60,7 @@ extern const char *const technique_names[N_TECHNIQUES];
 
 /* The bits 1 << technique of a layout. */
 unsigned layout_techniques(const struct train_opts *o);
-/* Can one layout have both? */
+/* Can a layout combine both? */
 bool techniques_meet(enum technique a, enum technique b);
 
 #endif

@@ -1,4 +1,4 @@
-/* What the programs that run on several ranks share. */
+/* Support of test programs that run on several ranks. */
 #include "tests/support/ranks.h"
 
 #include "data/data.h"
@@ -20,7 +20,7 @@ int ranks_needed(const int degree[N_AXES])
 
 /* ---- tests ----------------------------------------------------------------------- */
 
-static char crash_text[256]; /* in a test that crashes: known before it does */
+static char crash_text[256]; /* message for a crash in the current test */
 
 static void on_crash(int sig)
 {
@@ -31,9 +31,9 @@ static void on_crash(int sig)
 }
 
 /*
- * cmocka catches such signals and goes on with the next test, alone: the other ranks would
- * wait for this one until the watchdog. So they are caught again, within the test, and end
- * the program, which ends all.
+ * cmocka catches such signals and continues with the next test on this rank alone, while the
+ * other ranks wait until the watchdog ends them. So within a test another handler ends the
+ * program, and with it all ranks.
  */
 static void guarded(void **state)
 {
@@ -45,7 +45,7 @@ static void guarded(void **state)
 	for (size_t i = 0; i < ARRAY_LEN(crashes); i++)
 		signal(crashes[i], on_crash);
 	test->test_func(&none);
-	signal(SIGABRT, SIG_DFL); /* cmocka sets the others anew */
+	signal(SIGABRT, SIG_DFL); /* cmocka resets the other signals */
 }
 
 int ranks_run_some(const struct CMUnitTest *tests, size_t n)

@@ -1,4 +1,4 @@
-/* What the tests share. */
+/* Support of all tests. */
 #include "tests/support/support.h"
 
 #include <math.h>

@@ -1,4 +1,4 @@
-/* Shared by the tests: what cmocka wants, random numbers, a folder that goes away. */
+/* Shared by all tests: the includes of cmocka, random numbers, a temporary directory. */
 #ifndef TESTS_SUPPORT_H
 #define TESTS_SUPPORT_H
 
@@ -7,11 +7,11 @@
 #include <setjmp.h>
 #include <cmocka.h>
 
-/* A folder of this process, removed when it ends. */
+/* A directory of this process, removed when it ends. */
 const char *test_folder(void);
-/* FOLDER/name; the text lasts until the program ends. */
+/* DIRECTORY/name; the text lasts until the program ends. */
 const char *test_path(const char *name);
-/* Writes a text file into the folder; returns its path. */
+/* Writes a text file in that directory; returns its path. */
 const char *test_file(const char *name, const char *text);
 
 /* Random numbers, a function of (seed, i). */

@@ -79,7 +79,7 @@ double timing_of(struct timing *t, void (*call)(struct device *, void *), void *
 {
 	double rounds[ROUNDS];
 	int n = t->tiny ? 1 : ROUNDS;
-	/* the first call looks for an algorithm, or brings the code to the GPU */
+	/* the first call selects an algorithm, or loads the kernel to the GPU */
 	seconds_of(t, call, what, 1);
 	double one = seconds_of(t, call, what, t->tiny ? 1 : 3);
 	int64_t calls = t->tiny ? 1 : max64(3, (int64_t)(0.02 / (one + 1e-9)));

@@ -1,6 +1,6 @@
 /*
- * How long a kernel takes: what programs that time kernels of a device share. Matrices are
- * of random numbers, since a GPU that multiplies zeros is quicker than one that computes.
+ * Shared by programs that time kernels of a device. Matrices have random numbers, since GPUs
+ * multiply zeros faster.
  */
 #ifndef TESTS_TIMING_H
 #define TESTS_TIMING_H
@@ -11,24 +11,24 @@
 struct timing {
 	struct device d;
 	struct arena memory, scratch;
-	float *some;	 /* random numbers, normal, of the program */
-	struct mat wide; /* the same, of the device */
-	bool tiny;	 /* small shapes and few calls: whether it works, not how fast */
+	float *some;	 /* normal random numbers in host memory */
+	struct mat wide; /* the same in device memory */
+	bool tiny; /* small shapes and few calls: tests the program, not the speed */
 };
 
-/* Arguments are DEVICE [tiny] and what else the program wants: at least `bytes` of memory for
- * matrices on a GPU, fewer if tiny. */
+/* The first command line arguments are DEVICE [tiny]. Allocates memory for matrices: `bytes`, or
+ * tiny_bytes with `tiny`. */
 void timing_open(
 	struct timing *t, int argc, char **argv, size_t bytes, size_t tiny_bytes);
 void timing_close(struct timing *t);
 
-/* What the numbers of activations are stored as: bf16, or the CPU's floats. */
+/* The type of activations: bf16, or the CPU's fp32. */
 enum dtype timing_type(const struct timing *t);
-/* Matrices of t->memory. */
+/* A matrix from t->memory. */
 struct mat timing_mat(struct timing *t, int64_t rows, int64_t cols, enum dtype type);
 int32_t *timing_ints(struct timing *t, int64_t n, int64_t below);
 
-/* Seconds a call: the median of rounds of many calls, the device idle before and after. */
+/* Seconds a call: the median over rounds of many calls, with the device idle between rounds. */
 double timing_of(struct timing *t, void (*call)(struct device *, void *), void *what);
 
 #endif

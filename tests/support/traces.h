@@ -1,4 +1,4 @@
-/* Small runs within a test, and what they compute: to be compared bit by bit. */
+/* Small runs within a test, and traces of them, which tests compare bit by bit. */
 #ifndef TESTS_TRACES_H
 #define TESTS_TRACES_H
 
@@ -6,7 +6,7 @@
 
 enum { TRACE_STEPS = 8 };
 
-/* What a run computed; equal runs are equal bytes. */
+/* The results of a run; equal runs have equal bytes. */
 struct trace {
 	float loss[TRACE_STEPS], grad_norm[TRACE_STEPS], scale[TRACE_STEPS];
 	uint64_t hash[TRACE_STEPS]; /* of the parameters after the step */
@@ -14,9 +14,9 @@ struct trace {
 	double val_loss;
 };
 
-/* Options of a run, of lines `key = value`; what is small in all of them is there already. */
+/* The options of a run: lines `key = value`, which override defaults for a small model. */
 struct train_opts trace_options(const char *shard, const char *lines);
-/* Collective over c. All steps, and an evaluation. Returns the plan. */
+/* Collective over c. Runs all steps and an evaluation. Returns the plan. */
 struct plan trace_run(struct comm *c, const struct train_opts *o, struct trace *out);
 
 #endif

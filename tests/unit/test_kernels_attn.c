@@ -1,6 +1,6 @@
 /*
- * Kernels of attention, against the attention of whole sequences in float64: sequences whole
- * and cut into the chunks of a ring, grouped queries, dropout; and the rows of decoding.
+ * Attention kernels, against attention of whole sequences in float64: whole sequences and
+ * chunks as in ring attention, grouped queries, dropout; and attn_row for decoding.
  * isa: sse2 avx2 avx512
  * device: cpu cuda
  */
@@ -14,8 +14,8 @@
 
 enum { HEADS = 4 };
 
-/* Sequences, cut into n chunks, of numbers of one type. Kernels see rows [chunk][batch][row of the chunk], the
- * reference sees [batch][position]. */
+/* Sequences of one type, cut into n chunks. The kernels' rows are [chunk][batch][row of the chunk],
+ * the reference's [batch][position]. */
 struct seqs {
 	struct ref_attn ref;
 	struct chunks cut;
@@ -56,7 +56,7 @@ static int64_t rows_of(const struct seqs *s)
 	return s->ref.batch * s->ref.rows;
 }
 
-/* The numbers of a matrix, if they are of 16 bits as fp32. */
+/* The numbers of a matrix as fp32. */
 static const float *numbers(struct mat m)
 {
 	struct device *d = test_device();
@@ -87,7 +87,7 @@ static double *to_chunks(const struct seqs *s, const double *whole, int64_t cols
 
 /* ---- the ring -------------------------------------------------------------------- */
 
-/* What the kernels compute with, all chunks of it. */
+/* The kernels' tensors, with all chunks. */
 struct acts {
 	struct mat q, k, v, o, dout, dq, dk, dv;
 	float *max, *sum, *delta; /* [chunk][batch][head][row] */
@@ -114,7 +114,7 @@ static struct acts acts_of(const struct seqs *s)
 {
 	int64_t n = rows_of(s), kv = s->ref.kv_heads * s->ref.dim;
 	int64_t heads = s->ref.heads, cols = heads * s->ref.dim;
-	/* What one call makes may be of 16 bits too, each for itself. */
+	/* Results of a single call may have 16 bits too. */
 	enum dtype some = s->cut.n == 1 ? s->type : DT_F32;
 	enum dtype others = n % 2 ? DT_F32 : some;
 	return (struct acts){
@@ -183,7 +183,7 @@ static void run_ring(struct device *d, const struct seqs *s, struct acts *t, boo
 
 /* ---- against the reference ------------------------------------------------------- */
 
-/* Probabilities, their gradients and results of 16 bits have the rounding of these. */
+/* Tolerances: probabilities, their gradients and 16-bit results are rounded to the type. */
 static const struct bounds {
 	const char *o, *lse, *q, *k, *v;
 	double bound;
@@ -216,7 +216,7 @@ static void check_matrix(const char *what, const struct seqs *s, struct mat m,
 	check_close(what, numbers(m), want, mat_size(m), bound);
 }
 
-/* Results and their gradients that nobody has written yet. */
+/* Resets results and gradients to NaN. */
 static void blank_results(struct acts *t)
 {
 	struct mat *all[] = {&t->o, &t->dq, &t->dk, &t->dv};
@@ -224,20 +224,19 @@ static void blank_results(struct acts *t)
 		*all[i] = blank_mat(all[i]->rows, all[i]->cols, all[i]->type);
 }
 
-/* The first rows have few keys, and so results that are large beside those of most: of rounding
- * errors, too. */
+/* The first rows have few keys, and so larger results, and rounding errors, than most rows. */
 static double bound_of(const struct seqs *s)
 {
 	return bounds[s->type].bound * (s->ref.rows > 600 ? 1.5 : 1);
 }
 
-/* Each of the devices, against one reference. */
+/* Compares each of the devices with one reference. */
 static void check_attention_on(
 	struct device *const *devices, size_t n_devices, const struct seqs *s)
 {
 	struct acts t = acts_of(s);
 	double *q = to_whole(s, t.q), *k = to_whole(s, t.k), *v = to_whole(s, t.v);
-	/* Gradients may be nearly 0, so they are compared as what is added to numbers near 1. */
+	/* Gradients may be nearly 0, so they are added to numbers near 1 and compared there. */
 	const struct mat to[] = {random_mat(t.q.rows, t.q.cols, DT_F32),
 		random_mat(t.k.rows, t.k.cols, DT_F32),
 		random_mat(t.v.rows, t.v.cols, DT_F32)};
@@ -269,7 +268,7 @@ static void check_attention(struct device *d, const struct seqs *s)
 	check_attention_on(&d, 1, s);
 }
 
-/* A slow device does one case of so many. */
+/* A slow device tests one case out of several. */
 static bool is_left_out(const struct device *d, size_t number)
 {
 	enum { OF = 7 };
@@ -296,8 +295,8 @@ static void whole_sequences(void **state)
 	}
 }
 
-/* Heads that do not fill the sizes which a device has kernels for, and rows of which 16 bytes
- * at a time cannot be copied. */
+/* Head sizes between those that a device has kernels for, and rows that cannot be copied 16 bytes
+ * at a time. */
 static void odd_heads(void **state)
 {
 	static const int64_t dims[] = {1, 3, 20, 31, 80, 96, 130, 256};
@@ -309,8 +308,8 @@ static void odd_heads(void **state)
 	}
 }
 
-/* A run of a chunk is context / 2n long: one position, a few, less and more than the
- * blocks of 128 that the CPU takes. */
+/* A run of a chunk has context / 2n positions: one, a few, less and more than the CPU's blocks of
+ * 128. */
 static void rings(void **state)
 {
 	static const struct {
@@ -341,8 +340,8 @@ static void rings(void **state)
 	}
 }
 
-/* Numbers of 16 bits, where a device stores them as such: heads that fit the kernels' sizes
- * and that do not, and rows of which 16 bytes at a time cannot be copied. */
+/* 16-bit types on devices with stores_half: head sizes that the kernels have and others, and rows
+ * that cannot be copied 16 bytes at a time. */
 static void narrow_sequences(void **state)
 {
 	static const int64_t rows[] = {1, 65, 128, 201};
@@ -392,7 +391,7 @@ static void narrow_rings(void **state)
 	}
 }
 
-/* The device's kernels for warpgroups, and those that all GPUs have (PT_ATTENTION). */
+/* Opens the device with its warpgroup kernels, and with the kernels of all GPUs (PT_ATTENTION). */
 static void open_others(const struct device *d, struct device *others)
 {
 	struct device_options o = {.exact = true};
@@ -404,9 +403,9 @@ static void open_others(const struct device *d, struct device *others)
 	others->scratch = d->scratch;
 }
 
-/* Calls that a device may have kernels of its own for: each with those, and with the others. Tiles
- * are of 64 to 128 rows: there are less than one, and several each way, of several heads and
- * sequences. */
+/* Calls that a device may have warpgroup kernels for, tested with them and with the others. Tiles
+ * have 64 to 128 rows: there are cases with less than one and with several tiles each way, of
+ * several heads and sequences. */
 static void warpgroups(void **state)
 {
 	static const struct {
@@ -437,7 +436,7 @@ static void warpgroups(void **state)
 	device_close(&others);
 }
 
-/* Shapes that training has, which an emulated GPU takes minutes for. */
+/* Shapes as in training, which take minutes on an emulated GPU. */
 static void large_shapes(void **state)
 {
 	static const struct {
@@ -464,7 +463,7 @@ static void large_shapes(void **state)
 	device_close(&others);
 }
 
-/* Large scores: the softmax is one key's, or nearly, and nothing overflows. */
+/* Large scores: one key has nearly all of the probability, and nothing overflows. */
 static void large_scores(void **state)
 {
 	for (int n = 1; n <= 2; n++) {
@@ -480,7 +479,7 @@ static void large_scores(void **state)
 	}
 }
 
-/* The first of the sequences, alone. */
+/* The first sequence alone. */
 static struct acts first_of(const struct acts *t, int64_t rows)
 {
 	struct acts one = *t;
@@ -494,7 +493,7 @@ static struct acts first_of(const struct acts *t, int64_t rows)
 	return one;
 }
 
-/* Two sequences that are the same get the same bits, and so does one that is alone. */
+/* Two equal sequences get the same bits, and so does one of them alone. */
 static void check_twice(struct device *d, enum dtype type, int64_t rows, int64_t dim)
 {
 	struct seqs s = seqs_of(1, 2, rows, 2, dim, 0),
@@ -532,10 +531,9 @@ static void sequences_are_alone(void **state)
 /* ---- dropout --------------------------------------------------------------------- */
 
 /*
- * With queries of zero the probabilities of row i are 1 / (i + 1), and with values that are
- * the identity, the output is the masked probabilities themselves. So the mask is seen, at
- * every (sample, head, query, key), and must be that of the definition however sequences
- * are cut.
+ * With queries of zero the probabilities of row i are 1 / (i + 1), and with the identity as
+ * values the output is the masked probabilities. So the output shows the mask at every
+ * (sample, head, query, key), which must be that of the definition for every number of chunks.
  */
 static void check_mask(struct device *d, int n, int64_t first_head, float p)
 {
@@ -574,7 +572,7 @@ static void dropout_mask(void **state)
 
 /* ---- decoding -------------------------------------------------------------------- */
 
-/* Rows [first, first + n) of a sequence whose keys and values are all there. */
+/* Rows [first, first + n) of a sequence, with the keys and values of all rows. */
 static void check_rows(
 	struct device *d, int64_t first, int64_t n, int64_t kv_heads, int64_t dim)
 {
@@ -605,7 +603,7 @@ static void rows(void **state)
 	}
 }
 
-/* Decoding gives a row the same bits alone and in company. */
+/* attn_row gives a row the same bits alone and among others. */
 static void row_is_alone(void **state)
 {
 	enum { FIRST = 21, ROWS = 64, DIM = 40 };

@@ -10,8 +10,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* Every matrix is larger than what one thread takes (PARALLEL_FROM of the CPU), and has
- * tails. */
+/* Every matrix is large enough for several threads (PARALLEL_FROM of the CPU), and has tails. */
 enum { ROWS = 301, COLS = 211, N = ROWS * COLS, VOCAB = 40 };
 enum { BATCH = 3, SEQ = 150, HEADS = 4, KV_HEADS = 2, DIM = 24 };
 
@@ -35,7 +34,7 @@ static uint64_t hash_of(struct mat m)
 	return hash_bytes(m.p, (size_t)mat_size(m) * sizeof(float), 0);
 }
 
-/* ---- one run of each kernel: the hash of all that it wrote ----------------------- */
+/* ---- one run of each kernel: returns a hash of all results ----------------------- */
 
 static uint64_t run_embed_fwd(struct device *d)
 {
@@ -258,7 +257,7 @@ static uint64_t run_residual_norm(struct device *d)
 	return hash_of(y) ^ hash_of(n.h) ^ hash_of(n.stats);
 }
 
-/* Floats of all sizes, to every format. */
+/* Casts of floats of all magnitudes to every format. */
 static uint64_t run_round(struct device *d)
 {
 	uint64_t hash = 0;
@@ -274,7 +273,7 @@ static uint64_t run_round(struct device *d)
 	return hash;
 }
 
-/* Floats of all sizes as 16 bits, and back. */
+/* Casts of floats of all magnitudes to 16 bits, and back. */
 static uint64_t both_ways(struct device *d, enum dtype type, uint64_t *narrow)
 {
 	uint16_t *packed = shorts(N);
@@ -377,7 +376,7 @@ static uint64_t run_adamw(struct device *d)
 static const struct update momentum = {
 	.lr = 0.7f, .momentum = 0.9f, .nesterov = true, .grad_scale = 0.3f};
 
-/* p and m become something of g. */
+/* An update kernel, which writes p and m. */
 static uint64_t run_update(struct device *d, kern_sgd *kernel, bool has_m)
 {
 	struct mat p = numbers(ROWS, COLS, 1), m = numbers(ROWS, COLS, 2);
@@ -486,7 +485,7 @@ static uint64_t run_round_stochastic(struct device *d)
 	return hash_of(x);
 }
 
-/* To nearest, then at random. */
+/* Rounding to nearest, then stochastic rounding. */
 static uint64_t run_quantise(struct device *d)
 {
 	uint64_t hash = 0;
@@ -621,7 +620,7 @@ static uint64_t run_attn_row(struct device *d)
 
 /* ---- the comparisons ------------------------------------------------------------- */
 
-/* Made from the list of kernels: one without a run does not compile. */
+/* Generated from the list of kernels: a kernel without a run_ function does not compile. */
 static const struct kernel_run {
 	const char *name;
 	uint64_t (*run)(struct device *);
@@ -685,7 +684,7 @@ static void instruction_sets(void **state)
 	}
 }
 
-/* e^x as the gradient of cross-entropy has it, and the activations, of floats of all sizes. */
+/* e^x in xent_bwd, and the activations, on floats of all magnitudes. */
 static uint64_t run_functions(struct device *d)
 {
 	enum { STEP = 4099, WIDE = 1024 };

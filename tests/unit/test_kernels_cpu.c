@@ -1,6 +1,6 @@
 /*
- * The elementary functions of the CPU's kernels, against float64, over floats of all sizes.
- * That other instruction sets give the same bits is for tests/unit/test_kernels_bits.c.
+ * The elementary functions of the CPU's kernels, against float64, over floats of all
+ * magnitudes. tests/unit/test_kernels_bits.c tests that all instruction sets give equal bits.
  */
 #include "tests/support/support.h"
 #include "kernels/cpu/cpu.h"
@@ -20,7 +20,7 @@ static double normal_cdf(double x)
 	return 0.5 * erfc(-x / sqrt(2));
 }
 
-/* The distance in units of the last place that a normal float of this size has. */
+/* The distance in ULPs of y. */
 static double ulps(float x, double y)
 {
 	int exponent;
@@ -28,8 +28,7 @@ static double ulps(float x, double y)
 	return fabs((double)x - y) / ldexp(1, exponent - 24);
 }
 
-/* Over [low, high] every result is a normal float. `hardest` is where the error is largest of
- * all floats. */
+/* Over [low, high] every result is a normal float. `hardest` is the float with the largest error. */
 static void check_function(const char *name, function *f, function64 *want, float low,
 	float high, float hardest, double allowed)
 {
@@ -79,7 +78,7 @@ static void normal_distribution(void **state)
 	assert_true(isnan(normal_cdf_f(NAN)));
 }
 
-/* A lane alone and a row's tail see every element. */
+/* The maximum may be in any lane and in the tail. */
 static void maximum(void **state)
 {
 	float x[70];

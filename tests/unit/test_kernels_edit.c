@@ -44,7 +44,7 @@ static void mix(void **state)
 		}
 }
 
-/* ---- one of many ----------------------------------------------------------------- */
+/* ---- combine ---------------------------------------------------------------------- */
 
 static double ref_combine(const double *x, const struct combine *c)
 {
@@ -75,7 +75,7 @@ static float combine_scalars(struct device *d, const float *x, const struct comb
 	return *out;
 }
 
-/* Those of the reference's own tests. */
+/* The cases of the reference implementation's tests. */
 static void combine_is_known(void **state)
 {
 	static const float x[] = {1, -2, 3, -4}, one[] = {1, 1, 1, 1},
@@ -93,7 +93,7 @@ static void combine_is_known(void **state)
 	};
 	for (size_t i = 0; i < ARRAY_LEN(some); i++)
 		assert_true(combine_scalars(*state, x, &some[i].c) == some[i].want);
-	/* nobody votes: the sign is +, nobody has it, and the divisor is 1 */
+	/* no votes: the sign is +, no term has it, and the divisor is 1 */
 	static const float zeros[4] = {0, 0, -0.0f, 0};
 	assert_true(combine_scalars(*state, zeros, &some[2].c) == 0);
 }
@@ -113,7 +113,7 @@ static void combine(void **state)
 			weight[w] = (float)pick(w > 0 ? 0 : 1, 4) / 4;
 			of[w] = twin_random(1, n, 1);
 			x[w] = of[w].f.p;
-			if (weight[w] == 0) /* does not matter, whatever it is */
+			if (weight[w] == 0) /* ignored, even if it is NaN */
 				((float *)of[w].f.p)[n / 2] = NAN;
 			if (weight[w] == 0)
 				((float *)of[w].f.p)[n - 1] = -INFINITY;
@@ -129,7 +129,7 @@ static void combine(void **state)
 	}
 }
 
-/* ---- fewer ----------------------------------------------------------------------- */
+/* ---- sparsification --------------------------------------------------------------- */
 
 static int by_size(const void *a, const void *b)
 {
@@ -184,7 +184,7 @@ static void keep_random(void **state)
 	}
 	double off = (double)kept / LARGE - 0.25; /* 5 standard deviations */
 	assert_true(fabs(off) < 5 * sqrt(0.25 * 0.75 / LARGE));
-	/* whoever has which part of it */
+	/* for any sharding */
 	d->k->keep_random(d, mat(y, 1, 777), &keep);
 	keep.rng.first = 777;
 	d->k->keep_random(d, mat(y + 777, 1, LARGE - 777), &keep);

@@ -1,5 +1,5 @@
 /*
- * Fused kernels give the bits of the kernels that they are fused of.
+ * Fused kernels give the bits of the separate kernels.
  * isa: sse2 avx2 avx512
  * device: cpu cuda
  */
@@ -8,7 +8,7 @@
 #include <math.h>
 #include <string.h>
 
-/* y = x + dropout(sum + bias), a kernel at a time. */
+/* y = x + dropout(sum + bias), by separate kernels. */
 static void plain_residual(struct device *d, struct mat y, struct mat x, struct mat sum,
 	struct mat bias, const struct dropout *o)
 {
@@ -67,12 +67,12 @@ static void residual(void **state)
 
 /* ---- norms ------------------------------------------------------------------------ */
 
-/* Rows of one warp, of a block and of a large one; and what is not whole packs. */
+/* Rows for one warp, a block and a large block; and row lengths that are not whole packs. */
 static const int64_t rows_cols[][2] = {{1, 1}, {9, 67}, {65, 256}, {20, 768}, {201, 36},
 	{17, 1023}, {100, 1600}, {70, 2048}, {16600, 7}, {2, 2052}, {1, 9000},
 	{1, 17000}};
 
-/* What a device that is narrow stores in 16 bits. */
+/* x in a 16-bit type on a device with stores_half. */
 static struct mat as(enum dtype type, struct mat x)
 {
 	return type == DT_F32 ? x : stored(x, type);
@@ -123,7 +123,7 @@ static void check_residual_norm(struct device *d, struct norm_case c)
 	check_same("residual_norm, in place", n[1].h, n[0].h);
 }
 
-/* Results of norm_bwd, dx as it was; the copy in 16 bits where a device has them. */
+/* Results of norm_bwd, dx with its old value; a 16-bit copy on a device with stores_half. */
 static struct norm_grads norm_results(struct norm_case c, struct mat was, enum dtype copy)
 {
 	struct mat none = mat(NULL, 0, 0), zero = mat_blank(c.rows, c.cols);
@@ -137,7 +137,7 @@ static struct norm_grads norm_results(struct norm_case c, struct mat was, enum d
 	return g;
 }
 
-/* The copy of dx, as it is without norm_bwd: of rows [first, first + rows) of `to`. */
+/* Compares the copy of dx with a cast, in rows [first, first + rows) of `to`. */
 static void check_norm_copy(
 	struct device *d, const struct norm_grads *to, int64_t first, int64_t rows)
 {
@@ -152,7 +152,7 @@ static void check_norm_copy(
 	assert_true(!d->stores_half || *to->copy.amax == amax_of(d, copy));
 }
 
-/* Of all rows, and of rows in the middle, beside which nothing changes. */
+/* With all rows, and with a range of rows, outside of which dx does not change. */
 static void check_norm_bwd(struct device *d, struct norm_case c)
 {
 	struct mat x = twin_random(c.rows, c.cols, 1).f;
@@ -199,9 +199,9 @@ static void norms(void **state)
 			}
 }
 
-/* ---- products with GELU ----------------------------------------------------------- */
+/* ---- matmuls with GELU ------------------------------------------------------------ */
 
-/* x is y but for one rounding on the way. */
+/* x equals y, except for one rounding of an intermediate result. */
 static void check_rounded_less(struct mat x, struct mat y, enum dtype type)
 {
 	struct mat near = loaded(y);
@@ -239,7 +239,7 @@ static void check_gelu(
 		check_same("linear_gelu_bwd", da[1], da[0]);
 }
 
-/* On a device that is exact. */
+/* On an exact device. */
 static void gelu(void **state)
 {
 	struct device *d = *state;
@@ -251,8 +251,8 @@ static void gelu(void **state)
 
 /* ---- cross-entropy ---------------------------------------------------------------- */
 
-/* Rows of which the first are of no finite loss: with NaN, with infinity, of nothing but -infinity,
- * and with a target that is not there. */
+/* Logits whose first rows have a nonfinite loss: with NaN, with infinity, all -infinity, and with a
+ * target outside of the vocabulary. */
 static struct mat odd_logits(int64_t rows, int64_t cols, int32_t *targets, int64_t vocab)
 {
 	static const float odd[] = {NAN, INFINITY};
@@ -291,8 +291,8 @@ static void check_xent(
 
 static void xent(void **state)
 {
-	/* Rows of one warp and of a block, whole packs or not, with and without padding, as many
-	 * packs as threads have at once and more. */
+	/* Rows for one warp and for a block, of whole packs or not, with and without padding, with up to
+	 * as many packs as the threads hold at a time, and more. */
 	static const int64_t shapes[][3] = {{1, 1, 1}, {40, 67, 60}, {9, 256, 256},
 		{5, 2100, 2100}, {4, 16384, 16384}, {5, 16400, 16001}, {6, 50304, 50257}};
 	struct device *d = *state;

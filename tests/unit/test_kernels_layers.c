@@ -1,5 +1,5 @@
 /*
- * Kernels of layers: linear, norm, activations, rotary positions, embeddings, dropout.
+ * Kernels of layers: linear, norm, activations, RoPE, embeddings, dropout.
  * isa: sse2 avx2 avx512
  * device: cpu cuda
  */
@@ -11,7 +11,7 @@
 
 /* ---- linear ---------------------------------------------------------------------- */
 
-/* Where tails, tiles and single rows are; random shapes come on top. */
+/* Shapes with tails, several tiles, and single rows, in addition to random shapes. */
 static const struct linear_shape {
 	int64_t n, in, out;
 } linear_shapes[] = {
@@ -60,7 +60,7 @@ static void linear(void **state)
 	}
 }
 
-/* Decoding gives a row the same bits alone and in company. */
+/* linear_row gives a row the same bits alone and among others. */
 static void linear_row_is_alone(void **state)
 {
 	enum { ROWS = 64, IN = 203, OUT = 391 };
@@ -151,7 +151,7 @@ static void check_norm(struct device *d, struct norm_case c)
 	ref_norm_bwd(c.kind, dx.r, NULL, NULL, dy.r, x.r, gamma.r, n, cols, (double)eps);
 	twin_check("norm_bwd_x", dx, 5e-6);
 
-	/* of all rows, and of a range of them, which overwrites what was there */
+	/* of all rows, then of a range of rows, which overwrites the result */
 	int64_t first = pick(0, n - 1), rows = pick(1, n - first);
 	for (int part = 0; part < 2; part++) {
 		int64_t f = part ? first : 0, r = part ? rows : n;
@@ -197,7 +197,7 @@ static void act(void **state)
 	struct device *d = *state;
 	for (int i = 0; i < 24; i++) {
 		enum act_kind kind = i % 3;
-		bool wide = i >= 12; /* far out 1 - sigmoid cancels */
+		bool wide = i >= 12; /* for large numbers 1 - sigmoid cancels */
 		bool gated = kind == ACT_SWIGLU;
 		int64_t n = pick(1, 150), cols = pick(1, 150);
 		struct twin a = twin_random(n, cols, wide ? 6 : 1);
@@ -257,7 +257,7 @@ static void rope(void **state)
 
 /* ---- embeddings ------------------------------------------------------------------ */
 
-/* Three slices of a table, one of which holds each id; a few ids are in none. */
+/* Three slices of a table, which hold all ids but a few. */
 static void embed(void **state)
 {
 	struct device *d = *state;
@@ -286,7 +286,7 @@ static void embed(void **state)
 	}
 }
 
-/* A column has one sum, whatever is beside it: what it is alone, and in any row of memory. */
+/* The sum of a column has the same bits alone, and among other columns. */
 static void sums_of_columns(void **state)
 {
 	enum { ROWS = 1501, COLS = 259 };
@@ -303,7 +303,7 @@ static void sums_of_columns(void **state)
 	}
 }
 
-/* A row gets the same bits wherever it lies: alone, and where no pack of it is aligned. */
+/* A row gets the same bits at any address: alone, and unaligned. */
 static void rows_anywhere(void **state)
 {
 	enum { ROWS = 9 };
@@ -330,7 +330,7 @@ static void rows_anywhere(void **state)
 	}
 }
 
-/* The order that kernels.h promises: rows of dy as they come. */
+/* The order that layers.h specifies: rows of dy in ascending order. */
 static void embed_bwd_order(void **state)
 {
 	enum { ROWS = 300, VOCAB = 5, COLS = 130 };
@@ -389,7 +389,7 @@ static void dropout_mask(void **state)
 	}
 }
 
-/* Columns in slices that begin anywhere get the mask of the whole. */
+/* Slices of columns get the mask of the whole, wherever they begin. */
 static void dropout_of_slices(void **state)
 {
 	enum { SEQ = 30, ROWS = 3 * SEQ, COLS = 101 };
@@ -414,7 +414,7 @@ static void dropout_of_slices(void **state)
 	}
 }
 
-/* Rows in pieces that begin anywhere, within a sequence too, get the mask of the whole. */
+/* Ranges of rows get the mask of the whole, wherever they begin, also within a sequence. */
 static void dropout_of_pieces(void **state)
 {
 	enum { SEQ = 30, ROWS = 3 * SEQ, COLS = 37 };
@@ -435,7 +435,7 @@ static void dropout_of_pieces(void **state)
 	}
 }
 
-/* The share that is kept is 1 - p, within 5 standard deviations. */
+/* The fraction of kept elements is 1 - p, within 5 standard deviations. */
 static void dropout_rate(void **state)
 {
 	enum { SEQ = 100, ROWS = 3 * SEQ, COLS = 500, N = ROWS * COLS };

@@ -1,5 +1,5 @@
 /*
- * What is not a number is never lost: it reaches the results that depend on it, and the loss.
+ * NaN and infinity propagate to all results that depend on them, and to the loss.
  * isa: sse2 avx2 avx512
  * device: cpu cuda
  */
@@ -33,7 +33,7 @@ static struct mat random_mat(int64_t rows, int64_t cols)
 	return twin_random(rows, cols, 1).f;
 }
 
-/* Where vectors begin and end, and in the tail of 101. */
+/* At the beginning and end of vectors, and in the tail of 101 columns. */
 static const int64_t columns[] = {0, 15, 16, 63, 64, 95, 96, 99, 100};
 enum { COLS = 101 };
 
@@ -89,7 +89,7 @@ static void act(void **state)
 	}
 }
 
-/* Products with zeros too: 0 NaN is NaN. */
+/* Also where the other factor is zero: 0 NaN is NaN. */
 static void linear(void **state)
 {
 	struct device *d = *state;
@@ -129,7 +129,7 @@ static void run_attention(
 	d->k->attn_fwd(d, &a, o, max, sum, q, k, v, true, true);
 }
 
-/* A key and a value reach every later row, a query its own. */
+/* A key and a value affect every later row, a query its own row. */
 static void attention(void **state)
 {
 	struct device *d = *state;

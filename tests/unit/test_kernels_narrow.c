@@ -1,7 +1,6 @@
 /*
- * Kernels on numbers that are stored in 16 bits, on a device that does so: what they are given
- * has been rounded, the reference computes from that in float64, and what they store is the
- * reference's, rounded.
+ * Kernels on 16-bit types, on devices with stores_half: the inputs are rounded, the reference
+ * computes from them in float64, and the results must be the reference's, rounded.
  * device: cuda
  */
 #include "tests/support/device.h"
@@ -10,7 +9,7 @@
 #include <math.h>
 #include <string.h>
 
-/* Where packs of 8 and of 4 fit, and where they do not; a warp a row, and a block. */
+/* Rows of whole packs of 8 and of 4, and others; rows for a warp, and for a block. */
 static const int64_t shapes[][2] = {
 	{1, 1}, {3, 7}, {17, 64}, {5, 100}, {33, 131}, {2, 1536}, {2, 2501}, {1, 9000}};
 static const enum dtype types[] = {DT_BF16, DT_F16};
@@ -23,7 +22,7 @@ static struct device *cpu(void)
 	return &d;
 }
 
-/* ---- numbers of 16 bits ----------------------------------------------------------- */
+/* ---- 16-bit matrices -------------------------------------------------------------- */
 
 static struct mat blank16(int64_t rows, int64_t cols, enum dtype type)
 {
@@ -37,7 +36,7 @@ static struct mat widened(struct mat m)
 	return x;
 }
 
-/* The kernel's is narrow, the reference's the same numbers. */
+/* The same random numbers, in 16 bits for the kernel. */
 static struct twin random16(int64_t rows, int64_t cols, enum dtype type, double scale)
 {
 	struct twin t = twin_random(rows, cols, scale);
@@ -49,7 +48,7 @@ static struct twin random16(int64_t rows, int64_t cols, enum dtype type, double 
 	return t;
 }
 
-/* fp32, or narrow. */
+/* fp32, or a 16-bit type. */
 static struct twin random_any(int64_t rows, int64_t cols, enum dtype type)
 {
 	return type == DT_F32 ? twin_random(rows, cols, 1)
@@ -61,7 +60,7 @@ static struct twin twin16(int64_t rows, int64_t cols, enum dtype type)
 	return (struct twin){blank16(rows, cols, type), doubles(rows * cols)};
 }
 
-/* Half a step of the format around the reference, and what fp32 may be off. */
+/* Within half a ULP of the format around the reference, plus fp32's errors. */
 static void check16(const char *what, struct twin t)
 {
 	bool bf16 = t.f.type == DT_BF16;
@@ -95,7 +94,7 @@ static void each_shape(void **state, check_shape *check)
 			check(d, shapes[i][0], shapes[i][1], types[t]);
 }
 
-/* A kernel raises the number that is there for the largest of its result. */
+/* Sets the amax of y, which the kernel must raise to the largest number of its result. */
 static void amax_begin(struct twin *y)
 {
 	y->f.amax = scalar(0);
@@ -129,7 +128,7 @@ static void bias(void **state)
 	each_shape(state, check_bias);
 }
 
-/* More rows than one run of them has, and columns than one block. */
+/* More rows than one partial sum has, and more columns than one block. */
 static void bias_of_many_rows(void **state)
 {
 	struct device *d = *state;
@@ -268,7 +267,7 @@ static void keep(struct twin to, const double *x, const struct dropout *o)
 					 o->first_col + i % cols);
 }
 
-/* From and to each of the formats. */
+/* For each pair of formats. */
 static void check_dropout(struct device *d, int64_t rows, int64_t cols, enum dtype type)
 {
 	struct dropout o = some_dropout(rows);
@@ -312,7 +311,7 @@ static void residual(void **state)
 
 /* ---- loss --------------------------------------------------------------------------- */
 
-/* A slice that is all of the vocabulary, and padding of NaN behind it. */
+/* One slice with the whole vocabulary, padded with NaN. */
 static void check_xent(struct device *d, int64_t rows, int64_t cols, enum dtype type)
 {
 	int64_t vocab = max64(1, cols - 3);
@@ -353,9 +352,9 @@ static void xent(void **state)
 	each_shape(state, check_xent);
 }
 
-/* ---- casts, and what is asked of a tensor -------------------------------------------- */
+/* ---- casts, amax and checks ----------------------------------------------------------- */
 
-/* What round stores in 16 or 8 bits is the number that it makes in fp32; of fp8 by table. */
+/* `round` stores in 16 or 8 bits the number that it computes in fp32; fp8 is decoded by a table. */
 static double of_8_bits(uint8_t bits, enum dtype type)
 {
 	int fraction = type == DT_E4M3 ? 3 : 2, bias = type == DT_E4M3 ? 7 : 15;
@@ -402,7 +401,7 @@ static void rounding(void **state)
 	each_shape(state, check_round);
 }
 
-/* The bytes of a cast, as they are without its transposed matrix, with it, and in it alone. */
+/* A cast gives the same numbers without a transposed matrix, with it, and in it alone. */
 static void check_transposed(
 	struct device *d, int64_t rows, int64_t cols, enum dtype type)
 {
@@ -471,7 +470,7 @@ static void of_a_whole_tensor(void **state)
 	each_shape(state, check_whole);
 }
 
-/* A sum beyond the largest number of fp16 is infinity, and found. */
+/* A sum that overflows fp16 is infinity, and find_nonfinite finds it. */
 static void overflow(void **state)
 {
 	struct device *d = *state;

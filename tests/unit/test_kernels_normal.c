@@ -1,7 +1,6 @@
 /*
- * Normal numbers: the bits are those of kernels/normal.h, one number at a time, on every
- * instruction set and on the GPU; these are what the C library's functions give in float64; and
- * they are normally distributed.
+ * Normal numbers: the kernel gives the bits of normal_number(), on every instruction set and on the
+ * GPU; these agree with the C library's functions in float64; and they are normally distributed.
  * isa: sse2 avx2 avx512
  * device: cpu cuda
  */
@@ -30,7 +29,7 @@ static void check_rows(struct device *d, struct normal o, int64_t rows, int64_t 
 	check_bits("normal", x.p, y.p, rows * cols);
 }
 
-/* Parts that begin and end anywhere in a tile; more than a counter's first word can count. */
+/* Ranges that begin and end anywhere in a tile; indices beyond 32 bits of the counter. */
 static void one_by_one(void **state)
 {
 	struct device *d = *state;
@@ -50,7 +49,7 @@ static void one_by_one(void **state)
 	check_rows(d, (struct normal){-3, 2, 0, {key, 5, 0}}, 7, 1000);
 }
 
-/* Each part of a tensor is the same whoever makes it: rows, or columns. */
+/* A shard, of rows or columns, has the numbers of the whole tensor. */
 static void parts(void **state)
 {
 	struct device *d = *state;
@@ -99,8 +98,8 @@ static void compare_pair(uint32_t radius, uint32_t angle)
 	worst.largest = fmax(worst.largest, (double)fmaxf(fabsf(x), fabsf(y)));
 }
 
-/* Where words are all zeros or ones, where the logarithm's and the angle's cases meet, and four
- * million others. */
+/* Words of all zeros or ones, words at the boundaries of the logarithm's and the angle's cases, and
+ * four million others. */
 static void accuracy(void **state)
 {
 	static const uint32_t corners[] = {0, 0x20000000, 0x40000000, 0x5a827999,
@@ -141,7 +140,7 @@ static void check_within(const char *what, double x, double want, double error)
 			x, want, error);
 }
 
-/* Of products with what comes `lag` later: a neighbour, the other of its pair, a tile's next
+/* Correlation with the number `lag` later: the neighbour, the other of its pair, or the tile's next
  * word. */
 static void check_independent(const float *x, int64_t lag)
 {
@@ -152,7 +151,7 @@ static void check_independent(const float *x, int64_t lag)
 		squares += a * a * b * b;
 	}
 	check_within("product", sum / n, 0, 1 / sqrt(n));
-	/* squares are independent too: in a pair they share a radius and have an angle */
+	/* squares must be independent too: a pair has the same radius */
 	check_within("product of squares", squares / n, 1, sqrt(8 / n));
 }
 
@@ -171,7 +170,7 @@ static void check_tails(const float *x)
 	}
 }
 
-/* Chi-square over bins of equal width, and what is beyond them. */
+/* Chi-square test over bins of equal width, and two tails. */
 static void check_histogram(const float *x)
 {
 	static int64_t bin[BINS + 2];
@@ -218,7 +217,7 @@ static void distribution(void **state)
 	check_independent(x, NORMAL_TILE);
 }
 
-/* What is too far away is drawn again, and nothing else. */
+/* Exactly the numbers beyond the limit are drawn again. */
 static void truncated(void **state)
 {
 	struct device *d = *state;

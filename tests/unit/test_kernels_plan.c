@@ -1,4 +1,4 @@
-/* The planning device counts the FLOPs of the very products that would run. */
+/* The planning device counts the FLOPs of matmuls and attention. */
 #include "tests/support/support.h"
 #include "parallel/store.h"
 
@@ -23,7 +23,7 @@ static void products(void **state)
 	assert_true(d.flops == 8 * 5 * 7 * 11);
 }
 
-/* Causal attention over all pairs of chunks is the causal attention of the whole. */
+/* The FLOPs of causal attention over all pairs of chunks are those of whole sequences. */
 static void attention(void **state)
 {
 	enum { BATCH = 3, HEADS = 4, DIM = 5 };

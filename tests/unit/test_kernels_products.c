@@ -1,6 +1,6 @@
 /*
- * Products of numbers as a GPU stores them, of all types and of shapes that do not suit matrix
- * units, against float64; and the choice of algorithms, as text and back.
+ * Matmuls of all types that a GPU stores, and of shapes that do not suit matrix units, against
+ * float64; and the chosen algorithms, written to text and read back.
  * device: cuda
  */
 #include "tests/support/device.h"
@@ -10,16 +10,16 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* Products of x[n, in] and w[out, in]; types: of x, of w (dy is stored as x, x as w where the
- * gradient of w is meant), of the result and of the bias. */
+/* Matmuls of x[n, in] and w[out, in]; types of x, of w (for the gradient of w: of dy and x), of the
+ * result and of the bias. */
 struct product_case {
 	int64_t n, in, out;
 	enum dtype left, right, result, bias;
 	bool with_bias, add, scaled;
-	int form; /* of operands of 8 bits: as rows, transposed too, or transposed alone */
+	int form; /* of fp8 operands: row-major, transposed too, or transposed only */
 };
 
-/* Both operands get a scale, which the expected result is multiplied by. */
+/* Gives both operands a scale, and multiplies the expected result by both. */
 static void scale(
 	struct product_case c, struct twin *a, struct twin *b, double *result, int64_t n)
 {
@@ -46,7 +46,7 @@ static bool is_byte(enum dtype type)
 	return dtype_bytes(type) == 1;
 }
 
-/* An operand of a product that sums over its rows, in the form that the case asks for. */
+/* An operand of a matmul that sums over its rows, in the case's form. */
 static struct mat in_form(struct product_case c, struct mat m)
 {
 	if (!c.form || !is_byte(m.type))
@@ -61,8 +61,8 @@ static struct mat in_form(struct product_case c, struct mat m)
 	return m;
 }
 
-/* The result holds what it should, to the precision of how it, and its bias, is stored; and of the
- * matrix units of sm_90, which keep 14 bits of a sum of products of fp8 (DeepSeek-V3, 2024, 3.3.2). */
+/* Compares a result to the precision of its type and of the bias's; and, for fp8, of the matrix units
+ * of sm_90, which accumulate fp8 products with 14 bits (DeepSeek-V3, 2024, 3.3.2). */
 static void check_result(const char *what, struct twin y, enum dtype operand)
 {
 	static const double bounds[] = {
@@ -81,7 +81,7 @@ static void check_fwd(struct device *d, struct product_case c)
 	ref_linear_fwd(y.r, x.r, w.r, NULL, c.n, c.in, c.out);
 	scale(c, &x, &w, y.r, c.n * c.out);
 	for (int64_t i = 0; c.with_bias && i < c.n * c.out; i++)
-		y.r[i] += b.r[i % c.out]; /* which the scales are not for */
+		y.r[i] += b.r[i % c.out]; /* the scales do not apply to it */
 	d->k->linear_fwd(d, y.f, x.f, w.f, b.f);
 	check_result("linear_fwd", y, c.left);
 }
@@ -97,7 +97,7 @@ static void check_bwd_x(struct device *d, struct product_case c)
 	ref_linear_bwd_x(dx.r, dy.r, w.r, c.n, c.in, c.out);
 	scale(c, &dy, &w, dx.r, c.n * c.in);
 	for (int64_t i = 0; c.add && i < c.n * c.in; i++)
-		dx.r[i] += before[i]; /* which the scales are not for */
+		dx.r[i] += before[i]; /* the scales do not apply to it */
 	d->k->linear_bwd_x(d, dx.f, dy.f, in_form(c, w.f), c.add);
 	check_result("linear_bwd_x", dx, c.left);
 }
@@ -146,7 +146,7 @@ static void check_types(struct device *d, struct product_case c)
 	}
 }
 
-/* What suits matrix units, and what is odd. */
+/* Shapes that suit matrix units, and others. */
 static void types(void **state)
 {
 	static const struct product_case shapes[] = {
@@ -171,7 +171,7 @@ static void types(void **state)
 				       pick(1, 90), .with_bias = i % 2});
 }
 
-/* Rows of a larger matrix begin anywhere. */
+/* Rows of a larger matrix, at any alignment. */
 static void alignments(void **state)
 {
 	enum { ROWS = 9, IN = 5, OUT = 24 };
@@ -191,7 +191,7 @@ static void alignments(void **state)
 	}
 }
 
-/* 256 + 2^-6, which is more than 14 bits, as products of e4m3 and `type` give it. */
+/* 256 + 2^-6, which needs more than 14 bits, as a sum of products of e4m3 and `type`. */
 static float long_sum(struct device *d, enum dtype type)
 {
 	enum { N = 16 };
@@ -207,8 +207,8 @@ static float long_sum(struct device *d, enum dtype type)
 	return *(const float *)y.p;
 }
 
-/* The forward's sums may be of fewer bits where they need not be exact, the backward's not; the
- * emulated units keep all bits else. */
+/* The forward's sums may have fewer bits if they need not be exact, the backward's may not. Emulated
+ * matrix units keep all bits otherwise. */
 static void check_long_sums(struct device *d, bool exact)
 {
 	const float all = 256 + 0x1p-6f;
@@ -219,8 +219,8 @@ static void check_long_sums(struct device *d, bool exact)
 	assert_true(!emulated || exact || forward == 256);
 }
 
-/* Products that need not be exact: of tf32, with 10 bits of fraction, and sums that are split;
- * with algorithms measured and not. */
+/* Matmuls that need not be exact: tf32, with 10 fraction bits, and split-K; with and without
+ * benchmarking of algorithms. */
 static void fast(void **state)
 {
 	enum { N = 40, IN = 600, OUT = 70 };
@@ -250,7 +250,7 @@ static void fast(void **state)
 	}
 }
 
-/* A sum over no rows is 0, or what was there; and of no rows there is no result. */
+/* A sum over no rows is 0, or the old value with `add`; an empty operand has an empty result. */
 static void nothing(void **state)
 {
 	struct device *d = narrow(state);
@@ -264,9 +264,9 @@ static void nothing(void **state)
 	d->k->linear_fwd(d, mat(x, 0, 3), mat(x, 0, 4), dw.f, mat(NULL, 0, 0));
 }
 
-/* ---- sums in runs ------------------------------------------------------------------ */
+/* ---- sums in runs of rows ----------------------------------------------------------- */
 
-/* Has `d` summed a product for dw[out, in] in so many runs of k rows? */
+/* Has `d` computed dw[out, in] in so many runs of k rows? */
 static bool runs_told(struct device *d, enum dtype type, int in, int out, int k, int runs)
 {
 	static const char *const names[] = {"fp32", "bf16", "fp16"};
@@ -285,8 +285,8 @@ static bool runs_told(struct device *d, enum dtype type, int in, int out, int k,
 	return found;
 }
 
-/* Gradients of weights over many rows are summed in runs, in so many as their shape says; each
- * time with the same bits, whatever the parts' alignment. */
+/* Weight gradients over many rows are summed in runs, whose number depends on the shape only, and
+ * have the same bits each time, whatever the alignment of operands. */
 static void runs(void **state)
 {
 	static const struct {
@@ -327,9 +327,9 @@ static void runs(void **state)
 	device_close(&other);
 }
 
-/* Parts are added from the first to the last, to what was there: of 2^24, 1, 1 and -2^24 that is
- * 0 in fp32, where pairs, or the other way round, give 1 and 2. What was 3 becomes 4, and would
- * stay 3 if it were added last. */
+/* Partial sums are added in order, to the old value: of 2^24, 1, 1 and -2^24 the sum is 0 in fp32,
+ * where a sum of pairs, or in reverse order, is 1 or 2. An old value of 3 becomes 4, and would stay 3
+ * if it were added last. */
 static void order_of_runs(void **state)
 {
 	enum { N = 4096, RUNS = 4, IN = 16, OUT = 8 };
@@ -360,8 +360,8 @@ static void order_of_runs(void **state)
 
 /* ---- algorithms ------------------------------------------------------------------ */
 
-/* What was chosen comes back as the same text, from the device that chose it, and the bits of
- * products stay. Two devices are told: what one measures may happen to be the same. */
+/* A device that takes the text of another's algorithms returns the same text, and its matmuls the
+ * same bits. Two devices take it, since one may happen to measure the same algorithms. */
 static void told_and_taken(void **state)
 {
 	struct device *d = narrow(state), other;
@@ -389,8 +389,8 @@ static void told_and_taken(void **state)
 	str_free(&second);
 }
 
-/* No text that is not one is taken, and none breaks anything: lines cut short, doubled, with
- * any byte changed. */
+/* Malformed texts are rejected and do no harm: lines truncated, duplicated, or with any byte
+ * changed. */
 static void hostile_algorithms(void **state)
 {
 	struct device *d = narrow(state), other;
@@ -434,7 +434,7 @@ static void hostile_algorithms(void **state)
 	str_free(&bad);
 }
 
-/* Those of another GPU, or another cuBLASLt, mean nothing here. */
+/* Algorithms of another GPU model or cuBLASLt version are ignored. */
 static void foreign_algorithms(void **state)
 {
 	struct device *d = narrow(state), other;
@@ -454,7 +454,7 @@ static void foreign_algorithms(void **state)
 	str_free(&after);
 }
 
-/* An algorithm that does not work, or not for this, is not used. */
+/* An algorithm that does not work for the matmul is not used. */
 static void broken_algorithm(void **state)
 {
 	struct device *d = narrow(state), other;
@@ -479,7 +479,7 @@ static void broken_algorithm(void **state)
 	str_free(&text);
 }
 
-/* ---- products with GELU ------------------------------------------------------------ */
+/* ---- matmuls with GELU -------------------------------------------------------------- */
 
 enum { GELU_ROWS = 40, GELU_IN = 48, GELU_OUT = 64 };
 
@@ -526,7 +526,7 @@ static struct gelu_results gelu_told(const struct gelu *g, const struct device_o
 	return r;
 }
 
-/* Of `text` the lines of these epilogues, with this at their ends; how many there are. */
+/* Copies the lines of `text` with these epilogues, with `how` at their ends; returns their number. */
 static int gelu_lines(struct str *out, const char *text, const char *how)
 {
 	int n_lines = 0;
@@ -559,8 +559,8 @@ static void check_gelu(const struct gelu *g, struct gelu_results r)
 	check_close("linear_gelu_bwd", loaded(r.da).p, da, N * OUT, 1.2e-2);
 }
 
-/* The text of algorithms that cuBLASLt has for these products, though it is not known whether they
- * are the quickest: a device that was given none of them, and does not measure, takes its first. */
+/* The text of algorithms that cuBLASLt has for these matmuls, not necessarily the fastest: those of a
+ * device without such a text that does not benchmark, which are cuBLASLt's first choice. */
 static void gelu_algorithms(const struct gelu *g, const char *how_apart, struct str *out)
 {
 	const struct device_options fast = {0};
@@ -574,8 +574,9 @@ static void gelu_algorithms(const struct gelu *g, const char *how_apart, struct 
 	str_free(&text);
 }
 
-/* The last step of a product is GELU only where bits are free, and a measurement or a text says so:
- * then its argument was not rounded. That it is the slope, is so wherever bits are exact, too. */
+/* A matmul's epilogue is GELU only if the device is not exact, and a benchmark or a text chose it:
+ * then the argument of GELU is not rounded. The epilogue with its derivative is used on exact devices
+ * too. */
 static void gelu(void **state)
 {
 	enum { N = GELU_ROWS, IN = GELU_IN, OUT = GELU_OUT };
@@ -595,7 +596,7 @@ static void gelu(void **state)
 	r = gelu_told(&g, &exact, told.s, &text);
 	assert_true(same_bits(r.y, apart.y) && !same_bits(r.da, apart.da));
 	assert_true(same_bits(here.y, apart.y) && !same_bits(here.da, apart.da));
-	assert_int_equal(gelu_lines(&text, after.s, "apart"), 2); /* it is told again */
+	assert_int_equal(gelu_lines(&text, after.s, "apart"), 2); /* as the text said */
 	r = gelu_told(&g, &fast, "", &after);
 	assert_true(gelu_same(r, apart) && !gelu_lines(&text, after.s, ""));
 
@@ -604,10 +605,10 @@ static void gelu(void **state)
 	r = gelu_told(&g, &exact, text.s, &told);
 	assert_true(same_bits(r.y, apart.y) && same_bits(r.da, fused.da));
 	assert_false(gelu_same(fused, apart));
-	assert_string_equal(after.s, text.s); /* and there was no other product */
+	assert_string_equal(after.s, text.s); /* and there was no other matmul */
 	check_gelu(&g, fused);
-	/* Devices that would measure take what they are told, too; two, for what one measures may
-	 * happen to be the same. */
+	/* Devices that benchmark use the text too; two devices, since one may happen to measure the same
+	 * algorithms. */
 	for (int i = 0; i < 2; i++) {
 		r = gelu_told(&g, &measuring, text.s, &after);
 		assert_true(gelu_same(r, fused));

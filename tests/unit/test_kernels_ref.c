@@ -1,7 +1,7 @@
 /*
- * The references of kernels: each backward against finite differences of its forward. The
- * function differentiated is sum(dy * forward(x)), whose gradient in x is what the backward
- * gives for dy.
+ * The reference kernels: each backward against finite differences of its forward. The
+ * differentiated function is sum(dy * forward(x)), whose gradient with respect to x is the
+ * result of the backward for dy.
  */
 #include "tests/support/support.h"
 #include "tests/support/kernels_ref.h"
@@ -15,7 +15,7 @@ static const double allowed = 1e-8;
 static uint64_t seed;
 static const uint32_t step = 3;
 
-/* Everything a reference may read: inputs, dy, and room for outputs and gradients. */
+/* All arguments of a reference kernel: inputs, dy, outputs and gradients. */
 struct bench {
 	double x[MANY], w[MANY], b[MANY], dy[MANY];
 	double y[MANY], extra[MANY];
@@ -51,7 +51,7 @@ static double weighted(const struct bench *t, int64_t n)
 
 typedef double loss_of(struct bench *);
 
-/* Holds grad[n] to the slope of loss() along each element of x, which is in the bench. */
+/* Compares grad[n] with the slope of loss() along each element of x, which is in the bench. */
 static void check_slopes(const char *what, loss_of *loss, struct bench *t, double *x,
 	const double *grad, int64_t n)
 {
@@ -154,7 +154,7 @@ static double rope_loss(struct bench *t)
 	return weighted(t, t->rows * t->cols);
 }
 
-/* The table need not hold angles: turning back is the transpose whatever it holds. */
+/* The table need not hold cosines and sines: the backward is the transpose for any numbers. */
 static void rope(void **state)
 {
 	(void)state;
@@ -174,7 +174,7 @@ static double embed_loss(struct bench *t)
 static void embed(void **state)
 {
 	(void)state;
-	struct bench *t = bench_new(30, 3, 0); /* ids 0 .. 6, of which 2 .. 5 are here */
+	struct bench *t = bench_new(30, 3, 0); /* ids 0 .. 6; the slice has 2 .. 5 */
 	ref_embed_bwd(t->dw, t->dy, t->ids, 2, 30, 4, 3);
 	check_slopes("embed", embed_loss, t, t->w, t->dw, 4 * 3);
 	free(t);

@@ -1,6 +1,5 @@
 /*
- * Rounding to the formats of less precision, against all numbers that a format has, and
- * against float64; the maximum.
+ * Casts to lower-precision formats, against all numbers of a format and against float64; amax.
  * isa: sse2 avx2 avx512
  * device: cpu cuda
  */
@@ -11,7 +10,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* A format as its standard says it. */
+/* A format, as its standard defines it. */
 static const struct format {
 	const char *name;
 	enum dtype type;
@@ -84,14 +83,14 @@ static void check_cases(struct device *d, const struct format *f, struct cases *
 	struct mat x = mat(c->x.p, 1, c->n), y = mat_blank(1, c->n);
 	d->k->round(d, y, x, f->type, 1);
 	check_bits(f->name, y.p, c->want.p, c->n);
-	d->k->round(d, x, x, f->type, 1); /* in place, and what is rounded stays */
+	d->k->round(d, x, x, f->type, 1); /* in place: rounded numbers do not change */
 	check_bits(f->name, x.p, c->want.p, c->n);
 	d->k->round(d, y, x, f->type, 1);
 	check_bits(f->name, y.p, c->want.p, c->n);
 }
 
-/* Each number of a format, its neighbours among floats, and the middle to the next number
- * with its neighbours: the middle goes to the even one. */
+/* Each number of a format and its neighbouring floats, and the midpoint to the next number, which
+ * rounds to even, and its neighbouring floats. */
 static void every_number(void **state)
 {
 	for (size_t i = 0; i < ARRAY_LEN(formats); i++) {
@@ -147,8 +146,8 @@ static void no_number_stays_none(void **state)
 	}
 }
 
-/* All patterns of 16 bits: their number is the one that the standard says, and they come back; NaNs
- * as a NaN. */
+/* All patterns of 16 bits: `widen` gives the standard's value, and `narrow` the pattern again; NaN
+ * gives some NaN. */
 static void every_pattern_of_16_bits(void **state)
 {
 	enum { N = 1 << 16 };
@@ -185,7 +184,7 @@ static void every_pattern_of_16_bits(void **state)
 	}
 }
 
-/* What goes through 16 bits is what rounding gives, in every bit. */
+/* widen(narrow(x)) has the bits of round(x). */
 static void narrow_rounds(void **state)
 {
 	static const int64_t sizes[] = {1, 15, 16, 17, 1000, 100003};
@@ -210,7 +209,7 @@ static void narrow_rounds(void **state)
 		}
 }
 
-/* The step of a format at v, from the exponent of v. */
+/* v rounded to the format, with the spacing that follows from the exponent of v. */
 static double reference(const struct format *f, double v)
 {
 	int bias = (1 << (f->exponent - 1)) - 1, e;
@@ -225,7 +224,7 @@ static double reference(const struct format *f, double v)
 	return copysign(f->infinity ? (double)INFINITY : f->largest, v);
 }
 
-/* Floats of all sizes, times a scale: one product in fp32, then the cast. */
+/* Floats of all magnitudes, times a scale: one multiplication in fp32, then the cast. */
 static void floats_of_all_sizes(void **state)
 {
 	enum { N = 100003 };
@@ -286,7 +285,7 @@ static void maximum(void **state)
 	assert_true(bits_of(amax_of(d, zero)) == 0);
 }
 
-/* The largest of what was rounded, and of what was there before. */
+/* amax becomes the largest of the rounded numbers and its old value. */
 static void maximum_of_what_is_rounded(void **state)
 {
 	static const int64_t sizes[] = {1, 17, 1000, 50021};
@@ -308,8 +307,8 @@ static void maximum_of_what_is_rounded(void **state)
 	}
 }
 
-/* By the scale that they ask for, the largest becomes the largest of the format; and what that
- * scale is, in words of fp64. No largest number and one that is none are passed on. */
+/* round_scaled maps amax to the largest number of the format, with the scale as computed in fp64;
+ * also for an amax of 0, infinity and NaN. */
 static void scaled_casts(void **state)
 {
 	enum { N = 1000 };

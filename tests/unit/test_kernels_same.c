@@ -1,5 +1,5 @@
 /*
- * Kernels that have one result, whatever the device: the bits are those of the CPU.
+ * Kernels with the same bits on every device: compares them with the CPU's.
  * device: cuda
  */
 #include "tests/support/device.h"
@@ -11,7 +11,7 @@ static const int64_t shapes[][2] = {
 	{1, 1}, {3, 7}, {31, 64}, {7, 1003}, {70, 516}, {2, 33001}, {2, 70002}};
 enum { SHAPES = ARRAY_LEN(shapes) };
 
-/* The device under test and the CPU, each with the same numbers, and others at each call. */
+/* The device under test and the CPU, with the same numbers on both, different at each call. */
 struct two {
 	struct device *d[2];
 	struct mat m[2];
@@ -35,7 +35,7 @@ static void fill(struct two *t, int64_t rows, int64_t cols)
 	memcpy(t->m[1].p, t->m[0].p, (size_t)mat_bytes(t->m[0]));
 }
 
-/* Now and then a zero, and numbers that are equal. */
+/* Few different numbers: some are zero, and many are equal. */
 static void fill_few(struct two *t, int64_t rows, int64_t cols)
 {
 	fill(t, rows, cols);
@@ -51,7 +51,7 @@ static void check_same(const char *what, const struct two *t)
 	check_bits(what, t->m[0].p, t->m[1].p, mat_size(t->m[0]));
 }
 
-/* ---- at random ------------------------------------------------------------------------ */
+/* ---- random numbers ------------------------------------------------------------------- */
 
 static void dropout(void **state)
 {
@@ -100,7 +100,7 @@ static void round_stochastic(void **state)
 	}
 }
 
-/* ---- to fewer bits -------------------------------------------------------------------- */
+/* ---- compression ---------------------------------------------------------------------- */
 
 static void rounding(void **state)
 {
@@ -153,7 +153,7 @@ static void fewer_elements(void **state)
 			values[i] = floats(n);
 			places[i] = floats(n);
 			memset(places[i], 0, (size_t)n * sizeof(float));
-			if (s % 4 < 2) /* else more than there is room for */
+			if (s % 4 < 2) /* else more than k are nonzero */
 				t.d[i]->k->keep_largest(t.d[i], t.m[i], k);
 			t.d[i]->k->topk_pack(
 				t.d[i], values[i], places[i], wide, t.m[i], k);
@@ -170,7 +170,7 @@ static void fewer_elements(void **state)
 
 /* ---- exact sums ----------------------------------------------------------------------- */
 
-/* Of numbers of all sizes, and some that are none. */
+/* Numbers of all magnitudes, NaN and infinity. */
 static void exact_sum(void **state)
 {
 	struct two t = two_of(state);
@@ -195,7 +195,7 @@ static void exact_sum(void **state)
 		}
 }
 
-/* Sums of squares of whole numbers have one result, in any order. */
+/* Sums of squares of whole numbers are exact in any order. */
 static void exact_sumsq(void **state)
 {
 	struct two t = two_of(state);
@@ -233,7 +233,7 @@ static void hash(void **state)
 	}
 }
 
-/* Of whole numbers: rare tokens, and some that are more frequent than a block adds alone. */
+/* Whole numbers: rare tokens, and tokens too frequent for a single block. */
 static void embed_bwd(void **state)
 {
 	struct two t = two_of(state);

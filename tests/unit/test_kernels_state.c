@@ -70,7 +70,7 @@ static void adamw(void **state)
 
 /* ---- the end of a step ------------------------------------------------------------ */
 
-/* What a host would make of the sums, in the words of the training step. */
+/* The expected result, computed on the host. */
 static struct step_end expected(
 	const struct exact *loss, const struct exact *squares, const struct step_terms *t)
 {
@@ -96,7 +96,7 @@ static void same_end(const struct step_end *a, const struct step_end *b)
 	assert_int_equal(a->step, b->step);
 }
 
-/* Sums of numbers of all sizes, of more and less than 53 bits, of both signs; and of none. */
+/* Sums of numbers of all magnitudes, of more and less than 53 bits, of both signs; empty sums. */
 static void step_end(void **state)
 {
 	static const double odd[] = {
@@ -126,7 +126,7 @@ static void step_end(void **state)
 	}
 }
 
-/* A step whose end was bad changes nothing. */
+/* A step with a nonfinite loss or norm changes nothing. */
 static void adamw_is_off(void **state)
 {
 	struct device *d = *state;
@@ -200,7 +200,7 @@ static void exact_sum(void **state)
 	assert_true(exact_round(sum) == (double)INFINITY);
 }
 
-/* As adding what row_sumsq gives, row by row; of rows that are cut in two, the same. */
+/* Equals the exact sum of row_sumsq over rows, also if rows are cut in two. */
 static void exact_sumsq(void **state)
 {
 	static const int64_t shapes[][2] = {
@@ -225,7 +225,7 @@ static void exact_sumsq(void **state)
 	}
 }
 
-/* Of many matrices at once, of all widths and some empty, what they give one after the other. */
+/* One call with many matrices, of all widths and some empty, equals one call for each. */
 static void exact_sumsq_many(void **state)
 {
 	enum { MANY = 150 };
@@ -247,8 +247,8 @@ static void exact_sumsq_many(void **state)
 
 /* ---- the device's memory --------------------------------------------------------- */
 
-/* What is brought there comes back, whatever happens to where it came from; in one piece and
- * in many, from any place. */
+/* `get` returns the bytes of `put`, whose source may be overwritten; in one copy and in many, at any
+ * alignment. */
 static void memory(void **state)
 {
 	enum { N = 5 << 20 };
@@ -282,7 +282,7 @@ static void memory(void **state)
 	free(back);
 }
 
-/* What is got in two parts is what was there when it was asked for. */
+/* device_get_end() gives the contents at the time of device_get_begin(). */
 static void got_later(void **state)
 {
 	struct device *d = *state;
@@ -349,7 +349,7 @@ static void hash_is_additive(void **state)
 	assert_true(kernel_hash(d, x, 0, 42, first) == 0);
 }
 
-/* The columns of a matrix in three parts, the rows of each at once. */
+/* The columns of a matrix in three slices, one call for each. */
 static void hash_of_columns(void **state)
 {
 	enum { ROWS = 211, COLS = 101 };
@@ -371,7 +371,7 @@ static void hash_of_columns(void **state)
 	assert_true(sum == kernel_hash(d, x.p, mat_size(x), 42, first));
 }
 
-/* One bit of one element, its place, the first index, the key: each changes the hash. */
+/* One bit of an element, its index, the first index, the key: each changes the hash. */
 static void hash_is_sensitive(void **state)
 {
 	enum { N = 1000 };

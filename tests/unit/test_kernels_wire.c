@@ -1,5 +1,5 @@
 /*
- * Kernels of what travels in fewer bytes.
+ * Compression kernels.
  * isa: sse2 avx2 avx512
  * device: cpu cuda
  */
@@ -24,7 +24,7 @@ static float *row_of(struct mat x, int64_t r)
 	return (float *)x.p + r * x.cols;
 }
 
-/* ---- in the mean ----------------------------------------------------------------- */
+/* ---- stochastic rounding --------------------------------------------------------- */
 
 typedef void rounding(struct device *, struct mat x, const struct rng_stream *);
 
@@ -33,8 +33,8 @@ static void quantise_random(struct device *d, struct mat x, const struct rng_str
 	d->k->quantise(d, x, NULL, NULL, c);
 }
 
-/* Of numbers that are all x, but for one that tells the scale: each becomes one of two, and
- * the mean is x, within 5 standard deviations. */
+/* All numbers are x, except one that determines the scale: each is rounded to one of two neighbours,
+ * and the mean is x, within 5 standard deviations. */
 static void check_mean(struct device *d, rounding *round, float x, float largest)
 {
 	const struct rng_stream c = {{{5, 6}}, 1000, 0};
@@ -59,7 +59,7 @@ static void check_mean(struct device *d, rounding *round, float x, float largest
 		    5 * step * sqrt(part * (1 - part) / LARGE) + 1e-7 * fabs((double)x));
 }
 
-/* Whoever has which part of it; and what needs no rounding stays. */
+/* The result does not depend on the sharding; numbers that need no rounding do not change. */
 static void check_parts(struct device *d, rounding *round, int64_t rows, int64_t cols)
 {
 	for (int64_t step = 0; step < 2 * cols; step += cols + 13) { /* from row to row */
@@ -93,7 +93,7 @@ static void round_stochastic(void **state)
 	check_bits("stays", y.p, x.p, mat_size(x));
 }
 
-/* ---- eight bits ------------------------------------------------------------------ */
+/* ---- int8 ------------------------------------------------------------------------ */
 
 static void quantise(void **state)
 {
@@ -127,7 +127,7 @@ static void quantise(void **state)
 	}
 }
 
-/* To nearest what was rounded stays, and so do its codes. */
+/* Quantised numbers and their codes do not change if they are quantised again. */
 static void quantise_again(void **state)
 {
 	struct device *d = *state;
@@ -174,7 +174,7 @@ static void quantise_what_is_none(void **state)
 	}
 }
 
-/* ---- values and places ----------------------------------------------------------- */
+/* ---- top-k ----------------------------------------------------------------------- */
 
 static void picked(void **state)
 {
@@ -198,7 +198,7 @@ static void picked(void **state)
 	}
 }
 
-/* Of more than there is room for, the first. */
+/* Of more than k nonzero elements the first k are packed. */
 static void picked_of_more(void **state)
 {
 	struct device *d = *state;

@@ -8,11 +8,11 @@
 
 #include <math.h>
 
-/* The vocabulary in slices of equal width; the last ones may be padding in part or whole. */
+/* The vocabulary in slices of equal width; the last slices may have padding, or only padding. */
 struct xent {
 	int64_t rows, vocab, n_slices, cols;
 	double *logits;	   /* [rows, vocab] */
-	struct mat *slice; /* n_slices of [rows, cols]; what is padding is NaN */
+	struct mat *slice; /* n_slices of [rows, cols]; padding is NaN */
 	int32_t *targets;
 	float *lse, *loss;
 };
@@ -66,8 +66,8 @@ static void run_backward(struct device *d, struct xent *x, float scale)
 			d, x->slice[s], x->lse, x->targets, s * x->cols, x->vocab, at);
 }
 
-/* The gradients of the real columns as one matrix; those of padding must be zero, and those
- * of a row must sum to zero. */
+/* The gradients of all slices without padding, as one matrix; those of padding must be zero, and
+ * each row must sum to zero. */
 static float *gathered(const struct xent *x, double scale, double bound)
 {
 	float *grad = floats(x->rows * x->vocab);
@@ -87,7 +87,7 @@ static float *gathered(const struct xent *x, double scale, double bound)
 	return grad;
 }
 
-/* A float near 1e4 has 1e-3 between it and its neighbour, and so has the log-sum-exp. */
+/* Near 1e4, floats, and so the log-sum-exp, have a spacing of 1e-3. */
 static void check_xent(struct device *d, struct xent *x, float scale, bool large)
 {
 	double bound = large ? 2e-4 : 1e-6, grad_bound = large ? 1e-3 : 4e-6;
@@ -123,7 +123,7 @@ static void slices(void **state)
 	check_xent(*state, &large, 1, false);
 }
 
-/* All of a row, or one of it, is far away; nothing overflows. */
+/* All logits of a row, or one, are large; nothing overflows. */
 static void large_logits(void **state)
 {
 	for (int64_t n = 1; n <= 4; n++) {
@@ -144,7 +144,7 @@ static void large_logits(void **state)
 	}
 }
 
-/* The sure answer costs nothing and the surely wrong one its whole distance. */
+/* A certain and correct prediction has no loss; a wrong one has the difference of the logits. */
 static void certain_rows(void **state)
 {
 	struct xent x = xent_of(2, 50, 1, 64);
