@@ -58,7 +58,7 @@ const struct bench_column result_columns[] = {
 const char *const place_names[N_COLL_PLACES] = {
 	[COLL_OUT_OF_PLACE] = "out_of_place", [COLL_IN_PLACE] = "in_place"};
 
-/* At most two decimals, fewer if the column is narrow. */
+/* At most two decimals, fewer if they do not fit the column. */
 static void print_real(double x, int width)
 {
 	char text[NUM_TEXT];

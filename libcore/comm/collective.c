@@ -48,7 +48,7 @@ const struct coll_info coll_table[N_COLL] = {
 	[COLL_SENDRECV] = {"sendrecv", 1, 1, false, false, {true, false}, bus_whole, "1",
 		"to the next rank, from the one before"},
 	[COLL_BARRIER] = {"barrier", 1, 1, false, false, {true, false}, bus_whole, "1",
-		"nobody leaves before all came"},
+		"no rank leaves before all have entered"},
 };
 /* clang-format on */
 

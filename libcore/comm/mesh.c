@@ -34,23 +34,24 @@ int mesh_resolve(
 		degree[a] = (int)wanted[a];
 		product *= wanted[a];
 	}
-	struct str said = {0};
+	struct str degrees = {0};
 	int rc = 0;
 	for (int a = 0; a < N_AXES; a++)
 		if (wanted[a] > 1)
-			str_printf(&said, "%s%s=%d", said.len ? " x " : "", axis_names[a],
-				degree[a]);
+			str_printf(&degrees, "%s%s=%d", degrees.len ? " x " : "",
+				axis_names[a], degree[a]);
 	if (rest >= 0 && ranks % product == 0)
 		degree[rest] = (int)(ranks / product);
 	else if (rest >= 0)
 		rc = err_set(e, EX_USAGE,
 			"%d ranks are no multiple of %s: nothing whole is left for %s",
-			ranks, said.s, axis_names[rest]);
+			ranks, degrees.s, axis_names[rest]);
 	else if (product != ranks)
 		rc = err_set(e, EX_USAGE, "%s is %lld rank%s, and there %s %d",
-			said.len ? said.s : "1 along every axis", (long long)product,
-			product == 1 ? "" : "s", ranks == 1 ? "is" : "are", ranks);
-	str_free(&said);
+			degrees.len ? degrees.s : "1 along every axis",
+			(long long)product, product == 1 ? "" : "s",
+			ranks == 1 ? "is" : "are", ranks);
+	str_free(&degrees);
 	return rc;
 }
 
