@@ -1,14 +1,14 @@
 /*
  * model: the definition of a model: architecture, tensor table, initial weights. Its forward and
  * backward are in pass.h, block.h and linear.h, decoding is in generate.h. Layers depend on shapes
- * and on the interfaces of parallel.h, not on the layout.
+ * and on the interfaces of libcore/parallel, not on the layout.
  */
 #ifndef MODEL_H
 #define MODEL_H
 
 #include "base/base.h"
 #include "kernels/kernels.h"
-#include "parallel/parallel.h"
+#include "parallel/store.h"
 
 /* ---- config.c: configuration and tensor table ------------------------------------ */
 
