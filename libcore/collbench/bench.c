@@ -1,4 +1,4 @@
-/* Benchmarks of collectives: buffers, times, checks. What is printed is not known here. */
+/* Measurements of collectives: buffers, times, checks. Prints nothing. */
 #include "base/file.h"
 #include "collbench/collbench.h"
 
@@ -10,12 +10,12 @@
 #include <unistd.h>
 
 const struct bench_result bench_nothing = {
-	NAN, NAN, NAN, -1, NAN, NAN, NAN, NAN}; /* as the struct has them */
+	NAN, NAN, NAN, -1, NAN, NAN, NAN, NAN}; /* in the order of the struct */
 
 /* ---- buffers --------------------------------------------------------------------- */
 
-/* Two buffers, and as much again for what MPI takes for itself (it was seen to copy the
- * input of a reduction, and half the blocks of a gather). */
+/* Two buffers, and as much for MPI's internal buffers (MPICH copies the input of a reduction, and
+ * half the blocks of a gather). */
 static int check_memory(const struct bench *b, int64_t max_bytes, struct err *e)
 {
 	char need[NUM_TEXT], has[NUM_TEXT];
@@ -99,7 +99,7 @@ static void measure(struct bench *b, const struct coll_case *c, struct bench_res
 	int ranks = b->comm->size;
 	int64_t n_bytes = coll_bytes(c->what, ranks, c->count, c->type);
 	struct coll_args a = args_of(b, c);
-	/* Zeros stay what they are: repeated products would become denormal, and slow. */
+	/* zeros: repeated multiplication of other values gives denormal numbers, which are slow */
 	memset(b->send, 0, (size_t)n_bytes);
 	memset(b->recv, 0, (size_t)n_bytes);
 	for (int64_t i = 0; i < b->warmup; i++)
@@ -154,7 +154,7 @@ static int64_t check_buffers(struct bench *b, const struct coll_case *c)
 	return verify_wrong(&v, b->send, b->recv);
 }
 
-/* Ranks with the same answer share a monotonic clock: they run on one kernel. */
+/* Equal for ranks that run on one kernel, and so share its monotonic clock. */
 static uint64_t clock_id(int rank)
 {
 	struct str boot = {0};
@@ -165,13 +165,12 @@ static uint64_t clock_id(int rank)
 	return id;
 }
 
-/* Nobody may leave a barrier before the last rank came to it. In each turn another rank
- * comes late. */
+/* No rank may leave a barrier before the last one has entered it. Another rank is late in each turn. */
 static int64_t check_barrier(struct bench *b)
 {
 	struct visit {
 		uint64_t clock;
-		double came, left;
+		double entered, left;
 	};
 	enum { MAX_TURNS = 8, LATE_US = 500 };
 	struct comm *c = b->comm;
@@ -181,7 +180,7 @@ static int64_t check_barrier(struct bench *b)
 	for (int64_t turn = 0; turn < turns; turn++) {
 		if (c->rank == part_begin(c->size, turns, turn))
 			usleep(LATE_US);
-		mine.came = clock_seconds();
+		mine.entered = clock_seconds();
 		comm_barrier(c);
 		mine.left = clock_seconds();
 		if (fault_is_here(b, COLL_BARRIER)) {
@@ -191,8 +190,8 @@ static int64_t check_barrier(struct bench *b)
 		comm_allgather(c, &mine, all, sizeof(mine));
 		bool early = false;
 		for (int r = 0; r < c->size; r++)
-			early = early ||
-				(all[r].clock == mine.clock && mine.left < all[r].came);
+			early = early || (all[r].clock == mine.clock &&
+						 mine.left < all[r].entered);
 		wrong += early;
 	}
 	free(all);

@@ -1,10 +1,10 @@
-/* collbench: collectives, timed and checked; what pt-collbench is made of. */
+/* collbench: measures and checks collectives, for pt-collbench. */
 #ifndef COLLBENCH_H
 #define COLLBENCH_H
 
 #include "comm/collective.h"
 
-/* ---- verify.c: inputs whose results are known to the last bit -------------------- */
+/* ---- verify.c: inputs with known results, compared bit by bit --------------------- */
 
 /* One collective as it is measured and checked. */
 struct coll_case {
@@ -16,25 +16,25 @@ struct coll_case {
 	int64_t count;
 };
 
-/* Elements are a function of (rank, index, iteration). */
+/* A check on this rank. Input elements are a function of (rank, index, iteration). */
 struct verify {
 	struct coll_case c;
 	int rank, n_ranks;
 	uint64_t iteration;
 };
 
-enum { VERIFY_GUARD = 4096 }; /* bytes before and after a buffer that nobody may write */
+enum { VERIFY_GUARD = 4096 }; /* bytes of the guards before and after a buffer */
 
 /* Fills both buffers, as far as the case uses them, and the guards around them. */
 void verify_fill(const struct verify *v, char *send, char *recv);
-/* After the collective: the elements of this rank that are not what they should be, in
- * the result, in what should have stayed as it was, and in the guards. */
+/* After the collective: the number of wrong elements on this rank, in the result, in buffers that
+ * must not change, and in the guards. */
 int64_t verify_wrong(const struct verify *v, const char *send, const char *recv);
 
-/* ---- bench.c: collectives, timed and checked ------------------------------------- */
+/* ---- bench.c: measurement --------------------------------------------------------- */
 
-/* Flips the lowest bit of an element of a result before it is checked, so that the check
- * itself can be tested. Elements below 0 and behind the last one are in the guards. */
+/* A test of the check: flips the lowest bit of a result's element before the check. Elements below
+ * 0 and after the last one are in the guards. */
 struct bench_fault {
 	bool wanted, done;
 	enum coll what;
@@ -43,50 +43,49 @@ struct bench_fault {
 };
 
 struct bench {
-	int64_t warmup, iters, checks; /* iterations: set them, and the fault, first */
+	int64_t warmup, iters,
+		checks; /* iterations; the caller sets these and the fault */
 	struct bench_fault fault;
 	struct comm *comm;
 	struct comm_place place;
 	struct arena memory;
 	char *send, *recv;
-	double *seconds; /* [iters + 1]: of each iteration, and their mean */
+	double *seconds; /* [iters + 1]: each iteration, then the mean */
 	uint64_t iteration;
 };
 
-/* What was measured: not a number, where it was not; wrong: -1. */
+/* Values that were not measured are NaN; wrong: -1. */
 struct bench_result {
-	double time, algbw, busbw; /* us; 1e9 bytes a second */
+	double time, algbw, busbw; /* us; 1e9 bytes/s */
 	int64_t wrong;
-	double i_min, i_max, i_p99, i_cv; /* of the iterations: us, and percent */
+	double i_min, i_max, i_p99, i_cv; /* over iterations: us; i_cv: percent */
 };
 extern const struct bench_result bench_nothing;
 
-/* Collective. Buffers for collectives of up to this size; all ranks get the same error. */
+/* Collective. Allocates buffers for collectives of up to max_bytes. -1: not enough memory on some
+ * rank, the same error on all ranks. */
 int bench_open(struct bench *b, struct comm *c, int64_t max_bytes, struct err *e);
 void bench_close(struct bench *b);
-/* Elements of a block when the collective is to be about `bytes` large; at least one. */
+/* The number of elements of a block in a collective of `bytes` (coll_bytes()); at least 1. */
 int64_t bench_count(
 	const struct bench *b, enum coll what, enum comm_type t, int64_t bytes);
-/* Collective. Times of an iteration are the slowest rank's. */
+/* Collective. The time of an iteration is the slowest rank's. */
 void bench_run(struct bench *b, const struct coll_case *c, struct bench_result *r);
-/* Of ranks `leader` and `other` only: 8 bytes there and back, in seconds, the mean of n
- * times; known to the leader. Not a number: other bytes came back. */
+/* Called by ranks `leader` and `other` only. On the leader: the mean time of n round trips of 8
+ * bytes, in seconds; NaN: the bytes were wrong. */
 double bench_round_trip(struct comm *c, int leader, int other, int64_t n);
 
-/* ---- smoke.c: do ranks, hosts and libraries work together? ----------------------- */
-
-/* What a rank tells all others about itself. */
+/* ---- smoke.c: the smoke test of ranks, hosts and libraries ------------------------ */
 struct peer {
 	char host[64], libraries[192];
 	int64_t pid;
 };
 
-/* Collective. Of every rank; free() it. */
+/* Collective. All-gathers struct peer: [size], to be freed by the caller. */
 struct peer *peers_meet(struct comm *world, const char *libraries);
-/* To be called before comm_open: should anything hang, the end comes after some seconds,
- * and the ranks that wait say for what. */
+/* Sets a timeout, before comm_open(): a rank that waits at its end prints the operation and exits. */
 void smoke_watch(const char *program);
-/* Collective. Rank 0 prints what was found. 0: all is well; EX_FAILED. */
+/* Collective. Rank 0 prints the results. Returns 0 or EX_FAILED, and cancels the timeout. */
 int smoke_run(struct comm *world, const struct peer *peers, const bool wanted[N_COLL],
 	const struct bench_fault *fault);
 

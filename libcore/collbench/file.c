@@ -32,7 +32,7 @@ static const struct h5_field column_fields[] = {
 	{"doc", H5_TEXT, offsetof(struct column_about, doc), false,
 		"what the column holds"},
 	{"names", H5_TEXT, offsetof(struct column_about, names), true,
-		"of a column of indices: what they mean, separated by blanks"},
+		"in a column of indices: their meanings, separated by blanks"},
 	{0},
 };
 
@@ -47,7 +47,7 @@ static void *column_values(
 	return all;
 }
 
-/* Writes the columns of results that are at `offset` in a row. */
+/* Writes columns whose struct is at `offset` in a row. */
 static int write_columns(struct h5 *file, const struct bench_table *t,
 	const struct bench_column *columns, size_t offset, const char *group,
 	struct err *e)
@@ -103,7 +103,7 @@ static int may_replace(const struct bench_file *f, struct err *e)
 	}
 	if (rc)
 		return err_set(e, EX_IOERR,
-			"%s exists, and is no result of " FORMAT
+			"%s exists, and is not a result of " FORMAT
 			"; --overwrite replaces it",
 			f->path);
 	return 0;

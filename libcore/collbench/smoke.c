@@ -1,4 +1,4 @@
-/* The smoke test: in about a second, do ranks, hosts and libraries work together? */
+/* The smoke test: checks in about a second that ranks, hosts and libraries work together. */
 #include "collbench/collbench.h"
 
 #include <math.h>
@@ -7,24 +7,24 @@
 #include <string.h>
 #include <unistd.h>
 
-enum { WATCH_SECONDS = 30 };
+enum { TIMEOUT_SECONDS = 30 };
 
-/* ---- the watch ------------------------------------------------------------------- */
+/* ---- timeout --------------------------------------------------------------------- */
 
 static const char *volatile phase = "MPI to start";
-static char watcher[80]; /* who waits */
+static char timeout_text[80];
 
 static void write_text(const char *s)
 {
 	if (write(STDERR_FILENO, s, strlen(s)) < 0)
-		return; /* there is nobody left to tell */
+		return; /* standard error is closed */
 }
 
-/* Calls only what a signal handler may. */
-static void too_late(int sig)
+/* Calls async-signal-safe functions only. */
+static void on_timeout(int sig)
 {
 	(void)sig;
-	write_text(watcher);
+	write_text(timeout_text);
 	write_text(phase);
 	write_text("\n");
 	_exit(EX_FAILED);
@@ -32,14 +32,14 @@ static void too_late(int sig)
 
 void smoke_watch(const char *program)
 {
-	struct sigaction a = {.sa_handler = too_late};
-	snprintf(watcher, sizeof(watcher), "%s: rank %d: gave up waiting for ", program,
-		comm_rank_hint());
+	struct sigaction a = {.sa_handler = on_timeout};
+	snprintf(timeout_text, sizeof(timeout_text), "%s: rank %d: gave up waiting for ",
+		program, comm_rank_hint());
 	sigaction(SIGALRM, &a, NULL);
-	alarm(WATCH_SECONDS);
+	alarm(TIMEOUT_SECONDS);
 }
 
-/* ---- what is looked at ----------------------------------------------------------- */
+/* ---- checks ---------------------------------------------------------------------- */
 
 struct peer *peers_meet(struct comm *world, const char *libraries)
 {
@@ -53,7 +53,7 @@ struct peer *peers_meet(struct comm *world, const char *libraries)
 	return all;
 }
 
-/* Rank 0 says it. Returns `good`, which is the same on all ranks. */
+/* Rank 0 prints the line. Returns `good`, which is the same on all ranks. */
 static bool verdict(const struct comm *c, bool good, const char *fmt, ...) PRINTF(3, 4);
 static bool verdict(const struct comm *c, bool good, const char *fmt, ...)
 {
@@ -69,8 +69,8 @@ static bool verdict(const struct comm *c, bool good, const char *fmt, ...)
 	return good;
 }
 
-/* A launcher that belongs to another MPI starts n programs that each believe to be alone.
- * The first of these variables is the nearest launcher's: a job's shell may have others. */
+/* The launcher of another MPI starts n programs, each of which sees one rank. The first of these
+ * variables that is set is the innermost launcher's. */
 static bool check_launcher(const struct comm *c)
 {
 	static const char *const vars[] = {
@@ -90,7 +90,7 @@ static bool check_launcher(const struct comm *c)
 	return verdict(c, true, "ranks: %d", c->size);
 }
 
-/* A host's line stands where its first rank is. */
+/* One line for each host, in the order of their first ranks. */
 static bool check_hosts(const struct comm *c, const struct peer *p)
 {
 	int n_hosts = 0;
@@ -166,7 +166,7 @@ static bool check_collectives(
 
 /* ---- round trips ----------------------------------------------------------------- */
 
-/* Trips between pairs of one kind: on the same host, or not. */
+/* Round trips of the pairs on the same host, or of those on different hosts. */
 struct trips {
 	double min, max, sum;
 	int n, n_bad, slow[2];
@@ -187,8 +187,8 @@ static void trips_add(struct trips *t, double seconds, int a, int b)
 	}
 }
 
-/* Rank r leads the pairs (r, r + 1), (r, r + 2), (r, r + 4) ...: that is every pair of
- * four ranks, every link of a ring, and n log n pairs of many. */
+/* Rank r is the leader of pairs (r, r + 1), (r, r + 2), (r, r + 4), ...: n log n pairs, all pairs of
+ * four ranks, and all links of a ring. */
 static bool check_round_trips(struct comm *c, const struct peer *p)
 {
 	enum { MAX_DISTANCES = 31, TRIPS = 50 };

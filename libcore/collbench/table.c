@@ -1,4 +1,4 @@
-/* The results as a table: its columns, on standard output. */
+/* The table of results: its columns, and printing it. */
 #include "collbench/table.h"
 
 #include <math.h>
@@ -46,8 +46,8 @@ const struct bench_column result_columns[] = {
 	{"#wrong", "", 7, COLUMN_TALLY, R(wrong), "wrong", "wrong elements of all ranks; -1: not checked"},
 	{0},
 }, iteration_columns[] = {
-	{"i_min", "(us)", 8, COLUMN_REAL, R(i_min), "i_min", "us: least time of an iteration"},
-	{"i_max", "(us)", 8, COLUMN_REAL, R(i_max), "i_max", "us: largest time of an iteration"},
+	{"i_min", "(us)", 8, COLUMN_REAL, R(i_min), "i_min", "us: shortest time of an iteration"},
+	{"i_max", "(us)", 8, COLUMN_REAL, R(i_max), "i_max", "us: longest time of an iteration"},
 	{"i_p99", "(us)", 8, COLUMN_REAL, R(i_p99), "i_p99", "us: 99th percentile, nearest rank"},
 	{"i_cv%", "(%)", 7, COLUMN_REAL, R(i_cv), "i_cv", "percent: standard deviation over mean"},
 	{0},
@@ -58,7 +58,7 @@ const struct bench_column result_columns[] = {
 const char *const place_names[N_COLL_PLACES] = {
 	[COLL_OUT_OF_PLACE] = "out_of_place", [COLL_IN_PLACE] = "in_place"};
 
-/* As many digits as fit, two behind the point at most. */
+/* At most two decimals, fewer if they do not fit the column. */
 static void print_real(double x, int width)
 {
 	char text[NUM_TEXT];
@@ -86,7 +86,7 @@ static void print_cell(const struct bench_column *c, const void *from)
 
 static void print_row(const struct bench_table *t, const struct bench_row *r)
 {
-	putchar(' '); /* where headings have their # */
+	putchar(' '); /* headings have a # here */
 	for (const struct bench_column *c = case_columns; c->label; c++)
 		print_cell(c, r);
 	for (int p = 0; p < N_COLL_PLACES; p++) {

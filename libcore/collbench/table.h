@@ -1,4 +1,4 @@
-/* The results of pt-collbench: rows, the columns of the table that is printed, and its file. */
+/* The results of pt-collbench: a table, on standard output and as a file. */
 #ifndef COLLBENCH_TABLE_H
 #define COLLBENCH_TABLE_H
 
@@ -7,12 +7,12 @@
 
 /* ---- table.c ------------------------------------------------------------------------ */
 
-/* Names of operations and types, and of collectives; all end with "all" and NULL. */
+/* Names of operations, types and collectives, each followed by "all" and NULL. */
 extern const char *const bench_op_names[N_COMM_OPS + 2];
 extern const char *const bench_type_names[N_COMM_TYPES + 2];
 const char *const *bench_coll_names(void);
 
-/* Codes are indices of names; -1: none. */
+/* A measurement. collective, type and redop are indices of names; -1: none. */
 struct bench_row {
 	int64_t collective, size, count, type, redop, root;
 	struct bench_result result[N_COLL_PLACES];
@@ -24,12 +24,8 @@ struct bench_table {
 	bool per_iteration, checked;
 };
 
-enum column_kind {
-	COLUMN_NAME,
-	COLUMN_WHOLE,
-	COLUMN_TALLY,
-	COLUMN_REAL
-}; /* a negative tally was not taken */
+/* COLUMN_TALLY: a count, negative if nothing was counted. */
+enum column_kind { COLUMN_NAME, COLUMN_WHOLE, COLUMN_TALLY, COLUMN_REAL };
 
 struct bench_column {
 	const char *label, *unit;
@@ -48,7 +44,7 @@ void table_heading(const struct bench_table *t, enum coll what);
 void table_add(struct bench_table *t, const struct bench_row *r, bool print);
 void table_footer(const struct bench_table *t);
 
-/* ---- file.c: the results as an HDF5 file -------------------------------------------- */
+/* ---- file.c: the HDF5 file ---------------------------------------------------------- */
 
 /* The attributes of the file. */
 struct bench_about {
@@ -58,16 +54,16 @@ struct bench_about {
 
 struct h5;
 struct bench_file {
-	const char *path; /* NULL: none is wanted */
-	bool overwrite;	  /* whatever is there; else only results of pt-collbench */
+	const char *path; /* NULL: no file */
+	bool overwrite;	  /* replaces any file; else only results of pt-collbench */
 	struct durable out;
-	struct h5 *file; /* rank 0's */
+	struct h5 *file; /* on rank 0 */
 };
 
-/* Collective. The file is made before anything is measured, so that a path that cannot be
- * written is reported at once. */
+/* Collective. Creates the file before anything is measured, so that a path that cannot be written
+ * is reported at once. -1: the same error on all ranks. */
 int bench_file_begin(struct bench_file *f, struct comm *c, struct err *e);
-/* Collective. The file gets its contents and its name; without a table it is removed. */
+/* Collective. Writes the table and gives the file its name; t NULL: removes the file. */
 int bench_file_end(struct bench_file *f, struct comm *c, const struct bench_table *t,
 	const struct bench_about *about, struct err *e);
 

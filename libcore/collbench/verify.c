@@ -1,15 +1,15 @@
 /*
- * Inputs whose results are known to the last bit, and the check of a result.
+ * Inputs with known results, and the check of a result.
  *
- * A reduction has one right answer only when no order of its additions can round. So an
- * input is a hash of (rank, index, iteration), bent to what its operation keeps exact:
+ * The result of a reduction does not depend on its order only if nothing is rounded. So an input is
+ * a hash of (rank, index, iteration), restricted to values for which the operation is exact:
  *   integers, any op   all bits; sums and products wrap (products: odd numbers, so that
- *                      they do not all end as 0)
- *   floating sum       whole numbers so small that n of them fit the mantissa
+ *                      not all results are 0)
+ *   floating sum       integers so small that the sum of n fits the mantissa
  *   floating product   powers of two, and one rank's full mantissa; no product overflows
- *   floating min, max  any finite numbers but 0
- * What only moves is any bits at all. Every result is computed here again, chunk by chunk,
- * and compared as bytes.
+ *   floating min, max  finite numbers other than 0
+ * Collectives without an operation move arbitrary bits. Expected results are computed chunk by
+ * chunk and compared as bytes.
  */
 #include "collbench/collbench.h"
 
@@ -17,18 +17,18 @@
 
 enum { CHUNK = 512, GUARD_BYTE = 0xa5 };
 
-/* A chunk of elements, wider than any type: floating ones are doubles, all others the low
- * bits of an integer. */
+/* A chunk of elements in the widest types: floating-point ones as doubles, others as the low bits of
+ * an integer. */
 union chunk {
 	uint64_t u[CHUNK];
 	double f[CHUNK];
 };
 
-/* What a block of a buffer holds: block `block` of a rank's input, or one of these. */
+/* The expected content of a block of a buffer: block `block` of a rank's input, or one of these. */
 enum {
 	ALL_RANKS = -1, /* the reduction of that block over all ranks */
-	NOTHING = -2,	/* guard bytes: nobody wrote here */
-	ANYTHING = -3,	/* not to be looked at */
+	UNTOUCHED = -2, /* guard bytes */
+	UNDEFINED = -3, /* not checked */
 };
 
 struct content {
@@ -56,7 +56,7 @@ static int log2_ceil(int n)
 	return bits;
 }
 
-/* 2^e times a mantissa of `bits` bits, the number's sign in the lowest bit of h. */
+/* 2^e times a mantissa of `bits` bits; the lowest bit of h is the sign. */
 static double real(uint64_t h, int bits, int e)
 {
 	uint64_t mantissa = bits ? h >> (64 - bits) << (52 - bits) : 0;
@@ -66,14 +66,14 @@ static double real(uint64_t h, int bits, int e)
 	return x;
 }
 
-/* `first` is the index in the rank's input of the chunk's first element. */
+/* `first`: the index, in the rank's input, of the chunk's first element. */
 static void make_real(
 	const struct verify *v, int rank, int64_t first, int64_t n, union chunk *x)
 {
 	bool is_float = v->c.type == COMM_F32;
 	int mantissa = is_float ? 23 : 52; /* without the leading 1 */
 	int whole = mantissa + 1 - log2_ceil(v->n_ranks);
-	int range = (is_float ? 124 : 1020) / v->n_ranks; /* exponents of factors */
+	int range = (is_float ? 124 : 1020) / v->n_ranks; /* of the factors' exponents */
 	for (int64_t i = 0; i < n; i++) {
 		uint64_t h = x->u[i];
 		if (v->c.op == COMM_SUM) {
@@ -89,7 +89,7 @@ static void make_real(
 	}
 }
 
-/* Reductions of integers are computed in 64 bits: comparing needs the sign there. */
+/* Integers are reduced in 64 bits, so signed types are sign-extended for comparisons. */
 static void make_whole(const struct verify *v, int64_t n, union chunk *x)
 {
 	int unused = 64 - 8 * (int)comm_type_bytes(v->c.type);
@@ -160,7 +160,7 @@ static void make_reduction(
 	}
 }
 
-/* A chunk as the type's bytes. */
+/* Converts a chunk to the case's type. */
 static void store(const struct verify *v, const union chunk *x, int64_t n, void *out)
 {
 	size_t size = comm_type_bytes(v->c.type);
@@ -177,12 +177,12 @@ static void store(const struct verify *v, const union chunk *x, int64_t n, void 
 	}
 }
 
-/* Writes elements [at, at + n) of what a block holds to `out`. */
+/* Writes elements [at, at + n) of a block's expected content to `out`. */
 static void make(
 	const struct verify *v, struct content c, int64_t at, int64_t n, void *out)
 {
 	union chunk x;
-	if (c.rank == NOTHING) {
+	if (c.rank == UNTOUCHED) {
 		memset(out, GUARD_BYTE, (size_t)n * comm_type_bytes(v->c.type));
 		return;
 	}
@@ -216,10 +216,10 @@ static int64_t recv_blocks(const struct verify *v)
 			   : blocks(v, coll_table[v->c.what].recv_parts);
 }
 
-/* What block b of the receive buffer holds before the collective. */
+/* The content of block b of the receive buffer before the collective. */
 static struct content before(const struct verify *v, int64_t b)
 {
-	struct content mine = {v->rank, b}, nothing = {NOTHING, 0};
+	struct content mine = {v->rank, b}, nothing = {UNTOUCHED, 0};
 	if (!in_place(v))
 		return nothing;
 	switch (v->c.what) {
@@ -234,7 +234,7 @@ static struct content before(const struct verify *v, int64_t b)
 	}
 }
 
-/* And after it. Where a rank gets no result, its buffer stays as it was. */
+/* The content after the collective: unchanged on ranks that get no result. */
 static struct content after(const struct verify *v, int64_t b)
 {
 	bool at_root = v->rank == v->c.root;
@@ -248,7 +248,7 @@ static struct content after(const struct verify *v, int64_t b)
 	case COLL_ALLGATHER:
 		return (struct content){(int)b, 0};
 	case COLL_REDUCESCATTER:
-		return (struct content){b ? ANYTHING : ALL_RANKS, v->rank};
+		return (struct content){b ? UNDEFINED : ALL_RANKS, v->rank};
 	case COLL_SCATTER:
 		if (in_place(v) && b != v->rank)
 			return before(v, b);
@@ -260,7 +260,7 @@ static struct content after(const struct verify *v, int64_t b)
 	case COLL_SENDRECV:
 		return (struct content){(v->rank + v->n_ranks - 1) % v->n_ranks, 0};
 	default:
-		return (struct content){NOTHING, 0};
+		return (struct content){UNTOUCHED, 0};
 	}
 }
 
@@ -276,7 +276,7 @@ static int64_t count_wrong(const struct verify *v, struct content c, const char 
 	union chunk right;
 	size_t size = comm_type_bytes(v->c.type);
 	int64_t wrong = 0;
-	if (c.rank == ANYTHING)
+	if (c.rank == UNDEFINED)
 		return 0;
 	for (int64_t at = 0; at < v->c.count; at += CHUNK) {
 		int64_t n = min64(CHUNK, v->c.count - at);

@@ -1,4 +1,4 @@
-/* Collectives: one table of them, those on a few values, agreement. */
+/* The table of collectives, collectives on a few values, error agreement. */
 #include "comm/collective.h"
 
 #include <stdlib.h>
@@ -26,7 +26,7 @@ static double bus_whole(int n)
 	return 1;
 }
 
-/* Places are those that MPI has: MPI_Bcast takes one buffer, MPI_Sendrecv two. */
+/* has_place is as in MPI: MPI_Bcast takes one buffer, MPI_Sendrecv two. */
 /* clang-format off */
 const struct coll_info coll_table[N_COLL] = {
 	[COLL_ALLREDUCE] = {"allreduce", 1, 1, false, true, {true, true}, bus_allreduce, "2(n-1)/n",
@@ -48,7 +48,7 @@ const struct coll_info coll_table[N_COLL] = {
 	[COLL_SENDRECV] = {"sendrecv", 1, 1, false, false, {true, false}, bus_whole, "1",
 		"to the next rank, from the one before"},
 	[COLL_BARRIER] = {"barrier", 1, 1, false, false, {true, false}, bus_whole, "1",
-		"nobody leaves before all came"},
+		"no rank leaves before all have entered"},
 };
 /* clang-format on */
 
@@ -129,10 +129,10 @@ int comm_agree(struct comm *c, struct err *e)
 		return 0;
 	int64_t text = (int64_t)(hash_str(e->msg) >> 1);
 	bool same = comm_min_i64(c, text) == comm_max_i64(c, text);
-	struct err said = *e;
-	comm_bcast(c, &said, sizeof(said), (int)first);
-	*e = said;
-	if (!same) /* what all have found needs no name */
+	struct err agreed = *e;
+	comm_bcast(c, &agreed, sizeof(agreed), (int)first);
+	*e = agreed;
+	if (!same) /* an error of all ranks needs no rank number */
 		err_prefix(e, "rank %lld: ", (long long)first);
 	return -1;
 }

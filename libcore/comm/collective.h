@@ -32,7 +32,7 @@ enum coll {
 	N_COLL
 };
 
-/* Where a collective may find its input and leave its result. */
+/* Separate buffers for input and result, or one. */
 enum coll_place { COLL_OUT_OF_PLACE, COLL_IN_PLACE, N_COLL_PLACES };
 
 /*
@@ -53,14 +53,13 @@ extern const struct coll_info coll_table[N_COLL];
 
 /* Blocks of the larger of a rank's two buffers. */
 int coll_blocks(enum coll what, int ranks);
-/* The bytes of that buffer: what nccl-tests calls size. */
+/* The bytes of that buffer, called size in nccl-tests. */
 int64_t coll_bytes(enum coll what, int ranks, int64_t count, enum comm_type t);
 
 /*
- * In place, `recv` is the only buffer and holds coll_blocks() blocks on every rank. Each
- * block lies where it has its place in the larger buffer: in an allgather, gather and
- * scatter, that of rank r is number r, before and after. A reducescatter leaves its result
- * in block 0, and anything in the others, as MPI does.
+ * In place, `recv` is the only buffer and holds coll_blocks() blocks on every rank. In an allgather,
+ * gather and scatter, the block of rank r is number r, before and after. A reducescatter writes its
+ * result to block 0, and the others are undefined, as with MPI.
  */
 struct coll_args {
 	const void *send; /* NULL: in place */
@@ -71,8 +70,7 @@ struct coll_args {
 	int root;
 };
 
-/* Collective, and it returns when it is complete; requests.h has the form that goes on in the
- * background. */
+/* Collective, blocking; the nonblocking form is comm_enqueue() (requests.h). */
 void comm_run(struct comm *c, enum coll what, const struct coll_args *a);
 
 #endif

@@ -1,20 +1,19 @@
 /*
- * comm: the only callers of MPI. This header has groups of ranks and the calls that every floor
- * needs; the others have a subject each:
+ * comm: the only callers of MPI. This header declares groups of ranks (communicators) and the calls
+ * that every floor needs; each of the others has one subject:
  *   mesh.h        named axes, and the groups along them
  *   collective.h  collectives: their table, types and operations
- *   requests.h    collectives and messages that go on in the background
+ *   requests.h    nonblocking collectives and messages
  *   tags.h        the tags of messages, one table for all floors
  *   tree.h        the canonical tree of a sum
  *   sum.h         sums over a group by that tree
  *   shared.h      memory that the ranks of one host share
- *   notify.h      notifications between ranks that do not wait for each other
+ *   notify.h      nonblocking notifications between ranks
  *   comm_internal.h  what a transport implements, for the files of this floor only
  *
- * A group of one rank answers everything itself, without MPI; that is the only place
- * where "degree 1" is a special case. Calls marked *collective* must be made by every
- * rank of the group, in the same order. A failing MPI call ends the program with a message
- * that names the group, the operation and the bytes.
+ * A group of one rank does not call MPI; that is the only place where "degree 1" is a special case.
+ * Calls marked *collective* must be made by every rank of the group, in the same order. A failing
+ * MPI call ends the program with a message that names the group, the operation and the bytes.
  */
 #ifndef COMM_H
 #define COMM_H
@@ -27,26 +26,26 @@ struct device;
 
 struct comm {
 	int rank, size;
-	char name[16];		    /* of the axis: "world", "dp", ... */
-	int color;		    /* distinguishes groups of the same name */
-	uint64_t seq;		    /* operations begun: the same on all ranks */
-	uint64_t n_sums;	    /* tree sums begun: the same on all ranks */
+	char name[16];	 /* of the axis: "world", "dp", ... */
+	int color;	 /* distinguishes groups of the same name */
+	uint64_t seq;	 /* number of operations begun, the same on all ranks */
+	uint64_t n_sums; /* number of tree sums begun, likewise */
 	const struct comm_ops *ops; /* NULL: a group of one rank, or a planned group */
 	void *impl;
 	bool shares;  /* all ranks are on one host and can map each other's memory */
-	bool planned; /* for plans: nothing is sent, bytes are counted */
+	bool planned; /* of comm_planned() */
 	int64_t sent; /* bytes that this rank has sent in the group */
 };
 
-/* All ranks that were started together: MPI is initialised when a launcher's variables
- * are set (PMI_RANK, PMI_ID, PMI_FD, PMIX_RANK, or Slurm's with several tasks), or with
- * PT_MPI=yes; with PT_MPI=no never. */
+/* Collective. The group of all ranks. MPI is initialised if a launcher's variables are set
+ * (PMI_RANK, PMI_ID, PMI_FD, PMIX_RANK, or Slurm's with several tasks), or with PT_MPI=yes; never
+ * with PT_MPI=no. */
 struct comm *comm_open(void);
 /* This rank's number from the launcher's variables, before MPI runs; 0 without a launcher. */
 int comm_rank_hint(void);
 /* A group of this rank alone. */
 struct comm *comm_self(const char *name);
-/* A group for plans: its operations only count bytes. */
+/* A group for plans: its operations send nothing and count the bytes in `sent`. */
 struct comm *comm_planned(const char *name, int rank, int size, bool shares);
 /* Collective. Ranks of one color form a group, ordered by their rank in c; a rank with
  * color -1 gets NULL. */
@@ -63,13 +62,13 @@ struct comm_place {
 	int local_rank, local_size, n_hosts, processors;
 	bool shares; /* all ranks can share memory; false with PT_SHARED=no */
 };
-/* What comm_open has found out about this rank. */
+/* Set by comm_open(). */
 void comm_place(struct comm_place *place);
 const char *comm_version(void); /* "MPICH 4.0.2"; works without MPI running, too */
 
-/* ---- collective.c: collectives on a few values ------------------------------------- */
+/* ---- collective.c: blocking collectives on a few values ----------------------------- */
 
-/* Collective, and they return when they are complete. */
+/* All are collective, and return when they are complete. */
 void comm_barrier(struct comm *c);
 void comm_bcast(struct comm *c, void *p, int64_t n_bytes, int root);
 void comm_bcast_str(struct comm *c, struct str *s, int root);
@@ -79,40 +78,39 @@ int64_t comm_min_i64(struct comm *c, int64_t v);
 /* all[rank] = each rank's n_bytes */
 void comm_allgather(struct comm *c, const void *mine, void *all, int64_t n_bytes);
 /*
- * Did any rank fail? If so every rank gets the error of the lowest rank that failed, with the
- * rank's number in front, and -1. Ranks must call this before the next collective after
- * anything that may fail on one of them alone.
+ * Error agreement: if any rank failed, every rank gets the error of the lowest rank that failed,
+ * prefixed with its number unless all have the same, and -1. Required before the next collective
+ * after any operation that may fail on one rank only.
  */
 int comm_agree(struct comm *c, struct err *e);
 
 /* ---- requests.c: progress ----------------------------------------------------------- */
 
-/* Background work: a function that waits and comm_poll() call until it is removed. */
+/* Background work: a function that all waits and comm_poll() call until it is removed. */
 void comm_background(void (*poll)(void *), void *with);
 void comm_background_end(void (*poll)(void *), void *with);
-/* Lets communication in the background make progress; never waits. */
+/* Makes progress on background communication; never waits. */
 void comm_poll(void);
-/* PT_OVERLAP=no: communication that could overlap with computation is waited for at once, so
- * that one can measure what overlap saves. The order of operations depends on it, so it holds
- * for all ranks or for none. */
+/* False with PT_OVERLAP=no: communication that could overlap with computation is completed at once,
+ * to measure what overlap saves. The order of operations depends on it, so all ranks agree. */
 bool comm_overlaps(void);
 /* Seconds that this rank has spent in waits since it started. */
 double comm_waited(void);
 
 /* ---- staging.c: the memory of a device ------------------------------------------------ */
 
-/* From now on buffers of messages and collectives may be in this device's arenas
- * (device_arena); NULL: in no device's. Memory that ranks share is always the host's. */
+/* From now on buffers of messages and collectives may be in this device's arenas (device_arena);
+ * NULL: host memory only. Memory that ranks share is always host memory. */
 void comm_device(struct device *d);
 
-/* ---- watchdog.c: ranks that are missing ----------------------------------------------- */
+/* ---- watchdog.c: a time limit for waits ----------------------------------------------- */
 
-/* From now on, a rank that has waited for others this long ends the job with EX_FAILED, and
- * names what it waited for and which ranks are missing. A rank that computes and polls is not
- * missing, however long that takes. 0: no limit. comm_open() begins with COMM_WATCHDOG. */
+/* From now on, a rank that has waited this long ends the job with EX_FAILED and a message that names
+ * the operation and the missing ranks. A rank that computes and polls is never missing. 0: no limit.
+ * comm_open() sets COMM_WATCHDOG. */
 enum { COMM_WATCHDOG = 600 }; /* seconds */
 void comm_watchdog(struct comm *world, double seconds);
-/* Collective: while it is paused, a wait may take any time, e.g. for a pipe. */
+/* Collective. While it is paused, there is no limit, e.g. for reading a pipe. */
 void comm_watchdog_pause(bool pause);
 
 #endif

@@ -4,9 +4,9 @@
 
 #include "comm/requests.h"
 
-/* A transport. */
+/* The functions of a transport. */
 struct comm_ops {
-	/* Starts requests in their order; they get their handles. */
+	/* Starts requests in their order and sets their handles. */
 	void (*start)(struct comm *c, struct comm_request *r, int n);
 	/* Is it complete, in the sense of requests.h? Never waits. */
 	bool (*test)(struct comm *c, struct comm_request *r);
@@ -15,30 +15,30 @@ struct comm_ops {
 	struct comm *(*split)(struct comm *c, int color);
 	void (*free)(struct comm *c);
 	void (*close)(struct comm *world);
-	/* Lets what is under way make progress. */
+	/* Makes progress on requests in flight. */
 	void (*progress)(struct comm *world);
 };
 
-/* Filled in by comm_open(). */
+/* Set by comm_open(). */
 extern struct comm_place comm_here;
-/* More ranks on this host than processors, or other programs use it too: waits sleep. */
+/* More ranks on this host than processors, or PT_CROWDED=yes: waits sleep. */
 extern bool comm_crowded;
 /* Collective. Reads PT_OVERLAP on all ranks. */
 void comm_read_overlap(struct comm *world);
 
-/* mpi.c; fills in the place */
+/* mpi.c: initialises MPI and sets *place. */
 struct comm *comm_open_mpi(struct comm_place *place);
 /* progress.c: from now on a thread makes communication progress while this rank computes. Must
  * be called before the world is split. */
 void comm_progress_thread(struct comm *world);
 
-/* staging.c: redirects the buffers of a request that are in a device's memory to the host's; and
- * on completion, copies what was received to its place. */
+/* staging.c: replaces the buffers of a request that are in device memory by host buffers; and on
+ * completion, copies received data to the device. */
 bool staging_needed(const void *p);
 void staging_begin(const struct comm *c, struct comm_request *r);
 void staging_end(struct comm_request *r);
 
-/* watchdog.c: requests.c reports when a wait begins, and with NULL when it ends. */
+/* watchdog.c: requests.c calls it when a wait begins, and with NULL when it ends. */
 void watchdog_wait(const struct comm *group, const struct comm_what *what);
 void watchdog_poll(void);
 void watchdog_end(void);

@@ -1,4 +1,4 @@
-/* The mesh: all ranks as a box of named axes, and groups of those that differ along some. */
+/* The mesh: degrees, groups of ranks along axes, and its diagram. */
 #include "comm/mesh.h"
 
 #include <stdlib.h>
@@ -11,7 +11,7 @@ struct mesh_group {
 	struct comm *c;
 };
 
-/* ---- its shape ------------------------------------------------------------------- */
+/* ---- degrees --------------------------------------------------------------------- */
 
 int mesh_resolve(
 	const int64_t wanted[N_AXES], int ranks, int degree[N_AXES], struct err *e)
@@ -34,23 +34,24 @@ int mesh_resolve(
 		degree[a] = (int)wanted[a];
 		product *= wanted[a];
 	}
-	struct str said = {0};
+	struct str degrees = {0};
 	int rc = 0;
 	for (int a = 0; a < N_AXES; a++)
 		if (wanted[a] > 1)
-			str_printf(&said, "%s%s=%d", said.len ? " x " : "", axis_names[a],
-				degree[a]);
+			str_printf(&degrees, "%s%s=%d", degrees.len ? " x " : "",
+				axis_names[a], degree[a]);
 	if (rest >= 0 && ranks % product == 0)
 		degree[rest] = (int)(ranks / product);
 	else if (rest >= 0)
 		rc = err_set(e, EX_USAGE,
 			"%d ranks are no multiple of %s: nothing whole is left for %s",
-			ranks, said.s, axis_names[rest]);
+			ranks, degrees.s, axis_names[rest]);
 	else if (product != ranks)
 		rc = err_set(e, EX_USAGE, "%s is %lld rank%s, and there %s %d",
-			said.len ? said.s : "1 along every axis", (long long)product,
-			product == 1 ? "" : "s", ranks == 1 ? "is" : "are", ranks);
-	str_free(&said);
+			degrees.len ? degrees.s : "1 along every axis",
+			(long long)product, product == 1 ? "" : "s",
+			ranks == 1 ? "is" : "are", ranks);
+	str_free(&degrees);
 	return rc;
 }
 
@@ -134,7 +135,7 @@ static void name_group(struct mesh_part part, char *name, size_t size)
 struct comm *mesh_group(struct mesh *m, struct mesh_part part)
 {
 	char name[sizeof(m->world->name)];
-	for (int a = 0; a < N_AXES; a++) /* along which nobody differs */
+	for (int a = 0; a < N_AXES; a++) /* axes of one rank change nothing */
 		if (m->degree[a] == 1)
 			part.axes &= ~AXIS_BIT(a);
 	if (part.tp_run >= m->degree[AXIS_TP])
@@ -201,7 +202,7 @@ const struct comm *mesh_group_number(const struct mesh *m, int i)
 	return i < m->n_groups ? m->groups[i].c : i == m->n_groups ? m->world : NULL;
 }
 
-/* ---- for people ------------------------------------------------------------------ */
+/* ---- text ------------------------------------------------------------------------ */
 
 void mesh_name(const int degree[N_AXES], struct str *out)
 {
@@ -223,8 +224,7 @@ static const char *range(char text[32], int first, int last)
 	return text;
 }
 
-/* Ranks [r, r + n), which lie next to each other: all along cp and tp, or, where each of
- * these is 1, along the axis that is left. */
+/* Consecutive ranks [r, r + n): all along cp and tp, or if both are 1, along one other axis. */
 static void draw_line(const struct mesh *m, int r, int n, struct str *out)
 {
 	const int *degree = m->degree;
@@ -249,11 +249,11 @@ static void draw_line(const struct mesh *m, int r, int n, struct str *out)
 	str_putc(out, '\n');
 }
 
-/* One line for each run of ranks that lie next to each other, along cp and tp or the last axis
- * that has several. Of very many, the first and the last. */
+/* One line for each run of consecutive ranks along cp and tp, or along the last axis with several
+ * ranks. Of many lines, the first ones and the last. */
 void mesh_draw(const int degree[N_AXES], struct str *out)
 {
-	enum { MOST = 16, BEGIN = 8 };
+	enum { MAX_LINES = 16, BEGIN = 8 };
 	struct mesh m = {.n_groups = 0};
 	memcpy(m.degree, degree, sizeof(m.degree));
 	int run = degree[AXIS_CP] * degree[AXIS_TP];
@@ -261,7 +261,7 @@ void mesh_draw(const int degree[N_AXES], struct str *out)
 		run = degree[a];
 	int n = n_ranks(&m) / run;
 	for (int i = 0; i < n; i++) {
-		if (n > MOST && i == BEGIN) {
+		if (n > MAX_LINES && i == BEGIN) {
 			str_printf(out, "... %d lines like these\n", n - 1 - BEGIN);
 			i = n - 1;
 		}

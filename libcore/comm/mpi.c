@@ -1,4 +1,4 @@
-/* The MPI backend. MPI_ERRORS_RETURN everywhere: a failure names what it was. */
+/* The MPI transport. Communicators have MPI_ERRORS_RETURN, so that messages name the operation. */
 #include "comm/comm_internal.h"
 
 #include <mpi.h>
@@ -9,7 +9,7 @@
 
 _Static_assert(sizeof(MPI_Request) <= sizeof(int64_t), "a request fits in a handle");
 
-/* MPI only says that something failed; `w` knows what, also when it fails in a wait. */
+/* MPI's error does not name the operation; `w` does, even if a later test reports the error. */
 static void check(const struct comm *c, int rc, const struct comm_what *w)
 {
 	char text[MPI_MAX_ERROR_STRING];
@@ -57,8 +57,8 @@ static MPI_Datatype mpi_type(enum comm_type t)
 /* ---- reductions ------------------------------------------------------------------ */
 
 /*
- * MPICH compares unsigned integers as if they were signed (4.0.2: pmodels/mpich#6083; one
- * type again in 2025: #7507), so their minimum and maximum are operations of our own.
+ * MPICH compares unsigned integers as if they were signed (4.0.2: pmodels/mpich#6083; one type
+ * again in 2025: #7507), so their minimum and maximum are user-defined operations.
  */
 static MPI_Op unsigned_min, unsigned_max;
 
@@ -97,16 +97,16 @@ static void fold_max(void *from, void *to, MPI_Count *n, MPI_Datatype *t)
 
 static MPI_Op mpi_op(enum comm_op op, enum comm_type t)
 {
-	bool own = t == COMM_U8 || t == COMM_U32 || t == COMM_U64;
+	bool is_unsigned = t == COMM_U8 || t == COMM_U32 || t == COMM_U64;
 	switch (op) {
 	case COMM_SUM:
 		return MPI_SUM;
 	case COMM_PROD:
 		return MPI_PROD;
 	case COMM_MIN:
-		return own ? unsigned_min : MPI_MIN;
+		return is_unsigned ? unsigned_min : MPI_MIN;
 	case COMM_MAX:
-		return own ? unsigned_max : MPI_MAX;
+		return is_unsigned ? unsigned_max : MPI_MAX;
 	}
 	return MPI_OP_NULL;
 }
@@ -152,7 +152,7 @@ static int start_collective(MPI_Comm m, const struct comm *c, enum coll what,
 	switch (what) {
 	case COLL_ALLREDUCE:
 		return MPI_Iallreduce_c(send, a->recv, n, t, op, m, q);
-	case COLL_REDUCE: /* in place: only the root has two names for one buffer */
+	case COLL_REDUCE: /* in place: MPI_IN_PLACE is valid on the root only */
 		return MPI_Ireduce_c(a->send || at_root ? send : a->recv, a->recv, n, t,
 			op, a->root, m, q);
 	case COLL_BROADCAST:
@@ -258,8 +258,8 @@ static void mpi_free(struct comm *c)
 	free(c);
 }
 
-/* MPICH's launcher drops what it has not yet read of a rank's messages when the job is
- * aborted: it gets the time to read why. */
+/* On an abort, MPICH's launcher drops output that it has not read yet; the pause lets it read the
+ * error message. */
 static void mpi_abort(int code)
 {
 	const struct timespec moment = {.tv_nsec = 200000000};
@@ -278,13 +278,12 @@ static void mpi_progress(struct comm *world)
 }
 
 /*
- * At its end MPICH closes all connections, and a rank that has done so waits for the others in
- * a barrier of the launcher, in which (before 4.2) it answers nobody: a rank whose own close
- * begins later then waits for ever (pmodels/mpich#6596; seen with UCX over TCP, in one of
- * twenty runs). Nobody is early who closes when all have been silent for a while: an answer
- * then comes from a rank whose own question came before.
+ * MPI_Finalize of MPICH closes all connections, then waits in a barrier of the launcher, in which
+ * (before 4.2) it makes no progress: a rank that begins to close its connections later then waits
+ * forever (pmodels/mpich#6596; seen with UCX over TCP, in one of twenty runs). The pause makes all
+ * ranks begin at about the same time, so that each still answers the others.
  */
-static void fall_silent(void)
+static void pause_before_finalize(void)
 {
 	const struct timespec moment = {.tv_nsec = 50000000};
 	if (comm_here.n_hosts > 1)
@@ -293,7 +292,7 @@ static void fall_silent(void)
 
 static void mpi_close(struct comm *world)
 {
-	fall_silent();
+	pause_before_finalize();
 	free(world->impl);
 	free(world);
 	die_hook = NULL;

@@ -1,4 +1,4 @@
-/* Notifications between ranks that do not wait for each other. */
+/* Nonblocking notifications between ranks. */
 #include "comm/notify.h"
 
 #include <stdlib.h>
@@ -43,7 +43,7 @@ void comm_notify_close(struct comm_notify *b)
 	int64_t n;
 	if (!b->c)
 		return;
-	comm_notify_send(b, INT64_MAX); /* each rank's last one */
+	comm_notify_send(b, INT64_MAX); /* each rank's last message */
 	for (int left = b->c->size - 1; left > 0; left -= n == INT64_MAX)
 		comm_take(b->c, &n, sizeof(n), TAG_NOTIFY);
 	for (int r = 0; r < b->c->size; r++) {

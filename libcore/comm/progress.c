@@ -1,11 +1,10 @@
 /*
- * The progress thread. MPICH moves bytes within its own calls only: between hosts, a message of
- * many segments stands still until the next call. So while requests are under way, a thread
- * calls MPI periodically, and communication continues while this rank computes.
+ * The progress thread. MPICH makes progress only inside its calls: between hosts, a message of many
+ * segments stops until the next call. So while requests are in flight, a thread calls MPI
+ * periodically, and communication overlaps with computation.
  *
- * This file stands between the groups and their transport, and lets one thread at a time in
- * (MPI_THREAD_SERIALIZED). Ranks of one host need no such thread: there the receiver copies,
- * which costs the same whenever it is done.
+ * This file wraps the transport's functions in a lock (MPI_THREAD_SERIALIZED). Ranks of one host need
+ * no such thread: there the receiver copies, which costs the same at any time.
  */
 #include "comm/comm_internal.h"
 
@@ -13,8 +12,8 @@
 #include <stdlib.h>
 #include <time.h>
 
-/* A socket's buffer has some MB, which a link of 10 Gbit/s moves in this time. More frequent
- * calls (0.2 and 0.5 ms were tried) cost the computing processor more than they gain. */
+/* A link of 10 Gbit/s transfers the contents of a socket's buffer in this time. More frequent calls
+ * (0.2 and 0.5 ms were tried) cost the computing processor more than they gain. */
 enum { INTERVAL_NS = 1000000 };
 
 static struct {
@@ -25,42 +24,42 @@ static struct {
 	pthread_cond_t started;
 	int64_t under_way; /* handles of requests */
 	bool ends;
-} own = {.lock = PTHREAD_MUTEX_INITIALIZER, .started = PTHREAD_COND_INITIALIZER};
+} progress = {.lock = PTHREAD_MUTEX_INITIALIZER, .started = PTHREAD_COND_INITIALIZER};
 
-static void enter(void)
+static void lock(void)
 {
-	pthread_mutex_lock(&own.lock);
+	pthread_mutex_lock(&progress.lock);
 }
 
-static void leave(void)
+static void unlock(void)
 {
-	pthread_mutex_unlock(&own.lock);
+	pthread_mutex_unlock(&progress.lock);
 }
 
 static void count(int more)
 {
-	if (!own.under_way && more)
-		pthread_cond_signal(&own.started);
-	own.under_way += more;
+	if (!progress.under_way && more)
+		pthread_cond_signal(&progress.started);
+	progress.under_way += more;
 }
 
 static void *make_progress(void *unused)
 {
 	const struct timespec nap = {.tv_nsec = INTERVAL_NS};
 	(void)unused;
-	enter();
-	while (!own.ends) {
-		if (!own.under_way) {
-			pthread_cond_wait(&own.started, &own.lock);
+	lock();
+	while (!progress.ends) {
+		if (!progress.under_way) {
+			pthread_cond_wait(&progress.started, &progress.lock);
 			continue;
 		}
-		leave();
+		unlock();
 		nanosleep(&nap, NULL);
-		enter();
-		if (own.under_way)
-			own.ops->progress(own.world);
+		lock();
+		if (progress.under_way)
+			progress.ops->progress(progress.world);
 	}
-	leave();
+	unlock();
 	return NULL;
 }
 
@@ -76,55 +75,55 @@ static int handles(const struct comm_request *r, int n)
 
 static void locked_start(struct comm *c, struct comm_request *r, int n)
 {
-	enter();
-	own.ops->start(c, r, n);
+	lock();
+	progress.ops->start(c, r, n);
 	count(handles(r, n));
-	leave();
+	unlock();
 }
 
 static bool locked_test(struct comm *c, struct comm_request *r)
 {
-	enter();
+	lock();
 	int before = r->n_handles;
-	bool done = own.ops->test(c, r);
+	bool done = progress.ops->test(c, r);
 	count(r->n_handles - before);
-	leave();
+	unlock();
 	return done;
 }
 
 static bool locked_take(struct comm *c, void *p, int64_t n_bytes, int tag, int *peer)
 {
-	enter();
-	bool there = own.ops->take(c, p, n_bytes, tag, peer);
-	leave();
+	lock();
+	bool there = progress.ops->take(c, p, n_bytes, tag, peer);
+	unlock();
 	return there;
 }
 
 static struct comm *locked_split(struct comm *c, int color)
 {
-	enter();
-	struct comm *part = own.ops->split(c, color);
+	lock();
+	struct comm *part = progress.ops->split(c, color);
 	if (part)
 		part->ops = c->ops;
-	leave();
+	unlock();
 	return part;
 }
 
 static void locked_free(struct comm *c)
 {
-	enter();
-	own.ops->free(c);
-	leave();
+	lock();
+	progress.ops->free(c);
+	unlock();
 }
 
 static void locked_close(struct comm *world)
 {
-	enter();
-	own.ends = true;
-	pthread_cond_signal(&own.started);
-	leave();
-	pthread_join(own.thread, NULL);
-	own.ops->close(world);
+	lock();
+	progress.ends = true;
+	pthread_cond_signal(&progress.started);
+	unlock();
+	pthread_join(progress.thread, NULL);
+	progress.ops->close(world);
 }
 
 void comm_progress_thread(struct comm *world)
@@ -137,8 +136,8 @@ void comm_progress_thread(struct comm *world)
 		.free = locked_free,
 		.close = locked_close,
 	};
-	own.ops = world->ops;
-	own.world = world;
-	if (!pthread_create(&own.thread, NULL, make_progress, NULL))
+	progress.ops = world->ops;
+	progress.world = world;
+	if (!pthread_create(&progress.thread, NULL, make_progress, NULL))
 		world->ops = &locked;
 }

@@ -1,4 +1,4 @@
-/* Requests: what is enqueued, started, polled and waited for; and background work. */
+/* Requests: enqueue, start, test and wait; and background work. */
 #include "comm/comm_internal.h"
 
 #include <sched.h>
@@ -67,7 +67,7 @@ void comm_wait_for(
 	enum { SPINS = 64, YIELDS = 512 };
 	const struct timespec nap = {.tv_nsec = 50000};
 	if (done(with)) {
-		watchdog_poll(); /* a rank that never waits long answers, too */
+		watchdog_poll(); /* so that a rank whose waits are short answers too */
 		return;
 	}
 	double begin = clock_seconds();
@@ -160,7 +160,7 @@ void comm_start(struct comm_requests *r)
 		first[i].what.seq = c->seq;
 		c->sent += c->size > 1 ? sent_bytes(c, &first[i]) : 0;
 	}
-	if (c->size == 1 || c->planned) { /* nothing is under way */
+	if (c->size == 1 || c->planned) { /* complete at once */
 		r->n = r->n_started;
 		return;
 	}

@@ -83,7 +83,7 @@ bool comm_test(struct comm_requests *r);
 /* Waits until it is complete, giving the processor to others meanwhile (MPICH's own waiting
  * does not, which is ruinous when ranks outnumber cores), and keeps background work going. */
 void comm_wait(struct comm_requests *r);
-/* The same for what is received only: sends may still be under way. */
+/* The same for receives only: sends may still be in flight. */
 void comm_wait_received(struct comm_requests *r);
 /* Waits until `done`, which others make true by taking part in `what`. */
 void comm_wait_for(

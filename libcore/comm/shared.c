@@ -1,7 +1,7 @@
 /*
- * Memory that ranks of one host share: a memfd each, which the others open by way of /proc.
- * MPI's shared windows would do as well, but they live in /dev/shm, which containers keep
- * small, and leave their files there when a job is killed at the wrong moment.
+ * Shared memory of the ranks of a host: each creates a memfd, which the others open through /proc.
+ * MPI's shared windows are not used: they are in /dev/shm, which is small in containers, and a job
+ * that is killed may leave files there.
  */
 #include "base/file.h"
 #include "comm/shared.h"
@@ -19,11 +19,11 @@ enum { PAGE = 4096, LINE = 64 };
 
 /* A segment is this, then a cache line for each slot, then, on a page, the data. */
 struct head {
-	/* A number of a process means another one in another container. */
+	/* Verifies the segment: a process id may be another process in another container. */
 	uint64_t token[2];
 };
 
-struct offer {
+struct segment_info {
 	int64_t pid, fd, n_bytes;
 	uint64_t token[2];
 };
@@ -50,7 +50,7 @@ static void *map(int fd, int64_t size)
 	return p;
 }
 
-static int make_own(struct comm_shared *m, struct offer *mine, struct err *e)
+static int create_own(struct comm_shared *m, struct segment_info *mine, struct err *e)
 {
 	int64_t size = data_at(m->n_slots) + mine->n_bytes;
 	mine->fd = memfd_create("pt-shared", MFD_CLOEXEC);
@@ -66,8 +66,8 @@ static int make_own(struct comm_shared *m, struct offer *mine, struct err *e)
 	return 0;
 }
 
-static int see_other(
-	struct comm_shared *m, int rank, const struct offer *o, struct err *e)
+static int map_other(
+	struct comm_shared *m, int rank, const struct segment_info *o, struct err *e)
 {
 	char name[64];
 	snprintf(name, sizeof(name), "/proc/%lld/fd/%lld", (long long)o->pid,
@@ -89,33 +89,32 @@ static int see_other(
 	}
 	if (h)
 		munmap(h, (size_t)size_of(m, rank));
-	return err_set(
-		e, EX_FAILED, "shared memory of rank %d cannot be seen from here", rank);
+	return err_set(e, EX_FAILED, "shared memory of rank %d cannot be mapped", rank);
 }
 
 struct comm_shared *comm_shared_open(
 	struct comm *c, int64_t n_bytes, int n_slots, struct err *e)
 {
 	struct comm_shared *m = xcalloc(1, sizeof(*m));
-	struct offer mine = {.pid = getpid(), .fd = -1, .n_bytes = n_bytes};
-	struct offer *all = xcalloc((size_t)c->size, sizeof(*all));
+	struct segment_info mine = {.pid = getpid(), .fd = -1, .n_bytes = n_bytes};
+	struct segment_info *all = xcalloc((size_t)c->size, sizeof(*all));
 	m->c = c;
 	m->n_slots = n_slots;
 	m->data = xcalloc((size_t)c->size, sizeof(*m->data));
 	m->base = xcalloc((size_t)c->size, sizeof(*m->base));
 	m->n_bytes = xcalloc((size_t)c->size, sizeof(*m->n_bytes));
 	m->n_bytes[c->rank] = n_bytes;
-	make_own(m, &mine, e);
+	create_own(m, &mine, e);
 	comm_allgather(c, &mine, all, sizeof(mine));
 	for (int r = 0; r < c->size; r++) {
 		m->n_bytes[r] = all[r].n_bytes;
 		if (r != c->rank && !e->code)
-			see_other(m, r, &all[r], e);
+			map_other(m, r, &all[r], e);
 		if (m->base[r])
 			m->data[r] = (char *)m->base[r] + data_at(n_slots);
 	}
 	free(all);
-	int failed = comm_agree(c, e); /* all have seen all */
+	int failed = comm_agree(c, e); /* all ranks have mapped all segments */
 	if (mine.fd >= 0)
 		close((int)mine.fd);
 	if (!failed)

@@ -4,24 +4,24 @@
 
 #include "comm/comm.h"
 
-/* Each rank has a segment, and all ranks map all segments. The memory has no name, so nothing
- * is left behind whatever happens to the ranks. */
+/* Each rank has a segment, and all ranks map all segments. The memory has no name, so it is freed
+ * even if ranks are killed. */
 struct comm_shared {
 	struct comm *c;
-	char **data;	  /* [size]: each rank's segment as mapped here; zero at first */
+	char **data; /* [size]: the mapped data of each rank's segment, initially zero */
 	int64_t *n_bytes; /* [size] */
 	void **base;
 	int n_slots;
 };
 
-/* Collective, in a group that shares (struct comm); `n_bytes` may differ. NULL: there is none,
- * on any rank, and *e says why. */
+/* Collective, in a group with comm.shares; `n_bytes` may differ. NULL, on all ranks, with *e set:
+ * it failed on one. */
 struct comm_shared *comm_shared_open(
 	struct comm *c, int64_t n_bytes, int n_slots, struct err *e);
-/* When nobody uses this rank's segment any more. */
+/* Other ranks must not use this rank's segment any more. NULL: does nothing. */
 void comm_shared_close(struct comm_shared *m);
-/* A slot is a counter that every rank raises. What a rank wrote before it posted `n` is visible
- * to those who find that all ranks have posted n or more. */
+/* A slot has one counter for each rank, which the rank increases by posting (release). After
+ * all_posted() has returned true (acquire), the ranks' writes before posting `n` are visible. */
 void comm_shared_post(const struct comm_shared *m, int slot, uint64_t n);
 bool comm_shared_all_posted(const struct comm_shared *m, int slot, uint64_t n);
 /* Resident bytes of this process that are other ranks' segments. */

@@ -1,8 +1,7 @@
 /*
- * Staging: MPI cannot access the memory of a discrete device, so messages to and from that memory
- * go through buffers in the host's memory. What is sent is copied when the request starts; what
- * is received is copied to the device when the request is found to be complete, and kernels that
- * are enqueued after that see it.
+ * Staging: MPI cannot access the memory of a discrete device, so messages to and from it use host
+ * buffers. Data to be sent are copied to the host when the request starts; received data are copied
+ * to the device when a test finds the request complete, before kernels that are enqueued later.
  */
 #include "comm/comm_internal.h"
 #include "kernels/kernels.h"
@@ -36,8 +35,8 @@ static void buffer_bytes(
 		*out = block * c->size;
 }
 
-/* The previous contents of a collective's result are staged, too: not every rank gets a result,
- * nor all of it. */
+/* The previous contents of a collective's result buffer are staged too, because some ranks get no
+ * result, or only a part. */
 void staging_begin(const struct comm *c, struct comm_request *r)
 {
 	struct coll_args *a = &r->a;

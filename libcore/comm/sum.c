@@ -1,10 +1,10 @@
 /*
- * Sums over a group, by the canonical tree. Each rank finishes the tree of its own piece, for
- * all ranks that want it.
+ * Sums over a group by the canonical tree. Each rank finishes the tree of its piece, for all ranks
+ * that receive it.
  *
- * Ranks that share memory read each other's nodes in place, and write the sum where
- * it belongs: each byte is moved once, and nothing is packed. Others exchange messages:
- * the nodes of a piece go to its rank (exchange), and the sum comes back (gather).
+ * Ranks that share memory read each other's nodes in place and write the sum to its destinations:
+ * each byte is moved once, and nothing is packed. Others use messages: the nodes of a piece are sent
+ * to its rank (exchange), which sends the sum back (gather).
  */
 #include "comm/sum.h"
 #include "comm/requests.h"
@@ -50,14 +50,14 @@ int64_t sum_piece(const struct sum_plan *p, int rank, int64_t *first)
 	return min64(n, step * (before + 1)) - *first;
 }
 
-/* Is the vector its only shard, in its own order? */
+/* Is the whole vector one shard with one run? */
 static bool is_whole(const struct sum_plan *p)
 {
 	return p->n_shards == 1 && p->shard[0].n_runs == 1;
 }
 
-/* Nodes of others come in, and those of this rank are packed where their floats do not lie
- * together. */
+/* Receive buffers for the nodes of other ranks, and send buffers where this rank's floats are not
+ * contiguous. */
 int64_t sum_scratch(const struct sum_plan *p, const struct sum_nodes *nodes)
 {
 	int64_t first, own = sum_piece(p, p->c->rank, &first), n = 0;
@@ -108,7 +108,7 @@ static void pack(const struct sum_plan *p, int shard, const float *vector, int64
 
 /* ---- the tree of a piece --------------------------------------------------------- */
 
-/* A buffer of a rank, as mapped here; NULL: it is not. */
+/* A buffer of a rank, as mapped by this one; NULL: it is not mapped. */
 static float *buffer_of(const struct tree_sum *s, int rank, int buffer)
 {
 	const struct comm_shared *m = s->call.shared;
@@ -120,8 +120,8 @@ static float *buffer_of(const struct tree_sum *s, int rank, int buffer)
 	       buffer * s->plan->shard[0].n;
 }
 
-/* Nodes of others were received; those of this rank lie packed at the scratch's beginning, or
- * in their buffers. */
+/* The sorted parts of this rank's piece: received nodes of others, and its own, packed at the
+ * beginning of the scratch memory or in their buffers. To be freed by the caller. */
 static struct tree_part *find_parts(struct tree_sum *s, int *n_parts)
 {
 	struct comm *c = s->c;
@@ -159,8 +159,7 @@ static void put(struct device *d, float *to, const float *from, int64_t len)
 		d->k->copy(d, mat(to, 1, len), mat((float *)from, 1, len));
 }
 
-/* The root of this piece goes to this rank's result, and with shared memory to that of each
- * rank. */
+/* Writes the root of this piece to this rank's result, and with shared memory to every rank's. */
 static void finish_root(struct tree_sum *s, const struct tree_part *parts, int n_parts)
 {
 	struct comm *c = s->c;
@@ -198,7 +197,7 @@ static void finish_piece(struct tree_sum *s)
 
 /* ---- by messages ----------------------------------------------------------------- */
 
-/* This rank's nodes of the piece of `rank`, one after the other. */
+/* This rank's nodes of the piece of `rank`, contiguous: in place, or packed to *room. */
 static const float *packed_for(struct tree_sum *s, int rank, float **room)
 {
 	const struct sum_plan *p = s->plan;
@@ -242,7 +241,8 @@ static void begin_exchange(struct tree_sum *s)
 	comm_start(&s->requests);
 }
 
-/* Pieces of a shard to the ranks that want it; the send first, see comm_send(). */
+/* Sends this rank's piece to the ranks with the same shard, and receives theirs. Sends are first, see
+ * comm_send(). */
 static void begin_gather(struct tree_sum *s)
 {
 	struct comm *c = s->c;
@@ -261,10 +261,10 @@ static void begin_gather(struct tree_sum *s)
 	comm_start(&s->requests);
 }
 
-/* ---- both ------------------------------------------------------------------------ */
+/* ---- progress -------------------------------------------------------------------- */
 
-/* With shared memory, a rank first posts that its nodes are there, then that its piece is
- * finished everywhere. */
+/* With shared memory, a rank first posts that its nodes are complete, then that its piece is written
+ * to all ranks. */
 static void enter(struct tree_sum *s, enum phase phase)
 {
 	if (s->call.shared)
@@ -277,8 +277,8 @@ static void enter(struct tree_sum *s, enum phase phase)
 	s->phase = phase;
 }
 
-/* Have all ranks come as far as this one? */
-static bool all_here(struct tree_sum *s)
+/* Have all ranks reached this rank's phase? */
+static bool phase_reached(struct tree_sum *s)
 {
 	if (s->call.shared)
 		return comm_shared_all_posted(
@@ -289,11 +289,11 @@ static bool all_here(struct tree_sum *s)
 static void poll_sum(void *with)
 {
 	struct tree_sum *s = with;
-	if (s->phase == EXCHANGE && all_here(s)) {
+	if (s->phase == EXCHANGE && phase_reached(s)) {
 		finish_piece(s);
 		enter(s, GATHER);
 	}
-	if (s->phase == GATHER && all_here(s))
+	if (s->phase == GATHER && phase_reached(s))
 		s->phase = DONE;
 }
 
@@ -317,7 +317,7 @@ struct tree_sum *tree_sum_begin(const struct sum_call *call)
 	BUG_ON(call->shared && !is_whole(call->plan));
 	*s = (struct tree_sum){.call = *call, .plan = call->plan, .c = c};
 	s->seq = ++c->seq;
-	/* At most one of each bucket is under way, which are fewer. */
+	/* Fewer sums than tags are in flight: at most one for each bucket. */
 	s->tag =
 		COMM_TAG(SUM_GATHER, (int64_t)(c->n_sums++ % COMM_TAG_COUNT(SUM_GATHER)));
 	s->requests.c = c;
@@ -331,7 +331,7 @@ struct tree_sum *tree_sum_begin(const struct sum_call *call)
 		s->phase = DONE;
 		return s;
 	}
-	if (call->shared) /* as if they were messages */
+	if (call->shared) /* counted as messages would be */
 		c->sent += sum_bytes(s->plan, call->nodes, !call->take);
 	enter(s, EXCHANGE);
 	comm_background(poll_sum, s);

@@ -1,11 +1,11 @@
 /*
- * Sums over a group, by the canonical tree.
+ * Reductions over a group by the canonical tree: a reduce-scatter, or an all-reduce with one shard.
  *
  * Every rank of a group has some nodes of one tree, each a vector of n floats. The vector is
- * cut into shards, of which each rank wants one (one shard: every rank wants all), and the
- * ranks that want the same shard cut it into pieces, one each. The nodes of a piece go to
- * its rank, which finishes the tree, and the sum to the ranks that want it. For a power of two
- * of equal shares, these are the bytes of a ring reduce-scatter, or all-reduce.
+ * divided into shards; each rank receives one, and the ranks that receive the same shard divide it
+ * into pieces, one each. Nodes of a piece are sent to its rank, which finishes the tree and sends
+ * the sum to the ranks that receive it. For equal powers of two, it sends as many bytes as a ring
+ * reduce-scatter or all-reduce.
  */
 #ifndef COMM_SUM_H
 #define COMM_SUM_H
@@ -13,7 +13,7 @@
 #include "comm/shared.h"
 #include "comm/tree.h"
 
-/* A shard: runs of the vector that lie behind each other when it is packed. */
+/* A shard: runs of the vector, which are contiguous when the shard is packed. */
 struct sum_run {
 	int64_t at, len;
 };
@@ -24,7 +24,7 @@ struct sum_shard {
 	int64_t n; /* floats */
 };
 
-/* The nodes of a rank, in ascending order, and in which of its buffers they are. */
+/* The nodes of a rank, in ascending order, and the indices of their buffers. */
 struct sum_nodes {
 	struct tree_node *node;
 	int *buffer;
@@ -37,43 +37,44 @@ struct sum_plan {
 	struct device *d;
 	const struct sum_shard *shard; /* [n_shards] */
 	int n_shards;
-	const int *wants; /* [size]: the shard of each rank */
+	const int *wants; /* [size]: the shard that each rank receives */
 	int levels;	  /* of the tree */
-	/* filled in by sum_share(): */
-	int *sharers; /* [n_shards]: the number of ranks that want it */
-	int *before;  /* [size]: how many of them come before this rank */
+	/* set by sum_share(): */
+	int *sharers; /* [n_shards]: the number of ranks that receive the shard */
+	int *before;  /* [size]: how many ranks with the same shard precede this one */
 };
 
-/* Fills in the plan, once for all its sums; and frees that. */
+/* Completes the plan for all its sums; and frees that memory. */
 void sum_share(struct sum_plan *p);
 void sum_unshare(struct sum_plan *p);
 
-/* Floats of the piece of rank `rank`, and the scratch that messages need. */
+/* The number of floats in a rank's piece, and its offset *first in the packed shard. */
 int64_t sum_piece(const struct sum_plan *p, int rank, int64_t *first);
+/* The number of floats of scratch memory that messages need. */
 int64_t sum_scratch(const struct sum_plan *p, const struct sum_nodes *nodes);
 
 struct sum_call {
 	const struct sum_plan *plan;
 	const struct sum_nodes *nodes; /* [size] */
 	float *const *buffer;	       /* this rank's, [n] each */
-	/* Nodes of this rank's piece that were added up before, or none. */
+	/* Additional nodes of this rank's piece that are already summed, or none. */
 	const struct tree_part *extra;
 	int n_extra;
-	/* The sum goes to this rank's shard, packed, which may be its only buffer. Or, with
-	 * `take`, nothing is added: the function gets the parts of this rank's piece, sorted. */
+	/* Receives the sum of this rank's shard, packed; may be its only buffer. With `take`,
+	 * nothing is added: the function is called with the sorted parts of this rank's piece. */
 	float *result;
 	void (*take)(void *with, const struct tree_part *parts, int n_parts);
 	void *with;
 	float *scratch; /* sum_scratch() floats, for messages */
-	/* Or, with one shard: rank r's buffer b begins at float from[r] + b * n of its shared
-	 * memory; no other sum that is under way uses this slot. */
+	/* Instead of messages, with one shard: rank r's buffer b begins at float from[r] + b * n of
+	 * its shared memory; no other sum in progress uses this slot. */
 	const struct comm_shared *shared;
 	const int64_t *from;
 	int slot;
 };
 
 struct tree_sum;
-/* Collective. What the call points to is in use until the end. */
+/* Collective. Memory that the call points to is in use until tree_sum_end(). */
 struct tree_sum *tree_sum_begin(const struct sum_call *call);
 bool tree_sum_done(struct tree_sum *s); /* never waits */
 void tree_sum_end(struct tree_sum *s);	/* waits, and frees it */

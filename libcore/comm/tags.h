@@ -1,8 +1,8 @@
 /*
- * The tags of messages, for all floors. Messages of one tag between two ranks of a group arrive
- * in the order in which they were sent, and messages of different tags do not delay each other:
- * each kind of traffic that may be under way beside another kind has a tag of its own. A kind
- * with several tags numbers them itself: COMM_TAG(PIPELINE, i).
+ * The message tags of all floors. Messages with one tag between two ranks of a group arrive in the
+ * order in which they were sent; messages with different tags are independent. So each kind of
+ * message that may be in flight together with another kind has its own tags. A kind with several
+ * tags numbers them: COMM_TAG(PIPELINE, i).
  */
 #ifndef COMM_TAGS_H
 #define COMM_TAGS_H
@@ -28,7 +28,7 @@
 	TAG(EDIT, 2)	    /* edit/exchange.c: pseudo-gradients, and their reduction */ \
 	TAG(TEST, 16)	    /* tests, and round trips of pt-collbench */
 
-/* Ranges are disjoint, since each begins behind the one before it. */
+/* Ranges are disjoint: each begins after the previous one. */
 #define COMM_TAG_RANGE(name, n) TAG_##name, TAG_##name##_LAST = TAG_##name + (n)-1,
 enum { COMM_TAGS(COMM_TAG_RANGE) N_COMM_TAGS };
 #undef COMM_TAG_RANGE
@@ -43,7 +43,7 @@ static inline int comm_tag(int first, int last, int64_t i)
 
 /* Tag number i of a kind. */
 #define COMM_TAG(name, i) comm_tag(TAG_##name, TAG_##name##_LAST, i)
-/* How many a kind has. */
+/* The number of tags of a kind. */
 #define COMM_TAG_COUNT(name) (TAG_##name##_LAST - TAG_##name + 1)
 
 #endif

@@ -1,4 +1,4 @@
-/* The canonical tree: which nodes there are, how leaves become them, and their sums. */
+/* The canonical tree: nodes of a range of leaves, merging, sums. */
 #include "comm/tree.h"
 
 #include <stdlib.h>
@@ -55,23 +55,23 @@ int tree_finish(struct tree_stack *s, int64_t end)
 	return merges;
 }
 
-/* Before leaf m is pushed the stack is the nodes of [begin, m). Most of them has the last m,
- * or one that leaves its bits somewhere downwards and has ones from there on. */
+/* Before leaf m is pushed, the stack holds the nodes of [begin, m). Their number is largest for the
+ * last m, or for an m that equals it above some bit, has 0 at that bit and ones below. */
 int tree_depth(int64_t begin, int64_t end)
 {
 	struct tree_node nodes[TREE_MAX_NODES];
 	int64_t last = end - 1;
 	if (begin >= end)
 		return 0;
-	int most = tree_nodes(begin, last, nodes);
+	int depth = tree_nodes(begin, last, nodes);
 	for (int bit = 0; bit < 62 && last >> bit; bit++) {
 		int64_t m = (last ^ ((int64_t)1 << bit)) | (((int64_t)1 << bit) - 1);
 		if (!(last >> bit & 1) || m < begin)
 			continue;
 		int n = tree_nodes(begin, m, nodes);
-		most = most > n ? most : n;
+		depth = depth > n ? depth : n;
 	}
-	return most + 1;
+	return depth + 1;
 }
 
 /* ---- sums ------------------------------------------------------------------------ */

@@ -23,9 +23,8 @@ enum { TREE_MAX_NODES = 128 };
 int tree_nodes(int64_t begin, int64_t end, struct tree_node out[static TREE_MAX_NODES]);
 
 /*
- * A stack of nodes that leaves are pushed on in ascending order: neighbours that are the
- * two halves of a node become that node. Position p of the stack is buffer p, so n leaves
- * need log2(n) + 1 buffers.
+ * Leaves are pushed on a stack in ascending order; the two halves of a node are merged into it. The
+ * node at position p of the stack is in buffer p, so n leaves need log2(n) + 1 buffers.
  */
 struct tree_stack {
 	struct tree_node node[TREE_MAX_NODES];
@@ -39,10 +38,10 @@ int tree_push(struct tree_stack *s, int64_t index);
 int tree_merge(struct tree_stack *s);
 /* No other leaf below `end` exists: merges across halves that stay empty; returns the same. */
 int tree_finish(struct tree_stack *s, int64_t end);
-/* Buffers that leaves [begin, end) need at the worst moment. */
+/* The largest number of buffers that pushing leaves [begin, end) needs. */
 int tree_depth(int64_t begin, int64_t end);
 
-/* The sum of a node's leaves, or some rows of it, and where these are in memory. */
+/* A node and the sum of its leaves, or some rows of that. */
 struct tree_part {
 	struct tree_node node;
 	struct mat x;
@@ -53,9 +52,9 @@ void tree_sort(struct tree_part *parts, int n);
 /* Floats [from, from + len) of each part. */
 void tree_cut(const struct tree_part *parts, int n, int64_t from, int64_t len,
 	struct tree_part *out);
-/* Adds up the parts of node `sum`, from sorted part *at on, and moves *at behind them.
- * The sum is left in `to`, or where that is NULL in the memory of the first of the parts, which
- * is overwritten; a single part is the sum itself. p is NULL if the node has no parts. */
+/* Sums the parts of node `sum`, beginning with sorted part *at, and advances *at past them. The sum
+ * is written to `to`, or if that is NULL over the first of the parts; a single part is returned
+ * as it is. p is NULL if the node has no parts. */
 struct mat tree_add(struct device *d, const struct tree_part *parts, int n, int *at,
 	struct tree_node sum, struct mat to);
 

@@ -1,10 +1,10 @@
 /*
- * The watchdog: a rank that waits long asks all others for their state. Ranks that wait answer
- * with what they wait for, and ranks that compute answer at their next poll; so a rank that is
- * silent is stopped, stuck or gone, and is named. While any rank makes progress, none is missing.
+ * The watchdog: a rank that waits long asks all others for their state. Waiting ranks answer with
+ * the operation that they wait for, computing ranks at their next poll; so a rank that does not
+ * answer is stopped, stuck or dead, and is reported. While any rank makes progress, none is missing.
  *
- * Time in which this process itself was stopped (with its job, or with its machine) does
- * not count: all ranks then wake up late, and none is missing.
+ * Time in which this process itself was stopped (with its job, or with its machine) does not count:
+ * then all ranks continue late, and none is missing.
  */
 #include "comm/comm_internal.h"
 
@@ -15,7 +15,7 @@ enum kind { ASK, ANSWER };
 
 struct watch_msg {
 	int64_t kind;
-	uint64_t question; /* its number, of the rank that asks */
+	uint64_t question; /* the asking rank's number of it */
 	int64_t waits;	   /* 0: it computes */
 	uint64_t seq;
 	int64_t n_bytes;
@@ -34,14 +34,15 @@ static struct {
 	double seconds;
 	bool paused;
 	double read; /* when messages were last read */
-	/* this rank's own wait, if it has one */
+	/* this rank's wait, NULL: none */
 	const struct comm *group;
 	const struct comm_what *what;
-	double waited, counted;		   /* up to when */
-	uint64_t question, first_question; /* that counts, of this wait */
-	uint64_t before_wait;		   /* the last question of earlier waits */
-	struct watch_msg *answer;	   /* [size]; question 0: none */
-	struct outgoing *out;		   /* [size] */
+	double waited, counted; /* seconds; the clock when they were counted */
+	uint64_t question,
+		first_question;	  /* the last one; the first that counts in this wait */
+	uint64_t before_wait;	  /* the last question of earlier waits */
+	struct watch_msg *answer; /* [size]; question 0: none */
+	struct outgoing *out;	  /* [size] */
 } watch;
 
 void comm_watchdog(struct comm *world, double seconds)
@@ -103,7 +104,7 @@ static void post(int rank, enum kind kind, uint64_t question)
 {
 	struct outgoing *o = &watch.out[rank];
 	if (!comm_test(&o->sent))
-		return; /* it has not received the last one: another tells it nothing new */
+		return; /* the previous message is still in flight */
 	o->msg = (struct watch_msg){.kind = kind, .question = question};
 	if (watch.what)
 		describe_wait(&o->msg);
@@ -117,14 +118,14 @@ static bool same_wait(const struct watch_msg *a, const struct watch_msg *b)
 	       !strcmp(a->group, b->group);
 }
 
-/* Does a rank compute, or wait for something else than when it was last asked? */
+/* Does a rank compute, or wait for another operation than in its previous answer? */
 static bool makes_progress(const struct watch_msg *before, const struct watch_msg *now)
 {
 	return !now->waits || (before->waits && before->question > watch.before_wait &&
 				      !same_wait(before, now));
 }
 
-/* A rank makes progress, however slowly: all questions are asked again. */
+/* A rank makes progress: begins a new round of questions. */
 static void restart_questions(void)
 {
 	if (watch.waited > watch.seconds / 2)
@@ -157,11 +158,12 @@ static void ask_all(void)
 			post(r, ASK, watch.question);
 }
 
-/* ---- the verdict ----------------------------------------------------------------- */
+/* ---- the report ------------------------------------------------------------------ */
 
+/* No answer; waits for the same operation as this rank; for another one. */
 enum standing { SILENT, HERE, ELSEWHERE };
 
-/* From the last two questions, so that a rank that was stopped in between is silent. */
+/* From the last two questions, so that a rank that was stopped meanwhile is silent. */
 static enum standing standing_of(int rank)
 {
 	const struct watch_msg *l = &watch.answer[rank];
@@ -216,7 +218,7 @@ static void describe(struct str *out)
 	}
 }
 
-/* The lowest rank that waits reports; others only if it did not, a moment later. */
+/* The lowest rank that answers reports; others a moment later, in case it has not. */
 static void give_up(void)
 {
 	enum { MOMENT = 2 };

@@ -1,5 +1,5 @@
-/* All ranks together. In a file of its own, so that a program that never asks for them is
- * not linked with MPI. */
+/* The group of all ranks. In a separate file, so that programs that do not call comm_open() are not
+ * linked with MPI. */
 #include "comm/comm_internal.h"
 #include "comm/shared.h"
 #include "kernels/kernels.h"
@@ -8,15 +8,16 @@
 #include <string.h>
 #include <unistd.h>
 
-/* Started by a launcher? Alone, a rank needs no MPI, and starts in a third of the time. */
+/* Was this rank started by a launcher? A single rank needs no MPI, and starts in a third of the
+ * time without. */
 static bool launched(void)
 {
-	static const char *const signs[] = {"PMI_RANK", "PMIX_RANK", "PMI_FD", "PMI_ID"};
-	int say = env_switch("PT_MPI");
-	if (say >= 0)
-		return say;
-	for (size_t i = 0; i < ARRAY_LEN(signs); i++)
-		if (getenv(signs[i]))
+	static const char *const vars[] = {"PMI_RANK", "PMIX_RANK", "PMI_FD", "PMI_ID"};
+	int forced = env_switch("PT_MPI");
+	if (forced >= 0)
+		return forced;
+	for (size_t i = 0; i < ARRAY_LEN(vars); i++)
+		if (getenv(vars[i]))
 			return true;
 	const char *tasks = getenv("SLURM_STEP_NUM_TASKS");
 	return tasks && atoi(tasks) > 1;
@@ -32,8 +33,8 @@ int comm_rank_hint(void)
 	return 0;
 }
 
-/* Containers, other users and small limits can stand between ranks of one host: tried
- * once, so that plans are right. */
+/* Containers, other users or limits can prevent sharing on one host. This tries it once, so that
+ * plans are right. */
 static bool can_share(struct comm *world)
 {
 	struct err e = {0};

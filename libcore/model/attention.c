@@ -1,14 +1,15 @@
 /*
- * Attention, a sublayer: o = attention(q, k, v), with q, k, v = Wq h, Wk h, Wv h. Wq, Wk, Wv are
- * column-parallel (a slice has whole heads), Wo is row-parallel.
+ * The attention sublayer: Wo attention(q, k, v), with q, k, v = Wq h, Wk h, Wv h. Wq, Wk, Wv are
+ * column-parallel (a slice has whole heads), Wo is row-parallel. Keys and values of other chunks are
+ * from the ring of parallel/context.c.
  */
 #include "model/block.h"
 #include "model/linear.h"
 
 #include <math.h>
 
-/* Its tensors, and its gradients: of queries, keys and values; of the heads' output, and what the
- * kernels of attention keep. Activations: block.h. */
+/* Tensors; and gradients, of queries, keys, values and the heads' output, with a buffer of the
+ * attention kernels. Activations: block.h. */
 enum { WQ, BQ, WK, BK, WV, BV, WO };
 enum { DQ, DK, DV, DOUT, DELTA };
 
@@ -75,8 +76,8 @@ static float *state_of(const struct pass *p, struct mat x, struct at at)
 	return part_of(p, x, at).p;
 }
 
-/* Keys and values, and with g their gradients, come from the ranks that have them. */
-static void carry(struct pass *p, struct ring *ring, struct sublayer_acts *a,
+/* Begins the exchange of keys and values, and with g of their gradients, between ranks. */
+static void begin_exchange(struct pass *p, struct ring *ring, struct sublayer_acts *a,
 	const struct sublayer_grads *g)
 {
 	const struct mat none = no_mat();
@@ -87,7 +88,7 @@ static void carry(struct pass *p, struct ring *ring, struct sublayer_acts *a,
 	ring_carry(ring, p->d, &load);
 }
 
-/* What a chunk was added to, if another one will be. */
+/* Rounds a sum over chunks, unless it is complete. */
 static void round_between(struct pass *p, const struct ring *r, struct mat sum)
 {
 	sum.amax = NULL; /* it is not complete */
@@ -95,7 +96,7 @@ static void round_between(struct pass *p, const struct ring *r, struct mat sum)
 		p->d->k->round(p->d, sum, sum, DT_BF16, 1);
 }
 
-/* Rotary positions, or with sign -1 their backward. */
+/* Rotary positions, in place; sign -1: their backward. */
 static void rotate(struct pass *p, struct mat x, int c, float sign)
 {
 	struct mat rope = mat(p->rope, p->m->c.context, p->m->head_dim);
@@ -148,7 +149,7 @@ static void attend(
 void attend_chunks(struct pass *p, int64_t layer, struct sublayer_acts *a)
 {
 	struct ring ring = ring_begin(&p->cp);
-	carry(p, &ring, a, NULL);
+	begin_exchange(p, &ring, a, NULL);
 	while (ring_next(&ring))
 		for (int s = 0; s < p->tp.here; s++)
 			attend(p, (struct at){layer, s, 0}, a, &ring);
@@ -183,7 +184,7 @@ static void attend_backward(struct pass *p, struct at at, struct sublayer_acts *
 	struct sublayer_grads *g, struct ring *ring)
 {
 	int last = p->cp.here - 1, s = at.slice;
-	/* The last chunk of queries is the first, for its keys go on to the next rank. */
+	/* The last query chunk comes first, so that its keys' gradients are sent on early. */
 	for (at.chunk = last; at.chunk >= 0; at.chunk--) {
 		int kc = ring_keys_for(ring, p->cp.first + at.chunk);
 		struct attn shape = shape_of(p, at, kc);
@@ -206,12 +207,12 @@ static void attend_backward(struct pass *p, struct at at, struct sublayer_acts *
 	}
 }
 
-/* From the gradient of the heads' output to those of queries, keys and values. */
+/* From DOUT to DQ, DK and DV. */
 static void inner_backward(
 	struct pass *p, int64_t layer, struct sublayer_acts *a, struct sublayer_grads *g)
 {
 	struct ring ring = ring_begin(&p->cp);
-	carry(p, &ring, a, g);
+	begin_exchange(p, &ring, a, g);
 	while (ring_next(&ring))
 		for (int s = 0; s < p->tp.here; s++)
 			attend_backward(p, (struct at){layer, s, 0}, a, g, &ring);

@@ -1,7 +1,7 @@
 /*
- * A block: two sublayers, forward beside backward. The norm in front of a sublayer, the gather
- * behind it, the sum over slices, dropout and the residual are alike for all of them; block.h says
- * what is not.
+ * A block: forward and backward of its two sublayers. The norm before a sublayer, the all-gather,
+ * the sum over slices, dropout and the residual are the same for all sublayers; block.h declares the
+ * rest.
  */
 #include "model/block.h"
 #include "model/linear.h"
@@ -50,8 +50,8 @@ static struct rooms rooms_of(const struct pass *p, int i)
 	return r;
 }
 
-/* Matrices as they are to be. */
-static struct mat own_size(const struct pass *p, const struct room *r)
+/* Sizes: a matrix of a sublayer, and of the residual stream. */
+static struct mat room_size(const struct pass *p, const struct room *r)
 {
 	return mat_typed(NULL, p->tp.here * p->cp.here * p->rows, r->cols, r->type);
 }
@@ -66,16 +66,16 @@ static struct mat take(struct arena *a, struct mat size)
 	return size.cols ? mat_take(a, size.rows, size.cols, size.type) : no_mat();
 }
 
-/* How a block's activations are allocated: all that is recomputed is one for all blocks. */
+/* How a block's activations are allocated. Those that are recomputed share one buffer. */
 struct allocation {
-	bool shared; /* that is what is allocated now */
-	bool casts; /* of what selective recomputation does not keep, only casts are kept */
+	bool shared; /* allocates the shared buffers; else those of a block */
+	bool casts; /* keeps only the casts of what selective recomputation would not keep */
 	enum recompute recompute;
 	struct arena *arena;
 };
 
-/* `until`: the last degree of recomputation at which it is kept. */
-static void place(const struct allocation *o, enum recompute until, struct mat *to,
+/* `until`: the highest degree of recomputation at which the matrix is kept. */
+static void alloc_act(const struct allocation *o, enum recompute until, struct mat *to,
 	struct mat shared, struct mat size)
 {
 	bool kept = o->recompute <= until && !(o->casts && until == RECOMPUTE_NONE);
@@ -88,16 +88,17 @@ static void alloc_acts(
 	const struct sublayer_acts *shared = &p->shared.sub[i];
 	const struct rooms r = rooms_of(p, i);
 	bool cheap = p->m->arch->sublayer[i]->cheap_inner;
-	/* the input of the block is kept always */
-	place(o, i ? RECOMPUTE_SELECTIVE : RECOMPUTE_FULL, &a->x, shared->x,
+	/* the input of the block is always kept */
+	alloc_act(o, i ? RECOMPUTE_SELECTIVE : RECOMPUTE_FULL, &a->x, shared->x,
 		stream_size(p, DT_F32));
-	place(o, RECOMPUTE_NONE, &a->h, shared->h,
+	alloc_act(o, RECOMPUTE_NONE, &a->h, shared->h,
 		mat_typed(NULL, p->cp.here * p->rows, p->m->c.dim, act_type(p)));
-	place(o, RECOMPUTE_SELECTIVE, &a->stats, shared->stats,
+	alloc_act(o, RECOMPUTE_SELECTIVE, &a->stats, shared->stats,
 		mat(NULL, p->cp.here * 2, p->rows_here));
 	for (int j = 0; j < SUBLAYER_MATS; j++)
-		place(o, j == LEAVING && cheap ? RECOMPUTE_NONE : RECOMPUTE_SELECTIVE,
-			&a->m[j], shared->m[j], own_size(p, &r.acts[j]));
+		alloc_act(o,
+			j == INNER_OUT && cheap ? RECOMPUTE_NONE : RECOMPUTE_SELECTIVE,
+			&a->m[j], shared->m[j], room_size(p, &r.acts[j]));
 }
 
 void block_alloc(const struct pass *p, int64_t layer, struct block_acts *b, bool shared,
@@ -112,11 +113,13 @@ void block_alloc(const struct pass *p, int64_t layer, struct block_acts *b, bool
 	for (int i = 0; i < SUBLAYERS; i++)
 		alloc_acts(p, &o, i, &b->sub[i]);
 	struct mat *const operands[] = {&b->sub[ATTENTION].h,
-		&b->sub[ATTENTION].m[LEAVING], &b->sub[FFN].h, &b->sub[FFN].m[LEAVING]};
+		&b->sub[ATTENTION].m[INNER_OUT], &b->sub[FFN].h,
+		&b->sub[FFN].m[INNER_OUT]};
 	b->amax = linear_cast_room(p, layer, operands, ARRAY_LEN(operands), casts, micro);
 }
 
-static struct mat added_grad(const struct pass *p, struct arena *a)
+/* The gradient of a sublayer's output. */
+static struct mat take_output_grad(const struct pass *p, struct arena *a)
 {
 	return mat_take(a, p->cp.here * p->rows, p->m->c.dim, act_type(p));
 }
@@ -128,14 +131,14 @@ struct grad_copy block_copy(struct pass *p, int64_t lowest)
 	struct mat *const copy[] = {&g.copy};
 	if (!norm_writes_copies(p))
 		return g;
-	g.copy = added_grad(p, a);
+	g.copy = take_output_grad(p, a);
 	g.sums = mat_take(a, (int64_t)p->cp.here * p->tp.here, p->m->c.dim, DT_F32);
-	/* if any block is in float8, then one in the middle */
+	/* if any block is float8, the middle one is */
 	linear_amax_begin(p, linear_cast_room(p, p->m->c.layers / 2, copy, 1, true, a));
 	return g;
 }
 
-/* Those that sublayer i keeps; the gradient of its output may be the copy. */
+/* The gradients that a sublayer keeps; that of its output may be the norms' copy. */
 static void alloc_grads(
 	const struct pass *p, const struct sub *x, struct mat copy, struct arena *a)
 {
@@ -144,14 +147,14 @@ static void alloc_grads(
 	struct mat *operands[SUBLAYER_MATS + 1];
 	int n = 0;
 	*g = (struct sublayer_grads){
-		.d = copy.p ? linear_cast_of(p, x->layer, copy) : added_grad(p, a)};
+		.d = copy.p ? linear_cast_of(p, x->layer, copy) : take_output_grad(p, a)};
 	for (int j = 0; j < SUBLAYER_MATS; j++) {
 		if (r.grads[j].scratch || !r.grads[j].cols)
 			continue;
-		g->m[j] = take(a, own_size(p, &r.grads[j]));
+		g->m[j] = take(a, room_size(p, &r.grads[j]));
 		operands[n++] = &g->m[j];
 	}
-	/* the sum of several products is fp32 */
+	/* the sum of several matmuls is fp32 */
 	g->dh = take(a, stream_size(p, n > 1 ? DT_F32 : slice_type(p)));
 	if (!copy.p)
 		operands[n++] = &g->d;
@@ -163,7 +166,7 @@ static void alloc_scratch(struct pass *p, int i, struct sublayer_grads *g)
 	const struct rooms r = rooms_of(p, i);
 	for (int j = 0; j < SUBLAYER_MATS; j++)
 		if (r.grads[j].scratch)
-			g->m[j] = take(p->d->scratch, own_size(p, &r.grads[j]));
+			g->m[j] = take(p->d->scratch, room_size(p, &r.grads[j]));
 }
 
 void block_alloc_grads(
@@ -177,8 +180,8 @@ void block_alloc_grads(
 
 /* ---- forward --------------------------------------------------------------------- */
 
-/* Its norm, unless that is there already; and its column-parallel products, if they are wanted. */
-static void enter(struct pass *p, const struct sub *x, bool normed, bool products)
+/* The norm, unless it is `normed` already; and with `matmuls` the column-parallel matmuls. */
+static void enter(struct pass *p, const struct sub *x, bool normed, bool matmuls)
 {
 	for (int c = 0; c < p->cp.here; c++) {
 		const struct stream_norm norm = norm_of(p, x, c);
@@ -186,21 +189,21 @@ static void enter(struct pass *p, const struct sub *x, bool normed, bool product
 		if (!normed)
 			norm_forward(p, &norm, stream_of(p, x->a->x, c));
 		norm_gather(p, &h, &norm);
-		for (int s = 0; s < p->tp.here && products; s++)
+		for (int s = 0; s < p->tp.here && matmuls; s++)
 			x->f->enter(p, (struct at){x->layer, s, c}, x->a, &h);
 		slice_gather_end(&h);
 	}
 }
 
-/* To y, and to the norm of the sublayer `next`, unless that is NULL. */
+/* Writes y, and the norm of the sublayer `next`, unless that is NULL. */
 static void leave(
 	struct pass *p, const struct sub *x, struct mat y, const struct sub *next)
 {
 	for (int c = 0; c < p->cp.here; c++) {
 		size_t mark = arena_mark(p->d->scratch);
 		struct mat yc = stream_of(p, y, c);
-		const struct residual r = {yc, sum_room(p, yc), stream_of(p, x->a->x, c),
-			x->t->bias, x->f->drop};
+		const struct residual r = {yc, sum_buffer(p, yc),
+			stream_of(p, x->a->x, c), x->t->bias, x->f->drop};
 		struct stream_norm norm;
 		struct slice_sum sum;
 		slice_sum_begin(&sum, &p->tp, p->d, r.sum, p->rows);
@@ -209,7 +212,7 @@ static void leave(
 		slice_sum_end(&sum);
 		if (next)
 			norm = norm_of(p, next, c);
-		join_residual(p, (struct at){x->layer, 0, c}, &r, next ? &norm : NULL);
+		add_residual(p, (struct at){x->layer, 0, c}, &r, next ? &norm : NULL);
 		arena_reset(p->d->scratch, mark);
 		check_finite(p, x->f->out, x->layer, yc);
 	}
@@ -229,8 +232,8 @@ void block_forward(
 		leave(p, &ffn, *y, NULL);
 }
 
-/* What was not kept of the forward. For the gradient of the input alone, the results of norms and
- * activation functions are not needed. */
+/* Recomputes the activations that were not kept. The gradient of the input alone does not need the
+ * results of norms and activation functions. */
 static void recompute(
 	struct pass *p, int64_t layer, struct block_acts *b, bool for_weights)
 {
@@ -248,7 +251,7 @@ static void recompute(
 
 /* ---- backward -------------------------------------------------------------------- */
 
-/* From dx, the gradient of the sum, to those of the results of enter(). */
+/* From dx, the gradient of the sublayer's output, to the gradients of the results of enter(). */
 static void inner_backward(
 	struct pass *p, const struct sub *x, struct mat dx, bool copied)
 {
@@ -268,31 +271,31 @@ static void inner_backward(
 	arena_reset(p->d->scratch, mark);
 }
 
-/* The leaves of one chunk but those of the norm. */
-static void product_leaves(struct pass *p, const struct sub *x, int c, struct mat sums)
+/* The leaves of one chunk: weights and biases, without the norm's. */
+static void weight_leaves(struct pass *p, const struct sub *x, int c, struct mat sums)
 {
 	struct at at = {x->layer, 0, c};
-	bias_leaves(p, at, x->t->bias, here_of(p, chunk_of(p, x->g->d, c)), sums);
+	bias_leaves(p, at, x->t->bias, local_rows(p, chunk_of(p, x->g->d, c)), sums);
 	for (; at.slice < p->tp.here; at.slice++)
 		x->f->weights(p, at, x->a, x->g);
 }
 
-/* The sublayer below: its weights; NULL, below the lowest of the stage. */
-static const struct sublayer_tensors *below(
+/* The tensors of the preceding sublayer; NULL: there is none on this stage. */
+static const struct sublayer_tensors *preceding(
 	const struct pass *p, const struct sub *x, int64_t lowest, int64_t *layer)
 {
 	*layer = x->i == ATTENTION ? x->layer - 1 : x->layer;
 	return *layer < lowest ? NULL : &p->m->blocks[*layer].sub[!x->i];
 }
 
-/* Where the norm of a sublayer writes the copy for the one below. */
-static struct norm_grad copy_below(
+/* The outputs of a norm's backward for the preceding sublayer. */
+static struct norm_grad copy_for_preceding(
 	const struct pass *p, const struct sub *x, const struct grad_copy *copy)
 {
 	struct norm_grad g = {0};
 	int64_t layer;
 	const struct sublayer_tensors *t =
-		copy && copy->copy.p ? below(p, x, copy->lowest, &layer) : NULL;
+		copy && copy->copy.p ? preceding(p, x, copy->lowest, &layer) : NULL;
 	if (!t)
 		return g;
 	g.copy = linear_cast_of(p, layer, copy->copy);
@@ -301,11 +304,11 @@ static struct norm_grad copy_below(
 	return g;
 }
 
-/* From there to the gradient of the residual stream. */
+/* From the gradients of the results of enter() to dx, that of the residual stream. */
 static void enter_backward(struct pass *p, const struct sub *x, struct mat dx,
 	bool leaves, struct grad_copy *copy)
 {
-	struct norm_grad g = copy_below(p, x, copy);
+	struct norm_grad g = copy_for_preceding(p, x, copy);
 	struct mat sums = copy && copy->valid ? copy->sums : no_mat();
 	for (int c = 0; c < p->cp.here; c++) {
 		const struct stream_norm norm = norm_of(p, x, c);
@@ -316,7 +319,7 @@ static void enter_backward(struct pass *p, const struct sub *x, struct mat dx,
 			x->f->enter_backward(p, (struct at){x->layer, s, c}, x->g, &sum);
 		slice_sum_send(&sum);
 		if (leaves)
-			product_leaves(p, x, c, sums);
+			weight_leaves(p, x, c, sums);
 		slice_sum_end(&sum);
 		g.dx = stream_of(p, dx, c);
 		g.dy = dh;
@@ -361,7 +364,7 @@ void block_backward_w(
 		const struct sub x = sub_of(p, layer, i, b, g);
 		for (int c = 0; c < p->cp.here; c++) {
 			const struct stream_norm norm = norm_of(p, &x, c);
-			product_leaves(p, &x, c, no_mat());
+			weight_leaves(p, &x, c, no_mat());
 			norm_leaves(p, &norm, stream_of(p, x.g->dh, c),
 				stream_of(p, x.a->x, c));
 		}

@@ -1,4 +1,4 @@
-/* A block as two sublayers, each of which is a row of functions and a file. */
+/* A block: two sublayers, each of which is a table of functions in a file of its own. */
 #ifndef MODEL_BLOCK_H
 #define MODEL_BLOCK_H
 
@@ -6,8 +6,8 @@
 
 /* ---- config.c: rows of the tensor table --------------------------------------------- */
 
-/* What is gathered and dropped a slice at a time (--tile): the column-parallel weights of a
- * sublayer, its row-parallel ones, the embedding or output. */
+/* Tensors that are gathered together, one slice at a time, with --tile: the column-parallel weights
+ * of a sublayer, its row-parallel weights, the embedding or output table. */
 enum tile {
 	TILE_NONE,
 	TILE_ATTENTION_IN,
@@ -18,7 +18,7 @@ enum tile {
 };
 
 struct tensor_row {
-	const char *name;   /* a block's gets "layers.N." in front */
+	const char *name;   /* without the prefix "layers.N." of a block's tensors */
 	int64_t rows, cols; /* cols 0: a vector */
 	enum tp_split tp_split;
 	enum {
@@ -30,54 +30,54 @@ struct tensor_row {
 		ROW_NORM,
 		ROW_BIAS
 	} kind;
-	bool there;
-	struct tensor **to; /* where the pointer to it goes */
+	bool present;	    /* false: this model does not have the tensor */
+	struct tensor **to; /* receives the pointer to the tensor */
 	enum tile tile;
-	int64_t heads; /* of keys or values: it is cut into as many slices at most; 0: any */
+	int64_t heads; /* key/value heads: the largest number of slices; 0: no limit */
 };
 
 void tensors_add(struct model *m, int64_t layer, const struct tensor_row *rows, size_t n);
 
 /* ---- block.c: sublayers --------------------------------------------------------------- */
 
-/* A matrix [slice][chunk][row][cols] of a sublayer; none where cols is 0. */
+/* The size of a matrix [slice][chunk][row][cols] of a sublayer; cols 0: no matrix. */
 struct room {
 	int64_t cols;
 	enum dtype type;
-	bool scratch; /* of gradients: needed until enter_backward only, and not by `weights` */
+	bool scratch; /* a gradient that only leave_backward and inner_backward need */
 };
 
-/* Among a sublayer's activations: what inner() makes, and the row-parallel product takes. */
-enum { LEAVING = 0 };
+/* The index in sublayer_acts.m of the output of inner(), the input of the row-parallel matmul. */
+enum { INNER_OUT = 0 };
 
 /*
  * A sublayer of a block (attention, or a kind of feed-forward network) is
  *   y = x + dropout(bias + the sum over slices of leave(inner(enter(norm(x))))).
- * block.c does all that is outside of the three functions; here are they, and their backward.
- * Those that take a gather or a sum are called for each slice and chunk, inner() for all at once.
+ * A sublayer implements enter, inner and leave with their backwards; block.c computes the rest.
+ * Functions with a gather or a sum are called for each slice and chunk, inner() once for all. The
+ * gather is in progress: rows are used as they arrive.
  */
 struct sublayer {
-	const char *norm,
-		*out; /* what messages call the norm, and the row-parallel product */
+	const char *norm, *out; /* names in messages: the norm, the row-parallel matmul */
 	enum drop_site drop;
-	bool cheap_inner; /* selective recomputation computes its result again */
+	bool cheap_inner; /* selective recomputation recomputes m[INNER_OUT] */
 	void (*tensors)(struct model *m, int64_t layer, struct sublayer_tensors *t);
-	/* What of sublayer_acts.m and sublayer_grads.m it has; both are zeros before. */
+	/* Sets the sizes of sublayer_acts.m and sublayer_grads.m, which are 0 before. */
 	void (*rooms)(const struct pass *p, struct room *acts, struct room *grads);
-	/* Column-parallel, as the rows of the norm come. */
+	/* Column-parallel matmuls. */
 	void (*enter)(
 		struct pass *, struct at, struct sublayer_acts *, struct slice_gather *);
-	/* To a->m[LEAVING]. */
+	/* To a->m[INNER_OUT]. */
 	void (*inner)(struct pass *, int64_t layer, struct sublayer_acts *);
-	/* Row-parallel: pushes a part of the sum. */
+	/* Row-parallel matmul. */
 	void (*leave)(
 		struct pass *, struct at, struct sublayer_acts *, struct slice_sum *);
-	/* From the gradient of the sum, as its rows come; to that of m[LEAVING]. */
+	/* From the gradient of the sum to that of m[INNER_OUT]. */
 	void (*leave_backward)(struct pass *, struct at, struct sublayer_acts *,
 		struct sublayer_grads *, struct slice_gather *);
 	void (*inner_backward)(struct pass *, int64_t layer, struct sublayer_acts *,
 		struct sublayer_grads *);
-	/* Pushes a part of the gradient of the norm. */
+	/* To the gradient of the norm. */
 	void (*enter_backward)(
 		struct pass *, struct at, struct sublayer_grads *, struct slice_sum *);
 	/* The leaves of the weights and of column-parallel biases. */
@@ -85,31 +85,33 @@ struct sublayer {
 		struct sublayer_grads *);
 };
 
-/* The memory of a block's activations that are kept, or with `shared` of those that are not; and
- * of its gradients. */
+/* Allocates the activations that a block keeps, or with `shared` those that it does not; and its
+ * gradients. */
 void block_alloc(const struct pass *p, int64_t layer, struct block_acts *b, bool shared,
 	struct arena *micro);
 void block_alloc_grads(
 	const struct pass *p, int64_t layer, struct block_grads *g, struct arena *a);
-/* To y, the residual stream behind the block; NULL: only what its backward needs. */
+/* y: receives the residual stream; NULL: computes only the activations for the backward. */
 void block_forward(
 	struct pass *p, int64_t layer, struct block_acts *b, const struct mat *y);
-/* From the gradient of the block's output to that of its input, in dx, and the leaves, while sums
- * over slices are under way. `copy`: see block_copy(). */
+/* dx: from the gradient of the block's output to that of its input. Weight gradients are computed
+ * while sums over slices are in flight. `copy`: see block_copy(). */
 void block_backward(struct pass *p, int64_t layer, struct block_acts *b, struct mat dx,
 	struct grad_copy *copy);
-/* The same in two parts: without leaves, and the leaves. */
+/* The same in two parts: dx, and the gradients of the weights. */
 void block_backward_x(struct pass *p, int64_t layer, struct block_acts *b,
 	struct block_grads *g, struct mat dx);
 void block_backward_w(
 	struct pass *p, int64_t layer, struct block_acts *b, struct block_grads *g);
 
-/* What the norms of a backward write for the sublayers below, in scratch. `lowest`: the first layer of
- * the stage, below which there is no sublayer. */
+/* Allocates the copy of dx that norms write for the preceding sublayers, in scratch memory.
+ * `lowest`: the first layer of the stage. */
 struct grad_copy block_copy(struct pass *p, int64_t lowest);
 
-/* Its activations: the heads' output, queries, keys, values, and the state of the softmax. */
-enum { ATT_O = LEAVING, ATT_Q, ATT_K, ATT_V, ATT_MAX, ATT_SUM };
+/* ---- attention.c ---------------------------------------------------------------------- */
+
+/* The activations: the heads' output, queries, keys, values, and the state of the softmax. */
+enum { ATT_O = INNER_OUT, ATT_Q, ATT_K, ATT_V, ATT_MAX, ATT_SUM };
 /* pass_ops.attend of training. */
 void attend_chunks(struct pass *p, int64_t layer, struct sublayer_acts *a);
 

@@ -1,4 +1,4 @@
-/* What a model is: options to shapes, and the tensor table. */
+/* From options to shapes, and the tensor table. */
 #include "model/block.h"
 
 #include <math.h>
@@ -14,7 +14,7 @@ const char *const act_names[] = {"by-arch", "gelu-tanh", "gelu", "swiglu", NULL}
 const char *const init_names[] = {"by-arch", "gpt2", "llama", "depth", NULL};
 const char *const rope_scaling_names[] = {"none", "linear", "llama3", NULL};
 
-/* ---- resolving ------------------------------------------------------------------- */
+/* ---- defaults and checks --------------------------------------------------------- */
 
 int model_virtual(const char *text, int64_t *tp, int64_t *cp, struct err *e)
 {
@@ -37,7 +37,7 @@ int model_virtual(const char *text, int64_t *tp, int64_t *cp, struct err *e)
 			break;
 		}
 		if (named[is_cp])
-			rc = err_set(e, EX_USAGE, "virtual: %s is there twice", item);
+			rc = err_set(e, EX_USAGE, "virtual: %s is given twice", item);
 		named[is_cp] = true;
 		*(is_cp ? cp : tp) = n;
 	}
@@ -45,16 +45,16 @@ int model_virtual(const char *text, int64_t *tp, int64_t *cp, struct err *e)
 	return rc;
 }
 
-static int must_divide(
+static int check_divisible(
 	int64_t n, int64_t by, const char *what, const char *by_what, struct err *e)
 {
 	if (by > 0 && n % by == 0)
 		return 0;
-	return err_set(e, EX_USAGE, "%s (%lld) cannot be divided by %s (%lld)", what,
+	return err_set(e, EX_USAGE, "%s (%lld) is not divisible by %s (%lld)", what,
 		(long long)n, by_what, (long long)by);
 }
 
-/* Sizes are whole numbers of 64 bits, with room for all that is kept of a parameter. */
+/* Sizes in bytes, of parameters with all their state, must fit int64_t. */
 static int check_size(const struct model *m, struct err *e)
 {
 	const struct model_config *c = &m->c;
@@ -67,7 +67,7 @@ static int check_size(const struct model *m, struct err *e)
 		e, EX_USAGE, "a model of %.3g parameters, which no machine holds", n);
 }
 
-/* Slices have several heads of keys and values, or several slices share one. */
+/* Each slice has several key/value heads, or several slices share one. */
 static int check_kv_heads(const struct model *m, struct err *e)
 {
 	if (m->c.kv_heads % m->tp == 0 || m->tp % m->c.kv_heads == 0)
@@ -81,14 +81,14 @@ static int check_kv_heads(const struct model *m, struct err *e)
 static int check(struct model *m, struct err *e)
 {
 	const struct model_config *c = &m->c;
-	if (must_divide(c->dim, c->heads, "dim", "heads", e) ||
-		must_divide(c->heads, c->kv_heads, "heads", "kv-heads", e) ||
-		must_divide(c->heads, m->tp, "heads", "virtual tp", e) ||
+	if (check_divisible(c->dim, c->heads, "dim", "heads", e) ||
+		check_divisible(c->heads, c->kv_heads, "heads", "kv-heads", e) ||
+		check_divisible(c->heads, m->tp, "heads", "virtual tp", e) ||
 		check_kv_heads(m, e) ||
-		must_divide(c->ffn_dim, m->tp, "ffn-dim", "virtual tp", e))
+		check_divisible(c->ffn_dim, m->tp, "ffn-dim", "virtual tp", e))
 		return -1;
 	if (m->cp > 1 &&
-		must_divide(c->context, 2 * m->cp, "context", "2 x virtual cp", e))
+		check_divisible(c->context, 2 * m->cp, "context", "2 x virtual cp", e))
 		return -1;
 	if (m->arch->rope && m->head_dim % 2)
 		return err_set(e, EX_USAGE,
@@ -97,7 +97,7 @@ static int check(struct model *m, struct err *e)
 	if (c->rope_scaling == ROPE_LLAMA3 && c->rope_low >= c->rope_high)
 		return err_set(e, EX_USAGE,
 			"rope-low (%g) must be below rope-high (%g): wavelengths between "
-			"them are stretched in part",
+			"them are interpolated",
 			c->rope_low, c->rope_high);
 	if (c->vocab < 1)
 		return err_set(e, EX_USAGE, "the vocabulary is empty%s",
@@ -140,10 +140,10 @@ static int resolve(struct model *m, int64_t vocab, struct err *e)
 
 /* ---- the tensor table ------------------------------------------------------------ */
 
-/* How a weight is drawn. depth: torchtitan's, where the projections back into the residual
- * stream shrink with depth (it truncates at 2, a hundred standard deviations, except for
- * the output, at 3 of them); gpt2: they shrink with the number of layers; llama: as Hugging
- * Face has it, all alike. */
+/* The initial distribution of a weight. gpt2: projections into the residual stream have 0.02 /
+ * sqrt(2 layers) (Radford et al. 2019). depth: torchtitan's, where they shrink with the depth of
+ * their layer; torchtitan truncates at 2, which is a hundred standard deviations, and the output
+ * layer at 3 standard deviations. llama: Hugging Face's, 0.02 for all. */
 static void set_init(const struct model *m, struct tensor *t, int kind, int64_t layer)
 {
 	double layers = (double)m->c.layers;
@@ -154,7 +154,7 @@ static void set_init(const struct model *m, struct tensor *t, int kind, int64_t 
 	} else if (m->c.init == INITC_GPT2 && kind == ROW_RESIDUAL) {
 		t->std = (float)(0.02 / sqrt(2 * layers));
 	} else if (m->c.init == INITC_DEPTH) {
-		/* A tied table is the output too, and logits want its scale. */
+		/* A tied table has the scale of an output layer. */
 		bool output = kind == ROW_OUTPUT || (m->tie && kind == ROW_EMBED &&
 							    t->tp_split == TP_SPLIT_ROWS);
 		t->init = output ? INIT_TRUNCATED : INIT_NORMAL;
@@ -167,7 +167,7 @@ static void set_init(const struct model *m, struct tensor *t, int kind, int64_t 
 	}
 }
 
-/* Without memory for tensors they are only counted. */
+/* Counts the tensor; fills in its row if m->tensors is allocated. */
 static void add(struct model *m, const struct tensor_row *r, int unit, int64_t layer)
 {
 	int number = m->n_tensors++;
@@ -182,7 +182,7 @@ static void add(struct model *m, const struct tensor_row *r, int unit, int64_t l
 		.uses = 1,
 		.max_slices = (int)r->heads,
 		.tile = (int)r->tile,
-		/* the embedding is looked up, a tied one too, and a bias is added */
+		/* not embeddings, which are looked up, even if tied; not biases, which are added */
 		.operand = r->kind <= ROW_GATE || r->kind == ROW_OUTPUT};
 	if (layer >= 0)
 		snprintf(t->name, sizeof(t->name), "layers.%lld.%s", (long long)layer,
@@ -202,7 +202,7 @@ static void add_rows(
 	struct model *m, int unit, int64_t layer, const struct tensor_row *rows, size_t n)
 {
 	for (size_t i = 0; i < n; i++)
-		if (rows[i].there)
+		if (rows[i].present)
 			add(m, &rows[i], unit, layer);
 }
 
@@ -329,7 +329,7 @@ void model_print(const struct model *m, bool all, struct str *out)
 		if (!layer)
 			print_tensor(t, t->name, "  ", out);
 		if (!layer || t->unit > 1)
-			continue; /* the layers are alike */
+			continue; /* all layers have the same shapes */
 		if (first)
 			str_printf(out, "  %-32s each %24lld\n", layers,
 				(long long)unit_size(m, 1));

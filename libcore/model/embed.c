@@ -1,5 +1,5 @@
-/* Token and position embeddings. The table is cut by vocabulary: a row-parallel product
- * with a one-hot matrix. */
+/* Token and position embeddings. The table is split by vocabulary, as the weight of a row-parallel
+ * matmul with one-hot rows (Megatron-LM's VocabParallelEmbedding). */
 #include "model/layers.h"
 
 void embed_forward(struct pass *p, struct mat x)

@@ -1,13 +1,13 @@
 /*
- * The feed-forward network, a sublayer: W2 act(W1 h), for SwiGLU W2 (silu(W1 h) * W3 h). W1 and W3
- * are column-parallel, W2 is row-parallel.
+ * The feed-forward sublayer: W2 act(W1 h), with SwiGLU W2 (silu(W1 h) * W3 h). W1 and W3 are
+ * column-parallel, W2 is row-parallel.
  */
 #include "model/block.h"
 #include "model/linear.h"
 
-/* Its tensors; its activations, y = act(a, b); its gradients, of a and b. */
+/* Tensors; activations, y = act(a, b); gradients of a and b. */
 enum { W1, B1, W3, B3, W2 };
-enum { Y = LEAVING, A, B };
+enum { Y = INNER_OUT, A, B };
 enum { DA, DB };
 
 static bool is_gated(const struct model *m)
@@ -48,22 +48,22 @@ static void rooms(const struct pass *p, struct room *acts, struct room *grads)
 		acts[B] = grads[DB] = acts[A];
 }
 
-/* Does the product after the activation function, in the backward, multiply by its slope? Whatever
- * is recomputed. */
+/* Does the backward of W2 multiply by the derivative of the activation function? It does not depend
+ * on recomputation. */
 static bool fuses_slope(const struct pass *p, int64_t layer)
 {
 	return p->m->act == ACT_GELU_TANH && linear_fuses(p, layer);
 }
 
-/* Does the product before it compute it too? */
+/* Does the matmul with W1 compute the activation function? */
 static bool fuses_gelu(const struct pass *p, int64_t layer)
 {
 	return fuses_slope(p, layer) && !p->c.plain_kernels &&
 	       p->recompute != RECOMPUTE_SELECTIVE;
 }
 
-/* W1, and of SwiGLU W3, with matrices of both. Returns how many there are. */
-static int products(
+/* The column-parallel matmuls: W1 with m[0], and with SwiGLU W3 with m[1]. Returns their number. */
+static int enter_linears(
 	const struct pass *p, struct at at, const struct mat m[2], struct linear l[2])
 {
 	struct tensor *const *t = weights_of(p, at.layer);
@@ -78,7 +78,7 @@ static void enter(
 	struct pass *p, struct at at, struct sublayer_acts *a, struct slice_gather *h)
 {
 	struct linear l[2];
-	int n = products(p, at, &a->m[A], l);
+	int n = enter_linears(p, at, &a->m[A], l);
 	if (fuses_gelu(p, at.layer))
 		l[0].gelu = part_of(p, a->m[Y], at);
 	linear_enter(p, at, h, l, n);
@@ -105,7 +105,7 @@ static void leave(
 
 /* ---- backward -------------------------------------------------------------------- */
 
-/* The gradient of y is in da until inner_backward(). */
+/* The gradient of y is stored in da until inner_backward(). */
 static void leave_backward(struct pass *p, struct at at, struct sublayer_acts *a,
 	struct sublayer_grads *g, struct slice_gather *d)
 {
@@ -133,7 +133,7 @@ static void enter_backward(
 	struct pass *p, struct at at, struct sublayer_grads *g, struct slice_sum *sum)
 {
 	struct linear l[2];
-	int n = products(p, at, &g->m[DA], l);
+	int n = enter_linears(p, at, &g->m[DA], l);
 	linear_enter_backward(p, at, sum, l, n);
 }
 
@@ -143,7 +143,7 @@ static void weights(
 	struct linear l[2];
 	const struct linear out = {
 		.y = chunk_of(p, g->d, at.chunk), .w = weights_of(p, at.layer)[W2]};
-	int n = products(p, at, &g->m[DA], l);
+	int n = enter_linears(p, at, &g->m[DA], l);
 	linear_weights(p, at, part_of(p, a->m[Y], at), &out, 1);
 	linear_weights(p, at, chunk_of(p, a->h, at.chunk), l, n);
 }

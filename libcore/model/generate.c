@@ -1,10 +1,8 @@
 /*
- * Decoding: the forward of pass.c, a few rows at a time, with three functions of its own: attention
- * over a cache of keys and values, a product for each row by itself, a head that ends with the
- * logits. A row's result does not depend on the other rows, so a cached step has the bits of
- * computing the whole window again.
- *
- * Ranks of tensor parallelism decode together: all feed the same tokens and have the same logits.
+ * Decoding: the forward of pass.c, a few rows at a time, with three other functions (pass_ops):
+ * attention over the key/value cache, a matmul that computes each row separately, and a head that
+ * returns the logits. A row's result does not depend on the other rows, so a step with the cache
+ * has the bits of one that recomputes the whole window.
  */
 #include "model/generate.h"
 #include "model/block.h"
@@ -14,26 +12,26 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { PIECE = 64 }; /* rows that go through at once */
+enum { MAX_ROWS = 64 }; /* of a forward */
 
 struct decoder {
 	struct pass p;
 	struct acts acts;
 	bool cache;
-	uint32_t *ids;	    /* the window: [context] */
-	int64_t len, first; /* of the window; of it, the first row that goes through */
-	float *k, *v;	    /* [layer][slice][context][kv width] */
-	float *logits,
-		*read; /* of the next token, [vocab]: the device's, the program's */
+	uint32_t *ids; /* the window: [context] */
+	int64_t len,
+		first; /* tokens in the window; the first row of the current forward */
+	float *k, *v;  /* [layer][slice][context][kv width] */
+	float *logits, *host_logits; /* of the next token, [vocab] */
 	struct arena memory, scratch;
 };
 
-/* Run once to measure and once to place. All blocks have the activations of one. */
-static void place(struct decoder *g, struct model *m, struct device *d,
+/* Called once to measure and once to allocate. All blocks share the activations of one. */
+static void allocate(struct decoder *g, struct model *m, struct device *d,
 	struct store *store, struct mesh *mesh, struct arena *a)
 {
 	struct pass *p = &g->p;
-	const struct pass_config c = {.mesh = mesh, .batch = 1, .decode_rows = PIECE};
+	const struct pass_config c = {.mesh = mesh, .batch = 1, .decode_rows = MAX_ROWS};
 	const struct stage one = {.end = 1};
 	struct acts acts;
 	pass_init(p, m, d, store, &c, a);
@@ -50,15 +48,16 @@ static void place(struct decoder *g, struct model *m, struct device *d,
 	g->logits = arena_floats(a, m->padded_vocab);
 }
 
-/* What layers and kernels take beside that: parts of sums over slices, the last norm, and the scores
- * of each thread. */
+/* The scratch memory of layers and kernels: addends of sums over slices, the last norm, and the
+ * attention scores of each thread. */
 static size_t scratch_bytes(const struct pass *p)
 {
 	const struct model *m = p->m;
 	int64_t parts = tree_depth(p->tp.first, p->tp.first + p->tp.here) +
 			(p->tp.axis->size > 1 ? p->tp.n : 0);
 	int64_t row = round_up(m->c.dim, 16), scores = round_up(m->c.context, 16);
-	int64_t floats = (parts + 1) * PIECE * row + 2 * PIECE + p->d->threads * scores;
+	int64_t floats =
+		(parts + 1) * MAX_ROWS * row + 2 * MAX_ROWS + p->d->threads * scores;
 	return (size_t)(floats + 64) * sizeof(float);
 }
 
@@ -69,7 +68,7 @@ int64_t decoder_bytes(struct model *m, struct device *d)
 	struct arena size;
 	arena_measure(&size, "decoder");
 	mesh_alone(&alone);
-	place(&g, m, d, NULL, &alone, &size);
+	allocate(&g, m, d, NULL, &alone, &size);
 	size_t n_bytes = size.peak_bytes + scratch_bytes(&g.p);
 	acts_free(&g.acts);
 	struct comm *self = alone.world;
@@ -85,7 +84,7 @@ static struct mat cached(const struct pass *p, float *kv, int64_t layer, int s)
 	return mat(kv + (layer * p->tp.here + s) * context * width, context, width);
 }
 
-/* Keys and values of the rows join the cache, and the rows attend to what is in it. */
+/* Appends the rows' keys and values to the cache, then computes attention over the cache. */
 static void attend_cached(struct pass *p, int64_t layer, struct sublayer_acts *a)
 {
 	const struct kernels *k = p->d->k;
@@ -128,8 +127,8 @@ static void head_logits(struct pass *p, struct mat x, struct mat dx)
 	comm_run(p->tp.axis, COLL_ALLGATHER,
 		&(struct coll_args){
 			.recv = g->logits, .count = p->tp.here * cols, .type = COMM_F32});
-	device_get(
-		p->d, g->read, g->logits, (size_t)p->m->padded_vocab * sizeof(*g->read));
+	device_get(p->d, g->host_logits, g->logits,
+		(size_t)p->m->padded_vocab * sizeof(*g->host_logits));
 }
 
 struct decoder *decoder_open(
@@ -138,15 +137,15 @@ struct decoder *decoder_open(
 	struct decoder *g = xcalloc(1, sizeof(*g));
 	struct arena size;
 	arena_measure(&size, "decoder");
-	place(g, m, d, store, store->c.mesh, &size);
+	allocate(g, m, d, store, store->c.mesh, &size);
 	acts_free(&g->acts);
 	device_arena(d, &g->memory, "decoder", size.peak_bytes);
 	device_arena(d, &g->scratch, "decoder scratch", scratch_bytes(&g->p));
-	place(g, m, d, store, store->c.mesh, &g->memory);
+	allocate(g, m, d, store, store->c.mesh, &g->memory);
 	g->cache = cache;
 	g->p.ops = (struct pass_ops){d->k->linear_row, attend_cached, head_logits, g};
 	g->ids = xcalloc((size_t)m->c.context, sizeof(*g->ids));
-	g->read = xcalloc((size_t)m->padded_vocab, sizeof(*g->read));
+	g->host_logits = xcalloc((size_t)m->padded_vocab, sizeof(*g->host_logits));
 	return g;
 }
 
@@ -159,12 +158,12 @@ void decoder_close(struct decoder *g)
 	acts_free(&g->acts);
 	pass_close(&g->p);
 	free(g->ids);
-	free(g->read);
+	free(g->host_logits);
 	free(g);
 }
 
-/* Rows of the window [first, first + n) go through; `last`: to the logits. */
-static void run_piece(struct decoder *g, int64_t first, int64_t n, bool last)
+/* The forward of rows [first, first + n) of the window; `last`: with the head. */
+static void forward_rows(struct decoder *g, int64_t first, int64_t n, bool last)
 {
 	struct pass *p = &g->p;
 	const struct stage all = {0, p->m->c.layers, .embeds = true, .heads = last};
@@ -180,9 +179,9 @@ static void run_piece(struct decoder *g, int64_t first, int64_t n, bool last)
 
 static void run_window(struct decoder *g, int64_t from)
 {
-	for (int64_t at = from; at < g->len; at += PIECE) {
-		int64_t n = min64(PIECE, g->len - at);
-		run_piece(g, at, n, at + n == g->len);
+	for (int64_t at = from; at < g->len; at += MAX_ROWS) {
+		int64_t n = min64(MAX_ROWS, g->len - at);
+		forward_rows(g, at, n, at + n == g->len);
 	}
 }
 
@@ -211,17 +210,17 @@ void decoder_feed(struct decoder *g, const uint32_t *ids, int64_t n)
 
 const float *decoder_logits(const struct decoder *g)
 {
-	return g->read;
+	return g->host_logits;
 }
 
-/* ---- drawing --------------------------------------------------------------------- */
+/* ---- sampling -------------------------------------------------------------------- */
 
 struct candidate {
 	int64_t id;
 	double p;
 };
 
-static int likeliest_first(const void *a, const void *b)
+static int by_probability(const void *a, const void *b)
 {
 	const struct candidate *x = a, *y = b;
 	if (x->p != y->p)
@@ -229,8 +228,9 @@ static int likeliest_first(const void *a, const void *b)
 	return (x->id > y->id) - (x->id < y->id);
 }
 
-/* How many of the sorted candidates may be drawn. */
-static int64_t cut_off(const struct sampler *s, const struct candidate *c, int64_t n)
+/* The number of candidates that top-k and top-p leave, of n in descending order. */
+static int64_t truncate_candidates(
+	const struct sampler *s, const struct candidate *c, int64_t n)
 {
 	double total = 0, seen = 0;
 	if (s->top_k > 0)
@@ -250,19 +250,19 @@ int64_t decoder_draw(
 {
 	int64_t vocab = g->p.m->c.vocab, best = 0;
 	for (int64_t i = 1; i < vocab; i++)
-		if (g->read[i] > g->read[best])
+		if (g->host_logits[i] > g->host_logits[best])
 			best = i;
 	if (s->temperature <= 0)
 		return best;
 	struct candidate *c = xcalloc((size_t)vocab, sizeof(*c));
 	for (int64_t i = 0; i < vocab; i++) {
-		double x = (double)g->read[i] - (double)g->read[best];
+		double x = (double)g->host_logits[i] - (double)g->host_logits[best];
 		c[i] = (struct candidate){i, exp(x / s->temperature)};
 	}
 	int64_t n = vocab;
 	if (s->top_k > 0 || s->top_p < 1) {
-		qsort(c, (size_t)vocab, sizeof(*c), likeliest_first);
-		n = cut_off(s, c, vocab);
+		qsort(c, (size_t)vocab, sizeof(*c), by_probability);
+		n = truncate_candidates(s, c, vocab);
 	}
 	double total = 0, seen = 0;
 	for (int64_t i = 0; i < n; i++)

@@ -1,5 +1,5 @@
-/* GPT-2 (Radford et al. 2019): learned positions, LayerNorm before each part, GELU, biases,
- * the output tied to the token embedding. */
+/* GPT-2 (Radford et al. 2019): learned positions, LayerNorm before each sublayer, GELU, biases,
+ * an output layer tied to the token embedding. */
 #include "model/model.h"
 
 static int64_t ffn_dim(int64_t dim)

@@ -1,35 +1,35 @@
 /*
- * The head: final norm, product with the vocabulary, cross-entropy. The backward of some rows follows
- * their forward at once, so that the logits of a whole micro-batch never exist. The table is cut by
- * vocabulary.
+ * The head: final norm, output layer, cross-entropy. The backward of a band of rows follows its
+ * forward at once, so that the logits of a whole micro-batch are never in memory. The output weight
+ * is split by vocabulary.
  *
- * Where its slices come one by one (param_is_tiled()), all rows go through a slice before the next
- * comes: once for the statistics, and once more for the backward, which computes the logits again.
- * Sums are the same, in the same order.
+ * If its slices are gathered one by one (param_is_tiled()), a band is all rows: one pass over the
+ * slices computes the statistics, and a second one the backward, which recomputes the logits. The
+ * sums and their order are the same.
  */
 #include "model/linear.h"
 
-/* Rows whose logits are computed at once: a function of shapes and the kind of device alone, because
- * a weight's leaf is a chain over them. */
+/* Rows whose logits are computed at once. A weight's leaf is accumulated over them, so this depends
+ * on shapes and the kind of device only. */
 static int64_t logit_rows(const struct pass *p)
 {
 	int64_t rows = p->d->tile_bytes / (p->m->padded_vocab * dtype_bytes(act_type(p)));
 	return min64(p->rows, max64(16, rows / 16 * 16));
 }
 
-/* Rows whose loss is computed before their backward: as many as have logits at once, or all. */
+/* A band: rows whose loss is computed before their backward. */
 struct band {
 	int chunk;
-	int64_t first, rows, step; /* logits are of `step` rows at once */
-	bool kept;		   /* those of all slices, until the backward */
+	int64_t first, rows, step; /* logits are computed for `step` rows at once */
+	bool kept;		   /* logits of all slices are kept until the backward */
 	const int32_t *targets;	   /* [rows] */
-	struct mat h;		   /* rows of the normed stream */
-	char *logits;		   /* [slice here, or 1][step][vocabulary of a slice] */
+	struct mat h;		   /* output rows of the final norm */
+	char *logits;		   /* [local slice, or 1][step][vocabulary of a slice] */
 	float *max, *sum, *target; /* [slice][rows] */
 	float *lse, *loss;	   /* [rows] */
 };
 
-/* Of rows [i, i + step) of the band. */
+/* The logits of rows [i, i + step) of the band. */
 static struct mat logits_of(const struct pass *p, const struct band *b, int s, int64_t i)
 {
 	int64_t cols = p->m->padded_vocab / p->tp.n, rows = min64(b->step, b->rows - i);
@@ -42,14 +42,14 @@ static int64_t first_token(const struct pass *p, int s)
 	return (p->tp.first + s) * (p->m->padded_vocab / p->tp.n);
 }
 
-/* Of a tied table, this is the second use. */
+/* The output layer is the second use of a tied table. */
 static int use_of_output(const struct pass *p)
 {
 	return p->m->output->uses - 1;
 }
 
-/* Every rank has the statistics of its slices, and gets those of all. */
-static void share_stats(struct pass *p, const struct band *b)
+/* All-gathers the softmax statistics of each slice. */
+static void gather_stats(struct pass *p, const struct band *b)
 {
 	float *const stats[] = {b->max, b->sum, b->target};
 	struct comm_requests requests = {.c = p->tp.axis};
@@ -66,14 +66,14 @@ static void share_stats(struct pass *p, const struct band *b)
 static void count_loss(struct pass *p, const struct band *b)
 {
 	check_finite(p, "loss", -1, mat(b->loss, 1, b->rows));
-	/* Every rank of the axis knows the loss: one counts it. */
+	/* All ranks of the axis have the same loss: only the first adds it. */
 	int64_t counted = p->micro.counted * (p->rows / p->c.batch) - b->first;
 	if (p->tp.axis->rank == 0 && !p->micro.empty)
 		p->d->k->exact_sum(
 			p->d, p->loss, b->loss, max64(0, min64(counted, b->rows)));
 }
 
-/* One slice is the whole vocabulary: one kernel computes the loss of its logits, and their gradient. */
+/* If one slice is the whole vocabulary, one kernel computes the loss and the gradient of the logits. */
 static bool is_fused(const struct pass *p)
 {
 	return p->micro.train && p->tp.n == 1 && !p->c.plain_kernels;
@@ -109,14 +109,14 @@ static void band_forward(struct pass *p, const struct band *b)
 	for (int s = 0; s < p->tp.here; s++)
 		slice_forward(p, b, s);
 	if (!is_fused(p)) {
-		share_stats(p, b);
+		gather_stats(p, b);
 		p->d->k->xent_join(p->d, b->lse, b->loss, b->max, b->sum, b->target,
 			p->tp.n, b->rows);
 	}
 	count_loss(p, b);
 }
 
-/* To the leaf, which rows are added to, and to a part of dh. */
+/* Adds the rows' gradients to the leaf, and writes this slice's addend of dh. */
 static void slice_backward(struct pass *p, const struct band *b, int s, struct mat dh)
 {
 	const struct tensor *output = p->m->output;
@@ -136,7 +136,7 @@ static void slice_backward(struct pass *p, const struct band *b, int s, struct m
 	param_done(p, output, s);
 }
 
-static void leaf_complete(struct pass *p, struct at at)
+static void finish_leaf(struct pass *p, struct at at)
 {
 	const struct tensor *output = p->m->output;
 	linear_round(p, leaf(p, output, at, use_of_output(p)));
@@ -152,7 +152,7 @@ static void band_backward(struct pass *p, const struct band *b, struct slice_sum
 		slice_backward(p, b, s, slice_sum_slot(dh));
 		slice_sum_push(dh);
 		if (b->first + b->rows == p->rows)
-			leaf_complete(p, (struct at){-1, s, b->chunk});
+			finish_leaf(p, (struct at){-1, s, b->chunk});
 	}
 	device_timer_start(p->d, TIMER_FORWARD);
 }
@@ -160,14 +160,14 @@ static void band_backward(struct pass *p, const struct band *b, struct slice_sum
 static struct band band_alloc(const struct pass *p, int c)
 {
 	struct arena *a = p->d->scratch;
-	bool one_by_one = param_is_tiled(p, p->m->output);
-	int64_t step = logit_rows(p), rows = one_by_one ? p->rows : step;
-	int64_t slices = one_by_one ? 1 : p->tp.here;
+	bool tiled = param_is_tiled(p, p->m->output);
+	int64_t step = logit_rows(p), rows = tiled ? p->rows : step;
+	int64_t slices = tiled ? 1 : p->tp.here;
 	return (struct band){
 		.chunk = c,
 		.rows = rows,
 		.step = step,
-		.kept = !one_by_one,
+		.kept = !tiled,
 		.logits = mat_take(
 			a, slices * step, p->m->padded_vocab / p->tp.n, act_type(p))
 				  .p,

@@ -1,4 +1,4 @@
-/* What several layers share. */
+/* Functions that all layers use: parameters by tile, norms, dropout, the residual stream. */
 #include "model/linear.h"
 
 static void find_nonfinite(
@@ -29,7 +29,7 @@ void check_gradient(struct pass *p, const char *what, int64_t layer, struct mat 
 
 /* ---- parameters and their gradients ------------------------------------------------ */
 
-/* The unit that a slice of a tile is by itself, or -1. */
+/* The number of the store's unit for a slice of a tile; -1: the tensor is not tiled. */
 static int tile_of(const struct pass *p, const struct tensor *t, int s)
 {
 	return t->tile && s < p->tp.here
@@ -63,7 +63,7 @@ void param_reduce(struct pass *p, const struct tensor *t, int s, int use)
 		store_reduce_use(p->store, tile, use, p->micro.last);
 }
 
-/* [chunk][slice here][dim], or nothing */
+/* The row of sums [chunk][local slice][dim], which may be empty. */
 static struct mat sums_of(const struct pass *p, struct mat sums, struct at at)
 {
 	return sums.p ? mat_rows(sums, (int64_t)at.chunk * p->tp.here + at.slice, 1)
@@ -87,7 +87,8 @@ void bias_leaves(struct pass *p, struct at at, const struct tensor *bias, struct
 
 /* ---- norms ------------------------------------------------------------------------ */
 
-/* Without sequence parallelism a rank has all rows, of which the pieces here may be some. */
+/* Do the pieces of the local slices cover this rank's rows? Without sequence parallelism a rank has
+ * the rows of all slices. */
 static bool pieces_are_all(const struct pass *p)
 {
 	return p->tp.sp || p->tp.axis->size == 1;
@@ -100,7 +101,7 @@ bool norm_writes_copies(const struct pass *p)
 	       !p->c.plain_kernels && pieces_are_all(p);
 }
 
-/* With g->dx, also the gradient of x, in one kernel. */
+/* The gradients of weight and bias; with g->dx in the same kernel as the gradient of x. */
 static void leaves_of_norm(
 	struct pass *p, const struct stream_norm *n, const struct norm_grad *g)
 {
@@ -136,7 +137,7 @@ void norm_backward(struct pass *p, const struct stream_norm *n, const struct nor
 {
 	struct norm_grad all = *g;
 	if (g->copy.p)
-		all.copy = here_of(p, chunk_of(p, g->copy, n->at.chunk));
+		all.copy = local_rows(p, chunk_of(p, g->copy, n->at.chunk));
 	linear_amax_begin(p, mat(all.copy.amax, 1, 2));
 	if (leaves && pieces_are_all(p) && !p->c.plain_kernels) {
 		leaves_of_norm(p, n, &all);
@@ -152,7 +153,7 @@ void norm_backward(struct pass *p, const struct stream_norm *n, const struct nor
 static struct norm norm_of(const struct pass *p, const struct stream_norm *n)
 {
 	return (struct norm){.kind = p->m->arch->norm,
-		.h = here_of(p, n->h),
+		.h = local_rows(p, n->h),
 		.stats = n->stats,
 		.gamma = param(p, n->weight, 0),
 		.beta = param(p, n->bias, 0),
@@ -167,7 +168,7 @@ void norm_forward(struct pass *p, const struct stream_norm *n, struct mat x)
 
 void norm_gather(struct pass *p, struct slice_gather *g, const struct stream_norm *n)
 {
-	struct mat here = here_of(p, n->h);
+	struct mat here = local_rows(p, n->h);
 	check_finite(p, n->what, n->at.layer, here);
 	linear_round(p, here);
 	slice_gather_begin(g, &p->tp, p->d, here, n->h);
@@ -196,16 +197,16 @@ void drop(struct pass *p, struct at at, enum drop_site site, struct mat x)
 		p->d->k->dropout(p->d, x, x, &o);
 }
 
-struct mat sum_room(struct pass *p, struct mat to)
+struct mat sum_buffer(struct pass *p, struct mat y)
 {
 	enum dtype type = slice_type(p);
-	return type == DT_F32 ? to : mat_take(p->d->scratch, to.rows, to.cols, type);
+	return type == DT_F32 ? y : mat_take(p->d->scratch, y.rows, y.cols, type);
 }
 
 static void plain_residual(struct pass *p, struct at at, const struct residual *r)
 {
 	const struct kernels *k = p->d->k;
-	if (r->sum.type != DT_F32) { /* which has room for y, and no bits for it */
+	if (r->sum.type != DT_F32) { /* y is not the sum's buffer: y = sum */
 		k->zero(p->d, r->y);
 		k->add(p->d, r->y, r->y, r->sum);
 	}
@@ -215,8 +216,8 @@ static void plain_residual(struct pass *p, struct at at, const struct residual *
 	k->add(p->d, r->y, r->x, r->y);
 }
 
-void join_residual(struct pass *p, struct at at, const struct residual *r,
-	const struct stream_norm *then)
+void add_residual(struct pass *p, struct at at, const struct residual *r,
+	const struct stream_norm *next)
 {
 	const struct kernels *k = p->d->k;
 	struct dropout o = dropout_at(p, at, r->drop);
@@ -224,10 +225,10 @@ void join_residual(struct pass *p, struct at at, const struct residual *r,
 	struct mat bias = param(p, r->bias, 0);
 	if (p->c.plain_kernels) {
 		plain_residual(p, at, r);
-		if (then)
-			norm_forward(p, then, r->y);
-	} else if (then) {
-		struct norm n = norm_of(p, then);
+		if (next)
+			norm_forward(p, next, r->y);
+	} else if (next) {
+		struct norm n = norm_of(p, next);
 		k->residual_norm(p->d, r->y, r->x, r->sum, bias, drops, &n);
 	} else {
 		k->residual(p->d, r->y, r->x, r->sum, bias, drops);
@@ -237,7 +238,7 @@ void join_residual(struct pass *p, struct at at, const struct residual *r,
 void residual_gather(struct pass *p, struct slice_gather *g, struct at at,
 	enum drop_site site, struct mat d, struct mat dx, bool copied)
 {
-	struct mat all = chunk_of(p, d, at.chunk), here = here_of(p, all);
+	struct mat all = chunk_of(p, d, at.chunk), here = local_rows(p, all);
 	struct dropout o = dropout_at(p, at, site);
 	if (o.p > 0) {
 		p->d->k->dropout(p->d, here, dx, &o);

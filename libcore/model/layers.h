@@ -1,21 +1,21 @@
 /*
- * What layers share: how activations and parameters are addressed; norms, dropout and the residual
- * stream.
+ * Functions that all layers use: addresses of activations and parameters, norms, dropout, the
+ * residual stream.
  */
 #ifndef MODEL_LAYERS_H
 #define MODEL_LAYERS_H
 
 #include "model/pass.h"
 
-/* Where something is computed: in which block (-1: in none), and for which of the virtual slices
- * and chunks that are here. */
+/* A position in the model: the block (-1: embedding or head), and the indices of a virtual slice and
+ * a chunk among those of this rank. */
 struct at {
 	int64_t layer;
 	int slice, chunk;
 };
 
-/* Chunk `c` (of those here) of [chunk][rows][width], with what is kept of its cast; nothing of
- * nothing. */
+/* Local chunk `c` of x [chunk][row][width], with its amax and its transposed cast if x has them. An
+ * empty x has empty chunks. */
 static inline struct mat chunk_of(const struct pass *p, struct mat x, int c)
 {
 	if (!x.p)
@@ -27,7 +27,7 @@ static inline struct mat chunk_of(const struct pass *p, struct mat x, int c)
 	return chunk;
 }
 
-/* The same of the residual stream, of which this rank may have a part of the rows. */
+/* The same for the residual stream, of which this rank may have only some rows. */
 static inline struct mat stream_of(const struct pass *p, struct mat x, int c)
 {
 	return mat_rows(x, c * p->rows_here, p->rows_here);
@@ -38,9 +38,9 @@ static inline struct mat stats_of(const struct pass *p, struct mat stats, int c)
 	return mat((float *)stats.p + c * 2 * p->rows_here, 2, p->rows_here);
 }
 
-/* The rows of the residual stream among all rows of a chunk, whose largest number they share, and
- * all of whose cast they have where they are all. */
-static inline struct mat here_of(const struct pass *p, struct mat all)
+/* This rank's rows of the residual stream, from all rows of a chunk. They share the chunk's amax,
+ * and its transposed cast if they are all of its rows. */
+static inline struct mat local_rows(const struct pass *p, struct mat all)
 {
 	struct mat here = mat_rows(all, p->first_row, p->rows_here);
 	here.amax = all.amax;
@@ -48,7 +48,7 @@ static inline struct mat here_of(const struct pass *p, struct mat all)
 	return here;
 }
 
-/* A slice of a chunk, of [slice][chunk][rows][width]. */
+/* One slice and chunk of x [slice][chunk][row][width]. */
 static inline struct mat part_of(const struct pass *p, struct mat x, struct at at)
 {
 	return chunk_of(p, x, at.slice * p->cp.here + at.chunk);
@@ -66,24 +66,23 @@ static inline struct mat no_mat(void)
 
 /* ---- parameters and their gradients ----------------------------------------------- */
 
-/* The slice of a parameter that virtual slice `s` (of those here) uses, or nothing where the
- * model has no such parameter. */
+/* The slice of a parameter that local virtual slice `s` uses; empty if t is NULL. */
 static inline struct mat param(const struct pass *p, const struct tensor *t, int s)
 {
 	return t ? store_param(p->store, t, tensor_slice(t, p->tp.first + s)) : no_mat();
 }
 
-/* Tensors that have a tile (tensor.tile) are here from use to done, a slice at a time: the store
- * may gather them so. All that are in one tile come with one call, and when the leaves of all are
- * there, they are reduced with one. */
+/* With --tile, tensors with a tile (tensor.tile) are gathered one slice at a time: from use to done
+ * the parameters may be read. One call is for all tensors of the tile; reduce follows the last of
+ * their leaves. Collective over the ranks that share the parameters. */
 void param_use(struct pass *p, const struct tensor *t, int s);
 void param_done(struct pass *p, const struct tensor *t, int s);
 void param_reduce(struct pass *p, const struct tensor *t, int s, int use);
-/* Does it come so, or with the rest of its unit? */
+/* Is it gathered by slice, or with the rest of its unit? */
 bool param_is_tiled(const struct pass *p, const struct tensor *t);
 
-/* The gradient that one use of a parameter adds: where it is to be written, and that it was. Of a
- * tied weight use 1 is the output's. */
+/* leaf(): the buffer for the gradient of one use of a parameter (a leaf of the canonical tree);
+ * leaf_done(): it is written. Use 1 of a tied weight is the output layer. */
 static inline struct leaf leaf_number(
 	const struct pass *p, const struct tensor *t, struct at at, int use)
 {
@@ -105,14 +104,14 @@ static inline void leaf_done(
 	store_leaf_done(p->store, t, tensor_slice(t, p->tp.first + at.slice), &number);
 }
 
-/* ---- widths of one slice ----------------------------------------------------------- */
+/* ---- sizes of one virtual slice ---------------------------------------------------- */
 
 static inline int64_t heads_here(const struct pass *p)
 {
 	return p->m->c.heads / p->tp.n;
 }
 
-/* Slices that share a head of keys and values compute it each for themselves. */
+/* At least 1: slices that share a key/value head all compute it. */
 static inline int64_t kv_heads_here(const struct pass *p)
 {
 	return max64(1, p->m->c.kv_heads / p->tp.n);
@@ -130,13 +129,13 @@ static inline int64_t kv_width(const struct pass *p)
 
 /* ---- layers.c: norms, dropout, the residual stream --------------------------------- */
 
-/* With p->probe: notes the first element that is not finite. */
+/* With p->probe: records the first element that is not finite. `what`: the name of the tensor. */
 void check_finite(struct pass *p, const char *what, int64_t layer, struct mat x);
 void check_gradient(struct pass *p, const char *what, int64_t layer, struct mat dx);
 
-/* What a row-parallel bias, a norm's weights and position embeddings share: the leaf of a
- * virtual slice is the sum over its piece of a chunk's rows. Rows [first, first + n) of the
- * residual stream here are the piece of slice s. */
+/* For row-parallel biases, norm weights and position embeddings, the leaf of a virtual slice is the
+ * sum over its piece of a chunk's rows. The piece of slice s: rows [*first, *first + returned
+ * number) of this rank's residual stream. */
 static inline int64_t piece_rows(const struct pass *p, int s, int64_t *first)
 {
 	int64_t n = slice_piece(&p->tp, p->rows, p->tp.first + s, first);
@@ -144,67 +143,68 @@ static inline int64_t piece_rows(const struct pass *p, int s, int64_t *first)
 	return n;
 }
 
-/* Where dropout is applied; part of what a run computes. */
+/* Where dropout is applied. The random numbers depend on these values. */
 enum drop_site { DROP_EMBED, DROP_PROBS, DROP_ATTENTION, DROP_FFN };
 struct dropout dropout_at(const struct pass *p, struct at at, enum drop_site site);
-/* Of rows of the residual stream, in place, and only when the pass trains with dropout. */
+/* Applies dropout in place to rows of the residual stream; nothing if the pass has no dropout. */
 void drop(struct pass *p, struct at at, enum drop_site site, struct mat x);
 
-/* A norm of a chunk of the residual stream, and what a pass keeps of it: h, of all rows, and
- * stats, of the rows here. */
+/* A norm of a chunk of the residual stream. The pass keeps its output h, for all rows, and the
+ * statistics, for this rank's rows. */
 struct stream_norm {
 	const char *what;
 	struct at at;
 	struct mat h, stats;
 	const struct tensor *weight, *bias;
 };
-/* Of this rank's rows, which are x. */
+/* x: this rank's rows. */
 void norm_forward(struct pass *p, const struct stream_norm *n, struct mat x);
-/* Then all rows of it, rounded, which come until the gather's end. */
+/* Rounds n->h and begins the all-gather of its rows. */
 void norm_gather(struct pass *p, struct slice_gather *g, const struct stream_norm *n);
 /*
- * A norm's backward may also write the 16-bit copy of dx that the backward of the sublayer below
- * begins with, and the sums of its rows, which are the gradient of that sublayer's bias.
+ * The backward of a norm may also write the 16-bit copy of dx, which is the input of the backward of
+ * the preceding sublayer, and the sums of its rows, which are the gradient of that sublayer's bias.
  */
 struct grad_copy {
-	struct mat copy; /* [chunk][rows][dim]; nothing: norms do not write it */
-	struct mat sums; /* [chunk][slice here][dim], of the rows of a piece */
-	bool valid;	 /* both are of the gradient that the next sublayer takes */
-	int64_t lowest;	 /* below this layer there is no sublayer */
+	struct mat copy; /* [chunk][row][dim]; empty: norms do not write it */
+	struct mat sums; /* [chunk][local slice][dim], each over the rows of a piece */
+	bool valid;	 /* both are up to date: the next backward uses them */
+	int64_t lowest;	 /* the first layer of the stage */
 };
-/* Do norms write copies? Not if only a part of dx is computed at once (tensor parallelism without
- * sequence parallelism), or if the sublayer takes something else (dropout). */
+/* Do norms write copies? Not if dx is computed in several calls (tensor parallelism without
+ * sequence parallelism), or if the sublayer's input is not dx itself (dropout). */
 bool norm_writes_copies(const struct pass *p);
-/* dx, which is added to, is the gradient of x. copy: of dx, or nothing; sums: its row sums for
- * leaves of `copy_bias`, unless that is NULL. */
+/* The gradient of x is added to dx. copy: of dx, or empty; sums: the sums of its rows, for the
+ * leaves of copy_bias (NULL: no sums). */
 struct norm_grad {
 	struct mat dx, dy, x, copy, sums;
 	const struct tensor *copy_bias;
 };
-/* With `leaves` also norm_leaves(). */
+/* With `leaves`: norm_leaves() too, which computes the gradients of weight and bias. */
 void norm_backward(struct pass *p, const struct stream_norm *n, const struct norm_grad *g,
 	bool leaves);
 void norm_leaves(
 	struct pass *p, const struct stream_norm *n, struct mat dy, struct mat x);
 
-/* The end of a sublayer: y = x + dropout(sum + bias), of the residual stream. */
+/* The end of a sublayer: y = x + dropout(sum + bias). All are this rank's rows of the stream. */
 struct residual {
-	struct mat y, sum, x; /* sum: of sum_room() */
+	struct mat y, sum, x; /* sum: from sum_buffer() */
 	const struct tensor *bias;
 	enum drop_site drop;
 };
-/* Room for a sum over slices that becomes `to`: that itself, or, where there is one slice and the
- * device stores its product in 16 bits, scratch of that. */
-struct mat sum_room(struct pass *p, struct mat to);
-/* And the norm of y, unless `then` is NULL. */
-void join_residual(struct pass *p, struct at at, const struct residual *r,
-	const struct stream_norm *then);
-/* The gradient of a sublayer's output, of all rows of a chunk: dx, that of the residual stream, with
- * dropout's mask, rounded to d; it is complete at the gather's end. `copied`: d holds it already,
- * but for the gather. */
+/* A buffer for the sum over slices that is added to the stream in y: y itself, or, with one slice on
+ * a device that stores matmul results in 16 bits, 16-bit scratch memory. */
+struct mat sum_buffer(struct pass *p, struct mat y);
+/* Adds the residual, and computes the norm of y, unless `next` is NULL. */
+void add_residual(struct pass *p, struct at at, const struct residual *r,
+	const struct stream_norm *next);
+/* Begins the all-gather of the gradient of a sublayer's output, all rows of a chunk, to d: the
+ * gradient dx of the residual stream, with dropout's mask, rounded. `copied`: the rounded rows of
+ * this rank are in d already. */
 void residual_gather(struct pass *p, struct slice_gather *g, struct at at,
 	enum drop_site site, struct mat d, struct mat dx, bool copied);
-/* The leaves of the bias. dy: of the residual stream; sums: nothing, or those of its rows. */
+/* The leaves of a row-parallel bias (NULL: none). dy: rows of the residual stream; sums: the sums of
+ * its rows (struct grad_copy), or empty. */
 void bias_leaves(struct pass *p, struct at at, const struct tensor *bias, struct mat dy,
 	struct mat sums);
 
@@ -212,9 +212,9 @@ void bias_leaves(struct pass *p, struct at at, const struct tensor *bias, struct
 
 void embed_forward(struct pass *p, struct mat x);
 void embed_backward(struct pass *p, struct mat dx);
-/* pass_ops.head of training: the loss, and when training everything down to the gradient of x. */
+/* pass_ops.head of training: the loss, and with micro.train the backward, to the gradient dx of x. */
 void head_loss(struct pass *p, struct mat x, struct mat dx);
-/* The norm of chunk `c` in front of the output, in scratch. */
+/* The final norm of chunk `c`, in scratch memory. */
 struct stream_norm head_norm(struct pass *p, int c);
 
 #endif

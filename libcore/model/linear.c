@@ -1,24 +1,24 @@
 /*
- * Linear layers in the precision of the run: what is cast, where and to what.
+ * Linear layers in the precision of the run: which matrices are cast, and to which format.
  *
- * bf16 and fp16 are those of torch.autocast: operands of products are rounded, the product
- * is summed in fp32 and rounded. Norms, softmax, the residual stream, sums over slices and
- * micro-batches and the biases after them, master weights and the optimizer stay fp32. The
- * kernels of attention get rounded operands, and keep their probabilities in fp32.
+ * bf16 and fp16 follow torch.autocast: matmul operands are rounded, the result is accumulated in
+ * fp32 and rounded. Norms, softmax, the residual stream, sums over slices and micro-batches and the
+ * biases after them, master weights and the optimizer stay fp32. Attention kernels get rounded
+ * operands, and keep their probabilities in fp32.
  *
- * float8 is torchao's recipe of tensor-wise, dynamic scales, which torchtitan uses: bf16,
- * but for the linear layers of blocks, where operands of the forward are e4m3, gradients
- * e5m2, each with the scale that its largest number asks for. The head stays bf16, and so
- * do the first and the last block unless asked for.
+ * float8 is torchao's recipe with dynamic tensor-wise scales, which torchtitan uses: bf16, except
+ * that in the linear layers of blocks the operands of the forward are e4m3 and gradients e5m2, each
+ * with a scale from its amax. The head stays bf16, and with float8_skip_ends the first and the last
+ * block too.
  *
- * Law 1: a cast is elementwise, and a scale belongs to a whole weight or to the rows of one
- * chunk and slice, whoever computes them.
+ * Law 1 of pt(7): a cast is elementwise, and a scale belongs to a whole weight or to the rows of one
+ * chunk and slice, on every layout.
  */
 #include "model/linear.h"
 
 const char *const precision_names[] = {"fp32", "bf16", "fp16", "float8", NULL};
 
-/* The format of activations, and of results of products. */
+/* The format of activations and of matmul results. */
 static enum dtype format_of(const struct pass *p)
 {
 	static const enum dtype formats[] = {DT_F32, DT_BF16, DT_F16, DT_BF16};
@@ -66,20 +66,20 @@ void linear_cast(struct pass *p, struct mat y, struct mat x)
 		p->d->k->copy(p->d, y, x);
 }
 
-static struct mat blank(struct pass *p, struct mat like, enum dtype type)
+static struct mat take_like(struct pass *p, struct mat like, enum dtype type)
 {
 	return mat_take(
 		p->d->scratch, like.rows, like.cols, p->d->stores_half ? type : DT_F32);
 }
 
-/* What a product sums over: matrix units take operands of 8 bits along their sums. */
+/* The dimension that a matmul sums over: matrix units need 8-bit operands contiguous along it. */
 enum sum_over { SUM_COLS, SUM_ROWS };
 
-/* What float8 has in a product's place: cast by its scale, and so to be multiplied back. The
- * device makes the scale, of a maximum that it has. Where the transposed cast is kept, it is made
- * with the other one, which is asked for before it. */
-static struct mat scaled(struct pass *p, struct mat x, enum dtype type, const float *amax,
-	float *inverse, enum sum_over over)
+/* The float8 operand: x times a scale from its amax, which the device computes. `inverse` receives
+ * the inverse, which the matmul applies. If the transposed cast is kept, it is computed together
+ * with the other one, which is requested first. */
+static struct mat cast_scaled(struct pass *p, struct mat x, enum dtype type,
+	const float *amax, float *inverse, enum sum_over over)
 {
 	struct mat y = mat_typed(NULL, x.rows, x.cols, p->d->stores_half ? type : DT_F32);
 	y.scale = inverse;
@@ -95,15 +95,15 @@ static struct mat scaled(struct pass *p, struct mat x, enum dtype type, const fl
 	return y;
 }
 
-/* An activation or a gradient, rounded in place; to scratch for float8, and where it is fp32
- * as a sum that is to be stored narrow. Its largest number is known where it has room. */
-static struct mat activation(struct pass *p, int64_t layer, struct mat x,
+/* The operand for an activation or a gradient: rounded in place; in scratch memory for float8, and if
+ * it is an fp32 sum on a device that stores 16 bits. If x.amax is set, it has been computed. */
+static struct mat cast_activation(struct pass *p, int64_t layer, struct mat x,
 	enum dtype float8, enum sum_over over)
 {
 	if (x.type == act_type(p)) {
 		linear_round(p, x);
 	} else {
-		struct mat cast = blank(p, x, format_of(p));
+		struct mat cast = take_like(p, x, format_of(p));
 		linear_cast(p, cast, x);
 		x = cast;
 	}
@@ -114,10 +114,10 @@ static struct mat activation(struct pass *p, int64_t layer, struct mat x,
 		p->d->k->zero(p->d, mat(x.amax, 1, 1));
 		p->d->k->amax(p->d, x.amax, x);
 	}
-	return scaled(p, x, float8, x.amax, x.amax + 1, over);
+	return cast_scaled(p, x, float8, x.amax, x.amax + 1, over);
 }
 
-/* ---- what is kept of the casts of activations and gradients ------------------------- */
+/* ---- casts of activations and gradients that are kept ------------------------------- */
 
 bool linear_keeps_casts(const struct pass *p, int64_t layer)
 {
@@ -165,7 +165,7 @@ struct mat linear_cast_of(const struct pass *p, int64_t layer, struct mat x)
 	return x;
 }
 
-/* Bytes of the casts of a block's first n operands, of the slices that are here. */
+/* Bytes of the casts of a block's first n operands, for the slices on this rank. */
 static int64_t cast_bytes(const struct pass *p, int64_t layer, int n)
 {
 	struct tensor *const *w = p->m->blocks[layer].operand;
@@ -175,8 +175,8 @@ static int64_t cast_bytes(const struct pass *p, int64_t layer, int n)
 	return n_bytes;
 }
 
-/* Where the transposed cast of operand i of a block begins; of a block behind the last: how many
- * bytes there are in all. */
+/* The offset of the transposed cast of operand i of a block; for `layer` = layers, i = 0: the bytes
+ * of all casts. */
 static int64_t transposed_at(const struct pass *p, int64_t layer, int i)
 {
 	int64_t at = 0;
@@ -185,8 +185,8 @@ static int64_t transposed_at(const struct pass *p, int64_t layer, int i)
 	return at + (i ? cast_bytes(p, layer, i) : 0);
 }
 
-/* The backward takes transposed casts of weights, which the forward makes with its own; where
- * parameters are here only while they are used, casts are made again. */
+/* The backward needs transposed casts of weights, which the forward computes with its own; if
+ * parameters are gathered for each use, casts are recomputed instead of kept. */
 void linear_alloc(struct pass *p, struct arena *run)
 {
 	int64_t n = p->m->c.layers * BLOCK_OPERANDS;
@@ -200,24 +200,24 @@ void linear_alloc(struct pass *p, struct arena *run)
 			arena_alloc(run, (size_t)transposed_at(p, p->m->c.layers, 0));
 }
 
-/* Of whole weights, all of the block at once: of this rank's slices, and then of all. A maximum
- * has no sign, so that its bits are in the order of the numbers, and NaN is above all. What the
- * backward will be asked for, and a forward that is done again, is kept. */
+/* The amax of this rank's slices, then of whole weights by an all-reduce over the block's operands.
+ * An amax has no sign, so the integer maximum of bits is that of numbers, with NaN above all. It is
+ * kept for the backward and for recomputation. */
 void linear_begin(struct pass *p, int64_t layer)
 {
 	const struct kernels *k = p->d->k;
 	const struct block_tensors *t = &p->m->blocks[layer];
 	if (!is_float8(p, layer))
 		return;
-	float *most = p->float8.amax + layer * BLOCK_OPERANDS;
-	k->zero(p->d, mat(most, 1, t->n_operands));
+	float *amax = p->float8.amax + layer * BLOCK_OPERANDS;
+	k->zero(p->d, mat(amax, 1, t->n_operands));
 	for (int i = 0; i < t->n_operands; i++) {
 		const struct tensor *w = t->operand[i];
 		for (int s = w->first; s < w->first + w->here; s++)
-			k->amax(p->d, &most[i], store_param(p->store, w, s));
+			k->amax(p->d, &amax[i], store_param(p->store, w, s));
 	}
 	comm_run(p->tp.axis, COLL_ALLREDUCE,
-		&(struct coll_args){.recv = most,
+		&(struct coll_args){.recv = amax,
 			.count = t->n_operands,
 			.type = COMM_I32,
 			.op = COMM_MAX});
@@ -236,11 +236,11 @@ static struct mat float8_weight(struct pass *p, struct at at, const struct tenso
 	if (p->float8.transposed)
 		m.transposed = p->float8.transposed + transposed_at(p, at.layer, i) +
 			       slice * mat_size(m);
-	return scaled(
+	return cast_scaled(
 		p, m, DT_E4M3, p->float8.amax + number, p->float8.inverse + number, over);
 }
 
-/* A parameter as products take it: the store may have it so. */
+/* A parameter in the format of matmul operands: the store may have that copy already. */
 static struct mat cast_param(
 	struct pass *p, const struct tensor *t, int s, struct mat master)
 {
@@ -249,13 +249,13 @@ static struct mat cast_param(
 		copy = store_operand(p->store, t, tensor_slice(t, p->tp.first + s));
 	if (copy.p)
 		return copy;
-	copy = blank(p, master, format_of(p));
+	copy = take_like(p, master, format_of(p));
 	linear_cast(p, copy, master);
 	return copy;
 }
 
-/* The master weight is left as it is. */
-static struct mat weight(
+/* The operand for a weight; the master weight is not changed. */
+static struct mat cast_weight(
 	struct pass *p, struct at at, const struct tensor *w, enum sum_over over)
 {
 	struct mat m = param(p, w, at.slice);
@@ -266,14 +266,14 @@ static struct mat weight(
 	return cast_param(p, w, at.slice, m);
 }
 
-static struct mat rounded_bias(struct pass *p, const struct tensor *bias, int s)
+static struct mat cast_bias(struct pass *p, const struct tensor *bias, int s)
 {
 	if (!bias || !rounds(p))
 		return param(p, bias, s);
 	return cast_param(p, bias, s, param(p, bias, s));
 }
 
-/* ---- products of rows, whose operands are rounded --------------------------------- */
+/* ---- matmuls of rounded operands --------------------------------------------------- */
 
 static void forward_rows(
 	struct pass *p, struct mat y, struct mat x, struct mat w, struct mat bias)
@@ -291,7 +291,7 @@ static void backward_rows(
 		return;
 	}
 	size_t mark = arena_mark(p->d->scratch);
-	struct mat out = add ? blank(p, dx, format_of(p)) : dx;
+	struct mat out = add ? take_like(p, dx, format_of(p)) : dx;
 	k->linear_bwd_x(p->d, out, dy, w, false);
 	linear_round(p, out);
 	if (add)
@@ -299,29 +299,29 @@ static void backward_rows(
 	arena_reset(p->d->scratch, mark);
 }
 
-/* ---- whole products -------------------------------------------------------------- */
+/* ---- matmuls of all rows --------------------------------------------------------- */
 
 void linear_forward(struct pass *p, struct at at, const struct linear *l, struct mat x)
 {
 	size_t mark = arena_mark(p->d->scratch);
-	struct mat a = activation(p, at.layer, x, DT_E4M3, SUM_COLS);
-	struct mat b = weight(p, at, l->w, SUM_COLS);
-	forward_rows(p, l->y, a, b, rounded_bias(p, l->bias, at.slice));
+	struct mat a = cast_activation(p, at.layer, x, DT_E4M3, SUM_COLS);
+	struct mat b = cast_weight(p, at, l->w, SUM_COLS);
+	forward_rows(p, l->y, a, b, cast_bias(p, l->bias, at.slice));
 	arena_reset(p->d->scratch, mark);
 	comm_poll();
 }
 
-/* Where numbers are stored narrow, products are added to what is there in fp32, where they are
- * made; else each is rounded first. */
+/* On a device that stores 16 bits, the matmul kernel accumulates in fp32 dx; elsewhere each result is
+ * rounded before it is added. */
 void linear_backward_x(
 	struct pass *p, struct at at, struct mat dx, const struct linear *l, int n)
 {
-	bool within = p->d->stores_half && n > 1 && dx.type == DT_F32;
+	bool accumulates = p->d->stores_half && n > 1 && dx.type == DT_F32;
 	for (int i = 0; i < n; i++) {
 		size_t mark = arena_mark(p->d->scratch);
-		struct mat dy = activation(p, at.layer, l[i].y, DT_E5M2, SUM_COLS);
-		struct mat w = weight(p, at, l[i].w, SUM_ROWS);
-		if (within)
+		struct mat dy = cast_activation(p, at.layer, l[i].y, DT_E5M2, SUM_COLS);
+		struct mat w = cast_weight(p, at, l[i].w, SUM_ROWS);
+		if (accumulates)
 			p->d->k->linear_bwd_x(p->d, dx, dy, w, i > 0);
 		else
 			backward_rows(p, dx, dy, w, i > 0);
@@ -335,10 +335,10 @@ void linear_backward_w(struct pass *p, int64_t layer, struct mat dw, struct mat 
 {
 	size_t mark = arena_mark(p->d->scratch);
 	if (rounds(p)) {
-		dy = activation(p, layer, dy, DT_E5M2, SUM_ROWS);
-		x = activation(p, layer, x, DT_E4M3, SUM_ROWS);
+		dy = cast_activation(p, layer, dy, DT_E5M2, SUM_ROWS);
+		x = cast_activation(p, layer, x, DT_E4M3, SUM_ROWS);
 	}
-	BUG_ON(add && dy.scale); /* products with other scales are no one sum */
+	BUG_ON(add && dy.scale); /* results with different scales cannot be accumulated */
 	p->d->k->linear_bwd_w(p->d, dw, dy, x, add);
 	arena_reset(p->d->scratch, mark);
 	comm_poll();
@@ -349,23 +349,23 @@ bool linear_fuses(const struct pass *p, int64_t layer)
 	return p->d->stores_half && rounds(p) && !is_float8(p, layer);
 }
 
-/* ---- piece by piece --------------------------------------------------------------- */
+/* ---- matmuls piece by piece -------------------------------------------------------- */
 
-/* What was rounded before it was gathered. The scale of float8 is that of all rows, so it
- * waits for them. */
-static struct mat gathered(
+/* The gathered operand, whose rows were rounded before. A float8 scale depends on all rows, so that
+ * case waits for the gather. */
+static struct mat cast_gathered(
 	struct pass *p, int64_t layer, struct slice_gather *x, enum dtype float8)
 {
 	if (!is_float8(p, layer))
 		return x->all;
 	slice_gather_end(x);
-	if (x->s->sp && x->s->axis->size > 1) /* the other ranks' rows, too */
+	if (x->s->sp && x->s->axis->size > 1) /* over the rows of the other ranks too */
 		linear_amax(p, x->all);
-	return activation(p, layer, x->all, float8, SUM_COLS);
+	return cast_activation(p, layer, x->all, float8, SUM_COLS);
 }
 
-/* The rows of turn i, when they have come. */
-static int64_t turn_rows(struct pass *p, struct slice_gather *x, int i, int64_t *first)
+/* Waits for the rows of turn i: [*first, *first + returned number). */
+static int64_t wait_turn(struct pass *p, struct slice_gather *x, int i, int64_t *first)
 {
 	int piece = slice_turn(&p->tp, i);
 	slice_gather_wait(x, piece);
@@ -379,13 +379,13 @@ void linear_enter(struct pass *p, struct at at, struct slice_gather *x,
 	size_t mark = arena_mark(p->d->scratch);
 	BUG_ON(n > LINEAR_MAX);
 	param_use(p, l->w, at.slice);
-	struct mat all = gathered(p, at.layer, x, DT_E4M3);
+	struct mat all = cast_gathered(p, at.layer, x, DT_E4M3);
 	for (int i = 0; i < n; i++) {
-		w[i] = weight(p, at, l[i].w, SUM_COLS);
-		bias[i] = rounded_bias(p, l[i].bias, at.slice);
+		w[i] = cast_weight(p, at, l[i].w, SUM_COLS);
+		bias[i] = cast_bias(p, l[i].bias, at.slice);
 	}
 	for (int turn = 0; turn < p->tp.n; turn++) {
-		int64_t first, rows = turn_rows(p, x, turn, &first);
+		int64_t first, rows = wait_turn(p, x, turn, &first);
 		struct mat piece = mat_rows(all, first, rows);
 		for (int i = 0; i < n && rows; i++) {
 			struct mat y = mat_rows(l[i].y, first, rows);
@@ -416,8 +416,8 @@ void linear_leave(struct pass *p, struct at at, struct slice_sum *sum, struct ma
 {
 	size_t mark = arena_mark(p->d->scratch);
 	param_use(p, w, at.slice);
-	struct mat all = activation(p, at.layer, x, DT_E4M3, SUM_COLS);
-	struct mat b = weight(p, at, w, SUM_COLS);
+	struct mat all = cast_activation(p, at.layer, x, DT_E4M3, SUM_COLS);
+	struct mat b = cast_weight(p, at, w, SUM_COLS);
 	for (int turn = 0; turn < p->tp.n; turn++) {
 		slice_sum_turn(sum, turn);
 		if (sum->n)
@@ -435,10 +435,10 @@ void linear_leave_backward(struct pass *p, struct at at, struct mat dx,
 {
 	size_t mark = arena_mark(p->d->scratch);
 	param_use(p, w, at.slice);
-	struct mat all = gathered(p, at.layer, dy, DT_E5M2);
-	struct mat b = weight(p, at, w, SUM_ROWS);
+	struct mat all = cast_gathered(p, at.layer, dy, DT_E5M2);
+	struct mat b = cast_weight(p, at, w, SUM_ROWS);
 	for (int turn = 0; turn < p->tp.n; turn++) {
-		int64_t first, n = turn_rows(p, dy, turn, &first);
+		int64_t first, n = wait_turn(p, dy, turn, &first);
 		struct mat rows = mat_rows(all, first, n), to = mat_rows(dx, first, n);
 		if (n && gelu_of.p)
 			p->d->k->linear_gelu_bwd(

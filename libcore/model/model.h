@@ -1,7 +1,7 @@
 /*
- * model: what a model is: its architecture, its tensor table, its initial weights. How it is
- * computed is in pass.h, block.h and linear.h; decoding in generate.h. A layer knows shapes and the
- * interfaces of libcore/parallel, and no strategy.
+ * model: the definition of a model: architecture, tensor table, initial weights. Its forward and
+ * backward are in pass.h, block.h and linear.h, decoding is in generate.h. Layers depend on shapes
+ * and on the interfaces of libcore/parallel, not on the layout.
  */
 #ifndef MODEL_H
 #define MODEL_H
@@ -10,9 +10,9 @@
 #include "kernels/kernels.h"
 #include "parallel/store.h"
 
-/* ---- config.c: what a model is --------------------------------------------------- */
+/* ---- config.c: configuration and tensor table ------------------------------------ */
 
-/* Architectures: an id, and a row arch_... in a file of its own. */
+/* Architectures: an id, and the NAME of struct arch arch_NAME, defined in NAME.c. */
 #define ARCH_LIST(X) X(GPT2, gpt2) X(LLAMA, llama)
 #define ARCH_ID(id, row) ARCH_##id,
 enum arch_id { ARCH_LIST(ARCH_ID) ARCHS };
@@ -23,7 +23,7 @@ enum act_choice { ACTC_BY_ARCH, ACTC_GELU_TANH, ACTC_GELU, ACTC_SWIGLU };
 enum init_choice { INITC_BY_ARCH, INITC_GPT2, INITC_LLAMA, INITC_DEPTH };
 enum rope_scaling { ROPE_PLAIN, ROPE_LINEAR, ROPE_LLAMA3 };
 
-/* As the options say it; model_init() turns "by architecture" and 0 into values. */
+/* Values of the options; model_init() replaces "by architecture" and 0 by the defaults. */
 struct model_config {
 	int arch; /* enum arch_id */
 	int64_t layers, heads, kv_heads, dim, ffn_dim, context;
@@ -33,14 +33,14 @@ struct model_config {
 	double rope_theta, rope_factor, rope_low, rope_high;
 	int rope_scaling;
 	int64_t rope_original;
-	const char *virtual_degrees; /* "tp=2,cp=2"; what is not named is 1 */
+	const char *virtual_degrees; /* "tp=2,cp=2"; an axis that is not named has 1 */
 };
 
 /* The two sublayers of a block, in their order. */
 enum { ATTENTION, FFN, SUBLAYERS };
 struct sublayer; /* layers.h */
 
-/* What an architecture consists of. */
+/* The properties of an architecture. */
 struct arch {
 	enum norm_kind norm;
 	double norm_eps;
@@ -56,13 +56,13 @@ struct arch {
 ARCH_LIST(ARCH_ROW)
 #undef ARCH_ROW
 extern const struct sublayer attention_heads, ffn_dense;
-/* Names for the options, closed by NULL. */
+/* Names for the options, NULL-terminated. */
 extern const char *const arch_names[],
 	*const by_arch_names[], *const act_names[], *const init_names[],
 							    *const rope_scaling_names[];
 
-/* The tensors of a sublayer; NULL where the model has none. Those in w are numbered by the
- * file of the sublayer. */
+/* The tensors of a sublayer; NULL: the model does not have this tensor. The sublayer's file
+ * defines the indices of w. */
 enum { SUBLAYER_TENSORS = 8 };
 struct sublayer_tensors {
 	struct tensor *norm, *norm_bias;
@@ -70,7 +70,7 @@ struct sublayer_tensors {
 	struct tensor *w[SUBLAYER_TENSORS];
 };
 
-/* The tensors of a block, and those of them that are operands of matrix products. */
+/* The tensors of a block, and the matmul operands among them. */
 enum { BLOCK_OPERANDS = 2 * SUBLAYER_TENSORS };
 struct block_tensors {
 	struct sublayer_tensors sub[SUBLAYERS];
@@ -92,39 +92,39 @@ struct model {
 	struct block_tensors *blocks;
 };
 
-/* "tp=2,cp=4": sets the degrees that are named. */
+/* Parses "tp=2,cp=4"; a degree that is not named keeps its value. -1: invalid text. */
 int model_virtual(const char *text, int64_t *tp, int64_t *cp, struct err *e);
-/* `vocab`: of the data, used where the config says 0. Says why a shape is impossible. */
+/* `vocab`: the vocabulary of the data; 0: that of the config. -1: the shapes are not possible. To be
+ * freed by model_free(). */
 int model_init(
 	struct model *m, const struct model_config *c, int64_t vocab, struct err *e);
-/* Places the tensors for a rank that has this part; model_init has placed them for one that
- * has all. */
+/* tensors_place() for a rank that has this part of the model; model_init() places all slices. */
 void model_place(struct model *m, const struct tensor_part *part);
 void model_free(struct model *m);
 
-/* Parameters: all, decayed, and those that count for FLOPs (without position embeddings). */
+/* Numbers of parameters: all, with weight decay, and in the FLOP count (no position embeddings). */
 struct model_counts {
 	int64_t all, decayed, for_flops;
 };
 struct model_counts model_counts(const struct model *m);
-/* FLOPs of training on one token: 6 N + 12 L C T, the PaLM and nanoGPT convention, in
- * which attention is not halved for causality; `causal` halves it. */
+/* FLOPs of training per token: 6 N + 12 L C T, as in PaLM (Chowdhery et al. 2022, appendix B) and
+ * nanoGPT, which count attention without the causal mask; `causal` halves that term. */
 double model_flops_per_token(const struct model *m, bool causal);
-/* Multiplications of one token in the forward of a block: with weights, and in causal attention. */
+/* Multiply-adds per token in the forward of a block: matmuls with weights, and causal attention. */
 double model_block_work(const struct model *m);
-/* The tensors as a tree, with counts; those of the layers, which are alike, only with `all`. */
+/* Appends the list of tensors with their sizes; `all`: with the tensors of a layer. */
 void model_print(const struct model *m, bool all, struct str *out);
 
 /* ---- init.c ---------------------------------------------------------------------- */
 
-/* The version of the initial weights, part of the arithmetic that a run records: one more whenever
- * kernels/normal.h gives other bits. */
+/* The version of the initial weights, which a run records: to be increased when kernels/normal.h
+ * computes other bits. */
 enum { INIT_VERSION = 2 };
-/* Element i of a whole tensor is a function of (seed, name, i). Fills x, in the device's memory,
- * with rows of the tensor, or of a slice of its columns; `first`: the index of its first element. */
+/* Element i of a whole tensor is a function of (seed, name, i). Fills x, in device memory, with
+ * rows of the tensor or of a slice of its columns; `first`: the index of the first element of x. */
 void init_rows(struct device *d, const struct tensor *t, uint64_t seed, int64_t first,
 	struct mat x);
-/* Every part that this rank updates. */
+/* Initialises all parameters that this rank updates. Not collective. */
 void init_parts(struct store *s, uint64_t seed);
 
 #endif

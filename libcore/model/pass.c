@@ -1,4 +1,4 @@
-/* A forward and a backward through the whole model. */
+/* Forward and backward of the model: the order of units, and the store's calls between them. */
 #include "model/block.h"
 #include "model/linear.h"
 
@@ -7,8 +7,8 @@
 
 /* ---- rotary positions ------------------------------------------------------------ */
 
-/* Llama 3.1's scaling: long wavelengths are stretched, short ones kept, between them a
- * smooth passage. */
+/* Llama 3.1's scaling of frequencies (Dubey et al. 2024): long wavelengths are stretched, short ones
+ * kept, those between interpolated. */
 static double llama3_scale(const struct model_config *c, double frequency)
 {
 	const double two_pi = 6.283185307179586;
@@ -54,9 +54,9 @@ static float *make_rope(const struct model *m, struct device *d, struct arena *r
 	return rope;
 }
 
-/* ---- setting up ------------------------------------------------------------------ */
+/* ---- initialisation -------------------------------------------------------------- */
 
-/* The virtual slices and chunks that this rank has: those of all, dealt to the ranks of an axis. */
+/* Divides the virtual slices and chunks equally among the ranks of the tp and cp axes. */
 static void assign_virtual(struct pass *p)
 {
 	const struct mesh *mesh = p->c.mesh;
@@ -76,13 +76,13 @@ static void assign_virtual(struct pass *p)
 		.here = chunks,
 		.context = m->c.context,
 		.gather = p->c.gather_kv};
-	if (p->c.decode_rows) { /* every rank of the axis decodes for itself */
+	if (p->c.decode_rows) { /* no context parallelism: one chunk */
 		p->cp.n = p->cp.here = 1;
 		p->cp.first = 0;
 	}
 }
 
-/* Positions of micro-batches are always the same. */
+/* All micro-batches have the same positions. */
 static void put_positions(struct pass *p)
 {
 	int64_t seq_rows = p->rows / p->c.batch;
@@ -224,15 +224,14 @@ int stage_first_unit(const struct stage *st, bool backward)
 	return st->embeds ? 0 : unit_of(st->first);
 }
 
-/* Tiles are used and summed within a layer, so a rank without a micro-batch goes through it
- * with the others, on what is left of the one before; its leaves are nobody's. */
+/* Tiles are gathered and reduced within a layer, so a rank without a micro-batch must call the layer
+ * too: it computes with stale activations, and its leaves are not used. */
 static bool has_work(const struct pass *p)
 {
 	return !p->micro.empty || p->store->c.tile;
 }
 
-/* What is launched from here on is a block's, or the embedding's (-1), or the head's (-2): profilers
- * show it. */
+/* Begins a profiler range for a block, the embedding (-1) or the head (-2). */
 static void range_begin(struct pass *p, int64_t layer)
 {
 	char name[NUM_TEXT];
@@ -262,8 +261,8 @@ static void forward_blocks(struct pass *p, const struct stage *st, struct acts *
 	}
 }
 
-/* The leaves of the head are pushed in the forward, so they are summed then. A tied table's
- * are not complete before the embedding's backward, where that is of the same stage. */
+/* The head's leaves are complete after the forward, and reduced then. Those of a tied table are
+ * complete after the embedding's backward, if that is on the same stage. */
 static void forward_head(struct pass *p, const struct stage *st, struct acts *a)
 {
 	bool tied = p->m->tie && !param_is_tiled(p, p->m->output);
@@ -297,7 +296,7 @@ void model_forward(struct pass *p, const struct stage *st, struct acts *a)
 		forward_head(p, st, a);
 }
 
-static void embedding_weights(struct pass *p, const struct stage *st, struct acts *a)
+static void backward_embedding(struct pass *p, const struct stage *st, struct acts *a)
 {
 	if (!st->embeds)
 		return;
@@ -306,7 +305,8 @@ static void embedding_weights(struct pass *p, const struct stage *st, struct act
 	store_reduce(p->store, 0, p->micro.last);
 }
 
-static int before(const struct pass *p, const struct stage *st, int64_t layer)
+/* The unit that a backward uses after this layer. */
+static int next_backward(const struct pass *p, const struct stage *st, int64_t layer)
 {
 	return layer > st->first ? unit_of(layer - 1) : p->micro.then;
 }
@@ -316,7 +316,7 @@ void model_backward(struct pass *p, const struct stage *st, struct acts *a)
 	size_t mark = arena_mark(p->d->scratch);
 	struct grad_copy copy = block_copy(p, st->first);
 	for (int64_t l = st->end - 1; l >= st->first; l--) {
-		store_use(p->store, unit_of(l), before(p, st, l));
+		store_use(p->store, unit_of(l), next_backward(p, st, l));
 		range_begin(p, l);
 		if (has_work(p))
 			block_backward(p, l, &a->block[l - st->first], a->dx, &copy);
@@ -325,7 +325,7 @@ void model_backward(struct pass *p, const struct stage *st, struct acts *a)
 		store_reduce(p->store, unit_of(l), p->micro.last);
 	}
 	arena_reset(p->d->scratch, mark);
-	embedding_weights(p, st, a);
+	backward_embedding(p, st, a);
 }
 
 void model_backward_x(
@@ -333,27 +333,27 @@ void model_backward_x(
 {
 	for (int64_t l = st->end - 1; l >= st->first; l--) {
 		struct block_acts *b = &a->block[l - st->first];
-		store_use(p->store, unit_of(l), before(p, st, l));
+		store_use(p->store, unit_of(l), next_backward(p, st, l));
 		if (has_work(p))
 			block_backward_x(p, l, b, &g[l - st->first], a->dx);
 		store_done(p->store, unit_of(l), true);
 	}
 }
 
-/* Parameters are needed only to make activations again. */
+/* Parameters are needed for recomputation only. */
 void model_backward_w(
 	struct pass *p, const struct stage *st, struct acts *a, struct block_grads *g)
 {
-	bool again = p->recompute != RECOMPUTE_NONE;
+	bool recomputes = p->recompute != RECOMPUTE_NONE;
 	for (int64_t l = st->end - 1; l >= st->first; l--) {
 		struct block_acts *b = &a->block[l - st->first];
-		if (again)
-			store_use(p->store, unit_of(l), before(p, st, l));
+		if (recomputes)
+			store_use(p->store, unit_of(l), next_backward(p, st, l));
 		if (has_work(p))
 			block_backward_w(p, l, b, &g[l - st->first]);
-		if (again)
+		if (recomputes)
 			store_done(p->store, unit_of(l), true);
 		store_reduce(p->store, unit_of(l), p->micro.last);
 	}
-	embedding_weights(p, st, a);
+	backward_embedding(p, st, a);
 }

@@ -1,44 +1,44 @@
 /*
- * A forward and a backward of the model, or of a stage of the pipeline, for one micro-batch.
+ * Forward and backward of the model, or of a pipeline stage, for one micro-batch.
  *
- * Activations are [slice][chunk][row][width]: slices and chunks that this rank has, rows of a
- * micro-batch's chunk [sequence][position].
+ * Activations are [slice][chunk][row][width]: the virtual slices and chunks of this rank; the rows of
+ * a chunk are [sequence][position].
  */
 #ifndef MODEL_PASS_H
 #define MODEL_PASS_H
 
 #include "model/model.h"
 
-/* What matrix products are computed in: linear.c. */
+/* The precision of matmuls, see linear.c. */
 enum precision { PRECISION_FP32, PRECISION_BF16, PRECISION_FP16, PRECISION_FLOAT8 };
-extern const char *const precision_names[]; /* closed by NULL */
+extern const char *const precision_names[]; /* NULL-terminated */
 
-/* The activations that a micro-batch keeps from its forward to its backward. Operands and results
- * of products are stored in the precision of the run, on a device that stores 16 bits; the
- * residual stream is fp32. Of each sublayer: */
+/* The activations of a sublayer that a micro-batch keeps from its forward to its backward. On a
+ * device that stores 16 bits, operands and results of matmuls are stored in the precision of the
+ * run; the residual stream is fp32. */
 enum { SUBLAYER_MATS = 6 };
 struct sublayer_acts {
-	struct mat x;	     /* the residual stream before it: [chunk][row][dim] */
-	struct mat h, stats; /* its norm: [chunk][row][dim]; [chunk][2][row] */
+	struct mat x;	     /* the input, the residual stream: [chunk][row][dim] */
+	struct mat h, stats; /* the norm: [chunk][row][dim]; [chunk][2][row] */
 	struct mat m
-		[SUBLAYER_MATS]; /* its own: [slice][chunk][row][...]; numbered by its file */
+		[SUBLAYER_MATS]; /* [slice][chunk][row][...]; indices: the sublayer's file */
 };
 
 struct block_acts {
 	struct sublayer_acts sub[SUBLAYERS];
-	/* float8, of the operands h and m[LEAVING] of both sublayers, for each slice and chunk: the
-	 * largest number, which is 0 before a forward, and the inverse of the scale that it asks for;
-	 * recomputed they are the same. Where the casts for the backward are kept with them, h and
-	 * m[LEAVING] of a feed-forward network are not. */
+	/* float8, for the operands h and m[INNER_OUT] of both sublayers, for each slice and chunk:
+	 * the amax, which is 0 before a forward, and the inverse of its scale; equal when recomputed.
+	 * If the casts for the backward are kept, h and m[INNER_OUT] of a feed-forward network
+	 * are not. */
 	struct mat amax;
 };
 
-/* The gradients that a sublayer needs for those of its weights, which may be computed
+/* The gradients of activations from which a sublayer computes its weight gradients, at once or
  * later. */
 struct sublayer_grads {
-	struct mat d;  /* of what it adds to the stream: [chunk][row][dim] */
-	struct mat dh; /* of its norm; as x */
-	struct mat m[SUBLAYER_MATS]; /* its own, numbered by its file */
+	struct mat d;		     /* of the sublayer's output: [chunk][row][dim] */
+	struct mat dh;		     /* of the norm's output: this rank's rows, as x */
+	struct mat m[SUBLAYER_MATS]; /* indices: the sublayer's file */
 	struct mat amax;	     /* float8, as in block_acts: of d and m */
 };
 
@@ -47,94 +47,93 @@ struct block_grads {
 };
 
 /*
- * What of a block is recomputed in its backward, and not kept: nothing; the results of norms
- * and activation functions, which cost little; everything but the block's input. No bit depends
- * on it.
+ * Activation recomputation in the backward of a block: none; selective, the results of norms and
+ * activation functions, which cost little (Korthikanti et al. 2022); full, everything but the
+ * block's input. No bit depends on it.
  */
 enum recompute { RECOMPUTE_NONE, RECOMPUTE_SELECTIVE, RECOMPUTE_FULL, RECOMPUTE_AUTO };
-extern const char *const recompute_names[]; /* closed by NULL */
+extern const char *const recompute_names[]; /* NULL-terminated */
 
 struct acts {
 	struct block_acts *block; /* [layers of the stage] */
 	struct mat x_in;	  /* the input of the first block */
 	struct mat x;		  /* the output of the last block */
-	struct mat dx;		  /* the gradient that flows back */
+	struct mat dx; /* the gradient of the residual stream, of x_in after a backward */
 };
 
-/* The first number that is not finite, when one is looked for. */
+/* The first element that is not finite, for check_finite(). */
 struct probe {
 	char where[96];
 	int64_t index;
 	bool found;
 };
 
-/* Which blocks [first, end) a stage of the pipeline has, and whether it embeds, and has the
- * head. */
+/* A pipeline stage: blocks [first, end), with or without the embedding and the head. */
 struct stage {
 	int64_t first, end;
 	bool embeds, heads;
 };
 
-/* What the layout and the options say of a pass. */
+/* The settings of a pass from the layout and the options. */
 struct pass_config {
 	struct mesh *mesh;
 	int64_t batch; /* sequences of a micro-batch */
-	/* Decoding: rows of one sequence that go through at most at once, as one chunk; 0: whole
+	/* Decoding: the largest number of rows of one sequence in a pass, as one chunk; 0: whole
 	 * micro-batches. */
 	int64_t decode_rows;
 	uint64_t seed;
 	enum precision precision;
 	bool float8_skip_ends; /* the first and the last block are bf16 */
-	bool sp; /* sequence parallelism between the products of tensor parallelism */
-	bool async_tp;	    /* sums and gathers of slices overlap with products */
-	bool gather_kv;	    /* context parallelism by all-gather, and not by a ring */
-	bool plain_kernels; /* no fused kernels */
-	bool cp_rounds;	    /* sums of attention are bf16 between two chunks */
+	bool sp;	       /* sequence parallelism */
+	bool async_tp;	       /* communication of slices overlaps with matmuls */
+	bool gather_kv;	       /* context parallelism by all-gather instead of a ring */
+	bool plain_kernels;    /* no fused kernels */
+	bool cp_rounds;	       /* sums of attention are rounded to bf16 between chunks */
 };
 
-/* All that differs from step to step but samples. */
+/* The values that differ from step to step, except the samples. */
 struct pass_step {
-	uint32_t number; /* on which it depends what is dropped */
-	float loss_scale; /* of the gradient: 1 / tokens of the whole batch, in fp16 times more */
+	uint32_t number; /* for the random numbers of dropout */
+	float loss_scale; /* of the gradient: 1 / tokens of the batch, times fp16's loss scale */
 };
 
-/* The micro-batch that goes through, which the caller sets. */
+/* The current micro-batch, set by the caller. */
 struct micro_batch {
-	int64_t number;	      /* in the step: where its leaves are in the tree */
+	int64_t number;	      /* in the step: the position of its leaves in the tree */
 	int64_t first_sample; /* of the step */
-	int64_t counted; /* sequences of which the loss is taken; others only fill up */
-	int then;	 /* the unit that will be used after the pass, or -1 */
-	bool train;	 /* gradients and dropout */
-	bool empty;	 /* there is none: only the store hears of the pass */
-	bool last; /* of this rank's in this step: sums may begin when leaves are there */
+	int64_t counted;      /* sequences that count in the loss; the rest is padding */
+	int then;	      /* the unit that is used after the pass, or -1 */
+	bool train;	      /* gradients and dropout */
+	bool empty; /* no micro-batch: only the store's collectives are called */
+	bool last; /* of this rank in this step: reductions begin when the leaves are complete */
 };
 
-/* Its positions, tokens and targets, [chunk][row], in the device's memory; and in the program's,
- * where they are made. */
+/* Positions, tokens and targets of the micro-batch, [chunk][row], in device memory; and the host
+ * buffers that they are copied from. */
 struct pass_rows {
 	int32_t *pos, *tokens, *targets;
 	int32_t *host_pos, *host_ids;
 };
 
-/* float8, of the weights in the last forward, in the device's memory: [layer][operand] largest
- * numbers, and the inverses of the scales; and the transposed casts of all slices here, one behind
- * the other, or NULL: they are not kept. */
+/* float8: the amax of each weight in the last forward, [layer][operand], and the inverse of its
+ * scale; and the transposed casts of all local slices in this order (NULL: not kept). In device
+ * memory. */
 struct float8_weights {
 	float *amax, *inverse;
 	char *transposed;
 };
 
 struct pass;
-/* What decoding does in another way than training, whose functions pass_init() sets. */
+/* The functions that decoding replaces; pass_init() sets those of training. */
 struct pass_ops {
-	kern_linear_fwd *linear; /* the kernel of products in a forward */
-	/* from queries, keys and values, of all slices and chunks, to the heads' output */
+	kern_linear_fwd *linear; /* the matmul kernel of a forward */
+	/* attention of all local slices and chunks: from a->m[ATT_Q, ATT_K, ATT_V] to ATT_O */
 	void (*attend)(struct pass *, int64_t layer, struct sublayer_acts *);
 	void (*head)(struct pass *, struct mat x, struct mat dx);
 	void *with; /* for these */
 };
 
-/* Everything that a pass needs. */
+/* The context of forwards and backwards. */
 struct pass {
 	struct pass_config c;
 	struct pass_ops ops;
@@ -146,49 +145,47 @@ struct pass {
 	int64_t rows;		      /* of a chunk */
 	int64_t first_row, rows_here; /* of a chunk, in this rank's residual stream */
 	struct pass_rows in;
-	float *rope; /* [context][head_dim], NULL without rotary positions */
+	float *rope; /* [context][head_dim]: cosines, then sines; NULL without rotary positions */
 	struct float8_weights float8;
 	enum recompute recompute;
-	struct block_acts shared; /* of all blocks, because it is not kept */
+	struct block_acts
+		shared; /* the activations that are not kept: one buffer for all blocks */
 	struct micro_batch micro;
-	struct pass_step *step; /* the device's */
-	struct exact *loss;	/* likewise; over tokens, of the chunks here: added to */
-	struct probe *probe;	/* NULL: do not look */
+	struct pass_step *step; /* in device memory */
+	struct exact *loss;	/* likewise: the sum over tokens of the local chunks */
+	struct probe *probe;	/* NULL: no checks */
 };
 
-/* Collective. Memory that lasts comes from `run`. */
+/* Memory is taken from `run`. Model, device, store and mesh stay the caller's. Not collective;
+ * forwards and backwards are, over the ranks of a pipeline stage. */
 void pass_init(struct pass *p, struct model *m, struct device *d, struct store *store,
 	const struct pass_config *c, struct arena *run);
 void pass_close(struct pass *p);
-/* Puts windows [batch][context + 1] in the order of chunks. */
+/* Copies the local chunks of windows [batch][context + 1] to the device, as tokens and targets. */
 void pass_load(struct pass *p, const int32_t *windows);
-/* Sets the step, until the next call. */
 void pass_step_begin(struct pass *p, const struct pass_step *step);
-/* Sets the sum of losses to 0; waits for the device and returns it. */
+/* begin: sets the sum of losses to 0. pass_loss: waits for the device and returns it. */
 void pass_loss_begin(struct pass *p);
 struct exact pass_loss(struct pass *p);
-/* Before acts are allocated: what they do not keep; the room for it is shared. */
+/* Sets the recomputation and allocates the buffers that all blocks share; before acts_alloc(). */
 void pass_recompute(struct pass *p, enum recompute how, struct arena *micro);
-/* For the blocks of a stage. */
+/* The activations of the blocks of a stage. */
 void acts_alloc(const struct pass *p, const struct stage *st, struct acts *a,
 	struct arena *micro);
-void acts_free(struct acts *a); /* not what is in the arena */
+void acts_free(struct acts *a); /* frees a->block; the arena is the caller's */
 /* The unit that a forward, or a backward, of the stage uses first. */
 int stage_first_unit(const struct stage *st, bool backward);
-/* From a->x_in (where the stage does not embed) to a->x. With p->train, the head's backward
- * is part of the forward: no logits are kept. */
+/* From the tokens, or a->x_in if the stage does not embed, to a->x. With micro.train, the backward of
+ * the head is part of the forward, so that no logits are kept. */
 void model_forward(struct pass *p, const struct stage *st, struct acts *a);
-/* a->dx goes through the stage, backwards. */
+/* a->dx: from the gradient of a->x to that of a->x_in. */
 void model_backward(struct pass *p, const struct stage *st, struct acts *a);
-/* The same in two parts, with equal bits: first the gradient of the input, then those of the
- * weights, for which each block keeps some: grads_alloc() makes room for them. */
+/* The same in two parts, with equal bits: the gradient of the input (x), then those of the weights
+ * (w), from the gradients of activations in `g`. The array is to be freed by the caller. */
 struct block_grads *grads_alloc(
 	const struct pass *p, const struct stage *st, struct arena *micro);
 void model_backward_x(
 	struct pass *p, const struct stage *st, struct acts *a, struct block_grads *g);
 void model_backward_w(
 	struct pass *p, const struct stage *st, struct acts *a, struct block_grads *g);
-/* Cosines and sines for all positions, [context][head_dim]; NULL where there are none. */
-float *model_rope(const struct model *m, struct device *d, struct arena *run);
-
 #endif

@@ -1,4 +1,4 @@
-/* AdamW (Loshchilov, Hutter 2019), with decoupled weight decay as PyTorch has it. */
+/* AdamW (Loshchilov, Hutter 2019), as torch.optim.AdamW: weight decay is decoupled. */
 #include "optim/optim.h"
 
 #include <math.h>

@@ -1,17 +1,17 @@
 /*
- * Whole matrices: each is brought together on one rank, its owner, which computes, and what it made
- * goes back to all ranks that have rows of it. Owners compute with shapes that no layout
- * changes, and messages move bits, so the bits are those of one rank.
+ * Whole matrices: each is gathered on one rank, its owner, which computes the result and sends it to
+ * all ranks that have rows of the matrix. Owners compute with shapes that do not depend on the
+ * layout, so the bits are those of one rank.
  *
- * The ranks of a pipeline stage share its matrices out by the work they are, each to one owner. A
- * round has one matrix for each owner, so that only one is in the memory of a rank at a time.
+ * The matrices of a pipeline stage are assigned to its ranks, balanced by work. A round has at most
+ * one matrix for each owner, so that a rank has only one in memory at a time.
  */
 #include "optim/optim.h"
 #include "comm/requests.h"
 
 #include <stdlib.h>
 
-/* Tags of the two ways. */
+/* Tags of the two directions. */
 enum { TO_OWNER, FROM_OWNER };
 
 struct matrix {
@@ -27,15 +27,15 @@ struct matrices {
 	struct store *s;
 	struct device *d;
 	struct comm *c;
-	int *ranks;		       /* [size], of the world: the members */
-	struct matrix *matrix;	       /* as in the table of tensors */
+	int *ranks;		       /* [size]: the world ranks of the members */
+	struct matrix *matrix;	       /* [n], in the order of the tensor table */
 	struct comm_requests requests; /* of a round */
 	int n, n_rounds;
 };
 
-/* ---- whose it is --------------------------------------------------------------------- */
+/* ---- owners -------------------------------------------------------------------------- */
 
-/* What the products of a square and a wide matrix take, about. */
+/* Proportional to the multiply-adds of an iteration of muon_orthogonalize(). */
 static double cost_of(const struct tensor *t)
 {
 	double a = (double)t->dims[0], b = (double)t->dims[1];
@@ -44,15 +44,15 @@ static double cost_of(const struct tensor *t)
 
 static struct matrix *next_costliest(struct matrices *x)
 {
-	struct matrix *most = NULL;
+	struct matrix *next = NULL;
 	for (int i = 0; i < x->n; i++)
-		if (x->matrix[i].owner < 0 && (!most || x->matrix[i].cost > most->cost))
-			most = &x->matrix[i];
-	return most;
+		if (x->matrix[i].owner < 0 && (!next || x->matrix[i].cost > next->cost))
+			next = &x->matrix[i];
+	return next;
 }
 
-/* The costliest first, always to the member that has least to do. */
-static void deal_out(struct matrices *x)
+/* Greedy: the costliest matrix first, to the member with the smallest load. */
+static void assign_owners(struct matrices *x)
 {
 	double *load = xcalloc((size_t)x->c->size, sizeof(*load));
 	int *rounds = xcalloc((size_t)x->c->size, sizeof(*rounds));
@@ -90,7 +90,7 @@ struct matrices *matrices_open(const struct optim_config *c,
 		x->matrix[x->n++] =
 			(struct matrix){.t = t, .owner = -1, .cost = cost_of(t)};
 	}
-	deal_out(x);
+	assign_owners(x);
 	return x;
 }
 
@@ -123,7 +123,7 @@ static bool has_piece(const struct matrices *x, const struct tensor *t, int memb
 	return false;
 }
 
-/* Of replicas, the owner itself or the first after it. */
+/* The member whose replica of a piece the owner uses: the owner, or the first after it. */
 static int sender_of(
 	const struct matrices *x, const struct matrix *m, const struct store_rows *p)
 {
@@ -146,7 +146,7 @@ static void move(struct matrices *x, struct mat m, bool out, int peer, int tag)
 		comm_recv(&x->requests, m.p, mat_bytes(m), peer, tag);
 }
 
-/* One piece of a member's, between its gradient and the matrix at its owner. */
+/* Moves a piece between a member's gradient and the matrix at its owner; `back`: to the member. */
 static void move_piece(struct matrices *x, const struct matrix *m, int member,
 	const struct store_rows *p, float *slices, bool back)
 {
@@ -190,7 +190,8 @@ static void move_round(struct matrices *x, int round, float *slices, bool back)
 
 /* ---- an update ------------------------------------------------------------------------- */
 
-static const struct matrix *own_matrix(const struct matrices *x, int round)
+/* The matrix of a round that this rank owns, or NULL. */
+static const struct matrix *owned_matrix(const struct matrices *x, int round)
 {
 	for (int i = 0; i < x->n; i++)
 		if (x->matrix[i].round == round && x->matrix[i].owner == x->c->rank)
@@ -210,7 +211,7 @@ static void compute(struct matrices *x, const struct matrix *m, float *slices)
 void matrices_update(struct matrices *x)
 {
 	for (int round = 0; round < x->n_rounds; round++) {
-		const struct matrix *m = own_matrix(x, round);
+		const struct matrix *m = owned_matrix(x, round);
 		size_t mark = arena_mark(x->d->scratch);
 		float *slices = m ? arena_floats(x->d->scratch, tensor_size(m->t)) : NULL;
 		move_round(x, round, slices, false);

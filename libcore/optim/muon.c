@@ -1,11 +1,11 @@
 /*
- * Muon (Jordan et al. 2024, https://kellerjordan.github.io/posts/muon): the momentum of a matrix is
- * made orthogonal, by five steps of a Newton-Schulz iteration with a quintic, before it is the
- * update. Embeddings, the head, norms and biases have AdamW.
+ * Muon (Jordan et al. 2024, https://kellerjordan.github.io/posts/muon): the update of a matrix is its
+ * momentum, orthogonalized by five steps of a quintic Newton-Schulz iteration. Embeddings, the head,
+ * norms and biases are updated by AdamW.
  *
- * The scale of the update is 0.2 sqrt(max(rows, cols)), so that it has the root mean square that
- * AdamW's update usually has, and AdamW's learning rate and weight decay can be kept (Liu et al.
- * 2025, arXiv:2502.16982); or Jordan's sqrt(max(1, rows / cols)), which wants a learning rate of
+ * The update is scaled by 0.2 sqrt(max(rows, cols)), which gives it the usual root mean square of
+ * AdamW's update, so that AdamW's learning rate and weight decay can be kept (Moonlight: Liu et al.
+ * 2025, arXiv:2502.16982); or by Jordan's sqrt(max(1, rows / cols)), which needs a learning rate of
  * about 0.02.
  */
 #include "optim/optim.h"
@@ -34,7 +34,7 @@ static void update(
 	optimizer_adamw.update(d, x, n, how);
 }
 
-/* The matrices of the blocks: unit 0 is the embedding, and the last one the head. */
+/* The matrices of blocks: unit 0 is the embedding, the last unit is the head. */
 static bool takes(const struct tensor *t, int n_units)
 {
 	return t->ndim == 2 && t->unit > 0 && t->unit < n_units - 1;
@@ -68,7 +68,7 @@ struct mat muon_orthogonalize(struct device *d, struct mat x, struct mat other,
 	for (int i = 0; i < ITERATIONS; i++) {
 		struct mat next = other;
 		d->k->linear_fwd(d, gram, x, x, none);
-		d->k->linear_fwd(d, square, gram, gram, none); /* which is symmetric */
+		d->k->linear_fwd(d, square, gram, gram, none); /* gram is symmetric */
 		d->k->axpby(d, square, b, gram, c);
 		d->k->linear_bwd_x(d, next, square, x, false);
 		d->k->axpby(d, next, a, x, 1);

@@ -1,4 +1,4 @@
-/* The optimizer of a run: from a row of the table to an update of what the store has here. */
+/* The optimizer of a run: applies a row of the table to this rank's shards in the store. */
 #include "optim/optim.h"
 
 #include <stdlib.h>
@@ -53,13 +53,13 @@ void optim_free(struct optim *o)
 
 /* ---- an update ----------------------------------------------------------------------- */
 
-enum { AT_ONCE = 64 };
+enum { MAX_PARTS = 64 };
 
-/* Parts that one call of a kernel updates. */
+/* The parts of one kernel call. */
 struct batch {
 	void (*fn)(struct device *, const struct update_part *, int n_parts,
 		const struct update *);
-	struct update_part part[AT_ONCE];
+	struct update_part part[MAX_PARTS];
 	int n;
 };
 
@@ -67,7 +67,7 @@ struct updating {
 	struct optim *o;
 	const struct update *how;
 	struct batch rows, whole;
-	bool end; /* of matrices, which have come back */
+	bool end; /* the second pass: matrix_rule.end */
 };
 
 static void update_batch(const struct updating *u, struct batch *b)
@@ -79,9 +79,10 @@ static void update_batch(const struct updating *u, struct batch *b)
 
 static void add_part(const struct updating *u, struct batch *b, struct update_part part)
 {
-	bool leaves = u->o->store->c.offload != OFFLOAD_NONE; /* when this returns */
+	/* an offloaded part is in device memory until this function returns */
+	bool offloaded = u->o->store->c.offload != OFFLOAD_NONE;
 	b->part[b->n++] = part;
-	if (leaves || b->n == AT_ONCE)
+	if (offloaded || b->n == MAX_PARTS)
 		update_batch(u, b);
 }
 
@@ -124,8 +125,8 @@ static void walk(struct updating *u, unsigned groups)
 	update_batch(u, &u->whole);
 }
 
-/* Pieces of parameters that are written back while matrices are not updated yet would have wrong
- * copies: these are all made in the end. */
+/* With offload, the first pass also writes back matrices that are not updated yet, so 16-bit copies
+ * of parameters are made at the end only. */
 void optim_update(struct optim *o, const struct update *how)
 {
 	const struct matrix_rule *rule = o->row->matrix;

@@ -1,7 +1,7 @@
 /*
- * SGD with momentum, Nesterov's or the heavy ball, as torch.optim.SGD has it: weight decay is
- * added to the gradient (coupled), and there is no dampening. The momentum begins with zeros,
- * which gives PyTorch's first step.
+ * SGD with heavy-ball or Nesterov momentum, as torch.optim.SGD: weight decay is added to the gradient
+ * (coupled), without dampening. The momentum buffer is initially zero, which is equivalent to
+ * PyTorch's first step.
  */
 #include "optim/optim.h"
 

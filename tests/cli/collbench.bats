@@ -199,7 +199,7 @@ none none -1 0 1" ]
 	head -c 700 bench.h5 >short.h5
 	for f in text short.h5; do
 		cp "$f" before
-		refused 74 "$f exists, and is no result of pt-collbench; --overwrite" \
+		refused 74 "$f exists, and is not a result of pt-collbench; --overwrite" \
 			mpiexec -n 2 pt-collbench -e 8 --out "$f"
 		cmp "$f" before
 	done

@@ -154,8 +154,8 @@ refuse() { # TEXT COMMAND...: 64, and one message
 	says 'to a new run --virtual tp=2'
 	refuse 'cp is 2, which does not divide virtual cp (3)' \
 		mpiexec -n 2 pt-train "${TINY[@]}" --cp 2 --virtual cp=3
-	refuse 'heads (2) cannot be divided by virtual tp (4)' mpiexec -n 4 pt-train "${TINY[@]}" --tp 4
-	refuse 'context (6) cannot be divided by 2 x virtual cp (4)' \
+	refuse 'heads (2) is not divisible by virtual tp (4)' mpiexec -n 4 pt-train "${TINY[@]}" --tp 4
+	refuse 'context (6) is not divisible by 2 x virtual cp (4)' \
 		mpiexec -n 2 pt-train "${TINY[@]}" --cp 2 -T 6
 	refuse '2 stages (pp 2 x pp-stages 1), but only 1 layers' mpiexec -n 2 pt-train "${TINY[@]}" --pp 2
 	refuse '4 stages (pp 2 x pp-stages 2), but only 3 layers' \

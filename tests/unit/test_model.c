@@ -146,13 +146,13 @@ static void impossible_shapes(void **state)
 	static const struct {
 		const char *text, *says;
 	} bad[] = {
-		{"dim = 100\nheads = 3\n", "dim (100) cannot be divided by heads (3)"},
+		{"dim = 100\nheads = 3\n", "dim (100) is not divisible by heads (3)"},
 		{"heads = 4\nkv-heads = 3\n",
-			"heads (4) cannot be divided by kv-heads (3)"},
+			"heads (4) is not divisible by kv-heads (3)"},
 		{"heads = 12\nkv-heads = 6\ndim = 48\nvirtual = tp=4\n",
 			"kv-heads (6) and virtual tp (4), one must be a multiple"},
-		{"virtual = tp=3\n", "cannot be divided by virtual tp (3)"},
-		{"context = 6\nvirtual = cp=2\n", "context (6) cannot be divided by 2 x"},
+		{"virtual = tp=3\n", "is not divisible by virtual tp (3)"},
+		{"context = 6\nvirtual = cp=2\n", "context (6) is not divisible by 2 x"},
 		{"virtual = pp=2\n", "there is no axis 'pp'"},
 		{"virtual = tp=0\n", "'tp=0' is not tp=N"},
 		{"arch = llama\ndim = 12\nheads = 4\n", "rotary positions need pairs"},
