@@ -1,9 +1,9 @@
-/* Which micro-batches a data-parallel rank computes. */
+/* The assignment of micro-batches to data-parallel ranks. */
 #include "parallel/microbatch.h"
 
-/* A rank with only some of a micro-batch's leaves cannot add micro-batches up by itself: it
- * would keep a node of each. By turns it keeps none. Of tensor parallelism that is true of
- * small tensors only, so a few nodes are better than many messages. */
+/* With cp or tp, a rank has only some leaves of a micro-batch, so in runs it would keep a node of
+ * each micro-batch; by turns it keeps none. With tp this concerns only small tensors, so a few
+ * kept nodes are better than many messages. */
 struct microbatches microbatches_assign(
 	int64_t n_micro, const int degree[N_AXES], int zero)
 {
