@@ -8,26 +8,26 @@ struct microbatches microbatches_assign(
 	int64_t n_micro, const int degree[N_AXES], int zero)
 {
 	enum { FEW = 8 };
-	struct microbatches d = {n_micro, degree[AXIS_DP] * degree[AXIS_FSDP], false};
-	int64_t rounds = ceil_div(n_micro, d.ranks);
-	d.by_turns = zero >= 2 || (degree[AXIS_CP] > 1 && rounds > 1) ||
-		     (degree[AXIS_TP] > 1 && rounds > FEW);
-	return d;
+	struct microbatches mb = {n_micro, degree[AXIS_DP] * degree[AXIS_FSDP], false};
+	int64_t rounds = ceil_div(n_micro, mb.ranks);
+	mb.by_turns = zero >= 2 || (degree[AXIS_CP] > 1 && rounds > 1) ||
+		      (degree[AXIS_TP] > 1 && rounds > FEW);
+	return mb;
 }
 
-int64_t microbatches_count(const struct microbatches *d, int rank)
+int64_t microbatches_count(const struct microbatches *mb, int rank)
 {
-	if (d->by_turns)
-		return ceil_div(d->n_micro, d->ranks);
-	return part_begin(d->n_micro, d->ranks, rank + 1) -
-	       part_begin(d->n_micro, d->ranks, rank);
+	if (mb->by_turns)
+		return ceil_div(mb->n_micro, mb->ranks);
+	return part_begin(mb->n_micro, mb->ranks, rank + 1) -
+	       part_begin(mb->n_micro, mb->ranks, rank);
 }
 
-int64_t microbatches_index(const struct microbatches *d, int rank, int64_t i)
+int64_t microbatches_index(const struct microbatches *mb, int rank, int64_t i)
 {
-	if (d->by_turns)
-		return i * d->ranks + rank;
-	return part_begin(d->n_micro, d->ranks, rank) + i;
+	if (mb->by_turns)
+		return i * mb->ranks + rank;
+	return part_begin(mb->n_micro, mb->ranks, rank) + i;
 }
 
 int microbatches_rank(const int degree[N_AXES], const int at[N_AXES])

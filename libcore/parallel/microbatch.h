@@ -24,8 +24,8 @@ struct microbatches {
 struct microbatches microbatches_assign(
 	int64_t n_micro, const int degree[N_AXES], int zero);
 /* The number of micro-batches that a rank computes, and the index in the step of its i-th. */
-int64_t microbatches_count(const struct microbatches *d, int rank);
-int64_t microbatches_index(const struct microbatches *d, int rank, int64_t i);
+int64_t microbatches_count(const struct microbatches *mb, int rank);
+int64_t microbatches_index(const struct microbatches *mb, int rank, int64_t i);
 /* The data-parallel rank (over dp and fsdp) of a position in the mesh. */
 int microbatches_rank(const int degree[N_AXES], const int at[N_AXES]);
 

@@ -97,10 +97,10 @@ struct store_config {
 	/* The type in which operands are gathered: DT_F32 or a 16-bit type. Matmuls round their
 	 * operands to it anyway, so the bits are the same. */
 	enum dtype wire;
-	enum offload
-		offload; /* parameters: only with zero 3, or where nothing is sharded */
-	struct offload_backend
-		*offload_backend; /* the caller's, of bytes.offloaded; NULL in a plan */
+	/* OFFLOAD_PARAMS: only with zero 3, or if nothing is sharded. */
+	enum offload offload;
+	/* Of bytes.offloaded bytes, owned by the caller; NULL in a plan. */
+	struct offload_backend *offload_backend;
 	/* The type of the copies of parameters that matmuls read, on a device that stores half
 	 * precision: kept where this rank updates whole tensors in memory, or gathered or read as
 	 * such. DT_F32: no copies. */
@@ -115,8 +115,8 @@ struct part {
 	int64_t row, rows, cols; /* within the slice */
 	int64_t at; /* of its first element, among the floats that this rank updates */
 	float *g;
-	float *state
-		[STORE_MAX_GROUPS]; /* NULL: offloaded, see store_for_each_part(), or no such group */
+	/* NULL: offloaded, see store_for_each_part(), or no such group. */
+	float *state[STORE_MAX_GROUPS];
 	struct mat copy; /* of the parameter, in store_config.copy; p NULL: none */
 };
 

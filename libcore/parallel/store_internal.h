@@ -115,8 +115,8 @@ struct store_own {
 	struct location *location; /* [n_tensors][slices here] */
 	void (*before_use)(void *with, int unit);
 	void *before_use_with;
-	float *state
-		[STORE_MAX_GROUPS]; /* [n_floats]; NULL: offloaded, or no such group */
+	/* [n_floats]; NULL: offloaded, or no such group. */
+	float *state[STORE_MAX_GROUPS];
 	int64_t n_floats;
 	int64_t n_collected;   /* calls of store_collect(), the same on all ranks */
 	struct exact *squares; /* the device's */
@@ -125,8 +125,7 @@ struct store_own {
 	struct comm *shards;   /* the group of the ranks of the other shards */
 	struct arena *run;     /* the caller's */
 	struct arena grad_memory, gather_memory;
-	struct comm_shared *
-		*shared; /* one for each group of ranks with unsharded buckets */
+	struct comm_shared **shared; /* one for each group with unsharded buckets */
 	int n_shared;
 	struct lease lease[N_PLACES];
 	int turn, tile_turn;	   /* the place of the next lease, 0 or 1 */
