@@ -29,8 +29,8 @@ static bool is_tied(const struct store *s, const struct tensor *t)
  * themselves, not copies for matmuls, and so in fp32. */
 static enum dtype wire_of(const struct store *s, const struct tensor *t)
 {
-	bool comes = (s->c.zero == 3 && s->own->n_shards > 1) || offloads_copies(s);
-	return t->operand && comes ? s->c.wire : DT_F32;
+	bool gathered = (s->c.zero == 3 && s->own->n_shards > 1) || offloads_copies(s);
+	return t->operand && gathered ? s->c.wire : DT_F32;
 }
 
 static bool same_group(

@@ -63,8 +63,8 @@ void slice_sum_begin(struct slice_sum *x, const struct slices *s, struct device 
 /* Addends may be pushed in blocks of rows: rows [first, first + n) of all slices are next. */
 void slice_sum_rows(struct slice_sum *x, int64_t first, int64_t n);
 /* Or in n pieces: the i-th piece to push is slice_turn() of i + here, so that the pieces of this
- * rank are last. With `async`, rows for another rank are sent as soon as the
- * last local slice is added to them. */
+ * rank are last. With `async`, rows for another rank are sent as soon as the last local slice is
+ * added to them. */
 void slice_sum_turn(struct slice_sum *x, int i);
 /* The buffer for the next addend, and the notice that it was written. */
 struct mat slice_sum_slot(struct slice_sum *x);

@@ -341,7 +341,7 @@ static void compare_uses(const struct store *s, uint64_t mine, uint8_t *differs)
 	differs[mesh_rank(m, at)] |= both[0] != both[1];
 }
 
-bool store_replicas_agree(struct store *s, struct str *who)
+bool store_replicas_agree(struct store *s, struct str *differing)
 {
 	struct comm *w = s->c.mesh->world;
 	int n = s->own->n_buckets;
@@ -362,7 +362,7 @@ bool store_replicas_agree(struct store *s, struct str *who)
 	for (int r = 0; r < w->size; r++) {
 		if (!differs[r])
 			continue;
-		str_printf(who, " %d", r);
+		str_printf(differing, " %d", r);
 		same = false;
 	}
 	free(differs);

@@ -201,9 +201,9 @@ void store_squares_ask(struct store *s);
 struct exact *store_squares(const struct store *s);
 /* A hash of all parameters, independent of the layout. Collective over the world. */
 uint64_t store_hash(struct store *s);
-/* Collective over the world: do all replicas of a shard have the same bits? Appends to `who` the
- * ranks that differ from the first replica. */
-bool store_replicas_agree(struct store *s, struct str *who);
+/* Collective over the world: do all replicas of a shard have the same bits? Appends to `differing`
+ * the ranks that differ from the first replica. */
+bool store_replicas_agree(struct store *s, struct str *differing);
 /* Collective over the world: gathers rows [row, row + n) of a whole tensor on rank `to`, in `out`. A
  * vector has dims[0] rows. */
 void store_collect(struct store *s, int group, int tensor, int64_t row, int64_t n, int to,
