@@ -1,7 +1,7 @@
 /*
- * Buckets: which slices are summed and gathered together, by whom, and how they are cut into
- * shards. A pure function of the mesh and the tensor table, and equal on all ranks of a
- * bucket's group.
+ * Buckets: the slices that are reduced and gathered together, the group of ranks that does so, and
+ * their shards. They are a pure function of the mesh and the tensor table, and equal on all ranks
+ * of a bucket's group.
  */
 #include "parallel/store_internal.h"
 
@@ -10,27 +10,27 @@
 
 enum { ALIGN = 16 }; /* floats on a cache line */
 
-/* ---- who shares a tensor --------------------------------------------------------- */
+/* ---- the group of a tensor ------------------------------------------------------- */
 
-/* Neighbours along tp whose virtual slices use one slice of it. */
+/* The number of neighbouring ranks along tp whose virtual slices use the same slice. */
 static int tp_run(const struct store *s, const struct tensor *t)
 {
 	return t->users_per_slice > s->c.part.here ? t->users_per_slice / s->c.part.here
 						   : 1;
 }
 
-/* A tied weight of which this rank has one use, and another stage the other. */
+/* A tied weight whose uses are on two pipeline stages. */
 static bool is_tied(const struct store *s, const struct tensor *t)
 {
 	return t->uses > 1 && s->c.mesh->degree[AXIS_PP] > 1;
 }
 
-/* What it is gathered as, or read. Whole models (ZeRO 1 and 2) are gathered as they are: with the
- * update they are the parameters, and not just what products see of them. */
+/* The type in which a tensor is gathered or read. ZeRO 1 and 2 gather the updated parameters
+ * themselves, not copies for matmuls, and so in fp32. */
 static enum dtype wire_of(const struct store *s, const struct tensor *t)
 {
-	bool comes = (s->c.zero == 3 && s->own->n_shards > 1) || offloads_copies(s);
-	return t->operand && comes ? s->c.wire : DT_F32;
+	bool gathered = (s->c.zero == 3 && s->own->n_shards > 1) || offloads_copies(s);
+	return t->operand && gathered ? s->c.wire : DT_F32;
 }
 
 static bool same_group(
@@ -58,7 +58,7 @@ static int shard_of(const struct store *s, const int at[N_AXES])
 	return at[AXIS_FSDP] * s->c.mesh->degree[AXIS_CP] + at[AXIS_CP];
 }
 
-/* ---- which tensors --------------------------------------------------------------- */
+/* ---- the tensors of a bucket ----------------------------------------------------- */
 
 static void add_entry(struct bucket *b, struct tensor *t, int slice)
 {
@@ -83,9 +83,8 @@ static int64_t unit_floats(const struct store *s, const struct tensor *like, int
 	return n;
 }
 
-/* Is a slice summed and gathered together with the other? What is in a bucket is of units from
- * `first` on. */
-static bool goes_with(const struct store *s, const struct tensor *t, int slice,
+/* Does a slice belong to the bucket of the other one? The bucket's units begin at `first`. */
+static bool same_bucket(const struct store *s, const struct tensor *t, int slice,
 	const struct tensor *like, int like_slice, int first)
 {
 	if (is_tiled(s, t) || is_tiled(s, like))
@@ -94,8 +93,9 @@ static bool goes_with(const struct store *s, const struct tensor *t, int slice,
 	return t->unit >= first && t->unit <= like->unit && same_group(s, t, like);
 }
 
-/* All slices here of tensors like this one, of units from its own down to the one with which
- * the bucket is large enough. What is sharded, read, or summed by rounds stays by unit. */
+/* All local slices of tensors like this one, from its unit down to the unit with which the bucket
+ * is large enough. With sharded gradients, offloaded parameters or rounds by turns, a bucket has
+ * one unit. */
 static void make_bucket(struct store *s, const struct tensor *like, int slice)
 {
 	struct store_own *o = s->own;
@@ -111,18 +111,18 @@ static void make_bucket(struct store *s, const struct tensor *like, int slice)
 	for (int i = 0; i < s->c.n_tensors; i++) {
 		struct tensor *t = &s->c.tensors[i];
 		for (int k = t->first; k < t->first + t->here; k++) {
-			struct where *w = where_of(s, t, k);
-			if (w->bucket >= 0 || !goes_with(s, t, k, like, slice, first))
+			struct location *w = location_of(s, t, k);
+			if (w->bucket >= 0 || !same_bucket(s, t, k, like, slice, first))
 				continue;
-			*w = (struct where){o->n_buckets, b->n_entries};
+			*w = (struct location){o->n_buckets, b->n_entries};
 			add_entry(b, t, k);
 		}
 	}
 	b->group = group_of(s, like);
 	b->wire = wire_of(s, like);
 	b->tied = is_tied(s, like);
-	b->apart = s->c.microbatches.by_turns && is_tiled(s, like) && like->uses > 1 &&
-		   !b->tied;
+	b->by_use = s->c.microbatches.by_turns && is_tiled(s, like) && like->uses > 1 &&
+		    !b->tied;
 	b->shape = (struct leaf_shape){{b->tied ? 1 : like->uses,
 		max64(1, s->c.microbatches.n_micro), s->c.chunks, like->users_per_slice}};
 	o->n_buckets++;
@@ -130,9 +130,9 @@ static void make_bucket(struct store *s, const struct tensor *like, int slice)
 
 /* ---- shards ---------------------------------------------------------------------- */
 
-/* Every shard begins with a row, because norms add rows; also those of a flat vector, which
- * else are equal parts of all rows together. */
-static void cut_entry(
+/* Shards begin at rows, because norms add rows. Those of a flat vector are equal parts of all of
+ * its entries together, rounded to rows. */
+static void shard_entry(
 	const struct store *s, const struct bucket *b, struct entry *e, int64_t before)
 {
 	int n = s->own->n_shards;
@@ -157,10 +157,10 @@ static void make_shards(struct store *s, struct bucket *b)
 	b->shard = xcalloc((size_t)n, sizeof(*b->shard));
 	for (int i = 0; i < b->n_entries; i++) {
 		struct entry *e = &b->entry[i];
-		cut_entry(s, b, e, before);
+		shard_entry(s, b, e, before);
 		before += e->rows * e->cols;
 	}
-	if (n == 1) { /* gaps and all */
+	if (n == 1) { /* with the gaps between entries */
 		b->shard[0] =
 			(struct sum_shard){xcalloc(1, sizeof(struct sum_run)), 1, b->n};
 		b->shard[0].run[0] = (struct sum_run){0, b->n};
@@ -205,8 +205,8 @@ static void make_plan(struct store *s, struct bucket *b)
 	b->nodes = xcalloc((size_t)n, sizeof(*b->nodes));
 }
 
-/* Ranks of a stage have the same table of tensors and as many slices, and so their buckets are cut
- * alike. */
+/* The ranks of a stage have the same tensors and the same number of slices, so their shards have the
+ * same bounds. */
 struct store_rows store_rows_of(
 	const struct store *s, const struct tensor *t, int i, int rank)
 {
@@ -226,21 +226,21 @@ float *store_gradient(const struct store *s, const struct tensor *t, int slice)
 	return b->g + entry_of(s, t, slice)->packed[s->own->shard];
 }
 
-/* Groups are made by all ranks, also by those whose stage has no such tensor: in the order
- * of the table, of which all know all. */
+/* Creating a group is collective: all ranks create them in the order of the tensor table, including
+ * those whose stage has no such tensor. */
 static void make_groups(struct store *s)
 {
 	for (int i = 0; i < s->c.n_tensors; i++)
 		mesh_group(s->c.mesh, group_of(s, &s->c.tensors[i]));
 }
 
-/* From the last to the first, as backwards need them. */
+/* From the last tensor to the first, the order of a backward. */
 static void make_buckets(struct store *s)
 {
 	for (int i = s->c.n_tensors - 1; i >= 0; i--) {
 		const struct tensor *t = &s->c.tensors[i];
 		for (int k = t->first; k < t->first + t->here; k++)
-			if (where_of(s, t, k)->bucket < 0)
+			if (location_of(s, t, k)->bucket < 0)
 				make_bucket(s, t, k);
 	}
 }
@@ -248,9 +248,9 @@ static void make_buckets(struct store *s)
 void buckets_make(struct store *s)
 {
 	int n = s->c.n_tensors * s->c.part.here;
-	s->own->where = xcalloc((size_t)n, sizeof(*s->own->where));
+	s->own->location = xcalloc((size_t)n, sizeof(*s->own->location));
 	for (int i = 0; i < n; i++)
-		s->own->where[i].bucket = -1;
+		s->own->location[i].bucket = -1;
 	s->own->n_shards =
 		s->c.zero ? s->c.mesh->degree[AXIS_FSDP] * s->c.mesh->degree[AXIS_CP] : 1;
 	s->own->shard = shard_of(s, s->c.mesh->at);
@@ -287,7 +287,7 @@ void buckets_free(struct store *s)
 		free(b->buffer);
 	}
 	free(s->own->bucket);
-	free(s->own->where);
+	free(s->own->location);
 }
 
 /* ---- leaves ---------------------------------------------------------------------- */

@@ -1,4 +1,4 @@
-/* Context parallelism: chunks of sequences, and the ring that brings keys and values. */
+/* Context parallelism: chunks of sequences, and the ring of keys and values. */
 #include "parallel/context.h"
 
 #include <stdlib.h>
@@ -32,9 +32,9 @@ int ring_keys_for(const struct ring *r, int query_chunk)
 	return (query_chunk - r->step + r->c->n) % r->c->n;
 }
 
-/* ---- travelling ------------------------------------------------------------------ */
+/* ---- messages -------------------------------------------------------------------- */
 
-static bool travels(const struct ring *r)
+static bool is_distributed(const struct ring *r)
 {
 	return r->d && r->c->axis->size > 1;
 }
@@ -49,21 +49,21 @@ static int next_rank(const struct chunks *c)
 	return (c->axis->rank + 1) % c->axis->size;
 }
 
-static int rank_before(const struct chunks *c)
+static int previous_rank(const struct chunks *c)
 {
 	return (c->axis->rank + c->axis->size - 1) % c->axis->size;
 }
 
-/* Chunks that can be away from home here at once: a step meets as many as there are chunks
- * here, and the next one is on its way. */
-static int places(const struct chunks *c, bool all)
+/* The number of buffers for chunks of other ranks: a step uses as many as there are local chunks,
+ * and one more is being received. */
+static int n_buffers(const struct chunks *c, bool all)
 {
 	int others = c->n - c->here;
 	return all || others < c->here + 1 ? others : c->here + 1;
 }
 
-/* Chunk first - i of another rank is the i-th to come; its place is one that the last but
- * `here` has left. Chunks of this rank are at home. */
+/* Chunk first - i is the i-th to be received; its buffer is one of a chunk that is no longer used.
+ * Chunks of this rank are in `home`. */
 struct mat ring_at(const struct ring *r, enum ring_part part, int slice, int key_chunk)
 {
 	const struct chunks *c = r->c;
@@ -73,7 +73,7 @@ struct mat ring_at(const struct ring *r, enum ring_part part, int slice, int key
 		return mat_rows(
 			l->home[part], (slice * c->here + own) * l->rows, l->rows);
 	int i = (c->first - key_chunk + c->n) % c->n;
-	int place = i % places(c, c->gather && part <= RING_V);
+	int place = i % n_buffers(c, c->gather && part <= RING_V);
 	return mat_rows(r->away[part], (place * l->slices + slice) * l->rows, l->rows);
 }
 
@@ -98,22 +98,22 @@ static void recv_part(struct ring *r, enum ring_part part, int slice, int chunk,
 		part <= RING_V ? TAG_RING_KEYS : TAG_RING_SUMS);
 }
 
-/* Keys and values of a chunk, of all slices; -1: they are not sent, or do not come. */
-static void move_keys(struct ring *r, int goes, int to, int comes, int from)
+/* Sends keys and values of chunk `sent` and receives those of `received`, of all slices; -1: none. */
+static void exchange_keys(struct ring *r, int sent, int to, int received, int from)
 {
 	for (int s = 0; s < r->load.slices; s++) {
 		for (int part = RING_K; part <= RING_V; part++) {
-			if (comes >= 0)
-				recv_part(r, (enum ring_part)part, s, comes, from,
+			if (received >= 0)
+				recv_part(r, (enum ring_part)part, s, received, from,
 					&r->keys);
-			if (goes >= 0)
-				send_part(r, (enum ring_part)part, s, goes, to, &r->keys);
+			if (sent >= 0)
+				send_part(r, (enum ring_part)part, s, sent, to, &r->keys);
 		}
 	}
 	comm_start(&r->keys);
 }
 
-/* Every rank's chunks go to every rank. */
+/* An all-gather of the chunks. */
 static void gather_keys(struct ring *r)
 {
 	const struct chunks *c = r->c;
@@ -121,33 +121,33 @@ static void gather_keys(struct ring *r)
 		int to = (c->axis->rank + i) % c->axis->size;
 		int from = (c->axis->rank - i + c->axis->size) % c->axis->size;
 		for (int own = 0; own < c->here; own++)
-			move_keys(r, c->first + own, to, from * c->here + own, from);
+			exchange_keys(r, c->first + own, to, from * c->here + own, from);
 	}
 }
 
-/* The next step needs one chunk that is not here, and the next rank one that is. */
+/* The next step needs one chunk from the previous rank, and the next rank one from this rank. */
 static void begin_step(struct ring *r)
 {
 	const struct chunks *c = r->c;
-	int coming = r->step + 1;
-	if (!c->gather && coming <= c->n - c->here)
-		move_keys(r, chunk_before(r, c->first + c->here - 1, r->step),
-			next_rank(c), chunk_before(r, c->first, coming), rank_before(c));
+	int next = r->step + 1;
+	if (!c->gather && next <= c->n - c->here)
+		exchange_keys(r, chunk_before(r, c->first + c->here - 1, r->step),
+			next_rank(c), chunk_before(r, c->first, next), previous_rank(c));
 }
 
 bool ring_next(struct ring *r)
 {
 	r->step++;
-	if (travels(r) && r->step > 0)
+	if (is_distributed(r) && r->step > 0)
 		comm_wait(&r->keys);
 	if (r->step == r->c->n)
 		return false;
-	if (travels(r))
+	if (is_distributed(r))
 		begin_step(r);
 	return true;
 }
 
-/* The messages that were started in a step, of a slice. */
+/* The messages of a slice that a step started. */
 static struct comm_requests *sums_of(const struct ring *r, int step, int slice)
 {
 	return r->sums + (step & 1) * r->load.slices + slice;
@@ -155,20 +155,21 @@ static struct comm_requests *sums_of(const struct ring *r, int step, int slice)
 
 void ring_came(struct ring *r, int slice)
 {
-	if (!travels(r))
+	if (!is_distributed(r))
 		return;
 	struct comm_requests *q = sums_of(r, r->step, slice);
-	comm_wait(sums_of(r, r->step + 1, slice)); /* what was sent leaves its place */
+	comm_wait(sums_of(r, r->step + 1, slice)); /* its buffer is received into */
 	for (int i = 0; i < 2; i++)
 		recv_part(r, (enum ring_part)(RING_DK + i), slice,
-			chunk_before(r, r->c->first, r->step + 1), rank_before(r->c), q);
+			chunk_before(r, r->c->first, r->step + 1), previous_rank(r->c),
+			q);
 	comm_start(q);
 }
 
 void ring_goes(struct ring *r, int slice)
 {
 	int last = r->c->first + r->c->here - 1;
-	if (!travels(r))
+	if (!is_distributed(r))
 		return;
 	struct comm_requests *q = sums_of(r, r->step, slice);
 	for (int i = 0; i < 2; i++)
@@ -177,7 +178,7 @@ void ring_goes(struct ring *r, int slice)
 	comm_start(q);
 }
 
-/* Keeps messages going while others compute. */
+/* Progresses messages during computation. */
 static void poll_ring(void *with)
 {
 	struct ring *r = with;
@@ -192,12 +193,12 @@ void ring_carry(struct ring *r, struct device *d, const struct ring_load *load)
 	r->d = d;
 	r->load = *load;
 	r->mark = arena_mark(d->scratch);
-	if (!travels(r))
+	if (!is_distributed(r))
 		return;
 	for (int part = RING_K; part <= (has_sums(r) ? RING_DV : RING_V); part++) {
 		struct mat *away = &r->away[part];
 		*away = load->home[part];
-		away->rows = places(c, c->gather && part <= RING_V) * load->slices *
+		away->rows = n_buffers(c, c->gather && part <= RING_V) * load->slices *
 			     load->rows;
 		away->p = arena_alloc(d->scratch, (size_t)mat_bytes(*away));
 	}
@@ -212,7 +213,7 @@ void ring_carry(struct ring *r, struct device *d, const struct ring_load *load)
 
 void ring_end(struct ring *r)
 {
-	if (travels(r)) {
+	if (is_distributed(r)) {
 		for (int i = 0; i < 2 * r->load.slices; i++) {
 			comm_wait(&r->sums[i]);
 			comm_requests_free(&r->sums[i]);

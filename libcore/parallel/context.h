@@ -1,5 +1,5 @@
 /*
- * Context parallelism: every sequence is cut into virtual chunks, and attention receives keys
+ * Context parallelism: every sequence is split into virtual chunks, and attention receives keys
  * and values of other ranks' chunks around a ring (Liu et al. 2023), or by one all-gather
  * (Llama 3). Calls on a ring with ring_carry() are collective over the context-parallel axis.
  */
@@ -10,13 +10,13 @@
 #include "comm/requests.h"
 #include "kernels/kernels.h"
 
-/* The virtual chunks of every sequence, in zigzag order: a sequence is cut into 2n pieces, and
+/* The virtual chunks of every sequence, in zigzag order: a sequence is split into 2n pieces, and
  * chunk i has pieces i and 2n-1-i, which balances causal attention. Chunks
  * [first, first + here) are on this rank. */
 struct chunks {
 	struct comm *axis;
 	int n, first, here;
-	int64_t context; /* positions of a whole sequence */
+	int64_t context; /* length of a whole sequence */
 	bool gather;	 /* all-gather keys and values instead of a ring */
 };
 
@@ -26,18 +26,18 @@ void chunk_runs(const struct chunks *c, int chunk, int64_t first[2], int64_t *le
 void chunk_positions(const struct chunks *c, int chunk, int32_t *pos);
 
 /*
- * The order in which query chunks meet key/value chunks, on one rank or many: in step t the
- * queries of chunk i attend to the keys of chunk i - t (mod n). dK and dV of a key chunk are
- * summed in the order in which queries meet it.
+ * The order of attention between query chunks and key/value chunks, on one rank or many: in step t
+ * the queries of chunk i attend to the keys of chunk i - t (mod n). dK and dV of a key chunk are
+ * summed in the order of these steps.
  *
  * Between ranks, each step sends one chunk to the next rank and receives one from the previous
- * rank while the step before is computed. In the backward, dK and dV follow their chunk around
+ * rank while the previous step is computed. In the backward, dK and dV follow their chunk around
  * the ring and return to its rank at the end.
  */
 enum ring_part { RING_K, RING_V, RING_DK, RING_DV, N_RING_PARTS };
 
-/* The matrices that go around the ring: [slices][chunks here][rows] of each; in a forward
- * only keys and values. */
+/* The matrices that are sent around the ring, each [slices][local chunks][rows]; in a forward only
+ * keys and values. */
 struct ring_load {
 	struct mat home[N_RING_PARTS];
 	int slices;
@@ -51,24 +51,24 @@ struct ring {
 	struct device *d; /* NULL: no communication, only the order of steps */
 	struct ring_load load;
 	struct mat away[N_RING_PARTS]; /* chunks of other ranks: [place][slice][rows] */
-	struct comm_requests keys;     /* messages with keys and values */
-	struct comm_requests *sums;    /* with dK and dV: [parity of the step][slice] */
+	struct comm_requests keys;     /* messages of keys and values */
+	struct comm_requests *sums;    /* of dK and dV: [parity of the step][slice] */
 	size_t mark;
 };
 
 struct ring ring_begin(const struct chunks *c);
-/* Collective. Steps exchange the matrices of the load from now on. Takes scratch memory of the
+/* Collective. From now on the steps exchange the matrices of the load. Uses scratch memory of the
  * device until ring_end(). */
 void ring_carry(struct ring *r, struct device *d, const struct ring_load *load);
-/* Goes to the next step (the first one at first); false after the last. */
+/* Begins the first or the next step; false after the last. */
 bool ring_next(struct ring *r);
 void ring_end(struct ring *r);
-/* The key chunk that the queries of a chunk meet in this step. */
+/* The key chunk that the queries of a chunk attend to in this step. */
 int ring_keys_for(const struct ring *r, int query_chunk);
 /* A slice of a matrix of a key chunk in this step: [rows, width]. */
 struct mat ring_at(const struct ring *r, enum ring_part part, int slice, int key_chunk);
-/* In the backward, of a slice: to be called before the first local query chunk adds to its dK
- * and dV (which may be in flight until then), and after the last one has (they may be sent). */
+/* In the backward, for each slice: ring_came() before the first local query chunk adds to dK and dV
+ * (they may be in flight until then), ring_goes() after the last one has (they may be sent). */
 void ring_came(struct ring *r, int slice);
 void ring_goes(struct ring *r, int slice);
 

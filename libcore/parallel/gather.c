@@ -1,15 +1,14 @@
 /*
- * Parameters from their shards: a rank sends its own to those that have the others, and puts
- * what comes where the bucket's vector has it. For the whole model after an update (ZeRO 1
- * and 2), or for a unit while it is used (ZeRO 3, FSDP), one unit ahead of its use.
+ * All-gathers of parameters: of the whole model after an update (ZeRO 1 and 2), or of a unit while
+ * it is in use, with the next unit prefetched (ZeRO 3, FSDP). Each rank sends its shard to the
+ * ranks with the other shards, and unpacks what it receives into the bucket's vector.
  *
- * What is only an operand of products, which round it, travels in 16 bits where that is the
- * precision of the run, and every rank has it rounded, of its own shard too. A device that is
- * narrow has the vector so, as products take it. Shards, which the optimizer changes, stay fp32.
+ * Matmul operands are sent in 16 bits if that is the precision of the run, since matmuls round them
+ * anyway; each rank rounds its own shard too. A device that stores half precision keeps the vector
+ * in 16 bits. Shards, which the optimizer updates, stay fp32.
  *
- * A shard that is kept elsewhere is read ahead, in 16 bits where copies of it are there, and sent
- * when it is here: at the latest when the unit is used, where every rank does so before it waits
- * for others.
+ * An offloaded shard is read ahead, in 16 bits if copies are offloaded, and sent once it is read: at
+ * the latest when the unit is used, which every rank does before it waits for others.
  */
 #include "parallel/store_internal.h"
 
@@ -23,48 +22,48 @@ static int64_t shard_floats(const struct bucket *b, int shard)
 	return b->shard[shard].n;
 }
 
-/* Does a shard lie together in the vector? */
-static bool in_place(const struct bucket *b, int shard)
+/* Is a shard contiguous in the vector? */
+static bool is_contiguous(const struct bucket *b, int shard)
 {
 	return b->shard[shard].n_runs == 1;
 }
 
-static bool is_narrow(const struct bucket *b)
+static bool is_half(const struct bucket *b)
 {
 	return b->wire != DT_F32;
 }
 
-static bool narrow_vector(const struct store *s, const struct bucket *b)
+static bool keeps_half_vector(const struct store *s, const struct bucket *b)
 {
-	return is_narrow(b) && s->c.device->stores_half;
+	return is_half(b) && s->c.device->stores_half;
 }
 
-/* Of the vector, from element `at` on. */
+/* Elements [at, at + n) of the vector. */
 static struct mat elements(const struct store *s, const struct bucket *b, float *vector,
 	int64_t at, int64_t n)
 {
-	enum dtype type = narrow_vector(s, b) ? b->wire : DT_F32;
+	enum dtype type = keeps_half_vector(s, b) ? b->wire : DT_F32;
 	return mat_typed((char *)vector + at * dtype_bytes(type), 1, n, type);
 }
 
 static int64_t vector_floats(const struct store *s, const struct bucket *b)
 {
-	return narrow_vector(s, b) ? round_up(ceil_div(b->n, 2), 16) : b->n;
+	return keeps_half_vector(s, b) ? round_up(ceil_div(b->n, 2), 16) : b->n;
 }
 
-/* Bytes of a shard on its way. */
+/* Bytes of a shard in a message. */
 static int64_t wire_bytes(const struct bucket *b, int shard)
 {
 	return shard_floats(b, shard) * dtype_bytes(b->wire);
 }
 
-/* Does a shard get a place in the staging? Else it comes at its place in the vector. In 16 bits
- * so does this rank's, which would have the first place; in 32 it has one of its own. */
+/* Is a shard received into the staging buffer? Else it is received into the vector. In 16 bits this
+ * also holds for this rank's shard, the first in the staging buffer; in fp32 it has its own. */
 static bool is_staged(const struct store *s, const struct bucket *b, int shard)
 {
-	if (is_narrow(b))
-		return !narrow_vector(s, b) || !in_place(b, shard);
-	return shard != s->own->shard && !in_place(b, shard);
+	if (is_half(b))
+		return !keeps_half_vector(s, b) || !is_contiguous(b, shard);
+	return shard != s->own->shard && !is_contiguous(b, shard);
 }
 
 static int64_t place_floats(const struct bucket *b, int shard)
@@ -80,40 +79,40 @@ static int64_t staging_floats(const struct store *s, const struct bucket *b)
 	return n;
 }
 
-static bool is_read(const struct store *s)
+static bool params_offloaded(const struct store *s)
 {
 	return is_offloaded(s, STORE_PARAM);
 }
 
-/* Is what is read of this rank's shard what is sent? */
+/* Is this rank's shard read in the type in which it is sent? */
 static bool reads_copies(const struct store *s, const struct bucket *b)
 {
-	return is_narrow(b) && offloads_copies(s);
+	return is_half(b) && offloads_copies(s);
 }
 
-/* A shard of the only rank is the vector; another one gets a place behind the staging. */
+/* Floats for the shard that is read, after the staging buffer; the only shard is read into the vector. */
 static int64_t own_floats(const struct store *s, const struct bucket *b)
 {
-	return is_read(s) && s->own->n_shards > 1 && !reads_copies(s, b)
+	return params_offloaded(s) && s->own->n_shards > 1 && !reads_copies(s, b)
 		       ? round_up(shard_floats(b, s->own->shard), 16)
 		       : 0;
 }
 
-/* Of fp32. */
+/* This rank's shard in fp32. */
 static float *own_shard(
 	const struct store *s, const struct bucket *b, float *vector, float *staging)
 {
-	if (!is_read(s))
+	if (!params_offloaded(s))
 		return b->state[STORE_PARAM];
 	return s->own->n_shards > 1 ? staging + staging_floats(s, b) : vector;
 }
 
-/* As it is sent. */
+/* This rank's shard as it is sent. */
 static void *own_wire(
 	const struct store *s, const struct bucket *b, float *vector, float *staging)
 {
 	int k = s->own->shard;
-	if (!is_narrow(b))
+	if (!is_half(b))
 		return own_shard(s, b, vector, staging);
 	return is_staged(s, b, k) ? staging
 				  : elements(s, b, vector, b->shard[k].run[0].at, 0).p;
@@ -135,7 +134,7 @@ static void send_own(struct store *s, struct bucket *b, float *vector, float *st
 	struct device *d = s->c.device;
 	int64_t n_bytes = wire_bytes(b, s->own->shard);
 	void *own = own_wire(s, b, vector, staging);
-	if (is_narrow(b) && !reads_copies(s, b))
+	if (is_half(b) && !reads_copies(s, b))
 		d->k->narrow(d, own,
 			mat(own_shard(s, b, vector, staging), 1,
 				shard_floats(b, s->own->shard)),
@@ -145,7 +144,7 @@ static void send_own(struct store *s, struct bucket *b, float *vector, float *st
 			TAG_GATHER);
 }
 
-/* The places of the staging that are for others. */
+/* The part of the staging buffer for other ranks' shards. */
 static float *others_staging(
 	const struct store *s, const struct bucket *b, float *staging)
 {
@@ -180,7 +179,7 @@ static void unpack(
 	int64_t at = 0;
 	for (int i = 0; i < x->n_runs; at += x->run[i++].len) {
 		struct mat to = elements(s, b, vector, x->run[i].at, x->run[i].len);
-		if (is_narrow(b) && to.type == DT_F32)
+		if (is_half(b) && to.type == DT_F32)
 			d->k->widen(d, to, (const uint16_t *)from + at, b->wire);
 		else
 			d->k->copy(d, to,
@@ -189,13 +188,13 @@ static void unpack(
 	}
 }
 
-/* The shards of others have been received. */
+/* Unpacks the shards of all ranks, once they are received. */
 static void end_bucket(struct store *s, struct bucket *b, float *vector, float *staging)
 {
 	struct store_own *o = s->own;
 	struct comm *c = o->shards;
 	const void *own = own_wire(s, b, vector, staging);
-	if (is_narrow(b) ? is_staged(s, b, o->shard) : own != vector)
+	if (is_half(b) ? is_staged(s, b, o->shard) : own != vector)
 		unpack(s, b, o->shard, vector, own);
 	staging = others_staging(s, b, staging);
 	for (int i = 1; i < o->n_shards; i++) {
@@ -205,7 +204,7 @@ static void end_bucket(struct store *s, struct bucket *b, float *vector, float *
 		unpack(s, b, k, vector, staging);
 		staging += place_floats(b, k);
 	}
-	if (narrow_vector(s, b))
+	if (keeps_half_vector(s, b))
 		b->copy = (char *)vector;
 	else
 		b->whole = vector;
@@ -213,8 +212,8 @@ static void end_bucket(struct store *s, struct bucket *b, float *vector, float *
 
 /* ---- the whole model ------------------------------------------------------------- */
 
-/* Memory for what is on its way: of a discrete device, its own. */
-static float *staging_take(struct store *s, struct bucket *b)
+/* The staging buffer, in the device's memory. */
+static float *staging_alloc(struct store *s, struct bucket *b)
 {
 	int64_t n = staging_floats(s, b);
 	if (s->c.device->discrete)
@@ -223,7 +222,7 @@ static float *staging_take(struct store *s, struct bucket *b)
 				       : xmalloc((size_t)(n + 1) * sizeof(float));
 }
 
-static void staging_drop(struct store *s, struct bucket *b, float *staging, size_t mark)
+static void staging_free(struct store *s, struct bucket *b, float *staging, size_t mark)
 {
 	if (s->c.device->discrete)
 		arena_reset(s->c.device->scratch, mark);
@@ -239,13 +238,13 @@ void gather_whole(struct store *s)
 	for (int i = 0; i < o->n_buckets; i++) {
 		struct bucket *b = &o->bucket[i];
 		size_t mark = d->discrete ? arena_mark(d->scratch) : 0;
-		float *staging = staging_take(s, b);
+		float *staging = staging_alloc(s, b);
 		receive_others(s, b, b->whole, staging, &requests);
 		send_own(s, b, b->whole, staging, &requests);
 		comm_start(&requests);
 		comm_wait(&requests);
 		end_bucket(s, b, b->whole, staging);
-		staging_drop(s, b, staging, mark);
+		staging_free(s, b, staging, mark);
 	}
 	comm_requests_free(&requests);
 }
@@ -265,7 +264,7 @@ static int unit_buckets(const struct store *s, int unit)
 	return n;
 }
 
-/* Where the buckets of a unit lie in its memory. */
+/* Floats of a bucket in the memory of its unit. */
 static int64_t bucket_floats(const struct store *s, const struct bucket *b)
 {
 	return vector_floats(s, b) + staging_floats(s, b) + own_floats(s, b);
@@ -291,7 +290,7 @@ static void end_unit(struct store *s, struct gathered *g)
 {
 	struct store_own *o = s->own;
 	float *at = g->memory;
-	if (is_read(s) && !g->ready) {
+	if (params_offloaded(s) && !g->ready) {
 		offload_wait(s, g->ticket);
 		send_unit(s, g);
 	}
@@ -307,14 +306,14 @@ static void end_unit(struct store *s, struct gathered *g)
 	g->ready = true;
 }
 
-static void drop(struct store *s, struct gathered *g)
+static void drop_unit(struct store *s, struct gathered *g)
 {
 	if (g->unit < 0)
 		return;
 	end_unit(s, g);
 	for (int i = 0; i < s->own->n_buckets; i++) {
 		struct bucket *b = &s->own->bucket[i];
-		if (begins_in(b, g->unit) && narrow_vector(s, b))
+		if (begins_in(b, g->unit) && keeps_half_vector(s, b))
 			b->copy = NULL;
 		else if (begins_in(b, g->unit))
 			b->whole = NULL;
@@ -322,7 +321,7 @@ static void drop(struct store *s, struct gathered *g)
 	g->unit = -1;
 }
 
-static struct gathered *find(struct store *s, int unit)
+static struct gathered *find_gathered(struct store *s, int unit)
 {
 	for (int i = 0; i < s->own->n_gathered; i++)
 		if (s->own->gathered[i].unit == unit)
@@ -330,21 +329,21 @@ static struct gathered *find(struct store *s, int unit)
 	return NULL;
 }
 
-/* A place for a unit, which nobody uses now; NULL: none. */
-static struct gathered *room_for(struct store *s, int unit)
+/* Memory for a unit that is not in use; NULL: none. */
+static struct gathered *find_memory(struct store *s, int unit)
 {
 	struct store_own *o = s->own;
 	if (s->c.reshard == RESHARD_NO)
 		return &o->gathered[unit];
 	for (int turn = 0; turn < 2; turn++) {
-		struct gathered *g = &o->gathered[place_of(s, unit, turn)];
+		struct gathered *g = &o->gathered[unit_place(s, unit, turn)];
 		if (g->unit < 0)
 			return g;
 	}
 	for (int turn = 0; turn < 2; turn++) {
-		struct gathered *g = &o->gathered[place_of(s, unit, turn)];
+		struct gathered *g = &o->gathered[unit_place(s, unit, turn)];
 		if (!g->users) {
-			drop(s, g);
+			drop_unit(s, g);
 			return g;
 		}
 	}
@@ -363,11 +362,11 @@ static void before_use(struct store *s, int unit)
 		s->own->before_use(s->own->before_use_with, unit);
 }
 
-/* NULL: there is no room for it. */
+/* NULL: there is no memory for it. */
 static struct gathered *begin_unit(struct store *s, int unit)
 {
 	struct store_own *o = s->own;
-	struct gathered *g = room_for(s, unit);
+	struct gathered *g = find_memory(s, unit);
 	if (!g)
 		return NULL;
 	before_use(s, unit);
@@ -380,13 +379,13 @@ static struct gathered *begin_unit(struct store *s, int unit)
 		if (!begins_in(b, unit))
 			continue;
 		receive_others(s, b, at, at + vector_floats(s, b), &g->requests);
-		if (is_read(s)) { /* of nothing there is no ticket */
+		if (params_offloaded(s)) { /* ticket 0: nothing was read */
 			uint64_t ticket = read_own(s, b, at, at + vector_floats(s, b));
 			g->ticket = ticket ? ticket : g->ticket;
 		}
 		at += bucket_floats(s, b);
 	}
-	if (!is_read(s))
+	if (!params_offloaded(s))
 		send_unit(s, g);
 	return g;
 }
@@ -402,14 +401,14 @@ void store_use(struct store *s, int unit, int next)
 		before_use(s, unit);
 		return;
 	}
-	struct gathered *g = find(s, unit);
+	struct gathered *g = find_gathered(s, unit);
 	if (!g)
 		g = begin_unit(s, unit);
 	BUG_ON(!g);
 	g->users++;
 	end_unit(s, g);
-	if (next < 0 || !(is_read(s) || comm_overlaps()) || find(s, next) ||
-		!unit_buckets(s, next))
+	if (next < 0 || !(params_offloaded(s) || comm_overlaps()) ||
+		find_gathered(s, next) || !unit_buckets(s, next))
 		return;
 	begin_unit(s, next);
 }
@@ -418,20 +417,20 @@ void store_done(struct store *s, int unit, bool backward)
 {
 	if (!is_gathered(s))
 		return;
-	struct gathered *g = find(s, unit);
+	struct gathered *g = find_gathered(s, unit);
 	BUG_ON(!g || !g->users);
 	g->users--;
 	bool keep = s->c.reshard == RESHARD_NO ||
 		    (s->c.reshard == RESHARD_KEEP_LAST && unit == s->c.n_units - 2);
 	if (!g->users && (backward || !keep))
-		drop(s, g);
+		drop_unit(s, g);
 }
 
 void gather_forget(struct store *s)
 {
 	for (int i = 0; i < s->own->n_gathered; i++) {
 		BUG_ON(s->own->gathered[i].users);
-		drop(s, &s->own->gathered[i]);
+		drop_unit(s, &s->own->gathered[i]);
 	}
 }
 
@@ -450,7 +449,8 @@ void gather_open(struct store *s, bool measuring)
 			if (begins_in(&o->bucket[i], u))
 				n += bucket_floats(s, &o->bucket[i]);
 		for (int turn = 0; turn < (all ? 1 : 2); turn++) {
-			struct gathered *g = &o->gathered[all ? u : place_of(s, u, turn)];
+			struct gathered *g =
+				&o->gathered[all ? u : unit_place(s, u, turn)];
 			g->n = max64(g->n, n);
 		}
 	}

@@ -1,25 +1,25 @@
 /*
- * Gradients: leaves are added up on this rank as far as the canonical tree allows, then over
+ * Gradients: a rank adds its leaves as far as the canonical tree allows, then they are reduced over
  * the ranks.
  *
- * In runs, a bucket has buffers of its own, and is summed when the last of its leaves is
- * there, while the backward goes on. By turns, every micro-batch of a unit is summed as soon
- * as it has its leaves, so their buffers are lent: blocks take turns in two places.
+ * In runs, every bucket has its own buffers, and is reduced when its last leaf is written, while the
+ * backward continues. By turns, every micro-batch of a unit is reduced as soon as its leaves are
+ * written, so units share buffers: blocks alternate between two sets.
  */
 #include "parallel/store_internal.h"
 
 #include <stdlib.h>
 #include <string.h>
 
-/* ---- who brings what --------------------------------------------------------------- */
+/* ---- nodes ----------------------------------------------------------------------- */
 
 static int n_uses(const struct bucket *b)
 {
 	return (int)b->shape.n[LEAF_USE];
 }
 
-/* The nodes that each member brings, in a round; of one use, where they are summed apart, else
- * of all (-1). */
+/* Sets the nodes that each member contributes in a round: of one use if the uses are reduced
+ * separately, else of all (-1). */
 static void set_nodes(struct store *s, struct bucket *b, int use, int64_t round)
 {
 	for (int r = 0; r < b->c->size; r++) {
@@ -43,7 +43,7 @@ static void set_nodes(struct store *s, struct bucket *b, int use, int64_t round)
 		nodes->n = n;
 		if (r == b->c->rank && !round && use != 1) {
 			b->depth = depth[0] > 1 ? depth[0] : 1;
-			b->n_buffers = b->depth * (b->apart ? 1 : n_uses(b));
+			b->n_buffers = b->depth * (b->by_use ? 1 : n_uses(b));
 		}
 	}
 }
@@ -86,7 +86,7 @@ static void place_leases(struct store *s, struct arena *a)
 	}
 }
 
-/* Floats that a unit's leaves need. */
+/* The largest unit of each place determines its floats. */
 static void size_leases(struct store *s)
 {
 	int64_t *n = xcalloc((size_t)n_units(s), sizeof(*n));
@@ -96,14 +96,14 @@ static void size_leases(struct store *s)
 	}
 	for (int u = 0; u < n_units(s); u++)
 		for (int turn = 0; turn < 2; turn++) {
-			struct lease *l = &s->own->lease[place_of(s, u, turn)];
+			struct lease *l = &s->own->lease[unit_place(s, u, turn)];
 			l->n = max64(l->n, n[u]);
 		}
 	free(n);
 }
 
-/* All that no other rank sees. */
-static void place_own(struct store *s, struct arena *a)
+/* Places the buffers that are not shared with other ranks. */
+static void place_private(struct store *s, struct arena *a)
 {
 	struct store_own *o = s->own;
 	for (int i = 0; i < o->n_buckets; i++) {
@@ -126,8 +126,8 @@ static void place_own(struct store *s, struct arena *a)
 		place_leases(s, a);
 }
 
-/* One piece of shared memory a group; its ranks say where their buckets begin. */
-static void share_group(struct store *s, struct comm *c)
+/* One shared memory for each group; its ranks exchange the offsets of their buffers. */
+static void open_shared_group(struct store *s, struct comm *c)
 {
 	struct store_own *o = s->own;
 	struct err e = {0};
@@ -161,7 +161,7 @@ static void share_group(struct store *s, struct comm *c)
 	}
 }
 
-static void share(struct store *s)
+static void open_shared(struct store *s)
 {
 	struct store_own *o = s->own;
 	for (int i = 0; i < o->n_buckets; i++) {
@@ -170,7 +170,7 @@ static void share(struct store *s)
 		for (int k = 0; k < i; k++)
 			known |= o->bucket[k].c == b->c;
 		if (!known && is_shared(s, b))
-			share_group(s, b->c);
+			open_shared_group(s, b->c);
 	}
 }
 
@@ -199,7 +199,7 @@ void grads_open(struct store *s, bool measuring)
 	int64_t scratch = 0, whole = 0;
 	for (int i = 0; i < o->n_buckets; i++) {
 		struct bucket *b = &o->bucket[i];
-		set_nodes(s, b, b->apart ? 0 : -1, 0);
+		set_nodes(s, b, b->by_use ? 0 : -1, 0);
 		b->buffer = xcalloc((size_t)b->n_buffers, sizeof(*b->buffer));
 		if (b->c->size > 1)
 			b->n_scratch = round_up(sum_scratch(&b->plan, b->nodes), 16);
@@ -207,11 +207,11 @@ void grads_open(struct store *s, bool measuring)
 			scratch += b->n_scratch;
 	}
 	if (!measuring)
-		share(s);
+		open_shared(s);
 	if (s->c.microbatches.by_turns)
 		size_leases(s);
 	arena_measure(&size, "gradients");
-	place_own(s, &size);
+	place_private(s, &size);
 	for (int i = 0; i < o->n_shared; i++)
 		whole += o->shared[i]->n_bytes[o->shared[i]->c->rank];
 	whole += (int64_t)size.peak_bytes;
@@ -222,7 +222,7 @@ void grads_open(struct store *s, bool measuring)
 		o->grad_memory = size;
 	} else {
 		device_arena(s->c.device, &o->grad_memory, "gradients", size.peak_bytes);
-		place_own(s, &o->grad_memory);
+		place_private(s, &o->grad_memory);
 	}
 	begin_step(s);
 }
@@ -260,8 +260,7 @@ static void empty_stacks(struct bucket *b)
 			b->entry[i].stack[u].n = 0;
 }
 
-/* By turns: memory for the unit's leaves. Who had it before has been summed, or is waited
- * for. */
+/* By turns: takes memory for the unit's leaves, after the sums of the unit that used it before. */
 static void take_lease(struct store *s, int unit)
 {
 	struct store_own *o = s->own;
@@ -269,10 +268,11 @@ static void take_lease(struct store *s, int unit)
 		if (o->lease[i].unit == unit && o->lease[i].open)
 			return;
 	int *turn = unit < s->c.n_units ? &o->turn : &o->tile_turn;
-	struct lease *l = &o->lease[place_of(s, unit, *turn)];
-	if (place_of(s, unit, 0) != place_of(s, unit, 1))
+	struct lease *l = &o->lease[unit_place(s, unit, *turn)];
+	if (unit_place(s, unit, 0) != unit_place(s, unit, 1))
 		*turn = !*turn;
-	for (int i = 0; i < o->n_buckets; i++) /* its last turn, and who was here */
+	for (int i = 0; i < o->n_buckets;
+		i++) /* of this unit in the last round, and of the unit before */
 		if (has_leaves_of(&o->bucket[i], unit) ||
 			(l->unit >= 0 && has_leaves_of(&o->bucket[i], l->unit)))
 			end_sum(&o->bucket[i]);
@@ -300,7 +300,7 @@ static int use_here(const struct bucket *b, const struct leaf *at)
 static struct mat leaf_at(const struct bucket *b, const struct entry *e, int use, int i)
 {
 	BUG_ON(i >= b->depth);
-	int first = b->apart ? 0 : use * b->depth;
+	int first = b->by_use ? 0 : use * b->depth;
 	return mat(b->buffer[first + i] + e->at, e->t->rows, e->t->cols);
 }
 
@@ -342,7 +342,7 @@ void store_drop(struct store *s)
 
 /* ---- sums ------------------------------------------------------------------------ */
 
-/* What was pushed must be what all ranks expect. */
+/* The leaves that were written must be those that all ranks expect. */
 static void check_nodes(const struct bucket *b)
 {
 	const struct sum_nodes *mine = &b->nodes[b->c->rank];
@@ -354,7 +354,7 @@ static void check_nodes(const struct bucket *b)
 	}
 }
 
-/* By turns: pushes the sum of each micro-batch on the stack of its use. */
+/* By turns: pushes the sum of each micro-batch on the stack of its use, a block of floats at a time. */
 static void push_sums(void *with, const struct tree_part *parts, int n_parts)
 {
 	struct bucket *b = with;
@@ -410,19 +410,18 @@ static void begin_sum(struct store *s, struct bucket *b)
 void store_reduce_use(struct store *s, int unit, int use, bool last)
 {
 	struct store_own *o = s->own;
-	if (s->c.microbatches
-			.by_turns) /* who has no micro-batch left in this round has no leaves */
+	if (s->c.microbatches.by_turns) /* also a rank without leaves in this round */
 		take_lease(s, unit);
 	for (int i = 0; i < o->n_buckets; i++) {
 		struct bucket *b = &o->bucket[i];
 		if (!has_leaves_of(b, unit))
 			continue;
-		bool waits = use == 1 && !b->apart && !b->tied; /* for the other */
-		if (waits)
+		bool deferred = use == 1 && !b->by_use && !b->tied; /* for use 0 */
+		if (deferred)
 			continue;
 		if (s->c.microbatches.by_turns) {
-			set_nodes(s, b, b->apart ? use : -1,
-				b->round[b->apart ? use : 0]++);
+			set_nodes(s, b, b->by_use ? use : -1,
+				b->round[b->by_use ? use : 0]++);
 			begin_sum(s, b);
 		} else if (last && --b->units_left == 0) {
 			begin_sum(s, b);
@@ -438,7 +437,7 @@ void store_reduce(struct store *s, int unit, bool last)
 	store_reduce_use(s, unit, 0, last);
 }
 
-/* By turns, the tree above the micro-batches; all ranks of a shard get it. */
+/* By turns: the sum over micro-batches; all ranks of a shard receive it. */
 static void finish_turns(struct bucket *b)
 {
 	for (int r = 0; r < b->c->size; r++)
@@ -461,7 +460,7 @@ static void finish_turns(struct bucket *b)
 	b->sum = tree_sum_begin(&call);
 }
 
-/* Use 0 is the first stage's, use 1 the last one's. */
+/* Adds the sum of a tied weight's other use: use 0 is on the first stage, use 1 on the last. */
 static void add_other_use(struct store *s, struct bucket *b)
 {
 	struct comm *pair = mesh_group(s->c.mesh,

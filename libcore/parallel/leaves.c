@@ -1,4 +1,4 @@
-/* The leaves of a gradient: which nodes they become, and how whole boxes of them do. */
+/* The leaves of a gradient: their indices in the canonical tree, and the nodes of boxes of them. */
 #include "parallel/leaves.h"
 
 /* Bits of an index below each coordinate. */
@@ -38,7 +38,7 @@ int leaf_micro_level(const struct leaf_shape *t)
 	return shift[LEAF_MICRO];
 }
 
-/* Is there a leaf at `begin` or behind it, below `end`? */
+/* Does [begin, end) contain the index of a leaf? */
 static bool any_leaf(const struct leaf_shape *t, int64_t begin, int64_t end)
 {
 	int shift[N_LEAF_AXES];
@@ -48,7 +48,7 @@ static bool any_leaf(const struct leaf_shape *t, int64_t begin, int64_t end)
 		at[a] = a ? (begin >> shift[a]) &
 					(((int64_t)1 << (shift[a - 1] - shift[a])) - 1)
 			  : begin >> shift[a];
-	/* A coordinate that is too large carries into the one before it. */
+	/* A coordinate beyond its range carries into the one before it. */
 	for (int a = N_LEAF_AXES - 1; a > 0; a--) {
 		if (at[a] < t->n[a])
 			continue;
@@ -79,8 +79,8 @@ int leaf_push_node(
 	}
 }
 
-/* Whole micro-batches are pushed by nodes of many: there may be a thousand million of them.
- * Returns 0 where the box is no such. */
+/* Pushes whole micro-batches as nodes of many, since there may be 10^9 of them. Returns 0 if the box
+ * is not of whole micro-batches. */
 static int push_micros(struct tree_stack *s, const struct leaf_shape *t, int top,
 	const struct leaf_box *box)
 {

@@ -1,7 +1,7 @@
 /*
  * The leaves of a gradient, as leaves of the canonical tree: a sum over the uses of a (tied)
- * weight, over micro-batches, over chunks of sequences, and over the users in which virtual
- * slices share a weight.
+ * weight, over micro-batches, over chunks of sequences, and over the virtual slices that share
+ * a slice of the weight (its users).
  */
 #ifndef PARALLEL_LEAVES_H
 #define PARALLEL_LEAVES_H
@@ -10,8 +10,8 @@
 
 /*
  * Leaves have coordinates (use, micro, chunk, user), the last one fastest. Each but the first
- * takes a power of two of indices, so that all leaves of a chunk, of a micro-batch, of a use
- * are a node of their own.
+ * takes a power of two of indices, so that the leaves of a chunk, of a micro-batch and of a use
+ * each form a node of the tree.
  */
 enum leaf_axis { LEAF_USE, LEAF_MICRO, LEAF_CHUNK, LEAF_USER, N_LEAF_AXES };
 
@@ -25,15 +25,15 @@ struct leaf_box {
 };
 
 int64_t leaf_index(const struct leaf_shape *t, const int64_t at[N_LEAF_AXES]);
-/* Levels from a leaf up to the root, and up to the node of a micro-batch. */
+/* The levels of the root, and of the node of a micro-batch, above the leaves. */
 int leaf_levels(const struct leaf_shape *t);
 int leaf_micro_level(const struct leaf_shape *t);
-/* As tree_push, for a leaf (level 0) or a whole node of such a tree; halves that have no leaf
- * count as present. Nodes grow to `top` levels at most. */
+/* As tree_push(), for a leaf (level 0) or a whole node of such a tree; a node whose sibling has no
+ * leaves becomes its parent. Nodes are merged up to level `top`. */
 int leaf_push_node(
 	struct tree_stack *s, const struct leaf_shape *t, int top, struct tree_node node);
-/* Pushes the leaves of a box, which is in one use, on an empty stack. Returns the positions
- * that this takes at the worst moment. */
+/* Pushes the leaves of a box, which lies in one use, on an empty stack. Returns the largest depth
+ * of the stack on the way. */
 int leaf_push_box(struct tree_stack *s, const struct leaf_shape *t, int top,
 	const struct leaf_box *box);
 

@@ -1,33 +1,33 @@
-/* Which micro-batches a data-parallel rank computes. */
+/* The assignment of micro-batches to data-parallel ranks. */
 #include "parallel/microbatch.h"
 
-/* A rank with only some of a micro-batch's leaves cannot add micro-batches up by itself: it
- * would keep a node of each. By turns it keeps none. Of tensor parallelism that is true of
- * small tensors only, so a few nodes are better than many messages. */
+/* With cp or tp, a rank has only some leaves of a micro-batch, so in runs it would keep a node of
+ * each micro-batch; by turns it keeps none. With tp this concerns only small tensors, so a few
+ * kept nodes are better than many messages. */
 struct microbatches microbatches_assign(
 	int64_t n_micro, const int degree[N_AXES], int zero)
 {
 	enum { FEW = 8 };
-	struct microbatches d = {n_micro, degree[AXIS_DP] * degree[AXIS_FSDP], false};
-	int64_t rounds = ceil_div(n_micro, d.ranks);
-	d.by_turns = zero >= 2 || (degree[AXIS_CP] > 1 && rounds > 1) ||
-		     (degree[AXIS_TP] > 1 && rounds > FEW);
-	return d;
+	struct microbatches mb = {n_micro, degree[AXIS_DP] * degree[AXIS_FSDP], false};
+	int64_t rounds = ceil_div(n_micro, mb.ranks);
+	mb.by_turns = zero >= 2 || (degree[AXIS_CP] > 1 && rounds > 1) ||
+		      (degree[AXIS_TP] > 1 && rounds > FEW);
+	return mb;
 }
 
-int64_t microbatches_count(const struct microbatches *d, int rank)
+int64_t microbatches_count(const struct microbatches *mb, int rank)
 {
-	if (d->by_turns)
-		return ceil_div(d->n_micro, d->ranks);
-	return part_begin(d->n_micro, d->ranks, rank + 1) -
-	       part_begin(d->n_micro, d->ranks, rank);
+	if (mb->by_turns)
+		return ceil_div(mb->n_micro, mb->ranks);
+	return part_begin(mb->n_micro, mb->ranks, rank + 1) -
+	       part_begin(mb->n_micro, mb->ranks, rank);
 }
 
-int64_t microbatches_index(const struct microbatches *d, int rank, int64_t i)
+int64_t microbatches_index(const struct microbatches *mb, int rank, int64_t i)
 {
-	if (d->by_turns)
-		return i * d->ranks + rank;
-	return part_begin(d->n_micro, d->ranks, rank) + i;
+	if (mb->by_turns)
+		return i * mb->ranks + rank;
+	return part_begin(mb->n_micro, mb->ranks, rank) + i;
 }
 
 int microbatches_rank(const int degree[N_AXES], const int at[N_AXES])

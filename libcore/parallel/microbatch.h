@@ -1,11 +1,11 @@
 /*
  * How the micro-batches of a step are assigned to data-parallel ranks. No call is collective.
  *
- * In runs, every rank has neighbouring micro-batches, accumulates their gradients, and the ranks
- * exchange once a step. By turns (rank r has micro-batches r, r + ranks, ...) each round is
- * reduced over the ranks, so that a rank keeps its shard of the gradient and one micro-batch's
- * only. A rank that has none left in the last round still takes part in it, with a number of
- * n_micro or more, because other ranks need its part of the parameters; its results are
+ * In runs, every rank has neighbouring micro-batches and accumulates their gradients, which are
+ * reduced over the ranks once a step. By turns (rank r has micro-batches r, r + ranks, ...) each round is
+ * reduced over the ranks, so that a rank keeps only its shard of the gradient and the gradient of
+ * one micro-batch. A rank without a micro-batch in the last round computes one with an index of
+ * n_micro or more, because other ranks need its shard of the parameters; its results are
  * discarded.
  */
 #ifndef PARALLEL_MICROBATCH_H
@@ -23,10 +23,10 @@ struct microbatches {
 /* For a mesh with these degrees, and a store with ZeRO stage `zero`. */
 struct microbatches microbatches_assign(
 	int64_t n_micro, const int degree[N_AXES], int zero);
-/* How many micro-batches a rank computes; and the number, of a step, of its i-th. */
-int64_t microbatches_count(const struct microbatches *d, int rank);
-int64_t microbatches_index(const struct microbatches *d, int rank, int64_t i);
-/* The data-parallel rank at a position of the mesh. */
+/* The number of micro-batches that a rank computes, and the index in the step of its i-th. */
+int64_t microbatches_count(const struct microbatches *mb, int rank);
+int64_t microbatches_index(const struct microbatches *mb, int rank, int64_t i);
+/* The data-parallel rank (over dp and fsdp) of a position in the mesh. */
 int microbatches_rank(const int degree[N_AXES], const int at[N_AXES]);
 
 #endif

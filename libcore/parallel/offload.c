@@ -1,22 +1,23 @@
 /*
- * Going through what the optimizer keeps, wherever that is: in memory, or in a file or the memory
- * of a GPU's host (ZeRO-Offload, Ren et al. 2021; ZeRO-Infinity, Rajbhandari et al. 2021), from
- * which it comes in pieces, one ahead of the one that is used.
+ * Iteration over state that is in memory, in a file, or in the memory of a GPU's host
+ * (ZeRO-Offload, Ren et al. 2021; ZeRO-Infinity, Rajbhandari et al. 2021). Offloaded state is read
+ * in pieces, one ahead of the one in use.
  *
- * There is a region for each group of numbers (parameters, means, squares), and in each the shards
- * of all buckets, one after the other. Parameters of a GPU have one more, of what products take of
- * them: that is what a forward and a backward bring, in half the bytes.
+ * The backend has a region for each group (parameters, first and second moments), each with the
+ * concatenated shards of all buckets. Parameters of a GPU have one more, for the 16-bit copies that
+ * matmuls read: a forward and a backward read these, in half the bytes.
  *
- * A GPU copies both ways at once: while the optimizer is at a piece, one comes and one goes.
+ * A GPU copies in both directions at once: while the optimizer updates a piece, the next one is read
+ * and the previous one is written.
  */
 #include "parallel/store_internal.h"
 
 #include <string.h>
 
-/* A piece is a sixteenth of a region, where that is not too small or too large. */
+/* A piece is a sixteenth of a region, within limits. */
 enum { PIECES = 16, LEAST_FLOATS = 64, MOST_FLOATS = 1 << 20, PAGE_FLOATS = 1024 };
 
-/* ---- what is where ----------------------------------------------------------------- */
+/* ---- regions --------------------------------------------------------------------- */
 
 bool is_offloaded(const struct store *s, int group)
 {
@@ -47,7 +48,7 @@ void offload_open(struct store *s, struct arena *run)
 {
 	struct offload_pieces *w = &s->own->offload;
 	unsigned offloaded = offloaded_groups(s);
-	int64_t longest = LEAST_FLOATS, width = 0; /* of an element in all groups */
+	int64_t longest = LEAST_FLOATS, width = 0; /* bytes of an element in all groups */
 	if (!offloaded)
 		return;
 	for (int i = 0; i < s->own->n_buckets; i++) {
@@ -93,8 +94,8 @@ void offload_wait(struct store *s, uint64_t ticket)
 		offload_backend_wait(s->c.offload_backend, ticket);
 }
 
-/* From or to the program's memory. */
-static void move(
+/* Copies from or to the host's memory, and waits. */
+static void copy_now(
 	struct store *s, int group, bool write, float *memory, int64_t at, int64_t n)
 {
 	int64_t n_bytes = n * size_of(s, group);
@@ -104,16 +105,16 @@ static void move(
 			backend_offset(s, group, at));
 }
 
-/* ---- pieces ------------------------------------------------------------------------ */
+/* ---- pieces ---------------------------------------------------------------------- */
 
-/* A place in a list of parts. */
+/* A position in a list of parts. */
 struct place {
 	int64_t part, row;
 };
 
 struct piece {
 	struct place from, to;
-	int64_t at, n; /* floats of a region; 0: there are no more */
+	int64_t at, n; /* floats of a region; n 0: the end */
 };
 
 struct list {
@@ -121,7 +122,7 @@ struct list {
 	int64_t n;
 };
 
-/* Whole rows, as many as there is room for. */
+/* As many whole rows as fit. */
 static struct piece next_piece(
 	const struct store *s, const struct list *l, struct place from)
 {
@@ -144,9 +145,9 @@ static struct piece next_piece(
 	return p;
 }
 
-/* `busy`: what was asked for last of this slot. */
-static void ask_piece(struct store *s, const struct piece *p, unsigned groups, bool write,
-	uint64_t *busy, int slot)
+/* `busy`: the ticket of the last request for this slot. */
+static void enqueue_piece(struct store *s, const struct piece *p, unsigned groups,
+	bool write, uint64_t *busy, int slot)
 {
 	uint64_t after = *busy;
 	for (int g = 0; g < N_OFFLOADED && p->n; g++)
@@ -155,7 +156,7 @@ static void ask_piece(struct store *s, const struct piece *p, unsigned groups, b
 				s->own->offload.piece[slot][g], p->at, p->n, after);
 }
 
-/* Its rows, with what is in a file taken from the piece. */
+/* Calls fn for the rows of a piece, with offloaded groups in the slot's buffers. */
 static void visit_piece(struct store *s, const struct list *l, const struct piece *p,
 	unsigned groups, int slot, store_visit *fn, void *with)
 {
@@ -182,16 +183,16 @@ static void offload_pieces(struct store *s, const struct list *l, unsigned reads
 	unsigned writes, store_visit *fn, void *with)
 {
 	int n_slots = s->own->offload.n_slots;
-	uint64_t busy[OFFLOAD_SLOTS] = {0}; /* what was asked for last of a slot */
+	uint64_t busy[OFFLOAD_SLOTS] = {0}; /* tickets of the last requests */
 	struct piece now = next_piece(s, l, (struct place){0});
-	ask_piece(s, &now, reads, false, &busy[0], 0);
+	enqueue_piece(s, &now, reads, false, &busy[0], 0);
 	for (int slot = 0, next; now.n; slot = next) {
 		struct piece ahead = next_piece(s, l, now.to);
 		next = (slot + 1) % n_slots;
-		ask_piece(s, &ahead, reads, false, &busy[next], next);
+		enqueue_piece(s, &ahead, reads, false, &busy[next], next);
 		offload_wait(s, busy[slot]);
 		visit_piece(s, l, &now, reads | writes, slot, fn, with);
-		ask_piece(s, &now, writes, true, &busy[slot], slot);
+		enqueue_piece(s, &now, writes, true, &busy[slot], slot);
 		now = ahead;
 	}
 	for (int slot = 0; slot < n_slots; slot++)
@@ -231,7 +232,7 @@ void offload_copies(struct store *s)
 			round_part, s->c.device);
 }
 
-/* ---- rows of a part ---------------------------------------------------------------- */
+/* ---- rows of a part -------------------------------------------------------------- */
 
 void part_get(struct store *s, const struct part *x, int group, int64_t row, int64_t rows,
 	float *out)
@@ -239,7 +240,7 @@ void part_get(struct store *s, const struct part *x, int group, int64_t row, int
 	struct device *d = s->c.device;
 	int64_t n = rows * x->cols;
 	if (is_offloaded(s, group))
-		move(s, group, false, out, x->at + row * x->cols, n);
+		copy_now(s, group, false, out, x->at + row * x->cols, n);
 	else
 		device_get(d, out, x->state[group] + row * x->cols,
 			(size_t)n * sizeof(float));
@@ -251,7 +252,7 @@ void part_put(struct store *s, const struct part *x, int group, int64_t row, int
 	struct device *d = s->c.device;
 	int64_t n = rows * x->cols;
 	if (is_offloaded(s, group))
-		move(s, group, true, (float *)in, x->at + row * x->cols, n);
+		copy_now(s, group, true, (float *)in, x->at + row * x->cols, n);
 	else
 		device_put(d, x->state[group] + row * x->cols, in,
 			(size_t)n * sizeof(float));

@@ -1,10 +1,10 @@
 /*
- * A file of this rank for what does not fit into its memory: a thread reads and writes it
- * while the rank computes, in the order in which it was asked. No MPI in the thread.
+ * Offloading to a file: each rank has one, which a thread reads and writes in the order of the
+ * requests while the rank computes. The thread calls no MPI.
  *
- * The file has no name, so nothing is left of it, however the program ends. Its pages are
- * given back as soon as they are on the disk: what was moved out of memory would else come
- * back as page cache, which counts against the limit of a container.
+ * The file has no name, so nothing is left of it, however the program ends. Its pages are dropped
+ * from the page cache as soon as they are on the disk, because the page cache counts against the
+ * memory limit of a container.
  */
 #include "base/file.h"
 #include "parallel/store_internal.h"
@@ -29,26 +29,26 @@ struct request {
 };
 
 struct file {
-	struct offload_backend how;
+	struct offload_backend backend;
 	int fd;
-	char *folder;
-	/* Of the last write, the pages may still be dirty. */
+	char *directory;
+	/* The last write, whose pages may still be dirty. */
 	int64_t dirty_at, dirty_bytes;
 	bool threaded;
 	pthread_t thread;
-	/* What follows is both sides'. Request i waits in queue[i % QUEUE]. */
+	/* Shared with the thread, under the lock. Request i is queue[i % QUEUE]. */
 	pthread_mutex_t lock;
-	pthread_cond_t asked_more, done_more;
+	pthread_cond_t queued_more, done_more;
 	struct request queue[QUEUE];
-	uint64_t asked, done;
+	uint64_t queued, done;
 	bool end;
 	int error; /* the first errno, 0: none */
 };
 
-/* ---- in the thread ----------------------------------------------------------------- */
+/* ---- in the thread --------------------------------------------------------------- */
 
-/* Waits until what was written last is on the disk, and lets its pages go. */
-static int settle(struct file *x)
+/* Waits until the last write is on the disk, and drops its pages. */
+static int flush_last_write(struct file *x)
 {
 	int flags = SYNC_FILE_RANGE_WAIT_BEFORE | SYNC_FILE_RANGE_WRITE |
 		    SYNC_FILE_RANGE_WAIT_AFTER;
@@ -65,8 +65,8 @@ static int write_stride(struct file *x, const void *from, int64_t n_bytes, int64
 {
 	if (pwrite_all(x->fd, from, (size_t)n_bytes, at))
 		return errno;
-	sync_file_range(x->fd, at, n_bytes, SYNC_FILE_RANGE_WRITE); /* begins */
-	int rc = settle(x);
+	sync_file_range(x->fd, at, n_bytes, SYNC_FILE_RANGE_WRITE); /* does not wait */
+	int rc = flush_last_write(x);
 	x->dirty_at = at;
 	x->dirty_bytes = n_bytes;
 	return rc;
@@ -80,7 +80,7 @@ static int read_stride(struct file *x, void *to, int64_t n_bytes, int64_t at)
 	return 0;
 }
 
-static int serve(struct file *x, const struct request *r)
+static int execute(struct file *x, const struct request *r)
 {
 	int rc = 0;
 	for (int64_t i = 0; i < r->n_bytes && !rc; i += STRIDE) {
@@ -92,18 +92,18 @@ static int serve(struct file *x, const struct request *r)
 	return rc;
 }
 
-static void *serve_all(void *with)
+static void *thread_main(void *with)
 {
 	struct file *x = with;
 	pthread_mutex_lock(&x->lock);
 	for (;;) {
-		while (x->done == x->asked && !x->end)
-			pthread_cond_wait(&x->asked_more, &x->lock);
-		if (x->done == x->asked)
+		while (x->done == x->queued && !x->end)
+			pthread_cond_wait(&x->queued_more, &x->lock);
+		if (x->done == x->queued)
 			break;
 		struct request r = x->queue[x->done % QUEUE];
 		pthread_mutex_unlock(&x->lock);
-		int rc = serve(x, &r);
+		int rc = execute(x, &r);
 		pthread_mutex_lock(&x->lock);
 		x->error = x->error ? x->error : rc;
 		x->done++;
@@ -113,46 +113,46 @@ static void *serve_all(void *with)
 	return NULL;
 }
 
-/* ---- the file ---------------------------------------------------------------------- */
+/* ---- the file -------------------------------------------------------------------- */
 
-static int make_file(const char *folder, struct err *e)
+static int open_unlinked(const char *directory, struct err *e)
 {
 	struct str name = {0};
-	int fd = open(folder, O_TMPFILE | O_RDWR | O_CLOEXEC, 0600);
+	int fd = open(directory, O_TMPFILE | O_RDWR | O_CLOEXEC, 0600);
 	if (fd >= 0)
 		return fd;
 	if (errno == EOPNOTSUPP ||
 		errno == EISDIR) { /* a file system without such files */
-		str_printf(&name, "%s/pt-offload-XXXXXX", folder);
+		str_printf(&name, "%s/pt-offload-XXXXXX", directory);
 		fd = mkostemp(name.s, O_CLOEXEC);
 		if (fd >= 0)
 			unlink(name.s);
 		str_free(&name);
 	}
 	return fd >= 0 ? fd
-		       : err_set(e, EX_IOERR, "offload-to: %s: %s", folder,
+		       : err_set(e, EX_IOERR, "offload-to: %s: %s", directory,
 				 strerror(errno));
 }
 
-/* All of its room at once: a disk that is full is found out before anything is computed. */
-static int make_room(int fd, const char *folder, int64_t n_bytes, struct err *e)
+/* Allocates the file, so that a full disk is an error before anything is computed. */
+static int allocate(int fd, const char *directory, int64_t n_bytes, struct err *e)
 {
 	char text[NUM_TEXT];
 	int rc = n_bytes ? posix_fallocate(fd, 0, n_bytes) : 0;
 	if (!rc)
 		return 0;
 	return err_set(e, EX_IOERR, "offload-to: %s: no room for %s of a rank: %s",
-		folder, text_bytes(text, (double)n_bytes), strerror(rc));
+		directory, text_bytes(text, (double)n_bytes), strerror(rc));
 }
 
-static void warn_of_memory(const char *folder)
+static void warn_if_tmpfs(const char *directory)
 {
 	struct statfs fs;
-	if (!statfs(folder, &fs) && fs.f_type == TMPFS_MAGIC)
-		warn("offload-to: %s is memory (tmpfs): nothing is saved", folder);
+	if (!statfs(directory, &fs) && fs.f_type == TMPFS_MAGIC)
+		warn("offload-to: %s is memory (tmpfs): nothing is saved", directory);
 }
 
-/* Signals are the program's. */
+/* The thread receives no signals. */
 static void start_thread(struct file *x)
 {
 	sigset_t all, old;
@@ -161,15 +161,15 @@ static void start_thread(struct file *x)
 	pthread_attr_init(&small);
 	pthread_attr_setstacksize(&small, STACK);
 	pthread_sigmask(SIG_BLOCK, &all, &old);
-	x->threaded = !pthread_create(&x->thread, &small, serve_all, x);
+	x->threaded = !pthread_create(&x->thread, &small, thread_main, x);
 	pthread_sigmask(SIG_SETMASK, &old, NULL);
 	pthread_attr_destroy(&small);
 }
 
-/* ---- asking ------------------------------------------------------------------------ */
+/* ---- requests -------------------------------------------------------------------- */
 
-/* Others may wait for messages of this rank meanwhile. */
-static void wait_a_moment(struct file *x)
+/* Waits for the thread for a moment, and keeps messages going, since other ranks may wait for them. */
+static void wait_and_poll(struct file *x)
 {
 	enum { MOMENT = 1000000, SECOND = 1000000000 };
 	struct timespec until;
@@ -183,23 +183,23 @@ static void wait_a_moment(struct file *x)
 	pthread_mutex_lock(&x->lock);
 }
 
-static uint64_t ask_file(struct offload_backend *backend, bool write, void *memory,
+static uint64_t enqueue_file(struct offload_backend *backend, bool write, void *memory,
 	int64_t n_bytes, int64_t at, uint64_t after)
 {
-	(void)after; /* all come in their order */
+	(void)after; /* requests are executed in order */
 	struct file *x = (struct file *)backend;
 	const struct request r = {memory, n_bytes, at, write};
 	if (!x->threaded) {
-		int rc = serve(x, &r);
+		int rc = execute(x, &r);
 		x->error = x->error ? x->error : rc;
 		return ++x->done;
 	}
 	pthread_mutex_lock(&x->lock);
-	while (x->asked - x->done == QUEUE)
-		wait_a_moment(x);
-	x->queue[x->asked % QUEUE] = r;
-	uint64_t ticket = ++x->asked;
-	pthread_cond_signal(&x->asked_more);
+	while (x->queued - x->done == QUEUE)
+		wait_and_poll(x);
+	x->queue[x->queued % QUEUE] = r;
+	uint64_t ticket = ++x->queued;
+	pthread_cond_signal(&x->queued_more);
 	pthread_mutex_unlock(&x->lock);
 	return ticket;
 }
@@ -209,20 +209,20 @@ static void wait_for_file(struct offload_backend *backend, uint64_t ticket)
 	struct file *x = (struct file *)backend;
 	pthread_mutex_lock(&x->lock);
 	while (x->done < ticket && !x->error)
-		wait_a_moment(x);
+		wait_and_poll(x);
 	int error = x->error;
 	pthread_mutex_unlock(&x->lock);
-	if (error) /* what is lost is lost: the run ends, and goes on from a checkpoint */
-		die(EX_IOERR, "offload-to: %s: %s", x->folder, strerror(error));
+	if (error) /* the state is lost: the run is resumed from a checkpoint */
+		die(EX_IOERR, "offload-to: %s: %s", x->directory, strerror(error));
 }
 
-static void move_rows(struct offload_backend *backend, bool write, void *memory,
+static void copy_file(struct offload_backend *backend, bool write, void *memory,
 	int64_t n_bytes, int64_t at)
 {
-	wait_for_file(backend, ask_file(backend, write, memory, n_bytes, at, 0));
+	wait_for_file(backend, enqueue_file(backend, write, memory, n_bytes, at, 0));
 }
 
-/* ---- opening ----------------------------------------------------------------------- */
+/* ---- opening --------------------------------------------------------------------- */
 
 static void close_file(struct offload_backend *backend)
 {
@@ -230,37 +230,38 @@ static void close_file(struct offload_backend *backend)
 	if (x->threaded) {
 		pthread_mutex_lock(&x->lock);
 		x->end = true;
-		pthread_cond_signal(&x->asked_more);
+		pthread_cond_signal(&x->queued_more);
 		pthread_mutex_unlock(&x->lock);
 		pthread_join(x->thread, NULL);
 	}
-	pthread_cond_destroy(&x->asked_more);
+	pthread_cond_destroy(&x->queued_more);
 	pthread_cond_destroy(&x->done_more);
 	pthread_mutex_destroy(&x->lock);
 	close(x->fd);
-	free(x->folder);
+	free(x->directory);
 	free(x);
 }
 
 struct offload_backend *offload_file_open(
-	const char *folder, int64_t n_bytes, struct err *e)
+	const char *directory, int64_t n_bytes, struct err *e)
 {
-	int fd = make_file(folder, e);
+	int fd = open_unlinked(directory, e);
 	if (fd < 0)
 		return NULL;
-	if (make_room(fd, folder, n_bytes, e)) {
+	if (allocate(fd, directory, n_bytes, e)) {
 		close(fd);
 		return NULL;
 	}
 	if (log_speaks())
-		warn_of_memory(folder);
+		warn_if_tmpfs(directory);
 	struct file *x = xcalloc(1, sizeof(*x));
-	x->how = (struct offload_backend){ask_file, wait_for_file, move_rows, close_file};
+	x->backend = (struct offload_backend){
+		enqueue_file, wait_for_file, copy_file, close_file};
 	x->fd = fd;
-	x->folder = xstrdup(folder);
+	x->directory = xstrdup(directory);
 	pthread_mutex_init(&x->lock, NULL);
-	pthread_cond_init(&x->asked_more, NULL);
+	pthread_cond_init(&x->queued_more, NULL);
 	pthread_cond_init(&x->done_more, NULL);
 	start_thread(x);
-	return &x->how;
+	return &x->backend;
 }

@@ -1,7 +1,6 @@
 /*
- * The host's memory as a place for what does not fit into a GPU's. It is pinned, so that the GPU
- * copies by itself, both ways at once, while it computes; the program asks for copies and waits
- * for none.
+ * Offloading to the memory of a GPU's host. It is pinned, so that the GPU copies in both directions
+ * at once while it computes; the host enqueues copies and does not wait for them.
  */
 #include "parallel/store_internal.h"
 
@@ -9,12 +8,12 @@
 #include <string.h>
 
 struct host {
-	struct offload_backend how;
+	struct offload_backend backend;
 	struct device *d;
 	char *memory;
 };
 
-static uint64_t ask_host(struct offload_backend *backend, bool write, void *memory,
+static uint64_t enqueue_host(struct offload_backend *backend, bool write, void *memory,
 	int64_t n_bytes, int64_t at, uint64_t after)
 {
 	const struct host *x = (const struct host *)backend;
@@ -29,8 +28,8 @@ static void wait_for_host(struct offload_backend *backend, uint64_t ticket)
 	device_copy_end(((const struct host *)backend)->d, ticket);
 }
 
-/* It is the program's memory as well. */
-static void move_host(struct offload_backend *backend, bool write, void *memory,
+/* The host copies by itself. */
+static void copy_host(struct offload_backend *backend, bool write, void *memory,
 	int64_t n_bytes, int64_t at)
 {
 	const struct host *x = (const struct host *)backend;
@@ -64,10 +63,11 @@ struct offload_backend *offload_host_open(
 	}
 	memset(memory, 0, (size_t)n_bytes);
 	struct host *x = xcalloc(1, sizeof(*x));
-	x->how = (struct offload_backend){ask_host, wait_for_host, move_host, close_host};
+	x->backend = (struct offload_backend){
+		enqueue_host, wait_for_host, copy_host, close_host};
 	x->d = d;
 	x->memory = memory;
-	return &x->how;
+	return &x->backend;
 }
 
 void offload_backend_close(struct offload_backend *x)

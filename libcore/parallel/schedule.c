@@ -1,4 +1,4 @@
-/* Schedules: what each rank of a pipeline does in a step, as data. */
+/* Pipeline schedules as data: the actions of each rank in a step. */
 #include "parallel/schedule_internal.h"
 
 #include <stdlib.h>
@@ -14,7 +14,7 @@ const char *const schedule_kind_names[] = {SCHEDULE_LIST(NAME) NULL};
 /* clang-format on */
 #undef NAME
 
-static bool can_have(const struct schedule_row *row, int per_rank)
+static bool allows(const struct schedule_row *row, int per_rank)
 {
 	return per_rank >= row->least && (!row->most || per_rank <= row->most);
 }
@@ -23,7 +23,7 @@ static int refuse(const struct schedule_row *row, int per_rank, struct err *e)
 {
 	struct str others = {0};
 	for (int i = 0; i < SCHEDULE_KINDS; i++)
-		if (can_have(&schedule_kinds[i], per_rank))
+		if (allows(&schedule_kinds[i], per_rank))
 			str_printf(&others, "%s%s", others.len ? ", " : "",
 				schedule_kinds[i].name);
 	err_set(e, EX_USAGE,
@@ -33,7 +33,7 @@ static int refuse(const struct schedule_row *row, int per_rank, struct err *e)
 	return -1;
 }
 
-static int64_t room(const struct schedule *s)
+static int64_t max_actions(const struct schedule *s)
 {
 	int kinds = schedule_kinds[s->kind].splits_backward ? 3 : 2;
 	return s->n_micro * s->per_rank * kinds;
@@ -42,7 +42,7 @@ static int64_t room(const struct schedule *s)
 void schedule_add(
 	struct schedule *s, int rank, enum action_kind kind, int64_t micro, int stage)
 {
-	BUG_ON(s->n[rank] == room(s));
+	BUG_ON(s->n[rank] == max_actions(s));
 	s->rank[rank][s->n[rank]++] = (struct action){kind, micro, stage};
 }
 
@@ -52,8 +52,8 @@ enum action_kind schedule_backward(const struct schedule *s)
 						       : ACTION_BACKWARD;
 }
 
-/* One rank alone has no bubble to fill: it keeps as little as can be. */
-static void make_in_turn(struct schedule *s)
+/* A single rank has no bubble to fill, and keeps one micro-batch at a time. */
+static void make_single_rank(struct schedule *s)
 {
 	bool splits = schedule_kinds[s->kind].splits_backward;
 	for (int64_t m = 0; m < s->n_micro; m++) {
@@ -74,17 +74,17 @@ int schedule_open(struct schedule *s, enum schedule_kind kind, int ranks, int pe
 	const struct schedule_row *row = &schedule_kinds[kind];
 	*s = (struct schedule){
 		.kind = kind, .ranks = ranks, .per_rank = per_rank, .n_micro = n_micro};
-	if (ranks > 1 && !can_have(row, per_rank))
+	if (ranks > 1 && !allows(row, per_rank))
 		return refuse(row, per_rank, e);
 	s->rank = xcalloc((size_t)ranks, sizeof(*s->rank));
 	s->n = xcalloc((size_t)ranks, sizeof(*s->n));
 	for (int r = 0; r < ranks; r++) {
-		s->rank[r] = xcalloc((size_t)room(s) + 1, sizeof(**s->rank));
+		s->rank[r] = xcalloc((size_t)max_actions(s) + 1, sizeof(**s->rank));
 		if (ranks > 1)
 			row->make(s, r);
 	}
 	if (ranks == 1)
-		make_in_turn(s);
+		make_single_rank(s);
 	return 0;
 }
 

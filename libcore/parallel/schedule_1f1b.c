@@ -1,7 +1,7 @@
 /*
- * 1F1B (PipeDream-flush, Narayanan et al. 2021): each rank runs as many forwards ahead as
- * there are ranks behind it, then one forward and one backward in turn, then the backwards that
- * are left. So rank r of P keeps at most P - r micro-batches.
+ * 1F1B (PipeDream-flush, Narayanan et al. 2021): each rank begins with as many forwards as
+ * there are ranks after it, then alternates one forward and one backward, and ends with the
+ * remaining backwards. So rank r of P keeps the activations of at most P - r micro-batches.
  */
 #include "parallel/schedule_internal.h"
 

@@ -1,4 +1,4 @@
-/* Is a schedule a right one, and what does it keep? It is judged by its actions alone. */
+/* Checks a schedule, and counts the activations that it keeps, from its actions alone. */
 #include "parallel/schedule_internal.h"
 
 #include <stdlib.h>
@@ -16,7 +16,7 @@ static bool belongs(const struct schedule *s, enum action_kind kind)
 	return kind < ACTION_KINDS && split == schedule_kinds[s->kind].splits_backward;
 }
 
-/* ---- what happens in which order on all ranks ------------------------------------ */
+/* ---- an order of execution over all ranks ---------------------------------------- */
 
 void schedule_iter_begin(struct schedule_iter *w, const struct schedule *s)
 {
@@ -38,7 +38,7 @@ static int64_t *done(const struct schedule_iter *w, enum action_kind kind, int s
 	return w->done + (int)kind * schedule_stages(w->s) + stage;
 }
 
-/* Were the action's inputs made, by whatever rank makes them? */
+/* Are the actions done that compute this action's inputs, on any rank? */
 static bool ready(const struct schedule_iter *w, const struct action *a)
 {
 	switch (a->kind) {
@@ -97,7 +97,7 @@ static int check_numbers(const struct schedule *s, int rank, struct err *e)
 	return 0;
 }
 
-/* What can be seen without the other ranks: each once, and in order. */
+/* Checks that do not depend on other ranks: each action once, and in order. */
 static int check_order(
 	const struct schedule *s, int rank, struct schedule_iter *w, struct err *e)
 {
@@ -162,7 +162,7 @@ int schedule_check(const struct schedule *s, struct err *e)
 		  : 0;
 }
 
-/* ---- what it keeps --------------------------------------------------------------- */
+/* ---- peak activations ------------------------------------------------------------ */
 
 struct schedule_peak schedule_peak(const struct schedule *s, int rank, int stage)
 {

@@ -1,6 +1,6 @@
 /*
- * GPipe (Huang et al. 2019): all forwards, then all backwards. With several stages a rank, all
- * micro-batches pass one stage before the rank turns to the next (Lamy-Poirier 2023).
+ * GPipe (Huang et al. 2019): all forwards, then all backwards. With several stages a rank, a rank
+ * computes all micro-batches of one stage before those of the next (Lamy-Poirier 2023).
  */
 #include "parallel/schedule_internal.h"
 

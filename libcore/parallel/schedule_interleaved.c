@@ -1,13 +1,12 @@
 /*
  * Interleaved 1F1B (Narayanan et al. 2021): with V stages a rank the bubble is V times
- * smaller. Micro-batches go in groups: a rank takes one group through its first stage, then
- * through its second, and so on, and the backwards the other way round.
+ * smaller. Micro-batches are processed in groups: a rank computes one group on its first stage,
+ * then on its second, and so on; backwards in the reverse order of stages.
  *
- * The groups are of one size here, at least the number of ranks, so that a group that comes to
- * the next stage of the first rank finds no gap. Where the micro-batches do not fill them,
- * places are left out of the last of the groups (one of each). Leaving out places cannot make
- * ranks wait for each other: what is left depends on its own micro-batch only, and keeps
- * its order.
+ * All groups have the same number of places, at least the number of ranks, so that a group that
+ * returns to the first rank for its next stage finds no gap. If the micro-batches do not fill the
+ * groups, some groups end with empty places, which are skipped. Skipping places cannot cause
+ * a deadlock: the other actions depend on their own micro-batch only, and keep their order.
  */
 #include "parallel/schedule_internal.h"
 
@@ -21,7 +20,7 @@ static struct groups group(const struct schedule *s)
 	return (struct groups){n, max64(ceil_div(s->n_micro, n), s->ranks)};
 }
 
-/* Place i of the forwards, or of the backwards, of a rank; some are empty. */
+/* Adds place i of the forwards, or of the backwards, of a rank, unless it is empty. */
 static void add_place(
 	struct schedule *s, int rank, struct groups g, enum action_kind kind, int64_t i)
 {

@@ -8,22 +8,23 @@
 SCHEDULE_LIST(SCHEDULE_MAKER)
 #undef SCHEDULE_MAKER
 
-/* Appends an action to what the rank does; there is room for all that there can be. */
+/* Appends an action of the rank. */
 void schedule_add(
 	struct schedule *s, int rank, enum action_kind kind, int64_t micro, int stage);
-/* How the kind of schedule begins a backward: all of it, or the input's part. */
+/* ACTION_BACKWARD, or ACTION_BACKWARD_X if the kind of schedule splits the backward. */
 enum action_kind schedule_backward(const struct schedule *s);
 
-/* Goes through the actions of all ranks in an order in which they can happen. */
+/* Iterates over the actions of all ranks in an order in which they can be executed. */
 struct schedule_iter {
 	const struct schedule *s;
 	int64_t *at;   /* the next action of each rank */
 	int64_t *done; /* micro-batches of [kind][stage] */
 };
 
-/* In the schedule every kind of action has the micro-batches of a stage in their order. */
+/* The schedule must have the micro-batches of each kind of action and stage in ascending order. */
 void schedule_iter_begin(struct schedule_iter *w, const struct schedule *s);
-/* An action whose inputs are there; then it counts as done. False: there is none. */
+/* Returns the next action whose inputs are complete, and counts it as done; false: none is left, or
+ * there is a deadlock. */
 bool schedule_iter_next(struct schedule_iter *w, int *rank, int64_t *i);
 void schedule_iter_end(struct schedule_iter *w);
 

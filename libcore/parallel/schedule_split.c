@@ -1,19 +1,19 @@
-/* Layers to stages, so that the stage that takes longest takes as little as it can. */
+/* Assigns layers to stages such that the most expensive stage is as cheap as possible. */
 #include "parallel/schedule.h"
 
 #include <math.h>
 #include <stdlib.h>
 
 /*
- * Dynamic programming over "layers from i on, as the last k stages". Costs are only added up
- * within a stage, from its first layer on, and otherwise compared: stages of equal layers have
- * equal costs wherever they are, and ties are exact.
+ * Dynamic programming over the assignment of layers [i, n) to the last k stages. Costs are added
+ * only within a stage, from its first layer on, and otherwise compared: stages of equal layers
+ * have equal costs wherever they are, and ties are exact.
  */
 struct split {
 	int n, stages;
 	const double *cost; /* [n][n + 1]: of a stage of layers [i, j) */
 	double *best;	    /* [stages + 1][n + 1] */
-	int *cut;	    /* where the stage that begins at i ends */
+	int *cut;	    /* end of the stage that begins at i */
 };
 
 static double stage_cost(const struct split *x, int i, int j)
@@ -36,9 +36,8 @@ static double *stage_costs(const double *layer, int n, double embedding, double 
 	return cost;
 }
 
-/* Of the last k stages, over all ways to cut layers from i on: the least largest stage or,
- * with a `limit` on that, the largest smallest one (-1: there is no way). The first of
- * equal cuts is taken. */
+/* Solves for the last k stages and layers [i, n): minimizes the largest stage or, with a `limit` on
+ * it, maximizes the smallest one (-1: impossible). Takes the first of equal splits. */
 static void choose(struct split *x, int k, int i, const double *limit)
 {
 	double *best = &x->best[k * (x->n + 1) + i];
@@ -60,7 +59,7 @@ static void choose(struct split *x, int k, int i, const double *limit)
 
 static double solve(struct split *x, const double *limit)
 {
-	x->best[x->n] = limit ? (double)INFINITY : 0; /* no layers, as no stages */
+	x->best[x->n] = limit ? (double)INFINITY : 0; /* no layers on no stages */
 	for (int k = 1; k <= x->stages; k++)
 		for (int i = 0; i <= x->n - k; i++)
 			choose(x, k, i, limit);

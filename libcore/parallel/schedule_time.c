@@ -1,4 +1,4 @@
-/* How long a schedule takes, and a picture of it: for plans, before anything runs. */
+/* The predicted timeline of a schedule and its Gantt chart, for plans. */
 #include "parallel/schedule_internal.h"
 
 #include <math.h>
@@ -21,33 +21,33 @@ static double cost(const struct schedule_costs *c, const struct action *a)
 	}
 }
 
-/* When outputs were there, of forwards or of backwards: [stage][micro-batch]. */
-struct made {
+/* Times at which outputs of forwards and of backwards are complete: [stage][micro-batch]. */
+struct output_times {
 	double *forward, *backward;
 };
 
-static double *made_by(
-	const struct schedule *s, const struct made *m, const struct action *a, int stage)
+static double *output_time(const struct schedule *s, const struct output_times *m,
+	const struct action *a, int stage)
 {
 	double *of = a->kind == ACTION_FORWARD ? m->forward : m->backward;
 	return of + stage * s->n_micro + a->micro;
 }
 
-/* When the input of an action comes in from the stage before it, or behind it. */
+/* The time at which an action's input arrives from the previous or the next stage. */
 static double arrival(const struct schedule *s, const struct schedule_costs *c,
-	const struct made *m, const struct action *a)
+	const struct output_times *m, const struct action *a)
 {
 	int from = a->kind == ACTION_FORWARD ? a->stage - 1 : a->stage + 1;
 	if (a->kind == ACTION_BACKWARD_W || from < 0 || from == schedule_stages(s))
 		return 0;
-	return *made_by(s, m, a, from) + (s->ranks > 1 ? c->transfer : 0);
+	return *output_time(s, m, a, from) + (s->ranks > 1 ? c->transfer : 0);
 }
 
 void schedule_time(
 	const struct schedule *s, const struct schedule_costs *c, struct timeline *t)
 {
 	size_t outputs = (size_t)(schedule_stages(s) * s->n_micro) + 1;
-	struct made made = {
+	struct output_times times = {
 		xcalloc(outputs, sizeof(double)), xcalloc(outputs, sizeof(double))};
 	struct schedule_iter w;
 	double busy = 0;
@@ -63,18 +63,18 @@ void schedule_time(
 	for (; schedule_iter_next(&w, &rank, &i); n++) {
 		const struct action *a = &s->rank[rank][i];
 		struct span *x = &t->rank[rank][i];
-		x->begin = fmax(i ? x[-1].end : 0, arrival(s, c, &made, a));
+		x->begin = fmax(i ? x[-1].end : 0, arrival(s, c, &times, a));
 		x->end = x->begin + cost(c, a);
 		if (a->kind != ACTION_BACKWARD_W)
-			*made_by(s, &made, a, a->stage) = x->end;
+			*output_time(s, &times, a, a->stage) = x->end;
 		busy += cost(c, a);
 		t->total = fmax(t->total, x->end);
 	}
-	BUG_ON(n != all); /* a deadlock: schedule_check() says where */
+	BUG_ON(n != all); /* a deadlock, which schedule_check() reports */
 	t->bubble = t->total > 0 ? 1 - busy / (s->ranks * t->total) : 0;
 	schedule_iter_end(&w);
-	free(made.forward);
-	free(made.backward);
+	free(times.forward);
+	free(times.backward);
 }
 
 void timeline_free(struct timeline *t)
@@ -96,7 +96,7 @@ static char mark(const struct action *a)
 	return (char)(a->kind == ACTION_FORWARD ? c : c - 'A' + 'a');
 }
 
-/* What happens in the middle of a column. */
+/* One letter a column: the action in the middle of its time. */
 static void draw_rank(const struct schedule *s, const struct timeline *t, int rank,
 	double column, struct str *out)
 {

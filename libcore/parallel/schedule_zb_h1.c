@@ -1,11 +1,11 @@
 /*
- * ZB-H1 (Qi et al. 2023): 1F1B, but a backward is only the gradient of the input, for which
- * the rank before is waiting; nobody waits for the weights' gradients, which come later, in
- * what were bubbles. Rank r is r micro-batches behind with them: then every rank keeps as many
- * micro-batches as the first one does, which is what 1F1B keeps at most.
+ * ZB-H1 (Qi et al. 2023): 1F1B, but a backward computes only the gradient of the input, which
+ * the previous rank waits for. The weight gradients, which no rank waits for, are computed later,
+ * in bubbles: on rank r, r micro-batches later. So every rank keeps the activations of as many
+ * micro-batches as the first rank, which is the most that 1F1B keeps.
  *
- * With F, X and W the times of the three, the bubble is (P - 1)(F + X - W) where 1F1B's is
- * (P - 1)(F + X + W), from P micro-batches on.
+ * With F, X and W the times of a forward, an input and a weight gradient, and at least P
+ * micro-batches, the bubble is (P - 1)(F + X - W), and that of 1F1B (P - 1)(F + X + W).
  */
 #include "parallel/schedule_internal.h"
 

@@ -1,9 +1,9 @@
 /*
  * Tensor and sequence parallelism: sums over virtual slices, and gathers of rows.
  *
- * A rank has the nodes of the canonical tree that its own slices are, for all rows. It sends
- * the rows of each other rank's pieces there, and finishes the tree of its own: the bytes of
- * a ring reduce-scatter.
+ * Each rank sums its slices, for all rows, to nodes of the canonical tree. It sends each other rank
+ * that rank's rows of its nodes, and finishes the tree for its own rows. This moves the bytes of a
+ * ring reduce-scatter.
  */
 #include "parallel/slices.h"
 
@@ -15,7 +15,7 @@ int64_t slice_piece(const struct slices *s, int64_t rows, int i, int64_t *first)
 	return part_begin(rows, s->n, i + 1) - *first;
 }
 
-/* Rows of the pieces of all slices of a rank, which are neighbours. */
+/* The rows of the pieces of a rank's slices, which are neighbours. */
 static int64_t rank_rows(const struct slices *s, int64_t rows, int rank, int64_t *first)
 {
 	*first = part_begin(rows, s->n, rank * s->here);
@@ -37,69 +37,69 @@ int slice_turn(const struct slices *s, int i)
 
 /* ---- messages -------------------------------------------------------------------- */
 
-/* The messages that are under way to and from each rank. */
-struct slice_mail {
+/* The messages in flight to and from each rank. */
+struct slice_messages {
 	struct comm *c;
 	struct comm_requests *peer; /* [size] */
 };
 
-static void poll_mail(void *with)
+static void poll_messages(void *with)
 {
-	struct slice_mail *m = with;
+	struct slice_messages *m = with;
 	for (int i = 0; i < m->c->size; i++)
 		comm_test(&m->peer[i]);
 }
 
-static struct slice_mail *mail_begin(struct comm *c)
+static struct slice_messages *messages_begin(struct comm *c)
 {
-	struct slice_mail *m = xcalloc(1, sizeof(*m));
+	struct slice_messages *m = xcalloc(1, sizeof(*m));
 	m->c = c;
 	m->peer = xcalloc((size_t)c->size, sizeof(*m->peer));
 	for (int i = 0; i < c->size; i++)
 		m->peer[i].c = c;
-	comm_background(poll_mail, m);
+	comm_background(poll_messages, m);
 	return m;
 }
 
-static void mail_to(struct slice_mail *m, struct mat x, int peer)
+static void send_to(struct slice_messages *m, struct mat x, int peer)
 {
 	comm_send(&m->peer[peer], x.p, mat_bytes(x), peer, TAG_SLICES);
 	comm_start(&m->peer[peer]);
 }
 
-static void mail_from(struct slice_mail *m, struct mat x, int peer)
+static void recv_from(struct slice_messages *m, struct mat x, int peer)
 {
 	comm_recv(&m->peer[peer], x.p, mat_bytes(x), peer, TAG_SLICES);
 	comm_start(&m->peer[peer]);
 }
 
-static void mail_end(struct slice_mail *m)
+static void messages_end(struct slice_messages *m)
 {
 	for (int i = 0; i < m->c->size; i++) {
 		comm_wait(&m->peer[i]);
 		comm_requests_free(&m->peer[i]);
 	}
-	comm_background_end(poll_mail, m);
+	comm_background_end(poll_messages, m);
 	free(m->peer);
 	free(m);
 }
 
 /* ---- gathers --------------------------------------------------------------------- */
 
-/* Every rank has its rows of x, and gets those of the others. */
-static struct slice_mail *gather_rows(const struct slices *s, struct mat x)
+/* Every rank sends its rows of x and receives those of the others. */
+static struct slice_messages *gather_rows(const struct slices *s, struct mat x)
 {
 	struct comm *c = s->axis;
-	struct slice_mail *m = mail_begin(c);
+	struct slice_messages *m = messages_begin(c);
 	int64_t at, n;
 	for (int i = 1; i < c->size; i++) {
 		int from = (c->rank + i) % c->size;
 		n = rank_rows(s, x.rows, from, &at);
-		mail_from(m, mat_rows(x, at, n), from);
+		recv_from(m, mat_rows(x, at, n), from);
 	}
 	n = rank_rows(s, x.rows, c->rank, &at);
 	for (int i = 1; i < c->size; i++)
-		mail_to(m, mat_rows(x, at, n), (c->rank - i + c->size) % c->size);
+		send_to(m, mat_rows(x, at, n), (c->rank - i + c->size) % c->size);
 	return m;
 }
 
@@ -115,7 +115,7 @@ void slice_gather_begin(struct slice_gather *g, const struct slices *s, struct d
 	if (mine.p != local.p && n)
 		d->k->copy(d, mine, local);
 	g->all = room;
-	g->mail = gather_rows(s, room);
+	g->messages = gather_rows(s, room);
 	if (!s->async)
 		slice_gather_end(g);
 }
@@ -123,15 +123,15 @@ void slice_gather_begin(struct slice_gather *g, const struct slices *s, struct d
 void slice_gather_wait(struct slice_gather *g, int piece)
 {
 	int owner = piece / g->s->here;
-	if (g->mail && owner != g->s->axis->rank)
-		comm_wait_received(&g->mail->peer[owner]);
+	if (g->messages && owner != g->s->axis->rank)
+		comm_wait_received(&g->messages->peer[owner]);
 }
 
 void slice_gather_end(struct slice_gather *g)
 {
-	if (g->mail)
-		mail_end(g->mail);
-	g->mail = NULL;
+	if (g->messages)
+		messages_end(g->messages);
+	g->messages = NULL;
 }
 
 struct mat slice_gather(
@@ -145,14 +145,14 @@ struct mat slice_gather(
 
 /* ---- sums ------------------------------------------------------------------------ */
 
-/* The slices of a rank, as nodes. */
+/* The nodes of the tree that a rank's slices form. */
 static int nodes_of(const struct slices *s, int rank, struct tree_node *nodes)
 {
 	return tree_nodes(rank * s->here, (rank + 1) * s->here, nodes);
 }
 
-/* Room for this rank's rows of the other ranks' nodes. */
-static float *room_for_others(struct slice_sum *x)
+/* Receive buffer for this rank's rows of the other ranks' nodes. */
+static float *receive_buffer(struct slice_sum *x)
 {
 	const struct slices *s = x->s;
 	struct tree_node nodes[TREE_MAX_NODES];
@@ -174,18 +174,18 @@ void slice_sum_begin(struct slice_sum *x, const struct slices *s, struct device 
 		.piece = -1,
 		.next = s->first,
 		.mark = arena_mark(d->scratch)};
-	BUG_ON(out.type != DT_F32 && s->n > 1); /* nothing is added */
+	BUG_ON(out.type != DT_F32 && s->n > 1); /* only fp32 is added */
 	int depth = tree_depth(s->first, s->first + s->here);
-	bool whole = out.rows == rows; /* the result can hold a part */
+	bool whole = out.rows == rows; /* the result can be a buffer */
 	for (int i = 0; i < depth; i++)
 		x->part[i] = i == 0 && whole ? out.p
 					     : arena_floats(d->scratch, rows * out.cols);
-	x->others = room_for_others(x);
+	x->others = receive_buffer(x);
 }
 
 void slice_sum_rows(struct slice_sum *x, int64_t first, int64_t n)
 {
-	BUG_ON(x->next != x->s->first || x->piece >= 0); /* in the middle of a sum */
+	BUG_ON(x->next != x->s->first || x->piece >= 0); /* a sum is in progress */
 	x->first = first;
 	x->n = n;
 }
@@ -216,17 +216,17 @@ static int levels_of(const struct slices *s)
 	return level;
 }
 
-static bool is_last_here(const struct slice_sum *x)
+static bool is_last_local(const struct slice_sum *x)
 {
 	return x->next == x->s->first + x->s->here - 1;
 }
 
-/* Adds the rows of the slot to what they complete. Returns what the buffers are then. */
+/* Adds the rows of the slot to the nodes that they complete. Returns the resulting stack. */
 static struct tree_stack add_up(const struct slice_sum *x)
 {
 	struct tree_stack stack = x->stack;
 	int merges = tree_push(&stack, x->next);
-	if (is_last_here(x) && x->s->axis->size == 1) {
+	if (is_last_local(x) && x->s->axis->size == 1) {
 		merges += tree_finish(&stack, 1 << levels_of(x->s));
 		BUG_ON(stack.n != 1);
 	}
@@ -236,15 +236,15 @@ static struct tree_stack add_up(const struct slice_sum *x)
 	return stack;
 }
 
-/* Rows of nodes, on their way between the ranks. */
+/* An exchange of rows of nodes between the ranks. */
 struct slice_exchange {
-	struct slice_mail *mail;
+	struct slice_messages *messages;
 	struct tree_part
-		*known; /* of this rank's rows: its own nodes, then those that come */
+		*known; /* of this rank's rows: its own nodes, then those received */
 	int n_known;
 };
 
-/* Rows of other ranks' nodes may come here from now on. */
+/* Posts the receives of this rank's rows of the other ranks' nodes. */
 static void begin_exchange(struct slice_sum *x)
 {
 	const struct slices *s = x->s;
@@ -253,7 +253,7 @@ static void begin_exchange(struct slice_sum *x)
 	struct slice_exchange *e = xcalloc(1, sizeof(*e));
 	int64_t at, mine = rank_rows(s, x->rows, c->rank, &at);
 	int own = nodes_of(s, c->rank, nodes);
-	e->mail = mail_begin(c);
+	e->messages = messages_begin(c);
 	e->known = xcalloc((size_t)s->n, sizeof(*e->known));
 	for (; e->n_known < own; e->n_known++) {
 		struct mat whole = mat(x->part[e->n_known], x->rows, x->out.cols);
@@ -266,14 +266,14 @@ static void begin_exchange(struct slice_sum *x)
 		int n = nodes_of(s, from, nodes);
 		for (int k = 0; k < n; k++, room += mine * x->out.cols) {
 			struct mat got = mat(room, mine, x->out.cols);
-			mail_from(e->mail, got, from);
+			recv_from(e->messages, got, from);
 			e->known[e->n_known++] = (struct tree_part){nodes[k], got};
 		}
 	}
 	x->exchange = e;
 }
 
-/* A rank's rows of this rank's nodes go there. */
+/* Sends a rank its rows of this rank's nodes. */
 static void send_rows(struct slice_sum *x, int to)
 {
 	struct tree_node nodes[TREE_MAX_NODES];
@@ -283,7 +283,7 @@ static void send_rows(struct slice_sum *x, int to)
 		begin_exchange(x);
 	for (int k = 0; k < own; k++) {
 		struct mat whole = mat(x->part[k], x->rows, x->out.cols);
-		mail_to(x->exchange->mail, mat_rows(whole, theirs, rows), to);
+		send_to(x->exchange->messages, mat_rows(whole, theirs, rows), to);
 	}
 }
 
@@ -294,8 +294,8 @@ static void send_all(struct slice_sum *x)
 		send_rows(x, (c->rank + i) % c->size);
 }
 
-/* Of the last slice here, the rows of a piece are whole: with the last piece of another rank
- * all that it waits for is there. */
+/* The last local slice completes the rows of a piece; with the last piece of another rank, all of
+ * that rank's rows can be sent. */
 static void send_piece(struct slice_sum *x)
 {
 	const struct slices *s = x->s;
@@ -309,10 +309,10 @@ void slice_sum_push(struct slice_sum *x)
 	const struct slices *s = x->s;
 	struct tree_stack stack = add_up(x);
 	if (x->piece >= 0) {
-		if (is_last_here(x))
+		if (is_last_local(x))
 			send_piece(x);
 		if (x->piece != slice_turn(s, s->here - 1))
-			return; /* more pieces of this slice come */
+			return; /* more pieces of this slice follow */
 		x->piece = -1;
 		x->first = 0;
 		x->n = x->rows;
@@ -336,7 +336,7 @@ static void sum_rows(struct slice_sum *x, struct mat to)
 {
 	struct slice_exchange *e = x->exchange;
 	int at = 0;
-	mail_end(e->mail);
+	messages_end(e->messages);
 	tree_sort(e->known, e->n_known);
 	struct tree_node root = {levels_of(x->s), 0};
 	struct mat sum = tree_add(x->d, e->known, e->n_known, &at, root, to);
@@ -359,7 +359,7 @@ void slice_sum_end(struct slice_sum *x)
 			send_all(x);
 		sum_rows(x, s->sp ? x->out : mat_rows(x->out, first, n));
 		if (!s->sp)
-			mail_end(gather_rows(s, x->out));
+			messages_end(gather_rows(s, x->out));
 	}
 	arena_reset(x->d->scratch, x->mark);
 }

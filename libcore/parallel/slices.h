@@ -13,7 +13,7 @@
 
 /*
  * Virtual slices: n in all, of which [first, first + here) are on this rank. The rows of a
- * chunk's residual stream are cut into n pieces, one for each virtual slice. With sequence
+ * chunk's residual stream are split into n pieces, one for each virtual slice. With sequence
  * parallelism (`sp`) a rank holds the rows of its own slices between the linear layers, else
  * all rows.
  */
@@ -60,13 +60,13 @@ struct slice_sum {
 
 void slice_sum_begin(struct slice_sum *x, const struct slices *s, struct device *d,
 	struct mat out, int64_t rows);
-/* Addends may be pushed in blocks of rows: rows [first, first + n) of all slices come next. */
+/* Addends may be pushed in blocks of rows: rows [first, first + n) of all slices are next. */
 void slice_sum_rows(struct slice_sum *x, int64_t first, int64_t n);
-/* Or in n pieces: turn i pushes the piece that slice_turn() gives for i + here, so that the
- * pieces of this rank come last. With `async`, rows for another rank are sent as soon as the
- * last local slice is added to them. */
+/* Or in n pieces: the i-th piece to push is slice_turn() of i + here, so that the pieces of this
+ * rank are last. With `async`, rows for another rank are sent as soon as the last local slice is
+ * added to them. */
 void slice_sum_turn(struct slice_sum *x, int i);
-/* Where the next addend is to be written; and that it was. */
+/* The buffer for the next addend, and the notice that it was written. */
 struct mat slice_sum_slot(struct slice_sum *x);
 void slice_sum_push(struct slice_sum *x);
 /* All addends are pushed. With `async`, messages are in flight from here to slice_sum_end(). */
@@ -82,7 +82,7 @@ void slice_sum_end(struct slice_sum *x);
 struct slice_gather {
 	const struct slices *s;
 	struct mat all;
-	struct slice_mail *mail; /* in progress, or NULL */
+	struct slice_messages *messages; /* in progress, or NULL */
 };
 
 void slice_gather_begin(struct slice_gather *g, const struct slices *s, struct device *d,

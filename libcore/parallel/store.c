@@ -1,15 +1,13 @@
 /*
- * The parameter store: opening it, what it lists for the optimizer, norms and hashes, and
- * rows of whole tensors for checkpoints. What is sharded is a setting: nothing (DDP), the
- * optimizer's state, gradients, parameters (ZeRO 1 to 3; FSDP). Ranks that have the same
- * shard are replicas (HSDP).
+ * The parameter store: opening it, the parts that this rank updates and counts, norms and hashes,
+ * and rows of whole tensors for checkpoints. Ranks with the same shard are replicas (HSDP).
  */
 #include "parallel/store_internal.h"
 
 #include <stdlib.h>
 #include <string.h>
 
-/* ---- its parts ------------------------------------------------------------------- */
+/* ---- parts ----------------------------------------------------------------------- */
 
 static void add_part(struct part **list, int64_t *n, struct part part)
 {
@@ -55,8 +53,8 @@ struct part part_rows(struct part x, int64_t first, int64_t end)
 	return x;
 }
 
-/* Every rank updates its shard; what is counted is shared out over the replicas, by rows.
- * A tied weight's is the first stage's. */
+/* Every rank updates its shard; the replicas of a shard count equal numbers of its rows each. A
+ * tied weight is counted on the first stage. */
 static void list_parts(struct store *s)
 {
 	for (int i = 0; i < s->own->n_buckets; i++) {
@@ -106,7 +104,7 @@ static int64_t *bytes_of(struct store_bytes *b, enum store_owner owner)
 					  : &b->outer;
 }
 
-/* Each group is one vector: the shards of all buckets, one after the other. */
+/* Each group is one vector: the concatenated shards of all buckets. */
 static void place_state(struct store *s, struct arena *run)
 {
 	struct store_own *o = s->own;
@@ -169,7 +167,7 @@ struct store *store_open(const struct store_config *c, struct arena *run)
 	s->own = xcalloc(1, sizeof(*s->own));
 	s->own->shards = mesh_group(c->mesh,
 		(struct mesh_part){.axes = AXIS_BIT(AXIS_FSDP) | AXIS_BIT(AXIS_CP)});
-	if (c->mesh->degree[AXIS_PP] > 1) /* all make it, the two ends use it */
+	if (c->mesh->degree[AXIS_PP] > 1) /* collective; the two ends use it */
 		mesh_group(c->mesh,
 			(struct mesh_part){.axes = AXIS_BIT(AXIS_PP), .pp_ends = true});
 	buckets_make(s);
@@ -249,7 +247,7 @@ void store_updated(struct store *s, bool copies)
 		gather_whole(s);
 }
 
-/* ---- norms and hashes ------------------------------------------------------------- */
+/* ---- norms and hashes ------------------------------------------------------------ */
 
 void store_squares_ask(struct store *s)
 {
@@ -273,7 +271,7 @@ struct exact *store_squares(const struct store *s)
 	return s->own->squares;
 }
 
-/* Adds that of a part to a word of the device. */
+/* Adds the hash of a part to *sum, in the device's memory. */
 static void hash_part(const struct store *s, uint64_t *sum, const struct part *o)
 {
 	struct device *d = s->c.device;
@@ -291,10 +289,10 @@ static void hash_to_first(void *with, const struct part *x)
 static void hash_to_bucket(void *with, const struct part *x)
 {
 	const struct store *s = with;
-	hash_part(s, s->own->hashes + where_of(s, x->t, x->slice)->bucket, x);
+	hash_part(s, s->own->hashes + location_of(s, x->t, x->slice)->bucket, x);
 }
 
-/* Of the parts that this rank updates, or counts: n sums, for which the program waits once. */
+/* Hashes the parts that this rank updates, or counts, into n sums, with one wait for the device. */
 static void hash_here(struct store *s, bool counted,
 	void (*fn)(void *with, const struct part *x), uint64_t *sums, int64_t n)
 {
@@ -315,8 +313,7 @@ uint64_t store_hash(struct store *s)
 	return sum;
 }
 
-/* The ranks that share a bucket and have the same shard of it: do those of them differ that
- * are no first one? */
+/* Marks the ranks whose hash of a bucket differs from that of the first rank with the same shard. */
 static void compare_replicas(const struct bucket *b, uint64_t mine, uint8_t *differs)
 {
 	uint64_t *all = xcalloc((size_t)b->c->size, sizeof(*all));
@@ -344,7 +341,7 @@ static void compare_uses(const struct store *s, uint64_t mine, uint8_t *differs)
 	differs[mesh_rank(m, at)] |= both[0] != both[1];
 }
 
-bool store_replicas_agree(struct store *s, struct str *who)
+bool store_replicas_agree(struct store *s, struct str *differing)
 {
 	struct comm *w = s->c.mesh->world;
 	int n = s->own->n_buckets;
@@ -365,7 +362,7 @@ bool store_replicas_agree(struct store *s, struct str *who)
 	for (int r = 0; r < w->size; r++) {
 		if (!differs[r])
 			continue;
-		str_printf(who, " %d", r);
+		str_printf(differing, " %d", r);
 		same = false;
 	}
 	free(differs);
@@ -373,10 +370,10 @@ bool store_replicas_agree(struct store *s, struct str *who)
 	return same;
 }
 
-/* ---- rows of whole tensors -------------------------------------------------------- */
+/* ---- rows of whole tensors ------------------------------------------------------- */
 
-/* What of rows [row, row + n) of the whole tensor is in a part: `rows` of its rows from
- * `first` on, which begin at `at` in the rows that are asked for, `width` wide. */
+/* The intersection of a part and rows [row, row + n) of the whole tensor: rows [first, first + rows)
+ * of the part, and its offset in an array of those n rows, which are `width` wide. */
 struct overlap {
 	int64_t first, rows, at, width;
 };
@@ -386,7 +383,7 @@ static struct overlap overlap_of(const struct part *x, int64_t row, int64_t n)
 	const struct tensor *t = x->t;
 	bool vector = t->ndim == 1;
 	int64_t width = vector ? 1 : t->dims[1];
-	int64_t begin = tensor_index(t, x->slice, x->row) / width; /* in the whole */
+	int64_t begin = tensor_index(t, x->slice, x->row) / width; /* in the tensor */
 	int64_t from = max64(row, begin), to = min64(row + n, begin + x->rows);
 	int64_t col = t->tp_split == TP_SPLIT_COLS && !vector ? x->slice * t->cols : 0;
 	return (struct overlap){
@@ -421,7 +418,7 @@ void store_put(
 	}
 }
 
-/* A message: where its floats belong, and they follow. */
+/* The header of a message: where the floats that follow it belong. */
 struct rows {
 	int64_t at, rows, cols, width;
 };
@@ -445,7 +442,7 @@ bool store_is_whole(const struct store *s)
 	       degree[AXIS_TP] == 1;
 }
 
-/* Without a message: rows that are all here. */
+/* For a store that is whole. */
 static void copy_rows(struct store *s, int group, const struct tensor *t, int64_t row,
 	int64_t n, float *out)
 {
@@ -467,7 +464,7 @@ static void copy_rows(struct store *s, int group, const struct tensor *t, int64_
 	}
 }
 
-/* All overlaps of the counted parts, so that each element comes once. */
+/* Ranks send their counted parts, so each element is sent once. */
 void store_collect(struct store *s, int group, int tensor, int64_t row, int64_t n, int to,
 	float *out)
 {
@@ -482,7 +479,7 @@ void store_collect(struct store *s, int group, int tensor, int64_t row, int64_t 
 	int64_t most = (int64_t)sizeof(struct rows) + missing * (int64_t)sizeof(float);
 	int64_t turn = s->own->n_collected++ % COMM_TAG_COUNT(COLLECT);
 	int tag = COMM_TAG(COLLECT, turn);
-	if (!turn) /* no message is left that had these tags before */
+	if (!turn) /* earlier messages with these tags have been received */
 		comm_barrier(w);
 	char *message = xmalloc((size_t)most);
 	struct comm_requests r = {.c = w};

@@ -1,4 +1,4 @@
-/* Shared by the files of the store only: buckets, and what is in them. */
+/* For the files of the store only: buckets, their buffers, and offloaded state. */
 #ifndef PARALLEL_STORE_INTERNAL_H
 #define PARALLEL_STORE_INTERNAL_H
 
@@ -11,93 +11,99 @@ struct entry {
 	int slice;
 	int64_t rows, cols; /* an element of a vector is a row */
 	int64_t at;	    /* in the bucket's vector */
-	int64_t *bounds; /* [shards + 1]: shard i has rows [bounds[i], bounds[i + 1]) */
-	int64_t *packed; /* [shards]: where these begin in the packed shard */
+	int64_t *bounds;    /* [shards + 1]: shard i is rows [bounds[i], bounds[i + 1]) */
+	int64_t *packed;    /* [shards]: offset of these rows in the packed shard */
 	struct tree_stack stack[2]; /* of the leaves of this rank, by use */
 };
 
-/* Slices of neighbouring units that the same ranks share, as one vector. */
+/* Slices of neighbouring units that the same ranks reduce and gather, as one vector. */
 struct bucket {
 	int first_unit, last_unit;
 	struct entry *entry;
 	int n_entries;
-	int64_t n; /* floats of the vector, which begins each entry on a cache line */
-	enum dtype wire; /* what it is gathered as */
-	/* Whose it is, and how its gradient is summed. */
+	int64_t n;	 /* floats of the vector; each entry is aligned to a cache line */
+	enum dtype wire; /* the type in which it is gathered */
+	/* The group of ranks that share it, and the sum of its gradient over them. */
 	struct mesh_part group;
 	struct comm *c;
 	int *ranks;		 /* [size]: of the world */
 	struct sum_shard *shard; /* [shards] */
 	struct sum_plan plan;
 	struct leaf_shape shape;
-	struct sum_nodes *nodes; /* [size]: of the sum that is under way, or next */
-	/* Of a tied weight that two stages have: this one's use is all of the tree, and the
-	 * other's sum is added at the end of the step. */
+	struct sum_nodes *nodes; /* [size]: of the current or next sum */
+	/* A tied weight of two pipeline stages: this stage's use is the whole tree here, and the
+	 * other stage's sum is added at the end of the step. */
 	bool tied;
-	/* A tile of a tied weight whose uses are summed one after the other, each as a round by
-	 * turns has its leaves, so that they need one use's memory. */
-	bool apart;
-	/* Buffers of this rank's leaves, [n] each: of use u from depth * u on. */
+	/* A tile of a tied weight, by turns: each use is reduced by itself in each round, so that
+	 * the leaves take the memory of one use. */
+	bool by_use;
+	/* Buffers for this rank's leaves, [n] each; those of use u begin at depth * u. */
 	int depth, n_buffers;
 	float **buffer;
-	int64_t n_scratch; /* floats, of a round in which all have leaves */
-	float *scratch;	   /* for messages */
-	/* The sums of micro-batches that were summed by turns, of this rank's piece: by use, a
-	 * stack and its buffers; and its nodes, for the sum of all. */
+	int64_t n_scratch; /* floats: for a round in which all ranks have leaves */
+	float *scratch;	   /* of the sum */
+	/* By turns: the reduced micro-batches of this rank's piece, a stack and its buffers for each
+	 * use; and their nodes, for the last sum of the step. */
 	struct tree_stack turns[2];
 	float **turn_buffer[2];
 	struct tree_part *turn_nodes;
-	float *other;		    /* tied: the other stage's sum */
-	struct tree_sum *sum;	    /* under way */
-	int64_t round[2];	    /* of the next sum by turns, by use */
-	int units_left;		    /* of this step, before all leaves are there */
-	struct comm_shared *shared; /* or NULL */
-	int64_t *from;		    /* [size]: where buffers begin there */
+	float *other;		    /* tied: receive buffer for the other stage's sum */
+	struct tree_sum *sum;	    /* in progress, or NULL */
+	int64_t round[2];	    /* by turns: of the next sum, by use */
+	int units_left;		    /* of this step, whose leaves are not complete */
+	struct comm_shared *shared; /* memory that the ranks of a host share, or NULL */
+	int64_t *from;		    /* [size]: offsets of the ranks' buffers in it */
 	int slot;
-	/* Parameters, optimizer state and gradient of this rank's shard, packed. */
+	/* This rank's shard, packed: parameters, optimizer state and gradient. */
 	float *state[STORE_MAX_GROUPS], *g;
-	int64_t at; /* of all shards of this rank, one after the other; elsewhere too */
-	/* All parameters of the vector, while they are here, and as products take them; one of both
-	 * may be all that there is. */
+	int64_t at; /* of the shard, in each group and region: all shards are concatenated */
+	/* All parameters of the vector, while they are gathered: in fp32, and the copy that matmuls
+	 * read. Either may be NULL. */
 	float *whole;
 	char *copy;
 };
 
-/* Memory for the leaves of a unit, until they are summed by turns. */
+/* By turns: memory for the leaves of a unit, until they are reduced. */
 struct lease {
-	int unit;  /* who has it; -1: nobody */
-	bool open; /* leaves still come */
+	int unit;  /* the unit that uses it, or -1 */
+	bool open; /* more leaves will be written */
 	float *memory;
 	int64_t n; /* floats */
 };
 
-/* Memory for the parameters of a unit, gathered from their shards. */
+/* Memory for the gathered parameters of a unit. */
 struct gathered {
-	int unit, users; /* -1: nothing is here */
+	int unit, users; /* unit -1: free */
 	bool ready;
-	uint64_t ticket; /* of what is read */
+	uint64_t ticket; /* of the last read from the offload backend */
 	float *memory;
 	int64_t n;
 	struct comm_requests requests; /* of its buckets */
 };
 
-/* Where a slice of a tensor is. */
-struct where {
+/* The bucket and the entry of a slice of a tensor. */
+struct location {
 	int bucket, entry;
 };
 
-/* Blocks take turns in two places, and so do tiles; the first and the last unit have their
- * own: the embedding is in use while others are. */
-enum { OF_FIRST, OF_LAST, OF_BLOCKS, OF_TILES = OF_BLOCKS + 2, N_PLACES = OF_TILES + 2 };
+/* Memory for units: blocks alternate between two places (double buffering), and so do tiles; the
+ * first and the last unit have one each, since the embedding is in use while others are. */
+enum {
+	PLACE_FIRST,
+	PLACE_LAST,
+	PLACE_BLOCKS,
+	PLACE_TILES = PLACE_BLOCKS + 2,
+	N_PLACES = PLACE_TILES + 2
+};
 
-/* What is kept elsewhere: the groups, and after them copies of parameters as products take them. */
+/* Offloaded state: the groups, then the copies of parameters that matmuls read. */
 enum { STORE_COPY = STORE_MAX_GROUPS, N_OFFLOADED };
 
-/* Pieces of that, by group: one that is used, one that comes and, where both go on at once, one
- * that goes. */
+/* Buffers for pieces of offloaded state: one in use, one being read and, if the device copies in
+ * both directions at once, one being written. */
 enum { OFFLOAD_SLOTS = 3 };
 struct offload_pieces {
-	int64_t region, floats;	    /* of the place for a group, of a piece: floats */
+	int64_t region, floats;	    /* floats of a group's region, and of a piece */
 	int64_t begin[N_OFFLOADED]; /* of the regions, in bytes */
 	void *piece[OFFLOAD_SLOTS][N_OFFLOADED];
 	int n_slots;
@@ -106,34 +112,35 @@ struct offload_pieces {
 struct store_own {
 	struct bucket *bucket;
 	int n_buckets;
-	struct where *where; /* [n_tensors][slices here] */
+	struct location *location; /* [n_tensors][slices here] */
 	void (*before_use)(void *with, int unit);
 	void *before_use_with;
-	float *state[STORE_MAX_GROUPS]; /* [n_floats], NULL: elsewhere, or none */
+	/* [n_floats]; NULL: offloaded, or no such group. */
+	float *state[STORE_MAX_GROUPS];
 	int64_t n_floats;
 	int64_t n_collected;   /* calls of store_collect(), the same on all ranks */
 	struct exact *squares; /* the device's */
 	uint64_t *hashes;      /* the device's: [n_buckets + 1] */
-	int n_shards, shard;   /* over fsdp x cp; which one this rank has */
-	struct comm *shards;   /* the ranks that have the others */
+	int n_shards, shard;   /* over fsdp x cp, and this rank's */
+	struct comm *shards;   /* the group of the ranks of the other shards */
 	struct arena *run;     /* the caller's */
 	struct arena grad_memory, gather_memory;
-	struct comm_shared **shared; /* one a group of buckets that are summed whole */
+	struct comm_shared **shared; /* one for each group with unsharded buckets */
 	int n_shared;
 	struct lease lease[N_PLACES];
-	int turn, tile_turn;	   /* whose the next lease is */
-	struct gathered *gathered; /* [N_PLACES], or one a unit with RESHARD_NO */
+	int turn, tile_turn;	   /* the place of the next lease, 0 or 1 */
+	struct gathered *gathered; /* [N_PLACES], or one for each unit with RESHARD_NO */
 	int n_gathered;
 	struct offload_pieces offload;
 };
 
-/* Which place a unit takes. */
-static inline int place_of(const struct store *s, int unit, int turn)
+/* The place of a unit; `turn`: which of two, 0 or 1. */
+static inline int unit_place(const struct store *s, int unit, int turn)
 {
-	return unit >= s->c.n_units	  ? OF_TILES + turn
-	       : unit == 0		  ? OF_FIRST
-	       : unit == s->c.n_units - 1 ? OF_LAST
-					  : OF_BLOCKS + turn;
+	return unit >= s->c.n_units	  ? PLACE_TILES + turn
+	       : unit == 0		  ? PLACE_FIRST
+	       : unit == s->c.n_units - 1 ? PLACE_LAST
+					  : PLACE_BLOCKS + turn;
 }
 
 /* Units, and the tiles' slices that are units by themselves. */
@@ -152,37 +159,36 @@ static inline int unit_of(const struct store *s, const struct tensor *t, int sli
 	return is_tiled(s, t) ? store_tile(s, t->unit, t->tile, slice) : t->unit;
 }
 
-static inline struct where *where_of(
+static inline struct location *location_of(
 	const struct store *s, const struct tensor *t, int slice)
 {
 	BUG_ON(slice < t->first || slice >= t->first + t->here);
-	return &s->own->where[(t - s->c.tensors) * s->c.part.here + slice - t->first];
+	return &s->own->location[(t - s->c.tensors) * s->c.part.here + slice - t->first];
 }
 
 static inline struct bucket *bucket_of(
 	const struct store *s, const struct tensor *t, int slice)
 {
-	return &s->own->bucket[where_of(s, t, slice)->bucket];
+	return &s->own->bucket[location_of(s, t, slice)->bucket];
 }
 
 static inline struct entry *entry_of(
 	const struct store *s, const struct tensor *t, int slice)
 {
-	return &bucket_of(s, t, slice)->entry[where_of(s, t, slice)->entry];
+	return &bucket_of(s, t, slice)->entry[location_of(s, t, slice)->entry];
 }
 
-/* bucket.c: what lies where */
+/* bucket.c */
 void buckets_make(struct store *s);
 void buckets_free(struct store *s);
-/* Levels that the nodes of this rank's leaves grow to: a micro-batch, where these are summed
- * by turns. */
+/* The level up to which a rank adds its own leaves: by turns that of a micro-batch, else the root. */
 static inline int bucket_top(const struct store *s, const struct bucket *b)
 {
 	return s->c.microbatches.by_turns ? leaf_micro_level(&b->shape) : b->plan.levels;
 }
 
-/* Pushes the leaves that a member of the group has in one use: of all its micro-batches, or
- * of a round. Returns how many positions that takes at the worst moment. */
+/* Pushes the leaves of a member of the group in one use: of all its micro-batches, or by turns of
+ * one round. Returns the largest depth of the stack. */
 int bucket_push(const struct store *s, const struct bucket *b, int member, int use,
 	int64_t round, struct tree_stack *stack);
 
@@ -191,53 +197,54 @@ struct part part_rows(struct part x, int64_t first, int64_t end);
 
 /* offload.c */
 void offload_open(struct store *s, struct arena *run);
-bool is_offloaded(const struct store *s, int group); /* kept elsewhere */
-/* Are copies of the parameters kept there too, of the type of the wire? */
+bool is_offloaded(const struct store *s, int group);
+/* Are copies of the parameters, in the type of the wire, offloaded too? */
 bool offloads_copies(const struct store *s);
-/* Makes them of the parameters. */
+/* Computes and writes them. */
 void offload_copies(struct store *s);
-/* Reads or writes elements [at, at + n) of a group, or of the copies: see offload_backend_enqueue(). */
+/* Enqueues a read or write of elements [at, at + n) of a group, or of STORE_COPY. Returns a ticket. */
 uint64_t offload_enqueue(struct store *s, int group, bool write, void *memory, int64_t at,
 	int64_t n, uint64_t after);
 void offload_wait(struct store *s, uint64_t ticket);
-/* Rows of a part, in the program's memory, from and to wherever they are kept. */
+/* Rows of a part to and from the host's memory, offloaded or not. They wait. */
 void part_get(struct store *s, const struct part *x, int group, int64_t row, int64_t rows,
 	float *out);
 void part_put(struct store *s, const struct part *x, int group, int64_t row, int64_t rows,
 	const float *in);
 
 /*
- * offload_file.c, offload_host.c: how a place for what is out of memory does its work. Requests of one
- * way are done in their order, and all after what was asked of the device before; what is asked
- * for stays the caller's until it was waited for.
+ * offload_file.c, offload_host.c: the functions of an offload backend. Requests in one direction
+ * are executed in order, and after the device's work that was enqueued before them. A request's
+ * memory must not be reused before offload_backend_wait() for its ticket.
  */
 struct offload_backend {
-	uint64_t (*ask)(struct offload_backend *, bool write, void *memory,
+	uint64_t (*enqueue)(struct offload_backend *, bool write, void *memory,
 		int64_t n_bytes, int64_t at, uint64_t after);
 	void (*wait)(struct offload_backend *, uint64_t ticket);
-	void (*move)(struct offload_backend *, bool write, void *memory, int64_t n_bytes,
+	void (*copy)(struct offload_backend *, bool write, void *memory, int64_t n_bytes,
 		int64_t at);
 	void (*close)(struct offload_backend *);
 };
 
-/* From or to memory of the device, and after the request with that ticket; 0: of nothing. */
+/* Enqueues a read into, or a write from, the device's memory, after the request with ticket `after`
+ * (0: none). Returns a ticket. */
 static inline uint64_t offload_backend_enqueue(struct offload_backend *x, bool write,
 	void *memory, int64_t n_bytes, int64_t at, uint64_t after)
 {
-	return x->ask(x, write, memory, n_bytes, at, after);
+	return x->enqueue(x, write, memory, n_bytes, at, after);
 }
 
-/* What is asked for from here on, of the device and of the spill, comes after it. */
+/* Work that is enqueued from now on, on the device and the backend, is executed after the request. */
 static inline void offload_backend_wait(struct offload_backend *x, uint64_t ticket)
 {
 	x->wait(x, ticket);
 }
 
-/* At once, after all that was asked for before; from or to the program's memory. */
+/* Copies from or to the host's memory, after all earlier requests, and waits. */
 static inline void offload_backend_copy(
 	struct offload_backend *x, bool write, void *memory, int64_t n_bytes, int64_t at)
 {
-	x->move(x, write, memory, n_bytes, at);
+	x->copy(x, write, memory, n_bytes, at);
 }
 
 /* grads.c */
@@ -247,9 +254,9 @@ void grads_close(struct store *s);
 /* gather.c */
 void gather_open(struct store *s, bool measuring);
 void gather_close(struct store *s);
-/* Parameters of all units from the shards of those that update them. */
+/* An all-gather of the parameters of all units from the shards (ZeRO 1 and 2). */
 void gather_whole(struct store *s);
-/* Those that are gathered are old. */
+/* Frees gathered parameters, which are out of date. */
 void gather_forget(struct store *s);
 
 #endif

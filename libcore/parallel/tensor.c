@@ -1,7 +1,7 @@
 /* The tensor table: slices, and where their elements are in the whole tensor. */
 #include "parallel/tensor.h"
 
-/* Slices of which the rank's virtual slices are users. */
+/* The slices that this rank's virtual slices use. */
 static void place_slices(struct tensor *t, const struct tensor_part *part)
 {
 	int most = t->max_slices ? t->max_slices : part->n;

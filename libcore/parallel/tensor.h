@@ -44,10 +44,9 @@ struct tensor {
 
 	/* Set by tensors_place(): */
 	int slices;	     /* number of slices of the whole tensor */
-	int users_per_slice; /* virtual slices that share one of them */
+	int users_per_slice; /* virtual slices that use the same slice */
 	int64_t rows, cols; /* shape of a slice; a vector is one row of `cols` elements */
-	int first,
-		here; /* slices [first, first + here) are on this rank; none if here is 0 */
+	int first, here;    /* slices [first, first + here) are on this rank */
 };
 
 /* The part of the model on a rank: virtual slices [first, first + here) of n, and the tensors

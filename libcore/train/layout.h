@@ -28,11 +28,10 @@ int layout_data_rank(const int degree[N_AXES], int rank);
 /* ---- what is assigned to a rank ---------------------------------------------------- */
 
 struct rank_layout {
-	struct microbatches
-		microbatches; /* of a step's micro-batches to the data-parallel ranks */
-	int data_rank;	      /* which of these this rank belongs to */
-	struct tensor_part part; /* of the model */
-	struct stage *stages;	 /* of the pipeline, those of this rank */
+	struct microbatches microbatches; /* their assignment to data-parallel ranks */
+	int data_rank;			  /* which of these this rank belongs to */
+	struct tensor_part part;	  /* of the model */
+	struct stage *stages;		  /* of the pipeline, those of this rank */
 	int n_stages;
 };
 
@@ -43,8 +42,8 @@ void layout_assign(struct rank_layout *l, const struct train_opts *o,
 void layout_free(struct rank_layout *l);
 /* Multiply-adds of one token in the forward of a stage. */
 double layout_stage_work(const struct model *m, const struct stage *s);
-/* The micro-batches of a data-parallel rank in a step. (A deal may count more: empty ones, in
- * which a rank only takes part in the others' collectives.) */
+/* The number of micro-batches of a data-parallel rank in a step, without those of
+ * microbatches_count() that are computed only for their collectives. */
 int64_t layout_own_micro(const struct microbatches *d, int data_rank);
 /* The samples of every rank in the step that begins with global sample `first`:
  * [number of ranks], allocated. */

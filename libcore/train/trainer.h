@@ -26,8 +26,8 @@ struct trainer {
 	struct trainer_memory {
 		int64_t gpu_free; /* before any rank that shares the GPU allocates */
 		struct arena run, micro, scratch;
-		struct offload_backend
-			*offload_backend; /* where --offload moves state to */
+		/* Where --offload moves state to. */
+		struct offload_backend *offload_backend;
 	} memory;
 	struct store *store;
 	struct optim *optim;

@@ -1,6 +1,6 @@
 /*
- * Law 1, for deals: for 1 to 8 micro-batches of one size, every deal over as many ranks or
- * fewer, and one or two threads, give equal bits of loss, gradient norm and parameters, step
+ * Law 1, for the assignment of micro-batches: 1 to 8 of one size, on every smaller or equal number
+ * of ranks, and one or two threads, give equal bits of loss, gradient norm and parameters, step
  * by step. Other layouts are in ranks_layouts.c.
  * ranks: 8
  */
@@ -29,8 +29,8 @@ static void train(struct comm *dp, const char *arch, int64_t n_micro, int thread
 	str_free(&lines);
 }
 
-/* Collective. Every deal of n_micro micro-batches, of one and of two threads by turns; returns
- * how many differ from one rank of one thread. Rank 0 knows. */
+/* Collective. Trains with n_micro micro-batches on 1 to n_micro ranks, with one or two threads;
+ * returns, on rank 0, how many runs differ from one rank with one thread. */
 static int count_different(const char *arch, int n_micro)
 {
 	static struct trace control, test;
@@ -62,13 +62,13 @@ static void equal_bits(const char *arch)
 		assert_on_all(count_different(arch, n) == 0);
 }
 
-static void gpt2_on_any_deal(void **state)
+static void gpt2_on_any_ranks(void **state)
 {
 	(void)state;
 	equal_bits("gpt2");
 }
 
-static void llama_on_any_deal(void **state)
+static void llama_on_any_ranks(void **state)
 {
 	(void)state;
 	equal_bits("llama");
@@ -90,8 +90,8 @@ static void other_arithmetic_differs(void **state)
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
-		cmocka_unit_test(gpt2_on_any_deal),
-		cmocka_unit_test(llama_on_any_deal),
+		cmocka_unit_test(gpt2_on_any_ranks),
+		cmocka_unit_test(llama_on_any_ranks),
 		cmocka_unit_test(other_arithmetic_differs),
 	};
 	ranks_open();

@@ -46,7 +46,7 @@ void layout_control(const char *arithmetic, struct train_opts *o);
 	X(RING, "cp by a ring", 8) X(GATHER, "cp by a gather", 8) \
 	X(GPIPE, "gpipe", 9) X(1F1B, "1f1b", 9) X(INTERLEAVED, "interleaved", 9) X(ZB_H1, "zb-h1", 9) \
 	X(SELECTIVE, "recompute selective", 10) X(FULL, "recompute full", 10) \
-	X(UNEVEN, "an uneven deal", 11) \
+	X(UNEVEN, "uneven micro-batches", 11) \
 	X(NO_ASYNC, "tp without async", 12) \
 	X(OFF_STATE, "offload optimizer", 13) X(OFF_PARAMS, "offload params", 13) \
 	X(BF16, "bf16", 14) X(FP16, "fp16", 14) X(FLOAT8, "float8", 14) \

@@ -1,4 +1,4 @@
-/* The file for what does not fit into memory: its order, its pages, its errors. */
+/* Offloading to a file: the order of requests, the page cache, errors. */
 #include "tests/support/support.h"
 #include "parallel/store_internal.h"
 

@@ -387,8 +387,8 @@ static void work(void **state)
 	assert_near(p.step_flops, tokens * (6 * n + layers * (4 + 10) * scores), 0.5);
 }
 
-/* Over ranks the work is that of one, whoever does it; every rank keeps all parameters. */
-static void work_is_dealt_out(void **state)
+/* The work of all ranks is that of one rank; every rank keeps all parameters. */
+static void work_is_assigned(void **state)
 {
 	static const char *const texts[] = {small, llama};
 	(void)state;
@@ -558,7 +558,7 @@ int main(void)
 		cmocka_unit_test(stragglers),
 		cmocka_unit_test(totals),
 		cmocka_unit_test(work),
-		cmocka_unit_test(work_is_dealt_out),
+		cmocka_unit_test(work_is_assigned),
 		cmocka_unit_test(sent_by_two),
 		cmocka_unit_test(training_needs_what_was_planned),
 		cmocka_unit_test(a_checkpoint_fits_its_model),
