@@ -1,13 +1,12 @@
 /*
- * What the forward and the backward of attention share. Both go over tiles: one of the
- * block's own rows, which stays, and one after another of the other side's, which are copied
- * to shared memory while the one before is computed with. A warp has 16 or 32 of the block's
- * rows, and of every matmul all the columns of these, as mma() lays them out; so a row is
- * one warp's, and what has been computed (probabilities) is an operand of the next matmul
- * as it lies in the registers.
+ * Shared by the forward and the backward of attention. A block keeps one tile of its own side
+ * (queries or keys) and goes over the tiles of the other side, which are copied to shared
+ * memory while the tile before is computed. A warp has 16 or 32 of the block's rows with all
+ * columns of every matmul, in the layout of mma(); so one warp has a whole row, and computed
+ * probabilities are an operand of the next matmul in the registers where they are.
  *
- * Numbers of 16 bits are multiplied by tensor cores and the exponential is 2^x; those of 32 by
- * fmaf, with expf. The kernels are the same: a lane has the same places of a matrix.
+ * 16-bit types use tensor cores and 2^x; fp32 uses fmaf and expf. The kernels are the same: a
+ * lane has the same elements of a matrix.
  */
 #ifndef KERNELS_CUDA_ATTN_H
 #define KERNELS_CUDA_ATTN_H
@@ -18,8 +17,8 @@ extern "C" {
 #include "base/philox.h"
 }
 
-/* fn(head_size<D>()) with the first D that a head of `dim` numbers fits into; the rest is
- * zeros. Numbers of 32 bits do with fewer sizes, since kernels take long to compile. */
+/* Calls fn(head_size<D>()) with the smallest instantiated D >= dim; the padding is zero. fp32
+ * has fewer sizes, because kernels take long to compile. */
 template <int D> struct head_size {
 	static constexpr int value = D;
 };
@@ -47,7 +46,7 @@ template <typename T, typename F> static inline void by_head_size(int64_t dim, F
 #define LOG2_E 1.44269504f
 #define LN_2 0.693147181f
 
-/* Scores are in units of 1 for numbers of 32 bits, and of log 2 for those of 16. */
+/* Scores are in units of 1 for fp32 and of log 2 for 16-bit types. */
 template <typename T> static __host__ __device__ constexpr float units_a_one(void)
 {
 	return sizeof(T) == 4 ? 1 : LOG2_E;
@@ -58,13 +57,14 @@ template <typename T> static __device__ inline float exp_units(float x)
 	return sizeof(T) == 4 ? expf(x) : exp2_fast(x);
 }
 
-/* x in units plus the logarithm of `sum`, in ones. */
+/* The natural logarithm of sum e^x, with x in units. */
 template <typename T> static __device__ inline float log_units(float x, float sum)
 {
 	return sizeof(T) == 4 ? x + logf(sum) : (x + log2f(sum)) * LN_2;
 }
 
-/* Of the other side's tile, the rows that one row's position sees, or is seen from. */
+/* The rows of the other side's tile that a row at `pos` attends to (KEYS: that attend to
+ * it). */
 template <bool KEYS>
 static __device__ inline struct span seen(struct span theirs, int pos)
 {
@@ -75,7 +75,8 @@ static __device__ inline struct span seen(struct span theirs, int pos)
 	return theirs;
 }
 
-/* Do rows [pos, pos + rows) see all of the other side's tile, of `size` rows; and any? */
+/* Whether rows [pos, pos + rows) attend to all of the other side's tile, of `size` rows; to
+ * any of it. */
 template <bool KEYS>
 static __device__ inline bool sees_all(struct span theirs, int size, int pos, int rows)
 {
@@ -96,7 +97,7 @@ struct drop {
 	struct philox_key key;
 	const uint32_t *step;
 	uint32_t first_sample, first_head;
-	uint32_t below; /* a word below this drops */
+	uint32_t below; /* random words below it drop */
 	float scale;
 };
 
@@ -109,10 +110,10 @@ static inline struct drop drop_of(const struct attn *a)
 }
 
 /*
- * keep[] of the four places that a lane has in 16 x 8 scores, whose first row and column are
- * at positions `row` and `col`; rows are keys if KEYS, else queries. A block of random numbers
- * is for four keys in a row, of one query: those who need a part of the same blocks compute
- * one each, and exchange.
+ * keep[] of the four elements that a lane has in 16 x 8 scores, whose first row and column
+ * are at positions `row` and `col`; rows are keys if KEYS, else queries. A Philox block is
+ * for one query and four consecutive keys: lanes that need words of the same blocks compute
+ * one block each and exchange words.
  */
 template <bool KEYS>
 static __device__ inline void drop_places(
@@ -122,8 +123,9 @@ static __device__ inline void drop_places(
 	uint32_t high = (d.first_head + head) << 20, sample = d.first_sample + batch;
 	uint32_t step = __ldg(d.step), w[4];
 	if (KEYS) {
-		/* Lane i of four, which have rows 4j .. 4j + 3, has the block for all their
-		 * place i, and gets word i of the four blocks: a transposition. */
+		/* Of the four lanes with rows 4j .. 4j + 3, lane i computes the block of
+		 * element i of each and receives word i of the four blocks: a
+		 * transposition. */
 		int key = row + (g & ~3) + (g & 2) * 4, query = col + 2 * t + (g & 1);
 		struct philox_block x =
 			philox(d.key, high | key >> 2, query, sample, step);
@@ -141,7 +143,7 @@ static __device__ inline void drop_places(
 			w[i + 2] = upper ? w[i + 2] : got;
 		}
 	} else {
-		/* Lanes t and t + 1 need halves of two blocks, of row g and of g + 8. */
+		/* Lanes t and t + 1 need halves of the two blocks of rows g and g + 8. */
 		bool odd = t & 1;
 		int key = col + 2 * t, query = row + g + (odd ? 8 : 0);
 		struct philox_block x =
@@ -178,8 +180,8 @@ static __device__ inline float value_if(const float *x, bool there)
 	return there ? *x : 0;
 }
 
-/* Rows [row, row + 16 MT) of a tile become c times the factor of each row, plus what is there
- * (in 32 bits) if `add`. */
+/* Stores c times the factor of each row to rows [row, row + 16 MT) of a tile; `add`: added to
+ * them, in fp32. */
 template <typename T, int D, int MT>
 static __device__ inline void put_rows(struct heads m, int batch, int head, struct span s,
 	int row, const float (&c)[MT][D / 8][4], const float (&factor)[MT][2], bool add)

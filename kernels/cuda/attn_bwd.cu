@@ -1,20 +1,21 @@
 /*
- * Attention, backward. With p = exp(s - lse), m the dropout mask and dp = dout v^T m:
- * dv = (p m)^T dout; ds = p (dp - delta); dq = scale ds k; dk = scale ds^T q.
+ * Attention, backward. With p = exp(s - lse), m the dropout mask and dp = dout v^T m: dv = (p
+ * m)^T dout; ds = p (dp - delta); dq = scale ds k; dk = scale ds^T q.
  *
- * One kernel does both halves: a block of threads has some keys, and goes over the queries
- * that see them (`KEYS`), or it has some queries and goes over keys. So each gradient is in
- * the registers of one warp and its terms come in one order: scores and dp are computed
- * twice, seven matmuls in place of five, but nothing is added by atomics, and no partial
- * sums are stored.
+ * One kernel does both halves: a block has a tile of keys and goes over the queries that
+ * attend to them (`KEYS`), or a tile of queries and goes over keys. So each gradient is in
+ * the registers of one warp and its terms are added in a fixed order: scores and dp are
+ * computed twice, seven matmuls instead of five, but there are no atomics and no stored
+ * partial sums.
  */
 #include "kernels/cuda/attn_bwd.h"
 #include "kernels/cuda/attn_hopper.h"
 
-/* What a launch computes. Heads of over 128 numbers have no registers for dk and dv at once. */
+/* What a launch computes. Heads larger than 128 do not have the registers for dk and dv in
+ * one. */
 enum bwd_part { QUERIES, KEYS_AND_VALUES, KEYS_ONLY, VALUES_ONLY };
 
-/* ROWS: the block's own; COLS: of the other side's tile. */
+/* ROWS: of the block's tile; COLS: of the other side's tile. */
 template <typename T, int D, enum bwd_part PART>
 struct bwd_shape {
 	static constexpr bool WIDE = sizeof(T) == 4, KEYS = PART != QUERIES;
@@ -33,7 +34,7 @@ struct bwd_shape {
 
 enum { DELTA_WARPS = 8 };
 
-/* delta = the sum of dout o over a head: a warp does one. */
+/* delta = the sum of dout o over a head, one warp for each. */
 template <typename T, typename O>
 static __global__ void __launch_bounds__(DELTA_WARPS *WARP)
 	delta(const struct bwd_args x, int64_t n)
@@ -55,7 +56,7 @@ static __global__ void __launch_bounds__(DELTA_WARPS *WARP)
 
 /* ---- a tile of scores ---------------------------------------------------------------- */
 
-/* The numbers of queries, where a lane has them: at its rows, or at its columns. */
+/* Values of queries (lse or delta), for a lane's rows, or its columns if KEYS. */
 template <bool KEYS, int MT, int NT> struct of_queries {
 	float x[KEYS ? NT : MT][2];
 
@@ -65,7 +66,7 @@ template <bool KEYS, int MT, int NT> struct of_queries {
 	}
 };
 
-/* From lse or delta: times `factor`, or `otherwise` where there is no query. */
+/* Loads lse or delta times `factor`, or `otherwise` outside the chunk. */
 template <bool KEYS, int MT, int NT>
 static __device__ inline void load_queries(struct of_queries<KEYS, MT, NT> &to,
 	const float *from, float factor, float otherwise, struct span s, int row)
@@ -79,7 +80,7 @@ static __device__ inline void load_queries(struct of_queries<KEYS, MT, NT> &to,
 	}
 }
 
-/* Scores become probabilities: 0 where the row does not see the column. */
+/* Scores to probabilities: 0 where masked. */
 template <typename T, bool KEYS, int COLS, int MT, int NT>
 static __device__ inline void probabilities(float (&s)[MT][NT][4],
 	const struct of_queries<KEYS, MT, NT> &lse, float scale, struct span theirs,
@@ -101,7 +102,7 @@ static __device__ inline void probabilities(float (&s)[MT][NT][4],
 	}
 }
 
-/* The part of one tile: x are keys or queries, y values or dout. */
+/* Adds the part of one tile: x are keys or queries, y values or dout. */
 template <typename T, int D, enum bwd_part PART, bool DROP, int MT>
 static __device__ inline void bwd_tile(float (&dx)[MT][D / 8][4],
 	float (&dv)[MT][D / 8][4], const struct bwd_args &x, int batch, int head,
@@ -113,7 +114,7 @@ static __device__ inline void bwd_tile(float (&dx)[MT][D / 8][4],
 	struct of_queries<S::KEYS, MT, NT> lse, delta;
 	const struct span queries = S::KEYS ? theirs : mine;
 	int64_t state = ((int64_t)batch * x.n_heads + head) * x.q.rows;
-	/* Where there is no query probabilities are 0. */
+	/* lse = infinity: probabilities are 0. */
 	load_queries(lse, x.lse + state, units_a_one<T>(), INFINITY, queries, row);
 	float p[MT][NT][4] = {}, ds[MT][NT][4] = {};
 	matmul<D>(p, my_x, row, their_x);
@@ -146,8 +147,8 @@ static __device__ inline void bwd_tile(float (&dx)[MT][D / 8][4],
 
 /* ---- the two halves ------------------------------------------------------------------ */
 
-/* Tile i of the other side's, if there is one: for keys, those of one query head after
- * another of the group that reads them. */
+/* Enqueues the copy of tile i of the other side, if it exists: for keys, the tiles of the
+ * query heads that share the key head, head by head. */
 template <typename T, int D, enum bwd_part PART>
 static __device__ inline void load_theirs(T *their_x, T *their_y,
 	const struct bwd_args &x, int batch, int head, struct visible v, int n, int i)
@@ -179,7 +180,7 @@ static __global__ void __launch_bounds__(bwd_shape<T, D, PART>::THREADS,
 	T *my_x = (T *)shared, *my_y = my_x + S::ROWS * D;
 	T *their_x = my_y + S::ROWS * D, *their_y = their_x + 2 * TILE;
 
-	/* The first keys and the last queries have the most to do. */
+	/* The first keys and the last queries have the most tiles: first. */
 	struct runs my_runs = S::KEYS ? x.k_runs : x.q_runs;
 	int n_heads = S::KEYS ? x.n_heads / x.group : x.n_heads;
 	int tiles = all_tiles(my_runs, S::ROWS), task = blockIdx.x / tiles;
@@ -200,7 +201,7 @@ static __global__ void __launch_bounds__(bwd_shape<T, D, PART>::THREADS,
 	for (int i = 0; i < n; i++) {
 		int here = i % 2 * TILE, other = TILE - here;
 		copy_wait<0>();
-		__syncthreads(); /* this tile is there, and no warp reads the one before */
+		__syncthreads(); /* this tile is loaded, and no warp reads the one before */
 		load_theirs<T, D, PART>(
 			their_x + other, their_y + other, x, batch, head, v, n, i + 1);
 		struct span theirs = visible_tile(
@@ -252,7 +253,7 @@ static void bwd_all(struct device *d, const struct bwd_args &x, int64_t batch, b
 	bwd_launch<T, D, QUERIES>(d, x, batch, drop);
 }
 
-/* A gradient is stored as the operands are where this call is all of it, or in fp32. */
+/* A gradient is fp32, or has the operands' type if this call computes all of it. */
 static void check_gradient(struct mat gradient, struct mat operand, bool begin)
 {
 	BUG_ON(gradient.type != DT_F32 && (gradient.type != operand.type || !begin));

@@ -1,6 +1,5 @@
 /*
- * What the backwards of attention share: that of attn_bwd.cu, and that of attn_hopper_bwd.cu for
- * the calls that it takes.
+ * Shared by the attention backward of attn_bwd.cu and that of attn_hopper_bwd.cu.
  */
 #ifndef KERNELS_CUDA_ATTN_BWD_H
 #define KERNELS_CUDA_ATTN_BWD_H
@@ -13,7 +12,7 @@ struct bwd_args {
 	float *delta;
 	struct runs q_runs, k_runs;
 	int n_heads, group;
-	float scale, score; /* of gradients, and of scores to units */
+	float scale, score; /* factor of gradients; from q k^T to units */
 	struct drop drop;
 	bool begin;
 };

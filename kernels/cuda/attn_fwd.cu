@@ -1,14 +1,13 @@
 /*
- * Attention, forward: a block of threads has some queries of one head, and goes over the keys
- * and values that they see with a running softmax (FlashAttention-2: Dao 2023). The state
- * between calls is in the units of attn.h, and o is fp32 and not yet divided.
+ * Attention, forward: a block has a tile of queries of one head and goes over the keys and
+ * values that they attend to, with an online softmax (FlashAttention-2: Dao 2023). The state
+ * between calls is in the units of attn.h; o is fp32 and not yet divided by the sum.
  */
 #include "kernels/cuda/attn_fwd.h"
 #include "kernels/cuda/attn_hopper.h"
 
-/* How a head size is cut for the 64 K registers and 228 KB of a multiprocessor: MT tiles of
- * 16 rows a warp, so that what is read from shared memory is used twice where there are
- * registers for it. */
+/* Tile sizes for the 64 K registers and 228 KB of a multiprocessor: MT tiles of 16 rows a
+ * warp, 2 where registers suffice, so that each load from shared memory is used twice. */
 template <typename T, int D, bool DROP> struct fwd_shape {
 	static constexpr bool WIDE = sizeof(T) == 4;
 	static constexpr int MT = WIDE || D > 128 ? 1 : 2;
@@ -44,7 +43,7 @@ static __device__ inline void fwd_begin(struct running<D, MT> &a,
 	}
 }
 
-/* A tile of keys and values, for the rows from position `pos` on of one warp. */
+/* Adds a tile of keys and values, for a warp's rows from position `pos` on. */
 template <typename T, int D, bool DROP, int MT>
 static __device__ inline void fwd_tile(struct running<D, MT> &a, const struct fwd_args &x,
 	int batch, int head, struct span keys, int pos, const T *q, int row, const T *k,
@@ -83,7 +82,7 @@ static __device__ inline void fwd_tile(struct running<D, MT> &a, const struct fw
 	matmul_held<D>(a.o, s, v);
 }
 
-/* Tile i of those that are seen, if there is one, to where k and v are. */
+/* Enqueues the copies of visible tile i, if it exists, to k and v. */
 template <typename T, int D, bool DROP>
 static __device__ inline void load_keys(T *k, T *v, const struct fwd_args &x, int batch,
 	int kv_head, struct visible keys, int i)
@@ -106,7 +105,7 @@ static __global__ void __launch_bounds__(fwd_shape<T, D, DROP>::THREADS,
 	SHARED(shared);
 	T *q = (T *)shared, *k = q + S::QUERIES * D, *v = k + 2 * TILE;
 
-	/* The last queries first: they see the most keys. */
+	/* The last queries first: they have the most keys. */
 	int tiles = all_tiles(x.q_runs, S::QUERIES), task = blockIdx.x / tiles;
 	int head = task % x.n_heads, batch = task / x.n_heads, kv_head = head / x.group;
 	struct span mine =
@@ -121,7 +120,7 @@ static __global__ void __launch_bounds__(fwd_shape<T, D, DROP>::THREADS,
 	for (int i = 0; i < keys.n; i++) {
 		int here = i % 2 * TILE, other = TILE - here;
 		copy_wait<0>();
-		__syncthreads(); /* this tile is there, and no warp reads the one before */
+		__syncthreads(); /* this tile is loaded, and no warp reads the one before */
 		load_keys<T, D, DROP>(
 			k + other, v + other, x, batch, kv_head, keys, i + 1);
 		struct span tile = visible_tile(x.k_runs, S::KEYS, keys, i);

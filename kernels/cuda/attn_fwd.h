@@ -1,6 +1,5 @@
 /*
- * What the forwards of attention share: that of attn_fwd.cu, and that of attn_hopper_fwd.cu for
- * the calls that it takes.
+ * Shared by the attention forward of attn_fwd.cu and that of attn_hopper_fwd.cu.
  */
 #ifndef KERNELS_CUDA_ATTN_FWD_H
 #define KERNELS_CUDA_ATTN_FWD_H
@@ -12,16 +11,16 @@ struct fwd_args {
 	float *max, *sum;
 	struct runs q_runs, k_runs;
 	int n_heads, group;
-	float score; /* of scores to units */
+	float score; /* factor from q k^T to units */
 	struct drop drop;
 	bool begin, end;
 };
 
-/* What a lane has of the running softmax of its rows: 2 in each of MT tiles. */
+/* A lane's part of the online softmax of its rows: 2 in each of MT tiles. */
 template <int D, int MT> struct running {
 	float o[MT][D / 8][4];
-	float top[MT][2]; /* the largest score yet, in units */
-	float sum[MT][2]; /* of the keys of this lane's columns */
+	float top[MT][2]; /* the largest score so far, in units */
+	float sum[MT][2]; /* over the keys of this lane's columns */
 };
 
 template <int D, int MT>
@@ -37,16 +36,16 @@ static __device__ inline void running_begin(struct running<D, MT> &a)
 	}
 }
 
-/* Place of a row's state in max and sum. */
+/* The index of a row in max and sum. */
 static __device__ inline int64_t state_at(
 	const struct fwd_args &x, int batch, int head, struct span s, int row)
 {
 	return ((int64_t)batch * x.n_heads + head) * x.q.rows + s.row + row;
 }
 
-/* Scores become probabilities relative to the new running maximum. What was summed before is
- * to be multiplied by `fade`; false: that is 1 in the whole warp, as it mostly is after the
- * first keys. */
+/* Turns scores into probabilities relative to the new running maximum. The caller multiplies
+ * earlier sums by `fade`; false: it is 1 in the whole warp, as it usually is after the first
+ * keys. */
 template <typename T, int D, int MT, int NT>
 static __device__ inline bool softmax(struct running<D, MT> &a, float (&fade)[MT][2],
 	float (&s)[MT][NT][4], float score)

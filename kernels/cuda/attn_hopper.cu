@@ -1,4 +1,4 @@
-/* Which calls the kernels for sm_90 take, and the maps by which they copy tiles. */
+/* Which calls the kernels for sm_90 take, and their tensor maps. */
 #include "kernels/cuda/attn_hopper.h"
 #include "kernels/cuda/cuda_internal.h"
 

@@ -1,11 +1,11 @@
 /*
- * Attention for sm_90 (FlashAttention-3: Shah et al. 2024): the matmuls of warpgroups, and one
- * thread of a fourth of the block that does nothing but ask for tiles, which come through a
- * ring of places in shared memory. It takes 16-bit numbers, heads of 64 and 128, no dropout,
- * and a chunk's queries with its own keys; the rest is for attn_fwd.cu and attn_bwd.cu.
+ * Attention for sm_90 (FlashAttention-3: Shah et al. 2024): two consumer warpgroups use
+ * wgmma, and a producer warpgroup enqueues TMA copies of tiles into a ring of stages in
+ * shared memory. It takes 16-bit types, heads of 64 and 128, no dropout, and the queries of a
+ * chunk with the keys of the same chunk; attn_fwd.cu and attn_bwd.cu take all other calls.
  *
- * Rows of such a chunk are in the order of their positions, so that a query sees the keys up
- * to its own row. Tiles begin at multiples of their size, whatever the batch or the layout.
+ * Rows of such a chunk are in the order of their positions, so a query attends to the keys up
+ * to its row. Tiles begin at multiples of their size, whatever the batch or the layout.
  */
 #ifndef KERNELS_CUDA_ATTN_HOPPER_H
 #define KERNELS_CUDA_ATTN_HOPPER_H
@@ -14,38 +14,38 @@
 #include "kernels/cuda/attn_fwd.h"
 #include "kernels/cuda/hopper.h"
 
-/* Whether the device has these kernels and they take the call: of operands that are not `whole`
- * no tile can be copied. It depends on the device, on types and shapes alone, since the addresses
- * that callers give are multiples of 16. */
+/* Whether the device has these kernels and they take the call: TMA needs operands that are
+ * `whole`. The answer depends on the device, types and shapes only, since callers' addresses
+ * are multiples of 16. */
 bool attn_hopper_takes(struct device *d, const struct attn *a, enum dtype type,
 	struct heads q, struct heads k, struct heads v);
 void attn_hopper_fwd(struct device *d, const struct attn *a, enum dtype type,
 	const struct fwd_args &x);
-/* The gradients, when delta is there. */
+/* The gradients; delta is computed already. */
 void attn_hopper_bwd(struct device *d, const struct attn *a, enum dtype type,
 	const struct bwd_args &x);
 
 struct attn_work *attn_work(struct device *d);
-/* As many blocks as stay on the device, one a multiprocessor; PT_LAB_OFF=attention: one an item. */
+/* One block a multiprocessor (persistent blocks); PT_LAB_OFF=attention: one block an item. */
 dim3 grid_of(struct device *d, const struct order &o);
 
-/* Boxes of `rows` rows and PANEL numbers of a head. */
+/* A tensor map with boxes of `rows` rows and PANEL elements of a head. */
 CUtensorMap tile_map(
 	struct device *d, struct heads m, int64_t batch, enum dtype type, int rows);
 
 /* ---- the blocks of a grid ------------------------------------------------------------- */
 
 /*
- * An item is one tile of rows of one head. Those with the most to do are first, over some heads
- * at a time: as many as have the rows that all their blocks read in the second-level cache.
+ * A work item is one tile of rows of one head. The longest items are first, within a section
+ * of heads: as many heads as have the rows that their blocks read in the L2 cache.
  *
- * There are as many blocks as multiprocessors. Each begins with the item of its own number, and then
- * takes the next one that nobody has, so that the first tiles of an item are on their way while the
- * one before it ends. Which block computes an item changes none of its bits.
+ * There is one block for each multiprocessor. Block i begins with item i and then takes the
+ * next free item, so that the first tiles of an item are copied while the item before it
+ * ends. The bits of an item do not depend on the block that computes it.
  */
 struct order {
-	int tiles, groups, section; /* heads of keys, of all sequences; and at a time */
-	int heads, kv_heads;	    /* that items are of, and those of keys */
+	int tiles, groups, section; /* key heads of all sequences; of a section */
+	int heads, kv_heads;	    /* heads that have items; key heads */
 	int items;
 	struct attn_work *work;
 };
@@ -62,16 +62,16 @@ static inline struct order order_of(struct device *d, const struct attn *a, int 
 		(int)(tiles * groups * (heads / a->kv_heads)), attn_work(d)};
 }
 
-/* The item after those that blocks began with, for one block. */
+/* Takes the next item, after the first of each block. */
 static __device__ inline int item_take(const struct order &o)
 {
 	return (int)(gridDim.x + atomicAdd(&o.work->taken, 1u));
 }
 
-/* A block takes no more: the last one leaves the counts as it found them. */
+/* A block takes no more items: the last block sets the counters to zero. */
 static __device__ inline void items_end(const struct order &o)
 {
-	__threadfence(); /* what this block took comes before that it ended */
+	__threadfence(); /* its last take is visible before its end */
 	if (atomicAdd(&o.work->ended, 1u) == gridDim.x - 1) {
 		__threadfence();
 		o.work->taken = 0;
@@ -80,7 +80,7 @@ static __device__ inline void items_end(const struct order &o)
 }
 
 struct place {
-	int tile, head, batch; /* tile 0: the one to be first */
+	int tile, head, batch; /* tile 0 is the first to compute */
 };
 
 static __device__ inline struct place place_of(const struct order &o, int item)
@@ -96,16 +96,16 @@ static __device__ inline struct place place_of(const struct order &o, int item)
 
 enum { CONSUMERS = 2, HOPPER_THREADS = (1 + CONSUMERS) * WARPGROUP };
 
-/* Registers of a thread of the first warpgroup, which asks for tiles, and of the two others. They
- * have no more than the block was launched with, a multiple of 8 a thread: who asks for more
- * waits for ever. */
+/* Registers of a thread of the producer warpgroup, and of the two consumers. Their total must
+ * not exceed what the block was launched with, a multiple of 8 a thread: setmaxnreg.inc would
+ * wait forever. */
 static constexpr bool registers_fit(int few, int many)
 {
 	return few + CONSUMERS * many <=
 	       (1 + CONSUMERS) * (65536 / HOPPER_THREADS / 8 * 8);
 }
 
-/* Bytes of tiles, and of what `other` is, with the room to begin at PANEL_ALIGN. */
+/* Bytes of tiles and of `other`, with padding to begin at PANEL_ALIGN. */
 static constexpr int hopper_bytes(int tiles, int other)
 {
 	return PANEL_ALIGN + tiles + other;
@@ -117,13 +117,13 @@ static __device__ inline unsigned char *hopper_room(unsigned char *shared)
 	       (PANEL_ALIGN - shared_address(shared) % PANEL_ALIGN) % PANEL_ALIGN;
 }
 
-/* The number of a warpgroup, which the compiler then knows to be a warp's. */
+/* The warpgroup of this thread, as a value that the compiler knows to be warp-uniform. */
 static __device__ inline int warpgroup_id(void)
 {
 	return __shfl_sync(ALL_LANES, threadIdx.x / WARPGROUP, 0);
 }
 
-/* Where ring's use i is: its place, and the parity of its turn there. */
+/* The stage of use i of the ring, and the parity of its phase. */
 struct turn {
 	int place, parity;
 };
@@ -133,7 +133,7 @@ template <int STAGES> static __device__ inline struct turn turn_of(int i)
 	return {i % STAGES, i / STAGES % 2};
 }
 
-/* ROWS rows of a head from `row` on, panel by panel. */
+/* Enqueues copies of ROWS rows of a head from `row` on, panel by panel. */
 template <int D, int ROWS, typename T>
 static __device__ inline void panels_load(
 	T *to, const CUtensorMap *map, uint64_t *barrier, int row, int head, int batch)
@@ -144,7 +144,7 @@ static __device__ inline void panels_load(
 			to + i * ROWS * PANEL, map, barrier, i * PANEL, head, row, batch);
 }
 
-/* A warp is done with what barrier is for. */
+/* One arrival for the warp, after all its lanes. */
 static __device__ inline void warp_arrive(uint64_t *barrier)
 {
 	__syncwarp();
@@ -152,7 +152,7 @@ static __device__ inline void warp_arrive(uint64_t *barrier)
 		barrier_arrive(barrier);
 }
 
-/* Numbers as the operand of a matmul that has them as its rows. */
+/* Accumulators as the A operand of a matmul. */
 template <typename T, int NT>
 static __device__ inline void operand_of(
 	uint32_t (&to)[NT / 2][4], const float (&p)[NT][4])

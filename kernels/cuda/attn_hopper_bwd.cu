@@ -1,20 +1,19 @@
 /*
- * Attention, backward, for sm_90: as attn_bwd.cu says, with the same halves. A block has keys and
- * goes over the queries that see them, for dk and dv, or has queries and goes over keys, for dq.
- * Scores and the gradients of probabilities are computed in both, seven matmuls for five: dq in
- * the first half would be added by many blocks to the same rows, in an order that is nobody's, or
- * one after the other; and probabilities, which are operands from registers here, would have to
- * go through shared memory to be multiplied the other way as well.
+ * Attention, backward, for sm_90: the formulas and the two halves of attn_bwd.cu. A block has
+ * keys and goes over the queries that attend to them, for dk and dv, or has queries and goes
+ * over keys, for dq. Scores and the gradients of probabilities are computed in both halves,
+ * seven matmuls instead of five: with dq in the first half, many blocks would add to the same
+ * rows, in no fixed order or one after the other; and probabilities, which are register
+ * operands here, would also be needed transposed, through shared memory.
  *
- * In the first half scores are transposed, a row for a key.
+ * In the first half scores are transposed: one row for each key.
  */
 #include "kernels/cuda/attn_hopper.h"
 
 /*
- * ROWS: the block's own, half of them each warpgroup's; COLS: of the other side's tile. The rows
- * of a warpgroup stay in registers, unless dk and dv of large heads are there (HELD): a matmul
- * of 64 columns takes 32 cycles, in which the 4 KB of both its operands are all that shared
- * memory gives.
+ * ROWS: of the block's tile, half for each warpgroup; COLS: of the other side's tile. HELD: a
+ * warpgroup's rows are in registers, which dk and dv of large heads do not allow. A matmul of
+ * 64 columns takes 32 cycles, in which shared memory delivers just the 4 KB of both operands.
  */
 template <int D, bool KEYS> struct hopper_bwd_shape {
 	static constexpr int ROWS = 64 * CONSUMERS, COLS = 64, STAGES = 3;
@@ -26,11 +25,12 @@ template <int D, bool KEYS> struct hopper_bwd_shape {
 
 template <int COLS, int STAGES> struct hopper_bwd_rest {
 	uint64_t mine, mine_free, full[STAGES], free[STAGES];
-	float lse[STAGES][COLS], delta[STAGES][COLS]; /* KEYS: of the tile's queries */
-	int item; /* that the block's own rows are of */
+	float lse[STAGES][COLS],
+		delta[STAGES][COLS]; /* with KEYS: of the tile's queries */
+	int item;		     /* of the block's rows */
 };
 
-/* x: keys and queries, as in q k^T; y: values and dout, as in dout v^T. */
+/* x: the operands of q k^T, keys and queries; y: those of dout v^T, values and dout. */
 struct hopper_bwd_args {
 	CUtensorMap my_x, my_y, their_x, their_y;
 	struct bwd_args a;
@@ -57,7 +57,8 @@ template <typename T, int D, bool KEYS> struct hopper_bwd_room {
 
 /* ---- which tiles ---------------------------------------------------------------------- */
 
-/* Rows of item `item`: the first keys and the last queries, which have the most to do, are first. */
+/* The rows of an item. The first keys and the last queries, which have the most tiles, are
+ * the first items. */
 template <int D, bool KEYS> struct bwd_tile {
 	struct place at;
 	int begin;
@@ -70,8 +71,8 @@ template <int D, bool KEYS> struct bwd_tile {
 	}
 };
 
-/* How many of the other side's tiles rows [begin, end) of a block see, or are seen from: for
- * keys, as often as there are heads of queries. */
+/* The number of tiles of the other side for rows [begin, end) of a block; for keys, those of
+ * all query heads. */
 template <int D, bool KEYS>
 static __device__ inline int their_tiles(const struct bwd_args &x, int begin, int end)
 {
@@ -82,8 +83,8 @@ static __device__ inline int their_tiles(const struct bwd_args &x, int begin, in
 	return (min(rows, end) + COLS - 1) / COLS;
 }
 
-/* The first row of tile i, and its head: of queries the last ones first, for one head after
- * the other, so that all keys see the first tiles. */
+/* The first row of tile i, and its head: tiles of queries from the last to the first,
+ * alternating between heads, so that the first tiles are visible to all keys. */
 template <int D, bool KEYS>
 static __device__ inline void their_tile(
 	const struct bwd_args &x, int head, int i, int *row, int *their_head)
@@ -94,11 +95,11 @@ static __device__ inline void their_tile(
 	*their_head = KEYS ? head * x.group + i % x.group : head / x.group;
 }
 
-/* ---- the warp that asks for tiles ------------------------------------------------------- */
+/* ---- the producer warp ------------------------------------------------------------------ */
 
-/* Tiles of the other side for one item, from use `first` of the ring on: how many. Lanes bring what
- * is known of queries, which are not always on 16 bytes. Where there is no query probabilities are
- * 0. */
+/* Enqueues the other side's tiles for one item, from use `first` of the ring on; returns
+ * their number. Lanes copy lse and delta of queries, which may not be aligned to 16 bytes;
+ * outside the chunk they give probabilities of 0. */
 template <typename T, int D, bool KEYS>
 static __device__ inline int load_theirs(const struct hopper_bwd_args &x,
 	const struct hopper_bwd_room<T, D, KEYS> &s, const struct bwd_tile<D, KEYS> &mine,
@@ -143,7 +144,7 @@ static __device__ inline int load_theirs(const struct hopper_bwd_args &x,
 	return n;
 }
 
-/* The block's own rows of an item. */
+/* Enqueues the block's rows of an item. */
 template <typename T, int D, bool KEYS>
 static __device__ inline void load_mine(const struct hopper_bwd_args &x,
 	const struct hopper_bwd_room<T, D, KEYS> &s, const struct bwd_tile<D, KEYS> &mine)
@@ -181,10 +182,10 @@ static __device__ inline void bwd_produce(
 	}
 }
 
-/* ---- a block's own rows ------------------------------------------------------------------ */
+/* ---- a block's rows --------------------------------------------------------------------- */
 
-/* Rows of one side, [ROWS][D] in shared memory: where warpgroup w's are, or this warp's part of
- * them, as the operand of matmuls. */
+/* Rows of a block's side, [ROWS][D] in shared memory, as an operand: those of warpgroup w in
+ * shared memory, or this warp's in registers. */
 template <typename T, int D, bool KEYS> struct own_rows {
 	using S = hopper_bwd_shape<D, KEYS>;
 	const T *tile;
@@ -204,7 +205,7 @@ template <typename T, int D, bool KEYS> struct own_rows {
 						 row + lane % 16, k % 4 * 2 + lane / 16));
 	}
 
-	/* c = these times the rows of a tile of the other side; asked for. */
+	/* Enqueues c = these rows times the rows of a tile of the other side, transposed. */
 	template <int NT>
 	__device__ inline void times(float (&c)[NT][4], const T *theirs) const
 	{
@@ -218,7 +219,7 @@ template <typename T, int D, bool KEYS> struct own_rows {
 	}
 };
 
-/* c += p times the rows of a tile of the other side; asked for. */
+/* Enqueues c += p times the rows of a tile of the other side. */
 template <typename T, int NT, int K>
 static __device__ inline void add_matmul(
 	float (&c)[NT][4], uint32_t (&p)[K][4], const T *theirs)
@@ -232,8 +233,8 @@ static __device__ inline void add_matmul(
 
 /* ---- keys: dk, dv ----------------------------------------------------------------------- */
 
-/* Scores become probabilities, of keys from `key` on and queries from `query` on; MASKED: of those
- * that see them. */
+/* Scores to probabilities, for keys from `key` on and queries from `query` on; MASKED: with
+ * the causal mask. */
 template <bool MASKED, int NT>
 static __device__ inline void key_probabilities(
 	float (&s)[NT][4], const float *lse, float scale, int key, int query)
@@ -251,7 +252,7 @@ static __device__ inline void key_probabilities(
 	}
 }
 
-/* dp becomes p (dp - delta). */
+/* dp = p (dp - delta). */
 template <int NT>
 static __device__ inline void key_gradients(
 	float (&dp)[NT][4], const float (&p)[NT][4], const float *delta)
@@ -266,8 +267,8 @@ static __device__ inline void key_gradients(
 	}
 }
 
-/* The rest of an item's tiles, from use `at` of the ring on: those that only the other warpgroup's
- * rows see, or are seen from. */
+/* Releases the remaining tiles of an item, from use `at` of the ring on, which only the other
+ * warpgroup needs. */
 template <typename T, int D, bool KEYS>
 static __device__ inline void pass_by(
 	const struct hopper_bwd_room<T, D, KEYS> &s, int at, int end)
@@ -280,7 +281,7 @@ static __device__ inline void pass_by(
 	}
 }
 
-/* A warpgroup's keys, its part of an item. */
+/* A warpgroup's keys of an item. */
 template <typename T, int D> struct keys_part {
 	using S = hopper_bwd_shape<D, true>;
 	static constexpr int NT = S::COLS / 8, TILE = S::COLS * D;
@@ -326,8 +327,8 @@ template <typename T, int D> struct keys_part {
 	}
 };
 
-/* One item, for warpgroup w of the two; the ring is at use `first`, and then at what is given. Of its
- * tiles the last ones, one for each head, are those that not all of its keys are seen from. */
+/* Computes warpgroup w's part of an item, from use `first` of the ring on; returns the next
+ * use. Its last tiles, one for each head, are masked. */
 template <typename T, int D>
 static __device__ inline int keys_item(const struct hopper_bwd_args &x,
 	const struct hopper_bwd_room<T, D, true> &s, int item, int first, int w)
@@ -363,8 +364,8 @@ static __device__ inline int keys_item(const struct hopper_bwd_args &x,
 
 /* ---- queries: dq ------------------------------------------------------------------------ */
 
-/* Scores become probabilities, of queries from `query` on and keys from `key` on; MASKED: of those
- * that they see. The bits of all are given. lse: of this lane's rows. */
+/* Scores to probabilities, for queries from `query` on and keys from `key` on; MASKED: with
+ * the causal mask. Returns their combined bits. lse: of this lane's rows. */
 template <bool MASKED, int NT>
 static __device__ inline uint32_t query_probabilities(
 	float (&s)[NT][4], const float (&lse)[2], float scale, int query, int key)
@@ -383,7 +384,7 @@ static __device__ inline uint32_t query_probabilities(
 	return bits;
 }
 
-/* dp becomes p (dp - delta). */
+/* dp = p (dp - delta). */
 template <int NT>
 static __device__ inline void query_gradients(
 	float (&dp)[NT][4], const float (&p)[NT][4], const float (&delta)[2])
@@ -394,7 +395,7 @@ static __device__ inline void query_gradients(
 			p[i / 4][i % 4] * (dp[i / 4][i % 4] - delta[i % 4 / 2]);
 }
 
-/* A warpgroup's queries, its part of an item. */
+/* A warpgroup's queries of an item. */
 template <typename T, int D> struct queries_part {
 	using S = hopper_bwd_shape<D, false>;
 	static constexpr int NT = S::COLS / 8, TILE = S::COLS * D;
@@ -409,7 +410,8 @@ template <typename T, int D> struct queries_part {
 		my_y.hold();
 	}
 
-	/* Of this lane's rows, the first of which is `query`; `state` is where their head begins. */
+	/* Loads lse and delta of this lane's rows from `query` on; `state` is the index of
+	 * their head. */
 	__device__ inline void know(const struct bwd_args &x, int64_t state, int query)
 	{
 		for (int i = 0; i < 2; i++) {
@@ -447,7 +449,7 @@ template <typename T, int D> struct queries_part {
 	}
 };
 
-/* As keys_item(). The last tile of keys is the one that not all queries see all of. */
+/* As keys_item(). The last tile of keys is masked. */
 template <typename T, int D>
 static __device__ inline int queries_item(const struct hopper_bwd_args &x,
 	const struct hopper_bwd_room<T, D, false> &s, int item, int first, int w)
@@ -523,7 +525,7 @@ static __global__ void __launch_bounds__(HOPPER_THREADS, 1)
 			bwd_consume<T, D, KEYS>(x, s, w - 1);
 		}
 	} else {
-		__trap(); /* others' code, that the driver was told to translate */
+		__trap(); /* PTX of another architecture, compiled by the driver */
 	}
 }
 

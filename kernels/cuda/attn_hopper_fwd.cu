@@ -1,8 +1,8 @@
 /*
- * Attention, forward, for sm_90. A block has 128 queries of a head, of which each of two
- * warpgroups has half. While one of them makes probabilities of its scores the tensor cores
- * have the matmuls of the other: they take turns at asking for matmuls. Within a warpgroup
- * the values of the tile before are multiplied while scores become probabilities.
+ * Attention, forward, for sm_90. A block has 128 queries of a head, half for each of two
+ * warpgroups, which take turns at enqueueing matmuls: while one computes its softmax, the
+ * tensor cores compute the matmuls of the other. Within a warpgroup, the softmax of a tile
+ * overlaps with the matmul of the probabilities and values of the tile before.
  */
 #include "kernels/cuda/attn_hopper.h"
 
@@ -11,13 +11,12 @@ template <int D> struct hopper_fwd_shape {
 	static constexpr int QUERIES = 64 * CONSUMERS, KEYS = 128, STAGES = 2;
 	static constexpr int FEW_REGISTERS = 40, MANY_REGISTERS = 232;
 	static constexpr int TILES = (QUERIES + 2 * STAGES * KEYS) * D * 2;
-	/* The last keys that a tile of queries sees begin where it begins. */
+	/* The last visible tile of keys begins at the position of the tile of queries. */
 	static_assert(QUERIES == KEYS, "tiles of one size");
 	static_assert(registers_fit(FEW_REGISTERS, MANY_REGISTERS), "registers");
 };
 
-/* Barriers: of q, and of each place for keys and for values, that it is full and free; and the tile
- * that q is of. */
+/* Barriers, full and free: of q, and of each stage for keys and values; and the item of q. */
 template <int STAGES> struct hopper_fwd_barriers {
 	uint64_t q, q_free;
 	uint64_t k[STAGES], v[STAGES], k_free[STAGES], v_free[STAGES];
@@ -30,7 +29,7 @@ struct hopper_fwd_args {
 	struct order order;
 };
 
-/* The number of the barrier at which warpgroup 0 waits for its turn; the next is the other's. */
+/* The named barrier of warpgroup 0's turn; warpgroup 1 has the next. */
 enum { FIRST_TURN = 1 };
 
 template <typename T, int D> struct hopper_fwd_room {
@@ -48,7 +47,8 @@ template <typename T, int D> struct hopper_fwd_room {
 	}
 };
 
-/* Which tile of queries item `item` is, heavy ones first; and how many tiles of keys it sees. */
+/* The tile of queries of an item, the longest first, and its number of visible tiles of
+ * keys. */
 template <int D> struct fwd_tile {
 	using S = hopper_fwd_shape<D>;
 	struct place at;
@@ -63,9 +63,9 @@ template <int D> struct fwd_tile {
 	}
 };
 
-/* ---- the thread that asks for tiles ------------------------------------------------------ */
+/* ---- the producer thread ----------------------------------------------------------------- */
 
-/* Keys and values of one tile of queries, from use `first` of the ring on. */
+/* Enqueues the keys and values of one tile of queries, from use `first` of the ring on. */
 template <typename T, int D>
 static __device__ inline void load_keys(const struct hopper_fwd_args &x,
 	const struct hopper_fwd_room<T, D> &s, const struct fwd_tile<D> &t, int first)
@@ -111,9 +111,10 @@ static __device__ inline void fwd_produce(
 	items_end(x.order);
 }
 
-/* ---- the warpgroups that compute ---------------------------------------------------------- */
+/* ---- the consumer warpgroups ------------------------------------------------------------- */
 
-/* Scores of keys behind the query become -infinity. query, key: the first ones of this warp. */
+/* The causal mask: scores of keys after the query become -infinity. query, key: the first of
+ * this warp. */
 template <int NT>
 static __device__ inline void hide_later(float (&s)[1][NT][4], int query, int key)
 {
@@ -126,9 +127,9 @@ static __device__ inline void hide_later(float (&s)[1][NT][4], int query, int ke
 				s[0][n][e] = -INFINITY;
 }
 
-/* Asks for the scores of the keys at use i of the ring. */
+/* Enqueues the scores of the keys at use i of the ring. */
 template <typename T, int D, int NT>
-static __device__ inline void ask_scores(
+static __device__ inline void enqueue_scores(
 	float (&scores)[NT][4], const struct hopper_fwd_room<T, D> &s, int i, int w)
 {
 	using S = hopper_fwd_shape<D>;
@@ -139,9 +140,9 @@ static __device__ inline void ask_scores(
 	wgmma_commit();
 }
 
-/* Asks for the matmul of probabilities and the values at use i of the ring. */
+/* Enqueues the matmul of probabilities and the values at use i of the ring. */
 template <typename T, int D, int K>
-static __device__ inline void ask_values(float (&o)[D / 8][4], uint32_t (&p)[K][4],
+static __device__ inline void enqueue_values(float (&o)[D / 8][4], uint32_t (&p)[K][4],
 	const struct hopper_fwd_room<T, D> &s, int i)
 {
 	using S = hopper_fwd_shape<D>;
@@ -159,15 +160,15 @@ static __device__ inline void ring_wait(uint64_t (&full)[STAGES], int i)
 	barrier_wait(&full[t.place], t.parity);
 }
 
-/* A warpgroup's part of a tile of queries: the running softmax, and the probabilities of the keys
- * seen last, which are not yet multiplied by their values. */
+/* A warpgroup's part of a tile of queries: the online softmax, and the probabilities of the
+ * last keys, which are not yet multiplied by their values. */
 template <typename T, int D> struct fwd_part {
 	using S = hopper_fwd_shape<D>;
 	static constexpr int NT = S::KEYS / 8;
 	struct running<D, 1> a;
 	float scores[1][NT][4];
 	uint32_t p[NT / 2][4];
-	int w, row; /* of the two warpgroups; of this warp in the tile */
+	int w, row; /* warpgroup, 0 or 1; first row of this warp in the tile */
 
 	__device__ inline void my_turn(void) const
 	{
@@ -179,7 +180,7 @@ template <typename T, int D> struct fwd_part {
 		turn_give(FIRST_TURN + 1 - w, CONSUMERS * WARPGROUP);
 	}
 
-	/* What the scores are of is read; of the last keys, the queries too. */
+	/* Frees the stage of the keys; with the last keys, the queries too. */
 	__device__ inline void scores_done(
 		const struct hopper_fwd_room<T, D> &s, int i, bool last)
 	{
@@ -196,7 +197,7 @@ template <typename T, int D> struct fwd_part {
 		float fade[1][2];
 		ring_wait(s.full->k, i);
 		my_turn();
-		ask_scores(scores[0], s, i, w);
+		enqueue_scores(scores[0], s, i, w);
 		others_turn();
 		running_begin(a);
 		wgmma_wait<0>();
@@ -207,10 +208,9 @@ template <typename T, int D> struct fwd_part {
 		operand_of<T>(p, scores[0]);
 	}
 
-	/* The next ones, at use i, of which the LAST ones are partly behind the queries. While
-	 * scores become probabilities, the values before them are multiplied. No branch is between
-	 * the asking and the end of that matmul: ptxas (13.0) has been seen to lose registers
-	 * there. */
+	/* The next keys, at use i; the LAST ones are masked. The softmax overlaps with the
+	 * matmul of the values before. There must be no branch between the begin and the end
+	 * of that matmul: ptxas (13.0) has lost registers there. */
 	template <bool LAST>
 	__device__ inline void next(const struct hopper_fwd_args &x,
 		const struct hopper_fwd_room<T, D> &s, int i)
@@ -219,8 +219,8 @@ template <typename T, int D> struct fwd_part {
 		ring_wait(s.full->k, i);
 		ring_wait(s.full->v, i - 1);
 		my_turn();
-		ask_scores(scores[0], s, i, w);
-		ask_values(a.o[0], p, s, i - 1);
+		enqueue_scores(scores[0], s, i, w);
+		enqueue_values(a.o[0], p, s, i - 1);
 		others_turn();
 		wgmma_wait<1>();
 		scores_done(s, i, LAST);
@@ -238,7 +238,7 @@ template <typename T, int D> struct fwd_part {
 	__device__ inline void end(const struct hopper_fwd_room<T, D> &s, int i)
 	{
 		ring_wait(s.full->v, i);
-		ask_values(a.o[0], p, s, i);
+		enqueue_values(a.o[0], p, s, i);
 		wgmma_wait<0>();
 		values_done(s, i);
 	}
@@ -251,7 +251,8 @@ template <typename T, int D> struct fwd_part {
 	}
 };
 
-/* Warpgroup w of the two. They take turns at asking, which the second begins and the first ends. */
+/* Warpgroup w. The two take turns at enqueueing matmuls; the second begins, the first
+ * ends. */
 template <typename T, int D>
 static __device__ inline void fwd_consume(
 	const struct hopper_fwd_args &x, const struct hopper_fwd_room<T, D> &s, int w)
@@ -313,7 +314,7 @@ static __global__ void __launch_bounds__(HOPPER_THREADS, 1)
 			fwd_consume<T, D>(x, s, w - 1);
 		}
 	} else {
-		__trap(); /* others' code, that the driver was told to translate */
+		__trap(); /* PTX of another architecture, compiled by the driver */
 	}
 }
 

@@ -1,4 +1,4 @@
-/* The matmuls of attention: of 16 bits by tensor cores, of 32 by fmaf. */
+/* The matmuls of attention: tensor cores for 16-bit types, fmaf for fp32. */
 #ifndef KERNELS_CUDA_ATTN_MATMUL_H
 #define KERNELS_CUDA_ATTN_MATMUL_H
 
@@ -116,7 +116,8 @@ static __device__ inline void matmul_held_16(
 	}
 }
 
-/* c += the product of two columns of x, {(g, 0), (g, 1), (g + 8, 0), (g + 8, 1)}, and y. */
+/* c += the rank-2 product of two columns of x, {(g, 0), (g, 1), (g + 8, 0), (g + 8, 1)}, and
+ * two rows y0 and y1. */
 static __device__ inline void rank_two(float c[4], const float x[4], float2 y0, float2 y1)
 {
 	c[0] = fmaf(x[1], y1.x, fmaf(x[0], y0.x, c[0]));
@@ -132,7 +133,7 @@ static __device__ inline void matmul_held_32(
 	int lane = lane_id(), t = lane % 4;
 #pragma unroll
 	for (int k = 0; k < NT; k++) {
-#pragma unroll 1 /* or so many numbers are loaded early that registers run out */
+#pragma unroll 1 /* else too many early loads: registers run out */
 		for (int i = 0; i < 4; i++) {
 			const int row = 8 * k + 2 * i;
 			float x[MT][4];

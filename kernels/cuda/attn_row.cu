@@ -1,7 +1,7 @@
 /*
- * Attention of single rows, for decoding: a block of threads has one row and one head. Eight
- * lanes share a key; which of the groups of eight has which key, and the order in which the
- * groups are put together, follow from the row's position alone.
+ * Attention of single rows, for decoding: a block has one row and one head. A group of eight
+ * lanes computes a key; the keys of a group and the order in which the groups' results are
+ * combined depend on the row's position only.
  */
 #include "kernels/cuda/attn.h"
 
@@ -13,7 +13,7 @@ struct row_args {
 	float scale;
 };
 
-/* Of a row of a head, the N pieces of four numbers that this lane has. */
+/* Loads this lane's N pieces, of four numbers each, of a row of a head. */
 template <int N>
 static __device__ inline void load_pieces(
 	float4 (&to)[N], const float *row, struct heads m, bool there)
@@ -34,7 +34,7 @@ static __device__ inline void load_pieces(
 	}
 }
 
-/* The running softmax of a group of lanes, over its keys. */
+/* The online softmax of a group of lanes, over its keys. */
 template <int N> struct row_part {
 	float top, sum;
 	float4 o[N];
@@ -80,7 +80,7 @@ static __device__ inline float score_of(
 	return score * scale;
 }
 
-/* out = the parts of all groups, put together. */
+/* out = the combined results of all groups. */
 template <int D, int N>
 static __device__ inline void join_parts(float *out, int dim, const struct row_part<N> &a)
 {

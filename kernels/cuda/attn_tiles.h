@@ -1,5 +1,5 @@
 /*
- * Where the numbers of attention are: the tiles of chunks of a sequence, matrices in memory, and
+ * Data layouts of attention: tiles of a chunk of a sequence, matrices in global memory, and
  * tiles in shared memory.
  */
 #ifndef KERNELS_CUDA_ATTN_TILES_H
@@ -11,8 +11,8 @@
 
 /*
  * A chunk of a sequence: runs of consecutive positions, of equal length. Tiles begin at
- * positions that are multiples of 4, as the blocks of random numbers for dropout do, so the
- * first tile of a run may begin before it.
+ * positions that are multiples of 4, as the Philox blocks of dropout do, so the first tile of
+ * a run may begin before the run.
  */
 struct runs {
 	int n, len, pos[2];
@@ -37,7 +37,8 @@ static __host__ __device__ inline int all_tiles(struct runs r, int size)
 	return run_tiles(r, 0, size) + run_tiles(r, 1, size);
 }
 
-/* A tile: row i is position pos + i, and row `row` + i of the chunk, for i in [from, to). */
+/* A tile: its row i is at position pos + i, and is row `row` + i of the chunk, for i in
+ * [from, to). */
 struct span {
 	int pos, row, from, to;
 };
@@ -51,8 +52,8 @@ static __device__ inline struct span span_of(struct runs r, int size, int tile)
 		min(size, first + r.len - pos)};
 }
 
-/* Those of a chunk's tiles that a tile of the other side sees, or is seen from: of the first
- * run `n0` from tile `skip[0]` on, then those of the second. */
+/* The tiles of a chunk that a tile of the other side attends to, or that attend to it: n0
+ * tiles of the first run from skip[0] on, then those of the second run. */
 struct visible {
 	int n, n0, skip[2];
 };
@@ -64,7 +65,7 @@ static __device__ inline struct span visible_tile(
 	return span_of(r, size, i < v.n0 ? i + v.skip[0] : i + second + v.skip[1]);
 }
 
-/* The tiles of keys in which a position up to `last` is. */
+/* The tiles of keys that have a position <= last. */
 static __device__ inline struct visible keys_until(struct runs r, int size, int last)
 {
 	int n[2] = {0, 0};
@@ -76,7 +77,7 @@ static __device__ inline struct visible keys_until(struct runs r, int size, int 
 	return {n[0] + n[1], n[0], {0, 0}};
 }
 
-/* The tiles of queries in which a position from `first` on is. */
+/* The tiles of queries that have a position >= first. */
 static __device__ inline struct visible queries_from(struct runs r, int size, int first)
 {
 	int n[2], skip[2];
@@ -98,7 +99,7 @@ struct heads {
 	int64_t stride, rows;
 	int dim;
 	bool wide;  /* fp32, whatever the other matrices are */
-	bool whole; /* every row can be read and written in 16 bytes at a time */
+	bool whole; /* rows are aligned for 16-byte accesses */
 };
 
 static inline struct heads heads_of(struct mat m, int64_t rows, int64_t dim)
@@ -118,8 +119,8 @@ static __device__ inline T *head_at(struct heads m, int batch, int head)
 
 /*
  * Piece c, of 16 bytes, of a row of a tile in shared memory. Pieces of a row are permuted by
- * the number of the row so that one piece of each of 8 rows is in 8 different groups of banks,
- * which is what ldmatrix reads at once.
+ * the row's number (a swizzle), so that ldmatrix, which reads one piece of each of 8 rows,
+ * has no bank conflicts.
  */
 template <int D, typename T> static __device__ inline T *piece(T *tile, int row, int c)
 {
@@ -128,7 +129,8 @@ template <int D, typename T> static __device__ inline T *piece(T *tile, int row,
 	return tile + (row * PIECES + c) * N;
 }
 
-/* A tile from a head's rows, zeros where there are none. Done when waited for. */
+/* Enqueues the copy of a tile from the rows of a head, zeros outside them; see
+ * copy_wait(). */
 template <int D, int ROWS, int THREADS, typename T>
 static __device__ inline void load_tile(
 	T *tile, struct heads m, int batch, int head, struct span s)

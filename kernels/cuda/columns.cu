@@ -1,25 +1,25 @@
 /*
  * Sums over rows: the gradients of biases and of the weights of norms.
  *
- * A block adds a run of rows, its warps every eighth of them; what the blocks have is added by
- * one block for every 32 columns. How many runs there are is a matter of the shape.
+ * A block adds a run of rows, each of its 8 warps every eighth row; a second kernel adds the
+ * partial sums, one block for 32 columns. The number of runs depends on the shape only.
  */
 #include "kernels/cuda/columns.h"
 
-enum { MOST_RUNS = 256 };
+enum { MAX_RUNS = 256 };
 
 struct runs cuda_runs_of(int64_t rows, int64_t numbers)
 {
 	struct runs r;
 	int64_t most =
-		min64(MOST_RUNS, CUDA_WORKSPACE / (numbers * (int64_t)sizeof(float)));
+		min64(MAX_RUNS, CUDA_WORKSPACE / (numbers * (int64_t)sizeof(float)));
 	BUG_ON(most < 1);
 	r.rows = round_up(max64(64, ceil_div(rows, most)), WARPS_A_BLOCK);
 	r.n = ceil_div(rows, r.rows);
 	return r;
 }
 
-/* part[run]: the sums of dy, and for a norm those of dy (x - mean) rstd behind them. */
+/* part[run]: the sums of dy, and for a norm, after them, those of dy (x - mean) rstd. */
 template <bool NORM, int N, typename T>
 static __global__ void __launch_bounds__(THREADS) sum_run_kernel(float *part, const T *dy,
 	const float *x, const float *mean, const float *rstd, int64_t rows, int64_t cols,
@@ -50,7 +50,7 @@ static __global__ void __launch_bounds__(THREADS) sum_run_kernel(float *part, co
 			if (NORM)
 				unpack(h, in[r]);
 			for (int k = 0; k < N; k++) {
-				b[k] += u[k]; /* or 0 */
+				b[k] += u[k]; /* 0 past the end */
 				if (NORM)
 					g[k] += u[k] * ((h[k] - mean[row]) * rstd[row]);
 			}
@@ -63,7 +63,7 @@ static __global__ void __launch_bounds__(THREADS) sum_run_kernel(float *part, co
 	add_warps(part + (int64_t)blockIdx.y * SUMS * cols, sums, first_col, cols);
 }
 
-/* Row blockIdx.y of the results = the sum of n rows of `part`, which has as many of them each. */
+/* Result blockIdx.y = the sum of its rows in part[n][gridDim.y][cols]. */
 static __global__ void __launch_bounds__(WARP *WARP) join_runs_kernel(float *first,
 	float *second, float *third, const float *part, int64_t n, int64_t cols)
 {

@@ -1,26 +1,26 @@
-/* Sums over rows, in runs of them. */
+/* Sums over rows, by runs of consecutive rows. */
 #ifndef KERNELS_CUDA_COLUMNS_H
 #define KERNELS_CUDA_COLUMNS_H
 
 #include "kernels/cuda/vector.h"
 
 struct runs {
-	int64_t rows, n; /* of one; how many */
+	int64_t rows, n; /* rows of a run; number of runs */
 };
 
-/* `numbers`: of one run's result. */
+/* `numbers`: elements of the result of a run. */
 struct runs cuda_runs_of(int64_t rows, int64_t numbers);
-/* Up to three sums of the same rows; NULL: this one is not asked for. */
+/* The results of up to three sums over the same rows; NULL: not wanted. */
 struct column_sums {
 	float *out[3];
 	int n;
 };
 
-/* The sum of part[run][to->n][cols] over n runs, one after the other. */
+/* Sums part[run][to->n][cols] over n runs. */
 void cuda_join_runs(struct device *d, const char *name, int64_t cols,
 	const struct column_sums *to, const float *part, int64_t n);
 
-/* What a warp has of its columns, where neighbours are in neighbouring banks. */
+/* Stores a warp's sums with neighbouring lanes in neighbouring banks. */
 template <int N>
 static __device__ inline void keep_sums(
 	float (&sums)[WARPS_A_BLOCK][N * WARP], const float (&x)[N])
@@ -29,7 +29,8 @@ static __device__ inline void keep_sums(
 		sums[warp_number()][k * WARP + lane_number()] = x[k];
 }
 
-/* part[SUMS][cols] = the warps' sums one after the other, of columns [first, first + COLS). */
+/* part[SUMS][cols] = the sums of the warps, added in order, for columns [first, first +
+ * COLS). */
 template <int SUMS, int COLS>
 static __device__ inline void add_warps(float *part,
 	const float (&sums)[SUMS][WARPS_A_BLOCK][COLS], int64_t first, int64_t cols)

@@ -1,13 +1,13 @@
 /*
- * Copies beside kernels: a stream for each way, since a GPU can copy in and out at once. Streams
- * wait for each other by events, and the program for none of them.
+ * Copies that overlap with kernels: a stream for each direction, since a GPU can copy in and
+ * out at the same time. Streams wait for each other by events, without blocking the host.
  */
 #include "kernels/cuda/cuda_internal.h"
 
 #include <stdlib.h>
 
-/* A ticket is 2 number + out; an event is recorded again after so many copies, and who waits for
- * an old copy then waits for a later one of the same way. */
+/* A ticket is 2 number + out. An event is reused after COPIES_KEPT copies: waiting for an old
+ * copy may then wait for a later one of the same direction. */
 enum { COPIES_KEPT = 32 };
 
 static const char *const names[] = {"copy_in", "copy_out"};
@@ -20,7 +20,7 @@ struct copy_stream {
 
 struct copy_streams {
 	struct copy_stream way[2]; /* in, out */
-	cudaEvent_t asked;	   /* what was asked of kernels, when a copy began */
+	cudaEvent_t asked;	   /* kernels that were enqueued before a copy */
 };
 
 struct cuda_launch cuda_copy_of(
@@ -89,7 +89,7 @@ uint64_t cuda_copy_begin(struct device *d, bool out, void *to, const void *from,
 {
 	struct copy_streams *all = copy_streams_of(d);
 	struct copy_stream *w = &all->way[out];
-	BUG_ON(!cuda_graph_rests(d));
+	BUG_ON(!cuda_graph_idle(d));
 	if (!n_bytes)
 		return 0;
 	struct cuda_launch l = cuda_copy_of(names[out], to, from, n_bytes);
@@ -109,7 +109,7 @@ uint64_t cuda_copy_begin(struct device *d, bool out, void *to, const void *from,
 
 void cuda_copy_end(struct device *d, uint64_t ticket)
 {
-	BUG_ON(!cuda_graph_rests(d));
+	BUG_ON(!cuda_graph_idle(d));
 	wait_for(d, cuda_stream(d), ticket);
 }
 

@@ -1,16 +1,19 @@
 /*
- * Shared by the files of the CUDA plugin: its device, launches, and what kernels have in
- * common. Kernels are `static __global__` functions beside the function of kernels.h that
- * launches them; C++ is used for templates over number types and head sizes, and no more.
+ * Shared by the files of the CUDA plugin: the device, launches, and helper functions of
+ * kernels. Kernels are `static __global__` functions beside the function of kernels.h that
+ * launches them; C++ is used for templates over number types and head sizes
+ * only.
  *
  * Where a result is a sum, its order is a function of the shapes alone: no floating-point
- * atomics, and no sum that is cut by the number of multiprocessors. (Blocks of attention for sm_90
- * are as many as those, but each tile is summed by one block, whichever that is.)
+ * atomics, and no partial sums whose number depends on that of the multiprocessors.
+ * (Attention for sm_90 launches one block a multiprocessor, but each tile is summed by one
+ * block, and its bits do not depend on which.)
  *
- * With PT_EMULATED the same files are compiled for the CPU, by an emulator of the CUDA runtime: a
- * thread of a block is a coroutine there. So that it can replace them, the headers with inline
- * assembly and the runtime (gpu_*.h) are alone in a folder, ptx, which is an include path of the
- * real build only; shared memory is declared with SHARED(); and whole warps take part in shuffles.
+ * With PT_EMULATED the same files are compiled for the CPU, by an emulator of the CUDA
+ * runtime: a thread of a block is a coroutine there. For this, the headers that the emulator
+ * replaces (inline assembly and the runtime, gpu_*.h) are in the directory ptx, which is an
+ * include path of the real build only; shared memory is declared with SHARED(); and all lanes
+ * of a warp take part in shuffles.
  */
 #ifndef KERNELS_CUDA_H
 #define KERNELS_CUDA_H
@@ -26,27 +29,28 @@ extern "C" {
 #include "kernels/list.h"
 }
 
-enum { WARP = 32, FULL_BYTES_OF_SHARED = 48 << 10 };
+enum { WARP = 32, DEFAULT_SHARED_BYTES = 48 << 10 };
 #define ALL_LANES 0xffffffffu
 
 /* ---- device.cu ---------------------------------------------------------------------- */
 
 struct cuda_device;
 
-/* What the blocks of a launch count together: items that were taken after the first ones, and
- * blocks that ended. Zeros between launches. */
+/* Counters that the blocks of a launch share: items taken after the first of each block, and
+ * blocks that ended. Zero between launches. */
 struct attn_work {
 	unsigned taken, ended;
 };
 
-/* What a call of the runtime gave; anything but success ends the program, and says what the
- * device was asked for last. */
+/* Checks the result of a CUDA runtime call; an error ends the program with a message that
+ * lists the last launches. */
 void cuda_check(struct device *d, cudaError_t rc, const char *what);
-cudaStream_t cuda_stream(struct device *d); /* of computation */
-/* Ends the program when a block cannot have so much shared memory here. */
+cudaStream_t cuda_stream(struct device *d); /* the compute stream */
+/* Ends the program if a block cannot have n_bytes of shared memory on this device. */
 void cuda_check_shared(struct device *d, const char *name, size_t n_bytes);
-/* Temporary memory of one function of kernels.h, until it returns: partial sums, say. What
- * the next one is given may be the same, since kernels run in their order. */
+/* Temporary device memory for one function of kernels.h, for partial sums for example, at
+ * most CUDA_WORKSPACE bytes. Every call returns the same memory: kernels run in stream
+ * order. */
 enum { CUDA_WORKSPACE = 64 << 20 };
 void *cuda_workspace(struct device *d, size_t n_bytes);
 /* device_put(), device_get() and device_wait(). */
@@ -54,7 +58,7 @@ void cuda_put(struct device *d, void *to, const void *from, size_t n_bytes);
 void cuda_get(struct device *d, void *to, const void *from, size_t n_bytes);
 void cuda_wait(struct device *d);
 
-/* What PT_LAB_OFF may leave out; lab.cu says what each is. */
+/* The optimizations that PT_LAB_OFF can disable, explained in lab.cu. */
 enum lab {
 	LAB_XENT = 1,
 	LAB_SUM = 2,
@@ -67,9 +71,9 @@ enum lab {
 };
 bool cuda_lab_off(const struct device *d, enum lab what);
 
-/* An argument of a launch, as messages tell it. */
+/* An argument of a launch, for error messages. */
 struct cuda_arg {
-	char kind; /* i, f, p, or another that is passed over */
+	char kind; /* i, f, p; any other: not printed */
 	union {
 		int64_t i;
 		double f;
@@ -85,7 +89,8 @@ struct cuda_launch {
 	struct cuda_arg args[28];
 };
 
-/* Around all that is asked of the device: for errors, and for the table of times. */
+/* Called before and after every operation that is enqueued: for error messages and
+ * profiles. */
 void cuda_before(struct device *d, const struct cuda_launch *l);
 void cuda_after(struct device *d, const char *name);
 
@@ -132,8 +137,8 @@ static inline struct cuda_arg cuda_arg_of(float x)
 	return a;
 }
 
-/* kernel(args...) on the stream of computation; `name`: of the function of kernels.h. An empty
- * grid is no launch. */
+/* Launches kernel(args...) on the compute stream; `name` is the function of kernels.h. Does
+ * nothing for an empty grid. */
 template <typename... P, typename... A>
 static inline void launch(struct device *d, const char *name, dim3 grid, dim3 block,
 	size_t shared_bytes, void (*kernel)(P...), A... args)
@@ -144,14 +149,14 @@ static inline void launch(struct device *d, const char *name, dim3 grid, dim3 bl
 		{cuda_arg_of(args)...}};
 	cuda_before(d, &l);
 #ifdef PT_EMULATED
-	emu_pointer(name, NULL); /* where all pointers are in structs */
+	emu_pointer(name, NULL); /* for kernels whose pointers are all in structs */
 	for (int i = 0; i < l.n_args; i++)
 		if (l.args[i].kind == 'p')
 			emu_pointer(name, l.args[i].p);
 	emu_launch(
 		grid, block, shared_bytes, [=] { kernel(args...); }, cuda_stream(d));
 #else
-	if (shared_bytes > FULL_BYTES_OF_SHARED) {
+	if (shared_bytes > DEFAULT_SHARED_BYTES) {
 		cuda_check_shared(d, name, shared_bytes);
 		cuda_check(d,
 			cudaFuncSetAttribute(kernel,
@@ -165,7 +170,7 @@ static inline void launch(struct device *d, const char *name, dim3 grid, dim3 bl
 	cuda_after(d, name);
 }
 
-/* fn(T()) with the C type of a number format. */
+/* Calls fn(T()) with the C++ type of a number format. */
 template <typename F> static inline void by_type(enum dtype type, F fn)
 {
 	switch (type) {
@@ -217,14 +222,14 @@ template <> __device__ inline __half narrow(float x)
 	return __float2half_rn(x);
 }
 
-/* N numbers that one thread loads or stores at once, up to 16 bytes. */
+/* N numbers that one thread loads or stores in one access of up to 16 bytes. */
 template <typename T, int N> struct alignas(sizeof(T) * N) pack {
 	T x[N];
 };
 
 /* ---- warps -------------------------------------------------------------------------- */
 
-/* Of all lanes, on all lanes, by a butterfly: an order that is always the same. */
+/* All-reduce over the lanes of a warp, as a butterfly: the order of additions is fixed. */
 static __device__ inline float warp_sum(float x)
 {
 	for (int i = WARP / 2; i; i /= 2)

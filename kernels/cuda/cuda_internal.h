@@ -1,4 +1,4 @@
-/* Shared by the files that make the device itself; kernels need cuda.h only. */
+/* Shared by the files that implement the device; kernels need cuda.h only. */
 #ifndef KERNELS_CUDA_INTERNAL_H
 #define KERNELS_CUDA_INTERNAL_H
 
@@ -18,56 +18,54 @@ struct copy_streams; /* copies.cu */
 
 enum { LAUNCHES_KEPT = 6 };
 enum { STAGE_SLOTS = 8, STAGE_BYTES = 2 << 20 };
-enum { GEMM_WORKSPACE = 32 << 20, MOST_RUNS = 128 };
+enum { GEMM_WORKSPACE = 32 << 20, MAX_RUNS = 128 };
 
-/*
- * Pinned memory on the way to and from the device. What is put goes into slots that are taken
- * in turn; one is taken again when the device has got all that was in it.
- */
+/* Pinned staging buffers. device_put() copies through slots that are used in turn; a slot is
+ * used again after the device has read its contents. */
 struct stage {
 	char *put, *get; /* [STAGE_SLOTS * STAGE_BYTES], [2 * STAGE_BYTES] */
 	int slot;
-	size_t at; /* in it */
-	cudaEvent_t gone[STAGE_SLOTS], came[2];
+	size_t at; /* offset in the slot */
+	cudaEvent_t put_done[STAGE_SLOTS], get_done[2];
 };
 
-/* What was asked for and is looked at later: on its way through pinned memory. */
+/* An asynchronous copy to the host, through pinned memory. */
 struct async_readback {
 	char *from; /* [GET_MOST] */
 	void *to;
-	size_t n_bytes; /* 0: nothing */
-	cudaEvent_t came;
+	size_t n_bytes; /* 0: none in progress */
+	cudaEvent_t done;
 };
 
 struct cuda_device {
 	struct device_options o;
 	char model[256], name[400];
-	int arch;	    /* 90: compute capability 9.0 */
-	size_t shared_most; /* bytes of shared memory that a block may have */
+	int arch;		 /* 90: compute capability 9.0 */
+	size_t max_shared_bytes; /* bytes of shared memory that a block may have */
 	int multiprocessors;
-	/* Maps of tensors, for the kernels of sm_90 alone; NULL: those are not used. */
+	/* Encodes tensor maps, for the kernels of sm_90; NULL: these kernels are not used. */
 	PFN_cuTensorMapEncodeTiled_v12000 map_encode;
 	struct attn_work *attn_work;
-	bool waits;	 /* after each launch */
-	bool measures;	 /* which algorithm of a matmul is the quickest */
-	int64_t lab_off; /* of enum lab: what is left out */
+	bool waits;	 /* synchronizes after each launch */
+	bool measures;	 /* chooses matmul algorithms by their times */
+	int64_t lab_off; /* bits of enum lab: optimizations that are disabled */
 	cudaStream_t stream;
 	struct stage stage;
 	struct async_readback readback;
 	void *workspace; /* CUDA_WORKSPACE */
-	int64_t taken_bytes;
+	int64_t allocated_bytes;
 
 	struct cuda_launch last[LAUNCHES_KEPT]; /* launch i at i % LAUNCHES_KEPT */
 	int64_t n_launches;
-	struct profile *profile; /* NULL: not now */
-	struct graph *graph;	 /* NULL: there was none yet */
+	struct profile *profile; /* NULL: not profiling */
+	struct graph *graph;	 /* NULL: none yet */
 	struct timer *timer;
 	struct copy_streams
-		*copy_streams; /* of copies beside kernels; NULL: there was none yet */
+		*copy_streams; /* for copies that overlap with kernels; NULL: none yet */
 
 	cublasLtHandle_t cublas;
 	void *gemm_workspace; /* GEMM_WORKSPACE */
-	void *copies;	      /* of operands in another form; grows */
+	void *copies;	      /* converted operands; grows */
 	size_t copies_bytes;
 	struct plans *plans;
 };
@@ -79,7 +77,7 @@ static inline struct cuda_device *cuda_of(const struct device *d)
 
 /* ---- device.cu ---------------------------------------------------------------------- */
 
-/* Memory of the device for ourselves; that there is none is the end. */
+/* Allocates device memory for the plugin itself; failure ends the program. */
 void *cuda_memory(struct device *d, size_t n_bytes, const char *what);
 
 /* ---- lab.cu ------------------------------------------------------------------------- */
@@ -93,19 +91,19 @@ extern const struct kernels cuda_kernels;
 
 /* ---- copies.cu ---------------------------------------------------------------------- */
 
-/* A copy, as cuda_before() is told of it. */
+/* The description of a copy for cuda_before(). */
 struct cuda_launch cuda_copy_of(
 	const char *name, void *to, const void *from, size_t n_bytes);
 uint64_t cuda_copy_begin(struct device *d, bool out, void *to, const void *from,
 	size_t n_bytes, uint64_t after);
 void cuda_copy_end(struct device *d, uint64_t ticket);
-/* Until all copies are done. */
+/* Waits for all copies. */
 void cuda_copies_wait(struct device *d);
 void cuda_copies_free(struct device *d);
 
 /* ---- launch.cu ---------------------------------------------------------------------- */
 
-/* cuda_before() and cuda_after(), of what is asked of another stream. */
+/* cuda_before() and cuda_after() for another stream. */
 void cuda_before_in(struct device *d, const struct cuda_launch *l, cudaStream_t stream);
 void cuda_after_in(struct device *d, const char *name, cudaStream_t stream);
 void cuda_profile_begin(struct device *d);
@@ -113,7 +111,7 @@ void cuda_profile_end(struct device *d, struct str *out);
 void cuda_range(struct device *d, const char *name);
 void cuda_range_end(struct device *d);
 
-/* ---- timer.cu: a stopwatch ------------------------------------------------------------- */
+/* ---- timer.cu ----------------------------------------------------------------------- */
 
 void cuda_timer_open(struct device *d);
 void cuda_timer_close(struct device *d);
@@ -127,16 +125,18 @@ bool cuda_graph_end(struct device *d);
 void cuda_graph_refill(struct device *d);
 void cuda_graph_launch(struct device *d);
 void cuda_graph_free(struct device *d);
-/* Between begin and end; and neither there, nor between refill and launch. */
-bool cuda_graph_notes(struct device *d);
-bool cuda_graph_rests(struct device *d);
-/* There can be no graph; `why` stays. */
-void cuda_graph_spoil(struct device *d, const char *why);
-/* Whether what is put was for the graph. */
+/* Whether a graph is being captured (between begin and end); whether it is neither captured
+ * nor refilled (between refill and launch). */
+bool cuda_graph_capturing(struct device *d);
+bool cuda_graph_idle(struct device *d);
+/* The capture cannot become a graph; `why`, a literal, is the reason. */
+void cuda_graph_reject(struct device *d, const char *why);
+/* A device_put() while capturing or refilling; false: neither, and nothing was done. */
 bool cuda_graph_put(struct device *d, void *to, const void *from, size_t n_bytes);
-/* p may be in use by the graph: it is given back with that, or now. */
-void cuda_graph_outlived(struct device *d, void *p);
-/* What was put so far has been read when the `later` that is asked for now has come. */
+/* Frees p, now or together with the graph that may use it. */
+void cuda_graph_free_later(struct device *d, void *p);
+/* The readback that is enqueued now completes after the device has read all data put so
+ * far. */
 void cuda_graph_readback(struct device *d);
 
 /* ---- round.cu ----------------------------------------------------------------------- */
@@ -145,7 +145,7 @@ void cuda_graph_readback(struct device *d);
 void cuda_round_by(struct device *d, const char *name, struct mat y, struct mat x,
 	const float *a, const float *b);
 
-/* ---- gemm.cu: a matmul as cuBLASLt sees it ------------------------------------------ */
+/* ---- gemm.cu: a matmul in cuBLASLt's layout ----------------------------------------- */
 
 enum epilogue {
 	EPILOGUE_NONE,
@@ -157,40 +157,40 @@ enum epilogue {
 };
 
 /*
- * d = op(a) op(b) + bias, or added to d. cuBLASLt's matrices are stored by columns, so that ours
- * are transposed in its eyes, and what it multiplies as a b is our b^T a^T: a is the right one of
- * our two.
+ * d = op(a) op(b) + bias, or added to d. cuBLASLt's matrices are column-major, so it reads
+ * our row-major ones as transposed, and its a b is our b^T a^T: a is our right operand.
  */
 struct gemm {
 	struct mat a, b, d;
-	bool ta, tb; /* transposed in its eyes */
+	bool ta, tb; /* transposed, for cuBLASLt */
 	void *bias;  /* as d, or NULL */
 	bool add;
-	/* How many such matmuls at once: operands and result of each lie behind those of the
-	 * one before. More than one have no bias, and are not added to d. */
+	/* The batch size of a strided batched matmul: operands and results are contiguous.
+	 * With more than 1, bias is NULL and add is false. */
 	int64_t runs;
-	/* GELU of the result, whose argument goes to aux; or the result times GELU's slope at aux.
-	 * Then `unfused` does the same by several kernels, which may be quicker. */
+	/* GELU of the result, whose argument is stored in aux; or the result times GELU's
+	 * derivative at aux. `unfused` computes the same with several kernels, which may be
+	 * faster. */
 	enum epilogue epilogue = EPILOGUE_NONE;
 	void *aux = NULL; /* as d */
 	void (*unfused)(struct device *, const struct gemm *) = NULL;
 };
 
-/* What a plan is for; all its members are of one size, so that it can be compared as bytes. */
+/* The key of a plan; all members have one size, so that keys can be compared as bytes. */
 struct gemm_key {
 	int64_t ta, tb, m, n, k, a, b, d, epilogue, add, align, runs;
 };
 
-/* ---- gemm_plan.cu: which of cuBLASLt's algorithms ------------------------------------ */
+/* ---- gemm_plan.cu: the choice of cuBLASLt algorithms -------------------------------- */
 
 void cuda_cublas_check(struct device *d, cublasStatus_t rc, const char *what);
-/* Multiplies; false: cuBLASLt has no algorithm for it, or what is done unfused is quicker or has
- * not been compared, and nothing was done. */
+/* Enqueues the matmul; false, with nothing done: cuBLASLt has no algorithm for it, or
+ * `unfused` is faster or was not compared. */
 bool cuda_gemm(struct device *d, const char *name, const struct gemm *p);
 void cuda_plans_free(struct device *d);
 void cuda_forget_algorithms(struct device *d);
 
-/* ---- gemm_text.cu: those that were chosen, as text ----------------------------------- */
+/* ---- gemm_text.cu: the chosen algorithms as text ------------------------------------ */
 
 void cuda_algorithms(struct device *d, struct str *out);
 int cuda_take_algorithms(struct device *d, const char *text, struct err *e);

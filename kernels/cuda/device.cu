@@ -1,7 +1,7 @@
 /*
- * The GPU as a device: opening it, its memory, and the ways there and back. All that is asked
- * of it goes into one stream, so that everything is done in the order in which it was asked;
- * but for the copies of copies.cu, which go on beside that.
+ * The GPU as a device: opening it, its memory, and copies in both directions. All operations
+ * are enqueued in one stream and so complete in order, except the copies of copies.cu, which
+ * overlap with it.
  */
 #include "kernels/cuda/cuda_internal.h"
 
@@ -21,8 +21,8 @@ __attribute__((visibility("default"))) device_finder pt_cuda_gpu;
 
 /* ---- memory ------------------------------------------------------------------------- */
 
-/* A part of what is free is for what CUDA loads when it is first needed: kernels, of which
- * cuBLASLt has large ones, their stacks, and graphs. */
+/* A part of the free memory is reserved for what CUDA allocates lazily: kernels (cuBLASLt has
+ * large ones), their stacks, and graphs. */
 static void memory_of(const struct device *d, int64_t *used, int64_t *free_now)
 {
 	enum { LOADED_PART = 256 };
@@ -32,8 +32,8 @@ static void memory_of(const struct device *d, int64_t *used, int64_t *free_now)
 	*used = (int64_t)(total - left);
 	*free_now = max64(0, (int64_t)left - (int64_t)(total / LOADED_PART));
 	if (c->o.memory_bytes)
-		*free_now =
-			min64(*free_now, max64(0, c->o.memory_bytes - c->taken_bytes));
+		*free_now = min64(
+			*free_now, max64(0, c->o.memory_bytes - c->allocated_bytes));
 }
 
 static NORETURN void out_of_memory(struct device *d, size_t n_bytes, const char *what)
@@ -46,13 +46,13 @@ static NORETURN void out_of_memory(struct device *d, size_t n_bytes, const char 
 		text_bytes(in_use, (double)used), text_bytes(left, (double)free_now));
 }
 
-/* 0, or that there is not so much. */
+/* -1: not enough memory. */
 static int try_memory(struct device *d, void **p, size_t n_bytes)
 {
 	*p = NULL;
 	cudaError_t rc = cudaMalloc(p, n_bytes);
 	if (rc == cudaErrorMemoryAllocation) {
-		cudaGetLastError(); /* it is said, and not to be met again */
+		cudaGetLastError(); /* clears the runtime's last error */
 		return -1;
 	}
 	cuda_check(d, rc, "alloc");
@@ -83,11 +83,11 @@ static void *cuda_alloc(struct device *d, size_t n_bytes)
 	struct cuda_device *c = cuda_of(d);
 	int64_t most = c->o.memory_bytes;
 	void *p;
-	BUG_ON(!cuda_graph_rests(d));
-	if (!n_bytes || (most && (int64_t)n_bytes > most - c->taken_bytes) ||
+	BUG_ON(!cuda_graph_idle(d));
+	if (!n_bytes || (most && (int64_t)n_bytes > most - c->allocated_bytes) ||
 		try_memory(d, &p, n_bytes))
 		return NULL;
-	c->taken_bytes += (int64_t)n_bytes;
+	c->allocated_bytes += (int64_t)n_bytes;
 	cuda_check(d, cudaMemsetAsync(p, 0, n_bytes, c->stream), "alloc");
 	return p;
 }
@@ -98,10 +98,11 @@ static void cuda_free(struct device *d, void *p, size_t n_bytes)
 		return;
 	cuda_wait(d);
 	cuda_check(d, cudaFree(p), "free");
-	cuda_of(d)->taken_bytes -= (int64_t)n_bytes;
+	cuda_of(d)->allocated_bytes -= (int64_t)n_bytes;
 }
 
-/* That there is not so much, or that the system pins no more, is told in several ways. */
+/* NULL: not enough memory, or the system's limit of pinned memory: the runtime has several
+ * codes for that. */
 static void *shared_alloc(struct device *d, size_t n_bytes)
 {
 	void *p = NULL;
@@ -122,17 +123,17 @@ static void shared_free(struct device *d, void *p)
 	cuda_check(d, cudaFreeHost(p), "pinned memory");
 }
 
-/* ---- there and back ------------------------------------------------------------------ */
+/* ---- copies -------------------------------------------------------------------------- */
 
-/* A whole slot, when what was in it is on the device. */
+/* Moves to the next slot, after the device has read its contents. */
 static void next_slot(struct device *d)
 {
 	struct cuda_device *c = cuda_of(d);
 	struct stage *s = &c->stage;
-	cuda_check(d, cudaEventRecord(s->gone[s->slot], c->stream), "put");
+	cuda_check(d, cudaEventRecord(s->put_done[s->slot], c->stream), "put");
 	s->slot = (s->slot + 1) % STAGE_SLOTS;
 	s->at = 0;
-	cuda_check(d, cudaEventSynchronize(s->gone[s->slot]), "put");
+	cuda_check(d, cudaEventSynchronize(s->put_done[s->slot]), "put");
 }
 
 void cuda_put(struct device *d, void *to, const void *from, size_t n_bytes)
@@ -159,13 +160,14 @@ void cuda_put(struct device *d, void *to, const void *from, size_t n_bytes)
 	cuda_after(d, "put");
 }
 
-/* A piece is on its way while the one before it is copied from where it came to. */
+/* A piece is copied from the device while the one before it is copied out of pinned
+ * memory. */
 void cuda_get(struct device *d, void *to, const void *from, size_t n_bytes)
 {
 	struct cuda_device *c = cuda_of(d);
 	struct stage *s = &c->stage;
 	int64_t n_pieces = ceil_div((int64_t)n_bytes, STAGE_BYTES);
-	BUG_ON(!cuda_graph_rests(d));
+	BUG_ON(!cuda_graph_idle(d));
 	if (!n_bytes)
 		return;
 	struct cuda_launch l = cuda_copy_of("get", to, from, n_bytes);
@@ -179,24 +181,26 @@ void cuda_get(struct device *d, void *to, const void *from, size_t n_bytes)
 					(const char *)from + at, n, cudaMemcpyDefault,
 					c->stream),
 				"get");
-			cuda_check(d, cudaEventRecord(s->came[i % 2], c->stream), "get");
+			cuda_check(
+				d, cudaEventRecord(s->get_done[i % 2], c->stream), "get");
 		}
 		if (i == 0)
 			continue;
 		at -= STAGE_BYTES;
 		n = (size_t)min64((int64_t)(n_bytes - at), STAGE_BYTES);
-		cuda_check(d, cudaEventSynchronize(s->came[(i - 1) % 2]), "get");
+		cuda_check(d, cudaEventSynchronize(s->get_done[(i - 1) % 2]), "get");
 		memcpy((char *)to + at, s->get + (i - 1) % 2 * STAGE_BYTES, n);
 	}
 	cuda_after(d, "get");
 }
 
-/* In a graph the event is one of its own, which each launch records; elsewhere it may not be. */
+/* While capturing, the event must be recorded as external, so that each launch of the graph
+ * records it; otherwise it must not be. */
 static void cuda_get_begin(struct device *d, void *to, const void *from, size_t n_bytes)
 {
 	struct cuda_device *c = cuda_of(d);
 	struct async_readback *l = &c->readback;
-	bool noted = cuda_graph_notes(d);
+	bool capturing = cuda_graph_capturing(d);
 	BUG_ON(n_bytes > GET_MOST);
 	struct cuda_launch launch = cuda_copy_of("get", to, from, n_bytes);
 	cuda_before(d, &launch);
@@ -206,10 +210,10 @@ static void cuda_get_begin(struct device *d, void *to, const void *from, size_t 
 		cudaMemcpyAsync(l->from, from, n_bytes, cudaMemcpyDefault, c->stream),
 		"get");
 	cuda_check(d,
-		cudaEventRecordWithFlags(l->came, c->stream,
-			noted ? cudaEventRecordExternal : cudaEventRecordDefault),
+		cudaEventRecordWithFlags(l->done, c->stream,
+			capturing ? cudaEventRecordExternal : cudaEventRecordDefault),
 		"get");
-	if (noted)
+	if (capturing)
 		cuda_graph_readback(d);
 	cuda_after(d, "get");
 }
@@ -217,14 +221,14 @@ static void cuda_get_begin(struct device *d, void *to, const void *from, size_t 
 static void cuda_get_end(struct device *d)
 {
 	struct async_readback *l = &cuda_of(d)->readback;
-	BUG_ON(!cuda_graph_rests(d) || !l->n_bytes);
-	cuda_check(d, cudaEventSynchronize(l->came), "get");
+	BUG_ON(!cuda_graph_idle(d) || !l->n_bytes);
+	cuda_check(d, cudaEventSynchronize(l->done), "get");
 	memcpy(l->to, l->from, l->n_bytes);
 }
 
 void cuda_wait(struct device *d)
 {
-	BUG_ON(!cuda_graph_rests(d));
+	BUG_ON(!cuda_graph_idle(d));
 	cuda_check(d, cudaStreamSynchronize(cuda_of(d)->stream), "wait");
 	cuda_copies_wait(d);
 }
@@ -241,14 +245,14 @@ static void stage_open(struct device *d)
 	struct async_readback *l = &cuda_of(d)->readback;
 	cuda_check(d, cudaMallocHost((void **)&l->from, GET_MOST), "pinned memory");
 	cuda_check(
-		d, cudaEventCreateWithFlags(&l->came, cudaEventDisableTiming), "events");
+		d, cudaEventCreateWithFlags(&l->done, cudaEventDisableTiming), "events");
 	for (int i = 0; i < STAGE_SLOTS; i++)
 		cuda_check(d,
-			cudaEventCreateWithFlags(&s->gone[i], cudaEventDisableTiming),
+			cudaEventCreateWithFlags(&s->put_done[i], cudaEventDisableTiming),
 			"events");
 	for (int i = 0; i < 2; i++)
 		cuda_check(d,
-			cudaEventCreateWithFlags(&s->came[i], cudaEventDisableTiming),
+			cudaEventCreateWithFlags(&s->get_done[i], cudaEventDisableTiming),
 			"events");
 }
 
@@ -256,20 +260,20 @@ static void close_device(struct device *d)
 {
 	struct cuda_device *c = cuda_of(d);
 	struct stage *s = &c->stage;
-	struct str nobody = {};
+	struct str unused = {};
 	cuda_wait(d);
-	cuda_profile_end(d, &nobody);
-	str_free(&nobody);
+	cuda_profile_end(d, &unused);
+	str_free(&unused);
 	cuda_graph_free(d);
 	cuda_timer_close(d);
 	cuda_copies_free(d);
 	cuda_plans_free(d);
 	cublasLtDestroy(c->cublas);
 	for (int i = 0; i < STAGE_SLOTS; i++)
-		cudaEventDestroy(s->gone[i]);
+		cudaEventDestroy(s->put_done[i]);
 	for (int i = 0; i < 2; i++)
-		cudaEventDestroy(s->came[i]);
-	cudaEventDestroy(c->readback.came);
+		cudaEventDestroy(s->get_done[i]);
+	cudaEventDestroy(c->readback.done);
 	cudaFreeHost(s->put);
 	cudaFreeHost(s->get);
 	cudaFreeHost(c->readback.from);
@@ -304,8 +308,8 @@ static const struct device_ops ops = {name_of, model_of, is_exact, memory_of, cu
 	cuda_graph_launch, cuda_algorithms, cuda_take_algorithms, cuda_forget_algorithms,
 	cuda_profile_begin, cuda_profile_end, cuda_range, cuda_range_end};
 
-/* "580.95.05", of a text like "NVRM version: NVIDIA UNIX x86_64 Kernel Module  580.95.05  Tue
- * ...": the first number with a point; "unknown" where that is not told. */
+/* "580.95.05", from a text like "NVRM version: NVIDIA UNIX x86_64 Kernel Module 580.95.05 Tue
+ * ...": the first number with a point, or "unknown". */
 static void driver_text(char text[32])
 {
 	static const char digits[] = "0123456789.";
@@ -338,7 +342,7 @@ static void name_device(struct cuda_device *c)
 		c->arch == 90 && !c->map_encode ? ", PT_ATTENTION=mma" : "");
 }
 
-/* Words for who asked for a GPU; 1: there is none, which others need not hear. */
+/* 1: there is no GPU (not reported unless one was requested). */
 static int no_gpu(struct err *e)
 {
 	const char *seen = getenv("CUDA_VISIBLE_DEVICES");
@@ -369,9 +373,9 @@ extern "C" uint64_t pt_cuda_gpu(int rank)
 	return id | 1;
 }
 
-/* Which of n GPUs a rank has, and how many ranks of this host have it: they are dealt out in
- * turn. */
-static int deal_gpu(struct device *d, const struct device_options *o, int n)
+/* Assigns the n GPUs to the ranks of this host round-robin: the rank's GPU and how many ranks
+ * share it. */
+static int assign_gpu(struct device *d, const struct device_options *o, int n)
 {
 	int ranks = o->ranks > 1 ? o->ranks : 1;
 	d->number = o->rank % n;
@@ -379,7 +383,7 @@ static int deal_gpu(struct device *d, const struct device_options *o, int n)
 	return o->alone && d->sharers > 1;
 }
 
-/* One of the GPUs that CUDA shows; what is missing is said with what to do about it. */
+/* Opens the rank's GPU. Errors say what to do. 1: see no_gpu(). */
 static int find_gpu(struct device *d, struct cuda_device *c, struct err *e)
 {
 	struct cudaDeviceProp p;
@@ -397,7 +401,7 @@ static int find_gpu(struct device *d, struct cuda_device *c, struct err *e)
 			CUDART_VERSION % 1000 / 10);
 	if (rc == cudaErrorNoDevice || (rc == cudaSuccess && !n))
 		return no_gpu(e);
-	if (rc == cudaSuccess && deal_gpu(d, &c->o, n)) {
+	if (rc == cudaSuccess && assign_gpu(d, &c->o, n)) {
 		err_set(e, EX_FAILED, "%d ranks have %d GPU%s", c->o.ranks, n,
 			n == 1 ? "" : "s");
 		return 1;
@@ -407,7 +411,8 @@ static int find_gpu(struct device *d, struct cuda_device *c, struct err *e)
 	if (rc == cudaSuccess)
 		rc = cudaSetDevice(d->number);
 	if (rc == cudaSuccess)
-		rc = cudaFree(0); /* opens it; somebody else may have it for himself */
+		rc = cudaFree(
+			0); /* creates the context; another process may have exclusive use */
 	if (rc != cudaSuccess)
 		return err_set(e, EX_FAILED,
 			"the GPU cannot be opened: %s (%s); does nvidia-smi work, and is "
@@ -415,7 +420,7 @@ static int find_gpu(struct device *d, struct cuda_device *c, struct err *e)
 			cudaGetErrorString(rc), cudaGetErrorName(rc));
 	snprintf(c->model, sizeof(c->model), "%s", p.name);
 	c->arch = 10 * p.major + p.minor;
-	c->shared_most = p.sharedMemPerBlockOptin;
+	c->max_shared_bytes = p.sharedMemPerBlockOptin;
 	c->multiprocessors = p.multiProcessorCount;
 	if (c->arch < 80)
 		return err_set(e, EX_FAILED,
@@ -425,7 +430,7 @@ static int find_gpu(struct device *d, struct cuda_device *c, struct err *e)
 	return 0;
 }
 
-/* The little that every device needs, which may be more than others have left. */
+/* Checks that the fixed buffers fit beside other processes' memory. */
 static int has_room(struct cuda_device *c, struct err *e)
 {
 	enum { NEEDED = CUDA_WORKSPACE + GEMM_WORKSPACE + (32 << 20) };
@@ -435,14 +440,14 @@ static int has_room(struct cuda_device *c, struct err *e)
 	if (left >= NEEDED)
 		return 0;
 	return err_set(e, EX_FAILED,
-		"%s has %s of memory free, and %s is needed before anything else; who "
-		"uses "
-		"it, nvidia-smi tells",
+		"%s has %s of memory free, and needs %s before anything else; "
+		"nvidia-smi tells which processes use it",
 		c->model, text_bytes(left_text, (double)left),
 		text_bytes(need_text, NEEDED));
 }
 
-/* What the kernels for sm_90 need of the driver. PT_ATTENTION=mma: they are not used. */
+/* Finds the driver function that the kernels of sm_90 need. PT_ATTENTION=mma disables
+ * them. */
 static int find_maps(struct cuda_device *c, struct err *e)
 {
 	cudaDriverEntryPointQueryResult found = cudaDriverEntryPointSymbolNotFound;

@@ -1,4 +1,5 @@
-/* Sums over the vectors of several workers, and their updates (local SGD). */
+/* Local SGD (EDiT): pseudo-gradients, their combination over workers, and their
+ * sparsification. */
 #include "kernels/cuda/vector.h"
 
 enum { N = PER_PACK<float> };
@@ -43,30 +44,30 @@ void cuda_mix(struct device *d, float *p, const float *a, int64_t n, float keep)
 		1 - keep, in_packs(p, 0, N) && in_packs(a, 0, N));
 }
 
-/* ---- one vector of many ------------------------------------------------------------- */
+/* ---- combining the workers' vectors ------------------------------------------------- */
 
 static __device__ inline float sign_of(float x)
 {
 	return (float)((x > 0) - (x < 0));
 }
 
-/* Who brings what: x[workers], weight[workers]. */
-struct brought {
+/* x[workers], weight[workers]. */
+struct worker_vectors {
 	const float *const *x;
 	const float *weight;
 	int workers;
 };
 
-/* What has no weight counts for nothing, whatever it is. */
-static __device__ inline float term_of(const struct brought b, int worker, int64_t i)
+/* A vector of weight 0 does not count, NaN and infinity included. */
+static __device__ inline float term_of(
+	const struct worker_vectors b, int worker, int64_t i)
 {
 	float w = b.weight[worker];
 	return w != 0 ? __fmul_rn(w, b.x[worker][i]) : 0;
 }
 
-/* A thread an element; neighbours read neighbours of each worker. */
-static __global__ void combine_kernel(
-	float *out, const struct brought b, int64_t n, enum sign_vote by, bool normalize)
+static __global__ void combine_kernel(float *out, const struct worker_vectors b,
+	int64_t n, enum sign_vote by, bool normalize)
 {
 	const float nothing = 1e-8f;
 	int64_t i = thread_number();
@@ -99,13 +100,13 @@ void cuda_combine(struct device *d, float *out, const float *const *x, int64_t n
 	char *room = (char *)cuda_workspace(d, x_bytes + weight_bytes);
 	cuda_put(d, room, x, x_bytes);
 	cuda_put(d, room + x_bytes, c->weight, weight_bytes);
-	struct brought b = {
+	struct worker_vectors b = {
 		(const float *const *)room, (const float *)(room + x_bytes), c->workers};
 	launch(d, "combine", grid_of_packs(1, n, 1), THREADS, 0, combine_kernel, out, b,
 		n, c->vote, c->normalize);
 }
 
-/* ---- fewer elements ----------------------------------------------------------------- */
+/* ---- random sparsification ---------------------------------------------------------- */
 
 static __global__ void keep_random_kernel(
 	float *x, int64_t rows, int64_t cols, struct keep keep)

@@ -1,8 +1,8 @@
 /*
- * Embeddings. The backward sorts (token, row) pairs, so that the rows of a token lie together
- * in their order; no two pairs are equal, so there is one result of sorting. Then a token's
- * rows are added in pieces of so many that one block does not work at a frequent token for
- * long, and the pieces of a token in their order.
+ * Embeddings. The backward sorts (token, row) pairs, so that the rows of a token are
+ * contiguous and in order; no two pairs are equal, so the sorted order is unique. Then a
+ * token's rows are added in pieces, so that no block takes long with a frequent token, and
+ * the pieces of a token are added in order.
  */
 #include "kernels/cuda/vector.h"
 
@@ -44,10 +44,10 @@ void cuda_embed_fwd(struct device *d, struct mat y, struct mat w, const int32_t 
 
 /* ---- sorting ------------------------------------------------------------------------ */
 
-enum { SORTED = 1024 };	     /* keys that one block sorts */
-#define NOT_HERE 0xffffffffu /* the token of a row that is not of this table */
+enum { SORTED = 1024 };	     /* keys sorted by one block */
+#define NOT_HERE 0xffffffffu /* the token of a row outside this slice of the table */
 
-/* A token above its row. */
+/* The token in the upper bits, the row in the lower ones. */
 static __device__ inline uint64_t key_of(uint32_t token, uint32_t row)
 {
 	return (uint64_t)token << 32 | row;
@@ -95,8 +95,8 @@ static __device__ inline int64_t below(const uint64_t *keys, int64_t n, uint64_t
 	return low;
 }
 
-/* Pairs of neighbouring sorted runs become one: a key goes behind those of the other run that
- * are below it. */
+/* Merges pairs of neighbouring sorted runs: the position of a key is its index plus the
+ * number of smaller keys in the other run. */
 static __global__ void merge_kernel(
 	uint64_t *to, const uint64_t *from, int64_t n, int64_t run)
 {
@@ -111,7 +111,7 @@ static __global__ void merge_kernel(
 	to[pair + (i - mine) + below(from + other, others, key)] = key;
 }
 
-/* Returns which of the two has the result. */
+/* Returns the buffer, a or b, that has the result. */
 static uint64_t *sort_rows(struct device *d, uint64_t *a, uint64_t *b, const int32_t *ids,
 	int64_t n, int64_t first, int64_t vocab)
 {
@@ -129,8 +129,8 @@ static uint64_t *sort_rows(struct device *d, uint64_t *a, uint64_t *b, const int
 
 /* ---- adding ------------------------------------------------------------------------- */
 
-/* A block looks for pieces that begin at any of 32 sorted keys, and does them in one part of
- * the columns. */
+/* A block finds the pieces that begin at any of 32 sorted keys, and adds one part of their
+ * columns. */
 enum { SUM_WARPS = 2, SUM_COLS = SUM_WARPS * WARP * PER_PACK<float> };
 
 struct sorted {
@@ -143,8 +143,8 @@ static __device__ inline uint32_t token_at(const struct sorted s, int64_t i)
 	return (uint32_t)(s.keys[i] >> 32);
 }
 
-/* The piece that begins at key i; none: rows is 0. Of a token's pieces, is it the first, the
- * last? */
+/* The piece that begins at key i (rows is 0 if none does), and whether it is the first and
+ * the last of its token. */
 struct piece {
 	int rows;
 	bool first, last;
@@ -159,7 +159,7 @@ static __device__ inline struct piece piece_at(const struct sorted s, int64_t i)
 	if (token == NOT_HERE)
 		return p;
 	p.first = i == 0 || token_at(s, i - 1) != token;
-	if (!p.first) { /* one that is not has a whole one before it */
+	if (!p.first) { /* a later piece follows a complete one */
 		if (i < s.piece || token_at(s, i - s.piece) != token)
 			return p;
 		if ((i - below(s.keys, i, key_of(token, 0))) % s.piece)
@@ -173,7 +173,7 @@ static __device__ inline struct piece piece_at(const struct sorted s, int64_t i)
 	return p;
 }
 
-/* That of another lane. */
+/* The piece of another lane. */
 static __device__ inline struct piece piece_of(const struct piece p, int lane)
 {
 	struct piece r;
@@ -185,21 +185,20 @@ static __device__ inline struct piece piece_of(const struct piece p, int lane)
 	return r;
 }
 
-/* Where the sum of a piece goes when its token has more of them. Between begins of pieces that
- * are a token's first, and have others behind them, there are more than `piece` keys; likewise
- * between those that are not the first. */
+/* The slot of a piece's sum, if its token has several pieces. First pieces of such tokens
+ * begin at least `piece` keys apart, and so do later pieces, so slots are unique. */
 static __device__ inline int64_t slot_of(const struct sorted s, int64_t i, bool is_first)
 {
 	return 2 * (i / s.piece) + (is_first ? 0 : 1);
 }
 
-/* from[row of key], rows of cols, added in the order of the keys. */
+/* Sums the rows from[row of key] in the order of the keys. */
 static __device__ inline void sum_piece(float (&sum)[PER_PACK<float>], const float *from,
 	const uint64_t *keys, int64_t rows, int64_t cols, int64_t left, bool whole)
 {
 	enum { N = PER_PACK<float>, AT_ONCE = 8 };
 	int64_t i = 0;
-	for (; i + AT_ONCE <= rows; i += AT_ONCE) { /* loads that go on together */
+	for (; i + AT_ONCE <= rows; i += AT_ONCE) { /* independent loads */
 		float v[AT_ONCE][N];
 #pragma unroll
 		for (int r = 0; r < AT_ONCE; r++)

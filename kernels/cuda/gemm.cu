@@ -1,7 +1,6 @@
 /*
- * Matmuls, by cuBLASLt: its matrices are stored by columns, so that ours are transposed in its
- * eyes, and the right one of our two is its first. What it has no algorithm for is brought into
- * a form for which it has one.
+ * Matmuls by cuBLASLt, whose matrices are column-major: it reads our matrices as transposed,
+ * and our right operand is its first. Operands that it has no algorithm for are converted.
  */
 #include "kernels/cuda/cuda_internal.h"
 #include "kernels/cuda/vector.h"
@@ -19,19 +18,19 @@ static bool is_byte(enum dtype type)
 	return dtype_bytes(type) == 1;
 }
 
-/* ---- operands in another form -------------------------------------------------------- */
+/* ---- converted operands -------------------------------------------------------------- */
 
-/* Temporary memory of one matmul, however large. */
+/* Temporary memory of one matmul, of any size. */
 static void *copies_of(struct device *d, size_t n_bytes)
 {
 	struct cuda_device *c = cuda_of(d);
 	bool grows = n_bytes > c->copies_bytes;
-	if (grows && cuda_graph_notes(d)) {
-		cuda_graph_spoil(d, "it has a matmul that was not done before");
+	if (grows && cuda_graph_capturing(d)) {
+		cuda_graph_reject(d, "it has a matmul of a new shape");
 		return c->workspace;
 	}
 	if (grows) {
-		cuda_graph_outlived(d, c->copies);
+		cuda_graph_free_later(d, c->copies);
 		c->copies = cuda_memory(d, n_bytes, "a matmul's operands");
 		c->copies_bytes = n_bytes;
 	}
@@ -40,7 +39,7 @@ static void *copies_of(struct device *d, size_t n_bytes)
 
 enum { TILE = 64, TILE_THREADS = 256 };
 
-/* to[cols, rows] = from[rows, cols]^T, of bytes: a tile a block. */
+/* to[cols, rows] = from[rows, cols]^T, for bytes: a block for each tile. */
 static __global__ void transpose_bytes(
 	uint8_t *to, const uint8_t *from, int64_t rows, int64_t cols)
 {
@@ -67,7 +66,7 @@ static struct mat transposed(struct device *d, const char *name, struct mat m, v
 	return t;
 }
 
-/* Each fp8 number is one of bf16, too. */
+/* fp8 to bf16, which is exact. */
 static __global__ void widen_bytes(
 	__nv_bfloat16 *to, const uint8_t *from, int64_t n, __nv_fp8_interpretation_t kind)
 {
@@ -99,7 +98,7 @@ static struct mat transpose_of(struct mat m)
 	return t;
 }
 
-/* Of the two ways in which an operand may be stored, the one along the sum, if it is there. */
+/* Uses the stored transposed copy of an operand where that is contiguous along k. */
 static struct gemm as_stored(struct gemm p)
 {
 	if (p.a.transposed && (!p.ta || !p.a.p)) {
@@ -113,7 +112,7 @@ static struct gemm as_stored(struct gemm p)
 	return p;
 }
 
-/* Matrix units for fp8 came with sm_89, and take operands in lines of 16 bytes. */
+/* fp8 tensor cores need sm_89, and operands with rows of multiples of 16 bytes. */
 static bool fp8_fits(struct device *d, const struct gemm *p)
 {
 	uintptr_t places = (uintptr_t)p->a.p | (uintptr_t)p->b.p;
@@ -122,7 +121,7 @@ static bool fp8_fits(struct device *d, const struct gemm *p)
 	       !(p->a.type == DT_E5M2 && p->b.type == DT_E5M2);
 }
 
-/* Both operands along the sum, which is how those units want them. */
+/* Both operands contiguous along k, as fp8 tensor cores need them. */
 static struct gemm along_sum(struct device *d, const char *name, struct gemm p)
 {
 	size_t a_bytes = p.ta ? 0 : (size_t)round_up(mat_bytes(p.a), LINE);
@@ -137,7 +136,7 @@ static struct gemm along_sum(struct device *d, const char *name, struct gemm p)
 	return p;
 }
 
-/* The same sum of the same products. */
+/* The same matmul with operands in bf16. */
 static struct gemm as_bf16(struct device *d, const char *name, struct gemm p)
 {
 	size_t a_bytes = (size_t)round_up(2 * mat_size(p.a), LINE);
@@ -147,8 +146,8 @@ static struct gemm as_bf16(struct device *d, const char *name, struct gemm p)
 	return p;
 }
 
-/* For numbers of 16 bits in shapes that suit no algorithm; not those of as_bf16(), which are where
- * these go. */
+/* For 16-bit operands in shapes without an algorithm; not after as_bf16(), which uses the
+ * same buffer. */
 static struct gemm as_fp32(struct device *d, struct gemm p)
 {
 	size_t a_bytes = (size_t)round_up(4 * mat_size(p.a), LINE);
@@ -164,29 +163,30 @@ static struct gemm as_fp32(struct device *d, struct gemm p)
 	return p;
 }
 
-/* ---- sums in runs --------------------------------------------------------------------- */
+/* ---- split-k sums -------------------------------------------------------------------- */
 
 /*
- * The gradient of a weight has few tiles and a long sum, and with a tile a block most of a GPU
- * would stand idle. So the rows are cut into runs, each with a sum of its own. How many is a
- * function of the shape alone: as many as give each multiprocessor something, of whole lines of
- * 16 rows, and of 1024 rows at least, so that a part costs little beside its sum.
+ * The gradient of a weight has few tiles and a long sum: with one block a tile, most
+ * multiprocessors would be idle. So the rows are cut into runs, each with a partial sum
+ * (split-k). Their number depends on the shape only: enough to use all multiprocessors; a run
+ * has a multiple of 16 rows, and at least 1024, so that adding the partial sums is cheap in
+ * comparison.
  */
 static int64_t runs_of(const struct gemm *p)
 {
-	enum { SIDE = 128, LINES = 16, LEAST_ROWS = 1024 };
+	enum { SIDE = 128, LINES = 16, MIN_ROWS = 1024 };
 	int64_t n = k_of(p), runs = 1;
 	int64_t tiles = ceil_div(p->d.rows, SIDE) * ceil_div(p->d.cols, SIDE);
 	if (p->ta || !p->tb || p->d.type != DT_F32)
 		return 1;
-	while (tiles * runs < MOST_RUNS && n % (2 * runs * LINES) == 0 &&
-		n / (2 * runs) >= LEAST_ROWS &&
+	while (tiles * runs < MAX_RUNS && n % (2 * runs * LINES) == 0 &&
+		n / (2 * runs) >= MIN_ROWS &&
 		2 * runs * mat_bytes(p->d) <= CUDA_WORKSPACE)
 		runs *= 2;
 	return runs;
 }
 
-/* to = (add ? to : 0) + part[0] + part[1] + ..., of n numbers each. */
+/* to = (add ? to : 0) + part[0] + part[1] + ..., n numbers each. */
 static __global__ void __launch_bounds__(THREADS) add_parts_kernel(
 	float *to, const float *part, int64_t n, int64_t n_parts, bool add, bool whole)
 {
@@ -211,7 +211,7 @@ static __global__ void __launch_bounds__(THREADS) add_parts_kernel(
 	store(to + at, total, left, whole);
 }
 
-/* false: there are no runs, or no algorithm for them. */
+/* false, with nothing done: one run, or no algorithm for several. */
 static bool gemm_in_runs(struct device *d, const char *name, struct gemm p)
 {
 	enum { N = PER_PACK<float> };
@@ -233,10 +233,11 @@ static bool gemm_in_runs(struct device *d, const char *name, struct gemm p)
 	return true;
 }
 
-/* ---- all ----------------------------------------------------------------------------- */
+/* ---- types of results and biases ----------------------------------------------------- */
 
-/* cuBLASLt takes a bias of the type of the result, but for fp8 operands and a result of fp32 one
- * of bf16, which would be worse than ours. It is brought to that type at the end of the room. */
+/* cuBLASLt takes a bias in the type of the result (for fp8 operands with a result of fp32 in
+ * bf16, which is less precise than ours). It is cast to that type at the end of the
+ * buffer. */
 static bool gemm_with(struct device *d, const char *name, struct gemm p, struct mat bias)
 {
 	enum { BIAS_ROOM = CUDA_WORKSPACE / 4 };
@@ -258,8 +259,8 @@ static bool gemm_with(struct device *d, const char *name, struct gemm p, struct 
 	return true;
 }
 
-/* From the sums in fp32 to what the result is to be. cuBLASLt takes scales with fp8 only, and the
- * bias comes after them. */
+/* Casts fp32 sums to the type of the result. cuBLASLt applies scales with fp8 only; the bias
+ * is added after them. */
 static void finish(struct device *d, const char *name, struct mat to, struct mat from,
 	const struct gemm *p, struct mat bias)
 {
@@ -283,8 +284,8 @@ static struct mat bias_of_sums(const struct gemm *p, struct mat bias)
 	return p->a.scale ? mat(NULL, 0, 0) : bias;
 }
 
-/* The result as fp32, a part of its rows at a time, and from there to what it is to be, or to be
- * added to. */
+/* Computes the result in fp32, some rows at a time, and casts it, or adds it, to the
+ * destination. */
 static bool gemm_in_half(
 	struct device *d, const char *name, struct gemm p, struct mat bias)
 {
@@ -304,7 +305,7 @@ static bool gemm_in_half(
 	return true;
 }
 
-/* cuBLASLt gives fp32, or the type of the operands. */
+/* cuBLASLt's results are fp32 or in the type of the operands. */
 static bool of_given_type(
 	struct device *d, const char *name, struct gemm p, struct mat bias)
 {
@@ -352,10 +353,10 @@ static void multiply(struct device *d, const char *name, struct gemm p, struct m
 			(long long)k_of(&p));
 }
 
-/* ---- GELU beside a matmul ------------------------------------------------------------ */
+/* ---- GELU as an epilogue ------------------------------------------------------------- */
 
-/* Of numbers of 16 bits: cuBLASLt's GELU is its tanh form, with an argument that is not rounded,
- * to a precision that suits these. It wants lines of 16 bytes. */
+/* 16-bit types only: cuBLASLt's GELU is the tanh form of an unrounded argument, precise
+ * enough for these. It needs rows of multiples of 16 bytes. */
 static bool gelu_fits(const struct gemm *p)
 {
 	return dtype_bytes(p->a.type) == 2 && p->d.type == p->a.type &&
@@ -396,8 +397,8 @@ void cuda_linear_gelu_fwd(struct device *d, struct mat y, struct mat a, struct m
 	cuda_act_fwd(d, ACT_GELU_TANH, y, a, mat(NULL, 0, 0));
 }
 
-/* Where bits are to be exact it is the matmul that does it wherever that can be, and not what was
- * quicker: all degrees of recomputation have this backward. */
+/* With exact matmuls the epilogue is used wherever possible, even if slower: all degrees of
+ * recomputation share this backward. */
 void cuda_linear_gelu_bwd(
 	struct device *d, struct mat da, struct mat dy, struct mat w, struct mat a)
 {

@@ -1,6 +1,6 @@
 /*
- * Plans: for each shape of matmul, which of cuBLASLt's algorithms. The first time it is asked
- * for, those that cuBLASLt thinks best are tried out and the quickest is taken from then on.
+ * Plans: the cuBLASLt algorithm for each shape of matmul. At its first use, the candidates of
+ * cuBLASLt's heuristic are timed, and the fastest is used from then on.
  */
 #include "kernels/cuda/gemm_plan.h"
 
@@ -20,7 +20,7 @@ void cuda_cublas_check(struct device *d, cublasStatus_t rc, const char *what)
 		cublasLtGetStatusString(rc), cublasLtGetStatusName(rc));
 }
 
-/* ---- what a plan is for --------------------------------------------------------------- */
+/* ---- keys of plans --------------------------------------------------------------------- */
 
 static cudaDataType_t type_of(int64_t type)
 {
@@ -29,8 +29,9 @@ static cudaDataType_t type_of(int64_t type)
 	return types[type];
 }
 
-/* All matrices, of all runs, begin at multiples of this. No load is wider than 16 bytes, and more
- * must not count: a slice's weights lie at other multiples of that in another layout. */
+/* The common alignment of the matrices of all runs, at most 16 bytes, the widest load: the
+ * alignment of a slice's weights beyond that depends on the layout, and the choice must
+ * not. */
 static int64_t alignment(const struct gemm *p)
 {
 	uintptr_t places = (uintptr_t)p->a.p | (uintptr_t)p->b.p | (uintptr_t)p->d.p |
@@ -109,9 +110,9 @@ void cuda_forget_algorithms(struct device *d)
 	cuda_of(d)->measures = false;
 }
 
-/* ---- what cuBLASLt is told about it ---------------------------------------------------- */
+/* ---- cuBLASLt descriptors -------------------------------------------------------------- */
 
-/* A matrix of each run, one behind the other. */
+/* `runs` contiguous matrices. */
 static cublasLtMatrixLayout_t layout(
 	struct device *d, int64_t type, int64_t rows, int64_t cols, int64_t runs)
 {
@@ -155,7 +156,7 @@ static void describe(struct device *d, struct plan *p)
 	SET(CUBLASLT_MATMUL_DESC_TRANSA, ta);
 	SET(CUBLASLT_MATMUL_DESC_TRANSB, tb);
 	SET(CUBLASLT_MATMUL_DESC_EPILOGUE, epilogues[k->epilogue]);
-	/* The heuristic looks at where these lie: no further than at their alignment. */
+	/* The heuristic uses the alignment of these addresses. */
 	const void *place = (const void *)(uintptr_t)k->align;
 	if (k->epilogue == EPILOGUE_BIAS || k->epilogue == EPILOGUE_GELU_BIAS) {
 		int32_t type = type_of(k->d);
@@ -166,8 +167,8 @@ static void describe(struct device *d, struct plan *p)
 		SET(CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_LD, k->m);
 		SET(CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_POINTER, place);
 	}
-	/* And whether there are scales, which not all kernels can have. Sums of fewer bits are for the
-	 * forward, as in torchao: there both are e4m3. */
+	/* It also needs to know of scales, which not all kernels support. Fast accumulation
+	 * is for the forward, where both operands are e4m3, as in torchao. */
 	const void *scale = (const void *)alignof(float);
 	int8_t coarse = !cuda_of(d)->o.exact && k->a == DT_E4M3 && k->b == DT_E4M3;
 	if (dtype_bytes((enum dtype)k->a) == 1) {
@@ -191,7 +192,7 @@ static void set_pointer(struct device *d, const struct plan *p,
 		"a pointer of a matmul");
 }
 
-/* Of fp8 alone; where there is none, nothing is multiplied. */
+/* For fp8 only; NULL: no scale. */
 static void set_scales(struct device *d, const struct plan *p, const struct gemm *x)
 {
 	if (dtype_bytes((enum dtype)p->key.a) != 1)
@@ -200,7 +201,7 @@ static void set_scales(struct device *d, const struct plan *p, const struct gemm
 	set_pointer(d, p, CUBLASLT_MATMUL_DESC_B_SCALE_POINTER, x->b.scale);
 }
 
-/* to = op(a) op(b), plus what is at x->d when it adds. */
+/* to = op(a) op(b), plus x->d if x->add. */
 static cublasStatus_t run(struct device *d, const struct plan *p, const struct gemm *x,
 	void *to, const cublasLtMatmulAlgo_t *algo)
 {
@@ -218,8 +219,8 @@ static cublasStatus_t run(struct device *d, const struct plan *p, const struct g
 
 /* ---- choosing -------------------------------------------------------------------------- */
 
-/* Where matmuls are exact, no algorithm splits a sum into parts that it adds up at the end:
- * into how many would be its own choice. */
+/* With exact matmuls, split-k algorithms are excluded, since they choose the number of
+ * splits. */
 static bool suits(struct device *d, const cublasLtMatmulAlgo_t *algo)
 {
 	int32_t splits = 1;
@@ -234,7 +235,7 @@ static bool suits(struct device *d, const cublasLtMatmulAlgo_t *algo)
 	return (splits == 0 || splits == 1) && scheme == CUBLASLT_REDUCTION_SCHEME_NONE;
 }
 
-/* Those that can be taken, the one that cuBLASLt thinks best first. */
+/* The usable algorithms, in the order of cuBLASLt's heuristic. */
 static int candidates(struct device *d, const struct plan *p,
 	cublasLtMatmulHeuristicResult_t found[CANDIDATES])
 {
@@ -273,8 +274,8 @@ static int candidates(struct device *d, const struct plan *p,
 	return n;
 }
 
-/* Milliseconds of a few runs; infinity where it does not work after all. Without an algorithm, of
- * the unfused kernels. */
+/* Milliseconds of a few runs, infinity if it fails; without an algorithm, of the unfused
+ * kernels. */
 static float measure(struct device *d, const struct plan *p, const struct gemm *x,
 	void *to, const cublasLtMatmulAlgo_t *algo, cudaEvent_t begin, cudaEvent_t end)
 {
@@ -298,9 +299,8 @@ static float measure(struct device *d, const struct plan *p, const struct gemm *
 	return ms;
 }
 
-/* The quickest; the first one, unless another is clearly quicker; -1: the unfused
- * kernels. What is to be written anyway is written by each; what is to be added to must stay, so
- * the sums go elsewhere then. */
+/* The first candidate unless another is clearly faster; -1: the unfused kernels. Each of them
+ * writes to x->d, or elsewhere if the matmul adds to x->d, which must not change. */
 static int quickest(struct device *d, const struct plan *p, const struct gemm *x,
 	const cublasLtMatmulHeuristicResult_t *found, int n)
 {
@@ -334,16 +334,16 @@ static int quickest(struct device *d, const struct plan *p, const struct gemm *x
 	return best;
 }
 
-/* The algorithm that we were given, among those found; -1: it is none of them. It comes from a
- * file, so cuBLASLt does not get to see it. */
-static int told(const struct plan *p, const cublasLtMatmulHeuristicResult_t *found, int n)
+/* The index of the algorithm that was read from text; -1: it is not among the candidates. It
+ * comes from a file, so cuBLASLt never receives it unchecked. */
+static int find_saved(
+	const struct plan *p, const cublasLtMatmulHeuristicResult_t *found, int n)
 {
 	for (int i = 0; i < n; i++)
 		if (!memcmp(&found[i].algo, &p->algo, sizeof(p->algo)))
 			return i;
-	warn("the algorithm that was kept for a matmul of [%lld, %lld], sums of %lld, "
-	     "is none "
-	     "that suits it here; it is chosen anew, and bits may differ",
+	warn("the saved algorithm of a matmul of [%lld, %lld], sums of %lld, is not "
+	     "available here; another is chosen, and bits may differ",
 		(long long)p->key.n, (long long)p->key.m, (long long)p->key.k);
 	return -1;
 }
@@ -353,7 +353,7 @@ static void choose(struct device *d, struct plan *p, const struct gemm *x)
 	cublasLtMatmulHeuristicResult_t found[CANDIDATES];
 	bool measures = cuda_of(d)->measures;
 	memset(found, 0, sizeof(found));
-	if (x->unfused && !p->told && !measures) { /* it is not known to be quicker */
+	if (x->unfused && !p->from_text && !measures) { /* not known to be faster */
 		p->ready = true;
 		return;
 	}
@@ -363,8 +363,8 @@ static void choose(struct device *d, struct plan *p, const struct gemm *x)
 	p->possible = n > 0;
 	if (!n)
 		return;
-	int best = p->told ? told(p, found, n) : -1;
-	p->told = false;
+	int best = p->from_text ? find_saved(p, found, n) : -1;
+	p->from_text = false;
 	if (best < 0)
 		best = measures && (n > 1 || x->unfused) ? quickest(d, p, x, found, n)
 							 : 0;
@@ -378,8 +378,8 @@ bool cuda_gemm(struct device *d, const char *name, const struct gemm *x)
 {
 	struct gemm_key key = key_of(x);
 	struct plan *p = cuda_plan_of(cuda_of(d), &key);
-	if (!p->ready && cuda_graph_notes(d)) { /* choosing waits */
-		cuda_graph_spoil(d, "it has a matmul that was not done before");
+	if (!p->ready && cuda_graph_capturing(d)) { /* timing would synchronize */
+		cuda_graph_reject(d, "it has a matmul of a new shape");
 		return true;
 	}
 	if (!p->ready)

@@ -1,4 +1,5 @@
-/* A table of plans: gemm_plan.cu chooses and runs, gemm_text.cu tells and takes. */
+/* The table of plans: gemm_plan.cu chooses and runs them, gemm_text.cu writes and reads
+ * them. */
 #ifndef KERNELS_CUDA_GEMM_PLAN_H
 #define KERNELS_CUDA_GEMM_PLAN_H
 
@@ -9,8 +10,8 @@ enum { PLAN_BUCKETS = 1024 };
 struct plan {
 	struct gemm_key key;
 	bool ready, possible;
-	bool unfused; /* several kernels were quicker */
-	bool told; /* the algorithm is one that was given to us, and not looked at yet */
+	bool unfused;	/* the unfused kernels were faster */
+	bool from_text; /* the algorithm was read from text and is not checked yet */
 	cublasLtMatmulAlgo_t algo;
 	cublasLtMatmulDesc_t desc;
 	cublasLtMatrixLayout_t a, b, d;
@@ -22,7 +23,7 @@ struct plans {
 	int64_t n;
 };
 
-/* The plan for it, a new one if there is none. */
+/* The plan of a key, which is added if there is none. */
 struct plan *cuda_plan_of(struct cuda_device *c, const struct gemm_key *key);
 
 #endif

@@ -1,6 +1,6 @@
 /*
- * Plans as text, a line each: what was chosen is kept, and given to another process, for the bits
- * depend on it.
+ * Plans as text, one a line: bits depend on the choice, so it is saved and passed to other
+ * processes.
  */
 #include "kernels/cuda/gemm_plan.h"
 
@@ -8,9 +8,9 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { MOST_PLANS = 1 << 16 };
+enum { MAX_PLANS = 1 << 16 };
 
-/* Where such a choice means anything. */
+/* The first line: a choice is valid for this cuBLASLt and GPU only. */
 static void head_line(struct device *d, struct str *out)
 {
 	const struct cuda_device *c = cuda_of(d);
@@ -55,7 +55,7 @@ void cuda_algorithms(struct device *d, struct str *out)
 	struct plan **list = (struct plan **)xmalloc((size_t)all->n * sizeof(*list));
 	for (int i = 0; i < PLAN_BUCKETS; i++)
 		for (struct plan *p = all->bucket[i]; p; p = p->next)
-			if (p->told || p->unfused || (p->ready && p->possible))
+			if (p->from_text || p->unfused || (p->ready && p->possible))
 				list[n++] = p;
 	qsort(list, (size_t)n, sizeof(*list), by_key);
 	for (int64_t i = 0; i < n; i++)
@@ -84,7 +84,7 @@ static int read_hex(const char *s, void *to, size_t n_bytes)
 	return 0;
 }
 
-/* An epilogue of GELU is of numbers of 16 bits, and needs lines of 16 bytes. */
+/* GELU epilogues need 16-bit types and rows of multiples of 16 bytes. */
 static bool epilogue_good(const struct gemm_key *k)
 {
 	bool narrow = dtype_bytes((enum dtype)k->a) == 2 && k->d == k->a && k->b == k->a;
@@ -114,12 +114,12 @@ static int read_line(const char *line, struct plan *p)
 	bool good = k->m > 0 && k->n > 0 && k->k > 0 && k->a >= 0 && k->b >= 0 &&
 		    k->d >= 0 && k->epilogue >= 0 && k->add >> 1 == 0 && k->align > 0 &&
 		    k->align <= 64 && !(k->align & (k->align - 1)) && k->runs > 0 &&
-		    k->runs <= MOST_RUNS && epilogue_good(k);
+		    k->runs <= MAX_RUNS && epilogue_good(k);
 	if (!good)
 		return -1;
 	p->unfused = p->ready =
 		k->epilogue >= EPILOGUE_GELU && !strcmp(line + end, "apart");
-	p->told = !p->unfused;
+	p->from_text = !p->unfused;
 	return p->unfused ? 0 : read_hex(line + end, &p->algo, sizeof(p->algo));
 }
 
@@ -127,16 +127,16 @@ static int take(struct device *d, const char *line, int64_t number, struct err *
 {
 	struct cuda_device *c = cuda_of(d);
 	struct plan read;
-	if (read_line(line, &read) || (c->plans && c->plans->n >= MOST_PLANS))
+	if (read_line(line, &read) || (c->plans && c->plans->n >= MAX_PLANS))
 		return err_set(e, EX_DATAERR,
-			"algorithms of matmuls, line %lld: not one, or one too many",
+			"matmul algorithms, line %lld: malformed, or too many lines",
 			(long long)number);
-	if (read.unfused && c->o.exact) /* there the slope of GELU is the matmul's */
+	if (read.unfused && c->o.exact) /* exact: always the epilogue */
 		return 0;
 	struct plan *p = cuda_plan_of(c, &read.key);
-	if (!p->ready && !p->told) {
+	if (!p->ready && !p->from_text) {
 		p->algo = read.algo;
-		p->told = read.told;
+		p->from_text = read.from_text;
 		p->unfused = p->ready = read.unfused;
 	}
 	return 0;
@@ -156,9 +156,8 @@ int cuda_take_algorithms(struct device *d, const char *text, struct err *e)
 		if (number == 1 && !strcmp(line.s, here.s))
 			continue;
 		if (number == 1 && !strncmp(line.s, "cublasLt ", 9)) {
-			warn("algorithms of matmuls that were chosen with %.*s are not "
-			     "taken "
-			     "here, with %.*s; bits may differ",
+			warn("matmul algorithms chosen with %.*s are not used with %.*s; "
+			     "bits may differ",
 				(int)n, line.s, (int)here.len - 1, here.s);
 			break;
 		}

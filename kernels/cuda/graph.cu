@@ -1,7 +1,8 @@
 /*
- * Graphs: what was asked for once, done again by one call. The stream is captured, so that each
- * kernel and copy goes into the graph with its arguments. What the program puts goes into pinned
- * memory that stays, from which the graph's copies read; to put other data is to write there.
+ * CUDA graphs: a sequence of operations is captured once and launched again by one call. The
+ * stream is captured, so that each kernel and copy is a node of the graph with its arguments.
+ * device_put() writes to pinned memory that the graph owns and its copies read; a refill
+ * writes new data there.
  */
 #include "kernels/cuda/cuda_internal.h"
 
@@ -10,29 +11,29 @@
 
 enum { LINE = 64 };
 
-/* n bytes that are put, and where they wait. */
+/* A device_put(): its destination and its pinned memory. */
 struct slot {
 	void *to;
 	size_t n_bytes;
 	char *place;
 };
 
-/* Notes: between begin and end; refills: between refill and launch. */
-enum graph_state { GRAPH_RESTS, GRAPH_NOTES, GRAPH_REFILLS };
+/* Capturing: between begin and end; refilling: between refill and launch. */
+enum graph_state { GRAPH_IDLE, GRAPH_CAPTURING, GRAPH_REFILLING };
 
 struct graph {
 	enum graph_state state;
-	const char *spoiled; /* why there will be no graph; NULL: nothing */
+	const char *rejected; /* why the capture cannot become a graph, or NULL */
 	cudaGraphExec_t exec;
-	cudaEvent_t done; /* when it was launched last */
+	cudaEvent_t done; /* the last launch */
 	struct slot *slot;
-	int64_t n_slots, next; /* which is refilled next */
-	int64_t n_read;	       /* that are read when the `later` of a launch has come */
+	int64_t n_slots, next; /* the slot to refill next */
+	int64_t n_read;	       /* slots that are read before the readback completes */
 	char **page;	       /* pinned, of STAGE_BYTES */
 	int64_t n_pages;
-	void **outlived; /* the device's, that others have done with */
-	int64_t n_outlived;
-	size_t at; /* in the last one */
+	void **free_later; /* device memory to free with the graph */
+	int64_t n_free_later;
+	size_t at; /* offset in the last page */
 };
 
 static struct graph *graph_of(struct device *d)
@@ -46,25 +47,25 @@ static struct graph *graph_of(struct device *d)
 	return c->graph;
 }
 
-bool cuda_graph_notes(struct device *d)
+bool cuda_graph_capturing(struct device *d)
 {
 	const struct graph *g = cuda_of(d)->graph;
-	return g && g->state == GRAPH_NOTES;
+	return g && g->state == GRAPH_CAPTURING;
 }
 
-bool cuda_graph_rests(struct device *d)
+bool cuda_graph_idle(struct device *d)
 {
 	const struct graph *g = cuda_of(d)->graph;
-	return !g || g->state == GRAPH_RESTS;
+	return !g || g->state == GRAPH_IDLE;
 }
 
-void cuda_graph_spoil(struct device *d, const char *why)
+void cuda_graph_reject(struct device *d, const char *why)
 {
-	BUG_ON(!cuda_graph_notes(d));
-	cuda_of(d)->graph->spoiled = why;
+	BUG_ON(!cuda_graph_capturing(d));
+	cuda_of(d)->graph->rejected = why;
 }
 
-/* What the graph of before had. Its copies are done when its memory goes. */
+/* Frees the previous graph's resources, after its last launch is complete. */
 static void graph_clear(struct device *d, struct graph *g)
 {
 	cuda_check(d, cudaEventSynchronize(g->done), "graph");
@@ -73,11 +74,11 @@ static void graph_clear(struct device *d, struct graph *g)
 	g->exec = NULL;
 	for (int64_t i = 0; i < g->n_pages; i++)
 		cuda_check(d, cudaFreeHost(g->page[i]), "pinned memory");
-	for (int64_t i = 0; i < g->n_outlived; i++)
-		cuda_check(d, cudaFree(g->outlived[i]), "free");
-	g->n_slots = g->next = g->n_read = g->n_pages = g->n_outlived = 0;
+	for (int64_t i = 0; i < g->n_free_later; i++)
+		cuda_check(d, cudaFree(g->free_later[i]), "free");
+	g->n_slots = g->next = g->n_read = g->n_pages = g->n_free_later = 0;
 	g->at = 0;
-	g->spoiled = NULL;
+	g->rejected = NULL;
 }
 
 void cuda_graph_free(struct device *d)
@@ -89,12 +90,12 @@ void cuda_graph_free(struct device *d)
 	cudaEventDestroy(g->done);
 	free(g->slot);
 	free(g->page);
-	free(g->outlived);
+	free(g->free_later);
 	free(g);
 	cuda_of(d)->graph = NULL;
 }
 
-void cuda_graph_outlived(struct device *d, void *p)
+void cuda_graph_free_later(struct device *d, void *p)
 {
 	struct graph *g = cuda_of(d)->graph;
 	if (!g || !g->exec) {
@@ -102,14 +103,15 @@ void cuda_graph_outlived(struct device *d, void *p)
 		cuda_check(d, cudaFree(p), "free");
 		return;
 	}
-	g->outlived = (void **)xrealloc(
-		g->outlived, (size_t)(g->n_outlived + 1) * sizeof(*g->outlived));
-	g->outlived[g->n_outlived++] = p;
+	g->free_later = (void **)xrealloc(
+		g->free_later, (size_t)(g->n_free_later + 1) * sizeof(*g->free_later));
+	g->free_later[g->n_free_later++] = p;
 }
 
-/* ---- what is put ---------------------------------------------------------------------- */
+/* ---- device_put() --------------------------------------------------------------------- */
 
-/* Pinning memory waits for nothing that is captured, which CUDA has to be told. */
+/* Relaxed mode: the allocation is allowed during a capture, since it does not depend on
+ * it. */
 static void new_page(struct device *d, struct graph *g)
 {
 	cudaStreamCaptureMode mode = cudaStreamCaptureModeRelaxed;
@@ -139,17 +141,18 @@ static struct slot *new_slot(struct device *d, struct graph *g, void *to, size_t
 bool cuda_graph_put(struct device *d, void *to, const void *from, size_t n_bytes)
 {
 	struct graph *g = cuda_of(d)->graph;
-	if (cuda_graph_rests(d))
+	if (cuda_graph_idle(d))
 		return false;
 	for (size_t at = 0, n; at < n_bytes; at += n) {
 		n = (size_t)min64((int64_t)(n_bytes - at), STAGE_BYTES);
 		char *there = (char *)to + at;
-		bool notes = g->state == GRAPH_NOTES;
-		BUG_ON(!notes && g->next == g->n_slots);
-		struct slot *s = notes ? new_slot(d, g, there, n) : &g->slot[g->next++];
+		bool capturing = g->state == GRAPH_CAPTURING;
+		BUG_ON(!capturing && g->next == g->n_slots);
+		struct slot *s =
+			capturing ? new_slot(d, g, there, n) : &g->slot[g->next++];
 		BUG_ON(s->to != there || s->n_bytes != n);
 		memcpy(s->place, (const char *)from + at, n);
-		if (notes)
+		if (capturing)
 			cuda_check(d,
 				cudaMemcpyAsync(there, s->place, n, cudaMemcpyDefault,
 					cuda_stream(d)),
@@ -164,21 +167,22 @@ void cuda_graph_readback(struct device *d)
 	g->n_read = g->n_slots;
 }
 
-/* ---- from the beginning to the launch --------------------------------------------------- */
+/* ---- capture and launch --------------------------------------------------------------- */
 
 bool cuda_graph_begin(struct device *d)
 {
 	struct cuda_device *c = cuda_of(d);
 	if (c->waits || c->profile) {
-		warn("%s: kernels that are looked at one by one make no graph", c->model);
+		warn("%s: no graph while PT_CUDA_SYNC or a profile observes each kernel",
+			c->model);
 		return false;
 	}
 	struct graph *g = graph_of(d);
-	BUG_ON(g->state != GRAPH_RESTS);
+	BUG_ON(g->state != GRAPH_IDLE);
 	graph_clear(d, g);
 	cuda_check(d, cudaStreamBeginCapture(c->stream, cudaStreamCaptureModeThreadLocal),
 		"graph");
-	g->state = GRAPH_NOTES;
+	g->state = GRAPH_CAPTURING;
 	return true;
 }
 
@@ -186,31 +190,32 @@ bool cuda_graph_end(struct device *d)
 {
 	struct graph *g = cuda_of(d)->graph;
 	cudaGraph_t graph = NULL;
-	BUG_ON(!cuda_graph_notes(d));
-	g->state = GRAPH_RESTS;
+	BUG_ON(!cuda_graph_capturing(d));
+	g->state = GRAPH_IDLE;
 	cudaError_t rc = cudaStreamEndCapture(cuda_stream(d), &graph);
-	if (rc == cudaSuccess && !g->spoiled)
+	if (rc == cudaSuccess && !g->rejected)
 		rc = cudaGraphInstantiate(&g->exec, graph, 0);
 	if (graph)
 		cudaGraphDestroy(graph);
 	if (rc != cudaSuccess) {
 		cudaGetLastError();
 		g->exec = NULL;
-		g->spoiled = cudaGetErrorString(rc);
+		g->rejected = cudaGetErrorString(rc);
 	}
-	if (g->spoiled)
-		warn("%s: no graph: %s", cuda_of(d)->model, g->spoiled);
-	return !g->spoiled;
+	if (g->rejected)
+		warn("%s: no graph: %s", cuda_of(d)->model, g->rejected);
+	return !g->rejected;
 }
 
 void cuda_graph_refill(struct device *d)
 {
 	struct graph *g = cuda_of(d)->graph;
-	BUG_ON(!g || !g->exec || g->state != GRAPH_RESTS);
-	bool early = g->n_read && g->n_read == g->n_slots; /* before it is done */
-	cudaEvent_t read = early ? cuda_of(d)->readback.came : g->done;
+	BUG_ON(!g || !g->exec || g->state != GRAPH_IDLE);
+	bool early =
+		g->n_read && g->n_read == g->n_slots; /* before the launch is complete */
+	cudaEvent_t read = early ? cuda_of(d)->readback.done : g->done;
 	cuda_check(d, cudaEventSynchronize(read), "graph");
-	g->state = GRAPH_REFILLS;
+	g->state = GRAPH_REFILLING;
 	g->next = 0;
 }
 
@@ -219,9 +224,9 @@ void cuda_graph_launch(struct device *d)
 	struct cuda_device *c = cuda_of(d);
 	struct graph *g = c->graph;
 	struct cuda_launch l;
-	BUG_ON(!g || !g->exec || g->state == GRAPH_NOTES);
-	BUG_ON(g->state == GRAPH_REFILLS && g->next != g->n_slots);
-	g->state = GRAPH_RESTS;
+	BUG_ON(!g || !g->exec || g->state == GRAPH_CAPTURING);
+	BUG_ON(g->state == GRAPH_REFILLING && g->next != g->n_slots);
+	g->state = GRAPH_IDLE;
 	l.name = "graph";
 	l.grid.x = 0;
 	l.n_args = 0;

@@ -1,6 +1,6 @@
 /*
- * PT_LAB_OFF=name,..: what this library does in order to be quick, left out, so that whoever has
- * a GPU can measure what each of it is worth. No bits change, but of gelu and float8-bias.
+ * PT_LAB_OFF=name,.. disables optimizations, so that what each of them gains can be measured
+ * on a GPU. No bits change, except with gelu and float8-bias.
  */
 #include "kernels/cuda/cuda_internal.h"
 
@@ -11,22 +11,24 @@ static const struct {
 	const char *name;
 	enum lab what;
 } switches[] = {
-	/* statistics and gradient of the logits in one kernel */
+	/* cross-entropy statistics and gradient in one kernel */
 	{"xent", LAB_XENT},
 	/* gradients of micro-batches added up as one vector, not in blocks */
 	{"sum", LAB_SUM},
-	/* rows of more than 1024 columns: the gradients of a norm's input and weights in one kernel */
+	/* for rows of more than 1024 columns: the gradients of a norm's input and weights in
+	 * one kernel */
 	{"norm", LAB_NORM},
-	/* the backward of a norm writes its result as the next matmul takes it, and adds the columns
-	 * of that up for the gradient of a bias */
+	/* the backward of a norm also writes its result in the type of the next matmul, and
+	 * sums its columns for the gradient of a bias */
 	{"norm-copy", LAB_NORM_COPY},
-	/* blocks of attention that take one tile of rows after the other (sm_90) */
+	/* persistent blocks of attention (sm_90) */
 	{"attention", LAB_ATTENTION},
-	/* the largest number of a matrix, found where its numbers are made */
+	/* the kernel that writes a matrix also computes its amax */
 	{"amax", LAB_AMAX},
-	/* the backward of GELU as the epilogue of the matmul that gives its gradient */
+	/* the backward of GELU as the epilogue of the matmul that computes its incoming
+	 * gradient */
 	{"gelu", LAB_GELU},
-	/* a bias that a matmul of float8 adds */
+	/* the bias as an epilogue of float8 matmuls */
 	{"float8-bias", LAB_FLOAT8_BIAS},
 };
 
@@ -48,8 +50,8 @@ int cuda_lab_open(struct device *d, struct err *e)
 		int64_t what = lab_of(at, len);
 		if (!what)
 			return err_set(e, EX_USAGE,
-				"PT_LAB_OFF has '%.*s', which is nothing that can be "
-				"left out",
+				"PT_LAB_OFF has '%.*s', which is not an optimization "
+				"that can be disabled",
 				(int)len, at);
 		cuda_of(d)->lab_off |= what;
 		at += len + (at[len] == ',');

@@ -1,4 +1,4 @@
-/* Around launches: what went wrong and where, what each kernel takes, and ranges for profilers. */
+/* Around launches: error reports, times of kernels, and ranges for profilers. */
 #include "kernels/cuda/cuda_internal.h"
 
 #include <nvtx3/nvToolsExt.h>
@@ -34,7 +34,7 @@ static void launch_text(struct str *out, const struct cuda_launch *l)
 	str_puts(out, l->n_args ? ")" : "");
 }
 
-/* An error of a kernel is seen after it, by whoever asks next. */
+/* Errors of kernels are asynchronous: a later runtime call returns them. */
 static NORETURN void fail(struct device *d, const char *error, const char *what)
 {
 	struct cuda_device *c = cuda_of(d);
@@ -46,11 +46,11 @@ static NORETURN void fail(struct device *d, const char *error, const char *what)
 	}
 	const char *asked = text.s ? text.s : " nothing";
 	if (c->waits)
-		die(EX_FAILED, "%s: %s: %s; it is this kernel's:%s", c->model, what,
-			error, asked);
+		die(EX_FAILED, "%s: %s: %s; the failing launch:%s", c->model, what, error,
+			asked);
 	die(EX_FAILED,
-		"%s: %s, seen at %s; one of the kernels that were asked for last, or an "
-		"earlier one: PT_CUDA_SYNC=yes tells which. The last first:%s",
+		"%s: %s, detected at %s; one of the last launches or an earlier one "
+		"failed: PT_CUDA_SYNC=yes tells which. The latest first:%s",
 		c->model, error, what, asked);
 }
 
@@ -60,8 +60,8 @@ void cuda_check(struct device *d, cudaError_t rc, const char *what)
 		return;
 	if (rc == cudaErrorMemoryAllocation)
 		die(EX_FAILED,
-			"%s: out of memory at %s, for what CUDA needs beside the plan: "
-			"it loads kernels when they are first launched%s",
+			"%s: out of memory at %s, for what CUDA needs in addition to the "
+			"plan: it loads kernels at their first launch%s",
 			cuda_of(d)->model, what, advice_on(ADVICE_GPU_MEMORY));
 	struct str text = {};
 	str_printf(&text, "%s (%s)", cudaGetErrorString(rc), cudaGetErrorName(rc));
@@ -71,12 +71,11 @@ void cuda_check(struct device *d, cudaError_t rc, const char *what)
 void cuda_check_shared(struct device *d, const char *name, size_t n_bytes)
 {
 	const struct cuda_device *c = cuda_of(d);
-	if (n_bytes > c->shared_most)
+	if (n_bytes > c->max_shared_bytes)
 		die(EX_FAILED,
-			"%s: %s needs %zu bytes of shared memory for heads, or rows, of "
-			"this "
-			"size, and a block has %zu%s",
-			c->model, name, n_bytes, c->shared_most,
+			"%s: %s needs %zu bytes of shared memory for heads or rows of "
+			"this size, and a block has %zu%s",
+			c->model, name, n_bytes, c->max_shared_bytes,
 			advice_on(ADVICE_SHARED_MEMORY));
 }
 
@@ -95,7 +94,7 @@ struct timed {
 	cudaEvent_t begin, end;
 };
 
-/* Launches whose times are not read yet, and the sums of those that are. */
+/* Launches whose times are not read yet, and the sums of times that are. */
 struct profile {
 	struct timed timed[TIMED];
 	struct row rows[KERNELS_TIMED];
@@ -113,7 +112,7 @@ static int row_of(struct profile *p, const char *name)
 	return i;
 }
 
-/* Reads all times, and waits for what is not done yet. */
+/* Waits for the timed launches and adds their times. */
 static void read_times(struct device *d, struct profile *p)
 {
 	for (int i = 0; i < p->n_timed; i++) {
@@ -172,7 +171,7 @@ void cuda_profile_end(struct device *d, struct str *out)
 	c->profile = NULL;
 }
 
-/* A kernel cannot read what only the program can: that is found before it is tried. */
+/* Checks before a launch that no argument is a host address that the device cannot access. */
 static void check_places(struct device *d, const struct cuda_launch *l)
 {
 	for (int i = 0; i < l->n_args; i++) {
@@ -182,8 +181,8 @@ static void check_places(struct device *d, const struct cuda_launch *l)
 		cuda_check(d, cudaPointerGetAttributes(&a, l->args[i].p), l->name);
 		if (a.type == cudaMemoryTypeUnregistered)
 			die(EX_FAILED,
-				"%s: argument %d of a kernel is an address of the "
-				"program's own memory",
+				"%s: argument %d of a kernel is an address in host "
+				"memory",
 				l->name, i);
 	}
 }
@@ -191,7 +190,7 @@ static void check_places(struct device *d, const struct cuda_launch *l)
 void cuda_before_in(struct device *d, const struct cuda_launch *l, cudaStream_t stream)
 {
 	struct cuda_device *c = cuda_of(d);
-	BUG_ON(!cuda_graph_rests(d) && !cuda_graph_notes(d));
+	BUG_ON(!cuda_graph_idle(d) && !cuda_graph_capturing(d));
 	c->last[c->n_launches++ % LAUNCHES_KEPT] = *l;
 	if (c->waits && l->grid.x)
 		check_places(d, l);

@@ -1,10 +1,11 @@
-/* LayerNorm and RMSNorm, forward beside backward, and fused with what is before them. */
+/* LayerNorm and RMSNorm, forward and backward, and fused with the residual sum before
+ * them. */
 #include "kernels/cuda/columns.h"
 #include "kernels/cuda/cuda_internal.h"
 #include "kernels/cuda/residual.h"
 
-/* A row is in the registers of its threads: each has up to PACKS packs of it, those whose
- * number is its own plus a multiple of how many threads there are. */
+/* A row is in the registers of its threads, up to PACKS packs each: thread i of n has packs
+ * i, i + n, ... */
 enum { N = PER_PACK<float> };
 
 template <int W, int P> struct width {
@@ -28,13 +29,13 @@ template <typename F> static void by_cols(int64_t cols, F fn)
 		fn(width<32, 8>());
 }
 
-/* Where pack p of this thread begins. */
+/* The first column of pack p of this thread. */
 template <int WARPS> static __device__ inline int pack_at(int p)
 {
 	return (p * WARPS * WARP + my_part<WARPS>()) * N;
 }
 
-/* What a norm needs beside its rows. */
+/* Arguments of a norm, except its rows. */
 template <typename T> struct norm_args {
 	enum norm_kind kind;
 	T *y;
@@ -43,11 +44,11 @@ template <typename T> struct norm_args {
 	float eps;
 	int64_t rows;
 	int cols;
-	bool whole;  /* rows of all matrices can be read in packs */
+	bool whole;  /* rows of all matrices are aligned for packs */
 	float *amax; /* of y */
 };
 
-/* From a row in registers, with zeros behind it, to what the norm makes of it. */
+/* Normalizes a row in registers, padded with zeros, and stores the result. */
 template <int WARPS, int PACKS, typename T>
 static __device__ inline void norm_row(
 	float (&v)[PACKS][N], const struct norm_args<T> &n, int64_t row)
@@ -84,7 +85,7 @@ static __device__ inline void norm_row(
 			v[p][i] = n.beta ? v[p][i] + b[i] : v[p][i];
 		}
 		store(y + j, v[p], left, n.whole);
-		most = amax_bits(v[p], most); /* zeros behind the end */
+		most = amax_bits(v[p], most); /* zeros past the end */
 	}
 	raise_amax<WARPS, T>(n.amax, seen, most);
 }
@@ -133,9 +134,9 @@ void cuda_norm_fwd(struct device *d, enum norm_kind kind, struct mat y, struct m
 	amax_unfused(d, y);
 }
 
-/* ---- with the residual sum before ---------------------------------------------------- */
+/* ---- fused with the residual sum ----------------------------------------------------- */
 
-/* y = x + dropout(sum + bias), and its norm, while the row is in registers. */
+/* y = x + dropout(sum + bias), and the norm of y, with the row in registers. */
 template <int WARPS, int PACKS, typename S, typename T>
 static __global__ void __launch_bounds__(threads_of_rows<WARPS>()) residual_norm_kernel(
 	enum norm_kind kind, T *h, float *stats, float *y, const float *x, const S *sum,
@@ -228,8 +229,8 @@ static __device__ inline void fetch_row(float (&h)[PACKS][N], packed<T, N> (&up)
 	}
 }
 
-/* dx += its part of a row, from x, which becomes h, and dy; then(j, pack) for each pack of it. e is
- * made twice: registers for it are dearer. */
+/* Adds to a row of dx, from h, which holds x and becomes h, and dy; then calls then(j, pack)
+ * for each of its packs. e is computed twice, which is cheaper than registers for it. */
 template <int WARPS, int PACKS, typename T, typename F>
 static __device__ inline void bwd_x_row(enum norm_kind kind, float *dx,
 	float (&h)[PACKS][N], const packed<T, N> (&up)[PACKS], const float *gamma,
@@ -243,7 +244,7 @@ static __device__ inline void bwd_x_row(enum norm_kind kind, float *dx,
 		unpack(e, up[p]);
 		for (int i = 0; i < N; i++) {
 			h[p][i] = (h[p][i] - mean) * rstd;
-			e[i] *= g[i]; /* 0 behind the end */
+			e[i] *= g[i]; /* 0 past the end */
 			sum_e += e[i];
 			sum_eh += e[i] * h[p][i];
 		}
@@ -280,19 +281,19 @@ static __global__ void __launch_bounds__(threads_of_rows<WARPS>()) norm_bwd_x_ke
 		whole, [](int, const float(&)[N]) {});
 }
 
-/* Packs of a row that a warp has registers for, and which norm_bwd therefore gives to one: then
- * its sums over a row have the order of one warp here, too. */
-enum { MOST_PACKS = 16 };
+/* Rows of up to so many packs fit in the registers of a warp, and norm_bwd uses one warp a
+ * row for them: so do these kernels, to have the same order of additions. */
+enum { MAX_PACKS = 16 };
 
 template <typename F> static void by_cols_bwd(int64_t cols, F fn)
 {
-	if (cols > N * 8 * WARP && cols <= N * MOST_PACKS * WARP)
-		fn(width<1, MOST_PACKS>());
+	if (cols > N * 8 * WARP && cols <= N * MAX_PACKS * WARP)
+		fn(width<1, MAX_PACKS>());
 	else
 		by_cols(cols, fn);
 }
 
-/* Of rows [first, first + rows). */
+/* For rows [first, first + rows). */
 static void bwd_x_rows(struct device *d, enum norm_kind kind, struct mat dx,
 	struct mat dy, struct mat x, struct mat stats, struct mat gamma, int64_t first,
 	int64_t rows)
@@ -322,9 +323,9 @@ void cuda_norm_bwd_x(struct device *d, enum norm_kind kind, struct mat dx, struc
 	bwd_x_rows(d, kind, dx, dy, x, stats, gamma, 0, x.rows);
 }
 
-/* ---- with the gradients of the weights, and a copy for matmuls ----------------------- */
+/* ---- fused with the gradients of the weights and a copy for matmuls ------------------ */
 
-/* sums += x, a pack of it. */
+/* sums += x, for one pack. */
 static __device__ inline void add_pack(float *sums, const float (&x)[N])
 {
 	pack<float, N> *at = (pack<float, N> *)sums, v = *at;
@@ -335,12 +336,12 @@ static __device__ inline void add_pack(float *sums, const float (&x)[N])
 }
 
 /*
- * A block has a run of rows, as in norm_bwd_w, and its warps every eighth of them: what a warp
- * has in registers for dx, it adds to its sums too. So the sums are those of norm_bwd_w, and of
- * the copy those of bias_bwd. They are in shared memory, which has to move 6 KB for a row of 768
- * and a sum, where the device's moves 12 at a twentieth of the speed; in registers they left room
- * for one block a multiprocessor. part[run][n_sums][cols]: for gamma, for beta with BETA, and of
- * the copy if there is one more.
+ * A block has a run of rows, as in norm_bwd_w, each of its warps every eighth row; a warp
+ * adds the values that it has in registers for dx to its sums too. So the sums have the bits
+ * of norm_bwd_w, and those of the copy the bits of bias_bwd. The sums are in shared memory,
+ * which moves 6 KB for a sum and a row of 768, while device memory moves 12 KB at a twentieth
+ * of the speed; with sums in registers only one block fits a multiprocessor.
+ * part[run][n_sums][cols]: gamma, beta if BETA, and the copy if n_sums has one more.
  */
 template <int PACKS, bool BETA, typename T, typename C>
 static __global__ void __launch_bounds__(THREADS, PACKS <= 6 ? 2 : 1) norm_bwd_kernel(
@@ -381,7 +382,7 @@ static __global__ void __launch_bounds__(THREADS, PACKS <= 6 ? 2 : 1) norm_bwd_k
 			if (BETA)
 				add_pack(own + OF_BETA * OF_ALL_WARPS + pack_at<1>(p), u);
 			for (int i = 0; i < N; i++)
-				u[i] *= h[p][i]; /* 0 behind the end */
+				u[i] *= h[p][i]; /* 0 past the end */
 			add_pack(own + pack_at<1>(p), u);
 		}
 	}
@@ -412,7 +413,7 @@ template <bool BETA, typename F> static void by_packs(int64_t packs, F fn)
 	else if (packs <= 8)
 		fn(row_sums<8, BETA>());
 	else
-		fn(row_sums<(BETA ? 13 : MOST_PACKS), BETA>());
+		fn(row_sums<(BETA ? 13 : MAX_PACKS), BETA>());
 }
 
 struct norm_bwd {
@@ -421,7 +422,7 @@ struct norm_bwd {
 	int64_t first, rows;
 };
 
-/* false: rows are too long for it here, and nothing was done. */
+/* false, with nothing done: rows are too long for shared memory. */
 template <typename W, typename T, typename C>
 static bool norm_bwd_rows(
 	struct device *d, const struct norm_bwd *n, const struct norm_grads *to)
@@ -434,7 +435,7 @@ static bool norm_bwd_rows(
 	if (to->copy.p && to->sums.p)
 		sums.out[sums.n++] = floats_of(to->sums);
 	const size_t shared_bytes = (size_t)sums.n * W::SUM_BYTES;
-	if (cols > W::PACKS * N * WARP || shared_bytes > cuda_of(d)->shared_most)
+	if (cols > W::PACKS * N * WARP || shared_bytes > cuda_of(d)->max_shared_bytes)
 		return false;
 	float *part = (float *)cuda_workspace(
 		d, (size_t)(runs.n * sums.n * cols) * sizeof(float));
@@ -471,7 +472,8 @@ static bool norm_bwd_of(
 	return done;
 }
 
-/* One kernel for all that is asked for; the copy is of 16 bits, those of dy unless that is fp32. */
+/* One kernel for all requested results; the copy has a 16-bit type, that of dy unless dy is
+ * fp32. */
 static bool norm_bwd_fused(
 	struct device *d, const struct norm_bwd *n, const struct norm_grads *to)
 {

@@ -1,26 +1,26 @@
-/* Packs of numbers: 16 bytes of a matrix, which one thread loads or stores at once. */
+/* Packs: 16 bytes of a matrix, which one thread loads or stores in one access. */
 #ifndef KERNELS_CUDA_PACK_H
 #define KERNELS_CUDA_PACK_H
 
 #include "kernels/cuda/cuda.h"
 
-/* Of numbers of T, or of T and narrower ones. */
+/* Elements of a pack of T (where types are mixed: of the widest). */
 template <typename T> constexpr int PER_PACK = 16 / (int)sizeof(T);
 
-/* Can rows of so many columns be read in packs of n? Of what has no rows, cols is 0. */
+/* Whether rows of `cols` columns are aligned for packs of n; for a vector cols is 0. */
 template <typename T> static inline bool in_packs(const T *p, int64_t cols, int n)
 {
 	return (uintptr_t)p % (n * sizeof(T)) == 0 && cols % n == 0;
 }
 
-/* N numbers as they lie in memory. What is fetched is on its way until it is unpacked: a
- * kernel that needs several packs fetches them all first. */
+/* N numbers as stored in memory. A load is in flight until unpack(): a kernel that needs
+ * several packs fetches all of them first. */
 template <typename T, int N> struct alignas(sizeof(T) * N) packed {
 	enum { IN_WORD = 4 / sizeof(T), BITS = 8 * sizeof(T) };
 	uint32_t word[N / IN_WORD];
 };
 
-/* Up to `left` numbers, and zeros behind them. */
+/* Up to `left` numbers, then zeros. */
 template <int N, typename T>
 static __device__ inline packed<T, N> fetch(const T *p, int64_t left, bool whole)
 {
@@ -76,7 +76,6 @@ static __device__ inline void load(float (&x)[N], const T *p, int64_t left, bool
 	unpack(x, fetch<N>(p, left, whole));
 }
 
-/* Bits as they are. */
 template <int N, typename T>
 static __device__ inline void store_bits(
 	T *p, const pack<T, N> &v, int64_t left, bool whole)
@@ -101,7 +100,7 @@ static __device__ inline void store(T *p, const float (&x)[N], int64_t left, boo
 	store_bits(p, v, left, whole);
 }
 
-/* Of a matrix that has to be of fp32. */
+/* The elements of a matrix that must be fp32. */
 static inline float *floats_of(struct mat m)
 {
 	BUG_ON(m.p && m.type != DT_F32);

@@ -1,4 +1,4 @@
-/* Element by element: biases, activations, residual sums, dropout, rotary positions. */
+/* Elementwise kernels: biases, activations, residual sums, dropout, rotary positions. */
 #include "kernels/cuda/residual.h"
 
 /* ---- sums --------------------------------------------------------------------------- */
@@ -112,7 +112,7 @@ template <enum act_kind KIND> static __device__ inline float act(float a, float 
 	return a * sigmoid(a) * b;
 }
 
-/* The slope in a, and for SwiGLU *b becomes that in b. */
+/* The derivative by a; for SwiGLU *b becomes the derivative by b. */
 template <enum act_kind KIND> static __device__ inline float act_slope(float a, float &b)
 {
 	if (KIND == ACT_GELU_TANH) {
@@ -319,7 +319,7 @@ void cuda_residual(struct device *d, struct mat y, struct mat x, struct mat sum,
 
 /* ---- rotary positions --------------------------------------------------------------- */
 
-/* A thread turns a pack of first halves, and the second halves that belong to them. */
+/* A thread rotates a pack of first halves with their second halves. */
 template <typename T>
 static __global__ void rope_kernel(T *x, int64_t rows, int64_t heads, int64_t half,
 	const float *rope, const int32_t *pos, float sign, bool whole)

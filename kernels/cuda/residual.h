@@ -1,12 +1,12 @@
-/* Dropout, and the sum at the end of half a block: of one pack, in registers. */
+/* Dropout and the residual sum of one pack, in registers. */
 #ifndef KERNELS_CUDA_RESIDUAL_H
 #define KERNELS_CUDA_RESIDUAL_H
 
 #include "kernels/cuda/vector.h"
 
-/* Of the N elements from `at` on. Blocks of random words begin at multiples of 4 channels of
- * the whole tensor, where a pack need not. The product is rounded, so that `residual` gives the
- * bits of the kernels that it stands for. */
+/* Dropout of the N elements from `at` on. Philox blocks begin at multiples of 4 channels of
+ * the whole tensor, where a pack need not begin. The scaled value is rounded (no fma), so
+ * that residual() gives the bits of the unfused kernels. */
 template <int N>
 static __device__ inline void drop(
 	float (&x)[N], const struct dropout &o, struct place at)
@@ -36,7 +36,7 @@ static __device__ inline void drop(
 	}
 }
 
-/* x += dropout(sum + bias), of the N elements from `at` on. */
+/* x += dropout(sum + bias), for the N elements from `at` on. */
 template <int N, typename T>
 static __device__ inline void residual(float (&x)[N], const packed<T, N> &sum,
 	const float *bias, const struct dropout &o, bool drops, struct place at,

@@ -1,7 +1,6 @@
 /*
- * Rounding to the number formats of less precision, which gives the bits that the CPU's does
- * (kernels/cpu/round.c says why they are right): in registers this costs no time. NaN stays NaN, but
- * a GPU's product of it is always the same one.
+ * Rounding to formats of lower precision, bit-identical to the CPU's (kernels/cpu/round.c has
+ * the reasoning), except that a GPU's multiplication turns every NaN into the same one.
  */
 #include "kernels/cuda/cuda_internal.h"
 #include "kernels/cuda/vector.h"
@@ -19,7 +18,7 @@ static __device__ inline float round_to(float x, const struct dtype_row &f)
 	const float magic = f.least_normal * (float)(1 << drop);
 	uint32_t u = __float_as_uint(x), sign = u & SIGN_BIT, a = u ^ sign;
 	uint32_t largest = __float_as_uint(f.largest);
-	if (a > INFINITE) /* not a number */
+	if (a > INFINITE) /* NaN */
 		return __uint_as_float(((a | 0x400000u) & keep) | sign);
 	if (f.saturates)
 		a = min(a, largest);
@@ -57,10 +56,11 @@ static __device__ inline float round_e5m2(float x)
 	return round_to(x, e5m2);
 }
 
-/* Between the exponents of binary16 and of fp32; twice that for infinity and NaN. */
+/* The difference of the exponent biases of binary16 and fp32; twice that for infinity and
+ * NaN. */
 enum { BIAS = (127 - 15) << 23 };
 
-/* Of a number that is rounded: a subnormal one is a whole number of its steps. */
+/* The bits of a rounded number; a subnormal one is an integer multiple of the smallest. */
 static __device__ inline uint16_t bits_f16(float x)
 {
 	uint32_t u = __float_as_uint(x), a = u & ~SIGN_BIT;
@@ -83,7 +83,7 @@ static __device__ inline float float_f16(uint16_t h)
 
 /* ---- to another format -------------------------------------------------------------- */
 
-/* As a float that has only the bits of its format, and as the 16 or 8 bits of it. */
+/* To a float with the precision of the format, and to its 16 or 8 bits. */
 template <int N>
 static __device__ inline void cast(
 	pack<float, N> &y, const float (&x)[N], enum dtype type)
@@ -122,7 +122,7 @@ static __device__ inline void cast(
 	}
 }
 
-/* What x is multiplied by: a number; or what the program does not know. */
+/* The factor of x: a number, or values on the device. */
 struct by_number {
 	float scale;
 };
@@ -130,7 +130,7 @@ struct by_number {
 struct by_amax {
 	const float *amax;
 	float *inverse;
-	float largest; /* of the format */
+	float largest; /* the largest number of the format */
 };
 
 struct by_scales {
@@ -174,7 +174,7 @@ static __global__ void __launch_bounds__(THREADS) round_kernel(
 	if (!amax)
 		return;
 	const float most[1] = {__uint_as_float(row_max<WARPS_A_BLOCK>(amax_bits(v, 0)))};
-	pack<float, 1> stored; /* rounding keeps the order of numbers */
+	pack<float, 1> stored; /* rounding is monotonic */
 	cast(stored, most, type);
 	if (threadIdx.x == 0)
 		raise(amax, seen, __float_as_uint(stored.x[0]) & ~SIGN_BIT);
@@ -218,11 +218,11 @@ void cuda_round(
 	amax_unfused(d, y);
 }
 
-/* ---- and its transposed matrix -------------------------------------------------------- */
+/* ---- with the transposed matrix ----------------------------------------------------- */
 
 enum { TILE_ROWS = 128, TILE_COLS = 64, WORD = 4 };
 
-/* to[col + i, row + j] = column i of the tile: 16 bytes a thread, 128 together. */
+/* to[col + i, row + j] = column i of the tile: 16 bytes a thread, 128 a row. */
 static __device__ inline void store_columns(uint8_t *to,
 	const uint32_t (*tile)[TILE_ROWS / WORD + 1], int64_t row, int64_t rows,
 	int64_t col, int64_t cols, bool whole)
@@ -243,8 +243,8 @@ static __device__ inline void store_columns(uint8_t *to,
 	}
 }
 
-/* y, unless it is NULL, and its transposed matrix: a tile a block. A column of the tile is an odd
- * number of words, so that lanes which read it are at different banks of shared memory. */
+/* Stores y, unless it is NULL, and its transpose, a block for each tile. A column of the tile
+ * has an odd number of words, so that its lanes read different banks of shared memory. */
 template <typename X>
 static __global__ void __launch_bounds__(THREADS) round_transposed_kernel(uint8_t *y,
 	uint8_t *transposed, const X *x, int64_t rows, int64_t cols, enum dtype type,
@@ -264,7 +264,7 @@ static __global__ void __launch_bounds__(THREADS) round_transposed_kernel(uint8_
 		from[p] = fetch<N>(
 			x + at + p * DOWN * cols, here ? cols - col - across : 0, whole);
 	}
-	float scale = scale_of(by); /* while they are on their way */
+	float scale = scale_of(by); /* while loads are in flight */
 #pragma unroll
 	for (int p = 0; p < PACKS; p++) {
 		int r = first + p * DOWN;
@@ -328,7 +328,7 @@ void cuda_narrow(struct device *d, uint16_t *y, struct mat x, enum dtype type)
 	round_as(d, "narrow", y, x, type, (struct by_number){1});
 }
 
-/* ---- and back ----------------------------------------------------------------------- */
+/* ---- to fp32 ------------------------------------------------------------------------ */
 
 static __global__ void widen_kernel(
 	float *y, const uint16_t *x, int64_t n, bool is_bf16, bool whole)

@@ -1,6 +1,6 @@
 /*
- * Inference, a row at a time: a warp has a row of w, and goes through those of x with it. What
- * a row of x gets is added in an order that is the width's alone.
+ * Linear layers of single rows, for decoding: a warp has a row of w and multiplies it with
+ * the rows of x. The order of additions depends on the width only.
  */
 #include "kernels/cuda/vector.h"
 

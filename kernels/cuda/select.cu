@@ -1,11 +1,11 @@
-/* A few elements of each row, and where they are: a block a row. */
+/* Top-k: the largest elements of each row and their indices; a block for each row. */
 #include "kernels/cuda/vector.h"
 
 enum { WARPS = 32, ROW_THREADS = WARPS * WARP };
 
 /* ---- the largest -------------------------------------------------------------------- */
 
-/* The bits of |x| rise as it does. */
+/* The bits of |x|, which have the order of |x|. */
 static __device__ inline uint32_t size_bits(float x)
 {
 	return __float_as_uint(x) & 0x7fffffffu;
@@ -13,8 +13,8 @@ static __device__ inline uint32_t size_bits(float x)
 
 enum { DIGIT_BITS = 8, DIGITS = 1 << DIGIT_BITS };
 
-/* Of a histogram: in which digit, from the highest down, is the *k-th? *k becomes its number
- * among those of the digit. The threads of one warp. */
+/* The digit of a histogram, from the highest down, that has the *k-th element; *k becomes its
+ * rank within the digit. Called by all threads of one warp. */
 static __device__ inline unsigned find_digit(const unsigned *counts, unsigned *k)
 {
 	enum { EACH = DIGITS / WARP };
@@ -42,8 +42,8 @@ static __device__ inline unsigned find_digit(const unsigned *counts, unsigned *k
 	return __shfl_sync(ALL_LANES, found, from);
 }
 
-/* The k-th largest of the sizes, digit after digit; *equal: how many of just that size are
- * among the k largest. */
+/* The k-th largest |x| by a radix select; *equal: how many elements of that |x| are among the
+ * k largest. */
 static __device__ inline uint32_t kth_largest(
 	const float *x, int64_t n, unsigned k, unsigned *equal)
 {
@@ -102,10 +102,9 @@ void cuda_keep_largest(struct device *d, struct mat x, int64_t k)
 		floats_of(x), x.cols, (unsigned)k);
 }
 
-/* ---- values and places -------------------------------------------------------------- */
+/* ---- values and indices ------------------------------------------------------------- */
 
-/* Of the elements before one there are so many that are not 0: so many of the others, but only
- * as many as there is room for, are picked before it, too. */
+/* Packs the elements that are not 0, in order, and as many zeros as fill k. */
 template <typename T>
 static __global__ void __launch_bounds__(ROW_THREADS) topk_pack_kernel(
 	float *values, T *places, const float *x, int64_t cols, int64_t k)

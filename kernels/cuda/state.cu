@@ -1,19 +1,19 @@
-/* What is done to parameters and optimizer state, and to memory. */
+/* Updates of parameters and optimizer state; copies and zeros. */
 #include "kernels/cuda/vector.h"
 #include "kernels/step_math.h"
 
-/* What one launch updates: as many vectors as its arguments have room for. Block b is one of
- * those from first_block[i] on, of vector i. */
+/* The vectors that one launch updates, up to the size of its arguments. Vector i has the
+ * blocks from first_block[i] on. */
 enum { VECTORS = 32 };
 
 struct vectors {
 	struct update_part part[VECTORS];
 	uint32_t first_block[VECTORS + 1];
-	bool whole[VECTORS]; /* in packs */
+	bool whole[VECTORS]; /* aligned for packs */
 	int n;
 };
 
-/* Optimizers: what is done to an element whose parameter is p, state m and v, and gradient g. */
+/* Optimizers: the update of an element with parameter p, state m and v, and gradient g. */
 struct do_adamw {
 	float rate, root, shrink;
 	__device__ do_adamw(const struct update &a, const struct update_part &x)
@@ -74,7 +74,7 @@ struct do_muon_update {
 	}
 };
 
-/* T: of the copies. */
+/* T: the type of the copies. */
 template <typename DO, typename T>
 static __global__ void update_kernel(const struct vectors all, const struct update *how)
 {
@@ -167,9 +167,9 @@ void cuda_muon_update(struct device *d, const struct update_part *x, int n_parts
 	update<do_muon_update>(d, "muon_update", x, n_parts, o);
 }
 
-/* ---- Muon: a matrix and its slices --------------------------------------------------- */
+/* ---- Muon (Jordan 2024): a matrix and its slices ------------------------------------- */
 
-/* Where element i of the slices is in the matrix that is stored. */
+/* The index of element i of the slices in the stored matrix. */
 static __device__ inline int64_t sliced_at(const struct sliced &s, int64_t i)
 {
 	int64_t width = s.cols / s.slices, row = i / width % s.rows;
@@ -240,7 +240,7 @@ void cuda_axpby(struct device *d, struct mat y, float a, struct mat x, float b)
 
 /* ---- the end of a step --------------------------------------------------------------- */
 
-/* A warp for each sum: its lanes fetch it, and one of them has 68 limbs to carry. */
+/* A warp for each sum: its lanes load it, and one lane carries its 68 limbs. */
 static __global__ void step_end_kernel(struct step_end *to, const struct exact *loss,
 	const struct exact *squares, const struct step_terms *terms)
 {
@@ -266,7 +266,7 @@ void cuda_step_end(struct device *d, struct step_end *to, const struct exact *lo
 
 /* ---- memory ------------------------------------------------------------------------- */
 
-/* Words of any kind. Without `from`: zeros. */
+/* Copies words; `from` NULL: stores zeros. */
 template <typename T>
 static __global__ void copy_kernel(T *to, const T *from, int64_t n, bool whole)
 {

@@ -1,4 +1,4 @@
-/* What is asked of a whole tensor: exact sums, sums of squares, its maximum, its hash. */
+/* Reductions of whole tensors: exact sums, sums of squares, maximum, hash. */
 #include "kernels/cuda/vector.h"
 
 /* ---- sums of squares, in double ------------------------------------------------------ */
@@ -9,7 +9,7 @@ static __device__ inline double sumsq(const float *x, int64_t cols, bool whole)
 	enum { N = PER_PACK<float>, STEP = WARPS * WARP * N, AT_ONCE = 4 };
 	double lane[N] = {};
 	for (int64_t j = my_part<WARPS>() * N; j < cols; j += AT_ONCE * STEP) {
-		float v[AT_ONCE][N]; /* zeros behind the end */
+		float v[AT_ONCE][N]; /* zeros past the end */
 #pragma unroll
 		for (int k = 0; k < AT_ONCE; k++)
 			load(v[k], x + j + k * STEP, cols - j - k * STEP, whole);
@@ -47,14 +47,14 @@ void cuda_row_sumsq(struct device *d, double *out, struct mat x)
 
 /* ---- exact sums: see libcore/base/exact.c -------------------------------------------- */
 
-/* A limb is a number modulo 2^64, so that negative digits add as they should. */
+/* Limbs are added modulo 2^64, which is right for negative digits too. */
 static __device__ inline void add_word(int64_t *to, int64_t x)
 {
 	atomicAdd((unsigned long long *)to, (unsigned long long)x);
 }
 
-/* Lanes that have one add a number each; all lanes of the warp come here. What falls on one
- * limb is added in the warp first. */
+/* Adds the numbers of the lanes with `has`; called by all lanes of a warp. Addends of the
+ * same limb are summed within the warp first. */
 static __device__ inline void exact_add_lanes(struct exact *x, double v, bool has)
 {
 	enum { DIGIT = 32, NONE = EXACT_LIMBS, INFINITE = 0x7ff };
@@ -124,8 +124,8 @@ static void exact_carry(struct device *d, const char *name, struct exact *x)
 	launch(d, name, 1, round_up(EXACT_LIMBS, WARP), 0, exact_carry_kernel, x);
 }
 
-/* As many additions as limbs have room for until they are carried. */
-enum { MOST_ADDITIONS = 1 << 29 };
+/* Additions until limbs must be carried. */
+enum { MAX_ADDITIONS = 1 << 29 };
 
 static __global__ void exact_sum_kernel(struct exact *x, const float *v, int64_t n)
 {
@@ -136,27 +136,27 @@ static __global__ void exact_sum_kernel(struct exact *x, const float *v, int64_t
 
 void cuda_exact_sum(struct device *d, struct exact *x, const float *v, int64_t n)
 {
-	for (int64_t i = 0; i < n; i += MOST_ADDITIONS) {
-		int64_t part = min64(MOST_ADDITIONS, n - i);
+	for (int64_t i = 0; i < n; i += MAX_ADDITIONS) {
+		int64_t part = min64(MAX_ADDITIONS, n - i);
 		launch(d, "exact_sum", grid_in_strides(part, 1), THREADS, 0,
 			exact_sum_kernel, x, v + i, part);
 		exact_carry(d, "exact_sum", x);
 	}
 }
 
-/* What one launch goes through: as many matrices as its arguments have room for. Block b is
- * one of those from first_block[i] on, of matrix i. */
+/* The matrices of one launch, up to the size of its arguments. Matrix i has the blocks from
+ * first_block[i] on. */
 enum { MATRICES = 64 };
 
 struct matrices {
 	const float *p[MATRICES];
 	int64_t rows[MATRICES], cols[MATRICES];
 	uint32_t first_block[MATRICES + 1];
-	bool whole[MATRICES]; /* in packs */
+	bool whole[MATRICES]; /* aligned for packs */
 	int n;
 };
 
-/* The rows of a block are added together. */
+/* The sums of a block's rows are added first. */
 template <int WARPS>
 static __global__ void __launch_bounds__(threads_of_rows<WARPS>())
 	exact_sumsq_kernel(struct exact *to, const struct matrices all)
@@ -193,7 +193,7 @@ static void exact_sumsq_all(struct device *d, struct exact *x, struct matrices *
 	all->n = 0;
 }
 
-/* Those matrices whose rows are as wide as keeps so many warps busy. */
+/* The matrices whose rows keep WARPS warps busy. */
 template <int WARPS>
 static void exact_sumsq_wide(
 	struct device *d, struct exact *x, const struct mat *m, int n)
@@ -206,8 +206,8 @@ static void exact_sumsq_wide(
 		by_width(ceil_div(m[i].cols, N),
 			[&](auto w) { ours = decltype(w)::WARPS == WARPS; });
 		for (int64_t row = 0, rows; ours && row < m[i].rows; row += rows) {
-			rows = min64(MOST_ADDITIONS, m[i].rows - row);
-			if (all.n == MATRICES || n_rows + rows > MOST_ADDITIONS) {
+			rows = min64(MAX_ADDITIONS, m[i].rows - row);
+			if (all.n == MATRICES || n_rows + rows > MAX_ADDITIONS) {
 				exact_sumsq_all<WARPS>(d, x, &all);
 				n_rows = 0;
 			}
@@ -240,7 +240,7 @@ static __global__ void amax_kernel(float *to, const T *x, int64_t n, bool whole)
 	int64_t step = (int64_t)gridDim.x * blockDim.x * N;
 	unsigned most = 0;
 	for (int64_t i = thread_number() * N; i < n; i += AT_ONCE * step) {
-		packed<T, N> from[AT_ONCE]; /* zeros behind the end */
+		packed<T, N> from[AT_ONCE]; /* zeros past the end */
 #pragma unroll
 		for (int k = 0; k < AT_ONCE; k++)
 			from[k] = fetch<N>(x + i + k * step, n - i - k * step, whole);
@@ -268,7 +268,7 @@ void cuda_amax(struct device *d, float *to, struct mat x)
 	});
 }
 
-/* ---- what the program waits for ------------------------------------------------------ */
+/* ---- results that the host waits for ------------------------------------------------- */
 
 typedef unsigned long long word;
 
@@ -277,7 +277,7 @@ static __global__ void set_kernel(word *to, word x)
 	*to = x;
 }
 
-/* A word that kernels add to or take the extreme of. */
+/* A word on the device, with initial value x, that kernels add to or take the extreme of. */
 static word *answer_begin(struct device *d, const char *name, word x)
 {
 	word *answer = (word *)cuda_workspace(d, sizeof(*answer));

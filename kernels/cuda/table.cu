@@ -1,4 +1,4 @@
-/* The table of the device. */
+/* The table of the device's kernels. */
 #include "kernels/cuda/cuda_internal.h"
 
 #define KERNEL(type, name, ...) cuda_##name,

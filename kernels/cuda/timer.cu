@@ -1,6 +1,6 @@
 /*
- * A stopwatch: an event wherever something else begins, and once the GPU has passed them all, the
- * time from each to the next.
+ * The device's stopwatch: an event at each begin of an interval; when the GPU has passed all
+ * events, the time from each to the next is added to the timer of its interval.
  */
 #include "kernels/cuda/cuda_internal.h"
 
@@ -8,11 +8,11 @@
 
 struct mark {
 	cudaEvent_t event;
-	enum device_timer what; /* from there on */
+	enum device_timer what; /* the timer of the interval that begins */
 };
 
 struct timer {
-	struct mark *mark; /* as many as there were at once, made when they are needed */
+	struct mark *mark; /* grows on demand; events are reused */
 	int64_t n, n_made;
 };
 
@@ -33,7 +33,7 @@ void cuda_timer_close(struct device *d)
 void cuda_timer_start(struct device *d, enum device_timer what)
 {
 	struct timer *w = cuda_of(d)->timer;
-	if (cuda_graph_notes(d))
+	if (cuda_graph_capturing(d))
 		return;
 	if (w->n == w->n_made) {
 		w->mark = (struct mark *)xrealloc(

@@ -1,9 +1,9 @@
 /*
- * What memory-bound kernels share: loads of 16 bytes (pack.h), rows that a warp or a block goes
- * through, and sums and maxima over a block.
+ * Shared by memory-bound kernels: loads of 16 bytes (pack.h), a warp or a block for each row,
+ * and sums and maxima over a block.
  *
- * Element j of a row belongs to a thread by its number alone, wherever the row lies: an address
- * that is not aligned costs time, and changes no order of adding.
+ * The thread of element j of a row depends on j only: an unaligned address costs time but
+ * does not change the order of additions.
  */
 #ifndef KERNELS_CUDA_VECTOR_H
 #define KERNELS_CUDA_VECTOR_H
@@ -14,7 +14,7 @@
 
 enum { THREADS = 256, WARPS_A_BLOCK = THREADS / WARP };
 
-/* ---- who does what ------------------------------------------------------------------- */
+/* ---- indices and grids ---------------------------------------------------------------- */
 
 static __device__ inline int64_t thread_number(void)
 {
@@ -37,13 +37,13 @@ static inline dim3 grid_of(int64_t n)
 	return dim3((unsigned)n);
 }
 
-/* Blocks of THREADS for one thread a pack: of a run of n numbers, or of each of its rows. */
+/* Blocks of THREADS with one thread a pack, for `rows` rows of n numbers. */
 static inline dim3 grid_of_packs(int64_t rows, int64_t n, int per_pack)
 {
 	return grid_of(ceil_div(rows * ceil_div(n, per_pack), THREADS));
 }
 
-/* The same, but no more than fill any GPU a few times: threads that go on with another. */
+/* The same, but at most a few times what fills any GPU: for grid-stride loops. */
 static inline dim3 grid_in_strides(int64_t n, int per_pack)
 {
 	return grid_of(min64(2048, ceil_div(ceil_div(n, per_pack), THREADS)));
@@ -53,24 +53,23 @@ struct place {
 	int64_t row, col;
 };
 
-/* Of pack i, where each row has ceil(cols / n) of them. */
+/* Row and column of pack i, where each row has ceil(cols / n) packs. */
 static __device__ inline struct place place_of(int64_t i, int64_t cols, int n)
 {
 	int64_t packs = ceil_div(cols, n);
 	struct place at;
 	if ((uint64_t)(i | packs) >> 32) {
 		at.row = i / packs;
-	} else { /* an eighth of the time */
+	} else { /* 32-bit division takes an eighth of the time */
 		at.row = (uint32_t)i / (uint32_t)packs;
 	}
 	at.col = (i - at.row * packs) * n;
 	return at;
 }
 
-/* ---- a warp or a block a row ---------------------------------------------------------- */
+/* ---- a warp or a block for each row --------------------------------------------------- */
 
-/* WARPS: how many go through a row together. With 1 a block has WARPS_A_BLOCK rows; otherwise
- * it is as large as that. */
+/* WARPS: warps of a row. With 1 a block has WARPS_A_BLOCK rows, otherwise one row. */
 template <int WARPS> static inline dim3 grid_of_rows(int64_t rows)
 {
 	return grid_of(WARPS == 1 ? ceil_div(rows, WARPS_A_BLOCK) : rows);
@@ -87,7 +86,7 @@ template <int WARPS> static __device__ inline int64_t my_row(void)
 			  : (int64_t)blockIdx.x;
 }
 
-/* Among the threads of a row. */
+/* The thread's index among the threads of its row. */
 template <int WARPS> static __device__ inline int my_part(void)
 {
 	return WARPS == 1 ? lane_number() : (int)threadIdx.x;
@@ -97,7 +96,7 @@ template <int W> struct warps {
 	enum { WARPS = W };
 };
 
-/* fn(warps<...>()): as many as a row of so many packs keeps busy. */
+/* Calls fn(warps<...>()) with the warps that a row of `packs` packs keeps busy. */
 template <typename F> static inline void by_width(int64_t packs, F fn)
 {
 	if (packs <= 8 * WARP)
@@ -122,19 +121,18 @@ static __device__ inline unsigned warp_max(unsigned x)
 	return x;
 }
 
-/* Of each warp one number to all threads of the block: x of warp i to lane i of each, and
- * `none` to lanes without a warp. */
+/* Gives lane i of every warp the x of warp i, and lanes without a warp `none`. */
 template <int WARPS, typename T> static __device__ inline T of_each_warp(T x, T none)
 {
 	__shared__ T parts[WARPS];
-	__syncthreads(); /* those of the last call are read */
+	__syncthreads(); /* the last call's values are read */
 	if (lane_number() == 0)
 		parts[warp_number()] = x;
 	__syncthreads();
 	return lane_number() < WARPS ? parts[lane_number()] : none;
 }
 
-/* Over the threads of a row, to all of them, in an order that is always the same. */
+/* All-reduce over the threads of a row, in a fixed order. */
 template <int WARPS, typename T> static __device__ inline T row_sum(T x)
 {
 	x = warp_sum(x);
@@ -153,8 +151,8 @@ template <int WARPS, typename T> static __device__ inline T row_max(T x)
 
 /* ---- the largest number of a matrix ---------------------------------------------------- */
 
-/* The larger of `most` and the bits of |x|: of numbers without a sign the larger has the larger bits,
- * and NaN the largest. */
+/* The maximum of `most` and the bits of |x|: the bits of non-negative floats have the order
+ * of the floats, with NaN as the largest. */
 template <int N>
 static __device__ inline unsigned amax_bits(const float (&x)[N], unsigned most)
 {
@@ -163,23 +161,23 @@ static __device__ inline unsigned amax_bits(const float (&x)[N], unsigned most)
 	return most;
 }
 
-/* What *to is, as far as a thread sees: read when a kernel begins, beside the numbers that it works
- * on, so that most threads find at its end that theirs is no larger, and need not wait for it then. It
- * may be smaller than what other threads have made of it. */
+/* *to, read at the begin of a kernel together with its data, so that at its end most threads
+ * know without waiting that their maximum is not larger. It may be smaller than the current
+ * *to. */
 static __device__ inline unsigned amax_seen(const float *to)
 {
 	return to ? *(const unsigned *)to : 0;
 }
 
-/* Raises *to: in any order the result is the same. */
+/* *to = max(*to, most): the result does not depend on the order. */
 static __device__ inline void raise(float *to, unsigned seen, unsigned most)
 {
 	if (most > seen)
 		atomicMax((unsigned *)to, most);
 }
 
-/* The same by all threads of a row, for numbers that were stored as T: rounding keeps their order.
- * Nothing where `to` is NULL. */
+/* The same for all threads of a row, with numbers that were stored as T: rounding keeps their
+ * order. Does nothing if `to` is NULL. */
 template <int WARPS, typename T>
 static __device__ inline void raise_amax(float *to, unsigned seen, unsigned most)
 {
@@ -194,8 +192,8 @@ static __device__ inline void raise_amax(float *to, unsigned seen, unsigned most
 	raise(to, seen, __float_as_uint(number_of(bits, 0)) & 0x7fffffffu);
 }
 
-/* Where a kernel raises y.amax on its way: NULL where that is left to an amax of its own, for
- * comparison. */
+/* The y.amax that a kernel updates itself; NULL with PT_LAB_OFF=amax, where amax_unfused()
+ * follows. */
 static inline float *amax_on_the_way(struct device *d, struct mat y)
 {
 	return cuda_lab_off(d, LAB_AMAX) ? NULL : y.amax;
@@ -207,8 +205,8 @@ static inline void amax_unfused(struct device *d, struct mat y)
 		cuda_amax(d, y.amax, y);
 }
 
-/* How many of the threads before this one say yes, in a block of WARPS; and in *total, how
- * many there are. */
+/* The number of threads before this one with `yes`, in a block of WARPS warps; *total: of all
+ * threads. */
 template <int WARPS>
 static __device__ inline unsigned count_before(bool yes, unsigned *total)
 {
@@ -226,8 +224,8 @@ static __device__ inline unsigned count_before(bool yes, unsigned *total)
 
 /* ---- the canonical tree --------------------------------------------------------------- */
 
-/* A sum of leaves that come one after the other: pairs of neighbours, pairs of those, and what
- * has no pair passes up. All threads are at the same leaf. */
+/* The canonical tree over leaves that are added one by one: pairs of neighbours, then pairs
+ * of those; a node without a pair moves up. All threads add the same leaf at a time. */
 enum { TREE_LEVELS = 14, TREE_LEAVES = 1 << TREE_LEVELS };
 
 struct tree {

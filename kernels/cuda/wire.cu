@@ -1,11 +1,11 @@
-/* Compression of what workers send each other, with the bits of kernels/cpu/wire.c. */
+/* Compression of messages between workers, bit-identical to kernels/cpu/wire.c. */
 #include "kernels/cuda/vector.h"
 
-enum { MOST = 127 }; /* of a code */
+enum { MOST = 127 }; /* the largest code */
 #define INFINITE 0x7f800000u
 #define UPPER 0xffff0000u
 
-/* The last word of the counter distinguishes these from those of keep_random. */
+/* The last word of the counter separates this stream from keep_random's. */
 static __device__ inline uint32_t random_bits(
 	const struct rng_stream &c, int64_t row, int64_t col)
 {
@@ -34,7 +34,7 @@ void cuda_round_stochastic(struct device *d, struct mat x, const struct rng_stre
 
 /* ---- eight bits --------------------------------------------------------------------- */
 
-/* Of the bits of the largest. */
+/* The scale, or its inverse, from the bits of the largest |x|. */
 static __device__ inline float scale_of(unsigned most, bool up)
 {
 	if (most >= INFINITE)
@@ -47,7 +47,7 @@ static __device__ inline float scale_of(unsigned most, bool up)
 
 static __device__ inline float code_of(float x, float scale)
 {
-	const float magic = 0x1.8p23f; /* whose last bit is 1 */
+	const float magic = 0x1.8p23f; /* its unit in the last place is 1 */
 	return (x / scale + magic) - magic;
 }
 
@@ -77,7 +77,7 @@ static __global__ void __launch_bounds__(threads_of_rows<WARPS>())
 		float code = scale == 0 ? 0
 			     : random	? code_random(x[i], scale, c, row, i - at)
 					: code_of(x[i], scale);
-		int8_t whole = (int8_t)code; /* which has no -0 */
+		int8_t whole = (int8_t)code; /* has no -0 */
 		if (codes)
 			codes[i] = whole;
 		x[i] = (float)whole * scale;

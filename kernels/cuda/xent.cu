@@ -1,15 +1,15 @@
 /*
  * Softmax cross-entropy over slices of the vocabulary.
  *
- * A block has a row, a warp where rows are short. Each thread has the same packs of a row in
- * each of these kernels, so that what is fused of two gives the bits of both. No more than two
- * or three rows are under way on a multiprocessor: what a kernel reads twice is read from the
- * caches, the last packs first, the second time.
+ * A block has a row, or a warp has one if rows are short. Each thread has the same packs of a
+ * row in all of these kernels, so that the fused kernel has the bits of the separate ones. A
+ * multiprocessor works on only two or three rows at a time: a row's second read, from its
+ * last packs backwards, hits the caches.
  */
 #include "kernels/cuda/mma.h"
 #include "kernels/cuda/vector.h"
 
-enum { ROW_WARPS = 16, AT_ONCE = 4 }; /* packs that a thread has on their way */
+enum { ROW_WARPS = 16, AT_ONCE = 4 }; /* packs that a thread has in flight */
 
 template <typename F> static void by_row_width(int64_t packs, F fn)
 {
@@ -19,12 +19,12 @@ template <typename F> static void by_row_width(int64_t packs, F fn)
 		fn(warps<ROW_WARPS>());
 }
 
-/* A slice of the logits, as its kernels see it. */
+/* A slice of the logits. */
 struct slice {
 	const int32_t *targets;
 	int64_t rows, first;
 	int cols, real; /* columns, and those of them that are not padding */
-	bool whole;	/* rows can be read in packs */
+	bool whole;	/* rows are aligned for packs */
 };
 
 template <typename T>
@@ -37,26 +37,26 @@ static struct slice slice_of(
 		in_packs((const T *)logits.p, logits.cols, PER_PACK<T>)};
 }
 
-/* The column of the row's target, or -1: it is not here. */
+/* The column of the row's target, or -1 if another slice has it. */
 static __device__ inline int target_of(const struct slice &s, int64_t row)
 {
 	int64_t t = s.targets[row] - s.first;
 	return t >= 0 && t < s.real ? (int)t : -1;
 }
 
-/* Where pack i of this thread begins. */
+/* The first column of pack i of this thread. */
 template <int WARPS, int N> static __device__ inline int column_of(int i)
 {
 	return (i * WARPS * WARP + my_part<WARPS>()) * N;
 }
 
-/* How many packs a thread has, but for the last ones. */
+/* The number of packs of a thread; the last ones may be empty. */
 template <int WARPS, int N> static __device__ inline int packs_of(int cols)
 {
 	return (cols + WARPS * WARP * N - 1) / (WARPS * WARP * N);
 }
 
-/* e^x. Logits of 16 bits are not worth the five instructions more of expf. */
+/* e^x. 16-bit logits do not justify the five more instructions of expf. */
 template <typename T> static __device__ inline float exp_of(float x)
 {
 	return sizeof(T) == 4 ? expf(x) : exp2_fast(x * 1.44269504f);
@@ -64,13 +64,13 @@ template <typename T> static __device__ inline float exp_of(float x)
 
 /* ---- statistics ---------------------------------------------------------------------- */
 
-/* The largest and the sum of e^(x - largest), of what was seen so far. NaN passes by the
- * maximum, and stays in the sum. */
+/* The online softmax: the largest x so far, and the sum of e^(x - largest). NaN does not
+ * change the maximum, but makes the sum NaN. */
 struct seen {
 	float max, sum;
 };
 
-/* e^(x - max), where both may be -infinity: what has no share in the sum. */
+/* e^(x - max), which is 1 if both are -infinity. */
 template <typename T> static __device__ inline float share(float x, float max)
 {
 	return x == max ? 1.0f : exp_of<T>(x - max);
@@ -90,13 +90,13 @@ static __device__ inline void see(struct seen &s, float (&x)[N], int left)
 		most = fmaxf(most, x[i]);
 	s.sum *= share<T>(s.max, most);
 	s.max = most;
-	float from = most == -INFINITY ? 0 : most; /* there is nothing, and e^x is 0 */
+	float from = most == -INFINITY ? 0 : most; /* no finite x: all e^x are 0 */
 #pragma unroll
 	for (int i = 0; i < N; i++)
 		s.sum += exp_of<T>(x[i] - from);
 }
 
-/* Of a row, by all its threads. */
+/* The statistics of a row, by all its threads. */
 template <int WARPS, typename T>
 static __device__ inline struct seen see_row(const T *row, const struct slice &s)
 {
@@ -155,7 +155,8 @@ void cuda_xent_stats(struct device *d, float *max, float *sum, float *target,
 	});
 }
 
-/* A slice's part of the sum of e^(x - top) over all, and the logarithm of the whole. */
+/* A slice's part of the sum of e^(x - top) over all slices; the logarithm of the whole
+ * sum. */
 static __device__ inline float joined(float sum, float max, float top)
 {
 	return sum * expf(max - top);
@@ -194,7 +195,8 @@ void cuda_xent_join(struct device *d, float *lse, float *loss, const float *max,
 
 /* ---- the gradient -------------------------------------------------------------------- */
 
-/* Of a pack, where `target` may be one of its columns and `left` of them are not padding. */
+/* The gradient of a pack, of which `left` columns are not padding; `target` may be one of its
+ * columns. */
 template <typename T, int N>
 static __device__ inline void gradient(
 	float (&x)[N], float lse, float scale, int target, int left)
@@ -214,7 +216,8 @@ static __device__ inline void gradient(
 	}
 }
 
-/* Of a row, by all its threads, from its end. Who has the target writes the loss, too. */
+/* The gradient of a row, by all its threads, from its end backwards. The thread of the target
+ * also writes the loss. */
 template <int WARPS, typename T>
 static __device__ inline void row_gradient(
 	T *row, float *loss, const struct slice &s, float lse, int target, float scale)
@@ -288,7 +291,7 @@ static __global__ void __launch_bounds__(threads_of_rows<WARPS>(), 2)
 	row_gradient<WARPS>(logits, loss + row, s, lse, target, *scale);
 }
 
-/* PT_LAB_OFF=xent: what it is fused of. */
+/* PT_LAB_OFF=xent: the separate kernels. */
 static void xent_unfused(struct device *d, float *loss, struct mat logits,
 	const int32_t *targets, int64_t vocab, const float *scale)
 {

@@ -1,6 +1,5 @@
 /*
- * Attention alone, causal, of 16,384 tokens in all: TFLOP/s, where a pair of positions that
- * is masked counts as no work.
+ * Causal attention of 16,384 tokens in total: TFLOP/s, not counting masked pairs of positions.
  *   bench_attn DEVICE [tiny]    prints "PASS HEAD-SIZE LENGTH TFLOP/S SECONDS" lines
  */
 #include "tests/support/timing.h"
@@ -48,13 +47,13 @@ static void measure(struct timing *t, int64_t tokens, int64_t length, int64_t di
 	c.lse = arena_floats(&t->memory, tokens * heads);
 	c.sum = arena_floats(&t->memory, tokens * heads);
 	c.delta = arena_floats(&t->memory, tokens * heads);
-	/* two products forward, five backward, of half of all pairs */
-	double product = (double)(batch * heads * dim) * (double)(length * length);
+	/* two matmuls forward, five backward, over half of all pairs */
+	double flops = (double)(batch * heads * dim) * (double)(length * length);
 	double f = timing_of(t, forward, &c), b = timing_of(t, backward, &c);
-	printf("fwd\t%d\t%d\t%.4g\t%.6g\n", (int)dim, (int)length,
-		2 * product / f * 1e-12, f);
-	printf("bwd\t%d\t%d\t%.4g\t%.6g\n", (int)dim, (int)length,
-		5 * product / b * 1e-12, b);
+	printf("fwd\t%d\t%d\t%.4g\t%.6g\n", (int)dim, (int)length, 2 * flops / f * 1e-12,
+		f);
+	printf("bwd\t%d\t%d\t%.4g\t%.6g\n", (int)dim, (int)length, 5 * flops / b * 1e-12,
+		b);
 	fflush(stdout);
 	arena_reset(&t->memory, mark);
 }

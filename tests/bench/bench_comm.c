@@ -1,6 +1,5 @@
 /*
- * The canonical tree, as training uses it, against MPI's own all-reduce in place, in turn:
- * medians, in seconds.
+ * The canonical tree of training against MPI_Allreduce in place, alternating: medians, in seconds.
  *   mpiexec -n 2 bench_comm BYTES    prints "tree SECONDS mpi SECONDS"
  */
 #include "tests/support/support.h"

@@ -1,7 +1,7 @@
 /*
  * Files against their ceilings, measured in the same run; tests/bench/run prints the table.
  *   bench_io windows SHARD    windows of 1,024 tokens a second, one thread, page cache
- *   bench_io write FILE BYTES seconds to write() so many bytes and fsync() them
+ *   bench_io write FILE BYTES seconds to write() BYTES bytes and fsync() them
  */
 #include "base/file.h"
 #include "data/data.h"

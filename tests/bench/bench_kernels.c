@@ -1,17 +1,15 @@
 /*
- * Kernels one by one, at the shapes of GPT-2 124M and 1.5B.
+ * Speeds of single kernels, at the shapes of GPT-2 124M and 1.5B.
  *   bench_kernels DEVICE [tiny]          lines "NAME SHAPE VALUE UNIT SECONDS OF-CEILING"
- *   bench_kernels DEVICE [tiny] about    what the device is, and its peak in products of bf16
- * Of products the ceiling is what the device's maker says, or 0 where that is not known; of
- * the others, what a plain copy here moves in a second. Bytes are those that have to move:
- * each operand once.
+ *   bench_kernels DEVICE [tiny] about    the device, and its bf16 matmul peak
+ * The ceiling of matmuls is the vendor's peak, or 0 if unknown; that of the others is the measured rate of a plain copy. Bytes count each operand once.
  */
 #include "tests/support/timing.h"
 
 #include <stdio.h>
 #include <string.h>
 
-enum { PARTS = 148 }; /* as many as GPT-2 124M has tensors */
+enum { PARTS = 148 }; /* tensors of GPT-2 124M */
 
 struct call {
 	struct mat a, b, c, w, bias, stats, normed, sums;
@@ -37,7 +35,7 @@ static void say_bytes(struct timing *t, const char *name, const char *shape, cal
 	fflush(stdout);
 }
 
-/* ---- products --------------------------------------------------------------------- */
+/* ---- matmuls --------------------------------------------------------------------- */
 
 static void linear_fwd(struct device *d, void *what)
 {
@@ -57,7 +55,7 @@ static void linear_bwd_w(struct device *d, void *what)
 	d->k->linear_bwd_w(d, c->c, c->b, c->a, true);
 }
 
-static void product(struct timing *t, int64_t n, int64_t in, int64_t out)
+static void matmul(struct timing *t, int64_t n, int64_t in, int64_t out)
 {
 	static const struct {
 		const char *name;
@@ -70,7 +68,7 @@ static void product(struct timing *t, int64_t n, int64_t in, int64_t out)
 		.b = timing_mat(t, n, out, type),
 		.w = timing_mat(t, out, in, type),
 		.c = timing_mat(t, out, in, DT_F32)};
-	if (out < 50000) /* the head has none */
+	if (out < 50000) /* the head has no bias */
 		c.bias = timing_mat(t, 1, out, DT_F32);
 	double peak = device_peak(&t->d, type), flops = 2.0 * (double)(n * in * out);
 	for (size_t i = 0; i < ARRAY_LEN(three); i++) {
@@ -83,24 +81,24 @@ static void product(struct timing *t, int64_t n, int64_t in, int64_t out)
 	arena_reset(&t->memory, mark);
 }
 
-static void products(struct timing *t)
+static void matmuls(struct timing *t)
 {
 	static const int64_t widths[] = {768, 1600};
 	if (t->tiny) {
-		product(t, 64, 32, 96);
+		matmul(t, 64, 32, 96);
 		return;
 	}
 	for (size_t i = 0; i < ARRAY_LEN(widths); i++) {
 		int64_t w = widths[i], n = i ? 16384 : 65536;
-		product(t, n, w, 3 * w);
-		product(t, n, w, w);
-		product(t, n, w, 4 * w);
-		product(t, n, 4 * w, w);
-		product(t, t->d.tile_bytes / (2 * 50304) / 16 * 16, w, 50304);
+		matmul(t, n, w, 3 * w);
+		matmul(t, n, w, w);
+		matmul(t, n, w, 4 * w);
+		matmul(t, n, 4 * w, w);
+		matmul(t, t->d.tile_bytes / (2 * 50304) / 16 * 16, w, 50304);
 	}
 }
 
-/* ---- what moves bytes ------------------------------------------------------------- */
+/* ---- memory-bound kernels ------------------------------------------------------------- */
 
 static void copy(struct device *d, void *what)
 {
@@ -239,7 +237,7 @@ static void xent_stats(struct device *d, void *what)
 	d->k->xent_stats(d, c->max, c->sum, c->target, c->a, c->ids, 0, c->vocab);
 }
 
-/* In place: from the second call on its logits are gradients, which takes as long. */
+/* In place: from the second call on, its logits are gradients, which take the same time. */
 static void xent_bwd(struct device *d, void *what)
 {
 	struct call *c = what;
@@ -304,7 +302,7 @@ static float *vector(struct timing *t, int64_t n)
 	return timing_mat(t, 1, n, DT_F32).p;
 }
 
-/* Parts of n each. */
+/* PARTS vectors of n elements each. */
 static void optimizer(struct timing *t, int64_t n, const char *shape)
 {
 	size_t mark = arena_mark(&t->memory);
@@ -327,7 +325,7 @@ static void optimizer(struct timing *t, int64_t n, const char *shape)
 			.g = vector(t, n),
 			.n = n,
 			.decay = 0.1F};
-		t->d.k->zero(&t->d, mat(p->v, 1, n)); /* squares are not negative */
+		t->d.k->zero(&t->d, mat(p->v, 1, n)); /* v holds squares, not negative */
 		if (type != DT_F32)
 			p->copy = timing_mat(t, 1, n, type);
 		n_bytes += mat_bytes(p->copy);
@@ -358,7 +356,7 @@ int main(int argc, char **argv)
 			device_peak(&t.d, DT_BF16));
 	} else if (t.tiny) {
 		ceiling(&t, 1 << 16, "65536");
-		products(&t);
+		matmuls(&t);
 		streams(&t, 32, 768, "32x768");
 		activation(&t, 32, 3072, "32x3072");
 		loss(&t, 16, 1000, "16x1000");
@@ -366,7 +364,7 @@ int main(int argc, char **argv)
 		optimizer(&t, 256, "148x256");
 	} else {
 		ceiling(&t, 1 << 28, "268435456");
-		products(&t);
+		matmuls(&t);
 		streams(&t, 65536, 768, "65536x768");
 		streams(&t, 16384, 1600, "16384x1600");
 		activation(&t, 65536, 3072, "65536x3072");

@@ -25,7 +25,7 @@ says() { # text...: what was said has it
 	says 'emulated GPU'
 }
 
-@test 'the kernels of attention that were asked for' {
+@test 'the kernels of attention that were requested' {
 	PT_ATTENTION=auto run "$try" name
 	[[ $output != *PT_ATTENTION* ]]
 	PT_ATTENTION=mma run "$try" name
@@ -78,13 +78,13 @@ says() { # text...: what was said has it
 	says 'another version of pt' 'cpu'
 }
 
-@test 'a GPU that breaks: the kernels asked for last, or the very one' {
+@test 'a GPU that breaks: the last launches, or the failing one' {
 	PT_EMU_FAIL=2 run "$try" work
 	[ "$status" -eq 1 ]
 	says 'cudaErrorIllegalAddress' 'PT_CUDA_SYNC=yes tells which' 'zero <' 'add <' '2145'
 	PT_CUDA_SYNC=yes PT_EMU_FAIL=2 run "$try" work
 	[ "$status" -eq 1 ]
-	says "it is this kernel's" 'add <'
+	says "the failing launch:" 'add <'
 	[[ $output != *'zero <'* ]]
 	run "$try" work
 	[ "$status" -eq 0 ]

@@ -1,9 +1,8 @@
 /*
- * The part of cuBLASLt that we use: by its own names, with its own prototypes. Matrices are
- * column-major unless their layout says otherwise; products are summed in fp32, over k from
- * the first to the last. Of the algorithms that it offers, which compute the same, the second
- * says that it splits k. Which of them is the quickest differs from handle to handle, as it does
- * on a GPU whose measurements have noise.
+ * The part of cuBLASLt that we use, with its names and prototypes. Matrices are column-major
+ * unless their layout says otherwise; sums are in fp32, in the order of k. It offers several
+ * algorithms, which compute the same; the second claims to split k. The fastest algorithm
+ * differs between handles, as on a GPU with noisy timings.
  */
 #include "tests/emu/inside.h"
 
@@ -17,7 +16,7 @@
 #include <stdlib.h>
 #include <unistd.h>
 
-/* ---- what descriptors hold ---------------------------------------------------------- */
+/* ---- contents of descriptors -------------------------------------------------------- */
 
 struct layout {
 	cudaDataType type;
@@ -42,9 +41,9 @@ struct desc {
 struct algo {
 	int32_t id, split;
 	uint32_t tile, reduction;
-	uint32_t align[4]; /* of what it is given */
-	int32_t scaled;	   /* it can multiply by scales */
-	int32_t epilogue;  /* the one that it ends with */
+	uint32_t align[4]; /* of the arguments */
+	int32_t scaled;	   /* supports scales */
+	int32_t epilogue;  /* its epilogue */
 };
 
 struct preference {
@@ -270,7 +269,7 @@ cublasStatus_t cublasLtMatmulPreferenceSetAttribute(cublasLtMatmulPreference_t p
 	}
 }
 
-/* ---- what it can do ----------------------------------------------------------------- */
+/* ---- supported matmuls -------------------------------------------------------------- */
 
 static size_t bytes_of(cudaDataType type)
 {
@@ -288,7 +287,7 @@ static size_t bytes_of(cudaDataType type)
 	}
 }
 
-/* The operands as they are taken, after a transpose. */
+/* The rows of an operand after its transposition. */
 static uint64_t rows_of(const struct layout *m, int transposed)
 {
 	return transposed ? m->cols : m->rows;
@@ -302,13 +301,13 @@ static bool layout_good(const struct layout *m, int batch)
 	       (m->order == CUBLASLT_ORDER_COL || m->order == CUBLASLT_ORDER_ROW);
 }
 
-/* That of the result; with fp8 one of 16 bits. */
+/* That of the result; with fp8 a 16-bit type. */
 static int bias_type(const struct layout *a, const struct layout *to)
 {
 	return bytes_of(a->type) == 1 && to->type == CUDA_R_32F ? CUDA_R_16BF : to->type;
 }
 
-/* fp8 has its own rules: A transposed and B not, not both e5m2, runs of 16 bytes. */
+/* Rules of fp8: A transposed and B not, not both e5m2, columns of multiples of 16 bytes. */
 static bool fp8_good(const struct desc *d, const struct layout *a, const struct layout *b,
 	const struct layout *to)
 {
@@ -332,7 +331,7 @@ static bool has_aux(const struct desc *d)
 	       d->epilogue == CUBLASLT_EPILOGUE_DGELU;
 }
 
-/* GELU's argument is of the type of the result, in columns of 16 bytes as it is. */
+/* The argument of GELU has the type of the result, and columns of multiples of 16 bytes. */
 static cublasStatus_t check_epilogue(
 	const struct desc *d, const struct layout *a, const struct layout *to)
 {
@@ -369,7 +368,8 @@ static cublasStatus_t check(const struct desc *d, const struct layout *a,
 		(narrow && !fp8_good(d, a, b, to)) || d->d_scale || d->d_amax ||
 		(!narrow && (d->scale[0] || d->scale[1] || d->fast)))
 		return CUBLAS_STATUS_NOT_SUPPORTED;
-	/* The result: fp32, or of the type of the operands; of fp8 any but fp8 here. */
+	/* The result is fp32 or has the type of the operands; for fp8 operands any type
+	 * except fp8. */
 	if (bytes_of(to->type) == 1 || c->type != to->type ||
 		(to->type != CUDA_R_32F && to->type != a->type && !narrow) ||
 		(d->bias_type >= 0 && d->bias_type != bias_type(a, to)))
@@ -452,9 +452,9 @@ cublasStatus_t cublasLtMatmulAlgoCheck(cublasLtHandle_t, cublasLtMatmulDesc_t de
 	return result->state;
 }
 
-/* ---- products ----------------------------------------------------------------------- */
+/* ---- matmuls ------------------------------------------------------------------------ */
 
-static float table[3][1 << 16]; /* what bits of e4m3, e5m2 and fp16 mean */
+static float table[3][1 << 16]; /* values of e4m3, e5m2 and fp16 */
 
 static void tables_make(void)
 {
@@ -494,7 +494,7 @@ static void store(void *p, cudaDataType type, int64_t i, float x)
 		((__half *)p)[i] = __float2half_rn(x);
 }
 
-/* x[rows, cols], row-major, of a matrix or its transpose. */
+/* x[rows, cols], row-major, from a matrix or its transpose. */
 static void unpack(float *x, const struct layout *m, const void *p, bool transposed)
 {
 	bool flip = transposed == (m->order == CUBLASLT_ORDER_ROW);
@@ -527,7 +527,7 @@ __attribute__((target_clones("default", "avx2", "avx512f"))) static void multipl
 	}
 }
 
-/* What was asked for: all that it takes, for descriptors may change before it is done. */
+/* An enqueued matmul, with copies of the descriptors, which may change before it runs. */
 struct matmul {
 	struct desc desc;
 	struct layout a, b, c, d;
@@ -536,7 +536,7 @@ struct matmul {
 	float alpha, beta;
 };
 
-/* In the tanh form; and its slope. */
+/* The tanh form, and its derivative. */
 static float gelu(float x)
 {
 	return 0.5f * x * (1 + tanhf(0.7978845608f * (x + 0.044715f * x * x * x)));
@@ -549,7 +549,7 @@ static float gelu_slope(float x)
 	       0.5f * x * (1 - t * t) * 0.7978845608f * (1 + 0.134145f * x * x);
 }
 
-/* Element (i, j) of the result, from what was summed. */
+/* Element (i, j) of the result from its sum. */
 static float with_epilogue(
 	const struct matmul *p, cudaDataType of_bias, int64_t i, int64_t j, float x)
 {
@@ -564,7 +564,7 @@ static float with_epilogue(
 	return gelu(x);
 }
 
-/* What is left of a sum that matrix units for fp8 do not promote. */
+/* A sum in the precision of fp8 tensor cores without promotion (fast accumulation). */
 static float coarse(float x)
 {
 	return emu_bits<float>(emu_bits<uint32_t>(x) & ~0x3ffu);
@@ -593,7 +593,7 @@ static void finish(const struct matmul *p, int64_t batch, const float *sum)
 		}
 }
 
-/* The function of kernels.h that asks for such products. */
+/* The function of kernels.h that has such matmuls. */
 static const char *function_of(const struct desc *d)
 {
 	if (d->aux)
@@ -627,14 +627,13 @@ static void matmul_now(void *arg)
 	free(x);
 }
 
-/* The clock of events goes on by this with every product of an algorithm that is not the
- * quickest. */
+/* Advances the clock of events, for each matmul by an algorithm that is not the fastest. */
 static void takes_longer(void *)
 {
 	emu_clock_on(1e-2);
 }
 
-/* An algorithm takes what it was made for, at all places of a batch. */
+/* Whether all matrices of a batch have the alignment that an algorithm needs. */
 static bool aligned(
 	const struct algo *how, const void *const p[4], const struct layout *const l[4])
 {

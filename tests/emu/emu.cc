@@ -1,7 +1,7 @@
 /*
- * Blocks and threads: coroutines with stacks of their own. One that is at a barrier, or at
- * something that its warp does together, hands over to the next that can go on. A thread that
- * never waits needs no switch: the next one begins on the same stack.
+ * Blocks and threads. A thread is a coroutine; at a barrier or a warp-wide operation it
+ * switches to the next runnable thread. A thread that never waits needs no switch: the next
+ * one begins on the same stack.
  */
 #include "tests/emu/inside.h"
 
@@ -30,7 +30,7 @@ struct context {
 	void *sp;
 };
 
-/* What a function must leave as it was goes to the stack, and then the stack is another. */
+/* Saves the callee-saved registers on the stack and switches stacks. */
 extern "C" EMU_INSIDE void emu_switch(struct context *from, struct context *to);
 __asm__(".text\n"
 	".hidden emu_switch\n"
@@ -84,7 +84,7 @@ static void context_make(struct context *c, char *stack, void (*fn)(void))
 }
 #endif
 
-/* ---- the block that runs ------------------------------------------------------------ */
+/* ---- the running block -------------------------------------------------------------- */
 
 uint3 threadIdx, blockIdx;
 dim3 blockDim, gridDim;
@@ -105,10 +105,10 @@ struct thread {
 	char *stack;
 	enum state state;
 	uint3 index;
-	const char *what, *file; /* what it waits at */
+	const char *what, *file; /* what it waits for */
 	int line;
-	void *brought;	       /* for what the warp does */
-	bool (*ready)(void *); /* AT_ASKING: whether it can go on */
+	void *brought;	       /* argument of the warp-wide operation */
+	bool (*ready)(void *); /* AT_ASKING: whether it can continue */
 	void *asks;
 	struct copy *copies;
 	int n_copies, max_copies;
@@ -128,17 +128,17 @@ static struct {
 	int n_threads, n_warps;
 	struct thread *current;
 	struct context outside;
-	/* The pass over the warps, and the one over the lanes of a warp. */
+	/* The passes over the warps, and over the lanes of a warp. */
 	int phase, warp;
 	struct pass warps, lanes;
-	/* What each warp does together, and who was the first to be there. */
+	/* The warp-wide operation of each warp, and its first thread. */
 	struct {
 		emu_op *op;
 		const struct thread *there;
 		int arrived;
 	} together[MAX_THREADS / LANES];
 	int n_asking;
-	bool moved; /* somebody, since the pass over the warps began */
+	bool moved; /* some thread ran in this pass over the warps */
 	bool inside;
 } run;
 
@@ -159,7 +159,7 @@ void emu_stop(const char *fmt, ...)
 	abort();
 }
 
-/* Over n items, in an order that changes with the phase. */
+/* A pass over n items, in an order that depends on the phase. */
 static void pass_begin(struct pass *p, int n)
 {
 	p->n = p->left = n;
@@ -196,7 +196,7 @@ static void warp_diverged(const struct thread *first, int n_lanes)
 		elsewhere->file ? elsewhere->file : "nowhere", elsewhere->line);
 }
 
-/* All threads are at a barrier or at their end: goes on, or says that the block is done. */
+/* All threads are at a barrier or have ended: releases them; false: the block is done. */
 static bool barrier_release(void)
 {
 	const struct thread *first = NULL;
@@ -231,7 +231,7 @@ static void nobody_moves(void)
 	emu_stop("no thread can go on");
 }
 
-/* All warps have had their turn: goes on, or says that the block is done. */
+/* The end of a pass over the warps: begins the next; false: the block is done. */
 static bool pass_over(void)
 {
 	if (!run.n_asking)
@@ -260,7 +260,7 @@ static bool some_ask(const struct thread *first, int n_lanes)
 	return false;
 }
 
-/* The next thread that can go on; NULL at the end of the block. */
+/* The next runnable thread; NULL at the end of the block. */
 static struct thread *next(void)
 {
 	for (;;) {
@@ -283,7 +283,7 @@ static struct thread *next(void)
 
 /* ---- threads ------------------------------------------------------------------------ */
 
-static char *stacks[MAX_THREADS]; /* the ends of those that are free */
+static char *stacks[MAX_THREADS]; /* ends of the free stacks */
 static int n_stacks;
 
 static void stacks_make(void)
@@ -294,7 +294,7 @@ static void stacks_make(void)
 	if (p == MAP_FAILED)
 		emu_stop("no memory for the stacks of threads");
 	for (n_stacks = 0; n_stacks < MAX_THREADS; n_stacks++) {
-		/* Their ends do not compete for the same lines of a cache. */
+		/* Offsets, so that the ends do not compete for the same cache sets. */
 		int apart = n_stacks * 7 % (PAGE / 64) * 64;
 		mprotect(p + n_stacks * each, PAGE, PROT_NONE);
 		stacks[n_stacks] = p + (n_stacks + 1) * each - apart;
@@ -309,7 +309,7 @@ static void become(struct thread *t)
 	emu_lane = (int)(t - threads) % LANES;
 }
 
-/* What runs on a stack: threads, until one waits. */
+/* The function of a stack: runs threads until one waits. */
 static void body(void)
 {
 	for (;;) {
@@ -432,7 +432,7 @@ void emu_op_ballot(void *const lanes[32])
 
 /* ---- shared memory ------------------------------------------------------------------ */
 
-/* A page follows that must not be touched; it begins where addresses are 0. */
+/* A guard page follows it; shared_zero is address 0. */
 static unsigned char *shared_end, *shared_zero;
 static thread_local char shared_marker;
 
@@ -459,7 +459,7 @@ static int find_marker(struct dl_phdr_info *info, size_t n_bytes, void *range)
 	char *marker = &shared_marker, *at = (char *)info->dlpi_tls_data;
 	(void)n_bytes;
 	if (!at ||
-		!*info->dlpi_name) /* not loaded, or a program with other things there */
+		!*info->dlpi_name) /* not loaded, or the program's own thread-local memory */
 		return 0;
 	for (int i = 0; i < info->dlpi_phnum; i++) {
 		size_t n = info->dlpi_phdr[i].p_memsz;
@@ -473,7 +473,7 @@ static int find_marker(struct dl_phdr_info *info, size_t n_bytes, void *range)
 	return 0;
 }
 
-/* Shared memory of a new block: of NaN, and where one ends that is not to be written. */
+/* Fills the shared memory of a new block with NaN, also past its end, where shared_check() looks. */
 static void shared_begin(size_t n)
 {
 	memset(emu_shared, 0xff, (size_t)(shared_end - emu_shared));
@@ -490,7 +490,6 @@ static void shared_check(size_t n)
 				(int)(p - emu_shared), (int)n);
 }
 
-/* That of dynamic shared memory is what instructions call it by. */
 uint32_t emu_address(const void *p)
 {
 	const unsigned char *at = (const unsigned char *)p;
@@ -516,10 +515,10 @@ bool emu_is_shared(const void *p, size_t n)
 	       (at >= shared_static.at && at + n <= shared_static.at + shared_static.n);
 }
 
-/* ---- copies that go on beside computation -------------------------------------------- */
+/* ---- asynchronous copies ------------------------------------------------------------ */
 
-/* They are done when they are waited for, and what was there is gone at once: so both who
- * reads too early and who is still reading find it out. */
+/* A copy completes when it is waited for, and its destination is filled with NaN at once: so
+ * reads that are too early or too late are found. */
 void emu_copy(void *to, const void *from, bool there)
 {
 	struct thread *t = run.current;
@@ -559,7 +558,7 @@ void emu_copy_wait(int groups)
 
 /* ---- launches ----------------------------------------------------------------------- */
 
-static struct sigaction before; /* what was done at a fault */
+static struct sigaction before; /* the previous action */
 
 static void put_text(const char *s)
 {
@@ -567,8 +566,8 @@ static void put_text(const char *s)
 		_exit(127);
 }
 
-/* Says whose fault it was. It then happens again, and is the end; or what it would have been
- * without us, when no kernel runs. */
+/* Prints the thread of the fault and restores the default action, which ends the program at
+ * the repeated fault; if no kernel runs, restores the previous action. */
 static void on_fault(int sig, siginfo_t *info, void *context)
 {
 	char text[300];
@@ -594,7 +593,7 @@ static void on_fault(int sig, siginfo_t *info, void *context)
 	sigaction(sig, &before, NULL);
 }
 
-/* Others may have put themselves there since the last launch. */
+/* Before each launch, since others may have installed handlers. */
 static void faults_catch(void)
 {
 	static char stack[64 << 10];
@@ -660,7 +659,7 @@ struct launch {
 
 static void launch_run(void *launch)
 {
-	alignas(128) static char arg[MAX_ARG]; /* as maps of tensors want to lie */
+	alignas(128) static char arg[MAX_ARG]; /* for tensor maps */
 	struct launch *l = (struct launch *)launch;
 	int64_t n = (int64_t)l->grid.x * l->grid.y * l->grid.z;
 	if (emu_breaks())

@@ -1,11 +1,11 @@
 /*
- * The language of CUDA kernels, for a CPU: a .cu file that includes this and is compiled as
- * C++ runs its kernels here, one coroutine a thread, so that their arithmetic, their indices
- * and their barriers can be tested where there is no GPU. Nothing is said about speed.
+ * CUDA's kernel language for a CPU: a .cu file that includes this header and is compiled as
+ * C++ runs its kernels on the CPU, one coroutine a thread, so that their arithmetic, indices
+ * and barriers can be tested without a GPU. It says nothing about speed.
  *
- * Blocks run one after the other. What a GPU leaves open is done in changing orders, and what
- * it leaves undefined ends the program with a message: a shuffle that some lanes of the warp
- * do not reach, a barrier that is not the same one for all threads.
+ * Blocks run one after the other. Where CUDA leaves the order open, it varies; undefined
+ * behaviour ends the program with a message: a shuffle that some lanes of the warp do not
+ * reach, a barrier that is not the same one for all threads.
  */
 #ifndef EMU_H
 #define EMU_H
@@ -16,42 +16,43 @@
 #include <string.h>
 
 #define EMU_INSIDE __attribute__((visibility("hidden")))
-/* Where a kernel waits; by default, where this is called. */
+/* Source position of a wait, for messages: by default that of the caller. */
 #define EMU_WHERE const char *file = __builtin_FILE(), int line = __builtin_LINE()
 
 /* ---- emu.cc ------------------------------------------------------------------------- */
 
 extern EMU_INSIDE uint3 threadIdx, blockIdx;
 extern EMU_INSIDE dim3 blockDim, gridDim;
-extern EMU_INSIDE int emu_lane; /* of the warp: threadIdx's */
+extern EMU_INSIDE int emu_lane; /* lane of the running thread in its warp */
 static const int warpSize = 32;
 
-/* Dynamic shared memory of the block that runs. */
+/* Dynamic shared memory of the running block. */
 extern EMU_INSIDE unsigned char *emu_shared;
 #define SHARED(name) unsigned char *const name = emu_shared
-/* Static shared memory is what the library has of thread-local memory, and nothing else is:
- * all of it can be found, and spoiled before each block. */
+/* Static shared memory is the library's thread-local memory, which has nothing else in it, so
+ * that all of it can be found, and filled with NaN before each block. */
 #undef __shared__
 #define __shared__ static thread_local
 #define __launch_bounds__(...)
 
-/* Ends the program, and says which thread of which block it was. */
+/* Ends the program with a message that names the thread and the block. */
 EMU_INSIDE __attribute__((noreturn, format(printf, 1, 2))) void emu_stop(
 	const char *fmt, ...);
-/* A kernel, thread by thread: fn(arg) with a copy of what is there. */
+/* Enqueues a kernel: fn(arg) for each thread, with a copy of the argument. */
 EMU_INSIDE void emu_run(dim3 grid, dim3 block, size_t shared_bytes, cudaStream_t stream,
 	void (*fn)(void *), const void *arg, size_t n_bytes);
 EMU_INSIDE void emu_barrier(const char *file, int line);
-/* What a warp does together: when all its lanes have come, op gets what each brought. */
+/* A warp-wide operation: called once, with the arguments of all lanes, when all have reached
+ * it. */
 typedef void emu_op(void *const lanes[32]);
 EMU_INSIDE void emu_warp(
 	emu_op *op, void *mine, const char *what, const char *file, int line);
-/* Whether n bytes there are shared memory. */
+/* Whether the n bytes at p are shared memory. */
 EMU_INSIDE bool emu_is_shared(const void *p, size_t n);
-EMU_INSIDE uint32_t emu_address(const void *p); /* of dynamic shared memory */
+EMU_INSIDE uint32_t emu_address(const void *p); /* of dynamic shared memory, 32 bits */
 
-/* What a kernel or a product is given: that it is memory of the program, which a GPU cannot
- * read, ends the program. */
+/* Checks a pointer argument of a kernel or matmul: host memory that a GPU cannot access ends
+ * the program. */
 EMU_INSIDE void emu_pointer(const char *name, const void *p);
 
 template <typename F>
@@ -101,7 +102,7 @@ static inline T emu_shuffle(unsigned mask, T x, int from, const char *file, int 
 	return x;
 }
 
-/* `lane` where it is within the part of the warp of `width` lanes, or the own one. */
+/* `lane` if it is in the same group of `width` lanes, else the calling lane. */
 static inline int emu_within(int lane, int width)
 {
 	int first = emu_lane / width * width;
@@ -250,7 +251,7 @@ static inline float __fdividef(float x, float y)
 	return x / y;
 }
 
-/* A GPU makes one NaN only. */
+/* A GPU has one NaN only. */
 static inline float __fmul_rn(float x, float y)
 {
 	float r = x * y;
@@ -262,7 +263,7 @@ static inline float __frcp_rn(float x)
 	return 1 / x;
 }
 
-/* (glibc has functions of these names, which nobody else can have) */
+/* (macros, since glibc has functions of these names) */
 #define __expf(x) expf(x)
 #define __logf(x) logf(x)
 
@@ -339,7 +340,7 @@ static inline double max(double a, double b)
 	return fmax(a, b);
 }
 
-/* ---- copies that go on beside computation: see kernels/cuda/mma.h --------------------- */
+/* ---- asynchronous copies: see kernels/cuda/mma.h ------------------------------------- */
 
 EMU_INSIDE void emu_copy(void *to, const void *from, bool there);
 EMU_INSIDE void emu_copy_commit(void);

@@ -1,7 +1,7 @@
 /*
- * What is sm_90's own: barriers in shared memory, copies of tiles by maps of tensors, and
- * products of warpgroups (PTX ISA: "mbarrier", "Tensors", "Asynchronous warpgroup level
- * matrix instructions", and there "Matrix descriptor", "Strides", "Canonical layouts").
+ * Features of sm_90: barriers in shared memory, copies of tiles by tensor maps, and matmuls
+ * of warpgroups (PTX ISA: "mbarrier", "Tensors", "Asynchronous warpgroup level matrix
+ * instructions", and there "Matrix descriptor", "Strides", "Canonical layouts").
  */
 #include "tests/emu/inside.h"
 
@@ -25,12 +25,12 @@ enum {
 	NAMED = 16,
 	REGISTERS = 64 << 10,
 	MAX_ADDRESS = 1 << 18,
-	MAX_TX = (1 << 20) - 1, /* bytes that a barrier can wait for */
+	MAX_TX = (1 << 20) - 1, /* bytes that a barrier can expect */
 };
 
 static int n_threads, arch;
-static bool used;	/* by the block that runs */
-static int64_t n_syncs; /* of all threads of the block */
+static bool used;	/* by the running block */
+static int64_t n_syncs; /* barriers of all threads of the block */
 
 static void begin(void);
 
@@ -44,17 +44,17 @@ static void needs_hopper(const char *what)
 
 /* ---- barriers in shared memory --------------------------------------------------------- */
 
-/* Phase `done` goes on until all have arrived and all bytes are there. */
+/* Phase `done` is in progress until all arrivals and bytes are counted. */
 struct barrier {
 	uint32_t address;
 	int count, left, maker;
 	int64_t n_bytes, done, made_at;
-	bool told; /* to the copies */
+	bool told; /* made visible to copies */
 };
 
 static struct barrier barriers[MAX_BARRIERS];
 static int n_barriers;
-/* 2 + the phase to wait for next; 0: none was waited for. */
+/* 2 + the next phase to wait for; 0: no wait yet. */
 static int64_t waits[MAX_THREADS][MAX_BARRIERS];
 
 static int barrier_find(const uint64_t *p)
@@ -130,7 +130,7 @@ static bool wait_ready(void *asks)
 	return w->b->done > w->phase;
 }
 
-/* ---- barriers with numbers -------------------------------------------------------------- */
+/* ---- named barriers --------------------------------------------------------------------- */
 
 struct named {
 	int n, here;
@@ -138,7 +138,7 @@ struct named {
 };
 
 static struct named named[NAMED];
-static int64_t came[MAX_THREADS][NAMED]; /* 1 + the time that a thread came for last */
+static int64_t came[MAX_THREADS][NAMED]; /* 1 + the phase of a thread's last arrival */
 
 struct named_wait {
 	const struct named *b;
@@ -177,8 +177,8 @@ void emu_named(int id, int n, bool wait, const char *file, int line)
 
 /* ---- registers -------------------------------------------------------------------------- */
 
-/* Of each thread, and those that a block was launched with and nobody has: what a multiprocessor
- * has beyond them is not for it. */
+/* Registers of each thread, and the free ones of those that the block was launched with;
+ * further registers of the multiprocessor cannot be used. */
 static int registers[MAX_THREADS], registers_left;
 
 static bool registers_ready(void *asks)
@@ -207,13 +207,13 @@ static void registers_check(void)
 				registers[i]);
 }
 
-/* ---- maps of tensors -------------------------------------------------------------------- */
+/* ---- tensor maps ------------------------------------------------------------------------ */
 
 enum { MAP = 0x7e450b, MAX_RANK = 5 };
 
 struct map {
 	uint32_t magic;
-	uint16_t size, rank; /* of a number, in bytes */
+	uint16_t size, rank; /* bytes of an element; dimensions */
 	uint32_t dims[MAX_RANK];
 	uint16_t box[MAX_RANK], swizzle; /* bytes of a row */
 	const char *p;
@@ -221,7 +221,7 @@ struct map {
 };
 static_assert(sizeof(struct map) <= sizeof(CUtensorMap), "a map of ours fits in theirs");
 
-/* All that the driver refuses; and, so that no map does more than is emulated, the rest. */
+/* Refuses what the driver refuses, and all features that are not emulated. */
 static CUresult map_encode(CUtensorMap *out, CUtensorMapDataType type, cuuint32_t rank,
 	void *p, const cuuint64_t *dims, const cuuint64_t *strides, const cuuint32_t *box,
 	const cuuint32_t *steps, CUtensorMapInterleave interleave,
@@ -282,14 +282,14 @@ struct load {
 static struct load loads[MAX_LOADS];
 static int n_loads;
 
-/* Of each two bytes of shared memory what a copy of a tile has put there, and that it has. Products
- * and copies see what threads store only after a fence.proxy.async, for which hopper.h has no
- * function: no operand is stored by threads. */
+/* For each two bytes of shared memory, the value that a copy of a tile stored, with the flag
+ * BROUGHT. Matmuls and copies see stores of threads only after a fence.proxy.async, for which
+ * hopper.h has no function: threads must not store operands. */
 enum { BROUGHT = 1 << 16 };
 static uint32_t brought[MAX_ADDRESS / 2];
 
-/* Where a byte is that would be at this address if rows were not permuted: 16 bytes at a time
- * change places, by the number of the row, of 128 bytes, that the address is in. */
+/* The swizzled address: pieces of 16 bytes are permuted by the number of the 128-byte row of
+ * the address. */
 static uint32_t swizzled(uint32_t address, int bytes)
 {
 	return address ^ (address >> 3 & (uint32_t)(bytes - 1) & ~15u);
@@ -314,8 +314,8 @@ void emu_tile_load(void *to, const CUtensorMap *map, uint64_t *barrier, const in
 	if (!barriers[l.barrier].told)
 		emu_stop("tile_load: nobody told the copies of the barrier");
 	l.to = emu_address(to);
-	/* (A swizzled tile may begin on 128 bytes, but then the first row is not in the place of a
-	 * first row.) */
+	/* (CUDA allows swizzled tiles at multiples of 128 bytes, but their pattern is
+	 * shifted.) */
 	uint32_t whole = l.map.swizzle > 16 ? 8u * l.map.swizzle : 128u;
 	if (l.to % whole)
 		emu_stop("tile_load: to %#x, not on %u bytes", l.to, whole);
@@ -328,8 +328,8 @@ void emu_tile_load(void *to, const CUtensorMap *map, uint64_t *barrier, const in
 	loads[n_loads++] = l;
 }
 
-/* Of row i of a box, counting over all dimensions but the first: where it begins in memory, or
- * NULL beyond the tensor's end. */
+/* The address of row i of a box, counted over all dimensions except the first, or NULL
+ * outside the tensor. */
 static const char *box_row(const struct load *l, int i)
 {
 	const struct map *m = &l->map;
@@ -369,7 +369,7 @@ static void load_now(const struct load *l)
 	barrier_count(b);
 }
 
-/* The one that was asked for first, or the last one. */
+/* Completes the oldest or the newest copy. */
 bool emu_hopper_idle(void)
 {
 	static int turn;
@@ -382,9 +382,9 @@ bool emu_hopper_idle(void)
 	return true;
 }
 
-/* ---- products of warpgroups ---------------------------------------------------------------- */
+/* ---- matmuls of warpgroups -------------------------------------------------------------- */
 
-/* 64 x n sums of which products are under way; the registers that they are in are NaN so long. */
+/* 64 x n sums of matmuls in flight; their registers are NaN until these complete. */
 struct sums {
 	float x[64][256];
 	float *c[GROUP];
@@ -395,7 +395,8 @@ struct product {
 	struct emu_wgmma p;
 	struct sums *sums;
 	int64_t group;
-	const uint32_t *registers[GROUP]; /* where a is, and what it was when asked */
+	const uint32_t
+		*registers[GROUP]; /* the registers of a, and their values at the call */
 	uint32_t a[GROUP][4];
 	uint16_t seen_a[64 * 16], seen_b[16 * 256];
 };
@@ -422,12 +423,10 @@ static struct warpgroup *my_group(int *lane)
 	return warpgroups[i];
 }
 
-/*
- * to[i * 16 + k] = number k of 16 of row i, of an operand in shared memory whose rows have
- * their numbers side by side; or, if `transposed`, whose columns have. bits 0-13: the address
- * / 16; 16-29 and 32-45: what is between neighbouring parts / 16; 62-63: how it is permuted.
- * first: it is being asked for.
- */
+/* [i * 16 + k] = element k of 16 of row i of an operand in shared memory, which is row-major,
+ * or column-major if `transposed`. The descriptor has in bits 0-13 the address / 16, in 16-29
+ * and 32-45 the strides / 16, in 62-63 the swizzle. first: at the call, not at completion.
+ * */
 static void operand_read(uint16_t *to, uint64_t d, int rows, bool transposed, bool first)
 {
 	static const int bytes_of[] = {16, 128, 64, 32};
@@ -471,7 +470,8 @@ static void product_read(struct product *p, uint16_t *a, uint16_t *b, bool first
 		operand_read(a, p->p.a, 64, false, first);
 }
 
-/* Place of register i of a thread in 64 x n sums: as an mma's, a warp after the other. */
+/* The element of register i of a thread in 64 x n sums: 16 rows a warp, laid out as by
+ * mma(). */
 static float *sum_at(struct sums *s, int lane, int i)
 {
 	int row = lane / 32 * 16 + lane % 32 / 4 + i % 4 / 2 * 8;
@@ -515,8 +515,8 @@ void emu_wgmma_fence(void)
 	my_group(&lane)->fenced[lane] = true;
 }
 
-/* The first thread to ask finds the operands there; the last one is followed by the product,
- * when somebody waits for it. */
+/* The first thread of a warpgroup checks that the operands are loaded; after the last one's
+ * call, the matmul completes when it is waited for. */
 void emu_wgmma_ask(const struct emu_wgmma *p)
 {
 	int lane;
@@ -614,7 +614,7 @@ static void sums_done(struct sums *s)
 	}
 }
 
-/* All threads wait: what was committed up to a group is done. */
+/* All threads wait: completes the committed groups up to `groups`. */
 static void products_do(struct warpgroup *g, int groups, const char *file, int line)
 {
 	int n = 0;
@@ -636,16 +636,16 @@ static void products_do(struct warpgroup *g, int groups, const char *file, int l
 		g->asked[l] = g->n_products;
 }
 
-/* Of this thread. A branch between a product and its wait is what ptxas (13.0) lost registers at;
- * of branches, this sees those of waits. tests/machine_code sees all. */
+/* Whether this thread has matmuls in flight. ptxas (13.0) lost registers at branches between
+ * a matmul and its wait; this finds only branches of waits, tests/machine_code finds all. */
 static bool products_under_way(void)
 {
 	const struct warpgroup *g = warpgroups[emu_thread() / GROUP];
 	return g && g->asked[emu_thread() % GROUP];
 }
 
-/* A thread waits for each phase in turn, the first of them 0, or the one before, which is
- * over. (What is asked is the parity, so that two phases cannot be told from none.) */
+/* A thread must wait for each phase in order, from 0 or from the complete one before it. (A
+ * wait has the parity only, which cannot distinguish two phases from none.) */
 void emu_barrier_wait(uint64_t *p, int parity, const char *file, int line)
 {
 	struct barrier *b = barrier_of(p);
@@ -699,7 +699,7 @@ void emu_hopper_begin(int n)
 	used = false;
 }
 
-/* Most blocks use nothing of all this. */
+/* On first use, since most blocks use none of this. */
 static void begin(void)
 {
 	int each = REGISTERS / n_threads / 8 * 8;

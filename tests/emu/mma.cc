@@ -1,4 +1,4 @@
-/* Products and loads that a warp does together: the fragments of kernels/cuda/mma.h. */
+/* Warp-wide matmuls and loads of matrices: the fragments of kernels/cuda/mma.h. */
 #include "tests/emu/inside.h"
 
 #include <cuda_bf16.h>
@@ -37,7 +37,7 @@ void emu_widen(float *to, const uint16_t *from, int n, bool bf16)
 		to[i] = bf16 ? from_bf16(from[i]) : from_f16(from[i]);
 }
 
-/* Sums in the order of the numbers, from what c was. */
+/* Adds to c in the order of k. */
 template <float (*WIDEN)(uint32_t)>
 static inline __attribute__((always_inline)) void product(void *const lanes[32])
 {

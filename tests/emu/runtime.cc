@@ -1,15 +1,13 @@
 /*
- * The part of CUDA's runtime that we use, over the emulator: by its own names, with its own
- * prototypes.
+ * The part of the CUDA runtime that we use, on the emulator, with its names and prototypes.
  *
- * Memory of the device cannot be touched but by kernels and copies: a program that reads it as
- * if it were its own crashes there and then. PT_EMU_GUARD=no: it can. PT_EMU_MEMORY: bytes of
- * it, and PT_EMU_PINNED: of the program's that can be pinned. PT_EMU_GPUS: how many there are,
- * and PT_EMU_GPU: which of the host's is the first of them.
- * PT_EMU_ARCH: their compute capability, 90 or 80. PT_EMU_FAIL=N: launch N breaks the device, as
- * a kernel does that goes astray. PT_EMU_LOAD=N: for the kernel of launch N there is no memory.
- * PT_EMU_BREAK=NAME: launches of this function of kernels.h leave out their last block, and its
- * products do nothing.
+ * Device memory is protected: only kernels and copies can access it, and a program that reads
+ * it crashes at once. PT_EMU_GUARD=no: no protection. PT_EMU_MEMORY: bytes of device memory;
+ * PT_EMU_PINNED: bytes of host memory that can be pinned. PT_EMU_GPUS: number of GPUs;
+ * PT_EMU_GPU: the number on the host of the first. PT_EMU_ARCH: their compute capability, 90
+ * or 80. PT_EMU_FAIL=N: launch N breaks the device, as a faulty kernel does. PT_EMU_LOAD=N:
+ * no memory to load the kernel of launch N. PT_EMU_BREAK=NAME: launches of this function of
+ * kernels.h omit their last block, and its matmuls do nothing.
  */
 #include "tests/emu/inside.h"
 
@@ -129,7 +127,8 @@ static size_t *taken(bool device)
 	return device ? &used_bytes : &pinned_bytes;
 }
 
-/* A key locks and unlocks all of it at once; where processors have none, page by page. */
+/* A protection key locks and unlocks all device memory at once; without support by the
+ * processor, mprotect() does. */
 static int memory_key(void)
 {
 	static int key = -2;
@@ -165,7 +164,7 @@ void emu_memory(bool open)
 	pthread_mutex_unlock(&memory);
 }
 
-/* A page follows that is nobody's. New memory is not zero. */
+/* A guard page follows the memory. New memory is not zero. */
 static cudaError_t piece_make(void **out, size_t n_bytes, bool device)
 {
 	size_t n = (n_bytes + ALIGN - 1) / ALIGN * ALIGN;
@@ -184,8 +183,7 @@ static cudaError_t piece_make(void **out, size_t n_bytes, bool device)
 		MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
 	if (map == MAP_FAILED)
 		return emu_gives(cudaErrorMemoryAllocation);
-	madvise(map, mapped,
-		MADV_HUGEPAGE); /* of which few are to be locked and unlocked */
+	madvise(map, mapped, MADV_HUGEPAGE); /* fewer pages to protect */
 	struct piece p = {map + mapped - PAGE - n, map, n_bytes, mapped, device};
 	mprotect(map + mapped - PAGE, PAGE, PROT_NONE);
 	memset(p.at, 0xff, n < FILLED ? n : (size_t)FILLED);
@@ -220,7 +218,7 @@ static cudaError_t piece_free(void *at, bool device)
 	return emu_gives(rc);
 }
 
-/* Of a piece, or what follows it. */
+/* Whether p is in a piece or its guard page. */
 static bool in_piece(const char *p)
 {
 	bool found = false;
@@ -231,7 +229,7 @@ static bool in_piece(const char *p)
 	return found;
 }
 
-static const char *asked = ""; /* whose launch comes next */
+static const char *asked = ""; /* the function of the next launch */
 
 bool emu_is_short(const char *name)
 {
@@ -248,7 +246,7 @@ void emu_pointer(const char *name, const void *p)
 		emu_stop("%s: %p is memory of the program", name, p);
 }
 
-/* The piece of the device's memory that has this byte, or NULL. */
+/* The piece of device memory at this address, or NULL. */
 static const struct piece *piece_at(const void *at)
 {
 	const char *p = (const char *)at;
@@ -264,7 +262,7 @@ bool emu_is_device(const void *at)
 	return piece_at(at);
 }
 
-/* Whether the program gave it to copies: what is read there and written is so later. */
+/* The piece of pinned memory at this address, or NULL: copies with it are asynchronous. */
 static const struct piece *pinned(const void *at)
 {
 	const char *p = (const char *)at;
@@ -286,7 +284,7 @@ cudaError_t cudaPointerGetAttributes(struct cudaPointerAttributes *a, const void
 	return emu_gives(cudaSuccess);
 }
 
-/* Whether n bytes there are all the device's, or all the program's. */
+/* Whether the n bytes are all device memory, or all host memory. */
 static bool on_side(const void *at, size_t n, bool device)
 {
 	const struct piece *p = device ? piece_at(at) : pinned(at);
@@ -310,7 +308,8 @@ cudaError_t cudaMallocHost(void **out, size_t n_bytes)
 	return piece_make(out, n_bytes, false);
 }
 
-/* More than there are addresses is no size to CUDA, which may say that it is out of memory, or not. */
+/* For a size beyond the address space, CUDA does not always report that it is out of
+ * memory. */
 cudaError_t cudaHostAlloc(void **out, size_t n_bytes, unsigned flags)
 {
 	(void)flags;
@@ -371,8 +370,7 @@ static void copy_now(void *arg)
 	emu_memory(false);
 }
 
-/* The program's memory of other kinds is copied first, or waited for: who asks for that in so many
- * words has it, and else it is taken for a mistake. */
+/* Unpinned host memory is copied first, or waited for; without may_wait that is an error. */
 static cudaError_t copy_ask(const struct copy *c, bool from_device, bool to_device,
 	cudaStream_t stream, bool may_wait)
 {
@@ -470,7 +468,7 @@ cudaError_t cudaMemset(void *at, int value, size_t n)
 
 /* ---- the device --------------------------------------------------------------------- */
 
-/* All alike, and each process has them for itself; one at a time. */
+/* Equal GPUs, of each process its own; the current one. */
 static int device_now;
 
 static int device_count(void)

@@ -1,15 +1,16 @@
 /*
- * Streams and events of CUDA's runtime. What is asked for is done before the call returns; or,
- * with PT_EMU_LAZY=yes, no sooner than somebody waits for it, and in each stream for itself:
- * then a program that does not wait for what it needs finds what was there before. With
- * PT_EMU_LAZY=first only the first stream that was made is so late, and others, which do not wait
- * for it, change what it has yet to read.
+ * Streams and events of the CUDA runtime. An operation completes before the call returns; or,
+ * with PT_EMU_LAZY=yes, not before the program waits for it, and streams run independently: a
+ * program that does not wait for a result then reads the old value. With PT_EMU_LAZY=first
+ * only the first stream that was created is late, and others, if they do not wait for it,
+ * overwrite data that it reads later.
  *
- * What is asked of a stream that is captured is kept in a graph, to be asked for anew when that
- * is launched. More is refused there than CUDA refuses: events, but for those that each launch
- * records, and memory that is not pinned.
+ * Operations on a stream that is captured are recorded in a graph, and enqueued when the
+ * graph is launched. Captures are stricter than CUDA's: events are refused, except external
+ * ones, which each launch records, and so is memory that is not pinned.
  *
- * PT_EMU_WAITS=yes: at the end, how often the program waited for what was not done, is said.
+ * PT_EMU_WAITS=yes: prints at the end how often the program waited for an operation that was
+ * not complete.
  */
 #include "tests/emu/inside.h"
 
@@ -43,7 +44,7 @@ struct CUstream_st {
 	struct work *first, **last;
 };
 
-/* The one that goes on, if there is one. */
+/* The capture in progress, if any. */
 static struct {
 	cudaStream_t stream;
 	pthread_t thread;
@@ -53,7 +54,7 @@ static struct {
 } capture;
 static thread_local cudaStreamCaptureMode my_mode = cudaStreamCaptureModeGlobal;
 
-/* A place in a stream: behind what had been asked for then. */
+/* A position in a stream: after the operations that were enqueued so far. */
 struct place {
 	cudaStream_t stream;
 	int64_t asked;
@@ -67,7 +68,7 @@ struct CUevent_st {
 	double seconds;
 };
 
-static struct CUstream_st of_all; /* which is what NULL means */
+static struct CUstream_st of_all; /* the NULL stream */
 static cudaStream_t streams[MAX_STREAMS];
 static int n_streams;
 static pthread_mutex_t streams_lock = PTHREAD_RECURSIVE_MUTEX_INITIALIZER_NP;
@@ -102,7 +103,7 @@ static void run_until(struct place p)
 	pthread_mutex_unlock(&streams_lock);
 }
 
-/* ---- how often somebody waits -------------------------------------------------------- */
+/* ---- counting waits ----------------------------------------------------------------- */
 
 static long n_waits;
 
@@ -120,14 +121,14 @@ static struct say_waits {
 	}
 } say_waits;
 
-/* ---- what is done, and when ---------------------------------------------------------- */
+/* ---- running operations ------------------------------------------------------------- */
 
 static void run_stream(cudaStream_t s)
 {
 	run_until((struct place){s, s->asked});
 }
 
-/* The streams for which the one of all waits, or really all. */
+/* Runs the streams that the NULL stream waits for; `really`: all streams. */
 static void run_all(bool really)
 {
 	for (int i = 0; i < n_streams; i++)
@@ -195,7 +196,7 @@ void emu_ask(cudaStream_t stream, void (*fn)(void *), const void *arg, size_t n_
 		run_stream(s);
 }
 
-static double seconds_on; /* of work that takes longer than the emulator does for it */
+static double seconds_on; /* emulated time on top of the clock */
 
 void emu_clock_on(double seconds)
 {
@@ -210,7 +211,7 @@ static void record(void *event)
 	e->seconds = (double)t.tv_sec + 1e-9 * (double)t.tv_nsec + seconds_on;
 }
 
-/* It stands behind what the stream was asked for last. */
+/* The event is after the stream's last operation. */
 static void recorded(cudaEvent_t e, cudaStream_t s)
 {
 	e->recorded = true;
@@ -293,7 +294,7 @@ cudaError_t cudaGraphDestroy(cudaGraph_t g)
 	return cudaSuccess;
 }
 
-/* What the graph has is the other's from then on, for nobody makes two of one. */
+/* Moves the graph's operations to *exec, since no program instantiates a graph twice. */
 cudaError_t cudaGraphInstantiate(cudaGraphExec_t *exec, cudaGraph_t g, unsigned long long)
 {
 	*exec = (cudaGraphExec_t)calloc(1, sizeof(**exec));
@@ -361,7 +362,7 @@ cudaError_t cudaStreamCreate(cudaStream_t *s)
 	return cudaStreamCreateWithPriority(s, 0, 0);
 }
 
-/* It stays where it is: events may tell of it. */
+/* The struct stays allocated: events may refer to it. */
 cudaError_t cudaStreamDestroy(cudaStream_t s)
 {
 	if (real(s) == &of_all || check_stream(s))
@@ -390,7 +391,7 @@ cudaError_t cudaDeviceSynchronize(void)
 	return emu_gives(cudaSuccess);
 }
 
-/* Who asks again and again gets there. */
+/* Runs one operation: polling makes progress. */
 static bool one_step(struct place p)
 {
 	if (!p.stream || p.stream->done >= p.asked)
@@ -463,7 +464,7 @@ cudaError_t cudaEventRecord(cudaEvent_t e, cudaStream_t s)
 	return cudaSuccess;
 }
 
-/* External: in a graph only, of which each launch records it. */
+/* External: in a capture only; each launch of the graph records the event. */
 cudaError_t cudaEventRecordWithFlags(cudaEvent_t e, cudaStream_t s, unsigned flags)
 {
 	if (!(flags & cudaEventRecordExternal))

@@ -1,4 +1,4 @@
-/* Tests of the emulator, inside the library, for the program that runs them. */
+/* Tests of the emulator, which are in the library; build/tests/test_emu runs them. */
 #ifndef EMU_TESTS_H
 #define EMU_TESTS_H
 
@@ -10,12 +10,11 @@ extern "C" {
 
 struct emu_test {
 	const char *name;
-	bool (*fn)(void); /* says on stderr why it is false */
-	const char
-		*words; /* of the message with which it must end the program; or NULL */
+	bool (*fn)(void);  /* false: reason on stderr */
+	const char *words; /* of the message with which the program must end, or NULL */
 };
 
-/* Closed by one without a name. */
+/* The last has no name. */
 extern const struct emu_test emu_tests_kernels[], emu_tests_hopper[],
 	emu_tests_libraries[];
 

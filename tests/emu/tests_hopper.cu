@@ -1,4 +1,4 @@
-/* What the emulator must compute, and what it must find, of what sm_90 has of its own. */
+/* Tests of the emulator: results and detected errors with sm_90's features. */
 #include "kernels/cuda/hopper.h"
 #include "kernels/cuda/mma.h"
 #include "tests/emu/tests.h"
@@ -25,7 +25,7 @@ static CUresult encode(CUtensorMap *map, void *p, int dim, int stride, int rows,
 		CU_TENSOR_MAP_L2_PROMOTION_NONE, CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);
 }
 
-/* Any address that is a multiple of 1024, with room for barriers before it. */
+/* An address that is a multiple of 1024, with space for barriers before it. */
 static __device__ inline unsigned char *tiles_in(unsigned char *shared)
 {
 	uint32_t at = shared_address(shared) + 64;
@@ -45,8 +45,7 @@ static __global__ void tile_kernel(uint16_t *out, const __grid_constant__ CUtens
 		barriers_tell();
 		barrier_expect(barrier, 2 * n);
 		tile_load(tile, &map, barrier, 8, head, row, batch);
-		out[n] =
-			tile[0]; /* what was there is gone, and what comes is not there */
+		out[n] = tile[0]; /* the old value is gone, the new one not yet there */
 	}
 	__syncthreads();
 	barrier_wait(barrier, 0);
@@ -55,13 +54,14 @@ static __global__ void tile_kernel(uint16_t *out, const __grid_constant__ CUtens
 }
 
 /* Heads of 40 numbers, of which the box has those from the eighth on; 10 rows of the last
- * sequence's 20, and zeros where there is none. 16 bytes of row i are where PTX says. */
+ * sequence's 20, and zeros outside. The 16-byte pieces of row i are swizzled as PTX
+ * specifies. */
 static bool tiles(void)
 {
 	enum { DIM = 40, LENGTH = 20, BOX = 24, FIRST = 10, HEAD = 1 };
 	static const struct {
 		CUtensorMapSwizzle swizzle;
-		int bytes, row_of_8; /* rows of so many bytes: by i / row_of_8 */
+		int bytes, row_of_8; /* bytes of a row; the swizzle is by i / row_of_8 */
 	} how[] = {
 		{CU_TENSOR_MAP_SWIZZLE_NONE, 16, 0},
 		{CU_TENSOR_MAP_SWIZZLE_32B, 32, 4},
@@ -110,10 +110,10 @@ static bool maps_refused(void)
 	return true;
 }
 
-/* ---- products ---------------------------------------------------------------------------- */
+/* ---- matmuls ----------------------------------------------------------------------------- */
 
-/* A tile of ROWS x COLS, in panels of WIDE columns, each permuted as MODE says; c = the first 64
- * rows times all rows, and d = those times the tile, from registers. */
+/* A tile of ROWS x COLS, in panels of WIDE columns with swizzle MODE; c = the first 64 rows
+ * times all rows, transposed, and d = c, from registers, times the tile. */
 template <typename T, int MODE, int NT>
 static __global__ void products_kernel(
 	float *c, float *d, const __grid_constant__ CUtensorMap map)
@@ -163,7 +163,7 @@ static __global__ void products_kernel(
 		wgmma_commit();
 	}
 	wgmma_wait<1>();
-	gone &= isnan(y[0][0]); /* the last ones are under way */
+	gone &= isnan(y[0][0]); /* the last matmuls are in flight */
 	wgmma_wait<0>();
 	for (int i = 0; i < NT * 4; i++)
 		c[(row + g + i % 4 / 2 * 8) * NT * 8 + i / 4 * 8 + 2 * t + i % 2] =
@@ -215,7 +215,7 @@ static bool products(void)
 
 /* ---- barriers ----------------------------------------------------------------------------- */
 
-/* Numbers go from one half to the other through two places, many times around. */
+/* One half of the threads sends numbers to the other through a ring of two stages. */
 static __global__ void ring_kernel(int *out, int n)
 {
 	SHARED(shared);
@@ -250,8 +250,8 @@ static bool ring(void)
 	return true;
 }
 
-/* Two warpgroups take turns; the first waits for registers that the other gives, of the 200 that a
- * thread of five has. */
+/* Two warpgroups take turns; the first waits for registers that the other releases, of the
+ * 200 of each thread. */
 static __global__ void turns_kernel(int *out, int n)
 {
 	SHARED(shared);
@@ -288,7 +288,7 @@ static bool turns(void)
 	return true;
 }
 
-/* ---- what must end the program ------------------------------------------------------------- */
+/* ---- errors that must end the program ---------------------------------------------------- */
 
 enum wrong {
 	NOT_MADE,
@@ -323,7 +323,7 @@ enum wrong {
 static __device__ inline void wrong_barrier(uint64_t *barrier, enum wrong what)
 {
 	int i = (int)threadIdx.x;
-	if (what == TOO_MANY) /* before what is expected has come */
+	if (what == TOO_MANY) /* before the expected bytes have arrived */
 		barrier_expect(barrier, 16);
 	if (what == WRONG_PARITY) {
 		barrier_wait(barrier, 1);
@@ -402,7 +402,7 @@ static __global__ void wrong_kernel(
 		if (what != NOT_TOLD)
 			barriers_tell();
 	}
-	if (what == NOT_KNOWN) /* by all, before it is made or after */
+	if (what == NOT_KNOWN) /* by all threads, before its initialization or after */
 		barrier_arrive(barrier);
 	__syncthreads();
 	if (what < NO_FENCE && (what < NOT_TOLD || what > LOAD_NOT_ALIGNED)) {

@@ -1,4 +1,4 @@
-/* What the emulator must compute, and what it must find, in kernels. */
+/* Tests of the emulator: results and detected errors of kernels. */
 #include "kernels/cuda/mma.h"
 #include "tests/emu/tests.h"
 
@@ -48,7 +48,7 @@ static bool sums(void)
 	return true;
 }
 
-/* Each thread's number walks around the block; a barrier that lets one pass, and it is lost. */
+/* The threads' numbers move around the block; a missing barrier loses one. */
 static __global__ void walk_kernel(int *x, int steps, bool barrier)
 {
 	SHARED(room);
@@ -85,7 +85,7 @@ static bool barriers(void)
 	return true;
 }
 
-/* Wherever the barrier is missing, some thread finds another's number or none. */
+/* Without the barrier, some thread reads a wrong number. */
 static bool missing_barriers(void)
 {
 	EMU_EXPECT(!walked(1, 96, 1, false));
@@ -98,12 +98,12 @@ static __global__ void early_kernel(float *out)
 {
 	SHARED(room);
 	float *at = (float *)room;
-	if (threadIdx.x == 0) /* which is the first of a block that goes in order */
+	if (threadIdx.x == 0) /* the first thread of a block that runs in order */
 		at[0] = 1;
 	out[(int)(blockIdx.x * blockDim.x + threadIdx.x)] = at[0];
 }
 
-/* One thread writes and all read: seen, since not every block goes in order. */
+/* One thread writes and all read: detected, since not every block runs in order. */
 static bool early_reads(void)
 {
 	float out[2 * 64];
@@ -123,7 +123,7 @@ static __global__ void stale_kernel(float *out, bool write)
 	out[threadIdx.x] = at[threadIdx.x];
 }
 
-/* Static shared memory does not keep what the block before left there. */
+/* Static shared memory does not keep the values of the block before. */
 static bool stale_memory(void)
 {
 	float out[WARP];
@@ -243,7 +243,7 @@ template <typename T> static bool products_of(bool transposed)
 	emu_launch(dim3(1), dim3(WARP), 2 * 32 * 16,
 		[&] { product_kernel<T>(c, a, b, transposed, false); });
 	for (float x : c)
-		EMU_EXPECT(isnan(x)); /* b was not waited for */
+		EMU_EXPECT(isnan(x)); /* no wait for b */
 	return true;
 }
 
@@ -253,7 +253,7 @@ static bool products(void)
 	       products_of<__half>(false) && products_of<__half>(true);
 }
 
-/* A copy over what is still to be read. */
+/* A copy overwrites data that is read later. */
 static __global__ void overtaken_kernel(float *out, const float *x)
 {
 	SHARED(room);
@@ -275,7 +275,7 @@ static bool overtaken(void)
 	return true;
 }
 
-/* ---- what must end the program ------------------------------------------------------- */
+/* ---- errors that must end the program ------------------------------------------------ */
 
 static __global__ void wrong_kernel(int *x, int what)
 {

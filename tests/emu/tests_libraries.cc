@@ -1,4 +1,4 @@
-/* The runtime and the products of the emulator. */
+/* Tests of the emulator's runtime and matmuls. */
 #include "tests/emu/inside.h"
 #include "tests/emu/tests.h"
 
@@ -27,7 +27,7 @@ static bool copies(void)
 	EMU_EXPECT(!cudaMemcpy(y, d, sizeof(x), cudaMemcpyDefault));
 	for (int i = 0; i < N; i++)
 		EMU_EXPECT(y[i] == (i < 2 ? 0 : 2 * x[i]) && pinned[i] == y[i]);
-	/* What does not fit is refused. */
+	/* Copies beyond the end are refused. */
 	EMU_EXPECT(cudaMemcpy(d, x, sizeof(x), cudaMemcpyDeviceToHost) ==
 		   cudaErrorInvalidMemcpyDirection);
 	EMU_EXPECT(cudaMemcpy(d, x, sizeof(x), cudaMemcpyHostToHost) ==
@@ -80,7 +80,8 @@ static bool not_guarded(void)
 	return touched_by_program();
 }
 
-/* What a kernel may be given: memory that it can reach, and its end; and addresses of nothing. */
+/* Arguments of a kernel may point to memory that it can access, to the end of it, and to no
+ * memory. */
 static bool given(const void *p)
 {
 	void *d, *pinned;
@@ -140,7 +141,7 @@ static bool events(void)
 	return true;
 }
 
-/* With lazy streams, who does not wait finds what was there before. */
+/* With lazy streams, a program that does not wait reads old values. */
 static bool laziness(void)
 {
 	int *pinned, *d, *to;
@@ -152,7 +153,7 @@ static bool laziness(void)
 	EMU_EXPECT(!cudaStreamCreateWithFlags(&s, cudaStreamNonBlocking));
 	EMU_EXPECT(!cudaStreamCreateWithFlags(&other, cudaStreamNonBlocking));
 	EMU_EXPECT(!cudaEventCreateWithFlags(&e, cudaEventDisableTiming));
-	/* Changed too early, and when it may be. */
+	/* Changed too early, and after the wait. */
 	*pinned = 1;
 	*to = 0;
 	EMU_EXPECT(!cudaMemcpyAsync(d, pinned, 4, cudaMemcpyHostToDevice, s));
@@ -165,7 +166,7 @@ static bool laziness(void)
 	EMU_EXPECT(!cudaMemcpyAsync(to, d, 4, cudaMemcpyDeviceToHost, s));
 	EMU_EXPECT(*to == 0);
 	EMU_EXPECT(!cudaStreamSynchronize(s) && *to == 20);
-	/* Another stream goes ahead, unless it waits. */
+	/* Another stream overtakes, unless it waits. */
 	for (int waits = 0; waits < 2; waits++) {
 		*to = 5;
 		EMU_EXPECT(!cudaMemset(d, 0, 4));
@@ -181,7 +182,7 @@ static bool laziness(void)
 	return true;
 }
 
-/* With a first stream that is late, who does not wait for it is too early. */
+/* With a late first stream, a stream that does not wait for it is too early. */
 static bool first_is_late(void)
 {
 	int *pinned, *d;
@@ -216,8 +217,7 @@ static bool not_pinned(void)
 	return false;
 }
 
-/* What is captured is done when it is launched, as often as that, with what is in pinned memory
- * then. */
+/* Captured operations run at each launch, with the contents of pinned memory at that time. */
 static bool graphs(void)
 {
 	int *pinned, *d, *to;
@@ -263,7 +263,7 @@ static bool lazy_graphs(void)
 	return graphs();
 }
 
-/* Who waits, or asks for memory, ends the capture. */
+/* Waits and allocations end the capture. */
 static bool captures_end(void)
 {
 	enum { WAYS = 8 };
@@ -306,7 +306,7 @@ static bool captures_end(void)
 	return true;
 }
 
-/* ---- products ----------------------------------------------------------------------- */
+/* ---- matmuls ------------------------------------------------------------------------ */
 
 enum { M = 32, N = 24, K = 48, LD = 64, SIZE = LD * LD };
 
@@ -322,7 +322,7 @@ static size_t bytes(cudaDataType type)
 	return type == CUDA_R_32F ? 4 : type == CUDA_R_16F || type == CUDA_R_16BF ? 2 : 1;
 }
 
-/* Of numbers that every format has; the device's are in the format. */
+/* Numbers that every format can represent; on the device in the format. */
 static bool matrix_make(struct matrix *m, cudaDataType type, bool row, int seed)
 {
 	alignas(4) unsigned char raw[SIZE * 4];
@@ -338,7 +338,7 @@ static bool matrix_make(struct matrix *m, cudaDataType type, bool row, int seed)
 			((__half *)raw)[i] = __float2half_rn(x);
 		else if (type == CUDA_R_8F_E4M3)
 			((__nv_fp8_e4m3 *)raw)[i] = __nv_fp8_e4m3(x);
-		else /* which has fewer */
+		else /* has fewer numbers */
 			((__nv_fp8_e5m2 *)raw)[i] =
 				__nv_fp8_e5m2(m->x[i] = x - fmodf(x, 2));
 	}
@@ -346,7 +346,7 @@ static bool matrix_make(struct matrix *m, cudaDataType type, bool row, int seed)
 	       !cudaMemcpy(m->d, raw, SIZE * bytes(type), cudaMemcpyHostToDevice);
 }
 
-/* Element (i, j) of a matrix that is stored from left to right or from top to bottom. */
+/* The index of element (i, j), row-major or column-major. */
 static int at(const struct matrix *m, int i, int j)
 {
 	return m->row ? i * LD + j : j * LD + i;
@@ -465,7 +465,7 @@ static bool problem_good(struct problem *p)
 			EMU_EXPECT(s == p->d.x[at(&p->d, i, j)]);
 			before[at(&p->d, i, j)] = p->d.x[at(&p->d, i, j)];
 		}
-	EMU_EXPECT(!memcmp(before, p->d.x, sizeof(before))); /* and nothing else */
+	EMU_EXPECT(!memcmp(before, p->d.x, sizeof(before))); /* no other memory changed */
 	return true;
 }
 
@@ -521,15 +521,15 @@ static bool products_refused(void)
 	matrix_make(&p.a, CUDA_R_16BF, false, 1);
 	matrix_make(&p.b, CUDA_R_16BF, false, 1);
 	EMU_EXPECT(multiply(&p) == CUBLAS_STATUS_SUCCESS);
-	p.b.d = (char *)p.b.d + 2; /* made for what is aligned */
+	p.b.d = (char *)p.b.d + 2; /* not aligned */
 	EMU_EXPECT(multiply(&p) == CUBLAS_STATUS_NOT_SUPPORTED);
 	matrix_make(&p.b, CUDA_R_16F, false, 1);
 	EMU_EXPECT(multiply(&p) == CUBLAS_STATUS_NOT_SUPPORTED);
 	return true;
 }
 
-/* The last step of a product may be GELU, which keeps its argument, or GELU's slope at one; the
- * argument's columns are of 16 bytes. */
+/* The epilogue of a matmul may be GELU, which stores its argument, or GELU's derivative at a
+ * stored argument; the argument's columns are of multiples of 16 bytes. */
 static bool gelu_epilogues(void)
 {
 	struct problem p = {};
@@ -542,7 +542,7 @@ static bool gelu_epilogues(void)
 	matrix_make(&p.d, CUDA_R_16BF, false, 3);
 	matrix_make(&p.bias, CUDA_R_16BF, false, 4);
 	matrix_make(&p.aux, CUDA_R_16BF, false, 5);
-	for (int i = 0; i < SIZE; i++) /* arguments that GELU bends */
+	for (int i = 0; i < SIZE; i++) /* arguments near 0, where GELU is not linear */
 		p.a.x[i] /= 256;
 	unsigned short raw[SIZE];
 	for (int i = 0; i < SIZE; i++)

@@ -9,7 +9,7 @@ static __device__ inline uint32_t shared_address(const void *p)
 
 /* ---- barriers ------------------------------------------------------------------------ */
 
-/* For `count` arrivals a phase. */
+/* Initializes a barrier with `count` arrivals a phase. */
 static __device__ inline void barrier_make(uint64_t *barrier, int count)
 {
 	asm volatile("mbarrier.init.shared::cta.b64 [%0], %1;\n" ::"r"(
@@ -18,7 +18,7 @@ static __device__ inline void barrier_make(uint64_t *barrier, int count)
 		     : "memory");
 }
 
-/* Who made barriers tells the copies; then all threads wait for each other. */
+/* Makes initialized barriers visible to TMA copies, then synchronizes the block. */
 static __device__ inline void barriers_tell(void)
 {
 	asm volatile("fence.mbarrier_init.release.cluster;\n" ::: "memory");
@@ -31,7 +31,7 @@ static __device__ inline void barrier_arrive(uint64_t *barrier)
 		     : "memory");
 }
 
-/* Arrives, and so many bytes are to come in this phase. */
+/* Arrives, and adds n_bytes to the bytes that this phase expects. */
 static __device__ inline void barrier_expect(uint64_t *barrier, int n_bytes)
 {
 	asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;\n" ::"r"(
@@ -40,8 +40,8 @@ static __device__ inline void barrier_expect(uint64_t *barrier, int n_bytes)
 		     : "memory");
 }
 
-/* Until the phase of this parity is over: 0 for the first one; and 1 for the one before it,
- * which is over at once. */
+/* Waits until the phase of this parity is complete: 0 is the first phase; 1 on a new barrier
+ * returns at once. */
 static __device__ inline void barrier_wait(uint64_t *barrier, int parity)
 {
 	asm volatile("{\n"
@@ -56,7 +56,8 @@ static __device__ inline void barrier_wait(uint64_t *barrier, int parity)
 		     : "memory");
 }
 
-/* A barrier with a number, 1 to 15: n threads are those that wait and those that do not. */
+/* Named barriers, 1 to 15 (bar.sync, bar.arrive): n_threads counts the threads that wait and
+ * those that do not. */
 static __device__ inline void turn_wait(int id, int n_threads)
 {
 	asm volatile("bar.sync %0, %1;\n" ::"r"(id), "r"(n_threads) : "memory");
@@ -69,8 +70,8 @@ static __device__ inline void turn_give(int id, int n_threads)
 
 /* ---- registers ----------------------------------------------------------------------- */
 
-/* All threads of a warpgroup: from now on they have N. Who has more waits for the others to
- * have fewer. */
+/* setmaxnreg, by all threads of a warpgroup: sets their registers to N. registers_more()
+ * waits until enough are free. */
 template <int N> static __device__ inline void registers_fewer(void)
 {
 	asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;\n" ::"n"(N));
@@ -83,8 +84,8 @@ template <int N> static __device__ inline void registers_more(void)
 
 /* ---- copies of tiles ----------------------------------------------------------------- */
 
-/* The box of a tensor of 4 dimensions that begins at `at`, zeros where there is no tensor;
- * `barrier` counts its bytes. */
+/* Enqueues a TMA copy of the box of a 4-dimensional tensor at the given coordinates, zeros
+ * outside the tensor; `barrier` counts its bytes. */
 static __device__ inline void tile_load(void *to, const CUtensorMap *map,
 	uint64_t *barrier, int at0, int at1, int at2, int at3)
 {
@@ -98,7 +99,7 @@ static __device__ inline void tile_load(void *to, const CUtensorMap *map,
 
 /* ---- matmuls ------------------------------------------------------------------------ */
 
-/* Before matmuls: what threads did to the registers that these use is done. */
+/* Before matmuls: orders them after the threads' accesses to their registers. */
 static __device__ inline void wgmma_fence(void)
 {
 	asm volatile("wgmma.fence.sync.aligned;\n" ::: "memory");
@@ -109,16 +110,16 @@ static __device__ inline void wgmma_commit(void)
 	asm volatile("wgmma.commit_group.sync.aligned;\n" ::: "memory");
 }
 
-/* Until at most N of the groups that were committed last are under way. */
+/* Waits until at most N of the last committed groups are in flight. */
 template <int N> static __device__ inline void wgmma_wait(void)
 {
 	asm volatile("wgmma.wait_group.sync.aligned %0;\n" ::"n"(N) : "memory");
 }
 
-/* The same, after `bits` are computed, those of numbers none of which is negative, together. No number
- * depends on a wait, so that ptxas moves the wait to the front of what is to go on meanwhile; but
- * not over a store to shared memory, though this one, of what is less than 0, is never done (NaN
- * is not less). */
+/* The same after `bits` are computed, the combined bits of non-negative numbers. No value
+ * depends on a wait, so ptxas would move the wait before the computation that should overlap;
+ * it does not move it over a store to shared memory, and this store, under "less than 0", is
+ * never executed (NaN is not less). */
 template <int N> static __device__ inline void wgmma_wait_after(uint32_t bits)
 {
 	asm volatile("{\n"
@@ -131,7 +132,7 @@ template <int N> static __device__ inline void wgmma_wait_after(uint32_t bits)
 		     : "memory");
 }
 
-/* The compiler keeps these numbers where they are: matmuls write there behind its back. */
+/* Keeps the compiler from moving these registers, which asynchronous matmuls write. */
 template <int NT> static __device__ inline void wgmma_hold(float (&c)[NT][4])
 {
 #pragma unroll
@@ -139,7 +140,7 @@ template <int NT> static __device__ inline void wgmma_hold(float (&c)[NT][4])
 		asm volatile("" : "+f"(c[i / 4][i % 4])::"memory");
 }
 
-/* Operands in registers are there until matmuls that take them are done. */
+/* Keeps operands in their registers until the matmuls that read them are done. */
 template <int K> static __device__ inline void wgmma_hold(uint32_t (&a)[K][4])
 {
 #pragma unroll
@@ -160,8 +161,8 @@ template <int K> static __device__ inline void wgmma_hold(uint32_t (&a)[K][4])
 		"%46,%47,%48,%49,%50,%51,%52,%53,%54,%55,%56,%57,%58,%59,"  \
 		"%60,%61,%62,%63"
 
-/* A matmul of 64 x n sums, `regs`; y, z, t: the places of b, of whether to add, and of how a
- * and b lie, behind those and behind a. */
+/* A matmul with 64 x n sums in `regs`; y, z, t: the asm operand numbers of b, of the scale-d
+ * flag, and of the transpositions, which follow the sums and a. */
 #define WGMMA(n, type, names, a_names, y, z, t, regs, ...)                          \
 	asm volatile("{\n"                                                          \
 		     ".reg .pred add;\n"                                            \
@@ -185,10 +186,10 @@ static __device__ inline constexpr bool is_bf16(__half)
 }
 
 /*
- * c[64, 8 NT] = a b, plus what c was if `add`: asked for, and done when it was committed and
- * waited for. A thread has of c what it has of an mma's, 16 rows a warp.
- * a[64, 16]: columns_of() 64 rows, or the registers that an mma takes.
- * b[16, 8 NT]: columns_of() 8 NT rows, of which it is the transpose; or, if TRANSPOSED, rows_of().
+ * c[64, 8 NT] = a b, plus c if `add`. Asynchronous: complete after wgmma_commit() and
+ * wgmma_wait(). A thread has the elements of c as in mma(), 16 rows a warp.
+ * a[64, 16]: columns_of() 64 rows, or registers as in mma().
+ * b[16, 8 NT]: the transpose of columns_of() 8 NT rows; or, if TRANSPOSED, rows_of().
  */
 template <bool TRANSPOSED, typename T, int NT>
 static __device__ inline void wgmma(

@@ -21,9 +21,9 @@ static __device__ inline void mma(
 		     : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b[0]), "r"(b[1]));
 }
 
-/* Four 8 x 8 matrices of 16-bit numbers: lane l gives the address of row l % 8 of matrix
- * l / 8, 16 bytes; it gets of matrix i the numbers (g, 2t), (g, 2t + 1) in r[i]; transposed,
- * (2t, g), (2t + 1, g). */
+/* Loads four 8 x 8 matrices of 16-bit numbers: lane l passes the address of row l % 8 of
+ * matrix l / 8, 16 bytes; r[i] receives (g, 2t), (g, 2t + 1) of matrix i; transposed, (2t,
+ * g), (2t + 1, g). */
 static __device__ inline void ldmatrix(uint32_t r[4], const void *row)
 {
 	uint32_t at = (uint32_t)__cvta_generic_to_shared(row);
@@ -43,7 +43,7 @@ static __device__ inline void ldmatrix_transposed(uint32_t r[4], const void *row
 		: "memory");
 }
 
-/* 16 bytes to shared memory, or zeros; done when waited for. */
+/* Enqueues a copy of 16 bytes to shared memory, or zeros unless `there`; see copy_wait(). */
 static __device__ inline void copy_async(void *to, const void *from, bool there)
 {
 	uint32_t at = (uint32_t)__cvta_generic_to_shared(to);
@@ -59,14 +59,14 @@ static __device__ inline void copy_commit(void)
 	asm volatile("cp.async.commit_group;\n" ::: "memory");
 }
 
-/* Until at most N of the groups that were committed last are under way. */
+/* Waits until at most N of the last committed groups are in flight. */
 template <int N> static __device__ inline void copy_wait(void)
 {
 	asm volatile("cp.async.wait_group %0;\n" ::"n"(N) : "memory");
 }
 
-/* 2^x, to 2 units in the last place; what would be subnormal is 0. (exp2f spends three more
- * instructions on those.) */
+/* 2^x, to 2 units in the last place; subnormal results are flushed to 0. (exp2f spends three
+ * more instructions on them.) */
 static __device__ inline float exp2_fast(float x)
 {
 	float y;

@@ -1,4 +1,4 @@
-"""Shared by the peer's programs: a clock that waits for the device, medians, versions."""
+"""Shared by the PyTorch programs: a clock that waits for the device, medians, versions."""
 
 import statistics
 import time
@@ -20,7 +20,7 @@ def seconds(device, call):
 
 
 def seconds_a_call(device, call, tiny):
-    """The median of rounds of many calls, the device idle before and after."""
+    """The median over rounds of many calls; the device is idle before and after each."""
     call()
     one = seconds(device, call)
     calls = 1 if tiny else min(2000, max(3, int(0.02 / (one + 1e-9))))

@@ -1,5 +1,5 @@
-"""PyTorch's attention at the shapes of tests/bench/bench_attn.c, each of its backends alone.
-Lines "PASS HEAD-SIZE LENGTH BACKEND TFLOP/S SECONDS"; what a backend does not do is left out."""
+"""PyTorch's attention at the shapes of tests/bench/bench_attn.c, for each of its backends.
+Lines "PASS HEAD-SIZE LENGTH BACKEND TFLOP/S SECONDS"; unsupported shapes are omitted."""
 
 import argparse
 
@@ -19,7 +19,7 @@ BACKENDS = {
 def measure(args, device, name, tokens, length, dim):
     width = 2 * dim if args.tiny else 2048
     heads, batch = width // dim, tokens // length
-    # [batch, length, heads, dim] in memory, as a layer before it leaves them
+    # [batch, length, heads, dim] in memory, as the layer before it stores them
     q, k, v, dout = (
         torch.randn(batch, length, heads, dim, device=device, dtype=torch.bfloat16)
         .transpose(1, 2)
@@ -37,10 +37,10 @@ def measure(args, device, name, tokens, length, dim):
         def backward():
             torch.autograd.grad(out, (q, k, v), dout, retain_graph=True)
 
-        product = batch * heads * dim * length * length
-        for what, call, products in ("fwd", forward, 2), ("bwd", backward, 5):
+        flops = batch * heads * dim * length * length
+        for what, call, matmuls in ("fwd", forward, 2), ("bwd", backward, 5):
             s = seconds_a_call(device, call, args.tiny)
-            say(what, dim, length, name, f"{products * product / s * 1e-12:.4g}", f"{s:.6g}")
+            say(what, dim, length, name, f"{matmuls * flops / s * 1e-12:.4g}", f"{s:.6g}")
 
 
 def main():

@@ -1,4 +1,4 @@
-"""GPT-2 and Llama in PyTorch, as one would write them there for speed: fused attention,
+"""GPT-2 and Llama in PyTorch, written for speed: fused attention,
 torch.compile, autocast to bfloat16, fused AdamW. What tests/bench/gpu compares pt-train with.
 
 The shape is read from a config file as `pt-train --print-config` prints it. Tokens are drawn
@@ -18,7 +18,7 @@ from common import about, say, wait
 
 
 class Shape:
-    """The options of pt-train that matter here."""
+    """The options of pt-train that affect the model or its speed."""
 
     def __init__(self, path):
         with open(path, encoding="utf-8") as f:
@@ -181,7 +181,7 @@ def train(args, s, device):
         loss = loss.item()
         wait(device)
         times.append(time.perf_counter() - begin)
-        # at once, since whoever waits may have no more time
+        # flushed at once, since the caller may stop this program
         say("step", step, f"loss={loss:.4f}", f"dt={times[-1]:.6f}")
         if step > args.warmup:
             say("tps", f"{s.batch * s.context / times[-1]:.8g}")

@@ -1,7 +1,7 @@
 /*
- * The instructions of kernels/cuda/hopper.h, for a CPU. What is asked of copies and of products is done
- * as late as it may be, and what was there is gone at once: so who reads too early, and who
- * is still reading, finds it out.
+ * The instructions of kernels/cuda/hopper.h, for a CPU. Asynchronous copies and matmuls
+ * complete as late as allowed, and their destination is overwritten with NaN at once: so both
+ * reads that are too early and reads that are too late are found.
  */
 #ifndef GPU_HOPPER_H
 #define GPU_HOPPER_H
@@ -77,7 +77,7 @@ static inline void tile_load(void *to, const CUtensorMap *map, uint64_t *barrier
 	emu_tile_load(to, map, barrier, at);
 }
 
-/* ---- products -------------------------------------------------------------------------- */
+/* ---- matmuls --------------------------------------------------------------------------- */
 
 struct emu_wgmma {
 	float *c;

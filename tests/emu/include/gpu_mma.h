@@ -1,4 +1,5 @@
-/* The instructions of kernels/cuda/mma.h, for a CPU: a warp's lanes meet, and the last does the work. */
+/* The instructions of kernels/cuda/mma.h, for a CPU: the last lane of a warp to arrive does
+ * the work. */
 #ifndef GPU_MMA_H
 #define GPU_MMA_H
 
