@@ -25,9 +25,9 @@ static void describe_model(const struct run *r, struct str *out)
 {
 	const struct model *m = &r->t.model;
 	line(out, "model", "%s, %lld parameters: %lld layer%s, dim %lld, %lld head%s",
-		arch_names[m->c.arch], (long long)model_counts(m).all, (long long)m->c.layers,
-		plural(m->c.layers), (long long)m->c.dim, (long long)m->c.heads,
-		plural(m->c.heads));
+		arch_names[m->c.arch], (long long)model_counts(m).all,
+		(long long)m->c.layers, plural(m->c.layers), (long long)m->c.dim,
+		(long long)m->c.heads, plural(m->c.heads));
 }
 
 static void describe_tensors(const struct run *r)
