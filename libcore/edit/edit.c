@@ -382,7 +382,7 @@ bool edit_completes_by_unit(const struct edit *x)
 	return x->c.by_unit && x->n_fragments == 1 && x->grad_group == STORE_PARAM &&
 	       x->sync->size > 1 && degree[AXIS_PP] == 1 && !s->offload && !s->tile &&
 	       (!sharded || s->zero == 0 || s->zero == 3) &&
-	       s->deal.n_micro >= s->deal.ranks && comm_overlaps();
+	       s->microbatches.n_micro >= s->microbatches.ranks && comm_overlaps();
 }
 
 static void finish_result(struct edit *x, int fragment, struct edit_result *r)

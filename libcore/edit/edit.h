@@ -20,7 +20,7 @@
 
 #include "comm/comm.h"
 #include "optim/optim.h"
-#include "parallel/parallel.h"
+#include "parallel/store.h"
 
 /* ---- outlier.c: outlier detection for norms ---------------------------------------- */
 

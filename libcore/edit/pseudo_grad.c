@@ -85,7 +85,7 @@ void pseudo_grad_squares(struct edit *x, struct selection c)
 	int64_t n;
 	struct exact *sum = selected_squares(x, c, &n);
 	x->d->k->zero(x->d, mat(sum, n, EXACT_FLOATS));
-	store_walk(x->s, true, STORE_BIT(x->grad_group), 0, square_part, &q);
+	store_for_each_part(x->s, true, STORE_BIT(x->grad_group), 0, square_part, &q);
 	square_parts(&q);
 }
 
@@ -208,9 +208,9 @@ void pseudo_grad_compress(struct edit *x, struct selection c)
 	struct visit v = {.x = x, .c = c};
 	const unsigned own = STORE_BIT(x->grad_group);
 	if (x->c.sparsify != EDIT_DENSE && x->c.density < 1)
-		store_walk(x->s, false, own, own, sparsify_part, &v);
+		store_for_each_part(x->s, false, own, own, sparsify_part, &v);
 	if (x->c.wire != EDIT_WIRE_FP32) {
 		unsigned both = own | STORE_BIT(x->group.residual);
-		store_walk(x->s, false, both, both, feed_back, &v);
+		store_for_each_part(x->s, false, both, both, feed_back, &v);
 	}
 }

@@ -18,16 +18,16 @@ static void tensors(struct model *m, int64_t layer, struct sublayer_tensors *t)
 	bool bias = m->bias, norm_bias = bias && m->arch->norm == NORM_LAYER;
 	/* clang-format off */
 	const struct tensor_row rows[] = {
-		{"attention_norm.weight", dim, 0,   CUT_NONE, ROW_NORM,     true,      &t->norm},
-		{"attention_norm.bias",   dim, 0,   CUT_NONE, ROW_BIAS,     norm_bias, &t->norm_bias},
-		{"attention.wq.weight",   dim, dim, CUT_ROWS, ROW_WEIGHT,   true,      &t->w[WQ], TILE_ATTENTION_IN},
-		{"attention.wq.bias",     dim, 0,   CUT_ROWS, ROW_BIAS,     bias,      &t->w[BQ]},
-		{"attention.wk.weight",   kv,  dim, CUT_ROWS, ROW_WEIGHT,   true,      &t->w[WK], TILE_ATTENTION_IN, heads},
-		{"attention.wk.bias",     kv,  0,   CUT_ROWS, ROW_BIAS,     bias,      &t->w[BK], TILE_NONE, heads},
-		{"attention.wv.weight",   kv,  dim, CUT_ROWS, ROW_WEIGHT,   true,      &t->w[WV], TILE_ATTENTION_IN, heads},
-		{"attention.wv.bias",     kv,  0,   CUT_ROWS, ROW_BIAS,     bias,      &t->w[BV], TILE_NONE, heads},
-		{"attention.wo.weight",   dim, dim, CUT_COLS, ROW_RESIDUAL, true,      &t->w[WO], TILE_ATTENTION_OUT},
-		{"attention.wo.bias",     dim, 0,   CUT_NONE, ROW_BIAS,     bias,      &t->bias},
+		{"attention_norm.weight", dim, 0,   TP_SPLIT_NONE, ROW_NORM,     true,      &t->norm},
+		{"attention_norm.bias",   dim, 0,   TP_SPLIT_NONE, ROW_BIAS,     norm_bias, &t->norm_bias},
+		{"attention.wq.weight",   dim, dim, TP_SPLIT_ROWS, ROW_WEIGHT,   true,      &t->w[WQ], TILE_ATTENTION_IN},
+		{"attention.wq.bias",     dim, 0,   TP_SPLIT_ROWS, ROW_BIAS,     bias,      &t->w[BQ]},
+		{"attention.wk.weight",   kv,  dim, TP_SPLIT_ROWS, ROW_WEIGHT,   true,      &t->w[WK], TILE_ATTENTION_IN, heads},
+		{"attention.wk.bias",     kv,  0,   TP_SPLIT_ROWS, ROW_BIAS,     bias,      &t->w[BK], TILE_NONE, heads},
+		{"attention.wv.weight",   kv,  dim, TP_SPLIT_ROWS, ROW_WEIGHT,   true,      &t->w[WV], TILE_ATTENTION_IN, heads},
+		{"attention.wv.bias",     kv,  0,   TP_SPLIT_ROWS, ROW_BIAS,     bias,      &t->w[BV], TILE_NONE, heads},
+		{"attention.wo.weight",   dim, dim, TP_SPLIT_COLS, ROW_RESIDUAL, true,      &t->w[WO], TILE_ATTENTION_OUT},
+		{"attention.wo.bias",     dim, 0,   TP_SPLIT_NONE, ROW_BIAS,     bias,      &t->bias},
 	};
 	/* clang-format on */
 	tensors_add(m, layer, rows, ARRAY_LEN(rows));

@@ -20,7 +20,7 @@ enum tile {
 struct tensor_row {
 	const char *name;   /* a block's gets "layers.N." in front */
 	int64_t rows, cols; /* cols 0: a vector */
-	enum cut cut;
+	enum tp_split tp_split;
 	enum {
 		ROW_WEIGHT,
 		ROW_RESIDUAL,

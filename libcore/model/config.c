@@ -155,8 +155,8 @@ static void set_init(const struct model *m, struct tensor *t, int kind, int64_t 
 		t->std = (float)(0.02 / sqrt(2 * layers));
 	} else if (m->c.init == INITC_DEPTH) {
 		/* A tied table is the output too, and logits want its scale. */
-		bool output = kind == ROW_OUTPUT ||
-			      (m->tie && kind == ROW_EMBED && t->cut == CUT_ROWS);
+		bool output = kind == ROW_OUTPUT || (m->tie && kind == ROW_EMBED &&
+							    t->tp_split == TP_SPLIT_ROWS);
 		t->init = output ? INIT_TRUNCATED : INIT_NORMAL;
 		if (output)
 			t->std = (float)(1 / sqrt((double)m->c.dim));
@@ -177,7 +177,7 @@ static void add(struct model *m, const struct tensor_row *r, int unit, int64_t l
 	*t = (struct tensor){.unit = unit,
 		.ndim = r->cols ? 2 : 1,
 		.dims = {r->rows, r->cols},
-		.cut = r->cut,
+		.tp_split = r->tp_split,
 		.decay = r->cols > 0,
 		.uses = 1,
 		.max_slices = (int)r->heads,
@@ -217,13 +217,13 @@ static void add_all(struct model *m)
 	bool norm_bias = m->bias && m->arch->norm == NORM_LAYER;
 	/* clang-format off */
 	const struct tensor_row first[] = {
-		{"tok_embeddings.weight", vocab, dim, CUT_ROWS, ROW_EMBED, true, &m->tokens, TILE_TABLE},
-		{"pos_embeddings.weight", m->c.context, dim, CUT_NONE, ROW_EMBED, m->arch->learned_positions, &m->positions},
+		{"tok_embeddings.weight", vocab, dim, TP_SPLIT_ROWS, ROW_EMBED, true, &m->tokens, TILE_TABLE},
+		{"pos_embeddings.weight", m->c.context, dim, TP_SPLIT_NONE, ROW_EMBED, m->arch->learned_positions, &m->positions},
 	};
 	const struct tensor_row last[] = {
-		{"norm.weight",   dim,   0,   CUT_NONE, ROW_NORM,   true, &m->norm},
-		{"norm.bias",     dim,   0,   CUT_NONE, ROW_BIAS,   norm_bias, &m->norm_bias},
-		{"output.weight", vocab, dim, CUT_ROWS, ROW_OUTPUT, !m->tie, &m->output, TILE_TABLE},
+		{"norm.weight",   dim,   0,   TP_SPLIT_NONE, ROW_NORM,   true, &m->norm},
+		{"norm.bias",     dim,   0,   TP_SPLIT_NONE, ROW_BIAS,   norm_bias, &m->norm_bias},
+		{"output.weight", vocab, dim, TP_SPLIT_ROWS, ROW_OUTPUT, !m->tie, &m->output, TILE_TABLE},
 	};
 	/* clang-format on */
 	m->n_tensors = 0;

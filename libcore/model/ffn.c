@@ -22,14 +22,14 @@ static void tensors(struct model *m, int64_t layer, struct sublayer_tensors *t)
 	bool norm_bias = bias && m->arch->norm == NORM_LAYER;
 	/* clang-format off */
 	const struct tensor_row rows[] = {
-		{"ffn_norm.weight",        dim, 0,   CUT_NONE, ROW_NORM,     true,          &t->norm},
-		{"ffn_norm.bias",          dim, 0,   CUT_NONE, ROW_BIAS,     norm_bias,     &t->norm_bias},
-		{"feed_forward.w1.weight", ffn, dim, CUT_ROWS, ROW_WEIGHT,   true,          &t->w[W1], TILE_FFN_IN},
-		{"feed_forward.w1.bias",   ffn, 0,   CUT_ROWS, ROW_BIAS,     bias,          &t->w[B1]},
-		{"feed_forward.w3.weight", ffn, dim, CUT_ROWS, ROW_GATE,     gated,         &t->w[W3], TILE_FFN_IN},
-		{"feed_forward.w3.bias",   ffn, 0,   CUT_ROWS, ROW_BIAS,     gated && bias, &t->w[B3]},
-		{"feed_forward.w2.weight", dim, ffn, CUT_COLS, ROW_RESIDUAL, true,          &t->w[W2], TILE_FFN_OUT},
-		{"feed_forward.w2.bias",   dim, 0,   CUT_NONE, ROW_BIAS,     bias,          &t->bias},
+		{"ffn_norm.weight",        dim, 0,   TP_SPLIT_NONE, ROW_NORM,     true,          &t->norm},
+		{"ffn_norm.bias",          dim, 0,   TP_SPLIT_NONE, ROW_BIAS,     norm_bias,     &t->norm_bias},
+		{"feed_forward.w1.weight", ffn, dim, TP_SPLIT_ROWS, ROW_WEIGHT,   true,          &t->w[W1], TILE_FFN_IN},
+		{"feed_forward.w1.bias",   ffn, 0,   TP_SPLIT_ROWS, ROW_BIAS,     bias,          &t->w[B1]},
+		{"feed_forward.w3.weight", ffn, dim, TP_SPLIT_ROWS, ROW_GATE,     gated,         &t->w[W3], TILE_FFN_IN},
+		{"feed_forward.w3.bias",   ffn, 0,   TP_SPLIT_ROWS, ROW_BIAS,     gated && bias, &t->w[B3]},
+		{"feed_forward.w2.weight", dim, ffn, TP_SPLIT_COLS, ROW_RESIDUAL, true,          &t->w[W2], TILE_FFN_OUT},
+		{"feed_forward.w2.bias",   dim, 0,   TP_SPLIT_NONE, ROW_BIAS,     bias,          &t->bias},
 	};
 	/* clang-format on */
 	tensors_add(m, layer, rows, ARRAY_LEN(rows));

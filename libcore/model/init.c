@@ -31,5 +31,5 @@ static void init_part(void *with, const struct part *x)
 void init_parts(struct store *s, uint64_t seed)
 {
 	struct initial o = {s->c.device, seed};
-	store_walk(s, false, 0, STORE_BIT(STORE_PARAM), init_part, &o);
+	store_for_each_part(s, false, 0, STORE_BIT(STORE_PARAM), init_part, &o);
 }

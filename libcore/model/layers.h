@@ -88,7 +88,7 @@ static inline struct leaf leaf_number(
 	const struct pass *p, const struct tensor *t, struct at at, int use)
 {
 	return (struct leaf){p->micro.number, use, p->cp.first + at.chunk,
-		tensor_lane(t, p->tp.first + at.slice)};
+		tensor_slice_user(t, p->tp.first + at.slice)};
 }
 
 static inline struct mat leaf(

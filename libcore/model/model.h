@@ -1,14 +1,14 @@
 /*
  * model: what a model is: its architecture, its tensor table, its initial weights. How it is
  * computed is in pass.h, block.h and linear.h; decoding in generate.h. A layer knows shapes and the
- * interfaces of parallel.h, and no strategy.
+ * interfaces of libcore/parallel, and no strategy.
  */
 #ifndef MODEL_H
 #define MODEL_H
 
 #include "base/base.h"
 #include "kernels/kernels.h"
-#include "parallel/parallel.h"
+#include "parallel/store.h"
 
 /* ---- config.c: what a model is --------------------------------------------------- */
 

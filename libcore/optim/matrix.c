@@ -203,7 +203,7 @@ static void compute(struct matrices *x, const struct matrix *m, float *slices)
 	const struct tensor *t = m->t;
 	const struct sliced how = {.rows = t->dims[0],
 		.cols = t->dims[1],
-		.slices = t->cut == CUT_COLS ? t->slices : 1};
+		.slices = t->tp_split == TP_SPLIT_COLS ? t->slices : 1};
 	x->rule->whole(x->d, x->config, slices, &how);
 }
 

@@ -119,7 +119,7 @@ static void update_part(void *with, const struct part *x)
 
 static void walk(struct updating *u, unsigned groups)
 {
-	store_walk(u->o->store, false, groups, groups, update_part, u);
+	store_for_each_part(u->o->store, false, groups, groups, update_part, u);
 	update_batch(u, &u->rows);
 	update_batch(u, &u->whole);
 }

@@ -9,7 +9,7 @@
 #ifndef OPTIM_H
 #define OPTIM_H
 
-#include "parallel/parallel.h"
+#include "parallel/store.h"
 
 /* The rows: a constant, and the name of struct optimizer optimizer_NAME. */
 #define OPTIMIZERS(X) X(ADAMW, adamw) X(SGD, sgd) X(MUON, muon)

@@ -3,7 +3,7 @@
  * shards. A pure function of the mesh and the tensor table, and equal on all ranks of a
  * bucket's group.
  */
-#include "parallel/store.h"
+#include "parallel/store_internal.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -15,7 +15,8 @@ enum { ALIGN = 16 }; /* floats on a cache line */
 /* Neighbours along tp whose virtual slices use one slice of it. */
 static int tp_run(const struct store *s, const struct tensor *t)
 {
-	return t->lanes > s->c.part.here ? t->lanes / s->c.part.here : 1;
+	return t->users_per_slice > s->c.part.here ? t->users_per_slice / s->c.part.here
+						   : 1;
 }
 
 /* A tied weight of which this rank has one use, and another stage the other. */
@@ -28,14 +29,14 @@ static bool is_tied(const struct store *s, const struct tensor *t)
  * update they are the parameters, and not just what products see of them. */
 static enum dtype wire_of(const struct store *s, const struct tensor *t)
 {
-	bool comes = (s->c.zero == 3 && s->own->n_shards > 1) || spills_copies(s);
+	bool comes = (s->c.zero == 3 && s->own->n_shards > 1) || offloads_copies(s);
 	return t->operand && comes ? s->c.wire : DT_F32;
 }
 
 static bool same_group(
 	const struct store *s, const struct tensor *a, const struct tensor *b)
 {
-	return a->lanes == b->lanes && a->uses == b->uses &&
+	return a->users_per_slice == b->users_per_slice && a->uses == b->uses &&
 	       tp_run(s, a) == tp_run(s, b) && wire_of(s, a) == wire_of(s, b);
 }
 
@@ -98,8 +99,8 @@ static bool goes_with(const struct store *s, const struct tensor *t, int slice,
 static void make_bucket(struct store *s, const struct tensor *like, int slice)
 {
 	struct store_own *o = s->own;
-	bool by_unit = s->c.zero >= 2 || s->c.deal.by_turns || like->unit == 0 ||
-		       !s->c.deal.n_micro || is_spilled(s, STORE_PARAM);
+	bool by_unit = s->c.zero >= 2 || s->c.microbatches.by_turns || like->unit == 0 ||
+		       !s->c.microbatches.n_micro || is_offloaded(s, STORE_PARAM);
 	int first = like->unit, id = unit_of(s, like, slice);
 	int64_t n = unit_floats(s, like, first);
 	while (!by_unit && first > 1 && n * (int64_t)sizeof(float) < s->c.bucket_bytes)
@@ -120,9 +121,10 @@ static void make_bucket(struct store *s, const struct tensor *like, int slice)
 	b->group = group_of(s, like);
 	b->wire = wire_of(s, like);
 	b->tied = is_tied(s, like);
-	b->apart = s->c.deal.by_turns && is_tiled(s, like) && like->uses > 1 && !b->tied;
+	b->apart = s->c.microbatches.by_turns && is_tiled(s, like) && like->uses > 1 &&
+		   !b->tied;
 	b->shape = (struct leaf_shape){{b->tied ? 1 : like->uses,
-		max64(1, s->c.deal.n_micro), s->c.chunks, like->lanes}};
+		max64(1, s->c.microbatches.n_micro), s->c.chunks, like->users_per_slice}};
 	o->n_buckets++;
 }
 
@@ -137,14 +139,15 @@ static void cut_entry(
 	int64_t total = 0;
 	for (int i = 0; i < b->n_entries; i++)
 		total += b->entry[i].rows * b->entry[i].cols;
-	e->cut = xcalloc((size_t)n + 1, sizeof(*e->cut));
+	e->bounds = xcalloc((size_t)n + 1, sizeof(*e->bounds));
 	e->packed = xcalloc((size_t)n, sizeof(*e->packed));
 	for (int i = 0; i <= n; i++) {
 		int64_t at = part_begin(total, n, i) - before;
 		int64_t row = at <= 0 ? 0 : ceil_div(at, e->cols);
-		e->cut[i] = s->c.flat ? min64(e->rows, row) : part_begin(e->rows, n, i);
+		e->bounds[i] =
+			s->c.flat ? min64(e->rows, row) : part_begin(e->rows, n, i);
 	}
-	e->cut[n] = e->rows;
+	e->bounds[n] = e->rows;
 }
 
 static void make_shards(struct store *s, struct bucket *b)
@@ -170,11 +173,11 @@ static void make_shards(struct store *s, struct bucket *b)
 		x->run = xcalloc((size_t)b->n_entries, sizeof(*x->run));
 		for (int i = 0; i < b->n_entries; i++) {
 			struct entry *e = &b->entry[i];
-			int64_t len = (e->cut[k + 1] - e->cut[k]) * e->cols;
+			int64_t len = (e->bounds[k + 1] - e->bounds[k]) * e->cols;
 			e->packed[k] = x->n;
 			if (len)
 				x->run[x->n_runs++] = (struct sum_run){
-					e->at + e->cut[k] * e->cols, len};
+					e->at + e->bounds[k] * e->cols, len};
 			x->n += len;
 		}
 	}
@@ -213,8 +216,8 @@ struct store_rows store_rows_of(
 	int shard = shard_of(s, at);
 	return (struct store_rows){
 		.slice = tensor_slice(t, at[AXIS_TP] * s->c.part.here) + i,
-		.first = e->cut[shard],
-		.rows = e->cut[shard + 1] - e->cut[shard]};
+		.first = e->bounds[shard],
+		.rows = e->bounds[shard + 1] - e->bounds[shard]};
 }
 
 float *store_gradient(const struct store *s, const struct tensor *t, int slice)
@@ -264,7 +267,7 @@ void buckets_free(struct store *s)
 	for (int i = 0; i < s->own->n_buckets; i++) {
 		struct bucket *b = &s->own->bucket[i];
 		for (int k = 0; k < b->n_entries; k++) {
-			free(b->entry[k].cut);
+			free(b->entry[k].bounds);
 			free(b->entry[k].packed);
 		}
 		for (int k = 0; k < s->own->n_shards; k++)
@@ -295,25 +298,26 @@ static struct leaf_box box_of(
 	const struct mesh *m = s->c.mesh;
 	int at[N_AXES];
 	mesh_place(m, b->ranks[member], at);
-	int64_t chunks = s->c.chunks / m->degree[AXIS_CP], lanes = b->shape.n[LEAF_LANE];
-	int64_t here = min64(lanes, s->c.part.here);
-	int64_t lane = (int64_t)at[AXIS_TP] * s->c.part.here % lanes;
-	return (struct leaf_box){{use, micro, at[AXIS_CP] * chunks, lane},
-		{use + 1, micro + 1, (at[AXIS_CP] + 1) * chunks, lane + here}};
+	int64_t chunks = s->c.chunks / m->degree[AXIS_CP], users = b->shape.n[LEAF_USER];
+	int64_t here = min64(users, s->c.part.here);
+	int64_t user = (int64_t)at[AXIS_TP] * s->c.part.here % users;
+	return (struct leaf_box){{use, micro, at[AXIS_CP] * chunks, user},
+		{use + 1, micro + 1, (at[AXIS_CP] + 1) * chunks, user + here}};
 }
 
 int bucket_push(const struct store *s, const struct bucket *b, int member, int use,
 	int64_t round, struct tree_stack *stack)
 {
-	const struct deal *d = &s->c.deal;
+	const struct microbatches *d = &s->c.microbatches;
 	int at[N_AXES];
 	mesh_place(s->c.mesh, b->ranks[member], at);
-	int rank = deal_rank(s->c.mesh->degree, at);
-	int64_t n = deal_count(d, rank), first = d->by_turns ? round : 0;
+	int rank = microbatches_rank(s->c.mesh->degree, at);
+	int64_t n = microbatches_count(d, rank), first = d->by_turns ? round : 0;
 	int64_t last = d->by_turns ? round : n - 1;
-	if (last < first || deal_micro(d, rank, first) >= d->n_micro)
+	if (last < first || microbatches_index(d, rank, first) >= d->n_micro)
 		return 0;
-	struct leaf_box box = box_of(s, b, member, use, deal_micro(d, rank, first));
-	box.end[LEAF_MICRO] = deal_micro(d, rank, last) + 1; /* a run, or one */
+	struct leaf_box box =
+		box_of(s, b, member, use, microbatches_index(d, rank, first));
+	box.end[LEAF_MICRO] = microbatches_index(d, rank, last) + 1; /* a run, or one */
 	return leaf_push_box(stack, &b->shape, bucket_top(s, b), &box);
 }

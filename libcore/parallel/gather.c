@@ -11,7 +11,7 @@
  * when it is here: at the latest when the unit is used, where every rank does so before it waits
  * for others.
  */
-#include "parallel/store.h"
+#include "parallel/store_internal.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -82,13 +82,13 @@ static int64_t staging_floats(const struct store *s, const struct bucket *b)
 
 static bool is_read(const struct store *s)
 {
-	return is_spilled(s, STORE_PARAM);
+	return is_offloaded(s, STORE_PARAM);
 }
 
 /* Is what is read of this rank's shard what is sent? */
 static bool reads_copies(const struct store *s, const struct bucket *b)
 {
-	return is_narrow(b) && spills_copies(s);
+	return is_narrow(b) && offloads_copies(s);
 }
 
 /* A shard of the only rank is the vector; another one gets a place behind the staging. */
@@ -122,7 +122,7 @@ static void *own_wire(
 static uint64_t read_own(struct store *s, struct bucket *b, float *vector, float *staging)
 {
 	bool copies = reads_copies(s, b);
-	return walk_ask(s, copies ? (int)STORE_COPY : STORE_PARAM, false,
+	return offload_enqueue(s, copies ? (int)STORE_COPY : STORE_PARAM, false,
 		copies ? own_wire(s, b, vector, staging)
 		       : own_shard(s, b, vector, staging),
 		b->at, shard_floats(b, s->own->shard), 0);
@@ -292,7 +292,7 @@ static void end_unit(struct store *s, struct gathered *g)
 	struct store_own *o = s->own;
 	float *at = g->memory;
 	if (is_read(s) && !g->ready) {
-		walk_wait(s, g->ticket);
+		offload_wait(s, g->ticket);
 		send_unit(s, g);
 	}
 	if (!g->ready)

@@ -6,7 +6,7 @@
  * there, while the backward goes on. By turns, every micro-batch of a unit is summed as soon
  * as it has its leaves, so their buffers are lent: blocks take turns in two places.
  */
-#include "parallel/store.h"
+#include "parallel/store_internal.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -53,7 +53,7 @@ static void set_nodes(struct store *s, struct bucket *b, int use, int64_t round)
 static bool is_shared(const struct store *s, const struct bucket *b)
 {
 	return b->c->shares && b->c->size > 1 && s->own->n_shards == 1 &&
-	       !s->c.deal.by_turns && !s->c.device->discrete;
+	       !s->c.microbatches.by_turns && !s->c.device->discrete;
 }
 
 static void place_buffers(struct bucket *b, struct arena *a)
@@ -66,7 +66,7 @@ static void place_buffers(struct bucket *b, struct arena *a)
 static void place_sums(const struct store *s, struct bucket *b, struct arena *a)
 {
 	int64_t first, piece = sum_piece(&b->plan, b->c->rank, &first);
-	int depth = tree_depth(0, s->c.deal.n_micro);
+	int depth = tree_depth(0, s->c.microbatches.n_micro);
 	b->g = arena_floats(a, b->shard[s->own->shard].n);
 	for (int u = 0; u < n_uses(b); u++) {
 		if (!b->turn_buffer[u])
@@ -108,7 +108,7 @@ static void place_own(struct store *s, struct arena *a)
 	struct store_own *o = s->own;
 	for (int i = 0; i < o->n_buckets; i++) {
 		struct bucket *b = &o->bucket[i];
-		if (s->c.deal.by_turns) {
+		if (s->c.microbatches.by_turns) {
 			place_sums(s, b, a);
 		} else {
 			if (!is_shared(s, b) || !b->shared)
@@ -122,7 +122,7 @@ static void place_own(struct store *s, struct arena *a)
 		if (b->tied)
 			b->other = arena_floats(a, b->shard[o->shard].n);
 	}
-	if (s->c.deal.by_turns)
+	if (s->c.microbatches.by_turns)
 		place_leases(s, a);
 }
 
@@ -208,14 +208,15 @@ void grads_open(struct store *s, bool measuring)
 	}
 	if (!measuring)
 		share(s);
-	if (s->c.deal.by_turns)
+	if (s->c.microbatches.by_turns)
 		size_leases(s);
 	arena_measure(&size, "gradients");
 	place_own(s, &size);
 	for (int i = 0; i < o->n_shared; i++)
 		whole += o->shared[i]->n_bytes[o->shared[i]->c->rank];
 	whole += (int64_t)size.peak_bytes;
-	s->bytes.buffers = s->c.deal.by_turns ? 0 : scratch * (int64_t)sizeof(float);
+	s->bytes.buffers =
+		s->c.microbatches.by_turns ? 0 : scratch * (int64_t)sizeof(float);
 	s->bytes.grads = whole - s->bytes.buffers;
 	if (measuring) {
 		o->grad_memory = size;
@@ -308,7 +309,7 @@ struct mat store_leaf(
 {
 	struct bucket *b = bucket_of(s, t, slice);
 	struct entry *e = entry_of(s, t, slice);
-	if (s->c.deal.by_turns)
+	if (s->c.microbatches.by_turns)
 		take_lease(s, unit_of(s, t, slice));
 	int use = use_here(b, at);
 	return leaf_at(b, e, use, e->stack[use].n);
@@ -320,8 +321,8 @@ void store_leaf_done(
 	struct bucket *b = bucket_of(s, t, slice);
 	struct entry *e = entry_of(s, t, slice);
 	int use = use_here(b, at);
-	const int64_t where[N_LEAF_AXES] = {use, at->micro, at->chunk, at->lane};
-	if (at->micro >= s->c.deal.n_micro)
+	const int64_t where[N_LEAF_AXES] = {use, at->micro, at->chunk, at->user};
+	if (at->micro >= s->c.microbatches.n_micro)
 		return;
 	int merges = leaf_push_node(&e->stack[use], &b->shape, bucket_top(s, b),
 		(struct tree_node){0, leaf_index(&b->shape, where)});
@@ -389,7 +390,7 @@ static void push_sums(void *with, const struct tree_part *parts, int n_parts)
 
 static void begin_sum(struct store *s, struct bucket *b)
 {
-	bool turns = s->c.deal.by_turns;
+	bool turns = s->c.microbatches.by_turns;
 	end_sum(b);
 	if (!b->c->planned)
 		check_nodes(b);
@@ -409,7 +410,8 @@ static void begin_sum(struct store *s, struct bucket *b)
 void store_reduce_use(struct store *s, int unit, int use, bool last)
 {
 	struct store_own *o = s->own;
-	if (s->c.deal.by_turns) /* who has no micro-batch left in this round has no leaves */
+	if (s->c.microbatches
+			.by_turns) /* who has no micro-batch left in this round has no leaves */
 		take_lease(s, unit);
 	for (int i = 0; i < o->n_buckets; i++) {
 		struct bucket *b = &o->bucket[i];
@@ -418,7 +420,7 @@ void store_reduce_use(struct store *s, int unit, int use, bool last)
 		bool waits = use == 1 && !b->apart && !b->tied; /* for the other */
 		if (waits)
 			continue;
-		if (s->c.deal.by_turns) {
+		if (s->c.microbatches.by_turns) {
 			set_nodes(s, b, b->apart ? use : -1,
 				b->round[b->apart ? use : 0]++);
 			begin_sum(s, b);
@@ -480,7 +482,7 @@ void store_step_end(struct store *s)
 	struct store_own *o = s->own;
 	for (int i = 0; i < o->n_buckets; i++)
 		end_sum(&o->bucket[i]);
-	for (int i = 0; i < o->n_buckets && s->c.deal.by_turns; i++)
+	for (int i = 0; i < o->n_buckets && s->c.microbatches.by_turns; i++)
 		finish_turns(&o->bucket[i]);
 	for (int i = 0; i < o->n_buckets; i++) {
 		end_sum(&o->bucket[i]);

@@ -1,6 +1,6 @@
 /*
  * The leaves of a gradient, as leaves of the canonical tree: a sum over the uses of a (tied)
- * weight, over micro-batches, over chunks of sequences, and over the lanes in which virtual
+ * weight, over micro-batches, over chunks of sequences, and over the users in which virtual
  * slices share a weight.
  */
 #ifndef PARALLEL_LEAVES_H
@@ -9,11 +9,11 @@
 #include "comm/tree.h"
 
 /*
- * Leaves have coordinates (use, micro, chunk, lane), the last one fastest. Each but the first
+ * Leaves have coordinates (use, micro, chunk, user), the last one fastest. Each but the first
  * takes a power of two of indices, so that all leaves of a chunk, of a micro-batch, of a use
  * are a node of their own.
  */
-enum leaf_axis { LEAF_USE, LEAF_MICRO, LEAF_CHUNK, LEAF_LANE, N_LEAF_AXES };
+enum leaf_axis { LEAF_USE, LEAF_MICRO, LEAF_CHUNK, LEAF_USER, N_LEAF_AXES };
 
 struct leaf_shape {
 	int64_t n[N_LEAF_AXES];

@@ -14,18 +14,19 @@
 #include "base/base.h"
 #include "comm/mesh.h"
 
-struct deal {
+struct microbatches {
 	int64_t n_micro; /* of a step, of all ranks */
 	int ranks;	 /* data-parallel: dp x fsdp */
 	bool by_turns;
 };
 
 /* For a mesh with these degrees, and a store with ZeRO stage `zero`. */
-struct deal deal_make(int64_t n_micro, const int degree[N_AXES], int zero);
+struct microbatches microbatches_assign(
+	int64_t n_micro, const int degree[N_AXES], int zero);
 /* How many micro-batches a rank computes; and the number, of a step, of its i-th. */
-int64_t deal_count(const struct deal *d, int rank);
-int64_t deal_micro(const struct deal *d, int rank, int64_t i);
+int64_t microbatches_count(const struct microbatches *d, int rank);
+int64_t microbatches_index(const struct microbatches *d, int rank, int64_t i);
 /* The data-parallel rank at a position of the mesh. */
-int deal_rank(const int degree[N_AXES], const int at[N_AXES]);
+int microbatches_rank(const int degree[N_AXES], const int at[N_AXES]);
 
 #endif

@@ -18,28 +18,28 @@ static bool belongs(const struct schedule *s, enum action_kind kind)
 
 /* ---- what happens in which order on all ranks ------------------------------------ */
 
-void schedule_walk_begin(struct schedule_walk *w, const struct schedule *s)
+void schedule_iter_begin(struct schedule_iter *w, const struct schedule *s)
 {
 	size_t stages = (size_t)schedule_stages(s);
-	*w = (struct schedule_walk){.s = s,
+	*w = (struct schedule_iter){.s = s,
 		.at = xcalloc((size_t)s->ranks, sizeof(*w->at)),
 		.done = xcalloc(ACTION_KINDS * stages, sizeof(*w->done))};
 }
 
-void schedule_walk_end(struct schedule_walk *w)
+void schedule_iter_end(struct schedule_iter *w)
 {
 	free(w->at);
 	free(w->done);
-	*w = (struct schedule_walk){0};
+	*w = (struct schedule_iter){0};
 }
 
-static int64_t *done(const struct schedule_walk *w, enum action_kind kind, int stage)
+static int64_t *done(const struct schedule_iter *w, enum action_kind kind, int stage)
 {
 	return w->done + (int)kind * schedule_stages(w->s) + stage;
 }
 
 /* Were the action's inputs made, by whatever rank makes them? */
-static bool ready(const struct schedule_walk *w, const struct action *a)
+static bool ready(const struct schedule_iter *w, const struct action *a)
 {
 	switch (a->kind) {
 	case ACTION_FORWARD:
@@ -54,7 +54,7 @@ static bool ready(const struct schedule_walk *w, const struct action *a)
 	}
 }
 
-bool schedule_walk_next(struct schedule_walk *w, int *rank, int64_t *i)
+bool schedule_iter_next(struct schedule_iter *w, int *rank, int64_t *i)
 {
 	for (int r = 0; r < w->s->ranks; r++) {
 		const struct action *a = &w->s->rank[r][w->at[r]];
@@ -99,7 +99,7 @@ static int check_numbers(const struct schedule *s, int rank, struct err *e)
 
 /* What can be seen without the other ranks: each once, and in order. */
 static int check_order(
-	const struct schedule *s, int rank, struct schedule_walk *w, struct err *e)
+	const struct schedule *s, int rank, struct schedule_iter *w, struct err *e)
 {
 	for (int64_t i = 0; i < s->n[rank]; i++) {
 		const struct action *a = &s->rank[rank][i];
@@ -119,7 +119,7 @@ static int check_order(
 	return 0;
 }
 
-static int check_complete(const struct schedule_walk *w, struct err *e)
+static int check_complete(const struct schedule_iter *w, struct err *e)
 {
 	const struct schedule *s = w->s;
 	for (int stage = 0; stage < schedule_stages(s); stage++)
@@ -135,29 +135,29 @@ static int check_complete(const struct schedule_walk *w, struct err *e)
 
 static int check_waits(const struct schedule *s, struct err *e)
 {
-	struct schedule_walk w;
+	struct schedule_iter w;
 	int rank, rc = 0;
 	int64_t i;
-	schedule_walk_begin(&w, s);
-	while (schedule_walk_next(&w, &rank, &i))
+	schedule_iter_begin(&w, s);
+	while (schedule_iter_next(&w, &rank, &i))
 		;
 	for (rank = 0; rank < s->ranks && !rc; rank++)
 		if (w.at[rank] < s->n[rank])
 			rc = wrong(e, rank, w.at[rank], &s->rank[rank][w.at[rank]],
 				"waits for ever: deadlock");
-	schedule_walk_end(&w);
+	schedule_iter_end(&w);
 	return rc;
 }
 
 int schedule_check(const struct schedule *s, struct err *e)
 {
-	struct schedule_walk w;
+	struct schedule_iter w;
 	int rc = 0;
-	schedule_walk_begin(&w, s);
+	schedule_iter_begin(&w, s);
 	for (int r = 0; r < s->ranks && !rc; r++)
 		rc = check_numbers(s, r, e) || check_order(s, r, &w, e);
 	rc = rc || check_complete(&w, e) || check_waits(s, e);
-	schedule_walk_end(&w);
+	schedule_iter_end(&w);
 	return rc ? err_prefix(e, "pipeline schedule %s: ", schedule_kinds[s->kind].name)
 		  : 0;
 }

@@ -15,16 +15,16 @@ void schedule_add(
 enum action_kind schedule_backward(const struct schedule *s);
 
 /* Goes through the actions of all ranks in an order in which they can happen. */
-struct schedule_walk {
+struct schedule_iter {
 	const struct schedule *s;
 	int64_t *at;   /* the next action of each rank */
 	int64_t *done; /* micro-batches of [kind][stage] */
 };
 
 /* In the schedule every kind of action has the micro-batches of a stage in their order. */
-void schedule_walk_begin(struct schedule_walk *w, const struct schedule *s);
+void schedule_iter_begin(struct schedule_iter *w, const struct schedule *s);
 /* An action whose inputs are there; then it counts as done. False: there is none. */
-bool schedule_walk_next(struct schedule_walk *w, int *rank, int64_t *i);
-void schedule_walk_end(struct schedule_walk *w);
+bool schedule_iter_next(struct schedule_iter *w, int *rank, int64_t *i);
+void schedule_iter_end(struct schedule_iter *w);
 
 #endif

@@ -49,7 +49,7 @@ void schedule_time(
 	size_t outputs = (size_t)(schedule_stages(s) * s->n_micro) + 1;
 	struct made made = {
 		xcalloc(outputs, sizeof(double)), xcalloc(outputs, sizeof(double))};
-	struct schedule_walk w;
+	struct schedule_iter w;
 	double busy = 0;
 	int rank;
 	int64_t i, n = 0, all = 0;
@@ -59,8 +59,8 @@ void schedule_time(
 		t->rank[r] = xcalloc((size_t)s->n[r] + 1, sizeof(**t->rank));
 		all += s->n[r];
 	}
-	schedule_walk_begin(&w, s);
-	for (; schedule_walk_next(&w, &rank, &i); n++) {
+	schedule_iter_begin(&w, s);
+	for (; schedule_iter_next(&w, &rank, &i); n++) {
 		const struct action *a = &s->rank[rank][i];
 		struct span *x = &t->rank[rank][i];
 		x->begin = fmax(i ? x[-1].end : 0, arrival(s, c, &made, a));
@@ -72,7 +72,7 @@ void schedule_time(
 	}
 	BUG_ON(n != all); /* a deadlock: schedule_check() says where */
 	t->bubble = t->total > 0 ? 1 - busy / (s->ranks * t->total) : 0;
-	schedule_walk_end(&w);
+	schedule_iter_end(&w);
 	free(made.forward);
 	free(made.backward);
 }

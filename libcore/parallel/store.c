@@ -4,7 +4,7 @@
  * optimizer's state, gradients, parameters (ZeRO 1 to 3; FSDP). Ranks that have the same
  * shard are replicas (HSDP).
  */
-#include "parallel/store.h"
+#include "parallel/store_internal.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -27,8 +27,8 @@ static struct part shard_part(
 	int64_t at = e->packed[k];
 	struct part x = {.t = e->t,
 		.slice = e->slice,
-		.row = e->cut[k],
-		.rows = e->cut[k + 1] - e->cut[k],
+		.row = e->bounds[k],
+		.rows = e->bounds[k + 1] - e->bounds[k],
 		.cols = e->cols,
 		.at = b->at + at,
 		.g = b->g ? b->g + at : NULL};
@@ -117,7 +117,7 @@ static void place_state(struct store *s, struct arena *run)
 	}
 	o->n_floats = n;
 	for (int g = 0; g < s->c.groups.n; g++) {
-		if (is_spilled(s, g))
+		if (is_offloaded(s, g))
 			continue;
 		o->state[g] = arena_floats(run, n);
 		*bytes_of(&s->bytes, s->c.groups.of[g].owner) += n * size;
@@ -148,16 +148,16 @@ int64_t store_floats(const struct store *s)
 
 float *store_begin(struct store *s, int group, int64_t at, int64_t n, float *room)
 {
-	if (!is_spilled(s, group))
+	if (!is_offloaded(s, group))
 		return s->own->state[group] + at;
-	walk_wait(s, walk_ask(s, group, false, room, at, n, 0));
+	offload_wait(s, offload_enqueue(s, group, false, room, at, n, 0));
 	return room;
 }
 
 void store_end(struct store *s, int group, int64_t at, int64_t n, const float *x)
 {
-	if (is_spilled(s, group))
-		walk_wait(s, walk_ask(s, group, true, (float *)x, at, n, 0));
+	if (is_offloaded(s, group))
+		offload_wait(s, offload_enqueue(s, group, true, (float *)x, at, n, 0));
 }
 
 struct store *store_open(const struct store_config *c, struct arena *run)
@@ -178,10 +178,10 @@ struct store *store_open(const struct store_config *c, struct arena *run)
 	s->own->hashes = arena_alloc(
 		run, (size_t)(s->own->n_buckets + 1) * sizeof(*s->own->hashes));
 	place_state(s, run);
-	walk_open(s, run);
-	if (is_spilled(s, STORE_PARAM) || (s->own->n_shards > 1 && c->zero == 3))
+	offload_open(s, run);
+	if (is_offloaded(s, STORE_PARAM) || (s->own->n_shards > 1 && c->zero == 3))
 		gather_open(s, measuring);
-	if (c->deal.n_micro)
+	if (c->microbatches.n_micro)
 		grads_open(s, measuring);
 	list_parts(s);
 	return s;
@@ -243,7 +243,7 @@ void store_updated(struct store *s, bool copies)
 	gather_forget(s);
 	if (!copies) {
 		store_copy(s, 0, s->own->n_floats);
-		walk_copies(s);
+		offload_copies(s);
 	}
 	if (s->own->n_shards > 1 && s->c.zero < 3)
 		gather_whole(s);
@@ -301,7 +301,7 @@ static void hash_here(struct store *s, bool counted,
 	struct device *d = s->c.device;
 	size_t n_bytes = (size_t)n * sizeof(*sums);
 	d->k->zero(d, mat(s->own->hashes, 1, (int64_t)(n_bytes / sizeof(float))));
-	store_walk(s, counted, STORE_BIT(STORE_PARAM), 0, fn, s);
+	store_for_each_part(s, counted, STORE_BIT(STORE_PARAM), 0, fn, s);
 	device_get(d, sums, s->own->hashes, n_bytes);
 }
 
@@ -388,7 +388,7 @@ static struct overlap overlap_of(const struct part *x, int64_t row, int64_t n)
 	int64_t width = vector ? 1 : t->dims[1];
 	int64_t begin = tensor_index(t, x->slice, x->row) / width; /* in the whole */
 	int64_t from = max64(row, begin), to = min64(row + n, begin + x->rows);
-	int64_t col = t->cut == CUT_COLS && !vector ? x->slice * t->cols : 0;
+	int64_t col = t->tp_split == TP_SPLIT_COLS && !vector ? x->slice * t->cols : 0;
 	return (struct overlap){
 		from - begin, max64(0, to - from), (from - row) * width + col, width};
 }

@@ -1,255 +1,234 @@
-/* Shared by the files of the store only: buckets, and what is in them. */
+/*
+ * parallel: what moves when. The seams through which parallelism enters the model: slices
+ * of tensors (TP, SP), chunks of sequences (CP), the parameter store (DDP, ZeRO, FSDP),
+ * the pipeline's schedule. Layers call these and contain no `if` about a strategy.
+ *
+ * Law 1: arithmetic is that of *virtual* slices, chunks and micro-batches, whose numbers
+ * are fixed by the run. A rank plays one or more of each.
+ */
 #ifndef PARALLEL_STORE_H
 #define PARALLEL_STORE_H
 
-#include "parallel/leaves.h"
-#include "parallel/parallel.h"
+#include "base/base.h"
+#include "comm/mesh.h"
+#include "comm/requests.h"
+#include "comm/sum.h"
+#include "kernels/kernels.h"
+#include "parallel/context.h"
+#include "parallel/microbatch.h"
+#include "parallel/schedule.h"
+#include "parallel/slices.h"
+#include "parallel/tensor.h"
 
-/* A slice of a tensor in a bucket. */
-struct entry {
-	struct tensor *t;
-	int slice;
-	int64_t rows, cols; /* an element of a vector is a row */
-	int64_t at;	    /* in the bucket's vector */
-	int64_t *cut;	    /* [shards + 1]: shard i has rows [cut[i], cut[i + 1]) */
-	int64_t *packed;    /* [shards]: where these begin in the packed shard */
-	struct tree_stack stack[2]; /* of the leaves of this rank, by use */
+/* ---- offload_file.c, offload_host.c: a place for what does not fit into memory --------- */
+
+struct offload_backend;
+
+/* A file in a folder, without a name: nothing is left of it. All its room is taken at once. A
+ * thread reads and writes it; an error of that ends the program. */
+struct offload_backend *offload_file_open(
+	const char *folder, int64_t n_bytes, struct err *e);
+/* Pinned memory of the host, for a discrete device; zeros at first. */
+struct offload_backend *offload_host_open(
+	struct device *d, int64_t n_bytes, struct err *e);
+void offload_backend_close(struct offload_backend *x); /* NULL: nothing */
+
+/* ---- store.c: parameters, gradients and optimizer state -------------------------- */
+
+/* A leaf of a gradient: what one use of a parameter in one chunk of one micro-batch, by one
+ * virtual slice, adds. The canonical tree has them in this order. */
+struct leaf {
+	int64_t micro;
+	int use, chunk, user;
 };
 
-/* Slices of neighbouring units that the same ranks share, as one vector. */
-struct bucket {
-	int first_unit, last_unit;
-	struct entry *entry;
-	int n_entries;
-	int64_t n; /* floats of the vector, which begins each entry on a cache line */
-	enum dtype wire; /* what it is gathered as */
-	/* Whose it is, and how its gradient is summed. */
-	struct mesh_part group;
-	struct comm *c;
-	int *ranks;		 /* [size]: of the world */
-	struct sum_shard *shard; /* [shards] */
-	struct sum_plan plan;
-	struct leaf_shape shape;
-	struct sum_nodes *nodes; /* [size]: of the sum that is under way, or next */
-	/* Of a tied weight that two stages have: this one's use is all of the tree, and the
-	 * other's sum is added at the end of the step. */
-	bool tied;
-	/* A tile of a tied weight whose uses are summed one after the other, each as a round by
-	 * turns has its leaves, so that they need one use's memory. */
-	bool apart;
-	/* Buffers of this rank's leaves, [n] each: of use u from depth * u on. */
-	int depth, n_buffers;
-	float **buffer;
-	int64_t n_scratch; /* floats, of a round in which all have leaves */
-	float *scratch;	   /* for messages */
-	/* The sums of micro-batches that were summed by turns, of this rank's piece: by use, a
-	 * stack and its buffers; and its nodes, for the sum of all. */
-	struct tree_stack turns[2];
-	float **turn_buffer[2];
-	struct tree_part *turn_nodes;
-	float *other;		    /* tied: the other stage's sum */
-	struct tree_sum *sum;	    /* under way */
-	int64_t round[2];	    /* of the next sum by turns, by use */
-	int units_left;		    /* of this step, before all leaves are there */
-	struct comm_shared *shared; /* or NULL */
-	int64_t *from;		    /* [size]: where buffers begin there */
-	int slot;
-	/* Parameters, optimizer state and gradient of this rank's shard, packed. */
-	float *state[STORE_MAX_GROUPS], *g;
-	int64_t at; /* of all shards of this rank, one after the other; elsewhere too */
-	/* All parameters of the vector, while they are here, and as products take them; one of both
-	 * may be all that there is. */
-	float *whole;
-	char *copy;
-};
+/* When parameters that were gathered for the forward are dropped. */
+enum reshard { RESHARD_YES, RESHARD_NO, RESHARD_KEEP_LAST };
+#define RESHARD_WORDS "yes", "no", "keep-last"
 
-/* Memory for the leaves of a unit, until they are summed by turns. */
-struct lease {
-	int unit;  /* who has it; -1: nobody */
-	bool open; /* leaves still come */
-	float *memory;
-	int64_t n; /* floats */
-};
-
-/* Memory for the parameters of a unit, gathered from their shards. */
-struct gathered {
-	int unit, users; /* -1: nothing is here */
-	bool ready;
-	uint64_t ticket; /* of what is read */
-	float *memory;
-	int64_t n;
-	struct comm_requests requests; /* of its buckets */
-};
-
-/* Where a slice of a tensor is. */
-struct where {
-	int bucket, entry;
-};
-
-/* Blocks take turns in two places, and so do tiles; the first and the last unit have their
- * own: the embedding is in use while others are. */
-enum { OF_FIRST, OF_LAST, OF_BLOCKS, OF_TILES = OF_BLOCKS + 2, N_PLACES = OF_TILES + 2 };
-
-/* What is kept elsewhere: the groups, and after them copies of parameters as products take them. */
-enum { STORE_COPY = STORE_MAX_GROUPS, N_SPILLS };
-
-/* Pieces of that, by group: one that is used, one that comes and, where both go on at once, one
- * that goes. */
-enum { WALK_SLOTS = 3 };
-struct walk {
-	int64_t region, floats;	 /* of the place for a group, of a piece: floats */
-	int64_t begin[N_SPILLS]; /* of the regions, in bytes */
-	void *piece[WALK_SLOTS][N_SPILLS];
-	int n_slots;
-};
-
-struct store_own {
-	struct bucket *bucket;
-	int n_buckets;
-	struct where *where; /* [n_tensors][slices here] */
-	void (*before_use)(void *with, int unit);
-	void *before_use_with;
-	float *state[STORE_MAX_GROUPS]; /* [n_floats], NULL: elsewhere, or none */
-	int64_t n_floats;
-	int64_t n_collected;   /* calls of store_collect(), the same on all ranks */
-	struct exact *squares; /* the device's */
-	uint64_t *hashes;      /* the device's: [n_buckets + 1] */
-	int n_shards, shard;   /* over fsdp x cp; which one this rank has */
-	struct comm *shards;   /* the ranks that have the others */
-	struct arena *run;     /* the caller's */
-	struct arena grad_memory, gather_memory;
-	struct comm_shared **shared; /* one a group of buckets that are summed whole */
-	int n_shared;
-	struct lease lease[N_PLACES];
-	int turn, tile_turn;	   /* whose the next lease is */
-	struct gathered *gathered; /* [N_PLACES], or one a unit with RESHARD_NO */
-	int n_gathered;
-	struct walk walk;
-};
-
-/* Which place a unit takes. */
-static inline int place_of(const struct store *s, int unit, int turn)
-{
-	return unit >= s->c.n_units	  ? OF_TILES + turn
-	       : unit == 0		  ? OF_FIRST
-	       : unit == s->c.n_units - 1 ? OF_LAST
-					  : OF_BLOCKS + turn;
-}
-
-/* Units, and the tiles' slices that are units by themselves. */
-static inline int n_units(const struct store *s)
-{
-	return s->c.n_units * (s->c.tile ? 1 + N_TILES * s->c.part.here : 1);
-}
-
-static inline bool is_tiled(const struct store *s, const struct tensor *t)
-{
-	return s->c.tile && t->tile && t->lanes == 1;
-}
-
-static inline int unit_of(const struct store *s, const struct tensor *t, int slice)
-{
-	return is_tiled(s, t) ? store_tile(s, t->unit, t->tile, slice) : t->unit;
-}
-
-static inline struct where *where_of(
-	const struct store *s, const struct tensor *t, int slice)
-{
-	BUG_ON(slice < t->first || slice >= t->first + t->here);
-	return &s->own->where[(t - s->c.tensors) * s->c.part.here + slice - t->first];
-}
-
-static inline struct bucket *bucket_of(
-	const struct store *s, const struct tensor *t, int slice)
-{
-	return &s->own->bucket[where_of(s, t, slice)->bucket];
-}
-
-static inline struct entry *entry_of(
-	const struct store *s, const struct tensor *t, int slice)
-{
-	return &bucket_of(s, t, slice)->entry[where_of(s, t, slice)->entry];
-}
-
-/* bucket.c: what lies where */
-void buckets_make(struct store *s);
-void buckets_free(struct store *s);
-/* Levels that the nodes of this rank's leaves grow to: a micro-batch, where these are summed
- * by turns. */
-static inline int bucket_top(const struct store *s, const struct bucket *b)
-{
-	return s->c.deal.by_turns ? leaf_micro_level(&b->shape) : b->plan.levels;
-}
-
-/* Pushes the leaves that a member of the group has in one use: of all its micro-batches, or
- * of a round. Returns how many positions that takes at the worst moment. */
-int bucket_push(const struct store *s, const struct bucket *b, int member, int use,
-	int64_t round, struct tree_stack *stack);
-
-/* store.c */
-struct part part_rows(struct part x, int64_t first, int64_t end);
-
-/* walk.c */
-void walk_open(struct store *s, struct arena *run);
-bool is_spilled(const struct store *s, int group); /* kept elsewhere */
-/* Are copies of the parameters kept there too, of the type of the wire? */
-bool spills_copies(const struct store *s);
-/* Makes them of the parameters. */
-void walk_copies(struct store *s);
-/* Reads or writes elements [at, at + n) of a group, or of the copies: see spill_ask(). */
-uint64_t walk_ask(struct store *s, int group, bool write, void *memory, int64_t at,
-	int64_t n, uint64_t after);
-void walk_wait(struct store *s, uint64_t ticket);
-/* Rows of a part, in the program's memory, from and to wherever they are kept. */
-void part_get(struct store *s, const struct part *x, int group, int64_t row, int64_t rows,
-	float *out);
-void part_put(struct store *s, const struct part *x, int group, int64_t row, int64_t rows,
-	const float *in);
+/* What is kept elsewhere, in a file or in the memory of a GPU's host: the optimizer's moments, or
+ * parameters too, which then are read a unit at a time (and gathered, where they are sharded). */
+enum offload { OFFLOAD_NONE, OFFLOAD_OPTIMIZER, OFFLOAD_PARAMS };
+#define OFFLOAD_WORDS "none", "optimizer", "params"
 
 /*
- * spill_file.c, spill_host.c: how a place for what is out of memory does its work. Requests of one
- * way are done in their order, and all after what was asked of the device before; what is asked
- * for stays the caller's until it was waited for.
+ * The groups: fp32 values that are kept for every element of the model. Group 0 is the
+ * parameters; whoever opens the store adds the state of the optimizer and of local SGD. The name
+ * of a group is where checkpoints have it: /NAME/TENSOR. The owner is for the memory plan.
  */
-struct spill {
-	uint64_t (*ask)(struct spill *, bool write, void *memory, int64_t n_bytes,
-		int64_t at, uint64_t after);
-	void (*wait)(struct spill *, uint64_t ticket);
-	void (*move)(
-		struct spill *, bool write, void *memory, int64_t n_bytes, int64_t at);
-	void (*close)(struct spill *);
+enum { STORE_PARAM, STORE_MAX_GROUPS = 12 };
+#define STORE_BIT(group) (1u << (group))
+enum store_owner { STORE_MODEL, STORE_OPTIMIZER, STORE_OUTER };
+
+struct store_groups {
+	struct store_group {
+		const char *name;
+		enum store_owner owner;
+	} of[STORE_MAX_GROUPS];
+	int n; /* 0: only the parameters */
 };
 
-/* From or to memory of the device, and after the request with that ticket; 0: of nothing. */
-static inline uint64_t spill_ask(struct spill *x, bool write, void *memory,
-	int64_t n_bytes, int64_t at, uint64_t after)
-{
-	return x->ask(x, write, memory, n_bytes, at, after);
-}
+/* The parameters alone. */
+void store_groups_begin(struct store_groups *g);
+/* Adds a group, after that of the parameters. Returns its number. */
+int store_groups_add(struct store_groups *g, const char *name, enum store_owner owner);
+/* The number of the group of that name; -1: there is none. */
+int store_groups_find(const struct store_groups *g, const char *name);
 
-/* What is asked for from here on, of the device and of the spill, comes after it. */
-static inline void spill_wait(struct spill *x, uint64_t ticket)
-{
-	x->wait(x, ticket);
-}
+struct store_config {
+	struct mesh *mesh;
+	struct device *device;
+	struct tensor *tensors; /* placed */
+	int n_tensors, n_units;
+	struct tensor_part part;	  /* as they were placed */
+	int chunks;			  /* virtual, a micro-batch */
+	struct microbatches microbatches; /* n_micro 0: only parameters, to be read */
+	/* What is sharded over fsdp x cp: 0 nothing, 1 the optimizer's state, 2 gradients too,
+	 * 3 parameters too (ZeRO, Rajbhandari et al. 2020; FSDP, Zhao et al. 2023). */
+	int zero;
+	struct store_groups groups; /* parameters need not be in it */
+	bool flat; /* shards of a unit's tensors as one vector (FSDP1); else of each tensor */
+	int64_t bucket_bytes; /* gradients are reduced in buckets of at least this */
+	enum reshard reshard;
+	bool tile; /* each slice of a tile is a unit by itself, see store_tile() */
+	/* What operands are gathered as: where products round them to it anyway, the bits are
+	 * the same. DT_F32, or one of 16 bits. */
+	enum dtype wire;
+	enum offload
+		offload; /* parameters: only with zero 3, or where nothing is sharded */
+	struct offload_backend
+		*offload_backend; /* the caller's, of bytes.offloaded; NULL in a plan */
+	/* A device that is narrow keeps copies of parameters as products take them, where this
+	 * rank updates all of them and they are in memory, or parameters come as such; DT_F32: it
+	 * does not. */
+	enum dtype copy;
+};
 
-/* At once, after all that was asked for before; from or to the program's memory. */
-static inline void spill_move(
-	struct spill *x, bool write, void *memory, int64_t n_bytes, int64_t at)
-{
-	x->move(x, write, memory, n_bytes, at);
-}
+/* A part of a tensor: whole rows of one slice, with its gradient and optimizer state. An
+ * element of a vector is a row. */
+struct part {
+	const struct tensor *t;
+	int slice;
+	int64_t row, rows, cols; /* within the slice */
+	int64_t at;		 /* of its first element, in all that this rank updates */
+	float *g;
+	float *state
+		[STORE_MAX_GROUPS]; /* NULL: elsewhere, see store_for_each_part(), or none */
+	struct mat
+		copy; /* of the parameter, as store_config.copy; p NULL: there is none */
+};
 
-/* grads.c */
-void grads_open(struct store *s, bool measuring);
-void grads_close(struct store *s);
+/* What the store keeps, in bytes, for the plan. */
+struct store_bytes {
+	int64_t params, grads, optimizer, gathered, buffers;
+	int64_t copies;	   /* of the parameters, of 16 bits; in params */
+	int64_t outer;	   /* of STORE_OUTER */
+	int64_t offloaded; /* elsewhere */
+};
 
-/* gather.c */
-void gather_open(struct store *s, bool measuring);
-void gather_close(struct store *s);
-/* Parameters of all units from the shards of those that update them. */
-void gather_whole(struct store *s);
-/* Those that are gathered are old. */
-void gather_forget(struct store *s);
+struct store {
+	struct store_config c;
+	struct store_bytes bytes;
+	/* What the optimizer of this rank updates. Ranks of the same shard have the same. */
+	struct part *updated;
+	int64_t n_updated;
+	/* Every element of the model on exactly one rank: for norms and hashes. */
+	struct part *counted;
+	int64_t n_counted;
+	int64_t read, written; /* bytes of what is kept elsewhere, so far */
+	struct store_own *own;
+};
+
+/* Collective over the world. `run` is where parameters and moments are kept; with a
+ * measuring arena nothing may be touched. */
+struct store *store_open(const struct store_config *c, struct arena *run);
+void store_free(struct store *s);
+
+/* All calls that take a unit are made in one order by all ranks that share it. */
+
+/* From use until done the unit's parameters are here. `next`: the unit that will be used
+ * after this one, or -1: it may be gathered ahead. */
+void store_use(struct store *s, int unit, int next);
+/* Called before the parameters of a unit are used, or gathered to be; NULL: nothing is. */
+void store_before_use(struct store *s, void (*fn)(void *with, int unit), void *with);
+/* The unit's parameters are not needed until the next use; in a backward, or a forward. */
+void store_done(struct store *s, int unit, bool backward);
+/* With tiles, a slice of what a unit's tile has is used, done and reduced by itself, while the
+ * unit is in use. The number that stands for it in these calls; -1: it is used with the unit. */
+enum { N_TILES = 6 };
+int store_tile(const struct store *s, int unit, int tile, int slice);
+/* Between use and done: a slice of a parameter. A vector is a row. p is NULL where there is only
+ * a copy. */
+struct mat store_param(struct store *s, const struct tensor *t, int slice);
+/* Its copy; without one, p is NULL. */
+struct mat store_operand(struct store *s, const struct tensor *t, int slice);
+/* Where a leaf of a gradient is to be written, and that it was. The leaves of a (tensor,
+ * slice, use) come in ascending order; the store sums them in the canonical tree. */
+struct mat store_leaf(
+	struct store *s, const struct tensor *t, int slice, const struct leaf *at);
+void store_leaf_done(
+	struct store *s, const struct tensor *t, int slice, const struct leaf *at);
+/* To be said after each backward of a unit, when all leaves of the micro-batch were pushed;
+ * `last`: it was the last of this rank's in this step. */
+void store_reduce(struct store *s, int unit, bool last);
+/* The same of a tile of a tied weight, whose uses are summed at different times: use 1, the
+ * output's, comes first. */
+void store_reduce_use(struct store *s, int unit, int use, bool last);
+/* Which rows [first, first + rows) of a slice a rank updates: of slice number i of those that it has.
+ * A rank of this one's stage of the pipeline, by its number in the mesh. */
+struct store_rows {
+	int slice;
+	int64_t first, rows;
+};
+struct store_rows store_rows_of(
+	const struct store *s, const struct tensor *t, int i, int rank);
+/* Between store_step_end() and the next step: the gradient of this rank's rows of a slice. */
+float *store_gradient(const struct store *s, const struct tensor *t, int slice);
+/* All sums are complete: the parts have their gradient. */
+void store_step_end(struct store *s);
+/* The parameters of the parts have changed; and so have their `copies`. */
+void store_updated(struct store *s, bool copies);
+/* Forgets the leaves of this rank that were not reduced. */
+void store_drop(struct store *s);
+/* Asks the device for the sum of squares of what this rank counts of the gradient: of a row in
+ * double, of rows exactly. Every parameter counts once. It is in the device's memory. */
+void store_squares_ask(struct store *s);
+struct exact *store_squares(const struct store *s);
+/* A hash of all parameters that no layout changes. Collective over the world. */
+uint64_t store_hash(struct store *s);
+/* Collective over the world: have all ranks the same parameters that should? `who`: the
+ * ranks that differ from the first that has them. */
+bool store_replicas_agree(struct store *s, struct str *who);
+/* Collective over the world: rows [row, row + n) of a whole tensor go to rank `to`. A vector
+ * has dims[0] rows. */
+void store_collect(struct store *s, int group, int tensor, int64_t row, int64_t n, int to,
+	float *out);
+/* Has every rank all parameters and all moments? Then rows are collected without messages; and
+ * where they are in the program's memory, by several threads at once, if that is wanted. */
+bool store_is_whole(const struct store *s);
+/* Has this rank any of rows [row, row + n) of a whole tensor? Else it need not read them. */
+bool store_wants(const struct store *s, int tensor, int64_t row, int64_t n);
+/* Puts rows [row, row + n) of a whole tensor where this rank has them. */
+void store_put(
+	struct store *s, int group, int tensor, int64_t row, int64_t n, const float *in);
+
+/* ---- offload.c: what the optimizer keeps, in memory or elsewhere ------------------------ */
+
+typedef void store_visit(void *with, const struct part *x);
+/* Calls fn for all rows of the parts that this rank updates, or that it counts, in order; a
+ * part may come in several runs of rows. `reads`, `writes`: bits of the groups that fn looks
+ * at, and of those that it changes. Others, and gradients, it may look at where they are in
+ * memory only. */
+void store_for_each_part(struct store *s, bool counted, unsigned reads, unsigned writes,
+	store_visit *fn, void *with);
+
+/* The same by position: of a group, floats [at, at + n) of the store_floats() that the parts
+ * of this rank are in. They are in memory, or are read into `room`; and what was changed is
+ * kept, or written. */
+int64_t store_floats(const struct store *s);
+float *store_begin(struct store *s, int group, int64_t at, int64_t n, float *room);
+void store_end(struct store *s, int group, int64_t at, int64_t n, const float *x);
+/* Of parameters there that have changed, the copies that products take, if there are any. */
+void store_copy(struct store *s, int64_t at, int64_t n);
 
 #endif

@@ -5,9 +5,9 @@
 static void place_slices(struct tensor *t, const struct tensor_part *part)
 {
 	int most = t->max_slices ? t->max_slices : part->n;
-	t->slices = t->cut == CUT_NONE ? 1 : most < part->n ? most : part->n;
+	t->slices = t->tp_split == TP_SPLIT_NONE ? 1 : most < part->n ? most : part->n;
 	BUG_ON(part->n % t->slices);
-	t->lanes = part->n / t->slices;
+	t->users_per_slice = part->n / t->slices;
 	t->first = tensor_slice(t, part->first);
 	t->here = tensor_slice(t, part->first + part->here - 1) - t->first + 1;
 }
@@ -19,9 +19,12 @@ void tensors_place(struct tensor *t, int n, const struct tensor_part *part)
 		place_slices(t, part);
 		if (part->used && !part->used[i])
 			t->here = 0;
-		t->rows = vector ? 1 : t->dims[0] / (t->cut == CUT_ROWS ? t->slices : 1);
+		t->rows = vector ? 1
+				 : t->dims[0] /
+					   (t->tp_split == TP_SPLIT_ROWS ? t->slices : 1);
 		t->cols = vector ? t->dims[0] / t->slices
-				 : t->dims[1] / (t->cut == CUT_COLS ? t->slices : 1);
+				 : t->dims[1] /
+					   (t->tp_split == TP_SPLIT_COLS ? t->slices : 1);
 		BUG_ON(t->rows * t->cols * t->slices != tensor_size(t));
 	}
 }
@@ -40,7 +43,7 @@ int64_t tensor_index(const struct tensor *t, int slice, int64_t row)
 {
 	if (t->ndim == 1)
 		return slice * t->cols + row;
-	if (t->cut == CUT_COLS)
+	if (t->tp_split == TP_SPLIT_COLS)
 		return row * t->dims[1] + slice * t->cols;
 	return (slice * t->rows + row) * t->cols;
 }

@@ -14,7 +14,7 @@
 
 /* The dimension that tensor parallelism splits: rows of W[out, in] for a column-parallel
  * linear layer, columns for a row-parallel one (Megatron-LM, Shoeybi et al. 2019). */
-enum cut { CUT_NONE, CUT_ROWS, CUT_COLS };
+enum tp_split { TP_SPLIT_NONE, TP_SPLIT_ROWS, TP_SPLIT_COLS };
 
 /* INIT_TRUNCATED: normal, drawn again beyond 3 standard deviations. */
 enum init { INIT_ZERO, INIT_ONE, INIT_NORMAL, INIT_TRUNCATED };
@@ -26,7 +26,7 @@ struct tensor {
 	int unit;
 	int ndim;
 	int64_t dims[2]; /* of the whole tensor */
-	enum cut cut;
+	enum tp_split tp_split;
 	bool decay; /* weight decay applies */
 	enum init init;
 	float std;
@@ -43,8 +43,8 @@ struct tensor {
 	bool operand;
 
 	/* Set by tensors_place(): */
-	int slices;	    /* number of slices of the whole tensor */
-	int lanes;	    /* virtual slices that share one of them */
+	int slices;	     /* number of slices of the whole tensor */
+	int users_per_slice; /* virtual slices that share one of them */
 	int64_t rows, cols; /* shape of a slice; a vector is one row of `cols` elements */
 	int first,
 		here; /* slices [first, first + here) are on this rank; none if here is 0 */
@@ -63,12 +63,12 @@ void tensors_place(struct tensor *t, int n, const struct tensor_part *part);
 /* The slice of the tensor that virtual slice v uses, and v's number among its users. */
 static inline int tensor_slice(const struct tensor *t, int v)
 {
-	return v / t->lanes;
+	return v / t->users_per_slice;
 }
 
-static inline int tensor_lane(const struct tensor *t, int v)
+static inline int tensor_slice_user(const struct tensor *t, int v)
 {
-	return v % t->lanes;
+	return v % t->users_per_slice;
 }
 
 /* Elements of the whole tensor. */

@@ -9,7 +9,7 @@ static void eval_round(struct trainer *t, enum split split, const struct order *
 	int64_t first, int64_t n)
 {
 	int64_t b = t->o.micro_batch;
-	int ranks = t->layout.deal.ranks;
+	int ranks = t->layout.microbatches.ranks;
 	struct sample_run *runs = xcalloc((size_t)t->world->size, sizeof(*runs));
 	for (int r = 0; r < t->world->size; r++) {
 		int d = layout_data_rank(t->mesh.degree, r);
@@ -34,7 +34,7 @@ double trainer_eval(struct trainer *t, enum split split)
 	enum { ROUND = 16 }; /* micro-batches that a rank fetches at once */
 	struct order order;
 	int64_t context = t->model.c.context,
-		most = (int64_t)ROUND * t->layout.deal.ranks;
+		most = (int64_t)ROUND * t->layout.microbatches.ranks;
 	/* With --data-per-rank, ranks may have different amounts. */
 	int64_t tokens = comm_min_i64(t->world, t->data.set->tokens[split]);
 	if (order_init(&order, SAMPLING_EVEN, 0, tokens, context, t->o.eval_windows))

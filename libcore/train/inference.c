@@ -11,7 +11,7 @@ struct store *inference_store(
 		.n_units = m->n_units,
 		.part = {.n = m->tp, .here = m->tp},
 		.chunks = m->cp,
-		.deal = {.ranks = 1}};
+		.microbatches = {.ranks = 1}};
 	return store_open(&c, memory);
 }
 

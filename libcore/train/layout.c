@@ -198,7 +198,7 @@ int layout_data_rank(const int degree[N_AXES], int rank)
 	int at[N_AXES];
 	memcpy(m.degree, degree, sizeof(m.degree));
 	mesh_place(&m, rank, at);
-	return deal_rank(degree, at);
+	return microbatches_rank(degree, at);
 }
 
 static int check_deal(const struct train_opts *o, struct err *e)
@@ -339,7 +339,8 @@ void layout_assign(struct rank_layout *l, const struct train_opts *o,
 {
 	int here = m->tp / mesh->degree[AXIS_TP];
 	*l = (struct rank_layout){
-		.deal = deal_make(layout_micro_batches(o), o->degree, (int)o->zero),
+		.microbatches = microbatches_assign(
+			layout_micro_batches(o), o->degree, (int)o->zero),
 		.data_rank = layout_data_rank(o->degree, mesh->world->rank),
 		.part = {.n = m->tp, .first = mesh->at[AXIS_TP] * here, .here = here}};
 	assign_stages(l, o, mesh, m);
@@ -354,33 +355,33 @@ void layout_free(struct rank_layout *l)
 
 /* ---- samples of ranks --------------------------------------------------------------- */
 
-int64_t layout_own_micro(const struct deal *d, int data_rank)
+int64_t layout_own_micro(const struct microbatches *d, int data_rank)
 {
-	int64_t n = deal_count(d, data_rank);
-	while (n > 0 && deal_micro(d, data_rank, n - 1) >= d->n_micro)
+	int64_t n = microbatches_count(d, data_rank);
+	while (n > 0 && microbatches_index(d, data_rank, n - 1) >= d->n_micro)
 		n--;
 	return n;
 }
 
 /* With --data-per-rank, a data-parallel rank reads its own files in their order, without gaps. */
-static struct sample_run samples_of(
-	const struct train_opts *o, const struct deal *d, int data_rank, int64_t first)
+static struct sample_run samples_of(const struct train_opts *o,
+	const struct microbatches *d, int data_rank, int64_t first)
 {
 	int64_t b = o->micro_batch, n = layout_own_micro(d, data_rank);
 	struct sample_run run = {.block = b, .stride = b, .blocks = n};
 	if (o->data_per_rank) {
 		run.first = first / layout_worker_batch(o) * n * b;
 	} else if (n > 0) {
-		int64_t micro = deal_micro(d, data_rank, 0);
+		int64_t micro = microbatches_index(d, data_rank, 0);
 		run.first = first + micro * b;
 		if (n > 1)
-			run.stride = (deal_micro(d, data_rank, 1) - micro) * b;
+			run.stride = (microbatches_index(d, data_rank, 1) - micro) * b;
 	}
 	return run;
 }
 
-struct sample_run *layout_samples(
-	const struct train_opts *o, const struct deal *d, int ranks, int64_t first)
+struct sample_run *layout_samples(const struct train_opts *o,
+	const struct microbatches *d, int ranks, int64_t first)
 {
 	struct sample_run *runs = xcalloc((size_t)ranks, sizeof(*runs));
 	for (int r = 0; r < ranks; r++)

@@ -4,7 +4,7 @@
 
 #include "data/data.h"
 #include "model/pass.h"
-#include "parallel/parallel.h"
+#include "parallel/store.h"
 #include "train/options.h"
 
 /* ---- from the options to the degrees of the mesh ----------------------------------- */
@@ -28,8 +28,9 @@ int layout_data_rank(const int degree[N_AXES], int rank);
 /* ---- what is assigned to a rank ---------------------------------------------------- */
 
 struct rank_layout {
-	struct deal deal; /* of a step's micro-batches to the data-parallel ranks */
-	int data_rank;	  /* which of these this rank belongs to */
+	struct microbatches
+		microbatches; /* of a step's micro-batches to the data-parallel ranks */
+	int data_rank;	      /* which of these this rank belongs to */
 	struct tensor_part part; /* of the model */
 	struct stage *stages;	 /* of the pipeline, those of this rank */
 	int n_stages;
@@ -44,10 +45,10 @@ void layout_free(struct rank_layout *l);
 double layout_stage_work(const struct model *m, const struct stage *s);
 /* The micro-batches of a data-parallel rank in a step. (A deal may count more: empty ones, in
  * which a rank only takes part in the others' collectives.) */
-int64_t layout_own_micro(const struct deal *d, int data_rank);
+int64_t layout_own_micro(const struct microbatches *d, int data_rank);
 /* The samples of every rank in the step that begins with global sample `first`:
  * [number of ranks], allocated. */
-struct sample_run *layout_samples(
-	const struct train_opts *o, const struct deal *d, int ranks, int64_t first);
+struct sample_run *layout_samples(const struct train_opts *o,
+	const struct microbatches *d, int ranks, int64_t first);
 
 #endif

@@ -26,7 +26,7 @@ static void search_part(void *with, const struct part *x)
 static bool search_tensors(struct trainer *t, bool gradients, struct probe *p)
 {
 	struct search s = {&t->d, p, gradients};
-	store_walk(t->store, false, gradients ? 0 : STORE_BIT(STORE_PARAM), 0,
+	store_for_each_part(t->store, false, gradients ? 0 : STORE_BIT(STORE_PARAM), 0,
 		search_part, &s);
 	return p->found;
 }

@@ -3,7 +3,7 @@
 #define TRAIN_PIPE_H
 
 #include "model/pass.h"
-#include "parallel/parallel.h"
+#include "parallel/store.h"
 
 struct pipe_stage;
 
@@ -29,7 +29,7 @@ struct pipe_input {
 	const int32_t *windows;
 	int64_t n_windows; /* that count: the last micro-batch may be padded */
 	/* Training: the numbers of these micro-batches; NULL in an evaluation. */
-	const struct deal *deal;
+	const struct microbatches *microbatches;
 	int data_rank;
 	int64_t first_sample; /* number of this worker's first sample in the step */
 };

@@ -88,10 +88,10 @@ static void count_kept(struct trainer *t, struct plan *p)
 	p->run_bytes = (int64_t)t->memory.run.peak_bytes;
 	p->work_bytes = t->o.device == DEVICE_CUDA ? DEVICE_WORK_BYTES : 0;
 	p->store = t->store->bytes;
-	p->pinned_bytes = t->o.device == DEVICE_CUDA ? p->store.spilled : 0;
-	p->data_bytes = 2 * layout_own_micro(&t->layout.deal, t->layout.data_rank) *
-			t->o.micro_batch * (t->model.c.context + 1) *
-			(int64_t)sizeof(int32_t);
+	p->pinned_bytes = t->o.device == DEVICE_CUDA ? p->store.offloaded : 0;
+	p->data_bytes =
+		2 * layout_own_micro(&t->layout.microbatches, t->layout.data_rank) *
+		t->o.micro_batch * (t->model.c.context + 1) * (int64_t)sizeof(int32_t);
 	p->copy_bytes =
 		state_copy_bytes(&t->o, &t->model, t->world->rank, t->world->size);
 	if (t->o.sample_every && t->world->rank == 0)
@@ -371,7 +371,8 @@ static void print_work(const struct train_opts *o, const struct model *m,
 			(long long)(m->padded_vocab / m->tp));
 }
 
-static void print_spill(const struct train_opts *o, const struct plan *p, struct str *out)
+static void print_offload(
+	const struct train_opts *o, const struct plan *p, struct str *out)
 {
 	if (!o->offload)
 		return;
@@ -379,7 +380,7 @@ static void print_spill(const struct train_opts *o, const struct plan *p, struct
 		str_puts(out, "# between that rank's GPU and pinned memory\n");
 	} else {
 		str_printf(out, "# file of that rank in %s\n", o->offload_to);
-		line(out, "file", p->store.spilled,
+		line(out, "file", p->store.offloaded,
 			o->offload == OFFLOAD_PARAMS
 				? "parameters and what optimizers keep, fp32"
 				: "what optimizers keep, fp32");
@@ -502,7 +503,7 @@ void plan_print(const struct train_opts *given, struct model *m, struct str *out
 	if (ranks > 1)
 		print_totals(o, totals, ranks, out);
 	free(totals);
-	print_spill(o, &most, out);
+	print_offload(o, &most, out);
 	print_work(o, m, &most, out);
 	print_sent(&most, ranks, out);
 }

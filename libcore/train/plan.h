@@ -4,7 +4,7 @@
 
 #include "kernels/selftest.h"
 #include "model/pass.h"
-#include "parallel/parallel.h"
+#include "parallel/store.h"
 #include "train/options.h"
 
 enum { PLAN_GROUPS = 16 };

@@ -21,8 +21,8 @@ static int64_t worker_sample(const struct trainer *t)
 
 static struct fetch *fetch_step(struct trainer *t, int64_t first_sample)
 {
-	struct sample_run *runs = layout_samples(
-		&t->o, &t->layout.deal, t->world->size, first_sample + worker_sample(t));
+	struct sample_run *runs = layout_samples(&t->o, &t->layout.microbatches,
+		t->world->size, first_sample + worker_sample(t));
 	struct fetch *f = loader_begin(t->data.loader, SPLIT_TRAIN, &t->data.order, runs);
 	free(runs);
 	return f;
@@ -30,11 +30,11 @@ static struct fetch *fetch_step(struct trainer *t, int64_t first_sample)
 
 struct pipe_input step_input(const struct trainer *t, const int32_t *windows)
 {
-	int64_t n = layout_own_micro(&t->layout.deal, t->layout.data_rank);
+	int64_t n = layout_own_micro(&t->layout.microbatches, t->layout.data_rank);
 	return (struct pipe_input){.n = n,
 		.windows = windows,
 		.n_windows = n * t->o.micro_batch,
-		.deal = &t->layout.deal,
+		.microbatches = &t->layout.microbatches,
 		.data_rank = t->layout.data_rank,
 		.first_sample = worker_sample(t)};
 }
@@ -245,13 +245,14 @@ static void inject_delay(const struct trainer *t)
 static int32_t *corrupt_batch(const struct trainer *t)
 {
 	int64_t b = t->o.micro_batch,
-		n = layout_own_micro(&t->layout.deal, t->layout.data_rank);
+		n = layout_own_micro(&t->layout.microbatches, t->layout.data_rank);
 	int64_t len = window_size(t), step = t->step + 1;
 	if (!faults_corrupt_step(&t->faults, t->o.worker, step))
 		return NULL;
 	int32_t *windows = xcalloc((size_t)(n * b * len) + 1, sizeof(*windows));
 	for (int64_t i = 0; i < n * b; i++) {
-		int64_t micro = deal_micro(&t->layout.deal, t->layout.data_rank, i / b);
+		int64_t micro = microbatches_index(
+			&t->layout.microbatches, t->layout.data_rank, i / b);
 		faults_random_window(windows + i * len, len,
 			t->data.set->tokenizer.vocab.n, (uint64_t)t->o.seed,
 			t->samples + worker_sample(t) + micro * b + i % b);

@@ -151,7 +151,7 @@ void trainer_build_store(struct trainer *t)
 		.n_units = m->n_units,
 		.part = t->layout.part,
 		.chunks = m->cp,
-		.deal = t->layout.deal,
+		.microbatches = t->layout.microbatches,
 		.zero = (int)o->zero,
 		.flat = o->fsdp_kind == FSDP_FLAT,
 		.bucket_bytes = o->bucket_bytes,
@@ -159,7 +159,7 @@ void trainer_build_store(struct trainer *t)
 		.tile = o->tile > 0,
 		.wire = wire_dtype(o),
 		.offload = (enum offload)o->offload,
-		.spill = t->memory.spill,
+		.offload_backend = t->memory.offload_backend,
 		.copy = copy_dtype(t)};
 	struct pass_config p = {.mesh = &t->mesh,
 		.batch = o->micro_batch,
@@ -188,7 +188,7 @@ void trainer_build_pipe(struct trainer *t)
 	pass_recompute(&t->pass, (enum recompute)o->recompute, &t->memory.micro);
 	if (schedule_open(&t->schedule, (enum schedule_kind)o->pp_schedule,
 		    t->mesh.degree[AXIS_PP], t->layout.n_stages,
-		    deal_count(&t->layout.deal, t->layout.data_rank), &e))
+		    microbatches_count(&t->layout.microbatches, t->layout.data_rank), &e))
 		die_err(&e);
 	pipe_open(&t->pipe, &t->pass, &t->schedule, t->layout.stages,
 		t->mesh.axis[AXIS_PP], &t->memory.micro);
@@ -315,13 +315,14 @@ int trainer_build(struct trainer *t, struct err *e)
 	const struct train_opts *o = &t->o;
 	int rc = 0;
 	if (o->offload) {
-		int64_t n_bytes = t->plan.store.spilled;
-		t->memory.spill = t->d.discrete ? spill_open_host(&t->d, n_bytes, e)
-						: spill_open(o->offload_to, n_bytes, e);
+		int64_t n_bytes = t->plan.store.offloaded;
+		t->memory.offload_backend =
+			t->d.discrete ? offload_host_open(&t->d, n_bytes, e)
+				      : offload_file_open(o->offload_to, n_bytes, e);
 		rc = comm_agree(t->world, e);
 	}
 	if (rc) {
-		spill_close(t->memory.spill);
+		offload_backend_close(t->memory.offload_backend);
 		close_device(t);
 		return -1;
 	}
@@ -352,7 +353,7 @@ void trainer_close(struct trainer *t)
 	}
 	loader_close(t->data.loader);
 	trainer_dismantle(t);
-	spill_close(t->memory.spill);
+	offload_backend_close(t->memory.offload_backend);
 	mesh_close(&t->mesh);
 	device_arena_release(&t->d, &t->memory.run);
 	device_arena_release(&t->d, &t->memory.micro);

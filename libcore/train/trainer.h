@@ -26,7 +26,8 @@ struct trainer {
 	struct trainer_memory {
 		int64_t gpu_free; /* before any rank that shares the GPU allocates */
 		struct arena run, micro, scratch;
-		struct spill *spill; /* where --offload moves state to */
+		struct offload_backend
+			*offload_backend; /* where --offload moves state to */
 	} memory;
 	struct store *store;
 	struct optim *optim;

@@ -5,7 +5,7 @@
 #include "ckpt/ckpt.h"
 #include "comm/comm.h"
 #include "model/model.h"
-#include "parallel/parallel.h"
+#include "parallel/store.h"
 
 /* Has the checkpoint the tensors of the model, and no others? To be asked before memory is
  * allocated: the options in a file may ask for any amount. */

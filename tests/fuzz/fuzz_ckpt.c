@@ -70,7 +70,7 @@ static struct edit *worker_open(
 		.n_units = m.n_units,
 		.part = {.n = m.tp, .here = m.tp},
 		.chunks = m.cp,
-		.deal = {.ranks = 1}};
+		.microbatches = {.ranks = 1}};
 	edit_add_groups(&c, &sc.groups);
 	struct comm *sync = comm_self("workers");
 	return edit_open(&c, alone.world, sync, store_open(&sc, &memory), &d);

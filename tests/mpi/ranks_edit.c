@@ -9,7 +9,7 @@
 #include "tests/support/device.h"
 #include "tests/support/ranks.h"
 
-#include "parallel/store.h"
+#include "parallel/store_internal.h"
 
 #include <math.h>
 #include <stdlib.h>
@@ -54,13 +54,13 @@ static float *fetched(const float *p, int64_t n)
 /* ---- a model --------------------------------------------------------------------- */
 
 static void add(struct tensor *list, int *n, const char *name, int unit, int64_t rows,
-	int64_t cols, enum cut cut)
+	int64_t cols, enum tp_split tp_split)
 {
 	struct tensor *t = &list[(*n)++];
 	*t = (struct tensor){.unit = unit,
 		.ndim = cols ? 2 : 1,
 		.dims = {rows, cols},
-		.cut = cut,
+		.tp_split = tp_split,
 		.uses = 1};
 	snprintf(t->name, sizeof(t->name), "%d.%s", unit, name);
 }
@@ -68,13 +68,13 @@ static void add(struct tensor *list, int *n, const char *name, int unit, int64_t
 static void make_table(struct tensor *list)
 {
 	int n = 0;
-	add(list, &n, "tokens", 0, 24, 8, CUT_ROWS);
+	add(list, &n, "tokens", 0, 24, 8, TP_SPLIT_ROWS);
 	for (int u = 1; u < UNITS - 1; u++) {
-		add(list, &n, "norm", u, 8, 0, CUT_NONE);
-		add(list, &n, "wq", u, 20, 8, CUT_ROWS);
-		add(list, &n, "wo", u, 9, 20, CUT_COLS);
+		add(list, &n, "norm", u, 8, 0, TP_SPLIT_NONE);
+		add(list, &n, "wq", u, 20, 8, TP_SPLIT_ROWS);
+		add(list, &n, "wo", u, 9, 20, TP_SPLIT_COLS);
 	}
-	add(list, &n, "norm", UNITS - 1, 8, 0, CUT_NONE);
+	add(list, &n, "norm", UNITS - 1, 8, 0, TP_SPLIT_NONE);
 	assert_int_equal(n, N_TENSORS);
 }
 
@@ -101,7 +101,7 @@ struct worker {
 	struct arena memory;
 	struct tensor table[N_TENSORS];
 	struct store *s;
-	struct spill *spill;
+	struct offload_backend *offload_backend;
 	struct edit *x;
 	struct edit_config c;
 };
@@ -128,13 +128,14 @@ static void open_worker(struct worker *w, struct comm *c, int workers,
 		.n_units = UNITS,
 		.part = part,
 		.chunks = 1,
-		.deal = deal_make(4, l->degree, l->zero),
+		.microbatches = microbatches_assign(4, l->degree, l->zero),
 		.zero = l->zero,
 		.bucket_bytes = 700,
 		.offload = l->offload};
 	edit_add_groups(ec, &sc.groups);
 	if (l->offload)
-		sc.spill = w->spill = spill_open(file_temporary_directory(), 1 << 20, &e);
+		sc.offload_backend = w->offload_backend =
+			offload_file_open(file_temporary_directory(), 1 << 20, &e);
 	assert_int_equal(e.code, 0);
 	w->s = store_open(&sc, &w->memory);
 	w->x = edit_open(ec, w->world, w->sync, w->s, &device);
@@ -144,7 +145,7 @@ static void close_worker(struct worker *w)
 {
 	edit_free(w->x);
 	store_free(w->s);
-	spill_close(w->spill);
+	offload_backend_close(w->offload_backend);
 	device_arena_release(&device, &w->memory);
 	mesh_close(&w->mesh);
 	comm_free(w->world);
@@ -178,8 +179,8 @@ static void move_part(void *with, const struct part *x)
 static void move_all(struct worker *w, int worker, int sync, int bad)
 {
 	struct moving m = {w, worker, sync, bad};
-	store_walk(w->s, false, STORE_BIT(STORE_PARAM), STORE_BIT(STORE_PARAM), move_part,
-		&m);
+	store_for_each_part(w->s, false, STORE_BIT(STORE_PARAM), STORE_BIT(STORE_PARAM),
+		move_part, &m);
 	store_updated(w->s, false);
 }
 

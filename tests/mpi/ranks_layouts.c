@@ -17,7 +17,7 @@
 #include "tests/support/layouts.h"
 #include "tests/support/ranks.h"
 
-#include "parallel/store.h"
+#include "parallel/store_internal.h"
 #include "train/state.h"
 #include "train/step.h"
 

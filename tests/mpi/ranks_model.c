@@ -29,7 +29,7 @@ static struct ledger *ledger;
 
 static int64_t leaves_of(const struct model *m, const struct tensor *t)
 {
-	return (int64_t)t->slices * t->uses * m->cp * t->lanes;
+	return (int64_t)t->slices * t->uses * m->cp * t->users_per_slice;
 }
 
 /* Floats of a slice, or of a leaf, each on a cache line. */
@@ -101,8 +101,9 @@ static int64_t leaf_number(const struct tensor *t, int slice, const struct leaf 
 	int64_t cp = ledger->m->cp;
 	ledger->wrong += !is_here(t, slice) || at->micro != MICRO || at->use < 0 ||
 			 at->use >= t->uses || at->chunk < 0 || at->chunk >= cp ||
-			 at->lane < 0 || at->lane >= t->lanes;
-	return ((slice * t->uses + at->use) * cp + at->chunk) * t->lanes + at->lane;
+			 at->user < 0 || at->user >= t->users_per_slice;
+	return ((slice * t->uses + at->use) * cp + at->chunk) * t->users_per_slice +
+	       at->user;
 }
 
 struct mat store_leaf(
@@ -121,7 +122,7 @@ void store_leaf_done(
 	(void)s;
 	find_tensor(ledger->m, t, &leaf, &begin, &param);
 	/* The leaves of a slice and use come in ascending order. */
-	int64_t run = (int64_t)ledger->m->cp * t->lanes;
+	int64_t run = (int64_t)ledger->m->cp * t->users_per_slice;
 	for (int64_t j = i + 1; j % run; j++)
 		ledger->wrong += ledger->pushed[leaf + j] != 0;
 	ledger->pushed[leaf + i]++;

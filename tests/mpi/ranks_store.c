@@ -7,7 +7,7 @@
 #include "tests/support/device.h"
 #include "tests/support/gradient.h"
 #include "tests/support/ranks.h"
-#include "parallel/parallel.h"
+#include "parallel/store.h"
 
 #include <math.h>
 #include <stdlib.h>
@@ -30,13 +30,13 @@ enum { ALL_GROUPS = STORE_BIT(N_GROUPS) - 1 };
 /* ---- a model --------------------------------------------------------------------- */
 
 static void add(struct tensor *list, int *n, const char *name, int unit, int64_t rows,
-	int64_t cols, enum cut cut, int uses, int max_slices)
+	int64_t cols, enum tp_split tp_split, int uses, int max_slices)
 {
 	struct tensor *t = &list[(*n)++];
 	*t = (struct tensor){.unit = unit,
 		.ndim = cols ? 2 : 1,
 		.dims = {rows, cols},
-		.cut = cut,
+		.tp_split = tp_split,
 		.uses = uses,
 		.max_slices = max_slices,
 		.init = INIT_NORMAL,
@@ -47,20 +47,21 @@ static void add(struct tensor *list, int *n, const char *name, int unit, int64_t
 static void make_table(struct tensor *list)
 {
 	int n = 0;
-	add(list, &n, "tokens", 0, 24, 8, CUT_ROWS, 2, 0);
-	add(list, &n, "positions", 0, 11, 8, CUT_NONE, 1, 0);
+	add(list, &n, "tokens", 0, 24, 8, TP_SPLIT_ROWS, 2, 0);
+	add(list, &n, "positions", 0, 11, 8, TP_SPLIT_NONE, 1, 0);
 	for (int u = 1; u < UNITS - 1; u++) {
-		add(list, &n, "norm", u, 8, 0, CUT_NONE, 1, 0);
-		add(list, &n, "wq", u, 20, 8, CUT_ROWS, 1, 0);
-		add(list, &n, "bq", u, 20, 0, CUT_ROWS, 1, 0);
-		add(list, &n, "wk", u, 10, 8, CUT_ROWS, 1, 2);
-		add(list, &n, "wo", u, 9, 20, CUT_COLS, 1, 0);
+		add(list, &n, "norm", u, 8, 0, TP_SPLIT_NONE, 1, 0);
+		add(list, &n, "wq", u, 20, 8, TP_SPLIT_ROWS, 1, 0);
+		add(list, &n, "bq", u, 20, 0, TP_SPLIT_ROWS, 1, 0);
+		add(list, &n, "wk", u, 10, 8, TP_SPLIT_ROWS, 1, 2);
+		add(list, &n, "wo", u, 9, 20, TP_SPLIT_COLS, 1, 0);
 	}
-	add(list, &n, "norm", UNITS - 1, 8, 0, CUT_NONE, 1, 0);
+	add(list, &n, "norm", UNITS - 1, 8, 0, TP_SPLIT_NONE, 1, 0);
 	assert_int_equal(n, N_TENSORS);
 	for (int i = 0; i < n; i++) /* keys are used by several slices: those stay */
-		list[i].tile =
-			strstr(list[i].name, ".w") ? 1 + (list[i].cut == CUT_COLS) : 0;
+		list[i].tile = strstr(list[i].name, ".w")
+				       ? 1 + (list[i].tp_split == TP_SPLIT_COLS)
+				       : 0;
 }
 
 /* Units of stage `at` of n. */
@@ -81,7 +82,7 @@ static bool has_use(const struct mesh *m, const struct tensor *t, int use)
 static float leaf_value(const struct tensor *t, int64_t index, const struct leaf *at)
 {
 	uint64_t key[] = {hash_str(t->name), (uint64_t)index, (uint64_t)at->micro,
-		(uint64_t)at->use, (uint64_t)at->chunk, (uint64_t)at->lane};
+		(uint64_t)at->use, (uint64_t)at->chunk, (uint64_t)at->user};
 	uint64_t h = hash_bytes(key, sizeof(key), 0);
 	return ldexpf((float)(h >> 40) - 8388608.0f, (int)(h % 9) - 24);
 }
@@ -100,7 +101,7 @@ struct layout {
 static void push(struct store *s, const struct tensor *t, int virtual_slice, int chunk,
 	int use, int64_t micro)
 {
-	struct leaf at = {micro, use, chunk, tensor_lane(t, virtual_slice)};
+	struct leaf at = {micro, use, chunk, tensor_slice_user(t, virtual_slice)};
 	int slice = tensor_slice(t, virtual_slice);
 	struct mat x = store_leaf(s, t, slice, &at);
 	for (int64_t r = 0; r < x.rows; r++)
@@ -113,7 +114,7 @@ static void push(struct store *s, const struct tensor *t, int virtual_slice, int
 /* The number of what a slice is used with: its unit, or a tile's. */
 static int used_with(const struct store *s, const struct tensor *t, int virtual_slice)
 {
-	if (!s->c.tile || !t->tile || t->lanes > 1)
+	if (!s->c.tile || !t->tile || t->users_per_slice > 1)
 		return t->unit;
 	return store_tile(s, t->unit, t->tile, virtual_slice);
 }
@@ -146,7 +147,7 @@ static uint64_t hash_seen(struct store *s, int unit)
 		const struct tensor *t = &s->c.tensors[i];
 		for (int v = s->c.part.first; v < s->c.part.first + s->c.part.here; v++) {
 			if (used_with(s, t, v) != unit || !has_use(m, t, 0) ||
-				tensor_lane(t, v))
+				tensor_slice_user(t, v))
 				continue;
 			struct mat x = store_param(s, t, tensor_slice(t, v));
 			for (int64_t r = 0; r < x.rows; r++)
@@ -212,7 +213,7 @@ static void take_gradient(void *with, const struct part *x)
 
 static uint64_t hash_of_gradient(struct store *s)
 {
-	store_walk(s, false, ALL_GROUPS, ALL_GROUPS, take_gradient, NULL);
+	store_for_each_part(s, false, ALL_GROUPS, ALL_GROUPS, take_gradient, NULL);
 	store_updated(s, false);
 	return store_hash(s);
 }
@@ -281,10 +282,11 @@ static int count_drifts(struct store *s)
 		for (int64_t k = 0; k < s->n_updated && w->rank == w->size - 1; k++)
 			if (s->updated[k].t == t && s->updated[k].rows)
 				p = s->updated[k].state[STORE_PARAM];
-		bool shared = degree[AXIS_DP] > 1 ||
-			      (!s->c.zero && degree[AXIS_FSDP] * degree[AXIS_CP] > 1) ||
-			      (degree[AXIS_TP] > 1 && t->lanes > s->c.part.here) ||
-			      (degree[AXIS_PP] > 1 && t->uses > 1);
+		bool shared =
+			degree[AXIS_DP] > 1 ||
+			(!s->c.zero && degree[AXIS_FSDP] * degree[AXIS_CP] > 1) ||
+			(degree[AXIS_TP] > 1 && t->users_per_slice > s->c.part.here) ||
+			(degree[AXIS_PP] > 1 && t->uses > 1);
 		if (p) {
 			was = *p;
 			*p = was == 77 ? 78 : 77;
@@ -324,7 +326,7 @@ static void run(struct comm *c, const struct layout *l, struct result *out)
 		.n_units = UNITS,
 		.part = part,
 		.chunks = CHUNKS,
-		.deal = deal_make(l->micros, l->degree, l->zero),
+		.microbatches = microbatches_assign(l->micros, l->degree, l->zero),
 		.zero = l->zero,
 		.flat = l->flat,
 		.bucket_bytes = 1000,
@@ -334,15 +336,17 @@ static void run(struct comm *c, const struct layout *l, struct result *out)
 		store_groups_add(
 			&sc.groups, groups[i], i < 2 ? STORE_OPTIMIZER : STORE_OUTER);
 	if (l->offload)
-		sc.spill = spill_open(file_temporary_directory(), 1 << 20, &e);
+		sc.offload_backend =
+			offload_file_open(file_temporary_directory(), 1 << 20, &e);
 	assert_int_equal(e.code, 0);
 	struct store *s = store_open(&sc, &memory);
-	int rank = deal_rank(m.degree, m.at);
+	int rank = microbatches_rank(m.degree, m.at);
 	for (int step = 0; step < 2; step++) {
 		uint64_t seen = 0;
-		int64_t n = deal_count(&sc.deal, rank);
+		int64_t n = microbatches_count(&sc.microbatches, rank);
 		for (int64_t i = 0; i < n; i++)
-			seen = backward(s, deal_micro(&sc.deal, rank, i), i == n - 1);
+			seen = backward(s, microbatches_index(&sc.microbatches, rank, i),
+				i == n - 1);
 		store_step_end(s);
 		out->norm[step] = gradient_norm(s);
 		out->hash[step] = hash_of_gradient(s);
@@ -356,9 +360,9 @@ static void run(struct comm *c, const struct layout *l, struct result *out)
 	}
 	out->put = put(s);
 	assert_true(!l->offload ||
-		    (s->bytes.spilled <= 1 << 20 && s->read > 0 && s->written > 0));
+		    (s->bytes.offloaded <= 1 << 20 && s->read > 0 && s->written > 0));
 	store_free(s);
-	spill_close(sc.spill);
+	offload_backend_close(sc.offload_backend);
 	arena_release(&memory);
 	mesh_close(&m);
 	str_free(&who);

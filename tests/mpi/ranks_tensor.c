@@ -35,7 +35,7 @@ struct run {
 	struct pass p;
 	struct acts a;
 	struct stage all;
-	struct deal deal;
+	struct microbatches microbatches;
 	int step;
 };
 
@@ -52,7 +52,8 @@ static void open_store(struct run *r, const struct layout *l)
 	model_place(&r->m, &c.part);
 	c.tensors = r->m.tensors;
 	c.n_tensors = r->m.n_tensors;
-	c.deal = r->deal = deal_make(N_MICRO, r->mesh.degree, l->zero);
+	c.microbatches = r->microbatches =
+		microbatches_assign(N_MICRO, r->mesh.degree, l->zero);
 	r->store = store_open(&c, &r->memory);
 	init_parts(r->store, 1);
 	store_updated(r->store, false);
@@ -132,15 +133,15 @@ static void descend(struct store *s)
 
 static void step(struct run *r, int i, struct trace *out)
 {
-	int rank = deal_rank(r->mesh.degree, r->mesh.at);
-	int64_t n = deal_count(&r->deal, rank);
+	int rank = microbatches_rank(r->mesh.degree, r->mesh.at);
+	int64_t n = microbatches_count(&r->microbatches, rank);
 	const struct pass_step begin = {.number = (uint32_t)i,
 		.loss_scale = 1.0f / (float)(N_MICRO * BATCH * r->m.c.context)};
 	r->step = i;
 	pass_step_begin(&r->p, &begin);
 	pass_loss_begin(&r->p);
 	for (int64_t j = 0; j < n; j++)
-		micro_batch(r, deal_micro(&r->deal, rank, j), j == n - 1);
+		micro_batch(r, microbatches_index(&r->microbatches, rank, j), j == n - 1);
 	store_step_end(r->store);
 	struct exact loss = pass_loss(&r->p);
 	comm_sum_i64(r->mesh.world, (int64_t *)&loss, EXACT_WORDS);

@@ -2,7 +2,7 @@
 #ifndef TESTS_GRADIENT_H
 #define TESTS_GRADIENT_H
 
-#include "parallel/parallel.h"
+#include "parallel/store.h"
 
 /* Collective over the store's world. The norm of the whole gradient. */
 double gradient_norm(struct store *s);

@@ -174,17 +174,17 @@ static void make_parts(struct tensor *t, struct part *p)
 	static const struct {
 		int64_t rows, cols;
 		int ndim, slice;
-		enum cut cut;
-	} some[N_PARTS] = {{5, 7, 2, 1, CUT_ROWS}, {9, 1, 1, 0, CUT_NONE},
-		{3, 70000, 2, 0, CUT_NONE}, {6, 10, 2, 1, CUT_COLS},
-		{1, 10, 2, 0, CUT_NONE}};
+		enum tp_split tp_split;
+	} some[N_PARTS] = {{5, 7, 2, 1, TP_SPLIT_ROWS}, {9, 1, 1, 0, TP_SPLIT_NONE},
+		{3, 70000, 2, 0, TP_SPLIT_NONE}, {6, 10, 2, 1, TP_SPLIT_COLS},
+		{1, 10, 2, 0, TP_SPLIT_NONE}};
 	int64_t at = 0;
 	for (int i = 0; i < N_PARTS; i++) {
 		int64_t cols = some[i].cols;
 		at += i == N_PARTS - 1 ? 6 : 0;
 		t[i] = (struct tensor){.ndim = some[i].ndim,
-			.dims = {20, some[i].cut == CUT_COLS ? 2 * cols : cols},
-			.cut = some[i].cut,
+			.dims = {20, some[i].tp_split == TP_SPLIT_COLS ? 2 * cols : cols},
+			.tp_split = some[i].tp_split,
 			.rows = 10,
 			.cols = cols};
 		snprintf(t[i].name, sizeof(t[i].name), "tensor %d", i);

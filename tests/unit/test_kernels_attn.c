@@ -6,7 +6,7 @@
  */
 #include "tests/support/device.h"
 #include "tests/support/kernels_ref.h"
-#include "parallel/parallel.h"
+#include "parallel/store.h"
 
 #include <math.h>
 #include <stdlib.h>

@@ -1,6 +1,6 @@
 /* The planning device counts the FLOPs of the very products that would run. */
 #include "tests/support/support.h"
-#include "parallel/parallel.h"
+#include "parallel/store.h"
 
 static struct mat shape(int64_t rows, int64_t cols)
 {

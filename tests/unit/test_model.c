@@ -133,7 +133,7 @@ static void slices_change_no_count(void **state)
 		for (int i = 0; i < one.n_tensors; i++) {
 			const struct tensor *t = &four.tensors[i];
 			assert_string_equal(one.tensors[i].name, t->name);
-			assert_int_equal(t->slices, t->cut == CUT_NONE ? 1 : 4);
+			assert_int_equal(t->slices, t->tp_split == TP_SPLIT_NONE ? 1 : 4);
 			assert_int_equal(t->slices * t->rows * t->cols, tensor_size(t));
 		}
 		model_free(&one);

@@ -41,7 +41,7 @@ static void each_run(const struct leaf_shape *t, int64_t use, int top)
 	for (int64_t first = 0; first < t->n[LEAF_MICRO]; first++)
 		for (int64_t end = first; end <= t->n[LEAF_MICRO]; end++) {
 			struct leaf_box box = {{use, first, 0, 0},
-				{use + 1, end, t->n[LEAF_CHUNK], t->n[LEAF_LANE]}};
+				{use + 1, end, t->n[LEAF_CHUNK], t->n[LEAF_USER]}};
 			same(t, top, &box);
 			box.first[LEAF_CHUNK] = t->n[LEAF_CHUNK] - 1;
 			same(t, top, &box);
@@ -54,9 +54,9 @@ static void boxes_are_their_leaves(void **state)
 	for (int64_t uses = 1; uses <= 2; uses++)
 		for (int64_t micro = 1; micro <= 9; micro++)
 			for (int64_t chunks = 1; chunks <= 3; chunks++)
-				for (int64_t lanes = 1; lanes <= 3; lanes++) {
+				for (int64_t users = 1; users <= 3; users++) {
 					const struct leaf_shape t = {
-						{uses, micro, chunks, lanes}};
+						{uses, micro, chunks, users}};
 					int level = leaf_micro_level(&t);
 					for (int top = level; top <= leaf_levels(&t);
 						top++)

@@ -7,7 +7,7 @@
  * back as page cache, which counts against the limit of a container.
  */
 #include "base/file.h"
-#include "parallel/store.h"
+#include "parallel/store_internal.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -29,7 +29,7 @@ struct request {
 };
 
 struct file {
-	struct spill how;
+	struct offload_backend how;
 	int fd;
 	char *folder;
 	/* Of the last write, the pages may still be dirty. */
@@ -183,11 +183,11 @@ static void wait_a_moment(struct file *x)
 	pthread_mutex_lock(&x->lock);
 }
 
-static uint64_t ask_file(struct spill *spill, bool write, void *memory, int64_t n_bytes,
+static uint64_t ask_file(struct offload_backend *backend, bool write, void *memory, int64_t n_bytes,
 	int64_t at, uint64_t after)
 {
 	(void)after; /* all come in their order */
-	struct file *x = (struct file *)spill;
+	struct file *x = (struct file *)backend;
 	const struct request r = {memory, n_bytes, at, write};
 	if (!x->threaded) {
 		int rc = serve(x, &r);
@@ -204,9 +204,9 @@ static uint64_t ask_file(struct spill *spill, bool write, void *memory, int64_t 
 	return ticket;
 }
 
-static void wait_for_file(struct spill *spill, uint64_t ticket)
+static void wait_for_file(struct offload_backend *backend, uint64_t ticket)
 {
-	struct file *x = (struct file *)spill;
+	struct file *x = (struct file *)backend;
 	pthread_mutex_lock(&x->lock);
 	while (x->done < ticket && !x->error)
 		wait_a_moment(x);
@@ -217,16 +217,16 @@ static void wait_for_file(struct spill *spill, uint64_t ticket)
 }
 
 static void move_rows(
-	struct spill *spill, bool write, void *memory, int64_t n_bytes, int64_t at)
+	struct offload_backend *backend, bool write, void *memory, int64_t n_bytes, int64_t at)
 {
-	wait_for_file(spill, ask_file(spill, write, memory, n_bytes, at, 0));
+	wait_for_file(backend, ask_file(backend, write, memory, n_bytes, at, 0));
 }
 
 /* ---- opening ----------------------------------------------------------------------- */
 
-static void close_file(struct spill *spill)
+static void close_file(struct offload_backend *backend)
 {
-	struct file *x = (struct file *)spill;
+	struct file *x = (struct file *)backend;
 	if (x->threaded) {
 		pthread_mutex_lock(&x->lock);
 		x->end = true;
@@ -242,7 +242,7 @@ static void close_file(struct spill *spill)
 	free(x);
 }
 
-struct spill *spill_open(const char *folder, int64_t n_bytes, struct err *e)
+struct offload_backend *offload_file_open(const char *folder, int64_t n_bytes, struct err *e)
 {
 	int fd = make_file(folder, e);
 	if (fd < 0)
@@ -254,7 +254,7 @@ struct spill *spill_open(const char *folder, int64_t n_bytes, struct err *e)
 	if (log_speaks())
 		warn_of_memory(folder);
 	struct file *x = xcalloc(1, sizeof(*x));
-	x->how = (struct spill){ask_file, wait_for_file, move_rows, close_file};
+	x->how = (struct offload_backend){ask_file, wait_for_file, move_rows, close_file};
 	x->fd = fd;
 	x->folder = xstrdup(folder);
 	pthread_mutex_init(&x->lock, NULL);

@@ -1,6 +1,6 @@
 /* The file for what does not fit into memory: its order, its pages, its errors. */
 #include "tests/support/support.h"
-#include "parallel/store.h"
+#include "parallel/store_internal.h"
 
 #include <dirent.h>
 #include <linux/magic.h>
@@ -15,10 +15,10 @@ enum { MIB = 1 << 20 };
 
 static char folder[4096]; /* is empty */
 
-static struct spill *open_file(int64_t n_bytes)
+static struct offload_backend *open_file(int64_t n_bytes)
 {
 	struct err e = {0};
-	struct spill *x = spill_open(folder, n_bytes, &e);
+	struct offload_backend *x = offload_file_open(folder, n_bytes, &e);
 	assert_non_null(x);
 	return x;
 }
@@ -27,7 +27,7 @@ static struct spill *open_file(int64_t n_bytes)
 static void in_order(void **state)
 {
 	enum { N = 1000, MOST = 300 };
-	struct spill *x = open_file(N * (int64_t)sizeof(int));
+	struct offload_backend *x = open_file(N * (int64_t)sizeof(int));
 	static int model[N], in[200][MOST], out[200][MOST], expected[200][MOST];
 	int len[200];
 	(void)state;
@@ -40,13 +40,13 @@ static void in_order(void **state)
 		if (i % 3)
 			memcpy(model + at, in[i], (size_t)n * sizeof(int));
 		memcpy(expected[i], model + at, (size_t)n * sizeof(int));
-		spill_ask(x, i % 3 != 0, i % 3 ? in[i] : out[i], n * (int64_t)sizeof(int),
+		offload_backend_enqueue(x, i % 3 != 0, i % 3 ? in[i] : out[i], n * (int64_t)sizeof(int),
 			at * (int64_t)sizeof(int), 0);
 	}
-	spill_wait(x, 200);
+	offload_backend_wait(x, 200);
 	for (int i = 0; i < 200; i += 3)
 		assert_memory_equal(out[i], expected[i], (size_t)len[i] * sizeof(int));
-	spill_close(x);
+	offload_backend_close(x);
 }
 
 /* The descriptor of the file without a name. */
@@ -86,25 +86,25 @@ static void no_pages_stay(void **state)
 	assert_int_equal(statfs(folder, &fs), 0);
 	if (fs.f_type == TMPFS_MAGIC)
 		skip();
-	struct spill *x = open_file(ALL);
+	struct offload_backend *x = open_file(ALL);
 	char *p = xmalloc(ALL);
 	memset(p, 7, ALL);
-	spill_wait(x, spill_ask(x, true, p, ALL, 0, 0));
+	offload_backend_wait(x, offload_backend_enqueue(x, true, p, ALL, 0, 0));
 	int fd = find_file();
 	assert_true(fd >= 0);
 	assert_in_range(resident(fd, ALL), 0, 8 * MIB);
 	memset(p, 0, ALL);
-	spill_wait(x, spill_ask(x, false, p, ALL, 0, 0));
+	offload_backend_wait(x, offload_backend_enqueue(x, false, p, ALL, 0, 0));
 	for (int64_t i = 0; i < ALL; i += 4095)
 		assert_int_equal(p[i], 7);
 	assert_in_range(resident(fd, ALL), 0, 8 * MIB);
 	free(p);
-	spill_close(x);
+	offload_backend_close(x);
 }
 
 static void has_no_name(void **state)
 {
-	struct spill *x = open_file(MIB);
+	struct offload_backend *x = open_file(MIB);
 	DIR *d = opendir(folder);
 	int n = 0;
 	(void)state;
@@ -114,7 +114,7 @@ static void has_no_name(void **state)
 	closedir(d);
 	assert_int_equal(n, 2); /* . and .. */
 	assert_true(find_file() >= 0);
-	spill_close(x);
+	offload_backend_close(x);
 	assert_int_equal(find_file(), -1);
 }
 
@@ -122,12 +122,12 @@ static void cannot_be_made(void **state)
 {
 	struct err e = {0};
 	(void)state;
-	assert_null(spill_open("no-such-folder", MIB, &e));
+	assert_null(offload_file_open("no-such-folder", MIB, &e));
 	assert_int_equal(e.code, EX_IOERR);
 	assert_string_equal(
 		e.msg, "offload-to: no-such-folder: No such file or directory");
 	e = (struct err){0};
-	assert_null(spill_open(folder, INT64_MAX / 2, &e));
+	assert_null(offload_file_open(folder, INT64_MAX / 2, &e));
 	assert_int_equal(e.code, EX_IOERR);
 	assert_non_null(strstr(e.msg, "no room for"));
 	assert_int_equal(find_file(), -1);
@@ -141,10 +141,10 @@ static void fails(void **state)
 	pid_t child = fork();
 	if (!child) {
 		char page[4096];
-		struct spill *x = open_file(4096);
+		struct offload_backend *x = open_file(4096);
 		if (!freopen("/dev/null", "w", stderr))
 			_exit(1);
-		spill_wait(x, spill_ask(x, false, page, sizeof(page), 4096, 0));
+		offload_backend_wait(x, offload_backend_enqueue(x, false, page, sizeof(page), 4096, 0));
 		_exit(0);
 	}
 	assert_int_equal(waitpid(child, &status, 0), child);

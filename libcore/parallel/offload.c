@@ -9,7 +9,7 @@
  *
  * A GPU copies both ways at once: while the optimizer is at a piece, one comes and one goes.
  */
-#include "parallel/store.h"
+#include "parallel/store_internal.h"
 
 #include <string.h>
 
@@ -18,23 +18,23 @@ enum { PIECES = 16, LEAST_FLOATS = 64, MOST_FLOATS = 1 << 20, PAGE_FLOATS = 1024
 
 /* ---- what is where ----------------------------------------------------------------- */
 
-bool is_spilled(const struct store *s, int group)
+bool is_offloaded(const struct store *s, int group)
 {
 	return s->c.offload == OFFLOAD_PARAMS ||
 	       (s->c.offload == OFFLOAD_OPTIMIZER && group != STORE_PARAM);
 }
 
-bool spills_copies(const struct store *s)
+bool offloads_copies(const struct store *s)
 {
-	return s->c.device->stores_half && is_spilled(s, STORE_PARAM) &&
+	return s->c.device->stores_half && is_offloaded(s, STORE_PARAM) &&
 	       s->c.wire != DT_F32;
 }
 
-static unsigned spilled_groups(const struct store *s)
+static unsigned offloaded_groups(const struct store *s)
 {
-	unsigned bits = spills_copies(s) ? STORE_BIT(STORE_COPY) : 0;
+	unsigned bits = offloads_copies(s) ? STORE_BIT(STORE_COPY) : 0;
 	for (int g = 0; g < s->c.groups.n; g++)
-		bits |= is_spilled(s, g) ? STORE_BIT(g) : 0;
+		bits |= is_offloaded(s, g) ? STORE_BIT(g) : 0;
 	return bits;
 }
 
@@ -43,23 +43,23 @@ static int64_t size_of(const struct store *s, int group)
 	return group == STORE_COPY ? dtype_bytes(s->c.wire) : (int64_t)sizeof(float);
 }
 
-void walk_open(struct store *s, struct arena *run)
+void offload_open(struct store *s, struct arena *run)
 {
-	struct walk *w = &s->own->walk;
-	unsigned spilled = spilled_groups(s);
+	struct offload_pieces *w = &s->own->offload;
+	unsigned offloaded = offloaded_groups(s);
 	int64_t longest = LEAST_FLOATS, width = 0; /* of an element in all groups */
-	if (!spilled)
+	if (!offloaded)
 		return;
 	for (int i = 0; i < s->own->n_buckets; i++) {
 		const struct bucket *b = &s->own->bucket[i];
 		for (int k = 0; k < b->n_entries; k++)
 			longest = max64(longest, b->entry[k].cols);
 	}
-	w->n_slots = s->c.device->discrete ? WALK_SLOTS : 2;
+	w->n_slots = s->c.device->discrete ? OFFLOAD_SLOTS : 2;
 	w->region = round_up(s->own->n_floats, PAGE_FLOATS);
 	w->floats = max64(longest, min64(MOST_FLOATS, w->region / PIECES));
-	for (int g = 0; g < N_SPILLS; g++) {
-		if (!(spilled & STORE_BIT(g)))
+	for (int g = 0; g < N_OFFLOADED; g++) {
+		if (!(offloaded & STORE_BIT(g)))
 			continue;
 		w->begin[g] = width * w->region;
 		width += size_of(s, g);
@@ -67,30 +67,30 @@ void walk_open(struct store *s, struct arena *run)
 			w->piece[slot][g] =
 				arena_alloc(run, (size_t)(w->floats * size_of(s, g)));
 	}
-	s->bytes.spilled = width * w->region;
+	s->bytes.offloaded = width * w->region;
 	s->bytes.optimizer += w->n_slots * width * w->floats;
 }
 
-static int64_t place_of_spill(const struct store *s, int group, int64_t at)
+static int64_t backend_offset(const struct store *s, int group, int64_t at)
 {
-	return s->own->walk.begin[group] + at * size_of(s, group);
+	return s->own->offload.begin[group] + at * size_of(s, group);
 }
 
-uint64_t walk_ask(struct store *s, int group, bool write, void *memory, int64_t at,
+uint64_t offload_enqueue(struct store *s, int group, bool write, void *memory, int64_t at,
 	int64_t n, uint64_t after)
 {
 	int64_t n_bytes = n * size_of(s, group);
 	*(write ? &s->written : &s->read) += n_bytes;
-	if (!s->c.spill) /* a plan */
+	if (!s->c.offload_backend) /* a plan */
 		return 0;
-	return spill_ask(
-		s->c.spill, write, memory, n_bytes, place_of_spill(s, group, at), after);
+	return offload_backend_enqueue(
+		s->c.offload_backend, write, memory, n_bytes, backend_offset(s, group, at), after);
 }
 
-void walk_wait(struct store *s, uint64_t ticket)
+void offload_wait(struct store *s, uint64_t ticket)
 {
-	if (s->c.spill)
-		spill_wait(s->c.spill, ticket);
+	if (s->c.offload_backend)
+		offload_backend_wait(s->c.offload_backend, ticket);
 }
 
 /* From or to the program's memory. */
@@ -99,9 +99,9 @@ static void move(
 {
 	int64_t n_bytes = n * size_of(s, group);
 	*(write ? &s->written : &s->read) += n_bytes;
-	if (s->c.spill)
-		spill_move(
-			s->c.spill, write, memory, n_bytes, place_of_spill(s, group, at));
+	if (s->c.offload_backend)
+		offload_backend_copy(
+			s->c.offload_backend, write, memory, n_bytes, backend_offset(s, group, at));
 }
 
 /* ---- pieces ------------------------------------------------------------------------ */
@@ -125,7 +125,7 @@ struct list {
 static struct piece next_piece(
 	const struct store *s, const struct list *l, struct place from)
 {
-	int64_t room = s->own->walk.floats;
+	int64_t room = s->own->offload.floats;
 	struct piece p = {.from = from, .to = from};
 	while (p.to.part < l->n) {
 		const struct part *x = &l->part[p.to.part];
@@ -149,9 +149,9 @@ static void ask_piece(struct store *s, const struct piece *p, unsigned groups, b
 	uint64_t *busy, int slot)
 {
 	uint64_t after = *busy;
-	for (int g = 0; g < N_SPILLS && p->n; g++)
+	for (int g = 0; g < N_OFFLOADED && p->n; g++)
 		if (groups & STORE_BIT(g))
-			*busy = walk_ask(s, g, write, s->own->walk.piece[slot][g], p->at,
+			*busy = offload_enqueue(s, g, write, s->own->offload.piece[slot][g], p->at,
 				p->n, after);
 }
 
@@ -159,7 +159,7 @@ static void ask_piece(struct store *s, const struct piece *p, unsigned groups, b
 static void visit_piece(struct store *s, const struct list *l, const struct piece *p,
 	unsigned groups, int slot, store_visit *fn, void *with)
 {
-	const struct walk *w = &s->own->walk;
+	const struct offload_pieces *w = &s->own->offload;
 	struct place at = p->from;
 	while (at.part < p->to.part || (at.part == p->to.part && at.row < p->to.row)) {
 		const struct part *x = &l->part[at.part];
@@ -178,38 +178,38 @@ static void visit_piece(struct store *s, const struct list *l, const struct piec
 	}
 }
 
-static void walk_pieces(struct store *s, const struct list *l, unsigned reads,
+static void offload_pieces(struct store *s, const struct list *l, unsigned reads,
 	unsigned writes, store_visit *fn, void *with)
 {
-	int n_slots = s->own->walk.n_slots;
-	uint64_t busy[WALK_SLOTS] = {0}; /* what was asked for last of a slot */
+	int n_slots = s->own->offload.n_slots;
+	uint64_t busy[OFFLOAD_SLOTS] = {0}; /* what was asked for last of a slot */
 	struct piece now = next_piece(s, l, (struct place){0});
 	ask_piece(s, &now, reads, false, &busy[0], 0);
 	for (int slot = 0, next; now.n; slot = next) {
 		struct piece ahead = next_piece(s, l, now.to);
 		next = (slot + 1) % n_slots;
 		ask_piece(s, &ahead, reads, false, &busy[next], next);
-		walk_wait(s, busy[slot]);
+		offload_wait(s, busy[slot]);
 		visit_piece(s, l, &now, reads | writes, slot, fn, with);
 		ask_piece(s, &now, writes, true, &busy[slot], slot);
 		now = ahead;
 	}
 	for (int slot = 0; slot < n_slots; slot++)
-		walk_wait(s, busy[slot]);
+		offload_wait(s, busy[slot]);
 }
 
-void store_walk(struct store *s, bool counted, unsigned reads, unsigned writes,
+void store_for_each_part(struct store *s, bool counted, unsigned reads, unsigned writes,
 	store_visit *fn, void *with)
 {
 	const struct list l = {
 		counted ? s->counted : s->updated, counted ? s->n_counted : s->n_updated};
-	unsigned spilled = spilled_groups(s);
+	unsigned offloaded = offloaded_groups(s);
 	if (writes & STORE_BIT(STORE_PARAM))
 		writes |= STORE_BIT(STORE_COPY);
-	reads &= spilled;
-	writes &= spilled;
+	reads &= offloaded;
+	writes &= offloaded;
 	if (reads | writes) {
-		walk_pieces(s, &l, reads, writes, fn, with);
+		offload_pieces(s, &l, reads, writes, fn, with);
 		return;
 	}
 	for (int64_t i = 0; i < l.n; i++)
@@ -223,11 +223,11 @@ static void round_part(void *with, const struct part *x)
 		x->copy.type, 1);
 }
 
-void walk_copies(struct store *s)
+void offload_copies(struct store *s)
 {
 	const struct list l = {s->updated, s->n_updated};
-	if (spills_copies(s))
-		walk_pieces(s, &l, STORE_BIT(STORE_PARAM), STORE_BIT(STORE_COPY),
+	if (offloads_copies(s))
+		offload_pieces(s, &l, STORE_BIT(STORE_PARAM), STORE_BIT(STORE_COPY),
 			round_part, s->c.device);
 }
 
@@ -238,7 +238,7 @@ void part_get(struct store *s, const struct part *x, int group, int64_t row, int
 {
 	struct device *d = s->c.device;
 	int64_t n = rows * x->cols;
-	if (is_spilled(s, group))
+	if (is_offloaded(s, group))
 		move(s, group, false, out, x->at + row * x->cols, n);
 	else
 		device_get(d, out, x->state[group] + row * x->cols,
@@ -250,7 +250,7 @@ void part_put(struct store *s, const struct part *x, int group, int64_t row, int
 {
 	struct device *d = s->c.device;
 	int64_t n = rows * x->cols;
-	if (is_spilled(s, group))
+	if (is_offloaded(s, group))
 		move(s, group, true, (float *)in, x->at + row * x->cols, n);
 	else
 		device_put(d, x->state[group] + row * x->cols, in,
