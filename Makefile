@@ -1,5 +1,5 @@
 # pt: small programs that train language models in parallel, and prove the parallel run
-# right. `make help` tells the targets.
+# right. `make help` lists the targets.
 
 PREFIX = /usr/local
 O = build
@@ -20,7 +20,7 @@ WARN = -Wall -Wextra -Wpedantic -Wshadow -Wvla -Wmissing-prototypes -Wstrict-pro
 # OpenMP is compiled but not linked: kernels/cpu/threads.c is its runtime.
 OPENMP = -fopenmp
 override CPPFLAGS += $(OPENMP) -D_GNU_SOURCE -Ilibcore -I. $(PKG_CFLAGS)
-# Contraction of a*b+c is pinned, for the sake of equal bits.
+# No contraction of a*b+c: bits must not depend on the compiler's choice.
 override CFLAGS += -std=c11 -ffp-contract=off -fno-math-errno -fno-trapping-math \
   $(WARN) $(WERROR) $(if $(SANITIZE),-fsanitize=$(SANITIZE) -fno-omit-frame-pointer)
 LDLIBS = -Wl,--dynamic-list=kernels/cuda/host.list -Wl,--as-needed $(PKG_LIBS) -ldl -lpthread -lm
@@ -30,24 +30,23 @@ ISA_sse2 =
 ISA_avx2 = -mavx2 -mfma -mf16c
 ISA_avx512 = $(ISA_avx2) -mavx512f -mavx512bw -mavx512dq -mavx512vl -mprefer-vector-width=512
 
-# The CUDA plugin is a library that programs open. The same sources make the tests' one, whose
-# device is the CPU. CUDA=no: neither.
+# The CUDA plugin is a shared library that programs load. The emulator for the tests is built from
+# the same sources. CUDA=no: neither.
 NVCC := $(if $(filter no,$(CUDA)),,$(or $(shell command -v nvcc 2>/dev/null),$(wildcard \
   /usr/local/cuda/bin/nvcc)))
 CUDA_INC = $(dir $(realpath $(NVCC)))../include
-# sm_80, sm_90 with what is its own, and for GPUs to come what can be translated there. A kernel
-# that wants a*b+c in one step says fmaf.
+# sm_80 and sm_90a, and PTX of compute_80 for later GPUs. Kernels that need a fused a*b+c call fmaf.
 override NVCCFLAGS += -Ikernels/cuda/ptx -O3 -std=c++17 -fmad=false -lineinfo -Xcompiler -fPIC,-Wall,-Wno-unknown-pragmas \
   -gencode arch=compute_80,code=[sm_80,compute_80] -gencode arch=compute_90a,code=sm_90a
 CXX = g++
-# (fmaf as one instruction, where this machine has it: the same bits)
+# (fmaf as one instruction where the CPU has it: the same bits)
 EMU_ISA := $(if $(shell grep -wm1 fma /proc/cpuinfo 2>/dev/null),-mavx2 -mfma)
 EMU_FLAGS = -O2 -g $(EMU_ISA) -std=c++17 -fPIC -fno-strict-aliasing -ffp-contract=off -fno-math-errno -DPT_EMULATED -D_GNU_SOURCE \
   -Ilibcore -I. -Itests/emu/include -isystem $(CUDA_INC) -Wall -Wextra -Wno-unknown-pragmas -Wno-psabi $(WERROR)
-# What a GPU does not do either: addresses that the size does not divide; and indices too big.
+# Misaligned addresses, which a GPU refuses too, and indices out of bounds.
 EMU_CHECKS = -fsanitize=alignment,bounds,signed-integer-overflow -fno-sanitize-recover=all
 
-# ---- what is built -------------------------------------------------------------------
+# ---- build -------------------------------------------------------------------
 ONCE = kernels/cpu/blas.c kernels/cpu/device.c kernels/cpu/threads.c
 PER_ISA = $(filter-out $(ONCE),$(wildcard kernels/cpu/*.c))
 LIB_SRC = $(wildcard $(FLOORS:%=libcore/%/*.c)) $(wildcard kernels/*.c) $(ONCE)
@@ -68,7 +67,7 @@ CUDA_LIB = $(if $(CUDA_SRC),$O/pt-cuda.so)
 EMU_LIB = $(if $(NVCC),$O/emu/pt-cuda.so)
 
 all: programs $(CUDA_LIB)
-# What no test and no demonstration waits for is the CUDA plugin: it takes minutes to compile.
+# Tests and the demo need only these: the CUDA plugin takes minutes to compile.
 programs: $(BINS)
 
 $(BINS): $O/%: $O/cmd/%.o $(LIB) kernels/cuda/host.list
@@ -94,7 +93,7 @@ $O/%.$1.o: %.c $O/flags
 endef
 $(foreach i,$(ISAS),$(eval $(call isa_rule,$i)))
 
-# Programs lie together, whatever the folder of their source.
+# Test programs are in one directory, whatever the directory of their source.
 define test_rule
 $O/tests/$(notdir $(1:.c=)): $O/$(1:.c=.o)
 endef
@@ -114,7 +113,7 @@ $O/kernels/cuda/%.o: kernels/cuda/%.cu $O/flags-cuda
 	@echo "  NVCC  $<"
 	@$(NVCC) -Ilibcore -I. $(NVCCFLAGS) -MMD -MP -MF $(@:.o=.d) -c -o $@ $<
 
-# Where there is a disassembler, what the compiler made of the products of warpgroups is looked at.
+# With a disassembler, the machine code of the wgmma kernels is checked.
 CUOBJDUMP := $(shell PATH="$$PATH:$(dir $(NVCC))" command -v cuobjdump 2>/dev/null)
 PYTHON := $(shell command -v python3 2>/dev/null)
 
@@ -140,7 +139,7 @@ $O/emu/pt-cuda.so: $(EMU_OBJ)
 	@mkdir -p $(@D)
 	@$(CXX) -shared $(EMU_CHECKS) -Wl,-Bsymbolic -o $@ $^ -lpthread -ldl
 
-# Other flags are another build: everything depends on this file, which changes with them.
+# Everything depends on this file, which changes when the flags change.
 FLAGS = $(CC) $(CPPFLAGS) $(CFLAGS) $(LDFLAGS)
 $O/flags: FORCE
 	@pkg-config --exists $(PKGS) || { echo "missing: $(PKGS); run make deps" >&2; exit 1; }
@@ -155,8 +154,8 @@ $O/flags-cuda: FORCE
 -include $(LIB_OBJ:.o=.d) $(CUDA_OBJ:.o=.d) $(EMU_OBJ:.o=.d) $(PROGRAMS:%=$O/cmd/%.d) $(TEST_OBJ:.o=.d) $(TEST_SRC:%.c=$O/%.d) \
   $(FUZZ_OBJ:.o=.d) $(FUZZ_SRC:%.c=$O/%.d)
 
-# ---- what is done with it -------------------------------------------------------------
-# A target `X` makes sure of the packages, and then is `X-now`, in a make that sees them.
+# ---- targets -------------------------------------------------------------
+# A target `X` installs missing packages, then runs `X-now` in a new make, which finds them.
 JOBS = -j$(shell nproc 2>/dev/null || echo 2)
 NEEDS_demo = build demo
 NEEDS_convergence = build demo
@@ -188,13 +187,13 @@ check-now: programs $(TESTS) $(EMU_LIB)
 check-long-now: programs $(TESTS) $(EMU_LIB)
 	@LONG=yes tests/run $O
 
-# With PATTERN=..., those whose name matches; PART=1/3: a third; SANITIZER=memcheck|racecheck|
-# synccheck|initcheck: under that.
+# PATTERN=...: only tests whose name matches; PART=1/3: the first third;
+# SANITIZER=memcheck|racecheck|synccheck|initcheck: under that tool of compute-sanitizer.
 check-gpu-now: all $(TESTS)
 	@[ -n "$(CUDA_LIB)" ] || { echo "make check-gpu: there is no nvcc" >&2; exit 1; }
 	@GPU=yes tests/run $O $(PATTERN)
 
-# Leaks are not looked for: MPI and HDF5 keep what they have until the end.
+# Without leak detection: MPI and HDF5 do not free their memory at exit.
 san-now:
 	@$(MAKE) --no-print-directory O=build-san SANITIZE=address,undefined \
 	  CFLAGS='-O1 -g -fno-sanitize-recover=undefined' build-san-tests
@@ -212,15 +211,15 @@ fuzz-now: programs
 	@tests/fuzz/run build-fuzz $O
 build-fuzzers: $(FUZZERS)
 
-# With PATTERN=..., those whose name matches.
+# PATTERN=...: only mutants whose name matches.
 mutants-now: programs $(TESTS)
 	@tests/mutate $O $(PATTERN)
 
 bench-now: programs $(TESTS)
 	@tests/bench/run $O
 
-# With ITEMS=..., those; where there is nothing to build with, see tests/bench/gpu_machine, and where
-# there is little time, tests/bench/gpu_lab.
+# ITEMS=...: only these. On a machine without compilers: tests/bench/gpu_machine; with little time:
+# tests/bench/gpu_lab.
 bench-gpu-now: all $(TESTS)
 	@[ -n "$(CUDA_LIB)" ] || { echo "make bench-gpu: there is no nvcc" >&2; exit 1; }
 	@tests/bench/gpu $O $(ITEMS)
@@ -231,7 +230,7 @@ lint-now: programs
 generate: programs
 	completions/generate $O
 
-# ---- installing -----------------------------------------------------------------------
+# ---- install -----------------------------------------------------------------------
 BIN = $(DESTDIR)$(PREFIX)/bin
 SHARE = $(DESTDIR)$(PREFIX)/share
 RECIPES = $(filter-out functions hosts,$(notdir $(wildcard share/recipes/*)))
@@ -267,20 +266,20 @@ clean:
 help:
 	@echo 'all        build the programs into $O/ (the default)'
 	@echo 'demo       the main job, from text to a compared model, command by command;'
-	@echo '           DEMO_STEPS=60 make demo: in a hurry'
-	@echo 'convergence  every technique against its control, in one table;'
-	@echo '           STEPS=20 ROWS=^fsdp make convergence: in a hurry'
-	@echo 'check      the tests;  check-long: the long ones too;  san: under sanitizers'
-	@echo 'check-gpu  what tests there are for the GPU that is here; SANITIZER=memcheck: under that'
-	@echo 'fuzz       every reader of foreign bytes, FUZZ_SECONDS=60 each, with hostile ones'
-	@echo 'mutants    bugs of real systems, put into a copy: does a test find each?'
-	@echo 'bench      how fast, against ceilings measured in the same run'
-	@echo 'bench-gpu  how fast on the GPU that is here, beside PyTorch; ITEMS="attn:exact attn:torch": these'
-	@echo 'lint       warnings, format, manual pages, floors, generated files'
-	@echo 'generate   make completions and option lists anew from the option tables'
-	@echo 'clean      removes what was built'
-	@echo 'install    into PREFIX=$(PREFIX), below DESTDIR;  uninstall removes it'
-	@echo 'deps       install what is missing (Debian); DEPS=no skips that everywhere'
+	@echo '           DEMO_STEPS=60 make demo: a short one'
+	@echo 'convergence  compare every technique with its control, in one table;'
+	@echo '           STEPS=20 ROWS=^fsdp make convergence: a short one'
+	@echo 'check      run the tests;  check-long: also the long ones;  san: under sanitizers'
+	@echo 'check-gpu  run the GPU tests on this GPU; SANITIZER=memcheck: under compute-sanitizer'
+	@echo 'fuzz       fuzz every parser of untrusted input, FUZZ_SECONDS=60 each'
+	@echo 'mutants    plant bugs of real systems in a copy: does a test detect each?'
+	@echo 'bench      measure speed, relative to limits measured in the same run'
+	@echo 'bench-gpu  measure speed on this GPU, beside PyTorch; ITEMS="attn:exact attn:torch": only these'
+	@echo 'lint       check warnings, format, manual pages, floors, generated files'
+	@echo 'generate   regenerate completions and option lists from the option tables'
+	@echo 'clean      remove build outputs'
+	@echo 'install    install into PREFIX=$(PREFIX), below DESTDIR;  uninstall: remove it'
+	@echo 'deps       install missing packages (Debian); DEPS=no: never'
 
 .PHONY: all demo convergence check check-long san lint bench bench-gpu fuzz mutants bench-now mutants-now \
   bench-gpu-now \

@@ -113,12 +113,12 @@ static void list_file(const char *path, const char *mark, struct err *e)
 }
 
 /* Lists the checkpoints of a run, or in a directory. */
-static int list_folder(const char *folder, struct err *e)
+static int list_directory(const char *dir, struct err *e)
 {
 	struct str in_run = {0}, path = {0};
 	int64_t *steps;
-	str_printf(&in_run, "%s/checkpoints", folder);
-	const char *at = file_exists(in_run.s) ? in_run.s : folder;
+	str_printf(&in_run, "%s/checkpoints", dir);
+	const char *at = file_exists(in_run.s) ? in_run.s : dir;
 	int64_t n = ckpt_list(at, &steps, e);
 	int64_t latest = ckpt_marked(at, "latest.h5"), best = ckpt_marked(at, "best.h5");
 	for (int64_t i = 0; i < n; i++) {
@@ -130,7 +130,7 @@ static int list_folder(const char *folder, struct err *e)
 	}
 	int rc = n < 0 ? -1
 		 : n   ? 0
-		       : err_set(e, EX_DATAERR, "%s: no checkpoints found", folder);
+		       : err_set(e, EX_DATAERR, "%s: no checkpoints found", dir);
 	free(steps);
 	str_free(&in_run);
 	str_free(&path);
@@ -151,7 +151,7 @@ static int list(int n, char **names, const struct opts *o, struct err *e)
 			return err_set(e, EX_IOERR, "%s: %s", name, strerror(errno));
 		if (!S_ISDIR(st.st_mode))
 			list_file(name, "", e);
-		else if (list_folder(name, e))
+		else if (list_directory(name, e))
 			return -1;
 	}
 	return e->code ? -1 : 0;
@@ -478,7 +478,7 @@ static bool has_name(const char *file)
  */
 static int remove_one(const char *path, bool force, struct err *e)
 {
-	struct str folder = {0};
+	struct str dir = {0};
 	const char *slash = strrchr(path, '/'), *file = slash ? slash + 1 : path;
 	struct ckpt *c = NULL;
 	struct stat st;
@@ -492,9 +492,9 @@ static int remove_one(const char *path, bool force, struct err *e)
 		if (!meant)
 			return -1;
 		if (!force) {
-			str_puts(&folder, e->msg);
-			err_set(e, e->code, "%s; --force removes it", folder.s);
-			str_free(&folder);
+			str_puts(&dir, e->msg);
+			err_set(e, e->code, "%s; --force removes it", dir.s);
+			str_free(&dir);
 			return -1;
 		}
 		*e = (struct err){0};
@@ -504,10 +504,10 @@ static int remove_one(const char *path, bool force, struct err *e)
 	if (S_ISLNK(st.st_mode))
 		return err_set(
 			e, EX_USAGE, "%s is a link; name the checkpoint itself", path);
-	str_printf(&folder, "%.*s", slash ? (int)(slash - path) : 1, slash ? path : ".");
-	bool marked = step >= 0 && (ckpt_marked(folder.s, "latest.h5") == step ||
-					   ckpt_marked(folder.s, "best.h5") == step);
-	str_free(&folder);
+	str_printf(&dir, "%.*s", slash ? (int)(slash - path) : 1, slash ? path : ".");
+	bool marked = step >= 0 && (ckpt_marked(dir.s, "latest.h5") == step ||
+					   ckpt_marked(dir.s, "best.h5") == step);
+	str_free(&dir);
 	if (marked && !force)
 		return err_set(e, EX_USAGE,
 			"%s is the latest or the best; --force removes it", path);

@@ -148,7 +148,7 @@ static int draw(
 	return rc;
 }
 
-/* What a text without a prompt begins with: a line break, or else the first token. */
+/* The beginning of a text without a prompt: a line break, or else token 0. */
 static int64_t begin_empty(const struct tokenizer *t, struct str *text, uint32_t **ids)
 {
 	str_clear(text);
@@ -170,7 +170,7 @@ struct prompt {
 	const char *from; /* what messages call it */
 };
 
-/* Sample i of prompt number j has a stream of random numbers of its own. */
+/* Each sample of each prompt has its own stream of random numbers. */
 static int sample(struct source *s, const struct prompt *p, struct err *e)
 {
 	const struct tokenizer *tok = &s->ckpt->tokenizer;

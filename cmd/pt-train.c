@@ -16,7 +16,7 @@ static struct comm *world;
 static struct train_base found;
 static bool agreed; /* on an error, by all ranks */
 
-/* A run that goes on has the options it had, where none are given. */
+/* A resumed run has its saved options, unless others are given. Collective. */
 static int base(void *opts, struct str *text, struct err *e)
 {
 	const struct train_opts *o = opts;
@@ -36,7 +36,7 @@ static int base(void *opts, struct str *text, struct err *e)
 	return 0;
 }
 
-/* Operands are data; what the option table cannot check is checked. */
+/* Operands are data. */
 static int parse(struct train_opts *o, int argc, char **argv, struct err *e)
 {
 	struct program program = train_program;
@@ -70,7 +70,7 @@ int main(int argc, char **argv)
 	for (int i = 0; i < argc; i++)
 		str_printf(&command, "%s%s", i ? " " : "", argv[i]);
 	parse(&o, argc, argv, &e);
-	/* What is wrong on one rank ends all: an option of one host's environment, say. */
+	/* An error of one rank ends all: an option in one host's environment, say. */
 	if (!world)
 		world = comm_open();
 	log_rank(world->rank, world->size, o.log_all_ranks);

@@ -410,7 +410,7 @@ void edit_end(struct edit *x, int fragment, struct edit_result *r)
 	if (!some)
 		update_groups(x, (struct selection){fragment, -1});
 	for (int g = 0; g < x->n_groups && some;
-		g++) /* groups that were not used meanwhile */
+		g++) /* groups that have not been completed */
 		if (x->fragment[g] == fragment && !x->arrived[g])
 			update_groups(x, (struct selection){fragment, g});
 	finish_result(x, fragment, r);
@@ -442,7 +442,7 @@ void edit_sync(struct edit *x, int64_t steps, struct edit_result *r)
 
 /* ---- during the warm-up ---------------------------------------------------------- */
 
-/* The gradients of a block, to its floats v, or back. */
+/* Copies the gradients of a block to its floats v, or back. */
 static void copy_gradients(struct edit *x, const struct block *b, float *v, bool back)
 {
 	for (int64_t i = 0; i < x->s->n_updated; i++) {
@@ -542,7 +542,7 @@ void edit_state_get(const struct edit *x, double *out)
 		out[1] = d->mean;
 		out[2] = d->m2;
 		out[3] = (double)d->count;
-		/* of a reduced pseudo-gradient that waits: contributions of any, of this worker */
+		/* of the one in flight: whether any worker contributes, and this one */
 		out[4] = begun ? 1 + !x->contributed[g] : 0;
 		out[5] = begun && x->all_excluded[g * x->sync->size + x->sync->rank];
 		memcpy(out + PER_GROUP, d->z, (size_t)window * sizeof(*out));

@@ -1,10 +1,11 @@
 /*
- * Who sends what to whom. The pieces of a block go to a worker each, and what it has made of
- * them comes back. Of sparse rows every worker sends all to all, and all make all of it: those
- * that one would send back are not few.
+ * A block is divided into one piece for each worker. In the reduce-scatter, every worker sends
+ * each piece to its worker, which reduces it; in the all-gather, the reduced pieces are sent to
+ * all. Sparse rows are sent whole to all workers, and each reduces all of them, since their sum
+ * is not sparse.
  *
- * Blocks go one after the other, each through two turns; while one is on its way back the next
- * is on its way there. Messages of a turn come in the order of the blocks.
+ * The reduce-scatter of a block overlaps the all-gather of the one before. The messages of a
+ * phase are sent in the order of the blocks.
  */
 #include "edit/exchange_internal.h"
 
@@ -17,7 +18,7 @@ enum { CACHE_LINE = 64 };
 
 /* ---- blocks and pieces ----------------------------------------------------------- */
 
-/* Memory is for as many pieces as there are workers; a piece is all of a block of sparse rows.*/
+/* Memory holds one piece of each worker; with sparse rows, a piece is a whole block. */
 int64_t exchange_cut(
 	const struct wire *w, const struct comm *sync, int64_t at, int64_t end)
 {
@@ -25,7 +26,7 @@ int64_t exchange_cut(
 	return min64(end, wire_row_end(w, at + n)) - at;
 }
 
-/* Floats that a worker makes. */
+/* Floats that a worker reduces. */
 struct piece {
 	int64_t at, n;
 };
@@ -71,16 +72,16 @@ int64_t exchange_sent(
 
 /* ---- memory ---------------------------------------------------------------------- */
 
-/* What a block needs while it is under way. */
+/* The buffers and requests of a block in flight. */
 struct slot {
-	enum { SLOT_FREE, SLOT_THERE, SLOT_BACK } turn;
+	enum { SLOT_FREE, SLOT_REDUCE, SLOT_GATHER } phase;
 	enum edit_wire kind;
 	const struct block *block;
 	float *v;
-	float *received, *made; /* [workers] pieces; one */
-	char *in, *out;		/* [workers] pieces, packed */
+	float *received, *result; /* [workers] pieces; one */
+	char *in, *out;		  /* [workers] pieces, packed */
 	struct comm_requests requests;
-	char *host; /* of a discrete device: what is sent, in the program's memory */
+	char *host; /* discrete device: staging buffer of what is sent */
 };
 
 static void measure(struct exchange *x, enum edit_wire kind, const struct block *b, int n)
@@ -100,7 +101,7 @@ void exchange_open(struct exchange *x, struct comm *sync, const struct wire *w,
 	const struct block *blocks, int n)
 {
 	*x = (struct exchange){.sync = sync, .wire = *w};
-	measure(x, EDIT_WIRE_FP32, blocks, n); /* of gradients, in any case */
+	measure(x, EDIT_WIRE_FP32, blocks, n); /* warm-up: gradients are always fp32 */
 	if (w->kind != EDIT_WIRE_FP32)
 		measure(x, w->kind, blocks, n);
 	x->piece_floats = round_up(x->piece_floats, 16);
@@ -116,7 +117,7 @@ void exchange_place(struct exchange *x, struct arena *a)
 	for (int i = 0; i < EXCHANGE_SLOTS; i++) {
 		struct slot *s = &x->slots[i];
 		s->received = arena_floats(a, workers * x->piece_floats);
-		s->made = arena_floats(a, x->piece_floats);
+		s->result = arena_floats(a, x->piece_floats);
 		s->in = arena_alloc(a, (size_t)(workers * x->packed_bytes));
 		s->out = arena_alloc(a, (size_t)(workers * x->packed_bytes));
 	}
@@ -143,7 +144,7 @@ static struct piece piece_in(const struct exchange *x, const struct slot *s, int
 	return piece_of(x, s->kind, s->block, worker);
 }
 
-/* Receives a piece of a worker: where it is wanted, or packed. */
+/* Receives a piece from a worker: fp32 directly to `wanted`, else packed. */
 static void receive_piece(struct exchange *x, struct slot *s, int worker, struct piece p,
 	float *wanted, int tag)
 {
@@ -168,9 +169,9 @@ static void send_piece(struct exchange *x, struct slot *s, int worker, struct pi
 	comm_send(&s->requests, bytes, wire_bytes(&w, p.at, p.n), worker, tag);
 }
 
-/* Bytes from p on, without [skip, end), in the program's memory: of a discrete device they
- * are got once, for all that they are sent to. */
-static const char *bring(struct exchange *x, struct slot *s, const void *p,
+/* The bytes at p, except [skip, end), in host memory: those of a discrete device are copied once,
+ * for any number of receivers. */
+static const char *host_bytes(struct exchange *x, struct slot *s, const void *p,
 	int64_t n_bytes, int64_t skip, int64_t end)
 {
 	struct device *d = x->wire.d;
@@ -183,8 +184,7 @@ static const char *bring(struct exchange *x, struct slot *s, const void *p,
 	return s->host;
 }
 
-/* In the bytes for all workers, where those for one begin, and the ones before end. That of
- * sparse rows is the same for all. */
+/* The offset of a worker's bytes in the packed block. Sparse rows: the same bytes for all. */
 static int64_t bytes_for(const struct exchange *x, const struct slot *s, int worker)
 {
 	if (s->kind == EDIT_WIRE_SPARSE)
@@ -194,7 +194,7 @@ static int64_t bytes_for(const struct exchange *x, const struct slot *s, int wor
 	return (piece_in(x, s, worker).at - s->block->at) * (int64_t)sizeof(float);
 }
 
-/* What is sent to the others, of the block as it was brought. */
+/* Encodes the pieces of the other workers, and returns them in host memory. */
 static const char *pack(struct exchange *x, struct slot *s)
 {
 	struct wire w = wire_of(x, s->kind);
@@ -207,13 +207,13 @@ static const char *pack(struct exchange *x, struct slot *s)
 	}
 	int64_t n_bytes = once ? wire_bytes(&w, s->block->at, s->block->n)
 			       : bytes_for(x, s, workers);
-	return bring(x, s, plain ? (char *)s->v : s->out, n_bytes, bytes_for(x, s, mine),
-		bytes_for(x, s, mine + 1));
+	return host_bytes(x, s, plain ? (char *)s->v : s->out, n_bytes,
+		bytes_for(x, s, mine), bytes_for(x, s, mine + 1));
 }
 
-/* Of the others' pieces it goes there, and what all bring of this worker's comes here: in this
- * order, see comm_send(). */
-static void begin_there(struct exchange *x, struct slot *s)
+/* Reduce-scatter: sends the others their pieces, and receives this worker's piece from all. Sends
+ * are added first: see comm_send(). */
+static void begin_reduce_scatter(struct exchange *x, struct slot *s)
 {
 	struct comm *c = x->sync;
 	struct piece own = piece_in(x, s, c->rank);
@@ -229,10 +229,10 @@ static void begin_there(struct exchange *x, struct slot *s)
 			COMM_TAG(EDIT, 0));
 	}
 	comm_start(&s->requests);
-	s->turn = SLOT_THERE;
+	s->phase = SLOT_REDUCE;
 }
 
-static void make(struct flight *f, struct slot *s)
+static void reduce_piece(struct flight *f, struct slot *s)
 {
 	struct exchange *x = f->x;
 	int workers = x->sync->size, mine = x->sync->rank;
@@ -244,39 +244,39 @@ static void make(struct flight *f, struct slot *s)
 		if (i != mine)
 			unpack(x, s, i, own, room);
 	}
-	f->reduce(f->with, s->block, s->made, from, own.n);
+	f->reduce(f->with, s->block, s->result, from, own.n);
 	free(from);
 }
 
-/* What was made of them, to all: who has made it goes on from what the others get. */
-static void begin_back(struct flight *f, struct slot *s)
+/* All-gather: sends the reduced piece to all. This worker, too, continues with the rounded numbers. */
+static void begin_all_gather(struct flight *f, struct slot *s)
 {
 	struct exchange *x = f->x;
 	struct comm *c = x->sync;
 	struct piece own = piece_in(x, s, c->rank);
 	struct wire w = wire_of(x, s->kind);
-	const void *made = s->made;
-	make(f, s);
-	s->turn = SLOT_BACK;
+	const void *result = s->result;
+	reduce_piece(f, s);
+	s->phase = SLOT_GATHER;
 	if (s->kind == EDIT_WIRE_SPARSE)
 		return;
 	if (s->kind != EDIT_WIRE_FP32) {
-		wire_pack_random(&w, s->out, s->made, own.at, own.n, f->sync);
-		made = s->out;
+		wire_pack_random(&w, s->out, s->result, own.at, own.n, f->sync);
+		result = s->out;
 	}
-	made = bring(x, s, made, wire_bytes(&w, own.at, own.n), 0, 0);
+	result = host_bytes(x, s, result, wire_bytes(&w, own.at, own.n), 0, 0);
 	for (int i = 1; i < c->size; i++) {
 		int to = (c->rank + i) % c->size,
 		    from = (c->rank + c->size - i) % c->size;
 		struct piece theirs = piece_in(x, s, from);
-		send_piece(x, s, to, own, made, COMM_TAG(EDIT, 1));
+		send_piece(x, s, to, own, result, COMM_TAG(EDIT, 1));
 		receive_piece(
 			x, s, from, theirs, floats_of(s, theirs), COMM_TAG(EDIT, 1));
 	}
 	comm_start(&s->requests);
 }
 
-static void end_back(struct flight *f, struct slot *s)
+static void end_all_gather(struct flight *f, struct slot *s)
 {
 	struct exchange *x = f->x;
 	struct device *d = x->wire.d;
@@ -285,8 +285,8 @@ static void end_back(struct flight *f, struct slot *s)
 		if (i != x->sync->rank)
 			unpack(x, s, i, piece_in(x, s, i),
 				floats_of(s, piece_in(x, s, i)));
-	d->k->copy(d, mat(floats_of(s, own), 1, own.n), mat(s->made, 1, own.n));
-	s->turn = SLOT_FREE;
+	d->k->copy(d, mat(floats_of(s, own), 1, own.n), mat(s->result, 1, own.n));
+	s->phase = SLOT_FREE;
 }
 
 /* ---- a flight -------------------------------------------------------------------- */
@@ -298,28 +298,29 @@ static struct slot *slot_of(const struct flight *f, int block)
 
 static bool begin_next(struct flight *f)
 {
-	if (f->begun == f->n || f->begun == f->came + EXCHANGE_SLOTS)
+	if (f->n_begun == f->n || f->n_begun == f->n_done + EXCHANGE_SLOTS)
 		return false;
-	struct slot *s = slot_of(f, f->begun);
-	const struct block *b = &f->blocks[f->begun];
+	struct slot *s = slot_of(f, f->n_begun);
+	const struct block *b = &f->blocks[f->n_begun];
 	s->kind = f->kind;
 	s->block = b;
-	s->v = f->read(f->with, b, f->begun % EXCHANGE_SLOTS);
-	f->begun++;
-	begin_there(f->x, s);
+	s->v = f->read(f->with, b, f->n_begun % EXCHANGE_SLOTS);
+	f->n_begun++;
+	begin_reduce_scatter(f->x, s);
 	return true;
 }
 
-/* The first that is on its way there turns back when it has come, and no other before it. */
-static bool turn_next(struct flight *f)
+/* Starts the all-gather of the first block that is still in its reduce-scatter, once that is
+ * complete: blocks keep their order. */
+static bool gather_next(struct flight *f)
 {
-	for (int i = f->came; i < f->begun; i++) {
+	for (int i = f->n_done; i < f->n_begun; i++) {
 		struct slot *s = slot_of(f, i);
-		if (s->turn == SLOT_BACK)
+		if (s->phase == SLOT_GATHER)
 			continue;
 		if (!comm_test(&s->requests))
 			return false;
-		begin_back(f, s);
+		begin_all_gather(f, s);
 		return true;
 	}
 	return false;
@@ -327,36 +328,37 @@ static bool turn_next(struct flight *f)
 
 static bool end_next(struct flight *f)
 {
-	struct slot *s = slot_of(f, f->came);
-	if (f->came == f->begun || s->turn != SLOT_BACK || !comm_test(&s->requests))
+	struct slot *s = slot_of(f, f->n_done);
+	if (f->n_done == f->n_begun || s->phase != SLOT_GATHER ||
+		!comm_test(&s->requests))
 		return false;
-	end_back(f, s);
-	f->write(f->with, s->block, s->v, f->came % EXCHANGE_SLOTS);
-	f->came++;
+	end_all_gather(f, s);
+	f->write(f->with, s->block, s->v, f->n_done % EXCHANGE_SLOTS);
+	f->n_done++;
 	return true;
 }
 
-/* As far as it goes without waiting. What is computed here polls, too. */
-static void go_on(void *with)
+/* Makes progress without waiting. `busy`: the kernels that it calls poll, and so call it again. */
+static void progress(void *with)
 {
 	struct flight *f = with;
 	if (f->busy)
 		return;
 	f->busy = true;
-	while (begin_next(f) || turn_next(f) || end_next(f))
+	while (begin_next(f) || gather_next(f) || end_next(f))
 		;
 	f->busy = false;
 }
 
 void flight_begin(struct flight *f)
 {
-	f->begun = f->came = 0;
+	f->n_begun = f->n_done = 0;
 	f->busy = false;
 	f->over = f->n == 0;
 	if (f->over)
 		return;
-	comm_background(go_on, f);
-	go_on(f);
+	comm_background(progress, f);
+	progress(f);
 	if (!comm_overlaps())
 		flight_wait(f, f->n);
 }
@@ -366,11 +368,11 @@ struct awaited {
 	int n;
 };
 
-static bool have_come(void *with)
+static bool blocks_done(void *with)
 {
 	struct awaited *a = with;
-	go_on(a->f);
-	return a->f->came >= a->n;
+	progress(a->f);
+	return a->f->n_done >= a->n;
 }
 
 void flight_wait(struct flight *f, int n)
@@ -380,8 +382,8 @@ void flight_wait(struct flight *f, int n)
 		.name = "pieces of the workers", .seq = f->x->sync->seq};
 	if (f->over)
 		return;
-	comm_wait_for(f->x->sync, have_come, &a, &what);
-	f->over = f->came == f->n;
+	comm_wait_for(f->x->sync, blocks_done, &a, &what);
+	f->over = f->n_done == f->n;
 	if (f->over)
-		comm_background_end(go_on, f);
+		comm_background_end(progress, f);
 }

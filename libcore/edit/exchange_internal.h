@@ -79,15 +79,15 @@ struct flight {
 	int64_t sync;
 	const struct block *blocks;
 	int n;
-	/* The address of a block's floats (`slot`: one of EXCHANGE_SLOTS blocks in flight), and
-	 * that the reduced floats are there now. */
+	/* read: the address of a block's floats; write: stores the reduced floats. `slot`: the
+	 * index of the block among EXCHANGE_SLOTS in flight. */
 	float *(*read)(void *with, const struct block *b, int slot);
 	void (*write)(void *with, const struct block *b, float *v, int slot);
 	/* out[n] from the pieces of all workers, from[worker][n]. */
 	void (*reduce)(void *with, const struct block *b, float *out,
 		const float *const *from, int64_t n);
 	void *with;
-	int begun, came; /* blocks */
+	int n_begun, n_done; /* blocks */
 	bool busy, over;
 };
 

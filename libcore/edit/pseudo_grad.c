@@ -39,12 +39,12 @@ void pseudo_grad_compute(struct edit *x, struct selection c)
 
 /* ---- norms ----------------------------------------------------------------------- */
 
-enum { AT_ONCE = 64 };
+enum { PARTS_PER_LAUNCH = 64 };
 
 /* Parts of one group, whose squares one launch adds up. */
 struct squaring {
 	struct visit v;
-	struct mat part[AT_ONCE];
+	struct mat part[PARTS_PER_LAUNCH];
 	int n, group;
 };
 
@@ -63,11 +63,11 @@ static void square_part(void *with, const struct part *p)
 	int group = edit_group_of(x, p);
 	if (skips(&q->v, p))
 		return;
-	if (q->n == AT_ONCE || group != q->group)
+	if (q->n == PARTS_PER_LAUNCH || group != q->group)
 		square_parts(q);
 	q->group = group;
 	q->part[q->n++] = pseudo_grad_of(x, p);
-	if (x->s->c.offload) /* the part leaves memory when this returns */
+	if (x->s->c.offload) /* the part's buffer is reused after this call */
 		square_parts(q);
 }
 
@@ -109,7 +109,7 @@ double pseudo_grad_norms(struct edit *x, struct selection c, double *norm)
 
 /* ---- weights --------------------------------------------------------------------- */
 
-/* What a worker tells the others about a group. */
+/* A worker's message about a group to all workers. */
 struct report {
 	double norm;
 	int64_t excluded, steps;

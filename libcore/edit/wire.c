@@ -1,4 +1,4 @@
-/* How floats travel: rows of matrices in fewer bytes, vectors as they are. */
+/* Wire formats: rows of matrices in fewer bytes, vectors in fp32. */
 #include "edit/exchange_internal.h"
 
 #include <string.h>
@@ -30,7 +30,7 @@ static int64_t part_end(const struct part *p)
 	return p->at + p->rows * p->cols;
 }
 
-/* The first part that ends behind `at`. */
+/* The first part that ends after `at`. */
 static int64_t find_part(const struct wire *w, int64_t at)
 {
 	int64_t first = 0, n = w->n_parts;
@@ -53,7 +53,7 @@ int64_t wire_row_end(const struct wire *w, int64_t at)
 	return p->at + round_up(at - p->at, p->cols);
 }
 
-/* Calls fn for the rows of each part in floats [at, at + n); x is where they begin. */
+/* Calls fn for the rows of each part in floats [at, at + n). */
 typedef void rows_visit(void *with, const struct wire *w, const struct part *rows);
 
 static void each_rows(
@@ -72,7 +72,7 @@ static void each_rows(
 	}
 }
 
-/* ---- their bytes ----------------------------------------------------------------- */
+/* ---- sizes ----------------------------------------------------------------- */
 
 enum { ALIGN = 4 };
 
@@ -91,32 +91,32 @@ static bool is_vector(const struct part *p)
 	return p->t->ndim == 1;
 }
 
-/* Of some rows: floats first, then what is shorter. */
-struct share {
+/* The encoding of some rows: floats, then `rest` bytes of shorter numbers. */
+struct encoding {
 	int64_t floats, rest;
 };
 
-static struct share share_of(const struct wire *w, const struct part *p)
+static struct encoding encoding_of(const struct wire *w, const struct part *p)
 {
 	int64_t n = p->rows * p->cols;
 	if (is_vector(p))
-		return (struct share){.floats = n};
+		return (struct encoding){.floats = n};
 	if (w->kind == EDIT_WIRE_BF16)
-		return (struct share){.rest = 2 * n};
+		return (struct encoding){.rest = 2 * n};
 	if (w->kind == EDIT_WIRE_INT8)
-		return (struct share){.floats = p->rows, .rest = n};
+		return (struct encoding){.floats = p->rows, .rest = n};
 	int64_t picked = p->rows * n_picked(w, p->cols);
-	return (struct share){.floats = picked, .rest = picked * (is_wide(p) ? 4 : 2)};
+	return (struct encoding){.floats = picked, .rest = picked * (is_wide(p) ? 4 : 2)};
 }
 
-static int64_t share_bytes(struct share s)
+static int64_t encoding_bytes(struct encoding s)
 {
 	return s.floats * (int64_t)sizeof(float) + round_up(s.rest, ALIGN);
 }
 
 static void count_rows(void *with, const struct wire *w, const struct part *p)
 {
-	*(int64_t *)with += share_bytes(share_of(w, p));
+	*(int64_t *)with += encoding_bytes(encoding_of(w, p));
 }
 
 int64_t wire_bytes(const struct wire *w, int64_t at, int64_t n)
@@ -128,7 +128,7 @@ int64_t wire_bytes(const struct wire *w, int64_t at, int64_t n)
 	return n_bytes;
 }
 
-/* ---- there and back -------------------------------------------------------------- */
+/* ---- encoding and decoding -------------------------------------------------------------- */
 
 void wire_round(const struct wire *w, struct mat v)
 {
@@ -141,9 +141,9 @@ void wire_round(const struct wire *w, struct mat v)
 		k->keep_largest(w->d, v, n_picked(w, v.cols));
 }
 
-struct packing {
+struct cursor {
 	char *next; /* byte */
-	float *v;   /* where floats from `at` on are */
+	float *v;   /* floats [at, ...) */
 	int64_t at;
 	int64_t sync;
 };
@@ -151,12 +151,12 @@ struct packing {
 static void pack_rows(void *with, const struct wire *w, const struct part *p)
 {
 	const struct kernels *k = w->d->k;
-	struct packing *x = with;
-	struct share s = share_of(w, p);
+	struct cursor *x = with;
+	struct encoding s = encoding_of(w, p);
 	float *floats = (float *)(void *)x->next;
 	void *rest = floats + s.floats;
 	struct mat v = mat(x->v + (p->at - x->at), p->rows, p->cols);
-	x->next += share_bytes(s);
+	x->next += encoding_bytes(s);
 	if (is_vector(p))
 		k->copy(w->d, mat(floats, 1, s.floats), v);
 	else if (w->kind == EDIT_WIRE_BF16)
@@ -169,21 +169,21 @@ static void pack_rows(void *with, const struct wire *w, const struct part *p)
 
 void wire_pack(const struct wire *w, char *out, float *v, int64_t at, int64_t n)
 {
-	struct packing x = {.next = out, .v = v, .at = at};
+	struct cursor x = {.next = out, .v = v, .at = at};
 	each_rows(w, at, n, pack_rows, &x);
 }
 
-/* Rows of a slice of columns do not lie together in the whole tensor, whose elements have the
- * random numbers. */
+/* Random numbers belong to elements of the whole tensor, in which the rows of a slice of columns
+ * are not contiguous. */
 static void pack_rows_random(void *with, const struct wire *w, const struct part *p)
 {
 	const struct kernels *k = w->d->k;
-	struct packing *x = with;
+	struct cursor *x = with;
 	if (is_vector(p)) {
 		pack_rows(with, w, p);
 		return;
 	}
-	struct share s = share_of(w, p);
+	struct encoding s = encoding_of(w, p);
 	float *scales = (float *)(void *)x->next;
 	void *rest = scales + s.floats;
 	struct mat v = mat(x->v + (p->at - x->at), p->rows, p->cols);
@@ -196,25 +196,25 @@ static void pack_rows_random(void *with, const struct wire *w, const struct part
 	} else {
 		k->quantise(w->d, v, rest, scales, &c);
 	}
-	x->next += share_bytes(s);
+	x->next += encoding_bytes(s);
 }
 
 void wire_pack_random(
 	const struct wire *w, char *out, float *v, int64_t at, int64_t n, int64_t sync)
 {
-	struct packing x = {.next = out, .v = v, .at = at, .sync = sync};
+	struct cursor x = {.next = out, .v = v, .at = at, .sync = sync};
 	each_rows(w, at, n, pack_rows_random, &x);
 }
 
 static void unpack_rows(void *with, const struct wire *w, const struct part *p)
 {
 	const struct kernels *k = w->d->k;
-	struct packing *x = with;
-	struct share s = share_of(w, p);
+	struct cursor *x = with;
+	struct encoding s = encoding_of(w, p);
 	float *floats = (float *)(void *)x->next;
 	const void *rest = floats + s.floats;
 	struct mat v = mat(x->v + (p->at - x->at), p->rows, p->cols);
-	x->next += share_bytes(s);
+	x->next += encoding_bytes(s);
 	if (is_vector(p))
 		k->copy(w->d, v, mat(floats, 1, s.floats));
 	else if (w->kind == EDIT_WIRE_BF16)
@@ -227,6 +227,6 @@ static void unpack_rows(void *with, const struct wire *w, const struct part *p)
 
 void wire_unpack(const struct wire *w, float *v, const char *in, int64_t at, int64_t n)
 {
-	struct packing x = {.next = (char *)in, .v = v, .at = at};
+	struct cursor x = {.next = (char *)in, .v = v, .at = at};
 	each_rows(w, at, n, unpack_rows, &x);
 }

@@ -1,4 +1,4 @@
-/* Which device a run uses, and what a GPU or a CPU cannot do. */
+/* The device of a run, and the options that GPUs or CPUs do not support. */
 #include "train/backend.h"
 
 #include <stdlib.h>
@@ -7,7 +7,7 @@
 enum { MOST_HEAD = 256, MOST_DIM = 32768 };
 
 /* An option that only CPUs support; NULL: none is given. */
-static const char *for_cpus(const struct train_opts *o)
+static const char *cpu_only_option(const struct train_opts *o)
 {
 	const struct model_config *m = &o->model;
 	const struct {
@@ -38,8 +38,8 @@ static bool is_alone(const struct train_opts *o)
 	return true;
 }
 
-/* A graph is of one stream, and has the arguments of the step that was captured: it has no room
- * for copies beside it, for messages that the host sends, and for fragments that arrive. */
+/* A CUDA graph captures one stream and its arguments: not the copies of --offload in other streams,
+ * the messages of the host, or fragments of streaming. */
 static int check_graph(const struct train_opts *o, enum device_kind kind, struct err *e)
 {
 	if (!o->graph)
@@ -60,7 +60,7 @@ static int check_graph(const struct train_opts *o, enum device_kind kind, struct
 
 int backend_choose(const struct train_opts *o, enum device_kind *kind, struct err *e)
 {
-	const char *what = for_cpus(o);
+	const char *what = cpu_only_option(o);
 	*kind = what && o->device == DEVICE_AUTO ? DEVICE_CPU
 						 : (enum device_kind)o->device;
 	if (*kind == DEVICE_CUDA && what)

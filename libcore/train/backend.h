@@ -10,7 +10,7 @@ struct trainer;
 
 /* ---- backend.c ------------------------------------------------------------------- */
 
-/* The device that the options ask for; an error if it cannot do what they ask. */
+/* The device that the options request; an error if it does not support them. */
 int backend_choose(const struct train_opts *o, enum device_kind *kind, struct err *e);
 /* Collective over all ranks. Sets o->gpu_sharers: how many ranks share this rank's GPU. */
 void backend_count_sharers(struct train_opts *o, struct comm *all);

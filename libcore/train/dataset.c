@@ -7,7 +7,7 @@
 #include "train/layout.h"
 
 /* The files of a data-parallel rank. */
-static struct strs own_files(const struct train_opts *o, int rank, int ranks)
+static struct strs files_of_rank(const struct train_opts *o, int rank, int ranks)
 {
 	struct strs mine = {0};
 	for (int64_t i = 0; i < o->data.n; i++)
@@ -16,7 +16,7 @@ static struct strs own_files(const struct train_opts *o, int rank, int ranks)
 	return mine;
 }
 
-static int open_here(struct dataset *d, const struct train_opts *o,
+static int open_corpus(struct dataset *d, const struct train_opts *o,
 	const struct comm *world, struct err *e)
 {
 	int degree[N_AXES];
@@ -25,7 +25,8 @@ static int open_here(struct dataset *d, const struct train_opts *o,
 	if (layout_degrees(o, world->size, degree, e))
 		return -1;
 	int ranks = degree[AXIS_DP] * degree[AXIS_FSDP];
-	struct strs files = own_files(o, layout_data_rank(degree, world->rank), ranks);
+	struct strs files =
+		files_of_rank(o, layout_data_rank(degree, world->rank), ranks);
 	int rc = 0;
 	if (!files.n && o->data_per_rank && o->data.n)
 		rc = err_set(e, EX_USAGE, "data-per-rank: %lld files for %d ranks",
@@ -36,7 +37,8 @@ static int open_here(struct dataset *d, const struct train_opts *o,
 }
 
 /* Rank 0 describes the data to the ranks that do not read. */
-static int share_data(struct dataset *d, bool own, struct comm *world, struct err *e)
+static int broadcast_description(
+	struct dataset *d, bool own, struct comm *world, struct err *e)
 {
 	struct str packed = {0};
 	if (d->corpus) {
@@ -81,10 +83,10 @@ int dataset_open(
 	int64_t readers = stream ? 1 : o->readers ? o->readers : world->size;
 	*d = (struct dataset){.readers = (int)min64(readers, world->size)};
 	comm_watchdog_pause(stream);
-	open_here(d, o, world, e);
+	open_corpus(d, o, world, e);
 	int rc = comm_agree(world, e);
 	comm_watchdog_pause(false);
-	if (rc || share_data(d, o->data_per_rank, world, e)) {
+	if (rc || broadcast_description(d, o->data_per_rank, world, e)) {
 		dataset_close(d);
 		return -1;
 	}

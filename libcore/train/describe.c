@@ -87,7 +87,7 @@ static void describe_layout(
 			(long long)x->workers, plural(x->workers), when);
 }
 
-/* Will it be in a row of this run? */
+/* Do the rows of this run have this column? */
 static bool logs(const struct run *r, int column)
 {
 	const struct train_opts *o = &r->t.o;

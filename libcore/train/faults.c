@@ -53,7 +53,7 @@ double faults_delay_ms(const struct fault_delay *list, int n, uint64_t seed, int
 	return ms;
 }
 
-/* Communication goes on in the background, as it does during computation. */
+/* Polls as computation does, so that communication makes progress. */
 void faults_wait(double ms)
 {
 	const struct timespec moment = {.tv_nsec = 500000};

@@ -7,7 +7,7 @@
 struct fault_delay {
 	int rank;    /* of all ranks; -1: another random one in every step */
 	double ms;   /* added to a step */
-	double part; /* the probability of it in a step */
+	double part; /* probability of the delay in a step */
 };
 
 /* A worker that gets corrupt data in steps [first, last]. */
@@ -32,7 +32,7 @@ int faults_parse_delays(
 /* The delay of a rank in a step. */
 double faults_delay_ms(const struct fault_delay *list, int n, uint64_t seed, int64_t step,
 	int rank, int ranks);
-/* Waits, while communication goes on in the background. */
+/* Waits, and polls communication meanwhile. */
 void faults_wait(double ms);
 
 bool faults_corrupt_step(const struct faults *f, int worker, int64_t step);

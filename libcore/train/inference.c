@@ -1,4 +1,4 @@
-/* A model with all its parameters on one process, where it is not trained. */
+/* A whole model on one process, without gradients. */
 #include "train/inference.h"
 
 struct store *inference_store(

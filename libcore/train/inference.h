@@ -1,4 +1,4 @@
-/* inference: a model with all its parameters on one process, where it is not trained. */
+/* inference: a whole model on one process, without gradients. */
 #ifndef TRAIN_INFERENCE_H
 #define TRAIN_INFERENCE_H
 

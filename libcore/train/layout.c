@@ -1,4 +1,4 @@
-/* Which rank computes what: the degrees of the mesh from the options, the micro-batches, stages
+/* The parallel layout: the degrees of the mesh from the options, the micro-batches, stages
  * and slices of a rank. */
 #include "train/layout.h"
 
@@ -157,7 +157,7 @@ int layout_resolve(struct train_opts *o, int ranks, struct err *e)
 	return 0;
 }
 
-/* ---- is it possible? ------------------------------------------------------------- */
+/* ---- checks ------------------------------------------------------------- */
 
 int64_t layout_worker_batch(const struct train_opts *o)
 {
@@ -353,7 +353,7 @@ void layout_free(struct rank_layout *l)
 	free((void *)l->part.used);
 }
 
-/* ---- whose samples --------------------------------------------------------------- */
+/* ---- samples of ranks --------------------------------------------------------------- */
 
 int64_t layout_own_micro(const struct microbatches *d, int data_rank)
 {

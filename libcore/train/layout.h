@@ -1,4 +1,4 @@
-/* layout: which rank computes what. */
+/* layout: the parts of the model and of the batch that each rank computes. */
 #ifndef TRAIN_LAYOUT_H
 #define TRAIN_LAYOUT_H
 

@@ -1,4 +1,4 @@
-/* Local SGD in the training loop: where workers meet, synchronise, and what the log tells. */
+/* Local SGD in the training loop: meetings, synchronisations, and their columns of the log. */
 #include "train/train_internal.h"
 
 #include <math.h>
@@ -21,9 +21,9 @@ static void set_next_sync(struct run *r)
 
 /* ---- meetings -------------------------------------------------------------------- */
 
-/* Collective. All workers meet before anything that they do together, and a worker that leaves
- * says so there, once. Wishes to stop and to save, which arise in different steps of the workers,
- * become everybody's. Returns whether all workers stay. */
+/* Collective. All workers meet before every collective operation, and a worker that fails reports
+ * that there, once. Requests to stop and to save, which arise in different steps of the workers,
+ * are adopted by all. Returns whether all workers stay. */
 static bool meet(struct run *r, bool leaves)
 {
 	struct local_sgd *x = &r->local;
@@ -47,7 +47,7 @@ static bool meet(struct run *r, bool leaves)
 	return !r->deserted;
 }
 
-/* Is the next synchronisation one that is replayed? */
+/* Is the next synchronisation replayed? */
 static bool replays(const struct run *r)
 {
 	return edit_syncs(r->local.edit) < r->local.n_replay;
@@ -62,7 +62,7 @@ bool local_sgd_vote(struct run *r)
 		       comm_notify_received(&x->notify, x->meetings + 1));
 }
 
-/* Asynchronous: a worker that stops, or is done, does not wait until it is time. */
+/* Asynchronous: a worker that stops, or has finished, synchronises at once. */
 static bool is_time(struct run *r, const struct step_result *s)
 {
 	const struct trainer *t = &r->t;
@@ -79,7 +79,7 @@ static bool is_time(struct run *r, const struct step_result *s)
 
 /* ---- synchronisation ------------------------------------------------------------- */
 
-/* What is synchronised: a fragment, or these. */
+/* What find_due() returns: the number of a fragment, or one of these. */
 enum { NOTHING = -1, EVERYTHING = -2 };
 
 static int64_t local_steps(const struct trainer *t)
@@ -137,7 +137,7 @@ static void report_outliers(struct run *r)
 			e->anomalies);
 }
 
-/* Sends this worker's pseudo-gradient; what comes back may overlap the next forward. */
+/* Starts the exchange; the all-gather of the results may overlap the next forward. */
 static void exchange(struct run *r, int what, int64_t steps)
 {
 	const struct trainer *t = &r->t;
@@ -297,7 +297,7 @@ static void note_step(struct run *r, const struct step_result *s)
 	struct local_sgd *x = &r->local;
 	const struct trainer *t = &r->t;
 	x->begun = x->ended = false;
-	/* A worker that stops or saves alone would leave the others behind. */
+	/* Workers stop and save only together. */
 	if (has_others(r)) {
 		x->wish_stop |= r->now.stop;
 		r->now.stop = false;

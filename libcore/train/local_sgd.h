@@ -1,8 +1,8 @@
 /*
- * local_sgd: workers that train apart for some steps and then synchronise (Local SGD: Post-Local
- * SGD, DiLoCo, EDiT, A-EDiT). Here is when they do it, and what a run and its checkpoints make of
- * it; edit/ has the arithmetic. In the warm-up, all workers average their gradients in every
- * step. Without workers, every function does nothing.
+ * local_sgd: workers that take local steps and then synchronise (Post-Local SGD, DiLoCo, EDiT,
+ * A-EDiT). This is the schedule of synchronisations, and their part in the run and its
+ * checkpoints; edit/ has the arithmetic. In the warm-up, all workers average their gradients in
+ * every step. Without workers, every function does nothing.
  *
  * "Collective" is over the ranks of all workers.
  */
@@ -19,16 +19,16 @@ struct ckpt_info;
 struct run;
 
 struct local_sgd {
-	struct comm *sync; /* the ranks at this place of every worker; NULL: no workers */
+	struct comm *sync; /* ranks at this position of all workers; NULL: no workers */
 	struct edit *edit;
-	/* What a checkpoint keeps. */
+	/* Saved in checkpoints. */
 	int64_t synced;	  /* the step of the last synchronisation */
 	double loss_sum;  /* of this worker's steps since then */
-	bool from_anchor; /* the run resumed from where they last synchronised */
-	/* The last synchronisation, as rows of the log tell of it. */
+	bool from_anchor; /* the run resumed from the last synchronisation */
+	/* The last synchronisation, for the log. */
 	bool begun, ended; /* after this step */
 	bool in_flight;	   /* each unit gets its parameters when the next step uses it */
-	bool holds_row;	   /* and this row is written when all have them */
+	bool holds_row;	   /* `row` is written when all units have them */
 	struct row row;
 	struct edit_result result;
 	int64_t sent_before; /* bytes, up to the last row */
@@ -36,10 +36,10 @@ struct local_sgd {
 	double loss;	     /* mean over all workers and steps since the one before */
 	int64_t steps;	     /* of this worker since then */
 	int64_t synced_before;
-	/* Meetings, at which what one worker wishes all do. */
+	/* Meetings, at which all workers adopt a stop or save that one requests. */
 	bool wish_stop, stop, save;
 	bool enough; /* steps for a synchronisation */
-	/* Asynchronous: when the next one is due; a worker that cannot wait rings for it. */
+	/* Asynchronous: when the next one is due; a worker that cannot wait notifies the others. */
 	double due_at;
 	struct comm_notify notify;
 	int64_t meetings;
@@ -49,24 +49,23 @@ struct local_sgd {
 
 /* ---- local_sgd.c: the training loop ---------------------------------------------------- */
 
-/* When the start is over, before the first step of the program. */
+/* After the start, before the first step of the program. */
 void local_sgd_start(struct run *r);
-/* Collective in the warm-up. Before a step; false: there is none to be done, since all stop or
- * another worker has left. */
+/* Collective in the warm-up. Before a step; false: no step is done, because all stop or another
+ * worker has left. */
 bool local_sgd_begin(struct run *r);
 /* This rank's vote, in a step: is it time to meet the other workers? */
 bool local_sgd_vote(struct run *r);
-/* After a step that went well: synchronises if it is time, and decides what this step is
- * followed by (r->now). False: another worker has left. */
+/* After a finite step: synchronises if it is due, and sets r->now. False: another worker has
+ * left. */
 bool local_sgd_after_step(struct run *r, const struct step_result *s);
-/* Is it time for what is done every n steps? Workers whose steps differ do it when they
- * synchronise. */
+/* Is an action of every n steps due? Workers whose steps differ do it when they synchronise. */
 bool local_sgd_due(const struct run *r, int64_t n);
-/* Collective over the worker. Ends a synchronisation that overlaps the next forward: all
- * parameters are there. */
+/* Collective over the worker. Waits for a synchronisation that overlaps the forward: then all
+ * parameters are updated. */
 void local_sgd_complete(struct run *r);
-/* Adds what a row tells of a synchronisation. False: it is in flight, and the row is kept and
- * written when it ends. */
+/* Adds the columns of a synchronisation. False: it is in flight, and the row is kept and written
+ * when it ends. */
 bool local_sgd_row(struct run *r, struct row *row);
 /* After the last step. A worker that failed tells the others, who would wait for it. */
 void local_sgd_end(struct run *r, bool failed);
@@ -85,11 +84,11 @@ int local_sgd_read_replay(struct run *r, struct err *e);
 /* Removes checkpoints later than the step that the run resumes at; first it writes that step, if
  * no checkpoint has it. */
 int local_sgd_settle(struct run *r, struct err *e);
-/* Says that the number of workers has changed. */
+/* Reports a changed number of workers. */
 void local_sgd_report_resume(struct run *r);
 void local_sgd_close(struct run *r);
 
-/* The numbers that a checkpoint keeps of a worker; allocated, NULL without workers. */
+/* The worker's numbers in a checkpoint; allocated, NULL without workers. */
 double *local_sgd_save(const struct trainer *t, int64_t *n);
 int local_sgd_load(struct trainer *t, const struct ckpt *c, struct err *e);
 /* May a run with that many workers resume from it? Between synchronisations, another number

@@ -1,5 +1,5 @@
-/* Local SGD: how workers start, what a checkpoint keeps of them, and resuming with another number
- * of workers. */
+/* Local SGD: the start of workers, their numbers in checkpoints, and resuming with another number of
+ * workers. */
 #include "train/train_internal.h"
 
 #include <math.h>
@@ -179,7 +179,7 @@ int local_sgd_read_replay(struct run *r, struct err *e)
 /* ---- the numbers of a worker in a checkpoint --------------------------------------- */
 
 /* When the workers synchronised last, this one's sum of losses since then, when the warm-up ends,
- * the samples that nobody saw; and those of edit.h. */
+ * the samples that no worker used; and the state of edit.h. */
 enum { SYNCED, LOSS_SUM, WARMUP, UNSEEN, OWN_NUMBERS };
 
 double *local_sgd_save(const struct trainer *t, int64_t *n)

@@ -1,6 +1,6 @@
 /*
  * The training loop: step, synchronise, log, evaluate, save, until the last step or a signal.
- * What ranks could see differently (signals, the clock) is a vote in the step.
+ * Conditions that may differ between ranks (signals, the clock) are votes in the step.
  */
 #include "model/generate.h"
 #include "train/train_internal.h"
@@ -34,7 +34,7 @@ static void catch_signals(void)
 		sigaction(stops[i], &a, NULL);
 }
 
-/* ---- what happens between steps -------------------------------------------------- */
+/* ---- between steps -------------------------------------------------- */
 
 /* Returns whether the validation loss is the best so far. */
 static bool evaluate(struct run *r, struct row *row)
@@ -242,7 +242,7 @@ static void show_profile(struct run *r, bool over)
 	t->profile.first = t->profile.last = 0;
 }
 
-/* ---- how a run ends -------------------------------------------------------------- */
+/* ---- the end of a run -------------------------------------------------------------- */
 
 static int fail_step(struct run *r, struct step_result *s)
 {
@@ -309,7 +309,7 @@ static int begin(struct run *r)
 	return 0;
 }
 
-/* What a rank could see differently from others: signals, the clock, a thread that writes. */
+/* Conditions that may differ between ranks: signals, the clock, the thread that writes. */
 static void cast_votes(void *with, int64_t vote[STEP_VOTES])
 {
 	struct run *r = with;
@@ -326,7 +326,7 @@ static void decide(struct run *r, const struct step_result *s)
 		.agreed = true};
 }
 
-/* One turn of the loop. */
+/* One iteration of the loop. */
 static int step(struct run *r)
 {
 	const struct step_votes votes = {cast_votes, r};

@@ -1,4 +1,4 @@
-/* Where in a step the first number appeared that is not finite. */
+/* Locates the first non-finite number of a step. */
 #include "train/step.h"
 
 struct search {
@@ -36,7 +36,7 @@ enum { NOWHERE = -1 };
 struct finding {
 	struct trainer *t;
 	struct probe probe;
-	int64_t at; /* in the order in which numbers spread */
+	int64_t at; /* position in the order in which such numbers spread */
 	int64_t sample;
 };
 

@@ -29,7 +29,7 @@ enum cp_accumulate { CP_FP32, CP_BF16 };
 enum pp_split { SPLIT_AUTO, SPLIT_EVEN };
 #define PP_SPLIT_WORDS "auto", "even"
 
-/* Auto: 16 bits where the products of the run round to them anyway. */
+/* Auto: 16 bits where the matmuls of the run round to them anyway. */
 enum gather_dtype { GATHER_AUTO, GATHER_FP32 };
 #define GATHER_DTYPE_WORDS "auto", "fp32"
 
@@ -40,9 +40,9 @@ enum numerics { NUMERICS_EXACT, NUMERICS_FAST };
 enum self_test { SELF_TEST_AUTO, SELF_TEST_YES, SELF_TEST_NO };
 #define SELF_TEST_WORDS "auto", "yes", "no"
 
-/* Workers that train apart; see edit.h. */
+/* Local SGD; see edit.h. */
 struct edit_opts {
-	int64_t workers; /* 0: no such thing */
+	int64_t workers; /* 0: no local SGD */
 	int64_t interval, warmup;
 	int outer; /* enum edit_outer */
 	double lr, momentum, beta1, beta2, eps, decay;
@@ -53,14 +53,14 @@ struct edit_opts {
 	double density, temperature, clip, wire_density;
 	double ewma_alpha, ewma_threshold;
 	int64_t ewma_warmup;
-	/* workers that meet when it is time, and not after so many steps */
+	/* asynchronous: synchronisation by the clock, not after a number of steps */
 	bool async, by_steps, compat;
 	double sync_time, steps_ratio;
 	int64_t min_total;
 	/* streaming */
 	int64_t fragments, delay;
 	double keep;
-	const char *replay; /* the folder of a run whose meetings are repeated */
+	const char *replay; /* run directory whose synchronisations are repeated */
 };
 
 struct train_opts {
@@ -77,7 +77,7 @@ struct train_opts {
 	/* optimizer */
 	int optimizer; /* enum optimizer_kind */
 	double lr, min_lr, beta1, beta2, eps, weight_decay, clip;
-	double momentum;	  /* -1: as the optimizer has it */
+	double momentum;	  /* -1: the optimizer's default */
 	int nesterov, muon_scale; /* enum nesterov, muon_scale */
 	int lr_schedule, wsd_shape, lr_scale;
 	int64_t warmup, decay_steps, wsd_decay, lr_scale_batch;
@@ -89,7 +89,7 @@ struct train_opts {
 	int kernels;	   /* enum kernel_choice */
 	int numerics;	   /* enum numerics */
 	int cp_accumulate; /* enum cp_accumulate */
-	/* who computes */
+	/* parallel layout */
 	int64_t axis[N_AXES]; /* degrees; -1: the rest */
 	int64_t zero, pp_stages, memory, threads, bucket_bytes;
 	int fsdp_kind, reshard, cp_comm, pp_schedule, pp_split, recompute, offload;
@@ -98,7 +98,7 @@ struct train_opts {
 	int64_t tile;	  /* pieces; 0: off */
 	int gather_dtype; /* enum gather_dtype */
 	double watchdog;
-	int device; /* enum device_kind; where one was opened, not auto */
+	int device; /* enum device_kind; not auto once a device is open */
 	const char *profile, *algorithms;
 	bool graph;
 	int self_test; /* enum self_test */
@@ -120,34 +120,34 @@ struct train_opts {
 	double publish_secs;
 	const char *peak_flops;
 	bool log_all_ranks, dry_run, verbose;
-	/* not an option: which of the workers this is */
+	/* The rest are not options. The number of this worker. */
 	int worker;
-	/* nor this: how many ranks have the GPU that this one gets; 0: it is not known */
+	/* ranks that share this rank's GPU; 0: not known */
 	int gpu_sharers;
-	/* nor this: degrees as layout_resolve() found them */
+	/* degrees, set by layout_resolve() */
 	int degree[N_AXES];
-	/* nor this: --resume auto found nothing to go on from */
+	/* --resume auto found no checkpoint */
 	bool start_over;
-	/* nor this: rank 0's descriptor + 1, of a lock on the journal; 0: none */
+	/* rank 0's descriptor + 1 of the locked journal; 0: none */
 	int lock;
-	/* nor this: the workers of the checkpoint that the run goes on from */
+	/* number of workers of the checkpoint that the run resumes from */
 	int64_t from_workers;
 };
 
 extern const struct program train_program; /* without .versions */
 /* Makes messages of lower floors end with advice about these options. */
 void train_give_advice(void);
-/* The options as text: what is saved with a run, and what fixes the arithmetic. */
+/* The options as text: those saved with a run, and those that determine the arithmetic. */
 void train_config(const struct train_opts *o, struct str *out);
 void train_arithmetic(const struct train_opts *o, const struct model *m,
 	const char *device, uint64_t data_hash, struct str *out);
-/* Sets a model_config from a saved config, whose other keys are passed over. */
+/* Sets a model_config from a saved config, whose other keys are ignored. */
 int train_model_from_config(struct model_config *m, const char *config, struct err *e);
 /* The options of this invocation only, which are not saved with a run. */
 void train_invocation(const struct train_opts *o, struct str *out);
 /* The options that the weights of a model need. */
 void train_model_options(const struct train_opts *o, struct str *out);
-/* What the option table cannot check by itself; also fills in what others decide. */
+/* Checks that the option table cannot make; also sets defaults that depend on other options. */
 int train_opts_check(struct train_opts *o, struct err *e);
 
 #endif

@@ -4,8 +4,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* The type of the operands of GEMMs. */
-static enum dtype operands_of(const struct train_opts *o)
+/* The operand type of the GEMMs. */
+static enum dtype operand_type(const struct train_opts *o)
 {
 	static const enum dtype types[] = {DT_F32, DT_BF16, DT_F16, DT_BF16};
 	return types[o->dtype];
@@ -24,18 +24,18 @@ static struct mat numbers(struct device *d, struct arena *a, int64_t n, enum dty
 	return x;
 }
 
-static int64_t room_of_products(int64_t n)
+static int64_t gemm_bytes(int64_t n)
 {
 	return n * n * (int64_t)sizeof(float) * 5 + 4096;
 }
 
 /* The FLOP/s of n x n x n GEMMs, the best of a few. */
-static double measure_products(struct device *d, enum dtype type, int64_t n)
+static double measure_gemms(struct device *d, enum dtype type, int64_t n)
 {
 	struct arena a;
 	double best = 0;
 	int64_t most_bytes = d->most_bytes; /* of the run, without this measurement */
-	device_arena(d, &a, "a product", (size_t)room_of_products(n));
+	device_arena(d, &a, "a product", (size_t)gemm_bytes(n));
 	struct mat x = numbers(d, &a, n, type), w = numbers(d, &a, n, type);
 	struct mat y = mat_take(&a, n, n, type);
 	for (int i = 0; i < 4; i++) {
@@ -60,9 +60,9 @@ static double measure_peak(struct device *d, enum dtype type)
 	device_memory(d, &used, &room);
 	type = d->stores_half ? type : DT_F32;
 	for (int64_t n = 512; n <= 8192; n *= 2) {
-		if (room && room_of_products(n) > room / max64(1, d->sharers))
+		if (room && gemm_bytes(n) > room / max64(1, d->sharers))
 			break;
-		rate = measure_products(d, type, n);
+		rate = measure_gemms(d, type, n);
 		if (2.0 * (double)(n * n * n) / rate > enough)
 			break;
 	}
@@ -71,7 +71,7 @@ static double measure_peak(struct device *d, enum dtype type)
 
 double peak_flops(const struct train_opts *o, struct device *d)
 {
-	enum dtype type = operands_of(o);
+	enum dtype type = operand_type(o);
 	double peak = 0;
 	bool measure = o->peak_flops && !strcmp(o->peak_flops, "measure");
 	if (o->peak_flops && !measure)

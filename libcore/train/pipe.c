@@ -1,11 +1,11 @@
 /*
- * The pipeline: does what a schedule says, one action after the other. What stages send to
- * each other is received where it is used, in the activations of a micro-batch: those of
- * number m on a stage are slot m % slots, and the schedule's peak says how many there are.
+ * The pipeline: executes the actions of a schedule, one after the other. Messages between stages
+ * are received directly into the activations of a micro-batch: those of micro-batch m on a stage
+ * are slot m % slots, whose number is the schedule's peak.
  *
- * A receive is begun as soon as its slot is free, long before its action; a send ends before
- * its slot is used again. So nobody waits for a send that nobody receives: the gradient of
- * micro-batch m has its receiver since m's forward there, which came before m's forward here.
+ * A receive is posted as soon as its slot is free, long before its action; a send completes
+ * before its slot is used again. No send waits for a missing receive: the receive of the gradient
+ * of micro-batch m is posted by m's forward on the earlier stage, before m's forward on this one.
  */
 #include "train/pipe.h"
 
@@ -30,8 +30,8 @@ struct pipe_stage {
 
 /* ---- setting up ------------------------------------------------------------------ */
 
-/* Micro-batches that every stage of the pipeline has room for. */
-static int64_t least_slots(const struct schedule *s)
+/* The number of slots that every stage of the pipeline has. */
+static int64_t min_slots(const struct schedule *s)
 {
 	int64_t least = INT64_MAX;
 	for (int i = 0; i < schedule_stages(s); i++)
@@ -42,8 +42,7 @@ static int64_t least_slots(const struct schedule *s)
 void pipe_open(struct pipe *x, struct pass *p, const struct schedule *s,
 	const struct stage *stages, struct comm *axis, struct arena *micro)
 {
-	*x = (struct pipe){
-		.pass = p, .schedule = s, .axis = axis, .group = least_slots(s)};
+	*x = (struct pipe){.pass = p, .schedule = s, .axis = axis, .group = min_slots(s)};
 	BUG_ON(axis->size != s->ranks);
 	x->stages = xcalloc((size_t)s->per_rank, sizeof(*x->stages));
 	for (int v = 0; v < s->per_rank; v++) {
@@ -92,8 +91,8 @@ static struct slot *slot_of(const struct pipe_stage *y, int64_t micro)
 
 /* ---- between stages -------------------------------------------------------------- */
 
-/* The stage beside this one, or -1 where the pipeline ends. */
-static int beside(const struct pipe *x, const struct pipe_stage *y, int step)
+/* The stage neighbour_stage this one, or -1 where the pipeline ends. */
+static int neighbour_stage(const struct pipe *x, const struct pipe_stage *y, int step)
 {
 	int n = y->number + step;
 	return n < schedule_stages(x->schedule) ? n : -1;
@@ -113,7 +112,7 @@ static int tag_of(const struct pipe *x, int receiver, enum direction d)
 static void send_to_stage(
 	struct pipe *x, struct pipe_stage *y, struct slot *o, enum direction d)
 {
-	int to = beside(x, y, d == DOWNSTREAM ? 1 : -1);
+	int to = neighbour_stage(x, y, d == DOWNSTREAM ? 1 : -1);
 	if (to < 0)
 		return;
 	comm_send(&o->out[d], (d == DOWNSTREAM ? o->acts.x : o->acts.dx).p,
@@ -125,7 +124,7 @@ static void send_to_stage(
 static void receive_from_stage(
 	struct pipe *x, struct pipe_stage *y, struct slot *o, enum direction d)
 {
-	int from = beside(x, y, d == DOWNSTREAM ? -1 : 1);
+	int from = neighbour_stage(x, y, d == DOWNSTREAM ? -1 : 1);
 	if (from < 0)
 		return;
 	comm_recv(&o->in[d], (d == DOWNSTREAM ? o->acts.x_in : o->acts.dx).p,
@@ -145,7 +144,7 @@ static void wait_for_transfer(struct pipe *x, struct comm_requests *r)
 
 /* Starts the receive of micro-batch `micro` in its slot, which is free, if there is such a
  * micro-batch. */
-static void expect(struct pipe *x, struct pipe_stage *y, int64_t micro)
+static void post_receive(struct pipe *x, struct pipe_stage *y, int64_t micro)
 {
 	if (micro < x->n)
 		receive_from_stage(x, y, slot_of(y, micro), DOWNSTREAM);
@@ -169,7 +168,7 @@ static void begin(struct pipe *x, int64_t n)
 	x->waited = 0;
 	for (int v = 0; v < x->schedule->per_rank; v++)
 		for (int64_t i = 0; i < x->stages[v].n_slots; i++)
-			expect(x, &x->stages[v], i);
+			post_receive(x, &x->stages[v], i);
 	if (x->axis->size > 1)
 		comm_background(poll_transfers, x);
 }
@@ -209,7 +208,7 @@ static void forward(struct pipe *x, struct pipe_stage *y, int64_t micro)
 		return;
 	send_to_stage(x, y, o, DOWNSTREAM);
 	if (!p->micro.train)
-		expect(x, y, micro + y->n_slots);
+		post_receive(x, y, micro + y->n_slots);
 }
 
 /* A backward, or the first or second part of one. The first sends the gradient on; after the
@@ -235,7 +234,7 @@ static void backward(
 	if (first)
 		send_to_stage(x, y, o, UPSTREAM);
 	if (last)
-		expect(x, y, micro + y->n_slots);
+		post_receive(x, y, micro + y->n_slots);
 }
 
 /* The unit that the actions from number i on use first, or -1. */
@@ -253,7 +252,7 @@ static int unit_used_from(const struct pipe *x, int64_t i)
 	return -1;
 }
 
-/* Micro-batch i of this rank becomes the pass's. */
+/* Loads micro-batch i of this rank into the pass. */
 static void load(struct pipe *x, const struct pipe_input *in, int64_t i)
 {
 	struct pass *p = x->pass;
@@ -314,9 +313,9 @@ void pipe_reload(struct pipe *x, const struct pipe_input *in)
 		load(x, in, s->rank[rank][i].micro);
 }
 
-/* In groups of as many as every stage has room for: with several stages a rank, the first
- * does a whole group before the second begins, so that none waits for one micro-batch to go
- * round. */
+/* Groups have as many micro-batches as every stage has slots. With several stages a rank, the first
+ * computes a whole group before the second begins, so that no rank waits for a single micro-batch
+ * to pass all ranks. */
 void pipe_forward(struct pipe *x, const struct pipe_input *in, int64_t rounds)
 {
 	int per_rank = x->schedule->per_rank;

@@ -246,8 +246,8 @@ static int64_t total_of(const struct train_opts *o, const struct plan *p)
 	return o->device == DEVICE_CUDA ? plan_on_device(p) : plan_total(p);
 }
 
-/* The plan of the rank that needs most, and the totals of all. */
-static int plan_most(const struct train_opts *o, struct model *m, int ranks,
+/* The plan of the rank that needs most memory, and the totals of all. Returns its number. */
+static int plan_largest(const struct train_opts *o, struct model *m, int ranks,
 	struct plan *most, int64_t *totals)
 {
 	struct mesh mesh;
@@ -422,7 +422,7 @@ static int choose_recompute(struct train_opts *o, struct model *m, int ranks,
 	if (search)
 		o->recompute = RECOMPUTE_NONE;
 	for (;; o->recompute++) {
-		int who = plan_most(o, m, ranks, most, totals);
+		int who = plan_largest(o, m, ranks, most, totals);
 		if (!search || o->recompute == RECOMPUTE_FULL || !limit ||
 			plan_needed(o, most) <= limit)
 			return who;

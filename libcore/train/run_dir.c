@@ -116,7 +116,7 @@ static int lock_dir(struct run *r, const struct train_opts *o, struct err *e)
 	return may_begin(r->dir.path, o, e);
 }
 
-/* To be known now, and not at the first checkpoint. */
+/* Checked at the start, before the first checkpoint needs it. */
 static int can_write(const char *dir, struct err *e)
 {
 	return access(dir, W_OK | X_OK)

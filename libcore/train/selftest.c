@@ -11,7 +11,7 @@
 #include "edit/edit.h"
 #include "train/trainer.h"
 
-/* ---- what a run asks outside of its steps ------------------------------------------- */
+/* ---- kernel calls outside of the steps ------------------------------------------- */
 
 /* Local SGD: the kernels that compress what workers send each other. */
 static void note_wire(struct device *d, const struct edit_opts *o, struct mat x)
@@ -81,44 +81,44 @@ static void note_others(const struct trainer *t, struct kernel_calls *calls)
 		d.k->hash(&d, NULL, mat(&x, ROWS, c->dim), 0, 0, 0);
 }
 
-/* ---- what is known from before ------------------------------------------------------- */
+/* ---- results of earlier runs ------------------------------------------------------- */
 
-/* $XDG_CACHE_HOME/pt/self-test-KEY, or in ~/.cache; -1: there is no such place. */
-static int cache_path(uint64_t key, struct str *folder, struct str *path)
+/* $XDG_CACHE_HOME/pt/self-test-KEY, or in ~/.cache; -1: neither is set. */
+static int cache_path(uint64_t key, struct str *dir, struct str *path)
 {
 	const char *cache = getenv("XDG_CACHE_HOME"), *home = getenv("HOME");
 	if (cache && *cache == '/')
-		str_printf(folder, "%s/pt", cache);
+		str_printf(dir, "%s/pt", cache);
 	else if (home && *home == '/')
-		str_printf(folder, "%s/.cache/pt", home);
+		str_printf(dir, "%s/.cache/pt", home);
 	else
 		return -1;
-	str_printf(path, "%s/self-test-%016llx", folder->s, (unsigned long long)key);
+	str_printf(path, "%s/self-test-%016llx", dir->s, (unsigned long long)key);
 	return 0;
 }
 
 /* A self-test that passed wrote a file with exactly this text. */
-static bool is_known(uint64_t key, const struct str *what)
+static bool has_passed(uint64_t key, const struct str *what)
 {
-	struct str folder = {0}, path = {0}, text = {0};
+	struct str dir = {0}, path = {0}, text = {0};
 	struct stat st;
-	bool known = !cache_path(key, &folder, &path) && !stat(path.s, &st) &&
-		     S_ISREG(st.st_mode) && st.st_size == (off_t)what->len &&
-		     !file_read(path.s, what->len + 1, &text, &(struct err){0}) &&
-		     text.len == what->len && !memcmp(text.s, what->s, what->len);
-	str_free(&folder);
+	bool passed = !cache_path(key, &dir, &path) && !stat(path.s, &st) &&
+		      S_ISREG(st.st_mode) && st.st_size == (off_t)what->len &&
+		      !file_read(path.s, what->len + 1, &text, &(struct err){0}) &&
+		      text.len == what->len && !memcmp(text.s, what->s, what->len);
+	str_free(&dir);
 	str_free(&path);
 	str_free(&text);
-	return known;
+	return passed;
 }
 
 /* Where that cannot be written, the next run tests again. */
-static void remember(uint64_t key, const struct str *what)
+static void save_result(uint64_t key, const struct str *what)
 {
-	struct str folder = {0}, path = {0};
+	struct str dir = {0}, path = {0};
 	struct durable file;
 	struct err e = {0};
-	if (!cache_path(key, &folder, &path) && !file_make_directory(folder.s, &e) &&
+	if (!cache_path(key, &dir, &path) && !file_make_directory(dir.s, &e) &&
 		!durable_begin_own(&file, path.s, &e)) {
 		int fd = open(file.tmp, O_WRONLY | O_TRUNC | O_CLOEXEC);
 		bool failed = fd < 0 || write_all(fd, what->s, what->len);
@@ -129,7 +129,7 @@ static void remember(uint64_t key, const struct str *what)
 		else
 			durable_commit(&file, &e);
 	}
-	str_free(&folder);
+	str_free(&dir);
 	str_free(&path);
 }
 
@@ -151,7 +151,7 @@ static void describe(
 	str_free(&algorithms);
 }
 
-/* ---- who tests ----------------------------------------------------------------------- */
+/* ---- testing ----------------------------------------------------------------------- */
 
 /*
  * Collective over `all`. Of the ranks that share a GPU, the first with a kernel call tests it.
@@ -196,7 +196,7 @@ static int test(
 		text.msg);
 }
 
-int train_selftest(struct trainer *t, struct comm *all, struct str *said, struct err *e)
+int train_selftest(struct trainer *t, struct comm *all, struct str *out, struct err *e)
 {
 	static const char products[] =
 		"whose products the GPU's are held to (Debian: libopenblas0)";
@@ -211,29 +211,28 @@ int train_selftest(struct trainer *t, struct comm *all, struct str *said, struct
 	note_others(t, &calls);
 	describe(t, &calls, &what);
 	uint64_t key = hash_bytes(what.s, what.len, 0);
-	bool known = t->o.self_test == SELF_TEST_AUTO && is_known(key, &what);
+	bool passed = t->o.self_test == SELF_TEST_AUTO && has_passed(key, &what);
 	divide_calls(all, device_gpu(place.local_rank), &calls);
-	bool able = known || selftest_has_blas(), due = !known && able && calls.n;
+	bool able = passed || selftest_has_blas(), due = !passed && able && calls.n;
 	if (due)
 		test(t, &calls, &r, e);
 	else if (!able && t->o.self_test == SELF_TEST_YES)
 		err_set(e, EX_FAILED, "self-test yes needs OpenBLAS, %s", products);
 	int rc = comm_agree(all, e);
-	if (!rc && !known && able)
-		remember(key, &what);
+	if (!rc && !passed && able)
+		save_result(key, &what);
 	if (due)
-		str_printf(said,
+		str_printf(out,
 			"self-test passed: %lld calls of kernels, errors up to %.2g of "
 			"what is allowed (%s), %.2f s",
 			(long long)r.n_calls, r.worst, r.closest, r.seconds);
 	else if (able)
-		str_printf(said, "self-test passed before");
+		str_printf(out, "self-test passed before");
 	else
-		str_printf(
-			said, "self-test left out: OpenBLAS is not here, %s", products);
-	str_printf(said, "; 0x%016llx", (unsigned long long)key);
+		str_printf(out, "self-test left out: OpenBLAS is not here, %s", products);
+	str_printf(out, "; 0x%016llx", (unsigned long long)key);
 	if (!rc)
-		info("%s", said->s);
+		info("%s", out->s);
 	kernel_calls_free(&calls);
 	str_free(&what);
 	return rc;

@@ -5,7 +5,7 @@
 #include <string.h>
 #include <unistd.h>
 
-/* ---- what a run says of itself --------------------------------------------------- */
+/* ---- the description of a run --------------------------------------------------- */
 
 static const char *scheduler_job(void)
 {
@@ -99,7 +99,7 @@ static int open_journal(struct run *r, const struct train_opts *o, const char *c
 	return comm_agree(r->world, e);
 }
 
-/* ---- going on -------------------------------------------------------------------- */
+/* ---- resuming -------------------------------------------------------------------- */
 
 /* The options in a checkpoint: all of them, or those of the model. */
 static int read_config(
@@ -125,12 +125,12 @@ static int find_base(
 	int64_t of_init;
 	bool search = o->resume && !strcmp(o->resume, "auto");
 	if (search) {
-		struct str folder = {0};
-		str_printf(&folder, "%s/checkpoints", o->out);
-		char *newest = ckpt_newest(folder.s, local_sgd_usable, (void *)o, e);
+		struct str dir = {0};
+		str_printf(&dir, "%s/checkpoints", o->out);
+		char *newest = ckpt_newest(dir.s, local_sgd_usable, (void *)o, e);
 		str_puts(path, newest ? newest : "");
 		free(newest);
-		str_free(&folder);
+		str_free(&dir);
 	} else if (o->resume) {
 		str_puts(path, o->resume);
 	}
@@ -382,7 +382,7 @@ int start_agree(struct run *r, struct err *e)
 	return r->error_agreed ? -1 : 0;
 }
 
-/* Collective. What fails in one worker ends all of them. */
+/* Collective. A failure of one worker ends all workers. */
 static int start_all(
 	struct run *r, struct train_opts *o, const char *command, struct err *e)
 {

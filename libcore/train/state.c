@@ -9,8 +9,8 @@
 
 /* ---- saving ---------------------------------------------------------------------- */
 
-/* A checkpoint has the groups of the store, by the same numbers. */
-static void give_rows(
+/* ckpt_write's source of rows: groups have the same numbers in checkpoint and store. */
+static void collect_rows(
 	void *with, int group, int tensor, int64_t row, int64_t n, int to, float *out)
 {
 	struct trainer *t = with;
@@ -51,9 +51,9 @@ static int name_groups(const struct train_opts *o, const char *names[CKPT_MAX_GR
 	return g.n;
 }
 
-/* Is the group in the checkpoint that the run goes on from? One of a run without workers has
- * nothing of local SGD, and what a worker could not send yet is not for one more worker that
- * begins from its checkpoint. */
+/* Is the group loaded from the checkpoint that the run resumes from? A checkpoint without workers
+ * has no groups of local SGD, and a residual is not given to a second worker that resumes from the
+ * same checkpoint. */
 static bool is_resumed(const struct train_opts *o, const struct store_group *g)
 {
 	bool more = o->worker >= o->from_workers;
@@ -62,7 +62,7 @@ static bool is_resumed(const struct train_opts *o, const struct store_group *g)
 }
 
 /* Everything but the hash of the parameters. The caller frees *config and *tensors. */
-static struct ckpt_write what_to_save(
+static struct ckpt_write describe_state(
 	const struct trainer *t, struct str *config, struct ckpt_tensor **tensors)
 {
 	train_config(&t->o, config);
@@ -93,7 +93,7 @@ static struct ckpt_write what_to_save(
 		.tokenizer = &t->data.set->tokenizer,
 		.tensors = *tensors,
 		.n_tensors = t->model.n_tensors,
-		.source = give_rows,
+		.source = collect_rows,
 		.source_threads = store_is_whole(t->store) && !t->d.discrete,
 		.one_writes = t->o.load == LOAD_BROADCAST,
 	};
@@ -153,7 +153,7 @@ int trainer_save_begin(
 	struct str config = {0};
 	struct ckpt_tensor *tensors;
 	double *numbers = NULL;
-	struct ckpt_write w = what_to_save(t, &config, &tensors);
+	struct ckpt_write w = describe_state(t, &config, &tensors);
 	w.path = path;
 	w.info.param_hash = store_hash(t->store);
 	w.with = t;
@@ -190,7 +190,7 @@ int64_t state_file_bytes(const struct trainer *t)
 {
 	struct str config = {0};
 	struct ckpt_tensor *tensors;
-	struct ckpt_write w = what_to_save(t, &config, &tensors);
+	struct ckpt_write w = describe_state(t, &config, &tensors);
 	int64_t n_bytes = ckpt_bytes(&w);
 	free(tensors);
 	str_free(&config);
@@ -251,7 +251,7 @@ void trainer_gather_model(struct trainer *t, struct inference *x)
 /* ---- loading into a run ---------------------------------------------------------- */
 
 /* A run may resume in fp16 that began in another type, or the other way round. */
-static int take_scale(
+static int set_loss_scale(
 	struct trainer *t, const struct ckpt_info *info, const char *path, struct err *e)
 {
 	bool scaled = info->loss_scale >= 0x1p-126 && info->loss_scale <= 0x1p126;
@@ -271,7 +271,7 @@ static int take_scale(
 	return 0;
 }
 
-static void take_numbers(struct trainer *t, const struct ckpt_info *info)
+static void set_progress(struct trainer *t, const struct ckpt_info *info)
 {
 	t->step = info->step;
 	t->samples = info->samples;
@@ -372,9 +372,9 @@ int trainer_load(struct trainer *t, const char *path, bool weights_only, struct 
 			comm_bcast(send, &info, sizeof(info), 0);
 		if (send)
 			comm_bcast(send, &t->loaded_step, sizeof(t->loaded_step), 0);
-		rc = take_scale(t, &info, path, e);
+		rc = set_loss_scale(t, &info, path, e);
 		if (!rc)
-			take_numbers(t, &info);
+			set_progress(t, &info);
 		if (!rc)
 			local_sgd_load(t, c, e);
 		rc = comm_agree(

@@ -241,7 +241,7 @@ static void inject_delay(const struct trainer *t)
 		ranks * (int)max64(1, t->o.edit.workers)));
 }
 
-/* Random windows in place of this step's, allocated; NULL: none are asked for. */
+/* Random windows in place of this step's, allocated; NULL: none are requested. */
 static int32_t *corrupt_batch(const struct trainer *t)
 {
 	int64_t b = t->o.micro_batch,
@@ -324,7 +324,7 @@ void trainer_skip_steps(struct trainer *t, int64_t steps)
 	t->step += steps;
 	t->samples += steps * t->o.batch;
 	t->skipped += steps;
-	if (t->data.next) { /* of a step that will not be */
+	if (t->data.next) { /* of a step that is skipped */
 		loader_end(t->data.loader, t->data.next);
 		fetch_free(t->data.next);
 		t->data.next = NULL;

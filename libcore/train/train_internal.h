@@ -12,10 +12,10 @@
 #include "train/step.h"
 #include "train/train.h"
 
-/* What the ranks of a worker vote for in every step. */
+/* The votes of a worker's ranks in every step. */
 enum vote { VOTE_STOP, VOTE_SAVE, VOTE_WRITTEN, VOTE_MEET };
 
-/* What a step is followed by: all ranks of a worker decide the same. */
+/* Actions after a step; equal on all ranks of a worker. */
 struct decision {
 	bool stop, save, log;
 	bool agreed; /* the parameters are those of all workers */
@@ -23,7 +23,7 @@ struct decision {
 
 /* ---- report.c: the log --------------------------------------------------------------- */
 
-/* What a step costs, read before and after it. */
+/* Counters that are read before and after a step. */
 struct meter {
 	double seconds, waited;
 	int64_t sent, read, written;

@@ -19,7 +19,7 @@ void trainer_warn_no_copy(const struct trainer *t)
 
 /* Collective. The bytes that the ranks of this host need together. With several hosts, every rank
  * counts as the one that needs most. */
-static double of_this_host(struct trainer *t, int64_t mine)
+static double host_bytes(struct trainer *t, int64_t mine)
 {
 	struct comm_place place;
 	int64_t sum = mine, most = comm_max_i64(t->world, mine);
@@ -32,7 +32,7 @@ static double of_this_host(struct trainer *t, int64_t mine)
 
 /* Collective. The bytes that the ranks sharing this rank's GPU need together. With several hosts, or
  * ranks of other workers, every rank counts as the one that needs most. */
-static int64_t of_this_gpu(const struct trainer *t, int64_t mine)
+static int64_t gpu_bytes(const struct trainer *t, int64_t mine)
 {
 	struct comm_place place;
 	struct need {
@@ -56,7 +56,7 @@ static int check_device(const struct trainer *t, struct err *e)
 	char need[NUM_TEXT], has[NUM_TEXT];
 	int64_t mine = plan_on_device(&t->plan), room = t->o.memory;
 	if (!room) { /* the kernels' workspace is allocated already */
-		mine = of_this_gpu(t, mine - DEVICE_WORK_BYTES);
+		mine = gpu_bytes(t, mine - DEVICE_WORK_BYTES);
 		room = t->memory.gpu_free;
 	}
 	if (mine <= room)
@@ -77,15 +77,15 @@ static int check_memory(struct trainer *t, struct err *e)
 {
 	struct comm_place place;
 	char need[NUM_TEXT], has[NUM_TEXT];
-	bool apart = t->d.discrete;
-	int64_t available = memory_available(), limit = apart ? 0 : t->o.memory;
+	bool discrete = t->d.discrete;
+	int64_t available = memory_available(), limit = discrete ? 0 : t->o.memory;
 	int64_t mine = plan_total(&t->plan) - t->plan.copy_bytes -
-		       (apart ? plan_on_device(&t->plan) : 0);
+		       (discrete ? plan_on_device(&t->plan) : 0);
 	int64_t most = comm_max_i64(t->world, mine);
-	double bytes = of_this_host(t, mine);
-	double copy = of_this_host(t, t->plan.copy_bytes);
+	double bytes = host_bytes(t, mine);
+	double copy = host_bytes(t, t->plan.copy_bytes);
 	comm_place(&place);
-	if (apart && check_device(t, e))
+	if (discrete && check_device(t, e))
 		return -1;
 	if (limit && most > limit)
 		return err_set(e, EX_FAILED,
@@ -224,7 +224,7 @@ static void open_compute(struct trainer *t)
 }
 
 /* The bytes that this rank may use; on a GPU, with the workspace that its kernels already have. */
-static int64_t limit_of(const struct trainer *t)
+static int64_t memory_limit(const struct trainer *t)
 {
 	struct comm_place place;
 	if (t->d.discrete && !t->o.memory)
@@ -238,7 +238,7 @@ static int64_t limit_of(const struct trainer *t)
 static void make_plan(struct trainer *t)
 {
 	bool search = t->o.recompute == RECOMPUTE_AUTO;
-	int64_t limit = limit_of(t);
+	int64_t limit = memory_limit(t);
 	if (search)
 		t->o.recompute = RECOMPUTE_NONE;
 	for (;; t->o.recompute++) {
