@@ -15,13 +15,14 @@ static const char *cpu_only_option(const struct train_opts *o)
 		const char *what;
 	} some[] = {
 		{o->edit.workers > 0 && o->offload != OFFLOAD_NONE,
-			"--edit-workers with --offload is for CPUs, for now"},
+			"--edit-workers with --offload is supported on CPUs only"},
 		{o->offload_to,
 			"--offload-to is for CPUs, and what a GPU offloads goes to "
 			"the memory of its host"},
 		{m->dim / max64(1, m->heads) > MOST_HEAD,
 			"heads of more than 256 channels (dim / heads) are for CPUs"},
-		{m->dim > MOST_DIM, "a --dim of more than 32768 is for CPUs"},
+		{m->dim > MOST_DIM,
+			"a --dim of more than 32768 is supported on CPUs only"},
 	};
 	for (size_t i = 0; i < ARRAY_LEN(some); i++)
 		if (some[i].asked)
