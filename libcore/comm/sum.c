@@ -14,15 +14,25 @@
 
 enum phase { EXCHANGE, GATHER, DONE };
 
+/* Segments of a piece: with more of them the queue's buffers are smaller; and the fewest floats of
+ * one, so that messages are long enough for a network. */
+enum { MAX_SEGMENTS = 16, MIN_SEGMENT = 1 << 16 };
+
 struct tree_sum {
 	struct sum_call call;
 	const struct sum_plan *plan;
 	struct comm *c;
 	enum phase phase;
 	uint64_t seq;
-	int tag;		       /* of the gather */
-	struct comm_requests requests; /* without shared memory */
-	float *received;	       /* in the scratch, behind what was packed */
+	int tag; /* of its messages, which are sent in the same order on all ranks */
+	/* Without shared memory. Segments are numbered from `first_segment` in the queue. */
+	uint64_t first_segment;
+	int begun, summed;
+	struct {
+		struct comm_requests requests;
+		float *received; /* in the queue's buffer, behind what was packed */
+	} segment[SUM_BUFFERS];
+	struct comm_requests gather;
 };
 
 /* ---- pieces ---------------------------------------------------------------------- */
@@ -33,6 +43,13 @@ void sum_share(struct sum_plan *p)
 	p->before = xcalloc((size_t)p->c->size, sizeof(*p->before));
 	for (int r = 0; r < p->c->size; r++)
 		p->before[r] = p->sharers[p->wants[r]]++;
+	int64_t first, longest = 1;
+	for (int r = 0; r < p->c->size; r++)
+		longest = max64(longest, sum_piece(p, r, &first));
+	if (!p->segment)
+		p->segment =
+			max64(MIN_SEGMENT, round_up(ceil_div(longest, MAX_SEGMENTS), 16));
+	p->n_segments = (int)ceil_div(longest, p->segment);
 }
 
 void sum_unshare(struct sum_plan *p)
@@ -56,18 +73,26 @@ static bool is_whole(const struct sum_plan *p)
 	return p->n_shards == 1 && p->shard[0].n_runs == 1;
 }
 
-/* Receive buffers for the nodes of other ranks, and send buffers where this rank's floats are not
- * contiguous. */
-int64_t sum_scratch(const struct sum_plan *p, const struct sum_nodes *nodes)
+/* The number of floats in segment k of a rank's piece, and its offset *first in the packed shard. */
+static int64_t sum_segment(const struct sum_plan *p, int rank, int k, int64_t *first)
 {
-	int64_t first, own = sum_piece(p, p->c->rank, &first), n = 0;
+	int64_t piece, n = sum_piece(p, rank, &piece), at = min64(n, k * p->segment);
+	*first = piece + at;
+	return min64(n - at, p->segment);
+}
+
+/* Receive buffers for the nodes of other ranks, and send buffers where this rank's floats are not
+ * contiguous, of a segment. The first segments are the longest. */
+int64_t sum_buffer_floats(const struct sum_plan *p, const struct sum_nodes *nodes)
+{
+	int64_t first, own = sum_segment(p, p->c->rank, 0, &first), n = 0;
 	const struct sum_nodes *mine = &nodes[p->c->rank];
 	bool packs = !is_whole(p) || mine->n > 1;
 	for (int r = 0; r < p->c->size; r++) {
 		bool me = r == p->c->rank;
 		n += !me ? nodes[r].n * own : 0;
 		if (me ? !is_whole(p) : packs)
-			n += mine->n * sum_piece(p, r, &first);
+			n += mine->n * sum_segment(p, r, 0, &first);
 	}
 	return n;
 }
@@ -120,15 +145,16 @@ static float *buffer_of(const struct tree_sum *s, int rank, int buffer)
 	       buffer * s->plan->shard[0].n;
 }
 
-/* The sorted parts of this rank's piece: received nodes of others, and its own, packed at the
- * beginning of the scratch memory or in their buffers. To be freed by the caller. */
-static struct tree_part *find_parts(struct tree_sum *s, int *n_parts)
+/* The sorted parts of `len` floats of this rank's piece, from float `first` of its shard: received
+ * nodes of others, and its own, packed at the beginning of `packed` or in their buffers. To be freed
+ * by the caller. */
+static struct tree_part *find_parts(struct tree_sum *s, int64_t first, int64_t len,
+	float *packed, float *received, int *n_parts)
 {
 	struct comm *c = s->c;
-	const struct sum_plan *p = s->plan;
-	int64_t first, len = sum_piece(p, c->rank, &first);
-	float *received = s->received, *packed = s->call.scratch;
+	int64_t piece;
 	int n = 0, total = s->call.n_extra;
+	sum_piece(s->plan, c->rank, &piece);
 	for (int r = 0; r < c->size; r++)
 		total += s->call.nodes[r].n;
 	struct tree_part *parts = xcalloc((size_t)total + 1, sizeof(*parts));
@@ -138,14 +164,14 @@ static struct tree_part *find_parts(struct tree_sum *s, int *n_parts)
 			float *whole = buffer_of(s, r, of->buffer[i]);
 			float **from = r == c->rank ? &packed : &received;
 			parts[n] = (struct tree_part){of->node[i], mat(*from, 1, len)};
-			if (whole && is_whole(p))
+			if (whole && is_whole(s->plan))
 				parts[n].x.p = whole + first;
 			else
 				*from += len;
 		}
 	}
 	for (int i = 0; i < s->call.n_extra; i++)
-		parts[n++] = s->call.extra[i];
+		tree_cut(&s->call.extra[i], 1, first - piece, len, &parts[n++]);
 	tree_sort(parts, n);
 	*n_parts = n;
 	return parts;
@@ -159,14 +185,14 @@ static void put(struct device *d, float *to, const float *from, int64_t len)
 		d->k->copy(d, mat(to, 1, len), mat((float *)from, 1, len));
 }
 
-/* Writes the root of this piece to this rank's result, and with shared memory to every rank's. */
-static void finish_root(struct tree_sum *s, const struct tree_part *parts, int n_parts)
+/* Writes the root of these floats to this rank's result, and with shared memory to every rank's. */
+static void finish_root(struct tree_sum *s, const struct tree_part *parts, int n_parts,
+	int64_t first, int64_t len)
 {
 	struct comm *c = s->c;
 	struct device *d = s->plan->d;
 	struct tree_node root = {s->plan->levels, 0};
 	struct tree_part *block = xcalloc((size_t)n_parts + 1, sizeof(*block));
-	int64_t first, len = sum_piece(s->plan, c->rank, &first);
 	for (int64_t from = 0; from < len; from += d->sum_block) {
 		int64_t n = min64(d->sum_block, len - from);
 		int next = 0;
@@ -184,25 +210,43 @@ static void finish_root(struct tree_sum *s, const struct tree_part *parts, int n
 	free(block);
 }
 
-static void finish_piece(struct tree_sum *s)
+/* Adds the nodes of `len` floats of this rank's piece, from float `first` of its shard. */
+static void finish_floats(
+	struct tree_sum *s, int64_t first, int64_t len, float *packed, float *received)
 {
 	int n_parts;
-	struct tree_part *parts = find_parts(s, &n_parts);
+	int64_t piece;
+	struct tree_part *parts = find_parts(s, first, len, packed, received, &n_parts);
+	sum_piece(s->plan, s->c->rank, &piece);
 	if (s->call.take)
-		s->call.take(s->call.with, parts, n_parts);
+		s->call.take(s->call.with, parts, n_parts, first - piece, len);
 	else
-		finish_root(s, parts, n_parts);
+		finish_root(s, parts, n_parts, first, len);
 	free(parts);
+}
+
+/* The whole piece, in shared memory, in a group of one rank or in a plan. */
+static void finish_piece(struct tree_sum *s)
+{
+	int64_t first, len = sum_piece(s->plan, s->c->rank, &first);
+	float *planned = s->c->planned ? s->call.queue->buffer[0] : NULL;
+	finish_floats(s, first, len, planned, planned);
 }
 
 /* ---- by messages ----------------------------------------------------------------- */
 
-/* This rank's nodes of the piece of `rank`, contiguous: in place, or packed to *room. */
-static const float *packed_for(struct tree_sum *s, int rank, float **room)
+static float *buffer_of_segment(const struct tree_sum *s, int k)
+{
+	uint64_t number = s->first_segment + (uint64_t)k;
+	return s->call.queue->buffer[number % SUM_BUFFERS];
+}
+
+/* This rank's nodes of segment k of `rank`, contiguous: in place, or packed to *room. */
+static const float *packed_for(struct tree_sum *s, int rank, int k, float **room)
 {
 	const struct sum_plan *p = s->plan;
 	const struct sum_nodes *mine = &s->call.nodes[s->c->rank];
-	int64_t first, len = sum_piece(p, rank, &first);
+	int64_t first, len = sum_segment(p, rank, k, &first);
 	if (is_whole(p) && (mine->n == 1 || rank == s->c->rank))
 		return s->call.buffer[mine->buffer[0]] + p->shard[0].run[0].at + first;
 	const float *begin = *room;
@@ -212,33 +256,57 @@ static const float *packed_for(struct tree_sum *s, int rank, float **room)
 	return begin;
 }
 
-static void begin_exchange(struct tree_sum *s)
+static void begin_segment(struct tree_sum *s, int k)
 {
 	struct comm *c = s->c;
 	const struct sum_plan *p = s->plan;
 	const struct sum_nodes *mine = &s->call.nodes[c->rank];
-	int64_t first, own = sum_piece(p, c->rank, &first);
-	float *room = s->call.scratch;
+	struct comm_requests *requests = &s->segment[k % SUM_BUFFERS].requests;
+	int64_t first, own = sum_segment(p, c->rank, k, &first);
+	float *room = buffer_of_segment(s, k);
 	if (mine->n && own && !is_whole(p))
-		packed_for(s, c->rank, &room);
+		packed_for(s, c->rank, k, &room);
 	for (int i = 1; i < c->size; i++) {
 		int r = (c->rank + i) % c->size;
-		int64_t len = sum_piece(p, r, &first);
+		int64_t len = sum_segment(p, r, k, &first);
 		if (mine->n && len)
-			comm_send(&s->requests, packed_for(s, r, &room),
-				mine->n * len * (int64_t)sizeof(float), r,
-				TAG_SUM_EXCHANGE);
+			comm_send(requests, packed_for(s, r, k, &room),
+				mine->n * len * (int64_t)sizeof(float), r, s->tag);
 	}
-	s->received = room;
+	s->segment[k % SUM_BUFFERS].received = room;
 	for (int r = 0; r < c->size; r++) {
 		int64_t n = s->call.nodes[r].n * own;
 		if (r == c->rank)
 			continue;
-		comm_recv(&s->requests, room, n * (int64_t)sizeof(float), r,
-			TAG_SUM_EXCHANGE);
+		comm_recv(requests, room, n * (int64_t)sizeof(float), r, s->tag);
 		room += n;
 	}
-	comm_start(&s->requests);
+	comm_start(requests);
+}
+
+static void finish_segment(struct tree_sum *s, int k)
+{
+	int64_t first, len = sum_segment(s->plan, s->c->rank, k, &first);
+	finish_floats(s, first, len, buffer_of_segment(s, k),
+		s->segment[k % SUM_BUFFERS].received);
+}
+
+/* Begins segments as buffers become free, and adds those that have arrived, in the queue's order.
+ * Returns whether all are added. */
+static bool exchange(struct tree_sum *s)
+{
+	struct sum_queue *q = s->call.queue;
+	for (;;) {
+		while (s->begun < s->plan->n_segments &&
+			s->first_segment + (uint64_t)s->begun < q->added + SUM_BUFFERS)
+			begin_segment(s, s->begun++);
+		if (s->summed == s->begun ||
+			s->first_segment + (uint64_t)s->summed != q->added ||
+			!comm_test(&s->segment[s->summed % SUM_BUFFERS].requests))
+			return s->summed == s->plan->n_segments;
+		finish_segment(s, s->summed++);
+		q->added++;
+	}
 }
 
 /* Sends this rank's piece to the ranks with the same shard, and receives theirs. Sends are first, see
@@ -253,15 +321,23 @@ static void begin_gather(struct tree_sum *s)
 		int64_t first, len = sum_piece(p, r, &first);
 		if (p->wants[r] != p->wants[c->rank])
 			continue;
-		comm_send(&s->requests, s->call.result + at,
-			mine * (int64_t)sizeof(float), r, s->tag);
-		comm_recv(&s->requests, s->call.result + first,
+		comm_send(&s->gather, s->call.result + at, mine * (int64_t)sizeof(float),
+			r, s->tag);
+		comm_recv(&s->gather, s->call.result + first,
 			len * (int64_t)sizeof(float), r, s->tag);
 	}
-	comm_start(&s->requests);
+	comm_start(&s->gather);
 }
 
 /* ---- progress -------------------------------------------------------------------- */
+
+/* Takes the next numbers of the queue. */
+static void join_queue(struct tree_sum *s)
+{
+	struct sum_queue *q = s->call.queue;
+	s->first_segment = q->joined;
+	q->joined += (uint64_t)s->plan->n_segments;
+}
 
 /* With shared memory, a rank first posts that its nodes are complete, then that its piece is written
  * to all ranks. */
@@ -271,7 +347,7 @@ static void enter(struct tree_sum *s, enum phase phase)
 		comm_shared_post(
 			s->call.shared, s->call.slot, 2 * s->seq + (uint64_t)phase);
 	else if (phase == EXCHANGE)
-		begin_exchange(s);
+		join_queue(s);
 	else if (!s->call.take)
 		begin_gather(s);
 	s->phase = phase;
@@ -283,14 +359,15 @@ static bool phase_reached(struct tree_sum *s)
 	if (s->call.shared)
 		return comm_shared_all_posted(
 			s->call.shared, s->call.slot, 2 * s->seq + (uint64_t)s->phase);
-	return comm_test(&s->requests);
+	return s->phase == EXCHANGE ? exchange(s) : comm_test(&s->gather);
 }
 
 static void poll_sum(void *with)
 {
 	struct tree_sum *s = with;
 	if (s->phase == EXCHANGE && phase_reached(s)) {
-		finish_piece(s);
+		if (s->call.shared)
+			finish_piece(s);
 		enter(s, GATHER);
 	}
 	if (s->phase == GATHER && phase_reached(s))
@@ -310,6 +387,17 @@ static void wait_for(struct tree_sum *s)
 	comm_wait_for(s->c, is_done, s, &what);
 }
 
+/* In a plan, which counts bytes, in the order of the real sum. */
+static void plan_messages(struct tree_sum *s)
+{
+	join_queue(s);
+	for (int k = 0; k < s->plan->n_segments; k++)
+		begin_segment(s, k);
+	s->call.queue->added = s->call.queue->joined;
+	if (!s->call.take)
+		begin_gather(s);
+}
+
 struct tree_sum *tree_sum_begin(const struct sum_call *call)
 {
 	struct comm *c = call->plan->c;
@@ -318,15 +406,13 @@ struct tree_sum *tree_sum_begin(const struct sum_call *call)
 	*s = (struct tree_sum){.call = *call, .plan = call->plan, .c = c};
 	s->seq = ++c->seq;
 	/* Fewer sums than tags are in flight: at most one for each bucket. */
-	s->tag =
-		COMM_TAG(SUM_GATHER, (int64_t)(c->n_sums++ % COMM_TAG_COUNT(SUM_GATHER)));
-	s->requests.c = c;
+	s->tag = COMM_TAG(SUM, (int64_t)(c->n_sums++ % COMM_TAG_COUNT(SUM)));
+	s->gather.c = c;
+	for (int i = 0; i < SUM_BUFFERS; i++)
+		s->segment[i].requests.c = c;
 	if (c->size == 1 || c->planned) {
-		if (c->size > 1) { /* counts bytes, in the order of the real sum */
-			begin_exchange(s);
-			if (!call->take)
-				begin_gather(s);
-		}
+		if (c->size > 1)
+			plan_messages(s);
 		finish_piece(s);
 		s->phase = DONE;
 		return s;
@@ -353,6 +439,8 @@ void tree_sum_end(struct tree_sum *s)
 		wait_for(s);
 		comm_background_end(poll_sum, s);
 	}
-	comm_requests_free(&s->requests);
+	for (int i = 0; i < SUM_BUFFERS; i++)
+		comm_requests_free(&s->segment[i].requests);
+	comm_requests_free(&s->gather);
 	free(s);
 }

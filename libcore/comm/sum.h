@@ -39,9 +39,11 @@ struct sum_plan {
 	int n_shards;
 	const int *wants; /* [size]: the shard that each rank receives */
 	int levels;	  /* of the tree */
+	int64_t segment;  /* floats; 0: sum_share() chooses */
 	/* set by sum_share(): */
-	int *sharers; /* [n_shards]: the number of ranks that receive the shard */
-	int *before;  /* [size]: how many ranks with the same shard precede this one */
+	int n_segments; /* of the longest piece */
+	int *sharers;	/* [n_shards]: the number of ranks that receive the shard */
+	int *before;	/* [size]: how many ranks with the same shard precede this one */
 };
 
 /* Completes the plan for all its sums; and frees that memory. */
@@ -50,8 +52,21 @@ void sum_unshare(struct sum_plan *p);
 
 /* The number of floats in a rank's piece, and its offset *first in the packed shard. */
 int64_t sum_piece(const struct sum_plan *p, int rank, int64_t *first);
-/* The number of floats of scratch memory that messages need. */
-int64_t sum_scratch(const struct sum_plan *p, const struct sum_nodes *nodes);
+
+/*
+ * Messages are exchanged a segment of the piece at a time. The sums of a group begin their segments
+ * in one queue, and share its buffers: while one segment is added, the next one is under way.
+ */
+enum { SUM_BUFFERS = 2 };
+
+struct sum_queue {
+	float *buffer
+		[SUM_BUFFERS];	/* of sum_buffer_floats() floats, for the largest of the sums */
+	uint64_t joined, added; /* segments, so far */
+};
+
+/* The number of floats that a buffer needs for such a sum; 0 in a group of one rank. */
+int64_t sum_buffer_floats(const struct sum_plan *p, const struct sum_nodes *nodes);
 
 struct sum_call {
 	const struct sum_plan *plan;
@@ -61,11 +76,13 @@ struct sum_call {
 	const struct tree_part *extra;
 	int n_extra;
 	/* Receives the sum of this rank's shard, packed; may be its only buffer. With `take`,
-	 * nothing is added: the function is called with the sorted parts of this rank's piece. */
+	 * nothing is added: the function is called with the sorted parts of floats
+	 * [first, first + len) of this rank's piece, for one segment after another. */
 	float *result;
-	void (*take)(void *with, const struct tree_part *parts, int n_parts);
+	void (*take)(void *with, const struct tree_part *parts, int n_parts,
+		int64_t first, int64_t len);
 	void *with;
-	float *scratch; /* sum_scratch() floats, for messages */
+	struct sum_queue *queue; /* of the group, for messages */
 	/* Instead of messages, with one shard: rank r's buffer b begins at float from[r] + b * n of
 	 * its shared memory; no other sum in progress uses this slot. */
 	const struct comm_shared *shared;

@@ -12,8 +12,7 @@
 /* name, number of tags */
 #define COMM_TAGS(TAG)                                                                   \
 	TAG(SENDRECV, 1)       /* mpi.c: the collective */                               \
-	TAG(SUM_EXCHANGE, 1)   /* sum.c: nodes, to the rank that adds them */            \
-	TAG(SUM_GATHER, 16384) /* the sums: these begin in any order */                  \
+	TAG(SUM, 16384)	       /* sum.c: one for each sum in flight */                   \
 	TAG(NOTIFY, 1)	       /* notify.c */                                            \
 	TAG(WATCHDOG, 1)       /* watchdog.c */                                          \
 	TAG(LOADER, 2)	   /* data/loader.c: batches of tokens, one for each fetch */    \

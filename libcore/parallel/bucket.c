@@ -200,7 +200,8 @@ static void make_plan(struct store *s, struct bucket *b)
 		.shard = b->shard,
 		.n_shards = s->own->n_shards,
 		.wants = wants,
-		.levels = leaf_levels(&b->shape)};
+		.levels = leaf_levels(&b->shape),
+		.segment = s->c.sum_segment};
 	sum_share(&b->plan);
 	b->nodes = xcalloc((size_t)n, sizeof(*b->nodes));
 }
@@ -276,8 +277,10 @@ void buckets_free(struct store *s)
 			free(b->nodes[k].node);
 			free(b->nodes[k].buffer);
 		}
-		for (int u = 0; u < 2; u++)
+		for (int u = 0; u < 2; u++) {
 			free(b->turn_buffer[u]);
+			free(b->round_node[u]);
+		}
 		free(b->entry);
 		free(b->shard);
 		sum_unshare(&b->plan);

@@ -62,18 +62,33 @@ static void place_buffers(struct bucket *b, struct arena *a)
 		b->buffer[i] = arena_floats(a, b->n);
 }
 
-/* By turns: the shard's sum, and its stack of micro-batches. */
+static bool is_power_of_2(int n)
+{
+	return (n & (n - 1)) == 0;
+}
+
+/* The tree of a step by turns, whose leaves are rounds: of a power of two of micro-batches, or else
+ * their micro-batches. */
+static int rounds_depth(const struct microbatches *mb)
+{
+	return tree_depth(0, is_power_of_2(mb->ranks) ? ceil_div(mb->n_micro, mb->ranks)
+						      : mb->n_micro);
+}
+
+/* By turns: the shard's sum, and the stack of the rounds of its piece, whose first node is in the
+ * place of the sum. */
 static void place_sums(const struct store *s, struct bucket *b, struct arena *a)
 {
 	int64_t first, piece = sum_piece(&b->plan, b->c->rank, &first);
-	int depth = tree_depth(0, s->c.microbatches.n_micro);
+	int depth = rounds_depth(&s->c.microbatches);
 	b->g = arena_floats(a, b->shard[s->own->shard].n);
 	for (int u = 0; u < n_uses(b); u++) {
 		if (!b->turn_buffer[u])
 			b->turn_buffer[u] =
 				xcalloc((size_t)depth, sizeof(*b->turn_buffer[u]));
 		for (int i = 0; i < depth; i++)
-			b->turn_buffer[u][i] = arena_floats(a, piece);
+			b->turn_buffer[u][i] =
+				u || i ? arena_floats(a, piece) : b->g + first;
 	}
 }
 
@@ -86,20 +101,62 @@ static void place_leases(struct store *s, struct arena *a)
 	}
 }
 
+/* The first unit and the last, in which are the embedding and the output layer, have their leaves in
+ * one place: in a backward, the first one's are written when the last one's are long reduced. But
+ * leaves of a tied weight are written in both. */
+static int lease_place(const struct store *s, int unit, int turn)
+{
+	int place = unit_place(s, unit, turn);
+	for (int i = 0; i < s->c.n_tensors && place == PLACE_LAST; i++)
+		if (s->c.tensors[i].uses > 1)
+			return PLACE_LAST;
+	return place == PLACE_LAST ? PLACE_FIRST : place;
+}
+
 /* The largest unit of each place determines its floats. */
 static void size_leases(struct store *s)
 {
 	int64_t *n = xcalloc((size_t)n_units(s), sizeof(*n));
 	for (int i = 0; i < s->own->n_buckets; i++) {
 		const struct bucket *b = &s->own->bucket[i];
-		n[b->first_unit] += b->n_buffers * b->n + b->n_scratch;
+		n[b->first_unit] += b->n_buffers * b->n;
 	}
 	for (int u = 0; u < n_units(s); u++)
 		for (int turn = 0; turn < 2; turn++) {
-			struct lease *l = &s->own->lease[unit_place(s, u, turn)];
+			struct lease *l = &s->own->lease[lease_place(s, u, turn)];
 			l->n = max64(l->n, n[u]);
 		}
 	free(n);
+}
+
+/* One queue for each group that exchanges messages, with buffers for the largest bucket. */
+static void make_queues(struct store *s)
+{
+	struct store_own *o = s->own;
+	o->queue = xcalloc((size_t)o->n_buckets, sizeof(*o->queue));
+	for (int i = 0; i < o->n_buckets; i++) {
+		struct bucket *b = &o->bucket[i];
+		int k = 0;
+		while (k < o->n_queues && o->queue[k].c != b->c)
+			k++;
+		struct group_queue *q = &o->queue[k];
+		q->c = b->c;
+		o->n_queues = k == o->n_queues ? k + 1 : o->n_queues;
+		b->queue = &q->sums;
+		if (b->c->size > 1 && !(b->c->planned ? is_shared(s, b) : !!b->shared))
+			q->n = max64(q->n,
+				round_up(sum_buffer_floats(&b->plan, b->nodes), 16));
+	}
+}
+
+static int64_t place_queues(struct store *s, struct arena *a)
+{
+	size_t before = a->used_bytes;
+	for (int i = 0; i < s->own->n_queues; i++)
+		for (int k = 0; k < SUM_BUFFERS; k++)
+			s->own->queue[i].sums.buffer[k] =
+				arena_floats(a, s->own->queue[i].n);
+	return (int64_t)(a->used_bytes - before);
 }
 
 /* Places the buffers that are not shared with other ranks. */
@@ -115,15 +172,13 @@ static void place_private(struct store *s, struct arena *a)
 				place_buffers(b, a);
 			b->g = o->n_shards > 1 ? arena_floats(a, b->shard[o->shard].n)
 					       : b->buffer[0];
-			b->scratch = b->shared || (b->c->planned && is_shared(s, b))
-					     ? b->buffer[0] /* not used */
-					     : arena_floats(a, b->n_scratch);
 		}
 		if (b->tied)
 			b->other = arena_floats(a, b->shard[o->shard].n);
 	}
 	if (s->c.microbatches.by_turns)
 		place_leases(s, a);
+	s->bytes.buffers = place_queues(s, a);
 }
 
 /* One shared memory for each group; its ranks exchange the offsets of their buffers. */
@@ -196,18 +251,15 @@ void grads_open(struct store *s, bool measuring)
 {
 	struct store_own *o = s->own;
 	struct arena size;
-	int64_t scratch = 0, whole = 0;
+	int64_t whole = 0;
 	for (int i = 0; i < o->n_buckets; i++) {
 		struct bucket *b = &o->bucket[i];
 		set_nodes(s, b, b->by_use ? 0 : -1, 0);
 		b->buffer = xcalloc((size_t)b->n_buffers, sizeof(*b->buffer));
-		if (b->c->size > 1)
-			b->n_scratch = round_up(sum_scratch(&b->plan, b->nodes), 16);
-		if (!is_shared(s, b))
-			scratch += b->n_scratch;
 	}
 	if (!measuring)
 		open_shared(s);
+	make_queues(s);
 	if (s->c.microbatches.by_turns)
 		size_leases(s);
 	arena_measure(&size, "gradients");
@@ -215,8 +267,6 @@ void grads_open(struct store *s, bool measuring)
 	for (int i = 0; i < o->n_shared; i++)
 		whole += o->shared[i]->n_bytes[o->shared[i]->c->rank];
 	whole += (int64_t)size.peak_bytes;
-	s->bytes.buffers =
-		s->c.microbatches.by_turns ? 0 : scratch * (int64_t)sizeof(float);
 	s->bytes.grads = whole - s->bytes.buffers;
 	if (measuring) {
 		o->grad_memory = size;
@@ -234,6 +284,7 @@ void grads_close(struct store *s)
 	for (int i = 0; i < s->own->n_buckets; i++)
 		free(s->own->bucket[i].from);
 	free(s->own->shared);
+	free(s->own->queue);
 	device_arena_release(s->c.device, &s->own->grad_memory);
 }
 
@@ -268,8 +319,8 @@ static void take_lease(struct store *s, int unit)
 		if (o->lease[i].unit == unit && o->lease[i].open)
 			return;
 	int *turn = unit < s->c.n_units ? &o->turn : &o->tile_turn;
-	struct lease *l = &o->lease[unit_place(s, unit, *turn)];
-	if (unit_place(s, unit, 0) != unit_place(s, unit, 1))
+	struct lease *l = &o->lease[lease_place(s, unit, *turn)];
+	if (lease_place(s, unit, 0) != lease_place(s, unit, 1))
 		*turn = !*turn;
 	for (int i = 0; i < o->n_buckets;
 		i++) /* of this unit in the last round, and of the unit before */
@@ -286,8 +337,6 @@ static void take_lease(struct store *s, int unit)
 			continue;
 		for (int k = 0; k < b->n_buffers; k++, at += b->n)
 			b->buffer[k] = at;
-		b->scratch = at;
-		at += b->n_scratch;
 		empty_stacks(b);
 	}
 }
@@ -354,36 +403,74 @@ static void check_nodes(const struct bucket *b)
 	}
 }
 
-/* By turns: pushes the sum of each micro-batch on the stack of its use, a block of floats at a time. */
-static void push_sums(void *with, const struct tree_part *parts, int n_parts)
+/* The nodes of a round's micro-batches in one use, of all ranks. */
+static int nodes_of_round(const struct store *s, const struct bucket *b, int use,
+	int64_t round, struct tree_node nodes[static TREE_MAX_NODES])
+{
+	const struct microbatches *mb = &s->c.microbatches;
+	int64_t first = round * mb->ranks;
+	int64_t end = is_power_of_2(mb->ranks) ? first + mb->ranks
+					       : min64(first + mb->ranks, mb->n_micro);
+	int n = tree_nodes(first, end, nodes);
+	for (int i = 0; i < n; i++) {
+		const int64_t at[N_LEAF_AXES] = {[LEAF_USE] = use,
+			[LEAF_MICRO] = nodes[i].index << nodes[i].level};
+		int level = nodes[i].level + leaf_micro_level(&b->shape);
+		nodes[i] = (struct tree_node){level, leaf_index(&b->shape, at) >> level};
+	}
+	return n;
+}
+
+/* Sets the nodes of the next round: those that the ranks contribute, and those of their sums. */
+static void begin_round(struct store *s, struct bucket *b, int use)
+{
+	int64_t round = b->round[use > 0 ? use : 0]++;
+	set_nodes(s, b, use, round);
+	for (int u = 0; u < n_uses(b); u++) {
+		b->round_node[u] = xrealloc(
+			b->round_node[u], TREE_MAX_NODES * sizeof(*b->round_node[u]));
+		b->n_round_nodes = nodes_of_round(s, b, u, round, b->round_node[u]);
+	}
+}
+
+/* Pushes the sum of these parts in node `of` on the stack of a use; `from`, `n`: floats of the piece. */
+static void push_sum(struct bucket *b, int use, struct tree_stack *stack,
+	struct tree_node of, struct mat sum, int64_t from)
+{
+	struct device *d = b->plan.d;
+	float **buffer = b->turn_buffer[use];
+	int top = b->plan.levels - (n_uses(b) > 1);
+	d->k->copy(d, mat(buffer[stack->n] + from, 1, sum.cols), sum);
+	int merges = leaf_push_node(stack, &b->shape, top, of);
+	for (int i = stack->n + merges - 1; merges > 0; merges--, i--) {
+		struct mat left = mat(buffer[i - 1] + from, 1, sum.cols);
+		d->k->add(d, left, left, mat(buffer[i] + from, 1, sum.cols));
+	}
+}
+
+/* By turns: pushes the sums of a round on the stacks of its uses, a block of floats at a time. */
+static void push_sums(void *with, const struct tree_part *parts, int n_parts,
+	int64_t first, int64_t len)
 {
 	struct bucket *b = with;
-	struct tree_stack before[2] = {b->turns[0], b->turns[1]};
 	struct device *d = b->plan.d;
-	int level = leaf_micro_level(&b->shape), top = b->plan.levels - (n_uses(b) > 1);
 	struct tree_part *block = xcalloc((size_t)n_parts + 1, sizeof(*block));
-	int64_t first, len = sum_piece(&b->plan, b->c->rank, &first);
 	for (int64_t from = 0; from < len; from += d->sum_block) {
 		int64_t n = min64(d->sum_block, len - from);
 		int next = 0;
 		tree_cut(parts, n_parts, from, n, block);
-		memcpy(b->turns, before, sizeof(before));
-		while (next < n_parts) {
-			const struct tree_node *leaf = &parts[next].node;
-			struct tree_node micro = {
-				level, (leaf->index << leaf->level) >> level};
-			int use = (int)(micro.index >> (top - level));
-			float **buffer = b->turn_buffer[use];
-			struct tree_stack *stack = &b->turns[use];
-			struct mat sum = tree_add(
-				d, block, n_parts, &next, micro, (struct mat){0});
-			d->k->copy(d, mat(buffer[stack->n] + from, 1, n), sum);
-			int merges = leaf_push_node(stack, &b->shape, top, micro);
-			for (int i = stack->n + merges - 1; merges > 0; merges--, i--) {
-				struct mat left = mat(buffer[i - 1] + from, 1, n);
-				d->k->add(d, left, left, mat(buffer[i] + from, 1, n));
+		for (int u = 0; u < n_uses(b); u++) {
+			b->turns[u] = b->turns_before[u];
+			for (int i = 0; i < b->n_round_nodes; i++) {
+				struct tree_node of = b->round_node[u][i];
+				struct mat sum = tree_add(
+					d, block, n_parts, &next, of, (struct mat){0});
+				if (sum.p)
+					push_sum(b, u, &b->turns[u], of, sum,
+						first + from);
 			}
 		}
+		BUG_ON(next != n_parts);
 	}
 	free(block);
 }
@@ -392,6 +479,7 @@ static void begin_sum(struct store *s, struct bucket *b)
 {
 	bool turns = s->c.microbatches.by_turns;
 	end_sum(b);
+	memcpy(b->turns_before, b->turns, sizeof(b->turns));
 	if (!b->c->planned)
 		check_nodes(b);
 	const struct sum_call call = {.plan = &b->plan,
@@ -400,7 +488,7 @@ static void begin_sum(struct store *s, struct bucket *b)
 		.take = turns ? push_sums : NULL,
 		.with = b,
 		.result = b->g,
-		.scratch = b->scratch,
+		.queue = b->queue,
 		.shared = b->shared,
 		.from = b->from,
 		.slot = b->slot};
@@ -420,8 +508,7 @@ void store_reduce_use(struct store *s, int unit, int use, bool last)
 		if (deferred)
 			continue;
 		if (s->c.microbatches.by_turns) {
-			set_nodes(s, b, b->by_use ? use : -1,
-				b->round[b->by_use ? use : 0]++);
+			begin_round(s, b, b->by_use ? use : -1);
 			begin_sum(s, b);
 		} else if (last && --b->units_left == 0) {
 			begin_sum(s, b);
@@ -456,7 +543,7 @@ static void finish_turns(struct bucket *b)
 		.extra = b->turn_nodes,
 		.n_extra = n,
 		.result = b->g,
-		.scratch = b->scratch};
+		.queue = b->queue};
 	b->sum = tree_sum_begin(&call);
 }
 

@@ -92,6 +92,7 @@ struct store_config {
 	struct store_groups groups; /* store_open() adds the parameters to an empty one */
 	bool flat; /* shards a unit's tensors as one vector (FSDP1), else each tensor */
 	int64_t bucket_bytes; /* gradients are reduced in buckets of at least this */
+	int64_t sum_segment;  /* floats that ranks exchange at once in a sum; 0: the default */
 	enum reshard reshard;
 	bool tile; /* each slice of a tile is a unit by itself, see store_tile() */
 	/* The type in which operands are gathered: DT_F32 or a 16-bit type. Matmuls round their

@@ -40,12 +40,14 @@ struct bucket {
 	/* Buffers for this rank's leaves, [n] each; those of use u begin at depth * u. */
 	int depth, n_buffers;
 	float **buffer;
-	int64_t n_scratch; /* floats: for a round in which all ranks have leaves */
-	float *scratch;	   /* of the sum */
-	/* By turns: the reduced micro-batches of this rank's piece, a stack and its buffers for each
-	 * use; and their nodes, for the last sum of the step. */
-	struct tree_stack turns[2];
+	struct sum_queue *queue; /* of its group */
+	/* By turns: the reduced rounds of this rank's piece, a stack and its buffers for each use; as
+	 * it was before the sum in progress, and the nodes that this sum adds; and the nodes of the
+	 * stacks, for the last sum of the step. */
+	struct tree_stack turns[2], turns_before[2];
 	float **turn_buffer[2];
+	struct tree_node *round_node[2];
+	int n_round_nodes; /* of each use */
 	struct tree_part *turn_nodes;
 	float *other;		    /* tied: receive buffer for the other stage's sum */
 	struct tree_sum *sum;	    /* in progress, or NULL */
@@ -69,6 +71,13 @@ struct lease {
 	bool open; /* more leaves will be written */
 	float *memory;
 	int64_t n; /* floats */
+};
+
+/* The queue of the sums of a group, whose buffers have n floats. */
+struct group_queue {
+	struct comm *c;
+	struct sum_queue sums;
+	int64_t n;
 };
 
 /* Memory for the gathered parameters of a unit. */
@@ -127,6 +136,8 @@ struct store_own {
 	struct arena grad_memory, gather_memory;
 	struct comm_shared **shared; /* one for each group with unsharded buckets */
 	int n_shared;
+	struct group_queue *queue; /* [n_queues] */
+	int n_queues;
 	struct lease lease[N_PLACES];
 	int turn, tile_turn;	   /* the place of the next lease, 0 or 1 */
 	struct gathered *gathered; /* [N_PLACES], or one for each unit with RESHARD_NO */

@@ -44,13 +44,16 @@ int main(int argc, char **argv)
 	if (world->shares && !(shared = comm_shared_open(world, n * 4, 1, &e)))
 		die_err(&e);
 	float *mine = xcalloc((size_t)n, sizeof(*mine));
-	float *scratch = xcalloc((size_t)sum_scratch(&plan, nodes) + 1, sizeof(*scratch));
+	struct sum_queue queue = {0};
+	for (int i = 0; i < SUM_BUFFERS; i++)
+		queue.buffer[i] =
+			xcalloc((size_t)sum_buffer_floats(&plan, nodes) + 1, sizeof(float));
 	float *x = shared ? (float *)(void *)shared->data[world->rank] : mine;
 	const struct sum_call call = {.plan = &plan,
 		.nodes = nodes,
 		.buffer = &x,
 		.result = x,
-		.scratch = scratch,
+		.queue = &queue,
 		.shared = shared,
 		.from = from};
 	for (int i = 0; i < ROUNDS; i++) {
@@ -76,7 +79,8 @@ int main(int argc, char **argv)
 	free(wants);
 	free(mine);
 	comm_shared_close(shared);
-	free(scratch);
+	for (int i = 0; i < SUM_BUFFERS; i++)
+		free(queue.buffer[i]);
 	comm_close(world);
 	return 0;
 }

@@ -328,6 +328,7 @@ static void run(struct comm *c, const struct layout *l, struct result *out)
 		.chunks = CHUNKS,
 		.microbatches = microbatches_assign(l->micros, l->degree, l->zero),
 		.zero = l->zero,
+		.sum_segment = 32,
 		.flat = l->flat,
 		.bucket_bytes = 1000,
 		.offload = l->offload,

@@ -35,6 +35,34 @@ static float tree_of(int64_t n, int64_t i)
 	return n ? tree(n, 0, width, i) : 0;
 }
 
+enum { MOST_NODES = 16 };
+static const float fence = 12345;
+
+/* A queue whose buffers are fenced. */
+struct queue {
+	struct sum_queue sums;
+	int64_t room;
+};
+
+static void queue_open(struct queue *q, int64_t room)
+{
+	*q = (struct queue){.room = room};
+	for (int i = 0; i < SUM_BUFFERS; i++) {
+		q->sums.buffer[i] = xcalloc((size_t)room + 1, sizeof(float));
+		q->sums.buffer[i][room] = fence;
+	}
+}
+
+static bool queue_close(struct queue *q)
+{
+	bool good = true;
+	for (int i = 0; i < SUM_BUFFERS; i++) {
+		good &= q->sums.buffer[i][q->room] == fence;
+		free(q->sums.buffer[i]);
+	}
+	return good;
+}
+
 /* One sum over a group: its leaves, its vectors, and where it is. */
 struct sum {
 	struct tree_sum *sum;
@@ -46,9 +74,8 @@ struct sum {
 	struct sum_plan plan;
 	struct sum_nodes *nodes; /* [size] */
 	int64_t *from;		 /* [size] */
-	float *memory, *part[TREE_MAX_NODES], *scratch;
+	float *memory, *part[TREE_MAX_NODES];
 	struct comm_shared *shared;
-	int64_t room;	    /* of the scratch */
 	const float *fence; /* behind the memory */
 };
 
@@ -66,7 +93,8 @@ static void plan_sum(struct sum *x, struct comm *c)
 		.shard = &x->shard,
 		.n_shards = 1,
 		.wants = wants,
-		.levels = level};
+		.levels = level,
+		.segment = 64};
 	sum_share(&x->plan);
 	x->nodes = xcalloc((size_t)c->size, sizeof(*x->nodes));
 	x->from = xcalloc((size_t)c->size, sizeof(*x->from));
@@ -94,8 +122,6 @@ static void free_plan(struct sum *x)
 	free(x->from);
 }
 
-static const float fence = 12345;
-
 /* Pushes the leaves of this rank as they come; false: not the nodes they should become. */
 static bool push_leaves(struct sum *x, int64_t begin, int64_t end)
 {
@@ -118,8 +144,8 @@ static bool push_leaves(struct sum *x, int64_t begin, int64_t end)
 }
 
 /* In shared memory, or by messages. */
-static bool sum_begin(
-	struct sum *x, struct comm *c, const int64_t *begin, int64_t n, bool shared)
+static bool sum_begin(struct sum *x, struct comm *c, const int64_t *begin, int64_t n,
+	bool shared, struct queue *queue)
 {
 	struct err e = {0};
 	*x = (struct sum){.begin = begin, .n = n};
@@ -135,18 +161,17 @@ static bool sum_begin(
 	}
 	for (int i = 0; i < depth; i++)
 		x->part[i] = x->memory + i * n;
-	x->room = shared ? 0 : sum_scratch(&x->plan, x->nodes);
-	x->scratch = xcalloc((size_t)x->room + 1, sizeof(float));
+	assert_true(shared || sum_buffer_floats(&x->plan, x->nodes) <= queue->room);
 	for (int64_t i = 0; i < n; i++)
 		x->part[0][i] = fence;
-	x->memory[depth * n] = x->scratch[x->room] = fence;
+	x->memory[depth * n] = fence;
 	x->fence = &x->memory[depth * n];
 	bool good = push_leaves(x, begin[c->rank], begin[c->rank + 1]);
 	const struct sum_call call = {.plan = &x->plan,
 		.nodes = x->nodes,
 		.buffer = x->part,
 		.result = x->memory,
-		.scratch = x->scratch,
+		.queue = &queue->sums,
 		.shared = x->shared,
 		.from = x->from,
 		.slot = 1};
@@ -158,7 +183,7 @@ static bool sum_end(struct sum *x, const struct comm *c)
 {
 	int64_t leaves = x->begin[c->size];
 	tree_sum_end(x->sum);
-	bool good = *x->fence == fence && x->scratch[x->room] == fence;
+	bool good = *x->fence == fence;
 	for (int64_t i = 0; i < x->n && good; i++) {
 		float want = tree_of(leaves, i);
 		good = !memcmp(&want, &x->memory[i], sizeof(want));
@@ -167,7 +192,6 @@ static bool sum_end(struct sum *x, const struct comm *c)
 		comm_shared_close(x->shared);
 	else
 		free(x->memory);
-	free(x->scratch);
 	free_plan(x);
 	return good;
 }
@@ -203,11 +227,15 @@ static void sums_are_the_canonical_tree(void **state)
 	for (int64_t leaves = 0; leaves <= MAX_LEAVES; leaves++) {
 		for (int how = 0; how < world->size + 5; how++) {
 			struct sum x;
+			struct queue queue;
 			int64_t n = lengths[(leaves + how) % (int64_t)ARRAY_LEN(lengths)];
 			deal(begin, world->size, leaves, how);
 			for (int shared = 0; shared <= world->shares; shared++) {
-				bool pushed = sum_begin(&x, world, begin, n, shared);
+				queue_open(&queue, 64 * world->size * MOST_NODES);
+				bool pushed =
+					sum_begin(&x, world, begin, n, shared, &queue);
 				bool right_sum = sum_end(&x, world);
+				right_sum &= queue_close(&queue);
 				assert_on_all(pushed);
 				assert_on_all(right_sum);
 			}
@@ -222,20 +250,24 @@ static void sums_at_once(void **state)
 	enum { N = 5 };
 	int64_t begin[3][8];
 	struct sum x[N], y;
+	struct queue of_world, of_half;
 	bool good = true;
 	(void)state;
 	struct comm *half = comm_split(world, world->rank % 2, "half");
 	deal(begin[0], world->size, 8, 0);
 	deal(begin[1], world->size, 13, world->size + 1);
 	deal(begin[2], half->size, 6, 0);
+	queue_open(&of_world, 64 * world->size * MOST_NODES);
+	queue_open(&of_half, 64 * half->size * MOST_NODES);
 	for (int i = 0; i < N; i++)
 		good &= sum_begin(&x[i], world, begin[i % 2], 1000 + 300 * i,
-			i % 2 && world->shares);
-	good &= sum_begin(&y, half, begin[2], 777, half->shares);
+			i % 2 && world->shares, &of_world);
+	good &= sum_begin(&y, half, begin[2], 777, half->shares, &of_half);
 	comm_barrier(world); /* a collective between begin and end */
 	good &= sum_end(&y, half);
 	for (int i = 0; i < N; i++) /* not in the same order everywhere */
 		good &= sum_end(&x[world->rank % 2 ? i : N - 1 - i], world);
+	good &= queue_close(&of_world) & queue_close(&of_half);
 	comm_free(half);
 	assert_on_all(good);
 }
@@ -278,11 +310,13 @@ static void bytes_sent(void **state)
 	enum { EACH = 160 };
 	int64_t begin[8];
 	struct sum x;
+	struct queue queue;
 	(void)state;
 	deal(begin, world->size, 4 * world->size, 0);
 	int64_t before = world->sent;
-	bool good = sum_begin(&x, world, begin, EACH * world->size, false) &&
-		    sum_end(&x, world);
+	queue_open(&queue, 64 * world->size * MOST_NODES);
+	bool good = sum_begin(&x, world, begin, EACH * world->size, false, &queue) &&
+		    sum_end(&x, world) && queue_close(&queue);
 	int64_t sent = world->sent - before;
 	assert_on_all(good);
 	assert_on_all(sent == 2 * (world->size - 1) * EACH * (int64_t)sizeof(float));
