@@ -113,4 +113,14 @@ void comm_watchdog(struct comm *world, double seconds);
 /* Collective. While it is paused, there is no limit, e.g. for reading a pipe. */
 void comm_watchdog_pause(bool pause);
 
+/* ---- flight.c: the flight record ------------------------------------------------------ */
+
+/* From now on the last 64 operations of this rank (collectives, sums, sets of messages) are in a text
+ * file: number, group, operation, the group's sequence number, bytes, when it began (clock_seconds())
+ * and the seconds it took, "-" while it is not complete. `sort -n` orders it. The file is always up
+ * to date, and is left behind unless it is closed. -1 with *e set on failure. */
+int comm_flight_open(const char *path, struct err *e);
+/* Removes the file. Without one it does nothing. */
+void comm_flight_close(void);
+
 #endif

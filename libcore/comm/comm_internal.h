@@ -38,6 +38,13 @@ bool staging_needed(const void *p);
 void staging_begin(const struct comm *c, struct comm_request *r);
 void staging_end(struct comm_request *r);
 
+/* flight.c: records that an operation began, and that it is complete. Number 0: nothing is recorded. */
+uint64_t flight_record_begin(
+	const struct comm *c, const char *operation, uint64_t seq, int64_t n_bytes);
+void flight_record_end(uint64_t number);
+/* Of the file; NULL: there is none. */
+const char *flight_record_path(void);
+
 /* watchdog.c: requests.c calls it when a wait begins, and with NULL when it ends. */
 void watchdog_wait(const struct comm *group, const struct comm_what *what);
 void watchdog_poll(void);

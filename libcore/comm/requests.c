@@ -148,6 +148,28 @@ static int64_t sent_bytes(const struct comm *c, const struct comm_request *q)
 			 coll_table[q->coll].bus(c->size));
 }
 
+const char *comm_tag_name(int tag)
+{
+	/* clang-format off */
+#define NAME_OF_TAG(name, n) if (tag <= TAG_##name##_LAST) return #name;
+	COMM_TAGS(NAME_OF_TAG)
+#undef NAME_OF_TAG
+	/* clang-format on */
+	return "?";
+}
+
+/* A set is one operation of the flight record, named after its first request. */
+static void record(struct comm_requests *r, const struct comm_request *first, int n)
+{
+	int64_t n_bytes = 0;
+	for (int i = 0; i < n; i++)
+		n_bytes += first[i].what.n_bytes;
+	r->flight = flight_record_begin(r->c,
+		first->kind == COMM_COLLECTIVE ? first->what.name
+					       : comm_tag_name(first->tag),
+		first->what.seq, n_bytes);
+}
+
 void comm_start(struct comm_requests *r)
 {
 	struct comm *c = r->c;
@@ -166,6 +188,8 @@ void comm_start(struct comm_requests *r)
 	}
 	for (int i = 0; i < n; i++)
 		staging_begin(c, &first[i]);
+	if (n && !r->flight)
+		record(r, first, n);
 	if (n)
 		c->ops->start(c, first, n);
 	r->n_started = r->n;
@@ -186,6 +210,8 @@ bool comm_test(struct comm_requests *r)
 	for (; r->n > 0; r->n_started = --r->n)
 		if (!test_one(r->c, &r->list[r->n - 1]))
 			return false;
+	flight_record_end(r->flight);
+	r->flight = 0;
 	return true;
 }
 

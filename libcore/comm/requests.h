@@ -59,6 +59,7 @@ struct comm_requests {
 	struct comm *c;
 	struct comm_request *list; /* that were added and are not complete */
 	int n, n_started, room;
+	uint64_t flight; /* its number in the flight record, while it is in progress */
 };
 
 /*

@@ -7,7 +7,7 @@
  * to its rank (exchange), which sends the sum back (gather).
  */
 #include "comm/sum.h"
-#include "comm/requests.h"
+#include "comm/comm_internal.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -23,7 +23,7 @@ struct tree_sum {
 	const struct sum_plan *plan;
 	struct comm *c;
 	enum phase phase;
-	uint64_t seq;
+	uint64_t seq, flight; /* flight: its number in the flight record */
 	int tag; /* of its messages, which are sent in the same order on all ranks */
 	/* Without shared memory. Segments are numbered from `first_segment` in the queue. */
 	uint64_t first_segment;
@@ -370,8 +370,10 @@ static void poll_sum(void *with)
 			finish_piece(s);
 		enter(s, GATHER);
 	}
-	if (s->phase == GATHER && phase_reached(s))
+	if (s->phase == GATHER && phase_reached(s)) {
 		s->phase = DONE;
+		flight_record_end(s->flight);
+	}
 }
 
 static bool is_done(void *with)
@@ -417,8 +419,11 @@ struct tree_sum *tree_sum_begin(const struct sum_call *call)
 		s->phase = DONE;
 		return s;
 	}
-	if (call->shared) /* counted as messages would be */
-		c->sent += sum_bytes(s->plan, call->nodes, !call->take);
+	if (call->shared) { /* counted as messages would be */
+		int64_t n_bytes = sum_bytes(s->plan, call->nodes, !call->take);
+		c->sent += n_bytes;
+		s->flight = flight_record_begin(c, "sum", s->seq, n_bytes);
+	}
 	enter(s, EXCHANGE);
 	comm_background(poll_sum, s);
 	if (!comm_overlaps())

@@ -11,10 +11,10 @@
 
 /* name, number of tags */
 #define COMM_TAGS(TAG)                                                                   \
-	TAG(SENDRECV, 1)       /* mpi.c: the collective */                               \
-	TAG(SUM, 16384)	       /* sum.c: one for each sum in flight */                   \
-	TAG(NOTIFY, 1)	       /* notify.c */                                            \
-	TAG(WATCHDOG, 1)       /* watchdog.c */                                          \
+	TAG(SENDRECV, 1)   /* mpi.c: the collective */                                   \
+	TAG(SUM, 16384)	   /* sum.c: one for each sum in flight */                       \
+	TAG(NOTIFY, 1)	   /* notify.c */                                                \
+	TAG(WATCHDOG, 1)   /* watchdog.c */                                              \
 	TAG(LOADER, 2)	   /* data/loader.c: batches of tokens, one for each fetch */    \
 	TAG(SLICES, 1)	   /* parallel/slices.c: rows of activations */                  \
 	TAG(RING_KEYS, 1)  /* parallel/context.c: keys and values */                     \
@@ -33,6 +33,9 @@ enum { COMM_TAGS(COMM_TAG_RANGE) N_COMM_TAGS };
 #undef COMM_TAG_RANGE
 
 _Static_assert(N_COMM_TAGS - 1 <= 32767, "MPI guarantees tags up to 32767");
+
+/* The kind of a tag, as the flight record names it. */
+const char *comm_tag_name(int tag);
 
 static inline int comm_tag(int first, int last, int64_t i)
 {

@@ -216,6 +216,9 @@ static void describe(struct str *out)
 				l->what, (unsigned long long)l->seq,
 				namesake ? "another " : "", l->group);
 	}
+	if (flight_record_path())
+		str_printf(out, "; the last operations of this rank: %s",
+			flight_record_path());
 }
 
 /* The lowest rank that answers reports; others a moment later, in case it has not. */

@@ -5,6 +5,7 @@
  * What is right is written out here, apart from verify.c, with which the programs check
  * collectives.
  */
+#include "base/file.h"
 #include "comm/notify.h"
 #include "tests/support/ranks.h"
 
@@ -452,6 +453,54 @@ static void busy_ranks_answer(void **state)
 	comm_free(busy);
 }
 
+/* The last 64 operations, with those that are not complete. */
+static void flight_record(void **state)
+{
+	char path[4096];
+	struct err e = {0};
+	struct str text = {0};
+	double x = 1, xs[64];
+	int lines = 0, open = 0;
+	(void)state;
+	if (world->size == 1)
+		skip();
+	int fd = file_temporary(path, &e);
+	assert_on_all(fd >= 0 && !close(fd));
+	assert_on_all(!comm_flight_open(path, &e));
+	for (int i = 0; i < 100; i++)
+		comm_allgather(world, &x, xs, sizeof(x));
+	struct comm_requests r = {.c = world};
+	int next = (world->rank + 1) % world->size,
+	    before = (world->rank + world->size - 1) % world->size;
+	comm_recv(&r, xs, sizeof(x), before, COMM_TAG(TEST, 3));
+	comm_start(&r);
+	assert_on_all(!file_read(path, 1 << 16, &text, &e));
+	for (const char *line = text.s; line && *line; lines++) {
+		const char *end = strchr(line, '\n');
+		open += end && strstr(line, " - ") && strstr(line, " - ") < end;
+		line = end ? end + 1 : NULL;
+	}
+	bool good = lines == 65 && open == 1 && strstr(text.s, " TEST ") &&
+		    strstr(text.s, "    102 world") && strstr(text.s, "     39 world") &&
+		    !strstr(text.s, "     38 world");
+	if (!good)
+		printf("%d lines, %d open:\n%s", lines, open, text.s);
+	assert_on_all(good);
+	comm_barrier(world);
+	struct comm_requests s = {.c = world};
+	comm_send(&s, &x, sizeof(x), next, COMM_TAG(TEST, 3));
+	comm_start(&s);
+	comm_wait(&r);
+	comm_wait(&s);
+	comm_requests_free(&r);
+	comm_requests_free(&s);
+	str_clear(&text);
+	assert_on_all(!file_read(path, 1 << 16, &text, &e) && !strstr(text.s, " - "));
+	comm_flight_close();
+	assert_on_all(!file_exists(path));
+	str_free(&text);
+}
+
 /* ---- agreement ------------------------------------------------------------------- */
 
 /* The last rank announces round 2 while the others are in round 1, and wait for nobody. */
@@ -513,6 +562,7 @@ int main(void)
 		cmocka_unit_test(failures_have_names),
 		cmocka_unit_test(waiting),
 		cmocka_unit_test(busy_ranks_answer),
+		cmocka_unit_test(flight_record),
 		cmocka_unit_test(notifications_arrive),
 		cmocka_unit_test(agreement),
 	};
