@@ -44,11 +44,11 @@ static void rooms(const struct pass *p, struct room *acts, struct room *grads)
 	acts[ATT_O] = (struct room){q_width(p), sum_type(p)};
 	acts[ATT_Q] = (struct room){q_width(p), act_type(p)};
 	acts[ATT_K] = acts[ATT_V] = (struct room){kv_width(p), act_type(p)};
-	acts[ATT_MAX] = acts[ATT_SUM] = (struct room){heads_here(p), DT_F32};
+	acts[ATT_MAX] = acts[ATT_SUM] = (struct room){slice_heads(p), DT_F32};
 	grads[DQ] = (struct room){q_width(p), sum_type(p)};
 	grads[DK] = grads[DV] = (struct room){kv_width(p), sum_type(p)};
 	grads[DOUT] = (struct room){q_width(p), act_type(p), .scratch = true};
-	grads[DELTA] = (struct room){heads_here(p), DT_F32, .scratch = true};
+	grads[DELTA] = (struct room){slice_heads(p), DT_F32, .scratch = true};
 }
 
 static struct attn shape_of(const struct pass *p, struct at at, int k_chunk)
@@ -56,14 +56,14 @@ static struct attn shape_of(const struct pass *p, struct at at, int k_chunk)
 	int64_t len;
 	struct attn a = {
 		.batch = p->c.batch,
-		.heads = heads_here(p),
-		.kv_heads = kv_heads_here(p),
+		.heads = slice_heads(p),
+		.kv_heads = slice_kv_heads(p),
 		.dim = p->m->head_dim,
 		.q_rows = p->rows / p->c.batch,
 		.k_rows = p->rows / p->c.batch,
 		.scale = 1.0f / sqrtf((float)p->m->head_dim),
 		.drop = dropout_at(p, (struct at){at.layer, 0, 0}, DROP_PROBS),
-		.first_head = (p->tp.first + at.slice) * heads_here(p),
+		.first_head = (p->tp.first + at.slice) * slice_heads(p),
 	};
 	chunk_runs(&p->cp, p->cp.first + at.chunk, a.q_first, &len);
 	chunk_runs(&p->cp, k_chunk, a.k_first, &len);
@@ -81,11 +81,11 @@ static void begin_exchange(struct pass *p, struct ring *ring, struct sublayer_ac
 	const struct sublayer_grads *g)
 {
 	const struct mat none = no_mat();
-	const struct ring_load load = {.home = {a->m[ATT_K], a->m[ATT_V],
-					       g ? g->m[DK] : none, g ? g->m[DV] : none},
-		.slices = p->tp.here,
+	const struct ring_kv load = {.home = {a->m[ATT_K], a->m[ATT_V],
+					     g ? g->m[DK] : none, g ? g->m[DV] : none},
+		.slices = p->tp.local,
 		.rows = p->rows};
-	ring_carry(ring, p->d, &load);
+	ring_exchange(ring, p->d, &load);
 }
 
 /* Rounds a sum over chunks, unless it is complete. */
@@ -130,7 +130,7 @@ static void enter(
 static void attend(
 	struct pass *p, struct at at, struct sublayer_acts *a, const struct ring *ring)
 {
-	for (; at.chunk < p->cp.here; at.chunk++) {
+	for (; at.chunk < p->cp.local; at.chunk++) {
 		int kc = ring_keys_for(ring, p->cp.first + at.chunk);
 		struct attn shape = shape_of(p, at, kc);
 		struct mat o = part_of(p, a->m[ATT_O], at);
@@ -151,7 +151,7 @@ void attend_chunks(struct pass *p, int64_t layer, struct sublayer_acts *a)
 	struct ring ring = ring_begin(&p->cp);
 	begin_exchange(p, &ring, a, NULL);
 	while (ring_next(&ring))
-		for (int s = 0; s < p->tp.here; s++)
+		for (int s = 0; s < p->tp.local; s++)
 			attend(p, (struct at){layer, s, 0}, a, &ring);
 	ring_end(&ring);
 }
@@ -183,7 +183,7 @@ static void leave_backward(struct pass *p, struct at at, struct sublayer_acts *a
 static void attend_backward(struct pass *p, struct at at, struct sublayer_acts *a,
 	struct sublayer_grads *g, struct ring *ring)
 {
-	int last = p->cp.here - 1, s = at.slice;
+	int last = p->cp.local - 1, s = at.slice;
 	/* The last query chunk comes first, so that its keys' gradients are sent on early. */
 	for (at.chunk = last; at.chunk >= 0; at.chunk--) {
 		int kc = ring_keys_for(ring, p->cp.first + at.chunk);
@@ -192,7 +192,7 @@ static void attend_backward(struct pass *p, struct at at, struct sublayer_acts *
 		struct mat dk = ring_at(ring, RING_DK, s, kc);
 		struct mat dv = ring_at(ring, RING_DV, s, kc);
 		if (at.chunk == 0)
-			ring_came(ring, s);
+			ring_recv_grads(ring, s);
 		p->d->k->attn_bwd(p->d, &shape, dq, dk, dv, state_of(p, g->m[DELTA], at),
 			part_of(p, g->m[DOUT], at), part_of(p, a->m[ATT_O], at),
 			state_of(p, a->m[ATT_MAX], at), part_of(p, a->m[ATT_Q], at),
@@ -202,7 +202,7 @@ static void attend_backward(struct pass *p, struct at at, struct sublayer_acts *
 		round_between(p, ring, dk);
 		round_between(p, ring, dv);
 		if (at.chunk == last)
-			ring_goes(ring, s);
+			ring_send_grads(ring, s);
 		comm_poll();
 	}
 }
@@ -214,7 +214,7 @@ static void inner_backward(
 	struct ring ring = ring_begin(&p->cp);
 	begin_exchange(p, &ring, a, g);
 	while (ring_next(&ring))
-		for (int s = 0; s < p->tp.here; s++)
+		for (int s = 0; s < p->tp.local; s++)
 			attend_backward(p, (struct at){layer, s, 0}, a, g, &ring);
 	ring_end(&ring);
 }

@@ -53,12 +53,12 @@ static struct rooms rooms_of(const struct pass *p, int i)
 /* Sizes: a matrix of a sublayer, and of the residual stream. */
 static struct mat room_size(const struct pass *p, const struct room *r)
 {
-	return mat_typed(NULL, p->tp.here * p->cp.here * p->rows, r->cols, r->type);
+	return mat_typed(NULL, p->tp.local * p->cp.local * p->rows, r->cols, r->type);
 }
 
 static struct mat stream_size(const struct pass *p, enum dtype type)
 {
-	return mat_typed(NULL, p->cp.here * p->rows_here, p->m->c.dim, type);
+	return mat_typed(NULL, p->cp.local * p->stream_rows, p->m->c.dim, type);
 }
 
 static struct mat take(struct arena *a, struct mat size)
@@ -92,9 +92,9 @@ static void alloc_acts(
 	alloc_act(o, i ? RECOMPUTE_SELECTIVE : RECOMPUTE_FULL, &a->x, shared->x,
 		stream_size(p, DT_F32));
 	alloc_act(o, RECOMPUTE_NONE, &a->h, shared->h,
-		mat_typed(NULL, p->cp.here * p->rows, p->m->c.dim, act_type(p)));
+		mat_typed(NULL, p->cp.local * p->rows, p->m->c.dim, act_type(p)));
 	alloc_act(o, RECOMPUTE_SELECTIVE, &a->stats, shared->stats,
-		mat(NULL, p->cp.here * 2, p->rows_here));
+		mat(NULL, p->cp.local * 2, p->stream_rows));
 	for (int j = 0; j < SUBLAYER_MATS; j++)
 		alloc_act(o,
 			j == INNER_OUT && cheap ? RECOMPUTE_NONE : RECOMPUTE_SELECTIVE,
@@ -121,7 +121,7 @@ void block_alloc(const struct pass *p, int64_t layer, struct block_acts *b, bool
 /* The gradient of a sublayer's output. */
 static struct mat take_output_grad(const struct pass *p, struct arena *a)
 {
-	return mat_take(a, p->cp.here * p->rows, p->m->c.dim, act_type(p));
+	return mat_take(a, p->cp.local * p->rows, p->m->c.dim, act_type(p));
 }
 
 struct grad_copy block_copy(struct pass *p, int64_t lowest)
@@ -132,7 +132,7 @@ struct grad_copy block_copy(struct pass *p, int64_t lowest)
 	if (!norm_writes_copies(p))
 		return g;
 	g.copy = take_output_grad(p, a);
-	g.sums = mat_take(a, (int64_t)p->cp.here * p->tp.here, p->m->c.dim, DT_F32);
+	g.sums = mat_take(a, (int64_t)p->cp.local * p->tp.local, p->m->c.dim, DT_F32);
 	/* if any block is float8, the middle one is */
 	linear_amax_begin(p, linear_cast_room(p, p->m->c.layers / 2, copy, 1, true, a));
 	return g;
@@ -183,13 +183,13 @@ void block_alloc_grads(
 /* The norm, unless it is `normed` already; and with `matmuls` the column-parallel matmuls. */
 static void enter(struct pass *p, const struct sub *x, bool normed, bool matmuls)
 {
-	for (int c = 0; c < p->cp.here; c++) {
+	for (int c = 0; c < p->cp.local; c++) {
 		const struct stream_norm norm = norm_of(p, x, c);
 		struct slice_gather h;
 		if (!normed)
 			norm_forward(p, &norm, stream_of(p, x->a->x, c));
 		norm_gather(p, &h, &norm);
-		for (int s = 0; s < p->tp.here && matmuls; s++)
+		for (int s = 0; s < p->tp.local && matmuls; s++)
 			x->f->enter(p, (struct at){x->layer, s, c}, x->a, &h);
 		slice_gather_end(&h);
 	}
@@ -199,7 +199,7 @@ static void enter(struct pass *p, const struct sub *x, bool normed, bool matmuls
 static void leave(
 	struct pass *p, const struct sub *x, struct mat y, const struct sub *next)
 {
-	for (int c = 0; c < p->cp.here; c++) {
+	for (int c = 0; c < p->cp.local; c++) {
 		size_t mark = arena_mark(p->d->scratch);
 		struct mat yc = stream_of(p, y, c);
 		const struct residual r = {yc, sum_buffer(p, yc),
@@ -207,7 +207,7 @@ static void leave(
 		struct stream_norm norm;
 		struct slice_sum sum;
 		slice_sum_begin(&sum, &p->tp, p->d, r.sum, p->rows);
-		for (int s = 0; s < p->tp.here; s++)
+		for (int s = 0; s < p->tp.local; s++)
 			x->f->leave(p, (struct at){x->layer, s, c}, x->a, &sum);
 		slice_sum_end(&sum);
 		if (next)
@@ -258,11 +258,11 @@ static void inner_backward(
 	size_t mark = arena_mark(p->d->scratch);
 	linear_amax_begin(p, x->g->amax);
 	alloc_scratch(p, x->i, x->g);
-	for (int c = 0; c < p->cp.here; c++) {
+	for (int c = 0; c < p->cp.local; c++) {
 		struct slice_gather d;
 		residual_gather(p, &d, (struct at){x->layer, 0, c}, x->f->drop, x->g->d,
 			stream_of(p, dx, c), copied);
-		for (int s = 0; s < p->tp.here; s++)
+		for (int s = 0; s < p->tp.local; s++)
 			x->f->leave_backward(
 				p, (struct at){x->layer, s, c}, x->a, x->g, &d);
 		slice_gather_end(&d);
@@ -276,7 +276,7 @@ static void weight_leaves(struct pass *p, const struct sub *x, int c, struct mat
 {
 	struct at at = {x->layer, 0, c};
 	bias_leaves(p, at, x->t->bias, local_rows(p, chunk_of(p, x->g->d, c)), sums);
-	for (; at.slice < p->tp.here; at.slice++)
+	for (; at.slice < p->tp.local; at.slice++)
 		x->f->weights(p, at, x->a, x->g);
 }
 
@@ -310,12 +310,12 @@ static void enter_backward(struct pass *p, const struct sub *x, struct mat dx,
 {
 	struct norm_grad g = copy_for_preceding(p, x, copy);
 	struct mat sums = copy && copy->valid ? copy->sums : no_mat();
-	for (int c = 0; c < p->cp.here; c++) {
+	for (int c = 0; c < p->cp.local; c++) {
 		const struct stream_norm norm = norm_of(p, x, c);
 		struct mat dh = stream_of(p, x->g->dh, c);
 		struct slice_sum sum;
 		slice_sum_begin(&sum, &p->tp, p->d, dh, p->rows);
-		for (int s = 0; s < p->tp.here; s++)
+		for (int s = 0; s < p->tp.local; s++)
 			x->f->enter_backward(p, (struct at){x->layer, s, c}, x->g, &sum);
 		slice_sum_send(&sum);
 		if (leaves)
@@ -362,7 +362,7 @@ void block_backward_w(
 	recompute(p, layer, b, true);
 	for (int i = SUBLAYERS - 1; i >= 0; i--) {
 		const struct sub x = sub_of(p, layer, i, b, g);
-		for (int c = 0; c < p->cp.here; c++) {
+		for (int c = 0; c < p->cp.local; c++) {
 			const struct stream_norm norm = norm_of(p, &x, c);
 			weight_leaves(p, &x, c, no_mat());
 			norm_leaves(p, &norm, stream_of(p, x.g->dh, c),

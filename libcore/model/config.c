@@ -249,7 +249,7 @@ int model_init(
 		m->output = m->tokens;
 		m->tokens->uses = 2;
 	}
-	model_place(m, &(struct tensor_part){.n = m->tp, .here = m->tp});
+	model_place(m, &(struct tensor_part){.n = m->tp, .local = m->tp});
 	return 0;
 }
 

@@ -91,8 +91,8 @@ static void inner(struct pass *p, int64_t layer, struct sublayer_acts *a)
 	struct at at = {.layer = layer};
 	if (fuses_gelu(p, layer))
 		return;
-	for (at.chunk = 0; at.chunk < p->cp.here; at.chunk++)
-		for (at.slice = 0; at.slice < p->tp.here; at.slice++)
+	for (at.chunk = 0; at.chunk < p->cp.local; at.chunk++)
+		for (at.slice = 0; at.slice < p->tp.local; at.slice++)
 			p->d->k->act_fwd(p->d, p->m->act, part_of(p, a->m[Y], at),
 				part_of(p, a->m[A], at), part_of(p, a->m[B], at));
 }
@@ -121,8 +121,8 @@ static void inner_backward(
 	struct at at = {.layer = layer};
 	if (fuses_slope(p, layer))
 		return;
-	for (at.chunk = 0; at.chunk < p->cp.here; at.chunk++)
-		for (at.slice = 0; at.slice < p->tp.here; at.slice++) {
+	for (at.chunk = 0; at.chunk < p->cp.local; at.chunk++)
+		for (at.slice = 0; at.slice < p->tp.local; at.slice++) {
 			struct mat da = part_of(p, g->m[DA], at);
 			p->d->k->act_bwd(p->d, p->m->act, da, part_of(p, g->m[DB], at),
 				da, part_of(p, a->m[A], at), part_of(p, a->m[B], at));

@@ -30,28 +30,28 @@ static inline struct mat chunk_of(const struct pass *p, struct mat x, int c)
 /* The same for the residual stream, of which this rank may have only some rows. */
 static inline struct mat stream_of(const struct pass *p, struct mat x, int c)
 {
-	return mat_rows(x, c * p->rows_here, p->rows_here);
+	return mat_rows(x, c * p->stream_rows, p->stream_rows);
 }
 
 static inline struct mat stats_of(const struct pass *p, struct mat stats, int c)
 {
-	return mat((float *)stats.p + c * 2 * p->rows_here, 2, p->rows_here);
+	return mat((float *)stats.p + c * 2 * p->stream_rows, 2, p->stream_rows);
 }
 
 /* This rank's rows of the residual stream, from all rows of a chunk. They share the chunk's amax,
  * and its transposed cast if they are all of its rows. */
 static inline struct mat local_rows(const struct pass *p, struct mat all)
 {
-	struct mat here = mat_rows(all, p->first_row, p->rows_here);
-	here.amax = all.amax;
-	here.transposed = here.rows == all.rows ? all.transposed : NULL;
-	return here;
+	struct mat rows = mat_rows(all, p->first_row, p->stream_rows);
+	rows.amax = all.amax;
+	rows.transposed = rows.rows == all.rows ? all.transposed : NULL;
+	return rows;
 }
 
 /* One slice and chunk of x [slice][chunk][row][width]. */
 static inline struct mat part_of(const struct pass *p, struct mat x, struct at at)
 {
-	return chunk_of(p, x, at.slice * p->cp.here + at.chunk);
+	return chunk_of(p, x, at.slice * p->cp.local + at.chunk);
 }
 
 static inline int32_t *pos_of(const struct pass *p, int c)
@@ -106,25 +106,25 @@ static inline void leaf_done(
 
 /* ---- sizes of one virtual slice ---------------------------------------------------- */
 
-static inline int64_t heads_here(const struct pass *p)
+static inline int64_t slice_heads(const struct pass *p)
 {
 	return p->m->c.heads / p->tp.n;
 }
 
 /* At least 1: slices that share a key/value head all compute it. */
-static inline int64_t kv_heads_here(const struct pass *p)
+static inline int64_t slice_kv_heads(const struct pass *p)
 {
 	return max64(1, p->m->c.kv_heads / p->tp.n);
 }
 
 static inline int64_t q_width(const struct pass *p)
 {
-	return heads_here(p) * p->m->head_dim;
+	return slice_heads(p) * p->m->head_dim;
 }
 
 static inline int64_t kv_width(const struct pass *p)
 {
-	return kv_heads_here(p) * p->m->head_dim;
+	return slice_kv_heads(p) * p->m->head_dim;
 }
 
 /* ---- layers.c: norms, dropout, the residual stream --------------------------------- */

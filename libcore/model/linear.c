@@ -171,7 +171,7 @@ static int64_t cast_bytes(const struct pass *p, int64_t layer, int n)
 	struct tensor *const *w = p->m->blocks[layer].operand;
 	int64_t n_bytes = 0;
 	for (int i = 0; i < n && is_float8(p, layer); i++)
-		n_bytes += w[i]->here * w[i]->rows * w[i]->cols;
+		n_bytes += w[i]->local * w[i]->rows * w[i]->cols;
 	return n_bytes;
 }
 
@@ -213,7 +213,7 @@ void linear_begin(struct pass *p, int64_t layer)
 	k->zero(p->d, mat(amax, 1, t->n_operands));
 	for (int i = 0; i < t->n_operands; i++) {
 		const struct tensor *w = t->operand[i];
-		for (int s = w->first; s < w->first + w->here; s++)
+		for (int s = w->first; s < w->first + w->local; s++)
 			k->amax(p->d, &amax[i], store_param(p->store, w, s));
 	}
 	comm_run(p->tp.axis, COLL_ALLREDUCE,

@@ -102,7 +102,7 @@ struct micro_batch {
 	int64_t number;	      /* in the step: the position of its leaves in the tree */
 	int64_t first_sample; /* of the step */
 	int64_t counted;      /* sequences that count in the loss; the rest is padding */
-	int then;	      /* the unit that is used after the pass, or -1 */
+	int next_unit;	      /* used after the pass, or -1 */
 	bool train;	      /* gradients and dropout */
 	bool empty; /* no micro-batch: only the store's collectives are called */
 	bool last; /* of this rank in this step: reductions begin when the leaves are complete */
@@ -142,8 +142,8 @@ struct pass {
 	struct store *store;
 	struct slices tp;
 	struct chunks cp;
-	int64_t rows;		      /* of a chunk */
-	int64_t first_row, rows_here; /* of a chunk, in this rank's residual stream */
+	int64_t rows;			/* of a chunk */
+	int64_t first_row, stream_rows; /* of a chunk, in this rank's residual stream */
 	struct pass_rows in;
 	float *rope; /* [context][head_dim]: cosines, then sines; NULL without rotary positions */
 	struct float8_weights float8;

@@ -85,7 +85,7 @@ struct matrices *matrices_open(const struct optim_config *c,
 	x->matrix = xcalloc((size_t)s->c.n_tensors, sizeof(*x->matrix));
 	for (int i = 0; i < s->c.n_tensors; i++) {
 		const struct tensor *t = &s->c.tensors[i];
-		if (!t->here || !rule->takes(t, s->c.n_units))
+		if (!t->local || !rule->takes(t, s->c.n_units))
 			continue;
 		x->matrix[x->n++] =
 			(struct matrix){.t = t, .owner = -1, .cost = cost_of(t)};
@@ -115,7 +115,7 @@ static struct store_rows piece_of(
 static bool has_piece(const struct matrices *x, const struct tensor *t, int member,
 	const struct store_rows *p)
 {
-	for (int i = 0; i < t->here; i++) {
+	for (int i = 0; i < t->local; i++) {
 		struct store_rows own = piece_of(x, t, member, i);
 		if (own.slice == p->slice && own.first == p->first && own.rows == p->rows)
 			return true;
@@ -172,7 +172,7 @@ static void move_matrix(
 	struct matrices *x, const struct matrix *m, float *slices, bool back)
 {
 	for (int member = 0; member < x->c->size; member++)
-		for (int i = 0; i < m->t->here; i++) {
+		for (int i = 0; i < m->t->local; i++) {
 			struct store_rows p = piece_of(x, m->t, member, i);
 			if (p.rows && (back || sender_of(x, m, &p) == member))
 				move_piece(x, m, member, &p, slices, back);
@@ -222,7 +222,7 @@ void matrices_update(struct matrices *x)
 	}
 }
 
-void matrices_rehearse(struct matrices *x)
+void matrices_autotune(struct matrices *x)
 {
 	for (int i = 0; i < x->n; i++) {
 		const struct matrix *m = &x->matrix[i];

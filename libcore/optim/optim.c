@@ -118,7 +118,7 @@ static void update_part(void *with, const struct part *x)
 	}
 }
 
-static void walk(struct updating *u, unsigned groups)
+static void update_parts(struct updating *u, unsigned groups)
 {
 	store_for_each_part(u->o->store, false, groups, groups, update_part, u);
 	update_batch(u, &u->rows);
@@ -136,18 +136,18 @@ void optim_update(struct optim *o, const struct update *how)
 		groups |= o->group[i] < 0 ? 0 : STORE_BIT(o->group[i]);
 	if (rule)
 		u.whole.fn = rule->begin;
-	walk(&u, groups);
+	update_parts(&u, groups);
 	if (rule) {
 		matrices_update(o->matrices);
 		u.whole.fn = rule->end;
 		u.end = true;
-		walk(&u, STORE_BIT(STORE_PARAM));
+		update_parts(&u, STORE_BIT(STORE_PARAM));
 	}
 	store_updated(o->store, !rule || !o->store->c.offload);
 }
 
-void optim_rehearse(struct optim *o)
+void optim_autotune(struct optim *o)
 {
 	if (o->matrices)
-		matrices_rehearse(o->matrices);
+		matrices_autotune(o->matrices);
 }

@@ -90,7 +90,7 @@ void optim_prepare(const struct optim_config *c, double step, struct update *out
  * The gradient of a tensor that is updated as a matrix is overwritten. */
 void optim_update(struct optim *o, const struct update *how);
 /* Runs the matmuls of an update on arbitrary values, so that a GPU chooses their algorithms. */
-void optim_rehearse(struct optim *o);
+void optim_autotune(struct optim *o);
 
 /* ---- matrix.c: whole matrices ------------------------------------------------------- */
 
@@ -105,7 +105,7 @@ void matrices_free(struct matrices *x);
  * result of rule->whole(). */
 void matrices_update(struct matrices *x);
 /* Only rule->whole(), on the matrices that this rank owns. Not collective. */
-void matrices_rehearse(struct matrices *x);
+void matrices_autotune(struct matrices *x);
 
 /* ---- muon.c ------------------------------------------------------------------------- */
 

@@ -58,8 +58,8 @@ static int previous_rank(const struct chunks *c)
  * and one more is being received. */
 static int n_buffers(const struct chunks *c, bool all)
 {
-	int others = c->n - c->here;
-	return all || others < c->here + 1 ? others : c->here + 1;
+	int others = c->n - c->local;
+	return all || others < c->local + 1 ? others : c->local + 1;
 }
 
 /* Chunk first - i is the i-th to be received; its buffer is one of a chunk that is no longer used.
@@ -67,11 +67,11 @@ static int n_buffers(const struct chunks *c, bool all)
 struct mat ring_at(const struct ring *r, enum ring_part part, int slice, int key_chunk)
 {
 	const struct chunks *c = r->c;
-	const struct ring_load *l = &r->load;
+	const struct ring_kv *l = &r->load;
 	int own = key_chunk - c->first;
-	if (own >= 0 && own < c->here)
+	if (own >= 0 && own < c->local)
 		return mat_rows(
-			l->home[part], (slice * c->here + own) * l->rows, l->rows);
+			l->home[part], (slice * c->local + own) * l->rows, l->rows);
 	int i = (c->first - key_chunk + c->n) % c->n;
 	int place = i % n_buffers(c, c->gather && part <= RING_V);
 	return mat_rows(r->away[part], (place * l->slices + slice) * l->rows, l->rows);
@@ -120,8 +120,8 @@ static void gather_keys(struct ring *r)
 	for (int i = 1; i < c->axis->size; i++) {
 		int to = (c->axis->rank + i) % c->axis->size;
 		int from = (c->axis->rank - i + c->axis->size) % c->axis->size;
-		for (int own = 0; own < c->here; own++)
-			exchange_keys(r, c->first + own, to, from * c->here + own, from);
+		for (int own = 0; own < c->local; own++)
+			exchange_keys(r, c->first + own, to, from * c->local + own, from);
 	}
 }
 
@@ -130,8 +130,8 @@ static void begin_step(struct ring *r)
 {
 	const struct chunks *c = r->c;
 	int next = r->step + 1;
-	if (!c->gather && next <= c->n - c->here)
-		exchange_keys(r, chunk_before(r, c->first + c->here - 1, r->step),
+	if (!c->gather && next <= c->n - c->local)
+		exchange_keys(r, chunk_before(r, c->first + c->local - 1, r->step),
 			next_rank(c), chunk_before(r, c->first, next), previous_rank(c));
 }
 
@@ -153,7 +153,7 @@ static struct comm_requests *sums_of(const struct ring *r, int step, int slice)
 	return r->sums + (step & 1) * r->load.slices + slice;
 }
 
-void ring_came(struct ring *r, int slice)
+void ring_recv_grads(struct ring *r, int slice)
 {
 	if (!is_distributed(r))
 		return;
@@ -166,9 +166,9 @@ void ring_came(struct ring *r, int slice)
 	comm_start(q);
 }
 
-void ring_goes(struct ring *r, int slice)
+void ring_send_grads(struct ring *r, int slice)
 {
-	int last = r->c->first + r->c->here - 1;
+	int last = r->c->first + r->c->local - 1;
 	if (!is_distributed(r))
 		return;
 	struct comm_requests *q = sums_of(r, r->step, slice);
@@ -187,7 +187,7 @@ static void poll_ring(void *with)
 		comm_test(&r->sums[i]);
 }
 
-void ring_carry(struct ring *r, struct device *d, const struct ring_load *load)
+void ring_exchange(struct ring *r, struct device *d, const struct ring_kv *load)
 {
 	const struct chunks *c = r->c;
 	r->d = d;

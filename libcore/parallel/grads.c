@@ -3,7 +3,7 @@
  * the ranks.
  *
  * In runs, every bucket has its own buffers, and is reduced when its last leaf is written, while the
- * backward continues. By turns, every micro-batch of a unit is reduced as soon as its leaves are
+ * backward continues. Round-robin, every micro-batch of a unit is reduced as soon as its leaves are
  * written, so units share buffers: blocks alternate between two sets.
  */
 #include "parallel/store_internal.h"
@@ -53,7 +53,7 @@ static void set_nodes(struct store *s, struct bucket *b, int use, int64_t round)
 static bool is_shared(const struct store *s, const struct bucket *b)
 {
 	return b->c->shares && b->c->size > 1 && s->own->n_shards == 1 &&
-	       !s->c.microbatches.by_turns && !s->c.device->discrete;
+	       !s->c.microbatches.round_robin && !s->c.device->discrete;
 }
 
 static void place_buffers(struct bucket *b, struct arena *a)
@@ -62,18 +62,18 @@ static void place_buffers(struct bucket *b, struct arena *a)
 		b->buffer[i] = arena_floats(a, b->n);
 }
 
-/* By turns: the shard's sum, and its stack of micro-batches. */
+/* Round-robin: the shard's sum, and its stack of micro-batches. */
 static void place_sums(const struct store *s, struct bucket *b, struct arena *a)
 {
 	int64_t first, piece = sum_piece(&b->plan, b->c->rank, &first);
 	int depth = tree_depth(0, s->c.microbatches.n_micro);
 	b->g = arena_floats(a, b->shard[s->own->shard].n);
 	for (int u = 0; u < n_uses(b); u++) {
-		if (!b->turn_buffer[u])
-			b->turn_buffer[u] =
-				xcalloc((size_t)depth, sizeof(*b->turn_buffer[u]));
+		if (!b->micro_buffer[u])
+			b->micro_buffer[u] =
+				xcalloc((size_t)depth, sizeof(*b->micro_buffer[u]));
 		for (int i = 0; i < depth; i++)
-			b->turn_buffer[u][i] = arena_floats(a, piece);
+			b->micro_buffer[u][i] = arena_floats(a, piece);
 	}
 }
 
@@ -108,7 +108,7 @@ static void place_private(struct store *s, struct arena *a)
 	struct store_own *o = s->own;
 	for (int i = 0; i < o->n_buckets; i++) {
 		struct bucket *b = &o->bucket[i];
-		if (s->c.microbatches.by_turns) {
+		if (s->c.microbatches.round_robin) {
 			place_sums(s, b, a);
 		} else {
 			if (!is_shared(s, b) || !b->shared)
@@ -122,7 +122,7 @@ static void place_private(struct store *s, struct arena *a)
 		if (b->tied)
 			b->other = arena_floats(a, b->shard[o->shard].n);
 	}
-	if (s->c.microbatches.by_turns)
+	if (s->c.microbatches.round_robin)
 		place_leases(s, a);
 }
 
@@ -187,7 +187,7 @@ static void begin_step(struct store *s)
 					break;
 				}
 		for (int u = 0; u < 2; u++)
-			b->turns[u].n = 0;
+			b->micro_sums[u].n = 0;
 	}
 	store_drop(s);
 }
@@ -208,7 +208,7 @@ void grads_open(struct store *s, bool measuring)
 	}
 	if (!measuring)
 		open_shared(s);
-	if (s->c.microbatches.by_turns)
+	if (s->c.microbatches.round_robin)
 		size_leases(s);
 	arena_measure(&size, "gradients");
 	place_private(s, &size);
@@ -216,7 +216,7 @@ void grads_open(struct store *s, bool measuring)
 		whole += o->shared[i]->n_bytes[o->shared[i]->c->rank];
 	whole += (int64_t)size.peak_bytes;
 	s->bytes.buffers =
-		s->c.microbatches.by_turns ? 0 : scratch * (int64_t)sizeof(float);
+		s->c.microbatches.round_robin ? 0 : scratch * (int64_t)sizeof(float);
 	s->bytes.grads = whole - s->bytes.buffers;
 	if (measuring) {
 		o->grad_memory = size;
@@ -244,8 +244,8 @@ static void end_sum(struct bucket *b)
 	if (b->sum)
 		tree_sum_end(b->sum);
 	b->sum = NULL;
-	free(b->turn_nodes);
-	b->turn_nodes = NULL;
+	free(b->micro_nodes);
+	b->micro_nodes = NULL;
 }
 
 static bool has_leaves_of(const struct bucket *b, int unit)
@@ -260,7 +260,7 @@ static void empty_stacks(struct bucket *b)
 			b->entry[i].stack[u].n = 0;
 }
 
-/* By turns: takes memory for the unit's leaves, after the sums of the unit that used it before. */
+/* Round-robin: takes memory for the unit's leaves, after the sums of the unit that used it before. */
 static void take_lease(struct store *s, int unit)
 {
 	struct store_own *o = s->own;
@@ -309,7 +309,7 @@ struct mat store_leaf(
 {
 	struct bucket *b = bucket_of(s, t, slice);
 	struct entry *e = entry_of(s, t, slice);
-	if (s->c.microbatches.by_turns)
+	if (s->c.microbatches.round_robin)
 		take_lease(s, unit_of(s, t, slice));
 	int use = use_here(b, at);
 	return leaf_at(b, e, use, e->stack[use].n);
@@ -354,11 +354,11 @@ static void check_nodes(const struct bucket *b)
 	}
 }
 
-/* By turns: pushes the sum of each micro-batch on the stack of its use, a block of floats at a time. */
+/* Round-robin: pushes the sum of each micro-batch on the stack of its use, a block of floats at a time. */
 static void push_sums(void *with, const struct tree_part *parts, int n_parts)
 {
 	struct bucket *b = with;
-	struct tree_stack before[2] = {b->turns[0], b->turns[1]};
+	struct tree_stack before[2] = {b->micro_sums[0], b->micro_sums[1]};
 	struct device *d = b->plan.d;
 	int level = leaf_micro_level(&b->shape), top = b->plan.levels - (n_uses(b) > 1);
 	struct tree_part *block = xcalloc((size_t)n_parts + 1, sizeof(*block));
@@ -367,14 +367,14 @@ static void push_sums(void *with, const struct tree_part *parts, int n_parts)
 		int64_t n = min64(d->sum_block, len - from);
 		int next = 0;
 		tree_cut(parts, n_parts, from, n, block);
-		memcpy(b->turns, before, sizeof(before));
+		memcpy(b->micro_sums, before, sizeof(before));
 		while (next < n_parts) {
 			const struct tree_node *leaf = &parts[next].node;
 			struct tree_node micro = {
 				level, (leaf->index << leaf->level) >> level};
 			int use = (int)(micro.index >> (top - level));
-			float **buffer = b->turn_buffer[use];
-			struct tree_stack *stack = &b->turns[use];
+			float **buffer = b->micro_buffer[use];
+			struct tree_stack *stack = &b->micro_sums[use];
 			struct mat sum = tree_add(
 				d, block, n_parts, &next, micro, (struct mat){0});
 			d->k->copy(d, mat(buffer[stack->n] + from, 1, n), sum);
@@ -390,14 +390,14 @@ static void push_sums(void *with, const struct tree_part *parts, int n_parts)
 
 static void begin_sum(struct store *s, struct bucket *b)
 {
-	bool turns = s->c.microbatches.by_turns;
+	bool round_robin = s->c.microbatches.round_robin;
 	end_sum(b);
 	if (!b->c->planned)
 		check_nodes(b);
 	const struct sum_call call = {.plan = &b->plan,
 		.nodes = b->nodes,
 		.buffer = b->buffer,
-		.take = turns ? push_sums : NULL,
+		.take = round_robin ? push_sums : NULL,
 		.with = b,
 		.result = b->g,
 		.scratch = b->scratch,
@@ -410,7 +410,7 @@ static void begin_sum(struct store *s, struct bucket *b)
 void store_reduce_use(struct store *s, int unit, int use, bool last)
 {
 	struct store_own *o = s->own;
-	if (s->c.microbatches.by_turns) /* also a rank without leaves in this round */
+	if (s->c.microbatches.round_robin) /* also a rank without leaves in this round */
 		take_lease(s, unit);
 	for (int i = 0; i < o->n_buckets; i++) {
 		struct bucket *b = &o->bucket[i];
@@ -419,7 +419,7 @@ void store_reduce_use(struct store *s, int unit, int use, bool last)
 		bool deferred = use == 1 && !b->by_use && !b->tied; /* for use 0 */
 		if (deferred)
 			continue;
-		if (s->c.microbatches.by_turns) {
+		if (s->c.microbatches.round_robin) {
 			set_nodes(s, b, b->by_use ? use : -1,
 				b->round[b->by_use ? use : 0]++);
 			begin_sum(s, b);
@@ -437,23 +437,23 @@ void store_reduce(struct store *s, int unit, bool last)
 	store_reduce_use(s, unit, 0, last);
 }
 
-/* By turns: the sum over micro-batches; all ranks of a shard receive it. */
-static void finish_turns(struct bucket *b)
+/* Round-robin: the sum over micro-batches; all ranks of a shard receive it. */
+static void finish_micro_sums(struct bucket *b)
 {
 	for (int r = 0; r < b->c->size; r++)
 		b->nodes[r].n = 0;
 	int64_t first, len = sum_piece(&b->plan, b->c->rank, &first);
 	int n = 0;
-	b->turn_nodes = xcalloc(
-		(size_t)(b->turns[0].n + b->turns[1].n + 1), sizeof(*b->turn_nodes));
+	b->micro_nodes = xcalloc((size_t)(b->micro_sums[0].n + b->micro_sums[1].n + 1),
+		sizeof(*b->micro_nodes));
 	for (int u = 0; u < 2; u++)
-		for (int i = 0; i < b->turns[u].n; i++)
-			b->turn_nodes[n++] = (struct tree_part){
-				b->turns[u].node[i], mat(b->turn_buffer[u][i], 1, len)};
+		for (int i = 0; i < b->micro_sums[u].n; i++)
+			b->micro_nodes[n++] = (struct tree_part){b->micro_sums[u].node[i],
+				mat(b->micro_buffer[u][i], 1, len)};
 	const struct sum_call call = {.plan = &b->plan,
 		.nodes = b->nodes,
 		.buffer = b->buffer,
-		.extra = b->turn_nodes,
+		.extra = b->micro_nodes,
 		.n_extra = n,
 		.result = b->g,
 		.scratch = b->scratch};
@@ -481,8 +481,8 @@ void store_step_end(struct store *s)
 	struct store_own *o = s->own;
 	for (int i = 0; i < o->n_buckets; i++)
 		end_sum(&o->bucket[i]);
-	for (int i = 0; i < o->n_buckets && s->c.microbatches.by_turns; i++)
-		finish_turns(&o->bucket[i]);
+	for (int i = 0; i < o->n_buckets && s->c.microbatches.round_robin; i++)
+		finish_micro_sums(&o->bucket[i]);
 	for (int i = 0; i < o->n_buckets; i++) {
 		end_sum(&o->bucket[i]);
 		if (o->bucket[i].tied)

@@ -18,8 +18,8 @@ int64_t slice_piece(const struct slices *s, int64_t rows, int i, int64_t *first)
 /* The rows of the pieces of a rank's slices, which are neighbours. */
 static int64_t rank_rows(const struct slices *s, int64_t rows, int rank, int64_t *first)
 {
-	*first = part_begin(rows, s->n, rank * s->here);
-	return part_begin(rows, s->n, (rank + 1) * s->here) - *first;
+	*first = part_begin(rows, s->n, rank * s->local);
+	return part_begin(rows, s->n, (rank + 1) * s->local) - *first;
 }
 
 int64_t slice_rows(const struct slices *s, int64_t rows, int64_t *first)
@@ -122,7 +122,7 @@ void slice_gather_begin(struct slice_gather *g, const struct slices *s, struct d
 
 void slice_gather_wait(struct slice_gather *g, int piece)
 {
-	int owner = piece / g->s->here;
+	int owner = piece / g->s->local;
 	if (g->messages && owner != g->s->axis->rank)
 		comm_wait_received(&g->messages->peer[owner]);
 }
@@ -148,7 +148,7 @@ struct mat slice_gather(
 /* The nodes of the tree that a rank's slices form. */
 static int nodes_of(const struct slices *s, int rank, struct tree_node *nodes)
 {
-	return tree_nodes(rank * s->here, (rank + 1) * s->here, nodes);
+	return tree_nodes(rank * s->local, (rank + 1) * s->local, nodes);
 }
 
 /* Receive buffer for this rank's rows of the other ranks' nodes. */
@@ -175,7 +175,7 @@ void slice_sum_begin(struct slice_sum *x, const struct slices *s, struct device 
 		.next = s->first,
 		.mark = arena_mark(d->scratch)};
 	BUG_ON(out.type != DT_F32 && s->n > 1); /* only fp32 is added */
-	int depth = tree_depth(s->first, s->first + s->here);
+	int depth = tree_depth(s->first, s->first + s->local);
 	bool whole = out.rows == rows; /* the result can be a buffer */
 	for (int i = 0; i < depth; i++)
 		x->part[i] = i == 0 && whole ? out.p
@@ -192,7 +192,7 @@ void slice_sum_rows(struct slice_sum *x, int64_t first, int64_t n)
 
 void slice_sum_turn(struct slice_sum *x, int i)
 {
-	x->piece = slice_turn(x->s, x->s->here + i);
+	x->piece = slice_turn(x->s, x->s->local + i);
 	x->n = slice_piece(x->s, x->rows, x->piece, &x->first);
 }
 
@@ -218,7 +218,7 @@ static int levels_of(const struct slices *s)
 
 static bool is_last_local(const struct slice_sum *x)
 {
-	return x->next == x->s->first + x->s->here - 1;
+	return x->next == x->s->first + x->s->local - 1;
 }
 
 /* Adds the rows of the slot to the nodes that they complete. Returns the resulting stack. */
@@ -299,8 +299,8 @@ static void send_all(struct slice_sum *x)
 static void send_piece(struct slice_sum *x)
 {
 	const struct slices *s = x->s;
-	int to = x->piece / s->here;
-	if (s->async && to != s->axis->rank && (x->piece + 1) % s->here == 0)
+	int to = x->piece / s->local;
+	if (s->async && to != s->axis->rank && (x->piece + 1) % s->local == 0)
 		send_rows(x, to);
 }
 
@@ -311,14 +311,14 @@ void slice_sum_push(struct slice_sum *x)
 	if (x->piece >= 0) {
 		if (is_last_local(x))
 			send_piece(x);
-		if (x->piece != slice_turn(s, s->here - 1))
+		if (x->piece != slice_turn(s, s->local - 1))
 			return; /* more pieces of this slice follow */
 		x->piece = -1;
 		x->first = 0;
 		x->n = x->rows;
 	}
 	x->stack = stack;
-	if (++x->next < s->first + s->here)
+	if (++x->next < s->first + s->local)
 		return;
 	x->stack.n = 0;
 	x->next = s->first;

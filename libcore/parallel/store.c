@@ -202,7 +202,7 @@ int store_tile(const struct store *s, int unit, int tile, int slice)
 {
 	if (!s->c.tile)
 		return -1;
-	return s->c.n_units + (unit * N_TILES + tile) * s->c.part.here + slice -
+	return s->c.n_units + (unit * N_TILES + tile) * s->c.part.local + slice -
 	       s->c.part.first;
 }
 
@@ -249,7 +249,7 @@ void store_updated(struct store *s, bool copies)
 
 /* ---- norms and hashes ------------------------------------------------------------ */
 
-void store_squares_ask(struct store *s)
+void store_norm_enqueue(struct store *s)
 {
 	enum { AT_ONCE = 64 };
 	struct device *d = s->c.device;
@@ -266,7 +266,7 @@ void store_squares_ask(struct store *s)
 	}
 }
 
-struct exact *store_squares(const struct store *s)
+struct exact *store_norm_squares(const struct store *s)
 {
 	return s->own->squares;
 }

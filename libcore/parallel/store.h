@@ -196,9 +196,9 @@ void store_updated(struct store *s, bool copies);
 /* Discards the leaves of this rank that were not reduced. */
 void store_drop(struct store *s);
 /* Enqueues the sum of squares of the gradients of this rank's counted parts: in double within a row,
- * exactly over rows. The result, store_squares(), is in the device's memory. */
-void store_squares_ask(struct store *s);
-struct exact *store_squares(const struct store *s);
+ * exactly over rows. The result, store_norm_squares(), is in the device's memory. */
+void store_norm_enqueue(struct store *s);
+struct exact *store_norm_squares(const struct store *s);
 /* A hash of all parameters, independent of the layout. Collective over the world. */
 uint64_t store_hash(struct store *s);
 /* Collective over the world: do all replicas of a shard have the same bits? Appends to `differing`

@@ -34,7 +34,7 @@ struct bucket {
 	/* A tied weight of two pipeline stages: this stage's use is the whole tree here, and the
 	 * other stage's sum is added at the end of the step. */
 	bool tied;
-	/* A tile of a tied weight, by turns: each use is reduced by itself in each round, so that
+	/* A tile of a tied weight, round-robin: each use is reduced by itself in each round, so that
 	 * the leaves take the memory of one use. */
 	bool by_use;
 	/* Buffers for this rank's leaves, [n] each; those of use u begin at depth * u. */
@@ -42,14 +42,14 @@ struct bucket {
 	float **buffer;
 	int64_t n_scratch; /* floats: for a round in which all ranks have leaves */
 	float *scratch;	   /* of the sum */
-	/* By turns: the reduced micro-batches of this rank's piece, a stack and its buffers for each
+	/* Round-robin: the reduced micro-batches of this rank's piece, a stack and its buffers for each
 	 * use; and their nodes, for the last sum of the step. */
-	struct tree_stack turns[2];
-	float **turn_buffer[2];
-	struct tree_part *turn_nodes;
+	struct tree_stack micro_sums[2];
+	float **micro_buffer[2];
+	struct tree_part *micro_nodes;
 	float *other;		    /* tied: receive buffer for the other stage's sum */
 	struct tree_sum *sum;	    /* in progress, or NULL */
-	int64_t round[2];	    /* by turns: of the next sum, by use */
+	int64_t round[2];	    /* round-robin: of the next sum, by use */
 	int units_left;		    /* of this step, whose leaves are not complete */
 	struct comm_shared *shared; /* memory that the ranks of a host share, or NULL */
 	int64_t *from;		    /* [size]: offsets of the ranks' buffers in it */
@@ -63,7 +63,7 @@ struct bucket {
 	char *copy;
 };
 
-/* By turns: memory for the leaves of a unit, until they are reduced. */
+/* Round-robin: memory for the leaves of a unit, until they are reduced. */
 struct lease {
 	int unit;  /* the unit that uses it, or -1 */
 	bool open; /* more leaves will be written */
@@ -112,7 +112,7 @@ struct offload_pieces {
 struct store_own {
 	struct bucket *bucket;
 	int n_buckets;
-	struct location *location; /* [n_tensors][slices here] */
+	struct location *location; /* [n_tensors][local slices] */
 	void (*before_use)(void *with, int unit);
 	void *before_use_with;
 	/* [n_floats]; NULL: offloaded, or no such group. */
@@ -146,7 +146,7 @@ static inline int unit_place(const struct store *s, int unit, int turn)
 /* Units, and the tiles' slices that are units by themselves. */
 static inline int n_units(const struct store *s)
 {
-	return s->c.n_units * (s->c.tile ? 1 + N_TILES * s->c.part.here : 1);
+	return s->c.n_units * (s->c.tile ? 1 + N_TILES * s->c.part.local : 1);
 }
 
 static inline bool is_tiled(const struct store *s, const struct tensor *t)
@@ -162,8 +162,8 @@ static inline int unit_of(const struct store *s, const struct tensor *t, int sli
 static inline struct location *location_of(
 	const struct store *s, const struct tensor *t, int slice)
 {
-	BUG_ON(slice < t->first || slice >= t->first + t->here);
-	return &s->own->location[(t - s->c.tensors) * s->c.part.here + slice - t->first];
+	BUG_ON(slice < t->first || slice >= t->first + t->local);
+	return &s->own->location[(t - s->c.tensors) * s->c.part.local + slice - t->first];
 }
 
 static inline struct bucket *bucket_of(
@@ -181,13 +181,14 @@ static inline struct entry *entry_of(
 /* bucket.c */
 void buckets_make(struct store *s);
 void buckets_free(struct store *s);
-/* The level up to which a rank adds its own leaves: by turns that of a micro-batch, else the root. */
+/* The level up to which a rank adds its own leaves: round-robin that of a micro-batch, else the root. */
 static inline int bucket_top(const struct store *s, const struct bucket *b)
 {
-	return s->c.microbatches.by_turns ? leaf_micro_level(&b->shape) : b->plan.levels;
+	return s->c.microbatches.round_robin ? leaf_micro_level(&b->shape)
+					     : b->plan.levels;
 }
 
-/* Pushes the leaves of a member of the group in one use: of all its micro-batches, or by turns of
+/* Pushes the leaves of a member of the group in one use: of all its micro-batches, or round-robin of
  * one round. Returns the largest depth of the stack. */
 int bucket_push(const struct store *s, const struct bucket *b, int member, int use,
 	int64_t round, struct tree_stack *stack);

@@ -9,7 +9,7 @@ static void place_slices(struct tensor *t, const struct tensor_part *part)
 	BUG_ON(part->n % t->slices);
 	t->users_per_slice = part->n / t->slices;
 	t->first = tensor_slice(t, part->first);
-	t->here = tensor_slice(t, part->first + part->here - 1) - t->first + 1;
+	t->local = tensor_slice(t, part->first + part->local - 1) - t->first + 1;
 }
 
 void tensors_place(struct tensor *t, int n, const struct tensor_part *part)
@@ -18,7 +18,7 @@ void tensors_place(struct tensor *t, int n, const struct tensor_part *part)
 		bool vector = t->ndim == 1;
 		place_slices(t, part);
 		if (part->used && !part->used[i])
-			t->here = 0;
+			t->local = 0;
 		t->rows = vector ? 1
 				 : t->dims[0] /
 					   (t->tp_split == TP_SPLIT_ROWS ? t->slices : 1);

@@ -46,13 +46,13 @@ struct tensor {
 	int slices;	     /* number of slices of the whole tensor */
 	int users_per_slice; /* virtual slices that use the same slice */
 	int64_t rows, cols; /* shape of a slice; a vector is one row of `cols` elements */
-	int first, here;    /* slices [first, first + here) are on this rank */
+	int first, local;   /* slices [first, first + local) are on this rank */
 };
 
-/* The part of the model on a rank: virtual slices [first, first + here) of n, and the tensors
+/* The part of the model on a rank: virtual slices [first, first + local) of n, and the tensors
  * of its pipeline stages (`used`, one flag a tensor; NULL: all). */
 struct tensor_part {
-	int n, first, here;
+	int n, first, local;
 	const bool *used;
 };
 
