@@ -81,11 +81,11 @@ static void begin_exchange(struct pass *p, struct ring *ring, struct sublayer_ac
 	const struct sublayer_grads *g)
 {
 	const struct mat none = no_mat();
-	const struct ring_kv load = {.home = {a->m[ATT_K], a->m[ATT_V],
-					     g ? g->m[DK] : none, g ? g->m[DV] : none},
+	const struct ring_kv kv = {.local = {a->m[ATT_K], a->m[ATT_V],
+					   g ? g->m[DK] : none, g ? g->m[DV] : none},
 		.slices = p->tp.local,
 		.rows = p->rows};
-	ring_exchange(ring, p->d, &load);
+	ring_exchange(ring, p->d, &kv);
 }
 
 /* Rounds a sum over chunks, unless it is complete. */

@@ -265,8 +265,8 @@ void buckets_make(struct store *s)
 
 void buckets_free(struct store *s)
 {
-	for (int i = 0; i < s->own->n_buckets; i++) {
-		struct bucket *b = &s->own->bucket[i];
+	struct bucket *end = s->own->bucket + s->own->n_buckets;
+	for (struct bucket *b = s->own->bucket; b < end; b++) {
 		for (int k = 0; k < b->n_entries; k++) {
 			free(b->entry[k].bounds);
 			free(b->entry[k].packed);

@@ -39,7 +39,7 @@ enum ring_part { RING_K, RING_V, RING_DK, RING_DV, N_RING_PARTS };
 /* The matrices that are sent around the ring, each [slices][local chunks][rows]; in a forward only
  * keys and values. */
 struct ring_kv {
-	struct mat home[N_RING_PARTS];
+	struct mat local[N_RING_PARTS];
 	int slices;
 	int64_t rows;
 };
@@ -49,17 +49,17 @@ struct ring {
 	int step;
 	/* Set by ring_exchange(): */
 	struct device *d; /* NULL: no communication, only the order of steps */
-	struct ring_kv load;
-	struct mat away[N_RING_PARTS]; /* chunks of other ranks: [place][slice][rows] */
-	struct comm_requests keys;     /* messages of keys and values */
-	struct comm_requests *sums;    /* of dK and dV: [parity of the step][slice] */
+	struct ring_kv kv;
+	struct mat remote[N_RING_PARTS]; /* other ranks' chunks: [buffer][slice][rows] */
+	struct comm_requests keys;	 /* messages of keys and values */
+	struct comm_requests *sums;	 /* of dK and dV: [parity of the step][slice] */
 	size_t mark;
 };
 
 struct ring ring_begin(const struct chunks *c);
-/* Collective. From now on the steps exchange the matrices of the load. Uses scratch memory of the
+/* Collective. The following steps exchange these matrices between ranks. Uses scratch memory of the
  * device until ring_end(). */
-void ring_exchange(struct ring *r, struct device *d, const struct ring_kv *load);
+void ring_exchange(struct ring *r, struct device *d, const struct ring_kv *kv);
 /* Begins the first or the next step; false after the last. */
 bool ring_next(struct ring *r);
 void ring_end(struct ring *r);
@@ -67,8 +67,8 @@ void ring_end(struct ring *r);
 int ring_keys_for(const struct ring *r, int query_chunk);
 /* A slice of a matrix of a key chunk in this step: [rows, width]. */
 struct mat ring_at(const struct ring *r, enum ring_part part, int slice, int key_chunk);
-/* In the backward, for each slice: ring_recv_grads() before the first local query chunk adds to dK and dV
- * (they may be in flight until then), ring_send_grads() after the last one has (they may be sent). */
+/* In the backward, for each slice: dK and dV are received before the first local query chunk adds to
+ * them, and sent after the last one has. */
 void ring_recv_grads(struct ring *r, int slice);
 void ring_send_grads(struct ring *r, int slice);
 

@@ -90,10 +90,9 @@ static void place_leases(struct store *s, struct arena *a)
 static void size_leases(struct store *s)
 {
 	int64_t *n = xcalloc((size_t)n_units(s), sizeof(*n));
-	for (int i = 0; i < s->own->n_buckets; i++) {
-		const struct bucket *b = &s->own->bucket[i];
+	const struct bucket *end = s->own->bucket + s->own->n_buckets;
+	for (const struct bucket *b = s->own->bucket; b < end; b++)
 		n[b->first_unit] += b->n_buffers * b->n + b->n_scratch;
-	}
 	for (int u = 0; u < n_units(s); u++)
 		for (int turn = 0; turn < 2; turn++) {
 			struct lease *l = &s->own->lease[unit_place(s, u, turn)];
@@ -106,8 +105,7 @@ static void size_leases(struct store *s)
 static void place_private(struct store *s, struct arena *a)
 {
 	struct store_own *o = s->own;
-	for (int i = 0; i < o->n_buckets; i++) {
-		struct bucket *b = &o->bucket[i];
+	for (struct bucket *b = o->bucket; b < o->bucket + o->n_buckets; b++) {
 		if (s->c.microbatches.round_robin) {
 			place_sums(s, b, a);
 		} else {
@@ -132,8 +130,7 @@ static void open_shared_group(struct store *s, struct comm *c)
 	struct store_own *o = s->own;
 	struct err e = {0};
 	int64_t n_bytes = 0, slots = 0;
-	for (int i = 0; i < o->n_buckets; i++) {
-		struct bucket *b = &o->bucket[i];
+	for (struct bucket *b = o->bucket; b < o->bucket + o->n_buckets; b++) {
 		if (b->c == c && is_shared(s, b)) {
 			n_bytes += b->n_buffers * b->n * (int64_t)sizeof(float);
 			slots++;
@@ -165,29 +162,32 @@ static void open_shared(struct store *s)
 {
 	struct store_own *o = s->own;
 	for (int i = 0; i < o->n_buckets; i++) {
-		struct bucket *b = &o->bucket[i];
+		struct comm *c = o->bucket[i].c;
 		bool known = false;
 		for (int k = 0; k < i; k++)
-			known |= o->bucket[k].c == b->c;
-		if (!known && is_shared(s, b))
-			open_shared_group(s, b->c);
+			known |= o->bucket[k].c == c;
+		if (!known && is_shared(s, &o->bucket[i]))
+			open_shared_group(s, c);
 	}
+}
+
+static bool has_tensors_of(const struct store *s, const struct bucket *b, int unit)
+{
+	for (int i = 0; i < b->n_entries; i++)
+		if (unit_of(s, b->entry[i].t, b->entry[i].slice) == unit)
+			return true;
+	return false;
 }
 
 static void begin_step(struct store *s)
 {
-	for (int i = 0; i < s->own->n_buckets; i++) {
-		struct bucket *b = &s->own->bucket[i];
-		b->round[0] = b->round[1] = 0;
+	struct store_own *o = s->own;
+	for (struct bucket *b = o->bucket; b < o->bucket + o->n_buckets; b++) {
 		b->units_left = 0;
 		for (int u = b->first_unit; u <= b->last_unit; u++)
-			for (int k = 0; k < b->n_entries; k++)
-				if (unit_of(s, b->entry[k].t, b->entry[k].slice) == u) {
-					b->units_left++;
-					break;
-				}
+			b->units_left += has_tensors_of(s, b, u);
 		for (int u = 0; u < 2; u++)
-			b->micro_sums[u].n = 0;
+			b->round[u] = b->micro_sums[u].n = 0;
 	}
 	store_drop(s);
 }
@@ -197,8 +197,7 @@ void grads_open(struct store *s, bool measuring)
 	struct store_own *o = s->own;
 	struct arena size;
 	int64_t scratch = 0, whole = 0;
-	for (int i = 0; i < o->n_buckets; i++) {
-		struct bucket *b = &o->bucket[i];
+	for (struct bucket *b = o->bucket; b < o->bucket + o->n_buckets; b++) {
 		set_nodes(s, b, b->by_use ? 0 : -1, 0);
 		b->buffer = xcalloc((size_t)b->n_buffers, sizeof(*b->buffer));
 		if (b->c->size > 1)
@@ -271,17 +270,15 @@ static void take_lease(struct store *s, int unit)
 	struct lease *l = &o->lease[unit_place(s, unit, *turn)];
 	if (unit_place(s, unit, 0) != unit_place(s, unit, 1))
 		*turn = !*turn;
-	for (int i = 0; i < o->n_buckets;
-		i++) /* of this unit in the last round, and of the unit before */
-		if (has_leaves_of(&o->bucket[i], unit) ||
-			(l->unit >= 0 && has_leaves_of(&o->bucket[i], l->unit)))
-			end_sum(&o->bucket[i]);
+	/* of this unit in the last round, and of the unit before */
+	for (struct bucket *b = o->bucket; b < o->bucket + o->n_buckets; b++)
+		if (has_leaves_of(b, unit) || (l->unit >= 0 && has_leaves_of(b, l->unit)))
+			end_sum(b);
 	BUG_ON(l->open);
 	l->unit = unit;
 	l->open = true;
 	float *at = l->memory;
-	for (int i = 0; i < o->n_buckets; i++) {
-		struct bucket *b = &o->bucket[i];
+	for (struct bucket *b = o->bucket; b < o->bucket + o->n_buckets; b++) {
 		if (!has_leaves_of(b, unit))
 			continue;
 		for (int k = 0; k < b->n_buffers; k++, at += b->n)
@@ -412,8 +409,7 @@ void store_reduce_use(struct store *s, int unit, int use, bool last)
 	struct store_own *o = s->own;
 	if (s->c.microbatches.round_robin) /* also a rank without leaves in this round */
 		take_lease(s, unit);
-	for (int i = 0; i < o->n_buckets; i++) {
-		struct bucket *b = &o->bucket[i];
+	for (struct bucket *b = o->bucket; b < o->bucket + o->n_buckets; b++) {
 		if (!has_leaves_of(b, unit))
 			continue;
 		bool deferred = use == 1 && !b->by_use && !b->tied; /* for use 0 */
@@ -479,14 +475,15 @@ static void add_other_use(struct store *s, struct bucket *b)
 void store_step_end(struct store *s)
 {
 	struct store_own *o = s->own;
-	for (int i = 0; i < o->n_buckets; i++)
-		end_sum(&o->bucket[i]);
-	for (int i = 0; i < o->n_buckets && s->c.microbatches.round_robin; i++)
-		finish_micro_sums(&o->bucket[i]);
-	for (int i = 0; i < o->n_buckets; i++) {
-		end_sum(&o->bucket[i]);
-		if (o->bucket[i].tied)
-			add_other_use(s, &o->bucket[i]);
+	struct bucket *end = o->bucket + o->n_buckets;
+	for (struct bucket *b = o->bucket; b < end; b++)
+		end_sum(b);
+	for (struct bucket *b = o->bucket; b < end && s->c.microbatches.round_robin; b++)
+		finish_micro_sums(b);
+	for (struct bucket *b = o->bucket; b < end; b++) {
+		end_sum(b);
+		if (b->tied)
+			add_other_use(s, b);
 	}
 	begin_step(s);
 }

@@ -54,7 +54,10 @@ struct slice_sum {
 	float *others;		     /* receive buffer */
 	struct tree_stack stack;
 	int next;
-	struct slice_exchange *exchange; /* in progress, or NULL */
+	/* The exchange in progress, or NULL; this rank's rows of its own and of received nodes. */
+	struct slice_messages *messages;
+	struct tree_part *known;
+	int n_known;
 	size_t mark;
 };
 

@@ -31,8 +31,8 @@ struct bucket {
 	struct sum_plan plan;
 	struct leaf_shape shape;
 	struct sum_nodes *nodes; /* [size]: of the current or next sum */
-	/* A tied weight of two pipeline stages: this stage's use is the whole tree here, and the
-	 * other stage's sum is added at the end of the step. */
+	/* A tied weight of two pipeline stages: its tree has this stage's use only; the other
+	 * stage's sum is added at the end of the step. */
 	bool tied;
 	/* A tile of a tied weight, round-robin: each use is reduced by itself in each round, so that
 	 * the leaves take the memory of one use. */
@@ -61,6 +61,7 @@ struct bucket {
 	 * read. Either may be NULL. */
 	float *whole;
 	char *copy;
+	float *vector, *staging; /* of the last all-gather, see gather.c */
 };
 
 /* Round-robin: memory for the leaves of a unit, until they are reduced. */
@@ -134,7 +135,7 @@ struct store_own {
 	struct offload_pieces offload;
 };
 
-/* The place of a unit; `turn`: which of two, 0 or 1. */
+/* `turn`: which of two places, 0 or 1. */
 static inline int unit_place(const struct store *s, int unit, int turn)
 {
 	return unit >= s->c.n_units	  ? PLACE_TILES + turn
@@ -143,7 +144,7 @@ static inline int unit_place(const struct store *s, int unit, int turn)
 					  : PLACE_BLOCKS + turn;
 }
 
-/* Units, and the tiles' slices that are units by themselves. */
+/* With the tiles' slices that are units by themselves. */
 static inline int n_units(const struct store *s)
 {
 	return s->c.n_units * (s->c.tile ? 1 + N_TILES * s->c.part.local : 1);
@@ -201,8 +202,7 @@ void offload_open(struct store *s, struct arena *run);
 bool is_offloaded(const struct store *s, int group);
 /* Are copies of the parameters, in the type of the wire, offloaded too? */
 bool offloads_copies(const struct store *s);
-/* Computes and writes them. */
-void offload_copies(struct store *s);
+void offload_copies(struct store *s); /* computes and writes them */
 /* Enqueues a read or write of elements [at, at + n) of a group, or of STORE_COPY. Returns a ticket. */
 uint64_t offload_enqueue(struct store *s, int group, bool write, void *memory, int64_t at,
 	int64_t n, uint64_t after);
@@ -213,40 +213,20 @@ void part_get(struct store *s, const struct part *x, int group, int64_t row, int
 void part_put(struct store *s, const struct part *x, int group, int64_t row, int64_t rows,
 	const float *in);
 
-/*
- * offload_file.c, offload_host.c: the functions of an offload backend. Requests in one direction
- * are executed in order, and after the device's work that was enqueued before them. A request's
- * memory must not be reused before offload_backend_wait() for its ticket.
- */
+/* offload_file.c, offload_host.c: requests in one direction are executed in order, and after the
+ * device's work that was enqueued before them. */
 struct offload_backend {
+	/* Enqueues a read into, or a write from, the device's memory, after the request with ticket
+	 * `after` (0: none). Returns a ticket. The memory must not be reused before wait(). */
 	uint64_t (*enqueue)(struct offload_backend *, bool write, void *memory,
 		int64_t n_bytes, int64_t at, uint64_t after);
+	/* Work that is enqueued after this call, on the device and the backend, follows the request. */
 	void (*wait)(struct offload_backend *, uint64_t ticket);
+	/* Copies from or to the host's memory, after all earlier requests, and waits. */
 	void (*copy)(struct offload_backend *, bool write, void *memory, int64_t n_bytes,
 		int64_t at);
 	void (*close)(struct offload_backend *);
 };
-
-/* Enqueues a read into, or a write from, the device's memory, after the request with ticket `after`
- * (0: none). Returns a ticket. */
-static inline uint64_t offload_backend_enqueue(struct offload_backend *x, bool write,
-	void *memory, int64_t n_bytes, int64_t at, uint64_t after)
-{
-	return x->enqueue(x, write, memory, n_bytes, at, after);
-}
-
-/* Work that is enqueued from now on, on the device and the backend, is executed after the request. */
-static inline void offload_backend_wait(struct offload_backend *x, uint64_t ticket)
-{
-	x->wait(x, ticket);
-}
-
-/* Copies from or to the host's memory, after all earlier requests, and waits. */
-static inline void offload_backend_copy(
-	struct offload_backend *x, bool write, void *memory, int64_t n_bytes, int64_t at)
-{
-	x->copy(x, write, memory, n_bytes, at);
-}
 
 /* grads.c */
 void grads_open(struct store *s, bool measuring);
@@ -255,9 +235,7 @@ void grads_close(struct store *s);
 /* gather.c */
 void gather_open(struct store *s, bool measuring);
 void gather_close(struct store *s);
-/* An all-gather of the parameters of all units from the shards (ZeRO 1 and 2). */
-void gather_whole(struct store *s);
-/* Frees gathered parameters, which are out of date. */
-void gather_forget(struct store *s);
+void gather_whole(struct store *s);  /* all units (ZeRO 1 and 2) */
+void gather_forget(struct store *s); /* frees parameters that are out of date */
 
 #endif

@@ -31,12 +31,17 @@ void tensors_place(struct tensor *t, int n, const struct tensor_part *part)
 
 int64_t tensor_size(const struct tensor *t)
 {
-	return t->ndim == 1 ? t->dims[0] : t->dims[0] * t->dims[1];
+	return t->dims[0] * tensor_width(t);
 }
 
 int64_t tensor_file_rows(const struct tensor *t)
 {
 	return t->dims[0];
+}
+
+int64_t tensor_width(const struct tensor *t)
+{
+	return t->ndim == 1 ? 1 : t->dims[1];
 }
 
 int64_t tensor_index(const struct tensor *t, int slice, int64_t row)

@@ -74,6 +74,7 @@ static inline int tensor_slice_user(const struct tensor *t, int v)
 int64_t tensor_size(const struct tensor *t);
 /* Rows of the whole tensor in a file, where a vector has dims[0] rows of one element. */
 int64_t tensor_file_rows(const struct tensor *t);
+int64_t tensor_width(const struct tensor *t); /* of such a row */
 /* The index, in the whole tensor, of the first element of a row of a slice (for a vector: of
  * element `row` of the slice). */
 int64_t tensor_index(const struct tensor *t, int slice, int64_t row);

@@ -250,16 +250,16 @@ static void one_rank(int n, int slices, struct sums *out)
 			}
 }
 
-static void pass_ring(struct ring *r, const struct ring_kv *load, float *o)
+static void pass_ring(struct ring *r, const struct ring_kv *kv, float *o)
 {
 	const struct chunks *c = r->c;
 	float none[2][FLOATS] = {{0}};
-	ring_exchange(r, &device, load);
+	ring_exchange(r, &device, kv);
 	while (ring_next(r)) {
-		for (int s = 0; s < load->slices; s++) {
+		for (int s = 0; s < kv->slices; s++) {
 			for (int q = c->local - 1; q >= 0; q--) {
 				int kc = ring_keys_for(r, c->first + q);
-				bool sums = load->home[RING_DK].p;
+				bool sums = kv->local[RING_DK].p;
 				if (q == 0 && sums)
 					ring_recv_grads(r, s);
 				meet(o + (s * c->local + q) * FLOATS,
@@ -290,11 +290,11 @@ static int64_t wrong_chunks(const struct chunks *c, int slices, bool sums)
 		}
 	struct ring r = ring_begin(c);
 	int64_t rows = slices * c->local;
-	struct ring_kv load = {{mat(k, rows, FLOATS), mat(v, rows, FLOATS),
-				       mat(sums ? got.dk : NULL, rows, FLOATS),
-				       mat(sums ? got.dv : NULL, rows, FLOATS)},
+	struct ring_kv kv = {{mat(k, rows, FLOATS), mat(v, rows, FLOATS),
+				     mat(sums ? got.dk : NULL, rows, FLOATS),
+				     mat(sums ? got.dv : NULL, rows, FLOATS)},
 		slices, 1};
-	pass_ring(&r, &load, got.o);
+	pass_ring(&r, &kv, got.o);
 	for (int s = 0; s < slices; s++) {
 		int at = s * c->local * FLOATS, from = (s * c->n + c->first) * FLOATS;
 		int n = c->local * FLOATS;
@@ -342,10 +342,10 @@ static void long_messages(void **state)
 				x[part][i] = (float)(c.first + i / LONG);
 		}
 		struct ring r = ring_begin(&c);
-		struct ring_kv load = {.slices = 1, .rows = 1};
+		struct ring_kv kv = {.slices = 1, .rows = 1};
 		for (int part = 0; part < N_RING_PARTS; part++)
-			load.home[part] = mat(x[part], here, LONG);
-		ring_exchange(&r, &device, &load);
+			kv.local[part] = mat(x[part], here, LONG);
+		ring_exchange(&r, &device, &kv);
 		int64_t wrong = 0;
 		while (ring_next(&r)) {
 			for (int q = here - 1; q >= 0; q--) {
