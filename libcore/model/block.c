@@ -4,17 +4,6 @@
  * rest.
  */
 #include "model/block.h"
-#include "model/linear.h"
-
-/* A sublayer in a pass. */
-struct sub {
-	const struct sublayer *f;
-	const struct sublayer_tensors *t;
-	struct sublayer_acts *a;
-	struct sublayer_grads *g; /* NULL in the forward */
-	int64_t layer;
-	int i; /* ATTENTION or FFN */
-};
 
 static struct sub sub_of(const struct pass *p, int64_t layer, int i, struct block_acts *b,
 	struct block_grads *g)
@@ -25,6 +14,17 @@ static struct sub sub_of(const struct pass *p, int64_t layer, int i, struct bloc
 		.g = g ? &g->sub[i] : NULL,
 		.layer = layer,
 		.i = i};
+}
+
+int sub_linears(const struct pass *p, const struct sub *x, struct at at,
+	const struct mat *m, struct linear l[SUBLAYER_INPUTS])
+{
+	int n = 0;
+	for (; n < SUBLAYER_INPUTS && x->t->in[n]; n++)
+		l[n] = (struct linear){.y = part_of(p, m[n], at),
+			.w = x->t->in[n],
+			.bias = x->t->in_bias[n]};
+	return n;
 }
 
 static struct stream_norm norm_of(const struct pass *p, const struct sub *x, int c)
@@ -39,21 +39,21 @@ static struct stream_norm norm_of(const struct pass *p, const struct sub *x, int
 
 /* ---- memory ---------------------------------------------------------------------- */
 
-struct rooms {
-	struct room acts[SUBLAYER_MATS], grads[SUBLAYER_MATS];
+struct sizes {
+	struct mat_size acts[SUBLAYER_MATS], grads[SUBLAYER_MATS];
 };
 
-static struct rooms rooms_of(const struct pass *p, int i)
+static struct sizes sizes_of(const struct pass *p, int i)
 {
-	struct rooms r = {0};
-	p->m->arch->sublayer[i]->rooms(p, r.acts, r.grads);
-	return r;
+	struct sizes z = {0};
+	p->m->arch->sublayer[i]->sizes(p, z.acts, z.grads);
+	return z;
 }
 
 /* Sizes: a matrix of a sublayer, and of the residual stream. */
-static struct mat room_size(const struct pass *p, const struct room *r)
+static struct mat size_of(const struct pass *p, const struct mat_size *z)
 {
-	return mat_typed(NULL, p->tp.local * p->cp.local * p->rows, r->cols, r->type);
+	return mat_typed(NULL, p->tp.local * p->cp.local * p->rows, z->cols, z->type);
 }
 
 static struct mat stream_size(const struct pass *p, enum dtype type)
@@ -86,7 +86,7 @@ static void alloc_acts(
 	const struct pass *p, const struct allocation *o, int i, struct sublayer_acts *a)
 {
 	const struct sublayer_acts *shared = &p->shared.sub[i];
-	const struct rooms r = rooms_of(p, i);
+	const struct sizes z = sizes_of(p, i);
 	bool cheap = p->m->arch->sublayer[i]->cheap_inner;
 	/* the input of the block is always kept */
 	alloc_act(o, i ? RECOMPUTE_SELECTIVE : RECOMPUTE_FULL, &a->x, shared->x,
@@ -98,7 +98,7 @@ static void alloc_acts(
 	for (int j = 0; j < SUBLAYER_MATS; j++)
 		alloc_act(o,
 			j == INNER_OUT && cheap ? RECOMPUTE_NONE : RECOMPUTE_SELECTIVE,
-			&a->m[j], shared->m[j], room_size(p, &r.acts[j]));
+			&a->m[j], shared->m[j], size_of(p, &z.acts[j]));
 }
 
 void block_alloc(const struct pass *p, int64_t layer, struct block_acts *b, bool shared,
@@ -142,16 +142,16 @@ struct grad_copy block_copy(struct pass *p, int64_t lowest)
 static void alloc_grads(
 	const struct pass *p, const struct sub *x, struct mat copy, struct arena *a)
 {
-	const struct rooms r = rooms_of(p, x->i);
+	const struct sizes z = sizes_of(p, x->i);
 	struct sublayer_grads *g = x->g;
 	struct mat *operands[SUBLAYER_MATS + 1];
 	int n = 0;
 	*g = (struct sublayer_grads){
 		.d = copy.p ? linear_cast_of(p, x->layer, copy) : take_output_grad(p, a)};
 	for (int j = 0; j < SUBLAYER_MATS; j++) {
-		if (r.grads[j].scratch || !r.grads[j].cols)
+		if (z.grads[j].scratch || !z.grads[j].cols)
 			continue;
-		g->m[j] = take(a, room_size(p, &r.grads[j]));
+		g->m[j] = take(a, size_of(p, &z.grads[j]));
 		operands[n++] = &g->m[j];
 	}
 	/* the sum of several matmuls is fp32 */
@@ -163,10 +163,10 @@ static void alloc_grads(
 
 static void alloc_scratch(struct pass *p, int i, struct sublayer_grads *g)
 {
-	const struct rooms r = rooms_of(p, i);
+	const struct sizes z = sizes_of(p, i);
 	for (int j = 0; j < SUBLAYER_MATS; j++)
-		if (r.grads[j].scratch)
-			g->m[j] = take(p->d->scratch, room_size(p, &r.grads[j]));
+		if (z.grads[j].scratch)
+			g->m[j] = take(p->d->scratch, size_of(p, &z.grads[j]));
 }
 
 void block_alloc_grads(
@@ -190,7 +190,7 @@ static void enter(struct pass *p, const struct sub *x, bool normed, bool matmuls
 			norm_forward(p, &norm, stream_of(p, x->a->x, c));
 		norm_gather(p, &h, &norm);
 		for (int s = 0; s < p->tp.local && matmuls; s++)
-			x->f->enter(p, (struct at){x->layer, s, c}, x->a, &h);
+			x->f->enter(p, x, (struct at){x->layer, s, c}, &h);
 		slice_gather_end(&h);
 	}
 }
@@ -207,12 +207,14 @@ static void leave(
 		struct stream_norm norm;
 		struct slice_sum sum;
 		slice_sum_begin(&sum, &p->tp, p->d, r.sum, p->rows);
-		for (int s = 0; s < p->tp.local; s++)
-			x->f->leave(p, (struct at){x->layer, s, c}, x->a, &sum);
+		struct at at = {x->layer, 0, c};
+		for (; at.slice < p->tp.local; at.slice++)
+			linear_leave(p, at, &sum, part_of(p, x->a->m[INNER_OUT], at),
+				x->t->out);
 		slice_sum_end(&sum);
 		if (next)
 			norm = norm_of(p, next, c);
-		add_residual(p, (struct at){x->layer, 0, c}, &r, next ? &norm : NULL);
+		add_residual(p, at, &r, next ? &norm : NULL);
 		arena_reset(p->d->scratch, mark);
 		check_finite(p, x->f->out, x->layer, yc);
 	}
@@ -224,10 +226,10 @@ void block_forward(
 	const struct sub attention = sub_of(p, layer, ATTENTION, b, NULL);
 	const struct sub ffn = sub_of(p, layer, FFN, b, NULL);
 	enter(p, &attention, false, true);
-	attention.f->inner(p, layer, attention.a);
+	attention.f->inner(p, &attention);
 	leave(p, &attention, ffn.a->x, &ffn);
 	enter(p, &ffn, true, true);
-	ffn.f->inner(p, layer, ffn.a);
+	ffn.f->inner(p, &ffn);
 	if (y)
 		leave(p, &ffn, *y, NULL);
 }
@@ -245,7 +247,7 @@ static void recompute(
 		const struct sub x = sub_of(p, layer, i, b, NULL);
 		enter(p, &x, false, false);
 		if (x.f->cheap_inner)
-			x.f->inner(p, layer, x.a);
+			x.f->inner(p, &x);
 	}
 }
 
@@ -263,11 +265,10 @@ static void inner_backward(
 		residual_gather(p, &d, (struct at){x->layer, 0, c}, x->f->drop, x->g->d,
 			stream_of(p, dx, c), copied);
 		for (int s = 0; s < p->tp.local; s++)
-			x->f->leave_backward(
-				p, (struct at){x->layer, s, c}, x->a, x->g, &d);
+			x->f->leave_backward(p, x, (struct at){x->layer, s, c}, &d);
 		slice_gather_end(&d);
 	}
-	x->f->inner_backward(p, x->layer, x->a, x->g);
+	x->f->inner_backward(p, x);
 	arena_reset(p->d->scratch, mark);
 }
 
@@ -276,8 +277,13 @@ static void weight_leaves(struct pass *p, const struct sub *x, int c, struct mat
 {
 	struct at at = {x->layer, 0, c};
 	bias_leaves(p, at, x->t->bias, local_rows(p, chunk_of(p, x->g->d, c)), sums);
-	for (; at.slice < p->tp.local; at.slice++)
-		x->f->weights(p, at, x->a, x->g);
+	for (; at.slice < p->tp.local; at.slice++) {
+		const struct linear out = {.y = chunk_of(p, x->g->d, c), .w = x->t->out};
+		struct linear in[SUBLAYER_INPUTS];
+		int n = sub_linears(p, x, at, x->g->m, in);
+		linear_weights(p, at, part_of(p, x->a->m[INNER_OUT], at), &out, 1);
+		linear_weights(p, at, chunk_of(p, x->a->h, c), in, n);
+	}
 }
 
 /* The tensors of the preceding sublayer; NULL: there is none on this stage. */
@@ -316,7 +322,7 @@ static void enter_backward(struct pass *p, const struct sub *x, struct mat dx,
 		struct slice_sum sum;
 		slice_sum_begin(&sum, &p->tp, p->d, dh, p->rows);
 		for (int s = 0; s < p->tp.local; s++)
-			x->f->enter_backward(p, (struct at){x->layer, s, c}, x->g, &sum);
+			x->f->enter_backward(p, x, (struct at){x->layer, s, c}, &sum);
 		slice_sum_send(&sum);
 		if (leaves)
 			weight_leaves(p, x, c, sums);

@@ -6,7 +6,6 @@
  */
 #include "model/generate.h"
 #include "model/block.h"
-#include "model/linear.h"
 
 #include <math.h>
 #include <stdlib.h>

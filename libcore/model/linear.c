@@ -375,9 +375,9 @@ static int64_t wait_turn(struct pass *p, struct slice_gather *x, int i, int64_t 
 void linear_enter(struct pass *p, struct at at, struct slice_gather *x,
 	const struct linear *l, int n)
 {
-	struct mat w[LINEAR_MAX], bias[LINEAR_MAX];
+	struct mat w[SUBLAYER_INPUTS], bias[SUBLAYER_INPUTS];
 	size_t mark = arena_mark(p->d->scratch);
-	BUG_ON(n > LINEAR_MAX);
+	BUG_ON(n > SUBLAYER_INPUTS);
 	param_use(p, l->w, at.slice);
 	struct mat all = cast_gathered(p, at.layer, x, DT_E4M3);
 	for (int i = 0; i < n; i++) {

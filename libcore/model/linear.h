@@ -53,7 +53,6 @@ struct linear {
 	const struct tensor *w, *bias;
 	struct mat gelu; /* GELU(y), to be computed by the same kernel; or empty */
 };
-enum { LINEAR_MAX = 3 };
 /* y = x w^T + bias. The weight has been gathered (param_use). */
 void linear_forward(struct pass *p, struct at at, const struct linear *l, struct mat x);
 /* dx = the sum of y w over n. The weights have been gathered. */

@@ -61,17 +61,18 @@ extern const char *const arch_names[],
 	*const by_arch_names[], *const act_names[], *const init_names[],
 							    *const rope_scaling_names[];
 
-/* The tensors of a sublayer; NULL: the model does not have this tensor. The sublayer's file
- * defines the indices of w. */
-enum { SUBLAYER_TENSORS = 8 };
+/* The tensors of a sublayer; NULL: the model does not have this tensor. */
+enum { SUBLAYER_INPUTS = 3 };
 struct sublayer_tensors {
 	struct tensor *norm, *norm_bias;
-	struct tensor *bias; /* added to the sum over slices */
-	struct tensor *w[SUBLAYER_TENSORS];
+	struct tensor *in[SUBLAYER_INPUTS],
+		*in_bias[SUBLAYER_INPUTS]; /* column-parallel */
+	struct tensor *out,
+		*bias; /* row-parallel; the bias is added to the sum over slices */
 };
 
 /* The tensors of a block, and the matmul operands among them. */
-enum { BLOCK_OPERANDS = 2 * SUBLAYER_TENSORS };
+enum { BLOCK_OPERANDS = SUBLAYERS * (SUBLAYER_INPUTS + 1) };
 struct block_tensors {
 	struct sublayer_tensors sub[SUBLAYERS];
 	struct tensor *operand[BLOCK_OPERANDS];

@@ -1,6 +1,5 @@
 /* Forward and backward of the model: the order of units, and the store's calls between them. */
 #include "model/block.h"
-#include "model/linear.h"
 
 #include <math.h>
 #include <stdlib.h>

@@ -20,8 +20,7 @@ enum { SUBLAYER_MATS = 6 };
 struct sublayer_acts {
 	struct mat x;	     /* the input, the residual stream: [chunk][row][dim] */
 	struct mat h, stats; /* the norm: [chunk][row][dim]; [chunk][2][row] */
-	struct mat m
-		[SUBLAYER_MATS]; /* [slice][chunk][row][...]; indices: the sublayer's file */
+	struct mat m[SUBLAYER_MATS]; /* [slice][chunk][row][...], see struct sublayer */
 };
 
 struct block_acts {
@@ -38,7 +37,7 @@ struct block_acts {
 struct sublayer_grads {
 	struct mat d;		     /* of the sublayer's output: [chunk][row][dim] */
 	struct mat dh;		     /* of the norm's output: this rank's rows, as x */
-	struct mat m[SUBLAYER_MATS]; /* indices: the sublayer's file */
+	struct mat m[SUBLAYER_MATS]; /* see struct sublayer */
 	struct mat amax;	     /* float8, as in block_acts: of d and m */
 };
 
