@@ -14,7 +14,7 @@ static const char anchor[] = "anchor", outer_mean[] = "outer_avg",
 void edit_add_groups(const struct edit_config *c, struct store_groups *g)
 {
 	struct optim_config outer = outer_config(c);
-	int n_state = optimizers[outer.kind]->n_state(&outer);
+	int n_state = optim_n_state(&outer);
 	if (c->outer != EDIT_OUTER_NONE || c->reducer != EDIT_MEAN)
 		store_groups_add(g, anchor, STORE_OUTER);
 	if (n_state > 0)

@@ -83,7 +83,7 @@ static void move_anchor(
 		.g = v->reduced,
 		.n = b->n,
 		.decay = (float)c.decay};
-	optim_prepare(&c, (double)(x->outer_steps[b->group] + 1), &how);
+	optimizers[c.kind]->prepare(&c, (double)(x->outer_steps[b->group] + 1), &how);
 	device_put(x->d, x->outer, &how, sizeof(how));
 	optimizers[c.kind]->update(x->d, &part, 1, x->outer);
 }

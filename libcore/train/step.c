@@ -71,7 +71,7 @@ static void put_terms(struct trainer *t, const struct step_result *r)
 		.step = t->step + 1};
 	struct optim_config c;
 	train_optim_config(&t->o, &c);
-	optim_prepare(&c, (double)step, &terms.update);
+	optimizers[c.kind]->prepare(&c, (double)step, &terms.update);
 	device_put(&t->d, t->terms, &terms, sizeof(terms));
 	put_pass_step(t);
 }
