@@ -115,7 +115,8 @@ void block_alloc(const struct pass *p, int64_t layer, struct block_acts *b, bool
 	struct mat *const operands[] = {&b->sub[ATTENTION].h,
 		&b->sub[ATTENTION].m[INNER_OUT], &b->sub[FFN].h,
 		&b->sub[FFN].m[INNER_OUT]};
-	b->amax = linear_cast_room(p, layer, operands, ARRAY_LEN(operands), casts, micro);
+	b->amax =
+		linear_alloc_casts(p, layer, operands, ARRAY_LEN(operands), casts, micro);
 }
 
 /* The gradient of a sublayer's output. */
@@ -134,7 +135,7 @@ struct grad_copy block_copy(struct pass *p, int64_t lowest)
 	g.copy = take_output_grad(p, a);
 	g.sums = mat_take(a, (int64_t)p->cp.local * p->tp.local, p->m->c.dim, DT_F32);
 	/* if any block is float8, the middle one is */
-	linear_amax_begin(p, linear_cast_room(p, p->m->c.layers / 2, copy, 1, true, a));
+	linear_amax_begin(p, linear_alloc_casts(p, p->m->c.layers / 2, copy, 1, true, a));
 	return g;
 }
 
@@ -158,7 +159,7 @@ static void alloc_grads(
 	g->dh = take(a, stream_size(p, n > 1 ? DT_F32 : slice_type(p)));
 	if (!copy.p)
 		operands[n++] = &g->d;
-	g->amax = linear_cast_room(p, x->layer, operands, n, true, a);
+	g->amax = linear_alloc_casts(p, x->layer, operands, n, true, a);
 }
 
 static void alloc_scratch(struct pass *p, int i, struct sublayer_grads *g)

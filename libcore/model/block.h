@@ -6,8 +6,8 @@
 
 /* ---- config.c: rows of the tensor table --------------------------------------------- */
 
-/* Tensors that are gathered together, one slice at a time, with --tile: the column-parallel weights
- * of a sublayer, its row-parallel weights, the embedding or output table. */
+/* Tensors that are gathered together with --tile: the column-parallel weights of a sublayer, its
+ * row-parallel weights, the embedding or output table. */
 enum tile {
 	TILE_NONE,
 	TILE_ATTENTION_IN,
@@ -94,27 +94,24 @@ struct sublayer {
 int sub_linears(const struct pass *p, const struct sub *x, struct at at,
 	const struct mat *m, struct linear l[SUBLAYER_INPUTS]);
 
-/* Allocates the activations that a block keeps, or with `shared` those that it does not; and its
- * gradients. */
+/* Allocates the activations that a block keeps, or with `shared` those that it does not. */
 void block_alloc(const struct pass *p, int64_t layer, struct block_acts *b, bool shared,
 	struct arena *micro);
 void block_alloc_grads(
 	const struct pass *p, int64_t layer, struct block_grads *g, struct arena *a);
-/* y: receives the residual stream; NULL: computes only the activations for the backward. */
+/* y: the residual stream; NULL: computes only the activations for the backward. */
 void block_forward(
 	struct pass *p, int64_t layer, struct block_acts *b, const struct mat *y);
-/* dx: from the gradient of the block's output to that of its input. Weight gradients are computed
- * while sums over slices are in flight. `copy`: see block_copy(). */
+/* dx: from the gradient of the block's output to that of its input. */
 void block_backward(struct pass *p, int64_t layer, struct block_acts *b, struct mat dx,
 	struct grad_copy *copy);
-/* The same in two parts: dx, and the gradients of the weights. */
+/* The same in two parts. */
 void block_backward_x(struct pass *p, int64_t layer, struct block_acts *b,
 	struct block_grads *g, struct mat dx);
 void block_backward_w(
 	struct pass *p, int64_t layer, struct block_acts *b, struct block_grads *g);
 
-/* Allocates the copy of dx that norms write for the preceding sublayers, in scratch memory.
- * `lowest`: the first layer of the stage. */
+/* Allocates a copy in scratch memory; `lowest`: the first layer of the stage. */
 struct grad_copy block_copy(struct pass *p, int64_t lowest);
 
 /* ---- attention.c ---------------------------------------------------------------------- */
