@@ -64,12 +64,6 @@ static struct attn shape_of(const struct pass *p, struct at at, int k_chunk)
 	return a;
 }
 
-/* max, sum: [slice][chunk][batch, heads, rows of a sequence] */
-static float *state_of(const struct pass *p, struct mat x, struct at at)
-{
-	return part_of(p, x, at).p;
-}
-
 /* Begins the exchange of keys and values, and with g of their gradients, between ranks. */
 static void begin_exchange(struct pass *p, struct ring *ring, struct sublayer_acts *a,
 	const struct sublayer_grads *g)
@@ -122,8 +116,8 @@ static void attend(
 		int kc = ring_keys_for(ring, p->cp.first + at.chunk);
 		struct attn shape = shape_of(p, at, kc);
 		struct mat o = part_of(p, a->m[ATT_O], at);
-		p->d->k->attn_fwd(p->d, &shape, o, state_of(p, a->m[ATT_MAX], at),
-			state_of(p, a->m[ATT_SUM], at), part_of(p, a->m[ATT_Q], at),
+		p->d->k->attn_fwd(p->d, &shape, o, part_of(p, a->m[ATT_MAX], at).p,
+			part_of(p, a->m[ATT_SUM], at).p, part_of(p, a->m[ATT_Q], at),
 			ring_at(ring, RING_K, at.slice, kc),
 			ring_at(ring, RING_V, at.slice, kc), ring_first(ring),
 			ring_last(ring));
@@ -173,9 +167,9 @@ static void attend_backward(struct pass *p, struct at at, struct sublayer_acts *
 		struct mat dv = ring_at(ring, RING_DV, s, kc);
 		if (at.chunk == 0)
 			ring_recv_grads(ring, s);
-		p->d->k->attn_bwd(p->d, &shape, dq, dk, dv, state_of(p, g->m[DELTA], at),
+		p->d->k->attn_bwd(p->d, &shape, dq, dk, dv, part_of(p, g->m[DELTA], at).p,
 			part_of(p, g->m[DOUT], at), part_of(p, a->m[ATT_O], at),
-			state_of(p, a->m[ATT_MAX], at), part_of(p, a->m[ATT_Q], at),
+			part_of(p, a->m[ATT_MAX], at).p, part_of(p, a->m[ATT_Q], at),
 			ring_at(ring, RING_K, s, kc), ring_at(ring, RING_V, s, kc),
 			ring_first(ring));
 		round_between(p, ring, dq);

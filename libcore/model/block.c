@@ -75,30 +75,30 @@ struct allocation {
 };
 
 /* `until`: the highest degree of recomputation at which the matrix is kept. */
-static void alloc_act(const struct allocation *o, enum recompute until, struct mat *to,
-	struct mat shared, struct mat size)
+static void alloc_act(
+	const struct allocation *o, enum recompute until, struct mat *to, struct mat size)
 {
 	bool kept = o->recompute <= until && !(o->casts && until == RECOMPUTE_NONE);
-	*to = kept == o->shared ? shared : take(o->arena, size);
+	if (kept != o->shared)
+		*to = take(o->arena, size);
 }
 
 static void alloc_acts(
 	const struct pass *p, const struct allocation *o, int i, struct sublayer_acts *a)
 {
-	const struct sublayer_acts *shared = &p->shared.sub[i];
 	const struct sizes z = sizes_of(p, i);
 	bool cheap = p->m->arch->sublayer[i]->cheap_inner;
 	/* the input of the block is always kept */
-	alloc_act(o, i ? RECOMPUTE_SELECTIVE : RECOMPUTE_FULL, &a->x, shared->x,
+	alloc_act(o, i ? RECOMPUTE_SELECTIVE : RECOMPUTE_FULL, &a->x,
 		stream_size(p, DT_F32));
-	alloc_act(o, RECOMPUTE_NONE, &a->h, shared->h,
+	alloc_act(o, RECOMPUTE_NONE, &a->h,
 		mat_typed(NULL, p->cp.local * p->rows, p->m->c.dim, act_type(p)));
-	alloc_act(o, RECOMPUTE_SELECTIVE, &a->stats, shared->stats,
+	alloc_act(o, RECOMPUTE_SELECTIVE, &a->stats,
 		mat(NULL, p->cp.local * 2, p->stream_rows));
 	for (int j = 0; j < SUBLAYER_MATS; j++)
 		alloc_act(o,
 			j == INNER_OUT && cheap ? RECOMPUTE_NONE : RECOMPUTE_SELECTIVE,
-			&a->m[j], shared->m[j], size_of(p, &z.acts[j]));
+			&a->m[j], size_of(p, &z.acts[j]));
 }
 
 void block_alloc(const struct pass *p, int64_t layer, struct block_acts *b, bool shared,
@@ -110,6 +110,7 @@ void block_alloc(const struct pass *p, int64_t layer, struct block_acts *b, bool
 				: casts,
 		.recompute = p->recompute,
 		.arena = micro};
+	*b = shared ? (struct block_acts){0} : p->shared;
 	for (int i = 0; i < SUBLAYERS; i++)
 		alloc_acts(p, &o, i, &b->sub[i]);
 	struct mat *const operands[] = {&b->sub[ATTENTION].h,
@@ -287,28 +288,16 @@ static void weight_leaves(struct pass *p, const struct sub *x, int c, struct mat
 	}
 }
 
-/* The tensors of the preceding sublayer; NULL: there is none on this stage. */
-static const struct sublayer_tensors *preceding(
-	const struct pass *p, const struct sub *x, int64_t lowest, int64_t *layer)
-{
-	*layer = x->i == ATTENTION ? x->layer - 1 : x->layer;
-	return *layer < lowest ? NULL : &p->m->blocks[*layer].sub[!x->i];
-}
-
-/* The outputs of a norm's backward for the preceding sublayer. */
+/* The outputs of a norm's backward for the preceding sublayer, if that is on this stage. */
 static struct norm_grad copy_for_preceding(
 	const struct pass *p, const struct sub *x, const struct grad_copy *copy)
 {
-	struct norm_grad g = {0};
-	int64_t layer;
-	const struct sublayer_tensors *t =
-		copy && copy->copy.p ? preceding(p, x, copy->lowest, &layer) : NULL;
-	if (!t)
-		return g;
-	g.copy = linear_cast_of(p, layer, copy->copy);
-	g.sums = copy->sums;
-	g.copy_bias = t->bias;
-	return g;
+	int64_t layer = x->i == ATTENTION ? x->layer - 1 : x->layer;
+	if (!copy || !copy->copy.p || layer < copy->lowest)
+		return (struct norm_grad){0};
+	return (struct norm_grad){.copy = linear_cast_of(p, layer, copy->copy),
+		.sums = copy->sums,
+		.copy_bias = p->m->blocks[layer].sub[!x->i].bias};
 }
 
 /* From the gradients of the results of enter() to dx, that of the residual stream. */

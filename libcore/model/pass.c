@@ -46,10 +46,10 @@ static float *make_rope(const struct model *m, struct device *d, struct arena *r
 	float *rope = arena_floats(run, n);
 	if (arena_measuring(run))
 		return rope;
-	float *made = xcalloc((size_t)n, sizeof(*made));
-	fill_rope(m, made);
-	device_put(d, rope, made, (size_t)n * sizeof(*made));
-	free(made);
+	float *host = xcalloc((size_t)n, sizeof(*host));
+	fill_rope(m, host);
+	device_put(d, rope, host, (size_t)n * sizeof(*host));
+	free(host);
 	return rope;
 }
 
@@ -167,12 +167,9 @@ const char *const recompute_names[] = {"none", "selective", "full", "auto", NULL
 
 void pass_recompute(struct pass *p, enum recompute how, struct arena *micro)
 {
-	struct block_acts shared = {0};
 	BUG_ON(how == RECOMPUTE_AUTO);
 	p->recompute = how;
-	p->shared = shared;
-	block_alloc(p, -1, &shared, true, micro);
-	p->shared = shared;
+	block_alloc(p, -1, &p->shared, true, micro);
 }
 
 void acts_alloc(
