@@ -7,32 +7,25 @@
 #include <stdlib.h>
 #include <string.h>
 
-static const char anchor[] = "anchor", outer_mean[] = "outer_avg",
-		  outer_square[] = "outer_avg_sq", residual[] = "residual",
-		  pending[] = "pending";
+static const char *const names[EDIT_STORE_GROUPS] = {[EDIT_ANCHOR] = "anchor",
+	[EDIT_OUTER_MEAN] = "outer_avg",
+	[EDIT_OUTER_SQUARE] = "outer_avg_sq",
+	[EDIT_RESIDUAL] = "residual",
+	[EDIT_PENDING] = "pending"};
 
 void edit_add_groups(const struct edit_config *c, struct store_groups *g)
 {
 	struct optim_config outer = outer_config(c);
-	int n_state = optimizers[outer.kind]->n_state(&outer);
-	if (c->outer != EDIT_OUTER_NONE || c->reducer != EDIT_MEAN)
-		store_groups_add(g, anchor, STORE_OUTER);
-	if (n_state > 0)
-		store_groups_add(g, outer_mean, STORE_OUTER);
-	if (n_state > 1)
-		store_groups_add(g, outer_square, STORE_OUTER);
-	if (c->wire != EDIT_WIRE_FP32)
-		store_groups_add(g, residual, STORE_OUTER);
-	if (c->delay > 0)
-		store_groups_add(g, pending, STORE_OUTER);
-}
-
-static struct edit_groups find_groups(const struct store_groups *g)
-{
-	return (struct edit_groups){.anchor = store_groups_find(g, anchor),
-		.outer_mean = store_groups_find(g, outer_mean),
-		.outer_square = store_groups_find(g, outer_square),
-		.residual = store_groups_find(g, residual)};
+	int n_state = optim_n_state(&outer);
+	const bool kept[EDIT_STORE_GROUPS] = {
+		[EDIT_ANCHOR] = c->outer != EDIT_OUTER_NONE || c->reducer != EDIT_MEAN,
+		[EDIT_OUTER_MEAN] = n_state > 0,
+		[EDIT_OUTER_SQUARE] = n_state > 1,
+		[EDIT_RESIDUAL] = c->wire != EDIT_WIRE_FP32,
+		[EDIT_PENDING] = c->delay > 0};
+	for (int i = 0; i < EDIT_STORE_GROUPS; i++)
+		if (kept[i])
+			store_groups_add(g, names[i], STORE_OUTER);
 }
 
 /* ---- blocks ---------------------------------------------------------------------- */
@@ -66,8 +59,9 @@ static struct segment *list_segments(const struct edit *x, int *n)
 		if (*n && last->group == group)
 			continue;
 		last->end = p->at;
-		list[(*n)++] = (struct segment){
-			.at = p->at, .group = group, .fragment = x->fragment[group]};
+		list[(*n)++] = (struct segment){.at = p->at,
+			.group = group,
+			.fragment = x->group[group].fragment};
 	}
 	if (*n) {
 		list[0].at = 0;
@@ -151,20 +145,25 @@ static void make_groups(struct edit *x)
 {
 	x->n_fragments = (int)max64(1, min64(x->c.fragments, x->s->c.n_units));
 	x->n_groups = x->c.by_unit ? x->s->c.n_units : x->n_fragments;
-	x->fragment = xcalloc((size_t)x->n_groups, sizeof(*x->fragment));
-	for (int g = 0; g < x->n_groups; g++)
-		x->fragment[g] = g % x->n_fragments;
+	x->group = xcalloc((size_t)x->n_groups, sizeof(*x->group));
+	x->in_flight = xcalloc((size_t)x->n_fragments, sizeof(*x->in_flight));
+	for (int i = 0; i < x->n_groups; i++) {
+		struct edit_group *g = &x->group[i];
+		g->fragment = i % x->n_fragments;
+		g->report = xcalloc((size_t)x->sync->size, sizeof(*g->report));
+		g->weight = xcalloc((size_t)x->sync->size, sizeof(*g->weight));
+		detector_open(&g->detector, &x->c.detect);
+	}
 }
 
 struct edit *edit_open(const struct edit_config *c, struct comm *world, struct comm *sync,
 	struct store *s, struct device *d)
 {
 	struct edit *x = xcalloc(1, sizeof(*x));
-	size_t workers = (size_t)sync->size;
 	*x = (struct edit){.c = *c, .world = world, .sync = sync, .s = s, .d = d};
-	x->group = find_groups(&s->c.groups);
-	x->grad_group =
-		c->delay > 0 ? store_groups_find(&s->c.groups, pending) : STORE_PARAM;
+	for (int i = 0; i < EDIT_STORE_GROUPS; i++)
+		x->store_group[i] = store_groups_find(&s->c.groups, names[i]);
+	x->grad_group = c->delay > 0 ? x->store_group[EDIT_PENDING] : STORE_PARAM;
 	if (c->reducer == EDIT_MEAN) { /* weights by steps only, or equal ones */
 		x->c.weights = (struct weights_config){
 			.by_steps = c->weights.by_steps, .steps_ratio = 1};
@@ -175,21 +174,6 @@ struct edit *edit_open(const struct edit_config *c, struct comm *world, struct c
 	if (x->c.weights.by_norm && x->c.weights.temperature <= 0)
 		x->c.weights.temperature = 1;
 	make_groups(x);
-	size_t groups = (size_t)x->n_groups;
-	x->detector = xcalloc(groups, sizeof(*x->detector));
-	for (int g = 0; g < x->n_groups; g++)
-		detector_open(&x->detector[g], &c->detect);
-	x->outer_steps = xcalloc(groups, sizeof(*x->outer_steps));
-	x->norm = xcalloc(groups, sizeof(*x->norm));
-	x->reduced = xcalloc(groups, sizeof(*x->reduced));
-	x->all_norms = xcalloc(groups * workers, sizeof(*x->all_norms));
-	x->all_excluded = xcalloc(groups * workers, sizeof(*x->all_excluded));
-	x->all_steps = xcalloc(workers, sizeof(*x->all_steps));
-	x->weight = xcalloc(groups * workers, sizeof(*x->weight));
-	x->scale = xcalloc(groups, sizeof(*x->scale));
-	x->contributed = xcalloc(groups, sizeof(*x->contributed));
-	x->arrived = xcalloc(groups, sizeof(*x->arrived));
-	x->in_flight = xcalloc((size_t)x->n_fragments, sizeof(*x->in_flight));
 	struct wire wire = wire_make(c, s, d);
 	list_blocks(x, &wire);
 	exchange_open(&x->exchange, sync, &wire, x->blocks, x->n_blocks);
@@ -202,22 +186,14 @@ void edit_free(struct edit *x)
 	if (!x)
 		return;
 	edit_wait(x);
-	for (int g = 0; g < x->n_groups; g++)
-		detector_close(&x->detector[g]);
-	free(x->detector);
-	free(x->fragment);
-	free(x->blocks);
-	free(x->outer_steps);
-	free(x->norm);
-	free(x->reduced);
-	free(x->all_norms);
-	free(x->all_excluded);
-	free(x->all_steps);
-	free(x->weight);
-	free(x->scale);
-	free(x->contributed);
-	free(x->arrived);
+	for (int i = 0; i < x->n_groups; i++) {
+		detector_close(&x->group[i].detector);
+		free(x->group[i].report);
+		free(x->group[i].weight);
+	}
+	free(x->group);
 	free(x->in_flight);
+	free(x->blocks);
 	exchange_close(&x->exchange);
 	device_arena_release(x->d, &x->memory);
 	free(x);
@@ -243,7 +219,7 @@ static void reduce_piece(void *with, const struct block *b, float *out,
 {
 	struct edit *x = with;
 	const struct combine c = {.workers = x->sync->size,
-		.weight = x->weight + (int64_t)b->group * x->sync->size,
+		.weight = x->group[b->group].weight,
 		.vote = x->c.consensus,
 		.normalize = x->c.normalize};
 	x->d->k->combine(x->d, out, from, n, &c);
@@ -277,9 +253,10 @@ void edit_anchor(struct edit *x)
 	for (int i = 0; i < x->n_blocks && edit_has_anchor(x); i++) {
 		const struct block *b = &x->blocks[i];
 		float *p = store_begin(x->s, STORE_PARAM, b->at, b->n, x->buffer[0]);
-		float *a = store_begin(x->s, x->group.anchor, b->at, b->n, x->buffer[1]);
+		float *a = store_begin(
+			x->s, x->store_group[EDIT_ANCHOR], b->at, b->n, x->buffer[1]);
 		x->d->k->copy(x->d, mat(a, 1, b->n), mat(p, 1, b->n));
-		store_end(x->s, x->group.anchor, b->at, b->n, a);
+		store_end(x->s, x->store_group[EDIT_ANCHOR], b->at, b->n, a);
 	}
 }
 
@@ -303,43 +280,29 @@ bool edit_in_flight(const struct edit *x, int fragment)
 	return x->in_flight[fragment];
 }
 
-static void equal_weights(struct edit *x, struct selection c, int64_t steps)
-{
-	for (int i = 0; i < x->n_groups * x->sync->size; i++)
-		if (edit_selects(x, c, i / x->sync->size)) {
-			x->weight[i] = 1;
-			x->all_excluded[i] = false;
-		}
-	if (x->c.weights.by_steps)
-		pseudo_grad_weights(x, c, steps);
-}
-
 void edit_begin(struct edit *x, int fragment, int64_t steps, struct edit_result *r)
 {
 	struct selection c = {fragment, -1};
-	int workers = x->sync->size, n = 0;
+	int n = 0;
 	*r = (struct edit_result){.norm = (double)NAN, .reduced = (double)NAN, .clip = 1};
 	BUG_ON(x->in_flight[fragment]);
 	edit_wait(x);
 	if (edit_has_anchor(x)) {
 		pseudo_grad_compute(x, c);
 		pseudo_grad_squares(x, c);
-		r->norm = pseudo_grad_norms(x, c, x->norm);
-		pseudo_grad_weights(x, c, steps);
-		pseudo_grad_compress(x, c);
-	} else {
-		equal_weights(x, c, steps);
+		r->norm = pseudo_grad_norms(x, c);
 	}
-	for (int g = 0; g < x->n_groups; g++) {
-		if (!edit_selects(x, c, g))
+	pseudo_grad_weights(x, c, steps);
+	if (edit_has_anchor(x))
+		pseudo_grad_compress(x, c);
+	for (int i = 0; i < x->n_groups; i++) {
+		struct edit_group *g = &x->group[i];
+		if (!edit_selects(x, c, i))
 			continue;
-		x->arrived[g] = false;
-		x->contributed[g] = false;
-		for (int w = 0; w < workers; w++)
-			x->contributed[g] |= !x->all_excluded[g * workers + w];
-		r->weight += (double)x->weight[g * workers + x->sync->rank];
-		r->anomalies += x->all_excluded[g * workers + x->sync->rank];
-		r->all_left_out += !x->contributed[g];
+		g->arrived = false;
+		r->weight += (double)g->weight[x->sync->rank];
+		r->anomalies += g->excluded;
+		r->all_left_out += !g->contributed;
 		n++;
 	}
 	r->weight /= n;
@@ -359,7 +322,7 @@ static void update_groups(struct edit *x, struct selection c)
 	for (int n = edit_blocks(x, c, &b); n > 0; n--, b++)
 		store_copy(x->s, b->at, b->n);
 	for (int g = 0; g < x->n_groups; g++)
-		x->arrived[g] |= edit_selects(x, c, g);
+		x->group[g].arrived |= edit_selects(x, c, g);
 }
 
 void edit_complete_unit(struct edit *x, int unit)
@@ -367,7 +330,7 @@ void edit_complete_unit(struct edit *x, int unit)
 	struct selection c = {0, unit};
 	const struct block *b;
 	int n = edit_blocks(x, c, &b);
-	if (!x->in_flight[0] || x->arrived[unit])
+	if (!x->in_flight[0] || x->group[unit].arrived)
 		return;
 	if (x->flight.x)
 		flight_wait(&x->flight, n ? (int)(b - x->flight.blocks) + n : 0);
@@ -385,35 +348,37 @@ bool edit_completes_by_unit(const struct edit *x)
 	       s->microbatches.n_micro >= s->microbatches.ranks && comm_overlaps();
 }
 
-static void finish_result(struct edit *x, int fragment, struct edit_result *r)
+static void finish_result(struct edit *x, struct selection c, struct edit_result *r)
 {
 	double all = 0;
 	r->clip = 1;
-	if (edit_has_anchor(x))
-		outer_norms(x, (struct selection){fragment, -1});
-	for (int g = 0; g < x->n_groups && edit_has_anchor(x); g++) {
-		if (x->fragment[g] != fragment)
+	r->reduced = (double)NAN;
+	if (!edit_has_anchor(x))
+		return;
+	outer_norms(x, c);
+	for (int g = 0; g < x->n_groups; g++) {
+		if (!edit_selects(x, c, g))
 			continue;
-		all += x->reduced[g] * x->reduced[g];
-		r->clip = fmin(r->clip, x->scale[g]);
+		all += x->group[g].norm * x->group[g].norm;
+		r->clip = fmin(r->clip, x->group[g].scale);
 	}
-	r->reduced = edit_has_anchor(x) ? sqrt(all) : (double)NAN;
+	r->reduced = sqrt(all);
 }
 
 void edit_end(struct edit *x, int fragment, struct edit_result *r)
 {
-	bool some = false;
+	struct selection c = {fragment, -1};
+	bool some = false; /* groups are complete */
 	BUG_ON(!x->in_flight[fragment]);
 	for (int g = 0; g < x->n_groups; g++)
-		some |= x->fragment[g] == fragment && x->arrived[g];
+		some |= edit_selects(x, c, g) && x->group[g].arrived;
 	edit_wait(x);
 	if (!some)
-		update_groups(x, (struct selection){fragment, -1});
-	for (int g = 0; g < x->n_groups && some;
-		g++) /* groups that have not been completed */
-		if (x->fragment[g] == fragment && !x->arrived[g])
+		update_groups(x, c);
+	for (int g = 0; g < x->n_groups && some; g++)
+		if (edit_selects(x, c, g) && !x->group[g].arrived)
 			update_groups(x, (struct selection){fragment, g});
-	finish_result(x, fragment, r);
+	finish_result(x, c, r);
 	x->in_flight[fragment] = false;
 	if (!some)
 		store_updated(x->s, true);
@@ -516,106 +481,4 @@ int64_t edit_sent(const struct edit *x)
 int64_t edit_syncs(const struct edit *x)
 {
 	return x->n_syncs;
-}
-
-/* ---- for checkpoints ------------------------------------------------------------- */
-
-enum { HEAD = 4, PER_GROUP = 6 };
-
-int64_t edit_state_size(const struct edit *x)
-{
-	return HEAD + x->n_groups * (PER_GROUP + x->c.detect.warmup);
-}
-
-void edit_state_get(const struct edit *x, double *out)
-{
-	int64_t window = x->c.detect.warmup;
-	out[0] = (double)x->n_syncs;
-	out[1] = (double)x->c.interval;
-	out[2] = x->n_fragments;
-	out[3] = (double)x->c.delay;
-	out += HEAD;
-	for (int g = 0; g < x->n_groups; g++, out += PER_GROUP + window) {
-		const struct detector *d = &x->detector[g];
-		bool begun = x->in_flight[x->fragment[g]];
-		out[0] = (double)x->outer_steps[g];
-		out[1] = d->mean;
-		out[2] = d->m2;
-		out[3] = (double)d->count;
-		/* of the one in flight: whether any worker contributes, and this one */
-		out[4] = begun ? 1 + !x->contributed[g] : 0;
-		out[5] = begun && x->all_excluded[g * x->sync->size + x->sync->rank];
-		memcpy(out + PER_GROUP, d->z, (size_t)window * sizeof(*out));
-	}
-}
-
-static bool is_count(double x)
-{
-	return x >= 0 && x < 0x1p53 && x == floor(x);
-}
-
-/* Is the fragment between begin and end after so many local steps? */
-static bool should_be_in_flight(const struct edit *x, int fragment, int64_t local_steps)
-{
-	for (int64_t i = 0; i < x->c.delay; i++)
-		if (edit_due(x, local_steps - i) == fragment)
-			return true;
-	return false;
-}
-
-static int restore_in_flight(struct edit *x, const double *head, const double *first,
-	int64_t local_steps, struct err *e)
-{
-	int64_t step = PER_GROUP + x->c.detect.warmup;
-	bool any = false, same = head[1] == (double)x->c.interval &&
-				 head[2] == x->n_fragments &&
-				 head[3] == (double)x->c.delay;
-	for (int g = 0; g < x->n_groups; g++)
-		any |= first[g * step + 4] > 0;
-	if (any && !same)
-		return err_set(e, EX_USAGE,
-			"a fragment is in flight: resume with --edit-sync-interval %g, "
-			"--edit-fragments %g and --edit-sync-delay %g",
-			head[1], head[2], head[3]);
-	for (int g = 0; g < x->n_groups && any; g++) {
-		const double *in = first + g * step;
-		int f = x->fragment[g];
-		x->in_flight[f] = should_be_in_flight(x, f, local_steps);
-		if (x->in_flight[f] != (in[4] > 0))
-			return err_set(e, EX_DATAERR,
-				"the state of fragment %d (in flight or not) does not "
-				"match "
-				"the step",
-				f);
-		x->contributed[g] = in[4] < 2;
-		x->all_excluded[g * x->sync->size + x->sync->rank] = in[5] > 0;
-	}
-	return 0;
-}
-
-int edit_state_put(struct edit *x, const double *in, int64_t local_steps, struct err *e)
-{
-	int64_t window = x->c.detect.warmup;
-	const double *head = in;
-	bool good = is_count(in[0]);
-	for (int64_t i = 0; i < edit_state_size(x); i++)
-		good &= isfinite(in[i]);
-	x->n_syncs = good ? (int64_t)*in : 0;
-	in += HEAD;
-	for (int g = 0; g < x->n_groups && good; g++, in += PER_GROUP + window) {
-		struct detector *d = &x->detector[g];
-		good = is_count(in[0]) && is_count(in[3]) && in[2] >= 0 &&
-		       is_count(in[4]) && in[4] <= 2 && is_count(in[5]) && in[5] <= 1;
-		if (!good)
-			break;
-		x->outer_steps[g] = (int64_t)in[0];
-		d->mean = in[1];
-		d->m2 = in[2];
-		d->count = (int64_t)in[3];
-		memcpy(d->z, in + PER_GROUP, (size_t)window * sizeof(*in));
-	}
-	if (!good)
-		return err_set(
-			e, EX_DATAERR, "the state of local SGD has invalid numbers");
-	return restore_in_flight(x, head, head + HEAD, local_steps, e);
 }

@@ -56,10 +56,15 @@ struct weights_config {
 	double steps_ratio; /* (1 - ratio) weight + ratio share */
 };
 
-/* weight[n] from norm[n] and steps[n]; workers that are `excluded` get 0, and do not count in
- * sums. */
-void worker_weights(const struct weights_config *c, int n, const double *norm,
-	const bool *excluded, const int64_t *steps, float *weight);
+/* What a worker reports to all workers about a group of units. */
+struct worker_report {
+	double norm; /* of its pseudo-gradient */
+	int64_t excluded, steps;
+};
+
+/* weight[n] from the reports of n workers; those that are excluded get 0, and do not count in sums. */
+void worker_weights(const struct weights_config *c, int n, const struct worker_report *r,
+	float *weight);
 
 /* ---- edit.c: synchronisation ------------------------------------------------------- */
 

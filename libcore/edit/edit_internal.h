@@ -1,4 +1,4 @@
-/* For edit.c, pseudo_grad.c and outer.c only: the state of a worker. */
+/* For the files of edit/ only: the state of a worker. */
 #ifndef EDIT_INTERNAL_H
 #define EDIT_INTERNAL_H
 
@@ -6,37 +6,47 @@
 
 enum { EDIT_BUFFERS = 5 }; /* parameter, anchor, two outer moments, pending */
 
+/* The groups of the store that edit_add_groups() adds. */
+enum {
+	EDIT_ANCHOR,
+	EDIT_OUTER_MEAN,
+	EDIT_OUTER_SQUARE,
+	EDIT_RESIDUAL,
+	EDIT_PENDING,
+	EDIT_STORE_GROUPS
+};
+
+/* Norms, weights and clipping are of a group: a unit, or all units of a fragment. */
+struct edit_group {
+	int fragment;
+	struct detector detector; /* for this worker's norms */
+	int64_t outer_steps;	  /* updates with at least one contribution */
+	/* Of the synchronisation in flight: */
+	struct worker_report *report; /* [workers] */
+	float *weight;		      /* [workers] */
+	double norm;	  /* of this worker's pseudo-gradient, then of the reduced one */
+	double scale;	  /* clipping factor */
+	bool excluded;	  /* this worker */
+	bool contributed; /* at least one worker */
+	bool arrived;	  /* has its new parameters */
+};
+
 struct edit {
 	struct edit_config c;
 	struct comm *world, *sync;
 	struct store *s;
 	struct device *d;
-	/* Norms, weights and clipping are of groups: units, or all units of a fragment. Blocks
-	 * are ordered by fragment, then by group. */
 	int n_groups, n_fragments;
-	int *fragment;	      /* [groups]: the fragment of a group */
-	struct block *blocks; /* [n_blocks] */
+	struct edit_group *group; /* [n_groups] */
+	bool *in_flight;	  /* [fragments]: between edit_begin() and edit_end() */
+	struct block *blocks;	  /* [n_blocks], ordered by fragment, then by group */
 	int n_blocks;
-	struct detector *detector; /* [groups], for this worker's norms */
 	int64_t n_syncs;
-	int64_t *outer_steps; /* [groups]: updates with at least one contribution */
+	int store_group[EDIT_STORE_GROUPS]; /* -1: not kept */
 	/* The store group that holds the pseudo-gradient: it replaces the parameters, or is kept
 	 * beside them when training continues during the exchange. */
 	int grad_group;
-	/* Store groups, -1: not kept. */
-	struct edit_groups {
-		int anchor, outer_mean, outer_square, residual;
-	} group;
-	/* Of the synchronisation in flight: [groups], and [groups][workers] */
-	double *norm, *all_norms;
-	bool *all_excluded;
-	int64_t *all_steps; /* [workers] */
-	float *weight;
-	double *scale, *reduced; /* [groups]: clipping factor, norm before clipping */
-	bool *contributed;	 /* [groups]: by at least one worker */
-	bool *arrived;		 /* [groups]: has its new parameters */
-	bool *in_flight;	 /* [fragments]: between edit_begin() and edit_end() */
-	bool blocking;		 /* no training during this synchronisation */
+	bool blocking; /* no training during this synchronisation */
 	struct exchange exchange;
 	struct flight flight; /* the last one */
 	/* Device memory: gradients, or blocks that are kept in files; sums of squares [groups];
@@ -49,7 +59,7 @@ struct edit {
 
 static inline bool edit_has_anchor(const struct edit *x)
 {
-	return x->group.anchor >= 0;
+	return x->store_group[EDIT_ANCHOR] >= 0;
 }
 
 static inline int edit_group_of(const struct edit *x, const struct part *p)
@@ -64,7 +74,8 @@ struct selection {
 
 static inline bool edit_selects(const struct edit *x, struct selection c, int group)
 {
-	return x->fragment[group] == c.fragment && (c.group < 0 || c.group == group);
+	return x->group[group].fragment == c.fragment &&
+	       (c.group < 0 || c.group == group);
 }
 
 /* The blocks of the selected groups; returns their number. */
@@ -76,9 +87,9 @@ int edit_blocks(const struct edit *x, struct selection c, const struct block **f
 void pseudo_grad_compute(struct edit *x, struct selection c);
 /* Enqueues the sums of squares of the numbers in grad_group, of each selected group. */
 void pseudo_grad_squares(struct edit *x, struct selection c);
-/* Collective over the worker, waits for the device: norm[groups]; returns the norm of all. */
-double pseudo_grad_norms(struct edit *x, struct selection c, double *norm);
-/* Collective over the sync group: weights of all workers from their norms. */
+/* Collective over the worker, waits for the device: the groups' norms; returns the norm of all. */
+double pseudo_grad_norms(struct edit *x, struct selection c);
+/* Collective over the sync group: weights of all workers from their norms, if there is an anchor. */
 void pseudo_grad_weights(struct edit *x, struct selection c, int64_t steps);
 /* Sparsifies and compresses, with error feedback. */
 void pseudo_grad_compress(struct edit *x, struct selection c);

@@ -31,18 +31,16 @@ struct piece {
 	int64_t at, n;
 };
 
-static struct piece piece_of(const struct exchange *x, enum edit_wire kind,
+static struct piece piece_of(const struct exchange *x, const struct wire *w,
 	const struct block *block, int worker)
 {
 	int64_t end = block->at + block->n;
 	int64_t step = round_up(ceil_div(block->n, x->sync->size), 16);
-	if (kind == EDIT_WIRE_SPARSE)
+	if (w->kind == EDIT_WIRE_SPARSE)
 		return (struct piece){block->at, block->n};
-	struct piece p = {
-		min64(end, wire_row_end(&x->wire, min64(end, block->at + step * worker))),
-		0};
-	int64_t next = min64(end, block->at + step * (worker + 1));
-	p.n = min64(end, wire_row_end(&x->wire, next)) - p.at;
+	int64_t first = block->at + step * worker, next = first + step;
+	struct piece p = {.at = min64(end, wire_row_end(w, min64(end, first)))};
+	p.n = min64(end, wire_row_end(w, min64(end, next))) - p.at;
 	return p;
 }
 
@@ -57,10 +55,10 @@ int64_t exchange_sent(
 	const struct exchange *x, enum edit_wire kind, const struct block *b)
 {
 	struct wire w = wire_of(x, kind);
-	struct piece own = piece_of(x, kind, b, x->sync->rank);
+	struct piece own = piece_of(x, &w, b, x->sync->rank);
 	int64_t sent = 0;
 	for (int r = 0; r < x->sync->size; r++) {
-		struct piece p = piece_of(x, kind, b, r);
+		struct piece p = piece_of(x, &w, b, r);
 		if (r == x->sync->rank)
 			continue;
 		sent += wire_bytes(&w, p.at, p.n);
@@ -74,8 +72,9 @@ int64_t exchange_sent(
 
 /* The buffers and requests of a block in flight. */
 struct slot {
+	struct exchange *x;
 	enum { SLOT_FREE, SLOT_REDUCE, SLOT_GATHER } phase;
-	enum edit_wire kind;
+	struct wire wire; /* of this flight */
 	const struct block *block;
 	float *v;
 	float *received, *result; /* [workers] pieces; one */
@@ -89,7 +88,7 @@ static void measure(struct exchange *x, enum edit_wire kind, const struct block 
 	struct wire w = wire_of(x, kind);
 	for (int i = 0; i < n * x->sync->size; i++) {
 		struct piece p =
-			piece_of(x, kind, &b[i / x->sync->size], i % x->sync->size);
+			piece_of(x, &w, &b[i / x->sync->size], i % x->sync->size);
 		x->piece_floats = max64(x->piece_floats, p.n);
 		if (kind != EDIT_WIRE_FP32)
 			x->packed_bytes =
@@ -107,8 +106,10 @@ void exchange_open(struct exchange *x, struct comm *sync, const struct wire *w,
 	x->piece_floats = round_up(x->piece_floats, 16);
 	x->packed_bytes = round_up(x->packed_bytes, CACHE_LINE);
 	x->slots = xcalloc(EXCHANGE_SLOTS, sizeof(*x->slots));
-	for (int i = 0; i < EXCHANGE_SLOTS; i++)
+	for (int i = 0; i < EXCHANGE_SLOTS; i++) {
+		x->slots[i].x = x;
 		x->slots[i].requests.c = sync;
+	}
 }
 
 void exchange_place(struct exchange *x, struct arena *a)
@@ -139,44 +140,42 @@ static float *floats_of(const struct slot *s, struct piece p)
 	return s->v + (p.at - s->block->at);
 }
 
-static struct piece piece_in(const struct exchange *x, const struct slot *s, int worker)
+static struct piece piece_in(const struct slot *s, int worker)
 {
-	return piece_of(x, s->kind, s->block, worker);
+	return piece_of(s->x, &s->wire, s->block, worker);
 }
 
 /* Receives a piece from a worker: fp32 directly to `wanted`, else packed. */
-static void receive_piece(struct exchange *x, struct slot *s, int worker, struct piece p,
-	float *wanted, int tag)
+static void receive_piece(
+	struct slot *s, int worker, struct piece p, float *wanted, int tag)
 {
-	struct wire w = wire_of(x, s->kind);
-	bool plain = s->kind == EDIT_WIRE_FP32;
-	comm_recv(&s->requests, plain ? (void *)wanted : s->in + worker * x->packed_bytes,
-		wire_bytes(&w, p.at, p.n), worker, tag);
+	bool plain = s->wire.kind == EDIT_WIRE_FP32;
+	comm_recv(&s->requests,
+		plain ? (void *)wanted : s->in + worker * s->x->packed_bytes,
+		wire_bytes(&s->wire, p.at, p.n), worker, tag);
 }
 
-static void unpack(
-	struct exchange *x, struct slot *s, int worker, struct piece p, float *wanted)
+static void unpack(struct slot *s, int worker, struct piece p, float *wanted)
 {
-	struct wire w = wire_of(x, s->kind);
-	if (s->kind != EDIT_WIRE_FP32)
-		wire_unpack(&w, wanted, s->in + worker * x->packed_bytes, p.at, p.n);
+	if (s->wire.kind != EDIT_WIRE_FP32)
+		wire_unpack(
+			&s->wire, wanted, s->in + worker * s->x->packed_bytes, p.at, p.n);
 }
 
-static void send_piece(struct exchange *x, struct slot *s, int worker, struct piece p,
-	const void *bytes, int tag)
+static void send_piece(
+	struct slot *s, int worker, struct piece p, const void *bytes, int tag)
 {
-	struct wire w = wire_of(x, s->kind);
-	comm_send(&s->requests, bytes, wire_bytes(&w, p.at, p.n), worker, tag);
+	comm_send(&s->requests, bytes, wire_bytes(&s->wire, p.at, p.n), worker, tag);
 }
 
 /* The bytes at p, except [skip, end), in host memory: those of a discrete device are copied once,
  * for any number of receivers. */
-static const char *host_bytes(struct exchange *x, struct slot *s, const void *p,
-	int64_t n_bytes, int64_t skip, int64_t end)
+static const char *host_bytes(
+	struct slot *s, const void *p, int64_t n_bytes, int64_t skip, int64_t end)
 {
-	struct device *d = x->wire.d;
+	struct device *d = s->wire.d;
 	const char *bytes = p;
-	if (!d->discrete || x->sync->size == 1)
+	if (!d->discrete || s->x->sync->size == 1)
 		return bytes;
 	s->host = xrealloc(s->host, (size_t)n_bytes + 1);
 	device_get(d, s->host, bytes, (size_t)skip);
@@ -185,47 +184,48 @@ static const char *host_bytes(struct exchange *x, struct slot *s, const void *p,
 }
 
 /* The offset of a worker's bytes in the packed block. Sparse rows: the same bytes for all. */
-static int64_t bytes_for(const struct exchange *x, const struct slot *s, int worker)
+static int64_t bytes_for(const struct slot *s, int worker)
 {
-	if (s->kind == EDIT_WIRE_SPARSE)
+	if (s->wire.kind == EDIT_WIRE_SPARSE)
 		return 0;
-	if (s->kind != EDIT_WIRE_FP32)
-		return worker * x->packed_bytes;
-	return (piece_in(x, s, worker).at - s->block->at) * (int64_t)sizeof(float);
+	if (s->wire.kind != EDIT_WIRE_FP32)
+		return worker * s->x->packed_bytes;
+	return (piece_in(s, worker).at - s->block->at) * (int64_t)sizeof(float);
 }
 
 /* Encodes the pieces of the other workers, and returns them in host memory. */
-static const char *pack(struct exchange *x, struct slot *s)
+static const char *pack(struct slot *s)
 {
-	struct wire w = wire_of(x, s->kind);
-	int workers = x->sync->size, mine = x->sync->rank;
-	bool plain = s->kind == EDIT_WIRE_FP32, once = s->kind == EDIT_WIRE_SPARSE;
+	int workers = s->x->sync->size, mine = s->x->sync->rank;
+	bool plain = s->wire.kind == EDIT_WIRE_FP32;
+	bool once = s->wire.kind == EDIT_WIRE_SPARSE;
 	for (int i = 1; i < workers && !plain && (i == 1 || !once); i++) {
 		int to = (mine + i) % workers;
-		struct piece p = piece_in(x, s, to);
-		wire_pack(&w, s->out + bytes_for(x, s, to), floats_of(s, p), p.at, p.n);
+		struct piece p = piece_in(s, to);
+		wire_pack(
+			&s->wire, s->out + bytes_for(s, to), floats_of(s, p), p.at, p.n);
 	}
-	int64_t n_bytes = once ? wire_bytes(&w, s->block->at, s->block->n)
-			       : bytes_for(x, s, workers);
-	return host_bytes(x, s, plain ? (char *)s->v : s->out, n_bytes,
-		bytes_for(x, s, mine), bytes_for(x, s, mine + 1));
+	int64_t n_bytes = once ? wire_bytes(&s->wire, s->block->at, s->block->n)
+			       : bytes_for(s, workers);
+	return host_bytes(s, plain ? (char *)s->v : s->out, n_bytes, bytes_for(s, mine),
+		bytes_for(s, mine + 1));
 }
 
 /* Reduce-scatter: sends the others their pieces, and receives this worker's piece from all. Sends
  * are added first: see comm_send(). */
-static void begin_reduce_scatter(struct exchange *x, struct slot *s)
+static void begin_reduce_scatter(struct slot *s)
 {
-	struct comm *c = x->sync;
-	struct piece own = piece_in(x, s, c->rank);
-	const char *packed = pack(x, s);
+	struct comm *c = s->x->sync;
+	struct piece own = piece_in(s, c->rank);
+	const char *packed = pack(s);
 	for (int i = 1; i < c->size; i++) {
 		int to = (c->rank + i) % c->size;
-		send_piece(x, s, to, piece_in(x, s, to), packed + bytes_for(x, s, to),
+		send_piece(s, to, piece_in(s, to), packed + bytes_for(s, to),
 			COMM_TAG(EDIT, 0));
 	}
 	for (int i = 1; i < c->size; i++) {
 		int from = (c->rank + c->size - i) % c->size;
-		receive_piece(x, s, from, own, s->received + from * x->piece_floats,
+		receive_piece(s, from, own, s->received + from * s->x->piece_floats,
 			COMM_TAG(EDIT, 0));
 	}
 	comm_start(&s->requests);
@@ -236,13 +236,13 @@ static void reduce_piece(struct flight *f, struct slot *s)
 {
 	struct exchange *x = f->x;
 	int workers = x->sync->size, mine = x->sync->rank;
-	struct piece own = piece_in(x, s, mine);
+	struct piece own = piece_in(s, mine);
 	const float **from = xcalloc((size_t)workers, sizeof(*from));
 	for (int i = 0; i < workers; i++) {
 		float *room = s->received + i * x->piece_floats;
 		from[i] = i == mine ? floats_of(s, own) : room;
 		if (i != mine)
-			unpack(x, s, i, own, room);
+			unpack(s, i, own, room);
 	}
 	f->reduce(f->with, s->block, s->result, from, own.n);
 	free(from);
@@ -253,25 +253,23 @@ static void begin_all_gather(struct flight *f, struct slot *s)
 {
 	struct exchange *x = f->x;
 	struct comm *c = x->sync;
-	struct piece own = piece_in(x, s, c->rank);
-	struct wire w = wire_of(x, s->kind);
+	struct piece own = piece_in(s, c->rank);
 	const void *result = s->result;
 	reduce_piece(f, s);
 	s->phase = SLOT_GATHER;
-	if (s->kind == EDIT_WIRE_SPARSE)
+	if (s->wire.kind == EDIT_WIRE_SPARSE)
 		return;
-	if (s->kind != EDIT_WIRE_FP32) {
-		wire_pack_random(&w, s->out, s->result, own.at, own.n, f->sync);
+	if (s->wire.kind != EDIT_WIRE_FP32) {
+		wire_pack_random(&s->wire, s->out, s->result, own.at, own.n, f->sync);
 		result = s->out;
 	}
-	result = host_bytes(x, s, result, wire_bytes(&w, own.at, own.n), 0, 0);
+	result = host_bytes(s, result, wire_bytes(&s->wire, own.at, own.n), 0, 0);
 	for (int i = 1; i < c->size; i++) {
 		int to = (c->rank + i) % c->size,
 		    from = (c->rank + c->size - i) % c->size;
-		struct piece theirs = piece_in(x, s, from);
-		send_piece(x, s, to, own, result, COMM_TAG(EDIT, 1));
-		receive_piece(
-			x, s, from, theirs, floats_of(s, theirs), COMM_TAG(EDIT, 1));
+		struct piece theirs = piece_in(s, from);
+		send_piece(s, to, own, result, COMM_TAG(EDIT, 1));
+		receive_piece(s, from, theirs, floats_of(s, theirs), COMM_TAG(EDIT, 1));
 	}
 	comm_start(&s->requests);
 }
@@ -280,11 +278,10 @@ static void end_all_gather(struct flight *f, struct slot *s)
 {
 	struct exchange *x = f->x;
 	struct device *d = x->wire.d;
-	struct piece own = piece_in(x, s, x->sync->rank);
-	for (int i = 0; i < x->sync->size && s->kind != EDIT_WIRE_SPARSE; i++)
+	struct piece own = piece_in(s, x->sync->rank);
+	for (int i = 0; i < x->sync->size && s->wire.kind != EDIT_WIRE_SPARSE; i++)
 		if (i != x->sync->rank)
-			unpack(x, s, i, piece_in(x, s, i),
-				floats_of(s, piece_in(x, s, i)));
+			unpack(s, i, piece_in(s, i), floats_of(s, piece_in(s, i)));
 	d->k->copy(d, mat(floats_of(s, own), 1, own.n), mat(s->result, 1, own.n));
 	s->phase = SLOT_FREE;
 }
@@ -302,11 +299,11 @@ static bool begin_next(struct flight *f)
 		return false;
 	struct slot *s = slot_of(f, f->n_begun);
 	const struct block *b = &f->blocks[f->n_begun];
-	s->kind = f->kind;
+	s->wire = wire_of(f->x, f->kind);
 	s->block = b;
 	s->v = f->read(f->with, b, f->n_begun % EXCHANGE_SLOTS);
 	f->n_begun++;
-	begin_reduce_scatter(f->x, s);
+	begin_reduce_scatter(s);
 	return true;
 }
 

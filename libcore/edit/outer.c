@@ -8,53 +8,45 @@ void outer_clip(struct edit *x, struct selection c)
 	bool clips = x->c.clip > 0;
 	pseudo_grad_squares(x, c);
 	if (clips)
-		pseudo_grad_norms(x, c, x->reduced);
-	for (int g = 0; g < x->n_groups; g++)
-		if (edit_selects(x, c, g))
-			x->scale[g] =
-				clips ? fmin(1, x->c.clip / (x->reduced[g] + 1e-6)) : 1;
+		pseudo_grad_norms(x, c);
+	for (int i = 0; i < x->n_groups; i++) {
+		struct edit_group *g = &x->group[i];
+		if (edit_selects(x, c, i))
+			g->scale = clips ? fmin(1, x->c.clip / (g->norm + 1e-6)) : 1;
+	}
 }
 
 void outer_norms(struct edit *x, struct selection c)
 {
 	if (x->c.clip <= 0)
-		pseudo_grad_norms(x, c, x->reduced);
+		pseudo_grad_norms(x, c);
 }
 
 /* A block in the store groups of the outer step; NULL: not kept. */
 struct outer_block {
-	float *param, *anchor, *mean, *square, *reduced;
+	float *param, *state[EDIT_OUTER_SQUARE + 1], *reduced;
 };
-
-static float *begin_group(struct edit *x, const struct block *b, int group, float *room)
-{
-	return group < 0 ? NULL : store_begin(x->s, group, b->at, b->n, room);
-}
-
-static void end_group(struct edit *x, const struct block *b, int group, const float *v)
-{
-	if (v)
-		store_end(x->s, group, b->at, b->n, v);
-}
 
 static struct outer_block begin_block(struct edit *x, const struct block *b)
 {
-	struct outer_block v = {.param = begin_group(x, b, STORE_PARAM, x->buffer[0]),
-		.anchor = begin_group(x, b, x->group.anchor, x->buffer[1]),
-		.mean = begin_group(x, b, x->group.outer_mean, x->buffer[2]),
-		.square = begin_group(x, b, x->group.outer_square, x->buffer[3])};
+	struct outer_block v = {
+		.param = store_begin(x->s, STORE_PARAM, b->at, b->n, x->buffer[0])};
+	for (int i = EDIT_ANCHOR; i <= EDIT_OUTER_SQUARE; i++)
+		if (x->store_group[i] >= 0)
+			v.state[i] = store_begin(
+				x->s, x->store_group[i], b->at, b->n, x->buffer[1 + i]);
 	v.reduced = x->grad_group == STORE_PARAM
 			    ? v.param
-			    : begin_group(x, b, x->grad_group, x->buffer[4]);
+			    : store_begin(x->s, x->grad_group, b->at, b->n, x->buffer[4]);
 	return v;
 }
 
 static void end_block(struct edit *x, const struct block *b, const struct outer_block *v)
 {
-	end_group(x, b, STORE_PARAM, v->param);
-	end_group(x, b, x->group.anchor, v->anchor);
-	end_group(x, b, x->group.outer_mean, v->mean);
-	end_group(x, b, x->group.outer_square, v->square);
+	store_end(x->s, STORE_PARAM, b->at, b->n, v->param);
+	for (int i = EDIT_ANCHOR; i <= EDIT_OUTER_SQUARE; i++)
+		if (v->state[i])
+			store_end(x->s, x->store_group[i], b->at, b->n, v->state[i]);
 }
 
 struct optim_config outer_config(const struct edit_config *c)
@@ -76,14 +68,15 @@ static void move_anchor(
 {
 	const struct optim_config c = outer_config(&x->c);
 	struct update how = {.lr = x->c.outer == EDIT_OUTER_NONE ? 1 : (float)x->c.lr,
-		.grad_scale = (float)x->scale[b->group]};
-	const struct update_part part = {.p = v->anchor,
-		.m = v->mean,
-		.v = v->square,
+		.grad_scale = (float)x->group[b->group].scale};
+	const struct update_part part = {.p = v->state[EDIT_ANCHOR],
+		.m = v->state[EDIT_OUTER_MEAN],
+		.v = v->state[EDIT_OUTER_SQUARE],
 		.g = v->reduced,
 		.n = b->n,
 		.decay = (float)c.decay};
-	optim_prepare(&c, (double)(x->outer_steps[b->group] + 1), &how);
+	optimizers[c.kind]->prepare(
+		&c, (double)(x->group[b->group].outer_steps + 1), &how);
 	device_put(x->d, x->outer, &how, sizeof(how));
 	optimizers[c.kind]->update(x->d, &part, 1, x->outer);
 }
@@ -91,8 +84,7 @@ static void move_anchor(
 /* Local steps during the exchange; a worker that was excluded had diverged, and keeps nothing. */
 static bool keeps_own(const struct edit *x, int group)
 {
-	return x->grad_group != STORE_PARAM && !x->blocking &&
-	       !x->all_excluded[group * x->sync->size + x->sync->rank];
+	return x->grad_group != STORE_PARAM && !x->blocking && !x->group[group].excluded;
 }
 
 void outer_step(struct edit *x, struct selection c)
@@ -100,16 +92,16 @@ void outer_step(struct edit *x, struct selection c)
 	const struct block *b;
 	for (int n = edit_blocks(x, c, &b); n > 0; n--, b++) {
 		struct outer_block v = begin_block(x, b);
-		if (x->contributed[b->group])
+		float *anchor = v.state[EDIT_ANCHOR];
+		if (x->group[b->group].contributed)
 			move_anchor(x, b, &v);
 		if (keeps_own(x, b->group))
-			x->d->k->mix(x->d, v.param, v.anchor, b->n, (float)x->c.keep);
+			x->d->k->mix(x->d, v.param, anchor, b->n, (float)x->c.keep);
 		else
-			x->d->k->copy(
-				x->d, mat(v.param, 1, b->n), mat(v.anchor, 1, b->n));
+			x->d->k->copy(x->d, mat(v.param, 1, b->n), mat(anchor, 1, b->n));
 		end_block(x, b, &v);
 	}
 	for (int g = 0; g < x->n_groups; g++)
 		if (edit_selects(x, c, g))
-			x->outer_steps[g] += x->contributed[g];
+			x->group[g].outer_steps += x->group[g].contributed;
 }

@@ -25,8 +25,8 @@ void pseudo_grad_compute(struct edit *x, struct selection c)
 	const struct block *b;
 	for (int n = edit_blocks(x, c, &b); n > 0; n--, b++) {
 		float *p = store_begin(x->s, STORE_PARAM, b->at, b->n, x->buffer[0]);
-		const float *a =
-			store_begin(x->s, x->group.anchor, b->at, b->n, x->buffer[1]);
+		const float *a = store_begin(
+			x->s, x->store_group[EDIT_ANCHOR], b->at, b->n, x->buffer[1]);
 		float *to = p;
 		if (x->grad_group != STORE_PARAM) {
 			to = store_begin(x->s, x->grad_group, b->at, b->n, x->buffer[2]);
@@ -89,7 +89,7 @@ void pseudo_grad_squares(struct edit *x, struct selection c)
 	square_parts(&q);
 }
 
-double pseudo_grad_norms(struct edit *x, struct selection c, double *norm)
+double pseudo_grad_norms(struct edit *x, struct selection c)
 {
 	int64_t n;
 	const struct exact *from = selected_squares(x, c, &n);
@@ -100,8 +100,9 @@ double pseudo_grad_norms(struct edit *x, struct selection c, double *norm)
 	for (int g = 0; g < x->n_groups; g++) {
 		if (!edit_selects(x, c, g))
 			continue;
-		norm[g] = sqrt(exact_round(&sum[c.group < 0 ? g : 0]));
-		all += norm[g] * norm[g];
+		double norm = sqrt(exact_round(&sum[c.group < 0 ? g : 0]));
+		x->group[g].norm = norm;
+		all += norm * norm;
 	}
 	free(sum);
 	return sqrt(all);
@@ -109,51 +110,45 @@ double pseudo_grad_norms(struct edit *x, struct selection c, double *norm)
 
 /* ---- weights --------------------------------------------------------------------- */
 
-/* A worker's message about a group to all workers. */
-struct report {
-	double norm;
-	int64_t excluded, steps;
-};
-
 int64_t pseudo_grad_report_bytes(const struct edit *x)
 {
 	if (edit_has_anchor(x))
-		return sizeof(struct report);
-	return x->c.weights.by_steps ? sizeof(struct report) : 0;
+		return sizeof(struct worker_report);
+	return x->c.weights.by_steps ? sizeof(struct worker_report) : 0;
 }
 
-static struct report own_report(struct edit *x, int group, int64_t steps)
+static struct worker_report own_report(struct edit *x, int group, int64_t steps)
 {
-	double norm = x->norm[group];
+	struct edit_group *g = &x->group[group];
 	bool excluded = false;
 	if (edit_has_anchor(x))
-		excluded = x->c.skip_anomaly ? detector_outlier(&x->detector[group],
-						       &x->c.detect, norm)
-					     : !isfinite(norm);
-	return (struct report){norm, excluded, steps};
+		excluded = x->c.skip_anomaly
+				   ? detector_outlier(&g->detector, &x->c.detect, g->norm)
+				   : !isfinite(g->norm);
+	return (struct worker_report){g->norm, excluded, steps};
 }
 
 void pseudo_grad_weights(struct edit *x, struct selection c, int64_t steps)
 {
 	int workers = x->sync->size, n = 0, i = 0;
-	struct report *mine = xcalloc((size_t)x->n_groups, sizeof(*mine));
+	struct worker_report *mine = xcalloc((size_t)x->n_groups, sizeof(*mine));
 	for (int g = 0; g < x->n_groups; g++)
 		if (edit_selects(x, c, g))
 			mine[n++] = own_report(x, g, steps);
-	struct report *all = xcalloc((size_t)(n * workers), sizeof(*all));
-	comm_allgather(x->sync, mine, all, n * (int64_t)sizeof(*mine));
-	for (int g = 0; g < x->n_groups; g++) {
-		if (!edit_selects(x, c, g))
+	struct worker_report *all = xcalloc((size_t)(n * workers), sizeof(*all));
+	if (pseudo_grad_report_bytes(x)) /* else all weights are equal */
+		comm_allgather(x->sync, mine, all, n * (int64_t)sizeof(*mine));
+	for (int k = 0; k < x->n_groups; k++) {
+		struct edit_group *g = &x->group[k];
+		if (!edit_selects(x, c, k))
 			continue;
+		g->contributed = false;
 		for (int w = 0; w < workers; w++) {
-			const struct report *of = &all[w * n + i];
-			x->all_norms[g * workers + w] = of->norm;
-			x->all_excluded[g * workers + w] = of->excluded;
-			x->all_steps[w] = of->steps;
+			g->report[w] = all[w * n + i];
+			g->contributed |= !g->report[w].excluded;
 		}
-		worker_weights(&x->c.weights, workers, x->all_norms + g * workers,
-			x->all_excluded + g * workers, x->all_steps,
-			x->weight + g * workers);
+		g->excluded = g->report[x->sync->rank].excluded;
+		worker_weights(&x->c.weights, workers, g->report, g->weight);
 		i++;
 	}
 	free(mine);
@@ -192,10 +187,9 @@ static void feed_back(void *with, const struct part *p)
 	const struct visit *visit = with;
 	struct edit *x = visit->x;
 	const struct kernels *k = x->d->k;
-	int mine = edit_group_of(x, p) * x->sync->size + x->sync->rank;
 	struct mat v = pseudo_grad_of(x, p);
-	struct mat left = mat(p->state[x->group.residual], p->rows, p->cols);
-	if (p->t->ndim == 1 || skips(visit, p) || x->all_excluded[mine])
+	struct mat left = mat(p->state[x->store_group[EDIT_RESIDUAL]], p->rows, p->cols);
+	if (p->t->ndim == 1 || skips(visit, p) || x->group[edit_group_of(x, p)].excluded)
 		return;
 	k->add(x->d, v, v, left);
 	k->copy(x->d, left, v);
@@ -210,7 +204,7 @@ void pseudo_grad_compress(struct edit *x, struct selection c)
 	if (x->c.sparsify != EDIT_DENSE && x->c.density < 1)
 		store_for_each_part(x->s, false, own, own, sparsify_part, &v);
 	if (x->c.wire != EDIT_WIRE_FP32) {
-		unsigned both = own | STORE_BIT(x->group.residual);
+		unsigned both = own | STORE_BIT(x->store_group[EDIT_RESIDUAL]);
 		store_for_each_part(x->s, false, both, both, feed_back, &v);
 	}
 }

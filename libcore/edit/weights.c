@@ -9,23 +9,23 @@ static double softmax_part(const struct weights_config *c, double norm, double s
 	return c->by_norm ? exp((smallest - norm) / c->temperature) : 1;
 }
 
-void worker_weights(const struct weights_config *c, int n, const double *norm,
-	const bool *excluded, const int64_t *steps, float *weight)
+void worker_weights(const struct weights_config *c, int n, const struct worker_report *r,
+	float *weight)
 {
 	double smallest = INFINITY, parts = 0, all_steps = 0;
 	for (int i = 0; i < n; i++)
-		smallest = excluded[i] ? smallest : fmin(smallest, norm[i]);
+		smallest = r[i].excluded ? smallest : fmin(smallest, r[i].norm);
 	for (int i = 0; i < n; i++) {
-		parts += excluded[i] ? 0 : softmax_part(c, norm[i], smallest);
-		all_steps += excluded[i] ? 0 : (double)steps[i];
+		parts += r[i].excluded ? 0 : softmax_part(c, r[i].norm, smallest);
+		all_steps += r[i].excluded ? 0 : (double)r[i].steps;
 	}
 	for (int i = 0; i < n; i++) {
-		double w = softmax_part(c, norm[i], smallest);
+		double w = softmax_part(c, r[i].norm, smallest);
 		if (c->by_norm || c->temperature > 0)
 			w /= parts;
 		if (c->by_steps && all_steps > 0)
 			w = (1 - c->steps_ratio) * w +
-			    c->steps_ratio * (double)steps[i] / all_steps;
-		weight[i] = excluded[i] ? 0 : (float)w;
+			    c->steps_ratio * (double)r[i].steps / all_steps;
+		weight[i] = r[i].excluded ? 0 : (float)w;
 	}
 }

@@ -145,26 +145,48 @@ struct cursor {
 	char *next; /* byte */
 	float *v;   /* floats [at, ...) */
 	int64_t at;
+	bool stochastic; /* rounding, with the random numbers of synchronisation `sync` */
 	int64_t sync;
 };
 
+/* The next encoded rows: floats, then `rest`; and the rows themselves. */
+struct rows {
+	float *floats;
+	void *rest;
+	struct mat v;
+};
+
+static struct rows next_rows(struct cursor *x, const struct wire *w, const struct part *p)
+{
+	struct encoding s = encoding_of(w, p);
+	float *floats = (float *)(void *)x->next;
+	x->next += encoding_bytes(s);
+	return (struct rows){
+		floats, floats + s.floats, mat(x->v + (p->at - x->at), p->rows, p->cols)};
+}
+
+/* Random numbers belong to elements of the whole tensor, in which the rows of a slice of columns
+ * are not contiguous. */
 static void pack_rows(void *with, const struct wire *w, const struct part *p)
 {
 	const struct kernels *k = w->d->k;
 	struct cursor *x = with;
-	struct encoding s = encoding_of(w, p);
-	float *floats = (float *)(void *)x->next;
-	void *rest = floats + s.floats;
-	struct mat v = mat(x->v + (p->at - x->at), p->rows, p->cols);
-	x->next += encoding_bytes(s);
-	if (is_vector(p))
-		k->copy(w->d, mat(floats, 1, s.floats), v);
-	else if (w->kind == EDIT_WIRE_BF16)
-		k->narrow(w->d, rest, v, DT_BF16);
-	else if (w->kind == EDIT_WIRE_INT8)
-		k->quantise(w->d, v, rest, floats, NULL);
-	else
-		k->topk_pack(w->d, floats, rest, is_wide(p), v, n_picked(w, p->cols));
+	struct rows r = next_rows(x, w, p);
+	const struct rng_stream c = {.key = wire_key(w->seed, p->t, x->sync),
+		.first = tensor_index(p->t, p->slice, p->row),
+		.row_step = p->t->dims[1]};
+	if (is_vector(p)) {
+		k->copy(w->d, mat(r.floats, 1, p->rows * p->cols), r.v);
+	} else if (w->kind == EDIT_WIRE_BF16) {
+		if (x->stochastic)
+			k->round_stochastic(w->d, r.v, &c);
+		k->narrow(w->d, r.rest, r.v, DT_BF16);
+	} else if (w->kind == EDIT_WIRE_INT8) {
+		k->quantise(w->d, r.v, r.rest, r.floats, x->stochastic ? &c : NULL);
+	} else {
+		k->topk_pack(
+			w->d, r.floats, r.rest, is_wide(p), r.v, n_picked(w, p->cols));
+	}
 }
 
 void wire_pack(const struct wire *w, char *out, float *v, int64_t at, int64_t n)
@@ -173,56 +195,27 @@ void wire_pack(const struct wire *w, char *out, float *v, int64_t at, int64_t n)
 	each_rows(w, at, n, pack_rows, &x);
 }
 
-/* Random numbers belong to elements of the whole tensor, in which the rows of a slice of columns
- * are not contiguous. */
-static void pack_rows_random(void *with, const struct wire *w, const struct part *p)
-{
-	const struct kernels *k = w->d->k;
-	struct cursor *x = with;
-	if (is_vector(p)) {
-		pack_rows(with, w, p);
-		return;
-	}
-	struct encoding s = encoding_of(w, p);
-	float *scales = (float *)(void *)x->next;
-	void *rest = scales + s.floats;
-	struct mat v = mat(x->v + (p->at - x->at), p->rows, p->cols);
-	const struct rng_stream c = {.key = wire_key(w->seed, p->t, x->sync),
-		.first = tensor_index(p->t, p->slice, p->row),
-		.row_step = p->t->dims[1]};
-	if (w->kind == EDIT_WIRE_BF16) {
-		k->round_stochastic(w->d, v, &c);
-		k->narrow(w->d, rest, v, DT_BF16);
-	} else {
-		k->quantise(w->d, v, rest, scales, &c);
-	}
-	x->next += encoding_bytes(s);
-}
-
 void wire_pack_random(
 	const struct wire *w, char *out, float *v, int64_t at, int64_t n, int64_t sync)
 {
-	struct cursor x = {.next = out, .v = v, .at = at, .sync = sync};
-	each_rows(w, at, n, pack_rows_random, &x);
+	struct cursor x = {
+		.next = out, .v = v, .at = at, .stochastic = true, .sync = sync};
+	each_rows(w, at, n, pack_rows, &x);
 }
 
 static void unpack_rows(void *with, const struct wire *w, const struct part *p)
 {
 	const struct kernels *k = w->d->k;
-	struct cursor *x = with;
-	struct encoding s = encoding_of(w, p);
-	float *floats = (float *)(void *)x->next;
-	const void *rest = floats + s.floats;
-	struct mat v = mat(x->v + (p->at - x->at), p->rows, p->cols);
-	x->next += encoding_bytes(s);
+	struct rows r = next_rows(with, w, p);
 	if (is_vector(p))
-		k->copy(w->d, v, mat(floats, 1, s.floats));
+		k->copy(w->d, r.v, mat(r.floats, 1, p->rows * p->cols));
 	else if (w->kind == EDIT_WIRE_BF16)
-		k->widen(w->d, v, rest, DT_BF16);
+		k->widen(w->d, r.v, r.rest, DT_BF16);
 	else if (w->kind == EDIT_WIRE_INT8)
-		k->dequantise(w->d, v, rest, floats);
+		k->dequantise(w->d, r.v, r.rest, r.floats);
 	else
-		k->topk_scatter(w->d, v, floats, rest, is_wide(p), n_picked(w, p->cols));
+		k->topk_scatter(
+			w->d, r.v, r.floats, r.rest, is_wide(p), n_picked(w, p->cols));
 }
 
 void wire_unpack(const struct wire *w, float *v, const char *in, int64_t at, int64_t n)

@@ -4,13 +4,12 @@
  * from the ring of parallel/context.c.
  */
 #include "model/block.h"
-#include "model/linear.h"
 
 #include <math.h>
 
-/* Tensors; and gradients, of queries, keys, values and the heads' output, with a buffer of the
- * attention kernels. Activations: block.h. */
-enum { WQ, BQ, WK, BK, WV, BV, WO };
+/* Column-parallel tensors; gradients of queries, keys, values and the heads' output, and a buffer of
+ * the attention kernels. Activations: block.h. */
+enum { Q, K, V };
 enum { DQ, DK, DV, DOUT, DELTA };
 
 static void tensors(struct model *m, int64_t layer, struct sublayer_tensors *t)
@@ -21,34 +20,29 @@ static void tensors(struct model *m, int64_t layer, struct sublayer_tensors *t)
 	const struct tensor_row rows[] = {
 		{"attention_norm.weight", dim, 0,   TP_SPLIT_NONE, ROW_NORM,     true,      &t->norm},
 		{"attention_norm.bias",   dim, 0,   TP_SPLIT_NONE, ROW_BIAS,     norm_bias, &t->norm_bias},
-		{"attention.wq.weight",   dim, dim, TP_SPLIT_ROWS, ROW_WEIGHT,   true,      &t->w[WQ], TILE_ATTENTION_IN},
-		{"attention.wq.bias",     dim, 0,   TP_SPLIT_ROWS, ROW_BIAS,     bias,      &t->w[BQ]},
-		{"attention.wk.weight",   kv,  dim, TP_SPLIT_ROWS, ROW_WEIGHT,   true,      &t->w[WK], TILE_ATTENTION_IN, heads},
-		{"attention.wk.bias",     kv,  0,   TP_SPLIT_ROWS, ROW_BIAS,     bias,      &t->w[BK], TILE_NONE, heads},
-		{"attention.wv.weight",   kv,  dim, TP_SPLIT_ROWS, ROW_WEIGHT,   true,      &t->w[WV], TILE_ATTENTION_IN, heads},
-		{"attention.wv.bias",     kv,  0,   TP_SPLIT_ROWS, ROW_BIAS,     bias,      &t->w[BV], TILE_NONE, heads},
-		{"attention.wo.weight",   dim, dim, TP_SPLIT_COLS, ROW_RESIDUAL, true,      &t->w[WO], TILE_ATTENTION_OUT},
+		{"attention.wq.weight",   dim, dim, TP_SPLIT_ROWS, ROW_WEIGHT,   true,      &t->in[Q], TILE_ATTENTION_IN},
+		{"attention.wq.bias",     dim, 0,   TP_SPLIT_ROWS, ROW_BIAS,     bias,      &t->in_bias[Q]},
+		{"attention.wk.weight",   kv,  dim, TP_SPLIT_ROWS, ROW_WEIGHT,   true,      &t->in[K], TILE_ATTENTION_IN, heads},
+		{"attention.wk.bias",     kv,  0,   TP_SPLIT_ROWS, ROW_BIAS,     bias,      &t->in_bias[K], TILE_NONE, heads},
+		{"attention.wv.weight",   kv,  dim, TP_SPLIT_ROWS, ROW_WEIGHT,   true,      &t->in[V], TILE_ATTENTION_IN, heads},
+		{"attention.wv.bias",     kv,  0,   TP_SPLIT_ROWS, ROW_BIAS,     bias,      &t->in_bias[V], TILE_NONE, heads},
+		{"attention.wo.weight",   dim, dim, TP_SPLIT_COLS, ROW_RESIDUAL, true,      &t->out, TILE_ATTENTION_OUT},
 		{"attention.wo.bias",     dim, 0,   TP_SPLIT_NONE, ROW_BIAS,     bias,      &t->bias},
 	};
 	/* clang-format on */
 	tensors_add(m, layer, rows, ARRAY_LEN(rows));
 }
 
-static struct tensor *const *weights_of(const struct pass *p, int64_t layer)
+static void sizes(const struct pass *p, struct mat_size *acts, struct mat_size *grads)
 {
-	return p->m->blocks[layer].sub[ATTENTION].w;
-}
-
-static void rooms(const struct pass *p, struct room *acts, struct room *grads)
-{
-	acts[ATT_O] = (struct room){q_width(p), sum_type(p)};
-	acts[ATT_Q] = (struct room){q_width(p), act_type(p)};
-	acts[ATT_K] = acts[ATT_V] = (struct room){kv_width(p), act_type(p)};
-	acts[ATT_MAX] = acts[ATT_SUM] = (struct room){heads_here(p), DT_F32};
-	grads[DQ] = (struct room){q_width(p), sum_type(p)};
-	grads[DK] = grads[DV] = (struct room){kv_width(p), sum_type(p)};
-	grads[DOUT] = (struct room){q_width(p), act_type(p), .scratch = true};
-	grads[DELTA] = (struct room){heads_here(p), DT_F32, .scratch = true};
+	acts[ATT_O] = (struct mat_size){q_width(p), sum_type(p)};
+	acts[ATT_Q] = (struct mat_size){q_width(p), act_type(p)};
+	acts[ATT_K] = acts[ATT_V] = (struct mat_size){kv_width(p), act_type(p)};
+	acts[ATT_MAX] = acts[ATT_SUM] = (struct mat_size){slice_heads(p), DT_F32};
+	grads[DQ] = (struct mat_size){q_width(p), sum_type(p)};
+	grads[DK] = grads[DV] = (struct mat_size){kv_width(p), sum_type(p)};
+	grads[DOUT] = (struct mat_size){q_width(p), act_type(p), .scratch = true};
+	grads[DELTA] = (struct mat_size){slice_heads(p), DT_F32, .scratch = true};
 }
 
 static struct attn shape_of(const struct pass *p, struct at at, int k_chunk)
@@ -56,24 +50,18 @@ static struct attn shape_of(const struct pass *p, struct at at, int k_chunk)
 	int64_t len;
 	struct attn a = {
 		.batch = p->c.batch,
-		.heads = heads_here(p),
-		.kv_heads = kv_heads_here(p),
+		.heads = slice_heads(p),
+		.kv_heads = slice_kv_heads(p),
 		.dim = p->m->head_dim,
 		.q_rows = p->rows / p->c.batch,
 		.k_rows = p->rows / p->c.batch,
 		.scale = 1.0f / sqrtf((float)p->m->head_dim),
 		.drop = dropout_at(p, (struct at){at.layer, 0, 0}, DROP_PROBS),
-		.first_head = (p->tp.first + at.slice) * heads_here(p),
+		.first_head = (p->tp.first + at.slice) * slice_heads(p),
 	};
 	chunk_runs(&p->cp, p->cp.first + at.chunk, a.q_first, &len);
 	chunk_runs(&p->cp, k_chunk, a.k_first, &len);
 	return a;
-}
-
-/* max, sum: [slice][chunk][batch, heads, rows of a sequence] */
-static float *state_of(const struct pass *p, struct mat x, struct at at)
-{
-	return part_of(p, x, at).p;
 }
 
 /* Begins the exchange of keys and values, and with g of their gradients, between ranks. */
@@ -81,11 +69,11 @@ static void begin_exchange(struct pass *p, struct ring *ring, struct sublayer_ac
 	const struct sublayer_grads *g)
 {
 	const struct mat none = no_mat();
-	const struct ring_load load = {.home = {a->m[ATT_K], a->m[ATT_V],
-					       g ? g->m[DK] : none, g ? g->m[DV] : none},
-		.slices = p->tp.here,
+	const struct ring_kv kv = {.local = {a->m[ATT_K], a->m[ATT_V],
+					   g ? g->m[DK] : none, g ? g->m[DV] : none},
+		.slices = p->tp.local,
 		.rows = p->rows};
-	ring_carry(ring, p->d, &load);
+	ring_exchange(ring, p->d, &kv);
 }
 
 /* Rounds a sum over chunks, unless it is complete. */
@@ -110,32 +98,26 @@ static void rotate(struct pass *p, struct mat x, int c, float sign)
 /* ---- forward --------------------------------------------------------------------- */
 
 static void enter(
-	struct pass *p, struct at at, struct sublayer_acts *a, struct slice_gather *h)
+	struct pass *p, const struct sub *x, struct at at, struct slice_gather *h)
 {
-	struct tensor *const *t = weights_of(p, at.layer);
-	struct mat q = part_of(p, a->m[ATT_Q], at);
-	struct mat key = part_of(p, a->m[ATT_K], at);
-	struct mat v = part_of(p, a->m[ATT_V], at);
-	const struct linear l[] = {{.y = q, .w = t[WQ], .bias = t[BQ]},
-		{.y = key, .w = t[WK], .bias = t[BK]},
-		{.y = v, .w = t[WV], .bias = t[BV]}};
-	linear_enter(p, at, h, l, ARRAY_LEN(l));
-	rotate(p, q, at.chunk, 1);
-	rotate(p, key, at.chunk, 1);
-	check_finite(p, "attention.wq", at.layer, q);
-	check_finite(p, "attention.wk", at.layer, key);
-	check_finite(p, "attention.wv", at.layer, v);
+	struct linear l[SUBLAYER_INPUTS];
+	linear_enter(p, at, h, l, sub_linears(p, x, at, &x->a->m[ENTER_OUT], l));
+	rotate(p, l[Q].y, at.chunk, 1);
+	rotate(p, l[K].y, at.chunk, 1);
+	check_finite(p, "attention.wq", at.layer, l[Q].y);
+	check_finite(p, "attention.wk", at.layer, l[K].y);
+	check_finite(p, "attention.wv", at.layer, l[V].y);
 }
 
 static void attend(
 	struct pass *p, struct at at, struct sublayer_acts *a, const struct ring *ring)
 {
-	for (; at.chunk < p->cp.here; at.chunk++) {
+	for (; at.chunk < p->cp.local; at.chunk++) {
 		int kc = ring_keys_for(ring, p->cp.first + at.chunk);
 		struct attn shape = shape_of(p, at, kc);
 		struct mat o = part_of(p, a->m[ATT_O], at);
-		p->d->k->attn_fwd(p->d, &shape, o, state_of(p, a->m[ATT_MAX], at),
-			state_of(p, a->m[ATT_SUM], at), part_of(p, a->m[ATT_Q], at),
+		p->d->k->attn_fwd(p->d, &shape, o, part_of(p, a->m[ATT_MAX], at).p,
+			part_of(p, a->m[ATT_SUM], at).p, part_of(p, a->m[ATT_Q], at),
 			ring_at(ring, RING_K, at.slice, kc),
 			ring_at(ring, RING_V, at.slice, kc), ring_first(ring),
 			ring_last(ring));
@@ -151,39 +133,31 @@ void attend_chunks(struct pass *p, int64_t layer, struct sublayer_acts *a)
 	struct ring ring = ring_begin(&p->cp);
 	begin_exchange(p, &ring, a, NULL);
 	while (ring_next(&ring))
-		for (int s = 0; s < p->tp.here; s++)
+		for (int s = 0; s < p->tp.local; s++)
 			attend(p, (struct at){layer, s, 0}, a, &ring);
 	ring_end(&ring);
 }
 
-static void inner(struct pass *p, int64_t layer, struct sublayer_acts *a)
+static void inner(struct pass *p, const struct sub *x)
 {
-	p->ops.attend(p, layer, a);
-	check_finite(p, "attention", layer, a->m[ATT_O]);
-}
-
-static void leave(
-	struct pass *p, struct at at, struct sublayer_acts *a, struct slice_sum *sum)
-{
-	linear_leave(
-		p, at, sum, part_of(p, a->m[ATT_O], at), weights_of(p, at.layer)[WO]);
+	p->ops.attend(p, x->layer, x->a);
+	check_finite(p, "attention", x->layer, x->a->m[ATT_O]);
 }
 
 /* ---- backward -------------------------------------------------------------------- */
 
-static void leave_backward(struct pass *p, struct at at, struct sublayer_acts *a,
-	struct sublayer_grads *g, struct slice_gather *d)
+static void leave_backward(
+	struct pass *p, const struct sub *x, struct at at, struct slice_gather *d)
 {
-	struct mat dout = part_of(p, g->m[DOUT], at);
-	(void)a;
-	linear_leave_backward(p, at, dout, d, weights_of(p, at.layer)[WO], no_mat());
+	struct mat dout = part_of(p, x->g->m[DOUT], at);
+	linear_leave_backward(p, at, dout, d, x->t->out, no_mat());
 	check_gradient(p, "attention.wo", at.layer, dout);
 }
 
 static void attend_backward(struct pass *p, struct at at, struct sublayer_acts *a,
 	struct sublayer_grads *g, struct ring *ring)
 {
-	int last = p->cp.here - 1, s = at.slice;
+	int last = p->cp.local - 1, s = at.slice;
 	/* The last query chunk comes first, so that its keys' gradients are sent on early. */
 	for (at.chunk = last; at.chunk >= 0; at.chunk--) {
 		int kc = ring_keys_for(ring, p->cp.first + at.chunk);
@@ -192,59 +166,43 @@ static void attend_backward(struct pass *p, struct at at, struct sublayer_acts *
 		struct mat dk = ring_at(ring, RING_DK, s, kc);
 		struct mat dv = ring_at(ring, RING_DV, s, kc);
 		if (at.chunk == 0)
-			ring_came(ring, s);
-		p->d->k->attn_bwd(p->d, &shape, dq, dk, dv, state_of(p, g->m[DELTA], at),
+			ring_recv_grads(ring, s);
+		p->d->k->attn_bwd(p->d, &shape, dq, dk, dv, part_of(p, g->m[DELTA], at).p,
 			part_of(p, g->m[DOUT], at), part_of(p, a->m[ATT_O], at),
-			state_of(p, a->m[ATT_MAX], at), part_of(p, a->m[ATT_Q], at),
+			part_of(p, a->m[ATT_MAX], at).p, part_of(p, a->m[ATT_Q], at),
 			ring_at(ring, RING_K, s, kc), ring_at(ring, RING_V, s, kc),
 			ring_first(ring));
 		round_between(p, ring, dq);
 		round_between(p, ring, dk);
 		round_between(p, ring, dv);
 		if (at.chunk == last)
-			ring_goes(ring, s);
+			ring_send_grads(ring, s);
 		comm_poll();
 	}
 }
 
 /* From DOUT to DQ, DK and DV. */
-static void inner_backward(
-	struct pass *p, int64_t layer, struct sublayer_acts *a, struct sublayer_grads *g)
+static void inner_backward(struct pass *p, const struct sub *x)
 {
 	struct ring ring = ring_begin(&p->cp);
-	begin_exchange(p, &ring, a, g);
+	begin_exchange(p, &ring, x->a, x->g);
 	while (ring_next(&ring))
-		for (int s = 0; s < p->tp.here; s++)
-			attend_backward(p, (struct at){layer, s, 0}, a, g, &ring);
+		for (int s = 0; s < p->tp.local; s++)
+			attend_backward(
+				p, (struct at){x->layer, s, 0}, x->a, x->g, &ring);
 	ring_end(&ring);
 }
 
 static void enter_backward(
-	struct pass *p, struct at at, struct sublayer_grads *g, struct slice_sum *sum)
+	struct pass *p, const struct sub *x, struct at at, struct slice_sum *sum)
 {
-	struct tensor *const *t = weights_of(p, at.layer);
-	const struct linear l[] = {{.y = part_of(p, g->m[DQ], at), .w = t[WQ]},
-		{.y = part_of(p, g->m[DK], at), .w = t[WK]},
-		{.y = part_of(p, g->m[DV], at), .w = t[WV]}};
-	rotate(p, l[0].y, at.chunk, -1);
-	rotate(p, l[1].y, at.chunk, -1);
-	for (size_t i = 0; i < ARRAY_LEN(l); i++)
+	struct linear l[SUBLAYER_INPUTS];
+	int n = sub_linears(p, x, at, x->g->m, l);
+	rotate(p, l[Q].y, at.chunk, -1);
+	rotate(p, l[K].y, at.chunk, -1);
+	for (int i = 0; i < n; i++)
 		linear_amax(p, l[i].y);
-	linear_enter_backward(p, at, sum, l, ARRAY_LEN(l));
-}
-
-static void weights(
-	struct pass *p, struct at at, struct sublayer_acts *a, struct sublayer_grads *g)
-{
-	struct tensor *const *t = weights_of(p, at.layer);
-	struct mat d = chunk_of(p, g->d, at.chunk), h = chunk_of(p, a->h, at.chunk);
-	const struct linear out = {.y = d, .w = t[WO]};
-	const struct linear in[] = {
-		{.y = part_of(p, g->m[DQ], at), .w = t[WQ], .bias = t[BQ]},
-		{.y = part_of(p, g->m[DK], at), .w = t[WK], .bias = t[BK]},
-		{.y = part_of(p, g->m[DV], at), .w = t[WV], .bias = t[BV]}};
-	linear_weights(p, at, part_of(p, a->m[ATT_O], at), &out, 1);
-	linear_weights(p, at, h, in, ARRAY_LEN(in));
+	linear_enter_backward(p, at, sum, l, n);
 }
 
 const struct sublayer attention_heads = {
@@ -252,12 +210,10 @@ const struct sublayer attention_heads = {
 	.out = "attention.wo",
 	.drop = DROP_ATTENTION,
 	.tensors = tensors,
-	.rooms = rooms,
+	.sizes = sizes,
 	.enter = enter,
 	.inner = inner,
-	.leave = leave,
 	.leave_backward = leave_backward,
 	.inner_backward = inner_backward,
 	.enter_backward = enter_backward,
-	.weights = weights,
 };

@@ -4,17 +4,6 @@
  * rest.
  */
 #include "model/block.h"
-#include "model/linear.h"
-
-/* A sublayer in a pass. */
-struct sub {
-	const struct sublayer *f;
-	const struct sublayer_tensors *t;
-	struct sublayer_acts *a;
-	struct sublayer_grads *g; /* NULL in the forward */
-	int64_t layer;
-	int i; /* ATTENTION or FFN */
-};
 
 static struct sub sub_of(const struct pass *p, int64_t layer, int i, struct block_acts *b,
 	struct block_grads *g)
@@ -25,6 +14,17 @@ static struct sub sub_of(const struct pass *p, int64_t layer, int i, struct bloc
 		.g = g ? &g->sub[i] : NULL,
 		.layer = layer,
 		.i = i};
+}
+
+int sub_linears(const struct pass *p, const struct sub *x, struct at at,
+	const struct mat *m, struct linear l[SUBLAYER_INPUTS])
+{
+	int n = 0;
+	for (; n < SUBLAYER_INPUTS && x->t->in[n]; n++)
+		l[n] = (struct linear){.y = part_of(p, m[n], at),
+			.w = x->t->in[n],
+			.bias = x->t->in_bias[n]};
+	return n;
 }
 
 static struct stream_norm norm_of(const struct pass *p, const struct sub *x, int c)
@@ -39,26 +39,26 @@ static struct stream_norm norm_of(const struct pass *p, const struct sub *x, int
 
 /* ---- memory ---------------------------------------------------------------------- */
 
-struct rooms {
-	struct room acts[SUBLAYER_MATS], grads[SUBLAYER_MATS];
+struct sizes {
+	struct mat_size acts[SUBLAYER_MATS], grads[SUBLAYER_MATS];
 };
 
-static struct rooms rooms_of(const struct pass *p, int i)
+static struct sizes sizes_of(const struct pass *p, int i)
 {
-	struct rooms r = {0};
-	p->m->arch->sublayer[i]->rooms(p, r.acts, r.grads);
-	return r;
+	struct sizes z = {0};
+	p->m->arch->sublayer[i]->sizes(p, z.acts, z.grads);
+	return z;
 }
 
 /* Sizes: a matrix of a sublayer, and of the residual stream. */
-static struct mat room_size(const struct pass *p, const struct room *r)
+static struct mat size_of(const struct pass *p, const struct mat_size *z)
 {
-	return mat_typed(NULL, p->tp.here * p->cp.here * p->rows, r->cols, r->type);
+	return mat_typed(NULL, p->tp.local * p->cp.local * p->rows, z->cols, z->type);
 }
 
 static struct mat stream_size(const struct pass *p, enum dtype type)
 {
-	return mat_typed(NULL, p->cp.here * p->rows_here, p->m->c.dim, type);
+	return mat_typed(NULL, p->cp.local * p->stream_rows, p->m->c.dim, type);
 }
 
 static struct mat take(struct arena *a, struct mat size)
@@ -75,30 +75,30 @@ struct allocation {
 };
 
 /* `until`: the highest degree of recomputation at which the matrix is kept. */
-static void alloc_act(const struct allocation *o, enum recompute until, struct mat *to,
-	struct mat shared, struct mat size)
+static void alloc_act(
+	const struct allocation *o, enum recompute until, struct mat *to, struct mat size)
 {
 	bool kept = o->recompute <= until && !(o->casts && until == RECOMPUTE_NONE);
-	*to = kept == o->shared ? shared : take(o->arena, size);
+	if (kept != o->shared)
+		*to = take(o->arena, size);
 }
 
 static void alloc_acts(
 	const struct pass *p, const struct allocation *o, int i, struct sublayer_acts *a)
 {
-	const struct sublayer_acts *shared = &p->shared.sub[i];
-	const struct rooms r = rooms_of(p, i);
+	const struct sizes z = sizes_of(p, i);
 	bool cheap = p->m->arch->sublayer[i]->cheap_inner;
 	/* the input of the block is always kept */
-	alloc_act(o, i ? RECOMPUTE_SELECTIVE : RECOMPUTE_FULL, &a->x, shared->x,
+	alloc_act(o, i ? RECOMPUTE_SELECTIVE : RECOMPUTE_FULL, &a->x,
 		stream_size(p, DT_F32));
-	alloc_act(o, RECOMPUTE_NONE, &a->h, shared->h,
-		mat_typed(NULL, p->cp.here * p->rows, p->m->c.dim, act_type(p)));
-	alloc_act(o, RECOMPUTE_SELECTIVE, &a->stats, shared->stats,
-		mat(NULL, p->cp.here * 2, p->rows_here));
+	alloc_act(o, RECOMPUTE_NONE, &a->h,
+		mat_typed(NULL, p->cp.local * p->rows, p->m->c.dim, act_type(p)));
+	alloc_act(o, RECOMPUTE_SELECTIVE, &a->stats,
+		mat(NULL, p->cp.local * 2, p->stream_rows));
 	for (int j = 0; j < SUBLAYER_MATS; j++)
 		alloc_act(o,
 			j == INNER_OUT && cheap ? RECOMPUTE_NONE : RECOMPUTE_SELECTIVE,
-			&a->m[j], shared->m[j], room_size(p, &r.acts[j]));
+			&a->m[j], size_of(p, &z.acts[j]));
 }
 
 void block_alloc(const struct pass *p, int64_t layer, struct block_acts *b, bool shared,
@@ -110,18 +110,20 @@ void block_alloc(const struct pass *p, int64_t layer, struct block_acts *b, bool
 				: casts,
 		.recompute = p->recompute,
 		.arena = micro};
+	*b = shared ? (struct block_acts){0} : p->shared;
 	for (int i = 0; i < SUBLAYERS; i++)
 		alloc_acts(p, &o, i, &b->sub[i]);
 	struct mat *const operands[] = {&b->sub[ATTENTION].h,
 		&b->sub[ATTENTION].m[INNER_OUT], &b->sub[FFN].h,
 		&b->sub[FFN].m[INNER_OUT]};
-	b->amax = linear_cast_room(p, layer, operands, ARRAY_LEN(operands), casts, micro);
+	b->amax =
+		linear_alloc_casts(p, layer, operands, ARRAY_LEN(operands), casts, micro);
 }
 
 /* The gradient of a sublayer's output. */
 static struct mat take_output_grad(const struct pass *p, struct arena *a)
 {
-	return mat_take(a, p->cp.here * p->rows, p->m->c.dim, act_type(p));
+	return mat_take(a, p->cp.local * p->rows, p->m->c.dim, act_type(p));
 }
 
 struct grad_copy block_copy(struct pass *p, int64_t lowest)
@@ -132,9 +134,9 @@ struct grad_copy block_copy(struct pass *p, int64_t lowest)
 	if (!norm_writes_copies(p))
 		return g;
 	g.copy = take_output_grad(p, a);
-	g.sums = mat_take(a, (int64_t)p->cp.here * p->tp.here, p->m->c.dim, DT_F32);
+	g.sums = mat_take(a, (int64_t)p->cp.local * p->tp.local, p->m->c.dim, DT_F32);
 	/* if any block is float8, the middle one is */
-	linear_amax_begin(p, linear_cast_room(p, p->m->c.layers / 2, copy, 1, true, a));
+	linear_amax_begin(p, linear_alloc_casts(p, p->m->c.layers / 2, copy, 1, true, a));
 	return g;
 }
 
@@ -142,31 +144,31 @@ struct grad_copy block_copy(struct pass *p, int64_t lowest)
 static void alloc_grads(
 	const struct pass *p, const struct sub *x, struct mat copy, struct arena *a)
 {
-	const struct rooms r = rooms_of(p, x->i);
+	const struct sizes z = sizes_of(p, x->i);
 	struct sublayer_grads *g = x->g;
 	struct mat *operands[SUBLAYER_MATS + 1];
 	int n = 0;
 	*g = (struct sublayer_grads){
 		.d = copy.p ? linear_cast_of(p, x->layer, copy) : take_output_grad(p, a)};
 	for (int j = 0; j < SUBLAYER_MATS; j++) {
-		if (r.grads[j].scratch || !r.grads[j].cols)
+		if (z.grads[j].scratch || !z.grads[j].cols)
 			continue;
-		g->m[j] = take(a, room_size(p, &r.grads[j]));
+		g->m[j] = take(a, size_of(p, &z.grads[j]));
 		operands[n++] = &g->m[j];
 	}
 	/* the sum of several matmuls is fp32 */
 	g->dh = take(a, stream_size(p, n > 1 ? DT_F32 : slice_type(p)));
 	if (!copy.p)
 		operands[n++] = &g->d;
-	g->amax = linear_cast_room(p, x->layer, operands, n, true, a);
+	g->amax = linear_alloc_casts(p, x->layer, operands, n, true, a);
 }
 
 static void alloc_scratch(struct pass *p, int i, struct sublayer_grads *g)
 {
-	const struct rooms r = rooms_of(p, i);
+	const struct sizes z = sizes_of(p, i);
 	for (int j = 0; j < SUBLAYER_MATS; j++)
-		if (r.grads[j].scratch)
-			g->m[j] = take(p->d->scratch, room_size(p, &r.grads[j]));
+		if (z.grads[j].scratch)
+			g->m[j] = take(p->d->scratch, size_of(p, &z.grads[j]));
 }
 
 void block_alloc_grads(
@@ -183,14 +185,14 @@ void block_alloc_grads(
 /* The norm, unless it is `normed` already; and with `matmuls` the column-parallel matmuls. */
 static void enter(struct pass *p, const struct sub *x, bool normed, bool matmuls)
 {
-	for (int c = 0; c < p->cp.here; c++) {
+	for (int c = 0; c < p->cp.local; c++) {
 		const struct stream_norm norm = norm_of(p, x, c);
 		struct slice_gather h;
 		if (!normed)
 			norm_forward(p, &norm, stream_of(p, x->a->x, c));
 		norm_gather(p, &h, &norm);
-		for (int s = 0; s < p->tp.here && matmuls; s++)
-			x->f->enter(p, (struct at){x->layer, s, c}, x->a, &h);
+		for (int s = 0; s < p->tp.local && matmuls; s++)
+			x->f->enter(p, x, (struct at){x->layer, s, c}, &h);
 		slice_gather_end(&h);
 	}
 }
@@ -199,7 +201,7 @@ static void enter(struct pass *p, const struct sub *x, bool normed, bool matmuls
 static void leave(
 	struct pass *p, const struct sub *x, struct mat y, const struct sub *next)
 {
-	for (int c = 0; c < p->cp.here; c++) {
+	for (int c = 0; c < p->cp.local; c++) {
 		size_t mark = arena_mark(p->d->scratch);
 		struct mat yc = stream_of(p, y, c);
 		const struct residual r = {yc, sum_buffer(p, yc),
@@ -207,12 +209,14 @@ static void leave(
 		struct stream_norm norm;
 		struct slice_sum sum;
 		slice_sum_begin(&sum, &p->tp, p->d, r.sum, p->rows);
-		for (int s = 0; s < p->tp.here; s++)
-			x->f->leave(p, (struct at){x->layer, s, c}, x->a, &sum);
+		struct at at = {x->layer, 0, c};
+		for (; at.slice < p->tp.local; at.slice++)
+			linear_leave(p, at, &sum, part_of(p, x->a->m[INNER_OUT], at),
+				x->t->out);
 		slice_sum_end(&sum);
 		if (next)
 			norm = norm_of(p, next, c);
-		add_residual(p, (struct at){x->layer, 0, c}, &r, next ? &norm : NULL);
+		add_residual(p, at, &r, next ? &norm : NULL);
 		arena_reset(p->d->scratch, mark);
 		check_finite(p, x->f->out, x->layer, yc);
 	}
@@ -224,10 +228,10 @@ void block_forward(
 	const struct sub attention = sub_of(p, layer, ATTENTION, b, NULL);
 	const struct sub ffn = sub_of(p, layer, FFN, b, NULL);
 	enter(p, &attention, false, true);
-	attention.f->inner(p, layer, attention.a);
+	attention.f->inner(p, &attention);
 	leave(p, &attention, ffn.a->x, &ffn);
 	enter(p, &ffn, true, true);
-	ffn.f->inner(p, layer, ffn.a);
+	ffn.f->inner(p, &ffn);
 	if (y)
 		leave(p, &ffn, *y, NULL);
 }
@@ -245,7 +249,7 @@ static void recompute(
 		const struct sub x = sub_of(p, layer, i, b, NULL);
 		enter(p, &x, false, false);
 		if (x.f->cheap_inner)
-			x.f->inner(p, layer, x.a);
+			x.f->inner(p, &x);
 	}
 }
 
@@ -258,16 +262,15 @@ static void inner_backward(
 	size_t mark = arena_mark(p->d->scratch);
 	linear_amax_begin(p, x->g->amax);
 	alloc_scratch(p, x->i, x->g);
-	for (int c = 0; c < p->cp.here; c++) {
+	for (int c = 0; c < p->cp.local; c++) {
 		struct slice_gather d;
 		residual_gather(p, &d, (struct at){x->layer, 0, c}, x->f->drop, x->g->d,
 			stream_of(p, dx, c), copied);
-		for (int s = 0; s < p->tp.here; s++)
-			x->f->leave_backward(
-				p, (struct at){x->layer, s, c}, x->a, x->g, &d);
+		for (int s = 0; s < p->tp.local; s++)
+			x->f->leave_backward(p, x, (struct at){x->layer, s, c}, &d);
 		slice_gather_end(&d);
 	}
-	x->f->inner_backward(p, x->layer, x->a, x->g);
+	x->f->inner_backward(p, x);
 	arena_reset(p->d->scratch, mark);
 }
 
@@ -276,32 +279,25 @@ static void weight_leaves(struct pass *p, const struct sub *x, int c, struct mat
 {
 	struct at at = {x->layer, 0, c};
 	bias_leaves(p, at, x->t->bias, local_rows(p, chunk_of(p, x->g->d, c)), sums);
-	for (; at.slice < p->tp.here; at.slice++)
-		x->f->weights(p, at, x->a, x->g);
+	for (; at.slice < p->tp.local; at.slice++) {
+		const struct linear out = {.y = chunk_of(p, x->g->d, c), .w = x->t->out};
+		struct linear in[SUBLAYER_INPUTS];
+		int n = sub_linears(p, x, at, x->g->m, in);
+		linear_weights(p, at, part_of(p, x->a->m[INNER_OUT], at), &out, 1);
+		linear_weights(p, at, chunk_of(p, x->a->h, c), in, n);
+	}
 }
 
-/* The tensors of the preceding sublayer; NULL: there is none on this stage. */
-static const struct sublayer_tensors *preceding(
-	const struct pass *p, const struct sub *x, int64_t lowest, int64_t *layer)
-{
-	*layer = x->i == ATTENTION ? x->layer - 1 : x->layer;
-	return *layer < lowest ? NULL : &p->m->blocks[*layer].sub[!x->i];
-}
-
-/* The outputs of a norm's backward for the preceding sublayer. */
+/* The outputs of a norm's backward for the preceding sublayer, if that is on this stage. */
 static struct norm_grad copy_for_preceding(
 	const struct pass *p, const struct sub *x, const struct grad_copy *copy)
 {
-	struct norm_grad g = {0};
-	int64_t layer;
-	const struct sublayer_tensors *t =
-		copy && copy->copy.p ? preceding(p, x, copy->lowest, &layer) : NULL;
-	if (!t)
-		return g;
-	g.copy = linear_cast_of(p, layer, copy->copy);
-	g.sums = copy->sums;
-	g.copy_bias = t->bias;
-	return g;
+	int64_t layer = x->i == ATTENTION ? x->layer - 1 : x->layer;
+	if (!copy || !copy->copy.p || layer < copy->lowest)
+		return (struct norm_grad){0};
+	return (struct norm_grad){.copy = linear_cast_of(p, layer, copy->copy),
+		.sums = copy->sums,
+		.copy_bias = p->m->blocks[layer].sub[!x->i].bias};
 }
 
 /* From the gradients of the results of enter() to dx, that of the residual stream. */
@@ -310,13 +306,13 @@ static void enter_backward(struct pass *p, const struct sub *x, struct mat dx,
 {
 	struct norm_grad g = copy_for_preceding(p, x, copy);
 	struct mat sums = copy && copy->valid ? copy->sums : no_mat();
-	for (int c = 0; c < p->cp.here; c++) {
+	for (int c = 0; c < p->cp.local; c++) {
 		const struct stream_norm norm = norm_of(p, x, c);
 		struct mat dh = stream_of(p, x->g->dh, c);
 		struct slice_sum sum;
 		slice_sum_begin(&sum, &p->tp, p->d, dh, p->rows);
-		for (int s = 0; s < p->tp.here; s++)
-			x->f->enter_backward(p, (struct at){x->layer, s, c}, x->g, &sum);
+		for (int s = 0; s < p->tp.local; s++)
+			x->f->enter_backward(p, x, (struct at){x->layer, s, c}, &sum);
 		slice_sum_send(&sum);
 		if (leaves)
 			weight_leaves(p, x, c, sums);
@@ -362,7 +358,7 @@ void block_backward_w(
 	recompute(p, layer, b, true);
 	for (int i = SUBLAYERS - 1; i >= 0; i--) {
 		const struct sub x = sub_of(p, layer, i, b, g);
-		for (int c = 0; c < p->cp.here; c++) {
+		for (int c = 0; c < p->cp.local; c++) {
 			const struct stream_norm norm = norm_of(p, &x, c);
 			weight_leaves(p, &x, c, no_mat());
 			norm_leaves(p, &norm, stream_of(p, x.g->dh, c),

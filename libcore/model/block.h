@@ -2,12 +2,12 @@
 #ifndef MODEL_BLOCK_H
 #define MODEL_BLOCK_H
 
-#include "model/layers.h"
+#include "model/linear.h"
 
 /* ---- config.c: rows of the tensor table --------------------------------------------- */
 
-/* Tensors that are gathered together, one slice at a time, with --tile: the column-parallel weights
- * of a sublayer, its row-parallel weights, the embedding or output table. */
+/* Tensors that are gathered together with --tile: the column-parallel weights of a sublayer, its
+ * row-parallel weights, the embedding or output table. */
 enum tile {
 	TILE_NONE,
 	TILE_ATTENTION_IN,
@@ -41,21 +41,33 @@ void tensors_add(struct model *m, int64_t layer, const struct tensor_row *rows, 
 /* ---- block.c: sublayers --------------------------------------------------------------- */
 
 /* The size of a matrix [slice][chunk][row][cols] of a sublayer; cols 0: no matrix. */
-struct room {
+struct mat_size {
 	int64_t cols;
 	enum dtype type;
 	bool scratch; /* a gradient that only leave_backward and inner_backward need */
 };
 
-/* The index in sublayer_acts.m of the output of inner(), the input of the row-parallel matmul. */
-enum { INNER_OUT = 0 };
+/* Indices in sublayer_acts.m: the output of inner(), which is the input of the row-parallel matmul,
+ * and the first output of enter(). In sublayer_grads.m, gradients of the outputs of enter() are first. */
+enum { INNER_OUT, ENTER_OUT };
+
+/* A sublayer of a block in a pass. */
+struct sub {
+	const struct sublayer *f;
+	const struct sublayer_tensors *t;
+	struct sublayer_acts *a;
+	struct sublayer_grads *g; /* NULL in the forward */
+	int64_t layer;
+	int i; /* ATTENTION or FFN */
+};
 
 /*
  * A sublayer of a block (attention, or a kind of feed-forward network) is
- *   y = x + dropout(bias + the sum over slices of leave(inner(enter(norm(x))))).
- * A sublayer implements enter, inner and leave with their backwards; block.c computes the rest.
- * Functions with a gather or a sum are called for each slice and chunk, inner() once for all. The
- * gather is in progress: rows are used as they arrive.
+ *   y = x + dropout(bias + the sum over slices of out inner(in norm(x))),
+ * with column-parallel matmuls `in` and a row-parallel one `out` (struct sublayer_tensors).
+ * A sublayer implements enter() (the matmuls `in`), inner() and the backwards; block.c computes the
+ * rest. Functions with a gather or a sum are called for each slice and chunk, inner() once for all.
+ * The gather is in progress: rows are used as they arrive.
  */
 struct sublayer {
 	const char *norm, *out; /* names in messages: the norm, the row-parallel matmul */
@@ -63,49 +75,43 @@ struct sublayer {
 	bool cheap_inner; /* selective recomputation recomputes m[INNER_OUT] */
 	void (*tensors)(struct model *m, int64_t layer, struct sublayer_tensors *t);
 	/* Sets the sizes of sublayer_acts.m and sublayer_grads.m, which are 0 before. */
-	void (*rooms)(const struct pass *p, struct room *acts, struct room *grads);
-	/* Column-parallel matmuls. */
+	void (*sizes)(
+		const struct pass *p, struct mat_size *acts, struct mat_size *grads);
 	void (*enter)(
-		struct pass *, struct at, struct sublayer_acts *, struct slice_gather *);
-	/* To a->m[INNER_OUT]. */
-	void (*inner)(struct pass *, int64_t layer, struct sublayer_acts *);
-	/* Row-parallel matmul. */
-	void (*leave)(
-		struct pass *, struct at, struct sublayer_acts *, struct slice_sum *);
-	/* From the gradient of the sum to that of m[INNER_OUT]. */
-	void (*leave_backward)(struct pass *, struct at, struct sublayer_acts *,
-		struct sublayer_grads *, struct slice_gather *);
-	void (*inner_backward)(struct pass *, int64_t layer, struct sublayer_acts *,
-		struct sublayer_grads *);
-	/* To the gradient of the norm. */
+		struct pass *, const struct sub *, struct at, struct slice_gather *);
+	void (*inner)(struct pass *, const struct sub *); /* to m[INNER_OUT] */
+	/* From the gradient of the sum to that of m[INNER_OUT]; to those of the outputs of enter();
+	 * to the gradient of the norm. */
+	void (*leave_backward)(
+		struct pass *, const struct sub *, struct at, struct slice_gather *);
+	void (*inner_backward)(struct pass *, const struct sub *);
 	void (*enter_backward)(
-		struct pass *, struct at, struct sublayer_grads *, struct slice_sum *);
-	/* The leaves of the weights and of column-parallel biases. */
-	void (*weights)(struct pass *, struct at, struct sublayer_acts *,
-		struct sublayer_grads *);
+		struct pass *, const struct sub *, struct at, struct slice_sum *);
 };
 
-/* Allocates the activations that a block keeps, or with `shared` those that it does not; and its
- * gradients. */
+/* The column-parallel matmuls; `m`: the matrices of their outputs, or of the gradients of these.
+ * Returns their number. */
+int sub_linears(const struct pass *p, const struct sub *x, struct at at,
+	const struct mat *m, struct linear l[SUBLAYER_INPUTS]);
+
+/* Allocates the activations that a block keeps, or with `shared` those that it does not. */
 void block_alloc(const struct pass *p, int64_t layer, struct block_acts *b, bool shared,
 	struct arena *micro);
 void block_alloc_grads(
 	const struct pass *p, int64_t layer, struct block_grads *g, struct arena *a);
-/* y: receives the residual stream; NULL: computes only the activations for the backward. */
+/* y: the residual stream; NULL: computes only the activations for the backward. */
 void block_forward(
 	struct pass *p, int64_t layer, struct block_acts *b, const struct mat *y);
-/* dx: from the gradient of the block's output to that of its input. Weight gradients are computed
- * while sums over slices are in flight. `copy`: see block_copy(). */
+/* dx: from the gradient of the block's output to that of its input. */
 void block_backward(struct pass *p, int64_t layer, struct block_acts *b, struct mat dx,
 	struct grad_copy *copy);
-/* The same in two parts: dx, and the gradients of the weights. */
+/* The same in two parts. */
 void block_backward_x(struct pass *p, int64_t layer, struct block_acts *b,
 	struct block_grads *g, struct mat dx);
 void block_backward_w(
 	struct pass *p, int64_t layer, struct block_acts *b, struct block_grads *g);
 
-/* Allocates the copy of dx that norms write for the preceding sublayers, in scratch memory.
- * `lowest`: the first layer of the stage. */
+/* Allocates a copy in scratch memory; `lowest`: the first layer of the stage. */
 struct grad_copy block_copy(struct pass *p, int64_t lowest);
 
 /* ---- attention.c ---------------------------------------------------------------------- */

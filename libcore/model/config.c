@@ -22,24 +22,17 @@ int model_virtual(const char *text, int64_t *tp, int64_t *cp, struct err *e)
 	bool named[2] = {false};
 	int rc = 0;
 	while (!rc && *copy && (item = strsep(&rest, ","))) {
+		bool is_cp = !strncmp(item, "cp=", 3);
 		int64_t n;
-		char *value = strchr(item, '=');
-		if (!value || parse_int(value + 1, &n) || n < 1 || n > 1024) {
+		if ((!is_cp && strncmp(item, "tp=", 3)) || parse_int(item + 3, &n) ||
+			n < 1 || n > 1024)
 			rc = err_set(
 				e, EX_USAGE, "virtual: '%s' is not tp=N or cp=N", item);
-			break;
-		}
-		*value = '\0';
-		bool is_cp = !strcmp(item, "cp");
-		if (!is_cp && strcmp(item, "tp")) {
-			rc = err_set(e, EX_USAGE,
-				"virtual: there is no axis '%s', only tp and cp", item);
-			break;
-		}
-		if (named[is_cp])
-			rc = err_set(e, EX_USAGE, "virtual: %s is given twice", item);
+		else if (named[is_cp])
+			rc = err_set(e, EX_USAGE, "virtual: %.2s is given twice", item);
+		else
+			*(is_cp ? cp : tp) = n;
 		named[is_cp] = true;
-		*(is_cp ? cp : tp) = n;
 	}
 	free(copy);
 	return rc;
@@ -249,7 +242,7 @@ int model_init(
 		m->output = m->tokens;
 		m->tokens->uses = 2;
 	}
-	model_place(m, &(struct tensor_part){.n = m->tp, .here = m->tp});
+	model_place(m, &(struct tensor_part){.n = m->tp, .local = m->tp});
 	return 0;
 }
 

@@ -6,11 +6,11 @@ void embed_forward(struct pass *p, struct mat x)
 {
 	const struct kernels *k = p->d->k;
 	const struct tensor *table = p->m->tokens, *positions = p->m->positions;
-	for (int c = 0; c < p->cp.here; c++) {
+	for (int c = 0; c < p->cp.local; c++) {
 		struct mat xc = stream_of(p, x, c);
 		struct slice_sum sum;
 		slice_sum_begin(&sum, &p->tp, p->d, xc, p->rows);
-		for (int s = 0; s < p->tp.here; s++) {
+		for (int s = 0; s < p->tp.local; s++) {
 			param_use(p, table, s);
 			struct mat w = param(p, table, s);
 			k->embed_fwd(p->d, slice_sum_slot(&sum), w,
@@ -32,7 +32,7 @@ void embed_forward(struct pass *p, struct mat x)
 static void positions_backward(struct pass *p, struct at at, struct mat dx)
 {
 	const struct tensor *positions = p->m->positions;
-	for (; positions && at.slice < p->tp.here; at.slice++) {
+	for (; positions && at.slice < p->tp.local; at.slice++) {
 		int64_t first, n = piece_rows(p, at.slice, &first);
 		p->d->k->embed_bwd(p->d, leaf(p, positions, at, 0),
 			mat_rows(dx, first, n),
@@ -46,13 +46,13 @@ void embed_backward(struct pass *p, struct mat dx)
 	const struct tensor *table = p->m->tokens;
 	size_t mark = arena_mark(p->d->scratch);
 	struct mat all = mat_take(p->d->scratch, p->rows, p->m->c.dim, DT_F32);
-	for (int c = 0; c < p->cp.here; c++) {
+	for (int c = 0; c < p->cp.local; c++) {
 		struct at at = {-1, 0, c};
 		struct mat dxc = stream_of(p, dx, c);
 		drop(p, at, DROP_EMBED, dxc);
 		positions_backward(p, at, dxc);
 		struct mat d = slice_gather(&p->tp, p->d, dxc, all);
-		for (; at.slice < p->tp.here; at.slice++) {
+		for (; at.slice < p->tp.local; at.slice++) {
 			struct mat dw = leaf(p, table, at, 0);
 			p->d->k->embed_bwd(p->d, dw, d, p->in.tokens + c * p->rows,
 				(p->tp.first + at.slice) * dw.rows);

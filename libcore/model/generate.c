@@ -6,7 +6,6 @@
  */
 #include "model/generate.h"
 #include "model/block.h"
-#include "model/linear.h"
 
 #include <math.h>
 #include <stdlib.h>
@@ -42,7 +41,7 @@ static void allocate(struct decoder *g, struct model *m, struct device *d,
 	for (int64_t l = 0; l < m->c.layers; l++)
 		g->acts.block[l] = acts.block[0];
 	acts_free(&acts);
-	int64_t cached = m->c.layers * p->tp.here * m->c.context * kv_width(p);
+	int64_t cached = m->c.layers * p->tp.local * m->c.context * kv_width(p);
 	g->k = arena_floats(a, cached);
 	g->v = arena_floats(a, cached);
 	g->logits = arena_floats(a, m->padded_vocab);
@@ -53,7 +52,7 @@ static void allocate(struct decoder *g, struct model *m, struct device *d,
 static size_t scratch_bytes(const struct pass *p)
 {
 	const struct model *m = p->m;
-	int64_t parts = tree_depth(p->tp.first, p->tp.first + p->tp.here) +
+	int64_t parts = tree_depth(p->tp.first, p->tp.first + p->tp.local) +
 			(p->tp.axis->size > 1 ? p->tp.n : 0);
 	int64_t row = round_up(m->c.dim, 16), scores = round_up(m->c.context, 16);
 	int64_t floats =
@@ -81,7 +80,7 @@ int64_t decoder_bytes(struct model *m, struct device *d)
 static struct mat cached(const struct pass *p, float *kv, int64_t layer, int s)
 {
 	int64_t context = p->m->c.context, width = kv_width(p);
-	return mat(kv + (layer * p->tp.here + s) * context * width, context, width);
+	return mat(kv + (layer * p->tp.local + s) * context * width, context, width);
 }
 
 /* Appends the rows' keys and values to the cache, then computes attention over the cache. */
@@ -90,7 +89,7 @@ static void attend_cached(struct pass *p, int64_t layer, struct sublayer_acts *a
 	const struct kernels *k = p->d->k;
 	const struct decoder *g = p->ops.with;
 	int64_t dim = p->m->head_dim;
-	for (int s = 0; s < p->tp.here; s++) {
+	for (int s = 0; s < p->tp.local; s++) {
 		const struct at at = {layer, s, 0};
 		struct mat keys = cached(p, g->k, layer, s);
 		struct mat values = cached(p, g->v, layer, s);
@@ -99,8 +98,8 @@ static void attend_cached(struct pass *p, int64_t layer, struct sublayer_acts *a
 		k->copy(p->d, mat_rows(values, g->first, p->rows),
 			part_of(p, a->m[ATT_V], at));
 		k->attn_row(p->d, part_of(p, a->m[ATT_O], at),
-			part_of(p, a->m[ATT_Q], at), keys, values, heads_here(p),
-			kv_heads_here(p), dim, g->first, 1.0f / sqrtf((float)dim));
+			part_of(p, a->m[ATT_Q], at), keys, values, slice_heads(p),
+			slice_kv_heads(p), dim, g->first, 1.0f / sqrtf((float)dim));
 	}
 }
 
@@ -112,10 +111,10 @@ static void head_logits(struct pass *p, struct mat x, struct mat dx)
 	int64_t cols = p->m->padded_vocab / p->tp.n;
 	struct mat last = mat_rows(x, p->rows - 1, 1);
 	(void)dx;
-	p->rows = p->rows_here = 1;
+	p->rows = p->stream_rows = 1;
 	const struct stream_norm norm = head_norm(p, 0);
 	norm_forward(p, &norm, last);
-	for (int s = 0; s < p->tp.here; s++) {
+	for (int s = 0; s < p->tp.local; s++) {
 		const struct linear l = {
 			.y = mat(g->logits + (p->tp.first + s) * cols, 1, cols),
 			.w = p->m->output};
@@ -125,8 +124,9 @@ static void head_logits(struct pass *p, struct mat x, struct mat dx)
 	}
 	arena_reset(p->d->scratch, mark);
 	comm_run(p->tp.axis, COLL_ALLGATHER,
-		&(struct coll_args){
-			.recv = g->logits, .count = p->tp.here * cols, .type = COMM_F32});
+		&(struct coll_args){.recv = g->logits,
+			.count = p->tp.local * cols,
+			.type = COMM_F32});
 	device_get(p->d, g->host_logits, g->logits,
 		(size_t)p->m->padded_vocab * sizeof(*g->host_logits));
 }
@@ -173,7 +173,7 @@ static void forward_rows(struct decoder *g, int64_t first, int64_t n, bool last)
 	device_put(p->d, p->in.pos, p->in.host_pos, n_bytes);
 	device_put(p->d, p->in.tokens, g->ids + first, n_bytes);
 	g->first = first;
-	p->rows = p->rows_here = n;
+	p->rows = p->stream_rows = n;
 	model_forward(p, &all, &g->acts);
 }
 

@@ -56,7 +56,7 @@ static void gather_stats(struct pass *p, const struct band *b)
 	for (size_t i = 0; i < ARRAY_LEN(stats); i++)
 		comm_enqueue(&requests, COLL_ALLGATHER,
 			&(struct coll_args){.recv = stats[i],
-				.count = p->tp.here * b->rows,
+				.count = p->tp.local * b->rows,
 				.type = COMM_F32});
 	comm_start(&requests);
 	comm_wait(&requests);
@@ -106,7 +106,7 @@ static void slice_forward(struct pass *p, const struct band *b, int s)
 
 static void band_forward(struct pass *p, const struct band *b)
 {
-	for (int s = 0; s < p->tp.here; s++)
+	for (int s = 0; s < p->tp.local; s++)
 		slice_forward(p, b, s);
 	if (!is_fused(p)) {
 		gather_stats(p, b);
@@ -148,7 +148,7 @@ static void band_backward(struct pass *p, const struct band *b, struct slice_sum
 {
 	device_timer_start(p->d, TIMER_BACKWARD);
 	slice_sum_rows(dh, b->first, b->rows);
-	for (int s = 0; s < p->tp.here; s++) {
+	for (int s = 0; s < p->tp.local; s++) {
 		slice_backward(p, b, s, slice_sum_slot(dh));
 		slice_sum_push(dh);
 		if (b->first + b->rows == p->rows)
@@ -162,7 +162,7 @@ static struct band band_alloc(const struct pass *p, int c)
 	struct arena *a = p->d->scratch;
 	bool tiled = param_is_tiled(p, p->m->output);
 	int64_t step = logit_rows(p), rows = tiled ? p->rows : step;
-	int64_t slices = tiled ? 1 : p->tp.here;
+	int64_t slices = tiled ? 1 : p->tp.local;
 	return (struct band){
 		.chunk = c,
 		.rows = rows,
@@ -197,7 +197,7 @@ struct stream_norm head_norm(struct pass *p, int c)
 	return (struct stream_norm){.what = "norm",
 		.at = {-1, 0, c},
 		.h = mat_take(p->d->scratch, p->rows, p->m->c.dim, act_type(p)),
-		.stats = mat_take(p->d->scratch, 2, p->rows_here, DT_F32),
+		.stats = mat_take(p->d->scratch, 2, p->stream_rows, DT_F32),
 		.weight = p->m->norm,
 		.bias = p->m->norm_bias};
 }
@@ -226,6 +226,6 @@ static void head_chunk(struct pass *p, int c, struct mat x, struct mat dx)
 
 void head_loss(struct pass *p, struct mat x, struct mat dx)
 {
-	for (int c = 0; c < p->cp.here; c++)
+	for (int c = 0; c < p->cp.local; c++)
 		head_chunk(p, c, stream_of(p, x, c), stream_of(p, dx, c));
 }

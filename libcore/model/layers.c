@@ -32,7 +32,7 @@ void check_gradient(struct pass *p, const char *what, int64_t layer, struct mat 
 /* The number of the store's unit for a slice of a tile; -1: the tensor is not tiled. */
 static int tile_of(const struct pass *p, const struct tensor *t, int s)
 {
-	return t->tile && s < p->tp.here
+	return t->tile && s < p->tp.local
 		       ? store_tile(p->store, t->unit, t->tile, p->tp.first + s)
 		       : -1;
 }
@@ -66,7 +66,7 @@ void param_reduce(struct pass *p, const struct tensor *t, int s, int use)
 /* The row of sums [chunk][local slice][dim], which may be empty. */
 static struct mat sums_of(const struct pass *p, struct mat sums, struct at at)
 {
-	return sums.p ? mat_rows(sums, (int64_t)at.chunk * p->tp.here + at.slice, 1)
+	return sums.p ? mat_rows(sums, (int64_t)at.chunk * p->tp.local + at.slice, 1)
 		      : sums;
 }
 
@@ -74,7 +74,7 @@ void bias_leaves(struct pass *p, struct at at, const struct tensor *bias, struct
 	struct mat sums)
 {
 	const struct kernels *k = p->d->k;
-	for (at.slice = 0; bias && at.slice < p->tp.here; at.slice++) {
+	for (at.slice = 0; bias && at.slice < p->tp.local; at.slice++) {
 		int64_t first, n = piece_rows(p, at.slice, &first);
 		struct mat db = leaf(p, bias, at, 0);
 		if (sums.p)
@@ -108,7 +108,7 @@ static void leaves_of_norm(
 	const struct kernels *k = p->d->k;
 	enum norm_kind kind = p->m->arch->norm;
 	struct at at = n->at;
-	for (at.slice = 0; at.slice < p->tp.here; at.slice++) {
+	for (at.slice = 0; at.slice < p->tp.local; at.slice++) {
 		int64_t first, rows = piece_rows(p, at.slice, &first);
 		const struct norm_grads to = {.dx = g->dx,
 			.dgamma = leaf(p, n->weight, at, 0),

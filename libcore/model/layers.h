@@ -1,21 +1,16 @@
-/*
- * Functions that all layers use: addresses of activations and parameters, norms, dropout, the
- * residual stream.
- */
+/* Functions that all layers use: activations and parameters, norms, dropout, the residual stream. */
 #ifndef MODEL_LAYERS_H
 #define MODEL_LAYERS_H
 
 #include "model/pass.h"
 
-/* A position in the model: the block (-1: embedding or head), and the indices of a virtual slice and
- * a chunk among those of this rank. */
+/* The block (-1: embedding or head), and the indices of a virtual slice and a chunk on this rank. */
 struct at {
 	int64_t layer;
 	int slice, chunk;
 };
 
-/* Local chunk `c` of x [chunk][row][width], with its amax and its transposed cast if x has them. An
- * empty x has empty chunks. */
+/* Local chunk `c` of x [chunk][row][width], with its amax and its transposed cast. */
 static inline struct mat chunk_of(const struct pass *p, struct mat x, int c)
 {
 	if (!x.p)
@@ -30,28 +25,27 @@ static inline struct mat chunk_of(const struct pass *p, struct mat x, int c)
 /* The same for the residual stream, of which this rank may have only some rows. */
 static inline struct mat stream_of(const struct pass *p, struct mat x, int c)
 {
-	return mat_rows(x, c * p->rows_here, p->rows_here);
+	return mat_rows(x, c * p->stream_rows, p->stream_rows);
 }
 
 static inline struct mat stats_of(const struct pass *p, struct mat stats, int c)
 {
-	return mat((float *)stats.p + c * 2 * p->rows_here, 2, p->rows_here);
+	return mat((float *)stats.p + c * 2 * p->stream_rows, 2, p->stream_rows);
 }
 
-/* This rank's rows of the residual stream, from all rows of a chunk. They share the chunk's amax,
- * and its transposed cast if they are all of its rows. */
+/* This rank's rows of the residual stream, from all rows of a chunk. */
 static inline struct mat local_rows(const struct pass *p, struct mat all)
 {
-	struct mat here = mat_rows(all, p->first_row, p->rows_here);
-	here.amax = all.amax;
-	here.transposed = here.rows == all.rows ? all.transposed : NULL;
-	return here;
+	struct mat rows = mat_rows(all, p->first_row, p->stream_rows);
+	rows.amax = all.amax;
+	rows.transposed = rows.rows == all.rows ? all.transposed : NULL;
+	return rows;
 }
 
 /* One slice and chunk of x [slice][chunk][row][width]. */
 static inline struct mat part_of(const struct pass *p, struct mat x, struct at at)
 {
-	return chunk_of(p, x, at.slice * p->cp.here + at.chunk);
+	return chunk_of(p, x, at.slice * p->cp.local + at.chunk);
 }
 
 static inline int32_t *pos_of(const struct pass *p, int c)
@@ -72,13 +66,11 @@ static inline struct mat param(const struct pass *p, const struct tensor *t, int
 	return t ? store_param(p->store, t, tensor_slice(t, p->tp.first + s)) : no_mat();
 }
 
-/* With --tile, tensors with a tile (tensor.tile) are gathered one slice at a time: from use to done
- * the parameters may be read. One call is for all tensors of the tile; reduce follows the last of
- * their leaves. Collective over the ranks that share the parameters. */
+/* With --tile, the tensors of a tile (tensor.tile) are gathered and reduced one slice at a time, with
+ * one call for all of them. Collective over the ranks that share the parameters. */
 void param_use(struct pass *p, const struct tensor *t, int s);
 void param_done(struct pass *p, const struct tensor *t, int s);
 void param_reduce(struct pass *p, const struct tensor *t, int s, int use);
-/* Is it gathered by slice, or with the rest of its unit? */
 bool param_is_tiled(const struct pass *p, const struct tensor *t);
 
 /* leaf(): the buffer for the gradient of one use of a parameter (a leaf of the canonical tree);
@@ -106,36 +98,35 @@ static inline void leaf_done(
 
 /* ---- sizes of one virtual slice ---------------------------------------------------- */
 
-static inline int64_t heads_here(const struct pass *p)
+static inline int64_t slice_heads(const struct pass *p)
 {
 	return p->m->c.heads / p->tp.n;
 }
 
 /* At least 1: slices that share a key/value head all compute it. */
-static inline int64_t kv_heads_here(const struct pass *p)
+static inline int64_t slice_kv_heads(const struct pass *p)
 {
 	return max64(1, p->m->c.kv_heads / p->tp.n);
 }
 
 static inline int64_t q_width(const struct pass *p)
 {
-	return heads_here(p) * p->m->head_dim;
+	return slice_heads(p) * p->m->head_dim;
 }
 
 static inline int64_t kv_width(const struct pass *p)
 {
-	return kv_heads_here(p) * p->m->head_dim;
+	return slice_kv_heads(p) * p->m->head_dim;
 }
 
 /* ---- layers.c: norms, dropout, the residual stream --------------------------------- */
 
-/* With p->probe: records the first element that is not finite. `what`: the name of the tensor. */
+/* With p->probe: records the first element that is not finite. */
 void check_finite(struct pass *p, const char *what, int64_t layer, struct mat x);
 void check_gradient(struct pass *p, const char *what, int64_t layer, struct mat dx);
 
 /* For row-parallel biases, norm weights and position embeddings, the leaf of a virtual slice is the
- * sum over its piece of a chunk's rows. The piece of slice s: rows [*first, *first + returned
- * number) of this rank's residual stream. */
+ * sum over a piece of a chunk's rows: [*first, *first + returned number) of this rank's rows. */
 static inline int64_t piece_rows(const struct pass *p, int s, int64_t *first)
 {
 	int64_t n = slice_piece(&p->tp, p->rows, p->tp.first + s, first);
@@ -143,14 +134,13 @@ static inline int64_t piece_rows(const struct pass *p, int s, int64_t *first)
 	return n;
 }
 
-/* Where dropout is applied. The random numbers depend on these values. */
+/* The random numbers depend on these values. */
 enum drop_site { DROP_EMBED, DROP_PROBS, DROP_ATTENTION, DROP_FFN };
 struct dropout dropout_at(const struct pass *p, struct at at, enum drop_site site);
-/* Applies dropout in place to rows of the residual stream; nothing if the pass has no dropout. */
+/* Dropout of rows of the residual stream, in place, if the pass has any. */
 void drop(struct pass *p, struct at at, enum drop_site site, struct mat x);
 
-/* A norm of a chunk of the residual stream. The pass keeps its output h, for all rows, and the
- * statistics, for this rank's rows. */
+/* A norm of a chunk of the residual stream: h has all rows, the statistics this rank's. */
 struct stream_norm {
 	const char *what;
 	struct at at;
@@ -161,50 +151,47 @@ struct stream_norm {
 void norm_forward(struct pass *p, const struct stream_norm *n, struct mat x);
 /* Rounds n->h and begins the all-gather of its rows. */
 void norm_gather(struct pass *p, struct slice_gather *g, const struct stream_norm *n);
-/*
- * The backward of a norm may also write the 16-bit copy of dx, which is the input of the backward of
- * the preceding sublayer, and the sums of its rows, which are the gradient of that sublayer's bias.
- */
+/* The backward of a norm may also write the 16-bit copy of dx, which is the input of the backward of
+ * the preceding sublayer, and the sums of its rows, which are the gradient of that sublayer's bias. */
 struct grad_copy {
 	struct mat copy; /* [chunk][row][dim]; empty: norms do not write it */
 	struct mat sums; /* [chunk][local slice][dim], each over the rows of a piece */
 	bool valid;	 /* both are up to date: the next backward uses them */
 	int64_t lowest;	 /* the first layer of the stage */
 };
-/* Do norms write copies? Not if dx is computed in several calls (tensor parallelism without
- * sequence parallelism), or if the sublayer's input is not dx itself (dropout). */
+/* Not if dx is computed in several calls (tensor parallelism without sequence parallelism), or if the
+ * sublayer's input is not dx itself (dropout). */
 bool norm_writes_copies(const struct pass *p);
-/* The gradient of x is added to dx. copy: of dx, or empty; sums: the sums of its rows, for the
- * leaves of copy_bias (NULL: no sums). */
+/* The gradient of x is added to dx. copy, sums: see struct grad_copy, or empty; copy_bias: the bias
+ * (NULL: no sums). */
 struct norm_grad {
 	struct mat dx, dy, x, copy, sums;
 	const struct tensor *copy_bias;
 };
-/* With `leaves`: norm_leaves() too, which computes the gradients of weight and bias. */
+/* `leaves`: with norm_leaves(), the gradients of weight and bias. */
 void norm_backward(struct pass *p, const struct stream_norm *n, const struct norm_grad *g,
 	bool leaves);
 void norm_leaves(
 	struct pass *p, const struct stream_norm *n, struct mat dy, struct mat x);
 
-/* The end of a sublayer: y = x + dropout(sum + bias). All are this rank's rows of the stream. */
+/* y = x + dropout(sum + bias), this rank's rows of the stream. */
 struct residual {
 	struct mat y, sum, x; /* sum: from sum_buffer() */
 	const struct tensor *bias;
 	enum drop_site drop;
 };
-/* A buffer for the sum over slices that is added to the stream in y: y itself, or, with one slice on
- * a device that stores matmul results in 16 bits, 16-bit scratch memory. */
+/* A buffer for the sum over slices that is added to the stream in y: y itself, or scratch memory if
+ * the sum has 16 bits. */
 struct mat sum_buffer(struct pass *p, struct mat y);
-/* Adds the residual, and computes the norm of y, unless `next` is NULL. */
+/* Also computes the norm of y, unless `next` is NULL. */
 void add_residual(struct pass *p, struct at at, const struct residual *r,
 	const struct stream_norm *next);
-/* Begins the all-gather of the gradient of a sublayer's output, all rows of a chunk, to d: the
- * gradient dx of the residual stream, with dropout's mask, rounded. `copied`: the rounded rows of
- * this rank are in d already. */
+/* Begins the all-gather to d of the gradient of a sublayer's output: dx with dropout's mask, rounded.
+ * `copied`: the rounded rows of this rank are in d already. */
 void residual_gather(struct pass *p, struct slice_gather *g, struct at at,
 	enum drop_site site, struct mat d, struct mat dx, bool copied);
-/* The leaves of a row-parallel bias (NULL: none). dy: rows of the residual stream; sums: the sums of
- * its rows (struct grad_copy), or empty. */
+/* The leaves of a row-parallel bias (NULL: none). sums: of the rows of dy (struct grad_copy), or
+ * empty. */
 void bias_leaves(struct pass *p, struct at at, const struct tensor *bias, struct mat dy,
 	struct mat sums);
 

@@ -124,7 +124,7 @@ bool linear_keeps_casts(const struct pass *p, int64_t layer)
 	return p->d->stores_half && p->recompute == RECOMPUTE_NONE && is_float8(p, layer);
 }
 
-struct mat linear_cast_room(const struct pass *p, int64_t layer, struct mat *const x[],
+struct mat linear_alloc_casts(const struct pass *p, int64_t layer, struct mat *const x[],
 	int n, bool keep, struct arena *a)
 {
 	int64_t count = 0, at = 0;
@@ -165,24 +165,19 @@ struct mat linear_cast_of(const struct pass *p, int64_t layer, struct mat x)
 	return x;
 }
 
-/* Bytes of the casts of a block's first n operands, for the slices on this rank. */
-static int64_t cast_bytes(const struct pass *p, int64_t layer, int n)
-{
-	struct tensor *const *w = p->m->blocks[layer].operand;
-	int64_t n_bytes = 0;
-	for (int i = 0; i < n && is_float8(p, layer); i++)
-		n_bytes += w[i]->here * w[i]->rows * w[i]->cols;
-	return n_bytes;
-}
-
-/* The offset of the transposed cast of operand i of a block; for `layer` = layers, i = 0: the bytes
- * of all casts. */
+/* The offset of the transposed cast of operand i of a block, after those of the blocks and operands
+ * before it; for `layer` = layers, i = 0: the bytes of all casts. */
 static int64_t transposed_at(const struct pass *p, int64_t layer, int i)
 {
 	int64_t at = 0;
-	for (int64_t l = 0; l < layer; l++)
-		at += cast_bytes(p, l, p->m->blocks[l].n_operands);
-	return at + (i ? cast_bytes(p, layer, i) : 0);
+	for (int64_t l = 0; l <= layer && l < p->m->c.layers; l++) {
+		const struct block_tensors *b = &p->m->blocks[l];
+		int n = l < layer ? b->n_operands : i;
+		for (int k = 0; k < n && is_float8(p, l); k++)
+			at += b->operand[k]->local * b->operand[k]->rows *
+			      b->operand[k]->cols;
+	}
+	return at;
 }
 
 /* The backward needs transposed casts of weights, which the forward computes with its own; if
@@ -213,7 +208,7 @@ void linear_begin(struct pass *p, int64_t layer)
 	k->zero(p->d, mat(amax, 1, t->n_operands));
 	for (int i = 0; i < t->n_operands; i++) {
 		const struct tensor *w = t->operand[i];
-		for (int s = w->first; s < w->first + w->here; s++)
+		for (int s = w->first; s < w->first + w->local; s++)
 			k->amax(p->d, &amax[i], store_param(p->store, w, s));
 	}
 	comm_run(p->tp.axis, COLL_ALLREDUCE,
@@ -375,9 +370,9 @@ static int64_t wait_turn(struct pass *p, struct slice_gather *x, int i, int64_t 
 void linear_enter(struct pass *p, struct at at, struct slice_gather *x,
 	const struct linear *l, int n)
 {
-	struct mat w[LINEAR_MAX], bias[LINEAR_MAX];
+	struct mat w[SUBLAYER_INPUTS], bias[SUBLAYER_INPUTS];
 	size_t mark = arena_mark(p->d->scratch);
-	BUG_ON(n > LINEAR_MAX);
+	BUG_ON(n > SUBLAYER_INPUTS);
 	param_use(p, l->w, at.slice);
 	struct mat all = cast_gathered(p, at.layer, x, DT_E4M3);
 	for (int i = 0; i < n; i++) {

@@ -1,7 +1,5 @@
-/*
- * Linear layers: matmuls in the precision of the run, overlapped with the communication of tensor
- * parallelism. Calls are collective over the tensor-parallel axis where they take a gather or a sum.
- */
+/* Linear layers: matmuls in the precision of the run, overlapped with the communication of tensor
+ * parallelism. Calls that take a gather or a sum are collective over the tensor-parallel axis. */
 #ifndef MODEL_LINEAR_H
 #define MODEL_LINEAR_H
 
@@ -17,16 +15,15 @@ void linear_round(struct pass *p, struct mat x);
 /* y = x, rounded to that format; x is fp32. */
 void linear_cast(struct pass *p, struct mat y, struct mat x);
 /*
- * float8: allocates, for n matrices [slice][chunk][row][..] of a block, their `amax`: the amax of
- * each slice and chunk, and the inverse of its scale; and with `keep`, on a device that stores 16
- * bits, `transposed`: the cast for the weight gradients, which is computed together with the cast for
- * the preceding matmul. Matrices that are rounded in a copy are skipped; other precisions need
- * nothing. Returns the memory of all amax, for linear_amax_begin().
+ * float8: allocates, for n matrices [slice][chunk][row][..] of a block, `amax`: of each slice and
+ * chunk, the amax and the inverse of its scale; and with `keep`, on a device that stores 16 bits,
+ * `transposed`: the cast for the weight gradients. Matrices that are rounded in a copy are skipped.
+ * Returns the memory of all amax, for linear_amax_begin().
  *
- * On a device that stores 16 bits, some kernels compute the amax of what they write (see kernels.h),
+ * On a device that stores 16 bits, some kernels compute the amax of what they write (see kernels.h);
  * after others linear_amax() is called. On a CPU rounding computes it.
  */
-struct mat linear_cast_room(const struct pass *p, int64_t layer, struct mat *const x[],
+struct mat linear_alloc_casts(const struct pass *p, int64_t layer, struct mat *const x[],
 	int n, bool keep, struct arena *a);
 /* Does a block keep only the casts of its activations? */
 bool linear_keeps_casts(const struct pass *p, int64_t layer);
@@ -35,13 +32,12 @@ void linear_amax(struct pass *p, struct mat x);
 void linear_amax_begin(struct pass *p, struct mat room);
 /* x, which has amax and cast from another block; without them if this block is not float8. */
 struct mat linear_cast_of(const struct pass *p, int64_t layer, struct mat x);
-/* Allocates the amax and casts of float8 weights, if there are any. */
+/* Allocates the amax and casts of float8 weights. */
 void linear_alloc(struct pass *p, struct arena *run);
-/* Collective over the tensor-parallel axis. Computes the amax of a block's float8 weights, before
- * its forward; the backward uses the same. */
+/* Collective over the tensor-parallel axis. Computes the amax of a block's float8 weights, for its
+ * forward and backward. */
 void linear_begin(struct pass *p, int64_t layer);
-/* May matmuls of this block be fused with an elementwise function? The device may then compute other
- * bits than two kernels would, unless it must be exact. */
+/* May matmuls of this block be fused with an elementwise function? */
 bool linear_fuses(const struct pass *p, int64_t layer);
 
 /*
@@ -53,14 +49,12 @@ struct linear {
 	const struct tensor *w, *bias;
 	struct mat gelu; /* GELU(y), to be computed by the same kernel; or empty */
 };
-enum { LINEAR_MAX = 3 };
 /* y = x w^T + bias. The weight has been gathered (param_use). */
 void linear_forward(struct pass *p, struct at at, const struct linear *l, struct mat x);
 /* dx = the sum of y w over n. The weights have been gathered. */
 void linear_backward_x(
 	struct pass *p, struct at at, struct mat dx, const struct linear *l, int n);
-/* dw = dy^T x; dw += dy^T x with `add`, in the head. The caller rounds the complete leaf, as the
- * result of one matmul. */
+/* dw = dy^T x; with `add` dw += dy^T x. The caller rounds the complete leaf. */
 void linear_backward_w(struct pass *p, int64_t layer, struct mat dw, struct mat dy,
 	struct mat x, bool add);
 

@@ -1,7 +1,7 @@
 /*
- * model: the definition of a model: architecture, tensor table, initial weights. Its forward and
- * backward are in pass.h, block.h and linear.h, decoding is in generate.h. Layers depend on shapes
- * and on the interfaces of libcore/parallel, not on the layout.
+ * model: architecture, tensor table, initial weights. Forward and backward are in pass.h, block.h and
+ * linear.h, decoding in generate.h. Layers depend on shapes and on the interfaces of parallel/, not
+ * on the layout.
  */
 #ifndef MODEL_H
 #define MODEL_H
@@ -40,7 +40,6 @@ struct model_config {
 enum { ATTENTION, FFN, SUBLAYERS };
 struct sublayer; /* layers.h */
 
-/* The properties of an architecture. */
 struct arch {
 	enum norm_kind norm;
 	double norm_eps;
@@ -57,21 +56,21 @@ ARCH_LIST(ARCH_ROW)
 #undef ARCH_ROW
 extern const struct sublayer attention_heads, ffn_dense;
 /* Names for the options, NULL-terminated. */
-extern const char *const arch_names[],
-	*const by_arch_names[], *const act_names[], *const init_names[],
-							    *const rope_scaling_names[];
+extern const char *const arch_names[], *const by_arch_names[], *const act_names[];
+extern const char *const init_names[], *const rope_scaling_names[];
 
-/* The tensors of a sublayer; NULL: the model does not have this tensor. The sublayer's file
- * defines the indices of w. */
-enum { SUBLAYER_TENSORS = 8 };
+/* The tensors of a sublayer; NULL: the model does not have this tensor. */
+enum { SUBLAYER_INPUTS = 3 };
 struct sublayer_tensors {
 	struct tensor *norm, *norm_bias;
-	struct tensor *bias; /* added to the sum over slices */
-	struct tensor *w[SUBLAYER_TENSORS];
+	struct tensor *in[SUBLAYER_INPUTS],
+		*in_bias[SUBLAYER_INPUTS]; /* column-parallel */
+	struct tensor *out,
+		*bias; /* row-parallel; the bias is added to the sum over slices */
 };
 
 /* The tensors of a block, and the matmul operands among them. */
-enum { BLOCK_OPERANDS = 2 * SUBLAYER_TENSORS };
+enum { BLOCK_OPERANDS = SUBLAYERS * (SUBLAYER_INPUTS + 1) };
 struct block_tensors {
 	struct sublayer_tensors sub[SUBLAYERS];
 	struct tensor *operand[BLOCK_OPERANDS];
@@ -87,8 +86,8 @@ struct model {
 	int64_t head_dim, padded_vocab;
 	struct tensor *tensors;
 	int n_tensors, n_units;
-	struct tensor *tokens, *positions, *norm, *norm_bias,
-		*output; /* tied: output = tokens */
+	struct tensor *tokens, *positions, *norm, *norm_bias;
+	struct tensor *output; /* tied: the same as tokens */
 	struct block_tensors *blocks;
 };
 
@@ -107,8 +106,8 @@ struct model_counts {
 	int64_t all, decayed, for_flops;
 };
 struct model_counts model_counts(const struct model *m);
-/* FLOPs of training per token: 6 N + 12 L C T, as in PaLM (Chowdhery et al. 2022, appendix B) and
- * nanoGPT, which count attention without the causal mask; `causal` halves that term. */
+/* FLOPs of training per token: 6 N + 12 L C T, as in PaLM (Chowdhery et al. 2022, appendix B), which
+ * counts attention without the causal mask; `causal` halves that term. */
 double model_flops_per_token(const struct model *m, bool causal);
 /* Multiply-adds per token in the forward of a block: matmuls with weights, and causal attention. */
 double model_block_work(const struct model *m);
@@ -117,8 +116,7 @@ void model_print(const struct model *m, bool all, struct str *out);
 
 /* ---- init.c ---------------------------------------------------------------------- */
 
-/* The version of the initial weights, which a run records: to be increased when kernels/normal.h
- * computes other bits. */
+/* To be increased when kernels/normal.h computes other bits; a run records it. */
 enum { INIT_VERSION = 2 };
 /* Element i of a whole tensor is a function of (seed, name, i). Fills x, in device memory, with
  * rows of the tensor or of a slice of its columns; `first`: the index of the first element of x. */

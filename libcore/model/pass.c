@@ -1,6 +1,5 @@
 /* Forward and backward of the model: the order of units, and the store's calls between them. */
 #include "model/block.h"
-#include "model/linear.h"
 
 #include <math.h>
 #include <stdlib.h>
@@ -47,10 +46,10 @@ static float *make_rope(const struct model *m, struct device *d, struct arena *r
 	float *rope = arena_floats(run, n);
 	if (arena_measuring(run))
 		return rope;
-	float *made = xcalloc((size_t)n, sizeof(*made));
-	fill_rope(m, made);
-	device_put(d, rope, made, (size_t)n * sizeof(*made));
-	free(made);
+	float *host = xcalloc((size_t)n, sizeof(*host));
+	fill_rope(m, host);
+	device_put(d, rope, host, (size_t)n * sizeof(*host));
+	free(host);
 	return rope;
 }
 
@@ -67,17 +66,17 @@ static void assign_virtual(struct pass *p)
 	p->tp = (struct slices){.axis = mesh->axis[AXIS_TP],
 		.n = m->tp,
 		.first = mesh->at[AXIS_TP] * slices,
-		.here = slices,
+		.local = slices,
 		.sp = p->c.sp,
 		.async = p->c.async_tp};
 	p->cp = (struct chunks){.axis = mesh->axis[AXIS_CP],
 		.n = m->cp,
 		.first = mesh->at[AXIS_CP] * chunks,
-		.here = chunks,
+		.local = chunks,
 		.context = m->c.context,
 		.gather = p->c.gather_kv};
 	if (p->c.decode_rows) { /* no context parallelism: one chunk */
-		p->cp.n = p->cp.here = 1;
+		p->cp.n = p->cp.local = 1;
 		p->cp.first = 0;
 	}
 }
@@ -86,8 +85,8 @@ static void assign_virtual(struct pass *p)
 static void put_positions(struct pass *p)
 {
 	int64_t seq_rows = p->rows / p->c.batch;
-	size_t n_bytes = (size_t)(p->rows * p->cp.here) * sizeof(*p->in.pos);
-	for (int i = 0; i < p->cp.here; i++)
+	size_t n_bytes = (size_t)(p->rows * p->cp.local) * sizeof(*p->in.pos);
+	for (int i = 0; i < p->cp.local; i++)
 		for (int64_t b = 0; b < p->c.batch; b++)
 			chunk_positions(&p->cp, p->cp.first + i,
 				p->in.host_pos + i * p->rows + b * seq_rows);
@@ -102,11 +101,11 @@ void pass_init(struct pass *p, struct model *m, struct device *d, struct store *
 		.m = m,
 		.d = d,
 		.store = store,
-		.micro = {.counted = c->batch, .then = -1}};
+		.micro = {.counted = c->batch, .next_unit = -1}};
 	assign_virtual(p);
 	p->rows = c->decode_rows ? c->decode_rows : c->batch * m->c.context / m->cp;
-	p->rows_here = slice_rows(&p->tp, p->rows, &p->first_row);
-	size_t ids = (size_t)(p->rows * p->cp.here) * sizeof(int32_t);
+	p->stream_rows = slice_rows(&p->tp, p->rows, &p->first_row);
+	size_t ids = (size_t)(p->rows * p->cp.local) * sizeof(int32_t);
 	p->in.pos = arena_alloc(run, ids);
 	p->in.tokens = arena_alloc(run, ids);
 	p->in.targets = arena_alloc(run, ids);
@@ -150,7 +149,7 @@ struct exact pass_loss(struct pass *p)
 void pass_load(struct pass *p, const int32_t *windows)
 {
 	int64_t seq_rows = p->rows / p->c.batch, window = p->m->c.context + 1;
-	int64_t n = p->cp.here * p->rows;
+	int64_t n = p->cp.local * p->rows;
 	size_t n_bytes = (size_t)n * sizeof(*p->in.tokens);
 	int32_t *tokens = p->in.host_ids, *targets = tokens + n;
 	for (int64_t i = 0; i < n; i++) {
@@ -168,18 +167,15 @@ const char *const recompute_names[] = {"none", "selective", "full", "auto", NULL
 
 void pass_recompute(struct pass *p, enum recompute how, struct arena *micro)
 {
-	struct block_acts shared = {0};
 	BUG_ON(how == RECOMPUTE_AUTO);
 	p->recompute = how;
-	p->shared = shared;
-	block_alloc(p, -1, &shared, true, micro);
-	p->shared = shared;
+	block_alloc(p, -1, &p->shared, true, micro);
 }
 
 void acts_alloc(
 	const struct pass *p, const struct stage *st, struct acts *a, struct arena *micro)
 {
-	int64_t n = st->end - st->first, rows = p->cp.here * p->rows_here;
+	int64_t n = st->end - st->first, rows = p->cp.local * p->stream_rows;
 	BUG_ON(n < 1);
 	a->block = xcalloc((size_t)n, sizeof(*a->block));
 	for (int64_t i = 0; i < n; i++)
@@ -249,7 +245,7 @@ static void forward_blocks(struct pass *p, const struct stage *st, struct acts *
 		store_use(p->store, unit_of(l),
 			more	    ? unit_of(l + 1)
 			: st->heads ? head_unit(p)
-				    : p->micro.then);
+				    : p->micro.next_unit);
 		range_begin(p, l);
 		if (has_work(p)) {
 			linear_begin(p, l);
@@ -266,9 +262,9 @@ static void forward_blocks(struct pass *p, const struct stage *st, struct acts *
 static void forward_head(struct pass *p, const struct stage *st, struct acts *a)
 {
 	bool tied = p->m->tie && !param_is_tiled(p, p->m->output);
-	store_use(p->store, head_unit(p), tied ? 0 : p->micro.then);
+	store_use(p->store, head_unit(p), tied ? 0 : p->micro.next_unit);
 	if (tied)
-		store_use(p->store, 0, p->micro.then);
+		store_use(p->store, 0, p->micro.next_unit);
 	range_begin(p, -2);
 	if (has_work(p))
 		p->ops.head(p, a->x, a->dx);
@@ -308,7 +304,7 @@ static void backward_embedding(struct pass *p, const struct stage *st, struct ac
 /* The unit that a backward uses after this layer. */
 static int next_backward(const struct pass *p, const struct stage *st, int64_t layer)
 {
-	return layer > st->first ? unit_of(layer - 1) : p->micro.then;
+	return layer > st->first ? unit_of(layer - 1) : p->micro.next_unit;
 }
 
 void model_backward(struct pass *p, const struct stage *st, struct acts *a)

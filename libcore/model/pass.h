@@ -1,9 +1,5 @@
-/*
- * Forward and backward of the model, or of a pipeline stage, for one micro-batch.
- *
- * Activations are [slice][chunk][row][width]: the virtual slices and chunks of this rank; the rows of
- * a chunk are [sequence][position].
- */
+/* Forward and backward of a pipeline stage, for one micro-batch. Activations are [slice][chunk][row]
+ * [width]: the virtual slices and chunks of this rank; the rows of a chunk are [sequence][position]. */
 #ifndef MODEL_PASS_H
 #define MODEL_PASS_H
 
@@ -20,16 +16,13 @@ enum { SUBLAYER_MATS = 6 };
 struct sublayer_acts {
 	struct mat x;	     /* the input, the residual stream: [chunk][row][dim] */
 	struct mat h, stats; /* the norm: [chunk][row][dim]; [chunk][2][row] */
-	struct mat m
-		[SUBLAYER_MATS]; /* [slice][chunk][row][...]; indices: the sublayer's file */
+	struct mat m[SUBLAYER_MATS]; /* [slice][chunk][row][...], see struct sublayer */
 };
 
 struct block_acts {
 	struct sublayer_acts sub[SUBLAYERS];
 	/* float8, for the operands h and m[INNER_OUT] of both sublayers, for each slice and chunk:
-	 * the amax, which is 0 before a forward, and the inverse of its scale; equal when recomputed.
-	 * If the casts for the backward are kept, h and m[INNER_OUT] of a feed-forward network
-	 * are not. */
+	 * the amax, which is 0 before a forward, and the inverse of its scale. */
 	struct mat amax;
 };
 
@@ -38,7 +31,7 @@ struct block_acts {
 struct sublayer_grads {
 	struct mat d;		     /* of the sublayer's output: [chunk][row][dim] */
 	struct mat dh;		     /* of the norm's output: this rank's rows, as x */
-	struct mat m[SUBLAYER_MATS]; /* indices: the sublayer's file */
+	struct mat m[SUBLAYER_MATS]; /* see struct sublayer */
 	struct mat amax;	     /* float8, as in block_acts: of d and m */
 };
 
@@ -46,11 +39,8 @@ struct block_grads {
 	struct sublayer_grads sub[SUBLAYERS];
 };
 
-/*
- * Activation recomputation in the backward of a block: none; selective, the results of norms and
- * activation functions, which cost little (Korthikanti et al. 2022); full, everything but the
- * block's input. No bit depends on it.
- */
+/* Activation recomputation in the backward of a block. Selective: the results of norms and activation
+ * functions, which cost little (Korthikanti et al. 2022); full: all but the block's input. */
 enum recompute { RECOMPUTE_NONE, RECOMPUTE_SELECTIVE, RECOMPUTE_FULL, RECOMPUTE_AUTO };
 extern const char *const recompute_names[]; /* NULL-terminated */
 
@@ -102,7 +92,7 @@ struct micro_batch {
 	int64_t number;	      /* in the step: the position of its leaves in the tree */
 	int64_t first_sample; /* of the step */
 	int64_t counted;      /* sequences that count in the loss; the rest is padding */
-	int then;	      /* the unit that is used after the pass, or -1 */
+	int next_unit;	      /* used after the pass, or -1 */
 	bool train;	      /* gradients and dropout */
 	bool empty; /* no micro-batch: only the store's collectives are called */
 	bool last; /* of this rank in this step: reductions begin when the leaves are complete */
@@ -142,8 +132,8 @@ struct pass {
 	struct store *store;
 	struct slices tp;
 	struct chunks cp;
-	int64_t rows;		      /* of a chunk */
-	int64_t first_row, rows_here; /* of a chunk, in this rank's residual stream */
+	int64_t rows;			/* of a chunk */
+	int64_t first_row, stream_rows; /* of a chunk, in this rank's residual stream */
 	struct pass_rows in;
 	float *rope; /* [context][head_dim]: cosines, then sines; NULL without rotary positions */
 	struct float8_weights float8;
@@ -156,8 +146,8 @@ struct pass {
 	struct probe *probe;	/* NULL: no checks */
 };
 
-/* Memory is taken from `run`. Model, device, store and mesh stay the caller's. Not collective;
- * forwards and backwards are, over the ranks of a pipeline stage. */
+/* Memory is from `run`; all arguments stay the caller's. Forwards and backwards are collective over
+ * the ranks of a pipeline stage, other calls are not. */
 void pass_init(struct pass *p, struct model *m, struct device *d, struct store *store,
 	const struct pass_config *c, struct arena *run);
 void pass_close(struct pass *p);
@@ -169,11 +159,10 @@ void pass_loss_begin(struct pass *p);
 struct exact pass_loss(struct pass *p);
 /* Sets the recomputation and allocates the buffers that all blocks share; before acts_alloc(). */
 void pass_recompute(struct pass *p, enum recompute how, struct arena *micro);
-/* The activations of the blocks of a stage. */
 void acts_alloc(const struct pass *p, const struct stage *st, struct acts *a,
 	struct arena *micro);
 void acts_free(struct acts *a); /* frees a->block; the arena is the caller's */
-/* The unit that a forward, or a backward, of the stage uses first. */
+/* The unit that is used first. */
 int stage_first_unit(const struct stage *st, bool backward);
 /* From the tokens, or a->x_in if the stage does not embed, to a->x. With micro.train, the backward of
  * the head is part of the forward, so that no logits are kept. */
@@ -181,7 +170,7 @@ void model_forward(struct pass *p, const struct stage *st, struct acts *a);
 /* a->dx: from the gradient of a->x to that of a->x_in. */
 void model_backward(struct pass *p, const struct stage *st, struct acts *a);
 /* The same in two parts, with equal bits: the gradient of the input (x), then those of the weights
- * (w), from the gradients of activations in `g`. The array is to be freed by the caller. */
+ * (w), from the gradients in `g`, an array that the caller frees. */
 struct block_grads *grads_alloc(
 	const struct pass *p, const struct stage *st, struct arena *micro);
 void model_backward_x(

@@ -3,12 +3,6 @@
 
 #include <math.h>
 
-static int n_state(const struct optim_config *c)
-{
-	(void)c;
-	return 2;
-}
-
 static void prepare(const struct optim_config *c, double step, struct update *u)
 {
 	u->beta1 = (float)c->beta1;
@@ -18,7 +12,7 @@ static void prepare(const struct optim_config *c, double step, struct update *u)
 	u->correct2 = (float)(1 - pow(c->beta2, step));
 }
 
-static void update(
+void adamw_update(
 	struct device *d, const struct update_part *x, int n, const struct update *how)
 {
 	d->k->adamw(d, x, n, how);
@@ -28,7 +22,6 @@ const struct optimizer optimizer_adamw = {
 	.name = "adamw",
 	.help = "AdamW: two moments, fp32",
 	.state = {"exp_avg", "exp_avg_sq"},
-	.n_state = n_state,
 	.prepare = prepare,
-	.update = update,
+	.update = adamw_update,
 };

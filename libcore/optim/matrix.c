@@ -85,7 +85,7 @@ struct matrices *matrices_open(const struct optim_config *c,
 	x->matrix = xcalloc((size_t)s->c.n_tensors, sizeof(*x->matrix));
 	for (int i = 0; i < s->c.n_tensors; i++) {
 		const struct tensor *t = &s->c.tensors[i];
-		if (!t->here || !rule->takes(t, s->c.n_units))
+		if (!t->local || !rule->takes(t, s->c.n_units))
 			continue;
 		x->matrix[x->n++] =
 			(struct matrix){.t = t, .owner = -1, .cost = cost_of(t)};
@@ -106,17 +106,11 @@ void matrices_free(struct matrices *x)
 
 /* ---- pieces of a matrix: rows of a slice that a member updates ------------------------- */
 
-static struct store_rows piece_of(
-	const struct matrices *x, const struct tensor *t, int member, int i)
-{
-	return store_rows_of(x->s, t, i, x->ranks[member]);
-}
-
 static bool has_piece(const struct matrices *x, const struct tensor *t, int member,
 	const struct store_rows *p)
 {
-	for (int i = 0; i < t->here; i++) {
-		struct store_rows own = piece_of(x, t, member, i);
+	for (int i = 0; i < t->local; i++) {
+		struct store_rows own = store_rows_of(x->s, t, i, x->ranks[member]);
 		if (own.slice == p->slice && own.first == p->first && own.rows == p->rows)
 			return true;
 	}
@@ -133,47 +127,36 @@ static int sender_of(
 	return member;
 }
 
-static struct mat rows_of(float *p, const struct tensor *t, const struct store_rows *x)
-{
-	return mat(p, x->rows, t->cols);
-}
-
-static void move(struct matrices *x, struct mat m, bool out, int peer, int tag)
-{
-	if (out)
-		comm_send(&x->requests, m.p, mat_bytes(m), peer, tag);
-	else
-		comm_recv(&x->requests, m.p, mat_bytes(m), peer, tag);
-}
-
 /* Moves a piece between a member's gradient and the matrix at its owner; `back`: to the member. */
 static void move_piece(struct matrices *x, const struct matrix *m, int member,
 	const struct store_rows *p, float *slices, bool back)
 {
 	const struct tensor *t = m->t;
 	int me = x->c->rank;
-	bool of_owner = m->owner == me, of_member = member == me;
+	int from = back ? m->owner : member, to = back ? member : m->owner;
+	int tag = COMM_TAG(MATRIX, back ? FROM_OWNER : TO_OWNER);
 	struct mat whole = {.p = NULL}, part = {.p = NULL};
-	if (of_owner)
-		whole = rows_of(slices + (p->slice * t->rows + p->first) * t->cols, t, p);
-	if (of_member)
-		part = rows_of(store_gradient(x->s, t, p->slice), t, p);
-	if (of_owner && of_member)
-		x->d->k->copy(x->d, back ? part : whole, back ? whole : part);
-	else if (of_owner)
-		move(x, whole, back, member,
-			COMM_TAG(MATRIX, back ? FROM_OWNER : TO_OWNER));
-	else if (of_member)
-		move(x, part, !back, m->owner,
-			COMM_TAG(MATRIX, back ? FROM_OWNER : TO_OWNER));
+	if (m->owner == me)
+		whole = mat(slices + (p->slice * t->rows + p->first) * t->cols, p->rows,
+			t->cols);
+	if (member == me)
+		part = mat(store_gradient(x->s, t, p->slice), p->rows, t->cols);
+	struct mat source = back ? whole : part, target = back ? part : whole;
+	if (from == me && to == me)
+		x->d->k->copy(x->d, target, source);
+	else if (from == me)
+		comm_send(&x->requests, source.p, mat_bytes(source), to, tag);
+	else if (to == me)
+		comm_recv(&x->requests, target.p, mat_bytes(target), from, tag);
 }
 
 static void move_matrix(
 	struct matrices *x, const struct matrix *m, float *slices, bool back)
 {
 	for (int member = 0; member < x->c->size; member++)
-		for (int i = 0; i < m->t->here; i++) {
-			struct store_rows p = piece_of(x, m->t, member, i);
+		for (int i = 0; i < m->t->local; i++) {
+			struct store_rows p =
+				store_rows_of(x->s, m->t, i, x->ranks[member]);
 			if (p.rows && (back || sender_of(x, m, &p) == member))
 				move_piece(x, m, member, &p, slices, back);
 		}
@@ -222,7 +205,7 @@ void matrices_update(struct matrices *x)
 	}
 }
 
-void matrices_rehearse(struct matrices *x)
+void matrices_autotune(struct matrices *x)
 {
 	for (int i = 0; i < x->n; i++) {
 		const struct matrix *m = &x->matrix[i];

@@ -14,24 +14,11 @@
 
 enum { ITERATIONS = 5 };
 
-extern const struct optimizer optimizer_adamw;
-
-static int n_state(const struct optim_config *c)
-{
-	return optimizer_adamw.n_state(c);
-}
-
 static void prepare(const struct optim_config *c, double step, struct update *u)
 {
 	optimizer_adamw.prepare(c, step, u);
 	u->momentum = (float)c->momentum;
 	u->nesterov = c->nesterov;
-}
-
-static void update(
-	struct device *d, const struct update_part *x, int n, const struct update *how)
-{
-	optimizer_adamw.update(d, x, n, how);
 }
 
 /* The matrices of blocks: unit 0 is the embedding, the last unit is the head. */
@@ -104,8 +91,7 @@ const struct optimizer optimizer_muon = {
 	.name = "muon",
 	.help = "Muon and AdamW: two moments, fp32",
 	.state = {"exp_avg", "exp_avg_sq"},
-	.n_state = n_state,
 	.prepare = prepare,
-	.update = update,
+	.update = adamw_update,
 	.matrix = &matrix,
 };

@@ -19,26 +19,29 @@ struct optim {
 	struct matrices *matrices;  /* or NULL */
 };
 
-void optim_add_groups(const struct optim_config *c, struct store_groups *g)
+int optim_n_state(const struct optim_config *c)
 {
 	const struct optimizer *row = optimizers[c->kind];
-	for (int i = 0; i < row->n_state(c); i++)
-		store_groups_add(g, row->state[i], STORE_OPTIMIZER);
+	int n = 0;
+	while (n < OPTIM_MAX_STATE && row->state[n])
+		n++;
+	return row->n_state ? row->n_state(c) : n;
 }
 
-void optim_prepare(const struct optim_config *c, double step, struct update *out)
+void optim_add_groups(const struct optim_config *c, struct store_groups *g)
 {
-	optimizers[c->kind]->prepare(c, step, out);
+	for (int i = 0; i < optim_n_state(c); i++)
+		store_groups_add(g, optimizers[c->kind]->state[i], STORE_OPTIMIZER);
 }
 
 struct optim *optim_open(const struct optim_config *c, struct store *s, struct device *d)
 {
 	struct optim *o = xcalloc(1, sizeof(*o));
 	*o = (struct optim){.c = *c, .row = optimizers[c->kind], .store = s, .d = d};
+	int n = optim_n_state(c);
 	for (int i = 0; i < OPTIM_MAX_STATE; i++)
-		o->group[i] = i < o->row->n_state(c)
-				      ? store_groups_find(&s->c.groups, o->row->state[i])
-				      : -1;
+		o->group[i] =
+			i < n ? store_groups_find(&s->c.groups, o->row->state[i]) : -1;
 	if (o->row->matrix)
 		o->matrices = matrices_open(&o->c, o->row->matrix, s, d);
 	return o;
@@ -57,8 +60,7 @@ enum { MAX_PARTS = 64 };
 
 /* The parts of one kernel call. */
 struct batch {
-	void (*fn)(struct device *, const struct update_part *, int n_parts,
-		const struct update *);
+	update_fn *fn;
 	struct update_part part[MAX_PARTS];
 	int n;
 };
@@ -104,21 +106,19 @@ static void update_part(void *with, const struct part *x)
 		.copy = x->copy,
 		.n = x->rows * x->cols,
 		.decay = x->t->decay ? (float)o->c.decay : 0};
-	if (!whole && !u->end) {
-		add_part(u, &u->rows, part);
-	} else if (whole && !u->end) {
+	if (whole && u->end) {
+		part.m = part.v = NULL;
+		part.rate = (float)rule->rate(&o->c, x->t);
+	} else if (whole) {
 		part.p = x->g;
 		part.copy = (struct mat){.p = NULL};
 		part.v = NULL;
-		add_part(u, &u->whole, part);
-	} else if (whole) {
-		part.m = part.v = NULL;
-		part.rate = (float)rule->rate(&o->c, x->t);
-		add_part(u, &u->whole, part);
 	}
+	if (whole || !u->end)
+		add_part(u, whole ? &u->whole : &u->rows, part);
 }
 
-static void walk(struct updating *u, unsigned groups)
+static void update_parts(struct updating *u, unsigned groups)
 {
 	store_for_each_part(u->o->store, false, groups, groups, update_part, u);
 	update_batch(u, &u->rows);
@@ -136,18 +136,18 @@ void optim_update(struct optim *o, const struct update *how)
 		groups |= o->group[i] < 0 ? 0 : STORE_BIT(o->group[i]);
 	if (rule)
 		u.whole.fn = rule->begin;
-	walk(&u, groups);
+	update_parts(&u, groups);
 	if (rule) {
 		matrices_update(o->matrices);
 		u.whole.fn = rule->end;
 		u.end = true;
-		walk(&u, STORE_BIT(STORE_PARAM));
+		update_parts(&u, STORE_BIT(STORE_PARAM));
 	}
 	store_updated(o->store, !rule || !o->store->c.offload);
 }
 
-void optim_rehearse(struct optim *o)
+void optim_autotune(struct optim *o)
 {
 	if (o->matrices)
-		matrices_rehearse(o->matrices);
+		matrices_autotune(o->matrices);
 }

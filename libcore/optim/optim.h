@@ -31,23 +31,24 @@ struct optim_config {
 	double momentum;
 	bool nesterov;
 	bool muon_original; /* the update's scale is Jordan's, else Moonlight's: see muon.c */
-	enum dtype
-		matmul; /* operands of Muon's matmuls, on a device that stores 16 bits */
+	enum dtype matmul; /* of Muon, on a device that stores 16 bits */
 };
+
+/* A kernel for vectors, each of which is any number of whole rows of a tensor. */
+typedef void update_fn(
+	struct device *, const struct update_part *, int n_parts, const struct update *);
 
 /* The update of whole matrices, in three parts. All other tensors get optimizer.update. */
 struct matrix_rule {
 	/* Is this tensor updated as a matrix? */
 	bool (*takes)(const struct tensor *t, int n_units);
 	/* First, on this rank's rows: writes the input of `whole` to part.p, the gradient's memory. */
-	void (*begin)(struct device *, const struct update_part *, int n_parts,
-		const struct update *);
+	update_fn *begin;
 	/* Then, on one rank: the whole matrix, in place. May take scratch memory of the device. */
 	void (*whole)(struct device *, const struct optim_config *, float *slices,
 		const struct sliced *);
 	/* Last, on this rank's rows: the update. part.g is the result of `whole`. */
-	void (*end)(struct device *, const struct update_part *, int n_parts,
-		const struct update *);
+	update_fn *end;
 	/* part.rate in `end`: the factor of this tensor's learning rate. */
 	double (*rate)(const struct optim_config *, const struct tensor *t);
 };
@@ -57,47 +58,46 @@ enum { OPTIM_MAX_STATE = 2 };
 /* A row of the table. */
 struct optimizer {
 	const char *name, *help;
-	/* The names of its state in checkpoints: the first is update_part.m, the second v. n_state()
-	 * returns how many of them it keeps. */
+	/* The names of its state in checkpoints: the first is update_part.m, the second v. */
 	const char *state[OPTIM_MAX_STATE];
+	/* How many of them these hyperparameters need; NULL: all. */
 	int (*n_state)(const struct optim_config *);
 	/* Fills in the hyperparameters for kernels in step number `step`, counted from 1. The caller
 	 * fills in the learning rate, and step_end grad_scale and off. */
 	void (*prepare)(const struct optim_config *, double step, struct update *);
-	/* Updates vectors, each of which is any number of whole rows of a tensor. */
-	void (*update)(struct device *, const struct update_part *, int n_parts,
-		const struct update *);
+	update_fn *update;
 	/* NULL: all tensors are updated by row; else some tensors need the whole matrix. */
 	const struct matrix_rule *matrix;
 };
 
 extern const struct optimizer *const optimizers[N_OPTIMIZERS];
 extern const char *const optimizer_names[N_OPTIMIZERS + 1]; /* NULL-terminated */
+/* AdamW's functions, which Muon uses for vectors. */
+extern const struct optimizer optimizer_adamw;
+update_fn adamw_update;
 
 /* ---- optim.c: the optimizer of a run ----------------------------------------------- */
 
 struct optim;
 
-/* Adds the state of the optimizer to the groups of a store. */
+/* The number of state groups of the optimizer; adds them to the groups of a store. */
+int optim_n_state(const struct optim_config *c);
 void optim_add_groups(const struct optim_config *c, struct store_groups *g);
 /* Collective over the store's mesh. The store has the groups of optim_add_groups(); store and device
  * stay the caller's. */
 struct optim *optim_open(const struct optim_config *c, struct store *s, struct device *d);
 void optim_free(struct optim *o); /* NULL: does nothing */
-/* Calls optimizer.prepare. */
-void optim_prepare(const struct optim_config *c, double step, struct update *out);
 /* Collective over the mesh. Updates all parameters from the gradient; `how` is in device memory.
  * The gradient of a tensor that is updated as a matrix is overwritten. */
 void optim_update(struct optim *o, const struct update *how);
-/* Runs the matmuls of an update on arbitrary values, so that a GPU chooses their algorithms. */
-void optim_rehearse(struct optim *o);
+/* Runs the matmuls of an update on arbitrary values, so that a GPU chooses algorithms for them. */
+void optim_autotune(struct optim *o);
 
 /* ---- matrix.c: whole matrices ------------------------------------------------------- */
 
 struct matrices;
 
-/* Collective over the mesh. Assigns each matrix of a pipeline stage to one of the stage's ranks, its
- * owner, balanced by work. */
+/* Collective over the mesh. Assigns each matrix of a pipeline stage to an owner among its ranks. */
 struct matrices *matrices_open(const struct optim_config *c,
 	const struct matrix_rule *rule, struct store *s, struct device *d);
 void matrices_free(struct matrices *x);
@@ -105,7 +105,7 @@ void matrices_free(struct matrices *x);
  * result of rule->whole(). */
 void matrices_update(struct matrices *x);
 /* Only rule->whole(), on the matrices that this rank owns. Not collective. */
-void matrices_rehearse(struct matrices *x);
+void matrices_autotune(struct matrices *x);
 
 /* ---- muon.c ------------------------------------------------------------------------- */
 

@@ -15,8 +15,8 @@ enum { ALIGN = 16 }; /* floats on a cache line */
 /* The number of neighbouring ranks along tp whose virtual slices use the same slice. */
 static int tp_run(const struct store *s, const struct tensor *t)
 {
-	return t->users_per_slice > s->c.part.here ? t->users_per_slice / s->c.part.here
-						   : 1;
+	return t->users_per_slice > s->c.part.local ? t->users_per_slice / s->c.part.local
+						    : 1;
 }
 
 /* A tied weight whose uses are on two pipeline stages. */
@@ -78,7 +78,7 @@ static int64_t unit_floats(const struct store *s, const struct tensor *like, int
 	for (int i = 0; i < s->c.n_tensors; i++) {
 		const struct tensor *t = &s->c.tensors[i];
 		if (t->unit == unit && same_group(s, t, like))
-			n += t->here * round_up(t->rows * t->cols, ALIGN);
+			n += t->local * round_up(t->rows * t->cols, ALIGN);
 	}
 	return n;
 }
@@ -94,13 +94,14 @@ static bool same_bucket(const struct store *s, const struct tensor *t, int slice
 }
 
 /* All local slices of tensors like this one, from its unit down to the unit with which the bucket
- * is large enough. With sharded gradients, offloaded parameters or rounds by turns, a bucket has
+ * is large enough. With sharded gradients, offloaded parameters or rounds round-robin, a bucket has
  * one unit. */
 static void make_bucket(struct store *s, const struct tensor *like, int slice)
 {
 	struct store_own *o = s->own;
-	bool by_unit = s->c.zero >= 2 || s->c.microbatches.by_turns || like->unit == 0 ||
-		       !s->c.microbatches.n_micro || is_offloaded(s, STORE_PARAM);
+	bool by_unit = s->c.zero >= 2 || s->c.microbatches.round_robin ||
+		       like->unit == 0 || !s->c.microbatches.n_micro ||
+		       is_offloaded(s, STORE_PARAM);
 	int first = like->unit, id = unit_of(s, like, slice);
 	int64_t n = unit_floats(s, like, first);
 	while (!by_unit && first > 1 && n * (int64_t)sizeof(float) < s->c.bucket_bytes)
@@ -110,7 +111,7 @@ static void make_bucket(struct store *s, const struct tensor *like, int slice)
 	*b = (struct bucket){.first_unit = by_unit ? id : first, .last_unit = id};
 	for (int i = 0; i < s->c.n_tensors; i++) {
 		struct tensor *t = &s->c.tensors[i];
-		for (int k = t->first; k < t->first + t->here; k++) {
+		for (int k = t->first; k < t->first + t->local; k++) {
 			struct location *w = location_of(s, t, k);
 			if (w->bucket >= 0 || !same_bucket(s, t, k, like, slice, first))
 				continue;
@@ -121,8 +122,8 @@ static void make_bucket(struct store *s, const struct tensor *like, int slice)
 	b->group = group_of(s, like);
 	b->wire = wire_of(s, like);
 	b->tied = is_tied(s, like);
-	b->by_use = s->c.microbatches.by_turns && is_tiled(s, like) && like->uses > 1 &&
-		    !b->tied;
+	b->by_use = s->c.microbatches.round_robin && is_tiled(s, like) &&
+		    like->uses > 1 && !b->tied;
 	b->shape = (struct leaf_shape){{b->tied ? 1 : like->uses,
 		max64(1, s->c.microbatches.n_micro), s->c.chunks, like->users_per_slice}};
 	o->n_buckets++;
@@ -216,7 +217,7 @@ struct store_rows store_rows_of(
 	const struct entry *e = entry_of(s, t, t->first + i);
 	int shard = shard_of(s, at);
 	return (struct store_rows){
-		.slice = tensor_slice(t, at[AXIS_TP] * s->c.part.here) + i,
+		.slice = tensor_slice(t, at[AXIS_TP] * s->c.part.local) + i,
 		.first = e->bounds[shard],
 		.rows = e->bounds[shard + 1] - e->bounds[shard]};
 }
@@ -240,7 +241,7 @@ static void make_buckets(struct store *s)
 {
 	for (int i = s->c.n_tensors - 1; i >= 0; i--) {
 		const struct tensor *t = &s->c.tensors[i];
-		for (int k = t->first; k < t->first + t->here; k++)
+		for (int k = t->first; k < t->first + t->local; k++)
 			if (location_of(s, t, k)->bucket < 0)
 				make_bucket(s, t, k);
 	}
@@ -248,7 +249,7 @@ static void make_buckets(struct store *s)
 
 void buckets_make(struct store *s)
 {
-	int n = s->c.n_tensors * s->c.part.here;
+	int n = s->c.n_tensors * s->c.part.local;
 	s->own->location = xcalloc((size_t)n, sizeof(*s->own->location));
 	for (int i = 0; i < n; i++)
 		s->own->location[i].bucket = -1;
@@ -265,8 +266,8 @@ void buckets_make(struct store *s)
 
 void buckets_free(struct store *s)
 {
-	for (int i = 0; i < s->own->n_buckets; i++) {
-		struct bucket *b = &s->own->bucket[i];
+	struct bucket *end = s->own->bucket + s->own->n_buckets;
+	for (struct bucket *b = s->own->bucket; b < end; b++) {
 		for (int k = 0; k < b->n_entries; k++) {
 			free(b->entry[k].bounds);
 			free(b->entry[k].packed);
@@ -278,7 +279,7 @@ void buckets_free(struct store *s)
 			free(b->nodes[k].buffer);
 		}
 		for (int u = 0; u < 2; u++) {
-			free(b->turn_buffer[u]);
+			free(b->round_buffer[u]);
 			free(b->round_node[u]);
 		}
 		free(b->entry);
@@ -302,8 +303,8 @@ static struct leaf_box box_of(
 	int at[N_AXES];
 	mesh_place(m, b->ranks[member], at);
 	int64_t chunks = s->c.chunks / m->degree[AXIS_CP], users = b->shape.n[LEAF_USER];
-	int64_t here = min64(users, s->c.part.here);
-	int64_t user = (int64_t)at[AXIS_TP] * s->c.part.here % users;
+	int64_t here = min64(users, s->c.part.local);
+	int64_t user = (int64_t)at[AXIS_TP] * s->c.part.local % users;
 	return (struct leaf_box){{use, micro, at[AXIS_CP] * chunks, user},
 		{use + 1, micro + 1, (at[AXIS_CP] + 1) * chunks, user + here}};
 }
@@ -315,8 +316,8 @@ int bucket_push(const struct store *s, const struct bucket *b, int member, int u
 	int at[N_AXES];
 	mesh_place(s->c.mesh, b->ranks[member], at);
 	int rank = microbatches_rank(s->c.mesh->degree, at);
-	int64_t n = microbatches_count(d, rank), first = d->by_turns ? round : 0;
-	int64_t last = d->by_turns ? round : n - 1;
+	int64_t n = microbatches_count(d, rank), first = d->round_robin ? round : 0;
+	int64_t last = d->round_robin ? round : n - 1;
 	if (last < first || microbatches_index(d, rank, first) >= d->n_micro)
 		return 0;
 	struct leaf_box box =

@@ -41,7 +41,7 @@ static bool is_distributed(const struct ring *r)
 
 static bool has_sums(const struct ring *r)
 {
-	return r->load.home[RING_DK].p;
+	return r->kv.local[RING_DK].p;
 }
 
 static int next_rank(const struct chunks *c)
@@ -58,23 +58,24 @@ static int previous_rank(const struct chunks *c)
  * and one more is being received. */
 static int n_buffers(const struct chunks *c, bool all)
 {
-	int others = c->n - c->here;
-	return all || others < c->here + 1 ? others : c->here + 1;
+	int others = c->n - c->local;
+	return all || others < c->local + 1 ? others : c->local + 1;
 }
 
 /* Chunk first - i is the i-th to be received; its buffer is one of a chunk that is no longer used.
- * Chunks of this rank are in `home`. */
+ * Chunks of this rank are in `local`. */
 struct mat ring_at(const struct ring *r, enum ring_part part, int slice, int key_chunk)
 {
 	const struct chunks *c = r->c;
-	const struct ring_load *l = &r->load;
+	const struct ring_kv *kv = &r->kv;
 	int own = key_chunk - c->first;
-	if (own >= 0 && own < c->here)
+	if (own >= 0 && own < c->local)
 		return mat_rows(
-			l->home[part], (slice * c->here + own) * l->rows, l->rows);
+			kv->local[part], (slice * c->local + own) * kv->rows, kv->rows);
 	int i = (c->first - key_chunk + c->n) % c->n;
 	int place = i % n_buffers(c, c->gather && part <= RING_V);
-	return mat_rows(r->away[part], (place * l->slices + slice) * l->rows, l->rows);
+	return mat_rows(
+		r->remote[part], (place * kv->slices + slice) * kv->rows, kv->rows);
 }
 
 static int chunk_before(const struct ring *r, int chunk, int steps)
@@ -82,34 +83,35 @@ static int chunk_before(const struct ring *r, int chunk, int steps)
 	return (chunk - steps + r->c->n) % r->c->n;
 }
 
+static int tag_of(enum ring_part part)
+{
+	return part <= RING_V ? TAG_RING_KEYS : TAG_RING_SUMS;
+}
+
 static void send_part(struct ring *r, enum ring_part part, int slice, int chunk, int to,
 	struct comm_requests *q)
 {
 	struct mat x = ring_at(r, part, slice, chunk);
-	comm_send(
-		q, x.p, mat_bytes(x), to, part <= RING_V ? TAG_RING_KEYS : TAG_RING_SUMS);
+	comm_send(q, x.p, mat_bytes(x), to, tag_of(part));
 }
 
 static void recv_part(struct ring *r, enum ring_part part, int slice, int chunk, int from,
 	struct comm_requests *q)
 {
 	struct mat x = ring_at(r, part, slice, chunk);
-	comm_recv(q, x.p, mat_bytes(x), from,
-		part <= RING_V ? TAG_RING_KEYS : TAG_RING_SUMS);
+	comm_recv(q, x.p, mat_bytes(x), from, tag_of(part));
 }
 
 /* Sends keys and values of chunk `sent` and receives those of `received`, of all slices; -1: none. */
 static void exchange_keys(struct ring *r, int sent, int to, int received, int from)
 {
-	for (int s = 0; s < r->load.slices; s++) {
-		for (int part = RING_K; part <= RING_V; part++) {
+	for (int s = 0; s < r->kv.slices; s++)
+		for (enum ring_part part = RING_K; part <= RING_V; part++) {
 			if (received >= 0)
-				recv_part(r, (enum ring_part)part, s, received, from,
-					&r->keys);
+				recv_part(r, part, s, received, from, &r->keys);
 			if (sent >= 0)
-				send_part(r, (enum ring_part)part, s, sent, to, &r->keys);
+				send_part(r, part, s, sent, to, &r->keys);
 		}
-	}
 	comm_start(&r->keys);
 }
 
@@ -120,8 +122,8 @@ static void gather_keys(struct ring *r)
 	for (int i = 1; i < c->axis->size; i++) {
 		int to = (c->axis->rank + i) % c->axis->size;
 		int from = (c->axis->rank - i + c->axis->size) % c->axis->size;
-		for (int own = 0; own < c->here; own++)
-			exchange_keys(r, c->first + own, to, from * c->here + own, from);
+		for (int own = 0; own < c->local; own++)
+			exchange_keys(r, c->first + own, to, from * c->local + own, from);
 	}
 }
 
@@ -130,8 +132,8 @@ static void begin_step(struct ring *r)
 {
 	const struct chunks *c = r->c;
 	int next = r->step + 1;
-	if (!c->gather && next <= c->n - c->here)
-		exchange_keys(r, chunk_before(r, c->first + c->here - 1, r->step),
+	if (!c->gather && next <= c->n - c->local)
+		exchange_keys(r, chunk_before(r, c->first + c->local - 1, r->step),
 			next_rank(c), chunk_before(r, c->first, next), previous_rank(c));
 }
 
@@ -150,31 +152,30 @@ bool ring_next(struct ring *r)
 /* The messages of a slice that a step started. */
 static struct comm_requests *sums_of(const struct ring *r, int step, int slice)
 {
-	return r->sums + (step & 1) * r->load.slices + slice;
+	return r->sums + (step & 1) * r->kv.slices + slice;
 }
 
-void ring_came(struct ring *r, int slice)
+void ring_recv_grads(struct ring *r, int slice)
 {
 	if (!is_distributed(r))
 		return;
 	struct comm_requests *q = sums_of(r, r->step, slice);
 	comm_wait(sums_of(r, r->step + 1, slice)); /* its buffer is received into */
-	for (int i = 0; i < 2; i++)
-		recv_part(r, (enum ring_part)(RING_DK + i), slice,
-			chunk_before(r, r->c->first, r->step + 1), previous_rank(r->c),
-			q);
+	for (enum ring_part part = RING_DK; part <= RING_DV; part++)
+		recv_part(r, part, slice, chunk_before(r, r->c->first, r->step + 1),
+			previous_rank(r->c), q);
 	comm_start(q);
 }
 
-void ring_goes(struct ring *r, int slice)
+void ring_send_grads(struct ring *r, int slice)
 {
-	int last = r->c->first + r->c->here - 1;
+	int last = r->c->first + r->c->local - 1;
 	if (!is_distributed(r))
 		return;
 	struct comm_requests *q = sums_of(r, r->step, slice);
-	for (int i = 0; i < 2; i++)
-		send_part(r, (enum ring_part)(RING_DK + i), slice,
-			chunk_before(r, last, r->step), next_rank(r->c), q);
+	for (enum ring_part part = RING_DK; part <= RING_DV; part++)
+		send_part(r, part, slice, chunk_before(r, last, r->step), next_rank(r->c),
+			q);
 	comm_start(q);
 }
 
@@ -183,28 +184,28 @@ static void poll_ring(void *with)
 {
 	struct ring *r = with;
 	comm_test(&r->keys);
-	for (int i = 0; has_sums(r) && i < 2 * r->load.slices; i++)
+	for (int i = 0; has_sums(r) && i < 2 * r->kv.slices; i++)
 		comm_test(&r->sums[i]);
 }
 
-void ring_carry(struct ring *r, struct device *d, const struct ring_load *load)
+void ring_exchange(struct ring *r, struct device *d, const struct ring_kv *kv)
 {
 	const struct chunks *c = r->c;
 	r->d = d;
-	r->load = *load;
+	r->kv = *kv;
 	r->mark = arena_mark(d->scratch);
 	if (!is_distributed(r))
 		return;
 	for (int part = RING_K; part <= (has_sums(r) ? RING_DV : RING_V); part++) {
-		struct mat *away = &r->away[part];
-		*away = load->home[part];
-		away->rows = n_buffers(c, c->gather && part <= RING_V) * load->slices *
-			     load->rows;
-		away->p = arena_alloc(d->scratch, (size_t)mat_bytes(*away));
+		struct mat *remote = &r->remote[part];
+		*remote = kv->local[part];
+		remote->rows =
+			n_buffers(c, c->gather && part <= RING_V) * kv->slices * kv->rows;
+		remote->p = arena_alloc(d->scratch, (size_t)mat_bytes(*remote));
 	}
 	r->keys.c = c->axis;
-	r->sums = xcalloc((size_t)(2 * load->slices), sizeof(*r->sums));
-	for (int i = 0; i < 2 * load->slices; i++)
+	r->sums = xcalloc((size_t)(2 * kv->slices), sizeof(*r->sums));
+	for (int i = 0; i < 2 * kv->slices; i++)
 		r->sums[i].c = c->axis;
 	comm_background(poll_ring, r);
 	if (c->gather)
@@ -214,7 +215,7 @@ void ring_carry(struct ring *r, struct device *d, const struct ring_load *load)
 void ring_end(struct ring *r)
 {
 	if (is_distributed(r)) {
-		for (int i = 0; i < 2 * r->load.slices; i++) {
+		for (int i = 0; i < 2 * r->kv.slices; i++) {
 			comm_wait(&r->sums[i]);
 			comm_requests_free(&r->sums[i]);
 		}

@@ -1,7 +1,7 @@
 /*
  * Context parallelism: every sequence is split into virtual chunks, and attention receives keys
  * and values of other ranks' chunks around a ring (Liu et al. 2023), or by one all-gather
- * (Llama 3). Calls on a ring with ring_carry() are collective over the context-parallel axis.
+ * (Llama 3). Calls on a ring with ring_exchange() are collective over the context-parallel axis.
  */
 #ifndef PARALLEL_CONTEXT_H
 #define PARALLEL_CONTEXT_H
@@ -12,10 +12,10 @@
 
 /* The virtual chunks of every sequence, in zigzag order: a sequence is split into 2n pieces, and
  * chunk i has pieces i and 2n-1-i, which balances causal attention. Chunks
- * [first, first + here) are on this rank. */
+ * [first, first + local) are on this rank. */
 struct chunks {
 	struct comm *axis;
-	int n, first, here;
+	int n, first, local;
 	int64_t context; /* length of a whole sequence */
 	bool gather;	 /* all-gather keys and values instead of a ring */
 };
@@ -38,8 +38,8 @@ enum ring_part { RING_K, RING_V, RING_DK, RING_DV, N_RING_PARTS };
 
 /* The matrices that are sent around the ring, each [slices][local chunks][rows]; in a forward only
  * keys and values. */
-struct ring_load {
-	struct mat home[N_RING_PARTS];
+struct ring_kv {
+	struct mat local[N_RING_PARTS];
 	int slices;
 	int64_t rows;
 };
@@ -47,19 +47,19 @@ struct ring_load {
 struct ring {
 	const struct chunks *c;
 	int step;
-	/* Set by ring_carry(): */
+	/* Set by ring_exchange(): */
 	struct device *d; /* NULL: no communication, only the order of steps */
-	struct ring_load load;
-	struct mat away[N_RING_PARTS]; /* chunks of other ranks: [place][slice][rows] */
-	struct comm_requests keys;     /* messages of keys and values */
-	struct comm_requests *sums;    /* of dK and dV: [parity of the step][slice] */
+	struct ring_kv kv;
+	struct mat remote[N_RING_PARTS]; /* other ranks' chunks: [buffer][slice][rows] */
+	struct comm_requests keys;	 /* messages of keys and values */
+	struct comm_requests *sums;	 /* of dK and dV: [parity of the step][slice] */
 	size_t mark;
 };
 
 struct ring ring_begin(const struct chunks *c);
-/* Collective. From now on the steps exchange the matrices of the load. Uses scratch memory of the
+/* Collective. The following steps exchange these matrices between ranks. Uses scratch memory of the
  * device until ring_end(). */
-void ring_carry(struct ring *r, struct device *d, const struct ring_load *load);
+void ring_exchange(struct ring *r, struct device *d, const struct ring_kv *kv);
 /* Begins the first or the next step; false after the last. */
 bool ring_next(struct ring *r);
 void ring_end(struct ring *r);
@@ -67,10 +67,10 @@ void ring_end(struct ring *r);
 int ring_keys_for(const struct ring *r, int query_chunk);
 /* A slice of a matrix of a key chunk in this step: [rows, width]. */
 struct mat ring_at(const struct ring *r, enum ring_part part, int slice, int key_chunk);
-/* In the backward, for each slice: ring_came() before the first local query chunk adds to dK and dV
- * (they may be in flight until then), ring_goes() after the last one has (they may be sent). */
-void ring_came(struct ring *r, int slice);
-void ring_goes(struct ring *r, int slice);
+/* In the backward, for each slice: dK and dV are received before the first local query chunk adds to
+ * them, and sent after the last one has. */
+void ring_recv_grads(struct ring *r, int slice);
+void ring_send_grads(struct ring *r, int slice);
 
 static inline bool ring_first(const struct ring *r)
 {

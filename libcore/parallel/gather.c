@@ -17,17 +17,6 @@
 
 /* ---- a bucket -------------------------------------------------------------------- */
 
-static int64_t shard_floats(const struct bucket *b, int shard)
-{
-	return b->shard[shard].n;
-}
-
-/* Is a shard contiguous in the vector? */
-static bool is_contiguous(const struct bucket *b, int shard)
-{
-	return b->shard[shard].n_runs == 1;
-}
-
 static bool is_half(const struct bucket *b)
 {
 	return b->wire != DT_F32;
@@ -39,11 +28,11 @@ static bool keeps_half_vector(const struct store *s, const struct bucket *b)
 }
 
 /* Elements [at, at + n) of the vector. */
-static struct mat elements(const struct store *s, const struct bucket *b, float *vector,
-	int64_t at, int64_t n)
+static struct mat elements(
+	const struct store *s, const struct bucket *b, int64_t at, int64_t n)
 {
 	enum dtype type = keeps_half_vector(s, b) ? b->wire : DT_F32;
-	return mat_typed((char *)vector + at * dtype_bytes(type), 1, n, type);
+	return mat_typed((char *)b->vector + at * dtype_bytes(type), 1, n, type);
 }
 
 static int64_t vector_floats(const struct store *s, const struct bucket *b)
@@ -54,29 +43,43 @@ static int64_t vector_floats(const struct store *s, const struct bucket *b)
 /* Bytes of a shard in a message. */
 static int64_t wire_bytes(const struct bucket *b, int shard)
 {
-	return shard_floats(b, shard) * dtype_bytes(b->wire);
+	return b->shard[shard].n * dtype_bytes(b->wire);
 }
 
-/* Is a shard received into the staging buffer? Else it is received into the vector. In 16 bits this
- * also holds for this rank's shard, the first in the staging buffer; in fp32 it has its own. */
+/* Is a shard received into the staging buffer? Else it is contiguous in the vector, and received
+ * there. In 16 bits this also holds for this rank's shard, the first in the staging buffer; in fp32
+ * it has its own memory. */
 static bool is_staged(const struct store *s, const struct bucket *b, int shard)
 {
+	bool contiguous = b->shard[shard].n_runs == 1;
 	if (is_half(b))
-		return !keeps_half_vector(s, b) || !is_contiguous(b, shard);
-	return shard != s->own->shard && !is_contiguous(b, shard);
+		return !keeps_half_vector(s, b) || !contiguous;
+	return shard != s->own->shard && !contiguous;
 }
 
-static int64_t place_floats(const struct bucket *b, int shard)
+static int64_t staged_floats(const struct store *s, const struct bucket *b, int shard)
 {
-	return round_up(ceil_div(wire_bytes(b, shard), sizeof(float)), 16);
+	return is_staged(s, b, shard)
+		       ? round_up(ceil_div(wire_bytes(b, shard), sizeof(float)), 16)
+		       : 0;
 }
 
 static int64_t staging_floats(const struct store *s, const struct bucket *b)
 {
 	int64_t n = 0;
 	for (int k = 0; k < s->own->n_shards; k++)
-		n += is_staged(s, b, k) ? place_floats(b, k) : 0;
+		n += staged_floats(s, b, k);
 	return n;
+}
+
+/* The memory of a shard in a message. *staging: the next free part of the staging buffer. */
+static void *message_of(
+	const struct store *s, const struct bucket *b, int shard, float **staging)
+{
+	float *at = *staging;
+	*staging += staged_floats(s, b, shard);
+	return is_staged(s, b, shard) ? at
+				      : elements(s, b, b->shard[shard].run[0].at, 0).p;
 }
 
 static bool params_offloaded(const struct store *s)
@@ -94,126 +97,108 @@ static bool reads_copies(const struct store *s, const struct bucket *b)
 static int64_t own_floats(const struct store *s, const struct bucket *b)
 {
 	return params_offloaded(s) && s->own->n_shards > 1 && !reads_copies(s, b)
-		       ? round_up(shard_floats(b, s->own->shard), 16)
+		       ? round_up(b->shard[s->own->shard].n, 16)
 		       : 0;
 }
 
 /* This rank's shard in fp32. */
-static float *own_shard(
-	const struct store *s, const struct bucket *b, float *vector, float *staging)
+static float *own_shard(const struct store *s, const struct bucket *b)
 {
 	if (!params_offloaded(s))
 		return b->state[STORE_PARAM];
-	return s->own->n_shards > 1 ? staging + staging_floats(s, b) : vector;
+	return s->own->n_shards > 1 ? b->staging + staging_floats(s, b) : b->vector;
 }
 
 /* This rank's shard as it is sent. */
-static void *own_wire(
-	const struct store *s, const struct bucket *b, float *vector, float *staging)
+static void *own_message(const struct store *s, const struct bucket *b)
 {
-	int k = s->own->shard;
-	if (!is_half(b))
-		return own_shard(s, b, vector, staging);
-	return is_staged(s, b, k) ? staging
-				  : elements(s, b, vector, b->shard[k].run[0].at, 0).p;
+	float *staging = b->staging;
+	return is_half(b) ? message_of(s, b, s->own->shard, &staging) : own_shard(s, b);
 }
 
-static uint64_t read_own(struct store *s, struct bucket *b, float *vector, float *staging)
+static uint64_t read_own(struct store *s, const struct bucket *b)
 {
 	bool copies = reads_copies(s, b);
 	return offload_enqueue(s, copies ? (int)STORE_COPY : STORE_PARAM, false,
-		copies ? own_wire(s, b, vector, staging)
-		       : own_shard(s, b, vector, staging),
-		b->at, shard_floats(b, s->own->shard), 0);
+		copies ? own_message(s, b) : own_shard(s, b), b->at,
+		b->shard[s->own->shard].n, 0);
 }
 
-static void send_own(struct store *s, struct bucket *b, float *vector, float *staging,
-	struct comm_requests *requests)
+static void send_own(
+	struct store *s, const struct bucket *b, struct comm_requests *requests)
 {
 	struct comm *c = s->own->shards;
 	struct device *d = s->c.device;
-	int64_t n_bytes = wire_bytes(b, s->own->shard);
-	void *own = own_wire(s, b, vector, staging);
+	int own = s->own->shard;
+	void *message = own_message(s, b);
 	if (is_half(b) && !reads_copies(s, b))
-		d->k->narrow(d, own,
-			mat(own_shard(s, b, vector, staging), 1,
-				shard_floats(b, s->own->shard)),
-			b->wire);
+		d->k->narrow(
+			d, message, mat(own_shard(s, b), 1, b->shard[own].n), b->wire);
 	for (int i = 1; i < c->size; i++)
-		comm_send(requests, own, n_bytes, (s->own->shard + i) % c->size,
+		comm_send(requests, message, wire_bytes(b, own), (own + i) % c->size,
 			TAG_GATHER);
 }
 
-/* The part of the staging buffer for other ranks' shards. */
-static float *others_staging(
-	const struct store *s, const struct bucket *b, float *staging)
-{
-	int k = s->own->shard;
-	return staging + (is_staged(s, b, k) ? place_floats(b, k) : 0);
-}
-
-static void receive_others(struct store *s, struct bucket *b, float *vector,
-	float *staging, struct comm_requests *requests)
+static void receive_others(
+	struct store *s, const struct bucket *b, struct comm_requests *requests)
 {
 	struct store_own *o = s->own;
-	struct comm *c = o->shards;
-	c->seq++;
-	staging = others_staging(s, b, staging);
+	float *staging = b->staging + staged_floats(s, b, o->shard);
+	o->shards->seq++;
 	for (int i = 1; i < o->n_shards; i++) {
-		int k = (o->shard + i) % c->size;
-		int64_t n_bytes = wire_bytes(b, k);
-		void *to = staging;
-		if (is_staged(s, b, k))
-			staging += place_floats(b, k);
-		else
-			to = elements(s, b, vector, b->shard[k].run[0].at, 0).p;
-		comm_recv(requests, to, n_bytes, k, TAG_GATHER);
+		int k = (o->shard + i) % o->n_shards;
+		comm_recv(requests, message_of(s, b, k, &staging), wire_bytes(b, k), k,
+			TAG_GATHER);
 	}
 }
 
 static void unpack(
-	struct store *s, struct bucket *b, int shard, float *vector, const void *from)
+	struct store *s, const struct bucket *b, int shard, const void *message)
 {
 	struct device *d = s->c.device;
 	const struct sum_shard *x = &b->shard[shard];
 	int64_t at = 0;
 	for (int i = 0; i < x->n_runs; at += x->run[i++].len) {
-		struct mat to = elements(s, b, vector, x->run[i].at, x->run[i].len);
+		struct mat to = elements(s, b, x->run[i].at, x->run[i].len);
 		if (is_half(b) && to.type == DT_F32)
-			d->k->widen(d, to, (const uint16_t *)from + at, b->wire);
+			d->k->widen(d, to, (const uint16_t *)message + at, b->wire);
 		else
 			d->k->copy(d, to,
-				mat_typed((char *)from + at * dtype_bytes(to.type), 1,
+				mat_typed((char *)message + at * dtype_bytes(to.type), 1,
 					to.cols, to.type));
 	}
 }
 
 /* Unpacks the shards of all ranks, once they are received. */
-static void end_bucket(struct store *s, struct bucket *b, float *vector, float *staging)
+static void end_bucket(struct store *s, struct bucket *b)
 {
 	struct store_own *o = s->own;
-	struct comm *c = o->shards;
-	const void *own = own_wire(s, b, vector, staging);
-	if (is_half(b) ? is_staged(s, b, o->shard) : own != vector)
-		unpack(s, b, o->shard, vector, own);
-	staging = others_staging(s, b, staging);
+	const void *own = own_message(s, b);
+	float *staging = b->staging + staged_floats(s, b, o->shard);
+	if (is_half(b) ? is_staged(s, b, o->shard) : own != b->vector)
+		unpack(s, b, o->shard, own);
 	for (int i = 1; i < o->n_shards; i++) {
-		int k = (o->shard + i) % c->size;
-		if (!is_staged(s, b, k))
-			continue;
-		unpack(s, b, k, vector, staging);
-		staging += place_floats(b, k);
+		int k = (o->shard + i) % o->n_shards;
+		const void *message = message_of(s, b, k, &staging);
+		if (is_staged(s, b, k))
+			unpack(s, b, k, message);
 	}
 	if (keeps_half_vector(s, b))
-		b->copy = (char *)vector;
+		b->copy = (char *)b->vector;
 	else
-		b->whole = vector;
+		b->whole = b->vector;
 }
 
 /* ---- the whole model ------------------------------------------------------------- */
 
+/* Floats of a bucket in the memory of its unit. */
+static int64_t bucket_floats(const struct store *s, const struct bucket *b)
+{
+	return vector_floats(s, b) + staging_floats(s, b) + own_floats(s, b);
+}
+
 /* The staging buffer, in the device's memory. */
-static float *staging_alloc(struct store *s, struct bucket *b)
+static float *staging_alloc(struct store *s, const struct bucket *b)
 {
 	int64_t n = staging_floats(s, b);
 	if (s->c.device->discrete)
@@ -222,12 +207,12 @@ static float *staging_alloc(struct store *s, struct bucket *b)
 				       : xmalloc((size_t)(n + 1) * sizeof(float));
 }
 
-static void staging_free(struct store *s, struct bucket *b, float *staging, size_t mark)
+static void staging_free(struct store *s, const struct bucket *b, size_t mark)
 {
 	if (s->c.device->discrete)
 		arena_reset(s->c.device->scratch, mark);
-	else if (staging != b->whole)
-		free(staging);
+	else if (b->staging != b->whole)
+		free(b->staging);
 }
 
 void gather_whole(struct store *s)
@@ -235,74 +220,52 @@ void gather_whole(struct store *s)
 	struct store_own *o = s->own;
 	struct device *d = s->c.device;
 	struct comm_requests requests = {.c = o->shards};
-	for (int i = 0; i < o->n_buckets; i++) {
-		struct bucket *b = &o->bucket[i];
+	for (struct bucket *b = o->bucket; b < o->bucket + o->n_buckets; b++) {
 		size_t mark = d->discrete ? arena_mark(d->scratch) : 0;
-		float *staging = staging_alloc(s, b);
-		receive_others(s, b, b->whole, staging, &requests);
-		send_own(s, b, b->whole, staging, &requests);
+		b->vector = b->whole;
+		b->staging = staging_alloc(s, b);
+		receive_others(s, b, &requests);
+		send_own(s, b, &requests);
 		comm_start(&requests);
 		comm_wait(&requests);
-		end_bucket(s, b, b->whole, staging);
-		staging_free(s, b, staging, mark);
+		end_bucket(s, b);
+		staging_free(s, b, mark);
 	}
 	comm_requests_free(&requests);
 }
 
 /* ---- a unit ---------------------------------------------------------------------- */
 
-static bool begins_in(const struct bucket *b, int unit)
+/* The bucket of a unit that follows b (NULL: the first one), or NULL. */
+static struct bucket *next_bucket(const struct store *s, int unit, struct bucket *b)
 {
-	return b->first_unit == unit;
-}
-
-static int unit_buckets(const struct store *s, int unit)
-{
-	int n = 0;
-	for (int i = 0; i < s->own->n_buckets; i++)
-		n += begins_in(&s->own->bucket[i], unit);
-	return n;
-}
-
-/* Floats of a bucket in the memory of its unit. */
-static int64_t bucket_floats(const struct store *s, const struct bucket *b)
-{
-	return vector_floats(s, b) + staging_floats(s, b) + own_floats(s, b);
+	struct bucket *end = s->own->bucket + s->own->n_buckets;
+	b = b ? b + 1 : s->own->bucket;
+	while (b < end && b->first_unit != unit)
+		b++;
+	return b < end ? b : NULL;
 }
 
 static void send_unit(struct store *s, struct gathered *g)
 {
-	struct store_own *o = s->own;
-	float *at = g->memory;
-	if (o->n_shards == 1)
+	if (s->own->n_shards == 1)
 		return;
-	for (int i = 0; i < o->n_buckets; i++) {
-		struct bucket *b = &o->bucket[i];
-		if (!begins_in(b, g->unit))
-			continue;
-		send_own(s, b, at, at + vector_floats(s, b), &g->requests);
-		at += bucket_floats(s, b);
-	}
+	for (struct bucket *b = NULL; (b = next_bucket(s, g->unit, b));)
+		send_own(s, b, &g->requests);
 	comm_start(&g->requests);
 }
 
 static void end_unit(struct store *s, struct gathered *g)
 {
-	struct store_own *o = s->own;
-	float *at = g->memory;
-	if (params_offloaded(s) && !g->ready) {
+	if (g->ready)
+		return;
+	if (params_offloaded(s)) {
 		offload_wait(s, g->ticket);
 		send_unit(s, g);
 	}
-	if (!g->ready)
-		comm_wait(&g->requests);
-	for (int i = 0; i < o->n_buckets && !g->ready; i++) {
-		struct bucket *b = &o->bucket[i];
-		if (!begins_in(b, g->unit))
-			continue;
-		end_bucket(s, b, at, at + vector_floats(s, b));
-		at += bucket_floats(s, b);
-	}
+	comm_wait(&g->requests);
+	for (struct bucket *b = NULL; (b = next_bucket(s, g->unit, b));)
+		end_bucket(s, b);
 	g->ready = true;
 }
 
@@ -311,13 +274,11 @@ static void drop_unit(struct store *s, struct gathered *g)
 	if (g->unit < 0)
 		return;
 	end_unit(s, g);
-	for (int i = 0; i < s->own->n_buckets; i++) {
-		struct bucket *b = &s->own->bucket[i];
-		if (begins_in(b, g->unit) && keeps_half_vector(s, b))
+	for (struct bucket *b = NULL; (b = next_bucket(s, g->unit, b));)
+		if (keeps_half_vector(s, b))
 			b->copy = NULL;
-		else if (begins_in(b, g->unit))
+		else
 			b->whole = NULL;
-	}
 	g->unit = -1;
 }
 
@@ -329,25 +290,20 @@ static struct gathered *find_gathered(struct store *s, int unit)
 	return NULL;
 }
 
-/* Memory for a unit that is not in use; NULL: none. */
+/* Memory for a unit: free, or of a unit that is not in use. NULL: none. */
 static struct gathered *find_memory(struct store *s, int unit)
 {
-	struct store_own *o = s->own;
+	struct gathered *unused = NULL;
 	if (s->c.reshard == RESHARD_NO)
-		return &o->gathered[unit];
-	for (int turn = 0; turn < 2; turn++) {
-		struct gathered *g = &o->gathered[unit_place(s, unit, turn)];
-		if (g->unit < 0)
-			return g;
+		return &s->own->gathered[unit];
+	for (int turn = 1; turn >= 0; turn--) {
+		struct gathered *g = &s->own->gathered[unit_place(s, unit, turn)];
+		if (!g->users && (!unused || unused->unit >= 0 || g->unit < 0))
+			unused = g;
 	}
-	for (int turn = 0; turn < 2; turn++) {
-		struct gathered *g = &o->gathered[unit_place(s, unit, turn)];
-		if (!g->users) {
-			drop_unit(s, g);
-			return g;
-		}
-	}
-	return NULL;
+	if (unused)
+		drop_unit(s, unused);
+	return unused;
 }
 
 void store_before_use(struct store *s, void (*fn)(void *with, int unit), void *with)
@@ -365,7 +321,6 @@ static void before_use(struct store *s, int unit)
 /* NULL: there is no memory for it. */
 static struct gathered *begin_unit(struct store *s, int unit)
 {
-	struct store_own *o = s->own;
 	struct gathered *g = find_memory(s, unit);
 	if (!g)
 		return NULL;
@@ -374,16 +329,13 @@ static struct gathered *begin_unit(struct store *s, int unit)
 	g->unit = unit;
 	g->ready = false;
 	g->ticket = 0;
-	for (int i = 0; i < o->n_buckets; i++) {
-		struct bucket *b = &o->bucket[i];
-		if (!begins_in(b, unit))
-			continue;
-		receive_others(s, b, at, at + vector_floats(s, b), &g->requests);
-		if (params_offloaded(s)) { /* ticket 0: nothing was read */
-			uint64_t ticket = read_own(s, b, at, at + vector_floats(s, b));
-			g->ticket = ticket ? ticket : g->ticket;
-		}
+	for (struct bucket *b = NULL; (b = next_bucket(s, unit, b));) {
+		b->vector = at;
+		b->staging = at + vector_floats(s, b);
 		at += bucket_floats(s, b);
+		receive_others(s, b, &g->requests);
+		uint64_t ticket = params_offloaded(s) ? read_own(s, b) : 0;
+		g->ticket = ticket ? ticket : g->ticket; /* 0: nothing was read */
 	}
 	if (!params_offloaded(s))
 		send_unit(s, g);
@@ -408,7 +360,7 @@ void store_use(struct store *s, int unit, int next)
 	g->users++;
 	end_unit(s, g);
 	if (next < 0 || !(params_offloaded(s) || comm_overlaps()) ||
-		find_gathered(s, next) || !unit_buckets(s, next))
+		find_gathered(s, next) || !next_bucket(s, next, NULL))
 		return;
 	begin_unit(s, next);
 }
@@ -445,9 +397,8 @@ void gather_open(struct store *s, bool measuring)
 	o->gathered = xcalloc((size_t)o->n_gathered, sizeof(*o->gathered));
 	for (int u = 0; u < n_units(s); u++) {
 		int64_t n = 0;
-		for (int i = 0; i < o->n_buckets; i++)
-			if (begins_in(&o->bucket[i], u))
-				n += bucket_floats(s, &o->bucket[i]);
+		for (struct bucket *b = NULL; (b = next_bucket(s, u, b));)
+			n += bucket_floats(s, b);
 		for (int turn = 0; turn < (all ? 1 : 2); turn++) {
 			struct gathered *g =
 				&o->gathered[all ? u : unit_place(s, u, turn)];

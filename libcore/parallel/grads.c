@@ -3,7 +3,7 @@
  * the ranks.
  *
  * In runs, every bucket has its own buffers, and is reduced when its last leaf is written, while the
- * backward continues. By turns, every micro-batch of a unit is reduced as soon as its leaves are
+ * backward continues. Round-robin, every micro-batch of a unit is reduced as soon as its leaves are
  * written, so units share buffers: blocks alternate between two sets.
  */
 #include "parallel/store_internal.h"
@@ -53,7 +53,7 @@ static void set_nodes(struct store *s, struct bucket *b, int use, int64_t round)
 static bool is_shared(const struct store *s, const struct bucket *b)
 {
 	return b->c->shares && b->c->size > 1 && s->own->n_shards == 1 &&
-	       !s->c.microbatches.by_turns && !s->c.device->discrete;
+	       !s->c.microbatches.round_robin && !s->c.device->discrete;
 }
 
 static void place_buffers(struct bucket *b, struct arena *a)
@@ -67,7 +67,7 @@ static bool is_power_of_2(int n)
 	return (n & (n - 1)) == 0;
 }
 
-/* The tree of a step by turns, whose leaves are rounds: of a power of two of micro-batches, or else
+/* The tree of a step round-robin, whose leaves are rounds: of a power of two of micro-batches, or else
  * their micro-batches. */
 static int rounds_depth(const struct microbatches *mb)
 {
@@ -75,7 +75,7 @@ static int rounds_depth(const struct microbatches *mb)
 						      : mb->n_micro);
 }
 
-/* By turns: the shard's sum, and the stack of the rounds of its piece, whose first node is in the
+/* Round-robin: the shard's sum, and the stack of the rounds of its piece, whose first node is in the
  * place of the sum. */
 static void place_sums(const struct store *s, struct bucket *b, struct arena *a)
 {
@@ -83,11 +83,11 @@ static void place_sums(const struct store *s, struct bucket *b, struct arena *a)
 	int depth = rounds_depth(&s->c.microbatches);
 	b->g = arena_floats(a, b->shard[s->own->shard].n);
 	for (int u = 0; u < n_uses(b); u++) {
-		if (!b->turn_buffer[u])
-			b->turn_buffer[u] =
-				xcalloc((size_t)depth, sizeof(*b->turn_buffer[u]));
+		if (!b->round_buffer[u])
+			b->round_buffer[u] =
+				xcalloc((size_t)depth, sizeof(*b->round_buffer[u]));
 		for (int i = 0; i < depth; i++)
-			b->turn_buffer[u][i] =
+			b->round_buffer[u][i] =
 				u || i ? arena_floats(a, piece) : b->g + first;
 	}
 }
@@ -163,9 +163,8 @@ static int64_t place_queues(struct store *s, struct arena *a)
 static void place_private(struct store *s, struct arena *a)
 {
 	struct store_own *o = s->own;
-	for (int i = 0; i < o->n_buckets; i++) {
-		struct bucket *b = &o->bucket[i];
-		if (s->c.microbatches.by_turns) {
+	for (struct bucket *b = o->bucket; b < o->bucket + o->n_buckets; b++) {
+		if (s->c.microbatches.round_robin) {
 			place_sums(s, b, a);
 		} else {
 			if (!is_shared(s, b) || !b->shared)
@@ -176,7 +175,7 @@ static void place_private(struct store *s, struct arena *a)
 		if (b->tied)
 			b->other = arena_floats(a, b->shard[o->shard].n);
 	}
-	if (s->c.microbatches.by_turns)
+	if (s->c.microbatches.round_robin)
 		place_leases(s, a);
 	s->bytes.buffers = place_queues(s, a);
 }
@@ -187,8 +186,7 @@ static void open_shared_group(struct store *s, struct comm *c)
 	struct store_own *o = s->own;
 	struct err e = {0};
 	int64_t n_bytes = 0, slots = 0;
-	for (int i = 0; i < o->n_buckets; i++) {
-		struct bucket *b = &o->bucket[i];
+	for (struct bucket *b = o->bucket; b < o->bucket + o->n_buckets; b++) {
 		if (b->c == c && is_shared(s, b)) {
 			n_bytes += b->n_buffers * b->n * (int64_t)sizeof(float);
 			slots++;
@@ -220,29 +218,32 @@ static void open_shared(struct store *s)
 {
 	struct store_own *o = s->own;
 	for (int i = 0; i < o->n_buckets; i++) {
-		struct bucket *b = &o->bucket[i];
+		struct comm *c = o->bucket[i].c;
 		bool known = false;
 		for (int k = 0; k < i; k++)
-			known |= o->bucket[k].c == b->c;
-		if (!known && is_shared(s, b))
-			open_shared_group(s, b->c);
+			known |= o->bucket[k].c == c;
+		if (!known && is_shared(s, &o->bucket[i]))
+			open_shared_group(s, c);
 	}
+}
+
+static bool has_tensors_of(const struct store *s, const struct bucket *b, int unit)
+{
+	for (int i = 0; i < b->n_entries; i++)
+		if (unit_of(s, b->entry[i].t, b->entry[i].slice) == unit)
+			return true;
+	return false;
 }
 
 static void begin_step(struct store *s)
 {
-	for (int i = 0; i < s->own->n_buckets; i++) {
-		struct bucket *b = &s->own->bucket[i];
-		b->round[0] = b->round[1] = 0;
+	struct store_own *o = s->own;
+	for (struct bucket *b = o->bucket; b < o->bucket + o->n_buckets; b++) {
 		b->units_left = 0;
 		for (int u = b->first_unit; u <= b->last_unit; u++)
-			for (int k = 0; k < b->n_entries; k++)
-				if (unit_of(s, b->entry[k].t, b->entry[k].slice) == u) {
-					b->units_left++;
-					break;
-				}
+			b->units_left += has_tensors_of(s, b, u);
 		for (int u = 0; u < 2; u++)
-			b->turns[u].n = 0;
+			b->round[u] = b->round_sums[u].n = 0;
 	}
 	store_drop(s);
 }
@@ -260,7 +261,7 @@ void grads_open(struct store *s, bool measuring)
 	if (!measuring)
 		open_shared(s);
 	make_queues(s);
-	if (s->c.microbatches.by_turns)
+	if (s->c.microbatches.round_robin)
 		size_leases(s);
 	arena_measure(&size, "gradients");
 	place_private(s, &size);
@@ -295,8 +296,8 @@ static void end_sum(struct bucket *b)
 	if (b->sum)
 		tree_sum_end(b->sum);
 	b->sum = NULL;
-	free(b->turn_nodes);
-	b->turn_nodes = NULL;
+	free(b->round_parts);
+	b->round_parts = NULL;
 }
 
 static bool has_leaves_of(const struct bucket *b, int unit)
@@ -311,7 +312,7 @@ static void empty_stacks(struct bucket *b)
 			b->entry[i].stack[u].n = 0;
 }
 
-/* By turns: takes memory for the unit's leaves, after the sums of the unit that used it before. */
+/* Round-robin: takes memory for the unit's leaves, after the sums of the unit that used it before. */
 static void take_lease(struct store *s, int unit)
 {
 	struct store_own *o = s->own;
@@ -322,17 +323,15 @@ static void take_lease(struct store *s, int unit)
 	struct lease *l = &o->lease[lease_place(s, unit, *turn)];
 	if (lease_place(s, unit, 0) != lease_place(s, unit, 1))
 		*turn = !*turn;
-	for (int i = 0; i < o->n_buckets;
-		i++) /* of this unit in the last round, and of the unit before */
-		if (has_leaves_of(&o->bucket[i], unit) ||
-			(l->unit >= 0 && has_leaves_of(&o->bucket[i], l->unit)))
-			end_sum(&o->bucket[i]);
+	/* of this unit in the last round, and of the unit before */
+	for (struct bucket *b = o->bucket; b < o->bucket + o->n_buckets; b++)
+		if (has_leaves_of(b, unit) || (l->unit >= 0 && has_leaves_of(b, l->unit)))
+			end_sum(b);
 	BUG_ON(l->open);
 	l->unit = unit;
 	l->open = true;
 	float *at = l->memory;
-	for (int i = 0; i < o->n_buckets; i++) {
-		struct bucket *b = &o->bucket[i];
+	for (struct bucket *b = o->bucket; b < o->bucket + o->n_buckets; b++) {
 		if (!has_leaves_of(b, unit))
 			continue;
 		for (int k = 0; k < b->n_buffers; k++, at += b->n)
@@ -358,7 +357,7 @@ struct mat store_leaf(
 {
 	struct bucket *b = bucket_of(s, t, slice);
 	struct entry *e = entry_of(s, t, slice);
-	if (s->c.microbatches.by_turns)
+	if (s->c.microbatches.round_robin)
 		take_lease(s, unit_of(s, t, slice));
 	int use = use_here(b, at);
 	return leaf_at(b, e, use, e->stack[use].n);
@@ -438,7 +437,7 @@ static void push_sum(struct bucket *b, int use, struct tree_stack *stack,
 	struct tree_node of, struct mat sum, int64_t from)
 {
 	struct device *d = b->plan.d;
-	float **buffer = b->turn_buffer[use];
+	float **buffer = b->round_buffer[use];
 	int top = b->plan.levels - (n_uses(b) > 1);
 	d->k->copy(d, mat(buffer[stack->n] + from, 1, sum.cols), sum);
 	int merges = leaf_push_node(stack, &b->shape, top, of);
@@ -448,7 +447,7 @@ static void push_sum(struct bucket *b, int use, struct tree_stack *stack,
 	}
 }
 
-/* By turns: pushes the sums of a round on the stacks of its uses, a block of floats at a time. */
+/* Round-robin: pushes the sums of a round on the stacks of its uses, a block of floats at a time. */
 static void push_sums(void *with, const struct tree_part *parts, int n_parts,
 	int64_t first, int64_t len)
 {
@@ -460,13 +459,13 @@ static void push_sums(void *with, const struct tree_part *parts, int n_parts,
 		int next = 0;
 		tree_cut(parts, n_parts, from, n, block);
 		for (int u = 0; u < n_uses(b); u++) {
-			b->turns[u] = b->turns_before[u];
+			b->round_sums[u] = b->round_sums_before[u];
 			for (int i = 0; i < b->n_round_nodes; i++) {
 				struct tree_node of = b->round_node[u][i];
 				struct mat sum = tree_add(
 					d, block, n_parts, &next, of, (struct mat){0});
 				if (sum.p)
-					push_sum(b, u, &b->turns[u], of, sum,
+					push_sum(b, u, &b->round_sums[u], of, sum,
 						first + from);
 			}
 		}
@@ -477,15 +476,15 @@ static void push_sums(void *with, const struct tree_part *parts, int n_parts,
 
 static void begin_sum(struct store *s, struct bucket *b)
 {
-	bool turns = s->c.microbatches.by_turns;
+	bool round_robin = s->c.microbatches.round_robin;
 	end_sum(b);
-	memcpy(b->turns_before, b->turns, sizeof(b->turns));
+	memcpy(b->round_sums_before, b->round_sums, sizeof(b->round_sums));
 	if (!b->c->planned)
 		check_nodes(b);
 	const struct sum_call call = {.plan = &b->plan,
 		.nodes = b->nodes,
 		.buffer = b->buffer,
-		.take = turns ? push_sums : NULL,
+		.take = round_robin ? push_sums : NULL,
 		.with = b,
 		.result = b->g,
 		.queue = b->queue,
@@ -498,16 +497,15 @@ static void begin_sum(struct store *s, struct bucket *b)
 void store_reduce_use(struct store *s, int unit, int use, bool last)
 {
 	struct store_own *o = s->own;
-	if (s->c.microbatches.by_turns) /* also a rank without leaves in this round */
+	if (s->c.microbatches.round_robin) /* also a rank without leaves in this round */
 		take_lease(s, unit);
-	for (int i = 0; i < o->n_buckets; i++) {
-		struct bucket *b = &o->bucket[i];
+	for (struct bucket *b = o->bucket; b < o->bucket + o->n_buckets; b++) {
 		if (!has_leaves_of(b, unit))
 			continue;
 		bool deferred = use == 1 && !b->by_use && !b->tied; /* for use 0 */
 		if (deferred)
 			continue;
-		if (s->c.microbatches.by_turns) {
+		if (s->c.microbatches.round_robin) {
 			begin_round(s, b, b->by_use ? use : -1);
 			begin_sum(s, b);
 		} else if (last && --b->units_left == 0) {
@@ -524,23 +522,23 @@ void store_reduce(struct store *s, int unit, bool last)
 	store_reduce_use(s, unit, 0, last);
 }
 
-/* By turns: the sum over micro-batches; all ranks of a shard receive it. */
-static void finish_turns(struct bucket *b)
+/* Round-robin: the sum over micro-batches; all ranks of a shard receive it. */
+static void finish_rounds(struct bucket *b)
 {
 	for (int r = 0; r < b->c->size; r++)
 		b->nodes[r].n = 0;
 	int64_t first, len = sum_piece(&b->plan, b->c->rank, &first);
 	int n = 0;
-	b->turn_nodes = xcalloc(
-		(size_t)(b->turns[0].n + b->turns[1].n + 1), sizeof(*b->turn_nodes));
+	b->round_parts = xcalloc((size_t)(b->round_sums[0].n + b->round_sums[1].n + 1),
+		sizeof(*b->round_parts));
 	for (int u = 0; u < 2; u++)
-		for (int i = 0; i < b->turns[u].n; i++)
-			b->turn_nodes[n++] = (struct tree_part){
-				b->turns[u].node[i], mat(b->turn_buffer[u][i], 1, len)};
+		for (int i = 0; i < b->round_sums[u].n; i++)
+			b->round_parts[n++] = (struct tree_part){b->round_sums[u].node[i],
+				mat(b->round_buffer[u][i], 1, len)};
 	const struct sum_call call = {.plan = &b->plan,
 		.nodes = b->nodes,
 		.buffer = b->buffer,
-		.extra = b->turn_nodes,
+		.extra = b->round_parts,
 		.n_extra = n,
 		.result = b->g,
 		.queue = b->queue};
@@ -566,14 +564,15 @@ static void add_other_use(struct store *s, struct bucket *b)
 void store_step_end(struct store *s)
 {
 	struct store_own *o = s->own;
-	for (int i = 0; i < o->n_buckets; i++)
-		end_sum(&o->bucket[i]);
-	for (int i = 0; i < o->n_buckets && s->c.microbatches.by_turns; i++)
-		finish_turns(&o->bucket[i]);
-	for (int i = 0; i < o->n_buckets; i++) {
-		end_sum(&o->bucket[i]);
-		if (o->bucket[i].tied)
-			add_other_use(s, &o->bucket[i]);
+	struct bucket *end = o->bucket + o->n_buckets;
+	for (struct bucket *b = o->bucket; b < end; b++)
+		end_sum(b);
+	for (struct bucket *b = o->bucket; b < end && s->c.microbatches.round_robin; b++)
+		finish_rounds(b);
+	for (struct bucket *b = o->bucket; b < end; b++) {
+		end_sum(b);
+		if (b->tied)
+			add_other_use(s, b);
 	}
 	begin_step(s);
 }

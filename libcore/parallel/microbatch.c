@@ -2,7 +2,7 @@
 #include "parallel/microbatch.h"
 
 /* With cp or tp, a rank has only some leaves of a micro-batch, so in runs it would keep a node of
- * each micro-batch; by turns it keeps none. With tp this concerns only small tensors, so a few
+ * each micro-batch; round-robin it keeps none. With tp this concerns only small tensors, so a few
  * kept nodes are better than many messages. */
 struct microbatches microbatches_assign(
 	int64_t n_micro, const int degree[N_AXES], int zero)
@@ -10,14 +10,14 @@ struct microbatches microbatches_assign(
 	enum { FEW = 8 };
 	struct microbatches mb = {n_micro, degree[AXIS_DP] * degree[AXIS_FSDP], false};
 	int64_t rounds = ceil_div(n_micro, mb.ranks);
-	mb.by_turns = zero >= 2 || (degree[AXIS_CP] > 1 && rounds > 1) ||
-		      (degree[AXIS_TP] > 1 && rounds > FEW);
+	mb.round_robin = zero >= 2 || (degree[AXIS_CP] > 1 && rounds > 1) ||
+			 (degree[AXIS_TP] > 1 && rounds > FEW);
 	return mb;
 }
 
 int64_t microbatches_count(const struct microbatches *mb, int rank)
 {
-	if (mb->by_turns)
+	if (mb->round_robin)
 		return ceil_div(mb->n_micro, mb->ranks);
 	return part_begin(mb->n_micro, mb->ranks, rank + 1) -
 	       part_begin(mb->n_micro, mb->ranks, rank);
@@ -25,7 +25,7 @@ int64_t microbatches_count(const struct microbatches *mb, int rank)
 
 int64_t microbatches_index(const struct microbatches *mb, int rank, int64_t i)
 {
-	if (mb->by_turns)
+	if (mb->round_robin)
 		return i * mb->ranks + rank;
 	return part_begin(mb->n_micro, mb->ranks, rank) + i;
 }

@@ -2,7 +2,7 @@
  * How the micro-batches of a step are assigned to data-parallel ranks. No call is collective.
  *
  * In runs, every rank has neighbouring micro-batches and accumulates their gradients, which are
- * reduced over the ranks once a step. By turns (rank r has micro-batches r, r + ranks, ...) each round is
+ * reduced over the ranks once a step. Round-robin (rank r has micro-batches r, r + ranks, ...) each round is
  * reduced over the ranks, so that a rank keeps only its shard of the gradient and the gradient of
  * one micro-batch. A rank without a micro-batch in the last round computes one with an index of
  * n_micro or more, because other ranks need its shard of the parameters; its results are
@@ -17,7 +17,7 @@
 struct microbatches {
 	int64_t n_micro; /* of a step, of all ranks */
 	int ranks;	 /* data-parallel: dp x fsdp */
-	bool by_turns;
+	bool round_robin;
 };
 
 /* For a mesh with these degrees, and a store with ZeRO stage `zero`. */

@@ -15,7 +15,7 @@
 #include <string.h>
 
 /* A piece is a sixteenth of a region, within limits. */
-enum { PIECES = 16, LEAST_FLOATS = 64, MOST_FLOATS = 1 << 20, PAGE_FLOATS = 1024 };
+enum { PIECES = 16, MIN_FLOATS = 64, MAX_FLOATS = 1 << 20, PAGE_FLOATS = 1024 };
 
 /* ---- regions --------------------------------------------------------------------- */
 
@@ -48,17 +48,16 @@ void offload_open(struct store *s, struct arena *run)
 {
 	struct offload_pieces *w = &s->own->offload;
 	unsigned offloaded = offloaded_groups(s);
-	int64_t longest = LEAST_FLOATS, width = 0; /* bytes of an element in all groups */
+	int64_t longest = MIN_FLOATS, width = 0; /* bytes of an element in all groups */
 	if (!offloaded)
 		return;
-	for (int i = 0; i < s->own->n_buckets; i++) {
-		const struct bucket *b = &s->own->bucket[i];
+	const struct bucket *end = s->own->bucket + s->own->n_buckets;
+	for (const struct bucket *b = s->own->bucket; b < end; b++)
 		for (int k = 0; k < b->n_entries; k++)
 			longest = max64(longest, b->entry[k].cols);
-	}
 	w->n_slots = s->c.device->discrete ? OFFLOAD_SLOTS : 2;
 	w->region = round_up(s->own->n_floats, PAGE_FLOATS);
-	w->floats = max64(longest, min64(MOST_FLOATS, w->region / PIECES));
+	w->floats = max64(longest, min64(MAX_FLOATS, w->region / PIECES));
 	for (int g = 0; g < N_OFFLOADED; g++) {
 		if (!(offloaded & STORE_BIT(g)))
 			continue;
@@ -82,16 +81,17 @@ uint64_t offload_enqueue(struct store *s, int group, bool write, void *memory, i
 {
 	int64_t n_bytes = n * size_of(s, group);
 	*(write ? &s->written : &s->read) += n_bytes;
-	if (!s->c.offload_backend) /* a plan */
+	struct offload_backend *x = s->c.offload_backend;
+	if (!x) /* a plan */
 		return 0;
-	return offload_backend_enqueue(s->c.offload_backend, write, memory, n_bytes,
-		backend_offset(s, group, at), after);
+	return x->enqueue(x, write, memory, n_bytes, backend_offset(s, group, at), after);
 }
 
 void offload_wait(struct store *s, uint64_t ticket)
 {
-	if (s->c.offload_backend)
-		offload_backend_wait(s->c.offload_backend, ticket);
+	struct offload_backend *x = s->c.offload_backend;
+	if (x)
+		x->wait(x, ticket);
 }
 
 /* Copies from or to the host's memory, and waits. */
@@ -100,31 +100,31 @@ static void copy_now(
 {
 	int64_t n_bytes = n * size_of(s, group);
 	*(write ? &s->written : &s->read) += n_bytes;
-	if (s->c.offload_backend)
-		offload_backend_copy(s->c.offload_backend, write, memory, n_bytes,
-			backend_offset(s, group, at));
+	struct offload_backend *x = s->c.offload_backend;
+	if (x)
+		x->copy(x, write, memory, n_bytes, backend_offset(s, group, at));
 }
 
 /* ---- pieces ---------------------------------------------------------------------- */
 
 /* A position in a list of parts. */
-struct place {
+struct position {
 	int64_t part, row;
 };
 
 struct piece {
-	struct place from, to;
+	struct position from, to;
 	int64_t at, n; /* floats of a region; n 0: the end */
 };
 
-struct list {
+struct part_list {
 	const struct part *part;
 	int64_t n;
 };
 
 /* As many whole rows as fit. */
 static struct piece next_piece(
-	const struct store *s, const struct list *l, struct place from)
+	const struct store *s, const struct part_list *l, struct position from)
 {
 	int64_t room = s->own->offload.floats;
 	struct piece p = {.from = from, .to = from};
@@ -140,7 +140,7 @@ static struct piece next_piece(
 		p.n = begin + rows * x->cols - p.at;
 		if (p.to.row < x->rows)
 			break;
-		p.to = (struct place){p.to.part + 1, 0};
+		p.to = (struct position){p.to.part + 1, 0};
 	}
 	return p;
 }
@@ -157,11 +157,11 @@ static void enqueue_piece(struct store *s, const struct piece *p, unsigned group
 }
 
 /* Calls fn for the rows of a piece, with offloaded groups in the slot's buffers. */
-static void visit_piece(struct store *s, const struct list *l, const struct piece *p,
+static void visit_piece(struct store *s, const struct part_list *l, const struct piece *p,
 	unsigned groups, int slot, store_visit *fn, void *with)
 {
 	const struct offload_pieces *w = &s->own->offload;
-	struct place at = p->from;
+	struct position at = p->from;
 	while (at.part < p->to.part || (at.part == p->to.part && at.row < p->to.row)) {
 		const struct part *x = &l->part[at.part];
 		int64_t end = at.part == p->to.part ? p->to.row : x->rows;
@@ -175,16 +175,16 @@ static void visit_piece(struct store *s, const struct list *l, const struct piec
 						  (y.at - p->at) * size_of(s, STORE_COPY),
 					1, y.rows * y.cols, s->c.wire);
 		fn(with, &y);
-		at = (struct place){at.part + 1, 0};
+		at = (struct position){at.part + 1, 0};
 	}
 }
 
-static void offload_pieces(struct store *s, const struct list *l, unsigned reads,
+static void offload_pieces(struct store *s, const struct part_list *l, unsigned reads,
 	unsigned writes, store_visit *fn, void *with)
 {
 	int n_slots = s->own->offload.n_slots;
 	uint64_t busy[OFFLOAD_SLOTS] = {0}; /* tickets of the last requests */
-	struct piece now = next_piece(s, l, (struct place){0});
+	struct piece now = next_piece(s, l, (struct position){0});
 	enqueue_piece(s, &now, reads, false, &busy[0], 0);
 	for (int slot = 0, next; now.n; slot = next) {
 		struct piece ahead = next_piece(s, l, now.to);
@@ -202,7 +202,7 @@ static void offload_pieces(struct store *s, const struct list *l, unsigned reads
 void store_for_each_part(struct store *s, bool counted, unsigned reads, unsigned writes,
 	store_visit *fn, void *with)
 {
-	const struct list l = {
+	const struct part_list l = {
 		counted ? s->counted : s->updated, counted ? s->n_counted : s->n_updated};
 	unsigned offloaded = offloaded_groups(s);
 	if (writes & STORE_BIT(STORE_PARAM))
@@ -226,7 +226,7 @@ static void round_part(void *with, const struct part *x)
 
 void offload_copies(struct store *s)
 {
-	const struct list l = {s->updated, s->n_updated};
+	const struct part_list l = {s->updated, s->n_updated};
 	if (offloads_copies(s))
 		offload_pieces(s, &l, STORE_BIT(STORE_PARAM), STORE_BIT(STORE_COPY),
 			round_part, s->c.device);

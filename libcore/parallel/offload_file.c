@@ -20,7 +20,7 @@
 #include <time.h>
 #include <unistd.h>
 
-enum { QUEUE = 16, STRIDE = 4 << 20, STACK = 256 << 10 };
+enum { QUEUE = 16, STRIDE = 4 << 20 };
 
 struct request {
 	void *memory;
@@ -34,7 +34,6 @@ struct file {
 	char *directory;
 	/* The last write, whose pages may still be dirty. */
 	int64_t dirty_at, dirty_bytes;
-	bool threaded;
 	pthread_t thread;
 	/* Shared with the thread, under the lock. Request i is queue[i % QUEUE]. */
 	pthread_mutex_t lock;
@@ -121,8 +120,8 @@ static int open_unlinked(const char *directory, struct err *e)
 	int fd = open(directory, O_TMPFILE | O_RDWR | O_CLOEXEC, 0600);
 	if (fd >= 0)
 		return fd;
-	if (errno == EOPNOTSUPP ||
-		errno == EISDIR) { /* a file system without such files */
+	/* a file system without such files */
+	if (errno == EOPNOTSUPP || errno == EISDIR) {
 		str_printf(&name, "%s/pt-offload-XXXXXX", directory);
 		fd = mkostemp(name.s, O_CLOEXEC);
 		if (fd >= 0)
@@ -153,17 +152,14 @@ static void warn_if_tmpfs(const char *directory)
 }
 
 /* The thread receives no signals. */
-static void start_thread(struct file *x)
+static int start_thread(struct file *x)
 {
 	sigset_t all, old;
-	pthread_attr_t small;
 	sigfillset(&all);
-	pthread_attr_init(&small);
-	pthread_attr_setstacksize(&small, STACK);
 	pthread_sigmask(SIG_BLOCK, &all, &old);
-	x->threaded = !pthread_create(&x->thread, &small, thread_main, x);
+	int rc = pthread_create(&x->thread, NULL, thread_main, x);
 	pthread_sigmask(SIG_SETMASK, &old, NULL);
-	pthread_attr_destroy(&small);
+	return rc;
 }
 
 /* ---- requests -------------------------------------------------------------------- */
@@ -188,16 +184,10 @@ static uint64_t enqueue_file(struct offload_backend *backend, bool write, void *
 {
 	(void)after; /* requests are executed in order */
 	struct file *x = (struct file *)backend;
-	const struct request r = {memory, n_bytes, at, write};
-	if (!x->threaded) {
-		int rc = execute(x, &r);
-		x->error = x->error ? x->error : rc;
-		return ++x->done;
-	}
 	pthread_mutex_lock(&x->lock);
 	while (x->queued - x->done == QUEUE)
 		wait_and_poll(x);
-	x->queue[x->queued % QUEUE] = r;
+	x->queue[x->queued % QUEUE] = (struct request){memory, n_bytes, at, write};
 	uint64_t ticket = ++x->queued;
 	pthread_cond_signal(&x->queued_more);
 	pthread_mutex_unlock(&x->lock);
@@ -224,22 +214,25 @@ static void copy_file(struct offload_backend *backend, bool write, void *memory,
 
 /* ---- opening --------------------------------------------------------------------- */
 
-static void close_file(struct offload_backend *backend)
+static void free_file(struct file *x)
 {
-	struct file *x = (struct file *)backend;
-	if (x->threaded) {
-		pthread_mutex_lock(&x->lock);
-		x->end = true;
-		pthread_cond_signal(&x->queued_more);
-		pthread_mutex_unlock(&x->lock);
-		pthread_join(x->thread, NULL);
-	}
 	pthread_cond_destroy(&x->queued_more);
 	pthread_cond_destroy(&x->done_more);
 	pthread_mutex_destroy(&x->lock);
 	close(x->fd);
 	free(x->directory);
 	free(x);
+}
+
+static void close_file(struct offload_backend *backend)
+{
+	struct file *x = (struct file *)backend;
+	pthread_mutex_lock(&x->lock);
+	x->end = true;
+	pthread_cond_signal(&x->queued_more);
+	pthread_mutex_unlock(&x->lock);
+	pthread_join(x->thread, NULL);
+	free_file(x);
 }
 
 struct offload_backend *offload_file_open(
@@ -262,6 +255,10 @@ struct offload_backend *offload_file_open(
 	pthread_mutex_init(&x->lock, NULL);
 	pthread_cond_init(&x->queued_more, NULL);
 	pthread_cond_init(&x->done_more, NULL);
-	start_thread(x);
-	return &x->backend;
+	int rc = start_thread(x);
+	if (!rc)
+		return &x->backend;
+	err_set(e, EX_FAILED, "offload-to: no thread: %s", strerror(rc));
+	free_file(x);
+	return NULL;
 }

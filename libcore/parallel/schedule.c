@@ -3,8 +3,8 @@
 
 #include <stdlib.h>
 
-#define ROW(kind, name, make, splits, least, most, help) \
-	[SCHEDULE_##kind] = {name, help, make, splits, least, most},
+#define ROW(kind, name, make, splits, min_stages, max_stages, help) \
+	[SCHEDULE_##kind] = {name, help, make, splits, min_stages, max_stages},
 const struct schedule_row schedule_kinds[SCHEDULE_KINDS] = {SCHEDULE_LIST(ROW)};
 #undef ROW
 
@@ -16,7 +16,8 @@ const char *const schedule_kind_names[] = {SCHEDULE_LIST(NAME) NULL};
 
 static bool allows(const struct schedule_row *row, int per_rank)
 {
-	return per_rank >= row->least && (!row->most || per_rank <= row->most);
+	return per_rank >= row->min_stages &&
+	       (!row->max_stages || per_rank <= row->max_stages);
 }
 
 static int refuse(const struct schedule_row *row, int per_rank, struct err *e)

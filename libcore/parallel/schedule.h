@@ -59,7 +59,7 @@ struct schedule_row {
 	const char *name, *help;
 	void (*make)(struct schedule *s, int rank);
 	bool splits_backward;
-	int least, most; /* stages a rank, with several ranks; most 0: no limit */
+	int min_stages, max_stages; /* a rank, with several ranks; max 0: no limit */
 };
 
 extern const struct schedule_row schedule_kinds[SCHEDULE_KINDS];

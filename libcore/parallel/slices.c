@@ -18,8 +18,8 @@ int64_t slice_piece(const struct slices *s, int64_t rows, int i, int64_t *first)
 /* The rows of the pieces of a rank's slices, which are neighbours. */
 static int64_t rank_rows(const struct slices *s, int64_t rows, int rank, int64_t *first)
 {
-	*first = part_begin(rows, s->n, rank * s->here);
-	return part_begin(rows, s->n, (rank + 1) * s->here) - *first;
+	*first = part_begin(rows, s->n, rank * s->local);
+	return part_begin(rows, s->n, (rank + 1) * s->local) - *first;
 }
 
 int64_t slice_rows(const struct slices *s, int64_t rows, int64_t *first)
@@ -122,7 +122,7 @@ void slice_gather_begin(struct slice_gather *g, const struct slices *s, struct d
 
 void slice_gather_wait(struct slice_gather *g, int piece)
 {
-	int owner = piece / g->s->here;
+	int owner = piece / g->s->local;
 	if (g->messages && owner != g->s->axis->rank)
 		comm_wait_received(&g->messages->peer[owner]);
 }
@@ -148,7 +148,7 @@ struct mat slice_gather(
 /* The nodes of the tree that a rank's slices form. */
 static int nodes_of(const struct slices *s, int rank, struct tree_node *nodes)
 {
-	return tree_nodes(rank * s->here, (rank + 1) * s->here, nodes);
+	return tree_nodes(rank * s->local, (rank + 1) * s->local, nodes);
 }
 
 /* Receive buffer for this rank's rows of the other ranks' nodes. */
@@ -175,7 +175,7 @@ void slice_sum_begin(struct slice_sum *x, const struct slices *s, struct device 
 		.next = s->first,
 		.mark = arena_mark(d->scratch)};
 	BUG_ON(out.type != DT_F32 && s->n > 1); /* only fp32 is added */
-	int depth = tree_depth(s->first, s->first + s->here);
+	int depth = tree_depth(s->first, s->first + s->local);
 	bool whole = out.rows == rows; /* the result can be a buffer */
 	for (int i = 0; i < depth; i++)
 		x->part[i] = i == 0 && whole ? out.p
@@ -192,7 +192,7 @@ void slice_sum_rows(struct slice_sum *x, int64_t first, int64_t n)
 
 void slice_sum_turn(struct slice_sum *x, int i)
 {
-	x->piece = slice_turn(x->s, x->s->here + i);
+	x->piece = slice_turn(x->s, x->s->local + i);
 	x->n = slice_piece(x->s, x->rows, x->piece, &x->first);
 }
 
@@ -218,7 +218,7 @@ static int levels_of(const struct slices *s)
 
 static bool is_last_local(const struct slice_sum *x)
 {
-	return x->next == x->s->first + x->s->here - 1;
+	return x->next == x->s->first + x->s->local - 1;
 }
 
 /* Adds the rows of the slot to the nodes that they complete. Returns the resulting stack. */
@@ -236,41 +236,30 @@ static struct tree_stack add_up(const struct slice_sum *x)
 	return stack;
 }
 
-/* An exchange of rows of nodes between the ranks. */
-struct slice_exchange {
-	struct slice_messages *messages;
-	struct tree_part
-		*known; /* of this rank's rows: its own nodes, then those received */
-	int n_known;
-};
-
 /* Posts the receives of this rank's rows of the other ranks' nodes. */
 static void begin_exchange(struct slice_sum *x)
 {
 	const struct slices *s = x->s;
 	struct comm *c = s->axis;
 	struct tree_node nodes[TREE_MAX_NODES];
-	struct slice_exchange *e = xcalloc(1, sizeof(*e));
 	int64_t at, mine = rank_rows(s, x->rows, c->rank, &at);
-	int own = nodes_of(s, c->rank, nodes);
-	e->messages = messages_begin(c);
-	e->known = xcalloc((size_t)s->n, sizeof(*e->known));
-	for (; e->n_known < own; e->n_known++) {
-		struct mat whole = mat(x->part[e->n_known], x->rows, x->out.cols);
-		e->known[e->n_known] =
-			(struct tree_part){nodes[e->n_known], mat_rows(whole, at, mine)};
+	x->messages = messages_begin(c);
+	x->known = xcalloc((size_t)s->n, sizeof(*x->known));
+	x->n_known = nodes_of(s, c->rank, nodes);
+	for (int k = 0; k < x->n_known; k++) {
+		struct mat whole = mat(x->part[k], x->rows, x->out.cols);
+		x->known[k] = (struct tree_part){nodes[k], mat_rows(whole, at, mine)};
 	}
 	float *room = x->others;
 	for (int i = 1; i < c->size; i++) {
 		int from = (c->rank - i + c->size) % c->size;
 		int n = nodes_of(s, from, nodes);
 		for (int k = 0; k < n; k++, room += mine * x->out.cols) {
-			struct mat got = mat(room, mine, x->out.cols);
-			recv_from(e->messages, got, from);
-			e->known[e->n_known++] = (struct tree_part){nodes[k], got};
+			struct mat rows = mat(room, mine, x->out.cols);
+			recv_from(x->messages, rows, from);
+			x->known[x->n_known++] = (struct tree_part){nodes[k], rows};
 		}
 	}
-	x->exchange = e;
 }
 
 /* Sends a rank its rows of this rank's nodes. */
@@ -279,11 +268,11 @@ static void send_rows(struct slice_sum *x, int to)
 	struct tree_node nodes[TREE_MAX_NODES];
 	int own = nodes_of(x->s, x->s->axis->rank, nodes);
 	int64_t theirs, rows = rank_rows(x->s, x->rows, to, &theirs);
-	if (!x->exchange)
+	if (!x->messages)
 		begin_exchange(x);
 	for (int k = 0; k < own; k++) {
 		struct mat whole = mat(x->part[k], x->rows, x->out.cols);
-		send_to(x->exchange->messages, mat_rows(whole, theirs, rows), to);
+		send_to(x->messages, mat_rows(whole, theirs, rows), to);
 	}
 }
 
@@ -299,8 +288,8 @@ static void send_all(struct slice_sum *x)
 static void send_piece(struct slice_sum *x)
 {
 	const struct slices *s = x->s;
-	int to = x->piece / s->here;
-	if (s->async && to != s->axis->rank && (x->piece + 1) % s->here == 0)
+	int to = x->piece / s->local;
+	if (s->async && to != s->axis->rank && (x->piece + 1) % s->local == 0)
 		send_rows(x, to);
 }
 
@@ -311,14 +300,14 @@ void slice_sum_push(struct slice_sum *x)
 	if (x->piece >= 0) {
 		if (is_last_local(x))
 			send_piece(x);
-		if (x->piece != slice_turn(s, s->here - 1))
+		if (x->piece != slice_turn(s, s->local - 1))
 			return; /* more pieces of this slice follow */
 		x->piece = -1;
 		x->first = 0;
 		x->n = x->rows;
 	}
 	x->stack = stack;
-	if (++x->next < s->first + s->here)
+	if (++x->next < s->first + s->local)
 		return;
 	x->stack.n = 0;
 	x->next = s->first;
@@ -326,7 +315,7 @@ void slice_sum_push(struct slice_sum *x)
 
 void slice_sum_send(struct slice_sum *x)
 {
-	BUG_ON(x->next != x->s->first || x->exchange);
+	BUG_ON(x->next != x->s->first || x->messages);
 	if (x->s->axis->size > 1 && x->s->async)
 		send_all(x);
 }
@@ -334,18 +323,16 @@ void slice_sum_send(struct slice_sum *x)
 /* This rank's rows of the sum, into `to`. */
 static void sum_rows(struct slice_sum *x, struct mat to)
 {
-	struct slice_exchange *e = x->exchange;
-	int at = 0;
-	messages_end(e->messages);
-	tree_sort(e->known, e->n_known);
 	struct tree_node root = {levels_of(x->s), 0};
-	struct mat sum = tree_add(x->d, e->known, e->n_known, &at, root, to);
-	BUG_ON(at != e->n_known);
+	int at = 0;
+	messages_end(x->messages);
+	tree_sort(x->known, x->n_known);
+	struct mat sum = tree_add(x->d, x->known, x->n_known, &at, root, to);
+	BUG_ON(at != x->n_known);
 	if (sum.p != to.p)
 		x->d->k->copy(x->d, to, sum);
-	free(e->known);
-	free(e);
-	x->exchange = NULL;
+	free(x->known);
+	x->messages = NULL;
 }
 
 void slice_sum_end(struct slice_sum *x)
@@ -355,7 +342,7 @@ void slice_sum_end(struct slice_sum *x)
 	if (s->axis->size > 1) {
 		int64_t first = 0, n = rank_rows(s, x->rows, s->axis->rank, &first);
 		BUG_ON(x->out.rows != (s->sp ? n : x->rows));
-		if (!x->exchange)
+		if (!x->messages)
 			send_all(x);
 		sum_rows(x, s->sp ? x->out : mat_rows(x->out, first, n));
 		if (!s->sp)

@@ -12,14 +12,14 @@
 #include "kernels/kernels.h"
 
 /*
- * Virtual slices: n in all, of which [first, first + here) are on this rank. The rows of a
+ * Virtual slices: n in all, of which [first, first + local) are on this rank. The rows of a
  * chunk's residual stream are split into n pieces, one for each virtual slice. With sequence
  * parallelism (`sp`) a rank holds the rows of its own slices between the linear layers, else
  * all rows.
  */
 struct slices {
 	struct comm *axis;
-	int n, first, here;
+	int n, first, local;
 	bool sp;
 	bool async; /* communication overlaps with computation (async TP) */
 };
@@ -54,7 +54,10 @@ struct slice_sum {
 	float *others;		     /* receive buffer */
 	struct tree_stack stack;
 	int next;
-	struct slice_exchange *exchange; /* in progress, or NULL */
+	/* The exchange in progress, or NULL; this rank's rows of its own and of received nodes. */
+	struct slice_messages *messages;
+	struct tree_part *known;
+	int n_known;
 	size_t mark;
 };
 
@@ -62,14 +65,14 @@ void slice_sum_begin(struct slice_sum *x, const struct slices *s, struct device 
 	struct mat out, int64_t rows);
 /* Addends may be pushed in blocks of rows: rows [first, first + n) of all slices are next. */
 void slice_sum_rows(struct slice_sum *x, int64_t first, int64_t n);
-/* Or in n pieces: the i-th piece to push is slice_turn() of i + here, so that the pieces of this
+/* Or in n pieces: the i-th piece to push is slice_turn() of i + local, so that the pieces of this
  * rank are last. With `async`, rows for another rank are sent as soon as the last local slice is
  * added to them. */
 void slice_sum_turn(struct slice_sum *x, int i);
 /* The buffer for the next addend, and the notice that it was written. */
 struct mat slice_sum_slot(struct slice_sum *x);
 void slice_sum_push(struct slice_sum *x);
-/* All addends are pushed. With `async`, messages are in flight from here to slice_sum_end(). */
+/* All addends are pushed. With `async`, messages are in flight from this call to slice_sum_end(). */
 void slice_sum_send(struct slice_sum *x);
 void slice_sum_end(struct slice_sum *x);
 

@@ -57,8 +57,8 @@ struct part part_rows(struct part x, int64_t first, int64_t end)
  * tied weight is counted on the first stage. */
 static void list_parts(struct store *s)
 {
-	for (int i = 0; i < s->own->n_buckets; i++) {
-		const struct bucket *b = &s->own->bucket[i];
+	const struct bucket *end = s->own->bucket + s->own->n_buckets;
+	for (const struct bucket *b = s->own->bucket; b < end; b++) {
 		int n = b->plan.sharers[s->own->shard];
 		int replica = b->plan.before[b->c->rank];
 		for (int k = 0; k < b->n_entries; k++) {
@@ -108,22 +108,21 @@ static int64_t *bytes_of(struct store_bytes *b, enum store_owner owner)
 static void place_state(struct store *s, struct arena *run)
 {
 	struct store_own *o = s->own;
-	int64_t size = sizeof(float), n = 0;
-	for (int i = 0; i < o->n_buckets; i++) {
-		o->bucket[i].at = n;
-		n += o->bucket[i].shard[o->shard].n;
+	int64_t size = sizeof(float);
+	struct bucket *end = o->bucket + o->n_buckets;
+	for (struct bucket *b = o->bucket; b < end; b++) {
+		b->at = o->n_floats;
+		o->n_floats += b->shard[o->shard].n;
 	}
-	o->n_floats = n;
 	for (int g = 0; g < s->c.groups.n; g++) {
 		if (is_offloaded(s, g))
 			continue;
-		o->state[g] = arena_floats(run, n);
-		*bytes_of(&s->bytes, s->c.groups.of[g].owner) += n * size;
-		for (int i = 0; i < o->n_buckets; i++)
-			o->bucket[i].state[g] = o->state[g] + o->bucket[i].at;
+		o->state[g] = arena_floats(run, o->n_floats);
+		*bytes_of(&s->bytes, s->c.groups.of[g].owner) += o->n_floats * size;
+		for (struct bucket *b = o->bucket; b < end; b++)
+			b->state[g] = o->state[g] + b->at;
 	}
-	for (int i = 0; i < o->n_buckets; i++) {
-		struct bucket *b = &o->bucket[i];
+	for (struct bucket *b = o->bucket; b < end; b++) {
 		if (o->n_shards == 1) {
 			b->whole = b->state[STORE_PARAM];
 		} else if (s->c.zero < 3) {
@@ -202,7 +201,7 @@ int store_tile(const struct store *s, int unit, int tile, int slice)
 {
 	if (!s->c.tile)
 		return -1;
-	return s->c.n_units + (unit * N_TILES + tile) * s->c.part.here + slice -
+	return s->c.n_units + (unit * N_TILES + tile) * s->c.part.local + slice -
 	       s->c.part.first;
 }
 
@@ -224,8 +223,8 @@ struct mat store_operand(struct store *s, const struct tensor *t, int slice)
 void store_copy(struct store *s, int64_t at, int64_t n)
 {
 	struct device *d = s->c.device;
-	for (int i = 0; i < s->own->n_buckets; i++) {
-		const struct bucket *b = &s->own->bucket[i];
+	const struct bucket *end = s->own->bucket + s->own->n_buckets;
+	for (const struct bucket *b = s->own->bucket; b < end; b++) {
 		int64_t begin = max64(0, at - b->at);
 		int64_t len = min64(b->n, at + n - b->at) - begin;
 		if (b->copy && len > 0)
@@ -249,7 +248,7 @@ void store_updated(struct store *s, bool copies)
 
 /* ---- norms and hashes ------------------------------------------------------------ */
 
-void store_squares_ask(struct store *s)
+void store_norm_enqueue(struct store *s)
 {
 	enum { AT_ONCE = 64 };
 	struct device *d = s->c.device;
@@ -266,47 +265,42 @@ void store_squares_ask(struct store *s)
 	}
 }
 
-struct exact *store_squares(const struct store *s)
+struct exact *store_norm_squares(const struct store *s)
 {
 	return s->own->squares;
 }
 
-/* Adds the hash of a part to *sum, in the device's memory. */
-static void hash_part(const struct store *s, uint64_t *sum, const struct part *o)
-{
-	struct device *d = s->c.device;
-	d->k->hash(d, sum, mat(o->state[STORE_PARAM], o->rows, o->cols),
-		hash_str(o->t->name), tensor_index(o->t, o->slice, o->row),
-		o->t->ndim == 1 ? 1 : o->t->dims[1]);
-}
+struct hashing {
+	const struct store *s;
+	bool by_bucket; /* a sum for each bucket, else one */
+};
 
-static void hash_to_first(void *with, const struct part *x)
+static void hash_part(void *with, const struct part *x)
 {
-	const struct store *s = with;
-	hash_part(s, s->own->hashes, x);
-}
-
-static void hash_to_bucket(void *with, const struct part *x)
-{
-	const struct store *s = with;
-	hash_part(s, s->own->hashes + location_of(s, x->t, x->slice)->bucket, x);
+	const struct hashing *h = with;
+	struct device *d = h->s->c.device;
+	int i = h->by_bucket ? location_of(h->s, x->t, x->slice)->bucket : 0;
+	d->k->hash(d, h->s->own->hashes + i, mat(x->state[STORE_PARAM], x->rows, x->cols),
+		hash_str(x->t->name), tensor_index(x->t, x->slice, x->row),
+		tensor_width(x->t));
 }
 
 /* Hashes the parts that this rank updates, or counts, into n sums, with one wait for the device. */
-static void hash_here(struct store *s, bool counted,
-	void (*fn)(void *with, const struct part *x), uint64_t *sums, int64_t n)
+static void hash_local(
+	struct store *s, bool counted, bool by_bucket, uint64_t *sums, int64_t n)
 {
 	struct device *d = s->c.device;
+	struct hashing h = {s, by_bucket};
 	size_t n_bytes = (size_t)n * sizeof(*sums);
 	d->k->zero(d, mat(s->own->hashes, 1, (int64_t)(n_bytes / sizeof(float))));
-	store_for_each_part(s, counted, STORE_BIT(STORE_PARAM), 0, fn, s);
+	store_for_each_part(s, counted, STORE_BIT(STORE_PARAM), 0, hash_part, &h);
 	device_get(d, sums, s->own->hashes, n_bytes);
 }
 
 uint64_t store_hash(struct store *s)
 {
 	uint64_t sum;
-	hash_here(s, true, hash_to_first, &sum, 1);
+	hash_local(s, true, false, &sum, 1);
 	comm_run(s->c.mesh->world, COLL_ALLREDUCE,
 		&(struct coll_args){
 			.recv = &sum, .count = 1, .type = COMM_U64, .op = COMM_SUM});
@@ -348,7 +342,7 @@ bool store_replicas_agree(struct store *s, struct str *differing)
 	uint64_t *mine = xcalloc((size_t)n + 1, sizeof(*mine));
 	uint8_t *differs = xcalloc((size_t)w->size, 1);
 	bool same = true;
-	hash_here(s, false, hash_to_bucket, mine, n);
+	hash_local(s, false, true, mine, n);
 	for (int i = 0; i < n; i++)
 		compare_replicas(&s->own->bucket[i], mine[i], differs);
 	for (int i = 0; i < n; i++)
@@ -372,48 +366,86 @@ bool store_replicas_agree(struct store *s, struct str *differing)
 
 /* ---- rows of whole tensors ------------------------------------------------------- */
 
-/* The intersection of a part and rows [row, row + n) of the whole tensor: rows [first, first + rows)
- * of the part, and its offset in an array of those n rows, which are `width` wide. */
-struct overlap {
-	int64_t first, rows, at, width;
+/* Rows [row, row + n) of a whole tensor. */
+struct range {
+	const struct tensor *t;
+	int64_t row, n;
 };
 
-static struct overlap overlap_of(const struct part *x, int64_t row, int64_t n)
+/* The rows of a range in a part: rows [first, first + rows) of the part, and the offset of the first
+ * one in an array of the range's rows. */
+struct overlap {
+	const struct part *part;
+	int64_t first, rows, at;
+	int64_t next; /* the index of the part after this one */
+};
+
+/* Finds the next part with rows of the range, of a list of n parts; *o is initially 0. */
+static bool next_overlap(
+	const struct part *list, int64_t n, const struct range *r, struct overlap *o)
 {
-	const struct tensor *t = x->t;
-	bool vector = t->ndim == 1;
-	int64_t width = vector ? 1 : t->dims[1];
-	int64_t begin = tensor_index(t, x->slice, x->row) / width; /* in the tensor */
-	int64_t from = max64(row, begin), to = min64(row + n, begin + x->rows);
-	int64_t col = t->tp_split == TP_SPLIT_COLS && !vector ? x->slice * t->cols : 0;
-	return (struct overlap){
-		from - begin, max64(0, to - from), (from - row) * width + col, width};
+	const struct tensor *t = r->t;
+	int64_t width = tensor_width(t);
+	while (o->next < n) {
+		const struct part *x = &list[o->next++];
+		if (x->t != t)
+			continue;
+		int64_t index = tensor_index(t, x->slice, x->row);
+		int64_t begin = index / width, from = max64(r->row, begin);
+		o->part = x;
+		o->first = from - begin;
+		o->rows = min64(r->row + r->n, begin + x->rows) - from;
+		o->at = (from - r->row) * width + index % width;
+		if (o->rows > 0)
+			return true;
+	}
+	return false;
+}
+
+static void copy_rows(float *to, int64_t to_width, const float *from, int64_t from_width,
+	int64_t rows, int64_t cols)
+{
+	for (int64_t i = 0; i < rows; i++)
+		memcpy(to + i * to_width, from + i * from_width,
+			(size_t)cols * sizeof(float));
 }
 
 bool store_wants(const struct store *s, int tensor, int64_t row, int64_t n)
 {
-	for (int64_t i = 0; i < s->n_updated; i++)
-		if (s->updated[i].t == &s->c.tensors[tensor] &&
-			overlap_of(&s->updated[i], row, n).rows)
-			return true;
-	return false;
+	const struct range r = {&s->c.tensors[tensor], row, n};
+	return next_overlap(s->updated, s->n_updated, &r, &(struct overlap){0});
 }
 
 void store_put(
 	struct store *s, int group, int tensor, int64_t row, int64_t n, const float *in)
 {
-	for (int64_t i = 0; i < s->n_updated; i++) {
-		const struct part *x = &s->updated[i];
-		if (x->t != &s->c.tensors[tensor])
-			continue;
-		struct overlap o = overlap_of(x, row, n);
-		if (!o.rows)
-			continue;
-		size_t width = (size_t)x->cols * sizeof(float);
-		float *rows = xmalloc((size_t)o.rows * width);
-		for (int64_t r = 0; r < o.rows; r++)
-			memcpy(rows + r * x->cols, in + o.at + r * o.width, width);
-		part_put(s, x, group, o.first, o.rows, rows);
+	const struct range r = {&s->c.tensors[tensor], row, n};
+	struct overlap o = {.next = 0};
+	while (next_overlap(s->updated, s->n_updated, &r, &o)) {
+		int64_t cols = o.part->cols;
+		float *rows = xmalloc((size_t)(o.rows * cols) * sizeof(float));
+		copy_rows(rows, cols, in + o.at, tensor_width(r.t), o.rows, cols);
+		part_put(s, o.part, group, o.first, o.rows, rows);
+		free(rows);
+	}
+}
+
+bool store_is_whole(const struct store *s)
+{
+	const int *degree = s->c.mesh->degree;
+	return !s->c.zero && !s->c.offload && degree[AXIS_PP] == 1 &&
+	       degree[AXIS_TP] == 1;
+}
+
+/* store_collect() from this rank's parts. */
+static void collect_local(struct store *s, int group, const struct range *r, float *out)
+{
+	struct overlap o = {.next = 0};
+	while (next_overlap(s->updated, s->n_updated, r, &o)) {
+		int64_t cols = o.part->cols;
+		float *rows = xmalloc((size_t)(o.rows * cols) * sizeof(float));
+		part_get(s, o.part, group, o.first, o.rows, rows);
+		copy_rows(out + o.at, tensor_width(r->t), rows, cols, o.rows, cols);
 		free(rows);
 	}
 }
@@ -427,41 +459,9 @@ static int64_t take_rows(const void *message, float *out)
 {
 	struct rows h;
 	memcpy(&h, message, sizeof(h));
-	const char *from = (const char *)message + sizeof(h);
-	for (int64_t r = 0; r < h.rows; r++)
-		memcpy(out + h.at + r * h.width,
-			from + r * h.cols * (int64_t)sizeof(float),
-			(size_t)h.cols * sizeof(float));
+	const float *from = (const void *)((const char *)message + sizeof(h));
+	copy_rows(out + h.at, h.width, from, h.cols, h.rows, h.cols);
 	return h.rows * h.cols;
-}
-
-bool store_is_whole(const struct store *s)
-{
-	const int *degree = s->c.mesh->degree;
-	return !s->c.zero && !s->c.offload && degree[AXIS_PP] == 1 &&
-	       degree[AXIS_TP] == 1;
-}
-
-/* For a store that is whole. */
-static void copy_rows(struct store *s, int group, const struct tensor *t, int64_t row,
-	int64_t n, float *out)
-{
-	for (int64_t i = 0; i < s->n_updated; i++) {
-		const struct part *x = &s->updated[i];
-		if (x->t != t)
-			continue;
-		struct overlap o = overlap_of(x, row, n);
-		size_t width = (size_t)x->cols * sizeof(float);
-		const float *rows = x->state[group] + o.first * x->cols;
-		float *got = NULL;
-		if (s->c.device->discrete && o.rows) {
-			rows = got = xmalloc((size_t)o.rows * width);
-			part_get(s, x, group, o.first, o.rows, got);
-		}
-		for (int64_t r = 0; r < o.rows; r++)
-			memcpy(out + o.at + r * o.width, rows + r * x->cols, width);
-		free(got);
-	}
 }
 
 /* Ranks send their counted parts, so each element is sent once. */
@@ -469,13 +469,13 @@ void store_collect(struct store *s, int group, int tensor, int64_t row, int64_t 
 	float *out)
 {
 	struct comm *w = s->c.mesh->world;
-	const struct tensor *t = &s->c.tensors[tensor];
+	const struct range range = {&s->c.tensors[tensor], row, n};
 	if (store_is_whole(s)) {
 		if (w->rank == to)
-			copy_rows(s, group, t, row, n, out);
+			collect_local(s, group, &range, out);
 		return;
 	}
-	int64_t width = t->ndim == 1 ? 1 : t->dims[1], missing = n * width;
+	int64_t width = tensor_width(range.t), missing = n * width;
 	int64_t most = (int64_t)sizeof(struct rows) + missing * (int64_t)sizeof(float);
 	int64_t turn = s->own->n_collected++ % COMM_TAG_COUNT(COLLECT);
 	int tag = COMM_TAG(COLLECT, turn);
@@ -483,17 +483,12 @@ void store_collect(struct store *s, int group, int tensor, int64_t row, int64_t 
 		comm_barrier(w);
 	char *message = xmalloc((size_t)most);
 	struct comm_requests r = {.c = w};
-	for (int64_t i = 0; i < s->n_counted; i++) {
-		const struct part *x = &s->counted[i];
-		if (x->t != t)
-			continue;
-		struct overlap o = overlap_of(x, row, n);
-		if (!o.rows)
-			continue;
-		struct rows h = {o.at, o.rows, x->cols, o.width};
-		size_t floats = (size_t)(o.rows * x->cols) * sizeof(float);
+	struct overlap o = {.next = 0};
+	while (next_overlap(s->counted, s->n_counted, &range, &o)) {
+		const struct rows h = {o.at, o.rows, o.part->cols, width};
+		size_t floats = (size_t)(h.rows * h.cols) * sizeof(float);
 		memcpy(message, &h, sizeof(h));
-		part_get(s, x, group, o.first, o.rows,
+		part_get(s, o.part, group, o.first, o.rows,
 			(float *)(void *)(message + sizeof(h)));
 		if (w->rank == to) {
 			missing -= take_rows(message, out);

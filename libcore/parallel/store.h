@@ -1,10 +1,6 @@
 /*
  * The parameter store: parameters, gradients and optimizer state, replicated (DDP) or sharded
- * (ZeRO, FSDP), in memory or offloaded. Layers call it, like the other interfaces of parallel/
- * (slices, chunks, schedules), without any `if` about a strategy.
- *
- * Arithmetic is that of *virtual* slices, chunks and micro-batches, whose numbers are fixed by
- * the run; each rank computes one or more of each (law 1 of pt(7)).
+ * (ZeRO, FSDP), in memory or offloaded. Layers call it without any `if` about a strategy.
  */
 #ifndef PARALLEL_STORE_H
 #define PARALLEL_STORE_H
@@ -24,9 +20,8 @@
 
 struct offload_backend;
 
-/* An unlinked file in a directory, of which nothing is left after the program. All of its n_bytes
- * are allocated at once. A thread reads and writes it; a later I/O error ends the program. NULL
- * with *e set on failure. */
+/* An unlinked file in a directory. All of its n_bytes are allocated at once. A later I/O error ends
+ * the program. NULL with *e set on failure. */
 struct offload_backend *offload_file_open(
 	const char *directory, int64_t n_bytes, struct err *e);
 /* Pinned memory of the host, for a discrete device; initially zero. NULL with *e set. */
@@ -36,9 +31,8 @@ void offload_backend_close(struct offload_backend *x); /* NULL: nothing */
 
 /* ---- store.c: parameters, gradients and optimizer state -------------------------- */
 
-/* A leaf of a gradient: the contribution of one use of a parameter, in one chunk of one
- * micro-batch, by one of the virtual slices that use its slice. The order of the leaves in the
- * canonical tree is that of leaves.h. */
+/* A leaf of a gradient (see leaves.h): the contribution of one use of a parameter, in one chunk of
+ * one micro-batch, by one of the virtual slices that use its slice. */
 struct leaf {
 	int64_t micro;
 	int use, chunk, user;
@@ -54,11 +48,9 @@ enum reshard { RESHARD_YES, RESHARD_NO, RESHARD_KEEP_LAST };
 enum offload { OFFLOAD_NONE, OFFLOAD_OPTIMIZER, OFFLOAD_PARAMS };
 #define OFFLOAD_WORDS "none", "optimizer", "params"
 
-/*
- * The groups: fp32 values that are kept for every element of the model. Group 0 is the
- * parameters; the caller of store_open() adds the state of the optimizer and of local SGD.
- * Checkpoints store a group as /NAME/TENSOR. The memory plan reports its bytes under its owner.
- */
+/* The groups: fp32 values that are kept for every element of the model. Group 0 is the parameters;
+ * the caller of store_open() adds the state of the optimizer and of local SGD. Checkpoints store a
+ * group as /NAME/TENSOR. The memory plan reports its bytes under its owner. */
 enum { STORE_PARAM, STORE_MAX_GROUPS = 12 };
 #define STORE_BIT(group) (1u << (group))
 enum store_owner { STORE_MODEL, STORE_OPTIMIZER, STORE_OUTER };
@@ -73,7 +65,7 @@ struct store_groups {
 
 /* The parameters alone. */
 void store_groups_begin(struct store_groups *g);
-/* Adds a group, after that of the parameters. Returns its number. */
+/* Returns the number of the new group. */
 int store_groups_add(struct store_groups *g, const char *name, enum store_owner owner);
 /* The number of the group of that name, or -1. */
 int store_groups_find(const struct store_groups *g, const char *name);
@@ -92,7 +84,7 @@ struct store_config {
 	struct store_groups groups; /* store_open() adds the parameters to an empty one */
 	bool flat; /* shards a unit's tensors as one vector (FSDP1), else each tensor */
 	int64_t bucket_bytes; /* gradients are reduced in buckets of at least this */
-	int64_t sum_segment;  /* floats that ranks exchange at once in a sum; 0: the default */
+	int64_t sum_segment; /* floats that ranks exchange at once in a sum; 0: the default */
 	enum reshard reshard;
 	bool tile; /* each slice of a tile is a unit by itself, see store_tile() */
 	/* The type in which operands are gathered: DT_F32 or a 16-bit type. Matmuls round their
@@ -108,8 +100,7 @@ struct store_config {
 	enum dtype copy;
 };
 
-/* A part of a tensor: whole rows of one slice, with its gradient and optimizer state. An
- * element of a vector is a row. */
+/* Whole rows of a slice, with their gradient and state. An element of a vector is a row. */
 struct part {
 	const struct tensor *t;
 	int slice;
@@ -149,13 +140,13 @@ void store_free(struct store *s);
 
 /* Calls with a unit are collective: all ranks that share it make them in the same order. */
 
-/* Gathers the unit's parameters, which stay on this rank until store_done(). `next`: the unit
- * that will be used after this one, which may be prefetched; or -1. */
+/* Gathers the unit's parameters until store_done(). `next`: the unit that is used after this one,
+ * which may be prefetched; or -1. */
 void store_use(struct store *s, int unit, int next);
 /* Sets a function that is called before the parameters of a unit are used, or are gathered for
  * use; NULL: none. */
 void store_before_use(struct store *s, void (*fn)(void *with, int unit), void *with);
-/* Ends a use, in a backward or a forward: the parameters are not needed until the next one. */
+/* Ends a use, in a backward or a forward. */
 void store_done(struct store *s, int unit, bool backward);
 /* With tiles, each slice of the tensors of a unit's tile is used, done and reduced by itself, while
  * the unit is in use. Returns its unit number for these calls; -1: it is used with the unit. */
@@ -166,15 +157,14 @@ int store_tile(const struct store *s, int unit, int tile, int slice);
 struct mat store_param(struct store *s, const struct tensor *t, int slice);
 /* Its copy in store_config.copy; p is NULL without one. */
 struct mat store_operand(struct store *s, const struct tensor *t, int slice);
-/* The buffer that a leaf of a gradient is to be written to, and the notice that it was written.
- * The leaves of a (tensor, slice, use) are in ascending order; the store sums them in the
- * canonical tree. */
+/* The buffer for a leaf of a gradient; and the call after it is written. The leaves of a (tensor,
+ * slice, use) are in ascending order; the store sums them in the canonical tree. */
 struct mat store_leaf(
 	struct store *s, const struct tensor *t, int slice, const struct leaf *at);
 void store_leaf_done(
 	struct store *s, const struct tensor *t, int slice, const struct leaf *at);
-/* Reduces the gradients of a unit: to be called after each backward of it, when all leaves of the
- * micro-batch are written; `last`: of this rank's last micro-batch in this step. */
+/* Reduces the gradients of a unit, after all of its leaves of a micro-batch are written; `last`: of
+ * this rank's last micro-batch in this step. */
 void store_reduce(struct store *s, int unit, bool last);
 /* The same for a tile of a tied weight, whose uses are summed at different times: use 1, that of
  * the output layer, first. */
@@ -191,30 +181,29 @@ struct store_rows store_rows_of(
 float *store_gradient(const struct store *s, const struct tensor *t, int slice);
 /* Completes all sums: the parts have their gradients. Collective. */
 void store_step_end(struct store *s);
-/* The caller has changed the parameters of the parts, and with `copies` their copies too. With
+/* To be called after parameters of the parts have changed, and with `copies` their copies too. With
  * ZeRO 1 and 2, an all-gather. */
 void store_updated(struct store *s, bool copies);
 /* Discards the leaves of this rank that were not reduced. */
 void store_drop(struct store *s);
-/* Enqueues the sum of squares of the gradients of this rank's counted parts: in double within a row,
- * exactly over rows. The result, store_squares(), is in the device's memory. */
-void store_squares_ask(struct store *s);
-struct exact *store_squares(const struct store *s);
-/* A hash of all parameters, independent of the layout. Collective over the world. */
+/* Enqueues the sum of squares of the gradients of the counted parts: in double within a row, exactly
+ * over rows. The result, store_norm_squares(), is in the device's memory. */
+void store_norm_enqueue(struct store *s);
+struct exact *store_norm_squares(const struct store *s);
+/* Collective over the world: a hash of all parameters, independent of the layout. */
 uint64_t store_hash(struct store *s);
-/* Collective over the world: do all replicas of a shard have the same bits? Appends to `differing`
- * the ranks that differ from the first replica. */
+/* Collective over the world: do all replicas of a shard have the same bits? Appends the ranks that
+ * differ from the first replica. */
 bool store_replicas_agree(struct store *s, struct str *differing);
 /* Collective over the world: gathers rows [row, row + n) of a whole tensor on rank `to`, in `out`. A
  * vector has dims[0] rows. */
 void store_collect(struct store *s, int group, int tensor, int64_t row, int64_t n, int to,
 	float *out);
-/* Does every rank have all parameters and all moments, in memory? Then store_collect() sends no
- * messages, and several threads may call it at once if the device's memory is the host's. */
+/* Does every rank have all parameters and state in memory? Then store_collect() sends no messages,
+ * and several threads may call it at once if the device's memory is the host's. */
 bool store_is_whole(const struct store *s);
-/* Does this rank update any of rows [row, row + n) of a whole tensor? */
+/* Stores rows [row, row + n) of a whole tensor that this rank updates; store_wants(): are there any? */
 bool store_wants(const struct store *s, int tensor, int64_t row, int64_t n);
-/* Stores rows [row, row + n) of a whole tensor as far as this rank updates them. */
 void store_put(
 	struct store *s, int group, int tensor, int64_t row, int64_t n, const float *in);
 

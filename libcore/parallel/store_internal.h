@@ -31,27 +31,27 @@ struct bucket {
 	struct sum_plan plan;
 	struct leaf_shape shape;
 	struct sum_nodes *nodes; /* [size]: of the current or next sum */
-	/* A tied weight of two pipeline stages: this stage's use is the whole tree here, and the
-	 * other stage's sum is added at the end of the step. */
+	/* A tied weight of two pipeline stages: its tree has this stage's use only; the other
+	 * stage's sum is added at the end of the step. */
 	bool tied;
-	/* A tile of a tied weight, by turns: each use is reduced by itself in each round, so that
+	/* A tile of a tied weight, round-robin: each use is reduced by itself in each round, so that
 	 * the leaves take the memory of one use. */
 	bool by_use;
 	/* Buffers for this rank's leaves, [n] each; those of use u begin at depth * u. */
 	int depth, n_buffers;
 	float **buffer;
 	struct sum_queue *queue; /* of its group */
-	/* By turns: the reduced rounds of this rank's piece, a stack and its buffers for each use; as
+	/* Round-robin: the reduced rounds of this rank's piece, a stack and its buffers for each use; as
 	 * it was before the sum in progress, and the nodes that this sum adds; and the nodes of the
 	 * stacks, for the last sum of the step. */
-	struct tree_stack turns[2], turns_before[2];
-	float **turn_buffer[2];
+	struct tree_stack round_sums[2], round_sums_before[2];
+	float **round_buffer[2];
 	struct tree_node *round_node[2];
 	int n_round_nodes; /* of each use */
-	struct tree_part *turn_nodes;
+	struct tree_part *round_parts;
 	float *other;		    /* tied: receive buffer for the other stage's sum */
 	struct tree_sum *sum;	    /* in progress, or NULL */
-	int64_t round[2];	    /* by turns: of the next sum, by use */
+	int64_t round[2];	    /* round-robin: of the next sum, by use */
 	int units_left;		    /* of this step, whose leaves are not complete */
 	struct comm_shared *shared; /* memory that the ranks of a host share, or NULL */
 	int64_t *from;		    /* [size]: offsets of the ranks' buffers in it */
@@ -63,9 +63,10 @@ struct bucket {
 	 * read. Either may be NULL. */
 	float *whole;
 	char *copy;
+	float *vector, *staging; /* of the last all-gather, see gather.c */
 };
 
-/* By turns: memory for the leaves of a unit, until they are reduced. */
+/* Round-robin: memory for the leaves of a unit, until they are reduced. */
 struct lease {
 	int unit;  /* the unit that uses it, or -1 */
 	bool open; /* more leaves will be written */
@@ -121,7 +122,7 @@ struct offload_pieces {
 struct store_own {
 	struct bucket *bucket;
 	int n_buckets;
-	struct location *location; /* [n_tensors][slices here] */
+	struct location *location; /* [n_tensors][local slices] */
 	void (*before_use)(void *with, int unit);
 	void *before_use_with;
 	/* [n_floats]; NULL: offloaded, or no such group. */
@@ -145,7 +146,7 @@ struct store_own {
 	struct offload_pieces offload;
 };
 
-/* The place of a unit; `turn`: which of two, 0 or 1. */
+/* `turn`: which of two places, 0 or 1. */
 static inline int unit_place(const struct store *s, int unit, int turn)
 {
 	return unit >= s->c.n_units	  ? PLACE_TILES + turn
@@ -154,10 +155,10 @@ static inline int unit_place(const struct store *s, int unit, int turn)
 					  : PLACE_BLOCKS + turn;
 }
 
-/* Units, and the tiles' slices that are units by themselves. */
+/* With the tiles' slices that are units by themselves. */
 static inline int n_units(const struct store *s)
 {
-	return s->c.n_units * (s->c.tile ? 1 + N_TILES * s->c.part.here : 1);
+	return s->c.n_units * (s->c.tile ? 1 + N_TILES * s->c.part.local : 1);
 }
 
 static inline bool is_tiled(const struct store *s, const struct tensor *t)
@@ -173,8 +174,8 @@ static inline int unit_of(const struct store *s, const struct tensor *t, int sli
 static inline struct location *location_of(
 	const struct store *s, const struct tensor *t, int slice)
 {
-	BUG_ON(slice < t->first || slice >= t->first + t->here);
-	return &s->own->location[(t - s->c.tensors) * s->c.part.here + slice - t->first];
+	BUG_ON(slice < t->first || slice >= t->first + t->local);
+	return &s->own->location[(t - s->c.tensors) * s->c.part.local + slice - t->first];
 }
 
 static inline struct bucket *bucket_of(
@@ -192,13 +193,14 @@ static inline struct entry *entry_of(
 /* bucket.c */
 void buckets_make(struct store *s);
 void buckets_free(struct store *s);
-/* The level up to which a rank adds its own leaves: by turns that of a micro-batch, else the root. */
+/* The level up to which a rank adds its own leaves: round-robin that of a micro-batch, else the root. */
 static inline int bucket_top(const struct store *s, const struct bucket *b)
 {
-	return s->c.microbatches.by_turns ? leaf_micro_level(&b->shape) : b->plan.levels;
+	return s->c.microbatches.round_robin ? leaf_micro_level(&b->shape)
+					     : b->plan.levels;
 }
 
-/* Pushes the leaves of a member of the group in one use: of all its micro-batches, or by turns of
+/* Pushes the leaves of a member of the group in one use: of all its micro-batches, or round-robin of
  * one round. Returns the largest depth of the stack. */
 int bucket_push(const struct store *s, const struct bucket *b, int member, int use,
 	int64_t round, struct tree_stack *stack);
@@ -211,8 +213,7 @@ void offload_open(struct store *s, struct arena *run);
 bool is_offloaded(const struct store *s, int group);
 /* Are copies of the parameters, in the type of the wire, offloaded too? */
 bool offloads_copies(const struct store *s);
-/* Computes and writes them. */
-void offload_copies(struct store *s);
+void offload_copies(struct store *s); /* computes and writes them */
 /* Enqueues a read or write of elements [at, at + n) of a group, or of STORE_COPY. Returns a ticket. */
 uint64_t offload_enqueue(struct store *s, int group, bool write, void *memory, int64_t at,
 	int64_t n, uint64_t after);
@@ -223,40 +224,20 @@ void part_get(struct store *s, const struct part *x, int group, int64_t row, int
 void part_put(struct store *s, const struct part *x, int group, int64_t row, int64_t rows,
 	const float *in);
 
-/*
- * offload_file.c, offload_host.c: the functions of an offload backend. Requests in one direction
- * are executed in order, and after the device's work that was enqueued before them. A request's
- * memory must not be reused before offload_backend_wait() for its ticket.
- */
+/* offload_file.c, offload_host.c: requests in one direction are executed in order, and after the
+ * device's work that was enqueued before them. */
 struct offload_backend {
+	/* Enqueues a read into, or a write from, the device's memory, after the request with ticket
+	 * `after` (0: none). Returns a ticket. The memory must not be reused before wait(). */
 	uint64_t (*enqueue)(struct offload_backend *, bool write, void *memory,
 		int64_t n_bytes, int64_t at, uint64_t after);
+	/* Work that is enqueued after this call, on the device and the backend, follows the request. */
 	void (*wait)(struct offload_backend *, uint64_t ticket);
+	/* Copies from or to the host's memory, after all earlier requests, and waits. */
 	void (*copy)(struct offload_backend *, bool write, void *memory, int64_t n_bytes,
 		int64_t at);
 	void (*close)(struct offload_backend *);
 };
-
-/* Enqueues a read into, or a write from, the device's memory, after the request with ticket `after`
- * (0: none). Returns a ticket. */
-static inline uint64_t offload_backend_enqueue(struct offload_backend *x, bool write,
-	void *memory, int64_t n_bytes, int64_t at, uint64_t after)
-{
-	return x->enqueue(x, write, memory, n_bytes, at, after);
-}
-
-/* Work that is enqueued from now on, on the device and the backend, is executed after the request. */
-static inline void offload_backend_wait(struct offload_backend *x, uint64_t ticket)
-{
-	x->wait(x, ticket);
-}
-
-/* Copies from or to the host's memory, after all earlier requests, and waits. */
-static inline void offload_backend_copy(
-	struct offload_backend *x, bool write, void *memory, int64_t n_bytes, int64_t at)
-{
-	x->copy(x, write, memory, n_bytes, at);
-}
 
 /* grads.c */
 void grads_open(struct store *s, bool measuring);
@@ -265,9 +246,7 @@ void grads_close(struct store *s);
 /* gather.c */
 void gather_open(struct store *s, bool measuring);
 void gather_close(struct store *s);
-/* An all-gather of the parameters of all units from the shards (ZeRO 1 and 2). */
-void gather_whole(struct store *s);
-/* Frees gathered parameters, which are out of date. */
-void gather_forget(struct store *s);
+void gather_whole(struct store *s);  /* all units (ZeRO 1 and 2) */
+void gather_forget(struct store *s); /* frees parameters that are out of date */
 
 #endif

@@ -9,7 +9,7 @@ static void place_slices(struct tensor *t, const struct tensor_part *part)
 	BUG_ON(part->n % t->slices);
 	t->users_per_slice = part->n / t->slices;
 	t->first = tensor_slice(t, part->first);
-	t->here = tensor_slice(t, part->first + part->here - 1) - t->first + 1;
+	t->local = tensor_slice(t, part->first + part->local - 1) - t->first + 1;
 }
 
 void tensors_place(struct tensor *t, int n, const struct tensor_part *part)
@@ -18,7 +18,7 @@ void tensors_place(struct tensor *t, int n, const struct tensor_part *part)
 		bool vector = t->ndim == 1;
 		place_slices(t, part);
 		if (part->used && !part->used[i])
-			t->here = 0;
+			t->local = 0;
 		t->rows = vector ? 1
 				 : t->dims[0] /
 					   (t->tp_split == TP_SPLIT_ROWS ? t->slices : 1);
@@ -31,12 +31,17 @@ void tensors_place(struct tensor *t, int n, const struct tensor_part *part)
 
 int64_t tensor_size(const struct tensor *t)
 {
-	return t->ndim == 1 ? t->dims[0] : t->dims[0] * t->dims[1];
+	return t->dims[0] * tensor_width(t);
 }
 
 int64_t tensor_file_rows(const struct tensor *t)
 {
 	return t->dims[0];
+}
+
+int64_t tensor_width(const struct tensor *t)
+{
+	return t->ndim == 1 ? 1 : t->dims[1];
 }
 
 int64_t tensor_index(const struct tensor *t, int slice, int64_t row)

@@ -46,13 +46,13 @@ struct tensor {
 	int slices;	     /* number of slices of the whole tensor */
 	int users_per_slice; /* virtual slices that use the same slice */
 	int64_t rows, cols; /* shape of a slice; a vector is one row of `cols` elements */
-	int first, here;    /* slices [first, first + here) are on this rank */
+	int first, local;   /* slices [first, first + local) are on this rank */
 };
 
-/* The part of the model on a rank: virtual slices [first, first + here) of n, and the tensors
+/* The part of the model on a rank: virtual slices [first, first + local) of n, and the tensors
  * of its pipeline stages (`used`, one flag a tensor; NULL: all). */
 struct tensor_part {
-	int n, first, here;
+	int n, first, local;
 	const bool *used;
 };
 
@@ -74,6 +74,7 @@ static inline int tensor_slice_user(const struct tensor *t, int v)
 int64_t tensor_size(const struct tensor *t);
 /* Rows of the whole tensor in a file, where a vector has dims[0] rows of one element. */
 int64_t tensor_file_rows(const struct tensor *t);
+int64_t tensor_width(const struct tensor *t); /* of such a row */
 /* The index, in the whole tensor, of the first element of a row of a slice (for a vector: of
  * element `row` of the slice). */
 int64_t tensor_index(const struct tensor *t, int slice, int64_t row);

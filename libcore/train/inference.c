@@ -9,7 +9,7 @@ struct store *inference_store(
 		.tensors = m->tensors,
 		.n_tensors = m->n_tensors,
 		.n_units = m->n_units,
-		.part = {.n = m->tp, .here = m->tp},
+		.part = {.n = m->tp, .local = m->tp},
 		.chunks = m->cp,
 		.microbatches = {.ranks = 1}};
 	return store_open(&c, memory);

@@ -140,7 +140,7 @@ static int resolve_stages(struct train_opts *o, struct err *e)
 	if (ranks == 1) /* no pipeline: the whole model is one stage */
 		o->pp_stages = 1;
 	else if (!o->pp_stages)
-		o->pp_stages = max64(row->least, 1);
+		o->pp_stages = max64(row->min_stages, 1);
 	if (schedule_open(&s, (enum schedule_kind)o->pp_schedule, ranks,
 		    (int)o->pp_stages, 0, e))
 		return err_prefix(e, "pp-stages is %lld: ", (long long)o->pp_stages);
@@ -342,7 +342,7 @@ void layout_assign(struct rank_layout *l, const struct train_opts *o,
 		.microbatches = microbatches_assign(
 			layout_micro_batches(o), o->degree, (int)o->zero),
 		.data_rank = layout_data_rank(o->degree, mesh->world->rank),
-		.part = {.n = m->tp, .first = mesh->at[AXIS_TP] * here, .here = here}};
+		.part = {.n = m->tp, .first = mesh->at[AXIS_TP] * here, .local = here}};
 	assign_stages(l, o, mesh, m);
 	model_place(m, &l->part);
 }

@@ -100,7 +100,7 @@ static int neighbour_stage(const struct pipe *x, const struct pipe_stage *y, int
 
 static int64_t moved_bytes(const struct pass *p)
 {
-	return p->cp.here * p->rows_here * p->m->c.dim * (int64_t)sizeof(float);
+	return p->cp.local * p->stream_rows * p->m->c.dim * (int64_t)sizeof(float);
 }
 
 /* The tag of a message names the stage that receives it, among those of its rank. */
@@ -283,7 +283,7 @@ void pipe_step(struct pipe *x, const struct pipe_input *in)
 		const struct action *a = &all[i];
 		struct pipe_stage *y = stage_of(x, a->stage);
 		load(x, in, a->micro);
-		x->pass->micro.then = unit_used_from(x, i + 1);
+		x->pass->micro.next_unit = unit_used_from(x, i + 1);
 		if (a->kind == ACTION_FORWARD)
 			forward(x, y, a->micro);
 		else
@@ -321,7 +321,7 @@ void pipe_forward(struct pipe *x, const struct pipe_input *in, int64_t rounds)
 	int per_rank = x->schedule->per_rank;
 	int64_t group = x->group;
 	x->pass->micro.train = false;
-	x->pass->micro.then = -1;
+	x->pass->micro.next_unit = -1;
 	begin(x, in->n);
 	for (int64_t first = 0; first < rounds; first += group) {
 		for (int v = 0; v < per_rank; v++) {

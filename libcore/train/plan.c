@@ -44,9 +44,10 @@ static void run_step(struct trainer *t)
 	const struct pipe_input in = step_input(t, NULL);
 	pipe_step(&t->pipe, &in);
 	store_step_end(t->store);
-	store_squares_ask(t->store);
+	store_norm_enqueue(t->store);
 	step_allreduce(t, NULL, &r);
-	t->d.k->step_end(&t->d, t->end, t->pass.loss, store_squares(t->store), t->terms);
+	t->d.k->step_end(
+		&t->d, t->end, t->pass.loss, store_norm_squares(t->store), t->terms);
 	optim_update(t->optim, &t->end->update);
 }
 

@@ -71,7 +71,7 @@ static void put_terms(struct trainer *t, const struct step_result *r)
 		.step = t->step + 1};
 	struct optim_config c;
 	train_optim_config(&t->o, &c);
-	optim_prepare(&c, (double)step, &terms.update);
+	optimizers[c.kind]->prepare(&c, (double)step, &terms.update);
 	device_put(&t->d, t->terms, &terms, sizeof(terms));
 	put_pass_step(t);
 }
@@ -106,7 +106,7 @@ void step_allreduce(
 {
 	struct device *d = &t->d;
 	const size_t n_bytes = sizeof(struct exact);
-	struct exact *loss = t->pass.loss, *squares = store_squares(t->store);
+	struct exact *loss = t->pass.loss, *squares = store_norm_squares(t->store);
 	struct {
 		struct exact loss, squares;
 		int64_t vote[STEP_VOTES];
@@ -149,10 +149,10 @@ static void enqueue_step(struct work *w)
 	step_gradients(t, &w->input);
 	if (w->averages)
 		edit_mean_gradient(t->local->edit);
-	store_squares_ask(t->store);
+	store_norm_enqueue(t->store);
 	if (!is_alone(t))
 		step_allreduce(t, w->votes, w->r);
-	d->k->step_end(d, t->end, t->pass.loss, store_squares(t->store), t->terms);
+	d->k->step_end(d, t->end, t->pass.loss, store_norm_squares(t->store), t->terms);
 	device_get_begin(d, &t->ended, t->end, sizeof(t->ended));
 	if (updates_ahead(w))
 		optim_update(t->optim, &t->end->update);
@@ -313,7 +313,7 @@ void trainer_autotune_step(struct trainer *t)
 	const struct pipe_input in = step_input(t, loader_end(t->data.loader, f));
 	put_pass_step(t);
 	step_gradients(t, &in);
-	optim_rehearse(t->optim);
+	optim_autotune(t->optim);
 	fetch_free(f);
 }
 

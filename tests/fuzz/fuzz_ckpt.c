@@ -68,7 +68,7 @@ static struct edit *worker_open(
 		.tensors = m.tensors,
 		.n_tensors = m.n_tensors,
 		.n_units = m.n_units,
-		.part = {.n = m.tp, .here = m.tp},
+		.part = {.n = m.tp, .local = m.tp},
 		.chunks = m.cp,
 		.microbatches = {.ranks = 1}};
 	edit_add_groups(&c, &sc.groups);

@@ -52,7 +52,7 @@ static void find_tensor(const struct model *m, const struct tensor *of, int64_t 
 
 static bool is_here(const struct tensor *t, int slice)
 {
-	return slice >= t->first && slice < t->first + t->here;
+	return slice >= t->first && slice < t->first + t->local;
 }
 
 void store_use(struct store *s, int unit, int next)
@@ -271,7 +271,7 @@ static double run_pass(const struct model_config *c, struct mesh *mesh,
 	int here = m->tp / l->tp;
 	model_place(
 		m, &(struct tensor_part){
-			   .n = m->tp, .first = mesh->at[AXIS_TP] * here, .here = here});
+			   .n = m->tp, .first = mesh->at[AXIS_TP] * here, .local = here});
 	ledger_open(out, m);
 	ledger = out;
 	int64_t before = mesh_sent(mesh), planned = plan_pass(m, mesh, l, &mem);

@@ -62,7 +62,7 @@ static void sum_all(struct slice_sum *sum, int64_t rows, int64_t block)
 	for (int64_t first = 0; first < rows; first += block) {
 		int64_t n = min64(block, rows - first);
 		slice_sum_rows(sum, first, n);
-		for (int v = s->first; v < s->first + s->here; v++) {
+		for (int v = s->first; v < s->first + s->local; v++) {
 			float *slot = slice_sum_slot(sum).p;
 			for (int64_t i = 0; i < n * COLS; i++)
 				slot[i] = part_value(v, first * COLS + i);
@@ -75,7 +75,7 @@ static void sum_all(struct slice_sum *sum, int64_t rows, int64_t block)
 static void sum_pieces(struct slice_sum *sum)
 {
 	const struct slices *s = sum->s;
-	for (int v = s->first; v < s->first + s->here; v++) {
+	for (int v = s->first; v < s->first + s->local; v++) {
 		for (int i = 0; i < s->n; i++) {
 			slice_sum_turn(sum, i);
 			float *slot = slice_sum_slot(sum).p;
@@ -97,7 +97,7 @@ static int64_t wrong_pieces(
 	for (int i = 0; i < s->n; i++) {
 		int piece = slice_turn(s, i);
 		int64_t first, n = slice_piece(s, room.rows, piece, &first);
-		wrong += i < s->here && piece != s->first + i;
+		wrong += i < s->local && piece != s->first + i;
 		slice_gather_wait(&g, piece);
 		wrong += count_different(
 			(float *)g.all.p + first * COLS, want + first * COLS, n * COLS);
@@ -154,7 +154,7 @@ static void sums_and_gathers(void **state)
 static int64_t rows_of_turn(const struct slices *s, int turn)
 {
 	int64_t first;
-	return slice_piece(s, MAX_ROWS, slice_turn(s, s->here + turn), &first);
+	return slice_piece(s, MAX_ROWS, slice_turn(s, s->local + turn), &first);
 }
 
 /* A sum that a rank computes a piece of after the other: what is whole goes to its rank at
@@ -250,25 +250,25 @@ static void one_rank(int n, int slices, struct sums *out)
 			}
 }
 
-static void pass_ring(struct ring *r, const struct ring_load *load, float *o)
+static void pass_ring(struct ring *r, const struct ring_kv *kv, float *o)
 {
 	const struct chunks *c = r->c;
 	float none[2][FLOATS] = {{0}};
-	ring_carry(r, &device, load);
+	ring_exchange(r, &device, kv);
 	while (ring_next(r)) {
-		for (int s = 0; s < load->slices; s++) {
-			for (int q = c->here - 1; q >= 0; q--) {
+		for (int s = 0; s < kv->slices; s++) {
+			for (int q = c->local - 1; q >= 0; q--) {
 				int kc = ring_keys_for(r, c->first + q);
-				bool sums = load->home[RING_DK].p;
+				bool sums = kv->local[RING_DK].p;
 				if (q == 0 && sums)
-					ring_came(r, s);
-				meet(o + (s * c->here + q) * FLOATS,
+					ring_recv_grads(r, s);
+				meet(o + (s * c->local + q) * FLOATS,
 					sums ? ring_at(r, RING_DK, s, kc).p : none[0],
 					sums ? ring_at(r, RING_DV, s, kc).p : none[1],
 					ring_at(r, RING_K, s, kc).p,
 					ring_at(r, RING_V, s, kc).p, s, c->first + q);
-				if (q == c->here - 1 && sums)
-					ring_goes(r, s);
+				if (q == c->local - 1 && sums)
+					ring_send_grads(r, s);
 			}
 		}
 		comm_poll();
@@ -283,21 +283,21 @@ static int64_t wrong_chunks(const struct chunks *c, int slices, bool sums)
 	int64_t wrong = 0;
 	one_rank(c->n, slices, &want);
 	for (int s = 0; s < slices; s++)
-		for (int i = 0; i < c->here * FLOATS; i++) {
-			int at = s * c->here * FLOATS + i, chunk = c->first + i / FLOATS;
+		for (int i = 0; i < c->local * FLOATS; i++) {
+			int at = s * c->local * FLOATS + i, chunk = c->first + i / FLOATS;
 			k[at] = key_value(RING_K, s, chunk, i % FLOATS);
 			v[at] = key_value(RING_V, s, chunk, i % FLOATS);
 		}
 	struct ring r = ring_begin(c);
-	int64_t rows = slices * c->here;
-	struct ring_load load = {{mat(k, rows, FLOATS), mat(v, rows, FLOATS),
-					 mat(sums ? got.dk : NULL, rows, FLOATS),
-					 mat(sums ? got.dv : NULL, rows, FLOATS)},
+	int64_t rows = slices * c->local;
+	struct ring_kv kv = {{mat(k, rows, FLOATS), mat(v, rows, FLOATS),
+				     mat(sums ? got.dk : NULL, rows, FLOATS),
+				     mat(sums ? got.dv : NULL, rows, FLOATS)},
 		slices, 1};
-	pass_ring(&r, &load, got.o);
+	pass_ring(&r, &kv, got.o);
 	for (int s = 0; s < slices; s++) {
-		int at = s * c->here * FLOATS, from = (s * c->n + c->first) * FLOATS;
-		int n = c->here * FLOATS;
+		int at = s * c->local * FLOATS, from = (s * c->n + c->first) * FLOATS;
+		int n = c->local * FLOATS;
 		wrong += count_different(got.o + at, want.o + from, n);
 		wrong += sums ? count_different(got.dk + at, want.dk + from, n) : 0;
 		wrong += sums ? count_different(got.dv + at, want.dv + from, n) : 0;
@@ -342,16 +342,16 @@ static void long_messages(void **state)
 				x[part][i] = (float)(c.first + i / LONG);
 		}
 		struct ring r = ring_begin(&c);
-		struct ring_load load = {.slices = 1, .rows = 1};
+		struct ring_kv kv = {.slices = 1, .rows = 1};
 		for (int part = 0; part < N_RING_PARTS; part++)
-			load.home[part] = mat(x[part], here, LONG);
-		ring_carry(&r, &device, &load);
+			kv.local[part] = mat(x[part], here, LONG);
+		ring_exchange(&r, &device, &kv);
 		int64_t wrong = 0;
 		while (ring_next(&r)) {
 			for (int q = here - 1; q >= 0; q--) {
 				int kc = ring_keys_for(&r, c.first + q);
 				if (q == 0)
-					ring_came(&r, 0);
+					ring_recv_grads(&r, 0);
 				for (int part = 0; part < N_RING_PARTS; part++) {
 					const float *at =
 						ring_at(&r, (enum ring_part)part, 0, kc)
@@ -359,7 +359,7 @@ static void long_messages(void **state)
 					wrong += at[LONG - 1] != (float)kc;
 				}
 				if (q == here - 1)
-					ring_goes(&r, 0);
+					ring_send_grads(&r, 0);
 			}
 		}
 		ring_end(&r);
@@ -394,19 +394,19 @@ static void plans(void **state)
 		struct slice_sum sum;
 		slice_sum_begin(&sum, &s, &plan, mat(arena_floats(&nothing, n), n, COLS),
 			MAX_ROWS);
-		for (int i = 0; i < s.here; i++)
+		for (int i = 0; i < s.local; i++)
 			slice_sum_push(&sum);
 		slice_sum_end(&sum);
 		slice_gather(&s, &plan, mat((void *)64, n, COLS),
 			mat((void *)64, MAX_ROWS, COLS));
 		struct ring r = ring_begin(&c);
-		struct mat bogus = mat((float *)64, 2 * c.here, FLOATS);
-		ring_carry(&r, &plan,
-			&(struct ring_load){{bogus, bogus, bogus, bogus}, 2, 1});
+		struct mat bogus = mat((float *)64, 2 * c.local, FLOATS);
+		ring_exchange(
+			&r, &plan, &(struct ring_kv){{bogus, bogus, bogus, bogus}, 2, 1});
 		while (ring_next(&r))
 			for (int i = 0; i < 2; i++) {
-				ring_came(&r, i);
-				ring_goes(&r, i);
+				ring_recv_grads(&r, i);
+				ring_send_grads(&r, i);
 			}
 		ring_end(&r);
 		int64_t wrong = wrong_rows(&real, MAX_ROWS, MAX_ROWS);

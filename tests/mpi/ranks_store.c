@@ -128,7 +128,7 @@ static void push_use(
 		return;
 	int chunks = s->c.chunks / m->degree[AXIS_CP];
 	for (int c = 0; c < chunks; c++)
-		for (int v = 0; v < s->c.part.here; v++)
+		for (int v = 0; v < s->c.part.local; v++)
 			if (used_with(s, t, s->c.part.first + v) == unit)
 				push(s, t, s->c.part.first + v,
 					m->at[AXIS_CP] * chunks + c, use, micro);
@@ -145,7 +145,8 @@ static uint64_t hash_seen(struct store *s, int unit)
 		return 0;
 	for (int i = 0; i < s->c.n_tensors; i++) {
 		const struct tensor *t = &s->c.tensors[i];
-		for (int v = s->c.part.first; v < s->c.part.first + s->c.part.here; v++) {
+		for (int v = s->c.part.first; v < s->c.part.first + s->c.part.local;
+			v++) {
 			if (used_with(s, t, v) != unit || !has_use(m, t, 0) ||
 				tensor_slice_user(t, v))
 				continue;
@@ -163,7 +164,7 @@ static uint64_t hash_seen(struct store *s, int unit)
 static uint64_t backward_tile(
 	struct store *s, int unit, int tile, int64_t micro, bool last)
 {
-	int first = s->c.part.first, end = first + s->c.part.here;
+	int first = s->c.part.first, end = first + s->c.part.local;
 	uint64_t seen = 0;
 	for (int v = first; v < end; v++) {
 		int id = store_tile(s, unit, tile, v);
@@ -285,7 +286,7 @@ static int count_drifts(struct store *s)
 		bool shared =
 			degree[AXIS_DP] > 1 ||
 			(!s->c.zero && degree[AXIS_FSDP] * degree[AXIS_CP] > 1) ||
-			(degree[AXIS_TP] > 1 && t->users_per_slice > s->c.part.here) ||
+			(degree[AXIS_TP] > 1 && t->users_per_slice > s->c.part.local) ||
 			(degree[AXIS_PP] > 1 && t->uses > 1);
 		if (p) {
 			was = *p;

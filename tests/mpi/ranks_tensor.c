@@ -45,7 +45,9 @@ static void open_store(struct run *r, const struct layout *l)
 	struct store_config c = {.mesh = &r->mesh,
 		.device = &r->d,
 		.n_units = r->m.n_units,
-		.part = {.n = r->m.tp, .first = r->mesh.at[AXIS_TP] * here, .here = here},
+		.part = {.n = r->m.tp,
+			.first = r->mesh.at[AXIS_TP] * here,
+			.local = here},
 		.chunks = r->m.cp,
 		.zero = l->zero,
 		.bucket_bytes = 20000};
@@ -114,7 +116,7 @@ static void micro_batch(struct run *r, int64_t micro, bool last)
 	p->micro.empty = micro >= N_MICRO;
 	p->micro.last = last;
 	p->micro.train = true;
-	p->micro.then = -1;
+	p->micro.next_unit = -1;
 	p->micro.first_sample = micro * BATCH;
 	load(p, r->step);
 	model_forward(p, &r->all, &r->a);

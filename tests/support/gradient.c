@@ -6,8 +6,8 @@ double gradient_norm(struct store *s)
 {
 	struct device *d = s->c.device;
 	struct exact sum;
-	store_squares_ask(s);
-	device_get(d, &sum, store_squares(s), sizeof(sum));
+	store_norm_enqueue(s);
+	device_get(d, &sum, store_norm_squares(s), sizeof(sum));
 	comm_sum_i64(s->c.mesh->world, (int64_t *)&sum, EXACT_WORDS);
 	return sqrt(exact_round(&sum));
 }

@@ -60,7 +60,7 @@ static void net_open(struct net *x, const struct model_config *m, enum device_ki
 		.tensors = x->m.tensors,
 		.n_tensors = x->m.n_tensors,
 		.n_units = x->m.n_units,
-		.part = {.n = x->m.tp, .here = x->m.tp},
+		.part = {.n = x->m.tp, .local = x->m.tp},
 		.chunks = x->m.cp,
 		.microbatches = microbatches_assign(N_MICRO, x->alone.degree, 0),
 		.copy = x->d.stores_half ? type : DT_F32};
@@ -102,7 +102,7 @@ static void step(struct net *x)
 	for (p->micro.number = 0; p->micro.number < N_MICRO; p->micro.number++) {
 		p->micro.last = p->micro.number == N_MICRO - 1;
 		p->micro.train = true;
-		p->micro.then = -1;
+		p->micro.next_unit = -1;
 		p->micro.first_sample = p->micro.number * BATCH;
 		for (int64_t i = 0; i < n; i++)
 			ids[i] = (int32_t)((double)x->m.c.vocab *

@@ -126,6 +126,15 @@ static void near(float x, double want)
 	assert_true(fabs((double)x - want) < 1e-6);
 }
 
+static void weigh(const struct weights_config *c, int n, const double *norm,
+	const bool *excluded, const int64_t *steps, float *weight)
+{
+	struct worker_report r[4];
+	for (int i = 0; i < n; i++)
+		r[i] = (struct worker_report){norm[i], excluded[i], steps[i]};
+	worker_weights(c, n, r, weight);
+}
+
 static void weights(void **state)
 {
 	static const double norm[] = {1, 2, (double)NAN, 3};
@@ -135,15 +144,15 @@ static void weights(void **state)
 	struct weights_config c = {0};
 	float w[4];
 	(void)state;
-	worker_weights(&c, 4, norm, none, steps, w);
+	weigh(&c, 4, norm, none, steps, w);
 	for (int i = 0; i < 4; i++)
 		near(w[i], 1);
 	c.temperature = 2; /* alone: alike, and 1 in all */
-	worker_weights(&c, 4, norm, third, steps, w);
+	weigh(&c, 4, norm, third, steps, w);
 	near(w[0], 1.0 / 3);
 	near(w[2], 0);
 	c.by_norm = true;
-	worker_weights(&c, 4, norm, third, steps, w);
+	weigh(&c, 4, norm, third, steps, w);
 	double sum = 1 + exp(-0.5) + exp(-1.0);
 	near(w[0], 1 / sum);
 	near(w[1], exp(-0.5) / sum);
@@ -151,14 +160,14 @@ static void weights(void **state)
 	near(w[3], exp(-1.0) / sum);
 	c.by_steps = true;
 	c.steps_ratio = 0.25;
-	worker_weights(&c, 4, norm, third, steps, w);
+	weigh(&c, 4, norm, third, steps, w);
 	near(w[1], 0.75 * exp(-0.5) / sum + 0.25 * 2 / 7);
 	near(w[2], 0);
-	worker_weights(&c, 4, norm, all, steps, w);
+	weigh(&c, 4, norm, all, steps, w);
 	for (int i = 0; i < 4; i++)
 		near(w[i], 0);
 	static const double huge[] = {1e300, 2e300};
-	worker_weights(&c, 2, huge, none, steps, w); /* nothing overflows */
+	weigh(&c, 2, huge, none, steps, w); /* nothing overflows */
 	near(w[0], 0.75 + 0.25 / 3);
 	near(w[1], 0.25 * 2 / 3);
 }

@@ -34,7 +34,7 @@ static struct seqs seqs_of(
 			.kv_heads = kv_heads,
 			.dim = dim,
 			.first_head = 8},
-		.cut = {.n = n, .here = n, .context = context},
+		.cut = {.n = n, .local = n, .context = context},
 		.rows = context / n,
 		.whole = ints(batch * context),
 	};

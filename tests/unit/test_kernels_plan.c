@@ -29,7 +29,7 @@ static void attention(void **state)
 	enum { BATCH = 3, HEADS = 4, DIM = 5 };
 	(void)state;
 	for (int n = 1; n <= 6; n++) {
-		struct chunks cut = {.n = n, .here = n, .context = n > 1 ? 14 * n : 13};
+		struct chunks cut = {.n = n, .local = n, .context = n > 1 ? 14 * n : 13};
 		double context = (double)cut.context;
 		double visible = BATCH * HEADS * context * (context + 1) / 2;
 		struct attn a = {

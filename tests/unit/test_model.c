@@ -153,7 +153,7 @@ static void impossible_shapes(void **state)
 			"kv-heads (6) and virtual tp (4), one must be a multiple"},
 		{"virtual = tp=3\n", "is not divisible by virtual tp (3)"},
 		{"context = 6\nvirtual = cp=2\n", "context (6) is not divisible by 2 x"},
-		{"virtual = pp=2\n", "there is no axis 'pp'"},
+		{"virtual = pp=2\n", "'pp=2' is not tp=N or cp=N"},
 		{"virtual = tp=0\n", "'tp=0' is not tp=N"},
 		{"arch = llama\ndim = 12\nheads = 4\n", "rotary positions need pairs"},
 		{"layers = 100000\ndim = 4194304\nheads = 4\n", "which no machine holds"},

@@ -40,10 +40,10 @@ static void in_order(void **state)
 		if (i % 3)
 			memcpy(model + at, in[i], (size_t)n * sizeof(int));
 		memcpy(expected[i], model + at, (size_t)n * sizeof(int));
-		offload_backend_enqueue(x, i % 3 != 0, i % 3 ? in[i] : out[i],
+		x->enqueue(x, i % 3 != 0, i % 3 ? in[i] : out[i],
 			n * (int64_t)sizeof(int), at * (int64_t)sizeof(int), 0);
 	}
-	offload_backend_wait(x, 200);
+	x->wait(x, 200);
 	for (int i = 0; i < 200; i += 3)
 		assert_memory_equal(out[i], expected[i], (size_t)len[i] * sizeof(int));
 	offload_backend_close(x);
@@ -89,12 +89,12 @@ static void no_pages_stay(void **state)
 	struct offload_backend *x = open_file(ALL);
 	char *p = xmalloc(ALL);
 	memset(p, 7, ALL);
-	offload_backend_wait(x, offload_backend_enqueue(x, true, p, ALL, 0, 0));
+	x->wait(x, x->enqueue(x, true, p, ALL, 0, 0));
 	int fd = find_file();
 	assert_true(fd >= 0);
 	assert_in_range(resident(fd, ALL), 0, 8 * MIB);
 	memset(p, 0, ALL);
-	offload_backend_wait(x, offload_backend_enqueue(x, false, p, ALL, 0, 0));
+	x->wait(x, x->enqueue(x, false, p, ALL, 0, 0));
 	for (int64_t i = 0; i < ALL; i += 4095)
 		assert_int_equal(p[i], 7);
 	assert_in_range(resident(fd, ALL), 0, 8 * MIB);
@@ -144,8 +144,7 @@ static void fails(void **state)
 		struct offload_backend *x = open_file(4096);
 		if (!freopen("/dev/null", "w", stderr))
 			_exit(1);
-		offload_backend_wait(x,
-			offload_backend_enqueue(x, false, page, sizeof(page), 4096, 0));
+		x->wait(x, x->enqueue(x, false, page, sizeof(page), 4096, 0));
 		_exit(0);
 	}
 	assert_int_equal(waitpid(child, &status, 0), child);

@@ -22,8 +22,8 @@ static struct schedule make(
 static bool can_have(enum schedule_kind kind, int ranks, int per_rank)
 {
 	const struct schedule_row *row = &schedule_kinds[kind];
-	return ranks == 1 ||
-	       (per_rank >= row->least && (!row->most || per_rank <= row->most));
+	return ranks == 1 || (per_rank >= row->min_stages &&
+				     (!row->max_stages || per_rank <= row->max_stages));
 }
 
 /* The times with the same costs on every stage; no timeline is kept. */
