@@ -119,7 +119,7 @@ static void make_bucket(struct store *s, const struct tensor *like, int slice)
 			add_entry(b, t, k);
 		}
 	}
-	b->group = group_of(s, like);
+	b->part = group_of(s, like);
 	b->wire = wire_of(s, like);
 	b->tied = is_tied(s, like);
 	b->by_use = s->c.microbatches.round_robin && is_tiled(s, like) &&
@@ -184,27 +184,80 @@ static void make_shards(struct store *s, struct bucket *b)
 	}
 }
 
-static void make_plan(struct store *s, struct bucket *b)
+/* The ranks of a part of the mesh, and the plan of their sums of vectors with these shards. */
+static void make_sum_group(struct store *s, struct bucket *b, struct sum_group *g,
+	struct mesh_part part, const struct sum_shard *shard, int n_shards)
 {
 	struct mesh *m = s->c.mesh;
-	int *wants = xcalloc((size_t)m->world->size, sizeof(*wants));
-	b->c = mesh_group(m, b->group);
-	int n = mesh_members(m, b->group, &b->ranks);
-	BUG_ON(n != b->c->size);
-	for (int r = 0; r < n; r++) {
+	g->c = mesh_group(m, part);
+	int n = mesh_members(m, part, &g->ranks);
+	int *wants = xcalloc((size_t)n, sizeof(*wants));
+	BUG_ON(n != g->c->size);
+	for (int r = 0; r < n && n_shards > 1; r++) {
 		int at[N_AXES];
-		mesh_place(m, b->ranks[r], at);
+		mesh_place(m, g->ranks[r], at);
 		wants[r] = shard_of(s, at);
 	}
-	b->plan = (struct sum_plan){.c = b->c,
+	g->plan = (struct sum_plan){.c = g->c,
 		.d = s->c.device,
-		.shard = b->shard,
-		.n_shards = s->own->n_shards,
+		.shard = shard,
+		.n_shards = n_shards,
 		.wants = wants,
 		.levels = leaf_levels(&b->shape),
 		.segment = s->c.sum_segment};
-	sum_share(&b->plan);
-	b->nodes = xcalloc((size_t)n, sizeof(*b->nodes));
+	sum_share(&g->plan);
+	g->nodes = xcalloc((size_t)n, sizeof(*g->nodes));
+}
+
+static void free_sum_group(struct sum_group *g)
+{
+	for (int k = 0; g->c && k < g->c->size; k++) {
+		free(g->nodes[k].node);
+		free(g->nodes[k].buffer);
+	}
+	if (g->c)
+		sum_unshare(&g->plan);
+	free((void *)g->plan.wants);
+	free(g->nodes);
+	free(g->ranks);
+}
+
+static const struct mesh_part of_shards = {
+	.axes = AXIS_BIT(AXIS_FSDP) | AXIS_BIT(AXIS_CP)};
+static const struct mesh_part of_replicas = {.axes = AXIS_BIT(AXIS_DP)};
+
+/* Is the gradient summed within the replicas first? This needs no more bytes if the leaves of each
+ * replica are one node of the tree. */
+static bool is_hybrid(const struct store *s, const struct bucket *b)
+{
+	const struct mesh *m = s->c.mesh;
+	if (s->own->n_shards == 1 || m->degree[AXIS_DP] == 1 || b->part.tp_run ||
+		!s->c.microbatches.n_micro)
+		return false;
+	if (s->c.microbatches.round_robin) /* all rounds are like the first */
+		return (m->degree[AXIS_FSDP] & (m->degree[AXIS_FSDP] - 1)) == 0;
+	for (int r = 0; r < b->all.c->size; r++) {
+		struct tree_stack stack = {.n = 0};
+		bucket_push_replica(s, b, b->all.ranks[r], 0, 0, &stack);
+		if (stack.n > 1)
+			return false;
+	}
+	return true;
+}
+
+static void make_sums(struct store *s, struct bucket *b)
+{
+	make_sum_group(s, b, &b->all, b->part, b->shard, s->own->n_shards);
+	b->leaves = b->last = &b->all;
+	if (!is_hybrid(s, b))
+		return;
+	int64_t n = b->shard[s->own->shard].n;
+	b->replicated = (struct sum_shard){xcalloc(1, sizeof(struct sum_run)), 1, n};
+	b->replicated.run[0] = (struct sum_run){0, n};
+	make_sum_group(s, b, &b->shards, of_shards, b->shard, s->own->n_shards);
+	make_sum_group(s, b, &b->replicas, of_replicas, &b->replicated, 1);
+	b->leaves = &b->shards;
+	b->last = &b->replicas;
 }
 
 /* The ranks of a stage have the same tensors and the same number of slices, so their shards have the
@@ -234,6 +287,10 @@ static void make_groups(struct store *s)
 {
 	for (int i = 0; i < s->c.n_tensors; i++)
 		mesh_group(s->c.mesh, group_of(s, &s->c.tensors[i]));
+	if (s->own->n_shards > 1 && s->c.mesh->degree[AXIS_DP] > 1) {
+		mesh_group(s->c.mesh, of_shards);
+		mesh_group(s->c.mesh, of_replicas);
+	}
 }
 
 /* From the last tensor to the first, the order of a backward. */
@@ -260,7 +317,7 @@ void buckets_make(struct store *s)
 	make_buckets(s);
 	for (int i = 0; i < s->own->n_buckets; i++) {
 		make_shards(s, &s->own->bucket[i]);
-		make_plan(s, &s->own->bucket[i]);
+		make_sums(s, &s->own->bucket[i]);
 	}
 }
 
@@ -274,20 +331,16 @@ void buckets_free(struct store *s)
 		}
 		for (int k = 0; k < s->own->n_shards; k++)
 			free(b->shard[k].run);
-		for (int k = 0; k < b->c->size; k++) {
-			free(b->nodes[k].node);
-			free(b->nodes[k].buffer);
-		}
+		free_sum_group(&b->all);
+		free_sum_group(&b->shards);
+		free_sum_group(&b->replicas);
+		free(b->replicated.run);
 		for (int u = 0; u < 2; u++) {
 			free(b->round_buffer[u]);
 			free(b->round_node[u]);
 		}
 		free(b->entry);
 		free(b->shard);
-		sum_unshare(&b->plan);
-		free((void *)b->plan.wants);
-		free(b->nodes);
-		free(b->ranks);
 		free(b->buffer);
 	}
 	free(s->own->bucket);
@@ -296,32 +349,61 @@ void buckets_free(struct store *s)
 
 /* ---- leaves ---------------------------------------------------------------------- */
 
-static struct leaf_box box_of(
-	const struct store *s, const struct bucket *b, int member, int use, int64_t micro)
+/* The leaves of one use that a rank has: of all its micro-batches, or round-robin of one round. Returns
+ * whether there are any. */
+static bool box_of(const struct store *s, const struct bucket *b, int rank, int use,
+	int64_t round, struct leaf_box *box)
 {
 	const struct mesh *m = s->c.mesh;
-	int at[N_AXES];
-	mesh_place(m, b->ranks[member], at);
-	int64_t chunks = s->c.chunks / m->degree[AXIS_CP], users = b->shape.n[LEAF_USER];
-	int64_t here = min64(users, s->c.part.local);
-	int64_t user = (int64_t)at[AXIS_TP] * s->c.part.local % users;
-	return (struct leaf_box){{use, micro, at[AXIS_CP] * chunks, user},
-		{use + 1, micro + 1, (at[AXIS_CP] + 1) * chunks, user + here}};
-}
-
-int bucket_push(const struct store *s, const struct bucket *b, int member, int use,
-	int64_t round, struct tree_stack *stack)
-{
 	const struct microbatches *d = &s->c.microbatches;
 	int at[N_AXES];
-	mesh_place(s->c.mesh, b->ranks[member], at);
-	int rank = microbatches_rank(s->c.mesh->degree, at);
-	int64_t n = microbatches_count(d, rank), first = d->round_robin ? round : 0;
-	int64_t last = d->round_robin ? round : n - 1;
-	if (last < first || microbatches_index(d, rank, first) >= d->n_micro)
+	mesh_place(m, rank, at);
+	int data_rank = microbatches_rank(m->degree, at);
+	int64_t first = d->round_robin ? round : 0;
+	int64_t last = d->round_robin ? round : microbatches_count(d, data_rank) - 1;
+	int64_t begin = microbatches_index(d, data_rank, first);
+	if (last < first || begin >= d->n_micro)
+		return false;
+	int64_t chunks = s->c.chunks / m->degree[AXIS_CP], users = b->shape.n[LEAF_USER];
+	int64_t local = min64(users, s->c.part.local);
+	int64_t user = (int64_t)at[AXIS_TP] * s->c.part.local % users;
+	*box = (struct leaf_box){{use, begin, at[AXIS_CP] * chunks, user},
+		{use + 1, microbatches_index(d, data_rank, last) + 1,
+			(at[AXIS_CP] + 1) * chunks, user + local}};
+	return true;
+}
+
+int bucket_push(const struct store *s, const struct bucket *b, int rank, int use,
+	int64_t round, struct tree_stack *stack)
+{
+	struct leaf_box box;
+	if (!box_of(s, b, rank, use, round, &box))
 		return 0;
-	struct leaf_box box =
-		box_of(s, b, member, use, microbatches_index(d, rank, first));
-	box.end[LEAF_MICRO] = microbatches_index(d, rank, last) + 1; /* a run, or one */
 	return leaf_push_box(stack, &b->shape, bucket_top(s, b), &box);
+}
+
+int bucket_push_replica(const struct store *s, const struct bucket *b, int rank, int use,
+	int64_t round, struct tree_stack *stack)
+{
+	const int *degree = s->c.mesh->degree;
+	struct leaf_box box, all = {{0}, {0}};
+	int at[N_AXES], n = 0;
+	mesh_place(s->c.mesh, rank, at);
+	for (at[AXIS_FSDP] = 0; at[AXIS_FSDP] < degree[AXIS_FSDP]; at[AXIS_FSDP]++) {
+		if (!box_of(s, b, mesh_rank(s->c.mesh, at), use, round, &box))
+			continue;
+		if (!n++)
+			all = box;
+		all.end[LEAF_MICRO] = box.end[LEAF_MICRO];
+	}
+	all.first[LEAF_CHUNK] = 0;
+	all.end[LEAF_CHUNK] = s->c.chunks;
+	int top = b->all.plan.levels - (bucket_uses(b) > 1);
+	if (s->c.microbatches
+			.round_robin) { /* the node of this round's leaves, no higher */
+		top = leaf_micro_level(&b->shape);
+		while (1 << (top - leaf_micro_level(&b->shape)) < degree[AXIS_FSDP])
+			top++;
+	}
+	return n ? leaf_push_box(stack, &b->shape, top, &all) : 0;
 }

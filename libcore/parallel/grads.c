@@ -1,6 +1,5 @@
 /*
- * Gradients: a rank adds its leaves as far as the canonical tree allows, then they are reduced over
- * the ranks.
+ * Gradients: their memory, and leaves, which a rank adds as far as the canonical tree allows.
  *
  * In runs, every bucket has its own buffers, and is reduced when its last leaf is written, while the
  * backward continues. Round-robin, every micro-batch of a unit is reduced as soon as its leaves are
@@ -11,48 +10,11 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* ---- nodes ----------------------------------------------------------------------- */
-
-static int n_uses(const struct bucket *b)
-{
-	return (int)b->shape.n[LEAF_USE];
-}
-
-/* Sets the nodes that each member contributes in a round: of one use if the uses are reduced
- * separately, else of all (-1). */
-static void set_nodes(struct store *s, struct bucket *b, int use, int64_t round)
-{
-	for (int r = 0; r < b->c->size; r++) {
-		struct sum_nodes *nodes = &b->nodes[r];
-		int depth[2] = {0}, n = 0;
-		nodes->n = 0;
-		for (int u = 0; u < n_uses(b); u++) {
-			struct tree_stack stack = {.n = 0};
-			if (use >= 0 && u != use)
-				continue;
-			depth[u] = bucket_push(s, b, r, u, round, &stack);
-			nodes->node = xrealloc(nodes->node,
-				(size_t)(n + stack.n + 1) * sizeof(*nodes->node));
-			nodes->buffer = xrealloc(nodes->buffer,
-				(size_t)(n + stack.n + 1) * sizeof(*nodes->buffer));
-			for (int i = 0; i < stack.n; i++, n++) {
-				nodes->node[n] = stack.node[i];
-				nodes->buffer[n] = u * depth[0] + i;
-			}
-		}
-		nodes->n = n;
-		if (r == b->c->rank && !round && use != 1) {
-			b->depth = depth[0] > 1 ? depth[0] : 1;
-			b->n_buffers = b->depth * (b->by_use ? 1 : n_uses(b));
-		}
-	}
-}
-
 /* ---- memory ---------------------------------------------------------------------- */
 
 static bool is_shared(const struct store *s, const struct bucket *b)
 {
-	return b->c->shares && b->c->size > 1 && s->own->n_shards == 1 &&
+	return b->all.c->shares && b->all.c->size > 1 && s->own->n_shards == 1 &&
 	       !s->c.microbatches.round_robin && !s->c.device->discrete;
 }
 
@@ -62,27 +24,22 @@ static void place_buffers(struct bucket *b, struct arena *a)
 		b->buffer[i] = arena_floats(a, b->n);
 }
 
-static bool is_power_of_2(int n)
-{
-	return (n & (n - 1)) == 0;
-}
-
 /* The tree of a step round-robin, whose leaves are rounds: of a power of two of micro-batches, or else
  * their micro-batches. */
 static int rounds_depth(const struct microbatches *mb)
 {
-	return tree_depth(0, is_power_of_2(mb->ranks) ? ceil_div(mb->n_micro, mb->ranks)
-						      : mb->n_micro);
+	return tree_depth(0,
+		microbatches_node(mb) ? ceil_div(mb->n_micro, mb->ranks) : mb->n_micro);
 }
 
 /* Round-robin: the shard's sum, and the stack of the rounds of its piece, whose first node is in the
  * place of the sum. */
 static void place_sums(const struct store *s, struct bucket *b, struct arena *a)
 {
-	int64_t first, piece = sum_piece(&b->plan, b->c->rank, &first);
+	int64_t first, piece = sum_piece(&b->last->plan, b->last->c->rank, &first);
 	int depth = rounds_depth(&s->c.microbatches);
 	b->g = arena_floats(a, b->shard[s->own->shard].n);
-	for (int u = 0; u < n_uses(b); u++) {
+	for (int u = 0; u < bucket_uses(b); u++) {
 		if (!b->round_buffer[u])
 			b->round_buffer[u] =
 				xcalloc((size_t)depth, sizeof(*b->round_buffer[u]));
@@ -113,13 +70,35 @@ static int lease_place(const struct store *s, int unit, int turn)
 	return place == PLACE_LAST ? PLACE_FIRST : place;
 }
 
+/* Floats of the results of the first of two sums, but for what the gradient's own memory holds. */
+static int64_t replica_floats(const struct store *s, const struct bucket *b)
+{
+	int n = b->by_use ? 1 : bucket_uses(b);
+	if (b->last == b->leaves)
+		return 0;
+	return (s->c.microbatches.round_robin ? n : n - 1) *
+	       round_up(b->shard[s->own->shard].n, 16);
+}
+
+static void place_replica_sums(const struct store *s, struct bucket *b, float *at)
+{
+	bool in_place = !s->c.microbatches.round_robin;
+	int n = b->by_use ? 1 : bucket_uses(b);
+	for (int u = 0; u < n; u++) {
+		b->replica_sum[u] = in_place && !u ? b->g : at;
+		at += in_place && !u ? 0 : round_up(b->shard[s->own->shard].n, 16);
+	}
+	if (n == 1)
+		b->replica_sum[1] = b->replica_sum[0];
+}
+
 /* The largest unit of each place determines its floats. */
 static void size_leases(struct store *s)
 {
 	int64_t *n = xcalloc((size_t)n_units(s), sizeof(*n));
 	for (int i = 0; i < s->own->n_buckets; i++) {
 		const struct bucket *b = &s->own->bucket[i];
-		n[b->first_unit] += b->n_buffers * b->n;
+		n[b->first_unit] += b->n_buffers * b->n + replica_floats(s, b);
 	}
 	for (int u = 0; u < n_units(s); u++)
 		for (int turn = 0; turn < 2; turn++) {
@@ -129,23 +108,29 @@ static void size_leases(struct store *s)
 	free(n);
 }
 
-/* One queue for each group that exchanges messages, with buffers for the largest bucket. */
+/* The queue of a group, whose buffers are large enough for a sum in which all ranks have leaves. */
+static void join_queue(struct store *s, struct sum_group *g, bool messages)
+{
+	struct store_own *o = s->own;
+	int k = 0;
+	while (k < o->n_queues && o->queue[k].c != g->c)
+		k++;
+	struct group_queue *q = &o->queue[k];
+	q->c = g->c;
+	o->n_queues = k == o->n_queues ? k + 1 : o->n_queues;
+	g->queue = &q->sums;
+	if (g->c->size > 1 && messages)
+		q->n = max64(q->n, round_up(sum_buffer_floats(&g->plan, g->nodes), 16));
+}
+
 static void make_queues(struct store *s)
 {
 	struct store_own *o = s->own;
-	o->queue = xcalloc((size_t)o->n_buckets, sizeof(*o->queue));
-	for (int i = 0; i < o->n_buckets; i++) {
-		struct bucket *b = &o->bucket[i];
-		int k = 0;
-		while (k < o->n_queues && o->queue[k].c != b->c)
-			k++;
-		struct group_queue *q = &o->queue[k];
-		q->c = b->c;
-		o->n_queues = k == o->n_queues ? k + 1 : o->n_queues;
-		b->queue = &q->sums;
-		if (b->c->size > 1 && !(b->c->planned ? is_shared(s, b) : !!b->shared))
-			q->n = max64(q->n,
-				round_up(sum_buffer_floats(&b->plan, b->nodes), 16));
+	o->queue = xcalloc(2 * (size_t)o->n_buckets, sizeof(*o->queue));
+	for (struct bucket *b = o->bucket; b < o->bucket + o->n_buckets; b++) {
+		bool shared = b->all.c->planned ? is_shared(s, b) : !!b->shared;
+		join_queue(s, b->leaves, !shared);
+		join_queue(s, b->last, !shared);
 	}
 }
 
@@ -171,6 +156,9 @@ static void place_private(struct store *s, struct arena *a)
 				place_buffers(b, a);
 			b->g = o->n_shards > 1 ? arena_floats(a, b->shard[o->shard].n)
 					       : b->buffer[0];
+			if (b->last != b->leaves)
+				place_replica_sums(
+					s, b, arena_floats(a, replica_floats(s, b)));
 		}
 		if (b->tied)
 			b->other = arena_floats(a, b->shard[o->shard].n);
@@ -187,7 +175,7 @@ static void open_shared_group(struct store *s, struct comm *c)
 	struct err e = {0};
 	int64_t n_bytes = 0, slots = 0;
 	for (struct bucket *b = o->bucket; b < o->bucket + o->n_buckets; b++) {
-		if (b->c == c && is_shared(s, b)) {
+		if (b->all.c == c && is_shared(s, b)) {
 			n_bytes += b->n_buffers * b->n * (int64_t)sizeof(float);
 			slots++;
 		}
@@ -203,7 +191,7 @@ static void open_shared_group(struct store *s, struct comm *c)
 	arena_over(&a, "gradients", m->data[c->rank], (size_t)n_bytes);
 	for (int i = 0, slot = 0; i < o->n_buckets; i++) {
 		struct bucket *b = &o->bucket[i];
-		if (b->c != c || !is_shared(s, b))
+		if (b->all.c != c || !is_shared(s, b))
 			continue;
 		b->shared = m;
 		b->slot = slot++;
@@ -218,10 +206,10 @@ static void open_shared(struct store *s)
 {
 	struct store_own *o = s->own;
 	for (int i = 0; i < o->n_buckets; i++) {
-		struct comm *c = o->bucket[i].c;
+		struct comm *c = o->bucket[i].all.c;
 		bool known = false;
 		for (int k = 0; k < i; k++)
-			known |= o->bucket[k].c == c;
+			known |= o->bucket[k].all.c == c;
 		if (!known && is_shared(s, &o->bucket[i]))
 			open_shared_group(s, c);
 	}
@@ -235,7 +223,7 @@ static bool has_tensors_of(const struct store *s, const struct bucket *b, int un
 	return false;
 }
 
-static void begin_step(struct store *s)
+void grads_begin_step(struct store *s)
 {
 	struct store_own *o = s->own;
 	for (struct bucket *b = o->bucket; b < o->bucket + o->n_buckets; b++) {
@@ -255,7 +243,7 @@ void grads_open(struct store *s, bool measuring)
 	int64_t whole = 0;
 	for (int i = 0; i < o->n_buckets; i++) {
 		struct bucket *b = &o->bucket[i];
-		set_nodes(s, b, b->by_use ? 0 : -1, 0);
+		bucket_set_nodes(s, b, b->by_use ? 0 : -1, 0);
 		b->buffer = xcalloc((size_t)b->n_buffers, sizeof(*b->buffer));
 	}
 	if (!measuring)
@@ -275,11 +263,13 @@ void grads_open(struct store *s, bool measuring)
 		device_arena(s->c.device, &o->grad_memory, "gradients", size.peak_bytes);
 		place_private(s, &o->grad_memory);
 	}
-	begin_step(s);
+	reduce_open(s);
+	grads_begin_step(s);
 }
 
 void grads_close(struct store *s)
 {
+	reduce_close(s);
 	for (int i = 0; i < s->own->n_shared; i++)
 		comm_shared_close(s->own->shared[i]);
 	for (int i = 0; i < s->own->n_buckets; i++)
@@ -291,20 +281,6 @@ void grads_close(struct store *s)
 
 /* ---- leaves ---------------------------------------------------------------------- */
 
-static void end_sum(struct bucket *b)
-{
-	if (b->sum)
-		tree_sum_end(b->sum);
-	b->sum = NULL;
-	free(b->round_parts);
-	b->round_parts = NULL;
-}
-
-static bool has_leaves_of(const struct bucket *b, int unit)
-{
-	return b->first_unit <= unit && unit <= b->last_unit;
-}
-
 static void empty_stacks(struct bucket *b)
 {
 	for (int i = 0; i < b->n_entries; i++)
@@ -312,8 +288,7 @@ static void empty_stacks(struct bucket *b)
 			b->entry[i].stack[u].n = 0;
 }
 
-/* Round-robin: takes memory for the unit's leaves, after the sums of the unit that used it before. */
-static void take_lease(struct store *s, int unit)
+void grads_take_lease(struct store *s, int unit)
 {
 	struct store_own *o = s->own;
 	for (int i = 0; i < N_PLACES; i++)
@@ -325,17 +300,21 @@ static void take_lease(struct store *s, int unit)
 		*turn = !*turn;
 	/* of this unit in the last round, and of the unit before */
 	for (struct bucket *b = o->bucket; b < o->bucket + o->n_buckets; b++)
-		if (has_leaves_of(b, unit) || (l->unit >= 0 && has_leaves_of(b, l->unit)))
-			end_sum(b);
+		if (bucket_has_unit(b, unit) ||
+			(l->unit >= 0 && bucket_has_unit(b, l->unit)))
+			reduce_end(s, b);
 	BUG_ON(l->open);
 	l->unit = unit;
 	l->open = true;
 	float *at = l->memory;
 	for (struct bucket *b = o->bucket; b < o->bucket + o->n_buckets; b++) {
-		if (!has_leaves_of(b, unit))
+		if (!bucket_has_unit(b, unit))
 			continue;
 		for (int k = 0; k < b->n_buffers; k++, at += b->n)
 			b->buffer[k] = at;
+		if (b->last != b->leaves)
+			place_replica_sums(s, b, at);
+		at += replica_floats(s, b);
 		empty_stacks(b);
 	}
 }
@@ -358,7 +337,7 @@ struct mat store_leaf(
 	struct bucket *b = bucket_of(s, t, slice);
 	struct entry *e = entry_of(s, t, slice);
 	if (s->c.microbatches.round_robin)
-		take_lease(s, unit_of(s, t, slice));
+		grads_take_lease(s, unit_of(s, t, slice));
 	int use = use_here(b, at);
 	return leaf_at(b, e, use, e->stack[use].n);
 }
@@ -386,193 +365,4 @@ void store_drop(struct store *s)
 		empty_stacks(&s->own->bucket[i]);
 	for (int i = 0; i < N_PLACES; i++)
 		s->own->lease[i].open = false;
-}
-
-/* ---- sums ------------------------------------------------------------------------ */
-
-/* The leaves that were written must be those that all ranks expect. */
-static void check_nodes(const struct bucket *b)
-{
-	const struct sum_nodes *mine = &b->nodes[b->c->rank];
-	for (int i = 0; i < b->n_entries; i++) {
-		int n = 0;
-		for (int u = 0; u < n_uses(b); u++)
-			n += b->entry[i].stack[u].n;
-		BUG_ON(n != mine->n);
-	}
-}
-
-/* The nodes of a round's micro-batches in one use, of all ranks. */
-static int nodes_of_round(const struct store *s, const struct bucket *b, int use,
-	int64_t round, struct tree_node nodes[static TREE_MAX_NODES])
-{
-	const struct microbatches *mb = &s->c.microbatches;
-	int64_t first = round * mb->ranks;
-	int64_t end = is_power_of_2(mb->ranks) ? first + mb->ranks
-					       : min64(first + mb->ranks, mb->n_micro);
-	int n = tree_nodes(first, end, nodes);
-	for (int i = 0; i < n; i++) {
-		const int64_t at[N_LEAF_AXES] = {[LEAF_USE] = use,
-			[LEAF_MICRO] = nodes[i].index << nodes[i].level};
-		int level = nodes[i].level + leaf_micro_level(&b->shape);
-		nodes[i] = (struct tree_node){level, leaf_index(&b->shape, at) >> level};
-	}
-	return n;
-}
-
-/* Sets the nodes of the next round: those that the ranks contribute, and those of their sums. */
-static void begin_round(struct store *s, struct bucket *b, int use)
-{
-	int64_t round = b->round[use > 0 ? use : 0]++;
-	set_nodes(s, b, use, round);
-	for (int u = 0; u < n_uses(b); u++) {
-		b->round_node[u] = xrealloc(
-			b->round_node[u], TREE_MAX_NODES * sizeof(*b->round_node[u]));
-		b->n_round_nodes = nodes_of_round(s, b, u, round, b->round_node[u]);
-	}
-}
-
-/* Pushes the sum of these parts in node `of` on the stack of a use; `from`, `n`: floats of the piece. */
-static void push_sum(struct bucket *b, int use, struct tree_stack *stack,
-	struct tree_node of, struct mat sum, int64_t from)
-{
-	struct device *d = b->plan.d;
-	float **buffer = b->round_buffer[use];
-	int top = b->plan.levels - (n_uses(b) > 1);
-	d->k->copy(d, mat(buffer[stack->n] + from, 1, sum.cols), sum);
-	int merges = leaf_push_node(stack, &b->shape, top, of);
-	for (int i = stack->n + merges - 1; merges > 0; merges--, i--) {
-		struct mat left = mat(buffer[i - 1] + from, 1, sum.cols);
-		d->k->add(d, left, left, mat(buffer[i] + from, 1, sum.cols));
-	}
-}
-
-/* Round-robin: pushes the sums of a round on the stacks of its uses, a block of floats at a time. */
-static void push_sums(void *with, const struct tree_part *parts, int n_parts,
-	int64_t first, int64_t len)
-{
-	struct bucket *b = with;
-	struct device *d = b->plan.d;
-	struct tree_part *block = xcalloc((size_t)n_parts + 1, sizeof(*block));
-	for (int64_t from = 0; from < len; from += d->sum_block) {
-		int64_t n = min64(d->sum_block, len - from);
-		int next = 0;
-		tree_cut(parts, n_parts, from, n, block);
-		for (int u = 0; u < n_uses(b); u++) {
-			b->round_sums[u] = b->round_sums_before[u];
-			for (int i = 0; i < b->n_round_nodes; i++) {
-				struct tree_node of = b->round_node[u][i];
-				struct mat sum = tree_add(
-					d, block, n_parts, &next, of, (struct mat){0});
-				if (sum.p)
-					push_sum(b, u, &b->round_sums[u], of, sum,
-						first + from);
-			}
-		}
-		BUG_ON(next != n_parts);
-	}
-	free(block);
-}
-
-static void begin_sum(struct store *s, struct bucket *b)
-{
-	bool round_robin = s->c.microbatches.round_robin;
-	end_sum(b);
-	memcpy(b->round_sums_before, b->round_sums, sizeof(b->round_sums));
-	if (!b->c->planned)
-		check_nodes(b);
-	const struct sum_call call = {.plan = &b->plan,
-		.nodes = b->nodes,
-		.buffer = b->buffer,
-		.take = round_robin ? push_sums : NULL,
-		.with = b,
-		.result = b->g,
-		.queue = b->queue,
-		.shared = b->shared,
-		.from = b->from,
-		.slot = b->slot};
-	b->sum = tree_sum_begin(&call);
-}
-
-void store_reduce_use(struct store *s, int unit, int use, bool last)
-{
-	struct store_own *o = s->own;
-	if (s->c.microbatches.round_robin) /* also a rank without leaves in this round */
-		take_lease(s, unit);
-	for (struct bucket *b = o->bucket; b < o->bucket + o->n_buckets; b++) {
-		if (!has_leaves_of(b, unit))
-			continue;
-		bool deferred = use == 1 && !b->by_use && !b->tied; /* for use 0 */
-		if (deferred)
-			continue;
-		if (s->c.microbatches.round_robin) {
-			begin_round(s, b, b->by_use ? use : -1);
-			begin_sum(s, b);
-		} else if (last && --b->units_left == 0) {
-			begin_sum(s, b);
-		}
-	}
-	for (int i = 0; i < N_PLACES; i++)
-		if (o->lease[i].unit == unit)
-			o->lease[i].open = false;
-}
-
-void store_reduce(struct store *s, int unit, bool last)
-{
-	store_reduce_use(s, unit, 0, last);
-}
-
-/* Round-robin: the sum over micro-batches; all ranks of a shard receive it. */
-static void finish_rounds(struct bucket *b)
-{
-	for (int r = 0; r < b->c->size; r++)
-		b->nodes[r].n = 0;
-	int64_t first, len = sum_piece(&b->plan, b->c->rank, &first);
-	int n = 0;
-	b->round_parts = xcalloc((size_t)(b->round_sums[0].n + b->round_sums[1].n + 1),
-		sizeof(*b->round_parts));
-	for (int u = 0; u < 2; u++)
-		for (int i = 0; i < b->round_sums[u].n; i++)
-			b->round_parts[n++] = (struct tree_part){b->round_sums[u].node[i],
-				mat(b->round_buffer[u][i], 1, len)};
-	const struct sum_call call = {.plan = &b->plan,
-		.nodes = b->nodes,
-		.buffer = b->buffer,
-		.extra = b->round_parts,
-		.n_extra = n,
-		.result = b->g,
-		.queue = b->queue};
-	b->sum = tree_sum_begin(&call);
-}
-
-/* Adds the sum of a tied weight's other use: use 0 is on the first stage, use 1 on the last. */
-static void add_other_use(struct store *s, struct bucket *b)
-{
-	struct comm *pair = mesh_group(s->c.mesh,
-		(struct mesh_part){.axes = AXIS_BIT(AXIS_PP), .pp_ends = true});
-	int64_t n = b->shard[s->own->shard].n, n_bytes = n * (int64_t)sizeof(float);
-	struct comm_requests r = {.c = pair};
-	comm_send(&r, b->g, n_bytes, !pair->rank, TAG_TIED);
-	comm_recv(&r, b->other, n_bytes, !pair->rank, TAG_TIED);
-	comm_start(&r);
-	comm_wait(&r);
-	comm_requests_free(&r);
-	s->c.device->k->add(
-		s->c.device, mat(b->g, 1, n), mat(b->g, 1, n), mat(b->other, 1, n));
-}
-
-void store_step_end(struct store *s)
-{
-	struct store_own *o = s->own;
-	struct bucket *end = o->bucket + o->n_buckets;
-	for (struct bucket *b = o->bucket; b < end; b++)
-		end_sum(b);
-	for (struct bucket *b = o->bucket; b < end && s->c.microbatches.round_robin; b++)
-		finish_rounds(b);
-	for (struct bucket *b = o->bucket; b < end; b++) {
-		end_sum(b);
-		if (b->tied)
-			add_other_use(s, b);
-	}
-	begin_step(s);
 }

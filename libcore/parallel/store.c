@@ -59,8 +59,8 @@ static void list_parts(struct store *s)
 {
 	const struct bucket *end = s->own->bucket + s->own->n_buckets;
 	for (const struct bucket *b = s->own->bucket; b < end; b++) {
-		int n = b->plan.sharers[s->own->shard];
-		int replica = b->plan.before[b->c->rank];
+		int n = b->all.plan.sharers[s->own->shard];
+		int replica = b->all.plan.before[b->all.c->rank];
 		for (int k = 0; k < b->n_entries; k++) {
 			struct part x = shard_part(s, b, &b->entry[k]);
 			add_part(&s->updated, &s->n_updated, x);
@@ -310,13 +310,13 @@ uint64_t store_hash(struct store *s)
 /* Marks the ranks whose hash of a bucket differs from that of the first rank with the same shard. */
 static void compare_replicas(const struct bucket *b, uint64_t mine, uint8_t *differs)
 {
-	uint64_t *all = xcalloc((size_t)b->c->size, sizeof(*all));
-	comm_allgather(b->c, &mine, all, sizeof(mine));
-	for (int r = 0; r < b->c->size; r++) {
+	uint64_t *all = xcalloc((size_t)b->all.c->size, sizeof(*all));
+	comm_allgather(b->all.c, &mine, all, sizeof(mine));
+	for (int r = 0; r < b->all.c->size; r++) {
 		int first = 0;
-		while (b->plan.wants[first] != b->plan.wants[r])
+		while (b->all.plan.wants[first] != b->all.plan.wants[r])
 			first++;
-		differs[b->ranks[r]] |= all[first] != all[r];
+		differs[b->all.ranks[r]] |= all[first] != all[r];
 	}
 	free(all);
 }

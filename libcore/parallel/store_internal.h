@@ -16,6 +16,15 @@ struct entry {
 	struct tree_stack stack[2]; /* of the leaves of this rank, by use */
 };
 
+/* Ranks that sum vectors. */
+struct sum_group {
+	struct comm *c;
+	int *ranks; /* [size]: of the world */
+	struct sum_plan plan;
+	struct sum_nodes *nodes; /* [size]: of the current or next sum */
+	struct sum_queue *queue; /* of c */
+};
+
 /* Slices of neighbouring units that the same ranks reduce and gather, as one vector. */
 struct bucket {
 	int first_unit, last_unit;
@@ -23,14 +32,17 @@ struct bucket {
 	int n_entries;
 	int64_t n;	 /* floats of the vector; each entry is aligned to a cache line */
 	enum dtype wire; /* the type in which it is gathered */
-	/* The group of ranks that share it, and the sum of its gradient over them. */
-	struct mesh_part group;
-	struct comm *c;
-	int *ranks;		 /* [size]: of the world */
 	struct sum_shard *shard; /* [shards] */
-	struct sum_plan plan;
 	struct leaf_shape shape;
-	struct sum_nodes *nodes; /* [size]: of the current or next sum */
+	/* The ranks that share it. With hybrid sharding, the ranks of the shards sum their leaves first
+	 * (a reduce-scatter), then the replicas of this rank's shard sum the results (an all-reduce of
+	 * shards, so that fewer bytes are sent between hosts); else these are one sum. */
+	struct mesh_part part;
+	struct sum_group all, shards, replicas;
+	struct sum_group *leaves, *last; /* of the first sum and of the last one */
+	struct sum_shard replicated; /* the vector of the second sum: this rank's shard */
+	float *replica_sum[2]; /* its buffers: the results of the first one, by use */
+	bool pending;	       /* the second sum is to begin after the first */
 	/* A tied weight of two pipeline stages: its tree has this stage's use only; the other
 	 * stage's sum is added at the end of the step. */
 	bool tied;
@@ -40,7 +52,6 @@ struct bucket {
 	/* Buffers for this rank's leaves, [n] each; those of use u begin at depth * u. */
 	int depth, n_buffers;
 	float **buffer;
-	struct sum_queue *queue; /* of its group */
 	/* Round-robin: the reduced rounds of this rank's piece, a stack and its buffers for each use; as
 	 * it was before the sum in progress, and the nodes that this sum adds; and the nodes of the
 	 * stacks, for the last sum of the step. */
@@ -139,6 +150,8 @@ struct store_own {
 	int n_shared;
 	struct group_queue *queue; /* [n_queues] */
 	int n_queues;
+	struct bucket **pending; /* [n_pending]: in the order of their sums */
+	int n_pending;
 	struct lease lease[N_PLACES];
 	int turn, tile_turn;	   /* the place of the next lease, 0 or 1 */
 	struct gathered *gathered; /* [N_PLACES], or one for each unit with RESHARD_NO */
@@ -197,12 +210,15 @@ void buckets_free(struct store *s);
 static inline int bucket_top(const struct store *s, const struct bucket *b)
 {
 	return s->c.microbatches.round_robin ? leaf_micro_level(&b->shape)
-					     : b->plan.levels;
+					     : b->all.plan.levels;
 }
 
-/* Pushes the leaves of a member of the group in one use: of all its micro-batches, or round-robin of
- * one round. Returns the largest depth of the stack. */
-int bucket_push(const struct store *s, const struct bucket *b, int member, int use,
+/* Pushes the leaves of a rank of the world in one use: of all its micro-batches, or round-robin of one
+ * round. Returns the largest depth of the stack. */
+int bucket_push(const struct store *s, const struct bucket *b, int rank, int use,
+	int64_t round, struct tree_stack *stack);
+/* The same for all ranks of the shards of that rank's replica. */
+int bucket_push_replica(const struct store *s, const struct bucket *b, int rank, int use,
 	int64_t round, struct tree_stack *stack);
 
 /* store.c */
@@ -239,9 +255,31 @@ struct offload_backend {
 	void (*close)(struct offload_backend *);
 };
 
+static inline int bucket_uses(const struct bucket *b)
+{
+	return (int)b->shape.n[LEAF_USE];
+}
+
+static inline bool bucket_has_unit(const struct bucket *b, int unit)
+{
+	return b->first_unit <= unit && unit <= b->last_unit;
+}
+
 /* grads.c */
 void grads_open(struct store *s, bool measuring);
 void grads_close(struct store *s);
+void grads_begin_step(struct store *s);
+/* Round-robin: takes memory for the unit's leaves, after the sums of the unit that used it before. */
+void grads_take_lease(struct store *s, int unit);
+
+/* reduce.c */
+void reduce_open(struct store *s);
+void reduce_close(struct store *s);
+/* Completes the sum of a bucket that is in progress, if any. */
+void reduce_end(struct store *s, struct bucket *b);
+/* Sets the nodes that each rank contributes in a round: of one use if the uses are reduced separately,
+ * else of all (-1). For round 0, also the number of this rank's buffers. */
+void bucket_set_nodes(struct store *s, struct bucket *b, int use, int64_t round);
 
 /* gather.c */
 void gather_open(struct store *s, bool measuring);
