@@ -281,7 +281,7 @@ help:
 	@echo 'install    install into PREFIX=$(PREFIX), below DESTDIR;  uninstall: remove it'
 	@echo 'deps       install missing packages (Debian); DEPS=no: never'
 
-.PHONY: all demo convergence check check-long san lint bench bench-gpu fuzz mutants bench-now mutants-now \
-  bench-gpu-now \
-  fuzz-now build-fuzzers demo-now convergence-now check-now check-long-now check-gpu-now san-now \
-  build-san-tests build-lint-tests lint-now deps generate install uninstall clean help FORCE
+.PHONY: all programs demo convergence check check-long check-gpu san lint bench bench-gpu fuzz mutants \
+  demo-now convergence-now check-now check-long-now check-gpu-now san-now lint-now bench-now \
+  bench-gpu-now fuzz-now mutants-now build-fuzzers build-san-tests build-lint-tests \
+  deps generate install uninstall clean help FORCE
