@@ -18,16 +18,14 @@ struct opts {
 /* clang-format off */
 static const struct opt options[] = {
 	{OPT_GROUP, .name = "Options"},
-	{OPT_FLAG, 'a', "optimizer", NULL, "yes", O(optimizer),
-		.help = "diff: compare the optimizer state too."},
-	{OPT_FLAG, 's', "strict", NULL, "no", O(strict),
-		.help = "diff: exit with 1 also when only attributes, options or the "
-			"vocabulary differ."},
-	{OPT_FLAG, 'o', "options", NULL, "no", O(options),
-		.help = "show: print the options of the run instead of the tensors."},
-	{OPT_FLAG, 'f', "force", NULL, "no", O(force),
-		.help = "rm: also remove what latest.h5 or best.h5 points at, and damaged "
-			"files."},
+	{OPT_FLAG, 'a', "optimizer", NULL, "yes", O(optimizer), .help =
+		"diff: compare the optimizer state too."},
+	{OPT_FLAG, 's', "strict", NULL, "no", O(strict), .help =
+		"diff: exit with 1 also when only attributes, options or the vocabulary differ."},
+	{OPT_FLAG, 'o', "options", NULL, "no", O(options), .help =
+		"show: print the options of the run instead of the tensors."},
+	{OPT_FLAG, 'f', "force", NULL, "no", O(force), .help =
+		"rm: also remove what latest.h5 or best.h5 points at, and damaged files."},
 	{OPT_END},
 };
 /* clang-format on */

@@ -93,7 +93,7 @@ struct edit_config {
 	 * fragments, which are synchronised one at a time. With a delay, training continues
 	 * until the exchange is done, and a worker keeps a fraction of what it did meanwhile:
 	 * p = keep p + (1 - keep) anchor. */
-	int fragments;
+	int64_t fragments;
 	int64_t interval, delay; /* steps, see edit_due(); a delay only with an anchor */
 	double keep;
 	uint64_t seed;

@@ -53,7 +53,7 @@ static int check_graph(const struct train_opts *o, enum device_kind kind, struct
 	if (!is_alone(o))
 		return err_set(
 			e, EX_USAGE, "--cuda-graph is not supported with several ranks");
-	if (o->edit.delay > 0)
+	if (o->edit.config.delay > 0)
 		return err_set(e, EX_USAGE,
 			"--cuda-graph is not supported with --edit-sync-delay");
 	return 0;

@@ -80,8 +80,8 @@ static void describe_layout(
 	char when[48] = "step";
 	if (x->async)
 		snprintf(when, sizeof(when), "%g seconds", x->sync_time);
-	else if (x->interval > 1)
-		snprintf(when, sizeof(when), "%lld steps", (long long)x->interval);
+	else if (x->config.interval > 1)
+		snprintf(when, sizeof(when), "%lld steps", (long long)x->config.interval);
 	if (r->local.sync)
 		line(out, "local SGD", "%lld worker%s, synchronised every %s",
 			(long long)x->workers, plural(x->workers), when);
@@ -91,7 +91,8 @@ static void describe_layout(
 static bool logs(const struct run *r, int column)
 {
 	const struct train_opts *o = &r->t.o;
-	bool anchor = o->edit.outer != EDIT_OUTER_NONE || o->edit.reducer != EDIT_MEAN;
+	bool anchor = o->edit.config.outer != EDIT_OUTER_NONE ||
+		      o->edit.config.reducer != EDIT_MEAN;
 	switch (column) {
 	case COL_LOSS_SCALE:
 		return o->dtype == PRECISION_FP16;

@@ -98,7 +98,8 @@ static int find_due(struct run *r, const struct step_result *s)
 	if (t->step == t->o.steps)
 		return EVERYTHING;
 	int f = edit_due(edit, local_steps(t));
-	return f == 0 && edit_fragments(edit) == 1 && !t->o.edit.delay ? EVERYTHING : f;
+	return f == 0 && edit_fragments(edit) == 1 && !t->o.edit.config.delay ? EVERYTHING
+									      : f;
 }
 
 /* Sums over all workers since the last synchronisation; *max_steps: of the fastest worker. */
@@ -148,9 +149,9 @@ static void exchange(struct run *r, int what, int64_t steps)
 		edit_begin(x->edit, what, steps, &x->result);
 		x->result.reduced = before.reduced;
 		x->result.clip = before.clip;
-		if (!t->o.edit.delay)
+		if (!t->o.edit.config.delay)
 			edit_end(x->edit, what, &x->result);
-		x->ended |= !t->o.edit.delay;
+		x->ended |= !t->o.edit.config.delay;
 	} else if (t->step < t->o.steps && !t->o.graph &&
 		   edit_completes_by_unit(x->edit)) {
 		edit_begin(x->edit, 0, steps, &x->result);
@@ -197,9 +198,9 @@ static void end_delayed(struct run *r)
 {
 	const struct trainer *t = &r->t;
 	struct local_sgd *x = &r->local;
-	if (!t->o.edit.delay || t->step == t->o.steps)
+	if (!t->o.edit.config.delay || t->step == t->o.steps)
 		return;
-	int f = edit_due(x->edit, local_steps(t) - t->o.edit.delay);
+	int f = edit_due(x->edit, local_steps(t) - t->o.edit.config.delay);
 	if (f < 0 || !edit_in_flight(x->edit, f))
 		return;
 	edit_end(x->edit, f, &x->result);
@@ -318,7 +319,7 @@ static void note_step(struct run *r, const struct step_result *s)
 static bool is_agreed(const struct run *r)
 {
 	const struct trainer *t = &r->t;
-	bool whole = edit_fragments(r->local.edit) == 1 && !t->o.edit.delay;
+	bool whole = edit_fragments(r->local.edit) == 1 && !t->o.edit.config.delay;
 	return !has_others(r) ||
 	       (r->local.synced == t->step && (whole || t->step == t->o.steps));
 }

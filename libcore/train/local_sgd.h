@@ -72,8 +72,6 @@ void local_sgd_end(struct run *r, bool failed);
 
 /* ---- local_sgd_start.c: start and checkpoints ------------------------------------------ */
 
-void local_sgd_config(const struct train_opts *o, struct edit_config *c);
-
 /* Collective, each, in this order. */
 int local_sgd_open(struct run *r, struct train_opts *o, struct err *e);
 /* Do all workers have the same kind of device? Nothing is allocated on it yet. */

@@ -7,39 +7,6 @@
 
 /* ---- the start ------------------------------------------------------------------- */
 
-void local_sgd_config(const struct train_opts *o, struct edit_config *c)
-{
-	const struct edit_opts *x = &o->edit;
-	*c = (struct edit_config){.reducer = (enum edit_reducer)x->reducer,
-		.normalize = x->normalize,
-		.consensus = (enum sign_vote)x->consensus,
-		.sparsify = (enum edit_sparsify)x->sparsify,
-		.density = x->density,
-		.by_unit = x->by_unit,
-		.weights = {.by_norm = x->by_norm,
-			.temperature = x->temperature,
-			.by_steps = x->by_steps,
-			.steps_ratio = x->steps_ratio},
-		.skip_anomaly = x->skip_anomaly,
-		.detect = {x->ewma_alpha, x->ewma_threshold, x->ewma_warmup},
-		.clip = x->clip,
-		.outer = (enum edit_outer)x->outer,
-		.lr = x->lr,
-		.momentum = x->momentum,
-		.beta1 = x->beta1,
-		.beta2 = x->beta2,
-		.eps = x->eps,
-		.decay = x->decay,
-		.nesterov = x->nesterov,
-		.wire = (enum edit_wire)x->wire,
-		.wire_density = x->wire_density,
-		.fragments = (int)x->fragments,
-		.interval = x->interval,
-		.delay = x->delay,
-		.keep = x->keep,
-		.seed = (uint64_t)o->seed};
-}
-
 int local_sgd_open(struct run *r, struct train_opts *o, struct err *e)
 {
 	struct local_sgd *x = &r->local;
@@ -79,11 +46,11 @@ int local_sgd_check_devices(struct run *r, struct err *e)
 
 void local_sgd_build(struct run *r)
 {
-	struct edit_config c;
 	struct trainer *t = &r->t;
+	struct edit_config c = t->o.edit.config;
+	c.seed = (uint64_t)t->o.seed;
 	if (!r->local.sync)
 		return;
-	local_sgd_config(&t->o, &c);
 	r->local.edit = edit_open(&c, r->world, r->local.sync, t->store, &t->d);
 	t->local = &r->local;
 }
@@ -312,7 +279,7 @@ int local_sgd_info(const struct train_opts *o, const struct ckpt *c,
 		return err_prefix(e, "%s: ", c->path);
 	/* With fragments the workers never have the same parameters, only the same anchor; each
 	 * fragment of it is as old as its own synchronisation, so no step is that of all. */
-	bool streams = saved.edit.fragments > 1 || saved.edit.delay > 0;
+	bool streams = saved.edit.config.fragments > 1 || saved.edit.config.delay > 0;
 	*from_anchor = past > 0 || streams;
 	if (!past || streams)
 		return 0;
@@ -376,7 +343,8 @@ void local_sgd_report_resume(struct run *r)
 			"; step %lld was between two synchronisations: back to step "
 			"%lld, where they agreed",
 			(long long)t->loaded_step, (long long)t->step);
-	if (r->local.from_anchor && (o->edit.fragments > 1 || o->edit.delay > 0))
+	if (r->local.from_anchor &&
+		(o->edit.config.fragments > 1 || o->edit.config.delay > 0))
 		str_printf(&text, "; each fragment is as when it was synchronised last");
 	info("%s", text.s);
 	report_event(r, "%s", text.s);

@@ -3,8 +3,8 @@
 #define TRAIN_OPTIONS_H
 
 #include "base/options.h"
+#include "edit/edit.h"
 #include "model/pass.h"
-#include "optim/optim.h"
 
 /* (An enum and the words of its option are two lines, in the same order.) */
 enum lr_schedule { LR_CONSTANT, LR_COSINE, LR_LINEAR, LR_WSD };
@@ -40,26 +40,15 @@ enum numerics { NUMERICS_EXACT, NUMERICS_FAST };
 enum self_test { SELF_TEST_AUTO, SELF_TEST_YES, SELF_TEST_NO };
 #define SELF_TEST_WORDS "auto", "yes", "no"
 
-/* Local SGD; see edit.h. */
+/* Local SGD: how workers synchronise, and when. */
 struct edit_opts {
-	int64_t workers; /* 0: no local SGD */
-	int64_t interval, warmup;
-	int outer; /* enum edit_outer */
-	double lr, momentum, beta1, beta2, eps, decay;
-	bool nesterov;
-	int reducer, consensus, sparsify; /* the enums of those names */
-	bool normalize, by_norm, skip_anomaly, by_unit;
-	int wire; /* enum edit_wire */
-	double density, temperature, clip, wire_density;
-	double ewma_alpha, ewma_threshold;
-	int64_t ewma_warmup;
+	struct edit_config config; /* without .seed */
+	int64_t workers;	   /* 0: no local SGD */
+	int64_t warmup;
 	/* asynchronous: synchronisation by the clock, not after a number of steps */
-	bool async, by_steps, compat;
-	double sync_time, steps_ratio;
+	bool async, compat;
+	double sync_time;
 	int64_t min_total;
-	/* streaming */
-	int64_t fragments, delay;
-	double keep;
 	const char *replay; /* run directory whose synchronisations are repeated */
 };
 

@@ -28,19 +28,20 @@ static bool is_stream(const char *path)
 static int check_edit(const struct train_opts *o, struct err *e)
 {
 	const struct edit_opts *x = &o->edit;
+	const struct edit_config *c = &x->config;
 	if (!x->workers)
 		return 0;
-	if (x->fragments > x->interval)
+	if (c->fragments > c->interval)
 		return err_set(e, EX_USAGE,
 			"--edit-fragments needs an --edit-sync-interval of at least as many steps");
-	if (x->delay > 0 && x->delay >= x->interval)
+	if (c->delay > 0 && c->delay >= c->interval)
 		return err_set(e, EX_USAGE,
 			"--edit-sync-delay needs a longer --edit-sync-interval");
-	if (x->async && x->interval > 1)
+	if (x->async && c->interval > 1)
 		return err_set(e, EX_USAGE,
 			"--edit-sync-interval counts steps, but --edit-use-async goes by the clock: "
 			"give --edit-sync-time SECONDS");
-	if (x->async && (x->fragments > 1 || x->delay > 0))
+	if (x->async && (c->fragments > 1 || c->delay > 0))
 		return err_set(e, EX_USAGE,
 			"--edit-use-async and streaming (--edit-fragments, --edit-sync-delay) are "
 			"mutually exclusive");

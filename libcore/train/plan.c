@@ -101,12 +101,11 @@ static void count_kept(struct trainer *t, struct plan *p)
 /* Memory and messages of a synchronisation. */
 static void count_edit(const struct trainer *t, struct plan *p)
 {
-	struct edit_config c;
 	if (!t->o.edit.workers)
 		return;
-	local_sgd_config(&t->o, &c);
 	struct comm *sync = comm_planned("workers", 0, (int)t->o.edit.workers, false);
-	struct edit *x = edit_open(&c, t->world, sync, t->store, (struct device *)&t->d);
+	struct edit *x = edit_open(
+		&t->o.edit.config, t->world, sync, t->store, (struct device *)&t->d);
 	p->edit_bytes = edit_bytes(x);
 	p->edit_sent = (double)edit_sent(x);
 	edit_free(x);

@@ -14,22 +14,22 @@
 /* ---- kernel calls outside of the steps ------------------------------------------- */
 
 /* Local SGD: the kernels that compress what workers send each other. */
-static void note_wire(struct device *d, const struct edit_opts *o, struct mat x)
+static void note_wire(struct device *d, const struct edit_config *c, struct mat x)
 {
 	const struct kernels *k = d->k;
 	const struct rng_stream rng = {.first = 0};
-	int64_t n_picked = max64(1, (int64_t)(o->wire_density * (double)x.cols));
+	int64_t n_picked = max64(1, (int64_t)(c->wire_density * (double)x.cols));
 	bool wide = x.cols > 1 << 16;
-	if (o->wire == EDIT_WIRE_BF16) {
+	if (c->wire == EDIT_WIRE_BF16) {
 		k->round(d, x, x, DT_BF16, 1);
 		k->round_stochastic(d, x, &rng);
 		k->narrow(d, NULL, x, DT_BF16);
 		k->widen(d, x, NULL, DT_BF16);
-	} else if (o->wire == EDIT_WIRE_INT8) {
+	} else if (c->wire == EDIT_WIRE_INT8) {
 		k->quantise(d, x, NULL, NULL, NULL);
 		k->quantise(d, x, NULL, NULL, &rng);
 		k->dequantise(d, x, NULL, NULL);
-	} else if (o->wire == EDIT_WIRE_SPARSE) {
+	} else if (c->wire == EDIT_WIRE_SPARSE) {
 		k->keep_largest(d, x, n_picked);
 		k->topk_pack(d, NULL, NULL, wide, x, n_picked);
 		k->topk_scatter(d, x, NULL, NULL, wide, n_picked);
@@ -40,29 +40,28 @@ static void note_workers(struct device *d, const struct train_opts *o, struct ma
 {
 	static float m;
 	const struct kernels *k = d->k;
-	const struct edit_opts *w = &o->edit;
+	const struct edit_config *c = &o->edit.config;
 	const struct keep keep = {.density = 1};
-	const struct combine combine = {.workers = (int)w->workers,
-		.vote = w->reducer == EDIT_GTA ? (enum sign_vote)w->consensus
-					       : SIGN_VOTE_NONE,
-		.normalize = w->reducer != EDIT_MEAN && w->normalize};
+	const struct combine combine = {.workers = (int)o->edit.workers,
+		.vote = c->reducer == EDIT_GTA ? c->consensus : SIGN_VOTE_NONE,
+		.normalize = c->reducer != EDIT_MEAN && c->normalize};
 	const struct update_part part = {
-		.m = w->outer == EDIT_OUTER_ADAMW || w->momentum > 0 ? &m : NULL,
+		.m = c->outer == EDIT_OUTER_ADAMW || c->momentum > 0 ? &m : NULL,
 		.n = mat_size(x)};
 	k->pseudo_grad(d, NULL, NULL, mat_size(x));
 	k->combine(d, NULL, NULL, mat_size(x), &combine);
 	k->add(d, x, x, x);
 	k->sub(d, x, x, x);
 	k->exact_sumsq(d, NULL, &x, 1);
-	optimizers[w->outer == EDIT_OUTER_ADAMW ? OPTIMIZER_ADAMW : OPTIMIZER_SGD]
+	optimizers[c->outer == EDIT_OUTER_ADAMW ? OPTIMIZER_ADAMW : OPTIMIZER_SGD]
 		->update(d, &part, 1, NULL);
-	if (w->delay)
+	if (c->delay)
 		k->mix(d, NULL, NULL, mat_size(x), 1);
-	if (w->sparsify)
-		k->keep_largest(d, x, max64(1, (int64_t)(w->density * (double)x.cols)));
-	if (w->sparsify)
+	if (c->sparsify)
+		k->keep_largest(d, x, max64(1, (int64_t)(c->density * (double)x.cols)));
+	if (c->sparsify)
 		k->keep_random(d, x, &keep);
-	note_wire(d, w, x);
+	note_wire(d, c, x);
 }
 
 static void note_others(const struct trainer *t, struct kernel_calls *calls)

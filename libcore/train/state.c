@@ -31,14 +31,12 @@ static struct ckpt_tensor *describe(const struct model *m)
 
 void train_store_groups(const struct train_opts *o, struct store_groups *g)
 {
-	struct edit_config c;
 	struct optim_config optim;
-	local_sgd_config(o, &c);
 	train_optim_config(o, &optim);
 	store_groups_begin(g);
 	optim_add_groups(&optim, g);
 	if (o->edit.workers)
-		edit_add_groups(&c, g);
+		edit_add_groups(&o->edit.config, g);
 }
 
 /* The names of all groups of the store. Returns their number. */
