@@ -99,8 +99,8 @@ static bool logs(const struct run *r, int column)
 	case COL_TRAIN_LOSS:
 	case COL_VAL_LOSS:
 		return o->eval_every > 0;
-	case COL_DTF:
-	case COL_DTB:
+	case COL_DT_FORWARD:
+	case COL_DT_BACKWARD:
 		return r->t.graph.state == GRAPH_NONE;
 	case COL_BUBBLE:
 		return r->t.schedule.ranks > 1;
@@ -109,20 +109,20 @@ static bool logs(const struct run *r, int column)
 		return r->report.peak_flops > 0;
 	case COL_SENT:
 		return r->all->size > 1;
-	case COL_SYNC:
-	case COL_SYNC_STEPS:
-	case COL_SYNC_LOSS:
-	case COL_SYNC_WEIGHT:
+	case COL_SYNCS:
+	case COL_LOCAL_STEPS:
+	case COL_LOCAL_LOSS:
+	case COL_WORKER_WEIGHT:
 	case COL_SYNC_SENT:
 	case COL_SYNC_WAIT:
 		return r->local.sync;
-	case COL_SYNC_NORM:
-	case COL_SYNC_ANOMALIES:
-	case COL_SYNC_REDUCED:
-	case COL_SYNC_CLIP:
+	case COL_PSEUDO_GRAD_NORM:
+	case COL_ANOMALIES:
+	case COL_OUTER_GRAD_NORM:
+	case COL_OUTER_CLIP:
 		return r->local.sync && anchor;
-	case COL_READ:
-	case COL_WRITTEN:
+	case COL_OFFLOAD_READ:
+	case COL_OFFLOAD_WRITTEN:
 		return o->offload;
 	default:
 		return true;

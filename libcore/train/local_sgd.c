@@ -212,20 +212,20 @@ static void add_columns(struct run *r, struct row *row)
 	struct local_sgd *x = &r->local;
 	bool anchor = !isnan(x->result.norm);
 	if (x->begun) {
-		row_set(row, COL_SYNC, (double)edit_syncs(x->edit));
-		row_set(row, COL_SYNC_STEPS, (double)x->steps);
+		row_set(row, COL_SYNCS, (double)edit_syncs(x->edit));
+		row_set(row, COL_LOCAL_STEPS, (double)x->steps);
 		if (!isnan(x->loss))
-			row_set(row, COL_SYNC_LOSS, x->loss);
-		row_set(row, COL_SYNC_WEIGHT, x->result.weight);
+			row_set(row, COL_LOCAL_LOSS, x->loss);
+		row_set(row, COL_WORKER_WEIGHT, x->result.weight);
 		row_set(row, COL_SYNC_WAIT, x->waited + x->met);
 	}
 	if (x->begun && anchor) {
-		row_set(row, COL_SYNC_NORM, x->result.norm);
-		row_set(row, COL_SYNC_ANOMALIES, (double)x->result.anomalies);
+		row_set(row, COL_PSEUDO_GRAD_NORM, x->result.norm);
+		row_set(row, COL_ANOMALIES, (double)x->result.anomalies);
 	}
 	if (x->ended && !isnan(x->result.reduced)) {
-		row_set(row, COL_SYNC_REDUCED, x->result.reduced);
-		row_set(row, COL_SYNC_CLIP, x->result.clip);
+		row_set(row, COL_OUTER_GRAD_NORM, x->result.reduced);
+		row_set(row, COL_OUTER_CLIP, x->result.clip);
 	}
 	row_set(row, COL_SYNC_SENT, (double)(x->sync->sent - x->sent_before));
 	x->sent_before = x->sync->sent;

@@ -87,13 +87,13 @@ static int read_steps(struct local_sgd *x, const struct train_opts *o, struct er
 	x->replay = xcalloc((size_t)log.n_rows + 1, sizeof(*x->replay));
 	for (int64_t i = 0; i < log.n_rows && !rc; i++) {
 		const struct row *row = &log.rows[i];
-		if (!row_has(row, COL_SYNC) || !row_has(row, COL_SYNC_STEPS))
+		if (!row_has(row, COL_SYNCS) || !row_has(row, COL_LOCAL_STEPS))
 			continue;
-		int64_t before = (int64_t)row->v[COL_SYNC] - 1;
+		int64_t before = (int64_t)row->v[COL_SYNCS] - 1;
 		if (before != x->n_replay) /* without this worker, or not in this log */
 			x->first_replay = x->n_replay = before;
 		x->replay[x->n_replay++ - x->first_replay] =
-			(int64_t)row->v[COL_SYNC_STEPS];
+			(int64_t)row->v[COL_LOCAL_STEPS];
 	}
 	int64_t next = edit_syncs(x->edit);
 	if (!rc && !x->n_replay)

@@ -155,11 +155,11 @@ void report_fill_row(struct run *r, const struct step_result *s, struct row *row
 	row_set(row, COL_LR, (double)s->lr);
 	row_set(row, COL_DT, dt);
 	if (t->graph.state == GRAPH_NONE) { /* a graph's phases are not timed */
-		row_set(row, COL_DTF, p->since.forward / n);
-		row_set(row, COL_DTB, p->since.backward / n);
+		row_set(row, COL_DT_FORWARD, p->since.forward / n);
+		row_set(row, COL_DT_BACKWARD, p->since.backward / n);
 	}
-	row_set(row, COL_DTC, p->since.waited / n);
-	row_set(row, COL_DTD, p->since.data / n);
+	row_set(row, COL_DT_COMM, p->since.waited / n);
+	row_set(row, COL_DT_DATA, p->since.data / n);
 	if (t->schedule.ranks > 1)
 		row_set(row, COL_BUBBLE, p->since.bubble / n);
 	fill_rates(r, dt, row);
@@ -167,8 +167,8 @@ void report_fill_row(struct run *r, const struct step_result *s, struct row *row
 	if (r->all->size > 1)
 		row_set(row, COL_SENT, max_per_step(r, p->since.sent));
 	if (t->o.offload) {
-		row_set(row, COL_READ, max_per_step(r, p->since.read));
-		row_set(row, COL_WRITTEN, max_per_step(r, p->since.written));
+		row_set(row, COL_OFFLOAD_READ, max_per_step(r, p->since.read));
+		row_set(row, COL_OFFLOAD_WRITTEN, max_per_step(r, p->since.written));
 	}
 	memset(&p->since, 0, sizeof(p->since));
 }
