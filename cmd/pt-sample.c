@@ -85,7 +85,7 @@ static int load(struct source *s, const char *name, struct err *e)
 	const char *path = s->ckpt->path;
 	if (!s->ckpt->tokenizer.kind)
 		return err_set(e, EX_DATAERR, "%s has no vocabulary", path);
-	if (train_model_from_config(&config, s->ckpt->config.s, e) ||
+	if (options_model(&config, s->ckpt->config.s, e) ||
 		model_init(&s->x.model, &config, s->ckpt->tokenizer.vocab.n, e)) {
 		e->code = EX_DATAERR; /* they are not this user's options */
 		return err_prefix(e, "%s: ", path);

@@ -55,7 +55,7 @@ static int parse(struct train_opts *o, int argc, char **argv, struct err *e)
 		o->lock = found.lock;
 		o->from_workers = found.workers;
 	}
-	return train_opts_check(o, e);
+	return options_check(o, e);
 }
 
 int main(int argc, char **argv)
@@ -66,7 +66,7 @@ int main(int argc, char **argv)
 	struct str command = {0};
 	struct comm_place place;
 	log_name(train_program.name);
-	train_give_advice();
+	options_give_advice();
 	for (int i = 0; i < argc; i++)
 		str_printf(&command, "%s%s", i ? " " : "", argv[i]);
 	parse(&o, argc, argv, &e);

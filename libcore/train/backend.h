@@ -49,6 +49,6 @@ double peak_flops(const struct train_opts *o, struct device *d);
 
 /* Collective over `all`, before anything is allocated on the GPU. Compares the kernels of this
  * run with the CPU's, unless they are known to be right. The result is appended to `out`. */
-int train_selftest(struct trainer *t, struct comm *all, struct str *out, struct err *e);
+int selftest_kernels(struct trainer *t, struct comm *all, struct str *out, struct err *e);
 
 #endif

@@ -75,7 +75,7 @@ int gemm_algorithms_agree(struct trainer *t, struct comm *all, struct err *e)
 	int rc = 0;
 	if (!t->d.discrete || !gemm_algorithms_measured(&t->o) || all->size == 1)
 		return 0;
-	trainer_autotune_step(t);
+	step_autotune(t);
 	device_algorithms(&t->d, &mine);
 	device_forget_algorithms(&t->d);
 	for (int r = 0; r < all->size; r++) {

@@ -169,24 +169,6 @@ int64_t layout_micro_batches(const struct train_opts *o)
 	return layout_worker_batch(o) / o->micro_batch;
 }
 
-void train_optim_config(const struct train_opts *o, struct optim_config *c)
-{
-	bool muon = o->optimizer == OPTIMIZER_MUON;
-	*c = (struct optim_config){.kind = o->optimizer,
-		.beta1 = o->beta1,
-		.beta2 = o->beta2,
-		.eps = o->eps,
-		.decay = o->weight_decay,
-		.momentum = o->momentum >= 0 ? o->momentum
-			    : muon	     ? 0.95
-					     : 0.9,
-		.nesterov = o->nesterov == NESTEROV_BY_OPTIMIZER
-				    ? muon
-				    : o->nesterov == NESTEROV_YES,
-		.muon_original = o->muon_scale == MUON_ORIGINAL,
-		.matmul = o->dtype == PRECISION_FP32 ? DT_F32 : DT_BF16};
-}
-
 int layout_data_ranks(const struct train_opts *o)
 {
 	return o->degree[AXIS_DP] * o->degree[AXIS_FSDP];

@@ -175,7 +175,7 @@ static void synchronise(struct run *r, int what)
 	x->sent_before += x->sync->sent - sent; /* sum_steps() is not counted */
 	exchange(r, what, t->o.edit.compat ? t->step - t->skipped : x->steps);
 	x->waited = comm_waited() - waited;
-	trainer_skip_steps(t, max_steps - x->steps);
+	step_skip(t, max_steps - x->steps);
 	x->synced = t->step;
 	x->loss_sum = 0;
 	set_next_sync(r);

@@ -304,7 +304,7 @@ static int save_step(struct run *r, struct err *e)
 {
 	struct trainer *t = &r->t;
 	struct str path = {0};
-	int rc = trainer_save(t, ckpt_name(&path, r->dir.ckpt_path, t->step), e);
+	int rc = state_save(t, ckpt_name(&path, r->dir.ckpt_path, t->step), e);
 	if (!rc && run_is_first(r))
 		ckpt_mark(r->dir.ckpt_path, "latest.h5", t->step, e);
 	str_free(&path);

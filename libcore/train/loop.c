@@ -40,7 +40,7 @@ static void catch_signals(void)
 static bool evaluate(struct run *r, struct row *row)
 {
 	struct trainer *t = &r->t;
-	double train = trainer_eval(t, SPLIT_TRAIN), val = trainer_eval(t, SPLIT_VAL);
+	double train = eval_loss(t, SPLIT_TRAIN), val = eval_loss(t, SPLIT_VAL);
 	if (!isnan(train))
 		row_set(row, COL_TRAIN_LOSS, train);
 	if (isnan(val))
@@ -93,12 +93,12 @@ static void write_sample(struct run *r)
 {
 	struct trainer *t = &r->t;
 	struct inference x;
-	if (trainer_has_whole_model(t)) {
+	if (state_is_whole(t)) {
 		if (run_is_first(r))
 			draw_sample(r, &t->model, t->store);
 		return;
 	}
-	trainer_gather_model(t, &x);
+	state_gather(t, &x);
 	if (x.store)
 		draw_sample(r, &x.model, x.store);
 	inference_close(&x);
@@ -285,8 +285,8 @@ static int deserted(struct run *r)
 static void report_start(struct run *r)
 {
 	struct str text = {0};
-	start_phase_ends(&r->t.start, START_PROGRAM);
-	start_print(&r->t.start, &text);
+	start_times_add(&r->t.start, START_PROGRAM);
+	start_times_print(&r->t.start, &text);
 	info("%s", text.s);
 	report_event(r, "%s", text.s);
 	str_free(&text);
@@ -300,10 +300,10 @@ static int begin(struct run *r)
 	if (t->step >= t->o.steps && t->step > 0)
 		info("nothing to do: step %lld of %lld is done already",
 			(long long)t->step, (long long)t->o.steps);
-	start_phase_ends(&t->start, START_PROGRAM);
+	start_times_add(&t->start, START_PROGRAM);
 	if (agree_on_gemm_algorithms(r))
 		return EX_FAILED;
-	start_phase_ends(&t->start, START_ALGORITHMS);
+	start_times_add(&t->start, START_ALGORITHMS);
 	progress_begin(&r->report.bar, "pt-train", (double)t->o.steps);
 	report_start(r);
 	return 0;
@@ -315,7 +315,7 @@ static void cast_votes(void *with, int64_t vote[STEP_VOTES])
 	struct run *r = with;
 	vote[VOTE_STOP] = stop_signal != 0;
 	vote[VOTE_SAVE] = save_due(r);
-	vote[VOTE_WRITTEN] = trainer_save_is_done(&r->t);
+	vote[VOTE_WRITTEN] = state_save_done(&r->t);
 	vote[VOTE_MEET] = local_sgd_vote(r);
 }
 
@@ -336,7 +336,7 @@ static int step(struct run *r)
 	if (!local_sgd_begin(r))
 		return 0;
 	begin_profile(r);
-	trainer_step(&r->t, &votes, &s);
+	step_run(&r->t, &votes, &s);
 	decide(r, &s);
 	bool synchronised = !s.bad && local_sgd_after_step(r, &s);
 	report_step(r, &s, before);

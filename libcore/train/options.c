@@ -1,12 +1,13 @@
-/* The options of pt-train: the one table, and texts made from it. */
+/* The options of pt-train: their table, and texts that are made from it. */
 #include "data/data.h"
 #include "train/options.h"
 
+/* Where the values are: all options, those of the model, and those of EDiT. */
 #define T(field) offsetof(struct train_opts, field)
 #define M(field) offsetof(struct train_opts, model.field)
 #define E(field) offsetof(struct train_opts, edit.config.field)
 #define MANY 9e18
-/* The fields of an option that has words as values, all in the table of its enum. */
+/* The first fields of an option that has words as values. */
 #define WORDS(name, def, offset, flags, words) \
 	OPT_ENUM, 0, name, NULL, def, offset, flags, .values = OPT_WORDS(words)
 
@@ -130,12 +131,15 @@ static const struct opt options[] = {
 	{OPT_DOUBLE, 0, "weight-decay", "X", "0.1", T(weight_decay), OPT_ARITH, 0, 1e6, .help =
 		"Weight decay, of tensors of two dimensions only. adamw, muon: decoupled; sgd: "
 		"added to the gradient."},
-	{OPT_DOUBLE, 0, "momentum", "X", "-1", T(momentum), OPT_ARITH, -1, 0.999999, .help =
+	{OPT_DOUBLE, 0, "momentum", "X", "-1", T(momentum), OPT_ARITH, -1, 0.999999,
+		.needs = "--optimizer sgd or muon", .help =
 		"sgd, muon: decay rate of the momentum. -1: 0.9 for sgd, 0.95 for muon. 0: sgd "
 		"without momentum."},
-	{WORDS("nesterov", "by-optimizer", T(nesterov), OPT_ARITH, NESTEROV_WORDS), .help =
+	{WORDS("nesterov", "by-optimizer", T(nesterov), OPT_ARITH, NESTEROV_WORDS),
+		.needs = "--optimizer sgd or muon", .help =
 		"sgd, muon: Nesterov momentum. by-optimizer: yes for muon, no for sgd."},
-	{WORDS("muon-scale", "match-adamw", T(muon_scale), OPT_ARITH, MUON_SCALE_WORDS), .help =
+	{WORDS("muon-scale", "match-adamw", T(muon_scale), OPT_ARITH, MUON_SCALE_WORDS),
+		.needs = "--optimizer muon", .help =
 		"muon: scale of the update of a matrix. match-adamw: 0.2 sqrt(max(rows, cols)), "
 		"for the learning rates and weight decays of AdamW. original: sqrt(max(1, rows / "
 		"cols)), for a learning rate of about 0.02."},
@@ -512,7 +516,7 @@ static const char *const advice[N_ADVICE] = {
 	[ADVICE_VOCABULARY] = "give --data or --vocab",
 };
 
-void train_give_advice(void)
+void options_give_advice(void)
 {
 	advice_set(advice);
 }
@@ -535,22 +539,12 @@ const struct program train_program = {
 	.settings = true,
 };
 
-void train_config(const struct train_opts *o, struct str *out)
+void options_saved(const struct train_opts *o, struct str *out)
 {
 	opts_print(&train_program, o, 0, OPT_LOCAL, out);
 }
 
-void train_invocation(const struct train_opts *o, struct str *out)
-{
-	opts_print(&train_program, o, OPT_LOCAL, 0, out);
-}
-
-void train_model_options(const struct train_opts *o, struct str *out)
-{
-	opts_print(&train_program, o, OPT_MODEL, 0, out);
-}
-
-void train_arithmetic(const struct train_opts *o, const struct model *m,
+void options_arithmetic(const struct train_opts *o, const struct model *m,
 	const char *device, uint64_t data_hash, struct str *out)
 {
 	struct train_opts with = *o;
@@ -565,9 +559,7 @@ void train_arithmetic(const struct train_opts *o, const struct model *m,
 	str_printf(out, "program = %s\n", PT_VERSION);
 }
 
-/* ---- the model of a saved config ------------------------------------------------- */
-
-int train_model_from_config(struct model_config *m, const char *config, struct err *e)
+int options_model(struct model_config *m, const char *config, struct err *e)
 {
 	struct train_opts o;
 	if (opts_from_text(&train_program, &o, config, true, e))

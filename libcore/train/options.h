@@ -125,18 +125,25 @@ struct train_opts {
 
 extern const struct program train_program; /* without .versions */
 /* Makes messages of lower floors end with advice about these options. */
-void train_give_advice(void);
-/* The options as text: those saved with a run, and those that determine the arithmetic. */
-void train_config(const struct train_opts *o, struct str *out);
-void train_arithmetic(const struct train_opts *o, const struct model *m,
+void options_give_advice(void);
+/* As text: the options that are saved with a run, and what determines its arithmetic. */
+void options_saved(const struct train_opts *o, struct str *out);
+void options_arithmetic(const struct train_opts *o, const struct model *m,
 	const char *device, uint64_t data_hash, struct str *out);
 /* Sets a model_config from a saved config, whose other keys are ignored. */
-int train_model_from_config(struct model_config *m, const char *config, struct err *e);
-/* The options of this invocation only, which are not saved with a run. */
-void train_invocation(const struct train_opts *o, struct str *out);
-/* The options that the weights of a model need. */
-void train_model_options(const struct train_opts *o, struct str *out);
+int options_model(struct model_config *m, const char *config, struct err *e);
+
+/* ---- options_check.c ---------------------------------------------------------------- */
+
 /* Checks that the option table cannot make; also sets defaults that depend on other options. */
-int train_opts_check(struct train_opts *o, struct err *e);
+int options_check(struct train_opts *o, struct err *e);
+/* The first mistake that was made is an error. */
+struct mistake {
+	bool made;
+	const char *message;
+};
+int options_refuse(const struct mistake *list, size_t n, struct err *e);
+/* The hyperparameters of the optimizer, with its defaults. */
+void options_optim(const struct train_opts *o, struct optim_config *c);
 
 #endif

@@ -77,7 +77,7 @@ static void count_sent(const struct trainer *t, struct plan *p)
 static void count_sample(struct trainer *t, struct plan *p)
 {
 	p->sample_bytes = decoder_bytes(&t->model, &t->d);
-	for (int i = 0; i < t->model.n_tensors && !trainer_has_whole_model(t); i++)
+	for (int i = 0; i < t->model.n_tensors && !state_is_whole(t); i++)
 		p->sample_bytes +=
 			tensor_size(&t->model.tensors[i]) * (int64_t)sizeof(float);
 }
@@ -191,7 +191,7 @@ void plan_calls(
 	trainer_build_pipe(&t);
 	run_step(&t);
 	pipe_forward(&t.pipe, &(struct pipe_input){.n = 1}, 1);
-	if (t.o.sample_every && rank == 0 && trainer_has_whole_model(&t))
+	if (t.o.sample_every && rank == 0 && state_is_whole(&t))
 		run_sample(&t);
 	close_planned(&t);
 }

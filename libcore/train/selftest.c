@@ -195,7 +195,7 @@ static int test(
 		text.msg);
 }
 
-int train_selftest(struct trainer *t, struct comm *all, struct str *out, struct err *e)
+int selftest_kernels(struct trainer *t, struct comm *all, struct str *out, struct err *e)
 {
 	static const char products[] =
 		"whose products the GPU's are held to (Debian: libopenblas0)";

@@ -49,14 +49,14 @@ static int open_journal(struct run *r, const struct train_opts *o, const char *c
 	struct str environment = {0}, invocation = {0}, device = {0};
 	char started[NUM_TEXT];
 	comm_place(&place);
-	train_config(&r->t.o, &config);
+	options_saved(&r->t.o, &config);
 	backend_identity(&r->t.d, &device);
-	train_arithmetic(&r->t.o, &r->t.model, device.s, r->data.hash, &arithmetic);
+	options_arithmetic(&r->t.o, &r->t.model, device.s, r->data.hash, &arithmetic);
 	str_printf(&libraries, "HDF5 %s, %s, %s, xxHash %s", h5_version(),
 		r->world->size > 1 ? comm_version() : "no MPI", device.s, hash_version());
 	mesh_name(r->t.mesh.degree, &layout);
 	list_environment(&environment);
-	train_invocation(&r->t.o, &invocation);
+	opts_print(&train_program, &r->t.o, OPT_LOCAL, 0, &invocation);
 	struct run_info info = {
 		.created_by = "pt-train " PT_VERSION,
 		.version = RUN_VERSION,
@@ -113,7 +113,7 @@ static int read_config(
 	if (all)
 		str_add(out, c->config.s, c->config.len);
 	else if (!(rc = opts_from_text(&train_program, &saved, c->config.s, true, e)))
-		train_model_options(&saved, out);
+		opts_print(&train_program, &saved, OPT_MODEL, 0, out);
 	*workers = c->info.workers;
 	ckpt_close(c);
 	return rc;
@@ -209,7 +209,7 @@ static int load(
 	} else {
 		str_puts(&path, from);
 	}
-	int rc = trainer_load(&r->t, path.s, o->init_from != NULL, e);
+	int rc = state_load(&r->t, path.s, o->init_from != NULL, e);
 	str_free(&path);
 	return rc;
 }
@@ -224,16 +224,16 @@ static int build(
 	if (trainer_prepare(t, o, r->world, &r->data, e) || local_sgd_check_devices(r, e))
 		return -1;
 	t->start = *s;
-	start_phase_ends(&t->start, START_DEVICE);
+	start_times_add(&t->start, START_DEVICE);
 	bool fits = !trainer_fit(t, e);
 	if (start_agree(r, e) || !fits)
 		return -1;
 	if (gemm_algorithms_load(&t->d, o, from, r->all, e) ||
-		train_selftest(t, r->all, &r->self_test, e)) {
+		selftest_kernels(t, r->all, &r->self_test, e)) {
 		r->error_agreed = true;
 		return -1;
 	}
-	start_phase_ends(&t->start, START_SELF_TEST);
+	start_times_add(&t->start, START_SELF_TEST);
 	bool built = !trainer_build(t, e);
 	return start_agree(r, e) || !built ? -1 : 0;
 }
@@ -283,15 +283,15 @@ static int start(struct run *r, struct train_opts *o, const char *command, struc
 {
 	int64_t resume = -1;
 	struct start_times s = {.began = r->began, .last = r->began};
-	start_phase_ends(&s, START_PROGRAM);
+	start_times_add(&s, START_PROGRAM);
 	backend_count_sharers(o, r->all);
 	if (dataset_open(&r->data, o, r->world, e))
 		return -1;
-	start_phase_ends(&s, START_DATA);
+	start_times_add(&s, START_DATA);
 	if (build(r, o, &s, e))
 		return -1;
 	local_sgd_build(r);
-	start_phase_ends(&r->t.start, START_MEMORY);
+	start_times_add(&r->t.start, START_MEMORY);
 	r->max_bytes = comm_max_i64(r->world, plan_total(&r->t.plan));
 	if (backend_profile_steps(o, &r->t.profile.first, &r->t.profile.last, e))
 		return -1;
@@ -308,7 +308,7 @@ static int start(struct run *r, struct train_opts *o, const char *command, struc
 		local_sgd_report_resume(r);
 	local_sgd_start(r);
 	warn_of_room(r);
-	start_phase_ends(&r->t.start, START_FILES);
+	start_times_add(&r->t.start, START_FILES);
 	return 0;
 }
 

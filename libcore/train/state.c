@@ -29,10 +29,10 @@ static struct ckpt_tensor *describe(const struct model *m)
 	return list;
 }
 
-void train_store_groups(const struct train_opts *o, struct store_groups *g)
+void state_groups(const struct train_opts *o, struct store_groups *g)
 {
 	struct optim_config optim;
-	train_optim_config(o, &optim);
+	options_optim(o, &optim);
 	store_groups_begin(g);
 	optim_add_groups(&optim, g);
 	if (o->edit.workers)
@@ -43,7 +43,7 @@ void train_store_groups(const struct train_opts *o, struct store_groups *g)
 static int name_groups(const struct train_opts *o, const char *names[CKPT_MAX_GROUPS])
 {
 	struct store_groups g = {.n = 0};
-	train_store_groups(o, &g);
+	state_groups(o, &g);
 	for (int i = 0; i < g.n; i++)
 		names[i] = g.of[i].name;
 	return g.n;
@@ -63,7 +63,7 @@ static bool is_resumed(const struct train_opts *o, const struct store_group *g)
 static struct ckpt_write describe_state(
 	const struct trainer *t, struct str *config, struct ckpt_tensor **tensors)
 {
-	train_config(&t->o, config);
+	options_saved(&t->o, config);
 	*tensors = describe(&t->model);
 	struct ckpt_write w = {
 		.comm = t->world,
@@ -145,8 +145,7 @@ static void make_copy(struct trainer *t)
 	}
 }
 
-int trainer_save_begin(
-	struct trainer *t, const char *path, bool background, struct err *e)
+int state_save_begin(struct trainer *t, const char *path, bool background, struct err *e)
 {
 	struct str config = {0};
 	struct ckpt_tensor *tensors;
@@ -167,21 +166,21 @@ int trainer_save_begin(
 	return rc;
 }
 
-int trainer_save_end(struct trainer *t, struct err *e)
+int state_save_end(struct trainer *t, struct err *e)
 {
 	int rc = ckpt_write_end(t->copy.writing, e);
 	t->copy.writing = NULL;
 	return rc;
 }
 
-bool trainer_save_is_done(const struct trainer *t)
+bool state_save_done(const struct trainer *t)
 {
 	return t->copy.writing && ckpt_write_done(t->copy.writing);
 }
 
-int trainer_save(struct trainer *t, const char *path, struct err *e)
+int state_save(struct trainer *t, const char *path, struct err *e)
 {
-	return trainer_save_begin(t, path, false, e) || trainer_save_end(t, e) ? -1 : 0;
+	return state_save_begin(t, path, false, e) || state_save_end(t, e) ? -1 : 0;
 }
 
 int64_t state_file_bytes(const struct trainer *t)
@@ -210,7 +209,7 @@ static int check_vocabulary(
 
 /* ---- the whole model on one rank ------------------------------------------------- */
 
-bool trainer_has_whole_model(const struct trainer *t)
+bool state_is_whole(const struct trainer *t)
 {
 	return t->mesh.degree[AXIS_TP] == 1 && t->mesh.degree[AXIS_PP] == 1 &&
 	       t->o.zero < 3 && t->o.offload != OFFLOAD_PARAMS;
@@ -225,7 +224,7 @@ static void open_whole_model(struct trainer *t, struct inference *x)
 	inference_open(x, &t->d);
 }
 
-void trainer_gather_model(struct trainer *t, struct inference *x)
+void state_gather(struct trainer *t, struct inference *x)
 {
 	enum { PIECE_FLOATS = 1 << 20 };
 	*x = (struct inference){.store = NULL};
@@ -329,7 +328,7 @@ static void warn_of_residual(const struct trainer *t, const struct ckpt *c)
 			c->path);
 }
 
-int trainer_load(struct trainer *t, const char *path, bool weights_only, struct err *e)
+int state_load(struct trainer *t, const char *path, bool weights_only, struct err *e)
 {
 	bool one_reads = t->o.load == LOAD_BROADCAST;
 	struct comm *send = one_reads && t->world->size > 1 ? t->world : NULL;

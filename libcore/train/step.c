@@ -70,7 +70,7 @@ static void put_terms(struct trainer *t, const struct step_result *r)
 		.scale = t->loss_scale,
 		.step = t->step + 1};
 	struct optim_config c;
-	train_optim_config(&t->o, &c);
+	options_optim(&t->o, &c);
 	optim_prepare(&c, (double)step, &terms.update);
 	device_put(&t->d, t->terms, &terms, sizeof(terms));
 	put_pass_step(t);
@@ -280,7 +280,7 @@ static void collect_result(struct work *w)
 	r->bad = !r->skipped && (lost || !isfinite(r->grad_norm));
 }
 
-void trainer_step_on(struct trainer *t, const int32_t *windows,
+void step_run_on(struct trainer *t, const int32_t *windows,
 	const struct step_votes *votes, struct step_result *r)
 {
 	*r = (struct step_result){
@@ -307,7 +307,7 @@ void trainer_step_on(struct trainer *t, const int32_t *windows,
 	t->loss = (double)r->loss;
 }
 
-void trainer_autotune_step(struct trainer *t)
+void step_autotune(struct trainer *t)
 {
 	struct fetch *f = fetch_step(t, t->samples);
 	const struct pipe_input in = step_input(t, loader_end(t->data.loader, f));
@@ -317,7 +317,7 @@ void trainer_autotune_step(struct trainer *t)
 	fetch_free(f);
 }
 
-void trainer_skip_steps(struct trainer *t, int64_t steps)
+void step_skip(struct trainer *t, int64_t steps)
 {
 	if (!steps)
 		return;
@@ -331,8 +331,7 @@ void trainer_skip_steps(struct trainer *t, int64_t steps)
 	}
 }
 
-void trainer_step(
-	struct trainer *t, const struct step_votes *votes, struct step_result *r)
+void step_run(struct trainer *t, const struct step_votes *votes, struct step_result *r)
 {
 	double begin = clock_seconds();
 	struct fetch *now = t->data.next ? t->data.next : fetch_step(t, t->samples);
@@ -340,7 +339,7 @@ void trainer_step(
 	bool more = t->step + 1 < t->o.steps;
 	t->data.next = more ? fetch_step(t, t->samples + t->o.batch) : NULL;
 	double waited = clock_seconds() - begin;
-	trainer_step_on(t, windows, votes, r);
+	step_run_on(t, windows, votes, r);
 	r->data = waited;
 	fetch_free(now);
 }

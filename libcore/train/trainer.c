@@ -7,6 +7,7 @@
 
 #include "train/backend.h"
 #include "train/local_sgd.h"
+#include "train/state.h"
 
 void trainer_warn_no_copy(const struct trainer *t)
 {
@@ -172,9 +173,9 @@ void trainer_build_store(struct trainer *t)
 		.plain_kernels = o->kernels == KERNELS_REF,
 		.cp_rounds = o->cp_accumulate == CP_BF16};
 	struct optim_config optim;
-	train_store_groups(o, &c.groups);
+	state_groups(o, &c.groups);
 	t->store = store_open(&c, &t->memory.run);
-	train_optim_config(o, &optim);
+	options_optim(o, &optim);
 	t->optim = optim_open(&optim, t->store, &t->d);
 	pass_init(&t->pass, m, &t->d, t->store, &p, &t->memory.run);
 	t->terms = arena_alloc(&t->memory.run, sizeof(*t->terms));
@@ -216,11 +217,11 @@ static void open_compute(struct trainer *t)
 	layout_assign(&t->layout, &t->o, &t->mesh, &t->model);
 	trainer_build_store(t);
 	trainer_build_pipe(t);
-	start_phase_ends(&t->start, START_MEMORY);
+	start_times_add(&t->start, START_MEMORY);
 	init_parts(t->store, (uint64_t)t->o.seed);
 	store_updated(t->store, false);
 	device_wait(d);
-	start_phase_ends(&t->start, START_WEIGHTS);
+	start_times_add(&t->start, START_WEIGHTS);
 }
 
 /* The bytes that this rank may use; on a GPU, with the workspace that its kernels already have. */
@@ -306,7 +307,7 @@ int trainer_fit(struct trainer *t, struct err *e)
 	int rc = comm_agree(t->world, e);
 	if (rc)
 		close_device(t);
-	start_phase_ends(&t->start, START_PLAN);
+	start_times_add(&t->start, START_PLAN);
 	return rc ? -1 : 0;
 }
 

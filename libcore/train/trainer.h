@@ -94,8 +94,6 @@ int trainer_build(struct trainer *t, struct err *e);
 void trainer_build_store(struct trainer *t);
 void trainer_build_pipe(struct trainer *t);
 void trainer_dismantle(struct trainer *t);
-/* The groups of the store beside parameters: state of the optimizer, and of local SGD. */
-void train_store_groups(const struct train_opts *o, struct store_groups *g);
 /* Rank 0 warns that training waits while checkpoints are written. */
 void trainer_warn_no_copy(const struct trainer *t);
 

@@ -56,7 +56,7 @@ static struct edit *worker_open(
 	static struct model m;
 	struct err e = {0};
 	FUZZ_ON(opts_from_text(&train_program, o, apart, false, &e) ||
-		train_opts_check(o, &e) || model_init(&m, mc, vocab, &e));
+		options_check(o, &e) || model_init(&m, mc, vocab, &e));
 	o->edit.workers = 3;
 	device_cpu(&d, 1);
 	mesh_alone(&alone);
@@ -104,7 +104,7 @@ static void make(struct hostile *t, enum kind kind)
 	FUZZ_ON(tokenizer_init(&tok, "char", &e));
 	FUZZ_ON(tok.kind->learn(&tok, "\nabc", 4, true, &n, &e) < 0 ||
 		tok.kind->learn_end(&tok, &e));
-	FUZZ_ON(train_model_from_config(&c, config, &e) ||
+	FUZZ_ON(options_model(&c, config, &e) ||
 		model_init(&m, &c, tok.vocab.n, &e));
 	struct ckpt_tensor *list = xcalloc((size_t)m.n_tensors, sizeof(*list));
 	for (int i = 0; i < m.n_tensors; i++) {
@@ -185,7 +185,7 @@ static void load(const struct ckpt *c)
 	struct model_config mc;
 	struct model m;
 	struct err e = {0};
-	if (!c->tokenizer.kind || train_model_from_config(&mc, c->config.s, &e))
+	if (!c->tokenizer.kind || options_model(&mc, c->config.s, &e))
 		return;
 	if (!model_init(&m, &mc, c->tokenizer.vocab.n, &e)) {
 		if (!weights_check(c, &m, &e) && model_counts(&m).all < 1 << 16)
