@@ -143,6 +143,8 @@ struct mistake {
 	const char *message;
 };
 int options_refuse(const struct mistake *list, size_t n, struct err *e);
+/* The type of the operands of GEMMs, on a device that stores 16 bits. */
+enum dtype options_gemm_dtype(const struct train_opts *o);
 /* The hyperparameters of the optimizer, with its defaults. */
 void options_optim(const struct train_opts *o, struct optim_config *c);
 

@@ -122,6 +122,15 @@ int options_check(struct train_opts *o, struct err *e)
 	return 0;
 }
 
+enum dtype options_gemm_dtype(const struct train_opts *o)
+{
+	static const enum dtype types[] = {[PRECISION_FP32] = DT_F32,
+		[PRECISION_BF16] = DT_BF16,
+		[PRECISION_FP16] = DT_F16,
+		[PRECISION_FLOAT8] = DT_BF16};
+	return types[o->dtype];
+}
+
 void options_optim(const struct train_opts *o, struct optim_config *c)
 {
 	bool muon = o->optimizer == OPTIMIZER_MUON;

@@ -1,12 +1,9 @@
 /* The self-test of a run: which kernels, on which ranks, and results of earlier runs. */
 #include "train/backend.h"
 
-#include <errno.h>
-#include <fcntl.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
-#include <unistd.h>
 
 #include "edit/edit.h"
 #include "train/trainer.h"
@@ -111,23 +108,13 @@ static bool has_passed(uint64_t key, const struct str *what)
 	return passed;
 }
 
-/* Where that cannot be written, the next run tests again. */
+/* If it cannot be written, the next run tests again. */
 static void save_result(uint64_t key, const struct str *what)
 {
 	struct str dir = {0}, path = {0};
-	struct durable file;
 	struct err e = {0};
-	if (!cache_path(key, &dir, &path) && !file_make_directory(dir.s, &e) &&
-		!durable_begin_own(&file, path.s, &e)) {
-		int fd = open(file.tmp, O_WRONLY | O_TRUNC | O_CLOEXEC);
-		bool failed = fd < 0 || write_all(fd, what->s, what->len);
-		if (fd >= 0 && close(fd))
-			failed = true;
-		if (failed)
-			durable_abort(&file);
-		else
-			durable_commit(&file, &e);
-	}
+	if (!cache_path(key, &dir, &path) && !file_make_directory(dir.s, &e))
+		file_replace(path.s, what, &e);
 	str_free(&dir);
 	str_free(&path);
 }

@@ -194,19 +194,6 @@ int64_t state_file_bytes(const struct trainer *t)
 	return n_bytes;
 }
 
-/* ---- loading --------------------------------------------------------------------- */
-
-/* The rows of the embedding belong to the tokens of one vocabulary. */
-static int check_vocabulary(
-	const struct ckpt *c, const struct dataset *data, struct err *e)
-{
-	if (!c->tokenizer.kind || tokenizer_same(&c->tokenizer, &data->tokenizer))
-		return 0;
-	return err_set(e, EX_DATAERR,
-		"%s: its vocabulary is not that of the data: prepare them with the same",
-		c->path);
-}
-
 /* ---- the whole model on one rank ------------------------------------------------- */
 
 bool state_is_whole(const struct trainer *t)
@@ -245,7 +232,7 @@ void state_gather(struct trainer *t, struct inference *x)
 	}
 }
 
-/* ---- loading into a run ---------------------------------------------------------- */
+/* ---- loading --------------------------------------------------------------------- */
 
 /* A run may resume in fp16 that began in another type, or the other way round. */
 static int set_loss_scale(
@@ -278,6 +265,17 @@ static void set_progress(struct trainer *t, const struct ckpt_info *info)
 	if (info->data_hash && info->data_hash != t->data.set->hash &&
 		t->world->rank == 0)
 		warn("the checkpoint was trained on other data");
+}
+
+/* The rows of the embedding belong to the tokens of one vocabulary. */
+static int check_vocabulary(
+	const struct ckpt *c, const struct dataset *data, struct err *e)
+{
+	if (!c->tokenizer.kind || tokenizer_same(&c->tokenizer, &data->tokenizer))
+		return 0;
+	return err_set(e, EX_DATAERR,
+		"%s: its vocabulary is not that of the data: prepare them with the same",
+		c->path);
 }
 
 /* The state of one optimizer means nothing to another. */
@@ -328,55 +326,78 @@ static void warn_of_residual(const struct trainer *t, const struct ckpt *c)
 			c->path);
 }
 
+/* A checkpoint, and what is loaded from it. */
+struct source {
+	struct ckpt *c; /* NULL where rank 0 reads for all */
+	struct selection {
+		int from[STORE_MAX_GROUPS]; /* its group for each group of the store; -1: none */
+		struct ckpt_info info; /* of the step that the run resumes at */
+		int64_t step;	       /* of the file */
+		bool anchor;	       /* as parameters */
+	} what;
+};
+
+/* Opens a checkpoint, and checks that this run can load it. */
+static int open_source(const struct trainer *t, const char *path, bool weights_only,
+	struct source *s, struct err *e)
+{
+	struct selection *what = &s->what;
+	if (ckpt_open(&s->c, path, e) || check_vocabulary(s->c, t->data.set, e) ||
+		weights_check(s->c, &t->model, e))
+		return -1;
+	if (weights_only)
+		return find_groups(t, s->c, true, what->from, e);
+	if (check_optimizer(t, s->c, e) || find_groups(t, s->c, false, what->from, e) ||
+		local_sgd_info(&t->o, s->c, &what->info, &what->anchor, e))
+		return -1;
+	if (what->anchor)
+		what->from[STORE_PARAM] = ckpt_find_group(s->c, "anchor");
+	what->step = s->c->info.step;
+	warn_of_residual(t, s->c);
+	return 0;
+}
+
+/* Collective. `send`: rank 0 reads for all. */
+static int load_groups(
+	struct trainer *t, const struct source *s, struct comm *send, struct err *e)
+{
+	for (int g = 0; g < t->store->c.groups.n; g++) {
+		if (s->what.from[g] < 0)
+			continue;
+		weights_load(t->store, s->c, send, s->what.from[g], g, e);
+		if (comm_agree(t->world, e))
+			return -1;
+	}
+	store_updated(t->store, false);
+	return 0;
+}
+
+/* Collective. Everything but the tensors. */
+static int resume(
+	struct trainer *t, const struct source *s, const char *path, struct err *e)
+{
+	t->loaded_step = s->what.step;
+	if (t->local)
+		t->local->from_anchor = s->what.anchor;
+	if (!set_loss_scale(t, &s->what.info, path, e)) {
+		set_progress(t, &s->what.info);
+		local_sgd_load(t, s->c, e);
+	}
+	return comm_agree(t->world, e); /* rank 0 may have found an error in the file */
+}
+
 int state_load(struct trainer *t, const char *path, bool weights_only, struct err *e)
 {
-	bool one_reads = t->o.load == LOAD_BROADCAST;
-	struct comm *send = one_reads && t->world->size > 1 ? t->world : NULL;
-	struct ckpt *c = NULL;
-	if (!send || t->world->rank == 0) {
-		if (!ckpt_open(&c, path, e) && !check_vocabulary(c, t->data.set, e))
-			weights_check(c, &t->model, e);
-	}
-	int from[STORE_MAX_GROUPS] = {0};
-	if (c && !e->code && !weights_only)
-		check_optimizer(t, c, e);
-	if (c && !e->code)
-		find_groups(t, c, weights_only, from, e);
-	struct ckpt_info info = {0};
-	bool from_anchor = false;
-	if (c && !e->code && !weights_only)
-		local_sgd_info(&t->o, c, &info, &from_anchor, e);
-	if (c && !e->code && !weights_only)
-		warn_of_residual(t, c);
+	bool one_reads = t->o.load == LOAD_BROADCAST && t->world->size > 1;
+	struct comm *send = one_reads ? t->world : NULL;
+	struct source s = {.c = NULL};
+	if (!send || t->world->rank == 0)
+		open_source(t, path, weights_only, &s, e);
 	int rc = comm_agree(t->world, e);
-	if (from_anchor)
-		from[STORE_PARAM] = ckpt_find_group(c, "anchor");
 	if (send && !rc)
-		comm_bcast(send, from, sizeof(from), 0);
-	for (int g = 0; g < t->store->c.groups.n && !rc; g++) {
-		if (from[g] < 0)
-			continue;
-		weights_load(t->store, c, send, from[g], g, e);
-		rc = comm_agree(t->world, e);
-	}
-	if (!rc)
-		store_updated(t->store, false);
-	if (!rc && !weights_only) {
-		t->loaded_step = c ? c->info.step : 0;
-		if (t->local)
-			t->local->from_anchor = from_anchor;
-		if (send)
-			comm_bcast(send, &info, sizeof(info), 0);
-		if (send)
-			comm_bcast(send, &t->loaded_step, sizeof(t->loaded_step), 0);
-		rc = set_loss_scale(t, &info, path, e);
-		if (!rc)
-			set_progress(t, &info);
-		if (!rc)
-			local_sgd_load(t, c, e);
-		rc = comm_agree(
-			t->world, e); /* rank 0 may have found an error in the file */
-	}
-	ckpt_close(c);
-	return rc;
+		comm_bcast(send, &s.what, sizeof(s.what), 0);
+	rc = rc || load_groups(t, &s, send, e) ||
+	     (!weights_only && resume(t, &s, path, e));
+	ckpt_close(s.c);
+	return rc ? -1 : 0;
 }

@@ -18,58 +18,48 @@ void trainer_warn_no_copy(const struct trainer *t)
 			text_bytes(text, (double)t->plan.copy_bytes));
 }
 
-/* Collective. The bytes that the ranks of this host need together. With several hosts, every rank
- * counts as the one that needs most. */
-static double host_bytes(struct trainer *t, int64_t mine)
-{
-	struct comm_place place;
-	int64_t sum = mine, most = comm_max_i64(t->world, mine);
-	comm_place(&place);
-	comm_sum_i64(t->world, &sum, 1);
-	if (place.n_hosts == 1 && place.local_size == t->world->size)
-		return (double)sum;
-	return (double)most * place.local_size;
-}
-
-/* Collective. The bytes that the ranks sharing this rank's GPU need together. With several hosts, or
- * ranks of other workers, every rank counts as the one that needs most. */
-static int64_t gpu_bytes(const struct trainer *t, int64_t mine)
+/* Collective. The bytes that `sharers` ranks need together, which share a GPU or a host, their `key`.
+ * With several hosts, or sharers of other workers, each counts as the rank that needs most. */
+static double shared_bytes(
+	const struct trainer *t, int64_t key, int sharers, int64_t mine)
 {
 	struct comm_place place;
 	struct need {
-		int64_t number, n_bytes;
-	} own = {t->d.number, mine}, *all = xcalloc((size_t)t->world->size, sizeof(*all));
-	int64_t sum = 0, most = comm_max_i64(t->world, mine);
-	int sharers = 0;
+		int64_t key, n_bytes;
+	} own = {key, mine}, *all = xcalloc((size_t)t->world->size, sizeof(*all));
+	int64_t sum = 0, most = 0;
+	int n = 0;
 	comm_place(&place);
 	comm_allgather(t->world, &own, all, sizeof(own));
 	for (int r = 0; r < t->world->size; r++) {
-		sum += all[r].number == t->d.number ? all[r].n_bytes : 0;
-		sharers += all[r].number == t->d.number;
+		sum += all[r].key == key ? all[r].n_bytes : 0;
+		n += all[r].key == key;
+		most = max64(most, all[r].n_bytes);
 	}
 	free(all);
-	return place.n_hosts == 1 && sharers == t->d.sharers ? sum : most * t->d.sharers;
+	return place.n_hosts == 1 && n == sharers ? (double)sum : (double)most * sharers;
 }
 
 /* Collective. */
-static int check_device(const struct trainer *t, struct err *e)
+static int check_gpu_memory(const struct trainer *t, struct err *e)
 {
 	char need[NUM_TEXT], has[NUM_TEXT];
-	int64_t mine = plan_on_device(&t->plan), room = t->o.memory;
-	if (!room) { /* the kernels' workspace is allocated already */
-		mine = gpu_bytes(t, mine - DEVICE_WORK_BYTES);
-		room = t->memory.gpu_free;
+	int64_t planned = plan_on_device(&t->plan);
+	double bytes = (double)planned, room = (double)t->o.memory;
+	if (!t->o.memory) { /* the kernels' workspace is allocated already */
+		bytes = shared_bytes(
+			t, t->d.number, t->d.sharers, planned - DEVICE_WORK_BYTES);
+		room = (double)t->memory.gpu_free;
 	}
-	if (mine <= room)
+	if (bytes <= room)
 		return 0;
 	return err_set(e, EX_FAILED,
-		"out of memory: the GPU is to hold %s%s, and has %s for it; --dry-run "
-		"shows "
+		"out of memory: the GPU is to hold %s%s, and has %s for it; --dry-run shows "
 		"the plan, and a smaller --micro-batch, --recompute full, --offload or "
 		"--dtype bf16 need less",
-		text_bytes(need, (double)mine),
+		text_bytes(need, bytes),
 		t->d.sharers > 1 && !t->o.memory ? " of the ranks that share it" : "",
-		text_bytes(has, (double)room));
+		text_bytes(has, room));
 }
 
 /* Collective. The first step touches all planned memory: a run that does not fit is refused now, and
@@ -83,10 +73,10 @@ static int check_memory(struct trainer *t, struct err *e)
 	int64_t mine = plan_total(&t->plan) - t->plan.copy_bytes -
 		       (discrete ? plan_on_device(&t->plan) : 0);
 	int64_t most = comm_max_i64(t->world, mine);
-	double bytes = host_bytes(t, mine);
-	double copy = host_bytes(t, t->plan.copy_bytes);
 	comm_place(&place);
-	if (discrete && check_device(t, e))
+	double bytes = shared_bytes(t, 0, place.local_size, mine);
+	double copy = shared_bytes(t, 0, place.local_size, t->plan.copy_bytes);
+	if (discrete && check_gpu_memory(t, e))
 		return -1;
 	if (limit && most > limit)
 		return err_set(e, EX_FAILED,
@@ -103,8 +93,7 @@ static int check_memory(struct trainer *t, struct err *e)
 	if (bytes < (double)available)
 		return 0;
 	return err_set(e, EX_FAILED,
-		"out of memory: %d rank%s on %s need%s %s, and %s are free; --dry-run "
-		"shows "
+		"out of memory: %d rank%s on %s need%s %s, and %s are free; --dry-run shows "
 		"the plan",
 		place.local_size, place.local_size == 1 ? "" : "s", place.host,
 		place.local_size == 1 ? "s" : "", text_bytes(need, bytes),
@@ -126,19 +115,8 @@ static void agree_on_copies(struct trainer *t)
 /* The scale of a float8 weight is computed from its fp32 values, so these are gathered. */
 static enum dtype wire_dtype(const struct train_opts *o)
 {
-	if (o->gather_dtype == GATHER_FP32)
-		return DT_F32;
-	return o->dtype == PRECISION_BF16   ? DT_BF16
-	       : o->dtype == PRECISION_FP16 ? DT_F16
-					    : DT_F32;
-}
-
-/* The type of the copy of parameters that GEMMs read; fp32: there is none. */
-static enum dtype copy_dtype(const struct trainer *t)
-{
-	if (!t->d.stores_half || t->o.dtype == PRECISION_FP32)
-		return DT_F32;
-	return t->o.dtype == PRECISION_FP16 ? DT_F16 : DT_BF16;
+	bool fp32 = o->gather_dtype == GATHER_FP32 || o->dtype == PRECISION_FLOAT8;
+	return fp32 ? DT_F32 : options_gemm_dtype(o);
 }
 
 void trainer_build_store(struct trainer *t)
@@ -161,7 +139,7 @@ void trainer_build_store(struct trainer *t)
 		.wire = wire_dtype(o),
 		.offload = (enum offload)o->offload,
 		.offload_backend = t->memory.offload_backend,
-		.copy = copy_dtype(t)};
+		.copy = t->d.stores_half ? options_gemm_dtype(o) : DT_F32};
 	struct pass_config p = {.mesh = &t->mesh,
 		.batch = o->micro_batch,
 		.seed = (uint64_t)o->seed,
