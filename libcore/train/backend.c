@@ -68,12 +68,10 @@ int backend_choose(const struct train_opts *o, enum device_kind *kind, struct er
 				cpu_only.msg);
 		*kind = DEVICE_CPU;
 	}
-	if (*kind == DEVICE_CPU && check_cpu(o, e))
+	if ((*kind == DEVICE_CPU && check_cpu(o, e)) ||
+		backend_profile_steps(o, &(int64_t){0}, &(int64_t){0}, e))
 		return -1;
-	return backend_profile_steps(o, &(int64_t){0}, &(int64_t){0}, e) ||
-			       check_graph(o, e)
-		       ? -1
-		       : 0;
+	return check_graph(o, e);
 }
 
 void backend_count_sharers(struct train_opts *o, struct comm *all)
