@@ -148,7 +148,7 @@ refuse() { # TEXT COMMAND...: 64, and one message
 	refuse '3 ranks are no multiple of tp=2' mpiexec -n 3 pt-train "${TINY[@]}" --tp 2
 	refuse 'tp is 2, and there is 1 rank' pt-train "${TINY[@]}" --tp 2
 	refuse 'fsdp and cp are both -1' pt-train "${TINY[@]}" --fsdp -1 --cp -1
-	refuse 'zero 2 shares things out over the fsdp axis' mpiexec -n 2 pt-train "${TINY[@]}" --zero 2
+	refuse 'zero 2 shards over the fsdp axis' mpiexec -n 2 pt-train "${TINY[@]}" --zero 2
 	refuse 'tp is 2, which does not divide virtual tp (1)' \
 		mpiexec -n 2 pt-train "${TINY[@]}" --tp 2 --virtual tp=1
 	says 'to a new run --virtual tp=2'
