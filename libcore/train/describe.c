@@ -87,54 +87,12 @@ static void describe_layout(
 			(long long)x->workers, plural(x->workers), when);
 }
 
-/* Do the rows of this run have this column? */
-static bool logs(const struct run *r, int column)
-{
-	const struct train_opts *o = &r->t.o;
-	bool anchor = o->edit.config.outer != EDIT_OUTER_NONE ||
-		      o->edit.config.reducer != EDIT_MEAN;
-	switch (column) {
-	case COL_LOSS_SCALE:
-		return o->dtype == PRECISION_FP16;
-	case COL_TRAIN_LOSS:
-	case COL_VAL_LOSS:
-		return o->eval_every > 0;
-	case COL_DT_FORWARD:
-	case COL_DT_BACKWARD:
-		return r->t.graph.state == GRAPH_NONE;
-	case COL_BUBBLE:
-		return r->t.schedule.ranks > 1;
-	case COL_MFU:
-	case COL_MFU_CAUSAL:
-		return r->report.peak_flops > 0;
-	case COL_SENT:
-		return r->all->size > 1;
-	case COL_SYNCS:
-	case COL_LOCAL_STEPS:
-	case COL_LOCAL_LOSS:
-	case COL_WORKER_WEIGHT:
-	case COL_SYNC_SENT:
-	case COL_SYNC_WAIT:
-		return r->local.sync;
-	case COL_PSEUDO_GRAD_NORM:
-	case COL_ANOMALIES:
-	case COL_OUTER_GRAD_NORM:
-	case COL_OUTER_CLIP:
-		return r->local.sync && anchor;
-	case COL_OFFLOAD_READ:
-	case COL_OFFLOAD_WRITTEN:
-		return o->offload;
-	default:
-		return true;
-	}
-}
-
 static void describe_columns(const struct run *r)
 {
 	struct str text = {0};
 	for (int c = 0; c < N_COLUMNS; c++) {
 		const struct column *x = &columns[c];
-		if (!logs(r, c))
+		if (!report_has(r, c))
 			continue;
 		str_printf(&text, "\n  %-16s %s", x->name, x->help);
 		if (x->unit && strcmp(x->unit, "1/s"))

@@ -90,16 +90,14 @@ static int64_t local_steps(const struct trainer *t)
 static int find_due(struct run *r, const struct step_result *s)
 {
 	const struct trainer *t = &r->t;
-	const struct edit *edit = r->local.edit;
 	if (local_steps(t) <= 0)
 		return NOTHING;
 	if (t->o.edit.async)
 		return is_time(r, s) ? EVERYTHING : NOTHING;
 	if (t->step == t->o.steps)
 		return EVERYTHING;
-	int f = edit_due(edit, local_steps(t));
-	return f == 0 && edit_fragments(edit) == 1 && !t->o.edit.config.delay ? EVERYTHING
-									      : f;
+	int f = edit_due(r->local.edit, local_steps(t));
+	return f == 0 && !edit_streams(&t->o.edit.config) ? EVERYTHING : f;
 }
 
 /* Sums over all workers since the last synchronisation; *max_steps: of the fastest worker. */
@@ -130,7 +128,8 @@ static void report_outliers(struct run *r)
 {
 	const struct edit_result *e = &r->local.result;
 	if (e->all_left_out)
-		report_event(r, "%d units were left out by all: they are where they were",
+		report_event(r,
+			"%d units: all workers were left out, and nothing changed",
 			e->all_left_out);
 	if (e->anomalies)
 		report_event(r,
@@ -260,26 +259,19 @@ bool local_sgd_begin(struct run *r)
 	return !r->deserted && !r->now.stop;
 }
 
-/* The intervals between synchronisations begin. */
+/* Where the warm-up ends, the parameters of all workers are equal: they are the anchor. */
 static void begin_intervals(struct run *r)
 {
+	if (r->t.step == r->t.o.edit.warmup)
+		edit_anchor(r->local.edit);
 	r->local.sent_before = r->local.sync->sent;
 	set_next_sync(r);
-}
-
-/* The first step in which the workers differ is the next one. */
-static void leave_warmup(struct run *r)
-{
-	edit_anchor(r->local.edit);
-	begin_intervals(r);
 }
 
 void local_sgd_start(struct run *r)
 {
 	if (!r->local.edit)
 		return;
-	if (r->t.step == r->t.o.edit.warmup)
-		edit_anchor(r->local.edit);
 	begin_intervals(r);
 	store_before_use(r->t.store, before_use, r);
 }
@@ -310,7 +302,7 @@ static void note_step(struct run *r, const struct step_result *s)
 		x->loss_sum = 0;
 	}
 	if (t->step == t->o.edit.warmup) {
-		leave_warmup(r);
+		begin_intervals(r);
 		r->now.save |= is_sync_to_save(r);
 	}
 }
@@ -319,9 +311,9 @@ static void note_step(struct run *r, const struct step_result *s)
 static bool is_agreed(const struct run *r)
 {
 	const struct trainer *t = &r->t;
-	bool whole = edit_fragments(r->local.edit) == 1 && !t->o.edit.config.delay;
 	return !has_others(r) ||
-	       (r->local.synced == t->step && (whole || t->step == t->o.steps));
+	       (r->local.synced == t->step &&
+		       (!edit_streams(&t->o.edit.config) || t->step == t->o.steps));
 }
 
 static bool meet_and_synchronise(struct run *r, int what)

@@ -100,8 +100,8 @@ static int read_steps(struct local_sgd *x, const struct train_opts *o, struct er
 		rc = err_set(e, EX_DATAERR, "%s: no synchronisation to replay", path.s);
 	if (!rc && x->first_replay > next)
 		rc = err_set(e, EX_DATAERR,
-			"%s: synchronisation %lld is not there: go on from a checkpoint "
-			"that has seen the first %lld (--resume)",
+			"%s: has no synchronisation %lld: resume from a checkpoint after the "
+			"first %lld (--resume)",
 			path.s, (long long)next + 1, (long long)x->first_replay);
 	run_log_free(&log);
 	str_free(&path);
@@ -167,7 +167,7 @@ double *local_sgd_save(const struct trainer *t, int64_t *n)
 
 static int bad_numbers(const struct ckpt *c, struct err *e)
 {
-	return err_set(e, EX_DATAERR, "%s: numbers of a worker that cannot be", c->path);
+	return err_set(e, EX_DATAERR, "%s: impossible numbers of a worker", c->path);
 }
 
 /* The step of the last synchronisation, or of the checkpoint itself if it has no workers; -1: the
@@ -190,8 +190,8 @@ static int check_worker(const struct trainer *t, const struct ckpt *c, struct er
 	if (c->info.workers == t->o.from_workers && c->info.worker == t->o.worker % were)
 		return 0;
 	return err_set(e, EX_DATAERR,
-		"%s: of worker %lld of %lld, and worker %d of %lld goes on with that of "
-		"worker %lld of %lld: name the first worker's, which finds the others",
+		"%s: of worker %lld of %lld, and worker %d of %lld resumes from that of worker "
+		"%lld of %lld: name the first worker's, and the others are found",
 		c->path, (long long)c->info.worker, (long long)c->info.workers,
 		t->o.worker, (long long)t->o.edit.workers,
 		(long long)(t->o.worker % were), (long long)t->o.from_workers);
@@ -211,7 +211,7 @@ static int load_worker(struct trainer *t, const struct ckpt *c, struct err *e)
 	}
 	if (c->n_numbers != OWN_NUMBERS + edit_state_size(x->edit))
 		return err_set(e, EX_DATAERR,
-			"%s: other detectors or units than these options say", c->path);
+			"%s: other detectors or units than these options have", c->path);
 	if (!(v[SYNCED] >= 0 && v[SYNCED] <= step && isfinite(v[LOSS_SUM])))
 		return bad_numbers(c, e);
 	if ((v[WARMUP] <= step) != (warmup <= step)) /* it is over, or is not */
@@ -247,10 +247,9 @@ int local_sgd_check_ckpt(const struct ckpt *c, int64_t workers, struct err *e)
 		ckpt_find_group(c, "anchor") >= 0)
 		return 0;
 	return err_set(e, EX_DATAERR,
-		"%s: its %lld workers have not agreed since step %lld and keep no "
-		"anchor, so %lld cannot go on with it: name a checkpoint of a "
-		"synchronisation, as --ckpt-syncs writes them, or go on with %lld "
-		"workers up to one",
+		"%s: its %lld workers have not agreed since step %lld and keep no anchor, so "
+		"%lld cannot resume from it: name a checkpoint of a synchronisation, as "
+		"--ckpt-syncs writes them, or resume with %lld workers up to one",
 		c->path, (long long)c->info.workers, (long long)synced,
 		(long long)workers, (long long)c->info.workers);
 }
@@ -279,7 +278,7 @@ int local_sgd_info(const struct train_opts *o, const struct ckpt *c,
 		return err_prefix(e, "%s: ", c->path);
 	/* With fragments the workers never have the same parameters, only the same anchor; each
 	 * fragment of it is as old as its own synchronisation, so no step is that of all. */
-	bool streams = saved.edit.config.fragments > 1 || saved.edit.config.delay > 0;
+	bool streams = edit_streams(&saved.edit.config);
 	*from_anchor = past > 0 || streams;
 	if (!past || streams)
 		return 0;
@@ -336,16 +335,14 @@ void local_sgd_report_resume(struct run *r)
 	struct str text = {0};
 	if (o->from_workers == o->edit.workers || !r->dir.ckpt_path)
 		return;
-	str_printf(&text, "going on with %lld workers, it was %lld",
+	str_printf(&text, "resuming with %lld workers instead of %lld",
 		(long long)o->edit.workers, (long long)o->from_workers);
 	if (went_back(r))
 		str_printf(&text,
-			"; step %lld was between two synchronisations: back to step "
-			"%lld, where they agreed",
+			"; step %lld was between two synchronisations: back to step %lld",
 			(long long)t->loaded_step, (long long)t->step);
-	if (r->local.from_anchor &&
-		(o->edit.config.fragments > 1 || o->edit.config.delay > 0))
-		str_printf(&text, "; each fragment is as when it was synchronised last");
+	if (r->local.from_anchor && edit_streams(&o->edit.config))
+		str_puts(&text, "; each fragment is as at its last synchronisation");
 	info("%s", text.s);
 	report_event(r, "%s", text.s);
 	str_free(&text);

@@ -133,60 +133,48 @@ static void show_progress(struct run *r, const struct step_result *s)
 	progress_update(&r->report.bar, (double)r->t.step, note);
 }
 
-/* Is it time to evaluate, to save, to draw a sample? */
-enum { EVAL, SAVE, SAMPLE, REPLICAS, DUES };
-
-static void find_dues(const struct run *r, bool last, bool due[DUES])
-{
-	const struct train_opts *o = &r->t.o;
-	const int64_t intervals[] = {[EVAL] = o->eval_every,
-		[SAVE] = o->ckpt_every,
-		[SAMPLE] = o->sample_every};
-	for (int i = EVAL; i <= SAMPLE; i++)
-		due[i] = local_sgd_due(r, intervals[i]);
-	due[EVAL] |= last && o->eval_every;
-	due[SAVE] |= r->now.save;
-	due[REPLICAS] = every(o->check_replicas_every, r->t.step);
-}
-
 /* After a step: rows, evaluation, checkpoint, sample. Rows and evaluations are those that the
  * run would have had if it had never been stopped. */
 static int after_step(struct run *r, const struct step_result *s)
 {
 	struct trainer *t = &r->t;
+	const struct train_opts *o = &t->o;
 	struct row row = report_new_row(r);
-	bool last = t->step == t->o.steps, stop = r->now.stop, best = false, due[DUES];
-	bool log = r->now.log || every(t->o.log_every, t->step) || t->step == 1 || last;
+	bool last = t->step == t->o.steps, stop = r->now.stop, best = false;
+	bool eval = local_sgd_due(r, o->eval_every) || (last && o->eval_every);
+	bool save = local_sgd_due(r, o->ckpt_every) || r->now.save;
+	bool sample = local_sgd_due(r, o->sample_every);
+	bool replicas = every(o->check_replicas_every, t->step);
+	bool log = r->now.log || every(o->log_every, t->step) || t->step == 1 || last;
 	if (s->skipped)
 		report_event(r,
 			"gradients overflow with a loss scale of %g: nothing is updated, "
 			"the scale halves",
 			(double)s->loss_scale);
-	find_dues(r, last, due);
-	if (due[EVAL] || due[SAVE] || due[SAMPLE] || due[REPLICAS] || stop || last)
+	if (eval || save || sample || replicas || stop || last)
 		local_sgd_complete(r);
 	if (stop) /* first of all: the sender of a signal may not wait for an evaluation */
 		save_now(r, "stopped", false);
 	if (log)
 		report_fill_row(r, s, &row);
-	if (due[EVAL]) {
+	if (eval) {
 		best = evaluate(r, &row);
 		r->saver.saved_step = r->saver.tried_step = -1; /* for its losses */
 	}
-	if ((log || due[EVAL]) && local_sgd_row(r, &row))
+	if ((log || eval) && local_sgd_row(r, &row))
 		report_row(r, &row);
 	show_progress(r, s);
 	if (s->vote[VOTE_WRITTEN] == t->world->size)
 		save_end(r);
-	if (due[REPLICAS] && check_replicas(r))
+	if (replicas && check_replicas(r))
 		return EX_FAILED; /* and this step is not saved */
-	if (due[SAVE])
+	if (save)
 		save_now(r, "in time", !last && !stop);
 	else if (last || stop)
 		save_now(r, last ? "the last" : "stopped", false);
-	else if (best && t->o.ckpt_best)
+	else if (best && o->ckpt_best)
 		save_now(r, "the best", true);
-	if (due[SAMPLE])
+	if (sample)
 		write_sample(r);
 	return 0;
 }

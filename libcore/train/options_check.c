@@ -32,7 +32,7 @@ static int check_edit(const struct train_opts *o, struct err *e)
 		{x->async && c->interval > 1,
 			"--edit-sync-interval counts steps, but --edit-use-async goes by the clock: "
 			"give --edit-sync-time SECONDS"},
-		{x->async && (c->fragments > 1 || c->delay > 0),
+		{x->async && edit_streams(c),
 			"--edit-use-async and streaming (--edit-fragments, --edit-sync-delay) are "
 			"mutually exclusive"},
 		{x->workers > 1 && o->data_per_rank,

@@ -61,7 +61,7 @@ static void not_saved(struct run *r, const struct err *e)
 		warn("the checkpoint of step %lld was not written: %s",
 			(long long)r->saver.now.step, e->msg);
 	else if (run_is_first(r))
-		warn("the checkpoint of step %lld was not written: %s; training goes on, "
+		warn("the checkpoint of step %lld was not written: %s; training continues, "
 		     "and the next is tried after %g s at the latest",
 			(long long)r->saver.now.step, e->msg, secs);
 	report_event(r, "checkpoint failed: %s", e->msg);

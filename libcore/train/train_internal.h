@@ -110,6 +110,8 @@ int loop_run(struct run *r);
 struct meter report_meter(const struct run *r);
 void report_step(struct run *r, const struct step_result *s, struct meter before);
 struct row report_new_row(const struct run *r);
+/* Do the rows of this run have this column? */
+bool report_has(const struct run *r, int column);
 /* Collective over the worker. The columns of every logged step. */
 void report_fill_row(struct run *r, const struct step_result *s, struct row *row);
 /* A row of the log; a line of the journal. */

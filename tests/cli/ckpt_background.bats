@@ -219,7 +219,7 @@ times_of() { # STEP
 		finished 0
 		prefix=''
 		[ "$n" -eq 1 ] || prefix="rank $((n - 1)): "
-		grep -q "the checkpoint of step 100 was not written: ${prefix}run/.*: $why; training goes on" err
+		grep -q "the checkpoint of step 100 was not written: ${prefix}run/.*: $why; training continues" err
 		grep -q "checkpoint failed: .*$why" run/journal.txt
 		[ "$(find run/checkpoints -name 'step-*')" = run/checkpoints/step-00000300.h5 ]
 		cmp whole/checkpoints/latest.h5 run/checkpoints/latest.h5
