@@ -296,8 +296,7 @@ static int run_benchmark(struct session *s, struct err *e)
 		return -1;
 	if (s->bench.fault.wanted && !comm_max_i64(s->world, s->bench.fault.done))
 		return err_set(e, EX_USAGE,
-			"PT_COLLBENCH_FAULT: no result that was checked has that "
-			"element");
+			"PT_COLLBENCH_FAULT: no result that was checked has that element");
 	return s->table.n_wrong ? EX_FAILED : 0;
 }
 

@@ -69,8 +69,8 @@ static int generate(const char *kind, FILE *f)
 
 static const struct program program = {
 	.name = "pt-compare",
-	.summary = "say whether training runs are the same, bit for bit or within a "
-		   "tolerance",
+	.summary =
+		"say whether training runs are the same, bit for bit or within a tolerance",
 	.synopsis = synopsis,
 	.opts = options,
 	.opts_bytes = sizeof(struct opts),

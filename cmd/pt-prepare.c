@@ -149,8 +149,7 @@ static int prepare(const struct opts *o, const struct strs *texts, struct err *e
 		p.out = "-";
 	if (!strcmp(p.out, "-") && isatty(STDOUT_FILENO))
 		return err_set(e, EX_USAGE,
-			"standard output is a terminal, and a shard is not text; give "
-			"--out");
+			"standard output is a terminal, and a shard is not text; give --out");
 	if (!texts->n && isatty(STDIN_FILENO))
 		return err_set(e, EX_USAGE,
 			"no text: give files, or - to read from the terminal");

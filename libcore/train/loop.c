@@ -111,8 +111,7 @@ static int check_replicas(struct run *r)
 	uint64_t hash = store_hash(r->t.store);
 	bool agree = store_replicas_agree(r->t.store, &who);
 	if (!agree && run_is_first(r))
-		warn("step %lld: the parameters differ from those of other ranks on "
-		     "rank%s",
+		warn("step %lld: the parameters differ from those of other ranks on rank%s",
 			(long long)r->t.step, who.s ? who.s : "s");
 	report_event(r, "replicas 0x%016llx %s", (unsigned long long)hash,
 		agree ? "are the same" : "DIFFER");

@@ -287,9 +287,8 @@ static int check_optimizer(const struct trainer *t, const struct ckpt *c, struct
 	if (saved.optimizer == t->o.optimizer)
 		return 0;
 	return err_set(e, EX_USAGE,
-		"%s: was trained with --optimizer %s, whose state %s cannot use: resume "
-		"with "
-		"%s, or begin a new run from its parameters, with --init-from",
+		"%s: was trained with --optimizer %s, whose state %s cannot use: resume with %s, "
+		"or begin a new run from its parameters, with --init-from",
 		c->path, optimizer_names[saved.optimizer],
 		optimizer_names[t->o.optimizer], optimizer_names[saved.optimizer]);
 }
