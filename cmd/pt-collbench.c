@@ -95,9 +95,7 @@ static int find_collective(const char *name, struct err *e)
 	for (int i = 0; i <= N_COLL; i++)
 		if (!strcmp(names[i], name))
 			return i;
-	const char *near = nearest(name, names, N_COLL + 1);
-	return err_set(e, EX_USAGE, "unknown collective '%s'%s%s%s", name,
-		near ? "; did you mean '" : "", near ? near : "", near ? "'?" : "");
+	return opts_unknown("collective", name, names, N_COLL + 1, e);
 }
 
 static int parse_fault(const char *text, struct bench_fault *f, struct err *e)

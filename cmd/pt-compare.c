@@ -56,15 +56,12 @@ static const struct opt options[] = {
 
 static const char *const synopsis[] = {"[options] CONTROL TEST ...", NULL};
 
-static int generate(const char *kind, FILE *f)
+static void generate(int kind, FILE *f)
 {
-	if (!strcmp(kind, "run"))
+	if (kind == 0)
 		h5_fields_man(run_fields, f);
-	else if (!strcmp(kind, "columns"))
-		columns_man(f);
 	else
-		return -1;
-	return 0;
+		columns_man(f);
 }
 
 static const struct program program = {
@@ -135,10 +132,7 @@ int main(int argc, char **argv)
 {
 	struct opts o;
 	struct err e = {0};
-	log_name(program.name);
-	int n = opts_parse(&program, &o, argc, argv, &e);
-	if (n < 0)
-		return err_say(&e);
+	int n = opts_parse_or_die(&program, &o, argc, argv);
 	if (n < 2)
 		return err_say(&(struct err){EX_USAGE, "give two or more runs"});
 	for (int64_t i = 0; i < o.plots.n; i++)

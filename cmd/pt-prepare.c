@@ -64,15 +64,9 @@ static const char *const synopsis[] = {
 	NULL,
 };
 
-static int generate(const char *kind, FILE *f)
+static void generate(int kind, FILE *f)
 {
-	if (!strcmp(kind, "shard"))
-		h5_fields_man(shard_fields, f);
-	else if (!strcmp(kind, "tokenizer"))
-		h5_fields_man(tokenizer_fields, f);
-	else
-		return -1;
-	return 0;
+	h5_fields_man(kind == 0 ? shard_fields : tokenizer_fields, f);
 }
 
 static const struct program program = {
@@ -124,10 +118,8 @@ static int verify(const struct strs *files, struct err *e)
 			printf("%s: ok\n", files->v[i]);
 		else if (mine.code == EX_DATAERR)
 			printf("%s: DAMAGED\n", files->v[i]);
-		if (mine.code && e->code)
-			err_say(&mine);
-		else if (mine.code)
-			*e = mine;
+		if (mine.code)
+			err_keep_first(e, &mine);
 	}
 	return e->code ? -1 : 0;
 }

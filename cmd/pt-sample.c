@@ -215,10 +215,7 @@ int main(int argc, char **argv)
 {
 	struct opts o;
 	struct err e = {0};
-	log_name(program.name);
-	int n = opts_parse(&program, &o, argc, argv, &e);
-	if (n < 0)
-		return err_say(&e);
+	int n = opts_parse_or_die(&program, &o, argc, argv);
 	if (n < 1 || n > 2)
 		return err_say(&(struct err){
 			EX_USAGE, "give a checkpoint, and perhaps a prompt"});

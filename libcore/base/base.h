@@ -79,6 +79,8 @@ struct err {
 int err_set(struct err *e, int code, const char *fmt, ...) PRINTF(3, 4);
 /* Prepends text to the message, such as "FILE: ". Returns -1. */
 int err_prefix(struct err *e, const char *fmt, ...) PRINTF(2, 3);
+/* Of several errors, *first keeps the first one; the others are printed. */
+void err_keep_first(struct err *first, const struct err *e);
 
 /* Advice after an error. Only programs know options: a lower floor names the kind of failure, and
  * the program's table has a sentence of advice for it, or NULL. */
