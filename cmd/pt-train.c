@@ -64,7 +64,6 @@ int main(int argc, char **argv)
 	struct train_opts o = {0};
 	struct err e = {0};
 	struct str command = {0};
-	struct comm_place place;
 	log_name(train_program.name);
 	options_give_advice();
 	for (int i = 0; i < argc; i++)
@@ -79,10 +78,11 @@ int main(int argc, char **argv)
 		rc = world->rank ? e.code : err_say(&e);
 	} else {
 		comm_watchdog(world, o.watchdog);
-		comm_place(&place);
+		const struct comm_place *place = comm_place();
 		if (!o.threads)
-			o.threads = max64(1,
-				min64(cpu_count(), place.processors / place.local_size));
+			o.threads =
+				max64(1, min64(cpu_count(),
+						 place->processors / place->local_size));
 		rc = train_run(&o, world, command.s, began);
 	}
 	str_free(&command);

@@ -76,11 +76,9 @@ int backend_choose(const struct train_opts *o, enum device_kind *kind, struct er
 
 void backend_count_sharers(struct train_opts *o, struct comm *all)
 {
-	struct comm_place place;
 	enum device_kind kind;
-	comm_place(&place);
 	bool none = backend_choose(o, &kind, &(struct err){0}) || kind == DEVICE_CPU;
-	uint64_t mine = none ? 0 : device_gpu(place.local_rank);
+	uint64_t mine = none ? 0 : device_gpu(comm_place()->local_rank);
 	uint64_t *each = xcalloc((size_t)all->size, sizeof(*each));
 	comm_allgather(all, &mine, each, sizeof(mine));
 	o->gpu_sharers = 0;
@@ -92,14 +90,12 @@ void backend_count_sharers(struct train_opts *o, struct comm *all)
 int backend_open(struct train_opts *o, struct device *d, struct err *e)
 {
 	enum device_kind kind;
-	struct comm_place place;
-	comm_place(&place);
 	const struct device_options how = {.threads = (int)o->threads,
 		.exact = o->numerics == NUMERICS_EXACT,
 		.measure = gemm_algorithms_measured(o),
 		.memory_bytes = o->memory,
-		.ranks = place.local_size,
-		.rank = place.local_rank,
+		.ranks = comm_place()->local_size,
+		.rank = comm_place()->local_rank,
 		.sharers = o->gpu_sharers};
 	if (backend_choose(o, &kind, e) || device_open(d, kind, &how, e))
 		return -1;

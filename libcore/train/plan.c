@@ -14,11 +14,9 @@
 static void open_planned(struct trainer *t, const struct train_opts *o, struct model *m,
 	int rank, int64_t n_micro)
 {
-	struct comm_place place;
-	comm_place(&place);
 	*t = (struct trainer){.o = *o, .model = *m};
 	t->o.batch = n_micro * o->micro_batch * max64(1, o->edit.workers);
-	mesh_plan(&t->mesh, o->degree, rank, place.shares);
+	mesh_plan(&t->mesh, o->degree, rank, comm_place()->shares);
 	t->world = t->mesh.world;
 	arena_measure(&t->memory.run, "run");
 	arena_measure(&t->memory.micro, "activations");

@@ -158,19 +158,17 @@ int run_dir_check(const struct run *r, const struct train_opts *o, struct err *e
 {
 	enum { PATIENCE_MS = 1500 };
 	const struct timespec moment = {.tv_nsec = 50000000};
-	struct comm_place place;
 	double begin = clock_seconds();
 	if (!o->ckpt || o->load == LOAD_BROADCAST)
 		return 0;
 	while (access(r->dir.ckpt_path, W_OK | X_OK) &&
 		clock_seconds() - begin < PATIENCE_MS / 1e3)
 		nanosleep(&moment, NULL);
-	comm_place(&place);
 	if (access(r->dir.ckpt_path, W_OK | X_OK))
 		err_set(e, EX_IOERR,
 			"%s: %s, on %s; ranks that share no file system need "
 			"--ckpt-load broadcast; rank 0 then writes for all",
-			r->dir.ckpt_path, strerror(errno), place.host);
+			r->dir.ckpt_path, strerror(errno), comm_place()->host);
 	return comm_agree(r->world, e);
 }
 

@@ -167,9 +167,7 @@ static void divide_calls(struct comm *all, uint64_t gpu, struct kernel_calls *ca
 static int test(
 	struct trainer *t, struct kernel_calls *calls, struct selftest *r, struct err *e)
 {
-	struct comm_place place;
-	comm_place(&place);
-	int64_t threads = max64(1, cpu_count() / max64(1, place.local_size));
+	int64_t threads = max64(1, cpu_count() / max64(1, comm_place()->local_size));
 	if (t->o.threads)
 		threads = t->o.threads;
 	if (!selftest_run(&t->d, (int)threads, calls, r, e))
@@ -189,16 +187,14 @@ int selftest_kernels(struct trainer *t, struct comm *all, struct str *out, struc
 	struct kernel_calls calls = {0};
 	struct selftest r = {0};
 	struct str what = {0};
-	struct comm_place place;
 	if (t->o.self_test == SELF_TEST_NO || !t->d.discrete)
 		return 0;
-	comm_place(&place);
 	plan_calls(&t->o, &t->model, t->world->rank, &calls);
 	note_others(t, &calls);
 	describe(t, &calls, &what);
 	uint64_t key = hash_bytes(what.s, what.len, 0);
 	bool passed = t->o.self_test == SELF_TEST_AUTO && has_passed(key, &what);
-	divide_calls(all, device_gpu(place.local_rank), &calls);
+	divide_calls(all, device_gpu(comm_place()->local_rank), &calls);
 	bool able = passed || selftest_has_blas(), due = !passed && able && calls.n;
 	if (due)
 		test(t, &calls, &r, e);

@@ -44,11 +44,10 @@ static void list_environment(struct str *out)
 static int open_journal(struct run *r, const struct train_opts *o, const char *command,
 	int64_t resume, struct err *e)
 {
-	struct comm_place place;
+	const struct comm_place *place = comm_place();
 	struct str config = {0}, arithmetic = {0}, libraries = {0}, layout = {0};
 	struct str environment = {0}, invocation = {0}, device = {0};
 	char started[NUM_TEXT];
-	comm_place(&place);
 	options_saved(&r->t.o, &config);
 	backend_identity(&r->t.d, &device);
 	options_arithmetic(&r->t.o, &r->t.model, device.s, r->data.hash, &arithmetic);
@@ -61,7 +60,7 @@ static int open_journal(struct run *r, const struct train_opts *o, const char *c
 		.created_by = "pt-train " PT_VERSION,
 		.version = RUN_VERSION,
 		.started = clock_text(started, clock_wall()),
-		.host = place.host,
+		.host = place->host,
 		.pid = getpid(),
 		.job = scheduler_job(),
 		.command = command,
@@ -71,17 +70,17 @@ static int open_journal(struct run *r, const struct train_opts *o, const char *c
 		.environment = environment.s,
 		.invocation = invocation.s,
 		.ranks = r->world->size,
-		.hosts = place.n_hosts,
+		.hosts = place->n_hosts,
 		.threads = r->t.d.threads,
 		.arithmetic = hash_str(arithmetic.s),
 	};
 	describe_run(r, &info);
-	if (r->all->rank == 0 && place.local_size * info.threads > place.processors)
+	if (r->all->rank == 0 && place->local_size * info.threads > place->processors)
 		warn("%d rank%s of %lld thread%s on the %d processors of %s: fewer %s "
 		     "would be faster",
-			place.local_size, place.local_size == 1 ? "" : "s",
+			place->local_size, place->local_size == 1 ? "" : "s",
 			(long long)info.threads, info.threads == 1 ? "" : "s",
-			place.processors, place.host,
+			place->processors, place->host,
 			info.threads == 1 ? "ranks" : "threads");
 	if (run_is_first(r) && !o->eval_only)
 		journal_open(&r->report.journal, r->dir.path, resume, &info, config.s,

@@ -119,10 +119,8 @@ int64_t state_copy_bytes(
 /* Is there memory for the copy now? (Untouched pages count as free.) */
 static bool find_memory(struct trainer *t)
 {
-	struct comm_place place;
-	comm_place(&place);
 	int64_t available = memory_available();
-	if (available && t->plan.copy_bytes > available / place.local_size)
+	if (available && t->plan.copy_bytes > available / comm_place()->local_size)
 		return false;
 	return !arena_try(&t->copy.arena, "checkpoint", (size_t)t->plan.copy_bytes);
 }

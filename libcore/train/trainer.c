@@ -23,13 +23,11 @@ void trainer_warn_no_copy(const struct trainer *t)
 static double shared_bytes(
 	const struct trainer *t, int64_t key, int sharers, int64_t mine)
 {
-	struct comm_place place;
 	struct need {
 		int64_t key, n_bytes;
 	} own = {key, mine}, *all = xcalloc((size_t)t->world->size, sizeof(*all));
 	int64_t sum = 0, most = 0;
 	int n = 0;
-	comm_place(&place);
 	comm_allgather(t->world, &own, all, sizeof(own));
 	for (int r = 0; r < t->world->size; r++) {
 		sum += all[r].key == key ? all[r].n_bytes : 0;
@@ -37,7 +35,8 @@ static double shared_bytes(
 		most = max64(most, all[r].n_bytes);
 	}
 	free(all);
-	return place.n_hosts == 1 && n == sharers ? (double)sum : (double)most * sharers;
+	return comm_place()->n_hosts == 1 && n == sharers ? (double)sum
+							  : (double)most * sharers;
 }
 
 /* Collective. */
@@ -66,16 +65,15 @@ static int check_gpu_memory(const struct trainer *t, struct err *e)
  * not killed then. The copy of a checkpoint is optional. */
 static int check_memory(struct trainer *t, struct err *e)
 {
-	struct comm_place place;
+	const struct comm_place *place = comm_place();
 	char need[NUM_TEXT], has[NUM_TEXT];
 	bool discrete = t->d.discrete;
 	int64_t available = memory_available(), limit = discrete ? 0 : t->o.memory;
 	int64_t mine = plan_total(&t->plan) - t->plan.copy_bytes -
 		       (discrete ? plan_on_device(&t->plan) : 0);
 	int64_t most = comm_max_i64(t->world, mine);
-	comm_place(&place);
-	double bytes = shared_bytes(t, 0, place.local_size, mine);
-	double copy = shared_bytes(t, 0, place.local_size, t->plan.copy_bytes);
+	double bytes = shared_bytes(t, 0, place->local_size, mine);
+	double copy = shared_bytes(t, 0, place->local_size, t->plan.copy_bytes);
 	if (discrete && check_gpu_memory(t, e))
 		return -1;
 	if (limit && most > limit)
@@ -95,8 +93,8 @@ static int check_memory(struct trainer *t, struct err *e)
 	return err_set(e, EX_FAILED,
 		"out of memory: %d rank%s on %s need%s %s, and %s are free; --dry-run shows "
 		"the plan",
-		place.local_size, place.local_size == 1 ? "" : "s", place.host,
-		place.local_size == 1 ? "s" : "", text_bytes(need, bytes),
+		place->local_size, place->local_size == 1 ? "" : "s", place->host,
+		place->local_size == 1 ? "s" : "", text_bytes(need, bytes),
 		text_bytes(has, (double)available));
 }
 
@@ -205,11 +203,9 @@ static void open_compute(struct trainer *t)
 /* The bytes that this rank may use; on a GPU, with the workspace that its kernels already have. */
 static int64_t memory_limit(const struct trainer *t)
 {
-	struct comm_place place;
 	if (t->d.discrete && !t->o.memory)
 		return t->memory.gpu_free / max64(1, t->d.sharers) + DEVICE_WORK_BYTES;
-	comm_place(&place);
-	return plan_limit(&t->o, place.local_size);
+	return plan_limit(&t->o, comm_place()->local_size);
 }
 
 /* Collective. Plans this rank. --recompute auto: the least recomputation with which every rank fits
