@@ -21,7 +21,7 @@ static int base(void *opts, struct str *text, struct err *e)
 {
 	const struct train_opts *o = opts;
 	world = comm_open();
-	/* All ranks pass here, or one has said what is wrong with its options. */
+	/* All ranks come here, unless the options of one are wrong. */
 	agreed = true;
 	if (comm_agree(world, e))
 		return -1;
@@ -49,7 +49,7 @@ static int parse(struct train_opts *o, int argc, char **argv, struct err *e)
 		strs_add(&o->data, argv[i]);
 	if (o->resume || found.start_over) {
 		if (found.resume && o->init_from && !strcmp(o->resume, "auto"))
-			o->init_from = NULL; /* the run has begun, and goes on */
+			o->init_from = NULL; /* the run exists, and is resumed */
 		o->resume = found.resume;
 		o->start_over = found.start_over;
 		o->lock = found.lock;
@@ -69,7 +69,7 @@ int main(int argc, char **argv)
 	for (int i = 0; i < argc; i++)
 		str_printf(&command, "%s%s", i ? " " : "", argv[i]);
 	parse(&o, argc, argv, &e);
-	/* An error of one rank ends all: an option in one host's environment, say. */
+	/* An error of one rank ends all, as of an option in the environment of one host. */
 	if (!world)
 		world = comm_open();
 	log_rank(world->rank, world->size, o.log_all_ranks);

@@ -21,9 +21,8 @@ static void set_next_sync(struct run *r)
 
 /* ---- meetings -------------------------------------------------------------------- */
 
-/* Collective. All workers meet before every collective operation, and a worker that fails reports
- * that there, once. Requests to stop and to save, which arise in different steps of the workers,
- * are adopted by all. Returns whether all workers stay. */
+/* Collective. All workers meet before every collective operation. A worker that fails reports it in
+ * a meeting, once; requests to stop and to save are adopted by all. Returns whether all stay. */
 static bool meet(struct run *r, bool leaves)
 {
 	struct local_sgd *x = &r->local;
@@ -307,7 +306,7 @@ static void note_step(struct run *r, const struct step_result *s)
 	}
 }
 
-/* Has this worker the parameters of all? Between synchronisations it has its own. */
+/* Are the parameters those of all workers? Between synchronisations they differ. */
 static bool is_agreed(const struct run *r)
 {
 	const struct trainer *t = &r->t;

@@ -90,7 +90,7 @@ static int read_steps(struct local_sgd *x, const struct train_opts *o, struct er
 		if (!row_has(row, COL_SYNCS) || !row_has(row, COL_LOCAL_STEPS))
 			continue;
 		int64_t before = (int64_t)row->v[COL_SYNCS] - 1;
-		if (before != x->n_replay) /* without this worker, or not in this log */
+		if (before != x->n_replay) /* of an earlier run, or without this worker */
 			x->first_replay = x->n_replay = before;
 		x->replay[x->n_replay++ - x->first_replay] =
 			(int64_t)row->v[COL_LOCAL_STEPS];
@@ -204,7 +204,7 @@ static int load_worker(struct trainer *t, const struct ckpt *c, struct err *e)
 	const double *v = c->numbers;
 	if (check_worker(t, c, e))
 		return -1;
-	if (!c->info.workers) { /* the warm-up ends here, or is still to end */
+	if (!c->info.workers) { /* in the warm-up, or at its end */
 		x->synced = t->step;
 		edit_anchor(x->edit);
 		return 0;
@@ -219,7 +219,7 @@ static int load_worker(struct trainer *t, const struct ckpt *c, struct err *e)
 			"edit-warmup-steps %g: the run is at step %g, and it was %g",
 			warmup, step, v[WARMUP]);
 	x->synced = (int64_t)v[SYNCED];
-	/* from the anchor, at the last synchronisation, there is none */
+	/* a run that resumes from the anchor has no steps since then */
 	x->loss_sum = x->synced < t->step ? v[LOSS_SUM] : 0;
 	if (edit_state_put(x->edit, v + OWN_NUMBERS, t->step - t->o.edit.warmup, e))
 		return err_prefix(e, "%s: ", c->path);

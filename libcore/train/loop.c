@@ -356,7 +356,7 @@ static int train(struct run *r)
 		return deserted(r);
 	if (r->now.stop && t->step < t->o.steps)
 		return stopped(r);
-	save_now(r, "the last", false); /* where no step was left to do */
+	save_now(r, "the last", false); /* of a run that had no steps */
 	const struct saver *v = &r->saver;
 	return v->failed && t->o.ckpt && v->saved_step != t->step ? EX_IOERR : 0;
 }

@@ -1,4 +1,4 @@
-/* The options of pt-train, and what decides a training run. */
+/* The options of pt-train. */
 #ifndef TRAIN_OPTIONS_H
 #define TRAIN_OPTIONS_H
 
@@ -137,7 +137,7 @@ int options_model(struct model_config *m, const char *config, struct err *e);
 
 /* Checks that the option table cannot make; also sets defaults that depend on other options. */
 int options_check(struct train_opts *o, struct err *e);
-/* The first mistake that was made is an error. */
+/* An error if a mistake was made: the message of the first one. */
 struct mistake {
 	bool made;
 	const char *message;

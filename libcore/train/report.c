@@ -7,7 +7,7 @@
 
 /* ---- the journal ----------------------------------------------------------------- */
 
-/* After a line was written to the journal, or could not be: warns once. */
+/* Warns when lines of the journal first cannot be written, and when they can again. */
 static void note_journal(struct run *r, int rc, const struct err *e)
 {
 	struct report *p = &r->report;
@@ -107,8 +107,8 @@ void report_step(struct run *r, const struct step_result *s, struct meter before
 	p->since.bubble += s->bubble;
 }
 
-/* Collective. The largest resident memory of a rank, without pages shared by others; on a GPU,
- * what was allocated there. */
+/* Collective. Of the rank with the largest: resident memory without pages of other ranks; on a GPU,
+ * the memory allocated on it. */
 static double peak_memory(struct run *r)
 {
 	struct rusage u;

@@ -182,8 +182,8 @@ static int test(
 
 int selftest_kernels(struct trainer *t, struct comm *all, struct str *out, struct err *e)
 {
-	static const char products[] =
-		"whose products the GPU's are held to (Debian: libopenblas0)";
+	static const char reference[] =
+		"whose GEMMs are the reference (Debian: libopenblas0)";
 	struct kernel_calls calls = {0};
 	struct selftest r = {0};
 	struct str what = {0};
@@ -199,19 +199,19 @@ int selftest_kernels(struct trainer *t, struct comm *all, struct str *out, struc
 	if (due)
 		test(t, &calls, &r, e);
 	else if (!able && t->o.self_test == SELF_TEST_YES)
-		err_set(e, EX_FAILED, "self-test yes needs OpenBLAS, %s", products);
+		err_set(e, EX_FAILED, "self-test yes needs OpenBLAS, %s", reference);
 	int rc = comm_agree(all, e);
 	if (!rc && !passed && able)
 		save_result(key, &what);
 	if (due)
 		str_printf(out,
-			"self-test passed: %lld calls of kernels, errors up to %.2g of "
-			"what is allowed (%s), %.2f s",
+			"self-test passed: %lld calls of kernels, errors up to %.2g of the "
+			"tolerance (%s), %.2f s",
 			(long long)r.n_calls, r.worst, r.closest, r.seconds);
 	else if (able)
 		str_printf(out, "self-test passed before");
 	else
-		str_printf(out, "self-test left out: OpenBLAS is not here, %s", products);
+		str_printf(out, "self-test skipped: OpenBLAS is missing, %s", reference);
 	str_printf(out, "; 0x%016llx", (unsigned long long)key);
 	if (!rc)
 		info("%s", out->s);

@@ -181,18 +181,18 @@ static void warn_of_room(const struct run *r)
 	str_free(&path);
 }
 
-/* Collective. Has the run's own directory a checkpoint of this step? It may have resumed from
- * another directory. */
+/* Collective. Has the run directory a checkpoint of this step? The run may have resumed from
+ * another one. */
 static bool is_saved(struct run *r, int64_t step)
 {
-	int64_t there = 0;
+	int64_t saved = 0;
 	if (run_is_first(r) && r->dir.ckpt_path && step >= 0) {
 		struct str path = {0};
 		ckpt_name(&path, r->dir.ckpt_path, step);
-		there = file_exists(path.s);
+		saved = file_exists(path.s);
 		str_free(&path);
 	}
-	return comm_max_i64(r->world, there);
+	return comm_max_i64(r->world, saved);
 }
 
 /* Collective. Each worker loads its own checkpoint of the same step; if there are more workers now,
@@ -433,7 +433,7 @@ int train_run(struct train_opts *o, struct comm *world, const char *command, dou
 	}
 	rc = loop_run(&r);
 	if (o->eval_only)
-		stdout_close(); /* there is no journal that has what was printed */
+		stdout_close(); /* the result is in no journal */
 	close_run(&r);
 	return rc;
 }

@@ -5,7 +5,7 @@
 #include "base/base.h"
 
 enum start_phase {
-	START_PROGRAM, /* options, MPI, and all that has no phase of its own */
+	START_PROGRAM, /* options, MPI, and everything without a phase */
 	START_DATA,
 	START_DEVICE,
 	START_PLAN,

@@ -291,7 +291,7 @@ static int check_optimizer(const struct trainer *t, const struct ckpt *c, struct
 		optimizer_names[t->o.optimizer], optimizer_names[saved.optimizer]);
 }
 
-/* The number in the file of each group of the store: -1, it is not taken up. Some may be missing. */
+/* The number in the file of each group of the store; -1: it is not loaded. Some may be missing. */
 static int find_groups(const struct trainer *t, const struct ckpt *c, bool weights_only,
 	int from[STORE_MAX_GROUPS], struct err *e)
 {
@@ -304,10 +304,9 @@ static int find_groups(const struct trainer *t, const struct ckpt *c, bool weigh
 		from[g] = ckpt_find_group(c, x->name);
 		if (from[g] < 0 && x->owner == STORE_OUTER)
 			return err_set(e, EX_DATAERR,
-				"%s: has no %s, which workers that train apart need",
-				c->path, x->name);
-		if (from[g] < 0 && t->world->rank == 0) /* as of a run that begins */
-			warn("%s: has no %s, which begins with zeros", c->path, x->name);
+				"%s: has no %s, which local SGD needs", c->path, x->name);
+		if (from[g] < 0 && t->world->rank == 0) /* as at the start of a run */
+			warn("%s: has no %s, which starts at zero", c->path, x->name);
 	}
 	return 0;
 }
@@ -318,7 +317,7 @@ static void warn_of_residual(const struct trainer *t, const struct ckpt *c)
 	bool drops = ckpt_find_group(c, "residual") >= 0 &&
 		     store_groups_find(&t->store->c.groups, "residual") < 0;
 	if (drops && t->o.edit.workers && t->o.worker == 0 && t->world->rank == 0)
-		warn("%s: what its workers could not send yet is dropped: --edit-wire is "
+		warn("%s: the residuals of its workers are dropped: --edit-wire is "
 		     "fp32, which keeps no residual",
 			c->path);
 }

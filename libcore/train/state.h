@@ -12,7 +12,7 @@ void state_groups(const struct train_opts *o, struct store_groups *g);
 /* Collective. */
 int state_save(struct trainer *t, const char *path, struct err *e);
 /* Collective, each. The same in two parts, one checkpoint at a time. In the `background`,
- * training may go on between them, and what is written is the state at the beginning; without
+ * training may continue between them, and what is written is the state at the beginning; without
  * memory for a copy of it, everything is written before the first part returns. After an error
  * of the first part there is no second. */
 int state_save_begin(struct trainer *t, const char *path, bool background, struct err *e);

@@ -133,7 +133,7 @@ void step_allreduce(
 /*
  * On a GPU the update is enqueued before the host knows the loss and the norm: the device itself
  * skips it if they are not finite. The host then waits for the result only, and enqueues the next
- * step while the GPU still updates. On a CPU the result is there by then; and in a warm-up of
+ * step while the GPU still updates. On a CPU the result is known by then; and in a warm-up of
  * local SGD the host asks the other workers first.
  */
 static bool updates_ahead(const struct work *w)
@@ -207,7 +207,7 @@ static void compute(struct work *w)
 
 /* Small gradients would be lost in fp16, so the loss is multiplied by a scale that follows
  * what they allow, as in PyTorch's GradScaler. Every rank sees the same norm of the whole
- * gradient, so all come to the same scale. */
+ * gradient, so all choose the same scale. */
 static bool overflowed(const struct trainer *t, const struct step_result *r)
 {
 	const float least = 0x1p-16f; /* no scale helps a step that fails with this */

@@ -127,7 +127,7 @@ void report_publish_now(struct run *r);
 
 /* This rank's vote: is a checkpoint due by the clock? */
 bool save_due(const struct run *r);
-/* Collective. Saves this step, unless that is done; in the `background`, training goes on before
+/* Collective. Saves this step, unless that is done; in the `background`, training continues before
  * it is written. */
 void save_now(struct run *r, const char *why, bool background);
 /* Collective. Ends the one that is being written. */
@@ -140,7 +140,7 @@ void save_close(struct run *r);
 enum { PATIENCE_SECS = 3 }; /* for a run that is stopping, when another resumes it */
 /* Collective over all. Makes the directory of this worker, or takes it, and locks it. */
 int run_dir_make(struct run *r, const struct train_opts *o, struct err *e);
-/* Collective over the worker. Can every rank that is to write there see it? */
+/* Collective over the worker. Can every rank that writes checkpoints see it? */
 int run_dir_check(const struct run *r, const struct train_opts *o, struct err *e);
 /* A run that could not begin leaves no trace. */
 void run_dir_unmake(struct run *r);

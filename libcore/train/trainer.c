@@ -13,7 +13,7 @@ void trainer_warn_no_copy(const struct trainer *t)
 {
 	char text[NUM_TEXT];
 	if (t->world->rank == 0)
-		warn("no memory for a copy of what a checkpoint holds (%s a rank): "
+		warn("no memory for a copy of the state (%s a rank): "
 		     "training waits until it is written",
 			text_bytes(text, (double)t->plan.copy_bytes));
 }
@@ -53,11 +53,11 @@ static int check_gpu_memory(const struct trainer *t, struct err *e)
 	if (bytes <= room)
 		return 0;
 	return err_set(e, EX_FAILED,
-		"out of memory: the GPU is to hold %s%s, and has %s for it; --dry-run shows "
+		"out of memory: the GPU needs %s%s, and has %s; --dry-run shows "
 		"the plan, and a smaller --micro-batch, --recompute full, --offload or "
 		"--dtype bf16 need less",
 		text_bytes(need, bytes),
-		t->d.sharers > 1 && !t->o.memory ? " of the ranks that share it" : "",
+		t->d.sharers > 1 && !t->o.memory ? " for the ranks that share it" : "",
 		text_bytes(has, room));
 }
 
@@ -81,14 +81,12 @@ static int check_memory(struct trainer *t, struct err *e)
 			"out of memory: a rank needs %s, and --memory gives it %s; "
 			"--dry-run shows the plan",
 			text_bytes(need, (double)most), text_bytes(has, (double)limit));
-	t->copy.state =
-		t->o.ckpt && !t->o.ckpt_wait && !t->o.offload ? COPY_PLANNED : COPY_NONE;
+	bool room = !available || bytes + copy < (double)available;
 	if (limit && comm_max_i64(t->world, plan_total(&t->plan)) > limit)
-		t->copy.state = COPY_NONE;
-	if (!available || bytes + copy < (double)available)
-		return 0;
-	t->copy.state = COPY_NONE;
-	if (bytes < (double)available)
+		room = false;
+	if (room && t->o.ckpt && !t->o.ckpt_wait && !t->o.offload)
+		t->copy.state = COPY_PLANNED;
+	if (!available || bytes < (double)available)
 		return 0;
 	return err_set(e, EX_FAILED,
 		"out of memory: %d rank%s on %s need%s %s, and %s are free; --dry-run shows "
@@ -101,8 +99,7 @@ static int check_memory(struct trainer *t, struct err *e)
 /* Collective. Memory may be short on one host alone. */
 static void agree_on_copies(struct trainer *t)
 {
-	bool here = t->copy.state == COPY_PLANNED;
-	if (!comm_min_i64(t->world, here))
+	if (!comm_min_i64(t->world, t->copy.state == COPY_PLANNED))
 		t->copy.state = COPY_NONE;
 	if (t->copy.state == COPY_NONE && t->plan.copy_bytes)
 		trainer_warn_no_copy(t);

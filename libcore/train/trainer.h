@@ -58,18 +58,18 @@ struct trainer {
 		struct arena arena;
 		enum { COPY_NONE, COPY_PLANNED, COPY_MADE } state;
 	} copy;
-	struct local_sgd *local; /* NULL: there are no other workers */
+	struct local_sgd *local; /* NULL: no local SGD */
 	struct start_times start;
 	/* The state that checkpoints keep. */
 	int64_t step, samples;
-	int64_t loaded_step; /* of the checkpoint, which may be later than where it resumes */
+	int64_t loaded_step; /* of the checkpoint; the run may resume at an earlier step */
 	int64_t n_unseen; /* of the samples, skipped because a worker was slower than others */
 	double loss, val_loss, best_val_loss;
 	/* fp16: the scale of the loss, and the steps without overflow since it changed;
 	 * otherwise 1, 0 */
 	float loss_scale;
 	int64_t scale_good;
-	int64_t skipped; /* steps that updated nothing: they overflowed, or were left out */
+	int64_t skipped; /* steps without an update: overflows, and steps of a slow worker */
 };
 
 /* Collective. Parameters are initialised from the seed. `data` stays the caller's. */

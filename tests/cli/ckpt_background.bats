@@ -265,7 +265,7 @@ times_of() { # STEP
 	for room in 1 3; do
 		code_of 0 bash -c 'ulimit -v $0; exec "$@"' $((peak + copy * room / 2)) \
 			pt-train "${TINY[@]}" "${options[@]}" -o run --overwrite
-		warnings=$(grep -c 'no memory for a copy of what a checkpoint holds' <<<"$output" || true)
+		warnings=$(grep -c 'no memory for a copy of the state' <<<"$output" || true)
 		[ "$warnings" -eq $((room == 1)) ]
 		step=$(times_of 2 | cut -d' ' -f1) # after which it had its name
 		if [ $room -eq 1 ]; then [ "$step" -eq 2 ]; else [ "$step" -gt 2 ]; fi

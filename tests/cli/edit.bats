@@ -180,7 +180,7 @@ stop_rank() { # RANK: of the run in this folder, and no other
 	# a wire that sends everything has no place for it; the same wire has
 	for wire in fp32:1 int8:0; do
 		apart 2 "on-$wire" --resume parts-int8/checkpoints/step-00000007.h5 --edit-wire "${wire%:*}" 2>err
-		[ "$(grep -c 'what its workers could not send yet is dropped' err || true)" -eq "${wire#*:}" ]
+		[ "$(grep -c 'the residuals of its workers are dropped' err || true)" -eq "${wire#*:}" ]
 	done
 }
 
