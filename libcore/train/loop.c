@@ -247,7 +247,6 @@ static int stopped(struct run *r)
 {
 	struct trainer *t = &r->t;
 	report_event(r, "stopped by a signal");
-	report_publish_now(r);
 	if (!t->o.ckpt) {
 		info("stopped after step %lld, without a checkpoint", (long long)t->step);
 		return 128 + SIGTERM;
@@ -257,14 +256,6 @@ static int stopped(struct run *r)
 		(long long)t->step,
 		saved ? "" : ", whose checkpoint could not be written");
 	return saved ? EX_TEMPFAIL : EX_IOERR;
-}
-
-/* The steps of this worker since the last checkpoint are of no use without the others. */
-static int deserted(struct run *r)
-{
-	report_event(r, "stopped: another worker has ended");
-	report_publish_now(r);
-	return EX_FAILED;
 }
 
 /* ---- the loop -------------------------------------------------------------------- */
@@ -352,8 +343,10 @@ static int train(struct run *r)
 	progress_end(&r->report.bar);
 	if (rc)
 		return rc;
-	if (r->deserted)
-		return deserted(r);
+	if (r->deserted) { /* its steps since the last checkpoint are lost */
+		report_event(r, "stopped: another worker has ended");
+		return EX_FAILED;
+	}
 	if (r->now.stop && t->step < t->o.steps)
 		return stopped(r);
 	save_now(r, "the last", false); /* of a run that had no steps */

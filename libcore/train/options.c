@@ -7,9 +7,10 @@
 #define M(field) offsetof(struct train_opts, model.field)
 #define E(field) offsetof(struct train_opts, edit.config.field)
 #define MANY 9e18
-/* The first fields of an option that has words as values. */
+/* The first fields of an option that has words as values, and of a flag. */
 #define WORDS(name, def, offset, flags, words) \
 	OPT_ENUM, 0, name, NULL, def, offset, flags, .values = OPT_WORDS(words)
+#define FLAG(name, def, offset, flags) OPT_FLAG, 0, name, NULL, def, offset, flags
 
 enum { MODEL = OPT_ARITH | OPT_MODEL };
 
@@ -17,18 +18,18 @@ enum { MODEL = OPT_ARITH | OPT_MODEL };
 static const struct opt options[] = {
 	{OPT_GROUP, .name = "Data"},
 	{OPT_LIST, 'd', "data", "FILE", NULL, T(data), OPT_LOCAL, .files = ".h5", .help =
-		"Train on the tokens of a shard; may be given many times, and operands are "
-		"shards too. - is standard input; a FIFO may be given too."},
+		"Train on the tokens of a shard; may be given many times, and operands are shards "
+		"too. - is standard input; a FIFO may be given too."},
 	{WORDS("sampling", "epoch", T(sampling), OPT_ARITH, SAMPLING_WORDS), .help =
-		"Which windows of the tokens are the training samples. epoch: a grid of windows "
-		"in random order, each once an epoch; the grid shifts every epoch. random: each "
+		"Which windows of the tokens are the training samples. epoch: a grid of windows in "
+		"random order, each once an epoch; the grid shifts every epoch. random: each "
 		"sample begins at a random offset."},
 	{OPT_INT, 's', "seed", "N", "1", T(seed), OPT_ARITH, .help =
 		"Seed of the initial parameters, the order of samples, and dropout."},
 	{OPT_INT, 0, "readers", "N", "0", T(readers), OPT_LOCAL, 0, 1e6, .help =
 		"Let N ranks read the data and send it to the others. 0: every rank reads its "
 		"own."},
-	{OPT_FLAG, 0, "data-per-rank", NULL, "no", T(data_per_rank), OPT_ARITH, .help =
+	{FLAG("data-per-rank", "no", T(data_per_rank), OPT_ARITH), .help =
 		"Give rank r only the files r, r + ranks, and so on. The result then depends on "
 		"the number of ranks."},
 
@@ -36,17 +37,17 @@ static const struct opt options[] = {
 	{OPT_INT, 'b', "batch", "N", "12", T(batch), OPT_ARITH, 1, 1e12, .help =
 		"Global batch size: sequences of one optimizer step, over all ranks."},
 	{OPT_INT, 'm', "micro-batch", "N", "0", T(micro_batch), OPT_ARITH, 0, 1e12, .help =
-		"Micro-batch size: sequences of one forward and backward pass. It must divide "
-		"the batch; the micro-batches are distributed over the ranks. 0: half the batch, "
-		"or all of an odd one."},
+		"Micro-batch size: sequences of one forward and backward pass. It must divide the "
+		"batch; the micro-batches are distributed over the ranks. 0: half the batch, or "
+		"all of an odd one."},
 	{OPT_INT, 'n', "steps", "N", "2000", T(steps), OPT_ARITH, 0, MANY, .help =
 		"Number of optimizer steps. 0 writes the initial checkpoint only."},
 
 	{OPT_GROUP, .name = "Model"},
 	{OPT_STR, 'p', "preset", "NAMES", NULL, T(preset), .help =
-		"Begin with the options of a preset, a file in share/pt/presets: "
-		"shakespeare-char, gpt2-124m, llama3-8b, and more; or of several, as in "
-		"gpt2-124m,diloco. The config file and the command line override them."},
+		"Begin with the options of a preset, a file in share/pt/presets: shakespeare-char, "
+		"gpt2-124m, llama3-8b, and more; or of several, as in gpt2-124m,diloco. The config "
+		"file and the command line override them."},
 	{OPT_ENUM, 'a', "arch", NULL, "gpt2", M(arch), MODEL, .values = arch_names, .help =
 		"Model architecture."},
 	{OPT_INT, 0, "layers", "N", "4", M(layers), MODEL, 1, 100000, .help =
@@ -54,8 +55,7 @@ static const struct opt options[] = {
 	{OPT_INT, 0, "heads", "N", "4", M(heads), MODEL, 1, 4095, .help =
 		"Number of attention heads."},
 	{OPT_INT, 0, "kv-heads", "N", "0", M(kv_heads), MODEL, 0, 4095, .help =
-		"Number of key and value heads, for grouped-query attention. 0: as many as "
-		"heads."},
+		"Number of key and value heads, for grouped-query attention. 0: as many as heads."},
 	{OPT_INT, 0, "dim", "N", "128", M(dim), MODEL, 1, 1 << 22, .help =
 		"Hidden size: the width of the residual stream."},
 	{OPT_INT, 0, "ffn-dim", "N", "0", M(ffn_dim), MODEL, 0, 1 << 24, .help =
@@ -147,25 +147,23 @@ static const struct opt options[] = {
 		"Clip gradients to this global norm. 0: no clipping."},
 
 	{OPT_GROUP, .name = "Precision"},
-	{OPT_ENUM, 0, "dtype", NULL, "fp32", T(dtype), OPT_ARITH,
-		.values = precision_names, .help =
-		"Precision of matrix multiplications. bf16, fp16: operands and results are "
-		"rounded and sums are fp32, as with torch.autocast. float8: as bf16, but the "
-		"linear layers of the transformer layers have e4m3 operands, e5m2 gradients and "
-		"dynamic scales. Parameters, norms, softmax and the optimizer are always fp32, "
-		"and samples are drawn in fp32."},
-	{OPT_FLAG, 0, "float8-skip-ends", NULL, "yes", T(float8_skip_ends), OPT_ARITH, .help =
+	{OPT_ENUM, 0, "dtype", NULL, "fp32", T(dtype), OPT_ARITH, .values = precision_names, .help =
+		"Precision of matrix multiplications. bf16, fp16: operands and results are rounded "
+		"and sums are fp32, as with torch.autocast. float8: as bf16, but the linear layers "
+		"of the transformer layers have e4m3 operands, e5m2 gradients and dynamic scales. "
+		"Parameters, norms, softmax and the optimizer are always fp32, and samples are "
+		"drawn in fp32."},
+	{FLAG("float8-skip-ends", "yes", T(float8_skip_ends), OPT_ARITH), .help =
 		"float8: keep the first and the last layer in bf16. The output layer always is."},
 	{OPT_DOUBLE, 0, "loss-scale", "X", "65536", T(loss_scale), OPT_ARITH, 1e-4, 1e30, .help =
-		"fp16: the initial loss scale. A step whose gradients overflow updates nothing "
-		"and halves the scale."},
+		"fp16: the initial loss scale. A step whose gradients overflow updates nothing and "
+		"halves the scale."},
 	{OPT_INT, 0, "loss-scale-window", "N", "2000", T(loss_scale_window), OPT_ARITH, 0, MANY,
 		.help =
 		"fp16: double the loss scale after N steps without overflow. 0: never."},
 	{WORDS("kernels", "fused", T(kernels), OPT_ARITH, KERNELS_WORDS), .help =
-		"fused: kernels that do several operations in one pass over memory, where "
-		"there are such. ref: one kernel for each operation. On a CPU both give the "
-		"same bits."},
+		"fused: kernels that do several operations in one pass over memory, where there "
+		"are such. ref: one kernel for each operation. On a CPU both give the same bits."},
 	{WORDS("numerics", "exact", T(numerics), OPT_ARITH, NUMERICS_WORDS), .help =
 		"How a GPU multiplies matrices. exact: with equal bits on any layout, and fp32 "
 		"operands stay fp32. fast: sums may be split (split-K), and fp32 operands become "
@@ -174,26 +172,26 @@ static const struct opt options[] = {
 		.files = "", .was = "algorithms", .help =
 		"On a GPU, which cuBLASLt algorithm computes a matrix multiplication; the "
 		"algorithm determines its bits. first: the one that cuBLASLt proposes first, the "
-		"same on all ranks and in all runs. measure: the fastest, as measured by the "
-		"first step, or by the first rank that has a multiplication of that shape. FILE: "
-		"those of another run, its OUT/algorithms; a resumed run uses its own. Without "
-		"the option: first, but measure with --numerics fast."},
+		"same on all ranks and in all runs. measure: the fastest, as measured by the first "
+		"step, or by the first rank that has a multiplication of that shape. FILE: those "
+		"of another run, its OUT/algorithms; a resumed run uses its own. Without the "
+		"option: first, but measure with --numerics fast."},
 	{OPT_STR, 0, "virtual", "AXES", NULL, M(virtual_degrees), OPT_ARITH, .help =
-		"Virtual degrees of tensor and context parallelism, as in tp=4,cp=2: every "
-		"weight is computed in tp slices and every sequence in cp chunks, on any number "
-		"of ranks. An axis that is not named has its degree from --tp or --cp."},
+		"Virtual degrees of tensor and context parallelism, as in tp=4,cp=2: every weight "
+		"is computed in tp slices and every sequence in cp chunks, on any number of ranks. "
+		"An axis that is not named has its degree from --tp or --cp."},
 	{WORDS("cp-accumulate", "fp32", T(cp_accumulate), OPT_ARITH, CP_ACCUMULATE_WORDS), .help =
-		"Precision in which context parallelism accumulates the attention output, and "
-		"the gradients of queries, keys and values, from chunk to chunk. bf16 rounds "
-		"after each chunk but the last, to see what that costs."},
+		"Precision in which context parallelism accumulates the attention output, and the "
+		"gradients of queries, keys and values, from chunk to chunk. bf16 rounds after "
+		"each chunk but the last, to see what that costs."},
 
 	{OPT_GROUP, .name = "Parallel layout", .help =
 		"With --virtual, none of these options changes what is computed. Without it, the "
 		"virtual degrees are those of --tp (or --tile) and --cp."},
 	{OPT_INT, 0, "dp", "N", "-1", T(axis[AXIS_DP]), OPT_LOCAL, -1, 1e6, .help =
-		"Data-parallel replicas: ranks with other samples and the same parameters. -1, "
-		"for one axis only: all ranks that the other axes leave. With --dry-run, the "
-		"ranks need not be started."},
+		"Data-parallel replicas: ranks with other samples and the same parameters. -1, for "
+		"one axis only: all ranks that the other axes leave. With --dry-run, the ranks "
+		"need not be started."},
 	{OPT_INT, 0, "fsdp", "N", "1", T(axis[AXIS_FSDP]), OPT_LOCAL, -1, 1e6, .help =
 		"Degree of fully sharded data parallelism: ranks with other samples that shard "
 		"what --zero says."},
@@ -208,22 +206,22 @@ static const struct opt options[] = {
 		"state. 2: gradients too. 3: parameters too. -1: 3 where --fsdp is more than 1, "
 		"else 0."},
 	{WORDS("fsdp-kind", "parameter", T(fsdp_kind), OPT_LOCAL, FSDP_KIND_WORDS), .help =
-		"Shard each parameter (as FSDP2), or all parameters of a layer as one flat "
-		"vector (as FSDP1)."},
+		"Shard each parameter (as FSDP2), or all parameters of a layer as one flat vector "
+		"(as FSDP1)."},
 	{WORDS("reshard-after-forward", "yes", T(reshard), OPT_LOCAL, RESHARD_WORDS), .help =
 		"Free the parameters that --zero 3 gathered after the forward pass, and gather "
-		"them again for the backward pass. keep-last: except those that the backward "
-		"pass begins with."},
+		"them again for the backward pass. keep-last: except those that the backward pass "
+		"begins with."},
 	{WORDS("gather-dtype", "auto", T(gather_dtype), OPT_LOCAL, GATHER_DTYPE_WORDS), .help =
 		"The type in which --zero 3 gathers the weights of linear layers. auto: bf16 or "
-		"fp16 where --dtype rounds them to it anyway, which is half the bytes and the "
-		"same bits. Embeddings, norms, biases and float8 weights are gathered in fp32."},
-	{OPT_FLAG, 0, "sp", NULL, "yes", T(sp), OPT_LOCAL, .help =
+		"fp16 where --dtype rounds them to it anyway, which is half the bytes and the same "
+		"bits. Embeddings, norms, biases and float8 weights are gathered in fp32."},
+	{FLAG("sp", "yes", T(sp), OPT_LOCAL), .help =
 		"Sequence parallelism: between the matrix multiplications of --tp, each rank has "
 		"only its own rows."},
-	{OPT_FLAG, 0, "async-tp", NULL, "yes", T(async_tp), OPT_LOCAL, .help =
-		"Overlap the communication of --tp with the matrix multiplications next to it, "
-		"in pieces of rows; in the backward pass, also with the weight gradients."},
+	{FLAG("async-tp", "yes", T(async_tp), OPT_LOCAL), .help =
+		"Overlap the communication of --tp with the matrix multiplications next to it, in "
+		"pieces of rows; in the backward pass, also with the weight gradients."},
 	{WORDS("cp-comm", "ring", T(cp_comm), OPT_LOCAL, CP_COMM_WORDS), .help =
 		"How --cp exchanges keys and values. ring: one chunk after the other, while the "
 		"chunk before it is computed with. gather: all at once."},
@@ -239,22 +237,22 @@ static const struct opt options[] = {
 		"may be the one with the output layer, is as fast as possible. even: evenly."},
 	{OPT_ENUM, 0, "recompute", NULL, "none", T(recompute), OPT_LOCAL,
 		.values = recompute_names, .help =
-		"Activations that are recomputed in the backward pass instead of kept. "
-		"selective: those that are cheap. full: all but the input of each layer. auto: "
-		"the least that fits into --memory."},
+		"Activations that are recomputed in the backward pass instead of kept. selective: "
+		"those that are cheap. full: all but the input of each layer. auto: the least that "
+		"fits into --memory."},
 	{OPT_INT, 0, "tile", "N", "0", T(tile), OPT_LOCAL, 0, 1024, .help =
 		"Gather, multiply and free large layers in N pieces, one after the other: the "
-		"weights of the transformer layers, the embedding and the output layer, and "
-		"their gradients. The pieces are virtual slices: with --tile N, --virtual tp is "
-		"N unless it is given. 0: each layer at once."},
+		"weights of the transformer layers, the embedding and the output layer, and their "
+		"gradients. The pieces are virtual slices: with --tile N, --virtual tp is N unless "
+		"it is given. 0: each layer at once."},
 	{WORDS("offload", "none", T(offload), OPT_LOCAL, OFFLOAD_WORDS), .help =
 		"What is offloaded: to files on a CPU (--offload-to), to host memory on a GPU. "
-		"optimizer: the optimizer state. params: parameters too, which are read a layer "
-		"at a time; this needs --zero 3, or parameters that are not sharded."},
+		"optimizer: the optimizer state. params: parameters too, which are read a layer at "
+		"a time; this needs --zero 3, or parameters that are not sharded."},
 	{OPT_STR, 0, "offload-to", "DIRECTORY", NULL, T(offload_to), OPT_LOCAL,
 		.files = "/", .needs = "--offload", .help =
-		"Directory for these files, on a fast disk of every host. The files have no "
-		"names and vanish with the program."},
+		"Directory for these files, on a fast disk of every host. The files have no names "
+		"and vanish with the program."},
 	{OPT_SIZE, 0, "memory", "BYTES", "0", T(memory), OPT_LOCAL, .help =
 		"Memory limit of a rank, on its GPU if it has one. 0: its share of the free "
 		"memory."},
@@ -265,29 +263,29 @@ static const struct opt options[] = {
 		"supports all options, else the CPU. cuda: the ranks take the GPUs of their host "
 		"in turn, and may share one."},
 	{WORDS("self-test", "auto", T(self_test), OPT_LOCAL, SELF_TEST_WORDS), .help =
-		"On a GPU, before training, compare the kernels of this run, at its shapes and "
-		"on random numbers, with those of the CPU, and stop if one is wrong. auto: once "
-		"for each GPU model, driver, build and set of shapes; the result is kept in "
+		"On a GPU, before training, compare the kernels of this run, at its shapes and on "
+		"random numbers, with those of the CPU, and stop if one is wrong. auto: once for "
+		"each GPU model, driver, build and set of shapes; the result is kept in "
 		"$XDG_CACHE_HOME/pt or ~/.cache/pt."},
-	{OPT_FLAG, 0, "cuda-graph", NULL, "no", T(graph), OPT_LOCAL, .was = "graph", .help =
+	{FLAG("cuda-graph", "no", T(graph), OPT_LOCAL), .was = "graph", .help =
 		"On a GPU, capture the third step as a CUDA graph and launch that for all later "
 		"steps. The bits stay the same. For models so small that kernel launches "
 		"dominate."},
 	{OPT_STR, 0, "profile", "FIRST:LAST", NULL, T(profile), OPT_LOCAL, .help =
-		"On a GPU, measure each kernel in these steps, which makes them slower, and "
-		"print a table."},
+		"On a GPU, measure each kernel in these steps, which makes them slower, and print "
+		"a table."},
 	{OPT_SIZE, 0, "bucket", "BYTES", "25M", T(bucket_bytes), OPT_LOCAL, .help =
 		"Minimum size of the buckets in which gradients are reduced while the backward "
 		"pass continues."},
 	{OPT_LIST, 0, "inject-delay", "RANK:MS[:PROB]", NULL, T(inject_delay), OPT_LOCAL,
 		.was = "straggle", .help =
-		"Delay a rank by so many milliseconds in every step, or with a probability, to "
-		"see what a straggler costs. RANK may be random: another rank in every step. May "
-		"be given many times."},
+		"Delay a rank by so many milliseconds in every step, or with a probability, to see "
+		"what a straggler costs. RANK may be random: another rank in every step. May be "
+		"given many times."},
 	{OPT_STR, 0, "corrupt-batch", "WORKER:FIRST:LAST", NULL, T(corrupt_batch), OPT_ARITH,
 		.was = "garble", .help =
-		"Replace the tokens of a worker by random ones in steps FIRST to LAST, to see "
-		"what bad data costs."},
+		"Replace the tokens of a worker by random ones in steps FIRST to LAST, to see what "
+		"bad data costs."},
 	{OPT_DOUBLE, 0, "watchdog", "SECONDS", "600", T(watchdog), OPT_LOCAL, 0, 1e9, .help =
 		"Abort the job when a rank has waited this long for others without any progress, "
 		"and print which ranks are missing in which operation. 0: wait for ever."},
@@ -297,8 +295,8 @@ static const struct opt options[] = {
 		"every batch; the parallel layout above is that of one worker. See Local SGD "
 		"above."},
 	{OPT_INT, 0, "edit-workers", "N", "0", T(edit.workers), OPT_ARITH, 0, 1e6, .help =
-		"Number of workers that train independently and synchronise from time to time. "
-		"0: no local SGD."},
+		"Number of workers that train independently and synchronise from time to time. 0: "
+		"no local SGD."},
 	{OPT_INT, 0, "edit-sync-interval", "N", "1", E(interval), OPT_ARITH, 1, 1e12,
 		.needs = "--edit-workers", .help =
 		"Steps between synchronisations."},
@@ -313,10 +311,9 @@ static const struct opt options[] = {
 		.needs = "--edit-sync-delay", .help =
 		"Fraction of its own parameters that a worker keeps when it mixes in the reduced "
 		"fragment."},
-	{OPT_FLAG, 0, "edit-use-async", NULL, "no", T(edit.async), OPT_ARITH,
-		.needs = "--edit-workers", .help =
-		"Synchronise by the clock instead of after a number of steps (A-EDiT), so that "
-		"no worker waits for a slow one in between. --steps counts those of the fastest "
+	{FLAG("edit-use-async", "no", T(edit.async), OPT_ARITH), .needs = "--edit-workers", .help =
+		"Synchronise by the clock instead of after a number of steps (A-EDiT), so that no "
+		"worker waits for a slow one in between. --steps counts those of the fastest "
 		"worker; the others continue at its step."},
 	{OPT_DOUBLE, 0, "edit-sync-time", "SECONDS", "600", T(edit.sync_time), OPT_ARITH, 0, 1e9,
 		.needs = "--edit-use-async", .help =
@@ -325,17 +322,17 @@ static const struct opt options[] = {
 		1, MANY, .needs = "--edit-use-async", .help =
 		"Synchronise only if all workers together have done at least N steps since the "
 		"last time."},
-	{OPT_FLAG, 0, "edit-use-step-weight", NULL, "no", E(weights.by_steps), OPT_ARITH,
+	{FLAG("edit-use-step-weight", "no", E(weights.by_steps), OPT_ARITH),
 		.needs = "--edit-use-async", .help =
 		"Weight each worker by the number of its steps."},
 	{OPT_DOUBLE, 0, "edit-step-weight-ratio", "FRACTION", "0.5", E(weights.steps_ratio),
 		OPT_ARITH, 0, 1, .needs = "--edit-use-step-weight", .help =
 		"Fraction of a worker's weight that its number of steps determines. Without "
 		"--edit-reducer it is all of it."},
-	{OPT_FLAG, 0, "edit-compat", NULL, "no", T(edit.compat), OPT_ARITH,
+	{FLAG("edit-compat", "no", T(edit.compat), OPT_ARITH),
 		.needs = "--edit-use-step-weight", .help =
-		"Count all steps since the start, as atorch does, instead of those since the "
-		"last synchronisation."},
+		"Count all steps since the start, as atorch does, instead of those since the last "
+		"synchronisation."},
 	{OPT_STR, 0, "edit-replay", "DIRECTORY", NULL, T(edit.replay), OPT_LOCAL,
 		.files = "/", .needs = "--edit-use-async", .help =
 		"Synchronise after the same steps as the run in this directory did, which "
@@ -355,7 +352,7 @@ static const struct opt options[] = {
 	{OPT_DOUBLE, 0, "edit-outer-momentum", "BETA", "0", E(momentum), OPT_ARITH, 0, 0.999999,
 		.needs = "--edit-outer sgd", .help =
 		"Momentum of the outer optimizer."},
-	{OPT_FLAG, 0, "edit-outer-nesterov", NULL, "no", E(nesterov), OPT_ARITH,
+	{FLAG("edit-outer-nesterov", "no", E(nesterov), OPT_ARITH),
 		.needs = "--edit-outer-momentum", .help =
 		"Use Nesterov momentum."},
 	{OPT_DOUBLE, 0, "edit-outer-beta1", "BETA", "0.9", E(beta1), OPT_ARITH, 0, 0.999999,
@@ -372,12 +369,12 @@ static const struct opt options[] = {
 		"Weight decay of the outer optimizer, decoupled in adamw. 0 makes adamw Adam."},
 	{WORDS("edit-reducer", "none", E(reducer), OPT_ARITH, EDIT_REDUCER_WORDS),
 		.needs = "--edit-workers", .help =
-		"How the workers' pseudo-gradients are reduced to one. none: their mean. linear: "
-		"a weighted sum. gta: generalized task arithmetic, a weighted sum with a vote on "
+		"How the workers' pseudo-gradients are reduced to one. none: their mean. linear: a "
+		"weighted sum. gta: generalized task arithmetic, a weighted sum with a vote on "
 		"signs."},
-	{OPT_FLAG, 0, "edit-normalize", NULL, "yes", E(normalize), OPT_ARITH, .help =
+	{FLAG("edit-normalize", "yes", E(normalize), OPT_ARITH), .help =
 		"linear, gta: divide by the sum of the weights."},
-	{OPT_FLAG, 0, "edit-pseudo-gradnorm-reduce", NULL, "no", E(weights.by_norm), OPT_ARITH,
+	{FLAG("edit-pseudo-gradnorm-reduce", "no", E(weights.by_norm), OPT_ARITH),
 		.needs = "--edit-reducer linear or gta", .help =
 		"Weight each worker by a softmax of minus the norms of the pseudo-gradients."},
 	{OPT_DOUBLE, 0, "edit-softmax-temperature", "T", "0", E(weights.temperature), OPT_ARITH,
@@ -397,16 +394,16 @@ static const struct opt options[] = {
 		"Fraction of the elements of a row that a worker contributes."},
 	{WORDS("edit-wire", "fp32", E(wire), OPT_ARITH, EDIT_WIRE_WORDS),
 		.needs = "--edit-outer or --edit-reducer", .help =
-		"Format in which pseudo-gradients are sent: in full, in a half or a quarter of "
-		"the bytes, or only the largest elements of each row. A worker keeps what was "
-		"lost and adds it the next time (error feedback)."},
+		"Format in which pseudo-gradients are sent: in full, in a half or a quarter of the "
+		"bytes, or only the largest elements of each row. A worker keeps what was lost and "
+		"adds it the next time (error feedback)."},
 	{OPT_DOUBLE, 0, "edit-wire-density", "FRACTION", "0.015625", E(wire_density), OPT_ARITH,
 		1e-6, 1, .needs = "--edit-wire sparse", .help =
 		"Fraction of the elements of a row that are sent, at least one."},
 	{OPT_DOUBLE, 0, "edit-clip-pseudo-grad", "NORM", "0", E(clip), OPT_ARITH, 0, 1e30,
 		.needs = "--edit-outer or --edit-reducer", .help =
 		"Clip the reduced pseudo-gradient to this norm. 0: no clipping."},
-	{OPT_FLAG, 0, "edit-skip-anomaly", NULL, "no", E(skip_anomaly), OPT_ARITH,
+	{FLAG("edit-skip-anomaly", "no", E(skip_anomaly), OPT_ARITH),
 		.needs = "--edit-outer or --edit-reducer", .help =
 		"Leave out a worker whose pseudo-gradient norm is much larger than its earlier "
 		"ones; if that is every worker, all return to the parameters of the last "
@@ -422,7 +419,7 @@ static const struct opt options[] = {
 	{OPT_DOUBLE, 0, "edit-ewma-threshold", "Z", "3", E(detect.threshold), OPT_ARITH, 0, 1e30,
 		.needs = "--edit-skip-anomaly", .help =
 		"A norm this many standard deviations above the mean is an anomaly."},
-	{OPT_FLAG, 0, "edit-by-unit", NULL, "yes", E(by_unit), OPT_ARITH, .help =
+	{FLAG("edit-by-unit", "yes", E(by_unit), OPT_ARITH), .help =
 		"Compute norms, anomalies and clipping for each layer, the embedding and the "
 		"output layer separately; else for the whole model."},
 
@@ -432,7 +429,7 @@ static const struct opt options[] = {
 	{OPT_INT, 0, "eval-windows", "N", "240", T(eval_windows), OPT_ARITH, 0, MANY, .help =
 		"Windows of each split that are evaluated, always the same ones, equally spaced. "
 		"0: all that fit."},
-	{OPT_FLAG, 0, "eval-only", NULL, "no", T(eval_only), OPT_LOCAL, .help =
+	{FLAG("eval-only", "no", T(eval_only), OPT_LOCAL), .help =
 		"Evaluate the checkpoint of --resume or --init-from, and exit."},
 	{OPT_INT, 0, "sample-every", "N", "0", T(sample_every), 0, 0, MANY, .help =
 		"Generate a sample every N steps. 0: never."},
@@ -443,9 +440,9 @@ static const struct opt options[] = {
 
 	{OPT_GROUP, .name = "Runs and checkpoints"},
 	{OPT_STR, 'o', "out", "DIRECTORY", NULL, T(out), OPT_LOCAL, .files = "/", .help =
-		"Run directory, for the journal, run.h5 and checkpoints. Without it, the first "
-		"of run-001, run-002, ... that does not exist."},
-	{OPT_FLAG, 0, "overwrite", NULL, "no", T(overwrite), OPT_LOCAL, .help =
+		"Run directory, for the journal, run.h5 and checkpoints. Without it, the first of "
+		"run-001, run-002, ... that does not exist."},
+	{FLAG("overwrite", "no", T(overwrite), OPT_LOCAL), .help =
 		"Start a new run in a directory that already holds one."},
 	{OPT_STR, 'r', "resume", "CHECKPOINT", NULL, T(resume), OPT_LOCAL, .files = ".h5", .help =
 		"Resume from a checkpoint, with its saved options unless others are given. auto: "
@@ -458,22 +455,22 @@ static const struct opt options[] = {
 	{WORDS("ckpt-load", "each", T(load), OPT_LOCAL, LOAD_WORDS), .was = "load", .help =
 		"Who reads a checkpoint: each rank, or rank 0, which broadcasts it to hosts that "
 		"share no file system."},
-	{OPT_FLAG, 0, "ckpt", NULL, "yes", T(ckpt), OPT_LOCAL, .help =
+	{FLAG("ckpt", "yes", T(ckpt), OPT_LOCAL), .help =
 		"Write checkpoints. With --no-ckpt, not even the last one is written."},
 	{OPT_INT, 'c', "ckpt-every", "N", "0", T(ckpt_every), 0, 0, MANY, .help =
 		"Write a checkpoint every N steps. 0: only by time, and at the end."},
 	{OPT_INT, 0, "ckpt-syncs", "N", "0", T(ckpt_syncs), 0, 0, MANY,
 		.needs = "--edit-workers", .help =
-		"Local SGD: write a checkpoint after every Nth synchronisation, and at the end "
-		"of its warmup. 0: only as the other options say."},
+		"Local SGD: write a checkpoint after every Nth synchronisation, and at the end of "
+		"its warmup. 0: only as the other options say."},
 	{OPT_DOUBLE, 0, "ckpt-secs", "SECONDS", "600", T(ckpt_secs), 0, 0, 1e9, .help =
 		"Write a checkpoint when the last one is this old. 0: never."},
-	{OPT_FLAG, 0, "ckpt-best", NULL, "yes", T(ckpt_best), .help =
-		"Write a checkpoint when the validation loss is the lowest so far, and let "
-		"best.h5 point at it."},
-	{OPT_FLAG, 0, "ckpt-wait", NULL, "no", T(ckpt_wait), OPT_LOCAL, .help =
-		"Pause training while a checkpoint is written. Without it, a copy of the state "
-		"is written in the background."},
+	{FLAG("ckpt-best", "yes", T(ckpt_best), 0), .help =
+		"Write a checkpoint when the validation loss is the lowest so far, and let best.h5 "
+		"point at it."},
+	{FLAG("ckpt-wait", "no", T(ckpt_wait), OPT_LOCAL), .help =
+		"Pause training while a checkpoint is written. Without it, a copy of the state is "
+		"written in the background."},
 	{OPT_INT, 'k', "keep", "N", "2", T(keep), 0, 0, 1e6, .help =
 		"Keep the last N checkpoints and the best. 0: all."},
 
@@ -483,20 +480,19 @@ static const struct opt options[] = {
 	{OPT_DOUBLE, 0, "publish-secs", "SECONDS", "30", T(publish_secs), 0, 0, 1e9, .help =
 		"Rewrite run.h5 when it is this much older than the journal, or less often where "
 		"that would take more than a twentieth of the time."},
-	{OPT_INT, 0, "check-replicas-every", "N", "0", T(check_replicas_every), 0, 0, MANY,
-		.help =
+	{OPT_INT, 0, "check-replicas-every", "N", "0", T(check_replicas_every), 0, 0, MANY, .help =
 		"Compare a hash of the parameters across ranks every N steps, and stop if they "
 		"differ. 0: never."},
 	{OPT_STR, 0, "peak-flops", "FLOPS", NULL, T(peak_flops), OPT_LOCAL, .help =
 		"Peak FLOP/s of one rank, the denominator of mfu; measure: the rate of a large "
-		"matrix multiplication, measured at the start. Without it, for a GPU, the value "
-		"of its data sheet or a measurement; for a CPU, mfu is not logged."},
-	{OPT_FLAG, 0, "log-all-ranks", NULL, "no", T(log_all_ranks), OPT_LOCAL, .help =
+		"matrix multiplication, measured at the start. Without it, for a GPU, the value of "
+		"its data sheet or a measurement; for a CPU, mfu is not logged."},
+	{FLAG("log-all-ranks", "no", T(log_all_ranks), OPT_LOCAL), .help =
 		"Print the messages of all ranks, not only of rank 0."},
 	{OPT_FLAG, 'v', "verbose", NULL, "no", T(verbose), OPT_LOCAL, .help =
-		"At the start, also list the tensors of the model, and the versions of "
-		"libraries. With --dry-run, list the tensors of a layer too."},
-	{OPT_FLAG, 0, "dry-run", NULL, "no", T(dry_run), OPT_LOCAL, .help =
+		"At the start, also list the tensors of the model, and the versions of libraries. "
+		"With --dry-run, list the tensors of a layer too."},
+	{FLAG("dry-run", "no", T(dry_run), OPT_LOCAL), .help =
 		"Print the memory, work and communication that the run would need, and exit."},
 	{OPT_END},
 };

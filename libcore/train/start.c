@@ -381,16 +381,6 @@ int start_agree(struct run *r, struct err *e)
 	return r->error_agreed ? -1 : 0;
 }
 
-/* Collective. A failure of one worker ends all workers. */
-static int start_all(
-	struct run *r, struct train_opts *o, const char *command, struct err *e)
-{
-	int rc = start(r, o, command, e);
-	if (r->error_agreed)
-		return rc;
-	return start_agree(r, e) ? -1 : rc;
-}
-
 static void close_run(struct run *r)
 {
 	local_sgd_close(r);
@@ -420,7 +410,10 @@ int train_run(struct train_opts *o, struct comm *world, const char *command, dou
 	else if (local_sgd_open(&r, o, &e) || layout_resolve(o, r.world->size, &e))
 		rc = -1;
 	else
-		rc = start_all(&r, o, command, &e);
+		rc = start(&r, o, command, &e);
+	/* A failure of one worker ends all workers. */
+	if (!r.error_agreed && start_agree(&r, &e))
+		rc = -1;
 	if (rc) {
 		/* All ranks have agreed on it: rank 0 prints it, and all return. */
 		if (world->rank == 0)

@@ -8,11 +8,6 @@
 #include "train/local_sgd.h"
 #include "train/state.h"
 
-static int64_t window_size(const struct trainer *t)
-{
-	return t->model.c.context + 1;
-}
-
 /* The number of this worker's first sample in a step. */
 static int64_t worker_sample(const struct trainer *t)
 {
@@ -246,7 +241,7 @@ static int32_t *corrupt_batch(const struct trainer *t)
 {
 	int64_t b = t->o.micro_batch,
 		n = layout_own_micro(&t->layout.microbatches, t->layout.data_rank);
-	int64_t len = window_size(t), step = t->step + 1;
+	int64_t len = t->model.c.context + 1, step = t->step + 1;
 	if (!faults_corrupt_step(&t->faults, t->o.worker, step))
 		return NULL;
 	int32_t *windows = xcalloc((size_t)(n * b * len) + 1, sizeof(*windows));
