@@ -90,8 +90,7 @@ static void count_kept(struct trainer *t, struct plan *p)
 	p->data_bytes =
 		2 * layout_own_micro(&t->layout.microbatches, t->layout.data_rank) *
 		t->o.micro_batch * (t->model.c.context + 1) * (int64_t)sizeof(int32_t);
-	p->copy_bytes =
-		state_copy_bytes(&t->o, &t->model, t->world->rank, t->world->size);
+	p->copy_bytes = state_copy_bytes(t);
 	if (t->o.sample_every && t->world->rank == 0)
 		count_sample(t, p);
 }

@@ -17,102 +17,72 @@ static void collect_rows(
 	store_collect(t->store, group, tensor, row, n, to, out);
 }
 
-static struct ckpt_tensor *describe(const struct model *m)
+/* The tensors and groups of a checkpoint, to be freed with forget(). */
+static struct ckpt_write describe_tensors(const struct trainer *t)
 {
-	struct ckpt_tensor *list = xcalloc((size_t)m->n_tensors, sizeof(*list));
-	for (int i = 0; i < m->n_tensors; i++) {
-		const struct tensor *t = &m->tensors[i];
-		snprintf(list[i].name, sizeof(list[i].name), "%s", t->name);
-		list[i].ndim = t->ndim;
-		memcpy(list[i].dims, t->dims, sizeof(t->dims));
-	}
-	return list;
-}
-
-void state_groups(const struct train_opts *o, struct store_groups *g)
-{
-	struct optim_config optim;
-	options_optim(o, &optim);
-	store_groups_begin(g);
-	optim_add_groups(&optim, g);
-	if (o->edit.workers)
-		edit_add_groups(&o->edit.config, g);
-}
-
-/* The names of all groups of the store. Returns their number. */
-static int name_groups(const struct train_opts *o, const char *names[CKPT_MAX_GROUPS])
-{
-	struct store_groups g = {.n = 0};
-	state_groups(o, &g);
-	for (int i = 0; i < g.n; i++)
-		names[i] = g.of[i].name;
-	return g.n;
-}
-
-/* Is the group loaded from the checkpoint that the run resumes from? A checkpoint without workers
- * has no groups of local SGD, and a residual is not given to a second worker that resumes from the
- * same checkpoint. */
-static bool is_resumed(const struct train_opts *o, const struct store_group *g)
-{
-	bool more = o->worker >= o->from_workers;
-	return g->owner != STORE_OUTER ||
-	       (o->from_workers && !(more && !strcmp(g->name, "residual")));
-}
-
-/* Everything but the hash of the parameters. The caller frees *config and *tensors. */
-static struct ckpt_write describe_state(
-	const struct trainer *t, struct str *config, struct ckpt_tensor **tensors)
-{
-	options_saved(&t->o, config);
-	*tensors = describe(&t->model);
-	struct ckpt_write w = {
-		.comm = t->world,
-		.info =
-			{
-				.format = "pt-checkpoint",
-				.created_by = "pt-train " PT_VERSION,
-				.version = CKPT_VERSION,
-				.step = t->step,
-				.samples = t->samples,
-				.tokens = (t->samples - t->n_unseen) * t->model.c.context,
-				.loss = t->loss,
-				.val_loss = t->val_loss,
-				.best_val_loss = t->best_val_loss,
-				.loss_scale = t->o.dtype == PRECISION_FP16
-						      ? (double)t->loss_scale
-						      : 0,
-				.loss_scale_good = t->scale_good,
-				.skipped_steps = t->skipped,
-				.data_hash = t->data.set->hash,
-				.workers = t->o.edit.workers,
-				.worker = t->o.worker,
-			},
-		.config = config->s,
-		.tokenizer = &t->data.set->tokenizer,
-		.tensors = *tensors,
+	const struct store_groups *groups = &t->store->c.groups;
+	struct ckpt_tensor *list = xcalloc((size_t)t->model.n_tensors, sizeof(*list));
+	struct ckpt_write w = {.comm = t->world,
+		.tensors = list,
 		.n_tensors = t->model.n_tensors,
-		.source = collect_rows,
-		.source_threads = store_is_whole(t->store) && !t->d.discrete,
-		.one_writes = t->o.load == LOAD_BROADCAST,
-	};
-	w.n_groups = name_groups(&t->o, w.groups);
+		.n_groups = groups->n,
+		.one_writes = t->o.load == LOAD_BROADCAST};
+	for (int i = 0; i < t->model.n_tensors; i++) {
+		const struct tensor *of = &t->model.tensors[i];
+		snprintf(list[i].name, sizeof(list[i].name), "%s", of->name);
+		list[i].ndim = of->ndim;
+		memcpy(list[i].dims, of->dims, sizeof(of->dims));
+	}
+	for (int g = 0; g < groups->n; g++)
+		w.groups[g] = groups->of[g].name;
 	return w;
 }
 
-int64_t state_copy_bytes(
-	const struct train_opts *o, const struct model *m, int rank, int ranks)
+/* Everything that needs no collective. */
+static struct ckpt_write describe_state(const struct trainer *t)
 {
-	struct comm world = {.rank = rank, .size = ranks};
+	struct str config = {0};
+	struct ckpt_write w = describe_tensors(t);
+	options_saved(&t->o, &config);
+	w.config = config.s;
+	w.tokenizer = &t->data.set->tokenizer;
+	w.source = collect_rows;
+	w.source_threads = store_is_whole(t->store) && !t->d.discrete;
+	w.info = (struct ckpt_info){
+		.format = "pt-checkpoint",
+		.created_by = "pt-train " PT_VERSION,
+		.version = CKPT_VERSION,
+		.step = t->step,
+		.samples = t->samples,
+		.tokens = (t->samples - t->n_unseen) * t->model.c.context,
+		.loss = t->loss,
+		.val_loss = t->val_loss,
+		.best_val_loss = t->best_val_loss,
+		.loss_scale = t->o.dtype == PRECISION_FP16 ? (double)t->loss_scale : 0,
+		.loss_scale_good = t->scale_good,
+		.skipped_steps = t->skipped,
+		.data_hash = t->data.set->hash,
+		.workers = t->o.edit.workers,
+		.worker = t->o.worker,
+	};
+	return w;
+}
+
+static void forget(struct ckpt_write *w)
+{
+	free((void *)w->tensors);
+	free((void *)w->config);
+	free((void *)w->numbers);
+}
+
+int64_t state_copy_bytes(const struct trainer *t)
+{
+	const struct train_opts *o = &t->o;
 	if (!o->ckpt || o->ckpt_wait || o->eval_only || o->offload)
 		return 0; /* state that is offloaded has no copy in memory */
-	struct ckpt_tensor *tensors = describe(m);
-	struct ckpt_write w = {.comm = &world,
-		.tensors = tensors,
-		.n_tensors = m->n_tensors,
-		.one_writes = o->load == LOAD_BROADCAST};
-	w.n_groups = name_groups(o, w.groups);
+	struct ckpt_write w = describe_tensors(t);
 	int64_t n_bytes = ckpt_copy_bytes(&w);
-	free(tensors);
+	forget(&w);
 	return n_bytes;
 }
 
@@ -134,33 +104,26 @@ static void make_copy(struct trainer *t)
 	if (t->copy.state == COPY_NONE) {
 		arena_release(&t->copy.arena);
 		trainer_warn_no_copy(t);
-	} else if (
-		t->plan.copy_bytes) { /* pages are touched by all threads, not by one */
-		int64_t n = t->plan.copy_bytes / (int64_t)sizeof(float);
-		if (!t->d.discrete)
-			t->d.k->zero(
-				&t->d, mat((float *)(void *)t->copy.arena.base, 1, n));
+	} else if (t->plan.copy_bytes &&
+		   !t->d.discrete) { /* all threads touch its pages */
+		t->d.k->zero(&t->d, mat((float *)(void *)t->copy.arena.base, 1,
+					    t->plan.copy_bytes / (int64_t)sizeof(float)));
 	}
 }
 
 int state_save_begin(struct trainer *t, const char *path, bool background, struct err *e)
 {
-	struct str config = {0};
-	struct ckpt_tensor *tensors;
-	double *numbers = NULL;
-	struct ckpt_write w = describe_state(t, &config, &tensors);
+	struct ckpt_write w = describe_state(t);
 	w.path = path;
-	w.info.param_hash = store_hash(t->store);
 	w.with = t;
-	w.numbers = numbers = local_sgd_save(t, &w.n_numbers);
+	w.info.param_hash = store_hash(t->store);
+	w.numbers = local_sgd_save(t, &w.n_numbers);
 	if (background)
 		make_copy(t);
 	background = background && t->copy.state == COPY_MADE;
 	float *copy = background ? (float *)(void *)t->copy.arena.base : NULL;
 	int rc = ckpt_write_begin(&t->copy.writing, &w, copy, e);
-	free(tensors);
-	free(numbers);
-	str_free(&config);
+	forget(&w);
 	return rc;
 }
 
@@ -183,12 +146,9 @@ int state_save(struct trainer *t, const char *path, struct err *e)
 
 int64_t state_file_bytes(const struct trainer *t)
 {
-	struct str config = {0};
-	struct ckpt_tensor *tensors;
-	struct ckpt_write w = describe_state(t, &config, &tensors);
+	struct ckpt_write w = describe_state(t);
 	int64_t n_bytes = ckpt_bytes(&w);
-	free(tensors);
-	str_free(&config);
+	forget(&w);
 	return n_bytes;
 }
 
@@ -200,21 +160,16 @@ bool state_is_whole(const struct trainer *t)
 	       t->o.zero < 3 && t->o.offload != OFFLOAD_PARAMS;
 }
 
-/* The model of rank 0, without parameters yet. */
-static void open_whole_model(struct trainer *t, struct inference *x)
-{
-	struct err e = {0};
-	if (model_init(&x->model, &t->model.c, 0, &e))
-		die_err(&e); /* it could when the run started */
-	inference_open(x, &t->d);
-}
-
 void state_gather(struct trainer *t, struct inference *x)
 {
 	enum { PIECE_FLOATS = 1 << 20 };
+	struct err e = {0};
 	*x = (struct inference){.store = NULL};
-	if (t->world->rank == 0)
-		open_whole_model(t, x);
+	if (t->world->rank == 0) {
+		if (model_init(&x->model, &t->model.c, 0, &e))
+			die_err(&e); /* it succeeded when the run started */
+		inference_open(x, &t->d);
+	}
 	for (int i = 0; i < t->model.n_tensors; i++) {
 		const struct tensor *of = &t->model.tensors[i];
 		int64_t width = of->ndim == 1 ? 1 : of->dims[1];
@@ -289,6 +244,16 @@ static int check_optimizer(const struct trainer *t, const struct ckpt *c, struct
 		"or begin a new run from its parameters, with --init-from",
 		c->path, optimizer_names[saved.optimizer],
 		optimizer_names[t->o.optimizer], optimizer_names[saved.optimizer]);
+}
+
+/* Is the group loaded from the checkpoint that the run resumes from? A checkpoint without workers
+ * has no groups of local SGD, and a residual is not given to a second worker that resumes from the
+ * same checkpoint. */
+static bool is_resumed(const struct train_opts *o, const struct store_group *g)
+{
+	bool more = o->worker >= o->from_workers;
+	return g->owner != STORE_OUTER ||
+	       (o->from_workers && !(more && !strcmp(g->name, "residual")));
 }
 
 /* The number in the file of each group of the store; -1: it is not loaded. Some may be missing. */

@@ -6,9 +6,6 @@
 #include "train/inference.h"
 #include "train/trainer.h"
 
-/* The groups of the store beside parameters: state of the optimizer, and of local SGD. */
-void state_groups(const struct train_opts *o, struct store_groups *g);
-
 /* Collective. */
 int state_save(struct trainer *t, const char *path, struct err *e);
 /* Collective, each. The same in two parts, one checkpoint at a time. In the `background`,
@@ -20,8 +17,7 @@ int state_save_end(struct trainer *t, struct err *e);
 /* Has this rank written its part? */
 bool state_save_done(const struct trainer *t);
 /* The size of the copy on a rank, for the plan; and of the file. */
-int64_t state_copy_bytes(
-	const struct train_opts *o, const struct model *m, int rank, int ranks);
+int64_t state_copy_bytes(const struct trainer *t);
 int64_t state_file_bytes(const struct trainer *t);
 
 /* Collective. Every rank reads the file, or rank 0 reads and sends. weights_only: a new run

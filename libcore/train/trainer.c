@@ -7,7 +7,6 @@
 
 #include "train/backend.h"
 #include "train/local_sgd.h"
-#include "train/state.h"
 
 void trainer_warn_no_copy(const struct trainer *t)
 {
@@ -146,9 +145,12 @@ void trainer_build_store(struct trainer *t)
 		.plain_kernels = o->kernels == KERNELS_REF,
 		.cp_rounds = o->cp_accumulate == CP_BF16};
 	struct optim_config optim;
-	state_groups(o, &c.groups);
-	t->store = store_open(&c, &t->memory.run);
 	options_optim(o, &optim);
+	store_groups_begin(&c.groups);
+	optim_add_groups(&optim, &c.groups);
+	if (o->edit.workers)
+		edit_add_groups(&o->edit.config, &c.groups);
+	t->store = store_open(&c, &t->memory.run);
 	t->optim = optim_open(&optim, t->store, &t->d);
 	pass_init(&t->pass, m, &t->d, t->store, &p, &t->memory.run);
 	t->terms = arena_alloc(&t->memory.run, sizeof(*t->terms));
