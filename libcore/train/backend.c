@@ -125,8 +125,6 @@ void backend_identity(const struct device *d, struct str *out)
 	str_puts(out, d->discrete ? device_name(d) : device_blas());
 }
 
-/* ---- FIRST:LAST ------------------------------------------------------------------- */
-
 int backend_profile_steps(
 	const struct train_opts *o, int64_t *first, int64_t *last, struct err *e)
 {

@@ -51,15 +51,14 @@ static void run_step(struct trainer *t)
 /* Groups of the same name are added up. */
 static struct plan_group *group_named(struct plan *p, const char *name)
 {
-	int i = 0;
-	while (i < p->n_groups && strcmp(p->group[i].name, name))
-		i++;
-	if (i == PLAN_GROUPS)
-		return &p->group[i - 1];
-	if (i == p->n_groups)
-		snprintf(p->group[p->n_groups++].name, sizeof(p->group[i].name), "%s",
-			name);
-	return &p->group[i];
+	for (int i = 0; i < p->n_groups; i++)
+		if (!strcmp(p->group[i].name, name))
+			return &p->group[i];
+	if (p->n_groups == PLAN_GROUPS)
+		return &p->group[PLAN_GROUPS - 1];
+	struct plan_group *g = &p->group[p->n_groups++];
+	snprintf(g->name, sizeof(g->name), "%s", name);
+	return g;
 }
 
 static void count_sent(const struct trainer *t, struct plan *p)

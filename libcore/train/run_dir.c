@@ -88,7 +88,7 @@ static void remove_others(const struct run *r, int64_t worker)
 static int lock_dir(struct run *r, const struct train_opts *o, struct err *e)
 {
 	struct str path = {0};
-	bool resumes = o->resume || o->start_over;
+	double patience = o->resume || o->start_over ? PATIENCE_SECS : 0;
 	int64_t *steps;
 	if (o->lock) {
 		r->dir.lock = o->lock - 1;
@@ -97,8 +97,7 @@ static int lock_dir(struct run *r, const struct train_opts *o, struct err *e)
 	str_printf(&path, "%s/journal.txt", r->dir.path);
 	r->dir.made_journal = !file_exists(path.s);
 	str_free(&path);
-	if (journal_lock(
-		    r->dir.path, true, resumes ? PATIENCE_SECS : 0, &r->dir.lock, e)) {
+	if (journal_lock(r->dir.path, true, patience, &r->dir.lock, e)) {
 		r->dir.made_journal = false;
 		r->dir.made &= e->code != EX_USAGE; /* another program made it */
 		return -1;
@@ -107,7 +106,7 @@ static int lock_dir(struct run *r, const struct train_opts *o, struct err *e)
 	free(steps);
 	if (o->start_over && n > 0 && o->worker > 0)
 		remove_old(
-			r->dir.ckpt_path); /* the first worker had none to resume from */
+			r->dir.ckpt_path); /* the first worker has none to resume from */
 	else if (o->start_over && n > 0 && !r->dir.made)
 		return err_set(e, EX_USAGE,
 			"%s: another pt-train has started a run in it meanwhile",

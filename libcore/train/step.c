@@ -170,15 +170,6 @@ static bool capture_graph(struct work *w)
 	return true;
 }
 
-/* Only terms and samples differ from step to step. */
-static void refill_graph(struct work *w)
-{
-	struct trainer *t = w->t;
-	device_graph_refill(&t->d);
-	put_terms(t, w->r);
-	pipe_reload(&t->pipe, &w->input);
-}
-
 /* Steps that are profiled run kernel by kernel, without a graph. */
 static void compute(struct work *w)
 {
@@ -188,7 +179,9 @@ static void compute(struct work *w)
 	bool due = t->graph.state == GRAPH_WANTED && t->graph.n_eager >= EAGER_STEPS &&
 		   !w->averages;
 	if (t->graph.state == GRAPH_MADE && !profiled) {
-		refill_graph(w);
+		device_graph_refill(&t->d); /* only terms and samples differ */
+		put_terms(t, w->r);
+		pipe_reload(&t->pipe, &w->input);
 		device_graph_launch(&t->d);
 	} else if (due && !profiled && capture_graph(w)) {
 		device_graph_launch(&t->d);
@@ -312,6 +305,15 @@ void step_autotune(struct trainer *t)
 	fetch_free(f);
 }
 
+void step_drop_next(struct trainer *t)
+{
+	if (!t->data.next)
+		return;
+	loader_end(t->data.loader, t->data.next);
+	fetch_free(t->data.next);
+	t->data.next = NULL;
+}
+
 void step_skip(struct trainer *t, int64_t steps)
 {
 	if (!steps)
@@ -319,11 +321,7 @@ void step_skip(struct trainer *t, int64_t steps)
 	t->step += steps;
 	t->samples += steps * t->o.batch;
 	t->skipped += steps;
-	if (t->data.next) { /* of a step that is skipped */
-		loader_end(t->data.loader, t->data.next);
-		fetch_free(t->data.next);
-		t->data.next = NULL;
-	}
+	step_drop_next(t);
 }
 
 void step_run(struct trainer *t, const struct step_votes *votes, struct step_result *r)

@@ -40,6 +40,9 @@ void step_autotune(struct trainer *t);
 /* Collective. Leaves out steps: a worker that was slower than others catches up with them. */
 void step_skip(struct trainer *t, int64_t steps);
 
+/* Frees the samples that are fetched for the next step. */
+void step_drop_next(struct trainer *t);
+
 /* Parts of a step, for the plan and for nonfinite.c. */
 
 /* The micro-batches of a step that are this rank's. */

@@ -7,6 +7,7 @@
 
 #include "train/backend.h"
 #include "train/local_sgd.h"
+#include "train/step.h"
 
 void trainer_warn_no_copy(const struct trainer *t)
 {
@@ -248,20 +249,17 @@ int trainer_prepare(struct trainer *t, const struct train_opts *o, struct comm *
 		.graph = {.state = o->graph ? GRAPH_WANTED : GRAPH_NONE}};
 	if (!layout_resolve(&t->o, world->size, e) && !backend_open(&t->o, &t->d, e) &&
 		!model_init(&t->model, &t->o.model, data->tokenizer.vocab.n, e) &&
-		!layout_check(&t->o, &t->model, e))
-		dataset_order(data, &t->o, &t->model, &t->data.order, e);
-	if (!e->code)
+		!layout_check(&t->o, &t->model, e) &&
+		!dataset_order(data, &t->o, &t->model, &t->data.order, e))
 		faults_open(&t->faults, &t->o, world->size, e);
-	int rc = comm_agree(world, e);
-	if (!rc) {
+	if (!comm_agree(world, e))
 		backend_agree(&t->o, world, &t->d, e);
-		rc = comm_agree(world, e);
-	}
-	if (rc)
+	if (comm_agree(world, e)) {
 		close_device(t);
-	else
-		trainer_query_free_memory(t);
-	return rc;
+		return -1;
+	}
+	trainer_query_free_memory(t);
+	return 0;
 }
 
 void trainer_query_free_memory(struct trainer *t)
@@ -277,25 +275,22 @@ int trainer_fit(struct trainer *t, struct err *e)
 	if (t->o.eval_only) /* an evaluation touches little of it */
 		return 0;
 	check_memory(t, e);
-	int rc = comm_agree(t->world, e);
-	if (rc)
-		close_device(t);
 	start_times_add(&t->start, START_PLAN);
-	return rc ? -1 : 0;
+	if (!comm_agree(t->world, e))
+		return 0;
+	close_device(t);
+	return -1;
 }
 
 int trainer_build(struct trainer *t, struct err *e)
 {
 	const struct train_opts *o = &t->o;
-	int rc = 0;
-	if (o->offload) {
-		int64_t n_bytes = t->plan.store.offloaded;
+	int64_t n_bytes = t->plan.store.offloaded;
+	if (o->offload)
 		t->memory.offload_backend =
 			t->d.discrete ? offload_host_open(&t->d, n_bytes, e)
 				      : offload_file_open(o->offload_to, n_bytes, e);
-		rc = comm_agree(t->world, e);
-	}
-	if (rc) {
+	if (o->offload && comm_agree(t->world, e)) {
 		offload_backend_close(t->memory.offload_backend);
 		close_device(t);
 		return -1;
@@ -321,10 +316,7 @@ int trainer_open(struct trainer *t, const struct train_opts *o, struct comm *wor
 void trainer_close(struct trainer *t)
 {
 	BUG_ON(t->copy.writing);
-	if (t->data.next) {
-		loader_end(t->data.loader, t->data.next);
-		fetch_free(t->data.next);
-	}
+	step_drop_next(t);
 	loader_close(t->data.loader);
 	trainer_dismantle(t);
 	offload_backend_close(t->memory.offload_backend);
