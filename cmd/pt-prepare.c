@@ -151,11 +151,11 @@ static int prepare(const struct opts *o, const struct strs *texts, struct err *e
 	info("%s of text in %lld document%s, a vocabulary of %lld (%s): "
 	     "%lld training tokens and %lld validation tokens of %zu byte%s",
 		text_bytes(bytes, (double)made.info.source_bytes),
-		(long long)made.info.documents, made.info.documents == 1 ? "" : "s",
+		(long long)made.info.documents, plural(made.info.documents),
 		(long long)made.vocab_size, p.tokenizer,
 		(long long)made.info.total[SPLIT_TRAIN],
 		(long long)made.info.total[SPLIT_VAL], made.token_bytes,
-		made.token_bytes == 1 ? "" : "s");
+		plural(made.token_bytes));
 	for (int64_t i = 0; i < made.files.n; i++)
 		info("wrote %s", made.files.v[i]);
 	strs_free(&made.files);

@@ -220,6 +220,11 @@ char *text_float(char buf[AT_LEAST(NUM_TEXT)], float x);
 /* "12.3 MiB", "1.5 G": three significant digits. Returns buf. */
 char *text_bytes(char buf[AT_LEAST(NUM_TEXT)], double n_bytes);
 char *text_count(char buf[AT_LEAST(NUM_TEXT)], double n);
+static inline const char *plural(int64_t n)
+{
+	return n == 1 ? "" : "s";
+}
+
 /* The distance in units in the last place, with one zero; INT64_MAX if one is NaN. */
 int64_t float_ulps(float a, float b);
 

@@ -120,9 +120,9 @@ int backend_agree(
 	return backend_choose(o, &kind, e);
 }
 
-void backend_identity(const struct device *d, struct str *out)
+const char *backend_identity(const struct device *d)
 {
-	str_puts(out, d->discrete ? device_name(d) : device_blas());
+	return d->discrete ? device_name(d) : device_blas();
 }
 
 int backend_profile_steps(

@@ -16,11 +16,6 @@ static void line(struct str *out, const char *label, const char *fmt, ...)
 	str_printf(out, "\n  %-10s %s", label, text);
 }
 
-static const char *plural(int64_t n)
-{
-	return n == 1 ? "" : "s";
-}
-
 static void describe_model(const struct run *r, struct str *out)
 {
 	const struct model *m = &r->t.model;

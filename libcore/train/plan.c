@@ -480,7 +480,7 @@ void plan_print(const struct train_opts *given, struct model *m, struct str *out
 	int largest = choose_recompute(o, m, ranks, &most, totals);
 	if (o->edit.workers)
 		str_printf(out, "# workers: %lld, of %d rank%s each\n",
-			(long long)o->edit.workers, ranks, ranks == 1 ? "" : "s");
+			(long long)o->edit.workers, ranks, plural(ranks));
 	if (ranks > 1) {
 		str_puts(out, "# layout: ");
 		mesh_name(o->degree, out);

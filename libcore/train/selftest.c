@@ -3,6 +3,7 @@
 
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 
 #include "edit/edit.h"
 #include "train/trainer.h"
@@ -96,7 +97,9 @@ static int cache_path(uint64_t key, struct str *dir, struct str *path)
 static bool has_passed(uint64_t key, const struct str *what)
 {
 	struct str dir = {0}, path = {0}, text = {0};
-	bool passed = !cache_path(key, &dir, &path) && file_exists(path.s) &&
+	struct stat st;
+	bool passed = !cache_path(key, &dir, &path) && !stat(path.s, &st) &&
+		      S_ISREG(st.st_mode) &&
 		      !file_read(path.s, what->len + 1, &text, &(struct err){0}) &&
 		      text.len == what->len && !memcmp(text.s, what->s, what->len);
 	str_free(&dir);

@@ -46,13 +46,13 @@ static int open_journal(struct run *r, const struct train_opts *o, const char *c
 {
 	const struct comm_place *place = comm_place();
 	struct str config = {0}, arithmetic = {0}, libraries = {0}, layout = {0};
-	struct str environment = {0}, invocation = {0}, device = {0};
+	struct str environment = {0}, invocation = {0};
+	const char *device = backend_identity(&r->t.d);
 	char started[NUM_TEXT];
 	options_saved(&r->t.o, &config);
-	backend_identity(&r->t.d, &device);
-	options_arithmetic(&r->t.o, &r->t.model, device.s, r->data.hash, &arithmetic);
+	options_arithmetic(&r->t.o, &r->t.model, device, r->data.hash, &arithmetic);
 	str_printf(&libraries, "HDF5 %s, %s, %s, xxHash %s", h5_version(),
-		r->world->size > 1 ? comm_version() : "no MPI", device.s, hash_version());
+		r->world->size > 1 ? comm_version() : "no MPI", device, hash_version());
 	mesh_name(r->t.mesh.degree, &layout);
 	list_environment(&environment);
 	opts_print(&train_program, &r->t.o, OPT_LOCAL, 0, &invocation);
@@ -78,10 +78,9 @@ static int open_journal(struct run *r, const struct train_opts *o, const char *c
 	if (r->all->rank == 0 && place->local_size * info.threads > place->processors)
 		warn("%d rank%s of %lld thread%s on the %d processors of %s: fewer %s "
 		     "would be faster",
-			place->local_size, place->local_size == 1 ? "" : "s",
-			(long long)info.threads, info.threads == 1 ? "" : "s",
-			place->processors, place->host,
-			info.threads == 1 ? "ranks" : "threads");
+			place->local_size, plural(place->local_size),
+			(long long)info.threads, plural(info.threads), place->processors,
+			place->host, info.threads == 1 ? "ranks" : "threads");
 	if (run_is_first(r) && !o->eval_only)
 		journal_open(&r->report.journal, r->dir.path, resume, &info, config.s,
 			arithmetic.s, e);
@@ -94,7 +93,6 @@ static int open_journal(struct run *r, const struct train_opts *o, const char *c
 	str_free(&layout);
 	str_free(&environment);
 	str_free(&invocation);
-	str_free(&device);
 	return comm_agree(r->world, e);
 }
 

@@ -91,7 +91,7 @@ static int check_memory(struct trainer *t, struct err *e)
 	return err_set(e, EX_FAILED,
 		"out of memory: %d rank%s on %s need%s %s, and %s are free; --dry-run shows "
 		"the plan",
-		place->local_size, place->local_size == 1 ? "" : "s", place->host,
+		place->local_size, plural(place->local_size), place->host,
 		place->local_size == 1 ? "s" : "", text_bytes(need, bytes),
 		text_bytes(has, (double)available));
 }
