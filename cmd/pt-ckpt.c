@@ -18,16 +18,14 @@ struct opts {
 /* clang-format off */
 static const struct opt options[] = {
 	{OPT_GROUP, .name = "Options"},
-	{OPT_FLAG, 'a', "optimizer", NULL, "yes", O(optimizer),
-		.help = "diff: compare the optimizer state too."},
-	{OPT_FLAG, 's', "strict", NULL, "no", O(strict),
-		.help = "diff: exit with 1 also when only attributes, options or the "
-			"vocabulary differ."},
-	{OPT_FLAG, 'o', "options", NULL, "no", O(options),
-		.help = "show: print the options of the run instead of the tensors."},
-	{OPT_FLAG, 'f', "force", NULL, "no", O(force),
-		.help = "rm: also remove what latest.h5 or best.h5 points at, and damaged "
-			"files."},
+	{OPT_FLAG, 'a', "optimizer", NULL, "yes", O(optimizer), .help =
+		"diff: compare the optimizer state too."},
+	{OPT_FLAG, 's', "strict", NULL, "no", O(strict), .help =
+		"diff: exit with 1 also when only attributes, options or the vocabulary differ."},
+	{OPT_FLAG, 'o', "options", NULL, "no", O(options), .help =
+		"show: print the options of the run instead of the tensors."},
+	{OPT_FLAG, 'f', "force", NULL, "no", O(force), .help =
+		"rm: also remove what latest.h5 or best.h5 points at, and damaged files."},
 	{OPT_END},
 };
 /* clang-format on */
@@ -42,12 +40,10 @@ static const char *const synopsis[] = {
 	NULL,
 };
 
-static int generate(const char *kind, FILE *f)
+static void generate(int kind, FILE *f)
 {
-	if (strcmp(kind, "checkpoint"))
-		return -1;
+	(void)kind;
 	h5_fields_man(ckpt_fields, f);
-	return 0;
 }
 
 static const char *const *command_names(void);
@@ -99,10 +95,7 @@ static void list_file(const char *path, const char *mark, struct err *e)
 	if (ckpt_open(&c, path, &mine)) {
 		printf("%-9s %-14s %-11s %-11s %10s  %s%s\n", "-", "-", "-", "-",
 			is_other_file(path) ? "other" : "damaged", path, mark);
-		if (e->code)
-			err_say(&mine);
-		else
-			*e = mine;
+		err_keep_first(e, &mine);
 		return;
 	}
 	printf("%-9lld %-14lld %-11s %-11s %10s  %s%s\n", (long long)c->info.step,
@@ -139,14 +132,12 @@ static int list_directory(const char *dir, struct err *e)
 
 static int list(int n, char **names, const struct opts *o, struct err *e)
 {
-	static char here[] = ".";
-	char *only[] = {here};
 	struct stat st;
 	(void)o;
 	printf("%-9s %-14s %-11s %-11s %10s  %s\n", "# step", "tokens", "loss",
 		"val_loss", "size", "file");
 	for (int i = 0; i < (n ? n : 1); i++) {
-		const char *name = n ? names[i] : only[0];
+		const char *name = n ? names[i] : ".";
 		if (stat(name, &st))
 			return err_set(e, EX_IOERR, "%s: %s", name, strerror(errno));
 		if (!S_ISDIR(st.st_mode))
@@ -269,10 +260,7 @@ static int verify(int n, char **names, const struct opts *o, struct err *e)
 			mine.code == EX_IOERR	  ? "cannot be read"
 			: is_other_file(names[i]) ? "not a checkpoint"
 						  : "DAMAGED");
-		if (e->code)
-			err_say(&mine);
-		else
-			*e = mine;
+		err_keep_first(e, &mine);
 	}
 	return e->code ? -1 : 0;
 }
@@ -474,8 +462,7 @@ static bool has_name(const char *file)
 	       !strcmp(file + 5 + digits, ".h5");
 }
 
-/* Removes a checkpoint, or with `force` a damaged file with the name of one, but never another file.
- */
+/* Removes a checkpoint, or with `force` a damaged file with the name of one; no other file. */
 static int remove_one(const char *path, bool force, struct err *e)
 {
 	struct str dir = {0};
@@ -487,9 +474,7 @@ static int remove_one(const char *path, bool force, struct err *e)
 	if (S_ISDIR(st.st_mode))
 		return err_set(e, EX_DATAERR, "%s is a directory; name its files", path);
 	if (ckpt_open(&c, path, e)) {
-		bool meant =
-			S_ISREG(st.st_mode) && has_name(file) && !is_other_file(path);
-		if (!meant)
+		if (!S_ISREG(st.st_mode) || !has_name(file) || is_other_file(path))
 			return -1;
 		if (!force) {
 			str_puts(&dir, e->msg);
@@ -528,7 +513,7 @@ static int remove_all(int n, char **names, const struct opts *o, struct err *e)
 
 static const struct {
 	const char *name;
-	int least, most; /* operands */
+	int min, max; /* operands */
 	int (*run)(int n, char **names, const struct opts *o, struct err *e);
 } commands[] = {
 	{"ls", 0, INT32_MAX, list},
@@ -556,26 +541,21 @@ static int run(int n, char **operands, const struct opts *o, struct err *e)
 	for (size_t i = 0; i < ARRAY_LEN(commands); i++) {
 		if (strcmp(operands[0], names[i]))
 			continue;
-		if (n - 1 < commands[i].least || n - 1 > commands[i].most)
+		if (n - 1 < commands[i].min || n - 1 > commands[i].max)
 			return err_set(e, EX_USAGE, "%s takes %s", names[i],
-				commands[i].most == 1	? "one checkpoint"
-				: commands[i].most == 2 ? "two checkpoints"
-							: "one checkpoint or more");
+				commands[i].max == 1   ? "one checkpoint"
+				: commands[i].max == 2 ? "two checkpoints"
+						       : "one checkpoint or more");
 		return commands[i].run(n - 1, operands + 1, o, e);
 	}
-	const char *near = nearest(operands[0], names, (int64_t)ARRAY_LEN(commands));
-	return err_set(e, EX_USAGE, "unknown command '%s'%s%s%s", operands[0],
-		near ? "; did you mean '" : "", near ? near : "", near ? "'?" : "");
+	return opts_unknown("command", operands[0], names, ARRAY_LEN(commands), e);
 }
 
 int main(int argc, char **argv)
 {
 	struct opts o;
 	struct err e = {0};
-	log_name(program.name);
-	int n = opts_parse(&program, &o, argc, argv, &e);
-	if (n < 0)
-		return err_say(&e);
+	int n = opts_parse_or_die(&program, &o, argc, argv);
 	int rc = run(n, argv, &o, &e);
 	if (rc && *e.msg)
 		err_say(&e);

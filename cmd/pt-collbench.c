@@ -18,41 +18,39 @@ struct opts {
 #define O(field) offsetof(struct opts, field)
 static const struct opt options[] = {
 	{OPT_GROUP, .name = "Sizes"},
-	{OPT_SIZE, 'b', "minbytes", "BYTES", "8", O(minbytes),
-		.help = "Minimum size."},
-	{OPT_SIZE, 'e', "maxbytes", "BYTES", "16M", O(maxbytes),
-		.help = "Maximum size."},
-	{OPT_SIZE, 'i', "stepbytes", "BYTES", "0", O(stepbytes),
-		.help = "Increment between sizes. 0: multiply by --stepfactor."},
-	{OPT_INT, 'f', "stepfactor", "N", "2", O(stepfactor), 0, 2, 1e18,
-		.help = "Factor between sizes."},
+	{OPT_SIZE, 'b', "minbytes", "BYTES", "8", O(minbytes), .help = "Minimum size."},
+	{OPT_SIZE, 'e', "maxbytes", "BYTES", "16M", O(maxbytes), .help = "Maximum size."},
+	{OPT_SIZE, 'i', "stepbytes", "BYTES", "0", O(stepbytes), .help =
+		"Increment between sizes. 0: multiply by --stepfactor."},
+	{OPT_INT, 'f', "stepfactor", "N", "2", O(stepfactor), 0, 2, 1e18, .help =
+		"Factor between sizes."},
 	{OPT_GROUP, .name = "Iterations"},
-	{OPT_INT, 'n', "iters", "N", "20", O(iters), 0, 1, 1e6,
-		.help = "Timed iterations of each size."},
-	{OPT_INT, 'w', "warmup-iters", "N", "5", O(warmup_iters), 0, 0, 1e18,
-		.help = "Warmup iterations of each size, which are not timed."},
-	{OPT_INT, 'c', "check", "N", "1", O(check), 0, 0, 1e18,
-		.help = "Iterations of each size whose results are checked, each with other "
-			"data. 0: none."},
+	{OPT_INT, 'n', "iters", "N", "20", O(iters), 0, 1, 1e6, .help =
+		"Timed iterations of each size."},
+	{OPT_INT, 'w', "warmup-iters", "N", "5", O(warmup_iters), 0, 0, 1e18, .help =
+		"Warmup iterations of each size, which are not timed."},
+	{OPT_INT, 'c', "check", "N", "1", O(check), 0, 0, 1e18, .help =
+		"Iterations of each size whose results are checked, each with other data. 0: "
+		"none."},
 	{OPT_GROUP, .name = "Operation"},
-	{OPT_ENUM, 'o', "op", NULL, "sum", O(op), .values = bench_op_names,
-		.help = "Reduction operation."},
-	{OPT_ENUM, 'd', "datatype", NULL, "float", O(datatype), .values = bench_type_names,
-		.help = "Data type of the elements."},
-	{OPT_STR, 'r', "root", "RANK", "0", O(root),
-		.help = "Root rank of collectives that have one. all: each rank in turn."},
+	{OPT_ENUM, 'o', "op", NULL, "sum", O(op), .values = bench_op_names, .help =
+		"Reduction operation."},
+	{OPT_ENUM, 'd', "datatype", NULL, "float", O(datatype),
+		.values = bench_type_names, .help =
+		"Data type of the elements."},
+	{OPT_STR, 'r', "root", "RANK", "0", O(root), .help =
+		"Root rank of collectives that have one. all: each rank in turn."},
 	{OPT_GROUP, .name = "Results"},
-	{OPT_FLAG, 'I', "per-iteration", NULL, "no", O(per_iteration),
-		.help = "Also print the spread of the times of single iterations."},
-	{OPT_STR, 0, "out", "FILE", NULL, O(out), .files = ".h5",
-		.help = "Also write the results to this HDF5 file; -o FILE.h5 is the same. "
-			"Earlier results of that name are replaced, any other file is not."},
-	{OPT_FLAG, 0, "overwrite", NULL, "no", O(overwrite),
-		.help = "Replace the file, whatever it is."},
-	{OPT_FLAG, 0, "smoke", NULL, "no", O(smoke),
-		.help = "Only check, in about a second, that ranks, hosts and libraries work "
-			"together. Options about sizes, iterations and the operation have no "
-			"effect."},
+	{OPT_FLAG, 'I', "per-iteration", NULL, "no", O(per_iteration), .help =
+		"Also print the spread of the times of single iterations."},
+	{OPT_STR, 0, "out", "FILE", NULL, O(out), .files = ".h5", .help =
+		"Also write the results to this HDF5 file; -o FILE.h5 is the same. Earlier "
+		"results of that name are replaced, any other file is not."},
+	{OPT_FLAG, 0, "overwrite", NULL, "no", O(overwrite), .help =
+		"Replace the file, whatever it is."},
+	{OPT_FLAG, 0, "smoke", NULL, "no", O(smoke), .help =
+		"Only check, in about a second, that ranks, hosts and libraries work together. "
+		"Options about sizes, iterations and the operation have no effect."},
 	{OPT_END},
 };
 /* clang-format on */
@@ -97,9 +95,7 @@ static int find_collective(const char *name, struct err *e)
 	for (int i = 0; i <= N_COLL; i++)
 		if (!strcmp(names[i], name))
 			return i;
-	const char *near = nearest(name, names, N_COLL + 1);
-	return err_set(e, EX_USAGE, "unknown collective '%s'%s%s%s", name,
-		near ? "; did you mean '" : "", near ? near : "", near ? "'?" : "");
+	return opts_unknown("collective", name, names, N_COLL + 1, e);
 }
 
 static int parse_fault(const char *text, struct bench_fault *f, struct err *e)
@@ -298,8 +294,7 @@ static int run_benchmark(struct session *s, struct err *e)
 		return -1;
 	if (s->bench.fault.wanted && !comm_max_i64(s->world, s->bench.fault.done))
 		return err_set(e, EX_USAGE,
-			"PT_COLLBENCH_FAULT: no result that was checked has that "
-			"element");
+			"PT_COLLBENCH_FAULT: no result that was checked has that element");
 	return s->table.n_wrong ? EX_FAILED : 0;
 }
 

@@ -24,54 +24,50 @@ static const char *const curves[] = {"loss", "grad_norm", "train_loss", "val_los
 /* clang-format off */
 static const struct opt options[] = {
 	{OPT_GROUP, .name = "Comparing"},
-	{OPT_ENUM, 'b', "by", NULL, "step", O(by), .values = bys,
-		.help = "Match rows by step or by tokens."},
-	{OPT_DOUBLE, 'r', "rtol", "X", "0", O(rtol), 0, 0, 1e30,
-		.help = "Relative tolerance: values within X times the control value are "
-			"considered equal."},
-	{OPT_DOUBLE, 'a', "atol", "X", "0", O(atol), 0, 0, 1e30,
-		.help = "Absolute tolerance: values within X are considered equal."},
-	{OPT_FLAG, 'c', "common", NULL, "no", O(common),
-		.help = "Compare only rows that both runs have. Without it, a row that only "
-			"one run has is a difference."},
+	{OPT_ENUM, 'b', "by", NULL, "step", O(by), .values = bys, .help =
+		"Match rows by step or by tokens."},
+	{OPT_DOUBLE, 'r', "rtol", "X", "0", O(rtol), 0, 0, 1e30, .help =
+		"Relative tolerance: values within X times the control value are considered "
+		"equal."},
+	{OPT_DOUBLE, 'a', "atol", "X", "0", O(atol), 0, 0, 1e30, .help =
+		"Absolute tolerance: values within X are considered equal."},
+	{OPT_FLAG, 'c', "common", NULL, "no", O(common), .help =
+		"Compare only rows that both runs have. Without it, a row that only one run has "
+		"is a difference."},
 	{OPT_GROUP, .name = "Showing"},
-	{OPT_ENUM, 'y', "column", NULL, "loss", O(column), .values = curves,
-		.help = "Column to draw or list."},
-	{OPT_ENUM, 'x', "axis", NULL, "auto", O(axis), .values = axes,
-		.help = "Horizontal axis. auto: as --by. seconds, bytes: the time of all steps "
-			"so far, or the bytes sent in them by the rank that sends most."},
-	{OPT_FLAG, 'g', "graph", NULL, "no", O(graph),
-		.help = "Draw the curves as text."},
-	{OPT_INT, 0, "width", "N", "0", O(width), 0, 0, 1000,
-		.help = "Width of this graph in characters. 0: the width of the terminal."},
-	{OPT_INT, 0, "height", "N", "20", O(height), 0, 7, 1000,
-		.help = "Height of this graph in lines."},
-	{OPT_LIST, 'p', "plot", "FILE", NULL, O(plots), .files = "",
-		.help = "Draw the curves to a .svg, .png or .pdf file with gnuplot. May be "
-			"given many times."},
-	{OPT_FLAG, 't', "table", NULL, "no", O(table),
-		.help = "Print the curves side by side, separated by tabs."},
+	{OPT_ENUM, 'y', "column", NULL, "loss", O(column), .values = curves, .help =
+		"Column to draw or list."},
+	{OPT_ENUM, 'x', "axis", NULL, "auto", O(axis), .values = axes, .help =
+		"Horizontal axis. auto: as --by. seconds, bytes: the time of all steps so far, "
+		"or the bytes sent in them by the rank that sends most."},
+	{OPT_FLAG, 'g', "graph", NULL, "no", O(graph), .help = "Draw the curves as text."},
+	{OPT_INT, 0, "width", "N", "0", O(width), 0, 0, 1000, .help =
+		"Width of this graph in characters. 0: the width of the terminal."},
+	{OPT_INT, 0, "height", "N", "20", O(height), 0, 7, 1000, .help =
+		"Height of this graph in lines."},
+	{OPT_LIST, 'p', "plot", "FILE", NULL, O(plots), .files = "", .help =
+		"Draw the curves to a .svg, .png or .pdf file with gnuplot. May be given many "
+		"times."},
+	{OPT_FLAG, 't', "table", NULL, "no", O(table), .help =
+		"Print the curves side by side, separated by tabs."},
 	{OPT_END},
 };
 /* clang-format on */
 
 static const char *const synopsis[] = {"[options] CONTROL TEST ...", NULL};
 
-static int generate(const char *kind, FILE *f)
+static void generate(int kind, FILE *f)
 {
-	if (!strcmp(kind, "run"))
+	if (kind == 0)
 		h5_fields_man(run_fields, f);
-	else if (!strcmp(kind, "columns"))
-		columns_man(f);
 	else
-		return -1;
-	return 0;
+		columns_man(f);
 }
 
 static const struct program program = {
 	.name = "pt-compare",
-	.summary = "say whether training runs are the same, bit for bit or within a "
-		   "tolerance",
+	.summary =
+		"say whether training runs are the same, bit for bit or within a tolerance",
 	.synopsis = synopsis,
 	.opts = options,
 	.opts_bytes = sizeof(struct opts),
@@ -136,10 +132,7 @@ int main(int argc, char **argv)
 {
 	struct opts o;
 	struct err e = {0};
-	log_name(program.name);
-	int n = opts_parse(&program, &o, argc, argv, &e);
-	if (n < 0)
-		return err_say(&e);
+	int n = opts_parse_or_die(&program, &o, argc, argv);
 	if (n < 2)
 		return err_say(&(struct err){EX_USAGE, "give two or more runs"});
 	for (int64_t i = 0; i < o.plots.n; i++)

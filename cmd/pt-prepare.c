@@ -21,38 +21,36 @@ static const char *const decodes[] = {"no", "train", "val", NULL};
 /* clang-format off */
 static const struct opt options[] = {
 	{OPT_GROUP, .name = "Writing shards"},
-	{OPT_STR, 'o', "out", "FILE", "-", O(out), .files = ".h5",
-		.help = "Shard to write; - is standard output. With --shard-size the files are "
-			"FILE-00000.h5, FILE-00001.h5, ..., where a .h5 at the end of FILE is "
-			"left out. A pipe or a device gets what standard output would get."},
-	{OPT_ENUM, 't', "tokenizer", NULL, "char", O(tokenizer), .values = tokenizer_names,
-		.help = "byte: each byte is a token. char: each character that occurs in the "
-			"text is a token; the text must be UTF-8."},
-	{OPT_ENUM, 's', "split", NULL, "tail", O(split), .values = splits,
-		.help = "How the validation split is chosen. tail: the last tokens. document: "
-			"whole documents, at random."},
-	{OPT_DOUBLE, 'f', "val-fraction", "X", "0.1", O(val_fraction), 0, 0, 0.999999,
-		.help = "Fraction of the text in the validation split."},
-	{OPT_STR, 0, "separator", "TEXT", NULL, O(separator),
-		.help = "Text that separates documents; it stays at the end of each. Without "
-			"it, each file is one document."},
-	{OPT_INT, 0, "seed", "N", "1", O(seed),
-		.help = "Random seed of --split document."},
-	{OPT_SIZE, 0, "shard-size", "BYTES", "0", O(shard_size),
-		.help = "Begin a new file after this many bytes of tokens. 0: one file."},
-	{OPT_FLAG, 0, "overwrite", NULL, "no", O(overwrite),
-		.help = "Replace files that exist."},
+	{OPT_STR, 'o', "out", "FILE", "-", O(out), .files = ".h5", .help =
+		"Shard to write; - is standard output. With --shard-size the files are "
+		"FILE-00000.h5, FILE-00001.h5, ..., where a .h5 at the end of FILE is left out. "
+		"A pipe or a device gets what standard output would get."},
+	{OPT_ENUM, 't', "tokenizer", NULL, "char", O(tokenizer),
+		.values = tokenizer_names, .help =
+		"byte: each byte is a token. char: each character that occurs in the text is a "
+		"token; the text must be UTF-8."},
+	{OPT_ENUM, 's', "split", NULL, "tail", O(split), .values = splits, .help =
+		"How the validation split is chosen. tail: the last tokens. document: whole "
+		"documents, at random."},
+	{OPT_DOUBLE, 'f', "val-fraction", "X", "0.1", O(val_fraction), 0, 0, 0.999999, .help =
+		"Fraction of the text in the validation split."},
+	{OPT_STR, 0, "separator", "TEXT", NULL, O(separator), .help =
+		"Text that separates documents; it stays at the end of each. Without it, each "
+		"file is one document."},
+	{OPT_INT, 0, "seed", "N", "1", O(seed), .help = "Random seed of --split document."},
+	{OPT_SIZE, 0, "shard-size", "BYTES", "0", O(shard_size), .help =
+		"Begin a new file after this many bytes of tokens. 0: one file."},
+	{OPT_FLAG, 0, "overwrite", NULL, "no", O(overwrite), .help = "Replace files that exist."},
 	{OPT_GROUP, .name = "Inspecting shards"},
-	{OPT_FLAG, 'i', "info", NULL, "no", O(info),
-		.help = "Print the attributes of shards as key = value lines, without reading "
-			"the tokens."},
-	{OPT_FLAG, 0, "verify", NULL, "no", O(verify),
-		.help = "Verify whole shards: the seal, the checksum of every block of tokens "
-			"and of the tokens of each file, and that each token is in the "
-			"vocabulary. All shards are checked, also after a failure."},
-	{OPT_ENUM, 'd', "decode", NULL, "no", O(decode), .values = decodes,
-		.help = "Decode the training or validation tokens of shards to text and print "
-			"it."},
+	{OPT_FLAG, 'i', "info", NULL, "no", O(info), .help =
+		"Print the attributes of shards as key = value lines, without reading the "
+		"tokens."},
+	{OPT_FLAG, 0, "verify", NULL, "no", O(verify), .help =
+		"Verify whole shards: the seal, the checksum of every block of tokens and of the "
+		"tokens of each file, and that each token is in the vocabulary. All shards are "
+		"checked, also after a failure."},
+	{OPT_ENUM, 'd', "decode", NULL, "no", O(decode), .values = decodes, .help =
+		"Decode the training or validation tokens of shards to text and print it."},
 	{OPT_END},
 };
 /* clang-format on */
@@ -66,15 +64,9 @@ static const char *const synopsis[] = {
 	NULL,
 };
 
-static int generate(const char *kind, FILE *f)
+static void generate(int kind, FILE *f)
 {
-	if (!strcmp(kind, "shard"))
-		h5_fields_man(shard_fields, f);
-	else if (!strcmp(kind, "tokenizer"))
-		h5_fields_man(tokenizer_fields, f);
-	else
-		return -1;
-	return 0;
+	h5_fields_man(kind == 0 ? shard_fields : tokenizer_fields, f);
 }
 
 static const struct program program = {
@@ -126,10 +118,8 @@ static int verify(const struct strs *files, struct err *e)
 			printf("%s: ok\n", files->v[i]);
 		else if (mine.code == EX_DATAERR)
 			printf("%s: DAMAGED\n", files->v[i]);
-		if (mine.code && e->code)
-			err_say(&mine);
-		else if (mine.code)
-			*e = mine;
+		if (mine.code)
+			err_keep_first(e, &mine);
 	}
 	return e->code ? -1 : 0;
 }
@@ -151,8 +141,7 @@ static int prepare(const struct opts *o, const struct strs *texts, struct err *e
 		p.out = "-";
 	if (!strcmp(p.out, "-") && isatty(STDOUT_FILENO))
 		return err_set(e, EX_USAGE,
-			"standard output is a terminal, and a shard is not text; give "
-			"--out");
+			"standard output is a terminal, and a shard is not text; give --out");
 	if (!texts->n && isatty(STDIN_FILENO))
 		return err_set(e, EX_USAGE,
 			"no text: give files, or - to read from the terminal");
@@ -162,11 +151,11 @@ static int prepare(const struct opts *o, const struct strs *texts, struct err *e
 	info("%s of text in %lld document%s, a vocabulary of %lld (%s): "
 	     "%lld training tokens and %lld validation tokens of %zu byte%s",
 		text_bytes(bytes, (double)made.info.source_bytes),
-		(long long)made.info.documents, made.info.documents == 1 ? "" : "s",
+		(long long)made.info.documents, plural(made.info.documents),
 		(long long)made.vocab_size, p.tokenizer,
 		(long long)made.info.total[SPLIT_TRAIN],
 		(long long)made.info.total[SPLIT_VAL], made.token_bytes,
-		made.token_bytes == 1 ? "" : "s");
+		plural(made.token_bytes));
 	for (int64_t i = 0; i < made.files.n; i++)
 		info("wrote %s", made.files.v[i]);
 	strs_free(&made.files);

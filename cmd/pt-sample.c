@@ -20,38 +20,35 @@ struct opts {
 /* clang-format off */
 static const struct opt options[] = {
 	{OPT_GROUP, .name = "Sampling"},
-	{OPT_STR, 'p', "prompt", "TEXT", NULL, O(prompt),
-		.help = "Prompt. - reads prompts from standard input, one a line. Without a "
-			"prompt, or with an empty one, the text begins with a line break, or "
-			"with token 0 where the vocabulary has no line break."},
-	{OPT_INT, 'n', "tokens", "N", "500", O(tokens), 0, 0, 1e15,
-		.help = "Number of tokens to generate."},
-	{OPT_INT, 'N', "samples", "N", "1", O(samples), 0, 1, 1e9,
-		.help = "Number of texts to generate for each prompt, with a line break after "
-			"each."},
-	{OPT_DOUBLE, 't', "temperature", "X", "0.8", O(temperature), 0, 0, 1e6,
-		.help = "Sampling temperature, by which the logits are divided. 0: greedy "
-			"decoding."},
-	{OPT_INT, 'k', "top-k", "N", "200", O(top_k), 0, 0, 1e9,
-		.help = "Sample from the N most probable tokens. 0: from all."},
-	{OPT_DOUBLE, 0, "top-p", "P", "1", O(top_p), 0, 0, 1,
-		.help = "Sample from the most probable tokens that together have probability P "
-			"(nucleus sampling)."},
-	{OPT_INT, 's', "seed", "N", "1", O(seed),
-		.help = "Random seed. Equal seeds give equal text."},
-	{OPT_STR, 0, "stop", "TEXT", NULL, O(stop),
-		.help = "Stop string: end a text after it."},
-	{OPT_FLAG, 'e', "echo", NULL, "yes", O(echo),
-		.help = "Print the prompt before the text."},
+	{OPT_STR, 'p', "prompt", "TEXT", NULL, O(prompt), .help =
+		"Prompt. - reads prompts from standard input, one a line. Without a prompt, or "
+		"with an empty one, the text begins with a line break, or with token 0 where the "
+		"vocabulary has no line break."},
+	{OPT_INT, 'n', "tokens", "N", "500", O(tokens), 0, 0, 1e15, .help =
+		"Number of tokens to generate."},
+	{OPT_INT, 'N', "samples", "N", "1", O(samples), 0, 1, 1e9, .help =
+		"Number of texts to generate for each prompt, with a line break after each."},
+	{OPT_DOUBLE, 't', "temperature", "X", "0.8", O(temperature), 0, 0, 1e6, .help =
+		"Sampling temperature, by which the logits are divided. 0: greedy decoding."},
+	{OPT_INT, 'k', "top-k", "N", "200", O(top_k), 0, 0, 1e9, .help =
+		"Sample from the N most probable tokens. 0: from all."},
+	{OPT_DOUBLE, 0, "top-p", "P", "1", O(top_p), 0, 0, 1, .help =
+		"Sample from the most probable tokens that together have probability P (nucleus "
+		"sampling)."},
+	{OPT_INT, 's', "seed", "N", "1", O(seed), .help =
+		"Random seed. Equal seeds give equal text."},
+	{OPT_STR, 0, "stop", "TEXT", NULL, O(stop), .help = "Stop string: end a text after it."},
+	{OPT_FLAG, 'e', "echo", NULL, "yes", O(echo), .help =
+		"Print the prompt before the text."},
 	{OPT_GROUP, .name = "Execution"},
-	{OPT_FLAG, 0, "cache", NULL, "yes", O(cache),
-		.help = "Keep a cache of keys and values. Without it every token is computed "
-			"from the whole context again; the text is the same."},
-	{OPT_INT, 0, "threads", "N", "0", O(threads), 0, 0, 4096,
-		.help = "Number of threads. 0: all processors."},
-	{OPT_FLAG, 0, "logits", NULL, "no", O(logits),
-		.help = "Print the logits after the prompt, one token a line, as hexadecimal "
-			"floats, and generate nothing."},
+	{OPT_FLAG, 0, "cache", NULL, "yes", O(cache), .help =
+		"Keep a cache of keys and values. Without it every token is computed from the "
+		"whole context again; the text is the same."},
+	{OPT_INT, 0, "threads", "N", "0", O(threads), 0, 0, 4096, .help =
+		"Number of threads. 0: all processors."},
+	{OPT_FLAG, 0, "logits", NULL, "no", O(logits), .help =
+		"Print the logits after the prompt, one token a line, as hexadecimal floats, and "
+		"generate nothing."},
 	{OPT_END},
 };
 /* clang-format on */
@@ -88,7 +85,7 @@ static int load(struct source *s, const char *name, struct err *e)
 	const char *path = s->ckpt->path;
 	if (!s->ckpt->tokenizer.kind)
 		return err_set(e, EX_DATAERR, "%s has no vocabulary", path);
-	if (train_model_from_config(&config, s->ckpt->config.s, e) ||
+	if (options_model(&config, s->ckpt->config.s, e) ||
 		model_init(&s->x.model, &config, s->ckpt->tokenizer.vocab.n, e)) {
 		e->code = EX_DATAERR; /* they are not this user's options */
 		return err_prefix(e, "%s: ", path);
@@ -218,10 +215,7 @@ int main(int argc, char **argv)
 {
 	struct opts o;
 	struct err e = {0};
-	log_name(program.name);
-	int n = opts_parse(&program, &o, argc, argv, &e);
-	if (n < 0)
-		return err_say(&e);
+	int n = opts_parse_or_die(&program, &o, argc, argv);
 	if (n < 1 || n > 2)
 		return err_say(&(struct err){
 			EX_USAGE, "give a checkpoint, and perhaps a prompt"});

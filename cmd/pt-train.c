@@ -21,7 +21,7 @@ static int base(void *opts, struct str *text, struct err *e)
 {
 	const struct train_opts *o = opts;
 	world = comm_open();
-	/* All ranks pass here, or one has said what is wrong with its options. */
+	/* All ranks come here, unless the options of one are wrong. */
 	agreed = true;
 	if (comm_agree(world, e))
 		return -1;
@@ -49,13 +49,13 @@ static int parse(struct train_opts *o, int argc, char **argv, struct err *e)
 		strs_add(&o->data, argv[i]);
 	if (o->resume || found.start_over) {
 		if (found.resume && o->init_from && !strcmp(o->resume, "auto"))
-			o->init_from = NULL; /* the run has begun, and goes on */
+			o->init_from = NULL; /* the run exists, and is resumed */
 		o->resume = found.resume;
 		o->start_over = found.start_over;
 		o->lock = found.lock;
 		o->from_workers = found.workers;
 	}
-	return train_opts_check(o, e);
+	return options_check(o, e);
 }
 
 int main(int argc, char **argv)
@@ -64,13 +64,12 @@ int main(int argc, char **argv)
 	struct train_opts o = {0};
 	struct err e = {0};
 	struct str command = {0};
-	struct comm_place place;
 	log_name(train_program.name);
-	train_give_advice();
+	options_give_advice();
 	for (int i = 0; i < argc; i++)
 		str_printf(&command, "%s%s", i ? " " : "", argv[i]);
 	parse(&o, argc, argv, &e);
-	/* An error of one rank ends all: an option in one host's environment, say. */
+	/* An error of one rank ends all, as of an option in the environment of one host. */
 	if (!world)
 		world = comm_open();
 	log_rank(world->rank, world->size, o.log_all_ranks);
@@ -79,10 +78,11 @@ int main(int argc, char **argv)
 		rc = world->rank ? e.code : err_say(&e);
 	} else {
 		comm_watchdog(world, o.watchdog);
-		comm_place(&place);
+		const struct comm_place *place = comm_place();
 		if (!o.threads)
-			o.threads = max64(1,
-				min64(cpu_count(), place.processors / place.local_size));
+			o.threads =
+				max64(1, min64(cpu_count(),
+						 place->processors / place->local_size));
 		rc = train_run(&o, world, command.s, began);
 	}
 	str_free(&command);

@@ -79,6 +79,8 @@ struct err {
 int err_set(struct err *e, int code, const char *fmt, ...) PRINTF(3, 4);
 /* Prepends text to the message, such as "FILE: ". Returns -1. */
 int err_prefix(struct err *e, const char *fmt, ...) PRINTF(2, 3);
+/* Of several errors, *first keeps the first one; the others are printed. */
+void err_keep_first(struct err *first, const struct err *e);
 
 /* Advice after an error. Only programs know options: a lower floor names the kind of failure, and
  * the program's table has a sentence of advice for it, or NULL. */
@@ -218,6 +220,11 @@ char *text_float(char buf[AT_LEAST(NUM_TEXT)], float x);
 /* "12.3 MiB", "1.5 G": three significant digits. Returns buf. */
 char *text_bytes(char buf[AT_LEAST(NUM_TEXT)], double n_bytes);
 char *text_count(char buf[AT_LEAST(NUM_TEXT)], double n);
+static inline const char *plural(int64_t n)
+{
+	return n == 1 ? "" : "s";
+}
+
 /* The distance in units in the last place, with one zero; INT64_MAX if one is NaN. */
 int64_t float_ulps(float a, float b);
 

@@ -165,6 +165,14 @@ int err_say(const struct err *e)
 	return e->code;
 }
 
+void err_keep_first(struct err *first, const struct err *e)
+{
+	if (first->code)
+		err_say(e);
+	else
+		*first = *e;
+}
+
 void bug(const char *file, int line, const char *what)
 {
 	if (silent)

@@ -316,3 +316,19 @@ int durable_commit_all(struct durable *const *d, int64_t n, struct err *e)
 		close(fd);
 	return rc;
 }
+
+int file_replace(const char *path, const struct str *text, struct err *e)
+{
+	struct durable d;
+	if (durable_begin_own(&d, path, e))
+		return -1;
+	int fd = open(d.tmp, O_WRONLY | O_CLOEXEC);
+	bool failed = fd < 0 || write_all(fd, text->s, text->len);
+	if (fd >= 0 && close(fd))
+		failed = true;
+	if (!failed)
+		return durable_commit(&d, e);
+	err_set(e, EX_IOERR, "%s: %s", d.tmp, strerror(errno));
+	durable_abort(&d);
+	return -1;
+}

@@ -50,6 +50,8 @@ int durable_commit(struct durable *d, struct err *e);
 int durable_commit_all(struct durable *const *d, int64_t n, struct err *e);
 void durable_abort(struct durable *d);	/* removes the temporary file */
 void durable_forget(struct durable *d); /* frees *d only: another rank commits the file */
+/* Such a file with this text. */
+int file_replace(const char *path, const struct str *text, struct err *e);
 
 /* ---- cleanup.c: files that are removed when the program ends ---------------------- */
 

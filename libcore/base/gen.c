@@ -546,5 +546,11 @@ int opts_generate(const struct program *p, const char *kind, FILE *f)
 			return 0;
 		}
 	}
-	return p->generate ? p->generate(kind, f) : -1;
+	for (int i = 0; p->kinds && p->kinds[i]; i++) {
+		if (!strcmp(p->kinds[i], kind)) {
+			p->generate(i, f);
+			return 0;
+		}
+	}
+	return -1;
 }

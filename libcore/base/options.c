@@ -505,3 +505,21 @@ int opts_parse(const struct program *p, void *o, int argc, char **argv, struct e
 	parse_end(&s);
 	return rc;
 }
+
+int opts_parse_or_die(const struct program *p, void *o, int argc, char **argv)
+{
+	struct err e = {0};
+	log_name(p->name);
+	int n = opts_parse(p, o, argc, argv, &e);
+	if (n < 0)
+		die_err(&e);
+	return n;
+}
+
+int opts_unknown(const char *what, const char *name, const char *const *names, int64_t n,
+	struct err *e)
+{
+	const char *near = nearest(name, names, n);
+	return err_set(e, EX_USAGE, "unknown %s '%s'%s%s%s", what, name,
+		near ? "; did you mean '" : "", near ? near : "", near ? "'?" : "");
+}

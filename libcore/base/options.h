@@ -72,12 +72,13 @@ struct program {
 	const char *const *(*words)(void);
 	bool settings;			   /* operands like `lr=3e-4` are options */
 	void (*versions)(struct str *out); /* lines "library version", or NULL */
-	/* Further kinds for --generate, made from the program's other tables; -1: no such. */
-	int (*generate)(const char *kind, FILE *f);
+	/* Further kinds for --generate, made from the program's other tables, closed by NULL;
+	 * `kind` is the index of one. */
+	const char *const *kinds;
+	void (*generate)(int kind, FILE *f);
 	/* Options that these go on from, such as a resumed run's: called when *o is filled
 	 * in, may append a config text; then all sources are applied anew, on top of it. */
 	int (*base)(void *o, struct str *text, struct err *e);
-	const char *const *kinds; /* their names, closed by NULL */
 };
 
 /*
@@ -87,9 +88,14 @@ struct program {
  * the number of operands and puts them at argv[0..); -1 with *e set on a bad option.
  */
 int opts_parse(const struct program *p, void *o, int argc, char **argv, struct err *e);
+/* Also names the program in messages; a bad option ends it. */
+int opts_parse_or_die(const struct program *p, void *o, int argc, char **argv);
 /* Fills *o from the defaults and a config text only. Keys that are not known are an error,
  * or passed over. */
 int opts_from_text(const struct program *p, void *o, const char *text, bool skip_unknown,
+	struct err *e);
+/* Sets an error: the `what` `name` is unknown, but names[n] may have one that was meant. */
+int opts_unknown(const char *what, const char *name, const char *const *names, int64_t n,
 	struct err *e);
 /* The options as a config text that reads back to the same values: those with all the
  * flags `want` and none of `without`. */

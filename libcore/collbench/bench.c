@@ -34,7 +34,7 @@ int bench_open(struct bench *b, struct comm *c, int64_t max_bytes, struct err *e
 {
 	enum { PAGE = 4096 };
 	b->comm = c;
-	comm_place(&b->place);
+	b->place = *comm_place();
 	max_bytes = max64(max_bytes, c->size * (int64_t)sizeof(double));
 	check_memory(b, max_bytes, e);
 	if (comm_agree(c, e))

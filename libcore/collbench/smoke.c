@@ -45,9 +45,8 @@ struct peer *peers_meet(struct comm *world, const char *libraries)
 {
 	struct peer mine = {.pid = getpid()};
 	struct peer *all = xcalloc((size_t)world->size, sizeof(*all));
-	struct comm_place place;
-	comm_place(&place);
-	snprintf(mine.host, sizeof(mine.host), "%s", place.host);
+	const struct comm_place *place = comm_place();
+	snprintf(mine.host, sizeof(mine.host), "%s", place->host);
 	snprintf(mine.libraries, sizeof(mine.libraries), "%s", libraries);
 	comm_allgather(world, &mine, all, sizeof(mine));
 	return all;

@@ -63,7 +63,7 @@ struct comm_place {
 	bool shares; /* all ranks can share memory; false with PT_SHARED=no */
 };
 /* Set by comm_open(). */
-void comm_place(struct comm_place *place);
+const struct comm_place *comm_place(void);
 const char *comm_version(void); /* "MPICH 4.0.2"; works without MPI running, too */
 
 /* ---- collective.c: blocking collectives on a few values ----------------------------- */

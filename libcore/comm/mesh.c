@@ -30,7 +30,7 @@ int mesh_resolve(
 		if (wanted[a] < 1 || wanted[a] > ranks)
 			return err_set(e, EX_USAGE, "%s is %lld, and there %s %d rank%s",
 				axis_names[a], (long long)wanted[a],
-				ranks == 1 ? "is" : "are", ranks, ranks == 1 ? "" : "s");
+				ranks == 1 ? "is" : "are", ranks, plural(ranks));
 		degree[a] = (int)wanted[a];
 		product *= wanted[a];
 	}
@@ -49,8 +49,8 @@ int mesh_resolve(
 	else if (product != ranks)
 		rc = err_set(e, EX_USAGE, "%s is %lld rank%s, and there %s %d",
 			degrees.len ? degrees.s : "1 along every axis",
-			(long long)product, product == 1 ? "" : "s",
-			ranks == 1 ? "is" : "are", ranks);
+			(long long)product, plural(product), ranks == 1 ? "is" : "are",
+			ranks);
 	str_free(&degrees);
 	return rc;
 }

@@ -191,7 +191,7 @@ static bool list_ranks(struct str *out, enum standing standing)
 			str_printf(&list, "-%d", r - 1);
 	}
 	if (n)
-		str_printf(out, "rank%s %s", n == 1 ? "" : "s", list.s);
+		str_printf(out, "rank%s %s", plural(n), list.s);
 	str_free(&list);
 	return n > 0;
 }

@@ -178,7 +178,7 @@ static void print_curve(
 		str_puts(out, "no value in common");
 	else if (!c->n_differ)
 		str_printf(out, "identical, %lld value%s", (long long)c->n_common,
-			c->n_common == 1 ? "" : "s");
+			plural(c->n_common));
 	else {
 		str_printf(out, "%lld of %lld values differ", (long long)c->n_differ,
 			(long long)c->n_common);

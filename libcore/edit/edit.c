@@ -260,11 +260,6 @@ void edit_anchor(struct edit *x)
 	}
 }
 
-int edit_fragments(const struct edit *x)
-{
-	return x->n_fragments;
-}
-
 int edit_due(const struct edit *x, int64_t local_steps)
 {
 	int64_t interval = x->c.interval;

@@ -98,11 +98,17 @@ struct edit_config {
 	 * fragments, which are synchronised one at a time. With a delay, training continues
 	 * until the exchange is done, and a worker keeps a fraction of what it did meanwhile:
 	 * p = keep p + (1 - keep) anchor. */
-	int fragments;
+	int64_t fragments;
 	int64_t interval, delay; /* steps, see edit_due(); a delay only with an anchor */
 	double keep;
 	uint64_t seed;
 };
+
+/* Between synchronisations of all fragments, the workers never have equal parameters. */
+static inline bool edit_streams(const struct edit_config *c)
+{
+	return c->fragments > 1 || c->delay > 0;
+}
 
 /* Adds its groups to those of the store: the anchor, the state of the outer optimizer, the residual
  * of compression, and the pseudo-gradient in flight (pending). Without an outer optimizer or a
@@ -146,7 +152,6 @@ void edit_sync(struct edit *x, int64_t steps, struct edit_result *r);
  */
 void edit_begin(struct edit *x, int fragment, int64_t steps, struct edit_result *r);
 void edit_end(struct edit *x, int fragment, struct edit_result *r);
-int edit_fragments(const struct edit *x);
 /* The fragment to be synchronised after a number of local steps, or -1. Each fragment has one turn
  * an interval, and edit_end() is due `delay` steps later. */
 int edit_due(const struct edit *x, int64_t local_steps);

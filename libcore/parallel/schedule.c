@@ -29,7 +29,7 @@ static int refuse(const struct schedule_row *row, int per_rank, struct err *e)
 				schedule_kinds[i].name);
 	err_set(e, EX_USAGE,
 		"the pipeline schedule %s cannot have %d stage%s a rank; others can: %s",
-		row->name, per_rank, per_rank == 1 ? "" : "s", others.s);
+		row->name, per_rank, plural(per_rank), others.s);
 	str_free(&others);
 	return -1;
 }

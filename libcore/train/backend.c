@@ -4,97 +4,81 @@
 #include <stdlib.h>
 
 /* The largest head and the longest row of the residual stream that the GPU's kernels support. */
-enum { MOST_HEAD = 256, MOST_DIM = 32768 };
+enum { MAX_HEAD = 256, MAX_DIM = 32768 };
 
-/* An option that only CPUs support; NULL: none is given. */
-static const char *cpu_only_option(const struct train_opts *o)
+/* The first option that only CPUs support is an error. */
+static int check_gpu(const struct train_opts *o, struct err *e)
 {
 	const struct model_config *m = &o->model;
-	const struct {
-		bool asked;
-		const char *what;
-	} some[] = {
+	const struct mistake mistakes[] = {
 		{o->edit.workers > 0 && o->offload != OFFLOAD_NONE,
 			"--edit-workers with --offload is supported on CPUs only"},
 		{o->offload_to,
-			"--offload-to is for CPUs, and what a GPU offloads goes to "
-			"the memory of its host"},
-		{m->dim / max64(1, m->heads) > MOST_HEAD,
+			"--offload-to is for CPUs, and what a GPU offloads goes to the "
+			"memory of its host"},
+		{m->dim / max64(1, m->heads) > MAX_HEAD,
 			"heads of more than 256 channels (dim / heads) are for CPUs"},
-		{m->dim > MOST_DIM,
+		{m->dim > MAX_DIM,
 			"a --dim of more than 32768 is supported on CPUs only"},
 	};
-	for (size_t i = 0; i < ARRAY_LEN(some); i++)
-		if (some[i].asked)
-			return some[i].what;
-	return NULL;
+	return options_refuse(mistakes, ARRAY_LEN(mistakes), e);
 }
 
-/* Does a step need no other rank? */
-static bool is_alone(const struct train_opts *o)
+static int check_cpu(const struct train_opts *o, struct err *e)
 {
-	for (int a = 0; a < N_AXES; a++)
-		if (o->degree[a] > 1)
-			return false;
-	return true;
+	const struct mistake mistakes[] = {
+		{o->numerics == NUMERICS_FAST,
+			"--numerics fast needs a GPU: a CPU has only --numerics exact"},
+		{o->offload && !o->offload_to,
+			"--offload on a CPU needs --offload-to DIRECTORY, on a fast disk"},
+		{o->self_test == SELF_TEST_YES,
+			"--self-test needs a GPU, whose kernels it compares with the CPU's"},
+		{o->profile, "--profile needs a GPU; for a CPU there is perf(1)"},
+		{o->graph, "--cuda-graph needs a GPU"},
+		{o->algorithms, "--gemm-algorithms needs a GPU: a CPU has only one"},
+	};
+	return options_refuse(mistakes, ARRAY_LEN(mistakes), e);
 }
 
 /* A CUDA graph captures one stream and its arguments: not the copies of --offload in other streams,
  * the messages of the host, or fragments of streaming. */
-static int check_graph(const struct train_opts *o, enum device_kind kind, struct err *e)
+static int check_graph(const struct train_opts *o, struct err *e)
 {
-	if (!o->graph)
-		return 0;
-	if (kind == DEVICE_CPU)
-		return err_set(e, EX_USAGE, "--cuda-graph needs a GPU");
-	if (o->offload != OFFLOAD_NONE)
-		return err_set(
-			e, EX_USAGE, "--cuda-graph is not supported with --offload");
-	if (!is_alone(o))
-		return err_set(
-			e, EX_USAGE, "--cuda-graph is not supported with several ranks");
-	if (o->edit.delay > 0)
-		return err_set(e, EX_USAGE,
-			"--cuda-graph is not supported with --edit-sync-delay");
-	return 0;
+	bool several = false;
+	for (int a = 0; a < N_AXES; a++)
+		several |= o->degree[a] > 1;
+	const struct mistake mistakes[] = {
+		{o->offload != OFFLOAD_NONE,
+			"--cuda-graph is not supported with --offload"},
+		{several, "--cuda-graph is not supported with several ranks"},
+		{o->edit.config.delay > 0,
+			"--cuda-graph is not supported with --edit-sync-delay"},
+	};
+	return o->graph ? options_refuse(mistakes, ARRAY_LEN(mistakes), e) : 0;
 }
 
 int backend_choose(const struct train_opts *o, enum device_kind *kind, struct err *e)
 {
-	const char *what = cpu_only_option(o);
-	*kind = what && o->device == DEVICE_AUTO ? DEVICE_CPU
-						 : (enum device_kind)o->device;
-	if (*kind == DEVICE_CUDA && what)
-		return err_set(e, EX_USAGE,
-			"device cuda: %s: change that, or give --device cpu", what);
-	if (*kind == DEVICE_CPU && o->numerics == NUMERICS_FAST)
-		return err_set(e, EX_USAGE,
-			"--numerics fast needs a GPU: a CPU has only --numerics exact");
-	if (*kind == DEVICE_CPU && o->offload && !o->offload_to)
-		return err_set(e, EX_USAGE,
-			"--offload on a CPU needs --offload-to DIRECTORY, on a fast disk");
-	if (*kind == DEVICE_CPU && o->self_test == SELF_TEST_YES)
-		return err_set(e, EX_USAGE,
-			"--self-test needs a GPU, whose kernels it compares with the CPU's");
-	if (*kind == DEVICE_CPU && o->profile)
-		return err_set(
-			e, EX_USAGE, "--profile needs a GPU; for a CPU there is perf(1)");
-	if (backend_profile_steps(o, &(int64_t){0}, &(int64_t){0}, e) ||
-		check_graph(o, *kind, e))
+	struct err cpu_only = {0};
+	*kind = (enum device_kind)o->device;
+	if (*kind != DEVICE_CPU && check_gpu(o, &cpu_only)) {
+		if (*kind == DEVICE_CUDA)
+			return err_set(e, EX_USAGE,
+				"device cuda: %s: change that, or give --device cpu",
+				cpu_only.msg);
+		*kind = DEVICE_CPU;
+	}
+	if ((*kind == DEVICE_CPU && check_cpu(o, e)) ||
+		backend_profile_steps(o, &(int64_t){0}, &(int64_t){0}, e))
 		return -1;
-	if (*kind == DEVICE_CPU && o->algorithms)
-		return err_set(
-			e, EX_USAGE, "--gemm-algorithms needs a GPU: a CPU has only one");
-	return 0;
+	return check_graph(o, e);
 }
 
 void backend_count_sharers(struct train_opts *o, struct comm *all)
 {
-	struct comm_place place;
 	enum device_kind kind;
-	comm_place(&place);
 	bool none = backend_choose(o, &kind, &(struct err){0}) || kind == DEVICE_CPU;
-	uint64_t mine = none ? 0 : device_gpu(place.local_rank);
+	uint64_t mine = none ? 0 : device_gpu(comm_place()->local_rank);
 	uint64_t *each = xcalloc((size_t)all->size, sizeof(*each));
 	comm_allgather(all, &mine, each, sizeof(mine));
 	o->gpu_sharers = 0;
@@ -106,14 +90,12 @@ void backend_count_sharers(struct train_opts *o, struct comm *all)
 int backend_open(struct train_opts *o, struct device *d, struct err *e)
 {
 	enum device_kind kind;
-	struct comm_place place;
-	comm_place(&place);
 	const struct device_options how = {.threads = (int)o->threads,
 		.exact = o->numerics == NUMERICS_EXACT,
 		.measure = gemm_algorithms_measured(o),
 		.memory_bytes = o->memory,
-		.ranks = place.local_size,
-		.rank = place.local_rank,
+		.ranks = comm_place()->local_size,
+		.rank = comm_place()->local_rank,
 		.sharers = o->gpu_sharers};
 	if (backend_choose(o, &kind, e) || device_open(d, kind, &how, e))
 		return -1;
@@ -138,12 +120,10 @@ int backend_agree(
 	return backend_choose(o, &kind, e);
 }
 
-void backend_identity(const struct device *d, struct str *out)
+const char *backend_identity(const struct device *d)
 {
-	str_puts(out, d->discrete ? device_name(d) : device_blas());
+	return d->discrete ? device_name(d) : device_blas();
 }
-
-/* ---- FIRST:LAST ------------------------------------------------------------------- */
 
 int backend_profile_steps(
 	const struct train_opts *o, int64_t *first, int64_t *last, struct err *e)

@@ -21,7 +21,7 @@ int backend_open(struct train_opts *o, struct device *d, struct err *e);
 int backend_agree(
 	struct train_opts *o, struct comm *world, struct device *d, struct err *e);
 /* The name of what determines bitwise results: the GPU, or the CPU's BLAS library. */
-void backend_identity(const struct device *d, struct str *out);
+const char *backend_identity(const struct device *d);
 /* The steps of --profile; 0: none. */
 int backend_profile_steps(
 	const struct train_opts *o, int64_t *first, int64_t *last, struct err *e);
@@ -49,6 +49,6 @@ double peak_flops(const struct train_opts *o, struct device *d);
 
 /* Collective over `all`, before anything is allocated on the GPU. Compares the kernels of this
  * run with the CPU's, unless they are known to be right. The result is appended to `out`. */
-int train_selftest(struct trainer *t, struct comm *all, struct str *out, struct err *e);
+int selftest_kernels(struct trainer *t, struct comm *all, struct str *out, struct err *e);
 
 #endif

@@ -107,8 +107,7 @@ int dataset_order(const struct dataset *d, const struct train_opts *o,
 	if (order_init(out, (enum sampling)o->sampling, (uint64_t)o->seed, tokens,
 		    m->c.context, 0))
 		return err_set(e, EX_DATAERR,
-			"%lld training tokens, but one sample needs %lld (--context and "
-			"one more)",
+			"%lld training tokens, but one sample needs %lld (--context and one more)",
 			(long long)tokens, (long long)m->c.context + 1);
 	return 0;
 }

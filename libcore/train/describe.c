@@ -16,11 +16,6 @@ static void line(struct str *out, const char *label, const char *fmt, ...)
 	str_printf(out, "\n  %-10s %s", label, text);
 }
 
-static const char *plural(int64_t n)
-{
-	return n == 1 ? "" : "s";
-}
-
 static void describe_model(const struct run *r, struct str *out)
 {
 	const struct model *m = &r->t.model;
@@ -80,52 +75,11 @@ static void describe_layout(
 	char when[48] = "step";
 	if (x->async)
 		snprintf(when, sizeof(when), "%g seconds", x->sync_time);
-	else if (x->interval > 1)
-		snprintf(when, sizeof(when), "%lld steps", (long long)x->interval);
+	else if (x->config.interval > 1)
+		snprintf(when, sizeof(when), "%lld steps", (long long)x->config.interval);
 	if (r->local.sync)
 		line(out, "local SGD", "%lld worker%s, synchronised every %s",
 			(long long)x->workers, plural(x->workers), when);
-}
-
-/* Do the rows of this run have this column? */
-static bool logs(const struct run *r, int column)
-{
-	const struct train_opts *o = &r->t.o;
-	bool anchor = o->edit.outer != EDIT_OUTER_NONE || o->edit.reducer != EDIT_MEAN;
-	switch (column) {
-	case COL_LOSS_SCALE:
-		return o->dtype == PRECISION_FP16;
-	case COL_TRAIN_LOSS:
-	case COL_VAL_LOSS:
-		return o->eval_every > 0;
-	case COL_DTF:
-	case COL_DTB:
-		return r->t.graph.state == GRAPH_NONE;
-	case COL_BUBBLE:
-		return r->t.schedule.ranks > 1;
-	case COL_MFU:
-	case COL_MFU_CAUSAL:
-		return r->report.peak_flops > 0;
-	case COL_SENT:
-		return r->all->size > 1;
-	case COL_SYNC:
-	case COL_SYNC_STEPS:
-	case COL_SYNC_LOSS:
-	case COL_SYNC_WEIGHT:
-	case COL_SYNC_SENT:
-	case COL_SYNC_WAIT:
-		return r->local.sync;
-	case COL_SYNC_NORM:
-	case COL_SYNC_ANOMALIES:
-	case COL_SYNC_REDUCED:
-	case COL_SYNC_CLIP:
-		return r->local.sync && anchor;
-	case COL_READ:
-	case COL_WRITTEN:
-		return o->offload;
-	default:
-		return true;
-	}
 }
 
 static void describe_columns(const struct run *r)
@@ -133,7 +87,7 @@ static void describe_columns(const struct run *r)
 	struct str text = {0};
 	for (int c = 0; c < N_COLUMNS; c++) {
 		const struct column *x = &columns[c];
-		if (!logs(r, c))
+		if (!report_has(r, c))
 			continue;
 		str_printf(&text, "\n  %-16s %s", x->name, x->help);
 		if (x->unit && strcmp(x->unit, "1/s"))

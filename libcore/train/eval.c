@@ -29,7 +29,7 @@ static void eval_round(struct trainer *t, enum split split, const struct order *
 	free(runs);
 }
 
-double trainer_eval(struct trainer *t, enum split split)
+double eval_loss(struct trainer *t, enum split split)
 {
 	enum { ROUND = 16 }; /* micro-batches that a rank fetches at once */
 	struct order order;

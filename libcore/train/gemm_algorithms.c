@@ -1,16 +1,13 @@
-/* Which algorithm of cuBLASLt computes each GEMM of a run: read, agreed upon, and kept. */
+/* The cuBLASLt algorithms of a run's GEMMs: reading, choosing and writing them. */
 #include "train/backend.h"
 #include "train/step.h"
 
-#include <errno.h>
-#include <fcntl.h>
 #include <stdlib.h>
 #include <string.h>
-#include <unistd.h>
 
 #include "ckpt/ckpt.h"
 
-/* --algorithms with a word, not a file. */
+/* Is --gemm-algorithms this word, instead of a file? */
 static bool is_word(const struct train_opts *o, const char *word)
 {
 	return o->algorithms && !strcmp(o->algorithms, word);
@@ -21,8 +18,8 @@ bool gemm_algorithms_measured(const struct train_opts *o)
 	return is_word(o, "measure") || (!o->algorithms && o->numerics == NUMERICS_FAST);
 }
 
-/* DIRECTORY/algorithms, for a checkpoint DIRECTORY/checkpoints/X.h5, which may be named by a link or
- * by a directory. */
+/* DIRECTORY/algorithms, for a checkpoint DIRECTORY/checkpoints/X.h5; `name` may be a link or a
+ * directory. */
 static void beside_checkpoint(const char *name, struct str *out)
 {
 	char *file = ckpt_find_file(name), *slash;
@@ -36,7 +33,7 @@ static void beside_checkpoint(const char *name, struct str *out)
 static void read_algorithms(const struct train_opts *o, const char *from,
 	struct str *path, struct str *text, struct err *e)
 {
-	enum { MOST = 1 << 20 };
+	enum { MAX_BYTES = 1 << 20 };
 	bool named = o->algorithms && !is_word(o, "measure") && !is_word(o, "first");
 	if (named)
 		str_puts(path, o->algorithms);
@@ -44,7 +41,7 @@ static void read_algorithms(const struct train_opts *o, const char *from,
 		beside_checkpoint(from, path);
 	if (!named && !(from && file_exists(path->s)))
 		return;
-	if (!file_read(path->s, MOST, text, e) && !text->len)
+	if (!file_read(path->s, MAX_BYTES, text, e) && !text->len)
 		err_set(e, EX_DATAERR, "%s: is empty", path->s);
 }
 
@@ -67,15 +64,15 @@ int gemm_algorithms_load(struct device *d, const struct train_opts *o, const cha
 	return e->code ? -1 : 0;
 }
 
-/* In the order of ranks: rank 0's choice counts for the shapes it has; the last stage of a pipeline has
- * others. */
+/* The first rank with a shape chooses its algorithm; the last stage of a pipeline has shapes that
+ * rank 0 lacks. */
 int gemm_algorithms_agree(struct trainer *t, struct comm *all, struct err *e)
 {
 	struct str mine = {0}, text = {0};
 	int rc = 0;
 	if (!t->d.discrete || !gemm_algorithms_measured(&t->o) || all->size == 1)
 		return 0;
-	trainer_autotune_step(t);
+	step_autotune(t);
 	device_algorithms(&t->d, &mine);
 	device_forget_algorithms(&t->d);
 	for (int r = 0; r < all->size; r++) {
@@ -93,19 +90,9 @@ int gemm_algorithms_agree(struct trainer *t, struct comm *all, struct err *e)
 int gemm_algorithms_save(struct device *d, const char *dir, struct err *e)
 {
 	struct str path = {0}, text = {0};
-	struct durable file;
 	device_algorithms(d, &text);
 	str_printf(&path, "%s/algorithms", dir);
-	durable_begin(&file, path.s);
-	int fd = open(file.tmp, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0666);
-	bool failed = fd < 0 || write_all(fd, text.s, text.len);
-	if (fd >= 0 && close(fd))
-		failed = true;
-	int rc = failed ? err_set(e, EX_IOERR, "%s: %s", file.tmp, strerror(errno)) : 0;
-	if (failed)
-		durable_abort(&file);
-	else
-		rc = durable_commit(&file, e);
+	int rc = file_replace(path.s, &text, e);
 	str_free(&path);
 	str_free(&text);
 	return rc;

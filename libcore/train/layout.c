@@ -26,22 +26,22 @@ static int resolve_zero(struct train_opts *o, struct err *e)
 		o->zero = degree[AXIS_FSDP] > 1 ? 3 : 0;
 	if (o->zero && degree[AXIS_DP] > 1 && degree[AXIS_FSDP] * degree[AXIS_CP] == 1)
 		return err_set(e, EX_USAGE,
-			"zero %lld shares things out over the fsdp axis, which has one "
-			"rank: give --fsdp %d (and --dp 1), or --zero 0",
+			"zero %lld shards over the fsdp axis, which has one rank: give --fsdp %d "
+			"(and --dp 1), or --zero 0",
 			(long long)o->zero, degree[AXIS_DP]);
 	return 0;
 }
 
 /* ZeRO 1 and 2 keep the whole model in memory, so parameters cannot be offloaded. */
-static int check_offload_layout(const struct train_opts *o, struct err *e)
+static int check_offload(const struct train_opts *o, struct err *e)
 {
 	const int *degree = o->degree;
 	bool whole = o->zero == 0 || degree[AXIS_FSDP] * degree[AXIS_CP] == 1;
 	if (o->offload != OFFLOAD_PARAMS || o->zero == 3 || whole)
 		return 0;
 	return err_set(e, EX_USAGE,
-		"offload params: zero %lld keeps all parameters in memory: give "
-		"--zero 3, or --offload optimizer",
+		"offload params: zero %lld keeps all parameters in memory: give --zero 3, or "
+		"--offload optimizer",
 		(long long)o->zero);
 }
 
@@ -52,12 +52,10 @@ static int check_virtual(
 	if (n % ranks == 0)
 		return 0;
 	return err_set(e, EX_USAGE,
-		"%s is %d, which does not divide virtual %s (%lld): each rank plays a "
-		"whole number of virtual %s; give another --%s, or to a new run "
-		"--virtual %s=%lld",
-		axis_names[a], ranks, axis_names[a], (long long)n,
-		a == AXIS_TP ? "slices" : "chunks", axis_names[a], axis_names[a],
-		(long long)round_up(n, ranks));
+		"%s is %d, which does not divide virtual %s (%lld): give another --%s, or to a "
+		"new run --virtual %s=%lld",
+		axis_names[a], ranks, axis_names[a], (long long)n, axis_names[a],
+		axis_names[a], (long long)round_up(n, ranks));
 }
 
 /* --tile pieces are virtual slices: as many as --virtual tp, which is --tile by default. */
@@ -66,14 +64,12 @@ static int resolve_pieces(const struct train_opts *o, int64_t *tp, struct err *e
 	int ranks = o->degree[AXIS_TP];
 	if (o->tile % ranks)
 		return err_set(e, EX_USAGE,
-			"tile is %lld, of which %d ranks of tp cannot have equal parts: "
-			"give --tile %lld",
+			"tile %lld is not divisible by %d ranks of tp: give --tile %lld",
 			(long long)o->tile, ranks, (long long)round_up(o->tile, ranks));
 	if (o->tile && *tp && *tp != o->tile)
 		return err_set(e, EX_USAGE,
-			"tile is %lld, but its pieces are the virtual slices, of which "
-			"there are %lld: give --tile %lld, or to a new run --virtual "
-			"tp=%lld",
+			"tile is %lld, but its pieces are the %lld virtual slices: give --tile "
+			"%lld, or to a new run --virtual tp=%lld",
 			(long long)o->tile, (long long)*tp, (long long)*tp,
 			(long long)o->tile);
 	if (!*tp)
@@ -100,33 +96,32 @@ static int resolve_virtual(struct train_opts *o, struct err *e)
 static int check_tile(const struct train_opts *o, struct err *e)
 {
 	const int *degree = o->degree;
+	bool gathers = o->zero == 3 && degree[AXIS_FSDP] * degree[AXIS_CP] > 1;
 	int64_t tp, cp;
+	const struct mistake mistakes[] = {
+		{o->offload != OFFLOAD_PARAMS && !gathers,
+			"tile needs parameters that are gathered or read: --fsdp with --zero 3, or "
+			"--offload params"},
+		{o->reshard == RESHARD_NO, "tile frees parameters after use, and "
+					   "--reshard-after-forward no keeps them"},
+		{o->dtype == PRECISION_FLOAT8,
+			"tile: the scale of a float8 weight needs the whole weight: give another "
+			"--dtype"},
+	};
 	if (!o->tile)
 		return 0;
-	if (o->offload != OFFLOAD_PARAMS &&
-		(o->zero != 3 || degree[AXIS_FSDP] * degree[AXIS_CP] == 1))
-		return err_set(e, EX_USAGE,
-			"tile is about parameters that are gathered or read: --fsdp with "
-			"--zero 3, or --offload params");
-	if (o->reshard == RESHARD_NO)
-		return err_set(e, EX_USAGE,
-			"tile drops parameters at once, reshard-after-forward no keeps "
-			"them");
-	if (o->dtype == PRECISION_FLOAT8)
-		return err_set(e, EX_USAGE,
-			"tile: scales of float8 are those of whole weights, which are "
-			"never here: give another --dtype");
+	if (options_refuse(mistakes, ARRAY_LEN(mistakes), e))
+		return -1;
 	model_virtual(
 		o->model.virtual_degrees, &tp, &cp, e); /* it is resolved, and valid */
 	if (tp == degree[AXIS_TP])
 		return err_set(e, EX_USAGE,
-			"tile: a rank would have one piece of each weight, which is no "
-			"less than all: give --tile %d",
+			"tile: a rank has only one piece of each weight: give --tile %d",
 			4 * degree[AXIS_TP]);
 	if (cp != degree[AXIS_CP])
 		return err_set(e, EX_USAGE,
-			"tile: a rank has %lld virtual chunks, and can have one: give "
-			"--virtual cp=%d",
+			"tile: a rank has %lld virtual chunks, and can have one: give --virtual "
+			"cp=%d",
 			(long long)(cp / degree[AXIS_CP]), degree[AXIS_CP]);
 	return 0;
 }
@@ -151,13 +146,12 @@ static int resolve_stages(struct train_opts *o, struct err *e)
 int layout_resolve(struct train_opts *o, int ranks, struct err *e)
 {
 	if (layout_degrees(o, ranks, o->degree, e) || resolve_zero(o, e) ||
-		check_offload_layout(o, e) || resolve_virtual(o, e) || check_tile(o, e) ||
-		resolve_stages(o, e))
+		check_offload(o, e) || resolve_virtual(o, e) || check_tile(o, e))
 		return -1;
-	return 0;
+	return resolve_stages(o, e);
 }
 
-/* ---- checks ------------------------------------------------------------- */
+/* ---- checks ---------------------------------------------------------------------- */
 
 int64_t layout_worker_batch(const struct train_opts *o)
 {
@@ -167,24 +161,6 @@ int64_t layout_worker_batch(const struct train_opts *o)
 int64_t layout_micro_batches(const struct train_opts *o)
 {
 	return layout_worker_batch(o) / o->micro_batch;
-}
-
-void train_optim_config(const struct train_opts *o, struct optim_config *c)
-{
-	bool muon = o->optimizer == OPTIMIZER_MUON;
-	*c = (struct optim_config){.kind = o->optimizer,
-		.beta1 = o->beta1,
-		.beta2 = o->beta2,
-		.eps = o->eps,
-		.decay = o->weight_decay,
-		.momentum = o->momentum >= 0 ? o->momentum
-			    : muon	     ? 0.95
-					     : 0.9,
-		.nesterov = o->nesterov == NESTEROV_BY_OPTIMIZER
-				    ? muon
-				    : o->nesterov == NESTEROV_YES,
-		.muon_original = o->muon_scale == MUON_ORIGINAL,
-		.matmul = o->dtype == PRECISION_FP32 ? DT_F32 : DT_BF16};
 }
 
 int layout_data_ranks(const struct train_opts *o)
@@ -201,7 +177,7 @@ int layout_data_rank(const int degree[N_AXES], int rank)
 	return microbatches_rank(degree, at);
 }
 
-static int check_deal(const struct train_opts *o, struct err *e)
+static int check_micro_batches(const struct train_opts *o, struct err *e)
 {
 	int64_t n = layout_micro_batches(o);
 	int ranks = layout_data_ranks(o);
@@ -216,7 +192,7 @@ static int check_deal(const struct train_opts *o, struct err *e)
 		(long long)o->micro_batch);
 }
 
-/* With fewer key/value heads than virtual slices, several slices use a head: these must be on one
+/* With fewer key/value heads than virtual slices, several slices use a head: they must be on one
  * rank, or fill several. */
 static int check_kv_heads(
 	const struct train_opts *o, const struct model *m, struct err *e)
@@ -226,40 +202,25 @@ static int check_kv_heads(
 	if (here % users == 0 || users % here == 0)
 		return 0;
 	return err_set(e, EX_USAGE,
-		"tp is %d: a rank would play %lld virtual slices, and each of the %lld "
-		"kv-heads is used by %lld, which neither hold nor divide these",
+		"tp is %d: a rank would have %lld virtual slices, and each of the %lld kv-heads "
+		"is used by %lld: one number must divide the other",
 		o->degree[AXIS_TP], (long long)here, (long long)heads, (long long)users);
-}
-
-static int check_stages(const struct train_opts *o, const struct model *m, struct err *e)
-{
-	int64_t stages = o->degree[AXIS_PP] * o->pp_stages;
-	if (stages <= m->c.layers)
-		return 0;
-	return err_set(e, EX_USAGE,
-		"%lld stages (pp %d x pp-stages %lld), but only %lld layers: each stage "
-		"has one at least",
-		(long long)stages, o->degree[AXIS_PP], (long long)o->pp_stages,
-		(long long)m->c.layers);
-}
-
-/* float8 that no layer would use is a mistake. */
-static int check_precision(
-	const struct train_opts *o, const struct model *m, struct err *e)
-{
-	if (o->dtype != PRECISION_FLOAT8 || !o->float8_skip_ends || m->c.layers > 2)
-		return 0;
-	return err_set(e, EX_USAGE,
-		"float8 leaves the first and the last block in bf16, and %lld layer%s no "
-		"others: --no-float8-skip-ends",
-		(long long)m->c.layers, m->c.layers == 1 ? " has" : "s have");
 }
 
 int layout_check(const struct train_opts *o, const struct model *m, struct err *e)
 {
-	if (check_precision(o, m, e) || check_deal(o, e) || check_kv_heads(o, m, e) ||
-		check_stages(o, m, e))
+	int64_t stages = o->degree[AXIS_PP] * o->pp_stages;
+	if (o->dtype == PRECISION_FLOAT8 && o->float8_skip_ends && m->c.layers <= 2)
+		return err_set(e, EX_USAGE,
+			"float8 leaves the first and the last block in bf16, and the model has "
+			"no others: --no-float8-skip-ends");
+	if (check_micro_batches(o, e) || check_kv_heads(o, m, e))
 		return -1;
+	if (stages > m->c.layers)
+		return err_set(e, EX_USAGE,
+			"%lld stages (pp %d x pp-stages %lld), but only %lld layers",
+			(long long)stages, o->degree[AXIS_PP], (long long)o->pp_stages,
+			(long long)m->c.layers);
 	/* The plan's counts must fit into int64_t. */
 	double rows = (double)o->micro_batch * (double)m->c.context;
 	double width = (double)(m->c.dim + m->c.ffn_dim + m->padded_vocab);
@@ -294,7 +255,7 @@ static int *split_layers(const struct model *m, int n, bool even)
 	for (int64_t l = 0; l < m->c.layers; l++)
 		cost[l] = 1;
 	if (schedule_split(cost, (int)m->c.layers, 0, head, n, first, &e))
-		die_err(&e); /* which layout_check() has refused */
+		die_err(&e); /* layout_check() has refused it */
 	free(cost);
 	return first;
 }

@@ -19,8 +19,6 @@ int layout_check(const struct train_opts *o, const struct model *m, struct err *
 /* Sequences and micro-batches of a worker in a step. */
 int64_t layout_worker_batch(const struct train_opts *o);
 int64_t layout_micro_batches(const struct train_opts *o);
-/* The options of the optimizer. */
-void train_optim_config(const struct train_opts *o, struct optim_config *c);
 int layout_data_ranks(const struct train_opts *o);
 /* The data-parallel rank of a rank. */
 int layout_data_rank(const int degree[N_AXES], int rank);

@@ -21,9 +21,8 @@ static void set_next_sync(struct run *r)
 
 /* ---- meetings -------------------------------------------------------------------- */
 
-/* Collective. All workers meet before every collective operation, and a worker that fails reports
- * that there, once. Requests to stop and to save, which arise in different steps of the workers,
- * are adopted by all. Returns whether all workers stay. */
+/* Collective. All workers meet before every collective operation. A worker that fails reports it in
+ * a meeting, once; requests to stop and to save are adopted by all. Returns whether all stay. */
 static bool meet(struct run *r, bool leaves)
 {
 	struct local_sgd *x = &r->local;
@@ -90,15 +89,14 @@ static int64_t local_steps(const struct trainer *t)
 static int find_due(struct run *r, const struct step_result *s)
 {
 	const struct trainer *t = &r->t;
-	const struct edit *edit = r->local.edit;
 	if (local_steps(t) <= 0)
 		return NOTHING;
 	if (t->o.edit.async)
 		return is_time(r, s) ? EVERYTHING : NOTHING;
 	if (t->step == t->o.steps)
 		return EVERYTHING;
-	int f = edit_due(edit, local_steps(t));
-	return f == 0 && edit_fragments(edit) == 1 && !t->o.edit.delay ? EVERYTHING : f;
+	int f = edit_due(r->local.edit, local_steps(t));
+	return f == 0 && !edit_streams(&t->o.edit.config) ? EVERYTHING : f;
 }
 
 /* Sums over all workers since the last synchronisation; *max_steps: of the fastest worker. */
@@ -129,7 +127,8 @@ static void report_outliers(struct run *r)
 {
 	const struct edit_result *e = &r->local.result;
 	if (e->all_left_out)
-		report_event(r, "%d units were left out by all: they are where they were",
+		report_event(r,
+			"%d units: all workers were left out, and nothing changed",
 			e->all_left_out);
 	if (e->anomalies)
 		report_event(r,
@@ -148,9 +147,9 @@ static void exchange(struct run *r, int what, int64_t steps)
 		edit_begin(x->edit, what, steps, &x->result);
 		x->result.reduced = before.reduced;
 		x->result.clip = before.clip;
-		if (!t->o.edit.delay)
+		if (!t->o.edit.config.delay)
 			edit_end(x->edit, what, &x->result);
-		x->ended |= !t->o.edit.delay;
+		x->ended |= !t->o.edit.config.delay;
 	} else if (t->step < t->o.steps && !t->o.graph &&
 		   edit_completes_by_unit(x->edit)) {
 		edit_begin(x->edit, 0, steps, &x->result);
@@ -174,7 +173,7 @@ static void synchronise(struct run *r, int what)
 	x->sent_before += x->sync->sent - sent; /* sum_steps() is not counted */
 	exchange(r, what, t->o.edit.compat ? t->step - t->skipped : x->steps);
 	x->waited = comm_waited() - waited;
-	trainer_skip_steps(t, max_steps - x->steps);
+	step_skip(t, max_steps - x->steps);
 	x->synced = t->step;
 	x->loss_sum = 0;
 	set_next_sync(r);
@@ -197,9 +196,9 @@ static void end_delayed(struct run *r)
 {
 	const struct trainer *t = &r->t;
 	struct local_sgd *x = &r->local;
-	if (!t->o.edit.delay || t->step == t->o.steps)
+	if (!t->o.edit.config.delay || t->step == t->o.steps)
 		return;
-	int f = edit_due(x->edit, local_steps(t) - t->o.edit.delay);
+	int f = edit_due(x->edit, local_steps(t) - t->o.edit.config.delay);
 	if (f < 0 || !edit_in_flight(x->edit, f))
 		return;
 	edit_end(x->edit, f, &x->result);
@@ -211,20 +210,20 @@ static void add_columns(struct run *r, struct row *row)
 	struct local_sgd *x = &r->local;
 	bool anchor = !isnan(x->result.norm);
 	if (x->begun) {
-		row_set(row, COL_SYNC, (double)edit_syncs(x->edit));
-		row_set(row, COL_SYNC_STEPS, (double)x->steps);
+		row_set(row, COL_SYNCS, (double)edit_syncs(x->edit));
+		row_set(row, COL_LOCAL_STEPS, (double)x->steps);
 		if (!isnan(x->loss))
-			row_set(row, COL_SYNC_LOSS, x->loss);
-		row_set(row, COL_SYNC_WEIGHT, x->result.weight);
+			row_set(row, COL_LOCAL_LOSS, x->loss);
+		row_set(row, COL_WORKER_WEIGHT, x->result.weight);
 		row_set(row, COL_SYNC_WAIT, x->waited + x->met);
 	}
 	if (x->begun && anchor) {
-		row_set(row, COL_SYNC_NORM, x->result.norm);
-		row_set(row, COL_SYNC_ANOMALIES, (double)x->result.anomalies);
+		row_set(row, COL_PSEUDO_GRAD_NORM, x->result.norm);
+		row_set(row, COL_ANOMALIES, (double)x->result.anomalies);
 	}
 	if (x->ended && !isnan(x->result.reduced)) {
-		row_set(row, COL_SYNC_REDUCED, x->result.reduced);
-		row_set(row, COL_SYNC_CLIP, x->result.clip);
+		row_set(row, COL_OUTER_GRAD_NORM, x->result.reduced);
+		row_set(row, COL_OUTER_CLIP, x->result.clip);
 	}
 	row_set(row, COL_SYNC_SENT, (double)(x->sync->sent - x->sent_before));
 	x->sent_before = x->sync->sent;
@@ -259,26 +258,19 @@ bool local_sgd_begin(struct run *r)
 	return !r->deserted && !r->now.stop;
 }
 
-/* The intervals between synchronisations begin. */
+/* Where the warm-up ends, the parameters of all workers are equal: they are the anchor. */
 static void begin_intervals(struct run *r)
 {
+	if (r->t.step == r->t.o.edit.warmup)
+		edit_anchor(r->local.edit);
 	r->local.sent_before = r->local.sync->sent;
 	set_next_sync(r);
-}
-
-/* The first step in which the workers differ is the next one. */
-static void leave_warmup(struct run *r)
-{
-	edit_anchor(r->local.edit);
-	begin_intervals(r);
 }
 
 void local_sgd_start(struct run *r)
 {
 	if (!r->local.edit)
 		return;
-	if (r->t.step == r->t.o.edit.warmup)
-		edit_anchor(r->local.edit);
 	begin_intervals(r);
 	store_before_use(r->t.store, before_use, r);
 }
@@ -309,18 +301,18 @@ static void note_step(struct run *r, const struct step_result *s)
 		x->loss_sum = 0;
 	}
 	if (t->step == t->o.edit.warmup) {
-		leave_warmup(r);
+		begin_intervals(r);
 		r->now.save |= is_sync_to_save(r);
 	}
 }
 
-/* Has this worker the parameters of all? Between synchronisations it has its own. */
+/* Are the parameters those of all workers? Between synchronisations they differ. */
 static bool is_agreed(const struct run *r)
 {
 	const struct trainer *t = &r->t;
-	bool whole = edit_fragments(r->local.edit) == 1 && !t->o.edit.delay;
 	return !has_others(r) ||
-	       (r->local.synced == t->step && (whole || t->step == t->o.steps));
+	       (r->local.synced == t->step &&
+		       (!edit_streams(&t->o.edit.config) || t->step == t->o.steps));
 }
 
 static bool meet_and_synchronise(struct run *r, int what)

@@ -32,7 +32,7 @@ struct local_sgd {
 	struct row row;
 	struct edit_result result;
 	int64_t sent_before; /* bytes, up to the last row */
-	double met, waited;  /* seconds until all workers were there, and after that */
+	double met, waited;  /* seconds of waiting in the meeting, and after it */
 	double loss;	     /* mean over all workers and steps since the one before */
 	int64_t steps;	     /* of this worker since then */
 	int64_t synced_before;
@@ -67,12 +67,10 @@ void local_sgd_complete(struct run *r);
 /* Adds the columns of a synchronisation. False: it is in flight, and the row is kept and written
  * when it ends. */
 bool local_sgd_row(struct run *r, struct row *row);
-/* After the last step. A worker that failed tells the others, who would wait for it. */
+/* After the last step. A worker that failed notifies the others, which would wait for it. */
 void local_sgd_end(struct run *r, bool failed);
 
 /* ---- local_sgd_start.c: start and checkpoints ------------------------------------------ */
-
-void local_sgd_config(const struct train_opts *o, struct edit_config *c);
 
 /* Collective, each, in this order. */
 int local_sgd_open(struct run *r, struct train_opts *o, struct err *e);

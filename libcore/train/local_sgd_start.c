@@ -7,39 +7,6 @@
 
 /* ---- the start ------------------------------------------------------------------- */
 
-void local_sgd_config(const struct train_opts *o, struct edit_config *c)
-{
-	const struct edit_opts *x = &o->edit;
-	*c = (struct edit_config){.reducer = (enum edit_reducer)x->reducer,
-		.normalize = x->normalize,
-		.consensus = (enum sign_vote)x->consensus,
-		.sparsify = (enum edit_sparsify)x->sparsify,
-		.density = x->density,
-		.by_unit = x->by_unit,
-		.weights = {.by_norm = x->by_norm,
-			.temperature = x->temperature,
-			.by_steps = x->by_steps,
-			.steps_ratio = x->steps_ratio},
-		.skip_anomaly = x->skip_anomaly,
-		.detect = {x->ewma_alpha, x->ewma_threshold, x->ewma_warmup},
-		.clip = x->clip,
-		.outer = (enum edit_outer)x->outer,
-		.lr = x->lr,
-		.momentum = x->momentum,
-		.beta1 = x->beta1,
-		.beta2 = x->beta2,
-		.eps = x->eps,
-		.decay = x->decay,
-		.nesterov = x->nesterov,
-		.wire = (enum edit_wire)x->wire,
-		.wire_density = x->wire_density,
-		.fragments = (int)x->fragments,
-		.interval = x->interval,
-		.delay = x->delay,
-		.keep = x->keep,
-		.seed = (uint64_t)o->seed};
-}
-
 int local_sgd_open(struct run *r, struct train_opts *o, struct err *e)
 {
 	struct local_sgd *x = &r->local;
@@ -79,11 +46,11 @@ int local_sgd_check_devices(struct run *r, struct err *e)
 
 void local_sgd_build(struct run *r)
 {
-	struct edit_config c;
 	struct trainer *t = &r->t;
+	struct edit_config c = t->o.edit.config;
+	c.seed = (uint64_t)t->o.seed;
 	if (!r->local.sync)
 		return;
-	local_sgd_config(&t->o, &c);
 	r->local.edit = edit_open(&c, r->world, r->local.sync, t->store, &t->d);
 	t->local = &r->local;
 }
@@ -120,21 +87,21 @@ static int read_steps(struct local_sgd *x, const struct train_opts *o, struct er
 	x->replay = xcalloc((size_t)log.n_rows + 1, sizeof(*x->replay));
 	for (int64_t i = 0; i < log.n_rows && !rc; i++) {
 		const struct row *row = &log.rows[i];
-		if (!row_has(row, COL_SYNC) || !row_has(row, COL_SYNC_STEPS))
+		if (!row_has(row, COL_SYNCS) || !row_has(row, COL_LOCAL_STEPS))
 			continue;
-		int64_t before = (int64_t)row->v[COL_SYNC] - 1;
-		if (before != x->n_replay) /* without this worker, or not in this log */
+		int64_t before = (int64_t)row->v[COL_SYNCS] - 1;
+		if (before != x->n_replay) /* of an earlier run, or without this worker */
 			x->first_replay = x->n_replay = before;
 		x->replay[x->n_replay++ - x->first_replay] =
-			(int64_t)row->v[COL_SYNC_STEPS];
+			(int64_t)row->v[COL_LOCAL_STEPS];
 	}
 	int64_t next = edit_syncs(x->edit);
 	if (!rc && !x->n_replay)
 		rc = err_set(e, EX_DATAERR, "%s: no synchronisation to replay", path.s);
 	if (!rc && x->first_replay > next)
 		rc = err_set(e, EX_DATAERR,
-			"%s: synchronisation %lld is not there: go on from a checkpoint "
-			"that has seen the first %lld (--resume)",
+			"%s: has no synchronisation %lld: resume from a checkpoint after the "
+			"first %lld (--resume)",
 			path.s, (long long)next + 1, (long long)x->first_replay);
 	run_log_free(&log);
 	str_free(&path);
@@ -200,7 +167,7 @@ double *local_sgd_save(const struct trainer *t, int64_t *n)
 
 static int bad_numbers(const struct ckpt *c, struct err *e)
 {
-	return err_set(e, EX_DATAERR, "%s: numbers of a worker that cannot be", c->path);
+	return err_set(e, EX_DATAERR, "%s: impossible numbers of a worker", c->path);
 }
 
 /* The step of the last synchronisation, or of the checkpoint itself if it has no workers; -1: the
@@ -223,8 +190,8 @@ static int check_worker(const struct trainer *t, const struct ckpt *c, struct er
 	if (c->info.workers == t->o.from_workers && c->info.worker == t->o.worker % were)
 		return 0;
 	return err_set(e, EX_DATAERR,
-		"%s: of worker %lld of %lld, and worker %d of %lld goes on with that of "
-		"worker %lld of %lld: name the first worker's, which finds the others",
+		"%s: of worker %lld of %lld, and worker %d of %lld resumes from that of worker "
+		"%lld of %lld: name the first worker's, and the others are found",
 		c->path, (long long)c->info.worker, (long long)c->info.workers,
 		t->o.worker, (long long)t->o.edit.workers,
 		(long long)(t->o.worker % were), (long long)t->o.from_workers);
@@ -237,14 +204,14 @@ static int load_worker(struct trainer *t, const struct ckpt *c, struct err *e)
 	const double *v = c->numbers;
 	if (check_worker(t, c, e))
 		return -1;
-	if (!c->info.workers) { /* the warm-up ends here, or is still to end */
+	if (!c->info.workers) { /* in the warm-up, or at its end */
 		x->synced = t->step;
 		edit_anchor(x->edit);
 		return 0;
 	}
 	if (c->n_numbers != OWN_NUMBERS + edit_state_size(x->edit))
 		return err_set(e, EX_DATAERR,
-			"%s: other detectors or units than these options say", c->path);
+			"%s: other detectors or units than these options have", c->path);
 	if (!(v[SYNCED] >= 0 && v[SYNCED] <= step && isfinite(v[LOSS_SUM])))
 		return bad_numbers(c, e);
 	if ((v[WARMUP] <= step) != (warmup <= step)) /* it is over, or is not */
@@ -252,7 +219,7 @@ static int load_worker(struct trainer *t, const struct ckpt *c, struct err *e)
 			"edit-warmup-steps %g: the run is at step %g, and it was %g",
 			warmup, step, v[WARMUP]);
 	x->synced = (int64_t)v[SYNCED];
-	/* from the anchor, at the last synchronisation, there is none */
+	/* a run that resumes from the anchor has no steps since then */
 	x->loss_sum = x->synced < t->step ? v[LOSS_SUM] : 0;
 	if (edit_state_put(x->edit, v + OWN_NUMBERS, t->step - t->o.edit.warmup, e))
 		return err_prefix(e, "%s: ", c->path);
@@ -280,10 +247,9 @@ int local_sgd_check_ckpt(const struct ckpt *c, int64_t workers, struct err *e)
 		ckpt_find_group(c, "anchor") >= 0)
 		return 0;
 	return err_set(e, EX_DATAERR,
-		"%s: its %lld workers have not agreed since step %lld and keep no "
-		"anchor, so %lld cannot go on with it: name a checkpoint of a "
-		"synchronisation, as --ckpt-syncs writes them, or go on with %lld "
-		"workers up to one",
+		"%s: its %lld workers have not agreed since step %lld and keep no anchor, so "
+		"%lld cannot resume from it: name a checkpoint of a synchronisation, as "
+		"--ckpt-syncs writes them, or resume with %lld workers up to one",
 		c->path, (long long)c->info.workers, (long long)synced,
 		(long long)workers, (long long)c->info.workers);
 }
@@ -312,7 +278,7 @@ int local_sgd_info(const struct train_opts *o, const struct ckpt *c,
 		return err_prefix(e, "%s: ", c->path);
 	/* With fragments the workers never have the same parameters, only the same anchor; each
 	 * fragment of it is as old as its own synchronisation, so no step is that of all. */
-	bool streams = saved.edit.fragments > 1 || saved.edit.delay > 0;
+	bool streams = edit_streams(&saved.edit.config);
 	*from_anchor = past > 0 || streams;
 	if (!past || streams)
 		return 0;
@@ -337,7 +303,7 @@ static int save_step(struct run *r, struct err *e)
 {
 	struct trainer *t = &r->t;
 	struct str path = {0};
-	int rc = trainer_save(t, ckpt_name(&path, r->dir.ckpt_path, t->step), e);
+	int rc = state_save(t, ckpt_name(&path, r->dir.ckpt_path, t->step), e);
 	if (!rc && run_is_first(r))
 		ckpt_mark(r->dir.ckpt_path, "latest.h5", t->step, e);
 	str_free(&path);
@@ -369,15 +335,14 @@ void local_sgd_report_resume(struct run *r)
 	struct str text = {0};
 	if (o->from_workers == o->edit.workers || !r->dir.ckpt_path)
 		return;
-	str_printf(&text, "going on with %lld workers, it was %lld",
+	str_printf(&text, "resuming with %lld workers instead of %lld",
 		(long long)o->edit.workers, (long long)o->from_workers);
 	if (went_back(r))
 		str_printf(&text,
-			"; step %lld was between two synchronisations: back to step "
-			"%lld, where they agreed",
+			"; step %lld was between two synchronisations: back to step %lld",
 			(long long)t->loaded_step, (long long)t->step);
-	if (r->local.from_anchor && (o->edit.fragments > 1 || o->edit.delay > 0))
-		str_printf(&text, "; each fragment is as when it was synchronised last");
+	if (r->local.from_anchor && edit_streams(&o->edit.config))
+		str_puts(&text, "; each fragment is as at its last synchronisation");
 	info("%s", text.s);
 	report_event(r, "%s", text.s);
 	str_free(&text);

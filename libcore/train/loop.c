@@ -40,7 +40,7 @@ static void catch_signals(void)
 static bool evaluate(struct run *r, struct row *row)
 {
 	struct trainer *t = &r->t;
-	double train = trainer_eval(t, SPLIT_TRAIN), val = trainer_eval(t, SPLIT_VAL);
+	double train = eval_loss(t, SPLIT_TRAIN), val = eval_loss(t, SPLIT_VAL);
 	if (!isnan(train))
 		row_set(row, COL_TRAIN_LOSS, train);
 	if (isnan(val))
@@ -93,12 +93,12 @@ static void write_sample(struct run *r)
 {
 	struct trainer *t = &r->t;
 	struct inference x;
-	if (trainer_has_whole_model(t)) {
+	if (state_is_whole(t)) {
 		if (run_is_first(r))
 			draw_sample(r, &t->model, t->store);
 		return;
 	}
-	trainer_gather_model(t, &x);
+	state_gather(t, &x);
 	if (x.store)
 		draw_sample(r, &x.model, x.store);
 	inference_close(&x);
@@ -111,8 +111,7 @@ static int check_replicas(struct run *r)
 	uint64_t hash = store_hash(r->t.store);
 	bool agree = store_replicas_agree(r->t.store, &who);
 	if (!agree && run_is_first(r))
-		warn("step %lld: the parameters differ from those of other ranks on "
-		     "rank%s",
+		warn("step %lld: the parameters differ from those of other ranks on rank%s",
 			(long long)r->t.step, who.s ? who.s : "s");
 	report_event(r, "replicas 0x%016llx %s", (unsigned long long)hash,
 		agree ? "are the same" : "DIFFER");
@@ -133,60 +132,48 @@ static void show_progress(struct run *r, const struct step_result *s)
 	progress_update(&r->report.bar, (double)r->t.step, note);
 }
 
-/* Is it time to evaluate, to save, to draw a sample? */
-enum { EVAL, SAVE, SAMPLE, REPLICAS, DUES };
-
-static void find_dues(const struct run *r, bool last, bool due[DUES])
-{
-	const struct train_opts *o = &r->t.o;
-	const int64_t intervals[] = {[EVAL] = o->eval_every,
-		[SAVE] = o->ckpt_every,
-		[SAMPLE] = o->sample_every};
-	for (int i = EVAL; i <= SAMPLE; i++)
-		due[i] = local_sgd_due(r, intervals[i]);
-	due[EVAL] |= last && o->eval_every;
-	due[SAVE] |= r->now.save;
-	due[REPLICAS] = every(o->check_replicas_every, r->t.step);
-}
-
 /* After a step: rows, evaluation, checkpoint, sample. Rows and evaluations are those that the
  * run would have had if it had never been stopped. */
 static int after_step(struct run *r, const struct step_result *s)
 {
 	struct trainer *t = &r->t;
+	const struct train_opts *o = &t->o;
 	struct row row = report_new_row(r);
-	bool last = t->step == t->o.steps, stop = r->now.stop, best = false, due[DUES];
-	bool log = r->now.log || every(t->o.log_every, t->step) || t->step == 1 || last;
+	bool last = t->step == t->o.steps, stop = r->now.stop, best = false;
+	bool eval = local_sgd_due(r, o->eval_every) || (last && o->eval_every);
+	bool save = local_sgd_due(r, o->ckpt_every) || r->now.save;
+	bool sample = local_sgd_due(r, o->sample_every);
+	bool replicas = every(o->check_replicas_every, t->step);
+	bool log = r->now.log || every(o->log_every, t->step) || t->step == 1 || last;
 	if (s->skipped)
 		report_event(r,
 			"gradients overflow with a loss scale of %g: nothing is updated, "
 			"the scale halves",
 			(double)s->loss_scale);
-	find_dues(r, last, due);
-	if (due[EVAL] || due[SAVE] || due[SAMPLE] || due[REPLICAS] || stop || last)
+	if (eval || save || sample || replicas || stop || last)
 		local_sgd_complete(r);
 	if (stop) /* first of all: the sender of a signal may not wait for an evaluation */
 		save_now(r, "stopped", false);
 	if (log)
 		report_fill_row(r, s, &row);
-	if (due[EVAL]) {
+	if (eval) {
 		best = evaluate(r, &row);
 		r->saver.saved_step = r->saver.tried_step = -1; /* for its losses */
 	}
-	if ((log || due[EVAL]) && local_sgd_row(r, &row))
+	if ((log || eval) && local_sgd_row(r, &row))
 		report_row(r, &row);
 	show_progress(r, s);
 	if (s->vote[VOTE_WRITTEN] == t->world->size)
 		save_end(r);
-	if (due[REPLICAS] && check_replicas(r))
+	if (replicas && check_replicas(r))
 		return EX_FAILED; /* and this step is not saved */
-	if (due[SAVE])
+	if (save)
 		save_now(r, "in time", !last && !stop);
 	else if (last || stop)
 		save_now(r, last ? "the last" : "stopped", false);
-	else if (best && t->o.ckpt_best)
+	else if (best && o->ckpt_best)
 		save_now(r, "the best", true);
-	if (due[SAMPLE])
+	if (sample)
 		write_sample(r);
 	return 0;
 }
@@ -260,7 +247,6 @@ static int stopped(struct run *r)
 {
 	struct trainer *t = &r->t;
 	report_event(r, "stopped by a signal");
-	report_publish_now(r);
 	if (!t->o.ckpt) {
 		info("stopped after step %lld, without a checkpoint", (long long)t->step);
 		return 128 + SIGTERM;
@@ -272,21 +258,13 @@ static int stopped(struct run *r)
 	return saved ? EX_TEMPFAIL : EX_IOERR;
 }
 
-/* The steps of this worker since the last checkpoint are of no use without the others. */
-static int deserted(struct run *r)
-{
-	report_event(r, "stopped: another worker has ended");
-	report_publish_now(r);
-	return EX_FAILED;
-}
-
 /* ---- the loop -------------------------------------------------------------------- */
 
 static void report_start(struct run *r)
 {
 	struct str text = {0};
-	start_phase_ends(&r->t.start, START_PROGRAM);
-	start_print(&r->t.start, &text);
+	start_times_add(&r->t.start, START_PROGRAM);
+	start_times_print(&r->t.start, &text);
 	info("%s", text.s);
 	report_event(r, "%s", text.s);
 	str_free(&text);
@@ -300,10 +278,10 @@ static int begin(struct run *r)
 	if (t->step >= t->o.steps && t->step > 0)
 		info("nothing to do: step %lld of %lld is done already",
 			(long long)t->step, (long long)t->o.steps);
-	start_phase_ends(&t->start, START_PROGRAM);
+	start_times_add(&t->start, START_PROGRAM);
 	if (agree_on_gemm_algorithms(r))
 		return EX_FAILED;
-	start_phase_ends(&t->start, START_ALGORITHMS);
+	start_times_add(&t->start, START_ALGORITHMS);
 	progress_begin(&r->report.bar, "pt-train", (double)t->o.steps);
 	report_start(r);
 	return 0;
@@ -315,7 +293,7 @@ static void cast_votes(void *with, int64_t vote[STEP_VOTES])
 	struct run *r = with;
 	vote[VOTE_STOP] = stop_signal != 0;
 	vote[VOTE_SAVE] = save_due(r);
-	vote[VOTE_WRITTEN] = trainer_save_is_done(&r->t);
+	vote[VOTE_WRITTEN] = state_save_done(&r->t);
 	vote[VOTE_MEET] = local_sgd_vote(r);
 }
 
@@ -336,7 +314,7 @@ static int step(struct run *r)
 	if (!local_sgd_begin(r))
 		return 0;
 	begin_profile(r);
-	trainer_step(&r->t, &votes, &s);
+	step_run(&r->t, &votes, &s);
 	decide(r, &s);
 	bool synchronised = !s.bad && local_sgd_after_step(r, &s);
 	report_step(r, &s, before);
@@ -365,11 +343,13 @@ static int train(struct run *r)
 	progress_end(&r->report.bar);
 	if (rc)
 		return rc;
-	if (r->deserted)
-		return deserted(r);
+	if (r->deserted) { /* its steps since the last checkpoint are lost */
+		report_event(r, "stopped: another worker has ended");
+		return EX_FAILED;
+	}
 	if (r->now.stop && t->step < t->o.steps)
 		return stopped(r);
-	save_now(r, "the last", false); /* where no step was left to do */
+	save_now(r, "the last", false); /* of a run that had no steps */
 	const struct saver *v = &r->saver;
 	return v->failed && t->o.ckpt && v->saved_step != t->step ? EX_IOERR : 0;
 }

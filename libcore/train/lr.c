@@ -3,8 +3,8 @@
 
 #include <math.h>
 
-/* The fraction of lr - min_lr that is left after fraction x of the decay. */
-static double left(const struct train_opts *o, double x)
+/* The learning rate, from 1 (lr) to 0 (min_lr), after fraction x of the decay. */
+static double decay_factor(const struct train_opts *o, double x)
 {
 	const double pi = 3.141592653589793;
 	switch ((enum lr_schedule)o->lr_schedule) {
@@ -40,5 +40,5 @@ double lr_at(const struct train_opts *o, int64_t step)
 	if (done >= end)
 		return lowest;
 	double x = (double)(done - begin) / (double)(end - begin);
-	return lowest + left(o, x) * (lr - lowest);
+	return lowest + decay_factor(o, x) * (lr - lowest);
 }

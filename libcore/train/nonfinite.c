@@ -31,8 +31,7 @@ static bool search_tensors(struct trainer *t, bool gradients, struct probe *p)
 	return p->found;
 }
 
-enum { NOWHERE = -1 };
-
+/* The first non-finite number on this rank. */
 struct finding {
 	struct trainer *t;
 	struct probe probe;
@@ -40,57 +39,49 @@ struct finding {
 	int64_t sample;
 };
 
+enum { IN_PARAMETERS = -1 };
+static const int64_t in_gradients = INT64_MAX - 1, nowhere = INT64_MAX;
+
 /* After an action. A number that is not finite spreads to the next stage, and in the backward to the
  * previous one: `at` rises in that order. */
 static void note_action(void *with, const struct action *a)
 {
 	struct finding *w = with;
 	int64_t stages = schedule_stages(&w->t->schedule);
-	if (!w->probe.found || w->at != NOWHERE)
+	if (!w->probe.found || w->at != nowhere)
 		return;
 	w->at = 2 * stages * w->t->pass.micro.number +
 		(a->kind == ACTION_FORWARD ? a->stage : 2 * stages - 1 - a->stage);
 	w->sample = w->t->samples + w->t->pass.micro.first_sample;
 }
 
-/* Collective. Computes the step again, and checks every result. The rank with the first number that
- * is not finite describes it in *why. */
-static bool locate_nonfinite(
-	struct trainer *t, const struct pipe_input *in, struct str *why)
+/* Collective. Computes the step again, and checks every result. */
+static void check_step(struct finding *w, const struct pipe_input *in)
 {
-	struct comm *world = t->world;
-	struct finding found = {.t = t, .at = NOWHERE}, *w = &found;
-	bool bad = search_tensors(t, false, &w->probe);
-	int64_t first = comm_min_i64(world, bad ? world->rank : world->size);
-	if (first < world->size) {
-		if (first == world->rank)
-			str_printf(why,
-				"rank %d, before any sample: first bad: %s, element %lld",
-				world->rank, w->probe.where, (long long)w->probe.index);
-		return true;
-	}
+	struct trainer *t = w->t;
 	t->pass.probe = &w->probe;
 	t->pipe.done = note_action;
 	t->pipe.with = w;
 	step_gradients(t, in);
 	t->pass.probe = NULL;
 	t->pipe.done = NULL;
-	if (!w->probe.found)
-		search_tensors(t, true, &w->probe);
-	int64_t last = INT64_MAX - 1, none = INT64_MAX;
-	int64_t mine = w->at != NOWHERE ? w->at : w->probe.found ? last : none;
-	int64_t at = comm_min_i64(world, mine);
-	first = comm_min_i64(world, mine == at ? world->rank : world->size);
-	if (first == world->rank && mine < last)
-		str_printf(why,
-			"rank %d, samples %lld to %lld: first bad: %s, element %lld",
-			world->rank, (long long)w->sample,
-			(long long)(w->sample + t->o.micro_batch - 1), w->probe.where,
-			(long long)w->probe.index);
-	else if (first == world->rank && mine == last)
-		str_printf(why, "rank %d, all samples: first bad: %s, element %lld",
-			world->rank, w->probe.where, (long long)w->probe.index);
-	return at < none;
+	if (w->probe.found ? w->at == nowhere : search_tensors(t, true, &w->probe))
+		w->at = in_gradients;
+}
+
+static void describe(const struct finding *w, struct str *why)
+{
+	const struct trainer *t = w->t;
+	str_printf(why, "rank %d, ", t->world->rank);
+	if (w->at == IN_PARAMETERS)
+		str_puts(why, "before any sample");
+	else if (w->at == in_gradients)
+		str_puts(why, "all samples");
+	else
+		str_printf(why, "samples %lld to %lld", (long long)w->sample,
+			(long long)(w->sample + t->o.micro_batch - 1));
+	str_printf(why, ": first bad: %s, element %lld", w->probe.where,
+		(long long)w->probe.index);
 }
 
 void nonfinite_explain(
@@ -98,18 +89,25 @@ void nonfinite_explain(
 {
 	struct str why = {0};
 	struct comm *world = t->world;
-	bool found = locate_nonfinite(t, in, &why);
-	str_printf(&r->why, "step %lld: loss %g, grad_norm %g", (long long)t->step + 1,
+	struct finding mine = {.t = t, .at = nowhere};
+	if (search_tensors(t, false, &mine.probe))
+		mine.at = IN_PARAMETERS;
+	if (comm_min_i64(world, mine.at) == nowhere)
+		check_step(&mine, in);
+	int64_t at = comm_min_i64(world, mine.at);
+	int64_t rank = comm_min_i64(world, mine.at == at ? world->rank : world->size);
+	str_printf(&r->why, "step %lld: loss %g, grad_norm %g; ", (long long)t->step + 1,
 		(double)r->loss, (double)r->grad_norm);
-	if (found) {
-		int64_t rank = comm_min_i64(world, why.len ? world->rank : world->size);
+	if (at < nowhere) {
+		if (rank == world->rank)
+			describe(&mine, &why);
 		comm_bcast_str(world, &why, (int)rank);
-		str_printf(&r->why, "; %s", why.s);
+		str_puts(&r->why, why.s);
 	} else {
-		str_puts(&r->why, "; every part of it is finite: ");
-		if (t->local && t->step < t->o.edit.warmup)
-			str_puts(&r->why, "another worker's is not, or ");
-		str_puts(&r->why, "the sum overflows");
+		str_printf(&r->why, "every part of it is finite: %sthe sum overflows",
+			t->local && t->step < t->o.edit.warmup
+				? "another worker's is not, or "
+				: "");
 	}
 	str_free(&why);
 }

@@ -1,10 +1,10 @@
-/* The options of pt-train, and what decides a training run. */
+/* The options of pt-train. */
 #ifndef TRAIN_OPTIONS_H
 #define TRAIN_OPTIONS_H
 
 #include "base/options.h"
+#include "edit/edit.h"
 #include "model/pass.h"
-#include "optim/optim.h"
 
 /* (An enum and the words of its option are two lines, in the same order.) */
 enum lr_schedule { LR_CONSTANT, LR_COSINE, LR_LINEAR, LR_WSD };
@@ -40,26 +40,15 @@ enum numerics { NUMERICS_EXACT, NUMERICS_FAST };
 enum self_test { SELF_TEST_AUTO, SELF_TEST_YES, SELF_TEST_NO };
 #define SELF_TEST_WORDS "auto", "yes", "no"
 
-/* Local SGD; see edit.h. */
+/* Local SGD: how workers synchronise, and when. */
 struct edit_opts {
-	int64_t workers; /* 0: no local SGD */
-	int64_t interval, warmup;
-	int outer; /* enum edit_outer */
-	double lr, momentum, beta1, beta2, eps, decay;
-	bool nesterov;
-	int reducer, consensus, sparsify; /* the enums of those names */
-	bool normalize, by_norm, skip_anomaly, by_unit;
-	int wire; /* enum edit_wire */
-	double density, temperature, clip, wire_density;
-	double ewma_alpha, ewma_threshold;
-	int64_t ewma_warmup;
+	struct edit_config config; /* without .seed */
+	int64_t workers;	   /* 0: no local SGD */
+	int64_t warmup;
 	/* asynchronous: synchronisation by the clock, not after a number of steps */
-	bool async, by_steps, compat;
-	double sync_time, steps_ratio;
+	bool async, compat;
+	double sync_time;
 	int64_t min_total;
-	/* streaming */
-	int64_t fragments, delay;
-	double keep;
 	const char *replay; /* run directory whose synchronisations are repeated */
 };
 
@@ -136,18 +125,27 @@ struct train_opts {
 
 extern const struct program train_program; /* without .versions */
 /* Makes messages of lower floors end with advice about these options. */
-void train_give_advice(void);
-/* The options as text: those saved with a run, and those that determine the arithmetic. */
-void train_config(const struct train_opts *o, struct str *out);
-void train_arithmetic(const struct train_opts *o, const struct model *m,
+void options_give_advice(void);
+/* As text: the options that are saved with a run, and what determines its arithmetic. */
+void options_saved(const struct train_opts *o, struct str *out);
+void options_arithmetic(const struct train_opts *o, const struct model *m,
 	const char *device, uint64_t data_hash, struct str *out);
 /* Sets a model_config from a saved config, whose other keys are ignored. */
-int train_model_from_config(struct model_config *m, const char *config, struct err *e);
-/* The options of this invocation only, which are not saved with a run. */
-void train_invocation(const struct train_opts *o, struct str *out);
-/* The options that the weights of a model need. */
-void train_model_options(const struct train_opts *o, struct str *out);
+int options_model(struct model_config *m, const char *config, struct err *e);
+
+/* ---- options_check.c ---------------------------------------------------------------- */
+
 /* Checks that the option table cannot make; also sets defaults that depend on other options. */
-int train_opts_check(struct train_opts *o, struct err *e);
+int options_check(struct train_opts *o, struct err *e);
+/* An error if a mistake was made: the message of the first one. */
+struct mistake {
+	bool made;
+	const char *message;
+};
+int options_refuse(const struct mistake *list, size_t n, struct err *e);
+/* The type of the operands of GEMMs, on a device that stores 16 bits. */
+enum dtype options_gemm_dtype(const struct train_opts *o);
+/* The hyperparameters of the optimizer, with its defaults. */
+void options_optim(const struct train_opts *o, struct optim_config *c);
 
 #endif

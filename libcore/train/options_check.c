@@ -5,16 +5,11 @@
 #include <string.h>
 #include <sys/stat.h>
 
-static int check_offload(const struct train_opts *o, struct err *e)
+int options_refuse(const struct mistake *list, size_t n, struct err *e)
 {
-	if (o->offload_to && !strcmp(o->offload_to, "host"))
-		return err_set(e, EX_USAGE,
-			"offload-to: 'host' is the memory that a CPU uses already: give a "
-			"directory (./host, if it is one)");
-	if (o->offload == OFFLOAD_PARAMS && o->reshard == RESHARD_NO)
-		return err_set(e, EX_USAGE,
-			"--offload params and --reshard-after-forward no are mutually "
-			"exclusive: one frees parameters after use, the other keeps them");
+	for (size_t i = 0; i < n; i++)
+		if (list[i].made)
+			return err_set(e, EX_USAGE, "%s", list[i].message);
 	return 0;
 }
 
@@ -28,31 +23,30 @@ static bool is_stream(const char *path)
 static int check_edit(const struct train_opts *o, struct err *e)
 {
 	const struct edit_opts *x = &o->edit;
+	const struct edit_config *c = &x->config;
+	const struct mistake mistakes[] = {
+		{c->fragments > c->interval,
+			"--edit-fragments needs an --edit-sync-interval of at least as many steps"},
+		{c->delay > 0 && c->delay >= c->interval,
+			"--edit-sync-delay needs a longer --edit-sync-interval"},
+		{x->async && c->interval > 1,
+			"--edit-sync-interval counts steps, but --edit-use-async goes by the clock: "
+			"give --edit-sync-time SECONDS"},
+		{x->async && edit_streams(c),
+			"--edit-use-async and streaming (--edit-fragments, --edit-sync-delay) are "
+			"mutually exclusive"},
+		{x->workers > 1 && o->data_per_rank,
+			"--data-per-rank is not supported with --edit-workers yet"},
+		{o->load == LOAD_BROADCAST,
+			"--ckpt-load broadcast is not supported with --edit-workers yet"},
+	};
 	if (!x->workers)
 		return 0;
-	if (x->fragments > x->interval)
-		return err_set(e, EX_USAGE,
-			"--edit-fragments needs an --edit-sync-interval of at least as many steps");
-	if (x->delay > 0 && x->delay >= x->interval)
-		return err_set(e, EX_USAGE,
-			"--edit-sync-delay needs a longer --edit-sync-interval");
-	if (x->async && x->interval > 1)
-		return err_set(e, EX_USAGE,
-			"--edit-sync-interval counts steps, but --edit-use-async goes by the clock: "
-			"give --edit-sync-time SECONDS");
-	if (x->async && (x->fragments > 1 || x->delay > 0))
-		return err_set(e, EX_USAGE,
-			"--edit-use-async and streaming (--edit-fragments, --edit-sync-delay) are "
-			"mutually exclusive");
+	if (options_refuse(mistakes, ARRAY_LEN(mistakes), e))
+		return -1;
 	if (o->batch % x->workers)
 		return err_set(e, EX_USAGE, "batch %lld is not divisible by %lld workers",
 			(long long)o->batch, (long long)x->workers);
-	if (x->workers > 1 && o->data_per_rank)
-		return err_set(e, EX_USAGE,
-			"--data-per-rank is not supported with --edit-workers yet");
-	if (o->load == LOAD_BROADCAST)
-		return err_set(e, EX_USAGE,
-			"--ckpt-load broadcast is not supported with --edit-workers yet");
 	for (int64_t i = 0; i < o->data.n && x->workers > 1; i++)
 		if (is_stream(o->data.v[i]))
 			return err_set(e, EX_USAGE,
@@ -81,49 +75,35 @@ static int check_peak(const struct train_opts *o, struct err *e)
 		o->peak_flops);
 }
 
-static int check_optimizer(const struct train_opts *o, struct err *e)
+static int check_pairs(const struct train_opts *o, struct err *e)
 {
-	bool adamw = o->optimizer == OPTIMIZER_ADAMW,
-	     muon = o->optimizer == OPTIMIZER_MUON;
-	const struct {
-		bool wrong;
-		const char *what, *needs;
-	} some[] = {
-		{adamw && o->momentum >= 0, "momentum", "--optimizer sgd or muon"},
-		{adamw && o->nesterov, "nesterov", "--optimizer sgd or muon"},
-		{!muon && o->muon_scale, "muon-scale", "--optimizer muon"},
-		{o->nesterov == NESTEROV_YES && o->momentum == 0, "nesterov",
-			"--momentum"},
+	const struct mistake mistakes[] = {
+		{o->resume && o->init_from,
+			"--resume and --init-from are mutually exclusive"},
+		{o->resume && o->overwrite,
+			"--resume and --overwrite are mutually exclusive"},
+		{o->data_per_rank && o->readers,
+			"--data-per-rank and --readers are mutually exclusive"},
+		{o->offload == OFFLOAD_PARAMS && o->reshard == RESHARD_NO,
+			"--offload params and --reshard-after-forward no are mutually exclusive: "
+			"one frees parameters after use, the other keeps them"},
+		{o->offload_to && !strcmp(o->offload_to, "host"),
+			"offload-to: 'host' is the memory that a CPU uses already: give a "
+			"directory (./host, if it is one)"},
+		{o->nesterov == NESTEROV_YES && o->momentum == 0,
+			"nesterov needs --momentum"},
+		{o->watchdog > 0 && o->watchdog < 1,
+			"watchdog: less than a second is too short: give 1 or more, or 0 for no "
+			"watchdog"},
 	};
-	for (size_t i = 0; i < ARRAY_LEN(some); i++)
-		if (some[i].wrong)
-			return err_set(
-				e, EX_USAGE, "%s needs %s", some[i].what, some[i].needs);
-	return 0;
+	return options_refuse(mistakes, ARRAY_LEN(mistakes), e);
 }
 
-static int check_exclusive(const struct train_opts *o, struct err *e)
-{
-	const struct {
-		bool a, b;
-		const char *names;
-	} pairs[] = {
-		{o->resume, o->init_from, "--resume and --init-from"},
-		{o->resume, o->overwrite, "--resume and --overwrite"},
-		{o->data_per_rank, o->readers, "--data-per-rank and --readers"},
-	};
-	for (size_t i = 0; i < ARRAY_LEN(pairs); i++)
-		if (pairs[i].a && pairs[i].b)
-			return err_set(
-				e, EX_USAGE, "%s are mutually exclusive", pairs[i].names);
-	return 0;
-}
-
-int train_opts_check(struct train_opts *o, struct err *e)
+int options_check(struct train_opts *o, struct err *e)
 {
 	drop_local_sgd(o);
 	if (opts_check_needs(&train_program, o, e) || check_edit(o, e) ||
-		check_exclusive(o, e) || check_optimizer(o, e))
+		check_pairs(o, e) || check_peak(o, e))
 		return -1;
 	int64_t batch = layout_worker_batch(o);
 	if (!o->micro_batch)
@@ -139,9 +119,32 @@ int train_opts_check(struct train_opts *o, struct err *e)
 	if (o->lr_schedule != LR_CONSTANT && o->min_lr > o->lr)
 		return err_set(
 			e, EX_USAGE, "min-lr (%g) is above lr (%g)", o->min_lr, o->lr);
-	if (o->watchdog > 0 && o->watchdog < 1)
-		return err_set(e, EX_USAGE,
-			"watchdog: less than a second is too short: give 1 or more, or 0 for "
-			"no watchdog");
-	return check_peak(o, e) || check_offload(o, e) ? -1 : 0;
+	return 0;
+}
+
+enum dtype options_gemm_dtype(const struct train_opts *o)
+{
+	static const enum dtype types[] = {[PRECISION_FP32] = DT_F32,
+		[PRECISION_BF16] = DT_BF16,
+		[PRECISION_FP16] = DT_F16,
+		[PRECISION_FLOAT8] = DT_BF16};
+	return types[o->dtype];
+}
+
+void options_optim(const struct train_opts *o, struct optim_config *c)
+{
+	bool muon = o->optimizer == OPTIMIZER_MUON;
+	*c = (struct optim_config){.kind = o->optimizer,
+		.beta1 = o->beta1,
+		.beta2 = o->beta2,
+		.eps = o->eps,
+		.decay = o->weight_decay,
+		.momentum = o->momentum >= 0 ? o->momentum
+			    : muon	     ? 0.95
+					     : 0.9,
+		.nesterov = o->nesterov == NESTEROV_BY_OPTIMIZER
+				    ? muon
+				    : o->nesterov == NESTEROV_YES,
+		.muon_original = o->muon_scale == MUON_ORIGINAL,
+		.matmul = o->dtype == PRECISION_FP32 ? DT_F32 : DT_BF16};
 }

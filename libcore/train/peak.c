@@ -4,13 +4,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* The operand type of the GEMMs. */
-static enum dtype operand_type(const struct train_opts *o)
-{
-	static const enum dtype types[] = {DT_F32, DT_BF16, DT_F16, DT_BF16};
-	return types[o->dtype];
-}
-
 static struct mat numbers(struct device *d, struct arena *a, int64_t n, enum dtype type)
 {
 	struct mat x = mat_take(a, n, n, type);
@@ -71,7 +64,7 @@ static double measure_peak(struct device *d, enum dtype type)
 
 double peak_flops(const struct train_opts *o, struct device *d)
 {
-	enum dtype type = operand_type(o);
+	enum dtype type = options_gemm_dtype(o);
 	double peak = 0;
 	bool measure = o->peak_flops && !strcmp(o->peak_flops, "measure");
 	if (o->peak_flops && !measure)

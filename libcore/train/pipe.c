@@ -91,8 +91,8 @@ static struct slot *slot_of(const struct pipe_stage *y, int64_t micro)
 
 /* ---- between stages -------------------------------------------------------------- */
 
-/* The stage neighbour_stage this one, or -1 where the pipeline ends. */
-static int neighbour_stage(const struct pipe *x, const struct pipe_stage *y, int step)
+/* The stage `step` after this one; -1: beyond an end of the pipeline. */
+static int neighbour(const struct pipe *x, const struct pipe_stage *y, int step)
 {
 	int n = y->number + step;
 	return n < schedule_stages(x->schedule) ? n : -1;
@@ -112,7 +112,7 @@ static int tag_of(const struct pipe *x, int receiver, enum direction d)
 static void send_to_stage(
 	struct pipe *x, struct pipe_stage *y, struct slot *o, enum direction d)
 {
-	int to = neighbour_stage(x, y, d == DOWNSTREAM ? 1 : -1);
+	int to = neighbour(x, y, d == DOWNSTREAM ? 1 : -1);
 	if (to < 0)
 		return;
 	comm_send(&o->out[d], (d == DOWNSTREAM ? o->acts.x : o->acts.dx).p,
@@ -124,7 +124,7 @@ static void send_to_stage(
 static void receive_from_stage(
 	struct pipe *x, struct pipe_stage *y, struct slot *o, enum direction d)
 {
-	int from = neighbour_stage(x, y, d == DOWNSTREAM ? -1 : 1);
+	int from = neighbour(x, y, d == DOWNSTREAM ? -1 : 1);
 	if (from < 0)
 		return;
 	comm_recv(&o->in[d], (d == DOWNSTREAM ? o->acts.x_in : o->acts.dx).p,
@@ -142,8 +142,7 @@ static void wait_for_transfer(struct pipe *x, struct comm_requests *r)
 	x->waited += clock_seconds() - begin;
 }
 
-/* Starts the receive of micro-batch `micro` in its slot, which is free, if there is such a
- * micro-batch. */
+/* Starts the receive of a micro-batch in its slot, which is free. */
 static void post_receive(struct pipe *x, struct pipe_stage *y, int64_t micro)
 {
 	if (micro < x->n)
@@ -277,7 +276,7 @@ void pipe_step(struct pipe *x, const struct pipe_input *in)
 	double start = clock_seconds();
 	BUG_ON(in->n > s->n_micro);
 	x->pass->micro.train = true;
-	device_timer_read(x->pass->d, NULL); /* of an evaluation, say */
+	device_timer_read(x->pass->d, NULL); /* drops the times of an evaluation */
 	begin(x, in->n);
 	for (int64_t i = 0; i < s->n[x->axis->rank]; i++) {
 		const struct action *a = &all[i];

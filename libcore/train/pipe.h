@@ -24,7 +24,7 @@ struct pipe {
 
 /* The micro-batches of a rank that go through the pipeline. */
 struct pipe_input {
-	int64_t n; /* of this rank; where a schedule has more, they are empty here */
+	int64_t n; /* of this rank; any others of the schedule are empty */
 	/* [n][sequence][context + 1]; NULL: a plan, which has no data */
 	const int32_t *windows;
 	int64_t n_windows; /* that count: the last micro-batch may be padded */

@@ -14,11 +14,9 @@
 static void open_planned(struct trainer *t, const struct train_opts *o, struct model *m,
 	int rank, int64_t n_micro)
 {
-	struct comm_place place;
-	comm_place(&place);
 	*t = (struct trainer){.o = *o, .model = *m};
 	t->o.batch = n_micro * o->micro_batch * max64(1, o->edit.workers);
-	mesh_plan(&t->mesh, o->degree, rank, place.shares);
+	mesh_plan(&t->mesh, o->degree, rank, comm_place()->shares);
 	t->world = t->mesh.world;
 	arena_measure(&t->memory.run, "run");
 	arena_measure(&t->memory.micro, "activations");
@@ -54,15 +52,14 @@ static void run_step(struct trainer *t)
 /* Groups of the same name are added up. */
 static struct plan_group *group_named(struct plan *p, const char *name)
 {
-	int i = 0;
-	while (i < p->n_groups && strcmp(p->group[i].name, name))
-		i++;
-	if (i == PLAN_GROUPS)
-		return &p->group[i - 1];
-	if (i == p->n_groups)
-		snprintf(p->group[p->n_groups++].name, sizeof(p->group[i].name), "%s",
-			name);
-	return &p->group[i];
+	for (int i = 0; i < p->n_groups; i++)
+		if (!strcmp(p->group[i].name, name))
+			return &p->group[i];
+	if (p->n_groups == PLAN_GROUPS)
+		return &p->group[PLAN_GROUPS - 1];
+	struct plan_group *g = &p->group[p->n_groups++];
+	snprintf(g->name, sizeof(g->name), "%s", name);
+	return g;
 }
 
 static void count_sent(const struct trainer *t, struct plan *p)
@@ -78,7 +75,7 @@ static void count_sent(const struct trainer *t, struct plan *p)
 static void count_sample(struct trainer *t, struct plan *p)
 {
 	p->sample_bytes = decoder_bytes(&t->model, &t->d);
-	for (int i = 0; i < t->model.n_tensors && !trainer_has_whole_model(t); i++)
+	for (int i = 0; i < t->model.n_tensors && !state_is_whole(t); i++)
 		p->sample_bytes +=
 			tensor_size(&t->model.tensors[i]) * (int64_t)sizeof(float);
 }
@@ -93,8 +90,7 @@ static void count_kept(struct trainer *t, struct plan *p)
 	p->data_bytes =
 		2 * layout_own_micro(&t->layout.microbatches, t->layout.data_rank) *
 		t->o.micro_batch * (t->model.c.context + 1) * (int64_t)sizeof(int32_t);
-	p->copy_bytes =
-		state_copy_bytes(&t->o, &t->model, t->world->rank, t->world->size);
+	p->copy_bytes = state_copy_bytes(t);
 	if (t->o.sample_every && t->world->rank == 0)
 		count_sample(t, p);
 }
@@ -102,12 +98,11 @@ static void count_kept(struct trainer *t, struct plan *p)
 /* Memory and messages of a synchronisation. */
 static void count_edit(const struct trainer *t, struct plan *p)
 {
-	struct edit_config c;
 	if (!t->o.edit.workers)
 		return;
-	local_sgd_config(&t->o, &c);
 	struct comm *sync = comm_planned("workers", 0, (int)t->o.edit.workers, false);
-	struct edit *x = edit_open(&c, t->world, sync, t->store, (struct device *)&t->d);
+	struct edit *x = edit_open(
+		&t->o.edit.config, t->world, sync, t->store, (struct device *)&t->d);
 	p->edit_bytes = edit_bytes(x);
 	p->edit_sent = (double)edit_sent(x);
 	edit_free(x);
@@ -156,16 +151,21 @@ static void plan_long(const struct train_opts *o, struct model *m, int rank, int
 	close_planned(&t);
 }
 
-void plan_make(const struct train_opts *o, struct model *m, int rank, struct plan *p)
+/* The micro-batches of a step, but at most about this many of each data-parallel rank. */
+static int64_t few_micro_batches(const struct train_opts *o, int64_t of_rank)
 {
-	enum { LONG = 100 }; /* micro-batches of a rank */
 	int64_t n = layout_micro_batches(o), ranks = layout_data_ranks(o);
 	int64_t stages = o->degree[AXIS_PP] * o->pp_stages;
-	int64_t few = max64(LONG, 2 * stages) * ranks + n % ranks;
-	if (n > few)
+	return min64(n, max64(of_rank, 2 * stages) * ranks + n % ranks);
+}
+
+void plan_make(const struct train_opts *o, struct model *m, int rank, struct plan *p)
+{
+	int64_t few = few_micro_batches(o, 100);
+	if (few < layout_micro_batches(o))
 		plan_long(o, m, rank, few, p);
 	else
-		plan_step(o, m, rank, n, p);
+		plan_step(o, m, rank, few, p);
 }
 
 /* A prompt and one token, as in a sample. */
@@ -183,17 +183,13 @@ static void run_sample(struct trainer *t)
 void plan_calls(
 	const struct train_opts *o, struct model *m, int rank, struct kernel_calls *calls)
 {
-	enum { FEW = 4 };
 	struct trainer t;
-	int64_t n = layout_micro_batches(o), ranks = layout_data_ranks(o);
-	int64_t stages = o->degree[AXIS_PP] * o->pp_stages;
-	int64_t few = max64(FEW, 2 * stages) * ranks + n % ranks;
-	open_planned(&t, o, m, rank, min64(n, few));
+	open_planned(&t, o, m, rank, few_micro_batches(o, 4));
 	device_plan_notes(&t.d, calls);
 	trainer_build_pipe(&t);
 	run_step(&t);
 	pipe_forward(&t.pipe, &(struct pipe_input){.n = 1}, 1);
-	if (t.o.sample_every && rank == 0 && trainer_has_whole_model(&t))
+	if (t.o.sample_every && rank == 0 && state_is_whole(&t))
 		run_sample(&t);
 	close_planned(&t);
 }
@@ -252,7 +248,7 @@ static int plan_largest(const struct train_opts *o, struct model *m, int ranks,
 	struct plan *most, int64_t *totals)
 {
 	struct mesh mesh;
-	int who = 0;
+	int largest = 0;
 	memcpy(mesh.degree, o->degree, sizeof(mesh.degree));
 	for (int r = 0; r < ranks; r++) {
 		struct plan p;
@@ -263,12 +259,12 @@ static int plan_largest(const struct train_opts *o, struct model *m, int ranks,
 		}
 		plan_make(o, m, r, &p);
 		totals[r] = total_of(o, &p);
-		if (r == 0 || totals[r] > totals[who]) {
+		if (r == 0 || totals[r] > totals[largest]) {
 			*most = p;
-			who = r;
+			largest = r;
 		}
 	}
-	return who;
+	return largest;
 }
 
 /* Neighbours with equal totals share a line. */
@@ -288,65 +284,66 @@ static void print_totals(
 	}
 }
 
-static void print_memory(const struct train_opts *o, const struct plan *p, int who,
+static void print_memory(const struct train_opts *o, const struct plan *p, int rank,
 	int ranks, struct str *out)
 {
-	int64_t mine = p->store.params + p->store.optimizer + p->store.outer;
-	str_printf(out, "# memory of rank %d%s, in bytes\n", who,
-		ranks > 1 ? ", which needs most" : "");
-	bool pinned = o->device == DEVICE_CUDA;
-	line(out, "parameters", p->store.params,
-		o->offload == OFFLOAD_PARAMS
-			? pinned ? "in the host's memory" : "in the file"
-		: p->store.copies ? "fp32, and a copy of 16 bits"
-				  : "fp32");
-	line(out, "gradients", p->store.grads,
-		"fp32, with the buffers of the canonical tree");
-	if (p->store.gathered)
-		line(out, "gathered", p->store.gathered,
-			o->offload == OFFLOAD_PARAMS
-				? "parameters, while they are used"
-				: "parameters of others, while they are used");
-	line(out, "optimizer", p->store.optimizer,
-		!o->offload ? optimizers[o->optimizer]->help
-		: pinned    ? "what is on its way from the host's memory, and to it"
-			    : "what is on its way from the file, and to it");
-	if (o->edit.workers) {
-		line(out, "outer", p->store.outer,
+	bool gpu = o->device == DEVICE_CUDA, params = o->offload == OFFLOAD_PARAMS;
+	int64_t state = p->store.params + p->store.optimizer + p->store.outer;
+	const struct {
+		bool shown;
+		const char *name;
+		int64_t n_bytes;
+		const char *help;
+	} rows[] = {
+		{true, "parameters", p->store.params,
+			params && gpu	  ? "in the host's memory"
+			: params	  ? "in the file"
+			: p->store.copies ? "fp32, and a copy of 16 bits"
+					  : "fp32"},
+		{true, "gradients", p->store.grads,
+			"fp32, with the buffers of the canonical tree"},
+		{p->store.gathered, "gathered", p->store.gathered,
+			params ? "parameters, while they are used"
+			       : "parameters of others, while they are used"},
+		{true, "optimizer", p->store.optimizer,
+			!o->offload ? optimizers[o->optimizer]->help
+			: gpu	    ? "buffers to and from the host's memory"
+				    : "buffers to and from the file"},
+		{o->edit.workers, "outer", p->store.outer,
 			o->offload ? "anchor, outer optimizer, residual: in the file"
-				   : "anchor, moments of the outer optimizer, residual");
-		line(out, "agreeing", p->edit_bytes, "pieces of other workers");
-	}
-	line(out, "activations", p->micro_bytes, "of the micro-batches under way");
-	line(out, "scratch", p->scratch_bytes, "temporary, in forward and backward");
-	line(out, "exchange", p->store.buffers,
-		p->store.buffers || ranks == 1 || o->device == DEVICE_CUDA
-			? "for sums over ranks"
-			: "none: one host, shared memory; PT_SHARED=no plans several");
-	line(out, "positions", p->run_bytes - mine,
-		"token and position ids, rotary tables");
-	line(out, "data", p->data_bytes, "windows of this step and the next");
-	line(out, "checkpoint", p->copy_bytes,
-		o->offload ? "no copy: training waits until it is written"
-		: p->copy_bytes || !o->ckpt || o->ckpt_wait
-			? "copy that is written while training goes on"
-			: "rank 0 writes for all");
-	if (p->work_bytes)
-		line(out, "kernels", p->work_bytes, "of the GPU, for partial sums");
-	if (p->sample_bytes)
-		line(out, "sample", p->sample_bytes, "of rank 0 while it draws one");
-	if (p->pinned_bytes)
-		line(out, "pinned", p->pinned_bytes,
-			o->offload == OFFLOAD_PARAMS
-				? "of the host: parameters, moments, copies of 16 bits"
-				: "of the host: moments, fp32");
-	line(out, "total", plan_total(p), "beside the program and its libraries");
-	if (o->device == DEVICE_CUDA)
-		line(out, "on the GPU", plan_on_device(p),
-			"beside what CUDA takes for itself; the rest is the host's");
+				   : "anchor, moments of the outer optimizer, residual"},
+		{o->edit.workers, "agreeing", p->edit_bytes, "pieces of other workers"},
+		{true, "activations", p->micro_bytes, "of the micro-batches in flight"},
+		{true, "scratch", p->scratch_bytes, "temporary, in forward and backward"},
+		{true, "exchange", p->store.buffers,
+			p->store.buffers || ranks == 1 || gpu
+				? "for sums over ranks"
+				: "none: one host, shared memory; PT_SHARED=no plans several"},
+		{true, "positions", p->run_bytes - state,
+			"token and position ids, rotary tables"},
+		{true, "data", p->data_bytes, "windows of this step and the next"},
+		{true, "checkpoint", p->copy_bytes,
+			o->offload ? "no copy: training waits until it is written"
+			: p->copy_bytes || !o->ckpt || o->ckpt_wait
+				? "copy that is written while training continues"
+				: "rank 0 writes for all"},
+		{p->work_bytes, "kernels", p->work_bytes, "of the GPU, for partial sums"},
+		{p->sample_bytes, "sample", p->sample_bytes,
+			"of rank 0 while it draws one"},
+		{p->pinned_bytes, "pinned", p->pinned_bytes,
+			params ? "of the host: parameters, moments, copies of 16 bits"
+			       : "of the host: moments, fp32"},
+		{true, "total", plan_total(p), "without the program and its libraries"},
+		{gpu, "on the GPU", plan_on_device(p),
+			"without what CUDA takes for itself; the rest is the host's"},
+	};
+	str_printf(out, "# memory of rank %d%s, in bytes\n", rank,
+		ranks > 1 ? ", which needs most" : "");
+	for (size_t i = 0; i < ARRAY_LEN(rows); i++)
+		if (rows[i].shown)
+			line(out, rows[i].name, rows[i].n_bytes, rows[i].help);
 	if (o->memory && plan_needed(o, p) > o->memory)
-		str_printf(
-			out, "# more than --memory gives it: the run will be refused\n");
+		str_puts(out, "# more than --memory: the run will be refused\n");
 }
 
 static void print_work(const struct train_opts *o, const struct model *m,
@@ -361,14 +358,14 @@ static void print_work(const struct train_opts *o, const struct model *m,
 	str_printf(out, "%-14s %16.6g  %9s  6 N + 6 L C T, causal\n", "flops/token",
 		model_flops_per_token(m, true),
 		text_count(text, model_flops_per_token(m, true)));
-	str_printf(out, "%-14s %16.6g  %9s  of matrix products that this rank does\n",
-		"flops/step", p->step_flops, text_count(text, p->step_flops));
+	str_printf(out, "%-14s %16.6g  %9s  of the GEMMs of this rank\n", "flops/step",
+		p->step_flops, text_count(text, p->step_flops));
 	str_printf(out, "%-14s %16lld\n", "tokens/step",
 		(long long)(o->batch * m->c.context));
 	if (o->device == DEVICE_CUDA && m->padded_vocab / m->tp % 8)
 		str_printf(out,
-			"# logits of %lld columns suit no matrix unit: --vocab-multiple "
-			"128 pads them, which is another model\n",
+			"# logits of %lld columns do not suit tensor cores: --vocab-multiple 128 "
+			"pads them, which is another model\n",
 			(long long)(m->padded_vocab / m->tp));
 }
 
@@ -383,8 +380,8 @@ static void print_offload(
 		str_printf(out, "# file of that rank in %s\n", o->offload_to);
 		line(out, "file", p->store.offloaded,
 			o->offload == OFFLOAD_PARAMS
-				? "parameters and what optimizers keep, fp32"
-				: "what optimizers keep, fp32");
+				? "parameters and optimizer state, fp32"
+				: "optimizer state, fp32");
 	}
 	line(out, "read/step", (int64_t)p->read, "");
 	line(out, "written/step", (int64_t)p->written, "");
@@ -423,10 +420,10 @@ static int choose_recompute(struct train_opts *o, struct model *m, int ranks,
 	if (search)
 		o->recompute = RECOMPUTE_NONE;
 	for (;; o->recompute++) {
-		int who = plan_largest(o, m, ranks, most, totals);
+		int largest = plan_largest(o, m, ranks, most, totals);
 		if (!search || o->recompute == RECOMPUTE_FULL || !limit ||
 			plan_needed(o, most) <= limit)
-			return who;
+			return largest;
 	}
 }
 
@@ -481,10 +478,10 @@ void plan_print(const struct train_opts *given, struct model *m, struct str *out
 	for (int a = 0; a < N_AXES; a++)
 		ranks *= o->degree[a];
 	int64_t *totals = xcalloc((size_t)ranks, sizeof(*totals));
-	int who = choose_recompute(o, m, ranks, &most, totals);
+	int largest = choose_recompute(o, m, ranks, &most, totals);
 	if (o->edit.workers)
 		str_printf(out, "# workers: %lld, of %d rank%s each\n",
-			(long long)o->edit.workers, ranks, ranks == 1 ? "" : "s");
+			(long long)o->edit.workers, ranks, plural(ranks));
 	if (ranks > 1) {
 		str_puts(out, "# layout: ");
 		mesh_name(o->degree, out);
@@ -496,11 +493,11 @@ void plan_print(const struct train_opts *given, struct model *m, struct str *out
 		print_pipeline(o, m, out);
 	if (given->recompute == RECOMPUTE_AUTO && !knows_limit(o))
 		str_puts(out,
-			"# recompute: auto, by what the GPU has; with --memory BYTES the "
-			"plan is of that, and here of none\n");
+			"# recompute: auto, by the memory of the GPU, which is not known: planned "
+			"with none; --memory BYTES sets it\n");
 	else if (o->recompute)
 		str_printf(out, "# recompute: %s\n", recompute_names[o->recompute]);
-	print_memory(o, &most, who, ranks, out);
+	print_memory(o, &most, largest, ranks, out);
 	if (ranks > 1)
 		print_totals(o, totals, ranks, out);
 	free(totals);

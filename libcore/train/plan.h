@@ -16,12 +16,12 @@ struct plan {
 	int64_t copy_bytes; /* the copy of a checkpoint that is written in the background */
 	int64_t sample_bytes; /* rank 0, while it draws a sample */
 	int64_t work_bytes;   /* workspace of the device's kernels */
-	int64_t pinned_bytes; /* of a GPU's host, for what --offload moves there */
+	int64_t pinned_bytes; /* of a GPU's host: offloaded state */
 	double step_flops;    /* of this rank's GEMMs */
 	/* Bytes that this rank sends in a step: in all, and in each group of ranks. */
 	double sent;
 	double read, written; /* bytes that --offload moves in a step */
-	int64_t edit_bytes;   /* memory for what other workers send */
+	int64_t edit_bytes;   /* buffers for pseudo-gradients of other workers */
 	double edit_sent;     /* bytes sent to them in a synchronisation */
 	struct plan_group {
 		char name[16];

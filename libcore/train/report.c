@@ -7,12 +7,12 @@
 
 /* ---- the journal ----------------------------------------------------------------- */
 
-/* After a line was written to the journal, or could not be: warns once. */
+/* Warns when lines of the journal first cannot be written, and when they can again. */
 static void note_journal(struct run *r, int rc, const struct err *e)
 {
 	struct report *p = &r->report;
 	if (rc && !p->journal_incomplete)
-		warn("%s; training goes on, and lines of the journal are kept until they "
+		warn("%s; training continues, and lines of the journal are kept until they "
 		     "can be written",
 			e->msg);
 	else if (!rc && p->journal_incomplete)
@@ -42,7 +42,7 @@ void report_print(struct run *r, const char *line)
 	if (r->report.bar.shown)
 		fprintf(stderr, "\r\033[K");
 	if (printf("%s\n", line) < 0 || fflush(stdout)) {
-		warn("standard output: %s; going on, the journal has every line",
+		warn("standard output: %s; training continues, and the journal has every line",
 			strerror(errno));
 		r->report.stdout_closed = true;
 	}
@@ -55,7 +55,7 @@ void report_publish_now(struct run *r)
 		return;
 	bool failed = journal_publish(&r->report.journal, &e) != 0;
 	if (failed && !r->report.publish_failed)
-		warn("%s; training goes on, and it is tried again", e.msg);
+		warn("%s; training continues, and it is tried again", e.msg);
 	r->report.publish_failed = failed;
 }
 
@@ -107,8 +107,8 @@ void report_step(struct run *r, const struct step_result *s, struct meter before
 	p->since.bubble += s->bubble;
 }
 
-/* Collective. The largest resident memory of a rank, without pages shared by others; on a GPU,
- * what was allocated there. */
+/* Collective. Of the rank with the largest: resident memory without pages of other ranks; on a GPU,
+ * the memory allocated on it. */
 static double peak_memory(struct run *r)
 {
 	struct rusage u;
@@ -125,50 +125,91 @@ static double max_per_step(struct run *r, int64_t sum)
 	return (double)comm_max_i64(r->world, sum) / (double)r->report.since.steps;
 }
 
+bool report_has(const struct run *r, int column)
+{
+	const struct train_opts *o = &r->t.o;
+	bool anchor = o->edit.config.outer != EDIT_OUTER_NONE ||
+		      o->edit.config.reducer != EDIT_MEAN;
+	switch (column) {
+	case COL_LOSS_SCALE:
+		return o->dtype == PRECISION_FP16;
+	case COL_TRAIN_LOSS:
+	case COL_VAL_LOSS:
+		return o->eval_every > 0;
+	case COL_DT_FORWARD:
+	case COL_DT_BACKWARD:
+		return r->t.graph.state == GRAPH_NONE; /* a graph is not timed */
+	case COL_BUBBLE:
+		return r->t.schedule.ranks > 1;
+	case COL_MFU:
+	case COL_MFU_CAUSAL:
+		return r->report.peak_flops > 0;
+	case COL_SENT:
+		return r->all->size > 1;
+	case COL_SYNCS:
+	case COL_LOCAL_STEPS:
+	case COL_LOCAL_LOSS:
+	case COL_WORKER_WEIGHT:
+	case COL_SYNC_SENT:
+	case COL_SYNC_WAIT:
+		return r->local.sync;
+	case COL_PSEUDO_GRAD_NORM:
+	case COL_ANOMALIES:
+	case COL_OUTER_GRAD_NORM:
+	case COL_OUTER_CLIP:
+		return r->local.sync && anchor;
+	case COL_OFFLOAD_READ:
+	case COL_OFFLOAD_WRITTEN:
+		return o->offload;
+	default:
+		return true;
+	}
+}
+
+/* A value of a column that this run has. */
+static void set(const struct run *r, struct row *row, int column, double v)
+{
+	if (report_has(r, column))
+		row_set(row, column, v);
+}
+
 /* Throughput over all workers. */
 static void fill_rates(const struct run *r, double dt, struct row *row)
 {
 	const struct model *m = &r->t.model;
 	double sps = (double)r->t.o.batch / dt, context = (double)m->c.context;
 	double ranks = (double)r->all->size, peak = r->report.peak_flops;
+	double rate = sps * context / ranks / peak;
 	row_set(row, COL_SPS, sps);
 	row_set(row, COL_SPS_PER_GPU, sps / ranks);
 	row_set(row, COL_TPS, sps * context);
 	row_set(row, COL_TPS_PER_GPU, sps * context / ranks);
-	if (peak <= 0)
-		return;
-	double rate = sps * context / ranks / peak;
-	row_set(row, COL_MFU, rate * model_flops_per_token(m, false));
-	row_set(row, COL_MFU_CAUSAL, rate * model_flops_per_token(m, true));
+	set(r, row, COL_MFU, rate * model_flops_per_token(m, false));
+	set(r, row, COL_MFU_CAUSAL, rate * model_flops_per_token(m, true));
 }
 
 void report_fill_row(struct run *r, const struct step_result *s, struct row *row)
 {
-	const struct trainer *t = &r->t;
 	struct report *p = &r->report;
 	double n = (double)p->since.steps, dt = p->since.seconds / n;
 	row_set(row, COL_LOSS, (double)s->loss);
 	if (!s->skipped)
 		row_set(row, COL_GRAD_NORM, (double)s->grad_norm);
-	if (t->o.dtype == PRECISION_FP16)
-		row_set(row, COL_LOSS_SCALE, (double)s->loss_scale);
+	set(r, row, COL_LOSS_SCALE, (double)s->loss_scale);
 	row_set(row, COL_LR, (double)s->lr);
 	row_set(row, COL_DT, dt);
-	if (t->graph.state == GRAPH_NONE) { /* a graph's phases are not timed */
-		row_set(row, COL_DTF, p->since.forward / n);
-		row_set(row, COL_DTB, p->since.backward / n);
-	}
-	row_set(row, COL_DTC, p->since.waited / n);
-	row_set(row, COL_DTD, p->since.data / n);
-	if (t->schedule.ranks > 1)
-		row_set(row, COL_BUBBLE, p->since.bubble / n);
+	set(r, row, COL_DT_FORWARD, p->since.forward / n);
+	set(r, row, COL_DT_BACKWARD, p->since.backward / n);
+	row_set(row, COL_DT_COMM, p->since.waited / n);
+	row_set(row, COL_DT_DATA, p->since.data / n);
+	set(r, row, COL_BUBBLE, p->since.bubble / n);
 	fill_rates(r, dt, row);
 	row_set(row, COL_MEM, peak_memory(r));
-	if (r->all->size > 1)
+	if (report_has(r, COL_SENT))
 		row_set(row, COL_SENT, max_per_step(r, p->since.sent));
-	if (t->o.offload) {
-		row_set(row, COL_READ, max_per_step(r, p->since.read));
-		row_set(row, COL_WRITTEN, max_per_step(r, p->since.written));
+	if (report_has(r, COL_OFFLOAD_READ)) {
+		row_set(row, COL_OFFLOAD_READ, max_per_step(r, p->since.read));
+		row_set(row, COL_OFFLOAD_WRITTEN, max_per_step(r, p->since.written));
 	}
 	memset(&p->since, 0, sizeof(p->since));
 }

@@ -1,5 +1,4 @@
-/* The run directory: choosing and locking it, checking that ranks can write there, and removing
- * the checkpoints of an earlier run. */
+/* The run directory: choosing, locking and checking it; removing checkpoints of an earlier run. */
 #include "train/train_internal.h"
 
 #include <errno.h>
@@ -37,12 +36,12 @@ static int may_begin(const char *dir, const struct train_opts *o, struct err *e)
 	if (o->overwrite || o->resume || o->start_over || !holds_run(dir))
 		return 0;
 	return err_set(e, EX_USAGE,
-		"%s holds a run: --resume auto goes on with it, --overwrite begins anew, "
-		"--out names another directory",
+		"%s holds a run: --resume auto continues it, --overwrite starts a new one, --out "
+		"names another directory",
 		dir);
 }
 
-/* --out, or a new directory run-NNN, which is made here: two programs never get the same. */
+/* --out, or a new directory run-NNN: mkdir() never gives two programs the same. */
 static int choose_dir(
 	struct run *r, struct str *out, const struct train_opts *o, struct err *e)
 {
@@ -89,7 +88,7 @@ static void remove_others(const struct run *r, int64_t worker)
 static int lock_dir(struct run *r, const struct train_opts *o, struct err *e)
 {
 	struct str path = {0};
-	bool goes_on = o->resume || o->start_over;
+	double patience = o->resume || o->start_over ? PATIENCE_SECS : 0;
 	int64_t *steps;
 	if (o->lock) {
 		r->dir.lock = o->lock - 1;
@@ -98,8 +97,7 @@ static int lock_dir(struct run *r, const struct train_opts *o, struct err *e)
 	str_printf(&path, "%s/journal.txt", r->dir.path);
 	r->dir.made_journal = !file_exists(path.s);
 	str_free(&path);
-	if (journal_lock(
-		    r->dir.path, true, goes_on ? PATIENCE_SECS : 0, &r->dir.lock, e)) {
+	if (journal_lock(r->dir.path, true, patience, &r->dir.lock, e)) {
 		r->dir.made_journal = false;
 		r->dir.made &= e->code != EX_USAGE; /* another program made it */
 		return -1;
@@ -108,10 +106,10 @@ static int lock_dir(struct run *r, const struct train_opts *o, struct err *e)
 	free(steps);
 	if (o->start_over && n > 0 && o->worker > 0)
 		remove_old(
-			r->dir.ckpt_path); /* the first worker had none to resume from */
+			r->dir.ckpt_path); /* the first worker has none to resume from */
 	else if (o->start_over && n > 0 && !r->dir.made)
 		return err_set(e, EX_USAGE,
-			"%s: another pt-train has begun a run there meanwhile",
+			"%s: another pt-train has started a run in it meanwhile",
 			r->dir.path);
 	return may_begin(r->dir.path, o, e);
 }
@@ -158,19 +156,17 @@ int run_dir_check(const struct run *r, const struct train_opts *o, struct err *e
 {
 	enum { PATIENCE_MS = 1500 };
 	const struct timespec moment = {.tv_nsec = 50000000};
-	struct comm_place place;
 	double begin = clock_seconds();
 	if (!o->ckpt || o->load == LOAD_BROADCAST)
 		return 0;
 	while (access(r->dir.ckpt_path, W_OK | X_OK) &&
 		clock_seconds() - begin < PATIENCE_MS / 1e3)
 		nanosleep(&moment, NULL);
-	comm_place(&place);
 	if (access(r->dir.ckpt_path, W_OK | X_OK))
 		err_set(e, EX_IOERR,
 			"%s: %s, on %s; ranks that share no file system need "
 			"--ckpt-load broadcast; rank 0 then writes for all",
-			r->dir.ckpt_path, strerror(errno), place.host);
+			r->dir.ckpt_path, strerror(errno), comm_place()->host);
 	return comm_agree(r->world, e);
 }
 

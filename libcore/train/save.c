@@ -61,7 +61,7 @@ static void not_saved(struct run *r, const struct err *e)
 		warn("the checkpoint of step %lld was not written: %s",
 			(long long)r->saver.now.step, e->msg);
 	else if (run_is_first(r))
-		warn("the checkpoint of step %lld was not written: %s; training goes on, "
+		warn("the checkpoint of step %lld was not written: %s; training continues, "
 		     "and the next is tried after %g s at the latest",
 			(long long)r->saver.now.step, e->msg, secs);
 	report_event(r, "checkpoint failed: %s", e->msg);
@@ -93,7 +93,7 @@ void save_end(struct run *r)
 	double begin = clock_seconds();
 	if (!r->t.copy.writing)
 		return;
-	int rc = trainer_save_end(&r->t, &e);
+	int rc = state_save_end(&r->t, &e);
 	if (!rc) {
 		if (run_is_first(r))
 			update_links_and_prune(r, &e);
@@ -117,7 +117,7 @@ void save_now(struct run *r, const char *why, bool background)
 	r->saver.now = (struct saving){
 		.step = t->step, .why = why, .best = is_best(r), .begin = begin};
 	ckpt_name(&r->saver.now.path, r->dir.ckpt_path, t->step);
-	int rc = trainer_save_begin(t, r->saver.now.path.s, background, &e);
+	int rc = state_save_begin(t, r->saver.now.path.s, background, &e);
 	r->saver.now.stalled = clock_seconds() - begin;
 	if (rc)
 		conclude(r, rc, &e);

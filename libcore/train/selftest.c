@@ -1,12 +1,9 @@
 /* The self-test of a run: which kernels, on which ranks, and results of earlier runs. */
 #include "train/backend.h"
 
-#include <errno.h>
-#include <fcntl.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
-#include <unistd.h>
 
 #include "edit/edit.h"
 #include "train/trainer.h"
@@ -14,22 +11,22 @@
 /* ---- kernel calls outside of the steps ------------------------------------------- */
 
 /* Local SGD: the kernels that compress what workers send each other. */
-static void note_wire(struct device *d, const struct edit_opts *o, struct mat x)
+static void note_wire(struct device *d, const struct edit_config *c, struct mat x)
 {
 	const struct kernels *k = d->k;
 	const struct rng_stream rng = {.first = 0};
-	int64_t n_picked = max64(1, (int64_t)(o->wire_density * (double)x.cols));
+	int64_t n_picked = max64(1, (int64_t)(c->wire_density * (double)x.cols));
 	bool wide = x.cols > 1 << 16;
-	if (o->wire == EDIT_WIRE_BF16) {
+	if (c->wire == EDIT_WIRE_BF16) {
 		k->round(d, x, x, DT_BF16, 1);
 		k->round_stochastic(d, x, &rng);
 		k->narrow(d, NULL, x, DT_BF16);
 		k->widen(d, x, NULL, DT_BF16);
-	} else if (o->wire == EDIT_WIRE_INT8) {
+	} else if (c->wire == EDIT_WIRE_INT8) {
 		k->quantise(d, x, NULL, NULL, NULL);
 		k->quantise(d, x, NULL, NULL, &rng);
 		k->dequantise(d, x, NULL, NULL);
-	} else if (o->wire == EDIT_WIRE_SPARSE) {
+	} else if (c->wire == EDIT_WIRE_SPARSE) {
 		k->keep_largest(d, x, n_picked);
 		k->topk_pack(d, NULL, NULL, wide, x, n_picked);
 		k->topk_scatter(d, x, NULL, NULL, wide, n_picked);
@@ -40,29 +37,28 @@ static void note_workers(struct device *d, const struct train_opts *o, struct ma
 {
 	static float m;
 	const struct kernels *k = d->k;
-	const struct edit_opts *w = &o->edit;
+	const struct edit_config *c = &o->edit.config;
 	const struct keep keep = {.density = 1};
-	const struct combine combine = {.workers = (int)w->workers,
-		.vote = w->reducer == EDIT_GTA ? (enum sign_vote)w->consensus
-					       : SIGN_VOTE_NONE,
-		.normalize = w->reducer != EDIT_MEAN && w->normalize};
+	const struct combine combine = {.workers = (int)o->edit.workers,
+		.vote = c->reducer == EDIT_GTA ? c->consensus : SIGN_VOTE_NONE,
+		.normalize = c->reducer != EDIT_MEAN && c->normalize};
 	const struct update_part part = {
-		.m = w->outer == EDIT_OUTER_ADAMW || w->momentum > 0 ? &m : NULL,
+		.m = c->outer == EDIT_OUTER_ADAMW || c->momentum > 0 ? &m : NULL,
 		.n = mat_size(x)};
 	k->pseudo_grad(d, NULL, NULL, mat_size(x));
 	k->combine(d, NULL, NULL, mat_size(x), &combine);
 	k->add(d, x, x, x);
 	k->sub(d, x, x, x);
 	k->exact_sumsq(d, NULL, &x, 1);
-	optimizers[w->outer == EDIT_OUTER_ADAMW ? OPTIMIZER_ADAMW : OPTIMIZER_SGD]
+	optimizers[c->outer == EDIT_OUTER_ADAMW ? OPTIMIZER_ADAMW : OPTIMIZER_SGD]
 		->update(d, &part, 1, NULL);
-	if (w->delay)
+	if (c->delay)
 		k->mix(d, NULL, NULL, mat_size(x), 1);
-	if (w->sparsify)
-		k->keep_largest(d, x, max64(1, (int64_t)(w->density * (double)x.cols)));
-	if (w->sparsify)
+	if (c->sparsify)
+		k->keep_largest(d, x, max64(1, (int64_t)(c->density * (double)x.cols)));
+	if (c->sparsify)
 		k->keep_random(d, x, &keep);
-	note_wire(d, w, x);
+	note_wire(d, c, x);
 }
 
 static void note_others(const struct trainer *t, struct kernel_calls *calls)
@@ -103,7 +99,7 @@ static bool has_passed(uint64_t key, const struct str *what)
 	struct str dir = {0}, path = {0}, text = {0};
 	struct stat st;
 	bool passed = !cache_path(key, &dir, &path) && !stat(path.s, &st) &&
-		      S_ISREG(st.st_mode) && st.st_size == (off_t)what->len &&
+		      S_ISREG(st.st_mode) &&
 		      !file_read(path.s, what->len + 1, &text, &(struct err){0}) &&
 		      text.len == what->len && !memcmp(text.s, what->s, what->len);
 	str_free(&dir);
@@ -112,23 +108,13 @@ static bool has_passed(uint64_t key, const struct str *what)
 	return passed;
 }
 
-/* Where that cannot be written, the next run tests again. */
+/* If it cannot be written, the next run tests again. */
 static void save_result(uint64_t key, const struct str *what)
 {
 	struct str dir = {0}, path = {0};
-	struct durable file;
 	struct err e = {0};
-	if (!cache_path(key, &dir, &path) && !file_make_directory(dir.s, &e) &&
-		!durable_begin_own(&file, path.s, &e)) {
-		int fd = open(file.tmp, O_WRONLY | O_TRUNC | O_CLOEXEC);
-		bool failed = fd < 0 || write_all(fd, what->s, what->len);
-		if (fd >= 0 && close(fd))
-			failed = true;
-		if (failed)
-			durable_abort(&file);
-		else
-			durable_commit(&file, &e);
-	}
+	if (!cache_path(key, &dir, &path) && !file_make_directory(dir.s, &e))
+		file_replace(path.s, what, &e);
 	str_free(&dir);
 	str_free(&path);
 }
@@ -181,9 +167,7 @@ static void divide_calls(struct comm *all, uint64_t gpu, struct kernel_calls *ca
 static int test(
 	struct trainer *t, struct kernel_calls *calls, struct selftest *r, struct err *e)
 {
-	struct comm_place place;
-	comm_place(&place);
-	int64_t threads = max64(1, cpu_count() / max64(1, place.local_size));
+	int64_t threads = max64(1, cpu_count() / max64(1, comm_place()->local_size));
 	if (t->o.threads)
 		threads = t->o.threads;
 	if (!selftest_run(&t->d, (int)threads, calls, r, e))
@@ -196,40 +180,38 @@ static int test(
 		text.msg);
 }
 
-int train_selftest(struct trainer *t, struct comm *all, struct str *out, struct err *e)
+int selftest_kernels(struct trainer *t, struct comm *all, struct str *out, struct err *e)
 {
-	static const char products[] =
-		"whose products the GPU's are held to (Debian: libopenblas0)";
+	static const char reference[] =
+		"whose GEMMs are the reference (Debian: libopenblas0)";
 	struct kernel_calls calls = {0};
 	struct selftest r = {0};
 	struct str what = {0};
-	struct comm_place place;
 	if (t->o.self_test == SELF_TEST_NO || !t->d.discrete)
 		return 0;
-	comm_place(&place);
 	plan_calls(&t->o, &t->model, t->world->rank, &calls);
 	note_others(t, &calls);
 	describe(t, &calls, &what);
 	uint64_t key = hash_bytes(what.s, what.len, 0);
 	bool passed = t->o.self_test == SELF_TEST_AUTO && has_passed(key, &what);
-	divide_calls(all, device_gpu(place.local_rank), &calls);
+	divide_calls(all, device_gpu(comm_place()->local_rank), &calls);
 	bool able = passed || selftest_has_blas(), due = !passed && able && calls.n;
 	if (due)
 		test(t, &calls, &r, e);
 	else if (!able && t->o.self_test == SELF_TEST_YES)
-		err_set(e, EX_FAILED, "self-test yes needs OpenBLAS, %s", products);
+		err_set(e, EX_FAILED, "self-test yes needs OpenBLAS, %s", reference);
 	int rc = comm_agree(all, e);
 	if (!rc && !passed && able)
 		save_result(key, &what);
 	if (due)
 		str_printf(out,
-			"self-test passed: %lld calls of kernels, errors up to %.2g of "
-			"what is allowed (%s), %.2f s",
+			"self-test passed: %lld calls of kernels, errors up to %.2g of the "
+			"tolerance (%s), %.2f s",
 			(long long)r.n_calls, r.worst, r.closest, r.seconds);
 	else if (able)
 		str_printf(out, "self-test passed before");
 	else
-		str_printf(out, "self-test left out: OpenBLAS is not here, %s", products);
+		str_printf(out, "self-test skipped: OpenBLAS is missing, %s", reference);
 	str_printf(out, "; 0x%016llx", (unsigned long long)key);
 	if (!rc)
 		info("%s", out->s);

@@ -44,24 +44,23 @@ static void list_environment(struct str *out)
 static int open_journal(struct run *r, const struct train_opts *o, const char *command,
 	int64_t resume, struct err *e)
 {
-	struct comm_place place;
+	const struct comm_place *place = comm_place();
 	struct str config = {0}, arithmetic = {0}, libraries = {0}, layout = {0};
-	struct str environment = {0}, invocation = {0}, device = {0};
+	struct str environment = {0}, invocation = {0};
+	const char *device = backend_identity(&r->t.d);
 	char started[NUM_TEXT];
-	comm_place(&place);
-	train_config(&r->t.o, &config);
-	backend_identity(&r->t.d, &device);
-	train_arithmetic(&r->t.o, &r->t.model, device.s, r->data.hash, &arithmetic);
+	options_saved(&r->t.o, &config);
+	options_arithmetic(&r->t.o, &r->t.model, device, r->data.hash, &arithmetic);
 	str_printf(&libraries, "HDF5 %s, %s, %s, xxHash %s", h5_version(),
-		r->world->size > 1 ? comm_version() : "no MPI", device.s, hash_version());
+		r->world->size > 1 ? comm_version() : "no MPI", device, hash_version());
 	mesh_name(r->t.mesh.degree, &layout);
 	list_environment(&environment);
-	train_invocation(&r->t.o, &invocation);
+	opts_print(&train_program, &r->t.o, OPT_LOCAL, 0, &invocation);
 	struct run_info info = {
 		.created_by = "pt-train " PT_VERSION,
 		.version = RUN_VERSION,
 		.started = clock_text(started, clock_wall()),
-		.host = place.host,
+		.host = place->host,
 		.pid = getpid(),
 		.job = scheduler_job(),
 		.command = command,
@@ -71,18 +70,17 @@ static int open_journal(struct run *r, const struct train_opts *o, const char *c
 		.environment = environment.s,
 		.invocation = invocation.s,
 		.ranks = r->world->size,
-		.hosts = place.n_hosts,
+		.hosts = place->n_hosts,
 		.threads = r->t.d.threads,
 		.arithmetic = hash_str(arithmetic.s),
 	};
 	describe_run(r, &info);
-	if (r->all->rank == 0 && place.local_size * info.threads > place.processors)
+	if (r->all->rank == 0 && place->local_size * info.threads > place->processors)
 		warn("%d rank%s of %lld thread%s on the %d processors of %s: fewer %s "
 		     "would be faster",
-			place.local_size, place.local_size == 1 ? "" : "s",
-			(long long)info.threads, info.threads == 1 ? "" : "s",
-			place.processors, place.host,
-			info.threads == 1 ? "ranks" : "threads");
+			place->local_size, plural(place->local_size),
+			(long long)info.threads, plural(info.threads), place->processors,
+			place->host, info.threads == 1 ? "ranks" : "threads");
 	if (run_is_first(r) && !o->eval_only)
 		journal_open(&r->report.journal, r->dir.path, resume, &info, config.s,
 			arithmetic.s, e);
@@ -95,7 +93,6 @@ static int open_journal(struct run *r, const struct train_opts *o, const char *c
 	str_free(&layout);
 	str_free(&environment);
 	str_free(&invocation);
-	str_free(&device);
 	return comm_agree(r->world, e);
 }
 
@@ -113,7 +110,7 @@ static int read_config(
 	if (all)
 		str_add(out, c->config.s, c->config.len);
 	else if (!(rc = opts_from_text(&train_program, &saved, c->config.s, true, e)))
-		train_model_options(&saved, out);
+		opts_print(&train_program, &saved, OPT_MODEL, 0, out);
 	*workers = c->info.workers;
 	ckpt_close(c);
 	return rc;
@@ -182,18 +179,18 @@ static void warn_of_room(const struct run *r)
 	str_free(&path);
 }
 
-/* Collective. Has the run's own directory a checkpoint of this step? It may have resumed from
- * another directory. */
+/* Collective. Has the run directory a checkpoint of this step? The run may have resumed from
+ * another one. */
 static bool is_saved(struct run *r, int64_t step)
 {
-	int64_t there = 0;
+	int64_t saved = 0;
 	if (run_is_first(r) && r->dir.ckpt_path && step >= 0) {
 		struct str path = {0};
 		ckpt_name(&path, r->dir.ckpt_path, step);
-		there = file_exists(path.s);
+		saved = file_exists(path.s);
 		str_free(&path);
 	}
-	return comm_max_i64(r->world, there);
+	return comm_max_i64(r->world, saved);
 }
 
 /* Collective. Each worker loads its own checkpoint of the same step; if there are more workers now,
@@ -209,7 +206,7 @@ static int load(
 	} else {
 		str_puts(&path, from);
 	}
-	int rc = trainer_load(&r->t, path.s, o->init_from != NULL, e);
+	int rc = state_load(&r->t, path.s, o->init_from != NULL, e);
 	str_free(&path);
 	return rc;
 }
@@ -224,16 +221,16 @@ static int build(
 	if (trainer_prepare(t, o, r->world, &r->data, e) || local_sgd_check_devices(r, e))
 		return -1;
 	t->start = *s;
-	start_phase_ends(&t->start, START_DEVICE);
+	start_times_add(&t->start, START_DEVICE);
 	bool fits = !trainer_fit(t, e);
 	if (start_agree(r, e) || !fits)
 		return -1;
 	if (gemm_algorithms_load(&t->d, o, from, r->all, e) ||
-		train_selftest(t, r->all, &r->self_test, e)) {
+		selftest_kernels(t, r->all, &r->self_test, e)) {
 		r->error_agreed = true;
 		return -1;
 	}
-	start_phase_ends(&t->start, START_SELF_TEST);
+	start_times_add(&t->start, START_SELF_TEST);
 	bool built = !trainer_build(t, e);
 	return start_agree(r, e) || !built ? -1 : 0;
 }
@@ -283,15 +280,15 @@ static int start(struct run *r, struct train_opts *o, const char *command, struc
 {
 	int64_t resume = -1;
 	struct start_times s = {.began = r->began, .last = r->began};
-	start_phase_ends(&s, START_PROGRAM);
+	start_times_add(&s, START_PROGRAM);
 	backend_count_sharers(o, r->all);
 	if (dataset_open(&r->data, o, r->world, e))
 		return -1;
-	start_phase_ends(&s, START_DATA);
+	start_times_add(&s, START_DATA);
 	if (build(r, o, &s, e))
 		return -1;
 	local_sgd_build(r);
-	start_phase_ends(&r->t.start, START_MEMORY);
+	start_times_add(&r->t.start, START_MEMORY);
 	r->max_bytes = comm_max_i64(r->world, plan_total(&r->t.plan));
 	if (backend_profile_steps(o, &r->t.profile.first, &r->t.profile.last, e))
 		return -1;
@@ -308,7 +305,7 @@ static int start(struct run *r, struct train_opts *o, const char *command, struc
 		local_sgd_report_resume(r);
 	local_sgd_start(r);
 	warn_of_room(r);
-	start_phase_ends(&r->t.start, START_FILES);
+	start_times_add(&r->t.start, START_FILES);
 	return 0;
 }
 
@@ -382,16 +379,6 @@ int start_agree(struct run *r, struct err *e)
 	return r->error_agreed ? -1 : 0;
 }
 
-/* Collective. A failure of one worker ends all workers. */
-static int start_all(
-	struct run *r, struct train_opts *o, const char *command, struct err *e)
-{
-	int rc = start(r, o, command, e);
-	if (r->error_agreed)
-		return rc;
-	return start_agree(r, e) ? -1 : rc;
-}
-
 static void close_run(struct run *r)
 {
 	local_sgd_close(r);
@@ -421,7 +408,10 @@ int train_run(struct train_opts *o, struct comm *world, const char *command, dou
 	else if (local_sgd_open(&r, o, &e) || layout_resolve(o, r.world->size, &e))
 		rc = -1;
 	else
-		rc = start_all(&r, o, command, &e);
+		rc = start(&r, o, command, &e);
+	/* A failure of one worker ends all workers. */
+	if (!r.error_agreed && start_agree(&r, &e))
+		rc = -1;
 	if (rc) {
 		/* All ranks have agreed on it: rank 0 prints it, and all return. */
 		if (world->rank == 0)
@@ -434,7 +424,7 @@ int train_run(struct train_opts *o, struct comm *world, const char *command, dou
 	}
 	rc = loop_run(&r);
 	if (o->eval_only)
-		stdout_close(); /* there is no journal that has what was printed */
+		stdout_close(); /* the result is in no journal */
 	close_run(&r);
 	return rc;
 }

@@ -1,14 +1,14 @@
 /* How long the start of a run takes. */
 #include "train/start_times.h"
 
-void start_phase_ends(struct start_times *s, enum start_phase phase)
+void start_times_add(struct start_times *s, enum start_phase phase)
 {
 	double now = clock_seconds();
 	s->seconds[phase] += now - s->last;
 	s->last = now;
 }
 
-void start_print(const struct start_times *s, struct str *out)
+void start_times_print(const struct start_times *s, struct str *out)
 {
 	static const char *const names[START_PHASES] = {"program", "data", "device",
 		"plan", "self-test", "memory", "weights", "files", "algorithms"};

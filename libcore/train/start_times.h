@@ -5,7 +5,7 @@
 #include "base/base.h"
 
 enum start_phase {
-	START_PROGRAM, /* options, MPI, and all that has no phase of its own */
+	START_PROGRAM, /* options, MPI, and everything without a phase */
 	START_DATA,
 	START_DEVICE,
 	START_PLAN,
@@ -23,7 +23,7 @@ struct start_times {
 };
 
 /* The time since the end of the last phase was spent in this one. */
-void start_phase_ends(struct start_times *s, enum start_phase phase);
-void start_print(const struct start_times *s, struct str *out);
+void start_times_add(struct start_times *s, enum start_phase phase);
+void start_times_print(const struct start_times *s, struct str *out);
 
 #endif

@@ -17,114 +17,80 @@ static void collect_rows(
 	store_collect(t->store, group, tensor, row, n, to, out);
 }
 
-static struct ckpt_tensor *describe(const struct model *m)
+/* The tensors and groups of a checkpoint, to be freed with forget(). */
+static struct ckpt_write describe_tensors(const struct trainer *t)
 {
-	struct ckpt_tensor *list = xcalloc((size_t)m->n_tensors, sizeof(*list));
-	for (int i = 0; i < m->n_tensors; i++) {
-		const struct tensor *t = &m->tensors[i];
-		snprintf(list[i].name, sizeof(list[i].name), "%s", t->name);
-		list[i].ndim = t->ndim;
-		memcpy(list[i].dims, t->dims, sizeof(t->dims));
-	}
-	return list;
-}
-
-void train_store_groups(const struct train_opts *o, struct store_groups *g)
-{
-	struct edit_config c;
-	struct optim_config optim;
-	local_sgd_config(o, &c);
-	train_optim_config(o, &optim);
-	store_groups_begin(g);
-	optim_add_groups(&optim, g);
-	if (o->edit.workers)
-		edit_add_groups(&c, g);
-}
-
-/* The names of all groups of the store. Returns their number. */
-static int name_groups(const struct train_opts *o, const char *names[CKPT_MAX_GROUPS])
-{
-	struct store_groups g = {.n = 0};
-	train_store_groups(o, &g);
-	for (int i = 0; i < g.n; i++)
-		names[i] = g.of[i].name;
-	return g.n;
-}
-
-/* Is the group loaded from the checkpoint that the run resumes from? A checkpoint without workers
- * has no groups of local SGD, and a residual is not given to a second worker that resumes from the
- * same checkpoint. */
-static bool is_resumed(const struct train_opts *o, const struct store_group *g)
-{
-	bool more = o->worker >= o->from_workers;
-	return g->owner != STORE_OUTER ||
-	       (o->from_workers && !(more && !strcmp(g->name, "residual")));
-}
-
-/* Everything but the hash of the parameters. The caller frees *config and *tensors. */
-static struct ckpt_write describe_state(
-	const struct trainer *t, struct str *config, struct ckpt_tensor **tensors)
-{
-	train_config(&t->o, config);
-	*tensors = describe(&t->model);
-	struct ckpt_write w = {
-		.comm = t->world,
-		.info =
-			{
-				.format = "pt-checkpoint",
-				.created_by = "pt-train " PT_VERSION,
-				.version = CKPT_VERSION,
-				.step = t->step,
-				.samples = t->samples,
-				.tokens = (t->samples - t->n_unseen) * t->model.c.context,
-				.loss = t->loss,
-				.val_loss = t->val_loss,
-				.best_val_loss = t->best_val_loss,
-				.loss_scale = t->o.dtype == PRECISION_FP16
-						      ? (double)t->loss_scale
-						      : 0,
-				.loss_scale_good = t->scale_good,
-				.skipped_steps = t->skipped,
-				.data_hash = t->data.set->hash,
-				.workers = t->o.edit.workers,
-				.worker = t->o.worker,
-			},
-		.config = config->s,
-		.tokenizer = &t->data.set->tokenizer,
-		.tensors = *tensors,
+	const struct store_groups *groups = &t->store->c.groups;
+	struct ckpt_tensor *list = xcalloc((size_t)t->model.n_tensors, sizeof(*list));
+	struct ckpt_write w = {.comm = t->world,
+		.tensors = list,
 		.n_tensors = t->model.n_tensors,
-		.source = collect_rows,
-		.source_threads = store_is_whole(t->store) && !t->d.discrete,
-		.one_writes = t->o.load == LOAD_BROADCAST,
-	};
-	w.n_groups = name_groups(&t->o, w.groups);
+		.n_groups = groups->n,
+		.one_writes = t->o.load == LOAD_BROADCAST};
+	for (int i = 0; i < t->model.n_tensors; i++) {
+		const struct tensor *of = &t->model.tensors[i];
+		snprintf(list[i].name, sizeof(list[i].name), "%s", of->name);
+		list[i].ndim = of->ndim;
+		memcpy(list[i].dims, of->dims, sizeof(of->dims));
+	}
+	for (int g = 0; g < groups->n; g++)
+		w.groups[g] = groups->of[g].name;
 	return w;
 }
 
-int64_t state_copy_bytes(
-	const struct train_opts *o, const struct model *m, int rank, int ranks)
+/* Everything that needs no collective. */
+static struct ckpt_write describe_state(const struct trainer *t)
 {
-	struct comm world = {.rank = rank, .size = ranks};
+	struct str config = {0};
+	struct ckpt_write w = describe_tensors(t);
+	options_saved(&t->o, &config);
+	w.config = config.s;
+	w.tokenizer = &t->data.set->tokenizer;
+	w.source = collect_rows;
+	w.source_threads = store_is_whole(t->store) && !t->d.discrete;
+	w.info = (struct ckpt_info){
+		.format = "pt-checkpoint",
+		.created_by = "pt-train " PT_VERSION,
+		.version = CKPT_VERSION,
+		.step = t->step,
+		.samples = t->samples,
+		.tokens = (t->samples - t->n_unseen) * t->model.c.context,
+		.loss = t->loss,
+		.val_loss = t->val_loss,
+		.best_val_loss = t->best_val_loss,
+		.loss_scale = t->o.dtype == PRECISION_FP16 ? (double)t->loss_scale : 0,
+		.loss_scale_good = t->scale_good,
+		.skipped_steps = t->skipped,
+		.data_hash = t->data.set->hash,
+		.workers = t->o.edit.workers,
+		.worker = t->o.worker,
+	};
+	return w;
+}
+
+static void forget(struct ckpt_write *w)
+{
+	free((void *)w->tensors);
+	free((void *)w->config);
+	free((void *)w->numbers);
+}
+
+int64_t state_copy_bytes(const struct trainer *t)
+{
+	const struct train_opts *o = &t->o;
 	if (!o->ckpt || o->ckpt_wait || o->eval_only || o->offload)
 		return 0; /* state that is offloaded has no copy in memory */
-	struct ckpt_tensor *tensors = describe(m);
-	struct ckpt_write w = {.comm = &world,
-		.tensors = tensors,
-		.n_tensors = m->n_tensors,
-		.one_writes = o->load == LOAD_BROADCAST};
-	w.n_groups = name_groups(o, w.groups);
+	struct ckpt_write w = describe_tensors(t);
 	int64_t n_bytes = ckpt_copy_bytes(&w);
-	free(tensors);
+	forget(&w);
 	return n_bytes;
 }
 
 /* Is there memory for the copy now? (Untouched pages count as free.) */
 static bool find_memory(struct trainer *t)
 {
-	struct comm_place place;
-	comm_place(&place);
 	int64_t available = memory_available();
-	if (available && t->plan.copy_bytes > available / place.local_size)
+	if (available && t->plan.copy_bytes > available / comm_place()->local_size)
 		return false;
 	return !arena_try(&t->copy.arena, "checkpoint", (size_t)t->plan.copy_bytes);
 }
@@ -138,101 +104,72 @@ static void make_copy(struct trainer *t)
 	if (t->copy.state == COPY_NONE) {
 		arena_release(&t->copy.arena);
 		trainer_warn_no_copy(t);
-	} else if (
-		t->plan.copy_bytes) { /* pages are touched by all threads, not by one */
-		int64_t n = t->plan.copy_bytes / (int64_t)sizeof(float);
-		if (!t->d.discrete)
-			t->d.k->zero(
-				&t->d, mat((float *)(void *)t->copy.arena.base, 1, n));
+	} else if (t->plan.copy_bytes &&
+		   !t->d.discrete) { /* all threads touch its pages */
+		t->d.k->zero(&t->d, mat((float *)(void *)t->copy.arena.base, 1,
+					    t->plan.copy_bytes / (int64_t)sizeof(float)));
 	}
 }
 
-int trainer_save_begin(
-	struct trainer *t, const char *path, bool background, struct err *e)
+int state_save_begin(struct trainer *t, const char *path, bool background, struct err *e)
 {
-	struct str config = {0};
-	struct ckpt_tensor *tensors;
-	double *numbers = NULL;
-	struct ckpt_write w = describe_state(t, &config, &tensors);
+	struct ckpt_write w = describe_state(t);
 	w.path = path;
-	w.info.param_hash = store_hash(t->store);
 	w.with = t;
-	w.numbers = numbers = local_sgd_save(t, &w.n_numbers);
+	w.info.param_hash = store_hash(t->store);
+	w.numbers = local_sgd_save(t, &w.n_numbers);
 	if (background)
 		make_copy(t);
 	background = background && t->copy.state == COPY_MADE;
 	float *copy = background ? (float *)(void *)t->copy.arena.base : NULL;
 	int rc = ckpt_write_begin(&t->copy.writing, &w, copy, e);
-	free(tensors);
-	free(numbers);
-	str_free(&config);
+	forget(&w);
 	return rc;
 }
 
-int trainer_save_end(struct trainer *t, struct err *e)
+int state_save_end(struct trainer *t, struct err *e)
 {
 	int rc = ckpt_write_end(t->copy.writing, e);
 	t->copy.writing = NULL;
 	return rc;
 }
 
-bool trainer_save_is_done(const struct trainer *t)
+bool state_save_done(const struct trainer *t)
 {
 	return t->copy.writing && ckpt_write_done(t->copy.writing);
 }
 
-int trainer_save(struct trainer *t, const char *path, struct err *e)
+int state_save(struct trainer *t, const char *path, struct err *e)
 {
-	return trainer_save_begin(t, path, false, e) || trainer_save_end(t, e) ? -1 : 0;
+	return state_save_begin(t, path, false, e) || state_save_end(t, e) ? -1 : 0;
 }
 
 int64_t state_file_bytes(const struct trainer *t)
 {
-	struct str config = {0};
-	struct ckpt_tensor *tensors;
-	struct ckpt_write w = describe_state(t, &config, &tensors);
+	struct ckpt_write w = describe_state(t);
 	int64_t n_bytes = ckpt_bytes(&w);
-	free(tensors);
-	str_free(&config);
+	forget(&w);
 	return n_bytes;
-}
-
-/* ---- loading --------------------------------------------------------------------- */
-
-/* The rows of the embedding belong to the tokens of one vocabulary. */
-static int check_vocabulary(
-	const struct ckpt *c, const struct dataset *data, struct err *e)
-{
-	if (!c->tokenizer.kind || tokenizer_same(&c->tokenizer, &data->tokenizer))
-		return 0;
-	return err_set(e, EX_DATAERR,
-		"%s: its vocabulary is not that of the data: prepare them with the same",
-		c->path);
 }
 
 /* ---- the whole model on one rank ------------------------------------------------- */
 
-bool trainer_has_whole_model(const struct trainer *t)
+bool state_is_whole(const struct trainer *t)
 {
 	return t->mesh.degree[AXIS_TP] == 1 && t->mesh.degree[AXIS_PP] == 1 &&
 	       t->o.zero < 3 && t->o.offload != OFFLOAD_PARAMS;
 }
 
-/* The model of rank 0, without parameters yet. */
-static void open_whole_model(struct trainer *t, struct inference *x)
-{
-	struct err e = {0};
-	if (model_init(&x->model, &t->model.c, 0, &e))
-		die_err(&e); /* it could when the run started */
-	inference_open(x, &t->d);
-}
-
-void trainer_gather_model(struct trainer *t, struct inference *x)
+void state_gather(struct trainer *t, struct inference *x)
 {
 	enum { PIECE_FLOATS = 1 << 20 };
+	struct err e = {0};
 	*x = (struct inference){.store = NULL};
-	if (t->world->rank == 0)
-		open_whole_model(t, x);
+	if (t->world->rank == 0) {
+		if (model_init(&x->model, &t->model.c, 0, &e))
+			die_err(&e); /* it succeeded when the run started */
+		inference_open(x, &t->d);
+	}
 	for (int i = 0; i < t->model.n_tensors; i++) {
 		const struct tensor *of = &t->model.tensors[i];
 		int64_t width = of->ndim == 1 ? 1 : of->dims[1];
@@ -248,7 +185,7 @@ void trainer_gather_model(struct trainer *t, struct inference *x)
 	}
 }
 
-/* ---- loading into a run ---------------------------------------------------------- */
+/* ---- loading --------------------------------------------------------------------- */
 
 /* A run may resume in fp16 that began in another type, or the other way round. */
 static int set_loss_scale(
@@ -283,6 +220,17 @@ static void set_progress(struct trainer *t, const struct ckpt_info *info)
 		warn("the checkpoint was trained on other data");
 }
 
+/* The rows of the embedding belong to the tokens of one vocabulary. */
+static int check_vocabulary(
+	const struct ckpt *c, const struct dataset *data, struct err *e)
+{
+	if (!c->tokenizer.kind || tokenizer_same(&c->tokenizer, &data->tokenizer))
+		return 0;
+	return err_set(e, EX_DATAERR,
+		"%s: its vocabulary is not that of the data: prepare them with the same",
+		c->path);
+}
+
 /* The state of one optimizer means nothing to another. */
 static int check_optimizer(const struct trainer *t, const struct ckpt *c, struct err *e)
 {
@@ -292,14 +240,23 @@ static int check_optimizer(const struct trainer *t, const struct ckpt *c, struct
 	if (saved.optimizer == t->o.optimizer)
 		return 0;
 	return err_set(e, EX_USAGE,
-		"%s: was trained with --optimizer %s, whose state %s cannot use: resume "
-		"with "
-		"%s, or begin a new run from its parameters, with --init-from",
+		"%s: was trained with --optimizer %s, whose state %s cannot use: resume with %s, "
+		"or begin a new run from its parameters, with --init-from",
 		c->path, optimizer_names[saved.optimizer],
 		optimizer_names[t->o.optimizer], optimizer_names[saved.optimizer]);
 }
 
-/* The number in the file of each group of the store: -1, it is not taken up. Some may be missing. */
+/* Is the group loaded from the checkpoint that the run resumes from? A checkpoint without workers
+ * has no groups of local SGD, and a residual is not given to a second worker that resumes from the
+ * same checkpoint. */
+static bool is_resumed(const struct train_opts *o, const struct store_group *g)
+{
+	bool more = o->worker >= o->from_workers;
+	return g->owner != STORE_OUTER ||
+	       (o->from_workers && !(more && !strcmp(g->name, "residual")));
+}
+
+/* The number in the file of each group of the store; -1: it is not loaded. Some may be missing. */
 static int find_groups(const struct trainer *t, const struct ckpt *c, bool weights_only,
 	int from[STORE_MAX_GROUPS], struct err *e)
 {
@@ -312,10 +269,9 @@ static int find_groups(const struct trainer *t, const struct ckpt *c, bool weigh
 		from[g] = ckpt_find_group(c, x->name);
 		if (from[g] < 0 && x->owner == STORE_OUTER)
 			return err_set(e, EX_DATAERR,
-				"%s: has no %s, which workers that train apart need",
-				c->path, x->name);
-		if (from[g] < 0 && t->world->rank == 0) /* as of a run that begins */
-			warn("%s: has no %s, which begins with zeros", c->path, x->name);
+				"%s: has no %s, which local SGD needs", c->path, x->name);
+		if (from[g] < 0 && t->world->rank == 0) /* as at the start of a run */
+			warn("%s: has no %s, which starts at zero", c->path, x->name);
 	}
 	return 0;
 }
@@ -326,60 +282,83 @@ static void warn_of_residual(const struct trainer *t, const struct ckpt *c)
 	bool drops = ckpt_find_group(c, "residual") >= 0 &&
 		     store_groups_find(&t->store->c.groups, "residual") < 0;
 	if (drops && t->o.edit.workers && t->o.worker == 0 && t->world->rank == 0)
-		warn("%s: what its workers could not send yet is dropped: --edit-wire is "
+		warn("%s: the residuals of its workers are dropped: --edit-wire is "
 		     "fp32, which keeps no residual",
 			c->path);
 }
 
-int trainer_load(struct trainer *t, const char *path, bool weights_only, struct err *e)
+/* A checkpoint, and what is loaded from it. */
+struct source {
+	struct ckpt *c; /* NULL where rank 0 reads for all */
+	struct selection {
+		int from[STORE_MAX_GROUPS]; /* its group for each group of the store; -1: none */
+		struct ckpt_info info; /* of the step that the run resumes at */
+		int64_t step;	       /* of the file */
+		bool anchor;	       /* as parameters */
+	} what;
+};
+
+/* Opens a checkpoint, and checks that this run can load it. */
+static int open_source(const struct trainer *t, const char *path, bool weights_only,
+	struct source *s, struct err *e)
 {
-	bool one_reads = t->o.load == LOAD_BROADCAST;
-	struct comm *send = one_reads && t->world->size > 1 ? t->world : NULL;
-	struct ckpt *c = NULL;
-	if (!send || t->world->rank == 0) {
-		if (!ckpt_open(&c, path, e) && !check_vocabulary(c, t->data.set, e))
-			weights_check(c, &t->model, e);
-	}
-	int from[STORE_MAX_GROUPS] = {0};
-	if (c && !e->code && !weights_only)
-		check_optimizer(t, c, e);
-	if (c && !e->code)
-		find_groups(t, c, weights_only, from, e);
-	struct ckpt_info info = {0};
-	bool from_anchor = false;
-	if (c && !e->code && !weights_only)
-		local_sgd_info(&t->o, c, &info, &from_anchor, e);
-	if (c && !e->code && !weights_only)
-		warn_of_residual(t, c);
-	int rc = comm_agree(t->world, e);
-	if (from_anchor)
-		from[STORE_PARAM] = ckpt_find_group(c, "anchor");
-	if (send && !rc)
-		comm_bcast(send, from, sizeof(from), 0);
-	for (int g = 0; g < t->store->c.groups.n && !rc; g++) {
-		if (from[g] < 0)
+	struct selection *what = &s->what;
+	if (ckpt_open(&s->c, path, e) || check_vocabulary(s->c, t->data.set, e) ||
+		weights_check(s->c, &t->model, e))
+		return -1;
+	if (weights_only)
+		return find_groups(t, s->c, true, what->from, e);
+	if (check_optimizer(t, s->c, e) || find_groups(t, s->c, false, what->from, e) ||
+		local_sgd_info(&t->o, s->c, &what->info, &what->anchor, e))
+		return -1;
+	if (what->anchor)
+		what->from[STORE_PARAM] = ckpt_find_group(s->c, "anchor");
+	what->step = s->c->info.step;
+	warn_of_residual(t, s->c);
+	return 0;
+}
+
+/* Collective. `send`: rank 0 reads for all. */
+static int load_groups(
+	struct trainer *t, const struct source *s, struct comm *send, struct err *e)
+{
+	for (int g = 0; g < t->store->c.groups.n; g++) {
+		if (s->what.from[g] < 0)
 			continue;
-		weights_load(t->store, c, send, from[g], g, e);
-		rc = comm_agree(t->world, e);
+		weights_load(t->store, s->c, send, s->what.from[g], g, e);
+		if (comm_agree(t->world, e))
+			return -1;
 	}
-	if (!rc)
-		store_updated(t->store, false);
-	if (!rc && !weights_only) {
-		t->loaded_step = c ? c->info.step : 0;
-		if (t->local)
-			t->local->from_anchor = from_anchor;
-		if (send)
-			comm_bcast(send, &info, sizeof(info), 0);
-		if (send)
-			comm_bcast(send, &t->loaded_step, sizeof(t->loaded_step), 0);
-		rc = set_loss_scale(t, &info, path, e);
-		if (!rc)
-			set_progress(t, &info);
-		if (!rc)
-			local_sgd_load(t, c, e);
-		rc = comm_agree(
-			t->world, e); /* rank 0 may have found an error in the file */
+	store_updated(t->store, false);
+	return 0;
+}
+
+/* Collective. Everything but the tensors. */
+static int resume(
+	struct trainer *t, const struct source *s, const char *path, struct err *e)
+{
+	t->loaded_step = s->what.step;
+	if (t->local)
+		t->local->from_anchor = s->what.anchor;
+	if (!set_loss_scale(t, &s->what.info, path, e)) {
+		set_progress(t, &s->what.info);
+		local_sgd_load(t, s->c, e);
 	}
-	ckpt_close(c);
-	return rc;
+	return comm_agree(t->world, e); /* rank 0 may have found an error in the file */
+}
+
+int state_load(struct trainer *t, const char *path, bool weights_only, struct err *e)
+{
+	bool one_reads = t->o.load == LOAD_BROADCAST && t->world->size > 1;
+	struct comm *send = one_reads ? t->world : NULL;
+	struct source s = {.c = NULL};
+	if (!send || t->world->rank == 0)
+		open_source(t, path, weights_only, &s, e);
+	int rc = comm_agree(t->world, e);
+	if (send && !rc)
+		comm_bcast(send, &s.what, sizeof(s.what), 0);
+	rc = rc || load_groups(t, &s, send, e) ||
+	     (!weights_only && resume(t, &s, path, e));
+	ckpt_close(s.c);
+	return rc ? -1 : 0;
 }

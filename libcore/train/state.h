@@ -7,28 +7,26 @@
 #include "train/trainer.h"
 
 /* Collective. */
-int trainer_save(struct trainer *t, const char *path, struct err *e);
+int state_save(struct trainer *t, const char *path, struct err *e);
 /* Collective, each. The same in two parts, one checkpoint at a time. In the `background`,
- * training may go on between them, and what is written is the state at the beginning; without
+ * training may continue between them, and what is written is the state at the beginning; without
  * memory for a copy of it, everything is written before the first part returns. After an error
  * of the first part there is no second. */
-int trainer_save_begin(
-	struct trainer *t, const char *path, bool background, struct err *e);
-int trainer_save_end(struct trainer *t, struct err *e);
+int state_save_begin(struct trainer *t, const char *path, bool background, struct err *e);
+int state_save_end(struct trainer *t, struct err *e);
 /* Has this rank written its part? */
-bool trainer_save_is_done(const struct trainer *t);
+bool state_save_done(const struct trainer *t);
 /* The size of the copy on a rank, for the plan; and of the file. */
-int64_t state_copy_bytes(
-	const struct train_opts *o, const struct model *m, int rank, int ranks);
+int64_t state_copy_bytes(const struct trainer *t);
 int64_t state_file_bytes(const struct trainer *t);
 
 /* Collective. Every rank reads the file, or rank 0 reads and sends. weights_only: a new run
  * that begins with these parameters. */
-int trainer_load(struct trainer *t, const char *path, bool weights_only, struct err *e);
+int state_load(struct trainer *t, const char *path, bool weights_only, struct err *e);
 
 /* Has every rank all parameters, unsharded? */
-bool trainer_has_whole_model(const struct trainer *t);
+bool state_is_whole(const struct trainer *t);
 /* Collective. Gathers the model on rank 0; x->store is NULL on the others. */
-void trainer_gather_model(struct trainer *t, struct inference *x);
+void state_gather(struct trainer *t, struct inference *x);
 
 #endif

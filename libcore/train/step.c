@@ -8,11 +8,6 @@
 #include "train/local_sgd.h"
 #include "train/state.h"
 
-static int64_t window_size(const struct trainer *t)
-{
-	return t->model.c.context + 1;
-}
-
 /* The number of this worker's first sample in a step. */
 static int64_t worker_sample(const struct trainer *t)
 {
@@ -70,7 +65,7 @@ static void put_terms(struct trainer *t, const struct step_result *r)
 		.scale = t->loss_scale,
 		.step = t->step + 1};
 	struct optim_config c;
-	train_optim_config(&t->o, &c);
+	options_optim(&t->o, &c);
 	optimizers[c.kind]->prepare(&c, (double)step, &terms.update);
 	device_put(&t->d, t->terms, &terms, sizeof(terms));
 	put_pass_step(t);
@@ -133,7 +128,7 @@ void step_allreduce(
 /*
  * On a GPU the update is enqueued before the host knows the loss and the norm: the device itself
  * skips it if they are not finite. The host then waits for the result only, and enqueues the next
- * step while the GPU still updates. On a CPU the result is there by then; and in a warm-up of
+ * step while the GPU still updates. On a CPU the result is known by then; and in a warm-up of
  * local SGD the host asks the other workers first.
  */
 static bool updates_ahead(const struct work *w)
@@ -175,15 +170,6 @@ static bool capture_graph(struct work *w)
 	return true;
 }
 
-/* Only terms and samples differ from step to step. */
-static void refill_graph(struct work *w)
-{
-	struct trainer *t = w->t;
-	device_graph_refill(&t->d);
-	put_terms(t, w->r);
-	pipe_reload(&t->pipe, &w->input);
-}
-
 /* Steps that are profiled run kernel by kernel, without a graph. */
 static void compute(struct work *w)
 {
@@ -193,7 +179,9 @@ static void compute(struct work *w)
 	bool due = t->graph.state == GRAPH_WANTED && t->graph.n_eager >= EAGER_STEPS &&
 		   !w->averages;
 	if (t->graph.state == GRAPH_MADE && !profiled) {
-		refill_graph(w);
+		device_graph_refill(&t->d); /* only terms and samples differ */
+		put_terms(t, w->r);
+		pipe_reload(&t->pipe, &w->input);
 		device_graph_launch(&t->d);
 	} else if (due && !profiled && capture_graph(w)) {
 		device_graph_launch(&t->d);
@@ -207,7 +195,7 @@ static void compute(struct work *w)
 
 /* Small gradients would be lost in fp16, so the loss is multiplied by a scale that follows
  * what they allow, as in PyTorch's GradScaler. Every rank sees the same norm of the whole
- * gradient, so all come to the same scale. */
+ * gradient, so all choose the same scale. */
 static bool overflowed(const struct trainer *t, const struct step_result *r)
 {
 	const float least = 0x1p-16f; /* no scale helps a step that fails with this */
@@ -246,7 +234,7 @@ static int32_t *corrupt_batch(const struct trainer *t)
 {
 	int64_t b = t->o.micro_batch,
 		n = layout_own_micro(&t->layout.microbatches, t->layout.data_rank);
-	int64_t len = window_size(t), step = t->step + 1;
+	int64_t len = t->model.c.context + 1, step = t->step + 1;
 	if (!faults_corrupt_step(&t->faults, t->o.worker, step))
 		return NULL;
 	int32_t *windows = xcalloc((size_t)(n * b * len) + 1, sizeof(*windows));
@@ -280,7 +268,7 @@ static void collect_result(struct work *w)
 	r->bad = !r->skipped && (lost || !isfinite(r->grad_norm));
 }
 
-void trainer_step_on(struct trainer *t, const int32_t *windows,
+void step_run_on(struct trainer *t, const int32_t *windows,
 	const struct step_votes *votes, struct step_result *r)
 {
 	*r = (struct step_result){
@@ -307,7 +295,7 @@ void trainer_step_on(struct trainer *t, const int32_t *windows,
 	t->loss = (double)r->loss;
 }
 
-void trainer_autotune_step(struct trainer *t)
+void step_autotune(struct trainer *t)
 {
 	struct fetch *f = fetch_step(t, t->samples);
 	const struct pipe_input in = step_input(t, loader_end(t->data.loader, f));
@@ -317,22 +305,26 @@ void trainer_autotune_step(struct trainer *t)
 	fetch_free(f);
 }
 
-void trainer_skip_steps(struct trainer *t, int64_t steps)
+void step_drop_next(struct trainer *t)
+{
+	if (!t->data.next)
+		return;
+	loader_end(t->data.loader, t->data.next);
+	fetch_free(t->data.next);
+	t->data.next = NULL;
+}
+
+void step_skip(struct trainer *t, int64_t steps)
 {
 	if (!steps)
 		return;
 	t->step += steps;
 	t->samples += steps * t->o.batch;
 	t->skipped += steps;
-	if (t->data.next) { /* of a step that is skipped */
-		loader_end(t->data.loader, t->data.next);
-		fetch_free(t->data.next);
-		t->data.next = NULL;
-	}
+	step_drop_next(t);
 }
 
-void trainer_step(
-	struct trainer *t, const struct step_votes *votes, struct step_result *r)
+void step_run(struct trainer *t, const struct step_votes *votes, struct step_result *r)
 {
 	double begin = clock_seconds();
 	struct fetch *now = t->data.next ? t->data.next : fetch_step(t, t->samples);
@@ -340,7 +332,7 @@ void trainer_step(
 	bool more = t->step + 1 < t->o.steps;
 	t->data.next = more ? fetch_step(t, t->samples + t->o.batch) : NULL;
 	double waited = clock_seconds() - begin;
-	trainer_step_on(t, windows, votes, r);
+	step_run_on(t, windows, votes, r);
 	r->data = waited;
 	fetch_free(now);
 }

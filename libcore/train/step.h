@@ -30,16 +30,18 @@ struct step_result {
 };
 
 /* Collective. One optimizer step; `votes` may be NULL. */
-void trainer_step(
-	struct trainer *t, const struct step_votes *votes, struct step_result *r);
+void step_run(struct trainer *t, const struct step_votes *votes, struct step_result *r);
 /* The same on given windows [sample][context + 1], those of this rank's micro-batches. */
-void trainer_step_on(struct trainer *t, const int32_t *windows,
+void step_run_on(struct trainer *t, const int32_t *windows,
 	const struct step_votes *votes, struct step_result *r);
 /* Collective. Forward and backward of the next step, in which GEMMs find their algorithms;
  * the results are dropped. */
-void trainer_autotune_step(struct trainer *t);
+void step_autotune(struct trainer *t);
 /* Collective. Leaves out steps: a worker that was slower than others catches up with them. */
-void trainer_skip_steps(struct trainer *t, int64_t steps);
+void step_skip(struct trainer *t, int64_t steps);
+
+/* Frees the samples that are fetched for the next step. */
+void step_drop_next(struct trainer *t);
 
 /* Parts of a step, for the plan and for nonfinite.c. */
 
@@ -62,6 +64,6 @@ void nonfinite_explain(
 /* ---- eval.c ---------------------------------------------------------------------- */
 
 /* Collective. Mean loss over the fixed windows of a split; NaN when the split is too short. */
-double trainer_eval(struct trainer *t, enum split split);
+double eval_loss(struct trainer *t, enum split split);
 
 #endif

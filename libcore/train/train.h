@@ -18,8 +18,8 @@ struct train_base {
 	struct str options;
 };
 
-/* Collective. Finds the checkpoint that --resume or --init-from means: the former comes with
- * all its options, the latter with those of the model. */
+/* Collective. Finds the checkpoint of --resume, with all its options, or of --init-from, with those
+ * of the model. */
 int train_find_base(const struct train_opts *o, struct comm *world, struct train_base *b,
 	struct err *e);
 /* Collective. Trains, evaluates or plans, and returns the exit code. `began`: when the program

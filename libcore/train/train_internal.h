@@ -110,6 +110,8 @@ int loop_run(struct run *r);
 struct meter report_meter(const struct run *r);
 void report_step(struct run *r, const struct step_result *s, struct meter before);
 struct row report_new_row(const struct run *r);
+/* Do the rows of this run have this column? */
+bool report_has(const struct run *r, int column);
 /* Collective over the worker. The columns of every logged step. */
 void report_fill_row(struct run *r, const struct step_result *s, struct row *row);
 /* A row of the log; a line of the journal. */
@@ -125,7 +127,7 @@ void report_publish_now(struct run *r);
 
 /* This rank's vote: is a checkpoint due by the clock? */
 bool save_due(const struct run *r);
-/* Collective. Saves this step, unless that is done; in the `background`, training goes on before
+/* Collective. Saves this step, unless that is done; in the `background`, training continues before
  * it is written. */
 void save_now(struct run *r, const char *why, bool background);
 /* Collective. Ends the one that is being written. */
@@ -138,7 +140,7 @@ void save_close(struct run *r);
 enum { PATIENCE_SECS = 3 }; /* for a run that is stopping, when another resumes it */
 /* Collective over all. Makes the directory of this worker, or takes it, and locks it. */
 int run_dir_make(struct run *r, const struct train_opts *o, struct err *e);
-/* Collective over the worker. Can every rank that is to write there see it? */
+/* Collective over the worker. Can every rank that writes checkpoints see it? */
 int run_dir_check(const struct run *r, const struct train_opts *o, struct err *e);
 /* A run that could not begin leaves no trace. */
 void run_dir_unmake(struct run *r);

@@ -7,114 +7,99 @@
 
 #include "train/backend.h"
 #include "train/local_sgd.h"
+#include "train/step.h"
 
 void trainer_warn_no_copy(const struct trainer *t)
 {
 	char text[NUM_TEXT];
 	if (t->world->rank == 0)
-		warn("no memory for a copy of what a checkpoint holds (%s a rank): "
+		warn("no memory for a copy of the state (%s a rank): "
 		     "training waits until it is written",
 			text_bytes(text, (double)t->plan.copy_bytes));
 }
 
-/* Collective. The bytes that the ranks of this host need together. With several hosts, every rank
- * counts as the one that needs most. */
-static double host_bytes(struct trainer *t, int64_t mine)
+/* Collective. The bytes that `sharers` ranks need together, which share a GPU or a host, their `key`.
+ * With several hosts, or sharers of other workers, each counts as the rank that needs most. */
+static double shared_bytes(
+	const struct trainer *t, int64_t key, int sharers, int64_t mine)
 {
-	struct comm_place place;
-	int64_t sum = mine, most = comm_max_i64(t->world, mine);
-	comm_place(&place);
-	comm_sum_i64(t->world, &sum, 1);
-	if (place.n_hosts == 1 && place.local_size == t->world->size)
-		return (double)sum;
-	return (double)most * place.local_size;
-}
-
-/* Collective. The bytes that the ranks sharing this rank's GPU need together. With several hosts, or
- * ranks of other workers, every rank counts as the one that needs most. */
-static int64_t gpu_bytes(const struct trainer *t, int64_t mine)
-{
-	struct comm_place place;
 	struct need {
-		int64_t number, n_bytes;
-	} own = {t->d.number, mine}, *all = xcalloc((size_t)t->world->size, sizeof(*all));
-	int64_t sum = 0, most = comm_max_i64(t->world, mine);
-	int sharers = 0;
-	comm_place(&place);
+		int64_t key, n_bytes;
+	} own = {key, mine}, *all = xcalloc((size_t)t->world->size, sizeof(*all));
+	int64_t sum = 0, most = 0;
+	int n = 0;
 	comm_allgather(t->world, &own, all, sizeof(own));
 	for (int r = 0; r < t->world->size; r++) {
-		sum += all[r].number == t->d.number ? all[r].n_bytes : 0;
-		sharers += all[r].number == t->d.number;
+		sum += all[r].key == key ? all[r].n_bytes : 0;
+		n += all[r].key == key;
+		most = max64(most, all[r].n_bytes);
 	}
 	free(all);
-	return place.n_hosts == 1 && sharers == t->d.sharers ? sum : most * t->d.sharers;
+	return comm_place()->n_hosts == 1 && n == sharers ? (double)sum
+							  : (double)most * sharers;
 }
 
 /* Collective. */
-static int check_device(const struct trainer *t, struct err *e)
+static int check_gpu_memory(const struct trainer *t, struct err *e)
 {
 	char need[NUM_TEXT], has[NUM_TEXT];
-	int64_t mine = plan_on_device(&t->plan), room = t->o.memory;
-	if (!room) { /* the kernels' workspace is allocated already */
-		mine = gpu_bytes(t, mine - DEVICE_WORK_BYTES);
-		room = t->memory.gpu_free;
+	int64_t planned = plan_on_device(&t->plan);
+	double bytes = (double)planned, room = (double)t->o.memory;
+	if (!t->o.memory) { /* the kernels' workspace is allocated already */
+		bytes = shared_bytes(
+			t, t->d.number, t->d.sharers, planned - DEVICE_WORK_BYTES);
+		room = (double)t->memory.gpu_free;
 	}
-	if (mine <= room)
+	if (bytes <= room)
 		return 0;
 	return err_set(e, EX_FAILED,
-		"out of memory: the GPU is to hold %s%s, and has %s for it; --dry-run "
-		"shows "
+		"out of memory: the GPU needs %s%s, and has %s; --dry-run shows "
 		"the plan, and a smaller --micro-batch, --recompute full, --offload or "
 		"--dtype bf16 need less",
-		text_bytes(need, (double)mine),
-		t->d.sharers > 1 && !t->o.memory ? " of the ranks that share it" : "",
-		text_bytes(has, (double)room));
+		text_bytes(need, bytes),
+		t->d.sharers > 1 && !t->o.memory ? " for the ranks that share it" : "",
+		text_bytes(has, room));
 }
 
 /* Collective. The first step touches all planned memory: a run that does not fit is refused now, and
  * not killed then. The copy of a checkpoint is optional. */
 static int check_memory(struct trainer *t, struct err *e)
 {
-	struct comm_place place;
+	const struct comm_place *place = comm_place();
 	char need[NUM_TEXT], has[NUM_TEXT];
 	bool discrete = t->d.discrete;
 	int64_t available = memory_available(), limit = discrete ? 0 : t->o.memory;
 	int64_t mine = plan_total(&t->plan) - t->plan.copy_bytes -
 		       (discrete ? plan_on_device(&t->plan) : 0);
 	int64_t most = comm_max_i64(t->world, mine);
-	double bytes = host_bytes(t, mine);
-	double copy = host_bytes(t, t->plan.copy_bytes);
-	comm_place(&place);
-	if (discrete && check_device(t, e))
+	double bytes = shared_bytes(t, 0, place->local_size, mine);
+	double copy = shared_bytes(t, 0, place->local_size, t->plan.copy_bytes);
+	if (discrete && check_gpu_memory(t, e))
 		return -1;
 	if (limit && most > limit)
 		return err_set(e, EX_FAILED,
 			"out of memory: a rank needs %s, and --memory gives it %s; "
 			"--dry-run shows the plan",
 			text_bytes(need, (double)most), text_bytes(has, (double)limit));
-	t->copy.state =
-		t->o.ckpt && !t->o.ckpt_wait && !t->o.offload ? COPY_PLANNED : COPY_NONE;
+	bool room = !available || bytes + copy < (double)available;
 	if (limit && comm_max_i64(t->world, plan_total(&t->plan)) > limit)
-		t->copy.state = COPY_NONE;
-	if (!available || bytes + copy < (double)available)
-		return 0;
-	t->copy.state = COPY_NONE;
-	if (bytes < (double)available)
+		room = false;
+	if (room && t->o.ckpt && !t->o.ckpt_wait && !t->o.offload)
+		t->copy.state = COPY_PLANNED;
+	if (!available || bytes < (double)available)
 		return 0;
 	return err_set(e, EX_FAILED,
-		"out of memory: %d rank%s on %s need%s %s, and %s are free; --dry-run "
-		"shows "
+		"out of memory: %d rank%s on %s need%s %s, and %s are free; --dry-run shows "
 		"the plan",
-		place.local_size, place.local_size == 1 ? "" : "s", place.host,
-		place.local_size == 1 ? "s" : "", text_bytes(need, bytes),
+		place->local_size, plural(place->local_size), place->host,
+		place->local_size == 1 ? "s" : "", text_bytes(need, bytes),
 		text_bytes(has, (double)available));
 }
 
 /* Collective. Memory may be short on one host alone. */
 static void agree_on_copies(struct trainer *t)
 {
-	bool here = t->copy.state == COPY_PLANNED;
-	if (!comm_min_i64(t->world, here))
+	if (!comm_min_i64(t->world, t->copy.state == COPY_PLANNED))
 		t->copy.state = COPY_NONE;
 	if (t->copy.state == COPY_NONE && t->plan.copy_bytes)
 		trainer_warn_no_copy(t);
@@ -125,19 +110,8 @@ static void agree_on_copies(struct trainer *t)
 /* The scale of a float8 weight is computed from its fp32 values, so these are gathered. */
 static enum dtype wire_dtype(const struct train_opts *o)
 {
-	if (o->gather_dtype == GATHER_FP32)
-		return DT_F32;
-	return o->dtype == PRECISION_BF16   ? DT_BF16
-	       : o->dtype == PRECISION_FP16 ? DT_F16
-					    : DT_F32;
-}
-
-/* The type of the copy of parameters that GEMMs read; fp32: there is none. */
-static enum dtype copy_dtype(const struct trainer *t)
-{
-	if (!t->d.stores_half || t->o.dtype == PRECISION_FP32)
-		return DT_F32;
-	return t->o.dtype == PRECISION_FP16 ? DT_F16 : DT_BF16;
+	bool fp32 = o->gather_dtype == GATHER_FP32 || o->dtype == PRECISION_FLOAT8;
+	return fp32 ? DT_F32 : options_gemm_dtype(o);
 }
 
 void trainer_build_store(struct trainer *t)
@@ -160,7 +134,7 @@ void trainer_build_store(struct trainer *t)
 		.wire = wire_dtype(o),
 		.offload = (enum offload)o->offload,
 		.offload_backend = t->memory.offload_backend,
-		.copy = copy_dtype(t)};
+		.copy = t->d.stores_half ? options_gemm_dtype(o) : DT_F32};
 	struct pass_config p = {.mesh = &t->mesh,
 		.batch = o->micro_batch,
 		.seed = (uint64_t)o->seed,
@@ -172,9 +146,12 @@ void trainer_build_store(struct trainer *t)
 		.plain_kernels = o->kernels == KERNELS_REF,
 		.cp_rounds = o->cp_accumulate == CP_BF16};
 	struct optim_config optim;
-	train_store_groups(o, &c.groups);
+	options_optim(o, &optim);
+	store_groups_begin(&c.groups);
+	optim_add_groups(&optim, &c.groups);
+	if (o->edit.workers)
+		edit_add_groups(&o->edit.config, &c.groups);
 	t->store = store_open(&c, &t->memory.run);
-	train_optim_config(o, &optim);
 	t->optim = optim_open(&optim, t->store, &t->d);
 	pass_init(&t->pass, m, &t->d, t->store, &p, &t->memory.run);
 	t->terms = arena_alloc(&t->memory.run, sizeof(*t->terms));
@@ -216,21 +193,19 @@ static void open_compute(struct trainer *t)
 	layout_assign(&t->layout, &t->o, &t->mesh, &t->model);
 	trainer_build_store(t);
 	trainer_build_pipe(t);
-	start_phase_ends(&t->start, START_MEMORY);
+	start_times_add(&t->start, START_MEMORY);
 	init_parts(t->store, (uint64_t)t->o.seed);
 	store_updated(t->store, false);
 	device_wait(d);
-	start_phase_ends(&t->start, START_WEIGHTS);
+	start_times_add(&t->start, START_WEIGHTS);
 }
 
 /* The bytes that this rank may use; on a GPU, with the workspace that its kernels already have. */
 static int64_t memory_limit(const struct trainer *t)
 {
-	struct comm_place place;
 	if (t->d.discrete && !t->o.memory)
 		return t->memory.gpu_free / max64(1, t->d.sharers) + DEVICE_WORK_BYTES;
-	comm_place(&place);
-	return plan_limit(&t->o, place.local_size);
+	return plan_limit(&t->o, comm_place()->local_size);
 }
 
 /* Collective. Plans this rank. --recompute auto: the least recomputation with which every rank fits
@@ -274,20 +249,17 @@ int trainer_prepare(struct trainer *t, const struct train_opts *o, struct comm *
 		.graph = {.state = o->graph ? GRAPH_WANTED : GRAPH_NONE}};
 	if (!layout_resolve(&t->o, world->size, e) && !backend_open(&t->o, &t->d, e) &&
 		!model_init(&t->model, &t->o.model, data->tokenizer.vocab.n, e) &&
-		!layout_check(&t->o, &t->model, e))
-		dataset_order(data, &t->o, &t->model, &t->data.order, e);
-	if (!e->code)
+		!layout_check(&t->o, &t->model, e) &&
+		!dataset_order(data, &t->o, &t->model, &t->data.order, e))
 		faults_open(&t->faults, &t->o, world->size, e);
-	int rc = comm_agree(world, e);
-	if (!rc) {
+	if (!comm_agree(world, e))
 		backend_agree(&t->o, world, &t->d, e);
-		rc = comm_agree(world, e);
-	}
-	if (rc)
+	if (comm_agree(world, e)) {
 		close_device(t);
-	else
-		trainer_query_free_memory(t);
-	return rc;
+		return -1;
+	}
+	trainer_query_free_memory(t);
+	return 0;
 }
 
 void trainer_query_free_memory(struct trainer *t)
@@ -303,25 +275,22 @@ int trainer_fit(struct trainer *t, struct err *e)
 	if (t->o.eval_only) /* an evaluation touches little of it */
 		return 0;
 	check_memory(t, e);
-	int rc = comm_agree(t->world, e);
-	if (rc)
-		close_device(t);
-	start_phase_ends(&t->start, START_PLAN);
-	return rc ? -1 : 0;
+	start_times_add(&t->start, START_PLAN);
+	if (!comm_agree(t->world, e))
+		return 0;
+	close_device(t);
+	return -1;
 }
 
 int trainer_build(struct trainer *t, struct err *e)
 {
 	const struct train_opts *o = &t->o;
-	int rc = 0;
-	if (o->offload) {
-		int64_t n_bytes = t->plan.store.offloaded;
+	int64_t n_bytes = t->plan.store.offloaded;
+	if (o->offload)
 		t->memory.offload_backend =
 			t->d.discrete ? offload_host_open(&t->d, n_bytes, e)
 				      : offload_file_open(o->offload_to, n_bytes, e);
-		rc = comm_agree(t->world, e);
-	}
-	if (rc) {
+	if (o->offload && comm_agree(t->world, e)) {
 		offload_backend_close(t->memory.offload_backend);
 		close_device(t);
 		return -1;
@@ -347,10 +316,7 @@ int trainer_open(struct trainer *t, const struct train_opts *o, struct comm *wor
 void trainer_close(struct trainer *t)
 {
 	BUG_ON(t->copy.writing);
-	if (t->data.next) {
-		loader_end(t->data.loader, t->data.next);
-		fetch_free(t->data.next);
-	}
+	step_drop_next(t);
 	loader_close(t->data.loader);
 	trainer_dismantle(t);
 	offload_backend_close(t->memory.offload_backend);

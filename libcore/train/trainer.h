@@ -58,18 +58,18 @@ struct trainer {
 		struct arena arena;
 		enum { COPY_NONE, COPY_PLANNED, COPY_MADE } state;
 	} copy;
-	struct local_sgd *local; /* NULL: there are no other workers */
+	struct local_sgd *local; /* NULL: no local SGD */
 	struct start_times start;
 	/* The state that checkpoints keep. */
 	int64_t step, samples;
-	int64_t loaded_step; /* of the checkpoint, which may be later than where it resumes */
+	int64_t loaded_step; /* of the checkpoint; the run may resume at an earlier step */
 	int64_t n_unseen; /* of the samples, skipped because a worker was slower than others */
 	double loss, val_loss, best_val_loss;
 	/* fp16: the scale of the loss, and the steps without overflow since it changed;
 	 * otherwise 1, 0 */
 	float loss_scale;
 	int64_t scale_good;
-	int64_t skipped; /* steps that updated nothing: they overflowed, or were left out */
+	int64_t skipped; /* steps without an update: overflows, and steps of a slow worker */
 };
 
 /* Collective. Parameters are initialised from the seed. `data` stays the caller's. */
@@ -94,8 +94,6 @@ int trainer_build(struct trainer *t, struct err *e);
 void trainer_build_store(struct trainer *t);
 void trainer_build_pipe(struct trainer *t);
 void trainer_dismantle(struct trainer *t);
-/* The groups of the store beside parameters: state of the optimizer, and of local SGD. */
-void train_store_groups(const struct train_opts *o, struct store_groups *g);
 /* Rank 0 warns that training waits while checkpoints are written. */
 void trainer_warn_no_copy(const struct trainer *t);
 

@@ -15,8 +15,7 @@ int weights_check(const struct ckpt *c, const struct model *m, struct err *e)
 		if (f->ndim != t->ndim || f->dims[0] != t->dims[0] ||
 			(t->ndim == 2 && f->dims[1] != t->dims[1]))
 			return err_set(e, EX_DATAERR,
-				"%s: %s is [%lld, %lld] there and [%lld, %lld] here: "
-				"another model",
+				"%s: %s is [%lld, %lld], not [%lld, %lld]: another model",
 				c->path, t->name, (long long)f->dims[0],
 				(long long)f->dims[1], (long long)t->dims[0],
 				(long long)t->dims[1]);
@@ -28,7 +27,7 @@ int weights_check(const struct ckpt *c, const struct model *m, struct err *e)
 	return 0;
 }
 
-/* Some rows of a tensor: from the file, or from rank 0 which has read them. */
+/* Some rows of a tensor: from the file, or from rank 0, which has read them. */
 static int read_piece(const struct ckpt *c, struct comm *send, int group,
 	const struct tensor *t, int64_t row, int64_t n, float *out, struct err *e)
 {

@@ -344,5 +344,5 @@ at20=run/checkpoints/step-00000020.h5
 	not h5ls none/checkpoints/latest.h5/momentum_buffer
 	pt-ckpt verify none/checkpoints/latest.h5
 	code_of 0 tiny --resume none --momentum 0.9 -n 6 -o some
-	says 'begins with zeros'
+	says 'starts at zero'
 }

@@ -219,7 +219,7 @@ times_of() { # STEP
 		finished 0
 		prefix=''
 		[ "$n" -eq 1 ] || prefix="rank $((n - 1)): "
-		grep -q "the checkpoint of step 100 was not written: ${prefix}run/.*: $why; training goes on" err
+		grep -q "the checkpoint of step 100 was not written: ${prefix}run/.*: $why; training continues" err
 		grep -q "checkpoint failed: .*$why" run/journal.txt
 		[ "$(find run/checkpoints -name 'step-*')" = run/checkpoints/step-00000300.h5 ]
 		cmp whole/checkpoints/latest.h5 run/checkpoints/latest.h5
@@ -265,7 +265,7 @@ times_of() { # STEP
 	for room in 1 3; do
 		code_of 0 bash -c 'ulimit -v $0; exec "$@"' $((peak + copy * room / 2)) \
 			pt-train "${TINY[@]}" "${options[@]}" -o run --overwrite
-		warnings=$(grep -c 'no memory for a copy of what a checkpoint holds' <<<"$output" || true)
+		warnings=$(grep -c 'no memory for a copy of the state' <<<"$output" || true)
 		[ "$warnings" -eq $((room == 1)) ]
 		step=$(times_of 2 | cut -d' ' -f1) # after which it had its name
 		if [ $room -eq 1 ]; then [ "$step" -eq 2 ]; else [ "$step" -gt 2 ]; fi

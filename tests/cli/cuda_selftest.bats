@@ -69,7 +69,7 @@ tested() { # OPTION...: the run is tested, and not only remembered
 	mkdir no
 	touch no/libopenblas.so.0 no/libopenblas.so
 	LD_LIBRARY_PATH=$PWD/no on_gpu -o run >/dev/null
-	grep -q '^# event .* self-test left out: OpenBLAS is not here' run/journal.txt
+	grep -q '^# event .* self-test skipped: OpenBLAS is missing' run/journal.txt
 	LD_LIBRARY_PATH=$PWD/no code_of 1 on_gpu -o run --self-test yes
 	says 'needs OpenBLAS'
 	[ ! -e cache ]

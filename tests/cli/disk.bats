@@ -211,7 +211,7 @@ umount_disk() {
 		fill 150 200 250
 		until_step 500 # the pipe holds less than 200 rows
 		grep -q 'no room: it needs' err
-		grep -q 'journal.txt: No space left on device; training goes on' err
+		grep -q 'journal.txt: No space left on device; training continues' err
 		rm "$disk/filler"
 		until_step 900
 		ended $pid

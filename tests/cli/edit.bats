@@ -180,7 +180,7 @@ stop_rank() { # RANK: of the run in this folder, and no other
 	# a wire that sends everything has no place for it; the same wire has
 	for wire in fp32:1 int8:0; do
 		apart 2 "on-$wire" --resume parts-int8/checkpoints/step-00000007.h5 --edit-wire "${wire%:*}" 2>err
-		[ "$(grep -c 'what its workers could not send yet is dropped' err || true)" -eq "${wire#*:}" ]
+		[ "$(grep -c 'the residuals of its workers are dropped' err || true)" -eq "${wire#*:}" ]
 	done
 }
 
@@ -303,7 +303,7 @@ STREAM=(-n 26 --layers 2 --edit-workers 2 --edit-warmup-steps 3 --edit-sync-inte
 		says 'a fragment is in flight: resume with --edit-sync-interval 8, --edit-fragments 3 and --edit-sync-delay 3'
 	done
 	tiny_on 4 -m 1 --layers 2 --resume parts/checkpoints/step-00000006.h5 --edit-workers 4 -o four >/dev/null
-	grep -q 'going on with 4 workers, it was 2; each fragment is as when it was synchronised last' four/journal.txt
+	grep -q 'resuming with 4 workers instead of 2; each fragment is as at its last synchronisation' four/journal.txt
 	pt-ckpt diff --no-optimizer four four/worker-3
 	# another delay computes something else, and so does another part that is kept
 	apart 2 other "${STREAM[@]}" --edit-update-alpha 0

@@ -57,7 +57,7 @@ rank_at() { # RANK: its process, of the runs here
 	done
 	cp -r run wide
 	on 2 --edit-workers 2 --resume auto -n 14 -o run
-	grep -q '^# event .* step=11 going on with 2 workers, it was 4$' run/worker-1/journal.txt
+	grep -q '^# event .* step=11 resuming with 2 workers instead of 4$' run/worker-1/journal.txt
 	have_agreed run 2
 	# of which no bit is the layout's
 	on 4 --edit-workers 2 --fsdp 2 --resume auto -n 14 -o wide
@@ -65,7 +65,7 @@ rank_at() { # RANK: its process, of the runs here
 		cmp run$worker/checkpoints/latest.h5 wide$worker/checkpoints/latest.h5
 	done
 	on 3 --edit-workers 3 --resume auto -n 19 -o run
-	grep -q '^# event .* step=14 going on with 3 workers, it was 2$' run/journal.txt
+	grep -q '^# event .* step=14 resuming with 3 workers instead of 2$' run/journal.txt
 	have_agreed run 3
 	# a worker that was, and is again, has the rows of both times
 	grep -o '^step=[0-9]*' run/worker-2/journal.txt | cut -d= -f2 | tr '\n' ' ' |
@@ -75,7 +75,7 @@ rank_at() { # RANK: its process, of the runs here
 	[ "$(step_of run/worker-3)" -eq 11 ]
 	on 4 --edit-workers 4 --resume auto -n 23 -o run
 	have_agreed run 4
-	grep -q 'step=19 going on with 4 workers, it was 3' run/worker-3/journal.txt
+	grep -q 'step=19 resuming with 4 workers instead of 3' run/worker-3/journal.txt
 }
 
 @test "between two synchronisations: back to the anchor, each with moments of its own" {
@@ -84,7 +84,7 @@ rank_at() { # RANK: its process, of the runs here
 	rm run/checkpoints/step-00000014.h5
 	from=checkpoints/step-00000013.h5 at=checkpoints/step-00000011.h5
 	on 3 --edit-workers 3 --resume run/$from -n 12 -o named
-	grep -q 'step=11 going on with 3 workers, it was 2; step 13 was between two synchronisations: back to step 11' \
+	grep -q 'step=11 resuming with 3 workers instead of 2; step 13 was between two synchronisations: back to step 11' \
 		named/worker-2/journal.txt
 	differ_in run/$at named/$at exp_avg exp_avg_sq
 	differ_in run/$from named/$at model
@@ -113,7 +113,7 @@ rank_at() { # RANK: its process, of the runs here
 	rm run/checkpoints/step-00000007.h5 # the last, at which they agreed
 	on 3 --edit-workers 3 --resume auto -n 8 -o run 2>err
 	grep -q 'step-00000005.h5: its 2 workers .* looking for an older checkpoint' err
-	grep -q 'step=4 going on with 3 workers, it was 2$' run/journal.txt
+	grep -q 'step=4 resuming with 3 workers instead of 2$' run/journal.txt
 	have_agreed run 3
 	# a worker's file of another time is not one of this
 	cp run/checkpoints/latest.h5 run/worker-1/checkpoints/step-00000008.h5
@@ -138,7 +138,7 @@ rank_at() { # RANK: its process, of the runs here
 	done
 	# of a time before the third there is nothing to repeat
 	code_of 65 mpiexec -n 3 pt-train "${TINY[@]}" "${clock[@]}" -n 32 --edit-workers 3 --edit-replay run -o none
-	says "run/worker-2: synchronisation 1 is not there: go on from a checkpoint that has seen the first $((syncs - 1))"
+	says "run/worker-2: has no synchronisation 1: resume from a checkpoint after the first $((syncs - 1))"
 	[ ! -e none ]
 }
 
@@ -148,7 +148,7 @@ rank_at() { # RANK: its process, of the runs here
 	mkdir -p run/checkpoints
 	cp plain/checkpoints/step-00000006.h5 run/checkpoints
 	on 3 "${EDIT[@]}" --edit-workers 3 --edit-sync-interval 3 --resume auto -n 12 -o run
-	grep -q 'step=6 going on with 3 workers, it was 0$' run/worker-2/journal.txt
+	grep -q 'step=6 resuming with 3 workers instead of 0$' run/worker-2/journal.txt
 	grep -o '^step=[0-9]*.* syncs=[0-9]*' run/journal.txt | sed 's/ .*syncs=/ /' | tr '\n' ' ' |
 		grep -qx 'step=9 1 step=12 2 '
 	have_agreed run 3
@@ -157,16 +157,16 @@ rank_at() { # RANK: its process, of the runs here
 		--resume plain/checkpoints/step-00000006.h5 -n 12 -o warm
 	pt-ckpt diff run warm
 	on 2 --edit-workers 0 --dp 2 --resume auto -n 14 -o run
-	grep -q 'step=12 going on with 0 workers, it was 3$' run/journal.txt
+	grep -q 'step=12 resuming with 0 workers instead of 3$' run/journal.txt
 	on 1 --edit-workers 0 --resume run/worker-2/checkpoints/latest.h5 -n 14 -o other
 	differ_in run other exp_avg exp_avg_sq model # moments were a worker's own
 	on 2 --resume auto -n 16 -o run
-	[ "$(grep -c 'going on with' run/journal.txt)" -eq 2 ]
+	[ "$(grep -c 'resuming with' run/journal.txt)" -eq 2 ]
 	# one that never did goes on as ever
 	cp plain/checkpoints/step-00000006.h5 .
 	on 1 --resume step-00000006.h5 -o again
 	cmp plain/checkpoints/latest.h5 again/checkpoints/latest.h5
-	not grep -q 'going on with' again/journal.txt
+	not grep -q 'resuming with' again/journal.txt
 }
 
 @test "a rank is killed under the supervisor: an interval is lost at most, and no bit" {

@@ -148,7 +148,7 @@ refuse() { # TEXT COMMAND...: 64, and one message
 	refuse '3 ranks are no multiple of tp=2' mpiexec -n 3 pt-train "${TINY[@]}" --tp 2
 	refuse 'tp is 2, and there is 1 rank' pt-train "${TINY[@]}" --tp 2
 	refuse 'fsdp and cp are both -1' pt-train "${TINY[@]}" --fsdp -1 --cp -1
-	refuse 'zero 2 shares things out over the fsdp axis' mpiexec -n 2 pt-train "${TINY[@]}" --zero 2
+	refuse 'zero 2 shards over the fsdp axis' mpiexec -n 2 pt-train "${TINY[@]}" --zero 2
 	refuse 'tp is 2, which does not divide virtual tp (1)' \
 		mpiexec -n 2 pt-train "${TINY[@]}" --tp 2 --virtual tp=1
 	says 'to a new run --virtual tp=2'
@@ -166,7 +166,7 @@ refuse() { # TEXT COMMAND...: 64, and one message
 		mpiexec -n 2 pt-train "${TINY[@]}" --layers 4 --pp 2 --pp-stages 2
 	refuse '2 data-parallel ranks, but a step has only 1 micro-batch' \
 		mpiexec -n 4 pt-train "${TINY[@]}" --tp 2 -b 2
-	refuse 'neither hold nor divide' mpiexec -n 3 pt-train "${TINY[@]}" --arch llama --heads 6 \
+	refuse 'one number must divide the other' mpiexec -n 3 pt-train "${TINY[@]}" --arch llama --heads 6 \
 		--kv-heads 2 --dim 24 --ffn-dim 48 --tp 3 --virtual tp=6
 	[ ! -e run-001 ]
 }
@@ -204,7 +204,7 @@ refuse() { # TEXT COMMAND...: 64, and one message
 
 @test "a plan refuses what the run would" {
 	make_shard
-	refuse 'and 2 layers have no others' pt-train --dry-run --vocab 61 --layers 2 --dtype float8
+	refuse 'and the model has no others' pt-train --dry-run --vocab 61 --layers 2 --dtype float8
 	refuse "'x' is neither a number nor measure" pt-train --dry-run --vocab 61 --peak-flops x
 	code_of 65 tiny --dry-run -T 65536
 	says 'but one sample needs 65537'

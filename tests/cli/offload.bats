@@ -216,15 +216,15 @@ value() { # COLUMN FILE: of the last row
 	code_of 64 tiny --tile 2
 	says 'parameters that are gathered or read'
 	code_of 64 tiny --tile 1 --offload params --offload-to .
-	says 'tile: a rank would have one piece of each weight'
+	says 'tile: a rank has only one piece of each weight'
 	code_of 64 tiny --tile 2 --offload params --offload-to . --virtual cp=2
 	says 'tile: a rank has 2 virtual chunks'
 	code_of 64 tiny --tile 2 --offload params --offload-to . --dtype float8
-	says 'scales of float8'
+	says 'the scale of a float8 weight'
 	code_of 64 tiny --tile 2 --offload params --offload-to . --virtual tp=4
-	says 'tile is 2, but its pieces are the virtual slices, of which there are 4: give --tile 4'
+	says 'tile is 2, but its pieces are the 4 virtual slices: give --tile 4'
 	code_of 64 tiny --tile 3 --tp 2 --fsdp 2 --dry-run
-	says 'tile is 3, of which 2 ranks of tp cannot have equal parts: give --tile 4'
+	says 'tile 3 is not divisible by 2 ranks of tp: give --tile 4'
 	[ ! -e run-001 ]
 }
 

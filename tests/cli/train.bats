@@ -301,7 +301,7 @@ same() { # RUN RUN: curves and checkpoints
 	make_shard
 	tiny -n 30 -o run 2>err | head -n 2
 	[ -e run/checkpoints/step-00000030.h5 ]
-	grep -q 'going on, the journal has every line' err
+	grep -q 'training continues, and the journal has every line' err
 }
 
 @test "more gradient buckets than a handful" {

@@ -54,11 +54,9 @@ static struct edit *worker_open(
 	static struct mesh alone;
 	static struct arena memory;
 	static struct model m;
-	struct edit_config c;
 	struct err e = {0};
 	FUZZ_ON(opts_from_text(&train_program, o, apart, false, &e) ||
-		train_opts_check(o, &e) || model_init(&m, mc, vocab, &e));
-	local_sgd_config(o, &c);
+		options_check(o, &e) || model_init(&m, mc, vocab, &e));
 	o->edit.workers = 3;
 	device_cpu(&d, 1);
 	mesh_alone(&alone);
@@ -71,9 +69,10 @@ static struct edit *worker_open(
 		.part = {.n = m.tp, .local = m.tp},
 		.chunks = m.cp,
 		.microbatches = {.ranks = 1}};
-	edit_add_groups(&c, &sc.groups);
+	edit_add_groups(&o->edit.config, &sc.groups);
 	struct comm *sync = comm_self("workers");
-	return edit_open(&c, alone.world, sync, store_open(&sc, &memory), &d);
+	return edit_open(
+		&o->edit.config, alone.world, sync, store_open(&sc, &memory), &d);
 }
 
 static struct train_opts another;
@@ -105,7 +104,7 @@ static void make(struct hostile *t, enum kind kind)
 	FUZZ_ON(tokenizer_init(&tok, "char", &e));
 	FUZZ_ON(tok.kind->learn(&tok, "\nabc", 4, true, &n, &e) < 0 ||
 		tok.kind->learn_end(&tok, &e));
-	FUZZ_ON(train_model_from_config(&c, config, &e) ||
+	FUZZ_ON(options_model(&c, config, &e) ||
 		model_init(&m, &c, tok.vocab.n, &e));
 	struct ckpt_tensor *list = xcalloc((size_t)m.n_tensors, sizeof(*list));
 	for (int i = 0; i < m.n_tensors; i++) {
@@ -117,8 +116,6 @@ static void make(struct hostile *t, enum kind kind)
 		list[1] = list[m.n_tensors - 2];
 	if (!worker)
 		worker = worker_open(&c, tok.vocab.n, &another);
-	struct edit_config ec;
-	local_sgd_config(&another, &ec);
 	struct ckpt_write w = {.comm = comm_self("alone"),
 		.path = out,
 		.info = {.format = "pt-checkpoint",
@@ -138,7 +135,7 @@ static void make(struct hostile *t, enum kind kind)
 	store_groups_add(&groups, "exp_avg", STORE_OPTIMIZER);
 	store_groups_add(&groups, "exp_avg_sq", STORE_OPTIMIZER);
 	if (parted)
-		edit_add_groups(&ec, &groups);
+		edit_add_groups(&another.edit.config, &groups);
 	for (w.n_groups = 0; w.n_groups < groups.n; w.n_groups++)
 		w.groups[w.n_groups] = groups.of[w.n_groups].name;
 	double *numbers = parted ? worker_numbers(&w.n_numbers) : NULL;
@@ -188,7 +185,7 @@ static void load(const struct ckpt *c)
 	struct model_config mc;
 	struct model m;
 	struct err e = {0};
-	if (!c->tokenizer.kind || train_model_from_config(&mc, c->config.s, &e))
+	if (!c->tokenizer.kind || options_model(&mc, c->config.s, &e))
 		return;
 	if (!model_init(&m, &mc, c->tokenizer.vocab.n, &e)) {
 		if (!weights_check(c, &m, &e) && model_counts(&m).all < 1 << 16)

@@ -104,7 +104,7 @@ static uint64_t save(struct trainer *t, const char *path)
 {
 	struct err e = {0};
 	struct str bytes = {0};
-	if (trainer_save(t, path, &e))
+	if (state_save(t, path, &e))
 		die_err(&e);
 	if (t->world->rank)
 		return 0;
@@ -127,7 +127,7 @@ static void steps(struct trainer *t, const struct leg *leg, struct trace *out)
 	for (int i = leg->from; i < leg->to; i++) {
 		struct step_result r;
 		int64_t sent = mesh_sent(&t->mesh);
-		trainer_step(t, NULL, &r);
+		step_run(t, NULL, &r);
 		sent = mesh_sent(&t->mesh) - sent;
 		/* A step that updates nothing sends less, and so may the next. */
 		if (!skipped && !r.skipped && !sent_is_known) {
@@ -153,7 +153,7 @@ static void train(struct comm *c, const struct train_opts *options, const struct
 	struct err e = {0};
 	strs_add(&o.data, shard);
 	if (dataset_open(&data, &o, c, &e) || trainer_open(&t, &o, c, &data, &e) ||
-		(leg->load && trainer_load(&t, leg->load, false, &e)))
+		(leg->load && state_load(&t, leg->load, false, &e)))
 		die_err(&e);
 	steps(&t, leg, out);
 	check_replicas(&t, out);
@@ -161,7 +161,7 @@ static void train(struct comm *c, const struct train_opts *options, const struct
 	if (leg->end)
 		out->file[1] = save(&t, leg->end);
 	if (leg->to == LAYOUT_STEPS)
-		out->val_loss = trainer_eval(&t, SPLIT_VAL);
+		out->val_loss = eval_loss(&t, SPLIT_VAL);
 	trainer_close(&t);
 	dataset_close(&data);
 	strs_free(&o.data);

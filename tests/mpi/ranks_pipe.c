@@ -198,7 +198,7 @@ static void what_is_bad_is_found(void **state)
 	if (dataset_open(&data, &o, world, &e) || trainer_open(&t, &o, world, &data, &e))
 		die_err(&e);
 	for (int i = 0; i < STEPS; i++) {
-		trainer_step(&t, NULL, &r);
+		step_run(&t, NULL, &r);
 		if (r.bad)
 			break;
 	}

@@ -235,7 +235,7 @@ static void sent_in_a_step(const char *dtype, int64_t *sent, double *planned)
 	if (dataset_open(&data, &o, world, &e) || trainer_open(&t, &o, world, &data, &e))
 		die_err(&e);
 	*sent = -mesh_sent(&t.mesh);
-	trainer_step(&t, NULL, &r);
+	step_run(&t, NULL, &r);
 	*sent += mesh_sent(&t.mesh);
 	*planned = t.plan.sent;
 	trainer_close(&t);

@@ -218,14 +218,14 @@ int layout_options(const struct layout *l, struct train_opts *o, struct err *e)
 		str_printf(&text, "offload-to=%s\n", file_temporary_directory());
 	int rc = opts_from_text(&train_program, o, text.s, false, e);
 	str_free(&text);
-	if (rc || train_opts_check(o, e) || layout_resolve(o, layout_ranks(o), e))
+	if (rc || options_check(o, e) || layout_resolve(o, layout_ranks(o), e))
 		return -1;
 	return check(o, e);
 }
 
 void layout_arithmetic(const struct train_opts *o, struct str *text)
 {
-	train_config(o, text);
+	options_saved(o, text);
 }
 
 void layout_control(const char *arithmetic, struct train_opts *o)
@@ -235,7 +235,7 @@ void layout_control(const char *arithmetic, struct train_opts *o)
 	str_printf(&text, "%sdp=1\nthreads=1\nckpt-wait=yes\ndevice=%s\n", arithmetic,
 		device_asked());
 	if (opts_from_text(&train_program, o, text.s, false, &e) ||
-		train_opts_check(o, &e))
+		options_check(o, &e))
 		die_err(&e);
 	str_free(&text);
 }

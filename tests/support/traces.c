@@ -13,7 +13,7 @@ struct train_opts trace_options(const char *shard, const char *lines)
 		"bucket = 20000\nthreads = 1\n%s",
 		lines);
 	if (opts_from_text(&train_program, &o, text.s, false, &e) ||
-		train_opts_check(&o, &e))
+		options_check(&o, &e))
 		die_err(&e);
 	strs_add(&o.data, shard);
 	str_free(&text);
@@ -32,7 +32,7 @@ struct plan trace_run(struct comm *c, const struct train_opts *options, struct t
 		die_err(&e);
 	for (int i = 0; i < o.steps; i++) {
 		struct step_result r;
-		trainer_step(&t, NULL, &r);
+		step_run(&t, NULL, &r);
 		BUG_ON(r.bad);
 		out->loss[i] = r.loss;
 		out->grad_norm[i] = r.grad_norm;
@@ -40,7 +40,7 @@ struct plan trace_run(struct comm *c, const struct train_opts *options, struct t
 		out->hash[i] = store_hash(t.store);
 	}
 	out->skipped = t.skipped;
-	out->val_loss = trainer_eval(&t, SPLIT_VAL);
+	out->val_loss = eval_loss(&t, SPLIT_VAL);
 	BUG_ON((int64_t)t.memory.scratch.peak_bytes > t.plan.scratch_bytes);
 	struct plan plan = t.plan;
 	trainer_close(&t);

@@ -70,7 +70,7 @@ static void run_open(struct run *r, const struct endtoend *c, enum where where)
 	if (where == GPU_MMA)
 		setenv("PT_ATTENTION", "mma", 1);
 	if (opts_from_text(&train_program, &r->o, text.s, false, &e) ||
-		train_opts_check(&r->o, &e) || layout_resolve(&r->o, 1, &e))
+		options_check(&r->o, &e) || layout_resolve(&r->o, 1, &e))
 		die_err(&e);
 	strs_add(&r->o.data, shard);
 	if (dataset_open(&r->data, &r->o, world, &e) ||
@@ -90,7 +90,7 @@ static void run_close(struct run *r)
 static float run_step(struct run *r)
 {
 	struct step_result result;
-	trainer_step(&r->t, NULL, &result);
+	step_run(&r->t, NULL, &result);
 	assert_false(result.bad || result.skipped);
 	return result.loss;
 }
@@ -169,7 +169,7 @@ static void train_on_gpu(const struct endtoend *c, struct history *h)
 		bool checked = step == checks[k];
 		if (checked) {
 			h->checkpoint[k] = test_path(names[k]);
-			if (trainer_save(&r.t, h->checkpoint[k], &e))
+			if (state_save(&r.t, h->checkpoint[k], &e))
 				die_err(&e);
 		}
 		h->loss[step - 1] = run_step(&r);
@@ -216,7 +216,7 @@ static void check_run(const struct endtoend *c, enum where where, const struct h
 		struct err e = {0};
 		const char *tensor = "no tensor";
 		run_open(&r, c, where);
-		if (trainer_load(&r.t, h->checkpoint[k], false, &e))
+		if (state_load(&r.t, h->checkpoint[k], false, &e))
 			die_err(&e);
 		const struct limits limits = limits_of(&r);
 		const float want = run_step(&r), got = h->loss[checks[k] - 1];

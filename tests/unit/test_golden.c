@@ -112,7 +112,7 @@ static void open_trainer(struct trainer *t, const struct golden *g,
 	o.threads = 1;
 	*no_data = (struct dataset){
 		.tokens = {o.model.context + 1, 0}, .readers = 1}; /* as if one window */
-	if (train_opts_check(&o, &e) ||
+	if (options_check(&o, &e) ||
 		trainer_open(t, &o, comm_self("alone"), no_data, &e))
 		die_err(&e);
 }
@@ -244,7 +244,7 @@ static void compare(
 	open_trainer(&t, g, v, &no_data);
 	put_weights(&t, g);
 	for (int64_t step = 0; step < g->o.steps; step++) {
-		trainer_step_on(&t, g->windows + step * windows_size(g), NULL, &r);
+		step_run_on(&t, g->windows + step * windows_size(g), NULL, &r);
 		check_step(&r, g, step, run, worst);
 		if (step == 0)
 			check_gradients(&t, g, run, worst);

@@ -16,7 +16,7 @@ static struct model model_of(const char *text, int64_t vocab)
 	struct model_config c;
 	struct model m;
 	e = (struct err){0};
-	if (train_model_from_config(&c, text, &e) || model_init(&m, &c, vocab, &e))
+	if (options_model(&c, text, &e) || model_init(&m, &c, vocab, &e))
 		die_err(&e);
 	return m;
 }
@@ -162,7 +162,7 @@ static void impossible_shapes(void **state)
 	for (size_t i = 0; i < ARRAY_LEN(bad); i++) {
 		struct model_config c;
 		struct model m;
-		assert_int_equal(train_model_from_config(&c, bad[i].text, &e), 0);
+		assert_int_equal(options_model(&c, bad[i].text, &e), 0);
 		assert_int_equal(model_init(&m, &c, 64, &e), -1);
 		assert_int_equal(e.code, EX_USAGE);
 		if (!strstr(e.msg, bad[i].says))

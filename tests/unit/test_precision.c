@@ -56,7 +56,7 @@ static void run_open(struct alone *r, const char *text, const char *more)
 	str_printf(&all, "%s%s", text, more);
 	e = (struct err){0};
 	if (opts_from_text(&train_program, &r->o, all.s, false, &e) ||
-		train_opts_check(&r->o, &e))
+		options_check(&r->o, &e))
 		die_err(&e);
 	strs_add(&r->o.data, make_shard());
 	r->dp = comm_self("dp");
@@ -90,13 +90,13 @@ static struct curve train(const char *text, const char *more)
 	run_open(&r, text, more);
 	for (int64_t i = 0; i < r.o.steps; i++) {
 		struct step_result s;
-		trainer_step(&r.t, NULL, &s);
+		step_run(&r.t, NULL, &s);
 		assert_false(s.bad);
 		assert_false(s.skipped);
 		c.first = i ? c.first : s.loss;
 		c.last = s.loss;
 	}
-	c.val = trainer_eval(&r.t, SPLIT_VAL);
+	c.val = eval_loss(&r.t, SPLIT_VAL);
 	c.hash = store_hash(r.t.store);
 	c.plain = r.t.pass.c.plain_kernels;
 	assert_int_equal(r.t.memory.scratch.peak_bytes, r.t.plan.scratch_bytes);
@@ -148,7 +148,7 @@ static void arithmetic_is_told(void **state)
 		snprintf(more, sizeof(more), "dtype = %s\n", dtypes[i]);
 		assert_int_equal(opts_from_text(&train_program, &o, more, false, &e), 0);
 		assert_int_equal(model_init(&m, &o.model, 65, &e), 0);
-		train_arithmetic(&o, &m, device_blas(), 1, &text);
+		options_arithmetic(&o, &m, device_blas(), 1, &text);
 		line = strstr(text.s, more);
 		assert_non_null(line);
 		assert_null(strstr(line + 1, "dtype ="));
@@ -173,7 +173,7 @@ static void float8_of_nothing_is_refused(void **state)
 			"layers = 2\ncontext = 16\nthreads = 1\ndtype = float8\n", false,
 			&e),
 		0);
-	assert_int_equal(train_opts_check(&o, &e), 0);
+	assert_int_equal(options_check(&o, &e), 0);
 	strs_add(&o.data, make_shard());
 	assert_int_equal(dataset_open(&data, &o, dp, &e), 0);
 	assert_int_equal(trainer_open(&t, &o, dp, &data, &e), -1);
@@ -346,7 +346,7 @@ static void take_steps(struct trainer *t, int64_t from, int64_t to, struct trace
 {
 	for (int64_t i = from; i < to; i++) {
 		struct step_result s;
-		trainer_step(t, NULL, &s);
+		step_run(t, NULL, &s);
 		assert_false(s.bad);
 		out->loss[i] = s.loss;
 		out->scale[i] = s.loss_scale;
@@ -406,7 +406,7 @@ static void the_optimizer_counts_updates(void **state)
 	struct mat w = store_param(r.t.store, r.t.model.blocks[0].operand[0], 0);
 	float before = ((float *)w.p)[3];
 	do
-		trainer_step(&r.t, NULL, &s);
+		step_run(&r.t, NULL, &s);
 	while (s.skipped);
 	assert_true(r.t.skipped > 3);
 	assert_near(fabs((double)(((float *)w.p)[3] - before)), 0.01, 1e-4);
@@ -442,10 +442,10 @@ static void a_checkpoint_keeps_the_scale(void **state)
 		memset(&parts, 0, sizeof(parts));
 		run_open(&r, llama, scaled);
 		take_steps(&r.t, 0, at, &parts);
-		assert_int_equal(trainer_save(&r.t, path, &e), 0);
+		assert_int_equal(state_save(&r.t, path, &e), 0);
 		run_close(&r);
 		run_open(&r, llama, scaled);
-		assert_int_equal(trainer_load(&r.t, path, false, &e), 0);
+		assert_int_equal(state_load(&r.t, path, false, &e), 0);
 		assert_int_equal(r.t.step, at);
 		take_steps(&r.t, at, STEPS, &parts);
 		run_close(&r);
@@ -464,21 +464,21 @@ static void scales_of_other_checkpoints(void **state)
 	(void)state;
 	const char *path = test_path("other.h5");
 	run_open(&r, gpt2, "");
-	trainer_step(&r.t, NULL, &s);
-	assert_int_equal(trainer_save(&r.t, path, &e), 0);
+	step_run(&r.t, NULL, &s);
+	assert_int_equal(state_save(&r.t, path, &e), 0);
 	run_close(&r);
 	run_open(&r, gpt2, "dtype = fp16\nloss-scale = 512\n");
-	assert_int_equal(trainer_load(&r.t, path, false, &e), 0);
+	assert_int_equal(state_load(&r.t, path, false, &e), 0);
 	assert_true(r.t.step == 1 && r.t.loss_scale == 512 && r.t.skipped == 0);
 	assert_int_equal(remove(path), 0);
 	r.t.skipped = 2;
-	assert_int_equal(trainer_save(&r.t, path, &e), 0);
-	assert_int_equal(trainer_load(&r.t, path, false, &e), -1);
+	assert_int_equal(state_save(&r.t, path, &e), 0);
+	assert_int_equal(state_load(&r.t, path, false, &e), -1);
 	assert_int_equal(e.code, EX_DATAERR);
 	assert_non_null(strstr(e.msg, "2 skipped of 1"));
 	e = (struct err){0};
 	assert_int_equal(
-		trainer_load(&r.t, path, true, &e), 0); /* its weights are good */
+		state_load(&r.t, path, true, &e), 0); /* its weights are good */
 	assert_int_equal(remove(path), 0);
 	run_close(&r);
 }
@@ -491,7 +491,7 @@ static void what_no_scale_helps_fails(void **state)
 	(void)state;
 	run_open(&r, gpt2, "dtype = fp16\n");
 	((float *)store_param(r.t.store, r.t.model.norm, 0).p)[0] = NAN;
-	trainer_step(&r.t, NULL, &s);
+	step_run(&r.t, NULL, &s);
 	assert_true(s.bad && !s.skipped);
 	assert_non_null(strstr(s.why.s, "norm.weight"));
 	str_free(&s.why);

@@ -139,7 +139,7 @@ static void columns_are_found(void **state)
 			column_find(columns[c].name, strlen(columns[c].name)), c);
 	}
 	assert_int_equal(column_find("losses", 4), COL_LOSS);
-	assert_int_equal(column_find("sync_reduced", 12), COL_SYNC_REDUCED);
+	assert_int_equal(column_find("sync_reduced", 12), COL_OUTER_GRAD_NORM);
 	assert_int_equal(column_find("losses", 6), -1);
 	assert_int_equal(column_find("los", 3), -1);
 	assert_int_equal(column_find("", 0), -1);
@@ -622,7 +622,7 @@ static void earlier_names_are_read(void **state)
 	(void)state;
 	assert_int_equal(row_parse(line, strlen(line), &r), 0);
 	assert_true(
-		r.v[COL_SYNC] == 1 && r.v[COL_DTF] == 0.5 && r.v[COL_SYNC_NORM] == 0.25);
+		r.v[COL_SYNCS] == 1 && r.v[COL_DT_FORWARD] == 0.5 && r.v[COL_PSEUDO_GRAD_NORM] == 0.25);
 	const char *path = in_folder("old.h5");
 	assert_int_equal(h5_create(&h, path, &e), 0);
 	assert_int_equal(h5_fields_write(h, "/", run_fields, &info, &e), 0);
@@ -635,8 +635,8 @@ static void earlier_names_are_read(void **state)
 	assert_int_equal(h5_seal(h, &e), 0);
 	assert_int_equal(h5_close(h, &e), 0);
 	assert_int_equal(run_log_read(&l, path, &e), 0);
-	assert_true(l.n_rows == 2 && !row_has(&l.rows[0], COL_SYNC) &&
-		    l.rows[1].v[COL_SYNC] == 1 && l.rows[1].v[COL_SYNC_NORM] == 0.25);
+	assert_true(l.n_rows == 2 && !row_has(&l.rows[0], COL_SYNCS) &&
+		    l.rows[1].v[COL_SYNCS] == 1 && l.rows[1].v[COL_PSEUDO_GRAD_NORM] == 0.25);
 	run_log_free(&l);
 }
 

@@ -15,7 +15,7 @@ static struct train_opts options(const char *text)
 	struct train_opts o;
 	e = (struct err){0};
 	if (opts_from_text(&train_program, &o, text, false, &e) ||
-		train_opts_check(&o, &e))
+		options_check(&o, &e))
 		print_error("%s\n", e.msg);
 	assert_int_equal(e.code, 0);
 	return o;
@@ -179,9 +179,9 @@ static void options_come_back(void **state)
 	struct train_opts o = options(many), p;
 	struct str text = {0}, again = {0};
 	(void)state;
-	train_config(&o, &text);
+	options_saved(&o, &text);
 	assert_int_equal(opts_from_text(&train_program, &p, text.s, false, &e), 0);
-	train_config(&p, &again);
+	options_saved(&p, &again);
 	assert_string_equal(text.s, again.s);
 	assert_true(p.clip == o.clip && p.steps == 12345678901 && p.seed == -3);
 	assert_true(p.lr_schedule == LR_WSD && p.wsd_shape == WSD_SQRT && !p.ckpt_best);
@@ -210,13 +210,13 @@ static void options_that_are_saved(void **state)
 	struct str saved = {0}, more = {0};
 	(void)state;
 	struct train_opts o = options(many);
-	train_config(&o, &saved);
+	options_saved(&o, &saved);
 	char *text = xmalloc(sizeof(many) + sizeof(local));
 	memcpy(text, many, sizeof(many) - 1);
 	memcpy(text + sizeof(many) - 1, local, sizeof(local));
 	o = options(text);
 	assert_int_equal(o.threads, 3);
-	train_config(&o, &more);
+	options_saved(&o, &more);
 	assert_string_equal(saved.s, more.s);
 	free(text);
 	str_free(&saved);
@@ -229,7 +229,7 @@ static void arithmetic_of(const char *text, uint64_t data, struct str *out)
 	struct model m;
 	assert_int_equal(model_init(&m, &o.model, 65, &e), 0);
 	str_clear(out);
-	train_arithmetic(&o, &m, device_blas(), data, out);
+	options_arithmetic(&o, &m, device_blas(), data, out);
 	model_free(&m);
 }
 
@@ -277,7 +277,7 @@ static void options_that_do_not_go_together(void **state)
 		struct train_opts o;
 		assert_int_equal(
 			opts_from_text(&train_program, &o, bad[i].text, false, &e), 0);
-		assert_int_equal(train_opts_check(&o, &e), -1);
+		assert_int_equal(options_check(&o, &e), -1);
 		assert_int_equal(e.code, EX_USAGE);
 		assert_non_null(strstr(e.msg, bad[i].says));
 	}
@@ -464,9 +464,9 @@ static void training_needs_what_was_planned(void **state)
 		assert_int_equal(dataset_open(&data, &o, alone, &e), 0);
 		assert_int_equal(trainer_open(&t, &o, alone, &data, &e), 0);
 		for (int step = 0; step < 3; step++)
-			trainer_step(&t, NULL, &r);
+			step_run(&t, NULL, &r);
 		assert_false(r.bad);
-		assert_true(isfinite(trainer_eval(&t, SPLIT_VAL)));
+		assert_true(isfinite(eval_loss(&t, SPLIT_VAL)));
 		assert_int_equal(t.memory.run.peak_bytes, t.plan.run_bytes);
 		assert_int_equal(t.memory.micro.peak_bytes, t.plan.micro_bytes);
 		assert_int_equal(t.memory.scratch.peak_bytes, t.plan.scratch_bytes);
@@ -497,14 +497,14 @@ static void a_checkpoint_fits_its_model(void **state)
 	strs_add(&o.data, make_shard());
 	assert_int_equal(dataset_open(&data, &o, alone, &e), 0);
 	assert_int_equal(trainer_open(&t, &o, alone, &data, &e), 0);
-	assert_int_equal(trainer_save(&t, path, &e), 0);
+	assert_int_equal(state_save(&t, path, &e), 0);
 	assert_int_equal(ckpt_open(&c, path, &e), 0);
 	for (size_t i = 0; i < ARRAY_LEN(others); i++) {
 		struct model_config config;
 		struct model m;
 		struct str text = {0};
 		str_printf(&text, "%s%s", c->config.s, others[i]);
-		assert_int_equal(train_model_from_config(&config, text.s, &e), 0);
+		assert_int_equal(options_model(&config, text.s, &e), 0);
 		assert_int_equal(model_init(&m, &config, c->tokenizer.vocab.n, &e), 0);
 		assert_int_equal(weights_check(c, &m, &e), i ? -1 : 0);
 		assert_int_equal(e.code, i ? EX_DATAERR : 0);
