@@ -17,8 +17,8 @@ struct wire {
 	double density; /* sparse: the fraction of a row's elements that is sent, at least one */
 	uint64_t seed;
 	struct device *d;
-	const struct part *part;	  /* of the store, in the order of positions */
-	int64_t n_parts, floats, longest; /* floats of all parts, of the longest row */
+	const struct part *part; /* of the store, in the order of positions */
+	int64_t n_parts, floats; /* floats of all parts */
 };
 
 struct wire wire_make(

@@ -6,16 +6,13 @@
 struct wire wire_make(
 	const struct edit_config *c, const struct store *s, struct device *d)
 {
-	struct wire w = {.kind = c->wire,
+	return (struct wire){.kind = c->wire,
 		.density = c->wire_density,
 		.seed = c->seed,
 		.d = d,
 		.part = s->updated,
 		.n_parts = s->n_updated,
 		.floats = store_floats(s)};
-	for (int64_t i = 0; i < w.n_parts; i++)
-		w.longest = max64(w.longest, w.part[i].cols);
-	return w;
 }
 
 struct philox_key wire_key(uint64_t seed, const struct tensor *t, int64_t sync)

@@ -274,9 +274,9 @@ static void forward_head(struct pass *p, const struct stage *st, struct acts *a)
 	store_done(p->store, head_unit(p), false);
 	if (!p->micro.train)
 		return;
-	store_reduce(p->store, head_unit(p), p->micro.last);
+	store_reduce(p->store, head_unit(p), 0, p->micro.last);
 	if (tied && !st->embeds)
-		store_reduce(p->store, 0, p->micro.last);
+		store_reduce(p->store, 0, 0, p->micro.last);
 }
 
 void model_forward(struct pass *p, const struct stage *st, struct acts *a)
@@ -298,7 +298,7 @@ static void backward_embedding(struct pass *p, const struct stage *st, struct ac
 		return;
 	if (has_work(p))
 		embed_backward(p, a->dx);
-	store_reduce(p->store, 0, p->micro.last);
+	store_reduce(p->store, 0, 0, p->micro.last);
 }
 
 /* The unit that a backward uses after this layer. */
@@ -318,7 +318,7 @@ void model_backward(struct pass *p, const struct stage *st, struct acts *a)
 			block_backward(p, l, &a->block[l - st->first], a->dx, &copy);
 		device_range_end(p->d);
 		store_done(p->store, unit_of(l), true);
-		store_reduce(p->store, unit_of(l), p->micro.last);
+		store_reduce(p->store, unit_of(l), 0, p->micro.last);
 	}
 	arena_reset(p->d->scratch, mark);
 	backward_embedding(p, st, a);
@@ -349,7 +349,7 @@ void model_backward_w(
 			block_backward_w(p, l, b, &g[l - st->first]);
 		if (recomputes)
 			store_done(p->store, unit_of(l), true);
-		store_reduce(p->store, unit_of(l), p->micro.last);
+		store_reduce(p->store, unit_of(l), 0, p->micro.last);
 	}
 	backward_embedding(p, st, a);
 }

@@ -19,12 +19,6 @@ static int tp_run(const struct store *s, const struct tensor *t)
 						    : 1;
 }
 
-/* A tied weight whose uses are on two pipeline stages. */
-static bool is_tied(const struct store *s, const struct tensor *t)
-{
-	return t->uses > 1 && s->c.mesh->degree[AXIS_PP] > 1;
-}
-
 /* The type in which a tensor is gathered or read. ZeRO 1 and 2 gather the updated parameters
  * themselves, not copies for matmuls, and so in fp32. */
 static enum dtype wire_of(const struct store *s, const struct tensor *t)
@@ -119,9 +113,9 @@ static void make_bucket(struct store *s, const struct tensor *like, int slice)
 			add_entry(b, t, k);
 		}
 	}
-	b->group = group_of(s, like);
 	b->wire = wire_of(s, like);
-	b->tied = is_tied(s, like);
+	/* the uses are on two pipeline stages */
+	b->tied = like->uses > 1 && s->c.mesh->degree[AXIS_PP] > 1;
 	b->by_use = s->c.microbatches.round_robin && is_tiled(s, like) &&
 		    like->uses > 1 && !b->tied;
 	b->shape = (struct leaf_shape){{b->tied ? 1 : like->uses,
@@ -188,8 +182,9 @@ static void make_plan(struct store *s, struct bucket *b)
 {
 	struct mesh *m = s->c.mesh;
 	int *wants = xcalloc((size_t)m->world->size, sizeof(*wants));
-	b->c = mesh_group(m, b->group);
-	int n = mesh_members(m, b->group, &b->ranks);
+	const struct mesh_part group = group_of(s, b->entry->t);
+	b->c = mesh_group(m, group);
+	int n = mesh_members(m, group, &b->ranks);
 	BUG_ON(n != b->c->size);
 	for (int r = 0; r < n; r++) {
 		int at[N_AXES];
@@ -227,25 +222,6 @@ float *store_gradient(const struct store *s, const struct tensor *t, int slice)
 	return b->g + entry_of(s, t, slice)->packed[s->own->shard];
 }
 
-/* Creating a group is collective: all ranks create them in the order of the tensor table, including
- * those whose stage has no such tensor. */
-static void make_groups(struct store *s)
-{
-	for (int i = 0; i < s->c.n_tensors; i++)
-		mesh_group(s->c.mesh, group_of(s, &s->c.tensors[i]));
-}
-
-/* From the last tensor to the first, the order of a backward. */
-static void make_buckets(struct store *s)
-{
-	for (int i = s->c.n_tensors - 1; i >= 0; i--) {
-		const struct tensor *t = &s->c.tensors[i];
-		for (int k = t->first; k < t->first + t->local; k++)
-			if (location_of(s, t, k)->bucket < 0)
-				make_bucket(s, t, k);
-	}
-}
-
 void buckets_make(struct store *s)
 {
 	int n = s->c.n_tensors * s->c.part.local;
@@ -255,8 +231,15 @@ void buckets_make(struct store *s)
 	s->own->n_shards =
 		s->c.zero ? s->c.mesh->degree[AXIS_FSDP] * s->c.mesh->degree[AXIS_CP] : 1;
 	s->own->shard = shard_of(s, s->c.mesh->at);
-	make_groups(s);
-	make_buckets(s);
+	/* creating a group is collective, also for stages without such a tensor */
+	for (int i = 0; i < s->c.n_tensors; i++)
+		mesh_group(s->c.mesh, group_of(s, &s->c.tensors[i]));
+	for (int i = s->c.n_tensors - 1; i >= 0; i--) { /* the order of a backward */
+		const struct tensor *t = &s->c.tensors[i];
+		for (int k = t->first; k < t->first + t->local; k++)
+			if (location_of(s, t, k)->bucket < 0)
+				make_bucket(s, t, k);
+	}
 	for (int i = 0; i < s->own->n_buckets; i++) {
 		make_shards(s, &s->own->bucket[i]);
 		make_plan(s, &s->own->bucket[i]);

@@ -404,7 +404,7 @@ static void begin_sum(struct store *s, struct bucket *b)
 	b->sum = tree_sum_begin(&call);
 }
 
-void store_reduce_use(struct store *s, int unit, int use, bool last)
+void store_reduce(struct store *s, int unit, int use, bool last)
 {
 	struct store_own *o = s->own;
 	if (s->c.microbatches.round_robin) /* also a rank without leaves in this round */
@@ -426,11 +426,6 @@ void store_reduce_use(struct store *s, int unit, int use, bool last)
 	for (int i = 0; i < N_PLACES; i++)
 		if (o->lease[i].unit == unit)
 			o->lease[i].open = false;
-}
-
-void store_reduce(struct store *s, int unit, bool last)
-{
-	store_reduce_use(s, unit, 0, last);
 }
 
 /* Round-robin: the sum over micro-batches; all ranks of a shard receive it. */

@@ -24,7 +24,6 @@ struct bucket {
 	int64_t n;	 /* floats of the vector; each entry is aligned to a cache line */
 	enum dtype wire; /* the type in which it is gathered */
 	/* The group of ranks that share it, and the sum of its gradient over them. */
-	struct mesh_part group;
 	struct comm *c;
 	int *ranks;		 /* [size]: of the world */
 	struct sum_shard *shard; /* [shards] */
@@ -34,8 +33,7 @@ struct bucket {
 	/* A tied weight of two pipeline stages: its tree has this stage's use only; the other
 	 * stage's sum is added at the end of the step. */
 	bool tied;
-	/* A tile of a tied weight, round-robin: each use is reduced by itself in each round, so that
-	 * the leaves take the memory of one use. */
+	/* A tile of a tied weight, round-robin: each use is reduced by itself in each round. */
 	bool by_use;
 	/* Buffers for this rank's leaves, [n] each; those of use u begin at depth * u. */
 	int depth, n_buffers;
@@ -57,8 +55,7 @@ struct bucket {
 	/* This rank's shard, packed: parameters, optimizer state and gradient. */
 	float *state[STORE_MAX_GROUPS], *g;
 	int64_t at; /* of the shard, in each group and region: all shards are concatenated */
-	/* All parameters of the vector, while they are gathered: in fp32, and the copy that matmuls
-	 * read. Either may be NULL. */
+	/* The whole vector while it is gathered: in fp32, and the copy that matmuls read; or NULL. */
 	float *whole;
 	char *copy;
 	float *vector, *staging; /* of the last all-gather, see gather.c */
@@ -124,7 +121,6 @@ struct store_own {
 	uint64_t *hashes;      /* the device's: [n_buckets + 1] */
 	int n_shards, shard;   /* over fsdp x cp, and this rank's */
 	struct comm *shards;   /* the group of the ranks of the other shards */
-	struct arena *run;     /* the caller's */
 	struct arena grad_memory, gather_memory;
 	struct comm_shared **shared; /* one for each group with unsharded buckets */
 	int n_shared;
@@ -182,15 +178,15 @@ static inline struct entry *entry_of(
 /* bucket.c */
 void buckets_make(struct store *s);
 void buckets_free(struct store *s);
-/* The level up to which a rank adds its own leaves: round-robin that of a micro-batch, else the root. */
+/* The level up to which a rank adds its own leaves: a micro-batch if round-robin, else the root. */
 static inline int bucket_top(const struct store *s, const struct bucket *b)
 {
 	return s->c.microbatches.round_robin ? leaf_micro_level(&b->shape)
 					     : b->plan.levels;
 }
 
-/* Pushes the leaves of a member of the group in one use: of all its micro-batches, or round-robin of
- * one round. Returns the largest depth of the stack. */
+/* Pushes the leaves of a member of the group in one use: of all its micro-batches, or of one round if
+ * round-robin. Returns the largest depth of the stack. */
 int bucket_push(const struct store *s, const struct bucket *b, int member, int use,
 	int64_t round, struct tree_stack *stack);
 

@@ -34,11 +34,6 @@ int64_t tensor_size(const struct tensor *t)
 	return t->dims[0] * tensor_width(t);
 }
 
-int64_t tensor_file_rows(const struct tensor *t)
-{
-	return t->dims[0];
-}
-
 int64_t tensor_width(const struct tensor *t)
 {
 	return t->ndim == 1 ? 1 : t->dims[1];
