@@ -1,14 +1,10 @@
 /*
  * Iteration over state that is in memory, in a file, or in the memory of a GPU's host
- * (ZeRO-Offload, Ren et al. 2021; ZeRO-Infinity, Rajbhandari et al. 2021). Offloaded state is read
- * in pieces, one ahead of the one in use.
+ * (ZeRO-Offload, Ren et al. 2021; ZeRO-Infinity, Rajbhandari et al. 2021). While the optimizer updates
+ * a piece of offloaded state, the next one is read, and by a GPU the previous one is written.
  *
- * The backend has a region for each group (parameters, first and second moments), each with the
- * concatenated shards of all buckets. Parameters of a GPU have one more, for the 16-bit copies that
- * matmuls read: a forward and a backward read these, in half the bytes.
- *
- * A GPU copies in both directions at once: while the optimizer updates a piece, the next one is read
- * and the previous one is written.
+ * The backend has a region for each group, with the concatenated shards of all buckets. Parameters of
+ * a GPU have one more, for the 16-bit copies that matmuls read.
  */
 #include "parallel/store_internal.h"
 
@@ -237,23 +233,21 @@ void offload_copies(struct store *s)
 void part_get(struct store *s, const struct part *x, int group, int64_t row, int64_t rows,
 	float *out)
 {
-	struct device *d = s->c.device;
-	int64_t n = rows * x->cols;
+	int64_t skip = row * x->cols, n = rows * x->cols;
 	if (is_offloaded(s, group))
-		copy_now(s, group, false, out, x->at + row * x->cols, n);
+		copy_now(s, group, false, out, x->at + skip, n);
 	else
-		device_get(d, out, x->state[group] + row * x->cols,
+		device_get(s->c.device, out, x->state[group] + skip,
 			(size_t)n * sizeof(float));
 }
 
 void part_put(struct store *s, const struct part *x, int group, int64_t row, int64_t rows,
 	const float *in)
 {
-	struct device *d = s->c.device;
-	int64_t n = rows * x->cols;
+	int64_t skip = row * x->cols, n = rows * x->cols;
 	if (is_offloaded(s, group))
-		copy_now(s, group, true, (float *)in, x->at + row * x->cols, n);
+		copy_now(s, group, true, (float *)in, x->at + skip, n);
 	else
-		device_put(d, x->state[group] + row * x->cols, in,
+		device_put(s->c.device, x->state[group] + skip, in,
 			(size_t)n * sizeof(float));
 }
