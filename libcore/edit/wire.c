@@ -1,8 +1,6 @@
 /* Wire formats: rows of matrices in fewer bytes, vectors in fp32. */
 #include "edit/exchange_internal.h"
 
-#include <string.h>
-
 struct wire wire_make(
 	const struct edit_config *c, const struct store *s, struct device *d)
 {

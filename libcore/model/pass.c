@@ -227,14 +227,14 @@ static bool has_work(const struct pass *p)
 	return !p->micro.empty || p->store->c.tile;
 }
 
-/* Begins a profiler range for a block, the embedding (-1) or the head (-2). */
+/* Begins the profiler range of a block. */
 static void range_begin(struct pass *p, int64_t layer)
 {
 	char name[NUM_TEXT];
 	if (!p->d->ops)
 		return;
 	snprintf(name, sizeof(name), "layers.%lld", (long long)layer);
-	device_range(p->d, layer == -1 ? "embedding" : layer == -2 ? "head" : name);
+	device_range(p->d, name);
 }
 
 static void forward_blocks(struct pass *p, const struct stage *st, struct acts *a)
@@ -265,7 +265,7 @@ static void forward_head(struct pass *p, const struct stage *st, struct acts *a)
 	store_use(p->store, head_unit(p), tied ? 0 : p->micro.next_unit);
 	if (tied)
 		store_use(p->store, 0, p->micro.next_unit);
-	range_begin(p, -2);
+	device_range(p->d, "head");
 	if (has_work(p))
 		p->ops.head(p, a->x, a->dx);
 	device_range_end(p->d);

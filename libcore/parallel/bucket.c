@@ -23,7 +23,7 @@ static int tp_run(const struct store *s, const struct tensor *t)
  * themselves, not copies for matmuls, and so in fp32. */
 static enum dtype wire_of(const struct store *s, const struct tensor *t)
 {
-	bool gathered = (s->c.zero == 3 && s->own->n_shards > 1) || offloads_copies(s);
+	bool gathered = (s->c.zero == 3 && s->impl->n_shards > 1) || offloads_copies(s);
 	return t->operand && gathered ? s->c.wire : DT_F32;
 }
 
@@ -47,7 +47,7 @@ static struct mesh_part group_of(const struct store *s, const struct tensor *t)
 
 static int shard_of(const struct store *s, const int at[N_AXES])
 {
-	if (s->own->n_shards == 1)
+	if (s->impl->n_shards == 1)
 		return 0;
 	return at[AXIS_FSDP] * s->c.mesh->degree[AXIS_CP] + at[AXIS_CP];
 }
@@ -88,11 +88,11 @@ static bool same_bucket(const struct store *s, const struct tensor *t, int slice
 }
 
 /* All local slices of tensors like this one, from its unit down to the unit with which the bucket
- * is large enough. With sharded gradients, offloaded parameters or rounds round-robin, a bucket has
- * one unit. */
+ * is large enough. With sharded gradients, offloaded parameters or micro-batches assigned
+ * round-robin, a bucket has one unit. */
 static void make_bucket(struct store *s, const struct tensor *like, int slice)
 {
-	struct store_own *o = s->own;
+	struct store_impl *o = s->impl;
 	bool by_unit = s->c.zero >= 2 || s->c.microbatches.round_robin ||
 		       like->unit == 0 || !s->c.microbatches.n_micro ||
 		       is_offloaded(s, STORE_PARAM);
@@ -130,7 +130,7 @@ static void make_bucket(struct store *s, const struct tensor *like, int slice)
 static void shard_entry(
 	const struct store *s, const struct bucket *b, struct entry *e, int64_t before)
 {
-	int n = s->own->n_shards;
+	int n = s->impl->n_shards;
 	int64_t total = 0;
 	for (int i = 0; i < b->n_entries; i++)
 		total += b->entry[i].rows * b->entry[i].cols;
@@ -147,7 +147,7 @@ static void shard_entry(
 
 static void make_shards(struct store *s, struct bucket *b)
 {
-	int n = s->own->n_shards;
+	int n = s->impl->n_shards;
 	int64_t before = 0;
 	b->shard = xcalloc((size_t)n, sizeof(*b->shard));
 	for (int i = 0; i < b->n_entries; i++) {
@@ -194,7 +194,7 @@ static void make_plan(struct store *s, struct bucket *b)
 	b->plan = (struct sum_plan){.c = b->c,
 		.d = s->c.device,
 		.shard = b->shard,
-		.n_shards = s->own->n_shards,
+		.n_shards = s->impl->n_shards,
 		.wants = wants,
 		.levels = leaf_levels(&b->shape)};
 	sum_share(&b->plan);
@@ -219,18 +219,18 @@ struct store_rows store_rows_of(
 float *store_gradient(const struct store *s, const struct tensor *t, int slice)
 {
 	const struct bucket *b = bucket_of(s, t, slice);
-	return b->g + entry_of(s, t, slice)->packed[s->own->shard];
+	return b->g + entry_of(s, t, slice)->packed[s->impl->shard];
 }
 
 void buckets_make(struct store *s)
 {
 	int n = s->c.n_tensors * s->c.part.local;
-	s->own->location = xcalloc((size_t)n, sizeof(*s->own->location));
+	s->impl->location = xcalloc((size_t)n, sizeof(*s->impl->location));
 	for (int i = 0; i < n; i++)
-		s->own->location[i].bucket = -1;
-	s->own->n_shards =
+		s->impl->location[i].bucket = -1;
+	s->impl->n_shards =
 		s->c.zero ? s->c.mesh->degree[AXIS_FSDP] * s->c.mesh->degree[AXIS_CP] : 1;
-	s->own->shard = shard_of(s, s->c.mesh->at);
+	s->impl->shard = shard_of(s, s->c.mesh->at);
 	/* creating a group is collective, also for stages without such a tensor */
 	for (int i = 0; i < s->c.n_tensors; i++)
 		mesh_group(s->c.mesh, group_of(s, &s->c.tensors[i]));
@@ -240,21 +240,21 @@ void buckets_make(struct store *s)
 			if (location_of(s, t, k)->bucket < 0)
 				make_bucket(s, t, k);
 	}
-	for (int i = 0; i < s->own->n_buckets; i++) {
-		make_shards(s, &s->own->bucket[i]);
-		make_plan(s, &s->own->bucket[i]);
+	for (int i = 0; i < s->impl->n_buckets; i++) {
+		make_shards(s, &s->impl->bucket[i]);
+		make_plan(s, &s->impl->bucket[i]);
 	}
 }
 
 void buckets_free(struct store *s)
 {
-	struct bucket *end = s->own->bucket + s->own->n_buckets;
-	for (struct bucket *b = s->own->bucket; b < end; b++) {
+	struct bucket *end = s->impl->bucket + s->impl->n_buckets;
+	for (struct bucket *b = s->impl->bucket; b < end; b++) {
 		for (int k = 0; k < b->n_entries; k++) {
 			free(b->entry[k].bounds);
 			free(b->entry[k].packed);
 		}
-		for (int k = 0; k < s->own->n_shards; k++)
+		for (int k = 0; k < s->impl->n_shards; k++)
 			free(b->shard[k].run);
 		for (int k = 0; k < b->c->size; k++) {
 			free(b->nodes[k].node);
@@ -270,8 +270,8 @@ void buckets_free(struct store *s)
 		free(b->ranks);
 		free(b->buffer);
 	}
-	free(s->own->bucket);
-	free(s->own->location);
+	free(s->impl->bucket);
+	free(s->impl->location);
 }
 
 /* ---- leaves ---------------------------------------------------------------------- */

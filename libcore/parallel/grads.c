@@ -52,7 +52,7 @@ static void set_nodes(struct store *s, struct bucket *b, int use, int64_t round)
 
 static bool is_shared(const struct store *s, const struct bucket *b)
 {
-	return b->c->shares && b->c->size > 1 && s->own->n_shards == 1 &&
+	return b->c->shares && b->c->size > 1 && s->impl->n_shards == 1 &&
 	       !s->c.microbatches.round_robin && !s->c.device->discrete;
 }
 
@@ -67,7 +67,7 @@ static void place_sums(const struct store *s, struct bucket *b, struct arena *a)
 {
 	int64_t first, piece = sum_piece(&b->plan, b->c->rank, &first);
 	int depth = tree_depth(0, s->c.microbatches.n_micro);
-	b->g = arena_floats(a, b->shard[s->own->shard].n);
+	b->g = arena_floats(a, b->shard[s->impl->shard].n);
 	for (int u = 0; u < n_uses(b); u++) {
 		if (!b->micro_buffer[u])
 			b->micro_buffer[u] =
@@ -80,7 +80,7 @@ static void place_sums(const struct store *s, struct bucket *b, struct arena *a)
 static void place_leases(struct store *s, struct arena *a)
 {
 	for (int i = 0; i < N_PLACES; i++) {
-		struct lease *l = &s->own->lease[i];
+		struct lease *l = &s->impl->lease[i];
 		l->unit = -1;
 		l->memory = arena_floats(a, l->n);
 	}
@@ -90,12 +90,12 @@ static void place_leases(struct store *s, struct arena *a)
 static void size_leases(struct store *s)
 {
 	int64_t *n = xcalloc((size_t)n_units(s), sizeof(*n));
-	const struct bucket *end = s->own->bucket + s->own->n_buckets;
-	for (const struct bucket *b = s->own->bucket; b < end; b++)
+	const struct bucket *end = s->impl->bucket + s->impl->n_buckets;
+	for (const struct bucket *b = s->impl->bucket; b < end; b++)
 		n[b->first_unit] += b->n_buffers * b->n + b->n_scratch;
 	for (int u = 0; u < n_units(s); u++)
 		for (int turn = 0; turn < 2; turn++) {
-			struct lease *l = &s->own->lease[unit_place(s, u, turn)];
+			struct lease *l = &s->impl->lease[unit_place(s, u, turn)];
 			l->n = max64(l->n, n[u]);
 		}
 	free(n);
@@ -104,7 +104,7 @@ static void size_leases(struct store *s)
 /* Places the buffers that are not shared with other ranks. */
 static void place_private(struct store *s, struct arena *a)
 {
-	struct store_own *o = s->own;
+	struct store_impl *o = s->impl;
 	for (struct bucket *b = o->bucket; b < o->bucket + o->n_buckets; b++) {
 		if (s->c.microbatches.round_robin) {
 			place_sums(s, b, a);
@@ -127,7 +127,7 @@ static void place_private(struct store *s, struct arena *a)
 /* One shared memory for each group; its ranks exchange the offsets of their buffers. */
 static void open_shared_group(struct store *s, struct comm *c)
 {
-	struct store_own *o = s->own;
+	struct store_impl *o = s->impl;
 	struct err e = {0};
 	int64_t n_bytes = 0, slots = 0;
 	for (struct bucket *b = o->bucket; b < o->bucket + o->n_buckets; b++) {
@@ -160,7 +160,7 @@ static void open_shared_group(struct store *s, struct comm *c)
 
 static void open_shared(struct store *s)
 {
-	struct store_own *o = s->own;
+	struct store_impl *o = s->impl;
 	for (int i = 0; i < o->n_buckets; i++) {
 		struct comm *c = o->bucket[i].c;
 		bool known = false;
@@ -181,7 +181,7 @@ static bool has_tensors_of(const struct store *s, const struct bucket *b, int un
 
 static void begin_step(struct store *s)
 {
-	struct store_own *o = s->own;
+	struct store_impl *o = s->impl;
 	for (struct bucket *b = o->bucket; b < o->bucket + o->n_buckets; b++) {
 		b->units_left = 0;
 		for (int u = b->first_unit; u <= b->last_unit; u++)
@@ -194,7 +194,7 @@ static void begin_step(struct store *s)
 
 void grads_open(struct store *s, bool measuring)
 {
-	struct store_own *o = s->own;
+	struct store_impl *o = s->impl;
 	struct arena size;
 	int64_t scratch = 0, whole = 0;
 	for (struct bucket *b = o->bucket; b < o->bucket + o->n_buckets; b++) {
@@ -228,12 +228,12 @@ void grads_open(struct store *s, bool measuring)
 
 void grads_close(struct store *s)
 {
-	for (int i = 0; i < s->own->n_shared; i++)
-		comm_shared_close(s->own->shared[i]);
-	for (int i = 0; i < s->own->n_buckets; i++)
-		free(s->own->bucket[i].from);
-	free(s->own->shared);
-	device_arena_release(s->c.device, &s->own->grad_memory);
+	for (int i = 0; i < s->impl->n_shared; i++)
+		comm_shared_close(s->impl->shared[i]);
+	for (int i = 0; i < s->impl->n_buckets; i++)
+		free(s->impl->bucket[i].from);
+	free(s->impl->shared);
+	device_arena_release(s->c.device, &s->impl->grad_memory);
 }
 
 /* ---- leaves ---------------------------------------------------------------------- */
@@ -262,7 +262,7 @@ static void empty_stacks(struct bucket *b)
 /* Round-robin: takes memory for the unit's leaves, after the sums of the unit that used it before. */
 static void take_lease(struct store *s, int unit)
 {
-	struct store_own *o = s->own;
+	struct store_impl *o = s->impl;
 	for (int i = 0; i < N_PLACES; i++)
 		if (o->lease[i].unit == unit && o->lease[i].open)
 			return;
@@ -331,10 +331,10 @@ void store_leaf_done(
 
 void store_drop(struct store *s)
 {
-	for (int i = 0; i < s->own->n_buckets; i++)
-		empty_stacks(&s->own->bucket[i]);
+	for (int i = 0; i < s->impl->n_buckets; i++)
+		empty_stacks(&s->impl->bucket[i]);
 	for (int i = 0; i < N_PLACES; i++)
-		s->own->lease[i].open = false;
+		s->impl->lease[i].open = false;
 }
 
 /* ---- sums ------------------------------------------------------------------------ */
@@ -406,7 +406,7 @@ static void begin_sum(struct store *s, struct bucket *b)
 
 void store_reduce(struct store *s, int unit, int use, bool last)
 {
-	struct store_own *o = s->own;
+	struct store_impl *o = s->impl;
 	if (s->c.microbatches.round_robin) /* also a rank without leaves in this round */
 		take_lease(s, unit);
 	for (struct bucket *b = o->bucket; b < o->bucket + o->n_buckets; b++) {
@@ -456,7 +456,7 @@ static void add_other_use(struct store *s, struct bucket *b)
 {
 	struct comm *pair = mesh_group(s->c.mesh,
 		(struct mesh_part){.axes = AXIS_BIT(AXIS_PP), .pp_ends = true});
-	int64_t n = b->shard[s->own->shard].n, n_bytes = n * (int64_t)sizeof(float);
+	int64_t n = b->shard[s->impl->shard].n, n_bytes = n * (int64_t)sizeof(float);
 	struct comm_requests r = {.c = pair};
 	comm_send(&r, b->g, n_bytes, !pair->rank, TAG_TIED);
 	comm_recv(&r, b->other, n_bytes, !pair->rank, TAG_TIED);
@@ -469,7 +469,7 @@ static void add_other_use(struct store *s, struct bucket *b)
 
 void store_step_end(struct store *s)
 {
-	struct store_own *o = s->own;
+	struct store_impl *o = s->impl;
 	struct bucket *end = o->bucket + o->n_buckets;
 	for (struct bucket *b = o->bucket; b < end; b++)
 		end_sum(b);

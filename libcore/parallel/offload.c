@@ -42,17 +42,17 @@ static int64_t size_of(const struct store *s, int group)
 
 void offload_open(struct store *s, struct arena *run)
 {
-	struct offload_pieces *w = &s->own->offload;
+	struct offload_pieces *w = &s->impl->offload;
 	unsigned offloaded = offloaded_groups(s);
 	int64_t longest = MIN_FLOATS, width = 0; /* bytes of an element in all groups */
 	if (!offloaded)
 		return;
-	const struct bucket *end = s->own->bucket + s->own->n_buckets;
-	for (const struct bucket *b = s->own->bucket; b < end; b++)
+	const struct bucket *end = s->impl->bucket + s->impl->n_buckets;
+	for (const struct bucket *b = s->impl->bucket; b < end; b++)
 		for (int k = 0; k < b->n_entries; k++)
 			longest = max64(longest, b->entry[k].cols);
 	w->n_slots = s->c.device->discrete ? OFFLOAD_SLOTS : 2;
-	w->region = round_up(s->own->n_floats, PAGE_FLOATS);
+	w->region = round_up(s->impl->n_floats, PAGE_FLOATS);
 	w->floats = max64(longest, min64(MAX_FLOATS, w->region / PIECES));
 	for (int g = 0; g < N_OFFLOADED; g++) {
 		if (!(offloaded & STORE_BIT(g)))
@@ -69,7 +69,7 @@ void offload_open(struct store *s, struct arena *run)
 
 static int64_t backend_offset(const struct store *s, int group, int64_t at)
 {
-	return s->own->offload.begin[group] + at * size_of(s, group);
+	return s->impl->offload.begin[group] + at * size_of(s, group);
 }
 
 uint64_t offload_enqueue(struct store *s, int group, bool write, void *memory, int64_t at,
@@ -122,7 +122,7 @@ struct part_list {
 static struct piece next_piece(
 	const struct store *s, const struct part_list *l, struct position from)
 {
-	int64_t room = s->own->offload.floats;
+	int64_t room = s->impl->offload.floats;
 	struct piece p = {.from = from, .to = from};
 	while (p.to.part < l->n) {
 		const struct part *x = &l->part[p.to.part];
@@ -149,14 +149,14 @@ static void enqueue_piece(struct store *s, const struct piece *p, unsigned group
 	for (int g = 0; g < N_OFFLOADED && p->n; g++)
 		if (groups & STORE_BIT(g))
 			*busy = offload_enqueue(s, g, write,
-				s->own->offload.piece[slot][g], p->at, p->n, after);
+				s->impl->offload.piece[slot][g], p->at, p->n, after);
 }
 
 /* Calls fn for the rows of a piece, with offloaded groups in the slot's buffers. */
 static void visit_piece(struct store *s, const struct part_list *l, const struct piece *p,
 	unsigned groups, int slot, store_visit *fn, void *with)
 {
-	const struct offload_pieces *w = &s->own->offload;
+	const struct offload_pieces *w = &s->impl->offload;
 	struct position at = p->from;
 	while (at.part < p->to.part || (at.part == p->to.part && at.row < p->to.row)) {
 		const struct part *x = &l->part[at.part];
@@ -178,7 +178,7 @@ static void visit_piece(struct store *s, const struct part_list *l, const struct
 static void offload_pieces(struct store *s, const struct part_list *l, unsigned reads,
 	unsigned writes, store_visit *fn, void *with)
 {
-	int n_slots = s->own->offload.n_slots;
+	int n_slots = s->impl->offload.n_slots;
 	uint64_t busy[OFFLOAD_SLOTS] = {0}; /* tickets of the last requests */
 	struct piece now = next_piece(s, l, (struct position){0});
 	enqueue_piece(s, &now, reads, false, &busy[0], 0);

@@ -129,7 +129,7 @@ struct store {
 	struct part *counted;
 	int64_t n_counted;
 	int64_t read, written; /* bytes of offloaded state, so far */
-	struct store_own *own;
+	struct store_impl *impl;
 };
 
 /* Collective over the world. Parameters and moments are allocated from `run`; with a measuring

@@ -107,7 +107,7 @@ struct offload_pieces {
 	int n_slots;
 };
 
-struct store_own {
+struct store_impl {
 	struct bucket *bucket;
 	int n_buckets;
 	struct location *location; /* [n_tensors][local slices] */
@@ -160,13 +160,14 @@ static inline struct location *location_of(
 	const struct store *s, const struct tensor *t, int slice)
 {
 	BUG_ON(slice < t->first || slice >= t->first + t->local);
-	return &s->own->location[(t - s->c.tensors) * s->c.part.local + slice - t->first];
+	return &s->impl->location[(t - s->c.tensors) * s->c.part.local + slice -
+				  t->first];
 }
 
 static inline struct bucket *bucket_of(
 	const struct store *s, const struct tensor *t, int slice)
 {
-	return &s->own->bucket[location_of(s, t, slice)->bucket];
+	return &s->impl->bucket[location_of(s, t, slice)->bucket];
 }
 
 static inline struct entry *entry_of(
