@@ -1,11 +1,8 @@
 /* A synchronisation: reduces the workers' pseudo-gradients and applies the result on all of them. */
-#include "edit/edit.h"
-
 #include "edit/edit_internal.h"
 
 #include <math.h>
 #include <stdlib.h>
-#include <string.h>
 
 static const char *const names[EDIT_STORE_GROUPS] = {[EDIT_ANCHOR] = "anchor",
 	[EDIT_OUTER_MEAN] = "outer_avg",
@@ -30,63 +27,35 @@ void edit_add_groups(const struct edit_config *c, struct store_groups *g)
 
 /* ---- blocks ---------------------------------------------------------------------- */
 
-/* Neighbouring floats of one group. */
-struct segment {
-	int64_t at, end;
-	int group, fragment;
-};
-
-static int by_fragment(const void *a, const void *b)
+/* Adds blocks of neighbouring parts of a group. Parts are in the order of their positions; padding
+ * belongs to the part before it. */
+static void list_group(struct edit *x, const struct wire *w, int group)
 {
-	const struct segment *x = a, *y = b;
-	if (x->fragment != y->fragment)
-		return x->fragment < y->fragment ? -1 : 1;
-	if (x->group != y->group)
-		return x->group < y->group ? -1 : 1;
-	return x->at < y->at ? -1 : x->at > y->at;
-}
-
-/* Parts are in the order of their positions. Padding belongs to the part before it. */
-static struct segment *list_segments(const struct edit *x, int *n)
-{
-	struct segment *list = xcalloc((size_t)x->s->n_updated + 1, sizeof(*list));
-	*n = 0;
-	for (int64_t i = 0; i < x->s->n_updated; i++) {
-		const struct part *p = &x->s->updated[i];
-		int group = edit_group_of(x, p);
-		struct segment *last = &list[*n - (*n > 0)];
-		BUG_ON(*n && p->at < last->at);
-		if (*n && last->group == group)
+	const struct part *p = x->s->updated;
+	int64_t n = x->s->n_updated;
+	for (int64_t i = 0; i < n; i++) {
+		if (edit_group_of(x, &p[i]) != group)
 			continue;
-		last->end = p->at;
-		list[(*n)++] = (struct segment){.at = p->at,
-			.group = group,
-			.fragment = x->group[group].fragment};
-	}
-	if (*n) {
-		list[0].at = 0;
-		list[*n - 1].end = store_floats(x->s);
-	}
-	qsort(list, (size_t)*n, sizeof(*list), by_fragment);
-	return list;
-}
-
-static void list_blocks(struct edit *x, const struct wire *w)
-{
-	int n, room = 0;
-	struct segment *list = list_segments(x, &n);
-	for (int i = 0; i < n; i++)
-		for (int64_t at = list[i].at; at < list[i].end;) {
-			int64_t len = exchange_cut(w, x->sync, at, list[i].end);
-			if (x->n_blocks == room) {
-				room = 2 * room + 16;
-				x->blocks = xrealloc(
-					x->blocks, (size_t)room * sizeof(*x->blocks));
-			}
-			x->blocks[x->n_blocks++] = (struct block){at, len, list[i].group};
+		int64_t at = i ? p[i].at : 0;
+		while (i + 1 < n && edit_group_of(x, &p[i + 1]) == group)
+			i++;
+		int64_t end = i + 1 < n ? p[i + 1].at : store_floats(x->s);
+		while (at < end) {
+			int64_t len = exchange_cut(w, x->sync, at, end);
+			size_t n_blocks = (size_t)x->n_blocks + 1;
+			x->blocks = xrealloc(x->blocks, n_blocks * sizeof(*x->blocks));
+			x->blocks[x->n_blocks++] = (struct block){at, len, group};
 			at += len;
 		}
-	free(list);
+	}
+}
+
+/* In the order of fragments, then of groups. */
+static void list_blocks(struct edit *x, const struct wire *w)
+{
+	for (int f = 0; f < x->n_fragments; f++)
+		for (int g = f; g < x->n_groups; g += x->n_fragments)
+			list_group(x, w, g);
 }
 
 int edit_blocks(const struct edit *x, struct selection c, const struct block **first)
@@ -101,19 +70,13 @@ int edit_blocks(const struct edit *x, struct selection c, const struct block **f
 	return n;
 }
 
-static int64_t block_floats(const struct edit *x)
-{
-	int64_t most = 0;
-	for (int i = 0; i < x->n_blocks; i++)
-		most = max64(most, x->blocks[i].n);
-	return most;
-}
-
 /* ---- opening --------------------------------------------------------------------- */
 
 static void place_memory(struct edit *x, struct arena *a)
 {
-	int64_t n = block_floats(x);
+	int64_t n = 0; /* of the largest block */
+	for (int i = 0; i < x->n_blocks; i++)
+		n = max64(n, x->blocks[i].n);
 	exchange_place(&x->exchange, a);
 	for (int i = 0; i < EXCHANGE_SLOTS; i++)
 		x->staging[i] = arena_floats(a, n);
@@ -434,12 +397,12 @@ static void average_piece(void *with, const struct block *b, float *out,
 	const float *const *from, int64_t n)
 {
 	struct edit *x = with;
-	int workers = x->sync->size;
-	float *equal = xcalloc((size_t)workers, sizeof(*equal));
+	struct combine c = {.workers = x->sync->size, .normalize = true};
+	float *equal = xcalloc((size_t)c.workers, sizeof(*equal));
 	(void)b;
-	for (int w = 0; w < workers; w++)
+	for (int w = 0; w < c.workers; w++)
 		equal[w] = 1;
-	const struct combine c = {.workers = workers, .weight = equal, .normalize = true};
+	c.weight = equal;
 	x->d->k->combine(x->d, out, from, n, &c);
 	free(equal);
 }

@@ -2,18 +2,15 @@
  * edit: local SGD with EDiT (Cheng et al. 2024, arXiv:2412.07210), and its special cases
  * Post-Local-SGD (Lin et al. 2018) and DiLoCo (Douillard et al. 2023).
  *
- * A worker is a mesh of ranks that holds a whole model; its layout changes no bit. The ranks at
- * the same position of all workers form a sync group. Workers take local steps, and every
- * interval they synchronise: each computes its pseudo-gradient (the anchor, that is the parameters
- * after the last synchronisation, minus its own parameters), the workers' pseudo-gradients are
- * reduced to one, the outer optimizer applies it to the anchor, and all workers continue from
- * there.
+ * A worker is a mesh of ranks that holds a whole model. The ranks at the same position of all workers
+ * form a sync group. Workers take local steps, and every interval they synchronise: each computes its
+ * pseudo-gradient (the anchor, that is the parameters after the last synchronisation, minus its
+ * parameters), the workers' pseudo-gradients are reduced to one, the outer optimizer applies it to
+ * the anchor, and all workers continue with the result. When pseudo-gradients are compressed, the
+ * error is added to the worker's next one (error feedback: Seide et al. 2014; Karimireddy et al. 2019).
  *
- * When pseudo-gradients are compressed, the compression error of a worker is added to its next
- * pseudo-gradient (error feedback: Seide et al. 2014; Karimireddy et al. 2019).
- *
- * The reduction is element by element, in the canonical tree over workers; norms and weights
- * are of whole units of the model. So the bits do not depend on who holds which shard.
+ * The reduction is element by element, in the canonical tree over workers; norms and weights are of
+ * whole units of the model. So the bits do not depend on the layout of a worker.
  */
 #ifndef EDIT_H
 #define EDIT_H
@@ -30,12 +27,10 @@ struct outlier_config {
 	int64_t warmup;	  /* norms before the first test; also the length of the window */
 };
 
-/*
- * After a norm x that is no outlier: d = x - mean, mean += alpha d,
+/* After a norm x that is no outlier: d = x - mean, mean += alpha d,
  * M2 = (1 - alpha) (M2 + alpha d (x - mean)), and z(x) is put into a window of the last `warmup`.
  * An outlier has z > threshold max(1, deviation of the window), or is not finite; it does not
- * change the statistics.
- */
+ * change the statistics. */
 struct detector {
 	double mean, m2;
 	int64_t count; /* norms in the statistics */
@@ -86,7 +81,7 @@ struct edit_config {
 	double density; /* the fraction of each row's elements that is kept */
 	bool by_unit; /* norms, outliers and clipping for each unit; else for the model */
 	struct weights_config weights;
-	bool skip_anomaly; /* exclude outliers; else only what is not finite */
+	bool skip_anomaly; /* exclude outliers; else only norms that are not finite */
 	struct outlier_config detect;
 	double clip; /* the largest norm of the reduced pseudo-gradient; 0: not clipped */
 	enum edit_outer outer;
@@ -96,7 +91,7 @@ struct edit_config {
 	double wire_density; /* sparse: the fraction of each row's elements that is sent */
 	/* Streaming (Douillard et al. 2025, arXiv:2501.18512): the units are divided into
 	 * fragments, which are synchronised one at a time. With a delay, training continues
-	 * until the exchange is done, and a worker keeps a fraction of what it did meanwhile:
+	 * until the exchange is done, and a worker keeps a fraction of that progress:
 	 * p = keep p + (1 - keep) anchor. */
 	int64_t fragments;
 	int64_t interval, delay; /* steps, see edit_due(); a delay only with an anchor */
@@ -127,9 +122,8 @@ struct edit_result {
 
 struct edit;
 
-/* `world`: the ranks of the worker; `sync`: the ranks at the same position of all workers, where
- * the rank is the worker's number. The store is the worker's, with the groups of edit_add_groups().
- * All arguments stay the caller's; communicators and device may be a plan's. */
+/* `world`: the ranks of the worker; `sync`: the sync group, where the rank is the worker's number. The
+ * store has the groups of edit_add_groups(). All arguments stay the caller's, and may be a plan's. */
 struct edit *edit_open(const struct edit_config *c, struct comm *world, struct comm *sync,
 	struct store *s, struct device *d);
 void edit_free(struct edit *x);
@@ -144,12 +138,9 @@ bool edit_any_worker(struct edit *x, bool mine);
 /* Collective over all workers: synchronises all units and waits. `steps`: this worker's local
  * steps since the last time. */
 void edit_sync(struct edit *x, int64_t steps, struct edit_result *r);
-/*
- * The same for one fragment, in two calls, each collective over all workers. The exchange proceeds
- * in the background between them; without a delay the fragment's parameters may not be used
- * meanwhile. edit_begin() fills in *r for this worker's pseudo-gradient, edit_end() for the
- * reduced one.
- */
+/* The same for one fragment, in two calls, each collective over all workers. The exchange proceeds in
+ * the background between them; without a delay the fragment's parameters may not be used meanwhile.
+ * edit_begin() fills in *r for this worker's pseudo-gradient, edit_end() for the reduced one. */
 void edit_begin(struct edit *x, int fragment, int64_t steps, struct edit_result *r);
 void edit_end(struct edit *x, int fragment, struct edit_result *r);
 /* The fragment to be synchronised after a number of local steps, or -1. Each fragment has one turn
@@ -158,15 +149,13 @@ int edit_due(const struct edit *x, int64_t local_steps);
 bool edit_in_flight(const struct edit *x, int fragment);
 /* Waits for the messages in flight; nothing else changes. */
 void edit_wait(struct edit *x);
-/* May units be used between edit_begin() and edit_end(), each after edit_complete_unit()? That call
- * is collective over the worker, and made by its ranks in the same order. */
+/* May units be used between edit_begin() and edit_end(), each after edit_complete_unit()? That call is
+ * collective over the worker. */
 bool edit_completes_by_unit(const struct edit *x);
 void edit_complete_unit(struct edit *x, int unit);
 
 int64_t edit_syncs(const struct edit *x); /* synchronisations so far */
-/* Bytes that this rank sends to other workers in one synchronisation: for n floats
- * 2 (workers - 1) / workers n, as a ring all-reduce does, or (workers - 1) times the elements
- * of sparse rows; and three numbers for each norm. */
+/* Bytes that this rank sends to other workers in one synchronisation. */
 int64_t edit_sent(const struct edit *x);
 
 /* This worker's state for a checkpoint, in addition to the store's groups: doubles, all finite.

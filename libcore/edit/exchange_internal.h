@@ -1,9 +1,8 @@
 /*
- * The exchange between workers: a reduce-scatter of blocks of floats by a given reduction, and an
- * all-gather of the results, both in a wire format of fp32, bf16, int8 or sparse rows.
- *
- * Formats other than fp32 encode whole rows of a virtual slice. Blocks and pieces end at ends of
- * rows, so that no bit depends on where they are cut. Vectors are sent as fp32: they are small.
+ * The exchange between workers: a reduce-scatter of blocks of floats, and an all-gather of the
+ * results, both in a wire format of fp32, bf16, int8 or sparse rows. These encode whole rows of a
+ * virtual slice, and blocks and pieces end at ends of rows, so that no bit depends on where they are
+ * cut. Vectors are sent as fp32: they are small.
  */
 #ifndef EXCHANGE_INTERNAL_H
 #define EXCHANGE_INTERNAL_H
@@ -17,8 +16,8 @@ struct wire {
 	double density; /* sparse: the fraction of a row's elements that is sent, at least one */
 	uint64_t seed;
 	struct device *d;
-	const struct part *part;	  /* of the store, in the order of positions */
-	int64_t n_parts, floats, longest; /* floats of all parts, of the longest row */
+	const struct part *part; /* of the store, in the order of positions */
+	int64_t n_parts, floats; /* floats of all parts */
 };
 
 struct wire wire_make(
@@ -68,11 +67,9 @@ void exchange_close(struct exchange *x);
 int64_t exchange_sent(
 	const struct exchange *x, enum edit_wire kind, const struct block *b);
 
-/*
- * A reduction of n blocks over the workers, in the background; an exchange has one flight at a
- * time. Contributions have been rounded by the caller; results are rounded stochastically, with
- * random numbers of synchronisation `sync`. All workers have the same blocks in the same order.
- */
+/* A reduction of n blocks over the workers, in the background; one at a time. Contributions have been
+ * rounded by the caller; results are rounded stochastically, with random numbers of synchronisation
+ * `sync`. All workers have the same blocks in the same order. */
 struct flight {
 	struct exchange *x;
 	enum edit_wire kind;

@@ -1,21 +1,16 @@
 /* Wire formats: rows of matrices in fewer bytes, vectors in fp32. */
 #include "edit/exchange_internal.h"
 
-#include <string.h>
-
 struct wire wire_make(
 	const struct edit_config *c, const struct store *s, struct device *d)
 {
-	struct wire w = {.kind = c->wire,
+	return (struct wire){.kind = c->wire,
 		.density = c->wire_density,
 		.seed = c->seed,
 		.d = d,
 		.part = s->updated,
 		.n_parts = s->n_updated,
 		.floats = store_floats(s)};
-	for (int64_t i = 0; i < w.n_parts; i++)
-		w.longest = max64(w.longest, w.part[i].cols);
-	return w;
 }
 
 struct philox_key wire_key(uint64_t seed, const struct tensor *t, int64_t sync)

@@ -235,11 +235,13 @@ static struct mat float8_weight(struct pass *p, struct at at, const struct tenso
 		p, m, DT_E4M3, p->float8.amax + number, p->float8.inverse + number, over);
 }
 
-/* A parameter in the format of matmul operands: the store may have that copy already. */
-static struct mat cast_param(
-	struct pass *p, const struct tensor *t, int s, struct mat master)
+/* A parameter (NULL: none) in the format of matmul operands, which the store may have already; the
+ * master weight is not changed. */
+static struct mat cast_param(struct pass *p, const struct tensor *t, int s)
 {
-	struct mat copy = no_mat();
+	struct mat master = param(p, t, s), copy = no_mat();
+	if (!t || !rounds(p))
+		return master;
 	if (p->d->stores_half)
 		copy = store_operand(p->store, t, tensor_slice(t, p->tp.first + s));
 	if (copy.p)
@@ -249,23 +251,12 @@ static struct mat cast_param(
 	return copy;
 }
 
-/* The operand for a weight; the master weight is not changed. */
 static struct mat cast_weight(
 	struct pass *p, struct at at, const struct tensor *w, enum sum_over over)
 {
-	struct mat m = param(p, w, at.slice);
-	if (!rounds(p))
-		return m;
 	if (is_float8(p, at.layer))
-		return float8_weight(p, at, w, m, over);
-	return cast_param(p, w, at.slice, m);
-}
-
-static struct mat cast_bias(struct pass *p, const struct tensor *bias, int s)
-{
-	if (!bias || !rounds(p))
-		return param(p, bias, s);
-	return cast_param(p, bias, s, param(p, bias, s));
+		return float8_weight(p, at, w, param(p, w, at.slice), over);
+	return cast_param(p, w, at.slice);
 }
 
 /* ---- matmuls of rounded operands --------------------------------------------------- */
@@ -301,7 +292,7 @@ void linear_forward(struct pass *p, struct at at, const struct linear *l, struct
 	size_t mark = arena_mark(p->d->scratch);
 	struct mat a = cast_activation(p, at.layer, x, DT_E4M3, SUM_COLS);
 	struct mat b = cast_weight(p, at, l->w, SUM_COLS);
-	forward_rows(p, l->y, a, b, cast_bias(p, l->bias, at.slice));
+	forward_rows(p, l->y, a, b, cast_param(p, l->bias, at.slice));
 	arena_reset(p->d->scratch, mark);
 	comm_poll();
 }
@@ -377,7 +368,7 @@ void linear_enter(struct pass *p, struct at at, struct slice_gather *x,
 	struct mat all = cast_gathered(p, at.layer, x, DT_E4M3);
 	for (int i = 0; i < n; i++) {
 		w[i] = cast_weight(p, at, l[i].w, SUM_COLS);
-		bias[i] = cast_bias(p, l[i].bias, at.slice);
+		bias[i] = cast_param(p, l[i].bias, at.slice);
 	}
 	for (int turn = 0; turn < p->tp.n; turn++) {
 		int64_t first, rows = wait_turn(p, x, turn, &first);

@@ -61,7 +61,7 @@ void linear_backward_w(struct pass *p, int64_t layer, struct mat dw, struct mat 
 /*
  * Matmuls after an all-gather or before a reduce-scatter, one piece of rows after the other
  * (slice_turn()), overlapped with the communication. Rows are rounded before they are gathered.
- * The n weights of a call belong to one tile, which is gathered here.
+ * The n weights of a call belong to one tile, which the call gathers.
  */
 /* Column-parallel: y = x w^T + bias for each of n. */
 void linear_enter(struct pass *p, struct at at, struct slice_gather *x,

@@ -227,14 +227,14 @@ static bool has_work(const struct pass *p)
 	return !p->micro.empty || p->store->c.tile;
 }
 
-/* Begins a profiler range for a block, the embedding (-1) or the head (-2). */
+/* Begins the profiler range of a block. */
 static void range_begin(struct pass *p, int64_t layer)
 {
 	char name[NUM_TEXT];
 	if (!p->d->ops)
 		return;
 	snprintf(name, sizeof(name), "layers.%lld", (long long)layer);
-	device_range(p->d, layer == -1 ? "embedding" : layer == -2 ? "head" : name);
+	device_range(p->d, name);
 }
 
 static void forward_blocks(struct pass *p, const struct stage *st, struct acts *a)
@@ -265,7 +265,7 @@ static void forward_head(struct pass *p, const struct stage *st, struct acts *a)
 	store_use(p->store, head_unit(p), tied ? 0 : p->micro.next_unit);
 	if (tied)
 		store_use(p->store, 0, p->micro.next_unit);
-	range_begin(p, -2);
+	device_range(p->d, "head");
 	if (has_work(p))
 		p->ops.head(p, a->x, a->dx);
 	device_range_end(p->d);
@@ -274,9 +274,9 @@ static void forward_head(struct pass *p, const struct stage *st, struct acts *a)
 	store_done(p->store, head_unit(p), false);
 	if (!p->micro.train)
 		return;
-	store_reduce(p->store, head_unit(p), p->micro.last);
+	store_reduce(p->store, head_unit(p), 0, p->micro.last);
 	if (tied && !st->embeds)
-		store_reduce(p->store, 0, p->micro.last);
+		store_reduce(p->store, 0, 0, p->micro.last);
 }
 
 void model_forward(struct pass *p, const struct stage *st, struct acts *a)
@@ -298,7 +298,7 @@ static void backward_embedding(struct pass *p, const struct stage *st, struct ac
 		return;
 	if (has_work(p))
 		embed_backward(p, a->dx);
-	store_reduce(p->store, 0, p->micro.last);
+	store_reduce(p->store, 0, 0, p->micro.last);
 }
 
 /* The unit that a backward uses after this layer. */
@@ -318,7 +318,7 @@ void model_backward(struct pass *p, const struct stage *st, struct acts *a)
 			block_backward(p, l, &a->block[l - st->first], a->dx, &copy);
 		device_range_end(p->d);
 		store_done(p->store, unit_of(l), true);
-		store_reduce(p->store, unit_of(l), p->micro.last);
+		store_reduce(p->store, unit_of(l), 0, p->micro.last);
 	}
 	arena_reset(p->d->scratch, mark);
 	backward_embedding(p, st, a);
@@ -349,7 +349,7 @@ void model_backward_w(
 			block_backward_w(p, l, b, &g[l - st->first]);
 		if (recomputes)
 			store_done(p->store, unit_of(l), true);
-		store_reduce(p->store, unit_of(l), p->micro.last);
+		store_reduce(p->store, unit_of(l), 0, p->micro.last);
 	}
 	backward_embedding(p, st, a);
 }

@@ -45,9 +45,9 @@ static double cost_of(const struct tensor *t)
 static struct matrix *next_costliest(struct matrices *x)
 {
 	struct matrix *next = NULL;
-	for (int i = 0; i < x->n; i++)
-		if (x->matrix[i].owner < 0 && (!next || x->matrix[i].cost > next->cost))
-			next = &x->matrix[i];
+	for (struct matrix *m = x->matrix; m < x->matrix + x->n; m++)
+		if (m->owner < 0 && (!next || m->cost > next->cost))
+			next = m;
 	return next;
 }
 
@@ -155,8 +155,8 @@ static void move_matrix(
 {
 	for (int member = 0; member < x->c->size; member++)
 		for (int i = 0; i < m->t->local; i++) {
-			struct store_rows p =
-				store_rows_of(x->s, m->t, i, x->ranks[member]);
+			int rank = x->ranks[member];
+			struct store_rows p = store_rows_of(x->s, m->t, i, rank);
 			if (p.rows && (back || sender_of(x, m, &p) == member))
 				move_piece(x, m, member, &p, slices, back);
 		}
@@ -176,9 +176,9 @@ static void move_round(struct matrices *x, int round, float *slices, bool back)
 /* The matrix of a round that this rank owns, or NULL. */
 static const struct matrix *owned_matrix(const struct matrices *x, int round)
 {
-	for (int i = 0; i < x->n; i++)
-		if (x->matrix[i].round == round && x->matrix[i].owner == x->c->rank)
-			return &x->matrix[i];
+	for (const struct matrix *m = x->matrix; m < x->matrix + x->n; m++)
+		if (m->round == round && m->owner == x->c->rank)
+			return m;
 	return NULL;
 }
 
@@ -207,8 +207,7 @@ void matrices_update(struct matrices *x)
 
 void matrices_autotune(struct matrices *x)
 {
-	for (int i = 0; i < x->n; i++) {
-		const struct matrix *m = &x->matrix[i];
+	for (const struct matrix *m = x->matrix; m < x->matrix + x->n; m++) {
 		size_t mark = arena_mark(x->d->scratch);
 		if (m->owner == x->c->rank)
 			compute(x, m, arena_floats(x->d->scratch, tensor_size(m->t)));

@@ -3,8 +3,6 @@
 
 #include <stdlib.h>
 
-#define OPTIMIZER_EXTERN(kind, name) extern const struct optimizer optimizer_##name;
-OPTIMIZERS(OPTIMIZER_EXTERN)
 #define OPTIMIZER_ROW(kind, name) [OPTIMIZER_##kind] = &optimizer_##name,
 const struct optimizer *const optimizers[N_OPTIMIZERS] = {OPTIMIZERS(OPTIMIZER_ROW)};
 #define OPTIMIZER_NAME(kind, name) #name,

@@ -72,9 +72,10 @@ struct optimizer {
 
 extern const struct optimizer *const optimizers[N_OPTIMIZERS];
 extern const char *const optimizer_names[N_OPTIMIZERS + 1]; /* NULL-terminated */
-/* AdamW's functions, which Muon uses for vectors. */
-extern const struct optimizer optimizer_adamw;
-update_fn adamw_update;
+#define OPTIMIZER_ROW(kind, name) extern const struct optimizer optimizer_##name;
+OPTIMIZERS(OPTIMIZER_ROW)
+#undef OPTIMIZER_ROW
+update_fn adamw_update; /* of optimizer_adamw; Muon uses it for vectors */
 
 /* ---- optim.c: the optimizer of a run ----------------------------------------------- */
 

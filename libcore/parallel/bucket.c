@@ -19,17 +19,11 @@ static int tp_run(const struct store *s, const struct tensor *t)
 						    : 1;
 }
 
-/* A tied weight whose uses are on two pipeline stages. */
-static bool is_tied(const struct store *s, const struct tensor *t)
-{
-	return t->uses > 1 && s->c.mesh->degree[AXIS_PP] > 1;
-}
-
 /* The type in which a tensor is gathered or read. ZeRO 1 and 2 gather the updated parameters
  * themselves, not copies for matmuls, and so in fp32. */
 static enum dtype wire_of(const struct store *s, const struct tensor *t)
 {
-	bool gathered = (s->c.zero == 3 && s->own->n_shards > 1) || offloads_copies(s);
+	bool gathered = (s->c.zero == 3 && s->impl->n_shards > 1) || offloads_copies(s);
 	return t->operand && gathered ? s->c.wire : DT_F32;
 }
 
@@ -53,7 +47,7 @@ static struct mesh_part group_of(const struct store *s, const struct tensor *t)
 
 static int shard_of(const struct store *s, const int at[N_AXES])
 {
-	if (s->own->n_shards == 1)
+	if (s->impl->n_shards == 1)
 		return 0;
 	return at[AXIS_FSDP] * s->c.mesh->degree[AXIS_CP] + at[AXIS_CP];
 }
@@ -94,11 +88,11 @@ static bool same_bucket(const struct store *s, const struct tensor *t, int slice
 }
 
 /* All local slices of tensors like this one, from its unit down to the unit with which the bucket
- * is large enough. With sharded gradients, offloaded parameters or rounds round-robin, a bucket has
- * one unit. */
+ * is large enough. With sharded gradients, offloaded parameters or micro-batches assigned
+ * round-robin, a bucket has one unit. */
 static void make_bucket(struct store *s, const struct tensor *like, int slice)
 {
-	struct store_own *o = s->own;
+	struct store_impl *o = s->impl;
 	bool by_unit = s->c.zero >= 2 || s->c.microbatches.round_robin ||
 		       like->unit == 0 || !s->c.microbatches.n_micro ||
 		       is_offloaded(s, STORE_PARAM);
@@ -119,9 +113,9 @@ static void make_bucket(struct store *s, const struct tensor *like, int slice)
 			add_entry(b, t, k);
 		}
 	}
-	b->part = group_of(s, like);
 	b->wire = wire_of(s, like);
-	b->tied = is_tied(s, like);
+	/* the uses are on two pipeline stages */
+	b->tied = like->uses > 1 && s->c.mesh->degree[AXIS_PP] > 1;
 	b->by_use = s->c.microbatches.round_robin && is_tiled(s, like) &&
 		    like->uses > 1 && !b->tied;
 	b->shape = (struct leaf_shape){{b->tied ? 1 : like->uses,
@@ -136,7 +130,7 @@ static void make_bucket(struct store *s, const struct tensor *like, int slice)
 static void shard_entry(
 	const struct store *s, const struct bucket *b, struct entry *e, int64_t before)
 {
-	int n = s->own->n_shards;
+	int n = s->impl->n_shards;
 	int64_t total = 0;
 	for (int i = 0; i < b->n_entries; i++)
 		total += b->entry[i].rows * b->entry[i].cols;
@@ -153,7 +147,7 @@ static void shard_entry(
 
 static void make_shards(struct store *s, struct bucket *b)
 {
-	int n = s->own->n_shards;
+	int n = s->impl->n_shards;
 	int64_t before = 0;
 	b->shard = xcalloc((size_t)n, sizeof(*b->shard));
 	for (int i = 0; i < b->n_entries; i++) {
@@ -231,8 +225,8 @@ static const struct mesh_part of_replicas = {.axes = AXIS_BIT(AXIS_DP)};
 static bool is_hybrid(const struct store *s, const struct bucket *b)
 {
 	const struct mesh *m = s->c.mesh;
-	if (s->own->n_shards == 1 || m->degree[AXIS_DP] == 1 || b->part.tp_run ||
-		!s->c.microbatches.n_micro)
+	if (s->impl->n_shards == 1 || m->degree[AXIS_DP] == 1 ||
+		group_of(s, b->entry->t).tp_run || !s->c.microbatches.n_micro)
 		return false;
 	if (s->c.microbatches.round_robin) /* all rounds are like the first */
 		return (m->degree[AXIS_FSDP] & (m->degree[AXIS_FSDP] - 1)) == 0;
@@ -247,14 +241,15 @@ static bool is_hybrid(const struct store *s, const struct bucket *b)
 
 static void make_sums(struct store *s, struct bucket *b)
 {
-	make_sum_group(s, b, &b->all, b->part, b->shard, s->own->n_shards);
+	make_sum_group(
+		s, b, &b->all, group_of(s, b->entry->t), b->shard, s->impl->n_shards);
 	b->leaves = b->last = &b->all;
 	if (!is_hybrid(s, b))
 		return;
-	int64_t n = b->shard[s->own->shard].n;
+	int64_t n = b->shard[s->impl->shard].n;
 	b->replicated = (struct sum_shard){xcalloc(1, sizeof(struct sum_run)), 1, n};
 	b->replicated.run[0] = (struct sum_run){0, n};
-	make_sum_group(s, b, &b->shards, of_shards, b->shard, s->own->n_shards);
+	make_sum_group(s, b, &b->shards, of_shards, b->shard, s->impl->n_shards);
 	make_sum_group(s, b, &b->replicas, of_replicas, &b->replicated, 1);
 	b->leaves = &b->shards;
 	b->last = &b->replicas;
@@ -278,58 +273,46 @@ struct store_rows store_rows_of(
 float *store_gradient(const struct store *s, const struct tensor *t, int slice)
 {
 	const struct bucket *b = bucket_of(s, t, slice);
-	return b->g + entry_of(s, t, slice)->packed[s->own->shard];
-}
-
-/* Creating a group is collective: all ranks create them in the order of the tensor table, including
- * those whose stage has no such tensor. */
-static void make_groups(struct store *s)
-{
-	for (int i = 0; i < s->c.n_tensors; i++)
-		mesh_group(s->c.mesh, group_of(s, &s->c.tensors[i]));
-	if (s->own->n_shards > 1 && s->c.mesh->degree[AXIS_DP] > 1) {
-		mesh_group(s->c.mesh, of_shards);
-		mesh_group(s->c.mesh, of_replicas);
-	}
-}
-
-/* From the last tensor to the first, the order of a backward. */
-static void make_buckets(struct store *s)
-{
-	for (int i = s->c.n_tensors - 1; i >= 0; i--) {
-		const struct tensor *t = &s->c.tensors[i];
-		for (int k = t->first; k < t->first + t->local; k++)
-			if (location_of(s, t, k)->bucket < 0)
-				make_bucket(s, t, k);
-	}
+	return b->g + entry_of(s, t, slice)->packed[s->impl->shard];
 }
 
 void buckets_make(struct store *s)
 {
 	int n = s->c.n_tensors * s->c.part.local;
-	s->own->location = xcalloc((size_t)n, sizeof(*s->own->location));
+	s->impl->location = xcalloc((size_t)n, sizeof(*s->impl->location));
 	for (int i = 0; i < n; i++)
-		s->own->location[i].bucket = -1;
-	s->own->n_shards =
+		s->impl->location[i].bucket = -1;
+	s->impl->n_shards =
 		s->c.zero ? s->c.mesh->degree[AXIS_FSDP] * s->c.mesh->degree[AXIS_CP] : 1;
-	s->own->shard = shard_of(s, s->c.mesh->at);
-	make_groups(s);
-	make_buckets(s);
-	for (int i = 0; i < s->own->n_buckets; i++) {
-		make_shards(s, &s->own->bucket[i]);
-		make_sums(s, &s->own->bucket[i]);
+	s->impl->shard = shard_of(s, s->c.mesh->at);
+	/* creating a group is collective, also for stages without such a tensor */
+	for (int i = 0; i < s->c.n_tensors; i++)
+		mesh_group(s->c.mesh, group_of(s, &s->c.tensors[i]));
+	if (s->impl->n_shards > 1 && s->c.mesh->degree[AXIS_DP] > 1) {
+		mesh_group(s->c.mesh, of_shards);
+		mesh_group(s->c.mesh, of_replicas);
+	}
+	for (int i = s->c.n_tensors - 1; i >= 0; i--) { /* the order of a backward */
+		const struct tensor *t = &s->c.tensors[i];
+		for (int k = t->first; k < t->first + t->local; k++)
+			if (location_of(s, t, k)->bucket < 0)
+				make_bucket(s, t, k);
+	}
+	for (int i = 0; i < s->impl->n_buckets; i++) {
+		make_shards(s, &s->impl->bucket[i]);
+		make_sums(s, &s->impl->bucket[i]);
 	}
 }
 
 void buckets_free(struct store *s)
 {
-	struct bucket *end = s->own->bucket + s->own->n_buckets;
-	for (struct bucket *b = s->own->bucket; b < end; b++) {
+	struct bucket *end = s->impl->bucket + s->impl->n_buckets;
+	for (struct bucket *b = s->impl->bucket; b < end; b++) {
 		for (int k = 0; k < b->n_entries; k++) {
 			free(b->entry[k].bounds);
 			free(b->entry[k].packed);
 		}
-		for (int k = 0; k < s->own->n_shards; k++)
+		for (int k = 0; k < s->impl->n_shards; k++)
 			free(b->shard[k].run);
 		free_sum_group(&b->all);
 		free_sum_group(&b->shards);
@@ -343,8 +326,8 @@ void buckets_free(struct store *s)
 		free(b->shard);
 		free(b->buffer);
 	}
-	free(s->own->bucket);
-	free(s->own->location);
+	free(s->impl->bucket);
+	free(s->impl->location);
 }
 
 /* ---- leaves ---------------------------------------------------------------------- */

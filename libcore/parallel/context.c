@@ -44,14 +44,10 @@ static bool has_sums(const struct ring *r)
 	return r->kv.local[RING_DK].p;
 }
 
-static int next_rank(const struct chunks *c)
+/* The rank some steps further around the ring. */
+static int neighbour(const struct chunks *c, int steps)
 {
-	return (c->axis->rank + 1) % c->axis->size;
-}
-
-static int previous_rank(const struct chunks *c)
-{
-	return (c->axis->rank + c->axis->size - 1) % c->axis->size;
+	return (c->axis->rank + steps + c->axis->size) % c->axis->size;
 }
 
 /* The number of buffers for chunks of other ranks: a step uses as many as there are local chunks,
@@ -120,8 +116,7 @@ static void gather_keys(struct ring *r)
 {
 	const struct chunks *c = r->c;
 	for (int i = 1; i < c->axis->size; i++) {
-		int to = (c->axis->rank + i) % c->axis->size;
-		int from = (c->axis->rank - i + c->axis->size) % c->axis->size;
+		int to = neighbour(c, i), from = neighbour(c, -i);
 		for (int own = 0; own < c->local; own++)
 			exchange_keys(r, c->first + own, to, from * c->local + own, from);
 	}
@@ -134,7 +129,8 @@ static void begin_step(struct ring *r)
 	int next = r->step + 1;
 	if (!c->gather && next <= c->n - c->local)
 		exchange_keys(r, chunk_before(r, c->first + c->local - 1, r->step),
-			next_rank(c), chunk_before(r, c->first, next), previous_rank(c));
+			neighbour(c, 1), chunk_before(r, c->first, next),
+			neighbour(c, -1));
 }
 
 bool ring_next(struct ring *r)
@@ -163,7 +159,7 @@ void ring_recv_grads(struct ring *r, int slice)
 	comm_wait(sums_of(r, r->step + 1, slice)); /* its buffer is received into */
 	for (enum ring_part part = RING_DK; part <= RING_DV; part++)
 		recv_part(r, part, slice, chunk_before(r, r->c->first, r->step + 1),
-			previous_rank(r->c), q);
+			neighbour(r->c, -1), q);
 	comm_start(q);
 }
 
@@ -174,8 +170,8 @@ void ring_send_grads(struct ring *r, int slice)
 		return;
 	struct comm_requests *q = sums_of(r, r->step, slice);
 	for (enum ring_part part = RING_DK; part <= RING_DV; part++)
-		send_part(r, part, slice, chunk_before(r, last, r->step), next_rank(r->c),
-			q);
+		send_part(r, part, slice, chunk_before(r, last, r->step),
+			neighbour(r->c, 1), q);
 	comm_start(q);
 }
 

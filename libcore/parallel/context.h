@@ -1,8 +1,5 @@
-/*
- * Context parallelism: every sequence is split into virtual chunks, and attention receives keys
- * and values of other ranks' chunks around a ring (Liu et al. 2023), or by one all-gather
- * (Llama 3). Calls on a ring with ring_exchange() are collective over the context-parallel axis.
- */
+/* Context parallelism: every sequence is split into virtual chunks, and attention receives keys and
+ * values of other ranks' chunks around a ring (Liu et al. 2023), or by one all-gather (Llama 3). */
 #ifndef PARALLEL_CONTEXT_H
 #define PARALLEL_CONTEXT_H
 
@@ -10,9 +7,8 @@
 #include "comm/requests.h"
 #include "kernels/kernels.h"
 
-/* The virtual chunks of every sequence, in zigzag order: a sequence is split into 2n pieces, and
- * chunk i has pieces i and 2n-1-i, which balances causal attention. Chunks
- * [first, first + local) are on this rank. */
+/* The virtual chunks of every sequence, of which [first, first + local) are on this rank. In zigzag
+ * order, which balances causal attention: chunk i of n has pieces i and 2n-1-i of 2n. */
 struct chunks {
 	struct comm *axis;
 	int n, first, local;
@@ -30,9 +26,8 @@ void chunk_positions(const struct chunks *c, int chunk, int32_t *pos);
  * the queries of chunk i attend to the keys of chunk i - t (mod n). dK and dV of a key chunk are
  * summed in the order of these steps.
  *
- * Between ranks, each step sends one chunk to the next rank and receives one from the previous
- * rank while the previous step is computed. In the backward, dK and dV follow their chunk around
- * the ring and return to its rank at the end.
+ * Between ranks, each step sends a chunk to the next rank and receives one from the previous rank. In
+ * the backward, dK and dV follow their chunk around the ring and return to its rank at the end.
  */
 enum ring_part { RING_K, RING_V, RING_DK, RING_DV, N_RING_PARTS };
 
@@ -57,8 +52,8 @@ struct ring {
 };
 
 struct ring ring_begin(const struct chunks *c);
-/* Collective. The following steps exchange these matrices between ranks. Uses scratch memory of the
- * device until ring_end(). */
+/* The following steps exchange these matrices between ranks: they are collective over the axis. Uses
+ * scratch memory of the device until ring_end(). */
 void ring_exchange(struct ring *r, struct device *d, const struct ring_kv *kv);
 /* Begins the first or the next step; false after the last. */
 bool ring_next(struct ring *r);

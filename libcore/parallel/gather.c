@@ -54,7 +54,7 @@ static bool is_staged(const struct store *s, const struct bucket *b, int shard)
 	bool contiguous = b->shard[shard].n_runs == 1;
 	if (is_half(b))
 		return !keeps_half_vector(s, b) || !contiguous;
-	return shard != s->own->shard && !contiguous;
+	return shard != s->impl->shard && !contiguous;
 }
 
 static int64_t staged_floats(const struct store *s, const struct bucket *b, int shard)
@@ -67,7 +67,7 @@ static int64_t staged_floats(const struct store *s, const struct bucket *b, int 
 static int64_t staging_floats(const struct store *s, const struct bucket *b)
 {
 	int64_t n = 0;
-	for (int k = 0; k < s->own->n_shards; k++)
+	for (int k = 0; k < s->impl->n_shards; k++)
 		n += staged_floats(s, b, k);
 	return n;
 }
@@ -96,8 +96,8 @@ static bool reads_copies(const struct store *s, const struct bucket *b)
 /* Floats for the shard that is read, after the staging buffer; the only shard is read into the vector. */
 static int64_t own_floats(const struct store *s, const struct bucket *b)
 {
-	return params_offloaded(s) && s->own->n_shards > 1 && !reads_copies(s, b)
-		       ? round_up(b->shard[s->own->shard].n, 16)
+	return params_offloaded(s) && s->impl->n_shards > 1 && !reads_copies(s, b)
+		       ? round_up(b->shard[s->impl->shard].n, 16)
 		       : 0;
 }
 
@@ -106,14 +106,14 @@ static float *own_shard(const struct store *s, const struct bucket *b)
 {
 	if (!params_offloaded(s))
 		return b->state[STORE_PARAM];
-	return s->own->n_shards > 1 ? b->staging + staging_floats(s, b) : b->vector;
+	return s->impl->n_shards > 1 ? b->staging + staging_floats(s, b) : b->vector;
 }
 
 /* This rank's shard as it is sent. */
 static void *own_message(const struct store *s, const struct bucket *b)
 {
 	float *staging = b->staging;
-	return is_half(b) ? message_of(s, b, s->own->shard, &staging) : own_shard(s, b);
+	return is_half(b) ? message_of(s, b, s->impl->shard, &staging) : own_shard(s, b);
 }
 
 static uint64_t read_own(struct store *s, const struct bucket *b)
@@ -121,15 +121,15 @@ static uint64_t read_own(struct store *s, const struct bucket *b)
 	bool copies = reads_copies(s, b);
 	return offload_enqueue(s, copies ? (int)STORE_COPY : STORE_PARAM, false,
 		copies ? own_message(s, b) : own_shard(s, b), b->at,
-		b->shard[s->own->shard].n, 0);
+		b->shard[s->impl->shard].n, 0);
 }
 
 static void send_own(
 	struct store *s, const struct bucket *b, struct comm_requests *requests)
 {
-	struct comm *c = s->own->shards;
+	struct comm *c = s->impl->shards;
 	struct device *d = s->c.device;
-	int own = s->own->shard;
+	int own = s->impl->shard;
 	void *message = own_message(s, b);
 	if (is_half(b) && !reads_copies(s, b))
 		d->k->narrow(
@@ -142,7 +142,7 @@ static void send_own(
 static void receive_others(
 	struct store *s, const struct bucket *b, struct comm_requests *requests)
 {
-	struct store_own *o = s->own;
+	struct store_impl *o = s->impl;
 	float *staging = b->staging + staged_floats(s, b, o->shard);
 	o->shards->seq++;
 	for (int i = 1; i < o->n_shards; i++) {
@@ -172,7 +172,7 @@ static void unpack(
 /* Unpacks the shards of all ranks, once they are received. */
 static void end_bucket(struct store *s, struct bucket *b)
 {
-	struct store_own *o = s->own;
+	struct store_impl *o = s->impl;
 	const void *own = own_message(s, b);
 	float *staging = b->staging + staged_floats(s, b, o->shard);
 	if (is_half(b) ? is_staged(s, b, o->shard) : own != b->vector)
@@ -203,8 +203,8 @@ static float *staging_alloc(struct store *s, const struct bucket *b)
 	int64_t n = staging_floats(s, b);
 	if (s->c.device->discrete)
 		return arena_floats(s->c.device->scratch, n);
-	return s->own->shards->planned ? b->whole
-				       : xmalloc((size_t)(n + 1) * sizeof(float));
+	return s->impl->shards->planned ? b->whole
+					: xmalloc((size_t)(n + 1) * sizeof(float));
 }
 
 static void staging_free(struct store *s, const struct bucket *b, size_t mark)
@@ -217,7 +217,7 @@ static void staging_free(struct store *s, const struct bucket *b, size_t mark)
 
 void gather_whole(struct store *s)
 {
-	struct store_own *o = s->own;
+	struct store_impl *o = s->impl;
 	struct device *d = s->c.device;
 	struct comm_requests requests = {.c = o->shards};
 	for (struct bucket *b = o->bucket; b < o->bucket + o->n_buckets; b++) {
@@ -239,8 +239,8 @@ void gather_whole(struct store *s)
 /* The bucket of a unit that follows b (NULL: the first one), or NULL. */
 static struct bucket *next_bucket(const struct store *s, int unit, struct bucket *b)
 {
-	struct bucket *end = s->own->bucket + s->own->n_buckets;
-	b = b ? b + 1 : s->own->bucket;
+	struct bucket *end = s->impl->bucket + s->impl->n_buckets;
+	b = b ? b + 1 : s->impl->bucket;
 	while (b < end && b->first_unit != unit)
 		b++;
 	return b < end ? b : NULL;
@@ -248,7 +248,7 @@ static struct bucket *next_bucket(const struct store *s, int unit, struct bucket
 
 static void send_unit(struct store *s, struct gathered *g)
 {
-	if (s->own->n_shards == 1)
+	if (s->impl->n_shards == 1)
 		return;
 	for (struct bucket *b = NULL; (b = next_bucket(s, g->unit, b));)
 		send_own(s, b, &g->requests);
@@ -284,9 +284,9 @@ static void drop_unit(struct store *s, struct gathered *g)
 
 static struct gathered *find_gathered(struct store *s, int unit)
 {
-	for (int i = 0; i < s->own->n_gathered; i++)
-		if (s->own->gathered[i].unit == unit)
-			return &s->own->gathered[i];
+	for (int i = 0; i < s->impl->n_gathered; i++)
+		if (s->impl->gathered[i].unit == unit)
+			return &s->impl->gathered[i];
 	return NULL;
 }
 
@@ -295,9 +295,9 @@ static struct gathered *find_memory(struct store *s, int unit)
 {
 	struct gathered *unused = NULL;
 	if (s->c.reshard == RESHARD_NO)
-		return &s->own->gathered[unit];
+		return &s->impl->gathered[unit];
 	for (int turn = 1; turn >= 0; turn--) {
-		struct gathered *g = &s->own->gathered[unit_place(s, unit, turn)];
+		struct gathered *g = &s->impl->gathered[unit_place(s, unit, turn)];
 		if (!g->users && (!unused || unused->unit >= 0 || g->unit < 0))
 			unused = g;
 	}
@@ -308,14 +308,14 @@ static struct gathered *find_memory(struct store *s, int unit)
 
 void store_before_use(struct store *s, void (*fn)(void *with, int unit), void *with)
 {
-	s->own->before_use = fn;
-	s->own->before_use_with = with;
+	s->impl->before_use = fn;
+	s->impl->before_use_with = with;
 }
 
 static void before_use(struct store *s, int unit)
 {
-	if (s->own->before_use && unit < s->c.n_units)
-		s->own->before_use(s->own->before_use_with, unit);
+	if (s->impl->before_use && unit < s->c.n_units)
+		s->impl->before_use(s->impl->before_use_with, unit);
 }
 
 /* NULL: there is no memory for it. */
@@ -344,7 +344,7 @@ static struct gathered *begin_unit(struct store *s, int unit)
 
 static bool is_gathered(const struct store *s)
 {
-	return s->own->n_gathered > 0;
+	return s->impl->n_gathered > 0;
 }
 
 void store_use(struct store *s, int unit, int next)
@@ -380,9 +380,9 @@ void store_done(struct store *s, int unit, bool backward)
 
 void gather_forget(struct store *s)
 {
-	for (int i = 0; i < s->own->n_gathered; i++) {
-		BUG_ON(s->own->gathered[i].users);
-		drop_unit(s, &s->own->gathered[i]);
+	for (int i = 0; i < s->impl->n_gathered; i++) {
+		BUG_ON(s->impl->gathered[i].users);
+		drop_unit(s, &s->impl->gathered[i]);
 	}
 }
 
@@ -390,7 +390,7 @@ void gather_forget(struct store *s)
 
 void gather_open(struct store *s, bool measuring)
 {
-	struct store_own *o = s->own;
+	struct store_impl *o = s->impl;
 	bool all = s->c.reshard == RESHARD_NO;
 	int64_t total = 0;
 	o->n_gathered = all ? n_units(s) : N_PLACES;
@@ -422,7 +422,7 @@ void gather_open(struct store *s, bool measuring)
 
 void gather_close(struct store *s)
 {
-	struct store_own *o = s->own;
+	struct store_impl *o = s->impl;
 	if (is_gathered(s))
 		gather_forget(s);
 	for (int i = 0; i < o->n_gathered; i++)

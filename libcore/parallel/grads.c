@@ -14,7 +14,7 @@
 
 static bool is_shared(const struct store *s, const struct bucket *b)
 {
-	return b->all.c->shares && b->all.c->size > 1 && s->own->n_shards == 1 &&
+	return b->all.c->shares && b->all.c->size > 1 && s->impl->n_shards == 1 &&
 	       !s->c.microbatches.round_robin && !s->c.device->discrete;
 }
 
@@ -38,7 +38,7 @@ static void place_sums(const struct store *s, struct bucket *b, struct arena *a)
 {
 	int64_t first, piece = sum_piece(&b->last->plan, b->last->c->rank, &first);
 	int depth = rounds_depth(&s->c.microbatches);
-	b->g = arena_floats(a, b->shard[s->own->shard].n);
+	b->g = arena_floats(a, b->shard[s->impl->shard].n);
 	for (int u = 0; u < bucket_uses(b); u++) {
 		if (!b->round_buffer[u])
 			b->round_buffer[u] =
@@ -52,7 +52,7 @@ static void place_sums(const struct store *s, struct bucket *b, struct arena *a)
 static void place_leases(struct store *s, struct arena *a)
 {
 	for (int i = 0; i < N_PLACES; i++) {
-		struct lease *l = &s->own->lease[i];
+		struct lease *l = &s->impl->lease[i];
 		l->unit = -1;
 		l->memory = arena_floats(a, l->n);
 	}
@@ -77,7 +77,7 @@ static int64_t replica_floats(const struct store *s, const struct bucket *b)
 	if (b->last == b->leaves)
 		return 0;
 	return (s->c.microbatches.round_robin ? n : n - 1) *
-	       round_up(b->shard[s->own->shard].n, 16);
+	       round_up(b->shard[s->impl->shard].n, 16);
 }
 
 static void place_replica_sums(const struct store *s, struct bucket *b, float *at)
@@ -86,7 +86,7 @@ static void place_replica_sums(const struct store *s, struct bucket *b, float *a
 	int n = b->by_use ? 1 : bucket_uses(b);
 	for (int u = 0; u < n; u++) {
 		b->replica_sum[u] = in_place && !u ? b->g : at;
-		at += in_place && !u ? 0 : round_up(b->shard[s->own->shard].n, 16);
+		at += in_place && !u ? 0 : round_up(b->shard[s->impl->shard].n, 16);
 	}
 	if (n == 1)
 		b->replica_sum[1] = b->replica_sum[0];
@@ -96,13 +96,13 @@ static void place_replica_sums(const struct store *s, struct bucket *b, float *a
 static void size_leases(struct store *s)
 {
 	int64_t *n = xcalloc((size_t)n_units(s), sizeof(*n));
-	for (int i = 0; i < s->own->n_buckets; i++) {
-		const struct bucket *b = &s->own->bucket[i];
+	for (int i = 0; i < s->impl->n_buckets; i++) {
+		const struct bucket *b = &s->impl->bucket[i];
 		n[b->first_unit] += b->n_buffers * b->n + replica_floats(s, b);
 	}
 	for (int u = 0; u < n_units(s); u++)
 		for (int turn = 0; turn < 2; turn++) {
-			struct lease *l = &s->own->lease[lease_place(s, u, turn)];
+			struct lease *l = &s->impl->lease[lease_place(s, u, turn)];
 			l->n = max64(l->n, n[u]);
 		}
 	free(n);
@@ -111,7 +111,7 @@ static void size_leases(struct store *s)
 /* The queue of a group, whose buffers are large enough for a sum in which all ranks have leaves. */
 static void join_queue(struct store *s, struct sum_group *g, bool messages)
 {
-	struct store_own *o = s->own;
+	struct store_impl *o = s->impl;
 	int k = 0;
 	while (k < o->n_queues && o->queue[k].c != g->c)
 		k++;
@@ -125,7 +125,7 @@ static void join_queue(struct store *s, struct sum_group *g, bool messages)
 
 static void make_queues(struct store *s)
 {
-	struct store_own *o = s->own;
+	struct store_impl *o = s->impl;
 	o->queue = xcalloc(2 * (size_t)o->n_buckets, sizeof(*o->queue));
 	for (struct bucket *b = o->bucket; b < o->bucket + o->n_buckets; b++) {
 		bool shared = b->all.c->planned ? is_shared(s, b) : !!b->shared;
@@ -137,17 +137,17 @@ static void make_queues(struct store *s)
 static int64_t place_queues(struct store *s, struct arena *a)
 {
 	size_t before = a->used_bytes;
-	for (int i = 0; i < s->own->n_queues; i++)
+	for (int i = 0; i < s->impl->n_queues; i++)
 		for (int k = 0; k < SUM_BUFFERS; k++)
-			s->own->queue[i].sums.buffer[k] =
-				arena_floats(a, s->own->queue[i].n);
+			s->impl->queue[i].sums.buffer[k] =
+				arena_floats(a, s->impl->queue[i].n);
 	return (int64_t)(a->used_bytes - before);
 }
 
 /* Places the buffers that are not shared with other ranks. */
 static void place_private(struct store *s, struct arena *a)
 {
-	struct store_own *o = s->own;
+	struct store_impl *o = s->impl;
 	for (struct bucket *b = o->bucket; b < o->bucket + o->n_buckets; b++) {
 		if (s->c.microbatches.round_robin) {
 			place_sums(s, b, a);
@@ -171,7 +171,7 @@ static void place_private(struct store *s, struct arena *a)
 /* One shared memory for each group; its ranks exchange the offsets of their buffers. */
 static void open_shared_group(struct store *s, struct comm *c)
 {
-	struct store_own *o = s->own;
+	struct store_impl *o = s->impl;
 	struct err e = {0};
 	int64_t n_bytes = 0, slots = 0;
 	for (struct bucket *b = o->bucket; b < o->bucket + o->n_buckets; b++) {
@@ -204,7 +204,7 @@ static void open_shared_group(struct store *s, struct comm *c)
 
 static void open_shared(struct store *s)
 {
-	struct store_own *o = s->own;
+	struct store_impl *o = s->impl;
 	for (int i = 0; i < o->n_buckets; i++) {
 		struct comm *c = o->bucket[i].all.c;
 		bool known = false;
@@ -225,7 +225,7 @@ static bool has_tensors_of(const struct store *s, const struct bucket *b, int un
 
 void grads_begin_step(struct store *s)
 {
-	struct store_own *o = s->own;
+	struct store_impl *o = s->impl;
 	for (struct bucket *b = o->bucket; b < o->bucket + o->n_buckets; b++) {
 		b->units_left = 0;
 		for (int u = b->first_unit; u <= b->last_unit; u++)
@@ -238,7 +238,7 @@ void grads_begin_step(struct store *s)
 
 void grads_open(struct store *s, bool measuring)
 {
-	struct store_own *o = s->own;
+	struct store_impl *o = s->impl;
 	struct arena size;
 	int64_t whole = 0;
 	for (int i = 0; i < o->n_buckets; i++) {
@@ -270,13 +270,13 @@ void grads_open(struct store *s, bool measuring)
 void grads_close(struct store *s)
 {
 	reduce_close(s);
-	for (int i = 0; i < s->own->n_shared; i++)
-		comm_shared_close(s->own->shared[i]);
-	for (int i = 0; i < s->own->n_buckets; i++)
-		free(s->own->bucket[i].from);
-	free(s->own->shared);
-	free(s->own->queue);
-	device_arena_release(s->c.device, &s->own->grad_memory);
+	for (int i = 0; i < s->impl->n_shared; i++)
+		comm_shared_close(s->impl->shared[i]);
+	for (int i = 0; i < s->impl->n_buckets; i++)
+		free(s->impl->bucket[i].from);
+	free(s->impl->shared);
+	free(s->impl->queue);
+	device_arena_release(s->c.device, &s->impl->grad_memory);
 }
 
 /* ---- leaves ---------------------------------------------------------------------- */
@@ -290,7 +290,7 @@ static void empty_stacks(struct bucket *b)
 
 void grads_take_lease(struct store *s, int unit)
 {
-	struct store_own *o = s->own;
+	struct store_impl *o = s->impl;
 	for (int i = 0; i < N_PLACES; i++)
 		if (o->lease[i].unit == unit && o->lease[i].open)
 			return;
@@ -361,8 +361,8 @@ void store_leaf_done(
 
 void store_drop(struct store *s)
 {
-	for (int i = 0; i < s->own->n_buckets; i++)
-		empty_stacks(&s->own->bucket[i]);
+	for (int i = 0; i < s->impl->n_buckets; i++)
+		empty_stacks(&s->impl->bucket[i]);
 	for (int i = 0; i < N_PLACES; i++)
-		s->own->lease[i].open = false;
+		s->impl->lease[i].open = false;
 }

@@ -1,8 +1,8 @@
 /* The leaves of a gradient: their indices in the canonical tree, and the nodes of boxes of them. */
 #include "parallel/leaves.h"
 
-/* Bits of an index below each coordinate. */
-static void shifts(const struct leaf_shape *t, int shift[N_LEAF_AXES])
+/* The bits of an index below each coordinate. Returns the number of all bits. */
+static int shifts(const struct leaf_shape *t, int shift[N_LEAF_AXES])
 {
 	int at = 0;
 	for (int a = N_LEAF_AXES - 1; a >= 0; a--) {
@@ -10,6 +10,7 @@ static void shifts(const struct leaf_shape *t, int shift[N_LEAF_AXES])
 		while ((int64_t)1 << (at - shift[a]) < t->n[a])
 			at++;
 	}
+	return at;
 }
 
 int64_t leaf_index(const struct leaf_shape *t, const int64_t at[N_LEAF_AXES])
@@ -24,11 +25,8 @@ int64_t leaf_index(const struct leaf_shape *t, const int64_t at[N_LEAF_AXES])
 
 int leaf_levels(const struct leaf_shape *t)
 {
-	int shift[N_LEAF_AXES], at;
-	shifts(t, shift);
-	for (at = shift[LEAF_USE]; (int64_t)1 << (at - shift[LEAF_USE]) < t->n[LEAF_USE];)
-		at++;
-	return at;
+	int shift[N_LEAF_AXES];
+	return shifts(t, shift);
 }
 
 int leaf_micro_level(const struct leaf_shape *t)

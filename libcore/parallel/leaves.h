@@ -1,18 +1,12 @@
-/*
- * The leaves of a gradient, as leaves of the canonical tree: a sum over the uses of a (tied)
- * weight, over micro-batches, over chunks of sequences, and over the virtual slices that share
- * a slice of the weight (its users).
- */
+/* The leaves of a gradient in the canonical tree: a sum over the uses of a (tied) weight, micro-batches,
+ * chunks of sequences, and the virtual slices that share a slice of the weight (its users). */
 #ifndef PARALLEL_LEAVES_H
 #define PARALLEL_LEAVES_H
 
 #include "comm/tree.h"
 
-/*
- * Leaves have coordinates (use, micro, chunk, user), the last one fastest. Each but the first
- * takes a power of two of indices, so that the leaves of a chunk, of a micro-batch and of a use
- * each form a node of the tree.
- */
+/* The coordinates of a leaf, the last one fastest. Each but the first takes a power of two of indices,
+ * so that the leaves of a chunk, of a micro-batch and of a use each form a node of the tree. */
 enum leaf_axis { LEAF_USE, LEAF_MICRO, LEAF_CHUNK, LEAF_USER, N_LEAF_AXES };
 
 struct leaf_shape {

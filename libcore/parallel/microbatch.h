@@ -1,12 +1,11 @@
 /*
  * How the micro-batches of a step are assigned to data-parallel ranks. No call is collective.
  *
- * In runs, every rank has neighbouring micro-batches and accumulates their gradients, which are
- * reduced over the ranks once a step. Round-robin (rank r has micro-batches r, r + ranks, ...) each round is
- * reduced over the ranks, so that a rank keeps only its shard of the gradient and the gradient of
- * one micro-batch. A rank without a micro-batch in the last round computes one with an index of
- * n_micro or more, because other ranks need its shard of the parameters; its results are
- * discarded.
+ * In runs: every rank accumulates the gradients of neighbouring micro-batches, which are reduced over
+ * the ranks once a step. Round-robin: rank r has micro-batches r, r + ranks, ..., and each round is
+ * reduced, so that a rank keeps only its shard of the gradient and the gradient of one micro-batch. A
+ * rank without a micro-batch in the last round computes one with an index of n_micro or more, because
+ * other ranks need its shard of the parameters; its results are discarded.
  */
 #ifndef PARALLEL_MICROBATCH_H
 #define PARALLEL_MICROBATCH_H

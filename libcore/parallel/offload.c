@@ -1,14 +1,10 @@
 /*
  * Iteration over state that is in memory, in a file, or in the memory of a GPU's host
- * (ZeRO-Offload, Ren et al. 2021; ZeRO-Infinity, Rajbhandari et al. 2021). Offloaded state is read
- * in pieces, one ahead of the one in use.
+ * (ZeRO-Offload, Ren et al. 2021; ZeRO-Infinity, Rajbhandari et al. 2021). While the optimizer updates
+ * a piece of offloaded state, the next one is read, and by a GPU the previous one is written.
  *
- * The backend has a region for each group (parameters, first and second moments), each with the
- * concatenated shards of all buckets. Parameters of a GPU have one more, for the 16-bit copies that
- * matmuls read: a forward and a backward read these, in half the bytes.
- *
- * A GPU copies in both directions at once: while the optimizer updates a piece, the next one is read
- * and the previous one is written.
+ * The backend has a region for each group, with the concatenated shards of all buckets. Parameters of
+ * a GPU have one more, for the 16-bit copies that matmuls read.
  */
 #include "parallel/store_internal.h"
 
@@ -46,17 +42,17 @@ static int64_t size_of(const struct store *s, int group)
 
 void offload_open(struct store *s, struct arena *run)
 {
-	struct offload_pieces *w = &s->own->offload;
+	struct offload_pieces *w = &s->impl->offload;
 	unsigned offloaded = offloaded_groups(s);
 	int64_t longest = MIN_FLOATS, width = 0; /* bytes of an element in all groups */
 	if (!offloaded)
 		return;
-	const struct bucket *end = s->own->bucket + s->own->n_buckets;
-	for (const struct bucket *b = s->own->bucket; b < end; b++)
+	const struct bucket *end = s->impl->bucket + s->impl->n_buckets;
+	for (const struct bucket *b = s->impl->bucket; b < end; b++)
 		for (int k = 0; k < b->n_entries; k++)
 			longest = max64(longest, b->entry[k].cols);
 	w->n_slots = s->c.device->discrete ? OFFLOAD_SLOTS : 2;
-	w->region = round_up(s->own->n_floats, PAGE_FLOATS);
+	w->region = round_up(s->impl->n_floats, PAGE_FLOATS);
 	w->floats = max64(longest, min64(MAX_FLOATS, w->region / PIECES));
 	for (int g = 0; g < N_OFFLOADED; g++) {
 		if (!(offloaded & STORE_BIT(g)))
@@ -73,7 +69,7 @@ void offload_open(struct store *s, struct arena *run)
 
 static int64_t backend_offset(const struct store *s, int group, int64_t at)
 {
-	return s->own->offload.begin[group] + at * size_of(s, group);
+	return s->impl->offload.begin[group] + at * size_of(s, group);
 }
 
 uint64_t offload_enqueue(struct store *s, int group, bool write, void *memory, int64_t at,
@@ -126,7 +122,7 @@ struct part_list {
 static struct piece next_piece(
 	const struct store *s, const struct part_list *l, struct position from)
 {
-	int64_t room = s->own->offload.floats;
+	int64_t room = s->impl->offload.floats;
 	struct piece p = {.from = from, .to = from};
 	while (p.to.part < l->n) {
 		const struct part *x = &l->part[p.to.part];
@@ -153,14 +149,14 @@ static void enqueue_piece(struct store *s, const struct piece *p, unsigned group
 	for (int g = 0; g < N_OFFLOADED && p->n; g++)
 		if (groups & STORE_BIT(g))
 			*busy = offload_enqueue(s, g, write,
-				s->own->offload.piece[slot][g], p->at, p->n, after);
+				s->impl->offload.piece[slot][g], p->at, p->n, after);
 }
 
 /* Calls fn for the rows of a piece, with offloaded groups in the slot's buffers. */
 static void visit_piece(struct store *s, const struct part_list *l, const struct piece *p,
 	unsigned groups, int slot, store_visit *fn, void *with)
 {
-	const struct offload_pieces *w = &s->own->offload;
+	const struct offload_pieces *w = &s->impl->offload;
 	struct position at = p->from;
 	while (at.part < p->to.part || (at.part == p->to.part && at.row < p->to.row)) {
 		const struct part *x = &l->part[at.part];
@@ -182,7 +178,7 @@ static void visit_piece(struct store *s, const struct part_list *l, const struct
 static void offload_pieces(struct store *s, const struct part_list *l, unsigned reads,
 	unsigned writes, store_visit *fn, void *with)
 {
-	int n_slots = s->own->offload.n_slots;
+	int n_slots = s->impl->offload.n_slots;
 	uint64_t busy[OFFLOAD_SLOTS] = {0}; /* tickets of the last requests */
 	struct piece now = next_piece(s, l, (struct position){0});
 	enqueue_piece(s, &now, reads, false, &busy[0], 0);
@@ -237,23 +233,21 @@ void offload_copies(struct store *s)
 void part_get(struct store *s, const struct part *x, int group, int64_t row, int64_t rows,
 	float *out)
 {
-	struct device *d = s->c.device;
-	int64_t n = rows * x->cols;
+	int64_t skip = row * x->cols, n = rows * x->cols;
 	if (is_offloaded(s, group))
-		copy_now(s, group, false, out, x->at + row * x->cols, n);
+		copy_now(s, group, false, out, x->at + skip, n);
 	else
-		device_get(d, out, x->state[group] + row * x->cols,
+		device_get(s->c.device, out, x->state[group] + skip,
 			(size_t)n * sizeof(float));
 }
 
 void part_put(struct store *s, const struct part *x, int group, int64_t row, int64_t rows,
 	const float *in)
 {
-	struct device *d = s->c.device;
-	int64_t n = rows * x->cols;
+	int64_t skip = row * x->cols, n = rows * x->cols;
 	if (is_offloaded(s, group))
-		copy_now(s, group, true, (float *)in, x->at + row * x->cols, n);
+		copy_now(s, group, true, (float *)in, x->at + skip, n);
 	else
-		device_put(d, x->state[group] + row * x->cols, in,
+		device_put(s->c.device, x->state[group] + skip, in,
 			(size_t)n * sizeof(float));
 }

@@ -1,10 +1,8 @@
 /*
  * Offloading to a file: each rank has one, which a thread reads and writes in the order of the
- * requests while the rank computes. The thread calls no MPI.
- *
- * The file has no name, so nothing is left of it, however the program ends. Its pages are dropped
- * from the page cache as soon as they are on the disk, because the page cache counts against the
- * memory limit of a container.
+ * requests while the rank computes. The thread calls no MPI. The file has no name, so nothing is left
+ * of it. Its pages are dropped from the page cache as soon as they are on the disk, because the page
+ * cache counts against the memory limit of a container.
  */
 #include "base/file.h"
 #include "parallel/store_internal.h"

@@ -18,9 +18,9 @@ static uint64_t enqueue_host(struct offload_backend *backend, bool write, void *
 {
 	const struct host *x = (const struct host *)backend;
 	size_t n = (size_t)n_bytes;
-	char *here = x->memory + at;
-	return write ? device_copy_begin(x->d, true, here, memory, n, after)
-		     : device_copy_begin(x->d, false, memory, here, n, after);
+	char *host = x->memory + at;
+	return write ? device_copy_begin(x->d, true, host, memory, n, after)
+		     : device_copy_begin(x->d, false, memory, host, n, after);
 }
 
 static void wait_for_host(struct offload_backend *backend, uint64_t ticket)

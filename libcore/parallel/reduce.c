@@ -197,7 +197,7 @@ static void begin_last(struct bucket *b, bool round_robin)
 static void advance(void *with)
 {
 	struct store *s = with;
-	struct store_own *o = s->own;
+	struct store_impl *o = s->impl;
 	while (o->n_pending && tree_sum_done(o->pending[0]->sum)) {
 		struct bucket *b = o->pending[0];
 		memmove(o->pending, o->pending + 1,
@@ -218,7 +218,7 @@ static void begin_first(struct store *s, struct bucket *b)
 		.queue = b->shards.queue};
 	b->sum = tree_sum_begin(&call);
 	b->pending = true;
-	s->own->pending[s->own->n_pending++] = b;
+	s->impl->pending[s->impl->n_pending++] = b;
 	advance(s);
 }
 
@@ -258,9 +258,9 @@ static void begin_sum(struct store *s, struct bucket *b)
 		begin_last(b, s->c.microbatches.round_robin);
 }
 
-void store_reduce_use(struct store *s, int unit, int use, bool last)
+void store_reduce(struct store *s, int unit, int use, bool last)
 {
-	struct store_own *o = s->own;
+	struct store_impl *o = s->impl;
 	if (s->c.microbatches.round_robin) /* also a rank without leaves in this round */
 		grads_take_lease(s, unit);
 	for (struct bucket *b = o->bucket; b < o->bucket + o->n_buckets; b++) {
@@ -280,11 +280,6 @@ void store_reduce_use(struct store *s, int unit, int use, bool last)
 	for (int i = 0; i < N_PLACES; i++)
 		if (o->lease[i].unit == unit)
 			o->lease[i].open = false;
-}
-
-void store_reduce(struct store *s, int unit, bool last)
-{
-	store_reduce_use(s, unit, 0, last);
 }
 
 /* Round-robin: the sum of the rounds, which all replicas of a shard receive. */
@@ -316,7 +311,7 @@ static void add_other_use(struct store *s, struct bucket *b)
 {
 	struct comm *pair = mesh_group(s->c.mesh,
 		(struct mesh_part){.axes = AXIS_BIT(AXIS_PP), .pp_ends = true});
-	int64_t n = b->shard[s->own->shard].n, n_bytes = n * (int64_t)sizeof(float);
+	int64_t n = b->shard[s->impl->shard].n, n_bytes = n * (int64_t)sizeof(float);
 	struct comm_requests r = {.c = pair};
 	comm_send(&r, b->g, n_bytes, !pair->rank, TAG_TIED);
 	comm_recv(&r, b->other, n_bytes, !pair->rank, TAG_TIED);
@@ -329,7 +324,7 @@ static void add_other_use(struct store *s, struct bucket *b)
 
 void store_step_end(struct store *s)
 {
-	struct store_own *o = s->own;
+	struct store_impl *o = s->impl;
 	struct bucket *end = o->bucket + o->n_buckets;
 	for (struct bucket *b = o->bucket; b < end; b++)
 		reduce_end(s, b);
@@ -348,23 +343,24 @@ void store_step_end(struct store *s)
 /* Does this rank take part in second sums, which begin in the background? */
 static bool has_second_sums(const struct store *s)
 {
-	for (int i = 0; i < s->own->n_buckets; i++)
-		if (s->own->bucket[i].last != s->own->bucket[i].leaves)
+	for (int i = 0; i < s->impl->n_buckets; i++)
+		if (s->impl->bucket[i].last != s->impl->bucket[i].leaves)
 			return !s->c.mesh->world->planned;
 	return false;
 }
 
 void reduce_open(struct store *s)
 {
-	s->own->pending = xcalloc((size_t)s->own->n_buckets + 1, sizeof(struct bucket *));
+	s->impl->pending =
+		xcalloc((size_t)s->impl->n_buckets + 1, sizeof(struct bucket *));
 	if (has_second_sums(s))
 		comm_background(advance, s);
 }
 
 void reduce_close(struct store *s)
 {
-	if (s->own->pending && has_second_sums(s))
+	if (s->impl->pending && has_second_sums(s))
 		comm_background_end(advance, s);
-	free(s->own->pending);
-	s->own->pending = NULL;
+	free(s->impl->pending);
+	s->impl->pending = NULL;
 }

@@ -9,13 +9,11 @@
 
 /*
  * A pipeline has ranks x per_rank virtual stages, and rank r has stages r, r + ranks,
- * r + 2 ranks, ... A schedule is the order of the actions of each rank. It changes no bit of a
- * run (law 1 of pt(7)), since each stage computes its backwards, and so adds to its gradients, in
- * the order of the micro-batches.
+ * r + 2 ranks, ... A schedule changes no bit of a run (law 1 of pt(7)), since each stage adds to its
+ * gradients in the order of the micro-batches.
  *
- * A kind of schedule is one row here and one file: its name, the function that makes the actions
- * of a rank, whether it splits the backward into input and weight gradients, the smallest and the
- * largest number of stages a rank (0: no limit), and its help text.
+ * A kind of schedule is a row of this list and a file. The columns are those of struct schedule_row,
+ * with the help text last.
  */
 /* clang-format off */
 #define SCHEDULE_LIST(X) \
@@ -65,9 +63,8 @@ struct schedule_row {
 extern const struct schedule_row schedule_kinds[SCHEDULE_KINDS];
 extern const char *const schedule_kind_names[]; /* in that order, then NULL */
 
-/* Makes the schedules of all ranks of a pipeline, to be freed by schedule_free(). A single rank
- * computes one micro-batch after the other, whatever the kind. -1: the kind does not allow that
- * many stages a rank. */
+/* Makes the schedules of all ranks, to be freed by schedule_free(). A single rank computes one
+ * micro-batch after the other, whatever the kind. -1: the kind does not allow so many stages a rank. */
 int schedule_open(struct schedule *s, enum schedule_kind kind, int ranks, int per_rank,
 	int64_t n_micro, struct err *e);
 void schedule_free(struct schedule *s);
@@ -84,11 +81,9 @@ static inline int schedule_rank_of(const struct schedule *s, int stage)
 
 /* ---- schedule_check.c ------------------------------------------------------------ */
 
-/*
- * Checks a schedule: every micro-batch has each action once on every stage, each kind of action
- * in the order of the micro-batches; a backward follows its forward, the weight gradients follow
- * the input gradients; and with blocking receives and buffered sends there is no deadlock.
- */
+/* Checks that every micro-batch has each action once on every stage, in the order of micro-batches;
+ * that a backward follows its forward, and the weight gradients the input gradients; and that with
+ * blocking receives and buffered sends there is no deadlock. */
 int schedule_check(const struct schedule *s, struct err *e);
 
 /* The largest numbers of (micro-batch, stage) pairs that a rank keeps at a time. Those of one stage
@@ -120,27 +115,22 @@ struct timeline {
 	double bubble; /* 1 - busy / (ranks x total) */
 };
 
-/* When each action runs if all start as early as possible. The schedule has passed
- * schedule_check(). The timeline is to be freed by timeline_free(). */
+/* When each action runs if all start as early as possible, for a schedule that has passed
+ * schedule_check(). To be freed by timeline_free(). */
 void schedule_time(
 	const struct schedule *s, const struct schedule_costs *c, struct timeline *t);
 void timeline_free(struct timeline *t);
-/*
- * Appends a Gantt chart as text: a line a rank, one column for the duration of the shortest action
- * (more time a column where lines would be longer than `width`), a legend, and the bubble.
- */
+/* Appends a Gantt chart as text: a line a rank, a column for the duration of the shortest action (or
+ * more, where lines would be longer than `width`), a legend, and the bubble. */
 void schedule_draw(
 	const struct schedule *s, const struct timeline *t, int width, struct str *out);
 
 /* ---- schedule_split.c ------------------------------------------------------------ */
 
-/*
- * Assigns layers to stages, in order: first[i] is the first layer of stage i, and first[n_stages]
- * is n_layers. The most expensive stage is as cheap as possible. Among such splits it takes the one
- * whose cheapest stage costs most, then the one whose first stage has fewest layers (that stage
- * keeps most micro-batches), then so on with the following stages. `embedding` is a cost of the
- * first stage, `head` of the last. -1: fewer layers than stages.
- */
+/* Assigns layers to stages, in order: first[i] is the first layer of stage i, and first[n_stages] is
+ * n_layers. The most expensive stage is as cheap as possible; among such splits the cheapest stage
+ * costs most, then the first stages have the fewest layers. `embedding` is a cost of the first stage,
+ * `head` of the last. -1: fewer layers than stages. */
 int schedule_split(const double *layer, int n_layers, double embedding, double head,
 	int n_stages, int *first, struct err *e);
 

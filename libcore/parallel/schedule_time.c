@@ -21,34 +21,29 @@ static double cost(const struct schedule_costs *c, const struct action *a)
 	}
 }
 
-/* Times at which outputs of forwards and of backwards are complete: [stage][micro-batch]. */
-struct output_times {
-	double *forward, *backward;
-};
-
-static double *output_time(const struct schedule *s, const struct output_times *m,
-	const struct action *a, int stage)
+/* The time at which the output of a forward or a backward is complete: [2][stage][micro-batch]. */
+static double *output_time(
+	const struct schedule *s, double *times, const struct action *a, int stage)
 {
-	double *of = a->kind == ACTION_FORWARD ? m->forward : m->backward;
-	return of + stage * s->n_micro + a->micro;
+	int row = a->kind == ACTION_FORWARD ? stage : schedule_stages(s) + stage;
+	return times + row * s->n_micro + a->micro;
 }
 
 /* The time at which an action's input arrives from the previous or the next stage. */
 static double arrival(const struct schedule *s, const struct schedule_costs *c,
-	const struct output_times *m, const struct action *a)
+	double *times, const struct action *a)
 {
 	int from = a->kind == ACTION_FORWARD ? a->stage - 1 : a->stage + 1;
 	if (a->kind == ACTION_BACKWARD_W || from < 0 || from == schedule_stages(s))
 		return 0;
-	return *output_time(s, m, a, from) + (s->ranks > 1 ? c->transfer : 0);
+	return *output_time(s, times, a, from) + (s->ranks > 1 ? c->transfer : 0);
 }
 
 void schedule_time(
 	const struct schedule *s, const struct schedule_costs *c, struct timeline *t)
 {
-	size_t outputs = (size_t)(schedule_stages(s) * s->n_micro) + 1;
-	struct output_times times = {
-		xcalloc(outputs, sizeof(double)), xcalloc(outputs, sizeof(double))};
+	size_t outputs = (size_t)(2 * schedule_stages(s) * s->n_micro);
+	double *times = xcalloc(outputs + 1, sizeof(*times));
 	struct schedule_iter w;
 	double busy = 0;
 	int rank;
@@ -63,18 +58,17 @@ void schedule_time(
 	for (; schedule_iter_next(&w, &rank, &i); n++) {
 		const struct action *a = &s->rank[rank][i];
 		struct span *x = &t->rank[rank][i];
-		x->begin = fmax(i ? x[-1].end : 0, arrival(s, c, &times, a));
+		x->begin = fmax(i ? x[-1].end : 0, arrival(s, c, times, a));
 		x->end = x->begin + cost(c, a);
 		if (a->kind != ACTION_BACKWARD_W)
-			*output_time(s, &times, a, a->stage) = x->end;
+			*output_time(s, times, a, a->stage) = x->end;
 		busy += cost(c, a);
 		t->total = fmax(t->total, x->end);
 	}
 	BUG_ON(n != all); /* a deadlock, which schedule_check() reports */
 	t->bubble = t->total > 0 ? 1 - busy / (s->ranks * t->total) : 0;
 	schedule_iter_end(&w);
-	free(times.forward);
-	free(times.backward);
+	free(times);
 }
 
 void timeline_free(struct timeline *t)

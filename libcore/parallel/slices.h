@@ -11,12 +11,9 @@
 #include "comm/tree.h"
 #include "kernels/kernels.h"
 
-/*
- * Virtual slices: n in all, of which [first, first + local) are on this rank. The rows of a
- * chunk's residual stream are split into n pieces, one for each virtual slice. With sequence
- * parallelism (`sp`) a rank holds the rows of its own slices between the linear layers, else
- * all rows.
- */
+/* Virtual slices: n in all, of which [first, first + local) are on this rank. The rows of a chunk's
+ * residual stream are split into n pieces, one for each virtual slice. With sequence parallelism
+ * (`sp`) a rank holds the rows of its own slices between the linear layers, else all rows. */
 struct slices {
 	struct comm *axis;
 	int n, first, local;
@@ -28,21 +25,15 @@ struct slices {
 int64_t slice_piece(const struct slices *s, int64_t rows, int i, int64_t *first);
 /* The rows of the residual stream on this rank. */
 int64_t slice_rows(const struct slices *s, int64_t rows, int64_t *first);
-/*
- * Between the all-gather and the reduce-scatter, matmuls are computed piece by piece, whatever
- * the number of ranks and with or without overlap, so that their shapes depend on the virtual
- * slices only. The i-th piece to compute: first the pieces of this rank, then those of the
- * ranks after it.
- */
+/* Between the all-gather and the reduce-scatter, matmuls are computed piece by piece on any layout,
+ * so that their shapes depend on the virtual slices only. Returns the i-th piece to compute: first
+ * those of this rank, then those of the ranks after it. */
 int slice_turn(const struct slices *s, int i);
 
-/*
- * The sum over virtual slices by the canonical tree, after a row-parallel linear layer in the
- * forward and before a column-parallel one in the backward. The addends, one a slice with all
- * rows, are written to slots in the order of slices; with a single slice the slot is the result
- * itself. `out` receives this rank's rows of the residual stream: a reduce-scatter with
- * sequence parallelism, an all-reduce without.
- */
+/* The sum over virtual slices by the canonical tree, after a row-parallel linear layer in the forward
+ * and before a column-parallel one in the backward. The addends, one a slice with all rows, are
+ * written to slots in the order of slices. `out` receives this rank's rows of the residual stream: a
+ * reduce-scatter with sequence parallelism, an all-reduce without. */
 struct slice_sum {
 	const struct slices *s;
 	struct device *d;
@@ -65,23 +56,19 @@ void slice_sum_begin(struct slice_sum *x, const struct slices *s, struct device 
 	struct mat out, int64_t rows);
 /* Addends may be pushed in blocks of rows: rows [first, first + n) of all slices are next. */
 void slice_sum_rows(struct slice_sum *x, int64_t first, int64_t n);
-/* Or in n pieces: the i-th piece to push is slice_turn() of i + local, so that the pieces of this
- * rank are last. With `async`, rows for another rank are sent as soon as the last local slice is
- * added to them. */
+/* Or in n pieces, those of this rank last: rows of piece slice_turn() of i + local. With `async`, rows
+ * for another rank are sent as soon as the last local slice is added to them. */
 void slice_sum_turn(struct slice_sum *x, int i);
-/* The buffer for the next addend, and the notice that it was written. */
+/* The buffer for the next addend; and the call after it is written. */
 struct mat slice_sum_slot(struct slice_sum *x);
 void slice_sum_push(struct slice_sum *x);
 /* All addends are pushed. With `async`, messages are in flight from this call to slice_sum_end(). */
 void slice_sum_send(struct slice_sum *x);
 void slice_sum_end(struct slice_sum *x);
 
-/*
- * The dual operation: all rows of a chunk from the rows on each rank (an all-gather; no
- * communication where the rank holds all rows already). `all` is then `local` itself, else
- * `room`, [rows, cols]. With `async`, messages are in flight from begin to end: `local` must not
- * be written meanwhile, and a piece may be read after slice_gather_wait() for it.
- */
+/* The dual operation, an all-gather: all rows of a chunk, in `room` [rows, cols]; or `local` itself if
+ * the rank has all rows. With `async`, messages are in flight from begin to end: `local` must not be
+ * written meanwhile, and a piece may be read after slice_gather_wait() for it. */
 struct slice_gather {
 	const struct slices *s;
 	struct mat all;

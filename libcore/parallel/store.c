@@ -21,7 +21,7 @@ static void add_part(struct part **list, int64_t *n, struct part part)
 static struct part shard_part(
 	const struct store *s, const struct bucket *b, const struct entry *e)
 {
-	int k = s->own->shard;
+	int k = s->impl->shard;
 	int64_t at = e->packed[k];
 	struct part x = {.t = e->t,
 		.slice = e->slice,
@@ -57,9 +57,9 @@ struct part part_rows(struct part x, int64_t first, int64_t end)
  * tied weight is counted on the first stage. */
 static void list_parts(struct store *s)
 {
-	const struct bucket *end = s->own->bucket + s->own->n_buckets;
-	for (const struct bucket *b = s->own->bucket; b < end; b++) {
-		int n = b->all.plan.sharers[s->own->shard];
+	const struct bucket *end = s->impl->bucket + s->impl->n_buckets;
+	for (const struct bucket *b = s->impl->bucket; b < end; b++) {
+		int n = b->all.plan.sharers[s->impl->shard];
 		int replica = b->all.plan.before[b->all.c->rank];
 		for (int k = 0; k < b->n_entries; k++) {
 			struct part x = shard_part(s, b, &b->entry[k]);
@@ -107,7 +107,7 @@ static int64_t *bytes_of(struct store_bytes *b, enum store_owner owner)
 /* Each group is one vector: the concatenated shards of all buckets. */
 static void place_state(struct store *s, struct arena *run)
 {
-	struct store_own *o = s->own;
+	struct store_impl *o = s->impl;
 	int64_t size = sizeof(float);
 	struct bucket *end = o->bucket + o->n_buckets;
 	for (struct bucket *b = o->bucket; b < end; b++) {
@@ -140,13 +140,13 @@ static void place_state(struct store *s, struct arena *run)
 
 int64_t store_floats(const struct store *s)
 {
-	return s->own->n_floats;
+	return s->impl->n_floats;
 }
 
 float *store_begin(struct store *s, int group, int64_t at, int64_t n, float *room)
 {
 	if (!is_offloaded(s, group))
-		return s->own->state[group] + at;
+		return s->impl->state[group] + at;
 	offload_wait(s, offload_enqueue(s, group, false, room, at, n, 0));
 	return room;
 }
@@ -163,20 +163,20 @@ struct store *store_open(const struct store_config *c, struct arena *run)
 	bool measuring = arena_measuring(run);
 	s->c = *c;
 	store_groups_begin(&s->c.groups);
-	s->own = xcalloc(1, sizeof(*s->own));
-	s->own->shards = mesh_group(c->mesh,
+	s->impl = xcalloc(1, sizeof(*s->impl));
+	s->impl->shards = mesh_group(c->mesh,
 		(struct mesh_part){.axes = AXIS_BIT(AXIS_FSDP) | AXIS_BIT(AXIS_CP)});
 	if (c->mesh->degree[AXIS_PP] > 1) /* collective; the two ends use it */
 		mesh_group(c->mesh,
 			(struct mesh_part){.axes = AXIS_BIT(AXIS_PP), .pp_ends = true});
 	buckets_make(s);
-	BUG_ON(c->offload == OFFLOAD_PARAMS && s->own->n_shards > 1 && c->zero < 3);
-	s->own->squares = arena_alloc(run, sizeof(*s->own->squares));
-	s->own->hashes = arena_alloc(
-		run, (size_t)(s->own->n_buckets + 1) * sizeof(*s->own->hashes));
+	BUG_ON(c->offload == OFFLOAD_PARAMS && s->impl->n_shards > 1 && c->zero < 3);
+	s->impl->squares = arena_alloc(run, sizeof(*s->impl->squares));
+	s->impl->hashes = arena_alloc(
+		run, (size_t)(s->impl->n_buckets + 1) * sizeof(*s->impl->hashes));
 	place_state(s, run);
 	offload_open(s, run);
-	if (is_offloaded(s, STORE_PARAM) || (s->own->n_shards > 1 && c->zero == 3))
+	if (is_offloaded(s, STORE_PARAM) || (s->impl->n_shards > 1 && c->zero == 3))
 		gather_open(s, measuring);
 	if (c->microbatches.n_micro)
 		grads_open(s, measuring);
@@ -191,7 +191,7 @@ void store_free(struct store *s)
 	gather_close(s);
 	grads_close(s);
 	buckets_free(s);
-	free(s->own);
+	free(s->impl);
 	free(s->updated);
 	free(s->counted);
 	free(s);
@@ -223,8 +223,8 @@ struct mat store_operand(struct store *s, const struct tensor *t, int slice)
 void store_copy(struct store *s, int64_t at, int64_t n)
 {
 	struct device *d = s->c.device;
-	const struct bucket *end = s->own->bucket + s->own->n_buckets;
-	for (const struct bucket *b = s->own->bucket; b < end; b++) {
+	const struct bucket *end = s->impl->bucket + s->impl->n_buckets;
+	for (const struct bucket *b = s->impl->bucket; b < end; b++) {
 		int64_t begin = max64(0, at - b->at);
 		int64_t len = min64(b->n, at + n - b->at) - begin;
 		if (b->copy && len > 0)
@@ -239,10 +239,10 @@ void store_updated(struct store *s, bool copies)
 {
 	gather_forget(s);
 	if (!copies) {
-		store_copy(s, 0, s->own->n_floats);
+		store_copy(s, 0, s->impl->n_floats);
 		offload_copies(s);
 	}
-	if (s->own->n_shards > 1 && s->c.zero < 3)
+	if (s->impl->n_shards > 1 && s->c.zero < 3)
 		gather_whole(s);
 }
 
@@ -254,20 +254,20 @@ void store_norm_enqueue(struct store *s)
 	struct device *d = s->c.device;
 	struct mat m[AT_ONCE];
 	int n = 0;
-	d->k->zero(d, mat(s->own->squares, 1, EXACT_FLOATS));
+	d->k->zero(d, mat(s->impl->squares, 1, EXACT_FLOATS));
 	for (int64_t i = 0; i < s->n_counted; i++) {
 		const struct part *x = &s->counted[i];
 		m[n++] = mat(x->g, x->rows, x->cols);
 		if (n < AT_ONCE && i + 1 < s->n_counted)
 			continue;
-		d->k->exact_sumsq(d, s->own->squares, m, n);
+		d->k->exact_sumsq(d, s->impl->squares, m, n);
 		n = 0;
 	}
 }
 
 struct exact *store_norm_squares(const struct store *s)
 {
-	return s->own->squares;
+	return s->impl->squares;
 }
 
 struct hashing {
@@ -280,9 +280,9 @@ static void hash_part(void *with, const struct part *x)
 	const struct hashing *h = with;
 	struct device *d = h->s->c.device;
 	int i = h->by_bucket ? location_of(h->s, x->t, x->slice)->bucket : 0;
-	d->k->hash(d, h->s->own->hashes + i, mat(x->state[STORE_PARAM], x->rows, x->cols),
-		hash_str(x->t->name), tensor_index(x->t, x->slice, x->row),
-		tensor_width(x->t));
+	d->k->hash(d, h->s->impl->hashes + i,
+		mat(x->state[STORE_PARAM], x->rows, x->cols), hash_str(x->t->name),
+		tensor_index(x->t, x->slice, x->row), tensor_width(x->t));
 }
 
 /* Hashes the parts that this rank updates, or counts, into n sums, with one wait for the device. */
@@ -292,9 +292,9 @@ static void hash_local(
 	struct device *d = s->c.device;
 	struct hashing h = {s, by_bucket};
 	size_t n_bytes = (size_t)n * sizeof(*sums);
-	d->k->zero(d, mat(s->own->hashes, 1, (int64_t)(n_bytes / sizeof(float))));
+	d->k->zero(d, mat(s->impl->hashes, 1, (int64_t)(n_bytes / sizeof(float))));
 	store_for_each_part(s, counted, STORE_BIT(STORE_PARAM), 0, hash_part, &h);
-	device_get(d, sums, s->own->hashes, n_bytes);
+	device_get(d, sums, s->impl->hashes, n_bytes);
 }
 
 uint64_t store_hash(struct store *s)
@@ -338,15 +338,15 @@ static void compare_uses(const struct store *s, uint64_t mine, uint8_t *differs)
 bool store_replicas_agree(struct store *s, struct str *differing)
 {
 	struct comm *w = s->c.mesh->world;
-	int n = s->own->n_buckets;
+	int n = s->impl->n_buckets;
 	uint64_t *mine = xcalloc((size_t)n + 1, sizeof(*mine));
 	uint8_t *differs = xcalloc((size_t)w->size, 1);
 	bool same = true;
 	hash_local(s, false, true, mine, n);
 	for (int i = 0; i < n; i++)
-		compare_replicas(&s->own->bucket[i], mine[i], differs);
+		compare_replicas(&s->impl->bucket[i], mine[i], differs);
 	for (int i = 0; i < n; i++)
-		if (s->own->bucket[i].tied)
+		if (s->impl->bucket[i].tied)
 			compare_uses(s, mine[i], differs);
 	comm_run(w, COLL_ALLREDUCE,
 		&(struct coll_args){.recv = differs,
@@ -477,7 +477,7 @@ void store_collect(struct store *s, int group, int tensor, int64_t row, int64_t 
 	}
 	int64_t width = tensor_width(range.t), missing = n * width;
 	int64_t most = (int64_t)sizeof(struct rows) + missing * (int64_t)sizeof(float);
-	int64_t turn = s->own->n_collected++ % COMM_TAG_COUNT(COLLECT);
+	int64_t turn = s->impl->n_collected++ % COMM_TAG_COUNT(COLLECT);
 	int tag = COMM_TAG(COLLECT, turn);
 	if (!turn) /* earlier messages with these tags have been received */
 		comm_barrier(w);

@@ -130,7 +130,7 @@ struct store {
 	struct part *counted;
 	int64_t n_counted;
 	int64_t read, written; /* bytes of offloaded state, so far */
-	struct store_own *own;
+	struct store_impl *impl;
 };
 
 /* Collective over the world. Parameters and moments are allocated from `run`; with a measuring
@@ -164,11 +164,9 @@ struct mat store_leaf(
 void store_leaf_done(
 	struct store *s, const struct tensor *t, int slice, const struct leaf *at);
 /* Reduces the gradients of a unit, after all of its leaves of a micro-batch are written; `last`: of
- * this rank's last micro-batch in this step. */
-void store_reduce(struct store *s, int unit, bool last);
-/* The same for a tile of a tied weight, whose uses are summed at different times: use 1, that of
- * the output layer, first. */
-void store_reduce_use(struct store *s, int unit, int use, bool last);
+ * this rank's last micro-batch in this step. `use` is 0; or for a tile of a tied weight, whose uses
+ * are summed at different times, first 1, that of the output layer, then 0. */
+void store_reduce(struct store *s, int unit, int use, bool last);
 /* The rows [first, first + rows) that a rank updates of the i-th slice that it holds. `rank`: in the
  * mesh's world, of the same pipeline stage. */
 struct store_rows {

@@ -37,7 +37,6 @@ struct bucket {
 	/* The ranks that share it. With hybrid sharding, the ranks of the shards sum their leaves first
 	 * (a reduce-scatter), then the replicas of this rank's shard sum the results (an all-reduce of
 	 * shards, so that fewer bytes are sent between hosts); else these are one sum. */
-	struct mesh_part part;
 	struct sum_group all, shards, replicas;
 	struct sum_group *leaves, *last; /* of the first sum and of the last one */
 	struct sum_shard replicated; /* the vector of the second sum: this rank's shard */
@@ -46,8 +45,7 @@ struct bucket {
 	/* A tied weight of two pipeline stages: its tree has this stage's use only; the other
 	 * stage's sum is added at the end of the step. */
 	bool tied;
-	/* A tile of a tied weight, round-robin: each use is reduced by itself in each round, so that
-	 * the leaves take the memory of one use. */
+	/* A tile of a tied weight, round-robin: each use is reduced by itself in each round. */
 	bool by_use;
 	/* Buffers for this rank's leaves, [n] each; those of use u begin at depth * u. */
 	int depth, n_buffers;
@@ -70,8 +68,7 @@ struct bucket {
 	/* This rank's shard, packed: parameters, optimizer state and gradient. */
 	float *state[STORE_MAX_GROUPS], *g;
 	int64_t at; /* of the shard, in each group and region: all shards are concatenated */
-	/* All parameters of the vector, while they are gathered: in fp32, and the copy that matmuls
-	 * read. Either may be NULL. */
+	/* The whole vector while it is gathered: in fp32, and the copy that matmuls read; or NULL. */
 	float *whole;
 	char *copy;
 	float *vector, *staging; /* of the last all-gather, see gather.c */
@@ -130,7 +127,7 @@ struct offload_pieces {
 	int n_slots;
 };
 
-struct store_own {
+struct store_impl {
 	struct bucket *bucket;
 	int n_buckets;
 	struct location *location; /* [n_tensors][local slices] */
@@ -144,7 +141,6 @@ struct store_own {
 	uint64_t *hashes;      /* the device's: [n_buckets + 1] */
 	int n_shards, shard;   /* over fsdp x cp, and this rank's */
 	struct comm *shards;   /* the group of the ranks of the other shards */
-	struct arena *run;     /* the caller's */
 	struct arena grad_memory, gather_memory;
 	struct comm_shared **shared; /* one for each group with unsharded buckets */
 	int n_shared;
@@ -188,13 +184,14 @@ static inline struct location *location_of(
 	const struct store *s, const struct tensor *t, int slice)
 {
 	BUG_ON(slice < t->first || slice >= t->first + t->local);
-	return &s->own->location[(t - s->c.tensors) * s->c.part.local + slice - t->first];
+	return &s->impl->location[(t - s->c.tensors) * s->c.part.local + slice -
+				  t->first];
 }
 
 static inline struct bucket *bucket_of(
 	const struct store *s, const struct tensor *t, int slice)
 {
-	return &s->own->bucket[location_of(s, t, slice)->bucket];
+	return &s->impl->bucket[location_of(s, t, slice)->bucket];
 }
 
 static inline struct entry *entry_of(
@@ -206,7 +203,7 @@ static inline struct entry *entry_of(
 /* bucket.c */
 void buckets_make(struct store *s);
 void buckets_free(struct store *s);
-/* The level up to which a rank adds its own leaves: round-robin that of a micro-batch, else the root. */
+/* The level up to which a rank adds its own leaves: a micro-batch if round-robin, else the root. */
 static inline int bucket_top(const struct store *s, const struct bucket *b)
 {
 	return s->c.microbatches.round_robin ? leaf_micro_level(&b->shape)

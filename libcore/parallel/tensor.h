@@ -1,11 +1,10 @@
 /*
  * The tensor table: every parameter tensor of a model, with its shape, its initialisation, and
- * how tensor parallelism splits it. Names, shards, initial values, weight decay, checkpoint
- * layout, memory plans and parameter counts are all derived from these rows.
+ * how tensor parallelism splits it. Shards, initial values, weight decay, checkpoint layout, memory
+ * plans and parameter counts are derived from these rows.
  *
- * Arithmetic is defined on *virtual* slices, whose number is fixed by the run
- * (--virtual tp=N); a rank holds one or more neighbouring slices (law 1 of pt(7)). No call is
- * collective.
+ * Slices are *virtual* (--virtual tp=N); a rank holds one or more neighbouring ones (law 1 of pt(7)).
+ * No call is collective.
  */
 #ifndef PARALLEL_TENSOR_H
 #define PARALLEL_TENSOR_H
@@ -70,11 +69,9 @@ static inline int tensor_slice_user(const struct tensor *t, int v)
 	return v % t->users_per_slice;
 }
 
-/* Elements of the whole tensor. */
+/* Elements of the whole tensor, and of one of its dims[0] rows in a file (a vector has rows of one). */
 int64_t tensor_size(const struct tensor *t);
-/* Rows of the whole tensor in a file, where a vector has dims[0] rows of one element. */
-int64_t tensor_file_rows(const struct tensor *t);
-int64_t tensor_width(const struct tensor *t); /* of such a row */
+int64_t tensor_width(const struct tensor *t);
 /* The index, in the whole tensor, of the first element of a row of a slice (for a vector: of
  * element `row` of the slice). */
 int64_t tensor_index(const struct tensor *t, int slice, int64_t row);

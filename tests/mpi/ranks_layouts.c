@@ -67,9 +67,9 @@ static void check_sent(struct trainer *t, int64_t sent, struct trace *out)
 
 static size_t store_peak(const struct store *s)
 {
-	size_t n = s->own->grad_memory.peak_bytes + s->own->gather_memory.peak_bytes;
-	for (int i = 0; i < s->own->n_shared; i++)
-		n += (size_t)s->own->shared[i]->n_bytes[s->own->shared[i]->c->rank];
+	size_t n = s->impl->grad_memory.peak_bytes + s->impl->gather_memory.peak_bytes;
+	for (int i = 0; i < s->impl->n_shared; i++)
+		n += (size_t)s->impl->shared[i]->n_bytes[s->impl->shared[i]->c->rank];
 	return n;
 }
 

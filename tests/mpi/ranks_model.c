@@ -65,12 +65,7 @@ void store_done(struct store *s, int unit, bool backward)
 	(void)s, (void)unit, (void)backward;
 }
 
-void store_reduce(struct store *s, int unit, bool last)
-{
-	(void)s, (void)unit, (void)last;
-}
-
-void store_reduce_use(struct store *s, int unit, int use, bool last)
+void store_reduce(struct store *s, int unit, int use, bool last)
 {
 	(void)s, (void)unit, (void)use, (void)last;
 }

@@ -173,7 +173,7 @@ static uint64_t backward_tile(
 		store_done(s, id, true);
 		for (int i = 0; i < s->c.n_tensors; i++)
 			push_use(s, &s->c.tensors[i], id, 0, micro);
-		store_reduce(s, id, last);
+		store_reduce(s, id, 0, last);
 	}
 	return seen;
 }
@@ -185,7 +185,7 @@ static uint64_t backward(struct store *s, int64_t micro, bool last)
 	int n = m->degree[AXIS_PP], at = m->at[AXIS_PP];
 	push_use(s, &s->c.tensors[0], 0, 1, micro);
 	if (n > 1 && at == n - 1)
-		store_reduce(s, 0, last);
+		store_reduce(s, 0, 0, last);
 	for (int u = first_unit(n, at + 1) - 1; u >= first_unit(n, at); u--) {
 		store_use(s, u, u > first_unit(n, at) ? u - 1 : -1);
 		seen += hash_seen(s, u);
@@ -194,7 +194,7 @@ static uint64_t backward(struct store *s, int64_t micro, bool last)
 		for (int tile = 1; tile < N_TILES && s->c.tile; tile++)
 			seen += backward_tile(s, u, tile, micro, last);
 		store_done(s, u, true);
-		store_reduce(s, u, last);
+		store_reduce(s, u, 0, last);
 	}
 	return seen;
 }
@@ -232,7 +232,7 @@ static uint64_t collect(struct store *s, int g, int to)
 	uint64_t h = 0;
 	for (int i = 0; i < s->c.n_tensors; i++) {
 		const struct tensor *t = &s->c.tensors[i];
-		int64_t rows = tensor_file_rows(t), width = tensor_size(t) / rows;
+		int64_t rows = t->dims[0], width = tensor_width(t);
 		float *out = xcalloc((size_t)tensor_size(t), sizeof(*out));
 		for (int64_t r = 0; r < rows; r += 5)
 			store_collect(
@@ -248,7 +248,7 @@ static uint64_t put(struct store *s)
 {
 	for (int i = 0; i < s->c.n_tensors; i++) {
 		const struct tensor *t = &s->c.tensors[i];
-		int64_t rows = tensor_file_rows(t), width = tensor_size(t) / rows;
+		int64_t rows = t->dims[0], width = tensor_width(t);
 		float *in = xcalloc((size_t)tensor_size(t), sizeof(*in));
 		for (int64_t k = 0; k < tensor_size(t); k++)
 			in[k] = leaf_value(t, k, &(struct leaf){0});

@@ -251,8 +251,8 @@ static void wires_cut_anywhere(void **state)
 	make_parts(t, p);
 	for (int kind = EDIT_WIRE_BF16; kind <= EDIT_WIRE_SPARSE; kind++)
 		for (int random = 0; random <= (kind != EDIT_WIRE_SPARSE); random++) {
-			const struct wire w = {(enum edit_wire)kind, 0.2, 7, &d, p,
-				N_PARTS, N_FLOATS, 70000};
+			const struct wire w = {
+				(enum edit_wire)kind, 0.2, 7, &d, p, N_PARTS, N_FLOATS};
 			uint64_t want = 0, rounded = 0;
 			for (size_t s = 0; s < ARRAY_LEN(steps); s++) {
 				for (int64_t i = 0; i < N_FLOATS; i++)

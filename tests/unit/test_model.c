@@ -339,7 +339,7 @@ static void net_open(struct net *x, const char *text, int threads)
 		const struct tensor *t = &x->m.tensors[i];
 		float *whole = xcalloc((size_t)tensor_size(t), sizeof(*whole));
 		test_fill(whole, tensor_size(t), hash_str(t->name), 0.2);
-		store_put(x->store, STORE_PARAM, i, 0, tensor_file_rows(t), whole);
+		store_put(x->store, STORE_PARAM, i, 0, t->dims[0], whole);
 		free(whole);
 	}
 }
