@@ -22,6 +22,11 @@ struct device_span;
 struct device {
 	const struct kernels *k;
 	const struct device_ops *ops;
+	/* "cpu avx512", "NVIDIA H100 80GB HBM3 (sm_90, driver 580.95, CUDA 13.0, cuBLASLt 13.1.0)":
+	 * determines bitwise results, with device_blas() for the CPU */
+	const char *name;
+	const char *model; /* "NVIDIA H100 80GB HBM3"; "": a CPU */
+	bool exact;	   /* device_options.exact; true for a CPU */
 	int threads;
 	double flops;	       /* counted by the planning device only */
 	struct arena *scratch; /* temporary memory of kernels */
@@ -75,9 +80,6 @@ uint64_t device_gpu(int rank);
 /* A hash of the CUDA plugin, pt-cuda.so; 0: there is none. */
 uint64_t device_build(void);
 
-/* "cpu avx512", "NVIDIA H100 80GB HBM3 (sm_90, driver 580.95, CUDA 13.0, cuBLASLt 13.1.0)":
- * determines bitwise results, with device_blas() for the CPU. */
-const char *device_name(const struct device *d);
 /* "OpenBLAS 0.3.21 SkylakeX": the CPU's BLAS, which determines bitwise results too. Loads it. */
 const char *device_blas(void);
 int cpu_count(void); /* CPUs that this process may use */

@@ -148,11 +148,6 @@ static double unmasked_scores(const struct attn *a)
 
 /* ---- the device ---------------------------------------------------------------------- */
 
-static const char *plan_name(const struct device *d)
-{
-	return "plan";
-}
-
 /* An address that is never accessed, as that of an arena that only measures. */
 static void *plan_alloc(struct device *d, size_t n_bytes)
 {
@@ -179,7 +174,6 @@ void device_plan(struct device *d, enum device_kind kind)
 	};
 	static struct device_ops ops;
 	ops = cpu_device_ops;
-	ops.name = plan_name;
 	ops.alloc = plan_alloc;
 	ops.free = plan_free;
 	ops.put = ops.get = ops.get_begin = plan_move;

@@ -439,7 +439,7 @@ void trial_check(struct trial *t, const char *what, struct pair x)
 static double rounding_of(const struct device *d, enum dtype type)
 {
 	if (type == DT_F32)
-		return d->ops->exact(d) ? 0 : 0x1p-10;
+		return d->exact ? 0 : 0x1p-10;
 	return dtype_bytes(type) == 1 ? 0x1p-7 : (double)dtype_table[type].epsilon / 2;
 }
 

@@ -150,7 +150,6 @@ static void fwd_end(
 void K(attn_fwd)(struct device *d, const struct attn *a, struct mat o, float *max,
 	float *sum, struct mat q, struct mat k, struct mat v, bool begin, bool end)
 {
-	(void)d;
 	struct run q_runs[2], k_runs[2];
 	int n_q = runs_of(a->q_rows, a->q_first, q_runs);
 	int n_k = runs_of(a->k_rows, a->k_first, k_runs);
@@ -265,7 +264,6 @@ void K(attn_bwd)(struct device *d, const struct attn *a, struct mat dq, struct m
 	struct mat dv, float *delta, struct mat dout, struct mat o, const float *lse,
 	struct mat q, struct mat k, struct mat v, bool begin)
 {
-	(void)d;
 	struct run q_runs[2], k_runs[2];
 	int n_q = runs_of(a->q_rows, a->q_first, q_runs);
 	int n_k = runs_of(a->k_rows, a->k_first, k_runs);

@@ -11,6 +11,9 @@
 
 #include "kernels/kernels.h"
 
+/* Most kernels do not use their device. */
+#pragma GCC diagnostic ignored "-Wunused-parameter"
+
 #include <math.h>
 #include <string.h>
 

@@ -3,7 +3,6 @@
 
 void K(pseudo_grad)(struct device *d, float *p, const float *anchor, int64_t n)
 {
-	(void)d;
 #pragma omp parallel for simd if (n > PARALLEL_FROM)
 	for (int64_t i = 0; i < n; i++)
 		p[i] = anchor[i] - p[i];
@@ -11,7 +10,6 @@ void K(pseudo_grad)(struct device *d, float *p, const float *anchor, int64_t n)
 
 void K(mix)(struct device *d, float *p, const float *a, int64_t n, float keep)
 {
-	(void)d;
 	const float rest = 1 - keep;
 #pragma omp parallel for simd if (n > PARALLEL_FROM)
 	for (int64_t i = 0; i < n; i++)
@@ -89,7 +87,6 @@ static void combine_block(struct combining *b, float *out)
 void K(combine)(struct device *d, float *out, const float *const *x, int64_t n,
 	const struct combine *c)
 {
-	(void)d;
 #pragma omp parallel for if (n > PARALLEL_FROM)
 	for (int64_t i = 0; i < n; i += BLOCK) {
 		struct combining b = {
@@ -122,7 +119,6 @@ static uint32_t kth_largest(const float *x, int64_t n, int64_t k)
 
 void K(keep_largest)(struct device *d, struct mat x, int64_t k)
 {
-	(void)d;
 #pragma omp parallel for if (mat_size(x) > PARALLEL_FROM)
 	for (int64_t r = 0; r < x.rows; r++) {
 		float *row = (float *)x.p + r * x.cols;
@@ -142,7 +138,6 @@ void K(keep_largest)(struct device *d, struct mat x, int64_t k)
 
 void K(keep_random)(struct device *d, struct mat x, const struct keep *o)
 {
-	(void)d;
 	const struct keep keep = *o;
 	int64_t n = mat_size(x), step = row_step(keep.rng.row_step, x);
 	float *v = x.p;

@@ -59,7 +59,6 @@ static void matmul(bool ta, bool tb, struct mat c, struct mat left, struct mat r
 void K(linear_fwd)(
 	struct device *d, struct mat y, struct mat x, struct mat w, struct mat bias)
 {
-	(void)d;
 	BUG_ON(y.rows != x.rows || y.cols != w.rows || x.cols != w.cols);
 	matmul(false, true, y, x, w, false, bias.p);
 }
@@ -67,7 +66,6 @@ void K(linear_fwd)(
 void K(linear_bwd_x)(
 	struct device *d, struct mat dx, struct mat dy, struct mat w, bool add)
 {
-	(void)d;
 	BUG_ON(dx.rows != dy.rows || dx.cols != w.cols || dy.cols != w.rows);
 	matmul(false, false, dx, dy, w, add, NULL);
 }
@@ -75,7 +73,6 @@ void K(linear_bwd_x)(
 void K(linear_bwd_w)(
 	struct device *d, struct mat dw, struct mat dy, struct mat x, bool add)
 {
-	(void)d;
 	BUG_ON(dw.rows != dy.cols || dw.cols != x.cols || dy.rows != x.rows);
 	matmul(true, false, dw, dy, x, add, NULL);
 }
@@ -98,7 +95,6 @@ void K(linear_gelu_bwd)(
 
 void K(bias_fwd)(struct device *d, struct mat y, struct mat bias)
 {
-	(void)d;
 	BUG_ON(bias.cols != y.cols);
 	const float *b = bias.p;
 #pragma omp parallel for if (mat_size(y) > PARALLEL_FROM)
@@ -112,7 +108,6 @@ void K(bias_fwd)(struct device *d, struct mat y, struct mat bias)
 void K(bias_bwd)(struct device *d, struct mat db, struct mat dy)
 {
 	enum { COLS = 64, ROWS = 64 };
-	(void)d;
 	BUG_ON(db.cols != dy.cols);
 #pragma omp parallel for if (mat_size(dy) > PARALLEL_FROM)
 	for (int64_t c = 0; c < dy.cols; c += COLS) {

@@ -26,7 +26,6 @@ static void stats_of(enum norm_kind kind, const float *x, int64_t n, float eps,
 void K(norm_fwd)(struct device *d, enum norm_kind kind, struct mat y, struct mat stats,
 	struct mat x, struct mat gamma, struct mat beta, float eps)
 {
-	(void)d;
 	BUG_ON(stats.cols != x.rows || gamma.cols != x.cols);
 	const float *g = gamma.p, *b = beta.p;
 #pragma omp parallel for if (mat_size(x) > PARALLEL_FROM)
@@ -85,7 +84,6 @@ static void bwd_x(enum norm_kind kind, struct mat dx, struct mat dy, struct mat 
 void K(norm_bwd_x)(struct device *d, enum norm_kind kind, struct mat dx, struct mat dy,
 	struct mat x, struct mat stats, struct mat gamma)
 {
-	(void)d;
 	bwd_x(kind, dx, dy, x, stats, gamma, 0, x.rows);
 }
 
@@ -94,7 +92,6 @@ void K(norm_bwd_w)(struct device *d, enum norm_kind kind, struct mat dgamma,
 	int64_t rows)
 {
 	enum { COLS = 64, ROWS = 64 };
-	(void)d, (void)kind;
 	const float *mean = stats.p, *rstd = mean + x.rows;
 #pragma omp parallel for if (rows * x.cols > PARALLEL_FROM)
 	for (int64_t c = 0; c < x.cols; c += COLS) {

@@ -94,7 +94,6 @@ static void fill_part(float *to, const struct normal *o, int64_t from, int64_t e
 /* Parallel over the tiles of all rows; `tiles` is the largest number that a row can overlap. */
 void K(normal)(struct device *d, struct mat x, const struct normal *o)
 {
-	(void)d;
 	int64_t step = row_step(o->rng.row_step, x);
 	if (step == x.cols)
 		x = mat(x.p, 1, mat_size(x));

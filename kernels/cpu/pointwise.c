@@ -32,7 +32,6 @@ static void act_row(
 void K(act_fwd)(
 	struct device *d, enum act_kind kind, struct mat y, struct mat a, struct mat b)
 {
-	(void)d;
 	int64_t n = y.cols;
 #pragma omp parallel for if (mat_size(y) > PARALLEL_FROM)
 	for (int64_t i = 0; i < y.rows; i++)
@@ -71,7 +70,6 @@ static void act_bwd_row(enum act_kind kind, float *da, float *db, const float *d
 void K(act_bwd)(struct device *d, enum act_kind kind, struct mat da, struct mat db,
 	struct mat dy, struct mat a, struct mat b)
 {
-	(void)d;
 	int64_t n = dy.cols;
 #pragma omp parallel for if (mat_size(dy) > PARALLEL_FROM)
 	for (int64_t i = 0; i < dy.rows; i++)
@@ -83,7 +81,6 @@ void K(act_bwd)(struct device *d, enum act_kind kind, struct mat da, struct mat 
 
 void K(add)(struct device *d, struct mat y, struct mat a, struct mat b)
 {
-	(void)d;
 	int64_t n = mat_size(y);
 	float *out = y.p;
 	const float *p = a.p, *q = b.p;
@@ -115,7 +112,6 @@ static void dropout_row(
 
 void K(dropout)(struct device *d, struct mat y, struct mat x, const struct dropout *o)
 {
-	(void)d;
 #pragma omp parallel for if (mat_size(x) > PARALLEL_FROM)
 	for (int64_t i = 0; i < x.rows; i++)
 		dropout_row((float *)y.p + i * x.cols, (const float *)x.p + i * x.cols,
@@ -126,7 +122,6 @@ void K(dropout)(struct device *d, struct mat y, struct mat x, const struct dropo
 void K(residual)(struct device *d, struct mat y, struct mat x, struct mat sum,
 	struct mat bias, const struct dropout *o)
 {
-	(void)d;
 	int64_t n = y.cols;
 	const float *b = bias.p;
 	BUG_ON(x.rows != y.rows || sum.rows != y.rows || x.cols != n || sum.cols != n);
@@ -152,7 +147,6 @@ void K(residual)(struct device *d, struct mat y, struct mat x, struct mat sum,
 void K(rope)(struct device *d, struct mat x, int64_t dim, struct mat rope,
 	const int32_t *pos, float sign)
 {
-	(void)d;
 	int64_t half = dim / 2;
 	BUG_ON(x.cols % dim || rope.cols != dim);
 #pragma omp parallel for if (mat_size(x) > PARALLEL_FROM)
@@ -175,7 +169,6 @@ void K(rope)(struct device *d, struct mat x, int64_t dim, struct mat rope,
 void K(embed_fwd)(struct device *d, struct mat y, struct mat w, const int32_t *ids,
 	int64_t first, bool add)
 {
-	(void)d;
 	BUG_ON(y.cols != w.cols);
 	int64_t n = y.cols;
 #pragma omp parallel for if (mat_size(y) > PARALLEL_FROM)
@@ -199,7 +192,6 @@ void K(embed_bwd)(
 	struct device *d, struct mat dw, struct mat dy, const int32_t *ids, int64_t first)
 {
 	enum { COLS = 64 };
-	(void)d;
 #pragma omp parallel for if (mat_size(dw) > PARALLEL_FROM)
 	for (int64_t r = 0; r < dw.rows; r++)
 		memset((float *)dw.p + r * dw.cols, 0, (size_t)dw.cols * sizeof(float));

@@ -75,7 +75,6 @@ static void round_run(float *y, const float *x, int64_t n, enum dtype type, floa
 
 void K(round)(struct device *d, struct mat y, struct mat x, enum dtype type, float scale)
 {
-	(void)d;
 	int64_t n = mat_size(y);
 	BUG_ON(n != mat_size(x));
 #pragma omp parallel for if (n > PARALLEL_FROM)
@@ -122,7 +121,6 @@ static inline float float_f16(uint16_t h)
 
 void K(narrow)(struct device *d, uint16_t *y, struct mat x, enum dtype type)
 {
-	(void)d;
 	const float *p = x.p;
 	int64_t n = mat_size(x);
 	BUG_ON(type != DT_BF16 && type != DT_F16);
@@ -139,7 +137,6 @@ void K(narrow)(struct device *d, uint16_t *y, struct mat x, enum dtype type)
 
 void K(widen)(struct device *d, struct mat y, const uint16_t *x, enum dtype type)
 {
-	(void)d;
 	float *p = y.p;
 	int64_t n = mat_size(y);
 	BUG_ON(type != DT_BF16 && type != DT_F16);
@@ -159,7 +156,6 @@ void K(widen)(struct device *d, struct mat y, const uint16_t *x, enum dtype type
 /* The bits of |x| compare as |x| does, and those of NaN are the largest. */
 void K(amax)(struct device *d, float *to, struct mat x)
 {
-	(void)d;
 	const float *p = x.p;
 	int64_t n = mat_size(x);
 	int32_t most = as_bits(*to);

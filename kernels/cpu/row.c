@@ -11,7 +11,6 @@ void K(linear_row)(
 	struct device *d, struct mat y, struct mat x, struct mat w, struct mat bias)
 {
 	enum { COLS = 16 };
-	(void)d;
 	BUG_ON(y.rows != x.rows || y.cols != w.rows || x.cols != w.cols);
 	const float *b = bias.p;
 #pragma omp parallel for if (mat_size(w) > PARALLEL_FROM)

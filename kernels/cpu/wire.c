@@ -11,7 +11,6 @@ static uint32_t bits_of(float x)
 
 void K(sub)(struct device *d, struct mat y, struct mat a, struct mat b)
 {
-	(void)d;
 	int64_t n = mat_size(y);
 	float *out = y.p;
 	const float *p = a.p, *q = b.p;
@@ -33,7 +32,6 @@ static inline uint32_t random_bits(const struct rng_stream *c, int64_t number)
  * distance to the next bfloat16. */
 void K(round_stochastic)(struct device *d, struct mat x, const struct rng_stream *o)
 {
-	(void)d;
 	const struct rng_stream c = *o;
 	int64_t n = mat_size(x), step = row_step(c.row_step, x);
 	float *v = x.p;
@@ -102,7 +100,6 @@ static float quantise_row(float *x, int64_t n, int8_t *codes, const struct rng_s
 void K(quantise)(struct device *d, struct mat x, int8_t *codes, float *scales,
 	const struct rng_stream *o)
 {
-	(void)d;
 #pragma omp parallel for if (mat_size(x) > PARALLEL_FROM)
 	for (int64_t r = 0; r < x.rows; r++) {
 		int64_t at = r * x.cols;
@@ -118,7 +115,6 @@ void K(quantise)(struct device *d, struct mat x, int8_t *codes, float *scales,
 void K(dequantise)(
 	struct device *d, struct mat x, const int8_t *codes, const float *scales)
 {
-	(void)d;
 #pragma omp parallel for if (mat_size(x) > PARALLEL_FROM)
 	for (int64_t r = 0; r < x.rows; r++) {
 		float *row = (float *)x.p + r * x.cols;
@@ -132,7 +128,6 @@ void K(dequantise)(
 void K(topk_pack)(
 	struct device *d, float *values, void *places, bool wide, struct mat x, int64_t k)
 {
-	(void)d;
 #pragma omp parallel for if (mat_size(x) > PARALLEL_FROM)
 	for (int64_t r = 0; r < x.rows; r++) {
 		const float *row = (float *)x.p + r * x.cols;
@@ -154,7 +149,6 @@ void K(topk_pack)(
 void K(topk_scatter)(struct device *d, struct mat x, const float *values,
 	const void *places, bool wide, int64_t k)
 {
-	(void)d;
 #pragma omp parallel for if (mat_size(x) > PARALLEL_FROM)
 	for (int64_t r = 0; r < x.rows; r++) {
 		float *row = (float *)x.p + r * x.cols;

@@ -285,23 +285,8 @@ static void close_device(struct device *d)
 	free(c);
 }
 
-static const char *name_of(const struct device *d)
-{
-	return cuda_of(d)->name;
-}
-
-static const char *model_of(const struct device *d)
-{
-	return cuda_of(d)->model;
-}
-
-static bool is_exact(const struct device *d)
-{
-	return cuda_of(d)->o.exact;
-}
-
 /* (in the order of struct device_ops) */
-static const struct device_ops ops = {name_of, model_of, is_exact, memory_of, cuda_alloc,
+static const struct device_ops ops = {memory_of, cuda_alloc,
 	cuda_free, shared_alloc, shared_free, cuda_put, cuda_get, cuda_get_begin,
 	cuda_copy_begin, cuda_timer_start, cuda_timer_read, close_device, cuda_get_end,
 	cuda_copy_end, cuda_wait, cuda_graph_begin, cuda_graph_end, cuda_graph_refill,
@@ -488,6 +473,9 @@ extern "C" int pt_cuda_open(
 		return rc;
 	}
 	name_device(c);
+	d->name = c->name;
+	d->model = c->model;
+	d->exact = o->exact;
 	c->waits = env_switch("PT_CUDA_SYNC") == 1;
 	c->measures = o->measure;
 	cuda_check(d, cudaStreamCreateWithFlags(&c->stream, cudaStreamNonBlocking),

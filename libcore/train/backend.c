@@ -140,7 +140,7 @@ int backend_agree(
 
 void backend_identity(const struct device *d, struct str *out)
 {
-	str_puts(out, d->discrete ? device_name(d) : device_blas());
+	str_puts(out, d->discrete ? d->name : device_blas());
 }
 
 /* ---- FIRST:LAST ------------------------------------------------------------------- */

@@ -127,8 +127,8 @@ static void cpu_memory(void **state)
 static void names(void **state)
 {
 	const struct device *d = *state;
-	assert_non_null(strstr(device_name(d), d->discrete ? "(sm_" : "cpu"));
-	assert_string_equal(d->k->name, d->discrete ? "cuda" : device_name(d));
+	assert_non_null(strstr(d->name, d->discrete ? "(sm_" : "cpu"));
+	assert_string_equal(d->k->name, d->discrete ? "cuda" : d->name);
 }
 
 /* Of each kernel that was asked for meanwhile, how often: more often than times are kept, too;
@@ -250,7 +250,7 @@ static int command(const char *what)
 	else if (!strcmp(what, "room"))
 		room(&d);
 	else
-		printf("%s\n", device_name(&d));
+		printf("%s\n", d.name);
 	device_close(&d);
 	return 0;
 }
