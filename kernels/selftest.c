@@ -89,51 +89,34 @@ void kernel_calls_free(struct kernel_calls *x)
 
 /* ---- random numbers ---------------------------------------------------------------- */
 
-/* A prime, so that no two rows of a matrix have the same numbers. */
-enum { RANDOM_NUMBERS = 1048573 };
-
-/* Approximately normal numbers of variance 1: sums of four uniform numbers. */
-static float *make_random(void)
+/* An approximately normal number of variance 1: the sum of four uniform numbers. */
+static double random_number(int64_t i)
 {
-	float *x = xmalloc(RANDOM_NUMBERS * sizeof(*x));
-	for (int64_t i = 0; i < RANDOM_NUMBERS; i++) {
-		uint64_t h = hash_mix((uint64_t)i + 1);
-		int64_t sum = 0;
-		for (int k = 0; k < 4; k++, h >>= 16)
-			sum += (int64_t)(h & 0xffff);
-		x[i] = (float)((double)(sum - 2 * 0xffff) / 37837.0);
-	}
-	return x;
+	uint64_t h = hash_mix((uint64_t)i + 1);
+	uint64_t sum = (h & 0xffff) + (h >> 16 & 0xffff) + (h >> 32 & 0xffff) + (h >> 48);
+	return ((double)sum - 2 * 0xffff) / 37837.0;
 }
 
 static void fill(struct trial *t, struct mat x, double scale)
 {
 	float *to = x.p;
-	int64_t n = mat_size(x), begin = t->at;
-	for (int64_t done = 0, k; done < n; done += k) {
-		k = min64(n - done, RANDOM_NUMBERS - t->at);
-		memcpy(to + done, t->random + t->at, (size_t)k * sizeof(*to));
-		t->at = (t->at + k) % RANDOM_NUMBERS;
-	}
-	/* the next matrix starts elsewhere, even if this one used the whole table */
-	t->at = (begin + 104729) % RANDOM_NUMBERS;
-	if (scale == 1)
-		return;
+	int64_t n = mat_size(x);
 #pragma omp parallel for
 	for (int64_t i = 0; i < n; i++)
-		to[i] *= (float)scale;
+		to[i] = (float)(scale * random_number(t->n_random + i));
+	t->n_random += n;
 }
 
 /* ---- matrices ---------------------------------------------------------------------- */
 
-int64_t fewer(int64_t n, int64_t most)
+int64_t fewer(int64_t n, int64_t max)
 {
 	enum { LINE = 128 };
-	if (n <= most)
+	if (n <= max)
 		return n;
-	int64_t m = most / LINE * LINE + n % LINE;
-	m -= m > most ? LINE : 0;
-	return m > 0 ? m : most;
+	int64_t m = max / LINE * LINE + n % LINE;
+	m -= m > max ? LINE : 0;
+	return m > 0 ? m : max;
 }
 
 int64_t fewer_rows(struct mat like)
@@ -146,6 +129,16 @@ struct mat with_rows(struct mat like, int64_t rows)
 {
 	like.rows = rows;
 	return like;
+}
+
+struct mat like(const struct trial *t, int i)
+{
+	return t->c->m[i];
+}
+
+struct mat few(const struct trial *t, int i)
+{
+	return with_rows(like(t, i), fewer_rows(like(t, i)));
 }
 
 static struct pair pair_make(struct trial *t, struct mat like, int64_t cpu_rows)
@@ -223,7 +216,7 @@ struct pair pair_ints(struct trial *t, int64_t n, int64_t low, int64_t high)
 	if (t->measures)
 		return x;
 	for (int64_t i = 0; i < n; i++)
-		to[i] = (int32_t)(low + (int64_t)(hash_mix((uint64_t)(t->at + i)) %
+		to[i] = (int32_t)(low + (int64_t)(hash_mix((uint64_t)(t->n_random + i)) %
 						  (uint64_t)(high - low)));
 	pair_send(t, x);
 	return x;
@@ -432,6 +425,56 @@ void trial_check(struct trial *t, const char *what, struct pair x)
 	trial_check_within(t, what, x, t->allowed);
 }
 
+struct pair result(struct trial *t, const char *what, struct pair x)
+{
+	BUG_ON(t->n_results == MAX_RESULTS);
+	struct result *r = &t->results[t->n_results++];
+	snprintf(r->what, sizeof(r->what), "%s", what);
+	r->x = x;
+	return x;
+}
+
+struct pair result_vector(struct trial *t, const char *what, int64_t n)
+{
+	return result(t, what, pair_blank_vector(t, n));
+}
+
+void operands_with(struct trial *t, const char *names, int64_t rows)
+{
+	char name[sizeof(t->results[0].what)], how;
+	for (int i = 0, n; sscanf(names, " %15[a-z-]%n", name, &n) == 1; i++) {
+		struct mat shape = like(t, i);
+		names += n;
+		how = *names;
+		if (shape.rows > 1)
+			shape.rows = rows ? rows : fewer_rows(shape);
+		if (*name != '-')
+			t->m[i] = how == '!' ? pair_blank(t, shape)
+					     : pair_random(t, shape, 1);
+		if (how == '!' || how == '+') {
+			result(t, name, t->m[i]);
+			names++;
+		}
+	}
+}
+
+void operands(struct trial *t, const char *names)
+{
+	operands_with(t, names, 0);
+}
+
+int64_t rows_of(const struct trial *t, int i)
+{
+	return t->m[i].m[CPU].rows;
+}
+
+void trial_check_results(struct trial *t)
+{
+	for (int i = 0; i < t->n_results; i++)
+		trial_check(t, t->results[i].what, t->results[i].x);
+	t->n_results = 0;
+}
+
 /* ---- running all trials ------------------------------------------------------------- */
 
 /* Relative; tf32's for fp32 on a device that is not exact. fp8 operands are equal on both sides, and
@@ -521,11 +564,7 @@ int selftest_run(struct device *d, int threads, const struct kernel_calls *calls
 	cpu.scratch = &scratch;
 	device_arena(d, &memory[GPU], "the self-test", n_bytes[GPU]);
 	arena_init(&memory[CPU], "the self-test", n_bytes[CPU]);
-	float *random = make_random();
-	struct trial t = {.d = {d, &cpu},
-		.memory = {&memory[GPU], &memory[CPU]},
-		.random = random,
-		.e = e};
+	struct trial t = {.d = {d, &cpu}, .memory = {&memory[GPU], &memory[CPU]}, .e = e};
 	take_staging(&t);
 	try_calls(&t, calls, r);
 	device_wait(d);
@@ -534,7 +573,6 @@ int selftest_run(struct device *d, int threads, const struct kernel_calls *calls
 	arena_release(&memory[CPU]);
 	arena_release(&scratch);
 	device_close(&cpu);
-	free(random);
 	r->seconds = clock_seconds() - begin;
 	r->cpu_seconds = t.cpu_seconds;
 	return e->code ? -1 : 0;

@@ -32,6 +32,12 @@ extern const struct kernels cpu_sse2_kernels, cpu_avx2_kernels, cpu_avx512_kerne
 /* Elements below which a parallel region costs more time than it saves. It changes no bit. */
 enum { PARALLEL_FROM = 1 << 14 };
 
+/* A row of a matrix; NULL if the matrix is. */
+static inline float *mat_row(struct mat m, int64_t row)
+{
+	return m.p ? (float *)m.p + row * m.cols : NULL;
+}
+
 /* ---- blas.c ---------------------------------------------------------------------- */
 
 /* c[m,n] = alpha op(a) op(b) + beta c, row-major, one thread. */

@@ -121,7 +121,7 @@ void K(keep_largest)(struct device *d, struct mat x, int64_t k)
 {
 #pragma omp parallel for if (mat_size(x) > PARALLEL_FROM)
 	for (int64_t r = 0; r < x.rows; r++) {
-		float *row = (float *)x.p + r * x.cols;
+		float *row = mat_row(x, r);
 		if (k >= x.cols)
 			continue;
 		uint32_t least = kth_largest(row, x.cols, k);

@@ -44,7 +44,7 @@ static void matmul(bool ta, bool tb, struct mat c, struct mat left, struct mat r
 	for (int64_t i = 0; i < t.n_down * t.n_across; i++) {
 		int64_t r = i % t.n_down * t.rows, s = i / t.n_down * t.cols;
 		int64_t m = min64(t.rows, c.rows - r), n = min64(t.cols, c.cols - s);
-		float *out = (float *)c.p + r * c.cols + s;
+		float *out = mat_row(c, r) + s;
 		blas_gemm(ta, tb, m, n, k, alpha, ta ? a + r : a + r * lda, lda,
 			tb ? b + s * ldb : b + s, ldb, add ? 1 : 0, out, c.cols);
 		for (int64_t y = 0; scaled && !add && y < m; y++)
@@ -99,7 +99,7 @@ void K(bias_fwd)(struct device *d, struct mat y, struct mat bias)
 	const float *b = bias.p;
 #pragma omp parallel for if (mat_size(y) > PARALLEL_FROM)
 	for (int64_t i = 0; i < y.rows; i++) {
-		float *out = (float *)y.p + i * y.cols;
+		float *out = mat_row(y, i);
 		for (int64_t j = 0; j < y.cols; j++)
 			out[j] += b[j];
 	}

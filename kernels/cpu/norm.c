@@ -30,8 +30,8 @@ void K(norm_fwd)(struct device *d, enum norm_kind kind, struct mat y, struct mat
 	const float *g = gamma.p, *b = beta.p;
 #pragma omp parallel for if (mat_size(x) > PARALLEL_FROM)
 	for (int64_t i = 0; i < x.rows; i++) {
-		const float *in = (const float *)x.p + i * x.cols;
-		float *out = (float *)y.p + i * x.cols;
+		const float *in = mat_row(x, i);
+		float *out = mat_row(y, i);
 		float mean, rstd;
 		stats_of(kind, in, x.cols, eps, &mean, &rstd);
 		((float *)stats.p)[i] = mean;
@@ -56,9 +56,8 @@ static void bwd_x(enum norm_kind kind, struct mat dx, struct mat dy, struct mat 
 	int64_t n = x.cols;
 #pragma omp parallel for if (rows * n > PARALLEL_FROM)
 	for (int64_t i = first; i < first + rows; i++) {
-		const float *in = (const float *)x.p + i * n,
-			    *up = (const float *)dy.p + i * n;
-		float *out = (float *)dx.p + i * n;
+		const float *in = mat_row(x, i), *up = mat_row(dy, i);
+		float *out = mat_row(dx, i);
 		float mean = ((const float *)stats.p)[i];
 		float rstd = ((const float *)stats.p)[x.rows + i];
 		v16 sum_e = {0}, sum_eh = {0};
@@ -100,8 +99,8 @@ void K(norm_bwd_w)(struct device *d, enum norm_kind kind, struct mat dgamma,
 		for (int64_t r = first; r < first + rows; r += ROWS) {
 			float part_g[COLS] = {0}, part_b[COLS] = {0};
 			for (int64_t i = r; i < min64(r + ROWS, first + rows); i++) {
-				const float *in = (const float *)x.p + i * x.cols + c;
-				const float *up = (const float *)dy.p + i * x.cols + c;
+				const float *in = mat_row(x, i) + c;
+				const float *up = mat_row(dy, i) + c;
 				for (int64_t j = 0; j < n; j++) {
 					part_g[j] +=
 						up[j] * ((in[j] - mean[i]) * rstd[i]);

@@ -105,7 +105,6 @@ void K(normal)(struct device *d, struct mat x, const struct normal *o)
 		int64_t from = max64(first, tile);
 		int64_t end = min64(first + x.cols, tile + NORMAL_TILE);
 		if (from < end)
-			fill_part((float *)x.p + row * x.cols + (from - first), o, from,
-				end);
+			fill_part(mat_row(x, row) + (from - first), o, from, end);
 	}
 }

@@ -2,6 +2,15 @@
 #include "kernels/cpu/cpu.h"
 #include "kernels/step_math.h"
 
+typedef void update_fn(const struct update_part *x, const struct update *o);
+
+static void update_parts(
+	update_fn *fn, const struct update_part *x, int n_parts, const struct update *o)
+{
+	for (int i = 0; i < n_parts && !o->off; i++)
+		fn(&x[i], o);
+}
+
 static void adamw_part(const struct update_part *x, const struct update *o)
 {
 	const struct update a = *o;
@@ -24,8 +33,7 @@ static void adamw_part(const struct update_part *x, const struct update *o)
 void K(adamw)(struct device *d, const struct update_part *x, int n_parts,
 	const struct update *o)
 {
-	for (int i = 0; i < n_parts && !o->off; i++)
-		adamw_part(&x[i], o);
+	update_parts(adamw_part, x, n_parts, o);
 }
 
 static void sgd_part(const struct update_part *x, const struct update *o)
@@ -49,8 +57,7 @@ static void sgd_part(const struct update_part *x, const struct update *o)
 void K(sgd)(struct device *d, const struct update_part *x, int n_parts,
 	const struct update *o)
 {
-	for (int i = 0; i < n_parts && !o->off; i++)
-		sgd_part(&x[i], o);
+	update_parts(sgd_part, x, n_parts, o);
 }
 
 /* ---- Muon -------------------------------------------------------------------------- */
@@ -72,21 +79,23 @@ static void momentum_part(const struct update_part *x, const struct update *o)
 void K(muon_momentum)(struct device *d, const struct update_part *x, int n_parts,
 	const struct update *o)
 {
-	for (int i = 0; i < n_parts && !o->off; i++)
-		momentum_part(&x[i], o);
+	update_parts(momentum_part, x, n_parts, o);
+}
+
+static void muon_part(const struct update_part *x, const struct update *o)
+{
+	float *p = x->p, shrink = 1.0f - o->lr * x->decay;
+	const float *g = x->g, rate = o->lr * x->rate;
+	int64_t n = x->n;
+#pragma omp parallel for simd if (n > PARALLEL_FROM)
+	for (int64_t i = 0; i < n; i++)
+		p[i] = p[i] * shrink - rate * g[i];
 }
 
 void K(muon_update)(struct device *d, const struct update_part *x, int n_parts,
 	const struct update *o)
 {
-	for (int k = 0; k < n_parts && !o->off; k++) {
-		float *p = x[k].p, shrink = 1.0f - o->lr * x[k].decay;
-		const float *g = x[k].g, rate = o->lr * x[k].rate;
-		int64_t n = x[k].n;
-#pragma omp parallel for simd if (n > PARALLEL_FROM)
-		for (int64_t i = 0; i < n; i++)
-			p[i] = p[i] * shrink - rate * g[i];
-	}
+	update_parts(muon_part, x, n_parts, o);
 }
 
 /* The index of the first element of a slice's row in the matrix, and the step between elements. */
@@ -145,7 +154,7 @@ void K(row_sumsq)(struct device *d, double *out, struct mat x)
 {
 #pragma omp parallel for if (mat_size(x) > PARALLEL_FROM)
 	for (int64_t i = 0; i < x.rows; i++) {
-		const float *row = (const float *)x.p + i * x.cols;
+		const float *row = mat_row(x, i);
 		double lane[16] = {0};
 		int64_t j = 0;
 		for (; j + 16 <= x.cols; j += 16)

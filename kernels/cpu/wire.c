@@ -9,16 +9,6 @@ static uint32_t bits_of(float x)
 	return (uint32_t)as_bits(x);
 }
 
-void K(sub)(struct device *d, struct mat y, struct mat a, struct mat b)
-{
-	int64_t n = mat_size(y);
-	float *out = y.p;
-	const float *p = a.p, *q = b.p;
-#pragma omp parallel for simd if (n > PARALLEL_FROM)
-	for (int64_t i = 0; i < n; i++)
-		out[i] = p[i] - q[i];
-}
-
 /* The last word of the counter distinguishes these numbers from those of keep_random. */
 static inline uint32_t random_bits(const struct rng_stream *c, int64_t number)
 {
@@ -117,7 +107,7 @@ void K(dequantise)(
 {
 #pragma omp parallel for if (mat_size(x) > PARALLEL_FROM)
 	for (int64_t r = 0; r < x.rows; r++) {
-		float *row = (float *)x.p + r * x.cols;
+		float *row = mat_row(x, r);
 		for (int64_t i = 0; i < x.cols; i++)
 			row[i] = (float)codes[r * x.cols + i] * scales[r];
 	}
@@ -130,7 +120,7 @@ void K(topk_pack)(
 {
 #pragma omp parallel for if (mat_size(x) > PARALLEL_FROM)
 	for (int64_t r = 0; r < x.rows; r++) {
-		const float *row = (float *)x.p + r * x.cols;
+		const float *row = mat_row(x, r);
 		int64_t to = r * k, zeros = k;
 		for (int64_t i = 0; i < x.cols; i++)
 			zeros -= bits_of(row[i]) != 0;
@@ -151,7 +141,7 @@ void K(topk_scatter)(struct device *d, struct mat x, const float *values,
 {
 #pragma omp parallel for if (mat_size(x) > PARALLEL_FROM)
 	for (int64_t r = 0; r < x.rows; r++) {
-		float *row = (float *)x.p + r * x.cols;
+		float *row = mat_row(x, r);
 		memset(row, 0, (size_t)x.cols * sizeof(*row));
 		for (int64_t i = r * k; i < (r + 1) * k; i++)
 			row[wide ? ((const uint32_t *)places)[i]

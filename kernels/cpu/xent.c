@@ -26,7 +26,7 @@ void K(xent_stats)(struct device *d, float *max, float *sum, float *target,
 	int64_t real = max64(0, min64(logits.cols, vocab - first));
 #pragma omp parallel for if (mat_size(logits) > PARALLEL_FROM)
 	for (int64_t i = 0; i < logits.rows; i++) {
-		const float *x = (const float *)logits.p + i * logits.cols;
+		const float *x = mat_row(logits, i);
 		int64_t t = targets[i] - first;
 		max[i] = max_of(x, real);
 		sum[i] = real ? sum_exp(x, real, max[i]) : 0;
@@ -73,7 +73,7 @@ void K(xent_bwd)(struct device *d, struct mat logits, const float *lse,
 	int64_t real = max64(0, min64(logits.cols, vocab - first));
 #pragma omp parallel for if (mat_size(logits) > PARALLEL_FROM)
 	for (int64_t i = 0; i < logits.rows; i++) {
-		float *x = (float *)logits.p + i * logits.cols;
+		float *x = mat_row(logits, i);
 		int64_t t = targets[i] - first;
 		for (int64_t j = 0; j < real; j++)
 			x[j] = scale * exp_f(x[j] - lse[i]);
