@@ -1,8 +1,6 @@
 /* Support of test programs that run on several ranks. */
 #include "tests/support/ranks.h"
 
-#include "data/data.h"
-
 #include <signal.h>
 #include <stdlib.h>
 #include <string.h>
@@ -124,29 +122,11 @@ void assert_on_all_at(bool good, const char *what, const char *file, int line)
 
 /* ---- data ------------------------------------------------------------------------ */
 
-static void make_shard(const char *path, int64_t n_chars)
-{
-	struct str text = {0};
-	struct strs inputs = {0};
-	struct prepared made;
-	struct err e = {0};
-	struct prepare p = {.tokenizer = "char", .val_fraction = 0.1, .out = path};
-	for (int64_t i = 0; i < n_chars; i++)
-		str_putc(&text, "etaoin shrdlu\n"[(int)(14 * test_uniform(1, i / 3))]);
-	strs_add(&inputs, test_file("text", text.s));
-	if (prepare_run(&p, &inputs, &made, &e))
-		die_err(&e);
-	strs_free(&inputs);
-	str_free(&text);
-}
-
 const char *ranks_shard(int64_t n_chars)
 {
 	struct str path = {0};
-	if (world->rank == 0) {
-		str_puts(&path, test_path("shard.h5"));
-		make_shard(path.s, n_chars);
-	}
+	if (world->rank == 0)
+		str_puts(&path, test_shard(n_chars));
 	comm_bcast_str(world, &path, 0);
 	return path.s;
 }

@@ -28,8 +28,7 @@ int ranks_needed(const int degree[N_AXES]);
 #define assert_on_all(cond) assert_on_all_at(cond, #cond, __FILE__, __LINE__)
 void assert_on_all_at(bool good, const char *what, const char *file, int line);
 
-/* Collective. The path of a shard of n_chars characters, in a directory of rank 0; the text
- * lasts until the program ends. */
+/* Collective. test_shard() of rank 0. */
 const char *ranks_shard(int64_t n_chars);
 
 #endif
