@@ -111,7 +111,7 @@ void cuda_bias_bwd(struct device *d, struct mat db, struct mat dy)
 		grid.y = (unsigned)runs.n;
 		launch(d, "bias_bwd", grid, THREADS, 0, sum_run_kernel<false, N, T>, part,
 			up, none, none, none, dy.rows, dy.cols, runs,
-			in_packs(up, dy.cols, N));
+			in_packs(dy.cols, N, up));
 	});
 	const struct column_sums to = {{floats_of(db)}, 1};
 	cuda_join_runs(d, "bias_bwd", dy.cols, &to, part, runs.n);
@@ -136,7 +136,7 @@ void cuda_norm_bwd_w(struct device *d, enum norm_kind kind, struct mat dgamma,
 		grid.y = (unsigned)runs.n;
 		launch(d, "norm_bwd_w", grid, THREADS, 0, sum_run_kernel<true, N, T>,
 			part, up, in, mean, rstd, rows, cols, runs,
-			in_packs(up, cols, N) && in_packs(in, cols, N));
+			in_packs(cols, N, up, in));
 	});
 	const struct column_sums to = {{floats_of(dbeta), floats_of(dgamma)}, 2};
 	cuda_join_runs(d, "norm_bwd_w", cols, &to, part, runs.n);

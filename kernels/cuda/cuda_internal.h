@@ -13,7 +13,6 @@ extern "C" {
 struct plans;	     /* gemm_plan.h */
 struct profile;	     /* launch.cu */
 struct graph;	     /* graph.cu */
-struct timer;	     /* timer.cu */
 struct copy_streams; /* copies.cu */
 
 enum { LAUNCHES_KEPT = 6 };
@@ -35,6 +34,17 @@ struct async_readback {
 	void *to;
 	size_t n_bytes; /* 0: none in progress */
 	cudaEvent_t done;
+};
+
+/* The device's stopwatch: an event at each begin of an interval. */
+struct timer_mark {
+	cudaEvent_t event;
+	enum device_timer what; /* of the interval that begins */
+};
+
+struct timer {
+	struct timer_mark *mark; /* grows on demand; events are reused */
+	int64_t n, n_made;
 };
 
 struct cuda_device {
@@ -59,7 +69,7 @@ struct cuda_device {
 	int64_t n_launches;
 	struct profile *profile; /* NULL: not profiling */
 	struct graph *graph;	 /* NULL: none yet */
-	struct timer *timer;
+	struct timer timer;
 	struct copy_streams
 		*copy_streams; /* for copies that overlap with kernels; NULL: none yet */
 
@@ -79,6 +89,7 @@ static inline struct cuda_device *cuda_of(const struct device *d)
 
 /* Allocates device memory for the plugin itself; failure ends the program. */
 void *cuda_memory(struct device *d, size_t n_bytes, const char *what);
+cudaEvent_t cuda_event(struct device *d); /* to synchronize by; has no time */
 
 /* ---- lab.cu ------------------------------------------------------------------------- */
 
@@ -113,7 +124,6 @@ void cuda_range_end(struct device *d);
 
 /* ---- timer.cu ----------------------------------------------------------------------- */
 
-void cuda_timer_open(struct device *d);
 void cuda_timer_close(struct device *d);
 void cuda_timer_start(struct device *d, enum device_timer what);
 void cuda_timer_read(struct device *d, double seconds[N_DEVICE_TIMERS]);

@@ -67,6 +67,13 @@ void *cuda_memory(struct device *d, size_t n_bytes, const char *what)
 	return p;
 }
 
+cudaEvent_t cuda_event(struct device *d)
+{
+	cudaEvent_t e;
+	cuda_check(d, cudaEventCreateWithFlags(&e, cudaEventDisableTiming), "events");
+	return e;
+}
+
 void *cuda_workspace(struct device *d, size_t n_bytes)
 {
 	BUG_ON(n_bytes > CUDA_WORKSPACE);
@@ -244,16 +251,11 @@ static void stage_open(struct device *d)
 		"pinned memory");
 	struct async_readback *l = &cuda_of(d)->readback;
 	cuda_check(d, cudaMallocHost((void **)&l->from, GET_MOST), "pinned memory");
-	cuda_check(
-		d, cudaEventCreateWithFlags(&l->done, cudaEventDisableTiming), "events");
-	for (int i = 0; i < STAGE_SLOTS; i++)
-		cuda_check(d,
-			cudaEventCreateWithFlags(&s->put_done[i], cudaEventDisableTiming),
-			"events");
-	for (int i = 0; i < 2; i++)
-		cuda_check(d,
-			cudaEventCreateWithFlags(&s->get_done[i], cudaEventDisableTiming),
-			"events");
+	l->done = cuda_event(d);
+	for (cudaEvent_t &e : s->put_done)
+		e = cuda_event(d);
+	for (cudaEvent_t &e : s->get_done)
+		e = cuda_event(d);
 }
 
 static void close_device(struct device *d)
@@ -269,10 +271,10 @@ static void close_device(struct device *d)
 	cuda_copies_free(d);
 	cuda_plans_free(d);
 	cublasLtDestroy(c->cublas);
-	for (int i = 0; i < STAGE_SLOTS; i++)
-		cudaEventDestroy(s->put_done[i]);
-	for (int i = 0; i < 2; i++)
-		cudaEventDestroy(s->get_done[i]);
+	for (cudaEvent_t e : s->put_done)
+		cudaEventDestroy(e);
+	for (cudaEvent_t e : s->get_done)
+		cudaEventDestroy(e);
 	cudaEventDestroy(c->readback.done);
 	cudaFreeHost(s->put);
 	cudaFreeHost(s->get);
@@ -286,12 +288,12 @@ static void close_device(struct device *d)
 }
 
 /* (in the order of struct device_ops) */
-static const struct device_ops ops = {memory_of, cuda_alloc,
-	cuda_free, shared_alloc, shared_free, cuda_put, cuda_get, cuda_get_begin,
-	cuda_copy_begin, cuda_timer_start, cuda_timer_read, close_device, cuda_get_end,
-	cuda_copy_end, cuda_wait, cuda_graph_begin, cuda_graph_end, cuda_graph_refill,
-	cuda_graph_launch, cuda_algorithms, cuda_take_algorithms, cuda_forget_algorithms,
-	cuda_profile_begin, cuda_profile_end, cuda_range, cuda_range_end};
+static const struct device_ops ops = {memory_of, cuda_alloc, cuda_free, shared_alloc,
+	shared_free, cuda_put, cuda_get, cuda_get_begin, cuda_copy_begin,
+	cuda_timer_start, cuda_timer_read, close_device, cuda_get_end, cuda_copy_end,
+	cuda_wait, cuda_graph_begin, cuda_graph_end, cuda_graph_refill, cuda_graph_launch,
+	cuda_algorithms, cuda_take_algorithms, cuda_forget_algorithms, cuda_profile_begin,
+	cuda_profile_end, cuda_range, cuda_range_end};
 
 /* "580.95.05", from a text like "NVRM version: NVIDIA UNIX x86_64 Kernel Module 580.95.05 Tue
  * ...": the first number with a point, or "unknown". */
@@ -481,7 +483,6 @@ extern "C" int pt_cuda_open(
 	cuda_check(d, cudaStreamCreateWithFlags(&c->stream, cudaStreamNonBlocking),
 		"a stream");
 	stage_open(d);
-	cuda_timer_open(d);
 	c->workspace = cuda_memory(d, CUDA_WORKSPACE, "kernels");
 	c->gemm_workspace = cuda_memory(d, GEMM_WORKSPACE, "matmuls");
 	if (c->map_encode) {

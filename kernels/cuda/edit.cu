@@ -21,7 +21,7 @@ static __global__ void pseudo_grad_kernel(
 void cuda_pseudo_grad(struct device *d, float *p, const float *anchor, int64_t n)
 {
 	launch(d, "pseudo_grad", grid_of_packs(1, n, N), THREADS, 0, pseudo_grad_kernel,
-		p, anchor, n, in_packs(p, 0, N) && in_packs(anchor, 0, N));
+		p, anchor, n, in_packs(0, N, p, anchor));
 }
 
 static __global__ void mix_kernel(
@@ -41,7 +41,7 @@ static __global__ void mix_kernel(
 void cuda_mix(struct device *d, float *p, const float *a, int64_t n, float keep)
 {
 	launch(d, "mix", grid_of_packs(1, n, N), THREADS, 0, mix_kernel, p, a, n, keep,
-		1 - keep, in_packs(p, 0, N) && in_packs(a, 0, N));
+		1 - keep, in_packs(0, N, p, a));
 }
 
 /* ---- combining the workers' vectors ------------------------------------------------- */

@@ -229,7 +229,7 @@ static bool gemm_in_runs(struct device *d, const char *name, struct gemm p)
 		return false;
 	const float *part = (const float *)p.d.p;
 	launch(d, name, grid_of_packs(1, n, N), THREADS, 0, add_parts_kernel, to, part, n,
-		runs, add, in_packs(to, n, N));
+		runs, add, in_packs(n, N, to));
 	return true;
 }
 

@@ -42,8 +42,7 @@ static struct graph *graph_of(struct device *d)
 	if (c->graph)
 		return c->graph;
 	c->graph = (struct graph *)xcalloc(1, sizeof(*c->graph));
-	cuda_check(d, cudaEventCreateWithFlags(&c->graph->done, cudaEventDisableTiming),
-		"events");
+	c->graph->done = cuda_event(d);
 	return c->graph;
 }
 
@@ -223,13 +222,10 @@ void cuda_graph_launch(struct device *d)
 {
 	struct cuda_device *c = cuda_of(d);
 	struct graph *g = c->graph;
-	struct cuda_launch l;
+	const struct cuda_launch l = {"graph"};
 	BUG_ON(!g || !g->exec || g->state == GRAPH_CAPTURING);
 	BUG_ON(g->state == GRAPH_REFILLING && g->next != g->n_slots);
 	g->state = GRAPH_IDLE;
-	l.name = "graph";
-	l.grid.x = 0;
-	l.n_args = 0;
 	cuda_before(d, &l);
 	cuda_check(d, cudaGraphLaunch(g->exec, c->stream), "graph");
 	cuda_after(d, "graph");

@@ -191,7 +191,7 @@ static void round_as(struct device *d, const char *name, Y *y, struct mat x,
 		const X *in = (const X *)x.p;
 		launch(d, name, grid_of_packs(1, n, N), THREADS, 0,
 			round_kernel<Y, X, By>, y, in, n, type, by, amax,
-			in_packs(y, 0, N) && in_packs(in, 0, N));
+			in_packs(0, N, y, in));
 	});
 }
 
@@ -298,8 +298,7 @@ static void round_transposed(
 		uint8_t *out = (uint8_t *)y.p, *columns = (uint8_t *)y.transposed;
 		launch(d, "round_scaled", grid, THREADS, 0, round_transposed_kernel<X>,
 			out, columns, in, rows, cols, y.type, by,
-			in_packs(in, cols, N) && in_packs(out, cols, N),
-			in_packs(columns, rows, 16));
+			in_packs(cols, N, in, out), in_packs(rows, 16, columns));
 	});
 }
 
@@ -357,5 +356,5 @@ void cuda_widen(struct device *d, struct mat y, const uint16_t *x, enum dtype ty
 	int64_t n = mat_size(y);
 	BUG_ON(type != DT_BF16 && type != DT_F16);
 	launch(d, "widen", grid_of_packs(1, n, N), THREADS, 0, widen_kernel, out, x, n,
-		type == DT_BF16, in_packs(out, 0, N) && in_packs(x, 0, N));
+		type == DT_BF16, in_packs(0, N, out, x));
 }

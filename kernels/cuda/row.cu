@@ -48,7 +48,7 @@ static void linear_rows(
 		grid.y = (unsigned)ceil_div(rows, ROWS);
 		launch(d, "linear_row", grid, THREADS, 0, linear_row_kernel<ROWS>,
 			floats_of(mat_rows(y, i, rows)), a, b, bias, rows, x.cols, y.cols,
-			in_packs(a, x.cols, N) && in_packs(b, x.cols, N));
+			in_packs(x.cols, N, a, b));
 	}
 }
 

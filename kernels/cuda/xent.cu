@@ -33,8 +33,13 @@ static struct slice slice_of(
 {
 	BUG_ON(logits.cols > INT32_MAX / 2);
 	int64_t real = max64(0, min64(logits.cols, vocab - first));
-	return {targets, logits.rows, first, (int)logits.cols, (int)real,
-		in_packs((const T *)logits.p, logits.cols, PER_PACK<T>)};
+	return {
+		targets,
+		logits.rows,
+		first,
+		(int)logits.cols,
+		(int)real,
+	};
 }
 
 /* The column of the row's target, or -1 if another slice has it. */
