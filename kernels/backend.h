@@ -1,7 +1,5 @@
-/*
- * The backend interface: the functions that a device implements, its initialisation, and the ABI
- * of the CUDA plugin. Code that only uses devices includes device.h.
- */
+/* The backend interface: the functions that a device implements, its initialisation, and the ABI of
+ * the CUDA plugin. Code that only uses devices includes device.h. */
 #ifndef KERNELS_BACKEND_H
 #define KERNELS_BACKEND_H
 

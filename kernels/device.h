@@ -106,10 +106,8 @@ void device_shared_free(struct device *d, void *p);
 
 /* ---- copies ------------------------------------------------------------------------ */
 
-/*
- * Copies between host and device memory, in stream order with the kernels. The source of `put` may
- * be overwritten when it returns; `get` waits for the copy.
- */
+/* Copies between host and device memory, in stream order with the kernels. The source of `put` may
+ * be overwritten when it returns; `get` waits for the copy. */
 void device_put(struct device *d, void *to, const void *from, size_t n_bytes);
 void device_get(struct device *d, void *to, const void *from, size_t n_bytes);
 /* A `get` in two calls: end waits for the copy, and for nothing that was enqueued after begin. One

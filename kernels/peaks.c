@@ -1,7 +1,5 @@
-/*
- * Peak FLOP/s of GPUs, by NVIDIA's data sheets and architecture white papers: dense
- * matmuls (with sparsity the data sheets give twice these figures), at the boost clock.
- */
+/* Peak FLOP/s of GPUs, by NVIDIA's data sheets and architecture white papers: dense matmuls (with
+ * sparsity the data sheets give twice these figures), at the boost clock. */
 #include "kernels/backend.h"
 
 #include <string.h>

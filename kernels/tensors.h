@@ -1,7 +1,5 @@
-/*
- * Kernels over the elements of any tensor: casts to other number formats, random initial values,
- * fills, copies and checks. kernels.h explains KERNEL.
- */
+/* Kernels over the elements of any tensor: casts to other number formats, random initial values,
+ * fills, copies and checks. kernels.h explains KERNEL. */
 #ifndef KERNELS_TENSORS_H
 #define KERNELS_TENSORS_H
 

@@ -1,7 +1,5 @@
-/*
- * Kernels of local SGD: pseudo-gradients, weighted sums over workers, updates, and the compression
- * of what workers exchange. kernels.h explains KERNEL.
- */
+/* Kernels of local SGD: pseudo-gradients, weighted sums over workers, updates, and the compression
+ * of what workers exchange. kernels.h explains KERNEL. */
 #ifndef KERNELS_WORKERS_H
 #define KERNELS_WORKERS_H
 

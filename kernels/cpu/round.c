@@ -1,7 +1,5 @@
-/*
- * Casts to lower-precision formats, and amax for scaled ones. Rounding is branch-free integer
- * code, so that the compiler vectorises it; its bits are those of hardware conversions.
- */
+/* Casts to lower-precision formats, and amax for scaled ones. Rounding is branch-free integer code,
+ * so that the compiler vectorises it; its bits are those of hardware conversions. */
 #include "kernels/cpu/cpu.h"
 #include "kernels/step_math.h"
 

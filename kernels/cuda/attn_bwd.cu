@@ -1,18 +1,16 @@
 /*
- * Attention, backward. With p = exp(s - lse), m the dropout mask and dp = dout v^T m: dv = (p
- * m)^T dout; ds = p (dp - delta); dq = scale ds k; dk = scale ds^T q.
+ * Attention, backward. With p = exp(s - lse), m the dropout mask and dp = dout v^T m: dv = (p m)^T
+ * dout; ds = p (dp - delta); dq = scale ds k; dk = scale ds^T q.
  *
- * One kernel does both halves: a block has a tile of keys and goes over the queries that
- * attend to them (`KEYS`), or a tile of queries and goes over keys. So each gradient is in
- * the registers of one warp and its terms are added in a fixed order: scores and dp are
- * computed twice, seven matmuls instead of five, but there are no atomics and no stored
- * partial sums.
+ * One kernel does both halves: a block has a tile of keys and goes over the queries that attend to
+ * them (`KEYS`), or a tile of queries and goes over keys. So each gradient is in the registers of
+ * one warp and its terms are added in a fixed order: scores and dp are computed twice, seven
+ * matmuls instead of five, but there are no atomics and no stored partial sums.
  */
 #include "kernels/cuda/attn_bwd.h"
 #include "kernels/cuda/attn_hopper.h"
 
-/* What a launch computes. Heads larger than 128 do not have the registers for dk and dv in
- * one. */
+/* What a launch computes. Heads larger than 128 do not have the registers for dk and dv in one. */
 enum bwd_part { QUERIES, KEYS_AND_VALUES, KEYS_ONLY, VALUES_ONLY };
 
 /* ROWS: of the block's tile; COLS: of the other side's tile. */

@@ -1,7 +1,5 @@
-/*
- * Data layouts of attention: tiles of a chunk of a sequence, matrices in global memory, and
- * tiles in shared memory.
- */
+/* Data layouts of attention: tiles of a chunk of a sequence, matrices in global memory, and tiles
+ * in shared memory. */
 #ifndef KERNELS_CUDA_ATTN_TILES_H
 #define KERNELS_CUDA_ATTN_TILES_H
 
@@ -129,8 +127,7 @@ template <int D, typename T> static __device__ inline T *piece(T *tile, int row,
 	return tile + (row * PIECES + c) * N;
 }
 
-/* Enqueues the copy of a tile from the rows of a head, zeros outside them; see
- * copy_wait(). */
+/* Enqueues the copy of a tile from the rows of a head, zeros outside them; see copy_wait(). */
 template <int D, int ROWS, int THREADS, typename T>
 static __device__ inline void load_tile(
 	T *tile, struct heads m, int batch, int head, struct span s)

@@ -1,7 +1,5 @@
-/*
- * Copies that overlap with kernels: a stream for each direction, since a GPU can copy in and
- * out at the same time. Streams wait for each other by events, without blocking the host.
- */
+/* Copies that overlap with kernels: a stream for each direction, since a GPU can copy in and out at
+ * the same time. Streams wait for each other by events, without blocking the host. */
 #include "kernels/cuda/cuda_internal.h"
 
 #include <stdlib.h>

@@ -49,9 +49,8 @@ void cuda_check(struct device *d, cudaError_t rc, const char *what);
 cudaStream_t cuda_stream(struct device *d); /* the compute stream */
 /* Ends the program if a block cannot have n_bytes of shared memory on this device. */
 void cuda_check_shared(struct device *d, const char *name, size_t n_bytes);
-/* Temporary device memory for one function of kernels.h, for partial sums for example, at
- * most CUDA_WORKSPACE bytes. Every call returns the same memory: kernels run in stream
- * order. */
+/* Temporary device memory for one function of kernels.h, for partial sums for example, at most
+ * CUDA_WORKSPACE bytes. Every call returns the same memory: kernels run in stream order. */
 enum { CUDA_WORKSPACE = 64 << 20 };
 void *cuda_workspace(struct device *d, size_t n_bytes);
 /* device_put(), device_get() and device_wait(). */
@@ -90,8 +89,7 @@ struct cuda_launch {
 	struct cuda_arg args[28] = {};
 };
 
-/* Called before and after every operation that is enqueued: for error messages and
- * profiles. */
+/* Called before and after every operation that is enqueued: for error messages and profiles. */
 void cuda_before(struct device *d, const struct cuda_launch *l);
 void cuda_after(struct device *d, const char *name);
 

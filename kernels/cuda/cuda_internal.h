@@ -145,8 +145,7 @@ void cuda_graph_reject(struct device *d, const char *why);
 bool cuda_graph_put(struct device *d, void *to, const void *from, size_t n_bytes);
 /* Frees p, now or together with the graph that may use it. */
 void cuda_graph_free_later(struct device *d, void *p);
-/* The readback that is enqueued now completes after the device has read all data put so
- * far. */
+/* The readback that is enqueued now completes after the device has read all data put so far. */
 void cuda_graph_readback(struct device *d);
 
 /* ---- round.cu ----------------------------------------------------------------------- */
@@ -166,10 +165,8 @@ enum epilogue {
 	N_EPILOGUES
 };
 
-/*
- * d = op(a) op(b) + bias, or added to d. cuBLASLt's matrices are column-major, so it reads
- * our row-major ones as transposed, and its a b is our b^T a^T: a is our right operand.
- */
+/* d = op(a) op(b) + bias, or added to d. cuBLASLt's matrices are column-major, so it reads our
+ * row-major ones as transposed, and its a b is our b^T a^T: a is our right operand. */
 struct gemm {
 	struct mat a, b, d;
 	bool ta, tb; /* transposed, for cuBLASLt */

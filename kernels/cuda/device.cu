@@ -167,8 +167,7 @@ void cuda_put(struct device *d, void *to, const void *from, size_t n_bytes)
 	cuda_after(d, "put");
 }
 
-/* A piece is copied from the device while the one before it is copied out of pinned
- * memory. */
+/* A piece is copied from the device while the one before it is copied out of pinned memory. */
 void cuda_get(struct device *d, void *to, const void *from, size_t n_bytes)
 {
 	struct cuda_device *c = cuda_of(d);
@@ -433,8 +432,7 @@ static int has_room(struct cuda_device *c, struct err *e)
 		text_bytes(need_text, NEEDED));
 }
 
-/* Finds the driver function that the kernels of sm_90 need. PT_ATTENTION=mma disables
- * them. */
+/* Finds the driver function that the kernels of sm_90 need. PT_ATTENTION=mma disables them. */
 static int find_maps(struct cuda_device *c, struct err *e)
 {
 	cudaDriverEntryPointQueryResult found = cudaDriverEntryPointSymbolNotFound;

@@ -1,5 +1,4 @@
-/* Local SGD (EDiT): pseudo-gradients, their combination over workers, and their
- * sparsification. */
+/* Local SGD (EDiT): pseudo-gradients, their combination over workers, and their sparsification. */
 #include "kernels/cuda/vector.h"
 
 enum { N = PER_PACK<float> };

@@ -1,7 +1,5 @@
-/*
- * Matmuls by cuBLASLt, whose matrices are column-major: it reads our matrices as transposed,
- * and our right operand is its first. Operands that it has no algorithm for are converted.
- */
+/* Matmuls by cuBLASLt, whose matrices are column-major: it reads our matrices as transposed, and
+ * our right operand is its first. Operands that it has no algorithm for are converted. */
 #include "kernels/cuda/cuda_internal.h"
 #include "kernels/cuda/vector.h"
 
@@ -167,10 +165,9 @@ static struct gemm as_fp32(struct device *d, struct gemm p)
 
 /*
  * The gradient of a weight has few tiles and a long sum: with one block a tile, most
- * multiprocessors would be idle. So the rows are cut into runs, each with a partial sum
- * (split-k). Their number depends on the shape only: enough to use all multiprocessors; a run
- * has a multiple of 16 rows, and at least 1024, so that adding the partial sums is cheap in
- * comparison.
+ * multiprocessors would be idle. So the rows are cut into runs, each with a partial sum (split-k).
+ * Their number depends on the shape only: enough to use all multiprocessors; a run has a multiple
+ * of 16 rows, and at least 1024, so that adding the partial sums is cheap in comparison.
  */
 static int64_t runs_of(const struct gemm *p)
 {
@@ -235,9 +232,8 @@ static bool gemm_in_runs(struct device *d, const char *name, struct gemm p)
 
 /* ---- types of results and biases ----------------------------------------------------- */
 
-/* cuBLASLt takes a bias in the type of the result (for fp8 operands with a result of fp32 in
- * bf16, which is less precise than ours). It is cast to that type at the end of the
- * buffer. */
+/* cuBLASLt takes a bias in the type of the result (for fp8 operands with a result of fp32 in bf16,
+ * which is less precise than ours). It is cast to that type at the end of the buffer. */
 static bool gemm_with(struct device *d, const char *name, struct gemm p, struct mat bias)
 {
 	enum { BIAS_ROOM = CUDA_WORKSPACE / 4 };

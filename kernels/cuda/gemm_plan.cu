@@ -1,7 +1,5 @@
-/*
- * Plans: the cuBLASLt algorithm for each shape of matmul. At its first use, the candidates of
- * cuBLASLt's heuristic are timed, and the fastest is used from then on.
- */
+/* Plans: the cuBLASLt algorithm for each shape of matmul. At its first use, the candidates of
+ * cuBLASLt's heuristic are timed, and the fastest is used from then on. */
 #include "kernels/cuda/gemm_plan.h"
 
 #include <stdlib.h>
@@ -30,8 +28,7 @@ static cudaDataType_t type_of(int64_t type)
 }
 
 /* The common alignment of the matrices of all runs, at most 16 bytes, the widest load: the
- * alignment of a slice's weights beyond that depends on the layout, and the choice must
- * not. */
+ * alignment of a slice's weights beyond that depends on the layout, and the choice must not. */
 static int64_t alignment(const struct gemm *p)
 {
 	uintptr_t places = (uintptr_t)p->a.p | (uintptr_t)p->b.p | (uintptr_t)p->d.p |
@@ -204,8 +201,7 @@ static cublasStatus_t run(struct device *d, const struct plan *p, const struct g
 
 /* ---- choosing -------------------------------------------------------------------------- */
 
-/* With exact matmuls, split-k algorithms are excluded, since they choose the number of
- * splits. */
+/* With exact matmuls, split-k algorithms are excluded, since they choose the number of splits. */
 static bool suits(struct device *d, const cublasLtMatmulAlgo_t *algo)
 {
 	int32_t splits = 1;

@@ -109,8 +109,7 @@ void cuda_graph_free_later(struct device *d, void *p)
 
 /* ---- device_put() --------------------------------------------------------------------- */
 
-/* Relaxed mode: the allocation is allowed during a capture, since it does not depend on
- * it. */
+/* Relaxed mode: the allocation is allowed during a capture, since it does not depend on it. */
 static void new_page(struct device *d, struct graph *g)
 {
 	cudaStreamCaptureMode mode = cudaStreamCaptureModeRelaxed;

@@ -1,5 +1,4 @@
-/* LayerNorm and RMSNorm, forward and backward, and fused with the residual sum before
- * them. */
+/* LayerNorm and RMSNorm, forward and backward, and fused with the residual sum before them. */
 #include "kernels/cuda/columns.h"
 #include "kernels/cuda/cuda_internal.h"
 #include "kernels/cuda/residual.h"

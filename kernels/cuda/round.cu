@@ -1,7 +1,5 @@
-/*
- * Rounding to formats of lower precision, bit-identical to the CPU's (kernels/cpu/round.c has
- * the reasoning), except that a GPU's multiplication turns every NaN into the same one.
- */
+/* Rounding to formats of lower precision, bit-identical to the CPU's (kernels/cpu/round.c has the
+ * reasoning), except that a GPU's multiplication turns every NaN into the same one. */
 #include "kernels/cuda/cuda_internal.h"
 #include "kernels/cuda/vector.h"
 #include "kernels/step_math.h"
@@ -56,8 +54,7 @@ static __device__ inline float round_e5m2(float x)
 	return round_to(x, e5m2);
 }
 
-/* The difference of the exponent biases of binary16 and fp32; twice that for infinity and
- * NaN. */
+/* The difference of the exponent biases of binary16 and fp32; twice that for infinity and NaN. */
 enum { BIAS = (127 - 15) << 23 };
 
 /* The bits of a rounded number; a subnormal one is an integer multiple of the smallest. */
