@@ -97,18 +97,12 @@ void K(combine)(struct device *d, float *out, const float *const *x, int64_t n,
 
 /* ---- sparsification -------------------------------------------------------------- */
 
-/* Bits that compare as |x| does. */
-static uint32_t size_bits(float x)
-{
-	return (uint32_t)as_bits(x) & 0x7fffffffu;
-}
-
 /* The k-th largest of size_bits(), by a radix search from the highest bit. */
-static uint32_t kth_largest(const float *x, int64_t n, int64_t k)
+static int32_t kth_largest(const float *x, int64_t n, int64_t k)
 {
-	uint32_t found = 0;
+	int32_t found = 0;
 	for (int bit = 30; bit >= 0; bit--) {
-		uint32_t probe = found | (uint32_t)1 << bit;
+		int32_t probe = found | 1 << bit;
 		int64_t count = 0;
 		for (int64_t i = 0; i < n; i++)
 			count += size_bits(x[i]) >= probe;
@@ -124,12 +118,12 @@ void K(keep_largest)(struct device *d, struct mat x, int64_t k)
 		float *row = mat_row(x, r);
 		if (k >= x.cols)
 			continue;
-		uint32_t least = kth_largest(row, x.cols, k);
+		int32_t least = kth_largest(row, x.cols, k);
 		int64_t equal = k; /* how many elements of the k-th size are kept */
 		for (int64_t i = 0; i < x.cols; i++)
 			equal -= size_bits(row[i]) > least;
 		for (int64_t i = 0; i < x.cols; i++) {
-			uint32_t size = size_bits(row[i]);
+			int32_t size = size_bits(row[i]);
 			if (size < least || (size == least && equal-- <= 0))
 				row[i] = 0;
 		}

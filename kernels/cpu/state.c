@@ -230,8 +230,7 @@ static uint64_t hash_row(const float *x, int64_t n, uint64_t key, int64_t first)
 #pragma omp parallel for reduction(+ : total) if (n > PARALLEL_FROM)
 	for (int64_t i = 0; i < n; i++) {
 		uint64_t at = (uint64_t)(first + i) * 0x9e3779b97f4a7c15u + key;
-		total += hash_mix(
-			at ^ (uint64_t)(uint32_t)as_bits(x[i]) * 0xd6e8feb86659fd93u);
+		total += hash_mix(at ^ (uint64_t)bits_of(x[i]) * 0xd6e8feb86659fd93u);
 	}
 	return total;
 }

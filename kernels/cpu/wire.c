@@ -2,12 +2,8 @@
 #include "kernels/cpu/cpu.h"
 
 enum { MAX_CODE = 127 };
-static const uint32_t infinite = 0x7f800000u, upper = 0xffff0000u;
-
-static uint32_t bits_of(float x)
-{
-	return (uint32_t)as_bits(x);
-}
+static const int32_t infinite = 0x7f800000;
+static const uint32_t upper = 0xffff0000u;
 
 /* The last word of the counter distinguishes these numbers from those of keep_random. */
 static inline uint32_t random_bits(const struct rng_stream *c, int64_t number)
@@ -29,7 +25,7 @@ void K(round_stochastic)(struct device *d, struct mat x, const struct rng_stream
 	for (int64_t i = 0; i < n; i++) {
 		int64_t at = c.first + i / x.cols * step + i % x.cols;
 		uint32_t up = random_bits(&c, at) >> 16;
-		v[i] = as_float((int32_t)((bits_of(v[i]) + up) & upper));
+		v[i] = float_of((bits_of(v[i]) + up) & upper);
 	}
 }
 
@@ -39,16 +35,16 @@ void K(round_stochastic)(struct device *d, struct mat x, const struct rng_stream
  * less than half. For stochastic rounding the scale is rounded up, since clamping would be biased. */
 static float scale_of(const float *x, int64_t n, bool up)
 {
-	int32_t most = 0;
+	int32_t max = 0;
 	for (int64_t i = 0; i < n; i++) {
-		int32_t a = as_bits(x[i]) & 0x7fffffff;
-		most = a > most ? a : most;
+		int32_t size = size_bits(x[i]);
+		max = size > max ? size : max;
 	}
-	if ((uint32_t)most >= infinite)
+	if (max >= infinite)
 		return 0;
-	uint32_t u = bits_of(as_float(most) / MAX_CODE);
+	uint32_t u = bits_of(float_of((uint32_t)max) / MAX_CODE);
 	u += up ? 0xffff : 0x7fff + (u >> 16 & 1);
-	float scale = as_float((int32_t)(u & upper));
+	float scale = float_of(u & upper);
 	return scale < 0x1p-126f ? 0 : scale;
 }
 
@@ -115,8 +111,8 @@ void K(dequantise)(
 
 /* ---- top-k ----------------------------------------------------------------------- */
 
-void K(topk_pack)(
-	struct device *d, float *values, void *places, bool wide, struct mat x, int64_t k)
+void K(topk_pack)(struct device *d, float *values, void *columns, bool wide, struct mat x,
+	int64_t k)
 {
 #pragma omp parallel for if (mat_size(x) > PARALLEL_FROM)
 	for (int64_t r = 0; r < x.rows; r++) {
@@ -128,23 +124,23 @@ void K(topk_pack)(
 			if (bits_of(row[i]) == 0 && zeros-- <= 0)
 				continue;
 			if (wide)
-				((uint32_t *)places)[to] = (uint32_t)i;
+				((uint32_t *)columns)[to] = (uint32_t)i;
 			else
-				((uint16_t *)places)[to] = (uint16_t)i;
+				((uint16_t *)columns)[to] = (uint16_t)i;
 			values[to++] = row[i];
 		}
 	}
 }
 
 void K(topk_scatter)(struct device *d, struct mat x, const float *values,
-	const void *places, bool wide, int64_t k)
+	const void *columns, bool wide, int64_t k)
 {
 #pragma omp parallel for if (mat_size(x) > PARALLEL_FROM)
 	for (int64_t r = 0; r < x.rows; r++) {
 		float *row = mat_row(x, r);
 		memset(row, 0, (size_t)x.cols * sizeof(*row));
 		for (int64_t i = r * k; i < (r + 1) * k; i++)
-			row[wide ? ((const uint32_t *)places)[i]
-				 : ((const uint16_t *)places)[i]] = values[i];
+			row[wide ? ((const uint32_t *)columns)[i]
+				 : ((const uint16_t *)columns)[i]] = values[i];
 	}
 }
