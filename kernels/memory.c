@@ -3,8 +3,6 @@
 
 #include <stdlib.h>
 
-/* ---- the address ranges of live arenas ---------------------------------------------- */
-
 struct device_span {
 	const char *begin;
 	size_t n_bytes;

@@ -146,8 +146,6 @@ static double unmasked_scores(const struct attn *a)
 	}
 #include "kernels/list.h"
 
-/* ---- the device ---------------------------------------------------------------------- */
-
 /* An address that is never accessed, as that of an arena that only measures. */
 static void *plan_alloc(struct device *d, size_t n_bytes)
 {

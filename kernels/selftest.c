@@ -354,11 +354,11 @@ static void compare_rows(struct trial *t, struct pair x, double rms, int64_t fir
 	int64_t rows, struct worst *worst)
 {
 	struct mat gpu = x.m[GPU], cpu = x.m[CPU];
-	int64_t cols = gpu.cols, most = max64(1, STAGED / max64(1, cols));
+	int64_t cols = gpu.cols, max = max64(1, STAGED / max64(1, cols));
 	struct worst *each = xcalloc((size_t)rows, sizeof(*each));
 	BUG_ON(cols > STAGED);
-	for (int64_t at = 0; at < rows; at += most) {
-		int64_t n = min64(most, rows - at);
+	for (int64_t at = 0; at < rows; at += max) {
+		int64_t n = min64(max, rows - at);
 		const float *is = fetch(t, gpu, (first + at) * cols, n * cols);
 		const float *should = (float *)cpu.p + at * cols;
 #pragma omp parallel for
@@ -375,26 +375,32 @@ static void compare_rows(struct trial *t, struct pair x, double rms, int64_t fir
 	free(each);
 }
 
+static void fail(struct trial *t, const char *what, const char *found)
+{
+	struct str text = {0};
+	call_text(&text, t->c);
+	err_set(t->e, EX_FAILED, "%s: %s: %s", text.s, what, found);
+	str_free(&text);
+}
+
 /* Checks the amax that a kernel stored against the matrix that it wrote. */
 static void check_amax(struct trial *t, const char *what, struct mat m, float should)
 {
-	struct str text = {0};
+	char found[160];
 	float is;
 	device_get(t->d[GPU], &is, m.amax, sizeof(is));
-	if (!memcmp(&is, &should, sizeof(is)))
-		return;
-	call_text(&text, t->c);
-	err_set(t->e, EX_FAILED,
-		"%s: %s: the largest number is %.9g, but the kernel's amax is %.9g",
-		text.s, what, (double)should, (double)is);
-	str_free(&text);
+	snprintf(found, sizeof(found),
+		"the largest number is %.9g, but the kernel's amax is %.9g",
+		(double)should, (double)is);
+	if (memcmp(&is, &should, sizeof(is)))
+		fail(t, what, found);
 }
 
 void trial_check_within(struct trial *t, const char *what, struct pair x, double allowed)
 {
 	struct mat gpu = x.m[GPU], cpu = x.m[CPU];
 	struct worst w = {0};
-	struct str text = {0};
+	char found[256];
 	if (t->measures || !gpu.p || t->e->code)
 		return;
 	double rms = rms_of(cpu);
@@ -407,17 +413,14 @@ void trial_check_within(struct trial *t, const char *what, struct pair x, double
 				t, x, rms, first, min64(cpu.rows, gpu.rows - first), &w);
 	}
 	t->worst = fmax(t->worst, allowed > 0 ? w.error / allowed : w.error);
-	if (w.error <= allowed && gpu.amax)
+	snprintf(found, sizeof(found),
+		"element %lld, %lld is %.9g, but the CPU's is %.9g: error %.2g, allowed "
+		"%.2g",
+		(long long)w.row, (long long)w.col, w.is, w.should, w.error, allowed);
+	if (!(w.error <= allowed))
+		fail(t, what, found);
+	else if (gpu.amax)
 		check_amax(t, what, gpu, w.largest);
-	if (w.error <= allowed)
-		return;
-	call_text(&text, t->c);
-	err_set(t->e, EX_FAILED,
-		"%s: %s: element %lld, %lld is %.9g, but the CPU's is %.9g: error %.2g, "
-		"allowed %.2g",
-		text.s, what, (long long)w.row, (long long)w.col, w.is, w.should, w.error,
-		allowed);
-	str_free(&text);
 }
 
 void trial_check(struct trial *t, const char *what, struct pair x)

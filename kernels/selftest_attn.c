@@ -9,9 +9,8 @@
 
 /* The arguments of a call on both sides. */
 struct attn_pair {
-	struct attn a[SIDES]; /* for the key/value chunk of the call */
-	struct attn
-		self[SIDES]; /* for the queries' chunk, the first if there are several */
+	struct attn a[SIDES];	 /* for the key/value chunk of the call */
+	struct attn self[SIDES]; /* for the queries' chunk, the first of several */
 	struct pair q, k, v, own_k, own_v; /* own: of the queries' chunk */
 	bool whole;			   /* there is one chunk only */
 };
@@ -115,17 +114,20 @@ void try_attn_fwd(struct trial *t)
 	trial_check(t, "log-sum-exp", max);
 }
 
-static void backward(struct trial *t, struct attn_pair *x, struct pair dq, struct pair dk,
-	struct pair dv, struct pair own_dk, struct pair own_dv, struct pair dout,
-	struct pair o, struct pair lse, struct pair delta)
+struct attn_grads {
+	struct pair dq, dk, dv, own_dk, own_dv, dout, o, lse, delta;
+};
+
+static void backward(
+	struct trial *t, const struct attn_pair *x, const struct attn_grads *g)
 {
-	BOTH(t, attn_bwd, &x->self[s], dq.m[s], own_dk.m[s], own_dv.m[s], delta.m[s].p,
-		dout.m[s], o.m[s], lse.m[s].p, x->q.m[s], x->own_k.m[s], x->own_v.m[s],
-		true);
+	BOTH(t, attn_bwd, &x->self[s], g->dq.m[s], g->own_dk.m[s], g->own_dv.m[s],
+		g->delta.m[s].p, g->dout.m[s], g->o.m[s], g->lse.m[s].p, x->q.m[s],
+		x->own_k.m[s], x->own_v.m[s], true);
 	if (!x->whole)
-		BOTH(t, attn_bwd, &x->a[s], dq.m[s], dk.m[s], dv.m[s], delta.m[s].p,
-			dout.m[s], o.m[s], lse.m[s].p, x->q.m[s], x->k.m[s], x->v.m[s],
-			false);
+		BOTH(t, attn_bwd, &x->a[s], g->dq.m[s], g->dk.m[s], g->dv.m[s],
+			g->delta.m[s].p, g->dout.m[s], g->o.m[s], g->lse.m[s].p,
+			x->q.m[s], x->k.m[s], x->v.m[s], false);
 }
 
 /* Both sides get the forward's results from the CPU. */
@@ -133,31 +135,36 @@ void try_attn_bwd(struct trial *t)
 {
 	struct attn_pair x = attn_pair_of(t, 5, t->c->n[0]);
 	const struct attn *a = &x.a[CPU];
+	const struct mat of_q = heads_like(t, 4, a, a->heads);
+	const struct mat of_dk = heads_like(t, 1, a, a->kv_heads);
+	const struct mat of_dv = heads_like(t, 2, a, a->kv_heads);
 	struct device *cpu = t->d[CPU];
 	int64_t n = a->batch * a->heads * a->q_rows;
-	struct pair o = pair_blank(t, heads_like(t, 4, a, a->heads));
-	struct pair lse = pair_blank_vector(t, n), sum = pair_blank_vector(t, n);
-	struct pair delta = pair_blank_vector(t, n);
-	struct pair dout = pair_random(t, heads_like(t, 3, a, a->heads), 1);
-	struct pair dq = pair_blank(t, heads_like(t, 0, a, a->heads));
-	struct pair own_dk = pair_blank(t, heads_like(t, 1, a, a->kv_heads));
-	struct pair own_dv = pair_blank(t, heads_like(t, 2, a, a->kv_heads));
-	struct pair dk = pair_random(t, heads_like(t, 1, a, a->kv_heads), 1);
-	struct pair dv = pair_random(t, heads_like(t, 2, a, a->kv_heads), 1);
+	struct pair sum = pair_blank_vector(t, n);
+	struct attn_grads g = {.dq = pair_blank(t, heads_like(t, 0, a, a->heads)),
+		.dk = pair_random(t, of_dk, 1),
+		.dv = pair_random(t, of_dv, 1),
+		.own_dk = pair_blank(t, of_dk),
+		.own_dv = pair_blank(t, of_dv),
+		.dout = pair_random(t, heads_like(t, 3, a, a->heads), 1),
+		.o = pair_blank(t, of_q),
+		.lse = pair_blank_vector(t, n),
+		.delta = pair_blank_vector(t, n)};
 	if (!x.whole)
-		cpu->k->attn_fwd(cpu, &x.self[CPU], o.m[CPU], lse.m[CPU].p, sum.m[CPU].p,
-			x.q.m[CPU], x.own_k.m[CPU], x.own_v.m[CPU], true, false);
-	cpu->k->attn_fwd(cpu, &x.a[CPU], o.m[CPU], lse.m[CPU].p, sum.m[CPU].p, x.q.m[CPU],
-		x.k.m[CPU], x.v.m[CPU], x.whole, true);
-	pair_send(t, o);
-	pair_send(t, lse);
-	backward(t, &x, dq, dk, dv, own_dk, own_dv, dout, o, lse, delta);
-	trial_check(t, "dq", dq);
-	trial_check(t, "dk", own_dk);
-	trial_check(t, "dv", own_dv);
+		cpu->k->attn_fwd(cpu, &x.self[CPU], g.o.m[CPU], g.lse.m[CPU].p,
+			sum.m[CPU].p, x.q.m[CPU], x.own_k.m[CPU], x.own_v.m[CPU], true,
+			false);
+	cpu->k->attn_fwd(cpu, &x.a[CPU], g.o.m[CPU], g.lse.m[CPU].p, sum.m[CPU].p,
+		x.q.m[CPU], x.k.m[CPU], x.v.m[CPU], x.whole, true);
+	pair_send(t, g.o);
+	pair_send(t, g.lse);
+	backward(t, &x, &g);
+	trial_check(t, "dq", g.dq);
+	trial_check(t, "dk", g.own_dk);
+	trial_check(t, "dv", g.own_dv);
 	if (!x.whole) {
-		trial_check(t, "dk of another chunk", dk);
-		trial_check(t, "dv of another chunk", dv);
+		trial_check(t, "dk of another chunk", g.dk);
+		trial_check(t, "dv of another chunk", g.dv);
 	}
 }
 

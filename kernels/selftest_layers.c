@@ -3,8 +3,6 @@
 
 #include <math.h>
 
-/* ---- embedding ---------------------------------------------------------------------- */
-
 enum { FIRST = 3 }; /* token of row 0; other slices have the tokens before it */
 
 void try_embed_fwd(struct trial *t)

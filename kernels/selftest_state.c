@@ -4,8 +4,6 @@
 #include <stddef.h>
 #include <string.h>
 
-/* ---- memory ------------------------------------------------------------------------- */
-
 void try_zero(struct trial *t)
 {
 	operands(t, "x+");

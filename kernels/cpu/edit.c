@@ -95,8 +95,6 @@ void K(combine)(struct device *d, float *out, const float *const *x, int64_t n,
 	}
 }
 
-/* ---- sparsification -------------------------------------------------------------- */
-
 /* The k-th largest of size_bits(), by a radix search from the highest bit. */
 static int32_t kth_largest(const float *x, int64_t n, int64_t k)
 {

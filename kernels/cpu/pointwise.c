@@ -95,8 +95,6 @@ void K(sub)(struct device *d, struct mat y, struct mat a, struct mat b)
 	add_signed(y, a, b, -1);
 }
 
-/* ---- dropout --------------------------------------------------------------------- */
-
 /* Dropout of row i, of n columns; out may be in. */
 static void dropout_row(
 	float *out, const float *in, int64_t n, int64_t i, const struct dropout *o)
@@ -145,8 +143,6 @@ void K(residual)(struct device *d, struct mat y, struct mat x, struct mat sum,
 			out[j] = stream[j] + in[j];
 	}
 }
-
-/* ---- rotary positions ------------------------------------------------------------ */
 
 void K(rope)(struct device *d, struct mat x, int64_t dim, struct mat rope,
 	const int32_t *pos, float sign)

@@ -142,8 +142,6 @@ void K(axpby)(struct device *d, struct mat y, float a, struct mat x, float b)
 		to[i] = a * from[i] + b * to[i];
 }
 
-/* ---- the end of a step --------------------------------------------------------------- */
-
 void K(step_end)(struct device *d, struct step_end *to, const struct exact *loss,
 	const struct exact *squares, const struct step_terms *terms)
 {

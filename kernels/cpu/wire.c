@@ -12,8 +12,6 @@ static inline uint32_t random_bits(const struct rng_stream *c, int64_t number)
 	return philox(c->key, (uint32_t)at, (uint32_t)(at >> 32), 0, 1).x[0];
 }
 
-/* ---- bfloat16 -------------------------------------------------------------------- */
-
 /* Adds a random number to the dropped bits: the probability of a carry is their fraction of the
  * distance to the next bfloat16. */
 void K(round_stochastic)(struct device *d, struct mat x, const struct rng_stream *o)
@@ -108,8 +106,6 @@ void K(dequantise)(
 			row[i] = (float)codes[r * x.cols + i] * scales[r];
 	}
 }
-
-/* ---- top-k ----------------------------------------------------------------------- */
 
 void K(topk_pack)(struct device *d, float *values, void *columns, bool wide, struct mat x,
 	int64_t k)

@@ -28,8 +28,6 @@ struct bwd_shape {
 	static constexpr bool DV = PART == KEYS_AND_VALUES || PART == VALUES_ONLY;
 };
 
-/* ---- delta ------------------------------------------------------------------------- */
-
 enum { DELTA_WARPS = 8 };
 
 /* delta = the sum of dout o over a head, one warp for each. */
@@ -268,26 +266,13 @@ extern "C" void cuda_attn_bwd(struct device *d, const struct attn *a, struct mat
 	check_gradient(dv, v, begin);
 	by_type(q.type, [&](auto number) {
 		using T = decltype(number);
-		const struct bwd_args x = {
-			heads_of(q, a->q_rows, a->dim),
-			heads_of(k, a->k_rows, a->dim),
-			heads_of(v, a->k_rows, a->dim),
-			heads_of(o, a->q_rows, a->dim),
-			heads_of(dout, a->q_rows, a->dim),
-			heads_of(dq, a->q_rows, a->dim),
-			heads_of(dk, a->k_rows, a->dim),
-			heads_of(dv, a->k_rows, a->dim),
-			lse,
-			delta,
-			runs_of(a->q_rows, a->q_first),
-			runs_of(a->k_rows, a->k_first),
-			(int)a->heads,
-			(int)(a->heads / a->kv_heads),
-			a->scale,
-			a->scale * units_a_one<T>(),
-			drop_of(a),
-			begin,
-		};
+		const struct bwd_args x = {query_heads(q, a), key_heads(k, a),
+			key_heads(v, a), query_heads(o, a), query_heads(dout, a),
+			query_heads(dq, a), key_heads(dk, a), key_heads(dv, a), lse,
+			delta, runs_of(a->q_rows, a->q_first),
+			runs_of(a->k_rows, a->k_first), (int)a->heads,
+			(int)(a->heads / a->kv_heads), a->scale,
+			a->scale * units_a_one<T>(), drop_of(a), begin};
 		if (begin)
 			delta_launch<T>(d, x, a->batch * a->heads * a->q_rows);
 		if (x.dout.whole && attn_hopper_takes(d, a, q.type, x.q, x.k, x.v))

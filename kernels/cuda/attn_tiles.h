@@ -107,6 +107,16 @@ static inline struct heads heads_of(struct mat m, int64_t rows, int64_t dim)
 	return {m.p, m.cols, rows, (int)dim, m.type == DT_F32, whole};
 }
 
+static inline struct heads query_heads(struct mat m, const struct attn *a)
+{
+	return heads_of(m, a->q_rows, a->dim);
+}
+
+static inline struct heads key_heads(struct mat m, const struct attn *a)
+{
+	return heads_of(m, a->k_rows, a->dim);
+}
+
 template <typename T>
 static __device__ inline T *head_at(struct heads m, int batch, int head)
 {

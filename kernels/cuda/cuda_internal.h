@@ -85,22 +85,14 @@ static inline struct cuda_device *cuda_of(const struct device *d)
 	return (struct cuda_device *)d->impl;
 }
 
-/* ---- device.cu ---------------------------------------------------------------------- */
-
 /* Allocates device memory for the plugin itself; failure ends the program. */
 void *cuda_memory(struct device *d, size_t n_bytes, const char *what);
 cudaEvent_t cuda_event(struct device *d); /* to synchronize by; has no time */
 
-/* ---- lab.cu ------------------------------------------------------------------------- */
-
 /* Reads PT_LAB_OFF. */
 int cuda_lab_open(struct device *d, struct err *e);
 
-/* ---- table.cu ----------------------------------------------------------------------- */
-
 extern const struct kernels cuda_kernels;
-
-/* ---- copies.cu ---------------------------------------------------------------------- */
 
 /* The description of a copy for cuda_before(). */
 struct cuda_launch cuda_copy_of(
@@ -112,8 +104,6 @@ void cuda_copy_end(struct device *d, uint64_t ticket);
 void cuda_copies_wait(struct device *d);
 void cuda_copies_free(struct device *d);
 
-/* ---- launch.cu ---------------------------------------------------------------------- */
-
 /* cuda_before() and cuda_after() for another stream. */
 void cuda_before_in(struct device *d, const struct cuda_launch *l, cudaStream_t stream);
 void cuda_after_in(struct device *d, const char *name, cudaStream_t stream);
@@ -122,13 +112,9 @@ void cuda_profile_end(struct device *d, struct str *out);
 void cuda_range(struct device *d, const char *name);
 void cuda_range_end(struct device *d);
 
-/* ---- timer.cu ----------------------------------------------------------------------- */
-
 void cuda_timer_close(struct device *d);
 void cuda_timer_start(struct device *d, enum device_timer what);
 void cuda_timer_read(struct device *d, double seconds[N_DEVICE_TIMERS]);
-
-/* ---- graph.cu ----------------------------------------------------------------------- */
 
 bool cuda_graph_begin(struct device *d);
 bool cuda_graph_end(struct device *d);
@@ -147,8 +133,6 @@ bool cuda_graph_put(struct device *d, void *to, const void *from, size_t n_bytes
 void cuda_graph_free_later(struct device *d, void *p);
 /* The readback that is enqueued now completes after the device has read all data put so far. */
 void cuda_graph_readback(struct device *d);
-
-/* ---- round.cu ----------------------------------------------------------------------- */
 
 /* y = cast(x (*a *b)), to the type of y. */
 void cuda_round_by(struct device *d, const char *name, struct mat y, struct mat x,
@@ -188,16 +172,12 @@ struct gemm_key {
 	int64_t ta, tb, m, n, k, a, b, d, epilogue, add, align, runs;
 };
 
-/* ---- gemm_plan.cu: the choice of cuBLASLt algorithms -------------------------------- */
-
 void cuda_cublas_check(struct device *d, cublasStatus_t rc, const char *what);
 /* Enqueues the matmul; false, with nothing done: cuBLASLt has no algorithm for it, or
  * `unfused` is faster or was not compared. */
 bool cuda_gemm(struct device *d, const char *name, const struct gemm *p);
 void cuda_plans_free(struct device *d);
 void cuda_forget_algorithms(struct device *d);
-
-/* ---- gemm_text.cu: the chosen algorithms as text ------------------------------------ */
 
 void cuda_algorithms(struct device *d, struct str *out);
 int cuda_take_algorithms(struct device *d, const char *text, struct err *e);

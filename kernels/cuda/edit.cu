@@ -105,8 +105,6 @@ void cuda_combine(struct device *d, float *out, const float *const *x, int64_t n
 		n, c->vote, c->normalize);
 }
 
-/* ---- random sparsification ---------------------------------------------------------- */
-
 static __global__ void keep_random_kernel(
 	float *x, int64_t rows, int64_t cols, struct keep keep)
 {

@@ -242,8 +242,6 @@ void cuda_act_bwd(struct device *d, enum act_kind kind, struct mat da, struct ma
 	amax_unfused(d, db);
 }
 
-/* ---- dropout ------------------------------------------------------------------------ */
-
 template <typename Y, typename X>
 static __global__ void dropout_kernel(
 	Y *y, const X *x, int64_t rows, int64_t cols, struct dropout o, bool whole)
@@ -312,8 +310,6 @@ void cuda_residual(struct device *d, struct mat y, struct mat x, struct mat sum,
 			o != NULL, whole);
 	});
 }
-
-/* ---- rotary positions --------------------------------------------------------------- */
 
 /* A thread rotates a pack of first halves with their second halves. */
 template <typename T>

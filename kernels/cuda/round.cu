@@ -324,8 +324,6 @@ void cuda_narrow(struct device *d, uint16_t *y, struct mat x, enum dtype type)
 	round_as(d, "narrow", y, x, type, (struct by_number){1});
 }
 
-/* ---- to fp32 ------------------------------------------------------------------------ */
-
 static __global__ void widen_kernel(
 	float *y, const uint16_t *x, int64_t n, bool is_bf16, bool whole)
 {

@@ -237,8 +237,6 @@ void cuda_axpby(struct device *d, struct mat y, float a, struct mat x, float b)
 	});
 }
 
-/* ---- the end of a step --------------------------------------------------------------- */
-
 /* A warp for each sum: its lanes load it, and one lane carries its 68 limbs. */
 static __global__ void step_end_kernel(struct step_end *to, const struct exact *loss,
 	const struct exact *squares, const struct step_terms *terms)

@@ -231,8 +231,6 @@ void cuda_exact_sumsq(struct device *d, struct exact *x, const struct mat *m, in
 	exact_sumsq_wide<32>(d, x, m, n);
 }
 
-/* ---- the maximum --------------------------------------------------------------------- */
-
 template <typename T>
 static __global__ void amax_kernel(float *to, const T *x, int64_t n, bool whole)
 {

@@ -272,8 +272,6 @@ void cuda_xent_bwd(struct device *d, struct mat logits, const float *lse,
 	});
 }
 
-/* ---- both ---------------------------------------------------------------------------- */
-
 template <int WARPS, typename T>
 static __global__ void __launch_bounds__(threads_of_rows<WARPS>(), 2)
 	xent_fused_kernel(float *loss, T *logits, struct slice s, const float *scale)
