@@ -56,30 +56,18 @@ static struct mat heads_like(
 	return m;
 }
 
-static void set_dropout(struct trial *t, struct attn_pair *x)
-{
-	const uint32_t step = 7;
-	struct pair steps = pair_bytes(t, &step, sizeof(step));
-	for (enum side s = GPU; s < SIDES; s++) {
-		x->a[s].drop = (struct dropout){.key = philox_key(1, 2, 3),
-			.p = t->c->p,
-			.step = steps.m[s].p,
-			.first_sample = 5};
-		x->self[s].drop = x->a[s].drop;
-	}
-}
-
 /* q, k and v are matrices q_at, q_at + 1 and q_at + 2 of the call. */
 static struct attn_pair attn_pair_of(struct trial *t, int q_at, bool whole)
 {
 	struct attn a = smaller(&t->c->attn);
 	struct attn_pair x = {.a = {a, a}, .whole = whole};
+	struct dropouts o = dropouts_of(t, a.q_rows);
 	for (enum side s = GPU; s < SIDES; s++) {
-		x.self[s] = a;
+		x.a[s].drop = o.d[s];
+		x.self[s] = x.a[s];
 		for (int i = 0; i < 2; i++)
 			x.self[s].k_first[i] = a.q_first[i];
 	}
-	set_dropout(t, &x);
 	x.q = pair_random(t, heads_like(t, q_at, &a, a.heads), 1.5);
 	x.k = pair_random(t, heads_like(t, q_at + 1, &a, a.kv_heads), 1.5);
 	x.v = pair_random(t, heads_like(t, q_at + 2, &a, a.kv_heads), 1);

@@ -295,12 +295,7 @@ void try_sub(struct trial *t)
 	BOTH(t, sub, M(0), M(1), M(2));
 }
 
-/* The same dropout on both sides. */
-struct dropouts {
-	struct dropout d[SIDES];
-};
-
-static struct dropouts dropouts_of(struct trial *t, int64_t rows)
+struct dropouts dropouts_of(struct trial *t, int64_t rows)
 {
 	const uint32_t step = 7;
 	struct dropouts x;

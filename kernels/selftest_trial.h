@@ -88,6 +88,12 @@ void trial_check_results(struct trial *);
 		trial_check_results(t);                                      \
 	} while (0)
 
+/* The dropout of the call, on both sides, for so many rows. */
+struct dropouts {
+	struct dropout d[SIDES];
+};
+struct dropouts dropouts_of(struct trial *, int64_t rows);
+
 /* A kernel's trial and its tolerance: `exact` for fp32 arithmetic, plus `roundings` times the
  * rounding error of the call's least precise type. */
 struct trial_row {

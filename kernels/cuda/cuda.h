@@ -147,19 +147,14 @@ static inline void launch(struct device *d, const char *name, dim3 grid, dim3 bl
 /* Calls fn(T()) with the C++ type of a number format. */
 template <typename F> static inline void by_type(enum dtype type, F fn)
 {
-	switch (type) {
-	case DT_F32:
+	if (type == DT_F32)
 		fn(float());
-		return;
-	case DT_BF16:
+	else if (type == DT_BF16)
 		fn(__nv_bfloat16());
-		return;
-	case DT_F16:
+	else if (type == DT_F16)
 		fn(__half());
-		return;
-	default:
+	else
 		BUG_ON("a kernel that takes no such numbers");
-	}
 }
 
 /* ---- numbers ------------------------------------------------------------------------ */

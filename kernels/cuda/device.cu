@@ -67,6 +67,13 @@ void *cuda_memory(struct device *d, size_t n_bytes, const char *what)
 	return p;
 }
 
+char *cuda_pinned(struct device *d, size_t n_bytes)
+{
+	void *p;
+	cuda_check(d, cudaMallocHost(&p, n_bytes), "pinned memory");
+	return (char *)p;
+}
+
 cudaEvent_t cuda_event(struct device *d)
 {
 	cudaEvent_t e;
@@ -132,6 +139,14 @@ static void shared_free(struct device *d, void *p)
 
 /* ---- copies -------------------------------------------------------------------------- */
 
+void cuda_copy_async(
+	struct device *d, void *to, const void *from, size_t n_bytes, const char *what)
+{
+	cudaStream_t stream = cuda_stream(d);
+	cuda_check(
+		d, cudaMemcpyAsync(to, from, n_bytes, cudaMemcpyDefault, stream), what);
+}
+
 /* Moves to the next slot, after the device has read its contents. */
 static void next_slot(struct device *d)
 {
@@ -158,10 +173,7 @@ void cuda_put(struct device *d, void *to, const void *from, size_t n_bytes)
 			next_slot(d);
 		char *place = s->put + (size_t)s->slot * STAGE_BYTES + s->at;
 		memcpy(place, (const char *)from + at, n);
-		cuda_check(d,
-			cudaMemcpyAsync(
-				(char *)to + at, place, n, cudaMemcpyDefault, c->stream),
-			"put");
+		cuda_copy_async(d, (char *)to + at, place, n, "put");
 		s->at = (size_t)min64(round_up((int64_t)(s->at + n), LINE), STAGE_BYTES);
 	}
 	cuda_after(d, "put");
@@ -182,11 +194,8 @@ void cuda_get(struct device *d, void *to, const void *from, size_t n_bytes)
 		size_t at = (size_t)i * STAGE_BYTES, n;
 		if (i < n_pieces) {
 			n = (size_t)min64((int64_t)(n_bytes - at), STAGE_BYTES);
-			cuda_check(d,
-				cudaMemcpyAsync(s->get + i % 2 * STAGE_BYTES,
-					(const char *)from + at, n, cudaMemcpyDefault,
-					c->stream),
-				"get");
+			cuda_copy_async(d, s->get + i % 2 * STAGE_BYTES,
+				(const char *)from + at, n, "get");
 			cuda_check(
 				d, cudaEventRecord(s->get_done[i % 2], c->stream), "get");
 		}
@@ -212,9 +221,7 @@ static void cuda_get_begin(struct device *d, void *to, const void *from, size_t 
 	cuda_before(d, &launch);
 	l->to = to;
 	l->n_bytes = n_bytes;
-	cuda_check(d,
-		cudaMemcpyAsync(l->from, from, n_bytes, cudaMemcpyDefault, c->stream),
-		"get");
+	cuda_copy_async(d, l->from, from, n_bytes, "get");
 	cuda_check(d,
 		cudaEventRecordWithFlags(l->done, c->stream,
 			capturing ? cudaEventRecordExternal : cudaEventRecordDefault),
@@ -244,12 +251,10 @@ void cuda_wait(struct device *d)
 static void stage_open(struct device *d)
 {
 	struct stage *s = &cuda_of(d)->stage;
-	cuda_check(d, cudaMallocHost((void **)&s->put, (size_t)STAGE_SLOTS * STAGE_BYTES),
-		"pinned memory");
-	cuda_check(d, cudaMallocHost((void **)&s->get, (size_t)2 * STAGE_BYTES),
-		"pinned memory");
 	struct async_readback *l = &cuda_of(d)->readback;
-	cuda_check(d, cudaMallocHost((void **)&l->from, GET_MOST), "pinned memory");
+	s->put = cuda_pinned(d, (size_t)STAGE_SLOTS * STAGE_BYTES);
+	s->get = cuda_pinned(d, (size_t)2 * STAGE_BYTES);
+	l->from = cuda_pinned(d, GET_MOST);
 	l->done = cuda_event(d);
 	for (cudaEvent_t &e : s->put_done)
 		e = cuda_event(d);

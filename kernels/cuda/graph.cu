@@ -113,12 +113,11 @@ void cuda_graph_free_later(struct device *d, void *p)
 static void new_page(struct device *d, struct graph *g)
 {
 	cudaStreamCaptureMode mode = cudaStreamCaptureModeRelaxed;
-	void *page;
 	cuda_check(d, cudaThreadExchangeStreamCaptureMode(&mode), "pinned memory");
-	cuda_check(d, cudaMallocHost(&page, STAGE_BYTES), "pinned memory");
+	char *page = cuda_pinned(d, STAGE_BYTES);
 	cuda_check(d, cudaThreadExchangeStreamCaptureMode(&mode), "pinned memory");
 	g->page = (char **)xrealloc(g->page, (size_t)(g->n_pages + 1) * sizeof(*g->page));
-	g->page[g->n_pages++] = (char *)page;
+	g->page[g->n_pages++] = page;
 	g->at = 0;
 }
 
@@ -151,10 +150,7 @@ bool cuda_graph_put(struct device *d, void *to, const void *from, size_t n_bytes
 		BUG_ON(s->to != there || s->n_bytes != n);
 		memcpy(s->place, (const char *)from + at, n);
 		if (capturing)
-			cuda_check(d,
-				cudaMemcpyAsync(there, s->place, n, cudaMemcpyDefault,
-					cuda_stream(d)),
-				"put");
+			cuda_copy_async(d, there, s->place, n, "put");
 	}
 	return true;
 }

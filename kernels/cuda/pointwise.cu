@@ -187,17 +187,12 @@ template <enum act_kind KIND> struct activation {
 
 template <typename F> static void by_kind(enum act_kind kind, F fn)
 {
-	switch (kind) {
-	case ACT_GELU_TANH:
+	if (kind == ACT_GELU_TANH)
 		fn(activation<ACT_GELU_TANH>());
-		return;
-	case ACT_GELU:
+	else if (kind == ACT_GELU)
 		fn(activation<ACT_GELU>());
-		return;
-	case ACT_SWIGLU:
+	else
 		fn(activation<ACT_SWIGLU>());
-		return;
-	}
 }
 
 void cuda_act_fwd(
