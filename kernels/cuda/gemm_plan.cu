@@ -86,14 +86,12 @@ void cuda_plans_free(struct device *d)
 	for (int i = 0; all && i < PLAN_BUCKETS; i++) {
 		for (struct plan *p = all->bucket[i], *next; p; p = next) {
 			next = p->next;
-			if (p->desc)
+			if (p->desc) { /* described: it has its layouts too */
 				cublasLtMatmulDescDestroy(p->desc);
-			if (p->a)
 				cublasLtMatrixLayoutDestroy(p->a);
-			if (p->b)
 				cublasLtMatrixLayoutDestroy(p->b);
-			if (p->d)
 				cublasLtMatrixLayoutDestroy(p->d);
+			}
 			free(p);
 		}
 	}
@@ -146,29 +144,29 @@ static void describe(struct device *d, struct plan *p)
 	cublasStatus_t rc = cublasLtMatmulDescCreate(&p->desc,
 		fast ? CUBLAS_COMPUTE_32F_FAST_TF32 : CUBLAS_COMPUTE_32F, CUDA_R_32F);
 	cuda_cublas_check(d, rc, "cublasLtMatmulDescCreate");
-	SET(MatmulDesc, p->desc, CUBLASLT_MATMUL_DESC_TRANSA, ta);
-	SET(MatmulDesc, p->desc, CUBLASLT_MATMUL_DESC_TRANSB, tb);
-	SET(MatmulDesc, p->desc, CUBLASLT_MATMUL_DESC_EPILOGUE, epilogues[k->epilogue]);
+	cublasLtMatmulDesc_t desc = p->desc;
+	SET(MatmulDesc, desc, CUBLASLT_MATMUL_DESC_TRANSA, ta);
+	SET(MatmulDesc, desc, CUBLASLT_MATMUL_DESC_TRANSB, tb);
+	SET(MatmulDesc, desc, CUBLASLT_MATMUL_DESC_EPILOGUE, epilogues[k->epilogue]);
 	/* The heuristic uses the alignment of these addresses. */
 	const void *place = (const void *)(uintptr_t)k->align;
 	if (k->epilogue == EPILOGUE_BIAS || k->epilogue == EPILOGUE_GELU_BIAS) {
 		int32_t type = type_of(k->d);
-		SET(MatmulDesc, p->desc, CUBLASLT_MATMUL_DESC_BIAS_DATA_TYPE, type);
-		SET(MatmulDesc, p->desc, CUBLASLT_MATMUL_DESC_BIAS_POINTER, place);
+		SET(MatmulDesc, desc, CUBLASLT_MATMUL_DESC_BIAS_DATA_TYPE, type);
+		SET(MatmulDesc, desc, CUBLASLT_MATMUL_DESC_BIAS_POINTER, place);
 	}
 	if (k->epilogue >= EPILOGUE_GELU) {
-		SET(MatmulDesc, p->desc, CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_LD, k->m);
-		SET(MatmulDesc, p->desc, CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_POINTER,
-			place);
+		SET(MatmulDesc, desc, CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_LD, k->m);
+		SET(MatmulDesc, desc, CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_POINTER, place);
 	}
 	/* It also needs to know of scales, which not all kernels support. Fast accumulation
 	 * is for the forward, where both operands are e4m3, as in torchao. */
 	const void *scale = (const void *)alignof(float);
 	int8_t coarse = !cuda_of(d)->o.exact && k->a == DT_E4M3 && k->b == DT_E4M3;
 	if (dtype_bytes((enum dtype)k->a) == 1) {
-		SET(MatmulDesc, p->desc, CUBLASLT_MATMUL_DESC_A_SCALE_POINTER, scale);
-		SET(MatmulDesc, p->desc, CUBLASLT_MATMUL_DESC_B_SCALE_POINTER, scale);
-		SET(MatmulDesc, p->desc, CUBLASLT_MATMUL_DESC_FAST_ACCUM, coarse);
+		SET(MatmulDesc, desc, CUBLASLT_MATMUL_DESC_A_SCALE_POINTER, scale);
+		SET(MatmulDesc, desc, CUBLASLT_MATMUL_DESC_B_SCALE_POINTER, scale);
+		SET(MatmulDesc, desc, CUBLASLT_MATMUL_DESC_FAST_ACCUM, coarse);
 	}
 	int64_t a_rows = k->ta ? k->k : k->m, a_cols = k->ta ? k->m : k->k;
 	int64_t b_rows = k->tb ? k->n : k->k, b_cols = k->tb ? k->k : k->n;
@@ -183,19 +181,17 @@ static cublasStatus_t run(struct device *d, const struct plan *p, const struct g
 {
 	struct cuda_device *c = cuda_of(d);
 	const float one = 1, beta = x->add ? 1 : 0;
+	cublasLtMatmulDesc_t desc = p->desc;
 	if (x->bias)
-		SET(MatmulDesc, p->desc, CUBLASLT_MATMUL_DESC_BIAS_POINTER, x->bias);
+		SET(MatmulDesc, desc, CUBLASLT_MATMUL_DESC_BIAS_POINTER, x->bias);
 	if (x->aux)
-		SET(MatmulDesc, p->desc, CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_POINTER,
-			x->aux);
+		SET(MatmulDesc, desc, CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_POINTER, x->aux);
 	if (dtype_bytes((enum dtype)p->key.a) == 1) { /* NULL: no scale */
-		SET(MatmulDesc, p->desc, CUBLASLT_MATMUL_DESC_A_SCALE_POINTER,
-			x->a.scale);
-		SET(MatmulDesc, p->desc, CUBLASLT_MATMUL_DESC_B_SCALE_POINTER,
-			x->b.scale);
+		SET(MatmulDesc, desc, CUBLASLT_MATMUL_DESC_A_SCALE_POINTER, x->a.scale);
+		SET(MatmulDesc, desc, CUBLASLT_MATMUL_DESC_B_SCALE_POINTER, x->b.scale);
 	}
 	const void *from = x->add ? x->d.p : to;
-	return cublasLtMatmul(c->cublas, p->desc, &one, x->a.p, p->a, x->b.p, p->b, &beta,
+	return cublasLtMatmul(c->cublas, desc, &one, x->a.p, p->a, x->b.p, p->b, &beta,
 		from, p->d, to, p->d, algo, c->gemm_workspace, GEMM_WORKSPACE, c->stream);
 }
 
