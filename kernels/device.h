@@ -31,7 +31,7 @@ struct device {
 	double flops;	       /* counted by the planning device only */
 	struct arena *scratch; /* temporary memory of kernels */
 	int64_t taken_bytes,
-		most_bytes; /* allocated by device_arena(): now, and the peak */
+		peak_bytes; /* allocated by device_arena(): now, and the peak */
 	int64_t tile_bytes; /* of logits that are computed at a time */
 	int64_t sum_block;  /* floats of gradients that are summed at a time */
 	bool stores_half;   /* stores 16-bit formats in 16 bits, instead of as fp32 */

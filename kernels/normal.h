@@ -97,11 +97,11 @@ PHILOX_FN float normal_number(struct philox_key key, uint64_t i, uint32_t attemp
 	return word & 1 ? y : x;
 }
 
-/* z, the first draw of number i, or, if |z| > most, the first later draw that is not (0: no
+/* z, the first draw of number i, or, if |z| > max, the first later draw that is not (0: no
  * limit). */
-PHILOX_FN float normal_within(struct philox_key key, uint64_t i, float z, float most)
+PHILOX_FN float normal_within(struct philox_key key, uint64_t i, float z, float max)
 {
-	for (uint32_t attempt = 1; most > 0 && fabsf(z) > most; attempt++)
+	for (uint32_t attempt = 1; max > 0 && fabsf(z) > max; attempt++)
 		z = normal_number(key, i, attempt);
 	return z;
 }

@@ -120,7 +120,7 @@ static double unmasked_scores(const struct attn *a)
 #define NOTE_narrow		NOTE(narrow, .m = {x}, .n = {type})
 #define NOTE_widen		NOTE(widen, .m = {y}, .n = {type})
 #define NOTE_amax		NOTE(amax, .m = {x})
-#define NOTE_normal		NOTE(normal, .m = {x}, .n = {normal->most > 0})
+#define NOTE_normal		NOTE(normal, .m = {x}, .n = {normal->max_deviation > 0})
 #define NOTE_zero		NOTE(zero, .m = {x})
 #define NOTE_copy		NOTE(copy, .m = {to, from})
 #define NOTE_find_nonfinite		return -1

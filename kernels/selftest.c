@@ -121,8 +121,8 @@ int64_t fewer(int64_t n, int64_t max)
 
 int64_t fewer_rows(struct mat like)
 {
-	enum { ENOUGH = 1 << 20, LEAST = 64 };
-	return fewer(like.rows, max64(LEAST, ENOUGH / max64(1, like.cols)));
+	enum { ENOUGH = 1 << 20, MIN_ROWS = 64 };
+	return fewer(like.rows, max64(MIN_ROWS, ENOUGH / max64(1, like.cols)));
 }
 
 struct mat with_rows(struct mat like, int64_t rows)
@@ -558,7 +558,7 @@ int selftest_run(struct device *d, int threads, const struct kernel_calls *calls
 	struct device cpu;
 	struct arena memory[SIDES], scratch;
 	size_t n_bytes[SIDES];
-	int64_t most_bytes = d->most_bytes; /* the run's peak, without the self-test */
+	int64_t peak_bytes = d->peak_bytes; /* the run's peak, without the self-test */
 	double begin = clock_seconds();
 	*r = (struct selftest){.n_calls = calls->n};
 	measure(calls, n_bytes);
@@ -572,7 +572,7 @@ int selftest_run(struct device *d, int threads, const struct kernel_calls *calls
 	try_calls(&t, calls, r);
 	device_wait(d);
 	device_arena_release(d, &memory[GPU]);
-	d->most_bytes = most_bytes;
+	d->peak_bytes = peak_bytes;
 	arena_release(&memory[CPU]);
 	arena_release(&scratch);
 	device_close(&cpu);

@@ -19,9 +19,9 @@ struct attn_pair {
 static int64_t rows_within(const struct attn *a)
 {
 	const double enough = 2e9;
-	enum { LEAST = 448 };
+	enum { MIN_ROWS = 448 };
 	double per_pair = 2.0 * (double)(a->batch * a->heads * a->dim);
-	return max64(LEAST, (int64_t)sqrt(enough / per_pair));
+	return max64(MIN_ROWS, (int64_t)sqrt(enough / per_pair));
 }
 
 /* Scales the first positions of a chunk's runs to another length of runs. */

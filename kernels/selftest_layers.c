@@ -29,8 +29,8 @@ void try_embed_bwd(struct trial *t)
  */
 static int64_t period(struct mat w)
 {
-	const int64_t enough = (int64_t)2 << 30, least = 16, most = 256;
-	return max64(least, min64(most, enough / max64(1, mat_size(w))));
+	const int64_t enough = (int64_t)2 << 30, min = 16, max = 256;
+	return max64(min, min64(max, enough / max64(1, mat_size(w))));
 }
 
 /* The scale that gives a sum of n products the variance of the other operand. */
@@ -50,9 +50,9 @@ static struct pair scale_of(struct trial *t, struct mat like)
  * change the numbers. x->p becomes NULL if the run has only the transposed matrix. */
 static void transpose(struct trial *t, struct mat like, struct pair *x)
 {
-	const float most = dtype_table[like.type].largest;
+	const float max = dtype_table[like.type].largest;
 	struct device *d = t->d[GPU];
-	struct pair wide = *x, amax = pair_bytes(t, &most, sizeof(most));
+	struct pair wide = *x, amax = pair_bytes(t, &max, sizeof(max));
 	wide.m[GPU] = mat_take(t->memory[GPU], like.rows, like.cols, DT_BF16);
 	x->m[GPU].transposed =
 		mat_take(t->memory[GPU], like.cols, like.rows, like.type).p;

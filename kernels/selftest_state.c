@@ -26,7 +26,7 @@ void try_hash(struct trial *t)
 
 /* ---- sums --------------------------------------------------------------------------- */
 
-enum { MOST = 1 << 20 };
+enum { MAX_ELEMENTS = 1 << 20 };
 
 /* Compares the two sides' exact sums, rounded to floats. */
 static void check_exact(struct trial *t, const char *what, struct pair x)
@@ -60,7 +60,7 @@ static struct pair zero_sum(struct trial *t)
 
 void try_exact_sum(struct trial *t)
 {
-	int64_t n = fewer(t->c->n[0], MOST);
+	int64_t n = fewer(t->c->n[0], MAX_ELEMENTS);
 	struct pair x = zero_sum(t), v = pair_vector(t, n, 1);
 	BOTH(t, exact_sum, x.m[s].p, v.m[s].p, n);
 	check_exact(t, "sum", x);
@@ -106,7 +106,7 @@ static struct pair squares_vector(struct trial *t, int64_t n)
 /* A long vector between short ones, since one call updates several. */
 static struct update_trial update_trial_of(struct trial *t, bool has_m, bool has_v)
 {
-	const int64_t n[PARTS] = {257, fewer(t->c->n[0], MOST), 5};
+	const int64_t n[PARTS] = {257, fewer(t->c->n[0], MAX_ELEMENTS), 5};
 	struct update_trial x = {
 		.update = pair_bytes(t, &test_update, sizeof(test_update))};
 	for (int i = 0; i < PARTS; i++) {
@@ -251,7 +251,7 @@ void try_step_end(struct trial *t)
 
 void try_pseudo_grad(struct trial *t)
 {
-	int64_t n = fewer(t->c->n[0], MOST);
+	int64_t n = fewer(t->c->n[0], MAX_ELEMENTS);
 	struct pair p = result(t, "p", pair_vector(t, n, 1));
 	struct pair anchor = pair_vector(t, n, 1);
 	BOTH(t, pseudo_grad, p.m[s].p, anchor.m[s].p, n);
@@ -259,7 +259,7 @@ void try_pseudo_grad(struct trial *t)
 
 void try_mix(struct trial *t)
 {
-	int64_t n = fewer(t->c->n[0], MOST);
+	int64_t n = fewer(t->c->n[0], MAX_ELEMENTS);
 	struct pair p = result(t, "p", pair_vector(t, n, 1)), a = pair_vector(t, n, 1);
 	BOTH(t, mix, p.m[s].p, a.m[s].p, n, 0.25f);
 }
@@ -270,7 +270,7 @@ void try_combine(struct trial *t)
 {
 	static const float weight[WORKERS] = {
 		0.5f, 1, 0, 0.25f, 0.125f, 2, 0.75f, 0.375f};
-	int64_t n = fewer(t->c->n[0], MOST);
+	int64_t n = fewer(t->c->n[0], MAX_ELEMENTS);
 	struct combine c = {.workers = (int)min64(t->c->n[1], WORKERS),
 		.vote = (enum sign_vote)t->c->n[2],
 		.normalize = t->c->n[3]};
@@ -372,8 +372,10 @@ void try_topk_scatter(struct trial *t)
 
 void try_normal(struct trial *t)
 {
-	const struct normal o = {
-		.mean = 0.5f, .std = 0.02f, .most = t->c->n[0] ? 3 : 0, .rng = rng()};
+	const struct normal o = {.mean = 0.5f,
+		.std = 0.02f,
+		.max_deviation = t->c->n[0] ? 3 : 0,
+		.rng = rng()};
 	operands(t, "x!");
 	BOTH(t, normal, M(0), &o);
 }

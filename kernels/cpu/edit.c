@@ -116,13 +116,13 @@ void K(keep_largest)(struct device *d, struct mat x, int64_t k)
 		float *row = mat_row(x, r);
 		if (k >= x.cols)
 			continue;
-		int32_t least = kth_largest(row, x.cols, k);
+		int32_t kth = kth_largest(row, x.cols, k);
 		int64_t equal = k; /* how many elements of the k-th size are kept */
 		for (int64_t i = 0; i < x.cols; i++)
-			equal -= size_bits(row[i]) > least;
+			equal -= size_bits(row[i]) > kth;
 		for (int64_t i = 0; i < x.cols; i++) {
 			int32_t size = size_bits(row[i]);
-			if (size < least || (size == least && equal-- <= 0))
+			if (size < kth || (size == kth && equal-- <= 0))
 				row[i] = 0;
 		}
 	}

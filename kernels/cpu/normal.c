@@ -84,9 +84,9 @@ static void fill_part(float *to, const struct normal *o, int64_t from, int64_t e
 	float z[NORMAL_TILE];
 	int64_t tile = from / NORMAL_TILE, skip = from % NORMAL_TILE;
 	fill_tile(z, o->rng.key, (uint64_t)tile);
-	for (int64_t i = 0; i < end - from && o->most > 0; i++)
+	for (int64_t i = 0; i < end - from && o->max_deviation > 0; i++)
 		z[skip + i] = normal_within(
-			o->rng.key, (uint64_t)(from + i), z[skip + i], o->most);
+			o->rng.key, (uint64_t)(from + i), z[skip + i], o->max_deviation);
 	for (int64_t i = 0; i < end - from; i++)
 		to[i] = o->mean + o->std * z[skip + i];
 }

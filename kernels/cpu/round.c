@@ -19,7 +19,7 @@ static inline float round_to(float x, const struct dtype_row f)
 {
 	const int drop = 23 - f.fraction_bits;
 	const uint32_t half = (1u << (drop - 1)) - 1, keep = ~((1u << drop) - 1);
-	const float magic = f.least_normal * (float)(1 << drop);
+	const float magic = f.min_normal * (float)(1 << drop);
 	uint32_t u = bits_of(x), sign = u & SIGN_BIT, a = u ^ sign;
 	bool nan = a > INFINITE;
 	uint32_t quiet = (a | 0x400000u) & keep;
@@ -31,7 +31,7 @@ static inline float round_to(float x, const struct dtype_row f)
 		r = select_bits(r > largest, INFINITE, r);
 	float size = float_of(a);
 	uint32_t small = bits_of((size + magic) - magic);
-	r = select_bits(a < bits_of(f.least_normal), small, r);
+	r = select_bits(a < bits_of(f.min_normal), small, r);
 	return float_of(select_bits(nan, quiet, r) | sign);
 }
 
@@ -103,7 +103,7 @@ static inline uint16_t bits_f16(float x)
 	uint32_t u = bits_of(x), a = u & ~SIGN_BIT;
 	uint32_t normal = (a - (uint32_t)BIAS) >> 13;
 	uint32_t beyond = (a >> 13 & 0x3ff) | 0x7c00;
-	bool small = a < bits_of(dtype_table[DT_F16].least_normal);
+	bool small = a < bits_of(dtype_table[DT_F16].min_normal);
 	uint32_t steps = (uint32_t)(int32_t)(small ? float_of(a) * 0x1p24f : 0);
 	uint32_t r = select_bits(a >= INFINITE, beyond, normal);
 	return (uint16_t)(select_bits(small, steps, r) | (u >> 16 & 0x8000));

@@ -11,10 +11,10 @@ enum { MAX_RUNS = 256 };
 struct runs cuda_runs_of(int64_t rows, int64_t numbers)
 {
 	struct runs r;
-	int64_t most =
+	int64_t max_runs =
 		min64(MAX_RUNS, CUDA_WORKSPACE / (numbers * (int64_t)sizeof(float)));
-	BUG_ON(most < 1);
-	r.rows = round_up(max64(64, ceil_div(rows, most)), WARPS_A_BLOCK);
+	BUG_ON(max_runs < 1);
+	r.rows = round_up(max64(64, ceil_div(rows, max_runs)), WARPS_A_BLOCK);
 	r.n = ceil_div(rows, r.rows);
 	return r;
 }

@@ -95,10 +95,10 @@ cudaStream_t cuda_stream(struct device *d)
 static void *cuda_alloc(struct device *d, size_t n_bytes)
 {
 	struct cuda_device *c = cuda_of(d);
-	int64_t most = c->o.memory_bytes;
+	int64_t limit = c->o.memory_bytes;
 	void *p;
 	BUG_ON(!cuda_graph_idle(d));
-	if (!n_bytes || (most && (int64_t)n_bytes > most - c->allocated_bytes) ||
+	if (!n_bytes || (limit && (int64_t)n_bytes > limit - c->allocated_bytes) ||
 		try_memory(d, &p, n_bytes))
 		return NULL;
 	c->allocated_bytes += (int64_t)n_bytes;

@@ -286,12 +286,12 @@ static bool gemm_in_half(
 	struct device *d, const char *name, struct gemm p, struct mat bias)
 {
 	enum { RESULT_ROOM = CUDA_WORKSPACE / 2 };
-	int64_t most = RESULT_ROOM / (p.d.cols * (int64_t)sizeof(float));
+	int64_t max_rows = RESULT_ROOM / (p.d.cols * (int64_t)sizeof(float));
 	struct gemm part = p;
-	BUG_ON(p.tb || most < 1 || (p.add && p.d.type != DT_F32));
+	BUG_ON(p.tb || max_rows < 1 || (p.add && p.d.type != DT_F32));
 	part.add = false;
-	for (int64_t row = 0; row < p.d.rows; row += most) {
-		int64_t n = min64(most, p.d.rows - row);
+	for (int64_t row = 0; row < p.d.rows; row += max_rows) {
+		int64_t n = min64(max_rows, p.d.rows - row);
 		part.b = mat_rows(p.b, row, n);
 		part.d = mat(cuda_workspace(d, RESULT_ROOM), n, p.d.cols);
 		if (!gemm_with(d, name, part, bias_of_sums(&p, bias)))

@@ -13,7 +13,7 @@ static __device__ inline float round_to(float x, const struct dtype_row &f)
 {
 	const int drop = 23 - f.fraction_bits;
 	const uint32_t half = (1u << (drop - 1)) - 1, keep = ~((1u << drop) - 1);
-	const float magic = f.least_normal * (float)(1 << drop);
+	const float magic = f.min_normal * (float)(1 << drop);
 	uint32_t u = __float_as_uint(x), sign = u & SIGN_BIT, a = u ^ sign;
 	uint32_t largest = __float_as_uint(f.largest);
 	if (a > INFINITE) /* NaN */
@@ -23,7 +23,7 @@ static __device__ inline float round_to(float x, const struct dtype_row &f)
 	uint32_t r = (a + half + (a >> drop & 1)) & keep;
 	if (!f.saturates && r > largest)
 		r = INFINITE;
-	if (a < __float_as_uint(f.least_normal))
+	if (a < __float_as_uint(f.min_normal))
 		r = __float_as_uint((__uint_as_float(a) + magic) - magic);
 	return __uint_as_float(r | sign);
 }
