@@ -1,7 +1,5 @@
-/*
- * The backend interface: the functions that a device implements, its initialisation, and the ABI
- * of the CUDA plugin. Code that only uses devices includes device.h.
- */
+/* The backend interface: the functions that a device implements, its initialisation, and the ABI of
+ * the CUDA plugin. Code that only uses devices includes device.h. */
 #ifndef KERNELS_BACKEND_H
 #define KERNELS_BACKEND_H
 
@@ -12,9 +10,6 @@
  * device may copy another's table and override entries. The optional ones may be NULL, where the
  * device has nothing to do or lacks the feature. */
 struct device_ops {
-	const char *(*name)(const struct device *);
-	const char *(*model)(const struct device *); /* "NVIDIA H100 80GB HBM3" */
-	bool (*exact)(const struct device *);	     /* device_options.exact */
 	void (*memory)(const struct device *, int64_t *used, int64_t *free);
 	void *(*alloc)(struct device *, size_t n_bytes);
 	void (*free)(struct device *, void *p, size_t n_bytes);
@@ -47,8 +42,8 @@ struct device_ops {
 
 extern const struct device_ops cpu_device_ops;
 
-/* Initialises *d with these tables and with the properties of its kind: stores_half, discrete,
- * tile_bytes, sum_block. The planning device is initialised as the device that it plans for. */
+/* Initialises *d with these tables, the name of the kernels, and the properties of its kind. The
+ * planning device is initialised as the device that it plans for. */
 static inline void device_init(struct device *d, enum device_kind kind,
 	const struct kernels *k, const struct device_ops *ops)
 {
@@ -61,6 +56,9 @@ static inline void device_init(struct device *d, enum device_kind kind,
 	memset(d, 0, sizeof(*d));
 	d->k = k;
 	d->ops = ops;
+	d->name = k->name;
+	d->model = "";
+	d->exact = true;
 	d->threads = 1;
 	d->stores_half = gpu;
 	d->discrete = gpu;

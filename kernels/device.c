@@ -164,11 +164,6 @@ void device_close(struct device *d)
 	*d = (struct device){0};
 }
 
-const char *device_name(const struct device *d)
-{
-	return d->ops->name(d);
-}
-
 void *device_alloc(struct device *d, size_t n_bytes)
 {
 	return d->ops->alloc(d, n_bytes);

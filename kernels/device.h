@@ -22,11 +22,16 @@ struct device_span;
 struct device {
 	const struct kernels *k;
 	const struct device_ops *ops;
+	/* "cpu avx512", "NVIDIA H100 80GB HBM3 (sm_90, driver 580.95, CUDA 13.0, cuBLASLt 13.1.0)":
+	 * determines bitwise results, with device_blas() for the CPU */
+	const char *name;
+	const char *model; /* "NVIDIA H100 80GB HBM3"; "": a CPU */
+	bool exact;	   /* device_options.exact; true for a CPU */
 	int threads;
 	double flops;	       /* counted by the planning device only */
 	struct arena *scratch; /* temporary memory of kernels */
 	int64_t taken_bytes,
-		most_bytes; /* allocated by device_arena(): now, and the peak */
+		peak_bytes; /* allocated by device_arena(): now, and the peak */
 	int64_t tile_bytes; /* of logits that are computed at a time */
 	int64_t sum_block;  /* floats of gradients that are summed at a time */
 	bool stores_half;   /* stores 16-bit formats in 16 bits, instead of as fp32 */
@@ -75,9 +80,6 @@ uint64_t device_gpu(int rank);
 /* A hash of the CUDA plugin, pt-cuda.so; 0: there is none. */
 uint64_t device_build(void);
 
-/* "cpu avx512", "NVIDIA H100 80GB HBM3 (sm_90, driver 580.95, CUDA 13.0, cuBLASLt 13.1.0)":
- * determines bitwise results, with device_blas() for the CPU. */
-const char *device_name(const struct device *d);
 /* "OpenBLAS 0.3.21 SkylakeX": the CPU's BLAS, which determines bitwise results too. Loads it. */
 const char *device_blas(void);
 int cpu_count(void); /* CPUs that this process may use */
@@ -104,10 +106,8 @@ void device_shared_free(struct device *d, void *p);
 
 /* ---- copies ------------------------------------------------------------------------ */
 
-/*
- * Copies between host and device memory, in stream order with the kernels. The source of `put` may
- * be overwritten when it returns; `get` waits for the copy.
- */
+/* Copies between host and device memory, in stream order with the kernels. The source of `put` may
+ * be overwritten when it returns; `get` waits for the copy. */
 void device_put(struct device *d, void *to, const void *from, size_t n_bytes);
 void device_get(struct device *d, void *to, const void *from, size_t n_bytes);
 /* A `get` in two calls: end waits for the copy, and for nothing that was enqueued after begin. One

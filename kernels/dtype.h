@@ -19,7 +19,7 @@ struct dtype_row {
 	const char *name;
 	int bits;	    /* of a stored number */
 	int fraction_bits;  /* of those, the stored bits of the significand */
-	float least_normal; /* the smallest normal number */
+	float min_normal; /* the smallest normal number */
 	float largest;	    /* finite number */
 	float epsilon;	    /* from 1 to the next number */
 	bool saturates;	    /* overflow rounds to the largest number, not to infinity */

@@ -1,6 +1,4 @@
-/*
- * Kernels of the forward and backward of layers, and of decoding. kernels.h explains KERNEL.
- */
+/* Kernels of the forward and backward of layers, and of decoding. kernels.h explains KERNEL. */
 #ifndef KERNELS_LAYERS_H
 #define KERNELS_LAYERS_H
 

@@ -3,8 +3,6 @@
 
 #include <stdlib.h>
 
-/* ---- the address ranges of live arenas ---------------------------------------------- */
-
 struct device_span {
 	const char *begin;
 	size_t n_bytes;
@@ -56,7 +54,7 @@ void device_arena(struct device *d, struct arena *a, const char *name, size_t n_
 	if (base)
 		span_add(d, base, n_bytes);
 	d->taken_bytes += (int64_t)n_bytes;
-	d->most_bytes = max64(d->most_bytes, d->taken_bytes);
+	d->peak_bytes = max64(d->peak_bytes, d->taken_bytes);
 }
 
 void device_arena_release(struct device *d, struct arena *a)

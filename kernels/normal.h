@@ -18,14 +18,14 @@
 
 enum { NORMAL_LANES = 64, NORMAL_TILE = 4 * NORMAL_LANES };
 
-PHILOX_FN float float_of_bits(uint32_t bits)
+PHILOX_FN float float_of(uint32_t bits)
 {
 	float x;
 	memcpy(&x, &bits, sizeof(x));
 	return x;
 }
 
-PHILOX_FN uint32_t bits_of_float(float x)
+PHILOX_FN uint32_t bits_of(float x)
 {
 	uint32_t bits;
 	memcpy(&bits, &x, sizeof(bits));
@@ -44,9 +44,9 @@ PHILOX_FN float normal_uniform(uint32_t word)
 PHILOX_FN float normal_radius(float u)
 {
 	const uint32_t root_half = 0x3f3504f3;
-	uint32_t above = bits_of_float(u) - root_half;
+	uint32_t above = bits_of(u) - root_half;
 	float e = (float)((int32_t)above >> 23);
-	float f = float_of_bits((above & 0x7fffff) + root_half) - 1.0f;
+	float f = float_of((above & 0x7fffff) + root_half) - 1.0f;
 	float p = -7.9027437723934e-2f;
 	p = p * f + 1.2622319849228e-1f;
 	p = p * f + -1.2998183763652e-1f;
@@ -79,10 +79,10 @@ PHILOX_FN void normal_pair(float *x, float *y, uint32_t radius, uint32_t angle)
 	c = c * square + -1.9739208789988e1f;
 	c = c * square + 1.0f;
 	uint32_t odd = quarter & 1;
-	uint32_t cos_bits = bits_of_float(odd ? s : c);
-	uint32_t sin_bits = bits_of_float(odd ? c : s);
-	*x = r * float_of_bits(cos_bits ^ ((quarter + 1) & 2) << 30);
-	*y = r * float_of_bits(sin_bits ^ (quarter & 2) << 30);
+	uint32_t cos_bits = bits_of(odd ? s : c);
+	uint32_t sin_bits = bits_of(odd ? c : s);
+	*x = r * float_of(cos_bits ^ ((quarter + 1) & 2) << 30);
+	*y = r * float_of(sin_bits ^ (quarter & 2) << 30);
 }
 
 /* Number i of the key's sequence; each attempt is another draw, and 0 is the first. */
@@ -97,11 +97,11 @@ PHILOX_FN float normal_number(struct philox_key key, uint64_t i, uint32_t attemp
 	return word & 1 ? y : x;
 }
 
-/* z, the first draw of number i, or, if |z| > most, the first later draw that is not (0: no
+/* z, the first draw of number i, or, if |z| > max, the first later draw that is not (0: no
  * limit). */
-PHILOX_FN float normal_within(struct philox_key key, uint64_t i, float z, float most)
+PHILOX_FN float normal_within(struct philox_key key, uint64_t i, float z, float max)
 {
-	for (uint32_t attempt = 1; most > 0 && fabsf(z) > most; attempt++)
+	for (uint32_t attempt = 1; max > 0 && fabsf(z) > max; attempt++)
 		z = normal_number(key, i, attempt);
 	return z;
 }

@@ -1,6 +1,4 @@
-/*
- * Kernels of optimizers, of the end of a step, and exact sums. kernels.h explains KERNEL.
- */
+/* Kernels of optimizers, of the end of a step, and exact sums. kernels.h explains KERNEL. */
 #ifndef KERNELS_OPTIMIZER_H
 #define KERNELS_OPTIMIZER_H
 

@@ -1,7 +1,5 @@
-/*
- * Peak FLOP/s of GPUs, by NVIDIA's data sheets and architecture white papers: dense
- * matmuls (with sparsity the data sheets give twice these figures), at the boost clock.
- */
+/* Peak FLOP/s of GPUs, by NVIDIA's data sheets and architecture white papers: dense matmuls (with
+ * sparsity the data sheets give twice these figures), at the boost clock. */
 #include "kernels/backend.h"
 
 #include <string.h>
@@ -73,13 +71,12 @@ static bool peak_matches(const struct peak *p, const char *name)
 
 double device_peak(const struct device *d, enum dtype operands)
 {
-	const char *name = d->ops->model(d);
 	for (size_t i = 0; i < ARRAY_LEN(peaks); i++) {
 		const struct peak *p = &peaks[i];
-		if (!peak_matches(p, name))
+		if (!peak_matches(p, d->model))
 			continue;
 		if (operands == DT_F32)
-			return 1e12 * (d->ops->exact(d) ? p->fp32 : p->tf32);
+			return 1e12 * (d->exact ? p->fp32 : p->tf32);
 		return 1e12 * (dtype_bytes(operands) == 2 ? p->half : p->fp8);
 	}
 	return 0;

@@ -120,7 +120,7 @@ static double unmasked_scores(const struct attn *a)
 #define NOTE_narrow		NOTE(narrow, .m = {x}, .n = {type})
 #define NOTE_widen		NOTE(widen, .m = {y}, .n = {type})
 #define NOTE_amax		NOTE(amax, .m = {x})
-#define NOTE_normal		NOTE(normal, .m = {x}, .n = {normal->most > 0})
+#define NOTE_normal		NOTE(normal, .m = {x}, .n = {normal->max_deviation > 0})
 #define NOTE_zero		NOTE(zero, .m = {x})
 #define NOTE_copy		NOTE(copy, .m = {to, from})
 #define NOTE_find_nonfinite		return -1
@@ -145,13 +145,6 @@ static double unmasked_scores(const struct attn *a)
 		NOTE_##name;                 \
 	}
 #include "kernels/list.h"
-
-/* ---- the device ---------------------------------------------------------------------- */
-
-static const char *plan_name(const struct device *d)
-{
-	return "plan";
-}
 
 /* An address that is never accessed, as that of an arena that only measures. */
 static void *plan_alloc(struct device *d, size_t n_bytes)
@@ -179,7 +172,6 @@ void device_plan(struct device *d, enum device_kind kind)
 	};
 	static struct device_ops ops;
 	ops = cpu_device_ops;
-	ops.name = plan_name;
 	ops.alloc = plan_alloc;
 	ops.free = plan_free;
 	ops.put = ops.get = ops.get_begin = plan_move;

@@ -89,63 +89,56 @@ void kernel_calls_free(struct kernel_calls *x)
 
 /* ---- random numbers ---------------------------------------------------------------- */
 
-/* A prime, so that no two rows of a matrix have the same numbers. */
-enum { RANDOM_NUMBERS = 1048573 };
-
-/* Approximately normal numbers of variance 1: sums of four uniform numbers. */
-static float *make_random(void)
+/* An approximately normal number of variance 1: the sum of four uniform numbers. */
+static double random_number(int64_t i)
 {
-	float *x = xmalloc(RANDOM_NUMBERS * sizeof(*x));
-	for (int64_t i = 0; i < RANDOM_NUMBERS; i++) {
-		uint64_t h = hash_mix((uint64_t)i + 1);
-		int64_t sum = 0;
-		for (int k = 0; k < 4; k++, h >>= 16)
-			sum += (int64_t)(h & 0xffff);
-		x[i] = (float)((double)(sum - 2 * 0xffff) / 37837.0);
-	}
-	return x;
+	uint64_t h = hash_mix((uint64_t)i + 1);
+	uint64_t sum = (h & 0xffff) + (h >> 16 & 0xffff) + (h >> 32 & 0xffff) + (h >> 48);
+	return ((double)sum - 2 * 0xffff) / 37837.0;
 }
 
 static void fill(struct trial *t, struct mat x, double scale)
 {
 	float *to = x.p;
-	int64_t n = mat_size(x), begin = t->at;
-	for (int64_t done = 0, k; done < n; done += k) {
-		k = min64(n - done, RANDOM_NUMBERS - t->at);
-		memcpy(to + done, t->random + t->at, (size_t)k * sizeof(*to));
-		t->at = (t->at + k) % RANDOM_NUMBERS;
-	}
-	/* the next matrix starts elsewhere, even if this one used the whole table */
-	t->at = (begin + 104729) % RANDOM_NUMBERS;
-	if (scale == 1)
-		return;
+	int64_t n = mat_size(x);
 #pragma omp parallel for
 	for (int64_t i = 0; i < n; i++)
-		to[i] *= (float)scale;
+		to[i] = (float)(scale * random_number(t->n_random + i));
+	t->n_random += n;
 }
 
 /* ---- matrices ---------------------------------------------------------------------- */
 
-int64_t fewer(int64_t n, int64_t most)
+int64_t fewer(int64_t n, int64_t max)
 {
 	enum { LINE = 128 };
-	if (n <= most)
+	if (n <= max)
 		return n;
-	int64_t m = most / LINE * LINE + n % LINE;
-	m -= m > most ? LINE : 0;
-	return m > 0 ? m : most;
+	int64_t m = max / LINE * LINE + n % LINE;
+	m -= m > max ? LINE : 0;
+	return m > 0 ? m : max;
 }
 
 int64_t fewer_rows(struct mat like)
 {
-	enum { ENOUGH = 1 << 20, LEAST = 64 };
-	return fewer(like.rows, max64(LEAST, ENOUGH / max64(1, like.cols)));
+	enum { ENOUGH = 1 << 20, MIN_ROWS = 64 };
+	return fewer(like.rows, max64(MIN_ROWS, ENOUGH / max64(1, like.cols)));
 }
 
 struct mat with_rows(struct mat like, int64_t rows)
 {
 	like.rows = rows;
 	return like;
+}
+
+struct mat like(const struct trial *t, int i)
+{
+	return t->c->m[i];
+}
+
+struct mat few(const struct trial *t, int i)
+{
+	return with_rows(like(t, i), fewer_rows(like(t, i)));
 }
 
 static struct pair pair_make(struct trial *t, struct mat like, int64_t cpu_rows)
@@ -223,7 +216,7 @@ struct pair pair_ints(struct trial *t, int64_t n, int64_t low, int64_t high)
 	if (t->measures)
 		return x;
 	for (int64_t i = 0; i < n; i++)
-		to[i] = (int32_t)(low + (int64_t)(hash_mix((uint64_t)(t->at + i)) %
+		to[i] = (int32_t)(low + (int64_t)(hash_mix((uint64_t)(t->n_random + i)) %
 						  (uint64_t)(high - low)));
 	pair_send(t, x);
 	return x;
@@ -361,11 +354,11 @@ static void compare_rows(struct trial *t, struct pair x, double rms, int64_t fir
 	int64_t rows, struct worst *worst)
 {
 	struct mat gpu = x.m[GPU], cpu = x.m[CPU];
-	int64_t cols = gpu.cols, most = max64(1, STAGED / max64(1, cols));
+	int64_t cols = gpu.cols, max = max64(1, STAGED / max64(1, cols));
 	struct worst *each = xcalloc((size_t)rows, sizeof(*each));
 	BUG_ON(cols > STAGED);
-	for (int64_t at = 0; at < rows; at += most) {
-		int64_t n = min64(most, rows - at);
+	for (int64_t at = 0; at < rows; at += max) {
+		int64_t n = min64(max, rows - at);
 		const float *is = fetch(t, gpu, (first + at) * cols, n * cols);
 		const float *should = (float *)cpu.p + at * cols;
 #pragma omp parallel for
@@ -382,26 +375,32 @@ static void compare_rows(struct trial *t, struct pair x, double rms, int64_t fir
 	free(each);
 }
 
+static void fail(struct trial *t, const char *what, const char *found)
+{
+	struct str text = {0};
+	call_text(&text, t->c);
+	err_set(t->e, EX_FAILED, "%s: %s: %s", text.s, what, found);
+	str_free(&text);
+}
+
 /* Checks the amax that a kernel stored against the matrix that it wrote. */
 static void check_amax(struct trial *t, const char *what, struct mat m, float should)
 {
-	struct str text = {0};
+	char found[160];
 	float is;
 	device_get(t->d[GPU], &is, m.amax, sizeof(is));
-	if (!memcmp(&is, &should, sizeof(is)))
-		return;
-	call_text(&text, t->c);
-	err_set(t->e, EX_FAILED,
-		"%s: %s: the largest number is %.9g, but the kernel's amax is %.9g",
-		text.s, what, (double)should, (double)is);
-	str_free(&text);
+	snprintf(found, sizeof(found),
+		"the largest number is %.9g, but the kernel's amax is %.9g",
+		(double)should, (double)is);
+	if (memcmp(&is, &should, sizeof(is)))
+		fail(t, what, found);
 }
 
 void trial_check_within(struct trial *t, const char *what, struct pair x, double allowed)
 {
 	struct mat gpu = x.m[GPU], cpu = x.m[CPU];
 	struct worst w = {0};
-	struct str text = {0};
+	char found[256];
 	if (t->measures || !gpu.p || t->e->code)
 		return;
 	double rms = rms_of(cpu);
@@ -414,22 +413,69 @@ void trial_check_within(struct trial *t, const char *what, struct pair x, double
 				t, x, rms, first, min64(cpu.rows, gpu.rows - first), &w);
 	}
 	t->worst = fmax(t->worst, allowed > 0 ? w.error / allowed : w.error);
-	if (w.error <= allowed && gpu.amax)
+	snprintf(found, sizeof(found),
+		"element %lld, %lld is %.9g, but the CPU's is %.9g: error %.2g, allowed "
+		"%.2g",
+		(long long)w.row, (long long)w.col, w.is, w.should, w.error, allowed);
+	if (!(w.error <= allowed))
+		fail(t, what, found);
+	else if (gpu.amax)
 		check_amax(t, what, gpu, w.largest);
-	if (w.error <= allowed)
-		return;
-	call_text(&text, t->c);
-	err_set(t->e, EX_FAILED,
-		"%s: %s: element %lld, %lld is %.9g, but the CPU's is %.9g: error %.2g, "
-		"allowed %.2g",
-		text.s, what, (long long)w.row, (long long)w.col, w.is, w.should, w.error,
-		allowed);
-	str_free(&text);
 }
 
 void trial_check(struct trial *t, const char *what, struct pair x)
 {
 	trial_check_within(t, what, x, t->allowed);
+}
+
+struct pair result(struct trial *t, const char *what, struct pair x)
+{
+	BUG_ON(t->n_results == MAX_RESULTS);
+	struct result *r = &t->results[t->n_results++];
+	snprintf(r->what, sizeof(r->what), "%s", what);
+	r->x = x;
+	return x;
+}
+
+struct pair result_vector(struct trial *t, const char *what, int64_t n)
+{
+	return result(t, what, pair_blank_vector(t, n));
+}
+
+void operands_with(struct trial *t, const char *names, int64_t rows)
+{
+	char name[sizeof(t->results[0].what)], how;
+	for (int i = 0, n; sscanf(names, " %15[a-z-]%n", name, &n) == 1; i++) {
+		struct mat shape = like(t, i);
+		names += n;
+		how = *names;
+		if (shape.rows > 1)
+			shape.rows = rows ? rows : fewer_rows(shape);
+		if (*name != '-')
+			t->m[i] = how == '!' ? pair_blank(t, shape)
+					     : pair_random(t, shape, 1);
+		if (how == '!' || how == '+') {
+			result(t, name, t->m[i]);
+			names++;
+		}
+	}
+}
+
+void operands(struct trial *t, const char *names)
+{
+	operands_with(t, names, 0);
+}
+
+int64_t rows_of(const struct trial *t, int i)
+{
+	return t->m[i].m[CPU].rows;
+}
+
+void trial_check_results(struct trial *t)
+{
+	for (int i = 0; i < t->n_results; i++)
+		trial_check(t, t->results[i].what, t->results[i].x);
+	t->n_results = 0;
 }
 
 /* ---- running all trials ------------------------------------------------------------- */
@@ -439,7 +485,7 @@ void trial_check(struct trial *t, const char *what, struct pair x)
 static double rounding_of(const struct device *d, enum dtype type)
 {
 	if (type == DT_F32)
-		return d->ops->exact(d) ? 0 : 0x1p-10;
+		return d->exact ? 0 : 0x1p-10;
 	return dtype_bytes(type) == 1 ? 0x1p-7 : (double)dtype_table[type].epsilon / 2;
 }
 
@@ -512,7 +558,7 @@ int selftest_run(struct device *d, int threads, const struct kernel_calls *calls
 	struct device cpu;
 	struct arena memory[SIDES], scratch;
 	size_t n_bytes[SIDES];
-	int64_t most_bytes = d->most_bytes; /* the run's peak, without the self-test */
+	int64_t peak_bytes = d->peak_bytes; /* the run's peak, without the self-test */
 	double begin = clock_seconds();
 	*r = (struct selftest){.n_calls = calls->n};
 	measure(calls, n_bytes);
@@ -521,20 +567,15 @@ int selftest_run(struct device *d, int threads, const struct kernel_calls *calls
 	cpu.scratch = &scratch;
 	device_arena(d, &memory[GPU], "the self-test", n_bytes[GPU]);
 	arena_init(&memory[CPU], "the self-test", n_bytes[CPU]);
-	float *random = make_random();
-	struct trial t = {.d = {d, &cpu},
-		.memory = {&memory[GPU], &memory[CPU]},
-		.random = random,
-		.e = e};
+	struct trial t = {.d = {d, &cpu}, .memory = {&memory[GPU], &memory[CPU]}, .e = e};
 	take_staging(&t);
 	try_calls(&t, calls, r);
 	device_wait(d);
 	device_arena_release(d, &memory[GPU]);
-	d->most_bytes = most_bytes;
+	d->peak_bytes = peak_bytes;
 	arena_release(&memory[CPU]);
 	arena_release(&scratch);
 	device_close(&cpu);
-	free(random);
 	r->seconds = clock_seconds() - begin;
 	r->cpu_seconds = t.cpu_seconds;
 	return e->code ? -1 : 0;

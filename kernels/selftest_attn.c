@@ -9,9 +9,8 @@
 
 /* The arguments of a call on both sides. */
 struct attn_pair {
-	struct attn a[SIDES]; /* for the key/value chunk of the call */
-	struct attn
-		self[SIDES]; /* for the queries' chunk, the first if there are several */
+	struct attn a[SIDES];	 /* for the key/value chunk of the call */
+	struct attn self[SIDES]; /* for the queries' chunk, the first of several */
 	struct pair q, k, v, own_k, own_v; /* own: of the queries' chunk */
 	bool whole;			   /* there is one chunk only */
 };
@@ -20,9 +19,9 @@ struct attn_pair {
 static int64_t rows_within(const struct attn *a)
 {
 	const double enough = 2e9;
-	enum { LEAST = 448 };
+	enum { MIN_ROWS = 448 };
 	double per_pair = 2.0 * (double)(a->batch * a->heads * a->dim);
-	return max64(LEAST, (int64_t)sqrt(enough / per_pair));
+	return max64(MIN_ROWS, (int64_t)sqrt(enough / per_pair));
 }
 
 /* Scales the first positions of a chunk's runs to another length of runs. */
@@ -57,30 +56,18 @@ static struct mat heads_like(
 	return m;
 }
 
-static void set_dropout(struct trial *t, struct attn_pair *x)
-{
-	const uint32_t step = 7;
-	struct pair steps = pair_bytes(t, &step, sizeof(step));
-	for (enum side s = GPU; s < SIDES; s++) {
-		x->a[s].drop = (struct dropout){.key = philox_key(1, 2, 3),
-			.p = t->c->p,
-			.step = steps.m[s].p,
-			.first_sample = 5};
-		x->self[s].drop = x->a[s].drop;
-	}
-}
-
 /* q, k and v are matrices q_at, q_at + 1 and q_at + 2 of the call. */
 static struct attn_pair attn_pair_of(struct trial *t, int q_at, bool whole)
 {
 	struct attn a = smaller(&t->c->attn);
 	struct attn_pair x = {.a = {a, a}, .whole = whole};
+	struct dropouts o = dropouts_of(t, a.q_rows);
 	for (enum side s = GPU; s < SIDES; s++) {
-		x.self[s] = a;
+		x.a[s].drop = o.d[s];
+		x.self[s] = x.a[s];
 		for (int i = 0; i < 2; i++)
 			x.self[s].k_first[i] = a.q_first[i];
 	}
-	set_dropout(t, &x);
 	x.q = pair_random(t, heads_like(t, q_at, &a, a.heads), 1.5);
 	x.k = pair_random(t, heads_like(t, q_at + 1, &a, a.kv_heads), 1.5);
 	x.v = pair_random(t, heads_like(t, q_at + 2, &a, a.kv_heads), 1);
@@ -115,17 +102,20 @@ void try_attn_fwd(struct trial *t)
 	trial_check(t, "log-sum-exp", max);
 }
 
-static void backward(struct trial *t, struct attn_pair *x, struct pair dq, struct pair dk,
-	struct pair dv, struct pair own_dk, struct pair own_dv, struct pair dout,
-	struct pair o, struct pair lse, struct pair delta)
+struct attn_grads {
+	struct pair dq, dk, dv, own_dk, own_dv, dout, o, lse, delta;
+};
+
+static void backward(
+	struct trial *t, const struct attn_pair *x, const struct attn_grads *g)
 {
-	BOTH(t, attn_bwd, &x->self[s], dq.m[s], own_dk.m[s], own_dv.m[s], delta.m[s].p,
-		dout.m[s], o.m[s], lse.m[s].p, x->q.m[s], x->own_k.m[s], x->own_v.m[s],
-		true);
+	BOTH(t, attn_bwd, &x->self[s], g->dq.m[s], g->own_dk.m[s], g->own_dv.m[s],
+		g->delta.m[s].p, g->dout.m[s], g->o.m[s], g->lse.m[s].p, x->q.m[s],
+		x->own_k.m[s], x->own_v.m[s], true);
 	if (!x->whole)
-		BOTH(t, attn_bwd, &x->a[s], dq.m[s], dk.m[s], dv.m[s], delta.m[s].p,
-			dout.m[s], o.m[s], lse.m[s].p, x->q.m[s], x->k.m[s], x->v.m[s],
-			false);
+		BOTH(t, attn_bwd, &x->a[s], g->dq.m[s], g->dk.m[s], g->dv.m[s],
+			g->delta.m[s].p, g->dout.m[s], g->o.m[s], g->lse.m[s].p,
+			x->q.m[s], x->k.m[s], x->v.m[s], false);
 }
 
 /* Both sides get the forward's results from the CPU. */
@@ -133,31 +123,36 @@ void try_attn_bwd(struct trial *t)
 {
 	struct attn_pair x = attn_pair_of(t, 5, t->c->n[0]);
 	const struct attn *a = &x.a[CPU];
+	const struct mat of_q = heads_like(t, 4, a, a->heads);
+	const struct mat of_dk = heads_like(t, 1, a, a->kv_heads);
+	const struct mat of_dv = heads_like(t, 2, a, a->kv_heads);
 	struct device *cpu = t->d[CPU];
 	int64_t n = a->batch * a->heads * a->q_rows;
-	struct pair o = pair_blank(t, heads_like(t, 4, a, a->heads));
-	struct pair lse = pair_blank_vector(t, n), sum = pair_blank_vector(t, n);
-	struct pair delta = pair_blank_vector(t, n);
-	struct pair dout = pair_random(t, heads_like(t, 3, a, a->heads), 1);
-	struct pair dq = pair_blank(t, heads_like(t, 0, a, a->heads));
-	struct pair own_dk = pair_blank(t, heads_like(t, 1, a, a->kv_heads));
-	struct pair own_dv = pair_blank(t, heads_like(t, 2, a, a->kv_heads));
-	struct pair dk = pair_random(t, heads_like(t, 1, a, a->kv_heads), 1);
-	struct pair dv = pair_random(t, heads_like(t, 2, a, a->kv_heads), 1);
+	struct pair sum = pair_blank_vector(t, n);
+	struct attn_grads g = {.dq = pair_blank(t, heads_like(t, 0, a, a->heads)),
+		.dk = pair_random(t, of_dk, 1),
+		.dv = pair_random(t, of_dv, 1),
+		.own_dk = pair_blank(t, of_dk),
+		.own_dv = pair_blank(t, of_dv),
+		.dout = pair_random(t, heads_like(t, 3, a, a->heads), 1),
+		.o = pair_blank(t, of_q),
+		.lse = pair_blank_vector(t, n),
+		.delta = pair_blank_vector(t, n)};
 	if (!x.whole)
-		cpu->k->attn_fwd(cpu, &x.self[CPU], o.m[CPU], lse.m[CPU].p, sum.m[CPU].p,
-			x.q.m[CPU], x.own_k.m[CPU], x.own_v.m[CPU], true, false);
-	cpu->k->attn_fwd(cpu, &x.a[CPU], o.m[CPU], lse.m[CPU].p, sum.m[CPU].p, x.q.m[CPU],
-		x.k.m[CPU], x.v.m[CPU], x.whole, true);
-	pair_send(t, o);
-	pair_send(t, lse);
-	backward(t, &x, dq, dk, dv, own_dk, own_dv, dout, o, lse, delta);
-	trial_check(t, "dq", dq);
-	trial_check(t, "dk", own_dk);
-	trial_check(t, "dv", own_dv);
+		cpu->k->attn_fwd(cpu, &x.self[CPU], g.o.m[CPU], g.lse.m[CPU].p,
+			sum.m[CPU].p, x.q.m[CPU], x.own_k.m[CPU], x.own_v.m[CPU], true,
+			false);
+	cpu->k->attn_fwd(cpu, &x.a[CPU], g.o.m[CPU], g.lse.m[CPU].p, sum.m[CPU].p,
+		x.q.m[CPU], x.k.m[CPU], x.v.m[CPU], x.whole, true);
+	pair_send(t, g.o);
+	pair_send(t, g.lse);
+	backward(t, &x, &g);
+	trial_check(t, "dq", g.dq);
+	trial_check(t, "dk", g.own_dk);
+	trial_check(t, "dv", g.own_dv);
 	if (!x.whole) {
-		trial_check(t, "dk of another chunk", dk);
-		trial_check(t, "dv of another chunk", dv);
+		trial_check(t, "dk of another chunk", g.dk);
+		trial_check(t, "dv of another chunk", g.dv);
 	}
 }
 

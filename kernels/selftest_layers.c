@@ -3,38 +3,21 @@
 
 #include <math.h>
 
-static struct mat like(const struct trial *t, int i)
-{
-	return t->c->m[i];
-}
-
-/* The shape of matrix i of the call, with fewer rows if there are many. */
-static struct mat few(const struct trial *t, int i)
-{
-	return with_rows(like(t, i), fewer_rows(like(t, i)));
-}
-
-/* ---- embedding ---------------------------------------------------------------------- */
-
 enum { FIRST = 3 }; /* token of row 0; other slices have the tokens before it */
 
 void try_embed_fwd(struct trial *t)
 {
-	struct mat of_w = few(t, 1);
-	struct pair w = pair_random(t, of_w, 1), y = pair_random(t, few(t, 0), 1);
-	struct pair ids = pair_ints(t, y.m[CPU].rows, 0, of_w.rows + 2 * FIRST);
+	operands(t, "y+ w");
+	struct pair ids = pair_ints(t, rows_of(t, 0), 0, rows_of(t, 1) + 2 * FIRST);
 	bool add = t->c->n[0];
-	BOTH(t, embed_fwd, y.m[s], w.m[s], ids.m[s].p, FIRST, add);
-	trial_check(t, "y", y);
+	BOTH(t, embed_fwd, M(0), M(1), ids.m[s].p, FIRST, add);
 }
 
 void try_embed_bwd(struct trial *t)
 {
-	struct mat of_w = few(t, 0);
-	struct pair dw = pair_blank(t, of_w), dy = pair_random(t, few(t, 1), 1);
-	struct pair ids = pair_ints(t, dy.m[CPU].rows, 0, of_w.rows + 2 * FIRST);
-	BOTH(t, embed_bwd, dw.m[s], dy.m[s], ids.m[s].p, FIRST);
-	trial_check(t, "dw", dw);
+	operands(t, "dw! dy");
+	struct pair ids = pair_ints(t, rows_of(t, 1), 0, rows_of(t, 0) + 2 * FIRST);
+	BOTH(t, embed_bwd, M(0), M(1), ids.m[s].p, FIRST);
 }
 
 /* ---- matmuls ----------------------------------------------------------------------- */
@@ -46,10 +29,11 @@ void try_embed_bwd(struct trial *t)
  */
 static int64_t period(struct mat w)
 {
-	const int64_t enough = (int64_t)2 << 30, least = 16, most = 256;
-	return max64(least, min64(most, enough / max64(1, mat_size(w))));
+	const int64_t enough = (int64_t)2 << 30, min = 16, max = 256;
+	return max64(min, min64(max, enough / max64(1, mat_size(w))));
 }
 
+/* The scale that gives a sum of n products the variance of the other operand. */
 static double fan(int64_t n)
 {
 	return 1 / sqrt((double)max64(1, n));
@@ -66,9 +50,9 @@ static struct pair scale_of(struct trial *t, struct mat like)
  * change the numbers. x->p becomes NULL if the run has only the transposed matrix. */
 static void transpose(struct trial *t, struct mat like, struct pair *x)
 {
-	const float most = dtype_table[like.type].largest;
+	const float max = dtype_table[like.type].largest;
 	struct device *d = t->d[GPU];
-	struct pair wide = *x, amax = pair_bytes(t, &most, sizeof(most));
+	struct pair wide = *x, amax = pair_bytes(t, &max, sizeof(max));
 	wide.m[GPU] = mat_take(t->memory[GPU], like.rows, like.cols, DT_BF16);
 	x->m[GPU].transposed =
 		mat_take(t->memory[GPU], like.cols, like.rows, like.type).p;
@@ -100,7 +84,7 @@ static struct mat numbers_of(const struct trial *t, int i)
 }
 
 /* An operand with all rows, which repeat the `rows` rows of the CPU's. */
-static struct pair rows_of(struct trial *t, int i, int64_t rows, double scale)
+static struct pair repeated_rows(struct trial *t, int i, int64_t rows, double scale)
 {
 	struct pair x = pair_repeated(t, numbers_of(t, i), rows, scale);
 	pair_send(t, x);
@@ -112,36 +96,35 @@ static struct pair weight_of(struct trial *t, int i, double scale)
 	return operand(t, like(t, i), pair_random(t, numbers_of(t, i), scale));
 }
 
+/* Makes the matrices of the call; the weight is matrix w_at, times `scale`. */
+static void matmul_operands(struct trial *t, int w_at, double scale)
+{
+	int64_t rows = period(like(t, w_at));
+	for (int i = 0; i < MAX_OPERANDS; i++)
+		t->m[i] =
+			i == w_at ? weight_of(t, i, scale) : repeated_rows(t, i, rows, 1);
+}
+
 void try_linear_fwd(struct trial *t)
 {
-	struct mat of_w = like(t, 2);
-	int64_t rows = period(of_w);
-	struct pair y = rows_of(t, 0, rows, 1), x = rows_of(t, 1, rows, 1);
-	struct pair w = weight_of(t, 2, fan(of_w.cols)),
-		    b = pair_random(t, like(t, 3), 1);
-	BOTH(t, linear_fwd, y.m[s], x.m[s], w.m[s], b.m[s]);
-	trial_check(t, "y", y);
+	matmul_operands(t, 2, fan(like(t, 2).cols));
+	result(t, "y", t->m[0]);
+	BOTH(t, linear_fwd, M(0), M(1), M(2), M(3));
 }
 
 void try_linear_row(struct trial *t)
 {
-	struct mat of_w = like(t, 2);
-	struct pair y = pair_blank(t, like(t, 0)), x = pair_random(t, like(t, 1), 1);
-	struct pair w = weight_of(t, 2, fan(of_w.cols)),
-		    b = pair_random(t, like(t, 3), 1);
-	BOTH(t, linear_row, y.m[s], x.m[s], w.m[s], b.m[s]);
-	trial_check(t, "y", y);
+	matmul_operands(t, 2, fan(like(t, 2).cols));
+	result(t, "y", t->m[0]);
+	BOTH(t, linear_row, M(0), M(1), M(2), M(3));
 }
 
 void try_linear_bwd_x(struct trial *t)
 {
-	struct mat of_w = like(t, 2);
-	int64_t rows = period(of_w);
-	struct pair dx = rows_of(t, 0, rows, 1), dy = rows_of(t, 1, rows, 1);
-	struct pair w = weight_of(t, 2, fan(of_w.rows));
 	bool add = t->c->n[0];
-	BOTH(t, linear_bwd_x, dx.m[s], dy.m[s], w.m[s], add);
-	trial_check(t, "dx", dx);
+	matmul_operands(t, 2, fan(like(t, 2).rows));
+	result(t, "dx", t->m[0]);
+	BOTH(t, linear_bwd_x, M(0), M(1), M(2), add);
 }
 
 /* Multiplies each row of x by the number of its repetitions in n rows. */
@@ -159,145 +142,118 @@ void try_linear_bwd_w(struct trial *t)
 {
 	struct mat of_w = like(t, 0);
 	int64_t rows = period(of_w), n = like(t, 1).rows;
-	struct pair dw = pair_random(t, of_w, 1), x = rows_of(t, 2, rows, 1);
-	struct pair dy = rows_of(t, 1, rows, fan(n));
+	struct pair dw = result(t, "dw", pair_random(t, of_w, 1));
+	struct pair x = repeated_rows(t, 2, rows, 1);
+	struct pair dy = repeated_rows(t, 1, rows, fan(n));
 	bool add = t->c->n[0];
 	if (!t->measures)
 		weigh_rows(dy.m[CPU], n);
 	BOTH(t, linear_bwd_w, dw.m[s], dy.m[s], x.m[s], add);
-	trial_check(t, "dw", dw);
 }
 
 void try_linear_gelu_fwd(struct trial *t)
 {
-	struct mat of_w = like(t, 3);
-	int64_t rows = period(of_w);
-	struct pair y = rows_of(t, 0, rows, 1), a = rows_of(t, 1, rows, 1);
-	struct pair x = rows_of(t, 2, rows, 1), w = weight_of(t, 3, fan(of_w.cols));
-	struct pair b = pair_random(t, like(t, 4), 1);
-	BOTH(t, linear_gelu_fwd, y.m[s], a.m[s], x.m[s], w.m[s], b.m[s]);
-	trial_check(t, "a", a);
-	trial_check(t, "y", y);
+	matmul_operands(t, 3, fan(like(t, 3).cols));
+	result(t, "a", t->m[1]);
+	result(t, "y", t->m[0]);
+	BOTH(t, linear_gelu_fwd, M(0), M(1), M(2), M(3), M(4));
 }
 
 void try_linear_gelu_bwd(struct trial *t)
 {
-	struct mat of_w = like(t, 2);
-	int64_t rows = period(of_w);
-	struct pair da = rows_of(t, 0, rows, 1), dy = rows_of(t, 1, rows, 1);
-	struct pair w = weight_of(t, 2, fan(of_w.rows)), a = rows_of(t, 3, rows, 1);
-	BOTH(t, linear_gelu_bwd, da.m[s], dy.m[s], w.m[s], a.m[s]);
-	trial_check(t, "da", da);
+	matmul_operands(t, 2, fan(like(t, 2).rows));
+	result(t, "da", t->m[0]);
+	BOTH(t, linear_gelu_bwd, M(0), M(1), M(2), M(3));
 }
 
 void try_bias_fwd(struct trial *t)
 {
-	struct pair y = pair_random(t, few(t, 0), 1), b = pair_random(t, like(t, 1), 1);
-	BOTH(t, bias_fwd, y.m[s], b.m[s]);
-	trial_check(t, "y", y);
+	operands(t, "y+ b");
+	BOTH(t, bias_fwd, M(0), M(1));
 }
 
 void try_bias_bwd(struct trial *t)
 {
-	struct pair db = pair_blank(t, like(t, 0)), dy = pair_random(t, few(t, 1), 1);
-	BOTH(t, bias_bwd, db.m[s], dy.m[s]);
-	trial_check(t, "db", db);
+	operands(t, "db! dy");
+	BOTH(t, bias_bwd, M(0), M(1));
 }
 
 /* ---- norms -------------------------------------------------------------------------- */
 
 static const float eps = 1e-5f;
 
-static struct mat stats_like(struct mat stats, struct mat x)
+static enum norm_kind norm_kind(const struct trial *t)
 {
-	stats.cols = x.rows;
-	return stats;
+	return (enum norm_kind)t->c->n[0];
+}
+
+/* Matrix i of the call, for the rows of x. */
+static struct pair blank_stats(struct trial *t, int i, struct pair x)
+{
+	struct mat stats = like(t, i);
+	stats.cols = x.m[CPU].rows;
+	return pair_blank(t, stats);
 }
 
 void try_norm_fwd(struct trial *t)
 {
-	enum norm_kind kind = (enum norm_kind)t->c->n[0];
-	struct mat of_x = few(t, 2);
-	struct pair x = pair_random(t, of_x, 1);
-	struct pair y = pair_blank(t, with_rows(like(t, 0), of_x.rows));
-	struct pair stats = pair_blank(t, stats_like(like(t, 1), of_x));
-	struct pair gamma = pair_random(t, like(t, 3), 1);
-	struct pair beta = pair_random(t, like(t, 4), 1);
-	BOTH(t, norm_fwd, kind, y.m[s], stats.m[s], x.m[s], gamma.m[s], beta.m[s], eps);
-	trial_check(t, "y", y);
-	trial_check(t, "statistics", stats);
+	operands(t, "y! - x gamma beta");
+	struct pair stats = result(t, "statistics", blank_stats(t, 1, t->m[2]));
+	BOTH(t, norm_fwd, norm_kind(t), M(0), stats.m[s], M(2), M(3), M(4), eps);
 }
 
 /* The forward's statistics, computed by the CPU. */
-static struct pair stats_of(
-	struct trial *t, struct mat stats, struct pair x, struct pair gamma)
+static struct pair stats_of(struct trial *t, int i, struct pair x, struct pair gamma)
 {
 	const struct device *cpu = t->d[CPU];
 	struct mat none = mat(NULL, 0, 0);
-	struct pair made = pair_blank(t, stats_like(stats, x.m[CPU]));
+	struct pair stats = blank_stats(t, i, x);
 	struct pair y = pair_blank(t, mat(x.m[CPU].p, x.m[CPU].rows, x.m[CPU].cols));
-	cpu->k->norm_fwd(t->d[CPU], (enum norm_kind)t->c->n[0], y.m[CPU], made.m[CPU],
-		x.m[CPU], gamma.m[CPU], none, eps);
-	pair_send(t, made);
-	return made;
+	cpu->k->norm_fwd(t->d[CPU], norm_kind(t), y.m[CPU], stats.m[CPU], x.m[CPU],
+		gamma.m[CPU], none, eps);
+	pair_send(t, stats);
+	return stats;
 }
 
 void try_norm_bwd_x(struct trial *t)
 {
-	enum norm_kind kind = (enum norm_kind)t->c->n[0];
-	struct mat of_x = few(t, 2);
-	struct pair x = pair_random(t, of_x, 1), gamma = pair_random(t, like(t, 4), 1);
-	struct pair dy = pair_random(t, with_rows(like(t, 1), of_x.rows), 1);
-	struct pair dx = pair_random(t, with_rows(like(t, 0), of_x.rows), 1);
-	struct pair stats = stats_of(t, like(t, 3), x, gamma);
-	BOTH(t, norm_bwd_x, kind, dx.m[s], dy.m[s], x.m[s], stats.m[s], gamma.m[s]);
-	trial_check(t, "dx", dx);
+	operands(t, "dx+ dy x - gamma");
+	struct pair stats = stats_of(t, 3, t->m[2], t->m[4]);
+	BOTH(t, norm_bwd_x, norm_kind(t), M(0), M(1), M(2), stats.m[s], M(4));
 }
 
-/* Fewer rows of x, and the range of rows, at the end, that dgamma and dbeta are summed over. */
-static struct mat some_rows(struct mat x, int64_t sums, int64_t *first, int64_t *rows)
+/* The range of rows of a call, at the end of all rows, that dgamma and dbeta are summed over. */
+static void sum_range(struct trial *t, struct mat x, int64_t *first, int64_t *rows)
 {
+	int64_t sums = t->c->n[1];
 	*rows = fewer(sums, fewer_rows(x));
 	*first = sums < x.rows ? *rows : 0;
-	return with_rows(x, *first + *rows);
 }
 
 void try_norm_bwd_w(struct trial *t)
 {
-	enum norm_kind kind = (enum norm_kind)t->c->n[0];
 	int64_t first, rows;
-	struct mat of_x = some_rows(like(t, 3), t->c->n[1], &first, &rows);
-	struct mat of_dy = with_rows(like(t, 2), of_x.rows);
-	struct pair x = pair_random(t, of_x, 1), dy = pair_random(t, of_dy, 1);
-	struct pair dgamma = pair_blank(t, like(t, 0)), dbeta = pair_blank(t, like(t, 1));
-	struct pair stats = stats_of(t, like(t, 4), x, pair_random(t, like(t, 0), 1));
-	BOTH(t, norm_bwd_w, kind, dgamma.m[s], dbeta.m[s], dy.m[s], x.m[s], stats.m[s],
-		first, rows);
-	trial_check(t, "dgamma", dgamma);
-	trial_check(t, "dbeta", dbeta);
+	sum_range(t, like(t, 3), &first, &rows);
+	operands_with(t, "dgamma! dbeta! dy x -", first + rows);
+	struct pair stats = stats_of(t, 4, t->m[3], pair_random(t, like(t, 0), 1));
+	BOTH(t, norm_bwd_w, norm_kind(t), M(0), M(1), M(2), M(3), stats.m[s], first,
+		rows);
 }
 
 void try_norm_bwd(struct trial *t)
 {
-	enum norm_kind kind = (enum norm_kind)t->c->n[0];
 	int64_t first, rows;
-	struct mat of_x = some_rows(like(t, 4), t->c->n[1], &first, &rows);
-	struct pair x = pair_random(t, of_x, 1), gamma = pair_random(t, like(t, 6), 1);
-	struct pair dy = pair_random(t, with_rows(like(t, 3), of_x.rows), 1);
-	struct pair dx = pair_random(t, with_rows(like(t, 0), of_x.rows), 1);
-	struct pair dgamma = pair_blank(t, like(t, 1)), dbeta = pair_blank(t, like(t, 2));
-	struct pair copy = pair_random(t, with_rows(like(t, 7), of_x.rows), 0);
+	sum_range(t, like(t, 4), &first, &rows);
+	operands_with(t, "dx+ dgamma! dbeta! dy x - gamma - -", first + rows);
+	struct pair copy = pair_random(t, with_rows(like(t, 7), first + rows), 0);
 	struct pair sums = pair_blank(t, like(t, 8));
 	const double rounding = copy.m[GPU].type == DT_F16 ? 0x1p-11 : 0x1p-8;
-	struct pair stats = stats_of(t, like(t, 5), x, gamma);
-	const struct norm_grads to[SIDES] = {
-		{dx.m[GPU], dgamma.m[GPU], dbeta.m[GPU], copy.m[GPU], sums.m[GPU]},
-		{dx.m[CPU], dgamma.m[CPU], dbeta.m[CPU], copy.m[CPU], sums.m[CPU]}};
-	BOTH(t, norm_bwd, kind, &to[s], dy.m[s], x.m[s], stats.m[s], gamma.m[s], first,
+	struct pair stats = stats_of(t, 5, t->m[4], t->m[6]);
+	struct norm_grads to[SIDES];
+	for (enum side s = GPU; s < SIDES; s++)
+		to[s] = (struct norm_grads){M(0), M(1), M(2), copy.m[s], sums.m[s]};
+	BOTH(t, norm_bwd, norm_kind(t), &to[s], M(3), M(4), stats.m[s], M(6), first,
 		rows);
-	trial_check(t, "dx", dx);
-	trial_check(t, "dgamma", dgamma);
-	trial_check(t, "dbeta", dbeta);
 	trial_check_within(t, "copy of dx", copy, t->allowed + rounding);
 	trial_check_within(t, "sums of the copy", sums, t->allowed + rounding);
 }
@@ -306,57 +262,40 @@ void try_norm_bwd(struct trial *t)
 
 void try_rope(struct trial *t)
 {
-	struct pair x = pair_random(t, few(t, 0), 1),
-		    rope = pair_random(t, like(t, 1), 1);
-	struct pair pos = pair_ints(t, x.m[CPU].rows, 0, like(t, 1).rows);
+	operands(t, "x+ rope");
+	struct pair pos = pair_ints(t, rows_of(t, 0), 0, rows_of(t, 1));
 	int64_t dim = t->c->n[0];
 	float sign = t->c->n[1] ? -1 : 1;
-	BOTH(t, rope, x.m[s], dim, rope.m[s], pos.m[s].p, sign);
-	trial_check(t, "x", x);
+	BOTH(t, rope, M(0), dim, M(1), pos.m[s].p, sign);
 }
 
 void try_act_fwd(struct trial *t)
 {
 	enum act_kind kind = (enum act_kind)t->c->n[0];
-	struct pair y = pair_blank(t, few(t, 0)), a = pair_random(t, few(t, 1), 1);
-	struct pair b = pair_random(t, few(t, 2), 1);
-	BOTH(t, act_fwd, kind, y.m[s], a.m[s], b.m[s]);
-	trial_check(t, "y", y);
+	operands(t, "y! a b");
+	BOTH(t, act_fwd, kind, M(0), M(1), M(2));
 }
 
 void try_act_bwd(struct trial *t)
 {
 	enum act_kind kind = (enum act_kind)t->c->n[0];
-	struct pair da = pair_blank(t, few(t, 0)), db = pair_blank(t, few(t, 1));
-	struct pair dy = pair_random(t, few(t, 2), 1), a = pair_random(t, few(t, 3), 1);
-	struct pair b = pair_random(t, few(t, 4), 1);
-	BOTH(t, act_bwd, kind, da.m[s], db.m[s], dy.m[s], a.m[s], b.m[s]);
-	trial_check(t, "da", da);
-	trial_check(t, "db", db);
+	operands(t, "da! db! dy a b");
+	BOTH(t, act_bwd, kind, M(0), M(1), M(2), M(3), M(4));
 }
 
 void try_add(struct trial *t)
 {
-	struct pair y = pair_blank(t, few(t, 0)), a = pair_random(t, few(t, 1), 1);
-	struct pair b = pair_random(t, few(t, 2), 1);
-	BOTH(t, add, y.m[s], a.m[s], b.m[s]);
-	trial_check(t, "y", y);
+	operands(t, "y! a b");
+	BOTH(t, add, M(0), M(1), M(2));
 }
 
 void try_sub(struct trial *t)
 {
-	struct pair y = pair_blank(t, few(t, 0)), a = pair_random(t, few(t, 1), 1);
-	struct pair b = pair_random(t, few(t, 2), 1);
-	BOTH(t, sub, y.m[s], a.m[s], b.m[s]);
-	trial_check(t, "y", y);
+	operands(t, "y! a b");
+	BOTH(t, sub, M(0), M(1), M(2));
 }
 
-/* The same dropout on both sides. */
-struct dropouts {
-	struct dropout d[SIDES];
-};
-
-static struct dropouts dropouts_of(struct trial *t, int64_t rows)
+struct dropouts dropouts_of(struct trial *t, int64_t rows)
 {
 	const uint32_t step = 7;
 	struct dropouts x;
@@ -375,46 +314,29 @@ static struct dropouts dropouts_of(struct trial *t, int64_t rows)
 
 void try_dropout(struct trial *t)
 {
-	struct mat of_x = few(t, 1);
-	struct pair x = pair_random(t, of_x, 1), y = pair_blank(t, few(t, 0));
-	struct dropouts o = dropouts_of(t, of_x.rows);
-	BOTH(t, dropout, y.m[s], x.m[s], &o.d[s]);
-	trial_check(t, "y", y);
+	operands(t, "y! x");
+	struct dropouts o = dropouts_of(t, rows_of(t, 1));
+	BOTH(t, dropout, M(0), M(1), &o.d[s]);
 }
 
 void try_residual(struct trial *t)
 {
-	struct mat of_x = few(t, 1);
-	struct pair x = pair_random(t, of_x, 1), y = pair_blank(t, few(t, 0));
-	struct pair sum = pair_random(t, with_rows(like(t, 2), of_x.rows), 1);
-	struct pair bias = pair_random(t, like(t, 3), 1);
-	struct dropouts o = dropouts_of(t, of_x.rows);
+	operands(t, "y! x sum bias");
+	struct dropouts o = dropouts_of(t, rows_of(t, 1));
 	bool drops = t->c->p > 0;
-	BOTH(t, residual, y.m[s], x.m[s], sum.m[s], bias.m[s], drops ? &o.d[s] : NULL);
-	trial_check(t, "y", y);
+	BOTH(t, residual, M(0), M(1), M(2), M(3), drops ? &o.d[s] : NULL);
 }
 
 void try_residual_norm(struct trial *t)
 {
-	struct mat of_x = few(t, 1);
-	struct pair x = pair_random(t, of_x, 1), y = pair_blank(t, few(t, 0));
-	struct pair sum = pair_random(t, with_rows(like(t, 2), of_x.rows), 1);
-	struct pair bias = pair_random(t, like(t, 3), 1);
-	struct pair h = pair_blank(t, with_rows(like(t, 4), of_x.rows));
-	struct pair stats = pair_blank(t, stats_like(like(t, 5), of_x));
-	struct pair gamma = pair_random(t, like(t, 6), 1);
-	struct pair beta = pair_random(t, like(t, 7), 1);
-	struct dropouts o = dropouts_of(t, of_x.rows);
+	operands(t, "y! x sum bias h! - gamma beta");
+	struct pair stats = result(t, "statistics", blank_stats(t, 5, t->m[1]));
+	struct dropouts o = dropouts_of(t, rows_of(t, 1));
 	bool drops = t->c->p > 0;
 	struct norm n[SIDES];
 	for (enum side s = GPU; s < SIDES; s++)
-		n[s] = (struct norm){(enum norm_kind)t->c->n[0], h.m[s], stats.m[s],
-			gamma.m[s], beta.m[s], eps};
-	BOTH(t, residual_norm, y.m[s], x.m[s], sum.m[s], bias.m[s],
-		drops ? &o.d[s] : NULL, &n[s]);
-	trial_check(t, "y", y);
-	trial_check(t, "h", h);
-	trial_check(t, "statistics", stats);
+		n[s] = (struct norm){norm_kind(t), M(4), stats.m[s], M(6), M(7), eps};
+	BOTH(t, residual_norm, M(0), M(1), M(2), M(3), drops ? &o.d[s] : NULL, &n[s]);
 }
 
 /* ---- formats ------------------------------------------------------------------------ */
@@ -422,19 +344,18 @@ void try_residual_norm(struct trial *t)
 void try_round(struct trial *t)
 {
 	enum dtype type = (enum dtype)t->c->n[0];
-	struct pair x = pair_random(t, few(t, 1), 1), y = pair_blank(t, few(t, 0));
-	BOTH(t, round, y.m[s], x.m[s], type, 1);
-	trial_check(t, "y", y);
+	operands(t, "y! x");
+	BOTH(t, round, M(0), M(1), type, 1);
 }
 
 void try_round_scaled(struct trial *t)
 {
-	const float most = 3.7f;
+	const float max = 3.7f;
 	enum dtype type = (enum dtype)t->c->n[0];
 	struct mat of = with_rows(numbers_of(t, 0), fewer_rows(like(t, 0)));
 	struct pair x = pair_random(t, few(t, 1), 1), y = pair_blank(t, of), turned = y;
-	struct pair amax = pair_bytes(t, &most, sizeof(most));
-	struct pair inverse = pair_blank_vector(t, 1);
+	struct pair amax = pair_bytes(t, &max, sizeof(max));
+	struct pair inverse = result_vector(t, "inverse", 1);
 	if (of.transposed) {
 		struct mat other = of;
 		other.rows = of.cols;
@@ -452,37 +373,35 @@ void try_round_scaled(struct trial *t)
 			((const float *)y.m[CPU].p)[i];
 	if (of.transposed)
 		trial_check(t, "y, transposed", turned);
-	trial_check(t, "inverse", inverse);
 }
 
 /* Compares two 16-bit results at a time, as a 32-bit one. */
 void try_narrow(struct trial *t)
 {
 	enum dtype type = (enum dtype)t->c->n[0];
-	struct pair x = pair_random(t, few(t, 0), 1);
-	struct pair y = pair_blank_vector(t, ceil_div(mat_size(x.m[CPU]), 2));
-	BOTH(t, narrow, y.m[s].p, x.m[s], type);
-	trial_check(t, "y", y);
+	operands(t, "x");
+	struct pair y = result_vector(t, "y", ceil_div(mat_size(few(t, 0)), 2));
+	BOTH(t, narrow, y.m[s].p, M(0), type);
 }
 
 void try_widen(struct trial *t)
 {
 	enum dtype type = (enum dtype)t->c->n[0];
-	struct pair y = pair_blank(t, few(t, 0)), x = pair_random(t, few(t, 0), 1);
+	struct device *cpu = t->d[CPU];
+	operands(t, "y!");
+	struct pair x = pair_random(t, few(t, 0), 1);
 	struct pair bits = pair_blank_vector(t, ceil_div(mat_size(x.m[CPU]), 2));
-	t->d[CPU]->k->narrow(t->d[CPU], bits.m[CPU].p, x.m[CPU], type);
+	cpu->k->narrow(cpu, bits.m[CPU].p, x.m[CPU], type);
 	pair_send(t, bits);
-	BOTH(t, widen, y.m[s], bits.m[s].p, type);
-	trial_check(t, "y", y);
+	BOTH(t, widen, M(0), bits.m[s].p, type);
 }
 
 void try_amax(struct trial *t)
 {
-	const float least = 0.5f;
-	struct pair x = pair_random(t, few(t, 0), 1);
-	struct pair most = pair_bytes(t, &least, sizeof(least));
-	BOTH(t, amax, most.m[s].p, x.m[s]);
-	trial_check(t, "amax", most);
+	const float min = 0.5f;
+	operands(t, "x");
+	struct pair amax = result(t, "amax", pair_bytes(t, &min, sizeof(min)));
+	BOTH(t, amax, amax.m[s].p, M(0));
 }
 
 /* ---- cross-entropy ------------------------------------------------------------------ */
@@ -492,21 +411,19 @@ void try_xent_stats(struct trial *t)
 	struct mat of = few(t, 0);
 	int64_t n = of.rows, real = t->c->n[0];
 	struct pair logits = pair_random(t, of, 3);
-	struct pair max = pair_blank_vector(t, n), sum = pair_blank_vector(t, n);
-	struct pair target = pair_blank_vector(t, n);
+	struct pair max = result_vector(t, "max", n), sum = result_vector(t, "sum", n);
+	struct pair target = result_vector(t, "target", n);
 	struct pair targets = pair_ints(t, n, 0, real + 2 * FIRST);
 	BOTH(t, xent_stats, max.m[s].p, sum.m[s].p, target.m[s].p, logits.m[s],
 		targets.m[s].p, FIRST, FIRST + real);
-	trial_check(t, "max", max);
-	trial_check(t, "sum", sum);
-	trial_check(t, "target", target);
 }
 
 void try_xent_join(struct trial *t)
 {
 	int64_t n_slices = t->c->n[0], rows = fewer(t->c->n[1], 1 << 16);
 	int64_t n = n_slices * rows;
-	struct pair lse = pair_blank_vector(t, rows), loss = pair_blank_vector(t, rows);
+	struct pair lse = result_vector(t, "log-sum-exp", rows);
+	struct pair loss = result_vector(t, "loss", rows);
 	struct pair max = pair_vector(t, n, 3), target = pair_vector(t, n, 1);
 	struct pair sum = pair_vector(t, n, 1);
 	float *v = sum.m[CPU].p;
@@ -515,8 +432,6 @@ void try_xent_join(struct trial *t)
 	pair_send(t, sum);
 	BOTH(t, xent_join, lse.m[s].p, loss.m[s].p, max.m[s].p, sum.m[s].p, target.m[s].p,
 		n_slices, rows);
-	trial_check(t, "log-sum-exp", lse);
-	trial_check(t, "loss", loss);
 }
 
 void try_xent_fused(struct trial *t)
@@ -524,13 +439,12 @@ void try_xent_fused(struct trial *t)
 	const float scale = 0.25f;
 	struct mat of = few(t, 0);
 	int64_t n = of.rows, real = t->c->n[0];
-	struct pair logits = pair_random(t, of, 3), loss = pair_blank_vector(t, n);
+	struct pair logits = result(t, "logits", pair_random(t, of, 3));
+	struct pair loss = result_vector(t, "loss", n);
 	struct pair targets = pair_ints(t, n, 0, real);
 	struct pair scales = pair_bytes(t, &scale, sizeof(scale));
 	BOTH(t, xent_fused, loss.m[s].p, logits.m[s], targets.m[s].p, real,
 		scales.m[s].p);
-	trial_check(t, "loss", loss);
-	trial_check(t, "logits", logits);
 }
 
 void try_xent_bwd(struct trial *t)
@@ -538,7 +452,8 @@ void try_xent_bwd(struct trial *t)
 	const float scale = 0.25f, below = 3; /* sums of exp(logit - lse) are near 1 */
 	struct mat of = few(t, 0);
 	int64_t n = of.rows, real = t->c->n[0];
-	struct pair logits = pair_random(t, of, 1), lse = pair_vector(t, n, 0.1);
+	struct pair logits = result(t, "logits", pair_random(t, of, 1));
+	struct pair lse = pair_vector(t, n, 0.1);
 	struct pair targets = pair_ints(t, n, 0, real + 2 * FIRST);
 	struct pair scales = pair_bytes(t, &scale, sizeof(scale));
 	float *v = lse.m[CPU].p;
@@ -547,5 +462,4 @@ void try_xent_bwd(struct trial *t)
 	pair_send(t, lse);
 	BOTH(t, xent_bwd, logits.m[s], lse.m[s].p, targets.m[s].p, FIRST, FIRST + real,
 		scales.m[s].p);
-	trial_check(t, "logits", logits);
 }

@@ -7,31 +7,44 @@
 /* The GPU under test, and the CPU as its reference. */
 enum side { GPU, CPU, SIDES };
 
-struct trial {
-	const struct kernel_call *c;
-	struct device *d[SIDES];
-	struct arena *memory[SIDES];
-	bool measures;	       /* measure memory only: both sides are planning devices */
-	const float *random;   /* a table of normal numbers, */
-	int64_t at;	       /* and the index of the next to use */
-	float *staging[SIDES]; /* for conversions */
-	double allowed, worst; /* error */
-	double cpu_seconds;
-	struct err *e;
-};
-
 /* A matrix on both sides. The CPU's is fp32, whatever the type, and for matmuls has fewer rows,
  * which the GPU's repeats. Vectors and integers are stored as matrices too. */
 struct pair {
 	struct mat m[SIDES];
 };
 
-/* n if it is at most `most`; else the largest such number that is congruent to n modulo 128, since
- * kernels fail at the ends of tiles; or `most` if there is none. */
-int64_t fewer(int64_t n, int64_t most);
+/* A result to be checked. */
+struct result {
+	char what[16];
+	struct pair x;
+};
+
+enum { MAX_RESULTS = 5, MAX_OPERANDS = ARRAY_LEN(((struct kernel_call *)0)->m) };
+
+struct trial {
+	const struct kernel_call *c;
+	struct device *d[SIDES];
+	struct arena *memory[SIDES];
+	bool measures;	       /* measure memory only: both sides are planning devices */
+	int64_t n_random;      /* random numbers used so far */
+	float *staging[SIDES]; /* for conversions */
+	struct pair m[MAX_OPERANDS];	    /* the matrices of the call: operands() */
+	struct result results[MAX_RESULTS]; /* of the next BOTH() */
+	int n_results;
+	double allowed, worst; /* error */
+	double cpu_seconds;
+	struct err *e;
+};
+
+/* n if it is at most `max`; else the largest such number that is congruent to n modulo 128, since
+ * kernels fail at the ends of tiles; or `max` if there is none. */
+int64_t fewer(int64_t n, int64_t max);
 /* The number of rows to test, so that a kernel takes milliseconds. */
 int64_t fewer_rows(struct mat like);
 struct mat with_rows(struct mat like, int64_t rows);
+/* The shape of matrix i of the call, and the same with fewer_rows(). */
+struct mat like(const struct trial *, int i);
+struct mat few(const struct trial *, int i);
 
 /* Matrices of the shape of `like` with random numbers; NULL if like.p is. */
 struct pair pair_random(struct trial *, struct mat like, double scale);
@@ -45,11 +58,25 @@ struct pair pair_blank_vector(struct trial *, int64_t n);
 /* Copies the CPU's numbers to the GPU, and rounds the CPU's to the type that the GPU stores. */
 void pair_send(struct trial *, struct pair);
 
+/* Makes the matrices t->m[] of the call, in the order of `names` ("-": not this one), with few rows and
+ * random numbers. Those with a suffix are results: with "+" of random numbers that the kernel
+ * changes, with "!" blank. */
+void operands(struct trial *, const char *names);
+/* The same with this number of rows, except for vectors. */
+void operands_with(struct trial *, const char *names, int64_t rows);
+int64_t rows_of(const struct trial *, int i); /* of t->m[i] */
+#define M(i) t->m[i].m[s]		      /* matrix i on side s, for BOTH() */
+
+/* Returns x, which the next BOTH() checks; `what` is its name in messages. */
+struct pair result(struct trial *, const char *what, struct pair x);
+struct pair result_vector(struct trial *, const char *what, int64_t n); /* blank */
 /* Fails the trial if the GPU's matrix differs from the CPU's by more than the tolerance. */
 void trial_check(struct trial *, const char *what, struct pair);
 void trial_check_within(struct trial *, const char *what, struct pair, double allowed);
+void trial_check_results(struct trial *);
 
-/* BOTH(t, name, args...): calls the kernel on both sides; in args `s` is the side. */
+/* BOTH(t, name, args...): calls the kernel on both sides, and checks the results. In args `s` is
+ * the side. */
 #define BOTH(t, name, ...)                                                   \
 	do {                                                                 \
 		for (enum side s = GPU; s < SIDES; s++) {                    \
@@ -58,7 +85,14 @@ void trial_check_within(struct trial *, const char *what, struct pair, double al
 			if (s == CPU)                                        \
 				(t)->cpu_seconds += clock_seconds() - begin; \
 		}                                                            \
+		trial_check_results(t);                                      \
 	} while (0)
+
+/* The dropout of the call, on both sides, for so many rows. */
+struct dropouts {
+	struct dropout d[SIDES];
+};
+struct dropouts dropouts_of(struct trial *, int64_t rows);
 
 /* A kernel's trial and its tolerance: `exact` for fp32 arithmetic, plus `roundings` times the
  * rounding error of the call's least precise type. */

@@ -32,8 +32,8 @@ EXACT_FN float muon_scale(double squares)
 EXACT_FN float float8_scale(float largest, float amax)
 {
 	const double eps = 1e-12;
-	double most = (double)amax < eps ? eps : (double)amax;
-	return (float)((double)largest / most);
+	double max = (double)amax < eps ? eps : (double)amax;
+	return (float)((double)largest / max);
 }
 
 #endif

@@ -1,7 +1,5 @@
-/*
- * Kernels over the elements of any tensor: casts to other number formats, random initial values,
- * fills, copies and checks. kernels.h explains KERNEL.
- */
+/* Kernels over the elements of any tensor: casts to other number formats, random initial values,
+ * fills, copies and checks. kernels.h explains KERNEL. */
 #ifndef KERNELS_TENSORS_H
 #define KERNELS_TENSORS_H
 
@@ -20,10 +18,10 @@ static inline int64_t row_step(int64_t step, struct mat x)
 }
 
 /* Normally distributed numbers with this mean and standard deviation. A number that is more than
- * `most` deviations from the mean is drawn again. normal.h has the algorithm. */
+ * `max_deviation` standard deviations from the mean is drawn again. normal.h has the algorithm. */
 struct normal {
 	float mean, std;
-	float most; /* 0: no limit */
+	float max_deviation; /* 0: no limit */
 	struct rng_stream rng;
 };
 
@@ -46,8 +44,8 @@ KERNEL(void, round, struct device *d, struct mat y, struct mat x, enum dtype typ
 /* Casts to the 16 bits of bf16 or fp16, and back: widen(narrow(x)) has the bits of round(x, 1). */
 KERNEL(void, narrow, struct device *d, uint16_t *y, struct mat x, enum dtype type)
 KERNEL(void, widen, struct device *d, struct mat y, const uint16_t *x, enum dtype type)
-/* *most = max(*most, |x|), or NaN if there is one. x: any. */
-KERNEL(void, amax, struct device *d, float *most, struct mat x)
+/* *amax = max(*amax, |x|), or NaN if there is one. x: any. */
+KERNEL(void, amax, struct device *d, float *amax, struct mat x)
 /* `round` to an fp8 format with the scale that maps *amax to the format's largest number
  * (float8_scale()). *inverse, for the `scale` of y, becomes 1 / scale. Both are in device memory.
  * y.transposed is written too unless it is NULL; only a device with stores_half has it. */

@@ -1,7 +1,5 @@
-/*
- * Kernels of local SGD: pseudo-gradients, weighted sums over workers, updates, and the compression
- * of what workers exchange. kernels.h explains KERNEL.
- */
+/* Kernels of local SGD: pseudo-gradients, weighted sums over workers, updates, and the compression
+ * of what workers exchange. kernels.h explains KERNEL. */
 #ifndef KERNELS_WORKERS_H
 #define KERNELS_WORKERS_H
 
@@ -61,10 +59,10 @@ KERNEL(void, dequantise, struct device *d, struct mat x, const int8_t *codes,
 	const float *scales)
 /* Packs k elements of each row, in order, with their columns as 32-bit numbers if `wide`, else as
  * 16-bit ones: all nonzero elements, or the first k, and as many zeros as make k. */
-KERNEL(void, topk_pack, struct device *d, float *values, void *places, bool wide,
+KERNEL(void, topk_pack, struct device *d, float *values, void *columns, bool wide,
 	struct mat x, int64_t k)
 /* The inverse: all other elements become 0. */
 KERNEL(void, topk_scatter, struct device *d, struct mat x, const float *values,
-	const void *places, bool wide, int64_t k)
+	const void *columns, bool wide, int64_t k)
 
 #endif

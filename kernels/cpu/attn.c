@@ -8,7 +8,7 @@
 
 enum { BLOCK = 128 };
 
-/* A run of consecutive positions: rows [row, row + len) of a sequence's chunk. */
+/* Consecutive positions from pos on: rows [row, row + len) of a sequence's chunk. */
 struct run {
 	int64_t row, len, pos;
 };
@@ -26,18 +26,14 @@ static int runs_of(int64_t rows, const int64_t first[2], struct run r[2])
 	return 2;
 }
 
-/* A block of a run: its rows in the chunk, and the position of the first. */
-struct block {
-	int64_t row, len, pos;
-};
-
-static struct block block_of(struct run r, int64_t at)
+/* A block of a run, from row `at` of the run on. */
+static struct run block_of(struct run r, int64_t at)
 {
-	return (struct block){r.row + at, min64(BLOCK, r.len - at), r.pos + at};
+	return (struct run){r.row + at, min64(BLOCK, r.len - at), r.pos + at};
 }
 
 /* The causal mask: hides keys after the position of the query. */
-static void mask(float *s, struct block q, struct block k)
+static void mask(float *s, struct run q, struct run k)
 {
 	if (k.pos + k.len - 1 <= q.pos)
 		return;
@@ -48,7 +44,7 @@ static void mask(float *s, struct block q, struct block k)
 
 /* keep[j] = 0 or 1/(1-p) for keys [k.pos, k.pos + k.len) of one query. */
 static void drop_row(const struct attn *a, float *keep, int64_t sample, int64_t head,
-	int64_t q_pos, struct block k)
+	int64_t q_pos, struct run k)
 {
 	const float p = a->drop.p, scale = 1.0f / (1.0f - p);
 	uint32_t high = (uint32_t)(a->first_head + head) << 20, x[RANDOM_WORDS];
@@ -82,8 +78,8 @@ static float *row_of(struct head h, int64_t row)
 /* ---- forward --------------------------------------------------------------------- */
 
 /* s[len, keys] = scale q k^T, masked. */
-static void scores(const struct attn *a, float *s, struct head q, struct block qb,
-	struct head k, struct block kb)
+static void scores(const struct attn *a, float *s, struct head q, struct run qb,
+	struct head k, struct run kb)
 {
 	blas_gemm(false, true, qb.len, kb.len, a->dim, a->scale, row_of(q, qb.row),
 		q.stride, row_of(k, kb.row), k.stride, 0, s, BLOCK);
@@ -107,7 +103,7 @@ static void softmax_row(
 }
 
 static void fwd_block(const struct attn *a, struct head o, float *max, float *sum,
-	struct head q, struct head k, struct head v, struct block qb, struct block kb,
+	struct head q, struct head k, struct head v, struct run qb, struct run kb,
 	int64_t b, int64_t h)
 {
 	float s[BLOCK * BLOCK] __attribute__((aligned(64)));
@@ -127,7 +123,7 @@ static void fwd_block(const struct attn *a, struct head o, float *max, float *su
 		v.stride, 1, row_of(o, qb.row), o.stride);
 }
 
-static void fwd_begin(struct head o, float *max, float *sum, struct block qb, int64_t dim)
+static void fwd_begin(struct head o, float *max, float *sum, struct run qb, int64_t dim)
 {
 	for (int64_t i = qb.row; i < qb.row + qb.len; i++) {
 		max[i] = -INFINITY;
@@ -137,7 +133,7 @@ static void fwd_begin(struct head o, float *max, float *sum, struct block qb, in
 }
 
 static void fwd_end(
-	struct head o, float *max, const float *sum, struct block qb, int64_t dim)
+	struct head o, float *max, const float *sum, struct run qb, int64_t dim)
 {
 	for (int64_t i = qb.row; i < qb.row + qb.len; i++) {
 		float *out = row_of(o, i), scale = 1.0f / sum[i];
@@ -150,7 +146,6 @@ static void fwd_end(
 void K(attn_fwd)(struct device *d, const struct attn *a, struct mat o, float *max,
 	float *sum, struct mat q, struct mat k, struct mat v, bool begin, bool end)
 {
-	(void)d;
 	struct run q_runs[2], k_runs[2];
 	int n_q = runs_of(a->q_rows, a->q_first, q_runs);
 	int n_k = runs_of(a->k_rows, a->k_first, k_runs);
@@ -162,7 +157,7 @@ void K(attn_fwd)(struct device *d, const struct attn *a, struct mat o, float *ma
 			h = t / (per_run * n_q) % a->heads;
 		/* the last queries first: they have most keys and take longest */
 		struct run qr = q_runs[n_q - 1 - t / per_run % n_q];
-		struct block qb = block_of(qr, (per_run - 1 - t % per_run) * BLOCK);
+		struct run qb = block_of(qr, (per_run - 1 - t % per_run) * BLOCK);
 		struct head ho = head_of(o, b, a->q_rows, h, a->dim);
 		struct head hq = head_of(q, b, a->q_rows, h, a->dim);
 		struct head hk = head_of(k, b, a->k_rows, h / group, a->dim);
@@ -173,7 +168,7 @@ void K(attn_fwd)(struct device *d, const struct attn *a, struct mat o, float *ma
 			fwd_begin(ho, m, s, qb, a->dim);
 		for (int r = 0; r < n_k; r++) {
 			for (int64_t at = 0; at < k_runs[r].len; at += BLOCK) {
-				struct block kb = block_of(k_runs[r], at);
+				struct run kb = block_of(k_runs[r], at);
 				if (kb.pos > qb.pos + qb.len - 1)
 					break;
 				fwd_block(a, ho, m, s, hq, hk, hv, qb, kb, b, h);
@@ -196,8 +191,8 @@ struct bwd {
  * With p = exp(s - lse), m the dropout mask and dp = dout v^T m:
  * dv += (p m)^T dout; ds = p (dp - delta); dq += scale ds k; dk += scale ds^T q.
  */
-static void bwd_block(const struct attn *a, const struct bwd *x, struct block qb,
-	struct block kb, int64_t b, int64_t h)
+static void bwd_block(const struct attn *a, const struct bwd *x, struct run qb,
+	struct run kb, int64_t b, int64_t h)
 {
 	float p[BLOCK * BLOCK] __attribute__((aligned(64)));
 	float ds[BLOCK * BLOCK] __attribute__((aligned(64)));
@@ -250,11 +245,11 @@ static void bwd_begin(const struct attn *a, const struct bwd *x, bool first_of_g
 }
 
 static void bwd_head(const struct attn *a, const struct bwd *x, const struct run *q_runs,
-	int n_q, struct block kb, int64_t b, int64_t h)
+	int n_q, struct run kb, int64_t b, int64_t h)
 {
 	for (int r = 0; r < n_q; r++) {
 		for (int64_t at = 0; at < q_runs[r].len; at += BLOCK) {
-			struct block qb = block_of(q_runs[r], at);
+			struct run qb = block_of(q_runs[r], at);
 			if (kb.pos <= qb.pos + qb.len - 1)
 				bwd_block(a, x, qb, kb, b, h);
 		}
@@ -265,7 +260,6 @@ void K(attn_bwd)(struct device *d, const struct attn *a, struct mat dq, struct m
 	struct mat dv, float *delta, struct mat dout, struct mat o, const float *lse,
 	struct mat q, struct mat k, struct mat v, bool begin)
 {
-	(void)d;
 	struct run q_runs[2], k_runs[2];
 	int n_q = runs_of(a->q_rows, a->q_first, q_runs);
 	int n_k = runs_of(a->k_rows, a->k_first, k_runs);

@@ -94,10 +94,8 @@ static void load(void)
 	snprintf(blas_text, sizeof(blas_text), "%.*s %s", n, text, core());
 }
 
-/*
- * OpenBLAS maps a buffer for each concurrent matmul, and retries for ever if that fails, as
- * with a limit on the address space. So mapping as much is tried first; no page is touched.
- */
+/* OpenBLAS maps a buffer for each concurrent matmul, and retries for ever if that fails, as with a
+ * limit on the address space. So mapping as much is tried first; no page is touched. */
 static void check_room(int n_threads)
 {
 	enum { BUFFER = (128 << 20) + 4096 };

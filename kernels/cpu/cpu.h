@@ -10,6 +10,10 @@
 #define KERNELS_CPU_H
 
 #include "kernels/kernels.h"
+#include "kernels/normal.h"
+
+/* Most kernels do not use their device. */
+#pragma GCC diagnostic ignored "-Wunused-parameter"
 
 #include <math.h>
 #include <string.h>
@@ -28,6 +32,12 @@ extern const struct kernels cpu_sse2_kernels, cpu_avx2_kernels, cpu_avx512_kerne
 
 /* Elements below which a parallel region costs more time than it saves. It changes no bit. */
 enum { PARALLEL_FROM = 1 << 14 };
+
+/* A row of a matrix; NULL if the matrix is. */
+static inline float *mat_row(struct mat m, int64_t row)
+{
+	return m.p ? (float *)m.p + row * m.cols : NULL;
+}
 
 /* ---- blas.c ---------------------------------------------------------------------- */
 
@@ -127,18 +137,10 @@ static inline float max_of(const float *x, int64_t n)
  * for these intervals. NaN propagates. Against float64, over every float:
  * exp_f 0.96 ULP, sigmoid_f 2.5, normal_cdf_f 5.2; tests/unit/test_kernels_cpu.c samples. */
 
-static inline float as_float(int32_t bits)
+/* The bits of |x|, which compare as |x| does; those of NaN are the largest. */
+static inline int32_t size_bits(float x)
 {
-	float f;
-	memcpy(&f, &bits, sizeof(f));
-	return f;
-}
-
-static inline int32_t as_bits(float f)
-{
-	int32_t bits;
-	memcpy(&bits, &f, sizeof(bits));
-	return bits;
+	return (int32_t)(bits_of(x) & 0x7fffffffu);
 }
 
 /* e^x; 0 below -87.33 (where floats lose bits), infinity above 88.37. */
@@ -156,8 +158,8 @@ static inline float exp_f(float x)
 	q = q * r + 1.6666666681614256e-1f;
 	q = q * r + 5.0000000134577273e-1f;
 	float e = q * (r * r) + r + 1.0f;
-	uint32_t exponent = (uint32_t)as_bits(t) - (uint32_t)as_bits(magic) + 127;
-	e = e * as_float((int32_t)(exponent << 23));
+	uint32_t exponent = bits_of(t) - bits_of(magic) + 127;
+	e = e * float_of(exponent << 23);
 	e = x < -87.33f ? 0.0f : e;
 	return x > 88.37f ? INFINITY : e;
 }
@@ -190,7 +192,7 @@ static inline float normal_cdf_f(float x)
 	p = p * u + 7.4885519791249905e-1f;
 	p = p * u + 6.7309191023023344e-1f;
 	float square = a * a;
-	float high = as_float(as_bits(a) & ~0xfff), low = a - high;
+	float high = float_of(bits_of(a) & ~0xfffu), low = a - high;
 	float rest = ((high * high - square) + 2.0f * high * low) + low * low;
 	float e = exp_f(-0.5f * square);
 	float tail = (e - e * (0.5f * rest)) * (p * r);

@@ -6,26 +6,8 @@
 #include <stdlib.h>
 #include <sys/mman.h>
 
-static const char *name(const struct device *d)
-{
-	return d->k->name;
-}
-
-static const char *model(const struct device *d)
-{
-	(void)d;
-	return "";
-}
-
-static bool exact(const struct device *d)
-{
-	(void)d;
-	return true;
-}
-
 static void memory(const struct device *d, int64_t *used, int64_t *free_now)
 {
-	(void)d;
 	*used = 0;
 	*free_now = memory_available();
 }
@@ -34,32 +16,27 @@ static void memory(const struct device *d, int64_t *used, int64_t *free_now)
 static void *alloc_pages(struct device *d, size_t n_bytes)
 {
 	struct arena pages;
-	(void)d;
 	return arena_try(&pages, "", n_bytes) ? NULL : pages.base;
 }
 
 static void free_pages(struct device *d, void *p, size_t n_bytes)
 {
-	(void)d;
 	if (p)
 		munmap(p, n_bytes);
 }
 
 static void *shared(struct device *d, size_t n_bytes)
 {
-	(void)d;
 	return malloc(n_bytes ? n_bytes : 1);
 }
 
 static void shared_free(struct device *d, void *p)
 {
-	(void)d;
 	free(p);
 }
 
 static void copy(struct device *d, void *to, const void *from, size_t n_bytes)
 {
-	(void)d;
 	if (n_bytes)
 		memcpy(to, from, n_bytes);
 }
@@ -67,7 +44,6 @@ static void copy(struct device *d, void *to, const void *from, size_t n_bytes)
 static uint64_t copy_begin(struct device *d, bool out, void *to, const void *from,
 	size_t n_bytes, uint64_t after)
 {
-	(void)out, (void)after;
 	copy(d, to, from, n_bytes);
 	return 0;
 }
@@ -88,9 +64,6 @@ static void times(struct device *d, double seconds[N_DEVICE_TIMERS])
 }
 
 const struct device_ops cpu_device_ops = {
-	.name = name,
-	.model = model,
-	.exact = exact,
 	.memory = memory,
 	.alloc = alloc_pages,
 	.free = free_pages,

@@ -3,7 +3,6 @@
 
 void K(pseudo_grad)(struct device *d, float *p, const float *anchor, int64_t n)
 {
-	(void)d;
 #pragma omp parallel for simd if (n > PARALLEL_FROM)
 	for (int64_t i = 0; i < n; i++)
 		p[i] = anchor[i] - p[i];
@@ -11,7 +10,6 @@ void K(pseudo_grad)(struct device *d, float *p, const float *anchor, int64_t n)
 
 void K(mix)(struct device *d, float *p, const float *a, int64_t n, float keep)
 {
-	(void)d;
 	const float rest = 1 - keep;
 #pragma omp parallel for simd if (n > PARALLEL_FROM)
 	for (int64_t i = 0; i < n; i++)
@@ -89,7 +87,6 @@ static void combine_block(struct combining *b, float *out)
 void K(combine)(struct device *d, float *out, const float *const *x, int64_t n,
 	const struct combine *c)
 {
-	(void)d;
 #pragma omp parallel for if (n > PARALLEL_FROM)
 	for (int64_t i = 0; i < n; i += BLOCK) {
 		struct combining b = {
@@ -98,20 +95,12 @@ void K(combine)(struct device *d, float *out, const float *const *x, int64_t n,
 	}
 }
 
-/* ---- sparsification -------------------------------------------------------------- */
-
-/* Bits that compare as |x| does. */
-static uint32_t size_bits(float x)
-{
-	return (uint32_t)as_bits(x) & 0x7fffffffu;
-}
-
 /* The k-th largest of size_bits(), by a radix search from the highest bit. */
-static uint32_t kth_largest(const float *x, int64_t n, int64_t k)
+static int32_t kth_largest(const float *x, int64_t n, int64_t k)
 {
-	uint32_t found = 0;
+	int32_t found = 0;
 	for (int bit = 30; bit >= 0; bit--) {
-		uint32_t probe = found | (uint32_t)1 << bit;
+		int32_t probe = found | 1 << bit;
 		int64_t count = 0;
 		for (int64_t i = 0; i < n; i++)
 			count += size_bits(x[i]) >= probe;
@@ -122,19 +111,18 @@ static uint32_t kth_largest(const float *x, int64_t n, int64_t k)
 
 void K(keep_largest)(struct device *d, struct mat x, int64_t k)
 {
-	(void)d;
 #pragma omp parallel for if (mat_size(x) > PARALLEL_FROM)
 	for (int64_t r = 0; r < x.rows; r++) {
-		float *row = (float *)x.p + r * x.cols;
+		float *row = mat_row(x, r);
 		if (k >= x.cols)
 			continue;
-		uint32_t least = kth_largest(row, x.cols, k);
+		int32_t kth = kth_largest(row, x.cols, k);
 		int64_t equal = k; /* how many elements of the k-th size are kept */
 		for (int64_t i = 0; i < x.cols; i++)
-			equal -= size_bits(row[i]) > least;
+			equal -= size_bits(row[i]) > kth;
 		for (int64_t i = 0; i < x.cols; i++) {
-			uint32_t size = size_bits(row[i]);
-			if (size < least || (size == least && equal-- <= 0))
+			int32_t size = size_bits(row[i]);
+			if (size < kth || (size == kth && equal-- <= 0))
 				row[i] = 0;
 		}
 	}
@@ -142,7 +130,6 @@ void K(keep_largest)(struct device *d, struct mat x, int64_t k)
 
 void K(keep_random)(struct device *d, struct mat x, const struct keep *o)
 {
-	(void)d;
 	const struct keep keep = *o;
 	int64_t n = mat_size(x), step = row_step(keep.rng.row_step, x);
 	float *v = x.p;

@@ -44,7 +44,7 @@ static void matmul(bool ta, bool tb, struct mat c, struct mat left, struct mat r
 	for (int64_t i = 0; i < t.n_down * t.n_across; i++) {
 		int64_t r = i % t.n_down * t.rows, s = i / t.n_down * t.cols;
 		int64_t m = min64(t.rows, c.rows - r), n = min64(t.cols, c.cols - s);
-		float *out = (float *)c.p + r * c.cols + s;
+		float *out = mat_row(c, r) + s;
 		blas_gemm(ta, tb, m, n, k, alpha, ta ? a + r : a + r * lda, lda,
 			tb ? b + s * ldb : b + s, ldb, add ? 1 : 0, out, c.cols);
 		for (int64_t y = 0; scaled && !add && y < m; y++)
@@ -59,7 +59,6 @@ static void matmul(bool ta, bool tb, struct mat c, struct mat left, struct mat r
 void K(linear_fwd)(
 	struct device *d, struct mat y, struct mat x, struct mat w, struct mat bias)
 {
-	(void)d;
 	BUG_ON(y.rows != x.rows || y.cols != w.rows || x.cols != w.cols);
 	matmul(false, true, y, x, w, false, bias.p);
 }
@@ -67,7 +66,6 @@ void K(linear_fwd)(
 void K(linear_bwd_x)(
 	struct device *d, struct mat dx, struct mat dy, struct mat w, bool add)
 {
-	(void)d;
 	BUG_ON(dx.rows != dy.rows || dx.cols != w.cols || dy.cols != w.rows);
 	matmul(false, false, dx, dy, w, add, NULL);
 }
@@ -75,7 +73,6 @@ void K(linear_bwd_x)(
 void K(linear_bwd_w)(
 	struct device *d, struct mat dw, struct mat dy, struct mat x, bool add)
 {
-	(void)d;
 	BUG_ON(dw.rows != dy.cols || dw.cols != x.cols || dy.rows != x.rows);
 	matmul(true, false, dw, dy, x, add, NULL);
 }
@@ -98,12 +95,11 @@ void K(linear_gelu_bwd)(
 
 void K(bias_fwd)(struct device *d, struct mat y, struct mat bias)
 {
-	(void)d;
 	BUG_ON(bias.cols != y.cols);
 	const float *b = bias.p;
 #pragma omp parallel for if (mat_size(y) > PARALLEL_FROM)
 	for (int64_t i = 0; i < y.rows; i++) {
-		float *out = (float *)y.p + i * y.cols;
+		float *out = mat_row(y, i);
 		for (int64_t j = 0; j < y.cols; j++)
 			out[j] += b[j];
 	}
@@ -112,7 +108,6 @@ void K(bias_fwd)(struct device *d, struct mat y, struct mat bias)
 void K(bias_bwd)(struct device *d, struct mat db, struct mat dy)
 {
 	enum { COLS = 64, ROWS = 64 };
-	(void)d;
 	BUG_ON(db.cols != dy.cols);
 #pragma omp parallel for if (mat_size(dy) > PARALLEL_FROM)
 	for (int64_t c = 0; c < dy.cols; c += COLS) {

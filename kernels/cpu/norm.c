@@ -26,13 +26,12 @@ static void stats_of(enum norm_kind kind, const float *x, int64_t n, float eps,
 void K(norm_fwd)(struct device *d, enum norm_kind kind, struct mat y, struct mat stats,
 	struct mat x, struct mat gamma, struct mat beta, float eps)
 {
-	(void)d;
 	BUG_ON(stats.cols != x.rows || gamma.cols != x.cols);
 	const float *g = gamma.p, *b = beta.p;
 #pragma omp parallel for if (mat_size(x) > PARALLEL_FROM)
 	for (int64_t i = 0; i < x.rows; i++) {
-		const float *in = (const float *)x.p + i * x.cols;
-		float *out = (float *)y.p + i * x.cols;
+		const float *in = mat_row(x, i);
+		float *out = mat_row(y, i);
 		float mean, rstd;
 		stats_of(kind, in, x.cols, eps, &mean, &rstd);
 		((float *)stats.p)[i] = mean;
@@ -57,9 +56,8 @@ static void bwd_x(enum norm_kind kind, struct mat dx, struct mat dy, struct mat 
 	int64_t n = x.cols;
 #pragma omp parallel for if (rows * n > PARALLEL_FROM)
 	for (int64_t i = first; i < first + rows; i++) {
-		const float *in = (const float *)x.p + i * n,
-			    *up = (const float *)dy.p + i * n;
-		float *out = (float *)dx.p + i * n;
+		const float *in = mat_row(x, i), *up = mat_row(dy, i);
+		float *out = mat_row(dx, i);
 		float mean = ((const float *)stats.p)[i];
 		float rstd = ((const float *)stats.p)[x.rows + i];
 		v16 sum_e = {0}, sum_eh = {0};
@@ -85,7 +83,6 @@ static void bwd_x(enum norm_kind kind, struct mat dx, struct mat dy, struct mat 
 void K(norm_bwd_x)(struct device *d, enum norm_kind kind, struct mat dx, struct mat dy,
 	struct mat x, struct mat stats, struct mat gamma)
 {
-	(void)d;
 	bwd_x(kind, dx, dy, x, stats, gamma, 0, x.rows);
 }
 
@@ -94,7 +91,6 @@ void K(norm_bwd_w)(struct device *d, enum norm_kind kind, struct mat dgamma,
 	int64_t rows)
 {
 	enum { COLS = 64, ROWS = 64 };
-	(void)d, (void)kind;
 	const float *mean = stats.p, *rstd = mean + x.rows;
 #pragma omp parallel for if (rows * x.cols > PARALLEL_FROM)
 	for (int64_t c = 0; c < x.cols; c += COLS) {
@@ -103,8 +99,8 @@ void K(norm_bwd_w)(struct device *d, enum norm_kind kind, struct mat dgamma,
 		for (int64_t r = first; r < first + rows; r += ROWS) {
 			float part_g[COLS] = {0}, part_b[COLS] = {0};
 			for (int64_t i = r; i < min64(r + ROWS, first + rows); i++) {
-				const float *in = (const float *)x.p + i * x.cols + c;
-				const float *up = (const float *)dy.p + i * x.cols + c;
+				const float *in = mat_row(x, i) + c;
+				const float *up = mat_row(dy, i) + c;
 				for (int64_t j = 0; j < n; j++) {
 					part_g[j] +=
 						up[j] * ((in[j] - mean[i]) * rstd[i]);

@@ -84,9 +84,9 @@ static void fill_part(float *to, const struct normal *o, int64_t from, int64_t e
 	float z[NORMAL_TILE];
 	int64_t tile = from / NORMAL_TILE, skip = from % NORMAL_TILE;
 	fill_tile(z, o->rng.key, (uint64_t)tile);
-	for (int64_t i = 0; i < end - from && o->most > 0; i++)
+	for (int64_t i = 0; i < end - from && o->max_deviation > 0; i++)
 		z[skip + i] = normal_within(
-			o->rng.key, (uint64_t)(from + i), z[skip + i], o->most);
+			o->rng.key, (uint64_t)(from + i), z[skip + i], o->max_deviation);
 	for (int64_t i = 0; i < end - from; i++)
 		to[i] = o->mean + o->std * z[skip + i];
 }
@@ -94,7 +94,6 @@ static void fill_part(float *to, const struct normal *o, int64_t from, int64_t e
 /* Parallel over the tiles of all rows; `tiles` is the largest number that a row can overlap. */
 void K(normal)(struct device *d, struct mat x, const struct normal *o)
 {
-	(void)d;
 	int64_t step = row_step(o->rng.row_step, x);
 	if (step == x.cols)
 		x = mat(x.p, 1, mat_size(x));
@@ -106,7 +105,6 @@ void K(normal)(struct device *d, struct mat x, const struct normal *o)
 		int64_t from = max64(first, tile);
 		int64_t end = min64(first + x.cols, tile + NORMAL_TILE);
 		if (from < end)
-			fill_part((float *)x.p + row * x.cols + (from - first), o, from,
-				end);
+			fill_part(mat_row(x, row) + (from - first), o, from, end);
 	}
 }

@@ -32,12 +32,9 @@ static void act_row(
 void K(act_fwd)(
 	struct device *d, enum act_kind kind, struct mat y, struct mat a, struct mat b)
 {
-	(void)d;
-	int64_t n = y.cols;
 #pragma omp parallel for if (mat_size(y) > PARALLEL_FROM)
 	for (int64_t i = 0; i < y.rows; i++)
-		act_row(kind, (float *)y.p + i * n, (const float *)a.p + i * n,
-			b.p ? (const float *)b.p + i * n : NULL, n);
+		act_row(kind, mat_row(y, i), mat_row(a, i), mat_row(b, i), y.cols);
 }
 
 static void act_bwd_row(enum act_kind kind, float *da, float *db, const float *dy,
@@ -71,28 +68,32 @@ static void act_bwd_row(enum act_kind kind, float *da, float *db, const float *d
 void K(act_bwd)(struct device *d, enum act_kind kind, struct mat da, struct mat db,
 	struct mat dy, struct mat a, struct mat b)
 {
-	(void)d;
-	int64_t n = dy.cols;
 #pragma omp parallel for if (mat_size(dy) > PARALLEL_FROM)
 	for (int64_t i = 0; i < dy.rows; i++)
-		act_bwd_row(kind, (float *)da.p + i * n,
-			db.p ? (float *)db.p + i * n : NULL, (const float *)dy.p + i * n,
-			(const float *)a.p + i * n,
-			b.p ? (const float *)b.p + i * n : NULL, n);
+		act_bwd_row(kind, mat_row(da, i), mat_row(db, i), mat_row(dy, i),
+			mat_row(a, i), mat_row(b, i), dy.cols);
 }
 
-void K(add)(struct device *d, struct mat y, struct mat a, struct mat b)
+/* y = a + sign b */
+static void add_signed(struct mat y, struct mat a, struct mat b, float sign)
 {
-	(void)d;
 	int64_t n = mat_size(y);
 	float *out = y.p;
 	const float *p = a.p, *q = b.p;
 #pragma omp parallel for simd if (n > PARALLEL_FROM)
 	for (int64_t i = 0; i < n; i++)
-		out[i] = p[i] + q[i];
+		out[i] = p[i] + sign * q[i];
 }
 
-/* ---- dropout --------------------------------------------------------------------- */
+void K(add)(struct device *d, struct mat y, struct mat a, struct mat b)
+{
+	add_signed(y, a, b, 1);
+}
+
+void K(sub)(struct device *d, struct mat y, struct mat a, struct mat b)
+{
+	add_signed(y, a, b, -1);
+}
 
 /* Dropout of row i, of n columns; out may be in. */
 static void dropout_row(
@@ -115,26 +116,22 @@ static void dropout_row(
 
 void K(dropout)(struct device *d, struct mat y, struct mat x, const struct dropout *o)
 {
-	(void)d;
 #pragma omp parallel for if (mat_size(x) > PARALLEL_FROM)
 	for (int64_t i = 0; i < x.rows; i++)
-		dropout_row((float *)y.p + i * x.cols, (const float *)x.p + i * x.cols,
-			x.cols, i, o);
+		dropout_row(mat_row(y, i), mat_row(x, i), x.cols, i, o);
 }
 
 /* Row by row, so that a row stays in the cache. */
 void K(residual)(struct device *d, struct mat y, struct mat x, struct mat sum,
 	struct mat bias, const struct dropout *o)
 {
-	(void)d;
 	int64_t n = y.cols;
 	const float *b = bias.p;
 	BUG_ON(x.rows != y.rows || sum.rows != y.rows || x.cols != n || sum.cols != n);
 #pragma omp parallel for if (mat_size(y) > PARALLEL_FROM)
 	for (int64_t i = 0; i < y.rows; i++) {
-		float *out = (float *)y.p + i * n;
-		const float *stream = (const float *)x.p + i * n;
-		const float *in = (const float *)sum.p + i * n;
+		float *out = mat_row(y, i);
+		const float *stream = mat_row(x, i), *in = mat_row(sum, i);
 		for (int64_t j = 0; b && j < n; j++)
 			out[j] = in[j] + b[j];
 		in = b ? out : in;
@@ -147,20 +144,16 @@ void K(residual)(struct device *d, struct mat y, struct mat x, struct mat sum,
 	}
 }
 
-/* ---- rotary positions ------------------------------------------------------------ */
-
 void K(rope)(struct device *d, struct mat x, int64_t dim, struct mat rope,
 	const int32_t *pos, float sign)
 {
-	(void)d;
 	int64_t half = dim / 2;
 	BUG_ON(x.cols % dim || rope.cols != dim);
 #pragma omp parallel for if (mat_size(x) > PARALLEL_FROM)
 	for (int64_t i = 0; i < x.rows; i++) {
-		const float *cosine = (const float *)rope.p + pos[i] * dim;
-		const float *sine = cosine + half;
+		const float *cosine = mat_row(rope, pos[i]), *sine = cosine + half;
 		for (int64_t h = 0; h < x.cols; h += dim) {
-			float *a = (float *)x.p + i * x.cols + h, *b = a + half;
+			float *a = mat_row(x, i) + h, *b = a + half;
 			for (int64_t j = 0; j < half; j++) {
 				float u = a[j], v = b[j], s = sign * sine[j];
 				a[j] = u * cosine[j] - v * s;
@@ -175,15 +168,14 @@ void K(rope)(struct device *d, struct mat x, int64_t dim, struct mat rope,
 void K(embed_fwd)(struct device *d, struct mat y, struct mat w, const int32_t *ids,
 	int64_t first, bool add)
 {
-	(void)d;
 	BUG_ON(y.cols != w.cols);
 	int64_t n = y.cols;
 #pragma omp parallel for if (mat_size(y) > PARALLEL_FROM)
 	for (int64_t i = 0; i < y.rows; i++) {
 		int64_t id = ids[i] - first;
 		bool here = id >= 0 && id < w.rows;
-		float *out = (float *)y.p + i * n;
-		const float *in = (const float *)w.p + (here ? id : 0) * n;
+		float *out = mat_row(y, i);
+		const float *in = mat_row(w, here ? id : 0);
 		if (!here && !add)
 			memset(out, 0, (size_t)n * sizeof(float));
 		else if (here && !add)
@@ -199,10 +191,9 @@ void K(embed_bwd)(
 	struct device *d, struct mat dw, struct mat dy, const int32_t *ids, int64_t first)
 {
 	enum { COLS = 64 };
-	(void)d;
 #pragma omp parallel for if (mat_size(dw) > PARALLEL_FROM)
 	for (int64_t r = 0; r < dw.rows; r++)
-		memset((float *)dw.p + r * dw.cols, 0, (size_t)dw.cols * sizeof(float));
+		memset(mat_row(dw, r), 0, (size_t)dw.cols * sizeof(float));
 #pragma omp parallel for if (mat_size(dy) > PARALLEL_FROM)
 	for (int64_t c = 0; c < dy.cols; c += COLS) {
 		int64_t n = min64(COLS, dy.cols - c);
@@ -210,8 +201,8 @@ void K(embed_bwd)(
 			int64_t id = ids[i] - first;
 			if (id < 0 || id >= dw.rows)
 				continue;
-			float *out = (float *)dw.p + id * dw.cols + c;
-			const float *in = (const float *)dy.p + i * dy.cols + c;
+			float *out = mat_row(dw, id) + c;
+			const float *in = mat_row(dy, i) + c;
 			for (int64_t j = 0; j < n; j++)
 				out[j] += in[j];
 		}

@@ -1,7 +1,5 @@
-/*
- * Casts to lower-precision formats, and amax for scaled ones. Rounding is branch-free integer
- * code, so that the compiler vectorises it; its bits are those of hardware conversions.
- */
+/* Casts to lower-precision formats, and amax for scaled ones. Rounding is branch-free integer code,
+ * so that the compiler vectorises it; its bits are those of hardware conversions. */
 #include "kernels/cpu/cpu.h"
 #include "kernels/step_math.h"
 
@@ -21,29 +19,29 @@ static inline float round_to(float x, const struct dtype_row f)
 {
 	const int drop = 23 - f.fraction_bits;
 	const uint32_t half = (1u << (drop - 1)) - 1, keep = ~((1u << drop) - 1);
-	const float magic = f.least_normal * (float)(1 << drop);
-	uint32_t u = (uint32_t)as_bits(x), sign = u & SIGN_BIT, a = u ^ sign;
+	const float magic = f.min_normal * (float)(1 << drop);
+	uint32_t u = bits_of(x), sign = u & SIGN_BIT, a = u ^ sign;
 	bool nan = a > INFINITE;
 	uint32_t quiet = (a | 0x400000u) & keep;
-	uint32_t largest = (uint32_t)as_bits(f.largest);
+	uint32_t largest = bits_of(f.largest);
 	if (f.saturates)
 		a = a > largest ? largest : a;
 	uint32_t r = (a + half + (a >> drop & 1)) & keep;
 	if (!f.saturates)
 		r = select_bits(r > largest, INFINITE, r);
-	float size = as_float((int32_t)a);
-	uint32_t small = (uint32_t)as_bits((size + magic) - magic);
-	r = select_bits(a < (uint32_t)as_bits(f.least_normal), small, r);
-	return as_float((int32_t)(select_bits(nan, quiet, r) | sign));
+	float size = float_of(a);
+	uint32_t small = bits_of((size + magic) - magic);
+	r = select_bits(a < bits_of(f.min_normal), small, r);
+	return float_of(select_bits(nan, quiet, r) | sign);
 }
 
 /* bfloat16 has fp32's exponents, so subnormal numbers need no special case. */
 static inline float round_bf16(float x)
 {
-	uint32_t u = (uint32_t)as_bits(x);
+	uint32_t u = bits_of(x);
 	uint32_t r = (u + 0x7fffu + (u >> 16 & 1)) & 0xffff0000u;
 	bool nan = (u & ~SIGN_BIT) > INFINITE;
-	return as_float((int32_t)select_bits(nan, (u | 0x400000u) & 0xffff0000u, r));
+	return float_of(select_bits(nan, (u | 0x400000u) & 0xffff0000u, r));
 }
 
 /* One loop for each format, so that the format is a constant in it. */
@@ -75,7 +73,6 @@ static void round_run(float *y, const float *x, int64_t n, enum dtype type, floa
 
 void K(round)(struct device *d, struct mat y, struct mat x, enum dtype type, float scale)
 {
-	(void)d;
 	int64_t n = mat_size(y);
 	BUG_ON(n != mat_size(x));
 #pragma omp parallel for if (n > PARALLEL_FROM)
@@ -103,11 +100,11 @@ enum { BIAS = (127 - 15) << 23 };
 /* The bits of a float that is already rounded to fp16: a subnormal number is a multiple of 2^-24. */
 static inline uint16_t bits_f16(float x)
 {
-	uint32_t u = (uint32_t)as_bits(x), a = u & ~SIGN_BIT;
+	uint32_t u = bits_of(x), a = u & ~SIGN_BIT;
 	uint32_t normal = (a - (uint32_t)BIAS) >> 13;
 	uint32_t beyond = (a >> 13 & 0x3ff) | 0x7c00;
-	bool small = a < (uint32_t)as_bits(dtype_table[DT_F16].least_normal);
-	uint32_t steps = (uint32_t)(int32_t)(small ? as_float((int32_t)a) * 0x1p24f : 0);
+	bool small = a < bits_of(dtype_table[DT_F16].min_normal);
+	uint32_t steps = (uint32_t)(int32_t)(small ? float_of(a) * 0x1p24f : 0);
 	uint32_t r = select_bits(a >= INFINITE, beyond, normal);
 	return (uint16_t)(select_bits(small, steps, r) | (u >> 16 & 0x8000));
 }
@@ -116,20 +113,19 @@ static inline float float_f16(uint16_t h)
 {
 	uint32_t a = h & 0x7fffu, sign = (h & 0x8000u) << 16;
 	uint32_t r = (a << 13) + (uint32_t)BIAS + (a >= 0x7c00 ? (uint32_t)BIAS : 0);
-	uint32_t small = (uint32_t)as_bits((float)(int32_t)a * 0x1p-24f);
-	return as_float((int32_t)(select_bits(a < 0x400, small, r) | sign));
+	uint32_t small = bits_of((float)(int32_t)a * 0x1p-24f);
+	return float_of(select_bits(a < 0x400, small, r) | sign);
 }
 
 void K(narrow)(struct device *d, uint16_t *y, struct mat x, enum dtype type)
 {
-	(void)d;
 	const float *p = x.p;
 	int64_t n = mat_size(x);
 	BUG_ON(type != DT_BF16 && type != DT_F16);
 	if (type == DT_BF16) {
 #pragma omp parallel for simd if (n > PARALLEL_FROM)
 		for (int64_t i = 0; i < n; i++)
-			y[i] = (uint16_t)((uint32_t)as_bits(round_bf16(p[i])) >> 16);
+			y[i] = (uint16_t)(bits_of(round_bf16(p[i])) >> 16);
 	} else {
 #pragma omp parallel for simd if (n > PARALLEL_FROM)
 		for (int64_t i = 0; i < n; i++)
@@ -139,14 +135,13 @@ void K(narrow)(struct device *d, uint16_t *y, struct mat x, enum dtype type)
 
 void K(widen)(struct device *d, struct mat y, const uint16_t *x, enum dtype type)
 {
-	(void)d;
 	float *p = y.p;
 	int64_t n = mat_size(y);
 	BUG_ON(type != DT_BF16 && type != DT_F16);
 	if (type == DT_BF16) {
 #pragma omp parallel for simd if (n > PARALLEL_FROM)
 		for (int64_t i = 0; i < n; i++)
-			p[i] = as_float((int32_t)((uint32_t)x[i] << 16));
+			p[i] = float_of((uint32_t)x[i] << 16);
 	} else {
 #pragma omp parallel for simd if (n > PARALLEL_FROM)
 		for (int64_t i = 0; i < n; i++)
@@ -154,19 +149,15 @@ void K(widen)(struct device *d, struct mat y, const uint16_t *x, enum dtype type
 	}
 }
 
-/* ---- amax ------------------------------------------------------------------------ */
-
-/* The bits of |x| compare as |x| does, and those of NaN are the largest. */
 void K(amax)(struct device *d, float *to, struct mat x)
 {
-	(void)d;
 	const float *p = x.p;
 	int64_t n = mat_size(x);
-	int32_t most = as_bits(*to);
-#pragma omp parallel for simd reduction(max : most) if (n > PARALLEL_FROM)
+	int32_t max = (int32_t)bits_of(*to);
+#pragma omp parallel for simd reduction(max : max) if (n > PARALLEL_FROM)
 	for (int64_t i = 0; i < n; i++) {
-		int32_t a = as_bits(p[i]) & 0x7fffffff;
-		most = a > most ? a : most;
+		int32_t size = size_bits(p[i]);
+		max = size > max ? size : max;
 	}
-	*to = as_float(most);
+	*to = float_of((uint32_t)max);
 }

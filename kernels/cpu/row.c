@@ -11,17 +11,15 @@ void K(linear_row)(
 	struct device *d, struct mat y, struct mat x, struct mat w, struct mat bias)
 {
 	enum { COLS = 16 };
-	(void)d;
 	BUG_ON(y.rows != x.rows || y.cols != w.rows || x.cols != w.cols);
 	const float *b = bias.p;
 #pragma omp parallel for if (mat_size(w) > PARALLEL_FROM)
 	for (int64_t c = 0; c < y.cols; c += COLS) {
 		for (int64_t i = 0; i < y.rows; i++) {
-			const float *in = (const float *)x.p + i * x.cols;
-			float *out = (float *)y.p + i * y.cols;
+			const float *in = mat_row(x, i);
+			float *out = mat_row(y, i);
 			for (int64_t j = c; j < min64(c + COLS, y.cols); j++) {
-				float v =
-					dot(in, (const float *)w.p + j * w.cols, x.cols);
+				float v = dot(in, mat_row(w, j), x.cols);
 				out[j] = b ? v + b[j] : v;
 			}
 		}
@@ -55,8 +53,7 @@ void K(attn_row)(struct device *d, struct mat o, struct mat q, struct mat k, str
 	for (int64_t t = 0; t < q.rows * heads; t++) {
 		int64_t i = t / heads, h = t % heads;
 		float *mine = s + omp_get_thread_num() * round_up(longest, 16);
-		attend((float *)o.p + i * o.cols + h * dim,
-			(const float *)q.p + i * q.cols + h * dim,
+		attend(mat_row(o, i) + h * dim, mat_row(q, i) + h * dim,
 			(const float *)k.p + h / group * dim,
 			(const float *)v.p + h / group * dim, width, dim, first + i + 1,
 			scale, mine);

@@ -2,6 +2,15 @@
 #include "kernels/cpu/cpu.h"
 #include "kernels/step_math.h"
 
+typedef void update_fn(const struct update_part *x, const struct update *o);
+
+static void update_parts(
+	update_fn *fn, const struct update_part *x, int n_parts, const struct update *o)
+{
+	for (int i = 0; i < n_parts && !o->off; i++)
+		fn(&x[i], o);
+}
+
 static void adamw_part(const struct update_part *x, const struct update *o)
 {
 	const struct update a = *o;
@@ -24,9 +33,7 @@ static void adamw_part(const struct update_part *x, const struct update *o)
 void K(adamw)(struct device *d, const struct update_part *x, int n_parts,
 	const struct update *o)
 {
-	(void)d;
-	for (int i = 0; i < n_parts && !o->off; i++)
-		adamw_part(&x[i], o);
+	update_parts(adamw_part, x, n_parts, o);
 }
 
 static void sgd_part(const struct update_part *x, const struct update *o)
@@ -50,9 +57,7 @@ static void sgd_part(const struct update_part *x, const struct update *o)
 void K(sgd)(struct device *d, const struct update_part *x, int n_parts,
 	const struct update *o)
 {
-	(void)d;
-	for (int i = 0; i < n_parts && !o->off; i++)
-		sgd_part(&x[i], o);
+	update_parts(sgd_part, x, n_parts, o);
 }
 
 /* ---- Muon -------------------------------------------------------------------------- */
@@ -74,23 +79,23 @@ static void momentum_part(const struct update_part *x, const struct update *o)
 void K(muon_momentum)(struct device *d, const struct update_part *x, int n_parts,
 	const struct update *o)
 {
-	(void)d;
-	for (int i = 0; i < n_parts && !o->off; i++)
-		momentum_part(&x[i], o);
+	update_parts(momentum_part, x, n_parts, o);
+}
+
+static void muon_part(const struct update_part *x, const struct update *o)
+{
+	float *p = x->p, shrink = 1.0f - o->lr * x->decay;
+	const float *g = x->g, rate = o->lr * x->rate;
+	int64_t n = x->n;
+#pragma omp parallel for simd if (n > PARALLEL_FROM)
+	for (int64_t i = 0; i < n; i++)
+		p[i] = p[i] * shrink - rate * g[i];
 }
 
 void K(muon_update)(struct device *d, const struct update_part *x, int n_parts,
 	const struct update *o)
 {
-	(void)d;
-	for (int k = 0; k < n_parts && !o->off; k++) {
-		float *p = x[k].p, shrink = 1.0f - o->lr * x[k].decay;
-		const float *g = x[k].g, rate = o->lr * x[k].rate;
-		int64_t n = x[k].n;
-#pragma omp parallel for simd if (n > PARALLEL_FROM)
-		for (int64_t i = 0; i < n; i++)
-			p[i] = p[i] * shrink - rate * g[i];
-	}
+	update_parts(muon_part, x, n_parts, o);
 }
 
 /* The index of the first element of a slice's row in the matrix, and the step between elements. */
@@ -106,7 +111,6 @@ static int64_t sliced_at(
 void K(muon_normalize)(struct device *d, struct mat x, const float *slices,
 	const struct sliced *s, const struct exact *squares)
 {
-	(void)d;
 	int64_t width = s->cols / s->slices;
 	float scale = muon_scale(exact_round(squares));
 #pragma omp parallel for if (mat_size(x) > PARALLEL_FROM)
@@ -119,7 +123,6 @@ void K(muon_normalize)(struct device *d, struct mat x, const float *slices,
 
 void K(muon_unpack)(struct device *d, float *slices, struct mat x, const struct sliced *s)
 {
-	(void)d;
 	int64_t width = s->cols / s->slices;
 #pragma omp parallel for if (mat_size(x) > PARALLEL_FROM)
 	for (int64_t i = 0; i < s->slices * s->rows; i++) {
@@ -131,7 +134,6 @@ void K(muon_unpack)(struct device *d, float *slices, struct mat x, const struct 
 
 void K(axpby)(struct device *d, struct mat y, float a, struct mat x, float b)
 {
-	(void)d;
 	float *to = y.p;
 	const float *from = x.p;
 	int64_t n = mat_size(y);
@@ -140,21 +142,17 @@ void K(axpby)(struct device *d, struct mat y, float a, struct mat x, float b)
 		to[i] = a * from[i] + b * to[i];
 }
 
-/* ---- the end of a step --------------------------------------------------------------- */
-
 void K(step_end)(struct device *d, struct step_end *to, const struct exact *loss,
 	const struct exact *squares, const struct step_terms *terms)
 {
-	(void)d;
 	*to = step_end_of(exact_round(loss), exact_round(squares), terms);
 }
 
 void K(row_sumsq)(struct device *d, double *out, struct mat x)
 {
-	(void)d;
 #pragma omp parallel for if (mat_size(x) > PARALLEL_FROM)
 	for (int64_t i = 0; i < x.rows; i++) {
-		const float *row = (const float *)x.p + i * x.cols;
+		const float *row = mat_row(x, i);
 		double lane[16] = {0};
 		int64_t j = 0;
 		for (; j + 16 <= x.cols; j += 16)
@@ -171,7 +169,6 @@ void K(row_sumsq)(struct device *d, double *out, struct mat x)
 
 void K(exact_sum)(struct device *d, struct exact *x, const float *v, int64_t n)
 {
-	(void)d;
 	for (int64_t i = 0; i < n; i++)
 		exact_add(x, (double)v[i]);
 	exact_normalize(x);
@@ -198,7 +195,6 @@ void K(exact_sumsq)(struct device *d, struct exact *x, const struct mat *m, int 
 
 void K(zero)(struct device *d, struct mat x)
 {
-	(void)d;
 	int64_t n = mat_size(x);
 #pragma omp parallel for if (n > PARALLEL_FROM)
 	for (int64_t i = 0; i < n; i += PARALLEL_FROM)
@@ -208,7 +204,6 @@ void K(zero)(struct device *d, struct mat x)
 
 void K(copy)(struct device *d, struct mat to, struct mat from)
 {
-	(void)d;
 	int64_t n = mat_size(to);
 	BUG_ON(n != mat_size(from));
 #pragma omp parallel for if (n > PARALLEL_FROM)
@@ -219,7 +214,6 @@ void K(copy)(struct device *d, struct mat to, struct mat from)
 
 int64_t K(find_nonfinite)(struct device *d, struct mat x)
 {
-	(void)d;
 	const float *p = x.p;
 	int64_t n = mat_size(x);
 	for (int64_t i = 0; i < n; i++)
@@ -234,8 +228,7 @@ static uint64_t hash_row(const float *x, int64_t n, uint64_t key, int64_t first)
 #pragma omp parallel for reduction(+ : total) if (n > PARALLEL_FROM)
 	for (int64_t i = 0; i < n; i++) {
 		uint64_t at = (uint64_t)(first + i) * 0x9e3779b97f4a7c15u + key;
-		total += hash_mix(
-			at ^ (uint64_t)(uint32_t)as_bits(x[i]) * 0xd6e8feb86659fd93u);
+		total += hash_mix(at ^ (uint64_t)bits_of(x[i]) * 0xd6e8feb86659fd93u);
 	}
 	return total;
 }
@@ -243,7 +236,6 @@ static uint64_t hash_row(const float *x, int64_t n, uint64_t key, int64_t first)
 void K(hash)(struct device *d, uint64_t *sum, struct mat x, uint64_t key, int64_t first,
 	int64_t stride)
 {
-	(void)d;
 	const float *p = x.p;
 	if (stride == x.cols)
 		x = mat(x.p, 1, mat_size(x));

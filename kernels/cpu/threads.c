@@ -157,7 +157,6 @@ void GOMP_loop_end_nowait(void);
 
 void GOMP_parallel(void (*fn)(void *), void *data, unsigned num_threads, unsigned flags)
 {
-	(void)flags;
 	int team = num_threads ? (int)num_threads : pool.threads;
 	bool nested = my_team > 1;
 	int workers = team > 1 && !nested ? start_workers(team - 1) : 0;

@@ -2,23 +2,8 @@
 #include "kernels/cpu/cpu.h"
 
 enum { MAX_CODE = 127 };
-static const uint32_t infinite = 0x7f800000u, upper = 0xffff0000u;
-
-static uint32_t bits_of(float x)
-{
-	return (uint32_t)as_bits(x);
-}
-
-void K(sub)(struct device *d, struct mat y, struct mat a, struct mat b)
-{
-	(void)d;
-	int64_t n = mat_size(y);
-	float *out = y.p;
-	const float *p = a.p, *q = b.p;
-#pragma omp parallel for simd if (n > PARALLEL_FROM)
-	for (int64_t i = 0; i < n; i++)
-		out[i] = p[i] - q[i];
-}
+static const int32_t infinite = 0x7f800000;
+static const uint32_t upper = 0xffff0000u;
 
 /* The last word of the counter distinguishes these numbers from those of keep_random. */
 static inline uint32_t random_bits(const struct rng_stream *c, int64_t number)
@@ -27,13 +12,10 @@ static inline uint32_t random_bits(const struct rng_stream *c, int64_t number)
 	return philox(c->key, (uint32_t)at, (uint32_t)(at >> 32), 0, 1).x[0];
 }
 
-/* ---- bfloat16 -------------------------------------------------------------------- */
-
 /* Adds a random number to the dropped bits: the probability of a carry is their fraction of the
  * distance to the next bfloat16. */
 void K(round_stochastic)(struct device *d, struct mat x, const struct rng_stream *o)
 {
-	(void)d;
 	const struct rng_stream c = *o;
 	int64_t n = mat_size(x), step = row_step(c.row_step, x);
 	float *v = x.p;
@@ -41,7 +23,7 @@ void K(round_stochastic)(struct device *d, struct mat x, const struct rng_stream
 	for (int64_t i = 0; i < n; i++) {
 		int64_t at = c.first + i / x.cols * step + i % x.cols;
 		uint32_t up = random_bits(&c, at) >> 16;
-		v[i] = as_float((int32_t)((bits_of(v[i]) + up) & upper));
+		v[i] = float_of((bits_of(v[i]) + up) & upper);
 	}
 }
 
@@ -51,16 +33,16 @@ void K(round_stochastic)(struct device *d, struct mat x, const struct rng_stream
  * less than half. For stochastic rounding the scale is rounded up, since clamping would be biased. */
 static float scale_of(const float *x, int64_t n, bool up)
 {
-	int32_t most = 0;
+	int32_t max = 0;
 	for (int64_t i = 0; i < n; i++) {
-		int32_t a = as_bits(x[i]) & 0x7fffffff;
-		most = a > most ? a : most;
+		int32_t size = size_bits(x[i]);
+		max = size > max ? size : max;
 	}
-	if ((uint32_t)most >= infinite)
+	if (max >= infinite)
 		return 0;
-	uint32_t u = bits_of(as_float(most) / MAX_CODE);
+	uint32_t u = bits_of(float_of((uint32_t)max) / MAX_CODE);
 	u += up ? 0xffff : 0x7fff + (u >> 16 & 1);
-	float scale = as_float((int32_t)(u & upper));
+	float scale = float_of(u & upper);
 	return scale < 0x1p-126f ? 0 : scale;
 }
 
@@ -102,7 +84,6 @@ static float quantise_row(float *x, int64_t n, int8_t *codes, const struct rng_s
 void K(quantise)(struct device *d, struct mat x, int8_t *codes, float *scales,
 	const struct rng_stream *o)
 {
-	(void)d;
 #pragma omp parallel for if (mat_size(x) > PARALLEL_FROM)
 	for (int64_t r = 0; r < x.rows; r++) {
 		int64_t at = r * x.cols;
@@ -118,24 +99,20 @@ void K(quantise)(struct device *d, struct mat x, int8_t *codes, float *scales,
 void K(dequantise)(
 	struct device *d, struct mat x, const int8_t *codes, const float *scales)
 {
-	(void)d;
 #pragma omp parallel for if (mat_size(x) > PARALLEL_FROM)
 	for (int64_t r = 0; r < x.rows; r++) {
-		float *row = (float *)x.p + r * x.cols;
+		float *row = mat_row(x, r);
 		for (int64_t i = 0; i < x.cols; i++)
 			row[i] = (float)codes[r * x.cols + i] * scales[r];
 	}
 }
 
-/* ---- top-k ----------------------------------------------------------------------- */
-
-void K(topk_pack)(
-	struct device *d, float *values, void *places, bool wide, struct mat x, int64_t k)
+void K(topk_pack)(struct device *d, float *values, void *columns, bool wide, struct mat x,
+	int64_t k)
 {
-	(void)d;
 #pragma omp parallel for if (mat_size(x) > PARALLEL_FROM)
 	for (int64_t r = 0; r < x.rows; r++) {
-		const float *row = (float *)x.p + r * x.cols;
+		const float *row = mat_row(x, r);
 		int64_t to = r * k, zeros = k;
 		for (int64_t i = 0; i < x.cols; i++)
 			zeros -= bits_of(row[i]) != 0;
@@ -143,24 +120,23 @@ void K(topk_pack)(
 			if (bits_of(row[i]) == 0 && zeros-- <= 0)
 				continue;
 			if (wide)
-				((uint32_t *)places)[to] = (uint32_t)i;
+				((uint32_t *)columns)[to] = (uint32_t)i;
 			else
-				((uint16_t *)places)[to] = (uint16_t)i;
+				((uint16_t *)columns)[to] = (uint16_t)i;
 			values[to++] = row[i];
 		}
 	}
 }
 
 void K(topk_scatter)(struct device *d, struct mat x, const float *values,
-	const void *places, bool wide, int64_t k)
+	const void *columns, bool wide, int64_t k)
 {
-	(void)d;
 #pragma omp parallel for if (mat_size(x) > PARALLEL_FROM)
 	for (int64_t r = 0; r < x.rows; r++) {
-		float *row = (float *)x.p + r * x.cols;
+		float *row = mat_row(x, r);
 		memset(row, 0, (size_t)x.cols * sizeof(*row));
 		for (int64_t i = r * k; i < (r + 1) * k; i++)
-			row[wide ? ((const uint32_t *)places)[i]
-				 : ((const uint16_t *)places)[i]] = values[i];
+			row[wide ? ((const uint32_t *)columns)[i]
+				 : ((const uint16_t *)columns)[i]] = values[i];
 	}
 }

@@ -23,11 +23,10 @@ static float sum_exp(const float *x, int64_t n, float max)
 void K(xent_stats)(struct device *d, float *max, float *sum, float *target,
 	struct mat logits, const int32_t *targets, int64_t first, int64_t vocab)
 {
-	(void)d;
 	int64_t real = max64(0, min64(logits.cols, vocab - first));
 #pragma omp parallel for if (mat_size(logits) > PARALLEL_FROM)
 	for (int64_t i = 0; i < logits.rows; i++) {
-		const float *x = (const float *)logits.p + i * logits.cols;
+		const float *x = mat_row(logits, i);
 		int64_t t = targets[i] - first;
 		max[i] = max_of(x, real);
 		sum[i] = real ? sum_exp(x, real, max[i]) : 0;
@@ -51,7 +50,6 @@ static float join_tree(const float *max, const float *sum, int64_t rows, int64_t
 void K(xent_join)(struct device *d, float *lse, float *loss, const float *max,
 	const float *sum, const float *target, int64_t n_slices, int64_t rows)
 {
-	(void)d;
 	int64_t wide = 1;
 	while (wide < n_slices)
 		wide *= 2;
@@ -71,12 +69,11 @@ void K(xent_join)(struct device *d, float *lse, float *loss, const float *max,
 void K(xent_bwd)(struct device *d, struct mat logits, const float *lse,
 	const int32_t *targets, int64_t first, int64_t vocab, const float *scale_at)
 {
-	(void)d;
 	float scale = *scale_at;
 	int64_t real = max64(0, min64(logits.cols, vocab - first));
 #pragma omp parallel for if (mat_size(logits) > PARALLEL_FROM)
 	for (int64_t i = 0; i < logits.rows; i++) {
-		float *x = (float *)logits.p + i * logits.cols;
+		float *x = mat_row(logits, i);
 		int64_t t = targets[i] - first;
 		for (int64_t j = 0; j < real; j++)
 			x[j] = scale * exp_f(x[j] - lse[i]);

@@ -63,8 +63,7 @@ template <typename T> static __device__ inline float log_units(float x, float su
 	return sizeof(T) == 4 ? x + logf(sum) : (x + log2f(sum)) * LN_2;
 }
 
-/* The rows of the other side's tile that a row at `pos` attends to (KEYS: that attend to
- * it). */
+/* The rows of the other side's tile that a row at `pos` attends to (KEYS: that attend to it). */
 template <bool KEYS>
 static __device__ inline struct span seen(struct span theirs, int pos)
 {
@@ -123,9 +122,8 @@ static __device__ inline void drop_places(
 	uint32_t high = (d.first_head + head) << 20, sample = d.first_sample + batch;
 	uint32_t step = __ldg(d.step), w[4];
 	if (KEYS) {
-		/* Of the four lanes with rows 4j .. 4j + 3, lane i computes the block of
-		 * element i of each and receives word i of the four blocks: a
-		 * transposition. */
+		/* Of the four lanes with rows 4j .. 4j + 3, lane i computes the block of element i
+		 * of each and receives word i of the four blocks: a transposition. */
 		int key = row + (g & ~3) + (g & 2) * 4, query = col + 2 * t + (g & 1);
 		struct philox_block x =
 			philox(d.key, high | key >> 2, query, sample, step);

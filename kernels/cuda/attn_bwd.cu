@@ -1,18 +1,16 @@
 /*
- * Attention, backward. With p = exp(s - lse), m the dropout mask and dp = dout v^T m: dv = (p
- * m)^T dout; ds = p (dp - delta); dq = scale ds k; dk = scale ds^T q.
+ * Attention, backward. With p = exp(s - lse), m the dropout mask and dp = dout v^T m: dv = (p m)^T
+ * dout; ds = p (dp - delta); dq = scale ds k; dk = scale ds^T q.
  *
- * One kernel does both halves: a block has a tile of keys and goes over the queries that
- * attend to them (`KEYS`), or a tile of queries and goes over keys. So each gradient is in
- * the registers of one warp and its terms are added in a fixed order: scores and dp are
- * computed twice, seven matmuls instead of five, but there are no atomics and no stored
- * partial sums.
+ * One kernel does both halves: a block has a tile of keys and goes over the queries that attend to
+ * them (`KEYS`), or a tile of queries and goes over keys. So each gradient is in the registers of
+ * one warp and its terms are added in a fixed order: scores and dp are computed twice, seven
+ * matmuls instead of five, but there are no atomics and no stored partial sums.
  */
 #include "kernels/cuda/attn_bwd.h"
 #include "kernels/cuda/attn_hopper.h"
 
-/* What a launch computes. Heads larger than 128 do not have the registers for dk and dv in
- * one. */
+/* What a launch computes. Heads larger than 128 do not have the registers for dk and dv in one. */
 enum bwd_part { QUERIES, KEYS_AND_VALUES, KEYS_ONLY, VALUES_ONLY };
 
 /* ROWS: of the block's tile; COLS: of the other side's tile. */
@@ -29,8 +27,6 @@ struct bwd_shape {
 	static constexpr bool DX = PART != VALUES_ONLY; /* dq, or dk */
 	static constexpr bool DV = PART == KEYS_AND_VALUES || PART == VALUES_ONLY;
 };
-
-/* ---- delta ------------------------------------------------------------------------- */
 
 enum { DELTA_WARPS = 8 };
 
@@ -270,26 +266,13 @@ extern "C" void cuda_attn_bwd(struct device *d, const struct attn *a, struct mat
 	check_gradient(dv, v, begin);
 	by_type(q.type, [&](auto number) {
 		using T = decltype(number);
-		const struct bwd_args x = {
-			heads_of(q, a->q_rows, a->dim),
-			heads_of(k, a->k_rows, a->dim),
-			heads_of(v, a->k_rows, a->dim),
-			heads_of(o, a->q_rows, a->dim),
-			heads_of(dout, a->q_rows, a->dim),
-			heads_of(dq, a->q_rows, a->dim),
-			heads_of(dk, a->k_rows, a->dim),
-			heads_of(dv, a->k_rows, a->dim),
-			lse,
-			delta,
-			runs_of(a->q_rows, a->q_first),
-			runs_of(a->k_rows, a->k_first),
-			(int)a->heads,
-			(int)(a->heads / a->kv_heads),
-			a->scale,
-			a->scale * units_a_one<T>(),
-			drop_of(a),
-			begin,
-		};
+		const struct bwd_args x = {query_heads(q, a), key_heads(k, a),
+			key_heads(v, a), query_heads(o, a), query_heads(dout, a),
+			query_heads(dq, a), key_heads(dk, a), key_heads(dv, a), lse,
+			delta, runs_of(a->q_rows, a->q_first),
+			runs_of(a->k_rows, a->k_first), (int)a->heads,
+			(int)(a->heads / a->kv_heads), a->scale,
+			a->scale * units_a_one<T>(), drop_of(a), begin};
 		if (begin)
 			delta_launch<T>(d, x, a->batch * a->heads * a->q_rows);
 		if (x.dout.whole && attn_hopper_takes(d, a, q.type, x.q, x.k, x.v))

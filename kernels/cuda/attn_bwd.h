@@ -1,6 +1,4 @@
-/*
- * Shared by the attention backward of attn_bwd.cu and that of attn_hopper_bwd.cu.
- */
+/* Shared by the attention backward of attn_bwd.cu and that of attn_hopper_bwd.cu. */
 #ifndef KERNELS_CUDA_ATTN_BWD_H
 #define KERNELS_CUDA_ATTN_BWD_H
 

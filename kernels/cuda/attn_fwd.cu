@@ -149,22 +149,11 @@ extern "C" void cuda_attn_fwd(struct device *d, const struct attn *a, struct mat
 	BUG_ON(o.type != DT_F32 && (o.type != q.type || !begin || !end));
 	by_type(q.type, [&](auto number) {
 		using T = decltype(number);
-		const struct fwd_args x = {
-			heads_of(o, a->q_rows, a->dim),
-			heads_of(q, a->q_rows, a->dim),
-			heads_of(k, a->k_rows, a->dim),
-			heads_of(v, a->k_rows, a->dim),
-			max,
-			sum,
-			runs_of(a->q_rows, a->q_first),
-			runs_of(a->k_rows, a->k_first),
-			(int)a->heads,
-			(int)(a->heads / a->kv_heads),
-			a->scale * units_a_one<T>(),
-			drop_of(a),
-			begin,
-			end,
-		};
+		const struct fwd_args x = {query_heads(o, a), query_heads(q, a),
+			key_heads(k, a), key_heads(v, a), max, sum,
+			runs_of(a->q_rows, a->q_first), runs_of(a->k_rows, a->k_first),
+			(int)a->heads, (int)(a->heads / a->kv_heads),
+			a->scale * units_a_one<T>(), drop_of(a), begin, end};
 		if (begin && end && attn_hopper_takes(d, a, q.type, x.q, x.k, x.v))
 			return attn_hopper_fwd(d, a, q.type, x);
 		by_head_size<T>(a->dim, [&](auto size) {

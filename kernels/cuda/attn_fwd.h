@@ -1,6 +1,4 @@
-/*
- * Shared by the attention forward of attn_fwd.cu and that of attn_hopper_fwd.cu.
- */
+/* Shared by the attention forward of attn_fwd.cu and that of attn_hopper_fwd.cu. */
 #ifndef KERNELS_CUDA_ATTN_FWD_H
 #define KERNELS_CUDA_ATTN_FWD_H
 

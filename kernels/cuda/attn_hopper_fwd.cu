@@ -47,8 +47,7 @@ template <typename T, int D> struct hopper_fwd_room {
 	}
 };
 
-/* The tile of queries of an item, the longest first, and its number of visible tiles of
- * keys. */
+/* The tile of queries of an item, the longest first, and its number of visible tiles of keys. */
 template <int D> struct fwd_tile {
 	using S = hopper_fwd_shape<D>;
 	struct place at;
@@ -251,8 +250,7 @@ template <typename T, int D> struct fwd_part {
 	}
 };
 
-/* Warpgroup w. The two take turns at enqueueing matmuls; the second begins, the first
- * ends. */
+/* Warpgroup w. The two take turns at enqueueing matmuls; the second begins, the first ends. */
 template <typename T, int D>
 static __device__ inline void fwd_consume(
 	const struct hopper_fwd_args &x, const struct hopper_fwd_room<T, D> &s, int w)

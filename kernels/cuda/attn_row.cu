@@ -137,16 +137,9 @@ extern "C" void cuda_attn_row(struct device *d, struct mat o, struct mat q, stru
 {
 	BUG_ON(o.type != DT_F32 || q.type != DT_F32 || k.type != DT_F32 ||
 		v.type != DT_F32);
-	const struct row_args x = {
-		heads_of(o, q.rows, dim),
-		heads_of(q, q.rows, dim),
-		heads_of(k, k.rows, dim),
-		heads_of(v, v.rows, dim),
-		(int)heads,
-		(int)(heads / kv_heads),
-		(int)first,
-		scale,
-	};
+	const struct row_args x = {heads_of(o, q.rows, dim), heads_of(q, q.rows, dim),
+		heads_of(k, k.rows, dim), heads_of(v, v.rows, dim), (int)heads,
+		(int)(heads / kv_heads), (int)first, scale};
 	by_head_size<float>(dim, [&](auto size) {
 		launch(d, "attn_row", dim3((unsigned)(q.rows * heads)), dim3(ROW_THREADS),
 			0, attend<decltype(size)::value>, x);

@@ -1,7 +1,5 @@
-/*
- * Data layouts of attention: tiles of a chunk of a sequence, matrices in global memory, and
- * tiles in shared memory.
- */
+/* Data layouts of attention: tiles of a chunk of a sequence, matrices in global memory, and tiles
+ * in shared memory. */
 #ifndef KERNELS_CUDA_ATTN_TILES_H
 #define KERNELS_CUDA_ATTN_TILES_H
 
@@ -109,6 +107,16 @@ static inline struct heads heads_of(struct mat m, int64_t rows, int64_t dim)
 	return {m.p, m.cols, rows, (int)dim, m.type == DT_F32, whole};
 }
 
+static inline struct heads query_heads(struct mat m, const struct attn *a)
+{
+	return heads_of(m, a->q_rows, a->dim);
+}
+
+static inline struct heads key_heads(struct mat m, const struct attn *a)
+{
+	return heads_of(m, a->k_rows, a->dim);
+}
+
 template <typename T>
 static __device__ inline T *head_at(struct heads m, int batch, int head)
 {
@@ -129,8 +137,7 @@ template <int D, typename T> static __device__ inline T *piece(T *tile, int row,
 	return tile + (row * PIECES + c) * N;
 }
 
-/* Enqueues the copy of a tile from the rows of a head, zeros outside them; see
- * copy_wait(). */
+/* Enqueues the copy of a tile from the rows of a head, zeros outside them; see copy_wait(). */
 template <int D, int ROWS, int THREADS, typename T>
 static __device__ inline void load_tile(
 	T *tile, struct heads m, int batch, int head, struct span s)

@@ -11,10 +11,10 @@ enum { MAX_RUNS = 256 };
 struct runs cuda_runs_of(int64_t rows, int64_t numbers)
 {
 	struct runs r;
-	int64_t most =
+	int64_t max_runs =
 		min64(MAX_RUNS, CUDA_WORKSPACE / (numbers * (int64_t)sizeof(float)));
-	BUG_ON(most < 1);
-	r.rows = round_up(max64(64, ceil_div(rows, most)), WARPS_A_BLOCK);
+	BUG_ON(max_runs < 1);
+	r.rows = round_up(max64(64, ceil_div(rows, max_runs)), WARPS_A_BLOCK);
 	r.n = ceil_div(rows, r.rows);
 	return r;
 }
@@ -96,48 +96,40 @@ void cuda_join_runs(struct device *d, const char *name, int64_t cols,
 		to->out[2], part, n, cols);
 }
 
-void cuda_bias_bwd(struct device *d, struct mat db, struct mat dy)
+/* The sums of dy, and with NORM those for the weights of a norm. */
+template <bool NORM>
+static void sum_rows(struct device *d, const char *name, const struct column_sums *to,
+	struct mat dy, const float *x, const float *mean, const float *rstd)
 {
-	struct runs runs = cuda_runs_of(dy.rows, dy.cols);
-	float *part =
-		(float *)cuda_workspace(d, (size_t)(runs.n * dy.cols) * sizeof(float));
-	BUG_ON(db.cols != dy.cols);
+	int64_t rows = dy.rows, cols = dy.cols;
+	struct runs runs = cuda_runs_of(rows, to->n * cols);
+	float *part = (float *)cuda_workspace(
+		d, (size_t)(runs.n * to->n * cols) * sizeof(float));
 	by_type(dy.type, [&](auto t) {
 		using T = decltype(t);
-		enum { N = PER_PACK<T> };
+		enum { N = NORM ? PER_PACK<float> : PER_PACK<T> };
 		const T *up = (const T *)dy.p;
-		const float *none = NULL;
-		dim3 grid = grid_of(ceil_div(dy.cols, N * WARP));
+		dim3 grid = grid_of(ceil_div(cols, N * WARP));
 		grid.y = (unsigned)runs.n;
-		launch(d, "bias_bwd", grid, THREADS, 0, sum_run_kernel<false, N, T>, part,
-			up, none, none, none, dy.rows, dy.cols, runs,
-			in_packs(up, dy.cols, N));
+		launch(d, name, grid, THREADS, 0, sum_run_kernel<NORM, N, T>, part, up, x,
+			mean, rstd, rows, cols, runs, in_packs(cols, N, up, x));
 	});
-	const struct column_sums to = {{floats_of(db)}, 1};
-	cuda_join_runs(d, "bias_bwd", dy.cols, &to, part, runs.n);
+	cuda_join_runs(d, name, cols, to, part, runs.n);
 }
 
-void cuda_norm_bwd_w(struct device *d, enum norm_kind kind, struct mat dgamma,
+void cuda_bias_bwd(struct device *d, struct mat db, struct mat dy)
+{
+	const struct column_sums to = {{floats_of(db)}, 1};
+	BUG_ON(db.cols != dy.cols);
+	sum_rows<false>(d, "bias_bwd", &to, dy, NULL, NULL, NULL);
+}
+
+void cuda_norm_bwd_w(struct device *d, enum norm_kind, struct mat dgamma,
 	struct mat dbeta, struct mat dy, struct mat x, struct mat stats, int64_t first,
 	int64_t rows)
 {
-	enum { N = PER_PACK<float> };
-	int64_t cols = x.cols;
-	struct runs runs = cuda_runs_of(rows, 2 * cols);
-	float *part =
-		(float *)cuda_workspace(d, (size_t)(runs.n * 2 * cols) * sizeof(float));
 	const float *in = floats_of(mat_rows(x, first, rows));
 	const float *mean = floats_of(stats) + first, *rstd = mean + x.rows;
-	(void)kind;
-	by_type(dy.type, [&](auto t) {
-		using T = decltype(t);
-		const T *up = (const T *)mat_rows(dy, first, rows).p;
-		dim3 grid = grid_of(ceil_div(cols, N * WARP));
-		grid.y = (unsigned)runs.n;
-		launch(d, "norm_bwd_w", grid, THREADS, 0, sum_run_kernel<true, N, T>,
-			part, up, in, mean, rstd, rows, cols, runs,
-			in_packs(up, cols, N) && in_packs(in, cols, N));
-	});
 	const struct column_sums to = {{floats_of(dbeta), floats_of(dgamma)}, 2};
-	cuda_join_runs(d, "norm_bwd_w", cols, &to, part, runs.n);
+	sum_rows<true>(d, "norm_bwd_w", &to, mat_rows(dy, first, rows), in, mean, rstd);
 }

@@ -29,8 +29,7 @@ static __device__ inline void keep_sums(
 		sums[warp_number()][k * WARP + lane_number()] = x[k];
 }
 
-/* part[SUMS][cols] = the sums of the warps, added in order, for columns [first, first +
- * COLS). */
+/* part[SUMS][cols] = the sums of the warps, added in order, for columns [first, first + COLS). */
 template <int SUMS, int COLS>
 static __device__ inline void add_warps(float *part,
 	const float (&sums)[SUMS][WARPS_A_BLOCK][COLS], int64_t first, int64_t cols)

@@ -1,7 +1,5 @@
-/*
- * Copies that overlap with kernels: a stream for each direction, since a GPU can copy in and
- * out at the same time. Streams wait for each other by events, without blocking the host.
- */
+/* Copies that overlap with kernels: a stream for each direction, since a GPU can copy in and out at
+ * the same time. Streams wait for each other by events, without blocking the host. */
 #include "kernels/cuda/cuda_internal.h"
 
 #include <stdlib.h>
@@ -26,21 +24,8 @@ struct copy_streams {
 struct cuda_launch cuda_copy_of(
 	const char *name, void *to, const void *from, size_t n_bytes)
 {
-	struct cuda_launch l;
-	l.name = name;
-	l.grid.x = 0;
-	l.n_args = 3;
-	l.args[0] = cuda_arg_of(to);
-	l.args[1] = cuda_arg_of(from);
-	l.args[2] = cuda_arg_of(n_bytes);
-	return l;
-}
-
-static cudaEvent_t event_make(struct device *d)
-{
-	cudaEvent_t e;
-	cuda_check(d, cudaEventCreateWithFlags(&e, cudaEventDisableTiming), "events");
-	return e;
+	return {name, 0, 0, 0, 3,
+		{cuda_arg_of(to), cuda_arg_of(from), cuda_arg_of(n_bytes)}};
 }
 
 static struct copy_streams *copy_streams_of(struct device *d)
@@ -49,12 +34,12 @@ static struct copy_streams *copy_streams_of(struct device *d)
 	if (c->copy_streams)
 		return c->copy_streams;
 	c->copy_streams = (struct copy_streams *)xcalloc(1, sizeof(*c->copy_streams));
-	c->copy_streams->asked = event_make(d);
+	c->copy_streams->asked = cuda_event(d);
 	for (struct copy_stream &w : c->copy_streams->way) {
 		cuda_check(d, cudaStreamCreateWithFlags(&w.stream, cudaStreamNonBlocking),
 			"a stream");
 		for (cudaEvent_t &e : w.done)
-			e = event_make(d);
+			e = cuda_event(d);
 	}
 	return c->copy_streams;
 }

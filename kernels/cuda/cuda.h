@@ -21,6 +21,7 @@
 #include <cuda_bf16.h>
 #include <cuda_fp16.h>
 #include <gpu_runtime.h>
+#include <type_traits>
 
 extern "C" {
 #include "kernels/kernels.h"
@@ -48,9 +49,8 @@ void cuda_check(struct device *d, cudaError_t rc, const char *what);
 cudaStream_t cuda_stream(struct device *d); /* the compute stream */
 /* Ends the program if a block cannot have n_bytes of shared memory on this device. */
 void cuda_check_shared(struct device *d, const char *name, size_t n_bytes);
-/* Temporary device memory for one function of kernels.h, for partial sums for example, at
- * most CUDA_WORKSPACE bytes. Every call returns the same memory: kernels run in stream
- * order. */
+/* Temporary device memory for one function of kernels.h, for partial sums for example, at most
+ * CUDA_WORKSPACE bytes. Every call returns the same memory: kernels run in stream order. */
 enum { CUDA_WORKSPACE = 64 << 20 };
 void *cuda_workspace(struct device *d, size_t n_bytes);
 /* device_put(), device_get() and device_wait(). */
@@ -73,7 +73,7 @@ bool cuda_lab_off(const struct device *d, enum lab what);
 
 /* An argument of a launch, for error messages. */
 struct cuda_arg {
-	char kind; /* i, f, p; any other: not printed */
+	char kind; /* i, f, p; 0: not printed */
 	union {
 		int64_t i;
 		double f;
@@ -82,58 +82,32 @@ struct cuda_arg {
 };
 
 struct cuda_launch {
-	const char *name; /* of the function of kernels.h; a literal */
-	dim3 grid, block;
-	size_t shared_bytes;
-	int n_args;
-	struct cuda_arg args[28];
+	const char *name;	  /* of the function of kernels.h; a literal */
+	dim3 grid = 0, block = 0; /* 0: not a kernel */
+	size_t shared_bytes = 0;
+	int n_args = 0;
+	struct cuda_arg args[28] = {};
 };
 
-/* Called before and after every operation that is enqueued: for error messages and
- * profiles. */
+/* Called before and after every operation that is enqueued: for error messages and profiles. */
 void cuda_before(struct device *d, const struct cuda_launch *l);
 void cuda_after(struct device *d, const char *name);
 
 /* ---- launches ----------------------------------------------------------------------- */
 
-template <typename T> static inline struct cuda_arg cuda_arg_of(T)
+template <typename T> static inline struct cuda_arg cuda_arg_of(T x)
 {
-	struct cuda_arg a;
-	a.kind = '?';
-	return a;
-}
-
-template <typename T> static inline struct cuda_arg cuda_arg_of(T *p)
-{
-	struct cuda_arg a;
-	a.kind = 'p';
-	a.p = (const void *)p;
-	return a;
-}
-
-static inline struct cuda_arg cuda_arg_of(int64_t x)
-{
-	struct cuda_arg a;
-	a.kind = 'i';
-	a.i = x;
-	return a;
-}
-
-static inline struct cuda_arg cuda_arg_of(int x)
-{
-	return cuda_arg_of((int64_t)x);
-}
-
-static inline struct cuda_arg cuda_arg_of(size_t x)
-{
-	return cuda_arg_of((int64_t)x);
-}
-
-static inline struct cuda_arg cuda_arg_of(float x)
-{
-	struct cuda_arg a;
-	a.kind = 'f';
-	a.f = (double)x;
+	struct cuda_arg a = {};
+	if constexpr (std::is_pointer<T>::value) {
+		a.kind = 'p';
+		a.p = (const void *)x;
+	} else if constexpr (std::is_integral<T>::value) {
+		a.kind = 'i';
+		a.i = (int64_t)x;
+	} else if constexpr (std::is_same<T, float>::value) {
+		a.kind = 'f';
+		a.f = (double)x;
+	}
 	return a;
 }
 
@@ -173,19 +147,14 @@ static inline void launch(struct device *d, const char *name, dim3 grid, dim3 bl
 /* Calls fn(T()) with the C++ type of a number format. */
 template <typename F> static inline void by_type(enum dtype type, F fn)
 {
-	switch (type) {
-	case DT_F32:
+	if (type == DT_F32)
 		fn(float());
-		return;
-	case DT_BF16:
+	else if (type == DT_BF16)
 		fn(__nv_bfloat16());
-		return;
-	case DT_F16:
+	else if (type == DT_F16)
 		fn(__half());
-		return;
-	default:
+	else
 		BUG_ON("a kernel that takes no such numbers");
-	}
 }
 
 /* ---- numbers ------------------------------------------------------------------------ */

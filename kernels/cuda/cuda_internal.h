@@ -13,7 +13,6 @@ extern "C" {
 struct plans;	     /* gemm_plan.h */
 struct profile;	     /* launch.cu */
 struct graph;	     /* graph.cu */
-struct timer;	     /* timer.cu */
 struct copy_streams; /* copies.cu */
 
 enum { LAUNCHES_KEPT = 6 };
@@ -35,6 +34,17 @@ struct async_readback {
 	void *to;
 	size_t n_bytes; /* 0: none in progress */
 	cudaEvent_t done;
+};
+
+/* The device's stopwatch: an event at each begin of an interval. */
+struct timer_mark {
+	cudaEvent_t event;
+	enum device_timer what; /* of the interval that begins */
+};
+
+struct timer {
+	struct timer_mark *mark; /* grows on demand; events are reused */
+	int64_t n, n_made;
 };
 
 struct cuda_device {
@@ -59,7 +69,7 @@ struct cuda_device {
 	int64_t n_launches;
 	struct profile *profile; /* NULL: not profiling */
 	struct graph *graph;	 /* NULL: none yet */
-	struct timer *timer;
+	struct timer timer;
 	struct copy_streams
 		*copy_streams; /* for copies that overlap with kernels; NULL: none yet */
 
@@ -75,21 +85,18 @@ static inline struct cuda_device *cuda_of(const struct device *d)
 	return (struct cuda_device *)d->impl;
 }
 
-/* ---- device.cu ---------------------------------------------------------------------- */
-
 /* Allocates device memory for the plugin itself; failure ends the program. */
 void *cuda_memory(struct device *d, size_t n_bytes, const char *what);
-
-/* ---- lab.cu ------------------------------------------------------------------------- */
+char *cuda_pinned(struct device *d, size_t n_bytes); /* host memory */
+/* Enqueues a copy in the compute stream. */
+void cuda_copy_async(
+	struct device *d, void *to, const void *from, size_t n_bytes, const char *what);
+cudaEvent_t cuda_event(struct device *d); /* to synchronize by; has no time */
 
 /* Reads PT_LAB_OFF. */
 int cuda_lab_open(struct device *d, struct err *e);
 
-/* ---- table.cu ----------------------------------------------------------------------- */
-
 extern const struct kernels cuda_kernels;
-
-/* ---- copies.cu ---------------------------------------------------------------------- */
 
 /* The description of a copy for cuda_before(). */
 struct cuda_launch cuda_copy_of(
@@ -101,8 +108,6 @@ void cuda_copy_end(struct device *d, uint64_t ticket);
 void cuda_copies_wait(struct device *d);
 void cuda_copies_free(struct device *d);
 
-/* ---- launch.cu ---------------------------------------------------------------------- */
-
 /* cuda_before() and cuda_after() for another stream. */
 void cuda_before_in(struct device *d, const struct cuda_launch *l, cudaStream_t stream);
 void cuda_after_in(struct device *d, const char *name, cudaStream_t stream);
@@ -111,14 +116,9 @@ void cuda_profile_end(struct device *d, struct str *out);
 void cuda_range(struct device *d, const char *name);
 void cuda_range_end(struct device *d);
 
-/* ---- timer.cu ----------------------------------------------------------------------- */
-
-void cuda_timer_open(struct device *d);
 void cuda_timer_close(struct device *d);
 void cuda_timer_start(struct device *d, enum device_timer what);
 void cuda_timer_read(struct device *d, double seconds[N_DEVICE_TIMERS]);
-
-/* ---- graph.cu ----------------------------------------------------------------------- */
 
 bool cuda_graph_begin(struct device *d);
 bool cuda_graph_end(struct device *d);
@@ -135,11 +135,8 @@ void cuda_graph_reject(struct device *d, const char *why);
 bool cuda_graph_put(struct device *d, void *to, const void *from, size_t n_bytes);
 /* Frees p, now or together with the graph that may use it. */
 void cuda_graph_free_later(struct device *d, void *p);
-/* The readback that is enqueued now completes after the device has read all data put so
- * far. */
+/* The readback that is enqueued now completes after the device has read all data put so far. */
 void cuda_graph_readback(struct device *d);
-
-/* ---- round.cu ----------------------------------------------------------------------- */
 
 /* y = cast(x (*a *b)), to the type of y. */
 void cuda_round_by(struct device *d, const char *name, struct mat y, struct mat x,
@@ -156,10 +153,8 @@ enum epilogue {
 	N_EPILOGUES
 };
 
-/*
- * d = op(a) op(b) + bias, or added to d. cuBLASLt's matrices are column-major, so it reads
- * our row-major ones as transposed, and its a b is our b^T a^T: a is our right operand.
- */
+/* d = op(a) op(b) + bias, or added to d. cuBLASLt's matrices are column-major, so it reads our
+ * row-major ones as transposed, and its a b is our b^T a^T: a is our right operand. */
 struct gemm {
 	struct mat a, b, d;
 	bool ta, tb; /* transposed, for cuBLASLt */
@@ -181,16 +176,12 @@ struct gemm_key {
 	int64_t ta, tb, m, n, k, a, b, d, epilogue, add, align, runs;
 };
 
-/* ---- gemm_plan.cu: the choice of cuBLASLt algorithms -------------------------------- */
-
 void cuda_cublas_check(struct device *d, cublasStatus_t rc, const char *what);
 /* Enqueues the matmul; false, with nothing done: cuBLASLt has no algorithm for it, or
  * `unfused` is faster or was not compared. */
 bool cuda_gemm(struct device *d, const char *name, const struct gemm *p);
 void cuda_plans_free(struct device *d);
 void cuda_forget_algorithms(struct device *d);
-
-/* ---- gemm_text.cu: the chosen algorithms as text ------------------------------------ */
 
 void cuda_algorithms(struct device *d, struct str *out);
 int cuda_take_algorithms(struct device *d, const char *text, struct err *e);

@@ -67,6 +67,20 @@ void *cuda_memory(struct device *d, size_t n_bytes, const char *what)
 	return p;
 }
 
+char *cuda_pinned(struct device *d, size_t n_bytes)
+{
+	void *p;
+	cuda_check(d, cudaMallocHost(&p, n_bytes), "pinned memory");
+	return (char *)p;
+}
+
+cudaEvent_t cuda_event(struct device *d)
+{
+	cudaEvent_t e;
+	cuda_check(d, cudaEventCreateWithFlags(&e, cudaEventDisableTiming), "events");
+	return e;
+}
+
 void *cuda_workspace(struct device *d, size_t n_bytes)
 {
 	BUG_ON(n_bytes > CUDA_WORKSPACE);
@@ -81,10 +95,10 @@ cudaStream_t cuda_stream(struct device *d)
 static void *cuda_alloc(struct device *d, size_t n_bytes)
 {
 	struct cuda_device *c = cuda_of(d);
-	int64_t most = c->o.memory_bytes;
+	int64_t limit = c->o.memory_bytes;
 	void *p;
 	BUG_ON(!cuda_graph_idle(d));
-	if (!n_bytes || (most && (int64_t)n_bytes > most - c->allocated_bytes) ||
+	if (!n_bytes || (limit && (int64_t)n_bytes > limit - c->allocated_bytes) ||
 		try_memory(d, &p, n_bytes))
 		return NULL;
 	c->allocated_bytes += (int64_t)n_bytes;
@@ -125,6 +139,14 @@ static void shared_free(struct device *d, void *p)
 
 /* ---- copies -------------------------------------------------------------------------- */
 
+void cuda_copy_async(
+	struct device *d, void *to, const void *from, size_t n_bytes, const char *what)
+{
+	cudaStream_t stream = cuda_stream(d);
+	cuda_check(
+		d, cudaMemcpyAsync(to, from, n_bytes, cudaMemcpyDefault, stream), what);
+}
+
 /* Moves to the next slot, after the device has read its contents. */
 static void next_slot(struct device *d)
 {
@@ -151,17 +173,13 @@ void cuda_put(struct device *d, void *to, const void *from, size_t n_bytes)
 			next_slot(d);
 		char *place = s->put + (size_t)s->slot * STAGE_BYTES + s->at;
 		memcpy(place, (const char *)from + at, n);
-		cuda_check(d,
-			cudaMemcpyAsync(
-				(char *)to + at, place, n, cudaMemcpyDefault, c->stream),
-			"put");
+		cuda_copy_async(d, (char *)to + at, place, n, "put");
 		s->at = (size_t)min64(round_up((int64_t)(s->at + n), LINE), STAGE_BYTES);
 	}
 	cuda_after(d, "put");
 }
 
-/* A piece is copied from the device while the one before it is copied out of pinned
- * memory. */
+/* A piece is copied from the device while the one before it is copied out of pinned memory. */
 void cuda_get(struct device *d, void *to, const void *from, size_t n_bytes)
 {
 	struct cuda_device *c = cuda_of(d);
@@ -176,11 +194,8 @@ void cuda_get(struct device *d, void *to, const void *from, size_t n_bytes)
 		size_t at = (size_t)i * STAGE_BYTES, n;
 		if (i < n_pieces) {
 			n = (size_t)min64((int64_t)(n_bytes - at), STAGE_BYTES);
-			cuda_check(d,
-				cudaMemcpyAsync(s->get + i % 2 * STAGE_BYTES,
-					(const char *)from + at, n, cudaMemcpyDefault,
-					c->stream),
-				"get");
+			cuda_copy_async(d, s->get + i % 2 * STAGE_BYTES,
+				(const char *)from + at, n, "get");
 			cuda_check(
 				d, cudaEventRecord(s->get_done[i % 2], c->stream), "get");
 		}
@@ -206,9 +221,7 @@ static void cuda_get_begin(struct device *d, void *to, const void *from, size_t 
 	cuda_before(d, &launch);
 	l->to = to;
 	l->n_bytes = n_bytes;
-	cuda_check(d,
-		cudaMemcpyAsync(l->from, from, n_bytes, cudaMemcpyDefault, c->stream),
-		"get");
+	cuda_copy_async(d, l->from, from, n_bytes, "get");
 	cuda_check(d,
 		cudaEventRecordWithFlags(l->done, c->stream,
 			capturing ? cudaEventRecordExternal : cudaEventRecordDefault),
@@ -238,22 +251,15 @@ void cuda_wait(struct device *d)
 static void stage_open(struct device *d)
 {
 	struct stage *s = &cuda_of(d)->stage;
-	cuda_check(d, cudaMallocHost((void **)&s->put, (size_t)STAGE_SLOTS * STAGE_BYTES),
-		"pinned memory");
-	cuda_check(d, cudaMallocHost((void **)&s->get, (size_t)2 * STAGE_BYTES),
-		"pinned memory");
 	struct async_readback *l = &cuda_of(d)->readback;
-	cuda_check(d, cudaMallocHost((void **)&l->from, GET_MOST), "pinned memory");
-	cuda_check(
-		d, cudaEventCreateWithFlags(&l->done, cudaEventDisableTiming), "events");
-	for (int i = 0; i < STAGE_SLOTS; i++)
-		cuda_check(d,
-			cudaEventCreateWithFlags(&s->put_done[i], cudaEventDisableTiming),
-			"events");
-	for (int i = 0; i < 2; i++)
-		cuda_check(d,
-			cudaEventCreateWithFlags(&s->get_done[i], cudaEventDisableTiming),
-			"events");
+	s->put = cuda_pinned(d, (size_t)STAGE_SLOTS * STAGE_BYTES);
+	s->get = cuda_pinned(d, (size_t)2 * STAGE_BYTES);
+	l->from = cuda_pinned(d, GET_MOST);
+	l->done = cuda_event(d);
+	for (cudaEvent_t &e : s->put_done)
+		e = cuda_event(d);
+	for (cudaEvent_t &e : s->get_done)
+		e = cuda_event(d);
 }
 
 static void close_device(struct device *d)
@@ -269,10 +275,10 @@ static void close_device(struct device *d)
 	cuda_copies_free(d);
 	cuda_plans_free(d);
 	cublasLtDestroy(c->cublas);
-	for (int i = 0; i < STAGE_SLOTS; i++)
-		cudaEventDestroy(s->put_done[i]);
-	for (int i = 0; i < 2; i++)
-		cudaEventDestroy(s->get_done[i]);
+	for (cudaEvent_t e : s->put_done)
+		cudaEventDestroy(e);
+	for (cudaEvent_t e : s->get_done)
+		cudaEventDestroy(e);
 	cudaEventDestroy(c->readback.done);
 	cudaFreeHost(s->put);
 	cudaFreeHost(s->get);
@@ -285,28 +291,13 @@ static void close_device(struct device *d)
 	free(c);
 }
 
-static const char *name_of(const struct device *d)
-{
-	return cuda_of(d)->name;
-}
-
-static const char *model_of(const struct device *d)
-{
-	return cuda_of(d)->model;
-}
-
-static bool is_exact(const struct device *d)
-{
-	return cuda_of(d)->o.exact;
-}
-
 /* (in the order of struct device_ops) */
-static const struct device_ops ops = {name_of, model_of, is_exact, memory_of, cuda_alloc,
-	cuda_free, shared_alloc, shared_free, cuda_put, cuda_get, cuda_get_begin,
-	cuda_copy_begin, cuda_timer_start, cuda_timer_read, close_device, cuda_get_end,
-	cuda_copy_end, cuda_wait, cuda_graph_begin, cuda_graph_end, cuda_graph_refill,
-	cuda_graph_launch, cuda_algorithms, cuda_take_algorithms, cuda_forget_algorithms,
-	cuda_profile_begin, cuda_profile_end, cuda_range, cuda_range_end};
+static const struct device_ops ops = {memory_of, cuda_alloc, cuda_free, shared_alloc,
+	shared_free, cuda_put, cuda_get, cuda_get_begin, cuda_copy_begin,
+	cuda_timer_start, cuda_timer_read, close_device, cuda_get_end, cuda_copy_end,
+	cuda_wait, cuda_graph_begin, cuda_graph_end, cuda_graph_refill, cuda_graph_launch,
+	cuda_algorithms, cuda_take_algorithms, cuda_forget_algorithms, cuda_profile_begin,
+	cuda_profile_end, cuda_range, cuda_range_end};
 
 /* "580.95.05", from a text like "NVRM version: NVIDIA UNIX x86_64 Kernel Module 580.95.05 Tue
  * ...": the first number with a point, or "unknown". */
@@ -446,8 +437,7 @@ static int has_room(struct cuda_device *c, struct err *e)
 		text_bytes(need_text, NEEDED));
 }
 
-/* Finds the driver function that the kernels of sm_90 need. PT_ATTENTION=mma disables
- * them. */
+/* Finds the driver function that the kernels of sm_90 need. PT_ATTENTION=mma disables them. */
 static int find_maps(struct cuda_device *c, struct err *e)
 {
 	cudaDriverEntryPointQueryResult found = cudaDriverEntryPointSymbolNotFound;
@@ -488,12 +478,14 @@ extern "C" int pt_cuda_open(
 		return rc;
 	}
 	name_device(c);
+	d->name = c->name;
+	d->model = c->model;
+	d->exact = o->exact;
 	c->waits = env_switch("PT_CUDA_SYNC") == 1;
 	c->measures = o->measure;
 	cuda_check(d, cudaStreamCreateWithFlags(&c->stream, cudaStreamNonBlocking),
 		"a stream");
 	stage_open(d);
-	cuda_timer_open(d);
 	c->workspace = cuda_memory(d, CUDA_WORKSPACE, "kernels");
 	c->gemm_workspace = cuda_memory(d, GEMM_WORKSPACE, "matmuls");
 	if (c->map_encode) {

@@ -1,5 +1,4 @@
-/* Local SGD (EDiT): pseudo-gradients, their combination over workers, and their
- * sparsification. */
+/* Local SGD (EDiT): pseudo-gradients, their combination over workers, and their sparsification. */
 #include "kernels/cuda/vector.h"
 
 enum { N = PER_PACK<float> };
@@ -21,7 +20,7 @@ static __global__ void pseudo_grad_kernel(
 void cuda_pseudo_grad(struct device *d, float *p, const float *anchor, int64_t n)
 {
 	launch(d, "pseudo_grad", grid_of_packs(1, n, N), THREADS, 0, pseudo_grad_kernel,
-		p, anchor, n, in_packs(p, 0, N) && in_packs(anchor, 0, N));
+		p, anchor, n, in_packs(0, N, p, anchor));
 }
 
 static __global__ void mix_kernel(
@@ -41,7 +40,7 @@ static __global__ void mix_kernel(
 void cuda_mix(struct device *d, float *p, const float *a, int64_t n, float keep)
 {
 	launch(d, "mix", grid_of_packs(1, n, N), THREADS, 0, mix_kernel, p, a, n, keep,
-		1 - keep, in_packs(p, 0, N) && in_packs(a, 0, N));
+		1 - keep, in_packs(0, N, p, a));
 }
 
 /* ---- combining the workers' vectors ------------------------------------------------- */
@@ -105,8 +104,6 @@ void cuda_combine(struct device *d, float *out, const float *const *x, int64_t n
 	launch(d, "combine", grid_of_packs(1, n, 1), THREADS, 0, combine_kernel, out, b,
 		n, c->vote, c->normalize);
 }
-
-/* ---- random sparsification ---------------------------------------------------------- */
 
 static __global__ void keep_random_kernel(
 	float *x, int64_t rows, int64_t cols, struct keep keep)

@@ -39,7 +39,7 @@ void cuda_embed_fwd(struct device *d, struct mat y, struct mat w, const int32_t 
 	BUG_ON(y.cols != w.cols);
 	launch(d, "embed_fwd", grid_of_packs(y.rows, y.cols, N), THREADS, 0,
 		embed_fwd_kernel, out, in, ids, first, y.rows, w.rows, y.cols, add,
-		in_packs(out, y.cols, N) && in_packs(in, y.cols, N));
+		in_packs(y.cols, N, out, in));
 }
 
 /* ---- sorting ------------------------------------------------------------------------ */
@@ -285,7 +285,7 @@ void cuda_embed_bwd(
 	struct sorted s = {sort_rows(d, (uint64_t *)room, (uint64_t *)(room + key_bytes),
 				   ids, n, first, dw.rows),
 		n, piece};
-	bool whole = in_packs(up, cols, N) && in_packs(out, cols, N);
+	bool whole = in_packs(cols, N, up, out);
 	dim3 grid = grid_of(ceil_div(n, WARP));
 	grid.y = (unsigned)ceil_div(cols, SUM_COLS);
 	launch(d, "embed_bwd", grid, SUM_WARPS * WARP, 0, sum_pieces_kernel, out, slots,

@@ -1,7 +1,5 @@
-/*
- * Matmuls by cuBLASLt, whose matrices are column-major: it reads our matrices as transposed,
- * and our right operand is its first. Operands that it has no algorithm for are converted.
- */
+/* Matmuls by cuBLASLt, whose matrices are column-major: it reads our matrices as transposed, and
+ * our right operand is its first. Operands that it has no algorithm for are converted. */
 #include "kernels/cuda/cuda_internal.h"
 #include "kernels/cuda/vector.h"
 
@@ -167,10 +165,9 @@ static struct gemm as_fp32(struct device *d, struct gemm p)
 
 /*
  * The gradient of a weight has few tiles and a long sum: with one block a tile, most
- * multiprocessors would be idle. So the rows are cut into runs, each with a partial sum
- * (split-k). Their number depends on the shape only: enough to use all multiprocessors; a run
- * has a multiple of 16 rows, and at least 1024, so that adding the partial sums is cheap in
- * comparison.
+ * multiprocessors would be idle. So the rows are cut into runs, each with a partial sum (split-k).
+ * Their number depends on the shape only: enough to use all multiprocessors; a run has a multiple
+ * of 16 rows, and at least 1024, so that adding the partial sums is cheap in comparison.
  */
 static int64_t runs_of(const struct gemm *p)
 {
@@ -229,15 +226,14 @@ static bool gemm_in_runs(struct device *d, const char *name, struct gemm p)
 		return false;
 	const float *part = (const float *)p.d.p;
 	launch(d, name, grid_of_packs(1, n, N), THREADS, 0, add_parts_kernel, to, part, n,
-		runs, add, in_packs(to, n, N));
+		runs, add, in_packs(n, N, to));
 	return true;
 }
 
 /* ---- types of results and biases ----------------------------------------------------- */
 
-/* cuBLASLt takes a bias in the type of the result (for fp8 operands with a result of fp32 in
- * bf16, which is less precise than ours). It is cast to that type at the end of the
- * buffer. */
+/* cuBLASLt takes a bias in the type of the result (for fp8 operands with a result of fp32 in bf16,
+ * which is less precise than ours). It is cast to that type at the end of the buffer. */
 static bool gemm_with(struct device *d, const char *name, struct gemm p, struct mat bias)
 {
 	enum { BIAS_ROOM = CUDA_WORKSPACE / 4 };
@@ -290,12 +286,12 @@ static bool gemm_in_half(
 	struct device *d, const char *name, struct gemm p, struct mat bias)
 {
 	enum { RESULT_ROOM = CUDA_WORKSPACE / 2 };
-	int64_t most = RESULT_ROOM / (p.d.cols * (int64_t)sizeof(float));
+	int64_t max_rows = RESULT_ROOM / (p.d.cols * (int64_t)sizeof(float));
 	struct gemm part = p;
-	BUG_ON(p.tb || most < 1 || (p.add && p.d.type != DT_F32));
+	BUG_ON(p.tb || max_rows < 1 || (p.add && p.d.type != DT_F32));
 	part.add = false;
-	for (int64_t row = 0; row < p.d.rows; row += most) {
-		int64_t n = min64(most, p.d.rows - row);
+	for (int64_t row = 0; row < p.d.rows; row += max_rows) {
+		int64_t n = min64(max_rows, p.d.rows - row);
 		part.b = mat_rows(p.b, row, n);
 		part.d = mat(cuda_workspace(d, RESULT_ROOM), n, p.d.cols);
 		if (!gemm_with(d, name, part, bias_of_sums(&p, bias)))

@@ -1,7 +1,5 @@
-/*
- * Plans: the cuBLASLt algorithm for each shape of matmul. At its first use, the candidates of
- * cuBLASLt's heuristic are timed, and the fastest is used from then on.
- */
+/* Plans: the cuBLASLt algorithm for each shape of matmul. At its first use, the candidates of
+ * cuBLASLt's heuristic are timed, and the fastest is used from then on. */
 #include "kernels/cuda/gemm_plan.h"
 
 #include <stdlib.h>
@@ -30,8 +28,7 @@ static cudaDataType_t type_of(int64_t type)
 }
 
 /* The common alignment of the matrices of all runs, at most 16 bytes, the widest load: the
- * alignment of a slice's weights beyond that depends on the layout, and the choice must
- * not. */
+ * alignment of a slice's weights beyond that depends on the layout, and the choice must not. */
 static int64_t alignment(const struct gemm *p)
 {
 	uintptr_t places = (uintptr_t)p->a.p | (uintptr_t)p->b.p | (uintptr_t)p->d.p |
@@ -89,14 +86,12 @@ void cuda_plans_free(struct device *d)
 	for (int i = 0; all && i < PLAN_BUCKETS; i++) {
 		for (struct plan *p = all->bucket[i], *next; p; p = next) {
 			next = p->next;
-			if (p->desc)
+			if (p->desc) { /* described: it has its layouts too */
 				cublasLtMatmulDescDestroy(p->desc);
-			if (p->a)
 				cublasLtMatrixLayoutDestroy(p->a);
-			if (p->b)
 				cublasLtMatrixLayoutDestroy(p->b);
-			if (p->d)
 				cublasLtMatrixLayoutDestroy(p->d);
+			}
 			free(p);
 		}
 	}
@@ -112,6 +107,12 @@ void cuda_forget_algorithms(struct device *d)
 
 /* ---- cuBLASLt descriptors -------------------------------------------------------------- */
 
+/* Sets an attribute of a descriptor: a layout, matmul or preference. */
+#define SET(kind, of, attribute, value)                                               \
+	cuda_cublas_check(d,                                                          \
+		cublasLt##kind##SetAttribute(of, attribute, &(value), sizeof(value)), \
+		#attribute)
+
 /* `runs` contiguous matrices. */
 static cublasLtMatrixLayout_t layout(
 	struct device *d, int64_t type, int64_t rows, int64_t cols, int64_t runs)
@@ -125,13 +126,8 @@ static cublasLtMatrixLayout_t layout(
 		"cublasLtMatrixLayoutCreate");
 	if (runs == 1)
 		return l;
-#define SET(attribute, value)                                                            \
-	cuda_cublas_check(d,                                                             \
-		cublasLtMatrixLayoutSetAttribute(l, attribute, &(value), sizeof(value)), \
-		#attribute)
-	SET(CUBLASLT_MATRIX_LAYOUT_BATCH_COUNT, count);
-	SET(CUBLASLT_MATRIX_LAYOUT_STRIDED_BATCH_OFFSET, stride);
-#undef SET
+	SET(MatrixLayout, l, CUBLASLT_MATRIX_LAYOUT_BATCH_COUNT, count);
+	SET(MatrixLayout, l, CUBLASLT_MATRIX_LAYOUT_STRIDED_BATCH_OFFSET, stride);
 	return l;
 }
 
@@ -148,57 +144,35 @@ static void describe(struct device *d, struct plan *p)
 	cublasStatus_t rc = cublasLtMatmulDescCreate(&p->desc,
 		fast ? CUBLAS_COMPUTE_32F_FAST_TF32 : CUBLAS_COMPUTE_32F, CUDA_R_32F);
 	cuda_cublas_check(d, rc, "cublasLtMatmulDescCreate");
-#define SET(attribute, value)                                         \
-	cuda_cublas_check(d,                                          \
-		cublasLtMatmulDescSetAttribute(                       \
-			p->desc, attribute, &(value), sizeof(value)), \
-		#attribute)
-	SET(CUBLASLT_MATMUL_DESC_TRANSA, ta);
-	SET(CUBLASLT_MATMUL_DESC_TRANSB, tb);
-	SET(CUBLASLT_MATMUL_DESC_EPILOGUE, epilogues[k->epilogue]);
+	cublasLtMatmulDesc_t desc = p->desc;
+	SET(MatmulDesc, desc, CUBLASLT_MATMUL_DESC_TRANSA, ta);
+	SET(MatmulDesc, desc, CUBLASLT_MATMUL_DESC_TRANSB, tb);
+	SET(MatmulDesc, desc, CUBLASLT_MATMUL_DESC_EPILOGUE, epilogues[k->epilogue]);
 	/* The heuristic uses the alignment of these addresses. */
 	const void *place = (const void *)(uintptr_t)k->align;
 	if (k->epilogue == EPILOGUE_BIAS || k->epilogue == EPILOGUE_GELU_BIAS) {
 		int32_t type = type_of(k->d);
-		SET(CUBLASLT_MATMUL_DESC_BIAS_DATA_TYPE, type);
-		SET(CUBLASLT_MATMUL_DESC_BIAS_POINTER, place);
+		SET(MatmulDesc, desc, CUBLASLT_MATMUL_DESC_BIAS_DATA_TYPE, type);
+		SET(MatmulDesc, desc, CUBLASLT_MATMUL_DESC_BIAS_POINTER, place);
 	}
 	if (k->epilogue >= EPILOGUE_GELU) {
-		SET(CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_LD, k->m);
-		SET(CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_POINTER, place);
+		SET(MatmulDesc, desc, CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_LD, k->m);
+		SET(MatmulDesc, desc, CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_POINTER, place);
 	}
 	/* It also needs to know of scales, which not all kernels support. Fast accumulation
 	 * is for the forward, where both operands are e4m3, as in torchao. */
 	const void *scale = (const void *)alignof(float);
 	int8_t coarse = !cuda_of(d)->o.exact && k->a == DT_E4M3 && k->b == DT_E4M3;
 	if (dtype_bytes((enum dtype)k->a) == 1) {
-		SET(CUBLASLT_MATMUL_DESC_A_SCALE_POINTER, scale);
-		SET(CUBLASLT_MATMUL_DESC_B_SCALE_POINTER, scale);
-		SET(CUBLASLT_MATMUL_DESC_FAST_ACCUM, coarse);
+		SET(MatmulDesc, desc, CUBLASLT_MATMUL_DESC_A_SCALE_POINTER, scale);
+		SET(MatmulDesc, desc, CUBLASLT_MATMUL_DESC_B_SCALE_POINTER, scale);
+		SET(MatmulDesc, desc, CUBLASLT_MATMUL_DESC_FAST_ACCUM, coarse);
 	}
-#undef SET
 	int64_t a_rows = k->ta ? k->k : k->m, a_cols = k->ta ? k->m : k->k;
 	int64_t b_rows = k->tb ? k->n : k->k, b_cols = k->tb ? k->k : k->n;
 	p->a = layout(d, k->a, a_rows, a_cols, k->runs);
 	p->b = layout(d, k->b, b_rows, b_cols, k->runs);
 	p->d = layout(d, k->d, k->m, k->n, k->runs);
-}
-
-static void set_pointer(struct device *d, const struct plan *p,
-	cublasLtMatmulDescAttributes_t attribute, const void *at)
-{
-	cuda_cublas_check(d,
-		cublasLtMatmulDescSetAttribute(p->desc, attribute, &at, sizeof(at)),
-		"a pointer of a matmul");
-}
-
-/* For fp8 only; NULL: no scale. */
-static void set_scales(struct device *d, const struct plan *p, const struct gemm *x)
-{
-	if (dtype_bytes((enum dtype)p->key.a) != 1)
-		return;
-	set_pointer(d, p, CUBLASLT_MATMUL_DESC_A_SCALE_POINTER, x->a.scale);
-	set_pointer(d, p, CUBLASLT_MATMUL_DESC_B_SCALE_POINTER, x->b.scale);
 }
 
 /* to = op(a) op(b), plus x->d if x->add. */
@@ -207,20 +181,23 @@ static cublasStatus_t run(struct device *d, const struct plan *p, const struct g
 {
 	struct cuda_device *c = cuda_of(d);
 	const float one = 1, beta = x->add ? 1 : 0;
+	cublasLtMatmulDesc_t desc = p->desc;
 	if (x->bias)
-		set_pointer(d, p, CUBLASLT_MATMUL_DESC_BIAS_POINTER, x->bias);
+		SET(MatmulDesc, desc, CUBLASLT_MATMUL_DESC_BIAS_POINTER, x->bias);
 	if (x->aux)
-		set_pointer(d, p, CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_POINTER, x->aux);
-	set_scales(d, p, x);
+		SET(MatmulDesc, desc, CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_POINTER, x->aux);
+	if (dtype_bytes((enum dtype)p->key.a) == 1) { /* NULL: no scale */
+		SET(MatmulDesc, desc, CUBLASLT_MATMUL_DESC_A_SCALE_POINTER, x->a.scale);
+		SET(MatmulDesc, desc, CUBLASLT_MATMUL_DESC_B_SCALE_POINTER, x->b.scale);
+	}
 	const void *from = x->add ? x->d.p : to;
-	return cublasLtMatmul(c->cublas, p->desc, &one, x->a.p, p->a, x->b.p, p->b, &beta,
+	return cublasLtMatmul(c->cublas, desc, &one, x->a.p, p->a, x->b.p, p->b, &beta,
 		from, p->d, to, p->d, algo, c->gemm_workspace, GEMM_WORKSPACE, c->stream);
 }
 
 /* ---- choosing -------------------------------------------------------------------------- */
 
-/* With exact matmuls, split-k algorithms are excluded, since they choose the number of
- * splits. */
+/* With exact matmuls, split-k algorithms are excluded, since they choose the number of splits. */
 static bool suits(struct device *d, const cublasLtMatmulAlgo_t *algo)
 {
 	int32_t splits = 1;
@@ -240,29 +217,23 @@ static int candidates(struct device *d, const struct plan *p,
 	cublasLtMatmulHeuristicResult_t found[CANDIDATES])
 {
 	struct cuda_device *c = cuda_of(d);
-	cublasLtMatmulPreference_t preference;
+	cublasLtMatmulPreference_t pref;
 	size_t room_bytes = GEMM_WORKSPACE;
 	uint32_t align = (uint32_t)p->key.align;
 	uint32_t schemes = c->o.exact ? CUBLASLT_REDUCTION_SCHEME_NONE
 				      : CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE;
 	int n_found = 0, n = 0;
-	cuda_cublas_check(d, cublasLtMatmulPreferenceCreate(&preference),
+	cuda_cublas_check(d, cublasLtMatmulPreferenceCreate(&pref),
 		"cublasLtMatmulPreferenceCreate");
-#define SET(attribute, value)                                            \
-	cuda_cublas_check(d,                                             \
-		cublasLtMatmulPreferenceSetAttribute(                    \
-			preference, attribute, &(value), sizeof(value)), \
-		#attribute)
-	SET(CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES, room_bytes);
-	SET(CUBLASLT_MATMUL_PREF_REDUCTION_SCHEME_MASK, schemes);
-	SET(CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_A_BYTES, align);
-	SET(CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_B_BYTES, align);
-	SET(CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_C_BYTES, align);
-	SET(CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_D_BYTES, align);
-#undef SET
+	SET(MatmulPreference, pref, CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES, room_bytes);
+	SET(MatmulPreference, pref, CUBLASLT_MATMUL_PREF_REDUCTION_SCHEME_MASK, schemes);
+	SET(MatmulPreference, pref, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_A_BYTES, align);
+	SET(MatmulPreference, pref, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_B_BYTES, align);
+	SET(MatmulPreference, pref, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_C_BYTES, align);
+	SET(MatmulPreference, pref, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_D_BYTES, align);
 	cublasStatus_t rc = cublasLtMatmulAlgoGetHeuristic(c->cublas, p->desc, p->a, p->b,
-		p->d, p->d, preference, CANDIDATES, found, &n_found);
-	cublasLtMatmulPreferenceDestroy(preference);
+		p->d, p->d, pref, CANDIDATES, found, &n_found);
+	cublasLtMatmulPreferenceDestroy(pref);
 	if (rc == CUBLAS_STATUS_NOT_SUPPORTED || rc == CUBLAS_STATUS_INVALID_VALUE)
 		return 0;
 	cuda_cublas_check(d, rc, "cublasLtMatmulAlgoGetHeuristic");
@@ -388,10 +359,7 @@ bool cuda_gemm(struct device *d, const char *name, const struct gemm *x)
 		return false;
 	const int64_t sizes[] = {
 		key.n, key.m, key.k, key.a, key.b, key.d, key.align, key.runs};
-	struct cuda_launch l;
-	l.name = name;
-	l.grid.x = 0;
-	l.n_args = ARRAY_LEN(sizes);
+	struct cuda_launch l = {name, 0, 0, 0, ARRAY_LEN(sizes)};
 	for (int i = 0; i < l.n_args; i++)
 		l.args[i] = cuda_arg_of(sizes[i]);
 	cuda_before(d, &l);

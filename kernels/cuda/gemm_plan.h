@@ -1,5 +1,4 @@
-/* The table of plans: gemm_plan.cu chooses and runs them, gemm_text.cu writes and reads
- * them. */
+/* The table of plans: gemm_plan.cu chooses and runs them, gemm_text.cu writes and reads them. */
 #ifndef KERNELS_CUDA_GEMM_PLAN_H
 #define KERNELS_CUDA_GEMM_PLAN_H
 

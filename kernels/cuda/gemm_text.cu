@@ -1,7 +1,5 @@
-/*
- * Plans as text, one a line: bits depend on the choice, so it is saved and passed to other
- * processes.
- */
+/* Plans as text, one a line: bits depend on the choice, so it is saved and passed to other
+ * processes. */
 #include "kernels/cuda/gemm_plan.h"
 
 #include <inttypes.h>

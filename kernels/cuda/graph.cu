@@ -42,8 +42,7 @@ static struct graph *graph_of(struct device *d)
 	if (c->graph)
 		return c->graph;
 	c->graph = (struct graph *)xcalloc(1, sizeof(*c->graph));
-	cuda_check(d, cudaEventCreateWithFlags(&c->graph->done, cudaEventDisableTiming),
-		"events");
+	c->graph->done = cuda_event(d);
 	return c->graph;
 }
 
@@ -110,17 +109,15 @@ void cuda_graph_free_later(struct device *d, void *p)
 
 /* ---- device_put() --------------------------------------------------------------------- */
 
-/* Relaxed mode: the allocation is allowed during a capture, since it does not depend on
- * it. */
+/* Relaxed mode: the allocation is allowed during a capture, since it does not depend on it. */
 static void new_page(struct device *d, struct graph *g)
 {
 	cudaStreamCaptureMode mode = cudaStreamCaptureModeRelaxed;
-	void *page;
 	cuda_check(d, cudaThreadExchangeStreamCaptureMode(&mode), "pinned memory");
-	cuda_check(d, cudaMallocHost(&page, STAGE_BYTES), "pinned memory");
+	char *page = cuda_pinned(d, STAGE_BYTES);
 	cuda_check(d, cudaThreadExchangeStreamCaptureMode(&mode), "pinned memory");
 	g->page = (char **)xrealloc(g->page, (size_t)(g->n_pages + 1) * sizeof(*g->page));
-	g->page[g->n_pages++] = (char *)page;
+	g->page[g->n_pages++] = page;
 	g->at = 0;
 }
 
@@ -153,10 +150,7 @@ bool cuda_graph_put(struct device *d, void *to, const void *from, size_t n_bytes
 		BUG_ON(s->to != there || s->n_bytes != n);
 		memcpy(s->place, (const char *)from + at, n);
 		if (capturing)
-			cuda_check(d,
-				cudaMemcpyAsync(there, s->place, n, cudaMemcpyDefault,
-					cuda_stream(d)),
-				"put");
+			cuda_copy_async(d, there, s->place, n, "put");
 	}
 	return true;
 }
@@ -223,13 +217,10 @@ void cuda_graph_launch(struct device *d)
 {
 	struct cuda_device *c = cuda_of(d);
 	struct graph *g = c->graph;
-	struct cuda_launch l;
+	const struct cuda_launch l = {"graph"};
 	BUG_ON(!g || !g->exec || g->state == GRAPH_CAPTURING);
 	BUG_ON(g->state == GRAPH_REFILLING && g->next != g->n_slots);
 	g->state = GRAPH_IDLE;
-	l.name = "graph";
-	l.grid.x = 0;
-	l.n_args = 0;
 	cuda_before(d, &l);
 	cuda_check(d, cudaGraphLaunch(g->exec, c->stream), "graph");
 	cuda_after(d, "graph");

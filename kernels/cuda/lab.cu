@@ -1,7 +1,5 @@
-/*
- * PT_LAB_OFF=name,.. disables optimizations, so that what each of them gains can be measured
- * on a GPU. No bits change, except with gelu and float8-bias.
- */
+/* PT_LAB_OFF=name,.. disables optimizations, so that what each of them gains can be measured on a
+ * GPU. No bits change, except with gelu and float8-bias. */
 #include "kernels/cuda/cuda_internal.h"
 
 #include <stdlib.h>
@@ -25,8 +23,7 @@ static const struct {
 	{"attention", LAB_ATTENTION},
 	/* the kernel that writes a matrix also computes its amax */
 	{"amax", LAB_AMAX},
-	/* the backward of GELU as the epilogue of the matmul that computes its incoming
-	 * gradient */
+	/* the backward of GELU as the epilogue of the matmul that computes its incoming gradient */
 	{"gelu", LAB_GELU},
 	/* the bias as an epilogue of float8 matmuls */
 	{"float8-bias", LAB_FLOAT8_BIAS},

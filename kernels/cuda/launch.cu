@@ -225,8 +225,6 @@ void cuda_after(struct device *d, const char *name)
 	cuda_after_in(d, name, cuda_stream(d));
 }
 
-/* ---- ranges ------------------------------------------------------------------------- */
-
 void cuda_range(struct device *d, const char *name)
 {
 	(void)d;

@@ -1,5 +1,4 @@
-/* LayerNorm and RMSNorm, forward and backward, and fused with the residual sum before
- * them. */
+/* LayerNorm and RMSNorm, forward and backward, and fused with the residual sum before them. */
 #include "kernels/cuda/columns.h"
 #include "kernels/cuda/cuda_internal.h"
 #include "kernels/cuda/residual.h"
@@ -120,8 +119,7 @@ void cuda_norm_fwd(struct device *d, enum norm_kind kind, struct mat y, struct m
 	by_type(y.type, [&](auto t) {
 		using T = decltype(t);
 		T *out = (T *)y.p;
-		bool whole = in_packs(out, cols, N) && in_packs(in, cols, N) &&
-			     in_packs(g, 0, N) && in_packs(b, 0, N);
+		bool whole = in_packs(cols, N, out, in) && in_packs(0, N, g, b);
 		by_cols(cols, [&](auto w) {
 			using W = decltype(w);
 			launch(d, "norm_fwd", grid_of_rows<W::WARPS>(rows),
@@ -182,9 +180,8 @@ static void residual_norm(struct device *d, struct mat y, struct mat x, struct m
 	const float *gamma = floats_of(n->gamma), *beta = floats_of(n->beta);
 	int64_t rows = y.rows, cols = y.cols;
 	struct dropout none = {};
-	bool whole = in_packs(out, cols, N) && in_packs(stream, cols, N) &&
-		     in_packs(in, cols, N) && in_packs(h, cols, N) && in_packs(b, 0, N) &&
-		     in_packs(gamma, 0, N) && in_packs(beta, 0, N);
+	bool whole =
+		in_packs(cols, N, out, stream, in, h) && in_packs(0, N, b, gamma, beta);
 	by_cols(cols, [&](auto w) {
 		using W = decltype(w);
 		launch(d, "residual_norm", grid_of_rows<W::WARPS>(rows),
@@ -305,8 +302,7 @@ static void bwd_x_rows(struct device *d, enum norm_kind kind, struct mat dx,
 	by_type(dy.type, [&](auto t) {
 		using T = decltype(t);
 		const T *up = (const T *)mat_rows(dy, first, rows).p;
-		bool whole = in_packs(out, cols, N) && in_packs(up, cols, N) &&
-			     in_packs(in, cols, N) && in_packs(g, 0, N);
+		bool whole = in_packs(cols, N, out, up, in) && in_packs(0, N, g);
 		by_cols_bwd(cols, [&](auto w) {
 			using W = decltype(w);
 			launch(d, "norm_bwd_x", grid_of_rows<W::WARPS>(rows),
@@ -445,9 +441,7 @@ static bool norm_bwd_rows(
 	const float *in = floats_of(mat_rows(n->x, n->first, rows));
 	const float *mean = floats_of(n->stats) + n->first, *rstd = mean + n->x.rows;
 	const float *gamma = floats_of(n->gamma);
-	bool whole = in_packs(out, cols, N) && in_packs(copy, cols, N) &&
-		     in_packs(up, cols, N) && in_packs(in, cols, N) &&
-		     in_packs(gamma, 0, N);
+	bool whole = in_packs(cols, N, out, copy, up, in) && in_packs(0, N, gamma);
 	launch(d, "norm_bwd", grid_of(runs.n), THREADS, shared_bytes,
 		norm_bwd_kernel<W::PACKS, W::BETA, T, C>, n->kind, out, copy, part, up,
 		in, mean, rstd, gamma, rows, (int)cols, runs, sums.n,

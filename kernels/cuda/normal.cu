@@ -24,7 +24,7 @@ static __global__ void normal_kernel(
 		int64_t col = i - first;
 		if (col < 0 || col >= cols)
 			continue;
-		float here = normal_within(o.rng.key, (uint64_t)i, z[j], o.most);
+		float here = normal_within(o.rng.key, (uint64_t)i, z[j], o.max_deviation);
 		x[at.row * cols + col] = o.mean + o.std * here;
 	}
 }

@@ -7,10 +7,11 @@
 /* Elements of a pack of T (where types are mixed: of the widest). */
 template <typename T> constexpr int PER_PACK = 16 / (int)sizeof(T);
 
-/* Whether rows of `cols` columns are aligned for packs of n; for a vector cols is 0. */
-template <typename T> static inline bool in_packs(const T *p, int64_t cols, int n)
+/* Whether rows of `cols` columns of all matrices p are aligned for packs of n; for vectors cols is
+ * 0. */
+template <typename... T> static inline bool in_packs(int64_t cols, int n, const T *...p)
 {
-	return (uintptr_t)p % (n * sizeof(T)) == 0 && cols % n == 0;
+	return cols % n == 0 && (... && ((uintptr_t)p % (n * sizeof(T)) == 0));
 }
 
 /* N numbers as stored in memory. A load is in flight until unpack(): a kernel that needs

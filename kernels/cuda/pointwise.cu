@@ -34,7 +34,7 @@ void cuda_bias_fwd(struct device *d, struct mat y, struct mat bias)
 			const B *b = (const B *)bias.p;
 			launch(d, "bias_fwd", grid_of_packs(y.rows, y.cols, N), THREADS,
 				0, bias_fwd_kernel<T, B>, p, b, y.rows, y.cols,
-				in_packs(p, y.cols, N) && in_packs(b, 0, N));
+				in_packs(y.cols, N, p) && in_packs(0, N, b));
 		});
 	});
 }
@@ -67,8 +67,7 @@ static void add_signed(struct device *d, const char *name, struct mat y, struct 
 	by_type(b.type, [&](auto t) {
 		using T = decltype(t);
 		const T *q = (const T *)b.p;
-		bool whole =
-			in_packs(out, 0, N) && in_packs(p, 0, N) && in_packs(q, 0, N);
+		bool whole = in_packs(0, N, out, p, q);
 		launch(d, name, grid_of_packs(1, n, N), THREADS, 0, add_kernel<T>, out, p,
 			q, n, sign, whole);
 	});
@@ -188,17 +187,12 @@ template <enum act_kind KIND> struct activation {
 
 template <typename F> static void by_kind(enum act_kind kind, F fn)
 {
-	switch (kind) {
-	case ACT_GELU_TANH:
+	if (kind == ACT_GELU_TANH)
 		fn(activation<ACT_GELU_TANH>());
-		return;
-	case ACT_GELU:
+	else if (kind == ACT_GELU)
 		fn(activation<ACT_GELU>());
-		return;
-	case ACT_SWIGLU:
+	else
 		fn(activation<ACT_SWIGLU>());
-		return;
-	}
 }
 
 void cuda_act_fwd(
@@ -211,8 +205,7 @@ void cuda_act_fwd(
 		enum { N = PER_PACK<T> };
 		T *out = (T *)y.p;
 		const T *p = (const T *)a.p, *q = (const T *)b.p;
-		bool whole =
-			in_packs(out, 0, N) && in_packs(p, 0, N) && in_packs(q, 0, N);
+		bool whole = in_packs(0, N, out, p, q);
 		by_kind(kind, [&](auto k) {
 			launch(d, "act_fwd", grid_of_packs(1, n, N), THREADS, 0,
 				act_fwd_kernel<decltype(k)::kind, T>, out, p, q, n,
@@ -233,8 +226,7 @@ void cuda_act_bwd(struct device *d, enum act_kind kind, struct mat da, struct ma
 		enum { N = PER_PACK<T> };
 		T *to = (T *)da.p, *to_b = (T *)db.p;
 		const T *up = (const T *)dy.p, *p = (const T *)a.p, *q = (const T *)b.p;
-		bool whole = in_packs(to, 0, N) && in_packs(to_b, 0, N) &&
-			     in_packs(up, 0, N) && in_packs(p, 0, N) && in_packs(q, 0, N);
+		bool whole = in_packs(0, N, to, to_b, up, p, q);
 		by_kind(kind, [&](auto k) {
 			launch(d, "act_bwd", grid_of_packs(1, n, N), THREADS, 0,
 				act_bwd_kernel<decltype(k)::kind, T>, to, to_b, up, p, q,
@@ -244,8 +236,6 @@ void cuda_act_bwd(struct device *d, enum act_kind kind, struct mat da, struct ma
 	amax_unfused(d, da);
 	amax_unfused(d, db);
 }
-
-/* ---- dropout ------------------------------------------------------------------------ */
 
 template <typename Y, typename X>
 static __global__ void dropout_kernel(
@@ -275,7 +265,7 @@ void cuda_dropout(struct device *d, struct mat y, struct mat x, const struct dro
 			const X *in = (const X *)x.p;
 			launch(d, "dropout", grid_of_packs(x.rows, x.cols, N), THREADS, 0,
 				dropout_kernel<Y, X>, out, in, x.rows, x.cols, *o,
-				in_packs(out, x.cols, N) && in_packs(in, x.cols, N));
+				in_packs(x.cols, N, out, in));
 		});
 	});
 }
@@ -309,15 +299,12 @@ void cuda_residual(struct device *d, struct mat y, struct mat x, struct mat sum,
 	by_type(sum.type, [&](auto t) {
 		using T = decltype(t);
 		const T *in = (const T *)sum.p;
-		bool whole = in_packs(out, cols, N) && in_packs(stream, cols, N) &&
-			     in_packs(in, cols, N) && in_packs(b, 0, N);
+		bool whole = in_packs(cols, N, out, stream, in) && in_packs(0, N, b);
 		launch(d, "residual", grid_of_packs(rows, cols, N), THREADS, 0,
 			residual_kernel<T>, out, stream, in, b, rows, cols, o ? *o : none,
 			o != NULL, whole);
 	});
 }
-
-/* ---- rotary positions --------------------------------------------------------------- */
 
 /* A thread rotates a pack of first halves with their second halves. */
 template <typename T>
@@ -360,6 +347,6 @@ void cuda_rope(struct device *d, struct mat x, int64_t dim, struct mat rope,
 		const float *table = floats_of(rope);
 		launch(d, "rope", grid_of_packs(x.rows * heads, half, N), THREADS, 0,
 			rope_kernel<T>, p, x.rows, heads, half, table, pos, sign,
-			in_packs(p, half, N) && in_packs(table, half, N));
+			in_packs(half, N, p, table));
 	});
 }

@@ -1,7 +1,5 @@
-/*
- * Rounding to formats of lower precision, bit-identical to the CPU's (kernels/cpu/round.c has
- * the reasoning), except that a GPU's multiplication turns every NaN into the same one.
- */
+/* Rounding to formats of lower precision, bit-identical to the CPU's (kernels/cpu/round.c has the
+ * reasoning), except that a GPU's multiplication turns every NaN into the same one. */
 #include "kernels/cuda/cuda_internal.h"
 #include "kernels/cuda/vector.h"
 #include "kernels/step_math.h"
@@ -15,7 +13,7 @@ static __device__ inline float round_to(float x, const struct dtype_row &f)
 {
 	const int drop = 23 - f.fraction_bits;
 	const uint32_t half = (1u << (drop - 1)) - 1, keep = ~((1u << drop) - 1);
-	const float magic = f.least_normal * (float)(1 << drop);
+	const float magic = f.min_normal * (float)(1 << drop);
 	uint32_t u = __float_as_uint(x), sign = u & SIGN_BIT, a = u ^ sign;
 	uint32_t largest = __float_as_uint(f.largest);
 	if (a > INFINITE) /* NaN */
@@ -25,7 +23,7 @@ static __device__ inline float round_to(float x, const struct dtype_row &f)
 	uint32_t r = (a + half + (a >> drop & 1)) & keep;
 	if (!f.saturates && r > largest)
 		r = INFINITE;
-	if (a < __float_as_uint(f.least_normal))
+	if (a < __float_as_uint(f.min_normal))
 		r = __float_as_uint((__uint_as_float(a) + magic) - magic);
 	return __uint_as_float(r | sign);
 }
@@ -56,8 +54,7 @@ static __device__ inline float round_e5m2(float x)
 	return round_to(x, e5m2);
 }
 
-/* The difference of the exponent biases of binary16 and fp32; twice that for infinity and
- * NaN. */
+/* The difference of the exponent biases of binary16 and fp32; twice that for infinity and NaN. */
 enum { BIAS = (127 - 15) << 23 };
 
 /* The bits of a rounded number; a subnormal one is an integer multiple of the smallest. */
@@ -191,7 +188,7 @@ static void round_as(struct device *d, const char *name, Y *y, struct mat x,
 		const X *in = (const X *)x.p;
 		launch(d, name, grid_of_packs(1, n, N), THREADS, 0,
 			round_kernel<Y, X, By>, y, in, n, type, by, amax,
-			in_packs(y, 0, N) && in_packs(in, 0, N));
+			in_packs(0, N, y, in));
 	});
 }
 
@@ -298,8 +295,7 @@ static void round_transposed(
 		uint8_t *out = (uint8_t *)y.p, *columns = (uint8_t *)y.transposed;
 		launch(d, "round_scaled", grid, THREADS, 0, round_transposed_kernel<X>,
 			out, columns, in, rows, cols, y.type, by,
-			in_packs(in, cols, N) && in_packs(out, cols, N),
-			in_packs(columns, rows, 16));
+			in_packs(cols, N, in, out), in_packs(rows, 16, columns));
 	});
 }
 
@@ -328,8 +324,6 @@ void cuda_narrow(struct device *d, uint16_t *y, struct mat x, enum dtype type)
 	round_as(d, "narrow", y, x, type, (struct by_number){1});
 }
 
-/* ---- to fp32 ------------------------------------------------------------------------ */
-
 static __global__ void widen_kernel(
 	float *y, const uint16_t *x, int64_t n, bool is_bf16, bool whole)
 {
@@ -357,5 +351,5 @@ void cuda_widen(struct device *d, struct mat y, const uint16_t *x, enum dtype ty
 	int64_t n = mat_size(y);
 	BUG_ON(type != DT_BF16 && type != DT_F16);
 	launch(d, "widen", grid_of_packs(1, n, N), THREADS, 0, widen_kernel, out, x, n,
-		type == DT_BF16, in_packs(out, 0, N) && in_packs(x, 0, N));
+		type == DT_BF16, in_packs(0, N, out, x));
 }

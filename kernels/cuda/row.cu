@@ -1,7 +1,5 @@
-/*
- * Linear layers of single rows, for decoding: a warp has a row of w and multiplies it with
- * the rows of x. The order of additions depends on the width only.
- */
+/* Linear layers of single rows, for decoding: a warp has a row of w and multiplies it with the rows
+ * of x. The order of additions depends on the width only. */
 #include "kernels/cuda/vector.h"
 
 template <int ROWS>
@@ -39,16 +37,16 @@ template <int ROWS>
 static void linear_rows(
 	struct device *d, struct mat y, struct mat x, struct mat w, const float *bias)
 {
-	enum { N = PER_PACK<float>, MOST = ROWS << 15 };
+	enum { N = PER_PACK<float>, MAX_ROWS = ROWS << 15 };
 	const float *b = floats_of(w);
-	for (int64_t i = 0; i < x.rows; i += MOST) {
-		int64_t rows = min64(MOST, x.rows - i);
+	for (int64_t i = 0; i < x.rows; i += MAX_ROWS) {
+		int64_t rows = min64(MAX_ROWS, x.rows - i);
 		const float *a = floats_of(mat_rows(x, i, rows));
 		dim3 grid = grid_of_rows<1>(y.cols);
 		grid.y = (unsigned)ceil_div(rows, ROWS);
 		launch(d, "linear_row", grid, THREADS, 0, linear_row_kernel<ROWS>,
 			floats_of(mat_rows(y, i, rows)), a, b, bias, rows, x.cols, y.cols,
-			in_packs(a, x.cols, N) && in_packs(b, x.cols, N));
+			in_packs(x.cols, N, a, b));
 	}
 }
 

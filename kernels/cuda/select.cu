@@ -107,13 +107,13 @@ void cuda_keep_largest(struct device *d, struct mat x, int64_t k)
 /* Packs the elements that are not 0, in order, and as many zeros as fill k. */
 template <typename T>
 static __global__ void __launch_bounds__(ROW_THREADS) topk_pack_kernel(
-	float *values, T *places, const float *x, int64_t cols, int64_t k)
+	float *values, T *columns, const float *x, int64_t cols, int64_t k)
 {
 	unsigned total;
 	int64_t mine = 0, seen = 0;
 	x += blockIdx.x * cols;
 	values += blockIdx.x * k;
-	places += blockIdx.x * k;
+	columns += blockIdx.x * k;
 	for (int64_t i = threadIdx.x; i < cols; i += ROW_THREADS)
 		mine += __float_as_uint(x[i]) != 0;
 	for (int i = WARP / 2; i; i /= 2)
@@ -131,45 +131,42 @@ static __global__ void __launch_bounds__(ROW_THREADS) topk_pack_kernel(
 		int64_t to = before + min64(i - before, zeros);
 		if (i < cols && (some || i - before < zeros) && to < k) {
 			values[to] = v;
-			places[to] = (T)i;
+			columns[to] = (T)i;
 		}
 	}
 }
 
-void cuda_topk_pack(
-	struct device *d, float *values, void *places, bool wide, struct mat x, int64_t k)
+void cuda_topk_pack(struct device *d, float *values, void *columns, bool wide,
+	struct mat x, int64_t k)
 {
-	const float *p = floats_of(x);
-	if (wide)
+	auto pack = [&](auto column) {
+		using T = decltype(column);
 		launch(d, "topk_pack", grid_of(x.rows), ROW_THREADS, 0,
-			topk_pack_kernel<uint32_t>, values, (uint32_t *)places, p, x.cols,
-			k);
-	else
-		launch(d, "topk_pack", grid_of(x.rows), ROW_THREADS, 0,
-			topk_pack_kernel<uint16_t>, values, (uint16_t *)places, p, x.cols,
-			k);
+			topk_pack_kernel<T>, values, (T *)columns,
+			(const float *)floats_of(x), x.cols, k);
+	};
+	wide ? pack(uint32_t()) : pack(uint16_t());
 }
 
 template <typename T>
-static __global__ void topk_scatter_kernel(float *x, const float *values, const T *places,
-	int64_t rows, int64_t cols, int64_t k)
+static __global__ void topk_scatter_kernel(float *x, const float *values,
+	const T *columns, int64_t rows, int64_t cols, int64_t k)
 {
 	int64_t i = thread_number();
 	int64_t row = place_of(i, k, 1).row;
 	if (row < rows)
-		x[row * cols + places[i]] = values[i];
+		x[row * cols + columns[i]] = values[i];
 }
 
 void cuda_topk_scatter(struct device *d, struct mat x, const float *values,
-	const void *places, bool wide, int64_t k)
+	const void *columns, bool wide, int64_t k)
 {
-	float *p = floats_of(x);
-	dim3 grid = grid_of_packs(x.rows, k, 1);
+	auto scatter = [&](auto column) {
+		using T = decltype(column);
+		launch(d, "topk_scatter", grid_of_packs(x.rows, k, 1), THREADS, 0,
+			topk_scatter_kernel<T>, floats_of(x), values, (const T *)columns,
+			x.rows, x.cols, k);
+	};
 	cuda_zero(d, x);
-	if (wide)
-		launch(d, "topk_scatter", grid, THREADS, 0, topk_scatter_kernel<uint32_t>,
-			p, values, (const uint32_t *)places, x.rows, x.cols, k);
-	else
-		launch(d, "topk_scatter", grid, THREADS, 0, topk_scatter_kernel<uint16_t>,
-			p, values, (const uint16_t *)places, x.rows, x.cols, k);
+	wide ? scatter(uint32_t()) : scatter(uint16_t());
 }

@@ -114,8 +114,7 @@ static __global__ void update_kernel(const struct vectors all, const struct upda
 static bool is_whole(const struct update_part *x)
 {
 	enum { N = PER_PACK<float> };
-	return in_packs(x->p, 0, N) && in_packs(x->m, 0, N) && in_packs(x->v, 0, N) &&
-	       in_packs(x->g, 0, N) &&
+	return in_packs(0, N, x->p, x->m, x->v, x->g) &&
 	       (uintptr_t)x->copy.p % (N * dtype_bytes(x->copy.type)) == 0;
 }
 
@@ -238,8 +237,6 @@ void cuda_axpby(struct device *d, struct mat y, float a, struct mat x, float b)
 	});
 }
 
-/* ---- the end of a step --------------------------------------------------------------- */
-
 /* A warp for each sum: its lanes load it, and one lane carries its 68 limbs. */
 static __global__ void step_end_kernel(struct step_end *to, const struct exact *loss,
 	const struct exact *squares, const struct step_terms *terms)
@@ -288,7 +285,7 @@ static void copy_words(
 	struct device *d, const char *name, void *to, const void *from, int64_t n)
 {
 	enum { N = PER_PACK<T> };
-	bool whole = in_packs((T *)to, 0, N) && in_packs((const T *)from, 0, N);
+	bool whole = in_packs(0, N, (T *)to, (const T *)from);
 	launch(d, name, grid_of_packs(1, n, N), THREADS, 0, copy_kernel<T>, (T *)to,
 		(const T *)from, n, whole);
 }

@@ -41,7 +41,7 @@ void cuda_row_sumsq(struct device *d, double *out, struct mat x)
 		using W = decltype(w);
 		launch(d, "row_sumsq", grid_of_rows<W::WARPS>(x.rows),
 			threads_of_rows<W::WARPS>(), 0, row_sumsq_kernel<W::WARPS>, out,
-			p, x.rows, x.cols, in_packs(p, x.cols, N));
+			p, x.rows, x.cols, in_packs(x.cols, N, p));
 	});
 }
 
@@ -215,7 +215,7 @@ static void exact_sumsq_wide(
 			all.p[k] = floats_of(mat_rows(m[i], row, rows));
 			all.rows[k] = rows;
 			all.cols[k] = m[i].cols;
-			all.whole[k] = in_packs(all.p[k], m[i].cols, N);
+			all.whole[k] = in_packs(m[i].cols, N, all.p[k]);
 			all.first_block[k + 1] =
 				all.first_block[k] + grid_of_rows<WARPS>(rows).x;
 			n_rows += rows;
@@ -230,8 +230,6 @@ void cuda_exact_sumsq(struct device *d, struct exact *x, const struct mat *m, in
 	exact_sumsq_wide<8>(d, x, m, n);
 	exact_sumsq_wide<32>(d, x, m, n);
 }
-
-/* ---- the maximum --------------------------------------------------------------------- */
 
 template <typename T>
 static __global__ void amax_kernel(float *to, const T *x, int64_t n, bool whole)
@@ -264,7 +262,7 @@ void cuda_amax(struct device *d, float *to, struct mat x)
 		enum { N = PER_PACK<T> };
 		const T *p = (const T *)x.p;
 		launch(d, "amax", grid_in_strides(n, N), THREADS, 0, amax_kernel<T>, to,
-			p, n, in_packs(p, 0, N));
+			p, n, in_packs(0, N, p));
 	});
 }
 
@@ -320,7 +318,7 @@ int64_t cuda_find_nonfinite(struct device *d, struct mat x)
 		enum { N = PER_PACK<T> };
 		const T *p = (const T *)x.p;
 		launch(d, "find_nonfinite", grid_in_strides(n, N), THREADS, 0,
-			find_nonfinite_kernel<T>, answer, p, n, in_packs(p, 0, N));
+			find_nonfinite_kernel<T>, answer, p, n, in_packs(0, N, p));
 	});
 	return (int64_t)answer_end(d, answer);
 }
@@ -363,5 +361,5 @@ void cuda_hash(struct device *d, uint64_t *sum, struct mat x, uint64_t key, int6
 		return;
 	launch(d, "hash", grid_in_strides(n, N), THREADS, 0, hash_kernel, (word *)sum,
 		floats_of(x), n, stride == x.cols ? n : x.cols, stride, key, first,
-		in_packs(floats_of(x), 0, N));
+		in_packs(0, N, floats_of(x)));
 }

@@ -1,54 +1,36 @@
-/*
- * The device's stopwatch: an event at each begin of an interval; when the GPU has passed all
- * events, the time from each to the next is added to the timer of its interval.
- */
+/* The device's stopwatch: when the GPU has passed all events, the time from each to the next is added
+ * to the timer of its interval. */
 #include "kernels/cuda/cuda_internal.h"
 
 #include <stdlib.h>
 
-struct mark {
-	cudaEvent_t event;
-	enum device_timer what; /* the timer of the interval that begins */
-};
-
-struct timer {
-	struct mark *mark; /* grows on demand; events are reused */
-	int64_t n, n_made;
-};
-
-void cuda_timer_open(struct device *d)
-{
-	cuda_of(d)->timer = (struct timer *)xcalloc(1, sizeof(struct timer));
-}
-
 void cuda_timer_close(struct device *d)
 {
-	struct timer *w = cuda_of(d)->timer;
+	struct timer *w = &cuda_of(d)->timer;
 	for (int64_t i = 0; i < w->n_made; i++)
 		cudaEventDestroy(w->mark[i].event);
 	free(w->mark);
-	free(w);
 }
 
 void cuda_timer_start(struct device *d, enum device_timer what)
 {
-	struct timer *w = cuda_of(d)->timer;
+	struct timer *w = &cuda_of(d)->timer;
 	if (cuda_graph_capturing(d))
 		return;
 	if (w->n == w->n_made) {
-		w->mark = (struct mark *)xrealloc(
+		w->mark = (struct timer_mark *)xrealloc(
 			w->mark, (size_t)(w->n + 1) * sizeof(*w->mark));
 		cuda_check(d, cudaEventCreate(&w->mark[w->n].event), "events");
 		w->n_made++;
 	}
-	struct mark *m = &w->mark[w->n++];
+	struct timer_mark *m = &w->mark[w->n++];
 	m->what = what;
 	cuda_check(d, cudaEventRecord(m->event, cuda_stream(d)), "events");
 }
 
 void cuda_timer_read(struct device *d, double seconds[N_DEVICE_TIMERS])
 {
-	struct timer *w = cuda_of(d)->timer;
+	struct timer *w = &cuda_of(d)->timer;
 	float ms;
 	for (int i = 0; seconds && i < N_DEVICE_TIMERS; i++)
 		seconds[i] = 0;

@@ -161,9 +161,8 @@ static __device__ inline unsigned amax_bits(const float (&x)[N], unsigned most)
 	return most;
 }
 
-/* *to, read at the begin of a kernel together with its data, so that at its end most threads
- * know without waiting that their maximum is not larger. It may be smaller than the current
- * *to. */
+/* *to, read at the begin of a kernel together with its data, so that at its end most threads know
+ * without waiting that their maximum is not larger. It may be smaller than the current *to. */
 static __device__ inline unsigned amax_seen(const float *to)
 {
 	return to ? *(const unsigned *)to : 0;

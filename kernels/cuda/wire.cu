@@ -1,7 +1,7 @@
 /* Compression of messages between workers, bit-identical to kernels/cpu/wire.c. */
 #include "kernels/cuda/vector.h"
 
-enum { MOST = 127 }; /* the largest code */
+enum { MAX_CODE = 127 };
 #define INFINITE 0x7f800000u
 #define UPPER 0xffff0000u
 
@@ -39,7 +39,7 @@ static __device__ inline float scale_of(unsigned most, bool up)
 {
 	if (most >= INFINITE)
 		return 0;
-	uint32_t u = __float_as_uint(__uint_as_float(most) / MOST);
+	uint32_t u = __float_as_uint(__uint_as_float(most) / MAX_CODE);
 	u += up ? 0xffff : 0x7fff + (u >> 16 & 1);
 	float scale = __uint_as_float(u & UPPER);
 	return scale < 0x1p-126f ? 0 : scale;
@@ -56,7 +56,7 @@ static __device__ inline float code_random(
 {
 	float code = x / scale, below = floorf(code);
 	below += philox_uniform(random_bits(c, row, col)) < code - below;
-	return fminf(fmaxf(below, -MOST), MOST);
+	return fminf(fmaxf(below, -MAX_CODE), MAX_CODE);
 }
 
 template <int WARPS>

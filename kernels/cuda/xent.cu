@@ -34,7 +34,7 @@ static struct slice slice_of(
 	BUG_ON(logits.cols > INT32_MAX / 2);
 	int64_t real = max64(0, min64(logits.cols, vocab - first));
 	return {targets, logits.rows, first, (int)logits.cols, (int)real,
-		in_packs((const T *)logits.p, logits.cols, PER_PACK<T>)};
+		in_packs(logits.cols, PER_PACK<T>, (const T *)logits.p)};
 }
 
 /* The column of the row's target, or -1 if another slice has it. */
@@ -155,8 +155,7 @@ void cuda_xent_stats(struct device *d, float *max, float *sum, float *target,
 	});
 }
 
-/* A slice's part of the sum of e^(x - top) over all slices; the logarithm of the whole
- * sum. */
+/* A slice's part of the sum of e^(x - top) over all slices; the logarithm of the whole sum. */
 static __device__ inline float joined(float sum, float max, float top)
 {
 	return sum * expf(max - top);
@@ -272,8 +271,6 @@ void cuda_xent_bwd(struct device *d, struct mat logits, const float *lse,
 		});
 	});
 }
-
-/* ---- both ---------------------------------------------------------------------------- */
 
 template <int WARPS, typename T>
 static __global__ void __launch_bounds__(threads_of_rows<WARPS>(), 2)

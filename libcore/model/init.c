@@ -8,7 +8,7 @@ void init_rows(struct device *d, const struct tensor *t, uint64_t seed, int64_t 
 	const struct normal o = {
 		.mean = t->init == INIT_ONE,
 		.std = drawn ? t->std : 0,
-		.most = t->init == INIT_TRUNCATED ? 3 : 0,
+		.max_deviation = t->init == INIT_TRUNCATED ? 3 : 0,
 		.rng = {.key = philox_key(seed, PHILOX_INIT, hash_str(t->name)),
 			.first = first,
 			.row_step = t->ndim > 1 ? t->dims[1] : 0},

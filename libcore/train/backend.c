@@ -122,7 +122,7 @@ int backend_agree(
 
 const char *backend_identity(const struct device *d)
 {
-	return d->discrete ? device_name(d) : device_blas();
+	return d->discrete ? d->name : device_blas();
 }
 
 int backend_profile_steps(

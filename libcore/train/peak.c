@@ -27,7 +27,7 @@ static double measure_gemms(struct device *d, enum dtype type, int64_t n)
 {
 	struct arena a;
 	double best = 0;
-	int64_t most_bytes = d->most_bytes; /* of the run, without this measurement */
+	int64_t peak_bytes = d->peak_bytes; /* of the run, without this measurement */
 	device_arena(d, &a, "a product", (size_t)gemm_bytes(n));
 	struct mat x = numbers(d, &a, n, type), w = numbers(d, &a, n, type);
 	struct mat y = mat_take(&a, n, n, type);
@@ -40,7 +40,7 @@ static double measure_gemms(struct device *d, enum dtype type, int64_t n)
 		best = rate > best ? rate : best;
 	}
 	device_arena_release(d, &a);
-	d->most_bytes = most_bytes;
+	d->peak_bytes = peak_bytes;
 	return best;
 }
 

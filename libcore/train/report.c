@@ -115,7 +115,7 @@ static double peak_memory(struct run *r)
 	getrusage(RUSAGE_SELF, &u);
 	int64_t peak = (int64_t)u.ru_maxrss * 1024 - comm_shared_foreign();
 	if (r->t.d.discrete)
-		peak = r->t.d.most_bytes + DEVICE_WORK_BYTES;
+		peak = r->t.d.peak_bytes + DEVICE_WORK_BYTES;
 	return (double)comm_max_i64(r->world, peak);
 }
 

@@ -127,7 +127,7 @@ static void describe(
 	const char *attention = getenv("PT_ATTENTION"), *off = getenv("PT_LAB_OFF");
 	device_algorithms((struct device *)&t->d, &algorithms);
 	str_printf(what, "pt %s, %s\npt-cuda.so 0x%016llx\n", PT_VERSION,
-		device_name(&t->d), (unsigned long long)device_build());
+		t->d.name, (unsigned long long)device_build());
 	str_printf(what, "numerics %s, algorithms 0x%016llx, attention %s, off %s\n",
 		t->o.numerics == NUMERICS_FAST ? "fast" : "exact",
 		(unsigned long long)hash_bytes(
@@ -172,7 +172,7 @@ static int test(
 		threads = t->o.threads;
 	if (!selftest_run(&t->d, (int)threads, calls, r, e))
 		return 0;
-	err_prefix(e, "self-test: %s computes wrongly: ", device_name(&t->d));
+	err_prefix(e, "self-test: %s computes wrongly: ", t->d.name);
 	struct err text = *e;
 	return err_set(e, EX_FAILED,
 		"%s; a broken GPU, driver or compiler; nothing was trained, and "

@@ -64,7 +64,7 @@ static int open_journal(struct run *r, const struct train_opts *o, const char *c
 		.pid = getpid(),
 		.job = scheduler_job(),
 		.command = command,
-		.device = device_name(&r->t.d),
+		.device = r->t.d.name,
 		.libraries = libraries.s,
 		.layout = layout.s,
 		.environment = environment.s,

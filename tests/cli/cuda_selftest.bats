@@ -83,48 +83,65 @@ tested() { # OPTION...: the run is tested, and not only remembered
 	says '--self-test needs a GPU'
 }
 
-# With options of a run that asks for it; :NAME is what the message names, where that is a fused
+# Options of a run and the kernels that it calls; :NAME is the name in the message, that of a fused
 # kernel.
-wrong() { # 'OPTION...' KERNEL[:NAME]...
-	local kernel
-	for kernel in "${@:2}"; do
-		# shellcheck disable=SC2086
-		PT_EMU_BREAK=${kernel%:*} code_of 1 on_gpu $1 -o run
-		says 'self-test: '
-		says "computes wrongly: ${kernel#*:} "
-		says ': element '
-		[ ! -e run ] && [ ! -e cache ]
+edit='--edit-workers 1 --edit-sync-interval 3 --edit-outer'
+layer_cases=(
+	'--dtype bf16 --dropout 0.1 | embed_fwd embed_bwd linear_fwd linear_bwd_x linear_bwd_w bias_bwd
+	norm_fwd norm_bwd attn_fwd attn_bwd act_fwd:linear_gelu_fwd linear_gelu_bwd add
+	dropout residual residual_norm round xent_stats xent_join xent_fused exact_sum exact_sumsq adamw
+	step_end normal zero'
+	'-a llama --dtype float8 --no-float8-skip-ends --virtual tp=2,cp=2 | round_scaled amax rope
+	attn_bwd linear_fwd act_bwd xent_bwd'
+	'--optimizer muon --dtype bf16 | muon_momentum muon_update muon_normalize muon_unpack axpby'
+	'--optimizer sgd | sgd copy'
+	'--kernels ref --sample-every 1 | norm_bwd_x norm_bwd_w bias_fwd linear_row attn_row'
+)
+worker_cases=(
+	"$edit sgd --edit-outer-momentum 0.9 --edit-reducer gta --edit-sparsification random
+	--edit-density 0.25 --edit-fragments 2 --edit-sync-delay 1 --edit-wire int8
+	--check-replicas-every 5 | pseudo_grad combine sgd mix keep_largest keep_random quantise
+	dequantise hash sub"
+	"$edit adamw --edit-wire sparse | topk_pack topk_scatter"
+	"$edit adamw --edit-wire bf16 | narrow widen round_stochastic"
+)
+
+finds_each() { # 'OPTION... | KERNEL[:NAME]...'...
+	local row kernel
+	! real_gpu || skip 'only the emulated GPU can have a wrong kernel'
+	make_shard
+	for row in "$@"; do
+		for kernel in ${row#*|}; do
+			# shellcheck disable=SC2086
+			PT_EMU_BREAK=${kernel%:*} code_of 1 on_gpu ${row%|*} -o run
+			says 'self-test: '
+			says "computes wrongly: ${kernel#*:} "
+			says ': element '
+			[ ! -e run ] && [ ! -e cache ]
+		done
 	done
 }
 
-@test "a kernel that leaves something out stops the run before it begins, whichever it is" {
-	! real_gpu || skip 'no kernel of a real GPU is wrong at will'
-	make_shard
-	wrong '--dtype bf16 --dropout 0.1' embed_fwd embed_bwd linear_fwd linear_bwd_x linear_bwd_w \
-		bias_bwd norm_fwd norm_bwd attn_fwd attn_bwd act_fwd:linear_gelu_fwd \
-		linear_gelu_bwd add dropout residual residual_norm round xent_stats xent_join xent_fused \
-		exact_sum exact_sumsq adamw step_end normal
-	wrong '-a llama --dtype float8 --no-float8-skip-ends --virtual tp=2,cp=2' round_scaled amax rope \
-		attn_bwd linear_fwd act_bwd xent_bwd
-	wrong '--optimizer muon --dtype bf16' muon_momentum muon_update muon_normalize muon_unpack axpby
-	wrong '--optimizer sgd' sgd
-	wrong '--kernels ref --sample-every 1' norm_bwd_x norm_bwd_w bias_fwd linear_row attn_row
+@test "any wrong kernel of a layer stops the run before its first step" {
+	finds_each "${layer_cases[@]}"
 }
 
-@test "so does one that only workers need, which train apart" {
-	! real_gpu || skip 'no kernel of a real GPU is wrong at will'
-	make_shard
-	local edit='--edit-workers 1 --edit-sync-interval 3 --edit-outer'
-	wrong "$edit sgd --edit-outer-momentum 0.9 --edit-reducer gta --edit-sparsification random
-		--edit-density 0.25 --edit-fragments 2 --edit-sync-delay 1 --edit-wire int8
-		--check-replicas-every 5" pseudo_grad combine sgd mix keep_largest keep_random \
-		quantise dequantise hash sub
-	wrong "$edit adamw --edit-wire sparse" topk_pack topk_scatter
-	wrong "$edit adamw --edit-wire bf16" narrow widen round_stochastic
+@test "any wrong kernel of local SGD stops the run before its first step" {
+	finds_each "${worker_cases[@]}"
+}
+
+@test "the tests above have every kernel of the list" {
+	local listed tried row
+	tried='row_sumsq find_nonfinite ' # which no run calls on a GPU
+	for row in "${layer_cases[@]}" "${worker_cases[@]}"; do
+		tried+="${row#*|} "
+	done
+	listed=$(sed -n 's/^KERNEL([a-z0-9_]*, \([a-z0-9_]*\),.*/\1/p' "$BATS_TEST_DIRNAME"/../../kernels/*.h)
+	[ "$(tr -s ' \t:' '\n' <<<"$tried" | sed '/^$/d' | sort -u)" = "$(sort <<<"$listed")" ]
 }
 
 @test "of ranks that share a GPU one tests, of ranks with a GPU each all do" {
-	! real_gpu || skip 'no kernel of a real GPU is wrong at will'
+	! real_gpu || skip 'only the emulated GPU can have a wrong kernel'
 	make_shard
 	on_two() { # OPTION...: with a kernel that is wrong on rank 1 alone
 		# shellcheck disable=SC2016

@@ -57,6 +57,14 @@ plain_memory() {
 	fi
 }
 
+same() { # RUN RUN: their curves and latest checkpoints are equal
+	pt-compare "$1" "$2" >cmp.txt || {
+		cat cmp.txt
+		return 1
+	}
+	cmp "$1/checkpoints/latest.h5" "$2/checkpoints/latest.h5"
+}
+
 wait_for() { # TEXT FILE: until it is there, for a minute at most
 	for _ in $(seq 1200); do
 		grep -q "$1" "$2" 2>/dev/null && return

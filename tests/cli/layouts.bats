@@ -6,14 +6,6 @@ load helpers
 # Four layers, that stages can share; fixed virtual degrees, so that layouts are comparable.
 LAYOUT=(--layers 4 --heads 4 --virtual "tp=2,cp=2" -n 4 --check-replicas-every 2)
 
-same() { # RUN RUN: curves and checkpoints
-	pt-compare "$1" "$2" >cmp.txt || {
-		cat cmp.txt
-		return 1
-	}
-	cmp "$1/checkpoints/latest.h5" "$2/checkpoints/latest.h5"
-}
-
 same_on() { # RANKS OPTION...: as the run `one`
 	local n=$1
 	shift

@@ -7,14 +7,6 @@ teardown() {
 	[ ! -d "$BATS_TEST_TMPDIR/disk" ] || umount -l "$BATS_TEST_TMPDIR/disk" 2>/dev/null || true
 }
 
-same() { # RUN RUN: curves and checkpoints
-	pt-compare "$1" "$2" >cmp.txt || {
-		cat cmp.txt
-		return 1
-	}
-	cmp "$1/checkpoints/latest.h5" "$2/checkpoints/latest.h5"
-}
-
 value() { # COLUMN FILE: of the last row
 	grep -o "\b$1=[^ ]*" "$2" | tail -n 1 | cut -d = -f 2
 }

@@ -2,14 +2,6 @@
 # pt-train --pp: schedules, recomputation, what is logged, checkpoints.
 load helpers
 
-same() { # RUN RUN: curves and checkpoints
-	pt-compare "$1" "$2" >cmp.txt || {
-		cat cmp.txt
-		return 1
-	}
-	cmp "$1/checkpoints/latest.h5" "$2/checkpoints/latest.h5"
-}
-
 @test "a pipeline changes no bit of curves and checkpoints" {
 	make_shard
 	tiny -n 6 --layers 4 --eval-every 3 -o one >/dev/null

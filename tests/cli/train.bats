@@ -2,14 +2,6 @@
 # pt-train: layouts, readers, pipes, resuming, signals, logs.
 load helpers
 
-same() { # RUN RUN: curves and checkpoints
-	pt-compare "$1" "$2" >cmp.txt || {
-		cat cmp.txt
-		return 1
-	}
-	cmp "$1/checkpoints/latest.h5" "$2/checkpoints/latest.h5"
-}
-
 @test "ranks, threads and readers change no bit" {
 	make_shard
 	tiny -n 20 -o one >/dev/null

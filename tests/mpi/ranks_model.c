@@ -5,6 +5,7 @@
  *
  * The store here keeps each leaf as it was pushed, so that nothing hides in a sum.
  */
+#include "tests/support/models.h"
 #include "tests/support/ranks.h"
 #include "model/pass.h"
 
@@ -399,23 +400,6 @@ static int64_t compare_all(const struct model_config *c)
 
 /* ---- models ---------------------------------------------------------------------- */
 
-static const struct model_config gpt2 = {.arch = ARCH_GPT2,
-	.layers = 2,
-	.heads = 4,
-	.dim = 32,
-	.context = 16,
-	.vocab = 61,
-	.dropout = 0.2};
-static const struct model_config llama = {.arch = ARCH_LLAMA,
-	.layers = 2,
-	.heads = 4,
-	.kv_heads = 2,
-	.dim = 32,
-	.ffn_dim = 48,
-	.context = 16,
-	.vocab = 61,
-	.rope_theta = 10000};
-
 static void check_all(struct model_config c)
 {
 	static const char *const virtual[] = {
@@ -428,21 +412,23 @@ static void check_all(struct model_config c)
 
 static void gpt2_on_any_layout(void **state)
 {
+	struct model_config c = small_gpt2;
 	(void)state;
-	check_all(gpt2);
+	c.dropout = 0.2;
+	check_all(c);
 }
 
 static void llama_on_any_layout(void **state)
 {
 	(void)state;
-	check_all(llama);
+	check_all(small_llama);
 }
 
 /* One head of keys and values, which all slices share. */
 static void one_kv_head(void **state)
 {
 	(void)state;
-	struct model_config c = llama;
+	struct model_config c = small_llama;
 	c.kv_heads = 1;
 	c.dropout = 0.1;
 	c.tie = YES;
@@ -455,7 +441,7 @@ static void one_kv_head(void **state)
 static void uneven_slices(void **state)
 {
 	(void)state;
-	struct model_config c = llama;
+	struct model_config c = small_llama;
 	c.heads = 6;
 	c.kv_heads = 3;
 	c.dim = 36;
@@ -469,7 +455,7 @@ static void virtual_degrees_are_no_other_function(void **state)
 	static const char *const virtual[] = {"tp=2", "tp=4", "cp=4", "tp=4,cp=2"};
 	(void)state;
 	struct control one, other;
-	struct model_config c = llama;
+	struct model_config c = small_llama;
 	control_open(&one, &c);
 	for (size_t i = 0; i < ARRAY_LEN(virtual); i++) {
 		c.virtual_degrees = virtual[i];
@@ -485,7 +471,7 @@ static void comparison_finds_differences(void **state)
 {
 	(void)state;
 	struct control control;
-	struct model_config c = gpt2;
+	struct model_config c = small_gpt2;
 	struct layout l = {.tp = 2, .cp = 1, .threads = 1};
 	c.virtual_degrees = "tp=2";
 	control_open(&control, &c);

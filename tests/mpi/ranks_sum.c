@@ -280,7 +280,7 @@ static void shared_memory(void **state)
 	bool good = true;
 	(void)state;
 	if (!world->shares)
-		skip();
+		ranks_skip();
 	int64_t bytes = N * (world->rank + 1); /* each has its own size */
 	struct comm_shared *m = comm_shared_open(world, bytes, 2, &e);
 	assert_on_all(m != NULL);

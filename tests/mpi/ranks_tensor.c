@@ -4,6 +4,7 @@
  * ranks: 4
  */
 #include "tests/support/gradient.h"
+#include "tests/support/models.h"
 #include "tests/support/ranks.h"
 #include "model/generate.h"
 #include "model/pass.h"
@@ -235,47 +236,31 @@ static void check(const struct model_config *m)
 
 static void gpt2(void **state)
 {
+	struct model_config c = small_gpt2;
 	(void)state;
-	check(&(struct model_config){.arch = ARCH_GPT2,
-		.layers = 2,
-		.heads = 4,
-		.dim = 32,
-		.context = 16,
-		.vocab = VOCAB,
-		.dropout = 0.1,
-		.virtual_degrees = "tp=4,cp=4"});
+	c.dropout = 0.1;
+	c.virtual_degrees = "tp=4,cp=4";
+	check(&c);
 }
 
 static void llama(void **state)
 {
+	struct model_config c = small_llama;
 	(void)state;
-	check(&(struct model_config){.arch = ARCH_LLAMA,
-		.layers = 2,
-		.heads = 4,
-		.kv_heads = 2,
-		.dim = 32,
-		.ffn_dim = 48,
-		.context = 16,
-		.vocab = VOCAB,
-		.rope_theta = 10000,
-		.virtual_degrees = "tp=4,cp=4"});
+	c.virtual_degrees = "tp=4,cp=4";
+	check(&c);
 }
 
 static void one_kv_head(void **state)
 {
+	struct model_config c = small_llama;
 	(void)state;
-	check(&(struct model_config){.arch = ARCH_LLAMA,
-		.layers = 1,
-		.heads = 4,
-		.kv_heads = 1,
-		.dim = 32,
-		.ffn_dim = 48,
-		.context = 16,
-		.vocab = VOCAB,
-		.rope_theta = 10000,
-		.tie = YES,
-		.bias = YES,
-		.virtual_degrees = "tp=4,cp=4"});
+	c.layers = 1;
+	c.kv_heads = 1;
+	c.tie = YES;
+	c.bias = YES;
+	c.virtual_degrees = "tp=4,cp=4";
+	check(&c);
 }
 
 int main(void)

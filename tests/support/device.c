@@ -62,7 +62,7 @@ void only_on_cpu(void)
 bool test_device_slow(const struct device *d)
 {
 	const char *sanitizer = getenv("SANITIZER"), *all = getenv("LONG");
-	bool slow = strstr(device_name(d), "emulated") || (sanitizer && *sanitizer);
+	bool slow = strstr(d->name, "emulated") || (sanitizer && *sanitizer);
 	return slow && !(all && !strcmp(all, "yes"));
 }
 

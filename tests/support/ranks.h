@@ -1,6 +1,7 @@
 /*
  * Shared by test programs that run on several ranks: the world, collective assertions, a
- * shard. A test fails on all ranks or on none, so that none waits for the others.
+ * shard. A failed assert_on_all() fails the test on all ranks, which continue with the next
+ * test; another failed assertion ends all ranks, so that none waits for the others.
  */
 #ifndef TESTS_RANKS_H
 #define TESTS_RANKS_H
@@ -13,10 +14,12 @@ extern struct comm *world;
 
 /* main() is: ranks_open(); return ranks_close(ranks_run(tests)); */
 void ranks_open(void);
-/* A crash in a test prints its name and ends all ranks. */
+/* A crash or failed assertion of one rank prints the test and the rank, and ends all ranks. */
 #define ranks_run(tests) ranks_run_some(tests, ARRAY_LEN(tests))
 int ranks_run_some(const struct CMUnitTest *tests, size_t n);
 int ranks_close(int rc);
+/* Skips the test, on all ranks. */
+void ranks_skip(void);
 
 /* The ranks of a layout with these degrees. */
 int ranks_needed(const int degree[N_AXES]);
@@ -25,8 +28,7 @@ int ranks_needed(const int degree[N_AXES]);
 #define assert_on_all(cond) assert_on_all_at(cond, #cond, __FILE__, __LINE__)
 void assert_on_all_at(bool good, const char *what, const char *file, int line);
 
-/* Collective. The path of a shard of n_chars characters, in a directory of rank 0; the text
- * lasts until the program ends. */
+/* Collective. test_shard() of rank 0. */
 const char *ranks_shard(int64_t n_chars);
 
 #endif

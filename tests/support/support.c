@@ -1,6 +1,8 @@
 /* Support of all tests. */
 #include "tests/support/support.h"
 
+#include "data/data.h"
+
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
@@ -45,6 +47,24 @@ const char *test_file(const char *name, const char *text)
 	FILE *f = fopen(path, "w");
 	if (!f || fputs(text, f) < 0 || fclose(f))
 		die(EX_IOERR, "%s cannot be written", path);
+	return path;
+}
+
+const char *test_shard(int64_t n_chars)
+{
+	struct str text = {0};
+	struct strs inputs = {0};
+	struct prepared made;
+	struct err e = {0};
+	const char *path = test_path("shard.h5");
+	struct prepare p = {.tokenizer = "char", .val_fraction = 0.1, .out = path};
+	for (int64_t i = 0; i < n_chars; i++)
+		str_putc(&text, "etaoin shrdlu\n"[(int)(14 * test_uniform(1, i / 3))]);
+	strs_add(&inputs, test_file("text", text.s));
+	if (prepare_run(&p, &inputs, &made, &e))
+		die_err(&e);
+	strs_free(&inputs);
+	str_free(&text);
 	return path;
 }
 

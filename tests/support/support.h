@@ -14,6 +14,9 @@ const char *test_path(const char *name);
 /* Writes a text file in that directory; returns its path. */
 const char *test_file(const char *name, const char *text);
 
+/* Writes a shard of a text of n_chars characters in that directory; returns its path. */
+const char *test_shard(int64_t n_chars);
+
 /* Random numbers, a function of (seed, i). */
 double test_uniform(uint64_t seed, int64_t i); /* in [0, 1) */
 double test_normal(uint64_t seed, int64_t i);

@@ -11,19 +11,6 @@
 
 /* ---- what GPUs can do ------------------------------------------------------------ */
 
-static const char *model;
-
-static const char *model_asked(const struct device *d)
-{
-	(void)d;
-	return model;
-}
-
-static bool exact(const struct device *d)
-{
-	return d->flops != 0;
-}
-
 static void peaks(void **state)
 {
 	static const struct {
@@ -41,17 +28,15 @@ static void peaks(void **state)
 		{"emulated GPU", 0, 0, 0, 0},
 		{"", 0, 0, 0, 0},
 	};
-	struct device_ops ops = {.model = model_asked, .exact = exact};
-	struct device d = {.ops = &ops};
+	struct device d;
 	(void)state;
 	for (size_t i = 0; i < ARRAY_LEN(known); i++) {
-		model = known[i].model;
-		d.flops = 0;
+		d = (struct device){.model = known[i].model};
 		assert_near(device_peak(&d, DT_BF16), 1e12 * known[i].half, 1);
 		assert_near(device_peak(&d, DT_F16), 1e12 * known[i].half, 1);
 		assert_near(device_peak(&d, DT_E4M3), 1e12 * known[i].fp8, 1);
 		assert_near(device_peak(&d, DT_F32), 1e12 * known[i].tf32, 1);
-		d.flops = 1;
+		d.exact = true;
 		assert_near(device_peak(&d, DT_F32), 1e12 * known[i].fp32, 1);
 	}
 	device_cpu(&d, 1);
@@ -127,8 +112,8 @@ static void cpu_memory(void **state)
 static void names(void **state)
 {
 	const struct device *d = *state;
-	assert_non_null(strstr(device_name(d), d->discrete ? "(sm_" : "cpu"));
-	assert_string_equal(d->k->name, d->discrete ? "cuda" : device_name(d));
+	assert_non_null(strstr(d->name, d->discrete ? "(sm_" : "cpu"));
+	assert_string_equal(d->k->name, d->discrete ? "cuda" : d->name);
 }
 
 /* Of each kernel that was asked for meanwhile, how often: more often than times are kept, too;
@@ -250,7 +235,7 @@ static int command(const char *what)
 	else if (!strcmp(what, "room"))
 		room(&d);
 	else
-		printf("%s\n", device_name(&d));
+		printf("%s\n", d.name);
 	device_close(&d);
 	return 0;
 }

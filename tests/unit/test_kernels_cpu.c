@@ -35,7 +35,7 @@ static void check_function(const char *name, function *f, function64 *want, floa
 	double worst = ulps(f(hardest), want((double)hardest));
 	assert_true(worst > 0.95 * allowed);
 	for (int64_t bits = 0; bits <= UINT32_MAX; bits += STEP) {
-		float x = as_float((int32_t)(uint32_t)bits);
+		float x = float_of((uint32_t)bits);
 		if (!(x >= low && x <= high))
 			continue;
 		double error = ulps(f(x), want((double)x));

@@ -112,10 +112,9 @@ static void linear(void **state)
 enum { SEQ = 200, DIM = 24 };
 static const int64_t places[] = {0, 1, 127, 128, 130, SEQ - 1};
 
-static void run_attention(
-	struct device *d, struct mat o, struct mat q, struct mat k, struct mat v, float p)
+static struct attn attention_of(float p)
 {
-	struct attn a = {.batch = 1,
+	return (struct attn){.batch = 1,
 		.heads = 1,
 		.kv_heads = 1,
 		.dim = DIM,
@@ -125,6 +124,12 @@ static void run_attention(
 		.k_first = {0, SEQ / 2},
 		.scale = 0.2f,
 		.drop = {.p = p, .step = counter(0)}};
+}
+
+static void run_attention(
+	struct device *d, struct mat o, struct mat q, struct mat k, struct mat v, float p)
+{
+	struct attn a = attention_of(p);
 	float *max = floats(SEQ), *sum = floats(SEQ);
 	d->k->attn_fwd(d, &a, o, max, sum, q, k, v, true, true);
 }
@@ -166,15 +171,7 @@ static void attention(void **state)
 static void attention_backward(void **state)
 {
 	struct device *d = *state;
-	struct attn a = {.batch = 1,
-		.heads = 1,
-		.kv_heads = 1,
-		.dim = DIM,
-		.q_rows = SEQ,
-		.k_rows = SEQ,
-		.q_first = {0, SEQ / 2},
-		.k_first = {0, SEQ / 2},
-		.scale = 0.2f};
+	struct attn a = attention_of(0);
 	struct mat q = random_mat(SEQ, DIM), k = random_mat(SEQ, DIM);
 	struct mat v = random_mat(SEQ, DIM), o = mat_blank(SEQ, DIM);
 	struct mat grad[3];

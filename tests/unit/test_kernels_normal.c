@@ -22,7 +22,7 @@ static void check_rows(struct device *d, struct normal o, int64_t rows, int64_t 
 	for (int64_t i = 0; i < rows * cols; i++) {
 		uint64_t at = (uint64_t)(o.rng.first + i / cols * step + i % cols);
 		float z = normal_within(
-			o.rng.key, at, normal_number(o.rng.key, at, 0), o.most);
+			o.rng.key, at, normal_number(o.rng.key, at, 0), o.max_deviation);
 		want[i] = o.mean + o.std * z;
 	}
 	d->k->normal(d, x, &o);
@@ -228,7 +228,7 @@ static void truncated(void **state)
 	double squares = 0;
 	int64_t again = 0;
 	d->k->normal(d, all, &o);
-	o.most = 2;
+	o.max_deviation = 2;
 	d->k->normal(d, m, &o);
 	for (int64_t i = 0; i < N; i++) {
 		bool far = fabsf(was[i]) > 2;

@@ -213,7 +213,7 @@ static void check_long_sums(struct device *d, bool exact)
 {
 	const float all = 256 + 0x1p-6f;
 	float forward = long_sum(d, DT_E4M3), backward = long_sum(d, DT_E5M2);
-	bool emulated = strstr(device_name(d), "emulated") != NULL;
+	bool emulated = strstr(d->name, "emulated") != NULL;
 	assert_true(forward == all || (forward == 256 && (!exact || !emulated)));
 	assert_true(backward == all || (backward == 256 && !emulated));
 	assert_true(!emulated || exact || forward == 256);

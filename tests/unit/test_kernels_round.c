@@ -4,6 +4,7 @@
  * device: cpu cuda
  */
 #include "tests/support/device.h"
+#include "kernels/normal.h"
 
 #include <float.h>
 #include <math.h>
@@ -23,20 +24,6 @@ static const struct format {
 	{"e4m3", DT_E4M3, 4, 3, 448, false},
 	{"e5m2", DT_E5M2, 5, 2, 57344, false},
 };
-
-static uint32_t bits_of(float x)
-{
-	uint32_t bits;
-	memcpy(&bits, &x, sizeof(bits));
-	return bits;
-}
-
-static float float_of(uint32_t bits)
-{
-	float x;
-	memcpy(&x, &bits, sizeof(x));
-	return x;
-}
 
 /* The number of a pattern without a sign: its exponent and fraction, decoded. */
 static double number(const struct format *f, int pattern)

@@ -13,6 +13,7 @@
 #include <string.h>
 
 static struct err e;
+static const char *shard;
 
 static const char gpt2[] =
 	"arch = gpt2\nlayers = 3\nheads = 4\ndim = 32\ncontext = 16\nbatch = 8\n"
@@ -22,25 +23,6 @@ static const char llama[] =
 	"arch = llama\nlayers = 3\nheads = 4\nkv-heads = 2\ndim = 32\nffn-dim = 48\n"
 	"context = 16\nbatch = 6\nmicro-batch = 2\nsteps = 60\nwarmup = 5\nlr = 0.01\n"
 	"virtual = tp=2,cp=2\nthreads = 1\neval-windows = 8\n";
-
-static const char *make_shard(void)
-{
-	static const char *path;
-	struct str text = {0};
-	struct strs inputs = {0};
-	struct prepared made;
-	if (path)
-		return path;
-	for (int64_t i = 0; i < 6000; i++)
-		str_putc(&text, "etaoin shrdlu\n"[(int)(14 * test_uniform(1, i / 3))]);
-	strs_add(&inputs, test_file("text", text.s));
-	path = test_path("shard.h5");
-	struct prepare p = {.tokenizer = "char", .val_fraction = 0.1, .out = path};
-	assert_int_equal(prepare_run(&p, &inputs, &made, &e), 0);
-	str_free(&text);
-	strs_free(&inputs);
-	return path;
-}
 
 /* A run alone. */
 struct alone {
@@ -58,7 +40,7 @@ static void run_open(struct alone *r, const char *text, const char *more)
 	if (opts_from_text(&train_program, &r->o, all.s, false, &e) ||
 		options_check(&r->o, &e))
 		die_err(&e);
-	strs_add(&r->o.data, make_shard());
+	strs_add(&r->o.data, shard);
 	r->dp = comm_self("dp");
 	if (dataset_open(&r->data, &r->o, r->dp, &e) ||
 		trainer_open(&r->t, &r->o, r->dp, &r->data, &e))
@@ -174,7 +156,7 @@ static void float8_of_nothing_is_refused(void **state)
 			&e),
 		0);
 	assert_int_equal(options_check(&o, &e), 0);
-	strs_add(&o.data, make_shard());
+	strs_add(&o.data, shard);
 	assert_int_equal(dataset_open(&data, &o, dp, &e), 0);
 	assert_int_equal(trainer_open(&t, &o, dp, &data, &e), -1);
 	assert_int_equal(e.code, EX_USAGE);
@@ -513,5 +495,6 @@ int main(void)
 		cmocka_unit_test(scales_of_other_checkpoints),
 		cmocka_unit_test(what_no_scale_helps_fails),
 	};
+	shard = test_shard(6000);
 	return cmocka_run_group_tests(tests, NULL, NULL);
 }

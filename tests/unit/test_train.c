@@ -8,6 +8,7 @@
 #include <string.h>
 
 static struct err e;
+static const char *shard;
 
 /* Options from text, checked as pt-train does. */
 static struct train_opts options(const char *text)
@@ -430,25 +431,6 @@ static void sent_by_two(void **state)
 	assert_near(p.sent, sent_in(&p, "dp") + sent_in(&p, "world"), 0.5);
 }
 
-static const char *make_shard(void)
-{
-	static const char *path;
-	struct str text = {0};
-	struct strs inputs = {0};
-	struct prepared made;
-	if (path)
-		return path;
-	for (int64_t i = 0; i < 3000; i++)
-		str_putc(&text, "etaoin shrdlu\n"[(int)(14 * test_uniform(1, i / 3))]);
-	strs_add(&inputs, test_file("text", text.s));
-	path = test_path("shard.h5");
-	struct prepare p = {.tokenizer = "char", .val_fraction = 0.1, .out = path};
-	assert_int_equal(prepare_run(&p, &inputs, &made, &e), 0);
-	str_free(&text);
-	strs_free(&inputs);
-	return path;
-}
-
 /* The arenas are as large as the plan says: more would be a BUG, less would not be seen. */
 static void training_needs_what_was_planned(void **state)
 {
@@ -460,7 +442,7 @@ static void training_needs_what_was_planned(void **state)
 		struct dataset data;
 		struct trainer t;
 		struct step_result r;
-		strs_add(&o.data, make_shard());
+		strs_add(&o.data, shard);
 		assert_int_equal(dataset_open(&data, &o, alone, &e), 0);
 		assert_int_equal(trainer_open(&t, &o, alone, &data, &e), 0);
 		for (int step = 0; step < 3; step++)
@@ -494,7 +476,7 @@ static void a_checkpoint_fits_its_model(void **state)
 	struct ckpt *c;
 	(void)state;
 	const char *path = test_path("fits.h5");
-	strs_add(&o.data, make_shard());
+	strs_add(&o.data, shard);
 	assert_int_equal(dataset_open(&data, &o, alone, &e), 0);
 	assert_int_equal(trainer_open(&t, &o, alone, &data, &e), 0);
 	assert_int_equal(state_save(&t, path, &e), 0);
@@ -564,5 +546,6 @@ int main(void)
 		cmocka_unit_test(a_checkpoint_fits_its_model),
 		cmocka_unit_test(printed),
 	};
+	shard = test_shard(3000);
 	return cmocka_run_group_tests(tests, NULL, NULL);
 }

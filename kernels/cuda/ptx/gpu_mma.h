@@ -21,9 +21,8 @@ static __device__ inline void mma(
 		     : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b[0]), "r"(b[1]));
 }
 
-/* Loads four 8 x 8 matrices of 16-bit numbers: lane l passes the address of row l % 8 of
- * matrix l / 8, 16 bytes; r[i] receives (g, 2t), (g, 2t + 1) of matrix i; transposed, (2t,
- * g), (2t + 1, g). */
+/* Loads four 8 x 8 matrices of 16-bit numbers: lane l passes the address of row l % 8 of matrix l /
+ * 8, 16 bytes; r[i] receives (g, 2t), (g, 2t + 1) of matrix i; transposed, (2t, g), (2t + 1, g). */
 static __device__ inline void ldmatrix(uint32_t r[4], const void *row)
 {
 	uint32_t at = (uint32_t)__cvta_generic_to_shared(row);
