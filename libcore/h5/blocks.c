@@ -92,7 +92,7 @@ int h5_blocks_open(struct h5 *f, const char *path, struct h5_blocks *b, struct e
 	shape_blocks(b, info.ndim, info.dims);
 	if (info.n && b->offset < 0)
 		return h5_bad(f, e, EX_DATAERR,
-			"dataset %s is %s; it must be contiguous, to be mapped", path,
+			"dataset %s is %s; it must be contiguous", path,
 			info.chunked ? "chunked" : "not allocated");
 	if (b->block_rows < 1)
 		return h5_bad(f, e, EX_DATAERR, "dataset %s is damaged", path);
