@@ -200,6 +200,7 @@ struct strs {
 };
 
 void strs_add(struct strs *l, const char *s);
+void strs_sort(struct strs *l);
 void strs_free(struct strs *l);
 
 /* The whole text must be one number: else, and on overflow, -1. Sizes take the suffixes K, M, G

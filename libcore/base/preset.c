@@ -31,11 +31,6 @@ void share_path(struct str *out, const char *below)
 	str_printf(out, "%s/share/%s", exe, below);
 }
 
-static int by_name(const void *a, const void *b)
-{
-	return strcmp(*(char *const *)a, *(char *const *)b);
-}
-
 void preset_names(struct str *folder, struct strs *names)
 {
 	share_path(folder, "presets");
@@ -49,8 +44,7 @@ void preset_names(struct str *folder, struct strs *names)
 	}
 	if (d)
 		closedir(d);
-	if (names->n)
-		qsort(names->v, (size_t)names->n, sizeof(*names->v), by_name);
+	strs_sort(names);
 }
 
 static int no_preset(const char *name, struct err *e)

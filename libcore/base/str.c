@@ -67,6 +67,17 @@ void strs_add(struct strs *l, const char *s)
 	l->v[l->n++] = xstrdup(s);
 }
 
+static int in_order(const void *a, const void *b)
+{
+	return strcmp(*(char *const *)a, *(char *const *)b);
+}
+
+void strs_sort(struct strs *l)
+{
+	if (l->n)
+		qsort(l->v, (size_t)l->n, sizeof(*l->v), in_order);
+}
+
 void strs_free(struct strs *l)
 {
 	for (int64_t i = 0; i < l->n; i++)
