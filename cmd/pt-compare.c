@@ -132,11 +132,16 @@ static int show(const struct run_log *logs, int n, const struct opts *o, struct 
 	return 0;
 }
 
+static const char *const advice[N_ADVICE] = {
+	[ADVICE_GNUPLOT] = "--graph does not need it",
+};
+
 int main(int argc, char **argv)
 {
 	struct opts o;
 	struct err e = {0};
 	log_name(program.name);
+	advice_set(advice);
 	int n = opts_parse(&program, &o, argc, argv, &e);
 	if (n < 0)
 		return err_say(&e);

@@ -90,7 +90,13 @@ enum advice_on {
 	ADVICE_GPU,	      /* none that can be used */
 	ADVICE_RUN_IN_USE,
 	ADVICE_NO_CHECKPOINT,
-	ADVICE_VOCABULARY, /* not known */
+	ADVICE_VOCABULARY,   /* not known */
+	ADVICE_NO_DATA,	     /* no files given */
+	ADVICE_FILE_EXISTS,  /* and is not replaced */
+	ADVICE_NOT_UTF8,     /* text */
+	ADVICE_EMPTY_SPLIT,  /* no document is for one of the splits */
+	ADVICE_BENCH_MEMORY, /* buffers of pt-collbench */
+	ADVICE_GNUPLOT,	     /* cannot be started */
 	N_ADVICE
 };
 void advice_set(const char *const table[AT_LEAST(N_ADVICE)]); /* NULL in a row: none */

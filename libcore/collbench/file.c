@@ -89,7 +89,7 @@ static int write_results(struct h5 *file, const struct bench_table *t,
 	return rc || h5_seal(file, e);
 }
 
-/* Without --overwrite only results of pt-collbench are replaced. */
+/* Only results of pt-collbench are replaced, unless f->overwrite. */
 static int may_replace(const struct bench_file *f, struct err *e)
 {
 	struct h5 *h;
@@ -103,9 +103,8 @@ static int may_replace(const struct bench_file *f, struct err *e)
 	}
 	if (rc)
 		return err_set(e, EX_IOERR,
-			"%s exists, and is not a result of " FORMAT
-			"; --overwrite replaces it",
-			f->path);
+			"%s exists, and is not a result of " FORMAT "%s", f->path,
+			advice_on(ADVICE_FILE_EXISTS));
 	return 0;
 }
 

@@ -174,7 +174,8 @@ static void allow_open_files(void)
 int corpus_open(struct corpus **out, const struct strs *files, bool some, struct err *e)
 {
 	struct corpus *c = xcalloc(1, sizeof(*c));
-	int rc = files->n ? 0 : err_set(e, EX_USAGE, "no data: give shards with --data");
+	int rc = files->n ? 0
+			  : err_set(e, EX_USAGE, "no data%s", advice_on(ADVICE_NO_DATA));
 	c->files = xcalloc((size_t)files->n, sizeof(*c->files));
 	allow_open_files();
 	for (int64_t i = 0; i < files->n && !rc; i++) {
@@ -199,17 +200,8 @@ int corpus_open(struct corpus **out, const struct strs *files, bool some, struct
 
 int corpus_open_file(struct corpus **out, const char *path, struct err *e)
 {
-	struct corpus *c = xcalloc(1, sizeof(*c));
-	c->files = xcalloc(1, sizeof(*c->files));
-	c->n_files = 1;
-	if (open_file(c, c->files, path, e)) {
-		corpus_close(c);
-		return -1;
-	}
-	for (int s = 0; s < N_SPLITS; s++)
-		c->tokens[s] = c->files->info.tokens[s];
-	*out = c;
-	return 0;
+	const struct strs one = {.v = (char *[]){(char *)path}, .n = 1};
+	return corpus_open(out, &one, true, e);
 }
 
 void corpus_close(struct corpus *c)

@@ -41,13 +41,12 @@ struct tokenizer_kind {
 	/* Writes at most `room` tokens to out (NULL: counts only), and their number to *n_out. */
 	int64_t (*encode)(const struct tokenizer *t, const char *text, int64_t n,
 		bool final, uint32_t *out, int64_t room, int64_t *n_out, struct err *e);
-	void (*free)(struct tokenizer *t);
 };
 
 struct tokenizer {
 	const struct tokenizer_kind *kind;
 	struct vocab vocab;
-	void *own; /* state of the kind */
+	void *own; /* state of the kind, one allocation */
 };
 
 extern const struct tokenizer_kind *const tokenizer_kinds[]; /* ends with NULL */

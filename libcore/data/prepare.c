@@ -168,11 +168,10 @@ static int decide_split(struct job *j, struct err *e)
 	if (j->p->by_document &&
 		(!j->n_tokens[SPLIT_TRAIN] ||
 			(j->p->val_fraction > 0 && !j->n_tokens[SPLIT_VAL])))
-		return err_set(e, EX_DATAERR,
-			"of %lld documents, none is for %s; use --split tail, another "
-			"--val-fraction or another --seed",
+		return err_set(e, EX_DATAERR, "of %lld documents, none is for %s%s",
 			(long long)j->document,
-			j->n_tokens[SPLIT_TRAIN] ? "validation" : "training");
+			j->n_tokens[SPLIT_TRAIN] ? "validation" : "training",
+			advice_on(ADVICE_EMPTY_SPLIT));
 	return 0;
 }
 
@@ -222,7 +221,8 @@ static int check_out(const struct prepare *p, struct err *e)
 		return err_set(e, EX_IOERR, "%s is a directory; give the name of a file",
 			p->out);
 	if (exists && S_ISREG(st.st_mode) && !p->shard_bytes && !p->overwrite)
-		return err_set(e, EX_IOERR, "%s exists; --overwrite replaces it", p->out);
+		return err_set(e, EX_IOERR, "%s exists%s", p->out,
+			advice_on(ADVICE_FILE_EXISTS));
 	return 0;
 }
 
