@@ -26,8 +26,7 @@ const struct opt common_opts[] = {
 
 struct parse {
 	const struct program *p;
-	const struct opt *
-		*all; /* the program's options and the common ones, no headings */
+	const struct opt **all; /* [n]: the program's options and the common ones */
 	int n;
 	char *o;
 	bool *list_begun;   /* this source has already replaced the list */
@@ -220,20 +219,6 @@ static int note_preset(void *to, const char *key, const char *value, struct err 
 	return 0;
 }
 
-static int no_kind(const struct program *p, const char *kind, struct err *e)
-{
-	const char *kinds[OPT_MAX_WORDS];
-	struct str list = {0};
-	int n = opt_kinds(p, kinds);
-	for (int i = 0; i < n; i++)
-		str_printf(&list, "%s%s", i ? ", " : "", kinds[i]);
-	const char *near = nearest(kind, kinds, n);
-	err_set(e, EX_USAGE, "generate: '%s' is none of %s%s%s%s", kind, list.s,
-		near ? "; did you mean '" : "", near ? near : "", near ? "'?" : "");
-	str_free(&list);
-	return -1;
-}
-
 static int action(struct parse *s, const struct opt *t, const char *arg, struct err *e)
 {
 	if (!strcmp(t->name, "help")) {
@@ -247,8 +232,11 @@ static int action(struct parse *s, const struct opt *t, const char *arg, struct 
 		exit(0);
 	}
 	if (!strcmp(t->name, "generate")) {
+		struct strs kinds = {0};
+		opt_kinds(s->p, &kinds);
 		if (opts_generate(s->p, arg, stdout))
-			return no_kind(s->p, arg, e);
+			return err_none_of(
+				e, t->name, arg, (const char *const *)kinds.v, kinds.n);
 		stdout_close();
 		exit(0);
 	}

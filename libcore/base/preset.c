@@ -49,13 +49,13 @@ void preset_names(struct str *folder, struct strs *names)
 
 static int no_preset(const char *name, struct err *e)
 {
-	struct str folder = {0};
+	char hint[DID_YOU_MEAN];
+	struct str directory = {0};
 	struct strs names = {0};
-	preset_names(&folder, &names);
-	const char *near = nearest(name, (const char *const *)names.v, names.n);
-	err_set(e, EX_USAGE, "there is no preset '%s' in %s%s%s%s", name, folder.s,
-		near ? "; did you mean '" : "", near ? near : "", near ? "'?" : "");
-	str_free(&folder);
+	preset_names(&directory, &names);
+	err_set(e, EX_USAGE, "there is no preset '%s' in %s%s", name, directory.s,
+		did_you_mean(hint, name, (const char *const *)names.v, names.n));
+	str_free(&directory);
 	strs_free(&names);
 	return -1;
 }
