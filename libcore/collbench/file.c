@@ -83,8 +83,7 @@ static int write_results(struct h5 *file, const struct bench_table *t,
 	for (int p = 0; p < N_COLL_PLACES && !rc; p++) {
 		size_t at = offsetof(struct bench_row, result) +
 			    (size_t)p * sizeof(struct bench_result);
-		rc = write_columns(file, t, result_columns, at, place_names[p], e) ||
-		     write_columns(file, t, iteration_columns, at, place_names[p], e);
+		rc = write_columns(file, t, result_columns, at, place_names[p], e);
 	}
 	return rc || h5_seal(file, e);
 }
