@@ -319,11 +319,17 @@ static int run(struct session *s)
 	return rc;
 }
 
+static const char *const advice[N_ADVICE] = {
+	[ADVICE_FILE_EXISTS] = "--overwrite replaces it",
+	[ADVICE_BENCH_MEMORY] = "give a smaller --maxbytes",
+};
+
 int main(int argc, char **argv)
 {
 	struct session s = {0};
 	struct err e = {0};
 	log_name(program.name);
+	advice_set(advice);
 	if (parse(&s, argc, argv, &e))
 		return comm_rank_hint() ? e.code : err_say(&e);
 	if (s.o.smoke)

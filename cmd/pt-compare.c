@@ -128,10 +128,15 @@ static int show(const struct run_log *logs, int n, const struct opts *o, struct 
 	return 0;
 }
 
+static const char *const advice[N_ADVICE] = {
+	[ADVICE_GNUPLOT] = "--graph does not need it",
+};
+
 int main(int argc, char **argv)
 {
 	struct opts o;
 	struct err e = {0};
+	advice_set(advice);
 	int n = opts_parse_or_die(&program, &o, argc, argv);
 	if (n < 2)
 		return err_say(&(struct err){EX_USAGE, "give two or more runs"});

@@ -194,12 +194,20 @@ static int check(const struct opts *o, int64_t n_operands, struct err *e)
 	return 0;
 }
 
+static const char *const advice[N_ADVICE] = {
+	[ADVICE_FILE_EXISTS] = "--overwrite replaces it",
+	[ADVICE_NOT_UTF8] = "--tokenizer byte accepts any file",
+	[ADVICE_EMPTY_SPLIT] =
+		"use --split tail, another --val-fraction or another --seed",
+};
+
 int main(int argc, char **argv)
 {
 	struct opts o;
 	struct err e = {0};
 	struct strs operands = {0};
 	log_name(program.name);
+	advice_set(advice);
 	int n = opts_parse(&program, &o, argc, argv, &e);
 	if (n < 0 || check(&o, n, &e))
 		return rank_of_many() > 0 ? e.code : err_say(&e);

@@ -92,7 +92,13 @@ enum advice_on {
 	ADVICE_GPU,	      /* none that can be used */
 	ADVICE_RUN_IN_USE,
 	ADVICE_NO_CHECKPOINT,
-	ADVICE_VOCABULARY, /* not known */
+	ADVICE_VOCABULARY,   /* not known */
+	ADVICE_NO_DATA,	     /* no files given */
+	ADVICE_FILE_EXISTS,  /* and is not replaced */
+	ADVICE_NOT_UTF8,     /* text */
+	ADVICE_EMPTY_SPLIT,  /* no document is for one of the splits */
+	ADVICE_BENCH_MEMORY, /* buffers of pt-collbench */
+	ADVICE_GNUPLOT,	     /* cannot be started */
 	N_ADVICE
 };
 void advice_set(const char *const table[AT_LEAST(N_ADVICE)]); /* NULL in a row: none */
@@ -202,6 +208,7 @@ struct strs {
 };
 
 void strs_add(struct strs *l, const char *s);
+void strs_sort(struct strs *l);
 void strs_free(struct strs *l);
 
 /* The whole text must be one number: else, and on overflow, -1. Sizes take the suffixes K, M, G
@@ -231,6 +238,13 @@ int64_t float_ulps(float a, float b);
 /* Of names[n], the nearest to `name` by edit distance, or NULL if none is near enough to be a
  * typing error. */
 const char *nearest(const char *name, const char *const *names, int64_t n);
+/* Fills *e with "WHAT: 'NAME' is none of A, B; did you mean 'B'?", and returns -1. */
+int err_none_of(struct err *e, const char *what, const char *name,
+	const char *const *names, int64_t n);
+/* "; did you mean 'NAME'?" for the nearest of the names, or an empty text. Returns buf. */
+enum { DID_YOU_MEAN = 128 };
+char *did_you_mean(char buf[AT_LEAST(DID_YOU_MEAN)], const char *name,
+	const char *const *names, int64_t n);
 
 /* ---- clock.c --------------------------------------------------------------------- */
 

@@ -54,6 +54,16 @@ int pread_all(int fd, void *p, size_t n_bytes, int64_t at)
 	return 0;
 }
 
+int file_read_at(
+	int fd, const char *name, void *p, size_t n_bytes, int64_t at, struct err *e)
+{
+	if (!pread_all(fd, p, n_bytes, at))
+		return 0;
+	if (!errno)
+		return err_set(e, EX_IOERR, "%s became shorter while it was read", name);
+	return err_set(e, EX_IOERR, "%s: %s", name, strerror(errno));
+}
+
 int copy_all(int from, int to)
 {
 	enum { PIECE = 1 << 18 };

@@ -21,6 +21,9 @@ bool file_exists(const char *path);
 int write_all(int fd, const void *p, size_t n_bytes);
 int pwrite_all(int fd, const void *p, size_t n_bytes, int64_t at);
 int pread_all(int fd, void *p, size_t n_bytes, int64_t at);
+/* Reads bytes [at, at + n_bytes) of an open file, which messages call `name`. */
+int file_read_at(
+	int fd, const char *name, void *p, size_t n_bytes, int64_t at, struct err *e);
 /* Copies from the current position of `from` to its end; -1 with errno set. */
 int copy_all(int from, int to);
 /* Replaces what is at `path` by a symbolic link, atomically and durably. */

@@ -28,34 +28,29 @@ static void explained(const char *help, struct strs *out)
 	}
 }
 
-int opt_kinds(const struct program *p, const char *kinds[static OPT_MAX_WORDS])
+static void add_words(struct strs *out, const char *const *words)
 {
-	int n = 0;
-	for (const char *const *k =
-			(const char *const[]){"man", "bash", "zsh", "fish", NULL};
-		*k; k++)
-		kinds[n++] = *k;
+	for (; words && *words; words++)
+		strs_add(out, *words);
+}
+
+void opt_kinds(const struct program *p, struct strs *out)
+{
+	add_words(out, (const char *const[]){"man", "bash", "zsh", "fish", NULL});
 	for (const struct opt *t = p->opts; t->type != OPT_END; t++)
 		if (!strcmp(t->name, "preset"))
-			kinds[n++] = "presets";
-	for (const char *const *k = p->kinds; k && *k && n < OPT_MAX_WORDS; k++)
-		kinds[n++] = *k;
-	return n;
+			strs_add(out, "presets");
+	add_words(out, p->kinds);
 }
 
 void opt_words(const struct program *p, const struct opt *t, struct strs *out)
 {
 	if (t->type == OPT_ENUM)
-		for (int i = 0; t->values[i]; i++)
-			strs_add(out, t->values[i]);
+		add_words(out, t->values);
 	else if (t->type == OPT_STR)
 		explained(t->help, out);
-	else if (t->type == OPT_ACTION && !strcmp(t->name, "generate")) {
-		const char *kinds[OPT_MAX_WORDS];
-		int n = opt_kinds(p, kinds);
-		for (int i = 0; i < n; i++)
-			strs_add(out, kinds[i]);
-	}
+	else if (t->type == OPT_ACTION && !strcmp(t->name, "generate"))
+		opt_kinds(p, out);
 }
 
 /* ---- mdoc ------------------------------------------------------------------------ */
@@ -98,18 +93,17 @@ static void man(const struct program *p, FILE *f)
 		fputs(".It", f);
 		if (t->letter)
 			fprintf(f, " Fl %c ,", t->letter);
-		bool on = t->type == OPT_FLAG && t->def && !strcmp(t->def, "yes");
 		fprintf(f, " Fl -%s", t->name);
 		if (t->type == OPT_ENUM)
 			for (int i = 0; t->values[i]; i++)
 				fprintf(f, "%s Cm %s", i ? " |" : "", t->values[i]);
 		else if (arg.len)
 			fprintf(f, " Ar %s", arg.s);
-		if (on)
+		if (opt_is_on(t))
 			fprintf(f, " , Fl -no-%s", t->name);
 		putc('\n', f);
 		man_text(f, t->help);
-		if (on)
+		if (opt_is_on(t))
 			fputs("On by default.\n", f);
 		if (t->was)
 			fprintf(f, "Its earlier name,\n.Fl -%s ,\nis read too.\n",
@@ -146,24 +140,12 @@ static bool is_key(const struct opt *t)
 	return t->type != OPT_GROUP && t->type != OPT_ACTION;
 }
 
-/* `--no-x` is worth showing only where x is on. */
-static bool is_on(const struct opt *t)
-{
-	return t->type == OPT_FLAG && t->def && !strcmp(t->def, "yes");
-}
-
 /* "a b c", each with something before and behind it. */
 static void put_words(
 	FILE *f, const struct strs *w, const char *before, const char *behind)
 {
 	for (int64_t i = 0; i < w->n; i++)
 		fprintf(f, "%s%s%s%s", i ? " " : "", before, w->v[i], behind);
-}
-
-static void operand_words(const struct program *p, struct strs *out)
-{
-	for (const char *const *w = p->words ? p->words() : NULL; w && *w; w++)
-		strs_add(out, *w);
 }
 
 /* A name that may be a shell function. */
@@ -223,7 +205,7 @@ static void bash_options(const struct program *p, FILE *f)
 		if (t->type == OPT_GROUP)
 			continue;
 		fprintf(f, "--%s ", t->name);
-		if (is_on(t))
+		if (opt_is_on(t))
 			fprintf(f, "--no-%s ", t->name);
 	}
 	fputs("' -- \"$cur\")\n\t\treturn\n\tfi\n", f);
@@ -232,7 +214,8 @@ static void bash_options(const struct program *p, FILE *f)
 static void bash_operands(const struct program *p, FILE *f)
 {
 	struct strs words = {0};
-	operand_words(p, &words);
+	if (p->words)
+		add_words(&words, p->words());
 	if (words.n && p->operands) {
 		fputs("\tlocal word first=yes\n"
 		      "\tfor word in \"${COMP_WORDS[@]:1:COMP_CWORD-1}\"; do\n"
@@ -397,7 +380,8 @@ static void zsh_settings(const struct program *p, FILE *f)
 static void zsh_operands(const struct program *p, FILE *f)
 {
 	struct strs words = {0};
-	operand_words(p, &words);
+	if (p->words)
+		add_words(&words, p->words());
 	if (words.n) {
 		fprintf(f, "\t'%s:word:(", p->operands ? "1" : "*");
 		put_words(f, &words, "", "");
@@ -430,7 +414,7 @@ static void zsh(const struct program *p, FILE *f)
 		if (t->letter)
 			zsh_one(p, f, t, "-", letter);
 		zsh_one(p, f, t, "--", t->name);
-		if (!is_on(t))
+		if (!opt_is_on(t))
 			continue;
 		fprintf(f, "\t'--no-%s[not\\: ", t->name);
 		zsh_text(f, t->help);
@@ -470,7 +454,7 @@ static void fish_one(const struct program *p, const struct opt *t, FILE *f)
 	fish_text(f, t->help);
 	fputs("'\n", f);
 	strs_free(&words);
-	if (!is_on(t))
+	if (!opt_is_on(t))
 		return;
 	fprintf(f, "complete -c %s -l no-%s -d 'not: ", p->name, t->name);
 	fish_text(f, t->help);
@@ -501,7 +485,8 @@ static void fish(const struct program *p, FILE *f)
 		p->name);
 	if (!p->operands)
 		fprintf(f, "complete -c %s -f\n", p->name);
-	operand_words(p, &words);
+	if (p->words)
+		add_words(&words, p->words());
 	if (words.n) {
 		fprintf(f, "complete -c %s %s-a '", p->name,
 			p->operands ? "-n __fish_is_first_arg -f " : "");

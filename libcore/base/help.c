@@ -23,6 +23,11 @@ static void print_wrapped(FILE *f, const char *text, int indent, int width)
 	putc('\n', f);
 }
 
+bool opt_is_on(const struct opt *t)
+{
+	return t->type == OPT_FLAG && t->def && !strcmp(t->def, "yes");
+}
+
 void opt_arg(const struct opt *t, struct str *out)
 {
 	str_clear(out);
@@ -64,8 +69,7 @@ void opt_print_help(const struct program *p)
 			str_printf(&line, "  -%c, ", t->letter);
 		else
 			str_puts(&line, "      ");
-		bool negatable = t->type == OPT_FLAG && t->def && !strcmp(t->def, "yes");
-		str_printf(&line, "--%s%s%s%s", negatable ? "[no-]" : "", t->name,
+		str_printf(&line, "--%s%s%s%s", opt_is_on(t) ? "[no-]" : "", t->name,
 			arg.len ? " " : "", arg.s);
 		str_clear(&text);
 		str_puts(&text, t->help);

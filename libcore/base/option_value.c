@@ -51,14 +51,7 @@ static int set_enum(const struct opt *t, const char *text, int *v, struct err *e
 			return 0;
 		}
 	}
-	struct str names = {0};
-	for (int i = 0; i < n; i++)
-		str_printf(&names, "%s%s", i ? ", " : "", t->values[i]);
-	const char *near = nearest(text, t->values, n);
-	err_set(e, EX_USAGE, "%s: '%s' is none of %s%s%s%s", t->name, text, names.s,
-		near ? "; did you mean '" : "", near ? near : "", near ? "'?" : "");
-	str_free(&names);
-	return -1;
+	return err_none_of(e, t->name, text, t->values, n);
 }
 
 int opt_set(const struct opt *t, void *v, const char *text, struct err *e)

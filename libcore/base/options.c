@@ -26,8 +26,7 @@ const struct opt common_opts[] = {
 
 struct parse {
 	const struct program *p;
-	const struct opt *
-		*all; /* the program's options and the common ones, no headings */
+	const struct opt **all; /* [n]: the program's options and the common ones */
 	int n;
 	char *o;
 	bool *list_begun;   /* this source has already replaced the list */
@@ -191,25 +190,20 @@ static int apply_env(struct parse *s, struct err *e)
 	return 0;
 }
 
-static int apply_preset(struct parse *s, const char *name, struct err *e)
-{
-	struct str text = {0}, path = {0};
-	int rc = preset_read(name, MAX_CONFIG, &path, &text, e) ||
-		 apply_text(s, &text, path.s, e);
-	str_free(&text);
-	str_free(&path);
-	return rc ? -1 : 0;
-}
-
-/* One after the other: of a model, and of how it is trained. */
+/* Presets in order, for example of a model, then of its training. */
 static int apply_presets(struct parse *s, const char *names, struct err *e)
 {
 	char *copy = xstrdup(names), *rest = copy, *name;
 	int rc = 0;
-	while (!rc && (name = strsep(&rest, ",")))
-		rc = apply_preset(s, name, e);
+	while (!rc && (name = strsep(&rest, ","))) {
+		struct str text = {0}, path = {0};
+		rc = preset_read(name, MAX_CONFIG, &path, &text, e) ||
+		     apply_text(s, &text, path.s, e);
+		str_free(&text);
+		str_free(&path);
+	}
 	free(copy);
-	return rc;
+	return rc ? -1 : 0;
 }
 
 static int note_preset(void *to, const char *key, const char *value, struct err *e)
@@ -220,45 +214,33 @@ static int note_preset(void *to, const char *key, const char *value, struct err 
 	return 0;
 }
 
-static int no_kind(const struct program *p, const char *kind, struct err *e)
-{
-	const char *kinds[OPT_MAX_WORDS];
-	struct str list = {0};
-	int n = opt_kinds(p, kinds);
-	for (int i = 0; i < n; i++)
-		str_printf(&list, "%s%s", i ? ", " : "", kinds[i]);
-	const char *near = nearest(kind, kinds, n);
-	err_set(e, EX_USAGE, "generate: '%s' is none of %s%s%s%s", kind, list.s,
-		near ? "; did you mean '" : "", near ? near : "", near ? "'?" : "");
-	str_free(&list);
-	return -1;
-}
-
+/* Answers the options that end the program; notes the others. */
 static int action(struct parse *s, const struct opt *t, const char *arg, struct err *e)
 {
+	struct strs kinds = {0};
+	if (!strcmp(t->name, "config")) {
+		s->config = arg;
+		return 0;
+	}
+	if (!strcmp(t->name, "print-config")) {
+		s->print_config = true;
+		return 0;
+	}
+	if (!strcmp(t->name, "quiet")) {
+		s->quiet = true;
+		return 0;
+	}
 	if (!strcmp(t->name, "help")) {
 		opt_print_help(s->p);
-		stdout_close();
-		exit(0);
-	}
-	if (!strcmp(t->name, "version")) {
+	} else if (!strcmp(t->name, "version")) {
 		opt_print_version(s->p);
-		stdout_close();
-		exit(0);
+	} else if (opts_generate(s->p, arg, stdout)) {
+		opt_kinds(s->p, &kinds);
+		return err_none_of(
+			e, t->name, arg, (const char *const *)kinds.v, kinds.n);
 	}
-	if (!strcmp(t->name, "generate")) {
-		if (opts_generate(s->p, arg, stdout))
-			return no_kind(s->p, arg, e);
-		stdout_close();
-		exit(0);
-	}
-	if (!strcmp(t->name, "config"))
-		s->config = arg;
-	else if (!strcmp(t->name, "print-config"))
-		s->print_config = true;
-	else
-		s->quiet = true;
-	return 0;
+	stdout_close();
+	exit(0);
 }
 
 /* The command line, by getopt_long. With `scan` only the options that name other
@@ -362,17 +344,14 @@ static int apply_cli(struct parse *s, int argc, char **argv, bool scan,
 			break;
 		}
 		bool negated;
-		const struct opt *t = s->all[option_index(s, c, &negated)];
+		int i = option_index(s, c, &negated);
+		const struct opt *t = s->all[i];
 		if (scan && !strcmp(t->name, "preset"))
 			*preset = optarg;
 		if (t->type == OPT_ACTION)
 			rc = scan ? action(s, t, optarg, e) : 0;
 		else if (!scan)
-			rc = set_value(s, option_index(s, c, &negated),
-				optarg	  ? optarg
-				: negated ? "no"
-					  : "yes",
-				e);
+			rc = set_value(s, i, optarg ? optarg : negated ? "no" : "yes", e);
 	}
 	cli_free(&cli);
 	return rc;

@@ -23,10 +23,9 @@ enum opt_type {
 };
 
 enum opt_flag {
-	OPT_ARITH =
-		1, /* fixes what is computed: two runs that differ here are different */
-	OPT_MODEL = 4, /* shapes and arithmetic of the model: what its weights need */
-	OPT_LOCAL = 2, /* belongs to this invocation: not saved with a run */
+	OPT_ARITH = 1, /* determines results */
+	OPT_LOCAL = 2, /* of this invocation: not saved with a run */
+	OPT_MODEL = 4, /* shapes and arithmetic of the model, which its weights need */
 };
 
 struct opt {
@@ -40,10 +39,10 @@ struct opt {
 	double min, max;	   /* both 0: any */
 	const char *const *values; /* OPT_ENUM: names, closed by NULL */
 	const char *files; /* completion: "" any file, ".h5" such files, "/" folders */
-	/* Other options without which it means nothing, as people read it: "--a", "--a or --b",
-	 * "--a word or word". Checked by opts_check_needs(). */
+	/* The options that it needs, as in messages: "--a", "--a or --b", "--a word or word".
+	 * Checked by opts_check_needs(). */
 	const char *needs;
-	const char *was; /* its name in earlier versions, which is read too */
+	const char *was; /* its earlier name, which is read too */
 	const char *help;
 };
 
@@ -76,16 +75,16 @@ struct program {
 	 * `kind` is the index of one. */
 	const char *const *kinds;
 	void (*generate)(int kind, FILE *f);
-	/* Options that these go on from, such as a resumed run's: called when *o is filled
-	 * in, may append a config text; then all sources are applied anew, on top of it. */
+	/* Called with *o complete, it may append a config text, such as a resumed run's options;
+	 * then all sources are applied again, on top of that text. */
 	int (*base)(void *o, struct str *text, struct err *e);
 };
 
 /*
- * Fills *o from the defaults, the program's base, the file that the option "preset" names (looked for in the preset folder), the
- * file that --config names, the environment and the command line, the later winning.
- * Answers --help, --version, --print-config and --generate itself and exits 0. Returns
- * the number of operands and puts them at argv[0..); -1 with *e set on a bad option.
+ * Fills *o from the defaults, the program's base, the presets, the config file, the environment and
+ * the command line; later sources win. Answers --help, --version, --print-config and --generate, and
+ * exits with 0. Returns the number of operands, which are moved to argv[0..); -1 with *e set on an
+ * invalid option.
  */
 int opts_parse(const struct program *p, void *o, int argc, char **argv, struct err *e);
 /* Also names the program in messages; a bad option ends it. */
@@ -103,12 +102,12 @@ void opts_print(const struct program *p, const void *o, unsigned want, unsigned 
 	struct str *out);
 /* Was the option given? Of programs with .given only, as the two below. */
 bool opts_given(const struct program *p, const void *o, const char *name);
-/* Options whose names begin so get their defaults, and were not given. */
+/* Sets options whose names begin with the prefix to their defaults, as if not given. */
 void opts_reset(const struct program *p, void *o, const char *prefix);
 /* Checks that every option that was given has the options that it needs. */
 int opts_check_needs(const struct program *p, const void *o, struct err *e);
-/* Writes what is made from the table: kind is man, bash, zsh or fish, presets (their
- * names), or one of the program's own. */
+/* Writes text of a kind, which is generated from the table: man, bash, zsh, fish, presets (their
+ * names), or one of the program's kinds. -1: unknown kind. */
 int opts_generate(const struct program *p, const char *kind, FILE *f);
 /* Text as mdoc wants it, with a newline. */
 void man_text(FILE *f, const char *s);

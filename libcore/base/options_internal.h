@@ -1,4 +1,4 @@
-/* Shared by opt.c, option_value.c, help.c, gen.c and preset.c only. */
+/* Shared by options.c, option_value.c, help.c, gen.c and preset.c only. */
 #ifndef BASE_OPTIONS_INTERNAL_H
 #define BASE_OPTIONS_INTERNAL_H
 
@@ -13,6 +13,8 @@ int opt_set(const struct opt *t, void *v, const char *text, struct err *e);
 bool opt_equals(const struct opt *t, const void *v, const char *text);
 /* For opts_given(), where the program has it. */
 void opt_note_given(const struct program *p, void *o, const struct opt *t, bool given);
+/* A flag that is on by default, which is worth showing as `--no-x`, too. */
+bool opt_is_on(const struct opt *t);
 /* How the option's value is written in help: "N", or "a|b|c" for an enum. */
 void opt_arg(const struct opt *t, struct str *out);
 /* The default for people: nothing for flags and empty ones, \\n for a line break. */
@@ -20,9 +22,8 @@ void opt_default(const struct opt *t, struct str *out);
 /* What may be written for the value: of an enum its names, of a text those words that its
  * help explains in a sentence `word: what it does`, of --generate the kinds. Appended. */
 void opt_words(const struct program *p, const struct opt *t, struct strs *out);
-enum { OPT_MAX_WORDS = 32 };
-/* What --generate takes. Returns how many. */
-int opt_kinds(const struct program *p, const char *kinds[static OPT_MAX_WORDS]);
+/* Appends the values of --generate. */
+void opt_kinds(const struct program *p, struct strs *out);
 /* The presets there are, in alphabetical order, and the folder. */
 void preset_names(struct str *folder, struct strs *names);
 /* The text of a preset, and where it was; a name that does not exist suggests the nearest. */

@@ -31,11 +31,6 @@ void share_path(struct str *out, const char *below)
 	str_printf(out, "%s/share/%s", exe, below);
 }
 
-static int by_name(const void *a, const void *b)
-{
-	return strcmp(*(char *const *)a, *(char *const *)b);
-}
-
 void preset_names(struct str *folder, struct strs *names)
 {
 	share_path(folder, "presets");
@@ -49,19 +44,18 @@ void preset_names(struct str *folder, struct strs *names)
 	}
 	if (d)
 		closedir(d);
-	if (names->n)
-		qsort(names->v, (size_t)names->n, sizeof(*names->v), by_name);
+	strs_sort(names);
 }
 
 static int no_preset(const char *name, struct err *e)
 {
-	struct str folder = {0};
+	char hint[DID_YOU_MEAN];
+	struct str directory = {0};
 	struct strs names = {0};
-	preset_names(&folder, &names);
-	const char *near = nearest(name, (const char *const *)names.v, names.n);
-	err_set(e, EX_USAGE, "there is no preset '%s' in %s%s%s%s", name, folder.s,
-		near ? "; did you mean '" : "", near ? near : "", near ? "'?" : "");
-	str_free(&folder);
+	preset_names(&directory, &names);
+	err_set(e, EX_USAGE, "there is no preset '%s' in %s%s", name, directory.s,
+		did_you_mean(hint, name, (const char *const *)names.v, names.n));
+	str_free(&directory);
 	strs_free(&names);
 	return -1;
 }

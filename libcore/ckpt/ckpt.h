@@ -30,9 +30,8 @@ struct ckpt_info {
 	double loss_scale; /* 0: none */
 	int64_t loss_scale_good, skipped_steps;
 	uint64_t param_hash;
-	uint64_t data_hash; /* of the corpus; 0: none */
-	int64_t workers,
-		worker; /* of local SGD, and the index of this one; 0: no local SGD */
+	uint64_t data_hash;	 /* of the corpus; 0: none */
+	int64_t workers, worker; /* local SGD: their number (0: none), this one's index */
 };
 
 extern const struct h5_field ckpt_fields[];

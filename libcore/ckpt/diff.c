@@ -51,7 +51,7 @@ static int compare_tensor(const struct ckpt *a, const struct ckpt *b, int i, int
 static bool same_shape(const struct ckpt_tensor *a, const struct ckpt_tensor *b)
 {
 	return a->ndim == b->ndim && a->dims[0] == b->dims[0] &&
-	       (a->ndim == 1 || a->dims[1] == b->dims[1]);
+	       ckpt_row_size(a) == ckpt_row_size(b);
 }
 
 static struct ckpt_delta *add(struct ckpt_delta **out, int64_t *n, const char *name)

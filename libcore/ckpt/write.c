@@ -166,7 +166,7 @@ static void count_block(struct ckpt_writing *x, const struct block *b, void *wit
 	x->part_blocks++;
 }
 
-static void deal(struct ckpt_writing *x, const struct ckpt_write *w)
+static void divide_blocks(struct ckpt_writing *x, const struct ckpt_write *w)
 {
 	x->writers = w->one_writes ? 1 : w->comm->size;
 	for (int i = 0; i < x->n; i++)
@@ -404,7 +404,7 @@ int ckpt_write_begin(
 		return -1;
 	}
 	share_structure(x);
-	deal(x, w);
+	divide_blocks(x, w);
 	if (copy)
 		ckpt_copy(x, w, copy);
 	start_writing(x);

@@ -25,9 +25,9 @@ static int check_memory(const struct bench *b, int64_t max_bytes, struct err *e)
 		return 0;
 	return err_set(e, EX_USAGE,
 		"%d ranks on %s need about %s (2 buffers each, and as much for MPI), and "
-		"%s are free; give a smaller --maxbytes",
+		"%s are free%s",
 		b->place.local_size, b->place.host, text_bytes(need, bytes),
-		text_bytes(has, (double)available));
+		text_bytes(has, (double)available), advice_on(ADVICE_BENCH_MEMORY));
 }
 
 int bench_open(struct bench *b, struct comm *c, int64_t max_bytes, struct err *e)
@@ -213,6 +213,12 @@ void bench_run(struct bench *b, const struct coll_case *c, struct bench_result *
 
 /* ---- point to point -------------------------------------------------------------- */
 
+static void complete(struct comm_requests *r)
+{
+	comm_start(r);
+	comm_wait(r);
+}
+
 double bench_round_trip(struct comm *c, int leader, int other, int64_t n)
 {
 	enum { WARM = 8 };
@@ -225,20 +231,16 @@ double bench_round_trip(struct comm *c, int leader, int other, int64_t n)
 			begin = clock_seconds();
 		if (c->rank == leader) {
 			comm_send(&r, &ball, sizeof(ball), other, TAG_TEST);
-			comm_start(&r);
-			comm_wait(&r);
+			complete(&r);
 			ball = ~i;
 			comm_recv(&r, &ball, sizeof(ball), other, TAG_TEST);
-			comm_start(&r);
-			comm_wait(&r);
+			complete(&r);
 			same = same && ball == i;
 		} else {
 			comm_recv(&r, &ball, sizeof(ball), leader, TAG_TEST);
-			comm_start(&r);
-			comm_wait(&r);
+			complete(&r);
 			comm_send(&r, &ball, sizeof(ball), leader, TAG_TEST);
-			comm_start(&r);
-			comm_wait(&r);
+			complete(&r);
 		}
 	}
 	comm_requests_free(&r);

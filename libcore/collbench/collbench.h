@@ -43,8 +43,7 @@ struct bench_fault {
 };
 
 struct bench {
-	int64_t warmup, iters,
-		checks; /* iterations; the caller sets these and the fault */
+	int64_t warmup, iters, checks; /* iterations; set by the caller, as the fault */
 	struct bench_fault fault;
 	struct comm *comm;
 	struct comm_place place;

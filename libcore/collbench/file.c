@@ -83,13 +83,12 @@ static int write_results(struct h5 *file, const struct bench_table *t,
 	for (int p = 0; p < N_COLL_PLACES && !rc; p++) {
 		size_t at = offsetof(struct bench_row, result) +
 			    (size_t)p * sizeof(struct bench_result);
-		rc = write_columns(file, t, result_columns, at, place_names[p], e) ||
-		     write_columns(file, t, iteration_columns, at, place_names[p], e);
+		rc = write_columns(file, t, result_columns, at, place_names[p], e);
 	}
 	return rc || h5_seal(file, e);
 }
 
-/* Without --overwrite only results of pt-collbench are replaced. */
+/* Only results of pt-collbench are replaced, unless f->overwrite. */
 static int may_replace(const struct bench_file *f, struct err *e)
 {
 	struct h5 *h;
@@ -103,9 +102,8 @@ static int may_replace(const struct bench_file *f, struct err *e)
 	}
 	if (rc)
 		return err_set(e, EX_IOERR,
-			"%s exists, and is not a result of " FORMAT
-			"; --overwrite replaces it",
-			f->path);
+			"%s exists, and is not a result of " FORMAT "%s", f->path,
+			advice_on(ADVICE_FILE_EXISTS));
 	return 0;
 }
 

@@ -44,12 +44,10 @@ const struct bench_column result_columns[] = {
 	{"algbw", "(GB/s)", 7, COLUMN_REAL, R(algbw), "algbw", "size over time, 1e9 bytes a second"},
 	{"busbw", "(GB/s)", 7, COLUMN_REAL, R(busbw), "busbw", "algbw times the collective's factor"},
 	{"#wrong", "", 7, COLUMN_TALLY, R(wrong), "wrong", "wrong elements of all ranks; -1: not checked"},
-	{0},
-}, iteration_columns[] = {
-	{"i_min", "(us)", 8, COLUMN_REAL, R(i_min), "i_min", "us: shortest time of an iteration"},
-	{"i_max", "(us)", 8, COLUMN_REAL, R(i_max), "i_max", "us: longest time of an iteration"},
-	{"i_p99", "(us)", 8, COLUMN_REAL, R(i_p99), "i_p99", "us: 99th percentile, nearest rank"},
-	{"i_cv%", "(%)", 7, COLUMN_REAL, R(i_cv), "i_cv", "percent: standard deviation over mean"},
+	{"i_min", "(us)", 8, COLUMN_REAL, R(i_min), "i_min", "us: shortest time of an iteration", NULL, true},
+	{"i_max", "(us)", 8, COLUMN_REAL, R(i_max), "i_max", "us: longest time of an iteration", NULL, true},
+	{"i_p99", "(us)", 8, COLUMN_REAL, R(i_p99), "i_p99", "us: 99th percentile, nearest rank", NULL, true},
+	{"i_cv%", "(%)", 7, COLUMN_REAL, R(i_cv), "i_cv", "percent: standard deviation over mean", NULL, true},
 	{0},
 };
 #undef R
@@ -68,12 +66,15 @@ static void print_real(double x, int width)
 	printf(" %*s", width, isnan(x) ? "N/A" : text);
 }
 
+static bool is_shown(const struct bench_table *t, const struct bench_column *c)
+{
+	return c->width && (!c->per_iteration || t->per_iteration);
+}
+
 static void print_cell(const struct bench_column *c, const void *from)
 {
 	const void *v = (const char *)from + c->offset;
 	int64_t n = c->kind == COLUMN_REAL ? 0 : *(const int64_t *)v;
-	if (!c->width)
-		return;
 	if (c->kind == COLUMN_REAL)
 		print_real(*(const double *)v, c->width);
 	else if (c->kind == COLUMN_NAME)
@@ -84,50 +85,53 @@ static void print_cell(const struct bench_column *c, const void *from)
 		printf(" %*lld", c->width, (long long)n);
 }
 
+static void print_cells(
+	const struct bench_table *t, const struct bench_column *columns, const void *from)
+{
+	for (const struct bench_column *c = columns; c->label; c++)
+		if (is_shown(t, c))
+			print_cell(c, from);
+}
+
 static void print_row(const struct bench_table *t, const struct bench_row *r)
 {
 	putchar(' '); /* headings have a # here */
-	for (const struct bench_column *c = case_columns; c->label; c++)
-		print_cell(c, r);
-	for (int p = 0; p < N_COLL_PLACES; p++) {
-		for (const struct bench_column *c = result_columns; c->label; c++)
-			print_cell(c, &r->result[p]);
-		for (const struct bench_column *c = iteration_columns;
-			c->label && t->per_iteration; c++)
-			print_cell(c, &r->result[p]);
-	}
+	print_cells(t, case_columns, r);
+	for (int p = 0; p < N_COLL_PLACES; p++)
+		print_cells(t, result_columns, &r->result[p]);
 	putchar('\n');
 	fflush(stdout);
 }
 
-static void print_labels(const struct bench_column *table, bool units)
+static void print_labels(
+	const struct bench_table *t, const struct bench_column *columns, bool units)
 {
-	for (const struct bench_column *c = table; c->label; c++)
-		if (c->width)
+	for (const struct bench_column *c = columns; c->label; c++)
+		if (is_shown(t, c))
 			printf(" %*s", c->width, units ? c->unit : c->label);
+}
+
+static int width_of(const struct bench_table *t, const struct bench_column *columns)
+{
+	int width = 0;
+	for (const struct bench_column *c = columns; c->label; c++)
+		width += is_shown(t, c) ? c->width + 1 : 0;
+	return width;
 }
 
 void table_heading(const struct bench_table *t, enum coll what)
 {
 	const struct coll_info *info = &coll_table[what];
-	int width = 0, blank = 0;
-	for (const struct bench_column *c = case_columns; c->label; c++)
-		blank += c->width ? c->width + 1 : 0;
-	for (const struct bench_column *c = result_columns; c->label; c++)
-		width += c->width + 1;
-	for (const struct bench_column *c = iteration_columns; c->label; c++)
-		width += t->per_iteration ? c->width + 1 : 0;
+	int width = width_of(t, result_columns);
 	printf("#\n# %s: %s; busbw = algbw * %s\n#\n", info->name, info->help,
 		info->bus_text);
-	printf("#%*s%*s%*s\n", blank, "", width, "out-of-place", width, "in-place");
+	printf("#%*s%*s%*s\n", width_of(t, case_columns), "", width, "out-of-place",
+		width, "in-place");
 	for (int units = 0; units < 2; units++) {
 		putchar('#');
-		print_labels(case_columns, units);
-		for (int p = 0; p < N_COLL_PLACES; p++) {
-			print_labels(result_columns, units);
-			if (t->per_iteration)
-				print_labels(iteration_columns, units);
-		}
+		print_labels(t, case_columns, units);
+		for (int p = 0; p < N_COLL_PLACES; p++)
+			print_labels(t, result_columns, units);
 		putchar('\n');
 	}
 }

@@ -34,10 +34,11 @@ struct bench_column {
 	size_t offset;
 	const char *dataset, *doc;
 	const char *const *names;
+	bool per_iteration; /* printed if the table shows iterations */
 };
 
 /* The columns of a row, and of each of its results. */
-extern const struct bench_column case_columns[], result_columns[], iteration_columns[];
+extern const struct bench_column case_columns[], result_columns[];
 extern const char *const place_names[N_COLL_PLACES];
 
 void table_heading(const struct bench_table *t, enum coll what);

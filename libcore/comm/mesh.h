@@ -20,8 +20,7 @@ extern const char *const axis_names[N_AXES];
 struct mesh {
 	int degree[N_AXES], at[N_AXES]; /* the size, and this rank's position */
 	struct comm *world;
-	struct comm
-		*axis[N_AXES]; /* ranks that differ from this one along this axis only */
+	struct comm *axis[N_AXES]; /* ranks that differ along this axis only */
 	struct mesh_group *groups; /* created so far */
 	int n_groups;
 };

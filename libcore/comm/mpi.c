@@ -33,25 +33,17 @@ static MPI_Comm mpi_of(const struct comm *c)
 
 static MPI_Datatype mpi_type(enum comm_type t)
 {
-	switch (t) {
-	case COMM_I8:
-		return MPI_INT8_T;
-	case COMM_U8:
-		return MPI_UINT8_T;
-	case COMM_I32:
-		return MPI_INT32_T;
-	case COMM_U32:
-		return MPI_UINT32_T;
-	case COMM_I64:
-		return MPI_INT64_T;
-	case COMM_U64:
-		return MPI_UINT64_T;
-	case COMM_F32:
-		return MPI_FLOAT;
-	case COMM_F64:
-		return MPI_DOUBLE;
-	}
-	return MPI_DATATYPE_NULL;
+	const MPI_Datatype types[N_COMM_TYPES] = {
+		[COMM_I8] = MPI_INT8_T,
+		[COMM_U8] = MPI_UINT8_T,
+		[COMM_I32] = MPI_INT32_T,
+		[COMM_U32] = MPI_UINT32_T,
+		[COMM_I64] = MPI_INT64_T,
+		[COMM_U64] = MPI_UINT64_T,
+		[COMM_F32] = MPI_FLOAT,
+		[COMM_F64] = MPI_DOUBLE,
+	};
+	return types[t];
 }
 
 /* ---- reductions ------------------------------------------------------------------ */
@@ -98,17 +90,13 @@ static void fold_max(void *from, void *to, MPI_Count *n, MPI_Datatype *t)
 static MPI_Op mpi_op(enum comm_op op, enum comm_type t)
 {
 	bool is_unsigned = t == COMM_U8 || t == COMM_U32 || t == COMM_U64;
-	switch (op) {
-	case COMM_SUM:
-		return MPI_SUM;
-	case COMM_PROD:
-		return MPI_PROD;
-	case COMM_MIN:
-		return is_unsigned ? unsigned_min : MPI_MIN;
-	case COMM_MAX:
-		return is_unsigned ? unsigned_max : MPI_MAX;
-	}
-	return MPI_OP_NULL;
+	const MPI_Op ops[N_COMM_OPS] = {
+		[COMM_SUM] = MPI_SUM,
+		[COMM_PROD] = MPI_PROD,
+		[COMM_MIN] = is_unsigned ? unsigned_min : MPI_MIN,
+		[COMM_MAX] = is_unsigned ? unsigned_max : MPI_MAX,
+	};
+	return ops[op];
 }
 
 /* ---- operations ------------------------------------------------------------------ */

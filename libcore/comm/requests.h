@@ -12,16 +12,13 @@
  *	comm_wait(&r);
  *	comm_requests_free(&r);
  *
- * Complete means: the host may use buffers in its own memory; and kernels that are enqueued on
- * the device from now on may use buffers in the device's memory. So who waits is the transport's
- * choice. MPI is polled by the host. A transport that works on streams records an event behind
- * what it started, makes the device's stream wait for that event as soon as somebody asks with
- * comm_test() or comm_wait(), and reports the requests as complete at once. In the same way,
- * what is started sends what the kernels that were enqueued before have computed.
- *
- * Its hosts never block, so they are ahead of their devices; it can therefore hold back what was
- * started until somebody asks for something of the same group and tag, and launch all of it as
- * one group of sends and receives, in which none waits for another.
+ * When a request is complete, the host may use buffers in host memory, and kernels that are enqueued
+ * on the device afterwards may use buffers in device memory. Likewise a started send sends the
+ * results of kernels that were enqueued before it. MPI is polled by the host. A transport with
+ * streams can record an event when it starts requests, make the device's stream wait for that event
+ * in comm_test() or comm_wait(), and report the requests as complete at once. Since its hosts do not
+ * block, it can also delay started requests until the next test or wait for the same group and tag,
+ * and launch them as one group of sends and receives.
  */
 #ifndef COMM_REQUESTS_H
 #define COMM_REQUESTS_H
@@ -54,10 +51,10 @@ struct comm_request {
 	int64_t to_bytes;
 };
 
-/* All zero but for the group: an empty set. */
+/* An empty set has its group, and is zero otherwise. */
 struct comm_requests {
 	struct comm *c;
-	struct comm_request *list; /* that were added and are not complete */
+	struct comm_request *list; /* added and not complete */
 	int n, n_started, room;
 	uint64_t flight; /* its number in the flight record, while it is in progress */
 };
@@ -66,20 +63,18 @@ struct comm_requests {
  * Adds a message to or from rank `peer`; a message without bytes is none. Buffers must not be
  * used until the request is complete.
  *
- * Two ranks that send each other large messages add the send first. UCX asks before it sends
- * a large message, and then sends all of it, with answers queued behind it on the same TCP
- * connection. If a late rank started with the receive, the other's message would be sent before
- * its own request is there; the answer to that comes when all is sent, and messages that could
- * have crossed go one after the other.
+ * Two ranks that exchange large messages add the send first: UCX asks before it sends a large
+ * message, and answers are queued behind messages on the same TCP connection. If the late one of
+ * the ranks started with the receive, the two messages would be sent one after the other.
  */
 void comm_send(
 	struct comm_requests *r, const void *p, int64_t n_bytes, int peer, int tag);
 void comm_recv(struct comm_requests *r, void *p, int64_t n_bytes, int peer, int tag);
 /* Collective. */
 void comm_enqueue(struct comm_requests *r, enum coll what, const struct coll_args *a);
-/* Starts what was added since the last start, in that order. */
+/* Starts the requests that were added since the last start, in that order. */
 void comm_start(struct comm_requests *r);
-/* Is all that was started complete? Never waits. A set that is complete is empty again. */
+/* Whether all started requests are complete; then the set is empty again. Never waits. */
 bool comm_test(struct comm_requests *r);
 /* Waits until it is complete, giving the processor to others meanwhile (MPICH's own waiting
  * does not, which is ruinous when ranks outnumber cores), and keeps background work going. */

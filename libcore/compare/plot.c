@@ -294,8 +294,8 @@ static int run_gnuplot(
 		return err_set(e, EX_IOERR, "gnuplot: %s", strerror(why ? why : errno));
 	if (WIFEXITED(status) && WEXITSTATUS(status) == 127)
 		return err_set(e, EX_FAILED,
-			"gnuplot cannot be started (Debian: gnuplot-nox); --graph does "
-			"not need it");
+			"gnuplot cannot be started (Debian: gnuplot-nox)%s",
+			advice_on(ADVICE_GNUPLOT));
 	if (why)
 		return err_set(e, EX_IOERR, "%s: %s", name, strerror(why));
 	return status || !all ? err_set(e, EX_FAILED, "gnuplot failed") : 0;

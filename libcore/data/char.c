@@ -8,10 +8,6 @@
 enum { CODE_POINTS = 0x110000 };
 #define ABSENT UINT32_MAX
 
-struct table {
-	uint32_t id_of[CODE_POINTS]; /* while learning: 1 if seen */
-};
-
 /*
  * Returns the length of the character at text[0..n), and sets its code point; 0 if it is incomplete,
  * -1 if it is not UTF-8 (RFC 3629: shortest form, no surrogates, at most 10FFFF).
@@ -56,12 +52,15 @@ static int put_utf8(uint32_t c, uint8_t out[4])
 
 static int64_t not_utf8(int64_t at, struct err *e)
 {
-	err_set(e, EX_DATAERR, "not UTF-8; --tokenizer byte accepts any file");
+	err_set(e, EX_DATAERR, "not UTF-8%s", advice_on(ADVICE_NOT_UTF8));
 	return TEXT_BAD(at);
 }
 
-static struct table *table_of(const struct tokenizer *t)
+/* The token of each character, or ABSENT; while learning, 1 for characters that occurred. */
+static uint32_t *table_of(struct tokenizer *t)
 {
+	if (!t->own)
+		t->own = xcalloc(CODE_POINTS, sizeof(uint32_t));
 	return t->own;
 }
 
@@ -84,9 +83,7 @@ static int64_t ascii_run(const char *text, int64_t n)
 static int64_t learn(struct tokenizer *t, const char *text, int64_t n, bool final,
 	int64_t *n_tokens, struct err *e)
 {
-	if (!t->own)
-		t->own = xcalloc(1, sizeof(struct table));
-	uint32_t *seen = table_of(t)->id_of;
+	uint32_t *seen = table_of(t);
 	int64_t i = 0;
 	while (i < n) {
 		uint32_t c;
@@ -110,9 +107,7 @@ static int64_t learn(struct tokenizer *t, const char *text, int64_t n, bool fina
 
 static int learn_end(struct tokenizer *t, struct err *e)
 {
-	if (!t->own)
-		t->own = xcalloc(1, sizeof(struct table));
-	uint32_t *id_of = table_of(t)->id_of;
+	uint32_t *id_of = table_of(t);
 	int64_t n = 0;
 	for (uint32_t c = 0; c < CODE_POINTS; c++)
 		n += id_of[c];
@@ -136,9 +131,8 @@ static int learn_end(struct tokenizer *t, struct err *e)
 static int ready(struct tokenizer *t, struct err *e)
 {
 	const struct vocab *v = &t->vocab;
-	t->own = xmalloc(sizeof(struct table));
-	uint32_t *id_of = table_of(t)->id_of;
-	memset(id_of, 0xff, sizeof(table_of(t)->id_of));
+	uint32_t *id_of = table_of(t);
+	memset(id_of, 0xff, CODE_POINTS * sizeof(*id_of));
 	for (int64_t i = 0; i < v->n; i++) {
 		uint32_t c;
 		int64_t len = v->offset[i + 1] - v->offset[i];
@@ -173,7 +167,7 @@ static int64_t encode_run(
 static int64_t encode(const struct tokenizer *t, const char *text, int64_t n, bool final,
 	uint32_t *out, int64_t room, int64_t *n_out, struct err *e)
 {
-	const uint32_t *id_of = table_of(t)->id_of;
+	const uint32_t *id_of = t->own;
 	int64_t i = 0, k = 0;
 	for (; i < n && k < room; k++) {
 		int64_t run = ascii_run(text + i, min64(n - i, room - k));
@@ -202,12 +196,6 @@ static int64_t encode(const struct tokenizer *t, const char *text, int64_t n, bo
 	return i;
 }
 
-static void release(struct tokenizer *t)
-{
-	free(t->own);
-	t->own = NULL;
-}
-
 const struct tokenizer_kind tokenizer_char = {
 	.name = "char",
 	.help = "a token a character that occurs in the text (UTF-8)",
@@ -215,5 +203,4 @@ const struct tokenizer_kind tokenizer_char = {
 	.learn_end = learn_end,
 	.ready = ready,
 	.encode = encode,
-	.free = release,
 };

@@ -1,4 +1,4 @@
-/* Reading of shards, which are mapped, and checked at first use. */
+/* Reading of shards. Blocks are checked at first use. */
 #include "base/file.h"
 #include "data/data.h"
 
@@ -6,6 +6,7 @@
 #include <fcntl.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/resource.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -13,14 +14,13 @@
 struct segment {
 	int64_t first; /* number of its first token in the corpus */
 	struct h5_blocks blocks;
-	const char *tokens; /* in the map */
-	uint8_t *checked;   /* a flag for each block */
+	uint8_t *checked; /* a flag for each block */
 };
 
 struct file {
 	char *path; /* its name in messages */
 	struct shard_info info;
-	struct map map;
+	int fd;
 	struct segment seg[N_SPLITS];
 	int64_t group,
 		given; /* position in the arguments: first file of its corpus, this file */
@@ -32,20 +32,6 @@ struct corpus {
 	int64_t n_files;
 	int64_t tokens[N_SPLITS];
 };
-
-static int map_file(struct file *f, const char *path, struct err *e)
-{
-	struct stat st;
-	int fd = open(path, O_RDONLY | O_CLOEXEC);
-	int rc;
-	if (fd < 0 || fstat(fd, &st))
-		rc = err_set(e, EX_IOERR, "%s: %s", f->path, strerror(errno));
-	else
-		rc = map_open(&f->map, fd, (size_t)st.st_size, f->path, e);
-	if (fd >= 0)
-		close(fd);
-	return rc;
-}
 
 static int open_segment(struct h5 *h, struct file *f, enum split s, struct err *e)
 {
@@ -62,10 +48,6 @@ static int open_segment(struct h5 *h, struct file *f, enum split s, struct err *
 	if (g->blocks.rows != f->info.tokens[s])
 		return err_set(e, EX_DATAERR, "%s: %s has %lld tokens, not %lld", f->path,
 			path, (long long)g->blocks.rows, (long long)f->info.tokens[s]);
-	if (g->blocks.rows && g->blocks.offset + g->blocks.rows * g->blocks.row_bytes >
-				      (int64_t)f->map.n_bytes)
-		return err_set(e, EX_DATAERR, "%s: %s is damaged", f->path, path);
-	g->tokens = f->map.p + (g->blocks.rows ? g->blocks.offset : 0);
 	g->checked = xcalloc((size_t)g->blocks.n_blocks, 1);
 	return 0;
 }
@@ -78,7 +60,9 @@ static int open_at(struct corpus *c, struct file *f, const char *path, struct er
 	if (h5_open_as(&h, path, f->path, H5_READ, e))
 		return -1;
 	int rc = shard_read(h, f->path, &f->info, &t, e);
-	rc = rc || map_file(f, path, e);
+	f->fd = open(path, O_RDONLY | O_CLOEXEC);
+	if (!rc && f->fd < 0)
+		rc = err_set(e, EX_IOERR, "%s: %s", f->path, strerror(errno));
 	for (int s = 0; s < N_SPLITS && !rc; s++)
 		rc = open_segment(h, f, (enum split)s, e);
 	if (!rc && !c->t.kind) {
@@ -148,7 +132,7 @@ bool corpus_is_stream(const char *path)
 	return !strcmp(path, "-") || (stat(path, &st) == 0 && S_ISFIFO(st.st_mode));
 }
 
-/* Copies a stream to a temporary file, which is unlinked when it has been mapped. */
+/* Copies a stream to a temporary file, which is unlinked when it is open. */
 static int open_stream(struct corpus *c, struct file *f, const char *path, struct err *e)
 {
 	char kept[4096];
@@ -172,15 +156,28 @@ static int open_stream(struct corpus *c, struct file *f, const char *path, struc
 static int open_file(struct corpus *c, struct file *f, const char *path, struct err *e)
 {
 	f->path = xstrdup(!strcmp(path, "-") ? "standard input" : path);
+	f->fd = -1;
 	return corpus_is_stream(path) ? open_stream(c, f, path, e)
 				      : open_at(c, f, path, e);
+}
+
+/* A corpus may have more files than the usual limit of 1,024 descriptors. */
+static void allow_open_files(void)
+{
+	struct rlimit l;
+	if (!getrlimit(RLIMIT_NOFILE, &l)) {
+		l.rlim_cur = l.rlim_max;
+		setrlimit(RLIMIT_NOFILE, &l);
+	}
 }
 
 int corpus_open(struct corpus **out, const struct strs *files, bool some, struct err *e)
 {
 	struct corpus *c = xcalloc(1, sizeof(*c));
-	int rc = files->n ? 0 : err_set(e, EX_USAGE, "no data: give shards with --data");
+	int rc = files->n ? 0
+			  : err_set(e, EX_USAGE, "no data%s", advice_on(ADVICE_NO_DATA));
 	c->files = xcalloc((size_t)files->n, sizeof(*c->files));
+	allow_open_files();
 	for (int64_t i = 0; i < files->n && !rc; i++) {
 		struct file *f = &c->files[c->n_files++];
 		rc = open_file(c, f, files->v[i], e);
@@ -203,17 +200,8 @@ int corpus_open(struct corpus **out, const struct strs *files, bool some, struct
 
 int corpus_open_file(struct corpus **out, const char *path, struct err *e)
 {
-	struct corpus *c = xcalloc(1, sizeof(*c));
-	c->files = xcalloc(1, sizeof(*c->files));
-	c->n_files = 1;
-	if (open_file(c, c->files, path, e)) {
-		corpus_close(c);
-		return -1;
-	}
-	for (int s = 0; s < N_SPLITS; s++)
-		c->tokens[s] = c->files->info.tokens[s];
-	*out = c;
-	return 0;
+	const struct strs one = {.v = (char *[]){(char *)path}, .n = 1};
+	return corpus_open(out, &one, true, e);
 }
 
 void corpus_close(struct corpus *c)
@@ -226,7 +214,8 @@ void corpus_close(struct corpus *c)
 			h5_blocks_free(&f->seg[s].blocks);
 			free(f->seg[s].checked);
 		}
-		map_close(&f->map);
+		if (f->fd >= 0)
+			close(f->fd);
 		shard_info_free(&f->info);
 		free(f->path);
 	}
@@ -262,82 +251,77 @@ const struct shard_info *corpus_info(const struct corpus *c, int64_t file)
 	return &c->files[file].info;
 }
 
-int64_t corpus_files(const struct corpus *c)
+/* Reads tokens [at, at + n) of a segment. */
+static int read_tokens(const struct file *f, const struct segment *g, int64_t at,
+	int64_t n, int32_t *out, struct err *e)
 {
-	return c->n_files;
+	enum { PIECE = 4096 };
+	uint16_t x[PIECE];
+	size_t bytes = (size_t)g->blocks.row_bytes;
+	int64_t offset = g->blocks.offset + at * g->blocks.row_bytes;
+	if (g->blocks.type == H5_U32)
+		return file_read_at(f->fd, f->path, out, (size_t)n * bytes, offset, e);
+	for (int64_t done = 0; done < n; done += PIECE) {
+		int64_t now = min64(PIECE, n - done);
+		if (file_read_at(f->fd, f->path, x, (size_t)now * bytes,
+			    offset + done * (int64_t)bytes, e))
+			return -1;
+		for (int64_t i = 0; i < now; i++)
+			out[done + i] = x[i];
+	}
+	return 0;
 }
 
-enum { RUN = 32 };
-
-/* Reads tokens [at, at + n). HDF5 does not align datasets, so loads are unaligned; runs of a fixed
- * length are vectorised. */
-static void read_tokens(const struct segment *g, int64_t at, int64_t n, int32_t *out)
-{
-	const char *from = g->tokens + at * g->blocks.row_bytes;
-	if (g->blocks.type != H5_U16) {
-		memcpy(out, from, (size_t)n * sizeof(*out));
-		return;
-	}
-	uint16_t x[RUN];
-	int64_t i = 0;
-	for (; i + RUN <= n; i += RUN) {
-		memcpy(x, from + i * (int64_t)sizeof(*x), sizeof(x));
-		for (int k = 0; k < RUN; k++)
-			out[i + k] = x[k];
-	}
-	memcpy(x, from + i * (int64_t)sizeof(*x), (size_t)(n - i) * sizeof(*x));
-	for (int k = 0; i < n; i++, k++)
-		out[i] = x[k];
-}
-
-/* Two threads may check the same block, with the same result. */
+/* Reads a block to `bytes`, and checks it. Two threads may check the same block, with the same
+ * result. */
 static int check_block(const struct corpus *c, const struct file *f,
-	const struct segment *g, int64_t block, struct err *e)
+	const struct segment *g, int64_t block, void *bytes, struct err *e)
 {
 	const struct h5_blocks *b = &g->blocks;
-	if (__atomic_load_n(&g->checked[block], __ATOMIC_RELAXED))
-		return 0;
-	if (h5_block_check(b, block, g->tokens + block * b->block_rows * b->row_bytes, e))
+	int64_t begin = block * b->block_rows, n = min64(b->block_rows, b->rows - begin);
+	if (file_read_at(f->fd, f->path, bytes, (size_t)h5_block_bytes(b, block),
+		    b->offset + begin * b->row_bytes, e))
+		return -1;
+	if (h5_block_check(b, block, bytes, e))
 		return err_prefix(e, "%s: ", f->path);
-	int64_t begin = block * b->block_rows,
-		end = min64(b->rows, begin + b->block_rows);
-	for (int64_t at = begin; at < end; at += RUN) {
-		int32_t run[RUN], most = 0;
-		int64_t n = min64(RUN, end - at);
-		read_tokens(g, at, n, run);
-		for (int64_t k = 0; k < n;
-			k++) /* tokens of 2^31 and above are negative */
-			most |= run[k] | (run[k] >= c->t.vocab.n ? INT32_MIN : 0);
-		for (int64_t k = 0; k < n && most < 0; k++)
-			if (run[k] < 0 || run[k] >= c->t.vocab.n)
-				return err_set(e, EX_DATAERR,
-					"%s: %s: token %lld is %lld, but the vocabulary "
-					"has %lld",
-					f->path, b->path, (long long)(at + k),
-					(long long)(uint32_t)run[k],
-					(long long)c->t.vocab.n);
+	for (int64_t i = 0; i < n; i++) {
+		uint32_t token = b->type == H5_U16 ? ((const uint16_t *)bytes)[i]
+						   : ((const uint32_t *)bytes)[i];
+		if (token >= c->t.vocab.n || token > INT32_MAX)
+			return err_set(e, EX_DATAERR,
+				"%s: %s: token %lld is %lld, but the vocabulary has %lld",
+				f->path, b->path, (long long)(begin + i),
+				(long long)token, (long long)c->t.vocab.n);
 	}
 	__atomic_store_n(&g->checked[block], 1, __ATOMIC_RELAXED);
 	return 0;
 }
 
+static void *block_buffer(const struct segment *g)
+{
+	return xmalloc((size_t)(g->blocks.block_rows * g->blocks.row_bytes));
+}
+
+static int check_at_first_use(const struct corpus *c, const struct file *f,
+	const struct segment *g, int64_t block, struct err *e)
+{
+	if (__atomic_load_n(&g->checked[block], __ATOMIC_RELAXED))
+		return 0;
+	void *bytes = block_buffer(g);
+	int rc = check_block(c, f, g, block, bytes, e);
+	free(bytes);
+	return rc;
+}
+
 static int read_segment(const struct corpus *c, const struct file *f,
 	const struct segment *g, int64_t at, int64_t n, int32_t *out, struct err *e)
 {
-	for (int64_t b = at / g->blocks.block_rows; b * g->blocks.block_rows < at + n;
-		b++)
-		if (check_block(c, f, g, b, e))
+	int64_t rows = g->blocks.block_rows;
+	for (int64_t b = at / rows; b * rows < at + n; b++)
+		if (check_at_first_use(c, f, g, b, e))
 			return -1;
-	read_tokens(g, at, n, out);
-	return 0;
+	return read_tokens(f, g, at, n, out, e);
 }
-
-struct reading {
-	const struct corpus *c;
-	enum split split;
-	int64_t at, n;
-	int32_t *out;
-};
 
 /* The last file that begins at or before token `at`. */
 static int64_t file_of(const struct corpus *c, enum split split, int64_t at)
@@ -353,54 +337,47 @@ static int64_t file_of(const struct corpus *c, enum split split, int64_t at)
 	return lo;
 }
 
-static int read_files(void *with, struct err *e)
-{
-	struct reading *r = with;
-	for (int64_t i = file_of(r->c, r->split, r->at); r->n > 0; i++) {
-		const struct file *f = &r->c->files[i];
-		const struct segment *g = &f->seg[r->split];
-		int64_t here = min64(r->n, g->first + g->blocks.rows - r->at);
-		if (here <= 0)
-			continue;
-		if (read_segment(r->c, f, g, r->at - g->first, here, r->out, e))
-			return -1;
-		r->at += here, r->n -= here, r->out += here;
-	}
-	return 0;
-}
-
 int corpus_read(struct corpus *c, enum split split, int64_t at, int64_t n, int32_t *out,
 	struct err *e)
 {
 	BUG_ON(at < 0 || n < 0 || at + n > c->tokens[split]);
-	return map_touch(read_files, &(struct reading){c, split, at, n, out}, e);
+	for (int64_t i = file_of(c, split, at); n > 0; i++) {
+		const struct file *f = &c->files[i];
+		const struct segment *g = &f->seg[split];
+		int64_t here = min64(n, g->first + g->blocks.rows - at);
+		if (here <= 0)
+			continue;
+		if (read_segment(c, f, g, at - g->first, here, out, e))
+			return -1;
+		at += here, n -= here, out += here;
+	}
+	return 0;
 }
 
 static int verify_segment(
 	const struct corpus *c, const struct file *f, enum split split, struct err *e)
 {
 	const struct segment *g = &f->seg[split];
-	for (int64_t b = 0; b < g->blocks.n_blocks; b++)
-		if (check_block(c, f, g, b, e))
-			return -1;
-	size_t n_bytes = (size_t)(g->blocks.rows * g->blocks.row_bytes);
-	if (hash_bytes(g->tokens, n_bytes, 0) == f->info.xxh3[split])
-		return 0;
-	return err_set(e, EX_DATAERR, "%s: %s: the tokens do not match %s_xxh3", f->path,
-		g->blocks.path, split_names[split]);
+	struct hash_state *h = hash_open();
+	void *bytes = block_buffer(g);
+	int rc = 0;
+	for (int64_t b = 0; b < g->blocks.n_blocks && !rc; b++) {
+		rc = check_block(c, f, g, b, bytes, e);
+		if (!rc)
+			hash_add(h, bytes, (size_t)h5_block_bytes(&g->blocks, b));
+	}
+	free(bytes);
+	if (hash_close(h) != f->info.xxh3[split] && !rc)
+		rc = err_set(e, EX_DATAERR, "%s: %s: the tokens do not match %s_xxh3",
+			f->path, g->blocks.path, split_names[split]);
+	return rc;
 }
 
-static int verify_all(void *with, struct err *e)
+int corpus_verify(struct corpus *c, struct err *e)
 {
-	const struct corpus *c = with;
 	for (int64_t i = 0; i < c->n_files; i++)
 		for (int s = 0; s < N_SPLITS; s++)
 			if (verify_segment(c, &c->files[i], (enum split)s, e))
 				return -1;
 	return 0;
-}
-
-int corpus_verify(struct corpus *c, struct err *e)
-{
-	return map_touch(verify_all, c, e);
 }

@@ -41,13 +41,12 @@ struct tokenizer_kind {
 	/* Writes at most `room` tokens to out (NULL: counts only), and their number to *n_out. */
 	int64_t (*encode)(const struct tokenizer *t, const char *text, int64_t n,
 		bool final, uint32_t *out, int64_t room, int64_t *n_out, struct err *e);
-	void (*free)(struct tokenizer *t);
 };
 
 struct tokenizer {
 	const struct tokenizer_kind *kind;
 	struct vocab vocab;
-	void *own; /* state of the kind */
+	void *own; /* state of the kind, one allocation */
 };
 
 extern const struct tokenizer_kind *const tokenizer_kinds[]; /* ends with NULL */
@@ -76,40 +75,28 @@ void tokenizer_decode(const struct tokenizer *t, int64_t id, struct str *out);
 bool tokenizer_same(const struct tokenizer *a, const struct tokenizer *b);
 extern const struct h5_field tokenizer_fields[]; /* for the manual */
 
-/* ---- map.c: mapped files --------------------------------------------------------- */
-
-/* A read-only mapping of an open file. If the file is truncated, an access beyond its end (SIGBUS)
- * is an error of the surrounding map_touch(), or else ends the program. Both report the name of the
- * file, with EX_IOERR. */
-struct map {
-	char *p;
-	size_t n_bytes;
-	struct map_name *name; /* private to map.c */
-};
-
-/* n_bytes must be at least 1. The caller may close fd afterwards. Not thread-safe. */
-int map_open(struct map *m, int fd, size_t n_bytes, const char *name, struct err *e);
-void map_close(struct map *m);
-/* Calls fn, and leaves it by siglongjmp if a mapped file was truncated, so fn must not own anything
- * that would leak. The error can then be agreed on by all ranks; if one rank just exited, the
- * launcher would choose the exit code. */
-int map_touch(int (*fn)(void *with, struct err *e), void *with, struct err *e);
-
 /* ---- text.c: sources of text ----------------------------------------------------- */
 
-/* A mapped file. All files are mapped at the same time, so that the text can be read twice. A pipe
- * is first copied to a temporary file. Standard input ("-") is read from its current position to
- * its end. */
+/* A text, which is read once or more. A pipe is first copied to a temporary file. Standard input
+ * ("-") is read from its current position to its end. */
 struct text {
 	const char *name;
-	const char *p; /* in the map */
-	int64_t n_bytes;
-	struct map map;
+	int fd;			/* -1: opened by its name at the next text_piece() */
+	bool stays_open;	/* it cannot be opened by name again */
+	int64_t begin, n_bytes; /* in the file */
+	char *window;		/* bytes [window_begin, window_end) of the text */
+	int64_t window_begin, window_end;
 };
 
+enum { TEXT_MAX_PIECE = 1 << 18 };
+
 int text_open(struct text *t, const char *path, struct err *e);
-/* Advises the kernel that bytes before `at` are not needed soon. */
-void text_passed(const struct text *t, int64_t at);
+/* Bytes [at, at + n) of the text, n <= TEXT_MAX_PIECE, which are valid until the next call; NULL
+ * with *e set on an error. */
+const char *text_piece(struct text *t, int64_t at, int64_t n, struct err *e);
+/* Ends a pass: frees memory and, where possible, the descriptor, so that any number of files can be
+ * given. */
+void text_rest(struct text *t);
 void text_close(struct text *t);
 
 /* ---- shard.c: the file format ---------------------------------------------------- */
@@ -182,7 +169,6 @@ const struct tokenizer *corpus_tokenizer(const struct corpus *c);
 int64_t corpus_tokens(const struct corpus *c, enum split split);
 uint64_t corpus_hash(const struct corpus *c); /* of the vocabulary and all tokens */
 const struct shard_info *corpus_info(const struct corpus *c, int64_t file);
-int64_t corpus_files(const struct corpus *c);
 /* Reads tokens [at, at + n) of a split as int32. At its first use, each block is checked against
  * its checksum, and its tokens against the size of the vocabulary. Thread-safe, with one *e per
  * thread; opening and closing are not. */

@@ -29,12 +29,6 @@ static int64_t encode(const struct tokenizer *t, const char *text, int64_t n, bo
 	return TEXT_BAD(0);
 }
 
-static void release(struct tokenizer *t)
-{
-	free(t->own);
-	t->own = NULL;
-}
-
 int tokenizer_init_foreign(struct tokenizer *t, const char *kind, struct err *e)
 {
 	size_t n = strlen(kind);
@@ -48,7 +42,7 @@ int tokenizer_init_foreign(struct tokenizer *t, const char *kind, struct err *e)
 	struct foreign *f = xcalloc(1, sizeof(*f));
 	memcpy(f->name, kind, n);
 	f->kind = (struct tokenizer_kind){
-		.name = f->name, .ready = ready, .encode = encode, .free = release};
+		.name = f->name, .ready = ready, .encode = encode};
 	t->own = f;
 	t->kind = &f->kind;
 	return 0;

@@ -12,8 +12,6 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-enum { PIECE = 1 << 18 };
-
 struct job {
 	const struct prepare *p;
 	struct tokenizer t;
@@ -48,23 +46,33 @@ static enum split split_of(const struct job *j)
 								     : SPLIT_TRAIN;
 }
 
-/* The separator is part of the document that it ends, so every byte is in a document. */
-static int64_t document_end(const struct job *j, const struct text *t, int64_t at)
+/* The separator is part of the document that it ends, so every byte is in a document. -1: an
+ * error. */
+static int64_t document_end(
+	const struct job *j, struct text *t, int64_t at, struct err *e)
 {
 	const char *sep = j->p->separator;
-	if (!sep)
-		return t->n_bytes;
-	const char *hit = memmem(t->p + at, (size_t)(t->n_bytes - at), sep, strlen(sep));
-	return hit ? hit - t->p + (int64_t)strlen(sep) : t->n_bytes;
+	int64_t len = sep ? (int64_t)strlen(sep) : 0, n;
+	for (; sep && at + len <= t->n_bytes; at += n - len + 1) {
+		n = min64(TEXT_MAX_PIECE, t->n_bytes - at);
+		const char *piece = text_piece(t, at, n, e);
+		if (!piece)
+			return -1;
+		const char *hit = memmem(piece, (size_t)n, sep, (size_t)len);
+		if (hit)
+			return at + (hit - piece) + len;
+	}
+	return t->n_bytes;
 }
 
-static int each_piece(struct job *j, const struct text *t, int64_t begin, int64_t end,
+static int each_piece(struct job *j, struct text *t, int64_t begin, int64_t end,
 	piece_fn *fn, struct err *e)
 {
 	enum split s = split_of(j);
 	for (int64_t at = begin; at < end;) {
-		int64_t n = min64(PIECE, end - at);
-		int64_t used = fn(j, t->p + at, n, at + n == end, s, e);
+		int64_t n = min64(TEXT_MAX_PIECE, end - at);
+		const char *piece = text_piece(t, at, n, e);
+		int64_t used = piece ? fn(j, piece, n, at + n == end, s, e) : -1;
 		if (used < 0 && e->code != EX_DATAERR) /* not an error of the text */
 			return -1;
 		if (used < 0) {
@@ -73,7 +81,7 @@ static int each_piece(struct job *j, const struct text *t, int64_t begin, int64_
 				return err_set(e, EX_DATAERR, "%s: %s", t->name, changed);
 			return err_prefix(e, "%s: byte %lld: ", t->name, (long long)bad);
 		}
-		hash_add(j->hash, t->p + at, (size_t)used);
+		hash_add(j->hash, piece, (size_t)used);
 		at += used;
 		progress_update(&j->bar, j->passed_bytes + (double)at, NULL);
 	}
@@ -82,20 +90,16 @@ static int each_piece(struct job *j, const struct text *t, int64_t begin, int64_
 
 static int each_document(struct job *j, piece_fn *fn, struct err *e)
 {
-	enum { KEEP = 1 << 24 };
 	j->document = 0;
 	j->hash = hash_open();
 	for (int64_t i = 0; i < j->n_texts; i++) {
-		const struct text *t = &j->texts[i];
-		int64_t passed = 0;
+		struct text *t = &j->texts[i];
 		for (int64_t at = 0, end; at < t->n_bytes; at = end, j->document++) {
-			end = document_end(j, t, at);
-			if (each_piece(j, t, at, end, fn, e))
+			end = document_end(j, t, at, e);
+			if (end < 0 || each_piece(j, t, at, end, fn, e))
 				return -1;
-			if (end - passed > KEEP)
-				text_passed(t, passed = end);
 		}
-		text_passed(t, t->n_bytes);
+		text_rest(t);
 		j->passed_bytes += (double)t->n_bytes;
 	}
 	uint64_t was = j->info.source_xxh3;
@@ -132,9 +136,10 @@ static int64_t count_piece(struct job *j, const char *text, int64_t n, bool fina
 static int64_t encode_piece(struct job *j, const char *text, int64_t n, bool final,
 	enum split s, struct err *e)
 {
-	static uint32_t ids[PIECE];
+	static uint32_t ids[TEXT_MAX_PIECE];
 	int64_t n_ids;
-	int64_t used = j->t.kind->encode(&j->t, text, n, final, ids, PIECE, &n_ids, e);
+	int64_t used =
+		j->t.kind->encode(&j->t, text, n, final, ids, TEXT_MAX_PIECE, &n_ids, e);
 	if (used < 0)
 		return used;
 	int64_t train = j->p->by_document ? (s == SPLIT_TRAIN ? n_ids : 0)
@@ -163,11 +168,10 @@ static int decide_split(struct job *j, struct err *e)
 	if (j->p->by_document &&
 		(!j->n_tokens[SPLIT_TRAIN] ||
 			(j->p->val_fraction > 0 && !j->n_tokens[SPLIT_VAL])))
-		return err_set(e, EX_DATAERR,
-			"of %lld documents, none is for %s; use --split tail, another "
-			"--val-fraction or another --seed",
+		return err_set(e, EX_DATAERR, "of %lld documents, none is for %s%s",
 			(long long)j->document,
-			j->n_tokens[SPLIT_TRAIN] ? "validation" : "training");
+			j->n_tokens[SPLIT_TRAIN] ? "validation" : "training",
+			advice_on(ADVICE_EMPTY_SPLIT));
 	return 0;
 }
 
@@ -217,7 +221,8 @@ static int check_out(const struct prepare *p, struct err *e)
 		return err_set(e, EX_IOERR, "%s is a directory; give the name of a file",
 			p->out);
 	if (exists && S_ISREG(st.st_mode) && !p->shard_bytes && !p->overwrite)
-		return err_set(e, EX_IOERR, "%s exists; --overwrite replaces it", p->out);
+		return err_set(e, EX_IOERR, "%s exists%s", p->out,
+			advice_on(ADVICE_FILE_EXISTS));
 	return 0;
 }
 

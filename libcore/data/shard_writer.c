@@ -96,8 +96,8 @@ static int name_file(struct shard_writer *w, int64_t i, struct err *e)
 			(long long)i);
 	f->name = name.s;
 	if (file_exists(f->name) && !w->p->overwrite)
-		return err_set(
-			e, EX_IOERR, "%s exists; --overwrite replaces it", f->name);
+		return err_set(e, EX_IOERR, "%s exists%s", f->name,
+			advice_on(ADVICE_FILE_EXISTS));
 	if (durable_begin_own(&f->d, f->name, e))
 		return -1;
 	f->d.keeps = !w->p->overwrite;
@@ -132,13 +132,11 @@ static int make_files(
 		w->p->shard_bytes ? max64(1, w->p->shard_bytes / bytes) : total;
 	w->n_files = ceil_div(total, per_file);
 	if (w->n_files > 1 && is_special(w->p->out))
-		return err_set(e, EX_USAGE,
-			"--shard-size: %lld files, but %s can hold one",
+		return err_set(e, EX_USAGE, "%lld shards, but %s can hold one",
 			(long long)w->n_files, special_name(w));
 	if (w->n_files > MAX_FILES)
 		return err_set(e, EX_USAGE,
-			"--shard-size: %lld bytes per file would need %lld files, more "
-			"than %d",
+			"shards of %lld bytes would be %lld files, more than %d",
 			(long long)w->p->shard_bytes, (long long)w->n_files, MAX_FILES);
 	if (!is_special(w->p->out) && file_room(w->p->out, total * bytes, e))
 		return -1;

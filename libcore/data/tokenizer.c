@@ -36,8 +36,7 @@ static int init_any(struct tokenizer *t, const char *kind, struct err *e)
 
 void tokenizer_free(struct tokenizer *t)
 {
-	if (t->kind && t->kind->free)
-		t->kind->free(t);
+	free(t->own);
 	free(t->vocab.bytes);
 	free(t->vocab.offset);
 	*t = (struct tokenizer){0};

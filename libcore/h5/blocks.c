@@ -25,36 +25,18 @@ static void shape_blocks(struct h5_blocks *b, int ndim, const int64_t *dims)
 		b->row_bytes *= dims[i];
 }
 
-static void count_blocks(struct h5_blocks *b)
-{
-	b->n_blocks = ceil_div(b->rows, b->block_rows);
-	b->xxh3 = xcalloc((size_t)b->n_blocks, sizeof(*b->xxh3));
-}
-
 int h5_blocks_reserve(struct h5 *f, const char *path, enum h5_type t, int ndim,
 	const int64_t *dims, struct h5_blocks *b, struct err *e)
 {
-	hsize_t n[H5_MAX_DIMS];
 	*b = (struct h5_blocks){.type = t, .offset = -1};
 	snprintf(b->path, sizeof(b->path), "%s", path);
 	shape_blocks(b, ndim, dims);
 	b->block_rows = max64(1, H5_BLOCK_BYTES / max64(1, b->row_bytes));
-	count_blocks(b);
-	for (int i = 0; i < ndim; i++)
-		n[i] = (hsize_t)dims[i];
-	if (h5_make_groups(f, path, e))
-		return -1;
-	hid_t space = H5Screate_simple(ndim, n, NULL);
-	hid_t how = h5_how(H5P_DATASET_CREATE);
-	H5Pset_layout(how, H5D_CONTIGUOUS);
-	H5Pset_alloc_time(how, H5D_ALLOC_TIME_EARLY);
-	H5Pset_fill_time(how, H5D_FILL_TIME_NEVER);
-	hid_t d = H5Dcreate2(
-		f->id, path, h5_on_disk(t), space, H5P_DEFAULT, how, H5P_DEFAULT);
-	H5Pclose(how);
-	H5Sclose(space);
+	b->n_blocks = ceil_div(b->rows, b->block_rows);
+	b->xxh3 = xcalloc((size_t)b->n_blocks, sizeof(*b->xxh3));
+	hid_t d = h5_create_dataset(f, path, h5_on_disk(t), ndim, dims, true, e);
 	if (d < 0)
-		return h5_bad(f, e, EX_IOERR, "%s could not be created", path);
+		return -1;
 	H5Dclose(d);
 	return h5_fields_write(f, path, block_fields, b, e);
 }
@@ -91,9 +73,8 @@ int h5_blocks_open(struct h5 *f, const char *path, struct h5_blocks *b, struct e
 	b->offset = info.offset;
 	shape_blocks(b, info.ndim, info.dims);
 	if (info.n && b->offset < 0)
-		return h5_bad(f, e, EX_DATAERR,
-			"dataset %s is %s; it must be contiguous, to be mapped", path,
-			info.chunked ? "chunked" : "not allocated");
+		return h5_bad(f, e, EX_DATAERR, "dataset %s is %s; it must be contiguous",
+			path, info.chunked ? "chunked" : "not allocated");
 	if (b->block_rows < 1)
 		return h5_bad(f, e, EX_DATAERR, "dataset %s is damaged", path);
 	b->block_rows = min64(b->block_rows, max64(1, b->rows));

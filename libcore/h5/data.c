@@ -32,11 +32,6 @@ static herr_t add_name(hid_t g, const char *name, const H5L_info_t *info, void *
 	return 0;
 }
 
-static int by_name(const void *a, const void *b)
-{
-	return strcmp(*(char *const *)a, *(char *const *)b);
-}
-
 /* Soft and external links are refused. The native order is used and sorted here, because for other
  * orders HDF5 (1.10) allocates a table and frees uninitialised entries if the group is damaged. */
 int h5_list(struct h5 *f, const char *group, struct strs *out, struct err *e)
@@ -50,8 +45,7 @@ int h5_list(struct h5 *f, const char *group, struct strs *out, struct err *e)
 	H5Gclose(g);
 	if (rc)
 		return h5_bad(f, e, EX_DATAERR, "%s cannot be listed", group);
-	if (out->n)
-		qsort(out->v, (size_t)out->n, sizeof(*out->v), by_name);
+	strs_sort(out);
 	return 0;
 }
 
@@ -113,8 +107,8 @@ int h5_info(struct h5 *f, const char *path, struct h5_info *info, struct err *e)
 		  : 0;
 }
 
-int h5_put(struct h5 *f, const char *path, enum h5_type t, int ndim, const int64_t *dims,
-	const void *data, struct err *e)
+hid_t h5_create_dataset(struct h5 *f, const char *path, hid_t type, int ndim,
+	const int64_t *dims, bool blocks, struct err *e)
 {
 	hsize_t n[H5_MAX_DIMS];
 	for (int i = 0; i < ndim; i++)
@@ -125,14 +119,43 @@ int h5_put(struct h5 *f, const char *path, enum h5_type t, int ndim, const int64
 		H5Ldelete(f->id, path, H5P_DEFAULT);
 	hid_t space = H5Screate_simple(ndim, n, NULL);
 	hid_t how = h5_how(H5P_DATASET_CREATE);
-	hid_t d = H5Dcreate2(
-		f->id, path, h5_on_disk(t), space, H5P_DEFAULT, how, H5P_DEFAULT);
+	if (blocks) {
+		H5Pset_layout(how, H5D_CONTIGUOUS);
+		H5Pset_alloc_time(how, H5D_ALLOC_TIME_EARLY);
+		H5Pset_fill_time(how, H5D_FILL_TIME_NEVER);
+	}
+	hid_t d = H5Dcreate2(f->id, path, type, space, H5P_DEFAULT, how, H5P_DEFAULT);
 	H5Pclose(how);
-	int rc = d < 0 ||
-		 H5Dwrite(d, h5_native(t), H5S_ALL, H5S_ALL, H5P_DEFAULT, data) < 0;
-	H5Dclose(d);
 	H5Sclose(space);
+	if (d < 0)
+		h5_bad(f, e, EX_IOERR, "%s could not be created", path);
+	return d;
+}
+
+static int put(struct h5 *f, const char *path, hid_t on_disk, hid_t native, int ndim,
+	const int64_t *dims, const void *data, struct err *e)
+{
+	hid_t d = h5_create_dataset(f, path, on_disk, ndim, dims, false, e);
+	if (d < 0)
+		return -1;
+	int rc = H5Dwrite(d, native, H5S_ALL, H5S_ALL, H5P_DEFAULT, data) < 0;
+	H5Dclose(d);
 	return rc ? h5_bad(f, e, EX_IOERR, "%s could not be written", path) : 0;
+}
+
+int h5_put(struct h5 *f, const char *path, enum h5_type t, int ndim, const int64_t *dims,
+	const void *data, struct err *e)
+{
+	return put(f, path, h5_on_disk(t), h5_native(t), ndim, dims, data, e);
+}
+
+/* A text is a scalar string of fixed length, so that h5dump and h5py show it as a string. */
+int h5_put_text(struct h5 *f, const char *path, const char *text, struct err *e)
+{
+	hid_t type = h5_text_type(strlen(text));
+	int rc = put(f, path, type, type, 0, NULL, text, e);
+	H5Tclose(type);
+	return rc;
 }
 
 int h5_get(struct h5 *f, const char *path, enum h5_type t, int64_t n, int64_t max,
@@ -162,28 +185,6 @@ int h5_get(struct h5 *f, const char *path, enum h5_type t, int64_t n, int64_t ma
 	}
 	H5Dclose(d);
 	return rc;
-}
-
-/* A text is a scalar string of fixed length, so that h5dump and h5py show it as a string. */
-int h5_put_text(struct h5 *f, const char *path, const char *text, struct err *e)
-{
-	if (h5_make_groups(f, path, e))
-		return -1;
-	if (h5_has(f, path))
-		H5Ldelete(f->id, path, H5P_DEFAULT);
-	size_t n = strlen(text);
-	hid_t type = H5Tcopy(H5T_C_S1), space = H5Screate(H5S_SCALAR);
-	H5Tset_size(type, n ? n : 1);
-	H5Tset_strpad(type, H5T_STR_NULLPAD);
-	H5Tset_cset(type, H5T_CSET_UTF8);
-	hid_t how = h5_how(H5P_DATASET_CREATE);
-	hid_t d = H5Dcreate2(f->id, path, type, space, H5P_DEFAULT, how, H5P_DEFAULT);
-	H5Pclose(how);
-	int rc = d < 0 || H5Dwrite(d, type, H5S_ALL, H5S_ALL, H5P_DEFAULT, text) < 0;
-	H5Dclose(d);
-	H5Sclose(space);
-	H5Tclose(type);
-	return rc ? h5_bad(f, e, EX_IOERR, "%s could not be written", path) : 0;
 }
 
 int h5_get_text(struct h5 *f, const char *path, struct str *out, struct err *e)

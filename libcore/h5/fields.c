@@ -7,22 +7,13 @@
 
 enum { MAX_TEXT = 1 << 20 };
 
-static hid_t text_type(size_t n)
-{
-	hid_t t = H5Tcopy(H5T_C_S1);
-	H5Tset_size(t, n ? n : 1);
-	H5Tset_strpad(t, H5T_STR_NULLPAD);
-	H5Tset_cset(t, H5T_CSET_UTF8);
-	return t;
-}
-
 static int write_one(hid_t object, const struct h5_field *a, const void *value)
 {
 	bool text = a->type == H5_TEXT;
 	const char *s = text ? *(const char *const *)value : NULL;
 	if (text && !s)
 		return a->optional ? 0 : -1;
-	hid_t type = text ? text_type(strlen(s)) : h5_on_disk(a->type);
+	hid_t type = text ? h5_text_type(strlen(s)) : h5_on_disk(a->type);
 	hid_t space = H5Screate(H5S_SCALAR);
 	if (H5Aexists(object, a->name) > 0)
 		H5Adelete(object, a->name);
@@ -43,7 +34,7 @@ static int read_text(hid_t id, hid_t type, char **out)
 		n > MAX_TEXT)
 		return -1;
 	char *s = xcalloc(n + 1, 1);
-	hid_t memory = text_type(n);
+	hid_t memory = h5_text_type(n);
 	int rc = H5Aread(id, memory, s) < 0;
 	H5Tclose(memory);
 	if (rc)

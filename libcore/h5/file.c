@@ -7,18 +7,20 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+/* HDF5 sets its type identifiers when it starts, so the table has their addresses. */
 static const struct {
 	size_t bytes;
 	const char *name;
+	const hid_t *native, *on_disk;
 } types[] = {
-	[H5_U8] = {1, "u8"},
-	[H5_U16] = {2, "u16"},
-	[H5_U32] = {4, "u32"},
-	[H5_I64] = {8, "i64"},
-	[H5_U64] = {8, "u64"},
-	[H5_F32] = {4, "f32"},
-	[H5_F64] = {8, "f64"},
-	[H5_TEXT] = {1, "text"},
+	[H5_U8] = {1, "u8", &H5T_NATIVE_UINT8_g, &H5T_STD_U8LE_g},
+	[H5_U16] = {2, "u16", &H5T_NATIVE_UINT16_g, &H5T_STD_U16LE_g},
+	[H5_U32] = {4, "u32", &H5T_NATIVE_UINT32_g, &H5T_STD_U32LE_g},
+	[H5_I64] = {8, "i64", &H5T_NATIVE_INT64_g, &H5T_STD_I64LE_g},
+	[H5_U64] = {8, "u64", &H5T_NATIVE_UINT64_g, &H5T_STD_U64LE_g},
+	[H5_F32] = {4, "f32", &H5T_NATIVE_FLOAT_g, &H5T_IEEE_F32LE_g},
+	[H5_F64] = {8, "f64", &H5T_NATIVE_DOUBLE_g, &H5T_IEEE_F64LE_g},
+	[H5_TEXT] = {1, "text", &H5T_NATIVE_UINT8_g, &H5T_STD_U8LE_g},
 };
 
 size_t h5_type_bytes(enum h5_type t)
@@ -31,37 +33,23 @@ const char *h5_type_name(enum h5_type t)
 	return types[t].name;
 }
 
-/* HDF5 creates its type identifiers at startup, so this cannot be a constant table. */
-static hid_t type_id(enum h5_type t, bool on_disk)
-{
-	switch (t) {
-	case H5_U8:
-	case H5_TEXT:
-		return on_disk ? H5T_STD_U8LE : H5T_NATIVE_UINT8;
-	case H5_U16:
-		return on_disk ? H5T_STD_U16LE : H5T_NATIVE_UINT16;
-	case H5_U32:
-		return on_disk ? H5T_STD_U32LE : H5T_NATIVE_UINT32;
-	case H5_I64:
-		return on_disk ? H5T_STD_I64LE : H5T_NATIVE_INT64;
-	case H5_U64:
-		return on_disk ? H5T_STD_U64LE : H5T_NATIVE_UINT64;
-	case H5_F32:
-		return on_disk ? H5T_IEEE_F32LE : H5T_NATIVE_FLOAT;
-	case H5_F64:
-		return on_disk ? H5T_IEEE_F64LE : H5T_NATIVE_DOUBLE;
-	}
-	return -1;
-}
-
 hid_t h5_native(enum h5_type t)
 {
-	return type_id(t, false);
+	return *types[t].native;
 }
 
 hid_t h5_on_disk(enum h5_type t)
 {
-	return type_id(t, true);
+	return *types[t].on_disk;
+}
+
+hid_t h5_text_type(size_t n)
+{
+	hid_t t = H5Tcopy(H5T_C_S1);
+	H5Tset_size(t, n ? n : 1);
+	H5Tset_strpad(t, H5T_STR_NULLPAD);
+	H5Tset_cset(t, H5T_CSET_UTF8);
+	return t;
 }
 
 int h5_type_of(hid_t type)
@@ -123,23 +111,15 @@ static hid_t access_list(void)
 	return fapl;
 }
 
-static int open_file(
-	struct h5 **f, const char *path, const char *name, unsigned how, struct err *e)
+int h5_open_at(struct h5 **f, const char *path, const char *name, int64_t size_bytes,
+	struct err *e)
 {
 	hid_t fapl = access_list();
-	hid_t id = H5Fopen(path, how, fapl);
+	hid_t id = H5Fopen(path, size_bytes ? H5F_ACC_RDONLY : H5F_ACC_RDWR, fapl);
 	H5Pclose(fapl);
 	if (id < 0)
 		return err_set(e, EX_DATAERR, "%s: not an HDF5 file, or damaged", name);
 	*f = wrap(id, name);
-	return 0;
-}
-
-int h5_open_at(struct h5 **f, const char *path, const char *name, int64_t size_bytes,
-	struct err *e)
-{
-	if (open_file(f, path, name, H5F_ACC_RDONLY, e))
-		return -1;
 	(*f)->size_bytes = size_bytes;
 	return 0;
 }
@@ -153,17 +133,11 @@ static int open_old(
 		return err_set(e, EX_IOERR, "%s: %s", name, strerror(errno));
 	if (!S_ISREG(st.st_mode))
 		return err_set(e, EX_DATAERR, "%s: not a regular file", name);
-	if (write)
-		return open_file(f, path, name, H5F_ACC_RDWR, e);
-	if (h5_probe(path, name, &st, e))
+	if (!st.st_size)
+		return err_set(e, EX_DATAERR, "%s: not an HDF5 file, or damaged", name);
+	if (!write && h5_probe(path, name, &st, e))
 		return -1;
-	h5_guard(name);
-	if (h5_open_at(f, path, name, st.st_size, e)) {
-		h5_unguard();
-		return -1;
-	}
-	(*f)->guarded = true;
-	return 0;
+	return h5_open_at(f, path, name, write ? 0 : st.st_size, e);
 }
 
 static int open_new(struct h5 **f, const char *path, const char *name, struct err *e)
@@ -214,8 +188,6 @@ int h5_close(struct h5 *f, struct err *e)
 	if (rc)
 		h5_bad(f, e, EX_IOERR, "%s",
 			errno ? strerror(errno) : "could not be closed");
-	if (f->guarded)
-		h5_unguard();
 	free(f->path);
 	free(f);
 	return rc;

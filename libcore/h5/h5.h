@@ -96,7 +96,7 @@ int h5_get_text(struct h5 *f, const char *path, struct str *out, struct err *e);
 
 /*
  * A contiguous dataset whose bytes do not pass through HDF5: ranks write them with pwrite, and
- * readers map them. A row is an element of the first dimension. The dataset /xxh3/PATH has the
+ * readers read them with pread. A row is an element of the first dimension. The dataset /xxh3/PATH has the
  * XXH3 of each block of rows, so a part can be checked at first use.
  */
 struct h5_blocks {

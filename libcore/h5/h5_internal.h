@@ -11,19 +11,16 @@ struct h5 {
 	hid_t id;
 	char *path;	    /* its name in messages */
 	int64_t size_bytes; /* of the file, if it was opened for reading; else 0 */
-	bool guarded;
 };
 
-/* Opens a file for reading without h5_probe(). */
+/* Opens an existing file, without h5_probe(). size_bytes: 0 for writing. */
 int h5_open_at(struct h5 **f, const char *path, const char *name, int64_t size_bytes,
 	struct err *e);
 /* Checks in a child process that HDF5 survives reading the file, once per file. 0, or -1 with *e. */
 int h5_probe(const char *path, const char *name, const struct stat *st, struct err *e);
-/* Until the matching h5_unguard(), faults inside HDF5 are reported as damage of file `name`. */
-void h5_guard(const char *name);
-void h5_unguard(void);
 hid_t h5_native(enum h5_type t);  /* in memory */
 hid_t h5_on_disk(enum h5_type t); /* little-endian */
+hid_t h5_text_type(size_t n);	  /* of n bytes; the caller calls H5Tclose() */
 /* The enum h5_type, or -1 for other types. */
 int h5_type_of(hid_t type);
 /* A property list of a class (H5P_FILE_CREATE ...): without times, so that equal contents give
@@ -32,6 +29,10 @@ hid_t h5_how(hid_t class);
 /* Sets the error "FILE: message", since HDF5's messages are for programmers. Returns -1. */
 int h5_bad(const struct h5 *f, struct err *e, int code, const char *fmt, ...)
 	PRINTF(4, 5);
+/* Creates a dataset and the groups above it; an existing one of that name is replaced. `blocks`: its
+ * bytes are allocated at once and not written. -1: with *e set. */
+hid_t h5_create_dataset(struct h5 *f, const char *path, hid_t type, int ndim,
+	const int64_t *dims, bool blocks, struct err *e);
 /* Creates the groups above `path`. */
 int h5_make_groups(struct h5 *f, const char *path, struct err *e);
 int h5_info_of(struct h5 *f, hid_t dataset, struct h5_info *info);

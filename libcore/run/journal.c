@@ -13,30 +13,14 @@
 
 /* ---- one writer ------------------------------------------------------------------ */
 
-/* Reads the complete lines of a text. Returns the offset of their end. */
-static size_t read_lines(
-	struct run_log *l, const struct str *text, int *rc, struct err *e)
-{
-	size_t whole = text->len;
-	while (whole && text->s[whole - 1] != '\n')
-		whole--;
-	for (size_t at = 0; at < whole && !*rc;) {
-		const char *stop = memchr(text->s + at, '\n', whole - at);
-		size_t n = (size_t)(stop - text->s) - at;
-		*rc = run_log_line(l, text->s + at, n, e);
-		at += n + 1;
-	}
-	return whole;
-}
-
 /* Reports the process that holds the lock, which its journal names once its head is written. */
 static int refuse(const char *folder, const char *path, struct err *e)
 {
 	struct str text = {0};
 	struct run_log l = {0};
-	int rc = file_read(path, SIZE_MAX, &text, &(struct err){0});
-	if (!rc)
-		read_lines(&l, &text, &rc, &(struct err){0});
+	size_t whole;
+	int rc = file_read(path, SIZE_MAX, &text, &(struct err){0}) ||
+		 run_log_lines(&l, &text, &whole, &(struct err){0});
 	const struct run_info *i = &l.info;
 	char who[256] = "";
 	char here[64] = "";
@@ -223,15 +207,14 @@ static int add_event(struct journal *j, int64_t step, char *text, struct err *e)
 static int take_up(struct journal *j, const char *path, int64_t resume, struct err *e)
 {
 	struct str text = {0};
-	if (file_read(path, SIZE_MAX, &text, e))
-		return -1;
-	int rc = 0;
-	size_t whole = read_lines(&j->log, &text, &rc, e);
+	size_t whole;
+	int rc = file_read(path, SIZE_MAX, &text, e) ||
+		 run_log_lines(&j->log, &text, &whole, e);
 	str_free(&text);
 	run_log_rewind(&j->log, resume);
 	if (!rc && truncate(path, (off_t)whole))
 		rc = err_set(e, EX_IOERR, "%s: %s", path, strerror(errno));
-	return rc;
+	return rc ? -1 : 0;
 }
 
 /* Writes the whole head or, on a full disk, nothing. */

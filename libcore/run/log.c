@@ -136,18 +136,16 @@ int run_log_line(struct run_log *l, const char *line, size_t len, struct err *e)
 	return 0;
 }
 
-static int read_lines(struct run_log *l, const char *text, size_t len, struct err *e)
+int run_log_lines(struct run_log *l, const struct str *text, size_t *whole, struct err *e)
 {
-	const char *end = text + len;
-	while (text < end) {
-		const char *stop = memchr(text, '\n', (size_t)(end - text));
-		if (!stop) { /* a number may be incomplete */
-			warn("%s: the last line is incomplete and is ignored", l->name);
+	*whole = 0;
+	for (size_t at = 0; at < text->len; at = *whole) {
+		const char *stop = memchr(text->s + at, '\n', text->len - at);
+		if (!stop)
 			break;
-		}
-		if (run_log_line(l, text, (size_t)(stop - text), e))
+		*whole = (size_t)(stop - text->s) + 1;
+		if (run_log_line(l, text->s + at, *whole - at - 1, e))
 			return -1;
-		text = stop + 1;
 	}
 	return 0;
 }
@@ -281,8 +279,11 @@ static int read_text(struct run_log *l, int fd, const char *name, struct err *e)
 {
 	enum { MAX_TEXT = 1 << 30 };
 	struct str text = {0};
+	size_t whole = 0;
 	int rc = file_read_rest(fd, name, MAX_TEXT, &text, e) ||
-		 read_lines(l, text.s, text.len, e);
+		 run_log_lines(l, &text, &whole, e);
+	if (!rc && whole < text.len) /* a number may be incomplete */
+		warn("%s: the last line is incomplete and is ignored", l->name);
 	str_free(&text);
 	if (!rc && !l->n_rows)
 		rc = err_set(e, EX_DATAERR,

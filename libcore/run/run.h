@@ -121,11 +121,10 @@ extern const struct h5_field run_fields[];
 struct run_log {
 	char *name; /* of its file, for messages */
 	struct run_info info;
-	struct str config; /* the options, as lines `key = value` */
-	struct str
-		arithmetic; /* the properties that determine bitwise results, likewise */
-	struct str events;  /* one per line */
-	struct row *rows;   /* in ascending order of steps */
+	struct str config;     /* the options, as lines `key = value` */
+	struct str arithmetic; /* properties that determine results, likewise */
+	struct str events;     /* one per line */
+	struct row *rows;      /* in ascending order of steps */
 	int64_t n_rows, room;
 };
 
@@ -136,6 +135,9 @@ void run_log_add(struct run_log *l, const struct row *r);
 void run_log_rewind(struct run_log *l, int64_t step);
 /* Adds one line of a journal or of standard output. */
 int run_log_line(struct run_log *l, const char *line, size_t len, struct err *e);
+/* Adds the complete lines of a text, and sets *whole to the bytes of these. */
+int run_log_lines(
+	struct run_log *l, const struct str *text, size_t *whole, struct err *e);
 /* Reads a journal, a run.h5, or standard output of pt-train, from a file, a pipe, or standard input
  * ("-"); the directory of a run stands for its run.h5. */
 int run_log_read(struct run_log *l, const char *path, struct err *e);
@@ -151,11 +153,9 @@ struct journal {
 	bool half;	 /* the file ends with an incomplete line */
 	struct str kept; /* lines not yet written, for example because of a full disk */
 	int64_t n_kept;
-	struct str
-		late; /* lines written since the last sync, which could still be lost */
+	struct str late;	/* lines since the last sync, which could still be lost */
 	int64_t n_late, synced; /* synced: bytes of the file that are safe */
-	double published,
-		publish_cost; /* time of the last write of run.h5; its duration in seconds */
+	double published, publish_cost; /* the last write of run.h5: time, seconds */
 };
 
 /* Locks the run in FOLDER against other writers until *fd is closed or the process ends. Waits at

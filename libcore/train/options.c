@@ -510,6 +510,7 @@ static const char *const advice[N_ADVICE] = {
 	[ADVICE_RUN_IN_USE] = "or give another directory with --out",
 	[ADVICE_NO_CHECKPOINT] = "--overwrite, without --resume, starts a new run",
 	[ADVICE_VOCABULARY] = "give --data or --vocab",
+	[ADVICE_NO_DATA] = "give shards with --data",
 };
 
 void options_give_advice(void)

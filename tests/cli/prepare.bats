@@ -172,7 +172,6 @@ killed() { # SIGNAL PATTERN COMMAND...
 	for s in TERM HUP INT PIPE BUS; do
 		killed $s 'part-*.tmp' pt-prepare -q text.txt -o part --shard-size 16 2>err
 		not ls part*
-		not grep shorter err # no text is to blame for a SIGBUS from elsewhere
 	done
 	for _ in $(seq 500); do cat text.txt; done >big.txt
 	killed TERM 'tmp/*' pt-prepare -q big.txt -o never
@@ -253,7 +252,7 @@ killed() { # SIGNAL PATTERN COMMAND...
 	cmp <(pt-prepare --decode train many.h5) <(pt-prepare --decode train one.h5)
 	for _ in 1 2 3; do cat text.txt; done >large.txt
 	code_of 64 pt-prepare large.txt -o part --shard-size 1
-	says '--shard-size: 1 bytes per file would need 120000 files, more than 99999'
+	says 'shards of 1 bytes would be 120000 files, more than 99999'
 	not ls part*
 }
 
@@ -291,7 +290,7 @@ changed() { # CODE TEXT COMMAND...: what changes in.txt meanwhile
 	shift 2
 	printf '%06d ä\n' $(seq 1000) >in.txt
 	TMPDIR=$PWD/tmp pt-prepare -q in.txt -o fifo 2>err 3>&- &
-	wait_for in.txt /proc/$!/maps
+	wait_for libhdf5 /proc/$!/maps
 	asleep $!
 	"$@"
 	cat fifo >out.h5
@@ -310,7 +309,7 @@ changed() { # CODE TEXT COMMAND...: what changes in.txt meanwhile
 	changed 65 'the text changed while it was read' change 's/1/2/'
 	changed 65 'in.txt: the text changed while it was read' change 's/ä/00/' # more tokens
 	changed 65 'the text changed while it was read' change 's/00/ä/' # fewer
-	changed 74 'pt: in.txt became shorter while it was read' truncate -s 4096 in.txt
+	changed 74 'in.txt became shorter while it was read' truncate -s 4096 in.txt
 }
 
 @test "a pipe or a device gets what standard output would" {

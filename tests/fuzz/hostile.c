@@ -319,8 +319,8 @@ static void seal_raw(const struct hostile *t, const char *path)
 
 /* ---- faults ---------------------------------------------------------------------- */
 
-/* What a child survives can kill the parent yet, where HDF5 reads beyond a piece of memory:
- * guard.c makes a message of it. Here it is an end that is no finding; the runner goes on. */
+/* What a child survives can kill the parent yet, where HDF5 reads beyond an allocation. Here that is
+ * an end that is no finding; the runner continues. */
 extern const char __executable_start[], etext[];
 static struct sigaction finding;
 

@@ -18,7 +18,7 @@ static struct err e;
 
 /* ---- an HDF5 that does what hostile files make it do ----------------------------- */
 
-enum fault { NO_FAULT, CRASH, ABORT, LEAVE, SPIN, EAT, KILLED, SIGNALS, CRASH_LATER };
+enum fault { NO_FAULT, CRASH, ABORT, LEAVE, SPIN, EAT, KILLED, SIGNALS };
 
 static enum fault fault;
 static pid_t parent;
@@ -53,11 +53,6 @@ int64_t H5Fopen(const char *name, unsigned how, int64_t access)
 	if (getpid() != parent) {
 		__atomic_add_fetch(n_looks, 1, __ATOMIC_RELAXED);
 		do_harm();
-	}
-	if (fault == CRASH_LATER && getpid() == parent) { /* not in this program's text */
-		size_t (*length)(const char *);
-		*(void **)&length = dlsym(RTLD_NEXT, "strlen");
-		length((const char *)8);
 	}
 	return real(name, how, access);
 }
@@ -183,36 +178,6 @@ static void what_never_ends_is_damaged(void **state)
 	setrlimit(RLIMIT_CPU, &old);
 	assert_int_equal(e.code, EX_DATAERR);
 	assert_non_null(strstr(e.msg, "loops on it"));
-}
-
-/* What the child survives, since its memory is laid out in another way. */
-static void the_parent_may_die_of_it(void **state)
-{
-	int ends[2], status;
-	struct str said = {0};
-	(void)state;
-#ifdef __SANITIZE_ADDRESS__ /* which looks at faults itself */
-	return;
-#endif
-	const char *path = write_file("later.h5");
-	assert_int_equal(pipe(ends), 0);
-	pid_t pid = fork();
-	if (!pid) {
-		parent = getpid();
-		fault = CRASH_LATER;
-		signal(SIGSEGV, SIG_DFL); /* cmocka looks at faults too */
-		dup2(ends[1], STDERR_FILENO);
-		_exit(read_file(path) ? 1 : 0);
-	}
-	close(ends[1]);
-	assert_int_equal(file_read_rest(ends[0], "a pipe", 9999, &said, &e), 0);
-	assert_int_equal(waitpid(pid, &status, 0), pid);
-	assert_true(WIFEXITED(status));
-	assert_int_equal(WEXITSTATUS(status), EX_DATAERR);
-	assert_non_null(strstr(said.s, path));
-	assert_non_null(strstr(said.s, "crashes on it"));
-	close(ends[0]);
-	str_free(&said);
 }
 
 static volatile sig_atomic_t got;
@@ -350,7 +315,6 @@ int main(int argc, char **argv)
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test_setup(what_kills_hdf5_is_damaged, begin),
 		cmocka_unit_test_setup(what_never_ends_is_damaged, begin),
-		cmocka_unit_test_setup(the_parent_may_die_of_it, begin),
 		cmocka_unit_test_setup(the_parent_keeps_its_own, begin),
 		cmocka_unit_test_setup(children_may_be_ignored, begin),
 		cmocka_unit_test_setup(once_a_file, begin),
