@@ -136,7 +136,7 @@ static int prepare(const struct opts *o, const struct strs *texts, struct err *e
 		.out = o->out ? o->out : "",
 		.overwrite = o->overwrite,
 	};
-	struct prepared made;
+	struct prepared done;
 	if (!strcmp(p.out, "/dev/stdout")) /* it must not be replaced by a rename */
 		p.out = "-";
 	if (!strcmp(p.out, "-") && isatty(STDOUT_FILENO))
@@ -145,20 +145,20 @@ static int prepare(const struct opts *o, const struct strs *texts, struct err *e
 	if (!texts->n && isatty(STDIN_FILENO))
 		return err_set(e, EX_USAGE,
 			"no text: give files, or - to read from the terminal");
-	if (prepare_run(&p, texts, &made, e))
+	if (prepare_run(&p, texts, &done, e))
 		return -1;
 	char bytes[NUM_TEXT];
 	info("%s of text in %lld document%s, a vocabulary of %lld (%s): "
 	     "%lld training tokens and %lld validation tokens of %zu byte%s",
-		text_bytes(bytes, (double)made.info.source_bytes),
-		(long long)made.info.documents, plural(made.info.documents),
-		(long long)made.vocab_size, p.tokenizer,
-		(long long)made.info.total[SPLIT_TRAIN],
-		(long long)made.info.total[SPLIT_VAL], made.token_bytes,
-		plural(made.token_bytes));
-	for (int64_t i = 0; i < made.files.n; i++)
-		info("wrote %s", made.files.v[i]);
-	strs_free(&made.files);
+		text_bytes(bytes, (double)done.info.source_bytes),
+		(long long)done.info.documents, plural(done.info.documents),
+		(long long)done.vocab_size, p.tokenizer,
+		(long long)done.info.total[SPLIT_TRAIN],
+		(long long)done.info.total[SPLIT_VAL], done.token_bytes,
+		plural(done.token_bytes));
+	for (int64_t i = 0; i < done.files.n; i++)
+		info("wrote %s", done.files.v[i]);
+	strs_free(&done.files);
 	return 0;
 }
 

@@ -4,8 +4,7 @@
 #include <stdarg.h>
 #include <string.h>
 
-static void line(struct str *out, const char *label, const char *fmt, ...) PRINTF(3, 4);
-
+PRINTF(3, 4)
 static void line(struct str *out, const char *label, const char *fmt, ...)
 {
 	char text[512];

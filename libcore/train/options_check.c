@@ -67,9 +67,8 @@ static void drop_local_sgd(struct train_opts *o)
 static int check_peak(const struct train_opts *o, struct err *e)
 {
 	double peak;
-	if (!o->peak_flops || !strcmp(o->peak_flops, "measure"))
-		return 0;
-	if (!parse_double(o->peak_flops, &peak) && peak > 0)
+	bool measure = !o->peak_flops || !strcmp(o->peak_flops, "measure");
+	if (measure || (!parse_double(o->peak_flops, &peak) && peak > 0))
 		return 0;
 	return err_set(e, EX_USAGE, "peak-flops: '%s' is neither a number nor measure",
 		o->peak_flops);

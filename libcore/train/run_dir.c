@@ -47,10 +47,10 @@ static int choose_dir(
 {
 	if (o->out) {
 		str_puts(out, o->out);
-		r->dir.made = !file_exists(out->s);
+		r->dir.created = !file_exists(out->s);
 		return may_begin(out->s, o, e);
 	}
-	r->dir.made = true;
+	r->dir.created = true;
 	for (int n = 1; n == 1 || errno == EEXIST; n++) {
 		str_clear(out);
 		str_printf(out, "run-%03d", n);
@@ -95,11 +95,11 @@ static int lock_dir(struct run *r, const struct train_opts *o, struct err *e)
 		return 0;
 	}
 	str_printf(&path, "%s/journal.txt", r->dir.path);
-	r->dir.made_journal = !file_exists(path.s);
+	r->dir.created_journal = !file_exists(path.s);
 	str_free(&path);
 	if (journal_lock(r->dir.path, true, patience, &r->dir.lock, e)) {
-		r->dir.made_journal = false;
-		r->dir.made &= e->code != EX_USAGE; /* another program made it */
+		r->dir.created_journal = false;
+		r->dir.created &= e->code != EX_USAGE; /* another program made it */
 		return -1;
 	}
 	int64_t n = ckpt_list(r->dir.ckpt_path, &steps, &(struct err){0});
@@ -107,7 +107,7 @@ static int lock_dir(struct run *r, const struct train_opts *o, struct err *e)
 	if (o->start_over && n > 0 && o->worker > 0)
 		remove_old(
 			r->dir.ckpt_path); /* the first worker has none to resume from */
-	else if (o->start_over && n > 0 && !r->dir.made)
+	else if (o->start_over && n > 0 && !r->dir.created)
 		return err_set(e, EX_USAGE,
 			"%s: another pt-train has started a run in it meanwhile",
 			r->dir.path);
@@ -122,7 +122,7 @@ static int can_write(const char *dir, struct err *e)
 		       : 0;
 }
 
-int run_dir_make(struct run *r, const struct train_opts *o, struct err *e)
+int run_dir_open(struct run *r, const struct train_opts *o, struct err *e)
 {
 	struct str dir = {0}, ckpt = {0};
 	if (r->all->rank == 0)
@@ -139,7 +139,7 @@ int run_dir_make(struct run *r, const struct train_opts *o, struct err *e)
 	}
 	if (o->worker > 0) { /* the first worker has the directory itself */
 		str_printf(&dir, "/worker-%d", o->worker);
-		r->dir.made = !file_exists(dir.s);
+		r->dir.created = !file_exists(dir.s);
 	}
 	str_printf(&ckpt, "%s/checkpoints", dir.s);
 	r->dir.path = dir.s;
@@ -170,13 +170,13 @@ int run_dir_check(const struct run *r, const struct train_opts *o, struct err *e
 	return comm_agree(r->world, e);
 }
 
-void run_dir_unmake(struct run *r)
+void run_dir_undo(struct run *r)
 {
 	struct str path = {0};
 	str_printf(&path, "%s/journal.txt", r->dir.path ? r->dir.path : "");
-	if (r->dir.made_journal)
+	if (r->dir.created_journal)
 		unlink(path.s);
-	if (r->dir.made && r->dir.path) { /* rmdir() removes only empty ones */
+	if (r->dir.created && r->dir.path) { /* rmdir() removes only empty ones */
 		rmdir(r->dir.ckpt_path);
 		rmdir(r->dir.path);
 	}

@@ -262,7 +262,7 @@ static int open_dir(struct run *r, const struct train_opts *o, const char *comma
 	int64_t resume, struct err *e)
 {
 	struct saver *v = &r->saver;
-	if (!o->eval_only && (run_dir_make(r, o, e) || run_dir_check(r, o, e)))
+	if (!o->eval_only && (run_dir_open(r, o, e) || run_dir_check(r, o, e)))
 		return -1;
 	if (!o->eval_only && start_agree(r, e))
 		return -1;
@@ -296,7 +296,7 @@ static int start(struct run *r, struct train_opts *o, const char *command, struc
 	if (load_base(r, o, &resume, e) || local_sgd_read_replay(r, e))
 		return -1;
 	if (open_dir(r, o, command, resume, e)) {
-		run_dir_unmake(r);
+		run_dir_undo(r);
 		return -1;
 	}
 	if (r->self_test.len && !o->eval_only)

@@ -100,7 +100,8 @@ static void make_copy(struct trainer *t)
 {
 	if (t->copy.state != COPY_PLANNED)
 		return;
-	t->copy.state = comm_min_i64(t->world, find_memory(t)) ? COPY_MADE : COPY_NONE;
+	t->copy.state =
+		comm_min_i64(t->world, find_memory(t)) ? COPY_ALLOCATED : COPY_NONE;
 	if (t->copy.state == COPY_NONE) {
 		arena_release(&t->copy.arena);
 		trainer_warn_no_copy(t);
@@ -120,7 +121,7 @@ int state_save_begin(struct trainer *t, const char *path, bool background, struc
 	w.numbers = local_sgd_save(t, &w.n_numbers);
 	if (background)
 		make_copy(t);
-	background = background && t->copy.state == COPY_MADE;
+	background = background && t->copy.state == COPY_ALLOCATED;
 	float *copy = background ? (float *)(void *)t->copy.arena.base : NULL;
 	int rc = ckpt_write_begin(&t->copy.writing, &w, copy, e);
 	forget(&w);

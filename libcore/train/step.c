@@ -166,7 +166,7 @@ static bool capture_graph(struct work *w)
 	enqueue_step(w);
 	if (!device_graph_end(&t->d))
 		return false;
-	t->graph.state = GRAPH_MADE;
+	t->graph.state = GRAPH_CAPTURED;
 	return true;
 }
 
@@ -178,7 +178,7 @@ static void compute(struct work *w)
 	bool profiled = t->profile.first <= step && step <= t->profile.last;
 	bool due = t->graph.state == GRAPH_WANTED && t->graph.n_eager >= EAGER_STEPS &&
 		   !w->averages;
-	if (t->graph.state == GRAPH_MADE && !profiled) {
+	if (t->graph.state == GRAPH_CAPTURED && !profiled) {
 		device_graph_refill(&t->d); /* only terms and samples differ */
 		put_terms(t, w->r);
 		pipe_reload(&t->pipe, &w->input);

@@ -4,12 +4,8 @@
 
 #include "train/trainer.h"
 
-/* ---- lr.c ------------------------------------------------------------------------ */
-
-/* The learning rate of step 1, 2, ... */
+/* lr.c: the learning rate of step 1, 2, ... */
 double lr_at(const struct train_opts *o, int64_t step);
-
-/* ---- step.c ---------------------------------------------------------------------- */
 
 /* Numbers of the caller's that are summed over the ranks in the same message as the loss and
  * the norm. `cast` is called on each rank when its backward is done. */
@@ -54,16 +50,12 @@ void step_gradients(struct trainer *t, const struct pipe_input *in);
 void step_allreduce(
 	struct trainer *t, const struct step_votes *votes, struct step_result *r);
 
-/* ---- nonfinite.c ----------------------------------------------------------------- */
-
-/* Collective. The loss or the norm of the step is not finite: computes it again, and sets r->why
+/* nonfinite.c. Collective. The loss or the norm of the step is not finite: computes it again, and sets r->why
  * to where the first such number appears. */
 void nonfinite_explain(
 	struct trainer *t, const struct pipe_input *in, struct step_result *r);
 
-/* ---- eval.c ---------------------------------------------------------------------- */
-
-/* Collective. Mean loss over the fixed windows of a split; NaN when the split is too short. */
+/* eval.c. Collective. Mean loss over the fixed windows of a split; NaN when the split is too short. */
 double eval_loss(struct trainer *t, enum split split);
 
 #endif

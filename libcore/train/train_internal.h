@@ -43,6 +43,22 @@ struct report {
 	bool publish_failed;	 /* run.h5 is older than the journal */
 };
 
+struct meter report_meter(const struct run *r);
+void report_step(struct run *r, const struct step_result *s, struct meter before);
+struct row report_new_row(const struct run *r);
+/* Do the rows of this run have this column? */
+bool report_has(const struct run *r, int column);
+/* Collective over the worker. The columns of every logged step. */
+void report_fill_row(struct run *r, const struct step_result *s, struct row *row);
+/* A row of the log; a line of the journal. */
+void report_row(struct run *r, const struct row *row);
+void report_event(struct run *r, const char *fmt, ...) PRINTF(2, 3);
+void report_print(struct run *r, const char *line);
+/* Writes run.h5, if it is that many seconds old. */
+void report_publish(struct run *r, double seconds);
+/* The same in any case. */
+void report_publish_now(struct run *r);
+
 /* ---- save.c: checkpoints ------------------------------------------------------------- */
 
 /* A checkpoint from its beginning to its end, which may be some steps later. */
@@ -67,14 +83,34 @@ struct saver {
 	int64_t prune_to; /* all_have when it began */
 };
 
+/* This rank's vote: is a checkpoint due by the clock? */
+bool save_due(const struct run *r);
+/* Collective. Saves this step, unless that is done; in the `background`, training continues before
+ * it is written. */
+void save_now(struct run *r, const char *why, bool background);
+/* Collective. Ends the one that is being written. */
+void save_end(struct run *r);
+/* Waits until old checkpoints are removed: the next needs the space. */
+void save_close(struct run *r);
+
 /* ---- run_dir.c: the run directory ---------------------------------------------------- */
 
 struct run_dir {
-	char *path, *ckpt_path; /* NULL: there is none */
-	int lock;		/* rank 0's, on the journal; -1: none */
-	bool made, made_journal;
-	bool has_algorithms; /* those of the first step */
+	char *path, *ckpt_path;	       /* NULL: there is none */
+	int lock;		       /* rank 0's, on the journal; -1: none */
+	bool created, created_journal; /* by this run */
+	bool has_algorithms;	       /* those of the first step */
 };
+
+enum { PATIENCE_SECS = 3 }; /* for a run that is stopping, when another resumes it */
+/* Collective over all. Makes the directory of this worker, or takes it, and locks it. */
+int run_dir_open(struct run *r, const struct train_opts *o, struct err *e);
+/* Collective over the worker. Can every rank that writes checkpoints see it? */
+int run_dir_check(const struct run *r, const struct train_opts *o, struct err *e);
+/* A run that could not start removes what it created. */
+void run_dir_undo(struct run *r);
+/* --overwrite: removes the checkpoints of the run before, of all its workers. */
+void run_dir_clear(const struct run *r, const struct train_opts *o);
 
 /* ---- the run ------------------------------------------------------------------------- */
 
@@ -100,61 +136,11 @@ static inline bool run_is_first(const struct run *r)
 	return r->world->rank == 0;
 }
 
-/* loop.c */
-
-/* Collective. Trains (or evaluates), and returns the exit code. */
-int loop_run(struct run *r);
-
-/* report.c */
-
-struct meter report_meter(const struct run *r);
-void report_step(struct run *r, const struct step_result *s, struct meter before);
-struct row report_new_row(const struct run *r);
-/* Do the rows of this run have this column? */
-bool report_has(const struct run *r, int column);
-/* Collective over the worker. The columns of every logged step. */
-void report_fill_row(struct run *r, const struct step_result *s, struct row *row);
-/* A row of the log; a line of the journal. */
-void report_row(struct run *r, const struct row *row);
-void report_event(struct run *r, const char *fmt, ...) PRINTF(2, 3);
-void report_print(struct run *r, const char *line);
-/* Writes run.h5, if it is that many seconds old. */
-void report_publish(struct run *r, double seconds);
-/* The same in any case. */
-void report_publish_now(struct run *r);
-
-/* save.c */
-
-/* This rank's vote: is a checkpoint due by the clock? */
-bool save_due(const struct run *r);
-/* Collective. Saves this step, unless that is done; in the `background`, training continues before
- * it is written. */
-void save_now(struct run *r, const char *why, bool background);
-/* Collective. Ends the one that is being written. */
-void save_end(struct run *r);
-/* Waits until old checkpoints are removed: the next needs the space. */
-void save_close(struct run *r);
-
-/* run_dir.c */
-
-enum { PATIENCE_SECS = 3 }; /* for a run that is stopping, when another resumes it */
-/* Collective over all. Makes the directory of this worker, or takes it, and locks it. */
-int run_dir_make(struct run *r, const struct train_opts *o, struct err *e);
-/* Collective over the worker. Can every rank that writes checkpoints see it? */
-int run_dir_check(const struct run *r, const struct train_opts *o, struct err *e);
-/* A run that could not begin leaves no trace. */
-void run_dir_unmake(struct run *r);
-/* --overwrite: removes the checkpoints of the run before, of all its workers. */
-void run_dir_clear(const struct run *r, const struct train_opts *o);
-
-/* describe.c */
-
-/* Prints the first screen: what the run is, and the columns that it logs. */
-void describe_run(const struct run *r, const struct run_info *i);
-
-/* start.c */
-
 /* Collective. After a phase of the start in which a worker may fail: has any failed? */
 int start_agree(struct run *r, struct err *e);
+/* Prints the first screen: what the run is, and the columns that it logs. */
+void describe_run(const struct run *r, const struct run_info *i);
+/* Collective. Trains (or evaluates), and returns the exit code. */
+int loop_run(struct run *r);
 
 #endif

@@ -48,7 +48,7 @@ struct trainer {
 		bool running;
 	} profile;
 	struct trainer_graph {
-		enum { GRAPH_NONE, GRAPH_WANTED, GRAPH_MADE } state;
+		enum { GRAPH_NONE, GRAPH_WANTED, GRAPH_CAPTURED } state;
 		int64_t n_eager; /* steps before it was captured */
 	} graph;
 	struct faults faults;
@@ -56,7 +56,7 @@ struct trainer {
 	struct trainer_copy {
 		struct ckpt_writing *writing;
 		struct arena arena;
-		enum { COPY_NONE, COPY_PLANNED, COPY_MADE } state;
+		enum { COPY_NONE, COPY_PLANNED, COPY_ALLOCATED } state;
 	} copy;
 	struct local_sgd *local; /* NULL: no local SGD */
 	struct start_times start;

@@ -125,7 +125,7 @@ load helpers
 	make_shard
 	tiny -n 5 -o run >/dev/null
 	code_of 64 tiny -n 5 -o run
-	says '--resume auto goes on with it'
+	says '--resume auto continues it'
 	tiny -n 6 -o run --overwrite >/dev/null
 	[ ! -e run/checkpoints/step-00000005.h5 ]
 }

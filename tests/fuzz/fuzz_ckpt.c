@@ -104,8 +104,7 @@ static void make(struct hostile *t, enum kind kind)
 	FUZZ_ON(tokenizer_init(&tok, "char", &e));
 	FUZZ_ON(tok.kind->learn(&tok, "\nabc", 4, true, &n, &e) < 0 ||
 		tok.kind->learn_end(&tok, &e));
-	FUZZ_ON(options_model(&c, config, &e) ||
-		model_init(&m, &c, tok.vocab.n, &e));
+	FUZZ_ON(options_model(&c, config, &e) || model_init(&m, &c, tok.vocab.n, &e));
 	struct ckpt_tensor *list = xcalloc((size_t)m.n_tensors, sizeof(*list));
 	for (int i = 0; i < m.n_tensors; i++) {
 		snprintf(list[i].name, sizeof(list[i].name), "%s", m.tensors[i].name);

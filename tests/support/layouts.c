@@ -234,8 +234,7 @@ void layout_control(const char *arithmetic, struct train_opts *o)
 	struct str text = {0};
 	str_printf(&text, "%sdp=1\nthreads=1\nckpt-wait=yes\ndevice=%s\n", arithmetic,
 		device_asked());
-	if (opts_from_text(&train_program, o, text.s, false, &e) ||
-		options_check(o, &e))
+	if (opts_from_text(&train_program, o, text.s, false, &e) || options_check(o, &e))
 		die_err(&e);
 	str_free(&text);
 }

@@ -112,8 +112,7 @@ static void open_trainer(struct trainer *t, const struct golden *g,
 	o.threads = 1;
 	*no_data = (struct dataset){
 		.tokens = {o.model.context + 1, 0}, .readers = 1}; /* as if one window */
-	if (options_check(&o, &e) ||
-		trainer_open(t, &o, comm_self("alone"), no_data, &e))
+	if (options_check(&o, &e) || trainer_open(t, &o, comm_self("alone"), no_data, &e))
 		die_err(&e);
 }
 

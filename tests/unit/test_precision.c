@@ -459,8 +459,7 @@ static void scales_of_other_checkpoints(void **state)
 	assert_int_equal(e.code, EX_DATAERR);
 	assert_non_null(strstr(e.msg, "2 skipped of 1"));
 	e = (struct err){0};
-	assert_int_equal(
-		state_load(&r.t, path, true, &e), 0); /* its weights are good */
+	assert_int_equal(state_load(&r.t, path, true, &e), 0); /* its weights are good */
 	assert_int_equal(remove(path), 0);
 	run_close(&r);
 }

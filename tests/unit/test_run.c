@@ -621,8 +621,8 @@ static void earlier_names_are_read(void **state)
 	struct h5 *h;
 	(void)state;
 	assert_int_equal(row_parse(line, strlen(line), &r), 0);
-	assert_true(
-		r.v[COL_SYNCS] == 1 && r.v[COL_DT_FORWARD] == 0.5 && r.v[COL_PSEUDO_GRAD_NORM] == 0.25);
+	assert_true(r.v[COL_SYNCS] == 1 && r.v[COL_DT_FORWARD] == 0.5 &&
+		    r.v[COL_PSEUDO_GRAD_NORM] == 0.25);
 	const char *path = in_folder("old.h5");
 	assert_int_equal(h5_create(&h, path, &e), 0);
 	assert_int_equal(h5_fields_write(h, "/", run_fields, &info, &e), 0);
@@ -636,7 +636,8 @@ static void earlier_names_are_read(void **state)
 	assert_int_equal(h5_close(h, &e), 0);
 	assert_int_equal(run_log_read(&l, path, &e), 0);
 	assert_true(l.n_rows == 2 && !row_has(&l.rows[0], COL_SYNCS) &&
-		    l.rows[1].v[COL_SYNCS] == 1 && l.rows[1].v[COL_PSEUDO_GRAD_NORM] == 0.25);
+		    l.rows[1].v[COL_SYNCS] == 1 &&
+		    l.rows[1].v[COL_PSEUDO_GRAD_NORM] == 0.25);
 	run_log_free(&l);
 }
 

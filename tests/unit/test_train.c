@@ -15,8 +15,7 @@ static struct train_opts options(const char *text)
 {
 	struct train_opts o;
 	e = (struct err){0};
-	if (opts_from_text(&train_program, &o, text, false, &e) ||
-		options_check(&o, &e))
+	if (opts_from_text(&train_program, &o, text, false, &e) || options_check(&o, &e))
 		print_error("%s\n", e.msg);
 	assert_int_equal(e.code, 0);
 	return o;
