@@ -1,7 +1,9 @@
 /*
- * Exact sums: a long fixed-point accumulator (Kulisch; here with 32-bit digits held in
- * 64-bit limbs, so that carries wait). What is added in any order, on any number of
- * ranks, is the same integer. Both backends compile this header.
+ * Exact sums (Kulisch): a sum of doubles as one long fixed-point integer. Limb i counts multiples of
+ * 2^(32 i - 1088), so every finite double fits in three limbs. Digits of 32 bits are held in limbs of
+ * 64 bits, so carries can wait, and two sums add limb by limb (an MPI_SUM over int64 does it): any
+ * order and any number of ranks give the same integer. The last limbs count NaN and infinities. Both
+ * backends compile this header.
  */
 #ifndef BASE_EXACT_H
 #define BASE_EXACT_H
@@ -16,12 +18,6 @@
 #define EXACT_FN static inline
 #endif
 
-/*
- * A sum of doubles as one long fixed-point integer: limb i counts multiples of
- * 2^(32 i - 1088), so every finite double fits in three limbs and adding is integer
- * addition. Two of them add limb by limb (an MPI_SUM over int64 does it), which makes
- * any all-reduce exact. The last limbs count what is not a number.
- */
 enum {
 	EXACT_LIMBS = 68,
 	EXACT_WORDS = EXACT_LIMBS + 3,

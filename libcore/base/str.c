@@ -86,14 +86,19 @@ void strs_free(struct strs *l)
 	*l = (struct strs){0};
 }
 
+/* The integer at the beginning of a text; *end is behind it. */
+static int parse_digits(const char *s, char **end, int64_t *out)
+{
+	errno = 0;
+	*out = strtoll(s, end, 10);
+	return isspace((unsigned char)*s) || *end == s || errno ? -1 : 0;
+}
+
 int parse_int(const char *s, int64_t *out)
 {
 	char *end;
-	if (!*s || isspace((unsigned char)*s))
-		return -1;
-	errno = 0;
-	long long v = strtoll(s, &end, 10);
-	if (errno || *end || end == s)
+	int64_t v;
+	if (parse_digits(s, &end, &v) || *end)
 		return -1;
 	*out = v;
 	return 0;
@@ -103,11 +108,8 @@ int parse_size(const char *s, int64_t *out)
 {
 	static const char suffixes[] = "KMGT";
 	char *end;
-	if (!*s || isspace((unsigned char)*s))
-		return -1;
-	errno = 0;
-	long long v = strtoll(s, &end, 10);
-	if (errno || end == s || v < 0)
+	int64_t v;
+	if (parse_digits(s, &end, &v) || v < 0)
 		return -1;
 	if (*end) {
 		const char *f = strchr(suffixes, toupper((unsigned char)*end));
