@@ -118,6 +118,14 @@ void share_path(struct str *out, const char *below);
 int conf_parse(const char *text, size_t len, const char *name,
 	int (*set)(void *to, const char *key, const char *value, struct err *e), void *to,
 	struct err *e);
+/* Compares two texts, and appends a line "BEFORE KEY BEHIND A, B" for each key whose last values
+ * differ; '-' stands for an absent key. */
+struct conf_text {
+	const struct str *text;
+	const char *name; /* in messages */
+};
+int conf_diff(const struct conf_text *a, const struct conf_text *b, const char *before,
+	const char *behind, struct str *out, struct err *e);
 /* Appends `key = value`, quoted where the value needs it. */
 void conf_print(struct str *out, const char *key, const char *value);
 
