@@ -105,8 +105,15 @@ int opts_check_needs(const struct program *p, const void *o, struct err *e);
 int opts_generate(const struct program *p, const char *kind, FILE *f);
 /* Text as mdoc wants it, with a newline. */
 void man_text(FILE *f, const char *s);
-/* The folder of presets: $PT_SHARE, else share/ beside or above the program. */
+/* The directory of presets: $PT_SHARE, else share/ beside or above the program. */
 void share_path(struct str *out, const char *below);
+/* Fills *e with "WHAT: 'NAME' is none of A, B; did you mean 'B'?", and returns -1. */
+int err_none_of(struct err *e, const char *what, const char *name,
+	const char *const *names, int64_t n);
+/* "; did you mean 'NAME'?" for the nearest of the names, or an empty text. Returns buf. */
+enum { DID_YOU_MEAN = 128 };
+char *did_you_mean(char buf[AT_LEAST(DID_YOU_MEAN)], const char *name,
+	const char *const *names, int64_t n);
 
 /* ---- conf.c: config files -------------------------------------------------------- */
 
