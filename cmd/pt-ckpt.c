@@ -339,54 +339,6 @@ static void diff_fields(const struct ckpt *a, const struct ckpt *b, struct str *
 	str_free(&y);
 }
 
-struct wanted {
-	const char *key, *value;
-	bool found;
-};
-
-static int take_value(void *to, const char *key, const char *value, struct err *e)
-{
-	struct wanted *w = to;
-	(void)e;
-	if (!strcmp(key, w->key)) {
-		free((void *)w->value);
-		w->value = xstrdup(value);
-		w->found = true;
-	}
-	return 0;
-}
-
-struct options_diff {
-	const struct str *other;
-	struct str *out;
-	bool only_missing; /* print only keys that the other text (the first) lacks */
-};
-
-static int diff_option(void *with, const char *key, const char *value, struct err *e)
-{
-	const struct options_diff *d = with;
-	struct wanted w = {.key = key};
-	int rc = conf_parse(d->other->s, d->other->len, "", take_value, &w, e);
-	if (d->only_missing && !w.found)
-		str_printf(d->out, "  option %s -, %s\n", key, value);
-	else if (!d->only_missing && (!w.found || strcmp(w.value, value)))
-		str_printf(d->out, "  option %s %s, %s\n", key, value,
-			w.found ? w.value : "-");
-	free((void *)w.value);
-	return rc;
-}
-
-static int diff_options(
-	const struct ckpt *a, const struct ckpt *b, struct str *out, struct err *e)
-{
-	struct options_diff first = {&b->config, out, false},
-			    second = {&a->config, out, true};
-	if (conf_parse(a->config.s, a->config.len, a->path, diff_option, &first, e) ||
-		conf_parse(b->config.s, b->config.len, b->path, diff_option, &second, e))
-		return -1;
-	return 0;
-}
-
 static void diff_vocabulary(const struct ckpt *a, const struct ckpt *b, struct str *out)
 {
 	const struct tokenizer *x = &a->tokenizer, *y = &b->tokenizer;
@@ -408,11 +360,13 @@ static void diff_vocabulary(const struct ckpt *a, const struct ckpt *b, struct s
 static int64_t diff_rest(
 	const struct ckpt *a, const struct ckpt *b, const struct opts *o, struct err *e)
 {
+	const struct conf_text first = {&a->config, a->path};
+	const struct conf_text second = {&b->config, b->path};
 	struct str notes = {0};
 	int64_t n = 0;
 	diff_fields(a, b, &notes);
 	diff_vocabulary(a, b, &notes);
-	if (diff_options(a, b, &notes, e)) {
+	if (conf_diff(&first, &second, "  option ", "", &notes, e)) {
 		str_free(&notes);
 		return -1;
 	}

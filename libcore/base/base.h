@@ -238,13 +238,6 @@ int64_t float_ulps(float a, float b);
 /* Of names[n], the nearest to `name` by edit distance, or NULL if none is near enough to be a
  * typing error. */
 const char *nearest(const char *name, const char *const *names, int64_t n);
-/* Fills *e with "WHAT: 'NAME' is none of A, B; did you mean 'B'?", and returns -1. */
-int err_none_of(struct err *e, const char *what, const char *name,
-	const char *const *names, int64_t n);
-/* "; did you mean 'NAME'?" for the nearest of the names, or an empty text. Returns buf. */
-enum { DID_YOU_MEAN = 128 };
-char *did_you_mean(char buf[AT_LEAST(DID_YOU_MEAN)], const char *name,
-	const char *const *names, int64_t n);
 
 /* ---- clock.c --------------------------------------------------------------------- */
 

@@ -127,6 +127,57 @@ int conf_parse(const char *text, size_t len, const char *name,
 	return rc;
 }
 
+struct wanted {
+	const char *key;
+	struct str value;
+	bool found;
+};
+
+static int take_value(void *to, const char *key, const char *value, struct err *e)
+{
+	struct wanted *w = to;
+	(void)e;
+	if (!strcmp(key, w->key)) {
+		str_clear(&w->value);
+		str_puts(&w->value, value);
+		w->found = true;
+	}
+	return 0;
+}
+
+struct conf_differ {
+	const struct conf_text *other;
+	const char *before, *behind;
+	struct str *out;
+	bool only_missing; /* appends only keys that the other text, the first, lacks */
+};
+
+static int diff_key(void *with, const char *key, const char *value, struct err *e)
+{
+	const struct conf_differ *d = with;
+	const struct str *text = d->other->text;
+	struct wanted w = {.key = key};
+	int rc = conf_parse(text->s, text->len, d->other->name, take_value, &w, e);
+	if (rc) /* damaged: not compared */
+		;
+	else if (d->only_missing && !w.found)
+		str_printf(d->out, "%s%s%s -, %s\n", d->before, key, d->behind, value);
+	else if (!d->only_missing && (!w.found || strcmp(w.value.s, value)))
+		str_printf(d->out, "%s%s%s %s, %s\n", d->before, key, d->behind, value,
+			w.found ? w.value.s : "-");
+	str_free(&w.value);
+	return rc;
+}
+
+int conf_diff(const struct conf_text *a, const struct conf_text *b, const char *before,
+	const char *behind, struct str *out, struct err *e)
+{
+	struct conf_differ of_a = {b, before, behind, out, false};
+	struct conf_differ of_b = {a, before, behind, out, true};
+	return conf_parse(a->text->s, a->text->len, a->name, diff_key, &of_a, e) ||
+	       conf_parse(b->text->s, b->text->len, b->name, diff_key, &of_b, e);
+}
+
 void conf_print(struct str *out, const char *key, const char *value)
 {
 	bool quote = !*value || *value == '"' || isspace((unsigned char)*value) ||

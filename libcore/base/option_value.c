@@ -42,6 +42,29 @@ static int set_flag(const struct opt *t, const char *text, bool *v, struct err *
 	return err_set(e, EX_USAGE, "%s: '%s' is neither yes nor no", t->name, text);
 }
 
+char *did_you_mean(char buf[static DID_YOU_MEAN], const char *name,
+	const char *const *names, int64_t n)
+{
+	const char *near = nearest(name, names, n);
+	buf[0] = '\0';
+	if (near)
+		snprintf(buf, DID_YOU_MEAN, "; did you mean '%s'?", near);
+	return buf;
+}
+
+int err_none_of(struct err *e, const char *what, const char *name,
+	const char *const *names, int64_t n)
+{
+	char hint[DID_YOU_MEAN];
+	struct str list = {0};
+	for (int64_t i = 0; i < n; i++)
+		str_printf(&list, "%s%s", i ? ", " : "", names[i]);
+	err_set(e, EX_USAGE, "%s: '%s' is none of %s%s", what, name, list.s,
+		did_you_mean(hint, name, names, n));
+	str_free(&list);
+	return -1;
+}
+
 static int set_enum(const struct opt *t, const char *text, int *v, struct err *e)
 {
 	int n = 0;

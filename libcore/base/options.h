@@ -111,8 +111,15 @@ int opts_check_needs(const struct program *p, const void *o, struct err *e);
 int opts_generate(const struct program *p, const char *kind, FILE *f);
 /* Text as mdoc wants it, with a newline. */
 void man_text(FILE *f, const char *s);
-/* The folder of presets: $PT_SHARE, else share/ beside or above the program. */
+/* The directory of presets: $PT_SHARE, else share/ beside or above the program. */
 void share_path(struct str *out, const char *below);
+/* Fills *e with "WHAT: 'NAME' is none of A, B; did you mean 'B'?", and returns -1. */
+int err_none_of(struct err *e, const char *what, const char *name,
+	const char *const *names, int64_t n);
+/* "; did you mean 'NAME'?" for the nearest of the names, or an empty text. Returns buf. */
+enum { DID_YOU_MEAN = 128 };
+char *did_you_mean(char buf[AT_LEAST(DID_YOU_MEAN)], const char *name,
+	const char *const *names, int64_t n);
 
 /* ---- conf.c: config files -------------------------------------------------------- */
 
@@ -124,6 +131,14 @@ void share_path(struct str *out, const char *below);
 int conf_parse(const char *text, size_t len, const char *name,
 	int (*set)(void *to, const char *key, const char *value, struct err *e), void *to,
 	struct err *e);
+/* Compares two texts, and appends a line "BEFORE KEY BEHIND A, B" for each key whose last values
+ * differ; '-' stands for an absent key. */
+struct conf_text {
+	const struct str *text;
+	const char *name; /* in messages */
+};
+int conf_diff(const struct conf_text *a, const struct conf_text *b, const char *before,
+	const char *behind, struct str *out, struct err *e);
 /* Appends `key = value`, quoted where the value needs it. */
 void conf_print(struct str *out, const char *key, const char *value);
 

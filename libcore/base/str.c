@@ -222,29 +222,6 @@ const char *nearest(const char *name, const char *const *names, int64_t n)
 	return best;
 }
 
-char *did_you_mean(char buf[static DID_YOU_MEAN], const char *name,
-	const char *const *names, int64_t n)
-{
-	const char *near = nearest(name, names, n);
-	buf[0] = '\0';
-	if (near)
-		snprintf(buf, DID_YOU_MEAN, "; did you mean '%s'?", near);
-	return buf;
-}
-
-int err_none_of(struct err *e, const char *what, const char *name,
-	const char *const *names, int64_t n)
-{
-	char hint[DID_YOU_MEAN];
-	struct str list = {0};
-	for (int64_t i = 0; i < n; i++)
-		str_printf(&list, "%s%s", i ? ", " : "", names[i]);
-	err_set(e, EX_USAGE, "%s: '%s' is none of %s%s", what, name, list.s,
-		did_you_mean(hint, name, names, n));
-	str_free(&list);
-	return -1;
-}
-
 int env_switch(const char *name)
 {
 	const char *say = getenv(name);

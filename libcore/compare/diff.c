@@ -67,45 +67,6 @@ static void compare_curve(const struct run_log *control, const struct run_log *t
 
 /* ---- arithmetic ------------------------------------------------------------------ */
 
-struct lines {
-	const char *other; /* the text to look in */
-	struct str *out;
-	bool only_missing; /* print only keys that the other text (the control) lacks */
-};
-
-struct wanted {
-	const char *key;
-	struct str value;
-	bool found;
-};
-
-static int take_value(void *to, const char *key, const char *value, struct err *e)
-{
-	struct wanted *w = to;
-	(void)e;
-	if (!strcmp(key, w->key)) {
-		str_clear(&w->value);
-		str_puts(&w->value, value);
-		w->found = true;
-	}
-	return 0;
-}
-
-static int compare_line(void *with, const char *key, const char *value, struct err *e)
-{
-	struct lines *l = with;
-	struct wanted w = {.key = key};
-	int rc = conf_parse(l->other, strlen(l->other), "", take_value, &w, e);
-	if (rc) /* damaged: not compared */
-		;
-	else if (l->only_missing && !w.found)
-		str_printf(l->out, "%s: -, %s\n", key, value);
-	else if (!l->only_missing && (!w.found || strcmp(w.value.s, value)))
-		str_printf(l->out, "%s: %s, %s\n", key, value, w.found ? w.value.s : "-");
-	str_free(&w.value);
-	return rc;
-}
-
 /* A limit, because each line is searched for in the whole other text. */
 enum { MOST_ARITHMETIC = 1 << 14 };
 
@@ -119,11 +80,9 @@ static void compare_arithmetic(
 		control->arithmetic.len > MOST_ARITHMETIC ||
 		test->arithmetic.len > MOST_ARITHMETIC)
 		return;
-	struct lines l = {test->arithmetic.s, &d->arithmetic, false};
-	struct lines rest = {control->arithmetic.s, &d->arithmetic, true};
-	conf_parse(
-		control->arithmetic.s, control->arithmetic.len, "", compare_line, &l, &e);
-	conf_parse(test->arithmetic.s, test->arithmetic.len, "", compare_line, &rest, &e);
+	const struct conf_text first = {&control->arithmetic, ""};
+	const struct conf_text second = {&test->arithmetic, ""};
+	conf_diff(&first, &second, "", ":", &d->arithmetic, &e);
 }
 
 void compare_runs(const struct run_log *control, const struct run_log *test,
