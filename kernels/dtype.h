@@ -17,12 +17,12 @@ enum dtype { DT_F32, DT_BF16, DT_F16, DT_E4M3, DT_E5M2 };
 
 struct dtype_row {
 	const char *name;
-	int bits;	    /* of a stored number */
-	int fraction_bits;  /* of those, the stored bits of the significand */
-	float min_normal; /* the smallest normal number */
-	float largest;	    /* finite number */
-	float epsilon;	    /* from 1 to the next number */
-	bool saturates;	    /* overflow rounds to the largest number, not to infinity */
+	int bits;	   /* of a stored number */
+	int fraction_bits; /* of those, the stored bits of the significand */
+	float min_normal;  /* the smallest normal number */
+	float largest;	   /* finite number */
+	float epsilon;	   /* from 1 to the next number */
+	bool saturates;	   /* overflow rounds to the largest number, not to infinity */
 };
 
 /* (a constant expression in kernels of CUDA, too) */

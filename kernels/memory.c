@@ -36,8 +36,6 @@ bool device_owns(const struct device *d, const void *p)
 	return false;
 }
 
-/* ---- arenas ------------------------------------------------------------------------- */
-
 void device_arena(struct device *d, struct arena *a, const char *name, size_t n_bytes)
 {
 	char text[NUM_TEXT];

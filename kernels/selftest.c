@@ -6,8 +6,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* ---- calls ------------------------------------------------------------------------- */
-
 static const char *kernel_name(enum kernel_id id)
 {
 #define KERNEL(type, name, ...) #name,
@@ -86,8 +84,6 @@ void kernel_calls_free(struct kernel_calls *x)
 	free(x->texts);
 	*x = (struct kernel_calls){0};
 }
-
-/* ---- random numbers ---------------------------------------------------------------- */
 
 /* An approximately normal number of variance 1: the sum of four uniform numbers. */
 static double random_number(int64_t i)

@@ -199,8 +199,6 @@ static inline float normal_cdf_f(float x)
 	return x < 0 ? tail : 1.0f - tail;
 }
 
-/* ---- random numbers -------------------------------------------------------------- */
-
 enum { RANDOM_BLOCKS = 16, RANDOM_WORDS = 4 * RANDOM_BLOCKS };
 
 /* The words of Philox blocks c0, c0 + 1, ..., c0 + RANDOM_BLOCKS - 1, in vector code. */

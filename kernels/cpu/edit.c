@@ -16,8 +16,6 @@ void K(mix)(struct device *d, float *p, const float *a, int64_t n, float keep)
 		p[i] = keep * p[i] + rest * a[i];
 }
 
-/* ---- weighted sums --------------------------------------------------------------- */
-
 enum { BLOCK = 256 };
 enum term { VOTE, TERM, SHARE };
 

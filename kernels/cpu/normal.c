@@ -64,8 +64,6 @@ static inline void philox_lanes(uint32_t to[4][NORMAL_LANES], struct philox_key 
 	}
 }
 
-/* ---- tiles ----------------------------------------------------------------------- */
-
 static void fill_tile(float *z, struct philox_key key, uint64_t tile)
 {
 	uint32_t w[4][NORMAL_LANES];

@@ -163,8 +163,6 @@ void K(rope)(struct device *d, struct mat x, int64_t dim, struct mat rope,
 	}
 }
 
-/* ---- embeddings ------------------------------------------------------------------ */
-
 void K(embed_fwd)(struct device *d, struct mat y, struct mat w, const int32_t *ids,
 	int64_t first, bool add)
 {

@@ -92,8 +92,6 @@ void K(round_scaled)(struct device *d, struct mat y, float *inverse, struct mat 
 	*inverse = 1.0f / scale;
 }
 
-/* ---- 16 bits --------------------------------------------------------------------- */
-
 /* The difference of the exponent biases of fp32 and binary16; twice that for infinity and NaN. */
 enum { BIAS = (127 - 15) << 23 };
 

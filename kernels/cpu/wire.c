@@ -27,8 +27,6 @@ void K(round_stochastic)(struct device *d, struct mat x, const struct rng_stream
 	}
 }
 
-/* ---- int8 ------------------------------------------------------------------------ */
-
 /* Rounding to nearest, no code exceeds MAX_CODE, since a scale that is 2^-9 off shifts a code by
  * less than half. For stochastic rounding the scale is rounded up, since clamping would be biased. */
 static float scale_of(const float *x, int64_t n, bool up)

@@ -90,8 +90,6 @@ static __device__ inline bool sees_any(struct span theirs, int pos, int rows)
 		    : theirs.pos + theirs.from <= pos + rows - 1;
 }
 
-/* ---- dropout ----------------------------------------------------------------------- */
-
 struct drop {
 	struct philox_key key;
 	const uint32_t *step;
@@ -156,8 +154,6 @@ static __device__ inline void drop_places(
 	for (int i = 0; i < 4; i++)
 		keep[i] = w[i] < d.below ? 0 : d.scale;
 }
-
-/* ---- results ----------------------------------------------------------------------- */
 
 template <typename T>
 static __device__ inline void put_two(T *to, float x, float y, int n, bool whole)

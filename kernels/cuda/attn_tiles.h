@@ -5,8 +5,6 @@
 
 #include "kernels/cuda/mma.h"
 
-/* ---- positions -------------------------------------------------------------------- */
-
 /*
  * A chunk of a sequence: runs of consecutive positions, of equal length. Tiles begin at
  * positions that are multiples of 4, as the Philox blocks of dropout do, so the first tile of
@@ -88,8 +86,6 @@ static __device__ inline struct visible queries_from(struct runs r, int size, in
 	}
 	return {n[0] + n[1], n[0], {skip[0], skip[1]}};
 }
-
-/* ---- matrices in memory ------------------------------------------------------------ */
 
 /* Heads of all sequences: [batch][rows][heads][dim]. */
 struct heads {

@@ -43,8 +43,6 @@ void cuda_mix(struct device *d, float *p, const float *a, int64_t n, float keep)
 		1 - keep, in_packs(0, N, p, a));
 }
 
-/* ---- combining the workers' vectors ------------------------------------------------- */
-
 static __device__ inline float sign_of(float x)
 {
 	return (float)((x > 0) - (x < 0));

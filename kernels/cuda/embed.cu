@@ -42,8 +42,6 @@ void cuda_embed_fwd(struct device *d, struct mat y, struct mat w, const int32_t 
 		in_packs(y.cols, N, out, in));
 }
 
-/* ---- sorting ------------------------------------------------------------------------ */
-
 enum { SORTED = 1024 };	     /* keys sorted by one block */
 #define NOT_HERE 0xffffffffu /* the token of a row outside this slice of the table */
 
@@ -126,8 +124,6 @@ static uint64_t *sort_rows(struct device *d, uint64_t *a, uint64_t *b, const int
 	}
 	return a;
 }
-
-/* ---- adding ------------------------------------------------------------------------- */
 
 /* A block finds the pieces that begin at any of 32 sorted keys, and adds one part of their
  * columns. */

@@ -25,8 +25,6 @@ enum { WARPGROUP = 128, PANEL = 64, PANEL_ALIGN = 1024 };
 
 #include <gpu_hopper.h>
 
-/* ---- descriptors ---------------------------------------------------------------------- */
-
 /* A descriptor (PTX ISA: "Matrix descriptor", "Strides", "Canonical layouts"): 16 columns of
  * the rows of a panel from `at` on. Groups of 8 rows are 1024 bytes apart; the other stride
  * is not used. */

@@ -3,8 +3,6 @@
 
 enum { WARPS = 32, ROW_THREADS = WARPS * WARP };
 
-/* ---- the largest -------------------------------------------------------------------- */
-
 /* The bits of |x|, which have the order of |x|. */
 static __device__ inline uint32_t size_bits(float x)
 {
@@ -101,8 +99,6 @@ void cuda_keep_largest(struct device *d, struct mat x, int64_t k)
 	launch(d, "keep_largest", grid_of(x.rows), ROW_THREADS, 0, keep_largest_kernel,
 		floats_of(x), x.cols, (unsigned)k);
 }
-
-/* ---- values and indices ------------------------------------------------------------- */
 
 /* Packs the elements that are not 0, in order, and as many zeros as fill k. */
 template <typename T>

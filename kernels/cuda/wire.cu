@@ -32,8 +32,6 @@ void cuda_round_stochastic(struct device *d, struct mat x, const struct rng_stre
 		round_stochastic_kernel, floats_of(x), x.rows, x.cols, c);
 }
 
-/* ---- eight bits --------------------------------------------------------------------- */
-
 /* The scale, or its inverse, from the bits of the largest |x|. */
 static __device__ inline float scale_of(unsigned most, bool up)
 {

@@ -126,8 +126,8 @@ static void describe(
 	struct str algorithms = {0};
 	const char *attention = getenv("PT_ATTENTION"), *off = getenv("PT_LAB_OFF");
 	device_algorithms((struct device *)&t->d, &algorithms);
-	str_printf(what, "pt %s, %s\npt-cuda.so 0x%016llx\n", PT_VERSION,
-		t->d.name, (unsigned long long)device_build());
+	str_printf(what, "pt %s, %s\npt-cuda.so 0x%016llx\n", PT_VERSION, t->d.name,
+		(unsigned long long)device_build());
 	str_printf(what, "numerics %s, algorithms 0x%016llx, attention %s, off %s\n",
 		t->o.numerics == NUMERICS_FAST ? "fast" : "exact",
 		(unsigned long long)hash_bytes(

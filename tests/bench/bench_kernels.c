@@ -352,8 +352,7 @@ int main(int argc, char **argv)
 	timing_open(&t, argc, argv, about ? 4096 : (size_t)8 << 30,
 		about ? 4096 : (size_t)64 << 20);
 	if (about) {
-		printf("device\t%s\npeak\t%.6g\n", t.d.name,
-			device_peak(&t.d, DT_BF16));
+		printf("device\t%s\npeak\t%.6g\n", t.d.name, device_peak(&t.d, DT_BF16));
 	} else if (t.tiny) {
 		ceiling(&t, 1 << 16, "65536");
 		matmuls(&t);
