@@ -366,7 +366,7 @@ static int64_t diff_rest(
 	int64_t n = 0;
 	diff_fields(a, b, &notes);
 	diff_vocabulary(a, b, &notes);
-	if (conf_diff(&first, &second, "  option ", "", &notes, e)) {
+	if (conf_diff(&first, &second, "  option ", "", ", ", &notes, e)) {
 		str_free(&notes);
 		return -1;
 	}

@@ -147,7 +147,7 @@ static int take_value(void *to, const char *key, const char *value, struct err *
 
 struct conf_differ {
 	const struct conf_text *other;
-	const char *before, *behind;
+	const char *before, *behind, *between;
 	struct str *out;
 	bool only_missing; /* appends only keys that the other text, the first, lacks */
 };
@@ -161,19 +161,20 @@ static int diff_key(void *with, const char *key, const char *value, struct err *
 	if (rc) /* damaged: not compared */
 		;
 	else if (d->only_missing && !w.found)
-		str_printf(d->out, "%s%s%s -, %s\n", d->before, key, d->behind, value);
+		str_printf(d->out, "%s%s%s -%s%s\n", d->before, key, d->behind,
+			d->between, value);
 	else if (!d->only_missing && (!w.found || strcmp(w.value.s, value)))
-		str_printf(d->out, "%s%s%s %s, %s\n", d->before, key, d->behind, value,
-			w.found ? w.value.s : "-");
+		str_printf(d->out, "%s%s%s %s%s%s\n", d->before, key, d->behind, value,
+			d->between, w.found ? w.value.s : "-");
 	str_free(&w.value);
 	return rc;
 }
 
 int conf_diff(const struct conf_text *a, const struct conf_text *b, const char *before,
-	const char *behind, struct str *out, struct err *e)
+	const char *behind, const char *between, struct str *out, struct err *e)
 {
-	struct conf_differ of_a = {b, before, behind, out, false};
-	struct conf_differ of_b = {a, before, behind, out, true};
+	struct conf_differ of_a = {b, before, behind, between, out, false};
+	struct conf_differ of_b = {a, before, behind, between, out, true};
 	return conf_parse(a->text->s, a->text->len, a->name, diff_key, &of_a, e) ||
 	       conf_parse(b->text->s, b->text->len, b->name, diff_key, &of_b, e);
 }

@@ -131,14 +131,14 @@ char *did_you_mean(char buf[AT_LEAST(DID_YOU_MEAN)], const char *name,
 int conf_parse(const char *text, size_t len, const char *name,
 	int (*set)(void *to, const char *key, const char *value, struct err *e), void *to,
 	struct err *e);
-/* Compares two texts, and appends a line "BEFORE KEY BEHIND A, B" for each key whose last values
+/* Compares two texts, and appends a line "BEFORE KEY BEHIND A BETWEEN B" for each key whose last values
  * differ; '-' stands for an absent key. */
 struct conf_text {
 	const struct str *text;
 	const char *name; /* in messages */
 };
 int conf_diff(const struct conf_text *a, const struct conf_text *b, const char *before,
-	const char *behind, struct str *out, struct err *e);
+	const char *behind, const char *between, struct str *out, struct err *e);
 /* Appends `key = value`, quoted where the value needs it. */
 void conf_print(struct str *out, const char *key, const char *value);
 

@@ -82,7 +82,7 @@ static void compare_arithmetic(
 		return;
 	const struct conf_text first = {&control->arithmetic, ""};
 	const struct conf_text second = {&test->arithmetic, ""};
-	conf_diff(&first, &second, "", ":", &d->arithmetic, &e);
+	conf_diff(&first, &second, "", ":", ", ", &d->arithmetic, &e);
 }
 
 void compare_runs(const struct run_log *control, const struct run_log *test,

@@ -45,10 +45,19 @@ static int check_offload(const struct train_opts *o, struct err *e)
 		(long long)o->zero);
 }
 
-static int check_virtual(
-	const struct train_opts *o, enum axis a, int64_t n, struct err *e)
+/* May a resumed run have other arithmetic, where its layout needs that? state.c reports it. */
+static bool may_change(const struct train_opts *o)
+{
+	return o->resume && !o->resume_exact;
+}
+
+static int fit_virtual(
+	const struct train_opts *o, enum axis a, int64_t *virtual_degree, struct err *e)
 {
 	int ranks = o->degree[a];
+	int64_t n = *virtual_degree;
+	if (may_change(o))
+		n = *virtual_degree = round_up(n, ranks);
 	if (n % ranks == 0)
 		return 0;
 	return err_set(e, EX_USAGE,
@@ -66,6 +75,8 @@ static int resolve_pieces(const struct train_opts *o, int64_t *tp, struct err *e
 		return err_set(e, EX_USAGE,
 			"tile %lld is not divisible by %d ranks of tp: give --tile %lld",
 			(long long)o->tile, ranks, (long long)round_up(o->tile, ranks));
+	if (o->tile && *tp && may_change(o))
+		*tp = o->tile;
 	if (o->tile && *tp && *tp != o->tile)
 		return err_set(e, EX_USAGE,
 			"tile is %lld, but its pieces are the %lld virtual slices: give --tile "
@@ -84,8 +95,8 @@ static int resolve_virtual(struct train_opts *o, struct err *e)
 	int64_t tp = 0, cp = o->degree[AXIS_CP];
 	struct str text = {0};
 	if (model_virtual(o->model.virtual_degrees, &tp, &cp, e) ||
-		resolve_pieces(o, &tp, e) || check_virtual(o, AXIS_TP, tp, e) ||
-		check_virtual(o, AXIS_CP, cp, e))
+		resolve_pieces(o, &tp, e) || fit_virtual(o, AXIS_TP, &tp, e) ||
+		fit_virtual(o, AXIS_CP, &cp, e))
 		return -1;
 	str_printf(&text, "tp=%lld,cp=%lld", (long long)tp, (long long)cp);
 	o->model.virtual_degrees = text.s;
@@ -143,10 +154,34 @@ static int resolve_stages(struct train_opts *o, struct err *e)
 	return 0;
 }
 
+void layout_batch(struct train_opts *o, int data_ranks)
+{
+	if (!o->batch_per_rank)
+		return;
+	o->batch = o->batch_per_rank * data_ranks * max64(1, o->edit.workers);
+	if (!o->lr_scale_batch)
+		o->lr_scale_batch = o->batch_per_rank;
+}
+
+/* Makes micro-batches of a resumed run smaller until each data-parallel rank has one. */
+static void fit_micro_batch(struct train_opts *o)
+{
+	int64_t batch = layout_worker_batch(o), ranks = layout_data_ranks(o);
+	if (!may_change(o) || batch < ranks)
+		return;
+	o->micro_batch = min64(o->micro_batch, batch / ranks);
+	while (batch % o->micro_batch)
+		o->micro_batch--;
+}
+
 int layout_resolve(struct train_opts *o, int ranks, struct err *e)
 {
-	if (layout_degrees(o, ranks, o->degree, e) || resolve_zero(o, e) ||
-		check_offload(o, e) || resolve_virtual(o, e) || check_tile(o, e))
+	if (layout_degrees(o, ranks, o->degree, e))
+		return -1;
+	layout_batch(o, layout_data_ranks(o));
+	fit_micro_batch(o);
+	if (resolve_zero(o, e) || check_offload(o, e) || resolve_virtual(o, e) ||
+		check_tile(o, e))
 		return -1;
 	return resolve_stages(o, e);
 }

@@ -16,6 +16,8 @@ int layout_degrees(
 int layout_resolve(struct train_opts *o, int ranks, struct err *e);
 /* Can this layout train this model? The options are resolved. */
 int layout_check(const struct train_opts *o, const struct model *m, struct err *e);
+/* With --batch-per-rank: sets the batch for that many data-parallel ranks of a worker. */
+void layout_batch(struct train_opts *o, int data_ranks);
 /* Sequences and micro-batches of a worker in a step. */
 int64_t layout_worker_batch(const struct train_opts *o);
 int64_t layout_micro_batches(const struct train_opts *o);

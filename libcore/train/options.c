@@ -36,10 +36,13 @@ static const struct opt options[] = {
 	{OPT_GROUP, .name = "Batch"},
 	{OPT_INT, 'b', "batch", "N", "12", T(batch), OPT_ARITH, 1, 1e12, .help =
 		"Global batch size: sequences of one optimizer step, over all ranks."},
+	{OPT_INT, 0, "batch-per-rank", "N", "0", T(batch_per_rank), OPT_LOCAL, 0, 1e9, .help =
+		"Set the batch to N sequences per data-parallel rank, as DDP scripts do, and "
+		"--lr-scale-batch to N. 0: --batch says how many, on any number of ranks."},
 	{OPT_INT, 'm', "micro-batch", "N", "0", T(micro_batch), OPT_ARITH, 0, 1e12, .help =
 		"Micro-batch size: sequences of one forward and backward pass. It must divide the "
-		"batch; the micro-batches are distributed over the ranks. 0: half the batch, or "
-		"all of an odd one."},
+		"batch; the micro-batches are distributed over the ranks. 0: an eighth of the batch, "
+		"or the next smaller number that divides it."},
 	{OPT_INT, 'n', "steps", "N", "2000", T(steps), OPT_ARITH, 0, MANY, .help =
 		"Number of optimizer steps. 0 writes the initial checkpoint only."},
 
@@ -118,7 +121,7 @@ static const struct opt options[] = {
 	{WORDS("wsd-shape", "linear", T(wsd_shape), OPT_ARITH, WSD_SHAPE_WORDS), .help =
 		"wsd: shape of the decay, linear or 1 - sqrt (Haegele et al. 2024)."},
 	{WORDS("lr-scale", "none", T(lr_scale), OPT_ARITH, LR_SCALE_WORDS),
-		.needs = "--lr-scale-batch", .help =
+		.needs = "--lr-scale-batch or --batch-per-rank", .help =
 		"Multiply the learning rate by batch / --lr-scale-batch, or by its square root."},
 	{OPT_INT, 0, "lr-scale-batch", "N", "0", T(lr_scale_batch), OPT_ARITH, 0, MANY, .help =
 		"The batch size that --lr was chosen for."},
@@ -448,6 +451,9 @@ static const struct opt options[] = {
 		"Resume from a checkpoint, with its saved options unless others are given. auto: "
 		"from the newest valid checkpoint in --out, or start from scratch if there is "
 		"none."},
+	{FLAG("resume-exact", "no", T(resume_exact), OPT_LOCAL), .needs = "--resume", .help =
+		"Refuse to resume with other arithmetic than the checkpoint's. Without it, a layout "
+		"may change the virtual degrees and the micro-batch size, and a line says so."},
 	{OPT_STR, 0, "init-from", "CHECKPOINT", NULL, T(init_from), OPT_LOCAL,
 		.files = ".h5", .help =
 		"Start a new run with the weights of a checkpoint, and with its model options "

@@ -60,7 +60,7 @@ struct train_opts {
 	int64_t seed, readers;
 	bool data_per_rank;
 	/* batch */
-	int64_t batch, micro_batch, steps;
+	int64_t batch, batch_per_rank, micro_batch, steps;
 	struct model_config model;
 	const char *preset;
 	/* optimizer */
@@ -102,7 +102,7 @@ struct train_opts {
 	const char *out, *resume, *init_from;
 	int64_t ckpt_every, ckpt_syncs, keep;
 	double ckpt_secs;
-	bool ckpt, ckpt_best, ckpt_wait, overwrite;
+	bool ckpt, ckpt_best, ckpt_wait, overwrite, resume_exact;
 	int load;
 	/* log */
 	int64_t log_every, check_replicas_every;

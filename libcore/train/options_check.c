@@ -81,6 +81,9 @@ static int check_pairs(const struct train_opts *o, struct err *e)
 			"--resume and --init-from are mutually exclusive"},
 		{o->resume && o->overwrite,
 			"--resume and --overwrite are mutually exclusive"},
+		{o->batch_per_rank && !o->resume &&
+				opts_given(&train_program, o, "batch"),
+			"--batch and --batch-per-rank are mutually exclusive"},
 		{o->data_per_rank && o->readers,
 			"--data-per-rank and --readers are mutually exclusive"},
 		{o->offload == OFFLOAD_PARAMS && o->reshard == RESHARD_NO,
@@ -98,15 +101,25 @@ static int check_pairs(const struct train_opts *o, struct err *e)
 	return options_refuse(mistakes, ARRAY_LEN(mistakes), e);
 }
 
+/* By default, 8 ranks or fewer have a micro-batch each, with equal bits. */
+static int64_t default_micro_batch(int64_t batch)
+{
+	int64_t n = max64(1, batch / 8);
+	while (batch % n)
+		n--;
+	return n;
+}
+
 int options_check(struct train_opts *o, struct err *e)
 {
 	drop_local_sgd(o);
+	layout_batch(o, 1);
 	if (opts_check_needs(&train_program, o, e) || check_edit(o, e) ||
 		check_pairs(o, e) || check_peak(o, e))
 		return -1;
 	int64_t batch = layout_worker_batch(o);
 	if (!o->micro_batch)
-		o->micro_batch = batch % 2 ? batch : batch / 2;
+		o->micro_batch = o->batch_per_rank ? batch : default_micro_batch(batch);
 	if (batch % o->micro_batch)
 		return err_set(e, EX_USAGE,
 			"batch %lld%s is not divisible by micro-batch %lld: give another "

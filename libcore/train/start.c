@@ -276,6 +276,19 @@ static int open_dir(struct run *r, const struct train_opts *o, const char *comma
 	return 0;
 }
 
+static void report_resume(struct run *r)
+{
+	const struct str *changes = &r->t.changes;
+	local_sgd_report_resume(r);
+	if (!changes->len)
+		return;
+	if (r->all->rank == 0)
+		warn("other arithmetic from step %lld on (%s): its bits are not those of the run "
+		     "so far",
+			(long long)r->t.step + 1, changes->s);
+	report_event(r, "other arithmetic: %s", changes->s);
+}
+
 static int start(struct run *r, struct train_opts *o, const char *command, struct err *e)
 {
 	int64_t resume = -1;
@@ -302,7 +315,7 @@ static int start(struct run *r, struct train_opts *o, const char *command, struc
 	if (r->self_test.len && !o->eval_only)
 		report_event(r, "%s", r->self_test.s);
 	if (resume >= 0)
-		local_sgd_report_resume(r);
+		report_resume(r);
 	local_sgd_start(r);
 	warn_of_room(r);
 	start_times_add(&r->t.start, START_FILES);

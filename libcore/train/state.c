@@ -173,7 +173,7 @@ void state_gather(struct trainer *t, struct inference *x)
 	}
 	for (int i = 0; i < t->model.n_tensors; i++) {
 		const struct tensor *of = &t->model.tensors[i];
-		int64_t width = of->ndim == 1 ? 1 : of->dims[1];
+		int64_t width = tensor_width(of);
 		int64_t rows = max64(1, PIECE_FLOATS / width);
 		float *piece = xcalloc((size_t)(rows * width), sizeof(*piece));
 		for (int64_t r = 0; r < of->dims[0]; r += rows) {
@@ -233,18 +233,57 @@ static int check_vocabulary(
 }
 
 /* The state of one optimizer means nothing to another. */
-static int check_optimizer(const struct trainer *t, const struct ckpt *c, struct err *e)
+static int check_optimizer(const struct trainer *t, const struct train_opts *saved,
+	const char *path, struct err *e)
 {
-	struct train_opts saved;
-	if (opts_from_text(&train_program, &saved, c->config.s, true, e))
-		return err_prefix(e, "%s: ", c->path);
-	if (saved.optimizer == t->o.optimizer)
+	if (saved->optimizer == t->o.optimizer)
 		return 0;
 	return err_set(e, EX_USAGE,
 		"%s: was trained with --optimizer %s, whose state %s cannot use: resume with %s, "
 		"or begin a new run from its parameters, with --init-from",
-		c->path, optimizer_names[saved.optimizer],
-		optimizer_names[t->o.optimizer], optimizer_names[saved.optimizer]);
+		path, optimizer_names[saved->optimizer], optimizer_names[t->o.optimizer],
+		optimizer_names[saved->optimizer]);
+}
+
+/* "virtual tp=1,cp=1 -> tp=2,cp=1; ...": options that determine results and are not the checkpoint's,
+ * but for those that a run is continued with. */
+static int list_changes(struct trainer *t, const struct train_opts *saved, struct err *e)
+{
+	static const char *const expected[] = {"steps ", "decay-steps ", "eval-windows "};
+	struct str then = {0}, now = {0}, lines = {0};
+	opts_print(&train_program, saved, OPT_ARITH, 0, &then);
+	opts_print(&train_program, &t->o, OPT_ARITH, 0, &now);
+	const struct conf_text a = {&then, "checkpoint"}, b = {&now, "options"};
+	int rc = conf_diff(&a, &b, "", "", " -> ", &lines, e);
+	str_clear(&t->changes);
+	for (char *line = lines.s, *end; line && *line; line = end + 1) {
+		bool listed = true;
+		end = strchr(line, '\n');
+		*end = '\0';
+		for (size_t i = 0; i < ARRAY_LEN(expected); i++)
+			listed &= strncmp(line, expected[i], strlen(expected[i])) != 0;
+		if (listed)
+			str_printf(&t->changes, "%s%s", t->changes.len ? "; " : "", line);
+	}
+	str_free(&then);
+	str_free(&now);
+	str_free(&lines);
+	return rc;
+}
+
+static int check_options(struct trainer *t, const struct ckpt *c, struct err *e)
+{
+	struct train_opts saved;
+	if (opts_from_text(&train_program, &saved, c->config.s, true, e))
+		return err_prefix(e, "%s: ", c->path);
+	if (check_optimizer(t, &saved, c->path, e) || list_changes(t, &saved, e))
+		return -1;
+	if (t->o.resume_exact && t->changes.len)
+		return err_set(e, EX_USAGE,
+			"%s: resume-exact, but this layout or these options change the "
+			"arithmetic: %s",
+			c->path, t->changes.s);
+	return 0;
 }
 
 /* Is the group loaded from the checkpoint that the run resumes from? A checkpoint without workers
@@ -300,7 +339,7 @@ struct source {
 };
 
 /* Opens a checkpoint, and checks that this run can load it. */
-static int open_source(const struct trainer *t, const char *path, bool weights_only,
+static int open_source(struct trainer *t, const char *path, bool weights_only,
 	struct source *s, struct err *e)
 {
 	struct selection *what = &s->what;
@@ -309,7 +348,7 @@ static int open_source(const struct trainer *t, const char *path, bool weights_o
 		return -1;
 	if (weights_only)
 		return find_groups(t, s->c, true, what->from, e);
-	if (check_optimizer(t, s->c, e) || find_groups(t, s->c, false, what->from, e) ||
+	if (check_options(t, s->c, e) || find_groups(t, s->c, false, what->from, e) ||
 		local_sgd_info(&t->o, s->c, &what->info, &what->anchor, e))
 		return -1;
 	if (what->anchor)

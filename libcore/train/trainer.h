@@ -62,6 +62,7 @@ struct trainer {
 	struct start_times start;
 	/* The state that checkpoints keep. */
 	int64_t step, samples;
+	struct str changes;  /* of the arithmetic, in a resumed run; empty: none */
 	int64_t loaded_step; /* of the checkpoint; the run may resume at an earlier step */
 	int64_t n_unseen; /* of the samples, skipped because a worker was slower than others */
 	double loss, val_loss, best_val_loss;

@@ -2,6 +2,17 @@
 #include "train/weights.h"
 
 #include <stdlib.h>
+#include <string.h>
+
+/* Padding rows of a vocabulary are never used, so a file may have more or fewer of them. */
+static bool same_shape(const struct ckpt *c, const struct model *m, int tensor,
+	const struct ckpt_tensor *f)
+{
+	const struct tensor *t = &m->tensors[tensor];
+	bool padded = c->tokenizer.kind && (t == m->tokens || t == m->output);
+	bool rows = padded ? f->dims[0] >= m->c.vocab : f->dims[0] == t->dims[0];
+	return f->ndim == t->ndim && rows && (t->ndim == 1 || f->dims[1] == t->dims[1]);
+}
 
 int weights_check(const struct ckpt *c, const struct model *m, struct err *e)
 {
@@ -12,8 +23,7 @@ int weights_check(const struct ckpt *c, const struct model *m, struct err *e)
 			return err_set(e, EX_DATAERR,
 				"%s: has no tensor %s: another model", c->path, t->name);
 		const struct ckpt_tensor *f = &c->tensors[k];
-		if (f->ndim != t->ndim || f->dims[0] != t->dims[0] ||
-			(t->ndim == 2 && f->dims[1] != t->dims[1]))
+		if (!same_shape(c, m, i, f))
 			return err_set(e, EX_DATAERR,
 				"%s: %s is [%lld, %lld], not [%lld, %lld]: another model",
 				c->path, t->name, (long long)f->dims[0],
@@ -27,17 +37,27 @@ int weights_check(const struct ckpt *c, const struct model *m, struct err *e)
 	return 0;
 }
 
+/* Rows of a tensor in the file; those that it does not have, which are padding, are zero. */
+static int read_rows(const struct ckpt *c, int group, const struct tensor *t, int64_t row,
+	int64_t n, float *out, struct err *e)
+{
+	int k = ckpt_find(c, t->name);
+	int64_t width = tensor_width(t), has = c->tensors[k].dims[0] - row;
+	has = max64(0, min64(n, has));
+	memset(out + has * width, 0, (size_t)((n - has) * width) * sizeof(*out));
+	return has ? ckpt_read_rows(c, group, k, row, has, out, e) : 0;
+}
+
 /* Some rows of a tensor: from the file, or from rank 0, which has read them. */
 static int read_piece(const struct ckpt *c, struct comm *send, int group,
 	const struct tensor *t, int64_t row, int64_t n, float *out, struct err *e)
 {
-	int rc = c ? ckpt_read_rows(c, group, ckpt_find(c, t->name), row, n, out, e) : 0;
+	int rc = c ? read_rows(c, group, t, row, n, out, e) : 0;
 	if (!send)
 		return rc;
 	if (comm_agree(send, e))
 		return -1;
-	int64_t width = t->ndim == 1 ? 1 : t->dims[1];
-	comm_bcast(send, out, n * width * (int64_t)sizeof(float), 0);
+	comm_bcast(send, out, n * tensor_width(t) * (int64_t)sizeof(float), 0);
 	return 0;
 }
 
@@ -49,7 +69,7 @@ int weights_load(struct store *s, const struct ckpt *c, struct comm *send, int f
 	int rc = 0;
 	for (int i = 0; i < s->c.n_tensors && !rc; i++) {
 		const struct tensor *t = &s->c.tensors[i];
-		int64_t width = t->ndim == 1 ? 1 : t->dims[1];
+		int64_t width = tensor_width(t);
 		int64_t rows = BLOCKS * max64(1, BLOCK_FLOATS / width);
 		piece = xrealloc(piece, (size_t)(rows * width) * sizeof(float));
 		for (int64_t r = 0; r < t->dims[0] && !rc; r += rows) {

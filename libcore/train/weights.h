@@ -7,7 +7,8 @@
 #include "model/model.h"
 #include "parallel/store.h"
 
-/* Has the checkpoint the tensors of the model, and no others? To be asked before memory is
+/* Has the checkpoint the tensors of the model, and no others? The padding of the vocabulary may differ.
+ * To be asked before memory is
  * allocated: the options in a file may ask for any amount. */
 int weights_check(const struct ckpt *c, const struct model *m, struct err *e);
 /* Reads a group of tensors of the checkpoint into one of the store: the rows that this rank

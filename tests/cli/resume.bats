@@ -32,3 +32,51 @@ val_loss() { # of the last evaluation in a file
 	pt-ckpt show run/checkpoints/latest.h5 | grep -qx "best_val_loss = $least"
 	pt-ckpt show run/checkpoints/best.h5 | grep -qx "val_loss = $least"
 }
+
+@test "a run resumes on layouts that need other arithmetic, and says so; not with --resume-exact" {
+	make_shard
+	tiny -n 4 --decay-steps 8 -o run >/dev/null
+	for x in "2 --tp 2" "2 --cp 2" "8 --dp 8" "1 --tile 2 --offload params --offload-to ."; do
+		read -ra words <<<"$x"
+		rm -rf other && cp -r run other
+		tiny_on "${words[0]}" -n 8 -o other --resume auto "${words[@]:1}" >/dev/null 2>err
+		grep -q 'other arithmetic from step 5 on (\(virtual tp=1,cp=1 -> tp=.,cp=.\|micro-batch 2 -> 1\))' err
+		grep -q '^# event .*step=4 other arithmetic: ' other/journal.txt
+		[ "$(grep -c '^step=' other/journal.txt)" -eq 8 ]
+		rm -rf other && cp -r run other
+		code_of 64 tiny_on "${words[0]}" -n 8 -o other --resume auto --resume-exact "${words[@]:1}"
+	done
+	tiny -n 8 -o run --resume auto --resume-exact >/dev/null 2>err
+	[ ! -s err ]
+}
+
+@test "from there on the arithmetic is that of the new degrees; padding of the vocabulary comes and goes" {
+	make_shard # of 17 symbols
+	tiny -n 4 --decay-steps 8 -o run >/dev/null
+	cp -r run one
+	cp -r run two
+	tiny -n 8 -o one --resume auto --virtual tp=2 >/dev/null 2>&1
+	tiny_on 2 -n 8 -o two --resume auto --tp 2 >/dev/null 2>&1
+	cmp one/checkpoints/latest.h5 two/checkpoints/latest.h5
+	pt-ckpt show one/checkpoints/latest.h5 | grep -q '^tok_embeddings.weight *\[18, 16\]'
+	tiny -n 9 -o one --resume auto --virtual tp=1 >/dev/null 2>&1
+	pt-ckpt show one/checkpoints/latest.h5 | grep -q '^tok_embeddings.weight *\[17, 16\]'
+}
+
+@test "1, 2, 4 and 8 ranks train with the defaults, with equal bits" {
+	make_shard
+	for n in 1 2 4 8; do
+		mpiexec -n $n pt-train -q -t 1 -n 2 --eval-every 0 -o ranks$n >/dev/null 2>&1
+		cmp ranks1/checkpoints/latest.h5 ranks$n/checkpoints/latest.h5
+	done
+}
+
+@test "--batch-per-rank is the batch of that many ranks" {
+	make_shard
+	o=(-q --layers 1 --heads 2 --dim 16 -T 16 -t 1 -n 4 --eval-every 0)
+	mpiexec -n 2 pt-train "${o[@]}" --batch-per-rank 4 --lr-scale sqrt -o per >/dev/null
+	pt-train "${o[@]}" -b 8 -m 4 --lr-scale sqrt --lr-scale-batch 4 -o whole >/dev/null
+	cmp per/checkpoints/latest.h5 whole/checkpoints/latest.h5
+	code_of 64 pt-train "${o[@]}" --batch-per-rank 4 -b 8 -o both
+	says 'mutually exclusive'
+}
