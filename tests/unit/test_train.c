@@ -238,7 +238,7 @@ static void what_fixes_the_bits(void **state)
 	static const char *const alike[] = {"threads = 2\n", "bucket = 1000\n",
 		"keep = 7\n", "eval-every = 3\n", "log-every = 1\n", "readers = 1\n"};
 	static const char *const other[] = {"seed = 2\n", "batch = 4\n",
-		"micro-batch = 1\n", "layers = 2\n", "dropout = 0.1\n", "lr = 1\n",
+		"micro-batch = 3\n", "layers = 2\n", "dropout = 0.1\n", "lr = 1\n",
 		"clip = 0\n", "virtual = tp=2\n", "sampling = random\n",
 		"vocab-multiple = 8\n"};
 	struct str a = {0}, b = {0};
@@ -281,8 +281,8 @@ static void options_that_do_not_go_together(void **state)
 		assert_int_equal(e.code, EX_USAGE);
 		assert_non_null(strstr(e.msg, bad[i].says));
 	}
-	assert_int_equal(options("batch = 12\n").micro_batch, 6);
-	assert_int_equal(options("batch = 7\n").micro_batch, 7);
+	assert_int_equal(options("batch = 12\n").micro_batch, 1);
+	assert_int_equal(options("batch = 60\n").micro_batch, 6);
 	struct train_opts tenth = options("lr = 5e-3\nsteps = 9\nwarmup = 0\n");
 	assert_true(lr_at(&tenth, 10) == 5e-3 / 10);
 	struct train_opts o = options("batch = 12\nmicro-batch = 3\n");
