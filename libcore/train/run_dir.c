@@ -170,6 +170,16 @@ int run_dir_check(const struct run *r, const struct train_opts *o, struct err *e
 	return comm_agree(r->world, e);
 }
 
+void run_dir_record(const struct run *r)
+{
+	struct str path = {0};
+	if (!r->dir.path || r->all->size == 1)
+		return;
+	str_printf(&path, "%s/flight-record.%d", r->dir.path, r->all->rank);
+	comm_flight_open(path.s, &(struct err){0}); /* a host may not see the directory */
+	str_free(&path);
+}
+
 void run_dir_undo(struct run *r)
 {
 	struct str path = {0};

@@ -312,6 +312,8 @@ static int start(struct run *r, struct train_opts *o, const char *command, struc
 		run_dir_undo(r);
 		return -1;
 	}
+	if (!o->eval_only)
+		run_dir_record(r);
 	if (r->self_test.len && !o->eval_only)
 		report_event(r, "%s", r->self_test.s);
 	if (resume >= 0)
@@ -396,6 +398,7 @@ static void close_run(struct run *r)
 {
 	local_sgd_close(r);
 	trainer_close(&r->t);
+	comm_flight_close();
 	dataset_close(&r->data);
 	journal_close(&r->report.journal);
 	if (r->dir.lock >= 0)

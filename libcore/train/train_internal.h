@@ -107,6 +107,8 @@ enum { PATIENCE_SECS = 3 }; /* for a run that is stopping, when another resumes 
 int run_dir_open(struct run *r, const struct train_opts *o, struct err *e);
 /* Collective over the worker. Can every rank that writes checkpoints see it? */
 int run_dir_check(const struct run *r, const struct train_opts *o, struct err *e);
+/* Begins the flight record of this rank there, which comm_flight_close() removes. */
+void run_dir_record(const struct run *r);
 /* A run that could not start removes what it created. */
 void run_dir_undo(struct run *r);
 /* --overwrite: removes the checkpoints of the run before, of all its workers. */

@@ -140,6 +140,10 @@ killed_then() { # RANKS LAYOUT RANKS LAYOUT
 		[ $((SECONDS - begin)) -lt 60 ]
 		grep -qE "waited 3 s for [a-z ]+ number [0-9]+ of .* on [a-z*]+: rank $stopped did not come" err
 		grep -c 'did not come' err | grep -qx 1
+		# the last operation of a rank that waits is not complete
+		grep -q '; the last operations of this rank: run/flight-record\.' err
+		[ "$(grep -c . run/flight-record.0)" -eq 65 ]
+		sort -n "run/flight-record.$(((stopped + 1) % 3))" | tail -n 1 | grep -q ' -  *$'
 		for _ in $(seq 1200); do
 			kill -0 "${pids[1]}" 2>/dev/null || break
 			sleep 0.05
