@@ -158,10 +158,13 @@ const char *comm_tag_name(int tag)
 	return "?";
 }
 
-/* A set is one operation of the flight record, named after its first request. */
+/* A set is one operation of the flight record, named after its first request. Questions and answers of
+ * the watchdog are none. */
 static void record(struct comm_requests *r, const struct comm_request *first, int n)
 {
 	int64_t n_bytes = 0;
+	if (first->kind != COMM_COLLECTIVE && first->tag == TAG_WATCHDOG)
+		return;
 	for (int i = 0; i < n; i++)
 		n_bytes += first[i].what.n_bytes;
 	r->flight = flight_record_begin(r->c,

@@ -297,9 +297,9 @@ static int check_block(const struct corpus *c, const struct file *f,
 	return 0;
 }
 
-static void *block_buffer(const struct segment *g)
+static size_t block_bytes(const struct segment *g)
 {
-	return xmalloc((size_t)(g->blocks.block_rows * g->blocks.row_bytes));
+	return (size_t)(g->blocks.block_rows * g->blocks.row_bytes);
 }
 
 static int check_at_first_use(const struct corpus *c, const struct file *f,
@@ -307,9 +307,11 @@ static int check_at_first_use(const struct corpus *c, const struct file *f,
 {
 	if (__atomic_load_n(&g->checked[block], __ATOMIC_RELAXED))
 		return 0;
-	void *bytes = block_buffer(g);
-	int rc = check_block(c, f, g, block, bytes, e);
-	free(bytes);
+	/* Not malloc(), which reserves 128 MiB of addresses for a thread. */
+	struct arena a;
+	arena_init(&a, "a block of tokens", block_bytes(g));
+	int rc = check_block(c, f, g, block, a.base, e);
+	arena_release(&a);
 	return rc;
 }
 
@@ -359,7 +361,7 @@ static int verify_segment(
 {
 	const struct segment *g = &f->seg[split];
 	struct hash_state *h = hash_open();
-	void *bytes = block_buffer(g);
+	void *bytes = xmalloc(block_bytes(g));
 	int rc = 0;
 	for (int64_t b = 0; b < g->blocks.n_blocks && !rc; b++) {
 		rc = check_block(c, f, g, b, bytes, e);

@@ -224,7 +224,7 @@ refuse() { # TEXT COMMAND...: 64, and one message
 	make_shard
 	long=(-q -a llama --layers 2 --heads 4 --dim 32 --ffn-dim 2048 -T 8192 -b 1 -m 1 -n 1
 		-t 1 --eval-every 0)
-	beside=360000 # KiB of the program, its libraries and shared memory
+	beside=320000 # KiB of the program, its libraries and shared memory
 	limited() { # PROGRAM...: of the address space; and a signal alone may not end it
 		timeout -k 1 120 "${@:1:$#-1}" bash -c 'ulimit -v "$0"; exec pt-train "$@"' "$limit" "${long[@]}" ${!#}
 	}
