@@ -67,11 +67,13 @@ static void draw_sample(struct run *r, struct model *m, struct store *store)
 	uint32_t *ids = NULL;
 	const char *prompt = t->o.sample_prompt ? t->o.sample_prompt : "\n";
 	int64_t n = tokenizer_encode_all(tok, prompt, (int64_t)strlen(prompt), &ids, &e);
-	if (n < 1) { /* no prompt, or not in the vocabulary, which then begins it */
+	if (n < 1) { /* no prompt, or not in the vocabulary: its first token instead */
 		free(ids);
 		ids = xcalloc(1, sizeof(*ids));
 		n = 1;
 	}
+	for (int64_t i = 0; i < n; i++)
+		tokenizer_decode(tok, ids[i], &text);
 	struct decoder *g = decoder_open(m, &t->d, store, true);
 	decoder_feed(g, ids, n);
 	for (int64_t i = 0; i < t->o.sample_tokens; i++) {
@@ -270,6 +272,17 @@ static void report_start(struct run *r)
 	str_free(&text);
 }
 
+/* Before the first step. The best loss is that of a step. */
+static void evaluate_first(struct run *r)
+{
+	struct row row = report_new_row(r);
+	evaluate(r, &row);
+	r->t.best_val_loss = (double)NAN;
+	report_row(r, &row);
+	if (r->t.o.sample_every)
+		write_sample(r);
+}
+
 static int begin(struct run *r)
 {
 	struct trainer *t = &r->t;
@@ -284,6 +297,8 @@ static int begin(struct run *r)
 	start_times_add(&t->start, START_ALGORITHMS);
 	progress_begin(&r->report.bar, "pt-train", (double)t->o.steps);
 	report_start(r);
+	if (t->o.eval_first && t->step == 0)
+		evaluate_first(r);
 	return 0;
 }
 

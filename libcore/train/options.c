@@ -429,6 +429,8 @@ static const struct opt options[] = {
 	{OPT_GROUP, .name = "Evaluation"},
 	{OPT_INT, 'e', "eval-every", "N", "250", T(eval_every), 0, 0, MANY, .help =
 		"Evaluate every N steps, and at the end. 0: never."},
+	{FLAG("eval-first", "no", T(eval_first), 0), .needs = "--eval-every", .help =
+		"Also evaluate before the first step, with a sample if there are samples."},
 	{OPT_INT, 0, "eval-windows", "N", "240", T(eval_windows), OPT_ARITH, 0, MANY, .help =
 		"Windows of each split that are evaluated, always the same ones, equally spaced. "
 		"0: all that fit."},

@@ -96,7 +96,7 @@ struct train_opts {
 	const char *corrupt_batch;
 	/* evaluation and samples */
 	int64_t eval_every, eval_windows, sample_every, sample_tokens;
-	bool eval_only;
+	bool eval_only, eval_first;
 	const char *sample_prompt;
 	/* checkpoints */
 	const char *out, *resume, *init_from;

@@ -80,3 +80,18 @@ val_loss() { # of the last evaluation in a file
 	code_of 64 pt-train "${o[@]}" --batch-per-rank 4 -b 8 -o both
 	says 'mutually exclusive'
 }
+
+@test "--eval-first: losses and a sample before the first step, and only there" {
+	make_shard
+	tiny -n 2 --eval-first -o run >/dev/null
+	grep -q '^step=0 tokens=0 train_loss=.* val_loss=' run/journal.txt
+	tiny_on 2 -n 2 --eval-first -o two >/dev/null
+	pt-compare run two
+	tiny -n 3 --eval-first --decay-steps 2 -o run --resume auto >/dev/null
+	[ "$(grep -c '^step=0 ' run/journal.txt)" -eq 1 ]
+	# (samples are for those who read messages)
+	pt-train "${TINY[@]:1}" -n 2 --eval-first --sample-every 2 --sample-tokens 5 \
+		--sample-prompt 'the lord' -o loud >/dev/null 2>err
+	grep -q 'a sample after step 0:' err
+	[ "$(grep -c '^the lord.' err)" -eq 2 ]
+}
