@@ -108,7 +108,7 @@ void block_alloc(const struct pass *p, int64_t layer, struct block_acts *b, bool
 	const struct allocation o = {.shared = shared,
 		.casts = shared ? p->c.precision == PRECISION_FLOAT8 && p->d->stores_half
 				: casts,
-		.recompute = p->recompute,
+		.recompute = pass_recomputes(p, layer),
 		.arena = micro};
 	*b = shared ? (struct block_acts){0} : p->shared;
 	for (int i = 0; i < SUBLAYERS; i++)
@@ -241,9 +241,10 @@ void block_forward(
 static void recompute(
 	struct pass *p, int64_t layer, struct block_acts *b, bool for_weights)
 {
-	if (p->recompute == RECOMPUTE_FULL)
+	enum recompute how = pass_recomputes(p, layer);
+	if (how == RECOMPUTE_FULL)
 		block_forward(p, layer, b, NULL);
-	if (p->recompute != RECOMPUTE_SELECTIVE || !for_weights)
+	if (how != RECOMPUTE_SELECTIVE || !for_weights)
 		return;
 	for (int i = 0; i < SUBLAYERS; i++) {
 		const struct sub x = sub_of(p, layer, i, b, NULL);

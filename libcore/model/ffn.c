@@ -52,7 +52,7 @@ static bool fuses_slope(const struct pass *p, int64_t layer)
 static bool fuses_gelu(const struct pass *p, int64_t layer)
 {
 	return fuses_slope(p, layer) && !p->c.plain_kernels &&
-	       p->recompute != RECOMPUTE_SELECTIVE;
+	       pass_recomputes(p, layer) != RECOMPUTE_SELECTIVE;
 }
 
 /* ---- forward --------------------------------------------------------------------- */

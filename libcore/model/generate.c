@@ -34,7 +34,7 @@ static void allocate(struct decoder *g, struct model *m, struct device *d,
 	const struct stage one = {.end = 1};
 	struct acts acts;
 	pass_init(p, m, d, store, &c, a);
-	pass_recompute(p, RECOMPUTE_FULL, a);
+	pass_recompute(p, RECOMPUTE_FULL, 1, a);
 	acts_alloc(p, &one, &acts, a);
 	g->acts = acts;
 	g->acts.block = xcalloc((size_t)m->c.layers, sizeof(*acts.block));

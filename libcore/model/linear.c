@@ -121,7 +121,8 @@ static struct mat cast_activation(struct pass *p, int64_t layer, struct mat x,
 
 bool linear_keeps_casts(const struct pass *p, int64_t layer)
 {
-	return p->d->stores_half && p->recompute == RECOMPUTE_NONE && is_float8(p, layer);
+	return p->d->stores_half && pass_recomputes(p, layer) == RECOMPUTE_NONE &&
+	       is_float8(p, layer);
 }
 
 struct mat linear_alloc_casts(const struct pass *p, int64_t layer, struct mat *const x[],

@@ -165,10 +165,12 @@ void pass_load(struct pass *p, const int32_t *windows)
 
 const char *const recompute_names[] = {"none", "selective", "full", "auto", NULL};
 
-void pass_recompute(struct pass *p, enum recompute how, struct arena *micro)
+void pass_recompute(
+	struct pass *p, enum recompute how, int64_t every, struct arena *micro)
 {
 	BUG_ON(how == RECOMPUTE_AUTO);
 	p->recompute = how;
+	p->recompute_every = every;
 	block_alloc(p, -1, &p->shared, true, micro);
 }
 

@@ -138,6 +138,7 @@ struct pass {
 	float *rope; /* [context][head_dim]: cosines, then sines; NULL without rotary positions */
 	struct float8_weights float8;
 	enum recompute recompute;
+	int64_t recompute_every; /* of every Nth block of the model */
 	struct block_acts
 		shared; /* the activations that are not kept: one buffer for all blocks */
 	struct micro_batch micro;
@@ -157,8 +158,16 @@ void pass_step_begin(struct pass *p, const struct pass_step *step);
 /* begin: sets the sum of losses to 0. pass_loss: waits for the device and returns it. */
 void pass_loss_begin(struct pass *p);
 struct exact pass_loss(struct pass *p);
-/* Sets the recomputation and allocates the buffers that all blocks share; before acts_alloc(). */
-void pass_recompute(struct pass *p, enum recompute how, struct arena *micro);
+/* Sets the recomputation of every Nth block, and allocates the buffers that all of them share; before
+ * acts_alloc(). */
+void pass_recompute(
+	struct pass *p, enum recompute how, int64_t every, struct arena *micro);
+/* That of a block; -1: the buffers that are shared. */
+static inline enum recompute pass_recomputes(const struct pass *p, int64_t layer)
+{
+	bool keeps = layer >= 0 && layer % p->recompute_every != 0;
+	return keeps ? RECOMPUTE_NONE : p->recompute;
+}
 void acts_alloc(const struct pass *p, const struct stage *st, struct acts *a,
 	struct arena *micro);
 void acts_free(struct acts *a); /* frees a->block; the arena is the caller's */

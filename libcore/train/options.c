@@ -243,6 +243,9 @@ static const struct opt options[] = {
 		"Activations that are recomputed in the backward pass instead of kept. selective: "
 		"those that are cheap. full: all but the input of each layer. auto: the least that "
 		"fits into --memory."},
+	{OPT_INT, 0, "recompute-every", "N", "1", T(recompute_every), OPT_LOCAL, 1, 1e6,
+		.needs = "--recompute", .help =
+		"Recompute in every Nth block only, and keep the activations of the others."},
 	{OPT_INT, 0, "tile", "N", "0", T(tile), OPT_LOCAL, 0, 1024, .help =
 		"Gather, multiply and free large layers in N pieces, one after the other: the "
 		"weights of the transformer layers, the embedding and the output layer, and their "

@@ -82,6 +82,7 @@ struct train_opts {
 	int64_t axis[N_AXES]; /* degrees; -1: the rest */
 	int64_t zero, pp_stages, memory, threads, bucket_bytes;
 	int fsdp_kind, reshard, cp_comm, pp_schedule, pp_split, recompute, offload;
+	int64_t recompute_every;
 	const char *offload_to;
 	bool sp, async_tp;
 	int64_t tile;	  /* pieces; 0: off */

@@ -162,7 +162,8 @@ void trainer_build_pipe(struct trainer *t)
 {
 	const struct train_opts *o = &t->o;
 	struct err e = {0};
-	pass_recompute(&t->pass, (enum recompute)o->recompute, &t->memory.micro);
+	pass_recompute(&t->pass, (enum recompute)o->recompute, o->recompute_every,
+		&t->memory.micro);
 	if (schedule_open(&t->schedule, (enum schedule_kind)o->pp_schedule,
 		    t->mesh.degree[AXIS_PP], t->layout.n_stages,
 		    microbatches_count(&t->layout.microbatches, t->layout.data_rank), &e))

@@ -164,6 +164,7 @@ struct layout {
 	int tp, cp, threads;
 	bool sp, gather_kv, async, split; /* split: the backward in two parts */
 	enum recompute recompute;
+	int64_t recompute_every;
 };
 
 static struct model model_of(const struct model_config *c)
@@ -201,7 +202,7 @@ static void trial_open(struct trial *b, struct model *m, struct mesh *mesh,
 		.async_tp = l->async,
 		.gather_kv = l->gather_kv};
 	pass_init(&b->p, m, &b->d, &store, &c, &mem->run);
-	pass_recompute(&b->p, l->recompute, &mem->micro);
+	pass_recompute(&b->p, l->recompute, max64(1, l->recompute_every), &mem->micro);
 	acts_alloc(&b->p, &b->all, &b->a, &mem->micro);
 	b->grads = l->split ? grads_alloc(&b->p, &b->all, &mem->micro) : NULL;
 	b->p.micro.number = MICRO;
@@ -391,6 +392,7 @@ static int64_t compare_all(const struct model_config *c)
 				l.recompute = i == 1   ? RECOMPUTE_FULL
 					      : i == 3 ? RECOMPUTE_SELECTIVE
 						       : RECOMPUTE_NONE;
+				l.recompute_every = 1 + i / 2;
 				wrong += compare(c, &l, &control);
 			}
 		}

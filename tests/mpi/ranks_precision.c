@@ -173,6 +173,8 @@ static void recomputation(void **state)
 	static const struct layout layouts[] = {
 		{1, "recompute = selective\n"},
 		{1, "recompute = full\n"},
+		{1, "recompute = full\nrecompute-every = 2\n"},
+		{2, "pp = 2\nrecompute = selective\nrecompute-every = 2\n"},
 		{2, "tp = 2\nrecompute = selective\n"},
 		{4, "tp = 2\ncp = 2\nrecompute = full\n"},
 		{2, "pp = 2\npp-schedule = zb-h1\nrecompute = selective\n"},
