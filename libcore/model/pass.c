@@ -101,6 +101,7 @@ void pass_init(struct pass *p, struct model *m, struct device *d, struct store *
 		.m = m,
 		.d = d,
 		.store = store,
+		.recompute_every = 1,
 		.micro = {.counted = c->batch, .next_unit = -1}};
 	assign_virtual(p);
 	p->rows = c->decode_rows ? c->decode_rows : c->batch * m->c.context / m->cp;
