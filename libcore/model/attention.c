@@ -72,7 +72,8 @@ static void begin_exchange(struct pass *p, struct ring *ring, struct sublayer_ac
 	const struct ring_kv kv = {.local = {a->m[ATT_K], a->m[ATT_V],
 					   g ? g->m[DK] : none, g ? g->m[DV] : none},
 		.slices = p->tp.local,
-		.rows = p->rows};
+		.rows = p->rows,
+		.wire = linear_format(p)};
 	ring_exchange(ring, p->d, &kv);
 }
 

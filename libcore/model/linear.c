@@ -18,8 +18,7 @@
 
 const char *const precision_names[] = {"fp32", "bf16", "fp16", "float8", NULL};
 
-/* The format of activations and of matmul results. */
-static enum dtype format_of(const struct pass *p)
+enum dtype linear_format(const struct pass *p)
 {
 	static const enum dtype formats[] = {DT_F32, DT_BF16, DT_F16, DT_BF16};
 	return formats[p->c.precision];
@@ -39,7 +38,7 @@ static bool rounds(const struct pass *p)
 
 enum dtype act_type(const struct pass *p)
 {
-	return p->d->stores_half ? format_of(p) : DT_F32;
+	return p->d->stores_half ? linear_format(p) : DT_F32;
 }
 
 enum dtype sum_type(const struct pass *p)
@@ -55,13 +54,13 @@ enum dtype slice_type(const struct pass *p)
 void linear_round(struct pass *p, struct mat x)
 {
 	if (rounds(p) && x.type == DT_F32)
-		p->d->k->round(p->d, x, x, format_of(p), 1);
+		p->d->k->round(p->d, x, x, linear_format(p), 1);
 }
 
 void linear_cast(struct pass *p, struct mat y, struct mat x)
 {
 	if (rounds(p))
-		p->d->k->round(p->d, y, x, format_of(p), 1);
+		p->d->k->round(p->d, y, x, linear_format(p), 1);
 	else
 		p->d->k->copy(p->d, y, x);
 }
@@ -103,7 +102,7 @@ static struct mat cast_activation(struct pass *p, int64_t layer, struct mat x,
 	if (x.type == act_type(p)) {
 		linear_round(p, x);
 	} else {
-		struct mat cast = take_like(p, x, format_of(p));
+		struct mat cast = take_like(p, x, linear_format(p));
 		linear_cast(p, cast, x);
 		x = cast;
 	}
@@ -247,7 +246,7 @@ static struct mat cast_param(struct pass *p, const struct tensor *t, int s)
 		copy = store_operand(p->store, t, tensor_slice(t, p->tp.first + s));
 	if (copy.p)
 		return copy;
-	copy = take_like(p, master, format_of(p));
+	copy = take_like(p, master, linear_format(p));
 	linear_cast(p, copy, master);
 	return copy;
 }
@@ -278,7 +277,7 @@ static void backward_rows(
 		return;
 	}
 	size_t mark = arena_mark(p->d->scratch);
-	struct mat out = add ? take_like(p, dx, format_of(p)) : dx;
+	struct mat out = add ? take_like(p, dx, linear_format(p)) : dx;
 	k->linear_bwd_x(p->d, out, dy, w, false);
 	linear_round(p, out);
 	if (add)

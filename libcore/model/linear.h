@@ -5,6 +5,8 @@
 
 #include "model/layers.h"
 
+/* The format that activations and matmul results are rounded to. */
+enum dtype linear_format(const struct pass *p);
 /* The storage types of matmul operands and results; of attention's sums over chunks; and of the
  * addends of a sum over slices. */
 enum dtype act_type(const struct pass *p);

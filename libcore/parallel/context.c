@@ -79,6 +79,41 @@ static int chunk_before(const struct ring *r, int chunk, int steps)
 	return (chunk - steps + r->c->n) % r->c->n;
 }
 
+/* The same chunk as it is sent. */
+static struct mat sent_at(const struct ring *r, enum ring_part part, int slice, int chunk)
+{
+	struct mat x = ring_at(r, part, slice, chunk);
+	const struct ring_kv *kv = &r->kv;
+	int own = chunk - r->c->first;
+	if (part > RING_V || !r->packed[part])
+		return x;
+	bool local = own >= 0 && own < r->c->local;
+	const float *base = local ? kv->local[part].p : r->remote[part].p;
+	int64_t at = (const float *)x.p - base;
+	at += local ? 0 : kv->local[part].rows * x.cols;
+	return mat_typed(r->packed[part] + at, x.rows, x.cols, kv->wire);
+}
+
+static void widen_chunk(struct ring *r, int chunk)
+{
+	for (int s = 0; s < r->kv.slices; s++)
+		for (enum ring_part part = RING_K; part <= RING_V; part++)
+			if (r->packed[part])
+				r->d->k->widen(r->d, ring_at(r, part, s, chunk),
+					sent_at(r, part, s, chunk).p, r->kv.wire);
+}
+
+/* Of the chunks that this step is the first to use. */
+static void widen_received(struct ring *r)
+{
+	const struct chunks *c = r->c;
+	if (!c->gather && r->step <= c->n - c->local)
+		widen_chunk(r, chunk_before(r, c->first, r->step));
+	for (int chunk = 0; c->gather && r->step == 1 && chunk < c->n; chunk++)
+		if (chunk < c->first || chunk >= c->first + c->local)
+			widen_chunk(r, chunk);
+}
+
 static int tag_of(enum ring_part part)
 {
 	return part <= RING_V ? TAG_RING_KEYS : TAG_RING_SUMS;
@@ -87,14 +122,14 @@ static int tag_of(enum ring_part part)
 static void send_part(struct ring *r, enum ring_part part, int slice, int chunk, int to,
 	struct comm_requests *q)
 {
-	struct mat x = ring_at(r, part, slice, chunk);
+	struct mat x = sent_at(r, part, slice, chunk);
 	comm_send(q, x.p, mat_bytes(x), to, tag_of(part));
 }
 
 static void recv_part(struct ring *r, enum ring_part part, int slice, int chunk, int from,
 	struct comm_requests *q)
 {
-	struct mat x = ring_at(r, part, slice, chunk);
+	struct mat x = sent_at(r, part, slice, chunk);
 	comm_recv(q, x.p, mat_bytes(x), from, tag_of(part));
 }
 
@@ -136,8 +171,11 @@ static void begin_step(struct ring *r)
 bool ring_next(struct ring *r)
 {
 	r->step++;
-	if (is_distributed(r) && r->step > 0)
+	if (is_distributed(r) && r->step > 0) {
 		comm_wait(&r->keys);
+		if (r->step < r->c->n)
+			widen_received(r);
+	}
 	if (r->step == r->c->n)
 		return false;
 	if (is_distributed(r))
@@ -198,6 +236,14 @@ void ring_exchange(struct ring *r, struct device *d, const struct ring_kv *kv)
 		remote->rows =
 			n_buffers(c, c->gather && part <= RING_V) * kv->slices * kv->rows;
 		remote->p = arena_alloc(d->scratch, (size_t)mat_bytes(*remote));
+	}
+	for (int part = RING_K; part <= RING_V && kv->wire != kv->local[part].type;
+		part++) {
+		int64_t n = (kv->local[part].rows + r->remote[part].rows) *
+			    kv->local[part].cols;
+		r->packed[part] =
+			arena_alloc(d->scratch, (size_t)n * sizeof(*r->packed[part]));
+		d->k->narrow(d, r->packed[part], kv->local[part], kv->wire);
 	}
 	r->keys.c = c->axis;
 	r->sums = xcalloc((size_t)(2 * kv->slices), sizeof(*r->sums));

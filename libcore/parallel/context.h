@@ -37,6 +37,9 @@ struct ring_kv {
 	struct mat local[N_RING_PARTS];
 	int slices;
 	int64_t rows;
+	/* The type in which keys and values are sent; a 16-bit type where fp32 holds values that are
+	 * rounded to it. */
+	enum dtype wire;
 };
 
 struct ring {
@@ -46,8 +49,10 @@ struct ring {
 	struct device *d; /* NULL: no communication, only the order of steps */
 	struct ring_kv kv;
 	struct mat remote[N_RING_PARTS]; /* other ranks' chunks: [buffer][slice][rows] */
-	struct comm_requests keys;	 /* messages of keys and values */
-	struct comm_requests *sums;	 /* of dK and dV: [parity of the step][slice] */
+	/* If they are sent in 16 bits: all local chunks, then the remote ones, in that type. */
+	uint16_t *packed[RING_V + 1];
+	struct comm_requests keys;  /* messages of keys and values */
+	struct comm_requests *sums; /* of dK and dV: [parity of the step][slice] */
 	size_t mark;
 };
 
