@@ -269,3 +269,38 @@ refuse() { # TEXT COMMAND...: 64, and one message
 	grep -q 'recompute: full' err
 	same one test
 }
+
+@test "each ZeRO stage needs less memory, and gradients are a shard per node of the tree" {
+	plan() { # ROW OPTION...: bytes of an 8B model on 8 GPUs
+		pt-train -p llama3-8b --vocab 128256 -T 512 -m 1 --dtype bf16 --recompute full --device cuda \
+			--fsdp 8 --dry-run "${@:2}" | awk -v row="$1" 'index($0, row) == 1 { gsub("[^0-9].*", "", $(row ~ / / ? 4 : 2)); print $(row ~ / / ? 4 : 2) }'
+	}
+	last=$(plan 'on the GPU' -b 8 --zero 0)
+	optimizer=$(plan optimizer -b 8 --zero 0)
+	[ "$(plan 'on the GPU' -b 8 --zero 1)" -le $((last - optimizer * 7 / 8)) ]
+	for zero in 1 2 3; do
+		now=$(plan 'on the GPU' -b 8 --zero $zero)
+		[ "$now" -lt "$last" ]
+		last=$now
+	done
+	shard=$(plan parameters -b 8 --zero 3)
+	# leaves: of the embedding or the output layer, and of two blocks
+	leaves=$((4 * (128256 * 4096 + 2 * 218112000)))
+	for rounds in 1 2 4 16; do
+		nodes=$(awk -v r=$rounds 'BEGIN { print 1 + log(r) / log(2) }')
+		bytes=$(plan gradients -b $((8 * rounds)) --zero 3)
+		[ "$bytes" -le $((nodes * shard + leaves + (1 << 22))) ]
+		[ "$bytes" -ge $((nodes * shard + leaves / 2)) ]
+	done
+}
+
+@test "with hybrid sharding, a replica sends a shard of the gradients to the others" {
+	make_shard
+	sent() { # AXIS OPTION...
+		pt-train "${TINY[@]}" --layers 4 --dim 64 -b 8 -m 1 --dry-run "${@:2}" |
+			awk -v axis="$1" '$1 == axis { print $2 }'
+	}
+	whole=$(sent dp --dp 2 --zero 0)
+	[ "$(sent dp --dp 2 --fsdp 4 --zero 1)" -le $((whole / 4 + 4096)) ]
+	[ "$(sent dp --dp 2 --fsdp 2 --zero 1)" -le $((whole / 2 + 4096)) ]
+}
