@@ -45,10 +45,8 @@ static int check_offload(const struct train_opts *o, struct err *e)
 		(long long)o->zero);
 }
 
-static int check_virtual(
-	const struct train_opts *o, enum axis a, int64_t n, struct err *e)
+static int check_virtual(enum axis a, int ranks, int64_t n, struct err *e)
 {
-	int ranks = o->degree[a];
 	if (n % ranks == 0)
 		return 0;
 	return err_set(e, EX_USAGE,
@@ -84,8 +82,9 @@ static int resolve_virtual(struct train_opts *o, struct err *e)
 	int64_t tp = 0, cp = o->degree[AXIS_CP];
 	struct str text = {0};
 	if (model_virtual(o->model.virtual_degrees, &tp, &cp, e) ||
-		resolve_pieces(o, &tp, e) || check_virtual(o, AXIS_TP, tp, e) ||
-		check_virtual(o, AXIS_CP, cp, e))
+		resolve_pieces(o, &tp, e) ||
+		check_virtual(AXIS_TP, o->degree[AXIS_TP], tp, e) ||
+		check_virtual(AXIS_CP, o->degree[AXIS_CP], cp, e))
 		return -1;
 	str_printf(&text, "tp=%lld,cp=%lld", (long long)tp, (long long)cp);
 	o->model.virtual_degrees = text.s;
@@ -194,17 +193,22 @@ static int check_micro_batches(const struct train_opts *o, struct err *e)
 
 /* With fewer key/value heads than virtual slices, several slices use a head: they must be on one
  * rank, or fill several. */
-static int check_kv_heads(
-	const struct train_opts *o, const struct model *m, struct err *e)
+static int check_kv_heads(int ranks, const struct model *m, struct err *e)
 {
-	int64_t here = m->tp / o->degree[AXIS_TP], heads = m->c.kv_heads;
+	int64_t here = m->tp / ranks, heads = m->c.kv_heads;
 	int64_t users = heads < m->tp ? m->tp / heads : 1;
 	if (here % users == 0 || users % here == 0)
 		return 0;
 	return err_set(e, EX_USAGE,
 		"tp is %d: a rank would have %lld virtual slices, and each of the %lld kv-heads "
 		"is used by %lld: one number must divide the other",
-		o->degree[AXIS_TP], (long long)here, (long long)heads, (long long)users);
+		ranks, (long long)here, (long long)heads, (long long)users);
+}
+
+int layout_check_tp(int ranks, const struct model *m, struct err *e)
+{
+	return check_virtual(AXIS_TP, ranks, m->tp, e) || check_kv_heads(ranks, m, e) ? -1
+										      : 0;
 }
 
 int layout_check(const struct train_opts *o, const struct model *m, struct err *e)
@@ -214,7 +218,7 @@ int layout_check(const struct train_opts *o, const struct model *m, struct err *
 		return err_set(e, EX_USAGE,
 			"float8 leaves the first and the last block in bf16, and the model has "
 			"no others: --no-float8-skip-ends");
-	if (check_micro_batches(o, e) || check_kv_heads(o, m, e))
+	if (check_micro_batches(o, e) || check_kv_heads(o->degree[AXIS_TP], m, e))
 		return -1;
 	if (stages > m->c.layers)
 		return err_set(e, EX_USAGE,

@@ -16,6 +16,8 @@ int layout_degrees(
 int layout_resolve(struct train_opts *o, int ranks, struct err *e);
 /* Can this layout train this model? The options are resolved. */
 int layout_check(const struct train_opts *o, const struct model *m, struct err *e);
+/* Can the virtual slices of the model be divided among that many ranks of tp? */
+int layout_check_tp(int ranks, const struct model *m, struct err *e);
 /* Sequences and micro-batches of a worker in a step. */
 int64_t layout_worker_batch(const struct train_opts *o);
 int64_t layout_micro_batches(const struct train_opts *o);
