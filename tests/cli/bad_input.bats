@@ -47,6 +47,32 @@ refused() { # CODE TEXT COMMAND...
 	refused 64 'needs a value' pt-train --config
 }
 
+@test "programs of a single process refuse several ranks, with one message" {
+	make_text >text.txt
+	for p in 'pt-prepare text.txt -o a.h5' 'pt-compare a b' 'pt-ckpt list a'; do
+		read -ra p <<<"$p"
+		said="${p[0]}: ${p[0]} is a single process: start it without mpiexec or srun"
+		code_of 64 mpiexec -n 3 "${p[@]}"
+		[ "$output" = "$said" ]
+		for vars in 'PMI_SIZE=2 PMI_RANK=0' 'OMPI_COMM_WORLD_SIZE=2 OMPI_COMM_WORLD_RANK=0' \
+			'SLURM_STEP_NUM_TASKS=2 SLURM_PROCID=0'; do
+			read -ra vars <<<"$vars"
+			code_of 64 env "${vars[@]}" "${p[@]}"
+			[ "$output" = "$said" ]
+			code_of 64 env "${vars[@]/RANK=0/RANK=1}" SLURM_PROCID=1 "${p[@]}"
+			[ -z "$output" ]
+			env "${vars[@]}" "${p[0]}" --help | cmp - <("${p[0]}" --help)
+		done
+	done
+	code_of 64 mpiexec -n 2 pt-ckpt --unknown
+	[ "$output" = "pt-ckpt: unknown option '--unknown'" ]
+	[ ! -e a.h5 ]
+	# one rank, and many where MPI is switched off
+	mpiexec -n 1 pt-prepare -q text.txt -o a.h5
+	PMI_SIZE=1 PMI_RANK=0 pt-prepare --info a.h5 >info
+	SLURM_STEP_NUM_TASKS=4 PT_MPI=no pt-prepare --info a.h5 | cmp - info
+}
+
 @test "a config that is odd is read all the same" {
 	: >empty
 	printf 'layers = 3' >noend
