@@ -73,6 +73,27 @@ refused() { # CODE TEXT COMMAND...
 	SLURM_STEP_NUM_TASKS=4 PT_MPI=no pt-prepare --info a.h5 | cmp - info
 }
 
+@test "a small stack is enlarged, or refused, and never overflows" {
+	plain_memory # it needs more stack, too
+	make_shard
+	tiny -n 3 -t 2 -o wide >/dev/null
+	for kib in 64 96 128 192 255; do
+		for p in $programs; do
+			refused 1 "and needs 256 KiB" \
+				bash -c "ulimit -s $kib; exec $p --version"
+		done
+		# where only the soft limit is small; the stacks of threads follow it, too
+		(ulimit -Ss $kib && tiny -n 3 -t 2 -o soft$kib >/dev/null)
+		same wide soft$kib
+	done
+	for t in 1 2; do
+		(ulimit -s 256 && tiny -n 3 -t $t --arch llama --dropout 0.1 -o least$t >/dev/null)
+	done
+	(ulimit -s 256 && pt-sample wide the -n 5 >/dev/null && pt-compare wide wide >/dev/null)
+	mpiexec -n 2 bash -c "ulimit -s 256; exec pt-train ${TINY[*]} -n 3 -o ranks" >/dev/null
+	same wide ranks
+}
+
 @test "a config that is odd is read all the same" {
 	: >empty
 	printf 'layers = 3' >noend
