@@ -54,6 +54,7 @@ static const struct program program = {
 	.synopsis = synopsis,
 	.opts = options,
 	.opts_bytes = sizeof(struct opts),
+	.one_rank = true,
 	.operands = ".h5",
 	.words = command_names,
 	.versions = h5_versions,

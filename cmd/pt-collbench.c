@@ -331,7 +331,7 @@ int main(int argc, char **argv)
 	log_name(program.name);
 	advice_set(advice);
 	if (parse(&s, argc, argv, &e))
-		return comm_rank_hint() ? e.code : err_say(&e);
+		return launch_rank() ? e.code : err_say(&e);
 	if (s.o.smoke)
 		smoke_watch(program.name);
 	s.world = comm_open();

@@ -71,6 +71,7 @@ static const struct program program = {
 	.synopsis = synopsis,
 	.opts = options,
 	.opts_bytes = sizeof(struct opts),
+	.one_rank = true,
 	.operands = "",
 	.versions = h5_versions,
 	.generate = generate,

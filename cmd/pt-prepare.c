@@ -75,6 +75,7 @@ static const struct program program = {
 	.synopsis = synopsis,
 	.opts = options,
 	.opts_bytes = sizeof(struct opts),
+	.one_rank = true,
 	.operands = "",
 	.versions = h5_versions,
 	.generate = generate,
@@ -162,31 +163,9 @@ static int prepare(const struct opts *o, const struct strs *texts, struct err *e
 	return 0;
 }
 
-/* The rank if a launcher has started several processes, which would overwrite each other's files;
- * else -1. It reads the launcher's variables, because this program is not linked with MPI. */
-static int rank_of_many(void)
-{
-	static const char *const sizes[] = {
-		"PMI_SIZE", "OMPI_COMM_WORLD_SIZE", "SLURM_STEP_NUM_TASKS"};
-	static const char *const ranks[] = {
-		"PMI_RANK", "PMIX_RANK", "OMPI_COMM_WORLD_RANK", "SLURM_PROCID"};
-	bool many = false;
-	for (size_t i = 0; i < ARRAY_LEN(sizes); i++)
-		many |= getenv(sizes[i]) && atoi(getenv(sizes[i])) > 1;
-	if (!many || env_switch("PT_MPI") == 0)
-		return -1;
-	for (size_t i = 0; i < ARRAY_LEN(ranks); i++)
-		if (getenv(ranks[i]))
-			return atoi(getenv(ranks[i]));
-	return 0;
-}
-
 static int check(const struct opts *o, int64_t n_operands, struct err *e)
 {
 	int looks = o->info + o->verify + (o->decode != 0);
-	if (rank_of_many() >= 0)
-		return err_set(e, EX_USAGE,
-			"pt-prepare is a single process: start it without mpiexec");
 	if (looks > 1)
 		return err_set(e, EX_USAGE, "give one of --info, --verify and --decode");
 	if (looks && !n_operands)
@@ -210,7 +189,7 @@ int main(int argc, char **argv)
 	advice_set(advice);
 	int n = opts_parse(&program, &o, argc, argv, &e);
 	if (n < 0 || check(&o, n, &e))
-		return rank_of_many() > 0 ? e.code : err_say(&e);
+		return err_say(&e);
 	for (int i = 0; i < n; i++)
 		strs_add(&operands, argv[i]);
 	int rc = o.info	    ? print_info(&operands, &e)

@@ -1,18 +1,22 @@
 /* pt-sample: text from a checkpoint. */
 #include "base/options.h"
 #include "model/generate.h"
+#include "train/backend.h"
 #include "train/inference.h"
+#include "train/layout.h"
 #include "train/options.h"
 
 #include <errno.h>
+#include <signal.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
 
 struct opts {
 	const char *prompt, *stop;
-	int64_t tokens, samples, top_k, seed, threads;
+	int64_t tokens, samples, top_k, seed, threads, tp, fsdp;
 	double temperature, top_p;
+	int device; /* enum device_kind */
 	bool cache, echo, logits;
 };
 
@@ -44,8 +48,18 @@ static const struct opt options[] = {
 	{OPT_FLAG, 0, "cache", NULL, "yes", O(cache), .help =
 		"Keep a cache of keys and values. Without it every token is computed from the "
 		"whole context again; the text is the same."},
+	{OPT_INT, 0, "tp", "N", "1", O(tp), 0, -1, 1024, .help =
+		"Ranks that divide every weight (tensor parallelism). It must divide the virtual "
+		"degree that the model was trained with. -1: the remaining ranks."},
+	{OPT_INT, 0, "fsdp", "N", "1", O(fsdp), 0, -1, 1e6, .help =
+		"Ranks that shard the parameters, and gather a layer before it is computed. -1: "
+		"the remaining ranks."},
 	{OPT_INT, 0, "threads", "N", "0", O(threads), 0, 0, 4096, .help =
-		"Number of threads. 0: all processors."},
+		"Number of threads of a rank. 0: the processors of the host, divided among its "
+		"ranks."},
+	{OPT_ENUM, 0, "device", NULL, "cpu", O(device), .values = OPT_WORDS(DEVICE_WORDS), .help =
+		"Where it is computed. A GPU rounds in another way than a CPU, so that the text "
+		"may differ. auto: on a GPU, if each rank finds one of its own."},
 	{OPT_FLAG, 0, "logits", NULL, "no", O(logits), .help =
 		"Print the logits after the prompt, one token a line, as hexadecimal floats, and "
 		"generate nothing."},
@@ -71,30 +85,89 @@ static const struct program program = {
 
 struct source {
 	const struct opts *o;
+	struct comm *world;
+	int degree[N_AXES];
 	struct ckpt *ckpt;
 	struct device d;
 	struct inference x;
 };
 
-/* The model of the checkpoint, with its parameters, on this process. */
-static int load(struct source *s, const char *name, struct err *e)
+/* The degrees of the mesh. */
+static int check_ranks(struct source *s, struct err *e)
 {
-	struct model_config config;
-	if (ckpt_open(&s->ckpt, name, e))
+	const int64_t wanted[N_AXES] = {1, 1, s->o->fsdp, 1, s->o->tp};
+	int ranks = s->world->size;
+	if (ranks > 1 && s->o->tp == 1 && s->o->fsdp == 1)
+		return err_set(e, EX_USAGE,
+			"%d ranks, and --tp and --fsdp are 1: their product must be %d",
+			ranks, ranks);
+	return mesh_resolve(wanted, ranks, s->degree, e);
+}
+
+/* Collective. All ranks open the file that rank 0 has found: a run may write a newer one meanwhile. */
+static int open_ckpt(struct source *s, const char *name, struct err *e)
+{
+	struct str path = {0};
+	if (s->world->size == 1)
+		return ckpt_open(&s->ckpt, name, e);
+	if (s->world->rank == 0) {
+		char *file = ckpt_find_file(name);
+		str_puts(&path, file);
+		free(file);
+	}
+	comm_bcast_str(s->world, &path, 0);
+	int rc = ckpt_open(&s->ckpt, path.s, e);
+	str_free(&path);
+	return rc;
+}
+
+/* Collective, but without an agreement on errors. */
+static int open_model(
+	struct source *s, const char *name, struct model_config *config, struct err *e)
+{
+	if (open_ckpt(s, name, e))
 		return -1;
 	const char *path = s->ckpt->path;
 	if (!s->ckpt->tokenizer.kind)
 		return err_set(e, EX_DATAERR, "%s has no vocabulary", path);
-	if (options_model(&config, s->ckpt->config.s, e) ||
-		model_init(&s->x.model, &config, s->ckpt->tokenizer.vocab.n, e)) {
+	if (options_model(config, s->ckpt->config.s, e) ||
+		model_init(&s->x.model, config, s->ckpt->tokenizer.vocab.n, e)) {
 		e->code = EX_DATAERR; /* they are not this user's options */
 		return err_prefix(e, "%s: ", path);
 	}
 	if (weights_check(s->ckpt, &s->x.model, e))
 		return -1;
-	device_cpu(&s->d, (int)s->o->threads);
-	inference_open(&s->x, &s->d);
-	return inference_load(&s->x, s->ckpt, e);
+	return layout_check_tp(s->degree[AXIS_TP], &s->x.model, e);
+}
+
+/* Collective. */
+static int open_device(struct source *s, const struct model_config *config, struct err *e)
+{
+	struct train_opts t = {.model = *config,
+		.device = s->o->device,
+		.threads = backend_threads(s->o->threads)};
+	backend_count_sharers(&t, s->world);
+	backend_open(&t, &s->d, e);
+	if (!comm_agree(s->world, e))
+		backend_agree(&t, s->world, &s->d, e);
+	if (comm_agree(s->world, e))
+		return -1;
+	comm_device(&s->d);
+	return 0;
+}
+
+/* Collective. The model of the checkpoint, with its parameters. */
+static int load(struct source *s, const char *name, struct err *e)
+{
+	struct model_config config;
+	if (check_ranks(s, e)) /* all ranks have the same options */
+		return -1;
+	open_model(s, name, &config, e);
+	if (comm_agree(s->world, e) || open_device(s, &config, e))
+		return -1;
+	inference_open_ranks(&s->x, &s->d, s->world, s->degree);
+	inference_load(&s->x, s->ckpt, e);
+	return comm_agree(s->world, e);
 }
 
 static void print_logits(const struct source *s, const struct decoder *g)
@@ -118,31 +191,56 @@ static int put(const char *p, size_t n, struct err *e)
 	return err_set(e, EX_IOERR, "standard output: %s", strerror(errno));
 }
 
+/* Collective. */
+static int put_once(const struct source *s, const char *p, size_t n, struct err *e)
+{
+	if (s->world->rank == 0)
+		put(p, n, e);
+	return comm_agree(s->world, e);
+}
+
+/* Collective. Rank 0 draws token i of a text, and prints it. All ranks get its number; -1: the text
+ * has ended, perhaps by an error of rank 0. */
+static int64_t next_token(const struct source *s, struct decoder *g, uint64_t stream,
+	int64_t i, struct str *text, struct err *e)
+{
+	const struct opts *o = s->o;
+	const struct sampler how = {
+		o->temperature, o->top_k, o->top_p, (uint64_t)o->seed};
+	int64_t id = -1;
+	if (s->world->rank == 0) {
+		size_t before = text->len;
+		id = decoder_draw(g, &how, stream, i);
+		tokenizer_decode(&s->ckpt->tokenizer, (uint32_t)id, text);
+		if (put(text->s + before, text->len - before, e) ||
+			(o->stop && ends_with(text, o->stop)))
+			id = -1;
+	}
+	comm_bcast(s->world, &id, sizeof(id), 0);
+	return id;
+}
+
+/* Collective. */
 static int draw(
 	struct source *s, const uint32_t *ids, int64_t n, uint64_t stream, struct err *e)
 {
 	const struct opts *o = s->o;
-	const struct tokenizer *tok = &s->ckpt->tokenizer;
-	struct sampler how = {o->temperature, o->top_k, o->top_p, (uint64_t)o->seed};
 	struct decoder *g = decoder_open(&s->x.model, &s->d, s->x.store, o->cache);
 	struct str text = {0};
-	int rc = 0;
 	decoder_feed(g, ids, n);
-	if (o->logits)
+	if (o->logits && s->world->rank == 0)
 		print_logits(s, g);
-	for (int64_t i = 0; i < o->tokens && !o->logits && !rc; i++) {
-		size_t before = text.len;
-		uint32_t id = (uint32_t)decoder_draw(g, &how, stream, i);
-		tokenizer_decode(tok, id, &text);
-		rc = put(text.s + before, text.len - before, e);
-		if (o->stop && ends_with(&text, o->stop))
+	for (int64_t i = 0; i < o->tokens && !o->logits; i++) {
+		int64_t next = next_token(s, g, stream, i, &text, e);
+		if (next < 0)
 			break;
+		uint32_t id = (uint32_t)next;
 		if (i + 1 < o->tokens)
 			decoder_feed(g, &id, 1);
 	}
 	decoder_close(g);
 	str_free(&text);
-	return rc;
+	return comm_agree(s->world, e);
 }
 
 /* The beginning of a text without a prompt: a line break, or else token 0. */
@@ -167,7 +265,7 @@ struct prompt {
 	const char *from; /* what messages call it */
 };
 
-/* Each sample of each prompt has its own stream of random numbers. */
+/* Collective. Each sample of each prompt has its own stream of random numbers. */
 static int sample(struct source *s, const struct prompt *p, struct err *e)
 {
 	const struct tokenizer *tok = &s->ckpt->tokenizer;
@@ -183,10 +281,10 @@ static int sample(struct source *s, const struct prompt *p, struct err *e)
 	int rc = n < 0 ? err_prefix(e, "%s: ", p->from) : 0;
 	for (int64_t i = 0; i < s->o->samples && !rc; i++) {
 		if (s->o->echo && !s->o->logits)
-			rc = put(text.s, text.len, e);
+			rc = put_once(s, text.s, text.len, e);
 		rc = rc || draw(s, ids, n, p->number << 32 | (uint64_t)i, e);
 		if (!s->o->logits)
-			rc = rc || put("\n", 1, e);
+			rc = rc || put_once(s, "\n", 1, e);
 	}
 	if (n >= 0)
 		free(ids);
@@ -194,41 +292,77 @@ static int sample(struct source *s, const struct prompt *p, struct err *e)
 	return rc;
 }
 
-/* Each line is a prompt. */
+/* Collective. A line of standard input, which rank 0 reads; false at its end. */
+static bool read_line(const struct source *s, struct str *out)
+{
+	char *line = NULL;
+	size_t room = 0;
+	int64_t n = -1;
+	str_clear(out);
+	comm_watchdog_pause(true); /* a person may be typing */
+	if (s->world->rank == 0)
+		n = getline(&line, &room, stdin);
+	if (n > 0)
+		str_add(out, line, (size_t)(n - (line[n - 1] == '\n')));
+	comm_bcast(s->world, &n, sizeof(n), 0);
+	comm_watchdog_pause(false);
+	if (n >= 0)
+		comm_bcast_str(s->world, out, 0);
+	free(line);
+	return n >= 0;
+}
+
+/* Collective. Each line is a prompt. */
 static int sample_lines(struct source *s, struct err *e)
 {
-	char *line = NULL, from[64];
-	size_t room = 0;
-	ssize_t n;
+	struct str line = {0};
+	char from[64];
 	int rc = 0;
-	for (uint64_t j = 0; !rc && (n = getline(&line, &room, stdin)) >= 0; j++) {
-		n -= n && line[n - 1] == '\n';
+	for (uint64_t j = 0; !rc && read_line(s, &line); j++) {
 		snprintf(from, sizeof(from), "line %llu of standard input",
 			(unsigned long long)j + 1);
-		rc = sample(s, &(struct prompt){line, (size_t)n, j, from}, e);
+		rc = sample(s, &(struct prompt){line.s, line.len, j, from}, e);
 	}
-	free(line);
+	str_free(&line);
 	return rc;
 }
+
+/* Collective. */
+static int run(struct source *s, const char *name, const char *prompt, struct err *e)
+{
+	const struct prompt only = {prompt, strlen(prompt), 0, "the prompt"};
+	if (s->world->size > 1)
+		signal(SIGPIPE, SIG_IGN); /* an error, which ends all ranks */
+	int rc = load(s, name, e);
+	if (!rc)
+		rc = !strcmp(prompt, "-") ? sample_lines(s, e) : sample(s, &only, e);
+	inference_close(&s->x);
+	comm_device(NULL);
+	device_close(&s->d);
+	ckpt_close(s->ckpt);
+	return rc;
+}
+
+static const char *const advice[N_ADVICE] = {[ADVICE_GPU] = "use --device cpu"};
 
 int main(int argc, char **argv)
 {
 	struct opts o;
 	struct err e = {0};
-	int n = opts_parse_or_die(&program, &o, argc, argv);
-	if (n < 1 || n > 2)
-		return err_say(&(struct err){
-			EX_USAGE, "give a checkpoint, and perhaps a prompt"});
-	const char *prompt = n == 2 ? argv[1] : o.prompt ? o.prompt : "";
-	struct prompt only = {prompt, strlen(prompt), 0, "the prompt"};
-	struct source s = {.o = &o};
-	int rc = load(&s, argv[0], &e);
+	log_name(program.name);
+	advice_set(advice);
+	int n = opts_parse(&program, &o, argc, argv, &e);
+	if (n == 0 || n > 2)
+		err_set(&e, EX_USAGE, "give a checkpoint, and perhaps a prompt");
+	struct source s = {.o = &o, .world = comm_open()};
+	log_rank(s.world->rank, s.world->size, false);
+	int rc = comm_agree(s.world, &e);
 	if (!rc)
-		rc = !strcmp(prompt, "-") ? sample_lines(&s, &e) : sample(&s, &only, &e);
-	inference_close(&s.x);
-	ckpt_close(s.ckpt);
+		rc = run(&s, argv[0], n == 2 ? argv[1] : o.prompt ? o.prompt : "", &e);
 	if (rc)
-		return err_say(&e);
-	stdout_close();
-	return 0;
+		rc = s.world->rank ? e.code : err_say(&e);
+	else
+		stdout_close();
+	comm_close(s.world);
+	return rc;
 }

@@ -2,6 +2,7 @@
 #include "base/options.h"
 #include "h5/h5.h"
 #include "kernels/kernels.h"
+#include "train/backend.h"
 #include "train/train.h"
 
 #include <stdlib.h>
@@ -78,11 +79,7 @@ int main(int argc, char **argv)
 		rc = world->rank ? e.code : err_say(&e);
 	} else {
 		comm_watchdog(world, o.watchdog);
-		const struct comm_place *place = comm_place();
-		if (!o.threads)
-			o.threads =
-				max64(1, min64(cpu_count(),
-						 place->processors / place->local_size));
+		o.threads = backend_threads(o.threads);
 		rc = train_run(&o, world, command.s, began);
 	}
 	str_free(&command);

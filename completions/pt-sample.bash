@@ -19,7 +19,10 @@ _pt_sample()
 	--top-p) return ;;
 	-s | --seed) return ;;
 	--stop) return ;;
+	--tp) return ;;
+	--fsdp) return ;;
 	--threads) return ;;
+	--device) mapfile -t COMPREPLY < <(compgen -W 'auto cpu cuda' -- "$cur"); return ;;
 	--config) compopt -o filenames 2>/dev/null; mapfile -t COMPREPLY < <(compgen -f -- "$cur"); return ;;
 	--generate) mapfile -t COMPREPLY < <(compgen -W 'man bash zsh fish' -- "$cur"); return ;;
 	esac
@@ -28,7 +31,7 @@ _pt_sample()
 		return
 	fi
 	if [[ $cur == -* ]]; then
-		mapfile -t COMPREPLY < <(compgen -W '--prompt --tokens --samples --temperature --top-k --top-p --seed --stop --echo --no-echo --cache --no-cache --threads --logits --config --print-config --quiet --help --version --generate ' -- "$cur")
+		mapfile -t COMPREPLY < <(compgen -W '--prompt --tokens --samples --temperature --top-k --top-p --seed --stop --echo --no-echo --cache --no-cache --tp --fsdp --threads --device --logits --config --print-config --quiet --help --version --generate ' -- "$cur")
 		return
 	fi
 	compopt -o filenames 2>/dev/null; mapfile -t COMPREPLY < <(compgen -f -X '!*.h5' -- "$cur"; compgen -d -- "$cur")

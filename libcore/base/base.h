@@ -220,6 +220,11 @@ int parse_double(const char *s, double *out);
  * the program. */
 int env_switch(const char *name);
 
+/* ---- launch.c: the variables of a launcher --------------------------------------- */
+
+bool launch_many(void); /* has it started several ranks? never with PT_MPI=no */
+int launch_rank(void);	/* this rank's number; 0 without a launcher */
+
 enum { NUM_TEXT = 40 };
 /* The shortest decimal text that is parsed as the same number. Returns buf. */
 char *text_double(char buf[AT_LEAST(NUM_TEXT)], double x);

@@ -3,9 +3,11 @@
 
 #include <errno.h>
 #include <fcntl.h>
+#include <pthread.h>
 #include <signal.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/resource.h>
 #include <unistd.h>
 
 void (*die_hook)(int code);
@@ -28,11 +30,39 @@ static void hold_standard_files(void)
 			open("/dev/null", fd ? O_RDONLY : O_WRONLY);
 }
 
+/* A stack that is too small would end the program by SIGSEGV. The kernel reads the soft limit when
+ * the stack of the main thread grows, so it is raised in time here; the C library read it at the
+ * start, for the stacks of threads. */
+static void ensure_stack(void)
+{
+	enum { WANTED = 8 << 20, NEEDED = 256 << 10 };
+	char has[NUM_TEXT], need[NUM_TEXT];
+	struct rlimit main;
+	pthread_attr_t threads;
+	size_t n_bytes;
+	if (!getrlimit(RLIMIT_STACK, &main) && main.rlim_cur < WANTED) {
+		main.rlim_cur = main.rlim_max < WANTED ? main.rlim_max : WANTED;
+		if (setrlimit(RLIMIT_STACK, &main))
+			getrlimit(RLIMIT_STACK, &main);
+		if (main.rlim_cur < NEEDED)
+			die(EX_FAILED,
+				"the stack is limited to %s, and needs %s: raise "
+				"the limit (ulimit -s)",
+				text_bytes(has, (double)main.rlim_cur),
+				text_bytes(need, NEEDED));
+	}
+	if (!pthread_getattr_default_np(&threads) &&
+		!pthread_attr_getstacksize(&threads, &n_bytes) && n_bytes < WANTED / 4 &&
+		!pthread_attr_setstacksize(&threads, WANTED / 4))
+		pthread_setattr_default_np(&threads);
+}
+
 void log_name(const char *program)
 {
 	hold_standard_files();
 	signal(SIGXFSZ, SIG_IGN); /* too large a file is an error of its write */
 	log_program = program;
+	ensure_stack();
 }
 
 void log_rank(int rank, int size, bool all_ranks)

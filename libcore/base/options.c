@@ -469,10 +469,23 @@ int opts_from_text(const struct program *p, void *o, const char *text, bool skip
 	return rc;
 }
 
+/* Of several ranks, each would do all the work; only rank 0 says so. */
+static int check_one_rank(const struct program *p, int rc, struct err *e)
+{
+	if (!p->one_rank || !launch_many())
+		return rc;
+	if (launch_rank() > 0)
+		exit(rc < 0 ? e->code : EX_USAGE);
+	return rc < 0 ? rc
+		      : err_set(e, EX_USAGE,
+				"%s is a single process: start it without mpiexec or srun",
+				p->name);
+}
+
 int opts_parse(const struct program *p, void *o, int argc, char **argv, struct err *e)
 {
 	struct parse s = parse_begin(p, o);
-	int rc = parse_all(&s, argc, argv, e);
+	int rc = check_one_rank(p, parse_all(&s, argc, argv, e), e);
 	if (rc >= 0 && s.print_config) {
 		struct str text = {0};
 		opts_print(p, o, 0, 0, &text);

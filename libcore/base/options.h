@@ -66,6 +66,7 @@ struct program {
 	const struct opt *opts;
 	size_t opts_bytes;    /* size of the struct that the offsets refer to */
 	size_t given;	      /* offset of its struct opt_given; 0: it has none */
+	bool one_rank;	      /* it is a usage error if a launcher starts several */
 	const char *operands; /* completion of operands, as opt.files; NULL: none */
 	/* Words that operands may be, closed by NULL; where files may follow, the first one. */
 	const char *const *(*words)(void);

@@ -34,7 +34,7 @@ void smoke_watch(const char *program)
 {
 	struct sigaction a = {.sa_handler = on_timeout};
 	snprintf(timeout_text, sizeof(timeout_text), "%s: rank %d: gave up waiting for ",
-		program, comm_rank_hint());
+		program, launch_rank());
 	sigaction(SIGALRM, &a, NULL);
 	alarm(TIMEOUT_SECONDS);
 }

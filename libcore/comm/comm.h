@@ -41,8 +41,6 @@ struct comm {
  * (PMI_RANK, PMI_ID, PMI_FD, PMIX_RANK, or Slurm's with several tasks), or with PT_MPI=yes; never
  * with PT_MPI=no. */
 struct comm *comm_open(void);
-/* This rank's number from the launcher's variables, before MPI runs; 0 without a launcher. */
-int comm_rank_hint(void);
 /* A group of this rank alone. */
 struct comm *comm_self(const char *name);
 /* A group for plans: its operations send nothing and count the bytes in `sent`. */

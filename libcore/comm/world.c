@@ -23,16 +23,6 @@ static bool launched(void)
 	return tasks && atoi(tasks) > 1;
 }
 
-int comm_rank_hint(void)
-{
-	static const char *const vars[] = {
-		"PMI_RANK", "PMI_ID", "PMIX_RANK", "SLURM_PROCID"};
-	for (size_t i = 0; i < ARRAY_LEN(vars); i++)
-		if (getenv(vars[i]))
-			return atoi(getenv(vars[i]));
-	return 0;
-}
-
 /* Containers, other users or limits can prevent sharing on one host. This tries it once, so that
  * plans are right. */
 static bool can_share(struct comm *world)

@@ -74,6 +74,14 @@ int backend_choose(const struct train_opts *o, enum device_kind *kind, struct er
 	return check_graph(o, e);
 }
 
+int64_t backend_threads(int64_t wanted)
+{
+	const struct comm_place *place = comm_place();
+	if (wanted)
+		return wanted;
+	return max64(1, min64(cpu_count(), place->processors / place->local_size));
+}
+
 void backend_count_sharers(struct train_opts *o, struct comm *all)
 {
 	enum device_kind kind;

@@ -51,13 +51,8 @@ static bool may_change(const struct train_opts *o)
 	return o->resume && !o->resume_exact;
 }
 
-static int fit_virtual(
-	const struct train_opts *o, enum axis a, int64_t *virtual_degree, struct err *e)
+static int check_virtual(enum axis a, int ranks, int64_t n, struct err *e)
 {
-	int ranks = o->degree[a];
-	int64_t n = *virtual_degree;
-	if (may_change(o))
-		n = *virtual_degree = round_up(n, ranks);
 	if (n % ranks == 0)
 		return 0;
 	return err_set(e, EX_USAGE,
@@ -65,6 +60,14 @@ static int fit_virtual(
 		"new run --virtual %s=%lld",
 		axis_names[a], ranks, axis_names[a], (long long)n, axis_names[a],
 		axis_names[a], (long long)round_up(n, ranks));
+}
+
+static int fit_virtual(
+	const struct train_opts *o, enum axis a, int64_t *virtual_degree, struct err *e)
+{
+	if (may_change(o))
+		*virtual_degree = round_up(*virtual_degree, o->degree[a]);
+	return check_virtual(a, o->degree[a], *virtual_degree, e);
 }
 
 /* --tile pieces are virtual slices: as many as --virtual tp, which is --tile by default. */
@@ -229,17 +232,22 @@ static int check_micro_batches(const struct train_opts *o, struct err *e)
 
 /* With fewer key/value heads than virtual slices, several slices use a head: they must be on one
  * rank, or fill several. */
-static int check_kv_heads(
-	const struct train_opts *o, const struct model *m, struct err *e)
+static int check_kv_heads(int ranks, const struct model *m, struct err *e)
 {
-	int64_t here = m->tp / o->degree[AXIS_TP], heads = m->c.kv_heads;
+	int64_t here = m->tp / ranks, heads = m->c.kv_heads;
 	int64_t users = heads < m->tp ? m->tp / heads : 1;
 	if (here % users == 0 || users % here == 0)
 		return 0;
 	return err_set(e, EX_USAGE,
 		"tp is %d: a rank would have %lld virtual slices, and each of the %lld kv-heads "
 		"is used by %lld: one number must divide the other",
-		o->degree[AXIS_TP], (long long)here, (long long)heads, (long long)users);
+		ranks, (long long)here, (long long)heads, (long long)users);
+}
+
+int layout_check_tp(int ranks, const struct model *m, struct err *e)
+{
+	return check_virtual(AXIS_TP, ranks, m->tp, e) || check_kv_heads(ranks, m, e) ? -1
+										      : 0;
 }
 
 int layout_check(const struct train_opts *o, const struct model *m, struct err *e)
@@ -249,7 +257,7 @@ int layout_check(const struct train_opts *o, const struct model *m, struct err *
 		return err_set(e, EX_USAGE,
 			"float8 leaves the first and the last block in bf16, and the model has "
 			"no others: --no-float8-skip-ends");
-	if (check_micro_batches(o, e) || check_kv_heads(o, m, e))
+	if (check_micro_batches(o, e) || check_kv_heads(o->degree[AXIS_TP], m, e))
 		return -1;
 	if (stages > m->c.layers)
 		return err_set(e, EX_USAGE,

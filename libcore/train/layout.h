@@ -18,6 +18,8 @@ int layout_resolve(struct train_opts *o, int ranks, struct err *e);
 int layout_check(const struct train_opts *o, const struct model *m, struct err *e);
 /* With --batch-per-rank: sets the batch for that many data-parallel ranks of a worker. */
 void layout_batch(struct train_opts *o, int data_ranks);
+/* Can the virtual slices of the model be divided among that many ranks of tp? */
+int layout_check_tp(int ranks, const struct model *m, struct err *e);
 /* Sequences and micro-batches of a worker in a step. */
 int64_t layout_worker_batch(const struct train_opts *o);
 int64_t layout_micro_batches(const struct train_opts *o);

@@ -47,6 +47,53 @@ refused() { # CODE TEXT COMMAND...
 	refused 64 'needs a value' pt-train --config
 }
 
+@test "programs of a single process refuse several ranks, with one message" {
+	make_text >text.txt
+	for p in 'pt-prepare text.txt -o a.h5' 'pt-compare a b' 'pt-ckpt list a'; do
+		read -ra p <<<"$p"
+		said="${p[0]}: ${p[0]} is a single process: start it without mpiexec or srun"
+		code_of 64 mpiexec -n 3 "${p[@]}"
+		[ "$output" = "$said" ]
+		for vars in 'PMI_SIZE=2 PMI_RANK=0' 'OMPI_COMM_WORLD_SIZE=2 OMPI_COMM_WORLD_RANK=0' \
+			'SLURM_STEP_NUM_TASKS=2 SLURM_PROCID=0'; do
+			read -ra vars <<<"$vars"
+			code_of 64 env "${vars[@]}" "${p[@]}"
+			[ "$output" = "$said" ]
+			code_of 64 env "${vars[@]/RANK=0/RANK=1}" SLURM_PROCID=1 "${p[@]}"
+			[ -z "$output" ]
+			env "${vars[@]}" "${p[0]}" --help | cmp - <("${p[0]}" --help)
+		done
+	done
+	code_of 64 mpiexec -n 2 pt-ckpt --unknown
+	[ "$output" = "pt-ckpt: unknown option '--unknown'" ]
+	[ ! -e a.h5 ]
+	# one rank, and many where MPI is switched off
+	mpiexec -n 1 pt-prepare -q text.txt -o a.h5
+	PMI_SIZE=1 PMI_RANK=0 pt-prepare --info a.h5 >info
+	SLURM_STEP_NUM_TASKS=4 PT_MPI=no pt-prepare --info a.h5 | cmp - info
+}
+
+@test "a small stack is enlarged, or refused, and never overflows" {
+	plain_memory # it needs more stack, too
+	make_shard
+	tiny -n 3 -t 2 -o wide >/dev/null
+	for kib in 64 96 128 192 255; do
+		for p in $programs; do
+			refused 1 "and needs 256 KiB" \
+				bash -c "ulimit -s $kib; exec $p --version"
+		done
+		# where only the soft limit is small; the stacks of threads follow it, too
+		(ulimit -Ss $kib && tiny -n 3 -t 2 -o soft$kib >/dev/null)
+		same wide soft$kib
+	done
+	for t in 1 2; do
+		(ulimit -s 256 && tiny -n 3 -t $t --arch llama --dropout 0.1 -o least$t >/dev/null)
+	done
+	(ulimit -s 256 && pt-sample wide the -n 5 >/dev/null && pt-compare wide wide >/dev/null)
+	mpiexec -n 2 bash -c "ulimit -s 256; exec pt-train ${TINY[*]} -n 3 -o ranks" >/dev/null
+	same wide ranks
+}
+
 @test "a config that is odd is read all the same" {
 	: >empty
 	printf 'layers = 3' >noend

@@ -207,17 +207,6 @@ killed() { # SIGNAL PATTERN COMMAND...
 	[ "$(ls)" = $'a.h5\none.h5\ntext.txt' ]
 }
 
-@test "ranks are refused" {
-	make_text >text.txt
-	code_of 64 mpiexec -n 2 pt-prepare text.txt -o a.h5
-	says 'pt-prepare is a single process: start it without mpiexec'
-	[ "$(grep -c 'a single process' <<<"$output")" -eq 1 ]
-	[ ! -e a.h5 ]
-	mpiexec -n 1 pt-prepare -q text.txt -o a.h5
-	SLURM_STEP_NUM_TASKS=4 SLURM_PROCID=0 code_of 64 pt-prepare --info a.h5
-	SLURM_STEP_NUM_TASKS=4 PT_MPI=no code_of 0 pt-prepare --info a.h5
-}
-
 @test "a shard has exactly the name it was given" {
 	make_text >text.txt
 	for name in a a.b a.h5 .h5; do

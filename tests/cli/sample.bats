@@ -29,6 +29,56 @@ make_runs() {
 	pt-sample --threads 2 $ckpt "$long" -n 80 | cmp - one
 }
 
+@test "a model that no rank holds whole draws the text of one rank" {
+	make_shard
+	tiny -n 10 --heads 4 --virtual tp=4 -o gpt2 >/dev/null
+	tiny -n 10 --arch llama --heads 4 --kv-heads 2 --layers 2 --virtual tp=4 -o llama >/dev/null
+	printf 'the lord\n\nunto' >prompts
+	for run in gpt2 llama; do
+		for cache in --cache --no-cache; do
+			o=($run - -n 20 -N 2 --stop e $cache)
+			pt-sample "${o[@]}" <prompts >one
+			mpiexec -n 2 pt-sample --tp 2 "${o[@]}" <prompts | cmp - one
+			mpiexec -n 3 pt-sample --fsdp -1 "${o[@]}" <prompts | cmp - one
+			mpiexec -n 4 pt-sample --tp 2 --fsdp 2 "${o[@]}" <prompts | cmp - one
+		done
+		pt-sample --logits $run the >logits
+		mpiexec -n 4 pt-sample --tp -1 --fsdp 2 --logits $run the | cmp - logits
+	done
+	code_of 64 mpiexec -n 2 pt-sample gpt2 the
+	[ "$output" = 'pt-sample: 2 ranks, and --tp and --fsdp are 1: their product must be 2' ]
+	code_of 64 mpiexec -n 3 pt-sample --tp 2 gpt2 the
+	[ "$output" = 'pt-sample: tp=2 is 2 ranks, and there are 3' ]
+	code_of 64 mpiexec -n 3 pt-sample --tp 3 gpt2 the
+	says 'tp is 3, which does not divide virtual tp (4)'
+	code_of 74 mpiexec -n 2 pt-sample --tp 2 nowhere the
+	[ "$output" = 'pt-sample: nowhere: No such file or directory' ]
+	code_of 65 mpiexec -n 2 pt-sample --tp 2 gpt2 - < <(printf 'the\nQ\n')
+	says "line 2 of standard input: the vocabulary has no character 'Q'"
+	# rank 0 cannot write: all end, with one message
+	code_of 74 mpiexec -n 2 sh -c 'exec pt-sample --tp 2 gpt2 the >/dev/full'
+	[ "$(grep '^pt-sample' <<<"$output")" = 'pt-sample: rank 0: standard output: No space left on device' ]
+	code_of 74 timeout 60 mpiexec -n 2 bash -c \
+		'pt-sample --tp 2 gpt2 the -n 1000000000 | head -c 5 >/dev/null; exit "${PIPESTATUS[0]}"'
+	says 'standard output: Broken pipe'
+}
+
+@test "a GPU draws a text of its own, on any ranks" {
+	gpu_setup
+	make_shard
+	tiny -n 10 --device cpu --heads 4 --virtual tp=2 -o run >/dev/null
+	pt-sample --device cuda run the -n 20 >one
+	[ "$(wc -c <one)" -eq 24 ]
+	pt-sample --device cuda --no-cache run the -n 20 | cmp - one
+	mpiexec -n 2 pt-sample --device cuda --tp 2 run the -n 20 | cmp - one
+	mpiexec -n 2 pt-sample --device cuda --fsdp 2 run the -n 20 | cmp - one
+	pt-sample --logits run the >cpu
+	pt-sample --logits --device cuda run the >gpu
+	not cmp -s cpu gpu
+	code_of 1 env PT_CUDA=nowhere pt-sample --device cuda run the
+	says 'device=cuda: PT_CUDA: there is no file nowhere'
+}
+
 @test "as many tokens as told, of the vocabulary, after the prompt" {
 	make_runs
 	for n in 0 1 2 15 16 17 100; do
