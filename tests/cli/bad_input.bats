@@ -99,6 +99,24 @@ refused() { # CODE TEXT COMMAND...
 	done
 }
 
+# No step is trained on other bytes.
+@test "a shard that is overwritten while a run reads it" {
+	make_shard
+	mkfifo rows
+	timeout 60 pt-train "${TINY[@]}" -n 1000000 -o run --ckpt-every 20 --keep 2 >rows 2>err &
+	pid=$!
+	exec 4<rows
+	until_step 5
+	touch data.h5 # which changes no bit
+	until_step 200
+	head -c "$(stat -c %s data.h5)" /dev/zero | dd of=data.h5 conv=notrunc status=none
+	cat <&4 >/dev/null
+	ended $pid
+	[ "$status" -eq 65 ]
+	grep -q 'data.h5 changed while it was read: /.*do not match their checksum' err
+	pt-ckpt verify run/checkpoints/latest.h5
+}
+
 @test "data that is none" {
 	make_shard
 	tiny -n 2 -o old >/dev/null
