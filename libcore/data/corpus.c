@@ -138,25 +138,35 @@ bool corpus_is_stream(const char *path)
 	return !strcmp(path, "-") || (stat(path, &st) == 0 && S_ISFIFO(st.st_mode));
 }
 
-/* Copies a stream to a temporary file, which is unlinked when it is open. */
+/* Copies a stream to a temporary file. */
+static int spool_shard(int fd, const char *name, char kept[AT_LEAST(4096)], struct err *e)
+{
+	struct stream s;
+	if (stream_look(&s, fd, name, e))
+		return -1;
+	if (!s.n)
+		return err_set(e, EX_DATAERR, "%s is empty", name);
+	if (!h5_begins(s.first, s.n))
+		return err_set(e, EX_DATAERR, "%s: not an HDF5 file, or damaged", name);
+	return file_spool(&s, INT64_MAX, kept, e);
+}
+
+/* The copy is unlinked when it is open. */
 static int open_stream(struct corpus *c, struct file *f, const char *path, struct err *e)
 {
 	char kept[4096];
-	struct stat st;
 	int fd =
 		!strcmp(path, "-") ? dup(STDIN_FILENO) : open(path, O_RDONLY | O_CLOEXEC);
 	if (fd < 0)
 		return err_set(e, EX_IOERR, "%s: %s", f->path, strerror(errno));
-	int to = file_spool(fd, f->path, kept, e), rc = 0;
+	int to = spool_shard(fd, f->path, kept, e);
 	close(fd);
 	if (to < 0)
 		return -1;
 	close(to);
-	if (!stat(kept, &st) && !st.st_size)
-		rc = err_set(e, EX_DATAERR, "%s is empty", f->path);
-	rc = rc || open_at(c, f, kept, e);
+	int rc = open_at(c, f, kept, e);
 	cleanup_remove(kept);
-	return rc ? -1 : 0;
+	return rc;
 }
 
 static int open_file(struct corpus *c, struct file *f, const char *path, struct err *e)

@@ -32,6 +32,7 @@ static const struct opt options[] = {
 	{FLAG("data-per-rank", "no", T(data_per_rank), OPT_ARITH), .help =
 		"Give rank r only the files r, r + ranks, and so on. The result then depends on "
 		"the number of ranks."},
+	OPT_SPOOL_LIMIT(T(spool_limit), OPT_LOCAL),
 
 	{OPT_GROUP, .name = "Batch"},
 	{OPT_INT, 'b', "batch", "N", "12", T(batch), OPT_ARITH, 1, 1e12, .help =
@@ -511,6 +512,7 @@ static const char *const advice[N_ADVICE] = {
 	[ADVICE_NO_CHECKPOINT] = "--overwrite, without --resume, starts a new run",
 	[ADVICE_VOCABULARY] = "give --data or --vocab",
 	[ADVICE_NO_DATA] = "give shards with --data",
+	SPOOL_ADVICE,
 };
 
 void options_give_advice(void)
