@@ -17,7 +17,7 @@ complete -c pt-train -l kv-heads -x -d 'Number of key and value heads, for group
 complete -c pt-train -l dim -x -d 'Hidden size: the width of the residual stream.'
 complete -c pt-train -l ffn-dim -x -d 'Hidden size of the feed-forward layers. 0: 4 dim for gpt2; for llama 8/3 dim, rounded up to a multiple of 256.'
 complete -c pt-train -l context -s T -x -d 'Sequence length in tokens.'
-complete -c pt-train -l vocab -x -d 'Vocabulary size, for a --dry-run without data.'
+complete -c pt-train -l vocab -x -d 'Vocabulary size, for a --dry-run without data. With data, the model has their vocabulary, and a warning says so if it has another size.'
 complete -c pt-train -l vocab-multiple -x -d 'Pad the vocabulary to a multiple of N. Padding tokens are never predicted.'
 complete -c pt-train -l act -x -a 'by-arch gelu-tanh gelu swiglu' -d 'Activation function. by-arch: gelu-tanh for gpt2, swiglu for llama.'
 complete -c pt-train -l bias -x -a 'by-arch yes no' -d 'Biases in linear layers and LayerNorm. by-arch: yes for gpt2, no for llama.'

@@ -65,7 +65,8 @@ static const struct opt options[] = {
 	{OPT_INT, 'T', "context", "N", "64", M(context), MODEL, 1, 1 << 22, .help =
 		"Sequence length in tokens."},
 	{OPT_INT, 0, "vocab", "N", "0", M(vocab), MODEL, 0, 1 << 24, .help =
-		"Vocabulary size, for a --dry-run without data."},
+		"Vocabulary size, for a --dry-run without data. With data, the model has their "
+		"vocabulary, and a warning says so if it has another size."},
 	{OPT_INT, 0, "vocab-multiple", "N", "1", M(vocab_multiple), MODEL, 1, 1 << 20, .help =
 		"Pad the vocabulary to a multiple of N. Padding tokens are never predicted."},
 	{OPT_ENUM, 0, "act", NULL, "by-arch", M(act), MODEL, .values = act_names, .help =
