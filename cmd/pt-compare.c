@@ -1,4 +1,5 @@
 /* pt-compare: compare the curves of training runs. */
+#include "base/file.h"
 #include "base/options.h"
 #include "compare/compare.h"
 
@@ -11,7 +12,7 @@ struct opts {
 	int by, axis, column;
 	double rtol, atol;
 	bool common, graph, table;
-	int64_t width, height;
+	int64_t width, height, spool_limit;
 	struct strs plots;
 };
 
@@ -34,6 +35,7 @@ static const struct opt options[] = {
 	{OPT_FLAG, 'c', "common", NULL, "no", O(common), .help =
 		"Compare only rows that both runs have. Without it, a row that only one run has "
 		"is a difference."},
+	OPT_SPOOL_LIMIT(O(spool_limit), 0),
 	{OPT_GROUP, .name = "Showing"},
 	{OPT_ENUM, 'y', "column", NULL, "loss", O(column), .values = curves, .help =
 		"Column to draw or list."},
@@ -131,6 +133,7 @@ static int show(const struct run_log *logs, int n, const struct opts *o, struct 
 
 static const char *const advice[N_ADVICE] = {
 	[ADVICE_GNUPLOT] = "--graph does not need it",
+	SPOOL_ADVICE,
 };
 
 int main(int argc, char **argv)
@@ -144,6 +147,7 @@ int main(int argc, char **argv)
 	for (int64_t i = 0; i < o.plots.n; i++)
 		if (plot_check(o.plots.v[i], &e))
 			return err_say(&e);
+	file_spool_limit(o.spool_limit);
 	struct run_log *logs = xcalloc((size_t)n, sizeof(*logs));
 	for (int i = 0; i < n; i++)
 		if (run_log_read(&logs[i], argv[i], &e))

@@ -1,4 +1,5 @@
 /* pt-prepare: turn text into token shards. */
+#include "base/file.h"
 #include "base/options.h"
 #include "data/data.h"
 
@@ -10,7 +11,7 @@ struct opts {
 	const char *out, *separator;
 	int tokenizer, split, decode;
 	double val_fraction;
-	int64_t seed, shard_size;
+	int64_t seed, shard_size, spool_limit;
 	bool info, verify, overwrite;
 };
 
@@ -41,6 +42,7 @@ static const struct opt options[] = {
 	{OPT_SIZE, 0, "shard-size", "BYTES", "0", O(shard_size), .help =
 		"Begin a new file after this many bytes of tokens. 0: one file."},
 	{OPT_FLAG, 0, "overwrite", NULL, "no", O(overwrite), .help = "Replace files that exist."},
+	OPT_SPOOL_LIMIT(O(spool_limit), 0),
 	{OPT_GROUP, .name = "Inspecting shards"},
 	{OPT_FLAG, 'i', "info", NULL, "no", O(info), .help =
 		"Print the attributes of shards as key = value lines, without reading the "
@@ -176,6 +178,7 @@ static int check(const struct opts *o, int64_t n_operands, struct err *e)
 static const char *const advice[N_ADVICE] = {
 	[ADVICE_FILE_EXISTS] = "--overwrite replaces it",
 	[ADVICE_NOT_UTF8] = "--tokenizer byte accepts any file",
+	SPOOL_ADVICE,
 	[ADVICE_EMPTY_SPLIT] =
 		"use --split tail, another --val-fraction or another --seed",
 };
@@ -190,6 +193,7 @@ int main(int argc, char **argv)
 	int n = opts_parse(&program, &o, argc, argv, &e);
 	if (n < 0 || check(&o, n, &e))
 		return err_say(&e);
+	file_spool_limit(o.spool_limit);
 	for (int i = 0; i < n; i++)
 		strs_add(&operands, argv[i]);
 	int rc = o.info	    ? print_info(&operands, &e)

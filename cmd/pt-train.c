@@ -1,4 +1,5 @@
 /* pt-train: train a language model, alone or under mpiexec. */
+#include "base/file.h"
 #include "base/options.h"
 #include "h5/h5.h"
 #include "kernels/kernels.h"
@@ -70,6 +71,7 @@ int main(int argc, char **argv)
 	for (int i = 0; i < argc; i++)
 		str_printf(&command, "%s%s", i ? " " : "", argv[i]);
 	parse(&o, argc, argv, &e);
+	file_spool_limit(o.spool_limit);
 	/* An error of one rank ends all, as of an option in the environment of one host. */
 	if (!world)
 		world = comm_open();

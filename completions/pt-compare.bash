@@ -14,6 +14,7 @@ _pt_compare()
 	-b | --by) mapfile -t COMPREPLY < <(compgen -W 'step tokens' -- "$cur"); return ;;
 	-r | --rtol) return ;;
 	-a | --atol) return ;;
+	--spool-limit) return ;;
 	-y | --column) mapfile -t COMPREPLY < <(compgen -W 'loss grad_norm train_loss val_loss' -- "$cur"); return ;;
 	-x | --axis) mapfile -t COMPREPLY < <(compgen -W 'auto step tokens seconds bytes' -- "$cur"); return ;;
 	--width) return ;;
@@ -27,7 +28,7 @@ _pt_compare()
 		return
 	fi
 	if [[ $cur == -* ]]; then
-		mapfile -t COMPREPLY < <(compgen -W '--by --rtol --atol --common --column --axis --graph --width --height --plot --table --config --print-config --quiet --help --version --generate ' -- "$cur")
+		mapfile -t COMPREPLY < <(compgen -W '--by --rtol --atol --common --spool-limit --column --axis --graph --width --height --plot --table --config --print-config --quiet --help --version --generate ' -- "$cur")
 		return
 	fi
 	compopt -o filenames 2>/dev/null; mapfile -t COMPREPLY < <(compgen -f -- "$cur")

@@ -3,6 +3,7 @@ complete -c pt-compare -l by -s b -x -a 'step tokens' -d 'Match rows by step or 
 complete -c pt-compare -l rtol -s r -x -d 'Relative tolerance: values within X times the control value are considered equal.'
 complete -c pt-compare -l atol -s a -x -d 'Absolute tolerance: values within X are considered equal.'
 complete -c pt-compare -l common -s c -d 'Compare only rows that both runs have. Without it, a row that only one run has is a difference.'
+complete -c pt-compare -l spool-limit -x -d 'Copy at most this much of a pipe to a temporary file in TMPDIR, and never more than nine tenths of what is free there. 0: no other limit.'
 complete -c pt-compare -l column -s y -x -a 'loss grad_norm train_loss val_loss' -d 'Column to draw or list.'
 complete -c pt-compare -l axis -s x -x -a 'auto step tokens seconds bytes' -d 'Horizontal axis. auto: as --by. seconds, bytes: the time of all steps so far, or the bytes sent in them by the rank that sends most.'
 complete -c pt-compare -l graph -s g -d 'Draw the curves as text.'

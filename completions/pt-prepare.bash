@@ -18,6 +18,7 @@ _pt_prepare()
 	--separator) return ;;
 	--seed) return ;;
 	--shard-size) return ;;
+	--spool-limit) return ;;
 	-d | --decode) mapfile -t COMPREPLY < <(compgen -W 'no train val' -- "$cur"); return ;;
 	--config) compopt -o filenames 2>/dev/null; mapfile -t COMPREPLY < <(compgen -f -- "$cur"); return ;;
 	--generate) mapfile -t COMPREPLY < <(compgen -W 'man bash zsh fish shard tokenizer' -- "$cur"); return ;;
@@ -27,7 +28,7 @@ _pt_prepare()
 		return
 	fi
 	if [[ $cur == -* ]]; then
-		mapfile -t COMPREPLY < <(compgen -W '--out --tokenizer --split --val-fraction --separator --seed --shard-size --overwrite --info --verify --decode --config --print-config --quiet --help --version --generate ' -- "$cur")
+		mapfile -t COMPREPLY < <(compgen -W '--out --tokenizer --split --val-fraction --separator --seed --shard-size --overwrite --spool-limit --info --verify --decode --config --print-config --quiet --help --version --generate ' -- "$cur")
 		return
 	fi
 	compopt -o filenames 2>/dev/null; mapfile -t COMPREPLY < <(compgen -f -- "$cur")

@@ -7,6 +7,7 @@ complete -c pt-prepare -l separator -x -d 'Text that separates documents; it sta
 complete -c pt-prepare -l seed -x -d 'Random seed of --split document.'
 complete -c pt-prepare -l shard-size -x -d 'Begin a new file after this many bytes of tokens. 0: one file.'
 complete -c pt-prepare -l overwrite -d 'Replace files that exist.'
+complete -c pt-prepare -l spool-limit -x -d 'Copy at most this much of a pipe to a temporary file in TMPDIR, and never more than nine tenths of what is free there. 0: no other limit.'
 complete -c pt-prepare -l info -s i -d 'Print the attributes of shards as key = value lines, without reading the tokens.'
 complete -c pt-prepare -l verify -d 'Verify whole shards: the seal, the checksum of every block of tokens and of the tokens of each file, and that each token is in the vocabulary. All shards are checked, also after a failure.'
 complete -c pt-prepare -l decode -s d -x -a 'no train val' -d 'Decode the training or validation tokens of shards to text and print it.'

@@ -99,6 +99,8 @@ enum advice_on {
 	ADVICE_EMPTY_SPLIT,  /* no document is for one of the splits */
 	ADVICE_BENCH_MEMORY, /* buffers of pt-collbench */
 	ADVICE_GNUPLOT,	     /* cannot be started */
+	ADVICE_SPOOL_LIMIT,  /* a stream is longer */
+	ADVICE_SPOOL_ROOM,   /* nor is there room for it */
 	N_ADVICE
 };
 void advice_set(const char *const table[AT_LEAST(N_ADVICE)]); /* NULL in a row: none */

@@ -64,7 +64,7 @@ int file_read_at(
 	return err_set(e, EX_IOERR, "%s: %s", name, strerror(errno));
 }
 
-int copy_all(int from, int to)
+int copy_most(int from, int to, int64_t most)
 {
 	enum { PIECE = 1 << 18 };
 	char *piece = xmalloc(PIECE);
@@ -73,13 +73,19 @@ int copy_all(int from, int to)
 		ssize_t n = read(from, piece, PIECE);
 		if (n < 0 && errno == EINTR)
 			continue;
-		if (n <= 0 || write_all(to, piece, (size_t)n)) {
-			rc = n == 0 ? 0 : -1;
+		most -= n;
+		if (n <= 0 || most < 0 || write_all(to, piece, (size_t)n)) {
+			rc = n == 0 ? 0 : n > 0 && most < 0 ? 1 : -1;
 			break;
 		}
 	}
 	free(piece);
 	return rc;
+}
+
+int copy_all(int from, int to)
+{
+	return copy_most(from, to, INT64_MAX);
 }
 
 int file_read_rest(

@@ -24,7 +24,9 @@ int pread_all(int fd, void *p, size_t n_bytes, int64_t at);
 /* Reads bytes [at, at + n_bytes) of an open file, which messages call `name`. */
 int file_read_at(
 	int fd, const char *name, void *p, size_t n_bytes, int64_t at, struct err *e);
-/* Copies from the current position of `from` to its end; -1 with errno set. */
+/* Copies from the current position of `from` to its end; -1 with errno set; 1: there are more than
+ * `most` bytes. */
+int copy_most(int from, int to, int64_t most);
 int copy_all(int from, int to);
 /* Replaces what is at `path` by a symbolic link, atomically and durably. */
 int file_link(const char *target, const char *path, struct err *e);
@@ -73,8 +75,21 @@ void cleanup_run(void);
  * descriptor. */
 int file_temporary(char path[AT_LEAST(4096)], struct err *e);
 const char *file_temporary_directory(void);
-/* Such a file with the rest of the stream `from`, which messages call `name`: for input that must
- * be seekable. */
-int file_spool(int from, const char *name, char path[AT_LEAST(4096)], struct err *e);
+
+/* A stream whose contents must be seekable, and its first bytes: a reader looks at them before it
+ * lets the stream be copied to a file. */
+enum { STREAM_LOOKS_AT = 512 };
+struct stream {
+	int fd;
+	const char *name; /* in messages */
+	size_t n;	  /* fewer, if the stream ends before */
+	char first[STREAM_LOOKS_AT];
+};
+int stream_look(struct stream *s, int fd, const char *name, struct err *e);
+/* A temporary file with the whole stream, of at most `most` bytes, as many as file_spool_limit()
+ * set, and nine tenths of what is free. */
+int file_spool(
+	const struct stream *s, int64_t most, char path[AT_LEAST(4096)], struct err *e);
+void file_spool_limit(int64_t n_bytes); /* 0: none */
 
 #endif

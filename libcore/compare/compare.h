@@ -23,7 +23,7 @@ enum verdict {
 	VERDICT_SAME,	/* bit for bit */
 	VERDICT_WITHIN, /* within the tolerance */
 	VERDICT_DIFFER,
-	VERDICT_NOTHING, /* no row in common */
+	VERDICT_NOTHING, /* no row in common, or a curve that every run has is missing */
 };
 
 struct value_pair {
@@ -39,12 +39,14 @@ struct curve_diff {
 	int64_t only_control, only_test;      /* values that only one of them has */
 	double first_only;		      /* step or tokens of the first of them */
 	struct value_pair first, largest, most_ulp;
-	enum verdict verdict;
+	enum verdict verdict; /* VERDICT_NOTHING: not both runs have it */
 };
 
 struct run_diff {
 	struct curve_diff curve[N_COLUMNS]; /* for columns that are curves */
-	enum verdict verdict;		    /* the worst of the curves */
+	enum verdict verdict;		    /* the worst of the curves of both runs */
+	const char
+		*missing; /* NULL, or a curve that only one of them has, but every run */
 	bool other_arithmetic;
 	struct str arithmetic; /* lines `key: control, test` of its differences */
 };

@@ -59,10 +59,11 @@ static void compare_curve(const struct run_log *control, const struct run_log *t
 			j = next_with(test, j + 1, c->column, o->by);
 	}
 	bool lone = !o->common && (c->only_control || c->only_test);
-	c->verdict = !c->n_common && !c->only_control && !c->only_test ? VERDICT_NOTHING
-		     : !c->n_common || lone || c->n_beyond	       ? VERDICT_DIFFER
-		     : c->n_differ				       ? VERDICT_WITHIN
-								       : VERDICT_SAME;
+	bool both = c->n_common || (c->only_control && c->only_test);
+	c->verdict = !both				   ? VERDICT_NOTHING
+		     : !c->n_common || lone || c->n_beyond ? VERDICT_DIFFER
+		     : c->n_differ			   ? VERDICT_WITHIN
+							   : VERDICT_SAME;
 }
 
 /* ---- arithmetic ------------------------------------------------------------------ */
@@ -85,6 +86,12 @@ static void compare_arithmetic(
 	conf_diff(&first, &second, "", ":", ", ", &d->arithmetic, &e);
 }
 
+/* Some runs have no evaluations, or no synchronisations. */
+static bool is_of_one(const struct curve_diff *c)
+{
+	return c->verdict == VERDICT_NOTHING && (c->only_control || c->only_test);
+}
+
 void compare_runs(const struct run_log *control, const struct run_log *test,
 	const struct compare_opts *o, struct run_diff *d)
 {
@@ -98,14 +105,16 @@ void compare_runs(const struct run_log *control, const struct run_log *test,
 			continue;
 		compare_curve(control, test, o, &d->curve[c]);
 		bool shared = d->curve[c].n_common > 0;
-		/* With o->common, a curve that only one run has is ignored. */
+		if (columns[c].every && is_of_one(&d->curve[c]))
+			d->missing = columns[c].name;
+		/* With o->common, a curve without common rows is ignored. */
 		if (d->curve[c].verdict == VERDICT_NOTHING || (o->common && !shared))
 			continue;
 		any |= shared;
 		if (d->curve[c].verdict > d->verdict)
 			d->verdict = d->curve[c].verdict;
 	}
-	if (!any)
+	if (!any || d->missing)
 		d->verdict = VERDICT_NOTHING;
 }
 
@@ -133,7 +142,9 @@ static void print_curve(
 	const struct curve_diff *c, const struct compare_opts *o, struct str *out)
 {
 	str_printf(out, "  %-10s ", columns[c->column].name);
-	if (!c->n_common)
+	if (is_of_one(c))
+		str_puts(out, "not compared");
+	else if (!c->n_common)
 		str_puts(out, "no value in common");
 	else if (!c->n_differ)
 		str_printf(out, "identical, %lld value%s", (long long)c->n_common,
@@ -166,7 +177,7 @@ void run_diff_print(
 		[VERDICT_NOTHING] = "they have no value in common",
 	};
 	for (int c = 0; c < N_COLUMNS; c++)
-		if (d->curve[c].verdict != VERDICT_NOTHING)
+		if (d->curve[c].verdict != VERDICT_NOTHING || is_of_one(&d->curve[c]))
 			print_curve(&d->curve[c], o, out);
 	if (d->other_arithmetic) {
 		str_puts(out,
@@ -178,7 +189,11 @@ void run_diff_print(
 			p += n + (p[n] == '\n');
 		}
 	}
-	str_printf(out, "verdict: %s\n", words[d->verdict]);
+	if (d->missing)
+		str_printf(out, "verdict: only one of them has values of %s by %s\n",
+			d->missing, columns[o->by].name);
+	else
+		str_printf(out, "verdict: %s\n", words[d->verdict]);
 }
 
 /* ---- a table --------------------------------------------------------------------- */

@@ -4,23 +4,28 @@
 
 #include <errno.h>
 #include <fcntl.h>
+#include <math.h>
+#include <pthread.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/resource.h>
 #include <sys/stat.h>
+#include <time.h>
 #include <unistd.h>
 
 /* One split of one file. */
 struct segment {
 	int64_t first; /* number of its first token in the corpus */
 	struct h5_blocks blocks;
-	uint8_t *checked; /* a flag for each block */
+	int64_t *checked; /* [n_blocks]: c->changes + 1 when it was last checked */
 };
 
 struct file {
 	char *path; /* its name in messages */
 	struct shard_info info;
 	int fd;
+	struct stat seen; /* at the last corpus_changes() */
+	bool changed;	  /* since the first */
 	struct segment seg[N_SPLITS];
 	int64_t group,
 		given; /* position in the arguments: first file of its corpus, this file */
@@ -31,6 +36,7 @@ struct corpus {
 	struct file *files;
 	int64_t n_files;
 	int64_t tokens[N_SPLITS];
+	int64_t changes; /* that corpus_changes() has seen */
 };
 
 static int open_segment(struct h5 *h, struct file *f, enum split s, struct err *e)
@@ -48,7 +54,7 @@ static int open_segment(struct h5 *h, struct file *f, enum split s, struct err *
 	if (g->blocks.rows != f->info.tokens[s])
 		return err_set(e, EX_DATAERR, "%s: %s has %lld tokens, not %lld", f->path,
 			path, (long long)g->blocks.rows, (long long)f->info.tokens[s]);
-	g->checked = xcalloc((size_t)g->blocks.n_blocks, 1);
+	g->checked = xcalloc((size_t)g->blocks.n_blocks, sizeof(*g->checked));
 	return 0;
 }
 
@@ -132,25 +138,35 @@ bool corpus_is_stream(const char *path)
 	return !strcmp(path, "-") || (stat(path, &st) == 0 && S_ISFIFO(st.st_mode));
 }
 
-/* Copies a stream to a temporary file, which is unlinked when it is open. */
+/* Copies a stream to a temporary file. */
+static int spool_shard(int fd, const char *name, char kept[AT_LEAST(4096)], struct err *e)
+{
+	struct stream s;
+	if (stream_look(&s, fd, name, e))
+		return -1;
+	if (!s.n)
+		return err_set(e, EX_DATAERR, "%s is empty", name);
+	if (!h5_begins(s.first, s.n))
+		return err_set(e, EX_DATAERR, "%s: not an HDF5 file, or damaged", name);
+	return file_spool(&s, INT64_MAX, kept, e);
+}
+
+/* The copy is unlinked when it is open. */
 static int open_stream(struct corpus *c, struct file *f, const char *path, struct err *e)
 {
 	char kept[4096];
-	struct stat st;
 	int fd =
 		!strcmp(path, "-") ? dup(STDIN_FILENO) : open(path, O_RDONLY | O_CLOEXEC);
 	if (fd < 0)
 		return err_set(e, EX_IOERR, "%s: %s", f->path, strerror(errno));
-	int to = file_spool(fd, f->path, kept, e), rc = 0;
+	int to = spool_shard(fd, f->path, kept, e);
 	close(fd);
 	if (to < 0)
 		return -1;
 	close(to);
-	if (!stat(kept, &st) && !st.st_size)
-		rc = err_set(e, EX_DATAERR, "%s is empty", f->path);
-	rc = rc || open_at(c, f, kept, e);
+	int rc = open_at(c, f, kept, e);
 	cleanup_remove(kept);
-	return rc ? -1 : 0;
+	return rc;
 }
 
 static int open_file(struct corpus *c, struct file *f, const char *path, struct err *e)
@@ -251,6 +267,54 @@ const struct shard_info *corpus_info(const struct corpus *c, int64_t file)
 	return &c->files[file].info;
 }
 
+static double seconds(struct timespec t)
+{
+	return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
+}
+
+/* A file system's clock ticks every 10 ms or faster. A file that was written in the current tick
+ * could be written again without a new time, so this waits for the next. */
+static void look(int fd, struct stat *s)
+{
+	enum { TICK_MS = 10, MAX_TICKS = 100 };
+	const struct timespec tick = {.tv_nsec = TICK_MS * 1000000};
+	for (int i = 0; i < MAX_TICKS; i++) {
+		if (fstat(fd, s))
+			*s = (struct stat){0};
+		double newest = fmax(seconds(s->st_mtim), seconds(s->st_ctim));
+		if (fabs(clock_wall() - newest) >= 1e-3 * TICK_MS)
+			return;
+		nanosleep(&tick, NULL);
+	}
+}
+
+static bool looks_the_same(const struct stat *a, const struct stat *b)
+{
+	return a->st_size == b->st_size &&
+	       !memcmp(&a->st_mtim, &b->st_mtim, sizeof(a->st_mtim)) &&
+	       !memcmp(&a->st_ctim, &b->st_ctim, sizeof(a->st_ctim));
+}
+
+int64_t corpus_changes(struct corpus *c)
+{
+	static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
+	pthread_mutex_lock(&lock);
+	int64_t n = c->changes;
+	for (int64_t i = 0; i < c->n_files; i++) {
+		struct file *f = &c->files[i];
+		struct stat now;
+		look(f->fd, &now);
+		if (looks_the_same(&now, &f->seen))
+			continue;
+		f->changed = f->seen.st_size > 0;
+		f->seen = now;
+		n++;
+	}
+	__atomic_store_n(&c->changes, n, __ATOMIC_RELEASE);
+	pthread_mutex_unlock(&lock);
+	return n;
+}
+
 /* Reads tokens [at, at + n) of a segment. */
 static int read_tokens(const struct file *f, const struct segment *g, int64_t at,
 	int64_t n, int32_t *out, struct err *e)
@@ -279,11 +343,13 @@ static int check_block(const struct corpus *c, const struct file *f,
 {
 	const struct h5_blocks *b = &g->blocks;
 	int64_t begin = block * b->block_rows, n = min64(b->block_rows, b->rows - begin);
+	int64_t changes = __atomic_load_n(&c->changes, __ATOMIC_ACQUIRE);
 	if (file_read_at(f->fd, f->path, bytes, (size_t)h5_block_bytes(b, block),
 		    b->offset + begin * b->row_bytes, e))
 		return -1;
 	if (h5_block_check(b, block, bytes, e))
-		return err_prefix(e, "%s: ", f->path);
+		return err_prefix(e, "%s%s: ", f->path,
+			f->changed ? " changed while it was read" : "");
 	for (int64_t i = 0; i < n; i++) {
 		uint32_t token = b->type == H5_U16 ? ((const uint16_t *)bytes)[i]
 						   : ((const uint32_t *)bytes)[i];
@@ -293,7 +359,7 @@ static int check_block(const struct corpus *c, const struct file *f,
 				f->path, b->path, (long long)(begin + i),
 				(long long)token, (long long)c->t.vocab.n);
 	}
-	__atomic_store_n(&g->checked[block], 1, __ATOMIC_RELAXED);
+	__atomic_store_n(&g->checked[block], changes + 1, __ATOMIC_RELEASE);
 	return 0;
 }
 
@@ -305,7 +371,8 @@ static size_t block_bytes(const struct segment *g)
 static int check_at_first_use(const struct corpus *c, const struct file *f,
 	const struct segment *g, int64_t block, struct err *e)
 {
-	if (__atomic_load_n(&g->checked[block], __ATOMIC_RELAXED))
+	int64_t changes = __atomic_load_n(&c->changes, __ATOMIC_ACQUIRE);
+	if (__atomic_load_n(&g->checked[block], __ATOMIC_ACQUIRE) == changes + 1)
 		return 0;
 	/* Not malloc(), which reserves 128 MiB of addresses for a thread. */
 	struct arena a;

@@ -174,6 +174,10 @@ const struct shard_info *corpus_info(const struct corpus *c, int64_t file);
  * thread; opening and closing are not. */
 int corpus_read(struct corpus *c, enum split split, int64_t at, int64_t n, int32_t *out,
 	struct err *e);
+/* Looks whether files have changed; if so, all blocks are checked again at their next use. Returns
+ * the number of changes so far: what was read between two equal answers matches the checksums.
+ * Thread-safe. */
+int64_t corpus_changes(struct corpus *c);
 /* Checks all blocks, and the checksum of all tokens of each file. */
 int corpus_verify(struct corpus *c, struct err *e);
 
@@ -238,7 +242,7 @@ struct fetch;
 struct fetch *loader_begin(struct loader *l, enum split split, const struct order *order,
 	const struct sample_run *runs);
 /* Waits for the windows [n][context + 1] of this rank, which are valid until fetch_free(). Ends the
- * program if the data are damaged. */
+ * program if the data are damaged. A file may change under a run, but not its tokens. */
 const int32_t *loader_end(struct loader *l, struct fetch *f);
 void fetch_free(struct fetch *f);
 

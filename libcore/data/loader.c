@@ -90,9 +90,14 @@ static void read_run(struct fetch *f, const struct sample_run *r, int32_t *out)
 static void *read_windows(void *with)
 {
 	struct fetch *f = with;
-	for (int r = f->rank_begin; r < f->rank_end; r++)
-		if (!as_the_one_before(f, r))
-			read_run(f, &f->runs[r], f->all + f->at[r]);
+	struct corpus *c = f->l->c.corpus;
+	int64_t changes;
+	do {
+		changes = corpus_changes(c);
+		for (int r = f->rank_begin; r < f->rank_end; r++)
+			if (!as_the_one_before(f, r))
+				read_run(f, &f->runs[r], f->all + f->at[r]);
+	} while (!f->error.code && corpus_changes(c) != changes);
 	__atomic_store_n(&f->read_done, 1, __ATOMIC_RELEASE);
 	return NULL;
 }

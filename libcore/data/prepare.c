@@ -265,7 +265,7 @@ int prepare_run(const struct prepare *p, const struct strs *inputs, struct prepa
 
 int prepare_decode(const struct strs *files, enum split split, FILE *f, struct err *e)
 {
-	enum { N = 1 << 14 };
+	enum { N = 1 << 18 };
 	static int32_t ids[N];
 	struct corpus *c;
 	struct str text = {0};
@@ -275,7 +275,11 @@ int prepare_decode(const struct strs *files, enum split split, FILE *f, struct e
 	int64_t total = corpus_tokens(c, split);
 	for (int64_t at = 0; at < total && !rc; at += N) {
 		int64_t n = min64(N, total - at);
-		rc = corpus_read(c, split, at, n, ids, e);
+		int64_t changes;
+		do {
+			changes = corpus_changes(c);
+			rc = corpus_read(c, split, at, n, ids, e);
+		} while (!rc && corpus_changes(c) != changes);
 		str_clear(&text);
 		for (int64_t i = 0; i < n && !rc; i++)
 			tokenizer_decode(corpus_tokenizer(c), ids[i], &text);

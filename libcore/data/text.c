@@ -15,7 +15,9 @@ enum { WINDOW = 4 * TEXT_MAX_PIECE };
 static int spool(struct text *t, struct err *e)
 {
 	char kept[4096];
-	int fd = file_spool(t->fd, t->name, kept, e);
+	struct stream s;
+	int fd = stream_look(&s, t->fd, t->name, e) ? -1
+						    : file_spool(&s, INT64_MAX, kept, e);
 	close(t->fd);
 	t->fd = fd;
 	t->stays_open = true;

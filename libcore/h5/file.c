@@ -200,6 +200,13 @@ int h5_end(struct h5 *f, int rc, struct err *e)
 	return rc || closed ? -1 : 0;
 }
 
+bool h5_begins(const char *first, size_t n)
+{
+	static const char signature[8] = {
+		'\211', 'H', 'D', 'F', '\r', '\n', '\032', '\n'};
+	return n >= sizeof(signature) && !memcmp(first, signature, sizeof(signature));
+}
+
 const char *h5_version(void)
 {
 	static char text[NUM_TEXT];

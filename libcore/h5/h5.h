@@ -36,6 +36,8 @@ int h5_close(
 	struct h5 *f, struct err *e); /* frees f; NULL is allowed; reports write errors */
 /* Closes a file after an operation with result rc; *e is the first error of the two. */
 int h5_end(struct h5 *f, int rc, struct err *e);
+/* Do the first n bytes of a file say that it is HDF5? */
+bool h5_begins(const char *first, size_t n);
 const char *h5_version(void);
 void h5_versions(struct str *out); /* appends a line for --version */
 

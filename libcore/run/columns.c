@@ -7,7 +7,7 @@
 const struct column columns[N_COLUMNS] = {
 	[COL_STEP] = {"step", COLUMN_INT, .help = "optimizer steps done"},
 	[COL_TOKENS] = {"tokens", COLUMN_INT, .help = "training tokens consumed"},
-	[COL_LOSS] = {"loss", COLUMN_EXACT, .curve = true, .unit = "nats",
+	[COL_LOSS] = {"loss", COLUMN_EXACT, .curve = true, .every = true, .unit = "nats",
 		.help = "training loss of the batch, a token"},
 	[COL_GRAD_NORM] = {"grad_norm", COLUMN_EXACT, .curve = true,
 		.help = "global gradient norm before clipping"},

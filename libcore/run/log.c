@@ -270,14 +270,21 @@ static int read_h5(struct run_log *l, const char *path, const char *name, struct
 
 static bool is_hdf5(int fd)
 {
-	static const char signature[] = "\211HDF\r\n\032\n";
-	char have[8];
-	return !pread_all(fd, have, 8, 0) && !memcmp(have, signature, 8);
+	char first[8];
+	return !pread_all(fd, first, 8, 0) && h5_begins(first, 8);
+}
+
+enum { MAX_TEXT = 1 << 30 };
+
+static int not_a_log(const struct run_log *l, struct err *e)
+{
+	return err_set(e, EX_DATAERR,
+		"%s: neither a run.h5 nor a text with lines that begin with step=",
+		l->name);
 }
 
 static int read_text(struct run_log *l, int fd, const char *name, struct err *e)
 {
-	enum { MAX_TEXT = 1 << 30 };
 	struct str text = {0};
 	size_t whole = 0;
 	int rc = file_read_rest(fd, name, MAX_TEXT, &text, e) ||
@@ -286,10 +293,7 @@ static int read_text(struct run_log *l, int fd, const char *name, struct err *e)
 		warn("%s: the last line is incomplete and is ignored", l->name);
 	str_free(&text);
 	if (!rc && !l->n_rows)
-		rc = err_set(e, EX_DATAERR,
-			"%s: neither a run.h5 nor a text with lines that begin with "
-			"step=",
-			l->name);
+		rc = not_a_log(l, e);
 	return rc;
 }
 
@@ -304,7 +308,13 @@ static int read_file(
 static int read_stream(struct run_log *l, int from, struct err *e)
 {
 	char kept[4096];
-	int fd = file_spool(from, l->name, kept, e);
+	struct stream s;
+	if (stream_look(&s, from, l->name, e))
+		return -1;
+	bool h5 = h5_begins(s.first, s.n);
+	if (!h5 && memchr(s.first, '\0', s.n))
+		return not_a_log(l, e);
+	int fd = file_spool(&s, h5 ? INT64_MAX : MAX_TEXT, kept, e);
 	if (fd < 0)
 		return -1;
 	int rc = lseek(fd, 0, SEEK_SET)

@@ -26,6 +26,7 @@ struct column {
 	const char *name;
 	enum column_kind kind;
 	bool curve;	  /* a result, which pt-compare compares */
+	bool every;	  /* and which every run has */
 	const char *unit; /* NULL: a number of something, or a ratio */
 	const char *was;  /* its name in earlier versions, whose logs are read */
 	const char *help;

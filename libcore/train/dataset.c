@@ -72,6 +72,18 @@ static int broadcast_description(
 	return rc;
 }
 
+/* A preset may be for another tokenizer. */
+static void compare_vocabularies(const struct dataset *d, const struct train_opts *o)
+{
+	int64_t has = d->tokenizer.vocab.n, wants = o->model.vocab;
+	if (wants && wants != has)
+		warn("the data have a vocabulary of %lld tokens, but --preset or --vocab "
+		     "wants %lld: the model gets the %lld of the data, so its embedding "
+		     "has another size; prepare the data with the tokenizer of the model, "
+		     "or give --vocab %lld if this model is meant",
+			(long long)has, (long long)wants, (long long)has, (long long)has);
+}
+
 int dataset_open(
 	struct dataset *d, const struct train_opts *o, struct comm *world, struct err *e)
 {
@@ -90,6 +102,8 @@ int dataset_open(
 		dataset_close(d);
 		return -1;
 	}
+	if (!world->rank && !o->worker)
+		compare_vocabularies(d, o);
 	return 0;
 }
 

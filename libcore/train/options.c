@@ -32,6 +32,7 @@ static const struct opt options[] = {
 	{FLAG("data-per-rank", "no", T(data_per_rank), OPT_ARITH), .help =
 		"Give rank r only the files r, r + ranks, and so on. The result then depends on "
 		"the number of ranks."},
+	OPT_SPOOL_LIMIT(T(spool_limit), OPT_LOCAL),
 
 	{OPT_GROUP, .name = "Batch"},
 	{OPT_INT, 'b', "batch", "N", "12", T(batch), OPT_ARITH, 1, 1e12, .help =
@@ -67,7 +68,8 @@ static const struct opt options[] = {
 	{OPT_INT, 'T', "context", "N", "64", M(context), MODEL, 1, 1 << 22, .help =
 		"Sequence length in tokens."},
 	{OPT_INT, 0, "vocab", "N", "0", M(vocab), MODEL, 0, 1 << 24, .help =
-		"Vocabulary size, for a --dry-run without data."},
+		"Vocabulary size, for a --dry-run without data. With data, the model has their "
+		"vocabulary, and a warning says so if it has another size."},
 	{OPT_INT, 0, "vocab-multiple", "N", "1", M(vocab_multiple), MODEL, 1, 1 << 20, .help =
 		"Pad the vocabulary to a multiple of N. Padding tokens are never predicted."},
 	{OPT_ENUM, 0, "act", NULL, "by-arch", M(act), MODEL, .values = act_names, .help =
@@ -522,6 +524,7 @@ static const char *const advice[N_ADVICE] = {
 	[ADVICE_NO_CHECKPOINT] = "--overwrite, without --resume, starts a new run",
 	[ADVICE_VOCABULARY] = "give --data or --vocab",
 	[ADVICE_NO_DATA] = "give shards with --data",
+	SPOOL_ADVICE,
 };
 
 void options_give_advice(void)

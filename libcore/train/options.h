@@ -57,7 +57,7 @@ struct train_opts {
 	struct strs data;
 	struct opt_given given;
 	int sampling; /* SAMPLING_EPOCH or SAMPLING_RANDOM */
-	int64_t seed, readers;
+	int64_t seed, readers, spool_limit;
 	bool data_per_rank;
 	/* batch */
 	int64_t batch, batch_per_rank, micro_batch, steps;

@@ -146,6 +146,41 @@ refused() { # CODE TEXT COMMAND...
 	done
 }
 
+@test "a stream is looked at before it is copied, and its copy has a limit" {
+	make_shard
+	export TMPDIR=$PWD/tmp
+	mkdir tmp
+	(ulimit -f 100000; # 100 MB
+		refused 65 'standard input: not an HDF5 file' bash -c 'pt-train -d - -o run </dev/zero'
+		refused 2 '/dev/zero: neither a run.h5 nor a text' pt-compare /dev/zero x
+		refused 74 'dev/zero, copied to a file in ' pt-prepare --spool-limit 1M /dev/zero -o x.h5
+		says 'larger than 1.00 MiB (1048576 bytes); --spool-limit allows more'
+		refused 74 'larger than' pt-train -d <(cat data.h5) --spool-limit 2000 -o run
+		refused 2 'larger than' pt-compare --spool-limit 2000 <(cat text.txt) x)
+	[ -z "$(ls tmp)" ]
+	cat text.txt | pt-prepare -q --spool-limit 40000 - >again.h5
+	cmp again.h5 data.h5
+	code_of 74 bash -c 'cat text.txt - <<<x | pt-prepare -q --spool-limit 40000 - >again.h5'
+}
+
+# No step is trained on other bytes.
+@test "a shard that is overwritten while a run reads it" {
+	make_shard
+	mkfifo rows
+	timeout 60 pt-train "${TINY[@]}" -n 1000000 -o run --ckpt-every 20 --keep 2 >rows 2>err &
+	pid=$!
+	exec 4<rows
+	until_step 5
+	touch data.h5 # which changes no bit
+	until_step 200
+	head -c "$(stat -c %s data.h5)" /dev/zero | dd of=data.h5 conv=notrunc status=none
+	cat <&4 >/dev/null
+	ended $pid
+	[ "$status" -eq 65 ]
+	grep -q 'data.h5 changed while it was read: /.*do not match their checksum' err
+	pt-ckpt verify run/checkpoints/latest.h5
+}
+
 @test "data that is none" {
 	make_shard
 	tiny -n 2 -o old >/dev/null

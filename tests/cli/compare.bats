@@ -128,11 +128,37 @@ only() { # PROGRAM...
 	code_of 2 pt-compare --common short late
 	says 'no value in common'
 	code_of 2 pt-compare short late
-	# a curve of one run only
+}
+
+@test "a column that only one run has is not compared, but every run has a loss" {
+	log_of 5 4 3 2 >a
 	sed 's/$/ val_loss=1/' a >measured
-	code_of 1 pt-compare a measured
-	says 'val_loss   no value in common; 4 only in the test'
-	code_of 0 pt-compare --common a measured
+	code_of 0 pt-compare a measured
+	says 'val_loss   not compared; 4 only in the test, from step 1'
+	says 'verdict: identical'
+	code_of 0 pt-compare --common measured a
+	says 'val_loss   not compared; 4 only in the control'
+	# both have it, but not in the same rows
+	sed 's/step=[12] .*/& val_loss=1/' a >early
+	sed 's/step=[34] .*/& val_loss=1/' a >late
+	code_of 1 pt-compare early late
+	says 'val_loss   no value in common; 2 only in the control; 2 only in the test'
+	# the columns of local SGD; what both have is compared still
+	make_shard
+	tiny_on 2 -n 12 -o plain >/dev/null
+	tiny_on 2 -n 12 -o edit -p edit --edit-workers 2 --edit-warmup-steps 4 --edit-sync-interval 4 >/dev/null
+	code_of 0 pt-compare --atol 10 plain edit
+	says 'pseudo_grad_norm not compared; '
+	says 'verdict: the same within the tolerance'
+	code_of 1 pt-compare plain edit
+	# no loss
+	sed 's/loss=/grad_norm=/' a >norms
+	sed 's/loss=.*/& grad_norm=1/' a >both
+	code_of 2 pt-compare both norms
+	says 'verdict: only one of them has values of loss'
+	code_of 2 pt-compare norms both
+	code_of 2 pt-compare --common norms both
+	code_of 0 pt-compare norms norms
 }
 
 @test "rows are matched by step or by tokens" {
@@ -220,9 +246,9 @@ only() { # PROGRAM...
 @test "the graph and the table take --column and --by" {
 	sed 's/$/ val_loss=7/' <(log_of 4 3) >a
 	log_of 4 3 >b
-	code_of 1 pt-compare a b --graph --column val_loss
+	code_of 0 pt-compare a b --graph --column val_loss
 	says ' val_loss +--'
-	code_of 1 pt-compare b a --graph --column grad_norm
+	code_of 0 pt-compare b a --graph --column grad_norm
 	says 'no values of grad_norm'
 	pt-compare -q b a --table --common >t
 	diff t - <<-END

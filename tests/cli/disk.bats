@@ -296,7 +296,7 @@ umount_disk() {
 		loses_nothing 74 "run: $ro" mpiexec -n $n pt-train "${TINY[@]}" -n 2 -o "$disk/run" --overwrite
 	done
 	(cd "$disk" && loses_nothing_here 74 "run-001: $ro" pt-train "${TINY[@]}" -n 2)
-	(cd "$disk" && loses_nothing_here 74 "$ro" bash -c 'TMPDIR=. pt-train -q -d - -o x <<<x')
+	(cd "$disk" && loses_nothing_here 74 "$ro" bash -c 'TMPDIR=. pt-train -q -d - -o x <data.h5')
 	# reading
 	pt-prepare -q "$disk/text.txt" -o again.h5
 	cmp again.h5 data.h5

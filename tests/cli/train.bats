@@ -408,6 +408,22 @@ load helpers
 	says 'vocabulary'
 }
 
+@test "a preset for another vocabulary: a warning, once" {
+	make_shard
+	vocab=$(pt-prepare --info data.h5 | sed -n 's/^vocab = //p')
+	small=(--layers 1 --heads 2 --dim 16 -T 16 -b 4 -m 2 -t 1 --self-test no --eval-every 0 -n 1)
+	for how in --dry-run --ckpt; do
+		mpiexec -n 2 pt-train -p gpt2-124m "${small[@]}" -o run "$how" 2>err >/dev/null
+		[ "$(grep -c "a vocabulary of $vocab tokens, but --preset or --vocab wants 50257" err)" -eq 1 ]
+		grep -q "or give --vocab $vocab if" err
+	done
+	for v in 0 "$vocab"; do
+		pt-train -p gpt2-124m --vocab "$v" "${small[@]}" -o "v$v" 2>err >/dev/null
+		not grep warning err
+	done
+	pt-compare -q v0 "v$vocab"
+}
+
 @test "fine-tuning: the model's options come with its weights; resume auto goes on with it" {
 	make_shard
 	tiny -n 3 --layers 2 --dim 24 --heads 3 -a llama -o base >/dev/null

@@ -602,7 +602,10 @@ static void through_a_pipe(void **state)
 	assert_int_equal(pipe(ends), 0);
 	assert_int_equal(write_all(ends[1], all.s, all.len), 0);
 	close(ends[1]);
-	int fd = file_spool(ends[0], "a pipe", kept, &e);
+	struct stream s;
+	assert_int_equal(stream_look(&s, ends[0], "a pipe", &e), 0);
+	assert_true(h5_begins(s.first, s.n));
+	int fd = file_spool(&s, INT64_MAX, kept, &e);
 	assert_true(fd >= 0);
 	close(fd);
 	assert_int_equal(check_file(kept), 0);
