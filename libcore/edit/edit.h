@@ -143,6 +143,10 @@ void edit_sync(struct edit *x, int64_t steps, struct edit_result *r);
  * edit_begin() fills in *r for this worker's pseudo-gradient, edit_end() for the reduced one. */
 void edit_begin(struct edit *x, int fragment, int64_t steps, struct edit_result *r);
 void edit_end(struct edit *x, int fragment, struct edit_result *r);
+/* After edit_begin(): lists the workers that were excluded, and their units; after edit_end(): lists the
+ * clipped units and their factors. Appends nothing if there are none. Fragment -1: edit_sync(). */
+void edit_describe_excluded(const struct edit *x, int fragment, struct str *out);
+void edit_describe_clipped(const struct edit *x, int fragment, struct str *out);
 /* The fragment to be synchronised after a number of local steps, or -1. Each fragment has one turn
  * an interval, and edit_end() is due `delay` steps later. */
 int edit_due(const struct edit *x, int64_t local_steps);

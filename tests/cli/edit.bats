@@ -330,6 +330,27 @@ STREAM=(-n 26 --layers 2 --edit-workers 2 --edit-warmup-steps 3 --edit-sync-inte
 	refuse "corrupt-batch: '1:4:3' is not" tiny --corrupt-batch 1:4:3
 }
 
+@test "the journal names the workers and units that were left out, and the units that were clipped" {
+	make_shard
+	local edit=(-n 10 --layers 9 --lr 1e-4 --lr-schedule constant --eval-every 0 --edit-workers 2 --edit-sync-interval 2
+		--edit-outer sgd --edit-skip-anomaly --edit-ewma-warmup 4 --edit-ewma-threshold 1)
+	apart 2 run "${edit[@]}"
+	# no norm is like the first four, which grow with the moments; each worker has the line
+	grep -oE 'synchronisation [0-9]+: left out.*' run/journal.txt >names
+	diff names <(grep -oE 'synchronisation [0-9]+: left out.*' run/worker-1/journal.txt)
+	[ "$(column anomalies run | sed -n 5p)" -eq 11 ] && [ "$(column anomalies run/worker-1 | sed -n 5p)" -eq 11 ]
+	list='tok_embeddings, layers.0, layers.1, layers.2, layers.3, layers.4 and 5 more units'
+	head -n 1 names | grep -qx "synchronisation 5: left out worker 0: $list; worker 1: $list"
+	# the factor is that of the row; without groups of units it is the model's
+	apart 2 clip -n 4 --eval-every 0 --edit-workers 2 --edit-sync-interval 2 --edit-outer sgd --edit-clip-pseudo-grad 0.001
+	grep -qE 'synchronisation 1: clipped tok_embeddings by 0\.[0-9e-]*, layers.0 by 0\.[0-9e-]*, output by' clip/journal.txt
+	apart 2 model -n 4 --eval-every 0 --edit-workers 2 --edit-sync-interval 2 --edit-outer sgd --edit-clip-pseudo-grad 0.001 \
+		--no-edit-by-unit
+	[ "$(grep -c 'clipped the model by' model/journal.txt)" -eq 2 ]
+	apart 2 streams "${STREAM[@]}" --edit-clip-pseudo-grad 0.001
+	grep -q 'fragment 1: clipped layers.0 by' streams/journal.txt
+}
+
 @test "what cannot be is refused" {
 	make_shard
 	refuse '3 ranks are not divisible by 2 workers' tiny_on 3 -b 12 --no-ckpt --edit-workers 2

@@ -483,6 +483,7 @@ static void take_values(struct worker *w, struct values *v)
 struct around {
 	struct values anchor, after, brought[MOST_WORKERS];
 	struct edit_result r;
+	struct str excluded, clipped; /* their names */
 };
 
 /* Collective over c: one sync. */
@@ -501,6 +502,10 @@ static void one_sync(
 	comm_allgather(c, &mine, a->brought, sizeof(mine));
 	edit_sync(w.x, 1 + c->rank, &a->r);
 	take_values(&w, &a->after);
+	str_clear(&a->excluded);
+	str_clear(&a->clipped);
+	edit_describe_excluded(w.x, -1, &a->excluded);
+	edit_describe_clipped(w.x, -1, &a->clipped);
 	close_worker(&w);
 }
 
@@ -591,6 +596,35 @@ static void no_numbers(void **state)
 	if (c)
 		one_sync(c, &sgd, 1, &a);
 	assert_on_all(!c || not_without_one(&a) == 0);
+	comm_free(c);
+}
+
+/* Workers and units have names, in a short list. */
+static void names(void **state)
+{
+	static struct around a;
+	struct edit_config ec = {.outer = EDIT_OUTER_SGD, .lr = 1, .by_unit = true};
+	struct comm *c = comm_split(world, world->rank < 4 ? 0 : -1, "some");
+	bool right = true;
+	(void)state;
+	if (c) {
+		one_sync(c, &ec, NOWHERE, &a);
+		right = !a.excluded.len && !a.clipped.len;
+		one_sync(c, &ec, 1, &a);
+		right &= !strcmp(a.excluded.s,
+			"worker 1: tok_embeddings, layers.0, layers.1, output");
+		ec.clip = 0.4; /* the units of 8 elements are below it */
+		one_sync(c, &ec, NOWHERE, &a);
+		right &= a.clipped.len && strstr(a.clipped.s, "layers.0 by 0.") &&
+			 !strstr(a.clipped.s, "output");
+		ec.by_unit = false;
+		one_sync(c, &ec, 2, &a);
+		right &= !strcmp(a.excluded.s, "worker 2: the model") &&
+			 !strncmp(a.clipped.s, "the model by 0.", 15);
+	}
+	assert_on_all(right);
+	str_free(&a.excluded);
+	str_free(&a.clipped);
 	comm_free(c);
 }
 
@@ -730,6 +764,7 @@ int main(void)
 		cmocka_unit_test(bits_of_any_layout),
 		cmocka_unit_test(averages),
 		cmocka_unit_test(no_numbers),
+		cmocka_unit_test(names),
 		cmocka_unit_test(clips),
 		cmocka_unit_test(feeds_back),
 		cmocka_unit_test(keeps_residual),
