@@ -8,7 +8,7 @@ const struct column columns[N_COLUMNS] = {
 	[COL_STEP] = {"step", COLUMN_INT, .help = "optimizer steps done"},
 	[COL_TOKENS] = {"tokens", COLUMN_INT, .help = "training tokens consumed"},
 	[COL_LOSS] = {"loss", COLUMN_EXACT, .curve = true, .unit = "nats",
-		.help = "training loss of the batch, a token"},
+		.help = "training loss of the batch, a token; local SGD: after the warm-up, of the part of this worker"},
 	[COL_GRAD_NORM] = {"grad_norm", COLUMN_EXACT, .curve = true,
 		.help = "global gradient norm before clipping"},
 	[COL_LR] = {"lr", COLUMN_EXACT, .help = "learning rate"},

@@ -355,7 +355,22 @@ static bool meet_and_synchronise(struct run *r, int what)
 	return true;
 }
 
-bool local_sgd_after_step(struct run *r, const struct step_result *s)
+/* --edit-global-loss: the loss of all workers in a step that is logged. They meet for it, so that none
+ * waits for a worker that has failed. */
+static bool add_up_loss(struct run *r, struct step_result *s)
+{
+	struct local_sgd *x = &r->local;
+	if (!r->t.o.edit.global_loss || in_warmup(&r->t) || !report_due(r))
+		return true;
+	if (!meet(r, false))
+		return false;
+	int64_t sent = x->sync->sent;
+	s->global_loss = step_global_loss(&r->t);
+	x->sent_before += x->sync->sent - sent; /* is no part of a synchronisation */
+	return true;
+}
+
+bool local_sgd_after_step(struct run *r, struct step_result *s)
 {
 	if (!r->local.sync)
 		return true;
@@ -367,7 +382,7 @@ bool local_sgd_after_step(struct run *r, const struct step_result *s)
 		return false;
 	r->now.agreed = is_agreed(r);
 	r->now.log = r->local.begun || r->local.ended;
-	return true;
+	return add_up_loss(r, s);
 }
 
 bool local_sgd_due(const struct run *r, int64_t n)

@@ -341,6 +341,11 @@ static const struct opt options[] = {
 		.needs = "--edit-workers", .help =
 		"First steps that are plain data parallelism: gradients are averaged over all "
 		"workers."},
+	{FLAG("edit-global-loss", "no", T(edit.global_loss), 0),
+		.needs = "--edit-workers", .help =
+		"Log the mean loss of all workers also after the warm-up, as data parallelism "
+		"does, instead of each worker's own. Workers then wait for each other in every "
+		"step that is logged."},
 	{WORDS("edit-outer", "none", E(outer), OPT_ARITH, EDIT_OUTER_WORDS),
 		.needs = "--edit-workers", .help =
 		"Outer optimizer. It applies the pseudo-gradient, the difference between the "
