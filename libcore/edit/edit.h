@@ -85,7 +85,7 @@ struct edit_config {
 	struct outlier_config detect;
 	double clip; /* the largest norm of the reduced pseudo-gradient; 0: not clipped */
 	enum edit_outer outer;
-	double lr, momentum, beta1, beta2, eps, decay;
+	double lr, momentum, dampening, beta1, beta2, eps, decay;
 	bool nesterov;
 	enum edit_wire wire; /* other than fp32 only with an anchor */
 	double wire_density; /* sparse: the fraction of each row's elements that is sent */

@@ -357,6 +357,10 @@ static const struct opt options[] = {
 	{OPT_DOUBLE, 0, "edit-outer-momentum", "BETA", "0", E(momentum), OPT_ARITH, 0, 0.999999,
 		.needs = "--edit-outer sgd", .help =
 		"Momentum of the outer optimizer."},
+	{OPT_DOUBLE, 0, "edit-outer-dampening", "FRACTION", "0", E(dampening), OPT_ARITH, 0, 1,
+		.needs = "--edit-outer-momentum", .help =
+		"Dampening of the momentum, as in PyTorch: all gradients but the first are "
+		"multiplied by 1 minus this before they are added to it."},
 	{FLAG("edit-outer-nesterov", "no", E(nesterov), OPT_ARITH),
 		.needs = "--edit-outer-momentum", .help =
 		"Use Nesterov momentum."},

@@ -408,6 +408,8 @@ STREAM=(-n 26 --layers 2 --edit-workers 2 --edit-warmup-steps 3 --edit-sync-inte
 	refuse 'edit-wire needs --edit-outer or --edit-reducer' tiny --edit-workers 1 --edit-wire int8
 	refuse 'edit-wire-density needs --edit-wire sparse' tiny --edit-workers 1 "${OUTER[@]}" --edit-wire int8 \
 		--edit-wire-density 0.1
+	refuse 'edit-outer-nesterov and --edit-outer-dampening are mutually exclusive' tiny --edit-workers 1 \
+		"${OUTER[@]}" --edit-outer-dampening 0.5
 	refuse 'edit-outer-nesterov needs --edit-outer-momentum' tiny --edit-workers 1 \
 		--edit-outer sgd --edit-outer-nesterov
 }

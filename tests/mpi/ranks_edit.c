@@ -366,6 +366,13 @@ static const struct edit_config configs[] = {
 		.wire = EDIT_WIRE_SPARSE,
 		.wire_density = 0.3,
 		.by_unit = true},
+	{.outer = EDIT_OUTER_SGD,
+		.lr = 0.5,
+		.momentum = 0.9,
+		.dampening = 0.6,
+		.decay = 0.1,
+		.clip = 0.5,
+		.by_unit = true},
 };
 
 static const struct layout layouts[] = {
@@ -645,6 +652,75 @@ static void clips(void **state)
 	comm_free(c);
 }
 
+/* torch.optim.SGD in double: the anchor after some synchronisations of equal workers. */
+static double sgd_in_double(const struct edit_config *ec, const struct tensor *t,
+	int64_t index, int worker, int syncs)
+{
+	double p = (double)move(t, index, -1, 0), v = 0;
+	for (int i = 0; i < syncs; i++) {
+		double g = (double)move(t, index, worker, i) + ec->decay * p;
+		v = i ? ec->momentum * v + (1 - ec->dampening) * g : g;
+		p -= ec->lr * v;
+	}
+	return p;
+}
+
+struct apart {
+	const struct edit_config *ec;
+	int syncs;
+	double furthest;
+};
+
+static void measure_part(void *with, const struct part *x)
+{
+	struct apart *a = with;
+	int64_t n = x->rows * x->cols;
+	float *p = fetched(x->state[STORE_PARAM], n);
+	for (int64_t i = 0; i < n; i++) {
+		int64_t index =
+			tensor_index(x->t, x->slice, x->row + i / x->cols) + i % x->cols;
+		double want = sgd_in_double(a->ec, x->t, index, 0, a->syncs);
+		a->furthest = fmax(a->furthest, fabs((double)p[i] - want));
+	}
+	free(p);
+}
+
+static void dampens(void **state)
+{
+	static const struct edit_config some[] = {
+		{.outer = EDIT_OUTER_SGD, .lr = 0.7, .momentum = 0.8, .by_unit = true},
+		{.outer = EDIT_OUTER_SGD, .lr = 0.7, .momentum = 0.8, .dampening = 0.5},
+		{.outer = EDIT_OUTER_SGD,
+			.lr = 0.5,
+			.momentum = 0.9,
+			.dampening = 1,
+			.decay = 0.2,
+			.by_unit = true},
+	};
+	static const struct layout sharded = {{1, 1, 2, 1, 1}, 3, OFFLOAD_NONE};
+	struct comm *c = comm_split(world, world->rank < 4 ? 0 : -1, "some");
+	(void)state;
+	for (size_t k = 0; k < ARRAY_LEN(some); k++) {
+		struct apart a = {&some[k], 4, 0};
+		struct worker w;
+		if (c) {
+			open_worker(&w, c, 2, &sharded, &some[k]);
+			move_all(&w, -1, 0, NOWHERE);
+			edit_anchor(w.x);
+			for (int i = 0; i < a.syncs; i++) {
+				struct edit_result r;
+				move_all(&w, 0, i, NOWHERE);
+				edit_sync(w.x, 1, &r);
+			}
+			store_for_each_part(
+				w.s, false, STORE_BIT(STORE_PARAM), 0, measure_part, &a);
+			close_worker(&w);
+		}
+		assert_on_all(a.furthest < 3e-6);
+	}
+	comm_free(c);
+}
+
 /* ---- fewer bytes ----------------------------------------------------------------- */
 
 static struct edit_config wire_config(enum edit_wire wire)
@@ -766,6 +842,7 @@ int main(void)
 		cmocka_unit_test(no_numbers),
 		cmocka_unit_test(names),
 		cmocka_unit_test(clips),
+		cmocka_unit_test(dampens),
 		cmocka_unit_test(feeds_back),
 		cmocka_unit_test(keeps_residual),
 	};
