@@ -85,7 +85,7 @@ struct edit_config {
 	struct outlier_config detect;
 	double clip; /* the largest norm of the reduced pseudo-gradient; 0: not clipped */
 	enum edit_outer outer;
-	double lr, momentum, beta1, beta2, eps, decay;
+	double lr, momentum, dampening, beta1, beta2, eps, decay;
 	bool nesterov;
 	enum edit_wire wire; /* other than fp32 only with an anchor */
 	double wire_density; /* sparse: the fraction of each row's elements that is sent */
@@ -143,6 +143,10 @@ void edit_sync(struct edit *x, int64_t steps, struct edit_result *r);
  * edit_begin() fills in *r for this worker's pseudo-gradient, edit_end() for the reduced one. */
 void edit_begin(struct edit *x, int fragment, int64_t steps, struct edit_result *r);
 void edit_end(struct edit *x, int fragment, struct edit_result *r);
+/* After edit_begin(): lists the workers that were excluded, and their units; after edit_end(): lists the
+ * clipped units and their factors. Appends nothing if there are none. Fragment -1: edit_sync(). */
+void edit_describe_excluded(const struct edit *x, int fragment, struct str *out);
+void edit_describe_clipped(const struct edit *x, int fragment, struct str *out);
 /* The fragment to be synchronised after a number of local steps, or -1. Each fragment has one turn
  * an interval, and edit_end() is due `delay` steps later. */
 int edit_due(const struct edit *x, int64_t local_steps);

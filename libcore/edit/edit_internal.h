@@ -67,14 +67,14 @@ static inline int edit_group_of(const struct edit *x, const struct part *p)
 	return x->c.by_unit ? p->t->unit : p->t->unit % x->n_fragments;
 }
 
-/* The groups of a fragment: one, or (-1) all. */
+/* The groups of a fragment, or (-1) of all: one, or (-1) all. */
 struct selection {
 	int fragment, group;
 };
 
 static inline bool edit_selects(const struct edit *x, struct selection c, int group)
 {
-	return x->group[group].fragment == c.fragment &&
+	return (c.fragment < 0 || x->group[group].fragment == c.fragment) &&
 	       (c.group < 0 || c.group == group);
 }
 

@@ -63,20 +63,29 @@ struct optim_config outer_config(const struct edit_config *c)
 		.nesterov = c->nesterov};
 }
 
+/* v = momentum v + (1 - dampening) g, and v = g in the first step, as torch.optim.SGD: the factor of
+ * the gradient, which includes the weight decay. */
+static float undamped(const struct edit_config *c, int64_t step)
+{
+	bool damps = c->outer == EDIT_OUTER_SGD && c->momentum > 0 && step > 1;
+	return damps ? (float)(1 - c->dampening) : 1;
+}
+
 static void move_anchor(
 	struct edit *x, const struct block *b, const struct outer_block *v)
 {
 	const struct optim_config c = outer_config(&x->c);
+	int64_t step = x->group[b->group].outer_steps + 1;
+	float factor = undamped(&x->c, step);
 	struct update how = {.lr = x->c.outer == EDIT_OUTER_NONE ? 1 : (float)x->c.lr,
-		.grad_scale = (float)x->group[b->group].scale};
+		.grad_scale = (float)x->group[b->group].scale * factor};
 	const struct update_part part = {.p = v->state[EDIT_ANCHOR],
 		.m = v->state[EDIT_OUTER_MEAN],
 		.v = v->state[EDIT_OUTER_SQUARE],
 		.g = v->reduced,
 		.n = b->n,
-		.decay = (float)c.decay};
-	optimizers[c.kind]->prepare(
-		&c, (double)(x->group[b->group].outer_steps + 1), &how);
+		.decay = (float)c.decay * factor};
+	optimizers[c.kind]->prepare(&c, (double)step, &how);
 	device_put(x->d, x->outer, &how, sizeof(how));
 	optimizers[c.kind]->update(x->d, &part, 1, x->outer);
 }

@@ -310,6 +310,14 @@ static int64_t unit_size(const struct model *m, int unit)
 	return n;
 }
 
+void model_unit_name(int unit, int n, struct str *out)
+{
+	if (unit > 0 && unit < n - 1)
+		str_printf(out, "layers.%d", unit - 1);
+	else
+		str_puts(out, unit ? "output" : "tok_embeddings");
+}
+
 void model_print(const struct model *m, bool all, struct str *out)
 {
 	struct model_counts n = model_counts(m);

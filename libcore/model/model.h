@@ -111,6 +111,8 @@ struct model_counts model_counts(const struct model *m);
 double model_flops_per_token(const struct model *m, bool causal);
 /* Multiply-adds per token in the forward of a block: matmuls with weights, and causal attention. */
 double model_block_work(const struct model *m);
+/* Appends the name of one of n units: "tok_embeddings", "layers.0", ..., "output". */
+void model_unit_name(int unit, int n, struct str *out);
 /* Appends the list of tensors with their sizes; `all`: with the tensors of a layer. */
 void model_print(const struct model *m, bool all, struct str *out);
 

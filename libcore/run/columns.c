@@ -8,7 +8,8 @@ const struct column columns[N_COLUMNS] = {
 	[COL_STEP] = {"step", COLUMN_INT, .help = "optimizer steps done"},
 	[COL_TOKENS] = {"tokens", COLUMN_INT, .help = "training tokens consumed"},
 	[COL_LOSS] = {"loss", COLUMN_EXACT, .curve = true, .every = true, .unit = "nats",
-		.help = "training loss of the batch, a token"},
+		.help = "training loss of the batch, a token; of local SGD, after the warm-up: "
+			"of this worker's part"},
 	[COL_GRAD_NORM] = {"grad_norm", COLUMN_EXACT, .curve = true,
 		.help = "global gradient norm before clipping"},
 	[COL_LR] = {"lr", COLUMN_EXACT, .help = "learning rate"},

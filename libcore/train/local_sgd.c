@@ -123,17 +123,38 @@ static void sum_steps(struct run *r, int64_t *max_steps)
 	t->n_unseen += (*max_steps * x->sync->size - steps) * layout_worker_batch(&t->o);
 }
 
-static void report_outliers(struct run *r)
+/* A line of the journal, if there are names. With a delay, others may have begun since. */
+static void report_names(struct run *r, int what, const char *did, struct str *names)
 {
-	const struct edit_result *e = &r->local.result;
-	if (e->all_left_out)
+	const struct local_sgd *x = &r->local;
+	bool streams = edit_streams(&r->t.o.edit.config);
+	if (names->len && what >= 0 && streams)
+		report_event(r, "fragment %d: %s %s", what, did, names->s);
+	else if (names->len)
+		report_event(r, "synchronisation %lld: %s %s",
+			(long long)edit_syncs(x->edit), did, names->s);
+	str_free(names);
+}
+
+static void report_outliers(struct run *r, int what)
+{
+	const struct local_sgd *x = &r->local;
+	struct str names = {0};
+	if (x->result.all_left_out)
 		report_event(r,
 			"%d units: all workers were left out, and nothing changed",
-			e->all_left_out);
-	if (e->anomalies)
-		report_event(r,
-			"%d units of this worker were left out of the synchronisation",
-			e->anomalies);
+			x->result.all_left_out);
+	edit_describe_excluded(x->edit, what, &names);
+	report_names(r, what, "left out", &names);
+}
+
+/* The result of a synchronisation has been applied. */
+static void note_end(struct run *r, int what)
+{
+	struct str names = {0};
+	r->local.ended = true;
+	edit_describe_clipped(r->local.edit, what, &names);
+	report_names(r, what, "clipped", &names);
 }
 
 /* Starts the exchange; the all-gather of the results may overlap the next forward. */
@@ -147,16 +168,17 @@ static void exchange(struct run *r, int what, int64_t steps)
 		edit_begin(x->edit, what, steps, &x->result);
 		x->result.reduced = before.reduced;
 		x->result.clip = before.clip;
-		if (!t->o.edit.config.delay)
-			edit_end(x->edit, what, &x->result);
-		x->ended |= !t->o.edit.config.delay;
+		if (t->o.edit.config.delay)
+			return;
+		edit_end(x->edit, what, &x->result);
+		note_end(r, what);
 	} else if (t->step < t->o.steps && !t->o.graph &&
 		   edit_completes_by_unit(x->edit)) {
 		edit_begin(x->edit, 0, steps, &x->result);
 		x->in_flight = true;
 	} else {
 		edit_sync(x->edit, steps, &x->result);
-		x->ended = true;
+		note_end(r, what);
 	}
 }
 
@@ -177,7 +199,7 @@ static void synchronise(struct run *r, int what)
 	x->synced = t->step;
 	x->loss_sum = 0;
 	set_next_sync(r);
-	report_outliers(r);
+	report_outliers(r, what);
 }
 
 /* A unit that is used for the first time since a synchronisation began. */
@@ -202,7 +224,7 @@ static void end_delayed(struct run *r)
 	if (f < 0 || !edit_in_flight(x->edit, f))
 		return;
 	edit_end(x->edit, f, &x->result);
-	x->ended = true;
+	note_end(r, f);
 }
 
 static void add_columns(struct run *r, struct row *row)
@@ -237,7 +259,7 @@ void local_sgd_complete(struct run *r)
 		return;
 	edit_end(x->edit, 0, &x->result);
 	x->in_flight = false;
-	x->ended = true;
+	note_end(r, EVERYTHING);
 	x->waited += comm_waited() - waited;
 	if (!x->holds_row)
 		return;
@@ -333,7 +355,22 @@ static bool meet_and_synchronise(struct run *r, int what)
 	return true;
 }
 
-bool local_sgd_after_step(struct run *r, const struct step_result *s)
+/* --edit-global-loss: the loss of all workers in a step that is logged. They meet for it, so that none
+ * waits for a worker that has failed. */
+static bool add_up_loss(struct run *r, struct step_result *s)
+{
+	struct local_sgd *x = &r->local;
+	if (!r->t.o.edit.global_loss || in_warmup(&r->t) || !report_due(r))
+		return true;
+	if (!meet(r, false))
+		return false;
+	int64_t sent = x->sync->sent;
+	s->global_loss = step_global_loss(&r->t);
+	x->sent_before += x->sync->sent - sent; /* is no part of a synchronisation */
+	return true;
+}
+
+bool local_sgd_after_step(struct run *r, struct step_result *s)
 {
 	if (!r->local.sync)
 		return true;
@@ -345,7 +382,7 @@ bool local_sgd_after_step(struct run *r, const struct step_result *s)
 		return false;
 	r->now.agreed = is_agreed(r);
 	r->now.log = r->local.begun || r->local.ended;
-	return true;
+	return add_up_loss(r, s);
 }
 
 bool local_sgd_due(const struct run *r, int64_t n)

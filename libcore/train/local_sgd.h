@@ -58,7 +58,7 @@ bool local_sgd_begin(struct run *r);
 bool local_sgd_vote(struct run *r);
 /* After a finite step: synchronises if it is due, and sets r->now. False: another worker has
  * left. */
-bool local_sgd_after_step(struct run *r, const struct step_result *s);
+bool local_sgd_after_step(struct run *r, struct step_result *s);
 /* Is an action of every n steps due? Workers whose steps differ do it when they synchronise. */
 bool local_sgd_due(const struct run *r, int64_t n);
 /* Collective over the worker. Waits for a synchronisation that overlaps the forward: then all

@@ -130,7 +130,7 @@ static void show_progress(struct run *r, const struct step_result *s)
 {
 	char note[64];
 	snprintf(note, sizeof(note), "step %lld loss %.4f", (long long)r->t.step,
-		(double)s->loss);
+		(double)s->global_loss);
 	progress_update(&r->report.bar, (double)r->t.step, note);
 }
 
@@ -146,7 +146,7 @@ static int after_step(struct run *r, const struct step_result *s)
 	bool save = local_sgd_due(r, o->ckpt_every) || r->now.save;
 	bool sample = local_sgd_due(r, o->sample_every);
 	bool replicas = every(o->check_replicas_every, t->step);
-	bool log = r->now.log || every(o->log_every, t->step) || t->step == 1 || last;
+	bool log = report_due(r);
 	if (s->skipped)
 		report_event(r,
 			"gradients overflow with a loss scale of %g: nothing is updated, "

@@ -349,6 +349,11 @@ static const struct opt options[] = {
 		.needs = "--edit-workers", .help =
 		"First steps that are plain data parallelism: gradients are averaged over all "
 		"workers."},
+	{FLAG("edit-global-loss", "no", T(edit.global_loss), 0),
+		.needs = "--edit-workers", .help =
+		"Log the mean loss of all workers also after the warm-up, as data parallelism "
+		"does, instead of each worker's own. Workers then wait for each other in every "
+		"step that is logged."},
 	{WORDS("edit-outer", "none", E(outer), OPT_ARITH, EDIT_OUTER_WORDS),
 		.needs = "--edit-workers", .help =
 		"Outer optimizer. It applies the pseudo-gradient, the difference between the "
@@ -360,6 +365,10 @@ static const struct opt options[] = {
 	{OPT_DOUBLE, 0, "edit-outer-momentum", "BETA", "0", E(momentum), OPT_ARITH, 0, 0.999999,
 		.needs = "--edit-outer sgd", .help =
 		"Momentum of the outer optimizer."},
+	{OPT_DOUBLE, 0, "edit-outer-dampening", "FRACTION", "0", E(dampening), OPT_ARITH, 0, 1,
+		.needs = "--edit-outer-momentum", .help =
+		"Dampening of the momentum, as in PyTorch: all gradients but the first are "
+		"multiplied by 1 minus this before they are added to it."},
 	{FLAG("edit-outer-nesterov", "no", E(nesterov), OPT_ARITH),
 		.needs = "--edit-outer-momentum", .help =
 		"Use Nesterov momentum."},

@@ -47,6 +47,7 @@ struct edit_opts {
 	int64_t warmup;
 	/* asynchronous: synchronisation by the clock, not after a number of steps */
 	bool async, compat;
+	bool global_loss; /* logged after the warm-up, too */
 	double sync_time;
 	int64_t min_total;
 	const char *replay; /* run directory whose synchronisations are repeated */

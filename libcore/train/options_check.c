@@ -35,6 +35,11 @@ static int check_edit(const struct train_opts *o, struct err *e)
 		{x->async && edit_streams(c),
 			"--edit-use-async and streaming (--edit-fragments, --edit-sync-delay) are "
 			"mutually exclusive"},
+		{c->nesterov && c->dampening > 0,
+			"--edit-outer-nesterov and --edit-outer-dampening are mutually exclusive"},
+		{x->async && x->global_loss,
+			"--edit-global-loss and --edit-use-async are mutually exclusive: workers "
+			"that go by the clock do different steps"},
 		{x->workers > 1 && o->data_per_rank,
 			"--data-per-rank is not supported with --edit-workers yet"},
 		{o->load == LOAD_BROADCAST,

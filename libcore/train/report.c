@@ -125,6 +125,13 @@ static double max_per_step(struct run *r, int64_t sum)
 	return (double)comm_max_i64(r->world, sum) / (double)r->report.since.steps;
 }
 
+bool report_due(const struct run *r)
+{
+	const struct trainer *t = &r->t;
+	return r->now.log || t->step % t->o.log_every == 0 || t->step == 1 ||
+	       t->step == t->o.steps;
+}
+
 bool report_has(const struct run *r, int column)
 {
 	const struct train_opts *o = &r->t.o;
@@ -192,7 +199,7 @@ void report_fill_row(struct run *r, const struct step_result *s, struct row *row
 {
 	struct report *p = &r->report;
 	double n = (double)p->since.steps, dt = p->since.seconds / n;
-	row_set(row, COL_LOSS, (double)s->loss);
+	row_set(row, COL_LOSS, (double)s->global_loss);
 	if (!s->skipped)
 		row_set(row, COL_GRAD_NORM, (double)s->grad_norm);
 	set(r, row, COL_LOSS_SCALE, (double)s->loss_scale);

@@ -248,6 +248,14 @@ static int32_t *corrupt_batch(const struct trainer *t)
 	return windows;
 }
 
+float step_global_loss(struct trainer *t)
+{
+	struct comm *sync = t->local->sync;
+	struct exact sum = pass_loss(&t->pass); /* the worker's */
+	comm_sum_i64(sync, (int64_t *)&sum, EXACT_WORDS);
+	return (float)(exact_round(&sum) / (step_tokens(t) * sync->size));
+}
+
 /* Waits for the step's result. */
 static void collect_result(struct work *w)
 {
@@ -262,8 +270,11 @@ static void collect_result(struct work *w)
 	r->loss = t->ended.loss;
 	r->grad_norm = t->ended.grad_norm;
 	bool lost = !isfinite(r->loss);
-	if (w->averages) /* all workers stop where one does */
+	r->global_loss = r->loss;
+	if (w->averages) { /* all workers stop where one does */
 		lost = edit_any_worker(t->local->edit, lost);
+		r->global_loss = step_global_loss(t);
+	}
 	r->skipped = !lost && overflowed(t, r);
 	r->bad = !r->skipped && (lost || !isfinite(r->grad_norm));
 }
@@ -292,7 +303,7 @@ void step_run_on(struct trainer *t, const int32_t *windows,
 	adjust_scale(t, r->skipped);
 	t->step++;
 	t->samples += t->o.batch;
-	t->loss = (double)r->loss;
+	t->loss = (double)r->global_loss;
 }
 
 void step_autotune(struct trainer *t)

@@ -17,6 +17,7 @@ struct step_votes {
 
 struct step_result {
 	float loss, grad_norm, lr, loss_scale;
+	float global_loss; /* mean over all workers; else, where they differ, the loss */
 	double forward, backward, data; /* seconds */
 	double bubble; /* the fraction of time that the pipeline's ranks idled */
 	int64_t vote[STEP_VOTES]; /* the sums over the ranks */
@@ -36,6 +37,9 @@ void step_autotune(struct trainer *t);
 /* Collective. Leaves out steps: a worker that was slower than others catches up with them. */
 void step_skip(struct trainer *t, int64_t steps);
 
+/* Collective over all workers. After a step: the loss of the whole batch, with the bits that data
+ * parallelism has. */
+float step_global_loss(struct trainer *t);
 /* Frees the samples that are fetched for the next step. */
 void step_drop_next(struct trainer *t);
 

@@ -48,6 +48,8 @@ void report_step(struct run *r, const struct step_result *s, struct meter before
 struct row report_new_row(const struct run *r);
 /* Do the rows of this run have this column? */
 bool report_has(const struct run *r, int column);
+/* Is this step logged? */
+bool report_due(const struct run *r);
 /* Collective over the worker. The columns of every logged step. */
 void report_fill_row(struct run *r, const struct step_result *s, struct row *row);
 /* A row of the log; a line of the journal. */

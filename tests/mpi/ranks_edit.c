@@ -366,6 +366,13 @@ static const struct edit_config configs[] = {
 		.wire = EDIT_WIRE_SPARSE,
 		.wire_density = 0.3,
 		.by_unit = true},
+	{.outer = EDIT_OUTER_SGD,
+		.lr = 0.5,
+		.momentum = 0.9,
+		.dampening = 0.6,
+		.decay = 0.1,
+		.clip = 0.5,
+		.by_unit = true},
 };
 
 static const struct layout layouts[] = {
@@ -483,6 +490,7 @@ static void take_values(struct worker *w, struct values *v)
 struct around {
 	struct values anchor, after, brought[MOST_WORKERS];
 	struct edit_result r;
+	struct str excluded, clipped; /* their names */
 };
 
 /* Collective over c: one sync. */
@@ -501,6 +509,10 @@ static void one_sync(
 	comm_allgather(c, &mine, a->brought, sizeof(mine));
 	edit_sync(w.x, 1 + c->rank, &a->r);
 	take_values(&w, &a->after);
+	str_clear(&a->excluded);
+	str_clear(&a->clipped);
+	edit_describe_excluded(w.x, -1, &a->excluded);
+	edit_describe_clipped(w.x, -1, &a->clipped);
 	close_worker(&w);
 }
 
@@ -594,6 +606,35 @@ static void no_numbers(void **state)
 	comm_free(c);
 }
 
+/* Workers and units have names, in a short list. */
+static void names(void **state)
+{
+	static struct around a;
+	struct edit_config ec = {.outer = EDIT_OUTER_SGD, .lr = 1, .by_unit = true};
+	struct comm *c = comm_split(world, world->rank < 4 ? 0 : -1, "some");
+	bool right = true;
+	(void)state;
+	if (c) {
+		one_sync(c, &ec, NOWHERE, &a);
+		right = !a.excluded.len && !a.clipped.len;
+		one_sync(c, &ec, 1, &a);
+		right &= !strcmp(a.excluded.s,
+			"worker 1: tok_embeddings, layers.0, layers.1, output");
+		ec.clip = 0.4; /* the units of 8 elements are below it */
+		one_sync(c, &ec, NOWHERE, &a);
+		right &= a.clipped.len && strstr(a.clipped.s, "layers.0 by 0.") &&
+			 !strstr(a.clipped.s, "output");
+		ec.by_unit = false;
+		one_sync(c, &ec, 2, &a);
+		right &= !strcmp(a.excluded.s, "worker 2: the model") &&
+			 !strncmp(a.clipped.s, "the model by 0.", 15);
+	}
+	assert_on_all(right);
+	str_free(&a.excluded);
+	str_free(&a.clipped);
+	comm_free(c);
+}
+
 /* Clipping makes the step as long as it may be, and no longer. */
 static void clips(void **state)
 {
@@ -608,6 +649,75 @@ static void clips(void **state)
 		length += pow((double)(a.after.p[i] - a.anchor.p[i]), 2);
 	assert_on_all(!c || (a.r.reduced > 1 && fabs(sqrt(length) - 0.25) < 1e-5));
 	assert_on_all(!c || fabs(a.r.clip - 0.25 / (a.r.reduced + 1e-6)) < 1e-9);
+	comm_free(c);
+}
+
+/* torch.optim.SGD in double: the anchor after some synchronisations of equal workers. */
+static double sgd_in_double(const struct edit_config *ec, const struct tensor *t,
+	int64_t index, int worker, int syncs)
+{
+	double p = (double)move(t, index, -1, 0), v = 0;
+	for (int i = 0; i < syncs; i++) {
+		double g = (double)move(t, index, worker, i) + ec->decay * p;
+		v = i ? ec->momentum * v + (1 - ec->dampening) * g : g;
+		p -= ec->lr * v;
+	}
+	return p;
+}
+
+struct apart {
+	const struct edit_config *ec;
+	int syncs;
+	double furthest;
+};
+
+static void measure_part(void *with, const struct part *x)
+{
+	struct apart *a = with;
+	int64_t n = x->rows * x->cols;
+	float *p = fetched(x->state[STORE_PARAM], n);
+	for (int64_t i = 0; i < n; i++) {
+		int64_t index =
+			tensor_index(x->t, x->slice, x->row + i / x->cols) + i % x->cols;
+		double want = sgd_in_double(a->ec, x->t, index, 0, a->syncs);
+		a->furthest = fmax(a->furthest, fabs((double)p[i] - want));
+	}
+	free(p);
+}
+
+static void dampens(void **state)
+{
+	static const struct edit_config some[] = {
+		{.outer = EDIT_OUTER_SGD, .lr = 0.7, .momentum = 0.8, .by_unit = true},
+		{.outer = EDIT_OUTER_SGD, .lr = 0.7, .momentum = 0.8, .dampening = 0.5},
+		{.outer = EDIT_OUTER_SGD,
+			.lr = 0.5,
+			.momentum = 0.9,
+			.dampening = 1,
+			.decay = 0.2,
+			.by_unit = true},
+	};
+	static const struct layout sharded = {{1, 1, 2, 1, 1}, 3, OFFLOAD_NONE};
+	struct comm *c = comm_split(world, world->rank < 4 ? 0 : -1, "some");
+	(void)state;
+	for (size_t k = 0; k < ARRAY_LEN(some); k++) {
+		struct apart a = {&some[k], 4, 0};
+		struct worker w;
+		if (c) {
+			open_worker(&w, c, 2, &sharded, &some[k]);
+			move_all(&w, -1, 0, NOWHERE);
+			edit_anchor(w.x);
+			for (int i = 0; i < a.syncs; i++) {
+				struct edit_result r;
+				move_all(&w, 0, i, NOWHERE);
+				edit_sync(w.x, 1, &r);
+			}
+			store_for_each_part(
+				w.s, false, STORE_BIT(STORE_PARAM), 0, measure_part, &a);
+			close_worker(&w);
+		}
+		assert_on_all(a.furthest < 3e-6);
+	}
 	comm_free(c);
 }
 
@@ -730,7 +840,9 @@ int main(void)
 		cmocka_unit_test(bits_of_any_layout),
 		cmocka_unit_test(averages),
 		cmocka_unit_test(no_numbers),
+		cmocka_unit_test(names),
 		cmocka_unit_test(clips),
+		cmocka_unit_test(dampens),
 		cmocka_unit_test(feeds_back),
 		cmocka_unit_test(keeps_residual),
 	};
