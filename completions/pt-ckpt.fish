@@ -7,7 +7,7 @@ complete -c pt-ckpt -l options -s o -d 'show: print the options of the run inste
 complete -c pt-ckpt -l force -s f -d 'rm: also remove what latest.h5 or best.h5 points at, and damaged files.'
 complete -c pt-ckpt -l config -r -F -d 'Read options from FILE.'
 complete -c pt-ckpt -l print-config -d 'Print the options in force as a config file, and exit.'
-complete -c pt-ckpt -l quiet -s q -d 'Print errors only.'
+complete -c pt-ckpt -l quiet -s q -d 'Print no messages but warnings and errors; results are still printed.'
 complete -c pt-ckpt -l help -s h -d 'Print this help, and exit.'
 complete -c pt-ckpt -l version -s V -d 'Print the versions of the program and its libraries, and exit.'
 complete -c pt-ckpt -l generate -x -a 'man bash zsh fish checkpoint' -d 'Print what is made from the option table, and exit: man, bash, zsh or fish, and more in some programs.'

@@ -13,7 +13,7 @@ complete -c pt-compare -l plot -s p -r -F -d 'Draw the curves to a .svg, .png or
 complete -c pt-compare -l table -s t -d 'Print the curves side by side, separated by tabs.'
 complete -c pt-compare -l config -r -F -d 'Read options from FILE.'
 complete -c pt-compare -l print-config -d 'Print the options in force as a config file, and exit.'
-complete -c pt-compare -l quiet -s q -d 'Print errors only.'
+complete -c pt-compare -l quiet -s q -d 'Print no messages but warnings and errors; results are still printed.'
 complete -c pt-compare -l help -s h -d 'Print this help, and exit.'
 complete -c pt-compare -l version -s V -d 'Print the versions of the program and its libraries, and exit.'
 complete -c pt-compare -l generate -x -a 'man bash zsh fish run columns' -d 'Print what is made from the option table, and exit: man, bash, zsh or fish, and more in some programs.'

@@ -13,7 +13,7 @@ complete -c pt-prepare -l verify -d 'Verify whole shards: the seal, the checksum
 complete -c pt-prepare -l decode -s d -x -a 'no train val' -d 'Decode the training or validation tokens of shards to text and print it.'
 complete -c pt-prepare -l config -r -F -d 'Read options from FILE.'
 complete -c pt-prepare -l print-config -d 'Print the options in force as a config file, and exit.'
-complete -c pt-prepare -l quiet -s q -d 'Print errors only.'
+complete -c pt-prepare -l quiet -s q -d 'Print no messages but warnings and errors; results are still printed.'
 complete -c pt-prepare -l help -s h -d 'Print this help, and exit.'
 complete -c pt-prepare -l version -s V -d 'Print the versions of the program and its libraries, and exit.'
 complete -c pt-prepare -l generate -x -a 'man bash zsh fish shard tokenizer' -d 'Print what is made from the option table, and exit: man, bash, zsh or fish, and more in some programs.'

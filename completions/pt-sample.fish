@@ -18,7 +18,7 @@ complete -c pt-sample -l device -x -a 'auto cpu cuda' -d 'Where it is computed. 
 complete -c pt-sample -l logits -d 'Print the logits after the prompt, one token a line, as hexadecimal floats, and generate nothing.'
 complete -c pt-sample -l config -r -F -d 'Read options from FILE.'
 complete -c pt-sample -l print-config -d 'Print the options in force as a config file, and exit.'
-complete -c pt-sample -l quiet -s q -d 'Print errors only.'
+complete -c pt-sample -l quiet -s q -d 'Print no messages but warnings and errors; results are still printed.'
 complete -c pt-sample -l help -s h -d 'Print this help, and exit.'
 complete -c pt-sample -l version -s V -d 'Print the versions of the program and its libraries, and exit.'
 complete -c pt-sample -l generate -x -a 'man bash zsh fish' -d 'Print what is made from the option table, and exit: man, bash, zsh or fish, and more in some programs.'

@@ -14,7 +14,7 @@ const struct opt common_opts[] = {
 	{OPT_ACTION, 0, "config", "FILE", .files = "", .help = "Read options from FILE."},
 	{OPT_ACTION, 0, "print-config",
 		.help = "Print the options in force as a config file, and exit."},
-	{OPT_ACTION, 'q', "quiet", .help = "Print errors only."},
+	{OPT_ACTION, 'q', "quiet", .help = "Print no messages but warnings and errors; results are still printed."},
 	{OPT_ACTION, 'h', "help", .help = "Print this help, and exit."},
 	{OPT_ACTION, 'V', "version",
 		.help = "Print the versions of the program and its libraries, and exit."},

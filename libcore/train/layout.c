@@ -67,7 +67,8 @@ static int fit_virtual(
 {
 	if (may_change(o))
 		*virtual_degree = round_up(*virtual_degree, o->degree[a]);
-	return check_virtual(a, o->degree[a], *virtual_degree, e);
+	int rc = check_virtual(a, o->degree[a], *virtual_degree, e);
+	return rc && o->resume_exact ? err_prefix(e, "resume-exact: ") : rc;
 }
 
 /* --tile pieces are virtual slices: as many as --virtual tp, which is --tile by default. */

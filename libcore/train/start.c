@@ -280,11 +280,11 @@ static void report_resume(struct run *r)
 {
 	const struct str *changes = &r->t.changes;
 	local_sgd_report_resume(r);
-	if (!changes->len)
+	if (!changes->len || r->t.step >= r->t.o.steps)
 		return;
 	if (r->all->rank == 0)
-		warn("other arithmetic from step %lld on (%s): its bits are not those of the run "
-		     "so far",
+		warn("other arithmetic from step %lld on (%s): no longer bitwise equal to the "
+		     "run so far; --resume-exact refuses this",
 			(long long)r->t.step + 1, changes->s);
 	report_event(r, "other arithmetic: %s", changes->s);
 }
