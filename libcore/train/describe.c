@@ -53,14 +53,14 @@ static void describe_step(const struct run *r, struct str *out)
 		r->local.sync ? " for each worker" : "", (long long)micro,
 		micro == 1 ? "" : "es");
 	line(out, "compute",
-		"%s, %s FLOPs a token (6 N + 12 L C T; with causal attention %s)",
+		"%s, %s FLOPs per token (6 N + 12 L C T; with causal attention %s)",
 		precision_names[t->o.dtype],
 		text_count(flops, model_flops_per_token(&t->model, false)),
 		text_count(causal, model_flops_per_token(&t->model, true)));
 	if (r->report.peak_flops > 0)
-		str_printf(out, ", mfu of %s FLOP/s a rank",
+		str_printf(out, ", mfu of %s FLOP/s per rank",
 			text_count(peak, r->report.peak_flops));
-	line(out, "memory", "%s a rank", text_bytes(bytes, (double)r->max_bytes));
+	line(out, "memory", "%s per rank", text_bytes(bytes, (double)r->max_bytes));
 }
 
 static void describe_layout(
