@@ -236,15 +236,17 @@ static void draw_line(const struct mesh *m, int r, int n, struct str *out)
 		str_printf(out, "%s %-3s%s", axis_names[a],
 			range(text, first[a], last[a]), a < AXIS_FSDP ? " " : "");
 	if (degree[AXIS_CP] * degree[AXIS_TP] == 1) {
-		str_printf(out, "  cp 0: rank %s\n", range(text, r, r + n - 1));
+		str_printf(out, "  cp 0: rank%s %s\n", plural(n),
+			range(text, r, r + n - 1));
 		return;
 	}
 	for (int i = r; i < r + n; i++) {
-		int cp = i / degree[AXIS_TP] % degree[AXIS_CP];
-		if (i % degree[AXIS_TP] == 0)
-			str_printf(out, "  cp %d: %s", cp,
-				degree[AXIS_TP] > 1 ? "tp" : "rank");
+		int tp = degree[AXIS_TP], cp = i / tp % degree[AXIS_CP];
+		if (i % tp == 0)
+			str_printf(out, "  cp %d: rank%s", cp, plural(tp));
 		str_printf(out, " %d", i);
+		if (tp > 1 && i % tp == tp - 1)
+			str_printf(out, " (tp 0-%d)", tp - 1);
 	}
 	str_putc(out, '\n');
 }

@@ -166,7 +166,7 @@ refuse() { # TEXT COMMAND...: 64, and one message
 @test "a plan of ranks that were not started" {
 	pt-train --dry-run --vocab 61 -b 16 -m 2 --tp 2 --pp 2 --fsdp 2 >plan
 	grep -q '^# layout: pp=2 fsdp=2 tp=2; zero 3; virtual tp=2,cp=1$' plan
-	grep -q '^pp 1   dp 0   fsdp 1    cp 0: tp 6 7$' plan
+	grep -q '^pp 1   dp 0   fsdp 1    cp 0: ranks 6 7 (tp 0-1)$' plan
 	grep -q '^# memory of each rank$' plan
 	grep -q '^bubble ' plan
 	for group in pp fsdp tp; do
@@ -174,17 +174,17 @@ refuse() { # TEXT COMMAND...: 64, and one message
 	done
 	# ranks that differ along one axis are one line, and of very many lines some are left out
 	pt-train --dry-run --vocab 61 -b 128 -m 2 --dp 64 >plan
-	grep -q '^pp 0   dp 0-63 fsdp 0    cp 0: rank 0-63$' plan
+	grep -q '^pp 0   dp 0-63 fsdp 0    cp 0: ranks 0-63$' plan
 	[ "$(grep -c '^pp ' plan)" -eq 1 ]
 	pt-train --dry-run --vocab 61 -b 16 -m 2 --dp 2 --fsdp 4 >plan
-	grep -q '^pp 0   dp 1   fsdp 0-3  cp 0: rank 4-7$' plan
+	grep -q '^pp 0   dp 1   fsdp 0-3  cp 0: ranks 4-7$' plan
 	[ "$(grep -c '^pp ' plan)" -eq 2 ]
 	pt-train --dry-run --vocab 61 -b 64 -m 2 --dp 16 --tp 2 >plan
 	[ "$(grep -c '^pp ' plan)" -eq 16 ]
 	pt-train --dry-run --vocab 61 -b 64 -m 2 --dp 32 --tp 2 >plan
 	[ "$(grep -c '^pp ' plan)" -eq 9 ]
-	grep -A 1 'tp 14 15$' plan | tail -n 1 | grep -q '^[.][.][.] 23 lines like these$'
-	grep -q '^pp 0   dp 31  fsdp 0    cp 0: tp 62 63$' plan
+	grep -A 1 'ranks 14 15 (tp 0-1)$' plan | tail -n 1 | grep -q '^[.][.][.] 23 lines like these$'
+	grep -q '^pp 0   dp 31  fsdp 0    cp 0: ranks 62 63 (tp 0-1)$' plan
 	# parts of the parameters are smaller
 	whole=$(pt-train --dry-run --vocab 61 -b 16 -m 2 | awk '/^parameters/ { print $2 }')
 	part=$(awk '/^parameters/ { print $2 }' plan)
