@@ -362,10 +362,17 @@ static void print_work(const struct train_opts *o, const struct model *m,
 		p->step_flops, text_count(text, p->step_flops));
 	str_printf(out, "%-14s %16lld\n", "tokens/step",
 		(long long)(o->batch * m->c.context));
+	const struct microbatches mb =
+		microbatches_assign(layout_micro_batches(o), o->degree, (int)o->zero);
+	int64_t rounds = ceil_div(mb.n_micro, mb.ranks);
+	str_printf(out,
+		"%-14s %16lld             of a data-parallel rank; gradients are reduced %s\n",
+		"micro-batches", (long long)rounds,
+		mb.round_robin ? "after each" : "once per step");
 	if (o->device == DEVICE_CUDA && m->padded_vocab / m->tp % 8)
 		str_printf(out,
 			"# logits of %lld columns do not suit tensor cores: --vocab-multiple 128 "
-			"pads them, which is another model\n",
+			"pads them, which changes the arithmetic\n",
 			(long long)(m->padded_vocab / m->tp));
 }
 
