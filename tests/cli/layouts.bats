@@ -195,9 +195,9 @@ refuse() { # TEXT COMMAND...: 64, and one message
 }
 
 @test "a plan refuses what the run would" {
-	make_shard
 	refuse 'and the model has no others' pt-train --dry-run --vocab 61 --layers 2 --dtype float8
 	refuse "'x' is neither a number nor measure" pt-train --dry-run --vocab 61 --peak-flops x
+	make_shard
 	code_of 65 tiny --dry-run -T 65536
 	says 'but one sample needs 65537'
 	tiny --dry-run --memory 100K | grep -q 'the run will be refused'
