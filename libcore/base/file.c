@@ -3,11 +3,14 @@
 
 #include <errno.h>
 #include <fcntl.h>
+#include <linux/magic.h>
+#include <poll.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/file.h>
 #include <sys/stat.h>
 #include <sys/statvfs.h>
+#include <sys/vfs.h>
 #include <unistd.h>
 
 int write_all(int fd, const void *p, size_t n_bytes)
@@ -108,9 +111,41 @@ int file_read_rest(
 	}
 }
 
+/* A FIFO of the file system, in contrast to a pipe, may have no writer yet. */
+static bool is_fifo(int fd)
+{
+	struct stat st;
+	struct statfs fs;
+	return !fstat(fd, &st) && S_ISFIFO(st.st_mode) && !fstatfs(fd, &fs) &&
+	       fs.f_type != PIPEFS_MAGIC;
+}
+
+static int wait_for_data(int fd, int milliseconds)
+{
+	struct pollfd p = {.fd = fd, .events = POLLIN};
+	int n;
+	do
+		n = poll(&p, 1, milliseconds);
+	while (n < 0 && errno == EINTR);
+	return n;
+}
+
+int file_open(const char *path)
+{
+	int fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK);
+	if (fd < 0)
+		return -1;
+	if (is_fifo(fd) && wait_for_data(fd, 1000) == 0) {
+		info("waiting for data from the FIFO %s", path);
+		wait_for_data(fd, -1);
+	}
+	fcntl(fd, F_SETFL, 0);
+	return fd;
+}
+
 int file_read(const char *path, size_t max_bytes, struct str *out, struct err *e)
 {
-	int fd = open(path, O_RDONLY | O_CLOEXEC);
+	int fd = file_open(path);
 	if (fd < 0)
 		return err_set(e, EX_IOERR, "%s: %s", path, strerror(errno));
 	int rc = file_read_rest(fd, path, max_bytes, out, e);
@@ -124,6 +159,15 @@ bool file_exists(const char *path)
 	return stat(path, &st) == 0;
 }
 
+static bool is_directory(const char *path)
+{
+	struct stat st;
+	int saved = errno;
+	bool is = stat(path, &st) == 0 && S_ISDIR(st.st_mode);
+	errno = saved;
+	return is;
+}
+
 int file_make_directory(const char *path, struct err *e)
 {
 	char *copy = xstrdup(path);
@@ -133,8 +177,10 @@ int file_make_directory(const char *path, struct err *e)
 		if (was != '/' && was != '\0')
 			continue;
 		*p = '\0';
-		if (mkdir(copy, 0777) && errno != EEXIST)
-			rc = err_set(e, EX_IOERR, "%s: %s", copy, strerror(errno));
+		if (mkdir(copy, 0777) &&
+			!(errno == EEXIST && (was || is_directory(copy))))
+			rc = err_set(e, EX_IOERR, "%s: %s", copy,
+				errno == EEXIST ? "is not a directory" : strerror(errno));
 		*p = was;
 		if (!was)
 			break;

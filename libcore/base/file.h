@@ -10,6 +10,9 @@
 
 /* ---- file.c ---------------------------------------------------------------------- */
 
+/* Opens a file for reading, and returns its descriptor; -1 with errno set. If no data comes from a
+ * FIFO for a second, a message says that it is waited for. */
+int file_open(const char *path);
 /* Appends the contents of a file to `out`; a file larger than max_bytes is an error. */
 int file_read(const char *path, size_t max_bytes, struct str *out, struct err *e);
 /* The same for the rest of an open file, which messages call `name`. */

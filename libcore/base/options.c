@@ -348,7 +348,9 @@ static int apply_cli(struct parse *s, int argc, char **argv, bool scan,
 		const struct opt *t = s->all[i];
 		if (scan && !strcmp(t->name, "preset"))
 			*preset = optarg;
-		if (t->type == OPT_ACTION)
+		if (t->files && optarg && !*optarg) /* perhaps an unset variable */
+			rc = err_set(e, EX_USAGE, "%s: the name is empty", t->name);
+		else if (t->type == OPT_ACTION)
 			rc = scan ? action(s, t, optarg, e) : 0;
 		else if (!scan)
 			rc = set_value(s, i, optarg ? optarg : negated ? "no" : "yes", e);

@@ -27,6 +27,9 @@ struct file {
 	struct stat seen; /* at the last corpus_changes() */
 	bool changed;	  /* since the first */
 	struct segment seg[N_SPLITS];
+	bool again; /* it was given before: the first one owns descriptor and blocks */
+	dev_t device;
+	ino_t inode;
 	int64_t group,
 		given; /* position in the arguments: first file of its corpus, this file */
 };
@@ -155,8 +158,7 @@ static int spool_shard(int fd, const char *name, char kept[AT_LEAST(4096)], stru
 static int open_stream(struct corpus *c, struct file *f, const char *path, struct err *e)
 {
 	char kept[4096];
-	int fd =
-		!strcmp(path, "-") ? dup(STDIN_FILENO) : open(path, O_RDONLY | O_CLOEXEC);
+	int fd = !strcmp(path, "-") ? dup(STDIN_FILENO) : file_open(path);
 	if (fd < 0)
 		return err_set(e, EX_IOERR, "%s: %s", f->path, strerror(errno));
 	int to = spool_shard(fd, f->path, kept, e);
@@ -169,12 +171,33 @@ static int open_stream(struct corpus *c, struct file *f, const char *path, struc
 	return rc;
 }
 
+/* A file that is given again is not read again. */
+static bool open_again(const struct corpus *c, struct file *f, const char *path)
+{
+	struct stat st;
+	if (stat(path, &st))
+		return false;
+	for (const struct file *x = c->files; x < f; x++) {
+		if (x->again || x->device != st.st_dev || x->inode != st.st_ino)
+			continue;
+		*f = *x;
+		f->path = xstrdup(path);
+		f->again = true;
+		return true;
+	}
+	f->device = st.st_dev;
+	f->inode = st.st_ino;
+	return false;
+}
+
 static int open_file(struct corpus *c, struct file *f, const char *path, struct err *e)
 {
+	bool stream = corpus_is_stream(path);
+	if (!stream && open_again(c, f, path))
+		return 0;
 	f->path = xstrdup(!strcmp(path, "-") ? "standard input" : path);
 	f->fd = -1;
-	return corpus_is_stream(path) ? open_stream(c, f, path, e)
-				      : open_at(c, f, path, e);
+	return stream ? open_stream(c, f, path, e) : open_at(c, f, path, e);
 }
 
 /* A corpus may have more files than the usual limit of 1,024 descriptors. */
@@ -220,19 +243,25 @@ int corpus_open_file(struct corpus **out, const char *path, struct err *e)
 	return corpus_open(out, &one, true, e);
 }
 
+static void close_file(struct file *f)
+{
+	for (int s = 0; s < N_SPLITS; s++) {
+		h5_blocks_free(&f->seg[s].blocks);
+		free(f->seg[s].checked);
+	}
+	if (f->fd >= 0)
+		close(f->fd);
+	shard_info_free(&f->info);
+}
+
 void corpus_close(struct corpus *c)
 {
 	if (!c)
 		return;
 	for (int64_t i = 0; i < c->n_files; i++) {
 		struct file *f = &c->files[i];
-		for (int s = 0; s < N_SPLITS; s++) {
-			h5_blocks_free(&f->seg[s].blocks);
-			free(f->seg[s].checked);
-		}
-		if (f->fd >= 0)
-			close(f->fd);
-		shard_info_free(&f->info);
+		if (!f->again)
+			close_file(f);
 		free(f->path);
 	}
 	free(c->files);

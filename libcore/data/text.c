@@ -32,7 +32,7 @@ int text_open(struct text *t, const char *path, struct err *e)
 	bool is_stdin = !strcmp(path, "-");
 	*t = (struct text){
 		.name = is_stdin ? "standard input" : path, .stays_open = is_stdin};
-	t->fd = is_stdin ? dup(STDIN_FILENO) : open(path, O_RDONLY | O_CLOEXEC);
+	t->fd = is_stdin ? dup(STDIN_FILENO) : file_open(path);
 	if (t->fd < 0 || fstat(t->fd, &st))
 		return err_set(e, EX_IOERR, "%s: %s", t->name, strerror(errno));
 	if (S_ISDIR(st.st_mode))

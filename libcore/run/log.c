@@ -328,7 +328,7 @@ static int read_stream(struct run_log *l, int from, struct err *e)
 static int read_any(struct run_log *l, const char *path, struct err *e)
 {
 	struct stat st;
-	int fd = open(path, O_RDONLY | O_CLOEXEC);
+	int fd = file_open(path);
 	if (fd < 0 || fstat(fd, &st)) {
 		err_set(e, EX_IOERR, "%s: %s", path, strerror(errno));
 		close(fd);

@@ -94,6 +94,71 @@ refused() { # CODE TEXT COMMAND...
 	same wide ranks
 }
 
+@test "a FIFO without a writer is waited for, with a message" {
+	make_shard
+	tiny -n 2 -o run >/dev/null
+	mkfifo fifo
+	for c in 'pt-train --config fifo' 'pt-compare run fifo' 'pt-prepare fifo' 'pt-prepare --info fifo' \
+		'pt-train -d fifo'; do
+		read -ra c <<<"$c"
+		code_of 124 timeout 2 "${c[@]}"
+		[ "$output" = "${c[0]}: waiting for data from the FIFO fifo" ]
+	done
+	pt-train --config fifo --print-config >late 2>err 3>&- &
+	wait_for waiting err
+	echo 'layers = 3' >fifo
+	ended $!
+	[ "$status" -eq 0 ]
+	grep -qx 'layers = 3' late
+	# not for one that is written to at once, nor for a pipe
+	pt-train --config fifo --print-config >soon 2>err 3>&- &
+	echo 'layers = 3' >fifo
+	ended $!
+	[ "$status" -eq 0 ] && cmp late soon && [ ! -s err ]
+	pt-train --config <(sleep 1.5 && echo 'layers = 3') --print-config 2>err | cmp - late
+	[ ! -s err ]
+	: >nothing
+	pt-train --config fifo --print-config >out 2>err 3>&- &
+	cat nothing >fifo
+	ended $!
+	[ "$status" -eq 0 ]
+	pt-train --config nothing --print-config | cmp - out
+}
+
+@test "an empty name is refused, as of a shell variable that is not set" {
+	make_shard
+	for o in 'pt-train -o' 'pt-train -d' 'pt-train --resume' 'pt-train --config' 'pt-prepare text.txt -o' \
+		'pt-compare a b --plot' 'pt-collbench --out' 'pt-ckpt --config'; do
+		read -ra o <<<"$o"
+		refused 64 ': the name is empty' "${o[@]}" ''
+	done
+	refused 64 'pt-train: out: the name is empty' pt-train --out=
+	# a file or a variable can say that there is none
+	echo 'out = ""' >config
+	PT_OUT='' pt-train --config config --print-config | cmp - <(pt-train --print-config)
+}
+
+@test "checkpoints that are no directory" {
+	make_shard
+	mkdir run
+	: >run/checkpoints
+	refused 74 'run/checkpoints: is not a directory' tiny -n 2 -o run
+	[ "$(ls run)" = checkpoints ]
+}
+
+@test "a shard that is given many times is opened once" {
+	make_shard
+	shards=()
+	for _ in $(seq 900); do shards+=(data.h5); done
+	(ulimit -n 64 && pt-prepare --verify "${shards[@]}")
+	(unset PT_DATA && ulimit -n 64 && tiny -n 2 -o many "${shards[@]}" >/dev/null)
+	# it is 900 shards all the same
+	cp data.h5 copy.h5
+	(unset PT_DATA && tiny -n 2 -o twice data.h5 data.h5 >/dev/null && tiny -n 2 -o copied data.h5 copy.h5 >/dev/null)
+	same twice copied
+	code_of 1 pt-compare many twice
+}
+
 @test "a config that is odd is read all the same" {
 	: >empty
 	printf 'layers = 3' >noend
