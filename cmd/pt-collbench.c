@@ -49,7 +49,8 @@ static const struct opt options[] = {
 	{OPT_FLAG, 0, "overwrite", NULL, "no", O(overwrite), .help =
 		"Replace the file, whatever it is."},
 	{OPT_FLAG, 0, "smoke", NULL, "no", O(smoke), .help =
-		"Only check, in about a second, that ranks, hosts and libraries work together. "
+		"Only check, in about a second, that ranks, hosts and libraries work together, "
+		"and that a training step has the gradient of one rank. "
 		"Options about sizes, iterations and the operation have no effect."},
 	{OPT_END},
 };
@@ -103,16 +104,19 @@ static int parse_fault(const char *text, struct bench_fault *f, struct err *e)
 	char *copy = xstrdup(text), *rest = copy;
 	const char *name = strsep(&rest, ":"), *rank = strsep(&rest, ":");
 	int64_t r = -1;
-	int what = find_collective(name, &(struct err){0});
-	bool good = what >= 0 && what < N_COLL && rank && rest && !parse_int(rank, &r) &&
-		    r >= 0 && r <= INT32_MAX && !parse_int(rest, &f->element);
+	bool step = !strcmp(name, "step");
+	int what = step ? N_COLL : find_collective(name, &(struct err){0});
+	bool good = what >= 0 && (what < N_COLL || step) && rank && rest &&
+		    !parse_int(rank, &r) && r >= 0 && r <= INT32_MAX &&
+		    !parse_int(rest, &f->element);
 	f->wanted = good;
 	f->what = good ? (enum coll)what : COLL_ALLREDUCE;
 	f->rank = (int)r;
 	free(copy);
 	return good ? 0
 		    : err_set(e, EX_USAGE,
-			      "PT_COLLBENCH_FAULT: '%s' is not COLLECTIVE:RANK:ELEMENT",
+			      "PT_COLLBENCH_FAULT: '%s' is not COLLECTIVE:RANK:ELEMENT or "
+			      "step:RANK:ELEMENT",
 			      text);
 }
 

@@ -14,7 +14,7 @@ complete -c pt-collbench -l root -s r -x -a 'all' -d 'Root rank of collectives t
 complete -c pt-collbench -l per-iteration -s I -d 'Also print the spread of the times of single iterations.'
 complete -c pt-collbench -l out -r -F -d 'Also write the results to this HDF5 file; -o FILE.h5 is the same. Earlier results of that name are replaced, any other file is not.'
 complete -c pt-collbench -l overwrite -d 'Replace the file, whatever it is.'
-complete -c pt-collbench -l smoke -d 'Only check, in about a second, that ranks, hosts and libraries work together. Options about sizes, iterations and the operation have no effect.'
+complete -c pt-collbench -l smoke -d 'Only check, in about a second, that ranks, hosts and libraries work together, and that a training step has the gradient of one rank. Options about sizes, iterations and the operation have no effect.'
 complete -c pt-collbench -l config -r -F -d 'Read options from FILE.'
 complete -c pt-collbench -l print-config -d 'Print the options in force as a config file, and exit.'
 complete -c pt-collbench -l quiet -s q -d 'Print no messages but warnings and errors; results are still printed.'

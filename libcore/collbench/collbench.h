@@ -37,7 +37,7 @@ int64_t verify_wrong(const struct verify *v, const char *send, const char *recv)
  * 0 and after the last one are in the guards. */
 struct bench_fault {
 	bool wanted, done;
-	enum coll what;
+	enum coll what; /* N_COLL: the gradient of step_wrong() */
 	int rank;
 	int64_t element;
 };
@@ -73,6 +73,12 @@ void bench_run(struct bench *b, const struct coll_case *c, struct bench_result *
 /* Called by ranks `leader` and `other` only. On the leader: the mean time of n round trips of 8
  * bytes, in seconds; NaN: the bytes were wrong. */
 double bench_round_trip(struct comm *c, int leader, int other, int64_t n);
+
+/* ---- step.c: a training step ------------------------------------------------------- */
+
+/* Collective. The number of values in the gradients of all ranks that differ from those of one rank
+ * alone. */
+int64_t step_wrong(struct comm *c, const struct bench_fault *fault);
 
 /* ---- smoke.c: the smoke test of ranks, hosts and libraries ------------------------ */
 struct peer {

@@ -225,6 +225,16 @@ static bool check_round_trips(struct comm *c, const struct peer *p)
 	return good;
 }
 
+static bool check_step(struct comm *c, const struct bench_fault *fault)
+{
+	phase = "the gradient of a training step";
+	int64_t wrong = step_wrong(c, fault);
+	return verdict(c, !wrong,
+		"training step: gradient compared with one rank's, %lld wrong values%s",
+		(long long)wrong,
+		wrong ? "; have all ranks the same kind of processor?" : "");
+}
+
 int smoke_run(struct comm *world, const struct peer *peers, const bool wanted[N_COLL],
 	const struct bench_fault *fault)
 {
@@ -233,6 +243,7 @@ int smoke_run(struct comm *world, const struct peer *peers, const bool wanted[N_
 	good &= check_hosts(world, peers);
 	good &= check_libraries(world, peers);
 	good &= check_collectives(world, wanted, fault);
+	good &= check_step(world, fault);
 	good &= check_round_trips(world, peers);
 	alarm(0);
 	verdict(world, good, "%s",

@@ -221,6 +221,7 @@ none none -1 0 1" ]
 			alltoall sendrecv barrier; do
 			grep -q "^OK   $what: [36] runs, 0 wrong elements" said
 		done
+		grep -q "^OK   training step: gradient compared with one rank's, 0 wrong values$" said
 		[ "$(grep -c 'round trip' said)" -eq $((n > 1)) ]
 	done
 	pt-collbench --smoke | grep -q '^OK   all is well'
@@ -231,6 +232,11 @@ none none -1 0 1" ]
 	[ "$status" -eq 1 ]
 	[[ $output == *"FAIL gather: 6 runs, 6 wrong elements"* ]]
 	[ "${lines[-1]}" = "FAIL something is wrong: see above" ]
+	for n in 1 2 3; do
+		PT_COLLBENCH_FAULT=step:$((n - 1)):1599 run mpiexec -n $n pt-collbench --smoke barrier
+		[ "$status" -eq 1 ]
+		[[ $output == *"FAIL training step: gradient compared with one rank's, 1 wrong values"* ]]
+	done
 	OMPI_COMM_WORLD_SIZE=4 run pt-collbench --smoke barrier
 	[ "$status" -eq 1 ]
 	[[ ${lines[0]} == "FAIL ranks: OMPI_COMM_WORLD_SIZE says 4, but MPI sees 1"* ]]

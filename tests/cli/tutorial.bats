@@ -34,7 +34,7 @@ export -f stop_soon
 	commands | smaller >commands
 	[ "$(grep -c ^ commands)" -gt 25 ]
 	grep -q ^stop_soon commands
-	(cd empty && timeout 120 bash -ev ../commands) >out 2>err || {
+	(cd empty && timeout -k 5 600 bash -ev ../commands) >out 2>err || {
 		tail -n 20 err
 		return 1
 	}
@@ -56,7 +56,7 @@ export -f stop_soon
 		command -v $tool >/dev/null || skip "no $tool"
 	done
 	unset PT_DATA
-	DEMO_STEPS=2 "$BATS_TEST_DIRNAME/../../share/demo" short >out 2>err || {
+	DEMO_STEPS=2 timeout -k 5 600 "$BATS_TEST_DIRNAME/../../share/demo" short >out 2>err || {
 		tail -n 20 err
 		return 1
 	}
@@ -87,7 +87,7 @@ job() { # TEXT
 		/^    / { script = script substr($0, 5) "\n" }
 		/^$/ { if (script ~ text && script ~ /^#!/) printf "%s", script; script = "" }' \
 		"$BATS_TEST_DIRNAME/../../README.md" |
-		sed -E 's/-p gpt2-124m -d owt-\*.h5/-d data.h5/; s/-n 8/-n 2/'
+		sed -E 's/-p gpt2-124m --vocab 0 -d text-\*.h5/-d data.h5/; s/-n 8/-n 2/'
 }
 
 # A program on PATH, before others of that name.

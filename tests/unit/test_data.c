@@ -4,11 +4,9 @@
 #include "data/data.h"
 #include "data/shard_writer.h"
 
-#include <fcntl.h>
 #include <glob.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/stat.h>
 #include <unistd.h>
 
 static struct err e;
@@ -555,43 +553,6 @@ static void damaged_tokens_are_found(void **state)
 	h5_blocks_free(&b);
 }
 
-/* What is read between two equal answers of corpus_changes() is right, or is not read: also when
- * the block was checked before the change, and the file's time is put back. */
-static void changes_are_noticed(void **state)
-{
-	static int32_t ids[400];
-	struct h5_blocks b;
-	struct h5 *h;
-	struct stat was;
-	char byte, other = '~';
-	(void)state;
-	struct prepared p = prepare("changes", "byte", 0, make_text("text", 4000));
-	assert_int_equal(h5_open(&h, p.files.v[0], &e), 0);
-	assert_int_equal(h5_blocks_open(h, "/train", &b, &e), 0);
-	assert_int_equal(h5_close(h, &e), 0);
-	struct corpus *c = open_corpus(&p.files);
-	int64_t changes = corpus_changes(c);
-	assert_int_equal(corpus_read(c, SPLIT_TRAIN, 0, 400, ids, &e), 0);
-	assert_int_equal(corpus_changes(c), changes);
-	int fd = open(p.files.v[0], O_RDWR);
-	fstat(fd, &was);
-	const struct timespec times[2] = {was.st_atim, was.st_mtim};
-	assert_int_equal(pread_all(fd, &byte, 1, b.offset + 200), 0);
-	assert_int_equal(pwrite_all(fd, &other, 1, b.offset + 200), 0);
-	futimens(fd, times);
-	assert_int_equal(corpus_changes(c), changes + 1);
-	assert_int_equal(corpus_read(c, SPLIT_VAL, 0, 100, ids, &e), 0);
-	assert_int_equal(corpus_read(c, SPLIT_TRAIN, 0, 400, ids, &e), -1);
-	assert_int_equal(e.code, EX_DATAERR);
-	assert_non_null(strstr(e.msg, " changed while it was read: /train: rows 0 to "));
-	assert_int_equal(pwrite_all(fd, &byte, 1, b.offset + 200), 0);
-	assert_int_equal(corpus_changes(c), changes + 2);
-	assert_int_equal(corpus_read(c, SPLIT_TRAIN, 0, 400, ids, &e), 0);
-	close(fd);
-	corpus_close(c);
-	h5_blocks_free(&b);
-}
-
 /* Files of this test with the pattern. */
 static size_t n_files(const char *pattern)
 {
@@ -803,7 +764,6 @@ int main(void)
 		cmocka_unit_test_setup(decoding_gives_the_text, begin),
 		cmocka_unit_test_setup(characters_across_pieces, begin),
 		cmocka_unit_test_setup(damaged_tokens_are_found, begin),
-		cmocka_unit_test_setup(changes_are_noticed, begin),
 		cmocka_unit_test_setup(unfinished_shards_leave_nothing, begin),
 		cmocka_unit_test_setup(unknown_tokenizers_decode, begin),
 		cmocka_unit_test_setup(vocabularies_that_lie, begin),

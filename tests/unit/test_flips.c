@@ -320,6 +320,47 @@ static void journals(void **state)
 	run_log_free(&good);
 }
 
+/* ---- while a file is read -------------------------------------------------------- */
+
+/* What is read between two equal answers of corpus_changes() is right, or is not read: also when
+ * the block was checked before the change, and the file's time is put back. */
+static void changes_are_noticed(void **state)
+{
+	static int32_t ids[300];
+	struct h5_blocks b;
+	struct corpus *c;
+	struct h5 *h;
+	struct stat was;
+	char byte, other = '~';
+	(void)state;
+	const char *path = test_path("changes.h5");
+	write_shard(path);
+	assert_int_equal(h5_open(&h, path, &e), 0);
+	assert_int_equal(h5_blocks_open(h, "/train", &b, &e), 0);
+	assert_int_equal(h5_close(h, &e), 0);
+	assert_int_equal(corpus_open_file(&c, path, &e), 0);
+	int64_t changes = corpus_changes(c);
+	assert_int_equal(corpus_read(c, SPLIT_TRAIN, 0, 300, ids, &e), 0);
+	assert_int_equal(corpus_changes(c), changes);
+	int fd = open(path, O_RDWR);
+	fstat(fd, &was);
+	const struct timespec times[2] = {was.st_atim, was.st_mtim};
+	assert_int_equal(pread_all(fd, &byte, 1, b.offset + 200), 0);
+	assert_int_equal(pwrite_all(fd, &other, 1, b.offset + 200), 0);
+	futimens(fd, times);
+	assert_int_equal(corpus_changes(c), changes + 1);
+	assert_int_equal(corpus_read(c, SPLIT_VAL, 0, 50, ids, &e), 0);
+	assert_int_equal(corpus_read(c, SPLIT_TRAIN, 0, 300, ids, &e), -1);
+	assert_int_equal(e.code, EX_DATAERR);
+	assert_non_null(strstr(e.msg, " changed while it was read: /train: rows 0 to "));
+	assert_int_equal(pwrite_all(fd, &byte, 1, b.offset + 200), 0);
+	assert_int_equal(corpus_changes(c), changes + 2);
+	assert_int_equal(corpus_read(c, SPLIT_TRAIN, 0, 300, ids, &e), 0);
+	close(fd);
+	corpus_close(c);
+	h5_blocks_free(&b);
+}
+
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
@@ -327,6 +368,7 @@ int main(void)
 		cmocka_unit_test(checkpoints),
 		cmocka_unit_test(run_logs),
 		cmocka_unit_test(journals),
+		cmocka_unit_test(changes_are_noticed),
 	};
 	return cmocka_run_group_tests(tests, NULL, NULL);
 }
