@@ -113,7 +113,7 @@ _pt_train()
 	--edit-reducer) mapfile -t COMPREPLY < <(compgen -W 'none linear gta' -- "$cur"); return ;;
 	--edit-softmax-temperature) return ;;
 	--edit-consensus) mapfile -t COMPREPLY < <(compgen -W 'none sum count' -- "$cur"); return ;;
-	--edit-sparsification) mapfile -t COMPREPLY < <(compgen -W 'none magnitude random rescaled-random' -- "$cur"); return ;;
+	--edit-sparsification) mapfile -t COMPREPLY < <(compgen -W 'none magnitude random rescaled-random magnitude-tensor' -- "$cur"); return ;;
 	--edit-density) return ;;
 	--edit-wire) mapfile -t COMPREPLY < <(compgen -W 'fp32 bf16 int8 sparse' -- "$cur"); return ;;
 	--edit-wire-density) return ;;

@@ -397,10 +397,11 @@ static const struct opt options[] = {
 	{WORDS("edit-sparsification", "none", E(sparsify), OPT_ARITH, EDIT_SPARSIFY_WORDS),
 		.needs = "--edit-reducer gta", .help =
 		"Which elements of a row a worker contributes: all, the largest, or random ones, "
-		"which may be scaled up to make up for the others."},
+		"which may be scaled up to make up for the others. magnitude-tensor: the largest of "
+		"the whole matrix, and all of the size of the last."},
 	{OPT_DOUBLE, 0, "edit-density", "FRACTION", "1", E(density), OPT_ARITH, 1e-6, 1,
 		.needs = "--edit-sparsification", .help =
-		"Fraction of the elements of a row that a worker contributes."},
+		"Fraction of the elements of a row, or of the matrix, that a worker contributes."},
 	{WORDS("edit-wire", "fp32", E(wire), OPT_ARITH, EDIT_WIRE_WORDS),
 		.needs = "--edit-outer or --edit-reducer", .help =
 		"Format in which pseudo-gradients are sent: in full, in a half or a quarter of the "

@@ -375,6 +375,21 @@ STREAM=(-n 26 --layers 2 --edit-workers 2 --edit-warmup-steps 3 --edit-sync-inte
 	grep -q 'fragment 1: clipped layers.0 by' streams/journal.txt
 }
 
+@test "the largest elements of whole tensors, on any layout" {
+	make_shard
+	edit=(-n 6 --eval-every 0 --edit-workers 2 --edit-sync-interval 2 --edit-reducer gta
+		--edit-sparsification magnitude-tensor --edit-density 0.1)
+	apart 2 alone "${edit[@]}"
+	apart 4 sharded "${edit[@]}" --fsdp 2
+	apart 4 sliced "${edit[@]}" --tp 2
+	apart 2 files "${edit[@]}" --offload params --offload-to .
+	for other in sharded sliced files; do
+		same_runs alone $other
+	done
+	apart 2 rows "${edit[@]}" --edit-sparsification magnitude
+	not pt-ckpt diff -q alone rows
+}
+
 @test "what cannot be is refused" {
 	make_shard
 	refuse '3 ranks are not divisible by 2 workers' tiny_on 3 -b 12 --no-ckpt --edit-workers 2
