@@ -139,7 +139,7 @@ complete -c pt-train -l out -s o -r -F -d 'Run directory, for the journal, run.h
 complete -c pt-train -l overwrite -d 'Start a new run in a directory that already holds one.'
 complete -c pt-train -l resume -s r -r -F -a 'auto' -d 'Resume from a checkpoint, with its saved options unless others are given. auto: from the newest valid checkpoint in --out, or start from scratch if there is none.'
 complete -c pt-train -l init-from -r -F -d 'Start a new run with the weights of a checkpoint, and with its model options unless others are given.'
-complete -c pt-train -l ckpt-load -x -a 'each broadcast' -d 'Who reads a checkpoint: each rank, or rank 0, which broadcasts it to hosts that share no file system.'
+complete -c pt-train -l ckpt-load -x -a 'each broadcast' -d 'Who reads a checkpoint: each rank, or rank 0, which broadcasts it to hosts that share no file system. Local SGD: rank 0 of each worker.'
 complete -c pt-train -l ckpt -d 'Write checkpoints. With --no-ckpt, not even the last one is written.'
 complete -c pt-train -l no-ckpt -d 'not: Write checkpoints. With --no-ckpt, not even the last one is written.'
 complete -c pt-train -l ckpt-every -s c -x -d 'Write a checkpoint every N steps. 0: only by time, and at the end.'

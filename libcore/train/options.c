@@ -464,7 +464,7 @@ static const struct opt options[] = {
 		"unless others are given."},
 	{WORDS("ckpt-load", "each", T(load), OPT_LOCAL, LOAD_WORDS), .was = "load", .help =
 		"Who reads a checkpoint: each rank, or rank 0, which broadcasts it to hosts that "
-		"share no file system."},
+		"share no file system. Local SGD: rank 0 of each worker."},
 	{FLAG("ckpt", "yes", T(ckpt), OPT_LOCAL), .help =
 		"Write checkpoints. With --no-ckpt, not even the last one is written."},
 	{OPT_INT, 'c', "ckpt-every", "N", "0", T(ckpt_every), 0, 0, MANY, .help =

@@ -186,6 +186,31 @@ stop_rank() { # RANK: of the run in this folder, and no other
 	done
 }
 
+@test "rank 0 of each worker reads and writes its checkpoints for ranks that share no folder" {
+	make_shard
+	mkdir -p a b
+	cp data.h5 a
+	cp data.h5 b
+	on_two_hosts() { # OPTION...: two workers of two ranks, of each the first in a, the second in b
+		local ranks=() in
+		for in in a b a b; do
+			ranks+=(-n 1 -wdir "$PWD/$in" pt-train "${TINY[@]}" "${APART[@]}" -o run --ckpt-load broadcast
+				--fsdp 2 "$@" :)
+		done
+		timeout -k 1 120 mpiexec "${ranks[@]::${#ranks[@]}-1}" </dev/null >/dev/null
+	}
+	apart 4 whole -n 15 "${EDIT[@]}" --fsdp 2
+	on_two_hosts -n 15 "${EDIT[@]}" --ckpt-every 1 --keep 0
+	[ ! -e b/run/checkpoints/latest.h5 ]
+	same_runs whole a/run
+	# in the warm-up, at its end, between two synchronisations
+	for step in 02 03 05; do
+		rm -rf a/moved b/moved
+		on_two_hosts -n 15 -o moved --resume run/checkpoints/step-000000$step.h5
+		same_runs whole a/moved
+	done
+}
+
 @test "what a worker could not send yet is in its checkpoints" {
 	make_shard
 	for wire in int8 sparse; do
