@@ -4,7 +4,7 @@ complete -c pt-train -l data -s d -r -F -d 'Train on the tokens of a shard; may 
 complete -c pt-train -l sampling -x -a 'epoch random' -d 'Which windows of the tokens are the training samples. epoch: a grid of windows in random order, each once an epoch; the grid shifts every epoch. random: each sample begins at a random offset.'
 complete -c pt-train -l seed -s s -x -d 'Seed of the initial parameters, the order of samples, and dropout.'
 complete -c pt-train -l readers -x -d 'Let N ranks read the data and send it to the others. 0: every rank reads its own.'
-complete -c pt-train -l data-per-rank -d 'Give rank r only the files r, r + ranks, and so on. The result then depends on the number of ranks.'
+complete -c pt-train -l data-per-rank -d 'Give rank r only the files r, r + ranks, and so on, where the data-parallel ranks of all workers are counted. The result then depends on their number.'
 complete -c pt-train -l batch -s b -x -d 'Global batch size: sequences of one optimizer step, over all ranks.'
 complete -c pt-train -l micro-batch -s m -x -d 'Micro-batch size: sequences of one forward and backward pass. It must divide the batch; the micro-batches are distributed over the ranks. 0: half the batch, or all of an odd one.'
 complete -c pt-train -l steps -s n -x -d 'Number of optimizer steps. 0 writes the initial checkpoint only.'

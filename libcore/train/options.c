@@ -30,8 +30,8 @@ static const struct opt options[] = {
 		"Let N ranks read the data and send it to the others. 0: every rank reads its "
 		"own."},
 	{FLAG("data-per-rank", "no", T(data_per_rank), OPT_ARITH), .help =
-		"Give rank r only the files r, r + ranks, and so on. The result then depends on "
-		"the number of ranks."},
+		"Give rank r only the files r, r + ranks, and so on, where the data-parallel ranks "
+		"of all workers are counted. The result then depends on their number."},
 
 	{OPT_GROUP, .name = "Batch"},
 	{OPT_INT, 'b', "batch", "N", "12", T(batch), OPT_ARITH, 1, 1e12, .help =

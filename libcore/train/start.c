@@ -354,6 +354,7 @@ static int dry_run(const struct train_opts *given, struct comm *world, struct er
 	int rc = ranks < 0 || layout_resolve(&o, ranks, e);
 	/* All started ranks read the same data, whatever layout is planned. */
 	struct train_opts read = o;
+	read.edit.workers = 0;
 	for (int a = 0; a < N_AXES; a++)
 		read.axis[a] = a == AXIS_DP ? -1 : 1;
 	rc = rc || (o.data.n && dataset_open(&data, &read, world, e)) ||

@@ -211,6 +211,40 @@ stop_rank() { # RANK: of the run in this folder, and no other
 	done
 }
 
+@test "each rank of each worker has its own files, as the ranks of data parallelism" {
+	make_shard
+	unset PT_DATA
+	local own=(--data-per-rank) f
+	for f in 0 1 2 3; do
+		tail -c +$((1 + 8000 * f)) text.txt | head -c 9000 >"part-$f.txt"
+		pt-prepare -q -t byte "part-$f.txt" -o "$f.h5"
+	done
+	own=(-n 9 -a llama --data-per-rank -d 0.h5 -d 1.h5)
+	apart 2 together "${own[@]}" --dp 2
+	apart 2 warm "${own[@]}" --edit-workers 2 --edit-warmup-steps 99
+	cmp <(column loss together) <(column loss warm)
+	cmp <(column grad_norm together) <(column grad_norm warm)
+	# four files: two of each worker, whatever else divides it
+	own+=(-d 2.h5 -d 3.h5 --eval-every 4 "${EDIT[@]}" --dp 2)
+	apart 4 two "${own[@]}" --ckpt-every 1 --keep 0
+	apart 8 four "${own[@]}" --tp 2
+	same_runs two four
+	apart 4 resumed --resume two/checkpoints/step-00000005.h5 -d 0.h5 -d 1.h5 -d 2.h5 -d 3.h5
+	same_runs two resumed
+	apart 4 same -n 9 -a llama -d 0.h5 -d 1.h5 "${EDIT[@]}" --dp 2
+	not diff -q <(column loss two) <(column loss same)
+	# where the parameters are equal, all have the mean of what each sees
+	diff <(grep -o 'step=[39] .*val_loss=[^ ]*' two/journal.txt | grep -o 'val_loss.*') \
+		<(grep -o 'step=[39] .*val_loss=[^ ]*' two/worker-1/journal.txt | grep -o 'val_loss.*')
+	[ "$(column val_loss two | tail -n 1)" = "$(column val_loss two/worker-1 | tail -n 1)" ]
+	not diff -q <(column loss two | tail -n 4) <(column loss two/worker-1 | tail -n 4)
+	diff <(readlink two/checkpoints/best.h5) <(readlink two/worker-1/checkpoints/best.h5)
+	pt-train "${TINY[@]}" "${own[@]}" --edit-workers 2 --dry-run | grep -q 'workers: 2'
+	pt-prepare -q -t char part-1.txt -o char.h5
+	refuse 'the workers have different vocabularies' tiny_on 2 -m 1 --data-per-rank -d 0.h5 -d char.h5 --edit-workers 2 \
+		--edit-sync-interval 2 -o none
+}
+
 @test "what a worker could not send yet is in its checkpoints" {
 	make_shard
 	for wire in int8 sparse; do
@@ -421,7 +455,7 @@ STREAM=(-n 26 --layers 2 --edit-workers 2 --edit-warmup-steps 3 --edit-sync-inte
 	refuse 'batch 8 is not divisible by 3 workers' tiny_on 3 --no-ckpt --edit-workers 3
 	mkfifo pipe.h5
 	refuse 'pipe.h5 can be read only once' tiny_on 2 -d pipe.h5 --edit-workers 2
-	refuse 'data-per-rank is not supported with --edit-workers yet' tiny_on 2 --edit-workers 2 --data-per-rank
+	refuse 'data-per-rank: 1 files for 2 ranks' tiny_on 2 --no-ckpt --edit-workers 2 --data-per-rank
 	refuse 'edit-sync-interval needs --edit-workers' tiny --edit-sync-interval 4
 	refuse 'edit-skip-anomaly needs --edit-outer or --edit-reducer' tiny --edit-workers 1 --edit-skip-anomaly
 	refuse 'edit-consensus needs --edit-reducer gta' tiny --edit-workers 1 --edit-consensus sum
