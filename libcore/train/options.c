@@ -473,6 +473,11 @@ static const struct opt options[] = {
 		.needs = "--edit-workers", .help =
 		"Local SGD: write a checkpoint after every Nth synchronisation, and at the end of "
 		"its warmup. 0: only as the other options say."},
+	{WORDS("edit-ckpt", "group", T(edit.ckpt), 0, EDIT_CKPT_WORDS),
+		.needs = "--edit-workers", .help =
+		"Local SGD: who writes checkpoints, each worker its own, or only the first worker, "
+		"from whose checkpoint all resume. With rank0 they resume from their last "
+		"synchronisation, with the optimizer state of the first worker."},
 	{OPT_DOUBLE, 0, "ckpt-secs", "SECONDS", "600", T(ckpt_secs), 0, 0, 1e9, .help =
 		"Write a checkpoint when the last one is this old. 0: never."},
 	{FLAG("ckpt-best", "yes", T(ckpt_best), 0), .help =

@@ -170,7 +170,7 @@ int train_find_base(const struct train_opts *o, struct comm *world, struct train
 static void warn_of_room(const struct run *r)
 {
 	struct err e = {0};
-	if (r->world->rank || !r->t.o.ckpt || !r->dir.ckpt_path)
+	if (r->world->rank || !r->t.o.ckpt || !run_writes_ckpt(r) || !r->dir.ckpt_path)
 		return;
 	struct str path = {0};
 	ckpt_name(&path, r->dir.ckpt_path, r->t.o.steps);
@@ -269,6 +269,8 @@ static int open_dir(struct run *r, const struct train_opts *o, const char *comma
 	if (o->overwrite && !o->eval_only)
 		run_dir_clear(r, o);
 	v->saved_step = v->have = is_saved(r, resume) ? resume : -1;
+	if (!run_writes_ckpt(r))
+		v->have = INT64_MAX;
 	if ((resume >= 0 && local_sgd_settle(r, e)) ||
 		open_journal(r, o, command, resume, e))
 		return -1;

@@ -62,7 +62,9 @@ static struct ckpt_write describe_state(const struct trainer *t)
 		.loss_scale_good = t->scale_good,
 		.skipped_steps = t->skipped,
 		.data_hash = t->data.set->hash,
-		.workers = t->o.edit.workers,
+		.workers = t->o.edit.ckpt == EDIT_CKPT_RANK0
+				   ? min64(1, t->o.edit.workers) /* of one, for all */
+				   : t->o.edit.workers,
 		.worker = t->o.worker,
 	};
 	return w;

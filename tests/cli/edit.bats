@@ -186,6 +186,34 @@ stop_rank() { # RANK: of the run in this folder, and no other
 	done
 }
 
+@test "checkpoints of the first worker alone: all resume from them" {
+	make_shard
+	apart 2 whole -n 15 "${EDIT[@]}"
+	apart 2 one -n 15 "${EDIT[@]}" --ckpt-every 1 --keep 0 --edit-ckpt rank0
+	pt-compare -q whole one
+	[ -z "$(ls one/worker-1/checkpoints)" ]
+	[ "$(ls one/checkpoints/step-* | grep -c .)" -eq 15 ]
+	# in the warm-up all have one state, so that nothing is lost
+	apart 4 warm --fsdp 2 --resume one/checkpoints/step-00000002.h5
+	pt-compare -q --common whole warm
+	pt-compare -q --common whole/worker-1 warm/worker-1
+	# between two synchronisations: from the anchor, after step 7, with the first worker's moments
+	apart 2 from-09 --resume one/checkpoints/step-00000009.h5
+	grep -q "all 2 workers resume from the first one's checkpoint; step 9 was between .* back to step 7" from-09/journal.txt
+	[ -z "$(ls from-09/worker-1/checkpoints)" ]
+	apart 2 from-07 --resume from-09/checkpoints/step-00000007.h5
+	pt-compare -q from-07 from-09
+	pt-compare -q from-07/worker-1 from-09/worker-1
+	diff <(column val_loss from-09 | tail -n 1) <(column val_loss from-09/worker-1 | tail -n 1)
+	# in the same directory, and to checkpoints of each again
+	rm one/checkpoints/step-00000015.h5
+	apart 2 one --resume auto --edit-ckpt group -n 19
+	[ -e one/worker-1/checkpoints/step-00000019.h5 ]
+	grep -q "back to step 11" one/journal.txt
+	stop_one told -n 100000 --eval-every 0 --log-every 100 --lr-schedule constant "${EDIT[@]}" --edit-ckpt rank0
+	[ -e told/checkpoints/latest.h5 ] && [ -z "$(ls told/worker-1/checkpoints)" ]
+}
+
 @test "rank 0 of each worker reads and writes its checkpoints for ranks that share no folder" {
 	make_shard
 	mkdir -p a b
