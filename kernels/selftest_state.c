@@ -291,6 +291,20 @@ void try_keep_largest(struct trial *t)
 	BOTH(t, keep_largest, M(0), t->c->n[0]);
 }
 
+void try_count_sizes(struct trial *t)
+{
+	static const int64_t none[256];
+	operands(t, "x");
+	struct pair counts = result(t, "counts", pair_bytes(t, none, sizeof(none)));
+	BOTH(t, count_sizes, counts.m[s].p, M(0), 0x3f << 24, (int)t->c->n[0]);
+}
+
+void try_keep_sizes(struct trial *t)
+{
+	operands(t, "x+");
+	BOTH(t, keep_sizes, M(0), 0x3f << 24); /* 0.5 */
+}
+
 void try_keep_random(struct trial *t)
 {
 	const struct keep o = {.density = 0.25f,
@@ -441,6 +455,8 @@ void try_normal(struct trial *t)
 #define TRIAL_mix              {try_mix, 1e-6, 0}
 #define TRIAL_combine          {try_combine, 1e-5, 0}
 #define TRIAL_keep_largest     {try_keep_largest, 0, 0}
+#define TRIAL_count_sizes      {try_count_sizes, 0, 0}
+#define TRIAL_keep_sizes       {try_keep_sizes, 0, 0}
 #define TRIAL_keep_random      {try_keep_random, 0, 0}
 #define TRIAL_round_stochastic {try_round_stochastic, 0, 0}
 #define TRIAL_quantise         {try_quantise, 0, 0}

@@ -41,6 +41,13 @@ KERNEL(void, combine, struct device *d, float *out, const float *const *x, int64
 /* Top-k sparsification: all but the k largest |x| of each row become 0; the first of equals are
  * kept. */
 KERNEL(void, keep_largest, struct device *d, struct mat x, int64_t k)
+/* A step of the search for the k-th largest |x| of all matrices, on the bits of |x|: if those above
+ * the 8 bits from `shift` on are equal to those of `found`, counts[these 8 bits] += 1. counts[256] is in
+ * device memory. */
+KERNEL(void, count_sizes, struct device *d, int64_t *counts, struct mat x, uint32_t found,
+	int shift)
+/* All elements whose bits of |x| are below `least` become 0. */
+KERNEL(void, keep_sizes, struct device *d, struct mat x, uint32_t least)
 KERNEL(void, keep_random, struct device *d, struct mat x, const struct keep *how)
 
 /* Compression. Rounding is to nearest, ties to even; stochastic rounding is to one of the two

@@ -126,6 +126,41 @@ void K(keep_largest)(struct device *d, struct mat x, int64_t k)
 	}
 }
 
+enum { DIGITS = 256 };
+
+static void count_digits(
+	int64_t *counts, const float *x, int64_t n, uint32_t found, int shift)
+{
+	for (int64_t i = 0; i < n; i++) {
+		uint32_t size = (uint32_t)size_bits(x[i]);
+		counts[size >> shift & (DIGITS - 1)] += (size ^ found) >> shift < DIGITS;
+	}
+}
+
+void K(count_sizes)(
+	struct device *d, int64_t *counts, struct mat x, uint32_t found, int shift)
+{
+	enum { PARTS = 16 };
+	int64_t part[PARTS][DIGITS] = {{0}}, n = mat_size(x);
+	const float *v = x.p;
+#pragma omp parallel for if (n > PARALLEL_FROM)
+	for (int i = 0; i < PARTS; i++)
+		count_digits(part[i], v + n * i / PARTS,
+			n * (i + 1) / PARTS - n * i / PARTS, found, shift);
+	for (int i = 0; i < PARTS; i++)
+		for (int j = 0; j < DIGITS; j++)
+			counts[j] += part[i][j];
+}
+
+void K(keep_sizes)(struct device *d, struct mat x, uint32_t least)
+{
+	int64_t n = mat_size(x);
+	float *v = x.p;
+#pragma omp parallel for simd if (n > PARALLEL_FROM)
+	for (int64_t i = 0; i < n; i++)
+		v[i] = (uint32_t)size_bits(v[i]) >= least ? v[i] : 0;
+}
+
 void K(keep_random)(struct device *d, struct mat x, const struct keep *o)
 {
 	const struct keep keep = *o;

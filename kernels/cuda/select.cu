@@ -100,6 +100,56 @@ void cuda_keep_largest(struct device *d, struct mat x, int64_t k)
 		floats_of(x), x.cols, (unsigned)k);
 }
 
+typedef unsigned long long word;
+
+static __global__ void __launch_bounds__(ROW_THREADS) count_sizes_kernel(
+	word *counts, const float *x, int64_t n, uint32_t found, int shift)
+{
+	__shared__ unsigned mine[DIGITS];
+	int64_t step = (int64_t)gridDim.x * ROW_THREADS;
+	for (int i = (int)threadIdx.x; i < DIGITS; i += ROW_THREADS)
+		mine[i] = 0;
+	__syncthreads();
+	for (int64_t i = thread_number(); i < n; i += step) {
+		uint32_t size = size_bits(x[i]);
+		if ((size ^ found) >> shift < DIGITS)
+			atomicAdd(&mine[size >> shift & (DIGITS - 1)], 1u);
+	}
+	__syncthreads();
+	for (int i = (int)threadIdx.x; i < DIGITS; i += ROW_THREADS)
+		if (mine[i])
+			atomicAdd(&counts[i], (word)mine[i]);
+}
+
+void cuda_count_sizes(
+	struct device *d, int64_t *counts, struct mat x, uint32_t found, int shift)
+{
+	int64_t n = mat_size(x);
+	if (!n)
+		return;
+	launch(d, "count_sizes", grid_of(min64(2048, ceil_div(n, ROW_THREADS))),
+		ROW_THREADS, 0, count_sizes_kernel, (word *)counts, floats_of(x), n,
+		found, shift);
+}
+
+static __global__ void __launch_bounds__(ROW_THREADS)
+	keep_sizes_kernel(float *x, int64_t n, uint32_t least)
+{
+	int64_t step = (int64_t)gridDim.x * ROW_THREADS;
+	for (int64_t i = thread_number(); i < n; i += step)
+		if (size_bits(x[i]) < least)
+			x[i] = 0;
+}
+
+void cuda_keep_sizes(struct device *d, struct mat x, uint32_t least)
+{
+	int64_t n = mat_size(x);
+	if (!n)
+		return;
+	launch(d, "keep_sizes", grid_of(min64(2048, ceil_div(n, ROW_THREADS))),
+		ROW_THREADS, 0, keep_sizes_kernel, floats_of(x), n, least);
+}
+
 /* Packs the elements that are not 0, in order, and as many zeros as fill k. */
 template <typename T>
 static __global__ void __launch_bounds__(ROW_THREADS) topk_pack_kernel(

@@ -84,6 +84,9 @@ static void place_memory(struct edit *x, struct arena *a)
 		x->buffer[i] = arena_floats(a, n);
 	x->squares = arena_alloc(a, (size_t)x->n_groups * sizeof(*x->squares));
 	x->outer = arena_alloc(a, sizeof(*x->outer));
+	if (x->c.sparsify == EDIT_MAGNITUDE_TENSOR)
+		x->counts = arena_alloc(
+			a, (size_t)x->s->c.n_tensors * EDIT_DIGITS * sizeof(*x->counts));
 }
 
 static void open_memory(struct edit *x)

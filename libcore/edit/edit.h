@@ -65,8 +65,15 @@ void worker_weights(const struct weights_config *c, int n, const struct worker_r
 
 enum edit_reducer { EDIT_MEAN, EDIT_LINEAR, EDIT_GTA };
 #define EDIT_REDUCER_WORDS "none", "linear", "gta"
-enum edit_sparsify { EDIT_DENSE, EDIT_MAGNITUDE, EDIT_RANDOM, EDIT_RESCALED_RANDOM };
-#define EDIT_SPARSIFY_WORDS "none", "magnitude", "random", "rescaled-random"
+enum edit_sparsify {
+	EDIT_DENSE,
+	EDIT_MAGNITUDE,
+	EDIT_RANDOM,
+	EDIT_RESCALED_RANDOM,
+	EDIT_MAGNITUDE_TENSOR
+};
+#define EDIT_SPARSIFY_WORDS \
+	"none", "magnitude", "random", "rescaled-random", "magnitude-tensor"
 /* The format of the floats that workers exchange. */
 enum edit_wire { EDIT_WIRE_FP32, EDIT_WIRE_BF16, EDIT_WIRE_INT8, EDIT_WIRE_SPARSE };
 #define EDIT_WIRE_WORDS "fp32", "bf16", "int8", "sparse"
@@ -78,7 +85,7 @@ struct edit_config {
 	bool normalize; /* divide by the sum of the weights that take part */
 	enum sign_vote consensus;
 	enum edit_sparsify sparsify;
-	double density; /* the fraction of each row's elements that is kept */
+	double density; /* the fraction of the elements of each row, or tensor, that is kept */
 	bool by_unit; /* norms, outliers and clipping for each unit; else for the model */
 	struct weights_config weights;
 	bool skip_anomaly; /* exclude outliers; else only norms that are not finite */

@@ -4,7 +4,8 @@
 
 #include "edit/exchange_internal.h"
 
-enum { EDIT_BUFFERS = 5 }; /* parameter, anchor, two outer moments, pending */
+enum { EDIT_DIGITS = 256 }; /* that threshold.c counts */
+enum { EDIT_BUFFERS = 5 };  /* parameter, anchor, two outer moments, pending */
 
 /* The groups of the store that edit_add_groups() adds. */
 enum {
@@ -50,11 +51,12 @@ struct edit {
 	struct exchange exchange;
 	struct flight flight; /* the last one */
 	/* Device memory: gradients, or blocks that are kept in files; sums of squares [groups];
-	 * scalars of the outer optimizer. */
+	 * scalars of the outer optimizer; counts of threshold.c [tensors][EDIT_DIGITS]. */
 	struct arena memory;
 	float *staging[EXCHANGE_SLOTS], *buffer[EDIT_BUFFERS];
 	struct exact *squares;
 	struct update *outer;
+	int64_t *counts;
 };
 
 static inline bool edit_has_anchor(const struct edit *x)
@@ -95,6 +97,12 @@ void pseudo_grad_weights(struct edit *x, struct selection c, int64_t steps);
 void pseudo_grad_compress(struct edit *x, struct selection c);
 /* Bytes that a worker sends for the norm of a group. */
 int64_t pseudo_grad_report_bytes(const struct edit *x);
+
+/* ---- threshold.c ------------------------------------------------------------------ */
+
+/* Collective over the worker. Keeps a fraction of the elements of each selected tensor: the largest,
+ * and all that are as large as the last of them. */
+void threshold_tensors(struct edit *x, struct selection c);
 
 /* ---- outer.c: the outer optimizer --------------------------------------------------- */
 

@@ -201,7 +201,9 @@ void pseudo_grad_compress(struct edit *x, struct selection c)
 {
 	struct visit v = {.x = x, .c = c};
 	const unsigned own = STORE_BIT(x->grad_group);
-	if (x->c.sparsify != EDIT_DENSE && x->c.density < 1)
+	if (x->c.sparsify == EDIT_MAGNITUDE_TENSOR && x->c.density < 1)
+		threshold_tensors(x, c);
+	else if (x->c.sparsify != EDIT_DENSE && x->c.density < 1)
 		store_for_each_part(x->s, false, own, own, sparsify_part, &v);
 	if (x->c.wire != EDIT_WIRE_FP32) {
 		unsigned both = own | STORE_BIT(x->store_group[EDIT_RESIDUAL]);

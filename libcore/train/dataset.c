@@ -6,7 +6,7 @@
 
 #include "train/layout.h"
 
-/* The files of a data-parallel rank. */
+/* The files of a data-parallel rank, of those of all workers. */
 static struct strs files_of_rank(const struct train_opts *o, int rank, int ranks)
 {
 	struct strs mine = {0};
@@ -25,8 +25,9 @@ static int open_corpus(struct dataset *d, const struct train_opts *o,
 	if (layout_degrees(o, world->size, degree, e))
 		return -1;
 	int ranks = degree[AXIS_DP] * degree[AXIS_FSDP];
-	struct strs files =
-		files_of_rank(o, layout_data_rank(degree, world->rank), ranks);
+	int rank = o->worker * ranks + layout_data_rank(degree, world->rank);
+	ranks *= (int)max64(1, o->edit.workers);
+	struct strs files = files_of_rank(o, rank, ranks);
 	int rc = 0;
 	if (!files.n && o->data_per_rank && o->data.n)
 		rc = err_set(e, EX_USAGE, "data-per-rank: %lld files for %d ranks",

@@ -375,7 +375,7 @@ static struct sample_run samples_of(const struct train_opts *o,
 	int64_t b = o->micro_batch, n = layout_own_micro(d, data_rank);
 	struct sample_run run = {.block = b, .stride = b, .blocks = n};
 	if (o->data_per_rank) {
-		run.first = first / layout_worker_batch(o) * n * b;
+		run.first = first / o->batch * n * b;
 	} else if (n > 0) {
 		int64_t micro = microbatches_index(d, data_rank, 0);
 		run.first = first + micro * b;

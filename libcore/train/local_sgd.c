@@ -393,6 +393,22 @@ bool local_sgd_due(const struct run *r, int64_t n)
 	return n > 0 && r->local.begun && t->step / n > r->local.synced_before / n;
 }
 
+double local_sgd_eval_mean(struct run *r, double loss)
+{
+	struct comm *sync = r->local.sync;
+	double sum = 0;
+	int64_t sent = sync ? sync->sent : 0;
+	if (!has_others(r) || !r->t.o.data_per_rank || !r->now.agreed)
+		return loss;
+	double *all = xcalloc((size_t)sync->size, sizeof(*all));
+	comm_allgather(sync, &loss, all, sizeof(loss));
+	for (int i = 0; i < sync->size; i++)
+		sum += all[i];
+	free(all);
+	r->local.sent_before += sync->sent - sent;
+	return (double)(float)(sum / sync->size);
+}
+
 bool local_sgd_row(struct run *r, struct row *row)
 {
 	struct local_sgd *x = &r->local;

@@ -303,15 +303,18 @@ static int save_step(struct run *r, struct err *e)
 {
 	struct trainer *t = &r->t;
 	struct str path = {0};
-	int rc = state_save(t, ckpt_name(&path, r->dir.ckpt_path, t->step), e);
-	if (!rc && run_is_first(r))
+	bool writes = run_writes_ckpt(r);
+	ckpt_name(&path, r->dir.ckpt_path, t->step);
+	int rc = writes ? state_save(t, path.s, e) : 0;
+	if (!rc && writes && run_is_first(r))
 		ckpt_mark(r->dir.ckpt_path, "latest.h5", t->step, e);
 	str_free(&path);
 	if (comm_agree(r->all, e)) {
 		r->error_agreed = true;
 		return -1;
 	}
-	r->saver.saved_step = r->saver.have = t->step;
+	r->saver.saved_step = t->step;
+	r->saver.have = writes ? t->step : INT64_MAX;
 	return 0;
 }
 
@@ -335,8 +338,13 @@ void local_sgd_report_resume(struct run *r)
 	struct str text = {0};
 	if (o->from_workers == o->edit.workers || !r->dir.ckpt_path)
 		return;
-	str_printf(&text, "resuming with %lld workers instead of %lld",
-		(long long)o->edit.workers, (long long)o->from_workers);
+	if (o->edit.ckpt == EDIT_CKPT_RANK0 && o->from_workers == 1)
+		str_printf(&text,
+			"all %lld workers resume from the first one's checkpoint",
+			(long long)o->edit.workers);
+	else
+		str_printf(&text, "resuming with %lld workers instead of %lld",
+			(long long)o->edit.workers, (long long)o->from_workers);
 	if (went_back(r))
 		str_printf(&text,
 			"; step %lld was between two synchronisations: back to step %lld",

@@ -40,7 +40,8 @@ static void catch_signals(void)
 static bool evaluate(struct run *r, struct row *row)
 {
 	struct trainer *t = &r->t;
-	double train = eval_loss(t, SPLIT_TRAIN), val = eval_loss(t, SPLIT_VAL);
+	double train = local_sgd_eval_mean(r, eval_loss(t, SPLIT_TRAIN));
+	double val = local_sgd_eval_mean(r, eval_loss(t, SPLIT_VAL));
 	if (!isnan(train))
 		row_set(row, COL_TRAIN_LOSS, train);
 	if (isnan(val))

@@ -30,8 +30,8 @@ static const struct opt options[] = {
 		"Let N ranks read the data and send it to the others. 0: every rank reads its "
 		"own."},
 	{FLAG("data-per-rank", "no", T(data_per_rank), OPT_ARITH), .help =
-		"Give rank r only the files r, r + ranks, and so on. The result then depends on "
-		"the number of ranks."},
+		"Give rank r only the files r, r + ranks, and so on, where the data-parallel ranks "
+		"of all workers are counted. The result then depends on their number."},
 	OPT_SPOOL_LIMIT(T(spool_limit), OPT_LOCAL),
 
 	{OPT_GROUP, .name = "Batch"},
@@ -405,10 +405,11 @@ static const struct opt options[] = {
 	{WORDS("edit-sparsification", "none", E(sparsify), OPT_ARITH, EDIT_SPARSIFY_WORDS),
 		.needs = "--edit-reducer gta", .help =
 		"Which elements of a row a worker contributes: all, the largest, or random ones, "
-		"which may be scaled up to make up for the others."},
+		"which may be scaled up to make up for the others. magnitude-tensor: the largest of "
+		"the whole matrix, and all of the size of the last."},
 	{OPT_DOUBLE, 0, "edit-density", "FRACTION", "1", E(density), OPT_ARITH, 1e-6, 1,
 		.needs = "--edit-sparsification", .help =
-		"Fraction of the elements of a row that a worker contributes."},
+		"Fraction of the elements of a row, or of the matrix, that a worker contributes."},
 	{WORDS("edit-wire", "fp32", E(wire), OPT_ARITH, EDIT_WIRE_WORDS),
 		.needs = "--edit-outer or --edit-reducer", .help =
 		"Format in which pseudo-gradients are sent: in full, in a half or a quarter of the "
@@ -477,7 +478,7 @@ static const struct opt options[] = {
 		"unless others are given."},
 	{WORDS("ckpt-load", "each", T(load), OPT_LOCAL, LOAD_WORDS), .was = "load", .help =
 		"Who reads a checkpoint: each rank, or rank 0, which broadcasts it to hosts that "
-		"share no file system."},
+		"share no file system. Local SGD: rank 0 of each worker."},
 	{FLAG("ckpt", "yes", T(ckpt), OPT_LOCAL), .help =
 		"Write checkpoints. With --no-ckpt, not even the last one is written."},
 	{OPT_INT, 'c', "ckpt-every", "N", "0", T(ckpt_every), 0, 0, MANY, .help =
@@ -486,6 +487,11 @@ static const struct opt options[] = {
 		.needs = "--edit-workers", .help =
 		"Local SGD: write a checkpoint after every Nth synchronisation, and at the end of "
 		"its warmup. 0: only as the other options say."},
+	{WORDS("edit-ckpt", "group", T(edit.ckpt), 0, EDIT_CKPT_WORDS),
+		.needs = "--edit-workers", .help =
+		"Local SGD: who writes checkpoints, each worker its own, or only the first worker, "
+		"from whose checkpoint all resume. With rank0 they resume from their last "
+		"synchronisation, with the optimizer state of the first worker."},
 	{OPT_DOUBLE, 0, "ckpt-secs", "SECONDS", "600", T(ckpt_secs), 0, 0, 1e9, .help =
 		"Write a checkpoint when the last one is this old. 0: never."},
 	{FLAG("ckpt-best", "yes", T(ckpt_best), 0), .help =

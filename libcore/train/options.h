@@ -41,12 +41,17 @@ enum self_test { SELF_TEST_AUTO, SELF_TEST_YES, SELF_TEST_NO };
 #define SELF_TEST_WORDS "auto", "yes", "no"
 
 /* Local SGD: how workers synchronise, and when. */
+/* Who writes the checkpoints of workers: each its own, or the first for all. */
+enum edit_ckpt { EDIT_CKPT_GROUP, EDIT_CKPT_RANK0 };
+#define EDIT_CKPT_WORDS "group", "rank0"
+
 struct edit_opts {
 	struct edit_config config; /* without .seed */
 	int64_t workers;	   /* 0: no local SGD */
 	int64_t warmup;
 	/* asynchronous: synchronisation by the clock, not after a number of steps */
 	bool async, compat;
+	int ckpt;	  /* enum edit_ckpt */
 	bool global_loss; /* logged after the warm-up, too */
 	double sync_time;
 	int64_t min_total;

@@ -40,10 +40,6 @@ static int check_edit(const struct train_opts *o, struct err *e)
 		{x->async && x->global_loss,
 			"--edit-global-loss and --edit-use-async are mutually exclusive: workers "
 			"that go by the clock do different steps"},
-		{x->workers > 1 && o->data_per_rank,
-			"--data-per-rank is not supported with --edit-workers yet"},
-		{o->load == LOAD_BROADCAST,
-			"--ckpt-load broadcast is not supported with --edit-workers yet"},
 	};
 	if (!x->workers)
 		return 0;

@@ -122,6 +122,19 @@ static int can_write(const char *dir, struct err *e)
 		       : 0;
 }
 
+/* Of what must be equal on all workers: the data, or with --data-per-rank their vocabulary. */
+static int64_t data_hash(const struct run *r, const struct train_opts *o)
+{
+	struct str packed = {0};
+	uint64_t hash = r->data.hash;
+	if (o->data_per_rank) {
+		tokenizer_pack(&r->data.tokenizer, &packed);
+		hash = hash_bytes(packed.s, packed.len, 0);
+	}
+	str_free(&packed);
+	return (int64_t)hash;
+}
+
 int run_dir_open(struct run *r, const struct train_opts *o, struct err *e)
 {
 	struct str dir = {0}, ckpt = {0};
@@ -132,10 +145,11 @@ int run_dir_open(struct run *r, const struct train_opts *o, struct err *e)
 		return -1;
 	}
 	comm_bcast_str(r->all, &dir, 0);
-	int64_t hash = r->local.sync ? (int64_t)r->data.hash : 0;
+	int64_t hash = r->local.sync ? data_hash(r, o) : 0;
 	if (comm_min_i64(r->all, hash) != comm_max_i64(r->all, hash)) {
 		r->error_agreed = true;
-		return err_set(e, EX_USAGE, "the workers have different data");
+		return err_set(e, EX_USAGE, "the workers have different %s",
+			o->data_per_rank ? "vocabularies" : "data");
 	}
 	if (o->worker > 0) { /* the first worker has the directory itself */
 		str_printf(&dir, "/worker-%d", o->worker);

@@ -110,6 +110,10 @@ void save_now(struct run *r, const char *why, bool background)
 	if (!t->o.ckpt || r->saver.saved_step == t->step ||
 		r->saver.tried_step == t->step)
 		return;
+	if (!run_writes_ckpt(r)) { /* the first worker writes for all */
+		r->saver.saved_step = t->step;
+		return;
+	}
 	double begin = clock_seconds();
 	save_end(r);
 	save_close(r);
@@ -128,7 +132,7 @@ void save_now(struct run *r, const char *why, bool background)
 bool save_due(const struct run *r)
 {
 	double now = clock_seconds();
-	if (!run_is_first(r) || r->t.copy.writing)
+	if (!run_is_first(r) || !run_writes_ckpt(r) || r->t.copy.writing)
 		return false;
 	return (r->t.o.ckpt_secs > 0 && now - r->saver.saved_at >= r->t.o.ckpt_secs) ||
 	       (r->saver.retry_at > 0 && now >= r->saver.retry_at);

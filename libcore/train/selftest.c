@@ -58,6 +58,10 @@ static void note_workers(struct device *d, const struct train_opts *o, struct ma
 		k->keep_largest(d, x, max64(1, (int64_t)(c->density * (double)x.cols)));
 	if (c->sparsify)
 		k->keep_random(d, x, &keep);
+	for (int shift = 24; shift >= 0 && c->sparsify; shift -= 8)
+		k->count_sizes(d, NULL, x, 0, shift);
+	if (c->sparsify)
+		k->keep_sizes(d, x, 0);
 	note_wire(d, c, x);
 }
 

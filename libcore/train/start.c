@@ -170,7 +170,7 @@ int train_find_base(const struct train_opts *o, struct comm *world, struct train
 static void warn_of_room(const struct run *r)
 {
 	struct err e = {0};
-	if (r->world->rank || !r->t.o.ckpt || !r->dir.ckpt_path)
+	if (r->world->rank || !r->t.o.ckpt || !run_writes_ckpt(r) || !r->dir.ckpt_path)
 		return;
 	struct str path = {0};
 	ckpt_name(&path, r->dir.ckpt_path, r->t.o.steps);
@@ -269,6 +269,8 @@ static int open_dir(struct run *r, const struct train_opts *o, const char *comma
 	if (o->overwrite && !o->eval_only)
 		run_dir_clear(r, o);
 	v->saved_step = v->have = is_saved(r, resume) ? resume : -1;
+	if (!run_writes_ckpt(r))
+		v->have = INT64_MAX;
 	if ((resume >= 0 && local_sgd_settle(r, e)) ||
 		open_journal(r, o, command, resume, e))
 		return -1;
@@ -369,6 +371,7 @@ static int dry_run(const struct train_opts *given, struct comm *world, struct er
 	int rc = ranks < 0 || layout_resolve(&o, ranks, e);
 	/* All started ranks read the same data, whatever layout is planned. */
 	struct train_opts read = o;
+	read.edit.workers = 0;
 	for (int a = 0; a < N_AXES; a++)
 		read.axis[a] = a == AXIS_DP ? -1 : 1;
 	rc = rc || (o.data.n && dataset_open(&data, &read, world, e)) ||

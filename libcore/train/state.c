@@ -62,7 +62,9 @@ static struct ckpt_write describe_state(const struct trainer *t)
 		.loss_scale_good = t->scale_good,
 		.skipped_steps = t->skipped,
 		.data_hash = t->data.set->hash,
-		.workers = t->o.edit.workers,
+		.workers = t->o.edit.ckpt == EDIT_CKPT_RANK0
+				   ? min64(1, t->o.edit.workers) /* of one, for all */
+				   : t->o.edit.workers,
 		.worker = t->o.worker,
 	};
 	return w;
@@ -373,17 +375,36 @@ static int load_groups(
 	return 0;
 }
 
-/* Collective. Everything but the tensors. */
-static int resume(
-	struct trainer *t, const struct source *s, const char *path, struct err *e)
+/* Collective. The worker's numbers for local_sgd_load(), where rank 0 alone has opened the file. */
+static struct ckpt worker_numbers(
+	const struct source *s, const char *path, struct comm *send)
 {
+	struct ckpt c = {.path = (char *)path, .info = s->what.info};
+	c.n_numbers = s->c ? s->c->n_numbers : 0;
+	comm_bcast(send, &c.n_numbers, sizeof(c.n_numbers), 0);
+	size_t n_bytes = (size_t)c.n_numbers * sizeof(*c.numbers);
+	c.numbers = xcalloc(1, n_bytes + 1);
+	if (s->c && n_bytes)
+		memcpy(c.numbers, s->c->numbers, n_bytes);
+	comm_bcast(send, c.numbers, (int64_t)n_bytes, 0);
+	return c;
+}
+
+/* Collective. Everything but the tensors. `send`: rank 0 has the file. */
+static int resume(struct trainer *t, const struct source *s, const char *path,
+	struct comm *send, struct err *e)
+{
+	struct ckpt numbers = {.numbers = NULL};
+	if (send)
+		numbers = worker_numbers(s, path, send);
 	t->loaded_step = s->what.step;
 	if (t->local)
 		t->local->from_anchor = s->what.anchor;
 	if (!set_loss_scale(t, &s->what.info, path, e)) {
 		set_progress(t, &s->what.info);
-		local_sgd_load(t, s->c, e);
+		local_sgd_load(t, send ? &numbers : s->c, e);
 	}
+	free(numbers.numbers);
 	return comm_agree(t->world, e); /* rank 0 may have found an error in the file */
 }
 
@@ -398,7 +419,7 @@ int state_load(struct trainer *t, const char *path, bool weights_only, struct er
 	if (send && !rc)
 		comm_bcast(send, &s.what, sizeof(s.what), 0);
 	rc = rc || load_groups(t, &s, send, e) ||
-	     (!weights_only && resume(t, &s, path, e));
+	     (!weights_only && resume(t, &s, path, send, e));
 	ckpt_close(s.c);
 	return rc ? -1 : 0;
 }

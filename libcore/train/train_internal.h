@@ -140,6 +140,12 @@ static inline bool run_is_first(const struct run *r)
 	return r->world->rank == 0;
 }
 
+/* With --edit-ckpt rank0, only the first worker writes checkpoints. */
+static inline bool run_writes_ckpt(const struct run *r)
+{
+	return r->t.o.edit.ckpt == EDIT_CKPT_GROUP || r->t.o.worker == 0;
+}
+
 /* Collective. After a phase of the start in which a worker may fail: has any failed? */
 int start_agree(struct run *r, struct err *e);
 /* Prints the first screen: what the run is, and the columns that it logs. */

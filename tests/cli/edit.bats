@@ -186,6 +186,93 @@ stop_rank() { # RANK: of the run in this folder, and no other
 	done
 }
 
+@test "checkpoints of the first worker alone: all resume from them" {
+	make_shard
+	apart 2 whole -n 15 "${EDIT[@]}"
+	apart 2 one -n 15 "${EDIT[@]}" --ckpt-every 1 --keep 0 --edit-ckpt rank0
+	pt-compare -q whole one
+	[ -z "$(ls one/worker-1/checkpoints)" ]
+	[ "$(ls one/checkpoints/step-* | grep -c .)" -eq 15 ]
+	# in the warm-up all have one state, so that nothing is lost
+	apart 4 warm --fsdp 2 --resume one/checkpoints/step-00000002.h5
+	pt-compare -q --common whole warm
+	pt-compare -q --common whole/worker-1 warm/worker-1
+	# between two synchronisations: from the anchor, after step 7, with the first worker's moments
+	apart 2 from-09 --resume one/checkpoints/step-00000009.h5
+	grep -q "all 2 workers resume from the first one's checkpoint; step 9 was between .* back to step 7" from-09/journal.txt
+	[ -z "$(ls from-09/worker-1/checkpoints)" ]
+	apart 2 from-07 --resume from-09/checkpoints/step-00000007.h5
+	pt-compare -q from-07 from-09
+	pt-compare -q from-07/worker-1 from-09/worker-1
+	diff <(column val_loss from-09 | tail -n 1) <(column val_loss from-09/worker-1 | tail -n 1)
+	# in the same directory, and to checkpoints of each again
+	rm one/checkpoints/step-00000015.h5
+	apart 2 one --resume auto --edit-ckpt group -n 19
+	[ -e one/worker-1/checkpoints/step-00000019.h5 ]
+	grep -q "back to step 11" one/journal.txt
+	stop_one told -n 100000 --eval-every 0 --log-every 100 --lr-schedule constant "${EDIT[@]}" --edit-ckpt rank0
+	[ -e told/checkpoints/latest.h5 ] && [ -z "$(ls told/worker-1/checkpoints)" ]
+}
+
+@test "rank 0 of each worker reads and writes its checkpoints for ranks that share no folder" {
+	make_shard
+	mkdir -p a b
+	cp data.h5 a
+	cp data.h5 b
+	on_two_hosts() { # OPTION...: two workers of two ranks, of each the first in a, the second in b
+		local ranks=() in
+		for in in a b a b; do
+			ranks+=(-n 1 -wdir "$PWD/$in" pt-train "${TINY[@]}" "${APART[@]}" -o run --ckpt-load broadcast
+				--fsdp 2 "$@" :)
+		done
+		timeout -k 1 120 mpiexec "${ranks[@]::${#ranks[@]}-1}" </dev/null >/dev/null
+	}
+	apart 4 whole -n 15 "${EDIT[@]}" --fsdp 2
+	on_two_hosts -n 15 "${EDIT[@]}" --ckpt-every 1 --keep 0
+	[ ! -e b/run/checkpoints/latest.h5 ]
+	same_runs whole a/run
+	# in the warm-up, at its end, between two synchronisations
+	for step in 02 03 05; do
+		rm -rf a/moved b/moved
+		on_two_hosts -n 15 -o moved --resume run/checkpoints/step-000000$step.h5
+		same_runs whole a/moved
+	done
+}
+
+@test "each rank of each worker has its own files, as the ranks of data parallelism" {
+	make_shard
+	unset PT_DATA
+	local own=(--data-per-rank) f
+	for f in 0 1 2 3; do
+		tail -c +$((1 + 8000 * f)) text.txt | head -c 9000 >"part-$f.txt"
+		pt-prepare -q -t byte "part-$f.txt" -o "$f.h5"
+	done
+	own=(-n 9 -a llama --data-per-rank -d 0.h5 -d 1.h5)
+	apart 2 together "${own[@]}" --dp 2
+	apart 2 warm "${own[@]}" --edit-workers 2 --edit-warmup-steps 99
+	cmp <(column loss together) <(column loss warm)
+	cmp <(column grad_norm together) <(column grad_norm warm)
+	# four files: two of each worker, whatever else divides it
+	own+=(-d 2.h5 -d 3.h5 --eval-every 4 "${EDIT[@]}" --dp 2)
+	apart 4 two "${own[@]}" --ckpt-every 1 --keep 0
+	apart 8 four "${own[@]}" --tp 2
+	same_runs two four
+	apart 4 resumed --resume two/checkpoints/step-00000005.h5 -d 0.h5 -d 1.h5 -d 2.h5 -d 3.h5
+	same_runs two resumed
+	apart 4 same -n 9 -a llama -d 0.h5 -d 1.h5 "${EDIT[@]}" --dp 2
+	not diff -q <(column loss two) <(column loss same)
+	# where the parameters are equal, all have the mean of what each sees
+	diff <(grep -o 'step=[39] .*val_loss=[^ ]*' two/journal.txt | grep -o 'val_loss.*') \
+		<(grep -o 'step=[39] .*val_loss=[^ ]*' two/worker-1/journal.txt | grep -o 'val_loss.*')
+	[ "$(column val_loss two | tail -n 1)" = "$(column val_loss two/worker-1 | tail -n 1)" ]
+	not diff -q <(column loss two | tail -n 4) <(column loss two/worker-1 | tail -n 4)
+	diff <(readlink two/checkpoints/best.h5) <(readlink two/worker-1/checkpoints/best.h5)
+	pt-train "${TINY[@]}" "${own[@]}" --edit-workers 2 --dry-run | grep -q 'workers: 2'
+	pt-prepare -q -t char part-1.txt -o char.h5
+	refuse 'the workers have different vocabularies' tiny_on 2 -m 1 --data-per-rank -d 0.h5 -d char.h5 --edit-workers 2 \
+		--edit-sync-interval 2 -o none
+}
+
 @test "what a worker could not send yet is in its checkpoints" {
 	make_shard
 	for wire in int8 sparse; do
@@ -375,13 +462,28 @@ STREAM=(-n 26 --layers 2 --edit-workers 2 --edit-warmup-steps 3 --edit-sync-inte
 	grep -q 'fragment 1: clipped layers.0 by' streams/journal.txt
 }
 
+@test "the largest elements of whole tensors, on any layout" {
+	make_shard
+	edit=(-n 6 --eval-every 0 --edit-workers 2 --edit-sync-interval 2 --edit-reducer gta
+		--edit-sparsification magnitude-tensor --edit-density 0.1)
+	apart 2 alone "${edit[@]}"
+	apart 4 sharded "${edit[@]}" --fsdp 2
+	apart 4 sliced "${edit[@]}" --tp 2
+	apart 2 files "${edit[@]}" --offload params --offload-to .
+	for other in sharded sliced files; do
+		same_runs alone $other
+	done
+	apart 2 rows "${edit[@]}" --edit-sparsification magnitude
+	not pt-ckpt diff -q alone rows
+}
+
 @test "what cannot be is refused" {
 	make_shard
 	refuse '3 ranks are not divisible by 2 workers' tiny_on 3 -b 12 --no-ckpt --edit-workers 2
 	refuse 'batch 8 is not divisible by 3 workers' tiny_on 3 --no-ckpt --edit-workers 3
 	mkfifo pipe.h5
 	refuse 'pipe.h5 can be read only once' tiny_on 2 -d pipe.h5 --edit-workers 2
-	refuse 'data-per-rank is not supported with --edit-workers yet' tiny_on 2 --edit-workers 2 --data-per-rank
+	refuse 'data-per-rank: 1 files for 2 ranks' tiny_on 2 --no-ckpt --edit-workers 2 --data-per-rank
 	refuse 'edit-sync-interval needs --edit-workers' tiny --edit-sync-interval 4
 	refuse 'edit-skip-anomaly needs --edit-outer or --edit-reducer' tiny --edit-workers 1 --edit-skip-anomaly
 	refuse 'edit-consensus needs --edit-reducer gta' tiny --edit-workers 1 --edit-consensus sum

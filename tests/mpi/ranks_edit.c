@@ -366,6 +366,12 @@ static const struct edit_config configs[] = {
 		.wire = EDIT_WIRE_SPARSE,
 		.wire_density = 0.3,
 		.by_unit = true},
+	{.reducer = EDIT_GTA,
+		.normalize = true,
+		.consensus = SIGN_VOTE_SUM,
+		.sparsify = EDIT_MAGNITUDE_TENSOR,
+		.density = 0.2,
+		.by_unit = true},
 	{.outer = EDIT_OUTER_SGD,
 		.lr = 0.5,
 		.momentum = 0.9,
@@ -721,6 +727,72 @@ static void dampens(void **state)
 	comm_free(c);
 }
 
+/* ---- the largest of a whole tensor ----------------------------------------------- */
+
+/* Of each tensor: elements that moved, the least of their moves, and the largest of the others; in
+ * millionths. */
+struct largest {
+	int64_t kept[N_TENSORS], least[N_TENSORS], other[N_TENSORS];
+	const struct tensor *table;
+};
+
+static void note_moves(void *with, const struct part *x)
+{
+	struct largest *a = with;
+	int64_t n = x->rows * x->cols, t = x->t - a->table;
+	float *p = fetched(x->state[STORE_PARAM], n);
+	for (int64_t i = 0; i < n; i++) {
+		int64_t index =
+			tensor_index(x->t, x->slice, x->row + i / x->cols) + i % x->cols;
+		bool moved = p[i] != move(x->t, index, -1, 0);
+		int64_t by = (int64_t)(1e6f * fabsf(move(x->t, index, 0, 0)));
+		a->kept[t] += moved;
+		if (moved)
+			a->least[t] = min64(a->least[t], by);
+		else
+			a->other[t] = max64(a->other[t], by);
+	}
+	free(p);
+}
+
+static void largest_of_tensor(void **state)
+{
+	static const struct layout sharded = {{1, 1, 2, 1, 2}, 3, OFFLOAD_NONE};
+	const struct edit_config ec = {.reducer = EDIT_GTA,
+		.sparsify = EDIT_MAGNITUDE_TENSOR,
+		.density = 0.3,
+		.by_unit = true};
+	struct comm *c = comm_split(world, world->rank < 4 ? 0 : -1, "some");
+	struct largest a = {.table = NULL};
+	struct edit_result r;
+	struct worker w;
+	bool right = true;
+	(void)state;
+	if (c) {
+		open_worker(&w, c, 1, &sharded, &ec);
+		a.table = w.table;
+		move_all(&w, -1, 0, NOWHERE);
+		edit_anchor(w.x);
+		move_all(&w, 0, 0, NOWHERE);
+		edit_sync(w.x, 1, &r);
+		for (int t = 0; t < N_TENSORS; t++)
+			a.least[t] = INT64_MAX;
+		store_for_each_part(w.s, true, STORE_BIT(STORE_PARAM), 0, note_moves, &a);
+		comm_sum_i64(c, a.kept, N_TENSORS);
+		for (int t = 0; t < N_TENSORS; t++) {
+			int64_t size = tensor_size(&w.table[t]);
+			bool all = w.table[t].ndim == 1;
+			right &=
+				a.kept[t] == (all ? size : (int64_t)(0.3 * (double)size));
+			right &= comm_min_i64(c, a.least[t]) + 1 >=
+				 comm_max_i64(c, a.other[t]);
+		}
+		close_worker(&w);
+	}
+	assert_on_all(right);
+	comm_free(c);
+}
+
 /* ---- fewer bytes ----------------------------------------------------------------- */
 
 static struct edit_config wire_config(enum edit_wire wire)
@@ -843,6 +915,7 @@ int main(void)
 		cmocka_unit_test(names),
 		cmocka_unit_test(clips),
 		cmocka_unit_test(dampens),
+		cmocka_unit_test(largest_of_tensor),
 		cmocka_unit_test(feeds_back),
 		cmocka_unit_test(keeps_residual),
 	};

@@ -463,6 +463,22 @@ static uint64_t run_keep_largest(struct device *d)
 	return hash_of(x);
 }
 
+static uint64_t run_count_sizes(struct device *d)
+{
+	struct mat counts = mat_blank(1, 512); /* 256 of 64 bits */
+	d->k->zero(d, counts);
+	d->k->count_sizes(d, counts.p, numbers(ROWS, COLS, 1), 0, 24);
+	d->k->count_sizes(d, counts.p, numbers(ROWS, COLS, 1), 0x3f << 24, 16);
+	return hash_of(counts);
+}
+
+static uint64_t run_keep_sizes(struct device *d)
+{
+	struct mat x = numbers(ROWS, COLS, 1);
+	d->k->keep_sizes(d, x, 0x3f << 24);
+	return hash_of(x);
+}
+
 static uint64_t run_keep_random(struct device *d)
 {
 	struct keep keep = {0.3f, 1, {{{1, 2}}, 5, 0}, 6};

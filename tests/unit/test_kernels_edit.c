@@ -137,6 +137,39 @@ static int by_size(const void *a, const void *b)
 	return (x < y) - (x > y);
 }
 
+static uint32_t size_of(float x)
+{
+	uint32_t bits;
+	memcpy(&bits, &x, sizeof(bits));
+	return bits & 0x7fffffff;
+}
+
+static void sizes_of_elements(void **state)
+{
+	struct device *d = *state;
+	for (int i = 0; i < 40; i++) {
+		int64_t n = pick(1, 70000), want[256] = {0}, got[256];
+		int shift = 8 * (i % 4);
+		struct mat x = twin_random(1, n, 1).f, counts = mat_blank(1, 512);
+		float *v = x.p, some = v[pick(0, n)];
+		uint32_t found =
+			shift == 24 ? 0 : size_of(some) >> (shift + 8) << (shift + 8);
+		for (int64_t e = 0; e < n; e++)
+			if ((uint64_t)size_of(v[e]) >> (shift + 8) ==
+				(uint64_t)found >> (shift + 8))
+				want[size_of(v[e]) >> shift & 255]++;
+		d->k->zero(d, counts);
+		d->k->count_sizes(d, counts.p, x, found, shift);
+		device_get(d, got, counts.p, sizeof(got));
+		assert_memory_equal(got, want, sizeof(got));
+		float *kept = floats(n);
+		memcpy(kept, v, (size_t)n * sizeof(*kept));
+		d->k->keep_sizes(d, x, size_of(some));
+		for (int64_t e = 0; e < n; e++)
+			assert_true(v[e] == (fabsf(kept[e]) < fabsf(some) ? 0 : kept[e]));
+	}
+}
+
 static void keep_largest(void **state)
 {
 	struct device *d = *state;
@@ -212,6 +245,7 @@ int main(void)
 		on_device(mix),
 		on_device(combine_is_known),
 		on_device(combine),
+		on_device(sizes_of_elements),
 		on_device(keep_largest),
 		on_device(keep_random),
 	};
