@@ -192,7 +192,7 @@ stop_rank() { # RANK: of the run in this folder, and no other
 	apart 2 one -n 15 "${EDIT[@]}" --ckpt-every 1 --keep 0 --edit-ckpt rank0
 	pt-compare -q whole one
 	[ -z "$(ls one/worker-1/checkpoints)" ]
-	[ "$(ls one/checkpoints/step-* | grep -c .)" -eq 15 ]
+	[ "$(find one/checkpoints -name "step-*" | grep -c .)" -eq 15 ]
 	# in the warm-up all have one state, so that nothing is lost
 	apart 4 warm --fsdp 2 --resume one/checkpoints/step-00000002.h5
 	pt-compare -q --common whole warm
