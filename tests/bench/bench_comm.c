@@ -46,8 +46,8 @@ int main(int argc, char **argv)
 	float *mine = xcalloc((size_t)n, sizeof(*mine));
 	struct sum_queue queue = {0};
 	for (int i = 0; i < SUM_BUFFERS; i++)
-		queue.buffer[i] =
-			xcalloc((size_t)sum_buffer_floats(&plan, nodes) + 1, sizeof(float));
+		queue.buffer[i] = xcalloc(
+			(size_t)sum_buffer_floats(&plan, nodes) + 1, sizeof(float));
 	float *x = shared ? (float *)(void *)shared->data[world->rank] : mine;
 	const struct sum_call call = {.plan = &plan,
 		.nodes = nodes,
