@@ -236,8 +236,8 @@ static void draw_line(const struct mesh *m, int r, int n, struct str *out)
 		str_printf(out, "%s %-3s%s", axis_names[a],
 			range(text, first[a], last[a]), a < AXIS_FSDP ? " " : "");
 	if (degree[AXIS_CP] * degree[AXIS_TP] == 1) {
-		str_printf(out, "  cp 0: rank%s %s\n", plural(n),
-			range(text, r, r + n - 1));
+		str_printf(
+			out, "  cp 0: rank%s %s\n", plural(n), range(text, r, r + n - 1));
 		return;
 	}
 	for (int i = r; i < r + n; i++) {
