@@ -112,7 +112,7 @@ static void sum_steps(struct run *r, int64_t *max_steps)
 	double loss = 0;
 	*max_steps = 0;
 	all = xcalloc((size_t)x->sync->size, sizeof(*all));
-	comm_allgather(x->sync, &mine, all, sizeof(mine));
+	comm_allgather(x->control, &mine, all, sizeof(mine));
 	for (int i = 0; i < x->sync->size; i++) {
 		loss += all[i].loss;
 		steps += all[i].steps;
@@ -188,11 +188,10 @@ static void synchronise(struct run *r, int what)
 	struct trainer *t = &r->t;
 	struct local_sgd *x = &r->local;
 	double waited = comm_waited();
-	int64_t max_steps, sent = x->sync->sent;
+	int64_t max_steps;
 	x->steps = t->step - x->synced;
 	x->synced_before = x->synced;
 	sum_steps(r, &max_steps);
-	x->sent_before += x->sync->sent - sent; /* sum_steps() is not counted */
 	exchange(r, what, t->o.edit.compat ? t->step - t->skipped : x->steps);
 	x->waited = comm_waited() - waited;
 	step_skip(t, max_steps - x->steps);
@@ -359,14 +358,11 @@ static bool meet_and_synchronise(struct run *r, int what)
  * waits for a worker that has failed. */
 static bool add_up_loss(struct run *r, struct step_result *s)
 {
-	struct local_sgd *x = &r->local;
 	if (!r->t.o.edit.global_loss || in_warmup(&r->t) || !report_due(r))
 		return true;
 	if (!meet(r, false))
 		return false;
-	int64_t sent = x->sync->sent;
 	s->global_loss = step_global_loss(&r->t);
-	x->sent_before += x->sync->sent - sent; /* is no part of a synchronisation */
 	return true;
 }
 
@@ -395,18 +391,16 @@ bool local_sgd_due(const struct run *r, int64_t n)
 
 double local_sgd_eval_mean(struct run *r, double loss)
 {
-	struct comm *sync = r->local.sync;
+	struct comm *control = r->local.control;
 	double sum = 0;
-	int64_t sent = sync ? sync->sent : 0;
 	if (!has_others(r) || !r->t.o.data_per_rank || !r->now.agreed)
 		return loss;
-	double *all = xcalloc((size_t)sync->size, sizeof(*all));
-	comm_allgather(sync, &loss, all, sizeof(loss));
-	for (int i = 0; i < sync->size; i++)
+	double *all = xcalloc((size_t)control->size, sizeof(*all));
+	comm_allgather(control, &loss, all, sizeof(loss));
+	for (int i = 0; i < control->size; i++)
 		sum += all[i];
 	free(all);
-	r->local.sent_before += sync->sent - sent;
-	return (double)(float)(sum / sync->size);
+	return (double)(float)(sum / control->size);
 }
 
 bool local_sgd_row(struct run *r, struct row *row)

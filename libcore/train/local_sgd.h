@@ -20,6 +20,7 @@ struct run;
 
 struct local_sgd {
 	struct comm *sync; /* ranks at this position of all workers; NULL: no workers */
+	struct comm *control; /* the same, for values beside the synchronisations */
 	struct edit *edit;
 	/* Saved in checkpoints. */
 	int64_t synced;	  /* the step of the last synchronisation */

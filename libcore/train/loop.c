@@ -73,7 +73,7 @@ static void draw_sample(struct run *r, struct model *m, struct store *store)
 		ids = xcalloc(1, sizeof(*ids));
 		n = 1;
 	}
-	for (int64_t i = 0; i < n; i++)
+	for (int64_t i = 0; i < n && strcmp(prompt, "\n"); i++)
 		tokenizer_decode(tok, ids[i], &text);
 	struct decoder *g = decoder_open(m, &t->d, store, true);
 	decoder_feed(g, ids, n);

@@ -83,10 +83,11 @@ void report_row(struct run *r, const struct row *row)
 
 struct meter report_meter(const struct run *r)
 {
-	const struct comm *sync = r->local.sync;
+	const struct local_sgd *x = &r->local;
 	return (struct meter){.seconds = clock_seconds(),
 		.waited = comm_waited(),
-		.sent = mesh_sent(&r->t.mesh) + (sync ? sync->sent : 0),
+		.sent = mesh_sent(&r->t.mesh) +
+			(x->sync ? x->sync->sent + x->control->sent : 0),
 		.read = r->t.store->read,
 		.written = r->t.store->written};
 }

@@ -250,10 +250,10 @@ static int32_t *corrupt_batch(const struct trainer *t)
 
 float step_global_loss(struct trainer *t)
 {
-	struct comm *sync = t->local->sync;
+	struct comm *workers = t->local->control;
 	struct exact sum = pass_loss(&t->pass); /* the worker's */
-	comm_sum_i64(sync, (int64_t *)&sum, EXACT_WORDS);
-	return (float)(exact_round(&sum) / (step_tokens(t) * sync->size));
+	comm_sum_i64(workers, (int64_t *)&sum, EXACT_WORDS);
+	return (float)(exact_round(&sum) / (step_tokens(t) * workers->size));
 }
 
 /* Waits for the step's result. */
