@@ -36,7 +36,7 @@ make_runs() {
 	printf 'the lord\n\nunto' >prompts
 	for run in gpt2 llama; do
 		for cache in --cache --no-cache; do
-			o=($run - -n 20 -N 2 --stop e $cache)
+			o=("$run" - -n 20 -N 2 --stop e "$cache")
 			pt-sample "${o[@]}" <prompts >one
 			mpiexec -n 2 pt-sample --tp 2 "${o[@]}" <prompts | cmp - one
 			mpiexec -n 3 pt-sample --fsdp -1 "${o[@]}" <prompts | cmp - one

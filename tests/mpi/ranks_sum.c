@@ -267,7 +267,8 @@ static void sums_at_once(void **state)
 	good &= sum_end(&y, half);
 	for (int i = 0; i < N; i++) /* not in the same order everywhere */
 		good &= sum_end(&x[world->rank % 2 ? i : N - 1 - i], world);
-	good &= queue_close(&of_world) & queue_close(&of_half);
+	good &= queue_close(&of_world);
+	good &= queue_close(&of_half);
 	comm_free(half);
 	assert_on_all(good);
 }
