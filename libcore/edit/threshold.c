@@ -58,7 +58,7 @@ static void find_digits(struct search *s, int64_t *counts)
 {
 	struct edit *x = s->x;
 	int64_t n = x->s->c.n_tensors;
-	x->d->k->zero(x->d, mat((float *)x->counts, n, 2 * EDIT_DIGITS));
+	x->d->k->zero(x->d, mat((float *)(void *)x->counts, n, 2 * EDIT_DIGITS));
 	store_for_each_part(x->s, true, STORE_BIT(x->grad_group), 0, count_part, s);
 	device_get(x->d, counts, x->counts, (size_t)(n * EDIT_DIGITS) * sizeof(*counts));
 	comm_sum_i64(x->world, counts, n * EDIT_DIGITS);

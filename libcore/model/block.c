@@ -110,7 +110,9 @@ void block_alloc(const struct pass *p, int64_t layer, struct block_acts *b, bool
 				: casts,
 		.recompute = pass_recomputes(p, layer),
 		.arena = micro};
-	*b = shared ? (struct block_acts){0} : p->shared;
+	*b = p->shared;
+	if (shared)
+		*b = (struct block_acts){0};
 	for (int i = 0; i < SUBLAYERS; i++)
 		alloc_acts(p, &o, i, &b->sub[i]);
 	struct mat *const operands[] = {&b->sub[ATTENTION].h,
