@@ -19,7 +19,7 @@ refused() { # TEXT COMMAND...
 
 @test "a second run in the folder of one that goes on is refused, whoever started it" {
 	make_shard
-	options=(-n 100000 --ckpt-every 50 --keep 0 --eval-every 0)
+	options=(-n 100000 --ckpt-every 50 --ckpt-wait --keep 0 --eval-every 0)
 	for n in 1 2; do
 		rm -rf run
 		mpiexec -n $n sh -c 'if [ "$PMI_RANK" = 0 ]; then echo $$ >pid; fi; exec "$@"' sh \
