@@ -70,6 +70,21 @@ static int find(const struct parse *s, const char *name, bool *negated)
 	return -1;
 }
 
+/* True if other programs call the option so, with '-' or with '_' between the words. */
+static bool is_called_elsewhere(const struct opt *t, const char *name)
+{
+	size_t len = strlen(name);
+	for (const char *w = t->elsewhere; w && *w;
+		w += strcspn(w, " "), w += *w == ' ') {
+		size_t i = 0;
+		while (i < len && (name[i] == '_' ? '-' : name[i]) == w[i])
+			i++;
+		if (i == len && strcspn(w, " ") == len)
+			return true;
+	}
+	return false;
+}
+
 /* `dashes` stand before an option, and before nothing else. */
 static int unknown(const struct parse *s, const char *what, const char *dashes,
 	const char *name, int code, struct err *e)
@@ -77,11 +92,16 @@ static int unknown(const struct parse *s, const char *what, const char *dashes,
 	const char *names[256];
 	int n = 0;
 	bool no = *dashes && !strncmp(name, "no-", 3); /* only flags take it */
-	for (int i = 0; i < s->n && n < (int)ARRAY_LEN(names); i++)
-		if ((!no || s->all[i]->type == OPT_FLAG) &&
-			(*dashes || s->all[i]->type != OPT_ACTION))
-			names[n++] = s->all[i]->name;
-	const char *near = nearest(no ? name + 3 : name, names, n);
+	const char *near = NULL;
+	for (int i = 0; i < s->n && n < (int)ARRAY_LEN(names); i++) {
+		if ((no && s->all[i]->type != OPT_FLAG) ||
+			(!*dashes && s->all[i]->type == OPT_ACTION))
+			continue;
+		names[n++] = s->all[i]->name;
+		if (is_called_elsewhere(s->all[i], no ? name + 3 : name))
+			near = s->all[i]->name;
+	}
+	near = near ? near : nearest(no ? name + 3 : name, names, n);
 	char hint[128] = "";
 	if (near)
 		snprintf(hint, sizeof(hint), "; did you mean '%s%s%s'?", dashes,

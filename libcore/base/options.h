@@ -43,6 +43,9 @@ struct opt {
 	 * Checked by opts_check_needs(). */
 	const char *needs;
 	const char *was; /* its earlier name, which is read too */
+	/* What Megatron-LM, torchtitan or nanoGPT call it, separated by spaces: for the message
+	 * about an unknown option. */
+	const char *elsewhere;
 	const char *help;
 };
 

@@ -35,16 +35,19 @@ static const struct opt options[] = {
 	OPT_SPOOL_LIMIT(T(spool_limit), OPT_LOCAL),
 
 	{OPT_GROUP, .name = "Batch"},
-	{OPT_INT, 'b', "batch", "N", "12", T(batch), OPT_ARITH, 1, 1e12, .help =
+	{OPT_INT, 'b', "batch", "N", "12", T(batch), OPT_ARITH, 1, 1e12,
+		.elsewhere = "batch-size global-batch-size train-batch-size", .help =
 		"Global batch size: sequences of one optimizer step, over all ranks."},
 	{OPT_INT, 0, "batch-per-rank", "N", "0", T(batch_per_rank), OPT_LOCAL, 0, 1e9, .help =
 		"Set the batch to N sequences per data-parallel rank, as DDP scripts do, and "
 		"--lr-scale-batch to N. 0: --batch says how many, on any number of ranks."},
-	{OPT_INT, 'm', "micro-batch", "N", "0", T(micro_batch), OPT_ARITH, 0, 1e12, .help =
+	{OPT_INT, 'm', "micro-batch", "N", "0", T(micro_batch), OPT_ARITH, 0, 1e12,
+		.elsewhere = "micro-batch-size local-batch-size train-micro-batch-size-per-gpu", .help =
 		"Micro-batch size: sequences of one forward and backward pass. It must divide the "
 		"batch; the micro-batches are distributed over the ranks. 0: an eighth of the batch, "
 		"or the next smaller number that divides it."},
-	{OPT_INT, 'n', "steps", "N", "2000", T(steps), OPT_ARITH, 0, MANY, .help =
+	{OPT_INT, 'n', "steps", "N", "2000", T(steps), OPT_ARITH, 0, MANY,
+		.elsewhere = "train-iters max-iters max-steps training-steps num-iterations", .help =
 		"Number of optimizer steps. 0 writes the initial checkpoint only."},
 
 	{OPT_GROUP, .name = "Model"},
@@ -54,20 +57,27 @@ static const struct opt options[] = {
 		"file and the command line override them."},
 	{OPT_ENUM, 'a', "arch", NULL, "gpt2", M(arch), MODEL, .values = arch_names, .help =
 		"Model architecture."},
-	{OPT_INT, 0, "layers", "N", "4", M(layers), MODEL, 1, 100000, .help =
+	{OPT_INT, 0, "layers", "N", "4", M(layers), MODEL, 1, 100000,
+		.elsewhere = "num-layers n-layer n-layers", .help =
 		"Number of transformer layers."},
-	{OPT_INT, 0, "heads", "N", "4", M(heads), MODEL, 1, 4095, .help =
+	{OPT_INT, 0, "heads", "N", "4", M(heads), MODEL, 1, 4095,
+		.elsewhere = "num-attention-heads n-head n-heads num-heads", .help =
 		"Number of attention heads."},
-	{OPT_INT, 0, "kv-heads", "N", "0", M(kv_heads), MODEL, 0, 4095, .help =
+	{OPT_INT, 0, "kv-heads", "N", "0", M(kv_heads), MODEL, 0, 4095,
+		.elsewhere = "num-query-groups num-key-value-heads n-kv-heads", .help =
 		"Number of key and value heads, for grouped-query attention. 0: as many as heads."},
-	{OPT_INT, 0, "dim", "N", "128", M(dim), MODEL, 1, 1 << 22, .help =
+	{OPT_INT, 0, "dim", "N", "128", M(dim), MODEL, 1, 1 << 22,
+		.elsewhere = "hidden-size n-embd", .help =
 		"Hidden size: the width of the residual stream."},
-	{OPT_INT, 0, "ffn-dim", "N", "0", M(ffn_dim), MODEL, 0, 1 << 24, .help =
+	{OPT_INT, 0, "ffn-dim", "N", "0", M(ffn_dim), MODEL, 0, 1 << 24,
+		.elsewhere = "ffn-hidden-size intermediate-size", .help =
 		"Hidden size of the feed-forward layers. 0: 4 dim for gpt2; for llama 8/3 dim, "
 		"rounded up to a multiple of 256."},
-	{OPT_INT, 'T', "context", "N", "64", M(context), MODEL, 1, 1 << 22, .help =
+	{OPT_INT, 'T', "context", "N", "64", M(context), MODEL, 1, 1 << 22,
+		.elsewhere = "seq-length sequence-length seq-len block-size max-position-embeddings", .help =
 		"Sequence length in tokens."},
-	{OPT_INT, 0, "vocab", "N", "0", M(vocab), MODEL, 0, 1 << 24, .help =
+	{OPT_INT, 0, "vocab", "N", "0", M(vocab), MODEL, 0, 1 << 24,
+		.elsewhere = "vocab-size", .help =
 		"Vocabulary size, for a --dry-run without data. With data, the model has their "
 		"vocabulary, and a warning says so if it has another size."},
 	{OPT_INT, 0, "vocab-multiple", "N", "1", M(vocab_multiple), MODEL, 1, 1 << 20, .help =
@@ -81,13 +91,15 @@ static const struct opt options[] = {
 		"llama."},
 	{OPT_DOUBLE, 0, "dropout", "P", "0", M(dropout), OPT_ARITH, 0, 0.999, .help =
 		"Dropout probability of embeddings, attention and residual branches."},
-	{OPT_DOUBLE, 0, "norm-eps", "X", "0", M(norm_eps), MODEL, 0, 1, .help =
+	{OPT_DOUBLE, 0, "norm-eps", "X", "0", M(norm_eps), MODEL, 0, 1,
+		.elsewhere = "norm-epsilon layer-norm-eps", .help =
 		"Epsilon of LayerNorm and RMSNorm. 0: 1e-5."},
 	{OPT_ENUM, 0, "init", NULL, "by-arch", M(init), OPT_ARITH, .values = init_names, .help =
 		"Weight initialisation. gpt2: normal with deviation 0.02, residual projections "
 		"scaled by 1/sqrt(2 layers). llama: normal with deviation 0.02. depth: as "
 		"torchtitan does, smaller in deeper layers."},
-	{OPT_DOUBLE, 0, "rope-theta", "X", "10000", M(rope_theta), MODEL, 1, 1e12, .help =
+	{OPT_DOUBLE, 0, "rope-theta", "X", "10000", M(rope_theta), MODEL, 1, 1e12,
+		.elsewhere = "rotary-base", .help =
 		"Base of the rotary position embedding (RoPE)."},
 	{OPT_ENUM, 0, "rope-scaling", NULL, "none", M(rope_scaling), MODEL,
 		.values = rope_scaling_names, .help =
@@ -107,16 +119,20 @@ static const struct opt options[] = {
 		"The optimizer. sgd: with momentum, as in PyTorch. muon: the momentum of every "
 		"matrix of a block is orthogonalized before the update; embeddings, head, norms "
 		"and biases use AdamW."},
-	{OPT_DOUBLE, 'l', "lr", "X", "1e-3", T(lr), OPT_ARITH, 0, 1e30, .help =
+	{OPT_DOUBLE, 'l', "lr", "X", "1e-3", T(lr), OPT_ARITH, 0, 1e30,
+		.elsewhere = "learning-rate", .help =
 		"Peak learning rate."},
 	{OPT_DOUBLE, 0, "min-lr", "X", "-1", T(min_lr), OPT_ARITH, -1, 1e30, .help =
 		"Learning rate at the end of the decay. -1: a tenth of --lr."},
-	{WORDS("lr-schedule", "cosine", T(lr_schedule), OPT_ARITH, LR_SCHEDULE_WORDS), .help =
+	{WORDS("lr-schedule", "cosine", T(lr_schedule), OPT_ARITH, LR_SCHEDULE_WORDS),
+		.elsewhere = "lr-decay-style", .help =
 		"Shape of the decay after the warmup. wsd: warmup, stable, decay over the last "
 		"--wsd-decay steps."},
-	{OPT_INT, 'w', "warmup", "N", "100", T(warmup), OPT_ARITH, 0, MANY, .help =
+	{OPT_INT, 'w', "warmup", "N", "100", T(warmup), OPT_ARITH, 0, MANY,
+		.elsewhere = "warmup-steps warmup-iters lr-warmup-iters", .help =
 		"Steps of linear warmup."},
-	{OPT_INT, 0, "decay-steps", "N", "0", T(decay_steps), OPT_ARITH, 0, MANY, .help =
+	{OPT_INT, 0, "decay-steps", "N", "0", T(decay_steps), OPT_ARITH, 0, MANY,
+		.elsewhere = "lr-decay-iters", .help =
 		"The step at which the decay ends. 0: --steps."},
 	{OPT_INT, 0, "wsd-decay", "N", "0", T(wsd_decay), OPT_ARITH, 0, MANY, .help =
 		"wsd: steps of the decay. 0: a fifth of all steps."},
@@ -148,7 +164,8 @@ static const struct opt options[] = {
 		"muon: scale of the update of a matrix. match-adamw: 0.2 sqrt(max(rows, cols)), "
 		"for the learning rates and weight decays of AdamW. original: sqrt(max(1, rows / "
 		"cols)), for a learning rate of about 0.02."},
-	{OPT_DOUBLE, 0, "clip", "X", "1", T(clip), OPT_ARITH, 0, 1e30, .help =
+	{OPT_DOUBLE, 0, "clip", "X", "1", T(clip), OPT_ARITH, 0, 1e30,
+		.elsewhere = "clip-grad grad-clip max-norm gradient-clipping", .help =
 		"Clip gradients to this global norm. 0: no clipping."},
 
 	{OPT_GROUP, .name = "Precision"},
@@ -193,20 +210,26 @@ static const struct opt options[] = {
 	{OPT_GROUP, .name = "Parallel layout", .help =
 		"With --virtual, none of these options changes what is computed. Without it, the "
 		"virtual degrees are those of --tp (or --tile) and --cp."},
-	{OPT_INT, 0, "dp", "N", "-1", T(axis[AXIS_DP]), OPT_LOCAL, -1, 1e6, .help =
+	{OPT_INT, 0, "dp", "N", "-1", T(axis[AXIS_DP]), OPT_LOCAL, -1, 1e6,
+		.elsewhere = "data-parallel-replicate-degree", .help =
 		"Data-parallel replicas: ranks with other samples and the same parameters. -1, for "
 		"one axis only: all ranks that the other axes leave. With --dry-run, the ranks "
 		"need not be started."},
-	{OPT_INT, 0, "fsdp", "N", "1", T(axis[AXIS_FSDP]), OPT_LOCAL, -1, 1e6, .help =
+	{OPT_INT, 0, "fsdp", "N", "1", T(axis[AXIS_FSDP]), OPT_LOCAL, -1, 1e6,
+		.elsewhere = "data-parallel-shard-degree", .help =
 		"Degree of fully sharded data parallelism: ranks with other samples that shard "
 		"what --zero says."},
-	{OPT_INT, 0, "cp", "N", "1", T(axis[AXIS_CP]), OPT_LOCAL, -1, 1024, .help =
+	{OPT_INT, 0, "cp", "N", "1", T(axis[AXIS_CP]), OPT_LOCAL, -1, 1024,
+		.elsewhere = "context-parallel-size context-parallel-degree", .help =
 		"Degree of context parallelism: ranks that split every sequence."},
-	{OPT_INT, 0, "tp", "N", "1", T(axis[AXIS_TP]), OPT_LOCAL, -1, 1024, .help =
+	{OPT_INT, 0, "tp", "N", "1", T(axis[AXIS_TP]), OPT_LOCAL, -1, 1024,
+		.elsewhere = "tensor-model-parallel-size tensor-parallel-size tensor-parallel-degree", .help =
 		"Degree of tensor parallelism: ranks that split every weight."},
-	{OPT_INT, 0, "pp", "N", "1", T(axis[AXIS_PP]), OPT_LOCAL, -1, 1e5, .help =
+	{OPT_INT, 0, "pp", "N", "1", T(axis[AXIS_PP]), OPT_LOCAL, -1, 1e5,
+		.elsewhere = "pipeline-model-parallel-size pipeline-parallel-size pipeline-parallel-degree", .help =
 		"Degree of pipeline parallelism: ranks that split the layers."},
-	{OPT_INT, 0, "zero", "N", "-1", T(zero), OPT_LOCAL, -1, 3, .help =
+	{OPT_INT, 0, "zero", "N", "-1", T(zero), OPT_LOCAL, -1, 3,
+		.elsewhere = "zero-stage sharding-strategy", .help =
 		"ZeRO stage: what the ranks of fsdp and cp shard. 0: nothing. 1: the optimizer "
 		"state. 2: gradients too. 3: parameters too. -1: 3 where --fsdp is more than 1, "
 		"else 0."},
@@ -221,17 +244,20 @@ static const struct opt options[] = {
 		"The type in which --zero 3 gathers the weights of linear layers. auto: bf16 or "
 		"fp16 where --dtype rounds them to it anyway, which is half the bytes and the same "
 		"bits. Embeddings, norms, biases and float8 weights are gathered in fp32."},
-	{FLAG("sp", "yes", T(sp), OPT_LOCAL), .help =
+	{FLAG("sp", "yes", T(sp), OPT_LOCAL),
+		.elsewhere = "sequence-parallel", .help =
 		"Sequence parallelism: between the matrix multiplications of --tp, each rank has "
 		"only its own rows."},
-	{FLAG("async-tp", "yes", T(async_tp), OPT_LOCAL), .help =
+	{FLAG("async-tp", "yes", T(async_tp), OPT_LOCAL),
+		.elsewhere = "tp-comm-overlap", .help =
 		"Overlap the communication of --tp with the matrix multiplications next to it, in "
 		"pieces of rows; in the backward pass, also with the weight gradients."},
 	{WORDS("cp-comm", "ring", T(cp_comm), OPT_LOCAL, CP_COMM_WORDS), .help =
 		"How --cp exchanges keys and values. ring: one chunk after the other, while the "
 		"chunk before it is computed with. gather: all at once."},
 	{OPT_ENUM, 0, "pp-schedule", NULL, "1f1b", T(pp_schedule), OPT_LOCAL,
-		.values = schedule_kind_names, .help =
+		.values = schedule_kind_names,
+		.elsewhere = "pipeline-parallel-schedule", .help =
 		"Pipeline schedule: all forwards, then all backwards (gpipe); one forward, one "
 		"backward; the same with several stages a rank; or with weight gradients moved "
 		"into the bubbles (zero bubble)."},
@@ -241,7 +267,8 @@ static const struct opt options[] = {
 		"How layers are divided among the stages. auto: so that the slowest stage, which "
 		"may be the one with the output layer, is as fast as possible. even: evenly."},
 	{OPT_ENUM, 0, "recompute", NULL, "none", T(recompute), OPT_LOCAL,
-		.values = recompute_names, .help =
+		.values = recompute_names,
+		.elsewhere = "recompute-granularity activation-checkpointing", .help =
 		"Activations that are recomputed in the backward pass instead of kept. selective: "
 		"those that are cheap. full: all but the input of each layer. auto: the least that "
 		"fits into --memory."},
@@ -442,7 +469,8 @@ static const struct opt options[] = {
 		"output layer separately; else for the whole model."},
 
 	{OPT_GROUP, .name = "Evaluation"},
-	{OPT_INT, 'e', "eval-every", "N", "250", T(eval_every), 0, 0, MANY, .help =
+	{OPT_INT, 'e', "eval-every", "N", "250", T(eval_every), 0, 0, MANY,
+		.elsewhere = "eval-interval", .help =
 		"Evaluate every N steps, and at the end. 0: never."},
 	{FLAG("eval-first", "no", T(eval_first), 0), .needs = "--eval-every", .help =
 		"Also evaluate before the first step, with a sample if there are samples."},
@@ -481,7 +509,8 @@ static const struct opt options[] = {
 		"share no file system. Local SGD: rank 0 of each worker."},
 	{FLAG("ckpt", "yes", T(ckpt), OPT_LOCAL), .help =
 		"Write checkpoints. With --no-ckpt, not even the last one is written."},
-	{OPT_INT, 'c', "ckpt-every", "N", "0", T(ckpt_every), 0, 0, MANY, .help =
+	{OPT_INT, 'c', "ckpt-every", "N", "0", T(ckpt_every), 0, 0, MANY,
+		.elsewhere = "save-interval checkpoint-interval", .help =
 		"Write a checkpoint every N steps. 0: only by time, and at the end."},
 	{OPT_INT, 0, "ckpt-syncs", "N", "0", T(ckpt_syncs), 0, 0, MANY,
 		.needs = "--edit-workers", .help =
@@ -504,7 +533,8 @@ static const struct opt options[] = {
 		"Keep the last N checkpoints and the best. 0: all."},
 
 	{OPT_GROUP, .name = "Log"},
-	{OPT_INT, 0, "log-every", "N", "10", T(log_every), 0, 1, MANY, .help =
+	{OPT_INT, 0, "log-every", "N", "10", T(log_every), 0, 1, MANY,
+		.elsewhere = "log-interval log-freq", .help =
 		"Log every N steps, and the first and the last step."},
 	{OPT_DOUBLE, 0, "publish-secs", "SECONDS", "30", T(publish_secs), 0, 0, 1e9, .help =
 		"Rewrite run.h5 when it is this much older than the journal, or less often where "

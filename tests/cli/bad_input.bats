@@ -183,6 +183,9 @@ refused() { # CODE TEXT COMMAND...
 	refused 64 "did you mean 'train'" pt-prepare --decode trian data.h5
 	refused 64 "did you mean 'float'" pt-collbench --datatype flaot
 	refused 64 "did you mean 'layers'" pt-train layres=3
+	refused 64 "did you mean '--micro-batch'" pt-train --micro_batch_size 4 # as others call it
+	refused 64 "did you mean '--pp'" pt-train --pipeline-model-parallel-size=2
+	refused 64 "did you mean 'heads'" pt-train n_head=4
 }
 
 @test "empty and absurd values are 64, and name the option" {
