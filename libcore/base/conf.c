@@ -2,7 +2,6 @@
 #include "base/options.h"
 
 #include <ctype.h>
-#include <stdlib.h>
 #include <string.h>
 
 static bool is_key(const char *s, size_t n)

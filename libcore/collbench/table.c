@@ -2,8 +2,6 @@
 #include "collbench/table.h"
 
 #include <math.h>
-#include <stdlib.h>
-#include <string.h>
 
 /* clang-format off */
 const char *const bench_op_names[] = {

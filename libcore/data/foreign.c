@@ -3,7 +3,6 @@
 #include "data/data.h"
 
 #include <ctype.h>
-#include <stdlib.h>
 #include <string.h>
 
 enum { MAX_NAME = 64 };
