@@ -393,7 +393,7 @@ int loop_run(struct run *r)
 	report_publish_now(r);
 	if (r->report.journal_incomplete)
 		warn("%s/journal.txt: %lld lines could not be written", r->dir.path,
-			(long long)r->report.journal.n_kept);
+			(long long)journal_kept(&r->report.journal));
 	if (rc || !(r->report.journal_incomplete || r->report.publish_failed))
 		return rc;
 	report_event(
