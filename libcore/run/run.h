@@ -71,7 +71,7 @@ enum column_id {
 };
 
 extern const struct column columns[N_COLUMNS];
-int column_find(const char *name, size_t len); /* -1: no such column */
+int column_find(const char *name); /* -1: no such column */
 /* Whether a value is valid in a column. Rows are matched by integer columns, so those must not
  * contain other values. */
 bool column_fits(int c, double v);
