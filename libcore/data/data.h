@@ -11,7 +11,7 @@
 #include "comm/comm.h"
 #include "h5/h5.h"
 
-/* ---- tokenizer.c: tokenizers, one table; byte.c, char.c, foreign.c: the kinds ---- */
+/* ---- tokenizer.c: tokenizers, one table; byte.c, char.c: the kinds ---------------- */
 
 /* The bytes of all tokens: token i is bytes [offset[i], offset[i + 1]). */
 struct vocab {
@@ -59,8 +59,6 @@ TOKENIZERS(TOKENIZER_ROW)
 extern const char *const tokenizer_names[];
 
 int tokenizer_init(struct tokenizer *t, const char *kind, struct err *e);
-/* A kind that this program does not know, which can decode but not encode. */
-int tokenizer_init_foreign(struct tokenizer *t, const char *kind, struct err *e);
 void tokenizer_free(struct tokenizer *t);
 int tokenizer_write(const struct tokenizer *t, struct h5 *f, struct err *e);
 int tokenizer_read(struct tokenizer *t, struct h5 *f, struct err *e);
