@@ -32,7 +32,7 @@ struct tokenizer;
 struct tokenizer_kind {
 	const char *name, *help;
 	/* Called for all of the text; then learn_end() builds t->vocab. Adds the number of tokens
-	 * to *n_tokens, or sets it to -1 if the number is not known yet. */
+	 * to *n_tokens. */
 	int64_t (*learn)(struct tokenizer *t, const char *text, int64_t n, bool final,
 		int64_t *n_tokens, struct err *e);
 	int (*learn_end)(struct tokenizer *t, struct err *e);
