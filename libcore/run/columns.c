@@ -130,7 +130,8 @@ int row_parse(const char *line, size_t len, struct row *r)
 		const char *name = strsep(&value, "=");
 		int c = value ? column_find(name) : -1;
 		double v;
-		if (c >= 0 && !parse_double(value, &v) && column_fits(c, v))
+		if (c >= 0 && strlen(value) < NUM_TEXT && !parse_double(value, &v) &&
+			column_fits(c, v))
 			row_set(r, c, v);
 	}
 	free(copy);
