@@ -379,14 +379,6 @@ static int diff(int n, char **names, const struct opts *o, struct err *e)
 
 /* ---- rm -------------------------------------------------------------------------- */
 
-/* True for step-N.h5, the names that pt-train uses. */
-static bool has_name(const char *file)
-{
-	size_t n = strlen(file), digits = strspn(file + (n < 5 ? n : 5), "0123456789");
-	return !strncmp(file, "step-", 5) && digits > 0 &&
-	       !strcmp(file + 5 + digits, ".h5");
-}
-
 /* Removes a checkpoint, or with `force` a damaged file with the name of one; no other file. */
 static int remove_one(const char *path, bool force, struct err *e)
 {
@@ -399,7 +391,7 @@ static int remove_one(const char *path, bool force, struct err *e)
 	if (S_ISDIR(st.st_mode))
 		return err_set(e, EX_DATAERR, "%s is a directory; name its files", path);
 	if (ckpt_open(&c, path, e)) {
-		if (!S_ISREG(st.st_mode) || !has_name(file) || is_other_file(path))
+		if (!S_ISREG(st.st_mode) || ckpt_step(file) < 0 || is_other_file(path))
 			return -1;
 		if (!force) {
 			str_puts(&dir, e->msg);
