@@ -1,5 +1,5 @@
 /* The table of results: its columns, and printing it. */
-#include "collbench/table.h"
+#include "collbench/collbench.h"
 
 #include <math.h>
 
