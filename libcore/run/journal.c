@@ -149,11 +149,6 @@ static int add_line(struct journal *j, const struct str *line, struct err *e)
 	return 0;
 }
 
-static int put_line(struct journal *j, const struct str *line, struct err *e)
-{
-	return add_line(j, line, e) || journal_flush(j, e) ? -1 : 0;
-}
-
 /* Adds the lines of a text, each with the prefix "# WORD ". */
 static int add_text(struct journal *j, const char *word, const char *text, struct err *e)
 {
@@ -252,7 +247,7 @@ int journal_row(struct journal *j, const struct row *r, struct err *e)
 {
 	struct str line = {0};
 	row_print(r, &line);
-	int rc = put_line(j, &line, e);
+	int rc = add_line(j, &line, e) || journal_flush(j, e) ? -1 : 0;
 	str_free(&line);
 	return rc;
 }
