@@ -151,6 +151,19 @@ int prepare_run(const struct prepare *p, const struct strs *inputs, struct prepa
 /* Writes the text of a split of the files to f. */
 int prepare_decode(const struct strs *files, enum split split, FILE *f, struct err *e);
 
+/* ---- shard_writer.c: writing of shards, for prepare.c ----------------------------- */
+
+struct shard_writer;
+/* `info` has the totals of all files; exactly as many tokens of each split must follow, in order.
+ * Returns NULL on error. */
+struct shard_writer *shard_writer_open(const struct prepare *p, const struct tokenizer *t,
+	const struct shard_info *info, struct err *e);
+int shard_writer_put(struct shard_writer *w, enum split s, const uint32_t *ids, int64_t n,
+	struct err *e);
+/* After the last token: renames the files, or copies the image to the stream. */
+int shard_writer_finish(struct shard_writer *w, struct prepared *out, struct err *e);
+void shard_writer_close(struct shard_writer *w); /* removes unfinished files */
+
 /* ---- corpus.c: reading shards ---------------------------------------------------- */
 
 struct corpus;

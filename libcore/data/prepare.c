@@ -3,7 +3,6 @@
  * to learn the vocabulary and to count tokens, then to encode.
  */
 #include "data/data.h"
-#include "data/shard_writer.h"
 
 #include <errno.h>
 #include <stdlib.h>

@@ -4,7 +4,7 @@
  * and then the files are renamed. A pipe or a device gets a copy of the complete file.
  */
 #include "base/file.h"
-#include "data/shard_writer.h"
+#include "data/data.h"
 
 #include <errno.h>
 #include <fcntl.h>
