@@ -303,58 +303,22 @@ static void print_delta(const struct ckpt_delta *d)
 		printf("%lld ULP\n", (long long)d->max_ulp);
 }
 
-static const char *field_text(const struct h5_field *f, const void *from, struct str *out)
+/* The attributes as lines, without the hash of the parameters, which follows from the tensors. */
+static void list_fields(const struct ckpt *c, struct str *out)
 {
-	const void *v = (const char *)from + f->offset;
-	char num[NUM_TEXT];
-	str_clear(out);
-	switch (f->type) {
-	case H5_TEXT:
-		str_puts(out, *(const char *const *)v);
-		break;
-	case H5_F64:
-		str_puts(out, isnan(*(const double *)v)
-				      ? "none"
-				      : text_double(num, *(const double *)v));
-		break;
-	case H5_U64:
-		str_printf(out, "0x%016llx", (unsigned long long)*(const uint64_t *)v);
-		break;
-	default:
-		str_printf(out, "%lld", (long long)*(const int64_t *)v);
-	}
-	return out->s;
+	for (const struct h5_field *f = ckpt_fields; f->name; f++)
+		if (strcmp(f->name, "param_hash"))
+			h5_field_print(out, f, &c->info);
 }
 
-/* Compares the attributes, except the hash of the parameters, which follows from the tensors. */
-static void diff_fields(const struct ckpt *a, const struct ckpt *b, struct str *out)
+static void diff_vocabulary(
+	const struct tokenizer *x, const struct tokenizer *y, struct str *out)
 {
-	struct str x = {0}, y = {0};
-	for (const struct h5_field *f = ckpt_fields; f->name; f++) {
-		if (!strcmp(f->name, "param_hash"))
-			continue;
-		if (strcmp(field_text(f, &a->info, &x), field_text(f, &b->info, &y)))
-			str_printf(out, "  %s %s, %s\n", f->name, x.s, y.s);
-	}
-	str_free(&x);
-	str_free(&y);
-}
-
-static void diff_vocabulary(const struct ckpt *a, const struct ckpt *b, struct str *out)
-{
-	const struct tokenizer *x = &a->tokenizer, *y = &b->tokenizer;
-	const char *kind_x = x->kind ? x->kind->name : "none";
-	const char *kind_y = y->kind ? y->kind->name : "none";
-	struct str of_x = {0}, of_y = {0};
-	if (x->kind)
-		tokenizer_pack(x, &of_x);
-	if (y->kind)
-		tokenizer_pack(y, &of_y);
-	if (of_x.len != of_y.len || (of_x.len && memcmp(of_x.s, of_y.s, of_x.len)))
+	bool both = x->kind && y->kind;
+	if (both ? !tokenizer_same(x, y) : x->kind != y->kind)
 		str_printf(out, "  vocabulary %lld %s, %lld %s\n", (long long)x->vocab.n,
-			kind_x, (long long)y->vocab.n, kind_y);
-	str_free(&of_x);
-	str_free(&of_y);
+			x->kind ? x->kind->name : "none", (long long)y->vocab.n,
+			y->kind ? y->kind->name : "none");
 }
 
 /* For checkpoints with equal tensors: prints all other differences, and returns their number. */
@@ -363,11 +327,17 @@ static int64_t diff_rest(
 {
 	const struct conf_text first = {&a->config, a->path};
 	const struct conf_text second = {&b->config, b->path};
-	struct str notes = {0};
+	struct str x = {0}, y = {0}, notes = {0};
+	const struct conf_text fields_a = {&x, a->path}, fields_b = {&y, b->path};
 	int64_t n = 0;
-	diff_fields(a, b, &notes);
-	diff_vocabulary(a, b, &notes);
-	if (conf_diff(&first, &second, "  option ", "", ", ", &notes, e)) {
+	list_fields(a, &x);
+	list_fields(b, &y);
+	int rc = conf_diff(&fields_a, &fields_b, "  ", "", ", ", &notes, e);
+	diff_vocabulary(&a->tokenizer, &b->tokenizer, &notes);
+	rc = rc || conf_diff(&first, &second, "  option ", "", ", ", &notes, e);
+	str_free(&x);
+	str_free(&y);
+	if (rc) {
 		str_free(&notes);
 		return -1;
 	}
@@ -409,14 +379,6 @@ static int diff(int n, char **names, const struct opts *o, struct err *e)
 
 /* ---- rm -------------------------------------------------------------------------- */
 
-/* True for step-N.h5, the names that pt-train uses. */
-static bool has_name(const char *file)
-{
-	size_t n = strlen(file), digits = strspn(file + (n < 5 ? n : 5), "0123456789");
-	return !strncmp(file, "step-", 5) && digits > 0 &&
-	       !strcmp(file + 5 + digits, ".h5");
-}
-
 /* Removes a checkpoint, or with `force` a damaged file with the name of one; no other file. */
 static int remove_one(const char *path, bool force, struct err *e)
 {
@@ -429,7 +391,7 @@ static int remove_one(const char *path, bool force, struct err *e)
 	if (S_ISDIR(st.st_mode))
 		return err_set(e, EX_DATAERR, "%s is a directory; name its files", path);
 	if (ckpt_open(&c, path, e)) {
-		if (!S_ISREG(st.st_mode) || !has_name(file) || is_other_file(path))
+		if (!S_ISREG(st.st_mode) || ckpt_step(file) < 0 || is_other_file(path))
 			return -1;
 		if (!force) {
 			str_puts(&dir, e->msg);

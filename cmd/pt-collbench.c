@@ -1,8 +1,6 @@
 /* pt-collbench: benchmark and checker of collectives. */
 #include "base/options.h"
-#include "base/file.h"
-#include "collbench/table.h"
-#include "h5/h5.h"
+#include "collbench/collbench.h"
 
 #include <stdlib.h>
 #include <string.h>

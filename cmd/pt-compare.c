@@ -4,7 +4,6 @@
 #include "compare/compare.h"
 
 #include <stdlib.h>
-#include <string.h>
 #include <sys/ioctl.h>
 #include <unistd.h>
 
@@ -114,7 +113,7 @@ static enum verdict compare_all(
 static int show(const struct run_log *logs, int n, const struct opts *o, struct err *e)
 {
 	struct str text = {0};
-	int column = column_find(curves[o->column], strlen(curves[o->column]));
+	int column = column_find(curves[o->column]);
 	int by = by_columns[o->by];
 	enum plot_axis axis = (enum plot_axis)(o->axis ? o->axis - 1 : o->by);
 	if (o->table)

@@ -3,7 +3,6 @@
 #include "base/options.h"
 #include "data/data.h"
 
-#include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
 

@@ -10,7 +10,6 @@
 #include <signal.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/stat.h>
 
 struct opts {
 	const char *prompt, *stop;
@@ -166,7 +165,7 @@ static int load(struct source *s, const char *name, struct err *e)
 	if (comm_agree(s->world, e) || open_device(s, &config, e))
 		return -1;
 	inference_open_ranks(&s->x, &s->d, s->world, s->degree);
-	inference_load(&s->x, s->ckpt, e);
+	weights_load(s->x.store, s->ckpt, NULL, CKPT_MODEL, STORE_PARAM, e);
 	return comm_agree(s->world, e);
 }
 

@@ -6,7 +6,6 @@
 #include "train/backend.h"
 #include "train/train.h"
 
-#include <stdlib.h>
 #include <string.h>
 
 static void versions(struct str *out)

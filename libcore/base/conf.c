@@ -2,7 +2,6 @@
 #include "base/options.h"
 
 #include <ctype.h>
-#include <stdlib.h>
 #include <string.h>
 
 static bool is_key(const char *s, size_t n)
@@ -127,56 +126,43 @@ int conf_parse(const char *text, size_t len, const char *name,
 	return rc;
 }
 
-struct wanted {
-	const char *key;
-	struct str value;
-	bool found;
-};
-
-static int take_value(void *to, const char *key, const char *value, struct err *e)
+/* Keys and values, in turns. */
+static int add_pair(void *to, const char *key, const char *value, struct err *e)
 {
-	struct wanted *w = to;
 	(void)e;
-	if (!strcmp(key, w->key)) {
-		str_clear(&w->value);
-		str_puts(&w->value, value);
-		w->found = true;
-	}
+	strs_add(to, key);
+	strs_add(to, value);
 	return 0;
 }
 
-struct conf_differ {
-	const struct conf_text *other;
-	const char *before, *behind, *between;
-	struct str *out;
-	bool only_missing; /* appends only keys that the other text, the first, lacks */
-};
-
-static int diff_key(void *with, const char *key, const char *value, struct err *e)
+/* The last value of a key; NULL: none. */
+static const char *value_of(const struct strs *pairs, const char *key)
 {
-	const struct conf_differ *d = with;
-	const struct str *text = d->other->text;
-	struct wanted w = {.key = key};
-	int rc = conf_parse(text->s, text->len, d->other->name, take_value, &w, e);
-	if (rc) /* damaged: not compared */
-		;
-	else if (d->only_missing && !w.found)
-		str_printf(d->out, "%s%s%s -%s%s\n", d->before, key, d->behind,
-			d->between, value);
-	else if (!d->only_missing && (!w.found || strcmp(w.value.s, value)))
-		str_printf(d->out, "%s%s%s %s%s%s\n", d->before, key, d->behind, value,
-			d->between, w.found ? w.value.s : "-");
-	str_free(&w.value);
-	return rc;
+	for (int64_t i = pairs->n - 2; i >= 0; i -= 2)
+		if (!strcmp(pairs->v[i], key))
+			return pairs->v[i + 1];
+	return NULL;
 }
 
 int conf_diff(const struct conf_text *a, const struct conf_text *b, const char *before,
 	const char *behind, const char *between, struct str *out, struct err *e)
 {
-	struct conf_differ of_a = {b, before, behind, between, out, false};
-	struct conf_differ of_b = {a, before, behind, between, out, true};
-	return conf_parse(a->text->s, a->text->len, a->name, diff_key, &of_a, e) ||
-	       conf_parse(b->text->s, b->text->len, b->name, diff_key, &of_b, e);
+	struct strs x = {0}, y = {0};
+	int rc = conf_parse(a->text->s, a->text->len, a->name, add_pair, &x, e) ||
+		 conf_parse(b->text->s, b->text->len, b->name, add_pair, &y, e);
+	for (int64_t i = 0; i < x.n && !rc; i += 2) {
+		const char *other = value_of(&y, x.v[i]);
+		if (!other || strcmp(other, x.v[i + 1]))
+			str_printf(out, "%s%s%s %s%s%s\n", before, x.v[i], behind,
+				x.v[i + 1], between, other ? other : "-");
+	}
+	for (int64_t i = 0; i < y.n && !rc; i += 2)
+		if (!value_of(&x, y.v[i]))
+			str_printf(out, "%s%s%s -%s%s\n", before, y.v[i], behind, between,
+				y.v[i + 1]);
+	strs_free(&x);
+	strs_free(&y);
+	return rc;
 }
 
 void conf_print(struct str *out, const char *key, const char *value)

@@ -86,11 +86,6 @@ int copy_most(int from, int to, int64_t most)
 	return rc;
 }
 
-int copy_all(int from, int to)
-{
-	return copy_most(from, to, INT64_MAX);
-}
-
 int file_read_rest(
 	int fd, const char *name, size_t max_bytes, struct str *out, struct err *e)
 {
@@ -340,40 +335,42 @@ static int give_name(const struct durable *d)
 	return rc;
 }
 
+static int commit(const struct durable *d, struct err *e)
+{
+	if (!sync_path(d->tmp, O_RDONLY) && !give_name(d) && !sync_folder_of(d->path))
+		return 0;
+	err_set(e, EX_IOERR, "%s: %s", d->path,
+		errno == EEXIST ? "another program has made it meanwhile"
+				: strerror(errno));
+	unlink(d->tmp);
+	return -1;
+}
+
 int durable_commit(struct durable *d, struct err *e)
 {
-	int rc = sync_path(d->tmp, O_RDONLY) || give_name(d) || sync_folder_of(d->path);
-	if (rc) {
-		err_set(e, EX_IOERR, "%s: %s", d->path,
-			errno == EEXIST ? "another program has made it meanwhile"
-					: strerror(errno));
-		unlink(d->tmp);
-	}
+	int rc = commit(d, e);
 	durable_forget(d);
-	return rc ? -1 : 0;
+	return rc;
 }
 
 int durable_commit_all(struct durable *const *d, int64_t n, struct err *e)
 {
 	char *folder = folder_of(n ? d[0]->path : "");
 	int fd = open(folder, O_RDONLY | O_DIRECTORY | O_CLOEXEC), rc = 0;
+	int64_t done = 0;
 	free(folder);
-	char **names = xcalloc((size_t)n, sizeof(*names));
 	for (int64_t i = 0; i < n; i++) /* before others have to wait */
 		sync_path(d[i]->tmp, O_RDONLY);
 	if (fd >= 0)
 		flock(fd, LOCK_EX); /* where there are no locks, without */
-	for (int64_t i = 0; i < n && !rc; i++) {
-		names[i] = d[i]->keeps ? xstrdup(d[i]->path) : NULL;
-		rc = durable_commit(d[i], e);
-		if (rc) /* a part is worth nothing, and nothing was there before */
-			for (int64_t k = 0; k < i; k++)
-				if (names[k])
-					unlink(names[k]);
+	while (done < n && !(rc = commit(d[done], e)))
+		done++;
+	for (int64_t i = 0; i < done; i++) {
+		if (rc &&
+			d[i]->keeps) /* a part is worth nothing, and nothing was there before */
+			unlink(d[i]->path);
+		durable_forget(d[i]);
 	}
-	for (int64_t i = 0; i < n; i++)
-		free(names[i]);
-	free(names);
 	if (fd >= 0)
 		close(fd);
 	return rc;
@@ -390,7 +387,7 @@ int file_replace(const char *path, const struct str *text, struct err *e)
 		failed = true;
 	if (!failed)
 		return durable_commit(&d, e);
-	err_set(e, EX_IOERR, "%s: %s", d.tmp, strerror(errno));
+	err_set(e, EX_IOERR, "%s: %s", path, strerror(errno));
 	durable_abort(&d);
 	return -1;
 }

@@ -30,7 +30,6 @@ int file_read_at(
 /* Copies from the current position of `from` to its end; -1 with errno set; 1: there are more than
  * `most` bytes. */
 int copy_most(int from, int to, int64_t most);
-int copy_all(int from, int to);
 /* Replaces what is at `path` by a symbolic link, atomically and durably. */
 int file_link(const char *target, const char *path, struct err *e);
 /* -1 if the file system of `path` has less than n_bytes free; 0 also if that is not known. */

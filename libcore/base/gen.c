@@ -6,8 +6,20 @@
 
 /* ---- words ----------------------------------------------------------------------- */
 
+/* Words are one text, with a blank between them. */
+static void add_word(struct str *out, const char *word, size_t n)
+{
+	str_printf(out, "%s%.*s", out->len ? " " : "", (int)n, word);
+}
+
+static void add_words(struct str *out, const char *const *words)
+{
+	for (; words && *words; words++)
+		add_word(out, *words, strlen(*words));
+}
+
 /* `auto: from the newest ...` at the start of a sentence explains the word auto. */
-static void explained(const char *help, struct strs *out)
+static void explained(const char *help, struct str *out)
 {
 	bool start = true;
 	for (const char *p = help; *p; p++) {
@@ -15,12 +27,8 @@ static void explained(const char *help, struct strs *out)
 		bool word = n > 1 && p[n] == ':' && p[n + 1] == ' ';
 		for (size_t i = 0; i < n && word; i++)
 			word = islower((unsigned char)p[i]);
-		if (start && word) {
-			struct str w = {0};
-			str_add(&w, p, n);
-			strs_add(out, w.s);
-			str_free(&w);
-		}
+		if (start && word)
+			add_word(out, p, n);
 		p += n;
 		start = n && *p && strchr(".;", p[-1]);
 		if (!*p)
@@ -28,29 +36,32 @@ static void explained(const char *help, struct strs *out)
 	}
 }
 
-static void add_words(struct strs *out, const char *const *words)
-{
-	for (; words && *words; words++)
-		strs_add(out, *words);
-}
-
 void opt_kinds(const struct program *p, struct strs *out)
 {
-	add_words(out, (const char *const[]){"man", "bash", "zsh", "fish", NULL});
+	static const char *const kinds[] = {"man", "bash", "zsh", "fish"};
+	for (size_t i = 0; i < ARRAY_LEN(kinds); i++)
+		strs_add(out, kinds[i]);
 	for (const struct opt *t = p->opts; t->type != OPT_END; t++)
 		if (!strcmp(t->name, "preset"))
 			strs_add(out, "presets");
-	add_words(out, p->kinds);
+	for (int i = 0; p->kinds && p->kinds[i]; i++)
+		strs_add(out, p->kinds[i]);
 }
 
-void opt_words(const struct program *p, const struct opt *t, struct strs *out)
+/* What may be written for the value: of an enum its names, of a text those words that its help
+ * explains in a sentence `word: what it does`, of --generate the kinds. */
+static void value_words(const struct program *p, const struct opt *t, struct str *out)
 {
+	struct strs kinds = {0};
 	if (t->type == OPT_ENUM)
 		add_words(out, t->values);
 	else if (t->type == OPT_STR)
 		explained(t->help, out);
 	else if (t->type == OPT_ACTION && !strcmp(t->name, "generate"))
-		opt_kinds(p, out);
+		opt_kinds(p, &kinds);
+	for (int64_t i = 0; i < kinds.n; i++)
+		add_word(out, kinds.v[i], strlen(kinds.v[i]));
+	strs_free(&kinds);
 }
 
 /* ---- mdoc ------------------------------------------------------------------------ */
@@ -140,19 +151,14 @@ static bool is_key(const struct opt *t)
 	return t->type != OPT_GROUP && t->type != OPT_ACTION;
 }
 
-/* "a b c", each with something before and behind it. */
-static void put_words(
-	FILE *f, const struct strs *w, const char *before, const char *behind)
+/* A shell function's name: the program's, with _ for -. */
+static const char *function_name(const struct program *p)
 {
-	for (int64_t i = 0; i < w->n; i++)
-		fprintf(f, "%s%s%s%s", i ? " " : "", before, w->v[i], behind);
-}
-
-/* A name that may be a shell function. */
-static void function_name(const struct program *p, FILE *f)
-{
-	for (const char *s = p->name; *s; s++)
-		putc(*s == '-' ? '_' : *s, f);
+	static char name[64];
+	snprintf(name, sizeof(name), "_%s", p->name);
+	for (char *s = name; (s = strchr(s, '-'));)
+		*s = '_';
+	return name;
 }
 
 /* ---- bash ------------------------------------------------------------------------ */
@@ -172,8 +178,8 @@ static void bash_files(FILE *f, const char *files)
 
 static void bash_value(const struct program *p, const struct opt *t, FILE *f)
 {
-	struct strs words = {0};
-	opt_words(p, t, &words);
+	struct str words = {0};
+	value_words(p, t, &words);
 	putc('\t', f);
 	if (t->letter)
 		fprintf(f, "-%c | ", t->letter);
@@ -186,14 +192,12 @@ static void bash_value(const struct program *p, const struct opt *t, FILE *f)
 		fputs("mapfile -t COMPREPLY < <(compgen -W \"$(\"${COMP_WORDS[0]}\" "
 		      "--generate presets 2>/dev/null)\" -- \"$cur\"); ",
 			f);
-	if (words.n) {
-		fprintf(f, "mapfile -t%s COMPREPLY < <(compgen -W '",
-			t->files ? " -O \"${#COMPREPLY[@]}\"" : "");
-		put_words(f, &words, "", "");
-		fputs("' -- \"$cur\"); ", f);
+	if (words.len) {
+		fprintf(f, "mapfile -t%s COMPREPLY < <(compgen -W '%s' -- \"$cur\"); ",
+			t->files ? " -O \"${#COMPREPLY[@]}\"" : "", words.s);
 	}
 	fputs("return ;;\n", f);
-	strs_free(&words);
+	str_free(&words);
 }
 
 static void bash_options(const struct program *p, FILE *f)
@@ -213,10 +217,10 @@ static void bash_options(const struct program *p, FILE *f)
 
 static void bash_operands(const struct program *p, FILE *f)
 {
-	struct strs words = {0};
+	struct str words = {0};
 	if (p->words)
 		add_words(&words, p->words());
-	if (words.n && p->operands) {
+	if (words.len && p->operands) {
 		fputs("\tlocal word first=yes\n"
 		      "\tfor word in \"${COMP_WORDS[@]:1:COMP_CWORD-1}\"; do\n"
 		      "\t\t[[ $word == -* ]] || first=no\n"
@@ -230,11 +234,9 @@ static void bash_operands(const struct program *p, FILE *f)
 		bash_files(f, p->operands);
 		putc('\n', f);
 	}
-	if (words.n) {
-		fputs("\tmapfile -t COMPREPLY < <(compgen -W '", f);
-		put_words(f, &words, "", "");
-		fputs("' -- \"$cur\")\n", f);
-	}
+	if (words.len)
+		fprintf(f, "\tmapfile -t COMPREPLY < <(compgen -W '%s' -- \"$cur\")\n",
+			words.s);
 	if (p->settings) { /* only when there is a letter: they are many */
 		fputs("\t[[ $cur ]] && mapfile -t -O \"${#COMPREPLY[@]}\" COMPREPLY < "
 		      "<(compgen -W '",
@@ -246,18 +248,16 @@ static void bash_operands(const struct program *p, FILE *f)
 		      "\t[[ ${COMPREPLY[*]} == *= ]] && compopt -o nospace 2>/dev/null\n",
 			f);
 	}
-	strs_free(&words);
+	str_free(&words);
 }
 
 /* The line comes in pieces: `--name=value` as three words. */
 static void bash(const struct program *p, FILE *f)
 {
-	fprintf(f, "# bash completion for %s; made by %s --generate bash\n_", p->name,
-		p->name);
-	function_name(p, f);
 	const char *only = p->settings ? "" : " && ${COMP_WORDS[at-2]} == --*";
 	fprintf(f,
-		"()\n{\n\tlocal at=$COMP_CWORD flag=\n"
+		"# bash completion for %s; made by %s --generate bash\n"
+		"%s()\n{\n\tlocal at=$COMP_CWORD flag=\n"
 		"\tlocal cur=${COMP_WORDS[at]}\n"
 		"\t[[ $cur == = ]] && cur= && at=$((at + 1))\n"
 		"\tlocal option=${COMP_WORDS[at-1]}\n"
@@ -267,7 +267,7 @@ static void bash(const struct program *p, FILE *f)
 		"\t\toption=--${flag#--}\n"
 		"\tfi\n"
 		"\tcase $option in\n",
-		only);
+		p->name, p->name, function_name(p), only);
 	for (const struct opt *t = NULL; (t = opt_next(p, t));)
 		if (t->type != OPT_GROUP && takes_value(t))
 			bash_value(p, t, f);
@@ -278,9 +278,7 @@ static void bash(const struct program *p, FILE *f)
 		f);
 	bash_options(p, f);
 	bash_operands(p, f);
-	fputs("}\ncomplete -F _", f);
-	function_name(p, f);
-	fprintf(f, " %s\n", p->name);
+	fprintf(f, "}\ncomplete -F %s %s\n", function_name(p), p->name);
 }
 
 /* ---- zsh ------------------------------------------------------------------------- */
@@ -310,24 +308,20 @@ static void zsh_files(FILE *f, const char *files)
 /* What completes the value: words, files, or both. */
 static void zsh_value(const struct program *p, const struct opt *t, FILE *f)
 {
-	struct strs words = {0};
-	opt_words(p, t, &words);
+	struct str words = {0};
+	value_words(p, t, &words);
 	if (is_preset(t)) {
 		fputs("{compadd -- $(${words[1]} --generate presets 2>/dev/null)}", f);
-	} else if (words.n && t->files) {
-		fputs("{compadd -- ", f);
-		put_words(f, &words, "", "");
-		fputs("; ", f);
+	} else if (words.len && t->files) {
+		fprintf(f, "{compadd -- %s; ", words.s);
 		zsh_files(f, t->files);
 		putc('}', f);
-	} else if (words.n) {
-		putc('(', f);
-		put_words(f, &words, "", "");
-		putc(')', f);
+	} else if (words.len) {
+		fprintf(f, "(%s)", words.s);
 	} else if (t->files) {
 		zsh_files(f, t->files);
 	}
-	strs_free(&words);
+	str_free(&words);
 }
 
 static void zsh_one(const struct program *p, FILE *f, const struct opt *t,
@@ -352,21 +346,18 @@ static void zsh_one(const struct program *p, FILE *f, const struct opt *t,
 /* Operands that may be key=value: a key, then what its option takes. */
 static void zsh_settings(const struct program *p, FILE *f)
 {
-	fputs("_", f);
-	function_name(p, f);
-	fputs("_operand()\n{\n"
-	      "\tif compset -P 1 '*='; then\n"
-	      "\t\tcase ${IPREFIX%=} in\n",
-		f);
+	fprintf(f,
+		"%s_operand()\n{\n"
+		"\tif compset -P 1 '*='; then\n"
+		"\t\tcase ${IPREFIX%%=} in\n",
+		function_name(p));
 	for (const struct opt *t = p->opts; t->type != OPT_END; t++) {
-		if (t->type != OPT_ENUM && t->type != OPT_FLAG)
-			continue;
-		fprintf(f, "\t\t%s) compadd -- ", t->name);
-		if (t->type == OPT_FLAG)
-			fputs("yes no", f);
-		for (int i = 0; t->type == OPT_ENUM && t->values[i]; i++)
-			fprintf(f, "%s%s", i ? " " : "", t->values[i]);
-		fputs(" ;;\n", f);
+		struct str words = {0};
+		add_words(&words, t->type == OPT_ENUM ? t->values : NULL);
+		if (words.len || t->type == OPT_FLAG)
+			fprintf(f, "\t\t%s) compadd -- %s ;;\n", t->name,
+				words.len ? words.s : "yes no");
+		str_free(&words);
 	}
 	fputs("\t\tesac\n\telse\n\t\t[[ -n $PREFIX ]] && compadd -S '' --", f);
 	for (const struct opt *t = p->opts; t->type != OPT_END; t++)
@@ -379,25 +370,20 @@ static void zsh_settings(const struct program *p, FILE *f)
 
 static void zsh_operands(const struct program *p, FILE *f)
 {
-	struct strs words = {0};
+	struct str words = {0};
 	if (p->words)
 		add_words(&words, p->words());
-	if (words.n) {
-		fprintf(f, "\t'%s:word:(", p->operands ? "1" : "*");
-		put_words(f, &words, "", "");
-		fputs(p->operands ? ")' \\\n" : ")'\n", f);
-	}
-	strs_free(&words);
+	if (words.len)
+		fprintf(f, "\t'%s:word:(%s)'%s\n", p->operands ? "1" : "*", words.s,
+			p->operands ? " \\" : "");
+	str_free(&words);
 	if (!p->operands)
 		return;
 	fputs("\t'*:file:", f);
-	if (p->settings) {
-		fputs("{_", f);
-		function_name(p, f);
-		fputs("_operand}", f);
-	} else {
+	if (p->settings)
+		fprintf(f, "{%s_operand}", function_name(p));
+	else
 		zsh_files(f, p->operands);
-	}
 	fputs("'\n", f);
 }
 
@@ -436,8 +422,8 @@ static void fish_text(FILE *f, const char *s)
 
 static void fish_one(const struct program *p, const struct opt *t, FILE *f)
 {
-	struct strs words = {0};
-	opt_words(p, t, &words);
+	struct str words = {0};
+	value_words(p, t, &words);
 	fprintf(f, "complete -c %s -l %s", p->name, t->name);
 	if (t->letter)
 		fprintf(f, " -s %c", t->letter);
@@ -445,15 +431,12 @@ static void fish_one(const struct program *p, const struct opt *t, FILE *f)
 		fputs(t->files ? " -r -F" : " -x", f);
 	if (is_preset(t))
 		fprintf(f, " -a '(%s --generate presets 2>/dev/null)'", p->name);
-	if (words.n) {
-		fputs(" -a '", f);
-		put_words(f, &words, "", "");
-		putc('\'', f);
-	}
+	if (words.len)
+		fprintf(f, " -a '%s'", words.s);
 	fputs(" -d '", f);
 	fish_text(f, t->help);
 	fputs("'\n", f);
-	strs_free(&words);
+	str_free(&words);
 	if (!opt_is_on(t))
 		return;
 	fprintf(f, "complete -c %s -l no-%s -d 'not: ", p->name, t->name);
@@ -480,25 +463,22 @@ static void fish_settings(const struct program *p, FILE *f)
 
 static void fish(const struct program *p, FILE *f)
 {
-	struct strs words = {0};
+	struct str words = {0};
 	fprintf(f, "# fish completion for %s; made by %s --generate fish\n", p->name,
 		p->name);
 	if (!p->operands)
 		fprintf(f, "complete -c %s -f\n", p->name);
 	if (p->words)
 		add_words(&words, p->words());
-	if (words.n) {
-		fprintf(f, "complete -c %s %s-a '", p->name,
-			p->operands ? "-n __fish_is_first_arg -f " : "");
-		put_words(f, &words, "", "");
-		fputs("'\n", f);
-	}
+	if (words.len)
+		fprintf(f, "complete -c %s %s-a '%s'\n", p->name,
+			p->operands ? "-n __fish_is_first_arg -f " : "", words.s);
 	if (p->settings)
 		fish_settings(p, f);
 	for (const struct opt *t = NULL; (t = opt_next(p, t));)
 		if (t->type != OPT_GROUP)
 			fish_one(p, t, f);
-	strs_free(&words);
+	str_free(&words);
 }
 
 static void presets(const struct program *p, FILE *f)

@@ -157,23 +157,18 @@ bool opt_equals(const struct opt *t, const void *v, const char *text)
 
 /* ---- given ----------------------------------------------------------------------- */
 
-static uint64_t *given_word(
-	const struct program *p, void *o, const struct opt *t, uint64_t *bit)
+static bool *given_flag(const struct program *p, const void *o, const struct opt *t)
 {
 	struct opt_given *g = (struct opt_given *)((char *)o + p->given);
 	size_t i = (size_t)(t - p->opts);
-	BUG_ON(i >= 64 * ARRAY_LEN(g->bits));
-	*bit = (uint64_t)1 << i % 64;
-	return &g->bits[i / 64];
+	BUG_ON(i >= ARRAY_LEN(g->row));
+	return &g->row[i];
 }
 
 void opt_note_given(const struct program *p, void *o, const struct opt *t, bool given)
 {
-	uint64_t bit;
-	if (!p->given)
-		return;
-	uint64_t *word = given_word(p, o, t, &bit);
-	*word = given ? *word | bit : *word & ~bit;
+	if (p->given)
+		*given_flag(p, o, t) = given;
 }
 
 static const struct opt *named(const struct program *p, const char *name)
@@ -184,15 +179,9 @@ static const struct opt *named(const struct program *p, const char *name)
 	bug(__FILE__, __LINE__, name);
 }
 
-static bool is_given(const struct program *p, const void *o, const struct opt *t)
-{
-	uint64_t bit;
-	return *given_word(p, (void *)o, t, &bit) & bit;
-}
-
 bool opts_given(const struct program *p, const void *o, const char *name)
 {
-	return is_given(p, o, named(p, name));
+	return *given_flag(p, o, named(p, name));
 }
 
 void opts_reset(const struct program *p, void *o, const char *prefix)
@@ -242,7 +231,7 @@ int opts_check_needs(const struct program *p, const void *o, struct err *e)
 {
 	for (const struct opt *t = p->opts; t->type != OPT_END; t++) {
 		const void *v = (const char *)o + t->offset;
-		if (!t->needs || !is_given(p, o, t))
+		if (!t->needs || !*given_flag(p, o, t))
 			continue;
 		bool off = opt_equals(t, v, NULL) && opt_equals(t, v, t->def);
 		if (!off && !is_met(p, o, t->needs))

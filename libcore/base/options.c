@@ -534,7 +534,7 @@ int opts_parse_or_die(const struct program *p, void *o, int argc, char **argv)
 int opts_unknown(const char *what, const char *name, const char *const *names, int64_t n,
 	struct err *e)
 {
-	const char *near = nearest(name, names, n);
-	return err_set(e, EX_USAGE, "unknown %s '%s'%s%s%s", what, name,
-		near ? "; did you mean '" : "", near ? near : "", near ? "'?" : "");
+	char hint[DID_YOU_MEAN];
+	return err_set(e, EX_USAGE, "unknown %s '%s'%s", what, name,
+		did_you_mean(hint, name, names, n));
 }

@@ -57,22 +57,21 @@ struct opt {
 	}
 
 /* The limit of file_spool(), an option of programs that read streams; and advice about it. */
-#define SPOOL_HELP                                                                        \
-	"Copy at most this much of a pipe to a temporary file in TMPDIR, and never more " \
-	"than nine tenths of what is free there. 0: no other limit."
-#define OPT_SPOOL_LIMIT(at, flags)                                     \
-	{                                                              \
-		OPT_SIZE, 0, "spool-limit", "BYTES", "64G", at, flags, \
-			.help = SPOOL_HELP                             \
+#define OPT_SPOOL_LIMIT(at, flags)                                                 \
+	{                                                                          \
+		OPT_SIZE, 0, "spool-limit", "BYTES", "64G", at, flags,             \
+			.help = "Copy at most this much of a pipe to a temporary " \
+				"file in TMPDIR, and never more than nine tenths " \
+				"of what is free there. 0: no other limit."        \
 	}
 #define SPOOL_ADVICE                                        \
 	[ADVICE_SPOOL_LIMIT] = "--spool-limit allows more", \
 	[ADVICE_SPOOL_ROOM] = "TMPDIR can name a folder with more room"
 
-/* A bit for each row of the table: was it given on the command line or in the environment, or
- * in a file as something other than the default? */
+/* For each row of the table: was it given on the command line or in the environment, or in a file as
+ * something other than the default? */
 struct opt_given {
-	uint64_t bits[4];
+	bool row[256];
 };
 
 struct program {

@@ -19,9 +19,6 @@ bool opt_is_on(const struct opt *t);
 void opt_arg(const struct opt *t, struct str *out);
 /* The default for people: nothing for flags and empty ones, \\n for a line break. */
 void opt_default(const struct opt *t, struct str *out);
-/* What may be written for the value: of an enum its names, of a text those words that its
- * help explains in a sentence `word: what it does`, of --generate the kinds. Appended. */
-void opt_words(const struct program *p, const struct opt *t, struct strs *out);
 /* Appends the values of --generate. */
 void opt_kinds(const struct program *p, struct strs *out);
 /* The presets there are, in alphabetical order, and the folder. */

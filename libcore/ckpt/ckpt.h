@@ -136,6 +136,7 @@ int ckpt_param_hash(const struct ckpt *c, uint64_t *hash, struct err *e);
 
 /* Sets `out` to FOLDER/step-00000100.h5. Returns out->s. */
 const char *ckpt_name(struct str *out, const char *folder, int64_t step);
+int64_t ckpt_step(const char *name); /* of such a name, without its directory; else -1 */
 /* The steps of the checkpoints in a directory, in ascending order; *steps is allocated. Returns their
  * number, 0 if the directory does not exist, -1 if it cannot be read. */
 int64_t ckpt_list(const char *folder, int64_t **steps, struct err *e);

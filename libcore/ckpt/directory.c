@@ -15,8 +15,7 @@ const char *ckpt_name(struct str *out, const char *folder, int64_t step)
 	return out->s;
 }
 
-/* The step of a file name, or -1. */
-static int64_t step_of(const char *name)
+int64_t ckpt_step(const char *name)
 {
 	int64_t step;
 	size_t n = strlen(name);
@@ -44,7 +43,7 @@ int64_t ckpt_list(const char *folder, int64_t **steps, struct err *e)
 	if (!d)
 		return err_set(e, EX_IOERR, "%s: %s", folder, strerror(errno));
 	for (struct dirent *f; (f = readdir(d));) {
-		int64_t step = step_of(f->d_name);
+		int64_t step = ckpt_step(f->d_name);
 		if (step < 0)
 			continue;
 		*steps = xrealloc(*steps, (size_t)(n + 1) * sizeof(**steps));
@@ -77,7 +76,7 @@ int64_t ckpt_marked(const char *folder, const char *name)
 	if (n < 0)
 		return -1;
 	target[n] = '\0';
-	return step_of(target);
+	return ckpt_step(target);
 }
 
 static void remove_step(const char *folder, int64_t step)

@@ -1,5 +1,4 @@
 /* Measurements of collectives: buffers, times, checks. Prints nothing. */
-#include "base/file.h"
 #include "collbench/collbench.h"
 
 #include "comm/requests.h"

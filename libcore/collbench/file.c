@@ -1,6 +1,5 @@
 /* The results of pt-collbench as an HDF5 file. */
-#include "collbench/table.h"
-#include "h5/h5.h"
+#include "collbench/collbench.h"
 
 #include <stdlib.h>
 #include <string.h>

@@ -1,9 +1,7 @@
 /* The table of results: its columns, and printing it. */
-#include "collbench/table.h"
+#include "collbench/collbench.h"
 
 #include <math.h>
-#include <stdlib.h>
-#include <string.h>
 
 /* clang-format off */
 const char *const bench_op_names[] = {

@@ -4,7 +4,6 @@
 
 #include <ctype.h>
 #include <errno.h>
-#include <fcntl.h>
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
@@ -270,12 +269,11 @@ static pid_t start_gnuplot(int from, const int to[2])
 	_exit(127);
 }
 
-/* Runs gnuplot without a shell. The picture is read from a pipe, because gnuplot ignores write errors.
- */
-static int run_gnuplot(
-	const struct str *text, int picture, const char *name, struct err *e)
+/* Runs gnuplot without a shell, and reads the picture from a pipe: gnuplot ignores write errors. */
+static int run_gnuplot(const struct str *text, struct str *picture, struct err *e)
 {
-	int pipes[2], status = 0, from = script_file(text, e), why = 0;
+	enum { MAX_PICTURE = 1 << 30 };
+	int pipes[2], status = 0, rc = -1, from = script_file(text, e);
 	if (from < 0)
 		return -1;
 	if (pipe(pipes)) {
@@ -284,21 +282,19 @@ static int run_gnuplot(
 	}
 	pid_t pid = start_gnuplot(from, pipes);
 	close(pipes[1]);
-	if (pid < 0 || copy_all(pipes[0], picture))
-		why = errno;
+	if (pid > 0)
+		rc = file_read_rest(pipes[0], "gnuplot", MAX_PICTURE, picture, e);
 	close(pipes[0]);
+	if (pid < 0 || waitpid(pid, &status, 0) < 0)
+		rc = err_set(e, EX_IOERR, "gnuplot: %s", strerror(errno));
 	bool all = lseek(from, 0, SEEK_CUR) ==
 		   (off_t)text->len; /* it read the whole script */
 	close(from);
-	if (pid < 0 || waitpid(pid, &status, 0) < 0)
-		return err_set(e, EX_IOERR, "gnuplot: %s", strerror(why ? why : errno));
 	if (WIFEXITED(status) && WEXITSTATUS(status) == 127)
 		return err_set(e, EX_FAILED,
 			"gnuplot cannot be started (Debian: gnuplot-nox)%s",
 			advice_on(ADVICE_GNUPLOT));
-	if (why)
-		return err_set(e, EX_IOERR, "%s: %s", name, strerror(why));
-	return status || !all ? err_set(e, EX_FAILED, "gnuplot failed") : 0;
+	return !rc && (status || !all) ? err_set(e, EX_FAILED, "gnuplot failed") : rc;
 }
 
 /* The gnuplot terminal for the suffix of a name; NULL: unknown suffix. */
@@ -335,19 +331,10 @@ int plot_file(const struct run_log *logs, int n, int column, enum plot_axis axis
 	struct range xr, yr;
 	if (!find_ranges(logs, n, column, axis, &xr, &yr))
 		return err_set(e, EX_DATAERR, "no values of %s", columns[column].name);
-	struct durable d;
-	struct str text = {0};
-	if (durable_begin_own(&d, path, e))
-		return -1;
-	int fd = open(d.tmp, O_WRONLY | O_CLOEXEC);
-	int rc = fd < 0 ? err_set(e, EX_IOERR, "%s: %s", d.tmp, strerror(errno)) : 0;
-	if (!rc) {
-		script(logs, n, column, axis, terminal_of(path), &text);
-		rc = run_gnuplot(&text, fd, path, e);
-		close(fd);
-	}
-	rc = rc || durable_commit(&d, e);
-	durable_abort(&d);
+	struct str text = {0}, picture = {0};
+	script(logs, n, column, axis, terminal_of(path), &text);
+	int rc = run_gnuplot(&text, &picture, e) || file_replace(path, &picture, e);
 	str_free(&text);
+	str_free(&picture);
 	return rc ? -1 : 0;
 }

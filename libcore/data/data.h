@@ -11,7 +11,7 @@
 #include "comm/comm.h"
 #include "h5/h5.h"
 
-/* ---- tokenizer.c: tokenizers, one table; byte.c, char.c, foreign.c: the kinds ---- */
+/* ---- tokenizer.c: tokenizers, one table; byte.c, char.c: the kinds ---------------- */
 
 /* The bytes of all tokens: token i is bytes [offset[i], offset[i + 1]). */
 struct vocab {
@@ -32,7 +32,7 @@ struct tokenizer;
 struct tokenizer_kind {
 	const char *name, *help;
 	/* Called for all of the text; then learn_end() builds t->vocab. Adds the number of tokens
-	 * to *n_tokens, or sets it to -1 if the number is not known yet. */
+	 * to *n_tokens. */
 	int64_t (*learn)(struct tokenizer *t, const char *text, int64_t n, bool final,
 		int64_t *n_tokens, struct err *e);
 	int (*learn_end)(struct tokenizer *t, struct err *e);
@@ -59,8 +59,6 @@ TOKENIZERS(TOKENIZER_ROW)
 extern const char *const tokenizer_names[];
 
 int tokenizer_init(struct tokenizer *t, const char *kind, struct err *e);
-/* A kind that this program does not know, which can decode but not encode. */
-int tokenizer_init_foreign(struct tokenizer *t, const char *kind, struct err *e);
 void tokenizer_free(struct tokenizer *t);
 int tokenizer_write(const struct tokenizer *t, struct h5 *f, struct err *e);
 int tokenizer_read(struct tokenizer *t, struct h5 *f, struct err *e);
@@ -152,6 +150,19 @@ int prepare_run(const struct prepare *p, const struct strs *inputs, struct prepa
 	struct err *e);
 /* Writes the text of a split of the files to f. */
 int prepare_decode(const struct strs *files, enum split split, FILE *f, struct err *e);
+
+/* ---- shard_writer.c: writing of shards, for prepare.c ----------------------------- */
+
+struct shard_writer;
+/* `info` has the totals of all files; exactly as many tokens of each split must follow, in order.
+ * Returns NULL on error. */
+struct shard_writer *shard_writer_open(const struct prepare *p, const struct tokenizer *t,
+	const struct shard_info *info, struct err *e);
+int shard_writer_put(struct shard_writer *w, enum split s, const uint32_t *ids, int64_t n,
+	struct err *e);
+/* After the last token: renames the files, or copies the image to the stream. */
+int shard_writer_finish(struct shard_writer *w, struct prepared *out, struct err *e);
+void shard_writer_close(struct shard_writer *w); /* removes unfinished files */
 
 /* ---- corpus.c: reading shards ---------------------------------------------------- */
 

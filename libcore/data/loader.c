@@ -12,7 +12,6 @@
 
 struct loader {
 	struct loader_config c;
-	int n_fetches;
 	unsigned tags; /* a bit for each tag in use */
 };
 
@@ -52,7 +51,7 @@ struct loader *loader_open(const struct loader_config *c)
 
 void loader_close(struct loader *l)
 {
-	BUG_ON(l && l->n_fetches);
+	BUG_ON(l && l->tags);
 	free(l);
 }
 
@@ -153,7 +152,7 @@ struct fetch *loader_begin(struct loader *l, enum split split, const struct orde
 	struct comm *c = l->c.comm;
 	struct fetch *f = xcalloc(1, sizeof(*f));
 	size_t runs_bytes = (size_t)c->size * sizeof(*f->runs);
-	BUG_ON(++l->n_fetches > 2);
+	BUG_ON(l->tags == 3);
 	f->l = l;
 	f->tag = l->tags & 1;
 	l->tags |= 1u << f->tag;
@@ -199,7 +198,6 @@ const int32_t *loader_end(struct loader *l, struct fetch *f)
 
 void fetch_free(struct fetch *f)
 {
-	f->l->n_fetches--;
 	f->l->tags &= ~(1u << f->tag);
 	if (f->all != f->windows)
 		free(f->all);

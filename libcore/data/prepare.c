@@ -1,16 +1,13 @@
 /*
  * Text to shards. The text is read twice, piece by piece so that memory does not grow with it: first
- * to learn the vocabulary and to count tokens, then to encode. (If learning does not yield the number
- * of tokens, there is a third pass in between that counts them.)
+ * to learn the vocabulary and to count tokens, then to encode.
  */
 #include "data/data.h"
-#include "data/shard_writer.h"
 
 #include <errno.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
-#include <unistd.h>
 
 struct job {
 	const struct prepare *p;
@@ -23,7 +20,6 @@ struct job {
 	struct progress bar;
 	double passed_bytes;
 	int64_t document;	 /* number of the current one */
-	bool counted;		 /* learning yielded the number of tokens */
 	bool hashed;		 /* info.source_xxh3 is known from an earlier pass */
 	struct hash_state *hash; /* of the current pass */
 	int64_t n_tokens[N_SPLITS];
@@ -116,21 +112,7 @@ static int each_document(struct job *j, piece_fn *fn, struct err *e)
 static int64_t learn_piece(struct job *j, const char *text, int64_t n, bool final,
 	enum split s, struct err *e)
 {
-	int64_t n_tokens = 0;
-	int64_t used = j->t.kind->learn(&j->t, text, n, final, &n_tokens, e);
-	if (n_tokens < 0)
-		j->counted = false;
-	j->n_tokens[s] += n_tokens;
-	return used;
-}
-
-static int64_t count_piece(struct job *j, const char *text, int64_t n, bool final,
-	enum split s, struct err *e)
-{
-	int64_t n_tokens;
-	int64_t used = j->t.kind->encode(&j->t, text, n, final, NULL, n, &n_tokens, e);
-	j->n_tokens[s] += n_tokens;
-	return used;
+	return j->t.kind->learn(&j->t, text, n, final, &j->n_tokens[s], e);
 }
 
 static int64_t encode_piece(struct job *j, const char *text, int64_t n, bool final,
@@ -177,16 +159,9 @@ static int decide_split(struct job *j, struct err *e)
 
 static int learn(struct job *j, struct err *e)
 {
-	j->counted = true;
 	if (each_document(j, learn_piece, e) || j->t.kind->learn_end(&j->t, e))
 		return -1;
 	j->info.documents = j->document;
-	if (!j->counted) {
-		memset(j->n_tokens, 0, sizeof(j->n_tokens));
-		j->bar.total *= 1.5;
-		if (each_document(j, count_piece, e))
-			return -1;
-	}
 	return decide_split(j, e);
 }
 

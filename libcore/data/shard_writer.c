@@ -4,7 +4,7 @@
  * and then the files are renamed. A pipe or a device gets a copy of the complete file.
  */
 #include "base/file.h"
-#include "data/shard_writer.h"
+#include "data/data.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -280,8 +280,8 @@ static int finish_file(struct out_file *f, struct err *e)
 static int send_image(struct shard_writer *w, struct err *e)
 {
 	cleanup_remove(w->files[0].path); /* early, because a pipe may be slow */
-	int rc =
-		lseek(w->image, 0, SEEK_SET) || copy_all(w->image, w->to) || close(w->to);
+	int rc = lseek(w->image, 0, SEEK_SET) || copy_most(w->image, w->to, INT64_MAX) ||
+		 close(w->to);
 	w->to = -1;
 	return rc ? err_set(e, EX_IOERR, "%s: %s", special_name(w), strerror(errno)) : 0;
 }

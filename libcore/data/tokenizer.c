@@ -1,6 +1,7 @@
 /* Tokenizers: the table, and the functions common to all kinds. */
 #include "data/data.h"
 
+#include <ctype.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -27,13 +28,6 @@ int tokenizer_init(struct tokenizer *t, const char *kind, struct err *e)
 	return 0;
 }
 
-/* A tokenizer that is read with its vocabulary may be of any kind. */
-static int init_any(struct tokenizer *t, const char *kind, struct err *e)
-{
-	return find_kind(kind) ? tokenizer_init(t, kind, e)
-			       : tokenizer_init_foreign(t, kind, e);
-}
-
 void tokenizer_free(struct tokenizer *t)
 {
 	free(t->own);
@@ -41,6 +35,59 @@ void tokenizer_free(struct tokenizer *t)
 	free(t->vocab.offset);
 	*t = (struct tokenizer){0};
 }
+
+/* ---- kinds that this program does not know -------------------------------------------- */
+
+/* Of files of other programs: with the vocabulary one can train and decode, but not encode. */
+enum { MAX_NAME = 64 };
+
+struct foreign {
+	struct tokenizer_kind kind;
+	char name[MAX_NAME + 1];
+};
+
+static int foreign_ready(struct tokenizer *t, struct err *e)
+{
+	(void)t, (void)e;
+	return 0;
+}
+
+static int64_t foreign_encode(const struct tokenizer *t, const char *text, int64_t n,
+	bool final, uint32_t *out, int64_t room, int64_t *n_out, struct err *e)
+{
+	(void)text, (void)n, (void) final, (void)out, (void)room;
+	*n_out = 0;
+	err_set(e, EX_DATAERR, "this program cannot encode with tokenizer '%s'",
+		t->kind->name);
+	return TEXT_BAD(0);
+}
+
+static int init_foreign(struct tokenizer *t, const char *kind, struct err *e)
+{
+	size_t n = strlen(kind);
+	*t = (struct tokenizer){0};
+	bool good = n && n <= MAX_NAME;
+	for (size_t i = 0; i < n && good; i++) /* because messages print it */
+		good = isalnum((unsigned char)kind[i]) || strchr("-_.+", kind[i]);
+	if (!good)
+		return err_set(
+			e, EX_DATAERR, "the kind of tokenizer is not a valid name");
+	struct foreign *f = xcalloc(1, sizeof(*f));
+	memcpy(f->name, kind, n);
+	f->kind = (struct tokenizer_kind){
+		.name = f->name, .ready = foreign_ready, .encode = foreign_encode};
+	t->own = f;
+	t->kind = &f->kind;
+	return 0;
+}
+
+/* A tokenizer that is read with its vocabulary may be of any kind. */
+static int init_any(struct tokenizer *t, const char *kind, struct err *e)
+{
+	return find_kind(kind) ? tokenizer_init(t, kind, e) : init_foreign(t, kind, e);
+}
+
+/* ---- files and messages -------------------------------------------------------------- */
 
 struct tokenizer_attrs {
 	char *kind;

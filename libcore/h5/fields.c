@@ -2,6 +2,7 @@
 #include "base/options.h"
 #include "h5/h5_internal.h"
 
+#include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -133,7 +134,8 @@ void h5_field_print(struct str *out, const struct h5_field *a, const void *from)
 		snprintf(num, sizeof(num), "0x%016llx",
 			(unsigned long long)*(const uint64_t *)v);
 	else if (a->type == H5_F64)
-		text_double(num, *(const double *)v);
+		text = isnan(*(const double *)v) ? "none"
+						 : text_double(num, *(const double *)v);
 	else
 		snprintf(num, sizeof(num), "%lld", (long long)*(const int64_t *)v);
 	if (text)

@@ -59,7 +59,7 @@ int h5_fields_write(struct h5 *f, const char *path, const struct h5_field *table
 	const void *from, struct err *e);
 int h5_fields_read(struct h5 *f, const char *path, const struct h5_field *table, void *to,
 	struct err *e);
-/* Appends `name = value` of an attribute in a struct; nothing if a text is NULL. */
+/* Appends `name = value` of an attribute in a struct; nothing if a text is NULL; NaN is `none`. */
 void h5_field_print(struct str *out, const struct h5_field *a, const void *from);
 /* Prints the table as a list for a manual page. */
 void h5_fields_man(const struct h5_field *table, FILE *f);

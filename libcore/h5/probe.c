@@ -215,21 +215,12 @@ static struct seen seen_of(const struct stat *s)
 	return (struct seen){s->st_dev, s->st_ino, s->st_size, s->st_mtim, s->st_ctim};
 }
 
-static bool same_time(struct timespec a, struct timespec b)
-{
-	return a.tv_sec == b.tv_sec && a.tv_nsec == b.tv_nsec;
-}
-
 static bool was_seen(const struct stat *st)
 {
 	struct seen x = seen_of(st);
-	for (size_t i = 0; i < ARRAY_LEN(seen) && i < n_seen; i++) {
-		const struct seen *s = &seen[i];
-		if (s->device == x.device && s->inode == x.inode && s->size == x.size &&
-			same_time(s->modified, x.modified) &&
-			same_time(s->changed, x.changed))
+	for (size_t i = 0; i < ARRAY_LEN(seen) && i < n_seen; i++)
+		if (!memcmp(&seen[i], &x, sizeof(x))) /* it has no padding */
 			return true;
-	}
 	return false;
 }
 

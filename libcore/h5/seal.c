@@ -8,13 +8,8 @@
 enum { LINK_BYTES = 32, ATTRIBUTE_BYTES = 24 };
 enum { MAX_DEPTH = 8, MAX_BYTES = 1 << 28 };
 
-struct seal {
-	uint64_t xxh3;
-};
-
 static const struct h5_field seal_fields[] = {
-	{"meta_xxh3", H5_U64, offsetof(struct seal, xxh3), false,
-		"checksum of the metadata"},
+	{"meta_xxh3", H5_U64, 0, false, "checksum of the metadata"},
 	{0},
 };
 
@@ -168,20 +163,19 @@ static int seal_of(struct h5 *f, int64_t budget, uint64_t *out, struct err *e)
 
 int h5_seal(struct h5 *f, struct err *e)
 {
-	struct seal s;
-	if (seal_of(f, INT64_MAX, &s.xxh3, e))
+	uint64_t xxh3;
+	if (seal_of(f, INT64_MAX, &xxh3, e))
 		return -1;
-	return h5_fields_write(f, "/", seal_fields, &s, e);
+	return h5_fields_write(f, "/", seal_fields, &xxh3, e);
 }
 
 int h5_check_seal(struct h5 *f, struct err *e)
 {
-	struct seal have, want;
+	uint64_t have, want;
 	int64_t budget = f->size_bytes ? f->size_bytes : INT64_MAX;
-	if (h5_fields_read(f, "/", seal_fields, &want, e) ||
-		seal_of(f, budget, &have.xxh3, e))
+	if (h5_fields_read(f, "/", seal_fields, &want, e) || seal_of(f, budget, &have, e))
 		return -1;
-	if (have.xxh3 != want.xxh3)
+	if (have != want)
 		return h5_bad(f, e, EX_DATAERR,
 			"the checksum of the metadata does not match: the file is "
 			"damaged");

@@ -2,6 +2,7 @@
 #include "base/options.h"
 #include "run/run.h"
 
+#include <stdlib.h>
 #include <string.h>
 
 const struct column columns[N_COLUMNS] = {
@@ -73,16 +74,11 @@ const struct column columns[N_COLUMNS] = {
 		.help = "offloaded state written per step, by the rank that writes most"},
 };
 
-static bool is_called(const char *have, const char *name, size_t len)
-{
-	return have && strlen(have) == len && !memcmp(have, name, len);
-}
-
-int column_find(const char *name, size_t len)
+int column_find(const char *name)
 {
 	for (int c = 0; c < N_COLUMNS; c++)
-		if (is_called(columns[c].name, name, len) ||
-			is_called(columns[c].was, name, len))
+		if (!strcmp(columns[c].name, name) ||
+			(columns[c].was && !strcmp(columns[c].was, name)))
 			return c;
 	return -1;
 }
@@ -128,29 +124,16 @@ bool column_fits(int c, double v)
 
 int row_parse(const char *line, size_t len, struct row *r)
 {
+	char *copy = strndup(line, len), *rest = copy, *value;
 	*r = (struct row){.has = 0};
-	const char *end = line + len;
-	while (line < end) {
-		while (line < end && (*line == ' ' || *line == '\t' || *line == '\r'))
-			line++;
-		const char *word_end = line;
-		while (word_end < end && *word_end != ' ' && *word_end != '\t' &&
-			*word_end != '\r')
-			word_end++;
-		const char *equals = memchr(line, '=', (size_t)(word_end - line));
-		if (equals) {
-			char num[NUM_TEXT];
-			double v;
-			int c = column_find(line, (size_t)(equals - line));
-			size_t n = (size_t)(word_end - equals - 1);
-			if (c >= 0 && n < sizeof(num)) {
-				memcpy(num, equals + 1, n);
-				num[n] = '\0';
-				if (!parse_double(num, &v) && column_fits(c, v))
-					row_set(r, c, v);
-			}
-		}
-		line = word_end;
+	while ((value = strsep(&rest, " \t\r"))) {
+		const char *name = strsep(&value, "=");
+		int c = value ? column_find(name) : -1;
+		double v;
+		if (c >= 0 && strlen(value) < NUM_TEXT && !parse_double(value, &v) &&
+			column_fits(c, v))
+			row_set(r, c, v);
 	}
+	free(copy);
 	return row_has(r, COL_STEP) ? 0 : -1;
 }

@@ -80,69 +80,63 @@ int journal_lock(const char *folder, bool make, double patience, int *fd, struct
 
 /* ---- lines ----------------------------------------------------------------------- */
 
-/* After a failed write: complete lines stay in the file, the others in memory. */
+/* After a failed write: complete lines stay in the file. */
 static void keep_rest(struct journal *j, off_t begin)
 {
 	off_t end = lseek(j->fd, 0, SEEK_END);
 	size_t n = begin >= 0 && end > begin ? (size_t)(end - begin) : 0;
-	while (n && j->kept.s[n - 1] != '\n')
+	bool ours = j->written + n <= j->lines.len;
+	while (ours && n && j->lines.s[j->written + n - 1] != '\n')
 		n--;
-	if (n > j->kept.len || ftruncate(j->fd, begin + (off_t)n)) {
-		j->half = true;
-		return;
-	}
-	for (size_t i = 0; i < n; i++) {
-		j->n_kept -= j->kept.s[i] == '\n';
-		j->n_late += j->kept.s[i] == '\n';
-	}
-	str_add(&j->late, j->kept.s, n);
-	memmove(j->kept.s, j->kept.s + n, j->kept.len - n + 1);
-	j->kept.len -= n;
+	j->half = !ours || ftruncate(j->fd, begin + (off_t)n);
+	if (!j->half)
+		j->written += n;
 }
 
 /* Syncs the file. A disk or a file server may report late that it is full; then the lost lines are
- * kept to be written again. */
+ * written again. */
 static int sync_lines(struct journal *j, struct err *e)
 {
-	if (!fdatasync(j->fd)) {
-		j->synced = lseek(j->fd, 0, SEEK_END);
-		str_clear(&j->late);
-		j->n_late = 0;
-		return 0;
-	}
-	err_set(e, EX_IOERR, "%s/journal.txt: %s", j->folder, strerror(errno));
-	if (!j->late.len || ftruncate(j->fd, (off_t)j->synced))
+	struct str *l = &j->lines;
+	if (fdatasync(j->fd)) {
+		err_set(e, EX_IOERR, "%s/journal.txt: %s", j->folder, strerror(errno));
+		if (j->written && !ftruncate(j->fd, (off_t)j->synced))
+			j->written = 0;
 		return -1;
-	str_add(&j->late, j->kept.s, j->kept.len);
-	struct str empty = j->kept;
-	j->kept = j->late;
-	j->n_kept += j->n_late;
-	j->late = empty;
-	j->n_late = 0;
-	str_clear(&j->late);
-	return -1;
+	}
+	j->synced = lseek(j->fd, 0, SEEK_END);
+	l->len -= j->written;
+	memmove(l->s, l->s + j->written, l->len);
+	j->written = 0;
+	return 0;
 }
 
 int journal_flush(struct journal *j, struct err *e)
 {
 	enum { LATE = 1 << 20 };
-	if (!j->kept.len)
+	size_t n_bytes = j->lines.len - j->written;
+	if (!n_bytes)
 		return 0;
 	off_t begin = lseek(j->fd, 0, SEEK_END);
 	/* An incomplete line gets its line break. */
 	if ((j->half && write_all(j->fd, "\n", 1)) ||
-		write_all(j->fd, j->kept.s, j->kept.len)) {
+		write_all(j->fd, j->lines.s + j->written, n_bytes)) {
 		err_set(e, EX_IOERR, "%s/journal.txt: %s", j->folder, strerror(errno));
 		if (!j->half)
 			keep_rest(j, begin);
 		return -1;
 	}
 	j->half = false;
-	str_add(&j->late, j->kept.s, j->kept.len);
-	j->n_late += j->n_kept;
-	j->n_kept = 0;
-	str_clear(&j->kept);
-	return j->late.len > LATE ? sync_lines(j, e) : 0;
+	j->written = j->lines.len;
+	return j->written > LATE ? sync_lines(j, e) : 0;
+}
+
+int64_t journal_kept(const struct journal *j)
+{
+	int64_t n = 0;
+	for (size_t i = j->written; i < j->lines.len; i++)
+		n += j->lines.s[i] == '\n';
+	return n;
 }
 
 /* Adds a line to those of the next flush. */
@@ -150,15 +144,9 @@ static int add_line(struct journal *j, const struct str *line, struct err *e)
 {
 	if (run_log_line(&j->log, line->s, line->len, e))
 		return -1;
-	str_add(&j->kept, line->s, line->len);
-	str_putc(&j->kept, '\n');
-	j->n_kept++;
+	str_add(&j->lines, line->s, line->len);
+	str_putc(&j->lines, '\n');
 	return 0;
-}
-
-static int put_line(struct journal *j, const struct str *line, struct err *e)
-{
-	return add_line(j, line, e) || journal_flush(j, e) ? -1 : 0;
 }
 
 /* Adds the lines of a text, each with the prefix "# WORD ". */
@@ -259,7 +247,7 @@ int journal_row(struct journal *j, const struct row *r, struct err *e)
 {
 	struct str line = {0};
 	row_print(r, &line);
-	int rc = put_line(j, &line, e);
+	int rc = add_line(j, &line, e) || journal_flush(j, e) ? -1 : 0;
 	str_free(&line);
 	return rc;
 }
@@ -303,8 +291,7 @@ void journal_close(struct journal *j)
 	if (j->fd >= 0)
 		close(j->fd);
 	free(j->folder);
-	str_free(&j->kept);
-	str_free(&j->late);
+	str_free(&j->lines);
 	run_log_free(&j->log);
 	*j = (struct journal){.fd = -1};
 }

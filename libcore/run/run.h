@@ -71,7 +71,7 @@ enum column_id {
 };
 
 extern const struct column columns[N_COLUMNS];
-int column_find(const char *name, size_t len); /* -1: no such column */
+int column_find(const char *name); /* -1: no such column */
 /* Whether a value is valid in a column. Rows are matched by integer columns, so those must not
  * contain other values. */
 bool column_fits(int c, double v);
@@ -151,11 +151,10 @@ struct journal {
 	struct run_log log; /* all lines, including those from before a resumption */
 	char *folder;
 	int fd;
-	bool half;	 /* the file ends with an incomplete line */
-	struct str kept; /* lines not yet written, for example because of a full disk */
-	int64_t n_kept;
-	struct str late;	/* lines since the last sync, which could still be lost */
-	int64_t n_late, synced; /* synced: bytes of the file that are safe */
+	bool half;	  /* the file ends with an incomplete line */
+	struct str lines; /* since the last sync */
+	size_t written; /* bytes of them in the file; the others wait, as for a full disk */
+	int64_t synced;			/* bytes of the file that are safe */
 	double published, publish_cost; /* the last write of run.h5: time, seconds */
 };
 
@@ -174,6 +173,7 @@ int journal_row(struct journal *j, const struct row *r, struct err *e);
 int journal_event(struct journal *j, int64_t step, struct err *e, const char *fmt, ...)
 	PRINTF(4, 5);
 int journal_flush(struct journal *j, struct err *e); /* writes the kept lines */
+int64_t journal_kept(const struct journal *j);	     /* their number */
 /* Whether run.h5 is older than this, and also old enough that rewriting it, which takes longer as
  * the run grows, takes a small fraction of the time. */
 bool journal_stale(const struct journal *j, double seconds);

@@ -1,7 +1,6 @@
 /* The shards of a run: opened by the ranks that read, described to the others. */
 #include "train/dataset.h"
 
-#include <stdlib.h>
 #include <string.h>
 
 #include "train/layout.h"

@@ -122,11 +122,6 @@ static int check_replicas(struct run *r)
 	return agree ? 0 : EX_FAILED;
 }
 
-static bool every(int64_t n, int64_t step)
-{
-	return n > 0 && step % n == 0;
-}
-
 static void show_progress(struct run *r, const struct step_result *s)
 {
 	char note[64];
@@ -146,7 +141,8 @@ static int after_step(struct run *r, const struct step_result *s)
 	bool eval = local_sgd_due(r, o->eval_every) || (last && o->eval_every);
 	bool save = local_sgd_due(r, o->ckpt_every) || r->now.save;
 	bool sample = local_sgd_due(r, o->sample_every);
-	bool replicas = every(o->check_replicas_every, t->step);
+	int64_t check = o->check_replicas_every;
+	bool replicas = check && t->step % check == 0;
 	bool log = report_due(r);
 	if (s->skipped)
 		report_event(r,
@@ -393,7 +389,7 @@ int loop_run(struct run *r)
 	report_publish_now(r);
 	if (r->report.journal_incomplete)
 		warn("%s/journal.txt: %lld lines could not be written", r->dir.path,
-			(long long)r->report.journal.n_kept);
+			(long long)journal_kept(&r->report.journal));
 	if (rc || !(r->report.journal_incomplete || r->report.publish_failed))
 		return rc;
 	report_event(

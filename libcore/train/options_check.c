@@ -3,7 +3,6 @@
 #include "train/options.h"
 
 #include <string.h>
-#include <sys/stat.h>
 
 int options_refuse(const struct mistake *list, size_t n, struct err *e)
 {
@@ -11,12 +10,6 @@ int options_refuse(const struct mistake *list, size_t n, struct err *e)
 		if (list[i].made)
 			return err_set(e, EX_USAGE, "%s", list[i].message);
 	return 0;
-}
-
-static bool is_stream(const char *path)
-{
-	struct stat st;
-	return !strcmp(path, "-") || (!stat(path, &st) && S_ISFIFO(st.st_mode));
 }
 
 /* What the column `needs` cannot say of local SGD. */
@@ -49,7 +42,7 @@ static int check_edit(const struct train_opts *o, struct err *e)
 		return err_set(e, EX_USAGE, "batch %lld is not divisible by %lld workers",
 			(long long)o->batch, (long long)x->workers);
 	for (int64_t i = 0; i < o->data.n && x->workers > 1; i++)
-		if (is_stream(o->data.v[i]))
+		if (corpus_is_stream(o->data.v[i]))
 			return err_set(e, EX_USAGE,
 				"%s can be read only once, but every worker reads the data",
 				o->data.v[i]);

@@ -13,7 +13,29 @@
 #include "train/layout.h"
 #include "train/pipe.h"
 #include "train/plan.h"
-#include "train/start_times.h"
+
+/* How long the start of a run takes, from the beginning of the program to the first step. */
+enum start_phase {
+	START_PROGRAM, /* options, MPI, and everything without a phase */
+	START_DATA,
+	START_DEVICE,
+	START_PLAN,
+	START_SELF_TEST,
+	START_MEMORY, /* allocation */
+	START_WEIGHTS,
+	START_FILES,	  /* reading a checkpoint, making the run directory */
+	START_ALGORITHMS, /* of a GPU's GEMMs */
+	START_PHASES
+};
+
+struct start_times {
+	double began, last; /* as clock_seconds() */
+	double seconds[START_PHASES];
+};
+
+/* The time since the end of the last phase was spent in this one. */
+void start_times_add(struct start_times *s, enum start_phase phase);
+void start_times_print(const struct start_times *s, struct str *out);
 
 struct trainer {
 	struct train_opts o;

@@ -2,7 +2,6 @@
 #include "base/file.h"
 #include "tests/support/support.h"
 #include "data/data.h"
-#include "data/shard_writer.h"
 
 #include <glob.h>
 #include <stdlib.h>
