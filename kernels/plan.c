@@ -113,7 +113,6 @@ static double unmasked_scores(const struct attn *a)
 #define NOTE_exact_sumsq	for (int i = 0; i < n; i++) \
 					NOTE(exact_sumsq, .m = {m[i]})
 #define NOTE_exact_sum		NOTE(exact_sum, .n = {n})
-#define NOTE_row_sumsq		/* no run calls it on a GPU */
 #define NOTE_step_end		NOTE(step_end, .n = {0})
 #define NOTE_round		NOTE(round, .m = {y, x}, .n = {type})
 #define NOTE_round_scaled	NOTE(round_scaled, .m = {y, x}, .n = {type})

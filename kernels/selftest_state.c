@@ -463,7 +463,6 @@ void try_normal(struct trial *t)
 #define TRIAL_dequantise       {try_dequantise, 0, 0}
 #define TRIAL_topk_pack        {try_topk_pack, 0, 0}
 #define TRIAL_topk_scatter     {try_topk_scatter, 0, 0}
-#define TRIAL_row_sumsq        {NULL, 0, 0} /* not called by runs */
 #define TRIAL_find_nonfinite   {NULL, 0, 0} /* not called by runs */
 /* clang-format on */
 

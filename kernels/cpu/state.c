@@ -148,23 +148,19 @@ void K(step_end)(struct device *d, struct step_end *to, const struct exact *loss
 	*to = step_end_of(exact_round(loss), exact_round(squares), terms);
 }
 
-void K(row_sumsq)(struct device *d, double *out, struct mat x)
+static double sumsq(const float *row, int64_t n)
 {
-#pragma omp parallel for if (mat_size(x) > PARALLEL_FROM)
-	for (int64_t i = 0; i < x.rows; i++) {
-		const float *row = mat_row(x, i);
-		double lane[16] = {0};
-		int64_t j = 0;
-		for (; j + 16 <= x.cols; j += 16)
-			for (int l = 0; l < 16; l++)
-				lane[l] += (double)row[j + l] * (double)row[j + l];
-		for (int l = 0; j + l < x.cols; l++)
+	double lane[16] = {0};
+	int64_t j = 0;
+	for (; j + 16 <= n; j += 16)
+		for (int l = 0; l < 16; l++)
 			lane[l] += (double)row[j + l] * (double)row[j + l];
-		for (int width = 8; width; width /= 2)
-			for (int l = 0; l < width; l++)
-				lane[l] += lane[l + width];
-		out[i] = lane[0];
-	}
+	for (int l = 0; j + l < n; l++)
+		lane[l] += (double)row[j + l] * (double)row[j + l];
+	for (int width = 8; width; width /= 2)
+		for (int l = 0; l < width; l++)
+			lane[l] += lane[l + width];
+	return lane[0];
 }
 
 void K(exact_sum)(struct device *d, struct exact *x, const float *v, int64_t n)
@@ -174,13 +170,15 @@ void K(exact_sum)(struct device *d, struct exact *x, const float *v, int64_t n)
 	exact_normalize(x);
 }
 
-static void add_squares(struct device *d, struct exact *x, struct mat m)
+static void add_squares(struct exact *x, struct mat m)
 {
 	enum { ROWS = 512 };
 	double squares[ROWS];
 	for (int64_t i = 0; i < m.rows; i += ROWS) {
 		int64_t n = min64(ROWS, m.rows - i);
-		K(row_sumsq)(d, squares, mat_rows(m, i, n));
+#pragma omp parallel for if (n * m.cols > PARALLEL_FROM)
+		for (int64_t j = 0; j < n; j++)
+			squares[j] = sumsq(mat_row(m, i + j), m.cols);
 		for (int64_t j = 0; j < n; j++)
 			exact_add(x, squares[j]);
 	}
@@ -190,7 +188,7 @@ static void add_squares(struct device *d, struct exact *x, struct mat m)
 void K(exact_sumsq)(struct device *d, struct exact *x, const struct mat *m, int n)
 {
 	for (int i = 0; i < n; i++)
-		add_squares(d, x, m[i]);
+		add_squares(x, m[i]);
 }
 
 void K(zero)(struct device *d, struct mat x)

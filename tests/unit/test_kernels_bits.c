@@ -561,13 +561,6 @@ static uint64_t run_step_end(struct device *d)
 	return hash_bytes(made, sizeof(made), 0);
 }
 
-static uint64_t run_row_sumsq(struct device *d)
-{
-	double *sum = doubles(ROWS);
-	d->k->row_sumsq(d, sum, numbers(ROWS, COLS, 1));
-	return hash_bytes(sum, ROWS * sizeof(double), 0);
-}
-
 static uint64_t run_exact_sum(struct device *d)
 {
 	struct exact *x = exact_zero();
