@@ -1,0 +1,112 @@
+#include "tests/support/schedule_check.h"
+#include "parallel/schedule_internal.h"
+
+static const char *const action_names[ACTION_KINDS] = {[ACTION_FORWARD] = "forward",
+	[ACTION_BACKWARD] = "backward",
+	[ACTION_BACKWARD_X] = "backward of the input",
+	[ACTION_BACKWARD_W] = "backward of the weights"};
+
+static bool belongs(const struct schedule *s, enum action_kind kind)
+{
+	if (kind == ACTION_FORWARD)
+		return true;
+	bool split = kind == ACTION_BACKWARD_X || kind == ACTION_BACKWARD_W;
+	return kind < ACTION_KINDS && split == schedule_kinds[s->kind].splits_backward;
+}
+
+static int64_t *done(const struct schedule_iter *w, enum action_kind kind, int stage)
+{
+	return w->done + (int)kind * schedule_stages(w->s) + stage;
+}
+
+static int wrong(
+	struct err *e, int rank, int64_t i, const struct action *a, const char *what)
+{
+	return err_set(e, EX_DATAERR,
+		"action %lld of rank %d, %s of micro-batch %lld on stage %d, %s",
+		(long long)i, rank, action_names[a->kind], (long long)a->micro, a->stage,
+		what);
+}
+
+static int check_numbers(const struct schedule *s, int rank, struct err *e)
+{
+	for (int64_t i = 0; i < s->n[rank]; i++) {
+		const struct action *a = &s->rank[rank][i];
+		if (!belongs(s, a->kind))
+			return err_set(e, EX_DATAERR,
+				"action %lld of rank %d is of a kind that %s does not "
+				"have",
+				(long long)i, rank, schedule_kinds[s->kind].name);
+		if (a->stage < 0 || a->stage >= schedule_stages(s) ||
+			schedule_rank_of(s, a->stage) != rank)
+			return wrong(e, rank, i, a, "is on a stage of another rank");
+		if (a->micro < 0 || a->micro >= s->n_micro)
+			return wrong(e, rank, i, a, "is of no micro-batch of the step");
+	}
+	return 0;
+}
+
+/* Checks that do not depend on other ranks: each action once, and in order. */
+static int check_order(
+	const struct schedule *s, int rank, struct schedule_iter *w, struct err *e)
+{
+	for (int64_t i = 0; i < s->n[rank]; i++) {
+		const struct action *a = &s->rank[rank][i];
+		int64_t *next = done(w, a->kind, a->stage);
+		if (a->micro < *next)
+			return wrong(e, rank, i, a, "comes twice, or after a later one");
+		if (a->micro > *next)
+			return wrong(e, rank, i, a, "comes before an earlier one");
+		if (a->kind != ACTION_FORWARD &&
+			*done(w, ACTION_FORWARD, a->stage) <= a->micro)
+			return wrong(e, rank, i, a, "comes before its forward");
+		if (a->kind == ACTION_BACKWARD_W &&
+			*done(w, ACTION_BACKWARD_X, a->stage) <= a->micro)
+			return wrong(e, rank, i, a, "comes before that of the input");
+		++*next;
+	}
+	return 0;
+}
+
+static int check_complete(const struct schedule_iter *w, struct err *e)
+{
+	const struct schedule *s = w->s;
+	for (int stage = 0; stage < schedule_stages(s); stage++)
+		for (int k = 0; k < ACTION_KINDS; k++) {
+			int64_t n = *done(w, (enum action_kind)k, stage);
+			if (belongs(s, (enum action_kind)k) && n < s->n_micro)
+				return err_set(e, EX_DATAERR,
+					"there is no %s of micro-batch %lld on stage %d",
+					action_names[k], (long long)n, stage);
+		}
+	return 0;
+}
+
+static int check_waits(const struct schedule *s, struct err *e)
+{
+	struct schedule_iter w;
+	int rank, rc = 0;
+	int64_t i;
+	schedule_iter_begin(&w, s);
+	while (schedule_iter_next(&w, &rank, &i))
+		;
+	for (rank = 0; rank < s->ranks && !rc; rank++)
+		if (w.at[rank] < s->n[rank])
+			rc = wrong(e, rank, w.at[rank], &s->rank[rank][w.at[rank]],
+				"waits for ever: deadlock");
+	schedule_iter_end(&w);
+	return rc;
+}
+
+int schedule_check(const struct schedule *s, struct err *e)
+{
+	struct schedule_iter w;
+	int rc = 0;
+	schedule_iter_begin(&w, s);
+	for (int r = 0; r < s->ranks && !rc; r++)
+		rc = check_numbers(s, r, e) || check_order(s, r, &w, e);
+	rc = rc || check_complete(&w, e) || check_waits(s, e);
+	schedule_iter_end(&w);
+	return rc ? err_prefix(e, "pipeline schedule %s: ", schedule_kinds[s->kind].name)
+		  : 0;
+}
