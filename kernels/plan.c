@@ -102,7 +102,8 @@ static double unmasked_scores(const struct attn *a)
 #define NOTE_xent_fused		NOTE(xent_fused, .m = {logits}, .n = {vocab})
 /* A call with several vectors or matrices is recorded as one call for each. */
 #define NOTE_UPDATE(name)	for (int i = 0; i < n_parts; i++) \
-					NOTE(name, .m = {parts[i].copy}, .n = {parts[i].n, parts[i].m != NULL})
+					NOTE(name, .m = {parts[i].copy}, .n = {parts[i].n, parts[i].m != NULL, \
+					parts[i].v != NULL})
 #define NOTE_adamw		NOTE_UPDATE(adamw)
 #define NOTE_sgd		NOTE_UPDATE(sgd)
 #define NOTE_muon_momentum	NOTE_UPDATE(muon_momentum)
