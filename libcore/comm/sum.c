@@ -194,36 +194,36 @@ static void finish_root(struct tree_sum *s, const struct tree_part *parts, int n
 	struct comm *c = s->c;
 	struct device *d = s->plan->d;
 	struct tree_node root = {s->plan->levels, 0};
-	int next = 0;
-	struct mat sum = tree_add(d, parts, n_parts, &next, root, (struct mat){0});
-	BUG_ON(next != n_parts);
-	for (int r = 0; r < c->size; r++) {
-		if (r == c->rank)
-			put(d, s->call.result + first, sum.p, len);
-		else if (s->call.shared)
-			put(d, buffer_of(s, r, 0) + first, sum.p, len);
+	struct tree_part *block = xcalloc((size_t)n_parts + 1, sizeof(*block));
+	for (int64_t from = 0; from < len; from += d->sum_block) {
+		int64_t n = min64(d->sum_block, len - from);
+		int next = 0;
+		tree_cut(parts, n_parts, from, n, block);
+		struct mat sum =
+			tree_add(d, block, n_parts, &next, root, (struct mat){0});
+		BUG_ON(next != n_parts);
+		for (int r = 0; r < c->size; r++) {
+			if (r == c->rank)
+				put(d, s->call.result + first + from, sum.p, n);
+			else if (s->call.shared)
+				put(d, buffer_of(s, r, 0) + first + from, sum.p, n);
+		}
 	}
+	free(block);
 }
 
-/* Adds the nodes of `len` floats of this rank's piece, from float `first` of its shard, a block of
- * floats at a time. */
+/* Adds the nodes of `len` floats of this rank's piece, from float `first` of its shard. */
 static void finish_floats(
 	struct tree_sum *s, int64_t first, int64_t len, float *packed, float *received)
 {
 	int n_parts;
-	int64_t piece, max = s->plan->d->sum_block;
+	int64_t piece;
 	struct tree_part *parts = find_parts(s, first, len, packed, received, &n_parts);
-	struct tree_part *block = xcalloc((size_t)n_parts + 1, sizeof(*block));
 	sum_piece(s->plan, s->c->rank, &piece);
-	for (int64_t at = 0; at < len; at += max) {
-		int64_t n = min64(max, len - at), from = first + at;
-		tree_cut(parts, n_parts, at, n, block);
-		if (s->call.take)
-			s->call.take(s->call.with, block, n_parts, from - piece, n);
-		else
-			finish_root(s, block, n_parts, from, n);
-	}
-	free(block);
+	if (s->call.take)
+		s->call.take(s->call.with, parts, n_parts, first - piece, len);
+	else
+		finish_root(s, parts, n_parts, first, len);
 	free(parts);
 }
 

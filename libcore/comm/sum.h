@@ -77,7 +77,7 @@ struct sum_call {
 	int n_extra;
 	/* Receives the sum of this rank's shard, packed; may be its only buffer. With `take`,
 	 * nothing is added: the function is called with the sorted parts of floats
-	 * [first, first + len) of this rank's piece, for one block after another. */
+	 * [first, first + len) of this rank's piece, for one segment after another. */
 	float *result;
 	void (*take)(void *with, const struct tree_part *parts, int n_parts,
 		int64_t first, int64_t len);

@@ -124,24 +124,31 @@ static void push_sum(struct bucket *b, int use, struct tree_stack *stack,
 	}
 }
 
-/* Pushes the sums of a round on the stacks of its uses, for a block of floats. */
+/* Pushes the sums of a round on the stacks of its uses, a block of floats at a time. */
 static void push_sums(void *with, const struct tree_part *parts, int n_parts,
 	int64_t first, int64_t len)
 {
 	struct bucket *b = with;
-	int next = 0;
-	(void)len;
-	for (int u = 0; u < bucket_uses(b); u++) {
-		b->round_sums[u] = b->round_sums_before[u];
-		for (int i = 0; i < b->n_round_nodes; i++) {
-			struct tree_node of = b->round_node[u][i];
-			struct mat sum = tree_add(b->all.plan.d, parts, n_parts, &next,
-				of, (struct mat){0});
-			if (sum.p)
-				push_sum(b, u, &b->round_sums[u], of, sum, first);
+	struct device *d = b->all.plan.d;
+	struct tree_part *block = xcalloc((size_t)n_parts + 1, sizeof(*block));
+	for (int64_t from = 0; from < len; from += d->sum_block) {
+		int64_t n = min64(d->sum_block, len - from);
+		int next = 0;
+		tree_cut(parts, n_parts, from, n, block);
+		for (int u = 0; u < bucket_uses(b); u++) {
+			b->round_sums[u] = b->round_sums_before[u];
+			for (int i = 0; i < b->n_round_nodes; i++) {
+				struct tree_node of = b->round_node[u][i];
+				struct mat sum = tree_add(
+					d, block, n_parts, &next, of, (struct mat){0});
+				if (sum.p)
+					push_sum(b, u, &b->round_sums[u], of, sum,
+						first + from);
+			}
 		}
+		BUG_ON(next != n_parts);
 	}
-	BUG_ON(next != n_parts);
+	free(block);
 }
 
 /* ---- sums ------------------------------------------------------------------------ */
@@ -153,12 +160,20 @@ static void take_replica_sums(void *with, const struct tree_part *parts, int n_p
 	struct bucket *b = with;
 	struct device *d = b->all.plan.d;
 	const struct sum_nodes *mine = &b->replicas.nodes[b->replicas.c->rank];
-	int next = 0;
-	for (int i = 0; i < mine->n; i++)
-		d->k->copy(d, mat(b->replica_sum[mine->buffer[i]] + first, 1, len),
-			tree_add(d, parts, n_parts, &next, mine->node[i],
-				(struct mat){0}));
-	BUG_ON(next != n_parts);
+	struct tree_part *block = xcalloc((size_t)n_parts + 1, sizeof(*block));
+	for (int64_t from = 0; from < len; from += d->sum_block) {
+		int64_t n = min64(d->sum_block, len - from);
+		int next = 0;
+		tree_cut(parts, n_parts, from, n, block);
+		for (int i = 0; i < mine->n; i++) {
+			float *to = b->replica_sum[mine->buffer[i]] + first + from;
+			d->k->copy(d, mat(to, 1, n),
+				tree_add(d, block, n_parts, &next, mine->node[i],
+					(struct mat){0}));
+		}
+		BUG_ON(next != n_parts);
+	}
+	free(block);
 }
 
 /* The last sum of a bucket: over its group, or over the replicas. */
