@@ -125,8 +125,6 @@ static double unmasked_scores(const struct attn *a)
 #define NOTE_copy		NOTE(copy, .m = {to, from})
 #define NOTE_find_nonfinite		return -1
 #define NOTE_hash		NOTE(hash, .m = {x})
-#define NOTE_pseudo_grad	NOTE(pseudo_grad, .n = {n})
-#define NOTE_mix		NOTE(mix, .n = {n})
 #define NOTE_combine		NOTE(combine, .n = {n, how->workers, how->vote, how->normalize})
 #define NOTE_keep_largest	NOTE(keep_largest, .m = {x}, .n = {k})
 #define NOTE_count_sizes	NOTE(count_sizes, .m = {x}, .n = {shift})

@@ -221,21 +221,6 @@ void try_step_end(struct trial *t)
 
 /* ---- workers ------------------------------------------------------------------------ */
 
-void try_pseudo_grad(struct trial *t)
-{
-	int64_t n = fewer(t->c->n[0], MAX_ELEMENTS);
-	struct pair p = result(t, "p", pair_vector(t, n, 1));
-	struct pair anchor = pair_vector(t, n, 1);
-	BOTH(t, pseudo_grad, p.m[s].p, anchor.m[s].p, n);
-}
-
-void try_mix(struct trial *t)
-{
-	int64_t n = fewer(t->c->n[0], MAX_ELEMENTS);
-	struct pair p = result(t, "p", pair_vector(t, n, 1)), a = pair_vector(t, n, 1);
-	BOTH(t, mix, p.m[s].p, a.m[s].p, n, 0.25f);
-}
-
 enum { WORKERS = 8 };
 
 void try_combine(struct trial *t)
@@ -402,7 +387,6 @@ const struct tolerance tolerances[N_KERNELS] = {
 	[KERNEL_muon_update] = {1e-6, 2},
 	[KERNEL_muon_normalize] = {1e-6, 2},
 	[KERNEL_axpby] = {1e-6, 2},
-	[KERNEL_mix] = {1e-6, 0},
 	[KERNEL_combine] = {1e-5, 0},
 };
 

@@ -46,14 +46,13 @@ static void note_workers(struct device *d, const struct train_opts *o, struct ma
 	const struct update_part part = {.m = adamw || c->momentum > 0 ? &m : NULL,
 		.v = adamw ? &m : NULL,
 		.n = mat_size(x)};
-	k->pseudo_grad(d, NULL, NULL, mat_size(x));
 	k->combine(d, NULL, NULL, mat_size(x), &combine);
 	k->add(d, x, x, x);
 	k->sub(d, x, x, x);
 	k->exact_sumsq(d, NULL, &x, 1);
 	optimizers[adamw ? OPTIMIZER_ADAMW : OPTIMIZER_SGD]->update(d, &part, 1, NULL);
 	if (c->delay)
-		k->mix(d, NULL, NULL, mat_size(x), 1);
+		k->axpby(d, x, 0, x, 1);
 	if (c->sparsify)
 		k->keep_largest(d, x, max64(1, (int64_t)(c->density * (double)x.cols)));
 	if (c->sparsify)
