@@ -26,23 +26,11 @@ static float dropout_p(const struct dropout *o)
 	return o ? o->p : 0;
 }
 
-/* The FLOPs of y = x w^T, dx = dy w and dw = dy^T x. */
-static void count_fwd(struct device *d, struct mat y, struct mat x, struct mat w)
+/* The FLOPs of y = x w^T, and of its two gradients. */
+static void count_matmul(struct device *d, struct mat y, struct mat x, struct mat w)
 {
 	BUG_ON(y.rows != x.rows || y.cols != w.rows || x.cols != w.cols);
 	d->flops += 2.0 * (double)mat_size(x) * (double)w.rows;
-}
-
-static void count_bwd_x(struct device *d, struct mat dx, struct mat dy, struct mat w)
-{
-	BUG_ON(dx.rows != dy.rows || dx.cols != w.cols || dy.cols != w.rows);
-	d->flops += 2.0 * (double)mat_size(dx) * (double)w.rows;
-}
-
-static void count_bwd_w(struct device *d, struct mat dw, struct mat dy, struct mat x)
-{
-	BUG_ON(dw.rows != dy.cols || dw.cols != x.cols || dy.rows != x.rows);
-	d->flops += 2.0 * (double)mat_size(x) * (double)dw.rows;
 }
 
 /* The scores between two chunks that the causal mask keeps. A chunk has two runs of positions, which
@@ -66,12 +54,12 @@ static double unmasked_scores(const struct attn *a)
 /* clang-format off */
 #define NOTE_embed_fwd		NOTE(embed_fwd, .m = {y, w}, .n = {add})
 #define NOTE_embed_bwd		NOTE(embed_bwd, .m = {dw, dy})
-#define NOTE_linear_fwd		count_fwd(d, y, x, w); NOTE(linear_fwd, .m = {y, x, w, bias})
-#define NOTE_linear_bwd_x	count_bwd_x(d, dx, dy, w); NOTE(linear_bwd_x, .m = {dx, dy, w}, .n = {add})
-#define NOTE_linear_bwd_w	count_bwd_w(d, dw, dy, x); NOTE(linear_bwd_w, .m = {dw, dy, x}, .n = {add})
-#define NOTE_linear_gelu_fwd	count_fwd(d, a, x, w); NOTE(linear_gelu_fwd, .m = {y, a, x, w, bias})
-#define NOTE_linear_gelu_bwd	count_bwd_x(d, da, dy, w); NOTE(linear_gelu_bwd, .m = {da, dy, w, a})
-#define NOTE_linear_row		count_fwd(d, y, x, w); NOTE(linear_row, .m = {y, x, w, bias})
+#define NOTE_linear_fwd		count_matmul(d, y, x, w); NOTE(linear_fwd, .m = {y, x, w, bias})
+#define NOTE_linear_bwd_x	count_matmul(d, dy, dx, w); NOTE(linear_bwd_x, .m = {dx, dy, w}, .n = {add})
+#define NOTE_linear_bwd_w	count_matmul(d, dy, x, dw); NOTE(linear_bwd_w, .m = {dw, dy, x}, .n = {add})
+#define NOTE_linear_gelu_fwd	count_matmul(d, a, x, w); NOTE(linear_gelu_fwd, .m = {y, a, x, w, bias})
+#define NOTE_linear_gelu_bwd	count_matmul(d, dy, da, w); NOTE(linear_gelu_bwd, .m = {da, dy, w, a})
+#define NOTE_linear_row		count_matmul(d, y, x, w); NOTE(linear_row, .m = {y, x, w, bias})
 #define NOTE_bias_fwd		NOTE(bias_fwd, .m = {y, bias})
 #define NOTE_bias_bwd		NOTE(bias_bwd, .m = {db, dy})
 #define NOTE_norm_fwd		NOTE(norm_fwd, .m = {y, stats, x, gamma, beta}, .n = {kind})
