@@ -2,14 +2,14 @@
 #include "kernels/cpu/cpu.h"
 #include "kernels/step_math.h"
 
-typedef void update_fn(const struct update_part *x, const struct update *o);
-
-static void update_parts(
-	update_fn *fn, const struct update_part *x, int n_parts, const struct update *o)
-{
-	for (int i = 0; i < n_parts && !o->off; i++)
-		fn(&x[i], o);
-}
+/* Defines a kernel that updates each of its vectors by NAME_part(). */
+#define UPDATE(name)                                                              \
+	void K(name)(struct device * d, const struct update_part *x, int n_parts, \
+		const struct update *o)                                           \
+	{                                                                         \
+		for (int i = 0; i < n_parts && !o->off; i++)                      \
+			name##_part(&x[i], o);                                    \
+	}
 
 static void adamw_part(const struct update_part *x, const struct update *o)
 {
@@ -29,12 +29,7 @@ static void adamw_part(const struct update_part *x, const struct update *o)
 		p[i] = p[i] * shrink - rate * (m1 / (sqrtf(v1) * root + a.eps));
 	}
 }
-
-void K(adamw)(struct device *d, const struct update_part *x, int n_parts,
-	const struct update *o)
-{
-	update_parts(adamw_part, x, n_parts, o);
-}
+UPDATE(adamw)
 
 static void sgd_part(const struct update_part *x, const struct update *o)
 {
@@ -53,16 +48,11 @@ static void sgd_part(const struct update_part *x, const struct update *o)
 		p[i] -= a.lr * step;
 	}
 }
-
-void K(sgd)(struct device *d, const struct update_part *x, int n_parts,
-	const struct update *o)
-{
-	update_parts(sgd_part, x, n_parts, o);
-}
+UPDATE(sgd)
 
 /* ---- Muon -------------------------------------------------------------------------- */
 
-static void momentum_part(const struct update_part *x, const struct update *o)
+static void muon_momentum_part(const struct update_part *x, const struct update *o)
 {
 	const struct update a = *o;
 	float *u = x->p, *m = x->m, rest = 1.0f - a.momentum;
@@ -75,14 +65,9 @@ static void momentum_part(const struct update_part *x, const struct update *o)
 		u[i] = a.nesterov ? a.momentum * m[i] + rest * grad : m[i];
 	}
 }
+UPDATE(muon_momentum)
 
-void K(muon_momentum)(struct device *d, const struct update_part *x, int n_parts,
-	const struct update *o)
-{
-	update_parts(momentum_part, x, n_parts, o);
-}
-
-static void muon_part(const struct update_part *x, const struct update *o)
+static void muon_update_part(const struct update_part *x, const struct update *o)
 {
 	float *p = x->p, shrink = 1.0f - o->lr * x->decay;
 	const float *g = x->g, rate = o->lr * x->rate;
@@ -91,12 +76,7 @@ static void muon_part(const struct update_part *x, const struct update *o)
 	for (int64_t i = 0; i < n; i++)
 		p[i] = p[i] * shrink - rate * g[i];
 }
-
-void K(muon_update)(struct device *d, const struct update_part *x, int n_parts,
-	const struct update *o)
-{
-	update_parts(muon_part, x, n_parts, o);
-}
+UPDATE(muon_update)
 
 /* The index of the first element of a slice's row in the matrix, and the step between elements. */
 static int64_t sliced_at(

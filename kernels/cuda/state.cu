@@ -142,29 +142,16 @@ static void update(struct device *d, const char *name, const struct update_part 
 	}
 }
 
-void cuda_adamw(struct device *d, const struct update_part *x, int n_parts,
-	const struct update *o)
-{
-	update<do_adamw>(d, "adamw", x, n_parts, o);
-}
-
-void cuda_sgd(struct device *d, const struct update_part *x, int n_parts,
-	const struct update *o)
-{
-	update<do_sgd>(d, "sgd", x, n_parts, o);
-}
-
-void cuda_muon_momentum(struct device *d, const struct update_part *x, int n_parts,
-	const struct update *o)
-{
-	update<do_muon_momentum>(d, "muon_momentum", x, n_parts, o);
-}
-
-void cuda_muon_update(struct device *d, const struct update_part *x, int n_parts,
-	const struct update *o)
-{
-	update<do_muon_update>(d, "muon_update", x, n_parts, o);
-}
+#define UPDATE(name)                                                                 \
+	void cuda_##name(struct device *d, const struct update_part *x, int n_parts, \
+		const struct update *o)                                              \
+	{                                                                            \
+		update<do_##name>(d, #name, x, n_parts, o);                          \
+	}
+UPDATE(adamw)
+UPDATE(sgd)
+UPDATE(muon_momentum)
+UPDATE(muon_update)
 
 /* ---- Muon (Jordan 2024): a matrix and its slices ------------------------------------- */
 
