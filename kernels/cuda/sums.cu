@@ -65,9 +65,7 @@ static __device__ inline void exact_add_lanes(struct exact *x, double v, bool ha
 				 : l == limb + 2 ? mantissa >> DIGIT >> (DIGIT - shift)
 						 : 0;
 		int64_t sum = (int64_t)(uint32_t)digit;
-		sum = negative ? -sum : sum;
-		for (int i = WARP / 2; i; i /= 2)
-			sum += __shfl_xor_sync(ALL_LANES, sum, i);
+		sum = warp_sum(negative ? -sum : sum);
 		if (lane_number() == 0 && sum)
 			add_word(&x->limb[l], sum);
 	}
@@ -322,8 +320,7 @@ static __global__ void hash_kernel(word *sum, const float *x, int64_t n, int64_t
 			}
 		}
 	}
-	for (int i = WARP / 2; i; i /= 2)
-		total += __shfl_xor_sync(ALL_LANES, total, i);
+	total = warp_sum(total);
 	if (lane_number() == 0)
 		atomicAdd(sum, total);
 }
