@@ -20,8 +20,8 @@ struct device_ops {
 	void (*get_begin)(struct device *, void *to, const void *from, size_t n_bytes);
 	uint64_t (*copy_begin)(struct device *, bool out, void *to, const void *from,
 		size_t n_bytes, uint64_t after);
-	void (*at)(struct device *, enum device_timer what);
-	void (*times)(struct device *, double seconds[N_DEVICE_TIMERS]);
+	void (*timer_start)(struct device *, enum device_timer what);
+	void (*timer_read)(struct device *, double seconds[N_DEVICE_TIMERS]);
 	/* ---- optional ---- */
 	void (*close)(struct device *);
 	void (*get_end)(struct device *);

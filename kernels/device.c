@@ -164,139 +164,44 @@ void device_close(struct device *d)
 	*d = (struct device){0};
 }
 
-void *device_alloc(struct device *d, size_t n_bytes)
-{
-	return d->ops->alloc(d, n_bytes);
-}
+/* device_NAME() calls the function of the device's table. If the device has none, it does nothing and
+ * returns 0. */
+#define CALL(name, params, ...)                    \
+	void device_##name params                  \
+	{                                          \
+		if (d->ops->name)                  \
+			d->ops->name(__VA_ARGS__); \
+	}
+#define CALL_VALUE(type, name, params, ...)                          \
+	type device_##name params                                    \
+	{                                                            \
+		return d->ops->name ? d->ops->name(__VA_ARGS__) : 0; \
+	}
 
-void device_free(struct device *d, void *p, size_t n_bytes)
-{
-	d->ops->free(d, p, n_bytes);
-}
-
-void device_memory(const struct device *d, int64_t *used, int64_t *free_now)
-{
-	d->ops->memory(d, used, free_now);
-}
-
-void *device_shared(struct device *d, size_t n_bytes)
-{
-	return d->ops->shared(d, n_bytes);
-}
-
-void device_shared_free(struct device *d, void *p)
-{
-	d->ops->shared_free(d, p);
-}
-
-void device_put(struct device *d, void *to, const void *from, size_t n_bytes)
-{
-	d->ops->put(d, to, from, n_bytes);
-}
-
-void device_get(struct device *d, void *to, const void *from, size_t n_bytes)
-{
-	d->ops->get(d, to, from, n_bytes);
-}
-
-void device_get_begin(struct device *d, void *to, const void *from, size_t n_bytes)
-{
-	d->ops->get_begin(d, to, from, n_bytes);
-}
-
-void device_get_end(struct device *d)
-{
-	if (d->ops->get_end)
-		d->ops->get_end(d);
-}
-
-void device_wait(struct device *d)
-{
-	if (d->ops->wait)
-		d->ops->wait(d);
-}
-
-uint64_t device_copy_begin(struct device *d, bool out, void *to, const void *from,
-	size_t n_bytes, uint64_t after)
-{
-	return d->ops->copy_begin(d, out, to, from, n_bytes, after);
-}
-
-void device_copy_end(struct device *d, uint64_t ticket)
-{
-	if (d->ops->copy_end)
-		d->ops->copy_end(d, ticket);
-}
-
-bool device_graph_begin(struct device *d)
-{
-	return d->ops->graph_begin && d->ops->graph_begin(d);
-}
-
-bool device_graph_end(struct device *d)
-{
-	return d->ops->graph_end && d->ops->graph_end(d);
-}
-
-void device_graph_refill(struct device *d)
-{
-	BUG_ON(!d->ops->graph_refill);
-	d->ops->graph_refill(d);
-}
-
-void device_graph_launch(struct device *d)
-{
-	BUG_ON(!d->ops->graph_launch);
-	d->ops->graph_launch(d);
-}
-
-void device_algorithms(struct device *d, struct str *out)
-{
-	if (d->ops->algorithms)
-		d->ops->algorithms(d, out);
-}
-
-int device_take_algorithms(struct device *d, const char *text, struct err *e)
-{
-	return d->ops->take_algorithms ? d->ops->take_algorithms(d, text, e) : 0;
-}
-
-void device_forget_algorithms(struct device *d)
-{
-	if (d->ops->forget_algorithms)
-		d->ops->forget_algorithms(d);
-}
-
-void device_timer_start(struct device *d, enum device_timer what)
-{
-	d->ops->at(d, what);
-}
-
-void device_timer_read(struct device *d, double seconds[N_DEVICE_TIMERS])
-{
-	d->ops->times(d, seconds);
-}
-
-void device_profile_begin(struct device *d)
-{
-	if (d->ops->profile_begin)
-		d->ops->profile_begin(d);
-}
-
-void device_profile_end(struct device *d, struct str *out)
-{
-	if (d->ops->profile_end)
-		d->ops->profile_end(d, out);
-}
-
-void device_range(struct device *d, const char *name)
-{
-	if (d->ops->range)
-		d->ops->range(d, name);
-}
-
-void device_range_end(struct device *d)
-{
-	if (d->ops->range_end)
-		d->ops->range_end(d);
-}
+/* clang-format off */
+CALL(memory, (const struct device *d, int64_t *used, int64_t *free_now), d, used, free_now)
+CALL_VALUE(void *, alloc, (struct device *d, size_t n_bytes), d, n_bytes)
+CALL(free, (struct device *d, void *p, size_t n_bytes), d, p, n_bytes)
+CALL_VALUE(void *, shared, (struct device *d, size_t n_bytes), d, n_bytes)
+CALL(shared_free, (struct device *d, void *p), d, p)
+CALL(put, (struct device *d, void *to, const void *from, size_t n_bytes), d, to, from, n_bytes)
+CALL(get, (struct device *d, void *to, const void *from, size_t n_bytes), d, to, from, n_bytes)
+CALL(get_begin, (struct device *d, void *to, const void *from, size_t n_bytes), d, to, from, n_bytes)
+CALL(get_end, (struct device *d), d)
+CALL_VALUE(uint64_t, copy_begin, (struct device *d, bool out, void *to, const void *from,
+	size_t n_bytes, uint64_t after), d, out, to, from, n_bytes, after)
+CALL(copy_end, (struct device *d, uint64_t ticket), d, ticket)
+CALL(wait, (struct device *d), d)
+CALL_VALUE(bool, graph_begin, (struct device *d), d)
+CALL_VALUE(bool, graph_end, (struct device *d), d)
+CALL(graph_refill, (struct device *d), d)
+CALL(graph_launch, (struct device *d), d)
+CALL(algorithms, (struct device *d, struct str *out), d, out)
+CALL_VALUE(int, take_algorithms, (struct device *d, const char *text, struct err *e), d, text, e)
+CALL(forget_algorithms, (struct device *d), d)
+CALL(timer_start, (struct device *d, enum device_timer what), d, what)
+CALL(timer_read, (struct device *d, double seconds[N_DEVICE_TIMERS]), d, seconds)
+CALL(profile_begin, (struct device *d), d)
+CALL(profile_end, (struct device *d, struct str *out), d, out)
+CALL(range, (struct device *d, const char *name), d, name)
+CALL(range_end, (struct device *d), d)

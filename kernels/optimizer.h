@@ -81,8 +81,6 @@ KERNEL(void, axpby, struct device *d, struct mat y, float a, struct mat x, float
 KERNEL(void, step_end, struct device *d, struct step_end *end, const struct exact *loss,
 	const struct exact *squares, const struct step_terms *terms)
 
-/* out[i] = sum of squares of row i, in double */
-KERNEL(void, row_sumsq, struct device *d, double *out, struct mat x)
 /* x += the sum of v[0..n), exactly. x is in device memory. */
 KERNEL(void, exact_sum, struct device *d, struct exact *x, const float *v, int64_t n)
 /* x += the sums of squares of the rows of n matrices: each row's is rounded to double, and these

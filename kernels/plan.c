@@ -26,23 +26,11 @@ static float dropout_p(const struct dropout *o)
 	return o ? o->p : 0;
 }
 
-/* The FLOPs of y = x w^T, dx = dy w and dw = dy^T x. */
-static void count_fwd(struct device *d, struct mat y, struct mat x, struct mat w)
+/* The FLOPs of y = x w^T, and of its two gradients. */
+static void count_matmul(struct device *d, struct mat y, struct mat x, struct mat w)
 {
 	BUG_ON(y.rows != x.rows || y.cols != w.rows || x.cols != w.cols);
 	d->flops += 2.0 * (double)mat_size(x) * (double)w.rows;
-}
-
-static void count_bwd_x(struct device *d, struct mat dx, struct mat dy, struct mat w)
-{
-	BUG_ON(dx.rows != dy.rows || dx.cols != w.cols || dy.cols != w.rows);
-	d->flops += 2.0 * (double)mat_size(dx) * (double)w.rows;
-}
-
-static void count_bwd_w(struct device *d, struct mat dw, struct mat dy, struct mat x)
-{
-	BUG_ON(dw.rows != dy.cols || dw.cols != x.cols || dy.rows != x.rows);
-	d->flops += 2.0 * (double)mat_size(x) * (double)dw.rows;
 }
 
 /* The scores between two chunks that the causal mask keeps. A chunk has two runs of positions, which
@@ -66,12 +54,12 @@ static double unmasked_scores(const struct attn *a)
 /* clang-format off */
 #define NOTE_embed_fwd		NOTE(embed_fwd, .m = {y, w}, .n = {add})
 #define NOTE_embed_bwd		NOTE(embed_bwd, .m = {dw, dy})
-#define NOTE_linear_fwd		count_fwd(d, y, x, w); NOTE(linear_fwd, .m = {y, x, w, bias})
-#define NOTE_linear_bwd_x	count_bwd_x(d, dx, dy, w); NOTE(linear_bwd_x, .m = {dx, dy, w}, .n = {add})
-#define NOTE_linear_bwd_w	count_bwd_w(d, dw, dy, x); NOTE(linear_bwd_w, .m = {dw, dy, x}, .n = {add})
-#define NOTE_linear_gelu_fwd	count_fwd(d, a, x, w); NOTE(linear_gelu_fwd, .m = {y, a, x, w, bias})
-#define NOTE_linear_gelu_bwd	count_bwd_x(d, da, dy, w); NOTE(linear_gelu_bwd, .m = {da, dy, w, a})
-#define NOTE_linear_row		count_fwd(d, y, x, w); NOTE(linear_row, .m = {y, x, w, bias})
+#define NOTE_linear_fwd		count_matmul(d, y, x, w); NOTE(linear_fwd, .m = {y, x, w, bias})
+#define NOTE_linear_bwd_x	count_matmul(d, dy, dx, w); NOTE(linear_bwd_x, .m = {dx, dy, w}, .n = {add})
+#define NOTE_linear_bwd_w	count_matmul(d, dy, x, dw); NOTE(linear_bwd_w, .m = {dw, dy, x}, .n = {add})
+#define NOTE_linear_gelu_fwd	count_matmul(d, a, x, w); NOTE(linear_gelu_fwd, .m = {y, a, x, w, bias})
+#define NOTE_linear_gelu_bwd	count_matmul(d, dy, da, w); NOTE(linear_gelu_bwd, .m = {da, dy, w, a})
+#define NOTE_linear_row		count_matmul(d, y, x, w); NOTE(linear_row, .m = {y, x, w, bias})
 #define NOTE_bias_fwd		NOTE(bias_fwd, .m = {y, bias})
 #define NOTE_bias_bwd		NOTE(bias_bwd, .m = {db, dy})
 #define NOTE_norm_fwd		NOTE(norm_fwd, .m = {y, stats, x, gamma, beta}, .n = {kind})
@@ -102,7 +90,8 @@ static double unmasked_scores(const struct attn *a)
 #define NOTE_xent_fused		NOTE(xent_fused, .m = {logits}, .n = {vocab})
 /* A call with several vectors or matrices is recorded as one call for each. */
 #define NOTE_UPDATE(name)	for (int i = 0; i < n_parts; i++) \
-					NOTE(name, .m = {parts[i].copy}, .n = {parts[i].n, parts[i].m != NULL})
+					NOTE(name, .m = {parts[i].copy}, .n = {parts[i].n, parts[i].m != NULL, \
+					parts[i].v != NULL})
 #define NOTE_adamw		NOTE_UPDATE(adamw)
 #define NOTE_sgd		NOTE_UPDATE(sgd)
 #define NOTE_muon_momentum	NOTE_UPDATE(muon_momentum)
@@ -113,7 +102,6 @@ static double unmasked_scores(const struct attn *a)
 #define NOTE_exact_sumsq	for (int i = 0; i < n; i++) \
 					NOTE(exact_sumsq, .m = {m[i]})
 #define NOTE_exact_sum		NOTE(exact_sum, .n = {n})
-#define NOTE_row_sumsq		/* no run calls it on a GPU */
 #define NOTE_step_end		NOTE(step_end, .n = {0})
 #define NOTE_round		NOTE(round, .m = {y, x}, .n = {type})
 #define NOTE_round_scaled	NOTE(round_scaled, .m = {y, x}, .n = {type})
@@ -125,8 +113,6 @@ static double unmasked_scores(const struct attn *a)
 #define NOTE_copy		NOTE(copy, .m = {to, from})
 #define NOTE_find_nonfinite		return -1
 #define NOTE_hash		NOTE(hash, .m = {x})
-#define NOTE_pseudo_grad	NOTE(pseudo_grad, .n = {n})
-#define NOTE_mix		NOTE(mix, .n = {n})
 #define NOTE_combine		NOTE(combine, .n = {n, how->workers, how->vote, how->normalize})
 #define NOTE_keep_largest	NOTE(keep_largest, .m = {x}, .n = {k})
 #define NOTE_count_sizes	NOTE(count_sizes, .m = {x}, .n = {shift})

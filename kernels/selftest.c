@@ -487,18 +487,18 @@ static double rounding_of(const struct device *d, enum dtype type)
 
 static void try_call(struct trial *t, const struct kernel_call *c)
 {
-	const struct trial_row *row = &trial_rows[c->kernel];
+	const struct tolerance *o = &tolerances[c->kernel];
 	double rounding = 0;
 	size_t marks[SIDES];
 	for (size_t i = 0; i < ARRAY_LEN(c->m); i++)
 		if (c->m[i].p)
 			rounding = fmax(rounding, rounding_of(t->d[GPU], c->m[i].type));
 	t->c = c;
-	t->allowed = row->exact + row->roundings * rounding;
-	BUG_ON(!row->try);
+	t->allowed = o->exact + o->roundings * rounding;
+	BUG_ON(!trials[c->kernel]);
 	for (enum side s = GPU; s < SIDES; s++)
 		marks[s] = arena_mark(t->memory[s]);
-	row->try(t);
+	trials[c->kernel](t);
 	for (enum side s = GPU; s < SIDES; s++)
 		arena_reset(t->memory[s], marks[s]);
 }

@@ -105,27 +105,18 @@ static void matmul_operands(struct trial *t, int w_at, double scale)
 			i == w_at ? weight_of(t, i, scale) : repeated_rows(t, i, rows, 1);
 }
 
-void try_linear_fwd(struct trial *t)
-{
-	matmul_operands(t, 2, fan(like(t, 2).cols));
-	result(t, "y", t->m[0]);
-	BOTH(t, linear_fwd, M(0), M(1), M(2), M(3));
-}
-
-void try_linear_row(struct trial *t)
-{
-	matmul_operands(t, 2, fan(like(t, 2).cols));
-	result(t, "y", t->m[0]);
-	BOTH(t, linear_row, M(0), M(1), M(2), M(3));
-}
-
-void try_linear_bwd_x(struct trial *t)
-{
-	bool add = t->c->n[0];
-	matmul_operands(t, 2, fan(like(t, 2).rows));
-	result(t, "dx", t->m[0]);
-	BOTH(t, linear_bwd_x, M(0), M(1), M(2), add);
-}
+/* The trial of a matmul with weight 2. `terms`: of its sums, rows or cols of the weight. */
+#define MATMUL_TRIAL(name, what, terms, ...)                  \
+	void try_##name(struct trial *t)                      \
+	{                                                     \
+		matmul_operands(t, 2, fan(like(t, 2).terms)); \
+		result(t, what, t->m[0]);                     \
+		BOTH(t, name, __VA_ARGS__);                   \
+	}
+MATMUL_TRIAL(linear_fwd, "y", cols, M(0), M(1), M(2), M(3))
+MATMUL_TRIAL(linear_row, "y", cols, M(0), M(1), M(2), M(3))
+MATMUL_TRIAL(linear_bwd_x, "dx", rows, M(0), M(1), M(2), t->c->n[0])
+MATMUL_TRIAL(linear_gelu_bwd, "da", rows, M(0), M(1), M(2), M(3))
 
 /* Multiplies each row of x by the number of its repetitions in n rows. */
 static void weigh_rows(struct mat x, int64_t n)
@@ -159,24 +150,8 @@ void try_linear_gelu_fwd(struct trial *t)
 	BOTH(t, linear_gelu_fwd, M(0), M(1), M(2), M(3), M(4));
 }
 
-void try_linear_gelu_bwd(struct trial *t)
-{
-	matmul_operands(t, 2, fan(like(t, 2).rows));
-	result(t, "da", t->m[0]);
-	BOTH(t, linear_gelu_bwd, M(0), M(1), M(2), M(3));
-}
-
-void try_bias_fwd(struct trial *t)
-{
-	operands(t, "y+ b");
-	BOTH(t, bias_fwd, M(0), M(1));
-}
-
-void try_bias_bwd(struct trial *t)
-{
-	operands(t, "db! dy");
-	BOTH(t, bias_bwd, M(0), M(1));
-}
+TRIAL(bias_fwd, "y+ b", M(0), M(1))
+TRIAL(bias_bwd, "db! dy", M(0), M(1))
 
 /* ---- norms -------------------------------------------------------------------------- */
 
@@ -269,31 +244,15 @@ void try_rope(struct trial *t)
 	BOTH(t, rope, M(0), dim, M(1), pos.m[s].p, sign);
 }
 
-void try_act_fwd(struct trial *t)
+static enum act_kind act_kind(const struct trial *t)
 {
-	enum act_kind kind = (enum act_kind)t->c->n[0];
-	operands(t, "y! a b");
-	BOTH(t, act_fwd, kind, M(0), M(1), M(2));
+	return (enum act_kind)t->c->n[0];
 }
 
-void try_act_bwd(struct trial *t)
-{
-	enum act_kind kind = (enum act_kind)t->c->n[0];
-	operands(t, "da! db! dy a b");
-	BOTH(t, act_bwd, kind, M(0), M(1), M(2), M(3), M(4));
-}
-
-void try_add(struct trial *t)
-{
-	operands(t, "y! a b");
-	BOTH(t, add, M(0), M(1), M(2));
-}
-
-void try_sub(struct trial *t)
-{
-	operands(t, "y! a b");
-	BOTH(t, sub, M(0), M(1), M(2));
-}
+TRIAL(act_fwd, "y! a b", act_kind(t), M(0), M(1), M(2))
+TRIAL(act_bwd, "da! db! dy a b", act_kind(t), M(0), M(1), M(2), M(3), M(4))
+TRIAL(add, "y! a b", M(0), M(1), M(2))
+TRIAL(sub, "y! a b", M(0), M(1), M(2))
 
 struct dropouts dropouts_of(struct trial *t, int64_t rows)
 {
@@ -341,17 +300,17 @@ void try_residual_norm(struct trial *t)
 
 /* ---- formats ------------------------------------------------------------------------ */
 
-void try_round(struct trial *t)
+static enum dtype dtype_of(const struct trial *t)
 {
-	enum dtype type = (enum dtype)t->c->n[0];
-	operands(t, "y! x");
-	BOTH(t, round, M(0), M(1), type, 1);
+	return (enum dtype)t->c->n[0];
 }
+
+TRIAL(round, "y! x", M(0), M(1), dtype_of(t), 1)
 
 void try_round_scaled(struct trial *t)
 {
 	const float max = 3.7f;
-	enum dtype type = (enum dtype)t->c->n[0];
+	enum dtype type = dtype_of(t);
 	struct mat of = with_rows(numbers_of(t, 0), fewer_rows(like(t, 0)));
 	struct pair x = pair_random(t, few(t, 1), 1), y = pair_blank(t, of), turned = y;
 	struct pair amax = pair_bytes(t, &max, sizeof(max));
@@ -378,7 +337,7 @@ void try_round_scaled(struct trial *t)
 /* Compares two 16-bit results at a time, as a 32-bit one. */
 void try_narrow(struct trial *t)
 {
-	enum dtype type = (enum dtype)t->c->n[0];
+	enum dtype type = dtype_of(t);
 	operands(t, "x");
 	struct pair y = result_vector(t, "y", ceil_div(mat_size(few(t, 0)), 2));
 	BOTH(t, narrow, y.m[s].p, M(0), type);
@@ -386,7 +345,7 @@ void try_narrow(struct trial *t)
 
 void try_widen(struct trial *t)
 {
-	enum dtype type = (enum dtype)t->c->n[0];
+	enum dtype type = dtype_of(t);
 	struct device *cpu = t->d[CPU];
 	operands(t, "y!");
 	struct pair x = pair_random(t, few(t, 0), 1);

@@ -4,17 +4,8 @@
 #include <stddef.h>
 #include <string.h>
 
-void try_zero(struct trial *t)
-{
-	operands(t, "x+");
-	BOTH(t, zero, M(0));
-}
-
-void try_copy(struct trial *t)
-{
-	operands(t, "y! x");
-	BOTH(t, copy, M(0), M(1));
-}
+TRIAL(zero, "x+", M(0))
+TRIAL(copy, "y! x", M(0), M(1))
 
 void try_hash(struct trial *t)
 {
@@ -104,8 +95,9 @@ static struct pair squares_vector(struct trial *t, int64_t n)
 }
 
 /* A long vector between short ones, since one call updates several. */
-static struct update_trial update_trial_of(struct trial *t, bool has_m, bool has_v)
+static struct update_trial update_trial_of(struct trial *t)
 {
+	bool has_m = t->c->n[1], has_v = t->c->n[2];
 	const int64_t n[PARTS] = {257, fewer(t->c->n[0], MAX_ELEMENTS), 5};
 	struct update_trial x = {
 		.update = pair_bytes(t, &test_update, sizeof(test_update))};
@@ -148,33 +140,17 @@ static void check_update(struct trial *t, const struct update_trial *x)
 	}
 }
 
-void try_adamw(struct trial *t)
-{
-	struct update_trial x = update_trial_of(t, true, true);
-	BOTH(t, adamw, x.part[s], PARTS, x.update.m[s].p);
-	check_update(t, &x);
-}
-
-void try_sgd(struct trial *t)
-{
-	struct update_trial x = update_trial_of(t, t->c->n[1], false);
-	BOTH(t, sgd, x.part[s], PARTS, x.update.m[s].p);
-	check_update(t, &x);
-}
-
-void try_muon_momentum(struct trial *t)
-{
-	struct update_trial x = update_trial_of(t, true, false);
-	BOTH(t, muon_momentum, x.part[s], PARTS, x.update.m[s].p);
-	check_update(t, &x);
-}
-
-void try_muon_update(struct trial *t)
-{
-	struct update_trial x = update_trial_of(t, false, false);
-	BOTH(t, muon_update, x.part[s], PARTS, x.update.m[s].p);
-	check_update(t, &x);
-}
+#define UPDATE_TRIAL(name)                                        \
+	void try_##name(struct trial *t)                          \
+	{                                                         \
+		struct update_trial x = update_trial_of(t);       \
+		BOTH(t, name, x.part[s], PARTS, x.update.m[s].p); \
+		check_update(t, &x);                              \
+	}
+UPDATE_TRIAL(adamw)
+UPDATE_TRIAL(sgd)
+UPDATE_TRIAL(muon_momentum)
+UPDATE_TRIAL(muon_update)
 
 /* Fewer rows and columns; a tall matrix stays tall. */
 static struct sliced fewer_slices(const struct trial *t)
@@ -215,11 +191,7 @@ void try_muon_unpack(struct trial *t)
 	BOTH(t, muon_unpack, to.m[s].p, x.m[s], &layout);
 }
 
-void try_axpby(struct trial *t)
-{
-	operands(t, "y+ x");
-	BOTH(t, axpby, M(0), -1.25f, M(1), 0.75f);
-}
+TRIAL(axpby, "y+ x", M(0), -1.25f, M(1), 0.75f)
 
 /* n floats of a struct. */
 static struct pair floats_of(struct pair x, size_t offset, int64_t n)
@@ -249,21 +221,6 @@ void try_step_end(struct trial *t)
 
 /* ---- workers ------------------------------------------------------------------------ */
 
-void try_pseudo_grad(struct trial *t)
-{
-	int64_t n = fewer(t->c->n[0], MAX_ELEMENTS);
-	struct pair p = result(t, "p", pair_vector(t, n, 1));
-	struct pair anchor = pair_vector(t, n, 1);
-	BOTH(t, pseudo_grad, p.m[s].p, anchor.m[s].p, n);
-}
-
-void try_mix(struct trial *t)
-{
-	int64_t n = fewer(t->c->n[0], MAX_ELEMENTS);
-	struct pair p = result(t, "p", pair_vector(t, n, 1)), a = pair_vector(t, n, 1);
-	BOTH(t, mix, p.m[s].p, a.m[s].p, n, 0.25f);
-}
-
 enum { WORKERS = 8 };
 
 void try_combine(struct trial *t)
@@ -285,11 +242,8 @@ void try_combine(struct trial *t)
 	BOTH(t, combine, out.m[s].p, x[s], n, &c);
 }
 
-void try_keep_largest(struct trial *t)
-{
-	operands(t, "x+");
-	BOTH(t, keep_largest, M(0), t->c->n[0]);
-}
+TRIAL(keep_largest, "x+", M(0), t->c->n[0])
+TRIAL(keep_sizes, "x+", M(0), 0x3f << 24) /* 0.5 */
 
 void try_count_sizes(struct trial *t)
 {
@@ -297,12 +251,6 @@ void try_count_sizes(struct trial *t)
 	operands(t, "x");
 	struct pair counts = result(t, "counts", pair_bytes(t, none, sizeof(none)));
 	BOTH(t, count_sizes, counts.m[s].p, M(0), 0x3f << 24, (int)t->c->n[0]);
-}
-
-void try_keep_sizes(struct trial *t)
-{
-	operands(t, "x+");
-	BOTH(t, keep_sizes, M(0), 0x3f << 24); /* 0.5 */
 }
 
 void try_keep_random(struct trial *t)
@@ -394,80 +342,57 @@ void try_normal(struct trial *t)
 	BOTH(t, normal, M(0), &o);
 }
 
-/* ---- the table ---------------------------------------------------------------------- */
+/* ---- the tables --------------------------------------------------------------------- */
 
 /*
- * The trial of each kernel and its tolerance; a kernel without a TRIAL_ does not compile. The
- * tolerances are those of the kernels' tests (tests/unit/test_kernels_*.c), enlarged for longer
+ * The tolerances are those of the kernels' tests (tests/unit/test_kernels_*.c), enlarged for longer
  * sums: stopping a run without cause would be worse than missing an error of a few roundings, and a
- * real fault is a thousand times as large.
+ * real fault is a thousand times as large. The results of kernels that are not listed have the bits
+ * of the CPU's.
  */
-/* clang-format off */
-#define TRIAL_round            {try_round, 0, 0}
-#define TRIAL_round_scaled     {try_round_scaled, 0, 0}
-#define TRIAL_narrow           {try_narrow, 0, 0}
-#define TRIAL_widen            {try_widen, 0, 0}
-#define TRIAL_amax             {try_amax, 0, 0}
-#define TRIAL_zero             {try_zero, 0, 0}
-#define TRIAL_copy             {try_copy, 0, 0}
-#define TRIAL_hash             {try_hash, 0, 0}
-#define TRIAL_embed_fwd        {try_embed_fwd, 1e-6, 2}
-#define TRIAL_embed_bwd        {try_embed_bwd, 1e-5, 2}
-#define TRIAL_linear_fwd       {try_linear_fwd, 1e-4, 2}
-#define TRIAL_linear_bwd_x     {try_linear_bwd_x, 1e-4, 2}
-#define TRIAL_linear_bwd_w     {try_linear_bwd_w, 1e-4, 2}
-#define TRIAL_linear_row       {try_linear_row, 1e-4, 2}
-#define TRIAL_linear_gelu_fwd  {try_linear_gelu_fwd, 1e-4, 3}
-#define TRIAL_linear_gelu_bwd  {try_linear_gelu_bwd, 1e-4, 3}
-#define TRIAL_bias_fwd         {try_bias_fwd, 1e-6, 2}
-#define TRIAL_bias_bwd         {try_bias_bwd, 1e-5, 0}
-#define TRIAL_norm_fwd         {try_norm_fwd, 1e-5, 2}
-#define TRIAL_norm_bwd_x       {try_norm_bwd_x, 1e-5, 0}
-#define TRIAL_norm_bwd_w       {try_norm_bwd_w, 1e-5, 0}
-#define TRIAL_norm_bwd         {try_norm_bwd, 1e-5, 0}
-#define TRIAL_rope             {try_rope, 1e-6, 2}
-#define TRIAL_act_fwd          {try_act_fwd, 5e-6, 2}
-#define TRIAL_act_bwd          {try_act_bwd, 5e-6, 2}
-#define TRIAL_add              {try_add, 1e-6, 2}
-#define TRIAL_sub              {try_sub, 1e-6, 2}
-#define TRIAL_dropout          {try_dropout, 1e-6, 2}
-#define TRIAL_residual         {try_residual, 1e-6, 2}
-#define TRIAL_residual_norm    {try_residual_norm, 1e-5, 3}
-#define TRIAL_attn_fwd         {try_attn_fwd, 5e-5, 4}
-#define TRIAL_attn_bwd         {try_attn_bwd, 5e-5, 8}
-#define TRIAL_attn_row         {try_attn_row, 5e-5, 4}
-#define TRIAL_xent_stats       {try_xent_stats, 1e-5, 0}
-#define TRIAL_xent_join        {try_xent_join, 1e-5, 0}
-#define TRIAL_xent_bwd         {try_xent_bwd, 1e-5, 2}
-#define TRIAL_xent_fused       {try_xent_fused, 1e-5, 2}
-#define TRIAL_normal           {try_normal, 0, 0}
-#define TRIAL_exact_sum        {try_exact_sum, 0, 0}
-#define TRIAL_exact_sumsq      {try_exact_sumsq, 1e-6, 0}
-#define TRIAL_adamw            {try_adamw, 1e-6, 2}
-#define TRIAL_sgd              {try_sgd, 1e-5, 2}
-#define TRIAL_muon_momentum    {try_muon_momentum, 1e-6, 0}
-#define TRIAL_muon_update      {try_muon_update, 1e-6, 2}
-#define TRIAL_muon_normalize   {try_muon_normalize, 1e-6, 2}
-#define TRIAL_muon_unpack      {try_muon_unpack, 0, 0}
-#define TRIAL_axpby            {try_axpby, 1e-6, 2}
-#define TRIAL_step_end         {try_step_end, 0, 0}
-#define TRIAL_pseudo_grad      {try_pseudo_grad, 0, 0}
-#define TRIAL_mix              {try_mix, 1e-6, 0}
-#define TRIAL_combine          {try_combine, 1e-5, 0}
-#define TRIAL_keep_largest     {try_keep_largest, 0, 0}
-#define TRIAL_count_sizes      {try_count_sizes, 0, 0}
-#define TRIAL_keep_sizes       {try_keep_sizes, 0, 0}
-#define TRIAL_keep_random      {try_keep_random, 0, 0}
-#define TRIAL_round_stochastic {try_round_stochastic, 0, 0}
-#define TRIAL_quantise         {try_quantise, 0, 0}
-#define TRIAL_dequantise       {try_dequantise, 0, 0}
-#define TRIAL_topk_pack        {try_topk_pack, 0, 0}
-#define TRIAL_topk_scatter     {try_topk_scatter, 0, 0}
-#define TRIAL_row_sumsq        {NULL, 0, 0} /* not called by runs */
-#define TRIAL_find_nonfinite   {NULL, 0, 0} /* not called by runs */
-/* clang-format on */
+const struct tolerance tolerances[N_KERNELS] = {
+	[KERNEL_embed_fwd] = {1e-6, 2},
+	[KERNEL_embed_bwd] = {1e-5, 2},
+	[KERNEL_linear_fwd] = {1e-4, 2},
+	[KERNEL_linear_bwd_x] = {1e-4, 2},
+	[KERNEL_linear_bwd_w] = {1e-4, 2},
+	[KERNEL_linear_row] = {1e-4, 2},
+	[KERNEL_linear_gelu_fwd] = {1e-4, 3},
+	[KERNEL_linear_gelu_bwd] = {1e-4, 3},
+	[KERNEL_bias_fwd] = {1e-6, 2},
+	[KERNEL_bias_bwd] = {1e-5, 0},
+	[KERNEL_norm_fwd] = {1e-5, 2},
+	[KERNEL_norm_bwd_x] = {1e-5, 0},
+	[KERNEL_norm_bwd_w] = {1e-5, 0},
+	[KERNEL_norm_bwd] = {1e-5, 0},
+	[KERNEL_rope] = {1e-6, 2},
+	[KERNEL_act_fwd] = {5e-6, 2},
+	[KERNEL_act_bwd] = {5e-6, 2},
+	[KERNEL_add] = {1e-6, 2},
+	[KERNEL_sub] = {1e-6, 2},
+	[KERNEL_dropout] = {1e-6, 2},
+	[KERNEL_residual] = {1e-6, 2},
+	[KERNEL_residual_norm] = {1e-5, 3},
+	[KERNEL_attn_fwd] = {5e-5, 4},
+	[KERNEL_attn_bwd] = {5e-5, 8},
+	[KERNEL_attn_row] = {5e-5, 4},
+	[KERNEL_xent_stats] = {1e-5, 0},
+	[KERNEL_xent_join] = {1e-5, 0},
+	[KERNEL_xent_bwd] = {1e-5, 2},
+	[KERNEL_xent_fused] = {1e-5, 2},
+	[KERNEL_exact_sumsq] = {1e-6, 0},
+	[KERNEL_adamw] = {1e-6, 2},
+	[KERNEL_sgd] = {1e-5, 2},
+	[KERNEL_muon_momentum] = {1e-6, 0},
+	[KERNEL_muon_update] = {1e-6, 2},
+	[KERNEL_muon_normalize] = {1e-6, 2},
+	[KERNEL_axpby] = {1e-6, 2},
+	[KERNEL_combine] = {1e-5, 0},
+};
 
-#define KERNEL(type, name, ...) [KERNEL_##name] = TRIAL_##name,
-const struct trial_row trial_rows[N_KERNELS] = {
+#define try_find_nonfinite NULL /* no run calls it on a GPU */
+
+#define KERNEL(type, name, ...) [KERNEL_##name] = try_##name,
+void (*const trials[N_KERNELS])(struct trial *) = {
 #include "kernels/list.h"
 };

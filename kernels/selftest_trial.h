@@ -88,19 +88,27 @@ void trial_check_results(struct trial *);
 		trial_check_results(t);                                      \
 	} while (0)
 
+/* Defines the trial of a kernel whose matrices operands() makes, with these arguments. */
+#define TRIAL(name, names, ...)             \
+	void try_##name(struct trial *t)    \
+	{                                   \
+		operands(t, names);         \
+		BOTH(t, name, __VA_ARGS__); \
+	}
+
 /* The dropout of the call, on both sides, for so many rows. */
 struct dropouts {
 	struct dropout d[SIDES];
 };
 struct dropouts dropouts_of(struct trial *, int64_t rows);
 
-/* A kernel's trial and its tolerance: `exact` for fp32 arithmetic, plus `roundings` times the
- * rounding error of the call's least precise type. */
-struct trial_row {
-	void (*try)(struct trial *);
+/* The tolerance of a kernel's results: `exact` for fp32 arithmetic, plus `roundings` times the rounding
+ * error of the call's least precise type. */
+struct tolerance {
 	double exact, roundings;
 };
-extern const struct trial_row trial_rows[N_KERNELS];
+extern const struct tolerance tolerances[N_KERNELS];
+extern void (*const trials[N_KERNELS])(struct trial *);
 
 /* selftest_layers.c, selftest_attn.c, selftest_state.c */
 #define KERNEL(type, name, ...) void try_##name(struct trial *);

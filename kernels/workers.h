@@ -1,5 +1,5 @@
-/* Kernels of local SGD: pseudo-gradients, weighted sums over workers, updates, and the compression
- * of what workers exchange. kernels.h explains KERNEL. */
+/* Kernels of local SGD: weighted sums over workers, and the compression of what workers exchange.
+ * kernels.h explains KERNEL. */
 #ifndef KERNELS_WORKERS_H
 #define KERNELS_WORKERS_H
 
@@ -28,10 +28,6 @@ struct keep {
 
 #ifdef KERNEL
 
-/* p = anchor - p */
-KERNEL(void, pseudo_grad, struct device *d, float *p, const float *anchor, int64_t n)
-/* p = keep p + (1 - keep) a */
-KERNEL(void, mix, struct device *d, float *p, const float *a, int64_t n, float keep)
 /* The weighted sum of the workers' vectors x[i][0..n): terms t = weight x, summed by the canonical
  * tree over workers. A vote omits zeros and terms that do not have the elected sign (+ in a tie).
  * `normalize` divides by the sum of the weights of the remaining terms, or by 1 if that is nearly 0

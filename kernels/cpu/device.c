@@ -48,7 +48,7 @@ static uint64_t copy_begin(struct device *d, bool out, void *to, const void *fro
 	return 0;
 }
 
-static void at(struct device *d, enum device_timer what)
+static void timer_start(struct device *d, enum device_timer what)
 {
 	double now = clock_seconds();
 	d->timer.seconds[d->timer.what] += now - d->timer.since;
@@ -56,7 +56,7 @@ static void at(struct device *d, enum device_timer what)
 	d->timer.what = what;
 }
 
-static void times(struct device *d, double seconds[N_DEVICE_TIMERS])
+static void timer_read(struct device *d, double seconds[N_DEVICE_TIMERS])
 {
 	if (seconds)
 		memcpy(seconds, d->timer.seconds, sizeof(d->timer.seconds));
@@ -73,8 +73,8 @@ const struct device_ops cpu_device_ops = {
 	.get = copy,
 	.get_begin = copy,
 	.copy_begin = copy_begin,
-	.at = at,
-	.times = times,
+	.timer_start = timer_start,
+	.timer_read = timer_read,
 };
 
 void device_cpu(struct device *d, int threads)

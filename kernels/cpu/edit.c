@@ -1,20 +1,5 @@
-/* Local SGD: pseudo-gradients, weighted sums over workers, and sparsification. */
+/* Local SGD: weighted sums over workers, and sparsification. */
 #include "kernels/cpu/cpu.h"
-
-void K(pseudo_grad)(struct device *d, float *p, const float *anchor, int64_t n)
-{
-#pragma omp parallel for simd if (n > PARALLEL_FROM)
-	for (int64_t i = 0; i < n; i++)
-		p[i] = anchor[i] - p[i];
-}
-
-void K(mix)(struct device *d, float *p, const float *a, int64_t n, float keep)
-{
-	const float rest = 1 - keep;
-#pragma omp parallel for simd if (n > PARALLEL_FROM)
-	for (int64_t i = 0; i < n; i++)
-		p[i] = keep * p[i] + rest * a[i];
-}
 
 enum { BLOCK = 256 };
 enum term { VOTE, TERM, SHARE };

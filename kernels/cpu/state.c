@@ -2,14 +2,14 @@
 #include "kernels/cpu/cpu.h"
 #include "kernels/step_math.h"
 
-typedef void update_fn(const struct update_part *x, const struct update *o);
-
-static void update_parts(
-	update_fn *fn, const struct update_part *x, int n_parts, const struct update *o)
-{
-	for (int i = 0; i < n_parts && !o->off; i++)
-		fn(&x[i], o);
-}
+/* Defines a kernel that updates each of its vectors by NAME_part(). */
+#define UPDATE(name)                                                              \
+	void K(name)(struct device * d, const struct update_part *x, int n_parts, \
+		const struct update *o)                                           \
+	{                                                                         \
+		for (int i = 0; i < n_parts && !o->off; i++)                      \
+			name##_part(&x[i], o);                                    \
+	}
 
 static void adamw_part(const struct update_part *x, const struct update *o)
 {
@@ -29,12 +29,7 @@ static void adamw_part(const struct update_part *x, const struct update *o)
 		p[i] = p[i] * shrink - rate * (m1 / (sqrtf(v1) * root + a.eps));
 	}
 }
-
-void K(adamw)(struct device *d, const struct update_part *x, int n_parts,
-	const struct update *o)
-{
-	update_parts(adamw_part, x, n_parts, o);
-}
+UPDATE(adamw)
 
 static void sgd_part(const struct update_part *x, const struct update *o)
 {
@@ -53,16 +48,11 @@ static void sgd_part(const struct update_part *x, const struct update *o)
 		p[i] -= a.lr * step;
 	}
 }
-
-void K(sgd)(struct device *d, const struct update_part *x, int n_parts,
-	const struct update *o)
-{
-	update_parts(sgd_part, x, n_parts, o);
-}
+UPDATE(sgd)
 
 /* ---- Muon -------------------------------------------------------------------------- */
 
-static void momentum_part(const struct update_part *x, const struct update *o)
+static void muon_momentum_part(const struct update_part *x, const struct update *o)
 {
 	const struct update a = *o;
 	float *u = x->p, *m = x->m, rest = 1.0f - a.momentum;
@@ -75,14 +65,9 @@ static void momentum_part(const struct update_part *x, const struct update *o)
 		u[i] = a.nesterov ? a.momentum * m[i] + rest * grad : m[i];
 	}
 }
+UPDATE(muon_momentum)
 
-void K(muon_momentum)(struct device *d, const struct update_part *x, int n_parts,
-	const struct update *o)
-{
-	update_parts(momentum_part, x, n_parts, o);
-}
-
-static void muon_part(const struct update_part *x, const struct update *o)
+static void muon_update_part(const struct update_part *x, const struct update *o)
 {
 	float *p = x->p, shrink = 1.0f - o->lr * x->decay;
 	const float *g = x->g, rate = o->lr * x->rate;
@@ -91,12 +76,7 @@ static void muon_part(const struct update_part *x, const struct update *o)
 	for (int64_t i = 0; i < n; i++)
 		p[i] = p[i] * shrink - rate * g[i];
 }
-
-void K(muon_update)(struct device *d, const struct update_part *x, int n_parts,
-	const struct update *o)
-{
-	update_parts(muon_part, x, n_parts, o);
-}
+UPDATE(muon_update)
 
 /* The index of the first element of a slice's row in the matrix, and the step between elements. */
 static int64_t sliced_at(
@@ -148,23 +128,19 @@ void K(step_end)(struct device *d, struct step_end *to, const struct exact *loss
 	*to = step_end_of(exact_round(loss), exact_round(squares), terms);
 }
 
-void K(row_sumsq)(struct device *d, double *out, struct mat x)
+static double sumsq(const float *row, int64_t n)
 {
-#pragma omp parallel for if (mat_size(x) > PARALLEL_FROM)
-	for (int64_t i = 0; i < x.rows; i++) {
-		const float *row = mat_row(x, i);
-		double lane[16] = {0};
-		int64_t j = 0;
-		for (; j + 16 <= x.cols; j += 16)
-			for (int l = 0; l < 16; l++)
-				lane[l] += (double)row[j + l] * (double)row[j + l];
-		for (int l = 0; j + l < x.cols; l++)
+	double lane[16] = {0};
+	int64_t j = 0;
+	for (; j + 16 <= n; j += 16)
+		for (int l = 0; l < 16; l++)
 			lane[l] += (double)row[j + l] * (double)row[j + l];
-		for (int width = 8; width; width /= 2)
-			for (int l = 0; l < width; l++)
-				lane[l] += lane[l + width];
-		out[i] = lane[0];
-	}
+	for (int l = 0; j + l < n; l++)
+		lane[l] += (double)row[j + l] * (double)row[j + l];
+	for (int width = 8; width; width /= 2)
+		for (int l = 0; l < width; l++)
+			lane[l] += lane[l + width];
+	return lane[0];
 }
 
 void K(exact_sum)(struct device *d, struct exact *x, const float *v, int64_t n)
@@ -174,13 +150,15 @@ void K(exact_sum)(struct device *d, struct exact *x, const float *v, int64_t n)
 	exact_normalize(x);
 }
 
-static void add_squares(struct device *d, struct exact *x, struct mat m)
+static void add_squares(struct exact *x, struct mat m)
 {
 	enum { ROWS = 512 };
 	double squares[ROWS];
 	for (int64_t i = 0; i < m.rows; i += ROWS) {
 		int64_t n = min64(ROWS, m.rows - i);
-		K(row_sumsq)(d, squares, mat_rows(m, i, n));
+#pragma omp parallel for if (n * m.cols > PARALLEL_FROM)
+		for (int64_t j = 0; j < n; j++)
+			squares[j] = sumsq(mat_row(m, i + j), m.cols);
 		for (int64_t j = 0; j < n; j++)
 			exact_add(x, squares[j]);
 	}
@@ -190,7 +168,7 @@ static void add_squares(struct device *d, struct exact *x, struct mat m)
 void K(exact_sumsq)(struct device *d, struct exact *x, const struct mat *m, int n)
 {
 	for (int i = 0; i < n; i++)
-		add_squares(d, x, m[i]);
+		add_squares(x, m[i]);
 }
 
 void K(zero)(struct device *d, struct mat x)

@@ -199,7 +199,7 @@ template <typename T, int N> struct alignas(sizeof(T) * N) pack {
 /* ---- warps -------------------------------------------------------------------------- */
 
 /* All-reduce over the lanes of a warp, as a butterfly: the order of additions is fixed. */
-static __device__ inline float warp_sum(float x)
+template <typename T> static __device__ inline T warp_sum(T x)
 {
 	for (int i = WARP / 2; i; i /= 2)
 		x += __shfl_xor_sync(ALL_LANES, x, i);

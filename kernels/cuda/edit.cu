@@ -1,47 +1,5 @@
-/* Local SGD (EDiT): pseudo-gradients, their combination over workers, and their sparsification. */
+/* Local SGD (EDiT): sums of pseudo-gradients over workers, and their sparsification. */
 #include "kernels/cuda/vector.h"
-
-enum { N = PER_PACK<float> };
-
-static __global__ void pseudo_grad_kernel(
-	float *p, const float *anchor, int64_t n, bool whole)
-{
-	int64_t i = thread_number() * N, left = n - i;
-	float v[N], a[N];
-	if (left <= 0)
-		return;
-	load(v, p + i, left, whole);
-	load(a, anchor + i, left, whole);
-	for (int j = 0; j < N; j++)
-		v[j] = a[j] - v[j];
-	store(p + i, v, left, whole);
-}
-
-void cuda_pseudo_grad(struct device *d, float *p, const float *anchor, int64_t n)
-{
-	launch(d, "pseudo_grad", grid_of_packs(1, n, N), THREADS, 0, pseudo_grad_kernel,
-		p, anchor, n, in_packs(0, N, p, anchor));
-}
-
-static __global__ void mix_kernel(
-	float *p, const float *a, int64_t n, float keep, float rest, bool whole)
-{
-	int64_t i = thread_number() * N, left = n - i;
-	float v[N], u[N];
-	if (left <= 0)
-		return;
-	load(v, p + i, left, whole);
-	load(u, a + i, left, whole);
-	for (int j = 0; j < N; j++)
-		v[j] = keep * v[j] + rest * u[j];
-	store(p + i, v, left, whole);
-}
-
-void cuda_mix(struct device *d, float *p, const float *a, int64_t n, float keep)
-{
-	launch(d, "mix", grid_of_packs(1, n, N), THREADS, 0, mix_kernel, p, a, n, keep,
-		1 - keep, in_packs(0, N, p, a));
-}
 
 static __device__ inline float sign_of(float x)
 {

@@ -4,7 +4,6 @@
 #include "kernels/cuda/vector.h"
 
 #include <cuda_fp8.h>
-#include <string.h>
 
 static int64_t k_of(const struct gemm *p)
 {

@@ -162,11 +162,7 @@ static __global__ void __launch_bounds__(ROW_THREADS) topk_pack_kernel(
 	columns += blockIdx.x * k;
 	for (int64_t i = threadIdx.x; i < cols; i += ROW_THREADS)
 		mine += __float_as_uint(x[i]) != 0;
-	for (int i = WARP / 2; i; i /= 2)
-		mine += __shfl_xor_sync(ALL_LANES, mine, i);
-	mine = of_each_warp<WARPS>(mine, (int64_t)0);
-	for (int i = WARP / 2; i; i /= 2)
-		mine += __shfl_xor_sync(ALL_LANES, mine, i);
+	mine = warp_sum(of_each_warp<WARPS>(warp_sum(mine), (int64_t)0));
 	int64_t zeros = max64(0, k - mine);
 	for (int64_t first = 0; first < cols; first += ROW_THREADS) {
 		int64_t i = first + threadIdx.x;

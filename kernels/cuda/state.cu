@@ -142,29 +142,16 @@ static void update(struct device *d, const char *name, const struct update_part 
 	}
 }
 
-void cuda_adamw(struct device *d, const struct update_part *x, int n_parts,
-	const struct update *o)
-{
-	update<do_adamw>(d, "adamw", x, n_parts, o);
-}
-
-void cuda_sgd(struct device *d, const struct update_part *x, int n_parts,
-	const struct update *o)
-{
-	update<do_sgd>(d, "sgd", x, n_parts, o);
-}
-
-void cuda_muon_momentum(struct device *d, const struct update_part *x, int n_parts,
-	const struct update *o)
-{
-	update<do_muon_momentum>(d, "muon_momentum", x, n_parts, o);
-}
-
-void cuda_muon_update(struct device *d, const struct update_part *x, int n_parts,
-	const struct update *o)
-{
-	update<do_muon_update>(d, "muon_update", x, n_parts, o);
-}
+#define UPDATE(name)                                                                 \
+	void cuda_##name(struct device *d, const struct update_part *x, int n_parts, \
+		const struct update *o)                                              \
+	{                                                                            \
+		update<do_##name>(d, #name, x, n_parts, o);                          \
+	}
+UPDATE(adamw)
+UPDATE(sgd)
+UPDATE(muon_momentum)
+UPDATE(muon_update)
 
 /* ---- Muon (Jordan 2024): a matrix and its slices ------------------------------------- */
 
@@ -220,11 +207,19 @@ void cuda_muon_unpack(
 }
 
 template <typename T>
-static __global__ void axpby_kernel(T *y, float a, const T *x, float b, int64_t n)
+static __global__ void axpby_kernel(
+	T *y, float a, const T *x, float b, int64_t n, bool whole)
 {
-	int64_t stride = (int64_t)gridDim.x * blockDim.x;
-	for (int64_t i = thread_number(); i < n; i += stride)
-		y[i] = narrow<T>(a * widen(x[i]) + b * widen(y[i]));
+	enum { N = PER_PACK<T> };
+	int64_t i = thread_number() * N, left = n - i;
+	float u[N], v[N];
+	if (left <= 0)
+		return;
+	load(u, x + i, left, whole);
+	load(v, y + i, left, whole);
+	for (int j = 0; j < N; j++)
+		v[j] = a * u[j] + b * v[j];
+	store(y + i, v, left, whole);
 }
 
 void cuda_axpby(struct device *d, struct mat y, float a, struct mat x, float b)
@@ -232,8 +227,12 @@ void cuda_axpby(struct device *d, struct mat y, float a, struct mat x, float b)
 	BUG_ON(x.type != y.type);
 	by_type(y.type, [&](auto type) {
 		typedef decltype(type) T;
-		launch(d, "axpby", grid_in_strides(mat_size(y), 1), THREADS, 0,
-			axpby_kernel<T>, (T *)y.p, a, (const T *)x.p, b, mat_size(y));
+		enum { N = PER_PACK<T> };
+		T *to = (T *)y.p;
+		const T *from = (const T *)x.p;
+		launch(d, "axpby", grid_of_packs(1, mat_size(y), N), THREADS, 0,
+			axpby_kernel<T>, to, a, from, b, mat_size(y),
+			in_packs(0, N, to, from));
 	});
 }
 

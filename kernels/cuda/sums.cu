@@ -21,30 +21,6 @@ static __device__ inline double sumsq(const float *x, int64_t cols, bool whole)
 	return row_sum<WARPS>((lane[0] + lane[1]) + (lane[2] + lane[3]));
 }
 
-template <int WARPS>
-static __global__ void __launch_bounds__(threads_of_rows<WARPS>()) row_sumsq_kernel(
-	double *out, const float *x, int64_t rows, int64_t cols, bool whole)
-{
-	int64_t row = my_row<WARPS>();
-	if (row >= rows)
-		return;
-	double total = sumsq<WARPS>(x + row * cols, cols, whole);
-	if (my_part<WARPS>() == 0)
-		out[row] = total;
-}
-
-void cuda_row_sumsq(struct device *d, double *out, struct mat x)
-{
-	enum { N = PER_PACK<float> };
-	const float *p = floats_of(x);
-	by_width(ceil_div(x.cols, N), [&](auto w) {
-		using W = decltype(w);
-		launch(d, "row_sumsq", grid_of_rows<W::WARPS>(x.rows),
-			threads_of_rows<W::WARPS>(), 0, row_sumsq_kernel<W::WARPS>, out,
-			p, x.rows, x.cols, in_packs(x.cols, N, p));
-	});
-}
-
 /* ---- exact sums: see libcore/base/exact.c -------------------------------------------- */
 
 /* Limbs are added modulo 2^64, which is right for negative digits too. */
@@ -89,9 +65,7 @@ static __device__ inline void exact_add_lanes(struct exact *x, double v, bool ha
 				 : l == limb + 2 ? mantissa >> DIGIT >> (DIGIT - shift)
 						 : 0;
 		int64_t sum = (int64_t)(uint32_t)digit;
-		sum = negative ? -sum : sum;
-		for (int i = WARP / 2; i; i /= 2)
-			sum += __shfl_xor_sync(ALL_LANES, sum, i);
+		sum = warp_sum(negative ? -sum : sum);
 		if (lane_number() == 0 && sum)
 			add_word(&x->limb[l], sum);
 	}
@@ -346,8 +320,7 @@ static __global__ void hash_kernel(word *sum, const float *x, int64_t n, int64_t
 			}
 		}
 	}
-	for (int i = WARP / 2; i; i /= 2)
-		total += __shfl_xor_sync(ALL_LANES, total, i);
+	total = warp_sum(total);
 	if (lane_number() == 0)
 		atomicAdd(sum, total);
 }

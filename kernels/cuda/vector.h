@@ -107,13 +107,6 @@ template <typename F> static inline void by_width(int64_t packs, F fn)
 		fn(warps<32>());
 }
 
-static __device__ inline double warp_sum(double x)
-{
-	for (int i = WARP / 2; i; i /= 2)
-		x += __shfl_xor_sync(ALL_LANES, x, i);
-	return x;
-}
-
 static __device__ inline unsigned warp_max(unsigned x)
 {
 	for (int i = WARP / 2; i; i /= 2)

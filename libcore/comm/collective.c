@@ -2,7 +2,6 @@
 #include "comm/collective.h"
 
 #include <stdlib.h>
-#include <string.h>
 
 size_t comm_type_bytes(enum comm_type t)
 {

@@ -2,7 +2,6 @@
 #include "comm/comm_internal.h"
 
 #include <stdlib.h>
-#include <string.h>
 
 struct comm_place comm_here;
 

@@ -54,27 +54,25 @@ static MPI_Datatype mpi_type(enum comm_type t)
  */
 static MPI_Op unsigned_min, unsigned_max;
 
+#define FOLD(type)                                                     \
+	do {                                                           \
+		const type *x = from;                                  \
+		type *y = to;                                          \
+		for (int64_t i = 0; i < n; i++)                        \
+			y[i] = (x[i] > y[i]) == largest ? x[i] : y[i]; \
+	} while (0)
+
 static void fold_unsigned(
 	const void *from, void *to, int64_t n, MPI_Datatype t, bool largest)
 {
 	int size;
 	MPI_Type_size(t, &size);
-	if (size == 1) {
-		const uint8_t *x = from;
-		uint8_t *y = to;
-		for (int64_t i = 0; i < n; i++)
-			y[i] = (x[i] > y[i]) == largest ? x[i] : y[i];
-	} else if (size == 4) {
-		const uint32_t *x = from;
-		uint32_t *y = to;
-		for (int64_t i = 0; i < n; i++)
-			y[i] = (x[i] > y[i]) == largest ? x[i] : y[i];
-	} else {
-		const uint64_t *x = from;
-		uint64_t *y = to;
-		for (int64_t i = 0; i < n; i++)
-			y[i] = (x[i] > y[i]) == largest ? x[i] : y[i];
-	}
+	if (size == 1)
+		FOLD(uint8_t);
+	else if (size == 4)
+		FOLD(uint32_t);
+	else
+		FOLD(uint64_t);
 }
 
 static void fold_min(void *from, void *to, MPI_Count *n, MPI_Datatype *t)

@@ -10,7 +10,6 @@
 #include "comm/comm_internal.h"
 
 #include <stdlib.h>
-#include <string.h>
 
 enum phase { EXCHANGE, GATHER, DONE };
 

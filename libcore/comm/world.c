@@ -5,7 +5,6 @@
 #include "kernels/kernels.h"
 
 #include <stdlib.h>
-#include <string.h>
 #include <unistd.h>
 
 /* Was this rank started by a launcher? A single rank needs no MPI, and starts in a third of the

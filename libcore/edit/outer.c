@@ -99,15 +99,17 @@ static bool keeps_own(const struct edit *x, int group)
 void outer_step(struct edit *x, struct selection c)
 {
 	const struct block *b;
+	float keep = (float)x->c.keep;
 	for (int n = edit_blocks(x, c, &b); n > 0; n--, b++) {
 		struct outer_block v = begin_block(x, b);
-		float *anchor = v.state[EDIT_ANCHOR];
+		struct mat anchor = mat(v.state[EDIT_ANCHOR], 1, b->n);
+		struct mat p = mat(v.param, 1, b->n);
 		if (x->group[b->group].contributed)
 			move_anchor(x, b, &v);
 		if (keeps_own(x, b->group))
-			x->d->k->mix(x->d, v.param, anchor, b->n, (float)x->c.keep);
+			x->d->k->axpby(x->d, p, 1 - keep, anchor, keep);
 		else
-			x->d->k->copy(x->d, mat(v.param, 1, b->n), mat(anchor, 1, b->n));
+			x->d->k->copy(x->d, p, anchor);
 		end_block(x, b, &v);
 	}
 	for (int g = 0; g < x->n_groups; g++)

@@ -32,7 +32,8 @@ void pseudo_grad_compute(struct edit *x, struct selection c)
 			to = store_begin(x->s, x->grad_group, b->at, b->n, x->buffer[2]);
 			k->copy(x->d, mat(to, 1, b->n), mat(p, 1, b->n));
 		}
-		k->pseudo_grad(x->d, to, a, b->n);
+		k->sub(x->d, mat(to, 1, b->n), mat((float *)a, 1, b->n),
+			mat(to, 1, b->n));
 		store_end(x->s, x->grad_group, b->at, b->n, to);
 	}
 }

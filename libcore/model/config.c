@@ -242,13 +242,9 @@ int model_init(
 		m->output = m->tokens;
 		m->tokens->uses = 2;
 	}
-	model_place(m, &(struct tensor_part){.n = m->tp, .local = m->tp});
+	tensors_place(m->tensors, m->n_tensors,
+		&(struct tensor_part){.n = m->tp, .local = m->tp});
 	return 0;
-}
-
-void model_place(struct model *m, const struct tensor_part *part)
-{
-	tensors_place(m->tensors, m->n_tensors, part);
 }
 
 void model_free(struct model *m)

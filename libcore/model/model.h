@@ -93,12 +93,11 @@ struct model {
 
 /* Parses "tp=2,cp=4"; a degree that is not named keeps its value. -1: invalid text. */
 int model_virtual(const char *text, int64_t *tp, int64_t *cp, struct err *e);
-/* `vocab`: the vocabulary of the data; 0: that of the config. -1: the shapes are not possible. To be
- * freed by model_free(). */
+/* `vocab`: the vocabulary of the data; 0: that of the config. All slices are placed; a rank that has
+ * a part of the model calls tensors_place(). -1: the shapes are not possible. To be freed by
+ * model_free(). */
 int model_init(
 	struct model *m, const struct model_config *c, int64_t vocab, struct err *e);
-/* tensors_place() for a rank that has this part of the model; model_init() places all slices. */
-void model_place(struct model *m, const struct tensor_part *part);
 void model_free(struct model *m);
 
 /* Numbers of parameters: all, with weight decay, and in the FLOP count (no position embeddings). */

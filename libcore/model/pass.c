@@ -234,8 +234,6 @@ static bool has_work(const struct pass *p)
 static void range_begin(struct pass *p, int64_t layer)
 {
 	char name[NUM_TEXT];
-	if (!p->d->ops)
-		return;
 	snprintf(name, sizeof(name), "layers.%lld", (long long)layer);
 	device_range(p->d, name);
 }

@@ -6,7 +6,6 @@
 #include "parallel/store_internal.h"
 
 #include <stdlib.h>
-#include <string.h>
 
 enum { ALIGN = 16 }; /* floats on a cache line */
 

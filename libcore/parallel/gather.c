@@ -13,7 +13,6 @@
 #include "parallel/store_internal.h"
 
 #include <stdlib.h>
-#include <string.h>
 
 /* ---- a bucket -------------------------------------------------------------------- */
 

@@ -8,7 +8,6 @@
 #include "parallel/store_internal.h"
 
 #include <stdlib.h>
-#include <string.h>
 
 /* ---- memory ---------------------------------------------------------------------- */
 

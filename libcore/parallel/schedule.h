@@ -79,13 +79,6 @@ static inline int schedule_rank_of(const struct schedule *s, int stage)
 	return stage % s->ranks;
 }
 
-/* ---- schedule_check.c ------------------------------------------------------------ */
-
-/* Checks that every micro-batch has each action once on every stage, in the order of micro-batches;
- * that a backward follows its forward, and the weight gradients the input gradients; and that with
- * blocking receives and buffered sends there is no deadlock. */
-int schedule_check(const struct schedule *s, struct err *e);
-
 /* The largest numbers of (micro-batch, stage) pairs that a rank keeps at a time. Those of one stage
  * are neighbouring micro-batches, so micro % kept is a free slot. */
 struct schedule_peak {
@@ -115,8 +108,7 @@ struct timeline {
 	double bubble; /* 1 - busy / (ranks x total) */
 };
 
-/* When each action runs if all start as early as possible, for a schedule that has passed
- * schedule_check(). To be freed by timeline_free(). */
+/* When each action runs if all start as early as possible. To be freed by timeline_free(). */
 void schedule_time(
 	const struct schedule *s, const struct schedule_costs *c, struct timeline *t);
 void timeline_free(struct timeline *t);

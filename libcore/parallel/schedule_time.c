@@ -3,7 +3,6 @@
 
 #include <math.h>
 #include <stdlib.h>
-#include <string.h>
 
 /* ---- times ----------------------------------------------------------------------- */
 
@@ -65,7 +64,7 @@ void schedule_time(
 		busy += cost(c, a);
 		t->total = fmax(t->total, x->end);
 	}
-	BUG_ON(n != all); /* a deadlock, which schedule_check() reports */
+	BUG_ON(n != all); /* a deadlock */
 	t->bubble = t->total > 0 ? 1 - busy / (s->ranks * t->total) : 0;
 	schedule_iter_end(&w);
 	free(times);

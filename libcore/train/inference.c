@@ -17,7 +17,7 @@ struct store *inference_store(
 		.chunks = m->cp,
 		.microbatches = {.ranks = mesh->degree[AXIS_FSDP]},
 		.zero = mesh->degree[AXIS_FSDP] > 1 ? 3 : 0};
-	model_place(m, &c.part);
+	tensors_place(m->tensors, m->n_tensors, &c.part);
 	return store_open(&c, memory);
 }
 

@@ -349,7 +349,7 @@ void layout_assign(struct rank_layout *l, const struct train_opts *o,
 		.data_rank = layout_data_rank(o->degree, mesh->world->rank),
 		.part = {.n = m->tp, .first = mesh->at[AXIS_TP] * here, .local = here}};
 	assign_stages(l, o, mesh, m);
-	model_place(m, &l->part);
+	tensors_place(m->tensors, m->n_tensors, &l->part);
 }
 
 void layout_free(struct rank_layout *l)

@@ -42,18 +42,17 @@ static void note_workers(struct device *d, const struct train_opts *o, struct ma
 	const struct combine combine = {.workers = (int)o->edit.workers,
 		.vote = c->reducer == EDIT_GTA ? c->consensus : SIGN_VOTE_NONE,
 		.normalize = c->reducer != EDIT_MEAN && c->normalize};
-	const struct update_part part = {
-		.m = c->outer == EDIT_OUTER_ADAMW || c->momentum > 0 ? &m : NULL,
+	bool adamw = c->outer == EDIT_OUTER_ADAMW;
+	const struct update_part part = {.m = adamw || c->momentum > 0 ? &m : NULL,
+		.v = adamw ? &m : NULL,
 		.n = mat_size(x)};
-	k->pseudo_grad(d, NULL, NULL, mat_size(x));
 	k->combine(d, NULL, NULL, mat_size(x), &combine);
 	k->add(d, x, x, x);
 	k->sub(d, x, x, x);
 	k->exact_sumsq(d, NULL, &x, 1);
-	optimizers[c->outer == EDIT_OUTER_ADAMW ? OPTIMIZER_ADAMW : OPTIMIZER_SGD]
-		->update(d, &part, 1, NULL);
+	optimizers[adamw ? OPTIMIZER_ADAMW : OPTIMIZER_SGD]->update(d, &part, 1, NULL);
 	if (c->delay)
-		k->mix(d, NULL, NULL, mat_size(x), 1);
+		k->axpby(d, x, 0, x, 1);
 	if (c->sparsify)
 		k->keep_largest(d, x, max64(1, (int64_t)(c->density * (double)x.cols)));
 	if (c->sparsify)

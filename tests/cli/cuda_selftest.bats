@@ -100,7 +100,7 @@ layer_cases=(
 worker_cases=(
 	"$edit sgd --edit-outer-momentum 0.9 --edit-reducer gta --edit-sparsification random
 	--edit-density 0.25 --edit-fragments 2 --edit-sync-delay 1 --edit-wire int8
-	--check-replicas-every 5 | pseudo_grad combine sgd mix keep_largest count_sizes keep_sizes
+	--check-replicas-every 5 | combine sgd keep_largest count_sizes keep_sizes
 	keep_random quantise dequantise hash sub"
 	"$edit adamw --edit-wire sparse | topk_pack topk_scatter"
 	"$edit adamw --edit-wire bf16 | narrow widen round_stochastic"
@@ -132,7 +132,7 @@ finds_each() { # 'OPTION... | KERNEL[:NAME]...'...
 
 @test "the tests above have every kernel of the list" {
 	local listed tried row
-	tried='row_sumsq find_nonfinite ' # which no run calls on a GPU
+	tried='find_nonfinite ' # which no run calls on a GPU
 	for row in "${layer_cases[@]}" "${worker_cases[@]}"; do
 		tried+="${row#*|} "
 	done

@@ -266,9 +266,9 @@ static double run_pass(const struct model_config *c, struct mesh *mesh,
 	struct trial b;
 	*m = model_of(c);
 	int here = m->tp / l->tp;
-	model_place(
-		m, &(struct tensor_part){
-			   .n = m->tp, .first = mesh->at[AXIS_TP] * here, .local = here});
+	tensors_place(m->tensors, m->n_tensors,
+		&(struct tensor_part){
+			.n = m->tp, .first = mesh->at[AXIS_TP] * here, .local = here});
 	ledger_open(out, m);
 	ledger = out;
 	int64_t before = mesh_sent(mesh), planned = plan_pass(m, mesh, l, &mem);

@@ -52,7 +52,7 @@ static void open_store(struct run *r, const struct layout *l)
 		.chunks = r->m.cp,
 		.zero = l->zero,
 		.bucket_bytes = 20000};
-	model_place(&r->m, &c.part);
+	tensors_place(r->m.tensors, r->m.n_tensors, &c.part);
 	c.tensors = r->m.tensors;
 	c.n_tensors = r->m.n_tensors;
 	c.microbatches = r->microbatches =

@@ -236,6 +236,13 @@ float amax_of(struct device *d, struct mat x)
 	return *most;
 }
 
+double sumsq_of(struct device *d, struct mat row)
+{
+	struct exact *sum = exact_zero();
+	d->k->exact_sumsq(d, sum, &row, 1);
+	return exact_round(sum);
+}
+
 struct mat mat_blank(int64_t rows, int64_t cols)
 {
 	return mat(floats(rows * cols), rows, cols);

@@ -43,6 +43,8 @@ uint64_t kernel_hash(
 	struct device *d, const float *x, int64_t n, uint64_t key, int64_t first);
 /* The result of the amax kernel, starting from 0. */
 float amax_of(struct device *d, struct mat x);
+/* That of exact_sumsq on one row. */
+double sumsq_of(struct device *d, struct mat row);
 struct mat mat_blank(int64_t rows, int64_t cols);
 
 /* For devices with stores_half: the fp32 numbers of x rounded to `type` and stored in it; and the

@@ -430,20 +430,6 @@ static uint64_t run_axpby(struct device *d)
 	return hash_of(y);
 }
 
-static uint64_t run_pseudo_grad(struct device *d)
-{
-	struct mat p = numbers(ROWS, COLS, 1);
-	d->k->pseudo_grad(d, p.p, numbers(ROWS, COLS, 2).p, N);
-	return hash_of(p);
-}
-
-static uint64_t run_mix(struct device *d)
-{
-	struct mat p = numbers(ROWS, COLS, 1);
-	d->k->mix(d, p.p, numbers(ROWS, COLS, 2).p, N, 0.3f);
-	return hash_of(p);
-}
-
 static uint64_t run_combine(struct device *d)
 {
 	static const float weight[] = {0.3f, 0.1f, 0, 0.4f, 0.2f};
@@ -559,13 +545,6 @@ static uint64_t run_step_end(struct device *d)
 	d->k->step_end(d, e, loss, squares, there(&terms, sizeof(terms)));
 	const float made[] = {e->loss, e->grad_norm, e->update.grad_scale, e->update.lr};
 	return hash_bytes(made, sizeof(made), 0);
-}
-
-static uint64_t run_row_sumsq(struct device *d)
-{
-	double *sum = doubles(ROWS);
-	d->k->row_sumsq(d, sum, numbers(ROWS, COLS, 1));
-	return hash_bytes(sum, ROWS * sizeof(double), 0);
 }
 
 static uint64_t run_exact_sum(struct device *d)

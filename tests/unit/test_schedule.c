@@ -1,6 +1,6 @@
 /* schedules of pipelines: right ones, wrong ones, their times, what they keep, charts. */
+#include "tests/support/schedule_check.h"
 #include "tests/support/support.h"
-#include "parallel/schedule.h"
 
 #include <math.h>
 #include <stdlib.h>

@@ -1,7 +1,5 @@
-/* Checks a schedule, and counts the activations that it keeps, from its actions alone. */
+#include "tests/support/schedule_check.h"
 #include "parallel/schedule_internal.h"
-
-#include <stdlib.h>
 
 static const char *const action_names[ACTION_KINDS] = {[ACTION_FORWARD] = "forward",
 	[ACTION_BACKWARD] = "backward",
@@ -16,59 +14,10 @@ static bool belongs(const struct schedule *s, enum action_kind kind)
 	return kind < ACTION_KINDS && split == schedule_kinds[s->kind].splits_backward;
 }
 
-/* ---- an order of execution over all ranks ---------------------------------------- */
-
-void schedule_iter_begin(struct schedule_iter *w, const struct schedule *s)
-{
-	size_t stages = (size_t)schedule_stages(s);
-	*w = (struct schedule_iter){.s = s,
-		.at = xcalloc((size_t)s->ranks, sizeof(*w->at)),
-		.done = xcalloc(ACTION_KINDS * stages, sizeof(*w->done))};
-}
-
-void schedule_iter_end(struct schedule_iter *w)
-{
-	free(w->at);
-	free(w->done);
-	*w = (struct schedule_iter){0};
-}
-
 static int64_t *done(const struct schedule_iter *w, enum action_kind kind, int stage)
 {
 	return w->done + (int)kind * schedule_stages(w->s) + stage;
 }
-
-/* Are the actions done that compute this action's inputs, on any rank? */
-static bool ready(const struct schedule_iter *w, const struct action *a)
-{
-	switch (a->kind) {
-	case ACTION_FORWARD:
-		return a->stage == 0 || *done(w, ACTION_FORWARD, a->stage - 1) > a->micro;
-	case ACTION_BACKWARD:
-	case ACTION_BACKWARD_X:
-		return *done(w, ACTION_FORWARD, a->stage) > a->micro &&
-		       (a->stage == schedule_stages(w->s) - 1 ||
-			       *done(w, a->kind, a->stage + 1) > a->micro);
-	default:
-		return *done(w, ACTION_BACKWARD_X, a->stage) > a->micro;
-	}
-}
-
-bool schedule_iter_next(struct schedule_iter *w, int *rank, int64_t *i)
-{
-	for (int r = 0; r < w->s->ranks; r++) {
-		const struct action *a = &w->s->rank[r][w->at[r]];
-		if (w->at[r] == w->s->n[r] || !ready(w, a))
-			continue;
-		++*done(w, a->kind, a->stage);
-		*rank = r;
-		*i = w->at[r]++;
-		return true;
-	}
-	return false;
-}
-
-/* ---- the check ------------------------------------------------------------------- */
 
 static int wrong(
 	struct err *e, int rank, int64_t i, const struct action *a, const char *what)
@@ -160,23 +109,4 @@ int schedule_check(const struct schedule *s, struct err *e)
 	schedule_iter_end(&w);
 	return rc ? err_prefix(e, "pipeline schedule %s: ", schedule_kinds[s->kind].name)
 		  : 0;
-}
-
-/* ---- peak activations ------------------------------------------------------------ */
-
-struct schedule_peak schedule_peak(const struct schedule *s, int rank, int stage)
-{
-	struct schedule_peak now = {0}, most = {0};
-	for (int64_t i = 0; i < s->n[rank]; i++) {
-		const struct action *a = &s->rank[rank][i];
-		if (stage >= 0 && a->stage != stage)
-			continue;
-		now.kept += a->kind == ACTION_FORWARD;
-		now.waiting += a->kind == ACTION_BACKWARD_X;
-		most.kept = max64(most.kept, now.kept);
-		most.waiting = max64(most.waiting, now.waiting);
-		now.kept -= a->kind == ACTION_BACKWARD || a->kind == ACTION_BACKWARD_W;
-		now.waiting -= a->kind == ACTION_BACKWARD_W;
-	}
-	return most;
 }
