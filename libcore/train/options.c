@@ -498,8 +498,9 @@ static const struct opt options[] = {
 		"none."},
 	{FLAG("resume-exact", "no", T(resume_exact), OPT_LOCAL), .needs = "--resume", .help =
 		"Refuse to resume with other options that determine results than the "
-		"checkpoint's, except --steps and --decay-steps. Without it, a layout may change the "
-		"virtual degrees and the micro-batch size, and a warning says so."},
+		"checkpoint's. Other --steps are refused if the learning rate so far depended on "
+		"them. Without this option, a layout may change the virtual degrees and the "
+		"micro-batch size, and a warning says so."},
 	{OPT_STR, 0, "init-from", "CHECKPOINT", NULL, T(init_from), OPT_LOCAL,
 		.files = ".h5", .help =
 		"Start a new run with the weights of a checkpoint, and with its model options "

@@ -247,11 +247,32 @@ static int check_optimizer(const struct trainer *t, const struct train_opts *sav
 		optimizer_names[saved->optimizer]);
 }
 
-/* "virtual tp=1,cp=1 -> tp=2,cp=1; ...": options that determine results and are not the checkpoint's,
- * but for those that a run is continued with. */
-static int list_changes(struct trainer *t, const struct train_opts *saved, struct err *e)
+/* Would the steps of the checkpoint have had the same learning rates with the options of now? */
+static bool same_rates(
+	const struct trainer *t, const struct train_opts *saved, int64_t steps)
 {
-	static const char *const expected[] = {"steps ", "decay-steps ", "eval-windows "};
+	for (int64_t i = 1; i <= steps; i++)
+		if (lr_at(saved, i) != lr_at(&t->o, i))
+			return false;
+	return true;
+}
+
+static bool begins_with(const char *line, const char *const *words)
+{
+	while (*words && strncmp(line, *words, strlen(*words)))
+		words++;
+	return *words != NULL;
+}
+
+/* "virtual tp=1,cp=1 -> tp=2,cp=1; ...": options that determine results and are not the checkpoint's.
+ * More steps change the results only if the learning rate decayed over the steps. */
+static int list_changes(
+	struct trainer *t, const struct train_opts *saved, int64_t steps, struct err *e)
+{
+	static const char *const of_rates[] = {
+		"steps ", "decay-steps ", "wsd-decay ", NULL};
+	static const char *const of_eval[] = {"eval-windows ", NULL};
+	bool same = same_rates(t, saved, steps);
 	struct str then = {0}, now = {0}, lines = {0};
 	opts_print(&train_program, saved, OPT_ARITH, 0, &then);
 	opts_print(&train_program, &t->o, OPT_ARITH, 0, &now);
@@ -259,12 +280,9 @@ static int list_changes(struct trainer *t, const struct train_opts *saved, struc
 	int rc = conf_diff(&a, &b, "", "", " -> ", &lines, e);
 	str_clear(&t->changes);
 	for (char *line = lines.s, *end; line && *line; line = end + 1) {
-		bool listed = true;
 		end = strchr(line, '\n');
 		*end = '\0';
-		for (size_t i = 0; i < ARRAY_LEN(expected); i++)
-			listed &= strncmp(line, expected[i], strlen(expected[i])) != 0;
-		if (listed)
+		if (!begins_with(line, of_eval) && !(same && begins_with(line, of_rates)))
 			str_printf(&t->changes, "%s%s", t->changes.len ? "; " : "", line);
 	}
 	str_free(&then);
@@ -278,7 +296,8 @@ static int check_options(struct trainer *t, const struct ckpt *c, struct err *e)
 	struct train_opts saved;
 	if (opts_from_text(&train_program, &saved, c->config.s, true, e))
 		return err_prefix(e, "%s: ", c->path);
-	if (check_optimizer(t, &saved, c->path, e) || list_changes(t, &saved, e))
+	if (check_optimizer(t, &saved, c->path, e) ||
+		list_changes(t, &saved, c->info.step, e))
 		return -1;
 	if (t->o.resume_exact && t->changes.len)
 		return err_set(e, EX_USAGE,

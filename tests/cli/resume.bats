@@ -95,3 +95,13 @@ val_loss() { # of the last evaluation in a file
 	grep -q 'a sample after step 0:' err
 	[ "$(grep -c '^the lord.' err)" -eq 2 ]
 }
+
+@test "more steps are other arithmetic if the learning rate decayed over fewer" {
+	make_shard
+	tiny -n 4 --warmup 1 -o run >/dev/null
+	code_of 64 tiny -n 8 --warmup 1 -o run --resume auto --resume-exact
+	tiny -n 8 --warmup 1 -o run --resume auto >/dev/null 2>err
+	grep -q 'other arithmetic from step 5 on (steps 4 -> 8)' err
+	tiny -n 9 --warmup 1 --decay-steps 8 -o run --resume auto --resume-exact >/dev/null 2>err
+	[ ! -s err ]
+}
