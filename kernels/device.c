@@ -228,6 +228,12 @@ void device_copy_end(struct device *d, uint64_t ticket)
 		d->ops->copy_end(d, ticket);
 }
 
+void device_copy_wait(struct device *d, uint64_t ticket)
+{
+	if (d->ops->copy_wait)
+		d->ops->copy_wait(d, ticket);
+}
+
 bool device_graph_begin(struct device *d)
 {
 	return d->ops->graph_begin && d->ops->graph_begin(d);
