@@ -143,6 +143,7 @@ static void plan_long(const struct train_opts *o, struct model *m, int rank, int
 	p->step_flops += times * (more.step_flops - p->step_flops);
 	p->sent += times * (more.sent - p->sent);
 	p->read += times * (more.read - p->read);
+	p->written += times * (more.written - p->written);
 	for (int i = 0; i < p->n_groups; i++)
 		p->group[i].sent += times * (more.group[i].sent - p->group[i].sent);
 	open_planned(&t, o, m, rank, n);
@@ -284,10 +285,33 @@ static void print_totals(
 	}
 }
 
+static const char *pinned_help(const struct train_opts *o)
+{
+	static const char *const help[] = {[OFFLOAD_NONE] = "of the host",
+		[OFFLOAD_OPTIMIZER] = "of the host: moments, fp32",
+		[OFFLOAD_GRADS] = "of the host: moments and gradients, fp32",
+		[OFFLOAD_PARAMS] = "of the host: parameters, moments, copies of 16 bits",
+		[OFFLOAD_ALL] = "of the host: parameters, moments, gradients, copies of "
+				"16 bits"};
+	return help[o->offload];
+}
+
+static const char *file_help(const struct train_opts *o)
+{
+	static const char *const help[] = {[OFFLOAD_NONE] = "",
+		[OFFLOAD_OPTIMIZER] = "optimizer state, fp32",
+		[OFFLOAD_GRADS] = "optimizer state and gradients, fp32",
+		[OFFLOAD_PARAMS] = "parameters and optimizer state, fp32",
+		[OFFLOAD_ALL] = "parameters, optimizer state and gradients, fp32"};
+	return help[o->offload];
+}
+
 static void print_memory(const struct train_opts *o, const struct plan *p, int rank,
 	int ranks, struct str *out)
 {
-	bool gpu = o->device == DEVICE_CUDA, params = o->offload == OFFLOAD_PARAMS;
+	bool gpu = o->device == DEVICE_CUDA;
+	bool params = offloads_params((enum offload)o->offload);
+	bool grads = offloads_grads((enum offload)o->offload);
 	int64_t state = p->store.params + p->store.optimizer + p->store.outer;
 	const struct {
 		bool shown;
@@ -301,7 +325,8 @@ static void print_memory(const struct train_opts *o, const struct plan *p, int r
 			: p->store.copies ? "fp32, and a copy of 16 bits"
 					  : "fp32"},
 		{true, "gradients", p->store.grads,
-			"fp32, with the buffers of the canonical tree"},
+			grads ? "fp32, of units whose backward is computed"
+			      : "fp32, with the buffers of the canonical tree"},
 		{p->store.gathered, "gathered", p->store.gathered,
 			params ? "parameters, while they are used"
 			       : "parameters of others, while they are used"},
@@ -330,9 +355,7 @@ static void print_memory(const struct train_opts *o, const struct plan *p, int r
 		{p->work_bytes, "kernels", p->work_bytes, "of the GPU, for partial sums"},
 		{p->sample_bytes, "sample", p->sample_bytes,
 			"of rank 0 while it draws one"},
-		{p->pinned_bytes, "pinned", p->pinned_bytes,
-			params ? "of the host: parameters, moments, copies of 16 bits"
-			       : "of the host: moments, fp32"},
+		{p->pinned_bytes, "pinned", p->pinned_bytes, pinned_help(o)},
 		{true, "total", plan_total(p), "without the program and its libraries"},
 		{gpu, "on the GPU", plan_on_device(p),
 			"without what CUDA takes for itself; the rest is the host's"},
@@ -362,8 +385,7 @@ static void print_work(const struct train_opts *o, const struct model *m,
 		p->step_flops, text_count(text, p->step_flops));
 	str_printf(out, "%-14s %16lld\n", "tokens/step",
 		(long long)(o->batch * m->c.context));
-	const struct microbatches mb =
-		microbatches_assign(layout_micro_batches(o), o->degree, (int)o->zero);
+	const struct microbatches mb = layout_assign_micro_batches(o);
 	int64_t rounds = ceil_div(mb.n_micro, mb.ranks);
 	str_printf(out,
 		"%-14s %16lld             of a data-parallel rank; gradients are reduced %s\n",
@@ -385,10 +407,7 @@ static void print_offload(
 		str_puts(out, "# between that rank's GPU and pinned memory\n");
 	} else {
 		str_printf(out, "# file of that rank in %s\n", o->offload_to);
-		line(out, "file", p->store.offloaded,
-			o->offload == OFFLOAD_PARAMS
-				? "parameters and optimizer state, fp32"
-				: "optimizer state, fp32");
+		line(out, "file", p->store.offloaded, file_help(o));
 	}
 	line(out, "read/step", (int64_t)p->read, "");
 	line(out, "written/step", (int64_t)p->written, "");
