@@ -16,7 +16,7 @@
 #include "parallel/slices.h"
 #include "parallel/tensor.h"
 
-/* ---- offload_file.c, offload_host.c: where state is offloaded to ----------------- */
+/* ---- offload_file.c, offload_host.c, offload_staged.c: where state is offloaded to */
 
 struct offload_backend;
 
@@ -27,6 +27,10 @@ struct offload_backend *offload_file_open(
 /* Pinned memory of the host, for a discrete device; initially zero. NULL with *e set. */
 struct offload_backend *offload_host_open(
 	struct device *d, int64_t n_bytes, struct err *e);
+/* Such a file, for a discrete device, through offload_staging_bytes(n_bytes) of pinned memory. */
+struct offload_backend *offload_staged_open(
+	struct device *d, const char *directory, int64_t n_bytes, struct err *e);
+int64_t offload_staging_bytes(int64_t n_bytes);
 void offload_backend_close(struct offload_backend *x); /* NULL: nothing */
 
 /* ---- store.c: parameters, gradients and optimizer state -------------------------- */

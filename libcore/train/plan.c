@@ -86,7 +86,11 @@ static void count_kept(struct trainer *t, struct plan *p)
 	p->run_bytes = (int64_t)t->memory.run.peak_bytes;
 	p->work_bytes = t->o.device == DEVICE_CUDA ? DEVICE_WORK_BYTES : 0;
 	p->store = t->store->bytes;
-	p->pinned_bytes = t->o.device == DEVICE_CUDA ? p->store.offloaded : 0;
+	if (t->o.device == DEVICE_CUDA)
+		p->pinned_bytes = !t->o.offload_to ? p->store.offloaded
+				  : t->o.offload
+					  ? offload_staging_bytes(p->store.offloaded)
+					  : 0;
 	p->data_bytes =
 		2 * layout_own_micro(&t->layout.microbatches, t->layout.data_rank) *
 		t->o.micro_batch * (t->model.c.context + 1) * (int64_t)sizeof(int32_t);
@@ -287,6 +291,8 @@ static void print_totals(
 
 static const char *pinned_help(const struct train_opts *o)
 {
+	if (o->offload_to)
+		return "of the host: buffers to and from the file";
 	static const char *const help[] = {[OFFLOAD_NONE] = "of the host",
 		[OFFLOAD_OPTIMIZER] = "of the host: moments, fp32",
 		[OFFLOAD_GRADS] = "of the host: moments and gradients, fp32",
@@ -309,7 +315,7 @@ static const char *file_help(const struct train_opts *o)
 static void print_memory(const struct train_opts *o, const struct plan *p, int rank,
 	int ranks, struct str *out)
 {
-	bool gpu = o->device == DEVICE_CUDA;
+	bool gpu = o->device == DEVICE_CUDA, host = gpu && !o->offload_to;
 	bool params = offloads_params((enum offload)o->offload);
 	bool grads = offloads_grads((enum offload)o->offload);
 	int64_t state = p->store.params + p->store.optimizer + p->store.outer;
@@ -320,7 +326,7 @@ static void print_memory(const struct train_opts *o, const struct plan *p, int r
 		const char *help;
 	} rows[] = {
 		{true, "parameters", p->store.params,
-			params && gpu	  ? "in the host's memory"
+			params && host	  ? "in the host's memory"
 			: params	  ? "in the file"
 			: p->store.copies ? "fp32, and a copy of 16 bits"
 					  : "fp32"},
@@ -332,7 +338,7 @@ static void print_memory(const struct train_opts *o, const struct plan *p, int r
 			       : "parameters of others, while they are used"},
 		{true, "optimizer", p->store.optimizer,
 			!o->offload ? optimizers[o->optimizer]->help
-			: gpu	    ? "buffers to and from the host's memory"
+			: host	    ? "buffers to and from the host's memory"
 				    : "buffers to and from the file"},
 		{o->edit.workers, "outer", p->store.outer,
 			o->offload ? "anchor, outer optimizer, residual: in the file"
@@ -403,7 +409,7 @@ static void print_offload(
 {
 	if (!o->offload)
 		return;
-	if (o->device == DEVICE_CUDA) {
+	if (!o->offload_to) {
 		str_puts(out, "# between that rank's GPU and pinned memory\n");
 	} else {
 		str_printf(out, "# file of that rank in %s\n", o->offload_to);

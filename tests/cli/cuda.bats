@@ -77,6 +77,9 @@ memory_of() { # NAME FILE: bytes of that line of a plan
 	same_as_one first --offload params --gather-dtype fp32
 	same_as_one first --offload grads
 	same_as_one yes --offload all
+	same_as_one yes --offload all --offload-to .
+	same_as_one first --offload params --zero 3 --offload-to .
+	same_as_one no --offload grads --offload-to .
 	# A run goes on with or without.
 	on_gpu "${o[@]}" -n 2 --offload optimizer --overwrite -o two >/dev/null
 	PT_EMU_LAZY=yes on_gpu "${o[@]}" --resume auto --offload params -o two >/dev/null
@@ -123,6 +126,11 @@ memory_of() { # NAME FILE: bytes of that line of a plan
 			[ $offload = none ] || [ "$(printf %.6g "$planned")" = "$(printf %.6g "$taken")" ]
 		done
 	done
+	PT_CUDA=$PWD/nowhere.so pt-train "${TINY[@]}" "${TWO[@]}" --device cuda "${o[@]}" --offload-to . \
+		--dry-run >plan.file
+	[ "$(memory_of 'on the GPU' plan.file)" -eq "$(memory_of 'on the GPU' plan.all)" ]
+	[ "$(memory_of file plan.file)" -eq "$(memory_of pinned plan.all)" ]
+	grep -q '^pinned .* buffers to and from the file$' plan.file
 	grep -q '^parameters .*, and a copy of 16 bits$' plan.none
 	PT_CUDA='' pt-train "${TINY[@]}" --device cuda --dtype bf16 --fsdp 2 --dry-run >plan.fsdp
 	grep -q '^parameters .* fp32$' plan.fsdp
