@@ -64,7 +64,7 @@ sample_of() { # FILE: what follows its announcement
 	# A rank that has nothing of a block's norms waits for what it has of the matrices.
 	SMALL+=(--layers 3 --heads 1 --dim 2 -b 3 -m 1 --virtual "tp=1,cp=1")
 	on_gpu 1 --overwrite -o one >/dev/null
-	PT_EMU_LAZY=yes same_on 3 --fsdp 3 --offload params
+	PT_EMU_LAZY=yes same_on 3 --fsdp 3 --offload all --offload-to .
 }
 
 @test "so do two in float8; a step of several is no graph" {
