@@ -84,7 +84,7 @@ _pt_train()
 	--recompute) mapfile -t COMPREPLY < <(compgen -W 'none selective full auto' -- "$cur"); return ;;
 	--recompute-every) return ;;
 	--tile) return ;;
-	--offload) mapfile -t COMPREPLY < <(compgen -W 'none optimizer params' -- "$cur"); return ;;
+	--offload) mapfile -t COMPREPLY < <(compgen -W 'none optimizer grads params all' -- "$cur"); return ;;
 	--offload-to) compopt -o filenames 2>/dev/null; mapfile -t COMPREPLY < <(compgen -d -- "$cur"); return ;;
 	--memory) return ;;
 	-t | --threads) return ;;

@@ -26,6 +26,7 @@ struct device_ops {
 	void (*close)(struct device *);
 	void (*get_end)(struct device *);
 	void (*copy_end)(struct device *, uint64_t ticket);
+	void (*copy_wait)(struct device *, uint64_t ticket);
 	void (*wait)(struct device *);
 	bool (*graph_begin)(struct device *);
 	bool (*graph_end)(struct device *);

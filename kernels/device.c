@@ -191,6 +191,7 @@ CALL(get_end, (struct device *d), d)
 CALL_VALUE(uint64_t, copy_begin, (struct device *d, bool out, void *to, const void *from,
 	size_t n_bytes, uint64_t after), d, out, to, from, n_bytes, after)
 CALL(copy_end, (struct device *d, uint64_t ticket), d, ticket)
+CALL(copy_wait, (struct device *d, uint64_t ticket), d, ticket)
 CALL(wait, (struct device *d), d)
 CALL_VALUE(bool, graph_begin, (struct device *d), d)
 CALL_VALUE(bool, graph_end, (struct device *d), d)

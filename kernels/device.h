@@ -123,14 +123,16 @@ void device_wait(struct device *d);
  * Copies concurrent with kernels, between device memory and device_shared() memory; `out`: from
  * the device. A copy starts after all kernels that were enqueued before it and after the earlier
  * copies in its direction; of those in the other direction, only after the one with the ticket
- * `after`. Kernels and copies enqueued after device_copy_end() start after that copy. The host never
- * waits. Not in a graph.
+ * `after`. Kernels and copies enqueued after device_copy_end() start after that copy. The host waits
+ * only in device_copy_wait(). Not in a graph.
  *
  * Returns a ticket, never 0, so that 0 stands for no copy. A CPU copies synchronously.
  */
 uint64_t device_copy_begin(struct device *d, bool out, void *to, const void *from,
 	size_t n_bytes, uint64_t after);
 void device_copy_end(struct device *d, uint64_t ticket);
+/* The host waits for that copy, and for nothing that was enqueued after it. */
+void device_copy_wait(struct device *d, uint64_t ticket);
 
 /* ---- graphs ------------------------------------------------------------------------ */
 

@@ -59,14 +59,18 @@ void cuda_copies_free(struct device *d)
 	cuda_of(d)->copy_streams = NULL;
 }
 
-static void wait_for(struct device *d, cudaStream_t stream, uint64_t ticket)
+static cudaEvent_t done_of(struct device *d, uint64_t ticket)
 {
 	const struct copy_stream *w = &copy_streams_of(d)->way[ticket % 2];
-	if (!ticket)
-		return;
 	BUG_ON(ticket / 2 > w->n);
-	cuda_check(d, cudaStreamWaitEvent(stream, w->done[ticket / 2 % COPIES_KEPT], 0),
-		names[ticket % 2]);
+	return w->done[ticket / 2 % COPIES_KEPT];
+}
+
+static void wait_for(struct device *d, cudaStream_t stream, uint64_t ticket)
+{
+	if (ticket)
+		cuda_check(d, cudaStreamWaitEvent(stream, done_of(d, ticket), 0),
+			names[ticket % 2]);
 }
 
 uint64_t cuda_copy_begin(struct device *d, bool out, void *to, const void *from,
@@ -96,6 +100,13 @@ void cuda_copy_end(struct device *d, uint64_t ticket)
 {
 	BUG_ON(!cuda_graph_idle(d));
 	wait_for(d, cuda_stream(d), ticket);
+}
+
+void cuda_copy_wait(struct device *d, uint64_t ticket)
+{
+	if (ticket)
+		cuda_check(
+			d, cudaEventSynchronize(done_of(d, ticket)), names[ticket % 2]);
 }
 
 void cuda_copies_wait(struct device *d)

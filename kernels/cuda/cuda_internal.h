@@ -104,6 +104,7 @@ struct cuda_launch cuda_copy_of(
 uint64_t cuda_copy_begin(struct device *d, bool out, void *to, const void *from,
 	size_t n_bytes, uint64_t after);
 void cuda_copy_end(struct device *d, uint64_t ticket);
+void cuda_copy_wait(struct device *d, uint64_t ticket);
 /* Waits for all copies. */
 void cuda_copies_wait(struct device *d);
 void cuda_copies_free(struct device *d);

@@ -295,9 +295,9 @@ static void close_device(struct device *d)
 static const struct device_ops ops = {memory_of, cuda_alloc, cuda_free, shared_alloc,
 	shared_free, cuda_put, cuda_get, cuda_get_begin, cuda_copy_begin,
 	cuda_timer_start, cuda_timer_read, close_device, cuda_get_end, cuda_copy_end,
-	cuda_wait, cuda_graph_begin, cuda_graph_end, cuda_graph_refill, cuda_graph_launch,
-	cuda_algorithms, cuda_take_algorithms, cuda_forget_algorithms, cuda_profile_begin,
-	cuda_profile_end, cuda_range, cuda_range_end};
+	cuda_copy_wait, cuda_wait, cuda_graph_begin, cuda_graph_end, cuda_graph_refill,
+	cuda_graph_launch, cuda_algorithms, cuda_take_algorithms, cuda_forget_algorithms,
+	cuda_profile_begin, cuda_profile_end, cuda_range, cuda_range_end};
 
 /* "580.95.05", from a text like "NVRM version: NVIDIA UNIX x86_64 Kernel Module 580.95.05 Tue
  * ...": the first number with a point, or "unknown". */

@@ -211,6 +211,9 @@ static void finish_root(struct tree_sum *s, const struct tree_part *parts, int n
 	free(block);
 }
 
+/* call.take may wait for a disk, and a wait polls all sums. */
+static bool adding;
+
 /* Adds the nodes of `len` floats of this rank's piece, from float `first` of its shard. */
 static void finish_floats(
 	struct tree_sum *s, int64_t first, int64_t len, float *packed, float *received)
@@ -219,10 +222,13 @@ static void finish_floats(
 	int64_t piece;
 	struct tree_part *parts = find_parts(s, first, len, packed, received, &n_parts);
 	sum_piece(s->plan, s->c->rank, &piece);
+	BUG_ON(adding);
+	adding = true;
 	if (s->call.take)
 		s->call.take(s->call.with, parts, n_parts, first - piece, len);
 	else
 		finish_root(s, parts, n_parts, first, len);
+	adding = false;
 	free(parts);
 }
 
@@ -366,6 +372,8 @@ static bool phase_reached(struct tree_sum *s)
 static void poll_sum(void *with)
 {
 	struct tree_sum *s = with;
+	if (adding)
+		return;
 	if (s->phase == EXCHANGE && phase_reached(s)) {
 		if (s->call.shared)
 			finish_piece(s);

@@ -368,32 +368,18 @@ void edit_sync(struct edit *x, int64_t steps, struct edit_result *r)
 
 /* ---- during the warm-up ---------------------------------------------------------- */
 
-/* Copies the gradients of a block to its floats v, or back. */
-static void copy_gradients(struct edit *x, const struct block *b, float *v, bool back)
-{
-	for (int64_t i = 0; i < x->s->n_updated; i++) {
-		const struct part *p = &x->s->updated[i];
-		int64_t begin = max64(b->at, p->at);
-		int64_t len = min64(b->at + b->n, p->at + p->rows * p->cols) - begin;
-		if (len <= 0)
-			continue;
-		struct mat g = mat(p->g + (begin - p->at), 1, len);
-		struct mat block = mat(v + (begin - b->at), 1, len);
-		x->d->k->copy(x->d, back ? g : block, back ? block : g);
-	}
-}
-
 static float *read_gradients(void *with, const struct block *b, int slot)
 {
 	struct edit *x = with;
-	copy_gradients(x, b, x->staging[slot], false);
+	store_copy_gradient(x->s, b->at, b->n, x->staging[slot], false);
 	return x->staging[slot];
 }
 
 static void write_gradients(void *with, const struct block *b, float *v, int slot)
 {
+	struct edit *x = with;
 	(void)slot;
-	copy_gradients(with, b, v, true);
+	store_copy_gradient(x->s, b->at, b->n, v, true);
 }
 
 static void average_piece(void *with, const struct block *b, float *out,

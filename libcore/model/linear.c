@@ -190,7 +190,7 @@ void linear_alloc(struct pass *p, struct arena *run)
 	const struct store_config *c = &p->store->c;
 	p->float8.amax = arena_floats(run, n);
 	p->float8.inverse = arena_floats(run, n);
-	if (p->d->stores_half && c->zero < 3 && c->offload != OFFLOAD_PARAMS)
+	if (p->d->stores_half && c->zero < 3 && !offloads_params(c->offload))
 		p->float8.transposed =
 			arena_alloc(run, (size_t)transposed_at(p, p->m->c.layers, 0));
 }

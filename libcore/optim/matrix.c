@@ -30,6 +30,8 @@ struct matrices {
 	int *ranks;		       /* [size]: the world ranks of the members */
 	struct matrix *matrix;	       /* [n], in the order of the tensor table */
 	struct comm_requests requests; /* of a round */
+	struct moved *moved;	       /* [n_moved]: pieces that are received */
+	int n_moved;
 	int n, n_rounds;
 };
 
@@ -100,6 +102,7 @@ void matrices_free(struct matrices *x)
 		return;
 	free(x->ranks);
 	free(x->matrix);
+	free(x->moved);
 	comm_requests_free(&x->requests);
 	free(x);
 }
@@ -127,6 +130,39 @@ static int sender_of(
 	return member;
 }
 
+/* A piece of this rank's gradient, from when it is moved until it is received. */
+struct moved {
+	const struct tensor *t;
+	int slice;
+	float *g;
+};
+
+/* The memory of a piece; of an offloaded one, temporary memory. */
+static float *take_piece(
+	struct matrices *x, const struct tensor *t, const struct store_rows *p, bool back)
+{
+	float *room = NULL;
+	if (offloads_grads(x->s->c.offload))
+		room = arena_floats(x->d->scratch, p->rows * t->cols);
+	float *g = store_gradient_begin(x->s, t, p->slice, room);
+	if (back) {
+		x->moved =
+			xrealloc(x->moved, (size_t)(x->n_moved + 1) * sizeof(*x->moved));
+		x->moved[x->n_moved++] = (struct moved){t, p->slice, g};
+	}
+	return g;
+}
+
+/* Completes the messages. */
+static void end_moves(struct matrices *x)
+{
+	comm_start(&x->requests);
+	comm_wait(&x->requests);
+	for (int i = 0; i < x->n_moved; i++)
+		store_gradient_end(x->s, x->moved[i].t, x->moved[i].slice, x->moved[i].g);
+	x->n_moved = 0;
+}
+
 /* Moves a piece between a member's gradient and the matrix at its owner; `back`: to the member. */
 static void move_piece(struct matrices *x, const struct matrix *m, int member,
 	const struct store_rows *p, float *slices, bool back)
@@ -140,7 +176,7 @@ static void move_piece(struct matrices *x, const struct matrix *m, int member,
 		whole = mat(slices + (p->slice * t->rows + p->first) * t->cols, p->rows,
 			t->cols);
 	if (member == me)
-		part = mat(store_gradient(x->s, t, p->slice), p->rows, t->cols);
+		part = mat(take_piece(x, t, p, back), p->rows, t->cols);
 	struct mat source = back ? whole : part, target = back ? part : whole;
 	if (from == me && to == me)
 		x->d->k->copy(x->d, target, source);
@@ -162,13 +198,20 @@ static void move_matrix(
 		}
 }
 
+/* Offloaded gradients, a matrix at a time. */
 static void move_round(struct matrices *x, int round, float *slices, bool back)
 {
-	for (int i = 0; i < x->n; i++)
-		if (x->matrix[i].round == round)
-			move_matrix(x, &x->matrix[i], slices, back);
-	comm_start(&x->requests);
-	comm_wait(&x->requests);
+	size_t mark = arena_mark(x->d->scratch);
+	for (int i = 0; i < x->n; i++) {
+		if (x->matrix[i].round != round)
+			continue;
+		move_matrix(x, &x->matrix[i], slices, back);
+		if (offloads_grads(x->s->c.offload)) {
+			end_moves(x);
+			arena_reset(x->d->scratch, mark);
+		}
+	}
+	end_moves(x);
 }
 
 /* ---- an update ------------------------------------------------------------------------- */

@@ -116,9 +116,10 @@ static void update_part(void *with, const struct part *x)
 		add_part(u, whole ? &u->whole : &u->rows, part);
 }
 
-static void update_parts(struct updating *u, unsigned groups)
+static void update_parts(struct updating *u, unsigned groups, unsigned overwritten)
 {
-	store_for_each_part(u->o->store, false, groups, groups, update_part, u);
+	store_for_each_part(u->o->store, false, groups | STORE_BIT(STORE_GRAD),
+		groups | overwritten, update_part, u);
 	update_batch(u, &u->rows);
 	update_batch(u, &u->whole);
 }
@@ -134,12 +135,12 @@ void optim_update(struct optim *o, const struct update *how)
 		groups |= o->group[i] < 0 ? 0 : STORE_BIT(o->group[i]);
 	if (rule)
 		u.whole.fn = rule->begin;
-	update_parts(&u, groups);
+	update_parts(&u, groups, rule ? STORE_BIT(STORE_GRAD) : 0);
 	if (rule) {
 		matrices_update(o->matrices);
 		u.whole.fn = rule->end;
 		u.end = true;
-		update_parts(&u, STORE_BIT(STORE_PARAM));
+		update_parts(&u, STORE_BIT(STORE_PARAM), 0);
 	}
 	store_updated(o->store, !rule || !o->store->c.offload);
 }

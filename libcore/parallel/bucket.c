@@ -101,7 +101,8 @@ static void make_bucket(struct store *s, const struct tensor *like, int slice)
 		n += unit_floats(s, like, --first);
 	o->bucket = xrealloc(o->bucket, (size_t)(o->n_buckets + 1) * sizeof(*o->bucket));
 	struct bucket *b = &o->bucket[o->n_buckets];
-	*b = (struct bucket){.first_unit = by_unit ? id : first, .last_unit = id};
+	*b = (struct bucket){
+		.store = s, .first_unit = by_unit ? id : first, .last_unit = id};
 	for (int i = 0; i < s->c.n_tensors; i++) {
 		struct tensor *t = &s->c.tensors[i];
 		for (int k = t->first; k < t->first + t->local; k++) {
@@ -267,12 +268,6 @@ struct store_rows store_rows_of(
 		.slice = tensor_slice(t, at[AXIS_TP] * s->c.part.local) + i,
 		.first = e->bounds[shard],
 		.rows = e->bounds[shard + 1] - e->bounds[shard]};
-}
-
-float *store_gradient(const struct store *s, const struct tensor *t, int slice)
-{
-	const struct bucket *b = bucket_of(s, t, slice);
-	return b->g + entry_of(s, t, slice)->packed[s->impl->shard];
 }
 
 void buckets_make(struct store *s)

@@ -25,24 +25,25 @@ static void place_buffers(struct bucket *b, struct arena *a)
 
 /* The tree of a step round-robin, whose leaves are rounds: of a power of two of micro-batches, or else
  * their micro-batches. */
-static int rounds_depth(const struct microbatches *mb)
+int rounds_depth(const struct microbatches *mb)
 {
 	return tree_depth(0,
 		microbatches_node(mb) ? ceil_div(mb->n_micro, mb->ranks) : mb->n_micro);
 }
 
 /* Round-robin: the shard's sum, and the stack of the rounds of its piece, whose first node is in the
- * place of the sum. */
+ * place of the sum. All of these may be offloaded. */
 static void place_sums(const struct store *s, struct bucket *b, struct arena *a)
 {
 	int64_t first, piece = sum_piece(&b->last->plan, b->last->c->rank, &first);
 	int depth = rounds_depth(&s->c.microbatches);
-	b->g = arena_floats(a, b->shard[s->impl->shard].n);
+	bool offloaded = is_offloaded(s, STORE_GRAD);
+	b->g = offloaded ? NULL : arena_floats(a, b->shard[s->impl->shard].n);
 	for (int u = 0; u < bucket_uses(b); u++) {
 		if (!b->round_buffer[u])
 			b->round_buffer[u] =
 				xcalloc((size_t)depth, sizeof(*b->round_buffer[u]));
-		for (int i = 0; i < depth; i++)
+		for (int i = 0; i < depth && !offloaded; i++)
 			b->round_buffer[u][i] =
 				u || i ? arena_floats(a, piece) : b->g + first;
 	}
@@ -67,6 +68,11 @@ static int lease_place(const struct store *s, int unit, int turn)
 		if (s->c.tensors[i].uses > 1)
 			return PLACE_LAST;
 	return place == PLACE_LAST ? PLACE_FIRST : place;
+}
+
+float *grads_free_lease(const struct store *s, const struct bucket *b)
+{
+	return s->impl->lease[lease_place(s, b->first_unit, 0)].memory;
 }
 
 /* Floats of the results of the first of two sums, but for what the gradient's own memory holds. */
@@ -159,7 +165,7 @@ static void place_private(struct store *s, struct arena *a)
 				place_replica_sums(
 					s, b, arena_floats(a, replica_floats(s, b)));
 		}
-		if (b->tied)
+		if (b->tied && b->g)
 			b->other = arena_floats(a, b->shard[o->shard].n);
 	}
 	if (s->c.microbatches.round_robin)

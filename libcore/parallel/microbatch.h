@@ -3,8 +3,8 @@
  *
  * In runs: every rank accumulates the gradients of neighbouring micro-batches, which are reduced over
  * the ranks once a step. Round-robin: rank r has micro-batches r, r + ranks, ..., and each round is
- * reduced, so that a rank keeps only its shard of the gradient and the gradient of one micro-batch. A
- * rank without a micro-batch in the last round computes one with an index of n_micro or more, because
+ * reduced, so that a rank keeps only its shard of the gradient, which may be offloaded, and the
+ * gradient of one micro-batch. A rank without a micro-batch in the last round computes one with an index of n_micro or more, because
  * other ranks need its shard of the parameters; its results are discarded.
  */
 #ifndef PARALLEL_MICROBATCH_H
@@ -19,9 +19,9 @@ struct microbatches {
 	bool round_robin;
 };
 
-/* For a mesh with these degrees, and a store with ZeRO stage `zero`. */
+/* For a mesh with these degrees, and a store with ZeRO stage `zero` that may offload gradients. */
 struct microbatches microbatches_assign(
-	int64_t n_micro, const int degree[N_AXES], int zero);
+	int64_t n_micro, const int degree[N_AXES], int zero, bool offloads_grads);
 /* The number of micro-batches that a rank computes, and the index in the step of its i-th. */
 int64_t microbatches_count(const struct microbatches *mb, int rank);
 int64_t microbatches_index(const struct microbatches *mb, int rank, int64_t i);

@@ -17,8 +17,11 @@ enum { PIECES = 16, MIN_FLOATS = 64, MAX_FLOATS = 1 << 20, PAGE_FLOATS = 1024 };
 
 bool is_offloaded(const struct store *s, int group)
 {
-	return s->c.offload == OFFLOAD_PARAMS ||
-	       (s->c.offload == OFFLOAD_OPTIMIZER && group != STORE_PARAM);
+	if (group == STORE_PARAM)
+		return offloads_params(s->c.offload);
+	if (group == STORE_GRAD)
+		return offloads_grads(s->c.offload) && s->c.microbatches.n_micro;
+	return s->c.offload != OFFLOAD_NONE;
 }
 
 bool offloads_copies(const struct store *s)
@@ -32,7 +35,7 @@ static unsigned offloaded_groups(const struct store *s)
 	unsigned bits = offloads_copies(s) ? STORE_BIT(STORE_COPY) : 0;
 	for (int g = 0; g < s->c.groups.n; g++)
 		bits |= is_offloaded(s, g) ? STORE_BIT(g) : 0;
-	return bits;
+	return bits | (is_offloaded(s, STORE_GRAD) ? STORE_BIT(STORE_GRAD) : 0);
 }
 
 static int64_t size_of(const struct store *s, int group)
@@ -44,7 +47,8 @@ void offload_open(struct store *s, struct arena *run)
 {
 	struct offload_pieces *w = &s->impl->offload;
 	unsigned offloaded = offloaded_groups(s);
-	int64_t longest = MIN_FLOATS, width = 0; /* bytes of an element in all groups */
+	int64_t width = 0; /* bytes of an element in all groups */
+	int64_t longest = max64(MIN_FLOATS, offload_nodes_floats(s));
 	if (!offloaded)
 		return;
 	const struct bucket *end = s->impl->bucket + s->impl->n_buckets;
@@ -64,6 +68,7 @@ void offload_open(struct store *s, struct arena *run)
 				arena_alloc(run, (size_t)(w->floats * size_of(s, g)));
 	}
 	s->bytes.offloaded = width * w->region;
+	s->bytes.offloaded += offload_place_nodes(s, s->bytes.offloaded);
 	s->bytes.optimizer += w->n_slots * width * w->floats;
 }
 
@@ -72,15 +77,21 @@ static int64_t backend_offset(const struct store *s, int group, int64_t at)
 	return s->impl->offload.begin[group] + at * size_of(s, group);
 }
 
-uint64_t offload_enqueue(struct store *s, int group, bool write, void *memory, int64_t at,
-	int64_t n, uint64_t after)
+uint64_t offload_enqueue_bytes(struct store *s, bool write, void *memory, int64_t at,
+	int64_t n_bytes, uint64_t after)
 {
-	int64_t n_bytes = n * size_of(s, group);
 	*(write ? &s->written : &s->read) += n_bytes;
 	struct offload_backend *x = s->c.offload_backend;
 	if (!x) /* a plan */
 		return 0;
-	return x->enqueue(x, write, memory, n_bytes, backend_offset(s, group, at), after);
+	return x->enqueue(x, write, memory, n_bytes, at, after);
+}
+
+uint64_t offload_enqueue(struct store *s, int group, bool write, void *memory, int64_t at,
+	int64_t n, uint64_t after)
+{
+	return offload_enqueue_bytes(s, write, memory, backend_offset(s, group, at),
+		n * size_of(s, group), after);
 }
 
 void offload_wait(struct store *s, uint64_t ticket)
@@ -170,6 +181,8 @@ static void visit_piece(struct store *s, const struct part_list *l, const struct
 				mat_typed((char *)w->piece[slot][STORE_COPY] +
 						  (y.at - p->at) * size_of(s, STORE_COPY),
 					1, y.rows * y.cols, s->c.wire);
+		if (groups & STORE_BIT(STORE_GRAD))
+			y.g = (float *)w->piece[slot][STORE_GRAD] + (y.at - p->at);
 		fn(with, &y);
 		at = (struct position){at.part + 1, 0};
 	}

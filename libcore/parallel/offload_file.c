@@ -5,7 +5,7 @@
  * cache counts against the memory limit of a container.
  */
 #include "base/file.h"
-#include "parallel/store_internal.h"
+#include "parallel/offload.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -18,7 +18,7 @@
 #include <time.h>
 #include <unistd.h>
 
-enum { QUEUE = 16, STRIDE = 4 << 20 };
+enum { QUEUE = OFFLOAD_QUEUE, STRIDE = 4 << 20 };
 
 struct request {
 	void *memory;

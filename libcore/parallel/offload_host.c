@@ -2,7 +2,7 @@
  * Offloading to the memory of a GPU's host. It is pinned, so that the GPU copies in both directions
  * at once while it computes; the host enqueues copies and does not wait for them.
  */
-#include "parallel/store_internal.h"
+#include "parallel/offload.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -47,20 +47,26 @@ static void close_host(struct offload_backend *backend)
 	free(x);
 }
 
-struct offload_backend *offload_host_open(
-	struct device *d, int64_t n_bytes, struct err *e)
+char *offload_pinned(struct device *d, int64_t n_bytes, struct err *e)
 {
 	char need[NUM_TEXT], left[NUM_TEXT];
 	char *memory = device_shared(d, (size_t)n_bytes);
-	if (!memory) {
+	if (!memory)
 		err_set(e, EX_FAILED,
 			"offload: a rank cannot have the %s of pinned memory that it "
 			"needs; %s of this host's memory are free%s",
 			text_bytes(need, (double)n_bytes),
 			text_bytes(left, (double)memory_available()),
 			advice_on(ADVICE_PINNED_MEMORY));
+	return memory;
+}
+
+struct offload_backend *offload_host_open(
+	struct device *d, int64_t n_bytes, struct err *e)
+{
+	char *memory = offload_pinned(d, n_bytes, e);
+	if (!memory)
 		return NULL;
-	}
 	memset(memory, 0, (size_t)n_bytes);
 	struct host *x = xcalloc(1, sizeof(*x));
 	x->backend = (struct offload_backend){

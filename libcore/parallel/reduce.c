@@ -109,7 +109,7 @@ static void begin_round(struct store *s, struct bucket *b, int use)
 	}
 }
 
-/* Pushes a sum, that of node `of`, on the stack of a use; `from`: its first float in the piece. */
+/* Pushes a sum, that of node `of`, on the stack of a use; `from`: its first float in the buffers. */
 static void push_sum(struct bucket *b, int use, struct tree_stack *stack,
 	struct tree_node of, struct mat sum, int64_t from)
 {
@@ -124,31 +124,81 @@ static void push_sum(struct bucket *b, int use, struct tree_stack *stack,
 	}
 }
 
+static bool has_parts(const struct tree_part *parts, int n_parts, struct tree_node of)
+{
+	for (int i = 0; i < n_parts; i++) {
+		const struct tree_node *x = &parts[i].node;
+		if (x->level <= of.level && x->index >> (of.level - x->level) == of.index)
+			return true;
+	}
+	return false;
+}
+
+/* The nodes that the sums of a round change, of the stack of a use. */
+static struct node_range range_of(
+	struct bucket *b, int use, const struct tree_part *parts, int n_parts)
+{
+	struct tree_stack stack = b->round_sums_before[use];
+	struct node_range r = {stack.n, stack.n, stack.n, stack.n};
+	int top = b->all.plan.levels - (bucket_uses(b) > 1);
+	for (int i = 0; i < b->n_round_nodes && use < bucket_uses(b); i++) {
+		if (!has_parts(parts, n_parts, b->round_node[use][i]))
+			continue;
+		r.top = r.top > stack.n + 1 ? r.top : stack.n + 1;
+		leaf_push_node(&stack, &b->shape, top, b->round_node[use][i]);
+		r.low = r.low < stack.n - 1 ? r.low : stack.n - 1;
+		r.writes = stack.n;
+	}
+	return r;
+}
+
+/* The sums of a round, from float `first` of the piece; `block` is of the same size. */
+struct pushing {
+	const struct tree_part *parts;
+	struct tree_part *block;
+	int n_parts;
+	int64_t first;
+};
+
+static void push_block(struct bucket *b, const struct pushing *x, int64_t at, int64_t n)
+{
+	struct device *d = b->all.plan.d;
+	int next = 0;
+	tree_cut(x->parts, x->n_parts, at - x->first, n, x->block);
+	for (int u = 0; u < bucket_uses(b); u++) {
+		b->round_sums[u] = b->round_sums_before[u];
+		for (int i = 0; i < b->n_round_nodes; i++) {
+			struct tree_node of = b->round_node[u][i];
+			struct mat sum = tree_add(
+				d, x->block, x->n_parts, &next, of, (struct mat){0});
+			if (sum.p)
+				push_sum(b, u, &b->round_sums[u], of, sum,
+					at - b->round_first);
+		}
+	}
+	BUG_ON(next != x->n_parts);
+}
+
+static void push_run(struct bucket *b, int64_t at, int64_t n, void *with)
+{
+	int64_t block = b->all.plan.d->sum_block;
+	for (int64_t from = 0; from < n; from += block)
+		push_block(b, with, at + from, min64(block, n - from));
+}
+
 /* Pushes the sums of a round on the stacks of its uses, a block of floats at a time. */
 static void push_sums(void *with, const struct tree_part *parts, int n_parts,
 	int64_t first, int64_t len)
 {
 	struct bucket *b = with;
-	struct device *d = b->all.plan.d;
-	struct tree_part *block = xcalloc((size_t)n_parts + 1, sizeof(*block));
-	for (int64_t from = 0; from < len; from += d->sum_block) {
-		int64_t n = min64(d->sum_block, len - from);
-		int next = 0;
-		tree_cut(parts, n_parts, from, n, block);
-		for (int u = 0; u < bucket_uses(b); u++) {
-			b->round_sums[u] = b->round_sums_before[u];
-			for (int i = 0; i < b->n_round_nodes; i++) {
-				struct tree_node of = b->round_node[u][i];
-				struct mat sum = tree_add(
-					d, block, n_parts, &next, of, (struct mat){0});
-				if (sum.p)
-					push_sum(b, u, &b->round_sums[u], of, sum,
-						first + from);
-			}
-		}
-		BUG_ON(next != n_parts);
-	}
-	free(block);
+	struct pushing x = {.parts = parts,
+		.block = xcalloc((size_t)n_parts + 1, sizeof(*x.block)),
+		.n_parts = n_parts,
+		.first = first};
+	const struct node_range range[2] = {
+		range_of(b, 0, parts, n_parts), range_of(b, 1, parts, n_parts)};
+	nodes_visit(b, range, first, len, push_run, &x);
+	free(x.block);
 }
 
 /* ---- sums ------------------------------------------------------------------------ */
@@ -306,35 +356,44 @@ static void finish_rounds(struct bucket *b)
 	b->sum = tree_sum_begin(&call);
 }
 
-/* Adds the sum of a tied weight's other use: use 0 is on the first stage, use 1 on the last. */
-static void add_other_use(struct store *s, struct bucket *b)
+/* Use 0 is on the first stage, use 1 on the last. */
+void reduce_add_other(struct store *s, float *mine, float *other, int64_t n)
 {
 	struct comm *pair = mesh_group(s->c.mesh,
 		(struct mesh_part){.axes = AXIS_BIT(AXIS_PP), .pp_ends = true});
-	int64_t n = b->shard[s->impl->shard].n, n_bytes = n * (int64_t)sizeof(float);
+	int64_t n_bytes = n * (int64_t)sizeof(float);
 	struct comm_requests r = {.c = pair};
-	comm_send(&r, b->g, n_bytes, !pair->rank, TAG_TIED);
-	comm_recv(&r, b->other, n_bytes, !pair->rank, TAG_TIED);
+	comm_send(&r, mine, n_bytes, !pair->rank, TAG_TIED);
+	comm_recv(&r, other, n_bytes, !pair->rank, TAG_TIED);
 	comm_start(&r);
 	comm_wait(&r);
 	comm_requests_free(&r);
 	s->c.device->k->add(
-		s->c.device, mat(b->g, 1, n), mat(b->g, 1, n), mat(b->other, 1, n));
+		s->c.device, mat(mine, 1, n), mat(mine, 1, n), mat(other, 1, n));
 }
 
-void store_step_end(struct store *s)
+static void finish_grads(struct store *s)
 {
 	struct store_impl *o = s->impl;
 	struct bucket *end = o->bucket + o->n_buckets;
-	for (struct bucket *b = o->bucket; b < end; b++)
-		reduce_end(s, b);
 	for (struct bucket *b = o->bucket; b < end && s->c.microbatches.round_robin; b++)
 		finish_rounds(b);
 	for (struct bucket *b = o->bucket; b < end; b++) {
 		reduce_end(s, b);
 		if (b->tied)
-			add_other_use(s, b);
+			reduce_add_other(s, b->g, b->other, b->shard[s->impl->shard].n);
 	}
+}
+
+void store_step_end(struct store *s)
+{
+	struct store_impl *o = s->impl;
+	for (struct bucket *b = o->bucket; b < o->bucket + o->n_buckets; b++)
+		reduce_end(s, b);
+	if (is_offloaded(s, STORE_GRAD))
+		offload_finish_grads(s);
+	else
+		finish_grads(s);
 	grads_begin_step(s);
 }
 

@@ -157,6 +157,51 @@ void store_end(struct store *s, int group, int64_t at, int64_t n, const float *x
 		offload_wait(s, offload_enqueue(s, group, true, (float *)x, at, n, 0));
 }
 
+/* This rank's rows of a slice. */
+static struct part rows_of(const struct store *s, const struct tensor *t, int slice)
+{
+	return shard_part(s, bucket_of(s, t, slice), entry_of(s, t, slice));
+}
+
+float *store_gradient_begin(
+	struct store *s, const struct tensor *t, int slice, float *room)
+{
+	struct part x = rows_of(s, t, slice);
+	if (!is_offloaded(s, STORE_GRAD))
+		return x.g;
+	offload_wait(
+		s, offload_enqueue(s, STORE_GRAD, false, room, x.at, x.rows * x.cols, 0));
+	return room;
+}
+
+void store_gradient_end(
+	struct store *s, const struct tensor *t, int slice, const float *x)
+{
+	struct part p = rows_of(s, t, slice);
+	if (is_offloaded(s, STORE_GRAD))
+		offload_wait(s, offload_enqueue(s, STORE_GRAD, true, (float *)x, p.at,
+					p.rows * p.cols, 0));
+}
+
+void store_copy_gradient(struct store *s, int64_t at, int64_t n, float *v, bool back)
+{
+	struct device *d = s->c.device;
+	if (is_offloaded(s, STORE_GRAD)) {
+		offload_wait(s, offload_enqueue(s, STORE_GRAD, back, v, at, n, 0));
+		return;
+	}
+	for (int64_t i = 0; i < s->n_updated; i++) {
+		const struct part *x = &s->updated[i];
+		int64_t begin = max64(at, x->at);
+		int64_t len = min64(at + n, x->at + x->rows * x->cols) - begin;
+		if (len <= 0)
+			continue;
+		struct mat g = mat(x->g + (begin - x->at), 1, len);
+		struct mat to = mat(v + (begin - at), 1, len);
+		d->k->copy(d, back ? g : to, back ? to : g);
+	}
+}
+
 struct store *store_open(const struct store_config *c, struct arena *run)
 {
 	struct store *s = xcalloc(1, sizeof(*s));
@@ -170,7 +215,8 @@ struct store *store_open(const struct store_config *c, struct arena *run)
 		mesh_group(c->mesh,
 			(struct mesh_part){.axes = AXIS_BIT(AXIS_PP), .pp_ends = true});
 	buckets_make(s);
-	BUG_ON(c->offload == OFFLOAD_PARAMS && s->impl->n_shards > 1 && c->zero < 3);
+	BUG_ON(offloads_params(c->offload) && s->impl->n_shards > 1 && c->zero < 3);
+	BUG_ON(is_offloaded(s, STORE_GRAD) && !c->microbatches.round_robin);
 	s->impl->squares = arena_alloc(run, sizeof(*s->impl->squares));
 	s->impl->hashes = arena_alloc(
 		run, (size_t)(s->impl->n_buckets + 1) * sizeof(*s->impl->hashes));
@@ -248,21 +294,37 @@ void store_updated(struct store *s, bool copies)
 
 /* ---- norms and hashes ------------------------------------------------------------ */
 
+enum { SQUARED_AT_ONCE = 64 };
+
+struct squaring {
+	struct store *s;
+	struct mat m[SQUARED_AT_ONCE];
+	int n;
+};
+
+static void square_parts(struct squaring *q)
+{
+	struct device *d = q->s->c.device;
+	if (q->n)
+		d->k->exact_sumsq(d, q->s->impl->squares, q->m, q->n);
+	q->n = 0;
+}
+
+static void square_part(void *with, const struct part *x)
+{
+	struct squaring *q = with;
+	q->m[q->n++] = mat(x->g, x->rows, x->cols);
+	/* an offloaded part is in memory until this function returns */
+	if (q->n == SQUARED_AT_ONCE || is_offloaded(q->s, STORE_GRAD))
+		square_parts(q);
+}
+
 void store_norm_enqueue(struct store *s)
 {
-	enum { AT_ONCE = 64 };
-	struct device *d = s->c.device;
-	struct mat m[AT_ONCE];
-	int n = 0;
-	d->k->zero(d, mat(s->impl->squares, 1, EXACT_FLOATS));
-	for (int64_t i = 0; i < s->n_counted; i++) {
-		const struct part *x = &s->counted[i];
-		m[n++] = mat(x->g, x->rows, x->cols);
-		if (n < AT_ONCE && i + 1 < s->n_counted)
-			continue;
-		d->k->exact_sumsq(d, s->impl->squares, m, n);
-		n = 0;
-	}
+	struct squaring q = {.s = s, .n = 0};
+	s->c.device->k->zero(s->c.device, mat(s->impl->squares, 1, EXACT_FLOATS));
+	store_for_each_part(s, true, STORE_BIT(STORE_GRAD), 0, square_part, &q);
+	square_parts(&q);
 }
 
 struct exact *store_norm_squares(const struct store *s)

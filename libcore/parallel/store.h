@@ -16,7 +16,7 @@
 #include "parallel/slices.h"
 #include "parallel/tensor.h"
 
-/* ---- offload_file.c, offload_host.c: where state is offloaded to ----------------- */
+/* ---- offload_file.c, offload_host.c, offload_staged.c: where state is offloaded to */
 
 struct offload_backend;
 
@@ -27,6 +27,10 @@ struct offload_backend *offload_file_open(
 /* Pinned memory of the host, for a discrete device; initially zero. NULL with *e set. */
 struct offload_backend *offload_host_open(
 	struct device *d, int64_t n_bytes, struct err *e);
+/* Such a file, for a discrete device, through offload_staging_bytes(n_bytes) of pinned memory. */
+struct offload_backend *offload_staged_open(
+	struct device *d, const char *directory, int64_t n_bytes, struct err *e);
+int64_t offload_staging_bytes(int64_t n_bytes);
 void offload_backend_close(struct offload_backend *x); /* NULL: nothing */
 
 /* ---- store.c: parameters, gradients and optimizer state -------------------------- */
@@ -43,15 +47,33 @@ struct leaf {
 enum reshard { RESHARD_YES, RESHARD_NO, RESHARD_KEEP_LAST };
 #define RESHARD_WORDS "yes", "no", "keep-last"
 
-/* The state that is kept in a file or in the memory of a GPU's host: the optimizer's moments, or
- * parameters too, which are then read a unit at a time (and gathered if they are sharded). */
-enum offload { OFFLOAD_NONE, OFFLOAD_OPTIMIZER, OFFLOAD_PARAMS };
-#define OFFLOAD_WORDS "none", "optimizer", "params"
+/* What is kept in a file or in the memory of a GPU's host: the optimizer's moments; gradients too,
+ * whose sums are then written a unit at a time; parameters too, which are then read a unit at a time
+ * (and gathered if they are sharded); or all of these. */
+enum offload {
+	OFFLOAD_NONE,
+	OFFLOAD_OPTIMIZER,
+	OFFLOAD_GRADS,
+	OFFLOAD_PARAMS,
+	OFFLOAD_ALL
+};
+#define OFFLOAD_WORDS "none", "optimizer", "grads", "params", "all"
+
+static inline bool offloads_grads(enum offload o)
+{
+	return o == OFFLOAD_GRADS || o == OFFLOAD_ALL;
+}
+
+static inline bool offloads_params(enum offload o)
+{
+	return o == OFFLOAD_PARAMS || o == OFFLOAD_ALL;
+}
 
 /* The groups: fp32 values that are kept for every element of the model. Group 0 is the parameters;
  * the caller of store_open() adds the state of the optimizer and of local SGD. Checkpoints store a
- * group as /NAME/TENSOR. The memory plan reports its bytes under its owner. */
-enum { STORE_PARAM, STORE_MAX_GROUPS = 12 };
+ * group as /NAME/TENSOR. The memory plan reports its bytes under its owner. The gradient, which
+ * belongs to a step, is no group, but is visited and offloaded like one. */
+enum { STORE_PARAM, STORE_MAX_GROUPS = 12, STORE_GRAD = STORE_MAX_GROUPS };
 #define STORE_BIT(group) (1u << (group))
 enum store_owner { STORE_MODEL, STORE_OPTIMIZER, STORE_OUTER };
 
@@ -90,7 +112,8 @@ struct store_config {
 	/* The type in which operands are gathered: DT_F32 or a 16-bit type. Matmuls round their
 	 * operands to it anyway, so the bits are the same. */
 	enum dtype wire;
-	/* OFFLOAD_PARAMS: only with zero 3, or if nothing is sharded. */
+	/* offloads_params(): only with zero 3, or if nothing is sharded. offloads_grads(): only with
+	 * micro-batches assigned round-robin. */
 	enum offload offload;
 	/* Of bytes.offloaded bytes, owned by the caller; NULL in a plan. */
 	struct offload_backend *offload_backend;
@@ -106,9 +129,9 @@ struct part {
 	int slice;
 	int64_t row, rows, cols; /* within the slice */
 	int64_t at; /* of its first element, among the floats that this rank updates */
-	float *g;
-	/* NULL: offloaded, see store_for_each_part(), or no such group. */
+	/* NULL: offloaded, see store_for_each_part(), or no such group; and so is the gradient g. */
 	float *state[STORE_MAX_GROUPS];
+	float *g;
 	struct mat copy; /* of the parameter, in store_config.copy; p NULL: none */
 };
 
@@ -175,8 +198,14 @@ struct store_rows {
 };
 struct store_rows store_rows_of(
 	const struct store *s, const struct tensor *t, int i, int rank);
-/* The gradient of this rank's rows of a slice, from store_step_end() to the next step. */
-float *store_gradient(const struct store *s, const struct tensor *t, int slice);
+/* The gradient of this rank's rows of a slice, from store_step_end() to the next step: in memory, or
+ * read into `room` if it is offloaded. store_gradient_end() writes it in that case. */
+float *store_gradient_begin(
+	struct store *s, const struct tensor *t, int slice, float *room);
+void store_gradient_end(
+	struct store *s, const struct tensor *t, int slice, const float *x);
+/* Copies floats [at, at + n) of the gradient, of the store_floats(), to v; `back`: from v. */
+void store_copy_gradient(struct store *s, int64_t at, int64_t n, float *v, bool back);
 /* Completes all sums: the parts have their gradients. Collective. */
 void store_step_end(struct store *s);
 /* To be called after parameters of the parts have changed, and with `copies` their copies too. With
@@ -209,8 +238,8 @@ void store_put(
 
 typedef void store_visit(void *with, const struct part *x);
 /* Calls fn for all rows of the parts that this rank updates (or counts), in order; a part may be
- * visited in several runs of rows. `reads`, `writes`: bits of the groups that fn reads, and of
- * those that it writes. It may read other groups only if they are not offloaded. */
+ * visited in several runs of rows. `reads`, `writes`: bits of the groups, or of STORE_GRAD, that fn
+ * reads, and of those that it writes. It may read others only if they are not offloaded. */
 void store_for_each_part(struct store *s, bool counted, unsigned reads, unsigned writes,
 	store_visit *fn, void *with);
 

@@ -3,7 +3,7 @@
 #define PARALLEL_STORE_INTERNAL_H
 
 #include "parallel/leaves.h"
-#include "parallel/store.h"
+#include "parallel/offload.h"
 
 /* A slice of a tensor in a bucket. */
 struct entry {
@@ -27,6 +27,7 @@ struct sum_group {
 
 /* Slices of neighbouring units that the same ranks reduce and gather, as one vector. */
 struct bucket {
+	struct store *store;
 	int first_unit, last_unit;
 	struct entry *entry;
 	int n_entries;
@@ -55,6 +56,7 @@ struct bucket {
 	 * stacks, for the last sum of the step. */
 	struct tree_stack round_sums[2], round_sums_before[2];
 	float **round_buffer[2];
+	int64_t round_first; /* the first float of the piece in them, see nodes_visit() */
 	struct tree_node *round_node[2];
 	int n_round_nodes; /* of each use */
 	struct tree_part *round_parts;
@@ -68,6 +70,10 @@ struct bucket {
 	/* This rank's shard, packed: parameters, optimizer state and gradient. */
 	float *state[STORE_MAX_GROUPS], *g;
 	int64_t at; /* of the shard, in each group and region: all shards are concatenated */
+	/* Offloaded gradients: where the nodes of the rounds are in the backend, see offload_grads.c, and
+	 * the ticket of the last write to them. */
+	int64_t nodes_at;
+	uint64_t nodes_written;
 	/* The whole vector while it is gathered: in fp32, and the copy that matmuls read; or NULL. */
 	float *whole;
 	char *copy;
@@ -112,19 +118,6 @@ enum {
 	PLACE_BLOCKS,
 	PLACE_TILES = PLACE_BLOCKS + 2,
 	N_PLACES = PLACE_TILES + 2
-};
-
-/* Offloaded state: the groups, then the copies of parameters that matmuls read. */
-enum { STORE_COPY = STORE_MAX_GROUPS, N_OFFLOADED };
-
-/* Buffers for pieces of offloaded state: one in use, one being read and, if the device copies in
- * both directions at once, one being written. */
-enum { OFFLOAD_SLOTS = 3 };
-struct offload_pieces {
-	int64_t region, floats;	    /* floats of a group's region, and of a piece */
-	int64_t begin[N_OFFLOADED]; /* of the regions, in bytes */
-	void *piece[OFFLOAD_SLOTS][N_OFFLOADED];
-	int n_slots;
 };
 
 struct store_impl {
@@ -221,37 +214,6 @@ int bucket_push_replica(const struct store *s, const struct bucket *b, int rank,
 /* store.c */
 struct part part_rows(struct part x, int64_t first, int64_t end);
 
-/* offload.c */
-void offload_open(struct store *s, struct arena *run);
-bool is_offloaded(const struct store *s, int group);
-/* Are copies of the parameters, in the type of the wire, offloaded too? */
-bool offloads_copies(const struct store *s);
-void offload_copies(struct store *s); /* computes and writes them */
-/* Enqueues a read or write of elements [at, at + n) of a group, or of STORE_COPY. Returns a ticket. */
-uint64_t offload_enqueue(struct store *s, int group, bool write, void *memory, int64_t at,
-	int64_t n, uint64_t after);
-void offload_wait(struct store *s, uint64_t ticket);
-/* Rows of a part to and from the host's memory, offloaded or not. They wait. */
-void part_get(struct store *s, const struct part *x, int group, int64_t row, int64_t rows,
-	float *out);
-void part_put(struct store *s, const struct part *x, int group, int64_t row, int64_t rows,
-	const float *in);
-
-/* offload_file.c, offload_host.c: requests in one direction are executed in order, and after the
- * device's work that was enqueued before them. */
-struct offload_backend {
-	/* Enqueues a read into, or a write from, the device's memory, after the request with ticket
-	 * `after` (0: none). Returns a ticket. The memory must not be reused before wait(). */
-	uint64_t (*enqueue)(struct offload_backend *, bool write, void *memory,
-		int64_t n_bytes, int64_t at, uint64_t after);
-	/* Work that is enqueued after this call, on the device and the backend, follows the request. */
-	void (*wait)(struct offload_backend *, uint64_t ticket);
-	/* Copies from or to the host's memory, after all earlier requests, and waits. */
-	void (*copy)(struct offload_backend *, bool write, void *memory, int64_t n_bytes,
-		int64_t at);
-	void (*close)(struct offload_backend *);
-};
-
 static inline int bucket_uses(const struct bucket *b)
 {
 	return (int)b->shape.n[LEAF_USE];
@@ -263,6 +225,10 @@ static inline bool bucket_has_unit(const struct bucket *b, int unit)
 }
 
 /* grads.c */
+/* The number of nodes in the stack of the rounds, of each use. */
+int rounds_depth(const struct microbatches *mb);
+/* Memory for the leaves of a bucket's unit, which is free between steps. */
+float *grads_free_lease(const struct store *s, const struct bucket *b);
 void grads_open(struct store *s, bool measuring);
 void grads_close(struct store *s);
 void grads_begin_step(struct store *s);
@@ -270,6 +236,8 @@ void grads_begin_step(struct store *s);
 void grads_take_lease(struct store *s, int unit);
 
 /* reduce.c */
+/* Adds what the rank at the other end of the pipeline has for a tied weight; `other`: its buffer. */
+void reduce_add_other(struct store *s, float *mine, float *other, int64_t n);
 void reduce_open(struct store *s);
 void reduce_close(struct store *s);
 /* Completes the sum of a bucket that is in progress, if any. */

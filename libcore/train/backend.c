@@ -13,9 +13,6 @@ static int check_gpu(const struct train_opts *o, struct err *e)
 	const struct mistake mistakes[] = {
 		{o->edit.workers > 0 && o->offload != OFFLOAD_NONE,
 			"--edit-workers with --offload is supported on CPUs only"},
-		{o->offload_to,
-			"--offload-to is for CPUs, and what a GPU offloads goes to the "
-			"memory of its host"},
 		{m->dim / max64(1, m->heads) > MAX_HEAD,
 			"heads of more than 256 channels (dim / heads) are for CPUs"},
 		{m->dim > MAX_DIM,

@@ -37,12 +37,13 @@ static int check_offload(const struct train_opts *o, struct err *e)
 {
 	const int *degree = o->degree;
 	bool whole = o->zero == 0 || degree[AXIS_FSDP] * degree[AXIS_CP] == 1;
-	if (o->offload != OFFLOAD_PARAMS || o->zero == 3 || whole)
+	if (!offloads_params((enum offload)o->offload) || o->zero == 3 || whole)
 		return 0;
+	bool all = o->offload == OFFLOAD_ALL;
 	return err_set(e, EX_USAGE,
-		"offload params: zero %lld keeps all parameters in memory: give --zero 3, or "
-		"--offload optimizer",
-		(long long)o->zero);
+		"offload %s: zero %lld keeps all parameters in memory: give --zero 3, or "
+		"--offload %s",
+		all ? "all" : "params", (long long)o->zero, all ? "grads" : "optimizer");
 }
 
 /* May a resumed run have other arithmetic, where its layout needs that? state.c reports it. */
@@ -114,7 +115,7 @@ static int check_tile(const struct train_opts *o, struct err *e)
 	bool gathers = o->zero == 3 && degree[AXIS_FSDP] * degree[AXIS_CP] > 1;
 	int64_t tp, cp;
 	const struct mistake mistakes[] = {
-		{o->offload != OFFLOAD_PARAMS && !gathers,
+		{!offloads_params((enum offload)o->offload) && !gathers,
 			"tile needs parameters that are gathered or read: --fsdp with --zero 3, or "
 			"--offload params"},
 		{o->reshard == RESHARD_NO, "tile frees parameters after use, and "
@@ -200,6 +201,12 @@ int64_t layout_worker_batch(const struct train_opts *o)
 int64_t layout_micro_batches(const struct train_opts *o)
 {
 	return layout_worker_batch(o) / o->micro_batch;
+}
+
+struct microbatches layout_assign_micro_batches(const struct train_opts *o)
+{
+	return microbatches_assign(layout_micro_batches(o), o->degree, (int)o->zero,
+		offloads_grads((enum offload)o->offload));
 }
 
 int layout_data_ranks(const struct train_opts *o)
@@ -343,9 +350,7 @@ void layout_assign(struct rank_layout *l, const struct train_opts *o,
 	const struct mesh *mesh, struct model *m)
 {
 	int here = m->tp / mesh->degree[AXIS_TP];
-	*l = (struct rank_layout){
-		.microbatches = microbatches_assign(
-			layout_micro_batches(o), o->degree, (int)o->zero),
+	*l = (struct rank_layout){.microbatches = layout_assign_micro_batches(o),
 		.data_rank = layout_data_rank(o->degree, mesh->world->rank),
 		.part = {.n = m->tp, .first = mesh->at[AXIS_TP] * here, .local = here}};
 	assign_stages(l, o, mesh, m);

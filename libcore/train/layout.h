@@ -23,6 +23,8 @@ int layout_check_tp(int ranks, const struct model *m, struct err *e);
 /* Sequences and micro-batches of a worker in a step. */
 int64_t layout_worker_batch(const struct train_opts *o);
 int64_t layout_micro_batches(const struct train_opts *o);
+/* The latter's assignment to data-parallel ranks. */
+struct microbatches layout_assign_micro_batches(const struct train_opts *o);
 int layout_data_ranks(const struct train_opts *o);
 /* The data-parallel rank of a rank. */
 int layout_data_rank(const int degree[N_AXES], int rank);

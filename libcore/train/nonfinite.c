@@ -26,8 +26,8 @@ static void search_part(void *with, const struct part *x)
 static bool search_tensors(struct trainer *t, bool gradients, struct probe *p)
 {
 	struct search s = {&t->d, p, gradients};
-	store_for_each_part(t->store, false, gradients ? 0 : STORE_BIT(STORE_PARAM), 0,
-		search_part, &s);
+	store_for_each_part(t->store, false,
+		STORE_BIT(gradients ? STORE_GRAD : STORE_PARAM), 0, search_part, &s);
 	return p->found;
 }
 

@@ -281,9 +281,11 @@ static const struct opt options[] = {
 		"gradients. The pieces are virtual slices: with --tile N, --virtual tp is N unless "
 		"it is given. 0: each layer at once."},
 	{WORDS("offload", "none", T(offload), OPT_LOCAL, OFFLOAD_WORDS), .help =
-		"What is offloaded: to files on a CPU (--offload-to), to host memory on a GPU. "
-		"optimizer: the optimizer state. params: parameters too, which are read a layer at "
-		"a time; this needs --zero 3, or parameters that are not sharded."},
+		"What is offloaded: to files (--offload-to), or by a GPU without them to host memory. "
+		"optimizer: the optimizer state. grads: gradients too, a layer at a time, as soon as "
+		"its backward is done. params: optimizer state and parameters, which are read a "
+		"layer at a time; this needs --zero 3, or parameters that are not sharded. all: all "
+		"three."},
 	{OPT_STR, 0, "offload-to", "DIRECTORY", NULL, T(offload_to), OPT_LOCAL,
 		.files = "/", .needs = "--offload", .help =
 		"Directory for these files, on a fast disk of every host. The files have no names "

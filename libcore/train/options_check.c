@@ -80,9 +80,9 @@ static int check_pairs(const struct train_opts *o, struct err *e)
 			"--batch and --batch-per-rank are mutually exclusive"},
 		{o->data_per_rank && o->readers,
 			"--data-per-rank and --readers are mutually exclusive"},
-		{o->offload == OFFLOAD_PARAMS && o->reshard == RESHARD_NO,
-			"--offload params and --reshard-after-forward no are mutually exclusive: "
-			"one frees parameters after use, the other keeps them"},
+		{offloads_params((enum offload)o->offload) && o->reshard == RESHARD_NO,
+			"--offload params (or all) and --reshard-after-forward no are mutually "
+			"exclusive: one frees parameters after use, the other keeps them"},
 		{o->offload_to && !strcmp(o->offload_to, "host"),
 			"offload-to: 'host' is the memory that a CPU uses already: give a "
 			"directory (./host, if it is one)"},

@@ -86,7 +86,11 @@ static void count_kept(struct trainer *t, struct plan *p)
 	p->run_bytes = (int64_t)t->memory.run.peak_bytes;
 	p->work_bytes = t->o.device == DEVICE_CUDA ? DEVICE_WORK_BYTES : 0;
 	p->store = t->store->bytes;
-	p->pinned_bytes = t->o.device == DEVICE_CUDA ? p->store.offloaded : 0;
+	if (t->o.device == DEVICE_CUDA)
+		p->pinned_bytes = !t->o.offload_to ? p->store.offloaded
+				  : t->o.offload
+					  ? offload_staging_bytes(p->store.offloaded)
+					  : 0;
 	p->data_bytes =
 		2 * layout_own_micro(&t->layout.microbatches, t->layout.data_rank) *
 		t->o.micro_batch * (t->model.c.context + 1) * (int64_t)sizeof(int32_t);
@@ -143,6 +147,7 @@ static void plan_long(const struct train_opts *o, struct model *m, int rank, int
 	p->step_flops += times * (more.step_flops - p->step_flops);
 	p->sent += times * (more.sent - p->sent);
 	p->read += times * (more.read - p->read);
+	p->written += times * (more.written - p->written);
 	for (int i = 0; i < p->n_groups; i++)
 		p->group[i].sent += times * (more.group[i].sent - p->group[i].sent);
 	open_planned(&t, o, m, rank, n);
@@ -284,10 +289,35 @@ static void print_totals(
 	}
 }
 
+static const char *pinned_help(const struct train_opts *o)
+{
+	if (o->offload_to)
+		return "of the host: buffers to and from the file";
+	static const char *const help[] = {[OFFLOAD_NONE] = "of the host",
+		[OFFLOAD_OPTIMIZER] = "of the host: moments, fp32",
+		[OFFLOAD_GRADS] = "of the host: moments and gradients, fp32",
+		[OFFLOAD_PARAMS] = "of the host: parameters, moments, copies of 16 bits",
+		[OFFLOAD_ALL] = "of the host: parameters, moments, gradients, copies of "
+				"16 bits"};
+	return help[o->offload];
+}
+
+static const char *file_help(const struct train_opts *o)
+{
+	static const char *const help[] = {[OFFLOAD_NONE] = "",
+		[OFFLOAD_OPTIMIZER] = "optimizer state, fp32",
+		[OFFLOAD_GRADS] = "optimizer state and gradients, fp32",
+		[OFFLOAD_PARAMS] = "parameters and optimizer state, fp32",
+		[OFFLOAD_ALL] = "parameters, optimizer state and gradients, fp32"};
+	return help[o->offload];
+}
+
 static void print_memory(const struct train_opts *o, const struct plan *p, int rank,
 	int ranks, struct str *out)
 {
-	bool gpu = o->device == DEVICE_CUDA, params = o->offload == OFFLOAD_PARAMS;
+	bool gpu = o->device == DEVICE_CUDA, host = gpu && !o->offload_to;
+	bool params = offloads_params((enum offload)o->offload);
+	bool grads = offloads_grads((enum offload)o->offload);
 	int64_t state = p->store.params + p->store.optimizer + p->store.outer;
 	const struct {
 		bool shown;
@@ -296,18 +326,19 @@ static void print_memory(const struct train_opts *o, const struct plan *p, int r
 		const char *help;
 	} rows[] = {
 		{true, "parameters", p->store.params,
-			params && gpu	  ? "in the host's memory"
+			params && host	  ? "in the host's memory"
 			: params	  ? "in the file"
 			: p->store.copies ? "fp32, and a copy of 16 bits"
 					  : "fp32"},
 		{true, "gradients", p->store.grads,
-			"fp32, with the buffers of the canonical tree"},
+			grads ? "fp32, of units whose backward is computed"
+			      : "fp32, with the buffers of the canonical tree"},
 		{p->store.gathered, "gathered", p->store.gathered,
 			params ? "parameters, while they are used"
 			       : "parameters of others, while they are used"},
 		{true, "optimizer", p->store.optimizer,
 			!o->offload ? optimizers[o->optimizer]->help
-			: gpu	    ? "buffers to and from the host's memory"
+			: host	    ? "buffers to and from the host's memory"
 				    : "buffers to and from the file"},
 		{o->edit.workers, "outer", p->store.outer,
 			o->offload ? "anchor, outer optimizer, residual: in the file"
@@ -330,9 +361,7 @@ static void print_memory(const struct train_opts *o, const struct plan *p, int r
 		{p->work_bytes, "kernels", p->work_bytes, "of the GPU, for partial sums"},
 		{p->sample_bytes, "sample", p->sample_bytes,
 			"of rank 0 while it draws one"},
-		{p->pinned_bytes, "pinned", p->pinned_bytes,
-			params ? "of the host: parameters, moments, copies of 16 bits"
-			       : "of the host: moments, fp32"},
+		{p->pinned_bytes, "pinned", p->pinned_bytes, pinned_help(o)},
 		{true, "total", plan_total(p), "without the program and its libraries"},
 		{gpu, "on the GPU", plan_on_device(p),
 			"without what CUDA takes for itself; the rest is the host's"},
@@ -362,8 +391,7 @@ static void print_work(const struct train_opts *o, const struct model *m,
 		p->step_flops, text_count(text, p->step_flops));
 	str_printf(out, "%-14s %16lld\n", "tokens/step",
 		(long long)(o->batch * m->c.context));
-	const struct microbatches mb =
-		microbatches_assign(layout_micro_batches(o), o->degree, (int)o->zero);
+	const struct microbatches mb = layout_assign_micro_batches(o);
 	int64_t rounds = ceil_div(mb.n_micro, mb.ranks);
 	str_printf(out,
 		"%-14s %16lld             of a data-parallel rank; gradients are reduced %s\n",
@@ -381,14 +409,11 @@ static void print_offload(
 {
 	if (!o->offload)
 		return;
-	if (o->device == DEVICE_CUDA) {
+	if (!o->offload_to) {
 		str_puts(out, "# between that rank's GPU and pinned memory\n");
 	} else {
 		str_printf(out, "# file of that rank in %s\n", o->offload_to);
-		line(out, "file", p->store.offloaded,
-			o->offload == OFFLOAD_PARAMS
-				? "parameters and optimizer state, fp32"
-				: "optimizer state, fp32");
+		line(out, "file", p->store.offloaded, file_help(o));
 	}
 	line(out, "read/step", (int64_t)p->read, "");
 	line(out, "written/step", (int64_t)p->written, "");

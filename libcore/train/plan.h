@@ -16,7 +16,7 @@ struct plan {
 	int64_t copy_bytes; /* the copy of a checkpoint that is written in the background */
 	int64_t sample_bytes; /* rank 0, while it draws a sample */
 	int64_t work_bytes;   /* workspace of the device's kernels */
-	int64_t pinned_bytes; /* of a GPU's host: offloaded state */
+	int64_t pinned_bytes; /* of a GPU's host: offloaded state, or buffers for a file */
 	double step_flops;    /* of this rank's GEMMs */
 	/* Bytes that this rank sends in a step: in all, and in each group of ranks. */
 	double sent;

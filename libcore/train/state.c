@@ -160,7 +160,7 @@ int64_t state_file_bytes(const struct trainer *t)
 bool state_is_whole(const struct trainer *t)
 {
 	return t->mesh.degree[AXIS_TP] == 1 && t->mesh.degree[AXIS_PP] == 1 &&
-	       t->o.zero < 3 && t->o.offload != OFFLOAD_PARAMS;
+	       t->o.zero < 3 && !offloads_params((enum offload)t->o.offload);
 }
 
 void state_gather(struct trainer *t, struct inference *x)

@@ -305,8 +305,10 @@ int trainer_build(struct trainer *t, struct err *e)
 	int64_t n_bytes = t->plan.store.offloaded;
 	if (o->offload)
 		t->memory.offload_backend =
-			t->d.discrete ? offload_host_open(&t->d, n_bytes, e)
-				      : offload_file_open(o->offload_to, n_bytes, e);
+			!t->d.discrete ? offload_file_open(o->offload_to, n_bytes, e)
+			: o->offload_to
+				? offload_staged_open(&t->d, o->offload_to, n_bytes, e)
+				: offload_host_open(&t->d, n_bytes, e);
 	if (o->offload && comm_agree(t->world, e)) {
 		offload_backend_close(t->memory.offload_backend);
 		close_device(t);

@@ -58,13 +58,13 @@ sample_of() { # FILE: what follows its announcement
 	on_gpu 1 -o one >/dev/null
 	same_on 4 --tp 2 --fsdp 2 --zero 3 --no-sp
 	same_on 2 --fsdp 2 --zero 2 --fsdp-kind flat --offload optimizer
-	PT_EMU_LAZY=yes same_on 2 --fsdp 2 --offload params
-	[ "${LONG:-no}" != yes ] || PT_EMU_LAZY=first same_on 2 --dp 2 --offload params
+	PT_EMU_LAZY=yes same_on 2 --fsdp 2 --offload all
+	[ "${LONG:-no}" != yes ] || PT_EMU_LAZY=first same_on 2 --dp 2 --offload all
 	same_on 2 --pp 2 --pp-schedule zb-h1 --recompute full
 	# A rank that has nothing of a block's norms waits for what it has of the matrices.
 	SMALL+=(--layers 3 --heads 1 --dim 2 -b 3 -m 1 --virtual "tp=1,cp=1")
 	on_gpu 1 --overwrite -o one >/dev/null
-	PT_EMU_LAZY=yes same_on 3 --fsdp 3 --offload params
+	PT_EMU_LAZY=yes same_on 3 --fsdp 3 --offload all --offload-to .
 }
 
 @test "so do two in float8; a step of several is no graph" {

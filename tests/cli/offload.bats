@@ -16,10 +16,14 @@ value() { # COLUMN FILE: of the last row
 	mkdir files
 	tiny -n 8 --layers 2 -o one --sample-every 8 --check-replicas-every 4 >rows 2>/dev/null
 	not grep -q "offload_read=" rows
-	for what in optimizer params; do
-		local layouts=('1 --dp 1' '4 --dp 2 --fsdp 2 --fsdp-kind flat' '4 --tp 2 --fsdp 2')
-		[ $what = optimizer ] || # they have more to go wrong; tests/support/layouts.c has more of both
-			layouts+=('2 --pp 2' '2 --fsdp 2 --reshard-after-forward keep-last')
+	for what in optimizer params grads all; do # tests/support/layouts.c has more of all
+		local layouts=('1 --dp 1' '4 --dp 2 --fsdp 2 --fsdp-kind flat')
+		case $what in
+		optimizer) layouts+=('4 --tp 2 --fsdp 2') ;;
+		params) layouts+=('4 --tp 2 --fsdp 2' '2 --pp 2' '2 --fsdp 2 --reshard-after-forward keep-last') ;;
+		grads) layouts=('3 --dp 3' '4 --dp 2 --tp 2' '2 --fsdp 2 --zero 1') ;;
+		all) layouts+=('2 --pp 2') ;;
+		esac
 		for layout in "${layouts[@]}"; do
 			# shellcheck disable=SC2086 # words
 			set -- $layout
@@ -50,12 +54,14 @@ value() { # COLUMN FILE: of the last row
 			--offload optimizer --offload-to . -o zero$zero >/dev/null
 		same one zero$zero
 	done
+	code_of 64 tiny_on 2 --fsdp 2 --zero 2 --offload all --offload-to .
+	says 'give --zero 3, or --offload grads'
 }
 
 @test "runs go on from each other's checkpoints" {
 	make_shard
 	tiny -n 12 -o whole >/dev/null
-	tiny -n 6 --decay-steps 12 -o run --offload params --offload-to . >/dev/null
+	tiny -n 6 --decay-steps 12 -o run --offload all --offload-to . >/dev/null
 	pt-train -q --resume auto -o run -d data.h5 -n 9 --decay-steps 12 >/dev/null
 	timeout 120 mpiexec -n 2 pt-train -q --resume auto -o run -d data.h5 -n 12 --decay-steps 0 \
 		--fsdp 2 --offload params --offload-to . >/dev/null
@@ -64,7 +70,8 @@ value() { # COLUMN FILE: of the last row
 
 @test "the plan knows memory, and what is read and written" {
 	make_shard
-	for options in '--offload optimizer' '--offload params' '--offload params --zero 3'; do
+	for options in '--offload optimizer' '--offload params' '--offload params --zero 3' \
+		'--offload grads -m 1' '--offload all --optimizer muon'; do
 		# shellcheck disable=SC2086 # words
 		set -- $options
 		tiny --layers 3 --dim 64 "$@" --offload-to . --dry-run >plan
@@ -81,9 +88,20 @@ value() { # COLUMN FILE: of the last row
 	tiny "${wide[@]}" >none
 	tiny "${wide[@]}" --offload optimizer --offload-to . >optimizer
 	tiny "${wide[@]}" --offload params --offload-to . >params
+	tiny "${wide[@]}" --offload grads --offload-to . >grads
+	tiny "${wide[@]}" --offload all --offload-to . >all
 	# of four numbers a parameter two are left, and little more than one
 	[ $(($(total optimizer) * 100)) -lt $(($(total none) * 60)) ]
 	[ $(($(total params) * 100)) -lt $(($(total none) * 45)) ]
+	[ $(($(total grads) * 100)) -lt $(($(total none) * 45)) ]
+	# the gradient's share is what memory is less by, except for two blocks, the ends and a piece
+	parameters=$(awk '$1 == "parameters" { print $2 }' none)
+	for what in 'optimizer grads' 'params all'; do
+		less=$(($(total "${what% *}") - $(total "${what#* }")))
+		echo "$what: $less of $parameters"
+		[ $((less * 100)) -gt $((parameters * 60)) ]
+		[ $less -lt "$parameters" ]
+	done
 }
 
 @test "a model that has no room in memory trains with offload" {
@@ -96,7 +114,7 @@ value() { # COLUMN FILE: of the last row
 		timeout 120 bash -c 'ulimit -v "$0"; exec pt-train "$@"' "$1" "${TINY[@]}" "${big[@]}" "${@:2}"
 	}
 	tiny "${big[@]}" -o free >rows
-	for what in optimizer params; do
+	for what in optimizer params all; do
 		limit=$(($(kib --offload $what --offload-to .) + beside))
 		[ "$limit" -lt "$(kib)" ]
 		[ "$(value mem rows)" -gt $((limit * 1024)) ]
@@ -104,7 +122,7 @@ value() { # COLUMN FILE: of the last row
 		says 'out of memory'
 		limited "$limit" --offload $what --offload-to . -o $what >rows.$what
 		pt-compare -q free $what
-		[ $what = params ] || continue # and the limit that the plan keeps
+		[ $what = all ] || continue # and the limit that the plan keeps
 		limit=$(($(kib --offload $what --offload-to .) + 1))
 		code_of 1 tiny "${big[@]}" --memory ${limit}K -o none --overwrite
 		says 'and --memory gives it'
@@ -118,9 +136,9 @@ value() { # COLUMN FILE: of the last row
 	tiny -n 6 "${wide[@]}" -o one >/dev/null
 	tiny -n 6 "${wide[@]}" --arch llama --kv-heads 2 -o llama >/dev/null
 	wide=(--heads 4 --layers 2) # the pieces say it
-	for layout in '1 --offload params --offload-to .' '4 --dp 2 --fsdp 2 --recompute full' \
-		'4 --fsdp 2 --pp 2 --pp-schedule zb-h1 --recompute selective' \
-		'2 --dp 2 --offload params --offload-to .' '3 --fsdp 3 --arch llama --kv-heads 2' \
+	for layout in '1 --offload params --offload-to .' '1 --offload all --offload-to .' \
+		'4 --dp 2 --fsdp 2 --recompute full' '4 --fsdp 2 --pp 2 --pp-schedule zb-h1 --recompute selective' \
+		'2 --dp 2 --offload all --offload-to .' '3 --fsdp 3 --arch llama --kv-heads 2' \
 		'4 --fsdp 2 --tp 2 --arch llama --kv-heads 2'; do
 		# shellcheck disable=SC2086 # words
 		set -- $layout
@@ -203,8 +221,10 @@ value() { # COLUMN FILE: of the last row
 	says '--offload-to needs --offload'
 	code_of 64 tiny --offload optimizer --offload-to host
 	says "'host' is the memory that a CPU uses already"
-	code_of 64 tiny --offload params --offload-to . --reshard-after-forward no
-	says 'keeps them'
+	for what in params all; do
+		code_of 64 tiny --offload $what --offload-to . --reshard-after-forward no
+		says 'keeps them'
+	done
 	code_of 64 tiny --tile 2
 	says 'parameters that are gathered or read'
 	code_of 64 tiny --tile 1 --offload params --offload-to .

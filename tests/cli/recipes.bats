@@ -113,6 +113,18 @@ rows_of() { # RUN
 	PATH=$PWD/spoilt:$PATH STEPS=2 DEGREES=2 code_of 1 "$recipes/cp-accumulation" other
 }
 
+@test "beyond-memory: a model of twice the limit trains as without limit" {
+	plain_memory
+	TIMES=2 STEPS=1 "$recipes/beyond-memory" whole >out 2>err || {
+		cat out err
+		return 1
+	}
+	[ ! -s err ]
+	grep -qP '^without\t256.00\t.*\tout of memory: [0-9]+ MiB for parameters' whole/table.tsv
+	grep -qP '^offloaded\t256.00\t.*\tidentical$' whole/table.tsv
+	[ "$(awk -F'\t' '$1 == "free" { free = $3 } $1 == "offloaded" { print (free > 4 * $3) }' whole/table.tsv)" = 1 ]
+}
+
 @test "muon: the table has both, and their losses fell" {
 	STEPS=6 SEEDS='1 2' LRS=2e-3 WINDOWS=4 "$recipes/muon" whole >out 2>err || [ $? -eq 1 ]
 	[ ! -s err ]

@@ -119,7 +119,7 @@ static const struct worker_layout layouts[] = {
 	{{1, 1, 3, 1, 1}, 2, OFFLOAD_NONE},
 	{{1, 1, 1, 1, 2}, 0, OFFLOAD_NONE},
 	{{1, 1, 2, 1, 2}, 1, OFFLOAD_NONE},
-	{{1, 1, 1, 1, 1}, 0, OFFLOAD_PARAMS},
+	{{1, 1, 1, 1, 1}, 0, OFFLOAD_ALL},
 	{{1, 1, 2, 1, 1}, 3, OFFLOAD_OPTIMIZER},
 	{{1, 1, 2, 1, 1}, 3, OFFLOAD_PARAMS},
 };

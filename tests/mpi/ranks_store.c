@@ -214,7 +214,8 @@ static void take_gradient(void *with, const struct part *x)
 
 static uint64_t hash_of_gradient(struct store *s)
 {
-	store_for_each_part(s, false, ALL_GROUPS, ALL_GROUPS, take_gradient, NULL);
+	store_for_each_part(s, false, ALL_GROUPS | STORE_BIT(STORE_GRAD), ALL_GROUPS,
+		take_gradient, NULL);
 	store_updated(s, false);
 	return store_hash(s);
 }
@@ -327,7 +328,8 @@ static void run(struct comm *c, const struct layout *l, struct result *out)
 		.n_units = UNITS,
 		.part = part,
 		.chunks = CHUNKS,
-		.microbatches = microbatches_assign(l->micros, l->degree, l->zero),
+		.microbatches = microbatches_assign(
+			l->micros, l->degree, l->zero, offloads_grads(l->offload)),
 		.zero = l->zero,
 		.sum_segment = 32,
 		.flat = l->flat,
@@ -402,21 +404,25 @@ static const struct layout layouts[] = {
 	/* the same, with a file */
 	{{1, 1, 1, 1, 1}, 0, false, 0, OFFLOAD_OPTIMIZER},
 	{{1, 1, 1, 1, 1}, 0, false, 0, OFFLOAD_PARAMS},
-	{{1, 1, 1, 1, 1}, 3, true, 0, OFFLOAD_PARAMS},
+	{{1, 1, 1, 1, 1}, 0, false, 0, OFFLOAD_GRADS},
+	{{1, 1, 1, 1, 1}, 3, true, 0, OFFLOAD_ALL},
 	{{1, 2, 1, 1, 1}, 0, false, 0, OFFLOAD_PARAMS},
-	{{1, 1, 1, 2, 2}, 0, false, 0, OFFLOAD_PARAMS},
+	{{1, 3, 1, 1, 1}, 0, false, 0, OFFLOAD_GRADS},
+	{{1, 1, 1, 2, 2}, 0, false, 0, OFFLOAD_ALL},
 	{{1, 2, 3, 1, 1}, 2, true, 0, OFFLOAD_OPTIMIZER},
+	{{1, 2, 3, 1, 1}, 2, true, 0, OFFLOAD_GRADS},
+	{{1, 1, 4, 1, 1}, 1, false, 0, OFFLOAD_GRADS},
 	{{1, 1, 3, 1, 1}, 3, false, 0, OFFLOAD_PARAMS},
-	{{1, 2, 2, 1, 1}, 3, true, 0, OFFLOAD_PARAMS},
+	{{1, 2, 2, 1, 1}, 3, true, 0, OFFLOAD_ALL},
 	{{1, 1, 2, 2, 2}, 3, true, 0, OFFLOAD_PARAMS},
 	{{2, 1, 2, 2, 1}, 3, false, 0, OFFLOAD_PARAMS},
-	{{2, 2, 1, 1, 2}, 0, false, 0, OFFLOAD_OPTIMIZER},
+	{{2, 2, 1, 1, 2}, 0, false, 0, OFFLOAD_GRADS},
 	/* a slice at a time */
-	{{1, 1, 1, 1, 1}, 0, false, 0, OFFLOAD_PARAMS, true},
+	{{1, 1, 1, 1, 1}, 0, false, 0, OFFLOAD_ALL, true},
 	{{1, 1, 3, 1, 1}, 3, false, 0, OFFLOAD_NONE, true},
 	{{1, 2, 2, 1, 1}, 3, true, 0, OFFLOAD_NONE, true},
 	{{1, 1, 2, 1, 2}, 3, false, 0, OFFLOAD_PARAMS, true},
-	{{1, 1, 2, 2, 2}, 3, true, 0, OFFLOAD_NONE, true},
+	{{1, 1, 2, 2, 2}, 3, true, 0, OFFLOAD_GRADS, true},
 	{{2, 1, 2, 2, 1}, 3, false, 0, OFFLOAD_OPTIMIZER, true},
 };
 

@@ -56,7 +56,7 @@ static void open_store(struct run *r, const struct layout *l)
 	c.tensors = r->m.tensors;
 	c.n_tensors = r->m.n_tensors;
 	c.microbatches = r->microbatches =
-		microbatches_assign(N_MICRO, r->mesh.degree, l->zero);
+		microbatches_assign(N_MICRO, r->mesh.degree, l->zero, false);
 	r->store = store_open(&c, &r->memory);
 	init_parts(r->store, 1);
 	store_updated(r->store, false);

@@ -99,7 +99,8 @@ void worker_open(struct worker *w, struct comm *c, int workers,
 		.n_units = UNITS,
 		.part = part,
 		.chunks = 1,
-		.microbatches = microbatches_assign(4, l->degree, l->zero),
+		.microbatches = microbatches_assign(
+			4, l->degree, l->zero, offloads_grads(l->offload)),
 		.zero = l->zero,
 		.bucket_bytes = 700,
 		.offload = l->offload};

@@ -94,11 +94,11 @@ const struct layout layouts[] = {
 	{"gpt2", "batch=6 fsdp=2 tp=2 zero=3 tile=4"},
 	{"llama-tied", "batch=6 fsdp=2 zero=3 tile=4 recompute=selective"},
 	{"gpt2-untied", "batch=10 dp=2 fsdp=2 zero=3 tile=2 virtual=tp=2"},
-	{"gpt2", "zero=3 tile=4 offload=params"},
-	{"gpt2-untied", "dp=2 tile=2 offload=params"},
+	{"gpt2", "zero=3 tile=4 offload=all"},
+	{"gpt2-untied", "dp=2 tile=2 offload=all"},
 	{"gpt2", "pp=2 zero=0 tile=2 offload=params pp-schedule=1f1b"},
 	{"llama-tied", "pp=2 fsdp=2 zero=3 tile=4 recompute=full dtype=bf16 pp-schedule=zb-h1"},
-	{"llama", "cp=2 tp=2 zero=3 tile=4 offload=params"},
+	{"llama", "cp=2 tp=2 zero=3 tile=4 offload=all"},
 	/* matmul weights gathered in 16 bits */
 	{"llama", "fsdp=2 zero=3 dtype=bf16"},
 	{"llama", "fsdp=2 zero=3 dtype=bf16 gather-dtype=fp32"},
@@ -140,22 +140,22 @@ const struct layout layouts[] = {
 	{"llama-tied", "batch=6 pp=2 fsdp=2 tp=2 zero=3 reshard-after-forward=no sp=no pp-schedule=zb-h1"},
 	{"llama-tied", "batch=10 pp=2 dp=2 fsdp=2 zero=3 reshard-after-forward=keep-last pp-schedule=1f1b recompute=full"},
 	/* also with reduced precision and offload */
-	{"gpt2-untied", "pp=2 pp-schedule=1f1b recompute=selective offload=params dtype=bf16"},
+	{"gpt2-untied", "pp=2 pp-schedule=1f1b recompute=selective offload=all dtype=bf16"},
 	{"gpt2-untied", "pp=2 pp-schedule=gpipe recompute=full offload=optimizer dtype=fp16"},
-	{"llama", "cp=2 zero=3 fsdp-kind=flat reshard-after-forward=no cp-comm=gather recompute=selective offload=optimizer dtype=fp16"},
-	{"llama-tied", "cp=2 zero=3 fsdp-kind=flat reshard-after-forward=keep-last offload=params dtype=float8"},
-	{"gpt2-untied", "batch=6 dp=2 tp=2 recompute=selective async-tp=no offload=params dtype=fp16 optimizer=muon"},
+	{"llama", "cp=2 zero=3 fsdp-kind=flat reshard-after-forward=no cp-comm=gather recompute=selective offload=grads dtype=fp16"},
+	{"llama-tied", "cp=2 zero=3 fsdp-kind=flat reshard-after-forward=keep-last offload=all dtype=float8"},
+	{"gpt2-untied", "batch=6 dp=2 tp=2 recompute=selective async-tp=no offload=all dtype=fp16 optimizer=muon"},
 	{"gpt2-untied", "pp=2 tp=2 sp=no pp-schedule=zb-h1 recompute=full async-tp=no offload=params dtype=fp16 optimizer=sgd"},
 	{"gpt2-untied", "pp=2 cp=2 zero=1 fsdp-kind=flat pp-schedule=1f1b recompute=full dtype=fp16"},
 	{"gpt2-untied", "pp=2 cp=2 zero=1 pp-schedule=zb-h1 dtype=bf16"},
-	{"llama", "pp=2 cp=2 zero=2 fsdp-kind=flat cp-comm=gather pp-schedule=interleaved offload=optimizer dtype=fp16 optimizer=sgd"},
-	{"llama-tied", "pp=2 fsdp=2 zero=3 reshard-after-forward=keep-last pp-schedule=zb-h1 recompute=selective offload=optimizer dtype=fp16 optimizer=muon"},
-	{"gpt2", "batch=6 pp=2 fsdp=2 tp=2 zero=1 fsdp-kind=flat pp-schedule=1f1b recompute=full async-tp=no offload=optimizer dtype=float8 optimizer=sgd"},
-	{"gpt2", "pp=2 cp=2 tp=2 zero=3 fsdp-kind=flat reshard-after-forward=keep-last cp-comm=gather pp-schedule=gpipe recompute=selective async-tp=no offload=params dtype=bf16 optimizer=sgd"},
+	{"llama", "pp=2 cp=2 zero=2 fsdp-kind=flat cp-comm=gather pp-schedule=interleaved offload=grads dtype=fp16 optimizer=sgd"},
+	{"llama-tied", "pp=2 fsdp=2 zero=3 reshard-after-forward=keep-last pp-schedule=zb-h1 recompute=selective offload=grads dtype=fp16 optimizer=muon"},
+	{"gpt2", "batch=6 pp=2 fsdp=2 tp=2 zero=1 fsdp-kind=flat pp-schedule=1f1b recompute=full async-tp=no offload=grads dtype=float8 optimizer=sgd"},
+	{"gpt2", "pp=2 cp=2 tp=2 zero=3 fsdp-kind=flat reshard-after-forward=keep-last cp-comm=gather pp-schedule=gpipe recompute=selective async-tp=no offload=all dtype=bf16 optimizer=sgd"},
 	{"gpt2-untied", "batch=6 dp=2 cp=2 tp=2 zero=2 fsdp-kind=flat async-tp=no offload=optimizer dtype=bf16"},
 	{"llama", "batch=6 pp=2 dp=2 cp=2 zero=2 cp-comm=gather pp-schedule=gpipe recompute=full offload=optimizer dtype=float8 optimizer=muon"},
 	{"llama", "pp=2 cp=2 tp=2 sp=no pp-schedule=interleaved recompute=selective offload=params dtype=float8"},
-	{"llama-tied", "batch=6 pp=2 fsdp=2 tp=2 zero=3 fsdp-kind=flat reshard-after-forward=no sp=no pp-schedule=interleaved recompute=full async-tp=no offload=optimizer dtype=bf16 optimizer=muon"},
+	{"llama-tied", "batch=6 pp=2 fsdp=2 tp=2 zero=3 fsdp-kind=flat reshard-after-forward=no sp=no pp-schedule=interleaved recompute=full async-tp=no offload=grads dtype=bf16 optimizer=muon"},
 	{"llama-tied", "pp=2 fsdp=2 tp=2 zero=3 fsdp-kind=flat reshard-after-forward=no sp=no pp-schedule=zb-h1 async-tp=no dtype=float8"},
 };
 /* clang-format on */
@@ -281,7 +281,10 @@ static unsigned store_techniques(const struct train_opts *o)
 	if (layout_micro_batches(o) % ranks)
 		t |= bit(TECH_UNEVEN);
 	if (o->offload)
-		t |= bit(o->offload == OFFLOAD_PARAMS ? TECH_OFF_PARAMS : TECH_OFF_STATE);
+		t |= bit(offloads_params((enum offload)o->offload) ? TECH_OFF_PARAMS
+								   : TECH_OFF_STATE);
+	if (offloads_grads((enum offload)o->offload))
+		t |= bit(TECH_OFF_GRADS);
 	return t;
 }
 
@@ -391,7 +394,8 @@ static void roll_options(struct dice *d, struct str *out)
 	choose(d, out, ",async-tp=no");
 	choose(d, out, ",,,tile=2,tile=4");
 	choose(d, out, ",gather-dtype=fp32");
-	choose(d, out, ",,,,offload=optimizer,offload=params");
+	choose(d, out,
+		",,,,,,offload=optimizer,offload=grads,offload=params,offload=all");
 	choose(d, out, ",,,,dtype=bf16,dtype=fp16,dtype=float8");
 	choose(d, out, ",,optimizer=sgd,optimizer=muon,optimizer=muon");
 	for (char *p = out->s; p && *p; p++) /* of one word */

@@ -49,6 +49,7 @@ void layout_control(const char *arithmetic, struct train_opts *o);
 	X(UNEVEN, "uneven micro-batches", 11) \
 	X(NO_ASYNC, "tp without async", 12) \
 	X(OFF_STATE, "offload optimizer", 13) X(OFF_PARAMS, "offload params", 13) \
+	X(OFF_GRADS, "offload grads", 16) \
 	X(BF16, "bf16", 14) X(FP16, "fp16", 14) X(FLOAT8, "float8", 14) \
 	X(SGD, "sgd", 15) X(MUON, "muon", 15)
 /* clang-format on */

@@ -63,7 +63,7 @@ static void net_open(struct net *x, const struct model_config *m, enum device_ki
 		.n_units = x->m.n_units,
 		.part = {.n = x->m.tp, .local = x->m.tp},
 		.chunks = x->m.cp,
-		.microbatches = microbatches_assign(N_MICRO, x->alone.degree, 0),
+		.microbatches = microbatches_assign(N_MICRO, x->alone.degree, 0, false),
 		.copy = x->d.stores_half ? type : DT_F32};
 	x->store = store_open(&c, &x->memory);
 	fill_store(x->store);

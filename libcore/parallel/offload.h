@@ -1,0 +1,86 @@
+/* For the files of the store only: what is offloaded, and where to. */
+#ifndef PARALLEL_OFFLOAD_H
+#define PARALLEL_OFFLOAD_H
+
+#include "parallel/store.h"
+
+struct bucket;
+
+/* What is offloaded: the groups, the gradient, and the copies of parameters that matmuls read. */
+enum { STORE_COPY = STORE_GRAD + 1, N_OFFLOADED };
+
+/* Buffers for pieces of offloaded state: one in use, one being read and, if the device copies in
+ * both directions at once, one being written. */
+enum { OFFLOAD_SLOTS = 3 };
+struct offload_pieces {
+	int64_t region, floats;	    /* floats of a group's region, and of a piece */
+	int64_t begin[N_OFFLOADED]; /* of the regions, in bytes */
+	void *piece[OFFLOAD_SLOTS][N_OFFLOADED];
+	int n_slots;
+	/* The nodes of the rounds of gradients go through the pieces of STORE_GRAD: */
+	int64_t nodes;		      /* where they begin in the backend, in bytes */
+	int slot;		      /* the next piece */
+	uint64_t busy[OFFLOAD_SLOTS]; /* the ticket of its last write */
+};
+
+/* The stacked nodes of a use that a step of the rounds needs: of those from `low` on, it reads the
+ * ones before `reads`, has memory for the ones before `top`, and writes the ones before `writes`. */
+struct node_range {
+	int low, reads, top, writes;
+};
+
+/* offload.c */
+void offload_open(struct store *s, struct arena *run);
+bool is_offloaded(const struct store *s, int group);
+/* Are copies of the parameters, in the type of the wire, offloaded too? */
+bool offloads_copies(const struct store *s);
+void offload_copies(struct store *s); /* computes and writes them */
+/* Enqueues a read or write of elements [at, at + n) of a group, or of STORE_COPY. Returns a ticket. */
+uint64_t offload_enqueue(struct store *s, int group, bool write, void *memory, int64_t at,
+	int64_t n, uint64_t after);
+/* The same of n_bytes, of which the first one is byte `at` of the backend. */
+uint64_t offload_enqueue_bytes(struct store *s, bool write, void *memory, int64_t at,
+	int64_t n_bytes, uint64_t after);
+void offload_wait(struct store *s, uint64_t ticket);
+/* Rows of a part to and from the host's memory, offloaded or not. They wait. */
+void part_get(struct store *s, const struct part *x, int group, int64_t row, int64_t rows,
+	float *out);
+void part_put(struct store *s, const struct part *x, int group, int64_t row, int64_t rows,
+	const float *in);
+
+/* offload_grads.c */
+/* Places the nodes of the rounds in the backend, from byte `at` on. Returns their bytes. */
+int64_t offload_place_nodes(struct store *s, int64_t at);
+/* The floats that a piece needs at least. */
+int64_t offload_nodes_floats(const struct store *s);
+/* Calls fn for floats [first, first + len) of this rank's piece of a bucket, one run of floats after
+ * the other, with the runs of these nodes in round_buffer. In memory there is one run. */
+typedef void node_visit(struct bucket *b, int64_t at, int64_t n, void *with);
+void nodes_visit(struct bucket *b, const struct node_range range[static 2], int64_t first,
+	int64_t len, node_visit *fn, void *with);
+/* Completes the offloaded gradient, after the last round. */
+void offload_finish_grads(struct store *s);
+
+/* offload_host.c: pinned memory. NULL with *e set on failure. */
+char *offload_pinned(struct device *d, int64_t n_bytes, struct err *e);
+
+/* offload_file.c: the requests that are queued; a further one waits. */
+enum { OFFLOAD_QUEUE = 16 };
+
+/* offload_file.c, offload_host.c, offload_staged.c: requests in one direction are executed in order, and after the
+ * device's work that was enqueued before them. */
+struct offload_backend {
+	/* Enqueues a read into, or a write from, the device's memory, after the request with ticket
+	 * `after` (0: none). Returns a ticket. The memory must not be reused before wait(). */
+	uint64_t (*enqueue)(struct offload_backend *, bool write, void *memory,
+		int64_t n_bytes, int64_t at, uint64_t after);
+	/* Work that is enqueued after this call, on the device and the backend, follows the request and
+	 * the earlier ones in its direction. */
+	void (*wait)(struct offload_backend *, uint64_t ticket);
+	/* Copies from or to the host's memory, after all earlier requests, and waits. */
+	void (*copy)(struct offload_backend *, bool write, void *memory, int64_t n_bytes,
+		int64_t at);
+	void (*close)(struct offload_backend *);
+};
+
+#endif
