@@ -72,6 +72,17 @@ int edit_blocks(const struct edit *x, struct selection c, const struct block **f
 
 /* ---- opening --------------------------------------------------------------------- */
 
+static void place_buffer(struct edit *x, int store_group, int64_t n, struct arena *a)
+{
+	if (store_group >= 0 && store_offloads(x->s, store_group))
+		x->buffer[store_group] = arena_floats(a, n);
+}
+
+float *edit_block_begin(struct edit *x, int store_group, const struct block *b)
+{
+	return store_begin(x->s, store_group, b->at, b->n, x->buffer[store_group]);
+}
+
 static void place_memory(struct edit *x, struct arena *a)
 {
 	int64_t n = 0; /* of the largest block */
@@ -80,8 +91,10 @@ static void place_memory(struct edit *x, struct arena *a)
 	exchange_place(&x->exchange, a);
 	for (int i = 0; i < EXCHANGE_SLOTS; i++)
 		x->staging[i] = arena_floats(a, n);
-	for (int i = 0; i < EDIT_BUFFERS && x->s->c.offload; i++)
-		x->buffer[i] = arena_floats(a, n);
+	place_buffer(x, STORE_PARAM, n, a);
+	for (int i = 0; i < EDIT_STORE_GROUPS; i++)
+		if (i != EDIT_RESIDUAL) /* visited in pieces */
+			place_buffer(x, x->store_group[i], n, a);
 	x->squares = arena_alloc(a, (size_t)x->n_groups * sizeof(*x->squares));
 	x->outer = arena_alloc(a, sizeof(*x->outer));
 	if (x->c.sparsify == EDIT_MAGNITUDE_TENSOR)
@@ -218,11 +231,11 @@ void edit_anchor(struct edit *x)
 {
 	for (int i = 0; i < x->n_blocks && edit_has_anchor(x); i++) {
 		const struct block *b = &x->blocks[i];
-		float *p = store_begin(x->s, STORE_PARAM, b->at, b->n, x->buffer[0]);
-		float *a = store_begin(
-			x->s, x->store_group[EDIT_ANCHOR], b->at, b->n, x->buffer[1]);
+		int anchor = x->store_group[EDIT_ANCHOR];
+		float *p = edit_block_begin(x, STORE_PARAM, b);
+		float *a = edit_block_begin(x, anchor, b);
 		x->d->k->copy(x->d, mat(a, 1, b->n), mat(p, 1, b->n));
-		store_end(x->s, x->store_group[EDIT_ANCHOR], b->at, b->n, a);
+		store_end(x->s, anchor, b->at, b->n, a);
 	}
 }
 

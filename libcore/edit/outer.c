@@ -29,15 +29,12 @@ struct outer_block {
 
 static struct outer_block begin_block(struct edit *x, const struct block *b)
 {
-	struct outer_block v = {
-		.param = store_begin(x->s, STORE_PARAM, b->at, b->n, x->buffer[0])};
+	struct outer_block v = {.param = edit_block_begin(x, STORE_PARAM, b)};
 	for (int i = EDIT_ANCHOR; i <= EDIT_OUTER_SQUARE; i++)
 		if (x->store_group[i] >= 0)
-			v.state[i] = store_begin(
-				x->s, x->store_group[i], b->at, b->n, x->buffer[1 + i]);
-	v.reduced = x->grad_group == STORE_PARAM
-			    ? v.param
-			    : store_begin(x->s, x->grad_group, b->at, b->n, x->buffer[4]);
+			v.state[i] = edit_block_begin(x, x->store_group[i], b);
+	v.reduced = x->grad_group == STORE_PARAM ? v.param
+						 : edit_block_begin(x, x->grad_group, b);
 	return v;
 }
 

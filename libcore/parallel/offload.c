@@ -15,10 +15,22 @@ enum { PIECES = 16, MIN_FLOATS = 64, MAX_FLOATS = 1 << 20, PAGE_FLOATS = 1024 };
 
 /* ---- regions --------------------------------------------------------------------- */
 
+static bool is_outer(const struct store *s, int group)
+{
+	return group < s->c.groups.n && s->c.groups.of[group].owner == STORE_OUTER;
+}
+
 bool is_offloaded(const struct store *s, int group)
 {
+	if (s->c.offload_outer && is_outer(s, group))
+		return true;
 	return s->c.offload == OFFLOAD_PARAMS ||
 	       (s->c.offload == OFFLOAD_OPTIMIZER && group != STORE_PARAM);
+}
+
+bool store_offloads(const struct store *s, int group)
+{
+	return is_offloaded(s, group);
 }
 
 bool offloads_copies(const struct store *s)
@@ -44,7 +56,8 @@ void offload_open(struct store *s, struct arena *run)
 {
 	struct offload_pieces *w = &s->impl->offload;
 	unsigned offloaded = offloaded_groups(s);
-	int64_t longest = MIN_FLOATS, width = 0; /* bytes of an element in all groups */
+	/* bytes of an element in all groups, and in those of local SGD */
+	int64_t longest = MIN_FLOATS, width = 0, outer = 0;
 	if (!offloaded)
 		return;
 	const struct bucket *end = s->impl->bucket + s->impl->n_buckets;
@@ -59,12 +72,14 @@ void offload_open(struct store *s, struct arena *run)
 			continue;
 		w->begin[g] = width * w->region;
 		width += size_of(s, g);
+		outer += is_outer(s, g) ? size_of(s, g) : 0;
 		for (int slot = 0; slot < w->n_slots; slot++)
 			w->piece[slot][g] =
 				arena_alloc(run, (size_t)(w->floats * size_of(s, g)));
 	}
 	s->bytes.offloaded = width * w->region;
-	s->bytes.optimizer += w->n_slots * width * w->floats;
+	s->bytes.optimizer += w->n_slots * (width - outer) * w->floats;
+	s->bytes.outer += w->n_slots * outer * w->floats;
 }
 
 static int64_t backend_offset(const struct store *s, int group, int64_t at)
