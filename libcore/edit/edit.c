@@ -119,6 +119,26 @@ int64_t edit_bytes(const struct edit *x)
 	return (int64_t)x->memory.peak_bytes;
 }
 
+/* Collective over the worker. */
+static void find_holders(struct edit *x)
+{
+	const struct store_config *s = &x->s->c;
+	const unsigned stage = AXIS_BIT(AXIS_DP) | AXIS_BIT(AXIS_FSDP) |
+			       AXIS_BIT(AXIS_CP) | AXIS_BIT(AXIS_TP);
+	if (!x->c.by_unit || s->mesh->degree[AXIS_PP] == 1)
+		return;
+	struct comm *own = mesh_group(s->mesh, (struct mesh_part){.axes = stage});
+	struct comm *ends = mesh_group(s->mesh,
+		(struct mesh_part){.axes = stage | AXIS_BIT(AXIS_PP), .pp_ends = true});
+	x->holders = xcalloc((size_t)x->n_groups, sizeof(struct comm *));
+	for (int i = 0; i < s->n_tensors; i++) {
+		const struct tensor *t = &s->tensors[i];
+		x->tied |= t->uses > 1;
+		if (t->local && x->holders[t->unit] != ends)
+			x->holders[t->unit] = t->uses > 1 ? ends : own;
+	}
+}
+
 /* Round-robin, so that each fragment has units of all depths (strided, as in the paper). */
 static void make_groups(struct edit *x)
 {
@@ -153,6 +173,7 @@ struct edit *edit_open(const struct edit_config *c, struct comm *world, struct c
 	if (x->c.weights.by_norm && x->c.weights.temperature <= 0)
 		x->c.weights.temperature = 1;
 	make_groups(x);
+	find_holders(x);
 	struct wire wire = wire_make(c, s, d);
 	list_blocks(x, &wire);
 	exchange_open(&x->exchange, sync, &wire, x->blocks, x->n_blocks);
@@ -172,6 +193,7 @@ void edit_free(struct edit *x)
 	}
 	free(x->group);
 	free(x->in_flight);
+	free(x->holders);
 	free(x->blocks);
 	exchange_close(&x->exchange);
 	device_arena_release(x->d, &x->memory);
@@ -311,13 +333,19 @@ void edit_complete_unit(struct edit *x, int unit)
 	update_groups(x, c);
 }
 
+void edit_complete_tied(struct edit *x)
+{
+	if (x->tied)
+		edit_complete_unit(x, 0);
+}
+
 bool edit_completes_by_unit(const struct edit *x)
 {
 	const struct store_config *s = &x->s->c;
 	const int *degree = s->mesh->degree;
 	bool sharded = degree[AXIS_FSDP] * degree[AXIS_CP] > 1;
 	return x->c.by_unit && x->n_fragments == 1 && x->grad_group == STORE_PARAM &&
-	       x->sync->size > 1 && degree[AXIS_PP] == 1 && !s->offload && !s->tile &&
+	       x->sync->size > 1 && !s->offload && !s->tile &&
 	       (!sharded || s->zero == 0 || s->zero == 3) &&
 	       s->microbatches.n_micro >= s->microbatches.ranks && comm_overlaps();
 }

@@ -3,23 +3,30 @@
 
 #include <math.h>
 
-void outer_clip(struct edit *x, struct selection c)
+static void set_scales(struct edit *x, struct selection c)
 {
-	bool clips = x->c.clip > 0;
-	pseudo_grad_squares(x, c);
-	if (clips)
-		pseudo_grad_norms(x, c);
 	for (int i = 0; i < x->n_groups; i++) {
 		struct edit_group *g = &x->group[i];
 		if (edit_selects(x, c, i))
-			g->scale = clips ? fmin(1, x->c.clip / (g->norm + 1e-6)) : 1;
+			g->scale =
+				x->c.clip > 0 ? fmin(1, x->c.clip / (g->norm + 1e-6)) : 1;
 	}
+}
+
+void outer_clip(struct edit *x, struct selection c)
+{
+	pseudo_grad_squares(x, c);
+	if (x->c.clip > 0)
+		pseudo_grad_norms(x, c);
+	set_scales(x, c);
 }
 
 void outer_norms(struct edit *x, struct selection c)
 {
-	if (x->c.clip <= 0)
-		pseudo_grad_norms(x, c);
+	if (x->c.clip > 0 && !x->holders)
+		return;
+	pseudo_grad_norms(x, c);
+	set_scales(x, c);
 }
 
 /* A block in the store groups of the outer step; NULL: not kept. */

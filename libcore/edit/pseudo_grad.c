@@ -95,8 +95,12 @@ double pseudo_grad_norms(struct edit *x, struct selection c)
 	const struct exact *from = selected_squares(x, c, &n);
 	struct exact *sum = xcalloc((size_t)n, sizeof(*sum));
 	double all = 0;
-	device_get(x->d, sum, from, (size_t)n * sizeof(*sum));
-	comm_sum_i64(x->world, (int64_t *)sum, n * EXACT_WORDS);
+	bool one = c.group >= 0 && x->holders;
+	struct comm *ranks = one ? x->holders[c.group] : x->world;
+	if (ranks) {
+		device_get(x->d, sum, from, (size_t)n * sizeof(*sum));
+		comm_sum_i64(ranks, (int64_t *)sum, n * EXACT_WORDS);
+	}
 	for (int g = 0; g < x->n_groups; g++) {
 		if (!edit_selects(x, c, g))
 			continue;

@@ -374,13 +374,16 @@ ASYNC=(--edit-workers 2 --edit-warmup-steps 3 --edit-use-async --edit-sync-time 
 		same_runs beside once
 		diff <(column sync_sent beside) <(column sync_sent once)
 		diff <(column outer_grad_norm beside) <(column outer_grad_norm once)
+		diff <(column outer_clip beside) <(column outer_clip once)
 		n=$((n + 1))
 	done <<-END
 		1 --edit-wire int8
 		2 --fsdp 2 --reshard-after-forward no
+		2 --pp 2 --edit-clip-pseudo-grad 0.02
+		4 --pp 2 --fsdp 2 --layers 4 --pp-schedule interleaved --edit-sync-interval 2
 		2 --tp 2 --edit-sync-interval 1
 	END
-	[ $n -eq 3 ]
+	[ $n -eq 5 ]
 	[ "$(column outer_grad_norm beside | grep -c .)" -eq 11 ]
 }
 
