@@ -72,6 +72,17 @@ int edit_blocks(const struct edit *x, struct selection c, const struct block **f
 
 /* ---- opening --------------------------------------------------------------------- */
 
+static void place_buffer(struct edit *x, int store_group, int64_t n, struct arena *a)
+{
+	if (store_group >= 0 && store_offloads(x->s, store_group))
+		x->buffer[store_group] = arena_floats(a, n);
+}
+
+float *edit_block_begin(struct edit *x, int store_group, const struct block *b)
+{
+	return store_begin(x->s, store_group, b->at, b->n, x->buffer[store_group]);
+}
+
 static void place_memory(struct edit *x, struct arena *a)
 {
 	int64_t n = 0; /* of the largest block */
@@ -80,8 +91,10 @@ static void place_memory(struct edit *x, struct arena *a)
 	exchange_place(&x->exchange, a);
 	for (int i = 0; i < EXCHANGE_SLOTS; i++)
 		x->staging[i] = arena_floats(a, n);
-	for (int i = 0; i < EDIT_BUFFERS && x->s->c.offload; i++)
-		x->buffer[i] = arena_floats(a, n);
+	place_buffer(x, STORE_PARAM, n, a);
+	for (int i = 0; i < EDIT_STORE_GROUPS; i++)
+		if (i != EDIT_RESIDUAL) /* visited in pieces */
+			place_buffer(x, x->store_group[i], n, a);
 	x->squares = arena_alloc(a, (size_t)x->n_groups * sizeof(*x->squares));
 	x->outer = arena_alloc(a, sizeof(*x->outer));
 	if (x->c.sparsify == EDIT_MAGNITUDE_TENSOR)
@@ -104,6 +117,26 @@ static void open_memory(struct edit *x)
 int64_t edit_bytes(const struct edit *x)
 {
 	return (int64_t)x->memory.peak_bytes;
+}
+
+/* Collective over the worker. */
+static void find_holders(struct edit *x)
+{
+	const struct store_config *s = &x->s->c;
+	const unsigned stage = AXIS_BIT(AXIS_DP) | AXIS_BIT(AXIS_FSDP) |
+			       AXIS_BIT(AXIS_CP) | AXIS_BIT(AXIS_TP);
+	if (!x->c.by_unit || s->mesh->degree[AXIS_PP] == 1)
+		return;
+	struct comm *own = mesh_group(s->mesh, (struct mesh_part){.axes = stage});
+	struct comm *ends = mesh_group(s->mesh,
+		(struct mesh_part){.axes = stage | AXIS_BIT(AXIS_PP), .pp_ends = true});
+	x->holders = xcalloc((size_t)x->n_groups, sizeof(struct comm *));
+	for (int i = 0; i < s->n_tensors; i++) {
+		const struct tensor *t = &s->tensors[i];
+		x->tied |= t->uses > 1;
+		if (t->local && x->holders[t->unit] != ends)
+			x->holders[t->unit] = t->uses > 1 ? ends : own;
+	}
 }
 
 /* Round-robin, so that each fragment has units of all depths (strided, as in the paper). */
@@ -140,6 +173,7 @@ struct edit *edit_open(const struct edit_config *c, struct comm *world, struct c
 	if (x->c.weights.by_norm && x->c.weights.temperature <= 0)
 		x->c.weights.temperature = 1;
 	make_groups(x);
+	find_holders(x);
 	struct wire wire = wire_make(c, s, d);
 	list_blocks(x, &wire);
 	exchange_open(&x->exchange, sync, &wire, x->blocks, x->n_blocks);
@@ -159,6 +193,7 @@ void edit_free(struct edit *x)
 	}
 	free(x->group);
 	free(x->in_flight);
+	free(x->holders);
 	free(x->blocks);
 	exchange_close(&x->exchange);
 	device_arena_release(x->d, &x->memory);
@@ -218,11 +253,11 @@ void edit_anchor(struct edit *x)
 {
 	for (int i = 0; i < x->n_blocks && edit_has_anchor(x); i++) {
 		const struct block *b = &x->blocks[i];
-		float *p = store_begin(x->s, STORE_PARAM, b->at, b->n, x->buffer[0]);
-		float *a = store_begin(
-			x->s, x->store_group[EDIT_ANCHOR], b->at, b->n, x->buffer[1]);
+		int anchor = x->store_group[EDIT_ANCHOR];
+		float *p = edit_block_begin(x, STORE_PARAM, b);
+		float *a = edit_block_begin(x, anchor, b);
 		x->d->k->copy(x->d, mat(a, 1, b->n), mat(p, 1, b->n));
-		store_end(x->s, x->store_group[EDIT_ANCHOR], b->at, b->n, a);
+		store_end(x->s, anchor, b->at, b->n, a);
 	}
 }
 
@@ -298,13 +333,19 @@ void edit_complete_unit(struct edit *x, int unit)
 	update_groups(x, c);
 }
 
+void edit_complete_tied(struct edit *x)
+{
+	if (x->tied)
+		edit_complete_unit(x, 0);
+}
+
 bool edit_completes_by_unit(const struct edit *x)
 {
 	const struct store_config *s = &x->s->c;
 	const int *degree = s->mesh->degree;
 	bool sharded = degree[AXIS_FSDP] * degree[AXIS_CP] > 1;
 	return x->c.by_unit && x->n_fragments == 1 && x->grad_group == STORE_PARAM &&
-	       x->sync->size > 1 && degree[AXIS_PP] == 1 && !s->offload && !s->tile &&
+	       x->sync->size > 1 && !s->offload && !s->tile &&
 	       (!sharded || s->zero == 0 || s->zero == 3) &&
 	       s->microbatches.n_micro >= s->microbatches.ranks && comm_overlaps();
 }

@@ -161,9 +161,12 @@ bool edit_in_flight(const struct edit *x, int fragment);
 /* Waits for the messages in flight; nothing else changes. */
 void edit_wait(struct edit *x);
 /* May units be used between edit_begin() and edit_end(), each after edit_complete_unit()? That call is
- * collective over the worker. */
+ * collective over the ranks of the worker that have the unit: its pipeline stage. A tied weight is on
+ * two stages, and one waits for the other's activations: before the pipeline begins, these call
+ * edit_complete_tied(), without which there is no such unit. */
 bool edit_completes_by_unit(const struct edit *x);
 void edit_complete_unit(struct edit *x, int unit);
+void edit_complete_tied(struct edit *x);
 
 int64_t edit_syncs(const struct edit *x); /* synchronisations so far */
 /* Bytes that this rank sends to other workers in one synchronisation. */

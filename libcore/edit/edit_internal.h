@@ -5,7 +5,6 @@
 #include "edit/exchange_internal.h"
 
 enum { EDIT_DIGITS = 256 }; /* that threshold.c counts */
-enum { EDIT_BUFFERS = 5 };  /* parameter, anchor, two outer moments, pending */
 
 /* The groups of the store that edit_add_groups() adds. */
 enum {
@@ -50,10 +49,15 @@ struct edit {
 	bool blocking; /* no training during this synchronisation */
 	struct exchange exchange;
 	struct flight flight; /* the last one */
-	/* Device memory: gradients, or blocks that are kept in files; sums of squares [groups];
-	 * scalars of the outer optimizer; counts of threshold.c [tensors][EDIT_DIGITS]. */
+	/* With by_unit and several pipeline stages, for each unit the ranks of the worker that have
+	 * it, which for a tied weight are those of two stages; NULL: not this rank. */
+	struct comm **holders;
+	bool tied; /* such a weight is in unit 0 */
+	/* Device memory: gradients; for each offloaded group of the store, a block of it; sums of
+	 * squares [groups]; scalars of the outer optimizer; counts of threshold.c
+	 * [tensors][EDIT_DIGITS]. */
 	struct arena memory;
-	float *staging[EXCHANGE_SLOTS], *buffer[EDIT_BUFFERS];
+	float *staging[EXCHANGE_SLOTS], *buffer[STORE_MAX_GROUPS];
 	struct exact *squares;
 	struct update *outer;
 	int64_t *counts;
@@ -82,6 +86,8 @@ static inline bool edit_selects(const struct edit *x, struct selection c, int gr
 
 /* The blocks of the selected groups; returns their number. */
 int edit_blocks(const struct edit *x, struct selection c, const struct block **first);
+/* A block of a group of the store, in memory until store_end(). */
+float *edit_block_begin(struct edit *x, int store_group, const struct block *b);
 
 /* ---- pseudo_grad.c: the pseudo-gradient of this worker ------------------------------ */
 
@@ -89,7 +95,8 @@ int edit_blocks(const struct edit *x, struct selection c, const struct block **f
 void pseudo_grad_compute(struct edit *x, struct selection c);
 /* Enqueues the sums of squares of the numbers in grad_group, of each selected group. */
 void pseudo_grad_squares(struct edit *x, struct selection c);
-/* Collective over the worker, waits for the device: the groups' norms; returns the norm of all. */
+/* Waits for the device: the groups' norms; returns the norm of all. Collective over the worker; for
+ * one unit, over the ranks that have it: to others its norm is 0. */
 double pseudo_grad_norms(struct edit *x, struct selection c);
 /* Collective over the sync group: weights of all workers from their norms, if there is an anchor. */
 void pseudo_grad_weights(struct edit *x, struct selection c, int64_t steps);
@@ -108,8 +115,9 @@ void threshold_tensors(struct edit *x, struct selection c);
 
 /* The outer optimizer; without one, SGD with a learning rate of 1. */
 struct optim_config outer_config(const struct edit_config *c);
-/* Collective over the worker, each. Clipping factors of the reduced pseudo-gradient; and its
- * norms, which without clipping are computed late. */
+/* Clipping factors of the reduced pseudo-gradient, collective like pseudo_grad_norms(). And its
+ * norms, collective over the worker, which are computed late: without clipping, and for units of
+ * other pipeline stages. */
 void outer_clip(struct edit *x, struct selection c);
 void outer_norms(struct edit *x, struct selection c);
 /* Applies the reduced pseudo-gradient to the anchor; the parameters become the anchor, or keep a

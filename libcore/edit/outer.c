@@ -3,23 +3,30 @@
 
 #include <math.h>
 
-void outer_clip(struct edit *x, struct selection c)
+static void set_scales(struct edit *x, struct selection c)
 {
-	bool clips = x->c.clip > 0;
-	pseudo_grad_squares(x, c);
-	if (clips)
-		pseudo_grad_norms(x, c);
 	for (int i = 0; i < x->n_groups; i++) {
 		struct edit_group *g = &x->group[i];
 		if (edit_selects(x, c, i))
-			g->scale = clips ? fmin(1, x->c.clip / (g->norm + 1e-6)) : 1;
+			g->scale =
+				x->c.clip > 0 ? fmin(1, x->c.clip / (g->norm + 1e-6)) : 1;
 	}
+}
+
+void outer_clip(struct edit *x, struct selection c)
+{
+	pseudo_grad_squares(x, c);
+	if (x->c.clip > 0)
+		pseudo_grad_norms(x, c);
+	set_scales(x, c);
 }
 
 void outer_norms(struct edit *x, struct selection c)
 {
-	if (x->c.clip <= 0)
-		pseudo_grad_norms(x, c);
+	if (x->c.clip > 0 && !x->holders)
+		return;
+	pseudo_grad_norms(x, c);
+	set_scales(x, c);
 }
 
 /* A block in the store groups of the outer step; NULL: not kept. */
@@ -29,15 +36,12 @@ struct outer_block {
 
 static struct outer_block begin_block(struct edit *x, const struct block *b)
 {
-	struct outer_block v = {
-		.param = store_begin(x->s, STORE_PARAM, b->at, b->n, x->buffer[0])};
+	struct outer_block v = {.param = edit_block_begin(x, STORE_PARAM, b)};
 	for (int i = EDIT_ANCHOR; i <= EDIT_OUTER_SQUARE; i++)
 		if (x->store_group[i] >= 0)
-			v.state[i] = store_begin(
-				x->s, x->store_group[i], b->at, b->n, x->buffer[1 + i]);
-	v.reduced = x->grad_group == STORE_PARAM
-			    ? v.param
-			    : store_begin(x->s, x->grad_group, b->at, b->n, x->buffer[4]);
+			v.state[i] = edit_block_begin(x, x->store_group[i], b);
+	v.reduced = x->grad_group == STORE_PARAM ? v.param
+						 : edit_block_begin(x, x->grad_group, b);
 	return v;
 }
 

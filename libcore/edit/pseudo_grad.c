@@ -24,12 +24,11 @@ void pseudo_grad_compute(struct edit *x, struct selection c)
 	const struct kernels *k = x->d->k;
 	const struct block *b;
 	for (int n = edit_blocks(x, c, &b); n > 0; n--, b++) {
-		float *p = store_begin(x->s, STORE_PARAM, b->at, b->n, x->buffer[0]);
-		const float *a = store_begin(
-			x->s, x->store_group[EDIT_ANCHOR], b->at, b->n, x->buffer[1]);
+		float *p = edit_block_begin(x, STORE_PARAM, b);
+		const float *a = edit_block_begin(x, x->store_group[EDIT_ANCHOR], b);
 		float *to = p;
 		if (x->grad_group != STORE_PARAM) {
-			to = store_begin(x->s, x->grad_group, b->at, b->n, x->buffer[2]);
+			to = edit_block_begin(x, x->grad_group, b);
 			k->copy(x->d, mat(to, 1, b->n), mat(p, 1, b->n));
 		}
 		k->sub(x->d, mat(to, 1, b->n), mat((float *)a, 1, b->n),
@@ -68,7 +67,8 @@ static void square_part(void *with, const struct part *p)
 		square_parts(q);
 	q->group = group;
 	q->part[q->n++] = pseudo_grad_of(x, p);
-	if (x->s->c.offload) /* the part's buffer is reused after this call */
+	/* the buffer of an offloaded part is reused after this call */
+	if (store_offloads(x->s, x->grad_group))
 		square_parts(q);
 }
 
@@ -96,8 +96,12 @@ double pseudo_grad_norms(struct edit *x, struct selection c)
 	const struct exact *from = selected_squares(x, c, &n);
 	struct exact *sum = xcalloc((size_t)n, sizeof(*sum));
 	double all = 0;
-	device_get(x->d, sum, from, (size_t)n * sizeof(*sum));
-	comm_sum_i64(x->world, (int64_t *)sum, n * EXACT_WORDS);
+	bool one = c.group >= 0 && x->holders;
+	struct comm *ranks = one ? x->holders[c.group] : x->world;
+	if (ranks) {
+		device_get(x->d, sum, from, (size_t)n * sizeof(*sum));
+		comm_sum_i64(ranks, (int64_t *)sum, n * EXACT_WORDS);
+	}
 	for (int g = 0; g < x->n_groups; g++) {
 		if (!edit_selects(x, c, g))
 			continue;

@@ -192,10 +192,12 @@ static void enter(struct pass *p, const struct sub *x, bool normed, bool matmuls
 		struct slice_gather h;
 		if (!normed)
 			norm_forward(p, &norm, stream_of(p, x->a->x, c));
+		size_t mark = arena_mark(p->d->scratch);
 		norm_gather(p, &h, &norm);
 		for (int s = 0; s < p->tp.local && matmuls; s++)
 			x->f->enter(p, x, (struct at){x->layer, s, c}, &h);
 		slice_gather_end(&h);
+		arena_reset(p->d->scratch, mark);
 	}
 }
 
@@ -210,7 +212,7 @@ static void leave(
 			stream_of(p, x->a->x, c), x->t->bias, x->f->drop};
 		struct stream_norm norm;
 		struct slice_sum sum;
-		slice_sum_begin(&sum, &p->tp, p->d, r.sum, p->rows);
+		slice_sum_begin(&sum, &p->tp, p->d, r.sum, p->rows, linear_format(p));
 		struct at at = {x->layer, 0, c};
 		for (; at.slice < p->tp.local; at.slice++)
 			linear_leave(p, at, &sum, part_of(p, x->a->m[INNER_OUT], at),
@@ -266,12 +268,14 @@ static void inner_backward(
 	linear_amax_begin(p, x->g->amax);
 	alloc_scratch(p, x->i, x->g);
 	for (int c = 0; c < p->cp.local; c++) {
+		size_t before = arena_mark(p->d->scratch);
 		struct slice_gather d;
 		residual_gather(p, &d, (struct at){x->layer, 0, c}, x->f->drop, x->g->d,
 			stream_of(p, dx, c), copied);
 		for (int s = 0; s < p->tp.local; s++)
 			x->f->leave_backward(p, x, (struct at){x->layer, s, c}, &d);
 		slice_gather_end(&d);
+		arena_reset(p->d->scratch, before);
 	}
 	x->f->inner_backward(p, x);
 	arena_reset(p->d->scratch, mark);
@@ -313,7 +317,8 @@ static void enter_backward(struct pass *p, const struct sub *x, struct mat dx,
 		const struct stream_norm norm = norm_of(p, x, c);
 		struct mat dh = stream_of(p, x->g->dh, c);
 		struct slice_sum sum;
-		slice_sum_begin(&sum, &p->tp, p->d, dh, p->rows);
+		slice_sum_begin(&sum, &p->tp, p->d, dh, p->rows,
+			x->t->in[1] ? dh.type : linear_format(p));
 		for (int s = 0; s < p->tp.local; s++)
 			x->f->enter_backward(p, x, (struct at){x->layer, s, c}, &sum);
 		slice_sum_send(&sum);

@@ -9,7 +9,7 @@ void embed_forward(struct pass *p, struct mat x)
 	for (int c = 0; c < p->cp.local; c++) {
 		struct mat xc = stream_of(p, x, c);
 		struct slice_sum sum;
-		slice_sum_begin(&sum, &p->tp, p->d, xc, p->rows);
+		slice_sum_begin(&sum, &p->tp, p->d, xc, p->rows, xc.type);
 		for (int s = 0; s < p->tp.local; s++) {
 			param_use(p, table, s);
 			struct mat w = param(p, table, s);

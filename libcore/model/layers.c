@@ -171,7 +171,7 @@ void norm_gather(struct pass *p, struct slice_gather *g, const struct stream_nor
 	struct mat here = local_rows(p, n->h);
 	check_finite(p, n->what, n->at.layer, here);
 	linear_round(p, here);
-	slice_gather_begin(g, &p->tp, p->d, here, n->h);
+	slice_gather_begin(g, &p->tp, p->d, here, n->h, linear_format(p));
 }
 
 /* ---- dropout and the residual stream ------------------------------------------------ */
@@ -247,5 +247,5 @@ void residual_gather(struct pass *p, struct slice_gather *g, struct at at,
 	} else if (!copied) {
 		linear_cast(p, here, dx);
 	}
-	slice_gather_begin(g, &p->tp, p->d, here, all);
+	slice_gather_begin(g, &p->tp, p->d, here, all, linear_format(p));
 }

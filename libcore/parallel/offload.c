@@ -15,13 +15,27 @@ enum { PIECES = 16, MIN_FLOATS = 64, MAX_FLOATS = 1 << 20, PAGE_FLOATS = 1024 };
 
 /* ---- regions --------------------------------------------------------------------- */
 
+static bool is_outer(const struct store *s, int group)
+{
+	const struct store_groups *x = &s->c.groups;
+	return group < STORE_MAX_GROUPS && group < x->n &&
+	       x->of[group].owner == STORE_OUTER;
+}
+
 bool is_offloaded(const struct store *s, int group)
 {
+	if (s->c.offload_outer && is_outer(s, group))
+		return true;
 	if (group == STORE_PARAM)
 		return offloads_params(s->c.offload);
 	if (group == STORE_GRAD)
 		return offloads_grads(s->c.offload) && s->c.microbatches.n_micro;
 	return s->c.offload != OFFLOAD_NONE;
+}
+
+bool store_offloads(const struct store *s, int group)
+{
+	return is_offloaded(s, group);
 }
 
 bool offloads_copies(const struct store *s)
@@ -47,7 +61,8 @@ void offload_open(struct store *s, struct arena *run)
 {
 	struct offload_pieces *w = &s->impl->offload;
 	unsigned offloaded = offloaded_groups(s);
-	int64_t width = 0; /* bytes of an element in all groups */
+	/* bytes of an element in all groups, and in those of local SGD */
+	int64_t width = 0, outer = 0;
 	int64_t longest = max64(MIN_FLOATS, offload_nodes_floats(s));
 	if (!offloaded)
 		return;
@@ -63,13 +78,15 @@ void offload_open(struct store *s, struct arena *run)
 			continue;
 		w->begin[g] = width * w->region;
 		width += size_of(s, g);
+		outer += is_outer(s, g) ? size_of(s, g) : 0;
 		for (int slot = 0; slot < w->n_slots; slot++)
 			w->piece[slot][g] =
 				arena_alloc(run, (size_t)(w->floats * size_of(s, g)));
 	}
 	s->bytes.offloaded = width * w->region;
 	s->bytes.offloaded += offload_place_nodes(s, s->bytes.offloaded);
-	s->bytes.optimizer += w->n_slots * width * w->floats;
+	s->bytes.optimizer += w->n_slots * (width - outer) * w->floats;
+	s->bytes.outer += w->n_slots * outer * w->floats;
 }
 
 static int64_t backend_offset(const struct store *s, int group, int64_t at)

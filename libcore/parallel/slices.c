@@ -41,6 +41,7 @@ int slice_turn(const struct slices *s, int i)
 struct slice_messages {
 	struct comm *c;
 	struct comm_requests *peer; /* [size] */
+	bool *unpacked;		    /* [size]: rows that came in 16 bits */
 };
 
 static void poll_messages(void *with)
@@ -55,6 +56,7 @@ static struct slice_messages *messages_begin(struct comm *c)
 	struct slice_messages *m = xcalloc(1, sizeof(*m));
 	m->c = c;
 	m->peer = xcalloc((size_t)c->size, sizeof(*m->peer));
+	m->unpacked = xcalloc((size_t)c->size, sizeof(*m->unpacked));
 	for (int i = 0; i < c->size; i++)
 		m->peer[i].c = c;
 	comm_background(poll_messages, m);
@@ -81,6 +83,7 @@ static void messages_end(struct slice_messages *m)
 	}
 	comm_background_end(poll_messages, m);
 	free(m->peer);
+	free(m->unpacked);
 	free(m);
 }
 
@@ -103,19 +106,44 @@ static struct slice_messages *gather_rows(const struct slices *s, struct mat x)
 	return m;
 }
 
+/* This rank's rows as they are sent. */
+static void pack_own(
+	struct slice_gather *g, struct mat mine, int64_t first, enum dtype wire)
+{
+	struct mat all = g->all;
+	if (wire == all.type)
+		return;
+	g->packed = mat_take(g->d->scratch, all.rows, all.cols, wire);
+	if (mine.rows)
+		g->d->k->narrow(
+			g->d, mat_rows(g->packed, first, mine.rows).p, mine, wire);
+}
+
+/* The rows of another rank have come. */
+static void unpack_rows(struct slice_gather *g, int rank)
+{
+	bool *done = &g->messages->unpacked[rank];
+	int64_t at, n = rank_rows(g->s, g->all.rows, rank, &at);
+	if (g->packed.p && n && !*done)
+		g->d->k->widen(g->d, mat_rows(g->all, at, n),
+			mat_rows(g->packed, at, n).p, g->packed.type);
+	*done = true;
+}
+
 void slice_gather_begin(struct slice_gather *g, const struct slices *s, struct device *d,
-	struct mat local, struct mat room)
+	struct mat local, struct mat room, enum dtype wire)
 {
 	int64_t first, n = slice_rows(s, room.rows, &first);
 	BUG_ON(local.rows != n || local.cols != room.cols);
-	*g = (struct slice_gather){.s = s, .all = local};
+	*g = (struct slice_gather){.s = s, .d = d, .all = local};
 	if (s->axis->size == 1 || !s->sp)
 		return;
 	struct mat mine = mat_rows(room, first, n);
 	if (mine.p != local.p && n)
 		d->k->copy(d, mine, local);
 	g->all = room;
-	g->messages = gather_rows(s, room);
+	pack_own(g, mine, first, wire);
+	g->messages = gather_rows(s, g->packed.p ? g->packed : room);
 	if (!s->async)
 		slice_gather_end(g);
 }
@@ -123,14 +151,19 @@ void slice_gather_begin(struct slice_gather *g, const struct slices *s, struct d
 void slice_gather_wait(struct slice_gather *g, int piece)
 {
 	int owner = piece / g->s->local;
-	if (g->messages && owner != g->s->axis->rank)
-		comm_wait_received(&g->messages->peer[owner]);
+	if (!g->messages || owner == g->s->axis->rank)
+		return;
+	comm_wait_received(&g->messages->peer[owner]);
+	unpack_rows(g, owner);
 }
 
 void slice_gather_end(struct slice_gather *g)
 {
-	if (g->messages)
-		messages_end(g->messages);
+	if (!g->messages)
+		return;
+	for (int piece = 0; piece < g->s->n; piece += g->s->local)
+		slice_gather_wait(g, piece);
+	messages_end(g->messages);
 	g->messages = NULL;
 }
 
@@ -138,7 +171,7 @@ struct mat slice_gather(
 	const struct slices *s, struct device *d, struct mat local, struct mat room)
 {
 	struct slice_gather g;
-	slice_gather_begin(&g, s, d, local, room);
+	slice_gather_begin(&g, s, d, local, room, room.type);
 	slice_gather_end(&g);
 	return g.all;
 }
@@ -163,8 +196,21 @@ static float *receive_buffer(struct slice_sum *x)
 	return n ? arena_floats(x->d->scratch, n * mine * x->out.cols) : NULL;
 }
 
+/* A node of several slices is a sum, which is not rounded. */
+static void place_packed(struct slice_sum *x, enum dtype wire)
+{
+	const struct slices *s = x->s;
+	struct arena *a = x->d->scratch;
+	int64_t at, mine = rank_rows(s, x->rows, s->axis->rank, &at);
+	x->wire = s->local == 1 && s->axis->size > 1 ? wire : x->out.type;
+	if (x->wire == x->out.type)
+		return;
+	x->sent = mat_take(a, x->rows, x->out.cols, wire).p;
+	x->received = mat_take(a, (s->axis->size - 1) * mine, x->out.cols, wire).p;
+}
+
 void slice_sum_begin(struct slice_sum *x, const struct slices *s, struct device *d,
-	struct mat out, int64_t rows)
+	struct mat out, int64_t rows, enum dtype wire)
 {
 	*x = (struct slice_sum){.s = s,
 		.d = d,
@@ -181,6 +227,7 @@ void slice_sum_begin(struct slice_sum *x, const struct slices *s, struct device 
 		x->part[i] = i == 0 && whole ? out.p
 					     : arena_floats(d->scratch, rows * out.cols);
 	x->others = receive_buffer(x);
+	place_packed(x, wire);
 }
 
 void slice_sum_rows(struct slice_sum *x, int64_t first, int64_t n)
@@ -236,6 +283,26 @@ static struct tree_stack add_up(const struct slice_sum *x)
 	return stack;
 }
 
+/* Received rows as they are sent. */
+static struct mat packed_others(const struct slice_sum *x, struct mat rows)
+{
+	if (!x->received)
+		return rows;
+	int64_t at = (float *)rows.p - x->others;
+	return mat_typed(x->received + at, rows.rows, rows.cols, x->wire);
+}
+
+/* Rows as they are sent to the rank that they belong to. */
+static struct mat pack_rows(struct slice_sum *x, struct mat rows, int64_t first)
+{
+	if (!x->sent || !rows.rows)
+		return rows;
+	struct mat packed =
+		mat_typed(x->sent + first * rows.cols, rows.rows, rows.cols, x->wire);
+	x->d->k->narrow(x->d, packed.p, rows, x->wire);
+	return packed;
+}
+
 /* Posts the receives of this rank's rows of the other ranks' nodes. */
 static void begin_exchange(struct slice_sum *x)
 {
@@ -256,7 +323,7 @@ static void begin_exchange(struct slice_sum *x)
 		int n = nodes_of(s, from, nodes);
 		for (int k = 0; k < n; k++, room += mine * x->out.cols) {
 			struct mat rows = mat(room, mine, x->out.cols);
-			recv_from(x->messages, rows, from);
+			recv_from(x->messages, packed_others(x, rows), from);
 			x->known[x->n_known++] = (struct tree_part){nodes[k], rows};
 		}
 	}
@@ -272,7 +339,8 @@ static void send_rows(struct slice_sum *x, int to)
 		begin_exchange(x);
 	for (int k = 0; k < own; k++) {
 		struct mat whole = mat(x->part[k], x->rows, x->out.cols);
-		send_to(x->messages, mat_rows(whole, theirs, rows), to);
+		struct mat part = mat_rows(whole, theirs, rows);
+		send_to(x->messages, pack_rows(x, part, theirs), to);
 	}
 }
 
@@ -324,8 +392,11 @@ void slice_sum_send(struct slice_sum *x)
 static void sum_rows(struct slice_sum *x, struct mat to)
 {
 	struct tree_node root = {levels_of(x->s), 0};
-	int at = 0;
+	int at = 0, others = x->n_known - 1;
 	messages_end(x->messages);
+	if (x->received && to.rows)
+		x->d->k->widen(x->d, mat(x->others, others * to.rows, to.cols),
+			x->received, x->wire);
 	tree_sort(x->known, x->n_known);
 	struct mat sum = tree_add(x->d, x->known, x->n_known, &at, root, to);
 	BUG_ON(at != x->n_known);

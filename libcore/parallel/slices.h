@@ -42,7 +42,10 @@ struct slice_sum {
 	int64_t first, n;	     /* the rows that are pushed now */
 	int piece;		     /* the piece that these rows are, or -1 */
 	float *part[TREE_MAX_NODES]; /* buffers, from the device's scratch memory */
-	float *others;		     /* receive buffer */
+	float *others;		     /* received rows */
+	/* In 16 bits, the rows that are sent and those that are received; DT_F32: neither. */
+	enum dtype wire;
+	uint16_t *sent, *received;
 	struct tree_stack stack;
 	int next;
 	/* The exchange in progress, or NULL; this rank's rows of its own and of received nodes. */
@@ -52,8 +55,10 @@ struct slice_sum {
 	size_t mark;
 };
 
+/* `wire`: the type to which the addends are rounded, DT_F32: to none. If a rank has one slice, they are
+ * sent in 16 bits. */
 void slice_sum_begin(struct slice_sum *x, const struct slices *s, struct device *d,
-	struct mat out, int64_t rows);
+	struct mat out, int64_t rows, enum dtype wire);
 /* Addends may be pushed in blocks of rows: rows [first, first + n) of all slices are next. */
 void slice_sum_rows(struct slice_sum *x, int64_t first, int64_t n);
 /* Or in n pieces, those of this rank last: rows of piece slice_turn() of i + local. With `async`, rows
@@ -71,15 +76,20 @@ void slice_sum_end(struct slice_sum *x);
  * written meanwhile, and a piece may be read after slice_gather_wait() for it. */
 struct slice_gather {
 	const struct slices *s;
+	struct device *d;
 	struct mat all;
+	/* All rows as they are sent, if that is in 16 bits; from the device's scratch memory, which
+	 * the caller resets. */
+	struct mat packed;
 	struct slice_messages *messages; /* in progress, or NULL */
 };
 
+/* `wire`: the type to which the rows are rounded, in which they are sent. */
 void slice_gather_begin(struct slice_gather *g, const struct slices *s, struct device *d,
-	struct mat local, struct mat room);
+	struct mat local, struct mat room, enum dtype wire);
 void slice_gather_wait(struct slice_gather *g, int piece);
 void slice_gather_end(struct slice_gather *g); /* a second call does nothing */
-/* Begin and end in one call; returns `all`. */
+/* Begin and end in one call, in fp32; returns `all`. */
 struct mat slice_gather(
 	const struct slices *s, struct device *d, struct mat local, struct mat room);
 

@@ -495,8 +495,8 @@ void store_put(
 bool store_is_whole(const struct store *s)
 {
 	const int *degree = s->c.mesh->degree;
-	return !s->c.zero && !s->c.offload && degree[AXIS_PP] == 1 &&
-	       degree[AXIS_TP] == 1;
+	return !s->c.zero && !s->c.offload && !s->c.offload_outer &&
+	       degree[AXIS_PP] == 1 && degree[AXIS_TP] == 1;
 }
 
 /* store_collect() from this rank's parts. */

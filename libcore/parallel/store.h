@@ -115,6 +115,7 @@ struct store_config {
 	/* offloads_params(): only with zero 3, or if nothing is sharded. offloads_grads(): only with
 	 * micro-batches assigned round-robin. */
 	enum offload offload;
+	bool offload_outer; /* the groups of STORE_OUTER, whatever `offload` is */
 	/* Of bytes.offloaded bytes, owned by the caller; NULL in a plan. */
 	struct offload_backend *offload_backend;
 	/* The type of the copies of parameters that matmuls read, on a device that stores half
@@ -251,5 +252,6 @@ float *store_begin(struct store *s, int group, int64_t at, int64_t n, float *roo
 void store_end(struct store *s, int group, int64_t at, int64_t n, const float *x);
 /* Refreshes the copies, if any, of the parameters at these positions. */
 void store_copy(struct store *s, int64_t at, int64_t n);
+bool store_offloads(const struct store *s, int group);
 
 #endif

@@ -11,8 +11,6 @@ static int check_gpu(const struct train_opts *o, struct err *e)
 {
 	const struct model_config *m = &o->model;
 	const struct mistake mistakes[] = {
-		{o->edit.workers > 0 && o->offload != OFFLOAD_NONE,
-			"--edit-workers with --offload is supported on CPUs only"},
 		{m->dim / max64(1, m->heads) > MAX_HEAD,
 			"heads of more than 256 channels (dim / heads) are for CPUs"},
 		{m->dim > MAX_DIM,
@@ -28,6 +26,8 @@ static int check_cpu(const struct train_opts *o, struct err *e)
 			"--numerics fast needs a GPU: a CPU has only --numerics exact"},
 		{o->offload && !o->offload_to,
 			"--offload on a CPU needs --offload-to DIRECTORY, on a fast disk"},
+		{o->edit.offload && !o->offload_to,
+			"--edit-offload on a CPU needs --offload-to DIRECTORY, on a fast disk"},
 		{o->self_test == SELF_TEST_YES,
 			"--self-test needs a GPU, whose kernels it compares with the CPU's"},
 		{o->profile, "--profile needs a GPU; for a CPU there is perf(1)"},

@@ -212,6 +212,14 @@ static void before_use(void *with, int unit)
 	r->local.waited += comm_waited() - waited;
 }
 
+/* Before a step in which units get their new parameters. */
+static void begin_in_flight(struct run *r)
+{
+	double waited = comm_waited();
+	edit_complete_tied(r->local.edit);
+	r->local.waited += comm_waited() - waited;
+}
+
 /* Streaming: a fragment that has been in flight for --edit-sync-delay steps. */
 static void end_delayed(struct run *r)
 {
@@ -272,6 +280,8 @@ void local_sgd_complete(struct run *r)
 bool local_sgd_begin(struct run *r)
 {
 	struct local_sgd *x = &r->local;
+	if (x->in_flight)
+		begin_in_flight(r);
 	if (!x->sync || r->t.step >= r->t.o.edit.warmup)
 		return true;
 	if (meet(r, false))

@@ -287,7 +287,7 @@ static const struct opt options[] = {
 		"layer at a time; this needs --zero 3, or parameters that are not sharded. all: all "
 		"three."},
 	{OPT_STR, 0, "offload-to", "DIRECTORY", NULL, T(offload_to), OPT_LOCAL,
-		.files = "/", .needs = "--offload", .help =
+		.files = "/", .needs = "--offload or --edit-offload", .help =
 		"Directory for these files, on a fast disk of every host. The files have no names "
 		"and vanish with the program."},
 	{OPT_SIZE, 0, "memory", "BYTES", "0", T(memory), OPT_LOCAL, .help =
@@ -469,6 +469,10 @@ static const struct opt options[] = {
 	{FLAG("edit-by-unit", "yes", E(by_unit), OPT_ARITH), .help =
 		"Compute norms, anomalies and clipping for each layer, the embedding and the "
 		"output layer separately; else for the whole model."},
+	{FLAG("edit-offload", "no", T(edit.offload), OPT_LOCAL),
+		.needs = "--edit-outer or --edit-reducer", .help =
+		"Offload the anchor, the state of the outer optimizer and the residual of --edit-wire: "
+		"to files on a CPU (--offload-to), to host memory on a GPU."},
 
 	{OPT_GROUP, .name = "Evaluation"},
 	{OPT_INT, 'e', "eval-every", "N", "250", T(eval_every), 0, 0, MANY,

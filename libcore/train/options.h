@@ -53,6 +53,7 @@ struct edit_opts {
 	bool async, compat;
 	int ckpt;	  /* enum edit_ckpt */
 	bool global_loss; /* logged after the warm-up, too */
+	bool offload;	  /* the state of local SGD */
 	double sync_time;
 	int64_t min_total;
 	const char *replay; /* run directory whose synchronisations are repeated */
@@ -150,6 +151,8 @@ struct mistake {
 	const char *message;
 };
 int options_refuse(const struct mistake *list, size_t n, struct err *e);
+/* Is anything offloaded? */
+bool options_offload(const struct train_opts *o);
 /* The type of the operands of GEMMs, on a device that stores 16 bits. */
 enum dtype options_gemm_dtype(const struct train_opts *o);
 /* The hyperparameters of the optimizer, with its defaults. */

@@ -128,6 +128,11 @@ int options_check(struct train_opts *o, struct err *e)
 	return 0;
 }
 
+bool options_offload(const struct train_opts *o)
+{
+	return o->offload != OFFLOAD_NONE || (o->edit.workers && o->edit.offload);
+}
+
 enum dtype options_gemm_dtype(const struct train_opts *o)
 {
 	static const enum dtype types[] = {[PRECISION_FP32] = DT_F32,

@@ -99,9 +99,11 @@ static void count_kept(struct trainer *t, struct plan *p)
 		count_sample(t, p);
 }
 
-/* Memory and messages of a synchronisation. */
+/* Memory and messages of a synchronisation; after those of a step. */
 static void count_edit(const struct trainer *t, struct plan *p)
 {
+	struct edit_result r;
+	int64_t read = t->store->read, written = t->store->written;
 	if (!t->o.edit.workers)
 		return;
 	struct comm *sync = comm_planned("workers", 0, (int)t->o.edit.workers, false);
@@ -109,6 +111,10 @@ static void count_edit(const struct trainer *t, struct plan *p)
 		&t->o.edit.config, t->world, sync, t->store, (struct device *)&t->d);
 	p->edit_bytes = edit_bytes(x);
 	p->edit_sent = (double)edit_sent(x);
+	if (options_offload(&t->o))
+		edit_sync(x, 1, &r);
+	p->edit_read = (double)(t->store->read - read);
+	p->edit_written = (double)(t->store->written - written);
 	edit_free(x);
 	comm_free(sync);
 }
@@ -121,7 +127,6 @@ static void plan_step(const struct train_opts *o, struct model *m, int rank,
 	*p = (struct plan){0};
 	open_planned(&t, o, m, rank, n_micro);
 	count_kept(&t, p);
-	count_edit(&t, p);
 	trainer_build_pipe(&t);
 	p->micro_bytes = (int64_t)t.memory.micro.peak_bytes;
 	run_step(&t);
@@ -130,6 +135,7 @@ static void plan_step(const struct train_opts *o, struct model *m, int rank,
 	p->read = (double)t.store->read;
 	p->written = (double)t.store->written;
 	count_sent(&t, p);
+	count_edit(&t, p);
 	close_planned(&t);
 }
 
@@ -293,7 +299,8 @@ static const char *pinned_help(const struct train_opts *o)
 {
 	if (o->offload_to)
 		return "of the host: buffers to and from the file";
-	static const char *const help[] = {[OFFLOAD_NONE] = "of the host",
+	static const char *const help[] = {
+		[OFFLOAD_NONE] = "of the host: anchor, outer optimizer, residual",
 		[OFFLOAD_OPTIMIZER] = "of the host: moments, fp32",
 		[OFFLOAD_GRADS] = "of the host: moments and gradients, fp32",
 		[OFFLOAD_PARAMS] = "of the host: parameters, moments, copies of 16 bits",
@@ -304,7 +311,8 @@ static const char *pinned_help(const struct train_opts *o)
 
 static const char *file_help(const struct train_opts *o)
 {
-	static const char *const help[] = {[OFFLOAD_NONE] = "",
+	static const char *const help[] = {
+		[OFFLOAD_NONE] = "anchor, outer optimizer, residual, fp32",
 		[OFFLOAD_OPTIMIZER] = "optimizer state, fp32",
 		[OFFLOAD_GRADS] = "optimizer state and gradients, fp32",
 		[OFFLOAD_PARAMS] = "parameters and optimizer state, fp32",
@@ -341,8 +349,10 @@ static void print_memory(const struct train_opts *o, const struct plan *p, int r
 			: host	    ? "buffers to and from the host's memory"
 				    : "buffers to and from the file"},
 		{o->edit.workers, "outer", p->store.outer,
-			o->offload ? "anchor, outer optimizer, residual: in the file"
-				   : "anchor, moments of the outer optimizer, residual"},
+			!options_offload(o)
+				? "anchor, moments of the outer optimizer, residual"
+			: host ? "anchor, outer optimizer, residual: in the host's memory"
+			       : "anchor, outer optimizer, residual: in the file"},
 		{o->edit.workers, "agreeing", p->edit_bytes, "pieces of other workers"},
 		{true, "activations", p->micro_bytes, "of the micro-batches in flight"},
 		{true, "scratch", p->scratch_bytes, "temporary, in forward and backward"},
@@ -354,7 +364,7 @@ static void print_memory(const struct train_opts *o, const struct plan *p, int r
 			"token and position ids, rotary tables"},
 		{true, "data", p->data_bytes, "windows of this step and the next"},
 		{true, "checkpoint", p->copy_bytes,
-			o->offload ? "no copy: training waits until it is written"
+			options_offload(o) ? "no copy: training waits until it is written"
 			: p->copy_bytes || !o->ckpt || o->ckpt_wait
 				? "copy that is written while training continues"
 				: "rank 0 writes for all"},
@@ -407,7 +417,7 @@ static void print_work(const struct train_opts *o, const struct model *m,
 static void print_offload(
 	const struct train_opts *o, const struct plan *p, struct str *out)
 {
-	if (!o->offload)
+	if (!options_offload(o))
 		return;
 	if (!o->offload_to) {
 		str_puts(out, "# between that rank's GPU and pinned memory\n");
@@ -417,6 +427,10 @@ static void print_offload(
 	}
 	line(out, "read/step", (int64_t)p->read, "");
 	line(out, "written/step", (int64_t)p->written, "");
+	if (!o->edit.workers)
+		return;
+	line(out, "read/sync", (int64_t)p->edit_read, "in addition");
+	line(out, "written/sync", (int64_t)p->edit_written, "in addition");
 }
 
 static void print_sent(const struct plan *p, int ranks, struct str *out)

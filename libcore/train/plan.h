@@ -22,7 +22,8 @@ struct plan {
 	double sent;
 	double read, written; /* bytes that --offload moves in a step */
 	int64_t edit_bytes;   /* buffers for pseudo-gradients of other workers */
-	double edit_sent;     /* bytes sent to them in a synchronisation */
+	/* In a synchronisation: bytes sent to them, and moved by --edit-offload or --offload. */
+	double edit_sent, edit_read, edit_written;
 	struct plan_group {
 		char name[16];
 		double sent;

@@ -168,7 +168,7 @@ bool report_has(const struct run *r, int column)
 		return r->local.sync && anchor;
 	case COL_OFFLOAD_READ:
 	case COL_OFFLOAD_WRITTEN:
-		return o->offload;
+		return options_offload(o);
 	default:
 		return true;
 	}

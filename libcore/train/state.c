@@ -80,7 +80,7 @@ static void forget(struct ckpt_write *w)
 int64_t state_copy_bytes(const struct trainer *t)
 {
 	const struct train_opts *o = &t->o;
-	if (!o->ckpt || o->ckpt_wait || o->eval_only || o->offload)
+	if (!o->ckpt || o->ckpt_wait || o->eval_only || options_offload(o))
 		return 0; /* state that is offloaded has no copy in memory */
 	struct ckpt_write w = describe_tensors(t);
 	int64_t n_bytes = ckpt_copy_bytes(&w);

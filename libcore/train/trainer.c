@@ -100,7 +100,7 @@ static int check_memory(struct trainer *t, struct err *e)
 	bool room = !available || bytes + copy < (double)available;
 	if (limit && comm_max_i64(t->world, plan_total(&t->plan)) > limit)
 		room = false;
-	if (room && t->o.ckpt && !t->o.ckpt_wait && !t->o.offload)
+	if (room && t->o.ckpt && !t->o.ckpt_wait && !options_offload(&t->o))
 		t->copy.state = COPY_PLANNED;
 	if (!available || bytes < (double)available)
 		return 0;
@@ -149,6 +149,7 @@ void trainer_build_store(struct trainer *t)
 		.tile = o->tile > 0,
 		.wire = wire_dtype(o),
 		.offload = (enum offload)o->offload,
+		.offload_outer = o->edit.offload,
 		.offload_backend = t->memory.offload_backend,
 		.copy = t->d.stores_half ? options_gemm_dtype(o) : DT_F32};
 	struct pass_config p = {.mesh = &t->mesh,
@@ -303,13 +304,14 @@ int trainer_build(struct trainer *t, struct err *e)
 {
 	const struct train_opts *o = &t->o;
 	int64_t n_bytes = t->plan.store.offloaded;
-	if (o->offload)
+	bool offload = options_offload(o);
+	if (offload)
 		t->memory.offload_backend =
 			!t->d.discrete ? offload_file_open(o->offload_to, n_bytes, e)
 			: o->offload_to
 				? offload_staged_open(&t->d, o->offload_to, n_bytes, e)
 				: offload_host_open(&t->d, n_bytes, e);
-	if (o->offload && comm_agree(t->world, e)) {
+	if (offload && comm_agree(t->world, e)) {
 		offload_backend_close(t->memory.offload_backend);
 		close_device(t);
 		return -1;

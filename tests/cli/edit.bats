@@ -374,13 +374,16 @@ ASYNC=(--edit-workers 2 --edit-warmup-steps 3 --edit-use-async --edit-sync-time 
 		same_runs beside once
 		diff <(column sync_sent beside) <(column sync_sent once)
 		diff <(column outer_grad_norm beside) <(column outer_grad_norm once)
+		diff <(column outer_clip beside) <(column outer_clip once)
 		n=$((n + 1))
 	done <<-END
 		1 --edit-wire int8
 		2 --fsdp 2 --reshard-after-forward no
+		2 --pp 2 --edit-clip-pseudo-grad 0.02
+		4 --pp 2 --fsdp 2 --layers 4 --pp-schedule interleaved --edit-sync-interval 2
 		2 --tp 2 --edit-sync-interval 1
 	END
-	[ $n -eq 3 ]
+	[ $n -eq 5 ]
 	[ "$(column outer_grad_norm beside | grep -c .)" -eq 11 ]
 }
 
@@ -420,6 +423,38 @@ STREAM=(-n 26 --layers 2 --edit-workers 2 --edit-warmup-steps 3 --edit-sync-inte
 		--edit-sync-interval 4 --edit-fragments 2
 	refuse 'edit-sync-delay needs a longer --edit-sync-interval' tiny --edit-workers 1 --edit-sync-interval 4 \
 		--edit-sync-delay 4 --edit-outer sgd
+}
+
+@test "the state of local SGD in files changes no bit, and is needed for synchronisations only" {
+	make_shard
+	local files=(--edit-offload --offload-to .) planned
+	apart 2 whole -n 11 "${EDIT[@]}"
+	apart 4 files -n 11 "${EDIT[@]}" "${files[@]}" --fsdp 2 --ckpt-every 1 --keep 0
+	same_runs whole files
+	for step in 03 05; do # with and without
+		apart 2 from-$step --resume files/checkpoints/step-000000$step.h5
+		same_runs whole from-$step
+	done
+	apart 2 on --resume whole/checkpoints/latest.h5 -n 15 "${files[@]}"
+	apart 2 further --resume whole/checkpoints/latest.h5 -n 15
+	same_runs on further
+	apart 2 streams "${STREAM[@]}" --edit-wire int8
+	apart 4 stream-files "${STREAM[@]}" --edit-wire int8 "${files[@]}" --pp 2
+	same_runs streams stream-files
+	# the plan knows the file, and what a step and a synchronisation move
+	apart 2 plain -n 4 --edit-workers 2 --edit-sync-interval 2 --no-edit-by-unit "${OUTER[@]}" "${files[@]}" --no-ckpt
+	pt-train "${TINY[@]}" "${APART[@]}" --edit-workers 2 --no-edit-by-unit "${OUTER[@]}" "${files[@]}" --dry-run >plan
+	for way in read written; do
+		planned=$(awk -v key=$way/sync '$1 == key { print $2 }' plan)
+		[ "$(column offload_$way plain | tail -n 3 | tr '\n' ' ')" = "$planned 0 $planned " ]
+	done
+	[ "$(awk '$1 == "file" { print $2 }' plan)" -eq $((2 * 4 * 4096)) ]
+	pt-train "${TINY[@]}" "${APART[@]}" --edit-workers 2 "${OUTER[@]}" --dim 256 --dry-run >none
+	pt-train "${TINY[@]}" "${APART[@]}" --edit-workers 2 "${OUTER[@]}" --dim 256 "${files[@]}" --dry-run >plan
+	awk '$1 == "outer" { n[++i] = $2 } END { exit !(n[2] > 0 && n[2] < n[1] / 7) }' none plan
+	[ "$(awk '$1 == "optimizer" { print $2 }' none)" -eq "$(awk '$1 == "optimizer" { print $2 }' plan)" ]
+	refuse 'edit-offload on a CPU needs --offload-to DIRECTORY' tiny --edit-workers 1 "${OUTER[@]}" --edit-offload
+	refuse 'edit-offload needs --edit-outer or --edit-reducer' tiny --edit-workers 1 --edit-offload --offload-to .
 }
 
 @test "bad data: of one worker and of some steps, the same on any layout" {

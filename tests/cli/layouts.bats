@@ -243,7 +243,8 @@ refuse() { # TEXT COMMAND...: 64, and one message
 
 @test "what is sent is what was planned" {
 	make_shard
-	for layout in '--dp 2' '--fsdp 2' '--fsdp 2 --zero 1' '--tp 2' '--cp 2' '--pp 2' '--cp 2 --dtype bf16'; do
+	for layout in '--dp 2' '--fsdp 2' '--fsdp 2 --zero 1' '--tp 2' '--cp 2' '--pp 2' '--cp 2 --dtype bf16' \
+		'--tp 2 --dtype bf16'; do
 		plan=$(pt-train "${TINY[@]}" "${LAYOUT[@]}" --dry-run $layout | awk '/^sent.step/ { print $2 }')
 		rm -rf run
 		tiny_on 2 "${LAYOUT[@]}" $layout -o run | sed -n 's/^step=2 .* sent=\([0-9.e+]*\).*/\1/p' >sent

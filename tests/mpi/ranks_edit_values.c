@@ -42,7 +42,8 @@ struct around {
 static void one_sync(
 	struct comm *c, const struct edit_config *ec, int bad, struct around *a)
 {
-	static const struct worker_layout alone = {{1, 1, 1, 1, 1}, 0, OFFLOAD_NONE};
+	static const struct worker_layout alone = {
+		{1, 1, 1, 1, 1}, 0, OFFLOAD_NONE, false};
 	struct worker w;
 	struct values mine;
 	worker_open(&w, c, c->size, &alone, ec);
@@ -242,7 +243,8 @@ static void dampens(void **state)
 			.decay = 0.2,
 			.by_unit = true},
 	};
-	static const struct worker_layout sharded = {{1, 1, 2, 1, 1}, 3, OFFLOAD_NONE};
+	static const struct worker_layout sharded = {
+		{1, 1, 2, 1, 1}, 3, OFFLOAD_NONE, false};
 	struct comm *c = comm_split(world, world->rank < 4 ? 0 : -1, "some");
 	(void)state;
 	for (size_t k = 0; k < ARRAY_LEN(some); k++) {
@@ -297,7 +299,8 @@ static void note_moves(void *with, const struct part *x)
 
 static void largest_of_tensor(void **state)
 {
-	static const struct worker_layout sharded = {{1, 1, 2, 1, 2}, 3, OFFLOAD_NONE};
+	static const struct worker_layout sharded = {
+		{1, 1, 2, 1, 2}, 3, OFFLOAD_NONE, false};
 	const struct edit_config ec = {.reducer = EDIT_GTA,
 		.sparsify = EDIT_MAGNITUDE_TENSOR,
 		.density = 0.3,
@@ -349,7 +352,8 @@ static struct edit_config wire_config(enum edit_wire wire)
  * it is from where that leads, relative to how far that is. */
 static double lost_on_the_way(struct comm *c, const struct edit_config *ec, int syncs)
 {
-	static const struct worker_layout alone = {{1, 1, 1, 1, 1}, 0, OFFLOAD_NONE};
+	static const struct worker_layout alone = {
+		{1, 1, 1, 1, 1}, 0, OFFLOAD_NONE, false};
 	static struct values begin, brought[MOST_WORKERS], mine;
 	struct edit_result r;
 	struct worker w;
@@ -414,7 +418,8 @@ static void feeds_back(void **state)
 /* Who is left out has what it had to bring; the others have something else. */
 static void keeps_residual(void **state)
 {
-	static const struct worker_layout alone = {{1, 1, 1, 1, 1}, 0, OFFLOAD_NONE};
+	static const struct worker_layout alone = {
+		{1, 1, 1, 1, 1}, 0, OFFLOAD_NONE, false};
 	static struct values before, after;
 	struct comm *c = comm_split(world, world->rank < 3 ? 0 : -1, "some");
 	(void)state;

@@ -8,6 +8,7 @@
 #include "parallel/schedule.h"
 #include "parallel/slices.h"
 
+#include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -32,9 +33,13 @@ static int64_t count_different(const float *x, const float *y, int64_t n)
 
 enum { COLS = 5, MAX_ROWS = 33 };
 
+static enum dtype wire; /* of messages */
+
+/* If they are sent in 16 bits, numbers that bf16 holds. */
 static float part_value(int slice, int64_t i)
 {
-	return (float)test_normal(1 + (uint64_t)slice, i);
+	float x = (float)test_normal(1 + (uint64_t)slice, i);
+	return wire == DT_F32 ? x : (float)round((double)x * 16) / 16;
 }
 
 /* The canonical tree, as it is defined. */
@@ -93,7 +98,8 @@ static int64_t wrong_pieces(
 {
 	struct slice_gather g;
 	int64_t wrong = 0;
-	slice_gather_begin(&g, s, &device, here, room);
+	size_t mark = arena_mark(&scratch);
+	slice_gather_begin(&g, s, &device, here, room, wire);
 	for (int i = 0; i < s->n; i++) {
 		int piece = slice_turn(s, i);
 		int64_t first, n = slice_piece(s, room.rows, piece, &first);
@@ -103,6 +109,7 @@ static int64_t wrong_pieces(
 			(float *)g.all.p + first * COLS, want + first * COLS, n * COLS);
 	}
 	slice_gather_end(&g);
+	arena_reset(&scratch, mark);
 	return wrong;
 }
 
@@ -116,13 +123,16 @@ static int64_t wrong_rows(const struct slices *s, int64_t rows, int64_t block)
 		want[i] = sum_value(s->n, i);
 	memset(x, 0xff, sizeof(x));
 	memset(room, 0xff, sizeof(room));
-	slice_sum_begin(&sum, s, &device, mat(x, n, COLS), rows);
+	slice_sum_begin(&sum, s, &device, mat(x, n, COLS), rows, wire);
 	if (block)
 		sum_all(&sum, rows, block);
 	else
 		sum_pieces(&sum);
 	slice_sum_end(&sum);
 	int64_t wrong = count_different(x, want + first * COLS, n * COLS);
+	for (int64_t i = 0; i < rows * COLS; i++) /* what is gathered is not a sum */
+		want[i] = part_value(s->n, i);
+	memcpy(x, want + first * COLS, (size_t)(n * COLS) * sizeof(*x));
 	wrong += wrong_pieces(s, mat(x, n, COLS), mat(room, rows, COLS), want);
 	return wrong + (arena_mark(&scratch) != 0);
 }
@@ -142,6 +152,9 @@ static void sums_and_gathers(void **state)
 				s.async = i & 2;
 				wrong += wrong_rows(&s, rows, s.sp ? 3 : rows);
 				wrong += wrong_rows(&s, rows, 0);
+				wire = DT_BF16;
+				wrong += wrong_rows(&s, rows, 0);
+				wire = DT_F32;
 			}
 		}
 		assert_on_all(!wrong);
@@ -170,7 +183,7 @@ static void early_rows(void **state)
 		int64_t before = axis->sent, rows_sent = 0;
 		int64_t wrong = 0;
 		struct slice_sum sum;
-		slice_sum_begin(&sum, &s, &device, mat(x, n, COLS), MAX_ROWS);
+		slice_sum_begin(&sum, &s, &device, mat(x, n, COLS), MAX_ROWS, DT_F32);
 		for (int i = 0; i < s.n; i++) {
 			slice_sum_turn(&sum, i);
 			memset(slice_sum_slot(&sum).p, 0,
@@ -393,7 +406,7 @@ static void plans(void **state)
 		real.axis = real_chunks.axis = axis;
 		struct slice_sum sum;
 		slice_sum_begin(&sum, &s, &plan, mat(arena_floats(&nothing, n), n, COLS),
-			MAX_ROWS);
+			MAX_ROWS, DT_F32);
 		for (int i = 0; i < s.local; i++)
 			slice_sum_push(&sum);
 		slice_sum_end(&sum);

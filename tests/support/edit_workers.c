@@ -64,6 +64,31 @@ static void make_table(struct tensor *list)
 	}
 	add(list, &n, "norm", UNITS - 1, 8, 0, TP_SPLIT_NONE);
 	assert_int_equal(n, N_TENSORS);
+	list[0].uses = 2; /* tied: the last stage has it too */
+}
+
+/* Neighbouring units are on one pipeline stage. */
+static void place_stages(struct worker *w)
+{
+	int stages = w->mesh.degree[AXIS_PP], stage = w->mesh.at[AXIS_PP];
+	for (int i = 0; i < N_TENSORS; i++) {
+		const struct tensor *t = &w->table[i];
+		bool tied = t->uses > 1 && stage == stages - 1;
+		w->used[i] = tied || t->unit * stages / UNITS == stage;
+	}
+}
+
+static struct offload_backend *open_backend(const struct worker_layout *l)
+{
+	enum { ROOM = 1 << 20 };
+	struct err e = {0};
+	struct offload_backend *x = NULL;
+	if ((l->offload || l->offload_outer) && worker_device.discrete)
+		x = offload_host_open(&worker_device, ROOM, &e);
+	else if (l->offload || l->offload_outer)
+		x = offload_file_open(file_temporary_directory(), ROOM, &e);
+	assert_int_equal(e.code, 0);
+	return x;
 }
 
 /* What worker moves an element before a sync; worker -1: what it is at first. */
@@ -81,7 +106,6 @@ float worker_difference(const struct tensor *t, int64_t index, int worker, int s
 void worker_open(struct worker *w, struct comm *c, int workers,
 	const struct worker_layout *l, const struct edit_config *ec)
 {
-	struct err e = {0};
 	int ranks = ranks_needed(l->degree), here = VIRTUAL_TP / l->degree[AXIS_TP];
 	assert_int_equal(c->size, ranks * workers);
 	*w = (struct worker){.c = *ec};
@@ -89,7 +113,8 @@ void worker_open(struct worker *w, struct comm *c, int workers,
 	w->sync = comm_split(c, c->rank % ranks, "workers");
 	mesh_open(&w->mesh, w->world, l->degree);
 	make_table(w->table);
-	struct tensor_part part = {VIRTUAL_TP, w->mesh.at[AXIS_TP] * here, here, NULL};
+	place_stages(w);
+	struct tensor_part part = {VIRTUAL_TP, w->mesh.at[AXIS_TP] * here, here, w->used};
 	tensors_place(w->table, N_TENSORS, &part);
 	device_arena(&worker_device, &w->memory, "test", 1 << 20);
 	struct store_config sc = {.mesh = &w->mesh,
@@ -103,12 +128,10 @@ void worker_open(struct worker *w, struct comm *c, int workers,
 			4, l->degree, l->zero, offloads_grads(l->offload)),
 		.zero = l->zero,
 		.bucket_bytes = 700,
-		.offload = l->offload};
+		.offload = l->offload,
+		.offload_outer = l->offload_outer};
 	edit_add_groups(ec, &sc.groups);
-	if (l->offload)
-		sc.offload_backend = w->offload_backend =
-			offload_file_open(file_temporary_directory(), 1 << 20, &e);
-	assert_int_equal(e.code, 0);
+	sc.offload_backend = w->offload_backend = open_backend(l);
 	w->s = store_open(&sc, &w->memory);
 	w->x = edit_open(ec, w->world, w->sync, w->s, &worker_device);
 }

@@ -24,6 +24,7 @@ struct worker_layout {
 	int degree[N_AXES]; /* of a worker */
 	int zero;
 	enum offload offload;
+	bool offload_outer;
 };
 
 struct worker {
@@ -31,6 +32,7 @@ struct worker {
 	struct mesh mesh;
 	struct arena memory;
 	struct tensor table[N_TENSORS];
+	bool used[N_TENSORS]; /* on this pipeline stage */
 	struct store *s;
 	struct offload_backend *offload_backend;
 	struct edit *x;
