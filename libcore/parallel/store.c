@@ -243,6 +243,15 @@ void store_free(struct store *s)
 	free(s);
 }
 
+int64_t store_peak_bytes(const struct store *s)
+{
+	const struct store_impl *o = s->impl;
+	size_t n_bytes = o->grad_memory.peak_bytes + o->gather_memory.peak_bytes;
+	for (int i = 0; i < o->n_shared; i++)
+		n_bytes += (size_t)o->shared[i]->n_bytes[o->shared[i]->c->rank];
+	return (int64_t)n_bytes;
+}
+
 int store_tile(const struct store *s, int unit, int tile, int slice)
 {
 	if (!s->c.tile)

@@ -161,6 +161,8 @@ struct store {
  * arena (for a plan) nothing may be read or written. */
 struct store *store_open(const struct store_config *c, struct arena *run);
 void store_free(struct store *s);
+/* The peak of what it allocated beside `run`: gradients, gathered parameters and buffers. */
+int64_t store_peak_bytes(const struct store *s);
 
 /* Calls with a unit are collective: all ranks that share it make them in the same order. */
 

@@ -40,6 +40,9 @@ const struct column columns[N_COLUMNS] = {
 		.help = "model FLOPs utilization: (6 N + 12 L C T) per token over the peak"},
 	[COL_MFU_CAUSAL] = {"mfu_causal", COLUMN_ROUND,
 		.help = "the same, with attention halved for causality"},
+	[COL_MEM_ACTIVE] = {"mem_active", COLUMN_INT, .unit = "bytes",
+		.help = "peak memory per rank that parameters, their state, gradients, "
+			"activations and buffers were given"},
 	[COL_MEM] = {"mem", COLUMN_INT, .unit = "bytes",
 		.help = "peak memory per rank: resident, or of its GPU"},
 	[COL_SENT] = {"sent", COLUMN_ROUND, .unit = "bytes",

@@ -108,6 +108,16 @@ void report_step(struct run *r, const struct step_result *s, struct meter before
 	p->since.bubble += s->bubble;
 }
 
+/* Of this rank: the peaks of its arenas, with the segments of shared memory that it sums in. */
+static int64_t active_memory(const struct run *r)
+{
+	const struct trainer *t = &r->t;
+	size_t n_bytes = t->memory.run.peak_bytes + t->memory.micro.peak_bytes +
+			 t->memory.scratch.peak_bytes;
+	int64_t edit = r->local.edit ? edit_bytes(r->local.edit) : 0;
+	return (int64_t)n_bytes + store_peak_bytes(t->store) + edit;
+}
+
 /* Collective. Of the rank with the largest: resident memory without pages of other ranks; on a GPU,
  * the memory allocated on it. */
 static double peak_memory(struct run *r)
@@ -212,6 +222,7 @@ void report_fill_row(struct run *r, const struct step_result *s, struct row *row
 	row_set(row, COL_DT_DATA, p->since.data / n);
 	set(r, row, COL_BUBBLE, p->since.bubble / n);
 	fill_rates(r, dt, row);
+	row_set(row, COL_MEM_ACTIVE, (double)comm_max_i64(r->world, active_memory(r)));
 	row_set(row, COL_MEM, peak_memory(r));
 	if (report_has(r, COL_SENT))
 		row_set(row, COL_SENT, max_per_step(r, p->since.sent));

@@ -23,8 +23,8 @@ spoil() { # WORD SETTING...
 	chmod +x spoilt/pt-train
 }
 
-@test "convergence: rows are identical, and their controls come along" {
-	STEPS=4 ROWS='^hsdp$|^fsdp-zb|^cp-large$|^offload|^tile$' "$recipes/convergence" whole >out 2>err || {
+@test "techniques: rows are identical, and their controls come along" {
+	STEPS=4 ROWS='^hsdp$|^fsdp-zb|^cp-large$|^offload|^tile$' "$recipes/techniques" whole >out 2>err || {
 		cat out err
 		return 1
 	}
@@ -48,27 +48,27 @@ rows_of() { # RUN
 	grep -c '^step=' "$1/journal.txt"
 }
 
-@test "convergence: a row that computes something else, or fails, ends it with 1" {
+@test "techniques: a row that computes something else, or fails, ends it with 1" {
 	spoil dp=2 seed=2
-	PATH=$PWD/spoilt:$PATH STEPS=3 ROWS='^hsdp$|^flat$' code_of 1 "$recipes/convergence" other
+	PATH=$PWD/spoilt:$PATH STEPS=3 ROWS='^hsdp$|^flat$' code_of 1 "$recipes/techniques" other
 	grep -qP '^hsdp\t.*\tDIFFERS\t0\.' other/table.tsv
 	grep -qP '^flat\t.*\tidentical\t0\t' other/table.tsv
 	says 'seed: 1, 2' # pt-compare's reason
 	says '2 rows, 1 failed'
 	spoil dp=2 tp=3
-	PATH=$PWD/spoilt:$PATH STEPS=2 ROWS='^hsdp$' code_of 1 "$recipes/convergence" failed
+	PATH=$PWD/spoilt:$PATH STEPS=2 ROWS='^hsdp$' code_of 1 "$recipes/techniques" failed
 	grep -qP '^hsdp\t.*\tfailed\t-\t-' failed/table.tsv
 	says 'pt-train: '
 	# nothing that was compared is no success
-	STEPS=2 ROWS=nosuch code_of 1 "$recipes/convergence" none
+	STEPS=2 ROWS=nosuch code_of 1 "$recipes/techniques" none
 	says '0 rows'
 }
 
-@test "convergence: a plot that fails is told and counts, and without gnuplot there is none" {
+@test "techniques: a plot that fails is told and counts, and without gnuplot there is none" {
 	mkdir -p spoilt bin
 	printf '#!/bin/sh\necho no such terminal >&2\nexit 1\n' >spoilt/gnuplot
 	chmod +x spoilt/gnuplot
-	PATH=$PWD/spoilt:$PATH STEPS=2 ROWS='^hsdp$' code_of 1 "$recipes/convergence" unplotted
+	PATH=$PWD/spoilt:$PATH STEPS=2 ROWS='^hsdp$' code_of 1 "$recipes/techniques" unplotted
 	says 'no plot of alone: '
 	says '1 rows, 0 failed'
 	says '1 plots failed'
@@ -80,26 +80,59 @@ rows_of() { # RUN
 		done
 		rm -f bin/gnuplot*
 	)
-	PATH=$PWD/bin STEPS=2 ROWS='^hsdp$' code_of 0 "$recipes/convergence" none
-	says 'gnuplot is missing: no plots'
+	PATH=$PWD/bin STEPS=2 ROWS='^hsdp$' code_of 0 "$recipes/techniques" none
+	says 'gnuplot is missing: no plot of alone'
 	not ls none/*.svg
 }
 
-@test "fsdp-table: both kinds of sharding, their memory, one curve" {
-	STEPS=4 ROWS='none-8-1d|fsdp2-full-8-.d' "$recipes/fsdp-table" whole >out 2>err || {
+@test "convergence: the note's table, verdicts for every seed, a plot" {
+	STEPS=2 SEEDS=1 ROWS='^3d$' "$recipes/convergence" whole >out 2>err || {
 		cat out err
 		return 1
 	}
 	[ ! -s err ]
-	[ "$(grep -c identical out)" -eq 3 ]
-	awk -F'\t' 'NR > 1 { if (!($5 > 1 && $6 > $5 && $7 > 0 && $8 + 0 > 0)) exit 1
-			active[$1 $2 $4] = $5 }
-		END { exit !(active["fsdp2" "full" "fsdp=2"] < active["fsdp2" "none" "fsdp=2"] &&
-			active["fsdp2" "full" "fsdp=2 tp=2"] < active["fsdp2" "full" "fsdp=2"]) }' \
-		whole/table.tsv
-	tail -n 1 out | grep -q '^4 runs, 0 failed'
+	grep -q '^| Parallelism  *| Techniques  *| Remarks ' whole/table.md
+	grep -q '^| FSDP 8 .* 1D control set  *|.* control  *|' whole/table.md
+	grep -q '^| FSDP 8  *| Float8 .* within 0.05  *| 0\.0' whole/table.md
+	grep -q '^| FSDP 8, TP 2, PP 2 .* 3D test set  *|.* within 0.05, identical to float8 ' whole/table.md
+	[ "$(grep -c '^| FSDP' whole/table.md)" -eq 3 ]
+	[ -s whole/loss-1.svg ]
+	tail -n 1 out | grep -q '^3 runs, 0 failed'
+	# all of them begin with the seed checkpoint
+	[ "$(grep -c 'init-from=seed-1/' whole/commands)" -eq 3 ]
+}
+
+@test "convergence: a test set that computes something else, or fails, ends it with 1" {
+	spoil pp=2 seed=2
+	PATH=$PWD/spoilt:$PATH STEPS=2 SEEDS=2 ROWS='^2d-pp$' code_of 1 "$recipes/convergence" other
+	grep -q '2D test set .* DIFFERS ' other/table.md
+	says '3 runs, 1 failed'
+	spoil dtype=float8 tp=3
+	PATH=$PWD/spoilt:$PATH STEPS=2 SEEDS=2 ROWS=nosuch code_of 1 "$recipes/convergence" failed
+	grep -q 'control set of Float8 .* failed ' failed/table.md
+	says 'pt-train: '
+	says '2 runs, 1 failed'
+	SIZE=large code_of 64 "$recipes/convergence" none
+}
+
+@test "fsdp-table: both kinds of sharding, their measured memory, one curve" {
+	STEPS=4 ROWS='-none-8-1d-fp32-fused|-full-8-1d-bf16-fused' "$recipes/fsdp-table" whole >out 2>err || {
+		cat out err
+		return 1
+	}
+	[ ! -s err ]
+	[ "$(grep -c ' identical$' out)" -eq 4 ]
+	[ "$(grep -c ' control$' out)" -eq 2 ]
+	# What is resident is what the arenas hold, when the program itself is left out.
+	plain_memory
+	awk -F'\t' 'NR > 1 { if (!($9 > 0.95 * $8 && $9 < 1.15 * $8 && $10 > 0 && $11 + 0 > 0)) exit 1
+			active[$1 $2 $3] = $8 + 0 }
+		END { exit !(active["fsdp2yesfull"] < 0.7 * active["fsdp2yesnone"] &&
+			active["fsdp2yesnone"] < active["fsdp2nonone"]) }' whole/table.tsv
+	grep -q '^fsdp2	no	.*[0-9] (10[2-9]\.[0-9]%)	' whole/table.tsv # of flat sharding
+	tail -n 1 out | grep -q '^6 runs, 0 failed'
 	spoil fsdp-kind=flat seed=2
-	PATH=$PWD/spoilt:$PATH STEPS=2 ROWS='none-6-1d' code_of 1 "$recipes/fsdp-table" other
+	PATH=$PWD/spoilt:$PATH STEPS=3 ROWS='none-6-1d-fp32-ref' code_of 1 "$recipes/fsdp-table" other
 	says 'they differ'
 }
 
@@ -137,6 +170,8 @@ rows_of() { # RUN
 	STEPS=22 "$recipes/edit-example" whole >out
 	[ "$(awk -F'\t' '$2 ~ /^[0-9]+$/ { printf "%s:%s ", $1, $2 }' whole/table.tsv)" = '15:1 20:2 22:3 ' ]
 	grep -q '^val_loss [0-9]' out
+	grep -q '^# meta layout = fsdp=4' whole/run/journal.txt
+	grep -q '^mpiexec -n 8 ' whole/commands
 }
 
 @test "local-sgd: less is sent, and the loss is near" {

@@ -273,7 +273,7 @@ load helpers
 	make_shard
 	tiny -n 12 --log-every 5 --peak-flops 1e11 -o run >out
 	[ "$(grep -c '^step=' out)" -eq 4 ] # 1, 5, 10, 12
-	for c in tokens loss grad_norm lr dt dt_forward dt_backward dt_comm dt_data sps sps_per_gpu tps tps_per_gpu mfu mfu_causal mem; do
+	for c in tokens loss grad_norm lr dt dt_forward dt_backward dt_comm dt_data sps sps_per_gpu tps tps_per_gpu mfu mfu_causal mem_active mem; do
 		grep -q "^step=12.* $c=[0-9]" out
 	done
 	tiny -n 2 -o plain | grep -c mfu= | grep -qx 0

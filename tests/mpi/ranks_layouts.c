@@ -65,20 +65,13 @@ static void check_sent(struct trainer *t, int64_t sent, struct trace *out)
 	agree(t->world, out, &e);
 }
 
-static size_t store_peak(const struct store *s)
-{
-	size_t n = s->impl->grad_memory.peak_bytes + s->impl->gather_memory.peak_bytes;
-	for (int i = 0; i < s->impl->n_shared; i++)
-		n += (size_t)s->impl->shared[i]->n_bytes[s->impl->shared[i]->c->rank];
-	return n;
-}
-
 /* Collective. Of what was planned, not more than a twentieth stays unused. */
 static void check_memory(struct trainer *t, struct trace *out)
 {
 	struct err e = {0};
 	double used = (double)(t->memory.run.peak_bytes + t->memory.micro.peak_bytes +
-			       t->memory.scratch.peak_bytes + store_peak(t->store));
+			       t->memory.scratch.peak_bytes) +
+		      (double)store_peak_bytes(t->store);
 	const struct plan *p = &t->plan;
 	double planned = (double)(plan_total(p) - p->data_bytes - p->copy_bytes -
 				  p->work_bytes - p->pinned_bytes);
