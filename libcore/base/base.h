@@ -94,6 +94,7 @@ enum advice_on {
 	ADVICE_NO_CHECKPOINT,
 	ADVICE_VOCABULARY,   /* not known */
 	ADVICE_NO_DATA,	     /* no files given */
+	ADVICE_NOT_A_SHARD,  /* but text, perhaps */
 	ADVICE_FILE_EXISTS,  /* and is not replaced */
 	ADVICE_NOT_UTF8,     /* text */
 	ADVICE_EMPTY_SPLIT,  /* no document is for one of the splits */

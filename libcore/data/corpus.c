@@ -61,15 +61,29 @@ static int open_segment(struct h5 *h, struct file *f, enum split s, struct err *
 	return 0;
 }
 
+static int not_a_shard(const char *name, struct err *e)
+{
+	return err_set(e, EX_DATAERR, "%s: not an HDF5 file, or damaged%s", name,
+		advice_on(ADVICE_NOT_A_SHARD));
+}
+
+static bool is_h5(int fd)
+{
+	char first[8];
+	return fd < 0 || (!pread_all(fd, first, sizeof(first), 0) &&
+				 h5_begins(first, sizeof(first)));
+}
+
 /* Opens the file at `path`, which differs from f->path for a stream. */
 static int open_at(struct corpus *c, struct file *f, const char *path, struct err *e)
 {
 	struct h5 *h;
 	struct tokenizer t = {0};
-	if (h5_open_as(&h, path, f->path, H5_READ, e))
-		return -1;
-	int rc = shard_read(h, f->path, &f->info, &t, e);
 	f->fd = open(path, O_RDONLY | O_CLOEXEC);
+	if (h5_open_as(&h, path, f->path, H5_READ, e))
+		return e->code == EX_DATAERR && !is_h5(f->fd) ? not_a_shard(f->path, e)
+							      : -1;
+	int rc = shard_read(h, f->path, &f->info, &t, e);
 	if (!rc && f->fd < 0)
 		rc = err_set(e, EX_IOERR, "%s: %s", f->path, strerror(errno));
 	for (int s = 0; s < N_SPLITS && !rc; s++)
@@ -150,7 +164,7 @@ static int spool_shard(int fd, const char *name, char kept[AT_LEAST(4096)], stru
 	if (!s.n)
 		return err_set(e, EX_DATAERR, "%s is empty", name);
 	if (!h5_begins(s.first, s.n))
-		return err_set(e, EX_DATAERR, "%s: not an HDF5 file, or damaged", name);
+		return not_a_shard(name, e);
 	return file_spool(&s, INT64_MAX, kept, e);
 }
 

@@ -29,8 +29,9 @@ static int open_corpus(struct dataset *d, const struct train_opts *o,
 	struct strs files = files_of_rank(o, rank, ranks);
 	int rc = 0;
 	if (!files.n && o->data_per_rank && o->data.n)
-		rc = err_set(e, EX_USAGE, "data-per-rank: %lld files for %d ranks",
-			(long long)o->data.n, ranks);
+		rc = err_set(e, EX_USAGE,
+			"data-per-rank: %d ranks, but fewer files: %lld", ranks,
+			(long long)o->data.n);
 	rc = rc || corpus_open(&d->corpus, &files, o->data_per_rank, e);
 	strs_free(&files);
 	return rc;

@@ -269,7 +269,7 @@ int layout_check(const struct train_opts *o, const struct model *m, struct err *
 		return -1;
 	if (stages > m->c.layers)
 		return err_set(e, EX_USAGE,
-			"%lld stages (pp %d x pp-stages %lld), but only %lld layers",
+			"%lld stages (pp %d x pp-stages %lld), but fewer layers: %lld",
 			(long long)stages, o->degree[AXIS_PP], (long long)o->pp_stages,
 			(long long)m->c.layers);
 	/* The plan's counts must fit into int64_t. */

@@ -72,7 +72,10 @@ static void check_step(struct finding *w, const struct pipe_input *in)
 static void describe(const struct finding *w, struct str *why)
 {
 	const struct trainer *t = w->t;
-	str_printf(why, "rank %d, ", t->world->rank);
+	str_printf(why, "rank %d", t->world->rank);
+	if (t->local)
+		str_printf(why, " of worker %d", t->o.worker);
+	str_puts(why, ", ");
 	if (w->at == IN_PARAMETERS)
 		str_puts(why, "before any sample");
 	else if (w->at == in_gradients)

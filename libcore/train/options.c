@@ -577,6 +577,7 @@ static const char *const advice[N_ADVICE] = {
 	[ADVICE_NO_CHECKPOINT] = "--overwrite, without --resume, starts a new run",
 	[ADVICE_VOCABULARY] = "give --data or --vocab",
 	[ADVICE_NO_DATA] = "give shards with --data",
+	[ADVICE_NOT_A_SHARD] = "pt-prepare makes shards of text",
 	SPOOL_ADVICE,
 };
 

@@ -39,7 +39,8 @@ static int check_edit(const struct train_opts *o, struct err *e)
 	if (options_refuse(mistakes, ARRAY_LEN(mistakes), e))
 		return -1;
 	if (o->batch % x->workers)
-		return err_set(e, EX_USAGE, "batch %lld is not divisible by %lld workers",
+		return err_set(e, EX_USAGE,
+			"--batch %lld is not divisible by --edit-workers %lld",
 			(long long)o->batch, (long long)x->workers);
 	for (int64_t i = 0; i < o->data.n && x->workers > 1; i++)
 		if (corpus_is_stream(o->data.v[i]))

@@ -249,10 +249,12 @@ static int load_base(
 		return 0;
 	if (load(r, o, from, e))
 		return -1;
-	if (!o->init_from)
-		*resume = r->t.step;
-	info("%s %s (step %lld)", o->init_from ? "weights from" : "resuming from", from,
-		(long long)r->t.step);
+	if (o->init_from) {
+		info("weights from %s", from);
+		return 0;
+	}
+	*resume = r->t.step;
+	info("resuming from %s (step %lld)", from, (long long)r->t.step);
 	return 0;
 }
 

@@ -255,7 +255,7 @@ refused() { # CODE TEXT COMMAND...
 	cp old/checkpoints/step-00000002.h5 c.h5
 	refused 74 'nowhere.h5: No such file' tiny -d nowhere.h5 -o run
 	refused 74 'nowhere.h5: No such file' tiny -d data.h5 nowhere.h5 -o run
-	refused 65 'text.txt: not an HDF5 file' tiny -d text.txt -o run
+	refused 65 'text.txt: not an HDF5 file, or damaged; pt-prepare makes shards of text' tiny -d text.txt -o run
 	refused 65 'a pt-checkpoint file instead of a pt-shard file' tiny -d c.h5 -o run
 	refused 65 'a pt-run file' tiny -d old/run.h5 -o run
 	refused 65 'not a regular file' tiny -d . -o run

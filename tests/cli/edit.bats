@@ -514,11 +514,11 @@ STREAM=(-n 26 --layers 2 --edit-workers 2 --edit-warmup-steps 3 --edit-sync-inte
 
 @test "what cannot be is refused" {
 	make_shard
-	refuse '3 ranks are not divisible by 2 workers' tiny_on 3 -b 12 --no-ckpt --edit-workers 2
-	refuse 'batch 8 is not divisible by 3 workers' tiny_on 3 --no-ckpt --edit-workers 3
+	refuse '3 ranks cannot be divided into 2 workers' tiny_on 3 -b 12 --no-ckpt --edit-workers 2
+	refuse '--batch 8 is not divisible by --edit-workers 3' tiny_on 3 --no-ckpt --edit-workers 3
 	mkfifo pipe.h5
 	refuse 'pipe.h5 can be read only once' tiny_on 2 -d pipe.h5 --edit-workers 2
-	refuse 'data-per-rank: 1 files for 2 ranks' tiny_on 2 --no-ckpt --edit-workers 2 --data-per-rank
+	refuse 'data-per-rank: 2 ranks, but fewer files: 1' tiny_on 2 --no-ckpt --edit-workers 2 --data-per-rank
 	refuse 'edit-sync-interval needs --edit-workers' tiny --edit-sync-interval 4
 	refuse 'edit-skip-anomaly needs --edit-outer or --edit-reducer' tiny --edit-workers 1 --edit-skip-anomaly
 	refuse 'edit-consensus needs --edit-reducer gta' tiny --edit-workers 1 --edit-consensus sum

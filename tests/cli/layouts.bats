@@ -129,7 +129,7 @@ refuse() { # TEXT COMMAND...: 64, and one message
 	same_on 4 "${own[@]}" --tp 2
 	same_on 4 "${own[@]}" --pp 2
 	same_on 2 "${own[@]}" --fsdp 2 --zero 1
-	refuse 'data-per-rank: 2 files for 3 ranks' mpiexec -n 3 pt-train "${TINY[@]}" "${own[@]}" -b 12 -o none
+	refuse 'data-per-rank: 3 ranks, but fewer files: 2' mpiexec -n 3 pt-train "${TINY[@]}" "${own[@]}" -b 12 -o none
 	tiny_on 4 "${LAYOUT[@]}" "${own[@]}" --tp 4 --virtual tp=4 -o four >/dev/null
 }
 
@@ -149,8 +149,8 @@ refuse() { # TEXT COMMAND...: 64, and one message
 	refuse 'heads (2) is not divisible by virtual tp (4)' mpiexec -n 4 pt-train "${TINY[@]}" --tp 4
 	refuse 'context (6) is not divisible by 2 x virtual cp (4)' \
 		mpiexec -n 2 pt-train "${TINY[@]}" --cp 2 -T 6
-	refuse '2 stages (pp 2 x pp-stages 1), but only 1 layers' mpiexec -n 2 pt-train "${TINY[@]}" --pp 2
-	refuse '4 stages (pp 2 x pp-stages 2), but only 3 layers' \
+	refuse '2 stages (pp 2 x pp-stages 1), but fewer layers: 1' mpiexec -n 2 pt-train "${TINY[@]}" --pp 2
+	refuse '4 stages (pp 2 x pp-stages 2), but fewer layers: 3' \
 		mpiexec -n 2 pt-train "${TINY[@]}" --layers 3 --pp 2 --pp-schedule interleaved
 	refuse 'interleaved cannot have 1 stage a rank' \
 		mpiexec -n 2 pt-train "${TINY[@]}" --layers 4 --pp 2 --pp-schedule interleaved --pp-stages 1

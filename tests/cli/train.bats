@@ -85,7 +85,7 @@ load helpers
 @test "--data-per-rank gives each rank its own files" {
 	make_shard
 	code_of 64 tiny_on 3 --data-per-rank
-	says 'data-per-rank: 1 files for 3 ranks'
+	says 'data-per-rank: 3 ranks, but fewer files: 1'
 	rev text.txt >other.txt
 	pt-prepare -q -t byte text.txt -o a.h5
 	pt-prepare -q -t byte other.txt -o b.h5
