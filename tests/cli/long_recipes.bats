@@ -1,0 +1,21 @@
+#!/usr/bin/env bats
+# Rows of the recipes that start many ranks.
+load helpers
+
+recipes=$BATS_TEST_DIRNAME/../../share/recipes
+
+@test "convergence: the test sets on 32 and 64 ranks, with two seeds" {
+	for tool in bible gnuplot; do
+		command -v $tool >/dev/null || skip "no $tool"
+	done
+	cd "$BATS_TEST_TMPDIR"
+	unset PT_DATA
+	STEPS=2 SEEDS='1 2' ROWS='^(3d|4d|cp)$' "$recipes/convergence" whole >out 2>err || {
+		cat out err
+		return 1
+	}
+	grep -q '^| FSDP 8, CP 8 .* identical to fsdp  *| 0 |' whole/table.md
+	[ "$(grep -c '^| FSDP 8, TP 2, .* within 0.05, identical to float8 ' whole/table.md)" -eq 2 ]
+	[ -s whole/loss-1.svg ] && [ -s whole/loss-2.svg ]
+	tail -n 1 out | grep -q '^10 runs, 0 failed'
+}
