@@ -16,18 +16,36 @@
 enum { RECORDS = 64, WIDTH = 112, FILE_BYTES = (RECORDS + 1) * WIDTH };
 
 static struct {
-	char *path, *line; /* line: of the mapped file; NULL: no record */
-	uint64_t n;	   /* operations so far */
+	char *path, *line;     /* line: of the mapped file; NULL: no record */
+	uint64_t n;	       /* operations so far */
+	double begun[RECORDS]; /* the clock at the beginning of each */
 } flight;
 
-/* Writes a line of the file, padded to its width. */
-static void write_line(int64_t i, const char *text)
+/* The columns of a line: texts begin there, numbers end there. */
+enum { GROUP = 9, OPERATION = 25, OPERATION_MAX = 14, SECONDS = 81 };
+enum { NUMBER_END = 8, SEQUENCE_END = 48, BYTES_END = 63, BEGUN_END = 80 };
+
+static char *line_of(uint64_t number)
 {
-	char *to = flight.line + i * WIDTH;
-	size_t len = strlen(text);
-	memcpy(to, text, len);
-	memset(to + len, ' ', WIDTH - 1 - len);
-	to[WIDTH - 1] = '\n';
+	return flight.line + (1 + (int64_t)(number % RECORDS)) * WIDTH;
+}
+
+/* Writes v so that it ends at `end`, and returns where it begins. printf() would take longer than
+ * a small message does. */
+static char *put_digits(char *end, uint64_t v, int min_digits)
+{
+	for (; v || min_digits > 0; v /= 10, min_digits--)
+		*--end = (char)('0' + v % 10);
+	return end;
+}
+
+/* The same of seconds, with six decimals. */
+static char *put_seconds(char *end, double seconds)
+{
+	uint64_t us = seconds > 0 ? (uint64_t)(seconds * 1e6) : 0;
+	end = put_digits(end, us % 1000000, 6);
+	*--end = '.';
+	return put_digits(end, us / 1000000, 1);
 }
 
 int comm_flight_open(const char *path, struct err *e)
@@ -50,9 +68,10 @@ int comm_flight_open(const char *path, struct err *e)
 	flight.path = xstrdup(path);
 	flight.line = map;
 	flight.n = 0;
-	snprintf(text, sizeof(text), "%8s %-15s %-14s %8s %14s %16s %s", "number",
+	int n = snprintf(text, sizeof(text), "%8s %-15s %-14s %8s %14s %16s %s", "number",
 		"group", "operation", "sequence", "bytes", "begun", "seconds");
-	write_line(0, text);
+	memset(flight.line, ' ', WIDTH - 1);
+	memcpy(flight.line, text, (size_t)n);
 	return 0;
 }
 
@@ -72,30 +91,30 @@ const char *flight_record_path(void)
 	return flight.path;
 }
 
-/* "seconds" begins here in a line. */
-enum { SECONDS_AT = 81 };
-
 uint64_t flight_record_begin(
 	const struct comm *c, const char *operation, uint64_t seq, int64_t n_bytes)
 {
-	char text[WIDTH];
 	if (!flight.line)
 		return 0;
-	flight.n++;
-	snprintf(text, sizeof(text), "%8llu %-15s %-14s %8llu %14lld %16.6f -",
-		(unsigned long long)flight.n, c->name, operation, (unsigned long long)seq,
-		(long long)n_bytes, clock_seconds());
-	write_line(1 + (int64_t)(flight.n % RECORDS), text);
+	char *line = line_of(++flight.n);
+	double now = clock_seconds();
+	flight.begun[flight.n % RECORDS] = now;
+	memset(line, ' ', WIDTH - 1);
+	put_digits(line + NUMBER_END, flight.n, 1);
+	memcpy(line + GROUP, c->name, strnlen(c->name, OPERATION - GROUP - 1));
+	memcpy(line + OPERATION, operation, strnlen(operation, OPERATION_MAX));
+	put_digits(line + SEQUENCE_END, seq, 1);
+	put_digits(line + BYTES_END, (uint64_t)n_bytes, 1);
+	put_seconds(line + BEGUN_END, now);
+	line[SECONDS] = '-';
 	return flight.n;
 }
 
 void flight_record_end(uint64_t number)
 {
-	char text[WIDTH];
+	char text[WIDTH - SECONDS], *end = text + sizeof(text);
 	if (!flight.line || !number || number + RECORDS <= flight.n)
 		return;
-	char *line = flight.line + (1 + (int64_t)(number % RECORDS)) * WIDTH;
-	double begun = strtod(line + SECONDS_AT - 17, NULL);
-	int n = snprintf(text, sizeof(text), "%.6f", clock_seconds() - begun);
-	memcpy(line + SECONDS_AT, text, (size_t)n);
+	char *begin = put_seconds(end, clock_seconds() - flight.begun[number % RECORDS]);
+	memcpy(line_of(number) + SECONDS, begin, (size_t)(end - begin));
 }

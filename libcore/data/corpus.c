@@ -362,7 +362,7 @@ int64_t corpus_changes(struct corpus *c)
 static int read_tokens(const struct file *f, const struct segment *g, int64_t at,
 	int64_t n, int32_t *out, struct err *e)
 {
-	enum { PIECE = 4096 };
+	enum { PIECE = 2048 };
 	uint16_t x[PIECE];
 	size_t bytes = (size_t)g->blocks.row_bytes;
 	int64_t offset = g->blocks.offset + at * g->blocks.row_bytes;
