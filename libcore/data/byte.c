@@ -1,7 +1,6 @@
 /* The byte tokenizer: token i is byte i. */
 #include "data/data.h"
 
-
 static int64_t learn(struct tokenizer *t, const char *text, int64_t n, bool final,
 	int64_t *n_tokens, struct err *e)
 {

@@ -303,9 +303,9 @@ static const char *pinned_help(const struct train_opts *o)
 		[OFFLOAD_NONE] = "of the host: anchor, outer optimizer, residual",
 		[OFFLOAD_OPTIMIZER] = "of the host: moments, fp32",
 		[OFFLOAD_GRADS] = "of the host: moments and gradients, fp32",
-		[OFFLOAD_PARAMS] = "of the host: parameters, moments, copies of 16 bits",
-		[OFFLOAD_ALL] = "of the host: parameters, moments, gradients, copies of "
-				"16 bits"};
+		[OFFLOAD_PARAMS] = "of the host: parameters, moments, 16-bit copies",
+		[OFFLOAD_ALL] =
+			"of the host: parameters, moments, gradients, 16-bit copies"};
 	return help[o->offload];
 }
 
