@@ -67,11 +67,13 @@ static int not_a_shard(const char *name, struct err *e)
 		advice_on(ADVICE_NOT_A_SHARD));
 }
 
-static bool is_h5(int fd)
+/* A file that cannot be read is not known to be another. */
+static bool may_be_h5(int fd)
 {
 	char first[8];
-	return fd < 0 || (!pread_all(fd, first, sizeof(first), 0) &&
-				 h5_begins(first, sizeof(first)));
+	if (fd < 0 || pread_all(fd, first, sizeof(first), 0))
+		return fd < 0 || errno != 0;
+	return h5_begins(first, sizeof(first));
 }
 
 /* Opens the file at `path`, which differs from f->path for a stream. */
@@ -81,8 +83,9 @@ static int open_at(struct corpus *c, struct file *f, const char *path, struct er
 	struct tokenizer t = {0};
 	f->fd = open(path, O_RDONLY | O_CLOEXEC);
 	if (h5_open_as(&h, path, f->path, H5_READ, e))
-		return e->code == EX_DATAERR && !is_h5(f->fd) ? not_a_shard(f->path, e)
-							      : -1;
+		return e->code == EX_DATAERR && !may_be_h5(f->fd)
+			       ? not_a_shard(f->path, e)
+			       : -1;
 	int rc = shard_read(h, f->path, &f->info, &t, e);
 	if (!rc && f->fd < 0)
 		rc = err_set(e, EX_IOERR, "%s: %s", f->path, strerror(errno));

@@ -41,8 +41,8 @@ const struct column columns[N_COLUMNS] = {
 	[COL_MFU_CAUSAL] = {"mfu_causal", COLUMN_ROUND,
 		.help = "the same, with attention halved for causality"},
 	[COL_MEM_ACTIVE] = {"mem_active", COLUMN_INT, .unit = "bytes",
-		.help = "peak memory per rank that parameters, their state, gradients, "
-			"activations and buffers were given"},
+		.help = "peak memory per rank of parameters, their state, gradients, "
+			"activations and buffers"},
 	[COL_MEM] = {"mem", COLUMN_INT, .unit = "bytes",
 		.help = "peak memory per rank: resident, or of its GPU"},
 	[COL_SENT] = {"sent", COLUMN_ROUND, .unit = "bytes",
