@@ -355,6 +355,28 @@ void try_widen(struct trial *t)
 	BOTH(t, widen, M(0), bits.m[s].p, type);
 }
 
+static const float weights_amax = 3.7f;
+
+void try_narrow_scaled(struct trial *t)
+{
+	operands(t, "x");
+	struct pair amax = pair_bytes(t, &weights_amax, sizeof(weights_amax));
+	struct pair y = result_vector(t, "y", ceil_div(mat_size(few(t, 0)), 4));
+	BOTH(t, narrow_scaled, y.m[s].p, M(0), amax.m[s].p);
+}
+
+void try_widen_scaled(struct trial *t)
+{
+	struct device *cpu = t->d[CPU];
+	operands(t, "y!");
+	struct pair amax = pair_bytes(t, &weights_amax, sizeof(weights_amax));
+	struct pair x = pair_random(t, few(t, 0), 1);
+	struct pair bytes = pair_blank_vector(t, ceil_div(mat_size(x.m[CPU]), 4));
+	cpu->k->narrow_scaled(cpu, bytes.m[CPU].p, x.m[CPU], &weights_amax);
+	pair_send(t, bytes);
+	BOTH(t, widen_scaled, M(0), bytes.m[s].p, amax.m[s].p);
+}
+
 void try_amax(struct trial *t)
 {
 	const float min = 0.5f;

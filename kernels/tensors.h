@@ -51,6 +51,11 @@ KERNEL(void, amax, struct device *d, float *amax, struct mat x)
  * y.transposed is written too unless it is NULL; only a device with stores_half has it. */
 KERNEL(void, round_scaled, struct device *d, struct mat y, float *inverse, struct mat x,
 	enum dtype type, const float *amax)
+/* Casts fp32 to the bytes of e4m3 with the scale of round_scaled, and back, divided by the scale.
+ * round_scaled with the same amax gives the same numbers before and after. */
+KERNEL(void, narrow_scaled, struct device *d, uint8_t *y, struct mat x, const float *amax)
+KERNEL(void, widen_scaled, struct device *d, struct mat y, const uint8_t *x,
+	const float *amax)
 /* x = initial weights, fp32. Every device gives the same bits. */
 KERNEL(void, normal, struct device *d, struct mat x, const struct normal *normal)
 KERNEL(void, zero, struct device *d, struct mat x)		     /* any */

@@ -147,6 +147,48 @@ void K(widen)(struct device *d, struct mat y, const uint16_t *x, enum dtype type
 	}
 }
 
+/* The difference of the exponent biases of fp32 and e4m3. */
+enum { BIAS_E4M3 = (127 - 7) << 23 };
+
+/* The bits of a float that is already rounded to e4m3, whose NaN has all bits set; a subnormal number
+ * is a multiple of 2^-9. */
+static inline uint8_t bits_e4m3(float x)
+{
+	uint32_t u = bits_of(x), a = u & ~SIGN_BIT;
+	bool small = a < bits_of(dtype_table[DT_E4M3].min_normal);
+	uint32_t steps = (uint32_t)(int32_t)(small ? float_of(a) * 0x1p9f : 0);
+	uint32_t r = select_bits(a > INFINITE, 0x7f, (a - (uint32_t)BIAS_E4M3) >> 20);
+	return (uint8_t)(select_bits(small, steps, r) | (u >> 24 & 0x80));
+}
+
+static inline float float_e4m3(uint8_t b)
+{
+	uint32_t a = b & 0x7fu, sign = (b & 0x80u) << 24;
+	uint32_t r = select_bits(a == 0x7f, 0x7fc00000u, (a << 20) + (uint32_t)BIAS_E4M3);
+	uint32_t small = bits_of((float)(int32_t)a * 0x1p-9f);
+	return float_of(select_bits(a < 8, small, r) | sign);
+}
+
+void K(narrow_scaled)(struct device *d, uint8_t *y, struct mat x, const float *amax)
+{
+	const float *p = x.p;
+	const float scale = float8_scale(dtype_table[DT_E4M3].largest, *amax);
+	int64_t n = mat_size(x);
+#pragma omp parallel for simd if (n > PARALLEL_FROM)
+	for (int64_t i = 0; i < n; i++)
+		y[i] = bits_e4m3(round_to(p[i] * scale, dtype_table[DT_E4M3]));
+}
+
+void K(widen_scaled)(struct device *d, struct mat y, const uint8_t *x, const float *amax)
+{
+	float *p = y.p;
+	const float inverse = 1.0f / float8_scale(dtype_table[DT_E4M3].largest, *amax);
+	int64_t n = mat_size(y);
+#pragma omp parallel for simd if (n > PARALLEL_FROM)
+	for (int64_t i = 0; i < n; i++)
+		p[i] = float_e4m3(x[i]) * inverse;
+}
+
 void K(amax)(struct device *d, float *to, struct mat x)
 {
 	const float *p = x.p;

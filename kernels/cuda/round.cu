@@ -134,6 +134,10 @@ struct by_scales {
 	const float *a, *b;
 };
 
+struct by_e4m3 {
+	const float *amax;
+};
+
 static __device__ inline float scale_of(struct by_number by)
 {
 	return by.scale;
@@ -150,6 +154,12 @@ static __device__ inline float scale_of(struct by_amax by)
 static __device__ inline float scale_of(struct by_scales by)
 {
 	return *by.a * *by.b;
+}
+
+static __device__ inline float scale_of(struct by_e4m3 by)
+{
+	constexpr struct dtype_row e4m3 = dtype_table[DT_E4M3];
+	return float8_scale(e4m3.largest, *by.amax);
 }
 
 template <typename Y, typename X, typename By>
@@ -324,32 +334,66 @@ void cuda_narrow(struct device *d, uint16_t *y, struct mat x, enum dtype type)
 	round_as(d, "narrow", y, x, type, (struct by_number){1});
 }
 
+void cuda_narrow_scaled(struct device *d, uint8_t *y, struct mat x, const float *amax)
+{
+	round_as(d, "narrow_scaled", y, x, DT_E4M3, (struct by_e4m3){amax});
+}
+
+/* The numbers of the bits. */
+struct from_16_bits {
+	bool is_bf16;
+};
+
+static __device__ inline float number_of(struct from_16_bits from, uint16_t x)
+{
+	return from.is_bf16 ? __uint_as_float((uint32_t)x << 16) : float_f16(x);
+}
+
+static __device__ inline float number_of(struct by_e4m3 by, uint8_t x)
+{
+	float v = __half2float(__half(__nv_cvt_fp8_to_halfraw(x, __NV_E4M3)));
+	return __fmul_rn(v, 1.0f / scale_of(by));
+}
+
+template <typename X, typename From>
 static __global__ void widen_kernel(
-	float *y, const uint16_t *x, int64_t n, bool is_bf16, bool whole)
+	float *y, const X *x, int64_t n, From from, bool whole)
 {
 	enum { N = PER_PACK<float> };
 	int64_t i = thread_number() * N, left = n - i;
-	pack<uint16_t, N> from;
+	pack<X, N> bits;
 	float v[N];
 	if (left <= 0)
 		return;
 	if (whole && left >= N)
-		from = *(const pack<uint16_t, N> *)(x + i);
+		bits = *(const pack<X, N> *)(x + i);
 	else
 		for (int j = 0; j < N; j++)
-			from.x[j] = j < left ? x[i + j] : (uint16_t)0;
+			bits.x[j] = j < left ? x[i + j] : (X)0;
 	for (int j = 0; j < N; j++)
-		v[j] = is_bf16 ? __uint_as_float((uint32_t)from.x[j] << 16)
-			       : float_f16(from.x[j]);
+		v[j] = number_of(from, bits.x[j]);
 	store(y + i, v, left, whole);
 }
 
-void cuda_widen(struct device *d, struct mat y, const uint16_t *x, enum dtype type)
+template <typename X, typename From>
+static void widen_as(
+	struct device *d, const char *name, struct mat y, const X *x, From from)
 {
 	enum { N = PER_PACK<float> };
 	float *out = floats_of(y);
 	int64_t n = mat_size(y);
+	launch(d, name, grid_of_packs(1, n, N), THREADS, 0, widen_kernel<X, From>, out, x,
+		n, from, in_packs(0, N, out, x));
+}
+
+void cuda_widen(struct device *d, struct mat y, const uint16_t *x, enum dtype type)
+{
 	BUG_ON(type != DT_BF16 && type != DT_F16);
-	launch(d, "widen", grid_of_packs(1, n, N), THREADS, 0, widen_kernel, out, x, n,
-		type == DT_BF16, in_packs(0, N, out, x));
+	widen_as(d, "widen", y, x, (struct from_16_bits){type == DT_BF16});
+}
+
+void cuda_widen_scaled(
+	struct device *d, struct mat y, const uint8_t *x, const float *amax)
+{
+	widen_as(d, "widen_scaled", y, x, (struct by_e4m3){amax});
 }

@@ -254,6 +254,15 @@ void model_free(struct model *m)
 	*m = (struct model){0};
 }
 
+void model_set_float8(struct model *m, bool skip_ends)
+{
+	int64_t last = m->c.layers - 1;
+	for (int64_t l = 0; l <= last; l++)
+		for (int i = 0; i < m->blocks[l].n_operands; i++)
+			m->blocks[l].operand[i]->float8 =
+				!skip_ends || (l > 0 && l < last);
+}
+
 /* ---- counts ---------------------------------------------------------------------- */
 
 struct model_counts model_counts(const struct model *m)

@@ -8,8 +8,8 @@
  *
  * float8 is torchao's recipe with dynamic tensor-wise scales, which torchtitan uses: bf16, except
  * that in the linear layers of blocks the operands of the forward are e4m3 and gradients e5m2, each
- * with a scale from its amax. The head stays bf16, and with float8_skip_ends the first and the last
- * block too.
+ * with a scale from its amax. The head stays bf16, and so may the first and the last block (see
+ * model_set_float8()).
  *
  * Law 1 of pt(7): a cast is elementwise, and a scale belongs to a whole weight or to the rows of one
  * chunk and slice, on every layout.
@@ -26,9 +26,8 @@ enum dtype linear_format(const struct pass *p)
 
 static bool is_float8(const struct pass *p, int64_t layer)
 {
-	bool end = layer == 0 || layer == p->m->c.layers - 1;
 	return p->c.precision == PRECISION_FLOAT8 && layer >= 0 &&
-	       !(end && p->c.float8_skip_ends);
+	       p->m->blocks[layer].operand[0]->float8;
 }
 
 static bool rounds(const struct pass *p)
@@ -165,74 +164,38 @@ struct mat linear_cast_of(const struct pass *p, int64_t layer, struct mat x)
 	return x;
 }
 
-/* The offset of the transposed cast of operand i of a block, after those of the blocks and operands
- * before it; for `layer` = layers, i = 0: the bytes of all casts. */
-static int64_t transposed_at(const struct pass *p, int64_t layer, int i)
+/* The bytes of the transposed casts of the first n tensors. */
+static int64_t transposed_bytes(const struct pass *p, int64_t n)
 {
-	int64_t at = 0;
-	for (int64_t l = 0; l <= layer && l < p->m->c.layers; l++) {
-		const struct block_tensors *b = &p->m->blocks[l];
-		int n = l < layer ? b->n_operands : i;
-		for (int k = 0; k < n && is_float8(p, l); k++)
-			at += b->operand[k]->local * b->operand[k]->rows *
-			      b->operand[k]->cols;
-	}
-	return at;
+	int64_t bytes = 0;
+	for (const struct tensor *t = p->m->tensors; t < p->m->tensors + n; t++)
+		bytes += t->float8 ? t->local * t->rows * t->cols : 0;
+	return bytes;
 }
 
 /* The backward needs transposed casts of weights, which the forward computes with its own; if
  * parameters are gathered for each use, casts are recomputed instead of kept. */
 void linear_alloc(struct pass *p, struct arena *run)
 {
-	int64_t n = p->m->c.layers * BLOCK_OPERANDS;
 	if (p->c.precision != PRECISION_FLOAT8)
 		return;
 	const struct store_config *c = &p->store->c;
-	p->float8.amax = arena_floats(run, n);
-	p->float8.inverse = arena_floats(run, n);
+	p->float8.inverse = arena_floats(run, p->m->n_tensors);
 	if (p->d->stores_half && c->zero < 3 && !offloads_params(c->offload))
 		p->float8.transposed =
-			arena_alloc(run, (size_t)transposed_at(p, p->m->c.layers, 0));
-}
-
-/* The amax of this rank's slices, then of whole weights by an all-reduce over the block's operands.
- * An amax has no sign, so the integer maximum of bits is that of numbers, with NaN above all. It is
- * kept for the backward and for recomputation. */
-void linear_begin(struct pass *p, int64_t layer)
-{
-	const struct kernels *k = p->d->k;
-	const struct block_tensors *t = &p->m->blocks[layer];
-	if (!is_float8(p, layer))
-		return;
-	float *amax = p->float8.amax + layer * BLOCK_OPERANDS;
-	k->zero(p->d, mat(amax, 1, t->n_operands));
-	for (int i = 0; i < t->n_operands; i++) {
-		const struct tensor *w = t->operand[i];
-		for (int s = w->first; s < w->first + w->local; s++)
-			k->amax(p->d, &amax[i], store_param(p->store, w, s));
-	}
-	comm_run(p->tp.axis, COLL_ALLREDUCE,
-		&(struct coll_args){.recv = amax,
-			.count = t->n_operands,
-			.type = COMM_I32,
-			.op = COMM_MAX});
+			arena_alloc(run, (size_t)transposed_bytes(p, p->m->n_tensors));
 }
 
 static struct mat float8_weight(struct pass *p, struct at at, const struct tensor *w,
 	struct mat m, enum sum_over over)
 {
-	const struct block_tensors *t = &p->m->blocks[at.layer];
-	int i = 0;
-	while (i < t->n_operands && t->operand[i] != w)
-		i++;
-	BUG_ON(i == t->n_operands);
-	int64_t number = at.layer * BLOCK_OPERANDS + i;
+	int64_t number = w - p->m->tensors;
 	int slice = tensor_slice(w, p->tp.first + at.slice) - w->first;
 	if (p->float8.transposed)
-		m.transposed = p->float8.transposed + transposed_at(p, at.layer, i) +
+		m.transposed = p->float8.transposed + transposed_bytes(p, number) +
 			       slice * mat_size(m);
 	return cast_scaled(
-		p, m, DT_E4M3, p->float8.amax + number, p->float8.inverse + number, over);
+		p, m, DT_E4M3, store_amax(p->store, w), p->float8.inverse + number, over);
 }
 
 /* A parameter (NULL: none) in the format of matmul operands, which the store may have already; the

@@ -34,11 +34,8 @@ void linear_amax(struct pass *p, struct mat x);
 void linear_amax_begin(struct pass *p, struct mat room);
 /* x, which has amax and cast from another block; without them if this block is not float8. */
 struct mat linear_cast_of(const struct pass *p, int64_t layer, struct mat x);
-/* Allocates the amax and casts of float8 weights. */
+/* Allocates the casts of float8 weights. */
 void linear_alloc(struct pass *p, struct arena *run);
-/* Collective over the tensor-parallel axis. Computes the amax of a block's float8 weights, for its
- * forward and backward. */
-void linear_begin(struct pass *p, int64_t layer);
 /* May matmuls of this block be fused with an elementwise function? */
 bool linear_fuses(const struct pass *p, int64_t layer);
 

@@ -99,6 +99,9 @@ int model_virtual(const char *text, int64_t *tp, int64_t *cp, struct err *e);
 int model_init(
 	struct model *m, const struct model_config *c, int64_t vocab, struct err *e);
 void model_free(struct model *m);
+/* The operands of the blocks become float8 operands; with `skip_ends` but for the first and the last
+ * block. */
+void model_set_float8(struct model *m, bool skip_ends);
 
 /* Numbers of parameters: all, with weight decay, and in the FLOP count (no position embeddings). */
 struct model_counts {

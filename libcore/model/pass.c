@@ -249,7 +249,6 @@ static void forward_blocks(struct pass *p, const struct stage *st, struct acts *
 				    : p->micro.next_unit);
 		range_begin(p, l);
 		if (has_work(p)) {
-			linear_begin(p, l);
 			linear_amax_begin(p, b->amax);
 			block_forward(p, l, b, more ? &b[1].sub[0].x : &a->x);
 		}

@@ -73,12 +73,11 @@ struct pass_config {
 	int64_t decode_rows;
 	uint64_t seed;
 	enum precision precision;
-	bool float8_skip_ends; /* the first and the last block are bf16 */
-	bool sp;	       /* sequence parallelism */
-	bool async_tp;	       /* communication of slices overlaps with matmuls */
-	bool gather_kv;	       /* context parallelism by all-gather instead of a ring */
-	bool plain_kernels;    /* no fused kernels */
-	bool cp_rounds;	       /* sums of attention are rounded to bf16 between chunks */
+	bool sp;	    /* sequence parallelism */
+	bool async_tp;	    /* communication of slices overlaps with matmuls */
+	bool gather_kv;	    /* context parallelism by all-gather instead of a ring */
+	bool plain_kernels; /* no fused kernels */
+	bool cp_rounds;	    /* sums of attention are rounded to bf16 between chunks */
 };
 
 /* The values that differ from step to step, except the samples. */
@@ -105,11 +104,10 @@ struct pass_rows {
 	int32_t *host_pos, *host_ids;
 };
 
-/* float8: the amax of each weight in the last forward, [layer][operand], and the inverse of its
- * scale; and the transposed casts of all local slices in this order (NULL: not kept). In device
- * memory. */
+/* float8: the inverse of the scale of each tensor, and the transposed casts of the local slices of
+ * weights, in the order of the tensors (NULL: not kept). In device memory. */
 struct float8_weights {
-	float *amax, *inverse;
+	float *inverse;
 	char *transposed;
 };
 

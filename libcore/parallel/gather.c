@@ -3,9 +3,9 @@
  * it is in use, with the next unit prefetched (ZeRO 3, FSDP). Each rank sends its shard to the
  * ranks with the other shards, and unpacks what it receives into the bucket's vector.
  *
- * Matmul operands are sent in 16 bits if that is the precision of the run, since matmuls round them
- * anyway; each rank rounds its own shard too. A device that stores half precision keeps the vector
- * in 16 bits. Shards, which the optimizer updates, stay fp32.
+ * Matmul operands are sent in 16 bits, or in 8, if that is the precision of the run, since matmuls
+ * round them anyway; each rank rounds its own shard too. A device that stores half precision keeps
+ * the vector in 16 bits. Shards, which the optimizer updates, stay fp32.
  *
  * An offloaded shard is read ahead, in 16 bits if copies are offloaded, and sent once it is read: at
  * the latest when the unit is used, which every rank does before it waits for others.
@@ -16,14 +16,15 @@
 
 /* ---- a bucket -------------------------------------------------------------------- */
 
-static bool is_half(const struct bucket *b)
+static bool is_narrow(const struct bucket *b)
 {
 	return b->wire != DT_F32;
 }
 
+/* Not in 8 bits, since a matmul casts its operand to rows or to columns. */
 static bool keeps_half_vector(const struct store *s, const struct bucket *b)
 {
-	return is_half(b) && s->c.device->stores_half;
+	return dtype_bytes(b->wire) == 2 && s->c.device->stores_half;
 }
 
 /* Elements [at, at + n) of the vector. */
@@ -46,12 +47,12 @@ static int64_t wire_bytes(const struct bucket *b, int shard)
 }
 
 /* Is a shard received into the staging buffer? Else it is contiguous in the vector, and received
- * there. In 16 bits this also holds for this rank's shard, the first in the staging buffer; in fp32
+ * there. In fewer bits this also holds for this rank's shard, the first in the staging buffer; in fp32
  * it has its own memory. */
 static bool is_staged(const struct store *s, const struct bucket *b, int shard)
 {
 	bool contiguous = b->shard[shard].n_runs == 1;
-	if (is_half(b))
+	if (is_narrow(b))
 		return !keeps_half_vector(s, b) || !contiguous;
 	return shard != s->impl->shard && !contiguous;
 }
@@ -89,7 +90,7 @@ static bool params_offloaded(const struct store *s)
 /* Is this rank's shard read in the type in which it is sent? */
 static bool reads_copies(const struct store *s, const struct bucket *b)
 {
-	return is_half(b) && offloads_copies(s);
+	return is_narrow(b) && offloads_copies(s);
 }
 
 /* Floats for the shard that is read, after the staging buffer; the only shard is read into the vector. */
@@ -112,7 +113,8 @@ static float *own_shard(const struct store *s, const struct bucket *b)
 static void *own_message(const struct store *s, const struct bucket *b)
 {
 	float *staging = b->staging;
-	return is_half(b) ? message_of(s, b, s->impl->shard, &staging) : own_shard(s, b);
+	return is_narrow(b) ? message_of(s, b, s->impl->shard, &staging)
+			    : own_shard(s, b);
 }
 
 static uint64_t read_own(struct store *s, const struct bucket *b)
@@ -123,16 +125,39 @@ static uint64_t read_own(struct store *s, const struct bucket *b)
 		b->shard[s->impl->shard].n, 0);
 }
 
+/* Rows of an entry that a shard has: their floats, and where they are in the vector. */
+static int64_t rows_in(const struct entry *e, int shard, int64_t *at)
+{
+	*at = e->at + e->bounds[shard] * e->cols;
+	return (e->bounds[shard + 1] - e->bounds[shard]) * e->cols;
+}
+
+/* This rank's shard, with the scale of each tensor in 8 bits. */
+static void narrow_own(const struct store *s, const struct bucket *b, void *message)
+{
+	struct device *d = s->c.device;
+	int own = s->impl->shard;
+	float *x = own_shard(s, b);
+	int64_t at;
+	if (b->wire != DT_E4M3)
+		d->k->narrow(d, message, mat(x, 1, b->shard[own].n), b->wire);
+	for (int i = 0; i < b->n_entries && b->wire == DT_E4M3; i++) {
+		const struct entry *e = &b->entry[i];
+		int64_t n = rows_in(e, own, &at);
+		if (n)
+			d->k->narrow_scaled(d, (uint8_t *)message + e->packed[own],
+				mat(x + e->packed[own], 1, n), store_amax(s, e->t));
+	}
+}
+
 static void send_own(
 	struct store *s, const struct bucket *b, struct comm_requests *requests)
 {
 	struct comm *c = s->impl->shards;
-	struct device *d = s->c.device;
 	int own = s->impl->shard;
 	void *message = own_message(s, b);
-	if (is_half(b) && !reads_copies(s, b))
-		d->k->narrow(
-			d, message, mat(own_shard(s, b), 1, b->shard[own].n), b->wire);
+	if (is_narrow(b) && !reads_copies(s, b))
+		narrow_own(s, b, message);
 	for (int i = 1; i < c->size; i++)
 		comm_send(requests, message, wire_bytes(b, own), (own + i) % c->size,
 			TAG_GATHER);
@@ -151,15 +176,32 @@ static void receive_others(
 	}
 }
 
+static void unpack_scaled(
+	struct store *s, const struct bucket *b, int shard, const uint8_t *message)
+{
+	struct device *d = s->c.device;
+	for (int i = 0; i < b->n_entries; i++) {
+		const struct entry *e = &b->entry[i];
+		int64_t at, n = rows_in(e, shard, &at);
+		if (n)
+			d->k->widen_scaled(d, elements(s, b, at, n),
+				message + e->packed[shard], store_amax(s, e->t));
+	}
+}
+
 static void unpack(
 	struct store *s, const struct bucket *b, int shard, const void *message)
 {
 	struct device *d = s->c.device;
 	const struct sum_shard *x = &b->shard[shard];
 	int64_t at = 0;
+	if (b->wire == DT_E4M3) {
+		unpack_scaled(s, b, shard, message);
+		return;
+	}
 	for (int i = 0; i < x->n_runs; at += x->run[i++].len) {
 		struct mat to = elements(s, b, x->run[i].at, x->run[i].len);
-		if (is_half(b) && to.type == DT_F32)
+		if (is_narrow(b) && to.type == DT_F32)
 			d->k->widen(d, to, (const uint16_t *)message + at, b->wire);
 		else
 			d->k->copy(d, to,
@@ -174,7 +216,7 @@ static void end_bucket(struct store *s, struct bucket *b)
 	struct store_impl *o = s->impl;
 	const void *own = own_message(s, b);
 	float *staging = b->staging + staged_floats(s, b, o->shard);
-	if (is_half(b) ? is_staged(s, b, o->shard) : own != b->vector)
+	if (is_narrow(b) ? is_staged(s, b, o->shard) : own != b->vector)
 		unpack(s, b, o->shard, own);
 	for (int i = 1; i < o->n_shards; i++) {
 		int k = (o->shard + i) % o->n_shards;
@@ -265,6 +307,8 @@ static void end_unit(struct store *s, struct gathered *g)
 	comm_wait(&g->requests);
 	for (struct bucket *b = NULL; (b = next_bucket(s, g->unit, b));)
 		end_bucket(s, b);
+	if (params_offloaded(s) && g->unit < s->c.n_units)
+		scales_compute(s, g->unit);
 	g->ready = true;
 }
 
@@ -315,6 +359,8 @@ static void before_use(struct store *s, int unit)
 {
 	if (s->impl->before_use && unit < s->c.n_units)
 		s->impl->before_use(s->impl->before_use_with, unit);
+	if (!params_offloaded(s) && unit < s->c.n_units)
+		scales_compute(s, unit);
 }
 
 /* NULL: there is no memory for it. */

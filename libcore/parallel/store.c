@@ -222,6 +222,7 @@ struct store *store_open(const struct store_config *c, struct arena *run)
 		run, (size_t)(s->impl->n_buckets + 1) * sizeof(*s->impl->hashes));
 	place_state(s, run);
 	offload_open(s, run);
+	scales_open(s, run);
 	if (is_offloaded(s, STORE_PARAM) || (s->impl->n_shards > 1 && c->zero == 3))
 		gather_open(s, measuring);
 	if (c->microbatches.n_micro)
@@ -237,6 +238,7 @@ void store_free(struct store *s)
 	gather_close(s);
 	grads_close(s);
 	buckets_free(s);
+	free(s->impl->amax_known);
 	free(s->impl);
 	free(s->updated);
 	free(s->counted);
@@ -282,6 +284,8 @@ void store_copy(struct store *s, int64_t at, int64_t n)
 	for (const struct bucket *b = s->impl->bucket; b < end; b++) {
 		int64_t begin = max64(0, at - b->at);
 		int64_t len = min64(b->n, at + n - b->at) - begin;
+		if (len > 0)
+			scales_forget(s, b->first_unit, b->last_unit);
 		if (b->copy && len > 0)
 			d->k->round(d,
 				mat_typed(b->copy + begin * dtype_bytes(s->c.copy), 1,
@@ -290,9 +294,15 @@ void store_copy(struct store *s, int64_t at, int64_t n)
 	}
 }
 
-void store_updated(struct store *s, bool copies)
+void store_forget(struct store *s)
 {
 	gather_forget(s);
+	scales_forget(s, 0, s->c.n_units - 1);
+}
+
+void store_updated(struct store *s, bool copies)
+{
+	store_forget(s);
 	if (!copies) {
 		store_copy(s, 0, s->impl->n_floats);
 		offload_copies(s);

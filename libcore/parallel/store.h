@@ -109,8 +109,9 @@ struct store_config {
 	int64_t sum_segment; /* floats that ranks exchange at once in a sum; 0: the default */
 	enum reshard reshard;
 	bool tile; /* each slice of a tile is a unit by itself, see store_tile() */
-	/* The type in which operands are gathered: DT_F32 or a 16-bit type. Matmuls round their
-	 * operands to it anyway, so the bits are the same. */
+	/* The type in which operands are gathered: DT_F32 or a 16-bit type; in the latter case those of
+	 * float8 matmuls in 8 bits, unless they are offloaded. Matmuls round their operands to it
+	 * anyway, so the bits are the same. */
 	enum dtype wire;
 	/* offloads_params(): only with zero 3, or if nothing is sharded. offloads_grads(): only with
 	 * micro-batches assigned round-robin. */
@@ -183,6 +184,8 @@ int store_tile(const struct store *s, int unit, int tile, int slice);
 struct mat store_param(struct store *s, const struct tensor *t, int slice);
 /* Its copy in store_config.copy; p is NULL without one. */
 struct mat store_operand(struct store *s, const struct tensor *t, int slice);
+/* The amax of a float8 operand, whole, in the device's memory. */
+float *store_amax(const struct store *s, const struct tensor *t);
 /* The buffer for a leaf of a gradient; and the call after it is written. The leaves of a (tensor,
  * slice, use) are in ascending order; the store sums them in the canonical tree. */
 struct mat store_leaf(
@@ -214,6 +217,8 @@ void store_step_end(struct store *s);
 /* To be called after parameters of the parts have changed, and with `copies` their copies too. With
  * ZeRO 1 and 2, an all-gather. */
 void store_updated(struct store *s, bool copies);
+/* Forgets what was gathered or computed from parameters that have changed since. */
+void store_forget(struct store *s);
 /* Discards the leaves of this rank that were not reduced. */
 void store_drop(struct store *s);
 /* Enqueues the sum of squares of the gradients of the counted parts: in double within a row, exactly

@@ -40,6 +40,8 @@ struct tensor {
 	int tile;
 	/* Used as a matmul operand only, so it may be gathered in the matmul's precision. */
 	bool operand;
+	/* Such an operand that matmuls cast to float8 with one scale for the whole tensor. */
+	bool float8;
 
 	/* Set by tensors_place(): */
 	int slices;	     /* number of slices of the whole tensor */

@@ -161,6 +161,7 @@ static bool capture_graph(struct work *w)
 {
 	struct trainer *t = w->t;
 	t->graph.state = GRAPH_NONE;
+	store_forget(t->store); /* a graph computes all that it needs */
 	if (!device_graph_begin(&t->d))
 		return false;
 	enqueue_step(w);
@@ -183,6 +184,7 @@ static void compute(struct work *w)
 		put_terms(t, w->r);
 		pipe_reload(&t->pipe, &w->input);
 		device_graph_launch(&t->d);
+		store_forget(t->store);
 	} else if (due && !profiled && capture_graph(w)) {
 		device_graph_launch(&t->d);
 	} else {

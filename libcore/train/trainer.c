@@ -123,13 +123,6 @@ static void agree_on_copies(struct trainer *t)
 		t->plan.copy_bytes = 0;
 }
 
-/* The scale of a float8 weight is computed from its fp32 values, so these are gathered. */
-static enum dtype wire_dtype(const struct train_opts *o)
-{
-	bool fp32 = o->gather_dtype == GATHER_FP32 || o->dtype == PRECISION_FLOAT8;
-	return fp32 ? DT_F32 : options_gemm_dtype(o);
-}
-
 void trainer_build_store(struct trainer *t)
 {
 	const struct train_opts *o = &t->o;
@@ -147,7 +140,7 @@ void trainer_build_store(struct trainer *t)
 		.bucket_bytes = o->bucket_bytes,
 		.reshard = (enum reshard)o->reshard,
 		.tile = o->tile > 0,
-		.wire = wire_dtype(o),
+		.wire = o->gather_dtype == GATHER_FP32 ? DT_F32 : options_gemm_dtype(o),
 		.offload = (enum offload)o->offload,
 		.offload_outer = o->edit.offload,
 		.offload_backend = t->memory.offload_backend,
@@ -156,7 +149,6 @@ void trainer_build_store(struct trainer *t)
 		.batch = o->micro_batch,
 		.seed = (uint64_t)o->seed,
 		.precision = (enum precision)o->dtype,
-		.float8_skip_ends = o->float8_skip_ends,
 		.sp = o->sp,
 		.async_tp = o->async_tp && comm_overlaps(),
 		.gather_kv = o->cp_comm == CP_GATHER,
@@ -164,6 +156,8 @@ void trainer_build_store(struct trainer *t)
 		.cp_rounds = o->cp_accumulate == CP_BF16};
 	struct optim_config optim;
 	options_optim(o, &optim);
+	if (o->dtype == PRECISION_FLOAT8)
+		model_set_float8(m, o->float8_skip_ends);
 	store_groups_begin(&c.groups);
 	optim_add_groups(&optim, &c.groups);
 	if (o->edit.workers)

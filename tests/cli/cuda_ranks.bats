@@ -73,6 +73,7 @@ sample_of() { # FILE: what follows its announcement
 	on_gpu 1 -o one >/dev/null
 	same_on 2 --tp 2
 	same_on 2 --fsdp 2 --zero 3
+	same_on 2 --fsdp 2 --zero 3 --offload all --fsdp-kind flat
 	same_on 1 --recompute full
 	run on_gpu 2 --cuda-graph -o other
 	[ "$status" -eq 64 ]

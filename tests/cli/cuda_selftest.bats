@@ -8,8 +8,9 @@ setup() {
 	ONE=(--dim 32 -n 1 --eval-every 0 --no-ckpt --peak-flops 1e12 --self-test auto)
 }
 
+LAUNCH=() # of several ranks
 on_gpu() { # OPTION...
-	timeout -k 1 120 pt-train "${TINY[@]}" "${ONE[@]}" --device cuda --overwrite "$@"
+	timeout -k 1 120 "${LAUNCH[@]}" pt-train "${TINY[@]}" "${ONE[@]}" --device cuda --overwrite "$@" </dev/null
 }
 
 tested() { # OPTION...: the run is tested, and not only remembered
@@ -105,6 +106,9 @@ worker_cases=(
 	"$edit adamw --edit-wire sparse | topk_pack topk_scatter"
 	"$edit adamw --edit-wire bf16 | narrow widen round_stochastic"
 )
+two_ranks_cases=(
+	'--fsdp 2 --dtype float8 --no-float8-skip-ends | narrow_scaled widen_scaled'
+)
 
 finds_each() { # 'OPTION... | KERNEL[:NAME]...'...
 	local row kernel
@@ -130,10 +134,15 @@ finds_each() { # 'OPTION... | KERNEL[:NAME]...'...
 	finds_each "${worker_cases[@]}"
 }
 
+@test "any wrong kernel of two ranks stops the run before its first step" {
+	LAUNCH=(mpiexec -n 2)
+	finds_each "${two_ranks_cases[@]}"
+}
+
 @test "the tests above have every kernel of the list" {
 	local listed tried row
 	tried='find_nonfinite ' # which no run calls on a GPU
-	for row in "${layer_cases[@]}" "${worker_cases[@]}"; do
+	for row in "${layer_cases[@]}" "${worker_cases[@]}" "${two_ranks_cases[@]}"; do
 		tried+="${row#*|} "
 	done
 	listed=$(sed -n 's/^KERNEL([a-z0-9_]*, \([a-z0-9_]*\),.*/\1/p' "$BATS_TEST_DIRNAME"/../../kernels/*.h)

@@ -380,7 +380,7 @@ ASYNC=(--edit-workers 2 --edit-warmup-steps 3 --edit-use-async --edit-sync-time 
 		1 --edit-wire int8
 		2 --fsdp 2 --reshard-after-forward no
 		2 --pp 2 --edit-clip-pseudo-grad 0.02
-		4 --pp 2 --fsdp 2 --layers 4 --pp-schedule interleaved --edit-sync-interval 2
+		4 --pp 2 --fsdp 2 --layers 4 --pp-schedule interleaved --edit-sync-interval 2 --dtype float8
 		2 --tp 2 --edit-sync-interval 1
 	END
 	[ $n -eq 5 ]

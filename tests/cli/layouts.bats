@@ -204,18 +204,22 @@ refuse() { # TEXT COMMAND...: 64, and one message
 	not grep -q 'will be refused' <<<"$(tiny --dry-run --memory 100M)"
 }
 
-@test "weights of products are gathered in 16 bits where they are rounded to it" {
+@test "weights of products are gathered in 16 or 8 bits where they are rounded to it" {
 	make_shard
-	# 2 blocks of 2176 weights, gathered twice, and an output of 128 x 16; a half is sent
+	# 2 blocks of 2176 weights, gathered twice, and an output of 128 x 16; a half is sent. float8
+	# also sends the amax of each of the 21 tensors.
 	wide=(--arch llama --layers 2 --ffn-dim 24 --vocab-multiple 128 -b 2 -m 1 -n 2 --fsdp 2 --virtual tp=1)
 	sent() { tiny "${wide[@]}" "$@" --dry-run | awk '/^sent.step/ { print $2 }'; }
 	full=$(sent)
 	for dtype in fp32 float8 bf16 fp16; do
-		less=0 with=(--dtype "$dtype")
+		less=0 maxima=0 with=(--dtype "$dtype")
 		[[ $dtype != *16 ]] || less=$((2 * (2 * 2 * 2176 + 128 * 16) / 2))
-		[ $dtype != float8 ] || with+=(--no-float8-skip-ends)
-		[ "$(sent "${with[@]}")" -eq $((full - less)) ]
-		[ "$(sent "${with[@]}" --gather-dtype fp32)" -eq "$full" ]
+		if [ $dtype = float8 ]; then
+			with+=(--no-float8-skip-ends)
+			maxima=$((4 * 21)) less=$(((3 * 2 * 2 * 2176 + 2 * 128 * 16) / 2))
+		fi
+		[ "$(sent "${with[@]}")" -eq $((full - less + maxima)) ]
+		[ "$(sent "${with[@]}" --gather-dtype fp32)" -eq $((full + maxima)) ]
 	done
 }
 
@@ -243,7 +247,7 @@ refuse() { # TEXT COMMAND...: 64, and one message
 
 @test "what is sent is what was planned" {
 	make_shard
-	for layout in '--dp 2' '--fsdp 2' '--fsdp 2 --zero 1' '--tp 2' '--cp 2' '--pp 2' '--cp 2 --dtype bf16' \
+	for layout in '--dp 2' '--fsdp 2' '--fsdp 2 --dtype float8 --no-float8-skip-ends' '--fsdp 2 --zero 1' '--tp 2' '--cp 2' '--pp 2' '--cp 2 --dtype bf16' \
 		'--tp 2 --dtype bf16'; do
 		plan=$(pt-train "${TINY[@]}" "${LAYOUT[@]}" --dry-run $layout | awk '/^sent.step/ { print $2 }')
 		rm -rf run

@@ -65,13 +65,12 @@ static void net_open(struct net *x, const struct model_config *m, enum device_ki
 		.chunks = x->m.cp,
 		.microbatches = microbatches_assign(N_MICRO, x->alone.degree, 0, false),
 		.copy = x->d.stores_half ? type : DT_F32};
+	if (precision == PRECISION_FLOAT8)
+		model_set_float8(&x->m, true);
 	x->store = store_open(&c, &x->memory);
 	fill_store(x->store);
-	struct pass_config pc = {.mesh = &x->alone,
-		.batch = BATCH,
-		.seed = 3,
-		.precision = precision,
-		.float8_skip_ends = true};
+	struct pass_config pc = {
+		.mesh = &x->alone, .batch = BATCH, .seed = 3, .precision = precision};
 	pass_init(&x->p, &x->m, &x->d, x->store, &pc, &x->memory);
 	acts_alloc(&x->p, &x->all, &x->a, &x->micro);
 }

@@ -302,6 +302,23 @@ static uint64_t run_widen(struct device *d)
 	return both_ways(d, DT_BF16, &unused) ^ hash_mix(both_ways(d, DT_F16, &unused));
 }
 
+static uint64_t run_narrow_scaled(struct device *d)
+{
+	uint8_t *packed = (uint8_t *)shorts(N);
+	d->k->narrow_scaled(d, packed, numbers(ROWS, COLS, 1), scalar(5));
+	return hash_bytes(packed, N, 0);
+}
+
+static uint64_t run_widen_scaled(struct device *d)
+{
+	uint8_t *packed = (uint8_t *)shorts(N);
+	struct mat y = mat_blank(ROWS, COLS);
+	for (int64_t i = 0; i < N; i++)
+		packed[i] = (uint8_t)i;
+	d->k->widen_scaled(d, y, packed, scalar(5));
+	return hash_of(y);
+}
+
 static uint64_t run_round_scaled(struct device *d)
 {
 	struct mat y = mat_blank(ROWS, COLS);

@@ -327,6 +327,45 @@ static void scaled_casts(void **state)
 	}
 }
 
+/* All bytes of e4m3; narrow_scaled gives the byte again, and round_scaled the same numbers before and
+ * after the two casts. */
+static void bytes_of_e4m3(void **state)
+{
+	enum { N = 1001, BYTES = 256, NOT_A_NUMBER = 0x7f };
+	static const float most[] = {448, 1, 3.7f, 0.1f, 1e-9f, 0, 1e20f};
+	const struct format *f = &formats[2];
+	struct device *d = *state;
+	uint8_t *all = (uint8_t *)shorts(BYTES), *back = (uint8_t *)shorts(N);
+	struct mat x = mat_blank(1, N), y = mat_blank(1, N), want = mat_blank(1, N);
+	float *inverse = scalar(0);
+	for (int i = 0; i < BYTES; i++)
+		all[i] = (uint8_t)i;
+	d->k->widen_scaled(d, mat(y.p, 1, BYTES), all, scalar(448));
+	d->k->narrow_scaled(d, back, mat(y.p, 1, BYTES), scalar(448));
+	for (int i = 0; i < BYTES; i++) {
+		float v = ((float *)y.p)[i];
+		int size = i & 0x7f;
+		assert_int_equal(size == NOT_A_NUMBER ? back[i] & 0x7f : back[i],
+			size == NOT_A_NUMBER ? NOT_A_NUMBER : i);
+		assert_true(size == NOT_A_NUMBER
+				    ? isnan(v)
+				    : (double)v == (i >> 7 ? -1 : 1) * number(f, size));
+	}
+	for (size_t i = 0; i < ARRAY_LEN(most); i++) {
+		float *amax = scalar(most[i]);
+		for (int64_t j = 0; j < N; j++)
+			((float *)x.p)[j] =
+				most[i] * ldexpf((float)test_uniform(i + 7, j) * 2 - 1,
+						  (int)(-j % 20));
+		((float *)x.p)[N / 2] = most[i];
+		d->k->round_scaled(d, want, inverse, x, DT_E4M3, amax);
+		d->k->narrow_scaled(d, back, x, amax);
+		d->k->widen_scaled(d, x, back, amax);
+		d->k->round_scaled(d, y, inverse, x, DT_E4M3, amax);
+		check_bits("numbers", y.p, want.p, N);
+	}
+}
+
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
@@ -335,6 +374,7 @@ int main(void)
 		on_device(no_number_stays_none),
 		on_device(every_pattern_of_16_bits),
 		on_device(narrow_rounds),
+		on_device(bytes_of_e4m3),
 		on_device(floats_of_all_sizes),
 		on_device(fp32_is_scaled),
 		on_device(maximum),

@@ -266,7 +266,8 @@ static void check_recipe(struct pass *p, int64_t layer)
 	test_fill(x, ROWS * DIM, 5, 3);
 	test_fill(dy, ROWS * DIM, 6, 1e-4);
 	test_fill(bm.p, DIM, 8, 1);
-	linear_begin(p, layer);
+	store_updated(p->store, false);
+	store_use(p->store, (int)layer + 1, -1);
 	const struct linear l = {.y = mat(y, ROWS, DIM), .w = w, .bias = bias};
 	linear_forward(p, at, &l, mat(x, ROWS, DIM));
 	const struct linear twice[] = {

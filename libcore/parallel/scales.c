@@ -1,0 +1,93 @@
+/*
+ * The amax of float8 weights, from which their scales are computed: one all-reduce for all of them
+ * after an update, as in torchtitan. An amax is of a whole weight, so it is the maximum over all of
+ * its slices and shards. It has no sign, so the integer maximum of bits is that of numbers, with NaN
+ * above all.
+ */
+#include "parallel/store_internal.h"
+
+#include <stdlib.h>
+
+/* Is an amax that of this rank's shards? Else it is that of whole slices, which may then be used by
+ * some of the ranks that share them only, as in an evaluation. */
+static bool is_of_shards(const struct store *s)
+{
+	return s->impl->n_shards > 1 && s->c.zero == 3 && !is_offloaded(s, STORE_PARAM);
+}
+
+void scales_open(struct store *s, struct arena *run)
+{
+	struct store_impl *o = s->impl;
+	unsigned axes = AXIS_BIT(AXIS_TP);
+	bool some = false;
+	for (int i = 0; i < s->c.n_tensors; i++)
+		some |= s->c.tensors[i].float8;
+	if (!some)
+		return;
+	if (is_of_shards(s))
+		axes |= AXIS_BIT(AXIS_FSDP) | AXIS_BIT(AXIS_CP);
+	o->scales = mesh_group(s->c.mesh, (struct mesh_part){.axes = axes});
+	o->amax = arena_floats(run, s->c.n_tensors);
+	o->amax_known = xcalloc((size_t)s->c.n_units, sizeof(*o->amax_known));
+}
+
+void scales_forget(struct store *s, int first_unit, int last_unit)
+{
+	for (int u = first_unit; u <= last_unit && s->impl->amax; u++)
+		s->impl->amax_known[u] = false;
+}
+
+float *store_amax(const struct store *s, const struct tensor *t)
+{
+	return s->impl->amax + (t - s->c.tensors);
+}
+
+static bool is_wanted(const struct store *s, const struct tensor *t, int unit)
+{
+	return t->float8 && !s->impl->amax_known[t->unit] &&
+	       (unit < 0 || t->unit == unit);
+}
+
+/* Of all units (-1), or of one. */
+static void raise_shards(struct store *s, int unit)
+{
+	struct device *d = s->c.device;
+	for (const struct part *x = s->updated; x < s->updated + s->n_updated; x++)
+		if (is_wanted(s, x->t, unit))
+			d->k->amax(d, store_amax(s, x->t),
+				mat(x->state[STORE_PARAM], x->rows, x->cols));
+}
+
+static void raise_slices(struct store *s, int unit)
+{
+	struct device *d = s->c.device;
+	for (const struct tensor *t = s->c.tensors; t < s->c.tensors + s->c.n_tensors;
+		t++)
+		for (int k = t->first; k < t->first + t->local; k++)
+			if (is_wanted(s, t, unit))
+				d->k->amax(d, store_amax(s, t), store_param(s, t, k));
+}
+
+void scales_compute(struct store *s, int unit)
+{
+	struct store_impl *o = s->impl;
+	struct device *d = s->c.device;
+	if (!o->amax || o->amax_known[unit])
+		return;
+	/* only what is gathered can be read if parameters are offloaded */
+	int only = is_offloaded(s, STORE_PARAM) ? unit : -1;
+	for (int i = 0; i < s->c.n_tensors; i++)
+		if (is_wanted(s, &s->c.tensors[i], only))
+			d->k->zero(d, mat(o->amax + i, 1, 1));
+	if (is_of_shards(s))
+		raise_shards(s, only);
+	else
+		raise_slices(s, only);
+	comm_run(o->scales, COLL_ALLREDUCE,
+		&(struct coll_args){.recv = o->amax,
+			.count = s->c.n_tensors,
+			.type = COMM_I32,
+			.op = COMM_MAX});
+	for (int u = 0; u < s->c.n_units; u++)
+		o->amax_known[u] |= only < 0 || u == only;
+}
