@@ -89,7 +89,7 @@ static void round_between(struct pass *p, const struct ring *r, struct mat sum)
 static void rotate(struct pass *p, struct mat x, int c, float sign)
 {
 	struct mat rope = mat(p->rope, p->m->c.context, p->m->head_dim);
-	if (!p->rope)
+	if (!p->rope || !x.p)
 		return;
 	p->d->k->rope(p->d, x, p->m->head_dim, rope, pos_of(p, c), sign);
 	if (sign > 0)
@@ -210,6 +210,12 @@ const struct sublayer attention_heads = {
 	.norm = "attention_norm",
 	.out = "attention.wo",
 	.drop = DROP_ATTENTION,
+	.until = {[ATT_O] = RECOMPUTE_MATMULS,
+		[ATT_Q] = RECOMPUTE_MATMULS,
+		[ATT_K] = RECOMPUTE_SELECTIVE,
+		[ATT_V] = RECOMPUTE_MATMULS,
+		[ATT_MAX] = RECOMPUTE_MATMULS,
+		[ATT_SUM] = RECOMPUTE_MATMULS},
 	.tensors = tensors,
 	.sizes = sizes,
 	.enter = enter,

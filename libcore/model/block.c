@@ -16,12 +16,19 @@ static struct sub sub_of(const struct pass *p, int64_t layer, int i, struct bloc
 		.i = i};
 }
 
+static bool is_kept(const struct pass *p, const struct sub *x, int j)
+{
+	return pass_recomputes(p, x->layer) <= x->f->until[j];
+}
+
 int sub_linears(const struct pass *p, const struct sub *x, struct at at,
 	const struct mat *m, struct linear l[SUBLAYER_INPUTS])
 {
 	int n = 0;
 	for (; n < SUBLAYER_INPUTS && x->t->in[n]; n++)
-		l[n] = (struct linear){.y = part_of(p, m[n], at),
+		l[n] = (struct linear){.y = x->again && is_kept(p, x, ENTER_OUT + n)
+						    ? no_mat()
+						    : part_of(p, m[n], at),
 			.w = x->t->in[n],
 			.bias = x->t->in_bias[n]};
 	return n;
@@ -87,32 +94,40 @@ static void alloc_acts(
 	const struct pass *p, const struct allocation *o, int i, struct sublayer_acts *a)
 {
 	const struct sizes z = sizes_of(p, i);
-	bool cheap = p->m->arch->sublayer[i]->cheap_inner;
-	/* the input of the block is always kept */
-	alloc_act(o, i ? RECOMPUTE_SELECTIVE : RECOMPUTE_FULL, &a->x,
-		stream_size(p, DT_F32));
+	const struct sublayer *f = p->m->arch->sublayer[i];
+	if (i)
+		alloc_act(o, RECOMPUTE_SELECTIVE, &a->x, stream_size(p, DT_F32));
 	alloc_act(o, RECOMPUTE_NONE, &a->h,
 		mat_typed(NULL, p->cp.local * p->rows, p->m->c.dim, act_type(p)));
 	alloc_act(o, RECOMPUTE_SELECTIVE, &a->stats,
 		mat(NULL, p->cp.local * 2, p->stream_rows));
 	for (int j = 0; j < SUBLAYER_MATS; j++)
-		alloc_act(o,
-			j == INNER_OUT && cheap ? RECOMPUTE_NONE : RECOMPUTE_SELECTIVE,
-			&a->m[j], size_of(p, &z.acts[j]));
+		alloc_act(o, f->until[j], &a->m[j], size_of(p, &z.acts[j]));
 }
 
-void block_alloc(const struct pass *p, int64_t layer, struct block_acts *b, bool shared,
+void block_alloc_shared(const struct pass *p, struct block_acts *b, struct arena *micro)
+{
+	const struct allocation o = {.shared = true,
+		.casts = p->c.precision == PRECISION_FLOAT8 && p->d->stores_half,
+		.recompute = pass_recomputes(p, -1),
+		.arena = micro};
+	*b = (struct block_acts){0};
+	for (int i = 0; i < SUBLAYERS; i++)
+		alloc_acts(p, &o, i, &b->sub[i]);
+}
+
+void block_alloc(const struct pass *p, int64_t layer, struct mat x, struct block_acts *b,
 	struct arena *micro)
 {
 	bool casts = linear_keeps_casts(p, layer);
-	const struct allocation o = {.shared = shared,
-		.casts = shared ? p->c.precision == PRECISION_FLOAT8 && p->d->stores_half
-				: casts,
-		.recompute = pass_recomputes(p, layer),
-		.arena = micro};
+	const struct allocation o = {
+		.casts = casts, .recompute = pass_recomputes(p, layer), .arena = micro};
 	*b = p->shared;
-	if (shared)
-		*b = (struct block_acts){0};
+	b->sub[0].x = x;
+	if (p->c.residual == DT_F32)
+		b->sub[0].x = take(micro, stream_size(p, DT_F32));
+	else
+		b->x = take(micro, stream_size(p, p->c.residual)).p;
 	for (int i = 0; i < SUBLAYERS; i++)
 		alloc_acts(p, &o, i, &b->sub[i]);
 	struct mat *const operands[] = {&b->sub[ATTENTION].h,
@@ -226,18 +241,41 @@ static void leave(
 	}
 }
 
+static void inner(struct pass *p, const struct sub *x)
+{
+	if (!x->again || !is_kept(p, x, INNER_OUT))
+		x->f->inner(p, x);
+}
+
+/* `again`: what was not kept. */
+static void compute_sublayers(struct pass *p, int64_t layer, struct block_acts *b,
+	const struct mat *y, bool again)
+{
+	struct sub attention = sub_of(p, layer, ATTENTION, b, NULL);
+	struct sub ffn = sub_of(p, layer, FFN, b, NULL);
+	attention.again = ffn.again = again;
+	enter(p, &attention, false, true);
+	inner(p, &attention);
+	leave(p, &attention, ffn.a->x, &ffn);
+	enter(p, &ffn, true, true);
+	inner(p, &ffn);
+	if (y)
+		leave(p, &ffn, *y, NULL);
+}
+
+void block_input(struct pass *p, struct block_acts *b, bool narrow)
+{
+	struct mat x = b->sub[0].x;
+	if (b->x && narrow)
+		p->d->k->narrow(p->d, b->x, x, p->c.residual);
+	if (b->x)
+		p->d->k->widen(p->d, x, b->x, p->c.residual);
+}
+
 void block_forward(
 	struct pass *p, int64_t layer, struct block_acts *b, const struct mat *y)
 {
-	const struct sub attention = sub_of(p, layer, ATTENTION, b, NULL);
-	const struct sub ffn = sub_of(p, layer, FFN, b, NULL);
-	enter(p, &attention, false, true);
-	attention.f->inner(p, &attention);
-	leave(p, &attention, ffn.a->x, &ffn);
-	enter(p, &ffn, true, true);
-	ffn.f->inner(p, &ffn);
-	if (y)
-		leave(p, &ffn, *y, NULL);
+	compute_sublayers(p, layer, b, y, false);
 }
 
 /* Recomputes the activations that were not kept. The gradient of the input alone does not need the
@@ -246,15 +284,15 @@ static void recompute(
 	struct pass *p, int64_t layer, struct block_acts *b, bool for_weights)
 {
 	enum recompute how = pass_recomputes(p, layer);
-	if (how == RECOMPUTE_FULL)
-		block_forward(p, layer, b, NULL);
+	if (how > RECOMPUTE_SELECTIVE)
+		compute_sublayers(p, layer, b, NULL, true);
 	if (how != RECOMPUTE_SELECTIVE || !for_weights)
 		return;
 	for (int i = 0; i < SUBLAYERS; i++) {
-		const struct sub x = sub_of(p, layer, i, b, NULL);
+		struct sub x = sub_of(p, layer, i, b, NULL);
+		x.again = true;
 		enter(p, &x, false, false);
-		if (x.f->cheap_inner)
-			x.f->inner(p, &x);
+		inner(p, &x);
 	}
 }
 
@@ -339,6 +377,7 @@ void block_backward(struct pass *p, int64_t layer, struct block_acts *b, struct 
 {
 	size_t mark = arena_mark(p->d->scratch);
 	struct block_grads g;
+	block_input(p, b, false);
 	recompute(p, layer, b, true);
 	for (int i = SUBLAYERS - 1; i >= 0; i--) {
 		const struct sub x = sub_of(p, layer, i, b, &g);
@@ -352,6 +391,7 @@ void block_backward(struct pass *p, int64_t layer, struct block_acts *b, struct 
 void block_backward_x(struct pass *p, int64_t layer, struct block_acts *b,
 	struct block_grads *g, struct mat dx)
 {
+	block_input(p, b, false);
 	recompute(p, layer, b, false);
 	for (int i = SUBLAYERS - 1; i >= 0; i--) {
 		const struct sub x = sub_of(p, layer, i, b, g);
@@ -363,6 +403,7 @@ void block_backward_x(struct pass *p, int64_t layer, struct block_acts *b,
 void block_backward_w(
 	struct pass *p, int64_t layer, struct block_acts *b, struct block_grads *g)
 {
+	block_input(p, b, false);
 	recompute(p, layer, b, true);
 	for (int i = SUBLAYERS - 1; i >= 0; i--) {
 		const struct sub x = sub_of(p, layer, i, b, g);

@@ -58,7 +58,8 @@ struct sub {
 	struct sublayer_acts *a;
 	struct sublayer_grads *g; /* NULL in the forward */
 	int64_t layer;
-	int i; /* ATTENTION or FFN */
+	int i;	    /* ATTENTION or FFN */
+	bool again; /* recomputes: enter() leaves outputs alone that were kept */
 };
 
 /*
@@ -72,7 +73,8 @@ struct sub {
 struct sublayer {
 	const char *norm, *out; /* names in messages: the norm, the row-parallel matmul */
 	enum drop_site drop;
-	bool cheap_inner; /* selective recomputation recomputes m[INNER_OUT] */
+	/* The highest degree of recomputation at which m[j] is kept. */
+	enum recompute until[SUBLAYER_MATS];
 	void (*tensors)(struct model *m, int64_t layer, struct sublayer_tensors *t);
 	/* Sets the sizes of sublayer_acts.m and sublayer_grads.m, which are 0 before. */
 	void (*sizes)(
@@ -89,16 +91,20 @@ struct sublayer {
 		struct pass *, const struct sub *, struct at, struct slice_sum *);
 };
 
-/* The column-parallel matmuls; `m`: the matrices of their outputs, or of the gradients of these.
- * Returns their number. */
+/* The column-parallel matmuls; `m`: the matrices of their outputs, or of the gradients of these; y of
+ * an output that is left alone is empty. Returns their number. */
 int sub_linears(const struct pass *p, const struct sub *x, struct at at,
 	const struct mat *m, struct linear l[SUBLAYER_INPUTS]);
 
-/* Allocates the activations that a block keeps, or with `shared` those that it does not. */
-void block_alloc(const struct pass *p, int64_t layer, struct block_acts *b, bool shared,
+/* Allocates the activations that a block keeps; or those that it does not, which all blocks share. x: a
+ * buffer for the input of any block if it is kept in fewer bits. */
+void block_alloc(const struct pass *p, int64_t layer, struct mat x, struct block_acts *b,
 	struct arena *micro);
+void block_alloc_shared(const struct pass *p, struct block_acts *b, struct arena *micro);
 void block_alloc_grads(
 	const struct pass *p, int64_t layer, struct block_grads *g, struct arena *a);
+/* The input, from what is kept of it, unless it is fp32; `narrow`: keeps it first. */
+void block_input(struct pass *p, struct block_acts *b, bool narrow);
 /* y: the residual stream; NULL: computes only the activations for the backward. */
 void block_forward(
 	struct pass *p, int64_t layer, struct block_acts *b, const struct mat *y);

@@ -48,11 +48,12 @@ static bool fuses_slope(const struct pass *p, int64_t layer)
 	return p->m->act == ACT_GELU_TANH && linear_fuses(p, layer);
 }
 
-/* Does the matmul with W1 compute the activation function? */
+/* Does the matmul with W1 compute the activation function? Not if that is recomputed without it. */
 static bool fuses_gelu(const struct pass *p, int64_t layer)
 {
-	return fuses_slope(p, layer) && !p->c.plain_kernels &&
-	       pass_recomputes(p, layer) != RECOMPUTE_SELECTIVE;
+	enum recompute how = pass_recomputes(p, layer);
+	bool alone = how == RECOMPUTE_SELECTIVE || how == RECOMPUTE_MATMULS;
+	return fuses_slope(p, layer) && !p->c.plain_kernels && !alone;
 }
 
 /* ---- forward --------------------------------------------------------------------- */
@@ -120,7 +121,9 @@ const struct sublayer ffn_dense = {
 	.norm = "ffn_norm",
 	.out = "feed_forward.w2",
 	.drop = DROP_FFN,
-	.cheap_inner = true,
+	.until = {[Y] = RECOMPUTE_NONE,
+		[A] = RECOMPUTE_MATMULS,
+		[B] = RECOMPUTE_SELECTIVE},
 	.tensors = tensors,
 	.sizes = sizes,
 	.enter = enter,

@@ -330,6 +330,8 @@ void linear_enter(struct pass *p, struct at at, struct slice_gather *x,
 	param_use(p, l->w, at.slice);
 	struct mat all = cast_gathered(p, at.layer, x, DT_E4M3);
 	for (int i = 0; i < n; i++) {
+		if (!l[i].y.p)
+			continue;
 		w[i] = cast_weight(p, at, l[i].w, SUM_COLS);
 		bias[i] = cast_param(p, l[i].bias, at.slice);
 	}
@@ -337,6 +339,8 @@ void linear_enter(struct pass *p, struct at at, struct slice_gather *x,
 		int64_t first, rows = wait_turn(p, x, turn, &first);
 		struct mat piece = mat_rows(all, first, rows);
 		for (int i = 0; i < n && rows; i++) {
+			if (!l[i].y.p)
+				continue;
 			struct mat y = mat_rows(l[i].y, first, rows);
 			if (l[i].gelu.p)
 				p->d->k->linear_gelu_fwd(p->d,

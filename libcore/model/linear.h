@@ -62,7 +62,7 @@ void linear_backward_w(struct pass *p, int64_t layer, struct mat dw, struct mat 
  * (slice_turn()), overlapped with the communication. Rows are rounded before they are gathered.
  * The n weights of a call belong to one tile, which the call gathers.
  */
-/* Column-parallel: y = x w^T + bias for each of n. */
+/* Column-parallel: y = x w^T + bias for each of n whose y is not empty. */
 void linear_enter(struct pass *p, struct at at, struct slice_gather *x,
 	const struct linear *l, int n);
 /* Its backward: pushes the sum of y w over n. */

@@ -164,7 +164,8 @@ void pass_load(struct pass *p, const int32_t *windows)
 
 /* ---- activations ----------------------------------------------------------------- */
 
-const char *const recompute_names[] = {"none", "selective", "full", "auto", NULL};
+const char *const recompute_names[] = {
+	"none", "selective", "matmuls", "full", "auto", NULL};
 
 void pass_recompute(
 	struct pass *p, enum recompute how, int64_t every, struct arena *micro)
@@ -172,7 +173,7 @@ void pass_recompute(
 	BUG_ON(how == RECOMPUTE_AUTO);
 	p->recompute = how;
 	p->recompute_every = every;
-	block_alloc(p, -1, &p->shared, true, micro);
+	block_alloc_shared(p, &p->shared, micro);
 }
 
 void acts_alloc(
@@ -181,10 +182,14 @@ void acts_alloc(
 	int64_t n = st->end - st->first, rows = p->cp.local * p->stream_rows;
 	BUG_ON(n < 1);
 	a->block = xcalloc((size_t)n, sizeof(*a->block));
+	a->x = a->x_out = mat_take(micro, rows, p->m->c.dim, DT_F32);
 	for (int64_t i = 0; i < n; i++)
-		block_alloc(p, st->first + i, &a->block[i], false, micro);
+		block_alloc(p, st->first + i, a->x, &a->block[i], micro);
 	a->x_in = a->block[0].sub[0].x;
-	a->x = mat_take(micro, rows, p->m->c.dim, DT_F32);
+	if (a->block->x)
+		a->x_in = mat_typed(a->block->x, rows, p->m->c.dim, p->c.residual);
+	if (a->block->x && !st->heads)
+		a->x_out = mat_take(micro, rows, p->m->c.dim, p->c.residual);
 	a->dx = mat_take(micro, rows, p->m->c.dim, DT_F32);
 }
 
@@ -250,6 +255,7 @@ static void forward_blocks(struct pass *p, const struct stage *st, struct acts *
 		range_begin(p, l);
 		if (has_work(p)) {
 			linear_amax_begin(p, b->amax);
+			block_input(p, b, l > st->first || st->embeds);
 			block_forward(p, l, b, more ? &b[1].sub[0].x : &a->x);
 		}
 		device_range_end(p->d);
@@ -284,12 +290,14 @@ void model_forward(struct pass *p, const struct stage *st, struct acts *a)
 	if (st->embeds) {
 		store_use(p->store, 0, unit_of(st->first));
 		if (has_work(p))
-			embed_forward(p, a->x_in);
+			embed_forward(p, a->block[0].sub[0].x);
 		store_done(p->store, 0, false);
 	}
 	forward_blocks(p, st, a);
 	if (st->heads)
 		forward_head(p, st, a);
+	else if (a->block->x && has_work(p))
+		p->d->k->narrow(p->d, a->x_out.p, a->x, a->x_out.type);
 }
 
 static void backward_embedding(struct pass *p, const struct stage *st, struct acts *a)

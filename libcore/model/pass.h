@@ -11,7 +11,7 @@ extern const char *const precision_names[]; /* NULL-terminated */
 
 /* The activations of a sublayer that a micro-batch keeps from its forward to its backward. On a
  * device that stores 16 bits, operands and results of matmuls are stored in the precision of the
- * run; the residual stream is fp32. */
+ * run; the residual stream is fp32, but for the inputs of blocks (pass_config.residual). */
 enum { SUBLAYER_MATS = 6 };
 struct sublayer_acts {
 	struct mat x;	     /* the input, the residual stream: [chunk][row][dim] */
@@ -21,6 +21,9 @@ struct sublayer_acts {
 
 struct block_acts {
 	struct sublayer_acts sub[SUBLAYERS];
+	/* A residual stream of 16 bits: the input of the block, from which sub[0].x, then the same
+	 * buffer for all blocks, is widened for the forward and for the backward; else NULL. */
+	uint16_t *x;
 	/* float8, for the operands h and m[INNER_OUT] of both sublayers, for each slice and chunk:
 	 * the amax, which is 0 before a forward, and the inverse of its scale. */
 	struct mat amax;
@@ -40,14 +43,23 @@ struct block_grads {
 };
 
 /* Activation recomputation in the backward of a block. Selective: the results of norms and activation
- * functions, which cost little (Korthikanti et al. 2022); full: all but the block's input. */
-enum recompute { RECOMPUTE_NONE, RECOMPUTE_SELECTIVE, RECOMPUTE_FULL, RECOMPUTE_AUTO };
+ * functions, which cost little (Korthikanti et al. 2022); matmuls: also those of every second matmul, as
+ * with torchtitan's selective option `op`; full: all but the block's input. */
+enum recompute {
+	RECOMPUTE_NONE,
+	RECOMPUTE_SELECTIVE,
+	RECOMPUTE_MATMULS,
+	RECOMPUTE_FULL,
+	RECOMPUTE_AUTO
+};
 extern const char *const recompute_names[]; /* NULL-terminated */
 
 struct acts {
 	struct block_acts *block; /* [layers of the stage] */
-	struct mat x_in;	  /* the input of the first block */
-	struct mat x;		  /* the output of the last block */
+	/* The input of the first block, and the output of the last one as it is sent to the next
+	 * stage: fp32, or the type of the residual stream. */
+	struct mat x_in, x_out;
+	struct mat x;  /* the output of the last block */
 	struct mat dx; /* the gradient of the residual stream, of x_in after a backward */
 };
 
@@ -73,6 +85,8 @@ struct pass_config {
 	int64_t decode_rows;
 	uint64_t seed;
 	enum precision precision;
+	/* To this type the input of each block is rounded, in which it is kept: DT_F32 or DT_BF16. */
+	enum dtype residual;
 	bool sp;	    /* sequence parallelism */
 	bool async_tp;	    /* communication of slices overlaps with matmuls */
 	bool gather_kv;	    /* context parallelism by all-gather instead of a ring */

@@ -202,6 +202,11 @@ static const struct opt options[] = {
 		"Virtual degrees of tensor and context parallelism, as in tp=4,cp=2: every weight "
 		"is computed in tp slices and every sequence in cp chunks, on any number of ranks. "
 		"An axis that is not named has its degree from --tp or --cp."},
+	{WORDS("residual-dtype", "fp32", T(residual_dtype), OPT_ARITH, RESIDUAL_DTYPE_WORDS),
+		.elsewhere = "fp32-residual-connection", .help =
+		"bf16: the input of each transformer layer is rounded, so that a layer keeps half "
+		"the bytes and stages of --pp send half. PyTorch's FSDP in bf16 rounds the whole "
+		"residual stream."},
 	{WORDS("cp-accumulate", "fp32", T(cp_accumulate), OPT_ARITH, CP_ACCUMULATE_WORDS), .help =
 		"Precision in which context parallelism accumulates the attention output, and the "
 		"gradients of queries, keys and values, from chunk to chunk. bf16 rounds after "
@@ -271,7 +276,8 @@ static const struct opt options[] = {
 		.values = recompute_names,
 		.elsewhere = "recompute-granularity activation-checkpointing", .help =
 		"Activations that are recomputed in the backward pass instead of kept. selective: "
-		"those that are cheap. full: all but the input of each layer. auto: the least that "
+		"those that are cheap. matmuls: also the outputs of every second matrix "
+		"multiplication, as with torchtitan's option op. full: all but the input of each layer. auto: the least that "
 		"fits into --memory."},
 	{OPT_INT, 0, "recompute-every", "N", "1", T(recompute_every), OPT_LOCAL, 1, 1e6,
 		.needs = "--recompute", .help =

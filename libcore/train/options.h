@@ -26,6 +26,8 @@ enum cp_comm { CP_RING, CP_GATHER };
 #define CP_COMM_WORDS "ring", "gather"
 enum cp_accumulate { CP_FP32, CP_BF16 };
 #define CP_ACCUMULATE_WORDS "fp32", "bf16"
+enum residual_dtype { RESIDUAL_FP32, RESIDUAL_BF16 };
+#define RESIDUAL_DTYPE_WORDS "fp32", "bf16"
 enum pp_split { SPLIT_AUTO, SPLIT_EVEN };
 #define PP_SPLIT_WORDS "auto", "even"
 
@@ -85,6 +87,7 @@ struct train_opts {
 	int kernels;	   /* enum kernel_choice */
 	int numerics;	   /* enum numerics */
 	int cp_accumulate; /* enum cp_accumulate */
+	int residual_dtype;
 	/* parallel layout */
 	int64_t axis[N_AXES]; /* degrees; -1: the rest */
 	int64_t zero, pp_stages, memory, threads, bucket_bytes;

@@ -98,11 +98,6 @@ static int neighbour(const struct pipe *x, const struct pipe_stage *y, int step)
 	return n < schedule_stages(x->schedule) ? n : -1;
 }
 
-static int64_t moved_bytes(const struct pass *p)
-{
-	return p->cp.local * p->stream_rows * p->m->c.dim * (int64_t)sizeof(float);
-}
-
 /* The tag of a message names the stage that receives it, among those of its rank. */
 static int tag_of(const struct pipe *x, int receiver, enum direction d)
 {
@@ -112,11 +107,11 @@ static int tag_of(const struct pipe *x, int receiver, enum direction d)
 static void send_to_stage(
 	struct pipe *x, struct pipe_stage *y, struct slot *o, enum direction d)
 {
+	struct mat m = d == DOWNSTREAM ? o->acts.x_out : o->acts.dx;
 	int to = neighbour(x, y, d == DOWNSTREAM ? 1 : -1);
 	if (to < 0)
 		return;
-	comm_send(&o->out[d], (d == DOWNSTREAM ? o->acts.x : o->acts.dx).p,
-		moved_bytes(x->pass), schedule_rank_of(x->schedule, to),
+	comm_send(&o->out[d], m.p, mat_bytes(m), schedule_rank_of(x->schedule, to),
 		tag_of(x, to, d));
 	comm_start(&o->out[d]);
 }
@@ -124,11 +119,11 @@ static void send_to_stage(
 static void receive_from_stage(
 	struct pipe *x, struct pipe_stage *y, struct slot *o, enum direction d)
 {
+	struct mat m = d == DOWNSTREAM ? o->acts.x_in : o->acts.dx;
 	int from = neighbour(x, y, d == DOWNSTREAM ? -1 : 1);
 	if (from < 0)
 		return;
-	comm_recv(&o->in[d], (d == DOWNSTREAM ? o->acts.x_in : o->acts.dx).p,
-		moved_bytes(x->pass), schedule_rank_of(x->schedule, from),
+	comm_recv(&o->in[d], m.p, mat_bytes(m), schedule_rank_of(x->schedule, from),
 		tag_of(x, y->number, d));
 	comm_start(&o->in[d]);
 }

@@ -149,6 +149,7 @@ void trainer_build_store(struct trainer *t)
 		.batch = o->micro_batch,
 		.seed = (uint64_t)o->seed,
 		.precision = (enum precision)o->dtype,
+		.residual = o->residual_dtype == RESIDUAL_BF16 ? DT_BF16 : DT_F32,
 		.sp = o->sp,
 		.async_tp = o->async_tp && comm_overlaps(),
 		.gather_kv = o->cp_comm == CP_GATHER,

@@ -48,7 +48,7 @@ memory_of() { # NAME FILE: bytes of that line of a plan
 	for dtype in bf16 fp16; do
 		local o=(--dtype "$dtype" --dropout 0.1 -n 4 --decay-steps 4)
 		on_gpu "${o[@]}" --overwrite -o one >/dev/null
-		for other in "--recompute full" "--recompute selective" "--zero 3"; do
+		for other in "--recompute full" "--recompute selective" "--recompute matmuls" "--zero 3"; do
 			# shellcheck disable=SC2086
 			on_gpu "${o[@]}" $other --overwrite -o two >/dev/null
 			cmp one/checkpoints/latest.h5 two/checkpoints/latest.h5

@@ -61,6 +61,10 @@ sample_of() { # FILE: what follows its announcement
 	PT_EMU_LAZY=yes same_on 2 --fsdp 2 --offload all
 	[ "${LONG:-no}" != yes ] || PT_EMU_LAZY=first same_on 2 --dp 2 --offload all
 	same_on 2 --pp 2 --pp-schedule zb-h1 --recompute full
+	SMALL+=(--residual-dtype bf16)
+	on_gpu 1 --overwrite -o one >/dev/null
+	same_on 2 --pp 2 --recompute matmuls
+	same_on 2 --cp 2 --cp-comm gather --recompute full
 	# A rank that has nothing of a block's norms waits for what it has of the matrices.
 	SMALL+=(--layers 3 --heads 1 --dim 2 -b 3 -m 1 --virtual "tp=1,cp=1")
 	on_gpu 1 --overwrite -o one >/dev/null
@@ -84,6 +88,7 @@ sample_of() { # FILE: what follows its announcement
 	same_on 2 --tp 2 --no-sp
 	same_on 2 --pp 2 --pp-schedule zb-h1
 	same_on 1 --recompute selective
+	same_on 1 --recompute matmuls
 	same_on 1 --recompute full
 	PT_LAB_OFF=amax same_on 1
 }

@@ -247,7 +247,8 @@ refuse() { # TEXT COMMAND...: 64, and one message
 
 @test "what is sent is what was planned" {
 	make_shard
-	for layout in '--dp 2' '--fsdp 2' '--fsdp 2 --dtype float8 --no-float8-skip-ends' '--fsdp 2 --zero 1' '--tp 2' '--cp 2' '--pp 2' '--cp 2 --dtype bf16' \
+	for layout in '--dp 2' '--fsdp 2' '--fsdp 2 --dtype float8 --no-float8-skip-ends' '--fsdp 2 --zero 1' \
+		'--tp 2' '--cp 2' '--pp 2' '--pp 2 --residual-dtype bf16' '--cp 2 --dtype bf16' \
 		'--tp 2 --dtype bf16'; do
 		plan=$(pt-train "${TINY[@]}" "${LAYOUT[@]}" --dry-run $layout | awk '/^sent.step/ { print $2 }')
 		rm -rf run
@@ -297,6 +298,16 @@ refuse() { # TEXT COMMAND...: 64, and one message
 		[ "$bytes" -le $((nodes * shard + leaves + (1 << 22))) ]
 		[ "$bytes" -ge $((nodes * shard + leaves / 2)) ]
 	done
+}
+
+@test "a 7B model on 8 GPUs needs a tenth more than PyTorch's FSDP2 at most" {
+	on_the_gpu() {
+		pt-train -p llama2-7b --device cuda --dtype bf16 --residual-dtype bf16 --fsdp 8 --zero 3 -T 2048 \
+			-b 64 -m 8 --dry-run "$@" | awk '/^on the GPU/ { printf "%.0f\n", $4 / 1048576 }'
+	}
+	# of torchtitan's pull request 135: 22.7 and 49.5 GiB
+	[ "$(on_the_gpu --recompute full)" -le $((227 * 1024 / 10 * 11 / 10)) ]
+	[ "$(on_the_gpu --recompute matmuls)" -le $((495 * 1024 / 10 * 11 / 10)) ]
 }
 
 @test "with hybrid sharding, a replica sends a shard of the gradients to the others" {

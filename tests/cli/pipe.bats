@@ -48,7 +48,9 @@ load helpers
 	total() {
 		tiny --dry-run --layers 8 --context 64 "$@" | awk '$1 == "activations" { print $2 }'
 	}
-	none=$(total) selective=$(total --recompute selective) full=$(total --recompute full)
-	[ "$full" -lt "$selective" ]
+	none=$(total) selective=$(total --recompute selective) matmuls=$(total --recompute matmuls)
+	full=$(total --recompute full)
+	[ "$full" -lt "$matmuls" ]
+	[ "$matmuls" -lt "$selective" ]
 	[ "$selective" -lt "$none" ]
 }

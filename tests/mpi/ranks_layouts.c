@@ -465,7 +465,7 @@ static void every_two_techniques_meet(void **state)
 		struct err e = {0};
 		int axes = 0;
 		assert_int_equal(layout_options(&layouts[i], &o, &e), 0);
-		unsigned has = layout_techniques(&o);
+		uint64_t has = layout_techniques(&o);
 		for (int a = 0; a < N_TECHNIQUES; a++)
 			for (int b = 0; b < N_TECHNIQUES; b++)
 				met[a][b] |= has >> a & has >> b & 1;

@@ -31,6 +31,7 @@ const struct layout layouts[] = {
 	/* one rank with several virtual ranks */
 	{"gpt2", "threads=2"},
 	{"gpt2", "recompute=full"},
+	{"gpt2", "recompute=matmuls"},
 	{"llama", "recompute=selective virtual=tp=2,cp=2 threads=2"},
 	/* one technique */
 	{"gpt2", "dp=2"},
@@ -118,45 +119,48 @@ const struct layout layouts[] = {
 	{"gpt2-untied", "batch=6 micro-batch=3 tp=2 virtual=tp=6 async-tp=no dtype=bf16"},
 	{"llama", "batch=6 micro-batch=3 cp=2 tp=2 virtual=tp=4,cp=4 recompute=full dtype=float8 float8-skip-ends=no"},
 	{"llama", "batch=6 micro-batch=3 tp=4 virtual=cp=4 sp=no dtype=float8 float8-skip-ends=no"},
+	/* float8 weights gathered in 8 bits */
+	{"llama", "fsdp=2 tp=2 zero=3 dtype=float8 float8-skip-ends=no fsdp-kind=flat recompute=matmuls"},
+	{"gpt2-untied", "batch=6 pp=2 fsdp=2 zero=3 dtype=float8 float8-skip-ends=no reshard-after-forward=no pp-schedule=zb-h1"},
 	/* the remaining pairs of techniques */
-	{"gpt2-untied", "batch=6 dp=2 cp=2 zero=3 fsdp-kind=flat reshard-after-forward=no recompute=full optimizer=sgd"},
-	{"gpt2-untied", "pp=2 cp=2 zero=1 cp-comm=gather pp-schedule=zb-h1 recompute=selective"},
-	{"llama", "pp=2 cp=2 zero=1 pp-schedule=1f1b recompute=full optimizer=muon"},
+	{"gpt2-untied", "batch=6 dp=2 cp=2 zero=3 fsdp-kind=flat reshard-after-forward=no optimizer=sgd recompute=selective"},
+	{"gpt2-untied", "pp=2 cp=2 zero=1 cp-comm=gather pp-schedule=zb-h1 recompute=full"},
+	{"llama", "pp=2 cp=2 zero=1 pp-schedule=1f1b optimizer=muon recompute=matmuls"},
 	{"llama-tied", "batch=6 pp=2 fsdp=2 zero=3 fsdp-kind=flat reshard-after-forward=no pp-schedule=interleaved recompute=full"},
-	{"gpt2", "pp=2 cp=2 tp=2 zero=2 fsdp-kind=flat cp-comm=gather pp-schedule=gpipe recompute=full"},
-	{"gpt2", "batch=6 pp=2 fsdp=2 tp=2 zero=3 fsdp-kind=flat reshard-after-forward=keep-last pp-schedule=zb-h1 recompute=selective"},
+	{"gpt2", "pp=2 cp=2 tp=2 zero=2 fsdp-kind=flat cp-comm=gather pp-schedule=gpipe recompute=matmuls residual-dtype=bf16"},
+	{"gpt2", "batch=6 pp=2 fsdp=2 tp=2 zero=3 fsdp-kind=flat reshard-after-forward=keep-last pp-schedule=zb-h1 recompute=matmuls residual-dtype=bf16"},
 	{"gpt2", "pp=2 cp=2 tp=2 zero=1 sp=no cp-comm=gather pp-schedule=interleaved recompute=selective"},
-	{"gpt2", "pp=2 cp=2 tp=2 zero=3 fsdp-kind=flat reshard-after-forward=no pp-schedule=1f1b"},
-	{"gpt2", "pp=2 dp=2 fsdp=2 zero=3 fsdp-kind=flat reshard-after-forward=no pp-schedule=gpipe recompute=full"},
-	{"gpt2-untied", "batch=6 pp=2 fsdp=2 tp=2 zero=1 fsdp-kind=flat sp=no pp-schedule=gpipe recompute=selective"},
-	{"gpt2-untied", "batch=6 pp=2 dp=2 tp=2 sp=no pp-schedule=zb-h1 recompute=full"},
-	{"gpt2-untied", "batch=6 dp=2 cp=2 tp=2 zero=1 cp-comm=gather"},
-	{"gpt2-untied", "batch=6 pp=2 fsdp=2 tp=2 zero=2 fsdp-kind=flat sp=no pp-schedule=1f1b"},
-	{"llama", "pp=2 cp=2 tp=2 zero=3 fsdp-kind=flat reshard-after-forward=keep-last cp-comm=gather pp-schedule=interleaved recompute=full"},
-	{"llama-tied", "batch=6 pp=2 dp=2 cp=2 zero=3 fsdp-kind=flat reshard-after-forward=no cp-comm=gather pp-schedule=1f1b recompute=selective"},
-	{"llama-tied", "pp=2 cp=2 tp=2 zero=2 fsdp-kind=flat sp=no pp-schedule=zb-h1 recompute=selective"},
+	{"gpt2", "pp=2 cp=2 tp=2 zero=3 fsdp-kind=flat reshard-after-forward=no pp-schedule=1f1b recompute=full"},
+	{"gpt2", "pp=2 dp=2 fsdp=2 zero=3 fsdp-kind=flat reshard-after-forward=no pp-schedule=gpipe recompute=selective"},
+	{"gpt2-untied", "batch=6 pp=2 fsdp=2 tp=2 zero=1 fsdp-kind=flat sp=no pp-schedule=gpipe recompute=full residual-dtype=bf16"},
+	{"gpt2-untied", "batch=6 pp=2 dp=2 tp=2 sp=no pp-schedule=zb-h1"},
+	{"gpt2-untied", "batch=6 dp=2 cp=2 tp=2 zero=1 cp-comm=gather recompute=full"},
+	{"gpt2-untied", "batch=6 pp=2 fsdp=2 tp=2 zero=2 fsdp-kind=flat sp=no pp-schedule=1f1b recompute=selective residual-dtype=bf16"},
+	{"llama", "pp=2 cp=2 tp=2 zero=3 fsdp-kind=flat reshard-after-forward=keep-last cp-comm=gather pp-schedule=interleaved recompute=selective"},
+	{"llama-tied", "batch=6 pp=2 dp=2 cp=2 zero=3 fsdp-kind=flat reshard-after-forward=no cp-comm=gather pp-schedule=1f1b recompute=matmuls"},
+	{"llama-tied", "pp=2 cp=2 tp=2 zero=2 fsdp-kind=flat sp=no pp-schedule=zb-h1 recompute=full residual-dtype=bf16"},
 	{"llama-tied", "pp=2 cp=2 tp=2 zero=3 reshard-after-forward=keep-last sp=no pp-schedule=gpipe"},
-	{"llama-tied", "batch=6 pp=2 dp=2 cp=2 zero=2 pp-schedule=interleaved recompute=selective"},
-	{"llama-tied", "batch=6 pp=2 fsdp=2 tp=2 zero=3 reshard-after-forward=no sp=no pp-schedule=zb-h1"},
+	{"llama-tied", "batch=6 pp=2 dp=2 cp=2 zero=2 pp-schedule=interleaved"},
+	{"llama-tied", "batch=6 pp=2 fsdp=2 tp=2 zero=3 reshard-after-forward=no sp=no pp-schedule=zb-h1 recompute=matmuls"},
 	{"llama-tied", "batch=10 pp=2 dp=2 fsdp=2 zero=3 reshard-after-forward=keep-last pp-schedule=1f1b recompute=full"},
 	/* also with reduced precision and offload */
-	{"gpt2-untied", "pp=2 pp-schedule=1f1b recompute=selective offload=all dtype=bf16"},
-	{"gpt2-untied", "pp=2 pp-schedule=gpipe recompute=full offload=optimizer dtype=fp16"},
-	{"llama", "cp=2 zero=3 fsdp-kind=flat reshard-after-forward=no cp-comm=gather recompute=selective offload=grads dtype=fp16"},
-	{"llama-tied", "cp=2 zero=3 fsdp-kind=flat reshard-after-forward=keep-last offload=all dtype=float8"},
-	{"gpt2-untied", "batch=6 dp=2 tp=2 recompute=selective async-tp=no offload=all dtype=fp16 optimizer=muon"},
-	{"gpt2-untied", "pp=2 tp=2 sp=no pp-schedule=zb-h1 recompute=full async-tp=no offload=params dtype=fp16 optimizer=sgd"},
-	{"gpt2-untied", "pp=2 cp=2 zero=1 fsdp-kind=flat pp-schedule=1f1b recompute=full dtype=fp16"},
-	{"gpt2-untied", "pp=2 cp=2 zero=1 pp-schedule=zb-h1 dtype=bf16"},
-	{"llama", "pp=2 cp=2 zero=2 fsdp-kind=flat cp-comm=gather pp-schedule=interleaved offload=grads dtype=fp16 optimizer=sgd"},
+	{"gpt2-untied", "pp=2 pp-schedule=1f1b offload=all dtype=bf16 recompute=selective"},
+	{"gpt2-untied", "pp=2 pp-schedule=gpipe offload=optimizer dtype=fp16 recompute=full"},
+	{"llama", "cp=2 zero=3 fsdp-kind=flat reshard-after-forward=no cp-comm=gather offload=grads dtype=fp16 recompute=full"},
+	{"llama-tied", "cp=2 zero=3 fsdp-kind=flat reshard-after-forward=keep-last offload=all dtype=float8 recompute=matmuls"},
+	{"gpt2-untied", "batch=6 dp=2 tp=2 async-tp=no offload=all dtype=fp16 optimizer=muon recompute=matmuls residual-dtype=bf16"},
+	{"gpt2-untied", "pp=2 tp=2 sp=no pp-schedule=zb-h1 async-tp=no offload=params dtype=fp16 optimizer=sgd recompute=full"},
+	{"gpt2-untied", "pp=2 cp=2 zero=1 fsdp-kind=flat pp-schedule=1f1b dtype=fp16 recompute=selective residual-dtype=bf16"},
+	{"gpt2-untied", "pp=2 cp=2 zero=1 pp-schedule=zb-h1 dtype=bf16 recompute=matmuls"},
+	{"llama", "pp=2 cp=2 zero=2 fsdp-kind=flat cp-comm=gather pp-schedule=interleaved offload=grads dtype=fp16 optimizer=sgd recompute=selective residual-dtype=bf16"},
 	{"llama-tied", "pp=2 fsdp=2 zero=3 reshard-after-forward=keep-last pp-schedule=zb-h1 recompute=selective offload=grads dtype=fp16 optimizer=muon"},
-	{"gpt2", "batch=6 pp=2 fsdp=2 tp=2 zero=1 fsdp-kind=flat pp-schedule=1f1b recompute=full async-tp=no offload=grads dtype=float8 optimizer=sgd"},
-	{"gpt2", "pp=2 cp=2 tp=2 zero=3 fsdp-kind=flat reshard-after-forward=keep-last cp-comm=gather pp-schedule=gpipe recompute=selective async-tp=no offload=all dtype=bf16 optimizer=sgd"},
-	{"gpt2-untied", "batch=6 dp=2 cp=2 tp=2 zero=2 fsdp-kind=flat async-tp=no offload=optimizer dtype=bf16"},
-	{"llama", "batch=6 pp=2 dp=2 cp=2 zero=2 cp-comm=gather pp-schedule=gpipe recompute=full offload=optimizer dtype=float8 optimizer=muon"},
-	{"llama", "pp=2 cp=2 tp=2 sp=no pp-schedule=interleaved recompute=selective offload=params dtype=float8"},
-	{"llama-tied", "batch=6 pp=2 fsdp=2 tp=2 zero=3 fsdp-kind=flat reshard-after-forward=no sp=no pp-schedule=interleaved recompute=full async-tp=no offload=grads dtype=bf16 optimizer=muon"},
-	{"llama-tied", "pp=2 fsdp=2 tp=2 zero=3 fsdp-kind=flat reshard-after-forward=no sp=no pp-schedule=zb-h1 async-tp=no dtype=float8"},
+	{"gpt2", "batch=6 pp=2 fsdp=2 tp=2 zero=1 fsdp-kind=flat pp-schedule=1f1b async-tp=no offload=grads dtype=float8 optimizer=sgd recompute=matmuls residual-dtype=bf16"},
+	{"gpt2", "pp=2 cp=2 tp=2 zero=3 fsdp-kind=flat reshard-after-forward=keep-last cp-comm=gather pp-schedule=gpipe async-tp=no offload=all dtype=bf16 optimizer=sgd recompute=matmuls"},
+	{"gpt2-untied", "batch=6 dp=2 cp=2 tp=2 zero=2 fsdp-kind=flat async-tp=no offload=optimizer dtype=bf16 residual-dtype=bf16"},
+	{"llama", "batch=6 pp=2 dp=2 cp=2 zero=2 cp-comm=gather pp-schedule=gpipe offload=optimizer dtype=float8 optimizer=muon recompute=full"},
+	{"llama", "pp=2 cp=2 tp=2 sp=no pp-schedule=interleaved offload=params dtype=float8 recompute=matmuls"},
+	{"llama-tied", "batch=6 pp=2 fsdp=2 tp=2 zero=3 fsdp-kind=flat reshard-after-forward=no sp=no pp-schedule=interleaved async-tp=no offload=grads dtype=bf16 optimizer=muon residual-dtype=bf16"},
+	{"llama-tied", "pp=2 fsdp=2 tp=2 zero=3 fsdp-kind=flat reshard-after-forward=no sp=no pp-schedule=zb-h1 async-tp=no dtype=float8 recompute=selective"},
 };
 /* clang-format on */
 const int n_layouts = ARRAY_LEN(layouts);
@@ -248,12 +252,12 @@ const char *const technique_names[] = {TECHNIQUES(NAME)};
 static const int groups[] = {TECHNIQUES(GROUP)};
 #undef GROUP
 
-static unsigned bit(enum technique t)
+static uint64_t bit(enum technique t)
 {
-	return 1u << t;
+	return UINT64_C(1) << t;
 }
 
-static unsigned pipeline_technique(const struct train_opts *o)
+static uint64_t pipeline_technique(const struct train_opts *o)
 {
 	static const enum technique of[SCHEDULE_KINDS] = {
 		[SCHEDULE_GPIPE] = TECH_GPIPE,
@@ -264,9 +268,9 @@ static unsigned pipeline_technique(const struct train_opts *o)
 	return o->degree[AXIS_PP] > 1 ? bit(of[o->pp_schedule]) : 0;
 }
 
-static unsigned store_techniques(const struct train_opts *o)
+static uint64_t store_techniques(const struct train_opts *o)
 {
-	unsigned t = 0;
+	uint64_t t = 0;
 	int ranks = layout_data_ranks(o);
 	if (o->degree[AXIS_DP] > 1)
 		t |= bit(TECH_DP);
@@ -288,13 +292,13 @@ static unsigned store_techniques(const struct train_opts *o)
 	return t;
 }
 
-static unsigned model_techniques(const struct train_opts *o)
+static uint64_t model_techniques(const struct train_opts *o)
 {
 	struct err e = {0};
 	struct model m;
 	if (model_init(&m, &o->model, VOCABULARY, &e))
 		die_err(&e);
-	unsigned t = bit(o->model.arch == ARCH_LLAMA ? TECH_LLAMA : TECH_GPT2) |
+	uint64_t t = bit(o->model.arch == ARCH_LLAMA ? TECH_LLAMA : TECH_GPT2) |
 		     bit(m.tie ? TECH_TIED : TECH_UNTIED);
 	if (m.c.kv_heads < m.c.heads)
 		t |= bit(TECH_GROUPED);
@@ -308,9 +312,9 @@ static unsigned model_techniques(const struct train_opts *o)
 	return t;
 }
 
-unsigned layout_techniques(const struct train_opts *o)
+uint64_t layout_techniques(const struct train_opts *o)
 {
-	unsigned t = model_techniques(o) | store_techniques(o) | pipeline_technique(o);
+	uint64_t t = model_techniques(o) | store_techniques(o) | pipeline_technique(o);
 	if (o->degree[AXIS_TP] > 1)
 		t |= bit(o->sp ? TECH_SP : TECH_NO_SP);
 	if (o->degree[AXIS_CP] > 1)
@@ -318,13 +322,15 @@ unsigned layout_techniques(const struct train_opts *o)
 	if (o->degree[AXIS_TP] > 1 && !o->async_tp)
 		t |= bit(TECH_NO_ASYNC);
 	if (o->recompute)
-		t |= bit(o->recompute == RECOMPUTE_FULL ? TECH_FULL : TECH_SELECTIVE);
+		t |= bit((enum technique)(TECH_SELECTIVE + o->recompute - 1));
+	if (o->residual_dtype)
+		t |= bit(TECH_RESIDUAL);
 	return t;
 }
 
 bool techniques_meet(enum technique a, enum technique b)
 {
-	unsigned both = bit(a) | bit(b);
+	uint64_t both = bit(a) | bit(b);
 	bool resharding = both & (bit(TECH_RESHARD_NO) | bit(TECH_KEEP_LAST));
 	bool fewer = both & (bit(TECH_ZERO1) | bit(TECH_ZERO2));
 	bool grouped_gpt2 = both == (bit(TECH_GROUPED) | bit(TECH_GPT2));
@@ -388,7 +394,7 @@ static void roll_options(struct dice *d, struct str *out)
 	choose(d, out, ",cp-comm=gather");
 	choose(d, out, ",pp-schedule=gpipe,pp-schedule=interleaved,pp-schedule=zb-h1");
 	choose(d, out, ",,pp-split=even");
-	choose(d, out, ",,recompute=selective,recompute=full");
+	choose(d, out, ",,recompute=selective,recompute=matmuls,recompute=full");
 	choose(d, out, ",,threads=2");
 	choose(d, out, ",,bucket=0,bucket=20000");
 	choose(d, out, ",async-tp=no");
@@ -397,6 +403,7 @@ static void roll_options(struct dice *d, struct str *out)
 	choose(d, out,
 		",,,,,,offload=optimizer,offload=grads,offload=params,offload=all");
 	choose(d, out, ",,,,dtype=bf16,dtype=fp16,dtype=float8");
+	choose(d, out, ",,residual-dtype=bf16");
 	choose(d, out, ",,optimizer=sgd,optimizer=muon,optimizer=muon");
 	for (char *p = out->s; p && *p; p++) /* of one word */
 		*p = *p == ';' ? ',' : *p;

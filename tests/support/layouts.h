@@ -45,12 +45,13 @@ void layout_control(const char *arithmetic, struct train_opts *o);
 	X(SP, "tp with sp", 7) X(NO_SP, "tp without sp", 7) \
 	X(RING, "cp by a ring", 8) X(GATHER, "cp by a gather", 8) \
 	X(GPIPE, "gpipe", 9) X(1F1B, "1f1b", 9) X(INTERLEAVED, "interleaved", 9) X(ZB_H1, "zb-h1", 9) \
-	X(SELECTIVE, "recompute selective", 10) X(FULL, "recompute full", 10) \
+	X(SELECTIVE, "recompute selective", 10) X(MATMULS, "recompute matmuls", 10) X(FULL, "recompute full", 10) \
 	X(UNEVEN, "uneven micro-batches", 11) \
 	X(NO_ASYNC, "tp without async", 12) \
 	X(OFF_STATE, "offload optimizer", 13) X(OFF_PARAMS, "offload params", 13) \
 	X(OFF_GRADS, "offload grads", 16) \
 	X(BF16, "bf16", 14) X(FP16, "fp16", 14) X(FLOAT8, "float8", 14) \
+	X(RESIDUAL, "bf16 residual stream", 17) \
 	X(SGD, "sgd", 15) X(MUON, "muon", 15)
 /* clang-format on */
 
@@ -60,7 +61,7 @@ enum technique { TECHNIQUES(TECHNIQUE) N_TECHNIQUES };
 extern const char *const technique_names[N_TECHNIQUES];
 
 /* The bits 1 << technique of a layout. */
-unsigned layout_techniques(const struct train_opts *o);
+uint64_t layout_techniques(const struct train_opts *o);
 /* Can a layout combine both? */
 bool techniques_meet(enum technique a, enum technique b);
 
