@@ -37,8 +37,6 @@ static int check_cpu(const struct train_opts *o, struct err *e)
 	return options_refuse(mistakes, ARRAY_LEN(mistakes), e);
 }
 
-/* A CUDA graph captures one stream and its arguments: not the copies of --offload in other streams,
- * the messages of the host, or fragments of streaming. */
 static int check_graph(const struct train_opts *o, struct err *e)
 {
 	bool several = false;
@@ -46,10 +44,15 @@ static int check_graph(const struct train_opts *o, struct err *e)
 		several |= o->degree[a] > 1;
 	const struct mistake mistakes[] = {
 		{o->offload != OFFLOAD_NONE,
-			"--cuda-graph is not supported with --offload"},
-		{several, "--cuda-graph is not supported with several ranks"},
+			"--cuda-graph cannot be used with --offload: a graph repeats the "
+			"kernels of one stream, and offloading copies in other streams, at "
+			"times that the host chooses"},
+		{several,
+			"--cuda-graph cannot be used with several ranks: their messages go "
+			"through the host's memory, and a graph has no MPI calls"},
 		{o->edit.config.delay > 0,
-			"--cuda-graph is not supported with --edit-sync-delay"},
+			"--cuda-graph cannot be used with --edit-sync-delay: a graph repeats "
+			"the same step, and fragments are synchronised in some steps only"},
 	};
 	return o->graph ? options_refuse(mistakes, ARRAY_LEN(mistakes), e) : 0;
 }

@@ -50,11 +50,14 @@ real_gpu() {
 	[[ $(gpu_name) != *emulated* ]]
 }
 
+# Are the programs built with AddressSanitizer?
+sanitized() {
+	nm "$BUILD/pt-train" | grep -q __asan_init
+}
+
 # For tests that limit memory, or measure it.
 plain_memory() {
-	if nm "$BUILD/pt-train" | grep -q __asan_init; then
-		skip 'the sanitizer needs memory of its own'
-	fi
+	! sanitized || skip 'the sanitizer needs memory of its own'
 }
 
 same() { # RUN RUN: their curves and latest checkpoints are equal
