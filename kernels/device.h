@@ -124,7 +124,7 @@ void device_wait(struct device *d);
  * the device. A copy starts after all kernels that were enqueued before it and after the earlier
  * copies in its direction; of those in the other direction, only after the one with the ticket
  * `after`. Kernels and copies enqueued after device_copy_end() start after that copy. The host waits
- * only in device_copy_wait(). Not in a graph.
+ * only in device_copy_wait(), which is not allowed in a graph.
  *
  * Returns a ticket, never 0, so that 0 stands for no copy. A CPU copies synchronously.
  */

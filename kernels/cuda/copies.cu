@@ -1,5 +1,10 @@
 /* Copies that overlap with kernels: a stream for each direction, since a GPU can copy in and out at
- * the same time. Streams wait for each other by events, without blocking the host. */
+ * the same time. Streams wait for each other by events, without blocking the host.
+ *
+ * In a capture these streams fork from the captured one and join it at its end, so that a graph has
+ * the copies as branches. It may not wait for events that were recorded before it, nor may others wait
+ * for its events: so it begins, and is launched, after all copies that were enqueued before, and ends
+ * after its own. */
 #include "kernels/cuda/cuda_internal.h"
 
 #include <stdlib.h>
@@ -14,6 +19,8 @@ struct copy_stream {
 	cudaStream_t stream;
 	cudaEvent_t done[COPIES_KEPT]; /* copy i at i % COPIES_KEPT */
 	uint64_t n;
+	uint64_t
+		joined; /* what is enqueued in the device's stream now comes after these copies */
 };
 
 struct copy_streams {
@@ -59,18 +66,29 @@ void cuda_copies_free(struct device *d)
 	cuda_of(d)->copy_streams = NULL;
 }
 
+/* The event of a copy; NULL: none, or joined. */
 static cudaEvent_t done_of(struct device *d, uint64_t ticket)
 {
 	const struct copy_stream *w = &copy_streams_of(d)->way[ticket % 2];
 	BUG_ON(ticket / 2 > w->n);
-	return w->done[ticket / 2 % COPIES_KEPT];
+	return ticket / 2 > w->joined ? w->done[ticket / 2 % COPIES_KEPT] : NULL;
 }
 
 static void wait_for(struct device *d, cudaStream_t stream, uint64_t ticket)
 {
-	if (ticket)
-		cuda_check(d, cudaStreamWaitEvent(stream, done_of(d, ticket), 0),
-			names[ticket % 2]);
+	cudaEvent_t done = ticket ? done_of(d, ticket) : NULL;
+	if (done)
+		cuda_check(d, cudaStreamWaitEvent(stream, done, 0), names[ticket % 2]);
+}
+
+void cuda_copies_join(struct device *d)
+{
+	struct copy_streams *all = cuda_of(d)->copy_streams;
+	for (uint64_t out = 0; all && out < 2; out++) {
+		struct copy_stream *w = &all->way[out];
+		wait_for(d, cuda_stream(d), 2 * w->n + out);
+		w->joined = w->n;
+	}
 }
 
 uint64_t cuda_copy_begin(struct device *d, bool out, void *to, const void *from,
@@ -78,7 +96,7 @@ uint64_t cuda_copy_begin(struct device *d, bool out, void *to, const void *from,
 {
 	struct copy_streams *all = copy_streams_of(d);
 	struct copy_stream *w = &all->way[out];
-	BUG_ON(!cuda_graph_idle(d));
+	BUG_ON(!cuda_graph_idle(d) && !cuda_graph_capturing(d));
 	if (!n_bytes)
 		return 0;
 	struct cuda_launch l = cuda_copy_of(names[out], to, from, n_bytes);
@@ -98,15 +116,17 @@ uint64_t cuda_copy_begin(struct device *d, bool out, void *to, const void *from,
 
 void cuda_copy_end(struct device *d, uint64_t ticket)
 {
-	BUG_ON(!cuda_graph_idle(d));
+	BUG_ON(!cuda_graph_idle(d) && !cuda_graph_capturing(d));
 	wait_for(d, cuda_stream(d), ticket);
 }
 
 void cuda_copy_wait(struct device *d, uint64_t ticket)
 {
-	if (ticket)
-		cuda_check(
-			d, cudaEventSynchronize(done_of(d, ticket)), names[ticket % 2]);
+	cudaEvent_t done = ticket ? done_of(d, ticket) : NULL;
+	if (done)
+		cuda_check(d, cudaEventSynchronize(done), names[ticket % 2]);
+	else if (ticket)
+		cuda_wait(d);
 }
 
 void cuda_copies_wait(struct device *d)

@@ -43,10 +43,9 @@ static int check_graph(const struct train_opts *o, struct err *e)
 	for (int a = 0; a < N_AXES; a++)
 		several |= o->degree[a] > 1;
 	const struct mistake mistakes[] = {
-		{o->offload != OFFLOAD_NONE,
-			"--cuda-graph cannot be used with --offload: a graph repeats the "
-			"kernels of one stream, and offloading copies in other streams, at "
-			"times that the host chooses"},
+		{o->offload != OFFLOAD_NONE && o->offload_to,
+			"--cuda-graph cannot be used with --offload-to: a graph has kernels and "
+			"copies, and files are read and written by the host"},
 		{several,
 			"--cuda-graph cannot be used with several ranks: their messages go "
 			"through the host's memory, and a graph has no MPI calls"},

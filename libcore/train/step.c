@@ -160,15 +160,29 @@ enum { EAGER_STEPS = 2 };
 static bool capture_graph(struct work *w)
 {
 	struct trainer *t = w->t;
+	struct store *s = t->store;
+	int64_t read = s->read, written = s->written;
 	t->graph.state = GRAPH_NONE;
-	store_forget(t->store); /* a graph computes all that it needs */
+	store_forget(s); /* a graph computes all that it needs */
 	if (!device_graph_begin(&t->d))
 		return false;
 	enqueue_step(w);
+	t->graph.read = s->read - read;
+	t->graph.written = s->written - written;
+	s->read = read;
+	s->written = written;
 	if (!device_graph_end(&t->d))
 		return false;
 	t->graph.state = GRAPH_CAPTURED;
 	return true;
+}
+
+static void launch_graph(struct trainer *t)
+{
+	device_graph_launch(&t->d);
+	t->store->read += t->graph.read;
+	t->store->written += t->graph.written;
+	store_forget(t->store);
 }
 
 /* Steps that are profiled run kernel by kernel, without a graph. */
@@ -183,10 +197,9 @@ static void compute(struct work *w)
 		device_graph_refill(&t->d); /* only terms and samples differ */
 		put_terms(t, w->r);
 		pipe_reload(&t->pipe, &w->input);
-		device_graph_launch(&t->d);
-		store_forget(t->store);
+		launch_graph(t);
 	} else if (due && !profiled && capture_graph(w)) {
-		device_graph_launch(&t->d);
+		launch_graph(t);
 	} else {
 		enqueue_step(w);
 		t->graph.n_eager++;

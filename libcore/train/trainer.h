@@ -71,7 +71,8 @@ struct trainer {
 	} profile;
 	struct trainer_graph {
 		enum { GRAPH_NONE, GRAPH_WANTED, GRAPH_CAPTURED } state;
-		int64_t n_eager; /* steps before it was captured */
+		int64_t n_eager;       /* steps before it was captured */
+		int64_t read, written; /* by a step, of offloaded state */
 	} graph;
 	struct faults faults;
 	/* A checkpoint that is written in the background, from a copy of the state. */

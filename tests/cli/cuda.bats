@@ -184,7 +184,7 @@ memory_of() { # NAME FILE: bytes of that line of a plan
 	make_shard
 	run on_gpu --cuda-graph --edit-workers 1 --edit-sync-interval 2 --edit-sync-delay 1 --edit-outer sgd -o run
 	[ "$status" -eq 64 ]
-	[[ $output == *'--cuda-graph is not supported with --edit-sync-delay'* ]]
+	[[ $output == *'--cuda-graph cannot be used with --edit-sync-delay'* ]]
 	run on_gpu --heads 1 --dim 264 -o run
 	[ "$status" -eq 64 ]
 	[[ $output == *'heads of more than 256 channels'* ]]
@@ -197,13 +197,9 @@ memory_of() { # NAME FILE: bytes of that line of a plan
 	[ "$status" -eq 64 ]
 	run on_cpu --cuda-graph -o run
 	[ "$status" -eq 64 ]
-	for more in '--offload params' '--offload optimizer'; do
-		what=${more#--}
-		# shellcheck disable=SC2086
-		run on_gpu --cuda-graph $more -o run
-		[ "$status" -eq 64 ]
-		[[ $output == *"--cuda-graph is not supported with --${what% *}"* ]]
-	done
+	run on_gpu --cuda-graph --offload params --offload-to . -o run
+	[ "$status" -eq 64 ]
+	[[ $output == *'--cuda-graph cannot be used with --offload-to'* ]]
 	PT_CUDA=$PWD/nowhere.so run on_gpu -o other
 	[ "$status" -eq 1 ]
 	[[ $output == *nowhere.so* ]]
@@ -214,10 +210,12 @@ memory_of() { # NAME FILE: bytes of that line of a plan
 @test "steps as a graph change no bit, with evaluations and a profile in between" {
 	make_shard
 	local all=('-a llama --virtual tp=2,cp=2 -m 4 --dtype float8 --no-float8-skip-ends --dropout 0.1'
-		'--dtype fp16 --loss-scale 1e9 --loss-scale-window 1 --zero 3 -m 8 --dropout 0.1')
+		'--dtype fp16 --loss-scale 1e9 --loss-scale-window 1 --zero 3 -m 8 --dropout 0.1'
+		'--offload all -m 4 --dtype bf16 --virtual tp=2')
 	local lates=yes
 	if [ "${LONG:-no}" = yes ]; then
-		all+=('' '-m 8 --recompute full --dropout 0.1' '--dtype bf16 -m 8')
+		all+=('' '-m 8 --recompute full --dropout 0.1' '--dtype bf16 -m 8'
+			'--offload optimizer' '--offload grads -m 4' '--offload params --tile 2')
 		lates='no yes first'
 	fi
 	for more in "${all[@]}"; do
@@ -228,6 +226,7 @@ memory_of() { # NAME FILE: bytes of that line of a plan
 		for late in $lates; do
 			PT_EMU_LAZY=$late on_gpu "${o[@]}" --cuda-graph -o two >/dev/null
 			cmp one/checkpoints/latest.h5 two/checkpoints/latest.h5
+			cmp <(grep -o ' offload_.*' one/journal.txt) <(grep -o ' offload_.*' two/journal.txt)
 		done
 	done
 	pt-train "${TINY[@]:1}" "${TWO[@]}" "${o[@]}" --device cuda --cuda-graph --profile 5:6 -o two \

@@ -72,6 +72,12 @@ static const struct {
 		"operation not permitted when stream is capturing"},
 	{cudaErrorStreamCaptureInvalidated, "cudaErrorStreamCaptureInvalidated",
 		"operation failed due to a previous error during capture"},
+	{cudaErrorStreamCaptureUnjoined, "cudaErrorStreamCaptureUnjoined",
+		"capturing stream has unjoined work"},
+	{cudaErrorStreamCaptureIsolation, "cudaErrorStreamCaptureIsolation",
+		"dependency created on uncaptured work in another stream"},
+	{cudaErrorCapturedEvent, "cudaErrorCapturedEvent",
+		"operation not permitted on an event last recorded in a capturing stream"},
 	{cudaErrorIllegalAddress, "cudaErrorIllegalAddress",
 		"an illegal memory access was encountered"},
 };

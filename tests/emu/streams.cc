@@ -6,8 +6,9 @@
  * overwrite data that it reads later.
  *
  * Operations on a stream that is captured are recorded in a graph, and enqueued when the
- * graph is launched. Captures are stricter than CUDA's: events are refused, except external
- * ones, which each launch records, and so is memory that is not pinned.
+ * graph is launched, one after the other. A stream that waits for an event of the capture is captured
+ * too, until the end, before which the first one has to wait for all that it did. An external event
+ * is recorded by each launch. Memory that is not pinned is refused.
  *
  * PT_EMU_WAITS=yes: prints at the end how often the program waited for an operation that was
  * not complete.
@@ -36,10 +37,19 @@ struct CUgraphExec_st {
 	struct CUgraph_st all;
 };
 
+enum { MAX_CAPTURED = 4 };
+
+/* Of each captured stream, how many operations come before. */
+struct past {
+	int64_t n[MAX_CAPTURED];
+};
+
 struct CUstream_st {
 	int magic;
 	unsigned flags;
 	bool oldest;
+	int captured; /* its number in the capture in progress, from 1 on, or 0 */
+	struct past past;
 	int64_t asked, done;
 	struct work *first, **last;
 };
@@ -51,6 +61,9 @@ static struct {
 	cudaStreamCaptureMode mode;
 	bool spoiled;
 	cudaGraph_t graph;
+	cudaStream_t all[MAX_CAPTURED];
+	int n;
+	int64_t number; /* of this capture */
 } capture;
 static thread_local cudaStreamCaptureMode my_mode = cudaStreamCaptureModeGlobal;
 
@@ -66,6 +79,8 @@ struct CUevent_st {
 	struct place at;
 	bool recorded;
 	double seconds;
+	int64_t capture; /* in which it was recorded last, or 0 */
+	struct past past;
 };
 
 static struct CUstream_st of_all; /* the NULL stream */
@@ -178,7 +193,8 @@ static void ask(cudaStream_t s, void (*fn)(void *), const void *arg, size_t n_by
 void emu_ask(cudaStream_t stream, void (*fn)(void *), const void *arg, size_t n_bytes)
 {
 	cudaStream_t s = real(stream);
-	if (s == capture.stream) {
+	if (capture.stream && s->captured) {
+		s->past.n[s->captured - 1]++;
 		if (capture.spoiled) {
 			emu_gives(cudaErrorStreamCaptureInvalidated);
 			return;
@@ -215,20 +231,52 @@ static void record(void *event)
 static void recorded(cudaEvent_t e, cudaStream_t s)
 {
 	e->recorded = true;
+	e->capture = 0;
 	e->at = (struct place){real(s), real(s)->asked};
 }
 
 /* ---- graphs ------------------------------------------------------------------------- */
 
-static cudaError_t spoil(void)
+static cudaError_t spoil_by(cudaError_t rc)
 {
 	capture.spoiled = true;
-	return emu_gives(cudaErrorStreamCaptureUnsupported);
+	return emu_gives(rc);
+}
+
+static cudaError_t spoil(void)
+{
+	return spoil_by(cudaErrorStreamCaptureUnsupported);
+}
+
+static bool is_captured(cudaStream_t s)
+{
+	return capture.stream && real(s)->captured;
 }
 
 cudaError_t emu_not_captured(cudaStream_t s)
 {
-	return capture.stream && real(s) == capture.stream ? spoil() : cudaSuccess;
+	return is_captured(s) ? spoil() : cudaSuccess;
+}
+
+static void join_capture(cudaStream_t s)
+{
+	s->captured = ++capture.n;
+	s->past = (struct past){};
+	capture.all[capture.n - 1] = s;
+}
+
+/* Ends it, and tells whether the first stream comes after all others. */
+static bool leave_capture(void)
+{
+	bool all = true;
+	for (int i = 0; i < capture.n; i++) {
+		cudaStream_t s = capture.all[i];
+		all &= capture.stream->past.n[i] == s->past.n[i];
+		s->captured = 0;
+	}
+	capture.stream = NULL;
+	capture.n = 0;
+	return all;
 }
 
 cudaError_t emu_safe(void)
@@ -268,6 +316,8 @@ cudaError_t cudaStreamBeginCapture(cudaStream_t s, cudaStreamCaptureMode mode)
 	capture.thread = pthread_self();
 	capture.mode = mode;
 	capture.spoiled = false;
+	capture.number++;
+	join_capture(s);
 	capture.graph = (cudaGraph_t)calloc(1, sizeof(*capture.graph));
 	graph_clear(capture.graph);
 	return emu_gives(cudaSuccess);
@@ -278,10 +328,11 @@ cudaError_t cudaStreamEndCapture(cudaStream_t s, cudaGraph_t *graph)
 	*graph = NULL;
 	if (s != capture.stream || !pthread_equal(capture.thread, pthread_self()))
 		return emu_gives(cudaErrorStreamCaptureUnmatched);
-	capture.stream = NULL;
-	if (capture.spoiled) {
+	bool joined = leave_capture();
+	if (capture.spoiled || !joined) {
 		cudaGraphDestroy(capture.graph);
-		return emu_gives(cudaErrorStreamCaptureInvalidated);
+		return emu_gives(joined ? cudaErrorStreamCaptureInvalidated
+					: cudaErrorStreamCaptureUnjoined);
 	}
 	*graph = capture.graph;
 	return emu_gives(cudaSuccess);
@@ -432,6 +483,12 @@ cudaError_t cudaDeviceGetStreamPriorityRange(int *least, int *greatest)
 
 /* ---- events ------------------------------------------------------------------------- */
 
+/* An event that a capture recorded is not one that was enqueued. */
+static cudaError_t of_capture(cudaEvent_t e)
+{
+	return e->capture ? emu_gives(cudaErrorCapturedEvent) : cudaSuccess;
+}
+
 cudaError_t cudaEventCreateWithFlags(cudaEvent_t *e, unsigned flags)
 {
 	*e = (cudaEvent_t)calloc(1, sizeof(**e));
@@ -457,8 +514,13 @@ cudaError_t cudaEventDestroy(cudaEvent_t e)
 
 cudaError_t cudaEventRecord(cudaEvent_t e, cudaStream_t s)
 {
-	if (emu_not_captured(s) || check_stream(s) || check_event(e))
+	if (check_stream(s) || check_event(e))
 		return cudaPeekAtLastError();
+	if (is_captured(s)) {
+		e->capture = capture.number;
+		e->past = real(s)->past;
+		return emu_gives(cudaSuccess);
+	}
 	emu_ask(s, record, &e, sizeof(e));
 	recorded(e, s);
 	return cudaSuccess;
@@ -471,7 +533,7 @@ cudaError_t cudaEventRecordWithFlags(cudaEvent_t e, cudaStream_t s, unsigned fla
 		return cudaEventRecord(e, s);
 	if (check_stream(s) || check_event(e))
 		return cudaPeekAtLastError();
-	if (real(s) != capture.stream)
+	if (!is_captured(s))
 		return emu_gives(cudaErrorIllegalState);
 	emu_ask(s, record, &e, sizeof(e));
 	return cudaSuccess;
@@ -479,7 +541,7 @@ cudaError_t cudaEventRecordWithFlags(cudaEvent_t e, cudaStream_t s, unsigned fla
 
 cudaError_t cudaEventSynchronize(cudaEvent_t e)
 {
-	if (emu_safe() || check_event(e))
+	if (emu_safe() || check_event(e) || of_capture(e))
 		return cudaPeekAtLastError();
 	count_wait(e->at);
 	run_until(e->at);
@@ -488,14 +550,29 @@ cudaError_t cudaEventSynchronize(cudaEvent_t e)
 
 cudaError_t cudaEventQuery(cudaEvent_t e)
 {
-	if (emu_safe() || check_event(e))
+	if (emu_safe() || check_event(e) || of_capture(e))
 		return cudaPeekAtLastError();
 	return one_step(e->at) ? emu_gives(cudaSuccess) : cudaErrorNotReady;
 }
 
 cudaError_t cudaStreamWaitEvent(cudaStream_t s, cudaEvent_t e, unsigned)
 {
-	if (emu_not_captured(s) || check_stream(s) || check_event(e))
+	if (check_stream(s) || check_event(e))
+		return cudaPeekAtLastError();
+	if (capture.stream && e->capture == capture.number) {
+		cudaStream_t to = real(s);
+		if (!to->captured && capture.n == MAX_CAPTURED)
+			return spoil();
+		if (!to->captured)
+			join_capture(to);
+		for (int i = 0; i < MAX_CAPTURED; i++)
+			if (to->past.n[i] < e->past.n[i])
+				to->past.n[i] = e->past.n[i];
+		return emu_gives(cudaSuccess);
+	}
+	if (is_captured(s))
+		return spoil_by(cudaErrorStreamCaptureIsolation);
+	if (of_capture(e))
 		return cudaPeekAtLastError();
 	emu_ask(
 		s, [](void *at) { run_until(*(struct place *)at); }, &e->at,

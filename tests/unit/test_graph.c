@@ -194,6 +194,61 @@ static void result_comes_first(void **state)
 	unsetenv("PT_EMU_LAZY");
 }
 
+/* Copies of other streams are branches of a graph: it begins after those that were enqueued before it,
+ * and what follows comes after its own. */
+static void copies_are_branches(void **state)
+{
+	enum { STEPS = 5, FIRST = 2, SOME = 1000 };
+	const size_t n_bytes = SOME * sizeof(float);
+	(void)state;
+	setenv("PT_EMU_LAZY", "yes", 1);
+	struct work k = work_begin();
+	struct mat sum = mat(k.sum, 1, SOME), at = mat(k.at, 1, SOME);
+	float *in = device_shared(&device, n_bytes),
+	      *out = device_shared(&device, n_bytes);
+	float *late = device_shared(&device, n_bytes);
+	double want = 0;
+	uint64_t before = 0;
+	assert_true(in && out && late);
+	device.k->zero(&device, sum);
+	for (int i = 0; i < STEPS; i++) {
+		for (int j = 0; j < SOME; j++)
+			in[j] = (float)(i + 1);
+		if (i == FIRST)
+			assert_true(device_graph_begin(&device));
+		if (i <= FIRST) {
+			/* in, added, out, and in again after that */
+			device_copy_end(&device, before);
+			uint64_t t =
+				device_copy_begin(&device, false, k.at, in, n_bytes, 0);
+			device_copy_end(&device, t);
+			device.k->add(&device, sum, sum, at);
+			t = device_copy_begin(&device, true, out, k.sum, n_bytes, 0);
+			t = device_copy_begin(&device, false, k.at, out, n_bytes, t);
+			device_copy_end(&device, t);
+			device.k->add(&device, sum, sum, at);
+			device_copy_begin(&device, true, out, k.sum, n_bytes, 0);
+		}
+		if (i == FIRST)
+			assert_true(device_graph_end(&device));
+		if (i > FIRST)
+			device_graph_refill(&device);
+		if (i >= FIRST)
+			device_graph_launch(&device);
+		device_wait(&device);
+		assert_true(i == 0 || (double)late[0] == want);
+		want = 2 * (want + i + 1);
+		assert_true((double)out[0] == want && (double)out[SOME - 1] == want);
+		/* the next launch comes after this */
+		before = device_copy_begin(&device, true, late, k.sum, n_bytes, 0);
+	}
+	device_shared_free(&device, in);
+	device_shared_free(&device, out);
+	device_shared_free(&device, late);
+	work_end(k);
+	unsetenv("PT_EMU_LAZY");
+}
+
 /* Between begin and end nothing is done, and when there is no graph, nothing either. */
 static void new_product(void **state)
 {
@@ -290,6 +345,7 @@ int main(void)
 		cmocka_unit_test_setup_teardown(same, begin, end),
 		cmocka_unit_test_setup_teardown(in_a_row, begin, end),
 		cmocka_unit_test_setup_teardown(result_comes_first, begin, end),
+		cmocka_unit_test_setup_teardown(copies_are_branches, begin, end),
 		cmocka_unit_test_setup_teardown(new_product, begin, end),
 	};
 	const char *asked = getenv("PT_TEST_DEVICE");
