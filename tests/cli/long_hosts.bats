@@ -48,6 +48,14 @@ nothing_left() { # PID: of the recipe
 	nothing_left $pid
 }
 
+@test "link-bytes: what the program counts is on the link; what is rounded is sent as such" {
+	emulated 0 env LAYERS=2 DIM=128 STEPS=3 "$recipes/link-bytes" whole
+	[ ! -s err ]
+	grep -q '^0 rows differ' out
+	awk -F'\t' '{ part[$1] = $5 } END { exit !(part["fsdp-bf16"] < 0.8 &&
+		part["fsdp-float8"] < part["fsdp-bf16"] - 0.1 && part["tp-bf16"] < 0.8 && part["cp-bf16"] < 1) }' whole/table.tsv
+}
+
 @test "edit-stragglers: who is slow costs the others less by the clock" {
 	emulated 1 env MS=80 INTERVAL=8 INTERVALS=2 REPEAT=1 AT_LEAST=99 \
 		ROWS='^(ddp|a-edit)-(none|persistent)' "$recipes/edit-stragglers" whole
