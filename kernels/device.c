@@ -3,6 +3,7 @@
  * in a plugin, pt-cuda.so, which is loaded on demand, so that only runs on GPUs load its libraries.
  */
 #include "base/file.h"
+#include "base/trace.h"
 #include "kernels/backend.h"
 
 #include <dlfcn.h>
@@ -178,6 +179,20 @@ void device_close(struct device *d)
 		return d->ops->name ? d->ops->name(__VA_ARGS__) : 0; \
 	}
 
+void device_range(struct device *d, const char *name)
+{
+	trace_begin(name, -1);
+	if (d->ops->range)
+		d->ops->range(d, name);
+}
+
+void device_range_end(struct device *d)
+{
+	if (d->ops->range_end)
+		d->ops->range_end(d);
+	trace_end();
+}
+
 /* clang-format off */
 CALL(memory, (const struct device *d, int64_t *used, int64_t *free_now), d, used, free_now)
 CALL_VALUE(void *, alloc, (struct device *d, size_t n_bytes), d, n_bytes)
@@ -204,5 +219,3 @@ CALL(timer_start, (struct device *d, enum device_timer what), d, what)
 CALL(timer_read, (struct device *d, double seconds[N_DEVICE_TIMERS]), d, seconds)
 CALL(profile_begin, (struct device *d), d)
 CALL(profile_end, (struct device *d, struct str *out), d, out)
-CALL(range, (struct device *d, const char *name), d, name)
-CALL(range_end, (struct device *d), d)

@@ -38,10 +38,11 @@ bool staging_needed(const void *p);
 void staging_begin(const struct comm *c, struct comm_request *r);
 void staging_end(struct comm_request *r);
 
-/* flight.c: records that an operation began, and that it is complete. Number 0: nothing is recorded. */
-uint64_t flight_record_begin(
-	const struct comm *c, const char *operation, uint64_t seq, int64_t n_bytes);
-void flight_record_end(uint64_t number);
+/* flight.c: records that an operation began, and that it is complete, in the flight record and in the
+ * trace. An operation that has not begun may end. */
+void operation_begin(struct comm_operation *o, const struct comm *c, const char *name,
+	uint64_t seq, int64_t n_bytes);
+void operation_end(struct comm_operation *o);
 /* Of the file; NULL: there is none. */
 const char *flight_record_path(void);
 

@@ -4,6 +4,7 @@
  * hangs or is killed.
  */
 #include "base/file.h"
+#include "base/trace.h"
 #include "comm/comm_internal.h"
 
 #include <errno.h>
@@ -91,7 +92,8 @@ const char *flight_record_path(void)
 	return flight.path;
 }
 
-uint64_t flight_record_begin(
+/* Returns the number of the operation; 0: there is no record. */
+static uint64_t record_begin(
 	const struct comm *c, const char *operation, uint64_t seq, int64_t n_bytes)
 {
 	if (!flight.line)
@@ -110,11 +112,29 @@ uint64_t flight_record_begin(
 	return flight.n;
 }
 
-void flight_record_end(uint64_t number)
+static void record_end(uint64_t number)
 {
 	char text[WIDTH - SECONDS], *end = text + sizeof(text);
 	if (!flight.line || !number || number + RECORDS <= flight.n)
 		return;
 	char *begin = put_seconds(end, clock_seconds() - flight.begun[number % RECORDS]);
 	memcpy(line_of(number) + SECONDS, begin, (size_t)(end - begin));
+}
+
+void operation_begin(struct comm_operation *o, const struct comm *c, const char *name,
+	uint64_t seq, int64_t n_bytes)
+{
+	*o = (struct comm_operation){.begun = true,
+		.recorded = record_begin(c, name, seq, n_bytes),
+		.traced = trace_on ? trace_operation(c->name, name, n_bytes) : 0};
+}
+
+void operation_end(struct comm_operation *o)
+{
+	if (!o->begun)
+		return;
+	o->begun = false;
+	record_end(o->recorded);
+	if (trace_on)
+		trace_operation_ended(o->traced);
 }

@@ -1,4 +1,5 @@
 /* Requests: enqueue, start, test and wait; and background work. */
+#include "base/trace.h"
 #include "comm/comm_internal.h"
 
 #include <sched.h>
@@ -71,6 +72,7 @@ void comm_wait_for(
 		return;
 	}
 	double begin = clock_seconds();
+	trace_begin("waiting", -1);
 	watchdog_wait(c, what);
 	for (int spins = 0; !done(with); spins++) {
 		comm_poll();
@@ -80,6 +82,7 @@ void comm_wait_for(
 			sched_yield();
 	}
 	watchdog_wait(NULL, NULL);
+	trace_end();
 	waited += clock_seconds() - begin;
 }
 
@@ -158,7 +161,7 @@ const char *comm_tag_name(int tag)
 	return "?";
 }
 
-/* A set is one operation of the flight record, named after its first request. Questions and answers of
+/* A set is one operation, named after its first request. Questions and answers of
  * the watchdog are none. */
 static void record(struct comm_requests *r, const struct comm_request *first, int n)
 {
@@ -167,7 +170,7 @@ static void record(struct comm_requests *r, const struct comm_request *first, in
 		return;
 	for (int i = 0; i < n; i++)
 		n_bytes += first[i].what.n_bytes;
-	r->flight = flight_record_begin(r->c,
+	operation_begin(&r->operation, r->c,
 		first->kind == COMM_COLLECTIVE ? first->what.name
 					       : comm_tag_name(first->tag),
 		first->what.seq, n_bytes);
@@ -191,7 +194,7 @@ void comm_start(struct comm_requests *r)
 	}
 	for (int i = 0; i < n; i++)
 		staging_begin(c, &first[i]);
-	if (n && !r->flight)
+	if (n && !r->operation.begun)
 		record(r, first, n);
 	if (n)
 		c->ops->start(c, first, n);
@@ -213,8 +216,7 @@ bool comm_test(struct comm_requests *r)
 	for (; r->n > 0; r->n_started = --r->n)
 		if (!test_one(r->c, &r->list[r->n - 1]))
 			return false;
-	flight_record_end(r->flight);
-	r->flight = 0;
+	operation_end(&r->operation);
 	return true;
 }
 

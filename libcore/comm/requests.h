@@ -51,12 +51,18 @@ struct comm_request {
 	int64_t to_bytes;
 };
 
+/* An operation of the flight record and of the trace (--trace), while it is in progress. */
+struct comm_operation {
+	bool begun;
+	uint64_t recorded, traced; /* its numbers there; 0: none */
+};
+
 /* An empty set has its group, and is zero otherwise. */
 struct comm_requests {
 	struct comm *c;
 	struct comm_request *list; /* added and not complete */
 	int n, n_started, room;
-	uint64_t flight; /* its number in the flight record, while it is in progress */
+	struct comm_operation operation;
 };
 
 /*

@@ -23,7 +23,8 @@ struct tree_sum {
 	const struct sum_plan *plan;
 	struct comm *c;
 	enum phase phase;
-	uint64_t seq, flight; /* flight: its number in the flight record */
+	uint64_t seq;
+	struct comm_operation operation;
 	int tag; /* of its messages, which are sent in the same order on all ranks */
 	/* Without shared memory. Segments are numbered from `first_segment` in the queue. */
 	uint64_t first_segment;
@@ -381,7 +382,7 @@ static void poll_sum(void *with)
 	}
 	if (s->phase == GATHER && phase_reached(s)) {
 		s->phase = DONE;
-		flight_record_end(s->flight);
+		operation_end(&s->operation);
 	}
 }
 
@@ -431,7 +432,7 @@ struct tree_sum *tree_sum_begin(const struct sum_call *call)
 	if (call->shared) { /* counted as messages would be */
 		int64_t n_bytes = sum_bytes(s->plan, call->nodes, !call->take);
 		c->sent += n_bytes;
-		s->flight = flight_record_begin(c, "sum", s->seq, n_bytes);
+		operation_begin(&s->operation, c, "sum", s->seq, n_bytes);
 	}
 	enter(s, EXCHANGE);
 	comm_background(poll_sum, s);

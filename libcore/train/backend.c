@@ -68,7 +68,8 @@ int backend_choose(const struct train_opts *o, enum device_kind *kind, struct er
 		*kind = DEVICE_CPU;
 	}
 	if ((*kind == DEVICE_CPU && check_cpu(o, e)) ||
-		backend_profile_steps(o, &(int64_t){0}, &(int64_t){0}, e))
+		(o->profile && options_steps(o, "profile", o->profile, &(int64_t){0},
+				       &(int64_t){0}, e)))
 		return -1;
 	return check_graph(o, e);
 }
@@ -130,23 +131,4 @@ int backend_agree(
 const char *backend_identity(const struct device *d)
 {
 	return d->discrete ? d->name : device_blas();
-}
-
-int backend_profile_steps(
-	const struct train_opts *o, int64_t *first, int64_t *last, struct err *e)
-{
-	char *end;
-	*first = *last = 0;
-	if (!o->profile)
-		return 0;
-	*first = strtoll(o->profile, &end, 10);
-	*last = *end == ':' ? strtoll(end + 1, &end, 10) : *first;
-	if (*end || *first < 1 || *last < *first)
-		return err_set(e, EX_USAGE,
-			"profile '%s': give the first step and the last, as in 10:12",
-			o->profile);
-	if (*first > o->steps)
-		return err_set(e, EX_USAGE, "profile '%s': the run has %lld steps",
-			o->profile, (long long)o->steps);
-	return 0;
 }

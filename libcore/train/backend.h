@@ -24,10 +24,6 @@ int backend_agree(
 	struct train_opts *o, struct comm *world, struct device *d, struct err *e);
 /* The name of what determines bitwise results: the GPU, or the CPU's BLAS library. */
 const char *backend_identity(const struct device *d);
-/* The steps of --profile; 0: none. */
-int backend_profile_steps(
-	const struct train_opts *o, int64_t *first, int64_t *last, struct err *e);
-
 /* ---- gemm_algorithms.c: which cuBLASLt algorithm computes each GEMM ---------------- */
 
 /* Collective over `all`. Rank 0 reads the algorithms for all ranks: from the file of

@@ -321,6 +321,7 @@ static int step(struct run *r)
 {
 	const struct step_votes votes = {cast_votes, r};
 	struct step_result s;
+	trace_begin_step(r);
 	struct meter before = report_meter(r);
 	int rc = 0;
 	if (!local_sgd_begin(r))
@@ -330,6 +331,7 @@ static int step(struct run *r)
 	decide(r, &s);
 	bool synchronised = !s.bad && local_sgd_after_step(r, &s);
 	report_step(r, &s, before);
+	trace_end_step(r);
 	if (s.bad)
 		rc = fail_step(r, &s);
 	else if (synchronised)

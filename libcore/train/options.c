@@ -318,6 +318,13 @@ static const struct opt options[] = {
 	{OPT_STR, 0, "profile", "FIRST:LAST", NULL, T(profile), OPT_LOCAL, .help =
 		"On a GPU, measure each kernel in these steps, which makes them slower, and print "
 		"a table."},
+	{OPT_STR, 0, "trace", "FILE", NULL, T(trace), OPT_LOCAL, .files = ".json", .help =
+		"Write a timeline of what each rank does, as JSON in the trace event format that "
+		"Perfetto (ui.perfetto.dev) opens: computation by layer, waits, and the messages "
+		"and collectives of each axis. On a GPU, the times are those of the host, which "
+		"enqueues kernels. Of local SGD, the first worker."},
+	{OPT_STR, 0, "trace-steps", "FIRST:LAST", "3", T(trace_steps), OPT_LOCAL, .needs = "--trace",
+		.help = "The steps of --trace."},
 	{OPT_SIZE, 0, "bucket", "BYTES", "25M", T(bucket_bytes), OPT_LOCAL, .help =
 		"Minimum size of the buckets in which gradients are reduced while the backward "
 		"pass continues."},

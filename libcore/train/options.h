@@ -99,7 +99,7 @@ struct train_opts {
 	int gather_dtype; /* enum gather_dtype */
 	double watchdog;
 	int device; /* enum device_kind; not auto once a device is open */
-	const char *profile, *algorithms;
+	const char *profile, *algorithms, *trace, *trace_steps;
 	bool graph;
 	int self_test; /* enum self_test */
 	struct edit_opts edit;
@@ -156,6 +156,9 @@ struct mistake {
 int options_refuse(const struct mistake *list, size_t n, struct err *e);
 /* Is anything offloaded? */
 bool options_offload(const struct train_opts *o);
+/* The steps of --profile or --trace-steps, from a text FIRST:LAST or FIRST. */
+int options_steps(const struct train_opts *o, const char *option, const char *text,
+	int64_t *first, int64_t *last, struct err *e);
 /* The type of the operands of GEMMs, on a device that stores 16 bits. */
 enum dtype options_gemm_dtype(const struct train_opts *o);
 /* The hyperparameters of the optimizer, with its defaults. */

@@ -2,6 +2,7 @@
 #include "train/layout.h"
 #include "train/options.h"
 
+#include <stdlib.h>
 #include <string.h>
 
 int options_refuse(const struct mistake *list, size_t n, struct err *e)
@@ -159,4 +160,20 @@ void options_optim(const struct train_opts *o, struct optim_config *c)
 				    : o->nesterov == NESTEROV_YES,
 		.muon_original = o->muon_scale == MUON_ORIGINAL,
 		.matmul = o->dtype == PRECISION_FP32 ? DT_F32 : DT_BF16};
+}
+
+int options_steps(const struct train_opts *o, const char *option, const char *text,
+	int64_t *first, int64_t *last, struct err *e)
+{
+	char *end;
+	*first = strtoll(text, &end, 10);
+	*last = *end == ':' ? strtoll(end + 1, &end, 10) : *first;
+	if (*end || *first < 1 || *last < *first)
+		return err_set(e, EX_USAGE,
+			"%s '%s': give the first step and the last, as in 10:12", option,
+			text);
+	if (*first > o->steps)
+		return err_set(e, EX_USAGE, "%s '%s': the run has %lld steps", option,
+			text, (long long)o->steps);
+	return 0;
 }

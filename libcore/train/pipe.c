@@ -9,6 +9,8 @@
  */
 #include "train/pipe.h"
 
+#include "base/trace.h"
+
 #include <stdlib.h>
 
 /* Activations go downstream, from stage to stage; gradients go upstream. */
@@ -195,9 +197,11 @@ static void forward(struct pipe *x, struct pipe_stage *y, int64_t micro)
 			receive_from_stage(x, y, o, UPSTREAM);
 		wait_for_transfer(x, &o->in[DOWNSTREAM]);
 	}
+	trace_begin("forward, micro-batch", micro);
 	device_timer_start(p->d, TIMER_FORWARD);
 	model_forward(p, &y->st, &o->acts);
 	device_timer_start(p->d, TIMER_OTHER);
+	trace_end();
 	if (p->micro.empty)
 		return;
 	send_to_stage(x, y, o, DOWNSTREAM);
@@ -215,6 +219,9 @@ static void backward(
 	bool first = kind != ACTION_BACKWARD_W, last = kind != ACTION_BACKWARD_X;
 	if (first && !p->micro.empty)
 		wait_for_transfer(x, &o->in[UPSTREAM]);
+	trace_begin(kind == ACTION_BACKWARD_W ? "backward of weights, micro-batch"
+					      : "backward, micro-batch",
+		micro);
 	device_timer_start(p->d, TIMER_BACKWARD);
 	if (first && last)
 		model_backward(p, &y->st, &o->acts);
@@ -223,6 +230,7 @@ static void backward(
 	else
 		model_backward_w(p, &y->st, &o->acts, y->grads[micro % y->n_grads]);
 	device_timer_start(p->d, TIMER_OTHER);
+	trace_end();
 	if (p->micro.empty)
 		return;
 	if (first)

@@ -5,6 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/trace.h"
 #include "train/local_sgd.h"
 #include "train/state.h"
 
@@ -75,7 +76,9 @@ void step_gradients(struct trainer *t, const struct pipe_input *in)
 {
 	pass_loss_begin(&t->pass);
 	pipe_step(&t->pipe, in);
+	trace_begin("sums of gradients", -1);
 	store_step_end(t->store);
+	trace_end();
 }
 
 /* ---- sums over the ranks ----------------------------------------------------------- */
@@ -136,6 +139,13 @@ static bool updates_ahead(const struct work *w)
 	return w->t->d.discrete && !w->averages;
 }
 
+static void update(struct trainer *t)
+{
+	trace_begin("update", -1);
+	optim_update(t->optim, &t->end->update);
+	trace_end();
+}
+
 static void enqueue_step(struct work *w)
 {
 	struct trainer *t = w->t;
@@ -144,13 +154,15 @@ static void enqueue_step(struct work *w)
 	step_gradients(t, &w->input);
 	if (w->averages)
 		edit_mean_gradient(t->local->edit);
+	trace_begin("norm", -1);
 	store_norm_enqueue(t->store);
 	if (!is_alone(t))
 		step_allreduce(t, w->votes, w->r);
+	trace_end();
 	d->k->step_end(d, t->end, t->pass.loss, store_norm_squares(t->store), t->terms);
 	device_get_begin(d, &t->ended, t->end, sizeof(t->ended));
 	if (updates_ahead(w))
-		optim_update(t->optim, &t->end->update);
+		update(t);
 }
 
 /* Steps in which GEMMs find their algorithms, and CUDA loads its kernels. */
@@ -314,7 +326,7 @@ void step_run_on(struct trainer *t, const int32_t *windows,
 	if (r->bad)
 		return;
 	if (!r->skipped && !updates_ahead(&w))
-		optim_update(t->optim, &t->end->update);
+		update(t);
 	adjust_scale(t, r->skipped);
 	t->step++;
 	t->samples += t->o.batch;
@@ -353,10 +365,12 @@ void step_skip(struct trainer *t, int64_t steps)
 void step_run(struct trainer *t, const struct step_votes *votes, struct step_result *r)
 {
 	double begin = clock_seconds();
+	trace_begin("data", -1);
 	struct fetch *now = t->data.next ? t->data.next : fetch_step(t, t->samples);
 	const int32_t *windows = loader_end(t->data.loader, now);
 	bool more = t->step + 1 < t->o.steps;
 	t->data.next = more ? fetch_step(t, t->samples + t->o.batch) : NULL;
+	trace_end();
 	double waited = clock_seconds() - begin;
 	step_run_on(t, windows, votes, r);
 	r->data = waited;

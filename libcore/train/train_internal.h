@@ -61,6 +61,16 @@ void report_publish(struct run *r, double seconds);
 /* The same in any case. */
 void report_publish_now(struct run *r);
 
+/* ---- trace.c: --trace ---------------------------------------------------------------- */
+
+struct run_trace {
+	int64_t first, last; /* steps; 0: none */
+};
+
+/* Collective over the worker. Around a step; the second writes the file after the last one. */
+void trace_begin_step(struct run *r);
+void trace_end_step(struct run *r);
+
 /* ---- save.c: checkpoints ------------------------------------------------------------- */
 
 /* A checkpoint from its beginning to its end, which may be some steps later. */
@@ -131,6 +141,7 @@ struct run {
 	struct report report;
 	struct saver saver;
 	struct run_dir dir;
+	struct run_trace trace;
 	struct str self_test; /* its result */
 	int64_t max_bytes;    /* planned, of the rank that needs most */
 };

@@ -1,0 +1,44 @@
+/*
+ * A timeline of this rank (--trace), in the trace event format of Chrome, which Perfetto opens: spans of
+ * the main thread, which nest, and operations that overlap with them, such as messages. Calls cost a
+ * test of a flag while nothing is recorded. Only the main thread calls these functions; none is
+ * collective.
+ */
+#ifndef BASE_TRACE_H
+#define BASE_TRACE_H
+
+#include "base/base.h"
+
+extern bool trace_on;
+
+/* Begins to record; the time of all events is relative to this call. */
+void trace_start(void);
+/* Ends recording. Spans and operations that are in progress end now. */
+void trace_stop(void);
+
+void trace_span(const char *name, int64_t number);
+void trace_span_end(void);
+/* Returns a number, never 0. `lane`: a group of operations. `n_bytes` < 0: not known. */
+uint64_t trace_operation(const char *lane, const char *name, int64_t n_bytes);
+void trace_operation_ended(uint64_t number);
+
+/* A span of the main thread: "name", or "name N" if number >= 0. */
+static inline void trace_begin(const char *name, int64_t number)
+{
+	if (trace_on)
+		trace_span(name, number);
+}
+
+static inline void trace_end(void)
+{
+	if (trace_on)
+		trace_span_end();
+}
+
+/* Appends what was recorded, one event on a line, each followed by a comma: as process number `rank`
+ * with this name. */
+void trace_print(struct str *out, int rank, const char *name);
+/* Frees what was recorded. */
+void trace_clear(void);
+
+#endif

@@ -1,0 +1,79 @@
+/* The timeline of some steps (--trace): recorded by every rank, and written to one file. */
+#include "train/train_internal.h"
+
+#include <errno.h>
+#include <string.h>
+
+#include "base/file.h"
+#include "base/trace.h"
+
+void trace_begin_step(struct run *r)
+{
+	int64_t step = r->t.step + 1;
+	if (step >= r->trace.first && step <= r->trace.last && !trace_on) {
+		comm_barrier(r->world); /* so that times are relative to one event */
+		trace_start();
+	}
+	trace_begin("step", step);
+}
+
+/* What a rank has recorded. */
+static void print_rank(const struct run *r, struct str *out)
+{
+	struct str name = {0}, mesh = {0};
+	int at[N_AXES];
+	mesh_place(&r->t.mesh, r->world->rank, at);
+	for (int a = 0; a < N_AXES; a++)
+		if (r->t.mesh.degree[a] > 1)
+			str_printf(&mesh, " %s=%d", axis_names[a], at[a]);
+	str_printf(&name, "rank %d%s", r->world->rank, mesh.s ? mesh.s : "");
+	trace_print(out, r->world->rank, name.s);
+	str_free(&mesh);
+	str_free(&name);
+}
+
+static int write_text(FILE *f, const struct str *s)
+{
+	return fwrite(s->s, 1, s->len, f) == s->len ? 0 : -1;
+}
+
+/* Collective over the worker: rank 0 writes the events of one rank after the other. The last line has
+ * no comma, as JSON wants it. */
+static void write_file(const struct run *r)
+{
+	const char *path = r->t.o.trace;
+	FILE *f = run_is_first(r) ? fopen(path, "w") : NULL;
+	int failed = run_is_first(r) && !f;
+	if (f)
+		fputs("{\"displayTimeUnit\":\"ms\",\"traceEvents\":[\n", f);
+	for (int rank = 0; rank < r->world->size; rank++) {
+		struct str text = {0};
+		if (rank == r->world->rank)
+			print_rank(r, &text);
+		comm_bcast_str(r->world, &text, rank);
+		if (rank == r->world->size - 1)
+			text.len -= strlen(",\n");
+		if (f)
+			failed |= write_text(f, &text);
+		str_free(&text);
+	}
+	if (f)
+		failed |= fputs("\n]}\n", f) < 0;
+	if (f)
+		failed |= fclose(f);
+	if (failed)
+		warn("--trace %s: %s", path, strerror(errno));
+	else if (run_is_first(r))
+		info("wrote %s; Perfetto (ui.perfetto.dev) shows it", path);
+}
+
+void trace_end_step(struct run *r)
+{
+	trace_end();
+	if (!trace_on || (r->t.step < r->trace.last && r->t.step < r->t.o.steps))
+		return;
+	trace_stop();
+	write_file(r);
+	trace_clear();
+	r->trace.last = 0;
+}

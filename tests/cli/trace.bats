@@ -1,0 +1,73 @@
+#!/usr/bin/env bats
+# --trace: a timeline of some steps, in the trace event format.
+load helpers
+
+# The file is JSON with one event on a line.
+check_format() { # FILE
+	[ "$(head -n 1 "$1")" = '{"displayTimeUnit":"ms","traceEvents":[' ]
+	[ "$(tail -n 1 "$1")" = ']}' ]
+	sed '1d;$d' "$1" >events
+	local name='"name":"[^"\\]*"' number='-?[0-9]+\.[0-9]{3}' id='"id":[0-9]+' who='"pid":[0-9]+,"tid":0'
+	local meta='"ph":"M",'$name','$who',"args":\{'$name'\}'
+	local span='"ph":"X",'$name','$who',"ts":'$number',"dur":'$number
+	local operation='"ph":"[be]","cat":"[^"\\]*",'$name','$id','$who',"ts":'$number'(,"args":\{"bytes":[0-9]+\})?'
+	not grep -qvE "^\\{($meta|$span|$operation)\\},?\$" events
+	[ "$(grep -c '},$' events)" -eq $(($(wc -l <events) - 1)) ]
+	not grep -q ',$' <(tail -n 1 events)
+}
+
+# Prints, of each rank and step: the step, its seconds, and those of the spans within it that are in no
+# other.
+steps_of() { # FILE
+	sed -nE 's/^\{"ph":"X","name":"([^"]*)","pid":([0-9]+),"tid":0,"ts":([^,]*),"dur":([^}]*)\},?$/\2\t\3\t\4\t\1/p' "$1" |
+		awk -F'\t' '
+			function tell() { if (step != "") print rank, step, dur / 1e6, sum / 1e6 }
+			$4 ~ /^step / { tell(); rank = $1; step = substr($4, 6); dur = $3; sum = 0; end = $2; stop = $2 + $3; next }
+			$2 >= end && $2 < stop { sum += $3; end = $2 + $3 }
+			END { tell() }'
+}
+
+@test "the spans of a step are its time, on every rank" {
+	make_shard
+	tiny_on 4 --dim 192 --layers 4 -T 64 -b 16 -m 2 -n 4 --fsdp 2 --pp 2 --log-every 1 --trace t.json --trace-steps 3:4 -o run >/dev/null
+	check_format t.json
+	steps_of t.json >steps
+	cut -d' ' -f1,2 steps | diff - <(printf '%s\n' '0 3' '0 4' '1 3' '1 4' '2 3' '2 4' '3 3' '3 4')
+	awk '$4 < 0.98 * $3 || $4 > 1.001 * $3 { print; exit 1 }' steps
+	for n in 3 4; do # the first rank's is the one that is logged
+		dt=$(sed -n "s/^step=$n .* dt=\\([^ ]*\\).*/\\1/p" run/journal.txt)
+		awk -v n=$n -v dt="$dt" '$1 == 0 && $2 == n { exit !($3 > 0.98 * dt && $3 < 1.02 * dt) }' steps
+	done
+	grep -q '"name":"rank 3 fsdp=1 pp=1"' events || grep -q '"name":"rank 3 pp=1 fsdp=1"' events
+	for what in 'layers.0' 'forward, micro-batch 1' 'backward, micro-batch 0' waiting data update; do
+		grep -q "\"name\":\"$what\"" events
+	done
+	# an operation begins and ends
+	for axis in fsdp pp; do
+		[ "$(grep -c "\"ph\":\"b\",\"cat\":\"$axis\"" events)" -ge 8 ]
+		[ "$(grep -c "\"ph\":\"b\",\"cat\":\"$axis\"" events)" -eq "$(grep -c "\"ph\":\"e\",\"cat\":\"$axis\"" events)" ]
+	done
+	tiny_on 4 --dim 192 --layers 4 -T 64 -b 16 -m 2 -n 4 --fsdp 2 --pp 2 --log-every 1 -o plain >/dev/null
+	same run plain
+}
+
+@test "of workers that train apart, the first; a file that cannot be written is no reason to stop" {
+	make_shard
+	tiny_on 2 -n 6 --edit-workers 2 --edit-warmup-steps 1 --edit-sync-interval 2 --trace t.json --trace-steps 2:4 -o run >/dev/null
+	check_format t.json
+	[ "$(steps_of t.json | cut -d' ' -f1,2 | tr '\n' ,)" = '0 2,0 3,0 4,' ]
+	tiny -n 4 --trace no/t.json -o other >/dev/null 2>err
+	grep -q 'no/t.json: No such file' err
+	# a run that is shorter than the steps ends with what there is
+	tiny -n 4 --trace t.json --trace-steps 3:9 -o short >/dev/null
+	check_format t.json
+	[ "$(steps_of t.json | cut -d' ' -f2 | tr '\n' ,)" = '3,4,' ]
+	for steps in 0 3: 5:4 x 3:4:5; do
+		code_of 64 tiny --trace t.json --trace-steps $steps -o bad
+		says 'give the first step and the last'
+	done
+	code_of 64 tiny -n 4 --trace t.json --trace-steps 5 -o bad
+	says 'the run has 4 steps'
+	code_of 64 tiny --trace-steps 3 -o bad
+	says 'needs --trace'
+}
