@@ -329,12 +329,15 @@ static int cli_bad(const struct parse *s, int c, char **argv, struct err *e)
 	char name[64];
 	snprintf(name, sizeof(name), "%.*s", (int)strcspn(given + 2, "="), given + 2);
 	int alike = 0;
+	struct str list = {0};
 	for (int i = 0; i < s->n; i++)
-		alike += !strncmp(s->all[i]->name, name, strlen(name));
-	if (alike > 1)
-		return err_set(e, EX_USAGE,
-			"option '--%s' could be several; write it out", name);
-	return unknown(s, "option", "--", name, EX_USAGE, e);
+		if (!strncmp(s->all[i]->name, name, strlen(name)))
+			str_printf(&list, "%s--%s", alike++ ? ", " : "", s->all[i]->name);
+	int rc = alike > 1
+			 ? err_set(e, EX_USAGE, "option '--%s' could be %s", name, list.s)
+			 : unknown(s, "option", "--", name, EX_USAGE, e);
+	str_free(&list);
+	return rc;
 }
 
 static int option_index(const struct parse *s, int c, bool *negated)

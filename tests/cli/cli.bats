@@ -110,6 +110,8 @@ programs='pt-prepare pt-train pt-ckpt pt-compare pt-sample pt-collbench'
 	says "unknown option '--layres'; did you mean '--layers'?"
 	code_of 64 pt-train --no-cktp
 	says "unknown option '--no-cktp'; did you mean '--no-ckpt'?"
+	code_of 64 pt-train --batc 3
+	says "option '--batc' could be --batch, --batch-per-rank"
 	code_of 64 pt-train --no-lyaers
 	not grep -q 'no-layers' <<<"$output"
 }
