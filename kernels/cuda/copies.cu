@@ -19,8 +19,8 @@ struct copy_stream {
 	cudaStream_t stream;
 	cudaEvent_t done[COPIES_KEPT]; /* copy i at i % COPIES_KEPT */
 	uint64_t n;
-	uint64_t
-		joined; /* what is enqueued in the device's stream now comes after these copies */
+	/* What is enqueued in the device's stream now comes after these copies. */
+	uint64_t joined;
 };
 
 struct copy_streams {
@@ -81,14 +81,18 @@ static void wait_for(struct device *d, cudaStream_t stream, uint64_t ticket)
 		cuda_check(d, cudaStreamWaitEvent(stream, done, 0), names[ticket % 2]);
 }
 
-void cuda_copies_join(struct device *d)
+cudaError_t cuda_copies_join(struct device *d)
 {
 	struct copy_streams *all = cuda_of(d)->copy_streams;
+	cudaError_t rc = cudaSuccess;
 	for (uint64_t out = 0; all && out < 2; out++) {
 		struct copy_stream *w = &all->way[out];
-		wait_for(d, cuda_stream(d), 2 * w->n + out);
+		cudaEvent_t done = done_of(d, 2 * w->n + out);
+		if (done && rc == cudaSuccess)
+			rc = cudaStreamWaitEvent(cuda_stream(d), done, 0);
 		w->joined = w->n;
 	}
+	return rc;
 }
 
 uint64_t cuda_copy_begin(struct device *d, bool out, void *to, const void *from,

@@ -108,7 +108,7 @@ void cuda_copy_wait(struct device *d, uint64_t ticket);
 /* Waits for all copies. */
 void cuda_copies_wait(struct device *d);
 /* What is enqueued next comes after all copies; in a capture, after those that were captured. */
-void cuda_copies_join(struct device *d);
+cudaError_t cuda_copies_join(struct device *d);
 void cuda_copies_free(struct device *d);
 
 /* cuda_before() and cuda_after() for another stream. */

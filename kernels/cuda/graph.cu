@@ -174,7 +174,7 @@ bool cuda_graph_begin(struct device *d)
 	struct graph *g = graph_of(d);
 	BUG_ON(g->state != GRAPH_IDLE);
 	graph_clear(d, g);
-	cuda_copies_join(d);
+	cuda_check(d, cuda_copies_join(d), "graph");
 	cuda_check(d, cudaStreamBeginCapture(c->stream, cudaStreamCaptureModeThreadLocal),
 		"graph");
 	g->state = GRAPH_CAPTURING;
@@ -186,7 +186,7 @@ bool cuda_graph_end(struct device *d)
 	struct graph *g = cuda_of(d)->graph;
 	cudaGraph_t graph = NULL;
 	BUG_ON(!cuda_graph_capturing(d));
-	cuda_copies_join(d);
+	cuda_copies_join(d); /* if it fails, so does the end of the capture */
 	g->state = GRAPH_IDLE;
 	cudaError_t rc = cudaStreamEndCapture(cuda_stream(d), &graph);
 	if (rc == cudaSuccess && !g->rejected)
@@ -223,7 +223,7 @@ void cuda_graph_launch(struct device *d)
 	BUG_ON(!g || !g->exec || g->state == GRAPH_CAPTURING);
 	BUG_ON(g->state == GRAPH_REFILLING && g->next != g->n_slots);
 	g->state = GRAPH_IDLE;
-	cuda_copies_join(d);
+	cuda_check(d, cuda_copies_join(d), "graph");
 	cuda_before(d, &l);
 	cuda_check(d, cudaGraphLaunch(g->exec, c->stream), "graph");
 	cuda_after(d, "graph");

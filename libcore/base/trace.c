@@ -120,14 +120,16 @@ static void print_span(struct str *out, int rank, const struct event *e)
 		e->name, rank, 1e6 * e->begin, 1e6 * (e->end - e->begin));
 }
 
-/* Asynchronous events, since operations overlap. */
+/* Asynchronous events, since operations overlap. Their numbers are those of a rank; Perfetto has a
+ * track for each name. */
 static void print_operation(struct str *out, int rank, const struct event *e, int64_t id)
 {
 	for (int end = 0; end < 2; end++) {
 		str_printf(out,
-			"{\"ph\":\"%c\",\"cat\":\"%s\",\"name\":\"%s\",\"id\":%lld,"
-			"\"pid\":%d,\"tid\":0,\"ts\":%.3f",
-			end ? 'e' : 'b', e->lane, e->name, (long long)id, rank,
+			"{\"ph\":\"%c\",\"cat\":\"%s\",\"name\":\"%s: %s\","
+			"\"id2\":{\"local\":\"0x%llx\"},\"pid\":%d,\"tid\":0,"
+			"\"ts\":%.3f",
+			end ? 'e' : 'b', e->lane, e->lane, e->name, (long long)id, rank,
 			1e6 * (end ? e->end : e->begin));
 		if (!end && e->n_bytes >= 0)
 			str_printf(

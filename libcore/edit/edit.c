@@ -331,6 +331,7 @@ void edit_complete_unit(struct edit *x, int unit)
 	if (x->flight.x)
 		flight_wait(&x->flight, n ? (int)(b - x->flight.blocks) + n : 0);
 	update_groups(x, c);
+	store_forget_unit(x->s, unit);
 }
 
 void edit_complete_tied(struct edit *x)
@@ -382,7 +383,9 @@ void edit_end(struct edit *x, int fragment, struct edit_result *r)
 			update_groups(x, (struct selection){fragment, g});
 	finish_result(x, c, r);
 	x->in_flight[fragment] = false;
-	if (!some)
+	if (some)
+		store_forget(x->s);
+	else
 		store_updated(x->s, true);
 }
 

@@ -2,7 +2,8 @@
  * Linear layers in the precision of the run: which matrices are cast, and to which format.
  *
  * bf16 and fp16 follow torch.autocast: matmul operands are rounded, the result is accumulated in
- * fp32 and rounded. Norms, softmax, the residual stream, sums over slices and micro-batches and the
+ * fp32 and rounded. Norms, softmax, the residual stream but for the inputs of
+ * blocks (pass_config.residual), sums over slices and micro-batches and the
  * biases after them, master weights and the optimizer stay fp32. Attention kernels get rounded
  * operands, and keep their probabilities in fp32.
  *
@@ -326,7 +327,12 @@ void linear_enter(struct pass *p, struct at at, struct slice_gather *x,
 {
 	struct mat w[SUBLAYER_INPUTS], bias[SUBLAYER_INPUTS];
 	size_t mark = arena_mark(p->d->scratch);
+	bool some = false;
 	BUG_ON(n > SUBLAYER_INPUTS);
+	for (int i = 0; i < n; i++)
+		some |= l[i].y.p != NULL;
+	if (!some)
+		return;
 	param_use(p, l->w, at.slice);
 	struct mat all = cast_gathered(p, at.layer, x, DT_E4M3);
 	for (int i = 0; i < n; i++) {

@@ -338,8 +338,10 @@ void model_backward_x(
 	for (int64_t l = st->end - 1; l >= st->first; l--) {
 		struct block_acts *b = &a->block[l - st->first];
 		store_use(p->store, unit_of(l), next_backward(p, st, l));
+		range_begin(p, l);
 		if (has_work(p))
 			block_backward_x(p, l, b, &g[l - st->first], a->dx);
+		device_range_end(p->d);
 		store_done(p->store, unit_of(l), true);
 	}
 }
@@ -353,8 +355,10 @@ void model_backward_w(
 		struct block_acts *b = &a->block[l - st->first];
 		if (recomputes)
 			store_use(p->store, unit_of(l), next_backward(p, st, l));
+		range_begin(p, l);
 		if (has_work(p))
 			block_backward_w(p, l, b, &g[l - st->first]);
+		device_range_end(p->d);
 		if (recomputes)
 			store_done(p->store, unit_of(l), true);
 		store_reduce(p->store, unit_of(l), 0, p->micro.last);

@@ -59,7 +59,9 @@ struct acts {
 	/* The input of the first block, and the output of the last one as it is sent to the next
 	 * stage: fp32, or the type of the residual stream. */
 	struct mat x_in, x_out;
-	struct mat x;  /* the output of the last block */
+	/* The output of the last block; with a residual stream of 16 bits the first backward
+	 * overwrites it. */
+	struct mat x;
 	struct mat dx; /* the gradient of the residual stream, of x_in after a backward */
 };
 

@@ -25,9 +25,7 @@ static enum dtype wire_of(const struct store *s, const struct tensor *t)
 	bool gathered = (s->c.zero == 3 && s->impl->n_shards > 1) || offloads_copies(s);
 	if (!t->operand || !gathered)
 		return DT_F32;
-	if (t->float8 && s->c.wire != DT_F32)
-		return is_offloaded(s, STORE_PARAM) ? DT_F32 : DT_E4M3;
-	return s->c.wire;
+	return t->float8 && s->c.wire != DT_F32 ? DT_E4M3 : s->c.wire;
 }
 
 static bool same_group(

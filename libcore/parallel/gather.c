@@ -21,7 +21,8 @@ static bool is_narrow(const struct bucket *b)
 	return b->wire != DT_F32;
 }
 
-/* Not in 8 bits, since a matmul casts its operand to rows or to columns. */
+/* What is received in 8 bits is widened to fp32 again, since a matmul casts its operand, or the
+ * transposed one: this saves bytes that are sent, and no memory. */
 static bool keeps_half_vector(const struct store *s, const struct bucket *b)
 {
 	return dtype_bytes(b->wire) == 2 && s->c.device->stores_half;
@@ -308,7 +309,7 @@ static void end_unit(struct store *s, struct gathered *g)
 	for (struct bucket *b = NULL; (b = next_bucket(s, g->unit, b));)
 		end_bucket(s, b);
 	if (params_offloaded(s) && g->unit < s->c.n_units)
-		scales_compute(s, g->unit);
+		amax_compute(s, g->unit);
 	g->ready = true;
 }
 
@@ -360,7 +361,7 @@ static void before_use(struct store *s, int unit)
 	if (s->impl->before_use && unit < s->c.n_units)
 		s->impl->before_use(s->impl->before_use_with, unit);
 	if (!params_offloaded(s) && unit < s->c.n_units)
-		scales_compute(s, unit);
+		amax_compute(s, unit);
 }
 
 /* NULL: there is no memory for it. */

@@ -222,7 +222,7 @@ struct store *store_open(const struct store_config *c, struct arena *run)
 		run, (size_t)(s->impl->n_buckets + 1) * sizeof(*s->impl->hashes));
 	place_state(s, run);
 	offload_open(s, run);
-	scales_open(s, run);
+	amax_open(s, run);
 	if (is_offloaded(s, STORE_PARAM) || (s->impl->n_shards > 1 && c->zero == 3))
 		gather_open(s, measuring);
 	if (c->microbatches.n_micro)
@@ -284,8 +284,6 @@ void store_copy(struct store *s, int64_t at, int64_t n)
 	for (const struct bucket *b = s->impl->bucket; b < end; b++) {
 		int64_t begin = max64(0, at - b->at);
 		int64_t len = min64(b->n, at + n - b->at) - begin;
-		if (len > 0)
-			scales_forget(s, b->first_unit, b->last_unit);
 		if (b->copy && len > 0)
 			d->k->round(d,
 				mat_typed(b->copy + begin * dtype_bytes(s->c.copy), 1,
@@ -297,7 +295,12 @@ void store_copy(struct store *s, int64_t at, int64_t n)
 void store_forget(struct store *s)
 {
 	gather_forget(s);
-	scales_forget(s, 0, s->c.n_units - 1);
+	amax_forget(s, 0, s->c.n_units - 1);
+}
+
+void store_forget_unit(struct store *s, int unit)
+{
+	amax_forget(s, unit, unit);
 }
 
 void store_updated(struct store *s, bool copies)

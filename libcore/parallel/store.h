@@ -110,8 +110,8 @@ struct store_config {
 	enum reshard reshard;
 	bool tile; /* each slice of a tile is a unit by itself, see store_tile() */
 	/* The type in which operands are gathered: DT_F32 or a 16-bit type; in the latter case those of
-	 * float8 matmuls in 8 bits, unless they are offloaded. Matmuls round their operands to it
-	 * anyway, so the bits are the same. */
+	 * float8 matmuls in 8 bits (then parameters are not offloaded). Matmuls round their operands
+	 * to it anyway, so the bits are the same. */
 	enum dtype wire;
 	/* offloads_params(): only with zero 3, or if nothing is sharded. offloads_grads(): only with
 	 * micro-batches assigned round-robin. */
@@ -219,6 +219,8 @@ void store_step_end(struct store *s);
 void store_updated(struct store *s, bool copies);
 /* Forgets what was gathered or computed from parameters that have changed since. */
 void store_forget(struct store *s);
+/* The same of the parameters of a unit that is not gathered now. Every rank that uses it calls this. */
+void store_forget_unit(struct store *s, int unit);
 /* Discards the leaves of this rank that were not reduced. */
 void store_drop(struct store *s);
 /* Enqueues the sum of squares of the gradients of the counted parts: in double within a row, exactly

@@ -142,11 +142,11 @@ struct store_impl {
 	struct bucket **pending; /* [n_pending]: in the order of their sums */
 	int n_pending;
 	struct lease lease[N_PLACES];
-	/* float8, see scales.c: the amax of each tensor, in the device's memory, and of which units they
+	/* float8, see amax.c: the amax of each tensor, in the device's memory, and of which units they
 	 * are known; NULL: no float8. */
 	float *amax;
 	bool *amax_known;
-	struct comm *scales;
+	struct comm *amax_ranks;
 	int turn, tile_turn;	   /* the place of the next lease, 0 or 1 */
 	struct gathered *gathered; /* [N_PLACES], or one for each unit with RESHARD_NO */
 	int n_gathered;
@@ -257,11 +257,11 @@ void gather_close(struct store *s);
 void gather_whole(struct store *s);  /* all units (ZeRO 1 and 2) */
 void gather_forget(struct store *s); /* frees parameters that are out of date */
 
-/* scales.c */
-void scales_open(struct store *s, struct arena *run);
+/* amax.c */
+void amax_open(struct store *s, struct arena *run);
 /* Makes the amax of a unit's weights known. Collective over the ranks that use the unit. */
-void scales_compute(struct store *s, int unit);
+void amax_compute(struct store *s, int unit);
 /* The parameters of these units have changed. */
-void scales_forget(struct store *s, int first_unit, int last_unit);
+void amax_forget(struct store *s, int first_unit, int last_unit);
 
 #endif

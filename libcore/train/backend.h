@@ -24,6 +24,7 @@ int backend_agree(
 	struct train_opts *o, struct comm *world, struct device *d, struct err *e);
 /* The name of what determines bitwise results: the GPU, or the CPU's BLAS library. */
 const char *backend_identity(const struct device *d);
+
 /* ---- gemm_algorithms.c: which cuBLASLt algorithm computes each GEMM ---------------- */
 
 /* Collective over `all`. Rank 0 reads the algorithms for all ranks: from the file of

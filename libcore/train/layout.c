@@ -121,7 +121,7 @@ static int check_tile(const struct train_opts *o, struct err *e)
 		{o->reshard == RESHARD_NO, "tile frees parameters after use, and "
 					   "--reshard-after-forward no keeps them"},
 		{o->dtype == PRECISION_FLOAT8,
-			"tile: the scale of a float8 weight needs the whole weight: give another "
+			"tile: float8 weights are not gathered in tiles: give another "
 			"--dtype"},
 	};
 	if (!o->tile)

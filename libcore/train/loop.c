@@ -350,6 +350,7 @@ static int train(struct run *r)
 	while (!rc && !r->now.stop && !r->deserted && t->step < t->o.steps)
 		rc = step(r);
 	show_profile(r, true);
+	trace_end_run(r);
 	local_sgd_end(r, rc != 0);
 	if (!rc && r->now.stop && !r->deserted)
 		save_now(r, "stopped", false);

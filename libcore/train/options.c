@@ -204,9 +204,9 @@ static const struct opt options[] = {
 		"An axis that is not named has its degree from --tp or --cp."},
 	{WORDS("residual-dtype", "fp32", T(residual_dtype), OPT_ARITH, RESIDUAL_DTYPE_WORDS),
 		.elsewhere = "fp32-residual-connection", .help =
-		"bf16: the input of each transformer layer is rounded, so that a layer keeps half "
-		"the bytes and stages of --pp send half. PyTorch's FSDP in bf16 rounds the whole "
-		"residual stream."},
+		"bf16: the input of each transformer layer is rounded, kept in 16 bits and sent to "
+		"the next stage of --pp in 16 bits; its gradient stays fp32. PyTorch's FSDP in bf16 "
+		"rounds the whole residual stream."},
 	{WORDS("cp-accumulate", "fp32", T(cp_accumulate), OPT_ARITH, CP_ACCUMULATE_WORDS), .help =
 		"Precision in which context parallelism accumulates the attention output, and the "
 		"gradients of queries, keys and values, from chunk to chunk. bf16 rounds after "
@@ -277,8 +277,8 @@ static const struct opt options[] = {
 		.elsewhere = "recompute-granularity activation-checkpointing", .help =
 		"Activations that are recomputed in the backward pass instead of kept. selective: "
 		"those that are cheap. matmuls: also the outputs of every second matrix "
-		"multiplication, as with torchtitan's option op. full: all but the input of each layer. auto: the least that "
-		"fits into --memory."},
+		"multiplication, as with torchtitan's option op. full: all but the input of each "
+		"layer. auto: the least that fits into --memory."},
 	{OPT_INT, 0, "recompute-every", "N", "1", T(recompute_every), OPT_LOCAL, 1, 1e6,
 		.needs = "--recompute", .help =
 		"Recompute in every Nth block only, and keep the activations of the others."},
@@ -323,8 +323,9 @@ static const struct opt options[] = {
 		"Perfetto (ui.perfetto.dev) opens: computation by layer, waits, and the messages "
 		"and collectives of each axis. On a GPU, the times are those of the host, which "
 		"enqueues kernels. Of local SGD, the first worker."},
-	{OPT_STR, 0, "trace-steps", "FIRST:LAST", "3", T(trace_steps), OPT_LOCAL, .needs = "--trace",
-		.help = "The steps of --trace."},
+	{OPT_STR, 0, "trace-steps", "FIRST:LAST", NULL, T(trace_steps), OPT_LOCAL,
+		.needs = "--trace", .help =
+		"The steps of --trace, by default the third."},
 	{OPT_SIZE, 0, "bucket", "BYTES", "25M", T(bucket_bytes), OPT_LOCAL, .help =
 		"Minimum size of the buckets in which gradients are reduced while the backward "
 		"pass continues."},

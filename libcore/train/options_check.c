@@ -127,6 +127,9 @@ int options_check(struct train_opts *o, struct err *e)
 	if (o->lr_schedule != LR_CONSTANT && o->min_lr > o->lr)
 		return err_set(
 			e, EX_USAGE, "min-lr (%g) is above lr (%g)", o->min_lr, o->lr);
+	if (o->trace_steps)
+		return options_steps(o, "trace-steps", o->trace_steps, &(int64_t){0},
+			&(int64_t){0}, e);
 	return 0;
 }
 

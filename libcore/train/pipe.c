@@ -219,8 +219,9 @@ static void backward(
 	bool first = kind != ACTION_BACKWARD_W, last = kind != ACTION_BACKWARD_X;
 	if (first && !p->micro.empty)
 		wait_for_transfer(x, &o->in[UPSTREAM]);
-	trace_begin(kind == ACTION_BACKWARD_W ? "backward of weights, micro-batch"
-					      : "backward, micro-batch",
+	trace_begin(kind == ACTION_BACKWARD_W	? "backward of weights, micro-batch"
+		    : kind == ACTION_BACKWARD_X ? "backward of inputs, micro-batch"
+						: "backward, micro-batch",
 		micro);
 	device_timer_start(p->d, TIMER_BACKWARD);
 	if (first && last)

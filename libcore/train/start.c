@@ -293,18 +293,6 @@ static void report_resume(struct run *r)
 	report_event(r, "other arithmetic: %s", changes->s);
 }
 
-/* Of --profile and --trace, which is of the first worker. */
-static int steps_to_watch(struct run *r, const struct train_opts *o, struct err *e)
-{
-	struct trainer_profile *p = &r->t.profile;
-	if (o->profile && options_steps(o, "profile", o->profile, &p->first, &p->last, e))
-		return -1;
-	return o->trace && o->worker == 0
-		       ? options_steps(o, "trace-steps", o->trace_steps, &r->trace.first,
-				 &r->trace.last, e)
-		       : 0;
-}
-
 static int start(struct run *r, struct train_opts *o, const char *command, struct err *e)
 {
 	int64_t resume = -1;
@@ -319,7 +307,10 @@ static int start(struct run *r, struct train_opts *o, const char *command, struc
 	local_sgd_build(r);
 	start_times_add(&r->t.start, START_MEMORY);
 	r->max_bytes = comm_max_i64(r->world, plan_total(&r->t.plan));
-	if (steps_to_watch(r, o, e))
+	if (o->profile && options_steps(o, "profile", o->profile, &r->t.profile.first,
+				  &r->t.profile.last, e))
+		return -1;
+	if (trace_open(r, o, e))
 		return -1;
 	r->report.peak_flops = peak_flops(o, &r->t.d);
 	if (load_base(r, o, &resume, e) || local_sgd_read_replay(r, e))

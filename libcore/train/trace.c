@@ -3,9 +3,31 @@
 
 #include <errno.h>
 #include <string.h>
+#include <unistd.h>
 
 #include "base/file.h"
 #include "base/trace.h"
+
+/* The file is made now, so that a wrong path is no surprise after the steps. */
+int trace_open(struct run *r, const struct train_opts *o, struct err *e)
+{
+	enum { DEFAULT_STEP = 3 };
+	FILE *f = NULL;
+	if (!o->trace)
+		return 0;
+	if (o->worker == 0) {
+		r->trace.first = r->trace.last = min64(DEFAULT_STEP, o->steps);
+		if (o->trace_steps)
+			options_steps(o, "trace-steps", o->trace_steps, &r->trace.first,
+				&r->trace.last, e);
+		f = run_is_first(r) ? fopen(o->trace, "w") : NULL;
+		if (run_is_first(r) && !f)
+			err_set(e, EX_IOERR, "%s: %s", o->trace, strerror(errno));
+	}
+	if (f)
+		fclose(f);
+	return comm_agree(r->all, e);
+}
 
 void trace_begin_step(struct run *r)
 {
@@ -67,13 +89,29 @@ static void write_file(const struct run *r)
 		info("wrote %s; Perfetto (ui.perfetto.dev) shows it", path);
 }
 
-void trace_end_step(struct run *r)
+/* Writes what was recorded. */
+static void end(struct run *r)
 {
-	trace_end();
-	if (!trace_on || (r->t.step < r->trace.last && r->t.step < r->t.o.steps))
-		return;
 	trace_stop();
 	write_file(r);
 	trace_clear();
-	r->trace.last = 0;
+	r->trace.first = r->trace.last = 0;
+}
+
+void trace_end_step(struct run *r)
+{
+	trace_end();
+	if (trace_on && r->t.step >= r->trace.last)
+		end(r);
+}
+
+void trace_end_run(struct run *r)
+{
+	if (trace_on) {
+		end(r);
+	} else if (r->trace.first && run_is_first(r)) {
+		unlink(r->t.o.trace);
+		warn("--trace: the run had no step from %lld to %lld",
+			(long long)r->trace.first, (long long)r->trace.last);
+	}
 }

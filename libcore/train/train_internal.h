@@ -67,9 +67,13 @@ struct run_trace {
 	int64_t first, last; /* steps; 0: none */
 };
 
+/* Collective over all. Sets the steps, and makes the file. */
+int trace_open(struct run *r, const struct train_opts *o, struct err *e);
 /* Collective over the worker. Around a step; the second writes the file after the last one. */
 void trace_begin_step(struct run *r);
 void trace_end_step(struct run *r);
+/* Collective over the worker. Writes it if the run ends within the steps. */
+void trace_end_run(struct run *r);
 
 /* ---- save.c: checkpoints ------------------------------------------------------------- */
 

@@ -123,6 +123,14 @@ static void agree_on_copies(struct trainer *t)
 		t->plan.copy_bytes = 0;
 }
 
+/* Offloaded float8 weights are read in fp32, so the store keeps no copies in fewer bits. */
+static enum dtype wire_dtype(const struct train_opts *o)
+{
+	bool fp32 =
+		o->dtype == PRECISION_FLOAT8 && offloads_params((enum offload)o->offload);
+	return fp32 || o->gather_dtype == GATHER_FP32 ? DT_F32 : options_gemm_dtype(o);
+}
+
 void trainer_build_store(struct trainer *t)
 {
 	const struct train_opts *o = &t->o;
@@ -140,7 +148,7 @@ void trainer_build_store(struct trainer *t)
 		.bucket_bytes = o->bucket_bytes,
 		.reshard = (enum reshard)o->reshard,
 		.tile = o->tile > 0,
-		.wire = o->gather_dtype == GATHER_FP32 ? DT_F32 : options_gemm_dtype(o),
+		.wire = wire_dtype(o),
 		.offload = (enum offload)o->offload,
 		.offload_outer = o->edit.offload,
 		.offload_backend = t->memory.offload_backend,

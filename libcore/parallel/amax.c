@@ -1,8 +1,10 @@
 /*
- * The amax of float8 weights, from which their scales are computed: one all-reduce for all of them
- * after an update, as in torchtitan. An amax is of a whole weight, so it is the maximum over all of
- * its slices and shards. It has no sign, so the integer maximum of bits is that of numbers, with NaN
- * above all.
+ * The amax of float8 weights, from which their scales are computed: one all-reduce for all of them at
+ * the first use after an update, as with torchao's precompute_float8_dynamic_scale_for_fsdp; but one
+ * for each unit whose parameters are offloaded, or that local SGD synchronises beside the forward.
+ *
+ * An amax is of a whole weight, so it is the maximum over all of its slices and shards. It has no
+ * sign, so the integer maximum of bits is that of numbers, with NaN above all.
  */
 #include "parallel/store_internal.h"
 
@@ -15,7 +17,7 @@ static bool is_of_shards(const struct store *s)
 	return s->impl->n_shards > 1 && s->c.zero == 3 && !is_offloaded(s, STORE_PARAM);
 }
 
-void scales_open(struct store *s, struct arena *run)
+void amax_open(struct store *s, struct arena *run)
 {
 	struct store_impl *o = s->impl;
 	unsigned axes = AXIS_BIT(AXIS_TP);
@@ -26,12 +28,12 @@ void scales_open(struct store *s, struct arena *run)
 		return;
 	if (is_of_shards(s))
 		axes |= AXIS_BIT(AXIS_FSDP) | AXIS_BIT(AXIS_CP);
-	o->scales = mesh_group(s->c.mesh, (struct mesh_part){.axes = axes});
+	o->amax_ranks = mesh_group(s->c.mesh, (struct mesh_part){.axes = axes});
 	o->amax = arena_floats(run, s->c.n_tensors);
 	o->amax_known = xcalloc((size_t)s->c.n_units, sizeof(*o->amax_known));
 }
 
-void scales_forget(struct store *s, int first_unit, int last_unit)
+void amax_forget(struct store *s, int first_unit, int last_unit)
 {
 	for (int u = first_unit; u <= last_unit && s->impl->amax; u++)
 		s->impl->amax_known[u] = false;
@@ -68,7 +70,7 @@ static void raise_slices(struct store *s, int unit)
 				d->k->amax(d, store_amax(s, t), store_param(s, t, k));
 }
 
-void scales_compute(struct store *s, int unit)
+void amax_compute(struct store *s, int unit)
 {
 	struct store_impl *o = s->impl;
 	struct device *d = s->c.device;
@@ -83,7 +85,7 @@ void scales_compute(struct store *s, int unit)
 		raise_shards(s, only);
 	else
 		raise_slices(s, only);
-	comm_run(o->scales, COLL_ALLREDUCE,
+	comm_run(o->amax_ranks, COLL_ALLREDUCE,
 		&(struct coll_args){.recv = o->amax,
 			.count = s->c.n_tensors,
 			.type = COMM_I32,
