@@ -26,7 +26,7 @@
 #include <time.h>
 #include <unistd.h>
 
-enum { PAIRS = 6, LONG_PAIRS = 60, LONG_LAYOUTS = 220, STOP_AT = LAYOUT_STEPS / 2 };
+enum { PAIRS = 8, LONG_PAIRS = 60, LONG_LAYOUTS = 220, STOP_AT = LAYOUT_STEPS / 2 };
 
 static const char *shard;
 static struct str folder;
