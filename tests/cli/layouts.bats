@@ -298,6 +298,8 @@ refuse() { # TEXT COMMAND...: 64, and one message
 		[ "$bytes" -le $((nodes * shard + leaves + (1 << 22))) ]
 		[ "$bytes" -ge $((nodes * shard + leaves / 2)) ]
 	done
+	# in pieces: two of the output layer, of which each is a quarter
+	[ "$(plan gradients -b 8 --zero 3 --tile 4)" -le $((shard + 2 * 128256 * 4096 + (1 << 22))) ]
 }
 
 @test "a 7B model on 8 GPUs needs a tenth more than PyTorch's FSDP2 at most" {
