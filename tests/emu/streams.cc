@@ -6,9 +6,10 @@
  * overwrite data that it reads later.
  *
  * Operations on a stream that is captured are recorded in a graph, and enqueued when the
- * graph is launched, one after the other. A stream that waits for an event of the capture is captured
- * too, until the end, before which the first one has to wait for all that it did. An external event
- * is recorded by each launch. Memory that is not pinned is refused.
+ * graph is launched: those of each captured stream in a stream of its own. A stream that waits for
+ * an event of the capture is captured too, until the end, before which the first one has to wait for
+ * all that it did. An external event is recorded by each launch. Memory that is not pinned is
+ * refused.
  *
  * PT_EMU_WAITS=yes: prints at the end how often the program waited for an operation that was
  * not complete.
@@ -22,10 +23,20 @@
 
 enum { STREAM = 0x5712ea, EVENT = 0xe7e27, MAX_STREAMS = 64 };
 
+enum { MAX_CAPTURED = 4 };
+
+/* Of each captured stream, how many operations come before. */
+struct past {
+	int64_t n[MAX_CAPTURED];
+};
+
 struct work {
 	struct work *next;
 	void (*fn)(void *);
 	size_t n_bytes;
+	/* In a graph: the number of its captured stream, and what comes before, with itself. */
+	int branch;
+	struct past past;
 	alignas(16) char arg[];
 };
 
@@ -35,13 +46,6 @@ struct CUgraph_st {
 
 struct CUgraphExec_st {
 	struct CUgraph_st all;
-};
-
-enum { MAX_CAPTURED = 4 };
-
-/* Of each captured stream, how many operations come before. */
-struct past {
-	int64_t n[MAX_CAPTURED];
 };
 
 struct CUstream_st {
@@ -199,8 +203,11 @@ void emu_ask(cudaStream_t stream, void (*fn)(void *), const void *arg, size_t n_
 			emu_gives(cudaErrorStreamCaptureInvalidated);
 			return;
 		}
-		*capture.graph->last = work_make(fn, arg, n_bytes);
-		capture.graph->last = &(*capture.graph->last)->next;
+		struct work *w = work_make(fn, arg, n_bytes);
+		w->branch = s->captured - 1;
+		w->past = s->past;
+		*capture.graph->last = w;
+		capture.graph->last = &w->next;
 		return;
 	}
 	if (s == &of_all) {
@@ -362,14 +369,63 @@ cudaError_t cudaGraphExecDestroy(cudaGraphExec_t exec)
 	return cudaSuccess;
 }
 
+/* A launch: the stream of each branch, of which the first is that of the launch, and where in it each
+ * operation ends. */
+struct places {
+	struct place *at;
+	int64_t n;
+};
+
+struct launch {
+	cudaStream_t stream[MAX_CAPTURED];
+	struct places done[MAX_CAPTURED];
+};
+
+static void wait_for_place(cudaStream_t s, struct place p)
+{
+	emu_ask(
+		s, [](void *at) { run_until(*(struct place *)at); }, &p, sizeof(p));
+}
+
+/* The stream of another branch, which begins after what was enqueued before the launch. */
+static cudaStream_t branch_stream(int branch, struct place begin)
+{
+	static cudaStream_t hidden[MAX_CAPTURED];
+	if (!hidden[branch])
+		cudaStreamCreateWithFlags(&hidden[branch], cudaStreamNonBlocking);
+	wait_for_place(hidden[branch], begin);
+	return hidden[branch];
+}
+
+static void launch_one(struct launch *l, const struct work *w, struct place begin)
+{
+	if (!l->stream[w->branch])
+		l->stream[w->branch] = branch_stream(w->branch, begin);
+	cudaStream_t s = l->stream[w->branch];
+	for (int b = 0; b < MAX_CAPTURED; b++)
+		if (b != w->branch && w->past.n[b])
+			wait_for_place(s, l->done[b].at[w->past.n[b] - 1]);
+	emu_ask(s, w->fn, w->arg, w->n_bytes);
+	if (w->fn == record)
+		recorded(*(cudaEvent_t *)w->arg, s);
+	struct places *d = &l->done[w->branch];
+	d->at = (struct place *)realloc(d->at, (size_t)(d->n + 1) * sizeof(*d->at));
+	d->at[d->n++] = (struct place){s, s->asked};
+}
+
 cudaError_t cudaGraphLaunch(cudaGraphExec_t exec, cudaStream_t s)
 {
+	struct launch l = {};
+	l.stream[0] = real(s);
 	if (emu_not_captured(s))
 		return cudaPeekAtLastError();
-	for (struct work *w = exec->all.first; w; w = w->next) {
-		emu_ask(s, w->fn, w->arg, w->n_bytes);
-		if (w->fn == record)
-			recorded(*(cudaEvent_t *)w->arg, s);
+	struct place begin = {real(s), real(s)->asked};
+	for (struct work *w = exec->all.first; w; w = w->next)
+		launch_one(&l, w, begin);
+	for (int b = 0; b < MAX_CAPTURED; b++) {
+		if (b && l.done[b].n)
+			wait_for_place(s, l.done[b].at[l.done[b].n - 1]);
+		free(l.done[b].at);
 	}
 	return emu_gives(cudaSuccess);
 }
