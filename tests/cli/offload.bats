@@ -232,7 +232,7 @@ value() { # COLUMN FILE: of the last row
 	code_of 64 tiny --tile 2 --offload params --offload-to . --virtual cp=2
 	says 'tile: a rank has 2 virtual chunks'
 	code_of 64 tiny --tile 2 --offload params --offload-to . --dtype float8
-	says 'the scale of a float8 weight'
+	says 'float8 weights are not gathered in tiles'
 	code_of 64 tiny --tile 2 --offload params --offload-to . --virtual tp=4
 	says 'tile is 2, but its pieces are the 4 virtual slices: give --tile 4'
 	code_of 64 tiny --tile 3 --tp 2 --fsdp 2 --dry-run
