@@ -167,6 +167,29 @@ static void print_curve(
 	str_putc(out, '\n');
 }
 
+/* Is a line `key: control, test` of an option that one of the logs does not have? */
+static bool is_absent(const char *line, int n)
+{
+	const char *colon =
+		memchr(line, ':', (size_t)n); /* a value may have several lines */
+	return colon && n >= 3 &&
+	       (!strncmp(colon, ": -, ", 5) || !strncmp(line + n - 3, ", -", 3));
+}
+
+/* Options that only one version of pt-train has may have no effect in these runs. */
+static void print_arithmetic(const char *lines, struct str *out)
+{
+	bool absent = *lines;
+	for (const char *p = lines, *end; (end = strchr(p, '\n')); p = end + 1)
+		absent &= is_absent(p, (int)(end - p));
+	str_puts(out,
+		absent ? "  options that one of the logs does not have, which is of "
+			 "another version:\n"
+		       : "  different arithmetic: equal bits are not to be expected\n");
+	for (const char *p = lines, *end; (end = strchr(p, '\n')); p = end + 1)
+		str_printf(out, "    %.*s\n", (int)(end - p), p);
+}
+
 void run_diff_print(
 	const struct run_diff *d, const struct compare_opts *o, struct str *out)
 {
@@ -179,16 +202,8 @@ void run_diff_print(
 	for (int c = 0; c < N_COLUMNS; c++)
 		if (d->curve[c].verdict != VERDICT_NOTHING || is_of_one(&d->curve[c]))
 			print_curve(&d->curve[c], o, out);
-	if (d->other_arithmetic) {
-		str_puts(out,
-			"  different arithmetic: equal bits are not to be expected\n");
-		const char *p = d->arithmetic.len ? d->arithmetic.s : "";
-		while (*p) {
-			int n = (int)strcspn(p, "\n");
-			str_printf(out, "    %.*s\n", n, p);
-			p += n + (p[n] == '\n');
-		}
-	}
+	if (d->other_arithmetic)
+		print_arithmetic(d->arithmetic.len ? d->arithmetic.s : "", out);
 	if (d->missing)
 		str_printf(out, "verdict: only one of them has values of %s by %s\n",
 			d->missing, columns[o->by].name);

@@ -277,6 +277,15 @@ static void missing_curves(void **state)
 
 /* ---- arithmetic ------------------------------------------------------------------ */
 
+static bool says(const struct run_diff *d, const char *words)
+{
+	struct str out = {0};
+	run_diff_print(d, &exact, &out);
+	bool said = strstr(out.s, words);
+	str_free(&out);
+	return said;
+}
+
 static void other_arithmetic(void **state)
 {
 	(void)state;
@@ -290,6 +299,17 @@ static void other_arithmetic(void **state)
 	assert_int_equal(d.verdict, VERDICT_SAME); /* the bits are equal all the same */
 	assert_true(d.other_arithmetic);
 	assert_string_equal(d.arithmetic.s, "lr: 0.1, 0.2\nold: x, -\nnew: -, y\n");
+	assert_true(says(&d, "different arithmetic"));
+	run_diff_free(&d);
+	/* of another version */
+	d = diff_of("# meta arithmetic = 0x1\n# arith old = \"x\\n\"\n" ABC,
+		"# meta arithmetic = 0x2\n# arith new = y\n" ABC, &exact);
+	assert_true(d.other_arithmetic && says(&d, "different arithmetic"));
+	run_diff_free(&d);
+	d = diff_of("# meta arithmetic = 0x1\n# arith old = x\n" ABC,
+		"# meta arithmetic = 0x2\n# arith new = y\n" ABC, &exact);
+	assert_true(d.other_arithmetic && says(&d, "which is of another version"));
+	assert_false(says(&d, "different arithmetic"));
 	run_diff_free(&d);
 	d = diff_of(
 		"# meta arithmetic = 0x1\n" ABC, "# meta arithmetic = 0x1\n" ABC, &exact);
