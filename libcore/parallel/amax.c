@@ -8,8 +8,6 @@
  */
 #include "parallel/store_internal.h"
 
-#include <stdlib.h>
-
 /* Is an amax that of this rank's shards? Else it is that of whole slices, which may then be used by
  * some of the ranks that share them only, as in an evaluation. */
 static bool is_of_shards(const struct store *s)

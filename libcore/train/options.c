@@ -247,9 +247,9 @@ static const struct opt options[] = {
 		"begins with."},
 	{WORDS("gather-dtype", "auto", T(gather_dtype), OPT_LOCAL, GATHER_DTYPE_WORDS), .help =
 		"The type in which --zero 3 gathers the weights of linear layers. auto: bf16 or "
-		"fp16 where --dtype rounds them to it anyway, and e4m3 for --dtype float8: fewer bytes and the same "
-		"bits. Embeddings, norms and biases are gathered in fp32, and so are float8 weights "
-		"with --offload params or all."},
+		"fp16 where --dtype rounds them to it anyway, and e4m3 for --dtype float8: fewer "
+		"bytes and the same bits; but fp32 for float8 with --offload params or all. "
+		"Embeddings, norms and biases are gathered in fp32."},
 	{FLAG("sp", "yes", T(sp), OPT_LOCAL),
 		.elsewhere = "sequence-parallel", .help =
 		"Sequence parallelism: between the matrix multiplications of --tp, each rank has "

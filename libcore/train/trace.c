@@ -5,7 +5,6 @@
 #include <string.h>
 #include <unistd.h>
 
-#include "base/file.h"
 #include "base/trace.h"
 
 /* The file is made now, so that a wrong path is no surprise after the steps. */
