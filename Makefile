@@ -243,7 +243,7 @@ INSTALLED = $(PROGRAMS:%=$(BIN)/%) $(SHARE)/pt $(LIBRARIES) \
   $(PROGRAMS:%=$(SHARE)/fish/vendor_completions.d/%.fish)
 
 install: all
-	install -d $(BIN) $(SHARE)/pt/presets $(SHARE)/pt/recipes $(foreach s,1 5 7,$(SHARE)/man/man$s) \
+	install -d $(BIN) $(addprefix $(SHARE)/pt/,presets recipes jobs) $(foreach s,1 5 7,$(SHARE)/man/man$s) \
 	  $(SHARE)/bash-completion/completions $(SHARE)/zsh/site-functions \
 	  $(SHARE)/fish/vendor_completions.d
 	install $(BINS) $(BIN)
@@ -251,6 +251,7 @@ install: all
 	install -m 644 share/presets/* $(SHARE)/pt/presets
 	install $(RECIPES:%=share/recipes/%) $(SHARE)/pt/recipes
 	install -m 644 share/recipes/functions share/recipes/hosts $(SHARE)/pt/recipes
+	install share/jobs/* $(SHARE)/pt/jobs
 	for s in 1 5 7; do install -m 644 man/*.$$s $(SHARE)/man/man$$s; done
 	for p in $(PROGRAMS); do \
 	  install -m 644 completions/$$p.bash $(SHARE)/bash-completion/completions/$$p; \

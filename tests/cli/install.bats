@@ -30,6 +30,9 @@ want() {
 	for p in "$top"/share/recipes/*; do
 		echo "share/pt/recipes/$(basename "$p")"
 	done
+	for p in "$top"/share/jobs/*; do
+		echo "share/pt/jobs/$(basename "$p")"
+	done
 }
 
 @test "install: every program, page, completion and preset, with sane modes" {
