@@ -87,7 +87,7 @@ job() { # TEXT
 		/^    / { script = script substr($0, 5) "\n" }
 		/^$/ { if (script ~ text && script ~ /^#!/) printf "%s", script; script = "" }' \
 		"$BATS_TEST_DIRNAME/../../README.md" |
-		sed -E 's/-p gpt2-124m --vocab 0 -d text-\*.h5/-d data.h5/; s/-n 8/-n 2/'
+		sed -E 's/-p gpt2-124m --vocab 0 -d text-\*.h5/-d data.h5/'
 }
 
 # A program on PATH, before others of that name.
@@ -128,29 +128,14 @@ small_job() {
 	export SLURM_JOB_ID=42
 	fake scontrol <<<'echo "$@" >>submitted'
 	fake srun <<-'END'
-		[ "$1" = --mpi=pmi2 ] || exit 99
-		"${@:2}" &
+		[ "$1 $2 $3" = '--mpi=pmi2 -c 8' ] || exit 99
+		"${@:4}" &
 		while kill -0 $! 2>/dev/null && ! grep -qs '^step=20 ' run/journal.txt; do sleep 0.02; done
 		[ -e submitted ] || kill -USR1 $!
 		wait $!
 	END
 	runs_twice 'requeue 42'
-}
-
-@test "README: the PBS job goes on, and ends as its program does" {
-	small_job
-	job qsub >job.sh
-	echo localhost >nodes
-	export PBS_NODEFILE=$PWD/nodes PBS_O_WORKDIR=$PWD
-	fake qsub <<<'echo "$@" >>submitted'
-	# its own timer is SIGALRM
-	fake timeout <<-END
-		$(command -v timeout) "\$@" &
-		while kill -0 \$! 2>/dev/null && ! grep -qs '^step=20 ' run/journal.txt; do sleep 0.02; done
-		[ -e submitted ] || kill -ALRM \$!
-		wait \$!
-	END
-	runs_twice job.sh
+	PT_COLLBENCH_FAULT=allreduce:0:0 code_of 1 bash job.sh
 }
 
 @test "all programs are in it, and all pages it names are there" {
