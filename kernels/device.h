@@ -18,6 +18,15 @@ struct kernels;
 struct device_ops;
 struct device_span;
 
+/* How fast a planned device is, and the time that its kernels took so far: each the longer one of
+ * two times, that of its FLOPs and that of its matrices, each read or written once. */
+struct device_speed {
+	double flops[N_DTYPES]; /* per second, by the type of a matmul's operands */
+	double memory;		/* bytes per second */
+	double seconds;
+	double counted; /* of device.flops */
+};
+
 /* Where kernels run; each rank has one. */
 struct device {
 	const struct kernels *k;
@@ -28,8 +37,9 @@ struct device {
 	const char *model; /* "NVIDIA H100 80GB HBM3"; "": a CPU */
 	bool exact;	   /* device_options.exact; true for a CPU */
 	int threads;
-	double flops;	       /* counted by the planning device only */
-	struct arena *scratch; /* temporary memory of kernels */
+	double flops;		    /* counted by the planning device only */
+	struct device_speed *speed; /* likewise; NULL: its kernels take no time */
+	struct arena *scratch;	    /* temporary memory of kernels */
 	int64_t taken_bytes,
 		peak_bytes; /* allocated by device_arena(): now, and the peak */
 	int64_t tile_bytes; /* of logits that are computed at a time */

@@ -14,6 +14,7 @@
 #include "base/base.h"
 
 enum dtype { DT_F32, DT_BF16, DT_F16, DT_E4M3, DT_E5M2 };
+enum { N_DTYPES = DT_E5M2 + 1 };
 
 struct dtype_row {
 	const char *name;

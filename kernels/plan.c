@@ -1,7 +1,7 @@
 /*
- * The planning device: its kernels touch no memory, count the FLOPs of matmuls, and record their
- * calls. The training step itself, run on this device with arenas that only measure, gives the
- * memory and the FLOPs of a step.
+ * The planning device: its kernels touch no memory, count the FLOPs of matmuls, record their calls,
+ * and add up the time that they would take. The training step itself, run on this device with arenas
+ * that only measure, gives the memory and the FLOPs of a step.
  *
  * list.h generates the kernels; NOTE_X is what kernel X counts and records, in terms of its declared
  * parameters. A kernel without a NOTE_ does not compile.
@@ -14,12 +14,61 @@ void device_plan_notes(struct device *d, struct kernel_calls *calls)
 	d->impl = calls;
 }
 
-#define NOTE(name, ...)                                                             \
-	do {                                                                        \
-		if (d->impl)                                                        \
-			kernel_note(d->impl,                                        \
-				&(struct kernel_call){KERNEL_##name, __VA_ARGS__}); \
-	} while (0)
+/* The type that a matmul's or an attention's operands have. */
+static enum dtype operand_type(const struct kernel_call *c)
+{
+	enum { DOUT = 3 };
+	return c->m[c->kernel == KERNEL_attn_bwd ? DOUT : 1].type;
+}
+
+/* The bytes that a kernel reads and writes: of the matrices in the call, with exceptions. */
+static double moved_bytes(const struct kernel_call *c)
+{
+	const double f32 = sizeof(float), size = (double)mat_size(c->m[0]);
+	double all = 0;
+	for (size_t i = 0; i < ARRAY_LEN(c->m); i++)
+		all += (double)mat_bytes(c->m[i]);
+	switch (c->kernel) {
+	case KERNEL_embed_fwd: /* some rows of the table */
+		return 2 * (double)mat_bytes(c->m[0]);
+	case KERNEL_rope: /* in place */
+	case KERNEL_xent_fused:
+	case KERNEL_xent_bwd:
+		return all + (double)mat_bytes(c->m[0]);
+	case KERNEL_narrow:
+	case KERNEL_widen:
+		return all + size * (double)dtype_bytes((enum dtype)c->n[0]);
+	case KERNEL_narrow_scaled:
+	case KERNEL_widen_scaled:
+		return all + size;
+	case KERNEL_adamw: /* parameters, gradient, two moments or none */
+	case KERNEL_sgd:
+	case KERNEL_muon_momentum:
+	case KERNEL_muon_update:
+		return all + f32 * (double)(c->n[0] * (3 + 2 * c->n[1] + 2 * c->n[2]));
+	default:
+		return all;
+	}
+}
+
+static void add_time(struct device *d, const struct kernel_call *c)
+{
+	struct device_speed *s = d->speed;
+	double flops = d->flops - s->counted, bytes = moved_bytes(c) / s->memory;
+	double work = flops > 0 ? flops / s->flops[operand_type(c)] : 0;
+	s->seconds += work > bytes ? work : bytes;
+	s->counted = d->flops;
+}
+
+static void note(struct device *d, const struct kernel_call *c)
+{
+	if (d->impl)
+		kernel_note(d->impl, c);
+	if (d->speed)
+		add_time(d, c);
+}
+
+#define NOTE(name, ...) note(d, &(struct kernel_call){KERNEL_##name, __VA_ARGS__})
 
 static float dropout_p(const struct dropout *o)
 {

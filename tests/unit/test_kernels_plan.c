@@ -53,11 +53,44 @@ static void attention(void **state)
 	}
 }
 
+/* A kernel takes the longer time of its FLOPs and of its bytes. */
+static void times(void **state)
+{
+	(void)state;
+	struct device d;
+	struct device_speed speed = {
+		.flops = {[DT_F32] = 1, [DT_BF16] = 10, [DT_E4M3] = 100}, .memory = 2};
+	struct mat x = mat_typed(NULL, 50, 70, DT_BF16), y = x, w = x;
+	device_plan(&d, DEVICE_CUDA);
+	d.k->add(&d, shape(3, 5), shape(3, 5), shape(3, 5)); /* takes no time yet */
+	d.speed = &speed;
+	w.rows = y.cols = 110;
+	d.k->linear_fwd(&d, y, x, w, shape(0, 0));
+	double seconds = 2. * 50 * 70 * 110 / 10;
+	assert_near(speed.seconds, seconds, 1e-9 * seconds);
+	x.type = w.type = DT_E4M3;
+	d.k->linear_fwd(&d, y, x, w, shape(0, 0));
+	/* 100 times as fast as it was in fp32, and memory is the limit */
+	seconds += (2. * 50 * 110 + 50 * 70 + 110 * 70) / 2;
+	assert_near(speed.seconds, seconds, 1e-9 * seconds);
+	d.k->add(&d, shape(3, 5), shape(3, 5), shape(3, 5));
+	seconds += 3 * 60. / 2;
+	assert_near(speed.seconds, seconds, 1e-9 * seconds);
+	d.k->embed_fwd(&d, shape(3, 5), shape(1000, 5), NULL, 0, false);
+	seconds += 2 * 60. / 2; /* some rows of the table */
+	assert_near(speed.seconds, seconds, 1e-9 * seconds);
+	const struct update_part part = {.n = 10, .copy = shape(0, 0)};
+	d.k->adamw(&d, &part, 1, NULL);
+	seconds += 3 * 40. / 2; /* no moments */
+	assert_near(speed.seconds, seconds, 1e-9 * seconds);
+}
+
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test(products),
 		cmocka_unit_test(attention),
+		cmocka_unit_test(times),
 	};
 	return cmocka_run_group_tests(tests, NULL, NULL);
 }
