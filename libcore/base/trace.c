@@ -14,6 +14,7 @@ struct event {
 };
 
 bool trace_on;
+double (*trace_clock)(void) = clock_seconds;
 static struct {
 	struct event *event;
 	int64_t n, room;
@@ -26,13 +27,13 @@ static struct {
 void trace_start(void)
 {
 	trace_clear();
-	trace.start = clock_seconds();
+	trace.start = trace_clock();
 	trace_on = true;
 }
 
 static double now(void)
 {
-	return clock_seconds() - trace.start;
+	return trace_clock() - trace.start;
 }
 
 void trace_stop(void)
@@ -98,6 +99,16 @@ void trace_operation_ended(uint64_t number)
 {
 	if (number > 1 && (int64_t)number - 2 < trace.n)
 		trace.event[number - 2].end = now();
+}
+
+void trace_operation_at(
+	const char *lane, const char *name, int64_t n_bytes, double begin, double end)
+{
+	int64_t i = add(lane, name, -1, n_bytes);
+	if (i < 0)
+		return;
+	trace.event[i].begin = begin - trace.start;
+	trace.event[i].end = end - trace.start;
 }
 
 /* ---- as JSON ----------------------------------------------------------------------- */

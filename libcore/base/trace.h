@@ -10,6 +10,8 @@
 #include "base/base.h"
 
 extern bool trace_on;
+/* The clock of all events; other than clock_seconds() it may be that of a simulation. */
+extern double (*trace_clock)(void);
 
 /* Begins to record; the time of all events is relative to this call. */
 void trace_start(void);
@@ -21,6 +23,9 @@ void trace_span_end(void);
 /* Returns a number, never 0. `lane`: a group of operations. `n_bytes` < 0: not known. */
 uint64_t trace_operation(const char *lane, const char *name, int64_t n_bytes);
 void trace_operation_ended(uint64_t number);
+/* One that is complete, and its times by the clock. */
+void trace_operation_at(
+	const char *lane, const char *name, int64_t n_bytes, double begin, double end);
 
 /* A span of the main thread: "name", or "name N" if number >= 0. */
 static inline void trace_begin(const char *name, int64_t number)
