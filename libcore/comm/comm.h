@@ -9,6 +9,7 @@
  *   sum.h         sums over a group by that tree
  *   shared.h      memory that the ranks of one host share
  *   notify.h      nonblocking notifications between ranks
+ *   simulate.h    the time that operations of planned groups would take
  *   comm_internal.h  what a transport implements, for the files of this floor only
  *
  * A group of one rank does not call MPI; that is the only place where "degree 1" is a special case.
@@ -92,6 +93,8 @@ void comm_poll(void);
 /* False with PT_OVERLAP=no: communication that could overlap with computation is completed at once,
  * to measure what overlap saves. The order of operations depends on it, so all ranks agree. */
 bool comm_overlaps(void);
+/* Changes it, for plans. */
+void comm_plan_overlap(bool on);
 /* Seconds that this rank has spent in waits since it started. */
 double comm_waited(void);
 

@@ -3,6 +3,7 @@
 #define COMM_INTERNAL_H
 
 #include "comm/requests.h"
+#include "comm/simulate.h"
 
 /* The functions of a transport. */
 struct comm_ops {

@@ -1,5 +1,6 @@
 /* The mesh: degrees, groups of ranks along axes, and its diagram. */
 #include "comm/mesh.h"
+#include "comm/simulate.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -116,8 +117,10 @@ static struct comm *make_group(struct mesh *m, struct mesh_part part, const char
 	int n = mesh_members(m, part, &ranks);
 	while (ranks[mine] != rank)
 		mine++;
+	struct comm *c = comm_planned(name, mine, n, m->world->shares);
+	simulate_group(c, ranks);
 	free(ranks);
-	return comm_planned(name, mine, n, m->world->shares);
+	return c;
 }
 
 static void name_group(struct mesh_part part, char *name, size_t size)

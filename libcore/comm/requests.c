@@ -52,6 +52,11 @@ bool comm_overlaps(void)
 	return overlaps;
 }
 
+void comm_plan_overlap(bool on)
+{
+	overlaps = on;
+}
+
 /* ---- waiting --------------------------------------------------------------------- */
 
 static double waited;
@@ -188,6 +193,7 @@ void comm_start(struct comm_requests *r)
 		first[i].what.seq = c->seq;
 		c->sent += c->size > 1 ? sent_bytes(c, &first[i]) : 0;
 	}
+	simulate_start(r, first, n);
 	if (c->size == 1 || c->planned) { /* complete at once */
 		r->n = r->n_started;
 		return;
@@ -244,17 +250,20 @@ static void wait_for(struct comm_requests *r, bool (*done)(void *))
 
 void comm_wait(struct comm_requests *r)
 {
+	simulate_wait(r, false);
 	wait_for(r, is_complete);
 }
 
 void comm_wait_received(struct comm_requests *r)
 {
+	simulate_wait(r, true);
 	wait_for(r, is_received);
 }
 
 void comm_requests_free(struct comm_requests *r)
 {
 	BUG_ON(r->n);
+	simulate_wait(r, false);
 	free(r->list);
 	*r = (struct comm_requests){.c = r->c};
 }

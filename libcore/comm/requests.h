@@ -55,6 +55,7 @@ struct comm_request {
 struct comm_operation {
 	bool begun;
 	uint64_t recorded, traced; /* its numbers there; 0: none */
+	int64_t simulated[2];	   /* in a plan: its last transfers, see simulate.h */
 };
 
 /* An empty set has its group, and is zero otherwise. */

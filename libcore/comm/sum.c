@@ -403,8 +403,11 @@ static void wait_for(struct tree_sum *s)
 static void plan_messages(struct tree_sum *s)
 {
 	join_queue(s);
-	for (int k = 0; k < s->plan->n_segments; k++)
+	for (int k = 0; k < s->plan->n_segments; k++) {
+		simulate_launch(s->c);
 		begin_segment(s, k);
+	}
+	simulate_launch(s->c);
 	s->call.queue->added = s->call.queue->joined;
 	if (!s->call.take)
 		begin_gather(s);

@@ -7,6 +7,8 @@
  */
 #include "parallel/store_internal.h"
 
+#include "comm/simulate.h"
+
 #include <stdlib.h>
 #include <string.h>
 
@@ -253,8 +255,10 @@ static void advance(void *with)
 		memmove(o->pending, o->pending + 1,
 			(size_t)--o->n_pending * sizeof(struct bucket *));
 		b->pending = false;
+		simulate_chain(true); /* a plan's first sum is not complete */
 		tree_sum_end(b->sum);
 		begin_last(b, s->c.microbatches.round_robin);
+		simulate_chain(false);
 	}
 }
 

@@ -1,0 +1,431 @@
+/* The simulation of planned groups: streams of transfers that share links. */
+#include "comm/simulate.h"
+#include "base/trace.h"
+
+#include <ctype.h>
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+enum { MOST_GROUPS = 64, MOST_ROWS = 64 };
+
+/* What a set of requests moves in one direction. Numbers of transfers begin with 1; 0 is none. */
+struct transfer {
+	int row, direction;
+	bool done;
+	bool blocks;			/* without overlap, computation waits for it */
+	double begun;			/* < 0: not yet */
+	double latency, bytes[N_LINKS]; /* what is left of them */
+	int64_t after[N_TRANSFER_DIRECTIONS]; /* transfers that must be complete first */
+	int64_t next;			      /* in its stream */
+	int64_t n_bytes;
+};
+
+/* A group: two streams, each in the order of the starts. */
+struct group {
+	const struct comm *c;
+	int *host;	   /* [size]: of each rank */
+	int here, n_hosts; /* ranks on this rank's host, and hosts with such ranks */
+	int64_t head[N_TRANSFER_DIRECTIONS], tail[N_TRANSFER_DIRECTIONS];
+	double launched[N_TRANSFER_DIRECTIONS]; /* the last one; < 0: a new one follows */
+};
+
+static struct {
+	bool on, chained;
+	struct simulated_links links;
+	const double *computed;
+	double seen, now; /* of *computed; the time */
+	struct group group[MOST_GROUPS];
+	int n_groups;
+	struct transfer *transfer; /* [n + 1]: by number */
+	int64_t n, room;
+	int64_t blocked; /* the last one that was waited for without overlap */
+	int64_t after[N_TRANSFER_DIRECTIONS]; /* waited for while chained */
+	struct simulated_row row[MOST_ROWS];
+	int n_rows;
+} sim;
+
+void simulate_begin(const struct simulated_links *links, const double *computed)
+{
+	BUG_ON(sim.on);
+	memset(&sim, 0, sizeof(sim));
+	sim.on = true;
+	sim.links = *links;
+	sim.computed = computed;
+	sim.seen = *computed;
+}
+
+void simulate_end(void)
+{
+	for (int i = 0; i < sim.n_groups; i++)
+		free(sim.group[i].host);
+	free(sim.transfer);
+	memset(&sim, 0, sizeof(sim));
+}
+
+/* ---- groups ---------------------------------------------------------------------- */
+
+/* ranks NULL: all of the world. */
+static struct group *add_group(const struct comm *c, const int *ranks)
+{
+	BUG_ON(sim.n_groups == MOST_GROUPS);
+	struct group *g = &sim.group[sim.n_groups++];
+	*g = (struct group){.c = c, .launched = {-1, -1}};
+	g->host = xcalloc((size_t)c->size, sizeof(*g->host));
+	for (int r = 0; r < c->size; r++)
+		g->host[r] = (ranks ? ranks[r] : r) / sim.links.host_ranks;
+	for (int r = 0; r < c->size; r++) {
+		g->here += g->host[r] == g->host[c->rank];
+		g->n_hosts += r == 0 || g->host[r] != g->host[r - 1];
+	}
+	return g;
+}
+
+void simulate_group(const struct comm *c, const int *ranks)
+{
+	if (sim.on)
+		add_group(c, ranks);
+}
+
+static struct group *group_of(const struct comm *c)
+{
+	for (int i = 0; i < sim.n_groups; i++)
+		if (sim.group[i].c == c)
+			return &sim.group[i];
+	return add_group(c, NULL);
+}
+
+void simulate_launch(const struct comm *c)
+{
+	if (!sim.on || !c->planned)
+		return;
+	struct group *g = group_of(c);
+	g->launched[TRANSFER_OUT] = g->launched[TRANSFER_IN] = -1;
+}
+
+/* "RING_KEYS" is "ring keys". */
+static int row_of(const struct group *g, const char *name)
+{
+	struct simulated_row row = {.exposed = 0};
+	snprintf(row.group, sizeof(row.group), "%s", g->c->name);
+	snprintf(row.name, sizeof(row.name), "%s", name);
+	for (char *s = row.name; *s; s++)
+		*s = *s == '_' ? ' ' : (char)tolower(*s);
+	for (int i = 0; i < sim.n_rows; i++)
+		if (!strcmp(sim.row[i].group, row.group) &&
+			!strcmp(sim.row[i].name, row.name))
+			return i;
+	BUG_ON(sim.n_rows == MOST_ROWS);
+	sim.row[sim.n_rows] = row;
+	return sim.n_rows++;
+}
+
+const struct simulated_row *simulate_rows(int *n)
+{
+	*n = sim.n_rows;
+	return sim.row;
+}
+
+/* ---- transfers in progress ------------------------------------------------------- */
+
+static bool is_done(int64_t number)
+{
+	return !number || sim.transfer[number].done;
+}
+
+/* May the first transfer of a stream begin? */
+static bool is_begun(const struct transfer *x)
+{
+	return is_done(x->after[TRANSFER_OUT]) && is_done(x->after[TRANSFER_IN]);
+}
+
+/* The first transfer of a stream; NULL: there is none. Streams are numbered over all groups. */
+static struct transfer *first_of(int stream)
+{
+	int64_t head = sim.group[stream / N_TRANSFER_DIRECTIONS]
+			       .head[stream % N_TRANSFER_DIRECTIONS];
+	return head ? &sim.transfer[head] : NULL;
+}
+
+static int n_streams(void)
+{
+	return sim.n_groups * N_TRANSFER_DIRECTIONS;
+}
+
+/* The transfers that share each link. */
+struct users {
+	int n[N_LINKS][N_TRANSFER_DIRECTIONS];
+};
+
+static struct users count_users(void)
+{
+	struct users u = {{{0}}};
+	for (int i = 0; i < n_streams(); i++) {
+		const struct transfer *x = first_of(i);
+		for (int k = 0; k < N_LINKS && x && is_begun(x); k++)
+			u.n[k][x->direction] += x->latency <= 0 && x->bytes[k] > 0;
+	}
+	return u;
+}
+
+static double seconds_left(const struct transfer *x, int link, const struct users *u)
+{
+	return x->bytes[link] * u->n[link][x->direction] /
+	       sim.links.link[link].bytes_per_second;
+}
+
+/* The time until the state of a transfer changes, if no other one's does before. */
+static double next_change(const struct transfer *x, const struct users *u)
+{
+	double least = INFINITY;
+	if (!is_begun(x))
+		return INFINITY;
+	if (x->latency > 0)
+		return x->latency;
+	for (int k = 0; k < N_LINKS; k++)
+		if (x->bytes[k] > 0)
+			least = fmin(least, seconds_left(x, k, u));
+	return isinf(least) ? 0 : least;
+}
+
+static void complete(int stream, struct transfer *x)
+{
+	struct group *g = &sim.group[stream / N_TRANSFER_DIRECTIONS];
+	x->done = true;
+	g->head[x->direction] = x->next;
+	if (!x->next)
+		g->tail[x->direction] = 0;
+	if (trace_on && x->direction == TRANSFER_OUT)
+		trace_operation_at(sim.row[x->row].group, sim.row[x->row].name,
+			x->n_bytes, x->begun, sim.now);
+}
+
+/* Returns whether nothing is left of it. */
+static bool continue_for(struct transfer *x, double dt, const struct users *u)
+{
+	bool done = true;
+	if (x->latency > 0) {
+		x->latency = x->latency > dt ? x->latency - dt : 0;
+		dt = 0;
+	}
+	for (int k = 0; k < N_LINKS; k++) {
+		double seconds = x->bytes[k] > 0 && dt > 0 ? seconds_left(x, k, u) : 0;
+		if (seconds > dt)
+			x->bytes[k] *= 1 - dt / seconds;
+		else if (dt > 0)
+			x->bytes[k] = 0;
+		done &= x->bytes[k] <= 0;
+	}
+	return done && x->latency <= 0;
+}
+
+/* Time passes, in which no state changes before its end. */
+static void pass_time(double dt, const struct users *u)
+{
+	bool begun[MOST_GROUPS * N_TRANSFER_DIRECTIONS];
+	double from = sim.now;
+	for (int i = 0; i < n_streams(); i++)
+		begun[i] = first_of(i) && is_begun(first_of(i));
+	sim.now += dt;
+	for (int i = 0; i < n_streams(); i++) {
+		struct transfer *x = first_of(i);
+		if (begun[i] && x->begun < 0)
+			x->begun = from;
+		if (begun[i] && continue_for(x, dt, u))
+			complete(i, x);
+	}
+}
+
+/* Time passes until `t`, or until a transfer is complete (0: only until t). */
+static void run_until(double t, int64_t number)
+{
+	while (!number || !is_done(number)) {
+		const struct users u = count_users();
+		double least = INFINITY;
+		for (int i = 0; i < n_streams(); i++)
+			if (first_of(i))
+				least = fmin(least, next_change(first_of(i), &u));
+		BUG_ON(isinf(least) && isinf(t)); /* it would never be complete */
+		if (sim.now + least > t) {
+			pass_time(t - sim.now, &u);
+			sim.now = t;
+			return;
+		}
+		pass_time(least, &u);
+	}
+}
+
+/* ---- waits ----------------------------------------------------------------------- */
+
+static void wait_for(int64_t number)
+{
+	double begin = sim.now;
+	if (is_done(number))
+		return;
+	trace_begin("waiting", -1);
+	run_until(INFINITY, number);
+	trace_end();
+	sim.row[sim.transfer[number].row].exposed += sim.now - begin;
+}
+
+/* What was computed since the last call passes. */
+static void compute(void)
+{
+	double seconds = *sim.computed - sim.seen;
+	sim.seen = *sim.computed;
+	if (seconds <= 0)
+		return;
+	for (; sim.blocked < sim.n && !comm_overlaps(); sim.blocked++)
+		if (sim.transfer[sim.blocked + 1].blocks)
+			wait_for(sim.blocked + 1);
+	run_until(sim.now + seconds, 0);
+}
+
+double simulate_now(void)
+{
+	if (sim.on)
+		compute();
+	return sim.now;
+}
+
+void simulate_wait(struct comm_requests *r, bool only_received)
+{
+	const int64_t *last = r->operation.simulated; /* 0: none, or no planned group */
+	if (!sim.on || (!last[TRANSFER_OUT] && !last[TRANSFER_IN]))
+		return;
+	compute();
+	for (int d = only_received ? TRANSFER_IN : 0; d < N_TRANSFER_DIRECTIONS; d++) {
+		int64_t *number = &r->operation.simulated[d];
+		if (sim.chained)
+			sim.after[d] = max64(sim.after[d], *number);
+		else
+			wait_for(*number);
+		*number = 0;
+	}
+}
+
+void simulate_chain(bool on)
+{
+	sim.chained = on;
+	memset(sim.after, 0, sizeof(sim.after));
+}
+
+/* ---- starts ---------------------------------------------------------------------- */
+
+/* What a set moves, before it is cut into transfers. */
+struct amount {
+	bool used[N_TRANSFER_DIRECTIONS];
+	double n_bytes[N_TRANSFER_DIRECTIONS];
+	double bytes[N_TRANSFER_DIRECTIONS][N_LINKS]; /* that each link moves of them */
+	double latency;
+};
+
+static int log2_up(int n)
+{
+	int levels = 0;
+	while (1 << levels < n)
+		levels++;
+	return levels;
+}
+
+static void add_message(
+	const struct group *g, const struct comm_request *q, struct amount *a)
+{
+	int link = g->host[q->peer] == g->host[g->c->rank] ? LINK_HOST : LINK_NETWORK;
+	int d = q->kind == COMM_SEND ? TRANSFER_OUT : TRANSFER_IN;
+	double bytes = (double)q->what.n_bytes;
+	a->used[d] = true;
+	a->n_bytes[d] += bytes;
+	a->latency = fmax(a->latency, sim.links.link[link].latency);
+	if (link == LINK_NETWORK && sim.links.forwards && g->here > 1) {
+		a->bytes[d][LINK_HOST] += bytes;
+		bytes /= g->here;
+	}
+	a->bytes[d][link] += bytes;
+}
+
+/* A collective of the transport: a tree within the host, and one over the hosts; what goes to other
+ * hosts is divided among the ranks of this one. An all-reduce goes up and down. */
+static void add_collective(
+	const struct group *g, const struct comm_request *q, struct amount *a)
+{
+	const struct link *link = sim.links.link;
+	double bytes = (double)coll_bytes(q->coll, g->c->size, q->a.count, q->a.type) *
+		       coll_table[q->coll].bus(g->c->size);
+	double latency = log2_up(g->here) * link[LINK_HOST].latency +
+			 log2_up(g->n_hosts) * link[LINK_NETWORK].latency;
+	a->latency = fmax(a->latency, (q->coll == COLL_ALLREDUCE ? 2 : 1) * latency);
+	for (int d = 0; d < N_TRANSFER_DIRECTIONS; d++) {
+		a->used[d] = true;
+		a->n_bytes[d] += bytes;
+		a->bytes[d][LINK_HOST] += g->here > 1 ? bytes : 0;
+		a->bytes[d][LINK_NETWORK] += g->n_hosts > 1 ? bytes / g->here : 0;
+	}
+}
+
+static struct amount amount_of(
+	const struct group *g, const struct comm_request *first, int n)
+{
+	struct amount a = {.latency = 0};
+	for (int i = 0; i < n; i++)
+		if (first[i].kind == COMM_COLLECTIVE)
+			add_collective(g, &first[i], &a);
+		else
+			add_message(g, &first[i], &a);
+	return a;
+}
+
+static void count(
+	struct simulated_row *row, const struct amount *a, double latency, int d)
+{
+	double longest = 0;
+	for (int k = 0; k < N_LINKS; k++)
+		longest = fmax(
+			longest, a->bytes[d][k] / sim.links.link[k].bytes_per_second);
+	row->n[d]++;
+	row->bytes[d] += a->n_bytes[d];
+	row->seconds[d] += latency + longest;
+}
+
+static int64_t add_transfer(struct group *g, int row, const struct amount *a, int d)
+{
+	if (sim.n + 1 >= sim.room) {
+		sim.room = 2 * sim.room + 1024;
+		sim.transfer =
+			xrealloc(sim.transfer, (size_t)sim.room * sizeof(*sim.transfer));
+	}
+	struct transfer *x = &sim.transfer[++sim.n];
+	*x = (struct transfer){.row = row,
+		.direction = d,
+		.blocks = a->used[TRANSFER_OUT],
+		.begun = -1,
+		.n_bytes = (int64_t)a->n_bytes[d],
+		.latency = g->launched[d] < sim.now ? a->latency : 0};
+	g->launched[d] = sim.now;
+	memcpy(x->bytes, a->bytes[d], sizeof(x->bytes));
+	memcpy(x->after, sim.after, sizeof(x->after));
+	count(&sim.row[row], a, x->latency, d);
+	if (g->tail[d])
+		sim.transfer[g->tail[d]].next = sim.n;
+	else
+		g->head[d] = sim.n;
+	return g->tail[d] = sim.n;
+}
+
+void simulate_start(struct comm_requests *r, const struct comm_request *first, int n)
+{
+	if (!sim.on || !n || !r->c->planned || r->c->size == 1)
+		return;
+	compute();
+	struct group *g = group_of(r->c);
+	struct amount a = amount_of(g, first, n);
+	bool message = first->kind != COMM_COLLECTIVE;
+	bool stages =
+		message && first->tag >= TAG_PIPELINE && first->tag <= TAG_PIPELINE_LAST;
+	int row = row_of(g, message ? comm_tag_name(first->tag) : first->what.name);
+	for (int d = 0; d < N_TRANSFER_DIRECTIONS; d++)
+		if (a.used[d] && stages)
+			count(&sim.row[row], &a, a.latency, d);
+		else if (a.used[d])
+			r->operation.simulated[d] = add_transfer(g, row, &a, d);
+}
