@@ -322,7 +322,8 @@ static const struct opt options[] = {
 		"Write a timeline of what each rank does, as JSON in the trace event format that "
 		"Perfetto (ui.perfetto.dev) opens: computation by layer, waits, and the messages "
 		"and collectives of each axis. On a GPU, the times are those of the host, which "
-		"enqueues kernels. Of local SGD, the first worker."},
+		"enqueues kernels. Of local SGD, the first worker. With --cluster, the predicted "
+		"timeline."},
 	{OPT_STR, 0, "trace-steps", "FIRST:LAST", NULL, T(trace_steps), OPT_LOCAL,
 		.needs = "--trace", .help =
 		"The steps of --trace, by default the third."},
@@ -575,6 +576,15 @@ static const struct opt options[] = {
 		"With --dry-run, list the tensors of a layer too."},
 	{FLAG("dry-run", "no", T(dry_run), OPT_LOCAL), .help =
 		"Print the memory, work and communication that the run would need, and exit."},
+	{OPT_STR, 0, "cluster", "NAME,KEY=VALUE,...", NULL, T(cluster), OPT_LOCAL,
+		.needs = "--dry-run", .help =
+		"Also predict the time of a step on such GPUs, and how much of its communication is "
+		"exposed, that is not hidden by computation. NAME: h100, h200 or a100. Keys, for "
+		"other values than the name's: gpus, of a host; nvlink and net, the bandwidth of a "
+		"GPU in each direction, within its host and to others, in GB/s, or GB/s:us with the "
+		"latency in microseconds; memory, of a GPU, in GB/s; efficiency, the rate of "
+		"matmuls over the peak; forward=yes: GPUs of a host share what they receive from "
+		"other hosts."},
 	{OPT_END},
 };
 /* clang-format on */

@@ -105,6 +105,7 @@ struct train_opts {
 	struct edit_opts edit;
 	struct strs inject_delay;
 	const char *corrupt_batch;
+	const char *cluster; /* of a plan */
 	/* evaluation and samples */
 	int64_t eval_every, eval_windows, sample_every, sample_tokens;
 	bool eval_only, eval_first;

@@ -7,12 +7,12 @@
 #include <string.h>
 
 #include "train/local_sgd.h"
+#include "train/plan_internal.h"
 #include "train/state.h"
 #include "train/step.h"
 
-/* A trainer that only plans: of rank `rank`, whose step has `n_micro` micro-batches. */
-static void open_planned(struct trainer *t, const struct train_opts *o, struct model *m,
-	int rank, int64_t n_micro)
+void plan_open(struct trainer *t, const struct train_opts *o, struct model *m, int rank,
+	int64_t n_micro)
 {
 	*t = (struct trainer){.o = *o, .model = *m};
 	t->o.batch = n_micro * o->micro_batch * max64(1, o->edit.workers);
@@ -28,7 +28,7 @@ static void open_planned(struct trainer *t, const struct train_opts *o, struct m
 	*m = t->model; /* with this rank's part of it */
 }
 
-static void close_planned(struct trainer *t)
+void plan_close(struct trainer *t)
 {
 	trainer_dismantle(t);
 	struct comm *world = t->mesh.world;
@@ -36,7 +36,7 @@ static void close_planned(struct trainer *t)
 	comm_free(world);
 }
 
-static void run_step(struct trainer *t)
+void plan_run_step(struct trainer *t)
 {
 	struct step_result r;
 	const struct pipe_input in = step_input(t, NULL);
@@ -125,18 +125,18 @@ static void plan_step(const struct train_opts *o, struct model *m, int rank,
 {
 	struct trainer t;
 	*p = (struct plan){0};
-	open_planned(&t, o, m, rank, n_micro);
+	plan_open(&t, o, m, rank, n_micro);
 	count_kept(&t, p);
 	trainer_build_pipe(&t);
 	p->micro_bytes = (int64_t)t.memory.micro.peak_bytes;
-	run_step(&t);
+	plan_run_step(&t);
 	p->scratch_bytes = (int64_t)t.memory.scratch.peak_bytes;
 	p->step_flops = t.d.flops;
 	p->read = (double)t.store->read;
 	p->written = (double)t.store->written;
 	count_sent(&t, p);
 	count_edit(&t, p);
-	close_planned(&t);
+	plan_close(&t);
 }
 
 /* A step with too many micro-batches to run them all: each further one is assumed to cost the
@@ -156,14 +156,13 @@ static void plan_long(const struct train_opts *o, struct model *m, int rank, int
 	p->written += times * (more.written - p->written);
 	for (int i = 0; i < p->n_groups; i++)
 		p->group[i].sent += times * (more.group[i].sent - p->group[i].sent);
-	open_planned(&t, o, m, rank, n);
+	plan_open(&t, o, m, rank, n);
 	count_kept(&t, p);
 	count_edit(&t, p);
-	close_planned(&t);
+	plan_close(&t);
 }
 
-/* The micro-batches of a step, but at most about this many of each data-parallel rank. */
-static int64_t few_micro_batches(const struct train_opts *o, int64_t of_rank)
+int64_t plan_few_micro_batches(const struct train_opts *o, int64_t of_rank)
 {
 	int64_t n = layout_micro_batches(o), ranks = layout_data_ranks(o);
 	int64_t stages = o->degree[AXIS_PP] * o->pp_stages;
@@ -172,7 +171,7 @@ static int64_t few_micro_batches(const struct train_opts *o, int64_t of_rank)
 
 void plan_make(const struct train_opts *o, struct model *m, int rank, struct plan *p)
 {
-	int64_t few = few_micro_batches(o, 100);
+	int64_t few = plan_few_micro_batches(o, 100);
 	if (few < layout_micro_batches(o))
 		plan_long(o, m, rank, few, p);
 	else
@@ -195,14 +194,14 @@ void plan_calls(
 	const struct train_opts *o, struct model *m, int rank, struct kernel_calls *calls)
 {
 	struct trainer t;
-	open_planned(&t, o, m, rank, few_micro_batches(o, 4));
+	plan_open(&t, o, m, rank, plan_few_micro_batches(o, 4));
 	device_plan_notes(&t.d, calls);
 	trainer_build_pipe(&t);
-	run_step(&t);
+	plan_run_step(&t);
 	pipe_forward(&t.pipe, &(struct pipe_input){.n = 1}, 1);
 	if (t.o.sample_every && rank == 0 && state_is_whole(&t))
 		run_sample(&t);
-	close_planned(&t);
+	plan_close(&t);
 }
 
 int64_t plan_on_device(const struct plan *p)
@@ -496,7 +495,7 @@ static void print_pipeline(const struct train_opts *o, struct model *m, struct s
 		at[AXIS_PP] = i % o->degree[AXIS_PP];
 		struct mesh mesh;
 		memcpy(mesh.degree, o->degree, sizeof(mesh.degree));
-		open_planned(&t, o, m, mesh_rank(&mesh, at), n_micro);
+		plan_open(&t, o, m, mesh_rank(&mesh, at), n_micro);
 		trainer_build_pipe(&t);
 		const struct stage *st = &t.layout.stages[i / o->degree[AXIS_PP]];
 		cost[i] = layout_stage_work(m, st);
@@ -505,18 +504,19 @@ static void print_pipeline(const struct train_opts *o, struct model *m, struct s
 			at[AXIS_PP], (long long)st->first, (long long)st->end - 1,
 			st->embeds ? ", embedding" : "", st->heads ? ", head" : "");
 		if (i < n - 1)
-			close_planned(&t);
+			plan_close(&t);
 	}
 	struct schedule_costs costs = {
 		.forward = cost, .backward_x = backward, .backward_w = backward};
 	schedule_time(&t.schedule, &costs, &line);
 	schedule_draw(&t.schedule, &line, WIDTH, out);
 	timeline_free(&line);
-	close_planned(&t);
+	plan_close(&t);
 	free(cost);
 }
 
-void plan_print(const struct train_opts *given, struct model *m, struct str *out)
+int plan_print(
+	const struct train_opts *given, struct model *m, struct str *out, struct err *e)
 {
 	struct train_opts with = *given, *o = &with;
 	struct plan most = {0};
@@ -550,4 +550,5 @@ void plan_print(const struct train_opts *given, struct model *m, struct str *out
 	print_offload(o, &most, out);
 	print_work(o, m, &most, out);
 	print_sent(&most, ranks, out);
+	return o->cluster ? predict_print(o, m, out, e) : 0;
 }

@@ -1,4 +1,5 @@
 /* The start of a run: its checkpoint, device, data, directory and journal. */
+#include "train/cluster.h"
 #include "train/train_internal.h"
 
 #include <stdlib.h>
@@ -363,6 +364,17 @@ static int plan_device(struct train_opts *o, struct err *e)
 	return 0;
 }
 
+static int check_cluster(const struct train_opts *o, struct err *e)
+{
+	struct cluster c;
+	if (!o->cluster)
+		return 0;
+	if (o->device != DEVICE_CUDA)
+		return err_set(
+			e, EX_USAGE, "cluster: its devices are GPUs: give --device cuda");
+	return cluster_parse(o->cluster, &c, e);
+}
+
 static int dry_run(const struct train_opts *given, struct comm *world, struct err *e)
 {
 	struct train_opts o = *given;
@@ -382,10 +394,11 @@ static int dry_run(const struct train_opts *given, struct comm *world, struct er
 	rc = rc || (o.data.n && dataset_open(&data, &read, world, e)) ||
 	     model_init(&m, &o.model, data.tokenizer.vocab.n, e) ||
 	     layout_check(&o, &m, e) || faults_open(&faults, &o, ranks, e) ||
-	     plan_device(&o, e) || (o.data.n && dataset_order(&data, &o, &m, &order, e));
+	     plan_device(&o, e) || check_cluster(&o, e) ||
+	     (o.data.n && dataset_order(&data, &o, &m, &order, e));
 	if (!rc && world->rank == 0) {
 		model_print(&m, o.verbose, &tree);
-		plan_print(&o, &m, &out);
+		rc = plan_print(&o, &m, &out, e);
 		printf("# tensors\n%s%s", tree.s, out.s);
 	}
 	faults_close(&faults);

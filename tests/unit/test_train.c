@@ -512,7 +512,7 @@ static void printed(void **state)
 	assert_int_equal(layout_resolve(&o, 1, &e), 0);
 	assert_int_equal(model_init(&m, &o.model, 61, &e), 0);
 	plan_make(&o, &m, 0, &p);
-	plan_print(&o, &m, &out);
+	assert_int_equal(plan_print(&o, &m, &out, &e), 0);
 	snprintf(line, sizeof(line), "\ntotal          %16lld ",
 		(long long)plan_total(&p));
 	assert_non_null(strstr(out.s, line));
