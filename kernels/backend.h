@@ -25,16 +25,26 @@ struct device_ops {
 	/* ---- optional ---- */
 	void (*close)(struct device *);
 	void (*get_end)(struct device *);
-	void (*copy_end)(struct device *, uint64_t ticket);
-	void (*copy_wait)(struct device *, uint64_t ticket);
+	int (*stream_open)(struct device *, bool urgent);
+	void *(*stream_handle)(struct device *, int stream);
+	int (*stream)(struct device *);
+	int (*stream_use)(struct device *, int stream);
+	uint64_t (*stream_mark)(struct device *);
+	void (*stream_wait)(struct device *, uint64_t ticket);
+	bool (*stream_reached)(struct device *, uint64_t ticket);
+	void (*host_wait)(struct device *, uint64_t ticket);
 	void (*wait)(struct device *);
 	bool (*graph_begin)(struct device *);
 	bool (*graph_end)(struct device *);
 	void (*graph_refill)(struct device *);
 	void (*graph_launch)(struct device *);
+	void (*graph_drop)(struct device *);
 	void (*algorithms)(struct device *, struct str *out);
 	int (*take_algorithms)(struct device *, const char *text, struct err *e);
 	void (*forget_algorithms)(struct device *);
+	uint64_t (*stamp)(struct device *);
+	double (*stamp_time)(struct device *, uint64_t stamp);
+	void (*stamps_clear)(struct device *);
 	void (*profile_begin)(struct device *);
 	void (*profile_end)(struct device *, struct str *out);
 	void (*range)(struct device *, const char *name);

@@ -82,6 +82,9 @@ static int open_plugin(struct cuda_plugin *h, struct err *e)
 	if (find_plugin(&path)) {
 		rc = plugin_missing(&path, e);
 	} else {
+		/* A stream that waits for another GPU must not delay others, so each has a queue of
+		 * its own. */
+		setenv("CUDA_DEVICE_MAX_CONNECTIONS", "32", 0);
 		/* Never closed: CUDA does not support being unloaded, and dlopen() again is cheap. */
 		void *lib = dlopen(path.s, RTLD_NOW | RTLD_LOCAL);
 		if (!lib)
@@ -193,6 +196,23 @@ void device_range_end(struct device *d)
 	trace_end();
 }
 
+bool device_graph_begin(struct device *d)
+{
+	d->capturing = d->ops->graph_begin && d->ops->graph_begin(d);
+	return d->capturing;
+}
+
+bool device_graph_end(struct device *d)
+{
+	d->capturing = false;
+	return d->ops->graph_end && d->ops->graph_end(d);
+}
+
+bool device_stream_reached(struct device *d, uint64_t ticket)
+{
+	return !d->ops->stream_reached || d->ops->stream_reached(d, ticket);
+}
+
 /* clang-format off */
 CALL(memory, (const struct device *d, int64_t *used, int64_t *free_now), d, used, free_now)
 CALL_VALUE(void *, alloc, (struct device *d, size_t n_bytes), d, n_bytes)
@@ -205,17 +225,24 @@ CALL(get_begin, (struct device *d, void *to, const void *from, size_t n_bytes), 
 CALL(get_end, (struct device *d), d)
 CALL_VALUE(uint64_t, copy_begin, (struct device *d, bool out, void *to, const void *from,
 	size_t n_bytes, uint64_t after), d, out, to, from, n_bytes, after)
-CALL(copy_end, (struct device *d, uint64_t ticket), d, ticket)
-CALL(copy_wait, (struct device *d, uint64_t ticket), d, ticket)
+CALL_VALUE(int, stream_open, (struct device *d, bool urgent), d, urgent)
+CALL_VALUE(void *, stream_handle, (struct device *d, int stream), d, stream)
+CALL_VALUE(int, stream, (struct device *d), d)
+CALL_VALUE(int, stream_use, (struct device *d, int stream), d, stream)
+CALL_VALUE(uint64_t, stream_mark, (struct device *d), d)
+CALL(stream_wait, (struct device *d, uint64_t ticket), d, ticket)
+CALL(host_wait, (struct device *d, uint64_t ticket), d, ticket)
 CALL(wait, (struct device *d), d)
-CALL_VALUE(bool, graph_begin, (struct device *d), d)
-CALL_VALUE(bool, graph_end, (struct device *d), d)
 CALL(graph_refill, (struct device *d), d)
 CALL(graph_launch, (struct device *d), d)
+CALL(graph_drop, (struct device *d), d)
 CALL(algorithms, (struct device *d, struct str *out), d, out)
 CALL_VALUE(int, take_algorithms, (struct device *d, const char *text, struct err *e), d, text, e)
 CALL(forget_algorithms, (struct device *d), d)
 CALL(timer_start, (struct device *d, enum device_timer what), d, what)
 CALL(timer_read, (struct device *d, double seconds[N_DEVICE_TIMERS]), d, seconds)
+CALL_VALUE(uint64_t, stamp, (struct device *d), d)
+CALL_VALUE(double, stamp_time, (struct device *d, uint64_t stamp), d, stamp)
+CALL(stamps_clear, (struct device *d), d)
 CALL(profile_begin, (struct device *d), d)
 CALL(profile_end, (struct device *d, struct str *out), d, out)

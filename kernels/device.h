@@ -48,6 +48,9 @@ struct device {
 	bool discrete;	    /* has separate memory, and runs asynchronously to the host */
 	int number,
 		sharers; /* of a GPU: its index on this host, and the ranks that share it */
+	bool capturing; /* a graph */
+	/* Called while the host waits for the device, and with false afterwards; NULL: none. */
+	void (*poll)(bool waits);
 	struct device_span *spans; /* the live arenas in its memory */
 	int n_spans;
 	struct {
@@ -105,6 +108,10 @@ void device_free(struct device *d, void *p, size_t n_bytes);
 /* An arena in the device's memory; ends the program if there is not enough. */
 void device_arena(struct device *d, struct arena *a, const char *name, size_t n_bytes);
 void device_arena_release(struct device *d, struct arena *a);
+/* The same over device memory that a library has allocated, and frees itself afterwards. */
+void device_arena_over(
+	struct device *d, struct arena *a, const char *name, void *base, size_t n_bytes);
+void device_arena_forget(struct device *d, struct arena *a);
 /* Is p in an arena of device memory, which the host cannot read? */
 bool device_owns(const struct device *d, const void *p);
 /* Bytes of a GPU's memory: in use by all processes, and free, less a reserve for what CUDA
@@ -131,18 +138,41 @@ void device_wait(struct device *d);
 
 /*
  * Copies concurrent with kernels, between device memory and device_shared() memory; `out`: from
- * the device. A copy starts after all kernels that were enqueued before it and after the earlier
- * copies in its direction; of those in the other direction, only after the one with the ticket
- * `after`. Kernels and copies enqueued after device_copy_end() start after that copy. The host waits
- * only in device_copy_wait(), which is not allowed in a graph.
- *
- * Returns a ticket, never 0, so that 0 stands for no copy. A CPU copies synchronously.
+ * the device. A copy starts after all work that was enqueued before it in the current stream and after
+ * the earlier copies in its direction; of those in the other direction, only after the one with the
+ * ticket `after`. Returns a ticket for device_stream_wait() or device_host_wait(). A CPU copies
+ * synchronously.
  */
 uint64_t device_copy_begin(struct device *d, bool out, void *to, const void *from,
 	size_t n_bytes, uint64_t after);
-void device_copy_end(struct device *d, uint64_t ticket);
-/* The host waits for that copy, and for nothing that was enqueued after it. */
-void device_copy_wait(struct device *d, uint64_t ticket);
+
+/* ---- streams ----------------------------------------------------------------------- */
+
+/*
+ * Kernels, puts and gets are enqueued in the current stream: at first the device's own, number 0. Other
+ * streams are concurrent with it, for the operations of a communication library and for kernels between
+ * them. Temporary memory (d->scratch, workspaces) belongs to the device's own stream, but for a few
+ * hundred kilobytes of workspace that each stream has.
+ *
+ * A mark is a position in a stream, after all work that has been enqueued there; its ticket is never 0,
+ * so that 0 stands for no mark. Without streams (a CPU) work is complete when it is enqueued: all
+ * numbers and tickets are 0.
+ */
+/* Opens another stream; urgent: the GPU starts its work before that of others. */
+int device_stream_open(struct device *d, bool urgent);
+/* The cudaStream_t, for a library. */
+void *device_stream_handle(struct device *d, int stream);
+int device_stream(struct device *d); /* the current one */
+/* Makes it the current stream; returns the one before. */
+int device_stream_use(struct device *d, int stream);
+/* Marks the current stream. */
+uint64_t device_stream_mark(struct device *d);
+/* What is enqueued in the current stream from now on starts after that mark. */
+void device_stream_wait(struct device *d, uint64_t ticket);
+/* Is the work before that mark complete? Never waits. */
+bool device_stream_reached(struct device *d, uint64_t ticket);
+/* The host waits for that mark, and for nothing that was enqueued after it; not allowed in a graph. */
+void device_host_wait(struct device *d, uint64_t ticket);
 
 /* ---- graphs ------------------------------------------------------------------------ */
 
@@ -155,12 +185,13 @@ void device_copy_wait(struct device *d, uint64_t ticket);
  *
  * Between refill and launch nothing is executed either: the puts must be those that were captured,
  * in the same order, with the same sizes and destinations; launch executes the graph with their
- * new data. A new graph replaces the last.
+ * new data. A new graph replaces the last. drop frees it, after its launches.
  */
 bool device_graph_begin(struct device *d);
 bool device_graph_end(struct device *d);
 void device_graph_refill(struct device *d);
 void device_graph_launch(struct device *d);
+void device_graph_drop(struct device *d);
 
 /* ---- algorithms of matmuls ----------------------------------------------------------- */
 
@@ -183,6 +214,15 @@ void device_forget_algorithms(struct device *d);
  */
 void device_timer_start(struct device *d, enum device_timer what);
 void device_timer_read(struct device *d, double seconds[N_DEVICE_TIMERS]);
+
+/*
+ * Stamps in the current stream: the time by clock_seconds() at which the device has passed one, which it
+ * must have. Not in a graph. 0: the device has none (a CPU). clear: forgets all; then the next one waits
+ * for the device.
+ */
+uint64_t device_stamp(struct device *d);
+double device_stamp_time(struct device *d, uint64_t stamp);
+void device_stamps_clear(struct device *d);
 
 /* Profiles the kernels of a GPU; end appends a table of their times, the slowest first. */
 void device_profile_begin(struct device *d);

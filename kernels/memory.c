@@ -36,6 +36,22 @@ bool device_owns(const struct device *d, const void *p)
 	return false;
 }
 
+void device_arena_over(
+	struct device *d, struct arena *a, const char *name, void *base, size_t n_bytes)
+{
+	arena_over(a, name, base, n_bytes);
+	span_add(d, base, n_bytes);
+	d->taken_bytes += (int64_t)n_bytes;
+	d->peak_bytes = max64(d->peak_bytes, d->taken_bytes);
+}
+
+void device_arena_forget(struct device *d, struct arena *a)
+{
+	span_remove(d, a->base);
+	d->taken_bytes -= (int64_t)a->size_bytes;
+	*a = (struct arena){0};
+}
+
 void device_arena(struct device *d, struct arena *a, const char *name, size_t n_bytes)
 {
 	char text[NUM_TEXT];
@@ -48,11 +64,10 @@ void device_arena(struct device *d, struct arena *a, const char *name, size_t n_
 		die(EX_FAILED, "out of memory on the device: %s for %s%s",
 			text_bytes(text, (double)n_bytes), name,
 			advice_on(ADVICE_GPU_MEMORY));
-	arena_over(a, name, base, n_bytes);
 	if (base)
-		span_add(d, base, n_bytes);
-	d->taken_bytes += (int64_t)n_bytes;
-	d->peak_bytes = max64(d->peak_bytes, d->taken_bytes);
+		device_arena_over(d, a, name, base, n_bytes);
+	else
+		arena_over(a, name, NULL, 0);
 }
 
 void device_arena_release(struct device *d, struct arena *a)
@@ -62,9 +77,8 @@ void device_arena_release(struct device *d, struct arena *a)
 		return;
 	}
 	if (a->size_bytes && !arena_measuring(a)) {
-		span_remove(d, a->base);
 		device_free(d, a->base, a->size_bytes);
-		d->taken_bytes -= (int64_t)a->size_bytes;
+		device_arena_forget(d, a);
 	}
 	*a = (struct arena){0};
 }

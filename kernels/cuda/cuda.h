@@ -46,11 +46,12 @@ struct attn_work {
 /* Checks the result of a CUDA runtime call; an error ends the program with a message that
  * lists the last launches. */
 void cuda_check(struct device *d, cudaError_t rc, const char *what);
-cudaStream_t cuda_stream(struct device *d); /* the compute stream */
+cudaStream_t cuda_stream(struct device *d); /* the current stream */
 /* Ends the program if a block cannot have n_bytes of shared memory on this device. */
 void cuda_check_shared(struct device *d, const char *name, size_t n_bytes);
 /* Temporary device memory for one function of kernels.h, for partial sums for example, at most
- * CUDA_WORKSPACE bytes. Every call returns the same memory: kernels run in stream order. */
+ * CUDA_WORKSPACE bytes, and less in a stream other than the device's own. Every call returns the same
+ * memory of the current stream, whose kernels run in order. */
 enum { CUDA_WORKSPACE = 64 << 20 };
 void *cuda_workspace(struct device *d, size_t n_bytes);
 /* device_put(), device_get() and device_wait(). */
@@ -111,7 +112,7 @@ template <typename T> static inline struct cuda_arg cuda_arg_of(T x)
 	return a;
 }
 
-/* Launches kernel(args...) on the compute stream; `name` is the function of kernels.h. Does
+/* Launches kernel(args...) in the current stream; `name` is the function of kernels.h. Does
  * nothing for an empty grid. */
 template <typename... P, typename... A>
 static inline void launch(struct device *d, const char *name, dim3 grid, dim3 block,

@@ -10,21 +10,21 @@ extern "C" {
 #include <cublasLt.h>
 #include <cudaTypedefs.h>
 
-struct plans;	     /* gemm_plan.h */
-struct profile;	     /* launch.cu */
-struct graph;	     /* graph.cu */
-struct copy_streams; /* copies.cu */
+struct plans;	/* gemm_plan.h */
+struct profile; /* launch.cu */
+struct graph;	/* graph.cu */
+struct streams; /* streams.cu */
 
 enum { LAUNCHES_KEPT = 6 };
 enum { STAGE_SLOTS = 8, STAGE_BYTES = 2 << 20 };
-enum { GEMM_WORKSPACE = 32 << 20, MAX_RUNS = 128 };
+enum { GEMM_WORKSPACE = 32 << 20, SIDE_WORKSPACE = 1 << 20, MAX_RUNS = 128 };
 
 /* Pinned staging buffers. device_put() copies through slots that are used in turn; a slot is
  * used again after the device has read its contents. */
 struct stage {
-	char *put, *get; /* [STAGE_SLOTS * STAGE_BYTES], [2 * STAGE_BYTES] */
-	int slot;
-	size_t at; /* offset in the slot */
+	char *put, *get;  /* [STAGE_SLOTS * STAGE_BYTES], [2 * STAGE_BYTES] */
+	int slot, stream; /* whose copies read the slot */
+	size_t at;	  /* offset in the slot */
 	cudaEvent_t put_done[STAGE_SLOTS], get_done[2];
 };
 
@@ -47,6 +47,12 @@ struct timer {
 	int64_t n, n_made;
 };
 
+struct stamps {
+	cudaEvent_t *event; /* grows on demand; events are reused */
+	uint64_t n, n_made;
+	double begun; /* the clock at the first */
+};
+
 struct cuda_device {
 	struct device_options o;
 	char model[256], name[400];
@@ -59,7 +65,7 @@ struct cuda_device {
 	bool waits;	 /* synchronizes after each launch */
 	bool measures;	 /* chooses matmul algorithms by their times */
 	int64_t lab_off; /* bits of enum lab: optimizations that are disabled */
-	cudaStream_t stream;
+	struct streams *streams;
 	struct stage stage;
 	struct async_readback readback;
 	void *workspace; /* CUDA_WORKSPACE */
@@ -70,8 +76,7 @@ struct cuda_device {
 	struct profile *profile; /* NULL: not profiling */
 	struct graph *graph;	 /* NULL: none yet */
 	struct timer timer;
-	struct copy_streams
-		*copy_streams; /* for copies that overlap with kernels; NULL: none yet */
+	struct stamps stamps;
 
 	cublasLtHandle_t cublas;
 	void *gemm_workspace; /* GEMM_WORKSPACE */
@@ -98,18 +103,33 @@ int cuda_lab_open(struct device *d, struct err *e);
 
 extern const struct kernels cuda_kernels;
 
+/* The host waits for an event; d->poll, if any, is called meanwhile. */
+void cuda_await(struct device *d, cudaEvent_t event, const char *what);
 /* The description of a copy for cuda_before(). */
 struct cuda_launch cuda_copy_of(
 	const char *name, void *to, const void *from, size_t n_bytes);
+
+/* ---- streams.cu: device_stream_open() and so on --------------------------------------- */
+
+void cuda_streams_open(struct device *d);
+void cuda_streams_free(struct device *d);
+int cuda_stream_open(struct device *d, bool urgent);
+void *cuda_stream_handle(struct device *d, int number);
+int cuda_stream_current(struct device *d);
+int cuda_stream_use(struct device *d, int number);
+uint64_t cuda_stream_mark(struct device *d);
+void cuda_stream_wait(struct device *d, uint64_t ticket);
+bool cuda_stream_reached(struct device *d, uint64_t ticket);
+void cuda_host_wait(struct device *d, uint64_t ticket);
 uint64_t cuda_copy_begin(struct device *d, bool out, void *to, const void *from,
 	size_t n_bytes, uint64_t after);
-void cuda_copy_end(struct device *d, uint64_t ticket);
-void cuda_copy_wait(struct device *d, uint64_t ticket);
-/* Waits for all copies. */
-void cuda_copies_wait(struct device *d);
-/* What is enqueued next comes after all copies; in a capture, after those that were captured. */
-cudaError_t cuda_copies_join(struct device *d);
-void cuda_copies_free(struct device *d);
+/* The host waits for all work in all streams. */
+void cuda_streams_wait(struct device *d);
+/* What is enqueued next in the device's own stream comes after all other streams; in a capture,
+ * after their work that was captured. */
+cudaError_t cuda_streams_join(struct device *d);
+/* A capture ends: its marks are events of the graph. */
+void cuda_streams_forget(struct device *d);
 
 /* cuda_before() and cuda_after() for another stream. */
 void cuda_before_in(struct device *d, const struct cuda_launch *l, cudaStream_t stream);
@@ -119,6 +139,9 @@ void cuda_profile_end(struct device *d, struct str *out);
 void cuda_range(struct device *d, const char *name);
 void cuda_range_end(struct device *d);
 
+uint64_t cuda_stamp(struct device *d);
+double cuda_stamp_time(struct device *d, uint64_t stamp);
+void cuda_stamps_clear(struct device *d);
 void cuda_timer_close(struct device *d);
 void cuda_timer_start(struct device *d, enum device_timer what);
 void cuda_timer_read(struct device *d, double seconds[N_DEVICE_TIMERS]);

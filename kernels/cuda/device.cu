@@ -1,6 +1,6 @@
 /*
  * The GPU as a device: opening it, its memory, and copies in both directions. All operations
- * are enqueued in one stream and so complete in order, except the copies of copies.cu, which
+ * are enqueued in the current stream and so complete in order; streams.cu has the others, which
  * overlap with it.
  */
 #include "kernels/cuda/cuda_internal.h"
@@ -81,17 +81,6 @@ cudaEvent_t cuda_event(struct device *d)
 	return e;
 }
 
-void *cuda_workspace(struct device *d, size_t n_bytes)
-{
-	BUG_ON(n_bytes > CUDA_WORKSPACE);
-	return cuda_of(d)->workspace;
-}
-
-cudaStream_t cuda_stream(struct device *d)
-{
-	return cuda_of(d)->stream;
-}
-
 static void *cuda_alloc(struct device *d, size_t n_bytes)
 {
 	struct cuda_device *c = cuda_of(d);
@@ -102,7 +91,7 @@ static void *cuda_alloc(struct device *d, size_t n_bytes)
 		try_memory(d, &p, n_bytes))
 		return NULL;
 	c->allocated_bytes += (int64_t)n_bytes;
-	cuda_check(d, cudaMemsetAsync(p, 0, n_bytes, c->stream), "alloc");
+	cuda_check(d, cudaMemsetAsync(p, 0, n_bytes, cuda_stream(d)), "alloc");
 	return p;
 }
 
@@ -152,10 +141,22 @@ static void next_slot(struct device *d)
 {
 	struct cuda_device *c = cuda_of(d);
 	struct stage *s = &c->stage;
-	cuda_check(d, cudaEventRecord(s->put_done[s->slot], c->stream), "put");
-	s->slot = (s->slot + 1) % STAGE_SLOTS;
+	cudaStream_t stream = (cudaStream_t)cuda_stream_handle(d, s->stream);
+	cuda_check(d, cudaEventRecord(s->put_done[s->slot], stream), "put");
+	int next = (s->slot + 1) % STAGE_SLOTS;
+	cuda_await(d, s->put_done[next], "put");
+	s->slot = next;
 	s->at = 0;
-	cuda_check(d, cudaEventSynchronize(s->put_done[s->slot]), "put");
+}
+
+/* The contents of a slot are read in one stream. */
+static void begin_slot(struct device *d)
+{
+	struct stage *s = &cuda_of(d)->stage;
+	int stream = cuda_stream_current(d);
+	if (s->at && s->stream != stream)
+		next_slot(d);
+	s->stream = stream;
 }
 
 void cuda_put(struct device *d, void *to, const void *from, size_t n_bytes)
@@ -167,6 +168,7 @@ void cuda_put(struct device *d, void *to, const void *from, size_t n_bytes)
 		return;
 	struct cuda_launch l = cuda_copy_of("put", to, from, n_bytes);
 	cuda_before(d, &l);
+	begin_slot(d);
 	for (size_t at = 0, n; at < n_bytes; at += n) {
 		n = (size_t)min64((int64_t)(n_bytes - at), STAGE_BYTES);
 		if (n > STAGE_BYTES - s->at)
@@ -196,14 +198,14 @@ void cuda_get(struct device *d, void *to, const void *from, size_t n_bytes)
 			n = (size_t)min64((int64_t)(n_bytes - at), STAGE_BYTES);
 			cuda_copy_async(d, s->get + i % 2 * STAGE_BYTES,
 				(const char *)from + at, n, "get");
-			cuda_check(
-				d, cudaEventRecord(s->get_done[i % 2], c->stream), "get");
+			cuda_check(d, cudaEventRecord(s->get_done[i % 2], cuda_stream(d)),
+				"get");
 		}
 		if (i == 0)
 			continue;
 		at -= STAGE_BYTES;
 		n = (size_t)min64((int64_t)(n_bytes - at), STAGE_BYTES);
-		cuda_check(d, cudaEventSynchronize(s->get_done[(i - 1) % 2]), "get");
+		cuda_await(d, s->get_done[(i - 1) % 2], "get");
 		memcpy((char *)to + at, s->get + (i - 1) % 2 * STAGE_BYTES, n);
 	}
 	cuda_after(d, "get");
@@ -223,7 +225,7 @@ static void cuda_get_begin(struct device *d, void *to, const void *from, size_t 
 	l->n_bytes = n_bytes;
 	cuda_copy_async(d, l->from, from, n_bytes, "get");
 	cuda_check(d,
-		cudaEventRecordWithFlags(l->done, c->stream,
+		cudaEventRecordWithFlags(l->done, cuda_stream(d),
 			capturing ? cudaEventRecordExternal : cudaEventRecordDefault),
 		"get");
 	if (capturing)
@@ -235,15 +237,14 @@ static void cuda_get_end(struct device *d)
 {
 	struct async_readback *l = &cuda_of(d)->readback;
 	BUG_ON(!cuda_graph_idle(d) || !l->n_bytes);
-	cuda_check(d, cudaEventSynchronize(l->done), "get");
+	cuda_await(d, l->done, "get");
 	memcpy(l->to, l->from, l->n_bytes);
 }
 
 void cuda_wait(struct device *d)
 {
 	BUG_ON(!cuda_graph_idle(d));
-	cuda_check(d, cudaStreamSynchronize(cuda_of(d)->stream), "wait");
-	cuda_copies_wait(d);
+	cuda_streams_wait(d);
 }
 
 /* ---- opening ------------------------------------------------------------------------- */
@@ -272,7 +273,6 @@ static void close_device(struct device *d)
 	str_free(&unused);
 	cuda_graph_free(d);
 	cuda_timer_close(d);
-	cuda_copies_free(d);
 	cuda_plans_free(d);
 	cublasLtDestroy(c->cublas);
 	for (cudaEvent_t e : s->put_done)
@@ -287,17 +287,20 @@ static void close_device(struct device *d)
 	cudaFree(c->gemm_workspace);
 	cudaFree(c->attn_work);
 	cudaFree(c->copies);
-	cudaStreamDestroy(c->stream);
+	cuda_streams_free(d);
 	free(c);
 }
 
 /* (in the order of struct device_ops) */
 static const struct device_ops ops = {memory_of, cuda_alloc, cuda_free, shared_alloc,
 	shared_free, cuda_put, cuda_get, cuda_get_begin, cuda_copy_begin,
-	cuda_timer_start, cuda_timer_read, close_device, cuda_get_end, cuda_copy_end,
-	cuda_copy_wait, cuda_wait, cuda_graph_begin, cuda_graph_end, cuda_graph_refill,
-	cuda_graph_launch, cuda_algorithms, cuda_take_algorithms, cuda_forget_algorithms,
-	cuda_profile_begin, cuda_profile_end, cuda_range, cuda_range_end};
+	cuda_timer_start, cuda_timer_read, close_device, cuda_get_end, cuda_stream_open,
+	cuda_stream_handle, cuda_stream_current, cuda_stream_use, cuda_stream_mark,
+	cuda_stream_wait, cuda_stream_reached, cuda_host_wait, cuda_wait,
+	cuda_graph_begin, cuda_graph_end, cuda_graph_refill, cuda_graph_launch,
+	cuda_graph_free, cuda_algorithms, cuda_take_algorithms, cuda_forget_algorithms,
+	cuda_stamp, cuda_stamp_time, cuda_stamps_clear, cuda_profile_begin,
+	cuda_profile_end, cuda_range, cuda_range_end};
 
 /* "580.95.05", from a text like "NVRM version: NVIDIA UNIX x86_64 Kernel Module 580.95.05 Tue
  * ...": the first number with a point, or "unknown". */
@@ -483,8 +486,7 @@ extern "C" int pt_cuda_open(
 	d->exact = o->exact;
 	c->waits = env_switch("PT_CUDA_SYNC") == 1;
 	c->measures = o->measure;
-	cuda_check(d, cudaStreamCreateWithFlags(&c->stream, cudaStreamNonBlocking),
-		"a stream");
+	cuda_streams_open(d);
 	stage_open(d);
 	c->workspace = cuda_memory(d, CUDA_WORKSPACE, "kernels");
 	c->gemm_workspace = cuda_memory(d, GEMM_WORKSPACE, "matmuls");
@@ -493,7 +495,7 @@ extern "C" int pt_cuda_open(
 			d, sizeof(*c->attn_work), "attention");
 		cuda_check(d,
 			cudaMemsetAsync(
-				c->attn_work, 0, sizeof(*c->attn_work), c->stream),
+				c->attn_work, 0, sizeof(*c->attn_work), cuda_stream(d)),
 			"attention");
 	}
 	cuda_cublas_check(d, cublasLtCreate(&c->cublas), "cublasLtCreate");

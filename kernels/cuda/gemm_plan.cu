@@ -192,7 +192,8 @@ static cublasStatus_t run(struct device *d, const struct plan *p, const struct g
 	}
 	const void *from = x->add ? x->d.p : to;
 	return cublasLtMatmul(c->cublas, desc, &one, x->a.p, p->a, x->b.p, p->b, &beta,
-		from, p->d, to, p->d, algo, c->gemm_workspace, GEMM_WORKSPACE, c->stream);
+		from, p->d, to, p->d, algo, c->gemm_workspace, GEMM_WORKSPACE,
+		cuda_stream(d));
 }
 
 /* ---- choosing -------------------------------------------------------------------------- */
@@ -265,7 +266,7 @@ static float measure(struct device *d, const struct plan *p, const struct gemm *
 			x->unfused(d, x);
 	}
 	cuda_check(d, cudaEventRecord(end, stream), "measuring a matmul");
-	cuda_check(d, cudaEventSynchronize(end), "measuring a matmul");
+	cuda_await(d, end, "measuring a matmul");
 	cuda_check(d, cudaEventElapsedTime(&ms, begin, end), "measuring a matmul");
 	return ms;
 }

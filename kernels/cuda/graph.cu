@@ -67,7 +67,7 @@ void cuda_graph_reject(struct device *d, const char *why)
 /* Frees the previous graph's resources, after its last launch is complete. */
 static void graph_clear(struct device *d, struct graph *g)
 {
-	cuda_check(d, cudaEventSynchronize(g->done), "graph");
+	cuda_await(d, g->done, "graph");
 	if (g->exec)
 		cuda_check(d, cudaGraphExecDestroy(g->exec), "graph");
 	g->exec = NULL;
@@ -174,8 +174,9 @@ bool cuda_graph_begin(struct device *d)
 	struct graph *g = graph_of(d);
 	BUG_ON(g->state != GRAPH_IDLE);
 	graph_clear(d, g);
-	cuda_check(d, cuda_copies_join(d), "graph");
-	cuda_check(d, cudaStreamBeginCapture(c->stream, cudaStreamCaptureModeThreadLocal),
+	cuda_check(d, cuda_streams_join(d), "graph");
+	cuda_check(d,
+		cudaStreamBeginCapture(cuda_stream(d), cudaStreamCaptureModeThreadLocal),
 		"graph");
 	g->state = GRAPH_CAPTURING;
 	return true;
@@ -186,8 +187,9 @@ bool cuda_graph_end(struct device *d)
 	struct graph *g = cuda_of(d)->graph;
 	cudaGraph_t graph = NULL;
 	BUG_ON(!cuda_graph_capturing(d));
-	cuda_copies_join(d); /* if it fails, so does the end of the capture */
+	cuda_streams_join(d); /* if it fails, so does the end of the capture */
 	g->state = GRAPH_IDLE;
+	cuda_streams_forget(d);
 	cudaError_t rc = cudaStreamEndCapture(cuda_stream(d), &graph);
 	if (rc == cudaSuccess && !g->rejected)
 		rc = cudaGraphInstantiate(&g->exec, graph, 0);
@@ -210,7 +212,7 @@ void cuda_graph_refill(struct device *d)
 	bool early =
 		g->n_read && g->n_read == g->n_slots; /* before the launch is complete */
 	cudaEvent_t read = early ? cuda_of(d)->readback.done : g->done;
-	cuda_check(d, cudaEventSynchronize(read), "graph");
+	cuda_await(d, read, "graph");
 	g->state = GRAPH_REFILLING;
 	g->next = 0;
 }
@@ -223,9 +225,9 @@ void cuda_graph_launch(struct device *d)
 	BUG_ON(!g || !g->exec || g->state == GRAPH_CAPTURING);
 	BUG_ON(g->state == GRAPH_REFILLING && g->next != g->n_slots);
 	g->state = GRAPH_IDLE;
-	cuda_check(d, cuda_copies_join(d), "graph");
+	cuda_check(d, cuda_streams_join(d), "graph");
 	cuda_before(d, &l);
-	cuda_check(d, cudaGraphLaunch(g->exec, c->stream), "graph");
+	cuda_check(d, cudaGraphLaunch(g->exec, cuda_stream(d)), "graph");
 	cuda_after(d, "graph");
-	cuda_check(d, cudaEventRecord(g->done, c->stream), "graph");
+	cuda_check(d, cudaEventRecord(g->done, cuda_stream(d)), "graph");
 }

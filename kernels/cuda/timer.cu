@@ -10,6 +10,10 @@ void cuda_timer_close(struct device *d)
 	for (int64_t i = 0; i < w->n_made; i++)
 		cudaEventDestroy(w->mark[i].event);
 	free(w->mark);
+	struct stamps *s = &cuda_of(d)->stamps;
+	for (uint64_t i = 0; i < s->n_made; i++)
+		cudaEventDestroy(s->event[i]);
+	free(s->event);
 }
 
 void cuda_timer_start(struct device *d, enum device_timer what)
@@ -41,4 +45,47 @@ void cuda_timer_read(struct device *d, double seconds[N_DEVICE_TIMERS])
 		seconds[w->mark[i].what] += (double)ms * 1e-3;
 	}
 	w->n = 0;
+}
+
+/* ---- stamps --------------------------------------------------------------------------- */
+
+static void add_stamp(struct device *d, struct stamps *s)
+{
+	if (s->n == s->n_made) {
+		s->event = (cudaEvent_t *)xrealloc(
+			s->event, (size_t)(s->n + 1) * sizeof(*s->event));
+		cuda_check(d, cudaEventCreate(&s->event[s->n]), "events");
+		s->n_made++;
+	}
+	cuda_check(d, cudaEventRecord(s->event[s->n++], cuda_stream(d)), "events");
+}
+
+/* The first is waited for, so that its time is that of the clock. */
+uint64_t cuda_stamp(struct device *d)
+{
+	struct stamps *s = &cuda_of(d)->stamps;
+	if (cuda_graph_capturing(d))
+		return 0;
+	if (!s->n) {
+		add_stamp(d, s);
+		cuda_await(d, s->event[0], "events");
+		s->begun = clock_seconds();
+	}
+	add_stamp(d, s);
+	return s->n;
+}
+
+double cuda_stamp_time(struct device *d, uint64_t stamp)
+{
+	const struct stamps *s = &cuda_of(d)->stamps;
+	float ms = 0;
+	BUG_ON(!stamp || stamp > s->n);
+	cuda_check(
+		d, cudaEventElapsedTime(&ms, s->event[0], s->event[stamp - 1]), "events");
+	return s->begun + 1e-3 * (double)ms;
+}
+
+void cuda_stamps_clear(struct device *d)
+{
+	cuda_of(d)->stamps.n = 0;
 }

@@ -45,7 +45,7 @@ static void turns(float *home, float *const slot[SLOTS])
 		if (i + 1 < all)
 			busy[next] = device_copy_begin(&device, false, slot[next],
 				home + (i + 1) % PIECES * N, BYTES, busy[next]);
-		device_copy_end(&device, busy[now]);
+		device_stream_wait(&device, busy[now]);
 		struct mat x = mat(slot[now], 1, N);
 		device.k->add(&device, x, x, x);
 		busy[now] = device_copy_begin(
@@ -89,17 +89,17 @@ static void tickets(void **state)
 	(void)state;
 	begin("yes");
 	float *home = device_shared(&device, BYTES), *there = room();
-	device_copy_end(&device, 0);
+	device_stream_wait(&device, 0);
 	assert_int_equal(device_copy_begin(&device, true, home, there, 0, 0), 0);
 	for (int i = 0; i < MANY; i++) {
 		home[i] = (float)(i + 1);
 		ticket[i] = device_copy_begin(&device, false, there + i, home + i,
 			sizeof(*home), i ? ticket[0] : 0);
 	}
-	device_copy_end(&device, ticket[0]);
+	device_stream_wait(&device, ticket[0]);
 	device_get(&device, &out, there, sizeof(out));
 	assert_true(out == 1);
-	device_copy_end(&device, ticket[MANY - 1]);
+	device_stream_wait(&device, ticket[MANY - 1]);
 	device_get(&device, &out, there + MANY - 1, sizeof(out));
 	assert_true(out == MANY);
 	device_free(&device, there, BYTES);

@@ -218,14 +218,14 @@ static void copies_are_branches(void **state)
 			assert_true(device_graph_begin(&device));
 		if (i <= FIRST) {
 			/* in, added, out, and in again after that */
-			device_copy_end(&device, before);
+			device_stream_wait(&device, before);
 			uint64_t t =
 				device_copy_begin(&device, false, k.at, in, n_bytes, 0);
-			device_copy_end(&device, t);
+			device_stream_wait(&device, t);
 			device.k->add(&device, sum, sum, at);
 			t = device_copy_begin(&device, true, out, k.sum, n_bytes, 0);
 			t = device_copy_begin(&device, false, k.at, out, n_bytes, t);
-			device_copy_end(&device, t);
+			device_stream_wait(&device, t);
 			device.k->add(&device, sum, sum, at);
 			device_copy_begin(&device, true, out, k.sum, n_bytes, 0);
 		}

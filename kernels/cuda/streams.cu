@@ -1,0 +1,295 @@
+/* Streams beside the device's own: one for copies in each direction, since a GPU can copy in and out at
+ * the same time, and those of libraries. Streams wait for each other by events, without blocking the
+ * host.
+ *
+ * In a capture these streams fork from the captured one and join it at its end, so that a graph has
+ * their work as branches. It may not wait for events that were recorded before it, nor may others wait
+ * for its events: so it begins, and is launched, after all work that was enqueued before, and ends
+ * after its own. */
+#include "kernels/cuda/cuda_internal.h"
+
+#include <stdlib.h>
+#include <time.h>
+
+/* A ticket is MAX_STREAMS number + stream. An event is reused after MARKS_KEPT marks of its stream:
+ * waiting for an old mark may then wait for a later one. */
+enum { MARKS_KEPT = 8192, MAX_STREAMS = 64 };
+/* The device's own stream, and those of copies. */
+enum { STREAM_MAIN, STREAM_IN, STREAM_OUT };
+
+static const char *const copy_names[] = {"", "copy_in", "copy_out"};
+
+struct stream {
+	cudaStream_t stream;
+	cudaEvent_t done[MARKS_KEPT]; /* mark i at i % MARKS_KEPT; created at first use */
+	uint64_t n;
+	/* What is enqueued in the device's stream now comes after these marks; and nobody waits for these,
+	 * of a capture. */
+	uint64_t joined, captured;
+	void *workspace;
+};
+
+struct streams {
+	struct stream *all[MAX_STREAMS]; /* NULL: not opened yet */
+	int n, current;
+};
+
+struct cuda_launch cuda_copy_of(
+	const char *name, void *to, const void *from, size_t n_bytes)
+{
+	return {name, 0, 0, 0, 3,
+		{cuda_arg_of(to), cuda_arg_of(from), cuda_arg_of(n_bytes)}};
+}
+
+/* ---- streams ------------------------------------------------------------------------- */
+
+static struct streams *streams_of(struct device *d)
+{
+	return cuda_of(d)->streams;
+}
+
+static struct stream *new_stream(cudaStream_t stream)
+{
+	struct stream *s = (struct stream *)xcalloc(1, sizeof(*s));
+	s->stream = stream;
+	return s;
+}
+
+static cudaStream_t make_stream(struct device *d, bool urgent)
+{
+	cudaStream_t stream;
+	int least, greatest;
+	cuda_check(d, cudaDeviceGetStreamPriorityRange(&least, &greatest), "a stream");
+	cuda_check(d,
+		cudaStreamCreateWithPriority(
+			&stream, cudaStreamNonBlocking, urgent ? greatest : least),
+		"a stream");
+	return stream;
+}
+
+void cuda_streams_open(struct device *d)
+{
+	struct cuda_device *c = cuda_of(d);
+	c->streams = (struct streams *)xcalloc(1, sizeof(*c->streams));
+	c->streams->all[STREAM_MAIN] = new_stream(make_stream(d, false));
+	c->streams->n = STREAM_OUT + 1;
+}
+
+static struct stream *stream_at(struct device *d, int number)
+{
+	struct streams *x = streams_of(d);
+	BUG_ON(number < 0 || number >= x->n);
+	if (!x->all[number]) /* those of copies, at their first use */
+		x->all[number] = new_stream(make_stream(d, false));
+	return x->all[number];
+}
+
+int cuda_stream_open(struct device *d, bool urgent)
+{
+	struct streams *x = streams_of(d);
+	BUG_ON(x->n == MAX_STREAMS);
+	x->all[x->n] = new_stream(make_stream(d, urgent));
+	return x->n++;
+}
+
+void cuda_streams_free(struct device *d)
+{
+	struct streams *x = streams_of(d);
+	for (int i = 0; i < x->n; i++) {
+		if (!x->all[i])
+			continue;
+		for (cudaEvent_t e : x->all[i]->done)
+			if (e)
+				cudaEventDestroy(e);
+		if (x->all[i]->workspace)
+			cudaFree(x->all[i]->workspace);
+		cudaStreamDestroy(x->all[i]->stream);
+		free(x->all[i]);
+	}
+	free(x);
+	cuda_of(d)->streams = NULL;
+}
+
+cudaStream_t cuda_stream(struct device *d)
+{
+	struct streams *x = streams_of(d);
+	return x->all[x->current]->stream;
+}
+
+void *cuda_stream_handle(struct device *d, int number)
+{
+	return stream_at(d, number)->stream;
+}
+
+int cuda_stream_current(struct device *d)
+{
+	return streams_of(d)->current;
+}
+
+int cuda_stream_use(struct device *d, int number)
+{
+	struct streams *x = streams_of(d);
+	int before = x->current;
+	stream_at(d, number);
+	x->current = number;
+	return before;
+}
+
+void *cuda_workspace(struct device *d, size_t n_bytes)
+{
+	struct streams *x = streams_of(d);
+	struct stream *s = x->all[x->current];
+	BUG_ON(n_bytes > CUDA_WORKSPACE);
+	if (x->current == STREAM_MAIN)
+		return cuda_of(d)->workspace;
+	BUG_ON(n_bytes > SIDE_WORKSPACE);
+	if (!s->workspace)
+		s->workspace = cuda_memory(d, SIDE_WORKSPACE, "kernels");
+	return s->workspace;
+}
+
+/* ---- marks ---------------------------------------------------------------------------- */
+
+/* The host's wait. The poll finds what would never end, e.g. a message of a rank that has died. */
+void cuda_await(struct device *d, cudaEvent_t event, const char *what)
+{
+	enum { SPINS = 256 };
+	const struct timespec nap = {.tv_sec = 0, .tv_nsec = 20000};
+	cudaError_t rc;
+	if (!d->poll) {
+		cuda_check(d, cudaEventSynchronize(event), what);
+		return;
+	}
+	for (int i = 0; (rc = cudaEventQuery(event)) == cudaErrorNotReady; i++) {
+		cudaGetLastError(); /* it is no error */
+		d->poll(true);
+		if (i > SPINS)
+			nanosleep(&nap, NULL);
+	}
+	d->poll(false);
+	cuda_check(d, rc, what);
+}
+
+static uint64_t mark_in(struct device *d, int number, const char *what)
+{
+	struct stream *s = stream_at(d, number);
+	cudaEvent_t *e = &s->done[++s->n % MARKS_KEPT];
+	if (!*e)
+		*e = cuda_event(d);
+	cuda_check(d, cudaEventRecord(*e, s->stream), what);
+	return s->n * MAX_STREAMS + (uint64_t)number;
+}
+
+uint64_t cuda_stream_mark(struct device *d)
+{
+	BUG_ON(!cuda_graph_idle(d) && !cuda_graph_capturing(d));
+	return mark_in(d, streams_of(d)->current, "mark");
+}
+
+/* The event of a mark; NULL: none, or of a capture. */
+static cudaEvent_t done_of(struct device *d, uint64_t ticket)
+{
+	const struct stream *s = stream_at(d, (int)(ticket % MAX_STREAMS));
+	uint64_t number = ticket / MAX_STREAMS;
+	BUG_ON(number > s->n);
+	return number > s->captured ? s->done[number % MARKS_KEPT] : NULL;
+}
+
+/* Is the device's stream behind it, and are all others in a capture, which fork from that one? */
+static bool is_joined(struct device *d, uint64_t ticket, int number)
+{
+	const struct stream *s = stream_at(d, (int)(ticket % MAX_STREAMS));
+	return ticket / MAX_STREAMS <= s->joined &&
+	       (number == STREAM_MAIN || cuda_graph_capturing(d));
+}
+
+static void wait_in(struct device *d, int number, uint64_t ticket)
+{
+	cudaEvent_t done = ticket ? done_of(d, ticket) : NULL;
+	if (done && ticket % MAX_STREAMS != (uint64_t)number &&
+		!is_joined(d, ticket, number))
+		cuda_check(d, cudaStreamWaitEvent(stream_at(d, number)->stream, done, 0),
+			"wait");
+}
+
+void cuda_stream_wait(struct device *d, uint64_t ticket)
+{
+	BUG_ON(!cuda_graph_idle(d) && !cuda_graph_capturing(d));
+	wait_in(d, streams_of(d)->current, ticket);
+}
+
+bool cuda_stream_reached(struct device *d, uint64_t ticket)
+{
+	if (cuda_graph_capturing(d)) /* queries are not allowed */
+		return false;
+	cudaEvent_t done = ticket ? done_of(d, ticket) : NULL;
+	cudaError_t rc = done ? cudaEventQuery(done) : cudaSuccess;
+	if (rc == cudaErrorNotReady)
+		cudaGetLastError();
+	else
+		cuda_check(d, rc, "query");
+	return rc == cudaSuccess;
+}
+
+void cuda_host_wait(struct device *d, uint64_t ticket)
+{
+	cudaEvent_t done = ticket ? done_of(d, ticket) : NULL;
+	if (done)
+		cuda_await(d, done, "wait");
+	else if (ticket)
+		cuda_wait(d);
+}
+
+void cuda_streams_forget(struct device *d)
+{
+	struct streams *x = streams_of(d);
+	for (int i = 0; i < x->n; i++)
+		if (x->all[i])
+			x->all[i]->captured = x->all[i]->n;
+}
+
+cudaError_t cuda_streams_join(struct device *d)
+{
+	struct streams *x = streams_of(d);
+	cudaError_t rc = cudaSuccess;
+	for (int i = 0; i < x->n; i++) {
+		struct stream *s = x->all[i];
+		if (!s)
+			continue;
+		if (s->n > s->joined && i != STREAM_MAIN && rc == cudaSuccess)
+			rc = cudaStreamWaitEvent(x->all[STREAM_MAIN]->stream,
+				s->done[s->n % MARKS_KEPT], 0);
+		s->joined = s->n;
+	}
+	return rc;
+}
+
+void cuda_streams_wait(struct device *d)
+{
+	struct streams *x = streams_of(d);
+	for (int i = 0; i < x->n; i++)
+		if (x->all[i])
+			cuda_host_wait(d, mark_in(d, i, "wait"));
+}
+
+/* ---- copies --------------------------------------------------------------------------- */
+
+uint64_t cuda_copy_begin(struct device *d, bool out, void *to, const void *from,
+	size_t n_bytes, uint64_t after)
+{
+	int number = out ? STREAM_OUT : STREAM_IN;
+	BUG_ON(!cuda_graph_idle(d) && !cuda_graph_capturing(d));
+	if (!n_bytes)
+		return 0;
+	cudaStream_t stream = stream_at(d, number)->stream;
+	struct cuda_launch l = cuda_copy_of(copy_names[number], to, from, n_bytes);
+	wait_in(d, number, cuda_stream_mark(d));
+	wait_in(d, number, after);
+	cuda_before_in(d, &l, stream);
+	cuda_check(d,
+		cudaMemcpyAsync(to, from, n_bytes,
+			out ? cudaMemcpyDeviceToHost : cudaMemcpyHostToDevice, stream),
+		l.name);
+	cuda_after_in(d, l.name, stream);
+	return mark_in(d, number, l.name);
+}
