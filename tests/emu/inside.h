@@ -21,6 +21,9 @@ EMU_INSIDE cudaError_t emu_gives(cudaError_t rc);
 /* Enqueues fn(arg) with a copy of the argument. */
 EMU_INSIDE void emu_ask(
 	cudaStream_t s, void (*fn)(void *), const void *arg, size_t n_bytes);
+/* The same of an operation that waits for other processes: poll(arg) is called until it returns true. */
+EMU_INSIDE void emu_ask_others(
+	cudaStream_t s, bool (*poll)(void *), const void *arg, size_t n_bytes);
 EMU_INSIDE void emu_wait(cudaStream_t s);
 EMU_INSIDE void emu_wait_all(void);
 
@@ -44,6 +47,13 @@ EMU_INSIDE bool emu_hopper_idle(void);
 /* ---- runtime.cc ---------------------------------------------------------------------- */
 
 EMU_INSIDE int emu_arch(void); /* 90: compute capability 9.0 */
+
+/* ---- nccl.cc ------------------------------------------------------------------------- */
+
+/* The program waits for the GPU: no group may be open. */
+EMU_INSIDE void emu_nccl_check(void);
+/* An operation that waits for other processes is captured (1), or its graph is freed (-1). */
+EMU_INSIDE void emu_nccl_in_graph(bool (*poll)(void *), const void *arg, int by);
 
 /* ---- mma.cc -------------------------------------------------------------------------- */
 

@@ -11,6 +11,10 @@
  * all that it did. An external event is recorded by each launch. Memory that is not pinned is
  * refused.
  *
+ * An operation that waits for other processes (nccl.cc) is polled until it is complete. Those behind it
+ * wait, and a thread goes on with them, as a GPU does while its program does something else; with
+ * PT_EMU_LAZY, some milliseconds later, but where the program waits.
+ *
  * PT_EMU_WAITS=yes: prints at the end how often the program waited for an operation that was
  * not complete.
  */
@@ -23,16 +27,20 @@
 
 enum { STREAM = 0x5712ea, EVENT = 0xe7e27, MAX_STREAMS = 64 };
 
-enum { MAX_CAPTURED = 4 };
+enum { MAX_CAPTURED = 24 };
 
 /* Of each captured stream, how many operations come before. */
 struct past {
 	int64_t n[MAX_CAPTURED];
 };
 
+/* Returns whether it is complete; if not, it is called again. */
+typedef bool poll_fn(void *arg);
+
 struct work {
 	struct work *next;
-	void (*fn)(void *);
+	void (*fn)(void *); /* or poll */
+	poll_fn *poll;
 	size_t n_bytes;
 	/* In a graph: the number of its captured stream, and what comes before, with itself. */
 	int branch;
@@ -69,22 +77,12 @@ static struct {
 	int n;
 	int64_t number; /* of this capture */
 } capture;
-static thread_local cudaStreamCaptureMode my_mode = cudaStreamCaptureModeGlobal;
+static cudaStreamCaptureMode my_mode = cudaStreamCaptureModeGlobal; /* of the program */
 
 /* A position in a stream: after the operations that were enqueued so far. */
 struct place {
 	cudaStream_t stream;
 	int64_t asked;
-};
-
-struct CUevent_st {
-	int magic;
-	unsigned flags;
-	struct place at;
-	bool recorded;
-	double seconds;
-	int64_t capture; /* in which it was recorded last, or 0 */
-	struct past past;
 };
 
 static struct CUstream_st of_all; /* the NULL stream */
@@ -103,24 +101,74 @@ static cudaStream_t real(cudaStream_t s)
 	return !s || s == cudaStreamLegacy || s == cudaStreamPerThread ? &of_all : s;
 }
 
-static void run_one(cudaStream_t s)
+/* Runs the first operation; false: it waits for another process. */
+static bool run_one(cudaStream_t s)
 {
 	struct work *w = s->first;
+	if (w->poll && !w->poll(w->arg))
+		return false;
+	if (w->fn)
+		w->fn(w->arg);
 	s->first = w->next;
 	if (!s->first)
 		s->last = &s->first;
-	w->fn(w->arg);
 	s->done++;
 	free(w);
+	return true;
+}
+
+/* Runs a stream up to a place, if it can. */
+static bool advance(struct place p)
+{
+	while (p.stream && p.stream->done < p.asked)
+		if (!run_one(p.stream))
+			return false;
+	return true;
+}
+
+/* A place that another stream waits for. */
+static bool poll_place(void *at)
+{
+	return advance(*(struct place *)at);
+}
+
+static void advance_all(void)
+{
+	for (int i = 0; i < n_streams; i++)
+		advance((struct place){streams[i], streams[i]->asked});
+}
+
+static void nap(void)
+{
+	const struct timespec moment = {0, 20000};
+	nanosleep(&moment, NULL);
 }
 
 static void run_until(struct place p)
 {
-	pthread_mutex_lock(&streams_lock);
-	while (p.stream && p.stream->done < p.asked)
-		run_one(p.stream);
-	pthread_mutex_unlock(&streams_lock);
+	for (;;) {
+		pthread_mutex_lock(&streams_lock);
+		bool done = advance(p);
+		if (!done) /* another process may wait for another stream */
+			advance_all();
+		pthread_mutex_unlock(&streams_lock);
+		if (done)
+			return;
+		nap();
+	}
 }
+
+struct CUevent_st {
+	int magic;
+	unsigned flags;
+	struct place at;
+	bool recorded;
+	double seconds;
+	int64_t capture; /* in which it was recorded last, or 0 */
+	struct past past;
+	int queries; /* without success, and without an operation that was enqueued since */
+	long since;
+};
 
 /* ---- counting waits ----------------------------------------------------------------- */
 
@@ -128,7 +176,26 @@ static long n_waits;
 
 static void count_wait(struct place p)
 {
+	emu_nccl_check();
 	n_waits += p.stream && p.stream->done < p.asked;
+}
+
+/* Who asks for an event again and again, and enqueues nothing, waits. */
+static long n_enqueued;
+
+static void count_query(cudaEvent_t e)
+{
+	enum { OFTEN = 3 };
+	static long counted = -1;
+	emu_nccl_check();
+	if (e->since != n_enqueued)
+		e->queries = 0;
+	e->since = n_enqueued;
+	if (!e->at.stream || e->at.stream->done >= e->at.asked || ++e->queries < OFTEN ||
+		counted == n_enqueued)
+		return;
+	counted = n_enqueued;
+	n_waits++;
 }
 
 static struct say_waits {
@@ -172,29 +239,61 @@ void emu_wait(cudaStream_t s)
 		run_stream(s);
 }
 
-static struct work *work_make(void (*fn)(void *), const void *arg, size_t n_bytes)
+static struct work *work_make(
+	void (*fn)(void *), poll_fn *poll, const void *arg, size_t n_bytes)
 {
 	struct work *w = (struct work *)malloc(sizeof(*w) + n_bytes);
 	w->next = NULL;
 	w->fn = fn;
+	w->poll = poll;
 	w->n_bytes = n_bytes;
 	memcpy(w->arg, arg, n_bytes);
 	return w;
 }
 
-static void ask(cudaStream_t s, void (*fn)(void *), const void *arg, size_t n_bytes)
+static double now(void)
 {
-	struct work *w = work_make(fn, arg, n_bytes);
+	struct timespec t;
+	clock_gettime(CLOCK_MONOTONIC, &t);
+	return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
+}
+
+static double last_asked;
+
+static void ask(cudaStream_t s, void (*fn)(void *), poll_fn *poll, const void *arg,
+	size_t n_bytes)
+{
+	struct work *w = work_make(fn, poll, arg, n_bytes);
+	n_enqueued++;
 	pthread_mutex_lock(&streams_lock);
 	*s->last = w;
 	s->last = &w->next;
 	s->asked++;
+	last_asked = now();
 	if (!lazy(s))
-		run_stream(s);
+		advance((struct place){s, s->asked});
 	pthread_mutex_unlock(&streams_lock);
 }
 
-void emu_ask(cudaStream_t stream, void (*fn)(void *), const void *arg, size_t n_bytes)
+/* Goes on with operations behind those that have waited for other processes. */
+static void *go_on(void *)
+{
+	const double late = 0.003;
+	const char *how = getenv("PT_EMU_LAZY");
+	for (;;) {
+		bool some = false;
+		pthread_mutex_lock(&streams_lock);
+		for (int i = 0; i < n_streams && (!how || now() - last_asked > late); i++)
+			some |= streams[i]->first && run_one(streams[i]);
+		pthread_mutex_unlock(&streams_lock);
+		if (!some)
+			nap();
+	}
+	return NULL;
+}
+
+static void ask_or_capture(cudaStream_t stream, void (*fn)(void *), poll_fn *poll,
+	const void *arg, size_t n_bytes)
 {
 	cudaStream_t s = real(stream);
 	if (capture.stream && s->captured) {
@@ -203,9 +302,10 @@ void emu_ask(cudaStream_t stream, void (*fn)(void *), const void *arg, size_t n_
 			emu_gives(cudaErrorStreamCaptureInvalidated);
 			return;
 		}
-		struct work *w = work_make(fn, arg, n_bytes);
+		struct work *w = work_make(fn, poll, arg, n_bytes);
 		w->branch = s->captured - 1;
 		w->past = s->past;
+		emu_nccl_in_graph(poll, arg, 1);
 		*capture.graph->last = w;
 		capture.graph->last = &w->next;
 		return;
@@ -214,9 +314,24 @@ void emu_ask(cudaStream_t stream, void (*fn)(void *), const void *arg, size_t n_
 		run_all(false);
 		s->last = &s->first;
 	}
-	ask(s, fn, arg, n_bytes);
+	ask(s, fn, poll, arg, n_bytes);
 	if (s == &of_all)
 		run_stream(s);
+}
+
+void emu_ask(cudaStream_t s, void (*fn)(void *), const void *arg, size_t n_bytes)
+{
+	ask_or_capture(s, fn, NULL, arg, n_bytes);
+}
+
+void emu_ask_others(cudaStream_t s, bool (*poll)(void *), const void *arg, size_t n_bytes)
+{
+	static bool begun;
+	pthread_t thread;
+	if (!begun && pthread_create(&thread, NULL, go_on, NULL))
+		emu_stop("no thread for the emulated GPU");
+	begun = true;
+	ask_or_capture(s, NULL, poll, arg, n_bytes);
 }
 
 static double seconds_on; /* emulated time on top of the clock */
@@ -229,9 +344,7 @@ void emu_clock_on(double seconds)
 static void record(void *event)
 {
 	cudaEvent_t e = *(cudaEvent_t *)event;
-	struct timespec t;
-	clock_gettime(CLOCK_MONOTONIC, &t);
-	e->seconds = (double)t.tv_sec + 1e-9 * (double)t.tv_nsec + seconds_on;
+	e->seconds = now() + seconds_on;
 }
 
 /* The event is after the stream's last operation. */
@@ -309,6 +422,7 @@ static void graph_clear(struct CUgraph_st *g)
 {
 	for (struct work *w = g->first, *next; w; w = next) {
 		next = w->next;
+		emu_nccl_in_graph(w->poll, w->arg, -1);
 		free(w);
 	}
 	g->first = NULL;
@@ -383,8 +497,7 @@ struct launch {
 
 static void wait_for_place(cudaStream_t s, struct place p)
 {
-	emu_ask(
-		s, [](void *at) { run_until(*(struct place *)at); }, &p, sizeof(p));
+	ask_or_capture(s, NULL, poll_place, &p, sizeof(p));
 }
 
 /* The stream of another branch, which begins after what was enqueued before the launch. */
@@ -405,7 +518,7 @@ static void launch_one(struct launch *l, const struct work *w, struct place begi
 	for (int b = 0; b < MAX_CAPTURED; b++)
 		if (b != w->branch && w->past.n[b])
 			wait_for_place(s, l->done[b].at[w->past.n[b] - 1]);
-	emu_ask(s, w->fn, w->arg, w->n_bytes);
+	ask_or_capture(s, w->fn, w->poll, w->arg, w->n_bytes);
 	if (w->fn == record)
 		recorded(*(cudaEvent_t *)w->arg, s);
 	struct places *d = &l->done[w->branch];
@@ -498,13 +611,21 @@ cudaError_t cudaDeviceSynchronize(void)
 	return emu_gives(cudaSuccess);
 }
 
+/* A later cudaGetLastError() returns it too. */
+static cudaError_t not_ready(void)
+{
+	return emu_gives(cudaErrorNotReady);
+}
+
 /* Runs one operation: polling makes progress. */
 static bool one_step(struct place p)
 {
-	if (!p.stream || p.stream->done >= p.asked)
-		return true;
-	run_until((struct place){p.stream, p.stream->done + 1});
-	return false;
+	pthread_mutex_lock(&streams_lock);
+	bool done = !p.stream || p.stream->done >= p.asked;
+	if (!done && !run_one(p.stream))
+		advance_all();
+	pthread_mutex_unlock(&streams_lock);
+	return done;
 }
 
 cudaError_t cudaStreamQuery(cudaStream_t s)
@@ -513,7 +634,7 @@ cudaError_t cudaStreamQuery(cudaStream_t s)
 		return cudaPeekAtLastError();
 	s = real(s);
 	return one_step((struct place){s, s->asked}) ? emu_gives(cudaSuccess)
-						     : cudaErrorNotReady;
+						     : not_ready();
 }
 
 cudaError_t cudaLaunchHostFunc(cudaStream_t s, cudaHostFn_t fn, void *arg)
@@ -608,7 +729,8 @@ cudaError_t cudaEventQuery(cudaEvent_t e)
 {
 	if (emu_safe() || check_event(e) || of_capture(e))
 		return cudaPeekAtLastError();
-	return one_step(e->at) ? emu_gives(cudaSuccess) : cudaErrorNotReady;
+	count_query(e);
+	return one_step(e->at) ? emu_gives(cudaSuccess) : not_ready();
 }
 
 cudaError_t cudaStreamWaitEvent(cudaStream_t s, cudaEvent_t e, unsigned)
@@ -630,9 +752,7 @@ cudaError_t cudaStreamWaitEvent(cudaStream_t s, cudaEvent_t e, unsigned)
 		return spoil_by(cudaErrorStreamCaptureIsolation);
 	if (of_capture(e))
 		return cudaPeekAtLastError();
-	emu_ask(
-		s, [](void *at) { run_until(*(struct place *)at); }, &e->at,
-		sizeof(e->at));
+	wait_for_place(s, e->at);
 	return cudaSuccess;
 }
 
