@@ -1,5 +1,6 @@
 /* Groups of ranks. */
 #include "comm/comm_internal.h"
+#include "comm/nccl.h"
 
 #include <stdlib.h>
 
@@ -38,11 +39,15 @@ struct comm *comm_split(struct comm *c, int color, const char *name)
 		part->color = (int)((unsigned)c->color * 65537u + (unsigned)color + 1);
 		part->shares = c->shares;
 	}
+	if (c->nccl)
+		nccl_split(c, part, color);
 	return part;
 }
 
 void comm_free(struct comm *c)
 {
+	if (c)
+		nccl_close(c);
 	if (c && c->ops)
 		c->ops->free(c);
 	else

@@ -1,5 +1,5 @@
 /*
- * comm: the only callers of MPI. This header declares groups of ranks (communicators) and the calls
+ * comm: the only callers of MPI and NCCL. This header declares groups of ranks (communicators) and the calls
  * that every floor needs; each of the others has one subject:
  *   mesh.h        named axes, and the groups along them
  *   collective.h  collectives: their table, types and operations
@@ -33,6 +33,7 @@ struct comm {
 	uint64_t n_sums; /* number of tree sums begun, likewise */
 	const struct comm_ops *ops; /* NULL: a group of one rank, or a planned group */
 	void *impl;
+	struct nccl_group *nccl; /* NULL: MPI also transfers what is in device memory */
 	bool shares;  /* all ranks are on one host and can map each other's memory */
 	bool planned; /* of comm_planned() */
 	int64_t sent; /* bytes that this rank has sent in the group */
@@ -98,11 +99,38 @@ void comm_plan_overlap(bool on);
 /* Seconds that this rank has spent in waits since it started. */
 double comm_waited(void);
 
-/* ---- staging.c: the memory of a device ------------------------------------------------ */
+/* ---- device.c: the memory of a device -------------------------------------------------- */
 
-/* From now on buffers of messages and collectives may be in this device's arenas (device_arena);
- * NULL: host memory only. Memory that ranks share is always host memory. */
-void comm_device(struct device *d);
+/* What transfers device memory. auto: NCCL, if it can be opened and each rank has its own GPU, or
+ * NCCL_HOSTID is set, with which ranks may share one. */
+enum comm_library { COMM_AUTO, COMM_NCCL, COMM_MPI };
+#define COMM_LIBRARY_WORDS "auto", "nccl", "mpi"
+
+/*
+ * Collective. From now on buffers of messages and collectives may be in this device's arenas
+ * (device_arena()), in this group and in those that are split from it. Memory that ranks share is always
+ * host memory. -1 with *e set, on all ranks: NCCL was asked for and cannot be used, or does not start.
+ */
+int comm_device_open(
+	struct comm *c, struct device *d, enum comm_library which, struct err *e);
+/* Collective over `from`: the same for a group that was split from it before; NULL: this rank is in none. */
+void comm_device_part(struct comm *from, struct comm *part);
+/* Collective. Makes the connections of a group with NCCL between neighbouring ranks, in a ring, which
+ * otherwise wait for each other when they are first used. */
+void comm_connect(struct comm *c);
+/* Collective over all groups. Until then the device must be open. */
+void comm_device_close(void);
+/* Collective. device_arena(), in a group with NCCL from memory that NCCL transfers without copies of its
+ * own: registered, and from 2.27 on as a symmetric window. The group must not be closed before. */
+struct arena;
+void comm_device_arena(struct comm *c, struct device *d, struct arena *a,
+	const char *name, size_t n_bytes);
+void comm_device_arena_release(struct comm *c, struct device *d, struct arena *a);
+/* Collective. The ranks of this group that have the GPU that device_open() assigns to this rank; 0: it has
+ * none. */
+int comm_gpu_sharers(struct comm *c);
+/* "NCCL 2.28.9", or "MPI". */
+const char *comm_device_library(void);
 
 /* ---- watchdog.c: a time limit for waits ----------------------------------------------- */
 

@@ -1,4 +1,4 @@
-/* Shared by the files of comm only: what a transport implements, and staging. */
+/* Shared by the files of comm only: what a transport implements, and device memory. */
 #ifndef COMM_INTERNAL_H
 #define COMM_INTERNAL_H
 
@@ -33,9 +33,11 @@ struct comm *comm_open_mpi(struct comm_place *place);
  * be called before the world is split. */
 void comm_progress_thread(struct comm *world);
 
-/* staging.c: replaces the buffers of a request that are in device memory by host buffers; and on
+/* device.c: replaces the buffers of a request that are in device memory by host buffers; and on
  * completion, copies received data to the device. */
 bool staging_needed(const void *p);
+/* Copies within the memory of a device; false: neither is in it. */
+bool device_copy(void *to, const void *from, int64_t n_bytes);
 void staging_begin(const struct comm *c, struct comm_request *r);
 void staging_end(struct comm_request *r);
 

@@ -82,6 +82,26 @@ static int n_ranks(const struct mesh *m)
 	return n;
 }
 
+int mesh_link_sets(int degree)
+{
+	return degree % 2 ? 3 : 2;
+}
+
+int mesh_link(int degree, int first, int way)
+{
+	int set = degree % 2 && first == degree - 1 ? 2 : first % 2;
+	return 1 + MESH_LINK_WAYS * set + way;
+}
+
+/* The first position of the pair that this one belongs to; -1: it belongs to none of this set. */
+static int first_of_link(int degree, int links, int at)
+{
+	int before = (at + degree - 1) % degree, way = (links - 1) % MESH_LINK_WAYS;
+	if (mesh_link(degree, at, way) == links)
+		return at;
+	return mesh_link(degree, before, way) == links ? before : -1;
+}
+
 /* Equal for the ranks of one group. */
 static int color_of(const struct mesh *m, struct mesh_part part, int rank)
 {
@@ -94,7 +114,11 @@ static int color_of(const struct mesh *m, struct mesh_part part, int rank)
 			where = at[a] / part.tp_run;
 		if (in && a == AXIS_PP && part.pp_ends && at[a] != m->degree[a] - 1)
 			where = at[a];
-		color = color * m->degree[a] + where;
+		if (in && a == AXIS_PP && part.pp_links) {
+			where = first_of_link(m->degree[a], part.pp_links, at[a]);
+			where = where < 0 ? m->degree[a] + at[a] : where;
+		}
+		color = color * (a == AXIS_PP ? 2 : 1) * m->degree[a] + where;
 	}
 	return color;
 }
@@ -146,7 +170,7 @@ struct comm *mesh_group(struct mesh *m, struct mesh_part part)
 	for (int i = 0; i < m->n_groups; i++) {
 		const struct mesh_part *o = &m->groups[i].part;
 		if (o->axes == part.axes && o->tp_run == part.tp_run &&
-			o->pp_ends == part.pp_ends)
+			o->pp_ends == part.pp_ends && o->pp_links == part.pp_links)
 			return m->groups[i].c;
 	}
 	name_group(part, name, sizeof(name));
@@ -194,7 +218,7 @@ void mesh_close(struct mesh *m)
 
 int64_t mesh_sent(const struct mesh *m)
 {
-	int64_t sent = m->world->sent;
+	int64_t sent = m->world->sent + m->repeated;
 	for (int i = 0; i < m->n_groups; i++)
 		sent += m->groups[i].c->sent;
 	return sent;

@@ -21,6 +21,7 @@ struct mesh {
 	int degree[N_AXES], at[N_AXES]; /* the size, and this rank's position */
 	struct comm *world;
 	struct comm *axis[N_AXES]; /* ranks that differ along this axis only */
+	int64_t repeated;	   /* bytes that launches of a graph have sent */
 	struct mesh_group *groups; /* created so far */
 	int n_groups;
 };
@@ -43,14 +44,25 @@ void mesh_place(const struct mesh *m, int rank, int at[N_AXES]);
  * Collective over the world. The group of the ranks that differ from this one only along `axes`
  * (bits), in the order of the world. tp_run: along tp only runs of that many consecutive ranks (0:
  * all). pp_ends: along pp only the first and the last stage; ranks of other stages are grouped with
- * their own stage. The mesh keeps the groups, and creates each once.
+ * their own stage. pp_links: along pp only pairs of neighbours, see mesh_link(). The mesh keeps the
+ * groups, and creates each once.
  */
 struct mesh_part {
 	unsigned axes;
 	int tp_run;
 	bool pp_ends;
+	int pp_links; /* 0: none */
 };
 struct comm *mesh_group(struct mesh *m, struct mesh_part part);
+/*
+ * The pairs of neighbours along pp, of which `first` is the first position; the last one's neighbour is
+ * position 0. Pairs without a common position have one number, so that there are two sets of pairs, or
+ * three (with an odd degree): pp_links of set i in direction `way` is 1 + 2 i + way. The groups of both
+ * ways have the same ranks; what goes one way does not wait there for what goes the other way.
+ */
+enum { MESH_LINK_WAYS = 2 };
+int mesh_link(int degree, int first, int way);
+int mesh_link_sets(int degree);
 /* The world ranks of that group, in its order; *ranks is allocated. Returns their number. */
 int mesh_members(const struct mesh *m, struct mesh_part part, int **ranks);
 /* Iterates over the groups created so far, then the world; NULL at the end. */

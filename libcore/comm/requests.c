@@ -1,6 +1,7 @@
 /* Requests: enqueue, start, test and wait; and background work. */
 #include "base/trace.h"
 #include "comm/comm_internal.h"
+#include "comm/nccl.h"
 
 #include <sched.h>
 #include <stdlib.h>
@@ -33,10 +34,15 @@ void comm_background_end(void (*poll)(void *), void *with)
 	bug(__FILE__, __LINE__, "not in the background");
 }
 
+static bool polling; /* background work runs, in whatever stream is the current one */
+
 void comm_poll(void)
 {
+	polling = true;
 	for (int i = 0; i < n_background; i++)
 		background[i].poll(background[i].with);
+	polling = false;
+	nccl_poll();
 	watchdog_poll();
 }
 
@@ -104,6 +110,11 @@ static struct comm_request *add(struct comm_requests *r)
 	return q;
 }
 
+static bool is_on_device(const struct comm *c, const void *send, const void *recv)
+{
+	return c->nccl && (staging_needed(send) || staging_needed(recv));
+}
+
 static void add_message(struct comm_requests *r, enum comm_kind kind, void *p,
 	int64_t n_bytes, int peer, int tag)
 {
@@ -117,6 +128,8 @@ static void add_message(struct comm_requests *r, enum comm_kind kind, void *p,
 	q->a = (struct coll_args){.recv = p, .count = n_bytes, .type = COMM_U8};
 	q->peer = peer;
 	q->tag = tag;
+	q->sent = kind == COMM_SEND ? n_bytes : 0;
+	q->on_device = is_on_device(r->c, NULL, p);
 }
 
 void comm_send(struct comm_requests *r, const void *p, int64_t n_bytes, int peer, int tag)
@@ -137,23 +150,60 @@ void comm_enqueue(struct comm_requests *r, enum coll what, const struct coll_arg
 	q->what.n_bytes = a->count * (int64_t)comm_type_bytes(a->type);
 	q->coll = what;
 	q->a = *a;
+	q->sent = (int64_t)((double)coll_bytes(what, r->c->size, a->count, a->type) *
+			    coll_table[what].bus(r->c->size));
+	q->on_device = what != COLL_BARRIER && is_on_device(r->c, a->send, a->recv);
 }
 
 /* A collective of one rank. */
 static void copy_to_itself(const struct comm_request *q)
 {
 	const struct coll_args *a = &q->a;
-	BUG_ON(a->send && staging_needed(a->recv));
-	if (a->send && a->recv && a->send != a->recv)
+	if (a->send && a->recv && a->send != a->recv &&
+		!device_copy(a->recv, a->send, q->what.n_bytes))
 		memcpy(a->recv, a->send, (size_t)q->what.n_bytes);
 }
 
-static int64_t sent_bytes(const struct comm *c, const struct comm_request *q)
+/* NCCL's forms of it. */
+static void add_broadcasts(
+	struct comm_requests *r, const struct comm_block *block, bool contiguous)
 {
-	if (q->kind != COMM_COLLECTIVE)
-		return q->kind == COMM_SEND ? q->what.n_bytes : 0;
-	return (int64_t)((double)coll_bytes(q->coll, c->size, q->a.count, q->a.type) *
-			 coll_table[q->coll].bus(c->size));
+	const struct comm *c = r->c;
+	for (int k = 0; k < (contiguous ? 1 : c->size); k++) {
+		if (!block[k].n_bytes)
+			continue;
+		comm_enqueue(r, contiguous ? COLL_ALLGATHER : COLL_BROADCAST,
+			&(struct coll_args){.recv = block[k].p,
+				.count = block[k].n_bytes,
+				.type = COMM_U8,
+				.root = k});
+		/* named as its messages would be, and as many bytes */
+		r->list[r->n - 1].what.name = "gather";
+		r->list[r->n - 1].sent = contiguous || k == c->rank
+						 ? (c->size - 1) * block[c->rank].n_bytes
+						 : 0;
+	}
+}
+
+void comm_gather_blocks(
+	struct comm_requests *r, const struct comm_block *block, bool contiguous, int tag)
+{
+	struct comm *c = r->c;
+	int own = c->rank;
+	bool nccl = c->planned && simulate_nccl();
+	for (int k = 0; k < c->size; k++)
+		nccl |= is_on_device(c, NULL, block[k].p);
+	if (nccl) {
+		add_broadcasts(r, block, contiguous);
+		return;
+	}
+	c->seq++;
+	for (int i = 1; i < c->size; i++) {
+		int k = (own + i) % c->size;
+		comm_recv(r, block[k].p, block[k].n_bytes, k, tag);
+	}
+	for (int i = 1; i < c->size; i++)
+		comm_send(r, block[own].p, block[own].n_bytes, (own + i) % c->size, tag);
 }
 
 const char *comm_tag_name(int tag)
@@ -181,6 +231,25 @@ static void record(struct comm_requests *r, const struct comm_request *first, in
 		first->what.seq, n_bytes);
 }
 
+/* NCCL's, and those of MPI one run after another. */
+static void start_all(struct comm_requests *r, struct comm_request *first, int n)
+{
+	struct comm *c = r->c;
+	int n_device = 0;
+	for (int i = 0, end; i < n; i = end) {
+		for (end = i; end < n && !first[end].on_device; end++)
+			staging_begin(c, &first[end]);
+		if (end > i)
+			c->ops->start(c, first + i, end - i);
+		for (; end < n && first[end].on_device; end++)
+			n_device++;
+	}
+	if (!n_device)
+		return;
+	r->ticket = nccl_start(c, first, n, &r->operation);
+	r->operation.begun = false; /* it ends when the device has reached it */
+}
+
 void comm_start(struct comm_requests *r)
 {
 	struct comm *c = r->c;
@@ -191,20 +260,23 @@ void comm_start(struct comm_requests *r)
 			copy_to_itself(&first[i]);
 		c->seq += c->size > 1 && first[i].kind == COMM_COLLECTIVE;
 		first[i].what.seq = c->seq;
-		c->sent += c->size > 1 ? sent_bytes(c, &first[i]) : 0;
+		c->sent += c->size > 1 ? first[i].sent : 0;
 	}
 	simulate_start(r, first, n);
 	if (c->size == 1 || c->planned) { /* complete at once */
 		r->n = r->n_started;
 		return;
 	}
-	for (int i = 0; i < n; i++)
-		staging_begin(c, &first[i]);
 	if (n && !r->operation.begun)
 		record(r, first, n);
-	if (n)
-		c->ops->start(c, first, n);
+	start_all(r, first, n);
 	r->n_started = r->n;
+}
+
+void comm_post(struct comm_requests *r)
+{
+	if (r->n == r->n_started || !r->list[r->n - 1].on_device)
+		comm_start(r);
 }
 
 static bool test_one(struct comm *c, struct comm_request *q)
@@ -216,9 +288,18 @@ static bool test_one(struct comm *c, struct comm_request *q)
 	return true;
 }
 
+/* Is what is enqueued now in the current stream after the set's requests on the device? */
+static bool is_behind(struct comm_requests *r)
+{
+	if (r->ticket && !polling && nccl_is_current(r->c))
+		r->ticket = 0;
+	return !r->ticket;
+}
+
 bool comm_test(struct comm_requests *r)
 {
-	BUG_ON(r->n > r->n_started); /* it would never be complete */
+	if (r->n > r->n_started || !is_behind(r))
+		return false;
 	for (; r->n > 0; r->n_started = --r->n)
 		if (!test_one(r->c, &r->list[r->n - 1]))
 			return false;
@@ -243,6 +324,10 @@ static bool is_received(void *with)
 static void wait_for(struct comm_requests *r, bool (*done)(void *))
 {
 	struct comm_what what = {.name = "nothing"};
+	BUG_ON(r->n > r->n_started); /* it would never be complete */
+	if (r->ticket)
+		comm_stream_wait(r->c, r->ticket);
+	r->ticket = 0;
 	if (r->n) /* a copy: the list may change meanwhile */
 		what = r->list[r->n - 1].what;
 	comm_wait_for(r->c, done, r, &what);

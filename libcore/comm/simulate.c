@@ -81,6 +81,11 @@ static struct group *add_group(const struct comm *c, const int *ranks)
 	return g;
 }
 
+bool simulate_nccl(void)
+{
+	return sim.on && sim.links.nccl;
+}
+
 void simulate_group(const struct comm *c, const int *ranks)
 {
 	if (sim.on)
@@ -350,8 +355,7 @@ static void add_collective(
 	const struct group *g, const struct comm_request *q, struct amount *a)
 {
 	const struct link *link = sim.links.link;
-	double bytes = (double)coll_bytes(q->coll, g->c->size, q->a.count, q->a.type) *
-		       coll_table[q->coll].bus(g->c->size);
+	double bytes = (double)q->sent;
 	double latency = log2_up(g->here) * link[LINK_HOST].latency +
 			 log2_up(g->n_hosts) * link[LINK_NETWORK].latency;
 	a->latency = fmax(a->latency, (q->coll == COLL_ALLREDUCE ? 2 : 1) * latency);

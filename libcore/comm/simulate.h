@@ -33,9 +33,10 @@ struct link {
 struct simulated_links {
 	struct link link[N_LINKS];
 	int host_ranks; /* consecutive ranks of the world that are on one host */
+	bool nccl; /* gathers of parameters are collectives of NCCL: see comm_gather_blocks() */
 	/* What other hosts send to several ranks of a host is sent once and forwarded within it, as
-	 * NCCL's collectives do; and sums are reduced within a host first. Else every rank sends all
-	 * its messages itself, as this program does. */
+	 * NCCL's collectives do; and sums are reduced within a host first. Else every rank sends its
+	 * messages itself, as in exact sums. */
 	bool forwards;
 };
 
@@ -61,6 +62,8 @@ const struct simulated_row *simulate_rows(int *n);
 
 /* All of them return at once if nothing is simulated. */
 
+/* links.nccl, or false. */
+bool simulate_nccl(void);
 /* The ranks of the world that a group has. */
 void simulate_group(const struct comm *c, const int *ranks);
 /* The next set of the group is a launch by itself, even if no time has passed. */

@@ -6,35 +6,14 @@
  * each byte is moved once, and nothing is packed. Others use messages: the nodes of a piece are sent
  * to its rank (exchange), which sends the sum back (gather).
  */
-#include "comm/sum.h"
-#include "comm/comm_internal.h"
+#include "comm/sum_internal.h"
 
 #include <stdlib.h>
-
-enum phase { EXCHANGE, GATHER, DONE };
 
 /* Segments of a piece: with more of them the queue's buffers are smaller. And the fewest floats that
  * the ranks exchange at once: two segments of 2^17 floats in flight took 1.5 times as long as one
  * message, by shared memory of MPI. */
 enum { MAX_SEGMENTS = 16, MIN_EXCHANGE = 1 << 21 };
-
-struct tree_sum {
-	struct sum_call call;
-	const struct sum_plan *plan;
-	struct comm *c;
-	enum phase phase;
-	uint64_t seq;
-	struct comm_operation operation;
-	int tag; /* of its messages, which are sent in the same order on all ranks */
-	/* Without shared memory. Segments are numbered from `first_segment` in the queue. */
-	uint64_t first_segment;
-	int begun, summed;
-	struct {
-		struct comm_requests requests;
-		float *received; /* in the queue's buffer, behind what was packed */
-	} segment[SUM_BUFFERS];
-	struct comm_requests gather;
-};
 
 /* ---- pieces ---------------------------------------------------------------------- */
 
@@ -70,13 +49,13 @@ int64_t sum_piece(const struct sum_plan *p, int rank, int64_t *first)
 }
 
 /* Is the whole vector one shard with one run? */
-static bool is_whole(const struct sum_plan *p)
+bool sum_is_whole(const struct sum_plan *p)
 {
 	return p->n_shards == 1 && p->shard[0].n_runs == 1;
 }
 
 /* The number of floats in segment k of a rank's piece, and its offset *first in the packed shard. */
-static int64_t sum_segment(const struct sum_plan *p, int rank, int k, int64_t *first)
+int64_t sum_segment(const struct sum_plan *p, int rank, int k, int64_t *first)
 {
 	int64_t piece, n = sum_piece(p, rank, &piece), at = min64(n, k * p->segment);
 	*first = piece + at;
@@ -89,11 +68,11 @@ int64_t sum_buffer_floats(const struct sum_plan *p, const struct sum_nodes *node
 {
 	int64_t first, own = sum_segment(p, p->c->rank, 0, &first), n = 0;
 	const struct sum_nodes *mine = &nodes[p->c->rank];
-	bool packs = !is_whole(p) || mine->n > 1;
+	bool packs = !sum_is_whole(p) || mine->n > 1;
 	for (int r = 0; r < p->c->size; r++) {
 		bool me = r == p->c->rank;
 		n += !me ? nodes[r].n * own : 0;
-		if (me ? !is_whole(p) : packs)
+		if (me ? !sum_is_whole(p) : packs)
 			n += mine->n * sum_segment(p, r, 0, &first);
 	}
 	return n;
@@ -114,7 +93,7 @@ static int64_t sum_bytes(
 }
 
 /* Floats [first, first + n) of a packed shard, from a vector. */
-static void pack(const struct sum_plan *p, int shard, const float *vector, int64_t first,
+void sum_pack(const struct sum_plan *p, int shard, const float *vector, int64_t first,
 	int64_t n, float *out)
 {
 	const struct sum_shard *s = &p->shard[shard];
@@ -166,7 +145,7 @@ static struct tree_part *find_parts(struct tree_sum *s, int64_t first, int64_t l
 			float *whole = buffer_of(s, r, of->buffer[i]);
 			float **from = r == c->rank ? &packed : &received;
 			parts[n] = (struct tree_part){of->node[i], mat(*from, 1, len)};
-			if (whole && is_whole(s->plan))
+			if (whole && sum_is_whole(s->plan))
 				parts[n].x.p = whole + first;
 			else
 				*from += len;
@@ -243,7 +222,7 @@ static void finish_piece(struct tree_sum *s)
 
 /* ---- by messages ----------------------------------------------------------------- */
 
-static float *buffer_of_segment(const struct tree_sum *s, int k)
+float *sum_segment_buffer(const struct tree_sum *s, int k)
 {
 	uint64_t number = s->first_segment + (uint64_t)k;
 	return s->call.queue->buffer[number % SUM_BUFFERS];
@@ -255,24 +234,24 @@ static const float *packed_for(struct tree_sum *s, int rank, int k, float **room
 	const struct sum_plan *p = s->plan;
 	const struct sum_nodes *mine = &s->call.nodes[s->c->rank];
 	int64_t first, len = sum_segment(p, rank, k, &first);
-	if (is_whole(p) && (mine->n == 1 || rank == s->c->rank))
+	if (sum_is_whole(p) && (mine->n == 1 || rank == s->c->rank))
 		return s->call.buffer[mine->buffer[0]] + p->shard[0].run[0].at + first;
 	const float *begin = *room;
 	for (int i = 0; i < mine->n; i++, *room += len)
-		pack(p, p->wants[rank], s->call.buffer[mine->buffer[i]], first, len,
+		sum_pack(p, p->wants[rank], s->call.buffer[mine->buffer[i]], first, len,
 			*room);
 	return begin;
 }
 
-static void begin_segment(struct tree_sum *s, int k)
+void sum_begin_segment(struct tree_sum *s, int k)
 {
 	struct comm *c = s->c;
 	const struct sum_plan *p = s->plan;
 	const struct sum_nodes *mine = &s->call.nodes[c->rank];
 	struct comm_requests *requests = &s->segment[k % SUM_BUFFERS].requests;
 	int64_t first, own = sum_segment(p, c->rank, k, &first);
-	float *room = buffer_of_segment(s, k);
-	if (mine->n && own && !is_whole(p))
+	float *room = sum_segment_buffer(s, k);
+	if (mine->n && own && !sum_is_whole(p))
 		packed_for(s, c->rank, k, &room);
 	for (int i = 1; i < c->size; i++) {
 		int r = (c->rank + i) % c->size;
@@ -292,10 +271,10 @@ static void begin_segment(struct tree_sum *s, int k)
 	comm_start(requests);
 }
 
-static void finish_segment(struct tree_sum *s, int k)
+void sum_finish_segment(struct tree_sum *s, int k)
 {
 	int64_t first, len = sum_segment(s->plan, s->c->rank, k, &first);
-	finish_floats(s, first, len, buffer_of_segment(s, k),
+	finish_floats(s, first, len, sum_segment_buffer(s, k),
 		s->segment[k % SUM_BUFFERS].received);
 }
 
@@ -307,19 +286,19 @@ static bool exchange(struct tree_sum *s)
 	for (;;) {
 		while (s->begun < s->plan->n_segments &&
 			s->first_segment + (uint64_t)s->begun < q->added + SUM_BUFFERS)
-			begin_segment(s, s->begun++);
+			sum_begin_segment(s, s->begun++);
 		if (s->summed == s->begun ||
 			s->first_segment + (uint64_t)s->summed != q->added ||
 			!comm_test(&s->segment[s->summed % SUM_BUFFERS].requests))
 			return s->summed == s->plan->n_segments;
-		finish_segment(s, s->summed++);
+		sum_finish_segment(s, s->summed++);
 		q->added++;
 	}
 }
 
 /* Sends this rank's piece to the ranks with the same shard, and receives theirs. Sends are first, see
  * comm_send(). */
-static void begin_gather(struct tree_sum *s)
+void sum_begin_gather(struct tree_sum *s)
 {
 	struct comm *c = s->c;
 	const struct sum_plan *p = s->plan;
@@ -340,7 +319,7 @@ static void begin_gather(struct tree_sum *s)
 /* ---- progress -------------------------------------------------------------------- */
 
 /* Takes the next numbers of the queue. */
-static void join_queue(struct tree_sum *s)
+void sum_join_queue(struct tree_sum *s)
 {
 	struct sum_queue *q = s->call.queue;
 	s->first_segment = q->joined;
@@ -355,9 +334,9 @@ static void enter(struct tree_sum *s, enum phase phase)
 		comm_shared_post(
 			s->call.shared, s->call.slot, 2 * s->seq + (uint64_t)phase);
 	else if (phase == EXCHANGE)
-		join_queue(s);
+		sum_join_queue(s);
 	else if (!s->call.take)
-		begin_gather(s);
+		sum_begin_gather(s);
 	s->phase = phase;
 }
 
@@ -402,22 +381,22 @@ static void wait_for(struct tree_sum *s)
 /* In a plan, which counts bytes, in the order of the real sum. */
 static void plan_messages(struct tree_sum *s)
 {
-	join_queue(s);
+	sum_join_queue(s);
 	for (int k = 0; k < s->plan->n_segments; k++) {
 		simulate_launch(s->c);
-		begin_segment(s, k);
+		sum_begin_segment(s, k);
 	}
 	simulate_launch(s->c);
 	s->call.queue->added = s->call.queue->joined;
 	if (!s->call.take)
-		begin_gather(s);
+		sum_begin_gather(s);
 }
 
 struct tree_sum *tree_sum_begin(const struct sum_call *call)
 {
 	struct comm *c = call->plan->c;
 	struct tree_sum *s = xcalloc(1, sizeof(*s));
-	BUG_ON(call->shared && !is_whole(call->plan));
+	BUG_ON(call->shared && !sum_is_whole(call->plan));
 	*s = (struct tree_sum){.call = *call, .plan = call->plan, .c = c};
 	s->seq = ++c->seq;
 	/* Fewer sums than tags are in flight: at most one for each bucket. */
@@ -430,6 +409,12 @@ struct tree_sum *tree_sum_begin(const struct sum_call *call)
 			plan_messages(s);
 		finish_piece(s);
 		s->phase = DONE;
+		return s;
+	}
+	if (comm_has_stream(c)) {
+		sum_enqueue(s);
+		if (!comm_overlaps())
+			comm_stream_wait(c, s->ticket);
 		return s;
 	}
 	if (call->shared) { /* counted as messages would be */
@@ -448,12 +433,14 @@ bool tree_sum_done(struct tree_sum *s)
 {
 	if (s->phase != DONE)
 		poll_sum(s);
-	return s->phase == DONE;
+	return s->phase == DONE; /* or all is enqueued */
 }
 
 void tree_sum_end(struct tree_sum *s)
 {
-	if (s->c->size > 1 && !s->c->planned) {
+	if (s->ticket) {
+		comm_stream_wait(s->c, s->ticket);
+	} else if (s->c->size > 1 && !s->c->planned) {
 		wait_for(s);
 		comm_background_end(poll_sum, s);
 	}

@@ -77,8 +77,11 @@ struct sum_call {
 	int n_extra;
 	/* Receives the sum of this rank's shard, packed; may be its only buffer. With `take`,
 	 * nothing is added: the function is called with the sorted parts of floats
-	 * [first, first + len) of this rank's piece, for one segment after another. */
+	 * [first, first + len) of this rank's piece, for one segment after another. Of the nodes that
+	 * it adds them to, `takes` is the only one, or NULL: if NCCL may reduce (numerics fast), the
+	 * one part is the sum of that. */
 	float *result;
+	const struct tree_node *takes;
 	void (*take)(void *with, const struct tree_part *parts, int n_parts,
 		int64_t first, int64_t len);
 	void *with;
@@ -91,9 +94,11 @@ struct sum_call {
 };
 
 struct tree_sum;
-/* Collective. Memory that the call points to is in use until tree_sum_end(). */
+/* Collective. Memory that the call points to is in use until tree_sum_end(). In a group with a stream, all
+ * is enqueued there, and tree_sum_end() lets the current stream begin after it. */
 struct tree_sum *tree_sum_begin(const struct sum_call *call);
-bool tree_sum_done(struct tree_sum *s); /* never waits */
-void tree_sum_end(struct tree_sum *s);	/* waits, and frees it */
+bool tree_sum_done(
+	struct tree_sum *s); /* never waits; in a group with a stream always true */
+void tree_sum_end(struct tree_sum *s); /* waits, and frees it */
 
 #endif

@@ -226,6 +226,11 @@ static void give_up(void)
 {
 	enum { MOMENT = 2 };
 	struct str text = {0};
+	bool silent = false;
+	for (int r = 0; r < watch.world->size; r++)
+		silent |= standing_of(r) == SILENT;
+	if (watch.what->patient && !silent)
+		return;
 	for (int r = 0; r < watch.world->rank; r++)
 		if (standing_of(r) != SILENT && watch.waited < watch.seconds + MOMENT)
 			return;

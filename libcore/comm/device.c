@@ -1,0 +1,177 @@
+/*
+ * The memory of a device, which NCCL transfers or MPI. MPI cannot access it, so its messages use host
+ * buffers (staging). Data to be sent are copied to the host when the request starts; received data are copied
+ * to the device when a test finds the request complete, before kernels that are enqueued later.
+ */
+#include "comm/comm_internal.h"
+#include "comm/nccl.h"
+#include "kernels/kernels.h"
+
+#include <stdlib.h>
+
+static struct device *device;
+
+/* ---- NCCL -------------------------------------------------------------------------- */
+
+/* While the host waits for the device, the watchdog sees the operation that the device waits for. */
+static void poll_device(bool waits)
+{
+	static struct comm_what what;
+	static const struct comm *group;
+	static uint64_t seq;
+	const struct comm *now = waits ? nccl_waits_for(&what) : NULL;
+	if (now != group || (now && what.seq != seq))
+		watchdog_wait(now, now ? &what : NULL);
+	group = now;
+	seq = what.seq;
+	if (waits)
+		comm_poll();
+}
+
+/* Whether this rank can use NCCL; *e tells why not. */
+static bool can_use_nccl(const struct device *d, struct err *e)
+{
+	const char *host = getenv("NCCL_HOSTID");
+	if (!d->discrete)
+		err_set(e, EX_USAGE, "--comm nccl needs GPUs");
+	else if (d->sharers > 1 && !(host && *host))
+		err_set(e, EX_USAGE,
+			"%d ranks share a GPU, and NCCL needs one for each; for tests, "
+			"NCCL_HOSTID, different for each rank, lets them share it",
+			d->sharers);
+	else
+		nccl_library(e);
+	return !e->code;
+}
+
+int comm_device_open(
+	struct comm *c, struct device *d, enum comm_library which, struct err *e)
+{
+	struct err why = {0};
+	device = d->discrete ? d : NULL;
+	if (c->size == 1 || !comm_max_i64(c, d->discrete))
+		return 0;
+	if (which == COMM_MPI)
+		return 0;
+	can_use_nccl(d, &why);
+	if (comm_agree(c, &why)) {
+		if (which == COMM_NCCL) {
+			*e = why;
+			return -1;
+		}
+		if (c->rank == 0)
+			info("GPUs exchange data by MPI: %s", why.msg);
+		return 0;
+	}
+	if (nccl_open(c, d, &why)) {
+		if (which == COMM_NCCL) {
+			*e = why;
+			return -1;
+		}
+		if (c->rank == 0)
+			warn("GPUs exchange data by MPI: %s; NCCL_DEBUG=INFO tells more",
+				why.msg);
+		return 0;
+	}
+	d->poll = poll_device;
+	return 0;
+}
+
+void comm_device_part(struct comm *from, struct comm *part)
+{
+	if (from->nccl && part != from)
+		nccl_split(from, part, part ? part->color & INT32_MAX : 0);
+}
+
+void comm_device_close(void)
+{
+	nccl_close_all();
+	device = NULL;
+}
+
+int comm_gpu_sharers(struct comm *c)
+{
+	uint64_t mine = device_gpu(comm_here.local_rank);
+	uint64_t *each = xcalloc((size_t)c->size, sizeof(*each));
+	int sharers = 0;
+	comm_allgather(c, &mine, each, sizeof(mine));
+	for (int r = 0; r < c->size && mine; r++)
+		sharers += each[r] == mine;
+	free(each);
+	return sharers;
+}
+
+const char *comm_device_library(void)
+{
+	const char *version = nccl_version();
+	return *version ? version : "MPI";
+}
+
+/* ---- staging ------------------------------------------------------------------------ */
+
+bool staging_needed(const void *p)
+{
+	return device && device_owns(device, p);
+}
+
+bool device_copy(void *to, const void *from, int64_t n_bytes)
+{
+	if (!staging_needed(to) || !staging_needed(from))
+		return false;
+	device->k->copy(device, mat_typed(to, 1, n_bytes, DT_E4M3),
+		mat_typed((void *)(uintptr_t)from, 1, n_bytes, DT_E4M3));
+	return true;
+}
+
+/* The bytes of a request's two buffers; a message has one. */
+static void buffer_bytes(
+	const struct comm *c, const struct comm_request *r, int64_t *in, int64_t *out)
+{
+	const struct coll_args *a = &r->a;
+	const struct coll_info *i = &coll_table[r->coll];
+	int64_t block = a->count * (int64_t)comm_type_bytes(a->type);
+	*in = r->kind == COMM_COLLECTIVE && !i->send_parts ? block * c->size : block;
+	*out = block;
+	if (r->kind == COMM_COLLECTIVE && !a->send)
+		*out = block * coll_blocks(r->coll, c->size);
+	else if (r->kind == COMM_COLLECTIVE && !i->recv_parts)
+		*out = block * c->size;
+}
+
+/* The previous contents of a collective's result buffer are staged too, because some ranks get no
+ * result, or only a part. */
+void staging_begin(const struct comm *c, struct comm_request *r)
+{
+	struct coll_args *a = &r->a;
+	bool sends = staging_needed(a->send), receives = staging_needed(a->recv);
+	int64_t in, out;
+	if (!sends && !receives)
+		return;
+	buffer_bytes(c, r, &in, &out);
+	in = sends ? in : 0;
+	out = receives ? out : 0;
+	r->host = xmalloc((size_t)(in + out) + 1);
+	if (sends) {
+		device_get(device, r->host, a->send, (size_t)in);
+		a->send = r->host;
+	}
+	if (!receives)
+		return;
+	if (r->kind != COMM_RECV)
+		device_get(device, r->host + in, a->recv, (size_t)out);
+	if (r->kind != COMM_SEND) {
+		r->received = r->host + in;
+		r->to = a->recv;
+		r->to_bytes = out;
+	}
+	a->recv = r->host + in;
+}
+
+void staging_end(struct comm_request *r)
+{
+	if (r->to)
+		device_put(device, r->to, r->received, (size_t)r->to_bytes);
+	free(r->host);
+	r->host = r->received = NULL;
+	r->to = NULL;
+}

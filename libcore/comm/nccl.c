@@ -1,0 +1,420 @@
+/*
+ * NCCL: collectives and messages between the memories of GPUs. MPI remains the launcher and the control
+ * plane: ranks find each other, agree, and send what is in host memory by MPI.
+ *
+ * Each group of ranks has a communicator and a stream of its own. The requests of a set that are in
+ * device memory are one NCCL group there, which begins after the work that was enqueued before it in the
+ * current stream; who waits for them lets the current stream begin after it. The host does not wait for
+ * transfers, only until NCCL has enqueued them: at the first use of a connection, until the other rank
+ * makes it too. NCCL orders by the order of calls, which is the same on all ranks of a group.
+ *
+ * NVIDIA's user guide: "Communicator Fault Tolerance" (blocking=0), "Group Calls", "In-place Operations".
+ */
+#include "comm/nccl_internal.h"
+
+#include <dlfcn.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+
+struct nccl nccl;
+
+/* ---- the library ------------------------------------------------------------------- */
+
+#define FIND(type, name, params)                                 \
+	if (!rc && !(at = dlsym(nccl.library, "nccl" #name)))    \
+		rc = err_set(e, EX_FAILED,                       \
+			"%s has no function nccl" #name ", and " \
+			"NCCL 2.19 or later is needed",          \
+			path);                                   \
+	memcpy(&nccl.name, &at, sizeof(at));
+#define FIND_NEW(type, name, params)            \
+	at = dlsym(nccl.library, "nccl" #name); \
+	memcpy(&nccl.name, &at, sizeof(at));
+
+int nccl_library(struct err *e)
+{
+	const char *given = getenv("PT_NCCL");
+	const char *path = given && *given ? given : "libnccl.so.2";
+	void *at = NULL;
+	int rc = 0;
+	if (nccl.version)
+		return 0;
+	nccl.library = dlopen(path, RTLD_NOW | RTLD_LOCAL);
+	if (!nccl.library)
+		return err_set(e, EX_FAILED, "NCCL: %s", dlerror());
+	NCCL_FUNCTIONS(FIND)
+	NCCL_NEW_FUNCTIONS(FIND_NEW)
+	if (!rc && nccl.GetVersion(&nccl.version) != NCCL_SUCCESS)
+		rc = err_set(e, EX_FAILED, "%s: ncclGetVersion fails", path);
+	if (rc)
+		nccl.version = 0;
+	return rc;
+}
+#undef FIND
+#undef FIND_NEW
+
+const char *nccl_version(void)
+{
+	static char text[32];
+	int v = nccl.version; /* 22809: 2.28.9 */
+	if (!nccl.groups)
+		return "";
+	snprintf(text, sizeof(text), "NCCL %d.%d.%d", v / 10000, v / 100 % 100, v % 100);
+	return text;
+}
+
+static NORETURN void fail(const struct nccl_group *g, const char *what, int rc)
+{
+	const char *detail = g->c ? nccl.GetLastError(g->c) : "";
+	die(EX_FAILED,
+		"NCCL: %s on %s (%d ranks): %s%s%s; NCCL_DEBUG=INFO tells more, and --comm mpi "
+		"does without NCCL",
+		what, g->group->name, g->group->size, nccl.GetErrorString(rc),
+		detail && *detail ? ": " : "", detail ? detail : "");
+}
+
+void nccl_check(const struct nccl_group *g, const char *what, int rc)
+{
+	if (rc != NCCL_SUCCESS && rc != NCCL_IN_PROGRESS)
+		fail(g, what, rc);
+}
+
+/* ---- communicators ------------------------------------------------------------------ */
+
+/* The error of this communicator; NCCL_IN_PROGRESS: a call is not complete on the host. */
+static int state_of(const struct nccl_group *g)
+{
+	int error = NCCL_SUCCESS, rc = nccl.CommGetAsyncError(g->c, &error);
+	return rc == NCCL_SUCCESS ? error : rc;
+}
+
+/* No background work runs meanwhile, since the current stream is not that of its owner. */
+int nccl_try_settle(struct nccl_group *g, const char *name)
+{
+	const struct comm_what what = {.name = name, .seq = g->group->seq};
+	const struct timespec nap = {.tv_nsec = 20000};
+	int state = state_of(g);
+	if (state != NCCL_IN_PROGRESS)
+		return state;
+	watchdog_wait(g->group, &what);
+	while ((state = state_of(g)) == NCCL_IN_PROGRESS) {
+		watchdog_poll();
+		nanosleep(&nap, NULL);
+	}
+	watchdog_wait(NULL, NULL);
+	return state;
+}
+
+void nccl_settle(struct nccl_group *g, const char *name)
+{
+	nccl_check(g, name, nccl_try_settle(g, name));
+}
+
+/*
+ * blocking=0: a call that waits for other ranks, e.g. to connect to them, returns, so that the watchdog
+ * sees a rank that does not come. NCCL then uses a thread for each group of calls. PT_NCCL_BLOCKING=yes:
+ * calls return when they have had their effect, as in most programs.
+ */
+static struct nccl_config config(void)
+{
+	return (struct nccl_config){.size = sizeof(struct nccl_config),
+		.magic = (unsigned)NCCL_MAGIC,
+		.version = NCCL_CONFIG_VERSION,
+		.blocking = env_switch("PT_NCCL_BLOCKING") == 1,
+		.cga_cluster_size = NCCL_UNDEFINED,
+		.min_ctas = NCCL_UNDEFINED,
+		.max_ctas = NCCL_UNDEFINED,
+		.split_share = 0};
+}
+
+static struct nccl_group *add_group(struct comm *c, struct device *d)
+{
+	struct nccl_group *g = xcalloc(1, sizeof(*g));
+	g->group = c;
+	g->d = d;
+	g->stream = device_stream_open(d, true);
+	g->next = nccl.groups;
+	nccl.groups = g;
+	return g;
+}
+
+static void remove_group(struct nccl_group *g)
+{
+	struct nccl_group **at = &nccl.groups;
+	while (*at != g)
+		at = &(*at)->next;
+	*at = g->next;
+	device_free(g->d, g->temp, g->temp_bytes);
+	free(g->in_flight);
+	free(g);
+}
+
+/* All ranks fail, or none. */
+static int agree_on(struct comm *c, const struct nccl_group *g, int rc, struct err *e)
+{
+	if (rc != NCCL_SUCCESS && rc != NCCL_IN_PROGRESS) {
+		const char *detail = nccl.GetLastError(g ? g->c : NULL);
+		err_set(e, EX_FAILED, "NCCL: %s%s%s", nccl.GetErrorString(rc),
+			detail && *detail ? ": " : "", detail ? detail : "");
+	}
+	return comm_agree(c, e);
+}
+
+int nccl_open(struct comm *c, struct device *d, struct err *e)
+{
+	struct nccl_id id = {{0}};
+	struct nccl_config how = config();
+	if (agree_on(c, NULL, c->rank ? NCCL_SUCCESS : nccl.GetUniqueId(&id), e))
+		return -1;
+	comm_bcast(c, &id, sizeof(id), 0);
+	struct nccl_group *g = add_group(c, d);
+	int rc = nccl.CommInitRankConfig(&g->c, c->size, id, c->rank, &how);
+	bool failed = agree_on(c, g, rc, e);
+	if (!failed)
+		failed = agree_on(c, g, nccl_try_settle(g, "ncclCommInit"), e);
+	if (failed) {
+		if (g->c)
+			nccl.CommAbort(g->c);
+		remove_group(g);
+		return -1;
+	}
+	c->nccl = g;
+	return 0;
+}
+
+void nccl_split(struct comm *from, struct comm *part, int color)
+{
+	struct nccl_config how = config();
+	struct nccl_comm *c = NULL;
+	struct nccl_group *parent = from->nccl;
+	bool in = part && part->size > 1;
+	/* c is set when the parent is no longer in progress */
+	nccl_check(parent, "ncclCommSplit",
+		nccl.CommSplit(
+			parent->c, in ? color : NCCL_NO_COLOR, from->rank, &c, &how));
+	nccl_settle(parent, "ncclCommSplit");
+	if (!in)
+		return;
+	part->nccl = add_group(part, parent->d);
+	part->nccl->c = c;
+	nccl_settle(part->nccl, "ncclCommSplit");
+}
+
+/* ---- memory -------------------------------------------------------------------------- */
+
+/* A symmetric window needs one size on all ranks, which it has here. */
+static void register_memory(struct nccl_group *g, void *p, size_t n_bytes)
+{
+	struct registered r = {.g = g, .p = p};
+	if (nccl.CommWindowRegister) {
+		nccl_check(g, "ncclCommWindowRegister",
+			nccl.CommWindowRegister(
+				g->c, p, n_bytes, &r.window, NCCL_WIN_SYMMETRIC));
+		nccl_settle(g, "ncclCommWindowRegister");
+	}
+	if (!r.window)
+		nccl_check(g, "ncclCommRegister",
+			nccl.CommRegister(g->c, p, n_bytes, &r.handle));
+	nccl.registered = xrealloc(nccl.registered,
+		(size_t)(nccl.n_registered + 1) * sizeof(*nccl.registered));
+	nccl.registered[nccl.n_registered++] = r;
+}
+
+static void deregister_memory(void *p)
+{
+	int i = 0;
+	while (i < nccl.n_registered && nccl.registered[i].p != p)
+		i++;
+	BUG_ON(i == nccl.n_registered);
+	struct registered *r = &nccl.registered[i];
+	if (r->window)
+		nccl_check(r->g, "ncclCommWindowDeregister",
+			nccl.CommWindowDeregister(r->g->c, r->window));
+	else
+		nccl_check(r->g, "ncclCommDeregister",
+			nccl.CommDeregister(r->g->c, r->handle));
+	*r = nccl.registered[--nccl.n_registered];
+}
+
+void comm_device_arena(struct comm *c, struct device *d, struct arena *a,
+	const char *name, size_t n_bytes)
+{
+	void *p = NULL;
+	size_t all =
+		c->nccl ? (size_t)comm_max_i64(c, round_up((int64_t)n_bytes, 4096)) : 0;
+	if (!all) {
+		device_arena(d, a, name, n_bytes);
+		return;
+	}
+	nccl_check(c->nccl, "ncclMemAlloc", nccl.MemAlloc(&p, all));
+	register_memory(c->nccl, p, all);
+	device_arena_over(d, a, name, p, all);
+	d->k->zero(d, mat(p, 1, (int64_t)(all / sizeof(float))));
+}
+
+void comm_device_arena_release(struct comm *c, struct device *d, struct arena *a)
+{
+	void *p = a->base;
+	if (!c->nccl || !p) {
+		device_arena_release(d, a);
+		return;
+	}
+	device_wait(d);
+	deregister_memory(p);
+	device_arena_forget(d, a);
+	nccl_check(c->nccl, "ncclMemFree", nccl.MemFree(p));
+}
+
+void nccl_close(struct comm *c)
+{
+	struct nccl_group *g = c->nccl;
+	if (!g)
+		return;
+	nccl_poll();
+	device_graph_drop(g->d); /* or NCCL waits for its end, for ever */
+	nccl_check(g, "ncclCommFinalize", nccl.CommFinalize(g->c));
+	nccl_settle(g, "ncclCommFinalize");
+	nccl_check(g, "ncclCommDestroy", nccl.CommDestroy(g->c));
+	remove_group(g);
+	c->nccl = NULL;
+}
+
+void comm_connect(struct comm *c)
+{
+	struct nccl_group *g = c->nccl;
+	if (!g)
+		return;
+	int next = (c->rank + 1) % c->size, before = (c->rank + c->size - 1) % c->size;
+	void *stream = device_stream_handle(g->d, g->stream);
+	char *two = device_alloc(g->d, 2);
+	if (!two)
+		die(EX_FAILED, "out of memory on the device, to connect %s", c->name);
+	device_wait(g->d);
+	nccl_check(g, "ncclGroupStart", nccl.GroupStart());
+	nccl_check(g, "ncclSend", nccl.Send(two, 1, NCCL_U8, next, g->c, stream));
+	nccl_check(g, "ncclRecv", nccl.Recv(two + 1, 1, NCCL_U8, before, g->c, stream));
+	nccl_check(g, "ncclGroupEnd", nccl.GroupEnd());
+	nccl_settle(g, "connection");
+	device_wait(g->d);
+	device_free(g->d, two, 2);
+}
+
+void nccl_close_all(void)
+{
+	while (nccl.groups) /* the newest first, on all ranks */
+		nccl_close(nccl.groups->group);
+}
+
+/* ---- in flight ---------------------------------------------------------------------- */
+
+static bool is_idle(const struct nccl_group *g)
+{
+	return g->n_ended == g->n_begun;
+}
+
+static void end_oldest(struct nccl_group *g)
+{
+	operation_end(&g->in_flight[g->n_ended++ % g->room].operation);
+}
+
+static void end_reached(struct nccl_group *g)
+{
+	while (!is_idle(g) &&
+		device_stream_reached(g->d, g->in_flight[g->n_ended % g->room].after))
+		end_oldest(g);
+}
+
+/* The host may be many operations ahead. */
+static void grow(struct nccl_group *g)
+{
+	uint64_t n = g->n_begun - g->n_ended, room = 2 * g->room + 64;
+	struct in_flight *all = xcalloc(room, sizeof(*all));
+	for (uint64_t i = 0; i < n; i++)
+		all[i] = g->in_flight[(g->n_ended + i) % g->room];
+	free(g->in_flight);
+	g->in_flight = all;
+	g->room = room;
+	g->n_ended = 0;
+	g->n_begun = n;
+}
+
+void nccl_note(struct nccl_group *g, const struct in_flight *f)
+{
+	if (g->d->capturing) { /* it begins when the graph is launched, which is not seen */
+		struct comm_operation o = f->operation;
+		operation_end(&o);
+		return;
+	}
+	if (g->n_begun - g->n_ended == g->room)
+		grow(g);
+	g->in_flight[g->n_begun++ % g->room] = *f;
+}
+
+int comm_stream_begin(struct comm *c)
+{
+	struct device *d = c->nccl->d;
+	uint64_t now = device_stream_mark(d);
+	int before = device_stream_use(d, c->nccl->stream);
+	device_stream_wait(d, now);
+	return before;
+}
+
+uint64_t comm_stream_end(struct comm *c, int before)
+{
+	uint64_t ticket = device_stream_mark(c->nccl->d);
+	device_stream_use(c->nccl->d, before);
+	return ticket;
+}
+
+bool comm_has_stream(const struct comm *c)
+{
+	return c->nccl != NULL;
+}
+
+void comm_stream_wait(struct comm *c, uint64_t ticket)
+{
+	device_stream_wait(c->nccl->d, ticket);
+}
+
+bool nccl_is_current(struct comm *c)
+{
+	return device_stream(c->nccl->d) == c->nccl->stream;
+}
+
+void nccl_poll(void)
+{
+	const double often = 0.02;
+	double now = clock_seconds();
+	if (!nccl.groups || now - nccl.asked < often)
+		return;
+	nccl.asked = now;
+	for (struct nccl_group *g = nccl.groups; g; g = g->next) {
+		int error = NCCL_SUCCESS;
+		end_reached(g);
+		nccl_check(g, "asynchronous error", nccl.CommGetAsyncError(g->c, &error));
+		if (error == NCCL_SUCCESS || error == NCCL_IN_PROGRESS)
+			continue;
+		fail(g,
+			is_idle(g) ? "no operation"
+				   : g->in_flight[g->n_ended % g->room].what.name,
+			error);
+	}
+}
+
+const struct comm *nccl_waits_for(struct comm_what *what)
+{
+	const struct comm *any = NULL;
+	for (struct nccl_group *g = nccl.groups; g; g = g->next) {
+		any = g->group;
+		if (is_idle(g))
+			continue;
+		const struct in_flight *f = &g->in_flight[g->n_ended % g->room];
+		if (!device_stream_reached(g->d, f->before))
+			continue;
+		*what = f->what;
+		return g->group;
+	}
+	*what = (struct comm_what){.name = "work of the GPU", .patient = true};
+	return any;
+}

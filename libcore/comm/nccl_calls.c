@@ -1,0 +1,226 @@
+/* The calls of NCCL for requests: those that are started together are one group. */
+#include "base/trace.h"
+#include "comm/nccl_internal.h"
+
+#include <stdlib.h>
+
+static int type_of(enum comm_type t)
+{
+	static const int types[N_COMM_TYPES] = {
+		[COMM_I8] = NCCL_I8,
+		[COMM_U8] = NCCL_U8,
+		[COMM_I32] = NCCL_I32,
+		[COMM_U32] = NCCL_U32,
+		[COMM_I64] = NCCL_I64,
+		[COMM_U64] = NCCL_U64,
+		[COMM_F32] = NCCL_F32,
+		[COMM_F64] = NCCL_F64,
+	};
+	return types[t];
+}
+
+static int op_of(enum comm_op op)
+{
+	static const int ops[N_COMM_OPS] = {
+		[COMM_SUM] = NCCL_SUM,
+		[COMM_PROD] = NCCL_PROD,
+		[COMM_MIN] = NCCL_MIN,
+		[COMM_MAX] = NCCL_MAX,
+	};
+	return ops[op];
+}
+
+/* A call whose blocks are sent and received one by one. */
+struct call {
+	struct nccl_group *g;
+	const char *send;
+	char *recv;
+	int64_t block; /* bytes */
+	void *stream;
+	int rc; /* the first error */
+};
+
+static void send_block(struct call *x, const char *from, int peer)
+{
+	if (x->rc == NCCL_SUCCESS)
+		x->rc = nccl.Send(
+			from, (size_t)x->block, NCCL_U8, peer, x->g->c, x->stream);
+}
+
+static void recv_block(struct call *x, char *to, int peer)
+{
+	if (x->rc == NCCL_SUCCESS)
+		x->rc = nccl.Recv(
+			to, (size_t)x->block, NCCL_U8, peer, x->g->c, x->stream);
+}
+
+static void copy(struct device *d, char *to, const char *from, int64_t n_bytes)
+{
+	if (to != from && n_bytes)
+		d->k->copy(d, mat_typed(to, 1, n_bytes, DT_E4M3),
+			mat_typed((void *)(uintptr_t)from, 1, n_bytes, DT_E4M3));
+}
+
+/* In an all-to-all in place, what is received replaces what is sent, so that is copied before the NCCL
+ * group begins. */
+static void copy_ahead(struct nccl_group *g, const struct comm_request *r)
+{
+	const struct coll_args *a = &r->a;
+	int64_t n_bytes = a->count * (int64_t)comm_type_bytes(a->type) * g->group->size;
+	if (r->kind != COMM_COLLECTIVE || r->coll != COLL_ALLTOALL || a->send)
+		return;
+	if (g->temp_bytes < (size_t)n_bytes) {
+		device_free(g->d, g->temp, g->temp_bytes);
+		g->temp = device_alloc(g->d, (size_t)n_bytes);
+		g->temp_bytes = (size_t)n_bytes;
+	}
+	if (!g->temp)
+		die(EX_FAILED, "out of memory on the device: %lld bytes for an alltoall",
+			(long long)n_bytes);
+	copy(g->d, g->temp, a->recv, n_bytes);
+}
+
+static int all_to_all(struct call *x, const struct comm *c)
+{
+	if (!x->send)
+		x->send = x->g->temp;
+	copy(x->g->d, x->recv + c->rank * x->block, x->send + c->rank * x->block,
+		x->block);
+	for (int i = 1; i < c->size; i++) {
+		int to = (c->rank + i) % c->size,
+		    from = (c->rank - i + c->size) % c->size;
+		send_block(x, x->send + to * x->block, to);
+		recv_block(x, x->recv + from * x->block, from);
+	}
+	return x->rc;
+}
+
+/* In place, the block of rank r is number r of `recv`, on all ranks. */
+static int scatter(struct call *x, const struct comm *c, int root)
+{
+	const char *all = x->send ? x->send : x->recv;
+	char *own = x->send ? x->recv : x->recv + c->rank * x->block;
+	if (c->rank != root)
+		recv_block(x, own, root);
+	else
+		copy(x->g->d, own, all + root * x->block, x->block);
+	for (int r = 0; r < c->size && c->rank == root; r++)
+		if (r != root)
+			send_block(x, all + r * x->block, r);
+	return x->rc;
+}
+
+static int gather(struct call *x, const struct comm *c, int root)
+{
+	const char *own = x->send ? x->send : x->recv + c->rank * x->block;
+	if (c->rank != root)
+		send_block(x, own, root);
+	else
+		copy(x->g->d, x->recv + root * x->block, own, x->block);
+	for (int r = 0; r < c->size && c->rank == root; r++)
+		if (r != root)
+			recv_block(x, x->recv + r * x->block, r);
+	return x->rc;
+}
+
+static int ring(struct call *x, const struct comm *c)
+{
+	send_block(x, x->send, (c->rank + 1) % c->size);
+	recv_block(x, x->recv, (c->rank - 1 + c->size) % c->size);
+	return x->rc;
+}
+
+/* NCCL's result in place is in this rank's block, ours in the first. */
+static int reduce_scatter(struct call *x, const struct comm *c, const struct coll_args *a)
+{
+	char *own = x->send ? x->recv : x->recv + c->rank * x->block;
+	return nccl.ReduceScatter(x->send ? x->send : x->recv, own, (size_t)a->count,
+		type_of(a->type), op_of(a->op), x->g->c, x->stream);
+}
+
+static int collective(
+	struct call *x, const struct comm *c, enum coll what, const struct coll_args *a)
+{
+	const void *send = x->send ? x->send : x->recv;
+	size_t n = (size_t)a->count;
+	int type = type_of(a->type), op = op_of(a->op);
+	switch (what) {
+	case COLL_ALLREDUCE:
+		return nccl.AllReduce(send, a->recv, n, type, op, x->g->c, x->stream);
+	case COLL_REDUCE:
+		return nccl.Reduce(
+			send, a->recv, n, type, op, a->root, x->g->c, x->stream);
+	case COLL_BROADCAST:
+		return nccl.Broadcast(
+			a->recv, a->recv, n, type, a->root, x->g->c, x->stream);
+	case COLL_ALLGATHER:
+		return nccl.AllGather(x->send ? x->send : x->recv + c->rank * x->block,
+			a->recv, n, type, x->g->c, x->stream);
+	case COLL_REDUCESCATTER:
+		return reduce_scatter(x, c, a);
+	case COLL_SCATTER:
+		return scatter(x, c, a->root);
+	case COLL_GATHER:
+		return gather(x, c, a->root);
+	case COLL_ALLTOALL:
+		return all_to_all(x, c);
+	case COLL_SENDRECV:
+		return ring(x, c);
+	default: /* a barrier has no memory on a device */
+		return NCCL_INVALID_ARGUMENT;
+	}
+}
+
+static void begin_one(struct nccl_group *g, const struct comm_request *r)
+{
+	const struct coll_args *a = &r->a;
+	struct call x = {.g = g,
+		.send = a->send,
+		.recv = a->recv,
+		.block = a->count * (int64_t)comm_type_bytes(a->type),
+		.stream = device_stream_handle(g->d, g->stream)};
+	if (r->kind == COMM_SEND)
+		send_block(&x, a->recv, r->peer);
+	else if (r->kind == COMM_RECV)
+		recv_block(&x, a->recv, r->peer);
+	else
+		x.rc = collective(&x, g->group, r->coll, a);
+	nccl_check(g, r->what.name, x.rc);
+}
+
+/* Of a reduce-scatter in place, after the group. */
+static void move_result(struct nccl_group *g, const struct comm_request *r)
+{
+	const struct coll_args *a = &r->a;
+	int64_t block = a->count * (int64_t)comm_type_bytes(a->type);
+	if (r->kind == COMM_COLLECTIVE && r->coll == COLL_REDUCESCATTER && !a->send)
+		copy(g->d, a->recv, (char *)a->recv + g->group->rank * block, block);
+}
+
+static void for_each(struct nccl_group *g, const struct comm_request *r, int n,
+	void (*fn)(struct nccl_group *, const struct comm_request *))
+{
+	for (int i = 0; i < n; i++)
+		if (r[i].on_device)
+			fn(g, &r[i]);
+}
+
+uint64_t nccl_start(struct comm *c, const struct comm_request *r, int n,
+	const struct comm_operation *operation)
+{
+	struct nccl_group *g = c->nccl;
+	int before = comm_stream_begin(c), last = n - 1;
+	uint64_t begin = device_stream_mark(g->d), stamp = trace_stamp();
+	for_each(g, r, n, copy_ahead);
+	nccl_check(g, "ncclGroupStart", nccl.GroupStart());
+	for_each(g, r, n, begin_one);
+	nccl_check(g, "ncclGroupEnd", nccl.GroupEnd());
+	nccl_settle(g, "ncclGroupEnd");
+	for_each(g, r, n, move_result);
+	trace_operation_stamps(operation->traced, stamp, trace_stamp());
+	uint64_t ticket = comm_stream_end(c, before);
+	while (!r[last].on_device)
+		last--;
+	nccl_note(g, &(struct in_flight){begin, ticket, r[last].what, *operation});
+	return ticket;
+}
