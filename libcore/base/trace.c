@@ -9,6 +9,8 @@ enum { MOST_EVENTS = 1 << 20, MOST_OPEN = 32 };
 /* A span (lane is empty), or an operation. */
 struct event {
 	double begin, end; /* end < begin: in progress */
+	uint64_t stamp[2]; /* of its begin and its end; 0: none */
+	double gpu[2];	   /* their times */
 	int64_t n_bytes;
 	char name[48], lane[16];
 };
@@ -23,6 +25,17 @@ static struct {
 	int n_open;
 	double start;
 } trace;
+static struct trace_stamps stamps;
+
+void trace_use_stamps(const struct trace_stamps *s)
+{
+	stamps = s ? *s : (struct trace_stamps){.take = NULL};
+}
+
+uint64_t trace_stamp(void)
+{
+	return trace_on && stamps.take ? stamps.take(stamps.with) : 0;
+}
 
 void trace_start(void)
 {
@@ -36,12 +49,21 @@ static double now(void)
 	return trace_clock() - trace.start;
 }
 
+static bool has_stamps(const struct event *e)
+{
+	return stamps.read && e->stamp[0] && e->stamp[1];
+}
+
 void trace_stop(void)
 {
 	double end = now();
-	for (int64_t i = 0; i < trace.n; i++)
-		if (trace.event[i].end < trace.event[i].begin)
-			trace.event[i].end = end;
+	for (int64_t i = 0; i < trace.n; i++) {
+		struct event *e = &trace.event[i];
+		if (e->end < e->begin)
+			e->end = end;
+		for (int k = 0; k < 2 && has_stamps(e); k++)
+			e->gpu[k] = stamps.read(stamps.with, e->stamp[k]) - trace.start;
+	}
 	trace_on = false;
 }
 
@@ -78,7 +100,10 @@ static int64_t add(const char *lane, const char *name, int64_t number, int64_t n
 void trace_span(const char *name, int64_t number)
 {
 	BUG_ON(trace.n_open == MOST_OPEN);
-	trace.open[trace.n_open++] = add("", name, number, -1);
+	int64_t i = add("", name, number, -1);
+	trace.open[trace.n_open++] = i;
+	if (i >= 0)
+		trace.event[i].stamp[0] = trace_stamp();
 }
 
 void trace_span_end(void)
@@ -86,8 +111,10 @@ void trace_span_end(void)
 	if (!trace.n_open) /* it began before the recording */
 		return;
 	int64_t i = trace.open[--trace.n_open];
-	if (i >= 0)
-		trace.event[i].end = now();
+	if (i < 0)
+		return;
+	trace.event[i].end = now();
+	trace.event[i].stamp[1] = trace_stamp();
 }
 
 uint64_t trace_operation(const char *lane, const char *name, int64_t n_bytes)
@@ -99,6 +126,14 @@ void trace_operation_ended(uint64_t number)
 {
 	if (number > 1 && (int64_t)number - 2 < trace.n)
 		trace.event[number - 2].end = now();
+}
+
+void trace_operation_stamps(uint64_t number, uint64_t begin, uint64_t end)
+{
+	if (number < 2 || (int64_t)number - 2 >= trace.n)
+		return;
+	trace.event[number - 2].stamp[0] = begin;
+	trace.event[number - 2].stamp[1] = end;
 }
 
 void trace_operation_at(
@@ -114,34 +149,41 @@ void trace_operation_at(
 /* ---- as JSON ----------------------------------------------------------------------- */
 
 /* No name has a character that JSON would escape. */
-static void print_name(struct str *out, const char *what, int rank, const char *name)
+static void print_name(
+	struct str *out, const char *what, int rank, int thread, const char *name)
 {
 	str_printf(out,
-		"{\"ph\":\"M\",\"name\":\"%s\",\"pid\":%d,\"tid\":0,"
+		"{\"ph\":\"M\",\"name\":\"%s\",\"pid\":%d,\"tid\":%d,"
 		"\"args\":{\"name\":\"%s\"}},\n",
-		what, rank, name);
+		what, rank, thread, name);
 }
 
+enum { THREAD_HOST, THREAD_GPU };
+
 /* Times are in microseconds. */
-static void print_span(struct str *out, int rank, const struct event *e)
+static void print_span(
+	struct str *out, int rank, int thread, const char *name, double begin, double end)
 {
 	str_printf(out,
-		"{\"ph\":\"X\",\"name\":\"%s\",\"pid\":%d,\"tid\":0,\"ts\":%.3f,"
+		"{\"ph\":\"X\",\"name\":\"%s\",\"pid\":%d,\"tid\":%d,\"ts\":%.3f,"
 		"\"dur\":%.3f},\n",
-		e->name, rank, 1e6 * e->begin, 1e6 * (e->end - e->begin));
+		name, rank, thread, 1e6 * begin, 1e6 * (end - begin));
 }
 
 /* Asynchronous events, since operations overlap. Their numbers are those of a rank; Perfetto has a
  * track for each name. */
 static void print_operation(struct str *out, int rank, const struct event *e, int64_t id)
 {
+	bool gpu = has_stamps(e);
 	for (int end = 0; end < 2; end++) {
 		str_printf(out,
 			"{\"ph\":\"%c\",\"cat\":\"%s\",\"name\":\"%s: %s\","
 			"\"id2\":{\"local\":\"0x%llx\"},\"pid\":%d,\"tid\":0,"
 			"\"ts\":%.3f",
 			end ? 'e' : 'b', e->lane, e->lane, e->name, (long long)id, rank,
-			1e6 * (end ? e->end : e->begin));
+			1e6 * (gpu	    ? e->gpu[end]
+				      : end ? e->end
+					    : e->begin));
 		if (!end && e->n_bytes >= 0)
 			str_printf(
 				out, ",\"args\":{\"bytes\":%lld}", (long long)e->n_bytes);
@@ -151,14 +193,19 @@ static void print_operation(struct str *out, int rank, const struct event *e, in
 
 void trace_print(struct str *out, int rank, const char *name)
 {
-	print_name(out, "process_name", rank, name);
-	print_name(out, "thread_name", rank, "computation");
+	bool gpu = stamps.take != NULL;
+	print_name(out, "process_name", rank, THREAD_HOST, name);
+	print_name(out, "thread_name", rank, THREAD_HOST, gpu ? "host" : "computation");
+	if (gpu)
+		print_name(out, "thread_name", rank, THREAD_GPU, "GPU");
 	for (int64_t i = 0; i < trace.n; i++) {
 		const struct event *e = &trace.event[i];
 		if (e->lane[0])
 			print_operation(out, rank, e, i);
 		else
-			print_span(out, rank, e);
+			print_span(out, rank, THREAD_HOST, e->name, e->begin, e->end);
+		if (!e->lane[0] && has_stamps(e))
+			print_span(out, rank, THREAD_GPU, e->name, e->gpu[0], e->gpu[1]);
 	}
 	if (trace.dropped)
 		warn("--trace: %lld events of rank %d are not in the file",

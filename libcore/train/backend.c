@@ -32,6 +32,7 @@ static int check_cpu(const struct train_opts *o, struct err *e)
 			"--self-test needs a GPU, whose kernels it compares with the CPU's"},
 		{o->profile, "--profile needs a GPU; for a CPU there is perf(1)"},
 		{o->graph, "--cuda-graph needs a GPU"},
+		{o->comm == COMM_NCCL, "--comm nccl needs GPUs"},
 		{o->algorithms, "--gemm-algorithms needs a GPU: a CPU has only one"},
 	};
 	return options_refuse(mistakes, ARRAY_LEN(mistakes), e);
@@ -39,16 +40,10 @@ static int check_cpu(const struct train_opts *o, struct err *e)
 
 static int check_graph(const struct train_opts *o, struct err *e)
 {
-	bool several = false;
-	for (int a = 0; a < N_AXES; a++)
-		several |= o->degree[a] > 1;
 	const struct mistake mistakes[] = {
 		{o->offload != OFFLOAD_NONE && o->offload_to,
 			"--cuda-graph cannot be used with --offload-to: a graph has kernels and "
 			"copies, and files are read and written by the host"},
-		{several,
-			"--cuda-graph cannot be used with several ranks: their messages go "
-			"through the host's memory, and a graph has no MPI calls"},
 		{o->edit.config.delay > 0,
 			"--cuda-graph cannot be used with --edit-sync-delay: a graph repeats "
 			"the same step, and fragments are synchronised in some steps only"},
@@ -86,13 +81,7 @@ void backend_count_sharers(struct train_opts *o, struct comm *all)
 {
 	enum device_kind kind;
 	bool none = backend_choose(o, &kind, &(struct err){0}) || kind == DEVICE_CPU;
-	uint64_t mine = none ? 0 : device_gpu(comm_place()->local_rank);
-	uint64_t *each = xcalloc((size_t)all->size, sizeof(*each));
-	comm_allgather(all, &mine, each, sizeof(mine));
-	o->gpu_sharers = 0;
-	for (int r = 0; r < all->size && mine; r++)
-		o->gpu_sharers += each[r] == mine;
-	free(each);
+	o->gpu_sharers = none ? 0 : comm_gpu_sharers(all);
 }
 
 int backend_open(struct train_opts *o, struct device *d, struct err *e)

@@ -187,9 +187,9 @@ static const struct opt options[] = {
 		"fused: kernels that do several operations in one pass over memory, where there "
 		"are such. ref: one kernel for each operation. On a CPU both give the same bits."},
 	{WORDS("numerics", "exact", T(numerics), OPT_ARITH, NUMERICS_WORDS), .help =
-		"How a GPU multiplies matrices. exact: with equal bits on any layout, and fp32 "
-		"operands stay fp32. fast: sums may be split (split-K), and fp32 operands become "
-		"TF32."},
+		"How a GPU multiplies matrices and NCCL sums gradients. exact: with equal bits on "
+		"any layout, and fp32 operands stay fp32. fast: sums may be split (split-K), fp32 "
+		"operands become TF32, and gradients are summed in the order that NCCL chooses."},
 	{OPT_STR, 0, "gemm-algorithms", "FILE", NULL, T(algorithms), OPT_LOCAL,
 		.files = "", .was = "algorithms", .help =
 		"On a GPU, which cuBLASLt algorithm computes a matrix multiplication; the "
@@ -306,6 +306,10 @@ static const struct opt options[] = {
 		"Device to compute on. auto: a GPU if every rank of the host can have one and it "
 		"supports all options, else the CPU. cuda: the ranks take the GPUs of their host "
 		"in turn, and may share one."},
+	{WORDS("comm", "auto", T(comm), OPT_LOCAL, COMM_LIBRARY_WORDS), .help =
+		"What transfers data between GPUs. nccl: NCCL, from GPU to GPU. mpi: MPI, through "
+		"the memory of the hosts. auto: NCCL, if it is installed and each rank has its own "
+		"GPU (or NCCL_HOSTID, with which ranks may share one), else MPI."},
 	{WORDS("self-test", "auto", T(self_test), OPT_LOCAL, SELF_TEST_WORDS), .help =
 		"On a GPU, before training, compare the kernels of this run, at its shapes and on "
 		"random numbers, with those of the CPU, and stop if one is wrong. auto: once for "
@@ -314,16 +318,16 @@ static const struct opt options[] = {
 	{FLAG("cuda-graph", "no", T(graph), OPT_LOCAL), .was = "graph", .help =
 		"On a GPU, capture the third step as a CUDA graph and launch that for all later "
 		"steps. The bits stay the same. For models so small that kernel launches "
-		"dominate."},
+		"dominate. Several ranks need NCCL (--comm)."},
 	{OPT_STR, 0, "profile", "FIRST:LAST", NULL, T(profile), OPT_LOCAL, .help =
 		"On a GPU, measure each kernel in these steps, which makes them slower, and print "
 		"a table."},
 	{OPT_STR, 0, "trace", "FILE", NULL, T(trace), OPT_LOCAL, .files = ".json", .help =
 		"Write a timeline of what each rank does, as JSON in the trace event format that "
 		"Perfetto (ui.perfetto.dev) opens: computation by layer, waits, and the messages "
-		"and collectives of each axis. On a GPU, the times are those of the host, which "
-		"enqueues kernels. Of local SGD, the first worker. With --cluster, the predicted "
-		"timeline."},
+		"and collectives of each axis. On a GPU, a rank has two threads: the host, which "
+		"enqueues kernels, and the GPU. Of local SGD, the first worker. With --cluster, the "
+		"predicted timeline."},
 	{OPT_STR, 0, "trace-steps", "FIRST:LAST", NULL, T(trace_steps), OPT_LOCAL,
 		.needs = "--trace", .help =
 		"The steps of --trace, by default the third."},
@@ -583,8 +587,8 @@ static const struct opt options[] = {
 		"other values than the name's: gpus, of a host; nvlink and net, the bandwidth of a "
 		"GPU in each direction, within its host and to others, in GB/s, or GB/s:us with the "
 		"latency in microseconds; memory, of a GPU, in GB/s; efficiency, the rate of "
-		"matmuls over the peak; forward=yes: GPUs of a host share what they receive from "
-		"other hosts."},
+		"matmuls over the peak; forward=yes: GPUs of a host share what they exchange with "
+		"other hosts, as NCCL's collectives do, also for sums."},
 	{OPT_END},
 };
 /* clang-format on */

@@ -99,6 +99,7 @@ struct train_opts {
 	int gather_dtype; /* enum gather_dtype */
 	double watchdog;
 	int device; /* enum device_kind; not auto once a device is open */
+	int comm;   /* enum comm_library */
 	const char *profile, *algorithms, *trace, *trace_steps;
 	bool graph;
 	int self_test; /* enum self_test */

@@ -3,9 +3,14 @@
  * are received directly into the activations of a micro-batch: those of micro-batch m on a stage
  * are slot m % slots, whose number is the schedule's peak.
  *
- * A receive is posted as soon as its slot is free, long before its action; a send completes
+ * By MPI, a receive is posted as soon as its slot is free, long before its action; a send completes
  * before its slot is used again. No send waits for a missing receive: the receive of the gradient
  * of micro-batch m is posted by m's forward on the earlier stage, before m's forward on this one.
+ *
+ * By NCCL, a receive starts one action before it is needed: it occupies multiprocessors until its
+ * message comes. Each pair of neighbours has a group for each direction, in which the messages are sent
+ * and received in the same order, that of the actions (tests/support/schedule_check.c); what goes
+ * downstream does not wait for what goes upstream.
  */
 #include "train/pipe.h"
 
@@ -41,11 +46,32 @@ static int64_t min_slots(const struct schedule *s)
 	return max64(1, least);
 }
 
-void pipe_open(struct pipe *x, struct pass *p, const struct schedule *s,
-	const struct stage *stages, struct comm *axis, struct arena *micro)
+static void open_links(struct pipe *x, struct mesh *mesh)
 {
+	int n = x->axis->size, rank = x->axis->rank, before = (rank + n - 1) % n;
+	for (int first = 0; first < n && n > 1; first++) {
+		if (first == n - 1 && x->schedule->per_rank == 1)
+			continue; /* nothing goes from the last stage to the first */
+		for (int d = 0; d < N_DIRECTIONS; d++) {
+			struct comm *c = mesh_group(
+				mesh, (struct mesh_part){.axes = AXIS_BIT(AXIS_PP),
+					      .pp_links = mesh_link(n, first, d)});
+			comm_connect(c); /* not while a stage waits */
+			if (first == rank)
+				x->after[d] = c;
+			if (first == before)
+				x->before[d] = c;
+		}
+	}
+}
+
+void pipe_open(struct pipe *x, struct pass *p, const struct schedule *s,
+	const struct stage *stages, struct mesh *mesh, struct arena *micro)
+{
+	struct comm *axis = mesh->axis[AXIS_PP];
 	*x = (struct pipe){.pass = p, .schedule = s, .axis = axis, .group = min_slots(s)};
 	BUG_ON(axis->size != s->ranks);
+	open_links(x, mesh);
 	x->stages = xcalloc((size_t)s->per_rank, sizeof(*x->stages));
 	for (int v = 0; v < s->per_rank; v++) {
 		struct pipe_stage *y = &x->stages[v];
@@ -57,8 +83,11 @@ void pipe_open(struct pipe *x, struct pass *p, const struct schedule *s,
 		y->slot = xcalloc((size_t)y->n_slots, sizeof(*y->slot));
 		y->grads = xcalloc((size_t)y->n_grads, sizeof(struct block_grads *));
 		for (int64_t i = 0; i < y->n_slots; i++) {
-			for (int d = 0; d < N_DIRECTIONS; d++)
-				y->slot[i].in[d].c = y->slot[i].out[d].c = axis;
+			struct slot *o = &y->slot[i];
+			o->in[DOWNSTREAM].c = x->before[DOWNSTREAM];
+			o->out[DOWNSTREAM].c = x->after[DOWNSTREAM];
+			o->in[UPSTREAM].c = x->after[UPSTREAM];
+			o->out[UPSTREAM].c = x->before[UPSTREAM];
 			acts_alloc(p, &y->st, &y->slot[i].acts, micro);
 		}
 		for (int64_t i = 0; i < y->n_grads; i++)
@@ -113,8 +142,7 @@ static void send_to_stage(
 	int to = neighbour(x, y, d == DOWNSTREAM ? 1 : -1);
 	if (to < 0)
 		return;
-	comm_send(&o->out[d], m.p, mat_bytes(m), schedule_rank_of(x->schedule, to),
-		tag_of(x, to, d));
+	comm_send(&o->out[d], m.p, mat_bytes(m), !o->out[d].c->rank, tag_of(x, to, d));
 	comm_start(&o->out[d]);
 }
 
@@ -125,9 +153,9 @@ static void receive_from_stage(
 	int from = neighbour(x, y, d == DOWNSTREAM ? -1 : 1);
 	if (from < 0)
 		return;
-	comm_recv(&o->in[d], m.p, mat_bytes(m), schedule_rank_of(x->schedule, from),
-		tag_of(x, y->number, d));
-	comm_start(&o->in[d]);
+	comm_recv(
+		&o->in[d], m.p, mat_bytes(m), !o->in[d].c->rank, tag_of(x, y->number, d));
+	comm_post(&o->in[d]);
 }
 
 static void wait_for_transfer(struct pipe *x, struct comm_requests *r)
@@ -135,11 +163,12 @@ static void wait_for_transfer(struct pipe *x, struct comm_requests *r)
 	if (!r->n)
 		return;
 	double begin = clock_seconds();
+	comm_start(r);
 	comm_wait(r);
 	x->waited += clock_seconds() - begin;
 }
 
-/* Starts the receive of a micro-batch in its slot, which is free. */
+/* Posts the receive of a micro-batch in its slot, which is free. */
 static void post_receive(struct pipe *x, struct pipe_stage *y, int64_t micro)
 {
 	if (micro < x->n)
@@ -153,8 +182,11 @@ static void poll_transfers(void *with)
 	for (int v = 0; v < x->schedule->per_rank; v++)
 		for (int64_t i = 0; i < x->stages[v].n_slots; i++)
 			for (int d = 0; d < N_DIRECTIONS; d++) {
-				comm_test(&x->stages[v].slot[i].in[d]);
-				comm_test(&x->stages[v].slot[i].out[d]);
+				struct slot *o = &x->stages[v].slot[i];
+				if (o->in[d].n)
+					comm_test(&o->in[d]);
+				if (o->out[d].n)
+					comm_test(&o->out[d]);
 			}
 }
 
@@ -240,6 +272,15 @@ static void backward(
 		post_receive(x, y, micro + y->n_slots);
 }
 
+/* Starts what the action receives, if its slot is free. */
+static void start_receive(struct pipe *x, const struct action *a)
+{
+	struct slot *o = slot_of(stage_of(x, a->stage), a->micro);
+	enum direction d = a->kind == ACTION_FORWARD ? DOWNSTREAM : UPSTREAM;
+	if (a->kind != ACTION_BACKWARD_W && a->micro < x->n && o->in[d].c)
+		comm_start(&o->in[d]);
+}
+
 /* The unit that the actions from number i on use first, or -1. */
 static int unit_used_from(const struct pipe *x, int64_t i)
 {
@@ -281,11 +322,15 @@ void pipe_step(struct pipe *x, const struct pipe_input *in)
 	BUG_ON(in->n > s->n_micro);
 	x->pass->micro.train = true;
 	device_timer_read(x->pass->d, NULL); /* drops the times of an evaluation */
+	device_timer_start(x->pass->d, TIMER_OTHER);
 	begin(x, in->n);
 	for (int64_t i = 0; i < s->n[x->axis->rank]; i++) {
 		const struct action *a = &all[i];
 		struct pipe_stage *y = stage_of(x, a->stage);
 		load(x, in, a->micro);
+		start_receive(x, a);
+		if (i + 1 < s->n[x->axis->rank])
+			start_receive(x, a + 1);
 		x->pass->micro.next_unit = unit_used_from(x, i + 1);
 		if (a->kind == ACTION_FORWARD)
 			forward(x, y, a->micro);
@@ -300,10 +345,13 @@ void pipe_step(struct pipe *x, const struct pipe_input *in)
 
 void pipe_times(struct pipe *x)
 {
+	struct device *d = x->pass->d;
 	double seconds[N_DEVICE_TIMERS];
-	device_timer_read(x->pass->d, seconds);
+	device_timer_read(d, seconds);
 	x->forward = seconds[TIMER_FORWARD];
 	x->backward = seconds[TIMER_BACKWARD];
+	if (d->discrete) /* the host only enqueues */
+		x->seconds = x->forward + x->backward + seconds[TIMER_OTHER];
 }
 
 void pipe_reload(struct pipe *x, const struct pipe_input *in)
@@ -312,6 +360,7 @@ void pipe_reload(struct pipe *x, const struct pipe_input *in)
 	int rank = x->axis->rank;
 	x->n = in->n;
 	x->waited = x->seconds = 0;
+	device_timer_read(x->pass->d, NULL); /* a graph has no times */
 	for (int64_t i = 0; i < s->n[rank]; i++)
 		load(x, in, s->rank[rank][i].micro);
 }

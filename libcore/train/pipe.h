@@ -12,6 +12,8 @@ struct pipe {
 	struct pass *pass;
 	const struct schedule *schedule;
 	struct comm *axis;
+	/* With the rank before and the rank after this one, for each direction; NULL: none. */
+	struct comm *before[MESH_LINK_WAYS], *after[MESH_LINK_WAYS];
 	struct pipe_stage *stages; /* of this rank */
 	int64_t group, n;
 	double forward, backward; /* seconds of computing, set by pipe_times() */
@@ -34,10 +36,10 @@ struct pipe_input {
 	int64_t first_sample; /* number of this worker's first sample in the step */
 };
 
-/* `stages`: of this rank, as many as the schedule says. The activations of all micro-batches
+/* Collective. `stages`: of this rank, as many as the schedule says. The activations of all micro-batches
  * that are in flight at a time are allocated from `micro`. */
 void pipe_open(struct pipe *x, struct pass *p, const struct schedule *s,
-	const struct stage *stages, struct comm *axis, struct arena *micro);
+	const struct stage *stages, struct mesh *mesh, struct arena *micro);
 void pipe_close(struct pipe *x);
 /* Collective over the mesh. Forward and backward, in the order of the schedule. */
 void pipe_step(struct pipe *x, const struct pipe_input *in);

@@ -44,9 +44,10 @@ void plan_run_step(struct trainer *t)
 	store_step_end(t->store);
 	store_norm_enqueue(t->store);
 	step_allreduce(t, NULL, &r);
+	step_times(t, &r);
 	t->d.k->step_end(
-		&t->d, t->end, t->pass.loss, store_norm_squares(t->store), t->terms);
-	optim_update(t->optim, &t->end->update);
+		&t->d, &t->end->of, t->pass.loss, store_norm_squares(t->store), t->terms);
+	optim_update(t->optim, &t->end->of.update);
 }
 
 /* Groups of the same name are added up. */

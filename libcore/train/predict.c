@@ -114,7 +114,10 @@ static void simulate_rank(const struct subject *s, int rank, int64_t n_micro,
 	struct trainer t;
 	int n;
 	*p = (struct prediction){.exposed = 0};
-	simulate_begin(&s->c->links, &speed.seconds);
+	struct simulated_links links = s->c->links;
+	links.nccl = s->o->comm != COMM_MPI;
+	links.forwards |= links.nccl && s->o->numerics == NUMERICS_FAST;
+	simulate_begin(&links, &speed.seconds);
 	plan_open(&t, s->o, s->m, rank, n_micro);
 	begin_trace(s);
 	speed.counted = t.d.flops;
@@ -218,6 +221,17 @@ static void predict(const struct subject *s, int64_t n_micro, struct prediction 
 
 /* ---- a whole step ---------------------------------------------------------------- */
 
+/* The row with the same name, since rows come in the order in which they first occurred; NULL: none. */
+static const struct simulated_row *row_like(
+	const struct prediction *p, const struct simulated_row *row)
+{
+	for (int i = 0; i < p->n_rows; i++)
+		if (!strcmp(p->row[i].group, row->group) &&
+			!strcmp(p->row[i].name, row->name))
+			return &p->row[i];
+	return NULL;
+}
+
 static void extrapolate(double *few, double more, double times)
 {
 	*few += times * (more - *few);
@@ -241,10 +255,13 @@ static void predict_step(const struct subject *s, bool overlaps, struct predicti
 		extrapolate(&p->pipeline, more.pipeline, times);
 		extrapolate(&p->rest, more.rest, times);
 		for (int i = 0; i < p->n_rows; i++) {
-			extrapolate(&p->row[i].exposed, more.row[i].exposed, times);
+			const struct simulated_row *row = row_like(&more, &p->row[i]);
+			if (!row)
+				continue;
+			extrapolate(&p->row[i].exposed, row->exposed, times);
 			for (int d = 0; d < N_TRANSFER_DIRECTIONS; d++)
-				extrapolate(&p->row[i].seconds[d], more.row[i].seconds[d],
-					times);
+				extrapolate(
+					&p->row[i].seconds[d], row->seconds[d], times);
 		}
 	}
 	comm_plan_overlap(before);
@@ -271,14 +288,15 @@ static void print_rows(const struct prediction p[2], struct str *out)
 		str_printf(out, "# %-22s %12s %12s %12s\n", "communication", "alone",
 			"exposed", "no overlap");
 	for (int i = 0; i < p->n_rows; i++) {
-		const struct simulated_row *row = &p->row[i];
+		const struct simulated_row *row = &p->row[i],
+					   *without = row_like(&p[1], row);
 		char name[40];
 		snprintf(name, sizeof(name), "%s %s", row->group, row->name);
 		all += seconds_of(row);
 		str_printf(out, "  %-22s %12.6f", name, seconds_of(row));
 		if (strcmp(row->name, "pipeline"))
 			str_printf(out, " %12.6f %12.6f\n", row->exposed,
-				p[1].row[i].exposed);
+				without ? without->exposed : 0);
 		else
 			str_puts(out, "            -            -  part of the bubble\n");
 	}

@@ -220,7 +220,8 @@ void report_fill_row(struct run *r, const struct step_result *s, struct row *row
 	set(r, row, COL_DT_BACKWARD, p->since.backward / n);
 	row_set(row, COL_DT_COMM, p->since.waited / n);
 	row_set(row, COL_DT_DATA, p->since.data / n);
-	set(r, row, COL_BUBBLE, p->since.bubble / n);
+	if (!isnan(p->since.bubble))
+		set(r, row, COL_BUBBLE, p->since.bubble / n);
 	fill_rates(r, dt, row);
 	row_set(row, COL_MEM_ACTIVE, (double)comm_max_i64(r->world, active_memory(r)));
 	row_set(row, COL_MEM, peak_memory(r));

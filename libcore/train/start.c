@@ -47,14 +47,20 @@ static int open_journal(struct run *r, const struct train_opts *o, const char *c
 {
 	const struct comm_place *place = comm_place();
 	struct str config = {0}, arithmetic = {0}, libraries = {0}, layout = {0};
-	struct str environment = {0}, invocation = {0};
+	struct str environment = {0}, invocation = {0}, sums = {0};
 	const char *device = backend_identity(&r->t.d);
 	char started[NUM_TEXT];
 	options_saved(&r->t.o, &config);
-	options_arithmetic(&r->t.o, &r->t.model, device, r->data.hash, &arithmetic);
-	str_printf(&libraries, "HDF5 %s, %s, %s, xxHash %s", h5_version(),
-		r->world->size > 1 ? comm_version() : "no MPI", device, hash_version());
 	mesh_name(r->t.mesh.degree, &layout);
+	bool nccl = comm_has_stream(r->world);
+	str_puts(&sums, device);
+	if (nccl && r->t.o.numerics == NUMERICS_FAST) /* their order is NCCL's */
+		str_printf(&sums, ", %s, %s", comm_device_library(), layout.s);
+	options_arithmetic(&r->t.o, &r->t.model, sums.s, r->data.hash, &arithmetic);
+	str_printf(&libraries, "HDF5 %s, %s, %s%s%s, xxHash %s", h5_version(),
+		r->world->size > 1 ? comm_version() : "no MPI",
+		nccl ? comm_device_library() : "", nccl ? ", " : "", device,
+		hash_version());
 	list_environment(&environment);
 	opts_print(&train_program, &r->t.o, OPT_LOCAL, 0, &invocation);
 	struct run_info info = {
@@ -94,6 +100,7 @@ static int open_journal(struct run *r, const struct train_opts *o, const char *c
 	str_free(&layout);
 	str_free(&environment);
 	str_free(&invocation);
+	str_free(&sums);
 	return comm_agree(r->world, e);
 }
 
@@ -222,6 +229,10 @@ static int build(
 	if (trainer_prepare(t, o, r->world, &r->data, e) || local_sgd_check_devices(r, e))
 		return -1;
 	t->start = *s;
+	if (trainer_connect(t, r->all, r->local.sync, e)) {
+		r->error_agreed = true;
+		return -1;
+	}
 	start_times_add(&t->start, START_DEVICE);
 	bool fits = !trainer_fit(t, e);
 	if (start_agree(r, e) || !fits)

@@ -96,10 +96,56 @@ static double bubble(const struct pipe *x)
 	int64_t busy = (int64_t)((x->forward + x->backward) * 1e9);
 	int64_t longest = comm_max_i64(x->axis, (int64_t)(x->seconds * 1e9));
 	comm_sum_i64(x->axis, &busy, 1);
+	if (!longest) /* a graph, which is not timed */
+		return (double)NAN;
 	return 1 - (double)busy / ((double)longest * x->axis->size);
 }
 
-void step_allreduce(
+void step_times(struct trainer *t, struct step_result *r)
+{
+	pipe_times(&t->pipe);
+	r->bubble = bubble(&t->pipe);
+	r->forward = t->pipe.forward;
+	r->backward = t->pipe.backward;
+}
+
+static void cast(const struct step_votes *votes, int64_t vote[STEP_VOTES])
+{
+	memset(vote, 0, STEP_VOTES * sizeof(*vote));
+	if (votes)
+		votes->cast(votes->with, vote);
+}
+
+/* Between the devices: the host waits for the report only. */
+static bool sums_on_device(const struct trainer *t)
+{
+	return comm_has_stream(t->world);
+}
+
+static void put_votes(struct trainer *t, const struct step_votes *votes)
+{
+	int64_t vote[STEP_VOTES];
+	cast(votes, vote);
+	device_put(&t->d, t->end->vote, vote, sizeof(vote));
+}
+
+static void sum_on_device(struct trainer *t)
+{
+	struct comm_requests r = {.c = t->world};
+	void *const from[] = {t->pass.loss, store_norm_squares(t->store), t->end->vote};
+	const int64_t counts[] = {EXACT_WORDS, EXACT_WORDS, STEP_VOTES};
+	for (size_t i = 0; i < ARRAY_LEN(from); i++)
+		comm_enqueue(&r, COLL_ALLREDUCE,
+			&(struct coll_args){.recv = from[i],
+				.count = counts[i],
+				.type = COMM_I64,
+				.op = COMM_SUM});
+	comm_start(&r);
+	comm_wait(&r);
+	comm_requests_free(&r);
+}
+
+static void sum_on_host(
 	struct trainer *t, const struct step_votes *votes, struct step_result *r)
 {
 	struct device *d = &t->d;
@@ -108,10 +154,10 @@ void step_allreduce(
 	struct {
 		struct exact loss, squares;
 		int64_t vote[STEP_VOTES];
-	} all = {.vote = {0}};
+	} all;
+	memset(&all, 0, sizeof(all));
 	bool several = !is_alone(t);
-	if (votes)
-		votes->cast(votes->with, all.vote);
+	cast(votes, all.vote);
 	if (several) {
 		device_get(d, &all.loss, loss, n_bytes);
 		device_get(d, &all.squares, squares, n_bytes);
@@ -122,8 +168,17 @@ void step_allreduce(
 		device_put(d, squares, &all.squares, n_bytes);
 	}
 	memcpy(r->vote, all.vote, sizeof(r->vote));
-	pipe_times(&t->pipe);
-	r->bubble = bubble(&t->pipe);
+}
+
+void step_allreduce(
+	struct trainer *t, const struct step_votes *votes, struct step_result *r)
+{
+	if (!sums_on_device(t)) {
+		sum_on_host(t, votes, r);
+		return;
+	}
+	put_votes(t, votes);
+	sum_on_device(t);
 }
 
 /* ---- enqueueing a step --------------------------------------------------------------- */
@@ -142,7 +197,7 @@ static bool updates_ahead(const struct work *w)
 static void update(struct trainer *t)
 {
 	trace_begin("update", -1);
-	optim_update(t->optim, &t->end->update);
+	optim_update(t->optim, &t->end->of.update);
 	trace_end();
 }
 
@@ -159,7 +214,8 @@ static void enqueue_step(struct work *w)
 	if (!is_alone(t))
 		step_allreduce(t, w->votes, w->r);
 	trace_end();
-	d->k->step_end(d, t->end, t->pass.loss, store_norm_squares(t->store), t->terms);
+	d->k->step_end(
+		d, &t->end->of, t->pass.loss, store_norm_squares(t->store), t->terms);
 	device_get_begin(d, &t->ended, t->end, sizeof(t->ended));
 	if (updates_ahead(w))
 		update(t);
@@ -168,22 +224,35 @@ static void enqueue_step(struct work *w)
 /* Steps in which GEMMs find their algorithms, and CUDA loads its kernels. */
 enum { EAGER_STEPS = 2 };
 
+/* Collective. Has every rank a capture? Else none may have one: they would not send the same. */
+static bool all_capture(struct trainer *t, bool mine)
+{
+	bool all = comm_min_i64(t->world, mine);
+	if (mine && !all && t->d.capturing)
+		device_graph_end(&t->d);
+	if (mine && !all)
+		device_graph_drop(&t->d);
+	return all;
+}
+
 /* Captures the step; does not execute it. */
 static bool capture_graph(struct work *w)
 {
 	struct trainer *t = w->t;
 	struct store *s = t->store;
-	int64_t read = s->read, written = s->written;
+	int64_t read = s->read, written = s->written, sent = mesh_sent(&t->mesh);
 	t->graph.state = GRAPH_NONE;
 	store_forget(s); /* a graph computes all that it needs */
-	if (!device_graph_begin(&t->d))
+	if (!all_capture(t, device_graph_begin(&t->d)))
 		return false;
 	enqueue_step(w);
 	t->graph.read = s->read - read;
 	t->graph.written = s->written - written;
+	t->graph.sent = mesh_sent(&t->mesh) - sent;
 	s->read = read;
 	s->written = written;
-	if (!device_graph_end(&t->d))
+	t->mesh.repeated -= t->graph.sent; /* it has not been launched yet */
+	if (!all_capture(t, device_graph_end(&t->d)))
 		return false;
 	t->graph.state = GRAPH_CAPTURED;
 	return true;
@@ -194,21 +263,24 @@ static void launch_graph(struct trainer *t)
 	device_graph_launch(&t->d);
 	t->store->read += t->graph.read;
 	t->store->written += t->graph.written;
+	t->mesh.repeated += t->graph.sent;
 	store_forget(t->store);
 }
 
-/* Steps that are profiled run kernel by kernel, without a graph. */
+/* Steps that are profiled or traced run kernel by kernel, without a graph. */
 static void compute(struct work *w)
 {
 	struct trainer *t = w->t;
 	int64_t step = t->step + 1;
-	bool profiled = t->profile.first <= step && step <= t->profile.last;
+	bool profiled = trace_on || (t->profile.first <= step && step <= t->profile.last);
 	bool due = t->graph.state == GRAPH_WANTED && t->graph.n_eager >= EAGER_STEPS &&
 		   !w->averages;
 	if (t->graph.state == GRAPH_CAPTURED && !profiled) {
 		device_graph_refill(&t->d); /* only terms and samples differ */
 		put_terms(t, w->r);
 		pipe_reload(&t->pipe, &w->input);
+		if (sums_on_device(t))
+			put_votes(t, w->votes);
 		launch_graph(t);
 	} else if (due && !profiled && capture_graph(w)) {
 		launch_graph(t);
@@ -288,14 +360,20 @@ static void collect_result(struct work *w)
 {
 	struct trainer *t = w->t;
 	struct step_result *r = w->r;
+	const struct step_end *end = &t->ended.of;
+	if (t->d.discrete)
+		trace_begin("waiting for the GPU", -1);
 	device_get_end(&t->d);
-	BUG_ON(t->ended.step != t->step + 1);
+	if (t->d.discrete)
+		trace_end();
+	BUG_ON(end->step != t->step + 1);
 	if (is_alone(t))
 		step_allreduce(t, w->votes, r);
-	r->forward = t->pipe.forward;
-	r->backward = t->pipe.backward;
-	r->loss = t->ended.loss;
-	r->grad_norm = t->ended.grad_norm;
+	if (sums_on_device(t))
+		memcpy(r->vote, t->ended.vote, sizeof(r->vote));
+	step_times(t, r);
+	r->loss = end->loss;
+	r->grad_norm = end->grad_norm;
 	bool lost = !isfinite(r->loss);
 	r->global_loss = r->loss;
 	if (w->averages) { /* all workers stop where one does */

@@ -7,9 +7,7 @@
 /* lr.c: the learning rate of step 1, 2, ... */
 double lr_at(const struct train_opts *o, int64_t step);
 
-/* Numbers of the caller's that are summed over the ranks in the same message as the loss and
- * the norm. `cast` is called on each rank when its backward is done. */
-enum { STEP_VOTES = 4 };
+/* `cast` is called on each rank when its backward is done, or enqueued. */
 struct step_votes {
 	void (*cast)(void *with, int64_t vote[STEP_VOTES]);
 	void *with;
@@ -49,10 +47,12 @@ void step_drop_next(struct trainer *t);
 struct pipe_input step_input(const struct trainer *t, const int32_t *windows);
 /* Collective over the mesh. All forwards and backwards, and the sums of the gradients. */
 void step_gradients(struct trainer *t, const struct pipe_input *in);
-/* Collective, after the backward: one all-reduce of integers sums the loss and the squares of
- * the gradient, which stay in the device's memory, and the votes. Also measures the bubble. */
+/* Collective, after the backward: an all-reduce of integers sums the loss and the squares of the
+ * gradient, which stay in the device's memory, and the votes, to r->vote or with NCCL to the report. */
 void step_allreduce(
 	struct trainer *t, const struct step_votes *votes, struct step_result *r);
+/* Collective over the pipeline, when the step is complete: sets its times and the bubble. */
+void step_times(struct trainer *t, struct step_result *r);
 
 /* nonfinite.c. Collective. The loss or the norm of the step is not finite: computes it again, and sets r->why
  * to where the first such number appears. */

@@ -28,10 +28,29 @@ int trace_open(struct run *r, const struct train_opts *o, struct err *e)
 	return comm_agree(r->all, e);
 }
 
+static uint64_t take_stamp(void *d)
+{
+	return device_stamp(d);
+}
+
+static double read_stamp(void *d, uint64_t stamp)
+{
+	return device_stamp_time(d, stamp);
+}
+
+static void use_stamps(struct device *d)
+{
+	device_stamps_clear(d);
+	device_stamp(d);
+	trace_use_stamps(&(struct trace_stamps){take_stamp, read_stamp, d});
+}
+
 void trace_begin_step(struct run *r)
 {
 	int64_t step = r->t.step + 1;
 	if (step >= r->trace.first && step <= r->trace.last && !trace_on) {
+		if (r->t.d.discrete)
+			use_stamps(&r->t.d);
 		comm_barrier(r->world); /* so that times are relative to one event */
 		trace_start();
 	}
@@ -91,9 +110,11 @@ static void write_file(const struct run *r)
 /* Writes what was recorded. */
 static void end(struct run *r)
 {
+	device_wait(&r->t.d);
 	trace_stop();
 	write_file(r);
 	trace_clear();
+	trace_use_stamps(NULL);
 	r->trace.first = r->trace.last = 0;
 }
 

@@ -188,8 +188,8 @@ void trainer_build_pipe(struct trainer *t)
 		    t->mesh.degree[AXIS_PP], t->layout.n_stages,
 		    microbatches_count(&t->layout.microbatches, t->layout.data_rank), &e))
 		die_err(&e);
-	pipe_open(&t->pipe, &t->pass, &t->schedule, t->layout.stages,
-		t->mesh.axis[AXIS_PP], &t->memory.micro);
+	pipe_open(&t->pipe, &t->pass, &t->schedule, t->layout.stages, &t->mesh,
+		&t->memory.micro);
 }
 
 void trainer_dismantle(struct trainer *t)
@@ -253,7 +253,7 @@ static void close_device(struct trainer *t)
 {
 	faults_close(&t->faults);
 	model_free(&t->model);
-	comm_device(NULL);
+	comm_device_close();
 	device_close(&t->d);
 }
 
@@ -289,9 +289,28 @@ void trainer_query_free_memory(struct trainer *t)
 	device_memory(&t->d, &used, &t->memory.gpu_free);
 }
 
+int trainer_connect(
+	struct trainer *t, struct comm *all, struct comm *workers, struct err *e)
+{
+	const struct train_opts *o = &t->o;
+	if (comm_device_open(all, &t->d, (enum comm_library)o->comm, e)) {
+		close_device(t);
+		return -1;
+	}
+	comm_device_part(all, t->world);
+	if (workers)
+		comm_device_part(all, workers);
+	trainer_query_free_memory(t); /* the library has taken some */
+	if (!o->graph || t->world->nccl || t->world->size == 1)
+		return 0;
+	close_device(t);
+	return err_set(e, EX_USAGE,
+		"--cuda-graph needs NCCL with several ranks: by MPI, their messages go through "
+		"the host's memory, and a graph has no MPI calls");
+}
+
 int trainer_fit(struct trainer *t, struct err *e)
 {
-	comm_device(&t->d);
 	make_plan(t);
 	if (t->o.eval_only) /* an evaluation touches little of it */
 		return 0;
@@ -332,7 +351,8 @@ int trainer_build(struct trainer *t, struct err *e)
 int trainer_open(struct trainer *t, const struct train_opts *o, struct comm *world,
 	struct dataset *data, struct err *e)
 {
-	if (trainer_prepare(t, o, world, data, e) || trainer_fit(t, e))
+	if (trainer_prepare(t, o, world, data, e) || trainer_connect(t, world, NULL, e) ||
+		trainer_fit(t, e))
 		return -1;
 	return trainer_build(t, e);
 }

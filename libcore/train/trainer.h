@@ -37,6 +37,15 @@ struct start_times {
 void start_times_add(struct start_times *s, enum start_phase phase);
 void start_times_print(const struct start_times *s, struct str *out);
 
+/* Numbers of the caller's that are summed over the ranks together with the loss and the norm. */
+enum { STEP_VOTES = 4 };
+
+/* What the host reads after a step. */
+struct step_report {
+	struct step_end of;
+	int64_t vote[STEP_VOTES]; /* with NCCL; else the host has summed them */
+};
+
 struct trainer {
 	struct train_opts o;
 	struct comm *world;
@@ -64,13 +73,14 @@ struct trainer {
 	} data;
 	/* On the device: the inputs of a step's end and its results; and a copy of the results. */
 	struct step_terms *terms;
-	struct step_end *end, ended;
+	struct step_report *end, ended;
 	struct trainer_profile {
 		int64_t first, last; /* steps; 0: none */
 		bool running;
 	} profile;
 	struct trainer_graph {
 		enum { GRAPH_NONE, GRAPH_WANTED, GRAPH_CAPTURED } state;
+		int64_t sent;	       /* bytes of messages, by a launch */
 		int64_t n_eager;       /* steps before it was captured */
 		int64_t read, written; /* by a step, of offloaded state */
 	} graph;
@@ -102,14 +112,17 @@ int trainer_open(struct trainer *t, const struct train_opts *o, struct comm *wor
 void trainer_close(struct trainer *t);
 
 /*
- * The same in three parts: options, model and device; the plan, and whether it fits into
- * memory; and the allocation of that memory. Where trainers of several workers share a GPU,
- * all wait for each other after the first part, and query the free memory again: nothing is
- * allocated before the third part.
+ * The same in four parts: options, model and device; what transfers the memory of devices, which is
+ * collective over `all` ranks (`workers`: the group of ranks that local SGD synchronises, or NULL); the
+ * plan, and whether it fits into memory; and the allocation of that memory. Where trainers of several
+ * workers share a GPU, all wait for each other after the first part, and query the free memory again:
+ * nothing is allocated before the last part.
  */
 int trainer_prepare(struct trainer *t, const struct train_opts *o, struct comm *world,
 	struct dataset *data, struct err *e);
 void trainer_query_free_memory(struct trainer *t);
+int trainer_connect(
+	struct trainer *t, struct comm *all, struct comm *workers, struct err *e);
 int trainer_fit(struct trainer *t, struct err *e);
 int trainer_build(struct trainer *t, struct err *e);
 

@@ -98,6 +98,43 @@ static int check_waits(const struct schedule *s, struct err *e)
 	return rc;
 }
 
+/* The next message of a rank to (or, with `receives`, from) the rank `step` ranks away in the ring, which
+ * goes downstream or upstream: false: there is none. *i: the action to begin at. */
+static bool next_message(const struct schedule *s, int rank, bool receives,
+	bool downstream, int64_t *i, struct action *message)
+{
+	for (; *i < s->n[rank]; ++*i) {
+		const struct action *a = &s->rank[rank][*i];
+		bool forward = a->kind == ACTION_FORWARD;
+		int other = a->stage + (forward != receives ? 1 : -1);
+		if (a->kind == ACTION_BACKWARD_W || forward != downstream || other < 0 ||
+			other >= schedule_stages(s))
+			continue;
+		*message = (struct action){a->kind, a->micro,
+			receives ? a->stage : other}; /* its receiver */
+		++*i;
+		return true;
+	}
+	return false;
+}
+
+/* NCCL has no tags: a rank receives in the order in which its neighbour sends. */
+static int check_messages(
+	const struct schedule *s, int from, bool downstream, struct err *e)
+{
+	int to = (from + (downstream ? 1 : s->ranks - 1)) % s->ranks;
+	int64_t sent = 0, received = 0;
+	struct action a, b;
+	while (next_message(s, from, false, downstream, &sent, &a)) {
+		if (!next_message(s, to, true, downstream, &received, &b))
+			return wrong(e, from, sent - 1, &a, "sends what is not received");
+		if (a.stage != b.stage || a.micro != b.micro)
+			return wrong(e, to, received - 1, &b,
+				"receives in another order than its neighbour sends");
+	}
+	return 0;
+}
+
 int schedule_check(const struct schedule *s, struct err *e)
 {
 	struct schedule_iter w;
@@ -106,6 +143,8 @@ int schedule_check(const struct schedule *s, struct err *e)
 	for (int r = 0; r < s->ranks && !rc; r++)
 		rc = check_numbers(s, r, e) || check_order(s, r, &w, e);
 	rc = rc || check_complete(&w, e) || check_waits(s, e);
+	for (int r = 0; r < s->ranks && !rc && s->ranks > 1; r++)
+		rc = check_messages(s, r, true, e) || check_messages(s, r, false, e);
 	schedule_iter_end(&w);
 	return rc ? err_prefix(e, "pipeline schedule %s: ", schedule_kinds[s->kind].name)
 		  : 0;
