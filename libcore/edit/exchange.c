@@ -168,14 +168,14 @@ static void send_piece(
 	comm_send(&s->requests, bytes, wire_bytes(&s->wire, p.at, p.n), worker, tag);
 }
 
-/* The bytes at p, except [skip, end), in host memory: those of a discrete device are copied once,
- * for any number of receivers. */
-static const char *host_bytes(
+/* The bytes at p, except [skip, end), where they can be sent from: by MPI those of a discrete device are
+ * copied to host memory once, for any number of receivers. */
+static const char *sendable(
 	struct slot *s, const void *p, int64_t n_bytes, int64_t skip, int64_t end)
 {
 	struct device *d = s->wire.d;
 	const char *bytes = p;
-	if (!d->discrete || s->x->sync->size == 1)
+	if (!d->discrete || s->x->sync->size == 1 || comm_has_stream(s->x->sync))
 		return bytes;
 	s->host = xrealloc(s->host, (size_t)n_bytes + 1);
 	device_get(d, s->host, bytes, (size_t)skip);
@@ -193,7 +193,7 @@ static int64_t bytes_for(const struct slot *s, int worker)
 	return (piece_in(s, worker).at - s->block->at) * (int64_t)sizeof(float);
 }
 
-/* Encodes the pieces of the other workers, and returns them in host memory. */
+/* Encodes the pieces of the other workers, and returns them where they can be sent from. */
 static const char *pack(struct slot *s)
 {
 	int workers = s->x->sync->size, mine = s->x->sync->rank;
@@ -207,7 +207,7 @@ static const char *pack(struct slot *s)
 	}
 	int64_t n_bytes = once ? wire_bytes(&s->wire, s->block->at, s->block->n)
 			       : bytes_for(s, workers);
-	return host_bytes(s, plain ? (char *)s->v : s->out, n_bytes, bytes_for(s, mine),
+	return sendable(s, plain ? (char *)s->v : s->out, n_bytes, bytes_for(s, mine),
 		bytes_for(s, mine + 1));
 }
 
@@ -263,7 +263,7 @@ static void begin_all_gather(struct flight *f, struct slot *s)
 		wire_pack_random(&s->wire, s->out, s->result, own.at, own.n, f->sync);
 		result = s->out;
 	}
-	result = host_bytes(s, result, wire_bytes(&s->wire, own.at, own.n), 0, 0);
+	result = sendable(s, result, wire_bytes(&s->wire, own.at, own.n), 0, 0);
 	for (int i = 1; i < c->size; i++) {
 		int to = (c->rank + i) % c->size,
 		    from = (c->rank + c->size - i) % c->size;
@@ -331,6 +331,8 @@ static bool end_next(struct flight *f)
 		return false;
 	end_all_gather(f, s);
 	f->write(f->with, s->block, s->v, f->n_done % EXCHANGE_SLOTS);
+	if (f->tickets)
+		f->tickets[f->n_done] = device_stream_mark(f->x->wire.d);
 	f->n_done++;
 	return true;
 }
@@ -347,13 +349,39 @@ static void progress(void *with)
 	f->busy = false;
 }
 
+static void end_flight(struct flight *f)
+{
+	f->over = true;
+	free(f->tickets);
+	f->tickets = NULL;
+}
+
+/* In the stream of the group what is received is there for what follows, so that all blocks can be
+ * enqueued at once. */
+static void enqueue(struct flight *f)
+{
+	struct comm *c = f->x->sync;
+	int before = comm_stream_begin(c);
+	f->tickets = xcalloc((size_t)f->n, sizeof(*f->tickets));
+	progress(f);
+	BUG_ON(f->n_done < f->n);
+	comm_stream_end(c, before);
+}
+
 void flight_begin(struct flight *f)
 {
 	f->n_begun = f->n_done = 0;
 	f->busy = false;
+	f->tickets = NULL;
 	f->over = f->n == 0;
 	if (f->over)
 		return;
+	if (comm_has_stream(f->x->sync)) {
+		enqueue(f);
+		if (!comm_overlaps())
+			flight_wait(f, f->n);
+		return;
+	}
 	comm_background(progress, f);
 	progress(f);
 	if (!comm_overlaps())
@@ -379,6 +407,13 @@ void flight_wait(struct flight *f, int n)
 		.name = "pieces of the workers", .seq = f->x->sync->seq};
 	if (f->over)
 		return;
+	if (f->tickets) {
+		if (n > 0)
+			comm_stream_wait(f->x->sync, f->tickets[n - 1]);
+		if (n == f->n)
+			end_flight(f);
+		return;
+	}
 	comm_wait_for(f->x->sync, blocks_done, &a, &what);
 	f->over = f->n_done == f->n;
 	if (f->over)

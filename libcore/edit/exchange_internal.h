@@ -67,7 +67,8 @@ void exchange_close(struct exchange *x);
 int64_t exchange_sent(
 	const struct exchange *x, enum edit_wire kind, const struct block *b);
 
-/* A reduction of n blocks over the workers, in the background; one at a time. Contributions have been
+/* A reduction of n blocks over the workers, in the background, or with NCCL in the stream of the workers'
+ * group; one at a time. Contributions have been
  * rounded by the caller; results are rounded stochastically, with random numbers of synchronisation
  * `sync`. All workers have the same blocks in the same order. */
 struct flight {
@@ -86,9 +87,11 @@ struct flight {
 	void *with;
 	int n_begun, n_done; /* blocks */
 	bool busy, over;
+	uint64_t *tickets; /* [n], with NCCL: of a mark after each block */
 };
 
-/* Starts; and waits until the first n blocks are done. After the last one the flight is over. */
+/* Starts; and waits until the first n blocks are done, with NCCL in the current stream. After the last
+ * one the flight is over. */
 void flight_begin(struct flight *f);
 void flight_wait(struct flight *f, int n);
 

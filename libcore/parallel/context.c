@@ -198,7 +198,7 @@ void ring_recv_grads(struct ring *r, int slice)
 	for (enum ring_part part = RING_DK; part <= RING_DV; part++)
 		recv_part(r, part, slice, chunk_before(r, r->c->first, r->step + 1),
 			neighbour(r->c, -1), q);
-	comm_start(q);
+	comm_post(q);
 }
 
 void ring_send_grads(struct ring *r, int slice)

@@ -48,8 +48,7 @@ static int64_t wire_bytes(const struct bucket *b, int shard)
 }
 
 /* Is a shard received into the staging buffer? Else it is contiguous in the vector, and received
- * there. In fewer bits this also holds for this rank's shard, the first in the staging buffer; in fp32
- * it has its own memory. */
+ * there. In fewer bits this also holds for this rank's shard; in fp32 it has its own memory. */
 static bool is_staged(const struct store *s, const struct bucket *b, int shard)
 {
 	bool contiguous = b->shard[shard].n_runs == 1;
@@ -58,9 +57,18 @@ static bool is_staged(const struct store *s, const struct bucket *b, int shard)
 	return shard != s->impl->shard && !contiguous;
 }
 
+/* On a GPU, what is gathered is at the same place of the memory on all ranks, as symmetric windows of NCCL
+ * want it: there is room for every shard, and for the longest one as this rank's. */
+static bool has_equal_places(const struct store *s)
+{
+	return s->c.device->discrete;
+}
+
 static int64_t staged_floats(const struct store *s, const struct bucket *b, int shard)
 {
-	return is_staged(s, b, shard)
+	bool unused = has_equal_places(s) && shard == s->impl->shard && !is_narrow(b) &&
+		      b->shard[shard].n_runs != 1;
+	return is_staged(s, b, shard) || unused
 		       ? round_up(ceil_div(wire_bytes(b, shard), sizeof(float)), 16)
 		       : 0;
 }
@@ -73,12 +81,12 @@ static int64_t staging_floats(const struct store *s, const struct bucket *b)
 	return n;
 }
 
-/* The memory of a shard in a message. *staging: the next free part of the staging buffer. */
-static void *message_of(
-	const struct store *s, const struct bucket *b, int shard, float **staging)
+/* The memory of a shard in a message: in the staging buffer, in the order of the ranks, or in the vector. */
+static void *message_of(const struct store *s, const struct bucket *b, int shard)
 {
-	float *at = *staging;
-	*staging += staged_floats(s, b, shard);
+	float *at = b->staging;
+	for (int k = 0; k < shard; k++)
+		at += staged_floats(s, b, k);
 	return is_staged(s, b, shard) ? at
 				      : elements(s, b, b->shard[shard].run[0].at, 0).p;
 }
@@ -97,8 +105,11 @@ static bool reads_copies(const struct store *s, const struct bucket *b)
 /* Floats for the shard that is read, after the staging buffer; the only shard is read into the vector. */
 static int64_t own_floats(const struct store *s, const struct bucket *b)
 {
+	int64_t n = b->shard[s->impl->shard].n;
+	for (int k = 0; k < s->impl->n_shards && has_equal_places(s); k++)
+		n = max64(n, b->shard[k].n);
 	return params_offloaded(s) && s->impl->n_shards > 1 && !reads_copies(s, b)
-		       ? round_up(b->shard[s->impl->shard].n, 16)
+		       ? round_up(n, 16)
 		       : 0;
 }
 
@@ -113,9 +124,7 @@ static float *own_shard(const struct store *s, const struct bucket *b)
 /* This rank's shard as it is sent. */
 static void *own_message(const struct store *s, const struct bucket *b)
 {
-	float *staging = b->staging;
-	return is_narrow(b) ? message_of(s, b, s->impl->shard, &staging)
-			    : own_shard(s, b);
+	return is_narrow(b) ? message_of(s, b, s->impl->shard) : own_shard(s, b);
 }
 
 static uint64_t read_own(struct store *s, const struct bucket *b)
@@ -151,30 +160,32 @@ static void narrow_own(const struct store *s, const struct bucket *b, void *mess
 	}
 }
 
-static void send_own(
-	struct store *s, const struct bucket *b, struct comm_requests *requests)
+/* Are all messages of one length, one behind the other? This rank's, too, if it is narrow. */
+static bool is_contiguous(const struct store *s, const struct bucket *b)
 {
-	struct comm *c = s->impl->shards;
-	int own = s->impl->shard;
-	void *message = own_message(s, b);
-	if (is_narrow(b) && !reads_copies(s, b))
-		narrow_own(s, b, message);
-	for (int i = 1; i < c->size; i++)
-		comm_send(requests, message, wire_bytes(b, own), (own + i) % c->size,
-			TAG_GATHER);
+	const char *first = message_of(s, b, 0);
+	int64_t n_bytes = wire_bytes(b, 0);
+	bool all = is_narrow(b);
+	for (int k = 1; k < s->impl->n_shards && all; k++)
+		all = wire_bytes(b, k) == n_bytes &&
+		      (const char *)message_of(s, b, k) == first + k * n_bytes;
+	return all;
 }
 
-static void receive_others(
+/* Sends this rank's shard to all ranks, and receives theirs. */
+static void gather_shards(
 	struct store *s, const struct bucket *b, struct comm_requests *requests)
 {
 	struct store_impl *o = s->impl;
-	float *staging = b->staging + staged_floats(s, b, o->shard);
-	o->shards->seq++;
-	for (int i = 1; i < o->n_shards; i++) {
-		int k = (o->shard + i) % o->n_shards;
-		comm_recv(requests, message_of(s, b, k, &staging), wire_bytes(b, k), k,
-			TAG_GATHER);
-	}
+	struct comm_block *all = xcalloc((size_t)o->n_shards, sizeof(*all));
+	void *own = own_message(s, b);
+	if (is_narrow(b) && !reads_copies(s, b))
+		narrow_own(s, b, own);
+	for (int k = 0; k < o->n_shards; k++)
+		all[k] = (struct comm_block){
+			k == o->shard ? own : message_of(s, b, k), wire_bytes(b, k)};
+	comm_gather_blocks(requests, all, is_contiguous(s, b), TAG_GATHER);
+	free(all);
 }
 
 static void unpack_scaled(
@@ -216,12 +227,11 @@ static void end_bucket(struct store *s, struct bucket *b)
 {
 	struct store_impl *o = s->impl;
 	const void *own = own_message(s, b);
-	float *staging = b->staging + staged_floats(s, b, o->shard);
 	if (is_narrow(b) ? is_staged(s, b, o->shard) : own != b->vector)
 		unpack(s, b, o->shard, own);
 	for (int i = 1; i < o->n_shards; i++) {
 		int k = (o->shard + i) % o->n_shards;
-		const void *message = message_of(s, b, k, &staging);
+		const void *message = message_of(s, b, k);
 		if (is_staged(s, b, k))
 			unpack(s, b, k, message);
 	}
@@ -266,8 +276,7 @@ void gather_whole(struct store *s)
 		size_t mark = d->discrete ? arena_mark(d->scratch) : 0;
 		b->vector = b->whole;
 		b->staging = staging_alloc(s, b);
-		receive_others(s, b, &requests);
-		send_own(s, b, &requests);
+		gather_shards(s, b, &requests);
 		comm_start(&requests);
 		comm_wait(&requests);
 		end_bucket(s, b);
@@ -293,7 +302,7 @@ static void send_unit(struct store *s, struct gathered *g)
 	if (s->impl->n_shards == 1)
 		return;
 	for (struct bucket *b = NULL; (b = next_bucket(s, g->unit, b));)
-		send_own(s, b, &g->requests);
+		gather_shards(s, b, &g->requests);
 	comm_start(&g->requests);
 }
 
@@ -379,7 +388,6 @@ static struct gathered *begin_unit(struct store *s, int unit)
 		b->vector = at;
 		b->staging = at + vector_floats(s, b);
 		at += bucket_floats(s, b);
-		receive_others(s, b, &g->requests);
 		uint64_t ticket = params_offloaded(s) ? read_own(s, b) : 0;
 		g->ticket = ticket ? ticket : g->ticket; /* 0: nothing was read */
 	}
@@ -460,8 +468,8 @@ void gather_open(struct store *s, bool measuring)
 	if (measuring)
 		arena_measure(&o->gather_memory, "gathered parameters");
 	else
-		device_arena(s->c.device, &o->gather_memory, "gathered parameters",
-			(size_t)s->bytes.gathered);
+		comm_device_arena(o->shards, s->c.device, &o->gather_memory,
+			"gathered parameters", (size_t)s->bytes.gathered);
 	for (int i = 0; i < o->n_gathered; i++)
 		o->gathered[i].memory = arena_floats(&o->gather_memory, o->gathered[i].n);
 }
@@ -474,5 +482,5 @@ void gather_close(struct store *s)
 	for (int i = 0; i < o->n_gathered; i++)
 		comm_requests_free(&o->gathered[i].requests);
 	free(o->gathered);
-	device_arena_release(s->c.device, &o->gather_memory);
+	comm_device_arena_release(o->shards, s->c.device, &o->gather_memory);
 }

@@ -25,7 +25,7 @@ static uint64_t enqueue_host(struct offload_backend *backend, bool write, void *
 
 static void wait_for_host(struct offload_backend *backend, uint64_t ticket)
 {
-	device_copy_end(((const struct host *)backend)->d, ticket);
+	device_stream_wait(((const struct host *)backend)->d, ticket);
 }
 
 /* The host copies by itself. */

@@ -45,7 +45,7 @@ static void wait_for_half(struct staged *x, const struct transfer *t)
 	if (t->state == READING || t->state == WRITING)
 		x->file->wait(x->file, t->ticket);
 	else
-		device_copy_wait(x->d, t->ticket);
+		device_host_wait(x->d, t->ticket);
 }
 
 /* Completes the half that is in progress, and begins the next one, if any. A wait for the file polls
@@ -127,7 +127,7 @@ static void wait_for_staged(struct offload_backend *backend, uint64_t ticket)
 		while (t->state == READING && t->request <= ticket)
 			advance(x, t);
 	}
-	device_copy_end(x->d, ticket % 2 ? x->copied_out : x->copied_in);
+	device_stream_wait(x->d, ticket % 2 ? x->copied_out : x->copied_in);
 }
 
 static void copy_staged(struct offload_backend *backend, bool write, void *memory,

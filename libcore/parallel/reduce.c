@@ -228,6 +228,12 @@ static void take_replica_sums(void *with, const struct tree_part *parts, int n_p
 	free(block);
 }
 
+/* The node that a round's sum is, if it is only one. */
+static const struct tree_node *only_round_node(const struct bucket *b)
+{
+	return bucket_uses(b) == 1 && b->n_round_nodes == 1 ? b->round_node[0] : NULL;
+}
+
 /* The last sum of a bucket: over its group, or over the replicas. */
 static void begin_last(struct bucket *b, bool round_robin)
 {
@@ -236,6 +242,7 @@ static void begin_last(struct bucket *b, bool round_robin)
 		.nodes = g->nodes,
 		.buffer = g == b->leaves ? b->buffer : b->replica_sum,
 		.take = round_robin ? push_sums : NULL,
+		.takes = only_round_node(b),
 		.with = b,
 		.result = b->g,
 		.queue = g->queue,
@@ -264,13 +271,24 @@ static void advance(void *with)
 
 static void begin_first(struct store *s, struct bucket *b)
 {
+	const struct sum_nodes *mine = &b->replicas.nodes[b->replicas.c->rank];
 	const struct sum_call call = {.plan = &b->shards.plan,
 		.nodes = b->shards.nodes,
 		.buffer = b->buffer,
 		.take = take_replica_sums,
+		.takes = mine->n == 1 ? mine->node : NULL,
 		.with = b,
 		.queue = b->shards.queue};
 	b->sum = tree_sum_begin(&call);
+	if (comm_has_stream(b->shards.plan.c)) { /* the second follows in its stream */
+		int before = comm_stream_begin(b->shards.plan.c);
+		tree_sum_end(b->sum);
+		begin_last(b, s->c.microbatches.round_robin);
+		comm_stream_end(b->shards.plan.c, before);
+		if (!comm_overlaps()) /* also in the device's own stream */
+			reduce_end(s, b);
+		return;
+	}
 	b->pending = true;
 	s->impl->pending[s->impl->n_pending++] = b;
 	advance(s);

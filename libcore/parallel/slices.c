@@ -37,52 +37,66 @@ int slice_turn(const struct slices *s, int i)
 
 /* ---- messages -------------------------------------------------------------------- */
 
-/* The messages in flight to and from each rank. */
+/* The messages in flight. Set i has those to rank + i and from rank - i, which all ranks send at the same
+ * point of their program. */
 struct slice_messages {
 	struct comm *c;
-	struct comm_requests *peer; /* [size] */
-	bool *unpacked;		    /* [size]: rows that came in 16 bits */
+	struct comm_requests *set; /* [size] */
+	bool *unpacked;		   /* [size]: rows that came in 16 bits */
 };
 
 static void poll_messages(void *with)
 {
 	struct slice_messages *m = with;
 	for (int i = 0; i < m->c->size; i++)
-		comm_test(&m->peer[i]);
+		comm_test(&m->set[i]);
+}
+
+/* The number of ranks from one to another, in the order of ranks. */
+static int distance(const struct comm *c, int from, int to)
+{
+	return (to - from + c->size) % c->size;
 }
 
 static struct slice_messages *messages_begin(struct comm *c)
 {
 	struct slice_messages *m = xcalloc(1, sizeof(*m));
 	m->c = c;
-	m->peer = xcalloc((size_t)c->size, sizeof(*m->peer));
+	m->set = xcalloc((size_t)c->size, sizeof(*m->set));
 	m->unpacked = xcalloc((size_t)c->size, sizeof(*m->unpacked));
 	for (int i = 0; i < c->size; i++)
-		m->peer[i].c = c;
+		m->set[i].c = c;
 	comm_background(poll_messages, m);
 	return m;
 }
 
-static void send_to(struct slice_messages *m, struct mat x, int peer)
+/* What is added for a peer is started together, with the receives of its set. */
+static void add_send(struct slice_messages *m, struct mat x, int peer)
 {
-	comm_send(&m->peer[peer], x.p, mat_bytes(x), peer, TAG_SLICES);
-	comm_start(&m->peer[peer]);
+	comm_send(&m->set[distance(m->c, m->c->rank, peer)], x.p, mat_bytes(x), peer,
+		TAG_SLICES);
+}
+
+static void start_sends(struct slice_messages *m, int peer)
+{
+	comm_start(&m->set[distance(m->c, m->c->rank, peer)]);
 }
 
 static void recv_from(struct slice_messages *m, struct mat x, int peer)
 {
-	comm_recv(&m->peer[peer], x.p, mat_bytes(x), peer, TAG_SLICES);
-	comm_start(&m->peer[peer]);
+	struct comm_requests *set = &m->set[distance(m->c, peer, m->c->rank)];
+	comm_recv(set, x.p, mat_bytes(x), peer, TAG_SLICES);
+	comm_post(set);
 }
 
 static void messages_end(struct slice_messages *m)
 {
 	for (int i = 0; i < m->c->size; i++) {
-		comm_wait(&m->peer[i]);
-		comm_requests_free(&m->peer[i]);
+		comm_wait(&m->set[i]);
+		comm_requests_free(&m->set[i]);
 	}
 	comm_background_end(poll_messages, m);
-	free(m->peer);
+	free(m->set);
 	free(m->unpacked);
 	free(m);
 }
@@ -101,8 +115,11 @@ static struct slice_messages *gather_rows(const struct slices *s, struct mat x)
 		recv_from(m, mat_rows(x, at, n), from);
 	}
 	n = rank_rows(s, x.rows, c->rank, &at);
-	for (int i = 1; i < c->size; i++)
-		send_to(m, mat_rows(x, at, n), (c->rank - i + c->size) % c->size);
+	for (int i = 1; i < c->size; i++) {
+		int to = (c->rank - i + c->size) % c->size;
+		add_send(m, mat_rows(x, at, n), to);
+		start_sends(m, to);
+	}
 	return m;
 }
 
@@ -153,7 +170,8 @@ void slice_gather_wait(struct slice_gather *g, int piece)
 	int owner = piece / g->s->local;
 	if (!g->messages || owner == g->s->axis->rank)
 		return;
-	comm_wait_received(&g->messages->peer[owner]);
+	struct comm *c = g->messages->c;
+	comm_wait_received(&g->messages->set[distance(c, owner, c->rank)]);
 	unpack_rows(g, owner);
 }
 
@@ -340,8 +358,9 @@ static void send_rows(struct slice_sum *x, int to)
 	for (int k = 0; k < own; k++) {
 		struct mat whole = mat(x->part[k], x->rows, x->out.cols);
 		struct mat part = mat_rows(whole, theirs, rows);
-		send_to(x->messages, pack_rows(x, part, theirs), to);
+		add_send(x->messages, pack_rows(x, part, theirs), to);
 	}
+	start_sends(x->messages, to);
 }
 
 static void send_all(struct slice_sum *x)

@@ -19,14 +19,15 @@ void worker_device_open(void)
 	struct err e = {0};
 	if (device_open(&worker_device, cuda ? DEVICE_CUDA : DEVICE_CPU, &o, &e))
 		die_err(&e);
-	comm_device(&worker_device);
+	if (comm_device_open(world, &worker_device, COMM_AUTO, &e))
+		die_err(&e);
 	device_arena(&worker_device, &scratch, "scratch", 1 << 20);
 	worker_device.scratch = &scratch;
 }
 
 void worker_device_close(void)
 {
-	comm_device(NULL);
+	comm_device_close();
 	device_arena_release(&worker_device, &scratch);
 	device_close(&worker_device);
 }
