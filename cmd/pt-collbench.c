@@ -1,16 +1,24 @@
 /* pt-collbench: benchmark and checker of collectives. */
 #include "base/options.h"
 #include "collbench/collbench.h"
+#include "comm/requests.h"
+#include "kernels/kernels.h"
 
 #include <stdlib.h>
 #include <string.h>
 
 struct opts {
 	int64_t minbytes, maxbytes, stepbytes, stepfactor, iters, warmup_iters, check;
-	int op, datatype;
+	int64_t aggregate, reruns;
+	int op, datatype, device, comm, launch;
 	const char *root, *out;
-	bool overwrite, per_iteration, smoke;
+	bool overwrite, per_iteration, smoke, registered;
 };
+
+/* nccl and mpi as enum comm_library; both: MPI, then NCCL, for each case. */
+enum { COMM_BOTH = COMM_MPI + 1 };
+
+static const char *const launch_names[] = {"blocking", "queued", "graph", NULL};
 
 /* clang-format off */
 #define O(field) offsetof(struct opts, field)
@@ -30,6 +38,9 @@ static const struct opt options[] = {
 	{OPT_INT, 'c', "check", "N", "1", O(check), 0, 0, 1e18, .help =
 		"Iterations of each size whose results are checked, each with other data. 0: "
 		"none."},
+	{OPT_INT, 0, "reruns", "N", "0", O(reruns), 0, 0, 1e6, .help =
+		"Repeat each reduction N times with equal random inputs, and count elements whose "
+		"bits differ from the first time."},
 	{OPT_GROUP, .name = "Operation"},
 	{OPT_ENUM, 'o', "op", NULL, "sum", O(op), .values = bench_op_names, .help =
 		"Reduction operation."},
@@ -38,6 +49,23 @@ static const struct opt options[] = {
 		"Data type of the elements."},
 	{OPT_STR, 'r', "root", "RANK", "0", O(root), .help =
 		"Root rank of collectives that have one. all: each rank in turn."},
+	{OPT_INT, 'm', "aggregate", "N", "1", O(aggregate), 0, 1, 1e6, .help =
+		"Collectives of an iteration, which are started together and waited for together; "
+		"time, algbw and busbw are those of one."},
+	{OPT_GROUP, .name = "GPUs"},
+	{OPT_ENUM, 0, "device", NULL, "cpu", O(device), .values = OPT_WORDS("cpu", "cuda"), .help =
+		"The memory of the buffers. cuda: each rank takes a GPU of its host in turn."},
+	{OPT_ENUM, 0, "comm", NULL, "auto", O(comm),
+		.values = OPT_WORDS(COMM_LIBRARY_WORDS, "both"), .help =
+		"What transfers the memory of GPUs. both: each case by MPI, then by NCCL, in one "
+		"table. auto: as in pt-train."},
+	{OPT_ENUM, 0, "launch", NULL, "blocking", O(launch),
+		.values = launch_names, .help =
+		"When the host waits for the GPU. blocking: after each iteration. queued: after "
+		"all. graph: after each launch of a CUDA graph that has an iteration; needs NCCL."},
+	{OPT_FLAG, 0, "registered", NULL, "no", O(registered), .help =
+		"Buffers that NCCL transfers without copies of its own (ncclMemAlloc; a symmetric "
+		"window from NCCL 2.27 on)."},
 	{OPT_GROUP, .name = "Results"},
 	{OPT_FLAG, 'I', "per-iteration", NULL, "no", O(per_iteration), .help =
 		"Also print the spread of the times of single iterations."},
@@ -80,7 +108,11 @@ struct session {
 	bool wanted[N_COLL];
 	int64_t root; /* -1: all */
 	struct comm *world;
-	struct peer *peers; /* [world->size] */
+	struct device d;
+	struct comm *mpi;      /* the world, without NCCL */
+	const char *comm;      /* comm_device_library() */
+	struct comm *group[2]; /* by enum bench_library; NULL: not measured */
+	struct peer *peers;    /* [world->size] */
 	struct bench bench;
 	struct bench_table table;
 	double started;
@@ -152,8 +184,15 @@ static int parse(struct session *s, int argc, char **argv, struct err *e)
 		(strcmp(o->root, "all") && (parse_int(o->root, &s->root) || s->root < 0)))
 		return err_set(e, EX_USAGE, "root: '%s' is neither a rank nor all",
 			o->root ? o->root : "");
+	if (o->smoke && o->device)
+		return err_set(e, EX_USAGE,
+			"--smoke checks MPI, in host memory: without --device");
 	if (o->smoke && o->out)
 		return err_set(e, EX_USAGE, "--smoke has no results for --out");
+	if (!o->device && (o->comm == COMM_NCCL || o->comm == COMM_BOTH ||
+				  o->launch != LAUNCH_BLOCKING || o->registered))
+		return err_set(e, EX_USAGE,
+			"--comm nccl, --launch and --registered need --device cuda");
 	return fault ? parse_fault(fault, &s->bench.fault, e) : 0;
 }
 
@@ -168,12 +207,19 @@ static void print_header(const struct session *s)
 	for (int r = 0; r < s->world->size; r++)
 		printf("#   rank %3d pid %7lld on %s\n", r, (long long)p[r].pid,
 			p[r].host);
+	if (s->bench.d)
+		printf("# buffers on %s, transferred by %s\n", s->d.model,
+			comm_device_library());
 	printf("# minbytes %lld, maxbytes %lld, %s %lld, iters %lld, warmup-iters %lld, "
 	       "check %lld\n",
 		(long long)o->minbytes, (long long)o->maxbytes,
 		o->stepbytes ? "stepbytes" : "stepfactor",
 		(long long)(o->stepbytes ? o->stepbytes : o->stepfactor),
 		(long long)o->iters, (long long)o->warmup_iters, (long long)o->check);
+	if (s->bench.d)
+		printf("# device %s, by %s, launch %s, aggregate %lld%s\n", s->d.name,
+			comm_device_library(), launch_names[o->launch],
+			(long long)o->aggregate, o->registered ? ", registered" : "");
 	printf("# time: mean over iterations, of the slowest rank; algbw = size / time; "
 	       "GB = 1e9 B\n");
 }
@@ -190,13 +236,20 @@ static void bench_one(struct session *s, struct coll_case *c)
 		.redop = info->has_op ? (int64_t)c->op : -1,
 		.root = info->has_root ? c->root : -1,
 	};
-	for (int p = 0; p < N_COLL_PLACES; p++) {
-		r.result[p] = bench_nothing;
-		c->place = (enum coll_place)p;
-		if (info->has_place[p])
-			bench_run(&s->bench, c, &r.result[p]);
+	for (int library = LIBRARY_MPI; library <= LIBRARY_NCCL; library++) {
+		/* a barrier has no memory: it is MPI's */
+		if (typed ? !s->group[library] : library == LIBRARY_NCCL)
+			continue;
+		s->bench.comm = typed ? s->group[library] : s->world;
+		r.library = s->bench.d && typed ? library : -1;
+		for (int p = 0; p < N_COLL_PLACES; p++) {
+			r.result[p] = bench_nothing;
+			c->place = (enum coll_place)p;
+			if (info->has_place[p])
+				bench_run(&s->bench, c, &r.result[p]);
+		}
+		table_add(&s->table, &r, s->world->rank == 0);
 	}
-	table_add(&s->table, &r, s->world->rank == 0);
 }
 
 /* Sizes are cut to whole elements for each rank; those that become equal are one. */
@@ -265,18 +318,75 @@ static int end_file(struct session *s, struct bench_file *file, struct err *e)
 		.iters = s->o.iters,
 		.warmup_iters = s->o.warmup_iters,
 		.check = s->o.check,
+		.device = s->bench.d ? s->d.name : NULL,
+		.comm = s->comm,
+		.launch = launch_names[s->o.launch],
+		.aggregate = s->o.aggregate,
+		.reruns = s->o.reruns,
+		.registered = s->o.registered,
 	};
 	return bench_file_end(file, s->world, &s->table, &about, e);
+}
+
+/* Collective. The device, and a group for each library that is measured. */
+static int open_device(struct session *s, struct err *e)
+{
+	const struct opts *o = &s->o;
+	enum comm_library which =
+		o->comm == COMM_BOTH ? COMM_NCCL : (enum comm_library)o->comm;
+	s->group[LIBRARY_MPI] = s->world;
+	if (!o->device)
+		return 0;
+	const struct comm_place *place = comm_place();
+	const struct device_options how = {.threads = 1,
+		.exact = true,
+		.ranks = place->local_size,
+		.rank = place->local_rank,
+		.sharers = comm_gpu_sharers(s->world)};
+	device_open(&s->d, DEVICE_CUDA, &how, e);
+	if (comm_agree(s->world, e))
+		return -1;
+	s->mpi = comm_split(s->world, 0, "mpi"); /* before it has NCCL */
+	if (comm_device_open(s->world, &s->d, which, e))
+		return -1;
+	bool nccl = comm_has_stream(s->world);
+	s->comm = comm_device_library();
+	if (!nccl && o->comm != COMM_AUTO && o->comm != COMM_MPI)
+		return err_set(e, EX_USAGE, "--comm nccl needs several ranks");
+	s->bench.d = &s->d;
+	if (o->launch == LAUNCH_GRAPH && !nccl)
+		return err_set(
+			e, EX_USAGE, "--launch graph needs NCCL and several ranks");
+	s->group[LIBRARY_NCCL] = nccl ? s->world : NULL;
+	s->group[LIBRARY_MPI] = !nccl || o->comm == COMM_BOTH ? s->mpi : NULL;
+	return 0;
+}
+
+static void close_device(struct session *s)
+{
+	if (!s->bench.d)
+		return;
+	comm_device_close();
+	device_close(&s->d);
+	comm_free(s->mpi);
 }
 
 static int run_benchmark(struct session *s, struct err *e)
 {
 	bool prints = s->world->rank == 0;
 	struct bench_file file = {.path = s->o.out, .overwrite = s->o.overwrite};
+	if (open_device(s, e))
+		return -1;
+	s->bench.aggregate = s->o.aggregate;
+	s->bench.reruns = s->o.reruns;
+	s->bench.launch = (enum bench_launch)s->o.launch;
+	s->bench.registered = s->o.registered;
 	s->bench.warmup = s->o.warmup_iters;
 	s->bench.iters = s->o.iters;
 	s->bench.checks = s->o.check;
-	s->table.per_iteration = s->o.per_iteration;
+	s->table.shown[SET_ITERATIONS] = s->o.per_iteration;
+	s->table.shown[SET_RERUNS] = s->o.reruns > 0;
+	s->table.shown[SET_LIBRARY] = s->bench.d != NULL;
 	s->table.checked = s->o.check > 0;
 	if (bench_file_begin(&file, s->world, e))
 		return -1;
@@ -294,6 +404,7 @@ static int run_benchmark(struct session *s, struct err *e)
 		table_footer(&s->table);
 	if (end_file(s, &file, e))
 		return -1;
+	close_device(s);
 	if (s->bench.fault.wanted && !comm_max_i64(s->world, s->bench.fault.done))
 		return err_set(e, EX_USAGE,
 			"PT_COLLBENCH_FAULT: no result that was checked has that element");

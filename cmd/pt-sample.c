@@ -16,6 +16,7 @@ struct opts {
 	int64_t tokens, samples, top_k, seed, threads, tp, fsdp;
 	double temperature, top_p;
 	int device; /* enum device_kind */
+	int comm;   /* enum comm_library */
 	bool cache, echo, logits;
 };
 
@@ -59,6 +60,8 @@ static const struct opt options[] = {
 	{OPT_ENUM, 0, "device", NULL, "cpu", O(device), .values = OPT_WORDS(DEVICE_WORDS), .help =
 		"Where it is computed. A GPU rounds in another way than a CPU, so that the text "
 		"may differ. auto: on a GPU, if each rank finds one of its own."},
+	{OPT_ENUM, 0, "comm", NULL, "auto", O(comm), .values = OPT_WORDS(COMM_LIBRARY_WORDS), .help =
+		"What transfers data between GPUs: as for pt-train."},
 	{OPT_FLAG, 0, "logits", NULL, "no", O(logits), .help =
 		"Print the logits after the prompt, one token a line, as hexadecimal floats, and "
 		"generate nothing."},
@@ -151,8 +154,7 @@ static int open_device(struct source *s, const struct model_config *config, stru
 		backend_agree(&t, s->world, &s->d, e);
 	if (comm_agree(s->world, e))
 		return -1;
-	comm_device(&s->d);
-	return 0;
+	return comm_device_open(s->world, &s->d, (enum comm_library)s->o->comm, e);
 }
 
 /* Collective. The model of the checkpoint, with its parameters. */
@@ -336,7 +338,7 @@ static int run(struct source *s, const char *name, const char *prompt, struct er
 	if (!rc)
 		rc = !strcmp(prompt, "-") ? sample_lines(s, e) : sample(s, &only, e);
 	inference_close(&s->x);
-	comm_device(NULL);
+	comm_device_close();
 	device_close(&s->d);
 	ckpt_close(s->ckpt);
 	return rc;

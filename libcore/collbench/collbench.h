@@ -44,21 +44,33 @@ struct bench_fault {
 	int64_t element;
 };
 
+/* When the host waits for the GPU: after each iteration; after all, which are queued; or after each launch
+ * of a CUDA graph that has an iteration. */
+enum bench_launch { LAUNCH_BLOCKING, LAUNCH_QUEUED, LAUNCH_GRAPH };
+
 struct bench {
-	int64_t warmup, iters, checks; /* iterations; set by the caller, as the fault */
+	/* Set by the caller, as the fault. iterations; collectives of an iteration, which are one group;
+	 * repetitions of reductions with equal inputs. */
+	int64_t warmup, iters, checks, aggregate, reruns;
 	struct bench_fault fault;
-	struct comm *comm;
+	struct device *d; /* whose memory the buffers are in; NULL: host memory */
+	enum bench_launch launch;
+	bool registered;   /* for the device's library: comm_device_arena() */
+	struct comm *comm; /* of the next measurement */
 	struct comm_place place;
-	struct arena memory;
+	struct comm *home;	   /* of the memory */
+	struct arena memory, host; /* of the buffers, and of copies to check them */
 	char *send, *recv;
+	char *host_send, *host_recv;
+	int64_t room;	 /* bytes of a buffer with its guards */
 	double *seconds; /* [iters + 1]: each iteration, then the mean */
 	uint64_t iteration;
 };
 
-/* Values that were not measured are NaN; wrong: -1. */
+/* Values that were not measured are NaN; wrong, differ: -1. */
 struct bench_result {
 	double time, algbw, busbw; /* us; 1e9 bytes/s */
-	int64_t wrong;
+	int64_t wrong, differ;
 	double i_min, i_max, i_p99, i_cv; /* over iterations: us; i_cv: percent */
 };
 extern const struct bench_result bench_nothing;
@@ -70,7 +82,7 @@ void bench_close(struct bench *b);
 /* The number of elements of a block in a collective of `bytes` (coll_bytes()); at least 1. */
 int64_t bench_count(
 	const struct bench *b, enum coll what, enum comm_type t, int64_t bytes);
-/* Collective. The time of an iteration is the slowest rank's. */
+/* Collective. The time of an iteration is the slowest rank's; times are those of one of its collectives. */
 void bench_run(struct bench *b, const struct coll_case *c, struct bench_result *r);
 /* Called by ranks `leader` and `other` only. On the leader: the mean time of n round trips of 8
  * bytes, in seconds; NaN: the bytes were wrong. */
@@ -98,21 +110,27 @@ int smoke_run(struct comm *world, const struct peer *peers, const bool wanted[N_
 
 /* ---- table.c ------------------------------------------------------------------------ */
 
+/* What transferred the buffers. */
+enum bench_library { LIBRARY_MPI, LIBRARY_NCCL };
+extern const char *const bench_library_names[3];
 /* Names of operations, types and collectives, each followed by "all" and NULL. */
 extern const char *const bench_op_names[N_COMM_OPS + 2];
 extern const char *const bench_type_names[N_COMM_TYPES + 2];
 const char *const *bench_coll_names(void);
 
-/* A measurement. collective, type and redop are indices of names; -1: none. */
+enum column_set { SET_ALWAYS, SET_LIBRARY, SET_ITERATIONS, SET_RERUNS, N_COLUMN_SETS };
+
+/* A measurement. collective, type, redop and library are indices of names; -1: none. */
 struct bench_row {
-	int64_t collective, size, count, type, redop, root;
+	int64_t collective, size, count, type, redop, root, library;
 	struct bench_result result[N_COLL_PLACES];
 };
 
 struct bench_table {
 	struct bench_row *rows;
 	int64_t n_rows, n_wrong;
-	bool per_iteration, checked;
+	bool shown[N_COLUMN_SETS];
+	bool checked;
 };
 
 /* COLUMN_TALLY: a count, negative if nothing was counted. */
@@ -125,7 +143,7 @@ struct bench_column {
 	size_t offset;
 	const char *dataset, *doc;
 	const char *const *names;
-	bool per_iteration; /* printed if the table shows iterations */
+	enum column_set set; /* printed if the table shows it */
 };
 
 /* The columns of a row, and of each of its results. */
@@ -142,6 +160,9 @@ void table_footer(const struct bench_table *t);
 struct bench_about {
 	const char *format, *created_by, *started, *host;
 	int64_t version, ranks, hosts, iters, warmup_iters, check;
+	const char *device, *comm,
+		*launch; /* NULL: host memory; what transfers it; the option */
+	int64_t aggregate, reruns, registered;
 };
 
 struct bench_file {

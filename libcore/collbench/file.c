@@ -19,6 +19,14 @@ static const struct h5_field about_fields[] = {
 	{"iters", H5_I64, F(iters), false, "iterations timed"},
 	{"warmup_iters", H5_I64, F(warmup_iters), false, "iterations before them"},
 	{"check", H5_I64, F(check), false, "iterations checked"},
+	{"device", H5_TEXT, F(device), true,
+		"whose memory the buffers are in, empty: the host's"},
+	{"comm", H5_TEXT, F(comm), true, "what transfers that memory"},
+	{"launch", H5_TEXT, F(launch), true,
+		"when the host waits: blocking, queued, graph"},
+	{"aggregate", H5_I64, F(aggregate), true, "collectives of an iteration"},
+	{"reruns", H5_I64, F(reruns), true, "repetitions of each reduction"},
+	{"registered", H5_I64, F(registered), true, "1: registered buffers"},
 	{0},
 };
 #undef F

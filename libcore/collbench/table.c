@@ -13,6 +13,7 @@ const char *const bench_type_names[] = {
 	[COMM_I64] = "int64", [COMM_U64] = "uint64", [COMM_F32] = "float", [COMM_F64] = "double",
 	[N_COMM_TYPES] = "all", NULL,
 };
+const char *const bench_library_names[] = {[LIBRARY_MPI] = "mpi", [LIBRARY_NCCL] = "nccl", NULL};
 /* clang-format on */
 
 const char *const *bench_coll_names(void)
@@ -33,19 +34,21 @@ const struct bench_column case_columns[] = {
 	{"type", "", 8, COLUMN_NAME, R(type), "type", "index in names; -1: none", bench_type_names},
 	{"redop", "", 6, COLUMN_NAME, R(redop), "redop", "index in names; -1: none", bench_op_names},
 	{"root", "", 6, COLUMN_WHOLE, R(root), "root", "rank of the root; -1: none"},
+	{"comm", "", 5, COLUMN_NAME, R(library), "comm", "what transferred device memory: index in names; -1: host memory, by MPI", bench_library_names, SET_LIBRARY},
 	{0},
 };
 #undef R
 #define R(field) offsetof(struct bench_result, field)
 const struct bench_column result_columns[] = {
-	{"time", "(us)", 8, COLUMN_REAL, R(time), "time", "us an iteration: mean over iterations, largest over ranks"},
+	{"time", "(us)", 8, COLUMN_REAL, R(time), "time", "us a collective: mean over iterations, largest over ranks"},
 	{"algbw", "(GB/s)", 7, COLUMN_REAL, R(algbw), "algbw", "size over time, 1e9 bytes a second"},
 	{"busbw", "(GB/s)", 7, COLUMN_REAL, R(busbw), "busbw", "algbw times the collective's factor"},
 	{"#wrong", "", 7, COLUMN_TALLY, R(wrong), "wrong", "wrong elements of all ranks; -1: not checked"},
-	{"i_min", "(us)", 8, COLUMN_REAL, R(i_min), "i_min", "us: shortest time of an iteration", NULL, true},
-	{"i_max", "(us)", 8, COLUMN_REAL, R(i_max), "i_max", "us: longest time of an iteration", NULL, true},
-	{"i_p99", "(us)", 8, COLUMN_REAL, R(i_p99), "i_p99", "us: 99th percentile, nearest rank", NULL, true},
-	{"i_cv%", "(%)", 7, COLUMN_REAL, R(i_cv), "i_cv", "percent: standard deviation over mean", NULL, true},
+	{"i_min", "(us)", 8, COLUMN_REAL, R(i_min), "i_min", "us: shortest time of an iteration", NULL, SET_ITERATIONS},
+	{"i_max", "(us)", 8, COLUMN_REAL, R(i_max), "i_max", "us: longest time of an iteration", NULL, SET_ITERATIONS},
+	{"i_p99", "(us)", 8, COLUMN_REAL, R(i_p99), "i_p99", "us: 99th percentile, nearest rank", NULL, SET_ITERATIONS},
+	{"i_cv%", "(%)", 7, COLUMN_REAL, R(i_cv), "i_cv", "percent: standard deviation over mean", NULL, SET_ITERATIONS},
+	{"#differ", "", 7, COLUMN_TALLY, R(differ), "differ", "elements of all ranks with other bits when reduced again; -1: not tried", NULL, SET_RERUNS},
 	{0},
 };
 #undef R
@@ -66,7 +69,7 @@ static void print_real(double x, int width)
 
 static bool is_shown(const struct bench_table *t, const struct bench_column *c)
 {
-	return c->width && (!c->per_iteration || t->per_iteration);
+	return c->width && (c->set == SET_ALWAYS || t->shown[c->set]);
 }
 
 static void print_cell(const struct bench_column *c, const void *from)
