@@ -1,6 +1,6 @@
 #!/usr/bin/env bats
 # How tests/bench/gpu_lab collects and judges: scripts take the places of tests/bench/gpu and tests/run
-# and print rows and results as those do.
+# and print rows and results as those do; tests/bench/gpu_nccl itself runs on an emulated GPU.
 load helpers
 
 setup() {
@@ -77,6 +77,108 @@ judged() {
 	[ "$(verdict 'C: the same run twice')" = '4.25 no' ]
 }
 
+@test "results that must pass are counted; one that fails is named" {
+	rows 'nccl-open | 2 | result | PASS' 'nccl-open | 4 | result | not run' 'nccl-watchdog | fsdp | result | PASS' \
+		'nccl-watchdog | graph | result | PASS' 'mpi-collectives | 2 | result | PASS' \
+		'mpi-collectives | 2 | result | FAIL' 'mpi-collectives | 4 | result | FAIL' 'mpi-collectives | x | GB/s | 3'
+	judged
+	[ "$(verdict 'D.1: NCCL: communicators')" = '1 PASS not run' ]
+	[ "$(verdict 'D.1: NCCL: collectives')" = '0 PASS not run' ]
+	[ "$(verdict 'D.3')" = '2 PASS yes' ]
+	[ "$(verdict 'D.5: MPI: collectives')" = 'FAIL: 2 and 1 more no' ]
+	mkdir other
+	printf 'nccl-open\t4\tresult\tPASS\t\n' >other/rows.tsv
+	PART=verdict tests/bench/gpu_lab out other >/dev/null
+	[ "$(verdict 'D.1: NCCL: communicators')" = '2 PASS yes' ]
+}
+
+lab_of_nccl() { # ITEMS NAME=VALUE...: with the emulated GPU and NCCL
+	env TINY=yes PT_BUILD="$BUILD" PT_CUDA="$BUILD/emu/pt-cuda.so" PT_NCCL="$BUILD/emu/pt-cuda.so" PT_EMU_GUARD=no \
+		PART=10,11 ITEMS="$1" "${@:2}" "$BATS_TEST_DIRNAME/../bench/gpu_lab" out >said
+}
+
+results() { # VALUE: how many rows
+	awk -F '\t' -v value="$1" '$3 == "result" && $4 == value { n++ } END { print n + 0 }' out/rows.tsv
+}
+
+@test "NCCL is checked item by item, on an emulated GPU; what fails or cannot be run is told" {
+	[ -e "$BUILD/emu/pt-cuda.so" ] || skip 'nvcc and its headers are not here'
+	lab_of_nccl 'nccl-open:2 nccl-ranks:2 nccl-collectives:registered nccl-trace:fsdp mpi-collectives:2'
+	cat said
+	[ "$(results PASS)" -eq 10 ]
+	[ "$(verdict 'D.1: NCCL: messages')" = '6 PASS yes' ]
+	[ "$(verdict 'D.4')" = '1 PASS yes' ]
+	[ "$(awk -F '\t' '$2 == "allreduce, 2 ranks" && $4 > 0' out/rows.tsv | wc -l)" -eq 1 ]
+	gzip -dc out/trace.json.gz | grep -q '"cat":"fsdp"'
+	[ "$(find out -type f | wc -l)" -le 8 ]
+	# One test ends the program, those behind it are not run; the next item is.
+	rm -r out
+	lab_of_nccl 'nccl-ranks:2 nccl-open:2' PT_EMU_NCCL_ERROR=45
+	[ "$(results PASS) $(results FAIL)" = '2 2' ]
+	[ "$(verdict 'D.1: NCCL: messages')" = 'FAIL: stream and 1 more no' ]
+	grep -q 'FAIL nccl-ranks: stream: .*exit code 1' said
+	grep -q 'PT_EMU_NCCL_ERROR' out/errors.txt
+	# Another library; none.
+	rm -r out
+	lab_of_nccl 'nccl-open:2' PT_NCCL="$BUILD/tests/libtest.a"
+	[ "$(verdict 'D.1: NCCL: communicators')" = 'FAIL: 2 no' ]
+	grep -q 'libtest.a' out/errors.txt
+	rm -r out
+	lab_of_nccl 'nccl-open:2 nccl-layouts:fp32 mpi-collectives:2' PT_NCCL="$PWD/none.so"
+	[ "$(results 'not run') $(results PASS)" = '2 1' ]
+	grep -q "nccl-open: 2: there is no NCCL: PT_NCCL is $PWD/none.so" out/errors.txt
+	[ "$(verdict 'D.1: NCCL: communicators')" = '0 PASS not run' ]
+	# No time.
+	rm -r out
+	lab_of_nccl 'nccl-open:2 nccl-watchdog:fsdp' LIMIT=2
+	[ "$(results 'not run')" -eq 2 ]
+	grep -q 'no time' out/errors.txt
+}
+
+@test "bits that differ from those of one rank fail, and a run that does not end" {
+	[ -e "$BUILD/emu/pt-cuda.so" ] || skip 'nvcc and its headers are not here'
+	# What has a part of the ranks does otherwise.
+	mkdir programs
+	ln -s "$BUILD"/* programs
+	rm programs/pt-train
+	cat >programs/pt-train <<-END
+		#!/bin/bash
+		case \$* in
+		*'--tp 2'*'--fsdp 2'* | *'--tp 2 -o'*) set -- "\$@" --seed 9 ;;
+		*'--cp 2'*) exec sleep 1000 ;;
+		*'--pp 2'* | *graph*) exit 3 ;;
+		esac
+		exec "$BUILD/pt-train" "\$@"
+	END
+	chmod +x programs/pt-train
+	lab_of_nccl nccl-layouts:fp32 PT_BUILD="$PWD/programs" ITEM_LIMIT=5
+	cat said
+	[ "$(results PASS) $(results FAIL)" = '4 6' ]
+	grep -q 'FAIL nccl-layouts: fp32 tp2: other bits than one rank: loss: .* values differ' said
+	grep -q 'FAIL nccl-layouts: fp32 cp2: stopped, since it did not end' said
+	grep -q 'FAIL nccl-layouts: fp32 pp2: exit code 3' said
+	[ "$(verdict 'D.2')" = 'FAIL: fp32 tp2 and 5 more no' ]
+}
+
+@test "NCCL's library is searched where it may be, and what was searched is told" {
+	local find=$BATS_TEST_DIRNAME/../find_nccl
+	mkdir -p some packages/nvidia/nccl/lib bin
+	printf '#!/bin/sh\n' >bin/ldconfig
+	printf '#!/bin/sh\necho "%s"\n' "$PWD/packages/nvidia/nccl/lib/libnccl.so.2" >bin/python3
+	chmod +x bin/*
+	for there in packages/nvidia/nccl/lib/libnccl.so.2 some/libnccl.so.2 given; do
+		: >$there
+		[ $there != given ] || given=(PT_NCCL="$PWD/given")
+		run env -i PATH="$PWD/bin:/usr/bin:/bin" LD_LIBRARY_PATH="/nowhere::$PWD/some" "${given[@]}" "$find"
+		[ "$status" -eq 0 ]
+		# (CUDA's own is before Python's)
+		[ "$output" = "$PWD/$there" ] || [[ $there$output == packages*/usr/local/cuda* ]]
+	done
+	run env PT_NCCL=/nowhere.so "$find"
+	[ "$status" -eq 1 ]
+	[ "$output" = 'there is no NCCL: PT_NCCL is /nowhere.so' ]
+}
+
 @test "tests of several processes are counted; a process that is cut short leaves the verdict open" {
 	program bench/gpu </dev/null
 	program compute-sanitizer </dev/null
@@ -130,8 +232,8 @@ END
 	kill -9 -- "-$lab"
 	pkill -9 -f "$BATS_TEST_TMPDIR" || : # what its time limits had put into other groups
 	[ "$(verdict 'A.5')" = '1.7 yes' ]
-	[ "$(PART=list tests/bench/gpu_lab | wc -l)" -eq 9 ]
-	code_of 64 env PART=10 tests/bench/gpu_lab out
+	[ "$(PART=list tests/bench/gpu_lab | wc -l)" -eq 12 ]
+	code_of 64 env PART=13 tests/bench/gpu_lab out
 }
 
 @test "a switch that the programs do not know is reported and not measured" {

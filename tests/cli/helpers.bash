@@ -39,6 +39,8 @@ gpu_setup() {
 	cd "$BATS_TEST_TMPDIR" || exit 1
 	export PT_CUDA=${GPU_LIBRARY:-$BUILD/emu/pt-cuda.so} PT_EMU_GUARD=no
 	[ -e "$PT_CUDA" ] || skip 'nvcc and its headers are not here'
+	# NCCL that is installed knows nothing of emulated GPUs
+	[[ $PT_CUDA != */emu/* ]] || export PT_NCCL=none
 }
 
 gpu_name() { # as journals have it

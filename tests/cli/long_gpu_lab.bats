@@ -27,7 +27,8 @@ END
 
 lab() { # PARTS NAME=VALUE...: in an environment that is empty but for the variables of the pack
 	env -i PATH="$BATS_FILE_TMPDIR:/usr/bin:/bin" HOME="$PWD" PEER="$PWD/peer" PT_EMU_GUARD=no \
-		TINY=yes PART="$1" PT_HOME="$BATS_FILE_TMPDIR/unpacked" "${@:2}" bash -c '
+		TINY=yes PART="$1" PT_HOME="$BATS_FILE_TMPDIR/unpacked" \
+		PT_NCCL="$BATS_FILE_TMPDIR/unpacked/build/pt-cuda.so" "${@:2}" bash -c '
 		. "$1/env" && cd "$2" && [ "$(command -v pt-train)" = "$PT_HOME/build/pt-train" ] &&
 			tests/bench/gpu_lab "$3"' bash "$BATS_FILE_TMPDIR/packed" "$root" "$PWD/out"
 }
@@ -81,4 +82,21 @@ measured() { # WORK HOW MEASURE: how often
 		[ "$(grep -c 'FAILED: .*:torch' out/errors.txt)" -ge 4 ]
 		not grep -q 'torch' out/rows.tsv
 	done
+}
+
+@test "NCCL passes all checks, and its absence is told" {
+	lab 10,11,12
+	[ "$(awk -F '\t' '$3 == "result" && $4 == "PASS"' out/rows.tsv | wc -l)" -eq 73 ]
+	[ "$(awk -F '\t' '$1 ~ /^D[.]/ && $4 == "yes"' out/verdict.tsv | wc -l)" -eq 8 ]
+	[ "$(measured 'ranks_nccl, 2 ranks, GPU' check-nccl ok)" -eq 1 ]
+	grep -q 'tests of functions, not of speed' out/tests.txt
+	[ ! -e out/errors.txt ]
+	[ "$(find out -type f | wc -l)" -le 8 ]
+	rm -r out
+	lab 10,12 PT_NCCL=/none 2>said
+	grep -q 'there is no NCCL: PT_NCCL is /none' said
+	grep -q 'env: tests of NCCL will be skipped' said
+	grep -q '^check-nccl, ranks_nccl: skipped: there is no NCCL' out/errors.txt
+	[ "$(awk -F '\t' '$3 == "result" && $4 != "not run"' out/rows.tsv | wc -l)" -eq 0 ]
+	not grep -q $'^D.*\tyes$' out/verdict.tsv
 }

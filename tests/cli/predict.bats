@@ -69,11 +69,14 @@ holds() { # EXPRESSION of awk
 	holds "$(value all) == $all"
 	predict nvlink=1,net=20:10,gpus=1 --fsdp 8 -b 16 -m 2
 	holds "$(value all) == $all && $(value exposed) == $exposed"
-	# all 4 ranks of a host receive what the other one has, or each a quarter of it
-	predict net=1:0,gpus=4 --fsdp 8 -b 16 -m 2
-	all=$(value all)
-	predict net=1:0,gpus=4,forward=yes --fsdp 8 -b 16 -m 2
+	# all 4 ranks of a host receive what the other one has, or each a quarter of it, as with NCCL's
+	# gathers
+	predict net=1:0,gpus=4 --fsdp 8 -b 16 -m 2 --comm mpi
+	all=$(value all) gather=$(value 'fsdp gather')
+	predict net=1:0,gpus=4,forward=yes --fsdp 8 -b 16 -m 2 --comm mpi
 	holds "$(value all) < $all / 3"
+	predict net=1:0,gpus=4 --fsdp 8 -b 16 -m 2
+	holds "$(value 'fsdp gather') < $gather / 2"
 	# a step takes at least as long as the messages of an axis, which follow one another
 	predict nvlink=1:10 --fsdp 8 -b 16 -m 2
 	holds "$(value 'fsdp gather') + $(value 'fsdp sum') > $(value computation)"

@@ -62,12 +62,12 @@ static void open_device(void)
 	BUG_ON(far_away == MAP_FAILED);
 	contents = xcalloc(1, ALL);
 	device_arena(&device, &arena, "far away", ALL);
-	comm_device(&device);
+	assert_on_all(!comm_device_open(world, &device, COMM_MPI, &(struct err){0}));
 }
 
 static void close_device(void)
 {
-	comm_device(NULL);
+	comm_device_close();
 	device_arena_release(&device, &arena);
 	BUG_ON(device_owns(&device, far_away));
 	munmap(far_away, ALL);
