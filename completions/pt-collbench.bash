@@ -18,9 +18,14 @@ _pt_collbench()
 	-n | --iters) return ;;
 	-w | --warmup-iters) return ;;
 	-c | --check) return ;;
+	--reruns) return ;;
 	-o | --op) mapfile -t COMPREPLY < <(compgen -W 'sum prod min max all' -- "$cur"); return ;;
 	-d | --datatype) mapfile -t COMPREPLY < <(compgen -W 'int8 uint8 int32 uint32 int64 uint64 float double all' -- "$cur"); return ;;
 	-r | --root) mapfile -t COMPREPLY < <(compgen -W 'all' -- "$cur"); return ;;
+	-m | --aggregate) return ;;
+	--device) mapfile -t COMPREPLY < <(compgen -W 'cpu cuda' -- "$cur"); return ;;
+	--comm) mapfile -t COMPREPLY < <(compgen -W 'auto nccl mpi both' -- "$cur"); return ;;
+	--launch) mapfile -t COMPREPLY < <(compgen -W 'blocking queued graph' -- "$cur"); return ;;
 	--out) compopt -o filenames 2>/dev/null; mapfile -t COMPREPLY < <(compgen -f -X '!*.h5' -- "$cur"; compgen -d -- "$cur"); return ;;
 	--config) compopt -o filenames 2>/dev/null; mapfile -t COMPREPLY < <(compgen -f -- "$cur"); return ;;
 	--generate) mapfile -t COMPREPLY < <(compgen -W 'man bash zsh fish' -- "$cur"); return ;;
@@ -30,7 +35,7 @@ _pt_collbench()
 		return
 	fi
 	if [[ $cur == -* ]]; then
-		mapfile -t COMPREPLY < <(compgen -W '--minbytes --maxbytes --stepbytes --stepfactor --iters --warmup-iters --check --op --datatype --root --per-iteration --out --overwrite --smoke --config --print-config --quiet --help --version --generate ' -- "$cur")
+		mapfile -t COMPREPLY < <(compgen -W '--minbytes --maxbytes --stepbytes --stepfactor --iters --warmup-iters --check --reruns --op --datatype --root --aggregate --device --comm --launch --registered --per-iteration --out --overwrite --smoke --config --print-config --quiet --help --version --generate ' -- "$cur")
 		return
 	fi
 	mapfile -t COMPREPLY < <(compgen -W 'allreduce reduce broadcast allgather reducescatter scatter gather alltoall sendrecv barrier all' -- "$cur")

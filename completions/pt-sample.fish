@@ -15,6 +15,7 @@ complete -c pt-sample -l tp -x -d 'Ranks that divide every weight (tensor parall
 complete -c pt-sample -l fsdp -x -d 'Ranks that shard the parameters, and gather a layer before it is computed. -1: the remaining ranks.'
 complete -c pt-sample -l threads -x -d 'Number of threads of a rank. 0: the processors of the host, divided among its ranks.'
 complete -c pt-sample -l device -x -a 'auto cpu cuda' -d 'Where it is computed. A GPU rounds in another way than a CPU, so that the text may differ. auto: on a GPU, if each rank finds one of its own.'
+complete -c pt-sample -l comm -x -a 'auto nccl mpi' -d 'What transfers data between GPUs: as for pt-train.'
 complete -c pt-sample -l logits -d 'Print the logits after the prompt, one token a line, as hexadecimal floats, and generate nothing.'
 complete -c pt-sample -l config -r -F -d 'Read options from FILE.'
 complete -c pt-sample -l print-config -d 'Print the options in force as a config file, and exit.'
