@@ -65,7 +65,7 @@ static inline int64_t part_begin(int64_t n, int64_t parts, int64_t i)
 /* ---- err.c: exit codes, errors, messages ----------------------------------------- */
 
 /* The exit codes are <sysexits.h>'s where it has one: EX_USAGE 64, EX_DATAERR 65,
- * EX_IOERR 74, EX_TEMPFAIL 75 ("checkpoint written, start me again"). */
+ * EX_UNAVAILABLE 69, EX_IOERR 74, EX_TEMPFAIL 75 ("checkpoint written, start me again"). */
 enum { EX_FAILED = 1, EX_TROUBLE = 2 };
 
 /* An error to be reported by a caller: an exit code and a message. code 0: no error. Functions
@@ -196,29 +196,30 @@ struct str {
 	char *s; /* NULL at first, then always NUL-terminated */
 	size_t len, cap;
 };
-
 void str_free(struct str *b);
 void str_clear(struct str *b);
 void str_add(struct str *b, const void *p, size_t n_bytes);
 void str_puts(struct str *b, const char *s);
 void str_putc(struct str *b, char c);
 void str_printf(struct str *b, const char *fmt, ...) PRINTF(2, 3);
+bool str_ends(const struct str *b, const char *end);
+bool text_ends(const char *text, const char *end);
 
 /* A list of strings, each owned by the list. */
 struct strs {
 	char **v;
 	int64_t n;
 };
-
 void strs_add(struct strs *l, const char *s);
 void strs_sort(struct strs *l);
 void strs_free(struct strs *l);
 
-/* The whole text must be one number: else, and on overflow, -1. Sizes take the suffixes K, M, G
- * and T (powers of 1024). */
+/* Of a whole text; -1 also on overflow. Sizes take the suffixes K, M, G, T (powers of 1024). */
 int parse_int(const char *s, int64_t *out);
 int parse_size(const char *s, int64_t *out);
 int parse_double(const char *s, double *out);
+/* strtod() of the beginning of [s, end). Returns the byte behind the number; s if there is none. */
+const char *scan_double(const char *s, const char *end, double *out);
 /* An environment variable that is `yes` (1) or `no` (0); -1 if it is not set. Another value ends
  * the program. */
 int env_switch(const char *name);

@@ -6,6 +6,7 @@
 #include <signal.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 #include <sys/statvfs.h>
 #include <unistd.h>
 
@@ -187,4 +188,42 @@ int file_spool(
 	cleanup_remove(path);
 	close(to);
 	return -1;
+}
+
+/* Of a stream: of its copy. */
+static int read_stream(
+	int from, const char *name, const struct seekable *how, struct err *e)
+{
+	char kept[4096];
+	struct stream s;
+	int64_t most;
+	if (stream_look(&s, from, name, e) || how->look(how->to, &s, &most, e))
+		return -1;
+	int fd = file_spool(&s, most, kept, e);
+	if (fd < 0)
+		return -1;
+	int rc = lseek(fd, 0, SEEK_SET)
+			 ? err_set(e, EX_IOERR, "%s: %s", name, strerror(errno))
+			 : how->read(how->to, fd, kept, e);
+	cleanup_remove(kept);
+	close(fd);
+	return rc;
+}
+
+int file_read_seekable(
+	const char *path, const char *name, const struct seekable *how, struct err *e)
+{
+	struct stat st;
+	if (!strcmp(path, "-"))
+		return read_stream(STDIN_FILENO, name, how, e);
+	int fd = file_open(path), rc;
+	if (fd < 0 || fstat(fd, &st))
+		rc = err_set(e, EX_IOERR, "%s: %s", path, strerror(errno));
+	else if (S_ISREG(st.st_mode))
+		rc = how->read(how->to, fd, path, e);
+	else
+		rc = read_stream(fd, name, how, e);
+	if (fd >= 0)
+		close(fd);
+	return rc;
 }

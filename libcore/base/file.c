@@ -106,6 +106,52 @@ int file_read_rest(
 	}
 }
 
+/* Takes the complete lines of `text`, and leaves the rest. */
+static int take_lines(
+	struct str *text, size_t searched, line_fn *take, void *to, struct err *e)
+{
+	size_t begin = 0;
+	const char *stop;
+	while ((stop = memchr(text->s + searched, '\n', text->len - searched))) {
+		size_t len = (size_t)(stop - text->s) - begin;
+		if (take(to, text->s + begin, len, e))
+			return -1;
+		begin = searched = begin + len + 1;
+	}
+	memmove(text->s, text->s + begin, text->len - begin);
+	text->len -= begin;
+	return 0;
+}
+
+int file_lines(int fd, const char *name, line_fn *take, void *to, struct str *rest,
+	struct err *e)
+{
+	enum { PIECE = 1 << 18, LONGEST = 1 << 26 };
+	char *piece = xmalloc(PIECE);
+	struct str text = {0};
+	ssize_t n;
+	int rc = 0;
+	do {
+		n = read(fd, piece, PIECE);
+		if (n < 0 && errno == EINTR)
+			continue;
+		if (n < 0)
+			rc = err_set(e, EX_IOERR, "%s: %s", name, strerror(errno));
+		size_t before = text.len;
+		if (n > 0) {
+			str_add(&text, piece, (size_t)n);
+			rc = take_lines(&text, before, take, to, e);
+		}
+		if (!rc && text.len > LONGEST)
+			rc = err_set(e, EX_DATAERR, "%s: a line of more than %d bytes",
+				name, LONGEST);
+	} while (n && !rc);
+	str_add(rest, text.s, text.len);
+	str_free(&text);
+	free(piece);
+	return rc;
+}
+
 /* A FIFO of the file system, in contrast to a pipe, may have no writer yet. */
 static bool is_fifo(int fd)
 {

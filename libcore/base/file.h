@@ -18,6 +18,12 @@ int file_read(const char *path, size_t max_bytes, struct str *out, struct err *e
 /* The same for the rest of an open file, which messages call `name`. */
 int file_read_rest(
 	int fd, const char *name, size_t max_bytes, struct str *out, struct err *e);
+/* Calls take() with each line of the rest of an open file, without its line break. If the last line
+ * has no line break, it may be incomplete: it is appended to `rest` and not taken. A line of more
+ * than 64 MiB is an error. */
+typedef int line_fn(void *to, const char *line, size_t len, struct err *e);
+int file_lines(int fd, const char *name, line_fn *take, void *to, struct str *rest,
+	struct err *e);
 int file_make_directory(const char *path, struct err *e); /* as mkdir -p */
 bool file_exists(const char *path);
 /* They loop until all bytes are written or read; -1 with errno set (0: end of file). */
@@ -93,5 +99,15 @@ int stream_look(struct stream *s, int fd, const char *name, struct err *e);
 int file_spool(
 	const struct stream *s, int64_t most, char path[AT_LEAST(4096)], struct err *e);
 void file_spool_limit(int64_t n_bytes); /* 0: none */
+/* Reads a file, or a copy of a stream; "-" is standard input. */
+struct seekable {
+	/* Looks at the beginning of a stream, and sets the bytes that it may have. */
+	int (*look)(void *to, const struct stream *s, int64_t *most, struct err *e);
+	/* Reads the open file at `path`. */
+	int (*read)(void *to, int fd, const char *path, struct err *e);
+	void *to;
+};
+int file_read_seekable(
+	const char *path, const char *name, const struct seekable *how, struct err *e);
 
 #endif

@@ -188,6 +188,12 @@ static const char *env_name(const char *option, char name[static 80])
 	return name;
 }
 
+bool opts_in_environment(const char *option)
+{
+	char name[80];
+	return getenv(env_name(option, name)) != NULL;
+}
+
 static int apply_env(struct parse *s, struct err *e)
 {
 	source_begin(s, true);
@@ -433,10 +439,50 @@ static int apply_sources(
 	return apply_operands(s, argc, argv, e);
 }
 
+/* The option of the table that an argument names in full, if operands may follow it; else NULL. */
+static const struct opt *takes_several(const struct parse *s, const char *arg)
+{
+	for (int i = 0; i < s->n; i++)
+		if (s->all[i]->flags & OPT_SEVERAL && !strncmp(arg, "--", 2) &&
+			!strcmp(arg + 2, s->all[i]->name))
+			return s->all[i];
+	return NULL;
+}
+
+static bool is_operand(const char *arg)
+{
+	return arg && (arg[0] != '-' || !arg[1]);
+}
+
+/* `--list a b` becomes `--list=a --list=b`. Returns the number of arguments; the new ones live as
+ * long as the program, as others do. */
+static int repeat_lists(const struct parse *s, int argc, char **argv)
+{
+	const struct opt *list = NULL;
+	int n = 1, i = 1;
+	for (; i < argc && strcmp(argv[i], "--"); i++) {
+		struct str one = {0};
+		if (!is_operand(argv[i])) {
+			list = is_operand(argv[i + 1]) ? takes_several(s, argv[i]) : NULL;
+			if (!list)
+				argv[n++] = argv[i];
+			continue;
+		}
+		if (list)
+			str_printf(&one, "--%s=%s", list->name, argv[i]);
+		argv[n++] = list ? one.s : argv[i];
+	}
+	while (i < argc)
+		argv[n++] = argv[i++];
+	argv[n] = NULL;
+	return n;
+}
+
 /* getopt_long and operands reorder what they are given, so each time a copy. */
 static int parse_all(struct parse *s, int argc, char **argv, struct err *e)
 {
 	struct sources x = {.preset = getenv("PT_PRESET")};
+	argc = repeat_lists(s, argc, argv);
 	size_t n_bytes = (size_t)(argc + 1) * sizeof(*argv);
 	char **copy = memcpy(xmalloc(n_bytes), argv, n_bytes);
 	int n = -1;

@@ -23,9 +23,10 @@ enum opt_type {
 };
 
 enum opt_flag {
-	OPT_ARITH = 1, /* determines results */
-	OPT_LOCAL = 2, /* of this invocation: not saved with a run */
-	OPT_MODEL = 4, /* shapes and arithmetic of the model, which its weights need */
+	OPT_ARITH = 1,	 /* determines results */
+	OPT_LOCAL = 2,	 /* of this invocation: not saved with a run */
+	OPT_MODEL = 4,	 /* shapes and arithmetic of the model, which its weights need */
+	OPT_SEVERAL = 8, /* OPT_LIST: the operands that follow it are its values too */
 };
 
 struct opt {
@@ -116,6 +117,8 @@ int opts_unknown(const char *what, const char *name, const char *const *names, i
  * flags `want` and none of `without`. */
 void opts_print(const struct program *p, const void *o, unsigned want, unsigned without,
 	struct str *out);
+/* Does the environment have the option, perhaps for another program? */
+bool opts_in_environment(const char *name);
 /* Was the option given? Of programs with .given only, as the two below. */
 bool opts_given(const struct program *p, const void *o, const char *name);
 /* Sets options whose names begin with the prefix to their defaults, as if not given. */

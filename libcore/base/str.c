@@ -61,6 +61,17 @@ void str_printf(struct str *b, const char *fmt, ...)
 	b->len += (size_t)n;
 }
 
+bool str_ends(const struct str *b, const char *end)
+{
+	size_t n = strlen(end);
+	return b->len >= n && !memcmp(b->s + b->len - n, end, n);
+}
+
+bool text_ends(const char *text, const char *end)
+{
+	return str_ends(&(struct str){(char *)text, strlen(text), 0}, end);
+}
+
 void strs_add(struct strs *l, const char *s)
 {
 	l->v = xrealloc(l->v, (size_t)(l->n + 1) * sizeof(*l->v));

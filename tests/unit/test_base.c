@@ -149,7 +149,7 @@ struct opts {
 	double x;
 	const char *s;
 	int e;
-	struct strs list;
+	struct strs list, several;
 	struct opt_given given;
 	double rate;
 };
@@ -166,6 +166,8 @@ static const struct opt table[] = {
 	{OPT_STR, 's', "text", "TEXT", NULL, O(s), OPT_LOCAL, .help = "a text"},
 	{OPT_ENUM, 0, "color", NULL, "red", O(e), .values = values, .help = "a color"},
 	{OPT_LIST, 'l', "item", "X", NULL, O(list), .help = "items"},
+	{OPT_LIST, 0, "several", "X", NULL, O(several), OPT_SEVERAL,
+		.help = "more items"},
 	{OPT_DOUBLE, 0, "rate", "X", "0.7", O(rate),
 		.needs = "--text or --color green or blue", .was = "speed",
 		.help = "a rate"},
@@ -229,6 +231,22 @@ static void options_win_in_order(void **state)
 	unsetenv("PT_NUMBER");
 	assert_int_equal(parse(&o, &e, NULL, 3, "--no-flag", "number=8", "file"), 1);
 	assert_true(!o.flag && o.n == 8);
+}
+
+static void operands_of_a_list(void **state)
+{
+	struct opts o;
+	struct err e;
+	(void)state;
+	assert_int_equal(
+		parse(&o, &e, NULL, 7, "a", "--several", "b", "-", "-f", "c", "d"), 3);
+	assert_true(o.several.n == 2 && o.flag);
+	assert_string_equal(o.several.v[0], "b");
+	assert_string_equal(o.several.v[1], "-");
+	assert_int_equal(
+		parse(&o, &e, NULL, 5, "--several", "b", "--several=c", "--", "d"), 1);
+	assert_true(o.several.n == 2);
+	assert_int_equal(parse(&o, &e, NULL, 1, "--several"), -1);
 }
 
 static void options_refuse(void **state)
@@ -406,9 +424,69 @@ static void memory_that_is_not_there(void **state)
 	arena_release(&a);
 }
 
+/* ---- decimal numbers --------------------------------------------------------------- */
+
+static void assert_scanned(const char *text)
+{
+	char *end;
+	double v = 0, want = strtod(text, &end);
+	const char *stop = scan_double(text, text + strlen(text), &v);
+	if (isinf(want) && strpbrk(text, "0123456789")) /* out of range */
+		assert_ptr_equal(stop, text);
+	else if (stop != end || memcmp(&v, &want, sizeof(v)) != 0)
+		fail_msg("'%s' is %.17g, not %.17g", text, v, want);
+}
+
+static void decimals_are_those_of_strtod(void **state)
+{
+	static const char *const some[] = {"0", "-0", "0.0", "-0.000", "1", "+1.5", "1.",
+		".5", "1e5", "1E+05", "1e", "1e+", "1.5e-22", "9007199254740992",
+		"9007199254740993", "90071992547409935e-1",
+		"123456789012345678901234567890", "0.1", "0.30000000000000004", "5e-324",
+		"2.2250738585072011e-308", "1.7976931348623157e308",
+		"00000000000000000000000000001.5", "0.000000000000000000000000000123",
+		"8.049097061157227", "inf", "-Infinity", "1,000", "1.5.5", "1e22", "1e23",
+		"3e-22"};
+	char text[64];
+	(void)state;
+	for (size_t i = 0; i < ARRAY_LEN(some); i++)
+		assert_scanned(some[i]);
+	for (int64_t i = 0; i < 200000; i++) {
+		uint64_t bits = hash_mix((uint64_t)i);
+		double x;
+		memcpy(&x, &bits, sizeof(x));
+		if (!isfinite(x))
+			continue;
+		snprintf(text, sizeof(text), "%.*g", (int)(i % 21), x);
+		assert_scanned(text);
+		snprintf(text, sizeof(text), "%.*f", (int)(i % 12),
+			(double)(float)test_normal(7, i));
+		assert_scanned(text);
+	}
+}
+
+static void what_is_no_decimal(void **state)
+{
+	static const char *const none[] = {
+		"", "-", ".", "e5", "-e", "+.", "x", " 1", "1e999", "-1e999", "na", "i"};
+	double v;
+	(void)state;
+	for (size_t i = 0; i < ARRAY_LEN(none); i++)
+		assert_ptr_equal(
+			scan_double(none[i], none[i] + strlen(none[i]), &v), none[i]);
+	const char *part = "123456";
+	assert_ptr_equal(scan_double(part, part + 3, &v), part + 3);
+	assert_true(v == 123);
+	part = "nan";
+	assert_ptr_equal(scan_double(part, part + 3, &v), part + 3);
+	assert_true(isnan(v));
+}
+
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
+		cmocka_unit_test(decimals_are_those_of_strtod),
+		cmocka_unit_test(what_is_no_decimal),
 		cmocka_unit_test(philox_known_answers),
 		cmocka_unit_test(numbers_read_back),
 		cmocka_unit_test(numbers_are_whole),
@@ -418,6 +496,7 @@ int main(void)
 		cmocka_unit_test(exact_rounds_once),
 		cmocka_unit_test(options_have_defaults),
 		cmocka_unit_test(options_win_in_order),
+		cmocka_unit_test(operands_of_a_list),
 		cmocka_unit_test(options_refuse),
 		cmocka_unit_test(options_print_and_read_back),
 		cmocka_unit_test(options_print_what_is_empty),

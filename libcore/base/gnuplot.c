@@ -1,0 +1,95 @@
+/* Runs gnuplot. */
+#include "base/gnuplot.h"
+#include "base/file.h"
+
+#include <ctype.h>
+#include <errno.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+/* In double quotes, with octal escapes for special characters. (In single quotes, gnuplot fails on two
+ * quotes in a row.) */
+void gnuplot_quote(struct str *out, const char *s)
+{
+	str_putc(out, '"');
+	for (; *s; s++) {
+		unsigned char c = (unsigned char)*s;
+		if (isalnum(c) || c >= 0x80 || strchr(" ./_-", c))
+			str_putc(out, *s);
+		else if (c > ' ')
+			str_printf(out, "\\%04o", c);
+	}
+	str_putc(out, '"');
+}
+
+/* Writes the script to an unnamed file. */
+static int script_file(const struct str *text, struct err *e)
+{
+	int fd = memfd_create("gnuplot", MFD_CLOEXEC);
+	if (fd >= 0 && !write_all(fd, text->s, text->len) && !lseek(fd, 0, SEEK_SET))
+		return fd;
+	err_set(e, EX_IOERR, "the script for gnuplot: %s", strerror(errno));
+	if (fd >= 0)
+		close(fd);
+	return -1;
+}
+
+static pid_t start_gnuplot(int from, const int to[2])
+{
+	pid_t pid = fork();
+	if (pid)
+		return pid;
+	dup2(from, STDIN_FILENO);
+	dup2(to[1], STDOUT_FILENO);
+	close(to[0]);
+	close(to[1]);
+	execlp("gnuplot", "gnuplot", "-", (char *)NULL);
+	_exit(127);
+}
+
+/* The picture comes through a pipe, since gnuplot ignores write errors. */
+int gnuplot_run(const struct str *text, struct str *picture, struct err *e)
+{
+	enum { MAX_PICTURE = 1 << 30 };
+	int pipes[2], status = 0, rc = -1, from = script_file(text, e);
+	if (from < 0)
+		return -1;
+	if (pipe(pipes)) {
+		close(from);
+		return err_set(e, EX_IOERR, "pipe: %s", strerror(errno));
+	}
+	pid_t pid = start_gnuplot(from, pipes);
+	close(pipes[1]);
+	if (pid > 0)
+		rc = file_read_rest(pipes[0], "gnuplot", MAX_PICTURE, picture, e);
+	close(pipes[0]);
+	if (pid < 0 || waitpid(pid, &status, 0) < 0)
+		rc = err_set(e, EX_IOERR, "gnuplot: %s", strerror(errno));
+	bool all = lseek(from, 0, SEEK_CUR) ==
+		   (off_t)text->len; /* it read the whole script */
+	close(from);
+	if (WIFEXITED(status) && WEXITSTATUS(status) == 127)
+		return err_set(e, EX_FAILED,
+			"gnuplot cannot be started (Debian: gnuplot-nox)%s",
+			advice_on(ADVICE_GNUPLOT));
+	return !rc && (status || !all) ? err_set(e, EX_FAILED, "gnuplot failed") : rc;
+}
+
+const char *gnuplot_terminal(const char *path)
+{
+	static const struct {
+		const char *suffix, *terminal;
+	} kinds[] = {
+		{".svg", "svg size 900,540 dynamic background rgb 'white'"},
+		{".png", "pngcairo size 900,540"},
+		{".pdf", "pdfcairo size 18cm,11cm"},
+	};
+	for (size_t i = 0; i < ARRAY_LEN(kinds); i++) {
+		size_t len = strlen(path), suffix = strlen(kinds[i].suffix);
+		if (len > suffix && !strcmp(path + len - suffix, kinds[i].suffix))
+			return kinds[i].terminal;
+	}
+	return NULL;
+}

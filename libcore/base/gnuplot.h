@@ -1,0 +1,14 @@
+/* Pictures by gnuplot, which runs without a shell. */
+#ifndef BASE_GNUPLOT_H
+#define BASE_GNUPLOT_H
+
+#include "base/base.h"
+
+/* The terminal for the suffix of a file's name, .svg, .png or .pdf; NULL: another suffix. */
+const char *gnuplot_terminal(const char *path);
+/* Appends a string in quotes. */
+void gnuplot_quote(struct str *out, const char *s);
+/* Appends what gnuplot prints for a script, which is the picture. 0, or -1 with *e set. */
+int gnuplot_run(const struct str *script, struct str *picture, struct err *e);
+
+#endif

@@ -1,0 +1,164 @@
+/* What graphs as text and as pictures share. */
+#include "base/graph.h"
+
+#include <math.h>
+#include <string.h>
+
+/* ---- scales ------------------------------------------------------------------------ */
+
+bool scale_has(const struct scale *s, double v)
+{
+	return isfinite(v) && (!s->log || v > 0);
+}
+
+/* (Halves, because the difference of two finite numbers may be infinite.) */
+double scale_at(const struct scale *s, double v)
+{
+	double low = s->low / 2, high = s->high / 2;
+	v /= 2;
+	if (s->log) {
+		low = log10(s->low);
+		high = log10(s->high);
+		v = log10(2 * v);
+	}
+	return high > low ? (v - low) / (high - low) : 0.5;
+}
+
+static void widen(struct scale *s, double v)
+{
+	s->low = fmin(s->low, v);
+	s->high = fmax(s->high, v);
+}
+
+bool graph_scales(const struct graph *g, struct scale *x, struct scale *y)
+{
+	*x = (struct scale){INFINITY, -INFINITY, g->log_x};
+	*y = (struct scale){INFINITY, -INFINITY, g->log_y};
+	for (int i = 0; i < g->n_series; i++) {
+		const struct series *s = &g->series[i];
+		for (int64_t k = 0; k < s->n; k++) {
+			if (!scale_has(x, s->p[k].x) || !scale_has(y, s->p[k].y))
+				continue;
+			widen(x, s->p[k].x);
+			widen(y, s->p[k].y);
+		}
+	}
+	return x->low <= x->high;
+}
+
+/* ---- ticks ------------------------------------------------------------------------- */
+
+static void add_tick(struct ticks *t, const struct scale *s, double v)
+{
+	/* (the multiple of a step may miss an end of the range by a rounding) */
+	double at = scale_has(s, v) ? scale_at(s, v) : -1;
+	if (t->n < MAX_TICKS && at >= -1e-9 && at <= 1 + 1e-9)
+		t->v[t->n++] = v;
+}
+
+/* The smallest of 1, 2, 5 times a power of ten that is at least v. */
+static double round_step(double v)
+{
+	double power = pow(10, floor(log10(v)));
+	static const double steps[] = {1, 2, 5};
+	for (size_t i = 0; i < ARRAY_LEN(steps); i++)
+		if (steps[i] * power >= v * (1 - 1e-9))
+			return steps[i] * power;
+	return 10 * power;
+}
+
+static double linear_ticks(const struct scale *s, int most, struct ticks *t)
+{
+	double step = s->high > s->low ? round_step(s->high / most - s->low / most) : 0;
+	if (!(step > 0) || !isfinite(step) || s->low + step == s->low) {
+		add_tick(t, s, s->low);
+		return 0;
+	}
+	double first = ceil(s->low / step - 1e-9);
+	for (int i = 0; i <= most; i++)
+		add_tick(t, s, (first + i) * step);
+	return step;
+}
+
+/* Powers of ten; of less than two decades also 2 and 5 times those. */
+static void log_ticks(const struct scale *s, int most, struct ticks *t)
+{
+	int low = (int)floor(log10(s->low)), high = (int)ceil(log10(s->high));
+	bool few = high - low <= 2 && most >= 6;
+	int by = (int)ceil_div(max64(high - low, 1), most);
+	for (int k = low; k <= high; k += by) {
+		add_tick(t, s, pow(10, k));
+		if (few) {
+			add_tick(t, s, 2 * pow(10, k));
+			add_tick(t, s, 5 * pow(10, k));
+		}
+	}
+}
+
+/* A number with a suffix for thousands and so on; `step`: the distance of the ticks, 0: not equal. */
+static void tick_text(char *buf, double v, double most, double step)
+{
+	static const char suffixes[] = " kMGTPE";
+	int power = 0;
+	while (most >= 1e5 && power < 6 && most >= 1000 * pow(1000, power))
+		power++;
+	double unit = pow(1000, power);
+	double digits = step > 0 ? -floor(log10(step / unit) + 1e-9) : 0;
+	if (step > 0 && digits <= 6 && most < 1e21)
+		snprintf(buf, NUM_TEXT, "%.*f%.*s", digits > 0 ? (int)digits : 0,
+			v == 0 ? 0.0 : v / unit, power > 0, &suffixes[power]);
+	else
+		snprintf(
+			buf, NUM_TEXT, "%.6g%.*s", v / unit, power > 0, &suffixes[power]);
+}
+
+void ticks_of(const struct scale *s, int most, struct ticks *t)
+{
+	double step = 0;
+	*t = (struct ticks){0};
+	most = most < 1 ? 1 : most >= MAX_TICKS ? MAX_TICKS - 1 : most;
+	if (s->log && s->high > s->low)
+		log_ticks(s, most, t);
+	if (t->n < 2) { /* a logarithmic range without powers of ten, too */
+		t->n = 0;
+		step = linear_ticks(s, most, t);
+	}
+	for (int i = 0; i < t->n; i++)
+		tick_text(t->text[i], t->v[i],
+			s->log && step == 0 ? fabs(t->v[i])
+					    : fmax(fabs(s->low), fabs(s->high)),
+			step);
+}
+
+/* ---- fewer points ------------------------------------------------------------------ */
+
+/* Appends the points begin, a, b, last in their order, each once, to those of p[n_out]. */
+static int64_t keep(struct point *p, int64_t n_out, const int64_t at[4])
+{
+	struct point kept[4] = {{0}};
+	int n = 0;
+	int64_t low = min64(at[1], at[2]), high = max64(at[1], at[2]);
+	const int64_t order[4] = {at[0], low, high, at[3]};
+	for (int i = 0; i < 4; i++)
+		if (i == 0 || order[i] != order[i - 1])
+			kept[n++] = p[order[i]];
+	memcpy(&p[n_out], kept, (size_t)n * sizeof(*kept));
+	return n_out + n;
+}
+
+int64_t points_thin(struct point *p, int64_t n, const struct scale *x, int64_t groups)
+{
+	int64_t n_out = 0;
+	for (int64_t k = 0; k < n;) {
+		int64_t at[4] = {k, k, k, k}; /* first, lowest, highest, last */
+		int64_t group = (int64_t)(scale_at(x, p[k].x) * (double)groups);
+		for (; k < n && (int64_t)(scale_at(x, p[k].x) * (double)groups) == group;
+			k++) {
+			at[1] = p[k].y < p[at[1]].y ? k : at[1];
+			at[2] = p[k].y > p[at[2]].y ? k : at[2];
+			at[3] = k;
+		}
+		n_out = keep(p, n_out, at);
+	}
+	return n_out;
+}

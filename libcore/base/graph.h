@@ -1,0 +1,82 @@
+/*
+ * Graphs of series of points: as text for a terminal, and as a picture by gnuplot.
+ *
+ * Points that are not finite, and on a logarithmic axis those that are not positive, are left out.
+ */
+#ifndef BASE_GRAPH_H
+#define BASE_GRAPH_H
+
+#include "base/base.h"
+
+struct point {
+	double x, y;
+};
+
+struct series {
+	const char *name;      /* for the legend */
+	const struct point *p; /* [n] */
+	int64_t n;
+};
+
+struct graph {
+	const char *x_name, *y_name;
+	const struct series *series; /* [n_series] */
+	int n_series;
+	bool log_x, log_y;
+};
+
+/* ---- graph.c: scales, ticks, fewer points ----------------------------------------- */
+
+struct scale {
+	double low, high;
+	bool log;
+};
+
+/* The scales that contain all points; false: there is no point. */
+bool graph_scales(const struct graph *g, struct scale *x, struct scale *y);
+bool scale_has(const struct scale *s, double v); /* finite, and positive if logarithmic */
+double scale_at(const struct scale *s, double v); /* 0: low, 1: high */
+
+/* Round values for the labels of an axis: 1, 2 or 5 times a power of ten apart. */
+enum { MAX_TICKS = 16 };
+struct ticks {
+	int n;
+	double v[MAX_TICKS];
+	char text[MAX_TICKS][NUM_TEXT];
+};
+void ticks_of(const struct scale *s, int most, struct ticks *t);
+
+/* Keeps of all consecutive points in the same one of `groups` intervals of x the first, the lowest,
+ * the highest and the last: a line through them covers the same pixels if a group is not wider than
+ * one (M4: Jugel, Jerzak, Hackenbroich, Markl 2014). In place; returns the new n. */
+int64_t points_thin(struct point *p, int64_t n, const struct scale *x, int64_t groups);
+
+/* ---- graph_text.c ------------------------------------------------------------------ */
+
+enum graph_marks {
+	MARKS_BRAILLE, /* 2 x 4 dots in a cell, in UTF-8; series differ by colour only */
+	MARKS_ASCII,   /* a character of its own for each series */
+};
+
+struct graph_style {
+	enum graph_marks marks;
+	bool color;
+	int width, height; /* characters, lines without the legend */
+};
+
+/* The marks for a terminal or file: braille where the locale is UTF-8, and several series have
+ * colours. */
+enum graph_marks graph_marks_for(int n_series, bool color);
+/* The columns of the terminal of standard output, less one; without a terminal, of $COLUMNS, or
+ * 79. */
+int graph_terminal_width(void);
+void graph_text(const struct graph *g, const struct graph_style *style, struct str *out);
+
+/* ---- graph_picture.c ---------------------------------------------------------------- */
+
+/* 0, or -1 with *e set. */
+int graph_picture_check(
+	const char *path, struct err *e); /* its suffix: .svg, .png, .pdf */
+int graph_picture(const struct graph *g, const char *path, struct err *e);
+
+#endif
