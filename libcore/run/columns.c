@@ -125,18 +125,55 @@ bool column_fits(int c, double v)
 	       (v >= 0 && v <= 0x1p53 && v == (double)(int64_t)v);
 }
 
+static bool is_name(const char *name, const char *p, size_t len)
+{
+	for (size_t i = 0; i < len; i++)
+		if (name[i] != p[i] || !name[i])
+			return false;
+	return !name[len];
+}
+
+/* The column of a name; that after `last` is tried first, because rows are in the order of the
+ * table. */
+static int find_after(int last, const char *name, size_t len)
+{
+	for (int i = 1; i <= N_COLUMNS; i++) {
+		int c = (last + i) % N_COLUMNS;
+		if (is_name(columns[c].name, name, len) ||
+			(columns[c].was && is_name(columns[c].was, name, len)))
+			return c;
+	}
+	return -1;
+}
+
+/* "name=value" */
+static int parse_value(const char *p, const char *end, int last, struct row *r)
+{
+	const char *equals = memchr(p, '=', (size_t)(end - p));
+	double v;
+	if (!equals || end - equals - 1 >= NUM_TEXT || equals + 1 == end)
+		return last;
+	int c = find_after(last, p, (size_t)(equals - p));
+	if (c >= 0 && scan_double(equals + 1, end, &v) == end && column_fits(c, v))
+		row_set(r, c, v);
+	return c < 0 ? last : c;
+}
+
+static bool is_blank(char c)
+{
+	return c == ' ' || c == '\t' || c == '\r';
+}
+
 int row_parse(const char *line, size_t len, struct row *r)
 {
-	char *copy = strndup(line, len), *rest = copy, *value;
-	*r = (struct row){.has = 0};
-	while ((value = strsep(&rest, " \t\r"))) {
-		const char *name = strsep(&value, "=");
-		int c = value ? column_find(name) : -1;
-		double v;
-		if (c >= 0 && strlen(value) < NUM_TEXT && !parse_double(value, &v) &&
-			column_fits(c, v))
-			row_set(r, c, v);
+	const char *end = line + len;
+	int last = N_COLUMNS - 1;
+	r->has = 0;
+	for (const char *p = line, *word; p < end; p++) {
+		word = p;
+		while (p < end && !is_blank(*p))
+			p++;
+		last = parse_value(word, p, last, r);
 	}
-	free(copy);
 	return row_has(r, COL_STEP) ? 0 : -1;
 }

@@ -40,20 +40,132 @@ const struct h5_field run_fields[] = {
 };
 #undef F
 
+/* ---- columns and rows ------------------------------------------------------------ */
+
 void run_log_rewind(struct run_log *l, int64_t step)
 {
-	while (l->n_rows && l->rows[l->n_rows - 1].v[COL_STEP] > (double)step)
+	while (l->n_rows && run_log_value(l, l->n_rows - 1, COL_STEP) > (double)step)
 		l->n_rows--;
+}
+
+/* The columns of the table. */
+static void make_columns(struct run_log *l)
+{
+	if (l->column)
+		return;
+	l->column = xcalloc(N_COLUMNS, sizeof(*l->column));
+	l->n_columns = N_COLUMNS;
+	for (int c = 0; c < N_COLUMNS; c++)
+		l->column[c].name = xstrdup(columns[c].name);
+}
+
+static void make_values(struct run_log *l, int c)
+{
+	double *v = l->column[c].v = xmalloc((size_t)l->room * sizeof(*v));
+	for (int64_t i = 0; i < l->n_rows; i++)
+		v[i] = absent_value();
+}
+
+static void make_room(struct run_log *l)
+{
+	if (l->n_rows < l->room)
+		return;
+	l->room = l->room ? 2 * l->room : 256;
+	for (int c = 0; c < l->n_columns; c++)
+		if (l->column[c].v)
+			l->column[c].v = xrealloc(
+				l->column[c].v, (size_t)l->room * sizeof(double));
+}
+
+void run_log_set(struct run_log *l, int64_t i, int c, double v)
+{
+	BUG_ON(i < 0 || i >= l->n_rows || c < 0 || c >= l->n_columns);
+	if (!l->column[c].v)
+		make_values(l, c);
+	l->column[c].v[i] = is_absent(v) ? (double)NAN : v;
+}
+
+/* Inserts a row without values before row i. */
+static void insert_row(struct run_log *l, int64_t i)
+{
+	make_columns(l);
+	make_room(l);
+	l->n_rows++;
+	for (int c = 0; c < l->n_columns; c++) {
+		double *v = l->column[c].v;
+		if (!v)
+			continue;
+		memmove(&v[i + 1], &v[i], (size_t)(l->n_rows - 1 - i) * sizeof(*v));
+		v[i] = absent_value();
+	}
+}
+
+/* The first row whose step is not below `step`. */
+static int64_t first_from(const struct run_log *l, double step)
+{
+	int64_t low = 0, high = l->n_rows;
+	if (high && run_log_value(l, high - 1, COL_STEP) < step)
+		return high;
+	while (low < high) {
+		int64_t mid = low + (high - low) / 2;
+		if (run_log_value(l, mid, COL_STEP) < step)
+			low = mid + 1;
+		else
+			high = mid;
+	}
+	return low;
+}
+
+int64_t run_log_at(struct run_log *l, int64_t step)
+{
+	int64_t i = first_from(l, (double)step);
+	if (i < l->n_rows && run_log_value(l, i, COL_STEP) == (double)step)
+		return i;
+	if (l->n_rows == MAX_ROWS || !column_fits(COL_STEP, (double)step))
+		return -1;
+	insert_row(l, i);
+	run_log_set(l, i, COL_STEP, (double)step);
+	return i;
+}
+
+int run_log_find(const struct run_log *l, const char *name)
+{
+	int c = column_find(name);
+	for (int i = N_COLUMNS; c < 0 && i < l->n_columns; i++)
+		if (!strcmp(l->column[i].name, name))
+			return i;
+	return c < l->n_columns ? c : -1;
+}
+
+int run_log_column(struct run_log *l, const char *name)
+{
+	make_columns(l);
+	int c = run_log_find(l, name);
+	if (c >= 0)
+		return c;
+	if (l->n_columns == MAX_LOG_COLUMNS)
+		return -1;
+	l->column = xrealloc(l->column, (size_t)(l->n_columns + 1) * sizeof(*l->column));
+	l->column[l->n_columns] = (struct log_column){.name = xstrdup(name)};
+	return l->n_columns++;
+}
+
+struct row run_log_row(const struct run_log *l, int64_t i)
+{
+	struct row r = {.has = 0};
+	for (int c = 0; c < N_COLUMNS; c++)
+		if (run_log_has(l, i, c))
+			row_set(&r, c, run_log_value(l, i, c));
+	return r;
 }
 
 void run_log_add(struct run_log *l, const struct row *r)
 {
 	run_log_rewind(l, (int64_t)r->v[COL_STEP] - 1);
-	if (l->n_rows == l->room) {
-		l->room = l->room ? 2 * l->room : 256;
-		l->rows = xrealloc(l->rows, (size_t)l->room * sizeof(*l->rows));
-	}
-	l->rows[l->n_rows++] = *r;
+	insert_row(l, l->n_rows);
+	for (int c = 0; c < N_COLUMNS; c++)
+		if (row_has(r, c))
+			run_log_set(l, l->n_rows - 1, c, r->v[c]);
 }
 
 void run_log_free(struct run_log *l)
@@ -61,10 +173,14 @@ void run_log_free(struct run_log *l)
 	for (const struct h5_field *f = run_fields; f->name; f++)
 		if (f->type == H5_TEXT)
 			free(*(void **)((char *)&l->info + f->offset));
+	for (int c = 0; c < l->n_columns; c++) {
+		free(l->column[c].name);
+		free(l->column[c].v);
+	}
 	str_free(&l->config);
 	str_free(&l->arithmetic);
 	str_free(&l->events);
-	free(l->rows);
+	free(l->column);
 	free(l->name);
 	*l = (struct run_log){0};
 }
@@ -158,37 +274,73 @@ static enum h5_type column_type(int c)
 						 : H5_F64;
 }
 
-/* Absent values become NaN, or INT64_MIN in columns of integers. */
+/* In the file an absent value is the NaN of C's NAN, or INT64_MIN in columns of integers. A NaN that
+ * was logged has another payload. */
+#define ABSENT_F32 UINT32_C(0x7fc00000)
+#define ABSENT_F64 UINT64_C(0x7ff8000000000000)
+
+static void put_f32(void *out, int64_t i, double v)
+{
+	float x = (float)v;
+	uint32_t bits = is_absent(v) ? ABSENT_F32 : ABSENT_F32 + 1;
+	memcpy((float *)out + i, isnan(v) ? (void *)&bits : (void *)&x, sizeof(x));
+}
+
+static void put_f64(void *out, int64_t i, double v)
+{
+	uint64_t bits = is_absent(v) ? ABSENT_F64 : ABSENT_F64 + 1;
+	memcpy((double *)out + i, isnan(v) ? (void *)&bits : (void *)&v, sizeof(v));
+}
+
 static void to_column(const struct run_log *l, int c, void *out)
 {
+	enum h5_type type = column_type(c);
 	for (int64_t i = 0; i < l->n_rows; i++) {
-		const struct row *r = &l->rows[i];
-		bool has = row_has(r, c);
-		if (column_type(c) == H5_I64)
-			((int64_t *)out)[i] = has ? (int64_t)r->v[c] : INT64_MIN;
-		else if (column_type(c) == H5_F32)
-			((float *)out)[i] = has ? (float)r->v[c] : NAN;
+		double v = run_log_value(l, i, c);
+		if (type == H5_F32)
+			put_f32(out, i, v);
+		else if (type == H5_F64)
+			put_f64(out, i, v);
 		else
-			((double *)out)[i] = has ? r->v[c] : (double)NAN;
+			((int64_t *)out)[i] = is_absent(v) ? INT64_MIN : (int64_t)v;
 	}
+}
+
+static double get_f32(const void *in, int64_t i)
+{
+	uint32_t bits;
+	memcpy(&bits, (const float *)in + i, sizeof(bits));
+	return bits == ABSENT_F32 ? absent_value() : (double)((const float *)in)[i];
+}
+
+static double get_f64(const void *in, int64_t i)
+{
+	uint64_t bits;
+	memcpy(&bits, (const double *)in + i, sizeof(bits));
+	return bits == ABSENT_F64 ? absent_value() : ((const double *)in)[i];
+}
+
+static double get_i64(const void *in, int64_t i)
+{
+	int64_t v = ((const int64_t *)in)[i];
+	return v == INT64_MIN ? absent_value() : (double)v;
 }
 
 static int from_column(struct run_log *l, int c, const void *in)
 {
+	double (*const get[])(const void *in, int64_t i) = {
+		[H5_I64] = get_i64, [H5_F32] = get_f32, [H5_F64] = get_f64};
 	for (int64_t i = 0; i < l->n_rows; i++) {
-		enum h5_type t = column_type(c);
-		double v = t == H5_I64	 ? (double)((const int64_t *)in)[i]
-			   : t == H5_F32 ? (double)((const float *)in)[i]
-					 : ((const double *)in)[i];
-		bool absent =
-			t == H5_I64 ? ((const int64_t *)in)[i] == INT64_MIN : isnan(v);
+		double v = get[column_type(c)](in, i);
+		bool absent = is_absent(v);
 		if (!absent && !column_fits(c, v))
 			return -1;
-		if (!absent)
-			row_set(&l->rows[i], c, v);
 		/* every row has a step, in ascending order */
-		if (c == COL_STEP && (absent || (i && v <= l->rows[i - 1].v[c])))
+		if (c == COL_STEP &&
+			(absent || (i && v <= run_log_value(l, i - 1, COL_STEP))))
 			return -1;
+		if (!absent)
+			run_log_set(l, i, c, v);
 	}
 	return 0;
 }
@@ -199,6 +351,8 @@ static int write_columns(const struct run_log *l, struct h5 *h, struct err *e)
 	int rc = 0;
 	for (int c = 0; c < N_COLUMNS && !rc; c++) {
 		char path[64];
+		if (c != COL_STEP && l->column && !l->column[c].v)
+			continue; /* no row has a value */
 		snprintf(path, sizeof(path), "/columns/%s", columns[c].name);
 		to_column(l, c, data);
 		rc = h5_put(h, path, column_type(c), 1, &l->n_rows, data, e);
@@ -209,6 +363,7 @@ static int write_columns(const struct run_log *l, struct h5 *h, struct err *e)
 
 static int read_columns(struct run_log *l, struct h5 *h, struct err *e)
 {
+	make_columns(l);
 	for (int c = 0; c < N_COLUMNS; c++) {
 		char path[64];
 		void *data;
@@ -217,14 +372,12 @@ static int read_columns(struct run_log *l, struct h5 *h, struct err *e)
 		if (columns[c].was && !h5_has(h, path))
 			snprintf(path, sizeof(path), "/columns/%s", columns[c].was);
 		if (c != COL_STEP && !h5_has(h, path))
-			continue; /* not logged by an older program */
+			continue; /* no row has a value */
 		if (h5_get(h, path, column_type(c), c == COL_STEP ? -1 : l->n_rows,
 			    MAX_ROWS, &data, &n, e))
 			return -1;
-		if (c == COL_STEP) {
-			l->rows = xcalloc((size_t)n + 1, sizeof(*l->rows));
+		if (c == COL_STEP)
 			l->n_rows = l->room = n;
-		}
 		int rc = from_column(l, c, data);
 		free(data);
 		if (rc)
@@ -282,61 +435,38 @@ static int not_a_log(const struct run_log *l, struct err *e)
 		l->name);
 }
 
-static int read_text(struct run_log *l, int fd, const char *name, struct err *e)
+static int take_line(void *to, const char *line, size_t len, struct err *e)
 {
-	struct str text = {0};
-	size_t whole = 0;
-	int rc = file_read_rest(fd, name, MAX_TEXT, &text, e) ||
-		 run_log_lines(l, &text, &whole, e);
-	if (!rc && whole < text.len) /* a number may be incomplete */
+	return run_log_line(to, line, len, e);
+}
+
+static int read_text(struct run_log *l, int fd, struct err *e)
+{
+	struct str rest = {0};
+	int rc = file_lines(fd, l->name, take_line, l, &rest, e);
+	if (!rc && rest.len) /* a number may be incomplete */
 		warn("%s: the last line is incomplete and is ignored", l->name);
-	str_free(&text);
+	str_free(&rest);
 	if (!rc && !l->n_rows)
 		rc = not_a_log(l, e);
 	return rc;
 }
 
-/* Reads the file at `path`, with `name` in messages. */
-static int read_file(
-	struct run_log *l, int fd, const char *path, const char *name, struct err *e)
+int run_log_read_file(struct run_log *l, int fd, const char *path, struct err *e)
 {
-	return is_hdf5(fd) ? read_h5(l, path, name, e) : read_text(l, fd, name, e);
+	return is_hdf5(fd) ? read_h5(l, path, l->name, e) : read_text(l, fd, e);
 }
 
-/* Copies a stream to a temporary file, because the reader needs its first bytes twice. */
-static int read_stream(struct run_log *l, int from, struct err *e)
+static int look(void *to, const struct stream *s, int64_t *most, struct err *e)
 {
-	char kept[4096];
-	struct stream s;
-	if (stream_look(&s, from, l->name, e))
-		return -1;
-	bool h5 = h5_begins(s.first, s.n);
-	if (!h5 && memchr(s.first, '\0', s.n))
-		return not_a_log(l, e);
-	int fd = file_spool(&s, h5 ? INT64_MAX : MAX_TEXT, kept, e);
-	if (fd < 0)
-		return -1;
-	int rc = lseek(fd, 0, SEEK_SET)
-			 ? err_set(e, EX_IOERR, "%s: %s", l->name, strerror(errno))
-			 : read_file(l, fd, kept, l->name, e);
-	cleanup_remove(kept);
-	close(fd);
-	return rc;
+	bool h5 = h5_begins(s->first, s->n);
+	*most = h5 ? INT64_MAX : MAX_TEXT;
+	return !h5 && memchr(s->first, '\0', s->n) ? not_a_log(to, e) : 0;
 }
 
-static int read_any(struct run_log *l, const char *path, struct err *e)
+static int read_open(void *to, int fd, const char *path, struct err *e)
 {
-	struct stat st;
-	int fd = file_open(path);
-	if (fd < 0 || fstat(fd, &st)) {
-		err_set(e, EX_IOERR, "%s: %s", path, strerror(errno));
-		close(fd);
-		return -1;
-	}
-	int rc = S_ISREG(st.st_mode) ? read_file(l, fd, path, path, e)
-				     : read_stream(l, fd, e);
-	close(fd);
-	return rc;
+	return run_log_read_file(to, fd, path, e);
 }
 
 int run_log_read(struct run_log *l, const char *path, struct err *e)
@@ -349,7 +479,8 @@ int run_log_read(struct run_log *l, const char *path, struct err *e)
 		str_printf(&in_folder, "%s/run.h5", path);
 		path = in_folder.s;
 	}
-	int rc = is_stdin ? read_stream(l, STDIN_FILENO, e) : read_any(l, path, e);
+	const struct seekable how = {look, read_open, l};
+	int rc = file_read_seekable(path, l->name, &how, e);
 	str_free(&in_folder);
 	if (rc)
 		run_log_free(l);

@@ -12,6 +12,8 @@
 #include "base/base.h"
 #include "h5/h5.h"
 
+#include <string.h>
+
 enum { RUN_VERSION = 1 };
 
 /* ---- columns.c: the table of columns --------------------------------------------- */
@@ -120,19 +122,72 @@ struct run_info {
 
 extern const struct h5_field run_fields[];
 
+/* A value that a row does not have: a NaN with a payload of its own. Values that are read are never
+ * this one. */
+#define ABSENT_BITS UINT64_C(0x7ff8000070742d00)
+
+static inline double absent_value(void)
+{
+	double v;
+	const uint64_t bits = ABSENT_BITS;
+	memcpy(&v, &bits, sizeof(v));
+	return v;
+}
+
+static inline bool is_absent(double v)
+{
+	uint64_t bits;
+	memcpy(&bits, &v, sizeof(bits));
+	return bits == ABSENT_BITS;
+}
+
+/* A column of a log: of the table, or of another program's log that has more columns. */
+struct log_column {
+	char *name;
+	double *v; /* [n_rows]; NULL: no row has a value */
+};
+
+enum { MAX_LOG_COLUMNS = 1024 };
+
 struct run_log {
 	char *name; /* of its file, for messages */
 	struct run_info info;
 	struct str config;     /* the options, as lines `key = value` */
 	struct str arithmetic; /* properties that determine results, likewise */
 	struct str events;     /* one per line */
-	struct row *rows;      /* in ascending order of steps */
-	int64_t n_rows, room;
+	/* Those of the table first, in its order, then those that a log of another program has beside
+	 * them. NULL: a log without rows. */
+	struct log_column *column;
+	int n_columns;
+	int64_t n_rows, room; /* rows: in ascending order of steps */
+	/* The significant decimal digits of values; 0: all bits of a float. */
+	int digits;
 };
 
+/* The value of column c (-1: of none) in row i; absent_value(): it has none. */
+static inline double run_log_value(const struct run_log *l, int64_t i, int c)
+{
+	return c >= 0 && c < l->n_columns && l->column[c].v ? l->column[c].v[i]
+							    : absent_value();
+}
+
+static inline bool run_log_has(const struct run_log *l, int64_t i, int c)
+{
+	return !is_absent(run_log_value(l, i, c));
+}
+
+/* The columns of the table, as a row. */
+struct row run_log_row(const struct run_log *l, int64_t i);
 /* Appends a row, which replaces earlier rows with the same or a later step: the run was resumed from
  * before them. */
 void run_log_add(struct run_log *l, const struct row *r);
+/* The row of a step, which is inserted in its place if there is none; -1: too many rows. */
+int64_t run_log_at(struct run_log *l, int64_t step);
+/* The number of the column `name` (of the table, by its earlier name too); -1: none. */
+int run_log_find(const struct run_log *l, const char *name);
+/* The same; adds a column that is missing. -1: too many columns. */
+int run_log_column(struct run_log *l, const char *name);
+void run_log_set(struct run_log *l, int64_t i, int c, double v);
 /* Removes the rows after `step`, from which a run was resumed. */
 void run_log_rewind(struct run_log *l, int64_t step);
 /* Adds one line of a journal or of standard output. */
@@ -143,8 +198,54 @@ int run_log_lines(
 /* Reads a journal, a run.h5, or standard output of pt-train, from a file, a pipe, or standard input
  * ("-"); the directory of a run stands for its run.h5. */
 int run_log_read(struct run_log *l, const char *path, struct err *e);
+/* Reads an open file, which is at `path` (HDF5 needs that), into a log that has a name only. */
+int run_log_read_file(struct run_log *l, int fd, const char *path, struct err *e);
 int run_log_write(const struct run_log *l, const char *path, struct err *e);
 void run_log_free(struct run_log *l);
+
+/* ---- tensor_hash.c: hashes of the tensors of a step ------------------------------ */
+
+/* The parts of a step, in the order in which a difference spreads. */
+enum step_phase {
+	PHASE_PARAMETER, /* before the step */
+	PHASE_FORWARD,	 /* activations of a micro-batch */
+	PHASE_BACKWARD, /* their gradients, and those of parameters by this micro-batch */
+	PHASE_GRADIENT, /* of parameters, summed over the batch and all ranks */
+	PHASE_NORM,	/* numbers that all ranks share: the loss, the gradient norm */
+	PHASE_STATE,	/* of the optimizer, after the step */
+	PHASE_UPDATED,	/* parameters after the step */
+	N_PHASES
+};
+extern const char *const step_phases[N_PHASES + 1]; /* ends with NULL */
+
+/* A tensor at some place of a step. The hash is the sum, modulo 2^64, of a hash of (index, value)
+ * of each element, so it does not depend on how the elements are divided among ranks. */
+struct tensor_hash {
+	int64_t step, micro; /* micro: -1 where it is of the whole batch */
+	enum step_phase phase;
+	char name[96];
+	int64_t elements, nonfinite;
+	uint64_t hash;
+	float max; /* the largest |element| that is finite */
+	bool replicas_differ;
+};
+
+/* Adds elements whose indices in the whole tensor are from `first` on. */
+void tensor_hash_add(struct tensor_hash *h, const float *x, int64_t n, int64_t first);
+void tensor_hash_add_ints(
+	struct tensor_hash *h, const int32_t *x, int64_t n, int64_t first);
+/* Appends "step=1 micro=0 phase=forward name=output elements=2048 hash=0x... max=0.5", and a line
+ * break. */
+void tensor_hash_print(const struct tensor_hash *h, struct str *out);
+/* Parses such a line, which is not trusted. -1: it is none. */
+int tensor_hash_parse(const char *line, size_t len, struct tensor_hash *h);
+/* Reads a file of such lines, in their order; lines that begin with # are comments. */
+struct tensor_hashes {
+	struct tensor_hash *of;
+	int64_t n, room;
+};
+int tensor_hashes_read(struct tensor_hashes *l, const char *path, struct err *e);
+void tensor_hashes_free(struct tensor_hashes *l);
 
 /* ---- journal.c: writing the log during the run ----------------------------------- */
 

@@ -87,14 +87,14 @@ static int read_steps(struct local_sgd *x, const struct train_opts *o, struct er
 	int rc = read_log(o->edit.replay, o, &path, &log, e);
 	x->replay = xcalloc((size_t)log.n_rows + 1, sizeof(*x->replay));
 	for (int64_t i = 0; i < log.n_rows && !rc; i++) {
-		const struct row *row = &log.rows[i];
-		if (!row_has(row, COL_SYNCS) || !row_has(row, COL_LOCAL_STEPS))
+		const struct row row = run_log_row(&log, i);
+		if (!row_has(&row, COL_SYNCS) || !row_has(&row, COL_LOCAL_STEPS))
 			continue;
-		int64_t before = (int64_t)row->v[COL_SYNCS] - 1;
+		int64_t before = (int64_t)row.v[COL_SYNCS] - 1;
 		if (before != x->n_replay) /* of an earlier run, or without this worker */
 			x->first_replay = x->n_replay = before;
 		x->replay[x->n_replay++ - x->first_replay] =
-			(int64_t)row->v[COL_LOCAL_STEPS];
+			(int64_t)row.v[COL_LOCAL_STEPS];
 	}
 	int64_t next = edit_syncs(x->edit);
 	if (!rc && !x->n_replay)

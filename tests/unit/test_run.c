@@ -170,7 +170,8 @@ static void a_run_that_went_back(void **state)
 	row_set(&r, COL_LOSS, 42);
 	run_log_add(&l, &r);
 	assert_int_equal(l.n_rows, 600);
-	assert_true(l.rows[599].v[COL_LOSS] == 42 && l.rows[598].v[COL_STEP] == 599);
+	assert_true(run_log_value(&l, 599, COL_LOSS) == 42 &&
+		    run_log_value(&l, 598, COL_STEP) == 599);
 	run_log_rewind(&l, 600);
 	assert_int_equal(l.n_rows, 600);
 	run_log_rewind(&l, 17);
@@ -213,7 +214,8 @@ static void check_log(const struct run_log *l, int64_t n)
 	assert_int_equal(l->n_rows, n);
 	for (int64_t i = 0; i < n; i++) {
 		struct row want = a_row(i + 1);
-		assert_same_row(&l->rows[i], &want);
+		struct row got = run_log_row(l, i);
+		assert_same_row(&got, &want);
 	}
 	assert_string_equal(l->info.host, head.host);
 	assert_string_equal(l->info.command, head.command);
@@ -364,7 +366,8 @@ static void lines_as_they_were_printed(void **state)
 		"\nstep=2 loss=2.5 new=1\nstep=x loss=1\n");
 	assert_int_equal(run_log_read(&l, path, &e), 0);
 	assert_int_equal(l.n_rows, 2);
-	assert_true(l.rows[0].v[COL_LOSS] == 3 && l.rows[1].v[COL_LOSS] == 2.5);
+	assert_true(run_log_value(&l, 0, COL_LOSS) == 3 &&
+		    run_log_value(&l, 1, COL_LOSS) == 2.5);
 	assert_true(l.info.arithmetic == 0x0123456789abcdef);
 	assert_string_equal(l.name, path);
 	run_log_free(&l);
@@ -633,9 +636,9 @@ static void earlier_names_are_read(void **state)
 	assert_int_equal(h5_seal(h, &e), 0);
 	assert_int_equal(h5_close(h, &e), 0);
 	assert_int_equal(run_log_read(&l, path, &e), 0);
-	assert_true(l.n_rows == 2 && !row_has(&l.rows[0], COL_SYNCS) &&
-		    l.rows[1].v[COL_SYNCS] == 1 &&
-		    l.rows[1].v[COL_PSEUDO_GRAD_NORM] == 0.25);
+	assert_true(l.n_rows == 2 && !run_log_has(&l, 0, COL_SYNCS) &&
+		    run_log_value(&l, 1, COL_SYNCS) == 1 &&
+		    run_log_value(&l, 1, COL_PSEUDO_GRAD_NORM) == 0.25);
 	run_log_free(&l);
 }
 

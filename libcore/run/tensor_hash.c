@@ -1,0 +1,200 @@
+/* Hashes of the tensors of a step, as lines of text. */
+#include "base/file.h"
+#include "run/run.h"
+
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+const char *const step_phases[] = {
+	"parameter", "forward", "backward", "gradient", "norm", "state", "updated", NULL};
+
+static uint64_t hash_element(uint64_t index, uint32_t bits)
+{
+	return hash_mix(
+		index * 0x9e3779b97f4a7c15u ^ ((uint64_t)bits + 1) * 0xd6e8feb86659fd93u);
+}
+
+void tensor_hash_add(struct tensor_hash *h, const float *x, int64_t n, int64_t first)
+{
+	for (int64_t i = 0; i < n; i++) {
+		uint32_t bits;
+		memcpy(&bits, &x[i], sizeof(bits));
+		h->hash += hash_element((uint64_t)(first + i), bits);
+		if (!isfinite(x[i]))
+			h->nonfinite++;
+		else if (fabsf(x[i]) > h->max)
+			h->max = fabsf(x[i]);
+	}
+	h->elements += n;
+}
+
+void tensor_hash_add_ints(
+	struct tensor_hash *h, const int32_t *x, int64_t n, int64_t first)
+{
+	for (int64_t i = 0; i < n; i++) {
+		h->hash += hash_element((uint64_t)(first + i), (uint32_t)x[i]);
+		if ((float)x[i] > h->max)
+			h->max = (float)x[i];
+	}
+	h->elements += n;
+}
+
+void tensor_hash_print(const struct tensor_hash *h, struct str *out)
+{
+	char num[NUM_TEXT];
+	str_printf(out, "step=%lld", (long long)h->step);
+	if (h->micro >= 0)
+		str_printf(out, " micro=%lld", (long long)h->micro);
+	str_printf(out, " phase=%s name=%s elements=%lld hash=0x%016llx max=%s",
+		step_phases[h->phase], h->name, (long long)h->elements,
+		(unsigned long long)h->hash, text_float(num, h->max));
+	if (h->nonfinite)
+		str_printf(out, " nonfinite=%lld", (long long)h->nonfinite);
+	if (h->replicas_differ)
+		str_puts(out, " replicas=differ");
+	str_putc(out, '\n');
+}
+
+static int parse_phase(const char *text, enum step_phase *to)
+{
+	for (int i = 0; i < N_PHASES; i++) {
+		if (strcmp(text, step_phases[i]))
+			continue;
+		*to = (enum step_phase)i;
+		return 0;
+	}
+	return -1;
+}
+
+static int parse_count(const char *text, int64_t *to)
+{
+	return parse_int(text, to) || *to < 0 ? -1 : 0;
+}
+
+static int parse_hash(const char *text, uint64_t *to)
+{
+	size_t n = strlen(text);
+	if (n != 18 || strncmp(text, "0x", 2) ||
+		strspn(text + 2, "0123456789abcdef") != n - 2)
+		return -1;
+	*to = strtoull(text, NULL, 16);
+	return 0;
+}
+
+static int parse_max(const char *text, float *to)
+{
+	double x;
+	if (strlen(text) >= NUM_TEXT || parse_double(text, &x) || !(x >= 0))
+		return -1;
+	*to = (float)x;
+	return isfinite(*to) ? 0 : -1;
+}
+
+static int parse_name(const char *text, char *to, size_t room)
+{
+	size_t n = strlen(text);
+	for (size_t i = 0; i < n; i++)
+		if (text[i] < '!' || text[i] > '~') /* it is printed to terminals */
+			return -1;
+	if (!n || n >= room)
+		return -1;
+	memcpy(to, text, n + 1);
+	return 0;
+}
+
+/* One word NAME=VALUE; sets a bit of *has. Others are ignored: a later version may have more. */
+static int parse_word(
+	const char *key, const char *value, struct tensor_hash *h, unsigned *has)
+{
+	enum { STEP, PHASE, NAME, ELEMENTS, HASH, MAX, MICRO, NONFINITE, REPLICAS, N };
+	static const char *const keys[N] = {"step", "phase", "name", "elements", "hash",
+		"max", "micro", "nonfinite", "replicas"};
+	int k = 0;
+	while (k < N && strcmp(key, keys[k]))
+		k++;
+	*has |= 1u << k;
+	switch (k) {
+	case STEP:
+		return parse_count(value, &h->step);
+	case PHASE:
+		return parse_phase(value, &h->phase);
+	case NAME:
+		return parse_name(value, h->name, sizeof(h->name));
+	case ELEMENTS:
+		return parse_count(value, &h->elements);
+	case HASH:
+		return parse_hash(value, &h->hash);
+	case MAX:
+		return parse_max(value, &h->max);
+	case MICRO:
+		return parse_count(value, &h->micro);
+	case NONFINITE:
+		return parse_count(value, &h->nonfinite);
+	case REPLICAS:
+		h->replicas_differ = !strcmp(value, "differ");
+		return 0;
+	}
+	return 0;
+}
+
+int tensor_hash_parse(const char *line, size_t len, struct tensor_hash *h)
+{
+	enum { NEEDED = 6 }; /* the first keys of the table */
+	char *copy = strndup(line, len), *rest = copy, *value;
+	unsigned has = 0;
+	int rc = memchr(line, '\0', len) ? -1 : 0;
+	*h = (struct tensor_hash){.micro = -1};
+	while (!rc && (value = strsep(&rest, " \r"))) {
+		const char *key = strsep(&value, "=");
+		if (value)
+			rc = parse_word(key, value, h, &has);
+	}
+	free(copy);
+	return rc || (has & ((1u << NEEDED) - 1)) != (1u << NEEDED) - 1 ? -1 : 0;
+}
+
+static int add_line(struct tensor_hashes *l, const char *line, size_t len, struct err *e)
+{
+	enum { MOST = 1 << 22 };
+	struct tensor_hash h;
+	if (!len || *line == '#')
+		return 0;
+	if (l->n == MOST)
+		return err_set(e, EX_DATAERR, "more than %d tensors", MOST);
+	if (tensor_hash_parse(line, len, &h))
+		return err_set(e, EX_DATAERR, "line %lld is no hash of a tensor",
+			(long long)l->n + 1);
+	if (l->n == l->room) {
+		l->room = l->room ? 2 * l->room : 256;
+		l->of = xrealloc(l->of, (size_t)l->room * sizeof(*l->of));
+	}
+	l->of[l->n++] = h;
+	return 0;
+}
+
+int tensor_hashes_read(struct tensor_hashes *l, const char *path, struct err *e)
+{
+	const size_t most = (size_t)1 << 30;
+	struct str text = {0};
+	*l = (struct tensor_hashes){0};
+	int rc = file_read(path, most, &text, e);
+	const char *at = text.s, *end = text.s + text.len;
+	while (!rc && at < end) {
+		const char *line_end = memchr(at, '\n', (size_t)(end - at));
+		size_t len = (size_t)((line_end ? line_end : end) - at);
+		rc = add_line(l, at, len, e);
+		at += len + 1;
+	}
+	str_free(&text);
+	if (!rc)
+		return 0;
+	tensor_hashes_free(l);
+	return err_prefix(e, "%s: ", path);
+}
+
+void tensor_hashes_free(struct tensor_hashes *l)
+{
+	free(l->of);
+	*l = (struct tensor_hashes){0};
+}
