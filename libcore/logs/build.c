@@ -1,0 +1,321 @@
+/* A log while it is read: a stack of values for each column, from which rows are made. */
+#include "base/options.h"
+#include "logs/logs_internal.h"
+
+#include <math.h>
+#include <stdlib.h>
+
+enum { MAX_POINTS = 1 << 27, MAX_SETTINGS = 256, MAX_VALUE = 1024 };
+
+void build_begin(struct build *b)
+{
+	*b = (struct build){.trained = -1};
+	b->series = xcalloc(MAX_LOG_COLUMNS, sizeof(*b->series));
+	b->names = xcalloc(MAX_LOG_COLUMNS, sizeof(*b->names));
+}
+
+void build_free(struct build *b)
+{
+	for (int i = 0; i < b->n_series; i++) {
+		free(b->series[i].name);
+		free(b->series[i].p);
+	}
+	for (int i = 0; i < b->n_names; i++)
+		free(b->names[i].name);
+	free(b->series);
+	free(b->names);
+	strs_free(&b->keys);
+	strs_free(&b->settings);
+	strs_free(&b->table.names);
+	*b = (struct build){0};
+}
+
+static bool same(const char *s, struct span name)
+{
+	return strlen(s) == name.n && !memcmp(s, name.p, name.n);
+}
+
+/* The series of a column, which is added if it is new; -1: too many. */
+static int find_series(struct build *b, struct span column)
+{
+	int i = 0;
+	while (i < b->n_series && !same(b->series[i].name, column))
+		i++;
+	if (i < b->n_series)
+		return i;
+	if (i == MAX_LOG_COLUMNS - N_COLUMNS || !column.n ||
+		memchr(column.p, '\0', column.n))
+		return -1;
+	struct str copy = {0};
+	str_add(&copy, column.p, column.n);
+	b->series[i] = (struct series){.name = copy.s, .column = column_find(copy.s)};
+	return b->n_series++;
+}
+
+/* What a name of the log stands for; NULL: a column too many. */
+static const struct known_name *find_name(struct build *b, struct span name)
+{
+	size_t slot = hash_bytes(name.p, name.n, 0) % NAME_SLOTS;
+	for (; b->slot[slot]; slot = (slot + 1) % NAME_SLOTS)
+		if (same(b->names[b->slot[slot] - 1].name, name))
+			return &b->names[b->slot[slot] - 1];
+	double scale;
+	int series = b->n_names < MAX_LOG_COLUMNS
+			     ? find_series(b, name_of_column(name, &scale))
+			     : -1;
+	if (series < 0)
+		return NULL;
+	struct str copy = {0};
+	str_add(&copy, name.p, name.n);
+	b->names[b->n_names++] = (struct known_name){copy.s, series, scale};
+	b->slot[slot] = (short)b->n_names;
+	return &b->names[b->n_names - 1];
+}
+
+/* Measurements that are not numbers were not made; a loss that is not a number is a result. */
+static bool is_value(const struct series *s, double v)
+{
+	if (s->column < 0)
+		return true;
+	if (s->column == COL_STEP || !column_fits(s->column, v))
+		return false;
+	return columns[s->column].kind == COLUMN_EXACT || isfinite(v);
+}
+
+static void pop_from(struct build *b, struct series *s, int64_t step)
+{
+	while (s->n && s->p[s->n - 1].step >= step) {
+		s->n--;
+		s->n_replaced++;
+		b->n_points--;
+	}
+}
+
+void build_set(struct build *b, int64_t step, struct span name, double v)
+{
+	const struct known_name *known = find_name(b, name);
+	if (!known || !column_fits(COL_STEP, (double)step))
+		return;
+	struct series *s = &b->series[known->series];
+	v *= known->scale;
+	if (s->column == COL_MEM || s->column == COL_MEM_ACTIVE) /* bytes are whole */
+		v = v >= 0 && v < 0x1p53 ? (double)(int64_t)v : -1;
+	if (!is_value(s, v))
+		return;
+	if (!b->is_table)
+		pop_from(b, s, step);
+	if (b->n_points == MAX_POINTS)
+		return;
+	if (s->n == s->room) {
+		s->room = s->room ? 2 * s->room : 64;
+		s->p = xrealloc(s->p, (size_t)s->room * sizeof(*s->p));
+	}
+	s->p[s->n++] = (struct point){step, v};
+	b->n_points++;
+}
+
+void build_row(struct build *b, int64_t step, bool training)
+{
+	if (training && step < b->trained && !b->is_table)
+		for (int i = 0; i < b->n_series; i++)
+			pop_from(b, &b->series[i], step + 1);
+	if (training)
+		b->trained = step;
+	b->step = step;
+	b->n_taken++;
+}
+
+void build_setting(struct build *b, const char *key, struct span value)
+{
+	struct str text = {0};
+	int64_t i = 0;
+	value = span_trim(value);
+	if (!value.n || value.n > MAX_VALUE)
+		return;
+	str_add(&text, value.p, value.n);
+	while (i < b->keys.n && strcmp(b->keys.v[i], key) != 0)
+		i++;
+	if (i < b->keys.n) {
+		free(b->settings.v[i]);
+		b->settings.v[i] = text.s;
+		return;
+	}
+	if (i < MAX_SETTINGS) {
+		strs_add(&b->keys, key);
+		strs_add(&b->settings, text.s);
+	}
+	str_free(&text);
+}
+
+void build_count(struct build *b, const char *key, int64_t value)
+{
+	char text[NUM_TEXT];
+	snprintf(text, sizeof(text), "%lld", (long long)value);
+	build_setting(b, key, span_of(text));
+}
+
+/* ---- rows ------------------------------------------------------------------------ */
+
+struct steps {
+	int64_t *v, n;
+};
+
+static int compare_points(const void *x, const void *y)
+{
+	const struct point *a = *(const struct point *const *)x;
+	const struct point *b = *(const struct point *const *)y;
+	if (a->step != b->step)
+		return a->step < b->step ? -1 : 1;
+	return a < b ? -1 : a > b;
+}
+
+static bool is_sorted(const struct series *s)
+{
+	for (int64_t i = 1; i < s->n; i++)
+		if (s->p[i].step <= s->p[i - 1].step)
+			return false;
+	return true;
+}
+
+/* Sorts a series by step; of several values at a step the last one stays. */
+static void sort_series(struct series *s)
+{
+	if (is_sorted(s))
+		return;
+	const struct point **order = xmalloc((size_t)s->n * sizeof(*order));
+	struct point *p = xmalloc((size_t)s->n * sizeof(*p));
+	int64_t n = 0;
+	for (int64_t i = 0; i < s->n; i++)
+		order[i] = &s->p[i];
+	qsort(order, (size_t)s->n, sizeof(*order), compare_points);
+	for (int64_t i = 0; i < s->n; i++) {
+		n += !n || p[n - 1].step != order[i]->step;
+		p[n - 1] = *order[i];
+	}
+	free(order);
+	free(s->p);
+	s->n_replaced += s->n - n;
+	s->p = p;
+	s->room = s->n;
+	s->n = n;
+}
+
+/* Says of how many rows only the later ones were read, if they are more than a few. */
+static void say_replaced(const struct build *b, const char *name)
+{
+	enum { FEW = 3 };
+	int64_t most = 0;
+	for (int i = 0; i < b->n_series; i++)
+		most = max64(most, b->series[i].n_replaced);
+	if (most > FEW && !b->growing)
+		warn("%s: %lld rows are not used, because later rows of the log have the "
+		     "same or an earlier step",
+			name, (long long)most);
+}
+
+/* Whether all steps of a series are in the list. */
+static bool has_steps(const struct steps *all, const struct series *s)
+{
+	int64_t i = 0;
+	for (int64_t k = 0; k < s->n; k++, i++) {
+		while (i < all->n && all->v[i] < s->p[k].step)
+			i++;
+		if (i == all->n || all->v[i] != s->p[k].step)
+			return false;
+	}
+	return true;
+}
+
+static void add_steps(struct steps *all, const struct series *s)
+{
+	if (has_steps(all, s))
+		return;
+	int64_t *v = xmalloc((size_t)(all->n + s->n) * sizeof(*v)), n = 0;
+	for (int64_t i = 0, k = 0; i < all->n || k < s->n; n++) {
+		int64_t a = i < all->n ? all->v[i] : INT64_MAX;
+		int64_t c = k < s->n ? s->p[k].step : INT64_MAX;
+		v[n] = min64(a, c);
+		i += a == v[n];
+		k += c == v[n];
+	}
+	free(all->v);
+	*all = (struct steps){v, n};
+}
+
+static void fill_column(
+	struct run_log *l, const struct steps *all, const struct series *s)
+{
+	int c = run_log_column(l, s->name);
+	for (int64_t k = 0, i = 0; k < s->n && c >= 0; k++) {
+		while (all->v[i] < s->p[k].step)
+			i++;
+		run_log_set(l, i, c, s->p[k].v);
+	}
+}
+
+/* The column that the digits are counted of. */
+static const struct series *main_series(const struct build *b)
+{
+	static const int order[] = {COL_LOSS, COL_VAL_LOSS, COL_TRAIN_LOSS};
+	for (size_t k = 0; k < ARRAY_LEN(order); k++)
+		for (int i = 0; i < b->n_series; i++)
+			if (b->series[i].column == order[k] && b->series[i].n)
+				return &b->series[i];
+	return b->n_series ? &b->series[0] : NULL;
+}
+
+static int digits_of(double v)
+{
+	char text[NUM_TEXT];
+	int n = 0;
+	text_double(text, fabs(v));
+	for (const char *p = text; *p && *p != 'e'; p++)
+		n += *p >= '0' && *p <= '9' && (n || *p != '0');
+	return n;
+}
+
+/* The digits that values were printed with: those of the shortest text that stands for the same
+ * number, of the longest of many values; 0 if a float could not have more. */
+static int count_digits(const struct series *s)
+{
+	enum { SAMPLES = 1000, ALL = 9 };
+	int most = 0;
+	int64_t stride = max64(1, s->n / SAMPLES);
+	for (int64_t i = 0; i < s->n; i += stride) {
+		int n = isfinite(s->p[i].v) ? digits_of(s->p[i].v) : 0;
+		most = n > most ? n : most;
+	}
+	return most >= ALL ? 0 : most;
+}
+
+static void fill_settings(const struct build *b, struct run_log *l)
+{
+	for (int64_t i = 0; i < b->keys.n; i++) {
+		if (!strcmp(b->keys.v[i], "ranks"))
+			parse_int(b->settings.v[i], &l->info.ranks);
+		else
+			conf_print(&l->config, b->keys.v[i], b->settings.v[i]);
+	}
+}
+
+int build_finish(struct build *b, struct run_log *l, struct err *e)
+{
+	struct steps all = {0};
+	for (int i = 0; i < b->n_series; i++) {
+		sort_series(&b->series[i]);
+		add_steps(&all, &b->series[i]);
+	}
+	say_replaced(b, l->name);
+	for (int64_t i = 0; i < all.n; i++)
+		if (run_log_at(l, all.v[i]) != i) {
+			free(all.v);
+			return err_set(e, EX_DATAERR, "%s: too many rows", l->name);
+		}
+	for (int i = 0; i < b->n_series; i++)
+		fill_column(l, &all, &b->series[i]);
+	if (all.n && !b->exact)
+		l->digits = count_digits(main_series(b));
+	fill_settings(b, l);
+	free(all.v);
+	return all.n ? 0 : err_set(e, EX_DATAERR, "%s: no row with a value", l->name);
+}

@@ -1,0 +1,187 @@
+/* Tables: CSV and TSV, with a header or without, and torchtitan's files of losses. */
+#include "logs/logs_internal.h"
+
+#include <stdlib.h>
+
+/* The next field of a line; *rest is behind its delimiter, or its p is NULL after the last field. A
+ * field may stand in quotes. */
+static struct span next_field(struct span *rest, char delimiter)
+{
+	struct span f = {rest->p, 0};
+	bool quoted = false;
+	while (f.n < rest->n && (quoted || f.p[f.n] != delimiter))
+		quoted ^= f.p[f.n++] == '"';
+	if (f.n == rest->n)
+		*rest = (struct span){NULL, 0};
+	else
+		*rest = (struct span){rest->p + f.n + 1, rest->n - f.n - 1};
+	f = span_trim(f);
+	if (f.n >= 2 && *f.p == '"' && f.p[f.n - 1] == '"')
+		f = span_trim((struct span){f.p + 1, f.n - 2});
+	return f;
+}
+
+static bool is_number(struct span f, double *v)
+{
+	return f.n && scan_double(f.p, f.p + f.n, v) == f.p + f.n;
+}
+
+/* The delimiter that a line has most of. */
+static char find_delimiter(struct span line)
+{
+	static const char candidates[] = "\t;,";
+	size_t most = 0;
+	char best = '\0';
+	for (int i = 0; candidates[i]; i++) {
+		size_t n = 0;
+		for (size_t k = 0; k < line.n; k++)
+			n += line.p[k] == candidates[i];
+		if (n > most)
+			most = n, best = candidates[i];
+	}
+	return best;
+}
+
+/* ---- the header ------------------------------------------------------------------ */
+
+static void add_name(struct table *t, struct span name)
+{
+	char text[256];
+	snprintf(text, sizeof(text), "%.*s", (int)min64((int64_t)name.n, 255), name.p);
+	strs_add(&t->names, text);
+}
+
+/* A header: names, of which at least one is known. */
+static bool take_header(struct table *t, struct span line)
+{
+	bool known = false;
+	if (span_begins(line, "#"))
+		line = span_trim((struct span){line.p + 1, line.n - 1});
+	t->step = -1;
+	while (line.p && t->names.n < MAX_FIELDS) {
+		double scale;
+		struct span name = next_field(&line, t->delimiter);
+		struct span column = name_of_column(name, &scale);
+		char text[64];
+		snprintf(text, sizeof(text), "%.*s", (int)min64((int64_t)column.n, 63),
+			column.p);
+		known |= column_find(text) >= 0;
+		if (t->step < 0 && name_is_step(name)) {
+			t->step = (int)t->names.n;
+			known = true;
+		}
+		add_name(t, name);
+	}
+	return known;
+}
+
+/* Without a header: step, loss, and columns without names. */
+static bool take_headless(struct table *t, struct span line)
+{
+	while (line.p && t->names.n < MAX_FIELDS) {
+		char name[32];
+		double v;
+		struct span f = next_field(&line, t->delimiter);
+		snprintf(name, sizeof(name), "column%lld", (long long)t->names.n + 1);
+		if (!is_number(f, &v) || (!t->names.n && !column_fits(COL_STEP, v)))
+			return false;
+		strs_add(&t->names, t->names.n == 0   ? ""
+				    : t->names.n == 1 ? "loss"
+						      : name);
+	}
+	t->step = 0;
+	return t->names.n > 1;
+}
+
+/* Without a loss, train_loss is the loss. */
+static void find_loss(struct table *t)
+{
+	int64_t train = -1;
+	for (int64_t i = 0; i < t->names.n; i++) {
+		double scale;
+		struct span column = name_of_column(span_of(t->names.v[i]), &scale);
+		if (column.n == 4 && !memcmp(column.p, "loss", 4))
+			return;
+		if (!strcmp(t->names.v[i], "train_loss"))
+			train = i;
+	}
+	if (train >= 0)
+		memmove(t->names.v[train], "loss", 5);
+}
+
+static bool begin_table(struct table *t, struct span line)
+{
+	double v;
+	t->delimiter = find_delimiter(line);
+	struct span rest = line, first = next_field(&rest, t->delimiter);
+	bool header =
+		t->lines++ || !is_number(first, &v); /* or the first line is a row */
+	if (t->delimiter && (header ? take_header(t, line) : take_headless(t, line))) {
+		find_loss(t);
+		return header;
+	}
+	strs_free(&t->names);
+	t->delimiter = '\0';
+	return true;
+}
+
+/* ---- rows ------------------------------------------------------------------------ */
+
+static bool find_step_field(const struct table *t, struct span line, int64_t *step)
+{
+	double v;
+	*step = t->rows;
+	if (t->step < 0)
+		return true;
+	for (int i = 0; line.p; i++) {
+		struct span f = next_field(&line, t->delimiter);
+		if (i < t->step)
+			continue;
+		if (!is_number(f, &v) || !column_fits(COL_STEP, v))
+			return false;
+		*step = (int64_t)v;
+		return true;
+	}
+	return false;
+}
+
+bool line_csv(struct build *b, struct span line)
+{
+	struct table *t = &b->table;
+	int64_t step;
+	bool any = false;
+	b->is_table = true;
+	if (!span_trim(line).n || (!t->delimiter && begin_table(t, line)) ||
+		span_begins(line, "#") || !find_step_field(t, line, &step))
+		return false;
+	t->rows++;
+	for (int i = 0; line.p && i < t->names.n; i++) {
+		double v;
+		struct span f = next_field(&line, t->delimiter);
+		if (i == t->step || !*t->names.v[i] || !is_number(f, &v))
+			continue;
+		if (!any)
+			build_row(b, step, false);
+		any = true;
+		build_set(b, step, span_of(t->names.v[i]), v);
+	}
+	return any;
+}
+
+/* "10 6.154908657073975" */
+bool line_losses(struct build *b, struct span line)
+{
+	int64_t step;
+	double v;
+	line = span_trim(line);
+	const char *end = line.p + line.n;
+	const char *p = line.n ? scan_step(line, &step) : NULL;
+	if (!p || p == end || *p != ' ')
+		return false;
+	struct span loss = span_trim((struct span){p, (size_t)(end - p)});
+	if (!is_number(loss, &v))
+		return false;
+	build_row(b, step, true);
+	build_set(b, step, SPAN("loss"), v);
+	return true;
+}

@@ -1,0 +1,314 @@
+/* Logs in JSON: Megatron-LM's and Megatron-Bridge's golden values, trainer_state.json of Hugging
+ * Face, and JSON lines. */
+#include "logs/logs_internal.h"
+
+#include <ctype.h>
+#include <jansson.h>
+#include <math.h>
+#include <stdlib.h>
+
+/* ---- JSON with NaN --------------------------------------------------------------- */
+
+/* Python prints numbers that JSON does not have: they become strings. */
+static const char *const not_json[] = {
+	"-Infinity", "Infinity", "NaN", "-inf", "inf", "nan"};
+
+static size_t special_at(struct span s)
+{
+	for (size_t i = 0; i < ARRAY_LEN(not_json); i++)
+		if (span_begins(s, not_json[i]))
+			return strlen(not_json[i]);
+	return 0;
+}
+
+static void quote_special(struct span s, struct str *out)
+{
+	bool quoted = false;
+	size_t done = 0;
+	for (size_t i = 0; i < s.n; i++) {
+		if (s.p[i] == '"')
+			quoted = !quoted;
+		else if (quoted && s.p[i] == '\\')
+			i++;
+		if (quoted || !strchr("NIni-", s.p[i < s.n ? i : s.n - 1]))
+			continue;
+		size_t n = special_at((struct span){s.p + i, s.n - i});
+		if (!n)
+			continue;
+		str_add(out, s.p + done, i - done);
+		str_printf(out, "\"%.*s\"", (int)n, s.p + i);
+		done = i + n;
+		i = done - 1;
+	}
+	str_add(out, s.p + done, s.n - done);
+}
+
+static json_t *load(struct span text, json_error_t *why)
+{
+	json_t *root = json_loadb(text.p, text.n, 0, why);
+	if (root)
+		return root;
+	struct str quoted = {0};
+	quote_special(text, &quoted);
+	root = json_loadb(quoted.s, quoted.len, 0, why);
+	str_free(&quoted);
+	return root;
+}
+
+static json_t *load_object(struct span text, struct err *e)
+{
+	json_error_t why;
+	json_t *root = load(text, &why);
+	if (json_is_object(root))
+		return root;
+	if (root)
+		err_set(e, EX_DATAERR, "not a JSON object");
+	else
+		err_set(e, EX_DATAERR, "line %d: %s", why.line, why.text);
+	json_decref(root);
+	return NULL;
+}
+
+/* A number, or a string with one, such as "nan". */
+static bool number_of(const json_t *j, double *v)
+{
+	if (json_is_number(j)) {
+		*v = json_number_value(j);
+		return true;
+	}
+	const char *s = json_string_value(j);
+	if (!s || !*s)
+		return false;
+	const char *end = s + json_string_length(j);
+	return scan_double(s, end, v) == end;
+}
+
+static bool step_of_key(const char *key, int64_t *step)
+{
+	const char *p = scan_step(span_of(key), step);
+	return p && !*p && isdigit((unsigned char)*key);
+}
+
+static const char *after_blanks(struct span s)
+{
+	size_t i = 0;
+	while (i < s.n && isspace((unsigned char)s.p[i]))
+		i++;
+	return i < s.n ? s.p + i : "";
+}
+
+/* ---- golden values ---------------------------------------------------------------- */
+
+bool is_golden(struct span first)
+{
+	return *after_blanks(first) == '{' && span_find(first, "\"start_step\"") &&
+	       span_find(first, "\"values\"");
+}
+
+/* {"start_step": 1, "end_step": 100, "step_interval": 5, "values": {"1": 10.9, "5": "nan"}}; "nan":
+ * not logged. */
+static void take_metric(struct build *b, const char *name, json_t *metric)
+{
+	json_t *values = json_object_get(metric, "values"), *v;
+	size_t i;
+	const char *key;
+	int64_t step, first = json_integer_value(json_object_get(metric, "start_step"));
+	int64_t interval = json_integer_value(json_object_get(metric, "step_interval"));
+	double x;
+	json_object_foreach(values, key,
+		v) if (step_of_key(key, &step) && number_of(v, &x) && !isnan(x))
+		build_set(b, step, span_of(name), x);
+	json_array_foreach(values, i, v)
+	{
+		if (!number_of(v, &x) || isnan(x) || first < 0 || first > 1 << 30 ||
+			interval < 0 || interval > 1 << 20)
+			continue;
+		build_set(b, first + (int64_t)i * max64(interval, 1), span_of(name), x);
+	}
+}
+
+int text_golden(struct build *b, struct span text, struct err *e)
+{
+	json_t *root = load_object(text, e), *metric;
+	const char *name;
+	b->is_table = true; /* keys may be sorted as text */
+	json_object_foreach(root, name, metric) take_metric(b, name, metric);
+	json_decref(root);
+	return root ? 0 : -1;
+}
+
+/* {"0": {"lm loss": 11.89, "elapsed time per iteration (ms)": 284.2}} */
+bool is_bridge(struct span first)
+{
+	const char *p = after_blanks(first), *end = first.p + first.n;
+	if (*p != '{')
+		return false;
+	p = after_blanks((struct span){p + 1, (size_t)(end - p - 1)});
+	if (*p != '"' || p + 1 == end || !isdigit((unsigned char)p[1]))
+		return false;
+	return span_find(first, "lm loss\"") || span_find(first, "loss\"");
+}
+
+int text_bridge(struct build *b, struct span text, struct err *e)
+{
+	json_t *root = load_object(text, e), *row, *v;
+	const char *step_key, *key;
+	int64_t step;
+	double x;
+	b->is_table = true;
+	json_object_foreach(root, step_key, row)
+	{
+		if (!step_of_key(step_key, &step))
+			continue;
+		json_object_foreach(row, key, v) if (number_of(v, &x))
+			build_set(b, step, span_of(key), x);
+	}
+	json_decref(root);
+	return root ? 0 : -1;
+}
+
+/* ---- trainer_state.json ------------------------------------------------------------ */
+
+bool is_trainer_state(struct span first)
+{
+	return *after_blanks(first) == '{' && span_find(first, "\"log_history\"");
+}
+
+static void take_settings(struct build *b, json_t *object)
+{
+	const char *key;
+	json_t *v;
+	json_object_foreach(object, key, v)
+	{
+		const char *to = name_of_setting(span_of(key));
+		char text[NUM_TEXT];
+		if (!to || !json_is_number(v))
+			continue;
+		text_double(text, json_number_value(v));
+		build_setting(b, to, span_of(text));
+	}
+}
+
+/* {"epoch": 0.1, "grad_norm": 1.2, "learning_rate": 5e-05, "loss": 2.5, "step": 10}; the last row
+ * has the mean training loss. */
+static void take_history(struct build *b, json_t *row)
+{
+	const char *key;
+	json_t *v;
+	double step, x;
+	if (!number_of(json_object_get(row, "step"), &step) ||
+		!column_fits(COL_STEP, step))
+		return;
+	build_row(b, (int64_t)step, json_object_get(row, "loss") != NULL);
+	json_object_foreach(row, key, v)
+	{
+		const char *name = strcmp(key, "train_loss") ? key : "mean_train_loss";
+		if (strcmp(key, "step") != 0 && number_of(v, &x))
+			build_set(b, (int64_t)step, span_of(name), x);
+	}
+}
+
+int text_trainer_state(struct build *b, struct span text, struct err *e)
+{
+	json_t *root = load_object(text, e), *row;
+	size_t i;
+	b->is_table = true;
+	take_settings(b, root);
+	json_array_foreach(json_object_get(root, "log_history"), i, row)
+		take_history(b, row);
+	json_decref(root);
+	return root ? 0 : -1;
+}
+
+/* ---- JSON lines -------------------------------------------------------------------- */
+
+enum { MAX_DEPTH = 4 };
+
+/* "a/b"; the object "metrics" has no name (ezpz). */
+static void path_of(struct str *path, size_t prefix, const char *key)
+{
+	path->len = prefix;
+	if (prefix)
+		str_putc(path, '/');
+	str_puts(path, key);
+}
+
+static bool find_json_step(json_t *object, int64_t *step, int depth)
+{
+	const char *key;
+	json_t *v;
+	double x;
+	json_object_foreach(object, key, v)
+	{
+		if (json_is_object(v) && depth < MAX_DEPTH &&
+			find_json_step(v, step, depth + 1))
+			return true;
+		if (!name_is_step(span_of(key)) || !number_of(v, &x) ||
+			!column_fits(COL_STEP, x))
+			continue;
+		*step = (int64_t)x;
+		return true;
+	}
+	return false;
+}
+
+static void take_object(
+	struct build *b, json_t *object, struct str *path, int64_t step, int depth)
+{
+	const char *key;
+	json_t *v;
+	size_t prefix = path->len;
+	json_object_foreach(object, key, v)
+	{
+		double x;
+		path_of(path, prefix, key);
+		if (json_is_object(v) && depth < MAX_DEPTH) {
+			if (!strcmp(key, "metrics"))
+				path->len = prefix;
+			take_object(b, v, path, step, depth + 1);
+		} else if (!name_is_step(span_of(key)) && json_is_number(v) &&
+			   number_of(v, &x)) {
+			build_set(b, step, (struct span){path->s, path->len}, x);
+		} else if (json_is_string(v) && number_of(v, &x) && !isfinite(x)) {
+			build_set(b, step, (struct span){path->s, path->len}, x);
+		}
+	}
+	path->len = prefix;
+}
+
+/* Whether an object has a loss or another known column. */
+static bool has_known(json_t *object, int depth)
+{
+	const char *key;
+	json_t *v;
+	json_object_foreach(object, key, v)
+	{
+		double scale;
+		struct span column = name_of_column(span_of(key), &scale);
+		if (column_find(column.p) >= 0)
+			return true;
+		if (json_is_object(v) && depth < MAX_DEPTH && has_known(v, depth + 1))
+			return true;
+	}
+	return false;
+}
+
+bool line_jsonl(struct build *b, struct span line)
+{
+	json_error_t why;
+	struct str path = {0};
+	line = span_trim(line);
+	if (line.n < 2 || *line.p != '{' || line.p[line.n - 1] != '}')
+		return false;
+	json_t *row = load(line, &why);
+	int64_t points = b->n_points, step = b->table.rows;
+	if (row && (find_json_step(row, &step, 0) || has_known(row, 0))) {
+		b->table.rows++;
+		take_object(b, row, &path, step, 0);
+	}
+	bool any = b->n_points > points;
+	b->n_taken += any;
+	str_free(&path);
+	json_decref(row);
+	return any;
+}

@@ -1,0 +1,226 @@
+/* Lines of other trainers' logs: a text, the step, and numbers behind labels. */
+#include "logs/logs_internal.h"
+
+#include <ctype.h>
+
+/* ---- spans ----------------------------------------------------------------------- */
+
+bool span_begins(struct span s, const char *with)
+{
+	size_t n = strlen(with);
+	return s.n >= n && !memcmp(s.p, with, n);
+}
+
+struct span span_trim(struct span s)
+{
+	while (s.n && isspace((unsigned char)*s.p))
+		s.p++, s.n--;
+	while (s.n && isspace((unsigned char)s.p[s.n - 1]))
+		s.n--;
+	return s;
+}
+
+const char *span_find(struct span s, const char *text)
+{
+	return s.n ? memmem(s.p, s.n, text, strlen(text)) : NULL;
+}
+
+static bool in_word(char c)
+{
+	return isalnum((unsigned char)c) || c == '_';
+}
+
+static bool begins_word(const char *line, const char *at)
+{
+	return at == line || !in_word(*at) || !in_word(at[-1]);
+}
+
+const char *span_find_word(struct span s, const char *text)
+{
+	const char *end = s.p + s.n;
+	for (const char *at = s.p; at < end; at++) {
+		at = span_find((struct span){at, (size_t)(end - at)}, text);
+		if (!at || begins_word(s.p, at))
+			return at;
+	}
+	return NULL;
+}
+
+/* ---- numbers --------------------------------------------------------------------- */
+
+static const char *skip_blanks(struct span s)
+{
+	size_t n = 0;
+	while (n < s.n && (s.p[n] == ' ' || s.p[n] == '\t'))
+		n++;
+	return s.p + n;
+}
+
+static bool is_thousands(const char *p, const char *end)
+{
+	return end - p >= 4 && *p == ',' && isdigit((unsigned char)p[1]) &&
+	       isdigit((unsigned char)p[2]) && isdigit((unsigned char)p[3]) &&
+	       (end - p == 4 || !isdigit((unsigned char)p[4]));
+}
+
+/* Digits from s to p, and groups of three behind commas. */
+static const char *scan_thousands(
+	const char *s, const char *p, const char *end, double *v)
+{
+	char text[64];
+	size_t n = (size_t)(p - s);
+	if (n > 4)
+		return NULL;
+	memcpy(text, s, n);
+	while (is_thousands(p, end) && n + 4 < sizeof(text)) {
+		memcpy(text + n, p + 1, 3);
+		n += 3, p += 4;
+	}
+	while (p < end && (*p == '.' || isdigit((unsigned char)*p)) && n < sizeof(text))
+		text[n++] = *p++;
+	return scan_double(text, text + n, v) == text + n ? p : NULL;
+}
+
+const char *scan_number(struct span s, double *v)
+{
+	const char *end = s.p + s.n, *begin = skip_blanks(s);
+	const char *p = scan_double(begin, end, v);
+	/* "nan" and "nanms", but not "info" */
+	bool word = p > begin && isalpha((unsigned char)p[-1]) && p < end &&
+		    isalpha((unsigned char)*p) && *p != 'm';
+	if (p == begin || word)
+		return NULL;
+	if (is_thousands(p, end)) {
+		const char *q = scan_thousands(begin, p, end, v);
+		return q ? q : p;
+	}
+	return p;
+}
+
+const char *scan_step(struct span s, int64_t *step)
+{
+	double v;
+	const char *p = scan_number(s, &v);
+	if (!p || !(v >= 0 && v <= 0x1p53) || v != (double)(int64_t)v)
+		return NULL;
+	*step = (int64_t)v;
+	return p;
+}
+
+/* ---- units ----------------------------------------------------------------------- */
+
+static const struct {
+	const char *name;
+	double scale;
+} units[] = {
+	{"ms", 1e-3},
+	{"s", 1},
+	{"m", 60},
+	{"%", 1e-2},
+	{"GiB", 0x1p30},
+	{"k", 1e3},
+	{"K", 1e3},
+	{"M", 1e6},
+	{"B", 1e9},
+	{"T", 1e12},
+};
+
+/* The factor of a unit, or with "time" and "count" of the suffix behind the number. */
+static double scale_of(const char *unit, struct span rest)
+{
+	if (!unit)
+		return 1;
+	bool suffix = !strcmp(unit, "time") || !strcmp(unit, "count");
+	const char *p = skip_blanks(rest);
+	rest = (struct span){p, (size_t)(rest.p + rest.n - p)};
+	for (size_t i = 0; i < ARRAY_LEN(units); i++)
+		if (suffix ? span_begins(rest, units[i].name)
+			   : !strcmp(unit, units[i].name))
+			return units[i].scale;
+	return 1;
+}
+
+static void set_labelled(
+	struct build *b, const struct label *t, double v, struct span rest)
+{
+	v *= scale_of(t->unit, rest);
+	/* nanoGPT prints -100 until it has measured the MFU. */
+	if (!strcmp(t->column, "mfu") && v < 0)
+		return;
+	build_set(b, b->step, span_of(t->column), v);
+}
+
+/* ---- lines ----------------------------------------------------------------------- */
+
+static const struct label *label_at(const struct label *labels, struct span s)
+{
+	for (const struct label *t = labels; t->text; t++)
+		if (*t->text == *s.p && span_begins(s, t->text))
+			return t;
+	return NULL;
+}
+
+/* Takes the numbers behind labels; the row begins with the first of them. */
+static bool take_labels(
+	struct build *b, struct span s, const struct line_kind *k, int64_t step)
+{
+	bool any = false;
+	const char *end = s.p + s.n;
+	for (const char *p = s.p; p < end;) {
+		double v;
+		struct span rest = {p, (size_t)(end - p)};
+		const struct label *t =
+			begins_word(s.p, p) ? label_at(k->labels, rest) : NULL;
+		const char *behind = NULL;
+		if (t) {
+			size_t n = strlen(t->text);
+			behind = scan_number((struct span){p + n, rest.n - n}, &v);
+		}
+		if (!behind) {
+			p++;
+			continue;
+		}
+		if (!any)
+			build_row(b, step, k->training);
+		any = true;
+		p = behind;
+		set_labelled(b, t, v, (struct span){p, (size_t)(end - p)});
+	}
+	return any;
+}
+
+/* "/1000" behind a step: the number of steps. */
+static const char *take_total(struct build *b, struct span rest)
+{
+	int64_t total;
+	const char *p = rest.n > 1 && *rest.p == '/'
+				? scan_step((struct span){rest.p + 1, rest.n - 1}, &total)
+				: NULL;
+	if (!p)
+		return rest.p;
+	build_count(b, "steps", total);
+	return p;
+}
+
+bool take_kinds(struct build *b, struct span line, const struct line_kind *kinds)
+{
+	const char *end = line.p + line.n;
+	for (const struct line_kind *k = kinds; k->mark; k++) {
+		int64_t step;
+		const char *p = span_find_word(line, k->mark);
+		if (!p)
+			continue;
+		p += strlen(k->mark);
+		p = scan_step((struct span){p, (size_t)(end - p)}, &step);
+		if (!p)
+			continue;
+		struct span rest = {p, (size_t)(end - p)};
+		if (k->needs && !span_find(rest, k->needs))
+			continue;
+		rest.p = take_total(b, rest);
+		rest.n = (size_t)(end - rest.p);
+		if (take_labels(b, rest, k, step))
+			return true;
+	}
+	return false;
+}

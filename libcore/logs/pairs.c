@@ -1,0 +1,185 @@
+/* Lines that name each number: key=value (wordplay, ezpz, OLMo-core), and "name: value |"
+ * (Megatron). */
+#include "logs/logs_internal.h"
+
+#include <ctype.h>
+
+/* ---- wordplay and ezpz ------------------------------------------------------------- */
+
+static struct span next_word(struct span *rest)
+{
+	while (rest->n && isspace((unsigned char)*rest->p))
+		rest->p++, rest->n--;
+	struct span word = {rest->p, 0};
+	while (word.n < rest->n && !isspace((unsigned char)word.p[word.n]))
+		word.n++;
+	rest->p += word.n, rest->n -= word.n;
+	return word;
+}
+
+/* "name=number", and perhaps "(±0.02)" behind it. */
+static bool split_pair(struct span word, struct span *name, double *v)
+{
+	const char *equals = word.n ? memchr(word.p, '=', word.n) : NULL;
+	if (!equals || equals == word.p)
+		return false;
+	const char *begin = equals + 1, *end = word.p + word.n;
+	const char *p = scan_double(begin, end, v);
+	*name = (struct span){word.p, (size_t)(equals - word.p)};
+	return p > begin && (p == end || *p == '(' || *p == ',' || *p == '/');
+}
+
+/* The place behind "step=100" or "iter=100" in a line; NULL: nowhere. */
+static const char *find_step(struct span line, int64_t *step)
+{
+	static const char *const marks[] = {"step=", "iter="};
+	for (size_t i = 0; i < ARRAY_LEN(marks); i++) {
+		const char *p = span_find_word(line, marks[i]);
+		const char *end = line.p + line.n;
+		if (!p || (p > line.p && !isspace((unsigned char)p[-1])))
+			continue;
+		const char *number = p + strlen(marks[i]);
+		const char *behind =
+			scan_step((struct span){number, (size_t)(end - number)}, step);
+		if (behind && (behind == end || isspace((unsigned char)*behind)))
+			return behind;
+	}
+	return NULL;
+}
+
+/* Takes pairs; wordplay's MFU is in percent. Returns their number; -1: a word is no pair. */
+static int take_pairs(struct build *b, struct span rest, bool training, bool strict)
+{
+	int n = 0;
+	for (struct span word = next_word(&rest); word.n; word = next_word(&rest)) {
+		struct span name;
+		double v;
+		if (!split_pair(word, &name, &v)) {
+			if (strict)
+				return -1;
+			continue;
+		}
+		if (!n++ && training)
+			build_row(b, b->step, true);
+		if (name.n == 3 && !memcmp(name.p, "mfu", 3))
+			v *= 1e-2;
+		build_set(b, b->step, name, v);
+	}
+	return n;
+}
+
+static bool only_pairs(struct span rest)
+{
+	struct span name;
+	double v;
+	for (struct span word = next_word(&rest); word.n; word = next_word(&rest))
+		if (!split_pair(word, &name, &v))
+			return false;
+	return true;
+}
+
+bool line_wordplay(struct build *b, struct span line)
+{
+	const char *p = find_step(line, &b->step);
+	if (p) {
+		struct span pairs = {p, (size_t)(line.p + line.n - p)};
+		return b->open = take_pairs(b, pairs, true, false) > 0;
+	}
+	/* rich breaks long lines */
+	b->open = b->open && only_pairs(line) && take_pairs(b, line, false, true) > 0;
+	return false;
+}
+
+/* ---- OLMo-core --------------------------------------------------------------------- */
+
+/* The numbers of OLMo-core have suffixes for 10^9 and more. */
+static double suffix_scale(struct span s)
+{
+	static const char letters[] = "BTPE";
+	double scale = 1e9;
+	for (int i = 0; letters[i]; i++, scale *= 1e3)
+		if (s.n && *s.p == letters[i])
+			return scale;
+	return 1;
+}
+
+/* "[step=10/1000,epoch=1,eta=2h]", then lines "    train/CE loss=2.345" */
+bool line_olmo(struct build *b, struct span line)
+{
+	const char *p = span_find(line, "[step="), *end = line.p + line.n;
+	double v;
+	if (p) {
+		p += strlen("[step=");
+		p = scan_step((struct span){p, (size_t)(end - p)}, &b->step);
+		b->open = p && p < end && *p == '/';
+		return false;
+	}
+	const char *equals = line.n ? memrchr(line.p, '=', line.n) : NULL;
+	b->open = b->open && equals && isspace((unsigned char)*line.p);
+	p = b->open ? scan_number(
+			      (struct span){equals + 1, (size_t)(end - equals - 1)}, &v)
+		    : NULL;
+	if (!p)
+		return b->open = false;
+	v *= suffix_scale((struct span){p, (size_t)(end - p)});
+	struct span name = span_trim((struct span){line.p, (size_t)(equals - line.p)});
+	build_row(b, b->step, true);
+	build_set(b, b->step, name, v);
+	return true;
+}
+
+/* ---- Megatron-LM and Megatron-Bridge ------------------------------------------------ */
+
+/* " lm loss: 1.089E+01 "; earlier versions had no colon behind some names */
+static void take_field(struct build *b, struct span field)
+{
+	field = span_trim(field);
+	const char *colon = field.n ? memrchr(field.p, ':', field.n) : NULL;
+	const char *end = field.p + field.n;
+	if (!colon && field.n)
+		colon = memrchr(field.p, ' ', field.n);
+	double v;
+	if (!colon ||
+		!scan_number((struct span){colon + 1, (size_t)(end - colon - 1)}, &v))
+		return;
+	struct span name = span_trim((struct span){field.p, (size_t)(colon - field.p)});
+	if (name.n == 17 && !memcmp(name.p, "global batch size", 17))
+		build_setting(
+			b, "batch", (struct span){colon + 1, (size_t)(end - colon - 1)});
+	else
+		build_set(b, b->step, name, v);
+}
+
+static void take_fields(struct build *b, struct span rest)
+{
+	while (rest.n) {
+		const char *bar = memchr(rest.p, '|', rest.n);
+		size_t n = bar ? (size_t)(bar - rest.p) : rest.n;
+		take_field(b, (struct span){rest.p, n});
+		n += bar != NULL;
+		rest = (struct span){rest.p + n, rest.n - n};
+	}
+}
+
+/* " iteration       10/     100 | consumed samples: 320 | elapsed time per iteration (ms): 123.4 |
+ * learning rate: 1.5E-04 | global batch size: 32 | lm loss: 1.08E+01 | ...", " validation loss at
+ * iteration 100 | lm loss value: 3.4E+00 | ..." */
+bool line_megatron(struct build *b, struct span line)
+{
+	static const char train[] = "iteration ", val[] = "validation loss at iteration ";
+	const char *v = span_find(line, val), *end = line.p + line.n;
+	const char *p = v ? v + sizeof(val) - 1 : span_find_word(line, train);
+	int64_t step, total;
+	if (!p)
+		return false;
+	p += v ? 0 : sizeof(train) - 1;
+	p = scan_step((struct span){p, (size_t)(end - p)}, &step);
+	const char *bar = p ? memchr(p, '|', (size_t)(end - p)) : NULL;
+	if (!bar || (!v && *p != '/'))
+		return false;
+	build_row(b, step, !v);
+	if (!v && scan_step((struct span){p + 1, (size_t)(bar - p - 1)}, &total))
+		build_count(b, "steps", total);
+	take_fields(b, (struct span){bar, (size_t)(end - bar)});
+	return true;
+}

@@ -1,0 +1,589 @@
+/* logs: the logs of other trainers, in texts made here in their form. */
+#include "base/file.h"
+#include "tests/support/support.h"
+#include "compare/follow.h"
+#include "logs/logs.h"
+
+#include <fcntl.h>
+#include <math.h>
+#include <stdlib.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+static struct err e;
+
+/* A value that a log must have. */
+struct want {
+	int64_t step;
+	const char *column;
+	double v;
+};
+
+struct sample {
+	const char *format, *text;
+	int64_t n_rows;
+	int digits;
+	struct want want[16];
+	const char *config;
+	int64_t ranks;
+};
+
+/* clang-format off */
+static const struct sample samples[] = {
+	{"wordplay",
+		"[2024-07-17 07:40:12.345][\x1b[32mINFO\x1b[0m][configs:442] Tokens per iteration: 65,536\n"
+		"[2024-07-17 07:40:13.1][\x1b[32mINFO\x1b[0m][trainer:868] - step=0 loss=4.2512 dt=0.2834 dtf=0.0051 "
+		"dtb=0.0112 sps=14.1 sps_per_gpu=3.5 tps=926851 tps_per_gpu=231712.75 mfu=46.288 train_loss=4.3 val_loss=4.4\n"
+		"a line between\n"
+		"[2024-07-17 07:40:14.2][\x1b[32mINFO\x1b[0m][trainer:868] - \x1b[1mstep=10\x1b[0m loss=3.1234 dt=0.28\n",
+		2, 5,
+		{{0, "loss", 4.2512}, {0, "dt_forward", 0.0051}, {0, "dt_backward", 0.0112}, {0, "mfu", 0.46288},
+		 {0, "tps_per_gpu", 231712.75}, {0, "train_loss", 4.3}, {0, "val_loss", 4.4}, {10, "loss", 3.1234},
+		 {10, "dt", 0.28}},
+		"tokens-per-step = 65536\n", 0},
+	/* ezpz; broken by rich; a spread in parentheses */
+	{"wordplay",
+		"[I][ezpz/history] iter=180   loss=0.078(\302\2610.026) accuracy=0.984(\302\2619.9e-3) dtf=0.014 lr=0.000059\n"
+		"[I][ezpz/history] iter=190   loss=0.071(\302\2610.02) loss/max=0.1\n"
+		"                  dtb=0.25\n",
+		2, 2,
+		{{180, "loss", 0.078}, {180, "accuracy", 0.984}, {180, "lr", 0.000059}, {190, "loss/max", 0.1},
+		 {190, "dt_backward", 0.25}}, "", 0},
+	{"torchtitan",
+		"[titan] 2026-01-01 10:00:00,1 - root - INFO - Trainer is initialized with local batch size 8, global batch size 64, "
+		"gradient accumulation steps 1, sequence length 2048, total steps 1000 (warmup 200)\n"
+		"\x1b[0m[rank0]:[titan] - INFO - \x1b[31mstep:  1  \x1b[32mloss: 12.25301  \x1b[38;2;180;60;0mgrad_norm:  1.2345  "
+		"\x1b[36mmemory:  1.50GiB(1.44%)  \x1b[34mtps: 30,123  \x1b[36mtflops: 1,234.50  \x1b[35mmfu: 12.34%\x1b[39m\n"
+		"[titan] - INFO - step: 10  loss:  8.12345  grad_norm:  2.0000  memory:  1.50GiB(1.44%)  tps: 31,000  tflops: 0.51  mfu: N/A\n"
+		"[titan] - INFO - validate step: 10  loss:  8.1000  memory:  1.50GiB(1.44%)  tps: 9,000\n",
+		2, 7,
+		{{1, "loss", 12.25301}, {1, "grad_norm", 1.2345}, {1, "mem", 1.5 * 0x1p30}, {1, "tps_per_gpu", 30123},
+		 {1, "tflops", 1234.5}, {1, "mfu", 0.1234}, {10, "loss", 8.12345}, {10, "val_loss", 8.1}, {10, "tps_per_gpu", 31000}},
+		"batch = 64\ncontext = 2048\nsteps = 1000\nwarmup = 200\n", 0},
+	{"torchtitan-losses", "1 8.049097061157227\n2 7.75183629989624\n3 7.5\n", 3, 0,
+		{{1, "loss", 8.049097061157227}, {2, "loss", 7.75183629989624}}, "", 0},
+	{"nanogpt",
+		"tokens per iteration will be: 491,520\n"
+		"Overriding: batch_size = 12\n"
+		"step 0: train loss 10.9876, val loss 10.9912\n"
+		"iter 0: loss 10.9877, time 9876.54ms, mfu -100.00%\n"
+		"iter 10: loss 9.1234, time 250.00ms, mfu 33.50%\n",
+		2, 6,
+		{{0, "train_loss", 10.9876}, {0, "val_loss", 10.9912}, {0, "loss", 10.9877}, {0, "dt", 9.87654},
+		 {10, "loss", 9.1234}, {10, "mfu", 0.335}}, "tokens-per-step = 491520\n", 0},
+	{"nanochat",
+		"Vocab size: 65,536\nModel config:\n{\n  \"sequence_len\": 2048,\n  \"n_layer\": 20,\n  \"n_embd\": 1280\n}\n"
+		"Total batch size 524,288 => gradient accumulation steps: 1\n"
+		"Step 00000 | Validation bpb: 3.312345\n"
+		"step 00000/01000 (0.00%) | loss: 11.090355 | lrm: 1.00 | dt: 1234.50ms | tok/sec: 424,690 | bf16_mfu: 42.50 | epoch: 1 | total time: 0.00m\n"
+		"step 00001/01000 (0.10%) | loss: 10.500000 | lrm: 1.00 | dt: 600.00ms | tok/sec: 873,813 | bf16_mfu: 50.00 | epoch: 1 | total time: 0.01m\n",
+		2, 8,
+		{{0, "val_bpb", 3.312345}, {0, "loss", 11.090355}, {0, "dt", 1.2345}, {0, "tps", 424690}, {0, "mfu", 0.425},
+		 {1, "loss", 10.5}},
+		"vocab = 65536\ncontext = 2048\nlayers = 20\ndim = 1280\ntokens-per-step = 524288\nsteps = 1000\n", 0},
+	{"modded-nanogpt",
+		"import torch\nprint0(f\"step:{step}/{train_steps} val_loss:{val_loss:.4f}\", console=True)\n"
+		"====\nstep:0/1390 val_loss:10.8258 train_time:0ms step_avg:nanms\n"
+		"step:1/1390 train_time:27610ms step_avg:nanms\n"
+		"step:125/1390 val_loss:4.3654 train_time:16234ms step_avg:141.17ms\n"
+		"step:126/1390 train_loss:4.3000 train_time:16400ms step_avg:141.20ms\n",
+		4, 2,
+		{{0, "val_loss", 10.8258}, {1, "train_time", 27.61}, {125, "val_loss", 4.3654}, {125, "dt", 0.14117},
+		 {126, "loss", 4.3}}, "steps = 1390\n", 0},
+	{"llmc", "s:0 tel:11.0092\ns:0 trl:11.0091 lr:0.000001 norm:15.37\ns:1 trl:10.9000 lr:0.000002 norm:14.00\n"
+		"s:250 eval:0.2512\n",
+		3, 6,
+		{{0, "val_loss", 11.0092}, {0, "loss", 11.0091}, {0, "grad_norm", 15.37}, {1, "lr", 2e-6}, {250, "hellaswag", 0.2512}},
+		"", 0},
+	{"llmc",
+		"| train data pattern    | dev/data/fineweb_train_*.bin                       |\n"
+		"| sequence length T     | 1024                                               |\n"
+		"| total batch size      | 524288                                             |\n"
+		"| learning rate (LR)    | 6.000000e-04                                       |\n"
+		"| warmup iterations     | 700                                                |\n"
+		"| num_processes         | 8                                                  |\n"
+		"val loss 11.009210\n"
+		"step    1/19560 | loss 11.009151 (+nanz)| norm 15.3668 (+nanz)| lr 8.57e-07 | 3046.05 ms | 46.4% bf16 MFU | 172119 tok/s\n"
+		"step    2/19560 | loss 10.965002 (+nanz)| norm 15.0000 (+nanz)| lr 1.71e-06 | 300.00 ms | 46.0% bf16 MFU | 172000 tok/s\n"
+		"val loss 10.500000\n",
+		3, 8,
+		{{0, "val_loss", 11.00921}, {1, "loss", 11.009151}, {1, "grad_norm", 15.3668}, {1, "lr", 8.57e-7}, {1, "dt", 3.04605},
+		 {1, "mfu", 0.464}, {1, "tps", 172119}, {2, "val_loss", 10.5}},
+		"data = dev/data/fineweb_train_*.bin\ncontext = 1024\ntokens-per-step = 524288\nlr = 6.000000e-04\nwarmup = 700\nsteps = 19560\n", 8},
+	/* its C, float32 CUDA and Python programs */
+	{"llmc", "step 0: train loss 5.356189 (took 1452.121000 ms)\nstep 1: train loss 4.301069 (took 1288.673000 ms)\n", 2, 7,
+		{{0, "loss", 5.356189}, {0, "dt", 1.452121}, {1, "loss", 4.301069}}, "", 0},
+	{"llmc", "step    1/74: train loss 4.367631 (80.639749 ms, 50822 tok/s)\n", 1, 7,
+		{{1, "loss", 4.367631}, {1, "dt", 0.080639749}, {1, "tps", 50822}}, "steps = 74\n", 0},
+	{"llmc", "step    1/10 | train loss 5.356189 | norm 15.3668 | lr 1.00e-04 | (35.91 ms | 7129 tok/s)\n", 1, 7,
+		{{1, "loss", 5.356189}, {1, "dt", 0.03591}, {1, "tps", 7129}, {1, "lr", 1e-4}}, "steps = 10\n", 0},
+	{"llmq",
+		"[Options]\n  learning-rate      : 0.0001\n  seq-len            : 1024\n  total-batch        : 524288\n\n"
+		"[T] step     0 [ 0.0%] | time:   512 ms | norm   2.123456 | loss  11.987654 | tps   123k | sol 50.5%\n"
+		"\x1b[1m[V] step     0 [ 0.0%] | time:   100 ms | eval  11.900000 | train 11.987654 | tps 99999\x1b[22m\n"
+		"[T] step     1 [ 0.1%] | time:   150  s | norm   2.000000 | loss  11.500000 | tps 99999\n",
+		2, 8,
+		{{0, "loss", 11.987654}, {0, "grad_norm", 2.123456}, {0, "dt", 0.512}, {0, "tps", 123000}, {0, "sol", 0.505},
+		 {0, "val_loss", 11.9}, {1, "dt", 150}, {1, "tps", 99999}},
+		"lr = 0.0001\ncontext = 1024\ntokens-per-step = 524288\n", 0},
+	{"llmq",
+		"[\n  {\"log\": \"option\", \"time\": \"2026\", \"step\": 0, \"name\": \"seq-len\", \"value\": 1024},\n"
+		"  {\"log\": \"step\", \"time\": \"2026-01-01 10:00:00\", \"step\": 0, \"step_tokens\": 524288, \"duration_ms\": 500, \"norm\": 2.5, "
+		"\"loss\": 11.25, \"lr\": 0.0001, \"lse_max\": 5.5, \"lse_mean\": 1.5, \"loss_1k\": 11.125},\n"
+		"  {\"log\": \"eval\", \"time\": \"2026-01-01 10:00:00\", \"step\": 0, \"eval_tokens\": 1000, \"duration_ms\": 5, \"loss\": nan, \"loss_1k\": 11}\n]\n",
+		1, 4,
+		{{0, "loss", 11.25}, {0, "dt", 0.5}, {0, "loss_1k", 11.125}, {0, "val_loss", NAN}, {0, "step_tokens", 524288}},
+		"context = 1024\n", 0},
+	{"megatron",
+		"  world_size ...................................... 8\n  global_batch_size ............................... 32\n"
+		"  seq_length ...................................... 4096\n  lr_warmup_iters ................................. 2\n"
+		" [2026-01-01 10:00:00.123456] iteration        1/     100 | consumed samples:           32 | elapsed time per iteration (ms): "
+		"5123.4 | throughput per GPU (TFLOP/s/GPU): 400.5 | learning rate: 1.500000E-04 | global batch size:    32 | lm loss: 1.083740E+01 | "
+		"loss scale: 1.0 | grad norm: 15.123 | number of skipped iterations:   0 | number of nan iterations:   0 |\n"
+		" validation loss at iteration 1 on validation set | lm loss value: 1.050000E+01 | lm loss PPL: 3.631550E+04 |\n",
+		1, 6,
+		{{1, "loss", 10.8374}, {1, "dt", 5.1234}, {1, "lr", 1.5e-4}, {1, "grad_norm", 15.123}, {1, "val_loss", 10.5},
+		 {1, "consumed samples", 32}, {1, "throughput per GPU (TFLOP/s/GPU)", 400.5}, {1, "number of nan iterations", 0}},
+		"batch = 32\ncontext = 4096\nwarmup = 2\nsteps = 100\n", 8},
+	{"megatron", " iteration      100/  500 | elapsed time per iteration (ms): 512.5 | learning rate 1.500E-04 | lm loss 9.083740E+00 |\n", 1, 6,
+		{{100, "loss", 9.08374}, {100, "lr", 1.5e-4}, {100, "dt", 0.5125}}, "steps = 500\n", 0},
+	{"megatron-golden",
+		"{\"lm loss\": {\"start_step\": 1, \"end_step\": 10, \"step_interval\": 1, \"values\": {\"1\": 10.92954, \"10\": 10.91, \"2\": 10.92779}},\n"
+		" \"iteration-time\": {\"start_step\": 1, \"end_step\": 10, \"step_interval\": 1, \"values\": {\"1\": \"nan\", \"2\": 1.25}},\n"
+		" \"num-zeros\": {\"start_step\": 1, \"end_step\": 3, \"step_interval\": 2, \"values\": [5, 6]}}",
+		4, 7,
+		{{1, "loss", 10.92954}, {2, "loss", 10.92779}, {10, "loss", 10.91}, {2, "dt", 1.25}, {1, "num-zeros", 5}, {3, "num-zeros", 6}},
+		"", 0},
+	{"megatron-bridge",
+		"{\n    \"0\": {\"lm loss\": 11.89415, \"elapsed time per iteration (ms)\": 284.2, \"GPU utilization\": 1.0},\n"
+		"    \"1\": {\"lm loss\": 11.89995}\n}\n",
+		2, 7, {{0, "loss", 11.89415}, {0, "dt", 0.2842}, {0, "GPU utilization", 1}, {1, "loss", 11.89995}}, "", 0},
+	{"olmo-core",
+		"2026-01-01 10:00:00.000\thost:0\tolmo_core.train:1\tINFO\t[step=1/1000,epoch=1,eta=2h]\n"
+		"    train/CE loss=11.12\n    optim/total grad norm=1.500\n    optim/LR (group 0)=2.00E-05\n    throughput/total tokens=4.194B\n"
+		"    throughput/device/TPS=12,345\n    throughput/device/MFU=41.50\nsomething else\n    train/PPL=5\n"
+		"2026-01-01 10:00:01.000\thost:0\tolmo_core.train:1\tINFO\t[step=2/1000,epoch=1]\n",
+		1, 4,
+		{{1, "loss", 11.12}, {1, "grad_norm", 1.5}, {1, "optim/LR (group 0)", 2e-5}, {1, "tokens", 4.194e9}, {1, "tps_per_gpu", 12345},
+		 {1, "mfu", 0.415}}, "", 0},
+	{"maxtext",
+		"Config param global_batch_size_to_train_on: 32\nConfig param max_target_length: 2048\nConfig param warmup_steps_fraction: 0.1\n"
+		"completed step: 0, seconds: 12.345, TFLOP/s/device: 1.500, Tokens/s/device: 100.250, total_weights: 65536, loss: 10.871, lm_loss: 10.870, perplexity: 52575.2\n"
+		"Completed eval after train step 0, loss=10.500, perplexity=36315.503, total_weights=1000.0, avg_z_loss=0.000\n"
+		"completed step: 1, seconds: 0.500, TFLOP/s/device: 55.000, Tokens/s/device: 4000.000, total_weights: 65536, loss: 10.125\n",
+		2, 5,
+		{{0, "loss", 10.871}, {0, "lm_loss", 10.87}, {0, "dt", 12.345}, {0, "tps_per_gpu", 100.25}, {0, "val_loss", 10.5}, {1, "loss", 10.125}},
+		"batch = 32\ncontext = 2048\n", 0},
+	{"maxtext", "I0317 10:00:13.224641 metric_logger.py:181] completed step: 0, seconds: 74.031, TFLOP/s/device: 37.835,  loss: 13.424\n", 1, 5,
+		{{0, "loss", 13.424}, {0, "tflops", 37.835}}, "", 0},
+	{"trainer-state",
+		"{\"best_metric\": null, \"epoch\": 1.0, \"global_step\": 20, \"log_history\": [\n"
+		"{\"epoch\": 0.5, \"grad_norm\": NaN, \"learning_rate\": 5e-05, \"loss\": 2.5432, \"step\": 10},\n"
+		"{\"epoch\": 0.5, \"eval_loss\": 2.4, \"eval_runtime\": 1.5, \"step\": 10},\n"
+		"{\"epoch\": 1.0, \"grad_norm\": 1.5, \"learning_rate\": 0.0, \"loss\": 2.25, \"step\": 20},\n"
+		"{\"epoch\": 1.0, \"train_loss\": 2.39, \"train_runtime\": 12.5, \"step\": 20}], \"max_steps\": 20, \"train_batch_size\": 8}",
+		2, 5,
+		{{10, "loss", 2.5432}, {10, "grad_norm", NAN}, {10, "lr", 5e-5}, {10, "val_loss", 2.4}, {20, "loss", 2.25}, {20, "mean_train_loss", 2.39}},
+		"steps = 20\nbatch-per-rank = 8\n", 0},
+	{"csv", "\"_step\";\"train/loss\";\"_runtime\"\n10;2.5;1.25\n20;2.25;\n30;nan;3\n", 3, 3,
+		{{10, "loss", 2.5}, {10, "_runtime", 1.25}, {20, "loss", 2.25}, {30, "loss", NAN}, {30, "_runtime", 3}}, "", 0},
+	{"csv", "global_step\ttrain_loss\tval_loss\n10\t2.5\t\n20\t\t2.25\n", 2, 2,
+		{{10, "loss", 2.5}, {20, "val_loss", 2.25}}, "", 0},
+	{"csv", "0,4.5,1e-3\n1,4.25,2e-3\n", 2, 3, {{0, "loss", 4.5}, {1, "column3", 0.002}}, "", 0},
+	{"csv", "loss\r\n,\r\nloss,lr\r\n4.5,1\r\n4.25,2\r\n", 2, 3, {{0, "loss", 4.5}, {1, "loss", 4.25}, {1, "lr", 2}}, "", 0},
+	{"jsonl",
+		"{\"_step\": 1, \"train/loss\": 2.5, \"lr\": 1e-3, \"note\": \"x\"}\n{\"_step\": 2, \"train/loss\": NaN, \"perf\": {\"mfu\": 0.5}}\n",
+		2, 2, {{1, "loss", 2.5}, {1, "lr", 1e-3}, {2, "loss", NAN}, {2, "perf/mfu", 0.5}}, "", 0},
+	{"jsonl", "{\"timestamp\": 1.5, \"rank\": 0, \"metrics\": {\"iter\": 3, \"loss\": 0.75}}\n", 1, 2,
+		{{3, "loss", 0.75}, {3, "rank", 0}}, "", 0},
+	{"jsonl", "{\"learning/loss\": 10.5, \"perf/step_time_seconds\": 0.5, \"step\": 4.0, \"run_name\": \"a\"}\n", 1, 3,
+		{{4, "loss", 10.5}, {4, "dt", 0.5}}, "", 0},
+};
+/* clang-format on */
+
+static void assert_value(const struct run_log *l, const struct want *w)
+{
+	int c = run_log_find(l, w->column);
+	if (c < 0)
+		fail_msg("%s: no column %s", l->info.format, w->column);
+	for (int64_t i = 0; i < l->n_rows; i++) {
+		if (run_log_value(l, i, COL_STEP) != (double)w->step)
+			continue;
+		double v = run_log_value(l, i, c);
+		if (isnan(w->v) ? is_absent(v) || !isnan(v)
+				: !(fabs(v - w->v) <= 1e-12 * fabs(w->v)))
+			fail_msg("%s: %s of step %lld is %.17g", l->info.format,
+				w->column, (long long)w->step, v);
+		return;
+	}
+	fail_msg("%s: no step %lld", l->info.format, (long long)w->step);
+}
+
+static void assert_sample(const struct sample *s, const char *format)
+{
+	struct run_log l;
+	if (log_read(&l, test_file("sample", s->text), format, &e))
+		fail_msg("%s: %s", s->format, e.msg);
+	assert_string_equal(l.info.format, s->format);
+	if (l.n_rows != s->n_rows || l.digits != s->digits)
+		fail_msg("%s: %lld rows, %d digits", s->format, (long long)l.n_rows,
+			l.digits);
+	for (const struct want *w = s->want; w->column; w++)
+		assert_value(&l, w);
+	assert_string_equal(l.config.len ? l.config.s : "", s->config);
+	assert_int_equal(l.info.ranks, s->ranks);
+	run_log_free(&l);
+}
+
+static void each_format_is_read_and_detected(void **state)
+{
+	(void)state;
+	for (size_t i = 0; i < ARRAY_LEN(samples); i++) {
+		assert_sample(&samples[i], NULL);
+		assert_sample(&samples[i], samples[i].format);
+	}
+}
+
+static void each_format_has_a_sample(void **state)
+{
+	(void)state;
+	for (int i = 0; log_format_names[i]; i++) {
+		bool found = !i || !strcmp(log_format_names[i], "pt") ||
+			     !strcmp(log_format_names[i], "tensorboard");
+		for (size_t k = 0; k < ARRAY_LEN(samples); k++)
+			found |= !strcmp(samples[k].format, log_format_names[i]);
+		if (!found)
+			fail_msg("%s", log_format_names[i]);
+	}
+}
+
+static struct run_log read_as(const char *format, const char *text)
+{
+	struct run_log l;
+	if (log_read(&l, test_file("log", text), format, &e))
+		fail_msg("%s", e.msg);
+	return l;
+}
+
+static void own_logs_are_read(void **state)
+{
+	(void)state;
+	struct run_log l = read_as(NULL, "step=1 tokens=64 loss=2.5 mfu=0.25\n");
+	assert_value(&l, &(struct want){1, "mfu", 0.25});
+	assert_int_equal(l.digits, 0);
+	run_log_free(&l);
+	l = read_as(NULL, "# meta ranks = 4\nstep=1 loss=2.5 mfu=0.25\n");
+	assert_int_equal(l.info.ranks, 4);
+	run_log_free(&l);
+	l = read_as(NULL, "step=1 loss=2.5 dtf=0.1 mfu=25\n");
+	assert_string_equal(l.info.format, "wordplay");
+	assert_value(&l, &(struct want){1, "mfu", 0.25});
+	run_log_free(&l);
+	l = read_as("pt", "step=1 loss=2.5 mfu=25\n");
+	assert_value(&l, &(struct want){1, "mfu", 25});
+	run_log_free(&l);
+}
+
+/* The run went back to step 20; the evaluation of step 20 stays with it. */
+static void a_resumed_log(void **state)
+{
+	(void)state;
+	struct run_log l =
+		read_as("nanogpt", "iter 10: loss 3.0, time 1.00ms, mfu 1.00%\n"
+				   "iter 20: loss 2.0, time 1.00ms, mfu 1.00%\n"
+				   "step 30: train loss 1.5, val loss 1.6\n"
+				   "iter 30: loss 1.0, time 1.00ms, mfu 1.00%\n"
+				   "step 20: train loss 2.5, val loss 2.6\n"
+				   "iter 20: loss 2.1, time 1.00ms, mfu 1.00%\n"
+				   "iter 25: loss 2.0, time 1.00ms, mfu 1.00%\n");
+	assert_int_equal(l.n_rows, 3);
+	assert_value(&l, &(struct want){20, "val_loss", 2.6});
+	assert_value(&l, &(struct want){20, "loss", 2.1});
+	assert_value(&l, &(struct want){25, "loss", 2.0});
+	run_log_free(&l);
+}
+
+/* An evaluation that is logged late does not remove training rows. */
+static void a_late_evaluation(void **state)
+{
+	(void)state;
+	struct run_log l =
+		read_as("llmc", "s:1 trl:3.0 lr:0.1 norm:1\ns:2 trl:2.0 lr:0.1 "
+				"norm:1\ns:1 tel:3.5\n");
+	assert_int_equal(l.n_rows, 2);
+	assert_value(&l, &(struct want){1, "val_loss", 3.5});
+	assert_value(&l, &(struct want){2, "loss", 2.0});
+	run_log_free(&l);
+}
+
+/* Rows of a table may be in any order; of two values at a step the later one counts. */
+static void an_unsorted_table(void **state)
+{
+	static const struct {
+		const char *format, *text;
+	} of[] = {
+		{"csv", "step,loss\n3,1.5\n1,9\n2,2.5\n1,3.5\n"},
+		{"trainer-state",
+			"{\"log_history\": [{\"loss\": 1.5, \"step\": 3}, {\"loss\": 9, \"step\": 1}, "
+			"{\"loss\": 2.5, \"step\": 2}, {\"loss\": 3.5, \"step\": 1}]}"},
+		{"megatron-golden",
+			"{\"lm loss\": {\"start_step\": 1, \"values\": {\"3\": 1.5, \"1\": 3.5, \"2\": 2.5}}}"},
+		{"megatron-bridge",
+			"{\"3\": {\"lm loss\": 1.5}, \"1\": {\"lm loss\": 3.5}, \"2\": {\"lm loss\": 2.5}}"},
+	};
+	(void)state;
+	for (size_t i = 0; i < ARRAY_LEN(of); i++) {
+		struct run_log l = read_as(of[i].format, of[i].text);
+		assert_int_equal(l.n_rows, 3);
+		assert_value(&l, &(struct want){1, "loss", 3.5});
+		assert_value(&l, &(struct want){2, "loss", 2.5});
+		assert_value(&l, &(struct want){3, "loss", 1.5});
+		run_log_free(&l);
+	}
+}
+
+static void an_incomplete_line(void **state)
+{
+	(void)state;
+	struct run_log l =
+		read_as(NULL, "s:1 trl:3.0 lr:0.1 norm:1\ns:2 trl:2.0 lr:0.1 norm:1");
+	assert_value(&l, &(struct want){2, "loss", 2.0});
+	int c = run_log_find(&l, "grad_norm");
+	assert_false(run_log_has(&l, 1, c));
+	run_log_free(&l);
+}
+
+static void a_progress_bar_is_lines(void **state)
+{
+	(void)state;
+	struct run_log l = read_as(NULL,
+		"training\r\x1b[Kstep=1 loss=2.5 sps=1\rstep=2 loss=2.25 sps=1\r\n");
+	assert_int_equal(l.n_rows, 2);
+	run_log_free(&l);
+}
+
+static void what_is_no_log(void **state)
+{
+	static const char *const texts[] = {"", "\n", "The quick brown fox, and others\n",
+		"{\"a\": 1}", "[1, 2]", "{", "a,b\n1,2\n", "1\n2\n",
+		"{\"log_history\": 3}", "{\"start_step\": \"values\"}",
+		"{\"0\": {\"lm loss\": }}", "step loss\n", "{\"", "{ \"", "{"};
+	(void)state;
+	for (size_t i = 0; i < ARRAY_LEN(texts); i++) {
+		struct run_log l;
+		e = (struct err){0};
+		const char *path = test_file("none", texts[i]);
+		for (int k = -1; k < 0 || log_format_names[k]; k++) {
+			const char *format = k < 0 ? NULL : log_format_names[k];
+			if (!log_read(&l, path, format, &e)) {
+				fail_msg("'%s' is read as %s", texts[i], l.info.format);
+			}
+		}
+	}
+	struct run_log l;
+	assert_int_equal(log_read(&l, test_file("none", "1 2\n"), "words", &e), -1);
+	assert_int_equal(e.code, EX_USAGE);
+}
+
+static const char *write_bytes(const char *name, const struct str *s)
+{
+	const char *path = test_path(name);
+	assert_int_equal(file_replace(path, s, &e), 0);
+	return path;
+}
+
+/* A name that goes on behind a NUL byte is another one, and none that a column can have. */
+static void a_name_with_a_nul(void **state)
+{
+	struct run_log l;
+	struct str bytes = {0};
+	(void)state;
+	str_puts(&bytes, " iteration 1/ 2 | lm loss: 4.5E+00 | loss");
+	str_putc(&bytes, '\0');
+	for (int i = 0; i < 1000; i++)
+		str_putc(&bytes, 'x');
+	str_puts(&bytes, ": 5.5E+00 |\n");
+	assert_int_equal(log_read(&l, write_bytes("nul", &bytes), "megatron", &e), 0);
+	assert_int_equal(l.n_rows, 1);
+	assert_value(&l, &(struct want){1, "loss", 4.5});
+	run_log_free(&l);
+	str_free(&bytes);
+}
+
+/* ---- event files ------------------------------------------------------------------ */
+
+static uint32_t masked_crc(const struct str *s, size_t from, size_t n)
+{
+	uint32_t c = ~UINT32_C(0);
+	for (size_t i = 0; i < n; i++)
+		for (int k = -1; k < 8; k++)
+			c = k < 0 ? c ^ (uint8_t)s->s[from + i]
+				  : c >> 1 ^ (c & 1 ? UINT32_C(0x82f63b78) : 0);
+	c = ~c;
+	return (c >> 15 | c << 17) + UINT32_C(0xa282ead8);
+}
+
+static void add_bytes(struct str *to, int field, const struct str *s)
+{
+	str_putc(to, (char)(field << 3 | 2));
+	str_putc(to, (char)(s->len & 0x7f));
+	BUG_ON(s->len > 0x7f);
+	str_add(to, s->s, s->len);
+}
+
+/* An event with a scalar: as a simple_value, or as a tensor with float_val. */
+static void add_event(struct str *file, int step, const char *tag, float v, bool tensor)
+{
+	struct str event = {0}, summary = {0}, value = {0}, text = {0}, t = {0};
+	str_puts(&text, tag);
+	add_bytes(&value, 1, &text);
+	if (tensor) {
+		str_add(&t, "\x08\x01\x12\x00\x2a\x04", 6); /* dtype, shape, float_val */
+		str_add(&t, &v, 4);
+		add_bytes(&value, 8, &t);
+	} else {
+		str_putc(&value, 2 << 3 | 5);
+		str_add(&value, &v, 4);
+	}
+	add_bytes(&summary, 1, &value);
+	str_putc(&event, 1 << 3 | 1);
+	str_add(&event, "\0\0\0\0\0\0\0\0", 8);
+	str_putc(&event, 2 << 3);
+	str_putc(&event, (char)step);
+	add_bytes(&event, 5, &summary);
+	uint64_t n = event.len;
+	size_t from = file->len;
+	str_add(file, &n, 8);
+	uint32_t crc = masked_crc(file, from, 8);
+	str_add(file, &crc, 4);
+	str_add(file, event.s, event.len);
+	crc = masked_crc(file, from + 12, event.len);
+	str_add(file, &crc, 4);
+	str_free(&event), str_free(&summary), str_free(&value), str_free(&text);
+	str_free(&t);
+}
+
+static struct str some_events(void)
+{
+	struct str file = {0};
+	add_event(&file, 1, "loss_metrics/global_avg_loss", 2.5f, false);
+	add_event(&file, 2, "loss_metrics/global_avg_loss", 2.3456789f, false);
+	add_event(&file, 1, "grad_norm", 1.5f, true);
+	add_event(&file, 2, "grad_norm", 1.25f, true);
+	add_event(&file, 2, "memory/max_reserved(GiB)", 1.5f, false);
+	add_event(&file, 2, "mfu(%)", 45.0f, false);
+	return file;
+}
+
+static void event_files(void **state)
+{
+	struct run_log l;
+	struct str file = some_events();
+	(void)state;
+	assert_int_equal(log_read(&l, write_bytes("events", &file), NULL, &e), 0);
+	assert_string_equal(l.info.format, "tensorboard");
+	assert_int_equal(l.n_rows, 2);
+	assert_int_equal(l.digits, 0);
+	assert_value(&l, &(struct want){1, "loss", 2.5});
+	assert_value(&l, &(struct want){2, "loss", (double)2.3456789f});
+	assert_value(&l, &(struct want){2, "grad_norm", 1.25});
+	assert_value(&l, &(struct want){2, "mem", 1.5 * 0x1p30});
+	assert_value(&l, &(struct want){2, "mfu", 0.45});
+	run_log_free(&l);
+	str_free(&file);
+}
+
+/* A file that is still written ends within a record; a changed byte is found. */
+static void damaged_event_files(void **state)
+{
+	struct run_log l;
+	struct str file = some_events();
+	(void)state;
+	size_t len = file.len;
+	file.len = len - 3;
+	assert_int_equal(log_read(&l, write_bytes("events", &file), NULL, &e), 0);
+	assert_int_equal(run_log_find(&l, "mfu"), COL_MFU);
+	assert_false(run_log_has(&l, 1, COL_MFU));
+	assert_true(run_log_has(&l, 1, COL_MEM));
+	run_log_free(&l);
+	file.len = len;
+	for (size_t i = 12; i < len; i++) {
+		file.s[i] ^= 4;
+		if (!log_read(&l, write_bytes("events", &file), "tensorboard", &e))
+			fail_msg("byte %zu", i);
+		assert_int_equal(e.code, EX_DATAERR);
+		file.s[i] ^= 4;
+	}
+	str_free(&file);
+}
+
+static void a_directory_of_event_files(void **state)
+{
+	struct run_log l;
+	struct str first = {0}, second = {0};
+	(void)state;
+	assert_int_equal(mkdir(test_path("tb"), 0777), 0);
+	add_event(&first, 1, "loss", 3, false);
+	add_event(&first, 2, "loss", 2.5f, false);
+	add_event(&first, 3, "loss", 2, false);
+	add_event(&second, 2, "loss", 2.25f, false);
+	write_bytes("tb/events.out.tfevents.1", &first);
+	write_bytes("tb/events.out.tfevents.2", &second);
+	assert_int_equal(log_read(&l, test_path("tb"), NULL, &e), 0);
+	assert_int_equal(l.n_rows, 2);
+	assert_value(&l, &(struct want){2, "loss", 2.25});
+	run_log_free(&l);
+	str_free(&first);
+	str_free(&second);
+}
+
+/* Writes another event file when it is called for the first time. */
+static bool until_grown(void *to, const struct run_log *logs, int n)
+{
+	int *calls = to;
+	struct str third = {0};
+	assert_int_equal(n, 1);
+	assert_int_equal(logs[0].n_rows, 2 + *calls);
+	if ((*calls)++)
+		return true;
+	add_event(&third, 3, "loss", 2, false);
+	write_bytes("tb/events.out.tfevents.3", &third);
+	str_free(&third);
+	return false;
+}
+
+static void a_directory_is_followed(void **state)
+{
+	struct run_log l;
+	int calls = 0;
+	enum follow_end why;
+	const struct follow f = {"auto", until_grown, &calls, 60};
+	const char *path = test_path("tb");
+	(void)state;
+	assert_int_equal(follow_runs(&l, &path, 1, &f, &why, &e), 0);
+	assert_int_equal(why, FOLLOW_STOPPED);
+	assert_int_equal(calls, 2);
+	assert_value(&l, &(struct want){3, "loss", 2});
+	run_log_free(&l);
+}
+
+int main(void)
+{
+	const struct CMUnitTest tests[] = {
+		cmocka_unit_test(each_format_is_read_and_detected),
+		cmocka_unit_test(each_format_has_a_sample),
+		cmocka_unit_test(own_logs_are_read),
+		cmocka_unit_test(a_resumed_log),
+		cmocka_unit_test(a_late_evaluation),
+		cmocka_unit_test(an_unsorted_table),
+		cmocka_unit_test(an_incomplete_line),
+		cmocka_unit_test(a_progress_bar_is_lines),
+		cmocka_unit_test(what_is_no_log),
+		cmocka_unit_test(a_name_with_a_nul),
+		cmocka_unit_test(event_files),
+		cmocka_unit_test(damaged_event_files),
+		cmocka_unit_test(a_directory_of_event_files),
+		cmocka_unit_test(a_directory_is_followed),
+	};
+	return cmocka_run_group_tests(tests, NULL, NULL);
+}
