@@ -105,9 +105,9 @@ static void enter(
 	linear_enter(p, at, h, l, sub_linears(p, x, at, &x->a->m[ENTER_OUT], l));
 	rotate(p, l[Q].y, at.chunk, 1);
 	rotate(p, l[K].y, at.chunk, 1);
-	check_finite(p, "attention.wq", at.layer, l[Q].y);
-	check_finite(p, "attention.wk", at.layer, l[K].y);
-	check_finite(p, "attention.wv", at.layer, l[V].y);
+	show(p, "attention.wq", OF_SLICE, at, l[Q].y);
+	show(p, "attention.wk", OF_SLICE, at, l[K].y);
+	show(p, "attention.wv", OF_SLICE, at, l[V].y);
 }
 
 static void attend(
@@ -142,7 +142,7 @@ void attend_chunks(struct pass *p, int64_t layer, struct sublayer_acts *a)
 static void inner(struct pass *p, const struct sub *x)
 {
 	p->ops.attend(p, x->layer, x->a);
-	check_finite(p, "attention", x->layer, x->a->m[ATT_O]);
+	show_parts(p, "attention", false, x->layer, x->a->m[ATT_O]);
 }
 
 /* ---- backward -------------------------------------------------------------------- */
@@ -152,7 +152,7 @@ static void leave_backward(
 {
 	struct mat dout = part_of(p, x->g->m[DOUT], at);
 	linear_leave_backward(p, at, dout, d, x->t->out, no_mat());
-	check_gradient(p, "attention.wo", at.layer, dout);
+	show_gradient(p, "attention", OF_SLICE, at, dout);
 }
 
 static void attend_backward(struct pass *p, struct at at, struct sublayer_acts *a,
@@ -203,6 +203,9 @@ static void enter_backward(
 	rotate(p, l[K].y, at.chunk, -1);
 	for (int i = 0; i < n; i++)
 		linear_amax(p, l[i].y);
+	show_gradient(p, "attention.wq", OF_SLICE, at, l[Q].y);
+	show_gradient(p, "attention.wk", OF_SLICE, at, l[K].y);
+	show_gradient(p, "attention.wv", OF_SLICE, at, l[V].y);
 	linear_enter_backward(p, at, sum, l, n);
 }
 

@@ -237,7 +237,8 @@ static void leave(
 			norm = norm_of(p, next, c);
 		add_residual(p, at, &r, next ? &norm : NULL);
 		arena_reset(p->d->scratch, mark);
-		check_finite(p, x->f->out, x->layer, yc);
+		at.slice = 0;
+		show(p, x->f->out, OF_STREAM, at, yc);
 	}
 }
 
@@ -284,16 +285,17 @@ static void recompute(
 	struct pass *p, int64_t layer, struct block_acts *b, bool for_weights)
 {
 	enum recompute how = pass_recomputes(p, layer);
+	const struct observer *observer = p->observer;
+	p->observer = NULL; /* it has seen these results */
 	if (how > RECOMPUTE_SELECTIVE)
 		compute_sublayers(p, layer, b, NULL, true);
-	if (how != RECOMPUTE_SELECTIVE || !for_weights)
-		return;
-	for (int i = 0; i < SUBLAYERS; i++) {
+	for (int i = 0; how == RECOMPUTE_SELECTIVE && for_weights && i < SUBLAYERS; i++) {
 		struct sub x = sub_of(p, layer, i, b, NULL);
 		x.again = true;
 		enter(p, &x, false, false);
 		inner(p, &x);
 	}
+	p->observer = observer;
 }
 
 /* ---- backward -------------------------------------------------------------------- */

@@ -2,11 +2,24 @@
  * matmul with one-hot rows (Megatron-LM's VocabParallelEmbedding). */
 #include "model/layers.h"
 
+/* Of the rows of a chunk. */
+static void show_ids(struct pass *p, const char *name, struct at at, int32_t *ids)
+{
+	struct mat x = {.p = ids, .rows = p->rows, .cols = 1};
+	if (p->observer)
+		show_result(p, (struct result){.name = name,
+				       .extent = OF_CHUNK,
+				       .at = at,
+				       .x = x,
+				       .integers = true});
+}
+
 void embed_forward(struct pass *p, struct mat x)
 {
 	const struct kernels *k = p->d->k;
 	const struct tensor *table = p->m->tokens, *positions = p->m->positions;
 	for (int c = 0; c < p->cp.local; c++) {
+		show_ids(p, "tokens", (struct at){-1, 0, c}, p->in.tokens + c * p->rows);
 		struct mat xc = stream_of(p, x, c);
 		struct slice_sum sum;
 		slice_sum_begin(&sum, &p->tp, p->d, xc, p->rows, xc.type);
@@ -25,7 +38,7 @@ void embed_forward(struct pass *p, struct mat x)
 				pos_of(p, c) + p->first_row, 0, true);
 		drop(p, (struct at){-1, 0, c}, DROP_EMBED, xc);
 		comm_poll();
-		check_finite(p, "tok_embeddings", -1, xc);
+		show(p, "tok_embeddings", OF_STREAM, (struct at){-1, 0, c}, xc);
 	}
 }
 
@@ -60,7 +73,7 @@ void embed_backward(struct pass *p, struct mat dx)
 			param_reduce(p, table, at.slice, 0);
 		}
 		comm_poll();
-		check_gradient(p, "tok_embeddings", -1, dxc);
+		show_gradient(p, "tok_embeddings", OF_STREAM, (struct at){-1, 0, c}, dxc);
 	}
 	arena_reset(p->d->scratch, mark);
 }

@@ -66,20 +66,19 @@ static void enter(
 	if (fuses_gelu(p, at.layer))
 		l[0].gelu = part_of(p, x->a->m[Y], at);
 	linear_enter(p, at, h, l, n);
-	check_finite(p, "feed_forward.w1", at.layer, l[0].y);
-	check_finite(p, "feed_forward.w3", at.layer, l[1].y);
+	show(p, "feed_forward.w1", OF_SLICE, at, l[0].y);
+	show(p, "feed_forward.w3", OF_SLICE, at, l[1].y);
 }
 
 static void inner(struct pass *p, const struct sub *x)
 {
 	struct at at = {.layer = x->layer};
 	const struct mat *m = x->a->m;
-	if (fuses_gelu(p, x->layer))
-		return;
-	for (at.chunk = 0; at.chunk < p->cp.local; at.chunk++)
+	for (; !fuses_gelu(p, x->layer) && at.chunk < p->cp.local; at.chunk++)
 		for (at.slice = 0; at.slice < p->tp.local; at.slice++)
 			p->d->k->act_fwd(p->d, p->m->act, part_of(p, m[Y], at),
 				part_of(p, m[A], at), part_of(p, m[B], at));
+	show_parts(p, "feed_forward", false, x->layer, m[Y]);
 }
 
 /* ---- backward -------------------------------------------------------------------- */
@@ -92,7 +91,7 @@ static void leave_backward(
 	struct mat a = part_of(p, x->a->m[A], at);
 	linear_leave_backward(
 		p, at, dy, d, x->t->out, fuses_slope(p, at.layer) ? a : no_mat());
-	check_gradient(p, "feed_forward.w2", at.layer, dy);
+	show_gradient(p, "feed_forward", OF_SLICE, at, dy);
 }
 
 static void inner_backward(struct pass *p, const struct sub *x)
@@ -113,8 +112,11 @@ static void inner_backward(struct pass *p, const struct sub *x)
 static void enter_backward(
 	struct pass *p, const struct sub *x, struct at at, struct slice_sum *sum)
 {
-	struct linear l[SUBLAYER_INPUTS];
-	linear_enter_backward(p, at, sum, l, sub_linears(p, x, at, x->g->m, l));
+	struct linear l[SUBLAYER_INPUTS] = {0};
+	int n = sub_linears(p, x, at, x->g->m, l);
+	show_gradient(p, "feed_forward.w1", OF_SLICE, at, l[0].y);
+	show_gradient(p, "feed_forward.w3", OF_SLICE, at, l[1].y);
+	linear_enter_backward(p, at, sum, l, n);
 }
 
 const struct sublayer ffn_dense = {

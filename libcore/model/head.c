@@ -63,9 +63,22 @@ static void gather_stats(struct pass *p, const struct band *b)
 	comm_requests_free(&requests);
 }
 
+/* Rows of the band, from row `first` of it on. */
+static void show_rows(struct pass *p, const struct band *b, const char *name,
+	enum extent extent, struct at at, struct mat x, int64_t first)
+{
+	if (p->observer)
+		show_result(p, (struct result){.name = name,
+				       .extent = extent,
+				       .at = at,
+				       .first_row = b->first + first,
+				       .x = x});
+}
+
 static void count_loss(struct pass *p, const struct band *b)
 {
-	check_finite(p, "loss", -1, mat(b->loss, 1, b->rows));
+	show_rows(p, b, "loss", OF_CHUNK, (struct at){p->m->c.layers, 0, b->chunk},
+		mat(b->loss, b->rows, 1), 0);
 	/* All ranks of the axis have the same loss: only the first adds it. */
 	int64_t counted = p->micro.counted * (p->rows / p->c.batch) - b->first;
 	if (p->tp.axis->rank == 0 && !p->micro.empty)
@@ -83,7 +96,6 @@ static struct mat compute_logits(struct pass *p, const struct band *b, int s, in
 {
 	const struct linear l = {.y = logits_of(p, b, s, i), .w = p->m->output};
 	linear_forward(p, (struct at){-1, s, b->chunk}, &l, mat_rows(b->h, i, l.y.rows));
-	check_finite(p, "output", -1, l.y);
 	return l.y;
 }
 
@@ -93,6 +105,8 @@ static void slice_forward(struct pass *p, const struct band *b, int s)
 	param_use(p, p->m->output, s);
 	for (int64_t i = 0; i < b->rows; i += b->step) {
 		struct mat logits = compute_logits(p, b, s, i);
+		show_rows(p, b, "output", OF_SLICE,
+			(struct at){p->m->c.layers, s, b->chunk}, logits, i);
 		if (is_fused(p))
 			p->d->k->xent_fused(p->d, b->loss + i, logits, b->targets + i,
 				p->m->c.vocab, &p->step->loss_scale);
@@ -195,7 +209,7 @@ static void head_rows(struct pass *p, int c, struct mat all, struct slice_sum *d
 struct stream_norm head_norm(struct pass *p, int c)
 {
 	return (struct stream_norm){.what = "norm",
-		.at = {-1, 0, c},
+		.at = {p->m->c.layers, 0, c},
 		.h = mat_take(p->d->scratch, p->rows, p->m->c.dim, act_type(p)),
 		.stats = mat_take(p->d->scratch, 2, p->stream_rows, DT_F32),
 		.weight = p->m->norm,

@@ -1,30 +1,39 @@
 /* Functions that all layers use: parameters by tile, norms, dropout, the residual stream. */
 #include "model/linear.h"
 
-static void find_nonfinite(
-	struct pass *p, const char *what, const char *phase, int64_t layer, struct mat x)
+void show_result(struct pass *p, struct result r)
 {
-	char block[NUM_TEXT] = "";
-	if (!p->probe || p->probe->found || !x.p)
+	if (!r.x.p || p->micro.empty)
 		return;
-	int64_t bad = p->d->k->find_nonfinite(p->d, x);
-	if (bad < 0)
-		return;
-	p->probe->found = true;
-	p->probe->index = bad;
-	if (layer >= 0)
-		snprintf(block, sizeof(block), "layers.%lld.", (long long)layer);
-	snprintf(p->probe->where, sizeof(p->probe->where), "%s%s%s", block, what, phase);
+	if (r.extent == OF_STREAM)
+		r.first_row += p->first_row;
+	p->observer->see(p->observer->with, &r);
 }
 
-void check_finite(struct pass *p, const char *what, int64_t layer, struct mat x)
+void show_leaf(struct pass *p, const struct tensor *t, struct at at, int use)
 {
-	find_nonfinite(p, what, "", layer, x);
+	int slice = tensor_slice(t, p->tp.first + at.slice);
+	show_result(p, (struct result){.name = t->name,
+			       .gradient = true,
+			       .extent = OF_TENSOR,
+			       .at = at,
+			       .x = leaf(p, t, at, use),
+			       .tensor = t,
+			       .slice = slice,
+			       .leaf = leaf_number(p, t, at, use)});
 }
 
-void check_gradient(struct pass *p, const char *what, int64_t layer, struct mat dx)
+void show_parts(
+	struct pass *p, const char *name, bool gradient, int64_t layer, struct mat x)
 {
-	find_nonfinite(p, what, ", backward", layer, dx);
+	struct at at = {.layer = layer};
+	for (; p->observer && at.slice < p->tp.local; at.slice++)
+		for (at.chunk = 0; at.chunk < p->cp.local; at.chunk++)
+			show_result(p, (struct result){.name = name,
+					       .gradient = gradient,
+					       .extent = OF_SLICE,
+					       .at = at,
+					       .x = part_of(p, x, at)});
 }
 
 /* ---- parameters and their gradients ------------------------------------------------ */
@@ -147,7 +156,7 @@ void norm_backward(struct pass *p, const struct stream_norm *n, const struct nor
 		p->d->k->norm_bwd_x(p->d, p->m->arch->norm, g->dx, g->dy, g->x, n->stats,
 			param(p, n->weight, 0));
 	}
-	check_gradient(p, n->what, n->at.layer, g->dx);
+	show_gradient(p, n->what, OF_STREAM, n->at, g->dx);
 }
 
 static struct norm norm_of(const struct pass *p, const struct stream_norm *n)
@@ -169,7 +178,7 @@ void norm_forward(struct pass *p, const struct stream_norm *n, struct mat x)
 void norm_gather(struct pass *p, struct slice_gather *g, const struct stream_norm *n)
 {
 	struct mat here = local_rows(p, n->h);
-	check_finite(p, n->what, n->at.layer, here);
+	show(p, n->what, OF_STREAM, n->at, here);
 	linear_round(p, here);
 	slice_gather_begin(g, &p->tp, p->d, here, n->h, linear_format(p));
 }

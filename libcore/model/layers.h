@@ -4,12 +4,6 @@
 
 #include "model/pass.h"
 
-/* The block (-1: embedding or head), and the indices of a virtual slice and a chunk on this rank. */
-struct at {
-	int64_t layer;
-	int slice, chunk;
-};
-
 /* Local chunk `c` of x [chunk][row][width], with its amax and its transposed cast. */
 static inline struct mat chunk_of(const struct pass *p, struct mat x, int c)
 {
@@ -89,9 +83,14 @@ static inline struct mat leaf(
 	return store_leaf(p->store, t, tensor_slice(t, p->tp.first + at.slice), &number);
 }
 
+/* Shows a leaf that is written. */
+void show_leaf(struct pass *p, const struct tensor *t, struct at at, int use);
+
 static inline void leaf_done(
-	const struct pass *p, const struct tensor *t, struct at at, int use)
+	struct pass *p, const struct tensor *t, struct at at, int use)
 {
+	if (p->observer)
+		show_leaf(p, t, at, use);
 	const struct leaf number = leaf_number(p, t, at, use);
 	store_leaf_done(p->store, t, tensor_slice(t, p->tp.first + at.slice), &number);
 }
@@ -121,9 +120,30 @@ static inline int64_t kv_width(const struct pass *p)
 
 /* ---- layers.c: norms, dropout, the residual stream --------------------------------- */
 
-/* With p->probe: records the first element that is not finite. */
-void check_finite(struct pass *p, const char *what, int64_t layer, struct mat x);
-void check_gradient(struct pass *p, const char *what, int64_t layer, struct mat dx);
+/* Shows p->observer a result, unless x is empty, or there is no micro-batch. */
+void show_result(struct pass *p, struct result r);
+static inline void show(
+	struct pass *p, const char *name, enum extent extent, struct at at, struct mat x)
+{
+	if (p->observer)
+		show_result(p, (struct result){
+				       .name = name, .extent = extent, .at = at, .x = x});
+}
+
+static inline void show_gradient(
+	struct pass *p, const char *name, enum extent extent, struct at at, struct mat dx)
+{
+	if (p->observer)
+		show_result(p, (struct result){.name = name,
+				       .gradient = true,
+				       .extent = extent,
+				       .at = at,
+				       .x = dx});
+}
+
+/* The same of all slices and chunks of x [slice][chunk][row][width]. */
+void show_parts(
+	struct pass *p, const char *name, bool gradient, int64_t layer, struct mat x);
 
 /* For row-parallel biases, norm weights and position embeddings, the leaf of a virtual slice is the
  * sum over a piece of a chunk's rows: [*first, *first + returned number) of this rank's rows. */

@@ -65,11 +65,36 @@ struct acts {
 	struct mat dx; /* the gradient of the residual stream, of x_in after a backward */
 };
 
-/* The first element that is not finite, for check_finite(). */
-struct probe {
-	char where[96];
-	int64_t index;
-	bool found;
+/* The block (-1: embedding or head), and the indices of a virtual slice and a chunk on this rank. */
+struct at {
+	int64_t layer;
+	int slice, chunk;
+};
+
+/* Which part of a whole activation a result is: this rank's rows of the residual stream; rows of a
+ * chunk, on every rank of the tp axis; rows of a chunk in the columns of a virtual slice; or no part of
+ * an activation, but a leaf of the gradient of a parameter. */
+enum extent { OF_STREAM, OF_CHUNK, OF_SLICE, OF_TENSOR };
+
+/* A result of a forward, or of a backward: the gradient of an activation. */
+struct result {
+	const char *name; /* without the prefix "layers.N." */
+	bool gradient;
+	enum extent extent;
+	struct at at;
+	int64_t first_row; /* of x, among the rows of the chunk */
+	struct mat x;	   /* in device memory; of integers, x.p is int32_t * */
+	bool integers;
+	/* OF_TENSOR: the parameter, its slice, and the leaf. */
+	const struct tensor *tensor;
+	int slice;
+	struct leaf leaf;
+};
+
+/* Is shown every result of a micro-batch, in the order of computation. */
+struct observer {
+	void (*see)(void *with, const struct result *r);
+	void *with;
 };
 
 /* A pipeline stage: blocks [first, end), with or without the embedding and the head. */
@@ -158,7 +183,7 @@ struct pass {
 	struct micro_batch micro;
 	struct pass_step *step; /* in device memory */
 	struct exact *loss;	/* likewise: the sum over tokens of the local chunks */
-	struct probe *probe;	/* NULL: no checks */
+	const struct observer *observer; /* NULL: nothing is shown */
 };
 
 /* Memory is from `run`; all arguments stay the caller's. Forwards and backwards are collective over

@@ -327,7 +327,9 @@ static int step(struct run *r)
 	if (!local_sgd_begin(r))
 		return 0;
 	begin_profile(r);
+	hashes_begin_step(r);
 	step_run(&r->t, &votes, &s);
+	int hashed = hashes_end_step(r, &s);
 	decide(r, &s);
 	bool synchronised = !s.bad && local_sgd_after_step(r, &s);
 	report_step(r, &s, before);
@@ -338,7 +340,7 @@ static int step(struct run *r)
 		rc = after_step(r, &s);
 	show_profile(r, false);
 	save_algorithms(r);
-	return rc;
+	return rc ? rc : hashed;
 }
 
 static int train(struct run *r)
@@ -347,7 +349,8 @@ static int train(struct run *r)
 	int rc = begin(r);
 	if (rc)
 		return rc;
-	while (!rc && !r->now.stop && !r->deserted && t->step < t->o.steps)
+	while (!rc && !r->now.stop && !r->deserted && t->step < t->o.steps &&
+		!hashes_done(r))
 		rc = step(r);
 	show_profile(r, true);
 	trace_end_run(r);

@@ -1,6 +1,13 @@
 /* Locates the first non-finite number of a step. */
 #include "train/step.h"
 
+/* The first element that is not finite. */
+struct probe {
+	char where[96];
+	int64_t index;
+	bool found;
+};
+
 struct search {
 	struct device *d;
 	struct probe *probe;
@@ -39,6 +46,24 @@ struct finding {
 	int64_t sample;
 };
 
+/* A result of the forward or backward. */
+static void search_result(void *with, const struct result *r)
+{
+	struct finding *w = with;
+	struct probe *p = &w->probe;
+	const struct device *d = &w->t->d;
+	int64_t at = p->found || r->integers ? -1 : d->k->find_nonfinite(&w->t->d, r->x);
+	char block[NUM_TEXT] = "";
+	if (at < 0)
+		return;
+	p->found = true;
+	p->index = at;
+	if (r->at.layer >= 0 && r->at.layer < w->t->model.c.layers)
+		snprintf(block, sizeof(block), "layers.%lld.", (long long)r->at.layer);
+	snprintf(p->where, sizeof(p->where), "%s%s%s", block, r->name,
+		r->gradient ? ", backward" : "");
+}
+
 enum { IN_PARAMETERS = -1 };
 static const int64_t in_gradients = INT64_MAX - 1, nowhere = INT64_MAX;
 
@@ -59,11 +84,12 @@ static void note_action(void *with, const struct action *a)
 static void check_step(struct finding *w, const struct pipe_input *in)
 {
 	struct trainer *t = w->t;
-	t->pass.probe = &w->probe;
+	const struct observer observer = {search_result, w}, *before = t->pass.observer;
+	t->pass.observer = &observer;
 	t->pipe.done = note_action;
 	t->pipe.with = w;
 	step_gradients(t, in);
-	t->pass.probe = NULL;
+	t->pass.observer = before;
 	t->pipe.done = NULL;
 	if (w->probe.found ? w->at == nowhere : search_tensors(t, true, &w->probe))
 		w->at = in_gradients;

@@ -331,6 +331,16 @@ static const struct opt options[] = {
 	{OPT_STR, 0, "trace-steps", "FIRST:LAST", NULL, T(trace_steps), OPT_LOCAL,
 		.needs = "--trace", .help =
 		"The steps of --trace, by default the third."},
+	{OPT_STR, 0, "hash-tensors", "FILE", NULL, T(hash_tensors), OPT_LOCAL, .files = "",
+		.help =
+		"To locate a wrong result: write to a file a hash of each parameter, activation, "
+		"gradient and optimizer state of some steps, one a line, in the order of "
+		"computation. The hashes do not depend on the layout, so diff of the files of two "
+		"runs finds the first tensor that differs, as pt-compare --locate does. The run ends "
+		"after the last of these steps. Not for local SGD."},
+	{OPT_STR, 0, "hash-steps", "FIRST:LAST", NULL, T(hash_steps), OPT_LOCAL,
+		.needs = "--hash-tensors", .help =
+		"The steps of --hash-tensors, by default the first."},
 	{OPT_SIZE, 0, "bucket", "BYTES", "25M", T(bucket_bytes), OPT_LOCAL, .help =
 		"Minimum size of the buckets in which gradients are reduced while the backward "
 		"pass continues."},
@@ -582,13 +592,16 @@ static const struct opt options[] = {
 		"Print the memory, work and communication that the run would need, and exit."},
 	{OPT_STR, 0, "cluster", "NAME,KEY=VALUE,...", NULL, T(cluster), OPT_LOCAL,
 		.needs = "--dry-run", .help =
-		"Also predict the time of a step on such GPUs, and how much of its communication is "
-		"exposed, that is not hidden by computation. NAME: h100, h200 or a100. Keys, for "
-		"other values than the name's: gpus, of a host; nvlink and net, the bandwidth of a "
+		"Also predict the time of a step on such devices, and how much of its communication "
+		"is exposed, that is not hidden by computation. NAME: h100, h200, a100 or cpu. "
+		"Keys, for other values than the name's: gpus, of a host, or ranks of a host of "
+		"CPUs; nvlink and net, the bandwidth of a "
 		"GPU in each direction, within its host and to others, in GB/s, or GB/s:us with the "
 		"latency in microseconds; memory, of a GPU, in GB/s; efficiency, the rate of "
 		"matmuls over the peak; forward=yes: GPUs of a host share what they exchange with "
-		"other hosts, as NCCL's collectives do, also for sums."},
+		"other hosts, as NCCL's collectives do, also for sums; flops, the peak of a GPU or a "
+		"core in GFLOP/s; cores, of a host, which its ranks share; capacity, the bytes of "
+		"memory that a rank can use, for pt-plan."},
 	{OPT_END},
 };
 /* clang-format on */
@@ -651,6 +664,15 @@ void options_arithmetic(const struct train_opts *o, const struct model *m,
 	conf_print(out, "blas", device);
 	str_printf(out, "initial-weights = %d\n", INIT_VERSION);
 	str_printf(out, "program = %s\n", PT_VERSION);
+}
+
+bool options_is_arithmetic(const char *name)
+{
+	for (const struct opt *o = options; o->type != OPT_END; o++)
+		if (!strcmp(o->name, name) || (o->was && !strcmp(o->was, name)))
+			return o->flags & OPT_ARITH && !(o->flags & OPT_LOCAL) &&
+			       !o->files;
+	return false;
 }
 
 int options_model(struct model_config *m, const char *config, struct err *e)

@@ -101,6 +101,7 @@ struct train_opts {
 	int device; /* enum device_kind; not auto once a device is open */
 	int comm;   /* enum comm_library */
 	const char *profile, *algorithms, *trace, *trace_steps;
+	const char *hash_tensors, *hash_steps;
 	bool graph;
 	int self_test; /* enum self_test */
 	struct edit_opts edit;
@@ -143,6 +144,8 @@ void options_give_advice(void);
 void options_saved(const struct train_opts *o, struct str *out);
 void options_arithmetic(const struct train_opts *o, const struct model *m,
 	const char *device, uint64_t data_hash, struct str *out);
+/* Does an option (by its earlier name, too) determine results, and name no file or directory? */
+bool options_is_arithmetic(const char *name);
 /* Sets a model_config from a saved config, whose other keys are ignored. */
 int options_model(struct model_config *m, const char *config, struct err *e);
 

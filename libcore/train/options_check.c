@@ -88,6 +88,8 @@ static int check_pairs(const struct train_opts *o, struct err *e)
 		{o->offload_to && !strcmp(o->offload_to, "host"),
 			"offload-to: 'host' is the memory that a CPU uses already: give a "
 			"directory (./host, if it is one)"},
+		{o->hash_tensors && o->edit.workers,
+			"--hash-tensors and --edit-workers are mutually exclusive"},
 		{o->nesterov == NESTEROV_YES && o->momentum == 0,
 			"nesterov needs --momentum"},
 		{o->watchdog > 0 && o->watchdog < 1,
@@ -127,6 +129,9 @@ int options_check(struct train_opts *o, struct err *e)
 	if (o->lr_schedule != LR_CONSTANT && o->min_lr > o->lr)
 		return err_set(
 			e, EX_USAGE, "min-lr (%g) is above lr (%g)", o->min_lr, o->lr);
+	if (o->hash_steps && options_steps(o, "hash-steps", o->hash_steps, &(int64_t){0},
+				     &(int64_t){0}, e))
+		return -1;
 	if (o->trace_steps)
 		return options_steps(o, "trace-steps", o->trace_steps, &(int64_t){0},
 			&(int64_t){0}, e);

@@ -322,7 +322,7 @@ static int start(struct run *r, struct train_opts *o, const char *command, struc
 	if (o->profile && options_steps(o, "profile", o->profile, &r->t.profile.first,
 				  &r->t.profile.last, e))
 		return -1;
-	if (trace_open(r, o, e))
+	if (trace_open(r, o, e) || hashes_open(r, o, e))
 		return -1;
 	r->report.peak_flops = peak_flops(o, &r->t.d);
 	if (load_base(r, o, &resume, e) || local_sgd_read_replay(r, e))
@@ -380,10 +380,14 @@ static int check_cluster(const struct train_opts *o, struct err *e)
 	struct cluster c;
 	if (!o->cluster)
 		return 0;
-	if (o->device != DEVICE_CUDA)
-		return err_set(
-			e, EX_USAGE, "cluster: its devices are GPUs: give --device cuda");
-	return cluster_parse(o->cluster, &c, e);
+	if (cluster_parse(o->cluster, &c, e))
+		return -1;
+	bool gpus = *c.model;
+	if ((o->device == DEVICE_CUDA) != gpus)
+		return err_set(e, EX_USAGE,
+			"cluster: its devices are %s: give --device %s",
+			gpus ? "GPUs" : "CPUs", gpus ? "cuda" : "cpu");
+	return 0;
 }
 
 static int dry_run(const struct train_opts *given, struct comm *world, struct err *e)
@@ -429,6 +433,7 @@ int start_agree(struct run *r, struct err *e)
 static void close_run(struct run *r)
 {
 	local_sgd_close(r);
+	hashes_close(r);
 	trainer_close(&r->t);
 	comm_flight_close();
 	dataset_close(&r->data);

@@ -196,6 +196,8 @@ static bool updates_ahead(const struct work *w)
 
 static void update(struct trainer *t)
 {
+	if (t->before_update)
+		t->before_update(t->before_update_with);
 	trace_begin("update", -1);
 	optim_update(t->optim, &t->end->of.update);
 	trace_end();
@@ -267,12 +269,13 @@ static void launch_graph(struct trainer *t)
 	store_forget(t->store);
 }
 
-/* Steps that are profiled or traced run kernel by kernel, without a graph. */
+/* Steps that are profiled, traced or observed run kernel by kernel, without a graph. */
 static void compute(struct work *w)
 {
 	struct trainer *t = w->t;
 	int64_t step = t->step + 1;
-	bool profiled = trace_on || (t->profile.first <= step && step <= t->profile.last);
+	bool profiled = trace_on || t->pass.observer ||
+			(t->profile.first <= step && step <= t->profile.last);
 	bool due = t->graph.state == GRAPH_WANTED && t->graph.n_eager >= EAGER_STEPS &&
 		   !w->averages;
 	if (t->graph.state == GRAPH_CAPTURED && !profiled) {

@@ -75,6 +75,28 @@ void trace_end_step(struct run *r);
 /* Collective over the worker. Writes it if the run ends within the steps. */
 void trace_end_run(struct run *r);
 
+/* ---- hash_tensors.c: --hash-tensors -------------------------------------------------- */
+
+struct run_hashes {
+	int64_t first, last; /* steps; 0: none */
+	FILE *file;	     /* rank 0's */
+	struct observer observer;
+	/* Of the step that is computed: what this rank has. */
+	int64_t step;
+	struct record *record;
+	int64_t n, room;
+};
+
+/* Collective over all. Sets the steps, and makes the file. */
+int hashes_open(struct run *r, const struct train_opts *o, struct err *e);
+/* Collective. Around a step; the second writes its tensors, and returns the exit code of a failure, which
+ * it has said: the same on all ranks. */
+void hashes_begin_step(struct run *r);
+int hashes_end_step(struct run *r, const struct step_result *s);
+/* Was that the last step? The run ends after it. */
+bool hashes_done(const struct run *r);
+void hashes_close(struct run *r);
+
 /* ---- save.c: checkpoints ------------------------------------------------------------- */
 
 /* A checkpoint from its beginning to its end, which may be some steps later. */
@@ -146,6 +168,7 @@ struct run {
 	struct saver saver;
 	struct run_dir dir;
 	struct run_trace trace;
+	struct run_hashes hashes;
 	struct str self_test; /* its result */
 	int64_t max_bytes;    /* planned, of the rank that needs most */
 };

@@ -85,6 +85,8 @@ struct trainer {
 		int64_t read, written; /* by a step, of offloaded state */
 	} graph;
 	struct faults faults;
+	void (*before_update)(void *with); /* sees the gradients; NULL: none */
+	void *before_update_with;
 	/* A checkpoint that is written in the background, from a copy of the state. */
 	struct trainer_copy {
 		struct ckpt_writing *writing;
