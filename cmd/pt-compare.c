@@ -1,29 +1,45 @@
 /* pt-compare: compare the curves of training runs. */
 #include "base/file.h"
+#include "base/graph.h"
 #include "base/options.h"
-#include "compare/compare.h"
+#include "compare/curve.h"
+#include "compare/follow.h"
+#include "compare/locate.h"
+#include "compare/outcome.h"
+#include "compare/report.h"
+#include "compare/speed.h"
+#include "logs/logs.h"
 
 #include <stdlib.h>
-#include <sys/ioctl.h>
-#include <unistd.h>
+#include <string.h>
 
 struct opts {
-	int by, axis, column;
-	double rtol, atol;
-	bool common, graph, table;
+	int by, axis, format, marks, rule, require;
+	double rtol, atol, margin, alarm, confidence, patience;
+	bool common, follow, graph, json, locate, log_scale, speed, table;
 	int64_t width, height, spool_limit;
-	struct strs plots;
+	const char *column, *control_program, *test_program, *launcher;
+	struct strs controls, tests, plots, reports;
 };
 
 static const char *const bys[] = {"step", "tokens", NULL};
 static const int by_columns[] = {COL_STEP, COL_TOKENS};
 static const char *const axes[] = {"auto", "step", "tokens", "seconds", "bytes", NULL};
-static const char *const curves[] = {"loss", "grad_norm", "train_loss", "val_loss", NULL};
+static const char *const requirements[] = {
+	"auto", "identical", "within", "equivalent", NULL};
+static const char *const marks[] = {"auto", "braille", "ascii", NULL};
 
 #define O(field) offsetof(struct opts, field)
 /* clang-format off */
 static const struct opt options[] = {
 	{OPT_GROUP, .name = "Comparing"},
+	{OPT_LIST, 0, "control", "RUN ...", NULL, O(controls), OPT_SEVERAL, .files = "", .help =
+		"The control runs, of which each test is compared with the one that it differs "
+		"least from. Operands that follow no other option of this kind are the tests."},
+	{OPT_LIST, 0, "test", "RUN ...", NULL, O(tests), OPT_SEVERAL, .files = "", .help =
+		"The test runs; the other operands are the controls."},
+	{OPT_ENUM, 0, "format", NULL, "auto", O(format), .values = log_format_names, .help =
+		"The format of the logs, see FORMATS. auto: detected, of each log by itself."},
 	{OPT_ENUM, 'b', "by", NULL, "step", O(by), .values = bys, .help =
 		"Match rows by step or by tokens."},
 	{OPT_DOUBLE, 'r', "rtol", "X", "0", O(rtol), 0, 0, 1e30, .help =
@@ -35,13 +51,58 @@ static const struct opt options[] = {
 		"Compare only rows that both runs have. Without it, a row that only one run has "
 		"is a difference."},
 	OPT_SPOOL_LIMIT(O(spool_limit), 0),
+	{OPT_GROUP, .name = "Judging", .help =
+		"Of runs that are neither identical nor within a tolerance, --column is judged by "
+		"statistics; see VERDICTS."},
+	{OPT_STR, 'y', "column", "NAME", "loss", O(column), .help =
+		"The column that is judged, and which --graph, --plot and --table show: any column "
+		"of the logs, in pt-run(5) those of this project, or of another program's log. "
+		"Runs whose results are identical or within a tolerance remain so if it is "
+		"another column, such as mem."},
+	{OPT_ENUM, 0, "require", NULL, "auto", O(require), .values = requirements, .help =
+		"The weakest verdict for exit code 0. auto: within, if a tolerance or a rule is "
+		"given; else equivalent, if several controls are given; else identical."},
+	{OPT_ENUM, 0, "rule", NULL, "ours", O(rule), .values = rule_names, .help =
+		"Judge as another project does, instead of by pt's statistics; see RULES."},
+	{OPT_DOUBLE, 0, "margin", "X", "0", O(margin), 0, 0, 1, .help =
+		"Smaller differences than X times the control's value count as none. 0: five "
+		"thousandths; with several controls at least the standard deviation between them."},
+	{OPT_DOUBLE, 0, "alarm", "P", "0.005", O(alarm), 0, 1e-12, 0.5, .help =
+		"The probability that runs which do not differ are said to have diverged."},
+	{OPT_DOUBLE, 0, "confidence", "P", "0.95", O(confidence), 0, 0.5, 0.999999, .help =
+		"The confidence of the intervals that must lie within the margin."},
+	{OPT_GROUP, .name = "Following"},
+	{OPT_FLAG, 'f', "follow", NULL, "no", O(follow), .help =
+		"Follow runs while they train: read their logs as they grow, say when a verdict "
+		"changes, and end with 1 as soon as no further row can make it as --require "
+		"demands. When all runs have ended, or on SIGINT, compare what is there."},
+	{OPT_DOUBLE, 0, "follow-timeout", "SECONDS", "600", O(patience), 0, 0, 1e9, .help =
+		"Also end when no log has grown for this time."},
+	{OPT_GROUP, .name = "Locating"},
+	{OPT_FLAG, 0, "locate", NULL, "no", O(locate), .help =
+		"Name the first tensor that differs. Both runs are computed again from the last "
+		"checkpoint before the first step that differs, or from the start, with "
+		"pt-train --hash-tensors. Two checkpoints, or two files of --hash-tensors, are "
+		"compared as they are."},
+	{OPT_STR, 0, "control-program", "PROGRAM", "pt-train", O(control_program), .help =
+		"The program that computes the control again: a file, or a name in PATH."},
+	{OPT_STR, 0, "test-program", "PROGRAM", "pt-train", O(test_program), .help =
+		"The same for the test, such as another build."},
+	{OPT_STR, 0, "launcher", "WORDS", "mpiexec -n", O(launcher), .help =
+		"What starts several ranks; the number of ranks follows it."},
 	{OPT_GROUP, .name = "Showing"},
-	{OPT_ENUM, 'y', "column", NULL, "loss", O(column), .values = curves, .help =
-		"Column to draw or list."},
+	{OPT_FLAG, 'j', "json", NULL, "no", O(json), .help =
+		"Print the verdicts, and with --speed the speeds, as JSON instead of as text."},
 	{OPT_ENUM, 'x', "axis", NULL, "auto", O(axis), .values = axes, .help =
 		"Horizontal axis. auto: as --by. seconds, bytes: the time of all steps so far, "
 		"or the bytes sent in them by the rank that sends most."},
 	{OPT_FLAG, 'g', "graph", NULL, "no", O(graph), .help = "Draw the curves as text."},
+	{OPT_ENUM, 0, "marks", NULL, "auto", O(marks), .values = marks, .help =
+		"What this graph consists of. braille: lines of dots, where runs differ by "
+		"their colour. ascii: a character for each run. auto: braille in a UTF-8 locale "
+		"and with colours or one run, else ascii."},
+	{OPT_FLAG, 0, "log-scale", NULL, "no", O(log_scale), .help =
+		"Draw values on a logarithmic scale, in this graph and in plots."},
 	{OPT_INT, 0, "width", "N", "0", O(width), 0, 0, 1000, .help =
 		"Width of this graph in characters. 0: the width of the terminal."},
 	{OPT_INT, 0, "height", "N", "20", O(height), 0, 7, 1000, .help =
@@ -49,26 +110,40 @@ static const struct opt options[] = {
 	{OPT_LIST, 'p', "plot", "FILE", NULL, O(plots), .files = "", .help =
 		"Draw the curves to a .svg, .png or .pdf file with gnuplot. May be given many "
 		"times."},
+	{OPT_LIST, 'o', "report", "FILE", NULL, O(reports), .files = "", .help =
+		"Write a report: a .html page that needs no other file, or .md to paste into a "
+		"pull request. Both have a table of the runs with layout, techniques, speed, "
+		"memory and verdict, the curves, and differences of options and environment. "
+		"May be given many times."},
+	{OPT_FLAG, 's', "speed", NULL, "no", O(speed), .help =
+		"Also compare speed and memory, with the noise of the runs. This does not change "
+		"the exit status."},
 	{OPT_FLAG, 't', "table", NULL, "no", O(table), .help =
 		"Print the curves side by side, separated by tabs."},
 	{OPT_END},
 };
 /* clang-format on */
 
-static const char *const synopsis[] = {"[options] CONTROL TEST ...", NULL};
+static const char *const synopsis[] = {
+	"[options] CONTROL TEST ...", "[options] --control RUN ... --test RUN ...", NULL};
 
 static void generate(int kind, FILE *f)
 {
 	if (kind == 0)
 		h5_fields_man(run_fields, f);
-	else
+	else if (kind == 1)
 		columns_man(f);
+	else if (kind == 2)
+		log_formats_man(f);
+	else if (kind == 3)
+		log_names_man(f);
+	else
+		rules_man(f);
 }
 
 static const struct program program = {
 	.name = "pt-compare",
-	.summary =
-		"say whether training runs are the same, bit for bit or within a tolerance",
+	.summary = "say whether training runs are the same",
 	.synopsis = synopsis,
 	.opts = options,
 	.opts_bytes = sizeof(struct opts),
@@ -76,58 +151,275 @@ static const struct program program = {
 	.operands = "",
 	.versions = h5_versions,
 	.generate = generate,
-	.kinds = (const char *const[]){"run", "columns", NULL},
+	.kinds = (const char *const[]){"run", "columns", "formats", "names", "rules",
+		NULL},
 };
 
-static int terminal_width(void)
+static void add_names(struct strs *to, char **names, int64_t n)
 {
-	struct winsize w;
-	const char *columns_var = getenv("COLUMNS");
-	int64_t n;
-	if (ioctl(STDOUT_FILENO, TIOCGWINSZ, &w) == 0 && w.ws_col > 20)
-		return w.ws_col - 1;
-	if (columns_var && !parse_int(columns_var, &n) && n > 20 && n <= 1000)
-		return (int)n - 1;
-	return 79;
+	for (int64_t i = 0; i < n; i++)
+		strs_add(to, names[i]);
 }
 
-/* Compares each test with the control; returns the worst verdict. */
-static enum verdict compare_all(
-	const struct run_log *logs, int n, const struct compare_opts *c)
+/* Of the operands the first is the control, unless an option names the controls or the tests. */
+static int name_runs(
+	const struct opts *o, char **operands, int n, struct strs *names, struct err *e)
 {
-	enum verdict worst = VERDICT_SAME;
-	for (int i = 1; i < n; i++) {
-		struct run_diff d;
-		struct str text = {0};
-		compare_runs(&logs[0], &logs[i], c, &d);
-		run_diff_print(&d, c, &text);
-		if (log_speaks())
-			printf("%s\n%s\n%s", logs[0].name, logs[i].name, text.s);
-		worst = d.verdict > worst ? d.verdict : worst;
-		run_diff_free(&d);
-		str_free(&text);
+	int64_t n_controls = o->controls.n ? o->controls.n : o->tests.n ? n : min64(n, 1);
+	if (o->controls.n && o->tests.n && n)
+		return err_set(e, EX_USAGE,
+			"%s: with --control and --test, every run follows one of them",
+			operands[0]);
+	add_names(names, o->controls.v, o->controls.n);
+	add_names(names, operands, n);
+	add_names(names, o->tests.v, o->tests.n);
+	if (!n_controls || names->n == n_controls)
+		return err_set(e, EX_USAGE,
+			"give two or more runs: a control and a test, or more of them");
+	return (int)n_controls;
+}
+
+/* Of all logs, from --format. */
+static const char *format;
+
+static int read_log(struct run_log *l, const char *path, struct err *e)
+{
+	return log_read(l, path, format, e);
+}
+
+static int read_runs(struct runs *r, const struct strs *names, struct err *e)
+{
+	for (int i = 0; i < r->n; i++)
+		if (read_log(&r->logs[i], names->v[i], e))
+			return -1;
+	return 0;
+}
+
+static int check_column(const struct runs *r, const char *name, struct err *e)
+{
+	for (int i = 0; i < r->n; i++)
+		if (column_find(name) >= 0 || run_log_find(&r->logs[i], name) >= 0)
+			return 0;
+	return err_set(e, EX_USAGE, "column: none of the logs has a column '%s'", name);
+}
+
+static void free_runs(struct runs *r)
+{
+	for (int i = 0; i < r->n; i++)
+		run_log_free(&r->logs[i]);
+	free(r->logs);
+}
+
+/* Prints the first tensor that differs; returns the exit code. */
+static int locate_and_print(const struct strs *runs, const struct opts *o)
+{
+	struct locate_opts l = {.program = {o->control_program, o->test_program},
+		.launcher = o->launcher,
+		.show = 4};
+	struct err e = {0};
+	struct str text = {0};
+	if (runs->n != 2)
+		return err_say(&(struct err){EX_USAGE, "locate: give two runs"});
+	int rc = locate(runs->v[0], runs->v[1], &l, &text, &e);
+	if (log_speaks())
+		printf("%s\n%s\n%s", runs->v[0], runs->v[1], text.s ? text.s : "");
+	if (rc == 0 && log_speaks())
+		puts("verdict: no tensor differs");
+	str_free(&text);
+	stdout_close();
+	if (rc < 0)
+		return err_say(&e) == EX_USAGE ? EX_USAGE : EX_TROUBLE;
+	return rc ? EX_FAILED : 0;
+}
+
+static struct outcome_opts outcome_opts_of(const struct opts *o)
+{
+	return (struct outcome_opts){
+		.exact = {by_columns[o->by], o->rtol, o->atol, o->common},
+		.judge = {.rule = o->rule,
+			.margin = o->margin,
+			.alarm = o->alarm,
+			.confidence = o->confidence},
+		.column = o->column,
+		.require = (enum requirement)o->require,
+		.speed = o->speed,
+		.one_set = o->tests.n > 0,
+	};
+}
+
+/* Where equivalence is demanded, runs of which nothing was shown may still be equivalent. */
+static enum report_tone tone_of(const struct outcome *x, const struct outcome_opts *how)
+{
+	bool settled = requirement_of(x->runs, how) != REQUIRE_EQUIVALENT;
+	return x->verdict <= VERDICT_EQUIVALENT		  ? REPORT_GOOD
+	       : x->verdict == VERDICT_DIFFER && !settled ? REPORT_UNCLEAR
+	       : x->verdict <= VERDICT_DIVERGED		  ? REPORT_BAD
+							  : REPORT_UNCLEAR;
+}
+
+/* What the report says of the tests of an outcome. */
+static void fill_reports(
+	const struct outcome *x, const struct outcome_opts *how, struct report_run *runs)
+{
+	for (int i = 0; i < x->n; i++) {
+		struct str verdict = {0}, details = {0};
+		outcome_verdict(x, how, &verdict);
+		run_diff_print(&x->exact[i].diff, &how->exact, &details);
+		runs[x->first + i] = (struct report_run){.control = x->exact[i].control,
+			.tone = tone_of(x, how),
+			.verdict = verdict.s,
+			.details = details.s};
 	}
-	return worst;
+}
+
+static void print_outcome(const struct outcome *x, const struct outcome_opts *how,
+	const struct opts *o, struct str *out)
+{
+	const struct runs *r = x->runs;
+	struct speed_diff d[MAX_SPEEDS];
+	if (log_speaks())
+		outcome_print(x, how, out);
+	if (o->speed)
+		speed_print(d,
+			speed_compare(
+				r->logs, r->n_controls, &r->logs[x->first], x->n, d),
+			out);
+}
+
+/* Prints the verdicts, and fills in the tests of the report; returns the exit code. */
+static int compare_all(const struct runs *r, const struct opts *o,
+	const struct outcome_opts *how, struct report_run *reports)
+{
+	struct outcomes all;
+	struct str text = {0};
+	outcomes_make(r, how, &all);
+	int code = outcomes_code(&all, r, how);
+	if (o->json)
+		outcomes_json(&all, how, code, &text);
+	for (int i = 0; i < all.n; i++) {
+		if (!o->json)
+			print_outcome(&all.v[i], how, o, &text);
+		fill_reports(&all.v[i], how, reports);
+	}
+	fputs(text.s ? text.s : "", stdout);
+	str_free(&text);
+	outcomes_free(&all);
+	return code;
+}
+
+/* ---- following --------------------------------------------------------------------- */
+
+struct following {
+	struct runs *runs;
+	struct outcome_opts opts;
+	enum verdict *said; /* of each outcome */
+};
+
+static void say_change(const struct outcome *x, const struct outcome_opts *how)
+{
+	struct str text = {0};
+	const struct run_log *l = &x->runs->logs[x->first];
+	outcome_verdict(x, how, &text);
+	printf("%s, step %.0f: %s\n", l->name, run_log_value(l, l->n_rows - 1, COL_STEP),
+		text.s);
+	fflush(stdout);
+	str_free(&text);
+}
+
+/* Says which verdicts have changed; true: a test is not as required, and cannot become so. */
+static bool judge_rows(void *to, const struct run_log *logs, int n)
+{
+	struct following *f = to;
+	struct outcomes all;
+	(void)logs, (void)n;
+	outcomes_make(f->runs, &f->opts, &all);
+	for (int i = 0; i < all.n; i++) {
+		if (all.v[i].verdict != f->said[i] && log_speaks())
+			say_change(&all.v[i], &f->opts);
+		f->said[i] = all.v[i].verdict;
+	}
+	bool stop = outcomes_are_final(&all, f->runs, &f->opts);
+	outcomes_free(&all);
+	return stop;
+}
+
+/* Reads the logs until the runs have ended, or one differs. Sets how->exact.common if they go on. */
+static int follow(struct runs *r, const struct strs *names, const struct opts *o,
+	struct outcome_opts *how, struct err *e)
+{
+	struct following f = {r, *how, xmalloc((size_t)r->n * sizeof(*f.said))};
+	enum follow_end why;
+	const struct follow reading = {format, judge_rows, &f, o->patience};
+	f.opts.exact.common = true;
+	f.opts.judge.growing = true;
+	for (int i = 0; i < r->n; i++)
+		f.said[i] = VERDICT_NOTHING;
+	int rc = follow_runs(
+		r->logs, (const char *const *)names->v, r->n, &reading, &why, e);
+	how->exact.common |= !rc && (why == FOLLOW_STOPPED || why == FOLLOW_SIGNAL);
+	free(f.said);
+	return rc;
+}
+
+/* ---- showing ----------------------------------------------------------------------- */
+
+static void put_graph(
+	const struct curve_plot *c, const struct opts *o, bool color, struct str *out)
+{
+	const struct graph_style style = {o->marks ? (enum graph_marks)(o->marks - 1)
+						   : graph_marks_for(c->n, color),
+		color, o->width ? (int)o->width : graph_terminal_width(), (int)o->height};
+	graph_text(&c->graph, &style, out);
 }
 
 static int show(const struct run_log *logs, int n, const struct opts *o, struct err *e)
 {
 	struct str text = {0};
-	int column = column_find(curves[o->column]);
-	int by = by_columns[o->by];
-	enum plot_axis axis = (enum plot_axis)(o->axis ? o->axis - 1 : o->by);
+	struct curve_plot c;
+	enum curve_axis axis = (enum curve_axis)(o->axis ? o->axis - 1 : o->by);
+	int rc = 0;
 	if (o->table)
-		compare_table(logs, n, column, by, &text);
+		curve_table(logs, n, o->column, (enum curve_axis)o->by, &text);
+	if ((o->graph || o->plots.n) && curves_of(&c, logs, n, o->column, axis, e))
+		return str_free(&text), -1;
+	c.graph.log_y = o->log_scale;
 	if (o->graph)
-		plot_text(logs, n, column, axis,
-			o->width ? (int)o->width : terminal_width(), (int)o->height,
-			log_color(stdout), &text);
+		put_graph(&c, o, log_color(stdout), &text);
 	fputs(text.s ? text.s : "", stdout);
 	str_free(&text);
-	for (int64_t i = 0; i < o->plots.n; i++)
-		if (plot_file(logs, n, column, axis, o->plots.v[i], e))
-			return -1;
-	return 0;
+	for (int64_t i = 0; i < o->plots.n && !rc; i++)
+		rc = graph_picture(&c.graph, o->plots.v[i], e);
+	if (o->graph || o->plots.n)
+		curves_free(&c);
+	return rc;
+}
+
+static int write_reports(const struct runs *r, const struct opts *o,
+	const struct report_run *runs, struct err *e)
+{
+	const struct report report = {r->logs, runs, r->n, o->column,
+		(enum curve_axis)(o->axis ? o->axis - 1 : o->by)};
+	int rc = 0;
+	for (int64_t i = 0; i < o->reports.n && !rc; i++)
+		rc = report_write(&report, o->reports.v[i], e);
+	return rc;
+}
+
+static struct report_run *no_reports(const struct runs *r)
+{
+	struct report_run *runs = xcalloc((size_t)r->n, sizeof(*runs));
+	for (int i = 0; i < r->n_controls; i++)
+		runs[i].control = -1;
+	return runs;
+}
+
+static void free_reports(struct report_run *runs, int n)
+{
+	for (int i = 0; i < n; i++) {
+		free((void *)runs[i].verdict);
+		free((void *)runs[i].details);
+	}
+	free(runs);
 }
 
 static const char *const advice[N_ADVICE] = {
@@ -139,28 +431,40 @@ int main(int argc, char **argv)
 {
 	struct opts o;
 	struct err e = {0};
+	struct runs r = {0};
+	struct strs names = {0};
 	advice_set(advice);
 	int n = opts_parse_or_die(&program, &o, argc, argv);
-	if (n < 2)
-		return err_say(&(struct err){EX_USAGE, "give two or more runs"});
-	for (int64_t i = 0; i < o.plots.n; i++)
-		if (plot_check(o.plots.v[i], &e))
-			return err_say(&e);
+	r.n_controls = name_runs(&o, argv, n, &names, &e);
+	for (int64_t i = 0; i < o.plots.n && !e.code; i++)
+		graph_picture_check(o.plots.v[i], &e);
+	for (int64_t i = 0; i < o.reports.n && !e.code; i++)
+		report_check(o.reports.v[i], &e);
+	if (o.json && (o.graph || o.table))
+		err_set(&e, EX_USAGE,
+			"json: not with --graph or --table, which are text");
+	if (e.code)
+		return err_say(&e);
+	bool pair = names.n == 2;
+	if (o.locate || (pair && locate_are_checkpoints(names.v[0], names.v[1])))
+		return locate_and_print(&names, &o);
 	file_spool_limit(o.spool_limit);
-	struct run_log *logs = xcalloc((size_t)n, sizeof(*logs));
-	for (int i = 0; i < n; i++)
-		if (run_log_read(&logs[i], argv[i], &e))
-			return err_say(&e), EX_TROUBLE;
-	struct compare_opts c = {by_columns[o.by], o.rtol, o.atol, o.common};
-	enum verdict worst = compare_all(logs, n, &c);
-	int rc = show(logs, n, &o, &e);
-	for (int i = 0; i < n; i++)
-		run_log_free(&logs[i]);
-	free(logs);
+	format = log_format_names[o.format];
+	struct outcome_opts how = outcome_opts_of(&o);
+	r.n = (int)names.n;
+	r.logs = xcalloc((size_t)r.n, sizeof(*r.logs));
+	if (o.follow ? follow(&r, &names, &o, &how, &e) : read_runs(&r, &names, &e))
+		return err_say(&e), EX_TROUBLE;
+	if (check_column(&r, o.column, &e))
+		return err_say(&e);
+	struct report_run *reports = no_reports(&r);
+	int code = compare_all(&r, &o, &how, reports);
+	int rc = show(r.logs, r.n, &o, &e) || write_reports(&r, &o, reports, &e);
+	free_reports(reports, r.n);
+	free_runs(&r);
+	strs_free(&names);
 	if (rc)
 		return err_say(&e) == EX_USAGE ? EX_USAGE : EX_TROUBLE;
 	stdout_close();
-	return worst == VERDICT_NOTHING	 ? EX_TROUBLE
-	       : worst == VERDICT_DIFFER ? EX_FAILED
-					 : 0;
+	return code;
 }

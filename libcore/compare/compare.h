@@ -1,7 +1,7 @@
 /*
- * compare: comparison of runs: alignment, differences, verdicts, plots.
+ * compare: comparison of runs: alignment, differences, verdicts.
  *
- * Curves are compared value by value, as floats. The results are the first and the largest
+ * Curves are compared value by value, as floats; as doubles, if both have more digits than a float. The results are the first and the largest
  * difference, and its size in units in the last place (ULP), but no mean, in which differences of
  * opposite sign would cancel.
  */
@@ -9,6 +9,7 @@
 #define COMPARE_H
 
 #include "base/base.h"
+#include "compare/verdict.h"
 #include "run/run.h"
 
 /* ---- diff.c ---------------------------------------------------------------------- */
@@ -19,18 +20,11 @@ struct compare_opts {
 	bool common;	   /* ignore rows that only one run has */
 };
 
-enum verdict {
-	VERDICT_SAME,	/* bit for bit */
-	VERDICT_WITHIN, /* within the tolerance */
-	VERDICT_DIFFER,
-	VERDICT_NOTHING, /* no row in common, or a curve that every run has is missing */
-};
-
 struct value_pair {
-	double at; /* step or tokens */
-	float control, test;
+	double at;	      /* step or tokens */
+	double control, test; /* floats, unless these are equal */
 	double abs;
-	int64_t ulp;
+	int64_t ulp; /* of floats */
 };
 
 struct curve_diff {
@@ -51,28 +45,17 @@ struct run_diff {
 	struct str arithmetic; /* lines `key: control, test` of its differences */
 };
 
+/* Equal bits as floats; and as doubles, if both values have more digits than a float. A log may have
+ * a float as a short decimal number, and another one the same float in full. */
+bool same_as_logged(double a, double b);
 void compare_runs(const struct run_log *control, const struct run_log *test,
 	const struct compare_opts *o, struct run_diff *d);
+/* Below 0: a's verdict is better than b's; or they are equal, and fewer values of a differ, or as many and
+ * the losses less. Above 0: the same of b. */
+int run_diff_cmp(const struct run_diff *a, const struct run_diff *b);
 void run_diff_free(struct run_diff *d);
-/* Prints a line for each curve, and the verdict. */
+/* Prints a line for each curve, and what differs in the arithmetic. */
 void run_diff_print(
 	const struct run_diff *d, const struct compare_opts *o, struct str *out);
-/* Prints a table: step or tokens, control, tests; '-' if a run has no value. */
-void compare_table(
-	const struct run_log *logs, int n, int column, int by, struct str *out);
-
-/* ---- plot.c ---------------------------------------------------------------------- */
-
-/* The x axis: a column, or the sum over steps of a column that has values per step. */
-enum plot_axis { AXIS_STEPS, AXIS_TOKENS, AXIS_SECONDS, AXIS_BYTES, N_PLOT_AXES };
-extern const char *const plot_axis_names[N_PLOT_AXES + 1]; /* ends with NULL */
-
-/* Draws a graph as text, `width` x `height` characters. */
-void plot_text(const struct run_log *logs, int n, int column, enum plot_axis axis,
-	int width, int height, bool color, struct str *out);
-/* Draws a graph by gnuplot to a .svg, .png or .pdf file. 0, or -1 with *e set. */
-int plot_check(const char *path, struct err *e); /* checks the suffix */
-int plot_file(const struct run_log *logs, int n, int column, enum plot_axis axis,
-	const char *path, struct err *e);
 
 #endif

@@ -9,19 +9,40 @@
 /* Index of the first row from i that has the column and the key; n_rows: none. */
 static int64_t next_with(const struct run_log *l, int64_t i, int column, int by)
 {
-	while (i < l->n_rows &&
-		!(row_has(&l->rows[i], column) && row_has(&l->rows[i], by)))
+	while (i < l->n_rows && !(run_log_has(l, i, column) && run_log_has(l, i, by)))
 		i++;
 	return i;
 }
 
-static void add_pair(
-	struct curve_diff *c, const struct compare_opts *o, double at, float a, float b)
+static bool same_bits(float a, float b)
 {
+	return !memcmp(&a, &b, sizeof(a));
+}
+
+/* Neither a float nor the shortest decimal number of one, which has up to nine digits. */
+static bool exceeds_float(double x)
+{
+	char text[NUM_TEXT];
+	snprintf(text, sizeof(text), "%.9g", x);
+	return isfinite(x) && (double)(float)x != x && strtod(text, NULL) != x;
+}
+
+bool same_as_logged(double a, double b)
+{
+	return same_bits((float)a, (float)b) &&
+	       (a == b || !exceeds_float(a) || !exceeds_float(b));
+}
+
+static void add_pair(
+	struct curve_diff *c, const struct compare_opts *o, double at, double x, double y)
+{
+	float a = (float)x, b = (float)y;
 	c->n_common++;
-	if (!memcmp(&a, &b, sizeof(a)))
+	if (same_as_logged(x, y))
 		return;
 	struct value_pair p = {at, a, b, fabs((double)a - (double)b), float_ulps(a, b)};
+	if (same_bits(a, b))
+		p = (struct value_pair){at, x, y, fabs(x - y), 0};
 	if (!c->n_differ++)
 		c->first = c->largest = c->most_ulp = p;
 	if (p.abs > c->largest.abs || (isnan(p.abs) && !isnan(c->largest.abs)))
@@ -40,17 +61,22 @@ static void add_lone(struct curve_diff *c, double at, bool in_control)
 	++*(in_control ? &c->only_control : &c->only_test);
 }
 
+/* The step or the tokens of row i; after the last row, infinity. */
+static double key_of(const struct run_log *l, int64_t i, int by)
+{
+	return i < l->n_rows ? run_log_value(l, i, by) : INFINITY;
+}
+
 static void compare_curve(const struct run_log *control, const struct run_log *test,
 	const struct compare_opts *o, struct curve_diff *c)
 {
 	int64_t i = next_with(control, 0, c->column, o->by);
 	int64_t j = next_with(test, 0, c->column, o->by);
 	while (i < control->n_rows || j < test->n_rows) {
-		const struct row *a = i < control->n_rows ? &control->rows[i] : NULL;
-		const struct row *b = j < test->n_rows ? &test->rows[j] : NULL;
-		double x = a ? a->v[o->by] : INFINITY, y = b ? b->v[o->by] : INFINITY;
+		double x = key_of(control, i, o->by), y = key_of(test, j, o->by);
 		if (x == y)
-			add_pair(c, o, x, (float)a->v[c->column], (float)b->v[c->column]);
+			add_pair(c, o, x, run_log_value(control, i, c->column),
+				run_log_value(test, j, c->column));
 		else
 			add_lone(c, x < y ? x : y, x < y);
 		if (x <= y)
@@ -63,7 +89,7 @@ static void compare_curve(const struct run_log *control, const struct run_log *t
 	c->verdict = !both				   ? VERDICT_NOTHING
 		     : !c->n_common || lone || c->n_beyond ? VERDICT_DIFFER
 		     : c->n_differ			   ? VERDICT_WITHIN
-							   : VERDICT_SAME;
+							   : VERDICT_IDENTICAL;
 }
 
 /* ---- arithmetic ------------------------------------------------------------------ */
@@ -96,7 +122,7 @@ void compare_runs(const struct run_log *control, const struct run_log *test,
 	const struct compare_opts *o, struct run_diff *d)
 {
 	bool any = false;
-	*d = (struct run_diff){.verdict = VERDICT_SAME};
+	*d = (struct run_diff){.verdict = VERDICT_IDENTICAL};
 	compare_arithmetic(control, test, d);
 	for (int c = 0; c < N_COLUMNS; c++) {
 		d->curve[c].column = c;
@@ -118,6 +144,27 @@ void compare_runs(const struct run_log *control, const struct run_log *test,
 		d->verdict = VERDICT_NOTHING;
 }
 
+static int64_t n_differ(const struct run_diff *d)
+{
+	int64_t n = 0;
+	for (int c = 0; c < N_COLUMNS; c++)
+		n += d->curve[c].n_differ + d->curve[c].only_control +
+		     d->curve[c].only_test;
+	return n;
+}
+
+int run_diff_cmp(const struct run_diff *a, const struct run_diff *b)
+{
+	int64_t x = n_differ(a), y = n_differ(b);
+	if (a->verdict != b->verdict)
+		return a->verdict < b->verdict ? -1 : 1;
+	if (x != y)
+		return x < y ? -1 : 1;
+	double far = a->curve[COL_LOSS].largest.abs,
+	       other = b->curve[COL_LOSS].largest.abs;
+	return far < other ? -1 : far > other;
+}
+
 void run_diff_free(struct run_diff *d)
 {
 	str_free(&d->arithmetic);
@@ -130,8 +177,11 @@ static void print_pair(
 {
 	char a[NUM_TEXT], b[NUM_TEXT], at[NUM_TEXT];
 	snprintf(at, sizeof(at), "%.0f", p->at);
+	bool doubles = p->control != (float)p->control || p->test != (float)p->test;
 	str_printf(out, "%s %s %s: %s, %s (|Δ| %.3g, ", what, columns[by].name, at,
-		text_float(a, p->control), text_float(b, p->test), p->abs);
+		doubles ? text_double(a, p->control) : text_float(a, (float)p->control),
+		doubles ? text_double(b, p->test) : text_float(b, (float)p->test),
+		p->abs);
 	if (p->ulp == INT64_MAX)
 		str_puts(out, "NaN)");
 	else
@@ -168,7 +218,7 @@ static void print_curve(
 }
 
 /* Is a line `key: control, test` of an option that one of the logs does not have? */
-static bool is_absent(const char *line, int n)
+static bool is_of_one_log(const char *line, int n)
 {
 	const char *colon =
 		memchr(line, ':', (size_t)n); /* a value may have several lines */
@@ -181,7 +231,7 @@ static void print_arithmetic(const char *lines, struct str *out)
 {
 	bool absent = *lines;
 	for (const char *p = lines, *end; (end = strchr(p, '\n')); p = end + 1)
-		absent &= is_absent(p, (int)(end - p));
+		absent &= is_of_one_log(p, (int)(end - p));
 	str_puts(out,
 		absent ? "  options that one of the logs does not have, which is of "
 			 "another version:\n"
@@ -193,54 +243,9 @@ static void print_arithmetic(const char *lines, struct str *out)
 void run_diff_print(
 	const struct run_diff *d, const struct compare_opts *o, struct str *out)
 {
-	static const char *const words[] = {
-		[VERDICT_SAME] = "identical bit for bit",
-		[VERDICT_WITHIN] = "the same within the tolerance",
-		[VERDICT_DIFFER] = "they differ",
-		[VERDICT_NOTHING] = "they have no value in common",
-	};
 	for (int c = 0; c < N_COLUMNS; c++)
 		if (d->curve[c].verdict != VERDICT_NOTHING || is_of_one(&d->curve[c]))
 			print_curve(&d->curve[c], o, out);
 	if (d->other_arithmetic)
 		print_arithmetic(d->arithmetic.len ? d->arithmetic.s : "", out);
-	if (d->missing)
-		str_printf(out, "verdict: only one of them has values of %s by %s\n",
-			d->missing, columns[o->by].name);
-	else
-		str_printf(out, "verdict: %s\n", words[d->verdict]);
-}
-
-/* ---- a table --------------------------------------------------------------------- */
-
-void compare_table(const struct run_log *logs, int n, int column, int by, struct str *out)
-{
-	int64_t *at = xcalloc((size_t)n, sizeof(*at));
-	char num[NUM_TEXT];
-	str_printf(out, "# %s", columns[by].name);
-	for (int i = 0; i < n; i++) {
-		str_printf(out, "\t%s", logs[i].name);
-		at[i] = next_with(&logs[i], 0, column, by);
-	}
-	str_putc(out, '\n');
-	for (;;) {
-		double key = INFINITY;
-		for (int i = 0; i < n; i++)
-			if (at[i] < logs[i].n_rows && logs[i].rows[at[i]].v[by] < key)
-				key = logs[i].rows[at[i]].v[by];
-		if (isinf(key))
-			break;
-		str_printf(out, "%.0f", key);
-		for (int i = 0; i < n; i++) {
-			const struct row *r =
-				at[i] < logs[i].n_rows ? &logs[i].rows[at[i]] : NULL;
-			bool here = r && r->v[by] == key;
-			str_printf(out, "\t%s",
-				here ? text_float(num, (float)r->v[column]) : "-");
-			if (here)
-				at[i] = next_with(&logs[i], at[i] + 1, column, by);
-		}
-		str_putc(out, '\n');
-	}
-	free(at);
 }

@@ -164,8 +164,9 @@ only() { # PROGRAM...
 @test "rows are matched by step or by tokens" {
 	log_of 8 7 6 5 >a
 	printf 'step=1 tokens=20 loss=7\nstep=2 tokens=40 loss=5\n' >twice
-	code_of 1 pt-compare --common a twice
+	code_of 2 pt-compare --common a twice
 	says 'first at step 1: 8, 7'
+	says 'verdict: not comparable: tokens after step 1: 10, 20'
 	code_of 0 pt-compare --common --by tokens a twice
 	says 'identical, 2 values; 2 only in the control, from tokens 10'
 	code_of 1 pt-compare --by tokens a twice
@@ -228,26 +229,41 @@ only() { # PROGRAM...
 	log_of 4 3 2 1 >a
 	log_of 1 2 3 4 >b
 	code_of 1 pt-compare a b --graph --width 40 --height 12
-	graph=$(grep -E '^ *([-0-9.e+]+)? \|' <<<"$output")
+	graph=$(sed -n '/^  loss$/,/^ *++*-/p' <<<"$output" | sed '1d;$d')
 	[ "$(wc -l <<<"$graph")" -eq 9 ] # and 3 of the axis
 	[ "$(awk '{ if (length > n) n = length } END { print n }' <<<"$graph")" -eq 40 ]
 	# falling from the upper left, rising to the upper right
-	[[ $(head -n 1 <<<"$graph") =~ ^\ +4\ \|o+\ +\++$ ]]
-	[[ $(tail -n 1 <<<"$graph") =~ ^\ +1\ \|\++\ +o+$ ]]
+	[[ $(head -n 1 <<<"$graph") =~ ^4\ \+o+\ +\++$ ]]
+	[[ $(tail -n 1 <<<"$graph") =~ ^1\ \+\++\ +o+$ ]]
 	says ' o a'
 	says ' + b'
 	[ "$(grep -c @ <<<"$graph")" -le 2 ] # where they cross
 	# equal curves
 	code_of 0 pt-compare a a --graph --width 40 --height 12
-	not grep -E '^ *[-0-9.]* \|.*[o+]' <<<"$output"
-	[ "$(COLUMNS=50 pt-compare a b -g | grep -oE '^ +loss \+-+' | wc -c)" -eq 50 ]
+	not grep -E '^ *[-0-9.]* [|+].*o' <<<"$output"
+	[ "$(COLUMNS=50 pt-compare a b -g | grep -E '^  \++-+' | wc -L)" -eq 49 ]
+}
+
+@test "the graph: braille in UTF-8 with colours or one curve, ascii else" {
+	log_of 4 3 2 1 >a
+	log_of 1 2 3 4 >b
+	locale -a | grep -qi 'c.utf' || skip 'no locale with UTF-8'
+	dots() { LC_ALL=C grep -cP '\xe2[\xa0-\xa3]' || true; }
+	[ "$(LC_ALL=C.UTF-8 pt-compare a b -g | dots)" -eq 0 ]
+	[ "$(LC_ALL=C.UTF-8 pt-compare a b -g --marks braille | dots)" -ge 12 ]
+	[ "$(LC_ALL=C pt-compare a b -g --marks ascii | dots)" -eq 0 ]
+	script -qc true /dev/null </dev/null >/dev/null 2>&1 || skip 'no script(1), or no pseudo-terminal'
+	unset NO_COLOR
+	on_terminal() { script -qc "TERM=xterm LC_ALL=$1 pt-compare a b --graph" /dev/null </dev/null; }
+	[ "$(on_terminal C.UTF-8 | dots)" -ge 12 ]
+	[ "$(on_terminal C | dots)" -eq 0 ]
 }
 
 @test "the graph and the table take --column and --by" {
 	sed 's/$/ val_loss=7/' <(log_of 4 3) >a
 	log_of 4 3 >b
 	code_of 0 pt-compare a b --graph --column val_loss
-	says ' val_loss +--'
+	says $'\n  val_loss\n'
 	code_of 0 pt-compare b a --graph --column grad_norm
 	says 'no values of grad_norm'
 	pt-compare -q b a --table --common >t
@@ -269,16 +285,21 @@ only() { # PROGRAM...
 	printf 'step=%d tokens=%d loss=%d dt=%s sent=%s\n' 1 100 9 5 1000 7 700 7 10 2000 >slow
 	while read -r axis first last; do
 		code_of 1 pt-compare -g --width 60 --axis "$axis" quick slow
-		grep -qE "^ +$first +$last $axis\$" <<<"$output"
+		grep -qE "^ +$first .*$last.* $axis\$|^ +$first .* $axis $last\$" <<<"$output"
 	done <<-END
-		step 1 7
-		tokens 100 700
-		seconds 0 65
-		bytes 1000 13000
+		step 2 6
+		tokens 200 600
+		seconds 20 60
+		bytes 5000 10000
 	END
 	code_of 1 pt-compare -q -x seconds -p curve.svg quick slow
 	code_of 1 pt-compare -g --by tokens quick slow
-	says ' 700 tokens'
+	says 'tokens 700'
+	# a log without the axis is named, where it has the column
+	sed 's/ dt=[^ ]*//' slow >untimed
+	code_of 2 pt-compare -g -x seconds quick untimed
+	says "untimed: no column 'dt'"
+	code_of 0 pt-compare -q -g -x seconds quick quick --column val_loss
 }
 
 @test "colors on a terminal only, and not with NO_COLOR" {
@@ -435,9 +456,9 @@ only() { # PROGRAM...
 	# it is not drawn, and does not spoil the rest
 	log_of 4 nan inf 2 >a
 	code_of 0 pt-compare a a --graph --width 40
-	says '4 |@'
+	says '4.0 +@'
 	log_of nan nan >a
-	code_of 0 pt-compare a a --graph
+	code_of 2 pt-compare a a --graph
 	says 'no values of loss'
 }
 
@@ -487,4 +508,115 @@ only() { # PROGRAM...
 	[ "$(stat -c %s x.svg)" -lt 700000 ]
 	code_of 0 timeout 120 pt-compare -q b b -p b.svg
 	not cmp -s x.svg b.svg
+}
+
+@test "sets: each test with the nearest control; operands are the others" {
+	log_of 3 2 >a
+	log_of 3 2.5 >b
+	log_of 3 2.5625 >c
+	code_of 0 pt-compare --control a b --test b a
+	[ "$(grep -c 'identical, 2 values' <<<"$output")" -eq 2 ]
+	[ "$(grep -c 'verdict: identical bit for bit' <<<"$output")" -eq 1 ]
+	code_of 1 pt-compare a --test c -q
+	code_of 1 pt-compare --control a b -t c
+	[ "${lines[0]} ${lines[1]}" = 'b c' ]
+	code_of 1 pt-compare --test c -- a b
+	[ "${lines[0]} ${lines[1]}" = 'b c' ]
+	code_of 64 pt-compare --control a b
+	code_of 64 pt-compare --control a --test b -q c
+	says 'every run follows one of them'
+}
+
+@test "--json: the verdict, its reason, every column; --require: what the code demands" {
+	log_of 3 2 >a
+	log_of 3 2.5 >b
+	code_of 1 pt-compare --json a b
+	jq -e '.verdict == "differ" and .code == 1 and .comparisons[0].tests[0].columns[0].first.ulp == 2097152' \
+		<<<"$output"
+	code_of 0 pt-compare --json --atol 1 a b
+	jq -e '.verdict == "within" and .code == 0' <<<"$output"
+	code_of 1 pt-compare --atol 1 --require identical a b
+	code_of 0 pt-compare --json --require identical a a
+	jq -e '.verdict == "identical" and (.comparisons | length) == 1' <<<"$output"
+}
+
+@test "every verdict has a reason in --json; --speed is there, pictures as text are not" {
+	log_of 3 2 >a
+	log_of 3 2.5 >b
+	reason() { # TEXT OPTION...: of the comparison
+		local text=$1
+		shift
+		pt-compare --json "$@" >out || true
+		jq -e --arg text "$text" '.comparisons[0].reason == $text' out || cat out
+		jq -e --arg text "$text" '.comparisons[0].reason == $text' out >/dev/null
+	}
+	reason '2 values of loss equal bit for bit' a a
+	reason 'each of 2 values of loss differs by at most 1 + 0 |control|' --atol 1 a b
+	sed 's/$/ grad_norm=1/' a >c
+	sed 's/loss=2$/& grad_norm=1.5/; s/loss=3$/& grad_norm=1/' a >d
+	reason 'grad_norm differs from step 2 on (4194304 ULP)' c d
+	code_of 1 pt-compare c d
+	says 'verdict: they differ: grad_norm differs from step 2 on (4194304 ULP)'
+	log_of 3 2 1 | sed 's/$/ dt=1 mem=1024/' >fast
+	code_of 0 pt-compare --json --speed fast fast
+	jq -e '.comparisons[0].speed[] | select(.name == "mem") | .ratio == 1' <<<"$output"
+	code_of 64 pt-compare --json -g a a
+	says 'json: not with --graph or --table'
+	code_of 64 pt-compare --json -t a a
+}
+
+@test "--column of another column leaves equal runs equal; an unknown one is an error" {
+	for i in {1..30}; do
+		echo "step=$i loss=$((40 - i)) lr=0.1 mem=5 mfu=nan"
+	done >a
+	sed 's/mem=5/mem=6/' a >b
+	for column in lr mem mfu val_loss; do
+		code_of 0 pt-compare --column $column a b
+		says 'verdict: identical'
+	done
+	code_of 64 pt-compare --column none a b
+	says "column: none of the logs has a column 'none'"
+}
+
+@test "--require auto: a tolerance or a rule comes before several controls" {
+	log_of 3 2 >a
+	log_of 3 2.5 >b
+	code_of 0 pt-compare --control a a --test b --atol 1
+	says 'verdict: the same within the tolerance'
+	code_of 1 pt-compare --control a a --test b --atol 1 --require identical
+	# a test of which nothing was shown may still be equivalent
+	code_of 1 pt-compare -q --control a a --test b -o r.html
+	grep -q 'class="badge unclear">they differ' r.html
+	code_of 1 pt-compare -q a b -o r.html
+	grep -q 'class="badge bad">they differ' r.html
+}
+
+@test "--rule: the verdicts of other projects" {
+	log_of 3 2 2 >a
+	log_of 3 2.05 2 >b
+	code_of 1 pt-compare --rule torchtitan a b
+	says 'verdict: rejected by the rule torchtitan: '
+	code_of 0 pt-compare --rule megatron-approximate a b
+	says 'verdict: accepted by the rule megatron-approximate: '
+}
+
+@test "vacuous: a loss that is constant, or that never fell" {
+	log_of 3 3 3 3 3 3 3 3 3 >dead
+	code_of 2 pt-compare dead dead
+	says 'verdict: vacuous: loss of dead is constant: 3'
+	log_of nan nan >none
+	code_of 2 pt-compare none none
+	says 'verdict: vacuous: none has no finite loss'
+	# bits are bits; but what did not fall says little
+	for i in {1..30}; do
+		echo "step=$i loss=$((3 + i % 2))"
+	done >flat
+	code_of 0 pt-compare flat flat
+	says 'nothing was learnt: loss of flat went from 4 to 3.42857'
+	says 'verdict: identical bit for bit'
+	for i in {1..30}; do
+		echo "step=$i loss=$((40 - i))"
+	done >learns
+	code_of 1 pt-compare learns none
+	says 'verdict: diverged: none has no finite loss'
 }

@@ -1,6 +1,7 @@
 /* compare: how rows are matched, what differs and by how much, verdicts, the table. */
 #include "tests/support/support.h"
-#include "compare/compare.h"
+#include "compare/curve.h"
+#include "compare/outcome.h"
 
 #include <math.h>
 #include <string.h>
@@ -43,9 +44,9 @@ static void same_bits(void **state)
 	(void)state;
 	struct run_diff d = diff_of(ABC, ABC, &exact);
 	const struct curve_diff *c = &d.curve[COL_LOSS];
-	assert_int_equal(d.verdict, VERDICT_SAME);
+	assert_int_equal(d.verdict, VERDICT_IDENTICAL);
 	assert_true(c->n_common == 3 && c->n_differ == 0 && c->n_beyond == 0);
-	assert_int_equal(c->verdict, VERDICT_SAME);
+	assert_int_equal(c->verdict, VERDICT_IDENTICAL);
 	assert_int_equal(d.curve[COL_VAL_LOSS].verdict, VERDICT_NOTHING);
 	assert_false(d.other_arithmetic);
 	run_diff_free(&d);
@@ -57,7 +58,7 @@ static void only_curves_count(void **state)
 	(void)state;
 	assert_int_equal(verdict_of("step=1 loss=1 dt=1 lr=1 mem=5 mfu=0.1\n",
 				 "step=1 loss=1 dt=2 lr=2 mem=6 tps=3\n", &exact),
-		VERDICT_SAME);
+		VERDICT_IDENTICAL);
 	assert_int_equal(
 		verdict_of("step=1 dt=1\n", "step=1 dt=1\n", &exact), VERDICT_NOTHING);
 	static const int curves[] = {
@@ -66,7 +67,7 @@ static void only_curves_count(void **state)
 		char a[64], b[64];
 		snprintf(a, sizeof(a), "step=1 %s=1\n", columns[curves[i]].name);
 		snprintf(b, sizeof(b), "step=1 %s=1.0000001\n", columns[curves[i]].name);
-		assert_int_equal(verdict_of(a, a, &exact), VERDICT_SAME);
+		assert_int_equal(verdict_of(a, a, &exact), VERDICT_IDENTICAL);
 		struct run_diff d = diff_of(a, b, &exact);
 		assert_int_equal(d.verdict, VERDICT_DIFFER);
 		assert_int_equal(d.curve[curves[i]].n_differ, 1);
@@ -129,7 +130,7 @@ static void not_a_number(void **state)
 	(void)state;
 	/* the same in both is the same */
 	assert_int_equal(verdict_of("step=1 loss=nan\n", "step=1 loss=nan\n", &exact),
-		VERDICT_SAME);
+		VERDICT_IDENTICAL);
 	/* no tolerance makes it a number */
 	assert_int_equal(verdict_of("step=1 loss=nan\n", "step=1 loss=1\n", &wide),
 		VERDICT_DIFFER);
@@ -154,7 +155,7 @@ static void infinite(void **state)
 	static const struct compare_opts wide = {.by = COL_STEP, .rtol = 0.5, .atol = 1};
 	(void)state;
 	assert_int_equal(verdict_of("step=1 loss=inf\n", "step=1 loss=inf\n", &exact),
-		VERDICT_SAME);
+		VERDICT_IDENTICAL);
 	assert_int_equal(verdict_of("step=1 loss=inf\n", "step=1 loss=1\n", &wide),
 		VERDICT_DIFFER);
 	assert_int_equal(verdict_of("step=1 loss=1\n", "step=1 loss=inf\n", &wide),
@@ -172,7 +173,7 @@ static void tolerance(void **state)
 		const char *test; /* the control is 4 */
 		enum verdict verdict;
 	} some[] = {
-		{0, 0, "4", VERDICT_SAME},
+		{0, 0, "4", VERDICT_IDENTICAL},
 		{0, 0, "4.0000005", VERDICT_DIFFER},
 		{0, 0.5, "4.5", VERDICT_WITHIN},
 		{0, 0.5, "3.5", VERDICT_WITHIN},
@@ -219,7 +220,7 @@ static void by_tokens(void **state)
 	assert_int_equal(verdict_of(ABC, test, &exact), VERDICT_DIFFER);
 	struct run_diff d = diff_of(ABC, test, &common);
 	const struct curve_diff *c = &d.curve[COL_LOSS];
-	assert_int_equal(d.verdict, VERDICT_SAME);
+	assert_int_equal(d.verdict, VERDICT_IDENTICAL);
 	assert_true(c->n_common == 1 && c->only_control == 2 && c->only_test == 1);
 	assert_true(c->first_only == 10);
 	run_diff_free(&d);
@@ -245,8 +246,8 @@ static void missing_rows(void **state)
 	assert_true(
 		d.curve[COL_LOSS].only_test == 2 && d.curve[COL_LOSS].only_control == 0);
 	run_diff_free(&d);
-	assert_int_equal(verdict_of(ABC, less, &common), VERDICT_SAME);
-	assert_int_equal(verdict_of(less, ABC, &common), VERDICT_SAME);
+	assert_int_equal(verdict_of(ABC, less, &common), VERDICT_IDENTICAL);
+	assert_int_equal(verdict_of(less, ABC, &common), VERDICT_IDENTICAL);
 	assert_int_equal(verdict_of(ABC, "step=3 loss=9\n", &common), VERDICT_DIFFER);
 	assert_int_equal(verdict_of(ABC, other, &exact), VERDICT_NOTHING);
 	assert_int_equal(verdict_of(ABC, other, &common), VERDICT_NOTHING);
@@ -261,10 +262,10 @@ static void missing_curves(void **state)
 	static const char more[] =
 		"step=1 loss=3 val_loss=4\nstep=2 loss=2\nstep=3 loss=1\n";
 	(void)state;
-	assert_int_equal(verdict_of(ABC, more, &exact), VERDICT_SAME);
-	assert_int_equal(verdict_of(more, ABC, &exact), VERDICT_SAME);
-	assert_int_equal(verdict_of(ABC, more, &common), VERDICT_SAME);
-	assert_int_equal(verdict_of(more, more, &exact), VERDICT_SAME);
+	assert_int_equal(verdict_of(ABC, more, &exact), VERDICT_IDENTICAL);
+	assert_int_equal(verdict_of(more, ABC, &exact), VERDICT_IDENTICAL);
+	assert_int_equal(verdict_of(ABC, more, &common), VERDICT_IDENTICAL);
+	assert_int_equal(verdict_of(more, more, &exact), VERDICT_IDENTICAL);
 	/* the worst curve is the verdict, be it the first or the last */
 	assert_int_equal(
 		verdict_of(more, "step=1 loss=2 val_loss=4\n", &common), VERDICT_DIFFER);
@@ -296,7 +297,8 @@ static void other_arithmetic(void **state)
 			"arith new = "
 			"y\n" ABC,
 			&exact);
-	assert_int_equal(d.verdict, VERDICT_SAME); /* the bits are equal all the same */
+	assert_int_equal(
+		d.verdict, VERDICT_IDENTICAL); /* the bits are equal all the same */
 	assert_true(d.other_arithmetic);
 	assert_string_equal(d.arithmetic.s, "lr: 0.1, 0.2\nold: x, -\nnew: -, y\n");
 	assert_true(says(&d, "different arithmetic"));
@@ -359,26 +361,33 @@ static void what_people_read(void **state)
 			"  loss       1 of 1 values differ; first at step 1: 4, 3 (|Δ| "
 			"1, "
 			"4194304 ULP); largest at step 1: 4, 3 (|Δ| 1, 4194304 ULP)\n"
-			"verdict: they differ\n"},
+			"verdict: they differ: "},
 		{ABC, "step=1 loss=3\nstep=2 loss=2.05\nstep=3 loss=1\n", &wide,
 			"verdict: the same within the tolerance\n"},
 		{ABC, "step=1 loss=3\n", &exact,
 			"  loss       identical, 1 value; 2 only in the control, from "
 			"step 2\n"
-			"verdict: they differ\n"},
+			"verdict: they differ: "},
 		{ABC, "step=4 loss=3\n", &exact,
 			"  loss       no value in common; 3 only in the control; 1 only "
 			"in the "
-			"test, from step 1\nverdict: they have no value in common\n"},
+			"test, from step 1\nverdict: they have no value in common: "},
 	};
 	(void)state;
 	for (size_t i = 0; i < ARRAY_LEN(some); i++) {
 		struct str text = {0};
-		struct run_diff d = diff_of(some[i].control, some[i].test, some[i].o);
-		run_diff_print(&d, some[i].o, &text);
-		assert_non_null(strstr(text.s, some[i].says));
+		struct run_log logs[] = {log_of(some[i].control), log_of(some[i].test)};
+		const struct runs runs = {logs, 2, 1};
+		const struct outcome_opts o = {.exact = *some[i].o, .column = "loss"};
+		struct outcomes all;
+		outcomes_make(&runs, &o, &all);
+		outcome_print(&all.v[0], &o, &text);
+		if (!strstr(text.s, some[i].says))
+			fail_msg("%s", text.s);
 		str_free(&text);
-		run_diff_free(&d);
+		outcomes_free(&all);
+		run_log_free(&logs[0]);
+		run_log_free(&logs[1]);
 	}
 }
 
@@ -392,11 +401,11 @@ static void side_by_side(void **state)
 		log_of("step=1 tokens=5\nstep=2 tokens=10 loss=2\nstep=3 tokens=15 "
 		       "loss=-0\n"),
 		log_of("")};
-	compare_table(logs, 3, COL_LOSS, COL_STEP, &out);
+	curve_table(logs, 3, "loss", AXIS_STEPS, &out);
 	assert_string_equal(out.s, "# step\ta log\ta log\ta log\n"
 				   "1\t3\t-\t-\n2\t-\t2\t-\n3\t0.1\t-0\t-\n");
 	str_clear(&out);
-	compare_table(logs, 2, COL_LOSS, COL_TOKENS, &out);
+	curve_table(logs, 2, "loss", AXIS_TOKENS, &out);
 	assert_string_equal(out.s, "# tokens\ta log\ta log\n"
 				   "5\t3\t-\n10\t-\t2\n15\t0.1\t-0\n");
 	str_free(&out);

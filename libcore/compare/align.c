@@ -1,0 +1,399 @@
+/* Curves with common rows, and which of the runs read the same batches. */
+#include "compare/judge_internal.h"
+
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+/* ---- rows ------------------------------------------------------------------------ */
+
+struct cursor {
+	const struct run_log *log;
+	int column; /* -1: the log does not have it */
+	int64_t row;
+};
+
+static void skip_to_value(struct cursor *c, const struct judge_opts *o)
+{
+	while (c->row < c->log->n_rows && !(run_log_has(c->log, c->row, c->column) &&
+						  run_log_has(c->log, c->row, o->by)))
+		c->row++;
+}
+
+static double key_of(const struct cursor *c, const struct judge_opts *o)
+{
+	return c->row < c->log->n_rows ? run_log_value(c->log, c->row, o->by)
+				       : (double)INFINITY;
+}
+
+/* The least key of all cursors, and how many have it. */
+static double least_key(
+	const struct cursor *c, int n, const struct judge_opts *o, int *n_have)
+{
+	double least = INFINITY;
+	for (int i = 0; i < n; i++) {
+		double key = key_of(&c[i], o);
+		if (key < least) {
+			least = key;
+			*n_have = 0;
+		}
+		*n_have += key == least;
+	}
+	return least;
+}
+
+static void curves_alloc(
+	struct curves *c, int n_control, int n_test, int by, int64_t room)
+{
+	size_t n = (size_t)max64(room, 1);
+	*c = (struct curves){
+		.n_control = n_control, .n_test = n_test, .by_step = by == COL_STEP};
+	c->at = xcalloc(n, sizeof(*c->at));
+	c->v[CONTROL] = xcalloc(n * (size_t)n_control, sizeof(*c->v[CONTROL]));
+	c->v[TEST] = xcalloc(n * (size_t)n_test, sizeof(*c->v[TEST]));
+}
+
+static void curves_free(struct curves *c)
+{
+	free(c->at);
+	free(c->v[CONTROL]);
+	free(c->v[TEST]);
+}
+
+/* The judged column of a log: logs of other programs may have it in other places. */
+static int find_column(const struct judging *j, const struct run_log *l)
+{
+	int c = j->o->column;
+	return c < N_COLUMNS || c >= j->first->n_columns
+		       ? c
+		       : run_log_find(l, j->first->column[c].name);
+}
+
+/* Calls take(c, row) for each row; with NULL only counts: the length must be known before values are
+ * stored, for the curves lie one after the other. */
+static int64_t visit_rows(struct judging *j, struct cursor *at, int64_t room)
+{
+	struct curves *c = &j->all;
+	int n = j->n_runs[CONTROL] + j->n_runs[TEST], n_have = 0;
+	int64_t rows = 0;
+	double key;
+	for (int i = 0; i < n; i++) {
+		bool is_test = i >= j->n_runs[CONTROL];
+		const struct run_log *l =
+			j->log[is_test][is_test ? i - j->n_runs[CONTROL] : i];
+		at[i] = (struct cursor){l, find_column(j, l), 0};
+		skip_to_value(&at[i], j->o);
+	}
+	while (!isinf(key = least_key(at, n, j->o, &n_have))) {
+		if (room && n_have == n)
+			c->at[rows] = key;
+		for (int i = 0; i < n; i++) {
+			if (key_of(&at[i], j->o) != key)
+				continue;
+			double v = run_log_value(at[i].log, at[i].row, at[i].column);
+			int64_t run = i < c->n_control ? i : i - c->n_control;
+			if (room && n_have == n)
+				c->v[i >= c->n_control][run * room + rows] = v;
+			at[i].row++;
+			skip_to_value(&at[i], j->o);
+		}
+		rows += n_have == n;
+		c->n_lone += !room && n_have < n;
+	}
+	return rows;
+}
+
+static void align(struct judging *j)
+{
+	struct cursor *at =
+		xcalloc((size_t)(j->n_runs[CONTROL] + j->n_runs[TEST]), sizeof(*at));
+	int64_t n = visit_rows(j, at, 0), n_lone = j->all.n_lone;
+	curves_alloc(&j->all, j->n_runs[CONTROL], j->n_runs[TEST], j->o->by, n);
+	j->all.n = n;
+	j->all.n_lone = n_lone;
+	if (n)
+		visit_rows(j, at, n);
+	free(at);
+}
+
+/* ---- controls that are left out ---------------------------------------------------- */
+
+/* The last row of a log that has a value, and whether all values are finite. */
+struct extent {
+	double end; /* step or tokens; no value: -infinity */
+	bool finite;
+};
+
+static struct extent extent_of(const struct judging *j, const struct run_log *l)
+{
+	struct cursor c = {l, find_column(j, l), 0};
+	struct extent x = {-INFINITY, true};
+	for (skip_to_value(&c, j->o); c.row < l->n_rows; skip_to_value(&c, j->o)) {
+		x.end = fmax(x.end, key_of(&c, j->o));
+		x.finite &= isfinite(run_log_value(l, c.row, c.column)) != 0;
+		c.row++;
+	}
+	return x;
+}
+
+static double longest(const struct judging *j, const struct run_log *const *log, int n)
+{
+	double end = -INFINITY;
+	for (int i = 0; i < n; i++)
+		end = fmax(end, extent_of(j, log[i]).end);
+	return end;
+}
+
+static void leave_out(
+	struct judging *j, const char *name, const struct extent *x, bool ends_early)
+{
+	str_printf(&j->left_out, "%s%s ", j->left_out.len ? "; " : "", name);
+	if (ends_early && isinf(x->end))
+		str_printf(&j->left_out, "has no %s", column_name(j));
+	else if (ends_early)
+		str_printf(&j->left_out, "ends at %s %.0f", by_name(j), x->end);
+	else
+		str_printf(&j->left_out, "has values of %s that are not finite",
+			column_name(j));
+	str_puts(&j->left_out, ", so it is not used");
+}
+
+/* With o->common rows are judged that all runs have, by the wish of the caller. */
+static void choose_controls(
+	struct judging *j, const struct run_log *const *control, int n)
+{
+	double end =
+		fmin(longest(j, control, n), longest(j, j->log[TEST], j->n_runs[TEST]));
+	bool any = false;
+	if (j->o->common)
+		end = -INFINITY;
+	j->kept = xcalloc((size_t)n, sizeof(*j->kept));
+	j->log[CONTROL] = j->kept;
+	for (int i = 0; i < n; i++) {
+		struct extent x = extent_of(j, control[i]);
+		any |= x.finite && x.end >= end;
+	}
+	for (int i = 0; i < n; i++) {
+		struct extent x = extent_of(j, control[i]);
+		if (x.end < end || (any && !x.finite))
+			leave_out(j, control[i]->name, &x, x.end < end);
+		else
+			j->kept[j->n_runs[CONTROL]++] = control[i];
+	}
+}
+
+/* ---- finite rows -------------------------------------------------------------------- */
+
+static bool row_is_finite(const struct curves *c, int64_t row)
+{
+	bool finite = true;
+	for (int s = 0; s < 2; s++)
+		for (int i = 0; i < (s == TEST ? c->n_test : c->n_control); i++)
+			finite &= isfinite(curve_of(c, s, i)[row]) != 0;
+	return finite;
+}
+
+static void keep_finite(struct judging *j)
+{
+	const struct curves *all = &j->all;
+	struct curves *c = &j->finite;
+	int64_t n = 0;
+	curves_alloc(c, all->n_control, all->n_test, j->o->by, all->n);
+	for (int64_t row = 0; row < all->n; row++)
+		c->n += row_is_finite(all, row);
+	for (int64_t row = 0; row < all->n; row++) {
+		if (!row_is_finite(all, row))
+			continue;
+		for (int s = 0; s < 2; s++)
+			for (int i = 0; i < j->n_runs[s]; i++)
+				c->v[s][i * c->n + n] = curve_of(all, s, i)[row];
+		c->at[n++] = all->at[row];
+	}
+}
+
+/* ---- batches --------------------------------------------------------------------- */
+
+double noise_correlation(const double *x, const double *y, int64_t n)
+{
+	const double most_smooth = -0.2;
+	enum { LEAST = 16 };
+	if (n < LEAST || roughness(x, n) > most_smooth || roughness(y, n) > most_smooth)
+		return NAN;
+	double *d = xcalloc((size_t)(2 * n), sizeof(*d));
+	for (int64_t i = 0; i + 1 < n; i++) {
+		d[i] = x[i + 1] - x[i];
+		d[n + i] = y[i + 1] - y[i];
+	}
+	double r = correlation_of(d, d + n, n - 1);
+	free(d);
+	return r;
+}
+
+static const double *curve_at(const struct judging *j, int i)
+{
+	int n = j->n_runs[CONTROL];
+	return i < n ? curve_of(&j->finite, CONTROL, i)
+		     : curve_of(&j->finite, TEST, i - n);
+}
+
+/* As the logs state it, or else by the noise of the curves, which is mostly that of the batches: of
+ * all rows or, for one run may lose its place in the data later, of the first half. */
+static bool read_same_batches(const struct judging *j, int a, int b)
+{
+	const double *x = curve_at(j, a), *y = curve_at(j, b);
+	int64_t n = j->finite.n;
+	int stated = same_batches(&j->stated[a], &j->stated[b]);
+	if (stated >= 0)
+		return stated;
+	return noise_correlation(x, y, n) >= SHARED_NOISE ||
+	       noise_correlation(x, y, n / 2) >= SHARED_NOISE;
+}
+
+static void find_clusters(struct judging *j)
+{
+	int n = j->n_runs[CONTROL] + j->n_runs[TEST];
+	j->cluster = xcalloc((size_t)n, sizeof(*j->cluster));
+	j->stated = xcalloc((size_t)n, sizeof(*j->stated));
+	for (int i = 0; i < n; i++)
+		properties_of(i < j->n_runs[CONTROL]
+				      ? j->log[CONTROL][i]
+				      : j->log[TEST][i - j->n_runs[CONTROL]],
+			&j->stated[i]);
+	for (int i = 0; i < n; i++) {
+		int first = 0;
+		/* a cluster has the number of its first run */
+		while (first < i &&
+			(j->cluster[first] != first || !read_same_batches(j, first, i)))
+			first++;
+		j->cluster[i] = first;
+	}
+}
+
+int partner_of(const struct judging *j, int test)
+{
+	for (int i = 0; i < j->n_runs[CONTROL]; i++)
+		if (j->cluster[i] == j->cluster[j->n_runs[CONTROL] + test])
+			return i;
+	return -1;
+}
+
+static bool set_has(const struct judging *j, enum set s, int cluster)
+{
+	int from = s == TEST ? j->n_runs[CONTROL] : 0;
+	for (int i = from; i < from + j->n_runs[s]; i++)
+		if (j->cluster[i] == cluster)
+			return true;
+	return false;
+}
+
+/* ---- units ----------------------------------------------------------------------- */
+
+static void put_in_unit(struct judging *j, int cluster, int control, int test)
+{
+	for (int i = 0; i < j->n_runs[CONTROL] + j->n_runs[TEST]; i++) {
+		bool is_test = i >= j->n_runs[CONTROL];
+		if (j->cluster[i] == cluster)
+			j->unit[is_test][is_test ? i - j->n_runs[CONTROL] : i] =
+				is_test ? test : control;
+	}
+}
+
+/* Units are clusters: of both sets, or of each. With `most` at most so many. */
+static void make_units(struct judging *j, bool both, int most)
+{
+	int n = j->n_runs[CONTROL] + j->n_runs[TEST];
+	j->n_units[CONTROL] = j->n_units[TEST] = 0;
+	for (int s = 0; s < 2; s++)
+		for (int i = 0; i < j->n_runs[s]; i++)
+			j->unit[s][i] = -1;
+	for (int c = 0; c < n; c++) {
+		bool has[2] = {set_has(j, CONTROL, c), set_has(j, TEST, c)};
+		if (j->cluster[c] != c || (both && !(has[CONTROL] && has[TEST])) ||
+			j->n_units[CONTROL] == most)
+			continue;
+		put_in_unit(j, c, j->n_units[CONTROL], j->n_units[TEST]);
+		for (int s = 0; s < 2; s++)
+			j->n_units[s] += has[s];
+	}
+}
+
+/* All runs of a set in one unit, or each run in its own. */
+static void number_units(struct judging *j, bool each)
+{
+	for (int s = 0; s < 2; s++) {
+		for (int i = 0; i < j->n_runs[s]; i++)
+			j->unit[s][i] = each ? i : 0;
+		j->n_units[s] = each ? j->n_runs[s] : 1;
+	}
+}
+
+static int count_clusters(const struct judging *j, bool both)
+{
+	int count = 0;
+	for (int c = 0; c < j->n_runs[CONTROL] + j->n_runs[TEST]; c++)
+		count += j->cluster[c] == c &&
+			 (!both || (set_has(j, CONTROL, c) && set_has(j, TEST, c)));
+	return count;
+}
+
+static void choose_design(struct judging *j)
+{
+	int n_both = count_clusters(j, true);
+	for (int s = 0; s < 2; s++)
+		j->unit[s] = xcalloc((size_t)j->n_runs[s], sizeof(*j->unit[s]));
+	if (n_both >= 3) {
+		make_units(j, true, INT32_MAX);
+		j->design = DESIGN_PAIRED;
+		return;
+	}
+	if (count_clusters(j, false) > 1)
+		make_units(j, false, INT32_MAX);
+	else
+		number_units(j, true);
+	if (j->n_units[CONTROL] >= 2 && j->n_units[CONTROL] + j->n_units[TEST] >= 4) {
+		j->design = DESIGN_REPLICAS;
+	} else if (n_both) {
+		make_units(j, true, 1);
+		j->design = DESIGN_SAME_BATCHES;
+	} else {
+		number_units(j, false);
+		j->design = DESIGN_ALONE;
+	}
+}
+
+static double resolution_of(const struct judging *j)
+{
+	double coarsest = 0x1p-24;
+	for (int s = 0; s < 2; s++)
+		for (int i = 0; i < j->n_runs[s]; i++) {
+			int digits = j->log[s][i]->digits;
+			if (digits > 0 && 0.5 * pow(10, 1 - digits) > coarsest)
+				coarsest = 0.5 * pow(10, 1 - digits);
+		}
+	return coarsest;
+}
+
+void judging_init(struct judging *j, const struct run_log *const *control, int n_control,
+	const struct run_log *const *test, int n_test, const struct judge_opts *o)
+{
+	*j = (struct judging){
+		.log = {NULL, test}, .n_runs = {0, n_test}, .first = control[0], .o = o};
+	choose_controls(j, control, n_control);
+	j->resolution = resolution_of(j);
+	align(j);
+	keep_finite(j);
+	find_clusters(j);
+	choose_design(j);
+}
+
+void judging_free(struct judging *j)
+{
+	curves_free(&j->all);
+	curves_free(&j->finite);
+	free(j->unit[CONTROL]);
+	free(j->unit[TEST]);
+	free(j->cluster);
+	free(j->stated);
+	free(j->kept);
+	str_free(&j->left_out);
+}

@@ -1,0 +1,44 @@
+/*
+ * Curves: a column of a log over steps, tokens, time or bytes; pictures and tables of them.
+ *
+ * A column is given by its name, because a log of another program may have columns beside those of
+ * the table.
+ */
+#ifndef COMPARE_CURVE_H
+#define COMPARE_CURVE_H
+
+#include "base/graph.h"
+#include "run/run.h"
+
+/* ---- curve.c ----------------------------------------------------------------------- */
+
+enum curve_axis { AXIS_STEPS, AXIS_TOKENS, AXIS_SECONDS, AXIS_BYTES, N_CURVE_AXES };
+extern const char *const curve_axis_names[N_CURVE_AXES + 1]; /* ends with NULL */
+
+/* The values of the axis in each row: [n_rows], allocated; NULL: the log does not have it. Of
+ * seconds and bytes: the sum over all steps so far. */
+double *curve_axis_values(const struct run_log *l, enum curve_axis axis);
+/* The finite points of a column in the order of the rows: *p is allocated. 0, or -1 with *e set if
+ * the log has values of the column but not the axis. */
+int curve_points(const struct run_log *l, const char *column, enum curve_axis axis,
+	struct point **p, int64_t *n, struct err *e);
+/* All columns with a value in one of the logs, but those of the axes. */
+void curve_columns(const struct run_log *logs, int n, struct strs *names);
+
+/* ---- plot.c ------------------------------------------------------------------------ */
+
+struct curve_plot {
+	struct series *series; /* [n] */
+	int n;
+	struct graph graph;
+};
+
+/* The curves of a column of all logs, which they refer to for their names. */
+int curves_of(struct curve_plot *c, const struct run_log *logs, int n, const char *column,
+	enum curve_axis axis, struct err *e);
+void curves_free(struct curve_plot *c);
+/* Prints a table: step or tokens, control, tests; '-' if a run has no value. */
+void curve_table(const struct run_log *logs, int n, const char *column,
+	enum curve_axis axis, struct str *out);
+
+#endif

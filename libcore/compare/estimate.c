@@ -1,0 +1,199 @@
+/* Differences between the sets and their standard errors, by design. */
+#include "compare/judge_internal.h"
+
+#include <math.h>
+#include <stdlib.h>
+
+/*
+ * DESIGN_ALONE has one curve of each set, whose difference has a part that no averaging over steps
+ * removes: another seed leads elsewhere. It is assumed to have this standard deviation, in units of
+ * the noise of a step, plus one and a half times what the loss fell since the rows before, for another
+ * seed falls a little sooner or later. make calibrate checks both.
+ */
+static const double ASSUMED_NOISE = 0.5, ASSUMED_FALL = 1.5;
+
+static double value_of(const struct judging *j, enum set s, int run, int64_t from,
+	int64_t n, enum functional f)
+{
+	const double *x = curve_of(&j->finite, s, run) + from;
+	return f == MEAN ? mean_of(x, n) : slope_of(j->finite.at + from, x, n);
+}
+
+/* The value of each unit: the mean of its runs. */
+static double *unit_values(
+	const struct judging *j, enum set s, int64_t from, int64_t to, enum functional f)
+{
+	double *u = xcalloc((size_t)j->n_units[s] + 1, sizeof(*u));
+	for (int unit = 0; unit < j->n_units[s]; unit++) {
+		int n = 0;
+		for (int i = 0; i < j->n_runs[s]; i++) {
+			if (j->unit[s][i] != unit)
+				continue;
+			u[unit] += value_of(j, s, i, from, to - from, f);
+			n++;
+		}
+		u[unit] /= n;
+	}
+	return u;
+}
+
+double set_mean(const struct judging *j, enum set s, int64_t from, int64_t to)
+{
+	double *u = unit_values(j, s, from, to, MEAN), mean = mean_of(u, j->n_units[s]);
+	free(u);
+	return mean;
+}
+
+double set_sd(const struct judging *j, enum set s, int64_t from, int64_t to)
+{
+	double *u = unit_values(j, s, from, to, MEAN);
+	double sd = sqrt(variance_of(u, j->n_units[s]));
+	free(u);
+	return sd;
+}
+
+/* ---- designs with several units ------------------------------------------------------ */
+
+static struct estimate of_pairs(double *control, const double *test, int n)
+{
+	for (int i = 0; i < n; i++)
+		control[i] = test[i] - control[i];
+	return (struct estimate){
+		mean_of(control, n), sqrt(variance_of(control, n) / (double)n), n - 1};
+}
+
+static struct estimate of_replicas(
+	const double *control, int n_control, const double *test, int n_test)
+{
+	int df = n_control + n_test - 2;
+	double squares = variance_of(control, n_control) * (n_control - 1) +
+			 variance_of(test, n_test) * (n_test - 1);
+	return (struct estimate){mean_of(test, n_test) - mean_of(control, n_control),
+		sqrt(squares / df * (1.0 / n_control + 1.0 / n_test)), df};
+}
+
+static struct estimate of_units(
+	const struct judging *j, int64_t from, int64_t to, enum functional f)
+{
+	double *control = unit_values(j, CONTROL, from, to, f);
+	double *test = unit_values(j, TEST, from, to, f);
+	struct estimate e = j->design == DESIGN_PAIRED
+				    ? of_pairs(control, test, j->n_units[CONTROL])
+				    : of_replicas(control, j->n_units[CONTROL], test,
+					      j->n_units[TEST]);
+	free(control);
+	free(test);
+	return e;
+}
+
+/* ---- designs with one unit of each set ----------------------------------------------- */
+
+/* The mean curve of the runs in unit 0. */
+static double *mean_curve(const struct judging *j, enum set s, int64_t from, int64_t n)
+{
+	double *mean = xcalloc((size_t)n + 1, sizeof(*mean));
+	int count = 0;
+	for (int i = 0; i < j->n_runs[s]; i++)
+		count += j->unit[s][i] == 0;
+	for (int i = 0; i < j->n_runs[s]; i++)
+		for (int64_t row = 0; row < n && j->unit[s][i] == 0; row++)
+			mean[row] += curve_of(&j->finite, s, i)[from + row] / count;
+	return mean;
+}
+
+/* A straight line through the points, and the standard error of its slope. */
+static struct estimate line_through(const double *at, const double *x, int64_t n)
+{
+	struct estimate e = {.mean = slope_of(at, x, n), .df = n - 2};
+	double mean_at = mean_of(at, n), mean = mean_of(x, n), rest = 0, xx = 0;
+	for (int64_t i = 0; i < n; i++) {
+		double d = x[i] - mean - e.mean * (at[i] - mean_at);
+		rest += d * d;
+		xx += (at[i] - mean_at) * (at[i] - mean_at);
+	}
+	if (n < 3 || !(xx > 0))
+		return (struct estimate){.mean = e.mean};
+	e.se = sqrt(rest / (double)(n - 2) / xx);
+	return e;
+}
+
+/* Of the means of batches of rows, since neighbouring rows may be correlated. */
+static struct estimate slope_by_batches(const double *at, const double *x, int64_t n)
+{
+	double mean_at[N_BATCHES], mean[N_BATCHES];
+	if (n < 2 * N_BATCHES)
+		return line_through(at, x, n);
+	for (int i = 0; i < N_BATCHES; i++) {
+		int64_t from = part_begin(n, N_BATCHES, i);
+		int64_t len = part_begin(n, N_BATCHES, i + 1) - from;
+		mean_at[i] = mean_of(at + from, len);
+		mean[i] = mean_of(x + from, len);
+	}
+	return line_through(mean_at, mean, N_BATCHES);
+}
+
+static struct estimate of_differences(const struct judging *j, const double *control,
+	const double *test, int64_t from, int64_t n, enum functional f)
+{
+	double *d = xcalloc((size_t)n + 1, sizeof(*d));
+	for (int64_t i = 0; i < n; i++)
+		d[i] = test[i] - control[i];
+	struct estimate e = f == MEAN ? batch_means(d, n)
+				      : slope_by_batches(j->finite.at + from, d, n);
+	free(d);
+	return e;
+}
+
+/* How much the curve fell from the rows before, of the same number, to these. */
+static double fall_before(const struct judging *j, int64_t from, int64_t to)
+{
+	int64_t before = max64(0, 2 * from - to);
+	if (before == from)
+		return 0;
+	return fabs(set_mean(j, CONTROL, before, from) - set_mean(j, CONTROL, from, to));
+}
+
+static struct estimate of_other_batches(const struct judging *j, const double *control,
+	const double *test, int64_t from, int64_t n, enum functional f)
+{
+	double noise = step_noise(control, n), other = step_noise(test, n);
+	double fall = ASSUMED_FALL * fall_before(j, from, from + n);
+	double each = noise * noise / (double)n, both = other * other / (double)n;
+	double seed = ASSUMED_NOISE * noise;
+	double se = sqrt(each + both + 2 * seed * seed + 2 * fall * fall);
+	if (f == MEAN)
+		return (struct estimate){
+			mean_of(test, n) - mean_of(control, n), se, MAX_DF + 1};
+	/* as if the assumed part grew by as much over the rows */
+	const double *at = j->finite.at + from;
+	return (struct estimate){slope_of(at, test, n) - slope_of(at, control, n),
+		sqrt(12) * se / (at[n - 1] - at[0]), MAX_DF + 1};
+}
+
+static struct estimate of_curves(
+	const struct judging *j, int64_t from, int64_t to, enum functional f)
+{
+	double *control = mean_curve(j, CONTROL, from, to - from);
+	double *test = mean_curve(j, TEST, from, to - from);
+	struct estimate e =
+		j->design == DESIGN_SAME_BATCHES
+			? of_differences(j, control, test, from, to - from, f)
+			: of_other_batches(j, control, test, from, to - from, f);
+	free(control);
+	free(test);
+	return e;
+}
+
+struct estimate estimate_difference(
+	const struct judging *j, int64_t from, int64_t to, enum functional f)
+{
+	bool several = j->design == DESIGN_PAIRED || j->design == DESIGN_REPLICAS;
+	struct estimate e =
+		several ? of_units(j, from, to, f) : of_curves(j, from, to, f);
+	/* Replicas may have equal bits, or equal digits. */
+	double least = j->resolution * fabs(set_mean(j, CONTROL, from, to));
+	if (f == SLOPE && to - from > 1)
+		least /= j->finite.at[to - 1] - j->finite.at[from];
+	e.se = e.se < least ? least : e.se;
+	return e;
+}

@@ -1,0 +1,226 @@
+/* What logs say about their runs: techniques, and properties in which they differ. */
+#include "base/options.h"
+#include "compare/report.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+/* Pairs of key and value: one of a hostile log may have no more and be no longer. */
+enum { MAX_PAIRS = 2048, MAX_VALUE = 4096 };
+
+static int add_pair(void *to, const char *key, const char *value, struct err *e)
+{
+	struct strs *pairs = to;
+	(void)e;
+	if (pairs->n < 2 * MAX_PAIRS && strlen(key) <= MAX_VALUE &&
+		strlen(value) <= MAX_VALUE) {
+		strs_add(pairs, key);
+		strs_add(pairs, value);
+	}
+	return 0;
+}
+
+static void add_text(struct strs *pairs, const char *text, size_t len)
+{
+	struct err ignored;
+	if (text)
+		conf_parse(text, len, "a log", add_pair, pairs, &ignored);
+}
+
+/* The last value of a key, or NULL. */
+static const char *value_of(const struct strs *pairs, const char *key)
+{
+	for (int64_t i = pairs->n - 2; i >= 0; i -= 2)
+		if (!strcmp(pairs->v[i], key))
+			return pairs->v[i + 1];
+	return NULL;
+}
+
+int report_controls(const struct report *r)
+{
+	int n = 0;
+	while (n < r->n && r->runs[n].control < 0)
+		n++;
+	return n;
+}
+
+void report_words(const struct report_run *run, struct str *out)
+{
+	const char *words = run->verdict       ? run->verdict
+			    : run->control < 0 ? "control"
+					       : "not judged";
+	const char *reason = strstr(words, ": ");
+	str_add(out, words, reason ? (size_t)(reason - words) : strlen(words));
+}
+
+/* ---- techniques -------------------------------------------------------------------- */
+
+static const struct technique {
+	const char *key, *plain; /* the value that is not worth a word */
+	const char
+		*axis; /* only with a degree of this axis, in the layout; NULL: always */
+	bool only_value; /* the value says it all */
+} techniques[] = {
+	{"dtype", "fp32", NULL, true},
+	{"optimizer", "adamw", NULL, true},
+	{"kernels", "fused", NULL, false},
+	{"recompute", "none", NULL, false},
+	{"offload", "none", NULL, false},
+	{"tile", "0", NULL, false},
+	{"zero", "3", "fsdp", false},
+	{"fsdp-kind", "parameter", "fsdp", false},
+	{"reshard-after-forward", "yes", "fsdp", false},
+	{"sp", "yes", "tp", false},
+	{"async-tp", "yes", "tp", false},
+	{"cp-comm", "ring", "cp", false},
+	{"cp-accumulate", "fp32", "cp", false},
+	{"pp-schedule", "1f1b", "pp", false},
+	{"edit-workers", "0", NULL, false},
+	{"edit-sync-interval", "1", NULL, false},
+};
+
+static bool has_axis(const char *layout, const char *axis)
+{
+	size_t len = strlen(axis);
+	for (const char *p = layout; p && *p; p += strcspn(p, " "), p += *p == ' ')
+		if (!strncmp(p, axis, len) && p[len] == '=')
+			return true;
+	return false;
+}
+
+void report_techniques(const struct run_log *l, struct str *out)
+{
+	struct strs pairs = {0};
+	size_t before = out->len;
+	add_text(&pairs, l->config.s, l->config.len);
+	if (l->info.invocation)
+		add_text(&pairs, l->info.invocation, strlen(l->info.invocation));
+	for (size_t i = 0; i < ARRAY_LEN(techniques); i++) {
+		const struct technique *t = &techniques[i];
+		const char *v = value_of(&pairs, t->key);
+		if (!v || !strcmp(v, t->plain) ||
+			(t->axis && !has_axis(l->info.layout, t->axis)))
+			continue;
+		str_puts(out, out->len > before ? ", " : "");
+		str_printf(out, "%s%s%s", t->only_value ? "" : t->key,
+			t->only_value ? "" : "=", v);
+	}
+	strs_free(&pairs);
+}
+
+/* ---- differences ------------------------------------------------------------------- */
+
+/* Properties that say nothing about the results: they differ between any two runs. */
+static bool is_identity(const char *key)
+{
+	static const char *const keys[] = {"format", "version", "started", "pid", "job",
+		"command", "invocation", "environment", "arithmetic", "out", "PMI_FD",
+		"PMI_RANK", "MPI_LOCALRANKID"};
+	for (size_t i = 0; i < ARRAY_LEN(keys); i++)
+		if (!strcmp(keys[i], key))
+			return true;
+	return false;
+}
+
+static void add_info(struct strs *pairs, const struct run_info *info)
+{
+	struct str text = {0};
+	for (const struct h5_field *f = run_fields; f->name; f++)
+		h5_field_print(&text, f, info);
+	add_text(pairs, text.s, text.len);
+	str_free(&text);
+}
+
+static void add_options(struct strs *pairs, const struct run_log *l)
+{
+	add_text(pairs, l->config.s, l->config.len);
+	if (l->info.invocation)
+		add_text(pairs, l->info.invocation, strlen(l->info.invocation));
+}
+
+/* NAME=VALUE, separated by blanks. */
+static void add_environment(struct strs *pairs, const char *text)
+{
+	char *copy = xstrdup(text ? text : ""), *rest = copy, *word;
+	while ((word = strsep(&rest, " "))) {
+		const char *name = strsep(&word, "=");
+		if (word)
+			add_pair(pairs, name, word, NULL);
+	}
+	free(copy);
+}
+
+enum group { GROUP_RUN, GROUP_OPTIONS, GROUP_ARITHMETIC, GROUP_ENVIRONMENT, N_GROUPS };
+static const char *const group_names[N_GROUPS] = {
+	"run", "option", "arithmetic", "environment"};
+
+static void read_group(const struct run_log *l, enum group g, struct strs *pairs)
+{
+	if (g == GROUP_RUN)
+		add_info(pairs, &l->info);
+	else if (g == GROUP_OPTIONS)
+		add_options(pairs, l);
+	else if (g == GROUP_ARITHMETIC)
+		add_text(pairs, l->arithmetic.s, l->arithmetic.len);
+	else
+		add_environment(pairs, l->info.environment);
+}
+
+static bool is_listed(const struct differences *d, const char *key)
+{
+	for (int64_t i = 0; i < d->n; i++)
+		if (!strcmp(d->v[i].key, key))
+			return true;
+	return false;
+}
+
+/* Lists a key if its values differ. An option is often one of the arithmetic too: once is enough. */
+static void compare_key(
+	const struct strs *pairs, const char *key, enum group g, struct differences *d)
+{
+	const char *first = value_of(&pairs[0], key);
+	bool differ = false;
+	for (int i = 1; i < d->n_runs && !differ; i++) {
+		const char *v = value_of(&pairs[i], key);
+		differ = !first != !v || (v && strcmp(first, v) != 0);
+	}
+	if (!differ || is_identity(key) || is_listed(d, key))
+		return;
+	struct difference one = {group_names[g], xstrdup(key),
+		xcalloc((size_t)d->n_runs, sizeof(*one.value))};
+	for (int i = 0; i < d->n_runs; i++) {
+		const char *v = value_of(&pairs[i], key);
+		one.value[i] = v ? xstrdup(v) : NULL;
+	}
+	d->v = xrealloc(d->v, (size_t)(d->n + 1) * sizeof(*d->v));
+	d->v[d->n++] = one;
+}
+
+void differences_of(const struct report *r, struct differences *d)
+{
+	*d = (struct differences){.n_runs = r->n};
+	struct strs *pairs = xcalloc((size_t)r->n, sizeof(*pairs));
+	for (enum group g = 0; g < N_GROUPS; g++) {
+		for (int i = 0; i < r->n; i++)
+			read_group(&r->logs[i], g, &pairs[i]);
+		for (int i = 0; i < r->n; i++)
+			for (int64_t k = 0; k < pairs[i].n; k += 2)
+				if (i == 0 || !value_of(&pairs[0], pairs[i].v[k]))
+					compare_key(pairs, pairs[i].v[k], g, d);
+		for (int i = 0; i < r->n; i++)
+			strs_free(&pairs[i]);
+	}
+	free(pairs);
+}
+
+void differences_free(struct differences *d)
+{
+	for (int64_t i = 0; i < d->n; i++) {
+		for (int k = 0; k < d->n_runs; k++)
+			free(d->v[i].value[k]);
+		free(d->v[i].value);
+		free(d->v[i].key);
+	}
+	free(d->v);
+	*d = (struct differences){0};
+}

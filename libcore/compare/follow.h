@@ -1,0 +1,35 @@
+/*
+ * Following runs that are training: their logs are read as they grow.
+ *
+ * A log of pt-train is read a line at a time, from the journal of a run's directory, a file, a pipe or
+ * standard input. A file in another format, or a directory of event files, is read as a whole whenever
+ * it has grown; through a pipe such a format is refused. A file that does not exist yet is waited for. Files are looked at twice a second, because notifications do not
+ * cross network file systems.
+ */
+#ifndef COMPARE_FOLLOW_H
+#define COMPARE_FOLLOW_H
+
+#include "base/base.h"
+#include "run/run.h"
+
+enum follow_end {
+	FOLLOW_GOES_ON,
+	FOLLOW_STOPPED, /* by judge() */
+	FOLLOW_ENDED,	/* every run: its journal says so, or the pipe is closed */
+	FOLLOW_QUIET,	/* no new row for `patience` seconds */
+	FOLLOW_SIGNAL,	/* SIGINT */
+};
+
+struct follow {
+	const char *format; /* of all logs, as for log_read() */
+	/* Called after new rows; true: stop. */
+	bool (*judge)(void *to, const struct run_log *logs, int n);
+	void *to;
+	double patience;
+};
+
+/* Fills logs[n], which the caller frees. 0 and *why, or -1 with *e set. */
+int follow_runs(struct run_log *logs, const char *const *paths, int n,
+	const struct follow *f, enum follow_end *why, struct err *e);
+
+#endif

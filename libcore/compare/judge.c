@@ -1,0 +1,342 @@
+/* The verdict about a set of tests, and its reason. */
+#include "compare/judge_internal.h"
+
+#include <math.h>
+#include <stdlib.h>
+
+const char *const verdict_names[] = {"identical", "within", "equivalent", "differ",
+	"diverged", "vacuous", "not-comparable", "nothing", NULL};
+const char *const design_names[] = {
+	"none", "paired", "replicas", "same-batches", "alone", NULL};
+
+static const double DEFAULT_ALARM = 0.005, DEFAULT_CONFIDENCE = 0.95;
+
+/* Fewer rows do not show whether a loss falls. */
+enum { LEAST_TO_LEARN = 16 };
+
+/* ---- bits and tolerances --------------------------------------------------------------- */
+
+int nearest_control(const struct judging *j, int test, int64_t *n_differ)
+{
+	int best = 0;
+	*n_differ = INT64_MAX;
+	for (int i = 0; i < j->n_runs[CONTROL] && *n_differ; i++) {
+		const double *a = curve_of(&j->all, CONTROL, i);
+		const double *b = curve_of(&j->all, TEST, test);
+		int64_t n = 0;
+		for (int64_t row = 0; row < j->all.n; row++)
+			n += !same_as_logged(a[row], b[row]);
+		if (n < *n_differ) {
+			*n_differ = n;
+			best = i;
+		}
+	}
+	return best;
+}
+
+static void find_first_bits(const struct judging *j, struct verdict_result *r)
+{
+	r->differs_at = NAN;
+	for (int t = 0; t < j->n_runs[TEST]; t++) {
+		int64_t n;
+		int c = nearest_control(j, t, &n);
+		r->n_differ += n;
+		for (int64_t row = 0; row < j->all.n && n; row++) {
+			double a = curve_of(&j->all, CONTROL, c)[row];
+			double b = curve_of(&j->all, TEST, t)[row];
+			if (same_as_logged(a, b))
+				continue;
+			if (!(r->differs_at <= j->all.at[row])) {
+				r->differs_at = j->all.at[row];
+				r->differs_ulps = float_ulps((float)a, (float)b);
+			}
+			break;
+		}
+	}
+}
+
+static bool is_identical(const struct judging *j, struct verdict_result *r)
+{
+	if (r->n_differ || (r->n_lone && !j->o->common))
+		return false;
+	str_printf(&r->reason, "%lld value%s of %s equal ", (long long)j->all.n,
+		plural(j->all.n), column_name(j));
+	if (j->log[CONTROL][0]->digits)
+		str_printf(&r->reason, "in the %d digits logged",
+			j->log[CONTROL][0]->digits);
+	else
+		str_puts(&r->reason, "bit for bit");
+	if (!r->learnt)
+		str_printf(&r->reason, "; nothing was learnt: %s", r->note.s);
+	return true;
+}
+
+static bool test_is_within(const struct judging *j, int test, int control)
+{
+	const double *a = curve_of(&j->all, CONTROL, control);
+	const double *b = curve_of(&j->all, TEST, test);
+	for (int64_t row = 0; row < j->all.n; row++)
+		if (!same_as_logged(a[row], b[row]) &&
+			!(fabs(a[row] - b[row]) <=
+				j->o->atol + j->o->rtol * fabs(a[row])))
+			return false;
+	return true;
+}
+
+static bool is_within(const struct judging *j, struct verdict_result *r)
+{
+	if (!(j->o->rtol > 0 || j->o->atol > 0) || (r->n_lone && !j->o->common))
+		return false;
+	for (int t = 0; t < j->n_runs[TEST]; t++) {
+		bool any = false;
+		for (int c = 0; c < j->n_runs[CONTROL] && !any; c++)
+			any = test_is_within(j, t, c);
+		if (!any)
+			return false;
+	}
+	str_printf(&r->reason,
+		"each of %lld values of %s differs by at most %g + %g |control|",
+		(long long)j->all.n, column_name(j), j->o->atol, j->o->rtol);
+	return true;
+}
+
+/* ---- vacuous ----------------------------------------------------------------------- */
+
+/* The mean of the last values must be below that of the first ones by more than noise explains. */
+static bool fell(const double *x, int64_t n, double *from, double *to)
+{
+	int64_t head = max64(1, n / 20), tail = max64(1, n / 4);
+	double noise = step_noise(x, n);
+	*from = mean_of(x, head);
+	*to = mean_of(x + n - tail, tail);
+	return *from - *to > 3 * noise * sqrt(1.0 / (double)head + 1.0 / (double)tail);
+}
+
+static bool is_constant(const double *x, int64_t n)
+{
+	for (int64_t i = 1; i < n; i++)
+		if (!same_as_logged(x[i], x[0]))
+			return false;
+	return true;
+}
+
+static bool never_finite(const double *x, int64_t n)
+{
+	for (int64_t i = 0; i < n; i++)
+		if (isfinite(x[i]))
+			return false;
+	return true;
+}
+
+/* Columns that training lowers; others may be constant. */
+static bool is_loss(int column)
+{
+	return column == COL_LOSS || column == COL_TRAIN_LOSS || column == COL_VAL_LOSS;
+}
+
+/* A run of the set has no finite value; appends which one. */
+static bool any_never_finite(const struct judging *j, enum set s, struct str *why)
+{
+	for (int i = 0; i < j->n_runs[s]; i++) {
+		if (!never_finite(curve_of(&j->all, s, i), j->all.n))
+			continue;
+		str_printf(
+			why, "%s has no finite %s", j->log[s][i]->name, column_name(j));
+		return true;
+	}
+	return false;
+}
+
+/* A run of the set has a constant loss; appends which one. */
+static bool any_constant(const struct judging *j, enum set s, struct str *why)
+{
+	for (int i = 0; i < j->n_runs[s] && is_loss(j->o->column); i++) {
+		const double *x = curve_of(&j->all, s, i);
+		if (j->all.n < LEAST_ROWS || !is_constant(x, j->all.n))
+			continue;
+		str_printf(why, "%s of %s is constant: %g", column_name(j),
+			j->log[s][i]->name, x[0]);
+		return true;
+	}
+	return false;
+}
+
+static int64_t copy_finite(const double *x, int64_t n, double *to)
+{
+	int64_t count = 0;
+	for (int64_t i = 0; i < n; i++)
+		if (isfinite(x[i]))
+			to[count++] = x[i];
+	return count;
+}
+
+/* Whether the loss of each control fell; if not, appends which one did not. */
+static bool controls_learnt(const struct judging *j, struct str *why)
+{
+	double *x = xcalloc((size_t)j->all.n + 1, sizeof(*x));
+	bool all = true;
+	for (int i = 0; i < j->n_runs[CONTROL] && all && is_loss(j->o->column); i++) {
+		double from = 0, to = 0;
+		int64_t n = copy_finite(curve_of(&j->all, CONTROL, i), j->all.n, x);
+		all = n < LEAST_TO_LEARN || fell(x, n, &from, &to);
+		if (!all)
+			str_printf(why,
+				"%s of %s went from %.6g to %.6g, which is no more than its "
+				"noise",
+				column_name(j), j->log[CONTROL][i]->name, from, to);
+	}
+	free(x);
+	return all;
+}
+
+/* ---- the verdict ----------------------------------------------------------------------- */
+
+/* Rows of a test that no statistics saw. */
+static bool has_unjudged(const struct judging *j, const struct verdict_result *r)
+{
+	return r->n_nonfinite || (r->n_lone && !j->o->common);
+}
+
+static enum verdict judge_statistically(const struct judging *j, struct verdict_result *r)
+{
+	struct str constant = {0};
+	if (should_be_identical(j, r))
+		return VERDICT_DIVERGED;
+	if (j->finite.n < (is_single(j) ? LEAST_ROWS : LEAST_OF_REPLICAS)) {
+		str_printf(&r->reason, "%lld values of %s are too few for statistics",
+			(long long)j->finite.n, column_name(j));
+		return VERDICT_DIFFER;
+	}
+	estimate_end(j, r);
+	bool diverged = diverges(j, r), equivalent = is_equivalent(r);
+	explain_end(j, r);
+	if (!diverged && !equivalent)
+		advise(j, r);
+	if (any_constant(j, TEST, &constant))
+		str_printf(&r->reason, "; %s", constant.s);
+	equivalent &= !constant.len && !has_unjudged(j, r);
+	str_free(&constant);
+	return diverged	    ? VERDICT_DIVERGED
+	       : equivalent ? VERDICT_EQUIVALENT
+			    : VERDICT_DIFFER;
+}
+
+/* Whatever the rule, a row that only some runs have is a difference. */
+static enum verdict apply_rule(const struct judging *j, struct verdict_result *r)
+{
+	double margin = j->o->margin > 0 ? j->o->margin : DEFAULT_MARGIN;
+	bool accepted = rules[j->o->rule].accepts(&j->all, margin, &r->reason);
+	bool lone = r->n_lone && !j->o->common;
+	return accepted && !lone ? VERDICT_WITHIN : VERDICT_DIFFER;
+}
+
+static bool all_comparable(const struct judging *j, struct str *why)
+{
+	bool all = true;
+	for (int t = 0; t < j->n_runs[TEST] && all; t++)
+		all = comparable(j->log[CONTROL][0], j->log[TEST][t], why);
+	for (int c = 1; c < j->n_runs[CONTROL] && all; c++)
+		all = comparable(j->log[CONTROL][0], j->log[CONTROL][c], why);
+	return all;
+}
+
+/* Of runs that are comparable. Agreement with controls that learnt nothing means nothing; equal bits
+ * are equal bits, unless the loss cannot show a difference. */
+static enum verdict judge_comparable(const struct judging *j, struct verdict_result *r)
+{
+	if (any_never_finite(j, CONTROL, &r->reason) ||
+		any_constant(j, CONTROL, &r->reason))
+		return VERDICT_VACUOUS;
+	r->learnt = controls_learnt(j, &r->note);
+	if (any_never_finite(j, TEST, &r->reason))
+		return VERDICT_DIVERGED;
+	if (!j->o->rule && turns_nonfinite(j, r))
+		return VERDICT_DIVERGED;
+	if (!r->learnt && r->n_differ) {
+		str_puts(&r->reason, r->note.s);
+		return VERDICT_VACUOUS;
+	}
+	if (j->o->rule > 0)
+		return apply_rule(j, r);
+	if (is_identical(j, r))
+		return VERDICT_IDENTICAL;
+	if (is_within(j, r))
+		return VERDICT_WITHIN;
+	return judge_statistically(j, r);
+}
+
+/* Rows and controls that were not used. */
+static void explain_rows(const struct judging *j, struct verdict_result *r)
+{
+	if (r->n_lone && !j->o->common)
+		str_printf(&r->reason, "; %lld rows are of some runs only",
+			(long long)r->n_lone);
+	if (r->n_nonfinite && r->verdict == VERDICT_DIFFER)
+		str_printf(&r->reason, "; %lld rows have values that are not finite",
+			(long long)r->n_nonfinite);
+	if (j->left_out.len)
+		str_printf(&r->reason, "; %s", j->left_out.s);
+}
+
+static void decide(const struct judging *j, struct verdict_result *r)
+{
+	if (!j->all.n) {
+		str_printf(&r->reason, "the runs have no %s at the same %s",
+			column_name(j), by_name(j));
+		r->verdict = VERDICT_NOTHING;
+	} else if (!all_comparable(j, &r->reason) && r->n_differ) {
+		r->verdict = VERDICT_NOT_COMPARABLE;
+	} else {
+		str_clear(&r->reason);
+		r->verdict = judge_comparable(j, r);
+		explain_rows(j, r);
+	}
+}
+
+static void find_correlation(const struct judging *j, struct verdict_result *r)
+{
+	int c = partner_of(j, 0);
+	r->correlation = noise_correlation(curve_of(&j->finite, CONTROL, c < 0 ? 0 : c),
+		curve_of(&j->finite, TEST, 0), j->finite.n);
+}
+
+void judge(const struct run_log *const *control, int n_control,
+	const struct run_log *const *test, int n_test, const struct judge_opts *o,
+	struct verdict_result *r)
+{
+	const struct interval none = {NAN, NAN};
+	struct judging j;
+	BUG_ON(n_control < 1 || n_test < 1);
+	judging_init(&j, control, n_control, test, n_test, o);
+	*r = (struct verdict_result){.design = j.design,
+		.n_control = j.n_units[CONTROL],
+		.n_test = j.n_units[TEST],
+		.n_rows = j.finite.n,
+		.n_lone = j.all.n_lone,
+		.n_nonfinite = j.all.n - j.finite.n,
+		.n_left_out = n_control - j.n_runs[CONTROL],
+		.first = j.all.n ? j.all.at[0] : (double)NAN,
+		.last = j.all.n ? j.all.at[j.all.n - 1] : (double)NAN,
+		.onset = NAN,
+		.onset_last = NAN,
+		.at_onset = none,
+		.alarm = o->alarm > 0 ? o->alarm : DEFAULT_ALARM,
+		.confidence = o->confidence > 0 ? o->confidence : DEFAULT_CONFIDENCE,
+		.final_control = NAN,
+		.final_test = NAN,
+		.difference = none,
+		.slope = none,
+		.margin = NAN,
+		.slope_margin = NAN};
+	find_first_bits(&j, r);
+	find_spikes(&j, r);
+	find_correlation(&j, r);
+	decide(&j, r);
+	judging_free(&j);
+}
+
+void verdict_result_free(struct verdict_result *r)
+{
+	str_free(&r->reason);
+	str_free(&r->note);
+}

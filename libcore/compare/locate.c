@@ -1,0 +1,536 @@
+/* The first tensor in which two runs differ. */
+#include "base/file.h"
+#include "ckpt/ckpt.h"
+#include "compare/compare.h"
+#include "compare/locate.h"
+#include "convert/convert.h"
+
+#include <errno.h>
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+
+/* ---- two lists of hashes ---------------------------------------------------------- */
+
+static int compare_keys(const void *x, const void *y)
+{
+	const struct tensor_hash *a = *(const struct tensor_hash *const *)x;
+	const struct tensor_hash *b = *(const struct tensor_hash *const *)y;
+	if (a->step != b->step)
+		return a->step < b->step ? -1 : 1;
+	if (a->phase != b->phase)
+		return a->phase < b->phase ? -1 : 1;
+	if (a->micro != b->micro)
+		return a->micro < b->micro ? -1 : 1;
+	return strcmp(a->name, b->name);
+}
+
+/* The list, sorted by key. Allocated. */
+static const struct tensor_hash **make_index(const struct tensor_hashes *l)
+{
+	const struct tensor_hash **index =
+		xcalloc((size_t)l->n + 1, sizeof(const struct tensor_hash *));
+	for (int64_t i = 0; i < l->n; i++)
+		index[i] = &l->of[i];
+	qsort(index, (size_t)l->n, sizeof(*index), compare_keys);
+	return index;
+}
+
+static const struct tensor_hash *find(
+	const struct tensor_hash **index, int64_t n, const struct tensor_hash *key)
+{
+	const struct tensor_hash *const *x =
+		bsearch(&key, index, (size_t)n, sizeof(*index), compare_keys);
+	return x ? *x : NULL;
+}
+
+static bool differ(const struct tensor_hash *a, const struct tensor_hash *b)
+{
+	return !b || a->hash != b->hash || a->elements != b->elements ||
+	       a->replicas_differ || b->replicas_differ;
+}
+
+static const char *words_of(const struct tensor_hash *h)
+{
+	static const char *const words[N_PHASES] = {
+		[PHASE_PARAMETER] = "parameter before the step",
+		[PHASE_FORWARD] = "forward, activation",
+		[PHASE_BACKWARD] = "backward, gradient of",
+		[PHASE_GRADIENT] = "sum of the gradients of",
+		[PHASE_NORM] = "result of the step",
+		[PHASE_STATE] = "update, optimizer state",
+		[PHASE_UPDATED] = "update, parameter",
+	};
+	return words[h->phase];
+}
+
+static void print_place(const struct tensor_hash *h, struct str *out)
+{
+	str_printf(out, "step %lld, ", (long long)h->step);
+	if (h->micro >= 0)
+		str_printf(out, "micro-batch %lld, ", (long long)h->micro);
+	str_printf(out, "%s %s", words_of(h), h->name);
+}
+
+static void print_values(const struct tensor_hash *h, struct str *out)
+{
+	char num[NUM_TEXT];
+	if (!h) {
+		str_puts(out, "not computed");
+		return;
+	}
+	str_printf(out, "%lld element%s, largest %s", (long long)h->elements,
+		plural(h->elements), text_float(num, h->max));
+	if (h->nonfinite)
+		str_printf(out, ", %lld not finite", (long long)h->nonfinite);
+	if (h->replicas_differ)
+		str_puts(out, ", copies on other ranks differ");
+}
+
+/* The n-th that differs, from 0. */
+static void print_difference(const struct tensor_hash *a, const struct tensor_hash *b,
+	int64_t n, struct str *out)
+{
+	str_puts(out, n == 0   ? "  first tensor that differs: "
+		      : n == 1 ? "  then:\n    "
+			       : "    ");
+	print_place(a, out);
+	str_puts(out, n ? ": " : "\n    control: ");
+	print_values(a, out);
+	str_puts(out, n ? "; " : "\n    test:    ");
+	print_values(b, out);
+	str_putc(out, '\n');
+}
+
+/* Tensors that only the test has. */
+static int64_t list_extra(const struct tensor_hashes *control,
+	const struct tensor_hashes *test, struct str *out)
+{
+	const struct tensor_hash **index = make_index(control);
+	int64_t extra = 0;
+	for (int64_t i = 0; i < test->n; i++) {
+		if (find(index, control->n, &test->of[i]))
+			continue;
+		if (!extra++) {
+			str_puts(out, "  only in the test: ");
+			print_place(&test->of[i], out);
+			str_putc(out, '\n');
+		}
+	}
+	free(index);
+	return extra;
+}
+
+int64_t locate_in_lists(const struct tensor_hashes *control,
+	const struct tensor_hashes *test, int64_t show, struct str *out)
+{
+	const struct tensor_hash **index = make_index(test);
+	int64_t n = 0;
+	for (int64_t i = 0; i < control->n; i++) {
+		const struct tensor_hash *a = &control->of[i];
+		const struct tensor_hash *b = find(index, test->n, a);
+		if (!differ(a, b))
+			continue;
+		if (n <= show)
+			print_difference(a, b, n, out);
+		n++;
+	}
+	free(index);
+	n += list_extra(control, test, out);
+	if (n)
+		str_printf(out, "  %lld of %lld tensors differ\n", (long long)n,
+			(long long)control->n);
+	return n;
+}
+
+static bool is_directory(const char *path)
+{
+	struct stat s;
+	return !stat(path, &s) && S_ISDIR(s.st_mode);
+}
+
+/* What is in a pipe is read only once, by the reader of logs. */
+static bool is_regular(const char *path)
+{
+	struct stat s;
+	return strcmp(path, "-") && !stat(path, &s) && S_ISREG(s.st_mode);
+}
+
+/* Is it a file of hashes? */
+static bool is_list(const char *path)
+{
+	struct tensor_hashes l = {0};
+	bool list = is_regular(path) && !tensor_hashes_read(&l, path, &(struct err){0}) &&
+		    l.n > 0;
+	tensor_hashes_free(&l);
+	return list;
+}
+
+static int locate_in_files(const char *control, const char *test,
+	const struct locate_opts *o, struct str *out, struct err *e)
+{
+	struct tensor_hashes a = {0}, b = {0};
+	int rc = -1;
+	if (!tensor_hashes_read(&a, control, e) && !tensor_hashes_read(&b, test, e))
+		rc = locate_in_lists(&a, &b, o->show, out) > 0;
+	tensor_hashes_free(&a);
+	tensor_hashes_free(&b);
+	return rc;
+}
+
+/* ---- two checkpoints ---------------------------------------------------------------- */
+
+static void print_delta(const struct ckpt_delta *d, struct str *out)
+{
+	str_printf(out, "%s/%s: ", d->group, d->name);
+	if (d->only_a || d->only_b)
+		str_printf(out, "only in the %s\n", d->only_a ? "control" : "test");
+	else if (d->other_shape)
+		str_puts(out, "another shape\n");
+	else
+		str_printf(out,
+			"%lld of %lld elements differ, from element %lld; largest |Δ| "
+			"%.3g, %lld ULP\n",
+			(long long)d->n_differ, (long long)d->n, (long long)d->first,
+			d->max_abs, (long long)d->max_ulp);
+}
+
+/* Returns 1 if they differ. */
+static int compare_checkpoints(const char *control, const char *test, int64_t show,
+	struct str *out, struct err *e)
+{
+	struct ckpt *a = NULL, *b = NULL;
+	struct ckpt_delta *list = NULL;
+	int64_t n = -1;
+	if (!ckpt_open(&a, control, e) && !ckpt_open(&b, test, e)) {
+		int *order = convert_forward_order(a->config.s, a->tensors, a->n_tensors);
+		n = ckpt_diff(a, b, order, true, &list, e);
+		free(order);
+	}
+	for (int64_t i = 0; i < n && i <= show && out; i++) {
+		str_puts(out, i == 0   ? "  first tensor that differs: "
+			      : i == 1 ? "  then:\n    "
+				       : "    ");
+		print_delta(&list[i], out);
+	}
+	if (n > 0 && out)
+		str_printf(out, "  %lld tensor%s differ\n", (long long)n, plural(n));
+	if (n >= 0)
+		free(list);
+	if (a)
+		ckpt_close(a);
+	if (b)
+		ckpt_close(b);
+	return n < 0 ? -1 : n > 0;
+}
+
+static bool is_checkpoint(const char *path)
+{
+	struct ckpt *c;
+	if (!is_regular(path) || ckpt_open(&c, path, &(struct err){0}))
+		return false;
+	ckpt_close(c);
+	return true;
+}
+
+bool locate_are_checkpoints(const char *control, const char *test)
+{
+	return is_checkpoint(control) && is_checkpoint(test);
+}
+
+/* ---- two runs ------------------------------------------------------------------------- */
+
+/* What is known of where they differ: not before the end of step `same`, of which `from` has a
+ * checkpoint of each run (or from the start); but in or before step `differs`. */
+struct range {
+	int64_t same, start, differs;
+	int64_t begins; /* the first step that both have */
+	char *from[2];
+};
+
+struct locating {
+	const char *path[2];
+	const struct locate_opts *o;
+	struct run_log log[2];
+	struct range range;
+	char folder[4096]; /* of temporary files */
+	struct held_signals signals;
+	struct str *out;
+};
+
+static int64_t step_of(const struct run_log *l, int64_t row)
+{
+	return (int64_t)run_log_value(l, row, COL_STEP);
+}
+
+/* The last step before `step` that the log has. */
+static int64_t row_before(const struct run_log *l, int64_t step)
+{
+	int64_t last = 0;
+	for (int64_t i = 0; i < l->n_rows; i++)
+		if (step_of(l, i) < step)
+			last = max64(last, step_of(l, i));
+	return last;
+}
+
+static int64_t first_row(const struct run_log *l)
+{
+	return l->n_rows ? step_of(l, 0) : 1;
+}
+
+/* One of them ended before the other, in the step after its last row. */
+static double first_missing(const struct run_log *a, const struct run_log *b)
+{
+	int64_t x = row_before(a, INT64_MAX), y = row_before(b, INT64_MAX);
+	return x == y ? INFINITY : (double)min64(x, y) + 1;
+}
+
+/* `lines`: of the properties that differ. */
+static void print_arithmetic(const char *lines, struct str *out)
+{
+	str_puts(out, "  different arithmetic: equal bits are not to be expected\n");
+	for (const char *p = lines, *end; (end = strchr(p, '\n')); p = end + 1)
+		str_printf(out, "    %.*s\n", (int)(end - p), p);
+}
+
+/* The first difference of the losses and gradient norms, in steps that both have; and if there is none,
+ * the step in which one of them ended. */
+static void compare_logs(struct locating *x)
+{
+	static const int of_steps[] = {COL_LOSS, COL_GRAD_NORM};
+	const struct compare_opts by_step = {.by = COL_STEP, .common = true};
+	struct run_diff d;
+	double first = INFINITY;
+	compare_runs(&x->log[0], &x->log[1], &by_step, &d);
+	for (size_t i = 0; i < ARRAY_LEN(of_steps); i++) {
+		const struct curve_diff *c = &d.curve[of_steps[i]];
+		if (c->n_differ && c->first.at < first)
+			first = c->first.at;
+	}
+	if (isinf(first))
+		first = first_missing(&x->log[0], &x->log[1]);
+	if (d.other_arithmetic)
+		print_arithmetic(d.arithmetic.len ? d.arithmetic.s : "", x->out);
+	if (isinf(first) && d.verdict == VERDICT_DIFFER)
+		str_puts(x->out,
+			"  the losses and gradient norms of all steps are equal: only "
+			"evaluations differ\n");
+	run_diff_free(&d);
+	x->range.differs = first < 0x1p53 ? (int64_t)first : -1;
+	if (x->range.differs < 0)
+		return;
+	x->range.begins = max64(first_row(&x->log[0]), first_row(&x->log[1]));
+	x->range.same = min64(row_before(&x->log[0], x->range.differs),
+		row_before(&x->log[1], x->range.differs));
+	str_printf(x->out, "  the logs differ from step %lld on\n",
+		(long long)x->range.differs);
+}
+
+/* The folder of the checkpoints of a run, which is a directory or a log in it. */
+static void checkpoints_of(const char *run, struct str *folder)
+{
+	const char *slash = strrchr(run, '/');
+	if (is_directory(run))
+		str_puts(folder, run);
+	else if (slash)
+		str_add(folder, run, (size_t)(slash - run));
+	else
+		str_puts(folder, ".");
+	str_puts(folder, "/checkpoints");
+}
+
+static char *checkpoint_of(const char *run, int64_t step)
+{
+	struct str folder = {0}, path = {0};
+	checkpoints_of(run, &folder);
+	ckpt_name(&path, folder.s, step);
+	str_free(&folder);
+	return path.s;
+}
+
+static int64_t list_checkpoints(const char *run, int64_t **steps)
+{
+	struct str folder = {0};
+	*steps = NULL;
+	checkpoints_of(run, &folder);
+	int64_t n = ckpt_list(folder.s, steps, &(struct err){0});
+	str_free(&folder);
+	return max64(n, 0);
+}
+
+/* A checkpoint of this step of each run. */
+static int use_checkpoint(struct locating *x, int64_t step, struct err *e)
+{
+	struct range *r = &x->range;
+	char *path[2] = {
+		checkpoint_of(x->path[0], step), checkpoint_of(x->path[1], step)};
+	int differs = 0;
+	if (r->differs < 0 || step < r->differs)
+		differs = compare_checkpoints(path[0], path[1], 0, NULL, e);
+	if (differs > 0) {
+		r->differs = step;
+		r->same = min64(r->same, r->start);
+		str_printf(x->out, "  the checkpoints of step %lld differ\n",
+			(long long)step);
+	} else if (!differs && (r->differs < 0 || step < r->differs)) {
+		r->start = step;
+		r->same = max64(r->same, step);
+		for (int i = 0; i < 2; i++) {
+			free(r->from[i]);
+			r->from[i] = path[i];
+			path[i] = NULL;
+		}
+	}
+	free(path[0]);
+	free(path[1]);
+	return differs < 0 ? -1 : 0;
+}
+
+/* In ascending order of the steps that both have. */
+static int compare_common(struct locating *x, struct err *e)
+{
+	int64_t *a, *b, rc = 0;
+	int64_t n = list_checkpoints(x->path[0], &a),
+		m = list_checkpoints(x->path[1], &b);
+	for (int64_t i = 0, j = 0; i < n && j < m && !rc;) {
+		if (a[i] == b[j] && a[i] > 0)
+			rc = use_checkpoint(x, a[i], e);
+		int64_t step = min64(a[i], b[j]);
+		i += a[i] == step;
+		j += b[j] == step;
+	}
+	free(a);
+	free(b);
+	return (int)rc;
+}
+
+static struct replay replay_of(struct locating *x, int i, int64_t first, bool each_step)
+{
+	static const char *const names[2][2] = {
+		{"control", "test"}, {"control-steps", "test-steps"}};
+	return (struct replay){.log = &x->log[i],
+		.program = x->o->program[i],
+		.launcher = x->o->launcher,
+		.from = x->range.from[i],
+		.folder = x->folder,
+		.name = names[each_step][i],
+		.first = first,
+		.last = x->range.differs,
+		.signals = &x->signals,
+		.each_step = each_step};
+}
+
+static int run_both(struct locating *x, int64_t first, bool each_step,
+	struct tensor_hashes l[2], struct err *e)
+{
+	for (int i = 0; i < 2; i++) {
+		struct replay r = replay_of(x, i, first, each_step);
+		if (replay_run(&r, &l[i], e))
+			return -1;
+	}
+	return 0;
+}
+
+/* Finds the step by the parameters after each, if there are too many to hash all tensors. */
+static int narrow(struct locating *x, struct err *e)
+{
+	struct range *r = &x->range;
+	struct tensor_hashes l[2] = {{0}};
+	struct replay a = replay_of(x, 0, 0, true), b = replay_of(x, 1, 0, true);
+	int64_t step;
+	if (r->differs - r->same <= MAX_REPLAY_STEPS)
+		return 0;
+	int rc = run_both(x, r->differs, true, l, e) ||
+		 replay_first_difference(&a, &b, &step, e);
+	tensor_hashes_free(&l[0]);
+	tensor_hashes_free(&l[1]);
+	if (rc)
+		return -1;
+	if (step >= 0)
+		r->differs = step;
+	r->same = max64(r->same, r->differs - 2);
+	return 0;
+}
+
+/* The update of the last step that is the same may be the first that differs. */
+static int64_t first_hashed(const struct range *r)
+{
+	return max64(r->begins, max64(r->start + 1, r->same));
+}
+
+static int compare_replays(struct locating *x, struct err *e)
+{
+	struct tensor_hashes l[2] = {{0}};
+	double begin = clock_seconds();
+	int64_t first = first_hashed(&x->range);
+	int rc = run_both(x, first, false, l, e);
+	if (!rc) {
+		if (x->range.start)
+			str_printf(x->out, "  computed again from step %lld",
+				(long long)x->range.start);
+		else
+			str_puts(x->out, "  computed again from the start");
+		str_printf(x->out, " to step %lld in %.1f s\n",
+			(long long)x->range.differs, clock_seconds() - begin);
+		rc = locate_in_lists(&l[0], &l[1], x->o->show, x->out) > 0;
+		if (!rc)
+			str_puts(x->out,
+				"  no tensor differs when both are computed again: the "
+				"difference is not reproducible\n");
+	}
+	tensor_hashes_free(&l[0]);
+	tensor_hashes_free(&l[1]);
+	return rc;
+}
+
+static int make_folder(struct locating *x, struct err *e)
+{
+	snprintf(x->folder, sizeof(x->folder), "%s/pt-locate-XXXXXX",
+		file_temporary_directory());
+	return mkdtemp(x->folder)
+		       ? 0
+		       : err_set(e, EX_IOERR, "%s: %s", x->folder, strerror(errno));
+}
+
+static int locate_in_runs(struct locating *x, struct err *e)
+{
+	int rc = 0;
+	for (int i = 0; i < 2; i++)
+		if (run_log_read(&x->log[i], x->path[i], e))
+			return -1;
+	compare_logs(x);
+	if (compare_common(x, e))
+		return -1;
+	if (x->range.differs < 0) {
+		str_puts(x->out, "  neither the logs nor the checkpoints differ\n");
+		return 0;
+	}
+	replay_hold_signals(&x->signals);
+	rc = make_folder(x, e);
+	if (!rc) {
+		rc = narrow(x, e);
+		if (!rc)
+			rc = compare_replays(x, e);
+		replay_remove(x->folder);
+	}
+	replay_release_signals(&x->signals);
+	return rc;
+}
+
+int locate(const char *control, const char *test, const struct locate_opts *o,
+	struct str *out, struct err *e)
+{
+	struct locating x = {
+		.path = {control, test}, .o = o, .range = {.begins = 1}, .out = out};
+	if (locate_are_checkpoints(control, test))
+		return compare_checkpoints(control, test, o->show, out, e);
+	if (is_list(control))
+		return locate_in_files(control, test, o, out, e);
+	int rc = locate_in_runs(&x, e);
+	for (int i = 0; i < 2; i++) {
+		run_log_free(&x.log[i]);
+		free(x.range.from[i]);
+	}
+	return rc;
+}

@@ -1,0 +1,298 @@
+/* Verdicts from the comparison of all columns and the judgement of one. */
+#include "base/options.h"
+#include "compare/outcome.h"
+
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+/* The control that a test differs least from. */
+static void find_control(const struct runs *r, const struct run_log *test,
+	const struct compare_opts *o, struct test_diff *best)
+{
+	best->control = -1;
+	for (int i = 0; i < r->n_controls; i++) {
+		struct run_diff d;
+		compare_runs(&r->logs[i], test, o, &d);
+		if (best->control >= 0 && run_diff_cmp(&d, &best->diff) >= 0) {
+			run_diff_free(&d);
+			continue;
+		}
+		if (best->control >= 0)
+			run_diff_free(&best->diff);
+		*best = (struct test_diff){i, d};
+	}
+}
+
+static void judge_tests(struct outcome *x, const struct outcome_opts *o)
+{
+	const struct runs *r = x->runs;
+	struct judge_opts how = o->judge;
+	const struct run_log **logs = xcalloc((size_t)r->n, sizeof(*logs));
+	how.column = run_log_find(&r->logs[0], o->column);
+	how.by = o->exact.by;
+	how.rtol = o->exact.rtol;
+	how.atol = o->exact.atol;
+	how.common = o->exact.common;
+	x->has_judged = how.column >= 0;
+	for (int i = 0; i < r->n; i++)
+		logs[i] = &r->logs[i];
+	if (x->has_judged)
+		judge(logs, r->n_controls, logs + x->first, x->n, &how, &x->judged);
+	free(logs);
+}
+
+/* Of all columns: the worst verdict of a test about its nearest control. */
+static enum verdict exact_verdict(const struct outcome *x)
+{
+	enum verdict worst = VERDICT_IDENTICAL;
+	for (int i = 0; i < x->n; i++)
+		if (x->exact[i].diff.verdict > worst)
+			worst = x->exact[i].diff.verdict;
+	return worst;
+}
+
+/* Whether the judged column is one of those that exact_verdict() is about. */
+static bool is_curve(const struct outcome_opts *o)
+{
+	int c = column_find(o->column);
+	return c >= 0 && columns[c].curve;
+}
+
+static enum verdict verdict_of(const struct outcome *x, const struct outcome_opts *o)
+{
+	enum verdict exact = exact_verdict(x), judged = x->judged.verdict;
+	if (exact == VERDICT_NOTHING || !x->has_judged || judged == VERDICT_NOTHING)
+		return exact;
+	/* a column that is only looked at does not change the verdict of equal runs */
+	if (exact <= VERDICT_WITHIN && !is_curve(o) && !o->judge.rule)
+		return exact;
+	if (judged == VERDICT_VACUOUS || judged == VERDICT_NOT_COMPARABLE ||
+		o->judge.rule > 0)
+		return judged;
+	if (exact <= VERDICT_WITHIN)
+		return exact;
+	/* equal in the judged column, but not in another one */
+	return judged <= VERDICT_WITHIN ? VERDICT_DIFFER : judged;
+}
+
+/* ---- the reason --------------------------------------------------------------------- */
+
+/* The first column of any test that has this verdict; NULL: none. */
+static const struct curve_diff *curve_with(const struct outcome *x, enum verdict v)
+{
+	for (int c = 0; c < N_COLUMNS; c++)
+		for (int i = 0; i < x->n; i++)
+			if (x->exact[i].diff.curve[c].verdict == v)
+				return &x->exact[i].diff.curve[c];
+	return NULL;
+}
+
+/* A column that one of two logs lacks, and every run has. */
+static const char *missing_column(const struct outcome *x)
+{
+	for (int i = 0; i < x->n; i++)
+		if (x->exact[i].diff.missing)
+			return x->exact[i].diff.missing;
+	return NULL;
+}
+
+static void explain_difference(
+	const struct curve_diff *c, const struct compare_opts *o, struct str *out)
+{
+	const char *name = columns[c->column].name, *by = columns[o->by].name;
+	if (c->n_differ && c->first.ulp == INT64_MAX)
+		str_printf(
+			out, "%s differs from %s %.0f on (NaN)", name, by, c->first.at);
+	else if (c->n_differ)
+		str_printf(out, "%s differs from %s %.0f on (%lld ULP)", name, by,
+			c->first.at, (long long)c->first.ulp);
+	else
+		str_printf(out, "%lld values of %s are of one run only, from %s %.0f on",
+			(long long)(c->only_control + c->only_test), name, by,
+			c->first_only);
+}
+
+/* Of a verdict that comes from the comparison of all columns. */
+static void explain_exact(struct outcome *x, const struct outcome_opts *o)
+{
+	const struct run_log *control = &x->runs->logs[x->exact[0].control];
+	const struct curve_diff *c = curve_with(x, x->verdict);
+	const char *missing = missing_column(x);
+	struct str *out = &x->reason;
+	if (x->verdict == VERDICT_NOTHING && missing)
+		str_printf(out, "only one of them has values of %s", missing);
+	else if (x->verdict == VERDICT_NOTHING || !c)
+		str_printf(out, "no value at the same %s", columns[o->exact.by].name);
+	else if (x->verdict == VERDICT_DIFFER)
+		explain_difference(c, &o->exact, out);
+	else if (x->verdict == VERDICT_WITHIN)
+		str_printf(out,
+			"each of %lld values of %s differs by at most %g + %g |control|",
+			(long long)c->n_common, columns[c->column].name, o->exact.atol,
+			o->exact.rtol);
+	else if (control->digits)
+		str_printf(out, "%lld value%s of %s equal in the %d digits logged",
+			(long long)c->n_common, plural(c->n_common),
+			columns[c->column].name, control->digits);
+	else
+		str_printf(out, "%lld value%s of %s equal bit for bit",
+			(long long)c->n_common, plural(c->n_common),
+			columns[c->column].name);
+}
+
+static void explain(struct outcome *x, const struct outcome_opts *o)
+{
+	bool missing = x->verdict == VERDICT_NOTHING && missing_column(x);
+	if (!missing && x->has_judged && x->verdict == x->judged.verdict &&
+		x->judged.reason.len)
+		str_puts(&x->reason, x->judged.reason.s);
+	else
+		explain_exact(x, o);
+}
+
+/* ---- outcomes ----------------------------------------------------------------------- */
+
+static void make_one(const struct runs *r, const struct outcome_opts *o, int first, int n,
+	struct outcome *x)
+{
+	*x = (struct outcome){.runs = r, .first = first, .n = n};
+	x->exact = xcalloc((size_t)n, sizeof(*x->exact));
+	for (int i = 0; i < n; i++)
+		find_control(r, &r->logs[first + i], &o->exact, &x->exact[i]);
+	judge_tests(x, o);
+	x->verdict = verdict_of(x, o);
+	explain(x, o);
+}
+
+void outcomes_make(
+	const struct runs *r, const struct outcome_opts *o, struct outcomes *all)
+{
+	int n_tests = r->n - r->n_controls, of_one = o->one_set ? n_tests : 1;
+	*all = (struct outcomes){.worst = VERDICT_IDENTICAL};
+	all->v = xcalloc((size_t)n_tests, sizeof(*all->v));
+	for (int i = 0; i < n_tests; i += of_one) {
+		struct outcome *x = &all->v[all->n++];
+		make_one(r, o, r->n_controls + i, of_one, x);
+		if (x->verdict > all->worst)
+			all->worst = x->verdict;
+	}
+}
+
+void outcomes_free(struct outcomes *all)
+{
+	for (int i = 0; i < all->n; i++) {
+		for (int k = 0; k < all->v[i].n; k++)
+			run_diff_free(&all->v[i].exact[k].diff);
+		free(all->v[i].exact);
+		verdict_result_free(&all->v[i].judged);
+		str_free(&all->v[i].reason);
+	}
+	free(all->v);
+	*all = (struct outcomes){.worst = VERDICT_IDENTICAL};
+}
+
+/* ---- the exit code ----------------------------------------------------------------- */
+
+enum requirement requirement_of(const struct runs *r, const struct outcome_opts *o)
+{
+	bool tolerant = o->exact.rtol > 0 || o->exact.atol > 0 || o->judge.rule > 0;
+	return o->require	   ? o->require
+	       : tolerant	   ? REQUIRE_WITHIN
+	       : r->n_controls > 1 ? REQUIRE_EQUIVALENT
+				   : REQUIRE_IDENTICAL;
+}
+
+int outcomes_code(
+	const struct outcomes *all, const struct runs *r, const struct outcome_opts *o)
+{
+	static const enum verdict weakest[] = {[REQUIRE_IDENTICAL] = VERDICT_IDENTICAL,
+		[REQUIRE_WITHIN] = VERDICT_WITHIN,
+		[REQUIRE_EQUIVALENT] = VERDICT_EQUIVALENT};
+	if (all->worst >= VERDICT_VACUOUS)
+		return EX_TROUBLE;
+	return all->worst <= weakest[requirement_of(r, o)] ? 0 : EX_FAILED;
+}
+
+bool outcomes_are_final(
+	const struct outcomes *all, const struct runs *r, const struct outcome_opts *o)
+{
+	bool exact = requirement_of(r, o) != REQUIRE_EQUIVALENT && !o->judge.rule;
+	for (int i = 0; i < all->n; i++) {
+		enum verdict v = all->v[i].verdict;
+		if (v == VERDICT_DIVERGED || v == VERDICT_NOT_COMPARABLE ||
+			(v == VERDICT_DIFFER && exact) ||
+			(v == VERDICT_EQUIVALENT && exact))
+			return true;
+	}
+	return false;
+}
+
+/* ---- text -------------------------------------------------------------------------- */
+
+static const char *const words[N_VERDICTS] = {
+	[VERDICT_IDENTICAL] = "identical bit for bit",
+	[VERDICT_WITHIN] = "the same within the tolerance",
+	[VERDICT_EQUIVALENT] = "equivalent",
+	[VERDICT_DIFFER] = "they differ",
+	[VERDICT_DIVERGED] = "diverged",
+	[VERDICT_VACUOUS] = "vacuous",
+	[VERDICT_NOT_COMPARABLE] = "not comparable",
+	[VERDICT_NOTHING] = "they have no value in common",
+};
+
+/* By the rule of another project. */
+static void rule_verdict(const struct outcome *x, const char *rule, struct str *out)
+{
+	str_printf(out, "%s by the rule %s: %s",
+		x->verdict == VERDICT_WITHIN ? "accepted" : "rejected", rule,
+		x->reason.s);
+}
+
+void outcome_verdict(
+	const struct outcome *x, const struct outcome_opts *o, struct str *out)
+{
+	const struct run_log *control = &x->runs->logs[x->exact[0].control];
+	if (o->judge.rule && x->verdict <= VERDICT_DIFFER)
+		rule_verdict(x, rules[o->judge.rule].name, out);
+	else if (x->verdict == VERDICT_NOTHING && missing_column(x))
+		str_puts(out, x->reason.s);
+	else if (x->verdict == VERDICT_IDENTICAL && control->digits)
+		str_printf(
+			out, "identical in the %d digits of the logs", control->digits);
+	else if (x->verdict <= VERDICT_WITHIN)
+		str_puts(out, words[x->verdict]);
+	else
+		str_printf(out, "%s: %s", words[x->verdict], x->reason.s);
+}
+
+static void print_spikes(const struct verdict_result *r, int by, struct str *out)
+{
+	int64_t shown = min64(r->n_spikes, 4);
+	if (!r->n_spikes)
+		return;
+	str_printf(out, "spikes: %lld of the test%s, %lld of the control%s, at %s",
+		(long long)r->n_spikes, plural(r->n_spikes),
+		(long long)r->n_control_spikes, plural(r->n_control_spikes),
+		columns[by].name);
+	for (int64_t i = 0; i < shown; i++)
+		str_printf(out, " %.0f", r->spike[i].at);
+	str_puts(out, r->n_spikes > shown ? " ...\n" : "\n");
+}
+
+void outcome_print(const struct outcome *x, const struct outcome_opts *o, struct str *out)
+{
+	for (int i = 0; i < x->n; i++) {
+		const struct run_log *logs = x->runs->logs;
+		str_printf(out, "%s\n%s\n", logs[x->exact[i].control].name,
+			logs[x->first + i].name);
+		run_diff_print(&x->exact[i].diff, &o->exact, out);
+	}
+	if (x->has_judged)
+		print_spikes(&x->judged, o->exact.by, out);
+	if (x->verdict <= VERDICT_WITHIN && x->judged.note.len)
+		str_printf(out, "nothing was learnt: %s\n", x->judged.note.s);
+	str_puts(out, "verdict: ");
+	outcome_verdict(x, o, out);
+	str_putc(out, '\n');
+}

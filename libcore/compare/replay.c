@@ -1,0 +1,316 @@
+/* Computes a run once more, by its own program, to hash its tensors. */
+#include "base/file.h"
+#include "base/options.h"
+#include "compare/locate.h"
+#include "train/options.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <ftw.h>
+#include <signal.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+/* The options of `invocation` that a replay keeps: of the data, the layout, and the device. A log is
+ * not trusted, so none that writes to a place of its choice. */
+static const char *const kept[] = {"data", "readers", "spool-limit", "batch-per-rank",
+	"dp", "fsdp", "cp", "tp", "pp", "zero", "fsdp-kind", "reshard-after-forward",
+	"gather-dtype", "sp", "async-tp", "cp-comm", "pp-schedule", "pp-stages",
+	"pp-split", "recompute", "recompute-every", "tile", "offload", "memory",
+	"threads", "device", "comm", "bucket"};
+
+static bool is_kept(const char *key)
+{
+	for (size_t i = 0; i < ARRAY_LEN(kept); i++)
+		if (!strcmp(key, kept[i]))
+			return true;
+	return false;
+}
+
+/* The texts are parsed and printed again, so what was judged here is what the program reads. */
+struct filter {
+	const struct replay *r;
+	struct str *out;
+};
+
+static int keep_config(void *to, const char *key, const char *value, struct err *e)
+{
+	struct filter *f = to;
+	(void)e;
+	if (options_is_arithmetic(key))
+		conf_print(f->out, key, value);
+	return 0;
+}
+
+static int keep_invocation(void *to, const char *key, const char *value, struct err *e)
+{
+	struct filter *f = to;
+	bool base = !f->r->from && strcmp(value, "auto") != 0 &&
+		    (!strcmp(key, "init-from") || !strcmp(key, "resume"));
+	(void)e;
+	if (is_kept(key) || base)
+		conf_print(f->out, key, value);
+	else if (!strcmp(key, "offload-to"))
+		conf_print(f->out, key, f->r->folder);
+	return 0;
+}
+
+int replay_config(const struct replay *r, struct str *out, struct err *e)
+{
+	struct filter f = {r, out};
+	const struct str *config = &r->log->config;
+	const char *invocation = r->log->info.invocation;
+	int rc = config->s ? conf_parse(config->s, config->len, r->log->name, keep_config,
+				     &f, e)
+			   : 0;
+	if (!rc && invocation)
+		rc = conf_parse(invocation, strlen(invocation), r->log->name,
+			keep_invocation, &f, e);
+	return rc;
+}
+
+/* FOLDER/NAME.SUFFIX */
+static char *path_of(const struct replay *r, const char *suffix)
+{
+	struct str s = {0};
+	str_printf(&s, "%s/%s.%s", r->folder, r->name, suffix);
+	return s.s;
+}
+
+static int write_config(const struct replay *r, const char *path, struct err *e)
+{
+	struct str text = {0};
+	int rc = replay_config(r, &text, e) || file_replace(path, &text, e);
+	str_free(&text);
+	return rc;
+}
+
+static void add_words(struct strs *args, const char *text)
+{
+	char *copy = xstrdup(text), *rest = copy, *word;
+	while ((word = strsep(&rest, " ")))
+		if (*word)
+			strs_add(args, word);
+	free(copy);
+}
+
+static void add_number(struct strs *args, long long n)
+{
+	char num[NUM_TEXT];
+	snprintf(num, sizeof(num), "%lld", n);
+	strs_add(args, num);
+}
+
+static void add_option(struct strs *args, const char *name, char *value)
+{
+	strs_add(args, name);
+	strs_add(args, value);
+	free(value);
+}
+
+static void make_arguments(const struct replay *r, struct strs *args)
+{
+	struct str steps = {0};
+	str_printf(&steps, "%lld:%lld", (long long)r->first, (long long)r->last);
+	if (r->log->info.ranks > 1) {
+		add_words(args, r->launcher);
+		add_number(args, r->log->info.ranks);
+	}
+	strs_add(args, r->program);
+	strs_add(args, "-q");
+	add_option(args, "--config", path_of(r, "config"));
+	add_option(args, "--out", path_of(r, "run"));
+	if (r->from)
+		add_option(args, "--resume", xstrdup(r->from));
+	add_option(args, "--hash-tensors", path_of(r, "hashes"));
+	add_option(args, "--hash-steps", steps.s);
+	strs_add(args, "--no-ckpt");
+	add_option(args, "--eval-every", xstrdup("0"));
+	add_option(args, "--sample-every", xstrdup("0"));
+	add_option(args, "--log-every", xstrdup("1"));
+	add_option(args, "--check-replicas-every", xstrdup(r->each_step ? "1" : "0"));
+	args->v = xrealloc(args->v, (size_t)(args->n + 1) * sizeof(*args->v));
+	args->v[args->n] = NULL;
+}
+
+/* ---- signals ---------------------------------------------------------------------- */
+
+void replay_hold_signals(struct held_signals *h)
+{
+	static const int ending[] = {SIGHUP, SIGINT, SIGQUIT, SIGTERM};
+	struct sigaction now;
+	h->came = 0;
+	signal(SIGCHLD, SIG_DFL);
+	sigemptyset(&h->held);
+	sigaddset(&h->held, SIGCHLD);
+	for (size_t i = 0; i < ARRAY_LEN(ending); i++)
+		if (!sigaction(ending[i], NULL, &now) && now.sa_handler != SIG_IGN)
+			sigaddset(&h->held, ending[i]);
+	sigprocmask(SIG_BLOCK, &h->held, &h->before);
+}
+
+void replay_release_signals(struct held_signals *h)
+{
+	if (h->came)
+		raise(h->came);
+	sigprocmask(SIG_SETMASK, &h->before, NULL);
+}
+
+/* Waits for a program, which the first signal asks to end, and a second one kills. */
+static int wait_for(pid_t pid, struct held_signals *h, int *status)
+{
+	const struct timespec second = {.tv_sec = 1};
+	pid_t ended;
+	while (!(ended = waitpid(pid, status, WNOHANG))) {
+		int number = sigtimedwait(&h->held, NULL, &second);
+		if (number <= 0 || number == SIGCHLD)
+			continue;
+		kill(pid, h->came ? SIGKILL : SIGTERM);
+		h->came = number;
+	}
+	return ended < 0 ? -1 : 0;
+}
+
+/* ---- the program -------------------------------------------------------------------- */
+
+/* The child: its messages go to a file. */
+static pid_t start(char *const *args, const char *messages, const struct held_signals *h)
+{
+	pid_t pid = fork();
+	if (pid)
+		return pid;
+	int to = open(messages, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0600);
+	int from = open("/dev/null", O_RDONLY | O_CLOEXEC);
+	if (to < 0 || from < 0)
+		_exit(126);
+	dup2(from, STDIN_FILENO);
+	dup2(to, STDOUT_FILENO);
+	dup2(to, STDERR_FILENO);
+	sigprocmask(SIG_SETMASK, &h->before, NULL);
+	execvp(args[0], args);
+	_exit(127);
+}
+
+/* The last line of the messages that is a message of the program. */
+static void last_message(const char *path, struct str *out)
+{
+	enum { MOST = 1 << 20 };
+	struct str text = {0};
+	if (!file_read(path, MOST, &text, &(struct err){0}) && text.s) {
+		while (text.len && text.s[text.len - 1] == '\n')
+			text.s[--text.len] = '\0';
+		const char *line = strstr(text.s, "pt-train: ");
+		for (const char *next = line; next; next = strstr(next + 1, "pt-train: "))
+			line = next;
+		line = line ? line : text.s;
+		str_printf(out, "%.*s", (int)strcspn(line, "\n"), line);
+	}
+	str_free(&text);
+}
+
+/* An error, unless the program has written what is wanted before it failed. */
+static int judge(const struct replay *r, int status, const char *messages,
+	const struct tensor_hashes *l, struct err *e)
+{
+	struct str said = {0};
+	int code = WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status);
+	if (!code || (l->n && code != 127))
+		return 0;
+	if (code == 127)
+		return err_set(e, EX_FAILED, "%s cannot be started",
+			r->log->info.ranks > 1 ? r->launcher : r->program);
+	last_message(messages, &said);
+	err_set(e, EX_FAILED, "%s computed again: %s ended with code %d%s%s",
+		r->log->name, r->program, code, said.len ? ": " : "",
+		said.len ? said.s : "");
+	str_free(&said);
+	return -1;
+}
+
+static int run_program(
+	const struct replay *r, const char *messages, int *status, struct err *e)
+{
+	struct strs args = {0};
+	make_arguments(r, &args);
+	pid_t pid = start(args.v, messages, r->signals);
+	int rc = 0;
+	if (pid < 0 || wait_for(pid, r->signals, status))
+		rc = err_set(e, EX_FAILED, "%s: %s", r->program, strerror(errno));
+	else if (r->signals->came)
+		rc = err_set(e, EX_FAILED, "interrupted");
+	strs_free(&args);
+	return rc;
+}
+
+int replay_run(const struct replay *r, struct tensor_hashes *l, struct err *e)
+{
+	char *config = path_of(r, "config"), *messages = path_of(r, "messages");
+	char *hashes = path_of(r, "hashes");
+	int status = 0;
+	*l = (struct tensor_hashes){0};
+	int rc = write_config(r, config, e) || run_program(r, messages, &status, e);
+	bool there = !rc && file_exists(hashes);
+	if (there)
+		rc = tensor_hashes_read(l, hashes, e);
+	if (!rc)
+		rc = judge(r, status, messages, l, e);
+	free(config);
+	free(messages);
+	free(hashes);
+	return rc ? -1 : 0;
+}
+
+/* ---- the first step after which parameters differ --------------------------------- */
+
+/* The next event "TIME step=N replicas 0xHASH ..." from *at on. */
+static bool next_replicas(const char **at, long long *step, unsigned long long *hash)
+{
+	while (**at) {
+		size_t len = strcspn(*at, "\n");
+		char line[160];
+		snprintf(line, sizeof(line), "%.*s", (int)min64((int64_t)len, 159), *at);
+		*at += len + ((*at)[len] == '\n');
+		if (sscanf(line, "%*s step=%lld replicas %llx", step, hash) == 2)
+			return true;
+	}
+	return false;
+}
+
+int replay_first_difference(
+	const struct replay *a, const struct replay *b, int64_t *step, struct err *e)
+{
+	char *paths[2] = {path_of(a, "run"), path_of(b, "run")};
+	struct run_log logs[2] = {{0}};
+	int rc = run_log_read(&logs[0], paths[0], e) ||
+		 run_log_read(&logs[1], paths[1], e);
+	const char *x = logs[0].events.s ? logs[0].events.s : "";
+	const char *y = logs[1].events.s ? logs[1].events.s : "";
+	long long i, j;
+	unsigned long long p, q;
+	*step = -1;
+	while (!rc && *step < 0 && next_replicas(&x, &i, &p) && next_replicas(&y, &j, &q))
+		if (i != j || p != q)
+			*step = i < j ? i : j;
+	for (int k = 0; k < 2; k++) {
+		run_log_free(&logs[k]);
+		free(paths[k]);
+	}
+	return rc ? -1 : 0;
+}
+
+/* ---- the files ---------------------------------------------------------------------- */
+
+static int remove_one(const char *path, const struct stat *s, int kind, struct FTW *at)
+{
+	(void)s, (void)kind, (void)at;
+	return remove(path);
+}
+
+void replay_remove(const char *folder)
+{
+	enum { OPEN_FOLDERS = 8 };
+	if (nftw(folder, remove_one, OPEN_FOLDERS, FTW_DEPTH | FTW_PHYS))
+		warn("%s: %s", folder, strerror(errno));
+}

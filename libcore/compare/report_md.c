@@ -1,0 +1,136 @@
+/* Reports in Markdown, to be pasted into a pull request. */
+#include "compare/report.h"
+#include "compare/speed.h"
+
+#include <string.h>
+
+/* Text of a log, which must not begin a construct or end a cell. */
+static void put_text(struct str *out, const char *s)
+{
+	for (; *s; s++) {
+		if (strchr("\\`*_{}[]<>#|~&!", *s))
+			str_putc(out, '\\');
+		str_putc(out, (unsigned char)*s < ' ' ? ' ' : *s);
+	}
+}
+
+static void put_cell(struct str *out, const char *s)
+{
+	str_puts(out, " ");
+	put_text(out, s && *s ? s : "-");
+	str_puts(out, " |");
+}
+
+static void put_speed_cell(struct str *out, const struct run_log *l, int column)
+{
+	char text[NUM_TEXT];
+	put_cell(out, speed_text(text, column, speed_of(l, 1, column).value));
+}
+
+static void put_row(
+	struct str *out, const struct run_log *l, const struct report_run *run)
+{
+	struct str words = {0};
+	report_techniques(l, &words);
+	str_puts(out, "|");
+	put_cell(out, l->name);
+	put_cell(out, l->info.layout);
+	put_cell(out, words.len ? words.s : "default");
+	put_speed_cell(out, l, COL_TPS);
+	put_speed_cell(out, l, COL_MFU);
+	put_speed_cell(out, l, COL_MEM);
+	str_clear(&words);
+	report_words(run, &words);
+	put_cell(out, words.s);
+	str_puts(out, "\n");
+	str_free(&words);
+}
+
+static void put_table(struct str *out, const struct report *r)
+{
+	str_puts(out,
+		"| Run | Layout | Techniques | Tokens/s | MFU | Peak memory | Verdict |\n"
+		"| --- | --- | --- | ---: | ---: | ---: | --- |\n");
+	for (int i = 0; i < r->n; i++)
+		put_row(out, &r->logs[i], &r->runs[i]);
+}
+
+/* Lines as a block of code, which none of them can end. */
+static void put_block(struct str *out, const char *text)
+{
+	for (const char *p = text; *p; p += strcspn(p, "\n"), p += *p == '\n') {
+		str_puts(out, "    ");
+		for (const char *q = p; *q && *q != '\n'; q++)
+			str_putc(out, (unsigned char)*q < ' ' ? ' ' : *q);
+		str_putc(out, '\n');
+	}
+}
+
+static void put_details(struct str *out, const struct report *r, int i)
+{
+	const struct report_run *run = &r->runs[i];
+	const struct run_log *test = &r->logs[i], *control = &r->logs[run->control];
+	struct speed_diff d[MAX_SPEEDS];
+	struct str lines = {0};
+	int n = speed_compare(r->logs, report_controls(r), test, 1, d);
+	str_puts(&lines, run->details ? run->details : "");
+	speed_print(d, n, &lines);
+	str_puts(out, "\n**");
+	put_text(out, test->name);
+	str_puts(out, "** against ");
+	put_text(out, control->name);
+	str_puts(out, run->verdict ? ": " : "");
+	put_text(out, run->verdict ? run->verdict : "");
+	str_puts(out, "\n\n");
+	put_block(out, lines.len ? lines.s : "");
+	str_free(&lines);
+}
+
+static void put_graph(struct str *out, const struct report *r)
+{
+	const struct graph_style style = {MARKS_ASCII, false, 90, 20};
+	struct curve_plot c;
+	struct str text = {0};
+	struct err e;
+	if (curves_of(&c, r->logs, r->n, r->column, r->axis, &e)) {
+		str_puts(&text, e.msg);
+	} else {
+		graph_text(&c.graph, &style, &text);
+		curves_free(&c);
+	}
+	str_putc(out, '\n');
+	put_block(out, text.s);
+	str_free(&text);
+}
+
+static void put_differences(struct str *out, const struct report *r)
+{
+	struct differences d;
+	differences_of(r, &d);
+	str_puts(out, d.n ? "\nDifferences of options and environment:\n\n| |"
+			  : "\nNo difference of options and environment is logged.\n");
+	for (int i = 0; i < r->n && d.n; i++)
+		put_cell(out, r->logs[i].name);
+	str_puts(out, d.n ? "\n| --- |" : "");
+	for (int i = 0; i < r->n && d.n; i++)
+		str_puts(out, " --- |");
+	str_puts(out, d.n ? "\n" : "");
+	for (int64_t k = 0; k < d.n; k++) {
+		str_puts(out, "|");
+		put_cell(out, d.v[k].key);
+		for (int i = 0; i < r->n; i++)
+			put_cell(out, d.v[k].value[i]);
+		str_puts(out, "\n");
+	}
+	differences_free(&d);
+}
+
+void report_md(const struct report *r, struct str *out)
+{
+	put_table(out, r);
+	for (int i = 0; i < r->n; i++)
+		if (r->runs[i].control >= 0)
+			put_details(out, r, i);
+	put_graph(out, r);
+	put_differences(out, r);
+}

@@ -1,0 +1,238 @@
+/* Speed and memory of runs. */
+#include "compare/speed.h"
+#include "compare/stats.h"
+
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+static const struct measure {
+	int column;
+	const char *name;
+	bool peak;		 /* the largest value counts, instead of the median */
+	const char *more, *less; /* the words for a test with larger, smaller values */
+} measures[] = {
+	{COL_TPS, "tokens/s", false, "faster", "slower"},
+	{COL_TPS_PER_GPU, "tokens/s and rank", false, "faster", "slower"},
+	{COL_DT, "time of a step", false, "slower", "faster"},
+	{COL_MFU, "MFU", false, "higher", "lower"},
+	{COL_MEM, "peak memory of a rank", true, "more", "less"},
+};
+
+_Static_assert(ARRAY_LEN(measures) <= MAX_SPEEDS, "room for all measures");
+
+static const struct measure *measure_of(int column)
+{
+	for (size_t i = 0; i < ARRAY_LEN(measures); i++)
+		if (measures[i].column == column)
+			return &measures[i];
+	return NULL;
+}
+
+const char *speed_name(int column)
+{
+	const struct measure *m = measure_of(column);
+	return m ? m->name : columns[column].name;
+}
+
+char *speed_text(char buf[AT_LEAST(NUM_TEXT)], int column, double v)
+{
+	if (!isfinite(v))
+		snprintf(buf, NUM_TEXT, "-");
+	else if (column == COL_MEM)
+		text_bytes(buf, v);
+	else if (column == COL_MFU)
+		snprintf(buf, NUM_TEXT, "%.3g %%", 100 * v);
+	else if (column == COL_DT)
+		snprintf(buf, NUM_TEXT, "%.4g %s", v < 1 ? 1000 * v : v,
+			v < 1 ? "ms" : "s");
+	else
+		snprintf(buf, NUM_TEXT, v < 1e4 ? "%.4g" : "%.0f", v);
+	return buf;
+}
+
+/* ---- one run ----------------------------------------------------------------------- */
+
+/* The k-th smallest of v[n], with the smaller ones before it (Hoare's selection): v is reordered. */
+static double select_nth(double *v, int64_t n, int64_t k)
+{
+	int64_t low = 0, high = n - 1;
+	while (low < high) {
+		/* (a pivot that no order of the values makes slow) */
+		double pivot = v[low + (int64_t)(hash_mix((uint64_t)(low ^ high)) %
+						 (uint64_t)(high - low + 1))];
+		int64_t i = low, j = high;
+		while (i <= j) {
+			while (v[i] < pivot)
+				i++;
+			while (v[j] > pivot)
+				j--;
+			if (i > j)
+				break;
+			double x = v[i];
+			v[i++] = v[j];
+			v[j--] = x;
+		}
+		if (k <= j)
+			high = j;
+		else if (k >= i)
+			low = i;
+		else
+			break;
+	}
+	return v[k];
+}
+
+/* The median; v is reordered. n > 0. */
+static double median(double *v, int64_t n)
+{
+	double upper = select_nth(v, n, n / 2), lower = -INFINITY;
+	for (int64_t i = 0; i < n / 2; i++)
+		lower = fmax(lower, v[i]);
+	return n % 2 ? upper : lower / 2 + upper / 2;
+}
+
+static double error_of(const double *v, int64_t n)
+{
+	double m[SPEED_BLOCKS], *copy = xmalloc((size_t)n * sizeof(*copy));
+	for (int b = 0; b < SPEED_BLOCKS; b++) {
+		int64_t begin = part_begin(n, SPEED_BLOCKS, b);
+		int64_t end = part_begin(n, SPEED_BLOCKS, b + 1);
+		memcpy(copy, v + begin, (size_t)(end - begin) * sizeof(*v));
+		m[b] = median(copy, end - begin);
+	}
+	free(copy);
+	double center = median(m, SPEED_BLOCKS);
+	for (int b = 0; b < SPEED_BLOCKS; b++)
+		m[b] = fabs(m[b] - center);
+	return 1.2533 * 1.4826 * median(m, SPEED_BLOCKS) / sqrt(SPEED_BLOCKS);
+}
+
+static struct speed of_run(const struct run_log *l, const struct measure *m)
+{
+	struct speed s = {.value = NAN, .error = NAN, .df = SPEED_BLOCKS - 1};
+	double *v = xmalloc((size_t)(l->n_rows + 1) * sizeof(*v)), peak = -INFINITY;
+	int64_t n = 0;
+	for (int64_t i = 0; i < l->n_rows; i++) {
+		double x = run_log_value(l, i, m->column);
+		if (!isfinite(x) || x <= 0)
+			continue;
+		v[n++] = x;
+		peak = fmax(peak, x);
+	}
+	s.n_skipped = min64(max64(n / 10, 2), 100);
+	if (m->peak && n) {
+		s = (struct speed){.value = peak, .df = s.df, .n_rows = n};
+	} else if (n > s.n_skipped) {
+		s.n_rows = n - s.n_skipped;
+		if (s.n_rows >= SPEED_BLOCKS)
+			s.error = error_of(v + s.n_skipped, s.n_rows);
+		s.value = median(v + s.n_skipped, s.n_rows);
+	}
+	free(v);
+	return s;
+}
+
+/* ---- the runs of a side ------------------------------------------------------------ */
+
+/* The error is at least that of a mean of runs that deviate by so much, of which there are n. */
+static void widen(struct speed *s, double deviation, int n)
+{
+	double between = deviation / sqrt(s->n_runs);
+	if (n < 2 || s->error >= between)
+		return;
+	s->error = between;
+	s->df = n - 1;
+}
+
+static struct speed of_runs(const struct run_log *logs, int n, const struct measure *m)
+{
+	struct speed all = {.df = SPEED_BLOCKS - 1};
+	double sum = 0, squares = 0, within = 0;
+	int k = 0;
+	for (int i = 0; i < n; i++) {
+		struct speed s = of_run(&logs[i], m);
+		if (!isfinite(s.value))
+			continue;
+		double delta = s.value - (k ? sum / k : 0);
+		sum += s.value;
+		k++;
+		squares += delta * (s.value - sum / k); /* Welford */
+		within += s.error * s.error;
+		all.n_rows += s.n_rows;
+		all.n_skipped += s.n_skipped;
+	}
+	if (!k)
+		return (struct speed){.value = NAN, .error = NAN};
+	all.value = sum / k;
+	all.error = sqrt(within) / k;
+	all.n_runs = k;
+	all.deviation = k > 1 ? sqrt(squares / (k - 1)) : 0;
+	widen(&all, all.deviation, k);
+	return all;
+}
+
+struct speed speed_of(const struct run_log *logs, int n, int column)
+{
+	const struct measure *m = measure_of(column);
+	BUG_ON(!m);
+	return of_runs(logs, n, m);
+}
+
+static struct speed_diff diff_of(const struct measure *m, struct speed a, struct speed b)
+{
+	struct speed_diff d = {m->column, a, b, b.value / a.value, NAN, NAN, NULL};
+	double x = a.error / a.value, y = b.error / b.value;
+	int df = a.df < b.df ? a.df : b.df;
+	double part = student_quantile(0.05, df > 1 ? df : 1) * sqrt(x * x + y * y);
+	d.low = d.ratio * exp(-part);
+	d.high = d.ratio * exp(part);
+	d.words = isnan(part)	 ? "too few steps for a statement"
+		  : d.low > 1	 ? m->more
+		  : d.high < 1	 ? m->less
+		  : d.ratio == 1 ? "the same"
+				 : "no difference beyond noise";
+	return d;
+}
+
+int speed_compare(const struct run_log *control, int n_control,
+	const struct run_log *test, int n_test, struct speed_diff d[MAX_SPEEDS])
+{
+	int n = 0;
+	for (size_t i = 0; i < ARRAY_LEN(measures); i++) {
+		struct speed a = of_runs(control, n_control, &measures[i]);
+		struct speed b = of_runs(test, n_test, &measures[i]);
+		if (a.n_runs == 1)
+			widen(&a, b.deviation, b.n_runs);
+		if (b.n_runs == 1)
+			widen(&b, a.deviation, a.n_runs);
+		if (isfinite(a.value) && isfinite(b.value))
+			d[n++] = diff_of(&measures[i], a, b);
+	}
+	return n;
+}
+
+/* ---- printing ---------------------------------------------------------------------- */
+
+/* "12 (9 to 15) % ": how far the test is from the control. */
+static void put_change(const struct speed_diff *d, struct str *out)
+{
+	double change = 100 * (d->ratio - 1);
+	str_printf(out, "%+.2f %%", change);
+	if (d->high > d->low)
+		str_printf(out, " (%+.2f to %+.2f)", 100 * (d->low - 1),
+			100 * (d->high - 1));
+}
+
+void speed_print(const struct speed_diff *d, int n, struct str *out)
+{
+	char a[NUM_TEXT], b[NUM_TEXT];
+	for (int i = 0; i < n; i++) {
+		str_printf(out, "  %-21s %s: control %s, test %s, ",
+			speed_name(d[i].column), d[i].words,
+			speed_text(a, d[i].column, d[i].control.value),
+			speed_text(b, d[i].column, d[i].test.value));
+		put_change(&d[i], out);
+		str_putc(out, '\n');
+	}
+}

@@ -1,0 +1,33 @@
+/* Spikes of a loss. */
+#include "compare/judge_internal.h"
+
+#include <math.h>
+
+/* Sums over a window, from scratch in each step: sums that are updated would drift. */
+bool is_spike(const double *x, int64_t row, struct spike *s)
+{
+	if (row < SPIKE_WINDOW)
+		return false;
+	const double *window = x + row - SPIKE_WINDOW;
+	double n = SPIKE_WINDOW;
+	s->value = x[row];
+	s->mean = mean_of(window, SPIKE_WINDOW);
+	s->sd = sqrt(variance_of(window, SPIKE_WINDOW) * (n - 1) / n);
+	return s->sd > 1e-10 && s->value > s->mean + SPIKE_SIGMAS * s->sd;
+}
+
+void find_spikes(const struct judging *j, struct verdict_result *r)
+{
+	const struct curves *c = &j->all;
+	for (int s = 0; s < 2; s++)
+		for (int i = 0; i < j->n_runs[s]; i++)
+			for (int64_t row = 0; row < c->n; row++) {
+				struct spike spike = {.at = c->at[row], .run = i};
+				if (!is_spike(curve_of(c, s, i), row, &spike))
+					continue;
+				if (s == CONTROL)
+					r->n_control_spikes++;
+				else if (r->n_spikes++ < MAX_SPIKES)
+					r->spike[r->n_spikes - 1] = spike;
+			}
+}

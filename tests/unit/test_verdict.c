@@ -1,0 +1,775 @@
+/* Verdicts: statistics with known answers, rates of errors on curves that were drawn at random, the
+ * rules of other projects, and curves that are none. */
+#include "tests/support/support.h"
+#include "compare/compare.h"
+#include "compare/judge_internal.h"
+
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+/* ---- statistics ------------------------------------------------------------------ */
+
+static void students_t(void **state)
+{
+	/* two-sided 5 % and 0.1 %, from tables */
+	static const struct {
+		int64_t df;
+		double t, p;
+	} known[] = {{1, 12.7062047, 0.05}, {2, 4.30265273, 0.05}, {3, 3.18244631, 0.05},
+		{4, 2.77644511, 0.05}, {10, 2.22813885, 0.05}, {30, 2.04227246, 0.05},
+		{1, 636.619249, 0.001}, {5, 6.86882663, 0.001}, {100, 3.39049131, 0.001},
+		{MAX_DF + 1, 1.95996398, 0.05}};
+	(void)state;
+	for (size_t i = 0; i < ARRAY_LEN(known); i++) {
+		assert_near(student_p(known[i].t, known[i].df), known[i].p, 1e-8);
+		assert_near(student_p(-known[i].t, known[i].df), known[i].p, 1e-8);
+		assert_near(
+			student_quantile(known[i].p, known[i].df) / known[i].t, 1, 1e-7);
+	}
+	assert_true(student_p(0, 7) == 1);
+	assert_near(student_p(INFINITY, 7), 0, 1e-15);
+	assert_true(isnan(student_p(NAN, 7)) && isnan(student_p(NAN, MAX_DF + 1)));
+	/* the series ends at MAX_DF, where it is close to the normal distribution */
+	assert_near(student_p(2, MAX_DF) / student_p(2, MAX_DF + 1), 1, 0.01);
+}
+
+static void moments(void **state)
+{
+	static const double at[] = {0, 1, 2, 3}, x[] = {1, 3, 5, 7}, y[] = {2, 1, 4, 3};
+	(void)state;
+	assert_true(mean_of(x, 4) == 4 && mean_of(x, 0) == 0);
+	assert_near(variance_of(x, 4), 20.0 / 3, 1e-15);
+	assert_true(variance_of(x, 1) == 0);
+	assert_near(slope_of(at, x, 4), 2, 1e-15);
+	assert_true(slope_of(at, x, 1) == 0);
+	assert_near(correlation_of(x, y, 4), 0.6, 1e-15);
+	assert_true(isnan(correlation_of(x, (double[4]){0}, 4)));
+	assert_near(roughness(x, 4), 2.0 / 3, 1e-15);
+	assert_near(step_noise(x, 4), sqrt(2), 1e-15);
+}
+
+static void blocks_of_rows(void **state)
+{
+	(void)state;
+	for (int k = 0; k < 60; k++)
+		assert_true(block_begin(k) < block_begin(k + 1));
+	assert_true(block_begin(4) == 5 && block_begin(5) == 7 && block_begin(6) == 11);
+	assert_true(block_count(0) == 0 && block_count(1) == 1 && block_count(5) == 4);
+	for (int64_t n = 1; n < 3000; n++) {
+		int k = block_count(n);
+		assert_true(k >= 1 && block_begin(k - 1) < n);
+		assert_true(k <= block_count(n + 1)); /* a longer log has no fewer */
+		int whole = whole_blocks(n);
+		assert_true(whole <= k && k <= whole + 1 && block_begin(whole) <= n);
+	}
+	assert_true(block_count(INT64_MAX / 8) <= 100);
+}
+
+static void batches(void **state)
+{
+	double x[400], sum = 0, squares = 0;
+	const int n_trials = 400;
+	(void)state;
+	/* the standard error is right for neighbours with a correlation of 0.5, too */
+	for (int trial = 0; trial < n_trials; trial++) {
+		double last = 0;
+		for (int i = 0; i < 400; i++)
+			x[i] = last = 0.5 * last + test_normal((uint64_t)trial + 1, i);
+		struct estimate e = batch_means(x, 400);
+		sum += e.se * e.se / n_trials;
+		squares += e.mean * e.mean / n_trials;
+	}
+	assert_near(sum / squares, 1, 0.25);
+	assert_true(batch_means(x, 1).df == 0 && batch_means(x, 3).df == 2);
+}
+
+/* ---- curves ---------------------------------------------------------------------- */
+
+enum { MAX_RUNS = 20 };
+
+/* A loss that falls from 5 to 2, with noise of its batches and a part of its own. */
+struct curve {
+	uint64_t batches, seed;
+	double own;   /* deviation from seed to seed */
+	double noise; /* noise of batches */
+	double shift; /* from step `from` on */
+	int64_t from, n;
+	int64_t other_batches; /* from this step on; 0: never */
+};
+
+static double loss_at(const struct curve *c, int64_t step)
+{
+	bool other = c->other_batches && step >= c->other_batches;
+	double noise = test_normal(other ? c->batches + 5000 : c->batches, step);
+	double loss = 2 + 3 * exp(-(double)step / 60) + c->noise * noise;
+	loss += c->own * test_normal(c->seed + 77000, 1);
+	loss += 1e-4 * test_normal(c->seed + 99000, step); /* rounding */
+	return step >= c->from ? loss + c->shift : loss;
+}
+
+static struct run_log log_of(const struct curve *c)
+{
+	struct run_log l = {.name = xstrdup("a curve")};
+	for (int64_t step = 1; step <= c->n; step++) {
+		int64_t row = run_log_at(&l, step);
+		run_log_set(&l, row, COL_LOSS, (float)loss_at(c, step));
+	}
+	return l;
+}
+
+static const struct judge_opts plain = {.column = COL_LOSS, .by = COL_STEP};
+
+static void judge_logs(struct run_log *logs, int n_control, int n_test,
+	const struct judge_opts *o, struct verdict_result *r)
+{
+	const struct run_log *p[2 * MAX_RUNS];
+	for (int i = 0; i < n_control + n_test; i++)
+		p[i] = &logs[i];
+	judge(p, n_control, p + n_control, n_test, o, r);
+	assert_true(r->reason.len && !strchr(r->reason.s, '\n'));
+	for (int i = 0; i < n_control + n_test; i++)
+		run_log_free(&logs[i]);
+}
+
+/* Runs of seeds from `seed` on: controls, and tests that are like `test`; with `paired` the i-th
+ * test has the batches of the i-th control. */
+static void judge_sets(const struct curve *test, int n_control, int n_test, bool paired,
+	uint64_t seed, const struct judge_opts *o, struct verdict_result *r)
+{
+	struct run_log logs[2 * MAX_RUNS];
+	for (int i = 0; i < n_control + n_test; i++) {
+		struct curve c = *test;
+		bool is_test = i >= n_control;
+		c.seed = seed * 100 + (uint64_t)i;
+		c.batches = paired && is_test ? c.seed - (uint64_t)n_control : c.seed;
+		if (!is_test) {
+			c.shift = 0;
+			c.other_batches = 0;
+		}
+		logs[i] = log_of(&c);
+	}
+	judge_logs(logs, n_control, n_test, o, r);
+}
+
+static int count_verdict(const struct curve *test, int n_control, int n_test, bool paired,
+	int n_trials, const struct judge_opts *o, enum verdict v, enum design design)
+{
+	int count = 0;
+	for (int i = 0; i < n_trials; i++) {
+		struct verdict_result r;
+		judge_sets(test, n_control, n_test, paired, (uint64_t)i + 1, o, &r);
+		assert_int_equal(r.design, design);
+		count += r.verdict == v;
+		verdict_result_free(&r);
+	}
+	return count;
+}
+
+static const struct curve like_control = {.own = 0.01, .noise = 0.05, .n = 160};
+
+/* ---- rates of errors ----------------------------------------------------------------- */
+
+/* At most the stated rate, with three standard deviations of the binomial distribution. */
+static void assert_rate(int count, int n, double rate)
+{
+	assert_true(count <= n * rate + 3 * sqrt(n * rate * (1 - rate)));
+}
+
+static void false_alarms(void **state)
+{
+	const struct judge_opts o = {.column = COL_LOSS, .by = COL_STEP, .alarm = 0.05};
+	enum { N = 300 };
+	struct curve near = like_control;
+	(void)state;
+	int n = count_verdict(
+		&like_control, 6, 1, false, N, &o, VERDICT_DIVERGED, DESIGN_REPLICAS);
+	assert_rate(n, N, 0.05);
+	assert_true(n > 0); /* the level is used, not only kept */
+	assert_rate(count_verdict(&like_control, 4, 4, false, N, &o, VERDICT_DIVERGED,
+			    DESIGN_REPLICAS),
+		N, 0.05);
+	assert_rate(count_verdict(&like_control, 5, 5, true, N, &o, VERDICT_DIVERGED,
+			    DESIGN_PAIRED),
+		N, 0.05);
+	assert_rate(count_verdict(&like_control, 1, 1, false, N, &o, VERDICT_DIVERGED,
+			    DESIGN_ALONE),
+		N, 0.05);
+	near.own = 0.002; /* the curves differ by less than 0.5 % */
+	assert_rate(count_verdict(&near, 1, 1, true, N, &o, VERDICT_DIVERGED,
+			    DESIGN_SAME_BATCHES),
+		N, 0.05);
+}
+
+/* Whether any of the looks at a run that grows, and the last one, says that it has diverged. */
+static bool alarm_while_growing(
+	struct run_log *logs, int n_control, int n_test, const struct judge_opts *o)
+{
+	const struct run_log *p[2 * MAX_RUNS];
+	const int64_t n = logs[0].n_rows;
+	bool alarm = false;
+	for (int64_t rows = 1; rows <= n && !alarm; rows++) {
+		struct judge_opts now = *o;
+		struct verdict_result r;
+		if (rows > 16 && rows % 4 && rows < n)
+			continue;
+		now.growing = rows < n;
+		for (int i = 0; i < n_control + n_test; i++) {
+			logs[i].n_rows = rows;
+			p[i] = &logs[i];
+		}
+		judge(p, n_control, p + n_control, n_test, &now, &r);
+		alarm = r.verdict == VERDICT_DIVERGED;
+		verdict_result_free(&r);
+	}
+	return alarm;
+}
+
+static int count_alarms(const struct curve *like, int n_control, int n_test, bool paired,
+	int n_trials, const struct judge_opts *o)
+{
+	int count = 0;
+	for (int trial = 0; trial < n_trials; trial++) {
+		struct run_log logs[2 * MAX_RUNS];
+		for (int i = 0; i < n_control + n_test; i++) {
+			struct curve c = *like;
+			c.seed = ((uint64_t)trial + 1) * 100 + (uint64_t)i;
+			c.batches = paired && i >= n_control
+					    ? c.seed - (uint64_t)n_control
+					    : c.seed;
+			logs[i] = log_of(&c);
+		}
+		count += alarm_while_growing(logs, n_control, n_test, o);
+		for (int i = 0; i < n_control + n_test; i++)
+			run_log_free(&logs[i]);
+	}
+	return count;
+}
+
+static void false_alarms_while_growing(void **state)
+{
+	const struct judge_opts o = {
+		.column = COL_LOSS, .by = COL_STEP, .alarm = 0.05, .common = true};
+	enum { N = 200 };
+	struct curve like = like_control;
+	(void)state;
+	like.n = 250; /* the last block is not whole */
+	like.own = 0; /* so that what one block shows says nothing of the next */
+	int n = count_alarms(&like, 4, 4, false, N, &o);
+	assert_rate(n, N, 0.05);
+	assert_true(n > 0);
+	assert_rate(count_alarms(&like, 4, 4, true, N / 2, &o), N / 2, 0.05);
+	assert_rate(count_alarms(&like_control, 6, 1, false, N / 2, &o), N / 2, 0.05);
+	like.own = 0.002; /* the curves differ by less than 0.5 % */
+	assert_rate(count_alarms(&like, 1, 1, true, N / 2, &o), N / 2, 0.05);
+}
+
+static void detections(void **state)
+{
+	enum { N = 40 };
+	struct curve c = like_control;
+	(void)state;
+	c.from = 96;
+	c.shift = 0.05; /* five deviations between seeds */
+	assert_true(count_verdict(&c, 10, 10, false, N, &plain, VERDICT_DIVERGED,
+			    DESIGN_REPLICAS) >= 38);
+	/* the noise of the batches cancels in pairs */
+	c.shift = 0.04;
+	assert_true(count_verdict(&c, 10, 10, true, N, &plain, VERDICT_DIVERGED,
+			    DESIGN_PAIRED) >= 38);
+	c.shift = -0.1; /* beyond 0.5 % of the loss */
+	assert_true(count_verdict(&c, 1, 1, true, N, &plain, VERDICT_DIVERGED,
+			    DESIGN_SAME_BATCHES) >= 38);
+	c.shift = 2; /* one pair of other batches sees no less */
+	assert_true(count_verdict(&c, 1, 1, false, N, &plain, VERDICT_DIVERGED,
+			    DESIGN_ALONE) >= 38);
+}
+
+static void onset_of_a_divergence(void **state)
+{
+	struct curve c = like_control;
+	struct verdict_result r;
+	(void)state;
+	c.from = 65;
+	c.shift = 0.1;
+	judge_sets(&c, 8, 8, true, 3, &plain, &r);
+	assert_int_equal(r.verdict, VERDICT_DIVERGED);
+	assert_true(r.onset == 64 && r.onset_last == 95); /* rows 63 to 94 */
+	assert_near(r.at_onset.value, 0.1 * 31 / 32, 0.02);
+	assert_true(r.at_onset.half_width > 0 && r.at_onset.half_width < 0.1);
+	assert_near(r.difference.value, 0.1, 0.02);
+	verdict_result_free(&r);
+}
+
+static void equivalence(void **state)
+{
+	enum { N = 200 };
+	const struct judge_opts o = {.column = COL_LOSS, .by = COL_STEP, .margin = 0.02};
+	struct curve c = like_control;
+	(void)state;
+	assert_true(count_verdict(&c, 8, 8, false, 40, &o, VERDICT_EQUIVALENT,
+			    DESIGN_REPLICAS) >= 38);
+	assert_true(count_verdict(&c, 8, 8, true, 40, &o, VERDICT_EQUIVALENT,
+			    DESIGN_PAIRED) >= 38);
+	/* at the edge of the margin it is wrong to say so */
+	c.shift = 0.02 * 2.3;
+	assert_rate(count_verdict(
+			    &c, 8, 8, false, N, &o, VERDICT_EQUIVALENT, DESIGN_REPLICAS),
+		N, 0.05);
+	/* and two replicas of each settle nothing */
+	c = like_control;
+	c.own = 0.05;
+	struct verdict_result r;
+	judge_sets(&c, 2, 2, false, 1, &plain, &r);
+	assert_int_equal(r.verdict, VERDICT_DIFFER);
+	assert_non_null(strstr(r.reason.s, "controls and as many tests"));
+	verdict_result_free(&r);
+}
+
+/* Rounding that the replicas of one seed show, and a difference that is larger. */
+static void replicas_of_one_seed(void **state)
+{
+	struct curve c = like_control;
+	struct run_log logs[5];
+	struct verdict_result r;
+	(void)state;
+	c.own = 0;
+	for (int bug = 0; bug < 2; bug++) {
+		for (int i = 0; i < 5; i++) {
+			c.seed = (uint64_t)i + 1;
+			c.shift = i == 4 && bug ? 2e-3 : 0;
+			logs[i] = log_of(&c);
+		}
+		judge_logs(logs, 4, 1, &plain, &r);
+		assert_int_equal(r.design, DESIGN_REPLICAS);
+		assert_int_equal(r.verdict, bug ? VERDICT_DIVERGED : VERDICT_EQUIVALENT);
+		assert_true(r.correlation > 0.99);
+		verdict_result_free(&r);
+	}
+}
+
+static void other_batches(void **state)
+{
+	struct curve c = like_control;
+	struct verdict_result r;
+	(void)state;
+	c.n = 400;
+	c.own = 0;
+	c.other_batches = 256;
+	judge_sets(&c, 1, 1, true, 1, &plain, &r);
+	assert_int_equal(r.design, DESIGN_SAME_BATCHES);
+	assert_int_equal(r.verdict, VERDICT_DIVERGED);
+	assert_true(r.onset == 256);
+	assert_non_null(strstr(r.reason.s, "other batches"));
+	verdict_result_free(&r);
+}
+
+/* ---- verdicts that need no statistics -------------------------------------------------- */
+
+static struct run_log log_from(const char *lines)
+{
+	struct run_log l = {.name = xstrdup("a log")};
+	struct err e;
+	for (; *lines; lines += strcspn(lines, "\n") + 1)
+		assert_int_equal(run_log_line(&l, lines, strcspn(lines, "\n"), &e), 0);
+	return l;
+}
+
+static void check_lines(const char *control, const char *test, const struct judge_opts *o,
+	enum verdict v, const char *says)
+{
+	struct run_log logs[] = {log_from(control), log_from(test)};
+	struct verdict_result r;
+	judge_logs(logs, 1, 1, o, &r);
+	if (r.verdict != v || !strstr(r.reason.s, says))
+		print_error("%s: %s\n", verdict_names[r.verdict], r.reason.s);
+	assert_int_equal(r.verdict, v);
+	assert_non_null(strstr(r.reason.s, says));
+	verdict_result_free(&r);
+}
+
+#define ABC "step=1 loss=3\nstep=2 loss=2\nstep=3 loss=1\n"
+
+static void few_values(void **state)
+{
+	static const struct judge_opts wide = {
+		.column = COL_LOSS, .by = COL_STEP, .atol = 0.1};
+	static const struct judge_opts common = {
+		.column = COL_LOSS, .by = COL_STEP, .common = true};
+	(void)state;
+	check_lines(ABC, ABC, &plain, VERDICT_IDENTICAL,
+		"3 values of loss equal bit for bit");
+	check_lines(ABC, "step=1 loss=3\n", &plain, VERDICT_DIFFER, "too few");
+	check_lines(ABC, "step=1 loss=3\n", &common, VERDICT_IDENTICAL, "1 value ");
+	check_lines(ABC, "step=1 loss=3\nstep=2 loss=2.05\nstep=3 loss=1\n", &wide,
+		VERDICT_WITHIN, "0.1 + 0 |control|");
+	check_lines(ABC, "step=1 loss=3\nstep=2 loss=2.2\nstep=3 loss=1\n", &wide,
+		VERDICT_DIFFER, "too few");
+	check_lines(ABC, "step=1 loss=3\nstep=2 loss=nan\nstep=3 loss=1\n", &wide,
+		VERDICT_DIVERGED, "loss of a log is nan at step 2");
+	check_lines(ABC, "step=4 loss=3\n", &plain, VERDICT_NOTHING,
+		"no loss at the same step");
+	check_lines(ABC, "", &plain, VERDICT_NOTHING, "no loss");
+}
+
+static void not_comparable(void **state)
+{
+	(void)state;
+	check_lines("# arith batch = 8\n# arith warmup = 5\n" ABC,
+		"# arith batch = 16\n# arith warmup = 6\nstep=1 loss=3\nstep=2 loss=2.5\n",
+		&plain, VERDICT_NOT_COMPARABLE, "batch: 8, 16; warmup: 5, 6");
+	check_lines("step=1 tokens=10 loss=3\n", "step=1 tokens=20 loss=4\n", &plain,
+		VERDICT_NOT_COMPARABLE, "tokens after step 1: 10, 20");
+	/* the padding of the vocabulary is no other model */
+#define SHAPE "# arith dim = 8\n# arith layers = 2\n"
+	check_lines(SHAPE "# arith parameters = 3840\n" ABC,
+		SHAPE "# arith parameters = 3856\nstep=1 loss=4\n", &plain,
+		VERDICT_DIFFER, "too few");
+	check_lines("# arith parameters = 3840\n" ABC,
+		SHAPE "# arith parameters = 3856\nstep=1 loss=4\n", &plain,
+		VERDICT_NOT_COMPARABLE, "parameters: 3840, 3856");
+	/* what one of them does not state is no difference, nor is the learning rate */
+	check_lines("# arith batch = 8\n# arith lr = 1\n" ABC,
+		"# arith lr = 2\nstep=1 loss=4\n", &plain, VERDICT_DIFFER, "too few");
+	check_lines("# arith batch = 8\n" ABC, "# arith batch = 16\n" ABC, &plain,
+		VERDICT_IDENTICAL, "");
+	check_lines("# meta arithmetic = 0x1\n" ABC,
+		"# meta arithmetic = 0x1\nstep=1 loss=3\nstep=2 loss=2.0000002\nstep=3 loss=1\n",
+		&plain, VERDICT_DIVERGED,
+		"the bits must be equal; they differ from step 2 (1 ULP)");
+	check_lines("# meta arithmetic = 0x1\n# arith numerics = fast\n" ABC,
+		"# meta arithmetic = 0x1\nstep=1 loss=3\nstep=2 loss=2.0000002\n", &plain,
+		VERDICT_DIFFER, "too few");
+}
+
+static void check_curves(const struct curve *control, const struct curve *test,
+	enum verdict v, const char *says)
+{
+	struct run_log logs[] = {log_of(control), log_of(test)};
+	struct verdict_result r;
+	judge_logs(logs, 1, 1, &plain, &r);
+	assert_int_equal(r.verdict, v);
+	assert_non_null(strstr(r.reason.s, says));
+	verdict_result_free(&r);
+}
+
+static void judge_prefixes(const struct curve *control, int n_control,
+	const int64_t *control_rows, const struct curve *test, int64_t test_rows,
+	const struct judge_opts *o, struct verdict_result *r)
+{
+	struct run_log logs[2 * MAX_RUNS];
+	for (int i = 0; i <= n_control; i++) {
+		struct curve c = i < n_control ? *control : *test;
+		c.seed = (uint64_t)i + 1;
+		c.n = i < n_control ? control_rows[i] : test_rows;
+		logs[i] = log_of(&c);
+	}
+	judge_logs(logs, n_control, 1, o, r);
+}
+
+/* A control that ends before the others hides no rows of the tests. */
+static void controls_left_out(void **state)
+{
+	static const int64_t rows[] = {160, 160, 160, 160, 40};
+	struct curve c = like_control, bug = like_control;
+	struct verdict_result r;
+	(void)state;
+	c.own = bug.own = 0;
+	bug.shift = 0.01;
+	bug.from = 80;
+	judge_prefixes(&c, 5, rows, &bug, 160, &plain, &r);
+	assert_int_equal(r.verdict, VERDICT_DIVERGED);
+	assert_true(r.n_rows == 160 && r.n_left_out == 1 && r.n_lone == 0);
+	assert_non_null(strstr(r.reason.s, "ends at step 40, so it is not used"));
+	verdict_result_free(&r);
+	/* unless only common rows are asked for */
+	const struct judge_opts common = {
+		.column = COL_LOSS, .by = COL_STEP, .common = true};
+	judge_prefixes(&c, 5, rows, &bug, 160, &common, &r);
+	assert_int_equal(r.verdict, VERDICT_EQUIVALENT);
+	assert_true(r.n_rows == 40 && r.n_left_out == 0);
+	verdict_result_free(&r);
+	/* and neither does one with a value that is not finite */
+	struct run_log logs[6];
+	for (int i = 0; i < 6; i++) {
+		struct curve x = i < 5 ? c : bug;
+		x.seed = (uint64_t)i + 1;
+		logs[i] = log_of(&x);
+	}
+	for (int64_t row = 60; row < 160; row++)
+		run_log_set(&logs[2], row, COL_LOSS, (double)NAN);
+	judge_logs(logs, 5, 1, &plain, &r);
+	assert_int_equal(r.verdict, VERDICT_DIVERGED);
+	assert_true(r.n_rows == 160 && r.n_left_out == 1);
+	assert_non_null(strstr(r.reason.s, "not finite, so it is not used"));
+	verdict_result_free(&r);
+}
+
+/* A test that stopped early was not shown to be equivalent. */
+static void rows_of_some(void **state)
+{
+	static const int64_t rows[] = {160, 160, 160, 160};
+	const struct judge_opts common = {
+		.column = COL_LOSS, .by = COL_STEP, .common = true};
+	struct curve c = like_control;
+	struct verdict_result r;
+	(void)state;
+	c.own = 0;
+	judge_prefixes(&c, 4, rows, &c, 120, &plain, &r);
+	assert_int_equal(r.verdict, VERDICT_DIFFER);
+	assert_true(r.n_lone == 40 && r.n_left_out == 0);
+	assert_non_null(strstr(r.reason.s, "40 rows are of some runs only"));
+	verdict_result_free(&r);
+	judge_prefixes(&c, 4, rows, &c, 120, &common, &r);
+	assert_int_equal(r.verdict, VERDICT_EQUIVALENT);
+	verdict_result_free(&r);
+}
+
+/* More digits than a float has are not lost; other texts of one float are equal. */
+static void digits_of_doubles(void **state)
+{
+	(void)state;
+	assert_true(same_as_logged(0.1, 0.1) && same_as_logged(0.1, (double)0.1f));
+	assert_true(same_as_logged(2.34567899, (double)2.34567899f));
+	assert_true(same_as_logged(0.1 + 1e-15, (double)0.1f));
+	assert_false(same_as_logged(0.12345678901, 0.12345678902));
+	assert_false(same_as_logged(0.0, -0.0));
+	assert_false(same_as_logged(1, (double)1.0000001f));
+	assert_true(same_as_logged(NAN, NAN));
+	check_lines(ABC, "step=1 loss=3\nstep=2 loss=2.0000002\nstep=3 loss=1\n", &plain,
+		VERDICT_DIFFER, "too few");
+}
+
+/* A column that is looked at need not change. */
+static void constant_columns(void **state)
+{
+	const struct judge_opts lr = {.column = COL_LR, .by = COL_STEP};
+	struct str lines = {0};
+	(void)state;
+	for (int step = 1; step <= 30; step++)
+		str_printf(&lines, "step=%d loss=%g lr=0.001\n", step, 3 - 0.01 * step);
+	check_lines(lines.s, lines.s, &lr, VERDICT_IDENTICAL, "30 values of lr equal");
+	str_free(&lines);
+}
+
+/* Runs of which nothing can be learnt. */
+static void vacuous(void **state)
+{
+	struct curve flat = like_control, learns = like_control;
+	struct str constant = {0}, nan = {0}, falls = {0};
+	(void)state;
+	for (int step = 1; step <= 30; step++) {
+		str_printf(&constant, "step=%d loss=4.85\n", step);
+		str_printf(&nan, "step=%d loss=nan\n", step);
+	}
+	check_lines(constant.s, constant.s, &plain, VERDICT_VACUOUS, "is constant: 4.85");
+	check_lines(nan.s, nan.s, &plain, VERDICT_VACUOUS, "no finite loss");
+	check_lines(nan.s, constant.s, &plain, VERDICT_VACUOUS, "no finite loss");
+	/* a control that learns, and a test that does not */
+	for (int step = 1; step <= 30; step++)
+		str_printf(&falls, "step=%d loss=%g\n", step, 3 - 0.05 * step);
+	check_lines(falls.s, nan.s, &plain, VERDICT_DIVERGED, "no finite loss");
+	check_lines(falls.s, constant.s, &plain, VERDICT_DIVERGED, "is constant: 4.85");
+	check_lines(constant.s, falls.s, &plain, VERDICT_VACUOUS, "is constant: 4.85");
+	str_free(&falls);
+	str_free(&constant);
+	str_free(&nan);
+	/* noise, and no fall: what is left of a curve after 20,000 steps; equal bits are equal */
+	for (int same = 0; same < 2; same++) {
+		struct run_log logs[2] = {{.name = xstrdup("a")}, {.name = xstrdup("b")}};
+		struct verdict_result r;
+		for (int i = 0; i < 2; i++) {
+			flat.seed = same ? 0 : (uint64_t)i;
+			for (int64_t step = 1; step <= 100; step++)
+				run_log_set(&logs[i], run_log_at(&logs[i], step),
+					COL_LOSS, loss_at(&flat, step + 20000));
+		}
+		judge_logs(logs, 1, 1, &plain, &r);
+		assert_int_equal(r.verdict, same ? VERDICT_IDENTICAL : VERDICT_VACUOUS);
+		assert_false(r.learnt);
+		assert_non_null(strstr(r.reason.s, "no more than its noise"));
+		verdict_result_free(&r);
+	}
+	check_curves(&learns, &learns, VERDICT_IDENTICAL, "160 values");
+}
+
+static void spikes(void **state)
+{
+	struct curve c = like_control;
+	struct verdict_result r;
+	(void)state;
+	c.n = 300;
+	struct run_log logs[] = {log_of(&c), log_of(&c)};
+	run_log_set(&logs[1], 249, COL_LOSS, 3.5);
+	run_log_set(&logs[1], 99, COL_LOSS, 9); /* before there are 128 values */
+	judge_logs(logs, 1, 1, &plain, &r);
+	assert_true(r.n_spikes == 1 && r.n_control_spikes == 0);
+	assert_true(r.spike[0].at == 250 && r.spike[0].value == 3.5);
+	verdict_result_free(&r);
+}
+
+/* ---- rules of others ----------------------------------------------------------------- */
+
+static int rule_of(const char *name)
+{
+	for (int i = 0; i < n_rules; i++)
+		if (!strcmp(rules[i].name, name))
+			return i;
+	fail_msg("no rule %s", name);
+	return -1;
+}
+
+/* n losses of 4, of which the test has others in `n_wrong` of the last steps. */
+static bool rule_accepts(
+	const char *name, int n, double control, double test, int n_wrong)
+{
+	struct run_log logs[2] = {{.name = xstrdup("a")}, {.name = xstrdup("b")}};
+	const struct judge_opts o = {
+		.column = COL_LOSS, .by = COL_STEP, .rule = rule_of(name)};
+	struct verdict_result r;
+	for (int i = 0; i < 2; i++)
+		for (int64_t step = 1; step <= n; step++) {
+			/* a fall, so that something was learnt */
+			double loss = control + 3.0 * (double)(n - step) / n;
+			if (i && step > n - n_wrong)
+				loss += test - control;
+			run_log_set(&logs[i], run_log_at(&logs[i], step), COL_LOSS, loss);
+		}
+	judge_logs(logs, 1, 1, &o, &r);
+	bool accepted = r.verdict == VERDICT_WITHIN;
+	assert_true(accepted || r.verdict == VERDICT_DIFFER);
+	verdict_result_free(&r);
+	return accepted;
+}
+
+static void rules_for_pairs(void **state)
+{
+	(void)state;
+	for (int i = 0; i < n_rules; i++)
+		assert_string_equal(rules[i].name, rule_names[i]);
+	assert_null(rule_names[n_rules]);
+	assert_true(rule_accepts("torchtitan", 100, 4, 4, 0));
+	assert_false(rule_accepts("torchtitan", 100, 4, 4.000001, 1));
+	/* five decimals, of each fifth step */
+	assert_true(rule_accepts("megatron", 100, 4, 4.000001, 100));
+	assert_false(rule_accepts("megatron", 100, 4, 4.0001, 1));
+	assert_true(rule_accepts("megatron", 99, 4, 5, 4));
+	assert_true(rule_accepts("megatron-approximate", 100, 4, 4.1, 100));
+	assert_true(rule_accepts("megatron-approximate", 100, 4, 5, 5));   /* one value */
+	assert_false(rule_accepts("megatron-approximate", 100, 4, 5, 10)); /* two of 21 */
+	/* a tenth may be beyond 10 %, but not the last one by 3 % */
+	assert_true(rule_accepts("megatron-bridge", 100, 4, 4.1, 100));
+	assert_false(rule_accepts("megatron-bridge", 100, 4, 4.2, 5));
+	assert_false(rule_accepts("megatron-bridge", 100, 4, 5.5, 100));
+	assert_true(rule_accepts("maxtext", 100, 4, 4.01, 100));
+	assert_true(rule_accepts("maxtext", 100, 4, 3, 100)); /* one-sided */
+	assert_false(rule_accepts("maxtext", 100, 4, 4.03, 100));
+	assert_true(rule_accepts("llmc", 100, 4, 9, 90));
+	assert_false(rule_accepts("llmc", 100, 4, 9, 91));
+	assert_true(rule_accepts("olmo-core", 300, 4, 4, 0));
+	assert_false(rule_accepts("olmo-core", 300, 4, 20, 1));
+}
+
+static bool nanogpt_accepts(double difference)
+{
+	struct run_log logs[10];
+	const struct run_log *p[10];
+	const struct judge_opts o = {
+		.column = COL_LOSS, .by = COL_STEP, .rule = rule_of("modded-nanogpt")};
+	struct verdict_result r;
+	for (int i = 0; i < 10; i++) {
+		struct curve c = like_control;
+		c.noise = 0;
+		c.own = 0.002;
+		c.seed = (uint64_t)i;
+		c.shift = i < 5 ? 0 : difference;
+		logs[i] = log_of(&c);
+		p[i] = &logs[i];
+	}
+	judge(p, 5, p + 5, 5, &o, &r);
+	for (int i = 0; i < 10; i++)
+		run_log_free(&logs[i]);
+	bool accepted = r.verdict == VERDICT_WITHIN;
+	verdict_result_free(&r);
+	return accepted;
+}
+
+static void rule_for_replicas(void **state)
+{
+	(void)state;
+	assert_true(nanogpt_accepts(0) && nanogpt_accepts(-1));
+	assert_false(nanogpt_accepts(0.012)); /* the margin is 0.5 % of 2.2 */
+	/* p needs more than one run */
+	assert_false(rule_accepts("modded-nanogpt", 100, 4, 3, 100));
+}
+
+/* ---- anything ---------------------------------------------------------------------- */
+
+static double any_value(uint64_t seed, int64_t i)
+{
+	static const double odd[] = {
+		NAN, INFINITY, -INFINITY, 0, -0.0, 1e308, -1e308, 5e-324, 1e-300, 3.4e38};
+	double u = test_uniform(seed, i);
+	if (u < 0.3)
+		return odd[(int)(u / 0.3 * ARRAY_LEN(odd))];
+	return test_normal(seed, i) * pow(10, 20 * u - 10);
+}
+
+/* Curves of NaN, infinity and large numbers, of any length: a verdict, whatever it is. */
+static void anything(void **state)
+{
+	struct run_log logs[6];
+	(void)state;
+	for (uint64_t seed = 1; seed <= 400; seed++) {
+		int n_control = 1 + (int)(seed % 3), n_test = 1 + (int)(seed / 3 % 3);
+		for (int i = 0; i < n_control + n_test; i++) {
+			int64_t n =
+				(int64_t)(test_uniform(seed, i) * (seed % 7 ? 12 : 300));
+			logs[i] = (struct run_log){
+				.name = xstrdup("x"), .digits = (int)(seed % 4)};
+			for (int64_t row = 0; row < n; row++)
+				run_log_set(&logs[i],
+					run_log_at(&logs[i], 3 * row + i % 2 * (row & 1)),
+					COL_LOSS,
+					any_value(seed + 1000 * (uint64_t)i, row));
+		}
+		const struct judge_opts o = {.column = COL_LOSS,
+			.by = COL_STEP,
+			.rule = (int)(seed % (uint64_t)n_rules),
+			.rtol = seed % 5 ? 0 : 1,
+			.common = seed & 1};
+		struct verdict_result r;
+		judge_logs(logs, n_control, n_test, &o, &r);
+		assert_true(r.verdict <= VERDICT_NOTHING);
+		verdict_result_free(&r);
+	}
+}
+
+int main(void)
+{
+	const struct CMUnitTest tests[] = {
+		cmocka_unit_test(students_t),
+		cmocka_unit_test(moments),
+		cmocka_unit_test(blocks_of_rows),
+		cmocka_unit_test(batches),
+		cmocka_unit_test(false_alarms),
+		cmocka_unit_test(false_alarms_while_growing),
+		cmocka_unit_test(detections),
+		cmocka_unit_test(onset_of_a_divergence),
+		cmocka_unit_test(equivalence),
+		cmocka_unit_test(replicas_of_one_seed),
+		cmocka_unit_test(other_batches),
+		cmocka_unit_test(few_values),
+		cmocka_unit_test(not_comparable),
+		cmocka_unit_test(controls_left_out),
+		cmocka_unit_test(rows_of_some),
+		cmocka_unit_test(digits_of_doubles),
+		cmocka_unit_test(constant_columns),
+		cmocka_unit_test(vacuous),
+		cmocka_unit_test(spikes),
+		cmocka_unit_test(rules_for_pairs),
+		cmocka_unit_test(rule_for_replicas),
+		cmocka_unit_test(anything),
+	};
+	return cmocka_run_group_tests(tests, NULL, NULL);
+}
