@@ -1,12 +1,29 @@
 /* The table of collectives, collectives on a few values, error agreement. */
 #include "comm/collective.h"
+#include "kernels/dtype.h"
 
 #include <stdlib.h>
 
+/* clang-format off */
+const struct comm_type_info comm_type_table[N_COMM_TYPES] = {
+	[COMM_I8] = {1, false, true, -1},
+	[COMM_U8] = {1, false, false, -1},
+	[COMM_I32] = {4, false, true, -1},
+	[COMM_U32] = {4, false, false, -1},
+	[COMM_I64] = {8, false, true, -1},
+	[COMM_U64] = {8, false, false, -1},
+	[COMM_F32] = {4, true, true, DT_F32},
+	[COMM_F64] = {8, true, true, -1},
+	[COMM_F16] = {2, true, true, DT_F16},
+	[COMM_BF16] = {2, true, true, DT_BF16},
+	[COMM_E4M3] = {1, true, true, DT_E4M3},
+	[COMM_E5M2] = {1, true, true, DT_E5M2},
+};
+/* clang-format on */
+
 size_t comm_type_bytes(enum comm_type t)
 {
-	static const size_t bytes[] = {1, 1, 4, 4, 8, 8, 4, 8};
-	return bytes[t];
+	return (size_t)comm_type_table[t].bytes;
 }
 
 static double bus_allreduce(int n)

@@ -12,10 +12,30 @@ enum comm_type {
 	COMM_I64,
 	COMM_U64,
 	COMM_F32,
-	COMM_F64
+	COMM_F64,
+	COMM_F16,
+	COMM_BF16,
+	COMM_E4M3,
+	COMM_E5M2
 };
+/* Their names, as in nccl-tests. */
+#define COMM_TYPE_WORDS                                                           \
+	"int8", "uint8", "int32", "uint32", "int64", "uint64", "float", "double", \
+		"half", "bfloat16", "f8e4m3", "f8e5m2"
 enum comm_op { COMM_SUM, COMM_PROD, COMM_MIN, COMM_MAX };
-enum { N_COMM_TYPES = COMM_F64 + 1, N_COMM_OPS = COMM_MAX + 1 };
+enum { N_COMM_TYPES = COMM_E5M2 + 1, N_COMM_OPS = COMM_MAX + 1 };
+
+/*
+ * MPI has no type of 16 or 8 bits with a fraction, so their operations are ours (mpi_ops.c): two numbers are
+ * widened to fp32, reduced, and the result is rounded to the type, to nearest, ties to even, each time that
+ * two are reduced. Sums and products of fp8 that are too large become the largest number.
+ */
+struct comm_type_info {
+	int bytes;
+	bool is_floating, is_signed;
+	int dtype; /* of kernels/dtype.h; -1: integers and double */
+};
+extern const struct comm_type_info comm_type_table[N_COMM_TYPES];
 size_t comm_type_bytes(enum comm_type t);
 
 enum coll {
@@ -72,5 +92,15 @@ struct coll_args {
 
 /* Collective, blocking; the nonblocking form is comm_enqueue() (requests.h). */
 void comm_run(struct comm *c, enum coll what, const struct coll_args *a);
+/* False with *e set: what transfers the buffers of this group lacks the type. */
+bool comm_has_type(const struct comm *c, enum comm_type t, struct err *e);
+/*
+ * Collective. The same by the blocking function of MPI, such as MPI_Allreduce, for measurements: it does not
+ * give the processor to others while it waits, and neither the watchdog nor the flight record sees it. Host
+ * memory only. comm_call_send() and comm_call_recv() are MPI_Send and MPI_Recv of bytes.
+ */
+void comm_call(struct comm *c, enum coll what, const struct coll_args *a);
+void comm_call_send(struct comm *c, const void *p, int64_t n_bytes, int peer, int tag);
+void comm_call_recv(struct comm *c, void *p, int64_t n_bytes, int peer, int tag);
 
 #endif

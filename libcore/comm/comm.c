@@ -11,6 +11,11 @@ const struct comm_place *comm_place(void)
 	return &comm_here;
 }
 
+void comm_plan_shares(bool shares)
+{
+	comm_here.shares = shares;
+}
+
 struct comm *comm_self(const char *name)
 {
 	struct comm *c = xcalloc(1, sizeof(*c));

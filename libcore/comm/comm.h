@@ -64,6 +64,8 @@ struct comm_place {
 };
 /* Set by comm_open(). */
 const struct comm_place *comm_place(void);
+/* Of a program that plans for other hosts, without comm_open(): can all ranks share memory? */
+void comm_plan_shares(bool shares);
 const char *comm_version(void); /* "MPICH 4.0.2"; works without MPI running, too */
 
 /* ---- collective.c: blocking collectives on a few values ----------------------------- */

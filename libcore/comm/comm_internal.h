@@ -9,6 +9,11 @@
 struct comm_ops {
 	/* Starts requests in their order and sets their handles. */
 	void (*start)(struct comm *c, struct comm_request *r, int n);
+	/* The blocking functions of MPI. */
+	void (*call)(struct comm *c, enum coll what, const struct coll_args *a);
+	void (*call_send)(
+		struct comm *c, const void *p, int64_t n_bytes, int peer, int tag);
+	void (*call_recv)(struct comm *c, void *p, int64_t n_bytes, int peer, int tag);
 	/* Is it complete, in the sense of requests.h? Never waits. */
 	bool (*test)(struct comm *c, struct comm_request *r);
 	/* Takes a message that has arrived, of n_bytes at most; false: there is none. */

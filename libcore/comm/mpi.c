@@ -1,7 +1,6 @@
 /* The MPI transport. Communicators have MPI_ERRORS_RETURN, so that messages name the operation. */
-#include "comm/comm_internal.h"
+#include "comm/mpi_internal.h"
 
-#include <mpi.h>
 #include <sched.h>
 #include <stdlib.h>
 #include <string.h>
@@ -29,72 +28,6 @@ static void check(const struct comm *c, int rc, const struct comm_what *w)
 static MPI_Comm mpi_of(const struct comm *c)
 {
 	return *(const MPI_Comm *)c->impl;
-}
-
-static MPI_Datatype mpi_type(enum comm_type t)
-{
-	const MPI_Datatype types[N_COMM_TYPES] = {
-		[COMM_I8] = MPI_INT8_T,
-		[COMM_U8] = MPI_UINT8_T,
-		[COMM_I32] = MPI_INT32_T,
-		[COMM_U32] = MPI_UINT32_T,
-		[COMM_I64] = MPI_INT64_T,
-		[COMM_U64] = MPI_UINT64_T,
-		[COMM_F32] = MPI_FLOAT,
-		[COMM_F64] = MPI_DOUBLE,
-	};
-	return types[t];
-}
-
-/* ---- reductions ------------------------------------------------------------------ */
-
-/*
- * MPICH compares unsigned integers as if they were signed (4.0.2: pmodels/mpich#6083; one type
- * again in 2025: #7507), so their minimum and maximum are user-defined operations.
- */
-static MPI_Op unsigned_min, unsigned_max;
-
-#define FOLD(type)                                                     \
-	do {                                                           \
-		const type *x = from;                                  \
-		type *y = to;                                          \
-		for (int64_t i = 0; i < n; i++)                        \
-			y[i] = (x[i] > y[i]) == largest ? x[i] : y[i]; \
-	} while (0)
-
-static void fold_unsigned(
-	const void *from, void *to, int64_t n, MPI_Datatype t, bool largest)
-{
-	int size;
-	MPI_Type_size(t, &size);
-	if (size == 1)
-		FOLD(uint8_t);
-	else if (size == 4)
-		FOLD(uint32_t);
-	else
-		FOLD(uint64_t);
-}
-
-static void fold_min(void *from, void *to, MPI_Count *n, MPI_Datatype *t)
-{
-	fold_unsigned(from, to, *n, *t, false);
-}
-
-static void fold_max(void *from, void *to, MPI_Count *n, MPI_Datatype *t)
-{
-	fold_unsigned(from, to, *n, *t, true);
-}
-
-static MPI_Op mpi_op(enum comm_op op, enum comm_type t)
-{
-	bool is_unsigned = t == COMM_U8 || t == COMM_U32 || t == COMM_U64;
-	const MPI_Op ops[N_COMM_OPS] = {
-		[COMM_SUM] = MPI_SUM,
-		[COMM_PROD] = MPI_PROD,
-		[COMM_MIN] = is_unsigned ? unsigned_min : MPI_MIN,
-		[COMM_MAX] = is_unsigned ? unsigned_max : MPI_MAX,
-	};
-	return ops[op];
 }
 
 /* ---- operations ------------------------------------------------------------------ */
@@ -177,6 +110,68 @@ static int start_one(const struct comm *c, struct comm_request *r)
 	if (rc == MPI_SUCCESS)
 		add_handle(r, q);
 	return rc;
+}
+
+static int call_ring(MPI_Comm m, const struct comm *c, const struct coll_args *a)
+{
+	MPI_Datatype t = mpi_type(a->type);
+	int before = (c->rank + c->size - 1) % c->size, next = (c->rank + 1) % c->size;
+	return MPI_Sendrecv_c(a->send, a->count, t, next, TAG_SENDRECV, a->recv, a->count,
+		t, before, TAG_SENDRECV, m, MPI_STATUS_IGNORE);
+}
+
+static int call_collective(
+	MPI_Comm m, const struct comm *c, enum coll what, const struct coll_args *a)
+{
+	MPI_Datatype t = mpi_type(a->type);
+	MPI_Op op = mpi_op(a->op, a->type);
+	const void *send = a->send ? a->send : MPI_IN_PLACE;
+	bool at_root = c->rank == a->root;
+	MPI_Count n = a->count;
+	switch (what) {
+	case COLL_ALLREDUCE:
+		return MPI_Allreduce_c(send, a->recv, n, t, op, m);
+	case COLL_REDUCE:
+		return MPI_Reduce_c(a->send || at_root ? send : a->recv, a->recv, n, t,
+			op, a->root, m);
+	case COLL_BROADCAST:
+		return MPI_Bcast_c(a->recv, n, t, a->root, m);
+	case COLL_ALLGATHER:
+		return MPI_Allgather_c(send, n, t, a->recv, n, t, m);
+	case COLL_REDUCESCATTER:
+		return MPI_Reduce_scatter_block_c(send, a->recv, n, t, op, m);
+	case COLL_SCATTER:
+		return MPI_Scatter_c(a->send ? a->send : a->recv, n, t,
+			a->send ? a->recv : own_block(c, a), n, t, a->root, m);
+	case COLL_GATHER:
+		return MPI_Gather_c(a->send ? a->send : own_block(c, a), n, t, a->recv, n,
+			t, a->root, m);
+	case COLL_ALLTOALL:
+		return MPI_Alltoall_c(send, n, t, a->recv, n, t, m);
+	case COLL_SENDRECV:
+		return call_ring(m, c, a);
+	default:
+		return MPI_Barrier(m);
+	}
+}
+
+static void mpi_call(struct comm *c, enum coll what, const struct coll_args *a)
+{
+	CHECK(c, call_collective(mpi_of(c), c, what, a), coll_table[what].name,
+		a->count * (int64_t)comm_type_bytes(a->type));
+}
+
+static void mpi_call_send(
+	struct comm *c, const void *p, int64_t n_bytes, int peer, int tag)
+{
+	CHECK(c, MPI_Send_c(p, n_bytes, MPI_BYTE, peer, tag, mpi_of(c)), "send", n_bytes);
+}
+
+static void mpi_call_recv(struct comm *c, void *p, int64_t n_bytes, int peer, int tag)
+{
+	CHECK(c,
+		MPI_Recv_c(p, n_bytes, MPI_BYTE, peer, tag, mpi_of(c), MPI_STATUS_IGNORE),
+		"receive", n_bytes);
 }
 
 static void mpi_start(struct comm *c, struct comm_request *r, int n)
@@ -282,8 +277,7 @@ static void mpi_close(struct comm *world)
 	free(world->impl);
 	free(world);
 	die_hook = NULL;
-	MPI_Op_free(&unsigned_min);
-	MPI_Op_free(&unsigned_max);
+	mpi_ops_free();
 	MPI_Finalize();
 }
 
@@ -318,6 +312,9 @@ static void find_place(struct comm *world, struct comm_place *place)
 
 static const struct comm_ops mpi_ops = {
 	.start = mpi_start,
+	.call = mpi_call,
+	.call_send = mpi_call_send,
+	.call_recv = mpi_call_recv,
 	.test = mpi_test,
 	.take = mpi_take,
 	.split = mpi_split,
@@ -339,8 +336,7 @@ struct comm *comm_open_mpi(struct comm_place *place)
 			"MPI allows no threads (level %d, and %d is needed): files are "
 			"read and written beside its calls",
 			level, MPI_THREAD_SERIALIZED);
-	CHECK(c, MPI_Op_create_c(fold_min, true, &unsigned_min), "an operation", 0);
-	CHECK(c, MPI_Op_create_c(fold_max, true, &unsigned_max), "an operation", 0);
+	CHECK(c, mpi_ops_create(), "its own types and operations", 0);
 	find_place(c, place);
 	return c;
 }

@@ -33,8 +33,11 @@ enum nccl_type {
 	NCCL_F16,
 	NCCL_F32,
 	NCCL_F64,
-	NCCL_BF16
+	NCCL_BF16,
+	NCCL_E4M3, /* from 2.24 on */
+	NCCL_E5M2
 };
+enum { NCCL_FP8_VERSION = 22400 };
 
 enum nccl_op { NCCL_SUM, NCCL_PROD, NCCL_MAX, NCCL_MIN, NCCL_AVG };
 

@@ -15,8 +15,22 @@ static int type_of(enum comm_type t)
 		[COMM_U64] = NCCL_U64,
 		[COMM_F32] = NCCL_F32,
 		[COMM_F64] = NCCL_F64,
+		[COMM_F16] = NCCL_F16,
+		[COMM_BF16] = NCCL_BF16,
+		[COMM_E4M3] = NCCL_E4M3,
+		[COMM_E5M2] = NCCL_E5M2,
 	};
 	return types[t];
+}
+
+bool comm_has_type(const struct comm *c, enum comm_type t, struct err *e)
+{
+	bool fp8 = t == COMM_E4M3 || t == COMM_E5M2;
+	if (!c->nccl || !fp8 || nccl.version >= NCCL_FP8_VERSION)
+		return true;
+	err_set(e, EX_USAGE, "%s has no numbers of 8 bits: 2.24 or later is needed",
+		nccl_version());
+	return false;
 }
 
 static int op_of(enum comm_op op)

@@ -81,6 +81,29 @@ static void locked_start(struct comm *c, struct comm_request *r, int n)
 	unlock();
 }
 
+/* The lock is held until the call is complete: it makes progress itself, for other requests too. */
+static void locked_call(struct comm *c, enum coll what, const struct coll_args *a)
+{
+	lock();
+	progress.ops->call(c, what, a);
+	unlock();
+}
+
+static void locked_call_send(
+	struct comm *c, const void *p, int64_t n_bytes, int peer, int tag)
+{
+	lock();
+	progress.ops->call_send(c, p, n_bytes, peer, tag);
+	unlock();
+}
+
+static void locked_call_recv(struct comm *c, void *p, int64_t n_bytes, int peer, int tag)
+{
+	lock();
+	progress.ops->call_recv(c, p, n_bytes, peer, tag);
+	unlock();
+}
+
 static bool locked_test(struct comm *c, struct comm_request *r)
 {
 	lock();
@@ -130,6 +153,9 @@ void comm_progress_thread(struct comm *world)
 {
 	static const struct comm_ops locked = {
 		.start = locked_start,
+		.call = locked_call,
+		.call_send = locked_call_send,
+		.call_recv = locked_call_recv,
 		.test = locked_test,
 		.take = locked_take,
 		.split = locked_split,

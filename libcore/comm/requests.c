@@ -362,6 +362,30 @@ void comm_run(struct comm *c, enum coll what, const struct coll_args *a)
 	comm_wait(&r);
 }
 
+/* ---- blocking functions ------------------------------------------------------------- */
+
+void comm_call(struct comm *c, enum coll what, const struct coll_args *a)
+{
+	if (c->size > 1) {
+		c->seq++;
+		c->ops->call(c, what, a);
+		return;
+	}
+	struct comm_request q = {.a = *a};
+	q.what.n_bytes = a->count * (int64_t)comm_type_bytes(a->type);
+	copy_to_itself(&q);
+}
+
+void comm_call_send(struct comm *c, const void *p, int64_t n_bytes, int peer, int tag)
+{
+	c->ops->call_send(c, p, n_bytes, peer, tag);
+}
+
+void comm_call_recv(struct comm *c, void *p, int64_t n_bytes, int peer, int tag)
+{
+	c->ops->call_recv(c, p, n_bytes, peer, tag);
+}
+
 /* ---- messages from any rank -------------------------------------------------------- */
 
 struct expected {

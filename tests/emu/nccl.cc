@@ -18,8 +18,9 @@
  * PT_EMU_NCCL_ERROR=N: operation N fails asynchronously, and is never complete.
  */
 #include "tests/emu/nccl_inside.h"
+#include "kernels/dtype_bits.h"
 
-static const size_t type_bytes[] = {1, 1, 4, 4, 8, 8, 2, 4, 8, 2};
+static const size_t type_bytes[] = {1, 1, 4, 4, 8, 8, 2, 4, 8, 2, 1, 1};
 
 /* ---- groups --------------------------------------------------------------------------- */
 
@@ -118,6 +119,18 @@ template <typename T> static void reduce_all(const struct reduction *r)
 	}
 }
 
+/* A number of 16 or 8 bits: results are rounded to it. */
+template <typename bits_t, dtype TYPE> struct number {
+	bits_t bits;
+	number(float x) : bits((bits_t)narrow_bits(x, TYPE))
+	{
+	}
+	operator float() const
+	{
+		return widen_bits(bits, TYPE);
+	}
+};
+
 static void reduce_now(const struct reduction *r)
 {
 	switch (r->type) {
@@ -137,8 +150,16 @@ static void reduce_now(const struct reduction *r)
 		return reduce_all<float>(r);
 	case NCCL_F64:
 		return reduce_all<double>(r);
+	case NCCL_F16:
+		return reduce_all<number<uint16_t, DT_F16>>(r);
+	case NCCL_BF16:
+		return reduce_all<number<uint16_t, DT_BF16>>(r);
+	case NCCL_E4M3:
+		return reduce_all<number<uint8_t, DT_E4M3>>(r);
+	case NCCL_E5M2:
+		return reduce_all<number<uint8_t, DT_E5M2>>(r);
 	default:
-		emu_stop("NCCL: the emulation does not reduce 16-bit numbers");
+		emu_stop("NCCL: a reduction of type %d", r->type);
 	}
 }
 

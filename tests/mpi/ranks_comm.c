@@ -6,6 +6,8 @@
  * collectives.
  */
 #include "base/file.h"
+#include "kernels/dtype_bits.h"
+#include "comm/comm_internal.h"
 #include "comm/notify.h"
 #include "tests/support/ranks.h"
 
@@ -21,11 +23,13 @@
  * maxima, every other one has the highest bit: large without a sign, and negative with one. */
 static double element(int rank, int64_t b, int64_t i, const struct coll_args *a)
 {
-	static const double top[N_COMM_TYPES] = {
-		-128, 0x1p7, -0x1p31, 0x1p31, -0x1p63, 0x1p63, -0x1p127, -0x1p1023};
+	static const double top[N_COMM_TYPES] = {-128, 0x1p7, -0x1p31, 0x1p31, -0x1p63,
+		0x1p63, -0x1p127, -0x1p1023, -0x1p15, -0x1p127, -0x1p8, -0x1p15};
 	int64_t x = rank * 31 + b * 7 + i * 3;
 	if (a->op == COMM_PROD)
 		return (double)(1 + x % 2);
+	if (a->op == COMM_SUM && a->type >= COMM_E4M3)
+		return (double)(x % 2);
 	if (a->op == COMM_SUM || x % 2)
 		return (double)(1 + x % 20);
 	return top[a->type] + (double)(1 + x % 20);
@@ -49,32 +53,17 @@ static double reduced(int size, int64_t b, int64_t i, const struct coll_args *a)
 
 static void put(void *p, enum comm_type t, int64_t i, double v)
 {
-	switch (t) {
-	case COMM_I8:
-		((int8_t *)p)[i] = (int8_t)v;
-		break;
-	case COMM_U8:
-		((uint8_t *)p)[i] = (uint8_t)v;
-		break;
-	case COMM_I32:
-		((int32_t *)p)[i] = (int32_t)v;
-		break;
-	case COMM_U32:
-		((uint32_t *)p)[i] = (uint32_t)v;
-		break;
-	case COMM_I64:
-		((int64_t *)p)[i] = (int64_t)v;
-		break;
-	case COMM_U64:
-		((uint64_t *)p)[i] = (uint64_t)v;
-		break;
-	case COMM_F32:
-		((float *)p)[i] = (float)v;
-		break;
-	case COMM_F64:
-		((double *)p)[i] = v;
-		break;
-	}
+	const struct comm_type_info *info = &comm_type_table[t];
+	uint64_t bits = !info->is_signed && v > 0 ? (uint64_t)v : (uint64_t)(int64_t)v;
+	float f = (float)v;
+	if (t == COMM_F64)
+		memcpy(&bits, &v, sizeof(v));
+	else if (t == COMM_F32)
+		memcpy(&bits, &f, sizeof(f));
+	else if (info->is_floating)
+		bits = narrow_bits(f, (enum dtype)info->dtype);
+	/* the low bytes: of a little-endian machine */
+	memcpy((char *)p + i * info->bytes, &bits, (size_t)info->bytes);
 }
 
 struct buffers {
@@ -162,6 +151,8 @@ static bool right(const struct buffers *x)
 	return good;
 }
 
+static bool blocking; /* by comm_call() */
+
 /* Runs a collective on a group; false: the result, or what lies behind it, is not right. */
 static bool run_one(struct comm *c, enum coll what, bool in_place, struct coll_args a)
 {
@@ -177,7 +168,10 @@ static bool run_one(struct comm *c, enum coll what, bool in_place, struct coll_a
 	memcpy(x.want, x.recv, all);
 	x.a.send = in_place ? NULL : x.send;
 	x.a.recv = x.recv;
-	comm_run(c, what, &x.a);
+	if (blocking)
+		comm_call(c, what, &x.a);
+	else
+		comm_run(c, what, &x.a);
 	bool good = right(&x) && !memcmp(x.recv + n, x.want + n, GUARD);
 	free(x.send);
 	free(x.recv);
@@ -549,6 +543,62 @@ static void agreement(void **state)
 	assert_on_all(comm_agree(world, &e) == -1 && !strcmp(e.msg, "all say this"));
 }
 
+/* ---- the progress thread ----------------------------------------------------------- */
+
+/* To the next rank, and from the one before. */
+static bool pass_on(void)
+{
+	enum { TOKEN = 1234 };
+	int64_t token = world->rank ? 0 : TOKEN;
+	int n = world->size, next = (world->rank + 1) % n,
+	    before = (world->rank + n - 1) % n;
+	if (world->rank)
+		comm_call_recv(world, &token, sizeof(token), before, TAG_TEST);
+	token += 1;
+	comm_call_send(world, &token, sizeof(token), next, TAG_TEST);
+	if (!world->rank)
+		comm_call_recv(world, &token, sizeof(token), before, TAG_TEST);
+	return token == TOKEN + (world->rank ? world->rank + 1 : n);
+}
+
+static bool call_all(struct comm *c)
+{
+	bool good = true;
+	blocking = true;
+	for (int what = 0; what < COLL_BARRIER; what++)
+		good &= run_all(c, (enum coll)what, 7);
+	blocking = false;
+	return good;
+}
+
+static void blocking_functions(void **state)
+{
+	(void)state;
+	assert_on_all(call_all(world));
+	assert_on_all(world->size == 1 || pass_on());
+}
+
+/* The last test, since the thread stays until the end. */
+static void blocking_functions_beside_the_progress_thread(void **state)
+{
+	(void)state;
+	if (world->size == 1)
+		ranks_skip();
+	comm_progress_thread(world);
+	struct comm *c = comm_split(world, 0, "all");
+	struct comm_requests r = {.c = c};
+	int64_t sum = world->rank;
+	comm_enqueue(&r, COLL_ALLREDUCE,
+		&(struct coll_args){.recv = &sum, .count = 1, .type = COMM_I64});
+	comm_start(&r); /* is under way meanwhile */
+	assert_on_all(call_all(world));
+	assert_on_all(pass_on());
+	comm_wait(&r);
+	assert_on_all(sum == (int64_t)world->size * (world->size - 1) / 2);
+	assert_on_all(call_all(c));
+	comm_free(c);
+}
+
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
@@ -565,6 +615,8 @@ int main(void)
 		cmocka_unit_test(flight_record),
 		cmocka_unit_test(notifications_arrive),
 		cmocka_unit_test(agreement),
+		cmocka_unit_test(blocking_functions),
+		cmocka_unit_test(blocking_functions_beside_the_progress_thread),
 	};
 	ranks_open();
 	return ranks_close(ranks_run(tests));
