@@ -1,16 +1,12 @@
-/* Measurements of collectives: buffers, times, checks. Prints nothing. */
-#include "collbench/collbench.h"
+/* Measurements of collectives: buffers and times. Prints nothing. */
+#include "collbench/bench_internal.h"
 
-#include "comm/requests.h"
+#include "base/file.h"
 #include "kernels/kernels.h"
 
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
-#include <unistd.h>
-
-const struct bench_result bench_nothing = {
-	NAN, NAN, NAN, -1, -1, NAN, NAN, NAN, NAN}; /* in the order of the struct */
 
 /* ---- buffers --------------------------------------------------------------------- */
 
@@ -51,28 +47,26 @@ int bench_open(struct bench *b, struct comm *c, int64_t max_bytes, struct err *e
 	place(&b->host, b->room, &b->host_send, &b->host_recv);
 	b->send = b->host_send;
 	b->recv = b->host_recv;
-	if (b->d && b->registered)
+	if (b->d && b->o.registered)
 		comm_device_arena(c, b->d, &b->memory, "buffers", 2 * (size_t)b->room);
 	else if (b->d)
 		device_arena(b->d, &b->memory, "buffers", 2 * (size_t)b->room);
 	if (b->d)
 		place(&b->memory, b->room, &b->send, &b->recv);
-	b->seconds = xcalloc((size_t)b->iters + 1, sizeof(*b->seconds));
 	return 0;
 }
 
 void bench_close(struct bench *b)
 {
-	if (b->d && b->registered)
+	overlap_close(b);
+	if (b->d && b->o.registered)
 		comm_device_arena_release(b->home, b->d, &b->memory);
 	else if (b->d)
 		device_arena_release(b->d, &b->memory);
 	arena_release(&b->host);
-	free(b->seconds);
 }
 
-/* Copies both buffers with their guards to the device, or from there. */
-static void put_buffers(struct bench *b)
+void bench_put(struct bench *b)
 {
 	if (!b->d)
 		return;
@@ -83,7 +77,7 @@ static void put_buffers(struct bench *b)
 	device_wait(b->d);
 }
 
-static void get_buffers(struct bench *b)
+void bench_get(struct bench *b)
 {
 	if (!b->d)
 		return;
@@ -93,13 +87,18 @@ static void get_buffers(struct bench *b)
 		(size_t)b->room);
 }
 
-int64_t bench_count(
-	const struct bench *b, enum coll what, enum comm_type t, int64_t bytes)
+int64_t bench_bytes(int what, int ranks, int64_t count, enum comm_type t)
 {
-	return max64(1, bytes / coll_bytes(what, b->comm->size, 1, t));
+	return what < N_COLL ? coll_bytes((enum coll)what, ranks, count, t)
+			     : count * (int64_t)comm_type_bytes(t);
 }
 
-static struct coll_args args_of(const struct bench *b, const struct coll_case *c)
+int64_t bench_count(int what, int ranks, enum comm_type t, int64_t bytes)
+{
+	return max64(1, bytes / bench_bytes(what, ranks, 1, t));
+}
+
+struct coll_args bench_args(const struct bench *b, const struct coll_case *c)
 {
 	return (struct coll_args){
 		.send = c->place == COLL_IN_PLACE ? NULL : b->send,
@@ -111,42 +110,46 @@ static struct coll_args args_of(const struct bench *b, const struct coll_case *c
 	};
 }
 
-/* ---- times ----------------------------------------------------------------------- */
+/* ---- one iteration --------------------------------------------------------------- */
 
-static int ascending(const void *a, const void *b)
+void bench_call_once(struct bench *b, enum coll what, const struct coll_args *a)
 {
-	double x = *(const double *)a, y = *(const double *)b;
-	return (x > y) - (x < y);
+	if (b->o.calls == CALLS_BLOCKING)
+		comm_call(b->comm, what, a);
+	else
+		comm_run(b->comm, what, a);
 }
 
-static void statistics(double *seconds, int64_t n, struct bench_result *r)
+static void call_all(struct bench *b, const struct coll_case *c)
 {
-	double sum = 0, squares = 0;
-	qsort(seconds, (size_t)n, sizeof(*seconds), ascending);
-	for (int64_t i = 0; i < n; i++)
-		sum += seconds[i];
-	double mean = sum / (double)n;
-	for (int64_t i = 0; i < n; i++)
-		squares += (seconds[i] - mean) * (seconds[i] - mean);
-	r->i_min = 1e6 * seconds[0];
-	r->i_max = 1e6 * seconds[n - 1];
-	r->i_p99 = 1e6 * seconds[ceil_div(99 * n, 100) - 1]; /* nearest rank */
-	r->i_cv = mean > 0 ? 100 * sqrt(squares / (double)n) / mean : 0;
+	struct coll_args a = bench_args(b, c);
+	for (int64_t i = 0; i < max64(1, b->o.aggregate); i++)
+		bench_call_once(b, (enum coll)c->what, &a);
 }
 
-/* Enqueues an iteration; in host memory it is then complete. */
-static void enqueue(struct bench *b, const struct coll_case *c)
+static void enqueue_all(struct bench *b, const struct coll_case *c)
 {
-	struct coll_args a = args_of(b, c);
+	struct coll_args a = bench_args(b, c);
 	struct comm_requests r = {.c = b->comm};
-	for (int64_t i = 0; i < max64(1, b->aggregate); i++)
-		comm_enqueue(&r, c->what, &a);
+	for (int64_t i = 0; i < max64(1, b->o.aggregate); i++)
+		comm_enqueue(&r, (enum coll)c->what, &a);
 	comm_start(&r);
 	comm_wait(&r);
 	comm_requests_free(&r);
 }
 
-static void complete_device(struct bench *b)
+/* Enqueues an iteration; in host memory it is then complete. */
+static void enqueue(struct bench *b, const struct coll_case *c)
+{
+	if (c->what >= N_COLL)
+		pair_run(b, c);
+	else if (b->o.calls == CALLS_BLOCKING)
+		call_all(b, c);
+	else
+		enqueue_all(b, c);
+}
+
+void bench_complete(struct bench *b)
 {
 	if (b->d)
 		device_host_wait(b->d, device_stream_mark(b->d));
@@ -155,8 +158,8 @@ static void complete_device(struct bench *b)
 /* False: the device has no graph of it. */
 static bool capture(struct bench *b, const struct coll_case *c)
 {
-	if (b->launch != LAUNCH_GRAPH || !comm_has_stream(b->comm) ||
-		c->what == COLL_BARRIER)
+	if (b->o.launch != LAUNCH_GRAPH || !comm_has_stream(b->comm) ||
+		c->what >= COLL_BARRIER)
 		return false;
 	bool begun = device_graph_begin(b->d), all = comm_min_i64(b->home, begun);
 	if (all)
@@ -164,8 +167,17 @@ static bool capture(struct bench *b, const struct coll_case *c)
 	return comm_min_i64(b->home, begun && device_graph_end(b->d) && all);
 }
 
+static void hold_up(double seconds)
+{
+	double begin = clock_seconds();
+	while (clock_seconds() - begin < seconds)
+		;
+}
+
 static void run_one(struct bench *b, const struct coll_case *c, bool graph, bool waits)
 {
+	if (b->o.delay > 0)
+		hold_up(b->o.delay);
 	if (graph)
 		device_graph_launch(b->d);
 	else
@@ -173,212 +185,173 @@ static void run_one(struct bench *b, const struct coll_case *c, bool graph, bool
 	if (waits && graph)
 		device_wait(b->d);
 	else if (waits)
-		complete_device(b);
+		bench_complete(b);
 }
 
-static void measure(struct bench *b, const struct coll_case *c, struct bench_result *r)
+/* ---- times ----------------------------------------------------------------------- */
+
+bool bench_joins(const struct bench *b, int what)
 {
-	int ranks = b->comm->size;
-	int64_t n_bytes = coll_bytes(c->what, ranks, c->count, c->type);
-	bool queued = b->d && b->launch == LAUNCH_QUEUED;
-	double n = (double)max64(1, b->aggregate); /* collectives of an iteration */
-	/* zeros: repeated multiplication of other values gives denormal numbers, which are slow */
-	memset(b->host_send, 0, (size_t)n_bytes);
-	memset(b->host_recv, 0, (size_t)n_bytes);
-	put_buffers(b);
-	run_one(b, c, false, true); /* makes connections, before a capture */
-	bool graph = capture(b, c);
-	for (int64_t i = 0; i < b->warmup; i++)
-		run_one(b, c, graph, true);
-	comm_barrier(b->home);
+	return b->comm && (what < N_COLL || pair_peer(b->comm->rank, b->comm->size) >= 0);
+}
+
+void bench_agree(struct bench *b, bool joins, double *v, int64_t n)
+{
+	enum bench_average how = b->o.average;
+	int64_t joined = how == AVERAGE_AVG ? joins : 0;
+	for (int64_t i = 0; i < n; i++)
+		if (how == AVERAGE_RANK0 ? b->home->rank != 0 : !joins)
+			v[i] = how == AVERAGE_MIN ? INFINITY : 0;
+	comm_run(b->home, COLL_ALLREDUCE,
+		&(struct coll_args){.recv = v,
+			.count = n,
+			.type = COMM_F64,
+			.op = how == AVERAGE_MIN   ? COMM_MIN
+			      : how == AVERAGE_AVG ? COMM_SUM
+						   : COMM_MAX});
+	if (how != AVERAGE_AVG)
+		return;
+	comm_sum_i64(b->home, &joined, 1);
+	for (int64_t i = 0; i < n; i++)
+		v[i] /= (double)joined;
+}
+
+/* Collectives, or messages, of an iteration. */
+static double per_iteration(const struct bench *b, int what)
+{
+	return (double)(what >= N_COLL ? pair_messages(b, what)
+				       : max64(1, b->o.aggregate));
+}
+
+/* Room for n samples and one value more. */
+static double *samples_room(struct bench_samples *s, int64_t n)
+{
+	if (s->n + n + 1 > s->room) {
+		s->room = 2 * s->room + n + 1;
+		s->seconds = xrealloc(s->seconds, (size_t)s->room * sizeof(*s->seconds));
+	}
+	return s->seconds + s->n;
+}
+
+void bench_samples_free(struct bench_samples *s)
+{
+	free(s->seconds);
+	free(s->part);
+	*s = (struct bench_samples){.n = 0};
+}
+
+static void pause_between(struct bench *b)
+{
+	struct coll_args none = {.count = 0};
+	bench_call_once(b, COLL_BARRIER, &none);
+}
+
+/* n iterations on this rank: t[i] of each, and t[n] the mean, in seconds of a collective. */
+static void time_iterations(
+	struct bench *b, const struct coll_case *c, bool graph, int64_t n, double *t)
+{
+	bool queued = b->d && b->o.launch == LAUNCH_QUEUED;
+	double parts = per_iteration(b, c->what), sum = 0;
 	double begin = clock_seconds(), last = begin;
-	for (int64_t i = 0; i < b->iters; i++) {
+	bool pauses = b->o.barrier && c->what < N_COLL;
+	for (int64_t i = 0; i < n; i++) {
 		run_one(b, c, graph, !queued);
 		double now = clock_seconds();
-		b->seconds[i] = (now - last) / n;
+		t[i] = (now - last) / parts;
+		sum += t[i];
 		last = now;
-	}
-	complete_device(b);
-	last = clock_seconds();
-	b->seconds[b->iters] = (last - begin) / (n * (double)b->iters);
-	comm_run(b->home, COLL_ALLREDUCE,
-		&(struct coll_args){.recv = b->seconds,
-			.count = b->iters + 1,
-			.type = COMM_F64,
-			.op = COMM_MAX});
-	double mean = b->seconds[b->iters];
-	r->time = 1e6 * mean;
-	r->algbw = mean > 0 ? 1e-9 * (double)n_bytes / mean : 0;
-	r->busbw = r->algbw * coll_table[c->what].bus(ranks);
-	if (!queued)
-		statistics(b->seconds, b->iters, r);
-}
-
-/* ---- checks ---------------------------------------------------------------------- */
-
-static bool fault_is_here(const struct bench *b, enum coll what)
-{
-	const struct bench_fault *f = &b->fault;
-	return f->wanted && f->what == what && f->rank == b->comm->rank;
-}
-
-static void inject(struct bench *b, const struct coll_case *c)
-{
-	int64_t size = (int64_t)comm_type_bytes(c->type), guard = VERIFY_GUARD / size;
-	int64_t n = coll_blocks(c->what, b->comm->size) * c->count;
-	int64_t at = b->fault.element;
-	if (!fault_is_here(b, c->what) || at < -guard || at >= n + guard)
-		return;
-	b->host_recv[at * size] ^= 1;
-	b->fault.done = true;
-}
-
-static int64_t check_buffers(struct bench *b, const struct coll_case *c)
-{
-	struct verify v = {*c, b->comm->rank, b->comm->size, b->iteration++};
-	struct coll_args a = args_of(b, c);
-	verify_fill(&v, b->host_send, b->host_recv);
-	put_buffers(b);
-	comm_run(b->comm, c->what, &a);
-	get_buffers(b);
-	inject(b, c);
-	return verify_wrong(&v, b->host_send, b->host_recv);
-}
-
-/* Random numbers whose sums depend on their order. */
-static void fill_random(const struct bench *b, const struct coll_case *c, char *to)
-{
-	int64_t n = c->count * coll_blocks(c->what, b->comm->size);
-	for (int64_t i = 0; i < n; i++) {
-		uint64_t x = hash_mix((uint64_t)(i * b->comm->size + b->comm->rank));
-		float f = (float)x * 0x1p-60f + 0.1f;
-		double g = (double)f / 3;
-		size_t size = comm_type_bytes(c->type);
-		const void *from = c->type == COMM_F32	 ? (void *)&f
-				   : c->type == COMM_F64 ? (void *)&g
-							 : (void *)&x;
-		memcpy(to + i * (int64_t)size, from, size);
-	}
-}
-
-/* Reduces equal inputs again and again: the elements on this rank whose bits differ from the first time. */
-static int64_t count_differing(struct bench *b, const struct coll_case *c)
-{
-	struct coll_args a = args_of(b, c);
-	int64_t size = (int64_t)comm_type_bytes(c->type), differ = 0;
-	int64_t n = c->what == COLL_REDUCESCATTER
-			    ? c->count
-			    : coll_blocks(c->what, b->comm->size) * c->count;
-	bool has = !coll_table[c->what].has_root || b->comm->rank == c->root;
-	char *first = xmalloc((size_t)(n * size) + 1);
-	for (int64_t run = 0; run <= b->reruns; run++) {
-		fill_random(b, c, a.send ? b->host_send : b->host_recv);
-		put_buffers(b);
-		comm_run(b->comm, c->what, &a);
-		get_buffers(b);
-		if (!run)
-			memcpy(first, b->host_recv, (size_t)(n * size));
-		for (int64_t i = 0; i < n && has; i++)
-			differ += memcmp(first + i * size, b->host_recv + i * size,
-					  (size_t)size) != 0;
-	}
-	free(first);
-	return differ;
-}
-
-/* Equal for ranks that run on one kernel, and so share its monotonic clock. */
-static uint64_t clock_id(int rank)
-{
-	struct str boot = {0};
-	uint64_t id = (uint64_t)rank;
-	if (!file_read("/proc/sys/kernel/random/boot_id", 4096, &boot, &(struct err){0}))
-		id = hash_bytes(boot.s, boot.len, 0);
-	str_free(&boot);
-	return id;
-}
-
-/* No rank may leave a barrier before the last one has entered it. Another rank is late in each turn. */
-static int64_t check_barrier(struct bench *b)
-{
-	struct visit {
-		uint64_t clock;
-		double entered, left;
-	};
-	enum { MAX_TURNS = 8, LATE_US = 500 };
-	struct comm *c = b->comm;
-	struct visit *all = xcalloc((size_t)c->size, sizeof(*all));
-	struct visit mine = {.clock = clock_id(c->rank)};
-	int64_t turns = min64(c->size, MAX_TURNS), wrong = 0;
-	for (int64_t turn = 0; turn < turns; turn++) {
-		if (c->rank == part_begin(c->size, turns, turn))
-			usleep(LATE_US);
-		mine.entered = clock_seconds();
-		comm_barrier(c);
-		mine.left = clock_seconds();
-		if (fault_is_here(b, COLL_BARRIER)) {
-			mine.left = 0;
-			b->fault.done = true;
-		}
-		comm_allgather(c, &mine, all, sizeof(mine));
-		bool early = false;
-		for (int r = 0; r < c->size; r++)
-			early = early || (all[r].clock == mine.clock &&
-						 mine.left < all[r].entered);
-		wrong += early;
-	}
-	free(all);
-	return wrong;
-}
-
-void bench_run(struct bench *b, const struct coll_case *c, struct bench_result *r)
-{
-	*r = bench_nothing;
-	measure(b, c, r);
-	if (b->reruns && coll_table[c->what].has_op) {
-		r->differ = count_differing(b, c);
-		comm_sum_i64(b->home, &r->differ, 1);
-	}
-	if (!b->checks)
-		return;
-	r->wrong = 0;
-	for (int64_t i = 0; i < b->checks; i++)
-		r->wrong +=
-			c->what == COLL_BARRIER ? check_barrier(b) : check_buffers(b, c);
-	comm_sum_i64(b->home, &r->wrong, 1);
-}
-
-/* ---- point to point -------------------------------------------------------------- */
-
-static void complete(struct comm_requests *r)
-{
-	comm_start(r);
-	comm_wait(r);
-}
-
-double bench_round_trip(struct comm *c, int leader, int other, int64_t n)
-{
-	enum { WARM = 8 };
-	double begin = 0;
-	bool same = true;
-	struct comm_requests r = {.c = c};
-	for (int64_t i = -WARM; i < n; i++) {
-		int64_t ball = i;
-		if (i == 0)
-			begin = clock_seconds();
-		if (c->rank == leader) {
-			comm_send(&r, &ball, sizeof(ball), other, TAG_TEST);
-			complete(&r);
-			ball = ~i;
-			comm_recv(&r, &ball, sizeof(ball), other, TAG_TEST);
-			complete(&r);
-			same = same && ball == i;
-		} else {
-			comm_recv(&r, &ball, sizeof(ball), leader, TAG_TEST);
-			complete(&r);
-			comm_send(&r, &ball, sizeof(ball), leader, TAG_TEST);
-			complete(&r);
+		if (pauses) {
+			pause_between(b);
+			last = clock_seconds();
 		}
 	}
-	comm_requests_free(&r);
-	return same ? (clock_seconds() - begin) / (double)n : NAN;
+	bench_complete(b);
+	t[n] = pauses ? sum / (double)n : (clock_seconds() - begin) / (parts * (double)n);
+}
+
+/* Adds the parts of a batch on this rank, of n iterations t and their mean t[n]. Returns their number. */
+static int64_t add_parts(
+	struct bench *b, struct bench_samples *s, const double *t, int64_t n)
+{
+	enum { PARTS = 8 };
+	bool queued = b->d && b->o.launch == LAUNCH_QUEUED;
+	int64_t parts = queued ? 1 : min64(n, ceil_div(PARTS, max64(1, b->o.passes)));
+	s->part = xrealloc(s->part, (size_t)(s->n_parts + parts) * sizeof(*s->part));
+	for (int64_t i = 0; i < parts; i++) {
+		int64_t begin = part_begin(n, parts, i),
+			end = part_begin(n, parts, i + 1);
+		s->part[s->n_parts++] = (struct bench_part){
+			.seconds = queued ? t[n] : bench_median(t + begin, end - begin),
+			.iters = end - begin};
+	}
+	return parts;
+}
+
+/* Collective over `home`. Returns the mean seconds of a collective. */
+static double run_batch(struct bench *b, const struct coll_case *c, bool graph, int64_t n,
+	struct bench_samples *s)
+{
+	bool joins = bench_joins(b, c->what);
+	double *t = samples_room(s, n);
+	comm_barrier(b->home);
+	memset(t, 0, (size_t)(n + 1) * sizeof(*t));
+	if (joins)
+		time_iterations(b, c, graph, n, t);
+	int64_t parts = add_parts(b, s, t, n);
+	for (int64_t i = s->n_parts - parts; i < s->n_parts; i++)
+		bench_agree(b, joins, &s->part[i].seconds, 1);
+	bench_agree(b, joins, t, n + 1);
+	s->total += t[n] * (double)n;
+	s->iters += n;
+	double mean = t[n];
+	if (!b->d || b->o.launch != LAUNCH_QUEUED)
+		s->n += n;
+	return mean;
+}
+
+/* Batches until the time is over, each of what is left, but not much more than the one before. */
+static double run_seconds(
+	struct bench *b, const struct coll_case *c, bool graph, struct bench_samples *s)
+{
+	enum { FASTER = 4, MOST = 1 << 20 };
+	double spent = 0, mean = 0, parts = per_iteration(b, c->what);
+	int64_t n = 1, done = 0;
+	while (spent < b->o.seconds && done < MOST) {
+		mean = run_batch(b, c, graph, n, s);
+		done += n;
+		spent += mean * parts * (double)n;
+		double left = (b->o.seconds - spent) / (mean * parts);
+		if (!(left < (double)(FASTER * n)))
+			n = FASTER * n;
+		else
+			n = max64(1, (int64_t)left);
+		n = min64(n, MOST - done);
+	}
+	return mean;
+}
+
+/* Zeros: repeated multiplication of other values gives denormal numbers, which are slow. */
+static void clear_buffers(struct bench *b, const struct coll_case *c)
+{
+	size_t n_bytes = (size_t)bench_bytes(c->what, b->comm->size, c->count, c->type);
+	memset(b->host_send, 0, n_bytes);
+	memset(b->host_recv, 0, n_bytes);
+	bench_put(b);
+}
+
+void bench_measure(struct bench *b, const struct coll_case *c, struct bench_samples *s)
+{
+	bool joins = bench_joins(b, c->what), graph = false;
+	int64_t before = s->iters;
+	if (joins) {
+		clear_buffers(b, c);
+		run_one(b, c, false, true); /* makes connections, before a capture */
+		graph = capture(b, c);
+	}
+	for (int64_t i = 0; i < b->o.warmup && joins; i++)
+		run_one(b, c, graph, true);
+	double mean = b->o.seconds > 0 ? run_seconds(b, c, graph, s)
+				       : run_batch(b, c, graph, b->o.iters, s);
+	if (b->o.overlap && c->what < COLL_BARRIER)
+		overlap_measure(b, c, mean, s->iters - before, s);
 }

@@ -1,16 +1,38 @@
-/* collbench: measures and checks collectives, for pt-collbench. */
+/*
+ * collbench: measures and checks collectives, for pt-collbench.
+ *   collbench.h  a case: its buffers, its times, the check of its results; the smoke test
+ *   table.h      the table of results, the HDF5 file, comparison, pictures
+ *   suite.h      the cases of a run, and the groups that they run in
+ *   fit.h        latency and bandwidth, fitted to the times
+ */
 #ifndef COLLBENCH_H
 #define COLLBENCH_H
 
-#include "base/file.h"
 #include "comm/collective.h"
-#include "h5/h5.h"
+#include "kernels/device.h"
+
+/* What is measured: a collective (enum coll), or messages between pairs of ranks: of n ranks, rank r < n/2
+ * and rank r + n/2, all pairs at once, as in OSU's micro-benchmarks osu_latency, osu_bw and osu_bibw. */
+enum {
+	PAIR_LATENCY = N_COLL, /* half a round trip */
+	PAIR_BANDWIDTH,	       /* a window of messages one way */
+	PAIR_BIDIRECTIONAL,    /* the same both ways */
+	N_BENCH
+};
+/* coll_table, and rows of the same form for pairs. */
+const struct coll_info *bench_info(int what);
+int64_t bench_bytes(int what, int ranks, int64_t count, enum comm_type t);
+/* The smallest number of ranks for which `what` does anything. */
+static inline int bench_least_ranks(int what)
+{
+	return what >= N_COLL ? 2 : 1;
+}
 
 /* ---- verify.c: inputs with known results, compared bit by bit --------------------- */
 
 /* One collective as it is measured and checked. */
 struct coll_case {
-	enum coll what;
+	int what;
 	enum coll_place place;
 	enum comm_type type;
 	enum comm_op op;
@@ -39,39 +61,77 @@ int64_t verify_wrong(const struct verify *v, const char *send, const char *recv)
  * 0 and after the last one are in the guards. */
 struct bench_fault {
 	bool wanted, done;
-	enum coll what; /* N_COLL: the gradient of step_wrong() */
-	int rank;
+	int what; /* N_BENCH: the gradient of step_wrong() */
+	int rank; /* of the world */
 	int64_t element;
 };
 
 /* When the host waits for the GPU: after each iteration; after all, which are queued; or after each launch
  * of a CUDA graph that has an iteration. */
 enum bench_launch { LAUNCH_BLOCKING, LAUNCH_QUEUED, LAUNCH_GRAPH };
+/* How MPI is called: as pt-train does, nonblocking and polled; or by its blocking functions. */
+enum bench_calls { CALLS_NONBLOCKING, CALLS_BLOCKING };
+/* The time of an iteration, of the times on all ranks. */
+enum bench_average { AVERAGE_MAX, AVERAGE_AVG, AVERAGE_MIN, AVERAGE_RANK0 };
+
+/* What is set by the caller. */
+struct bench_options {
+	/* iterations; collectives of an iteration, which are one group; repetitions of reductions with equal
+	 * inputs; messages of a window; calls of comm_test() while an overlapped iteration computes; passes
+	 * that there will be. */
+	int64_t warmup, iters, checks, aggregate, reruns, window, polls, passes;
+	double seconds;	 /* if > 0: of each measurement, instead of `iters` */
+	double delay;	 /* at the beginning of each iteration: a test of comparisons */
+	bool overlap;	 /* also measures iterations with computation beside them */
+	bool barrier;	 /* between iterations, not timed */
+	bool registered; /* for the device's library: comm_device_arena() */
+	enum bench_calls calls;
+	enum bench_average average;
+	enum bench_launch launch;
+};
 
 struct bench {
-	/* Set by the caller, as the fault. iterations; collectives of an iteration, which are one group;
-	 * repetitions of reductions with equal inputs. */
-	int64_t warmup, iters, checks, aggregate, reruns;
+	struct bench_options o;
 	struct bench_fault fault;
-	struct device *d; /* whose memory the buffers are in; NULL: host memory */
-	enum bench_launch launch;
-	bool registered;   /* for the device's library: comm_device_arena() */
-	struct comm *comm; /* of the next measurement */
+	struct device *d;  /* whose memory the buffers are in; NULL: host memory */
+	struct comm *comm; /* of the next measurement; NULL: this rank takes no part */
 	struct comm_place place;
-	struct comm *home;	   /* of the memory */
+	struct comm *home;	   /* of the memory, and of agreements: the world */
 	struct arena memory, host; /* of the buffers, and of copies to check them */
 	char *send, *recv;
 	char *host_send, *host_recv;
-	int64_t room;	 /* bytes of a buffer with its guards */
-	double *seconds; /* [iters + 1]: each iteration, then the mean */
-	uint64_t iteration;
+	int64_t room;		 /* bytes of a buffer with its guards */
+	struct bench_load *load; /* what overlapped iterations compute */
 };
 
-/* Values that were not measured are NaN; wrong, differ: -1. */
+/* The median of the times of some iterations that follow each other; of the slowest rank, or as `average`
+ * says. (Of single iterations, now one rank is the slowest and now another.) */
+struct bench_part {
+	double seconds;
+	int64_t iters;
+};
+
+/* Iterations of one case, in one or several passes: seconds of a collective. */
+struct bench_samples {
+	double *seconds; /* [n]: each iteration; none if they are queued */
+	int64_t n, room, iters;
+	double total; /* seconds of `iters` collectives */
+	struct bench_part *part;
+	int64_t n_parts;
+	double overall, compute; /* sums over overlapped iterations */
+	int64_t n_overlapped;
+};
+void bench_samples_free(struct bench_samples *s);
+
+/* Values that were not measured are NaN; counts: -1. */
 struct bench_result {
 	double time, algbw, busbw; /* us; 1e9 bytes/s */
-	int64_t wrong, differ;
-	double i_min, i_max, i_p99, i_cv; /* over iterations: us; i_cv: percent */
+	int64_t wrong, differ, digest;
+	double i_min, i_max, i_p50, i_p99, i_cv; /* over iterations: us; i_cv: percent */
+	/* us: median over parts of the run; percent: its standard error. */
+	double typical, noise;
+	int64_t iters;
+	double overall, compute, overlap; /* us; percent */
 };
 extern const struct bench_result bench_nothing;
 
@@ -79,14 +139,15 @@ extern const struct bench_result bench_nothing;
  * rank, the same error on all ranks. */
 int bench_open(struct bench *b, struct comm *c, int64_t max_bytes, struct err *e);
 void bench_close(struct bench *b);
-/* The number of elements of a block in a collective of `bytes` (coll_bytes()); at least 1. */
-int64_t bench_count(
-	const struct bench *b, enum coll what, enum comm_type t, int64_t bytes);
-/* Collective. The time of an iteration is the slowest rank's; times are those of one of its collectives. */
-void bench_run(struct bench *b, const struct coll_case *c, struct bench_result *r);
-/* Called by ranks `leader` and `other` only. On the leader: the mean time of n round trips of 8
- * bytes, in seconds; NaN: the bytes were wrong. */
-double bench_round_trip(struct comm *c, int leader, int other, int64_t n);
+/* The number of elements of a block in a collective of `bytes` (coll_bytes()) on so many ranks; at least 1. */
+int64_t bench_count(int what, int ranks, enum comm_type t, int64_t bytes);
+/* Collective over `home`. Adds a pass of measurements to *s. */
+void bench_measure(struct bench *b, const struct coll_case *c, struct bench_samples *s);
+/* Collective over `home`. Checks results, and reduces again: sets wrong, differ and digest. */
+void bench_check(struct bench *b, const struct coll_case *c, struct bench_result *r);
+/* The times, from all passes: sets the rest. `ranks` is the size of the group. */
+void bench_statistics(const struct bench_samples *s, const struct coll_case *c, int ranks,
+	struct bench_result *r);
 
 /* ---- step.c: a training step ------------------------------------------------------- */
 
@@ -105,78 +166,7 @@ struct peer *peers_meet(struct comm *world, const char *libraries);
 /* Sets a timeout, before comm_open(): a rank that waits at its end prints the operation and exits. */
 void smoke_watch(const char *program);
 /* Collective. Rank 0 prints the results. Returns 0 or EX_FAILED, and cancels the timeout. */
-int smoke_run(struct comm *world, const struct peer *peers, const bool wanted[N_COLL],
+int smoke_run(struct comm *world, const struct peer *peers, const bool wanted[N_BENCH],
 	const struct bench_fault *fault);
-
-/* ---- table.c ------------------------------------------------------------------------ */
-
-/* What transferred the buffers. */
-enum bench_library { LIBRARY_MPI, LIBRARY_NCCL };
-extern const char *const bench_library_names[3];
-/* Names of operations, types and collectives, each followed by "all" and NULL. */
-extern const char *const bench_op_names[N_COMM_OPS + 2];
-extern const char *const bench_type_names[N_COMM_TYPES + 2];
-const char *const *bench_coll_names(void);
-
-enum column_set { SET_ALWAYS, SET_LIBRARY, SET_ITERATIONS, SET_RERUNS, N_COLUMN_SETS };
-
-/* A measurement. collective, type, redop and library are indices of names; -1: none. */
-struct bench_row {
-	int64_t collective, size, count, type, redop, root, library;
-	struct bench_result result[N_COLL_PLACES];
-};
-
-struct bench_table {
-	struct bench_row *rows;
-	int64_t n_rows, n_wrong;
-	bool shown[N_COLUMN_SETS];
-	bool checked;
-};
-
-/* COLUMN_TALLY: a count, negative if nothing was counted. */
-enum column_kind { COLUMN_NAME, COLUMN_WHOLE, COLUMN_TALLY, COLUMN_REAL };
-
-struct bench_column {
-	const char *label, *unit;
-	int width; /* 0: not printed */
-	enum column_kind kind;
-	size_t offset;
-	const char *dataset, *doc;
-	const char *const *names;
-	enum column_set set; /* printed if the table shows it */
-};
-
-/* The columns of a row, and of each of its results. */
-extern const struct bench_column case_columns[], result_columns[];
-extern const char *const place_names[N_COLL_PLACES];
-
-void table_heading(const struct bench_table *t, enum coll what);
-void table_add(struct bench_table *t, const struct bench_row *r, bool print);
-void table_footer(const struct bench_table *t);
-
-/* ---- file.c: the HDF5 file ---------------------------------------------------------- */
-
-/* The attributes of the file. */
-struct bench_about {
-	const char *format, *created_by, *started, *host;
-	int64_t version, ranks, hosts, iters, warmup_iters, check;
-	const char *device, *comm,
-		*launch; /* NULL: host memory; what transfers it; the option */
-	int64_t aggregate, reruns, registered;
-};
-
-struct bench_file {
-	const char *path; /* NULL: no file */
-	bool overwrite;	  /* replaces any file; else only results of pt-collbench */
-	struct durable out;
-	struct h5 *file; /* on rank 0 */
-};
-
-/* Collective. Creates the file before anything is measured, so that a path that cannot be written
- * is reported at once. -1: the same error on all ranks. */
-int bench_file_begin(struct bench_file *f, struct comm *c, struct err *e);
-/* Collective. Writes the table and gives the file its name; t NULL: removes the file. */
-int bench_file_end(struct bench_file *f, struct comm *c, const struct bench_table *t,
-	const struct bench_about *about, struct err *e);
 
 #endif

@@ -1,6 +1,7 @@
 /* The results of pt-collbench as an HDF5 file. */
-#include "collbench/collbench.h"
+#include "collbench/table.h"
 
+#include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -9,7 +10,7 @@
 #define F(field) offsetof(struct bench_about, field)
 static const struct h5_field about_fields[] = {
 	{"format", H5_TEXT, F(format), false, "\"pt-collbench\""},
-	{"version", H5_I64, F(version), false, "version of the format: 1"},
+	{"version", H5_I64, F(version), false, "version of the format: 2"},
 	{"created_by", H5_TEXT, F(created_by), false,
 		"the program that wrote the file, and its libraries"},
 	{"started", H5_TEXT, F(started), false, "when it was started (UTC)"},
@@ -27,6 +28,11 @@ static const struct h5_field about_fields[] = {
 	{"aggregate", H5_I64, F(aggregate), true, "collectives of an iteration"},
 	{"reruns", H5_I64, F(reruns), true, "repetitions of each reduction"},
 	{"registered", H5_I64, F(registered), true, "1: registered buffers"},
+	{"passes", H5_I64, F(passes), true, "passes over all cases"},
+	{"seconds", H5_F64, F(seconds), true,
+		"time of a measurement; 0: iters iterations"},
+	{"settings", H5_TEXT, F(settings), true,
+		"options that all times depend on: a comparison needs equal ones"},
 	{0},
 };
 #undef F
@@ -43,57 +49,243 @@ static const struct h5_field column_fields[] = {
 	{0},
 };
 
-static void *column_values(
-	const struct bench_table *t, const struct bench_column *c, size_t offset)
+/* Structs in an array, some of whose fields are columns. */
+struct records {
+	void *first;  /* the first struct's part with the columns */
+	size_t bytes; /* from one to the next */
+	int64_t n;
+};
+
+static void *cell(const struct records *r, int64_t i, const struct bench_column *c)
 {
-	int64_t *all = xcalloc((size_t)t->n_rows, sizeof(*all));
 	_Static_assert(sizeof(double) == sizeof(int64_t), "cells are 8 bytes");
-	for (int64_t i = 0; i < t->n_rows; i++)
-		memcpy(&all[i], (const char *)&t->rows[i] + offset + c->offset,
-			sizeof(*all));
-	return all;
+	return (char *)r->first + (size_t)i * r->bytes + c->offset;
 }
 
-/* Writes columns whose struct is at `offset` in a row. */
-static int write_columns(struct h5 *file, const struct bench_table *t,
-	const struct bench_column *columns, size_t offset, const char *group,
-	struct err *e)
+static enum h5_type type_of(const struct bench_column *c)
 {
-	struct str path = {0}, names = {0};
-	int rc = 0;
-	for (const struct bench_column *c = columns; c->label && !rc; c++) {
-		const char *const *name = c->kind != COLUMN_NAME ? NULL
-					  : c->names		 ? c->names
-								 : bench_coll_names();
-		str_clear(&path);
-		str_clear(&names);
-		str_printf(&path, "%s/%s", group, c->dataset);
-		for (int i = 0; name && name[i] && strcmp(name[i], "all"); i++)
-			str_printf(&names, "%s%s", i ? " " : "", name[i]);
-		struct column_about about = {c->doc, name ? names.s : NULL};
-		void *values = column_values(t, c, offset);
-		rc = h5_put(file, path.s, c->kind == COLUMN_REAL ? H5_F64 : H5_I64, 1,
-			     &t->n_rows, values, e) ||
-		     h5_fields_write(file, path.s, column_fields, &about, e);
-		free(values);
-	}
-	str_free(&path);
+	return c->kind == COLUMN_REAL ? H5_F64 : H5_I64;
+}
+
+/* The names of a column's indices, separated by blanks. */
+static void add_names(const struct bench_column *c, struct str *out)
+{
+	const char *const *name = c->names();
+	for (int i = 0; name[i] && strcmp(name[i], "all"); i++)
+		str_printf(out, "%s%s", i ? " " : "", name[i]);
+}
+
+static int write_column(struct h5 *file, const struct bench_column *c, const char *path,
+	const struct records *r, struct err *e)
+{
+	struct str names = {0};
+	int64_t *all = xcalloc((size_t)r->n, sizeof(*all));
+	if (c->kind == COLUMN_NAME)
+		add_names(c, &names);
+	for (int64_t i = 0; i < r->n; i++)
+		memcpy(&all[i], cell(r, i, c), sizeof(*all));
+	struct column_about about = {c->doc, names.s};
+	int rc = h5_put(file, path, type_of(c), 1, &r->n, all, e) ||
+		 h5_fields_write(file, path, column_fields, &about, e);
+	free(all);
 	str_free(&names);
 	return rc;
+}
+
+/* A file of a version with fewer or more names has the same ones at the same indices. */
+static int check_names(
+	struct h5 *file, const struct bench_column *c, const char *path, struct err *e)
+{
+	struct column_about about = {NULL, NULL};
+	struct str ours = {0};
+	add_names(c, &ours);
+	int rc = h5_fields_read(file, path, column_fields, &about, e);
+	if (!rc && !about.names)
+		rc = err_set(e, EX_DATAERR, "%s has no names", path);
+	size_t theirs = about.names ? strlen(about.names) : 0;
+	if (!rc && strncmp(about.names, ours.s, theirs < ours.len ? theirs : ours.len))
+		rc = err_set(e, EX_DATAERR, "%s has other names than %s", path, ours.s);
+	free((char *)(uintptr_t)about.doc);
+	free((char *)(uintptr_t)about.names);
+	str_free(&ours);
+	return rc;
+}
+
+static bool is_valid(const struct bench_column *c, int64_t v)
+{
+	int64_t n = 0;
+	if (c->kind == COLUMN_NAME) {
+		while (c->names()[n] && strcmp(c->names()[n], "all"))
+			n++;
+		return v >= -1 && v < n;
+	}
+	return v >= -1;
+}
+
+/* Sets r->n if it is -1. r->first is allocated then. */
+static int read_column(struct h5 *file, const struct bench_column *c, const char *path,
+	struct records *r, struct err *e)
+{
+	enum { MOST = 1 << 20 };
+	void *values;
+	int64_t n;
+	if (c->kind == COLUMN_NAME && check_names(file, c, path, e))
+		return -1;
+	if (h5_get(file, path, type_of(c), r->n, MOST, &values, &n, e))
+		return -1;
+	int rc = 0;
+	if (r->n < 0) {
+		r->n = n;
+		r->first = xcalloc((size_t)n + 1, r->bytes);
+	}
+	for (int64_t i = 0; i < n; i++) {
+		int64_t v = ((int64_t *)values)[i];
+		memcpy(cell(r, i, c), &v, sizeof(v));
+		if (c->kind != COLUMN_REAL && !is_valid(c, v) && !rc)
+			rc = err_set(e, EX_DATAERR, "%s[%lld] is %lld", path,
+				(long long)i, (long long)v);
+	}
+	free(values);
+	return rc;
+}
+
+static int each_column(struct h5 *file, const struct bench_column *columns,
+	const char *group, struct records *r, bool reads, struct err *e)
+{
+	struct str path = {0};
+	int rc = 0;
+	for (const struct bench_column *c = columns; c->label && !rc; c++) {
+		str_clear(&path);
+		str_printf(&path, "%s/%s", group, c->dataset);
+		rc = reads ? read_column(file, c, path.s, r, e)
+			   : write_column(file, c, path.s, r, e);
+	}
+	str_free(&path);
+	return rc;
+}
+
+static struct records results_of(struct bench_row *rows, int64_t n, int place)
+{
+	return (struct records){&rows->result[place], sizeof(*rows), n};
 }
 
 static int write_results(struct h5 *file, const struct bench_table *t,
 	const struct bench_about *about, struct err *e)
 {
+	struct records rows = {t->rows, sizeof(*t->rows), t->n_rows};
+	struct records fits = {t->fits, sizeof(*t->fits), t->n_fits};
 	int rc = h5_fields_write(file, "/", about_fields, about, e) ||
-		 write_columns(file, t, case_columns, 0, "", e);
+		 each_column(file, case_columns, "", &rows, false, e) ||
+		 each_column(file, fit_columns, "/fit", &fits, false, e);
 	for (int p = 0; p < N_COLL_PLACES && !rc; p++) {
-		size_t at = offsetof(struct bench_row, result) +
-			    (size_t)p * sizeof(struct bench_result);
-		rc = write_columns(file, t, result_columns, at, place_names[p], e);
+		struct records r = results_of(t->rows, t->n_rows, p);
+		rc = each_column(file, result_columns, place_names[p], &r, false, e);
 	}
 	return rc || h5_seal(file, e);
 }
+
+/* ---- reading ------------------------------------------------------------------------- */
+
+/* Closes the file after reading with result rc, and names it in the error. */
+static int close_result(struct h5 *file, const char *path, int rc, struct err *e)
+{
+	return h5_end(file, rc, e) ? err_prefix(e, "%s: ", path) : 0;
+}
+
+static int open_result(struct h5 **file, const char *path, struct err *e)
+{
+	if (h5_open(file, path, e))
+		return -1;
+	if (h5_check_format(*file, FORMAT, BENCH_VERSION, e) || h5_check_seal(*file, e))
+		return close_result(*file, path, -1, e);
+	return 0;
+}
+
+static int check_fits(const struct bench_fit *f, int64_t n, struct err *e)
+{
+	for (int64_t i = 0; i < n; i++, f++)
+		if (f->collective < 0 || f->library < 0 || f->group_ranks < 1 ||
+			f->group_hosts < 1 || f->groups < 1 || !(f->alpha >= 0) ||
+			!(f->beta >= 0) || !(f->error >= 0) || isinf(f->alpha) ||
+			isinf(f->beta) || isinf(f->error))
+			return err_set(e, EX_DATAERR,
+				"/fit: number %lld has no latency and bandwidth of a "
+				"collective",
+				(long long)i);
+	return 0;
+}
+
+static int read_fits(struct h5 *file, struct bench_fit **fits, int64_t *n, struct err *e)
+{
+	struct records r = {NULL, sizeof(**fits), -1};
+	if (each_column(file, fit_columns, "/fit", &r, true, e) ||
+		check_fits(r.first, r.n, e)) {
+		free(r.first);
+		return -1;
+	}
+	*fits = r.first;
+	*n = r.n;
+	return 0;
+}
+
+int bench_fits_read(const char *path, struct bench_fit **fits, int64_t *n, struct err *e)
+{
+	struct h5 *file;
+	if (open_result(&file, path, e))
+		return -1;
+	return close_result(file, path, read_fits(file, fits, n, e), e);
+}
+
+static int check_rows(const struct bench_table *t, struct err *e)
+{
+	for (int64_t i = 0; i < t->n_rows; i++) {
+		const struct bench_row *r = &t->rows[i];
+		if (r->collective < 0 || r->size < 0 || r->group < 0)
+			return err_set(
+				e, EX_DATAERR, "row %lld is no case", (long long)i);
+	}
+	return 0;
+}
+
+static int read_settings(struct h5 *file, struct bench_table *t, struct err *e)
+{
+	static const struct h5_field field[] = {
+		{"settings", H5_TEXT, offsetof(struct bench_about, settings), false, ""},
+		{0}};
+	struct bench_about about = {.settings = NULL};
+	if (h5_fields_read(file, "/", field, &about, e))
+		return -1;
+	snprintf(t->settings, sizeof(t->settings), "%s", about.settings);
+	free((char *)(uintptr_t)about.settings);
+	return 0;
+}
+
+static int read_results(struct h5 *file, struct bench_table *t, struct err *e)
+{
+	struct records rows = {NULL, sizeof(*t->rows), -1};
+	int rc = each_column(file, case_columns, "", &rows, true, e);
+	t->rows = rows.first;
+	t->n_rows = max64(0, rows.n);
+	for (int p = 0; p < N_COLL_PLACES && !rc; p++) {
+		struct records r = results_of(t->rows, t->n_rows, p);
+		rc = each_column(file, result_columns, place_names[p], &r, true, e);
+	}
+	return rc || check_rows(t, e) || read_settings(file, t, e) ||
+	       read_fits(file, &t->fits, &t->n_fits, e);
+}
+
+int bench_file_read(const char *path, struct bench_table *t, struct err *e)
+{
+	struct h5 *file;
+	if (open_result(&file, path, e))
+		return -1;
+	int rc = close_result(file, path, read_results(file, t, e), e);
+	if (rc)
+		table_free(t);
+	return rc;
+}
+
+/* ---- writing --------------------------------------------------------------------------- */
 
 /* Only results of pt-collbench are replaced, unless f->overwrite. */
 static int may_replace(const struct bench_file *f, struct err *e)
@@ -104,7 +296,7 @@ static int may_replace(const struct bench_file *f, struct err *e)
 		return 0;
 	int rc = h5_open(&h, f->path, &other);
 	if (!rc) {
-		rc = h5_check_format(h, FORMAT, 1, &other);
+		rc = h5_check_format(h, FORMAT, BENCH_VERSION, &other);
 		h5_end(h, rc, &other);
 	}
 	if (rc)

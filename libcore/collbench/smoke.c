@@ -1,5 +1,6 @@
 /* The smoke test: checks in about a second that ranks, hosts and libraries work together. */
 #include "collbench/collbench.h"
+#include "comm/requests.h"
 
 #include <math.h>
 #include <signal.h>
@@ -138,8 +139,9 @@ static bool check_collective(struct bench *b, enum coll what)
 				continue;
 			c.place = (enum coll_place)p;
 			c.root = i % 2 ? last : 0;
-			c.count = bench_count(b, what, c.type, sizes[i]);
-			bench_run(b, &c, &r);
+			r = bench_nothing;
+			c.count = bench_count(what, b->comm->size, c.type, sizes[i]);
+			bench_check(b, &c, &r);
 			wrong += r.wrong;
 			runs++;
 		}
@@ -149,9 +151,9 @@ static bool check_collective(struct bench *b, enum coll what)
 }
 
 static bool check_collectives(
-	struct comm *c, const bool wanted[N_COLL], const struct bench_fault *fault)
+	struct comm *c, const bool wanted[N_BENCH], const struct bench_fault *fault)
 {
-	struct bench b = {.iters = 1, .checks = 1, .fault = *fault};
+	struct bench b = {.o.checks = 1, .fault = *fault};
 	struct err e = {0};
 	if (bench_open(&b, c, 1 << 20, &e))
 		return verdict(c, false, "%s", e.msg);
@@ -164,6 +166,42 @@ static bool check_collectives(
 }
 
 /* ---- round trips ----------------------------------------------------------------- */
+
+static void complete(struct comm_requests *r)
+{
+	comm_start(r);
+	comm_wait(r);
+}
+
+/* Called by ranks `leader` and `other` only. On the leader: the mean time of n round trips of 8
+ * bytes, in seconds; NaN: the bytes were wrong. */
+static double round_trip(struct comm *c, int leader, int other, int64_t n)
+{
+	enum { WARM = 8 };
+	double begin = 0;
+	bool same = true;
+	struct comm_requests r = {.c = c};
+	for (int64_t i = -WARM; i < n; i++) {
+		int64_t ball = i;
+		if (i == 0)
+			begin = clock_seconds();
+		if (c->rank == leader) {
+			comm_send(&r, &ball, sizeof(ball), other, TAG_TEST);
+			complete(&r);
+			ball = ~i;
+			comm_recv(&r, &ball, sizeof(ball), other, TAG_TEST);
+			complete(&r);
+			same = same && ball == i;
+		} else {
+			comm_recv(&r, &ball, sizeof(ball), leader, TAG_TEST);
+			complete(&r);
+			comm_send(&r, &ball, sizeof(ball), leader, TAG_TEST);
+			complete(&r);
+		}
+	}
+	comm_requests_free(&r);
+	return same ? (clock_seconds() - begin) / (double)n : NAN;
+}
 
 /* Round trips of the pairs on the same host, or of those on different hosts. */
 struct trips {
@@ -198,9 +236,9 @@ static bool check_round_trips(struct comm *c, const struct peer *p)
 		for (int r = 0; r < c->size; r++) {
 			int other = (r + (1 << d)) % c->size;
 			if (c->rank == r)
-				mine[d] = bench_round_trip(c, r, other, TRIPS);
+				mine[d] = round_trip(c, r, other, TRIPS);
 			else if (c->rank == other)
-				bench_round_trip(c, r, other, TRIPS);
+				round_trip(c, r, other, TRIPS);
 		}
 	double *all = xcalloc((size_t)c->size, sizeof(mine));
 	comm_allgather(c, mine, all, sizeof(mine));
@@ -235,7 +273,7 @@ static bool check_step(struct comm *c, const struct bench_fault *fault)
 		wrong ? "; have all ranks the same kind of processor?" : "");
 }
 
-int smoke_run(struct comm *world, const struct peer *peers, const bool wanted[N_COLL],
+int smoke_run(struct comm *world, const struct peer *peers, const bool wanted[N_BENCH],
 	const struct bench_fault *fault)
 {
 	phase = "the other ranks";

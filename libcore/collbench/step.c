@@ -153,7 +153,7 @@ int64_t step_wrong(struct comm *c, const struct bench_fault *fault)
 	device_cpu(&m->d, 1);
 	fill(m->weights, FLOATS, 1);
 	add_with_ranks(c, m, buffer, result);
-	if (fault->wanted && fault->what == N_COLL && fault->rank == c->rank &&
+	if (fault->wanted && fault->what == N_BENCH && fault->rank == c->rank &&
 		fault->element >= 0 && fault->element < FLOATS)
 		*(char *)&result[fault->element] ^= 1;
 	add_alone(m, leaves, buffer);

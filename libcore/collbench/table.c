@@ -1,54 +1,100 @@
 /* The table of results: its columns, and printing it. */
-#include "collbench/collbench.h"
+#include "collbench/table.h"
+#include "comm/mesh.h"
 
 #include <math.h>
+#include <stdlib.h>
 
 /* clang-format off */
 const char *const bench_op_names[] = {
 	[COMM_SUM] = "sum", [COMM_PROD] = "prod", [COMM_MIN] = "min", [COMM_MAX] = "max",
 	[N_COMM_OPS] = "all", NULL,
 };
-const char *const bench_type_names[] = {
-	[COMM_I8] = "int8", [COMM_U8] = "uint8", [COMM_I32] = "int32", [COMM_U32] = "uint32",
-	[COMM_I64] = "int64", [COMM_U64] = "uint64", [COMM_F32] = "float", [COMM_F64] = "double",
-	[N_COMM_TYPES] = "all", NULL,
-};
+const char *const bench_type_names[] = {COMM_TYPE_WORDS, [N_COMM_TYPES] = "all", NULL};
 const char *const bench_library_names[] = {[LIBRARY_MPI] = "mpi", [LIBRARY_NCCL] = "nccl", NULL};
 /* clang-format on */
 
 const char *const *bench_coll_names(void)
 {
-	static const char *names[N_COLL + 2];
-	for (int i = 0; i < N_COLL; i++)
-		names[i] = coll_table[i].name;
-	names[N_COLL] = "all";
+	static const char *names[N_BENCH + 2];
+	for (int i = 0; i < N_BENCH; i++)
+		names[i] = bench_info(i)->name;
+	names[N_BENCH] = "all";
 	return names;
+}
+
+const char *const *bench_group_names(void)
+{
+	static const char *names[N_AXES + 2] = {"world"};
+	for (int a = 0; a < N_AXES; a++)
+		names[a + 1] = axis_names[a];
+	return names;
+}
+
+static const char *const *op_names(void)
+{
+	return bench_op_names;
+}
+
+static const char *const *type_names(void)
+{
+	return bench_type_names;
+}
+
+static const char *const *library_names(void)
+{
+	return bench_library_names;
 }
 
 /* clang-format off */
 #define R(field) offsetof(struct bench_row, field)
 const struct bench_column case_columns[] = {
-	{"", "", 0, COLUMN_NAME, R(collective), "collective", "index in names"},
+	{"", "", 0, COLUMN_NAME, R(collective), "collective", "index in names", bench_coll_names},
 	{"size", "(B)", 12, COLUMN_WHOLE, R(size), "size", "bytes of the larger buffer of a rank"},
 	{"count", "(elements)", 12, COLUMN_WHOLE, R(count), "count", "elements of a block"},
-	{"type", "", 8, COLUMN_NAME, R(type), "type", "index in names; -1: none", bench_type_names},
-	{"redop", "", 6, COLUMN_NAME, R(redop), "redop", "index in names; -1: none", bench_op_names},
+	{"type", "", 8, COLUMN_NAME, R(type), "type", "index in names; -1: none", type_names},
+	{"redop", "", 6, COLUMN_NAME, R(redop), "redop", "index in names; -1: none", op_names},
 	{"root", "", 6, COLUMN_WHOLE, R(root), "root", "rank of the root; -1: none"},
-	{"comm", "", 5, COLUMN_NAME, R(library), "comm", "what transferred device memory: index in names; -1: host memory, by MPI", bench_library_names, SET_LIBRARY},
+	{"comm", "", 5, COLUMN_NAME, R(library), "comm", "what transferred device memory: index in names; -1: host memory, by MPI", library_names, SET_LIBRARY},
+	{"group", "", 6, COLUMN_NAME, R(group), "group", "axis of the groups: index in names", bench_group_names, SET_GROUPS},
+	{"ranks", "", 6, COLUMN_WHOLE, R(group_ranks), "group_ranks", "ranks of a group", NULL, SET_GROUPS},
+	{"hosts", "", 6, COLUMN_WHOLE, R(group_hosts), "group_hosts", "hosts that a group spans", NULL, SET_GROUPS},
+	{"groups", "", 6, COLUMN_WHOLE, R(groups), "groups", "groups that run at once", NULL, SET_GROUPS},
 	{0},
 };
 #undef R
 #define R(field) offsetof(struct bench_result, field)
 const struct bench_column result_columns[] = {
-	{"time", "(us)", 8, COLUMN_REAL, R(time), "time", "us a collective: mean over iterations, largest over ranks"},
+	{"time", "(us)", 8, COLUMN_REAL, R(time), "time", "us a collective: mean over iterations, over ranks as the attribute settings says"},
 	{"algbw", "(GB/s)", 7, COLUMN_REAL, R(algbw), "algbw", "size over time, 1e9 bytes a second"},
 	{"busbw", "(GB/s)", 7, COLUMN_REAL, R(busbw), "busbw", "algbw times the collective's factor"},
 	{"#wrong", "", 7, COLUMN_TALLY, R(wrong), "wrong", "wrong elements of all ranks; -1: not checked"},
 	{"i_min", "(us)", 8, COLUMN_REAL, R(i_min), "i_min", "us: shortest time of an iteration", NULL, SET_ITERATIONS},
 	{"i_max", "(us)", 8, COLUMN_REAL, R(i_max), "i_max", "us: longest time of an iteration", NULL, SET_ITERATIONS},
+	{"i_p50", "(us)", 8, COLUMN_REAL, R(i_p50), "i_p50", "us: median", NULL, SET_ITERATIONS},
 	{"i_p99", "(us)", 8, COLUMN_REAL, R(i_p99), "i_p99", "us: 99th percentile, nearest rank", NULL, SET_ITERATIONS},
 	{"i_cv%", "(%)", 7, COLUMN_REAL, R(i_cv), "i_cv", "percent: standard deviation over mean", NULL, SET_ITERATIONS},
+	{"typical", "(us)", 8, COLUMN_REAL, R(typical), "typical", "us: median over parts of the run", NULL, SET_ITERATIONS},
+	{"noise%", "(%)", 7, COLUMN_REAL, R(noise), "noise", "percent: standard error of typical", NULL, SET_ITERATIONS},
+	{"iters", "", 7, COLUMN_WHOLE, R(iters), "iters", "iterations; 0: not measured", NULL, SET_ITERATIONS},
 	{"#differ", "", 7, COLUMN_TALLY, R(differ), "differ", "elements of all ranks with other bits when reduced again; -1: not tried", NULL, SET_RERUNS},
+	{"", "", 0, COLUMN_TALLY, R(digest), "digest", "hash of the result of that reduction on all ranks; -1: not tried"},
+	{"overall", "(us)", 8, COLUMN_REAL, R(overall), "overall", "us: with computation beside it", NULL, SET_OVERLAP},
+	{"compute", "(us)", 8, COLUMN_REAL, R(compute), "compute", "us of that: computation", NULL, SET_OVERLAP},
+	{"overlap", "(%)", 7, COLUMN_REAL, R(overlap), "overlap", "percent of the time that the computation hides", NULL, SET_OVERLAP},
+	{0},
+};
+#undef R
+#define R(field) offsetof(struct bench_fit, field)
+const struct bench_column fit_columns[] = {
+	{"collective", "", 14, COLUMN_NAME, R(collective), "collective", "index in names", bench_coll_names},
+	{"comm", "", 5, COLUMN_NAME, R(library), "comm", "what transferred the buffers: index in names", library_names},
+	{"ranks", "", 6, COLUMN_WHOLE, R(group_ranks), "group_ranks", "ranks of a group"},
+	{"hosts", "", 6, COLUMN_WHOLE, R(group_hosts), "group_hosts", "hosts that a group spans"},
+	{"groups", "", 6, COLUMN_WHOLE, R(groups), "groups", "groups that run at once"},
+	{"alpha", "(s)", 11, COLUMN_REAL, R(alpha), "alpha", "seconds: time of a collective of no bytes"},
+	{"beta", "(s/B)", 11, COLUMN_REAL, R(beta), "beta", "seconds per byte of the column size"},
+	{"error", "", 11, COLUMN_REAL, R(error), "error", "median over the sizes of |fitted time / time - 1|"},
 	{0},
 };
 #undef R
@@ -79,7 +125,7 @@ static void print_cell(const struct bench_column *c, const void *from)
 	if (c->kind == COLUMN_REAL)
 		print_real(*(const double *)v, c->width);
 	else if (c->kind == COLUMN_NAME)
-		printf(" %*s", c->width, n < 0 ? "none" : c->names[n]);
+		printf(" %*s", c->width, n < 0 ? "none" : c->names()[n]);
 	else if (c->kind == COLUMN_TALLY && n < 0)
 		printf(" %*s", c->width, "N/A");
 	else
@@ -94,7 +140,7 @@ static void print_cells(
 			print_cell(c, from);
 }
 
-static void print_row(const struct bench_table *t, const struct bench_row *r)
+void table_print_row(const struct bench_table *t, const struct bench_row *r)
 {
 	putchar(' '); /* headings have a # here */
 	print_cells(t, case_columns, r);
@@ -120,9 +166,9 @@ static int width_of(const struct bench_table *t, const struct bench_column *colu
 	return width;
 }
 
-void table_heading(const struct bench_table *t, enum coll what)
+void table_heading(const struct bench_table *t, int what)
 {
-	const struct coll_info *info = &coll_table[what];
+	const struct coll_info *info = bench_info(what);
 	int width = width_of(t, result_columns);
 	printf("#\n# %s: %s; busbw = algbw * %s\n#\n", info->name, info->help,
 		info->bus_text);
@@ -135,16 +181,6 @@ void table_heading(const struct bench_table *t, enum coll what)
 			print_labels(t, result_columns, units);
 		putchar('\n');
 	}
-}
-
-void table_add(struct bench_table *t, const struct bench_row *r, bool print)
-{
-	for (int p = 0; p < N_COLL_PLACES; p++)
-		t->n_wrong += max64(0, r->result[p].wrong);
-	t->rows = xrealloc(t->rows, (size_t)(t->n_rows + 1) * sizeof(*t->rows));
-	t->rows[t->n_rows++] = *r;
-	if (print)
-		print_row(t, r);
 }
 
 void table_footer(const struct bench_table *t)
@@ -163,4 +199,42 @@ void table_footer(const struct bench_table *t)
 		: t->n_wrong ? "FAILED"
 			     : "OK");
 	printf("# Avg bus bandwidth    : %g\n", n ? sum / (double)n : 0);
+}
+
+static void print_fit_cell(const struct bench_column *c, const struct bench_fit *f)
+{
+	const void *v = (const char *)f + c->offset;
+	if (c->kind == COLUMN_REAL)
+		printf(" %*.4g", c->width, *(const double *)v);
+	else
+		print_cell(c, f);
+}
+
+static void print_fit(const struct bench_fit *f)
+{
+	putchar('#');
+	for (const struct bench_column *c = fit_columns; c->label; c++)
+		print_fit_cell(c, f);
+	putchar('\n');
+}
+
+void table_print_fits(const struct bench_table *t)
+{
+	if (!t->n_fits)
+		return;
+	printf("#\n# time = alpha + beta * size, fitted with equal weight of all sizes\n#");
+	for (const struct bench_column *c = fit_columns; c->label; c++)
+		printf(" %*s", c->width, c->label);
+	putchar('\n');
+	for (int64_t i = 0; i < t->n_fits; i++)
+		print_fit(&t->fits[i]);
+}
+
+void table_free(struct bench_table *t)
+{
+	free(t->rows);
+	free(t->fits);
+	t->rows = NULL;
+	t->fits = NULL;
+	t->n_rows = t->n_fits = 0;
 }

@@ -5,14 +5,19 @@
  * a hash of (rank, index, iteration), restricted to values for which the operation is exact:
  *   integers, any op   all bits; sums and products wrap (products: odd numbers, so that
  *                      not all results are 0)
- *   floating sum       integers so small that the sum of n fits the mantissa
+ *   floating sum       integers so small that the sum of n fits the mantissa; if n is too large for
+ *                      that, some ranks have zeros
  *   floating product   powers of two, and one rank's full mantissa; no product overflows
  *   floating min, max  finite numbers other than 0
  * Collectives without an operation move arbitrary bits. Expected results are computed chunk by
  * chunk and compared as bytes.
  */
-#include "collbench/collbench.h"
+#include "collbench/bench_internal.h"
 
+#include "kernels/dtype_bits.h"
+
+#include <float.h>
+#include <math.h>
 #include <string.h>
 
 enum { CHUNK = 512, GUARD_BYTE = 0xa5 };
@@ -40,12 +45,32 @@ struct content {
 
 static bool is_floating(enum comm_type t)
 {
-	return t == COMM_F32 || t == COMM_F64;
+	return comm_type_table[t].is_floating;
 }
 
 static bool is_signed(enum comm_type t)
 {
-	return t == COMM_I8 || t == COMM_I32 || t == COMM_I64;
+	return comm_type_table[t].is_signed;
+}
+
+static bool has_op(const struct verify *v)
+{
+	return bench_info(v->c.what)->has_op;
+}
+
+/* The stored bits of the mantissa, without the leading 1. */
+static int mantissa_bits(enum comm_type t)
+{
+	return t == COMM_F64 ? DBL_MANT_DIG - 1
+			     : dtype_table[comm_type_table[t].dtype].fraction_bits;
+}
+
+/* Powers of two to this and from minus this are normal numbers. */
+static int largest_exponent(enum comm_type t)
+{
+	double least = t == COMM_F64 ? DBL_MIN
+				     : dtype_table[comm_type_table[t].dtype].min_normal;
+	return -ilogb(least);
 }
 
 static int log2_ceil(int n)
@@ -66,25 +91,35 @@ static double real(uint64_t h, int bits, int e)
 	return x;
 }
 
+/* A whole number; of those of all ranks, the absolute values add up to no more than the mantissa holds. */
+static double small_whole(const struct verify *v, int rank, int64_t at, uint64_t h)
+{
+	int bits = mantissa_bits(v->c.type) + 1 - log2_ceil(v->n_ranks);
+	int apart = bits < 1 ? 1 << (1 - bits) : 1;
+	int64_t m = (int64_t)(h >> (64 - (bits < 1 ? 1 : bits)));
+	if ((rank + at) % apart)
+		return 0;
+	return (double)(h & 1 ? -m : m); /* never -0 */
+}
+
 /* `first`: the index, in the rank's input, of the chunk's first element. */
 static void make_real(
 	const struct verify *v, int rank, int64_t first, int64_t n, union chunk *x)
 {
-	bool is_float = v->c.type == COMM_F32;
-	int mantissa = is_float ? 23 : 52; /* without the leading 1 */
-	int whole = mantissa + 1 - log2_ceil(v->n_ranks);
-	int range = (is_float ? 124 : 1020) / v->n_ranks; /* of the factors' exponents */
+	int mantissa = mantissa_bits(v->c.type), most = largest_exponent(v->c.type) - 2;
+	uint64_t product = 2 * (uint64_t)(most / v->n_ranks) + 1; /* exponents */
+	uint64_t any = 2 * (uint64_t)min64(100, most) + 1;
 	for (int64_t i = 0; i < n; i++) {
-		uint64_t h = x->u[i];
+		uint64_t h = x->u[i], e = h >> 8;
 		if (v->c.op == COMM_SUM) {
-			int64_t m = (int64_t)(h >> (64 - whole));
-			x->f[i] = (double)(h & 1 ? -m : m); /* never -0 */
+			x->f[i] = small_whole(v, rank, first + i, h);
 		} else if (v->c.op == COMM_PROD) {
 			bool full = (first + i) % v->n_ranks == rank;
-			int e = (int)((h >> 8) % (2 * (uint64_t)range + 1)) - range;
-			x->f[i] = full ? real(h, mantissa, 0) : real(h, 0, e);
+			x->f[i] = full ? real(h, mantissa, 0)
+				       : real(h, 0,
+						 (int)(e % product) - (int)(product / 2));
 		} else {
-			x->f[i] = real(h, mantissa, (int)((h >> 8) % 201) - 100);
+			x->f[i] = real(h, mantissa, (int)(e % any) - (int)(any / 2));
 		}
 	}
 }
@@ -111,7 +146,7 @@ static void make_input(const struct verify *v, int rank, int64_t block, int64_t 
 	int64_t first = block * v->c.count + at;
 	for (int64_t i = 0; i < n; i++)
 		x->u[i] = hash_mix(seed + (uint64_t)(first + i) * 0x9e3779b97f4a7c15u);
-	if (!coll_table[v->c.what].has_op)
+	if (!has_op(v))
 		return;
 	if (is_floating(v->c.type))
 		make_real(v, rank, first, n, x);
@@ -163,17 +198,16 @@ static void make_reduction(
 /* Converts a chunk to the case's type. */
 static void store(const struct verify *v, const union chunk *x, int64_t n, void *out)
 {
-	size_t size = comm_type_bytes(v->c.type);
-	bool from_double = v->c.type == COMM_F32 && coll_table[v->c.what].has_op;
+	const struct comm_type_info *t = &comm_type_table[v->c.type];
+	bool reduces = has_op(v) && t->is_floating && v->c.type != COMM_F64;
 	for (int64_t i = 0; i < n; i++) {
-		if (from_double)
-			((float *)out)[i] = (float)x->f[i];
-		else if (size == 8)
-			((uint64_t *)out)[i] = x->u[i];
-		else if (size == 4)
-			((uint32_t *)out)[i] = (uint32_t)x->u[i];
-		else
-			((uint8_t *)out)[i] = (uint8_t)x->u[i];
+		uint64_t bits = x->u[i];
+		if (reduces && v->c.type == COMM_F32)
+			bits = bits_of((float)x->f[i]);
+		else if (reduces)
+			bits = narrow_bits((float)x->f[i], (enum dtype)t->dtype);
+		/* the low bytes */
+		memcpy((char *)out + i * t->bytes, &bits, (size_t)t->bytes);
 	}
 }
 
@@ -207,13 +241,13 @@ static int64_t blocks(const struct verify *v, int parts)
 
 static int64_t send_blocks(const struct verify *v)
 {
-	return in_place(v) ? 0 : blocks(v, coll_table[v->c.what].send_parts);
+	return in_place(v) ? 0 : blocks(v, bench_info(v->c.what)->send_parts);
 }
 
 static int64_t recv_blocks(const struct verify *v)
 {
-	return in_place(v) ? coll_blocks(v->c.what, v->n_ranks)
-			   : blocks(v, coll_table[v->c.what].recv_parts);
+	return in_place(v) ? coll_blocks((enum coll)v->c.what, v->n_ranks)
+			   : blocks(v, bench_info(v->c.what)->recv_parts);
 }
 
 /* The content of block b of the receive buffer before the collective. */
@@ -234,10 +268,20 @@ static struct content before(const struct verify *v, int64_t b)
 	}
 }
 
+/* The content after messages: on ranks that have only sent, undefined. */
+static struct content after_messages(const struct verify *v)
+{
+	int peer = pair_peer(v->rank, v->n_ranks);
+	bool received = v->c.what != PAIR_BANDWIDTH || v->rank > peer;
+	return (struct content){received ? peer : UNDEFINED, 0};
+}
+
 /* The content after the collective: unchanged on ranks that get no result. */
 static struct content after(const struct verify *v, int64_t b)
 {
 	bool at_root = v->rank == v->c.root;
+	if (v->c.what >= N_COLL)
+		return after_messages(v);
 	switch (v->c.what) {
 	case COLL_ALLREDUCE:
 		return (struct content){ALL_RANKS, 0};

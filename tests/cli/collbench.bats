@@ -57,27 +57,27 @@ refused() {
 # more makes 4 + 3 rows more.
 @test "every type, operation and collective, without mpiexec" {
 	bench 0 all -d all -o all -b 8 -e 8000 -f 1000 "${quick[@]}"
-	all_right $((8 * 2 * 18 + 1))
+	all_right $((12 * 2 * 18 + 1))
 }
 
 @test "every type, operation, root and collective, 1 rank" {
 	bench 1 all -d all -o all -r all -b 8 -e 8000 -f 1000 "${quick[@]}"
-	all_right $((8 * 2 * 18 + 1))
+	all_right $((12 * 2 * 18 + 1))
 }
 
 @test "every type, operation, root and collective, 2 ranks" {
 	bench 2 all -d all -o all -r all -b 8 -e 8000 -f 1000 "${quick[@]}"
-	all_right $((8 * 2 * 25 + 1))
+	all_right $((12 * 2 * 25 + 1))
 }
 
 @test "every type, operation and collective, 3 ranks" {
 	bench 3 all -d all -o all -r 2 -b 1000 -e 1000 "${quick[@]}"
-	all_right $((8 * 18 + 1))
+	all_right $((12 * 18 + 1))
 }
 
 @test "every type, operation and collective, 4 ranks" {
 	bench 4 all -d all -o all -r 1 -b 1000 -e 1000 "${quick[@]}"
-	all_right $((8 * 18 + 1))
+	all_right $((12 * 18 + 1))
 }
 
 @test "more ranks than processors: 8" {
@@ -102,7 +102,7 @@ refused() {
 }
 
 @test "a flipped bit of every type is found" {
-	for type in int8 uint8 int32 uint32 int64 uint64 float double; do
+	for type in int8 uint8 int32 uint32 int64 uint64 float double half bfloat16 f8e4m3 f8e5m2; do
 		export PT_COLLBENCH_FAULT=allreduce:0:0
 		run bench 0 -d $type -b 64 -e 64 "${quick[@]}"
 		[ "$status" -eq 1 ]
@@ -165,19 +165,138 @@ refused() {
 
 @test "columns: -I, and none for what there is not" {
 	bench 2 reduce broadcast sendrecv barrier -I -b 64 -e 64 -r 1
-	awk 'NF != 21 { exit 1 }' rows
-	[ "$(awk '{ print $3, $4, $5, $6 == "N/A", $14 == "N/A" }' rows)" = "float sum 1 0 0
+	awk 'NF != 29 { exit 1 }' rows
+	[ "$(awk '{ print $3, $4, $5, $6 == "N/A", $18 == "N/A" }' rows)" = "float sum 1 0 0
 float none 1 1 0
 float none -1 0 1
 none none -1 0 1" ]
-	awk 'NR == 1 && !($10 <= $12 && $12 <= $11 && $6 <= $11 && $13 >= 0) { exit 1 }' rows
+	awk 'NR == 1 && !($10 <= $12 && $12 <= $13 && $13 <= $11 && $6 <= $11 && $14 >= 0 && $17 == 20) { exit 1 }' rows
+}
+
+@test "pairs of ranks: latency, bandwidth, bidirectional" {
+	for n in 2 3 4; do
+		for calls in nonblocking blocking; do
+			bench $n latency bandwidth bidirectional -b 8 -e 80000 -f 100 --window 4 \
+				--calls $calls "${quick[@]}"
+			all_right 9
+		done
+	done
+	PT_COLLBENCH_FAULT=latency:0:1 run bench 2 latency -b 8 -e 8 -d int8 "${quick[@]}"
+	[ "$status" -eq 1 ]
+	# the rank that only sends has no result
+	PT_COLLBENCH_FAULT=bandwidth:1:1 run bench 2 bandwidth -b 8 -e 8 -d int8 "${quick[@]}"
+	[ "$status" -eq 1 ]
+}
+
+@test "blocking calls, barriers between, averages: the same results" {
+	bench 3 all --calls blocking --barrier -a avg -d bfloat16 -o all -b 1000 -e 1000 "${quick[@]}"
+	all_right 19
+	for average in min rank0; do
+		bench 2 all -a $average -b 1000 -e 1000 "${quick[@]}"
+		all_right 10
+	done
+}
+
+@test "groups along axes, all at once or one" {
+	bench 4 all latency --split fsdp=2,tp=2 --split world --groups both -b 800 -e 800 "${quick[@]}"
+	awk '{ print $6, $7, $8, $9 }' rows | uniq -c | awk '{ print $1, $2, $3, $4, $5 }' >groups
+	diff groups - <<-END
+		11 fsdp 2 1 2
+		11 fsdp 2 1 1
+		11 tp 2 1 2
+		11 tp 2 1 1
+		11 world 4 1 1
+	END
+	awk '$13 + $17 > 0 { exit 1 }' rows
+	grep -qx '# Out of bounds values : 0 OK' table
+	# size is a group's: count times 2 ranks
+	[ "$(awk '$6 == "tp" && NR > 1 { print $1, $2 }' rows | sort -u | tail -n 2 | head -n 1)" = "800 100" ]
+	# a rank of the second group has the fault, so only all at once see it
+	for how in 'all 1' 'one 64'; do
+		PT_COLLBENCH_FAULT=allreduce:3:0 run bench 4 --split tp=2 --groups "${how% *}" -b 32 -e 32 "${quick[@]}"
+		[ "$status" -eq "${how#* }" ]
+	done
+}
+
+@test "--seconds ends in time; --passes; --overlap" {
+	bench 2 --seconds 0.05 -b 1K -e 1K -I -w 0 --passes 2
+	awk '$17 < 2 { exit 1 }' rows
+	bench 2 allreduce alltoall barrier --overlap -b 1K -e 100K -f 100 -n 3 --polls 2
+	awk '$3 != "none" && !($11 >= 0 && $12 >= 0 && $12 <= 100 && $10 > 0) { print; exit 1 }' rows
+	[ "$(awk '$3 == "none" { print $10, $17 }' rows)" = "N/A N/A" ]
+}
+
+@test "fits: printed with three sizes, and in the file" {
+	bench 2 allreduce latency -b 8 -e 64 "${quick[@]}" --out bench.h5
+	grep -A 9 '^# time = alpha' table | awk '$2 == "allreduce" || $2 == "latency" { n += $4 == 2 && $7 >= 0 && $8 >= 0 && $9 >= 0 }
+		END { exit n != 2 }'
+	h5ls bench.h5/fit/alpha | grep -q 'Dataset {2}'
+	h5dump -d /fit/group_ranks -y bench.h5 | grep -q '2, 2'
+	# two axes of equally many ranks
+	bench 4 --split tp=2,fsdp=2 -b 8 -e 64 "${quick[@]}" --out bench.h5
+	h5ls bench.h5/fit/alpha | grep -q 'Dataset {2}'
+	bench 2 -b 8 -e 16 "${quick[@]}" --out bench.h5
+	[ "$(grep -c 'time = alpha' table)" -eq 0 ]
+	h5ls bench.h5/fit/alpha | grep -q 'Dataset {0}'
+}
+
+@test "--compare: equal to itself, slower than a faster one, other bits" {
+	bench 2 allreduce barrier -b 8 -e 4K -f 8 -n 24 --reruns 1 --out old.h5
+	pt-collbench --from old.h5 --compare old.h5 >table
+	grep -q '^# compared 9: 0 slower, 0 faster, [0-9]* unchanged' table
+	grep -q '^# reductions of random numbers: 0 of 8 have other bits' table
+	# no size is in both, or no error of a time is known
+	run bench 2 -b 16K -e 16K --compare old.h5 "${quick[@]}"
+	[ "$status" -eq 65 ]
+	run mpiexec -n 2 pt-collbench -b 8 -e 8 --compare old.h5 "${quick[@]}"
+	[ "$status" -eq 65 ]
+	[ "$(grep -c '^missing *allreduce float sum, .* bytes, world of 2 ranks' <<<"$output")" -eq 3 ]
+	[ "$(grep -c '^missing *barrier' <<<"$output")" -eq 1 ]
+	grep -q '0 faster, 0 unchanged, 2 not judged; 0 rows are new, 4 are missing' <<<"$output"
+	[[ $output == *"compare: no case is judged"* ]]
+	# 50 ms more, or less
+	few=(-b 8 -e 8 -n 8 -w 0 -c 0)
+	bench 2 "${few[@]}" --out fast.h5
+	bench 2 "${few[@]}" --calls blocking --out fast2.h5
+	export PT_COLLBENCH_DELAY=0.05
+	bench 2 "${few[@]}" --out slow.h5
+	run mpiexec -n 2 pt-collbench "${few[@]}" --compare fast.h5 --retries 1
+	echo "$output"
+	[ "$status" -eq 1 ]
+	[ "$(grep -c '^slower *allreduce float sum, 8 bytes' <<<"$output")" -eq 2 ]
+	grep -q '^# measured again: 2 slower times' <<<"$output"
+	# the file has what was printed, not what was measured again
+	bench 2 "${few[@]}" -I --compare fast.h5 --retries 5 --out again.h5 || [ $? -eq 1 ]
+	grep -q '^# measured again' table
+	for place in 'out_of_place 15' 'in_place 27'; do
+		h5dump -m %.2f -d "/${place% *}/typical" -y -o stored again.h5 >/dev/null
+		[ "$(tr -d ' \n' <stored)" = "$(awk -v n="${place#* }" '$1 == 8 { print $n }' rows)" ]
+	done
+	unset PT_COLLBENCH_DELAY
+	run mpiexec -n 2 pt-collbench "${few[@]}" --compare slow.h5
+	[ "$status" -eq 0 ]
+	[ "$(grep -c '^faster *allreduce float sum, 8 bytes' <<<"$output")" -eq 2 ]
+	refused 64 'calls=blocking' pt-collbench --from fast.h5 --compare fast2.h5
+	echo no >text.h5
+	refused 65 'text.h5' mpiexec -n 2 pt-collbench --compare text.h5
+	refused 74 'none.h5' pt-collbench --from none.h5
+}
+
+@test "--plot: svg, png and pdf" {
+	command -v gnuplot >/dev/null || skip 'no gnuplot'
+	bench 2 allreduce latency -b 8 -e 4K -f 8 "${quick[@]}" --out old.h5 --plot a.svg
+	pt-collbench --from old.h5 --plot a.png --plot-of time
+	pt-collbench --from old.h5 --plot a.pdf >/dev/null
+	grep -q 'allreduce float sum' a.svg
+	[ "$(head -c 4 a.png | tail -c 3)" = PNG ]
+	[ "$(head -c 4 a.pdf)" = %PDF ]
 }
 
 @test "--out: a sealed file with a dataset for each column" {
 	bench 2 allreduce broadcast barrier -b 8 -e 32 --out bench.h5
 	[ ! -e bench.h5.tmp ]
 	for column in collective size count type redop root \
-		{out_of,in}_place/{time,algbw,busbw,wrong,i_min,i_max,i_p99,i_cv}; do
+		{out_of,in}_place/{time,algbw,busbw,wrong,i_min,i_max,i_p50,i_p99,i_cv,typical,noise,iters}; do
 		h5ls bench.h5/$column | grep -q 'Dataset {7}'
 	done
 	h5dump -d /size -y -o size bench.h5 >/dev/null
@@ -254,5 +373,15 @@ none none -1 0 1" ]
 	refused 64 "iters" pt-collbench -n 0
 	refused 64 "unknown option" pt-collbench --minbyte-s 1
 	refused 64 "--out" pt-collbench --smoke --out bench.h5
+	refused 64 "latency needs 2 ranks" pt-collbench latency
+	refused 64 "is not like tp=2" mpiexec -n 2 pt-collbench --split 2
+	refused 64 "split tp=2,tp=4: tp is there twice" mpiexec -n 4 pt-collbench --split tp=2,tp=4
+	refused 64 "split tp=3" mpiexec -n 2 pt-collbench --split tp=3
+	refused 64 "one rank" mpiexec -n 2 pt-collbench --split tp=1
+	refused 64 "--split" pt-collbench --groups one
+	refused 64 "there is no rank 2 among 2" mpiexec -n 4 pt-collbench reduce -r 2 --split tp=2
+	refused 64 "--calls blocking" pt-collbench --calls blocking --overlap
+	refused 64 ".svg, .png, .pdf" pt-collbench --plot x.gif
+	refused 64 "--smoke has no results" pt-collbench --smoke --compare x.h5
 	refused 64 "give a smaller --maxbytes" mpiexec -n 2 pt-collbench -e 1000T
 }

@@ -1,0 +1,44 @@
+/* Shared by the files that measure. */
+#ifndef BENCH_INTERNAL_H
+#define BENCH_INTERNAL_H
+
+#include "collbench/collbench.h"
+#include "comm/requests.h"
+
+/* ---- bench.c */
+
+struct coll_args bench_args(const struct bench *b, const struct coll_case *c);
+/* A collective, called as the option says. */
+void bench_call_once(struct bench *b, enum coll what, const struct coll_args *a);
+/* Copies both buffers with their guards to the device, or from there. */
+void bench_put(struct bench *b);
+void bench_get(struct bench *b);
+/* The host waits for what is enqueued on the device. */
+void bench_complete(struct bench *b);
+/* Does this rank take part in a measurement of this? */
+bool bench_joins(const struct bench *b, int what);
+/* Collective over `home`. Replaces n values by the average over the ranks that take part. */
+void bench_agree(struct bench *b, bool joins, double *v, int64_t n);
+
+/* ---- statistics.c */
+
+double bench_median(const double *v, int64_t n);
+
+/* ---- pair.c */
+
+/* The other rank of the pair; -1: none. */
+int pair_peer(int rank, int ranks);
+/* An iteration; in host memory it is then complete. */
+void pair_run(struct bench *b, const struct coll_case *c);
+/* Messages of an iteration that its time is divided by. */
+int64_t pair_messages(const struct bench *b, int what);
+
+/* ---- overlap.c */
+
+/* Collective over `home`. Overlapped iterations, each with a computation of `pure` seconds, which is the time of
+ * an iteration alone. */
+void overlap_measure(struct bench *b, const struct coll_case *c, double pure,
+	int64_t iters, struct bench_samples *s);
+void overlap_close(struct bench *b);
+
+#endif

@@ -1,0 +1,171 @@
+/* Checks of results: known sums, equal bits when repeated, the order of a barrier. */
+#include "collbench/bench_internal.h"
+
+#include "base/file.h"
+#include "kernels/dtype_bits.h"
+
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+static bool fault_is_here(const struct bench *b, int what)
+{
+	const struct bench_fault *f = &b->fault;
+	return f->wanted && f->what == what && f->rank == b->home->rank;
+}
+
+static void inject(struct bench *b, const struct coll_case *c)
+{
+	int64_t size = (int64_t)comm_type_bytes(c->type), guard = VERIFY_GUARD / size;
+	int64_t n = bench_bytes(c->what, b->comm->size, c->count, c->type) / size;
+	int64_t at = b->fault.element;
+	if (!fault_is_here(b, c->what) || at < -guard || at >= n + guard)
+		return;
+	b->host_recv[at * size] ^= 1;
+	b->fault.done = true;
+}
+
+/* Each iteration has other data. */
+static int64_t check_buffers(
+	struct bench *b, const struct coll_case *c, int64_t iteration)
+{
+	struct verify v = {*c, b->comm->rank, b->comm->size, (uint64_t)iteration};
+	struct coll_args a = bench_args(b, c);
+	verify_fill(&v, b->host_send, b->host_recv);
+	bench_put(b);
+	if (c->what >= N_COLL)
+		pair_run(b, c);
+	else
+		bench_call_once(b, (enum coll)c->what, &a);
+	bench_get(b);
+	inject(b, c);
+	return verify_wrong(&v, b->host_send, b->host_recv);
+}
+
+/* ---- repetitions ----------------------------------------------------------------- */
+
+/* Random numbers whose sums depend on their order. */
+static void fill_random(const struct bench *b, const struct coll_case *c, char *to)
+{
+	const struct comm_type_info *t = &comm_type_table[c->type];
+	int64_t n = bench_bytes(c->what, b->comm->size, c->count, c->type) / t->bytes;
+	for (int64_t i = 0; i < n; i++) {
+		uint64_t x = hash_mix((uint64_t)(i * b->comm->size + b->comm->rank));
+		float f = (float)x * 0x1p-60f + 0.1f;
+		double g = (double)f / 3;
+		if (c->type == COMM_F64)
+			memcpy(&x, &g, sizeof(x));
+		else if (c->type == COMM_F32)
+			memcpy(&x, &f, sizeof(f));
+		else if (t->is_floating)
+			x = narrow_bits(f, (enum dtype)t->dtype);
+		memcpy(to + i * t->bytes, &x, (size_t)t->bytes);
+	}
+}
+
+/* Reduces equal inputs again and again: the elements on this rank whose bits differ from the first time, and a
+ * hash of these. */
+static int64_t count_differing(
+	struct bench *b, const struct coll_case *c, uint64_t *digest)
+{
+	struct coll_args a = bench_args(b, c);
+	int64_t size = (int64_t)comm_type_bytes(c->type), differ = 0;
+	int64_t n =
+		c->what == COLL_REDUCESCATTER
+			? c->count
+			: bench_bytes(c->what, b->comm->size, c->count, c->type) / size;
+	bool has = !coll_table[c->what].has_root || b->comm->rank == c->root;
+	char *first = xmalloc((size_t)(n * size) + 1);
+	for (int64_t run = 0; run <= b->o.reruns; run++) {
+		fill_random(b, c, a.send ? b->host_send : b->host_recv);
+		bench_put(b);
+		bench_call_once(b, (enum coll)c->what, &a);
+		bench_get(b);
+		if (!run)
+			memcpy(first, b->host_recv, (size_t)(n * size));
+		for (int64_t i = 0; i < n && has; i++)
+			differ += memcmp(first + i * size, b->host_recv + i * size,
+					  (size_t)size) != 0;
+	}
+	*digest =
+		has ? hash_bytes(first, (size_t)(n * size), (uint64_t)b->home->rank) : 0;
+	free(first);
+	return differ;
+}
+
+/* Collective over `home`. */
+static void reduce_again(
+	struct bench *b, const struct coll_case *c, struct bench_result *r)
+{
+	enum { ROOM = 16 }; /* bits for the sum over ranks */
+	int64_t sums[2] = {0};
+	uint64_t digest = 0;
+	if (b->comm)
+		sums[0] = count_differing(b, c, &digest);
+	sums[1] = (int64_t)(digest >> ROOM);
+	comm_sum_i64(b->home, sums, 2);
+	r->differ = sums[0];
+	r->digest = sums[1];
+}
+
+/* ---- barriers -------------------------------------------------------------------- */
+
+/* Equal for ranks that run on one kernel, and so share its monotonic clock. */
+static uint64_t clock_id(int rank)
+{
+	struct str boot = {0};
+	uint64_t id = (uint64_t)rank;
+	if (!file_read("/proc/sys/kernel/random/boot_id", 4096, &boot, &(struct err){0}))
+		id = hash_bytes(boot.s, boot.len, 0);
+	str_free(&boot);
+	return id;
+}
+
+/* No rank may leave a barrier before the last one has entered it. Another rank is late in each turn. */
+static int64_t check_barrier(struct bench *b)
+{
+	struct visit {
+		uint64_t clock;
+		double entered, left;
+	};
+	enum { MAX_TURNS = 8, LATE_US = 500 };
+	struct comm *c = b->comm;
+	struct visit *all = xcalloc((size_t)c->size, sizeof(*all));
+	struct coll_args none = {.count = 0};
+	struct visit mine = {.clock = clock_id(c->rank)};
+	int64_t turns = min64(c->size, MAX_TURNS), wrong = 0;
+	for (int64_t turn = 0; turn < turns; turn++) {
+		if (c->rank == part_begin(c->size, turns, turn))
+			usleep(LATE_US);
+		mine.entered = clock_seconds();
+		bench_call_once(b, COLL_BARRIER, &none);
+		mine.left = clock_seconds();
+		if (fault_is_here(b, COLL_BARRIER)) {
+			mine.left = 0;
+			b->fault.done = true;
+		}
+		comm_allgather(c, &mine, all, sizeof(mine));
+		bool early = false;
+		for (int r = 0; r < c->size; r++)
+			early = early || (all[r].clock == mine.clock &&
+						 mine.left < all[r].entered);
+		wrong += early;
+	}
+	free(all);
+	return wrong;
+}
+
+/* ---- all ------------------------------------------------------------------------- */
+
+void bench_check(struct bench *b, const struct coll_case *c, struct bench_result *r)
+{
+	if (b->o.reruns && bench_info(c->what)->has_op)
+		reduce_again(b, c, r);
+	if (!b->o.checks)
+		return;
+	r->wrong = 0;
+	for (int64_t i = 0; i < b->o.checks && bench_joins(b, c->what); i++)
+		r->wrong += c->what == COLL_BARRIER ? check_barrier(b)
+						    : check_buffers(b, c, i);
+	comm_sum_i64(b->home, &r->wrong, 1);
+}

@@ -1,0 +1,146 @@
+/*
+ * Communication beside computation, as in OSU's micro-benchmarks of nonblocking collectives: a collective is
+ * started, the rank computes for as long as the collective takes alone, and then waits for it.
+ *
+ * On a CPU it computes until that time is over, and calls comm_test() `polls` times meanwhile, as pt-train
+ * does between layers; the time of these calls is none of computation. On a GPU the computation is a number of
+ * additions of vectors in the current stream, while NCCL has its own.
+ */
+#include "collbench/bench_internal.h"
+
+#include "kernels/kernels.h"
+
+#include <stdlib.h>
+
+enum { FLOATS = 1 << 16 };
+
+struct bench_load {
+	float *x;	/* [3 * FLOATS], in the memory of the device or of the host */
+	double seconds; /* of one addition */
+};
+
+static void add_once(struct bench *b)
+{
+	float *x = b->load->x;
+	b->d->k->add(b->d, mat(x, 1, FLOATS), mat(x + FLOATS, 1, FLOATS),
+		mat(x + 2 * FLOATS, 1, FLOATS));
+}
+
+static void add_many(struct bench *b, int64_t n)
+{
+	for (int64_t i = 0; i < n; i++)
+		add_once(b);
+}
+
+/* How long the device takes for an addition, of many. */
+static void calibrate(struct bench *b)
+{
+	enum { WARM = 10, TIMED = 200 };
+	add_many(b, WARM);
+	device_wait(b->d);
+	double begin = clock_seconds();
+	add_many(b, TIMED);
+	device_wait(b->d);
+	b->load->seconds = (clock_seconds() - begin) / TIMED;
+}
+
+static void open_load(struct bench *b)
+{
+	size_t n_bytes = 3 * FLOATS * sizeof(float);
+	b->load = xcalloc(1, sizeof(*b->load));
+	b->load->x = b->d ? device_alloc(b->d, n_bytes) : xcalloc(n_bytes, 1);
+	if (!b->load->x)
+		die(EX_FAILED, "out of memory on the device");
+	if (b->d)
+		calibrate(b);
+}
+
+void overlap_close(struct bench *b)
+{
+	if (!b->load)
+		return;
+	if (b->d)
+		device_free(b->d, b->load->x, 3 * FLOATS * sizeof(float));
+	else
+		free(b->load->x);
+	free(b->load);
+	b->load = NULL;
+}
+
+/* Until `seconds` are over. */
+static void compute_on_host(float *x, double seconds)
+{
+	enum { ROUND = 64 };
+	double begin = clock_seconds();
+	while (clock_seconds() - begin < seconds)
+		for (int i = 0; i < ROUND; i++)
+			x[i] = x[i] * 0.999f + 1;
+}
+
+/* Returns the seconds of computation. */
+static double compute(struct bench *b, struct comm_requests *r, double seconds)
+{
+	double parts = (double)(b->o.polls + 1), tested = 0, begin = clock_seconds();
+	if (b->d) {
+		add_many(b, (int64_t)(seconds / b->load->seconds) + 1);
+		return 0;
+	}
+	for (int64_t i = 0; i <= b->o.polls; i++) {
+		compute_on_host(b->load->x, seconds / parts);
+		double now = clock_seconds();
+		if (i < b->o.polls)
+			comm_test(r);
+		tested += clock_seconds() - now;
+	}
+	return clock_seconds() - begin - tested;
+}
+
+/* The same computation on a device alone. */
+static double compute_alone(struct bench *b, double seconds)
+{
+	struct comm_requests none = {.c = b->comm};
+	double begin = clock_seconds();
+	compute(b, &none, seconds);
+	bench_complete(b);
+	return clock_seconds() - begin;
+}
+
+/* t[0]: seconds of it all, t[1]: of the computation. */
+static void one_iteration(
+	struct bench *b, const struct coll_case *c, double pure, double t[2])
+{
+	struct comm_requests r = {.c = b->comm};
+	struct coll_args a = bench_args(b, c);
+	double begin = clock_seconds();
+	for (int64_t i = 0; i < max64(1, b->o.aggregate); i++)
+		comm_enqueue(&r, (enum coll)c->what, &a);
+	comm_start(&r);
+	t[1] = compute(b, &r, pure);
+	comm_wait(&r);
+	bench_complete(b);
+	t[0] = clock_seconds() - begin;
+	comm_requests_free(&r);
+	if (b->d)
+		t[1] = compute_alone(b, pure);
+}
+
+void overlap_measure(struct bench *b, const struct coll_case *c, double pure,
+	int64_t iters, struct bench_samples *s)
+{
+	enum { WARM = 2 };
+	bool joins = bench_joins(b, c->what);
+	double sums[2] = {0}, parts = (double)max64(1, b->o.aggregate);
+	if (!b->load)
+		open_load(b);
+	comm_barrier(b->home);
+	for (int64_t i = -WARM; i < iters && joins; i++) {
+		double t[2];
+		one_iteration(b, c, pure * parts, t);
+		sums[0] += i >= 0 ? t[0] / parts : 0;
+		sums[1] += i >= 0 ? t[1] / parts : 0;
+	}
+	bench_agree(b, joins, sums, 2);
+	s->overall += sums[0];
+	s->compute += sums[1];
+	s->n_overlapped += iters;
+}

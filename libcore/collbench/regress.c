@@ -1,0 +1,225 @@
+/* Comparison of a result with an older one. */
+#include "collbench/table.h"
+
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+/* What makes two rows measurements of one case. */
+static bool same_case(const struct bench_row *a, const struct bench_row *b)
+{
+	const int64_t x[] = {a->collective, a->size, a->count, a->type, a->redop, a->root,
+		a->library, a->group, a->group_ranks, a->group_hosts, a->groups};
+	const int64_t y[] = {b->collective, b->size, b->count, b->type, b->redop, b->root,
+		b->library, b->group, b->group_ranks, b->group_hosts, b->groups};
+	return !memcmp(x, y, sizeof(x));
+}
+
+/* The rows of both files have one order in most cases, so the search begins behind the last one found. */
+static const struct bench_row *find_case(
+	const struct bench_table *t, const struct bench_row *r, int64_t *last)
+{
+	for (int64_t i = 0; i < t->n_rows; i++) {
+		int64_t at = (*last + 1 + i) % t->n_rows;
+		if (same_case(&t->rows[at], r)) {
+			*last = at;
+			return &t->rows[at];
+		}
+	}
+	return NULL;
+}
+
+static const char *const verdict_names[N_VERDICTS] = {[VERDICT_UNCHANGED] = "unchanged",
+	[VERDICT_SLOWER] = "slower",
+	[VERDICT_FASTER] = "faster",
+	[VERDICT_UNJUDGED] = "not judged"};
+
+/* ---- judging ------------------------------------------------------------------------------ */
+
+struct change {
+	double ratio, noise; /* of the times, and its standard error */
+};
+
+static struct change change_of(
+	const struct bench_result *old, const struct bench_result *now)
+{
+	return (struct change){
+		now->typical / old->typical, 1e-2 * hypot(old->noise, now->noise)};
+}
+
+static enum bench_verdict judge(
+	const struct bench_result *old, const struct bench_result *now, double threshold)
+{
+	const double errors = 3;
+	struct change c = change_of(old, now);
+	if (isnan(old->time) || isnan(now->time))
+		return VERDICT_NONE;
+	if (!(c.ratio > 0) || isinf(c.ratio) || !isfinite(c.noise))
+		return VERDICT_UNJUDGED;
+	/* the larger of the two times is that much larger */
+	double more = (c.ratio > 1 ? c.ratio : 1 / c.ratio) - 1;
+	if (more <= threshold || more <= errors * c.noise)
+		return VERDICT_UNCHANGED;
+	return c.ratio > 1 ? VERDICT_SLOWER : VERDICT_FASTER;
+}
+
+struct bench_judged *table_judge(
+	const struct bench_table *old, const struct bench_table *now, double threshold)
+{
+	struct bench_judged *all = xcalloc((size_t)now->n_rows + 1, sizeof(*all));
+	int64_t last = -1;
+	for (int64_t i = 0; i < now->n_rows; i++) {
+		const struct bench_row *row = &now->rows[i];
+		all[i].old = find_case(old, row, &last);
+		for (int p = 0; p < N_COLL_PLACES && all[i].old; p++)
+			all[i].verdict[p] =
+				judge(&all[i].old->result[p], &row->result[p], threshold);
+	}
+	return all;
+}
+
+bool table_is_slower(const struct bench_judged *j)
+{
+	for (int p = 0; p < N_COLL_PLACES; p++)
+		if (j->verdict[p] == VERDICT_SLOWER)
+			return true;
+	return false;
+}
+
+void table_confirm(
+	struct bench_judged *first, const struct bench_judged *again, int64_t n)
+{
+	for (int64_t i = 0; i < n; i++)
+		for (int p = 0; p < N_COLL_PLACES; p++)
+			if (first[i].verdict[p] == VERDICT_SLOWER &&
+				again[i].verdict[p] != VERDICT_SLOWER)
+				first[i].verdict[p] = VERDICT_UNCHANGED;
+}
+
+int64_t table_n_slower(const struct bench_judged *j, int64_t n)
+{
+	int64_t slower = 0;
+	for (int64_t i = 0; i < n; i++)
+		for (int p = 0; p < N_COLL_PLACES; p++)
+			slower += j[i].verdict[p] == VERDICT_SLOWER;
+	return slower;
+}
+
+/* ---- printing ----------------------------------------------------------------------------- */
+
+/* The first words of a line about a row. */
+static void print_case(const char *what, const struct bench_row *r, struct str *out)
+{
+	const char *type = r->type < 0 ? "" : bench_type_names[r->type];
+	str_printf(out, "%-10s %s %s%s%s, %lld bytes, %s of %lld ranks", what,
+		bench_info((int)r->collective)->name, type, r->redop < 0 ? "" : " ",
+		r->redop < 0 ? "" : bench_op_names[r->redop], (long long)r->size,
+		bench_group_names()[r->group], (long long)r->group_ranks);
+}
+
+static void print_change(const struct bench_row *now, int place,
+	const struct bench_judged *j, struct str *out)
+{
+	const struct bench_result *a = &j->old->result[place], *b = &now->result[place];
+	struct change c = change_of(a, b);
+	print_case(verdict_names[j->verdict[place]], now, out);
+	str_printf(out, ", %s: %.2f us, before %.2f us: %+.1f %%, noise %.1f %%\n",
+		place_names[place], b->typical, a->typical, 100 * (c.ratio - 1),
+		100 * c.noise);
+}
+
+/* Counts of verdicts, and of reductions of random numbers, in `bits`: all, and those with other bits. Rows that
+ * only one of the results has. */
+struct tally {
+	int64_t verdicts[N_VERDICTS], bits[2], only_now, only_old;
+	double log_ratio;
+	struct str *out;
+};
+
+static int64_t judged_of(const struct tally *t)
+{
+	return t->verdicts[VERDICT_SLOWER] + t->verdicts[VERDICT_FASTER] +
+	       t->verdicts[VERDICT_UNCHANGED];
+}
+
+static void add_row(
+	struct tally *t, const struct bench_row *now, const struct bench_judged *j)
+{
+	t->only_now += !j->old;
+	for (int p = 0; p < N_COLL_PLACES && j->old; p++) {
+		const struct bench_result *a = &j->old->result[p], *b = &now->result[p];
+		enum bench_verdict v = j->verdict[p];
+		if (a->digest >= 0 && b->digest >= 0) {
+			t->bits[0]++;
+			t->bits[1] += a->digest != b->digest;
+		}
+		t->verdicts[v]++;
+		if (v != VERDICT_NONE && v != VERDICT_UNJUDGED)
+			t->log_ratio += log(change_of(a, b).ratio);
+		if (v == VERDICT_SLOWER || v == VERDICT_FASTER)
+			print_change(now, p, j, t->out);
+	}
+}
+
+/* What is no longer measured. */
+static void add_missing(
+	struct tally *t, const struct bench_table *old, const struct bench_table *now)
+{
+	int64_t last = -1;
+	for (int64_t i = 0; i < old->n_rows; i++) {
+		if (find_case(now, &old->rows[i], &last))
+			continue;
+		t->only_old++;
+		print_case("missing", &old->rows[i], t->out);
+		str_puts(t->out, ": only the earlier result has it\n");
+	}
+}
+
+static void print_tally(const struct tally *t)
+{
+	int64_t judged = judged_of(t), not_judged = t->verdicts[VERDICT_UNJUDGED];
+	str_printf(t->out,
+		"# compared %lld: %lld slower, %lld faster, %lld unchanged, %lld not judged; "
+		"%lld rows are new, %lld are missing\n",
+		(long long)(judged + not_judged), (long long)t->verdicts[VERDICT_SLOWER],
+		(long long)t->verdicts[VERDICT_FASTER],
+		(long long)t->verdicts[VERDICT_UNCHANGED], (long long)not_judged,
+		(long long)t->only_now, (long long)t->only_old);
+	if (judged)
+		str_printf(t->out, "# time over time before, geometric mean: %.3f\n",
+			exp(t->log_ratio / (double)judged));
+	if (t->bits[0])
+		str_printf(t->out,
+			"# reductions of random numbers: %lld of %lld have other bits than "
+			"before\n",
+			(long long)t->bits[1], (long long)t->bits[0]);
+}
+
+int table_check_settings(
+	const struct bench_table *old, const struct bench_table *now, struct err *e)
+{
+	return strcmp(old->settings, now->settings)
+		       ? err_set(e, EX_USAGE,
+				 "compare: measured with other options: %s; now %s",
+				 old->settings, now->settings)
+		       : 0;
+}
+
+int64_t table_compare(const struct bench_table *old, const struct bench_table *now,
+	const struct bench_judged *j, struct str *out, struct err *e)
+{
+	struct tally t = {.out = out};
+	if (table_check_settings(old, now, e))
+		return -1;
+	for (int64_t i = 0; i < now->n_rows; i++)
+		add_row(&t, &now->rows[i], &j[i]);
+	add_missing(&t, old, now);
+	print_tally(&t);
+	if (judged_of(&t))
+		return t.verdicts[VERDICT_SLOWER];
+	return t.verdicts[VERDICT_UNJUDGED]
+		       ? err_set(e, EX_DATAERR,
+				 "compare: no case is judged, since none has three parts "
+				 "in both results: give more --iters or --passes")
+		       : err_set(e, EX_DATAERR, "compare: no case is in both results");
+}

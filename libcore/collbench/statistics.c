@@ -1,0 +1,104 @@
+/* Statistics of the times of a case. */
+#include "collbench/bench_internal.h"
+
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+const struct bench_result bench_nothing = {NAN, NAN, NAN, -1, -1, -1, NAN, NAN, NAN, NAN,
+	NAN, NAN, NAN, 0, NAN, NAN, NAN}; /* in the order of the struct */
+
+static int ascending(const void *a, const void *b)
+{
+	double x = *(const double *)a, y = *(const double *)b;
+	return (x > y) - (x < y);
+}
+
+/* Sorts the values. */
+static double median(double *v, int64_t n)
+{
+	qsort(v, (size_t)n, sizeof(*v), ascending);
+	return (v[(n - 1) / 2] + v[n / 2]) / 2;
+}
+
+double bench_median(const double *v, int64_t n)
+{
+	double *copy = xcalloc((size_t)n + 1, sizeof(*copy));
+	memcpy(copy, v, (size_t)n * sizeof(*v));
+	double middle = median(copy, n);
+	free(copy);
+	return middle;
+}
+
+/*
+ * The median over parts of the run, and its standard error. Iterations beside each other share what disturbs
+ * them, so the error is estimated from the parts, by their median absolute deviation: 1.4826 of it is the standard
+ * deviation of a normal distribution, and sqrt(pi/2) = 1.2533 times that over sqrt(n) the standard error of a
+ * median of n values (Huber and Ronchetti, Robust Statistics, 2009, sections 1.2 and 3.2). Parts that are much
+ * shorter than the longest, at the beginning of a run for a time, do not count. NaN: fewer than 3 parts.
+ */
+static void typical(const struct bench_samples *s, struct bench_result *r)
+{
+	enum { SHORT = 4 };
+	double *v = xcalloc((size_t)s->n_parts, sizeof(*v));
+	int64_t n = 0, longest = 0;
+	for (int64_t i = 0; i < s->n_parts; i++)
+		longest = max64(longest, s->part[i].iters);
+	for (int64_t i = 0; i < s->n_parts; i++)
+		if (SHORT * s->part[i].iters >= longest)
+			v[n++] = s->part[i].seconds;
+	double middle = median(v, n);
+	r->typical = 1e6 * middle;
+	for (int64_t i = 0; i < n; i++)
+		v[i] = fabs(v[i] - middle);
+	if (n >= 3 && middle > 0)
+		r->noise =
+			100 * 1.2533 * 1.4826 * median(v, n) / sqrt((double)n) / middle;
+	free(v);
+}
+
+static void spread(const struct bench_samples *s, struct bench_result *r)
+{
+	int64_t n = s->n;
+	double sum = 0, squares = 0, *v = xcalloc((size_t)n, sizeof(*v));
+	memcpy(v, s->seconds, (size_t)n * sizeof(*v));
+	double middle = median(v, n);
+	for (int64_t i = 0; i < n; i++)
+		sum += v[i];
+	double mean = sum / (double)n;
+	for (int64_t i = 0; i < n; i++)
+		squares += (v[i] - mean) * (v[i] - mean);
+	r->i_min = 1e6 * v[0];
+	r->i_max = 1e6 * v[n - 1];
+	r->i_p50 = 1e6 * middle;
+	r->i_p99 = 1e6 * v[ceil_div(99 * n, 100) - 1]; /* nearest rank */
+	r->i_cv = mean > 0 ? 100 * sqrt(squares / (double)n) / mean : 0;
+	free(v);
+}
+
+/* As osu_iallreduce: the part of the communication that the computation beside it hides. */
+static void overlap(const struct bench_samples *s, struct bench_result *r)
+{
+	double n = (double)s->n_overlapped;
+	r->overall = 1e6 * s->overall / n;
+	r->compute = 1e6 * s->compute / n;
+	double hidden = 100 * (1 - (r->overall - r->compute) / r->time);
+	r->overlap = hidden < 0 ? 0 : hidden > 100 ? 100 : hidden;
+}
+
+void bench_statistics(const struct bench_samples *s, const struct coll_case *c, int ranks,
+	struct bench_result *r)
+{
+	const struct coll_info *info = bench_info(c->what);
+	double n_bytes = (double)bench_bytes(c->what, ranks, c->count, c->type);
+	double mean = s->total / (double)s->iters;
+	r->time = 1e6 * mean;
+	r->algbw = mean > 0 ? 1e-9 * n_bytes / mean : 0;
+	r->busbw = r->algbw * info->bus(ranks);
+	r->iters = s->iters;
+	typical(s, r);
+	if (s->n)
+		spread(s, r);
+	if (s->n_overlapped)
+		overlap(s, r);
+}

@@ -1,0 +1,269 @@
+/* The cases of a run: listed first, then measured in one or several passes. */
+#include "collbench/suite.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+struct suite_case {
+	struct coll_case c;
+	const struct bench_group *group;
+	struct comm *comm;
+	struct bench_samples samples[N_COLL_PLACES];
+	bool heads; /* the table has a heading before it */
+};
+
+/* ---- the list -------------------------------------------------------------------------- */
+
+static void add_row(struct suite *s, const struct suite_case *x, int library)
+{
+	struct bench_table *t = &s->table;
+	const struct coll_case *c = &x->c;
+	const struct coll_info *info = bench_info(c->what);
+	bool typed = c->what != COLL_BARRIER;
+	t->rows = xrealloc(t->rows, (size_t)(t->n_rows + 1) * sizeof(*t->rows));
+	s->cases = xrealloc(s->cases, (size_t)(t->n_rows + 1) * sizeof(*s->cases));
+	s->cases[t->n_rows] = *x;
+	t->rows[t->n_rows++] = (struct bench_row){
+		.collective = c->what,
+		.size = bench_bytes(c->what, (int)x->group->ranks, c->count, c->type),
+		.count = c->count,
+		.type = typed ? (int64_t)c->type : -1,
+		.redop = info->has_op ? (int64_t)c->op : -1,
+		.root = info->has_root ? c->root : -1,
+		.library = s->bench->d && typed ? library : -1,
+		.group = x->group->name,
+		.group_ranks = x->group->ranks,
+		.group_hosts = x->group->hosts,
+		.groups = x->group->groups,
+		.result = {bench_nothing, bench_nothing},
+	};
+}
+
+/* A row for each library. A barrier has no memory: it is MPI's, also in a group with NCCL. */
+static void add_case(struct suite *s, struct suite_case *x)
+{
+	bool once = x->c.what == COLL_BARRIER;
+	for (int l = 0; l < N_LIBRARIES; l++) {
+		x->comm = x->group->comm[l];
+		if (!x->comm || !comm_has_type(x->comm, x->c.type, &(struct err){0}))
+			continue;
+		add_row(s, x, l);
+		x->heads = false;
+		if (once)
+			return;
+	}
+}
+
+/* Sizes are cut to whole elements for each rank; those that become equal are one. */
+static void add_sizes(struct suite *s, struct suite_case *x)
+{
+	const struct suite_options *o = &s->o;
+	int64_t last = 0, next;
+	for (int64_t size = o->minbytes; size <= o->maxbytes; size = next) {
+		x->c.count =
+			bench_count(x->c.what, (int)x->group->ranks, x->c.type, size);
+		if (x->c.count != last)
+			add_case(s, x);
+		last = x->c.count;
+		if (o->stepbytes ? __builtin_add_overflow(size, o->stepbytes, &next)
+				 : __builtin_mul_overflow(size, o->stepfactor, &next))
+			break;
+	}
+}
+
+/* Is number i of n wanted? A choice that is none of them stands for all. */
+static bool chosen(int64_t choice, int i, int n)
+{
+	return choice == i || choice < 0 || choice >= n;
+}
+
+static void add_collective(struct suite *s, const struct bench_group *g, int what)
+{
+	const struct coll_info *info = bench_info(what);
+	struct suite_case x = {.c.what = what, .group = g, .heads = true};
+	int n_ops = info->has_op ? N_COMM_OPS : 1;
+	int n_roots = info->has_root ? (int)g->ranks : 1;
+	if (what == COLL_BARRIER) {
+		add_case(s, &x);
+		return;
+	}
+	for (int type = 0; type < N_COMM_TYPES; type++) {
+		for (int op = 0; op < n_ops; op++) {
+			for (int root = 0; root < n_roots; root++) {
+				if (!chosen(s->o.type, type, N_COMM_TYPES) ||
+					!chosen(s->o.op, op, n_ops) ||
+					!chosen(s->o.root, root, n_roots))
+					continue;
+				x.c.type = (enum comm_type)type;
+				x.c.op = (enum comm_op)op;
+				x.c.root = root;
+				add_sizes(s, &x);
+			}
+		}
+	}
+}
+
+/* What was asked for and cannot be measured. */
+static int check_wanted(const struct suite *s, struct err *e)
+{
+	for (int i = 0; i < s->groups->n; i++) {
+		const struct bench_group *g = &s->groups->list[i];
+		for (int l = 0; l < N_LIBRARIES; l++)
+			if (g->comm[l] && s->o.type < N_COMM_TYPES &&
+				!comm_has_type(g->comm[l], (enum comm_type)s->o.type, e))
+				return -1;
+		for (int what = 0; what < N_BENCH; what++)
+			if (s->o.wanted[what] && g->ranks < bench_least_ranks(what))
+				return err_set(e, EX_USAGE, "%s needs %d ranks",
+					bench_info(what)->name, bench_least_ranks(what));
+		if (s->o.root >= g->ranks)
+			return err_set(e, EX_USAGE,
+				"root: there is no rank %lld among %lld",
+				(long long)s->o.root, (long long)g->ranks);
+	}
+	return 0;
+}
+
+/* ---- measuring ------------------------------------------------------------------------- */
+
+static void measure(struct suite *s, int64_t i)
+{
+	struct suite_case *x = &s->cases[i];
+	const struct coll_info *info = bench_info(x->c.what);
+	s->bench->comm = x->group->joins ? x->comm : NULL;
+	for (int p = 0; p < N_COLL_PLACES; p++) {
+		x->c.place = (enum coll_place)p;
+		if (info->has_place[p])
+			bench_measure(s->bench, &x->c, &x->samples[p]);
+	}
+}
+
+/* After the last pass. */
+static void check_and_sum_up(struct suite *s, int64_t i)
+{
+	struct suite_case *x = &s->cases[i];
+	for (int p = 0; p < N_COLL_PLACES; p++) {
+		struct bench_result *r = &s->table.rows[i].result[p];
+		x->c.place = (enum coll_place)p;
+		if (!bench_info(x->c.what)->has_place[p])
+			continue;
+		bench_statistics(&x->samples[p], &x->c, (int)x->group->ranks, r);
+		bench_check(s->bench, &x->c, r);
+		bench_samples_free(&x->samples[p]);
+		s->table.n_wrong += max64(0, r->wrong);
+	}
+}
+
+static void print_row(const struct suite *s, int64_t i)
+{
+	const struct bench_group *g = s->cases[i].group;
+	if (s->cases[i].heads)
+		table_heading(&s->table, s->cases[i].c.what);
+	if (s->cases[i].heads && g->name)
+		printf("# %s: %lld group%s of %lld ranks on %lld host%s%s\n",
+			bench_group_names()[g->name], (long long)g->groups,
+			plural(g->groups), (long long)g->ranks, (long long)g->hosts,
+			plural(g->hosts), g->groups > 1 ? " at once" : "");
+	table_print_row(&s->table, &s->table.rows[i]);
+}
+
+int suite_list(struct suite *s, struct err *e)
+{
+	if (check_wanted(s, e))
+		return -1;
+	for (int i = 0; i < s->groups->n; i++)
+		for (int what = 0; what < N_BENCH; what++)
+			if (s->o.wanted[what])
+				add_collective(s, &s->groups->list[i], what);
+	return 0;
+}
+
+void suite_run(struct suite *s)
+{
+	for (int64_t pass = 1; pass <= s->o.passes; pass++)
+		for (int64_t i = 0; i < s->table.n_rows; i++) {
+			measure(s, i);
+			if (pass < s->o.passes)
+				continue;
+			check_and_sum_up(s, i);
+			if (s->bench->home->rank == 0)
+				print_row(s, i);
+		}
+	table_fit(&s->table);
+}
+
+/* ---- comparison ---------------------------------------------------------------------------- */
+
+static void sum_up_again(struct suite *s, int64_t i, struct bench_row *again)
+{
+	struct suite_case *x = &s->cases[i];
+	for (int p = 0; p < N_COLL_PLACES; p++) {
+		x->c.place = (enum coll_place)p;
+		if (!bench_info(x->c.what)->has_place[p])
+			continue;
+		again->result[p] = bench_nothing;
+		bench_statistics(
+			&x->samples[p], &x->c, (int)x->group->ranks, &again->result[p]);
+		bench_samples_free(&x->samples[p]);
+	}
+}
+
+/* Collective. Measures rows a second time, into `again`. */
+static void measure_again(struct suite *s, const bool *row, struct bench_table *again)
+{
+	for (int64_t pass = 1; pass <= s->o.passes; pass++)
+		for (int64_t i = 0; i < s->table.n_rows; i++) {
+			if (!row[i])
+				continue;
+			measure(s, i);
+			if (pass == s->o.passes)
+				sum_up_again(s, i, &again->rows[i]);
+		}
+}
+
+/* Collective. Which rows are slower, on all ranks, and how many times. */
+static int64_t slower_rows(struct suite *s, bool *row)
+{
+	struct comm *world = s->bench->home;
+	int64_t n = 0;
+	for (int64_t i = 0; i < s->table.n_rows && s->judged; i++)
+		row[i] = table_is_slower(&s->judged[i]);
+	if (s->judged)
+		n = table_n_slower(s->judged, s->table.n_rows);
+	comm_bcast(world, row, s->table.n_rows, 0);
+	return comm_max_i64(world, n);
+}
+
+void suite_compare(
+	struct suite *s, const struct bench_table *old, double threshold, int64_t retries)
+{
+	const struct bench_table *t = &s->table;
+	size_t n = (size_t)t->n_rows;
+	bool prints = s->bench->home->rank == 0, *row = xcalloc(n + 1, sizeof(*row));
+	struct bench_table again = {
+		.rows = xcalloc(n + 1, sizeof(*again.rows)), .n_rows = t->n_rows};
+	memcpy(again.rows, t->rows, n * sizeof(*again.rows));
+	if (prints)
+		s->judged = table_judge(old, t, threshold);
+	for (int64_t i = 0; i < retries; i++) {
+		int64_t n_slower = slower_rows(s, row);
+		if (!n_slower)
+			break;
+		measure_again(s, row, &again);
+		if (!prints)
+			continue;
+		struct bench_judged *judged = table_judge(old, &again, threshold);
+		table_confirm(s->judged, judged, t->n_rows);
+		free(judged);
+		printf("# measured again: %lld slower times\n", (long long)n_slower);
+	}
+	table_free(&again);
+	free(row);
+}
+
+void suite_free(struct suite *s)
+{
+	table_free(&s->table);
+	free(s->judged);
+	free(s->cases);
+}
